@@ -1,0 +1,50 @@
+/* The core of an engine in C: what must not wait for the Go scheduler. It posts and polls work requests, counts
+ * transfers down, and sends and takes in notifications. Policy (peers, keys, errors, replays) is Go's, which is told
+ * through events.
+ *
+ * The shim uses only the first section.
+ */
+#ifndef GORAIL_CORE_H
+#define GORAIL_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gr_core gr_core;
+typedef struct gr_xfer gr_xfer;
+
+/* ---- for the shim: any thread, no crossing into Go ---- */
+
+/* True in a child of fork(): no engine works there, and entering Go could hang. The shim asks before every call. */
+int gr_forked(void);
+
+/* Status of a transfer, a nixl_status_t value. While it is in progress the call also makes one bounded step of progress.
+ * A handle whose generation has passed gives NIXL_ERR_NOT_FOUND. */
+int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle);
+
+/* A received notification; owned by the caller of gr_notif_take, freed by gr_notif_free. */
+typedef struct gr_notif {
+    struct gr_notif *next;
+    const char *name; /* sender's agent name, not NUL-terminated */
+    const char *msg;
+    uint64_t name_len;
+    uint64_t msg_len;
+    void *origin; /* the core's */
+} gr_notif;
+
+/* Takes all notifications that have arrived, oldest first, after one bounded step of progress; NULL when there are none. */
+gr_notif *gr_notif_take(gr_core *core);
+void gr_notif_free(gr_core *core, gr_notif *list);
+
+/* Counters of crossings, bumped by the shim before it enters Go. */
+enum { GR_CROSS_PREP, GR_CROSS_POST, GR_CROSS_CHECK, GR_CROSS_NOTIFS, GR_CROSS_OTHER, GR_CROSS_COUNT };
+void gr_crossed(gr_core *core, int which);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

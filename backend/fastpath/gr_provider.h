@@ -1,0 +1,101 @@
+/* What a provider implements in C, so that the core can post and poll without entering Go.
+ *
+ * A rail is one opened fabric device (libfabric domain, verbs device port, ...). The provider's own rail structure
+ * begins with a gr_rail. An endpoint (ep) serves exactly one peer, so no operation below names an address.
+ *
+ * Locking: the core holds rail->mu round every call of the ops table. The provider's own C entry points that touch
+ * the same device (registration, opening and closing endpoints, address tables) take it through gr_rail_lock():
+ * libfabric's net provider up to 1.17 races there.
+ */
+#ifndef GORAIL_PROVIDER_H
+#define GORAIL_PROVIDER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GR_WRITE = 0, GR_READ = 1 };
+enum { GR_MAX_IOV = 8 };
+
+/* One piece of a work request: local address and its registration descriptor, remote address and key as the wire
+ * wants them (already an offset where the fabric has no virtual addressing). */
+typedef struct gr_seg {
+    uint64_t laddr;
+    uint64_t raddr;
+    uint64_t len;
+    void *ldesc;
+    uint64_t rkey;
+} gr_seg;
+
+/* Context of one posted operation, owned by the core. `scratch` comes first and belongs to the provider from post
+ * until completion (libfabric's FI_CONTEXT2 wants 64 bytes at the address of op_context). */
+typedef struct gr_ctx {
+    uint64_t scratch[8];
+} gr_ctx;
+
+/* One completion. err is 0 or a positive errno; prov_err is for messages only. len is set for receives. */
+typedef struct gr_comp {
+    gr_ctx *ctx;
+    int32_t err;
+    int32_t prov_err;
+    uint64_t len;
+} gr_comp;
+
+typedef struct gr_rail gr_rail;
+
+/* All functions return 0 (or a count) or a negative errno; -EAGAIN means: poll, then try again. */
+typedef struct gr_rail_ops {
+    /* One RMA work request of n segments (n <= caps.iov_limit); completes only when the data is proved placed (WRITE)
+     * or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
+    int (*rma)(gr_rail *rail, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx);
+    /* One message from a registered buffer; completes when the peer has it, as far as the caps promise. fi_sendmsg */
+    int (*send)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
+    /* Posts one receive buffer. fi_recv */
+    int (*recv)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
+    /* Makes progress and takes up to max completions, failed ones included. fi_cq_read / fi_cq_readerr */
+    int (*poll)(gr_rail *rail, gr_comp *out, int max);
+    /* Before blocking on wait_fd: 0 = may block, 1 = poll again first. fi_trywait where it works */
+    int (*arm)(gr_rail *rail);
+    /* Registers memory of the core's own (message buffers); desc may come back NULL. fi_mr_reg */
+    int (*reg)(gr_rail *rail, void *buf, size_t len, void **mr, void **desc);
+    void (*unreg)(gr_rail *rail, void *mr);
+} gr_rail_ops;
+
+struct gr_rail {
+    const gr_rail_ops *ops;
+    pthread_mutex_t mu;
+    _Atomic int waiters; /* blocking lockers; the poller stands back for them */
+    int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
+    uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
+    uint32_t tx_depth;   /* work requests and sends one endpoint takes */
+    uint32_t rx_depth;   /* receives one endpoint takes */
+    uint64_t max_msg;    /* bytes of one work request */
+    uint32_t msg_size;   /* bytes of one message, header included */
+    uint8_t ordered;     /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
+    void *core;          /* the core's side of the rail, set by the core */
+};
+
+/* Sets up the base part; the provider then fills ops, wait_fd and the limits. */
+static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
+{
+    rail->ops = ops;
+    pthread_mutex_init(&rail->mu, NULL);
+    atomic_init(&rail->waiters, 0);
+    rail->wait_fd = -1;
+    rail->core = NULL;
+}
+
+static inline void gr_rail_lock(gr_rail *rail)
+{
+    atomic_fetch_add(&rail->waiters, 1);
+    pthread_mutex_lock(&rail->mu);
+    atomic_fetch_sub(&rail->waiters, 1);
+}
+
+static inline void gr_rail_unlock(gr_rail *rail)
+{
+    pthread_mutex_unlock(&rail->mu);
+}
+
+#endif

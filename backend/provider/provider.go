@@ -1,0 +1,106 @@
+// Package provider says what GORAIL wants of a fabric. One implementation per library: provider/ofi (libfabric) and
+// provider/fake (in-process, for tests); verbs and local follow the same shape.
+//
+// The Go side opens, registers and closes. Posting and polling happen in C, below the ops table of
+// fastpath/gr_provider.h, which each Rail carries.
+package provider
+
+import (
+	"context"
+	"errors"
+	"unsafe"
+)
+
+// Errors by phase. Implementations wrap them with the device, the option or limit, and what to do.
+var (
+	ErrNoLibrary  = errors.New("library cannot be loaded")
+	ErrNoDevice   = errors.New("no usable device")
+	ErrUnusable   = errors.New("device is there but unusable")
+	ErrRegister   = errors.New("memory registration failed")
+	ErrEndpoint   = errors.New("endpoint failed")
+	ErrBadAddress = errors.New("bad endpoint address")
+)
+
+// Provider finds and opens rails of one library.
+type Provider interface {
+	// Name is the name used by the option `provider`, e.g. "ofi".
+	Name() string
+	// Discover lists the devices that fit the filter, best first, without opening any of them.
+	Discover(ctx context.Context, f Filter) ([]Device, error)
+	// Open opens one device found by Discover.
+	Open(d Device) (Rail, error)
+}
+
+// Filter narrows discovery.
+type Filter struct {
+	Fabrics []string // libfabric provider names in order of preference, or {"auto"}
+	Devices []string // globs over device names; a leading '!' excludes; empty: all
+}
+
+// Device is one thing that can become a rail.
+type Device struct {
+	Provider string // Provider.Name
+	Fabric   string // the library's provider name: "net", "tcp", "efa", ...
+	Name     string // domain or device name: "lo", "eth0", "mlx5_0"
+	Subnet   string // what a peer's device must share to be reachable, e.g. "192.0.2.0/24"; "" = any of the same Fabric
+	Addr     string // an IP address of the device for the control channel, "" if it has none
+	Loopback bool   // reaches only this network namespace
+	Hardware bool   // RDMA hardware (as opposed to sockets)
+	Mbps     uint64 // link speed in megabits per second, 0 = unknown
+	NUMA     int    // NUMA node, -1 = unknown
+	Opaque   any    // the provider's own
+}
+
+// Caps is what an opened rail can do. Behaviour follows these, never a provider's name.
+type Caps struct {
+	Ordered          bool   // the receive of a SEND proves the WRITEs before it on the same endpoint
+	DeliveryComplete bool   // a completion proves placement at the target
+	VirtAddr         bool   // remote addresses are virtual addresses; else offsets from the region's start
+	ProviderKeys     bool   // the provider chooses keys; else the caller does
+	KeySize          int    // bytes of a key
+	LocalDesc        bool   // local buffers need registration descriptors
+	EndpointMR       bool   // regions are bound to endpoints
+	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
+	IOVLimit         int    // segments of one work request
+	TxDepth          int    // work requests and sends an endpoint takes
+	RxDepth          int    // receives an endpoint takes
+	MaxMsg           uint64 // bytes of one work request
+	MaxSend          uint64 // bytes of one message
+	InjectSize       int
+}
+
+// Rail is one opened device. Its methods are safe for concurrent use.
+type Rail interface {
+	Device() Device
+	Caps() Caps
+	// Core is the gr_rail of the device (fastpath/gr_provider.h); valid until Close.
+	Core() unsafe.Pointer
+	// OpenEndpoint opens an endpoint for exactly one peer. Implements fi_endpoint, fi_enable.
+	OpenEndpoint() (Endpoint, error)
+	// Register makes memory reachable for local and remote operations. key is the wanted key where the caller chooses.
+	// The memory need not be mapped yet where the fabric allows that. Implements fi_mr_regattr.
+	Register(addr, length, key uint64) (MR, error)
+	// Close closes the device; all endpoints and regions of it must be closed before.
+	Close() error
+}
+
+// Endpoint talks to one peer.
+type Endpoint interface {
+	// Addr is what the peer's Connect wants. Implements fi_getname.
+	Addr() []byte
+	// Connect names the peer's endpoint; it does not wait for the peer. Implements fi_av_insert.
+	Connect(peer []byte) error
+	// Core is the `ep` of the ops table; valid until Close.
+	Core() unsafe.Pointer
+	// Close ends the peer's access to our memory through this endpoint and our own operations on it: when it has
+	// returned the library no longer touches their local buffers. Implements fi_close.
+	Close() error
+}
+
+// MR is one registered range on one rail.
+type MR interface {
+	Key() uint64  // what the peer must present
+	Base() uint64 // remote address of the range's first byte, as the wire wants it (0 where offsets are used)
+	Desc() unsafe.Pointer
+	Close() error
+}

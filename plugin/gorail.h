@@ -1,0 +1,132 @@
+/* The flat C boundary between the shim (cshim/) and the Go backend (plugin/). Everything here is plain data.
+ *
+ * Ownership: gr_bytes is borrowed for the length of the call; gr_owned is malloc'ed by the callee and freed by the caller.
+ * Every exported function returns a nixl_status_t value (0 success, 1 in progress, negative an error) and never panics;
+ * all of them may be called from any thread at any time.
+ */
+#ifndef GORAIL_H
+#define GORAIL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* nixl_status_t, by value. */
+enum {
+    GR_IN_PROG = 1,
+    GR_SUCCESS = 0,
+    GR_ERR_NOT_POSTED = -1,
+    GR_ERR_INVALID_PARAM = -2,
+    GR_ERR_BACKEND = -3,
+    GR_ERR_NOT_FOUND = -4,
+    GR_ERR_MISMATCH = -5,
+    GR_ERR_NOT_ALLOWED = -6,
+    GR_ERR_REPOST_ACTIVE = -7,
+    GR_ERR_UNKNOWN = -8,
+    GR_ERR_NOT_SUPPORTED = -9,
+    GR_ERR_REMOTE_DISCONNECT = -10,
+    GR_ERR_CANCELED = -11
+};
+
+/* nixl_mem_t, by value. */
+enum { GR_MEM_DRAM = 0, GR_MEM_VRAM = 1 };
+
+typedef struct gr_bytes {
+    const void *ptr;
+    uint64_t len;
+} gr_bytes;
+
+typedef struct gr_owned {
+    void *ptr;
+    uint64_t len;
+} gr_owned;
+
+/* One element of a descriptor list: the memory layout of nixlMetaDesc. md points to the shim's metadata object, whose
+ * region id (uint64_t) lies GR_MD_REGION bytes behind it. */
+typedef struct gr_desc {
+    uint64_t addr;
+    uint64_t len;
+    uint64_t dev;
+    const void *md;
+} gr_desc;
+
+enum { GR_MD_REGION = 16 };
+
+/* A descriptor with its metadata blob (nixlBlobDesc). */
+typedef struct gr_region_args {
+    uint64_t addr;
+    uint64_t len;
+    uint64_t dev;
+    int32_t mem; /* GR_MEM_* */
+    gr_bytes blob;
+} gr_region_args;
+
+typedef struct gr_param {
+    gr_bytes key;
+    gr_bytes value;
+} gr_param;
+
+typedef struct gr_create_args {
+    gr_bytes agent;  /* localAgent */
+    gr_bytes type;   /* backend name asked for */
+    gr_param *params;
+    uint64_t nparams;
+    int32_t prog_thread;
+    int32_t sync_mode;
+    uint64_t prog_delay_us;
+} gr_create_args;
+
+typedef struct gr_created {
+    uint64_t engine; /* handle for all other calls */
+    void *core;      /* gr_core*: the fast path, see backend/fastpath/gr_core.h; valid until gorail_destroy returns */
+    gr_owned conn;   /* connection blob, immutable */
+} gr_created;
+
+typedef struct gr_prep_args {
+    int32_t op; /* 0 READ, 1 WRITE: nixl_xfer_op_t */
+    gr_desc *local;
+    uint64_t nlocal;
+    gr_desc *remote;
+    uint64_t nremote;
+    gr_bytes peer;
+} gr_prep_args;
+
+typedef struct gr_prepped {
+    uint64_t xfer; /* handle {index, generation} */
+    void *slot;    /* gr_xfer*: read by gr_check, never unmapped while the engine lives */
+} gr_prepped;
+
+typedef struct gr_notif_args {
+    int32_t has; /* 0: no notification */
+    gr_bytes msg; /* may be empty */
+} gr_notif_args;
+
+typedef struct gr_estimate {
+    int64_t duration_us;
+    int64_t margin_us;
+} gr_estimate;
+
+/* Exported by the Go archive (prototypes in the header that cgo makes):
+ *
+ *  int32_t gorail_create(gr_create_args *, gr_created *);
+ *  int32_t gorail_destroy(uint64_t engine);                            waits for nothing of the peers'
+ *  int32_t gorail_register(uint64_t engine, gr_region_args *, uint64_t *region);
+ *  int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob);
+ *  int32_t gorail_deregister(uint64_t engine, uint64_t region);
+ *  int32_t gorail_load_conn(uint64_t engine, gr_bytes peer, gr_bytes blob);     loadRemoteConnInfo
+ *  int32_t gorail_load_remote(uint64_t engine, gr_bytes peer, gr_region_args *, uint64_t *region);  loadRemoteMD
+ *  int32_t gorail_unload_remote(uint64_t engine, uint64_t region);
+ *  int32_t gorail_connect(uint64_t engine, gr_bytes peer);
+ *  int32_t gorail_disconnect(uint64_t engine, gr_bytes peer);
+ *  int32_t gorail_prep(uint64_t engine, gr_prep_args *, gr_prepped *);
+ *  int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *);
+ *  int32_t gorail_release(uint64_t engine, uint64_t xfer);
+ *  int32_t gorail_estimate(uint64_t engine, uint64_t xfer, gr_estimate *);
+ *  int32_t gorail_notify(uint64_t engine, gr_bytes peer, gr_bytes msg);         genNotif
+ *  int32_t gorail_query_mem(uint64_t engine, gr_region_args *, int32_t *known);
+ *  int32_t gorail_options(gr_owned *table);     "name\0default\0name\0default\0...": get_backend_options
+ *  int32_t gorail_version(gr_owned *version);
+ *
+ * gr_bytes parameters above are passed by pointer (gr_bytes *) in the real prototypes.
+ */
+
+#endif
