@@ -66,6 +66,8 @@ struct gr_rail {
     const gr_rail_ops *ops;
     pthread_mutex_t mu;
     _Atomic int waiters; /* blocking lockers; the poller stands back for them */
+    _Atomic int pending; /* work was queued while the lock was taken: whoever unlocks runs kick */
+    void (*kick)(gr_rail *rail);
     int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
     uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
     uint32_t tx_depth;   /* work requests and sends one endpoint takes */
@@ -82,6 +84,8 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->ops = ops;
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);
+    atomic_init(&rail->pending, 0);
+    rail->kick = NULL;
     rail->wait_fd = -1;
     rail->core = NULL;
 }
@@ -96,6 +100,8 @@ static inline void gr_rail_lock(gr_rail *rail)
 static inline void gr_rail_unlock(gr_rail *rail)
 {
     pthread_mutex_unlock(&rail->mu);
+    if (atomic_load(&rail->pending) && rail->kick)
+        rail->kick(rail);
 }
 
 #endif

@@ -1,0 +1,291 @@
+// Package engine wires the layers together: one method per call of the plugin API, and the lives of rails, regions,
+// peers and transfers. All methods may be called from any thread at any time; none but Release and Deregister waits for
+// a peer.
+//
+// Locks, in the order in which they may be taken: transfer.mu, remote.mu or target.mu, Engine.localMu, Engine.mu,
+// regionTable.mu, Engine.linksMu. The core's own locks come below all of them.
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/mr"
+	"gorail/backend/option"
+	"gorail/backend/peer"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+	"gorail/backend/xfer"
+)
+
+// Config is what an engine is made from.
+type Config struct {
+	Agent    string
+	Options  option.Options
+	Provider provider.Provider
+	Log      *slog.Logger
+}
+
+// Engine is one backend instance of one agent.
+type Engine struct {
+	name  string
+	id    wire.EngineID
+	opt   option.Options
+	log   *slog.Logger
+	core  *fastpath.Core
+	ev    *fastpath.Events
+	rails []*railState
+	node  *peer.Node
+	blob  wire.ConnBlob
+	conn  []byte
+
+	regions regionTable
+	xfers   *xfer.Table[*transfer]
+	ids     atomic.Uint64 // links, sessions, requests
+	closed  atomic.Bool
+	sweeper *sweeper
+
+	localMu sync.Mutex
+	local   map[wire.Range]*region
+
+	mu      sync.RWMutex
+	remotes map[string]*remote   // by agent name
+	targets map[*peer.In]*target // sessions in which we are the target
+	byID    map[uint64]*target   // the same by session id
+	orphans map[*remote]struct{} // disconnected or replaced, with transfers still draining
+
+	linksMu sync.Mutex
+	links   map[uint64]*link
+}
+
+// railState is an open rail with its registrations.
+type railState struct {
+	provider.Rail
+	index int
+	caps  provider.Caps
+	keys  *mr.KeyAllocator
+	cache *mr.Cache[provider.MR]
+}
+
+func (r *railState) name() string {
+	d := r.Device()
+	return d.Fabric + "/" + d.Name
+}
+
+// registrar lets the cache register on a rail.
+type registrar struct{ r *railState }
+
+func (g registrar) Register(addr, length uint64) (provider.MR, error) {
+	if g.r.caps.ProviderKeys {
+		return g.r.Rail.Register(addr, length, 0)
+	}
+	key, err := g.r.keys.Alloc()
+	if err != nil {
+		return nil, err
+	}
+	m, err := g.r.Rail.Register(addr, length, key)
+	if err != nil {
+		g.r.keys.Free(key)
+		return nil, err
+	}
+	return ownKey{m, g.r.keys, key}, nil
+}
+
+func (g registrar) Unregister(m provider.MR) error { return m.Close() }
+
+// ownKey gives a key of ours back with its region.
+type ownKey struct {
+	provider.MR
+	keys *mr.KeyAllocator
+	key  uint64
+}
+
+func (k ownKey) Close() error {
+	err := k.MR.Close()
+	k.keys.Free(k.key)
+	return err
+}
+
+// New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
+func New(cfg Config) (*Engine, error) {
+	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
+		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
+		byID: map[uint64]*target{}, orphans: map[*remote]struct{}{}, links: map[uint64]*link{}}
+	if err := e.start(cfg.Provider); err != nil {
+		e.shutdown()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Engine) start(prov provider.Provider) error {
+	found, err := prov.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "find rails: %w", err)
+	}
+	if e.core, err = fastpath.New(e.opt); err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
+	if err := e.openRails(prov, found); err != nil {
+		return err
+	}
+	e.regions = regionTable{core: e.core, slots: e.opt.MaxRails}
+	if e.ev, err = e.core.Events(e.onEvent); err != nil {
+		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
+	}
+	e.identity()
+	e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout, ConnectTimeout: e.opt.ConnectTimeout,
+		Listen: e.listen(), Log: e.log}, targetHandler{e})
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "control channel: %w", err)
+	}
+	e.blob.Control = e.node.Addrs()
+	if e.conn, err = e.blob.Encode(); err != nil {
+		return status.Errorf(status.ErrBackend, "connection blob: %w", err)
+	}
+	e.sweeper = startSweeper(e)
+	return nil
+}
+
+func (e *Engine) openRails(prov provider.Provider, found []provider.Device) error {
+	chosen, left := rail.Choose(found, e.opt.MaxRails)
+	for _, d := range left {
+		e.log.Debug("device not used", "device", d.Fabric+"/"+d.Name, "addr", d.Addr)
+	}
+	var last error
+	for _, d := range chosen {
+		r, err := prov.Open(d)
+		if err != nil {
+			last = err
+			e.log.Warn("rail dropped", "device", d.Fabric+"/"+d.Name, "err", err)
+			continue
+		}
+		rs := &railState{Rail: r, caps: r.Caps()}
+		rs.cache = mr.NewCache[provider.MR](registrar{rs})
+		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, rs.caps.KeySize))); err == nil {
+			rs.index, err = e.core.AddRail(r.Core())
+		}
+		if err != nil {
+			r.Close()
+			return status.Errorf(status.ErrBackend, "rail %s: %w", d.Name, err)
+		}
+		e.rails = append(e.rails, rs)
+	}
+	if len(e.rails) == 0 {
+		return status.Errorf(status.ErrBackend, "no rail could be opened (options provider=%v devices=%v): %w", e.opt.Provider, e.opt.Devices, last)
+	}
+	return nil
+}
+
+func (e *Engine) identity() {
+	e.blob = wire.ConnBlob{Agent: e.name, Boot: bootID(), NetNS: netNS(), PID: uint32(os.Getpid())}
+	rand.Read(e.blob.Engine[:])
+	rand.Read(e.blob.Token[:])
+	e.id = e.blob.Engine
+	devices := make([]provider.Device, len(e.rails))
+	for i, r := range e.rails {
+		devices[i] = r.Device()
+	}
+	e.blob.Rails = rail.Offers(devices)
+}
+
+// listen gives the control addresses: one per rail that has an IP address, loopback otherwise.
+func (e *Engine) listen() []string {
+	var addrs []string
+	seen := map[string]bool{}
+	for _, r := range e.rails {
+		if a := r.Device().Addr; a != "" && !seen[a] {
+			seen[a] = true
+			addrs = append(addrs, net.JoinHostPort(a, "0"))
+		}
+	}
+	if len(addrs) == 0 {
+		addrs = []string{"127.0.0.1:0"}
+	}
+	return addrs
+}
+
+// Conn is the connection blob; it never changes.
+func (e *Engine) Conn() []byte { return e.conn }
+
+// Core is the gr_core for the shim, valid until Close returns.
+func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
+
+func (e *Engine) usable() error {
+	if e.closed.Load() {
+		return status.Errorf(status.ErrBackend, "the engine is closed")
+	}
+	return nil
+}
+
+// Close ends the engine: peers are told goodbye, every transfer ends, nothing of ours is left. It waits for no peer.
+func (e *Engine) Close() error {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	e.shutdown()
+	return nil
+}
+
+// shutdown undoes start, as far as it got.
+func (e *Engine) shutdown() {
+	if e.sweeper != nil {
+		e.sweeper.stop()
+	}
+	if e.node != nil {
+		e.node.Close()
+	}
+	e.mu.Lock()
+	remotes, targets := e.remotes, e.targets
+	orphans := e.orphans
+	e.remotes, e.targets, e.orphans = map[string]*remote{}, map[*peer.In]*target{}, map[*remote]struct{}{}
+	e.mu.Unlock()
+	for _, r := range remotes {
+		r.close("engine closed")
+	}
+	for r := range orphans {
+		r.close("engine closed")
+	}
+	for _, t := range targets {
+		t.close()
+	}
+	if e.ev != nil {
+		e.ev.Close()
+	}
+	if e.core == nil {
+		return
+	}
+	e.core.Stop()
+	e.writeStats()
+	e.core.DropRails()
+	for _, r := range e.local {
+		for i, ref := range r.mrs {
+			if ref != nil {
+				e.rails[i].cache.Release(ref)
+			}
+		}
+	}
+	for _, r := range e.rails {
+		if err := r.Close(); err != nil {
+			e.log.Warn("closing a rail", "rail", r.name(), "err", err)
+		}
+	}
+	e.core.Free()
+	e.core = nil
+}
+
+func (e *Engine) String() string { return fmt.Sprintf("engine of agent %q", e.name) }
+
+// timeNow is the wall clock of the deadlines kept in Go.
+func timeNow() time.Time { return time.Now() }

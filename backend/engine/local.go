@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/mr"
+	"gorail/backend/provider"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// Register makes a local range usable. Ranges may repeat and overlap; exactly the same range is the same region. A rail
+// that refuses the memory does not fail the call (a refused first registration would poison the agent's metadata for
+// every peer): transfers over such a region fail with the rail's reason.
+func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	rng := wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}
+	if addr+length < addr {
+		return 0, status.Errorf(status.ErrInvalidParam, "register %#x+%d: the range runs past the end of the address space", addr, length)
+	}
+	e.localMu.Lock()
+	defer e.localMu.Unlock()
+	if r := e.local[rng]; r != nil {
+		r.refs++
+		return r.id, nil
+	}
+	r := &region{Range: rng, refs: 1, holders: map[*target]struct{}{}}
+	if err := e.regions.add(r); err != nil {
+		return 0, err
+	}
+	e.registerRails(r)
+	e.local[rng] = r
+	r.core.SetLive(true)
+	return r.id, nil
+}
+
+func (e *Engine) registerRails(r *region) {
+	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
+	ok := 0
+	for i, rl := range e.rails {
+		ref, _, err := rl.cache.Acquire(r.Addr, r.Len)
+		if err != nil {
+			r.mrErr = fmt.Errorf("rail %s: %w", rl.name(), err)
+			e.log.Warn("memory not registered on a rail", "rail", rl.name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
+			continue
+		}
+		r.mrs[i] = ref
+		ok++
+		key := fastpath.Key{}
+		if m, has := ref.Handle(); has {
+			key.Desc = m.Desc()
+		}
+		r.core.SetKey(i, key)
+	}
+	if ok > 0 {
+		r.mrErr = nil
+	}
+}
+
+// railKeys are the keys that a peer needs for a region of ours.
+func (r *region) railKeys() []wire.RailKey {
+	var keys []wire.RailKey
+	for i, ref := range r.mrs {
+		if ref == nil {
+			continue
+		}
+		if m, has := ref.Handle(); has {
+			base, _ := ref.Range()
+			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(), Base: m.Base() + (r.Addr - base)})
+		}
+	}
+	return keys
+}
+
+// RegionBlob names the range and the engine, nothing that changes.
+func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
+	r := e.regions.get(id)
+	if r == nil || r.remote != nil {
+		return nil, status.Errorf(status.ErrNotFound, "region %#x is not registered", id)
+	}
+	return wire.RegionBlob{Engine: e.id, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem}.Encode()
+}
+
+// Known says whether a range lies inside a registered region.
+func (e *Engine) Known(addr, length, dev uint64, mem int32) (bool, error) {
+	e.localMu.Lock()
+	defer e.localMu.Unlock()
+	for rng, r := range e.local {
+		if rng.Dev == dev && rng.Mem == mem && r.contains(addr, length) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Deregister ends a registration. With the last one of a range: peers that hold its keys are told and waited for
+// (bounded by cancel_timeout; one that does not answer loses its endpoint), our own transfers that use it are aborted
+// and drained, and only then the memory is let go. Implements deregisterMem; the agent ignores the status.
+func (e *Engine) Deregister(id uint64) error {
+	r := e.regions.get(id)
+	if r == nil || r.remote != nil {
+		return status.Errorf(status.ErrNotFound, "deregister: region %#x is not registered", id)
+	}
+	e.localMu.Lock()
+	if r.refs == 0 {
+		e.localMu.Unlock()
+		return status.Errorf(status.ErrNotFound, "deregister: region %#x was deregistered before", id)
+	}
+	r.refs--
+	if r.refs > 0 {
+		e.localMu.Unlock()
+		return nil
+	}
+	delete(e.local, r.Range)
+	holders := make([]*target, 0, len(r.holders))
+	for t := range r.holders {
+		holders = append(holders, t)
+	}
+	e.localMu.Unlock()
+
+	deadline := time.Now().Add(e.opt.CancelTimeout)
+	answers := make([]<-chan struct{}, len(holders))
+	for i, t := range holders {
+		answers[i] = t.revoke(r)
+	}
+	r.core.SetLive(false)
+	e.endTransfers(func(t *transfer) bool { return t.uses(r) }, deadline, "its local memory was deregistered")
+	for i, t := range holders {
+		t.awaitRevoked(answers[i], deadline)
+	}
+	for i, ref := range r.mrs {
+		if ref != nil {
+			if _, err := e.rails[i].cache.Release(ref); err != nil {
+				e.log.Warn("closing a memory region", "rail", e.rails[i].name(), "err", err)
+			}
+		}
+	}
+	r.closed.Store(true)
+	e.regions.unpin(r)
+	return nil
+}

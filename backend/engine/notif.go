@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/status"
+)
+
+// maxNotif bounds one notification, in bytes.
+const maxNotif = 64 << 20
+
+// Notify sends a notification of its own. It is queued at once, even while the peer is still being connected, up to
+// notif_queue bytes a peer; what is accepted arrives unless the peer dies. Implements genNotif.
+func (e *Engine) Notify(name string, msg []byte) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	if len(msg) > maxNotif {
+		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), maxNotif)
+	}
+	r := e.remote(name)
+	if r == nil {
+		return status.Errorf(status.ErrNotFound, "notify: no connection info of agent %q is loaded", name)
+	}
+	r.mu.RLock()
+	if r.state == ready {
+		defer r.mu.RUnlock()
+		return r.send(msg)
+	}
+	r.mu.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.state {
+	case ready:
+		return r.send(msg)
+	case lost:
+		return status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: %w", name, r.err)
+	case closed:
+		return status.Errorf(status.ErrNotFound, "peer %q: %w", name, r.err)
+	}
+	if size := uint64(len(msg)) + 64; r.notifLen > 0 && r.notifLen+size > r.e.opt.NotifQueue {
+		return r.full(len(msg))
+	}
+	r.notifLen += uint64(len(msg)) + 64
+	r.notifs = append(r.notifs, bytes.Clone(msg))
+	return nil
+}
+
+func (r *remote) full(n int) error {
+	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: %d bytes wait for it already and it takes none in (option notif_queue)",
+		n, r.name, r.e.opt.NotifQueue)
+}
+
+// send queues the message on the link. Under mu.
+func (r *remote) send(msg []byte) error {
+	err := r.links[0].l.Notify(msg)
+	if errors.Is(err, fastpath.ErrFull) {
+		return r.full(len(msg))
+	}
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "notify peer %q: %w", r.name, err)
+	}
+	return nil
+}
+
+// flushNotifs sends what was accepted before the link was up. Under mu.
+func (r *remote) flushNotifs() {
+	for _, m := range r.notifs {
+		if err := r.send(m); err != nil {
+			r.e.log.Error("notification lost", "peer", r.name, "err", err)
+		}
+	}
+	r.notifs, r.notifLen = nil, 0
+}

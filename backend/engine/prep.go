@@ -1,0 +1,257 @@
+package engine
+
+import (
+	"unsafe"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/plan"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// Op values of the plugin boundary (nixl_xfer_op_t).
+const (
+	opRead  = 0
+	opWrite = 1
+)
+
+// regionSet collects the regions that a list names, in order of first use.
+type regionSet struct {
+	list []*region
+	seen map[*region]struct{}
+}
+
+func (s *regionSet) add(r *region) {
+	if n := len(s.list); n > 0 && s.list[n-1] == r {
+		return
+	}
+	if s.seen == nil && len(s.list) < 8 {
+		for _, g := range s.list {
+			if g == r {
+				return
+			}
+		}
+		s.list = append(s.list, r)
+		return
+	}
+	if s.seen == nil {
+		s.seen = map[*region]struct{}{}
+		for _, g := range s.list {
+			s.seen[g] = struct{}{}
+		}
+	}
+	if _, ok := s.seen[r]; !ok {
+		s.seen[r] = struct{}{}
+		s.list = append(s.list, r)
+	}
+}
+
+// resolver turns descriptors into pieces of a plan. The region table is locked for reading while it works.
+type resolver struct {
+	e             *Engine
+	local, remote []Desc
+	peer          *remote
+	self          map[uint64]*region // loopback: our region id -> the session's region
+
+	locals, remotes  regionSet
+	lastL, lastR     *region
+	lastLID, lastRID uint64
+}
+
+// check validates pair i and notes its regions.
+func (v *resolver) check(i int) error {
+	l, r := &v.local[i], &v.remote[i]
+	if l.Len != r.Len {
+		return status.Errorf(status.ErrInvalidParam, "descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
+	}
+	if id := l.region(); v.lastL == nil || id != v.lastLID {
+		g := v.e.regions.at(id)
+		if g == nil || g.remote != nil || g.closed.Load() {
+			return status.Errorf(status.ErrNotFound, "descriptor %d: its local memory %#x+%d is not registered", i, l.Addr, l.Len)
+		}
+		if g.mrErr != nil {
+			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.mrErr)
+		}
+		v.lastL, v.lastLID = g, id
+		v.locals.add(g)
+	}
+	if id := r.region(); v.lastR == nil || id != v.lastRID {
+		g, err := v.remoteRegion(id)
+		if err != nil {
+			return status.Errorf(status.ErrNotFound, "descriptor %d: %w", i, err)
+		}
+		v.lastR, v.lastRID = g, id
+		v.remotes.add(g)
+	}
+	if !v.lastL.contains(l.Addr, l.Len) {
+		return status.Errorf(status.ErrInvalidParam, "descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
+	}
+	if !v.lastR.contains(r.Addr, r.Len) {
+		return status.Errorf(status.ErrInvalidParam, "descriptor %d: remote %#x+%d is not inside its region %#x+%d", i, r.Addr, r.Len, v.lastR.Addr, v.lastR.Len)
+	}
+	return nil
+}
+
+func (v *resolver) remoteRegion(id uint64) (*region, error) {
+	if g := v.self[id]; g != nil {
+		return g, nil
+	}
+	g := v.e.regions.at(id)
+	if g == nil || g.closed.Load() {
+		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not loaded")
+	}
+	if g.remote != v.peer {
+		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not of agent %q", v.peer.name)
+	}
+	return g, nil
+}
+
+// pieces gives pairs of a checked list.
+func (v *resolver) pieces(first int, dst []plan.Piece) {
+	local, remote := v.local[first:first+len(dst)], v.remote[first:first+len(dst)]
+	for i := range dst {
+		l, r := &local[i], &remote[i]
+		rid := r.region()
+		if v.self != nil {
+			rid = v.self[rid].id
+		}
+		dst[i] = plan.Piece{Local: l.Addr, Remote: r.Addr, Len: l.Len, LRegion: index(l.region()), RRegion: index(rid)}
+	}
+}
+
+// Prep validates and plans a transfer. One crossing to C at any size. Implements prepXfer.
+func (e *Engine) Prep(op int, local, remoteList []Desc, peer string) (uint64, unsafe.Pointer, error) {
+	if err := e.usable(); err != nil {
+		return 0, nil, err
+	}
+	if len(local) != len(remoteList) || len(local) == 0 {
+		return 0, nil, status.Errorf(status.ErrInvalidParam, "prepare: %d local and %d remote descriptors: the lists must be equally long and not empty", len(local), len(remoteList))
+	}
+	if op != opRead && op != opWrite {
+		return 0, nil, status.Errorf(status.ErrInvalidParam, "prepare: unknown operation %d", op)
+	}
+	r := e.remote(peer)
+	if r == nil {
+		return 0, nil, status.Errorf(status.ErrNotFound, "prepare: no connection info of agent %q is loaded", peer)
+	}
+	v := &resolver{e: e, local: local, remote: remoteList, peer: r}
+	if r.self {
+		if err := v.loopback(); err != nil {
+			return 0, nil, err
+		}
+	}
+	t := &transfer{e: e, remote: r, op: op}
+	if err := v.plan(t); err != nil {
+		return 0, nil, err
+	}
+	return t.rec.Handle().Uint64(), t.x.Pointer(), nil
+}
+
+// loopback maps the agent's own metadata, which names our local regions, to regions of the session with ourselves.
+func (v *resolver) loopback() error {
+	v.self = map[uint64]*region{}
+	for i := range v.remote {
+		id := v.remote[i].region()
+		if _, ok := v.self[id]; ok {
+			continue
+		}
+		g := v.e.regions.get(id)
+		if g == nil || g.closed.Load() {
+			return status.Errorf(status.ErrNotFound, "descriptor %d: its memory is not registered", i)
+		}
+		if g.remote == nil {
+			own, err := v.peer.loadSelf(g.Range)
+			if err != nil {
+				return err
+			}
+			g = own
+		}
+		v.self[id] = g
+	}
+	return nil
+}
+
+// plan checks, pins and lays out the transfer, and enters it.
+func (v *resolver) plan(t *transfer) error {
+	e := v.e
+	e.regions.mu.RLock()
+	err := func() error {
+		for i := range v.local {
+			if err := v.check(i); err != nil {
+				return err
+			}
+		}
+		for _, g := range v.locals.list {
+			g.pins.Add(1)
+		}
+		for _, g := range v.remotes.list {
+			g.pins.Add(1)
+		}
+		return nil
+	}()
+	e.regions.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	t.locals, t.remotes = v.locals.list, v.remotes.list
+	if err := v.layout(t); err != nil {
+		for _, g := range append(v.locals.list, v.remotes.list...) {
+			e.regions.unpin(g)
+		}
+		return err
+	}
+	return nil
+}
+
+func (v *resolver) layout(t *transfer) error {
+	e := v.e
+	cfg := plan.Config{ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
+	lay, err := cfg.Count(len(v.local), v.pieces)
+	if err != nil {
+		return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+	}
+	rec, err := e.xfers.Alloc(t)
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "prepare: %w", err)
+	}
+	op := fastpath.Write
+	if t.op == opRead {
+		op = fastpath.Read
+	}
+	x, err := e.core.NewXfer(rec.Handle().Uint64(), op, uint64(lay.Ops))
+	if err != nil {
+		e.xfers.Free(rec)
+		return status.Errorf(status.ErrBackend, "prepare: no memory for %d operations: %w", lay.Ops, err)
+	}
+	if lay.Ops > 0 {
+		if err := cfg.Fill(x.Ops(), len(v.local), v.pieces); err != nil {
+			e.core.FreeXfer(x)
+			e.xfers.Free(rec)
+			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+		}
+	}
+	t.rec, t.x, t.bytes, t.nops = rec, x, lay.Bytes, uint64(lay.Ops)
+	return nil
+}
+
+// maxMsg is the largest work request of the rails to this peer.
+func (r *remote) maxMsg() uint64 {
+	var m uint64
+	for _, p := range r.pairs() {
+		if c := r.e.rails[p.Own].caps.MaxMsg; m == 0 || c < m {
+			m = c
+		}
+	}
+	return m
+}
+
+// loadSelf is load without a count: such regions live as long as the session with ourselves.
+func (r *remote) loadSelf(rng wire.Range) (*region, error) {
+	r.mu.RLock()
+	g := r.regions[rng]
+	r.mu.RUnlock()
+	if g != nil {
+		return g, nil
+	}
+	return r.load(rng)
+}

@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/mr"
+	"gorail/backend/provider"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// region is a registered range: ours (remote == nil) or a peer's. Its id is {generation, index}; the index is its place
+// in the core's region table and stays taken while a transfer pins it.
+type region struct {
+	id   uint64
+	core fastpath.Region
+	wire.Range
+	remote *remote
+
+	pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
+	closed atomic.Bool
+
+	// ours; guarded by Engine.localMu
+	refs    int // registrations of exactly this range
+	mrs     []*mr.Ref[provider.MR]
+	mrErr   error // why no rail has it
+	holders map[*target]struct{}
+
+	// a peer's; guarded by remote.mu
+	keyed    bool   // keys are in the core's table
+	asked    bool   // a request for them is under way
+	unknown  bool   // the peer says that it has no such registration
+	targetID uint64 // the peer's number of it
+}
+
+func index(id uint64) uint32 { return uint32(id) }
+
+// contains says whether [addr, addr+length) lies inside; no overflow.
+func (r *region) contains(addr, length uint64) bool {
+	return addr >= r.Addr && length <= r.Len && addr-r.Addr <= r.Len-length
+}
+
+// regionTable gives out indices of the core's region table.
+type regionTable struct {
+	core  *fastpath.Core
+	slots int // key slots of an entry
+
+	mu   sync.RWMutex
+	tab  []*region
+	gens []uint32
+	free []uint32
+}
+
+// add enters a region with one pin, the owner's.
+func (t *regionTable) add(r *region) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var idx uint32
+	if n := len(t.free); n > 0 {
+		idx = t.free[n-1]
+	} else {
+		idx = uint32(len(t.tab))
+	}
+	c, err := t.core.Region(idx)
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
+	if int(idx) == len(t.tab) {
+		t.tab = append(t.tab, nil)
+		t.gens = append(t.gens, 0)
+	} else {
+		t.free = t.free[:len(t.free)-1]
+	}
+	t.gens[idx]++
+	r.id = uint64(t.gens[idx])<<32 | uint64(idx)
+	r.core = c
+	r.core.Set(r.Addr, r.Len, t.slots)
+	r.pins.Store(1)
+	t.tab[idx] = r
+	return nil
+}
+
+// get finds a region by id; nil when there is none. Callers that look up many hold mu for reading and use at.
+func (t *regionTable) get(id uint64) *region {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.at(id)
+}
+
+func (t *regionTable) at(id uint64) *region {
+	idx := index(id)
+	if int(idx) >= len(t.tab) {
+		return nil
+	}
+	if r := t.tab[idx]; r != nil && r.id == id {
+		return r
+	}
+	return nil
+}
+
+// unpin ends one use; the index is free again after the last.
+func (t *regionTable) unpin(r *region) {
+	if r.pins.Add(-1) != 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tab[index(r.id)] = nil
+	t.free = append(t.free, index(r.id))
+}

@@ -1,0 +1,303 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/peer"
+	"gorail/backend/rail"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// remoteState is where a loaded peer stands.
+//
+//	Connecting -> Ready -> Lost -> (new metadata) a new remote
+//	any -> Closed (disconnect, replacement, end of the engine)
+type remoteState int
+
+const (
+	connecting remoteState = iota
+	ready
+	lost
+	closed
+)
+
+// remote is a peer whose connection blob was loaded: the session in which we are the initiator. Posts hold mu for
+// reading; whatever opens or closes links holds it for writing.
+type remote struct {
+	e    *Engine
+	name string
+	raw  []byte
+	blob wire.ConnBlob
+	self bool
+
+	mu       sync.RWMutex
+	state    remoteState
+	err      error // why it is lost
+	out      *peer.Out
+	sess     fastpath.Session
+	hasSess  bool
+	links    []*link
+	epoch    uint64 // grows when keys or links change: a transfer checked under an older one is checked again
+	waiting  []*transfer
+	notifs   [][]byte // accepted before the link was up
+	notifLen uint64
+	regions  map[wire.Range]*region
+	byTarget map[uint64]*region
+	requests map[uint64][]*region
+	revokes  []*revocation
+}
+
+// LoadConn takes a peer's connection blob and begins to connect; the same blob again changes nothing, a different one
+// or one of a lost peer replaces what we held.
+func (e *Engine) LoadConn(name string, raw []byte) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	blob, err := wire.DecodeConn(raw)
+	if err != nil {
+		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
+	}
+	e.mu.Lock()
+	old := e.remotes[name]
+	if old != nil && bytes.Equal(old.raw, raw) && old.alive() {
+		e.mu.Unlock()
+		return nil
+	}
+	r, err := e.newRemote(name, bytes.Clone(raw), blob)
+	if err != nil {
+		e.mu.Unlock()
+		return err
+	}
+	e.remotes[name] = r
+	e.mu.Unlock()
+	if old != nil {
+		old.close("replaced by new metadata")
+	}
+	r.dial()
+	return nil
+}
+
+func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
+	r := &remote{e: e, name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
+		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}}
+	if len(r.pairs()) == 0 {
+		return nil, status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
+			name, railNames(blob.Rails), railNames(e.blob.Rails))
+	}
+	return r, nil
+}
+
+func railNames(offers []wire.RailOffer) []string {
+	names := make([]string, len(offers))
+	for i, o := range offers {
+		names[i] = o.Fabric + "/" + o.Name + " " + o.Subnet
+	}
+	return names
+}
+
+// pairs are the rails for this peer. One for now: the best.
+func (r *remote) pairs() []rail.Pair {
+	own := r.e.blob
+	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
+	devices := r.e.devices()
+	all := rail.Match(devices, r.blob.Rails, same)
+	return all[:min(1, len(all))]
+}
+
+func (r *remote) alive() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.state == connecting || r.state == ready
+}
+
+func (r *remote) dial() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == connecting && r.out == nil {
+		r.out = r.e.node.Dial(r.blob, initiatorHandler{r})
+	}
+}
+
+// remote finds a peer by name; our own name gives the session with ourselves, made on first use.
+func (e *Engine) remote(name string) *remote {
+	e.mu.RLock()
+	r := e.remotes[name]
+	e.mu.RUnlock()
+	if r != nil || name != e.name {
+		return r
+	}
+	if e.LoadConn(name, e.conn) != nil {
+		return nil
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.remotes[name]
+}
+
+// Connect begins to connect to a loaded peer, or to ourselves, and returns.
+func (e *Engine) Connect(name string) error {
+	if name == e.name {
+		return nil // the session with ourselves is made on first use
+	}
+	if e.remote(name) == nil {
+		return status.Errorf(status.ErrNotFound, "connect: no connection info of agent %q is loaded", name)
+	}
+	return nil
+}
+
+// Disconnect forgets a peer; transfers in flight to it end in an error.
+func (e *Engine) Disconnect(name string) error {
+	e.mu.Lock()
+	r := e.remotes[name]
+	delete(e.remotes, name)
+	e.mu.Unlock()
+	if r == nil {
+		return status.Errorf(status.ErrNotFound, "disconnect: agent %q is not loaded", name)
+	}
+	r.close("disconnected by the application")
+	return nil
+}
+
+// initiatorHandler is what the control channel calls for a session of ours.
+type initiatorHandler struct{ r *remote }
+
+// Offers opens our endpoints for the session.
+func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
+	r := h.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != connecting {
+		return nil, errors.New("the peer was closed")
+	}
+	var offers []wire.EndpointOffer
+	for _, p := range r.pairs() {
+		l, err := r.e.openLink(p.Own, p.Peer)
+		if err != nil {
+			return nil, err
+		}
+		l.remote = r
+		r.links = append(r.links, l)
+		offers = append(offers, wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), Addr: l.ep.Addr()})
+	}
+	return offers, nil
+}
+
+// Ready brings the links up and starts what has been waiting.
+func (h initiatorHandler) Ready(w wire.Welcome) {
+	r := h.r
+	r.mu.Lock()
+	if r.state != connecting {
+		r.mu.Unlock()
+		return
+	}
+	err := r.bringUp(w.Offers)
+	if err == nil {
+		r.state = ready
+		r.epoch++
+		r.requestKeys()
+		r.flushNotifs()
+		r.kick()
+	}
+	out := r.out
+	r.mu.Unlock()
+	if err != nil {
+		r.lose(fmt.Errorf("bring the link up: %w", err))
+		if out != nil {
+			out.Close("cannot bring the link up")
+		}
+		return
+	}
+	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.path(), ","), "session", "initiator")
+}
+
+func (r *remote) bringUp(offers []wire.EndpointOffer) error {
+	s, err := r.e.core.NewSession(r.e.ids.Add(1), r.name)
+	if err != nil {
+		return err
+	}
+	r.sess, r.hasSess = s, true
+	for _, l := range r.links {
+		found := false
+		for _, o := range offers {
+			if int(o.Rail) == l.peer {
+				if err := r.e.connect(l, s, o.Addr, fastpath.Initiator); err != nil {
+					return err
+				}
+				found = true
+			}
+		}
+		if !found {
+			return fmt.Errorf("the peer offers no endpoint on its rail %d", l.peer)
+		}
+	}
+	return nil
+}
+
+// path names the rails in use.
+func (r *remote) path() []string {
+	var names []string
+	for _, l := range r.links {
+		names = append(names, l.rail.name())
+	}
+	return names
+}
+
+// Lost is the control channel's verdict: the peer is gone.
+func (h initiatorHandler) Lost(err error) { h.r.lose(err) }
+
+func (r *remote) lose(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == closed || r.state == lost {
+		return
+	}
+	r.state = lost
+	r.err = err
+	r.e.log.Warn("peer lost", "peer", r.name, "err", err)
+	r.down(int32(status.ErrRemoteDisconnect))
+}
+
+// close ends the session on purpose.
+func (r *remote) close(why string) {
+	r.mu.Lock()
+	out := r.out
+	was := r.state
+	r.state = closed
+	if was == connecting || was == ready {
+		r.err = errors.New(why)
+		r.down(int32(status.ErrBackend))
+	}
+	for rng, g := range r.regions {
+		delete(r.regions, rng)
+		r.retire(g)
+	}
+	r.mu.Unlock()
+	if out != nil && (was == connecting || was == ready) {
+		out.Close(why)
+	}
+}
+
+// down drops the links and ends everything that waits. Under mu.
+func (r *remote) down(st int32) {
+	for _, l := range r.links {
+		r.e.drop(l, st)
+	}
+	r.links = nil
+	if r.hasSess {
+		r.sess.Free()
+		r.hasSess = false
+	}
+	for _, t := range r.waiting {
+		t.queued = false
+		t.x.Settle(st)
+	}
+	r.waiting, r.notifs, r.notifLen = nil, nil, 0
+	r.revokes = nil
+	r.epoch++
+}

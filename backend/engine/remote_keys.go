@@ -1,0 +1,226 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// LoadRemote notes a peer's range; its keys are asked for on the control channel in the background. ErrNotFound for a
+// peer whose connection info was never loaded, and nothing is created.
+func (e *Engine) LoadRemote(name string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	r := e.remote(name)
+	if r == nil {
+		return 0, status.Errorf(status.ErrNotFound, "load metadata: no connection info of agent %q is loaded", name)
+	}
+	b, err := wire.DecodeRegion(blob)
+	if err != nil {
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q: %w", name, err)
+	}
+	if b.Engine != r.blob.Engine {
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q belongs to another engine: it was restarted; load its new metadata", name)
+	}
+	if b.Addr != addr || b.Len != length || b.Dev != dev || b.Mem != mem {
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)
+	}
+	g, err := r.load(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
+	if err != nil {
+		return 0, err
+	}
+	return g.id, nil
+}
+
+// load enters a range of the peer's, once.
+func (r *remote) load(rng wire.Range) (*region, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.regions[rng]; g != nil {
+		g.refs++
+		return g, nil
+	}
+	g := &region{Range: rng, remote: r, refs: 1}
+	if err := r.e.regions.add(g); err != nil {
+		return nil, err
+	}
+	r.regions[rng] = g
+	if r.state == ready && len(r.requests) == 0 {
+		r.requestKeys()
+	}
+	return g, nil
+}
+
+// UnloadRemote forgets a peer's range; transfers that use it keep what they need. A range of ours (the agent unloads
+// its own metadata too) is left alone.
+func (e *Engine) UnloadRemote(id uint64) error {
+	g := e.regions.get(id)
+	if g == nil || g.remote == nil {
+		return nil
+	}
+	r := g.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.regions[g.Range] != g {
+		return nil
+	}
+	if g.refs--; g.refs > 0 {
+		return nil
+	}
+	delete(r.regions, g.Range)
+	r.retire(g)
+	return nil
+}
+
+// retire ends the loaded region's own pin. Under mu.
+func (r *remote) retire(g *region) {
+	if g.closed.Swap(true) {
+		return
+	}
+	if r.byTarget[g.targetID] == g {
+		delete(r.byTarget, g.targetID)
+	}
+	r.e.regions.unpin(g)
+}
+
+// requestKeys asks for all keys that are missing. Under mu.
+func (r *remote) requestKeys() {
+	var list []*region
+	var ranges []wire.Range
+	for rng, g := range r.regions {
+		if !g.keyed && !g.asked {
+			g.asked = true
+			list = append(list, g)
+			ranges = append(ranges, rng)
+		}
+	}
+	if len(list) == 0 || r.out == nil {
+		return
+	}
+	id := r.e.ids.Add(1)
+	r.requests[id] = list
+	r.out.Keys(id, ranges)
+}
+
+// Keys are the target's answer.
+func (h initiatorHandler) Keys(k wire.Keys) {
+	r := h.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.requests[k.ID]
+	delete(r.requests, k.ID)
+	if r.state != ready {
+		return
+	}
+	for i, g := range list {
+		g.asked = false
+		if i >= len(k.Entries) || g.closed.Load() {
+			continue
+		}
+		entry := k.Entries[i]
+		if !entry.Known {
+			g.unknown = true
+			continue
+		}
+		g.unknown = false
+		for _, rk := range entry.Rails {
+			if int(rk.Rail) < r.e.opt.MaxRails {
+				g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
+			}
+		}
+		g.targetID = entry.Region
+		r.byTarget[entry.Region] = g
+		g.keyed = true
+		g.core.SetLive(true)
+	}
+	r.epoch++
+	r.requestKeys() // what was loaded meanwhile
+	r.kick()
+}
+
+// revocation is a REVOKE that waits for transfers to drain.
+type revocation struct {
+	id   uint64
+	all  bool
+	left map[*transfer]struct{}
+}
+
+// Revoke: the target takes regions back. Nothing new is posted on them; what is in flight drains; then we answer. With
+// nothing in flight at all we give up every key of the peer's, so that it need not ask again for the rest of a burst.
+func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
+	r := h.r
+	r.mu.Lock()
+	gone := map[*region]bool{}
+	for _, tid := range regions {
+		if g := r.byTarget[tid]; g != nil {
+			gone[g] = true
+			r.dropKey(g)
+		}
+	}
+	rev := &revocation{id: id, left: map[*transfer]struct{}{}}
+	busy := r.e.activeOf(r)
+	if len(busy) == 0 {
+		rev.all = true
+		for _, g := range r.byTarget {
+			r.dropKey(g)
+		}
+	}
+	r.epoch++
+	for _, t := range busy {
+		for _, g := range t.remotes {
+			if gone[g] {
+				rev.left[t] = struct{}{}
+				break
+			}
+		}
+	}
+	if len(rev.left) > 0 {
+		r.revokes = append(r.revokes, rev)
+	}
+	draining := slices.Collect(maps.Keys(rev.left))
+	out := r.out
+	r.mu.Unlock()
+	if len(draining) == 0 {
+		out.Revoked(id, rev.all)
+		return
+	}
+	for _, t := range draining {
+		t.abort(status.ErrBackend, "the peer deregistered its memory")
+	}
+	r.settleRevokes()
+}
+
+// settleRevokes answers the revocations whose transfers have all drained.
+func (r *remote) settleRevokes() {
+	r.mu.Lock()
+	var done []*revocation
+	keep := r.revokes[:0]
+	for _, rev := range r.revokes {
+		for t := range rev.left {
+			if !t.x.Running() {
+				delete(rev.left, t)
+			}
+		}
+		if len(rev.left) == 0 {
+			done = append(done, rev)
+		} else {
+			keep = append(keep, rev)
+		}
+	}
+	r.revokes = keep
+	out := r.out
+	r.mu.Unlock()
+	for _, rev := range done {
+		out.Revoked(rev.id, rev.all)
+	}
+}
+
+func (r *remote) dropKey(g *region) {
+	g.core.SetLive(false)
+	g.keyed = false
+	delete(r.byTarget, g.targetID)
+}

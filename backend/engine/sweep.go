@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/provider"
+	"gorail/backend/status"
+	"gorail/backend/xfer"
+)
+
+// activate notes that the transfer may have something in flight.
+func (e *Engine) activate(t *transfer) {
+	if s := t.rec.State(); s != xfer.Queued {
+		if s == xfer.Posted {
+			e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done) // it ended in the core since
+		}
+		e.xfers.Move(t.rec, xfer.Queued)
+	}
+}
+
+func (e *Engine) deactivate(t *transfer) {
+	e.xfers.Move(t.rec, xfer.Released)
+}
+
+// active gives the transfers in flight that match.
+func (e *Engine) active(match func(*transfer) bool) []*transfer {
+	recs := e.xfers.CollectActive(func(r *xfer.Record[*transfer]) bool { return r.Value.x.Running() && match(r.Value) })
+	list := make([]*transfer, len(recs))
+	for i, r := range recs {
+		list[i] = r.Value
+	}
+	return list
+}
+
+// activeOf gives those of one peer that the core has.
+func (e *Engine) activeOf(r *remote) []*transfer {
+	return e.active(func(t *transfer) bool { return t.remote == r && !t.queued })
+}
+
+func (e *Engine) devices() []provider.Device {
+	d := make([]provider.Device, len(e.rails))
+	for i, r := range e.rails {
+		d[i] = r.Device()
+	}
+	return d
+}
+
+// sweeper looks after deadlines: transfers without progress, aborted ones that do not drain.
+type sweeper struct {
+	e    *Engine
+	quit chan struct{}
+	done chan struct{}
+}
+
+func startSweeper(e *Engine) *sweeper {
+	s := &sweeper{e, make(chan struct{}), make(chan struct{})}
+	go s.run()
+	return s
+}
+
+func (s *sweeper) stop() {
+	close(s.quit)
+	<-s.done
+}
+
+func (s *sweeper) run() {
+	defer close(s.done)
+	tick := time.NewTicker(min(250*time.Millisecond, max(time.Millisecond, min(s.e.opt.XferTimeout, s.e.opt.CancelTimeout)/4)))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-tick.C:
+			if s.e.xfers.ActiveLen() > 0 {
+				s.sweep()
+			}
+		}
+	}
+}
+
+func (s *sweeper) sweep() {
+	e := s.e
+	var idle []*transfer
+	for _, r := range e.xfers.CollectActive(func(*xfer.Record[*transfer]) bool { return true }) {
+		if t := r.Value; !t.x.Running() && !t.x.Unsettled() {
+			idle = append(idle, t)
+		} else {
+			s.look(t)
+		}
+	}
+	for _, t := range idle {
+		if t.zombie.Load() {
+			e.reap(t)
+			continue
+		}
+		t.mu.Lock()
+		if !t.freed && !t.x.Running() {
+			e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done)
+		}
+		t.mu.Unlock()
+	}
+}
+
+// look checks the deadlines of one transfer in flight.
+func (s *sweeper) look(t *transfer) {
+	e := s.e
+	now := timeNow()
+	t.mu.Lock()
+	if t.freed || !t.x.Running() {
+		t.mu.Unlock()
+		return
+	}
+	last := max(fastpath.Now()-t.x.LastProgress(), 0)
+	if since := now.Sub(t.posted); since < last {
+		last = since
+	}
+	aborted, done := t.aborted, t.x.Done()
+	t.mu.Unlock()
+	switch {
+	case !aborted.IsZero():
+		if now.Sub(aborted) > e.opt.CancelTimeout {
+			t.remote.fence("an aborted transfer did not drain within cancel_timeout")
+		}
+	case last > e.opt.XferTimeout:
+		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
+			e.opt.XferTimeout, t.remote.name, t.remote.railsInUse(), t.bytes-min(done, t.bytes), t.bytes)
+		e.log.Error("transfer timed out", "reason", why)
+		t.abort(status.ErrBackend, why)
+	}
+}
+
+func (r *remote) railsInUse() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.path()
+}

@@ -1,0 +1,304 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/notify"
+	"gorail/backend/peer"
+	"gorail/backend/wire"
+)
+
+// target is a session in which we serve: a peer writes to and reads from our memory and sends us notifications. It may
+// be a peer whose metadata we never loaded.
+type target struct {
+	e  *Engine
+	in *peer.In
+	id uint64
+
+	mu      sync.Mutex
+	gone    bool
+	sess    fastpath.Session
+	links   []*link
+	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
+
+	// The order of notifications, while Go keeps it. Guarded by asmMu.
+	asmMu   sync.Mutex
+	asm     *notify.Assembler
+	skip    map[uint64]bool // numbers that the sender gave up
+	handled uint64
+}
+
+// targetHandler is what the control channel calls for sessions of peers.
+type targetHandler struct{ e *Engine }
+
+// Hello opens our endpoints for a peer that has proved that it holds our token.
+func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
+	e := h.e
+	if e.closed.Load() {
+		return peer.Accept{}, errors.New("the engine is closing")
+	}
+	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
+		skip: map[uint64]bool{}}
+	s, err := e.core.NewSession(t.id, hello.Agent)
+	if err != nil {
+		return peer.Accept{}, err
+	}
+	t.sess = s
+	var offers []wire.EndpointOffer
+	for _, o := range hello.Offers {
+		if int(o.Rail) >= len(e.rails) {
+			t.drop()
+			return peer.Accept{}, fmt.Errorf("we have no rail %d", o.Rail)
+		}
+		l, err := e.openLink(int(o.Rail), int(o.Own))
+		if err == nil {
+			l.target = t
+			t.links = append(t.links, l)
+			err = e.connect(l, s, o.Addr, fastpath.Target)
+		}
+		if err != nil {
+			t.drop()
+			return peer.Accept{}, err
+		}
+		offers = append(offers, wire.EndpointOffer{Rail: o.Rail, Own: o.Rail, Addr: l.ep.Addr()})
+	}
+	e.mu.Lock()
+	e.targets[in] = t
+	e.byID[t.id] = t
+	e.mu.Unlock()
+	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "session", "target")
+	return peer.Accept{Offers: offers}, nil
+}
+
+func (t *target) path() string {
+	s := ""
+	for i, l := range t.links {
+		if i > 0 {
+			s += ","
+		}
+		s += l.rail.name()
+	}
+	return s
+}
+
+// drop ends the session's access to our memory and its links.
+func (t *target) drop() {
+	for _, l := range t.links {
+		t.e.drop(l, -3)
+	}
+	t.links = nil
+	t.sess.Free()
+}
+
+func (e *Engine) target(in *peer.In) *target {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.targets[in]
+}
+
+// KeysWanted gives the keys of registered ranges and notes who has them.
+func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
+	t := h.e.target(in)
+	entries := make([]wire.KeyEntry, len(ranges))
+	h.e.localMu.Lock()
+	defer h.e.localMu.Unlock()
+	for i, rng := range ranges {
+		r := h.e.local[rng]
+		if r == nil || t == nil {
+			continue
+		}
+		entries[i] = wire.KeyEntry{Known: true, Region: r.id, Gen: uint32(r.id >> 32), Rails: r.railKeys()}
+		r.holders[t] = struct{}{}
+	}
+	return entries
+}
+
+// revoke tells the peer that a region goes away; the channel closes with its answer.
+func (t *target) revoke(r *region) <-chan struct{} {
+	done := make(chan struct{})
+	id := t.e.ids.Add(1)
+	t.mu.Lock()
+	if t.gone {
+		close(done)
+		t.mu.Unlock()
+		return done
+	}
+	t.revokes[id] = done
+	t.mu.Unlock()
+	t.in.Revoke(id, []uint64{r.id})
+	return done
+}
+
+// awaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint.
+func (t *target) awaitRevoked(done <-chan struct{}, deadline time.Time) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return
+	case <-timer.C:
+	}
+	t.e.log.Warn("peer did not give a deregistered region back in time: its endpoint is closed", "peer", t.in.Agent(),
+		"cancel_timeout", t.e.opt.CancelTimeout)
+	t.close()
+	t.in.Close("no answer to a revocation within cancel_timeout")
+}
+
+// Revoked is the peer's answer: nothing of its own is in flight on the region.
+func (h targetHandler) Revoked(in *peer.In, id uint64, all bool) {
+	t := h.e.target(in)
+	if t == nil {
+		return
+	}
+	if all { // it has given up every key: nobody need wait for it until it asks again
+		h.e.localMu.Lock()
+		for _, r := range h.e.local {
+			delete(r.holders, t)
+		}
+		h.e.localMu.Unlock()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if done := t.revokes[id]; done != nil {
+		delete(t.revokes, id)
+		close(done)
+	}
+}
+
+// Fence ends the peer's access through one endpoint and opens another. What it learns in NextSeq is exact: it will
+// replay everything that is not proved by it.
+func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
+	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
+	t := h.e.target(in)
+	if t == nil {
+		return answer, errors.New("unknown session")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.links {
+		if l.rail.index != int(f.Rail) {
+			continue
+		}
+		h.e.quiesce(l)
+		next, err := t.nextSeq()
+		if err != nil {
+			return answer, err
+		}
+		if err := h.e.renew(l); err != nil {
+			return answer, err
+		}
+		if err := l.ep.Connect(f.Addr); err != nil {
+			return answer, err
+		}
+		if err := l.l.Rebind(l.ep.Core(), 0); err != nil {
+			return answer, err
+		}
+		answer.Addr, answer.NextSeq = l.ep.Addr(), next
+		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.name(), "next_seq", next)
+		return answer, nil
+	}
+	return answer, fmt.Errorf("no link on rail %d", f.Rail)
+}
+
+// nextSeq waits until Go has put in order whatever the core handed to it: with the endpoint closed nothing new comes.
+func (t *target) nextSeq() (uint64, error) {
+	for deadline := time.Now().Add(time.Second); ; {
+		t.asmMu.Lock()
+		next, handed := t.sess.NextSeq()
+		if handed == t.handled {
+			next = max(next, t.asm.Next())
+			t.asm.DropPartial()
+			t.asmMu.Unlock()
+			return next, nil
+		}
+		t.asmMu.Unlock()
+		if time.Now().After(deadline) {
+			return 0, errors.New("notifications were not put in order within a second")
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// Gone: the control channel to the peer is gone, and with it its access.
+func (h targetHandler) Gone(in *peer.In, err error) {
+	t := h.e.target(in)
+	if t == nil {
+		return
+	}
+	h.e.log.Info("peer's session ended", "peer", in.Agent(), "reason", err)
+	t.close()
+}
+
+// close ends the session on our side. Safe to call again.
+func (t *target) close() {
+	e := t.e
+	e.localMu.Lock()
+	for _, r := range e.local {
+		delete(r.holders, t)
+	}
+	e.localMu.Unlock()
+	e.mu.Lock()
+	delete(e.targets, t.in)
+	delete(e.byID, t.id)
+	e.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone {
+		return
+	}
+	t.gone = true
+	for id, done := range t.revokes {
+		delete(t.revokes, id)
+		close(done)
+	}
+	t.asmMu.Lock() // no delivery to a session that is being freed
+	defer t.asmMu.Unlock()
+	t.drop()
+}
+
+// message takes in what the core did not deliver by itself: fragments, and what came out of order.
+func (t *target) message(ev fastpath.Event) {
+	t.asmMu.Lock()
+	defer t.asmMu.Unlock()
+	if t.isGone() {
+		return
+	}
+	t.handled++
+	next, _ := t.sess.NextSeq()
+	ready := t.asm.Advance(next)
+	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
+	if ev.Parts == 0 {
+		t.skip[ev.Seq] = true
+	}
+	more, err := t.asm.Add(frame)
+	if err != nil {
+		t.e.log.Error("notification refused; the session is closed", "peer", t.in.Agent(), "err", err)
+		go func() {
+			t.close()
+			t.in.Close("bad notification: " + err.Error())
+		}()
+		return
+	}
+	for _, m := range append(ready, more...) {
+		if t.skip[m.Seq] {
+			delete(t.skip, m.Seq)
+			continue
+		}
+		if err := t.sess.Deliver(m.Body); err != nil {
+			t.e.log.Error("notification lost: out of memory", "peer", t.in.Agent(), "len", len(m.Body))
+		}
+	}
+	if t.asm.Pending() == 0 {
+		t.sess.Resume(t.asm.Next(), t.handled)
+	}
+}
+
+func (t *target) isGone() bool {
+	t.e.mu.RLock()
+	defer t.e.mu.RUnlock()
+	return t.e.byID[t.id] != t
+}

@@ -1,0 +1,345 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/plan"
+	"gorail/backend/status"
+	"gorail/backend/xfer"
+)
+
+// transfer is a prepared request. Its C slot is what the application's checks read; the record keeps its state here.
+type transfer struct {
+	e       *Engine
+	rec     *xfer.Record[*transfer]
+	remote  *remote
+	locals  []*region
+	remotes []*region
+	op      int
+	bytes   uint64
+	nops    uint64
+	zombie  atomic.Bool // the agent has released it; freed when drained
+
+	mu       sync.Mutex
+	x        fastpath.Xfer
+	freed    bool
+	checked  uint64 // remote.epoch under which keys and links were found good
+	hasNotif bool
+	posted   time.Time
+	reason   string // why we aborted it
+	aborted  time.Time
+
+	// guarded by remote.mu
+	queued bool // in remote.waiting
+	msg    []byte
+}
+
+func (t *transfer) uses(r *region) bool {
+	for _, g := range t.locals {
+		if g == r {
+			return true
+		}
+	}
+	for _, g := range t.remotes {
+		if g == r {
+			return true
+		}
+	}
+	return false
+}
+
+// Post starts the transfer: at once when the peer is connected and its keys are here, else when they are. The result is
+// 0 or 1 (in progress). Implements postXfer.
+func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
+	rec, err := e.xfers.Get(xfer.FromUint64(handle))
+	if err != nil {
+		return 0, status.Errorf(status.ErrNotFound, "post: %w", err)
+	}
+	t := rec.Value
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed {
+		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
+	}
+	if t.x.Running() || t.x.Unsettled() {
+		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
+	}
+	if len(msg) > maxNotif {
+		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), maxNotif)
+	}
+	r := t.remote
+	r.mu.RLock()
+	if r.state == ready && (t.checked == r.epoch || t.ready(r)) {
+		defer r.mu.RUnlock()
+		t.begin(hasNotif)
+		t.start(r, hasNotif, msg)
+		return t.result()
+	}
+	r.mu.RUnlock()
+	return t.enqueue(hasNotif, msg)
+}
+
+// result is what post returns; a failure that is known already is the application's at once.
+func (t *transfer) result() (int32, error) {
+	if t.x.Running() || t.x.Unsettled() {
+		return int32(status.InProg), nil
+	}
+	return int32(status.Success), nil
+}
+
+func (t *transfer) begin(hasNotif bool) {
+	t.hasNotif = hasNotif
+	t.reason = ""
+	t.aborted = time.Time{}
+	t.posted = timeNow()
+	t.x.Start()
+	t.e.activate(t)
+}
+
+// start hands the transfer to the core. Under t.mu and r.mu (reading is enough).
+func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
+	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
+	parts := []fastpath.Part{{Link: r.links[0].l, Count: t.nops}}
+	t.e.core.Post(t.x, parts, hasNotif, msg)
+}
+
+// ready checks that every key is here. Under t.mu and r.mu for reading.
+func (t *transfer) ready(r *remote) bool {
+	for _, g := range t.remotes {
+		if !g.keyed {
+			return false
+		}
+	}
+	t.checked = r.epoch
+	return true
+}
+
+// enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
+func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
+	r := t.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch r.state {
+	case lost:
+		return 0, status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: %w", r.name, r.err)
+	case closed:
+		return 0, status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
+	}
+	t.begin(hasNotif)
+	t.msg = bytes.Clone(msg)
+	if r.state == ready && t.ready(r) { // it became ready meanwhile
+		t.start(r, hasNotif, t.msg)
+		return t.result()
+	}
+	t.queued = true
+	r.waiting = append(r.waiting, t)
+	if r.state == ready {
+		r.requestKeys()
+		r.kick()
+	}
+	return int32(status.InProg), nil
+}
+
+// kick starts the waiting transfers that have become ready and ends those that never will. Under r.mu.
+func (r *remote) kick() {
+	keep := r.waiting[:0]
+	for _, t := range r.waiting {
+		switch {
+		case t.ready(r):
+			t.queued = false
+			t.start(r, t.hasNotif, t.msg)
+			t.msg = nil
+		case t.hopeless() != nil:
+			g := t.hopeless()
+			t.queued = false
+			r.e.log.Error("transfer failed: the peer has deregistered its memory", "peer", r.name,
+				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
+			t.x.Settle(int32(status.ErrBackend))
+		default:
+			keep = append(keep, t)
+		}
+	}
+	clear(r.waiting[len(keep):])
+	r.waiting = keep
+}
+
+// hopeless gives a region that the peer does not have.
+func (t *transfer) hopeless() *region {
+	for _, g := range t.remotes {
+		if g.unknown && !g.keyed && !g.asked {
+			return g
+		}
+	}
+	return nil
+}
+
+// unqueue takes a waiting transfer out; false: it is not waiting.
+func (r *remote) unqueue(t *transfer) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !t.queued {
+		return false
+	}
+	t.queued = false
+	for i, w := range r.waiting {
+		if w == t {
+			r.waiting = append(r.waiting[:i], r.waiting[i+1:]...)
+			break
+		}
+	}
+	return true
+}
+
+// abort ends the transfer: unposted parts at once, posted ones as they drain. True: it has ended.
+func (t *transfer) abort(code status.Code, why string) bool {
+	if t.remote.unqueue(t) {
+		t.x.Settle(int32(code))
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed || !t.x.Running() {
+		return true
+	}
+	if t.reason == "" {
+		t.reason, t.aborted = why, timeNow()
+	}
+	r := t.remote
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state != ready {
+		return !t.x.Running()
+	}
+	return t.e.core.Abort(t.x, int32(code))
+}
+
+// Release gives the request up, in any state. In flight it is aborted and waited for up to release_wait; if it has not
+// drained by then it lives on as a zombie until it has, and its memory stays registered. Implements releaseReqH.
+func (e *Engine) Release(handle uint64) error {
+	rec, err := e.xfers.Get(xfer.FromUint64(handle))
+	if err != nil {
+		return status.Errorf(status.ErrNotFound, "release: %w", err)
+	}
+	t := rec.Value
+	if t.x.Running() && !t.abort(status.ErrCanceled, "released by the application") {
+		e.core.Wait(t.x, e.opt.ReleaseWait)
+	}
+	t.zombie.Store(true)
+	e.reap(t)
+	return nil
+}
+
+// reap frees a released transfer once it has drained. True: it is freed.
+func (e *Engine) reap(t *transfer) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed {
+		return true
+	}
+	if t.x.Running() {
+		return false
+	}
+	t.freed = true
+	e.deactivate(t)
+	e.core.FreeXfer(t.x)
+	e.xfers.Free(t.rec)
+	for _, g := range t.locals {
+		e.regions.unpin(g)
+	}
+	for _, g := range t.remotes {
+		e.regions.unpin(g)
+	}
+	return true
+}
+
+// endTransfers aborts the transfers that match and returns when they have drained; after the deadline their endpoints
+// are closed, which ends all access to local memory.
+func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, why string) {
+	var left []*transfer
+	for _, t := range e.active(match) {
+		if !t.abort(status.ErrBackend, why) {
+			left = append(left, t)
+		}
+	}
+	for _, t := range left {
+		if !e.core.Wait(t.x, max(0, time.Until(deadline))) {
+			t.remote.fence("a transfer over deregistered memory did not drain within cancel_timeout")
+			e.core.Wait(t.x, time.Second)
+		}
+	}
+}
+
+// settle gives a failed transfer its final status and says why.
+func (e *Engine) settle(t *transfer, code int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed || !t.x.Unsettled() {
+		return
+	}
+	_, wire := t.x.Err()
+	why := t.reason
+	switch {
+	case why != "":
+	case code == int32(status.ErrRemoteDisconnect):
+		why = "the peer is gone"
+	case wire == syscall.ESTALE:
+		why = "a region of it was deregistered"
+	case wire != 0:
+		why = wire.Error()
+	default:
+		why = "the link was closed"
+	}
+	if !t.zombie.Load() {
+		e.log.Error("transfer failed", "peer", t.remote.name, "status", status.Code(code).String(), "reason", why,
+			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
+	}
+	t.x.Settle(code)
+}
+
+// Estimate is what the transfer should take: its bytes at the measured rate. ErrNotSupported before anything was measured.
+func (e *Engine) Estimate(handle uint64) (duration, margin time.Duration, err error) {
+	rec, err := e.xfers.Get(xfer.FromUint64(handle))
+	if err != nil {
+		return 0, 0, status.Errorf(status.ErrNotFound, "estimate: %w", err)
+	}
+	t := rec.Value
+	r := t.remote
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var rate uint64
+	for _, l := range r.links {
+		if l.up {
+			rate += l.l.Stats().Rate
+		}
+	}
+	if rate == 0 {
+		return 0, 0, status.Errorf(status.ErrNotSupported, "estimate: nothing was measured to peer %q yet", r.name)
+	}
+	d := time.Duration(float64(t.bytes) / float64(rate) * 1e9)
+	return d, d/4 + 20*time.Microsecond, nil
+}
+
+// Desc is one element of a descriptor list, in the layout of nixlMetaDesc. MD is the shim's metadata object.
+type Desc struct {
+	Addr, Len, Dev uint64
+	MD             unsafe.Pointer
+}
+
+// mdRegion is where the shim's metadata object keeps the region id (GR_MD_REGION).
+const mdRegion = 16
+
+func (d *Desc) region() uint64 {
+	if d.MD == nil {
+		return 0
+	}
+	return *(*uint64)(unsafe.Add(d.MD, mdRegion))
+}
+
+var _ [0]struct{} = [unsafe.Sizeof(plan.Op{}) - plan.OpSize]struct{}{}

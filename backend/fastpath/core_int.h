@@ -1,0 +1,246 @@
+/* Inside the core. Who guards what:
+ *   rail->dev->mu      links, parts, messages, contexts and buffers of that rail; never two rails at once
+ *   sess->rx_mu        order of incoming notifications
+ *   core->ready_mu     notifications ready for the application
+ *   core->ev_mu        events for Go
+ *   core->slot_mu      free transfer slots and the region table's growth
+ * Order: rail -> rx_mu -> ready_mu | ev_mu. Nothing is called back with ready_mu, ev_mu or slot_mu held.
+ */
+#ifndef GORAIL_CORE_INT_H
+#define GORAIL_CORE_INT_H
+
+#include "gr_policy.h"
+
+enum {
+    MAX_RAILS = 64,
+    FRAG = 2048,       /* payload bytes of one message: 32 receives a peer stay below 70 KiB */
+    RX_BUFS = 32,      /* receives posted for a peer that sends to us = credits of the sender */
+    CREDIT_BUFS = 8,   /* receives posted for credit messages: RX_BUFS / CREDIT_BATCH can be under way */
+    CREDIT_BATCH = 8,
+    TX_RESERVE = 8,    /* queue depth kept free for messages */
+    OVERHEAD = 64,     /* what a queued notification counts beside its body */
+    COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
+    QUANTUM = 256 << 10, /* bytes a part posts before the next part's turn */
+    POLL_BATCH = 32,
+    REGION_CHUNK = 1024,
+    REGION_CHUNKS = 8192,
+};
+
+typedef struct cmd cmd;
+typedef struct part part;
+typedef struct msg msg;
+typedef struct buf buf;
+typedef struct rail_st rail_st;
+
+struct cmd { /* work for whoever holds the rail next */
+    cmd *next;
+    void (*run)(rail_st *rail, cmd *self);
+};
+
+enum { CTX_RMA, CTX_SEND, CTX_RECV };
+
+typedef struct ctx { /* one posted operation */
+    gr_ctx base;
+    struct ctx *next, *prev; /* link->posted, or the free list */
+    gr_link *link;
+    int kind;
+    uint32_t nops;
+    uint64_t bytes;
+    part *part;
+    msg *msg;
+    buf *buf;
+} ctx;
+
+struct buf { /* a message buffer inside a registered slab */
+    buf *next;
+    void *desc;
+    char *data;
+};
+
+struct part { /* a transfer's share of one link */
+    cmd start;
+    gr_link *link;
+    struct xfer *x;
+    part *next, *prev; /* link->todo or link->waiting */
+    uint64_t first, count, posted;
+    uint32_t inflight;
+    uint8_t listed; /* 1 todo, 2 waiting */
+    uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
+    _Atomic uint8_t ended;
+};
+
+struct msg { /* an outgoing notification */
+    cmd start;
+    gr_link *link;
+    struct xfer *x; /* NULL: genNotif */
+    msg *next, *prev;
+    char *body;
+    size_t len, off;
+    uint64_t seq;
+    uint32_t inflight;
+    uint8_t numbered; /* seq is given: from here on it must arrive */
+    uint8_t skip;     /* given up after it was numbered: the peer is told to go on without it */
+    uint8_t posted;   /* every fragment is posted */
+    uint8_t listed;
+    uint8_t failed;
+    uint8_t done;
+};
+
+typedef struct xfer {
+    gr_xfer pub;
+    gr_core *core;
+    struct xfer *free_next;
+    int op;
+    uint8_t has_notif;
+    uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
+    uint8_t attempts;
+    uint32_t nparts, part_cap;
+    part *parts;
+    _Atomic uint32_t parts_left;
+    msg msg;
+} xfer;
+
+enum { LINK_UP, LINK_STOPPED, LINK_DEAD };
+
+struct gr_link {
+    rail_st *rail;
+    gr_sess *sess;
+    gr_link *next, *prev; /* rail->links, or the core's free links */
+    void *ep;
+    uint64_t id;
+    int peer_rail, role, state, dead_err;
+    uint8_t reported; /* an error event is out */
+    uint8_t limited;  /* the window was the limit since the last measurement */
+    uint8_t starved;  /* the provider said EAGAIN */
+    part *todo, *todo_tail, *waiting;
+    msg *msgs, *msgs_tail, *cur;
+    ctx *posted;
+    uint32_t inflight_ops, credits, owed, owed_posted, nmsgs;
+    uint64_t inflight_bytes, window, rate;
+    uint64_t meas_ns, meas_bytes;
+    cmd credit_cmd;
+    _Atomic int credit_queued;
+    uint64_t tx_bytes, rx_msgs, wrs, completions, errors, eagain;
+};
+
+struct gr_sess {
+    gr_core *core;
+    uint64_t id;
+    _Atomic int refs;
+    _Atomic uint64_t tx_seq;       /* next number to give */
+    _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
+    _Atomic uint64_t ready_bytes;  /* bytes the application has not taken */
+    pthread_mutex_t rx_mu;
+    uint64_t rx_next;
+    uint64_t handed; /* messages given to Go */
+    int slow;        /* Go is putting messages in order */
+    _Atomic(gr_link *) rx_link; /* where owed credits go back; NULL when the link is gone */
+    size_t name_len;
+    char name[];
+};
+
+struct slab {
+    struct slab *next;
+    void *mr;
+    char *mem;
+    buf *bufs;
+};
+
+struct rail_st {
+    gr_core *core;
+    gr_rail *dev;
+    int index;
+    gr_link *links;
+    _Atomic int nlinks;
+    _Atomic(cmd *) inbox;
+    ctx *free_ctx;
+    ctx *grave; /* ended without a completion: never reused, the library might still know them */
+    buf *free_buf;
+    struct slab *slabs;
+    _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
+    uint64_t now;    /* time of the last poll that found something */
+};
+
+struct event_node {
+    struct event_node *next;
+    gr_event ev;
+};
+
+struct gr_core {
+    gr_core_cfg cfg;
+    _Atomic int nrails;
+    rail_st *rails[MAX_RAILS];
+    size_t region_size;
+    _Atomic(char *) regions[REGION_CHUNKS];
+    pthread_mutex_t slot_mu;
+    xfer *free_xfers;
+    gr_link *free_links; /* never unmapped: an ended part may still name one */
+    struct xfer_block *blocks;
+
+    pthread_mutex_t ready_mu;
+    gr_notif *ready, *ready_tail;
+    _Atomic uint64_t nready;
+
+    pthread_mutex_t ev_mu;
+    struct event_node *ev, *ev_tail;
+    int ev_fd;
+
+    pthread_t thread;
+    int thread_up, wake_fd, epoll_fd;
+    _Atomic int stop;
+    _Atomic uint64_t inline_polls;
+    _Atomic uint64_t count[GR_C_COUNT];
+};
+
+#define COUNT(core, which, n) atomic_fetch_add_explicit(&(core)->count[which], (n), memory_order_relaxed)
+
+/* core.c */
+void core_event(gr_core *core, const gr_event *ev);
+void core_ready(gr_sess *sess, gr_notif *n);
+void core_wake(gr_core *core);
+enum { ST_RUNNING = 1, ST_BACKEND = -3, ST_NOT_FOUND = -4 }; /* nixl_status_t */
+
+/* thread.c */
+void *core_thread(void *arg);
+void core_progress(gr_core *core);
+
+/* rail.c */
+void rail_push(rail_st *rail, cmd *c);
+void rail_run(rail_st *rail);
+int rail_progress(rail_st *rail);
+void rail_unstarve(rail_st *rail);
+int rail_poll(rail_st *rail, int max);
+enum { POLL_MAX = 4 * POLL_BATCH };
+void rail_inbox(rail_st *rail);
+void rail_kick(gr_rail *dev);
+size_t rail_msg_size(const rail_st *rail);
+ctx *rail_ctx(rail_st *rail, gr_link *link, int kind);
+void rail_ctx_done(rail_st *rail, ctx *c);
+buf *rail_buf(rail_st *rail);
+void rail_buf_put(rail_st *rail, buf *b);
+
+/* link.c */
+void link_pump(gr_link *link, uint64_t budget);
+void link_error(gr_link *link, int err, int prov_err);
+void link_rma_done(ctx *c, int err);
+void link_add_part(gr_link *link, part *p);
+void part_drop(part *p);
+
+/* msg.c */
+void msg_pump(gr_link *link);
+void msg_queue(gr_link *link, msg *m);
+void msg_end(msg *m, int err);
+void msg_sent(ctx *c, int err);
+void msg_received(ctx *c, int err, uint64_t len);
+int msg_post_recvs(gr_link *link);
+void msg_unlist(msg *m);
+void msg_credit_cmd(rail_st *rail, cmd *self);
+
+/* xfer.c */
+void xfer_part_end(part *p);
+void xfer_msg_end(xfer *x, int err);
+void xfer_fail(xfer *x, int err, int wire_err);
+void xfer_try_pipeline(part *p);
+void sess_unref(gr_sess *sess);
+
+#endif

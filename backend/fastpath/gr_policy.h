@@ -1,0 +1,173 @@
+/* The core as Go drives it: sessions, links, regions, transfers, events.
+ *
+ * A session is one direction between two engines; it has a link per pair of rails. The core owns sessions, links and
+ * transfers; Go holds pointers and ends their lives. Ids in events are Go's own.
+ */
+#ifndef GORAIL_POLICY_H
+#define GORAIL_POLICY_H
+
+#include "gr_core.h"
+#include "gr_provider.h"
+
+typedef struct gr_sess gr_sess;
+typedef struct gr_link gr_link;
+
+/* ---- lifecycle ---- */
+
+typedef struct gr_core_cfg {
+    uint32_t max_rails;     /* key slots of a region */
+    uint64_t window_min;    /* bytes in flight a link, lower and upper bound */
+    uint64_t window_max;
+    uint64_t window_ns;     /* the window is the measured rate times this */
+    uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
+    uint64_t notif_limit;   /* bytes of undelivered notifications a session may pile up */
+} gr_core_cfg;
+
+/* NULL when out of memory or descriptors (errno set). Starts the engine's one thread. */
+gr_core *gr_core_new(const gr_core_cfg *cfg);
+/* Ends the thread; nothing is polled any more except through gr_link_reap. */
+void gr_core_stop(gr_core *core);
+/* After gr_core_stop, with no link left. */
+void gr_core_free(gr_core *core);
+/* Index of the rail, or -errno. */
+int gr_core_add_rail(gr_core *core, gr_rail *dev);
+/* The core forgets its rails; the provider may close them afterwards. After gr_core_stop. */
+void gr_core_drop_rails(gr_core *core);
+
+/* ---- regions ---- */
+
+typedef struct gr_rkey {
+    uint64_t key;
+    uint64_t base; /* wire address of the region's first byte */
+    void *desc;    /* local registration descriptor */
+    uint64_t ok;   /* this slot is filled */
+} gr_rkey;
+
+typedef struct gr_region {
+    _Atomic uint32_t live; /* 0: nothing may be posted on it any more */
+    uint32_t pad;
+    uint64_t addr;
+    uint64_t len;
+    gr_rkey rail[]; /* local region: by own rail; remote region: by the peer's rail */
+} gr_region;
+
+/* Entry idx of the table, made on first use; never moves. NULL when out of memory or idx is above the limit. */
+gr_region *gr_region_at(gr_core *core, uint32_t idx);
+void gr_region_live(gr_region *region, int live);
+
+/* ---- sessions and links ---- */
+
+gr_sess *gr_sess_new(gr_core *core, uint64_t id, const char *name, size_t name_len);
+void gr_sess_free(gr_sess *sess); /* after its links are gone; undelivered notifications stay deliverable */
+/* Hands over a message that Go has put in order; then, when nothing is pending in Go, the core goes on alone from
+ * next_seq. handled is how many messages of the session Go has taken in so far. */
+int gr_sess_deliver(gr_sess *sess, const void *msg, size_t len);
+void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled);
+/* What the core expects next (stale while Go puts messages in order), and how many it has handed to Go. */
+uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed);
+/* Bytes of notifications accepted and not yet sent. */
+uint64_t gr_sess_queued(gr_sess *sess);
+
+enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
+
+/* Posts the receives; -errno on failure. peer_rail selects the key slot of remote regions. */
+int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, int role, gr_link **out);
+/* No more posts on the link; what is posted goes on. Safe to call again. */
+void gr_link_stop(gr_link *link);
+/* After the endpoint has been closed: takes in every completion there is and ends what has none. */
+void gr_link_reap(gr_link *link);
+/* After reap: go on with a new endpoint. Notifications below next_seq have arrived; the rest is sent again, as are the
+ * parts of transfers that were not complete. */
+int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq);
+/* After reap: everything queued on the link ends with err (a negative nixl_status_t). */
+void gr_link_fail(gr_link *link, int err);
+void gr_link_free(gr_link *link);
+
+typedef struct gr_link_stats {
+    uint64_t tx_bytes, rx_msgs, wrs, completions, errors, eagain, inflight_bytes, window, rate; /* rate: bytes/s */
+    uint32_t inflight_ops, credits, queued_msgs, queued_parts;
+    int32_t state;
+} gr_link_stats;
+void gr_link_stats_get(gr_link *link, gr_link_stats *out);
+
+/* ---- transfers ---- */
+
+/* Same layout as plan.Op. */
+typedef struct gr_op {
+    uint64_t local;
+    uint64_t remote;
+    uint64_t len;
+    uint32_t lregion;
+    uint32_t rregion;
+} gr_op;
+
+typedef struct gr_part_spec {
+    gr_link *link;
+    uint64_t first;
+    uint64_t count;
+} gr_part_spec;
+
+/* What Go reads and writes directly. state: see below. */
+struct gr_xfer {
+    _Atomic int32_t state;
+    _Atomic int32_t err;       /* negative nixl_status_t that ends it, 0 while well */
+    _Atomic int32_t wire_err;  /* errno behind err, for the message */
+    uint32_t pad;
+    _Atomic uint64_t handle;   /* {index, generation}; 0: free */
+    _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
+    _Atomic uint64_t done;     /* bytes completed in this round */
+    gr_op *ops;
+    uint64_t nops;
+};
+
+/* state: low byte 1 = running, 2 = ended with an error that Go has still to translate; 0 = success; negative = final
+ * error, set by Go. GR_XFER_WANT asks for an event at the end. */
+enum { GR_XFER_RUNNING = 1, GR_XFER_FAILED = 2, GR_XFER_WANT = 0x100 };
+
+/* Makes a transfer with room for nops operations, to be filled by the caller. Slots are recycled, never unmapped. */
+gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops);
+/* Only when it is not running. */
+void gr_xfer_free(gr_core *core, gr_xfer *x);
+/* Starts it on the parts' links. The caller has set state to running. msg is copied. */
+void gr_xfer_post(gr_core *core, gr_xfer *x, const gr_part_spec *parts, uint32_t nparts, int has_notif, const void *msg,
+                  size_t msg_len);
+/* Drops what is not posted; on return nothing more of it will be. Returns 1 when it has already ended, else 0 and an
+ * event will come. */
+int gr_xfer_abort(gr_core *core, gr_xfer *x, int err);
+/* Makes progress until the transfer has ended or ns have passed: 1 ended, 0 not. */
+int gr_xfer_wait(gr_core *core, gr_xfer *x, uint64_t ns);
+
+/* Queues a notification that belongs to no transfer. -EAGAIN when the session has more than the limit queued. */
+int gr_notify(gr_link *link, const void *msg, size_t len);
+
+/* ---- events, for one goroutine ---- */
+
+enum { GR_EV_XFER = 1, GR_EV_LINK = 2, GR_EV_MSG = 3 };
+
+typedef struct gr_event {
+    int32_t kind;
+    int32_t code;   /* XFER: err; LINK: errno */
+    uint64_t id;    /* XFER: handle; LINK: link id; MSG: session id */
+    uint64_t seq;   /* MSG */
+    uint32_t parts; /* MSG */
+    uint32_t total;
+    uint32_t offset;
+    uint32_t len;
+    void *data;     /* MSG: malloc'ed, the taker's */
+} gr_event;
+
+int gr_event_fd(gr_core *core);
+int gr_events_take(gr_core *core, gr_event *out, int max);
+
+/* ---- counters ---- */
+
+enum {
+    GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE,
+    GR_C_XFERS_FAILED, GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_REPLAYS,
+    GR_C_THREAD_WAKES, GR_C_CROSS, /* GR_CROSS_COUNT of them follow */
+    GR_C_COUNT = GR_C_CROSS + GR_CROSS_COUNT
+};
+void gr_counters(gr_core *core, uint64_t *out);
+uint64_t gr_now_ns(void);
+
+#endif

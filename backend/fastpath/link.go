@@ -1,0 +1,131 @@
+package fastpath
+
+// #include "gr_policy.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"errors"
+	"syscall"
+	"unsafe"
+)
+
+// Role of a link: which end of the session we are.
+type Role int
+
+// Roles.
+const (
+	Initiator Role = C.GR_LINK_TX // posts transfers, sends notifications
+	Target    Role = C.GR_LINK_RX // takes notifications in
+)
+
+// Session is one direction between two engines.
+type Session struct{ s *C.gr_sess }
+
+// NewSession makes a session; id comes back in message events, name is the sender's for notifications taken in.
+func (k *Core) NewSession(id uint64, name string) (Session, error) {
+	p := C.CString(name)
+	defer C.free(unsafe.Pointer(p))
+	s := C.gr_sess_new(k.c, C.uint64_t(id), p, C.size_t(len(name)))
+	if s == nil {
+		return Session{}, syscall.ENOMEM
+	}
+	return Session{s}, nil
+}
+
+// Free gives the session up after its links; notifications not yet taken stay deliverable.
+func (s Session) Free() { C.gr_sess_free(s.s) }
+
+// Deliver appends a message that Go has put in order.
+func (s Session) Deliver(msg []byte) error {
+	if rc := C.gr_sess_deliver(s.s, bytesPtr(msg), C.size_t(len(msg))); rc != 0 {
+		return syscall.Errno(-rc)
+	}
+	return nil
+}
+
+// Resume lets C take messages in by itself again from next on, unless more were handed to Go than handled.
+func (s Session) Resume(next, handled uint64) {
+	C.gr_sess_resume(s.s, C.uint64_t(next), C.uint64_t(handled))
+}
+
+// NextSeq is the number that C expects next, stale while Go puts messages in order, and how many messages C has handed
+// to Go so far.
+func (s Session) NextSeq() (next, handed uint64) {
+	var h C.uint64_t
+	n := C.gr_sess_next_seq(s.s, &h)
+	return uint64(n), uint64(h)
+}
+
+// Queued is how many bytes of notifications were accepted and not yet sent.
+func (s Session) Queued() uint64 { return uint64(C.gr_sess_queued(s.s)) }
+
+// Link is a session's share of one rail.
+type Link struct{ l *C.gr_link }
+
+// NewLink makes a link over an endpoint and posts its receives. peerRail selects the key slot of remote regions.
+func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id uint64, role Role) (Link, error) {
+	var l *C.gr_link
+	rc := C.gr_link_new(s.s, C.int(rail), C.int(peerRail), ep, C.uint64_t(id), C.int(role), &l)
+	if l == nil {
+		return Link{}, syscall.Errno(-rc)
+	}
+	if rc != 0 {
+		link := Link{l}
+		link.Stop()
+		link.Reap()
+		link.Fail(-3)
+		link.Free()
+		return Link{}, syscall.Errno(-rc)
+	}
+	return Link{l}, nil
+}
+
+// Stop ends posting; Reap, after the endpoint was closed, ends every operation that was under way; Rebind goes on with
+// a new endpoint and replays; Fail ends everything queued with a status; Free gives the link up.
+func (l Link) Stop()             { C.gr_link_stop(l.l) }
+func (l Link) Reap()             { C.gr_link_reap(l.l) }
+func (l Link) Fail(status int32) { C.gr_link_fail(l.l, C.int(status)) }
+func (l Link) Free()             { C.gr_link_free(l.l) }
+
+// Rebind: see Stop. Notifications below next are known to have arrived.
+func (l Link) Rebind(ep unsafe.Pointer, next uint64) error {
+	if rc := C.gr_link_rebind(l.l, ep, C.uint64_t(next)); rc != 0 {
+		return syscall.Errno(-rc)
+	}
+	return nil
+}
+
+// Notify queues a notification of no transfer. ErrFull when the session's limit is reached.
+func (l Link) Notify(msg []byte) error {
+	switch rc := C.gr_notify(l.l, bytesPtr(msg), C.size_t(len(msg))); {
+	case rc == 0:
+		return nil
+	case errors.Is(syscall.Errno(-rc), syscall.EAGAIN):
+		return ErrFull
+	default:
+		return syscall.Errno(-rc)
+	}
+}
+
+// LinkStats is a snapshot of a link. Bytes, bytes per second, counts.
+type LinkStats struct {
+	TxBytes, RxMsgs, WorkRequests, Completions, Errors, EAGAIN, InflightBytes, Window, Rate uint64
+	InflightOps, Credits, QueuedMsgs, QueuedParts                                           uint32
+}
+
+// Stats takes a snapshot under the rail's lock.
+func (l Link) Stats() LinkStats {
+	var s C.gr_link_stats
+	C.gr_link_stats_get(l.l, &s)
+	return LinkStats{uint64(s.tx_bytes), uint64(s.rx_msgs), uint64(s.wrs), uint64(s.completions), uint64(s.errors),
+		uint64(s.eagain), uint64(s.inflight_bytes), uint64(s.window), uint64(s.rate), uint32(s.inflight_ops),
+		uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts)}
+}
+
+func bytesPtr(b []byte) unsafe.Pointer {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Pointer(&b[0])
+}

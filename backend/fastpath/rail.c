@@ -1,0 +1,207 @@
+/* One rail inside the core: its lock, its inbox, its contexts and buffers, and the dispatch of completions. */
+#include "core_int.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Hands work to whoever holds the rail, so that a caller never waits for a poll that is going on. */
+void rail_push(rail_st *rail, cmd *c)
+{
+    cmd *head = atomic_load_explicit(&rail->inbox, memory_order_relaxed);
+    do
+        c->next = head;
+    while (!atomic_compare_exchange_weak(&rail->inbox, &head, c));
+    atomic_store(&rail->dev->pending, 1);
+}
+
+/* With the rail locked. Commands run in the order in which they were pushed. */
+void rail_inbox(rail_st *rail)
+{
+    if (!atomic_load(&rail->dev->pending))
+        return;
+    atomic_store(&rail->dev->pending, 0);
+    cmd *list = atomic_exchange(&rail->inbox, NULL), *order = NULL;
+    while (list) {
+        cmd *next = list->next;
+        list->next = order;
+        order = list;
+        list = next;
+    }
+    while (order) {
+        cmd *next = order->next;
+        order->run(rail, order);
+        order = next;
+    }
+}
+
+/* Runs the inbox unless somebody else has the rail, who will do it when unlocking. */
+void rail_run(rail_st *rail)
+{
+    while (atomic_load(&rail->dev->pending)) {
+        if (pthread_mutex_trylock(&rail->dev->mu) != 0)
+            return;
+        rail_inbox(rail);
+        pthread_mutex_unlock(&rail->dev->mu);
+    }
+}
+
+void rail_kick(gr_rail *dev)
+{
+    rail_run(dev->core);
+}
+
+size_t rail_msg_size(const rail_st *rail)
+{
+    size_t full = FRAG + 32;
+    return rail->dev->msg_size < full ? rail->dev->msg_size : full;
+}
+
+/* A refused post is tried again by the thread, which may be asleep. */
+void rail_unstarve(rail_st *rail)
+{
+    if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
+        core_wake(rail->core);
+}
+
+static void complete(const gr_comp *comp)
+{
+    ctx *c = (ctx *)comp->ctx;
+    gr_link *link = c->link;
+    rail_st *rail = link->rail;
+    int err = comp->err;
+    link->completions++;
+    if (err) {
+        link->errors++;
+        COUNT(rail->core, GR_C_ERRORS, 1);
+        link_error(link, err, comp->prov_err);
+    }
+    switch (c->kind) {
+    case CTX_RMA:
+        link_rma_done(c, err);
+        break;
+    case CTX_SEND:
+        msg_sent(c, err);
+        break;
+    case CTX_RECV:
+        msg_received(c, err, comp->len);
+        break;
+    }
+    rail_ctx_done(rail, c);
+}
+
+/* With the rail locked: takes completions in until there is none or max is reached. */
+int rail_poll(rail_st *rail, int max)
+{
+    gr_comp comp[POLL_BATCH];
+    int total = 0;
+    while (total < max) {
+        int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
+        if (n <= 0)
+            break;
+        rail->now = gr_now_ns();
+        for (int i = 0; i < n; i++)
+            complete(&comp[i]);
+        total += n;
+        if (n < POLL_BATCH)
+            break;
+    }
+    if (total)
+        COUNT(rail->core, GR_C_COMPLETIONS, (uint64_t)total);
+    return total;
+}
+
+/* One bounded step. Returns completions taken in, or -1 when another thread is at it. */
+int rail_progress(rail_st *rail)
+{
+    if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
+        return 0;
+    if (atomic_load(&rail->dev->waiters) > 0) {
+        sched_yield();
+        return -1;
+    }
+    if (pthread_mutex_trylock(&rail->dev->mu) != 0)
+        return -1;
+    int n = rail_poll(rail, POLL_MAX);
+    rail_inbox(rail);
+    rail->starved = 0;
+    for (gr_link *link = rail->links; link; link = link->next)
+        if (link->todo || link->cur || link->owed >= CREDIT_BATCH)
+            link_pump(link, UINT64_MAX);
+    pthread_mutex_unlock(&rail->dev->mu);
+    rail_run(rail);
+    return n;
+}
+
+/* A context for one operation of the link; NULL when out of memory. */
+ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
+{
+    ctx *c = rail->free_ctx;
+    if (c)
+        rail->free_ctx = c->next;
+    else if (!(c = malloc(sizeof *c)))
+        return NULL;
+    memset(c, 0, sizeof *c);
+    c->link = link;
+    c->kind = kind;
+    c->next = link->posted;
+    if (c->next)
+        c->next->prev = c;
+    link->posted = c;
+    return c;
+}
+
+static void ctx_unlink(ctx *c)
+{
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        c->link->posted = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+}
+
+void rail_ctx_done(rail_st *rail, ctx *c)
+{
+    ctx_unlink(c);
+    c->next = rail->free_ctx;
+    rail->free_ctx = c;
+}
+
+/* A registered message buffer; NULL when memory or registration fails. */
+buf *rail_buf(rail_st *rail)
+{
+    if (!rail->free_buf) {
+        enum { N = 64 };
+        size_t size = rail_msg_size(rail);
+        struct slab *s = calloc(1, sizeof *s);
+        if (!s)
+            return NULL;
+        s->bufs = calloc(N, sizeof *s->bufs);
+        s->mem = calloc(N, size);
+        void *desc = NULL;
+        if (!s->bufs || !s->mem || rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc) != 0) {
+            free(s->bufs);
+            free(s->mem);
+            free(s);
+            return NULL;
+        }
+        s->next = rail->slabs;
+        rail->slabs = s;
+        for (int i = 0; i < N; i++) {
+            s->bufs[i].desc = desc;
+            s->bufs[i].data = s->mem + (size_t)i * size;
+            rail_buf_put(rail, &s->bufs[i]);
+        }
+    }
+    buf *b = rail->free_buf;
+    rail->free_buf = b->next;
+    return b;
+}
+
+void rail_buf_put(rail_st *rail, buf *b)
+{
+    b->next = rail->free_buf;
+    rail->free_buf = b;
+}

@@ -1,0 +1,122 @@
+package fastpath
+
+// #include "gr_policy.h"
+import "C"
+
+import (
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gorail/backend/plan"
+)
+
+// Op of a transfer, as the provider header numbers them.
+const (
+	Write = C.GR_WRITE
+	Read  = C.GR_READ
+)
+
+// The operations are shared with C as they lie in memory.
+var _ [0]struct{} = [unsafe.Sizeof(plan.Op{}) - unsafe.Sizeof(C.gr_op{})]struct{}{}
+
+// Xfer is a transfer slot in C memory; the slot is recycled, never unmapped, while the core lives.
+type Xfer struct{ x *C.gr_xfer }
+
+// NewXfer takes a slot with room for nops operations.
+func (k *Core) NewXfer(handle uint64, op int, nops uint64) (Xfer, error) {
+	x := C.gr_xfer_new(k.c, C.uint64_t(handle), C.int(op), C.uint64_t(nops))
+	if x == nil {
+		return Xfer{}, syscall.ENOMEM
+	}
+	return Xfer{x}, nil
+}
+
+// FreeXfer gives the slot back; only when it is not running.
+func (k *Core) FreeXfer(x Xfer) { C.gr_xfer_free(k.c, x.x) }
+
+// Pointer is the slot for gr_check.
+func (x Xfer) Pointer() unsafe.Pointer { return unsafe.Pointer(x.x) }
+
+// Ops is the C memory for the plan's operations.
+func (x Xfer) Ops() []plan.Op {
+	return unsafe.Slice((*plan.Op)(unsafe.Pointer(x.x.ops)), int(x.x.nops))
+}
+
+func (x Xfer) state() *int32 { return (*int32)(unsafe.Pointer(&x.x.state)) }
+
+// Start marks the transfer running; the application sees "in progress" from here on.
+func (x Xfer) Start() { atomic.StoreInt32(x.state(), C.GR_XFER_RUNNING) }
+
+// Running says that the core or a queue of Go's still has it. A failed one that Go has not yet settled is not running.
+func (x Xfer) Running() bool {
+	s := atomic.LoadInt32(x.state())
+	return s > 0 && s&0xff == C.GR_XFER_RUNNING
+}
+
+// Unsettled says that it has ended with an error that waits for Settle.
+func (x Xfer) Unsettled() bool {
+	s := atomic.LoadInt32(x.state())
+	return s > 0 && s&0xff == C.GR_XFER_FAILED
+}
+
+// Want asks for an event at the end; false: it has already ended, none will come for this asking.
+func (x Xfer) Want() bool {
+	for {
+		s := atomic.LoadInt32(x.state())
+		if s <= 0 || s&0xff != C.GR_XFER_RUNNING {
+			return false
+		}
+		if atomic.CompareAndSwapInt32(x.state(), s, s|C.GR_XFER_WANT) {
+			return true
+		}
+	}
+}
+
+// Settle gives the final status that the application sees: 0 or a negative nixl_status_t.
+func (x Xfer) Settle(status int32) { atomic.StoreInt32(x.state(), status) }
+
+// Err is the negative status that ended it, and the errno behind it.
+func (x Xfer) Err() (status int32, wire syscall.Errno) {
+	return atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.err))), syscall.Errno(atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.wire_err))))
+}
+
+// LastProgress is the time of its last completion, on the clock of Now.
+func (x Xfer) LastProgress() time.Duration {
+	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.last_ns))))
+}
+
+// Done is how many bytes have completed since the post.
+func (x Xfer) Done() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.done))) }
+
+// Part is a run of operations for one link.
+type Part struct {
+	Link         Link
+	First, Count uint64
+}
+
+const maxParts = 64
+
+// Post starts the parts; the caller has called Start. One crossing at any size. msg is copied.
+func (k *Core) Post(x Xfer, parts []Part, hasNotif bool, msg []byte) {
+	var spec [maxParts]C.gr_part_spec
+	for i, p := range parts {
+		spec[i] = C.gr_part_spec{p.Link.l, C.uint64_t(p.First), C.uint64_t(p.Count)}
+	}
+	has := C.int(0)
+	if hasNotif {
+		has = 1
+	}
+	C.gr_xfer_post(k.c, x.x, &spec[0], C.uint32_t(len(parts)), has, bytesPtr(msg), C.size_t(len(msg)))
+}
+
+// Abort drops what is not posted. True: it has ended; false: an event will come when what is posted has drained.
+func (k *Core) Abort(x Xfer, status int32) bool {
+	return C.gr_xfer_abort(k.c, x.x, C.int(status)) != 0
+}
+
+// Wait makes progress until the transfer has ended or d has passed; true: ended.
+func (k *Core) Wait(x Xfer, d time.Duration) bool {
+	return C.gr_xfer_wait(k.c, x.x, C.uint64_t(d)) != 0
+}

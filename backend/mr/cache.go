@@ -1,0 +1,198 @@
+// Package mr keeps memory registrations: a reference-counted cache of address ranges, and an allocator of keys. It is pure; a
+// registrar given by the caller does the registering.
+package mr
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Errors of Acquire and Release, besides the registrar's own.
+var (
+	ErrWraps    = errors.New("range runs past the end of the address space")
+	ErrReleased = errors.New("registration was released before")
+	ErrPanic    = errors.New("registrar panicked")
+)
+
+// Registrar does the real registering; H is its handle. Calls come without any lock, for different ranges in parallel.
+type Registrar[H any] interface {
+	Register(addr, length uint64) (H, error)
+	Unregister(h H) error
+}
+
+// Outcome is what a Release did to the registration.
+type Outcome int
+
+// The outcomes of Release.
+const (
+	Kept    Outcome = iota // others still use it
+	Retired                // smaller ranges inside still use it, and no new one will
+	Closed                 // unregistered
+	Nothing                // the range was empty: there was no registration
+)
+
+// Cache shares registrations between ranges.
+//
+//   - The same range again shares the registration, and so does a range inside one that somebody has acquired as a whole.
+//   - When the last user of a registration's own range has released it, the registration is retired: ranges inside keep
+//     it alive, but nobody new gets it, since the memory around them may be unmapped, and mapped anew, from then on.
+//   - A retired registration is closed with its last user.
+//
+// Lookups take O(log n). Safe for concurrent use.
+type Cache[H any] struct {
+	registrar Registrar[H]
+
+	mu      sync.Mutex
+	live    tree[H] // entries with an owner, at most one for a range
+	count   int
+	retired int
+}
+
+// entry is one registration. Guarded by Cache.mu, but for handle and err, which are written before ready is closed.
+type entry[H any] struct {
+	addr, last uint64 // first and last byte
+	owners     int    // users of exactly this range
+	guests     int    // users of ranges inside
+	ready      chan struct{}
+	handle     H
+	err        error
+}
+
+// Ref is one acquired range; it ends with Release.
+type Ref[H any] struct {
+	entry *entry[H] // nil for an empty range
+	owner bool
+	done  bool // guarded by Cache.mu
+}
+
+// Handle is the registration's; false for an empty range, which has none.
+func (r *Ref[H]) Handle() (h H, ok bool) {
+	if r.entry == nil {
+		return h, false
+	}
+	return r.entry.handle, true
+}
+
+// Range is what is really registered: the range that was asked for, or one around it. Zeros for an empty range.
+func (r *Ref[H]) Range() (addr, length uint64) {
+	if r.entry == nil {
+		return 0, 0
+	}
+	return r.entry.addr, r.entry.last - r.entry.addr + 1
+}
+
+// NewCache makes an empty cache.
+func NewCache[H any](registrar Registrar[H]) *Cache[H] { return &Cache[H]{registrar: registrar} }
+
+// Acquire gives a registration that covers length bytes at addr, registering only when none can be shared; reused says
+// that one was. While another goroutine registers the same range or one around it, Acquire waits for that. Errors:
+// ErrWraps, the registrar's (also to those who waited for the same range), ErrPanic. The caller owns the Ref and releases it.
+func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err error) {
+	if length == 0 {
+		return &Ref[H]{}, false, nil
+	}
+	last := addr + length - 1
+	if addr+length < addr {
+		return nil, false, fmt.Errorf("%w: %d bytes at %#x", ErrWraps, length, addr)
+	}
+	for {
+		ref, fresh := c.join(addr, last)
+		if fresh {
+			err := c.register(ref.entry)
+			if err != nil {
+				return nil, false, err
+			}
+			return ref, false, nil
+		}
+		<-ref.entry.ready
+		switch err := ref.entry.err; {
+		case err == nil:
+			return ref, true, nil
+		case ref.owner:
+			return nil, false, err
+		}
+		// The range around could not be registered; ours perhaps can.
+	}
+}
+
+// join finds an entry to share, or enters a new one that the caller has to register.
+func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], fresh bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.live.find(addr, last); e != nil {
+		e.owners++
+		return &Ref[H]{entry: e, owner: true}, false
+	}
+	if e := c.live.cover(addr, last); e != nil {
+		e.guests++
+		return &Ref[H]{entry: e}, false
+	}
+	e := &entry[H]{addr: addr, last: last, owners: 1, ready: make(chan struct{})}
+	c.live.insert(e)
+	c.count++
+	return &Ref[H]{entry: e, owner: true}, true
+}
+
+// register fills a new entry and wakes those who wait for it. A failed one is out of the index before they wake.
+func (c *Cache[H]) register(e *entry[H]) error {
+	e.err = ErrPanic
+	defer func() {
+		if e.err != nil {
+			c.mu.Lock()
+			c.live.remove(e)
+			c.count--
+			c.mu.Unlock()
+		}
+		close(e.ready)
+	}()
+	e.handle, e.err = c.registrar.Register(e.addr, e.last-e.addr+1)
+	return e.err
+}
+
+// Release ends a use, and unregisters with the last one; err is then the registrar's, and the registration counts as
+// closed nevertheless. ErrReleased for a Ref that was released before: nothing has changed.
+func (c *Cache[H]) Release(ref *Ref[H]) (Outcome, error) {
+	outcome, err := c.leave(ref)
+	if outcome == Closed && err == nil {
+		err = c.registrar.Unregister(ref.entry.handle)
+	}
+	return outcome, err
+}
+
+func (c *Cache[H]) leave(ref *Ref[H]) (Outcome, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := ref.entry
+	switch {
+	case ref.done:
+		return Nothing, ErrReleased
+	case e == nil:
+		ref.done = true
+		return Nothing, nil
+	}
+	ref.done = true
+	outcome := Kept
+	if ref.owner {
+		if e.owners--; e.owners == 0 {
+			c.live.remove(e)
+			c.count--
+			c.retired++
+			outcome = Retired
+		}
+	} else {
+		e.guests--
+	}
+	if e.owners == 0 && e.guests == 0 {
+		c.retired--
+		outcome = Closed
+	}
+	return outcome, nil
+}
+
+// Len gives the number of live and of retired registrations.
+func (c *Cache[H]) Len() (live, retired int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count, c.retired
+}

@@ -1,0 +1,374 @@
+package mr
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// region is the fake registrar's handle.
+type region struct{ addr, length uint64 }
+
+// fakeRegistrar counts, and finds double closes. hook, when set, runs inside Register.
+type fakeRegistrar struct {
+	hook func(addr, length uint64) error
+
+	mu     sync.Mutex
+	open   map[*region]bool
+	opened int
+}
+
+func (f *fakeRegistrar) Register(addr, length uint64) (*region, error) {
+	if f.hook != nil {
+		if err := f.hook(addr, length); err != nil {
+			return nil, err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &region{addr, length}
+	f.open[r] = true
+	f.opened++
+	return r, nil
+}
+
+func (f *fakeRegistrar) Unregister(r *region) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.open[r] {
+		return errors.New("closed twice")
+	}
+	delete(f.open, r)
+	return nil
+}
+
+func newFake() (*fakeRegistrar, *Cache[*region]) {
+	f := &fakeRegistrar{open: map[*region]bool{}}
+	return f, NewCache[*region](f)
+}
+
+func acquire(t require.TestingT, c *Cache[*region], addr, length uint64, reused bool) *Ref[*region] {
+	ref, was, err := c.Acquire(addr, length)
+	require.NoError(t, err)
+	require.Equal(t, reused, was, "reused")
+	return ref
+}
+
+func release(t require.TestingT, c *Cache[*region], ref *Ref[*region], want Outcome) {
+	got, err := c.Release(ref)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+func TestSharing(t *testing.T) {
+	f, c := newFake()
+	big := acquire(t, c, 1000, 100, false)
+	same := acquire(t, c, 1000, 100, true)
+	inside := acquire(t, c, 1010, 10, true)
+	edge := acquire(t, c, 1000, 50, true)
+	over := acquire(t, c, 1050, 51, false)
+	assert.Equal(t, 2, f.opened)
+	addr, length := inside.Range()
+	assert.Equal(t, region{1000, 100}, region{addr, length})
+	h, ok := inside.Handle()
+	assert.True(t, ok)
+	assert.Equal(t, region{1000, 100}, *h)
+
+	release(t, c, big, Kept)
+	release(t, c, edge, Kept)
+	release(t, c, same, Retired)
+	release(t, c, inside, Closed)
+	release(t, c, over, Closed)
+	assert.Empty(t, f.open)
+}
+
+// TestRetired: memory round a range that is still in use may have been mapped anew, so its old registration is not for new users.
+func TestRetired(t *testing.T) {
+	f, c := newFake()
+	big := acquire(t, c, 1000, 100, false)
+	inside := acquire(t, c, 1010, 10, true)
+	release(t, c, big, Retired)
+	live, retired := c.Len()
+	assert.Equal(t, [2]int{0, 1}, [2]int{live, retired})
+
+	again := acquire(t, c, 1000, 100, false)
+	twin := acquire(t, c, 1010, 10, true)
+	old, _ := inside.Handle()
+	for _, ref := range []*Ref[*region]{again, twin} {
+		h, _ := ref.Handle()
+		assert.NotSame(t, old, h)
+	}
+	release(t, c, inside, Closed)
+	release(t, c, twin, Kept)
+	release(t, c, again, Closed)
+	assert.Empty(t, f.open)
+}
+
+func TestOddRanges(t *testing.T) {
+	f, c := newFake()
+	empty := acquire(t, c, 5, 0, false)
+	_, ok := empty.Handle()
+	assert.False(t, ok)
+	addr, length := empty.Range()
+	assert.Zero(t, addr+length)
+	release(t, c, empty, Nothing)
+	_, err := c.Release(empty)
+	assert.ErrorIs(t, err, ErrReleased)
+
+	_, _, err = c.Acquire(math.MaxUint64, 2)
+	assert.ErrorIs(t, err, ErrWraps)
+	_, _, err = c.Acquire(math.MaxUint64, 1)
+	assert.ErrorIs(t, err, ErrWraps, "the end must be an address, too")
+	_, _, err = c.Acquire(2, math.MaxUint64)
+	assert.ErrorIs(t, err, ErrWraps)
+	assert.Zero(t, f.opened)
+
+	huge := acquire(t, c, 0, 64<<30, false)
+	acquire(t, c, 63<<30, 1<<30, true)
+	release(t, c, huge, Retired)
+}
+
+func TestDoubleRelease(t *testing.T) {
+	_, c := newFake()
+	one := acquire(t, c, 10, 10, false)
+	two := acquire(t, c, 10, 10, true)
+	release(t, c, one, Kept)
+	_, err := c.Release(one)
+	assert.ErrorIs(t, err, ErrReleased)
+	release(t, c, two, Closed)
+}
+
+func TestFailure(t *testing.T) {
+	f, c := newFake()
+	full := errors.New("memory lock limit")
+	f.hook = func(uint64, uint64) error { return full }
+	_, _, err := c.Acquire(10, 10)
+	assert.ErrorIs(t, err, full)
+	live, retired := c.Len()
+	assert.Zero(t, live+retired, "a failure leaves nothing behind")
+	f.hook = func(uint64, uint64) error { panic("boom") }
+	assert.Panics(t, func() { _, _, _ = c.Acquire(10, 10) })
+	f.hook = nil
+	acquire(t, c, 10, 10, false)
+}
+
+// TestFlights: one registration for those who want the same range at once, none holds up another range, and one that
+// waits for a range around its own tries alone when that fails.
+func TestFlights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, c := newFake()
+		gate, fail := make(chan struct{}), atomic.Bool{}
+		f.hook = func(addr, length uint64) error {
+			if length == 100 {
+				<-gate
+				if fail.Load() {
+					return errors.New("no")
+				}
+			}
+			return nil
+		}
+		for _, fails := range []bool{false, true} {
+			fail.Store(fails)
+			refs := make(chan *Ref[*region], 10)
+			var errs atomic.Int32
+			for range 4 {
+				go func() {
+					ref, _, err := c.Acquire(1000, 100)
+					if err != nil {
+						errs.Add(1)
+						ref = &Ref[*region]{}
+					}
+					refs <- ref
+				}()
+			}
+			synctest.Wait()
+			go func() {
+				ref, _, err := c.Acquire(1010, 5)
+				assert.NoError(t, err)
+				refs <- ref
+			}()
+			synctest.Wait()
+			release(t, c, acquire(t, c, 5000, 10, false), Closed) // not held up
+			assert.Empty(t, refs)
+			opened := f.opened
+			gate <- struct{}{}
+			synctest.Wait()
+			assert.Len(t, refs, 5)
+			assert.Equal(t, opened+1, f.opened)
+			for range 5 {
+				_, err := c.Release(<-refs)
+				assert.NoError(t, err)
+			}
+			if fails {
+				assert.EqualValues(t, 4, errs.Load())
+			} else {
+				assert.Zero(t, errs.Load())
+			}
+			assert.Empty(t, f.open)
+		}
+	})
+}
+
+// TestModel holds the cache against a list of registrations that is searched by brute force.
+func TestModel(t *testing.T) {
+	type reg struct {
+		addr, length   uint64
+		owners, guests int
+	}
+	type user struct {
+		ref   *Ref[*region]
+		reg   *reg
+		owner bool
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		f, c := newFake()
+		regs := map[*region]*reg{}
+		var users []user
+		t.Repeat(map[string]func(*rapid.T){
+			"acquire": func(t *rapid.T) {
+				addr, length := rapid.Uint64Range(0, 24).Draw(t, "addr"), rapid.Uint64Range(1, 16).Draw(t, "len")
+				exact, around := false, false
+				for _, r := range regs {
+					if r.owners > 0 && r.addr <= addr && r.addr+r.length >= addr+length {
+						around = true
+						exact = exact || r.addr == addr && r.length == length
+					}
+				}
+				ref := acquire(t, c, addr, length, around)
+				h, ok := ref.Handle()
+				require.True(t, ok)
+				if !around {
+					require.Nil(t, regs[h])
+					regs[h] = &reg{addr: addr, length: length}
+				}
+				r := regs[h]
+				owner := r.addr == addr && r.length == length
+				require.True(t, owner || !exact && around)
+				require.True(t, r.addr <= addr && r.addr+r.length >= addr+length, "it covers what was asked for")
+				if owner {
+					r.owners++
+				} else {
+					require.Positive(t, r.owners, "a retired one is not for new users")
+					r.guests++
+				}
+				users = append(users, user{ref, r, owner})
+			},
+			"release": func(t *rapid.T) {
+				if len(users) == 0 {
+					t.Skip("none")
+				}
+				i := rapid.IntRange(0, len(users)-1).Draw(t, "which")
+				u := users[i]
+				users = append(users[:i], users[i+1:]...)
+				want := Kept
+				if u.owner {
+					if u.reg.owners--; u.reg.owners == 0 {
+						want = Retired
+					}
+				} else {
+					u.reg.guests--
+				}
+				if u.reg.owners+u.reg.guests == 0 {
+					want = Closed
+					h, _ := u.ref.Handle()
+					delete(regs, h)
+				}
+				release(t, c, u.ref, want)
+			},
+			"": func(t *rapid.T) {
+				require.Len(t, f.open, len(regs))
+				wantLive, wantRetired := 0, 0
+				for h, r := range regs {
+					require.True(t, f.open[h])
+					if r.owners > 0 {
+						wantLive++
+					} else {
+						wantRetired++
+					}
+				}
+				live, retired := c.Len()
+				require.Equal(t, [2]int{wantLive, wantRetired}, [2]int{live, retired})
+				checkTree(t, c.live.root)
+			},
+		})
+	})
+}
+
+// checkTree checks order, priorities and reach.
+func checkTree[H any](t require.TestingT, n *node[H]) (reach uint64) {
+	if n == nil {
+		return 0
+	}
+	reach = max(n.last, checkTree(t, n.left), checkTree(t, n.right))
+	require.Equal(t, reach, n.reach)
+	for _, child := range []*node[H]{n.left, n.right} {
+		require.True(t, child == nil || child.priority <= n.priority)
+	}
+	require.True(t, n.left == nil || before(n.left.addr, n.left.last, n.addr, n.last))
+	require.True(t, n.right == nil || before(n.addr, n.last, n.right.addr, n.right.last))
+	return reach
+}
+
+func TestRaces(t *testing.T) {
+	f, c := newFake()
+	var wg sync.WaitGroup
+	for seed := range uint64(8) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 0))
+			var refs []*Ref[*region]
+			for range 2000 {
+				if len(refs) > 5 {
+					_, err := c.Release(refs[0])
+					assert.NoError(t, err)
+					refs = refs[1:]
+				}
+				addr, length := r.Uint64N(50), 1+r.Uint64N(50)
+				ref, _, err := c.Acquire(addr, length)
+				if !assert.NoError(t, err) {
+					return
+				}
+				a, n := ref.Range()
+				assert.True(t, a <= addr && a+n >= addr+length)
+				refs = append(refs, ref)
+			}
+			for _, ref := range refs {
+				_, err := c.Release(ref)
+				assert.NoError(t, err)
+			}
+		})
+	}
+	wg.Wait()
+	assert.Empty(t, f.open)
+	live, retired := c.Len()
+	assert.Zero(t, live+retired)
+}
+
+func BenchmarkAcquireRelease(b *testing.B) {
+	for _, n := range []uint64{100, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			_, c := newFake()
+			for i := range n {
+				_, _, _ = c.Acquire(i<<20, 1<<20-1)
+			}
+			i := uint64(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				i = (i + 7919) % n
+				ref, reused, _ := c.Acquire(i<<20+4096, 4096)
+				if !reused {
+					b.Fatal("not shared")
+				}
+				_, _ = c.Release(ref)
+			}
+		})
+	}
+}

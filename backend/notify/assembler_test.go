@@ -1,0 +1,330 @@
+package notify
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func whole(seq uint64, body string) Frame {
+	return Frame{Seq: seq, Parts: 1, Total: uint32(len(body)), Payload: []byte(body)}
+}
+
+// add feeds a frame that must be accepted and gives the bodies that came out.
+func add(t require.TestingT, a *Assembler, f Frame) []string {
+	msgs, err := a.Add(f)
+	require.NoError(t, err)
+	return texts(msgs)
+}
+
+func texts(msgs []Message) []string {
+	var out []string
+	for _, m := range msgs {
+		out = append(out, string(m.Body))
+	}
+	return out
+}
+
+func TestInOrder(t *testing.T) {
+	a := New(Limits{})
+	assert.Equal(t, []string{"zero"}, add(t, a, whole(0, "zero")))
+	assert.Equal(t, []string{""}, add(t, a, whole(1, "")), "an empty message is a message")
+	assert.EqualValues(t, 2, a.Next())
+	assert.Empty(t, add(t, a, whole(0, "zero")))
+	assert.EqualValues(t, 1, a.Counts().Stale)
+}
+
+func TestOutOfOrder(t *testing.T) {
+	a := New(Limits{})
+	assert.Empty(t, add(t, a, whole(2, "two")))
+	assert.Empty(t, add(t, a, whole(1, "one")))
+	assert.Empty(t, add(t, a, whole(1, "one")))
+	assert.EqualValues(t, 1, a.Counts().Duplicates)
+	assert.Equal(t, 2, a.Pending())
+	assert.Equal(t, []string{"zero", "one", "two"}, add(t, a, whole(0, "zero")))
+	assert.Zero(t, a.Counts().Bytes)
+}
+
+func TestFragments(t *testing.T) {
+	a := New(Limits{})
+	frag := func(off uint32, s string) Frame { return Frame{Parts: 1, Total: 6, Offset: off, Payload: []byte(s)} }
+	assert.Empty(t, add(t, a, frag(4, "ef")))
+	assert.Empty(t, add(t, a, frag(4, "ef")))
+	assert.Empty(t, add(t, a, frag(0, "abc")))
+	assert.EqualValues(t, 1, a.Counts().Duplicates)
+	assert.Equal(t, []string{"abcdef"}, add(t, a, frag(2, "cd")), "a replay may be cut elsewhere")
+}
+
+func TestPayloadIsCopied(t *testing.T) {
+	a := New(Limits{})
+	buf := []byte("abc")
+	msgs, err := a.Add(Frame{Parts: 1, Total: 3, Payload: buf})
+	require.NoError(t, err)
+	buf[0] = 'X'
+	assert.Equal(t, "abc", string(msgs[0].Body))
+}
+
+// TestParts: the body is there, but a message waits until every part is proved, and a part that comes twice proves nothing more.
+func TestParts(t *testing.T) {
+	a := New(Limits{})
+	marker := func(part uint16) Frame { return Frame{Parts: 3, Part: part, Total: 2} }
+	assert.Empty(t, add(t, a, Frame{Parts: 3, Part: 1, Total: 2, Payload: []byte("hi")}))
+	assert.Empty(t, add(t, a, marker(2)))
+	assert.Empty(t, add(t, a, marker(2)))
+	assert.Empty(t, add(t, a, marker(1)))
+	assert.EqualValues(t, 2, a.Counts().Duplicates)
+	assert.Equal(t, []string{"hi"}, add(t, a, marker(0)))
+	many := New(Limits{})
+	for p := range math.MaxUint16 {
+		got := add(t, many, Frame{Parts: math.MaxUint16, Part: uint16(p)})
+		assert.Equal(t, p == math.MaxUint16-1, len(got) == 1)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	limits := Limits{MaxBody: 1000, MaxPending: 2000, MaxDistance: 10}
+	for _, tt := range []struct {
+		name  string
+		frame Frame
+		want  error
+	}{
+		{"body", Frame{Parts: 1, Total: 1001}, ErrBody},
+		{"range", Frame{Parts: 1, Total: 2, Offset: 1, Payload: []byte("ab")}, ErrRange},
+		{"range wraps", Frame{Parts: 1, Total: 2, Offset: math.MaxUint32, Payload: []byte("ab")}, ErrRange},
+		{"no parts", Frame{}, ErrParts},
+		{"part", Frame{Parts: 2, Part: 2}, ErrParts},
+		{"size differs", Frame{Seq: 1, Parts: 1, Total: 11}, ErrMismatch},
+		{"parts differ", Frame{Seq: 1, Parts: 2, Total: 10}, ErrMismatch},
+		{"pending", Frame{Seq: 2, Parts: 1, Total: 1000}, ErrPending},
+		{"distance", Frame{Seq: 11, Parts: 1}, ErrDistance},
+		{"far distance", Frame{Seq: math.MaxUint64, Parts: 1}, ErrDistance},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := New(limits)
+			add(t, a, Frame{Seq: 1, Parts: 1, Total: 10, Payload: []byte("a")})
+			add(t, a, Frame{Seq: 3, Parts: 1, Total: 500, Payload: []byte("a")})
+			before := a.Counts()
+			msgs, err := a.Add(tt.frame)
+			assert.ErrorIs(t, err, tt.want)
+			assert.Empty(t, msgs)
+			assert.Equal(t, before, a.Counts(), "a refused frame leaves nothing behind")
+		})
+	}
+}
+
+// TestNextAlwaysFits: however full it is, the message that the others wait for is taken.
+func TestNextAlwaysFits(t *testing.T) {
+	a := New(Limits{MaxBody: 1000, MaxPending: 1000})
+	add(t, a, Frame{Seq: 1, Parts: 1, Total: 700, Payload: make([]byte, 700)})
+	_, err := a.Add(Frame{Seq: 2, Parts: 1, Total: 700})
+	require.ErrorIs(t, err, ErrPending)
+	add(t, a, Frame{Seq: 0, Parts: 1, Total: 1000, Payload: make([]byte, 500)})
+	assert.Len(t, add(t, a, Frame{Seq: 0, Parts: 1, Total: 1000, Offset: 500, Payload: make([]byte, 500)}), 2)
+}
+
+func TestTooManyPieces(t *testing.T) {
+	a := New(Limits{})
+	for i := range uint32(maxSpans) {
+		add(t, a, Frame{Parts: 1, Total: 1 << 20, Offset: 2 * i, Payload: []byte("x")})
+	}
+	_, err := a.Add(Frame{Parts: 1, Total: 1 << 20, Offset: 2 * maxSpans, Payload: []byte("x")})
+	assert.ErrorIs(t, err, ErrPending)
+}
+
+func TestDropPartialAndAdvance(t *testing.T) {
+	a := New(Limits{})
+	add(t, a, Frame{Seq: 0, Parts: 2, Total: 4, Payload: []byte("ab")})
+	add(t, a, whole(1, "one"))
+	assert.Equal(t, 1, a.DropPartial())
+	assert.Equal(t, []string{"new", "one"}, add(t, a, whole(0, "new")), "the replay may have another size and other parts")
+
+	add(t, a, whole(3, "three"))
+	add(t, a, whole(5, "five"))
+	assert.Empty(t, a.Advance(1))
+	assert.Equal(t, []string{"three"}, texts(a.Advance(3)))
+	assert.Equal(t, []string{"five"}, texts(a.Advance(5)))
+	assert.EqualValues(t, 6, a.Next())
+	assert.Zero(t, a.Counts().Bytes)
+	add(t, a, whole(8, "skipped"))
+	assert.Empty(t, a.Advance(20))
+	assert.Zero(t, a.Counts())
+}
+
+// TestAnyOrder: whatever the network does to the frames, the messages come out whole, once and in order.
+func TestAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bodies := rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 0, 40), 1, 8).Draw(t, "bodies")
+		var frames []Frame
+		for seq, body := range bodies {
+			frames = append(frames, cutUp(t, uint64(seq), body)...)
+		}
+		frames = append(frames, rapid.SliceOfN(rapid.SampledFrom(frames), 0, 20).Draw(t, "again")...)
+		frames = rapid.Permutation(frames).Draw(t, "order")
+
+		a := New(Limits{})
+		var got []Message
+		seen := map[uint64]map[uint16]bool{}
+		for _, f := range frames {
+			if seen[f.Seq] == nil {
+				seen[f.Seq] = map[uint16]bool{}
+			}
+			seen[f.Seq][f.Part] = true
+			msgs, err := a.Add(f)
+			require.NoError(t, err)
+			for _, m := range msgs {
+				require.Len(t, seen[m.Seq], parts(frames, m.Seq), "delivered before all parts were proved")
+			}
+			got = append(got, msgs...)
+			require.EqualValues(t, len(got), a.Next())
+		}
+		require.Len(t, got, len(bodies))
+		for i, m := range got {
+			require.EqualValues(t, i, m.Seq)
+			require.True(t, bytes.Equal(bodies[i], m.Body))
+		}
+		require.Zero(t, a.Counts().Bytes)
+		require.Zero(t, a.Pending())
+	})
+}
+
+func parts(frames []Frame, seq uint64) int {
+	for _, f := range frames {
+		if f.Seq == seq {
+			return int(f.Parts)
+		}
+	}
+	return 0
+}
+
+// cutUp makes a message's frames: its fragments, on any part, and a marker for each part.
+func cutUp(t *rapid.T, seq uint64, body []byte) []Frame {
+	n := rapid.Uint16Range(1, 4).Draw(t, "parts")
+	var frames []Frame
+	for p := range n {
+		frames = append(frames, Frame{Seq: seq, Parts: n, Part: p, Total: uint32(len(body))})
+	}
+	for off := 0; off < len(body); {
+		size := rapid.IntRange(1, len(body)-off).Draw(t, "size")
+		part := rapid.Uint16Range(0, n-1).Draw(t, "part")
+		frames = append(frames, Frame{Seq: seq, Parts: n, Part: part, Total: uint32(len(body)), Offset: uint32(off), Payload: body[off : off+size]})
+		off += size
+	}
+	return frames
+}
+
+// TestSpansModel holds the spans against a plain set of bytes.
+func TestSpansModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const size = 40
+		var s spans
+		var have [size]bool
+		for range rapid.IntRange(1, 30).Draw(t, "adds") {
+			from := rapid.Uint32Range(0, size).Draw(t, "from")
+			n := rapid.Uint32Range(0, size-from).Draw(t, "n")
+			fresh := false
+			for i := from; i < from+n; i++ {
+				fresh = fresh || !have[i]
+				have[i] = true
+			}
+			require.Equal(t, fresh, s.add(from, n))
+			var back [size]bool
+			for i, e := range s {
+				require.Less(t, e.from, e.to)
+				require.True(t, i == 0 || s[i-1].to < e.from, "%v", s)
+				for j := e.from; j < e.to; j++ {
+					back[j] = true
+				}
+			}
+			require.Equal(t, have, back)
+		}
+	})
+}
+
+// FuzzAdd feeds anything: no panic, the limits hold, the order holds. Each 8 bytes of input make a frame.
+func FuzzAdd(f *testing.F) {
+	f.Add([]byte{0, 1, 0, 4, 0, 4, 0, 0, 1, 1, 0, 4, 0, 2, 0, 0})
+	f.Add([]byte{0, 2, 0, 9, 0, 4, 0, 0, 0, 2, 1, 9, 4, 5, 0, 0})
+	f.Add(bytes.Repeat([]byte{3, 1, 0, 200, 7, 1, 9, 0}, 20))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		limits := Limits{MaxBody: 250, MaxPending: 3000, MaxDistance: 20}
+		a := New(limits)
+		next := uint64(0)
+		for ; len(in) >= 8; in = in[8:] {
+			fr := Frame{Seq: uint64(in[0]) + uint64(in[7])<<56, Parts: uint16(in[1]), Part: uint16(in[2]), Total: uint32(in[3]),
+				Offset: uint32(in[4]) | uint32(in[6])<<24, Payload: make([]byte, in[5])}
+			msgs, _ := a.Add(fr)
+			for _, m := range msgs {
+				if m.Seq != next || len(m.Body) > int(limits.MaxBody) {
+					t.Fatalf("message %d of %d bytes, want number %d", m.Seq, len(m.Body), next)
+				}
+				next++
+			}
+			held := uint64(0)
+			for _, m := range a.held {
+				held += m.cost()
+			}
+			if c := a.Counts(); c.Bytes != held || a.Next() != next || held > 2*limits.MaxPending+uint64(limits.MaxBody)+overhead {
+				t.Fatalf("%+v, held %d, next %d, want %d", c, held, a.Next(), next)
+			}
+		}
+	})
+}
+
+func TestWindow(t *testing.T) {
+	w := NewWindow(100) // 128
+	assert.True(t, w.Fresh(0))
+	assert.False(t, w.Fresh(0))
+	assert.True(t, w.Fresh(127))
+	assert.True(t, w.Fresh(1))
+	assert.True(t, w.Fresh(128))
+	assert.False(t, w.Fresh(0), "fallen out")
+	assert.False(t, w.Fresh(1))
+	assert.True(t, w.Fresh(2))
+	assert.True(t, w.Fresh(1000))
+	assert.True(t, w.Fresh(999))
+	assert.False(t, w.Fresh(1000))
+	assert.True(t, w.Fresh(1<<60))
+	assert.False(t, w.Fresh(math.MaxUint64))
+}
+
+func TestWindowModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, seen, top := NewWindow(64), map[uint64]bool{}, uint64(0)
+		for range rapid.IntRange(1, 200).Draw(t, "n") {
+			seq := rapid.Uint64Range(top-min(top, 80), top+rapid.SampledFrom([]uint64{1, 3, 100}).Draw(t, "ahead")).Draw(t, "seq")
+			top = max(top, seq)
+			require.Equal(t, !seen[seq] && top-seq < 64, w.Fresh(seq), "%d below %d", seq, top)
+			seen[seq] = true
+		}
+	})
+}
+
+func BenchmarkAdd(b *testing.B) {
+	a, seq, body := New(Limits{}), uint64(0), make([]byte, 64)
+	for b.Loop() {
+		_, _ = a.Add(Frame{Seq: seq, Parts: 1, Total: 64, Payload: body})
+		seq++
+	}
+}
+
+// BenchmarkShuffled is a 16 MiB body in shuffled fragments of 8 KiB.
+func BenchmarkShuffled(b *testing.B) {
+	const frag, total = 8 << 10, 16 << 20
+	order := rand.Perm(total / frag)
+	payload := make([]byte, frag)
+	b.SetBytes(total)
+	for b.Loop() {
+		a := New(Limits{})
+		for _, i := range order {
+			_, _ = a.Add(Frame{Parts: 1, Total: total, Offset: uint32(i * frag), Payload: payload})
+		}
+		if a.Next() != 1 {
+			b.Fatal("not whole")
+		}
+	}
+}

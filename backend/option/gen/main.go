@@ -1,0 +1,36 @@
+// Command gen writes docs/options.md from the option table. Run it anywhere in the module: go run ./backend/option/gen
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"gorail/backend/option"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+// run finds the module's root above the working directory and writes the page.
+func run() error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return fmt.Errorf("no go.mod above the working directory: run it in the module")
+		}
+		dir = up
+	}
+	return os.WriteFile(filepath.Join(dir, "docs", "options.md"), option.Markdown(), 0o644)
+}

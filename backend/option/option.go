@@ -1,0 +1,137 @@
+// Package option is the one table of GORAIL's options. It feeds what get_backend_options shows, the parsing of what the
+// user gives (parameters of createBackend, GORAIL_* variables), the errors, and docs/options.md.
+//
+// A parameter beats the environment, which beats the default. One exception: a parameter that is, letter for letter, the
+// default counts as not given, since nixlbench and others hand all of get_backend_options back; the environment would
+// never be heard otherwise. An empty value counts as not given, too.
+package option
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+)
+
+//go:generate go run ./gen
+
+// Options of one engine, as Parse makes them: all within their ranges.
+type Options struct {
+	Provider       []string // libfabric provider names in order of preference, or {"auto"}
+	Devices        []string // globs over device names; a leading '!' excludes; empty: all
+	LibfabricPath  string   // what is given to dlopen
+	XferTimeout    time.Duration
+	PeerTimeout    time.Duration
+	ConnectTimeout time.Duration
+	ReleaseWait    time.Duration
+	CancelTimeout  time.Duration
+	NotifQueue     uint64 // bytes a peer
+	ChunkMin       uint64 // bytes
+	ChunkMax       uint64 // bytes, >= ChunkMin
+	WindowMin      uint64 // bytes
+	WindowMax      uint64 // bytes, >= WindowMin
+	WindowTime     time.Duration
+	MaxRails       int
+	SpinTime       time.Duration
+	Log            slog.Level
+	StatsFile      string    // "": none
+	ControlPort    PortRange // zero: the system chooses
+}
+
+// PortRange is the ports First..Last, both included; zero means that the system chooses.
+type PortRange struct{ First, Last uint16 }
+
+// Info describes one option.
+type Info struct {
+	Name    string // as a parameter of createBackend
+	Env     string // as an environment variable
+	Type    string
+	Default string
+	Range   string // what is allowed, in words
+	Doc     string
+}
+
+// Pair is an option's name and a value.
+type Pair struct{ Name, Value string }
+
+// ErrValue is what Parse's errors wrap.
+var ErrValue = errors.New("bad option")
+
+// Defaults gives all names and defaults in the table's order, for get_backend_options.
+func Defaults() []Pair {
+	pairs := make([]Pair, len(table))
+	for i, r := range table {
+		pairs[i] = Pair{r.Name, r.Default}
+	}
+	return pairs
+}
+
+// Table describes all options, in order.
+func Table() []Info {
+	infos := make([]Info, len(table))
+	for i, r := range table {
+		infos[i] = r.Info
+	}
+	return infos
+}
+
+// Parse makes the options of an engine from what createBackend was given and the environment (os.LookupEnv; nil: none).
+// Parameters that are not in the table are not an error, since agents pass other backends' options to everyone: their names are
+// returned, sorted. An error wraps ErrValue and names the option, where the value came from, the value, and what to write instead.
+func Parse(params map[string]string, getenv func(string) (string, bool)) (Options, []string, error) {
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
+	}
+	var o Options
+	given := maps.Clone(params)
+	for _, r := range table {
+		value, from := r.value(given, getenv)
+		delete(given, r.Name)
+		if err := r.set(&o, value); err != nil {
+			return Options{}, nil, fmt.Errorf("%w: %s=%q%s: %w; write %s, for example %s=%s",
+				ErrValue, r.Name, value, from, err, r.Range, r.Name, r.sample())
+		}
+	}
+	if err := o.check(); err != nil {
+		return Options{}, nil, err
+	}
+	return o, slices.Sorted(maps.Keys(given)), nil
+}
+
+// value finds an option's value and says, for messages, where it comes from.
+func (r row) value(params map[string]string, getenv func(string) (string, bool)) (value, from string) {
+	if v := params[r.Name]; v != "" && v != r.Default {
+		return v, ""
+	}
+	if v, _ := getenv(r.Env); v != "" {
+		return v, " (from " + r.Env + ")"
+	}
+	return r.Default, ""
+}
+
+// sample is the default, or the example of an option whose default is empty.
+func (r row) sample() string {
+	if r.Default == "" {
+		return r.example
+	}
+	return r.Default
+}
+
+// check holds options against each other.
+func (o *Options) check() error {
+	for _, p := range []struct {
+		low, high   string
+		least, most uint64
+	}{
+		{"chunk_min", "chunk_max", o.ChunkMin, o.ChunkMax},
+		{"window_min", "window_max", o.WindowMin, o.WindowMax},
+	} {
+		if p.least > p.most {
+			return fmt.Errorf("%w: %s=%s is above %s=%s; write %s=%s or more", ErrValue,
+				p.low, FormatSize(p.least), p.high, FormatSize(p.most), p.high, FormatSize(p.least))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package option
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// row is one option: what it is called and how it is set.
+type row struct {
+	Info
+	example string // for messages, where the default is empty
+	set     func(o *Options, value string) error
+}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+var table = []row{
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `tcp`, `efa`, `cxi` and other libfabric provider names",
+		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
+		"Fabrics to use, best first. `auto` takes RDMA hardware, and tcp only on a machine that has none; `tcp` is whichever native tcp provider libfabric has."),
+	text("devices", "", "eth0,!lo", "list", "a comma list of globs over device or interface names; `!` before a glob excludes",
+		func(o *Options, v string) error { return setGlobs(&o.Devices, v) },
+		"Devices to use. Empty: all that fit, and the loopback interface only between agents of one network namespace."),
+	text("libfabric_path", "libfabric.so.1", "", "path", "a file name that dlopen finds, or a path",
+		func(o *Options, v string) error { o.LibfabricPath = v; return nil },
+		"The libfabric library to load."),
+	duration("xfer_timeout", "30s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.XferTimeout },
+		"A transfer that makes no progress for so long ends in an error."),
+	duration("peer_timeout", "5s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.PeerTimeout },
+		"A peer that answers nothing for so long is lost."),
+	duration("connect_timeout", "5s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.ConnectTimeout },
+		"Connecting to a peer, and what was posted to it meanwhile, fails after so long."),
+	duration("release_wait", "50ms", 0, 10*time.Second, func(o *Options) *time.Duration { return &o.ReleaseWait },
+		"Releasing a request in flight waits so long for it to drain; then draining goes on behind the call."),
+	duration("cancel_timeout", "2s", 10*time.Millisecond, 10*time.Minute, func(o *Options) *time.Duration { return &o.CancelTimeout },
+		"A cancelled transfer that has not drained after so long is ended by a fence at the peer; deregisterMem waits no longer than this."),
+	size("notif_queue", "16MiB", 64*kib, 16*gib, func(o *Options) *uint64 { return &o.NotifQueue },
+		"Bytes of notifications that wait for a peer who does not take them; beyond that genNotif fails."),
+	size("chunk_min", "128KiB", 4*kib, gib, func(o *Options) *uint64 { return &o.ChunkMin },
+		"Descriptors of this size and more are cut into chunks, none smaller than this if it can be helped."),
+	size("chunk_max", "1MiB", 4*kib, gib, func(o *Options) *uint64 { return &o.ChunkMax },
+		"The largest chunk; a fabric's own limit goes before."),
+	size("window_min", "256KiB", 4*kib, 64*gib, func(o *Options) *uint64 { return &o.WindowMin },
+		"The least number of bytes in flight to a peer that is allowed on a link."),
+	size("window_max", "64MiB", 4*kib, 64*gib, func(o *Options) *uint64 { return &o.WindowMax },
+		"The greatest number of bytes in flight to a peer on a link."),
+	duration("window_time", "4ms", 100*time.Microsecond, 10*time.Second, func(o *Options) *time.Duration { return &o.WindowTime },
+		"The window in flight is what the measured rate moves in this time; a healthy peer drains within it."),
+	integer("max_rails", "8", 1, 16, func(o *Options) *int { return &o.MaxRails },
+		"The most rails of a peer that are used together."),
+	duration("spin_time", "20us", 0, 10*time.Millisecond, func(o *Options) *time.Duration { return &o.SpinTime },
+		"The engine's thread polls so long before it sleeps."),
+	text("log", "warn", "", "word", "`error`, `warn`, `info` or `debug`",
+		func(o *Options, v string) error { return setLevel(&o.Log, v) },
+		"What is logged, to standard error."),
+	text("stats_file", "", "/tmp/gorail.json", "path", "a path whose folder exists, or nothing",
+		func(o *Options, v string) error { o.StatsFile = v; return nil },
+		"The engine's counters are written to this file, as JSON, when it closes."),
+	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",
+		func(o *Options, v string) error { return setPorts(&o.ControlPort, v) },
+		"TCP ports to listen on for control connections; each engine takes one."),
+}
+
+func text(name, def, example, kind, allowed string, set func(*Options, string) error, doc string) row {
+	return row{
+		Info:    Info{Name: name, Env: env(name), Type: kind, Default: def, Range: allowed, Doc: doc},
+		example: example,
+		set:     set,
+	}
+}
+
+func duration(name, def string, least, most time.Duration, field func(*Options) *time.Duration, doc string) row {
+	allowed := fmt.Sprintf("a duration from %s to %s (`500ms`, `30s`; a plain number means milliseconds)", shortDuration(least), shortDuration(most))
+	return text(name, def, "", "duration", allowed, func(o *Options, v string) error {
+		d, err := ParseDuration(v)
+		if err == nil && (d < least || d > most) {
+			err = errRange
+		}
+		*field(o) = d
+		return err
+	}, doc)
+}
+
+func size(name, def string, least, most uint64, field func(*Options) *uint64, doc string) row {
+	allowed := fmt.Sprintf("a size from %s to %s (bytes, or with KiB, MiB, GiB)", FormatSize(least), FormatSize(most))
+	return text(name, def, "", "size", allowed, func(o *Options, v string) error {
+		n, err := ParseSize(v)
+		if err == nil && (n < least || n > most) {
+			err = errRange
+		}
+		*field(o) = n
+		return err
+	}, doc)
+}
+
+func integer(name, def string, least, most int, field func(*Options) *int, doc string) row {
+	return text(name, def, "", "number", fmt.Sprintf("a whole number from %d to %d", least, most), func(o *Options, v string) error {
+		n, err := parseInt(v)
+		if err == nil && (n < least || n > most) {
+			err = errRange
+		}
+		*field(o) = n
+		return err
+	}, doc)
+}
+
+// levels of the option log.
+var levels = map[string]slog.Level{"error": slog.LevelError, "warn": slog.LevelWarn, "info": slog.LevelInfo, "debug": slog.LevelDebug}

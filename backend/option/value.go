@@ -1,0 +1,170 @@
+package option
+
+import (
+	"errors"
+	"log/slog"
+	"math/bits"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What is wrong with a value; Parse adds what to write instead.
+var (
+	errRange    = errors.New("out of range")
+	errNumber   = errors.New("not a whole number")
+	errDuration = errors.New("not a duration")
+	errSize     = errors.New("not a size")
+	errWord     = errors.New("unknown word")
+	errList     = errors.New("a list element is empty or has a character that no name has")
+	errAuto     = errors.New("auto stands alone")
+	errGlob     = errors.New("a glob is malformed")
+	errPorts    = errors.New("not a port or a range of ports")
+)
+
+// env is the environment variable of an option.
+func env(name string) string { return "GORAIL_" + strings.ToUpper(name) }
+
+// ParseDuration reads Go's form ("500ms"), or a plain whole number of milliseconds.
+func ParseDuration(v string) (time.Duration, error) {
+	if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+		d := time.Duration(n) * time.Millisecond
+		if d/time.Millisecond != time.Duration(n) {
+			return 0, errRange
+		}
+		return d, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, errDuration
+	}
+	return d, nil
+}
+
+var units = []struct {
+	suffix string
+	shift  uint
+}{{"GiB", 30}, {"MiB", 20}, {"KiB", 10}}
+
+// ParseSize reads a whole number of bytes, or of KiB, MiB or GiB.
+func ParseSize(v string) (uint64, error) {
+	shift := uint(0)
+	for _, u := range units {
+		if n := len(v) - len(u.suffix); n > 0 && strings.EqualFold(v[n:], u.suffix) {
+			v, shift = strings.TrimSpace(v[:n]), u.shift
+			break
+		}
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && uint(bits.LeadingZeros64(n)) < shift:
+		return 0, errRange
+	case err != nil:
+		return 0, errSize
+	}
+	return n << shift, nil
+}
+
+// FormatSize writes a size the way ParseSize reads it, with the largest unit that loses nothing.
+func FormatSize(n uint64) string {
+	for _, u := range units {
+		if n != 0 && n&(1<<u.shift-1) == 0 {
+			return strconv.FormatUint(n>>u.shift, 10) + u.suffix
+		}
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// shortDuration drops the zeros of "1h0m0s".
+func shortDuration(d time.Duration) string {
+	s := strings.ReplaceAll(d.String(), "µ", "u")
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func parseInt(v string) (int, error) {
+	n, err := strconv.Atoi(v)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, errRange
+	}
+	if err != nil {
+		return 0, errNumber
+	}
+	return n, nil
+}
+
+// split cuts a comma list, spaces round the elements dropped; an empty value has no elements.
+func split(v string) []string {
+	if strings.TrimSpace(v) == "" {
+		return nil
+	}
+	list := strings.Split(v, ",")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return list
+}
+
+func setProviders(field *[]string, v string) error {
+	list := split(strings.ToLower(v))
+	if len(list) == 0 {
+		return errList
+	}
+	for _, name := range list {
+		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_;-") != "" {
+			return errList
+		}
+		if name == "auto" && len(list) > 1 {
+			return errAuto
+		}
+	}
+	*field = list
+	return nil
+}
+
+func setGlobs(field *[]string, v string) error {
+	list := split(v)
+	for _, glob := range list {
+		glob = strings.TrimPrefix(glob, "!")
+		if glob == "" {
+			return errList
+		}
+		if _, err := path.Match(glob, ""); err != nil {
+			return errGlob
+		}
+	}
+	*field = list
+	return nil
+}
+
+func setPorts(field *PortRange, v string) error {
+	first, last, isRange := strings.Cut(v, "-")
+	if !isRange {
+		last = first
+	}
+	a, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+	if err != nil {
+		return errPorts
+	}
+	b, err := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+	if err != nil || b < a || isRange && a == 0 {
+		return errPorts
+	}
+	*field = PortRange{First: uint16(a), Last: uint16(b)}
+	return nil
+}
+
+func setLevel(field *slog.Level, v string) error {
+	level, ok := levels[strings.ToLower(strings.TrimSpace(v))]
+	if !ok {
+		return errWord
+	}
+	*field = level
+	return nil
+}

@@ -1,0 +1,187 @@
+package peer
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"gorail/backend/wire"
+)
+
+const (
+	acceptBackoff    = 5 * time.Millisecond // after a failed accept, doubled up to
+	acceptBackoffMax = time.Second
+)
+
+// accept takes connections until the node closes. When accept fails (no descriptors left), it backs off.
+func (n *Node) accept(l net.Listener) {
+	backoff := acceptBackoff
+	for {
+		c, err := l.Accept()
+		if n.ctx.Err() != nil {
+			if err == nil {
+				c.Close()
+			}
+			return
+		}
+		if err != nil {
+			n.count.acceptErrors.Add(1)
+			n.cfg.Log.Warn("control channel cannot accept; check the limit of open files", "address", l.Addr().String(), "error", err)
+			timer := time.NewTimer(backoff)
+			select {
+			case <-timer.C:
+			case <-n.ctx.Done():
+			}
+			timer.Stop()
+			backoff = min(2*backoff, acceptBackoffMax)
+			continue
+		}
+		backoff = acceptBackoff
+		n.admit(c)
+	}
+}
+
+// admit takes one connection through the gate and serves it in a goroutine of its own. It waits while the gate is full.
+func (n *Node) admit(c net.Conn) {
+	source := sourceOf(c.RemoteAddr())
+	if !n.gate.allowed(source, time.Now()) {
+		n.count.rateLimited.Add(1)
+		c.Close()
+		return
+	}
+	p, evicted := n.gate.enter(n.ctx, c, source)
+	if evicted != nil {
+		n.count.timedOut.Add(1)
+		n.gate.fail(evicted.source, time.Now())
+	}
+	if p != nil && !n.spawn(func() { n.serve(p) }) {
+		n.gate.leave(p)
+		c.Close()
+	}
+}
+
+// serve shakes hands as the target, and then reads until the session ends.
+func (n *Node) serve(p *guest) {
+	hello, challenge, err := n.prove(p)
+	if err != nil {
+		n.cfg.Log.Debug("control connection refused", "from", p.conn.RemoteAddr().String(), "error", err)
+		p.conn.Close()
+		return
+	}
+	in := newIn(n, hello)
+	s := in.session
+	defer n.remove(s)
+	if !n.add(s) || !s.attach(p.conn) {
+		p.conn.Close()
+		return
+	}
+	welcome, err := in.admitted(hello)
+	if err != nil {
+		n.count.refused.Add(1)
+		n.reject(p.conn, rejection(err))
+		s.end(Lost, err, "")
+		return
+	}
+	welcome.Mac, err = wire.MacWelcome(n.cfg.Identity.Token, challenge.Nonce, hello.Nonce, welcome)
+	if err == nil {
+		_ = p.conn.SetDeadline(time.Now().Add(n.cfg.ConnectTimeout))
+		err = wire.WriteFrame(p.conn, welcome)
+	}
+	wait := func() {}
+	switch {
+	case err != nil:
+		s.end(Lost, s.explain(err), "")
+	case s.start():
+		n.count.accepted.Add(1)
+		n.cfg.Log.Debug("control session accepted", "peer", s.peer, "session", in.id)
+		wait = s.loop(func() error { return nil })
+	}
+	n.finish(s, func(_ State, cause error) { n.target.Gone(in, cause) })
+	wait()
+}
+
+// prove makes a connection prove that it has our token. On an error it has been counted, and rejected where that is due.
+func (n *Node) prove(p *guest) (*wire.Hello, *wire.Challenge, error) {
+	_ = p.conn.SetDeadline(time.Now().Add(n.cfg.ConnectTimeout))
+	challenge := &wire.Challenge{Version: wire.Version}
+	_, _ = rand.Read(challenge.Nonce[:]) // never fails
+	hello, err := readHello(p.conn, challenge)
+	var why *RejectError
+	if err == nil {
+		why = n.verify(hello, challenge)
+	}
+	if !n.gate.leave(p) {
+		return nil, nil, errors.New("made room for another handshake") // counted by admit
+	}
+	switch {
+	case n.ctx.Err() != nil:
+		return nil, nil, ErrClosed
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		n.count.timedOut.Add(1)
+		n.gate.fail(p.source, time.Now())
+		return nil, nil, err
+	case err != nil:
+		n.count.badFrame.Add(1)
+		n.gate.fail(p.source, time.Now())
+		return nil, nil, err
+	case why == nil:
+		return hello, challenge, nil
+	case why.Code == wire.CodeVersion:
+		n.count.badVersion.Add(1) // this one and the next are mistakes of honest peers: not held against the source
+	case why.Code == wire.CodeEngine:
+		n.count.wrongEngine.Add(1)
+	default:
+		n.count.badToken.Add(1)
+		n.gate.fail(p.source, time.Now())
+	}
+	n.reject(p.conn, why)
+	return nil, nil, why
+}
+
+func readHello(c net.Conn, challenge *wire.Challenge) (*wire.Hello, error) {
+	if err := wire.WriteFrame(c, challenge); err != nil {
+		return nil, err
+	}
+	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
+	if err != nil {
+		return nil, err
+	}
+	hello, ok := f.(*wire.Hello)
+	if !ok {
+		return nil, fmt.Errorf("%w: %v instead of a hello", ErrProtocol, f.Type())
+	}
+	return hello, nil
+}
+
+// verify checks what a Hello claims; nil when all is well.
+func (n *Node) verify(h *wire.Hello, challenge *wire.Challenge) *RejectError {
+	if h.Version != wire.Version {
+		return &RejectError{wire.CodeVersion, fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", h.Version, wire.Version)}
+	}
+	if h.Target != n.cfg.Identity.Engine {
+		return &RejectError{wire.CodeEngine, "not this engine: the peer was restarted; load its new metadata"}
+	}
+	mac, err := wire.MacHello(n.cfg.Identity.Token, challenge.Nonce, h)
+	if err != nil || !mac.Equal(h.Mac) {
+		return &RejectError{wire.CodeToken, "wrong token: load the peer's metadata again"}
+	}
+	return nil
+}
+
+// rejection is what a refused initiator is told.
+func rejection(err error) *RejectError {
+	var r *RejectError
+	if errors.As(err, &r) {
+		return r
+	}
+	return &RejectError{wire.CodeInternal, err.Error()}
+}
+
+// reject sends a Reject, as far as the other side takes it at once.
+func (n *Node) reject(c net.Conn, r *RejectError) {
+	_ = c.SetDeadline(time.Now().Add(linger))
+	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: clip(r.Text)})
+}

@@ -1,0 +1,229 @@
+package peer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"gorail/backend/wire"
+)
+
+// How long a dial goes on where that may help. A refused connection is soon a dead process; a busy target frees itself.
+const (
+	refusedFor   = 320 * time.Millisecond
+	firstBackoff = 20 * time.Millisecond
+	maxBackoff   = 160 * time.Millisecond
+)
+
+// errBusy marks a target that closed the connection before its Challenge: it is out of descriptors, or limits our address.
+var errBusy = errors.New("closed the connection before it said anything: it is not a GORAIL engine, or too busy")
+
+// failure is how one address failed.
+type failure struct {
+	addr netip.AddrPort
+	err  error
+}
+
+// connect tries the target's addresses until one welcomes us, or none is left that may, or ConnectTimeout is over.
+func (o *Out) connect() (*wire.Welcome, error) {
+	n := o.session.node
+	ctx, cancel := context.WithTimeout(o.session.ctx, n.cfg.ConnectTimeout)
+	defer cancel()
+	addrs := reachable(&n.cfg.Identity, &o.to)
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("%w: %s: none of its control addresses (%s) can be reached from here: have it listen on an address of the network between the two",
+			ErrUnreachable, o.session.peer, strings.Join(o.to.Control, ", "))
+	}
+	start := time.Now()
+	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		var failures failures
+		var again []netip.AddrPort
+		for i, a := range addrs {
+			w, err := o.try(ctx, a, len(addrs)-i)
+			if err == nil {
+				return w, nil
+			}
+			failures = append(failures, failure{a, err})
+			if final(err) {
+				return nil, o.failed(failures)
+			}
+			refused := errors.Is(err, syscall.ECONNREFUSED) && time.Since(start)+backoff <= refusedFor
+			if refused || busy(err) {
+				again = append(again, a)
+			}
+		}
+		if len(again) == 0 || !pause(ctx, backoff) {
+			return nil, o.failed(failures)
+		}
+		addrs = again
+	}
+}
+
+// try dials one address and shakes hands. It may take its share of the time that is left.
+func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
+	if until, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(until)/time.Duration(share))
+		defer cancel()
+	}
+	c, err := o.session.node.dial(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if !o.session.attach(c) {
+		return nil, ErrClosed
+	}
+	if until, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(until)
+	}
+	w, err := o.shake(c)
+	if err != nil {
+		o.session.detach()
+	}
+	return w, err
+}
+
+// shake is the initiator's side of the handshake.
+func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
+	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return nil, errBusy
+	} else if err != nil {
+		return nil, err
+	}
+	challenge, ok := f.(*wire.Challenge)
+	if !ok {
+		return nil, fmt.Errorf("%w: %v instead of a challenge", ErrProtocol, f.Type())
+	}
+	if challenge.Version != wire.Version {
+		return nil, fmt.Errorf("%w: control protocol %d there, %d here", wire.ErrVersion, challenge.Version, wire.Version)
+	}
+	if !o.offered {
+		err := o.session.guard("offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
+		if err != nil {
+			return nil, &finalError{fmt.Errorf("%w: our endpoints: %w", ErrHandler, err)}
+		}
+		o.offered = true
+	}
+	id := &o.session.node.cfg.Identity
+	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent, Session: o.id, Offers: o.offers}
+	_, _ = rand.Read(hello.Nonce[:]) // never fails
+	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
+		return nil, &finalError{err}
+	}
+	if err := wire.WriteFrame(c, hello); err != nil {
+		return nil, &finalError{err}
+	}
+	if f, err = wire.ReadFrame(c, wire.HandshakeLimit); err != nil {
+		return nil, &finalError{fmt.Errorf("no answer to our hello: %w", err)}
+	}
+	switch f := f.(type) {
+	case *wire.Reject:
+		return nil, &RejectError{f.Code, f.Text}
+	case *wire.Welcome:
+		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
+		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != o.id || f.Version != wire.Version {
+			return nil, &finalError{fmt.Errorf("%w: its welcome does not prove that it is the engine that was meant", ErrProtocol)}
+		}
+		return f, nil
+	}
+	return nil, &finalError{fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())}
+}
+
+// finalError ends a dial: the target may have taken our offers, or no address would change the outcome.
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error { return e.error }
+
+func final(err error) bool {
+	var f *finalError
+	if errors.As(err, &f) || errors.Is(err, ErrClosed) {
+		return true
+	}
+	var r *RejectError
+	return errors.As(err, &r) && (r.Code == wire.CodeRails || r.Code == wire.CodeInternal)
+}
+
+func busy(err error) bool {
+	var r *RejectError
+	return errors.Is(err, errBusy) || errors.As(err, &r) && r.Code == wire.CodeBusy
+}
+
+// failed makes one error of what all addresses said. A refusal counts more than silence: it comes from a live engine.
+func (o *Out) failed(failures failures) error {
+	for _, f := range failures {
+		if errors.Is(f.err, ErrRejected) || errors.Is(f.err, ErrProtocol) || errors.Is(f.err, ErrHandler) {
+			return fmt.Errorf("%s: %w", o.session.peer, failures) // these say what to do
+		}
+	}
+	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current", ErrUnreachable, o.session.peer, failures)
+}
+
+// failures is an error for each address.
+type failures []failure
+
+func (fs failures) Error() string {
+	texts := make([]string, len(fs))
+	for i, f := range fs {
+		texts[i] = fmt.Sprintf("%v: %v", f.addr, f.err)
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (fs failures) Unwrap() []error {
+	errs := make([]error, len(fs))
+	for i, f := range fs {
+		errs[i] = f.err
+	}
+	return errs
+}
+
+// reachable orders a target's control addresses: on the same host and network namespace loopback first, else no loopback.
+func reachable(self, to *wire.ConnBlob) []netip.AddrPort {
+	same := self.Boot != "" && self.Boot == to.Boot && self.NetNS == to.NetNS
+	var loop, others []netip.AddrPort
+	for _, text := range to.Control {
+		a, err := netip.ParseAddrPort(text)
+		if err != nil || a.Addr().IsUnspecified() || a.Port() == 0 {
+			continue
+		}
+		if a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port()); !a.Addr().IsLoopback() {
+			others = append(others, a)
+		} else if same {
+			loop = append(loop, a)
+		}
+	}
+	return append(loop, others...)
+}
+
+// dialTCP connects. To a loopback address it goes from a loopback address.
+func dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: -1}
+	if ip := to.Addr(); ip.IsLoopback() {
+		local := netip.IPv6Loopback()
+		if ip.Is4() {
+			local = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
+	}
+	return d.DialContext(ctx, "tcp", to.String()) // TCP_NODELAY is Go's default
+}
+
+// pause waits; false when ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,52 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+
+	"gorail/backend/wire"
+)
+
+// Why a session ended or never began. What Lost and Gone get wraps one of these with the peer, the address and what to do.
+var (
+	ErrClosed      = errors.New("session closed by this side")
+	ErrPeerClosed  = errors.New("peer closed")
+	ErrDropped     = errors.New("connection to the peer broke")
+	ErrSilent      = errors.New("peer is silent")
+	ErrProtocol    = errors.New("bad frame on the control channel")
+	ErrOverflow    = errors.New("peer does not read its control channel")
+	ErrUnreachable = errors.New("peer cannot be reached")
+	ErrRejected    = errors.New("peer refused the connection")
+	ErrHandler     = errors.New("control handler failed")
+	ErrListen      = errors.New("control channel cannot listen")
+)
+
+// RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code; an initiator finds it with
+// errors.As in the error of Lost.
+type RejectError struct {
+	Code wire.Code
+	Text string
+}
+
+// Error is the target's text.
+func (e *RejectError) Error() string { return fmt.Sprintf("%v: %s", ErrRejected, e.Text) }
+
+// Is makes errors.Is(err, ErrRejected) hold.
+func (e *RejectError) Is(target error) bool { return target == ErrRejected }
+
+// clip cuts a text to what fits a frame.
+func clip(text string) string {
+	if len(text) > wire.MaxText {
+		return text[:wire.MaxText]
+	}
+	return text
+}
+
+// label names an engine in errors and logs.
+func label(agent string, e wire.EngineID) string {
+	const most = 64
+	if len(agent) > most {
+		agent = agent[:most] + "..."
+	}
+	return fmt.Sprintf("%q (engine %s)", agent, e.String()[:8])
+}

@@ -1,0 +1,233 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gorail/backend/wire"
+)
+
+// Defaults of Config.
+const (
+	DefaultPeerTimeout    = 5 * time.Second
+	DefaultConnectTimeout = 5 * time.Second
+	DefaultQueueLimit     = 64 << 20
+)
+
+// How long Node.Close waits before it closes connections by force, and before it leaves a stuck handler behind.
+const (
+	closeForce = 60 * time.Millisecond
+	closeGive  = 85 * time.Millisecond
+)
+
+// Config of a Node. The zero value of a duration or limit is its default.
+type Config struct {
+	Identity       wire.ConnBlob // of this engine, with its token; Control is not used
+	PeerTimeout    time.Duration // a peer that says nothing for so long is lost
+	ConnectTimeout time.Duration // for all of a dial, handshake included; also for an incoming handshake
+	QueueLimit     int           // bytes that may wait to be sent on one session; at least 4 MiB for large answers
+	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
+	Log            *slog.Logger  // nil: none
+}
+
+// Node is an engine's control channel: its listeners and its sessions. Safe for concurrent use.
+type Node struct {
+	cfg    Config
+	target TargetHandler
+	gate   *gate
+	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+	count  counters
+	number atomic.Uint64   // of the last session dialed
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	listeners []net.Listener // constant after NewNode
+
+	mu       sync.Mutex
+	closed   bool
+	sessions map[*session]struct{}
+	running  int           // goroutines
+	idle     chan struct{} // closed when Close has begun and running is 0
+}
+
+// NewNode listens on all addresses of cfg.Listen (none is allowed: an engine that only dials) and serves initiators.
+// ErrListen names the address that failed. The caller must Close the node.
+func NewNode(cfg Config, target TargetHandler) (*Node, error) {
+	n := newNode(cfg, target)
+	lc := net.ListenConfig{KeepAlive: -1}
+	lc.SetMultipathTCP(false)
+	for _, a := range cfg.Listen {
+		if ap, err := netip.ParseAddrPort(a); err != nil || ap.Addr().IsUnspecified() {
+			n.Close()
+			return nil, fmt.Errorf("%w on %q: give an address of this host as ip:port", ErrListen, a)
+		}
+		l, err := lc.Listen(n.ctx, "tcp", a)
+		if err != nil {
+			n.Close()
+			return nil, fmt.Errorf("%w on %s: give an address of this host that is up, and port 0 or a free one: %w", ErrListen, a, err)
+		}
+		n.listeners = append(n.listeners, l)
+	}
+	for _, l := range n.listeners {
+		n.spawn(func() { n.accept(l) })
+	}
+	return n, nil
+}
+
+func newNode(cfg Config, target TargetHandler) *Node {
+	if cfg.PeerTimeout <= 0 {
+		cfg.PeerTimeout = DefaultPeerTimeout
+	}
+	if cfg.ConnectTimeout <= 0 {
+		cfg.ConnectTimeout = DefaultConnectTimeout
+	}
+	if cfg.QueueLimit <= 0 {
+		cfg.QueueLimit = DefaultQueueLimit
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP,
+		sessions: make(map[*session]struct{}), idle: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	return n
+}
+
+// Addrs are the control addresses for the connection blob, in the order of Config.Listen.
+func (n *Node) Addrs() []string {
+	addrs := make([]string, len(n.listeners))
+	for i, l := range n.listeners {
+		addrs[i] = l.Addr().String()
+	}
+	return addrs
+}
+
+// Close says goodbye to all peers, and ends all sessions, listeners and goroutines. Every In gets its Gone, no Out its Lost.
+// It returns within 100 ms; a goroutine whose handler has not returned by then ends when the handler does, with its
+// connection closed already. Further calls wait for the first.
+func (n *Node) Close() {
+	n.mu.Lock()
+	first := !n.closed
+	n.closed = true
+	if first && n.running == 0 {
+		close(n.idle)
+	}
+	sessions := make([]*session, 0, len(n.sessions))
+	for s := range n.sessions {
+		sessions = append(sessions, s)
+	}
+	n.mu.Unlock()
+
+	start := time.Now()
+	n.cancel()
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	n.gate.close()
+	for _, s := range sessions {
+		s.end(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), "the engine was destroyed")
+	}
+	if n.waitIdle(start.Add(closeForce)) {
+		return
+	}
+	for _, s := range sessions {
+		s.abort()
+	}
+	if n.waitIdle(start.Add(closeGive)) || !first {
+		return
+	}
+	n.mu.Lock()
+	stuck := n.running
+	n.mu.Unlock()
+	n.count.stuck.Add(uint64(stuck))
+	n.cfg.Log.Warn("control channel closed with handlers still running", "goroutines", stuck)
+}
+
+func (n *Node) waitIdle(until time.Time) bool {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-n.idle:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// spawn runs f in a goroutine that Close waits for; false, and f doesn't run, when the node is closed and nothing runs
+// any more. A goroutine of the node may always spawn.
+func (n *Node) spawn(f func()) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed && n.running == 0 {
+		return false
+	}
+	n.running++
+	go func() {
+		defer n.exit()
+		f()
+	}()
+	return true
+}
+
+func (n *Node) exit() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.running--
+	if n.closed && n.running == 0 {
+		close(n.idle)
+	}
+}
+
+// add makes a session known to Close; false when Close has begun.
+func (n *Node) add(s *session) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.sessions[s] = struct{}{}
+	return true
+}
+
+func (n *Node) remove(s *session) {
+	s.cancel()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.sessions, s)
+}
+
+// guard calls a handler and makes an error of a panic: a host process must not die of it.
+func (n *Node) guard(peer, what string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			n.cfg.Log.Error("panic in a control handler", "peer", peer, "in", what, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %s: panic in %s: %v", ErrHandler, peer, what, p)
+		}
+	}()
+	return f()
+}
+
+// finish tells of a session's end: to the log, and by last to the handler.
+func (n *Node) finish(s *session, last func(State, error)) {
+	state, cause := s.ended()
+	if state == Closed {
+		n.count.closed.Add(1)
+	} else {
+		n.count.lost.Add(1)
+	}
+	if state == Lost && !errors.Is(cause, ErrPeerClosed) {
+		n.cfg.Log.Info("control session lost", "peer", s.peer, "error", cause)
+	} else {
+		n.cfg.Log.Debug("control session ended", "peer", s.peer, "cause", cause)
+	}
+	_ = n.guard(s.peer, "the end of the session", func() error { last(state, cause); return nil })
+}

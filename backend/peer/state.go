@@ -1,0 +1,27 @@
+package peer
+
+import "fmt"
+
+// State of a session; the package comment has the diagram.
+type State uint8
+
+// The states.
+const (
+	Dialing State = iota // looking for an address that answers
+	Hello                // shaking hands
+	Ready                // serving
+	Lost                 // ended by the peer or by a failure
+	Closed               // ended by this side
+)
+
+// over says that the session has ended.
+func (s State) over() bool { return s >= Lost }
+
+// String is the state's name.
+func (s State) String() string {
+	names := [...]string{"dialing", "hello", "ready", "lost", "closed"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state(%d)", uint8(s))
+}

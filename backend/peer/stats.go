@@ -1,0 +1,58 @@
+package peer
+
+import "sync/atomic"
+
+// Stats is a snapshot of a node's counters. All but In, Out and HalfOpen only grow.
+type Stats struct {
+	In, Out, HalfOpen uint64 // now: sessions of each direction, handshakes of unproved connections
+
+	Accepted     uint64 // handshakes that ended well, as the target
+	Refused      uint64 // Hello refused by the TargetHandler
+	BadToken     uint64 // wrong MAC
+	BadFrame     uint64 // not our protocol, or broken off before the Hello
+	BadVersion   uint64 // another version of the protocol
+	WrongEngine  uint64 // meant an engine that was here before
+	TimedOut     uint64 // handshakes that took too long or made room for others
+	RateLimited  uint64 // connections closed at once, for the failures of their source
+	AcceptErrors uint64 // accept failed: out of descriptors, for one
+
+	Dialed      uint64 // sessions begun as the initiator
+	Established uint64 // of these, the ones that became ready
+	Lost        uint64 // sessions of both directions that ended in Lost
+	Closed      uint64 // and in Closed
+	Overflows   uint64 // of the lost ones, those whose queue was full
+	Stuck       uint64 // goroutines that were in a handler when Close gave up waiting
+
+	FramesSent, FramesReceived uint64
+	BytesSent                  uint64
+}
+
+type counters struct {
+	accepted, refused, badToken, badFrame, badVersion, wrongEngine, timedOut, rateLimited, acceptErrors atomic.Uint64
+	dialed, established, lost, closed, overflows, stuck                                                 atomic.Uint64
+	framesSent, framesReceived, bytesSent                                                               atomic.Uint64
+}
+
+// Stats reads the counters. It never waits for the network.
+func (n *Node) Stats() Stats {
+	c := &n.count
+	s := Stats{
+		Accepted: c.accepted.Load(), Refused: c.refused.Load(), BadToken: c.badToken.Load(), BadFrame: c.badFrame.Load(),
+		BadVersion: c.badVersion.Load(), WrongEngine: c.wrongEngine.Load(), TimedOut: c.timedOut.Load(),
+		RateLimited: c.rateLimited.Load(), AcceptErrors: c.acceptErrors.Load(),
+		Dialed: c.dialed.Load(), Established: c.established.Load(), Lost: c.lost.Load(), Closed: c.closed.Load(),
+		Overflows: c.overflows.Load(), Stuck: c.stuck.Load(),
+		FramesSent: c.framesSent.Load(), FramesReceived: c.framesReceived.Load(), BytesSent: c.bytesSent.Load(),
+		HalfOpen: uint64(n.gate.halfOpen()),
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for s2 := range n.sessions {
+		if s2.inbound {
+			s.In++
+		} else {
+			s.Out++
+		}
+	}
+	return s
+}

@@ -1,0 +1,170 @@
+// Package plan turns descriptor pairs into the operations that are posted: merged where they touch, cut into chunks,
+// and laid out over the links to a peer. It is pure, and works in two passes so that nothing is allocated per descriptor:
+//
+//	layout, err := config.Count(n, source)          // how many operations, and which link has which
+//	dst := unsafe.Slice(cMemory, layout.Ops)    // 32 bytes each
+//	err = config.Fill(dst, n, source)               // writes them
+//
+// Merging: consecutive pieces of the same regions that touch on both sides become one.
+//
+// Chunks: a piece of ChunkMin bytes or more is cut into chunks of about clamp(length/(2*links), ChunkMin, ChunkMax),
+// never above MaxMsg, and about equal, starting on multiples of 4 KiB of the piece.
+//
+// Links: every link gets one run of consecutive operations, and its share of the bytes by weight to within one item. An
+// item is one chunk, or a run of up to 64 small operations (at most ChunkMax bytes), and is never divided: a small
+// transfer stays on one link. One run per link and not chunks dealt out in turn, because deals of unequal chunks drift
+// from the weights and a run keeps neighbours together (one work request, one TLB entry).
+package plan
+
+import (
+	"errors"
+	"math"
+)
+
+// Defaults of a Config's zero fields, in bytes.
+const (
+	DefaultChunkMin = 128 << 10
+	DefaultChunkMax = 1 << 20
+)
+
+// RunLen is how many small operations make one item.
+const RunLen = 64
+
+// align is what chunks start on, counted from the start of their piece.
+const align = 4 << 10
+
+// Errors of Count and Fill.
+var (
+	ErrRange    = errors.New("descriptor runs past the end of the address space")
+	ErrTooLong  = errors.New("descriptors add up to more than 2^63 bytes")
+	ErrTooShort = errors.New("room for fewer operations than the plan has")
+)
+
+// Piece is one descriptor pair, resolved. Addresses and lengths in bytes; regions are the caller's numbers.
+type Piece struct {
+	Local, Remote, Len uint64
+	LRegion, RRegion   uint32
+}
+
+// Op is one operation: a segment of a work request, 32 bytes, the layout of the C core's own.
+type Op struct {
+	Local, Remote, Len uint64
+	LRegion, RRegion   uint32
+}
+
+// OpSize is the size of an Op in bytes.
+const OpSize = 32
+
+// Part is what one link carries: the operations [First, First+Count).
+type Part struct {
+	Link         int
+	First, Count int
+	Bytes        uint64
+}
+
+// Config is how to plan for one peer. The zero value plans for one link with the default chunks.
+type Config struct {
+	Weights  []uint64 // a link's share of the bytes (its speed, say); 0: the link gets nothing; none at all: one link
+	First    int      // the link that gets the first run; turn it from transfer to transfer, so that small ones spread
+	ChunkMin uint64   // bytes; 0 = DefaultChunkMin
+	ChunkMax uint64   // bytes; 0 = DefaultChunkMax
+	MaxMsg   uint64   // most bytes of one operation on any of the links; 0 = no limit
+}
+
+// Layout is the outcome of Count.
+type Layout struct {
+	Ops   int    // operations in all; 0 when all pieces are empty
+	Bytes uint64 // bytes in all
+	Parts []Part // one for each link that carries something, in the order of their operations
+}
+
+// Count plans without writing anything: n pieces of the source.
+// ErrRange (naming the piece) or ErrTooLong.
+func (c Config) Count(n int, source Source) (Layout, error) {
+	k := c.cutter()
+	l := Layout{}
+	for w := newWalker(n, source); ; {
+		batch, err := w.next()
+		if err != nil {
+			return Layout{}, err
+		}
+		if len(batch) == 0 {
+			break
+		}
+		for i := range batch {
+			length := batch[i].Len
+			if length > k.min {
+				l.Ops += k.count(length)
+			} else {
+				l.Ops++
+			}
+			if l.Bytes += length; l.Bytes > math.MaxInt64 || length > math.MaxInt64 {
+				return Layout{}, ErrTooLong
+			}
+		}
+	}
+	switch {
+	case l.Ops == 0:
+	case k.links == 1:
+		l.Parts = []Part{{Link: c.only(), Count: l.Ops, Bytes: l.Bytes}}
+	default:
+		l.Parts = c.deal(k, l.Bytes, newWalker(n, source))
+	}
+	return l, nil
+}
+
+// deal finds each link's part, once the bytes in all are known.
+func (c Config) deal(k cutter, total uint64, w walker) []Part {
+	s := c.shares(total)
+	for {
+		batch, _ := w.next() // what could go wrong did so in the first pass
+		if len(batch) == 0 {
+			s.flush()
+			return s.parts
+		}
+		for i := range batch {
+			k.items(batch[i].Len, s)
+		}
+	}
+}
+
+// Fill writes the operations of the same pieces to dst, in the order of the layout's parts. dst may be C memory.
+// ErrTooShort when dst is not long enough; the errors of Count otherwise.
+func (c Config) Fill(dst []Op, n int, source Source) error {
+	k := c.cutter()
+	next := 0
+	for w := newWalker(n, source); ; {
+		batch, err := w.next()
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		for i := range batch {
+			if batch[i].Len > k.min {
+				if next = k.cut(dst, next, batch[i]); next < 0 {
+					return ErrTooShort
+				}
+				continue
+			}
+			if next == len(dst) {
+				return ErrTooShort
+			}
+			dst[next] = Op(batch[i])
+			next++
+		}
+	}
+}
+
+// Coalesce calls emit for the pieces with empty ones dropped and touching ones merged. ErrRange, or emit's error.
+func Coalesce(n int, source Source, emit func(Piece) error) error {
+	for w := newWalker(n, source); ; {
+		batch, err := w.next()
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		for _, p := range batch {
+			if err := emit(p); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package plan
+
+import (
+	"math"
+	"math/bits"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestOpSize(t *testing.T) {
+	assert.EqualValues(t, OpSize, unsafe.Sizeof(Op{}))
+}
+
+// build runs both passes.
+func build(t require.TestingT, c Config, pieces []Piece) (Layout, []Op) {
+	at := At(func(i int) Piece { return pieces[i] })
+	l, err := c.Count(len(pieces), at)
+	require.NoError(t, err)
+	ops := make([]Op, l.Ops)
+	require.NoError(t, c.Fill(ops, len(pieces), at))
+	return l, ops
+}
+
+func TestEmpty(t *testing.T) {
+	l, _ := build(t, Config{}, nil)
+	assert.Zero(t, l.Ops)
+	assert.Empty(t, l.Parts)
+	l, _ = build(t, Config{Weights: []uint64{1, 1}}, []Piece{{Local: 5, Remote: 7}, {Local: math.MaxUint64}})
+	assert.Zero(t, l.Ops, "pieces without bytes give no operations")
+	assert.Empty(t, l.Parts)
+}
+
+func TestMerge(t *testing.T) {
+	_, ops := build(t, Config{}, []Piece{
+		{Local: 0, Remote: 1000, Len: 10},
+		{Local: 10, Remote: 1010, Len: 10}, // touches
+		{Local: 999, Remote: 1, Len: 0},    // empty: not in the way
+		{Local: 20, Remote: 1020, Len: 5},  // touches
+		{Local: 25, Remote: 2000, Len: 5},  // remote gap
+		{Local: 40, Remote: 2005, Len: 5},  // local gap
+		{Local: 45, Remote: 2010, Len: 5, LRegion: 1},
+		{Local: 50, Remote: 2015, Len: 5, LRegion: 1, RRegion: 1},
+	})
+	assert.Equal(t, []Op{
+		{Local: 0, Remote: 1000, Len: 25},
+		{Local: 25, Remote: 2000, Len: 5},
+		{Local: 40, Remote: 2005, Len: 5},
+		{Local: 45, Remote: 2010, Len: 5, LRegion: 1},
+		{Local: 50, Remote: 2015, Len: 5, LRegion: 1, RRegion: 1},
+	}, ops)
+}
+
+func TestChunks(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		config Config
+		length uint64
+		want   []uint64 // lengths
+	}{
+		{"below chunk_min", Config{}, 128<<10 - 1, []uint64{128<<10 - 1}},
+		{"no crumbs", Config{}, 128<<10 + 1, []uint64{128<<10 + 1}},
+		{"two halves", Config{}, 1 << 20, []uint64{512 << 10, 512 << 10}},
+		{"two links", Config{Weights: []uint64{1, 1}}, 1 << 20, []uint64{256 << 10, 256 << 10, 256 << 10, 256 << 10}},
+		{"chunk_max", Config{}, 4 << 20, []uint64{1 << 20, 1 << 20, 1 << 20, 1 << 20}},
+		{"max_msg", Config{MaxMsg: 1000}, 2500, []uint64{834, 834, 832}},
+		{"max_msg above all", Config{MaxMsg: 1 << 40}, 2 << 20, []uint64{1 << 20, 1 << 20}},
+		{"aligned", Config{}, 2<<20 + 5, []uint64{700416, 700416, 696325}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, ops := build(t, tt.config, []Piece{{Local: 4096, Remote: 1 << 33, Len: tt.length}})
+			var got []uint64
+			for _, op := range ops {
+				got = append(got, op.Len)
+			}
+			assert.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func TestAboveFourGiB(t *testing.T) {
+	l, ops := build(t, Config{Weights: []uint64{1, 3}}, []Piece{{Local: 0, Remote: 1 << 40, Len: 64 << 30}})
+	assert.Equal(t, 64<<10, l.Ops)
+	assert.EqualValues(t, 16<<30, l.Parts[0].Bytes)
+	assert.EqualValues(t, 48<<30, l.Parts[1].Bytes)
+	assert.EqualValues(t, 1<<40+63<<30+1023<<20, ops[len(ops)-1].Remote)
+}
+
+func TestSmallTransferStaysOnOneLink(t *testing.T) {
+	var pieces []Piece
+	for i := range uint64(64) {
+		pieces = append(pieces, Piece{Local: i * 8192, Remote: i * 8192, Len: 4096})
+	}
+	c := Config{Weights: []uint64{1, 1, 1, 1}}
+	used := map[int]bool{}
+	for c.First = range 4 {
+		l, _ := build(t, c, pieces)
+		require.Len(t, l.Parts, 1)
+		used[l.Parts[0].Link] = true
+	}
+	assert.Len(t, used, 4, "turning First spreads small transfers over all links")
+}
+
+func TestOneLinkOfSeveral(t *testing.T) {
+	l, _ := build(t, Config{Weights: []uint64{0, 0, 7}, First: 1}, []Piece{{Len: 1 << 30}})
+	require.Len(t, l.Parts, 1)
+	assert.Equal(t, 2, l.Parts[0].Link)
+}
+
+func TestErrors(t *testing.T) {
+	at := func(p ...Piece) (int, Source) { return len(p), At(func(i int) Piece { return p[i] }) }
+	_, err := Config{}.Count(at(Piece{Len: 1}, Piece{Local: math.MaxUint64 - 1, Len: 3}))
+	assert.ErrorIs(t, err, ErrRange)
+	assert.ErrorContains(t, err, "descriptor 1")
+	_, err = Config{}.Count(at(Piece{Remote: math.MaxUint64 - 1, Len: 3}))
+	assert.ErrorIs(t, err, ErrRange)
+	_, err = Config{}.Count(at(Piece{Len: 1 << 63}))
+	assert.ErrorIs(t, err, ErrTooLong)
+	_, err = Config{}.Count(at(Piece{Len: 1 << 62}, Piece{Local: 1, Len: 1 << 62}))
+	assert.ErrorIs(t, err, ErrTooLong)
+	n, f := at(Piece{Len: 8 << 20})
+	assert.ErrorIs(t, Config{}.Fill(make([]Op, 7), n, f), ErrTooShort)
+	assert.ErrorIs(t, Config{}.Fill(nil, 1, At(func(int) Piece { return Piece{Len: 1} })), ErrTooShort)
+}
+
+// drawPieces makes lists in which touching pieces are as common as gaps.
+func drawPieces(t *rapid.T) []Piece {
+	n := rapid.IntRange(0, 300).Draw(t, "n")
+	most := rapid.SampledFrom([]uint64{1, 100, 8 << 10, 200 << 10, 8 << 20}).Draw(t, "most")
+	pieces := make([]Piece, n)
+	var local, remote uint64 = 1 << 20, 1 << 40
+	for i := range pieces {
+		p := Piece{Local: local, Remote: remote, Len: rapid.Uint64Range(0, most).Draw(t, "len")}
+		p.LRegion = rapid.Uint32Range(0, 1).Draw(t, "region")
+		pieces[i] = p
+		local += p.Len + rapid.SampledFrom([]uint64{0, 0, 64}).Draw(t, "lgap")
+		remote += p.Len + rapid.SampledFrom([]uint64{0, 0, 64}).Draw(t, "rgap")
+	}
+	return pieces
+}
+
+// key is what one byte's journey is.
+type journey struct {
+	local, remote    uint64
+	lregion, rregion uint32
+}
+
+// TestPlanProperties: every byte exactly once and in order, limits kept, parts contiguous, shares by weight.
+func TestPlanProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pieces := drawPieces(t)
+		c := Config{
+			Weights:  rapid.SliceOfN(rapid.OneOf(rapid.Uint64Range(0, 10), rapid.Uint64()), 1, 8).Draw(t, "weights"),
+			First:    rapid.IntRange(-9, 9).Draw(t, "first"),
+			ChunkMin: rapid.SampledFrom([]uint64{0, 1, 4096, 64 << 10}).Draw(t, "chunk min"),
+			ChunkMax: rapid.SampledFrom([]uint64{0, 64 << 10, 1 << 20}).Draw(t, "chunk max"),
+			MaxMsg:   rapid.SampledFrom([]uint64{0, 10 << 10, 1<<20 - 1}).Draw(t, "max msg"),
+		}
+		l, ops := build(t, c, pieces)
+
+		checkBytes(t, pieces, ops)
+		k := c.cutter()
+		for _, op := range ops {
+			require.LessOrEqual(t, op.Len, max(k.max, k.min))
+			if c.MaxMsg > 0 {
+				require.LessOrEqual(t, op.Len, c.MaxMsg)
+			}
+		}
+		checkParts(t, c, l, ops, max(k.max, k.min))
+	})
+}
+
+// checkBytes walks both lists side by side: the operations are the pieces, cut or merged.
+func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
+	var op Op
+	for _, p := range pieces {
+		for p.Len > 0 {
+			if op.Len == 0 {
+				require.NotEmpty(t, ops, "a byte is missing")
+				op, ops = ops[0], ops[1:]
+				require.NotZero(t, op.Len)
+			}
+			require.Equal(t, journey{p.Local, p.Remote, p.LRegion, p.RRegion}, journey{op.Local, op.Remote, op.LRegion, op.RRegion})
+			n := min(p.Len, op.Len)
+			p.Local, p.Remote, p.Len = p.Local+n, p.Remote+n, p.Len-n
+			op.Local, op.Remote, op.Len = op.Local+n, op.Remote+n, op.Len-n
+		}
+	}
+	require.Zero(t, op.Len)
+	require.Empty(t, ops, "a byte is there twice")
+}
+
+func checkParts(t *rapid.T, c Config, l Layout, ops []Op, item uint64) {
+	next, got := 0, make([]uint64, len(c.Weights))
+	var total uint64
+	for _, p := range l.Parts {
+		require.Equal(t, next, p.First)
+		require.Positive(t, p.Count)
+		require.Zero(t, got[p.Link], "one run for a link")
+		var bytes uint64
+		for _, op := range ops[p.First : p.First+p.Count] {
+			bytes += op.Len
+		}
+		require.Equal(t, bytes, p.Bytes)
+		next += p.Count
+		got[p.Link] = bytes
+		total += bytes
+	}
+	require.Equal(t, len(ops), next)
+	require.Equal(t, l.Bytes, total)
+
+	weights, sum := c.Weights, 0.0
+	if c.links0() {
+		weights = make([]uint64, len(weights))
+		for i := range weights {
+			weights[i] = 1
+		}
+	}
+	for _, w := range weights {
+		sum += float64(w)
+	}
+	for link, w := range weights {
+		if w == 0 {
+			require.Zero(t, got[link])
+		}
+		share := float64(total) * float64(w) / sum
+		require.InDelta(t, share, float64(got[link]), float64(item)+2, "link %d of %v", link, c.Weights)
+	}
+}
+
+// links0 says that no link has a weight.
+func (c Config) links0() bool {
+	for _, w := range c.Weights {
+		if w > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func TestHugeWeights(t *testing.T) {
+	l, _ := build(t, Config{Weights: []uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64}}, []Piece{{Len: 96 << 20}})
+	require.Len(t, l.Parts, 3)
+	for _, p := range l.Parts {
+		assert.EqualValues(t, 32<<20, p.Bytes)
+	}
+	assert.Equal(t, 64, bits.Len64(math.MaxUint64))
+}
+
+func TestCoalesce(t *testing.T) {
+	n := 0
+	require.NoError(t, Coalesce(1000, At(func(i int) Piece { return Piece{Local: uint64(i) * 8, Remote: uint64(i) * 8, Len: 8} }),
+		func(p Piece) error { n++; assert.EqualValues(t, 8000, p.Len); return nil }))
+	assert.Equal(t, 1, n)
+}
+
+func TestNothingAllocatedPerDescriptor(t *testing.T) {
+	at := At(func(i int) Piece { return Piece{Local: uint64(i) * 16384, Remote: uint64(i) * 16384, Len: 8192} })
+	dst := make([]Op, 10000)
+	c := Config{Weights: []uint64{1, 2}}
+	assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {
+		_, _ = c.Count(len(dst), at)
+		_ = c.Fill(dst, len(dst), at)
+	}), 20.0)
+}

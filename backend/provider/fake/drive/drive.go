@@ -1,0 +1,187 @@
+// Package drive lets Go tests post and poll through the ops table of fastpath/gr_provider.h, as the core would: under the
+// rail's lock, with contexts in C memory. One cgo call for each operation, so it is for tests only.
+package drive
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -I${SRCDIR}/../../../fastpath
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include "gr_provider.h"
+
+typedef struct { gr_ctx ctx; uint64_t id; } drive_ctx;
+
+static int drive_post(gr_rail *rail, void *ep, int kind, uint32_t n, const gr_seg *seg, uint64_t id)
+{
+    drive_ctx *c = calloc(1, sizeof(*c));
+    int rc;
+    if (!c)
+        return -ENOMEM;
+    c->id = id;
+    gr_rail_lock(rail);
+    if (kind == 2)
+        rc = rail->ops->send(rail, ep, (void *)seg->laddr, seg->len, seg->ldesc, &c->ctx);
+    else if (kind == 3)
+        rc = rail->ops->recv(rail, ep, (void *)seg->laddr, seg->len, seg->ldesc, &c->ctx);
+    else
+        rc = rail->ops->rma(rail, ep, kind, n, seg, &c->ctx);
+    gr_rail_unlock(rail);
+    if (rc)
+        free(c);
+    return rc;
+}
+
+static int drive_poll(gr_rail *rail, gr_comp *out, int max, uint64_t *ids)
+{
+    gr_rail_lock(rail);
+    int n = rail->ops->poll(rail, out, max);
+    gr_rail_unlock(rail);
+    for (int i = 0; i < n; i++) {
+        drive_ctx *c = (drive_ctx *)out[i].ctx;
+        ids[i] = c->id;
+        free(c);
+    }
+    return n;
+}
+
+static int drive_arm(gr_rail *rail)
+{
+    gr_rail_lock(rail);
+    int rc = rail->ops->arm(rail);
+    gr_rail_unlock(rail);
+    return rc;
+}
+
+static int drive_reg(gr_rail *rail, void *buf, size_t len, void **mr, void **desc)
+{
+    gr_rail_lock(rail);
+    int rc = rail->ops->reg(rail, buf, len, mr, desc);
+    gr_rail_unlock(rail);
+    return rc;
+}
+
+static void drive_unreg(gr_rail *rail, void *mr)
+{
+    gr_rail_lock(rail);
+    rail->ops->unreg(rail, mr);
+    gr_rail_unlock(rail);
+}
+
+static int drive_readable(int fd)
+{
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    return poll(&p, 1, 0);
+}
+*/
+import "C"
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// Operations, as in gr_provider.h.
+const (
+	Write = C.GR_WRITE
+	Read  = C.GR_READ
+	send  = 2
+	recv  = 3
+)
+
+// Seg is a gr_seg.
+type Seg struct {
+	Local, Remote, Len uint64
+	Desc               unsafe.Pointer
+	Key                uint64
+}
+
+// Comp is a gr_comp; ID is what the operation was posted with.
+type Comp struct {
+	ID  uint64
+	Err syscall.Errno // 0: success
+	Len uint64
+}
+
+// Rail drives one gr_rail.
+type Rail struct{ c *C.gr_rail }
+
+// New takes what provider.Rail.Core gives.
+func New(core unsafe.Pointer) Rail { return Rail{(*C.gr_rail)(core)} }
+
+// Alloc gives zeroed memory outside Go's heap, for the test's life and longer.
+func Alloc(n int) []byte {
+	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// Addr is the address of memory from Alloc.
+func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+
+// RMA posts one work request. The error is a syscall.Errno; EAGAIN: poll, then try again.
+func (r Rail) RMA(ep unsafe.Pointer, op int, id uint64, segs ...Seg) error {
+	return r.post(ep, op, id, segs)
+}
+
+// Send posts a message out of memory from Alloc.
+func (r Rail) Send(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer) error {
+	return r.post(ep, send, id, []Seg{{Local: Addr(buf), Len: uint64(len(buf)), Desc: desc}})
+}
+
+// Recv posts a receive buffer from Alloc.
+func (r Rail) Recv(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer) error {
+	return r.post(ep, recv, id, []Seg{{Local: Addr(buf), Len: uint64(len(buf)), Desc: desc}})
+}
+
+func (r Rail) post(ep unsafe.Pointer, kind int, id uint64, segs []Seg) error {
+	c := make([]C.gr_seg, len(segs)+1)
+	for i, s := range segs {
+		c[i] = C.gr_seg{laddr: C.uint64_t(s.Local), raddr: C.uint64_t(s.Remote), len: C.uint64_t(s.Len), ldesc: s.Desc, rkey: C.uint64_t(s.Key)}
+	}
+	rc := C.drive_post(r.c, ep, C.int(kind), C.uint32_t(len(segs)), &c[0], C.uint64_t(id))
+	runtime.KeepAlive(c)
+	return errno(rc)
+}
+
+// Poll takes up to max completions.
+func (r Rail) Poll(max int) ([]Comp, error) {
+	raw := make([]C.gr_comp, max)
+	ids := make([]C.uint64_t, max)
+	n := C.drive_poll(r.c, &raw[0], C.int(max), &ids[0])
+	if n < 0 {
+		return nil, errno(n)
+	}
+	out := make([]Comp, n)
+	for i := range out {
+		out[i] = Comp{ID: uint64(ids[i]), Err: syscall.Errno(raw[i].err), Len: uint64(raw[i].len)}
+	}
+	return out, nil
+}
+
+// Arm says whether the caller may block on WaitFD now.
+func (r Rail) Arm() bool { return C.drive_arm(r.c) == 0 }
+
+// WaitFD is the rail's descriptor, or -1.
+func (r Rail) WaitFD() int { return int(r.c.wait_fd) }
+
+// Readable says whether poll(2) finds WaitFD readable now.
+func (r Rail) Readable() bool { return C.drive_readable(r.c.wait_fd) > 0 }
+
+// Reg registers a message buffer of the core's.
+func (r Rail) Reg(buf []byte) (mr, desc unsafe.Pointer, err error) {
+	rc := C.drive_reg(r.c, unsafe.Pointer(&buf[0]), C.size_t(len(buf)), &mr, &desc)
+	return mr, desc, errno(rc)
+}
+
+// Unreg undoes Reg.
+func (r Rail) Unreg(mr unsafe.Pointer) { C.drive_unreg(r.c, mr) }
+
+func errno(rc C.int) error {
+	if rc == 0 {
+		return nil
+	}
+	return syscall.Errno(-rc)
+}

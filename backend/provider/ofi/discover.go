@@ -1,0 +1,224 @@
+package ofi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"gorail/backend/provider"
+)
+
+// entry is one fi_info in Go's terms.
+type entry struct {
+	provider, fabric, domain, nic string
+	protocol                      uint32
+	maxMsg                        uint64
+	bps                           uint64 // link speed, 0 = not told
+	src                           netip.Addr
+	pci                           string // "0000:3b:00.0" or ""
+
+	handle *handle        // keeps info alive
+	info   unsafe.Pointer // struct fi_info
+}
+
+// sockets says that the entry runs over the kernel's IP stack: it has an IP address and is no device on a bus.
+func (e *entry) sockets() bool { return e.src.IsValid() && e.nic == "" && e.pci == "" }
+
+// lister is what discover needs of a library; tests have their own.
+type lister interface {
+	Describe() string
+	// List gives the entries whose provider is exactly fabric, in libfabric's order.
+	List(fabric string) ([]*entry, error)
+}
+
+// nativeTCP are the names of libfabric's own tcp provider with RDM endpoints. 1.17 calls it net, and its "tcp" has only
+// the connected kind, so that the exact match in List leaves the layered tcp;ofi_rxm out.
+var nativeTCP = []string{"net", "tcp"}
+
+// discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
+func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
+	globs, err := parseGlobs(f.Devices)
+	if err != nil {
+		return nil, err
+	}
+	fabrics := f.Fabrics
+	if len(fabrics) == 0 {
+		fabrics = []string{"auto"}
+	}
+	var out []provider.Device
+	var reasons []string
+	for _, name := range fabrics {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var found []provider.Device
+		if name == "auto" {
+			found, err = discoverAuto(lib, sys, globs)
+		} else {
+			found, err = discoverFabric(lib, sys, globs, name)
+		}
+		if errors.Is(err, provider.ErrUnusable) {
+			return nil, err
+		}
+		if err != nil {
+			reasons = append(reasons, err.Error())
+		}
+		out = append(out, found...)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: option provider=%s: %s; %s", provider.ErrNoDevice, strings.Join(fabrics, ","),
+			strings.Join(reasons, "; "), lib.Describe())
+	}
+	return out, nil
+}
+
+// discoverAuto takes RDMA hardware where there is any, and sockets only where there is none: silently moving to a path a
+// tenth as fast is worse than an error that names the device.
+func discoverAuto(lib lister, sys fs.FS, globs globs) ([]provider.Device, error) {
+	hardware := rdmaDevices(sys)
+	if len(hardware) == 0 {
+		return discoverFabric(lib, sys, globs, "tcp")
+	}
+	var out []provider.Device
+	var reasons []string
+	for _, fabric := range []string{"efa", "cxi", "verbs;ofi_rxm"} {
+		var names []string
+		for _, h := range hardware {
+			if h.fabric == fabric {
+				names = append(names, h.name)
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		found, err := discoverFabric(lib, sys, globs, fabric)
+		if err != nil {
+			reasons = append(reasons, fmt.Sprintf("%s: %v", strings.Join(names, ","), err))
+		}
+		out = append(out, found...)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: %s; %s; install a libfabric with that provider, or set option provider=tcp to use sockets "+
+			"all the same", provider.ErrUnusable, strings.Join(reasons, "; "), lib.Describe())
+	}
+	return out, nil
+}
+
+// discoverFabric lists the devices of one named fabric that pass the globs.
+func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider.Device, error) {
+	names := []string{name}
+	if name == "tcp" {
+		names = nativeTCP
+	}
+	var entries []*entry
+	var failed error
+	for _, n := range names {
+		got, err := lib.List(n)
+		if err != nil {
+			failed = err
+		}
+		if entries = got; len(got) > 0 {
+			break
+		}
+	}
+	if len(entries) == 0 {
+		if failed == nil {
+			failed = errors.New("no endpoints of the kind FI_EP_RDM with FI_RMA and FI_MSG")
+		}
+		return nil, fmt.Errorf("fabric %q: %w", name, failed)
+	}
+	var out []provider.Device
+	var seen []string
+	for _, e := range oneEach(entries, sys) {
+		seen = append(seen, e.domain)
+		if globs.match(e.domain, e.nic) {
+			out = append(out, device(sys, e))
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("fabric %q: none of its devices (%s) is up and matches option devices=%s", name,
+			strings.Join(seen, ", "), globs)
+	}
+	slices.SortStableFunc(out, better)
+	return out, nil
+}
+
+// oneEach picks one entry per device: for sockets the IPv4 address, else a global IPv6 one; for hardware the flavour that
+// takes the largest messages (efa before efa-direct). Interfaces that are down are left out.
+func oneEach(entries []*entry, sys fs.FS) []*entry {
+	best := make(map[string]*entry)
+	var order []string
+	for _, e := range entries {
+		if e.sockets() && (!usableAddr(e.src) || !interfaceUp(sys, e.domain)) {
+			continue
+		}
+		old := best[e.domain]
+		if old == nil {
+			order = append(order, e.domain)
+		}
+		if old == nil || preferred(e, old) {
+			best[e.domain] = e
+		}
+	}
+	out := make([]*entry, 0, len(order))
+	for _, domain := range order {
+		out = append(out, best[domain])
+	}
+	return out
+}
+
+func usableAddr(a netip.Addr) bool {
+	return !a.IsLinkLocalUnicast() && !a.IsUnspecified() && !a.IsMulticast()
+}
+
+func preferred(e, old *entry) bool {
+	if e.sockets() {
+		return e.src.Is4() && !old.src.Is4()
+	}
+	return e.maxMsg > old.maxMsg
+}
+
+func device(sys fs.FS, e *entry) provider.Device {
+	d := provider.Device{
+		Provider: "ofi", Fabric: e.provider, Name: e.domain, Subnet: e.fabric, Hardware: !e.sockets(),
+		Mbps: e.bps / 1e6, NUMA: -1, Opaque: e,
+	}
+	if e.src.IsValid() {
+		d.Addr = e.src.String()
+		d.Loopback = e.src.IsLoopback()
+	}
+	switch {
+	case e.sockets():
+		d.NUMA = readNUMA(sys, "class/net/"+e.domain+"/device")
+		if d.Mbps == 0 {
+			d.Mbps = interfaceMbps(sys, e.domain)
+		}
+	case e.pci != "":
+		d.NUMA = readNUMA(sys, "bus/pci/devices/"+e.pci)
+	case e.provider == "shm":
+		d.Hardware, d.Loopback = false, true
+	}
+	return d
+}
+
+// better orders devices: those that leave the host first, then the faster, then by name.
+func better(a, b provider.Device) int {
+	switch {
+	case a.Loopback != b.Loopback:
+		if b.Loopback {
+			return -1
+		}
+		return 1
+	case a.Mbps != b.Mbps:
+		if a.Mbps > b.Mbps {
+			return -1
+		}
+		return 1
+	}
+	return strings.Compare(a.Name, b.Name)
+}

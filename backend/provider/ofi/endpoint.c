@@ -1,0 +1,119 @@
+/* Endpoints: one per peer where that is cheap and a fence, else one per rail that all peers share. */
+#include <rdma/fi_cm.h>
+#include <rdma/fi_errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "abi.h"
+#include "ofi.h"
+
+/* EFA: no CUDA calls and no detour through shared memory behind our back. Others don't know these: no harm. */
+static void set_options(struct fid_ep *ep)
+{
+    const bool no = false;
+    (void)fi_setopt(&ep->fid, FI_OPT_ENDPOINT, OFI_OPT_CUDA_API_PERMITTED, &no, sizeof(no));
+    (void)fi_setopt(&ep->fid, FI_OPT_ENDPOINT, OFI_OPT_SHARED_MEMORY_PERMITTED, &no, sizeof(no));
+}
+
+int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step)
+{
+    struct fid_ep *ep = NULL;
+    int rc;
+
+    *step = "fi_endpoint";
+    rc = fi_endpoint(rail->domain, rail->info, &ep, NULL);
+    if (rc)
+        return rc;
+    if (!rail->quirks.per_peer)
+        set_options(ep);
+    *step = "fi_ep_bind (address vector)";
+    rc = fi_ep_bind(ep, &rail->av->fid, 0);
+    if (!rc) {
+        *step = "fi_ep_bind (completion queue)";
+        rc = fi_ep_bind(ep, &rail->cq->fid, FI_SEND | FI_RECV);
+    }
+    if (!rc) {
+        *step = "fi_enable";
+        rc = fi_enable(ep);
+    }
+    if (rc) {
+        fi_close(&ep->fid);
+        return rc;
+    }
+    *out = ep;
+    return 0;
+}
+
+int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, const char **step)
+{
+    ofi_ep *ep = calloc(1, sizeof(*ep));
+    int rc = 0;
+
+    *step = "calloc";
+    if (!ep)
+        return -FI_ENOMEM;
+    ep->peer = FI_ADDR_NOTAVAIL;
+    ep->from = FI_ADDR_UNSPEC;
+    gr_rail_lock(&rail->base);
+    if (rail->shared)
+        ep->ep = rail->shared;
+    else
+        rc = ofi_ep_make(rail, &ep->ep, step);
+    if (!rc) {
+        *step = "fi_getname";
+        *addr_len = OFI_ADDR_MAX;
+        rc = fi_getname(&ep->ep->fid, addr, addr_len);
+        if (rc && !rail->shared)
+            fi_close(&ep->ep->fid);
+    }
+    if (!rc)
+        rail->open_eps++;
+    gr_rail_unlock(&rail->base);
+    if (rc) {
+        free(ep);
+        return ofi_errno(rc);
+    }
+    *out = ep;
+    return 0;
+}
+
+/* Implements fi_av_insert. addr has the length of this rail's own addresses. -EISCONN when there is a peer already. */
+int ofi_ep_connect(ofi_rail *rail, ofi_ep *ep, const void *addr)
+{
+    fi_addr_t peer = FI_ADDR_NOTAVAIL;
+    int rc;
+    gr_rail_lock(&rail->base);
+    if (ep->peer != FI_ADDR_NOTAVAIL) {
+        gr_rail_unlock(&rail->base);
+        return -FI_EISCONN;
+    }
+    rc = fi_av_insert(rail->av, addr, 1, &peer, 0, NULL);
+    if (rc == 1 && peer != FI_ADDR_NOTAVAIL) {
+        ep->peer = peer;
+        if (rail->caps.directed)
+            ep->from = peer;
+        rc = 0;
+    } else if (rc >= 0) {
+        rc = -FI_EADDRNOTAVAIL;
+    }
+    gr_rail_unlock(&rail->base);
+    return ofi_errno(rc);
+}
+
+/* Implements fi_close. What was posted comes out of the completion queue as ECANCELED, after this has returned. A shared
+ * endpoint stays: the caller must have seen the completions of everything that it posted through ep. */
+int ofi_ep_close(ofi_rail *rail, ofi_ep *ep)
+{
+    int rc = 0;
+    gr_rail_lock(&rail->base);
+    if (!rail->shared)
+        rc = fi_close(&ep->ep->fid);
+    if (!rc && ep->peer != FI_ADDR_NOTAVAIL)
+        (void)fi_av_remove(rail->av, &ep->peer, 1, 0);
+    if (!rc)
+        rail->open_eps--;
+    gr_rail_unlock(&rail->base);
+    if (!rc)
+        free(ep);
+    return ofi_errno(rc);
+}

@@ -1,0 +1,156 @@
+package ofi
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -I${SRCDIR}/../../fastpath
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "ofi.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"gorail/backend/provider"
+)
+
+// library is a loaded libfabric; it implements lister.
+type library struct {
+	path      string
+	lib       *C.ofi_lib
+	providers []string
+}
+
+// libraries holds what this process has loaded, by path. Nothing is ever unloaded; a failure is not remembered.
+var libraries struct {
+	sync.Mutex
+	byPath map[string]*library
+}
+
+// loadLibrary loads libfabric once. Implements dlopen, dlvsym and the first fi_getinfo; signal handlers and environment of
+// the process are the same afterwards (guard.c). The error wraps provider.ErrNoLibrary.
+func loadLibrary(path string) (*library, error) {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if l := libraries.byPath[path]; l != nil {
+		return l, nil
+	}
+	const room = 4096
+	buf := C.malloc(2 * room)
+	defer C.free(buf)
+	names, reason := (*C.char)(buf), (*C.char)(unsafe.Add(buf, room))
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	lib := C.ofi_load(cpath, names, room, reason, room)
+	if lib == nil {
+		return nil, fmt.Errorf("%w: libfabric %q: %s; install it (Debian: apt-get install libfabric1) or give its path "+
+			"in option libfabric_path", provider.ErrNoLibrary, path, C.GoString(reason))
+	}
+	l := &library{path: path, lib: lib, providers: strings.Fields(C.GoString(names))}
+	if libraries.byPath == nil {
+		libraries.byPath = make(map[string]*library)
+	}
+	libraries.byPath[path] = l
+	return l, nil
+}
+
+// Describe implements lister.
+func (l *library) Describe() string {
+	return fmt.Sprintf("libfabric %d.%d (%s; providers: %s)", l.lib.version>>16, l.lib.version&0xffff, l.path,
+		strings.Join(l.providers, " "))
+}
+
+// List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first, and where its
+// endpoints are shared by all peers for directed receives as well; less is taken where that isn't offered.
+func (l *library) List(fabric string) ([]*entry, error) {
+	const delivery, directed = C.OFI_WANT_DELIVERY, C.OFI_WANT_DIRECTED
+	got, err := l.listFirst(fabric, delivery, 0)
+	if err != nil || len(got) == 0 || quirksOf(got[0]).perPeer {
+		return got, err
+	}
+	if more, err := l.listFirst(fabric, delivery|directed, directed); err == nil && len(more) > 0 {
+		return more, nil
+	}
+	return got, nil
+}
+
+func (l *library) listFirst(fabric string, wants ...C.int) (got []*entry, err error) {
+	for _, want := range wants {
+		if got, err = l.list(fabric, want); err == nil && len(got) > 0 {
+			return got, nil
+		}
+	}
+	return got, err
+}
+
+func (l *library) list(fabric string, want C.int) ([]*entry, error) {
+	cname := C.CString(fabric)
+	defer C.free(unsafe.Pointer(cname))
+	var first *C.struct_fi_info
+	if rc := C.ofi_getinfo(l.lib, cname, want, &first); rc != 0 {
+		return nil, l.error(rc)
+	}
+	// The list lives while an entry, or a rail opened from one, does.
+	h := &handle{lib: l, first: unsafe.Pointer(first)}
+	runtime.AddCleanup(h, freeInfo, freeArg{l, h.first})
+	var out []*entry
+	for p := first; p != nil; p = p.next {
+		var d C.ofi_desc
+		C.ofi_describe(p, &d)
+		e := &entry{
+			provider: C.GoString(d.provider), fabric: C.GoString(d.fabric), domain: C.GoString(d.domain),
+			nic: C.GoString(d.nic), protocol: uint32(d.protocol), maxMsg: uint64(d.max_msg), bps: uint64(d.link_bps),
+			src: sockaddr(C.GoBytes(d.src, C.int(d.src_len))), handle: h, info: unsafe.Pointer(p),
+		}
+		if d.has_pci != 0 {
+			e.pci = fmt.Sprintf("%04x:%02x:%02x.%x", d.pci[0], d.pci[1], d.pci[2], d.pci[3])
+		}
+		// prov_name as a hint also brings layers over that provider ("net;ofi_rxm"): those are other fabrics.
+		if strings.EqualFold(e.provider, fabric) {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// handle owns one result of fi_getinfo.
+type handle struct {
+	lib   *library
+	first unsafe.Pointer
+}
+
+type freeArg struct {
+	lib   *library
+	first unsafe.Pointer
+}
+
+func freeInfo(a freeArg) { C.ofi_freeinfo(a.lib.lib, (*C.struct_fi_info)(a.first)) }
+
+// error turns a negative errno of libfabric into words. Implements fi_strerror.
+func (l *library) error(rc C.int) error {
+	return &Error{Errno: int(-rc), text: C.GoString(C.ofi_strerror(l.lib, -rc))}
+}
+
+func (l *library) has(fabric string) bool {
+	return slices.Contains(l.providers, strings.Split(fabric, ";")[0])
+}
+
+// sockaddr reads the IP address out of a struct sockaddr_in or sockaddr_in6; anything else gives the zero Addr.
+func sockaddr(b []byte) netip.Addr {
+	if len(b) < 2 {
+		return netip.Addr{}
+	}
+	switch family := *(*uint16)(unsafe.Pointer(&b[0])); {
+	case family == 2 && len(b) >= 8: // AF_INET
+		return netip.AddrFrom4([4]byte(b[4:8]))
+	case family == 10 && len(b) >= 24: // AF_INET6
+		return netip.AddrFrom16([16]byte(b[8:24]))
+	}
+	return netip.Addr{}
+}

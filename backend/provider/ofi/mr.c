@@ -1,0 +1,94 @@
+/* Memory registration. */
+#include <rdma/fi_errno.h>
+#include <string.h>
+
+#include "abi.h"
+#include "ofi.h"
+
+/* Registers one range; the caller holds the lock. Implements fi_mr_regattr, and fi_mr_bind and fi_mr_enable where regions
+ * belong to an endpoint (the key is valid only after that). */
+static int reg(ofi_rail *rail, void *addr, size_t len, uint64_t access, uint64_t key, struct fid_mr **out)
+{
+    struct iovec iov = { .iov_base = addr, .iov_len = len };
+    union ofi_mr_attr attr;
+    struct fid_mr *mr = NULL;
+    int rc;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.v.mr_iov = &iov;
+    attr.v.iov_count = 1;
+    attr.v.access = access;
+    attr.v.requested_key = key;
+    attr.v.iface = FI_HMEM_SYSTEM;
+    rc = fi_mr_regattr(rail->domain, &attr.v, 0, &mr);
+    if (rc)
+        return rc;
+    if (rail->caps.endpoint_mr) {
+        rc = fi_mr_bind(mr, &rail->shared->fid, 0);
+        if (!rc)
+            rc = fi_mr_enable(mr);
+    }
+    if (!rc && fi_mr_key(mr) == FI_KEY_NOTAVAIL)
+        rc = -FI_ENOKEY;
+    if (rc) {
+        fi_close(&mr->fid);
+        return rc;
+    }
+    *out = mr;
+    return 0;
+}
+
+int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
+                void **desc)
+{
+    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    int rc;
+    gr_rail_lock(&rail->base);
+    rc = reg(rail, (void *)(uintptr_t)addr, len, access, rail->caps.prov_key ? 0 : key, out);
+    if (!rc) {
+        *out_key = fi_mr_key(*out);
+        *desc = fi_mr_desc(*out);
+        rail->open_mrs++;
+    }
+    gr_rail_unlock(&rail->base);
+    return ofi_errno(rc);
+}
+
+int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr)
+{
+    int rc;
+    gr_rail_lock(&rail->base);
+    rc = fi_close(&mr->fid);
+    if (!rc)
+        rail->open_mrs--;
+    gr_rail_unlock(&rail->base);
+    return ofi_errno(rc);
+}
+
+/* The core's message buffers, never reached by peers. Only where the fabric wants descriptors is there anything to do.
+ * Keys, where we choose them, come from the top of the key space downwards, past those in use. */
+int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    struct fid_mr *out = NULL;
+    int rc = -FI_ENOKEY;
+
+    *mr = *desc = NULL;
+    if (!rail->caps.local_desc)
+        return 0;
+    for (int tries = 0; tries < 64 && rc == -FI_ENOKEY; tries++)
+        rc = reg(rail, buf, len, FI_SEND | FI_RECV, rail->caps.prov_key ? 0 : rail->own_key--, &out);
+    if (rc)
+        return ofi_errno(rc);
+    rail->open_mrs++;
+    *mr = out;
+    *desc = fi_mr_desc(out);
+    return 0;
+}
+
+void ofi_own_unreg(gr_rail *base, void *mr)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    if (mr && fi_close(&((struct fid_mr *)mr)->fid) == 0)
+        rail->open_mrs--;
+}

@@ -1,0 +1,121 @@
+/* The C half of the libfabric provider, as its Go files and its own C files see it.
+ *
+ * One file per noun: guard.c (the host process round dlopen), loader.c (the library), info.c (what it offers),
+ * rail.c (an opened device), endpoint.c, mr.c and ops.c (posting and polling, the ops table of gr_provider.h).
+ * libfabric is never linked: five symbols come from dlvsym, all else from the ops tables in its objects.
+ */
+#ifndef GORAIL_OFI_H
+#define GORAIL_OFI_H
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+
+#include "gr_provider.h"
+
+/* A loaded libfabric. It stays loaded and is never freed: its threads and atexit handlers may outlive us. */
+typedef struct ofi_lib {
+    void *dl;
+    uint32_t version; /* fi_version() */
+    uint32_t api;     /* what we ask for: min(version, newest we know) */
+    int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **);
+    void (*freeinfo)(struct fi_info *);
+    struct fi_info *(*dupinfo)(const struct fi_info *);
+    int (*fabric)(struct fi_fabric_attr *, struct fid_fabric **, void *);
+    const char *(*strerror)(int);
+} ofi_lib;
+
+/* dlopen, dlvsym and the first fi_getinfo, which starts all providers (60-120 ms), with the host process guarded.
+ * Names of the providers come back in names, separated by spaces. NULL: the reason is in err. One caller at a time. */
+ofi_lib *ofi_load(const char *path, char *names, size_t names_len, char *err, size_t err_len);
+
+/* State of the process that loading must not change. Between begin and end no other thread may be in here. */
+typedef struct ofi_guard {
+    struct { unsigned char raw[64]; int ok; } act[65];
+    int set_env[2];
+} ofi_guard;
+void ofi_guard_begin(ofi_guard *guard);
+void ofi_guard_end(ofi_guard *guard);
+
+/* What is asked of a provider beyond FI_EP_RDM, FI_RMA and FI_MSG. */
+enum { OFI_WANT_DELIVERY = 1, OFI_WANT_DIRECTED = 2 };
+
+/* Implements fi_getinfo; prov is the provider's full name. The list belongs to the caller (lib->freeinfo). */
+int ofi_getinfo(ofi_lib *lib, const char *prov, int want, struct fi_info **list);
+
+void ofi_freeinfo(ofi_lib *lib, struct fi_info *list);
+const char *ofi_strerror(ofi_lib *lib, int err);
+
+/* One entry of a list, flattened for Go; the pointers live as long as the entry. */
+typedef struct ofi_desc {
+    const char *provider, *fabric, *domain, *nic;
+    const void *src;
+    size_t src_len;
+    uint32_t protocol;
+    uint64_t max_msg;
+    uint64_t link_bps;
+    int has_pci;
+    unsigned pci[4]; /* domain, bus, device, function */
+} ofi_desc;
+void ofi_describe(const struct fi_info *info, ofi_desc *out);
+
+/* Deviations of a provider that no attribute tells (quirks.go). */
+typedef struct ofi_quirks {
+    uint8_t per_peer;   /* an endpoint for each peer, and closing it is a fence; else one endpoint for all */
+    uint8_t no_trywait; /* fi_trywait never lets the caller block */
+} ofi_quirks;
+
+typedef struct ofi_caps {
+    uint8_t delivery, virt_addr, prov_key, local_desc, endpoint_mr, directed;
+    uint64_t key_size, max_send, inject;
+} ofi_caps;
+
+/* An opened device. base comes first: gr_rail * and ofi_rail * are the same address. base.mu guards all of it. */
+typedef struct ofi_rail {
+    gr_rail base;
+    ofi_lib *lib;
+    struct fi_info *info; /* borrowed from Go for the rail's life */
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_av *av;
+    struct fid_cq *cq;
+    struct fid_ep *shared; /* the endpoint of all peers, or NULL */
+    ofi_caps caps;
+    ofi_quirks quirks;
+    uint64_t write_flags, send_flags;
+    uint64_t own_key; /* next key for memory of the core's own, downwards */
+    uint32_t cq_size;
+    uint32_t open_eps, open_mrs;
+} ofi_rail;
+
+/* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. */
+int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, ofi_rail **out, const char **step);
+/* -EBUSY while endpoints or regions are open; the rail is then still whole. */
+int ofi_rail_close(ofi_rail *rail);
+
+/* The `ep` of the ops table: one peer. */
+typedef struct ofi_ep {
+    struct fid_ep *ep;
+    fi_addr_t peer; /* where operations go; FI_ADDR_NOTAVAIL until connected */
+    fi_addr_t from; /* whose messages are received */
+} ofi_ep;
+
+enum { OFI_ADDR_MAX = 256 };
+
+/* fi_endpoint, fi_ep_bind, fi_enable, fi_getname; addr takes OFI_ADDR_MAX bytes. Takes the rail's lock, as all below. */
+int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, const char **step);
+int ofi_ep_connect(ofi_rail *rail, ofi_ep *ep, const void *addr);
+int ofi_ep_close(ofi_rail *rail, ofi_ep *ep);
+/* For rail.c: an enabled endpoint; the caller holds the lock. */
+int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step);
+
+int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
+                void **desc);
+int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr);
+
+extern const gr_rail_ops ofi_ops;
+
+/* A negative errno from what libfabric returned: its own codes (256 and up) become the nearest errno. */
+int ofi_errno(long rc);
+
+#endif

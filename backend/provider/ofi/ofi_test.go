@@ -1,0 +1,67 @@
+package ofi
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+)
+
+// testLibrary lets the same tests run with another libfabric: GORAIL_TEST_LIBFABRIC=/path/libfabric.so.1.
+func testLibrary() string { return os.Getenv("GORAIL_TEST_LIBFABRIC") }
+
+func TestMissingLibrary(t *testing.T) {
+	_, err := New(Options{LibraryPath: "/nonexistent/libfabric.so.1"}).Discover(context.Background(), provider.Filter{})
+	require.ErrorIs(t, err, provider.ErrNoLibrary)
+	for _, part := range []string{"/nonexistent/libfabric.so.1", "libfabric1", "libfabric_path", "No such file"} {
+		require.ErrorContains(t, err, part)
+	}
+}
+
+func TestNotLibfabric(t *testing.T) {
+	_, err := New(Options{LibraryPath: "libm.so.6"}).Discover(context.Background(), provider.Filter{})
+	require.ErrorIs(t, err, provider.ErrNoLibrary)
+	require.ErrorContains(t, err, "fi_getinfo@FABRIC_1.3")
+}
+
+func TestOpenForeignDevice(t *testing.T) {
+	_, err := New(Options{}).Open(provider.Device{Fabric: "net", Name: "lo"})
+	require.ErrorIs(t, err, provider.ErrNoDevice)
+}
+
+func TestUnknownFabric(t *testing.T) {
+	p := New(Options{LibraryPath: testLibrary()})
+	_, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"nosuch"}})
+	require.ErrorIs(t, err, provider.ErrNoDevice)
+	require.ErrorContains(t, err, `"nosuch"`)
+	require.ErrorContains(t, err, "providers:")
+}
+
+// The second engine of a process must not pay for libfabric's start again.
+func TestSecondOpenIsQuick(t *testing.T) {
+	newSide(t, "tcp", 1)
+	start := time.Now()
+	newSide(t, "tcp", 1)
+	require.Less(t, time.Since(start), 30*time.Millisecond)
+}
+
+func TestCapsOfTCP(t *testing.T) {
+	a := newSide(t, "tcp", 1)
+	c := a.rail.Caps()
+	require.True(t, c.DeliveryComplete)
+	require.True(t, c.Ordered)
+	require.True(t, c.CanFence)
+	require.False(t, c.ProviderKeys)
+	require.Equal(t, 8, c.KeySize)
+	require.Equal(t, uint64(1), a.mr.Key())
+	require.Positive(t, c.TxDepth)
+	require.GreaterOrEqual(t, a.d.WaitFD(), 0)
+	d := a.rail.Device()
+	require.True(t, d.Loopback)
+	require.Equal(t, "127.0.0.1", d.Addr)
+	t.Logf("%+v %+v", d, c)
+}

@@ -1,0 +1,125 @@
+/* Posting and polling: the ops table. The core holds the rail's lock round every call here. */
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <string.h>
+
+#include "abi.h"
+#include "ofi.h"
+
+int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);
+void ofi_own_unreg(gr_rail *base, void *mr);
+
+/* Implements fi_writemsg (FI_DELIVERY_COMPLETE where offered) and fi_readmsg. */
+static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    ofi_ep *ep = opaque;
+    struct iovec local[GR_MAX_IOV];
+    struct fi_rma_iov remote[GR_MAX_IOV];
+    void *desc[GR_MAX_IOV];
+    union ofi_msg_rma msg;
+
+    if (n == 0 || n > base->iov_limit)
+        return -FI_EINVAL;
+    if (ep->peer == FI_ADDR_NOTAVAIL)
+        return -FI_ENOTCONN;
+    for (uint32_t i = 0; i < n; i++) {
+        local[i] = (struct iovec){ .iov_base = (void *)(uintptr_t)seg[i].laddr, .iov_len = seg[i].len };
+        remote[i] = (struct fi_rma_iov){ .addr = seg[i].raddr, .len = seg[i].len, .key = seg[i].rkey };
+        desc[i] = seg[i].ldesc;
+    }
+    msg.v = (struct fi_msg_rma){
+        .msg_iov = local, .desc = desc, .iov_count = n, .addr = ep->peer,
+        .rma_iov = remote, .rma_iov_count = n, .context = ctx,
+    };
+    return ofi_errno(op == GR_READ ? fi_readmsg(ep->ep, &msg.v, FI_COMPLETION)
+                                   : fi_writemsg(ep->ep, &msg.v, rail->write_flags));
+}
+
+/* Implements fi_sendmsg. */
+static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    ofi_ep *ep = opaque;
+    struct iovec iov = { .iov_base = buf, .iov_len = len };
+    union ofi_msg msg;
+
+    if (ep->peer == FI_ADDR_NOTAVAIL)
+        return -FI_ENOTCONN;
+    msg.v = (struct fi_msg){ .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = ep->peer, .context = ctx };
+    return ofi_errno(fi_sendmsg(ep->ep, &msg.v, rail->send_flags));
+}
+
+/* Implements fi_recv. */
+static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
+{
+    ofi_ep *ep = opaque;
+    (void)base;
+    return ofi_errno(fi_recv(ep->ep, buf, len, desc, ep->from, ctx));
+}
+
+/* Takes the failed completion at the head of the queue. Only op_context, err and prov_errno are dependable in it. */
+static int poll_error(ofi_rail *rail, gr_comp *out)
+{
+    union ofi_cq_err e;
+    ssize_t rc;
+    memset(&e, 0, sizeof(e));
+    rc = fi_cq_readerr(rail->cq, &e.v, 0);
+    if (rc < 0)
+        return rc == -FI_EAGAIN ? 0 : ofi_errno(rc);
+    if (rc == 0 || !e.v.op_context)
+        return 0;
+    *out = (gr_comp){ .ctx = e.v.op_context, .err = e.v.err ? -ofi_errno(-e.v.err) : FI_EIO, .prov_err = e.v.prov_errno };
+    return 1;
+}
+
+/* Implements fi_cq_read and fi_cq_readerr. Bounded: at most max completions and max calls. */
+static int poll_cq(gr_rail *base, gr_comp *out, int max)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    struct fi_cq_msg_entry entry[64];
+    int n = 0;
+
+    for (int calls = 0; n < max && calls < max; calls++) {
+        int want = max - n < 64 ? max - n : 64;
+        ssize_t rc = fi_cq_read(rail->cq, entry, (size_t)want);
+        if (rc == -FI_EAGAIN)
+            break;
+        if (rc == -FI_EAVAIL) {
+            int got = poll_error(rail, &out[n]);
+            if (got < 0)
+                return n ? n : got;
+            n += got;
+            continue;
+        }
+        if (rc < 0)
+            return n ? n : ofi_errno(rc);
+        for (ssize_t i = 0; i < rc; i++)
+            if (entry[i].op_context)
+                out[n++] = (gr_comp){ .ctx = entry[i].op_context, .len = entry[i].len };
+        if (rc < want)
+            break;
+    }
+    return n;
+}
+
+/* Implements fi_trywait. Without it an edge-triggered wait_fd is enough after an empty poll: an event that came in
+ * between is an edge that epoll has kept. */
+static int arm(gr_rail *base)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    struct fid *fid = &rail->cq->fid;
+    if (rail->quirks.no_trywait || base->wait_fd < 0)
+        return 0;
+    return fi_trywait(rail->fabric, &fid, 1) == 0 ? 0 : 1;
+}
+
+const gr_rail_ops ofi_ops = {
+    .rma = rma,
+    .send = send_msg,
+    .recv = recv_msg,
+    .poll = poll_cq,
+    .arm = arm,
+    .reg = ofi_own_reg,
+    .unreg = ofi_own_unreg,
+};

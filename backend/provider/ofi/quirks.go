@@ -1,0 +1,41 @@
+package ofi
+
+// protoXNET is FI_PROTO_XNET, the wire protocol of libfabric's own tcp provider: called "net" in 1.17, "tcp" in 2.x.
+const protoXNET = 25
+
+// quirks are facts about a provider that none of libfabric's attributes tells.
+type quirks struct {
+	// perPeer: an endpoint is cheap (22 KiB, one descriptor, 0.02 ms) and closing the one of a peer ends that peer's access
+	// cleanly, 40 of 40 times in mid-stream. Elsewhere an endpoint is a hardware queue or 70 MiB (rxm), and closing one in
+	// mid-stream crashes (rxm) or is untested: one endpoint for all peers, and no fence.
+	perPeer bool
+	// noTrywait: fi_trywait never resets the queue's signal, so that waiting takes 100 % of a core.
+	noTrywait bool
+}
+
+// quirkTable is looked through in order; the first match counts. Matching is by wire protocol where possible.
+var quirkTable = []struct {
+	reason string
+	match  func(*entry) bool
+	quirks quirks
+}{
+	{
+		"net of libfabric 1.17: fi_trywait leaves the signal set; an edge-triggered wait after an empty poll works",
+		func(e *entry) bool { return e.protocol == protoXNET && e.provider == "net" },
+		quirks{perPeer: true, noTrywait: true},
+	},
+	{
+		"tcp of libfabric 2.x: the same protocol, fi_trywait mended",
+		func(e *entry) bool { return e.protocol == protoXNET && e.provider == "tcp" },
+		quirks{perPeer: true},
+	},
+}
+
+func quirksOf(e *entry) quirks {
+	for _, q := range quirkTable {
+		if q.match(e) {
+			return q.quirks
+		}
+	}
+	return quirks{}
+}

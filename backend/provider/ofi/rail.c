@@ -1,0 +1,162 @@
+/* Opens and closes a device: fabric, domain, address vector, completion queue. */
+#include <rdma/fi_errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi.h"
+#include "ofi.h"
+
+/* Completions that may wait to be read, over all peers. The tcp family grows its queue by itself; hardware doesn't, and
+ * overrunning it is fatal there, so we ask for a lot and take what is given. */
+enum { CQ_MAX = 65536, CQ_MIN = 1024 };
+
+static int open_cq(ofi_rail *rail)
+{
+    static const enum fi_wait_obj waits[] = { FI_WAIT_FD, FI_WAIT_NONE };
+    int rc = -FI_ENOSYS;
+    for (int w = 0; w < 2; w++) {
+        for (uint32_t size = rail->quirks.per_peer ? CQ_MAX / 4 : CQ_MAX; size >= CQ_MIN; size /= 2) {
+            union ofi_cq_attr attr;
+            memset(&attr, 0, sizeof(attr));
+            attr.v.size = size;
+            attr.v.format = FI_CQ_FORMAT_MSG;
+            attr.v.wait_obj = waits[w];
+            rc = fi_cq_open(rail->domain, &attr.v, &rail->cq, NULL);
+            if (rc == 0) {
+                int fd = -1;
+                if (waits[w] == FI_WAIT_FD && fi_control(&rail->cq->fid, FI_GETWAIT, &fd) == 0)
+                    rail->base.wait_fd = fd;
+                rail->cq_size = size;
+                return 0;
+            }
+            rail->cq = NULL;
+            if (rc == -FI_ENOSYS || rc == -FI_EOPNOTSUPP)
+                break; /* the wait object, not the size */
+        }
+    }
+    return rc;
+}
+
+static int open_objects(ofi_rail *rail, const char **step)
+{
+    union ofi_av_attr av;
+    int rc;
+
+    *step = "fi_fabric";
+    rc = rail->lib->fabric(rail->info->fabric_attr, &rail->fabric, NULL);
+    if (rc)
+        return rc;
+    *step = "fi_domain";
+    rc = fi_domain(rail->fabric, rail->info, &rail->domain, NULL);
+    if (rc)
+        return rc;
+    *step = "fi_av_open";
+    memset(&av, 0, sizeof(av));
+    av.v.type = FI_AV_UNSPEC;
+    rc = fi_av_open(rail->domain, &av.v, &rail->av, NULL);
+    if (rc)
+        return rc;
+    *step = "fi_cq_open";
+    rc = open_cq(rail);
+    if (rc)
+        return rc;
+    return rail->quirks.per_peer ? 0 : ofi_ep_make(rail, &rail->shared, step);
+}
+
+static uint32_t clamp32(uint64_t v, uint32_t most)
+{
+    return v < most ? (uint32_t)v : most;
+}
+
+/* Messages may be smaller than RMA (efa-direct: MTU and 1 GB); 2.x tells each size when asked. */
+static uint64_t size_option(ofi_rail *rail, int option, uint64_t fallback)
+{
+    size_t value = 0, len = sizeof(value);
+    if (!rail->shared || fi_getopt(&rail->shared->fid, FI_OPT_ENDPOINT, option, &value, &len) || !value)
+        return fallback;
+    return value < fallback ? value : fallback;
+}
+
+static void fill_caps(ofi_rail *rail)
+{
+    const struct fi_info *info = rail->info;
+    const struct fi_domain_attr *dom = info->domain_attr;
+    uint64_t iov = info->tx_attr->iov_limit;
+
+    rail->caps.virt_addr = (dom->mr_mode & FI_MR_VIRT_ADDR) != 0;
+    rail->caps.prov_key = (dom->mr_mode & FI_MR_PROV_KEY) != 0;
+    rail->caps.local_desc = (dom->mr_mode & FI_MR_LOCAL) != 0;
+    rail->caps.endpoint_mr = (dom->mr_mode & FI_MR_ENDPOINT) != 0;
+    rail->caps.directed = (info->caps & FI_DIRECTED_RECV) != 0 && rail->shared;
+    rail->caps.delivery = (info->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0;
+    rail->caps.key_size = dom->mr_key_size ? dom->mr_key_size : sizeof(uint64_t);
+    rail->caps.inject = info->tx_attr->inject_size;
+    rail->caps.max_send = size_option(rail, OFI_OPT_MAX_MSG_SIZE, info->ep_attr->max_msg_size);
+
+    rail->own_key = rail->caps.key_size >= 8 ? UINT64_MAX - 1 : (UINT64_C(1) << (8 * rail->caps.key_size)) - 1;
+    rail->write_flags = FI_COMPLETION | (rail->caps.delivery ? FI_DELIVERY_COMPLETE : 0);
+    rail->send_flags = rail->write_flags;
+
+    if (info->tx_attr->rma_iov_limit < iov)
+        iov = info->tx_attr->rma_iov_limit;
+    rail->base.iov_limit = clamp32(iov ? iov : 1, GR_MAX_IOV);
+    rail->base.tx_depth = clamp32(info->tx_attr->size, rail->cq_size);
+    rail->base.rx_depth = clamp32(info->rx_attr->size, rail->cq_size);
+    rail->base.max_msg = size_option(rail, OFI_OPT_MAX_RMA_SIZE, info->ep_attr->max_msg_size);
+    rail->base.msg_size = clamp32(rail->caps.max_send, UINT32_MAX);
+    rail->base.ordered = (info->tx_attr->msg_order & info->rx_attr->msg_order & FI_ORDER_SAW) != 0;
+}
+
+/* Ours is the reverse of the order of opening; a queue closes only when nothing is bound to it. */
+static int close_objects(ofi_rail *rail)
+{
+    struct fid *const order[] = {
+        rail->shared ? &rail->shared->fid : NULL, rail->cq ? &rail->cq->fid : NULL, rail->av ? &rail->av->fid : NULL,
+        rail->domain ? &rail->domain->fid : NULL, rail->fabric ? &rail->fabric->fid : NULL,
+    };
+    int first = 0;
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        int rc = order[i] ? fi_close(order[i]) : 0;
+        if (rc && !first)
+            first = rc;
+    }
+    return first;
+}
+
+int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, ofi_rail **out, const char **step)
+{
+    ofi_rail *rail = calloc(1, sizeof(*rail));
+    int rc;
+    *step = "calloc";
+    if (!rail)
+        return -FI_ENOMEM;
+    gr_rail_init(&rail->base, &ofi_ops);
+    rail->lib = lib;
+    rail->info = info;
+    rail->quirks = *quirks;
+    rc = open_objects(rail, step);
+    if (rc) {
+        close_objects(rail);
+        pthread_mutex_destroy(&rail->base.mu);
+        free(rail);
+        return ofi_errno(rc);
+    }
+    fill_caps(rail);
+    *out = rail;
+    return 0;
+}
+
+int ofi_rail_close(ofi_rail *rail)
+{
+    int rc;
+    gr_rail_lock(&rail->base);
+    if (rail->open_eps || rail->open_mrs) {
+        gr_rail_unlock(&rail->base);
+        return -FI_EBUSY;
+    }
+    rc = close_objects(rail);
+    gr_rail_unlock(&rail->base);
+    pthread_mutex_destroy(&rail->base.mu);
+    free(rail);
+    return ofi_errno(rc);
+}

@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+)
+
+// A blob is: 'G' 'R', a letter for the kind, the version, CBOR, CRC-32C (big endian) of all before it.
+const (
+	kindConn   = 'C'
+	kindRegion = 'M'
+	headLen    = 4
+	sumLen     = 4
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// RailOffer is one rail in a connection blob: enough to pair rails, nothing that changes.
+type RailOffer struct {
+	_        struct{} `cbor:",toarray"`
+	Index    uint8    // the engine's own number of the rail
+	Fabric   string   // as provider.Device
+	Subnet   string   // as provider.Device
+	Name     string   // as provider.Device
+	Loopback bool     // reachable only from the same network namespace
+	Mbps     uint64   // 0 = unknown
+}
+
+// ConnBlob is what an engine tells its peers through NIXL's metadata. It doesn't change in the engine's life.
+type ConnBlob struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32   // set by Encode
+	Engine  EngineID
+	Agent   string // any bytes
+	Boot    string // boot id of the host
+	NetNS   uint64 // inode of the network namespace
+	PID     uint32
+	Token   Token
+	Control []string // "ip:port", best first
+	Rails   []RailOffer
+}
+
+// RegionBlob is the public part of a registration: it names the range and nothing that changes.
+type RegionBlob struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32   // set by Encode
+	Engine  EngineID
+	Addr    uint64
+	Len     uint64 // bytes
+	Dev     uint64
+	Mem     int32 // nixl_mem_t
+}
+
+// Encode gives the blob's bytes: the same for the same fields. ErrLimit or ErrFormat for fields that DecodeConn would refuse.
+func (b ConnBlob) Encode() ([]byte, error) {
+	b.Version = Version
+	return seal(kindConn, &b)
+}
+
+// DecodeConn reads a connection blob. ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
+func DecodeConn(data []byte) (ConnBlob, error) {
+	var b ConnBlob
+	if err := open(kindConn, data, &b); err != nil {
+		return ConnBlob{}, fmt.Errorf("connection blob: %w", err)
+	}
+	return b, nil
+}
+
+// Encode gives the blob's bytes, a pure function of the fields.
+func (b RegionBlob) Encode() ([]byte, error) {
+	b.Version = Version
+	return seal(kindRegion, &b)
+}
+
+// DecodeRegion reads a region blob. ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
+func DecodeRegion(data []byte) (RegionBlob, error) {
+	var b RegionBlob
+	if err := open(kindRegion, data, &b); err != nil {
+		return RegionBlob{}, fmt.Errorf("region blob: %w", err)
+	}
+	return b, nil
+}
+
+func (b *ConnBlob) check() error {
+	if b.Version != Version {
+		return fmt.Errorf("%w: %d, here %d", ErrVersion, b.Version, Version)
+	}
+	err := firstError(limit("agent name", len(b.Agent), MaxName), limit("boot id", len(b.Boot), MaxText),
+		limit("control addresses", len(b.Control), MaxControl), limit("rails", len(b.Rails), MaxRails))
+	if err != nil {
+		return err
+	}
+	for _, a := range b.Control {
+		if _, err := netip.ParseAddrPort(a); err != nil {
+			return fmt.Errorf("%w: control address %q: want ip:port", ErrFormat, a)
+		}
+	}
+	var seen [256]bool
+	for _, r := range b.Rails {
+		if seen[r.Index] {
+			return fmt.Errorf("%w: rail %d appears twice", ErrFormat, r.Index)
+		}
+		seen[r.Index] = true
+		for _, text := range []string{r.Fabric, r.Subnet, r.Name} {
+			if err := limit("text of a rail", len(text), MaxText); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *RegionBlob) check() error {
+	if b.Version != Version {
+		return fmt.Errorf("%w: %d, here %d", ErrVersion, b.Version, Version)
+	}
+	if b.Addr+b.Len < b.Addr {
+		return fmt.Errorf("%w: %d bytes at %#x run past the end of the address space", ErrFormat, b.Len, b.Addr)
+	}
+	return nil
+}
+
+// seal frames an encoded blob.
+func seal(kind byte, v checked) ([]byte, error) {
+	body, err := marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	out := append([]byte{'G', 'R', kind, Version}, body...)
+	if err := limit("bytes of the blob", len(out)+sumLen, MaxBlob); err != nil {
+		return nil, err
+	}
+	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out, castagnoli)), nil
+}
+
+// open checks a blob's frame and decodes it. The checksum comes before the version, so that a flipped bit is called that.
+func open(kind byte, data []byte, v checked) error {
+	if err := limit("bytes", len(data), MaxBlob); err != nil {
+		return err
+	}
+	if len(data) < headLen+sumLen {
+		return fmt.Errorf("%w: %d bytes are too few", ErrFormat, len(data))
+	}
+	body, sum := data[:len(data)-sumLen], binary.BigEndian.Uint32(data[len(data)-sumLen:])
+	if crc32.Checksum(body, castagnoli) != sum {
+		return ErrCorrupt
+	}
+	if data[0] != 'G' || data[1] != 'R' || data[2] != kind {
+		return fmt.Errorf("%w: starts with %q", ErrKind, data[:3])
+	}
+	if data[3] != Version {
+		return fmt.Errorf("%w: %d, here %d", ErrVersion, data[3], Version)
+	}
+	return unmarshal(body[headLen:], v)
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package wire
+
+import "fmt"
+
+// A frame's version is for the reader's own policy (answer with a Reject), so the checks below leave it alone.
+
+func (*Challenge) check() error { return nil }
+func (*Revoked) check() error   { return nil }
+func (*Ping) check() error      { return nil }
+func (*Pong) check() error      { return nil }
+
+func (f *Hello) check() error {
+	return firstError(limit("agent name", len(f.Agent), MaxName), checkOffers(f.Offers))
+}
+
+func (f *Welcome) check() error {
+	return firstError(limit("agent name", len(f.Agent), MaxName), checkOffers(f.Offers))
+}
+
+func (f *Reject) check() error { return limit("text", len(f.Text), MaxText) }
+func (f *Bye) check() error    { return limit("text", len(f.Text), MaxText) }
+func (f *Fence) check() error  { return limit("endpoint address", len(f.Addr), MaxAddr) }
+func (f *Fenced) check() error { return limit("endpoint address", len(f.Addr), MaxAddr) }
+func (f *Revoke) check() error { return limit("regions", len(f.Regions), MaxRevoke) }
+
+func (f *KeysReq) check() error {
+	if err := limit("ranges", len(f.Ranges), MaxRanges); err != nil {
+		return err
+	}
+	for _, r := range f.Ranges {
+		if r.Addr+r.Len < r.Addr {
+			return fmt.Errorf("%w: %d bytes at %#x run past the end of the address space", ErrFormat, r.Len, r.Addr)
+		}
+	}
+	return nil
+}
+
+func (f *Keys) check() error {
+	if err := limit("entries", len(f.Entries), MaxRanges); err != nil {
+		return err
+	}
+	for _, e := range f.Entries {
+		if err := limit("rails of a region", len(e.Rails), MaxKeyRails); err != nil {
+			return err
+		}
+		if !e.Known && (e.Region != 0 || e.Gen != 0 || len(e.Rails) != 0) {
+			return fmt.Errorf("%w: keys of an unknown region", ErrFormat)
+		}
+	}
+	return nil
+}
+
+func checkOffers(offers []EndpointOffer) error {
+	if err := limit("offers", len(offers), MaxRails); err != nil {
+		return err
+	}
+	for _, o := range offers {
+		if err := limit("endpoint address", len(o.Addr), MaxAddr); err != nil {
+			return err
+		}
+	}
+	return nil
+}

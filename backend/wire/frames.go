@@ -1,0 +1,239 @@
+package wire
+
+import "fmt"
+
+// FrameType is the byte that says what a frame's body is.
+type FrameType uint8
+
+// The types of frames.
+const (
+	TypeChallenge FrameType = iota + 1
+	TypeHello
+	TypeWelcome
+	TypeReject
+	TypeKeysReq
+	TypeKeys
+	TypeRevoke
+	TypeRevoked
+	TypePing
+	TypePong
+	TypeFence
+	TypeFenced
+	TypeBye
+)
+
+// Frame is one message of the control channel: a pointer to one of the structures below.
+type Frame interface {
+	Type() FrameType
+	checked
+}
+
+// Challenge is the acceptor's first frame.
+type Challenge struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32
+	Nonce   Nonce
+}
+
+// Hello is the dialer's answer to a Challenge.
+type Hello struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32
+	Nonce   Nonce
+	Mac     Mac      // MacHello
+	Engine  EngineID // the dialer's
+	Target  EngineID // the engine that the dialer means
+	Agent   string   // the dialer's
+	Session uint64   // the dialer's number of this connection; a higher one replaces a lower one
+	Offers  []EndpointOffer
+}
+
+// EndpointOffer is an endpoint opened for the other side.
+type EndpointOffer struct {
+	_    struct{} `cbor:",toarray"`
+	Rail uint8    // in a Hello: the target's rail that the dialer pairs it with; in a Welcome: the same number again
+	Own  uint8    // the offering side's own rail
+	Addr []byte   // provider.Endpoint.Addr
+}
+
+// Welcome ends a handshake well.
+type Welcome struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32
+	Mac     Mac      // MacWelcome
+	Engine  EngineID // the acceptor's
+	Agent   string   // the acceptor's
+	Session uint64   // the Hello's
+	NextSeq uint64   // the number of the next notification that the acceptor wants of the dialer
+	Offers  []EndpointOffer
+}
+
+// Code says why a Hello was rejected.
+type Code uint32
+
+// The reasons of a Reject.
+const (
+	CodeToken    Code = iota + 1 // wrong MAC
+	CodeVersion                  // another version
+	CodeEngine                   // the engine that was meant is not here
+	CodeBusy                     // try again later
+	CodeRails                    // no rail fits
+	CodeInternal                 // see the text
+)
+
+// Reject ends a handshake.
+type Reject struct {
+	_    struct{} `cbor:",toarray"`
+	Code Code
+	Text string
+}
+
+// Range names a registration as its RegionBlob does.
+type Range struct {
+	_    struct{} `cbor:",toarray"`
+	Addr uint64
+	Len  uint64
+	Dev  uint64
+	Mem  int32
+}
+
+// KeysReq asks the target for the keys of ranges.
+type KeysReq struct {
+	_      struct{} `cbor:",toarray"`
+	ID     uint64
+	Ranges []Range
+}
+
+// RailKey is the key of a region on one rail.
+type RailKey struct {
+	_    struct{} `cbor:",toarray"`
+	Rail uint8    // the target's
+	Key  uint64
+	Base uint64 // remote address of the range's first byte, as the wire wants it
+}
+
+// KeyEntry answers one range.
+type KeyEntry struct {
+	_      struct{} `cbor:",toarray"`
+	Known  bool     // false: no such registration, the rest is zero
+	Region uint64   // the target's number of the registration
+	Gen    uint32   // grows when the keys change
+	Rails  []RailKey
+}
+
+// Keys answers a KeysReq, entry by entry.
+type Keys struct {
+	_       struct{} `cbor:",toarray"`
+	ID      uint64
+	Entries []KeyEntry
+}
+
+// Revoke says that the target's regions are going away; the other side posts nothing more to them.
+type Revoke struct {
+	_       struct{} `cbor:",toarray"`
+	ID      uint64
+	Regions []uint64
+}
+
+// Revoked answers a Revoke once nothing of the sender's is in flight on the regions.
+type Revoked struct {
+	_   struct{} `cbor:",toarray"`
+	ID  uint64
+	All bool // false: something may still be in flight (it did not drain in time)
+}
+
+// Ping asks for a Pong with the same number.
+type Ping struct {
+	_   struct{} `cbor:",toarray"`
+	Seq uint64
+}
+
+// Pong answers a Ping.
+type Pong struct {
+	_   struct{} `cbor:",toarray"`
+	Seq uint64
+}
+
+// Fence asks the target to end our access through one endpoint and to open another.
+type Fence struct {
+	_     struct{} `cbor:",toarray"`
+	ID    uint64
+	Rail  uint8  // the target's
+	Epoch uint32 // the link's new epoch
+	Addr  []byte // our new endpoint's address
+}
+
+// Fenced answers a Fence: the old endpoint is closed.
+type Fenced struct {
+	_       struct{} `cbor:",toarray"`
+	ID      uint64
+	Rail    uint8
+	Epoch   uint32
+	Addr    []byte // the target's new endpoint; empty: it opened none
+	NextSeq uint64 // the next notification that the target wants: all below have been proved
+}
+
+// Bye ends a connection on purpose.
+type Bye struct {
+	_    struct{} `cbor:",toarray"`
+	Text string
+}
+
+// Type methods implement Frame.
+func (*Challenge) Type() FrameType { return TypeChallenge }
+func (*Hello) Type() FrameType     { return TypeHello }
+func (*Welcome) Type() FrameType   { return TypeWelcome }
+func (*Reject) Type() FrameType    { return TypeReject }
+func (*KeysReq) Type() FrameType   { return TypeKeysReq }
+func (*Keys) Type() FrameType      { return TypeKeys }
+func (*Revoke) Type() FrameType    { return TypeRevoke }
+func (*Revoked) Type() FrameType   { return TypeRevoked }
+func (*Ping) Type() FrameType      { return TypePing }
+func (*Pong) Type() FrameType      { return TypePong }
+func (*Fence) Type() FrameType     { return TypeFence }
+func (*Fenced) Type() FrameType    { return TypeFenced }
+func (*Bye) Type() FrameType       { return TypeBye }
+
+// newFrame makes an empty frame of a type, nil for an unknown one.
+func newFrame(t FrameType) Frame {
+	switch t {
+	case TypeChallenge:
+		return new(Challenge)
+	case TypeHello:
+		return new(Hello)
+	case TypeWelcome:
+		return new(Welcome)
+	case TypeReject:
+		return new(Reject)
+	case TypeKeysReq:
+		return new(KeysReq)
+	case TypeKeys:
+		return new(Keys)
+	case TypeRevoke:
+		return new(Revoke)
+	case TypeRevoked:
+		return new(Revoked)
+	case TypePing:
+		return new(Ping)
+	case TypePong:
+		return new(Pong)
+	case TypeFence:
+		return new(Fence)
+	case TypeFenced:
+		return new(Fenced)
+	case TypeBye:
+		return new(Bye)
+	}
+	return nil
+}
+
+var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
+	"ping", "pong", "fence", "fenced", "bye"}
+
+// String is the type's name for logs.
+func (t FrameType) String() string {
+	if int(t) < len(typeNames) {
+		return typeNames[t]
+	}
+	return fmt.Sprintf("type(%d)", uint8(t))
+}

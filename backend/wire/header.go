@@ -1,0 +1,112 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// The header of a message on a link: 32 bytes, little endian, mirrored by a structure of the C core.
+const (
+	HeaderSize = 32
+
+	OffMagic   = 0  // u16
+	OffVersion = 2  // u8
+	OffKind    = 3  // u8
+	OffParts   = 4  // u16
+	OffPart    = 6  // u16
+	OffSeq     = 8  // u64
+	OffTotal   = 16 // u32
+	OffOffset  = 20 // u32
+	OffCount   = 24 // u32
+	OffSum     = 28 // u32, reserved: 0
+)
+
+// Values of the header's first fields.
+const (
+	Magic         = 0x5247 // "GR"
+	HeaderVersion = 1
+)
+
+// Kind says what a message on a link is.
+type Kind uint8
+
+// The kinds of messages.
+const (
+	KindNotif  Kind = 1 // a fragment of a notification, or the whole of it
+	KindCredit Kind = 2 // receives posted again
+)
+
+// Header is a message's header. Fields that a kind doesn't use are zero.
+type Header struct {
+	Kind   Kind
+	Parts  uint16 // notif: parts of the transfer, >= 1
+	Part   uint16 // notif: the part that this message follows, < Parts
+	Seq    uint64 // notif: number of the notification; credit: number of the message on this link
+	Total  uint32 // notif: bytes of the whole body
+	Offset uint32 // notif: where the payload belongs in the body
+	Count  uint32 // credit: credits given, >= 1; notif: credits given along, may be 0
+}
+
+// Put writes the header to the first HeaderSize bytes of dst, which must be there.
+func (h Header) Put(dst []byte) {
+	_ = dst[HeaderSize-1]
+	binary.LittleEndian.PutUint16(dst[OffMagic:], Magic)
+	dst[OffVersion] = HeaderVersion
+	dst[OffKind] = byte(h.Kind)
+	binary.LittleEndian.PutUint16(dst[OffParts:], h.Parts)
+	binary.LittleEndian.PutUint16(dst[OffPart:], h.Part)
+	binary.LittleEndian.PutUint64(dst[OffSeq:], h.Seq)
+	binary.LittleEndian.PutUint32(dst[OffTotal:], h.Total)
+	binary.LittleEndian.PutUint32(dst[OffOffset:], h.Offset)
+	binary.LittleEndian.PutUint32(dst[OffCount:], h.Count)
+	binary.LittleEndian.PutUint32(dst[OffSum:], 0)
+}
+
+// ParseMessage splits a received message into header and payload (a part of msg). ErrFormat, ErrKind or ErrVersion.
+func ParseMessage(msg []byte) (Header, []byte, error) {
+	if len(msg) < HeaderSize {
+		return Header{}, nil, fmt.Errorf("%w: message of %d bytes, the header alone has %d", ErrFormat, len(msg), HeaderSize)
+	}
+	if m := binary.LittleEndian.Uint16(msg[OffMagic:]); m != Magic {
+		return Header{}, nil, fmt.Errorf("%w: message starts with %#04x", ErrKind, m)
+	}
+	if v := msg[OffVersion]; v != HeaderVersion {
+		return Header{}, nil, fmt.Errorf("%w: message has %d, here %d", ErrVersion, v, HeaderVersion)
+	}
+	h := Header{
+		Kind:   Kind(msg[OffKind]),
+		Parts:  binary.LittleEndian.Uint16(msg[OffParts:]),
+		Part:   binary.LittleEndian.Uint16(msg[OffPart:]),
+		Seq:    binary.LittleEndian.Uint64(msg[OffSeq:]),
+		Total:  binary.LittleEndian.Uint32(msg[OffTotal:]),
+		Offset: binary.LittleEndian.Uint32(msg[OffOffset:]),
+		Count:  binary.LittleEndian.Uint32(msg[OffCount:]),
+	}
+	payload := msg[HeaderSize:]
+	if err := h.check(uint64(len(payload))); err != nil {
+		return Header{}, nil, err
+	}
+	if binary.LittleEndian.Uint32(msg[OffSum:]) != 0 {
+		return Header{}, nil, fmt.Errorf("%w: reserved field is set", ErrFormat)
+	}
+	return h, payload, nil
+}
+
+func (h Header) check(payload uint64) error {
+	switch h.Kind {
+	case KindNotif:
+		if h.Part >= h.Parts {
+			return fmt.Errorf("%w: part %d of %d", ErrFormat, h.Part, h.Parts)
+		}
+		if uint64(h.Offset)+payload > uint64(h.Total) {
+			return fmt.Errorf("%w: %d bytes at %d of %d", ErrFormat, payload, h.Offset, h.Total)
+		}
+	case KindCredit:
+		if h.Count == 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
+			return fmt.Errorf("%w: credit message", ErrFormat)
+		}
+	default:
+		return fmt.Errorf("%w: message of kind %d", ErrKind, h.Kind)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// Package wire is every encoding that another process reads: the two blobs that travel in NIXL's metadata, the frames of the
+// control channel, and the header of messages on the links. It is pure.
+//
+// All decoders are strict: they take exactly the bytes that the encoders make (one encoding for each value), within limits, and
+// never panic. Blobs and frames are CBOR (RFC 8949, core deterministic, structures as arrays); a blob ends in a CRC-32C.
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+// Version of the blobs and of the control channel. Both sides must have the same.
+const Version = 1
+
+// Errors of the decoders, wrapped with what was wrong. Encoders give ErrLimit and ErrFormat for values that a decoder would refuse.
+var (
+	ErrCorrupt = errors.New("corrupt: the checksum does not match")
+	ErrKind    = errors.New("not what was expected")
+	ErrVersion = errors.New("version mismatch: install the same GORAIL on both sides")
+	ErrFormat  = errors.New("malformed")
+	ErrLimit   = errors.New("above a limit")
+)
+
+// EngineID names one engine of one process; it is random.
+type EngineID [16]byte
+
+// String is the id in hexadecimal.
+func (e EngineID) String() string { return hex.EncodeToString(e[:]) }
+
+// Token is the secret that a connection blob carries: who has it may connect.
+type Token [32]byte
+
+// String hides the token from logs.
+func (Token) String() string { return "(token)" }
+
+// GoString hides the token from %#v.
+func (Token) GoString() string { return "(token)" }
+
+// Nonce makes a handshake unique.
+type Nonce [32]byte
+
+// Limits of what goes on the wire.
+const (
+	MaxName     = 4096     // bytes of an agent's name
+	MaxText     = 1024     // bytes of any other text
+	MaxControl  = 64       // control addresses of an engine
+	MaxRails    = 64       // rails of an engine
+	MaxAddr     = 1024     // bytes of an endpoint address
+	MaxRanges   = 2048     // ranges of a KeysReq and entries of a Keys, so that the answer fits a frame
+	MaxKeyRails = 16       // rails of a KeyEntry
+	MaxRevoke   = 1 << 16  // regions of a Revoke
+	MaxBody     = 1 << 20  // bytes of a frame's body
+	MaxBlob     = 64 << 10 // bytes of a blob
+)
+
+var (
+	encMode = must(encOptions().EncMode())
+	decMode = must(cbor.DecOptions{
+		DupMapKey:        cbor.DupMapKeyEnforcedAPF,
+		IndefLength:      cbor.IndefLengthForbidden,
+		TagsMd:           cbor.TagsForbidden,
+		UTF8:             cbor.UTF8DecodeInvalid, // agents' names are any bytes
+		MaxArrayElements: MaxRevoke,
+		MaxMapPairs:      16,
+		MaxNestedLevels:  8,
+	}.DecMode())
+)
+
+func encOptions() cbor.EncOptions {
+	o := cbor.CoreDetEncOptions()
+	o.NilContainers = cbor.NilContainerAsEmpty
+	o.IndefLength = cbor.IndefLengthForbidden
+	o.TagsMd = cbor.TagsForbidden
+	return o
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err) // constant options: found by any test
+	}
+	return v
+}
+
+// checked is a value that knows its limits; check gives ErrLimit or ErrFormat.
+type checked interface{ check() error }
+
+// marshal checks and encodes.
+func marshal(v checked) ([]byte, error) {
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	return encMode.Marshal(v)
+}
+
+// unmarshal decodes into v, and refuses all but the one encoding that marshal makes: no null for a number, no long form.
+func unmarshal(data []byte, v checked) error {
+	if err := decMode.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	if err := v.check(); err != nil {
+		return err
+	}
+	again, err := encMode.Marshal(v)
+	if err != nil || !bytes.Equal(again, data) {
+		return fmt.Errorf("%w: not in canonical form", ErrFormat)
+	}
+	return nil
+}
+
+// limit gives ErrLimit when n is above most.
+func limit(what string, n, most int) error {
+	if n > most {
+		return fmt.Errorf("%w: %s: %d, at most %d", ErrLimit, what, n, most)
+	}
+	return nil
+}

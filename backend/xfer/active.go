@@ -1,0 +1,43 @@
+package xfer
+
+// ActiveLen is the number of transfers that may have something in flight: queued, posted, draining, and zombies.
+func (t *Table[T]) ActiveLen() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.active)
+}
+
+// EachActive calls f for every active transfer, in no order, under the table's lock: f must be quick, must not call the
+// table, and ends the walk by returning false. 3.4 ns a transfer [m], so asking "does any of them use this region?" needs no index.
+func (t *Table[T]) EachActive(f func(*Record[T]) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.active {
+		if !f(r) {
+			return
+		}
+	}
+}
+
+// CollectActive gives the active transfers that match, as of now; match runs under the table's lock (see EachActive),
+// what the caller does with the result does not.
+func (t *Table[T]) CollectActive(match func(*Record[T]) bool) []*Record[T] {
+	var out []*Record[T]
+	t.EachActive(func(r *Record[T]) bool {
+		if match(r) {
+			out = append(out, r)
+		}
+		return true
+	})
+	return out
+}
+
+// AnyActive says whether some active transfer matches; match runs under the table's lock (see EachActive).
+func (t *Table[T]) AnyActive(match func(*Record[T]) bool) bool {
+	found := false
+	t.EachActive(func(r *Record[T]) bool {
+		found = match(r)
+		return !found
+	})
+	return found
+}

@@ -1,0 +1,211 @@
+// Package xfer is the table of transfers and their state machine. It is pure: what a transfer posts, and where, is the
+// payload's business.
+//
+// Handles cross the C boundary as integers {index, generation}. A stale one is told from a live one: a slot's
+// generation grows with every use, and a slot whose generations are used up is never used again.
+package xfer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// Handle names a transfer. The zero value names none.
+type Handle struct {
+	Index uint32
+	Gen   uint32 // never 0 in a handle that was given out
+}
+
+// Uint64 packs the handle: the generation above, the index below. Never 0 for a handle that was given out.
+func (h Handle) Uint64() uint64 { return uint64(h.Gen)<<32 | uint64(h.Index) }
+
+// FromUint64 is the inverse of Uint64; any value is accepted, Get decides.
+func FromUint64(v uint64) Handle { return Handle{Index: uint32(v), Gen: uint32(v >> 32)} }
+
+// String is "index.generation".
+func (h Handle) String() string { return fmt.Sprintf("%d.%d", h.Index, h.Gen) }
+
+// Errors of the table.
+var (
+	ErrFull  = errors.New("too many transfers: release some, the table holds 1,048,576")
+	ErrStale = errors.New("stale or unknown transfer handle")
+)
+
+const (
+	pageBits = 8
+	pageLen  = 1 << pageBits
+	maxPages = 1 << 12
+	notIn    = -1
+)
+
+// Record is one transfer. It outlives its slot: a pointer stays valid after Free, but can't change its state then.
+type Record[T any] struct {
+	Value T // the owner's; the table never touches it
+
+	handle Handle
+	state  atomic.Uint32
+
+	// guarded by Table.mu
+	active int // index in Table.active, or notIn
+	freed  bool
+}
+
+// Handle names the record.
+func (r *Record[T]) Handle() Handle { return r.handle }
+
+// State is the present state; it may change right after.
+func (r *Record[T]) State() State { return State(r.state.Load()) }
+
+type page[T any] [pageLen]atomic.Pointer[Record[T]]
+
+// Table holds the transfers of an engine. All methods are safe for concurrent use; Get takes no lock.
+type Table[T any] struct {
+	pages [maxPages]atomic.Pointer[page[T]] // written under mu, read without
+
+	mu     sync.Mutex
+	gens   []uint32 // last generation given out, per slot
+	free   queue    // slots to use again, oldest first
+	live   int
+	active []*Record[T]
+}
+
+// New makes an empty table.
+func New[T any]() *Table[T] { return &Table[T]{} }
+
+// Alloc enters a transfer in the state Prepped. ErrFull when there are 1,048,576 already.
+func (t *Table[T]) Alloc(value T) (*Record[T], error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, ok := t.free.pop()
+	if !ok {
+		if len(t.gens) == maxPages*pageLen {
+			return nil, ErrFull
+		}
+		i = uint32(len(t.gens))
+		t.gens = append(t.gens, 0)
+		if i%pageLen == 0 {
+			t.pages[i>>pageBits].Store(new(page[T]))
+		}
+	}
+	t.gens[i]++
+	r := &Record[T]{Value: value, handle: Handle{Index: i, Gen: t.gens[i]}, active: notIn}
+	t.pages[i>>pageBits].Load()[i%pageLen].Store(r)
+	t.live++
+	return r, nil
+}
+
+// Get finds a live record; ErrStale when the handle's generation has passed or was never given out.
+func (t *Table[T]) Get(h Handle) (*Record[T], error) {
+	if p := h.Index >> pageBits; p < maxPages {
+		if page := t.pages[p].Load(); page != nil {
+			if r := page[h.Index%pageLen].Load(); r != nil && r.handle == h {
+				return r, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%w: %v", ErrStale, h)
+}
+
+// Free takes the record out of the table and of the active set; its handle is stale from here on. ErrStale when it was
+// freed before. The owner calls it once nothing of the transfer is posted.
+func (t *Table[T]) Free(r *Record[T]) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.freed {
+		return fmt.Errorf("%w: %v", ErrStale, r.handle)
+	}
+	r.freed = true
+	t.deactivate(r)
+	i := r.handle.Index
+	t.pages[i>>pageBits].Load()[i%pageLen].Store(nil)
+	t.live--
+	if r.handle.Gen != math.MaxUint32 { // else the slot has no generation left
+		t.free.push(i)
+	}
+	return nil
+}
+
+// Len is the number of live records.
+func (t *Table[T]) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.live
+}
+
+// Move changes the state along an arrow of the diagram and keeps the active set. It gives the state before; on a
+// *TransitionError or ErrStale (freed) nothing has changed.
+func (t *Table[T]) Move(r *Record[T], to State) (from State, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	from = r.State()
+	return from, t.move(r, from, to)
+}
+
+// MoveFrom is Move only if the state is still `from`; false, and nothing changed, when it isn't or there is no such
+// arrow. It decides races: of a completion and a release, say, one wins.
+func (t *Table[T]) MoveFrom(r *Record[T], from, to State) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return r.State() == from && t.move(r, from, to) == nil
+}
+
+func (t *Table[T]) move(r *Record[T], from, to State) error {
+	if r.freed {
+		return fmt.Errorf("%w: %v", ErrStale, r.handle)
+	}
+	if !Allowed(from, to) {
+		return &TransitionError{Handle: r.handle, From: from, To: to}
+	}
+	r.state.Store(uint32(to))
+	switch {
+	case to.Active():
+		t.activate(r)
+	case to.Terminal():
+		t.deactivate(r)
+	}
+	return nil // Released: a zombie stays where it was
+}
+
+func (t *Table[T]) activate(r *Record[T]) {
+	if r.active == notIn {
+		r.active = len(t.active)
+		t.active = append(t.active, r)
+	}
+}
+
+func (t *Table[T]) deactivate(r *Record[T]) {
+	if r.active == notIn {
+		return
+	}
+	last := len(t.active) - 1
+	moved := t.active[last]
+	t.active[r.active] = moved
+	moved.active = r.active
+	t.active[last] = nil
+	t.active = t.active[:last]
+	r.active = notIn
+}
+
+// queue is a FIFO of slot numbers: first in, first out keeps a freed slot unused for as long as possible.
+type queue struct {
+	list []uint32
+	head int
+}
+
+func (q *queue) push(i uint32) { q.list = append(q.list, i) }
+
+func (q *queue) pop() (uint32, bool) {
+	if q.head == len(q.list) {
+		return 0, false
+	}
+	i := q.list[q.head]
+	q.head++
+	if q.head >= 1024 && q.head*2 >= len(q.list) {
+		q.list = append(q.list[:0], q.list[q.head:]...)
+		q.head = 0
+	}
+	return i, true
+}

@@ -1,0 +1,201 @@
+// Engine: life, memory and peers. Transfers and notifications are in engine_xfer.cpp.
+#include "engine.h"
+
+#include "flat.h"
+#include "guard.h"
+#include "nixl_layout.h"
+
+namespace gorail {
+
+nixl_mem_list_t mem_list() noexcept {
+    try {
+        return {std::begin(supported_mems), std::end(supported_mems)};
+    }
+    catch (...) {
+        return {};
+    }
+}
+
+Engine::Engine(const nixlBackendInitParams *p) : nixlBackendEngine(p) {
+    const auto rc = guard([&] { return create(p); });
+    initErr = rc != NIXL_SUCCESS;
+}
+
+nixl_status_t Engine::create(const nixlBackendInitParams *p) {
+    if (gr_forked())
+        return NIXL_ERR_BACKEND;
+    auto state = std::make_unique<State>();
+
+    std::vector<gr_param> params;
+    for (const auto &[key, value] : getCustomParams())
+        params.push_back({borrow(key), borrow(value)});
+
+    gr_create_args args = {};
+    args.agent = borrow(localAgent);
+    args.type = borrow(p->type);
+    args.params = params.data();
+    args.nparams = params.size();
+    args.prog_thread = p->enableProgTh;
+    args.sync_mode = static_cast<int32_t>(p->syncMode);
+    args.prog_delay_us = p->pthrDelay;
+
+    Owned conn;
+    gr_created made = {};
+    const int32_t rc = gorail_create(&args, &made);
+    conn.ptr = made.conn.ptr;
+    conn.len = made.conn.len;
+    if (rc != GR_SUCCESS)
+        return static_cast<nixl_status_t>(rc);
+
+    // From here on the destructor closes the engine, whatever happens.
+    state->engine = made.engine;
+    state->core = static_cast<gr_core *>(made.core);
+    state_ = std::move(state);
+    state_->conn = conn.str();
+    return NIXL_SUCCESS;
+}
+
+Engine::~Engine() {
+    if (gr_forked()) {
+        state_.release(); // the parent's: nothing in it can be used or freed here
+        return;
+    }
+    if (state_ && state_->engine)
+        gorail_destroy(state_->engine);
+}
+
+nixl_mem_list_t Engine::getSupportedMems() const {
+    return mem_list();
+}
+
+nixl_status_t Engine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) {
+    out = nullptr;
+    return enter_go(GR_CROSS_OTHER, [&] {
+        auto md = std::make_unique<Region>(false);
+        gr_region_args args = region_args(mem, type);
+        const int32_t rc = gorail_register(state_->engine, &args, &md->region);
+        if (rc != GR_SUCCESS)
+            return rc;
+        Undo undo([&] { gorail_deregister(state_->engine, md->region); });
+        state_->registered.add(md.get());
+        undo.dismiss();
+        out = md.release();
+        return rc;
+    });
+}
+
+nixl_status_t Engine::deregisterMem(nixlBackendMD *md) {
+    return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
+        auto region = state_->registered.take(static_cast<Region *>(md));
+        if (!region)
+            return GR_ERR_NOT_FOUND; // given back before
+        return gorail_deregister(state_->engine, region->region);
+    });
+}
+
+// The loopback target is an object of its own: when an agent goes it deregisters first and unloads afterwards, so a
+// shared one would be unloaded through a dangling pointer.
+nixl_status_t Engine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) {
+    out = nullptr;
+    return guard([&] {
+        if (!usable())
+            return GR_ERR_BACKEND;
+        auto md = std::make_unique<Region>(false);
+        md->region = static_cast<const Region *>(in)->region;
+        state_->loaded.add(md.get());
+        out = md.release();
+        return GR_SUCCESS;
+    });
+}
+
+nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer,
+                                   nixlBackendMD *&out) {
+    out = nullptr;
+    return enter_go(GR_CROSS_OTHER, [&] {
+        auto md = std::make_unique<Region>(true);
+        gr_region_args args = region_args(mem, type);
+        gr_bytes name = borrow(peer);
+        const int32_t rc = gorail_load_remote(state_->engine, &name, &args, &md->region);
+        if (rc != GR_SUCCESS)
+            return rc;
+        Undo undo([&] { gorail_unload_remote(state_->engine, md->region); });
+        state_->loaded.add(md.get());
+        undo.dismiss();
+        out = md.release();
+        return rc;
+    });
+}
+
+nixl_status_t Engine::unloadMD(nixlBackendMD *md) {
+    return guard([&]() -> int32_t {
+        if (!usable())
+            return GR_ERR_BACKEND;
+        auto region = state_->loaded.take(static_cast<Region *>(md));
+        if (!region)
+            return GR_ERR_NOT_FOUND; // given back before
+        if (!region->remote)
+            return GR_SUCCESS;
+        gr_crossed(state_->core, GR_CROSS_OTHER);
+        return gorail_unload_remote(state_->engine, region->region);
+    });
+}
+
+nixl_status_t Engine::getPublicData(const nixlBackendMD *md, std::string &blob) const {
+    blob.clear();
+    return enter_go(GR_CROSS_OTHER, [&] {
+        Owned got;
+        const int32_t rc = gorail_region_blob(state_->engine, static_cast<const Region *>(md)->region, &got);
+        blob = got.str();
+        return rc;
+    });
+}
+
+nixl_status_t Engine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const {
+    resp.clear();
+    return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
+        for (const auto &mem : mems) {
+            gr_region_args args = region_args(mem, mems.getType());
+            int32_t known = 0;
+            const int32_t rc = gorail_query_mem(state_->engine, &args, &known);
+            if (rc != GR_SUCCESS)
+                return rc;
+            resp.push_back(known ? nixl_query_resp_t(nixl_b_params_t()) : std::nullopt);
+        }
+        return GR_SUCCESS;
+    });
+}
+
+// Immutable and made with the engine, so the agent's cached copy stays true.
+nixl_status_t Engine::getConnInfo(std::string &blob) const {
+    blob.clear();
+    return guard([&] {
+        if (!usable())
+            return GR_ERR_BACKEND;
+        blob = state_->conn;
+        return GR_SUCCESS;
+    });
+}
+
+nixl_status_t Engine::loadRemoteConnInfo(const std::string &peer, const std::string &blob) {
+    return enter_go(GR_CROSS_OTHER, [&] {
+        gr_bytes name = borrow(peer);
+        gr_bytes info = borrow(blob);
+        return gorail_load_conn(state_->engine, &name, &info);
+    });
+}
+
+nixl_status_t Engine::connect(const std::string &peer) {
+    return enter_go(GR_CROSS_OTHER, [&] {
+        gr_bytes name = borrow(peer);
+        return gorail_connect(state_->engine, &name);
+    });
+}
+
+nixl_status_t Engine::disconnect(const std::string &peer) {
+    return enter_go(GR_CROSS_OTHER, [&] {
+        gr_bytes name = borrow(peer);
+        return gorail_disconnect(state_->engine, &name);
+    });
+}
+
+} // namespace gorail

@@ -1,0 +1,89 @@
+// The engine that the agent calls: every method turns into one call of the flat boundary.
+#pragma once
+
+#include "live_set.h"
+#include "objects.h"
+
+#include <memory>
+
+namespace gorail {
+
+// Memory types of getSupportedMems and get_backend_mems. A type listed here must never be refused by registerMem.
+inline constexpr nixl_mem_t supported_mems[] = {DRAM_SEG};
+
+// Rules for every method: any thread at any time; nothing is thrown; outputs are always assigned; in a child of fork()
+// the answer is NIXL_ERR_BACKEND and nothing is touched, because locks and Go's threads did not come along.
+class Engine final : public nixlBackendEngine {
+public:
+    // Never throws for a reason of ours: a failure sets initErr, and every method is safe to call then.
+    explicit Engine(const nixlBackendInitParams *p);
+    ~Engine() override;
+
+    bool supportsRemote() const override { return true; }
+    bool supportsLocal() const override { return true; }
+    bool supportsNotif() const override { return true; }
+    nixl_mem_list_t getSupportedMems() const override;
+
+    nixl_status_t registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) override;
+    nixl_status_t deregisterMem(nixlBackendMD *md) override;
+    nixl_status_t loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) override;
+    nixl_status_t loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer,
+                               nixlBackendMD *&out) override;
+    nixl_status_t unloadMD(nixlBackendMD *md) override;
+    nixl_status_t getPublicData(const nixlBackendMD *md, std::string &blob) const override;
+    nixl_status_t queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const override;
+
+    nixl_status_t getConnInfo(std::string &blob) const override;
+    nixl_status_t loadRemoteConnInfo(const std::string &peer, const std::string &blob) override;
+    nixl_status_t connect(const std::string &peer) override;
+    nixl_status_t disconnect(const std::string &peer) override;
+
+    nixl_status_t prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
+                           const std::string &peer, nixlBackendReqH *&handle,
+                           const nixlBackendOptionalArgs *args) const override;
+    nixl_status_t postXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
+                           const std::string &peer, nixlBackendReqH *&handle,
+                           const nixlBackendOptionalArgs *args) const override;
+    nixl_status_t checkXfer(nixlBackendReqH *handle) const override;
+    nixl_status_t releaseReqH(nixlBackendReqH *handle) const override;
+    nixl_status_t estimateXferCost(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
+                                   const nixl_meta_dlist_t &remote, const std::string &peer,
+                                   nixlBackendReqH *const &handle, std::chrono::microseconds &duration,
+                                   std::chrono::microseconds &margin, nixl_cost_t &method,
+                                   const nixlAgentOptionalArgs *args) const override;
+
+    nixl_status_t getNotifs(notif_list_t &list) override;
+    nixl_status_t genNotif(const std::string &peer, const std::string &msg) const override;
+
+    nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &,
+                              const nixlBackendOptionalArgs *) const override {
+        return NIXL_ERR_NOT_SUPPORTED;
+    }
+    nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &,
+                              const nixlBackendOptionalArgs *) const override {
+        return NIXL_ERR_NOT_SUPPORTED;
+    }
+    void releaseMemView(nixlMemViewH) const override {}
+
+private:
+    // Apart from the object, so that the destructor can leave it alone in a forked child.
+    struct State {
+        uint64_t engine = 0; // Go's handle; 0 when creation failed
+        gr_core *core = nullptr;
+        std::string conn;
+        LiveSet<Region> registered; // from registerMem
+        LiveSet<Region> loaded;     // from loadLocalMD and loadRemoteMD
+        LiveSet<Request> requests;
+    };
+
+    bool usable() const noexcept { return state_ && state_->engine != 0 && !gr_forked(); }
+    nixl_status_t create(const nixlBackendInitParams *p);
+    template<class F> nixl_status_t guard(F &&call) const noexcept;
+    template<class F> nixl_status_t enter_go(int which, F &&call) const noexcept;
+
+    std::unique_ptr<State> state_;
+};
+
+nixl_mem_list_t mem_list() noexcept;
+
+} // namespace gorail

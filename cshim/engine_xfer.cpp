@@ -1,0 +1,114 @@
+// Engine: transfers and notifications. Of these only prep, post, release, estimate and genNotif enter Go, once each.
+#include "flat.h"
+#include "guard.h"
+
+namespace gorail {
+
+namespace {
+
+Request *request(nixlBackendReqH *handle) noexcept {
+    return static_cast<Request *>(handle);
+}
+
+} // namespace
+
+// The request is set only on success: the agent then never sees a handle of a transfer that Go does not know.
+nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
+                               const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
+                               const nixlBackendOptionalArgs *) const {
+    handle = nullptr;
+    return enter_go(GR_CROSS_PREP, [&] {
+        auto req = std::make_unique<Request>();
+        gr_prep_args args = {static_cast<int32_t>(op), flat(local),   local.size(), flat(remote),
+                             remote.size(),            borrow(peer)};
+        gr_prepped made = {};
+        const int32_t rc = gorail_prep(state_->engine, &args, &made);
+        if (rc != GR_SUCCESS)
+            return rc;
+        req->xfer = made.xfer;
+        req->slot = static_cast<gr_xfer *>(made.slot);
+        Undo undo([&] { gorail_release(state_->engine, made.xfer); });
+        state_->requests.add(req.get());
+        undo.dismiss();
+        handle = req.release();
+        return rc;
+    });
+}
+
+// The lists are those of prepXfer and the plan is made: only the notification is new with each post.
+nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
+                               const std::string &, nixlBackendReqH *&handle,
+                               const nixlBackendOptionalArgs *args) const {
+    if (!handle)
+        return NIXL_ERR_INVALID_PARAM;
+    return enter_go(GR_CROSS_POST, [&] {
+        gr_notif_args notif = {};
+        if (args && args->hasNotif) {
+            notif.has = 1;
+            notif.msg = borrow(args->notifMsg);
+        }
+        return gorail_post(state_->engine, request(handle)->xfer, &notif);
+    });
+}
+
+nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const {
+    if (!usable())
+        return NIXL_ERR_BACKEND;
+    if (!handle)
+        return NIXL_ERR_INVALID_PARAM;
+    const Request *req = request(handle);
+    return static_cast<nixl_status_t>(gr_check(state_->core, req->slot, req->xfer));
+}
+
+// Always accepted: what is in flight is Go's to quiesce, the agent may forget the handle.
+nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const {
+    return enter_go(GR_CROSS_OTHER, [&] {
+        auto req = state_->requests.take(request(handle));
+        if (!req)
+            return GR_ERR_NOT_FOUND; // released before
+        gorail_release(state_->engine, req->xfer);
+        return GR_SUCCESS;
+    });
+}
+
+nixl_status_t Engine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
+                                       const std::string &, nixlBackendReqH *const &handle,
+                                       std::chrono::microseconds &duration, std::chrono::microseconds &margin,
+                                       nixl_cost_t &method, const nixlAgentOptionalArgs *) const {
+    duration = margin = std::chrono::microseconds(0);
+    method = nixl_cost_t::ANALYTICAL_BACKEND;
+    if (!handle)
+        return NIXL_ERR_INVALID_PARAM;
+    return enter_go(GR_CROSS_OTHER, [&] {
+        gr_estimate est = {};
+        const int32_t rc = gorail_estimate(state_->engine, request(handle)->xfer, &est);
+        duration = std::chrono::microseconds(est.duration_us);
+        margin = std::chrono::microseconds(est.margin_us);
+        return rc;
+    });
+}
+
+nixl_status_t Engine::getNotifs(notif_list_t &list) {
+    if (!usable())
+        return NIXL_ERR_BACKEND;
+    gr_notif *first = gr_notif_take(state_->core);
+    if (!first)
+        return NIXL_SUCCESS;
+    const auto rc = guard([&] {
+        for (const gr_notif *n = first; n; n = n->next)
+            list.emplace_back(std::string(n->name, n->name_len), std::string(n->msg, n->msg_len));
+        return GR_SUCCESS;
+    });
+    gr_notif_free(state_->core, first);
+    return rc;
+}
+
+nixl_status_t Engine::genNotif(const std::string &peer, const std::string &msg) const {
+    return enter_go(GR_CROSS_OTHER, [&] {
+        gr_bytes name = borrow(peer);
+        gr_bytes body = borrow(msg);
+        return gorail_notify(state_->engine, &name, &body);
+    });
+}
+
+} // namespace gorail

@@ -1,0 +1,43 @@
+// What the agent holds by pointer between calls: a region and a request. Plain carriers of the Go side's handles.
+#pragma once
+
+#include "backend_calls.h"
+#include "nixl_engine_abi.h"
+
+namespace gorail {
+
+// A registered range, ours or a peer's. The plan builder in Go reads `region` in place, GR_MD_REGION bytes behind the
+// object's start, so that a list of descriptors crosses the boundary as it is.
+class Region final : public nixlBackendMD {
+public:
+    uint64_t region = 0;
+    const bool remote; // loaded from a peer's metadata
+
+    explicit Region(bool is_remote) : nixlBackendMD(!is_remote), remote(is_remote) {}
+};
+
+// A transfer request. checkXfer reads the slot and never enters Go.
+class Request final : public nixlBackendReqH {
+public:
+    uint64_t xfer = 0;
+    gr_xfer *slot = nullptr;
+};
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+static_assert(offsetof(Region, region) == GR_MD_REGION);
+#pragma GCC diagnostic pop
+
+// gr_desc is nixlMetaDesc, field by field.
+static_assert(sizeof(gr_desc) == sizeof(nixlMetaDesc));
+static_assert(offsetof(gr_desc, addr) == offsetof(nixlBasicDesc, addr));
+static_assert(offsetof(gr_desc, len) == offsetof(nixlBasicDesc, len));
+static_assert(offsetof(gr_desc, dev) == offsetof(nixlBasicDesc, devId));
+static_assert(offsetof(gr_desc, md) == sizeof(nixlBasicDesc));
+
+static_assert(int(GR_IN_PROG) == NIXL_IN_PROG && int(GR_SUCCESS) == NIXL_SUCCESS);
+static_assert(int(GR_ERR_BACKEND) == NIXL_ERR_BACKEND && int(GR_ERR_NOT_FOUND) == NIXL_ERR_NOT_FOUND);
+static_assert(int(GR_ERR_CANCELED) == NIXL_ERR_CANCELED);
+static_assert(int(GR_MEM_DRAM) == DRAM_SEG && int(GR_MEM_VRAM) == VRAM_SEG);
+
+} // namespace gorail

@@ -1,0 +1,64 @@
+// The two symbols that NIXL looks up, and the table behind them.
+#include "engine.h"
+#include "flat.h"
+
+#ifndef GORAIL_VERSION
+#error "GORAIL_VERSION comes from the file VERSION through the build"
+#endif
+
+namespace {
+
+nixlBackendEngine *create_engine(const nixlBackendInitParams *params) {
+    try {
+        return new gorail::Engine(params);
+    }
+    catch (...) {
+        return nullptr; // out of memory; the agent reports NIXL_ERR_BACKEND
+    }
+}
+
+void destroy_engine(nixlBackendEngine *engine) {
+    delete engine;
+}
+
+// Names and defaults as Go's option table has them: "name\0default\0name\0default\0...".
+nixl_b_params_t get_backend_options() {
+    try {
+        nixl_b_params_t options;
+        gorail::Owned table;
+        if (gr_forked() || gorail_options(&table) != GR_SUCCESS)
+            return options;
+        const std::string text = table.str();
+        for (size_t at = 0; at < text.size();) {
+            const std::string name = text.c_str() + at;
+            at += name.size() + 1;
+            const std::string value = at < text.size() ? text.c_str() + at : "";
+            at += value.size() + 1;
+            options.emplace(name, value);
+        }
+        return options;
+    }
+    catch (...) {
+        return {};
+    }
+}
+
+} // namespace
+
+extern "C" {
+
+// Any number of times, also with engines alive: the table is constant and there is nothing to set up or to tear down.
+__attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init() {
+    static nixlBackendPlugin plugin = {nixl_plugin_api_version,
+                                       create_engine,
+                                       destroy_engine,
+                                       [] { return "GORAIL"; },
+                                       [] { return GORAIL_VERSION; },
+                                       get_backend_options,
+                                       gorail::mem_list};
+    return &plugin;
+}
+
+__attribute__((visibility("default"))) void nixl_plugin_fini() {}
+
+} // extern "C"

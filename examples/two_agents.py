@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Two NIXL agents in two processes move 64 MiB both ways and a notification.
+
+    NIXL_PLUGIN_DIR=/path/to/plugins python two_agents.py [--backend GORAIL] [--mib 64] [--rounds 20]
+
+The target only waits: every byte is moved by the initiator, which writes into the target's memory and reads from it.
+"""
+
+import argparse
+import multiprocessing as mp
+import time
+
+import numpy as np
+
+try:
+    from nixl._api import nixl_agent, nixl_agent_config
+except ImportError:  # the wheel alone, without the package `nixl` around it
+    from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+TIMEOUT = 30  # seconds, for every wait
+
+
+def wait(what, done):
+    """Calls done() until it gives something true."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        if result := done():
+            return result
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+
+
+def receive(pipe):
+    if not pipe.poll(TIMEOUT):
+        raise TimeoutError("the other process is silent")
+    return pipe.recv()
+
+
+def expect(pipe, word):
+    if (got := receive(pipe)) != word:
+        raise RuntimeError(f"expected {word!r} of the other process, got {got!r}")
+
+
+def new_agent(name, backend, size, pattern):
+    """An agent with one registered buffer."""
+    agent = nixl_agent(name, nixl_agent_config(backends=[backend]))
+    buffer = np.full(size, pattern, dtype=np.uint8)
+    region = (buffer.ctypes.data, buffer.nbytes, 0)
+    memory = agent.register_memory([(*region, "")], "DRAM", backends=[backend])
+    return agent, buffer, region, memory
+
+
+def target(pipe, backend, size):
+    agent, buffer, region, memory = new_agent("target", backend, size, 0x22)
+    pipe.send((agent.get_agent_metadata(), region))
+
+    def arrived():
+        return agent.get_new_notifs().get("initiator")
+
+    # The notification comes after the data: what it announces is here.
+    message = wait("the notification", arrived)
+    assert message == [b"written"], message
+    assert (buffer == 0x11).all(), "the buffer is not what the initiator wrote"
+
+    buffer[:] = 0x33
+    pipe.send("filled")
+    expect(pipe, "read")
+    agent.deregister_memory(memory, backends=[backend])
+    pipe.send("all well")
+
+
+def move(agent, handle, notification=b""):
+    """Posts a transfer and waits for its end; gives the seconds it took."""
+    start = time.perf_counter()
+    state = agent.transfer(handle, notification)
+
+    def ended():
+        nonlocal state
+        if state == "PROC":
+            state = agent.check_xfer_state(handle)
+        return state != "PROC"
+
+    wait("the transfer", ended)
+    if state != "DONE":
+        raise RuntimeError(f"transfer ended as {state}")
+    return time.perf_counter() - start
+
+
+def initiator(pipe, backend, size, rounds):
+    agent, buffer, region, memory = new_agent("initiator", backend, size, 0x11)
+    metadata, remote_region = receive(pipe)
+    peer = agent.add_remote_agent(metadata)
+    if isinstance(peer, bytes):
+        peer = peer.decode()
+    local = agent.get_xfer_descs([region], "DRAM")
+    remote = agent.get_xfer_descs([remote_region], "DRAM")
+
+    def measure(operation, notification=b""):
+        handle = agent.initialize_xfer(operation, local, remote, peer, backends=[backend])
+        move(agent, handle)  # connects and warms up
+        best = min(move(agent, handle) for _ in range(rounds))
+        if notification:
+            move(agent, handle, notification)  # it arrives after the data
+        agent.release_xfer_handle(handle)
+        print(f"{operation:5} {size >> 20} MiB: {size / best / 1e9:.2f} GB/s, best of {rounds}")
+
+    measure("WRITE", b"written")
+
+    # The target has checked what we wrote and filled its buffer anew.
+    expect(pipe, "filled")
+    measure("READ")
+    assert (buffer == 0x33).all(), "the buffer is not what the target holds"
+    pipe.send("read")
+
+    agent.remove_remote_agent(peer)
+    agent.deregister_memory(memory, backends=[backend])
+    expect(pipe, "all well")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="GORAIL")
+    parser.add_argument("--mib", type=int, default=64, help="size of the buffers")
+    parser.add_argument("--rounds", type=int, default=20, help="transfers to time, each way")
+    args = parser.parse_args()
+    size = args.mib << 20
+
+    # spawn: a forked child could not use the library its parent loaded.
+    ours, theirs = mp.get_context("spawn").Pipe()
+    other = mp.get_context("spawn").Process(target=target, args=(theirs, args.backend, size))
+    other.start()
+    try:
+        initiator(ours, args.backend, size, args.rounds)
+        other.join(TIMEOUT)
+    finally:
+        if other.is_alive():
+            other.kill()
+            other.join()
+    print(f"{args.backend}: WRITE, READ and notification verified")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+//go:build !gorail_mem
+
+package main
+
+/*
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"log/slog"
+	"unsafe"
+
+	"gorail/backend/engine"
+	"gorail/backend/option"
+	"gorail/backend/provider/ofi"
+	"gorail/backend/status"
+)
+
+// Desc is a descriptor as it lies in the agent's list.
+type Desc = engine.Desc
+
+// createEngine makes the engine of an agent from what it was given and the GORAIL_* environment.
+func createEngine(a createArgs) (created, error) {
+	opts, unknown, err := option.Parse(a.Params, getenv)
+	if errors.Is(err, option.ErrValue) {
+		return created{}, status.Errorf(status.ErrInvalidParam, "%w", err)
+	}
+	if err != nil {
+		return created{}, err
+	}
+	logLevel.Set(opts.Log)
+	if len(unknown) > 0 {
+		slog.Debug("options that are not ours, ignored", "agent", a.Agent, "names", unknown)
+	}
+	e, err := engine.New(engine.Config{
+		Agent:    a.Agent,
+		Options:  opts,
+		Provider: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath}),
+		Log:      slog.Default(),
+	})
+	if err != nil {
+		return created{}, err
+	}
+	return created{engine: e, conn: e.Conn(), core: e.Core()}, nil
+}
+
+// getenv asks C, not Go's copy from when the plugin was loaded: a host may set its environment afterwards.
+func getenv(name string) (string, bool) {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	v := C.getenv(c)
+	return C.GoString(v), v != nil
+}
+
+// optionRows is the option table as NIXL's getPluginParams shows it.
+func optionRows() []optionRow {
+	var rows []optionRow
+	for _, p := range option.Defaults() {
+		rows = append(rows, optionRow{p.Name, p.Value})
+	}
+	return rows
+}

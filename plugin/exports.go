@@ -1,0 +1,191 @@
+package main
+
+/*
+#include <stdlib.h>
+#include "gorail.h"
+*/
+import "C"
+
+import (
+	"strings"
+	"time"
+	"unsafe"
+)
+
+// engines holds every engine of the process.
+var engines handles
+
+// onEngine runs f on the engine of a handle.
+func onEngine(call string, handle C.uint64_t, f func(backend) error) C.int32_t {
+	return C.int32_t(answer(call, func() error {
+		e, err := engines.get(uint64(handle))
+		if err != nil {
+			return err
+		}
+		return f(e)
+	}))
+}
+
+//export gorail_create
+func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
+	return C.int32_t(answer("createBackend", func() error {
+		args := createArgs{
+			Agent:      str(&in.agent),
+			Type:       str(&in._type),
+			Params:     map[string]string{},
+			ProgThread: in.prog_thread != 0,
+			SyncMode:   int(in.sync_mode),
+			ProgDelay:  time.Duration(in.prog_delay_us) * time.Microsecond,
+		}
+		for i := range unsafe.Slice(in.params, in.nparams) {
+			p := &unsafe.Slice(in.params, in.nparams)[i]
+			args.Params[str(&p.key)] = str(&p.value)
+		}
+		c, err := createEngine(args)
+		if err != nil {
+			return err
+		}
+		out.engine = C.uint64_t(engines.add(c.engine))
+		out.core = c.core
+		out.conn = owned(c.conn)
+		return nil
+	}))
+}
+
+//export gorail_destroy
+func gorail_destroy(engine C.uint64_t) C.int32_t {
+	return C.int32_t(answer("destroy", func() error {
+		e, err := engines.remove(uint64(engine))
+		if err != nil {
+			return err
+		}
+		return e.Close()
+	}))
+}
+
+//export gorail_register
+func gorail_register(engine C.uint64_t, in *C.gr_region_args, region *C.uint64_t) C.int32_t {
+	return onEngine("registerMem", engine, func(e backend) error {
+		id, err := e.Register(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob))
+		*region = C.uint64_t(id)
+		return err
+	})
+}
+
+//export gorail_region_blob
+func gorail_region_blob(engine, region C.uint64_t, blob *C.gr_owned) C.int32_t {
+	return onEngine("getPublicData", engine, func(e backend) error {
+		b, err := e.RegionBlob(uint64(region))
+		if err == nil {
+			*blob = owned(b)
+		}
+		return err
+	})
+}
+
+//export gorail_deregister
+func gorail_deregister(engine, region C.uint64_t) C.int32_t {
+	return onEngine("deregisterMem", engine, func(e backend) error { return e.Deregister(uint64(region)) })
+}
+
+//export gorail_load_conn
+func gorail_load_conn(engine C.uint64_t, peer, blob *C.gr_bytes) C.int32_t {
+	return onEngine("loadRemoteConnInfo", engine, func(e backend) error { return e.LoadConn(str(peer), bytes(blob)) })
+}
+
+//export gorail_load_remote
+func gorail_load_remote(engine C.uint64_t, peer *C.gr_bytes, in *C.gr_region_args, region *C.uint64_t) C.int32_t {
+	return onEngine("loadRemoteMD", engine, func(e backend) error {
+		id, err := e.LoadRemote(str(peer), uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem), bytes(&in.blob))
+		*region = C.uint64_t(id)
+		return err
+	})
+}
+
+//export gorail_unload_remote
+func gorail_unload_remote(engine, region C.uint64_t) C.int32_t {
+	return onEngine("unloadMD", engine, func(e backend) error { return e.UnloadRemote(uint64(region)) })
+}
+
+//export gorail_connect
+func gorail_connect(engine C.uint64_t, peer *C.gr_bytes) C.int32_t {
+	return onEngine("connect", engine, func(e backend) error { return e.Connect(str(peer)) })
+}
+
+//export gorail_disconnect
+func gorail_disconnect(engine C.uint64_t, peer *C.gr_bytes) C.int32_t {
+	return onEngine("disconnect", engine, func(e backend) error { return e.Disconnect(str(peer)) })
+}
+
+//export gorail_prep
+func gorail_prep(engine C.uint64_t, in *C.gr_prep_args, out *C.gr_prepped) C.int32_t {
+	return onEngine("prepXfer", engine, func(e backend) error {
+		xfer, slot, err := e.Prep(int(in.op), descs(in.local, in.nlocal), descs(in.remote, in.nremote), str(&in.peer))
+		if err != nil {
+			return err
+		}
+		out.xfer, out.slot = C.uint64_t(xfer), slot
+		return nil
+	})
+}
+
+//export gorail_post
+func gorail_post(engine, xfer C.uint64_t, notif *C.gr_notif_args) C.int32_t {
+	return C.int32_t(answerStatus("postXfer", func() (int32, error) {
+		e, err := engines.get(uint64(engine))
+		if err != nil {
+			return 0, err
+		}
+		return e.Post(uint64(xfer), notif.has != 0, bytes(&notif.msg))
+	}))
+}
+
+//export gorail_release
+func gorail_release(engine, xfer C.uint64_t) C.int32_t {
+	return onEngine("releaseReqH", engine, func(e backend) error { return e.Release(uint64(xfer)) })
+}
+
+//export gorail_estimate
+func gorail_estimate(engine, xfer C.uint64_t, out *C.gr_estimate) C.int32_t {
+	return onEngine("estimateXferCost", engine, func(e backend) error {
+		d, margin, err := e.Estimate(uint64(xfer))
+		out.duration_us, out.margin_us = C.int64_t(d.Microseconds()), C.int64_t(margin.Microseconds())
+		return err
+	})
+}
+
+//export gorail_notify
+func gorail_notify(engine C.uint64_t, peer, msg *C.gr_bytes) C.int32_t {
+	return onEngine("genNotif", engine, func(e backend) error { return e.Notify(str(peer), bytes(msg)) })
+}
+
+//export gorail_query_mem
+func gorail_query_mem(engine C.uint64_t, in *C.gr_region_args, known *C.int32_t) C.int32_t {
+	return onEngine("queryMem", engine, func(e backend) error {
+		yes, err := e.Known(uint64(in.addr), uint64(in.len), uint64(in.dev), int32(in.mem))
+		if yes {
+			*known = 1
+		}
+		return err
+	})
+}
+
+//export gorail_options
+func gorail_options(table *C.gr_owned) C.int32_t {
+	return C.int32_t(answer("getPluginParams", func() error {
+		var b strings.Builder
+		for _, o := range optionRows() {
+			b.WriteString(o.name + "\x00" + o.value + "\x00")
+		}
+		*table = owned([]byte(b.String()))
+		return nil
+	}))
+}
+
+//export gorail_version
+func gorail_version(out *C.gr_owned) C.int32_t {
+	return C.int32_t(answer("version", func() error {
+		*out = owned([]byte(version))
+		return nil
+	}))
+}

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// TestTargetAsleep: the target exports its metadata and then calls nothing, not
+// even getNotifs; transfers complete all the same, the first one included.
+func TestTargetAsleep(t *testing.T) {
+	eachProgress(t, func(t *testing.T, o option) {
+		eachOp(t, func(t *testing.T, op nixl.Op) {
+			p := quietPair(t, o)
+			la, lb := scattered(0, 8192, 100, 300, 1), scattered(0, 8192, 64, 300, 2)
+			a, b := p.ini.Buffer(la.End(), seedA), p.tgt.Buffer(lb.End(), seedB)
+			p.ini.Learn(p.tgt)
+			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("n")})
+			l := x.Loop(worker.LoopArgs{N: 50, Timeout: limit})
+			require.Equal(t, 50, l.Done, "%s: the target sleeps", l.Status)
+			require.NoError(t, p.ini.GenNotif("bob", []byte("end")))
+			p.ini.Polling(true)
+			require.Len(t, p.tgt.WaitNotifs(51, limit), 51)
+			want(op, a, b, la, lb)
+		})
+	})
+}
+
+// TestInitiatorAsleep: posted and never asked again; with a progress thread the
+// data and the notification arrive all the same.
+func TestInitiatorAsleep(t *testing.T) {
+	for _, size := range []uint64{100, 16 << 20} {
+		p := pair(t)
+		a, b := p.buffers(size)
+		// The first one connects; the one that counts follows.
+		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("a")})
+		x.Do(limit)
+		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+		b.Fill(seedB)
+		require.False(t, x.Post().Failed())
+		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+		b.Want(seedA)
+		require.Equal(t, nixl.Success, x.Wait(limit))
+	}
+}
+
+// TestFirstPostAsleep: not even the first post is asked about.
+func TestFirstPostAsleep(t *testing.T) {
+	p := pair(t)
+	a, b := p.buffers(1 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("f")})
+	require.False(t, x.Post().Failed())
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedA)
+}
+
+// TestNotifAfterData: whoever sees the notification sees the data.
+func TestNotifAfterData(t *testing.T) {
+	const n, size = 200, 300_001
+	p := pair(t)
+	a, b := p.buffers(size)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	for i := range uint64(n) {
+		a.Fill(1000 + i)
+		require.False(t, x.Post().Failed())
+		done := x.WaitAsync(limit) // the target does not wait for it
+		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+		b.Want(1000 + i)
+		require.Equal(t, nixl.Success, done.Wait().Status)
+	}
+}

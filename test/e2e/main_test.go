@@ -1,0 +1,111 @@
+// Package e2e drives real NIXL agents, two processes, any backend, and compares
+// the bytes on the far side. What is tested is chosen by the variables that
+// package testenv names; UCX_* and GORAIL_* variables reach the workers as set.
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+const (
+	limit = 30 * time.Second  // for what takes milliseconds
+	long  = 120 * time.Second // for what moves gigabytes or 100,000 of something
+
+	seedA = 0xa // the initiator's bytes
+	seedB = 0xb // the target's bytes
+)
+
+func TestMain(m *testing.M) {
+	worker.MaybeRun()
+	os.Exit(m.Run())
+}
+
+// pairOf is an initiator and a target that polls, in two processes.
+type pairOf struct {
+	env testenv.Env
+	ini *worker.Agent
+	tgt *worker.Agent
+}
+
+type option func(*worker.AgentConfig)
+
+func progress(on bool) option { return func(c *worker.AgentConfig) { c.ProgThread = on } }
+
+// start makes one process with one agent.
+func start(t *testing.T, name string, opts ...option) *worker.Agent {
+	t.Helper()
+	env := testenv.Need(t)
+	return agent(worker.Start(t, worker.Options{Env: env}), env, name, opts...)
+}
+
+// agent makes one more agent in a process.
+func agent(w *worker.Worker, env testenv.Env, name string, opts ...option) *worker.Agent {
+	c := worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true}
+	for _, o := range opts {
+		o(&c)
+	}
+	return w.Agent(c)
+}
+
+// pair makes two processes. The target polls for notifications all the time.
+func pair(t *testing.T, opts ...option) *pairOf {
+	t.Helper()
+	p := quietPair(t, opts...)
+	p.tgt.Polling(true)
+	return p
+}
+
+// quietPair is pair with a target that calls nothing by itself.
+func quietPair(t *testing.T, opts ...option) *pairOf {
+	t.Helper()
+	return &pairOf{env: testenv.Need(t), ini: start(t, "alice", opts...), tgt: start(t, "bob", opts...)}
+}
+
+// buffers gives both sides size registered bytes and tells the initiator.
+func (p *pairOf) buffers(size uint64) (a, b *worker.Buf) {
+	a, b = p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
+	p.ini.Learn(p.tgt)
+	return a, b
+}
+
+// eachProgress runs a scenario with the progress thread on and off.
+func eachProgress(t *testing.T, f func(t *testing.T, o option)) {
+	for _, on := range []bool{true, false} {
+		t.Run(fmt.Sprintf("progress=%v", on), func(t *testing.T) { f(t, progress(on)) })
+	}
+}
+
+// eachOp runs a scenario for both directions.
+func eachOp(t *testing.T, f func(t *testing.T, op nixl.Op)) {
+	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+		t.Run(op.String(), func(t *testing.T) { f(t, op) })
+	}
+}
+
+// want compares both buffers with what moving from's blocks to to's must leave.
+func want(op nixl.Op, a, b *worker.Buf, la, lb worker.Layout) {
+	if op == nixl.Write {
+		b.WantBlocks(seedB, lb, seedA, la)
+		a.Want(seedA)
+		return
+	}
+	a.WantBlocks(seedA, la, seedB, lb)
+	b.Want(seedB)
+}
+
+// eventually polls cond until it holds; false when time is up.
+func eventually(timeout time.Duration, cond func() bool) bool {
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if cond() {
+			return true
+		}
+	}
+	return cond()
+}

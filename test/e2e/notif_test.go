@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// TestNotifAlone sends notifications without a transfer: short, empty, binary.
+func TestNotifAlone(t *testing.T) {
+	eachProgress(t, func(t *testing.T, o option) {
+		p := pair(t, o)
+		p.ini.Learn(p.tgt)
+		p.ini.Polling(true) // without a progress thread the sender's polls move it
+		for _, msg := range [][]byte{[]byte("hello"), {}, {0, 1, 0, 255}, []byte("last")} {
+			require.NoError(t, p.ini.GenNotif("bob", msg))
+			got := p.tgt.WaitNotifs(1, limit)
+			require.Len(t, got, 1)
+			require.Equal(t, "alice", got[0].From)
+			require.True(t, bytes.Equal(msg, got[0].Msg), "%q", got[0].Msg)
+		}
+	})
+}
+
+// TestNotifEmptyWithTransfer: an empty message with a transfer is a message.
+func TestNotifEmptyWithTransfer(t *testing.T) {
+	p := pair(t)
+	a, b := p.buffers(4096)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte{}})
+	x.Do(limit)
+	got := p.tgt.WaitNotifs(1, limit)
+	require.Len(t, got, 1)
+	require.Empty(t, got[0].Msg)
+}
+
+// TestNotifBig sends messages around the sizes where they are cut, to 16 MiB.
+func TestNotifBig(t *testing.T) {
+	eachProgress(t, func(t *testing.T, o option) {
+		p := pair(t, o)
+		a, b := p.buffers(4096)
+		p.ini.Polling(true)
+		for i, size := range []int{255, 256, 1023, 4096, 8191, 8192, 65535, 65537, 1 << 20, 4<<20 + 1, 16 << 20} {
+			msg := make([]byte, size)
+			worker.Fill(msg, uint64(i), 0)
+			require.NoError(t, p.ini.GenNotif("bob", msg))
+			got := p.tgt.WaitNotifs(1, limit)
+			require.Len(t, got, 1, size)
+			require.True(t, bytes.Equal(msg, got[0].Msg), size)
+
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: msg})
+			x.Do(limit)
+			got = p.tgt.WaitNotifs(1, limit)
+			require.Len(t, got, 1, size)
+			require.True(t, bytes.Equal(msg, got[0].Msg), size)
+			require.NoError(t, x.Release())
+		}
+	})
+}
+
+// TestNotifMany sends 20,000 in a row, in both directions at once, in order.
+func TestNotifMany(t *testing.T) {
+	const n = 20_000
+	eachProgress(t, func(t *testing.T, o option) {
+		p := pair(t, o)
+		p.ini.Learn(p.tgt)
+		p.tgt.Learn(p.ini)
+		p.ini.Polling(true)
+		there, back := p.ini.GenNotifsAsync("bob", "to ", n), p.tgt.GenNotifsAsync("alice", "fro ", n)
+		require.Nil(t, there.Wait().Err)
+		require.Nil(t, back.Wait().Err)
+		check := func(got []nixl.Notif, prefix string) {
+			require.Len(t, got, n)
+			for i, g := range got {
+				require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg))
+			}
+		}
+		check(p.tgt.WaitNotifs(n, long), "to ")
+		check(p.ini.WaitNotifs(n, long), "fro ")
+	})
+}
+
+// TestNotifUnread: a receiver that does not poll must not stop the sender, and
+// finds everything when it does.
+func TestNotifUnread(t *testing.T) {
+	const n = 5000
+	p := quietPair(t)
+	a, b := p.buffers(1 << 20)
+	require.Nil(t, p.ini.GenNotifsAsync("bob", "u", n).Wait().Err)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+	l := x.Loop(worker.LoopArgs{N: 100, Timeout: limit})
+	require.Equal(t, 100, l.Done, l.Status)
+	got := p.tgt.WaitNotifs(n+100, limit)
+	require.Len(t, got, n+100)
+	alone := 0
+	for _, g := range got {
+		if g.Msg[0] == 'u' {
+			require.Equal(t, worker.Seq("u", alone), g.Msg)
+			alone++
+		}
+	}
+	require.Equal(t, n, alone)
+	b.Want(seedA)
+}
+
+// TestNotifManySenders: the receiver never loaded any sender's metadata.
+func TestNotifManySenders(t *testing.T) {
+	const senders, n = 3, 300
+	tgt := start(t, "bob")
+	tgt.Polling(true)
+	for i := range senders {
+		name := string(worker.Seq("sender-", i))
+		s := start(t, name)
+		s.Learn(tgt)
+		require.Nil(t, s.GenNotifsAsync("bob", name+":", n).Wait().Err)
+		require.False(t, tgt.Knows(name))
+	}
+	next := map[string]int{}
+	got := tgt.WaitNotifs(senders*n, limit)
+	require.Len(t, got, senders*n)
+	for _, g := range got {
+		require.Equal(t, worker.Seq(g.From+":", next[g.From]), g.Msg)
+		next[g.From]++
+	}
+	require.Len(t, next, senders)
+}
+
+// TestNotifConcurrent sends from 4 threads of one agent at once.
+func TestNotifConcurrent(t *testing.T) {
+	const threads, n = 4, 100
+	p := pair(t, func(c *worker.AgentConfig) { c.Sync = nixl.SyncRW })
+	shared := start(t, "carol", func(c *worker.AgentConfig) { c.Sync, c.Concurrent = nixl.SyncRW, true })
+	shared.Learn(p.tgt)
+	var under []*worker.Future[worker.ErrOut]
+	for i := range threads {
+		under = append(under, shared.GenNotifsAsync("bob", string(worker.Seq("t", i))+":", n))
+	}
+	for _, f := range under {
+		require.Nil(t, f.Wait().Err)
+	}
+	got := p.tgt.WaitNotifs(threads*n, limit)
+	require.Len(t, got, threads*n)
+	next := map[byte]int{}
+	for _, g := range got {
+		require.Equal(t, worker.Seq(string(g.Msg[:3]), next[g.Msg[1]]), g.Msg)
+		next[g.Msg[1]]++
+	}
+}
+
+// TestNotifUnknown: a notification to an agent nobody loaded is an error.
+func TestNotifUnknown(t *testing.T) {
+	require.Error(t, start(t, "alice").GenNotif("nobody", []byte("x")))
+}

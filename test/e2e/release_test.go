@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// quiet is how long memory is watched after it must not change any more. It
+// bounds what the test can find, not what it waits for.
+const quiet = 300 * time.Millisecond
+
+// release releases a request that may be in flight; the agent may refuse once.
+func release(t *testing.T, x *worker.Xfer) {
+	t.Helper()
+	if x.Release() != nil {
+		require.NoError(t, x.Release())
+	}
+}
+
+// untouched watches buffers that hold the pattern of a seed each.
+func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
+	t.Helper()
+	for end := time.Now().Add(quiet); time.Now().Before(end); {
+		for b, seed := range seeds {
+			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed after its request was released")
+		}
+	}
+}
+
+// TestReleaseInFlight releases requests at random moments, refills both sides
+// at once and watches them: nothing of the request may arrive any more.
+func TestReleaseInFlight(t *testing.T) {
+	const size, rounds = 64 << 20, 8
+	rng := rand.New(rand.NewPCG(1, 2))
+	eachProgress(t, func(t *testing.T, o option) {
+		eachOp(t, func(t *testing.T, op nixl.Op) {
+			p := pair(t, o)
+			a, b := p.buffers(size)
+			for i := range uint64(rounds) {
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("never")})
+				require.False(t, x.Post().Failed())
+				s := x.Wait(time.Duration(rng.IntN(4000)) * time.Microsecond)
+				release(t, x)
+				a.Fill(100 + i)
+				b.Fill(200 + i)
+				untouched(t, map[*worker.Buf]uint64{a: 100 + i, b: 200 + i})
+				// A released request may have notified, but not one in progress twice.
+				got := p.tgt.WaitNotifs(2, 0)
+				require.LessOrEqual(t, len(got), 1, "%s", s)
+			}
+			// The next request is not disturbed by what was released.
+			a.Fill(seedA)
+			b.Fill(seedB)
+			p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+			la := worker.Span(0, size)
+			want(op, a, b, la, la)
+		})
+	})
+}
+
+// TestReleaseManyInFlight releases half of many small requests in flight; the
+// other half arrives whole.
+func TestReleaseManyInFlight(t *testing.T) {
+	const n, block = 64, 1 << 20
+	p := pair(t)
+	a, b := p.buffers(n * block)
+	var xs []*worker.Xfer
+	for i := range uint64(n) {
+		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(i*block, block),
+			Remote: b.Span(i*block, block), Peer: "bob", Notif: worker.Seq("", int(i))}))
+	}
+	for _, x := range xs {
+		require.False(t, x.Post().Failed())
+	}
+	for i := 0; i < n; i += 2 {
+		release(t, xs[i])
+	}
+	for i := 1; i < n; i += 2 {
+		require.Equal(t, nixl.Success, xs[i].Wait(limit))
+		require.EqualValues(t, -1, b.Diff(uint64(i)*block, block, seedA, uint64(i)*block), i)
+	}
+	odd := map[string]int{}
+	require.True(t, eventually(limit, func() bool {
+		for _, g := range p.tgt.WaitNotifs(n, 0) {
+			odd[string(g.Msg)]++
+		}
+		return len(odd) >= n/2 && odd[fmt.Sprint(n-1)] > 0
+	}))
+	for i := 1; i < n; i += 2 {
+		require.Equal(t, 1, odd[fmt.Sprint(i)], i)
+	}
+}
+
+// TestDeregisterInFlight: the target takes its memory back in mid-transfer.
+// From then on nothing of the initiator may change it, and the initiator's
+// other transfers go on.
+func TestDeregisterInFlight(t *testing.T) {
+	const size = 64 << 20
+	p := pair(t)
+	a, b := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
+	keep := p.tgt.Buffer(1<<20, seedB)
+	p.ini.Learn(p.tgt)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("d")})
+	loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
+	require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
+	require.NoError(t, p.tgt.Deregister(b.All()))
+	b.Fill(77)
+	untouched(t, map[*worker.Buf]uint64{b: 77})
+	b.Free() // a late access would now kill the target
+	l := loop.Wait()
+	require.True(t, l.Status.Failed(), "%s after %d transfers", l.Status, l.Done)
+	require.Less(t, l.Wall, limit)
+	require.True(t, p.ini.Knows("bob"), "one region went, not the peer")
+	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 1<<20), Remote: keep.All(), Peer: "bob"}).Do(limit)
+	keep.Want(seedA)
+}
+
+// TestDeregisterLocalInFlight: the initiator takes its own memory back.
+func TestDeregisterLocalInFlight(t *testing.T) {
+	const size = 64 << 20
+	eachOp(t, func(t *testing.T, op nixl.Op) {
+		p := pair(t)
+		a, b := p.buffers(size)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		require.False(t, x.Post().Failed())
+		require.NoError(t, p.ini.Deregister(a.All()))
+		a.Fill(88)
+		untouched(t, map[*worker.Buf]uint64{a: 88})
+		a.Free()
+		x.Wait(limit) // ends, well or not
+		release(t, x)
+		require.NoError(t, p.ini.Exit())
+		require.NoError(t, p.tgt.Exit())
+	})
+}
+
+// TestCloseInFlight destroys the initiator's agent while it transfers.
+func TestCloseInFlight(t *testing.T) {
+	for _, who := range []string{"initiator", "target"} {
+		t.Run(who, func(t *testing.T) {
+			p := pair(t)
+			a, b := p.buffers(64 << 20)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("c")})
+			x.Do(limit)
+			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+			require.False(t, x.Post().Failed())
+			if who == "initiator" {
+				require.NoError(t, p.ini.Close())
+			} else {
+				require.NoError(t, p.tgt.Close())
+				require.NotEqual(t, nixl.InProgress, x.Wait(limit))
+				release(t, x)
+			}
+			require.NoError(t, p.ini.Exit())
+			require.NoError(t, p.tgt.Exit())
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestIdleCPU: agents that are connected and have nothing to do use less than
+// 1 % of a core, with the progress thread on and off.
+func TestIdleCPU(t *testing.T) {
+	const window = 3 * time.Second
+	eachProgress(t, func(t *testing.T, o option) {
+		p := pair(t, o)
+		a, b := p.buffers(1 << 20)
+		p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+		p.tgt.Polling(false)
+		// An adaptive poll may run on for a moment.
+		require.True(t, eventually(limit, func() bool {
+			i, j := p.ini.Stats().CPU, p.tgt.Stats().CPU
+			time.Sleep(window)
+			i, j = p.ini.Stats().CPU-i, p.tgt.Stats().CPU-j
+			t.Logf("idle: initiator %.2f %%, target %.2f %% of a core",
+				100*i.Seconds()/window.Seconds(), 100*j.Seconds()/window.Seconds())
+			return i < window/100 && j < window/100
+		}))
+	})
+}
+
+// TestFirstEngine bounds what the first engine adds to a process.
+func TestFirstEngine(t *testing.T) {
+	env := testenv.Need(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	w.Agent(worker.AgentConfig{Name: "bare", ProgThread: true})
+	before := w.Stats()
+	agent(w, env, "alice")
+	after := w.Stats()
+	t.Logf("first engine: %d threads, %d fds, %.1f MiB", after.Threads-before.Threads, after.FDs-before.FDs,
+		float64(after.RSSKiB-before.RSSKiB)/1024)
+	require.LessOrEqual(t, after.Threads-before.Threads, 16)
+	require.LessOrEqual(t, after.FDs-before.FDs, 64)
+	require.LessOrEqual(t, after.RSSKiB-before.RSSKiB, int64(128<<10))
+}
+
+// leaks fails when fds, threads or memory grew between two states.
+func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
+	t.Helper()
+	var now worker.Stats
+	ok := eventually(5*time.Second, func() bool { // ends of threads take their time
+		now = w.Stats()
+		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+3
+	})
+	t.Logf("threads %d -> %d, fds %d -> %d, RSS %d -> %d MiB", before.Threads, now.Threads,
+		before.FDs, now.FDs, before.RSSKiB>>10, now.RSSKiB>>10)
+	require.True(t, ok, "threads or fds leak")
+	require.Less(t, now.RSSKiB-before.RSSKiB, int64(64<<10), "memory leaks")
+}
+
+// TestAgentsComeAndGo creates and destroys 200 agents that work in between.
+func TestAgentsComeAndGo(t *testing.T) {
+	env := testenv.Need(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	buf := w.Alloc(64<<10, nixl.Anon)
+	cycle := func() {
+		a := agent(w, env, "alice")
+		require.NoError(t, a.Register(buf.All()))
+		x := a.Xfer(worker.XferSpec{Op: nixl.Write, Local: buf.Span(0, 4096), Remote: buf.Span(8192, 4096), Peer: "alice", Notif: []byte("n")})
+		x.Do(limit)
+		require.Len(t, a.WaitNotifs(1, limit), 1)
+		require.NoError(t, a.Close())
+	}
+	for range 20 {
+		cycle()
+	}
+	before := w.Stats()
+	for range 200 {
+		cycle()
+	}
+	leaks(t, w, before)
+}
+
+// TestPeersComeAndGo: an agent that met 60 peers keeps nothing of the gone ones.
+func TestPeersComeAndGo(t *testing.T) {
+	env := testenv.Need(t)
+	ini := start(t, "alice")
+	tw := worker.Start(t, worker.Options{Env: env})
+	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, nixl.Anon)
+	cycle := func() {
+		b := agent(tw, env, "bob")
+		b.Polling(true)
+		require.NoError(t, b.Register(far.All()))
+		ini.Learn(b)
+		x := ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: far.All(), Peer: "bob", Notif: []byte("n")})
+		x.Do(limit)
+		require.Len(t, b.WaitNotifs(1, limit), 1)
+		require.NoError(t, x.Release())
+		require.NoError(t, ini.Invalidate("bob"))
+		require.NoError(t, b.Close())
+	}
+	for range 10 {
+		cycle()
+	}
+	here, there := ini.Stats(), tw.Stats()
+	for range 60 {
+		cycle()
+	}
+	leaks(t, ini.Worker, here)
+	leaks(t, tw, there)
+}

@@ -1,0 +1,132 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// TestSizes moves one block of odd sizes from and to odd offsets, and checks
+// that nothing around it changes.
+func TestSizes(t *testing.T) {
+	eachProgress(t, func(t *testing.T, o option) {
+		p := pair(t, o)
+		const room = 4096
+		for _, size := range []uint64{1, 2, 7, 63, 64, 65, 4095, 4096, 4097, 65535, 65537, 131072,
+			1<<20 - 1, 1<<20 + 3, 5<<20 + 77, 16<<20 + 1, 64 << 20} {
+			a, b := p.ini.Buffer(size+room, seedA), p.tgt.Buffer(size+room, seedB)
+			p.ini.Learn(p.tgt)
+			for i, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				la, lb := worker.Span(uint64(13+i*50), size), worker.Span(uint64(1001+i), size)
+				a.Fill(seedA)
+				b.Fill(seedB)
+				msg := fmt.Appendf(nil, "%s %d", op, size)
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: msg})
+				x.Do(limit)
+				require.Equal(t, []nixl.Notif{{From: "alice", Msg: msg}}, p.tgt.WaitNotifs(1, limit))
+				want(op, a, b, la, lb)
+				require.NoError(t, x.Release())
+			}
+			require.NoError(t, p.ini.Deregister(a.All()))
+			require.NoError(t, p.tgt.Deregister(b.All()))
+			a.Free()
+			b.Free()
+			require.NoError(t, p.ini.Invalidate("bob"))
+		}
+	})
+}
+
+// TestZeroLength: an empty block moves nothing and completes.
+func TestZeroLength(t *testing.T) {
+	p := pair(t)
+	a, b := p.buffers(4096)
+	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(10, 0), Remote: b.Span(20, 0),
+		Peer: "bob", Notif: []byte("z")})
+	if err != nil {
+		t.Skipf("the agent refuses an empty block: %v", err)
+	}
+	x.Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedB)
+}
+
+// TestRepost posts one request 2,000 times: one notification each, in order.
+func TestRepost(t *testing.T) {
+	const n = 2000
+	eachProgress(t, func(t *testing.T, o option) {
+		eachOp(t, func(t *testing.T, op nixl.Op) {
+			p := pair(t, o)
+			a, b := p.buffers(64 << 10)
+			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("same")})
+			l := x.Loop(worker.LoopArgs{N: n, Timeout: limit})
+			require.Equal(t, n, l.Done, l.Status)
+			l = x.Loop(worker.LoopArgs{N: n, Timeout: limit, Prefix: "no. "})
+			require.Equal(t, n, l.Done, l.Status)
+			got := p.tgt.WaitNotifs(2*n, limit)
+			require.Len(t, got, 2*n)
+			for i, g := range got {
+				if i < n {
+					require.Equal(t, "same", string(g.Msg), i)
+				} else {
+					require.Equal(t, worker.Seq("no. ", i-n), g.Msg)
+				}
+			}
+			// Without a notification of its own, and nothing more arrives.
+			s := x.PostQuiet()
+			if s == nixl.InProgress {
+				s = x.Wait(limit)
+			}
+			require.Equal(t, nixl.Success, s)
+			require.NoError(t, p.ini.GenNotif("bob", []byte("end")))
+			got = p.tgt.WaitNotifs(1, limit)
+			require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("end")}}, got)
+			want(op, a, b, worker.Span(0, a.Size), worker.Span(0, b.Size))
+		})
+	})
+}
+
+// TestParallelRequests keeps 64 requests in flight at once.
+func TestParallelRequests(t *testing.T) {
+	const n, block = 64, 96 << 10
+	eachOp(t, func(t *testing.T, op nixl.Op) {
+		p := pair(t)
+		a, b := p.buffers(n * block)
+		var xs []*worker.Xfer
+		for i := range uint64(n) {
+			xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: op, Local: a.Span(i*block, block),
+				Remote: b.Span((n-1-i)*block, block), Peer: "bob", Notif: worker.Seq("p", int(i))}))
+		}
+		for _, x := range xs {
+			require.False(t, x.Post().Failed())
+		}
+		for _, x := range xs {
+			require.Equal(t, nixl.Success, x.Wait(limit))
+		}
+		require.Len(t, p.tgt.WaitNotifs(n, limit), n)
+		to, seed := b, uint64(seedA)
+		if op == nixl.Read {
+			to, seed = a, seedB
+		}
+		for i := range uint64(n) {
+			require.EqualValues(t, -1, to.Diff((n-1-i)*block, block, seed, i*block), i)
+		}
+	})
+}
+
+// TestBackendOfRequest: the agent says which backend carries a request, and an
+// estimate, where the backend gives one, is not negative.
+func TestBackendOfRequest(t *testing.T) {
+	p := pair(t)
+	a, b := p.buffers(1 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	us, name, err := x.Cost()
+	if err != nil {
+		t.Skipf("no estimate: %v", err)
+	}
+	require.Equal(t, p.env.Backend, name)
+	require.GreaterOrEqual(t, us, int64(0))
+}

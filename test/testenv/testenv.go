@@ -1,0 +1,137 @@
+// Package testenv tells the tests which NIXL wheel, plugin and interpreter to
+// use, and skips (or, under CI, fails) when one is missing.
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"gorail/test/nixl"
+)
+
+// Variables that choose what is tested.
+const (
+	EnvBackend = "GORAIL_TEST_BACKEND" // plugin name, default GORAIL
+	EnvPlugins = "GORAIL_PLUGIN_DIR"   // folder of libplugin_<backend>.so
+	EnvWheel   = "NIXL_WHEEL_DIR"      // site-packages with nixl-cu12
+	EnvPython  = "GORAIL_PYTHON"       // interpreter that imports nixl_cu12
+)
+
+// TB is the part of testing.TB that a benchmark program can offer as well.
+type TB interface {
+	Helper()
+	Logf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Env is what the variables resolve to.
+type Env struct {
+	Backend   string
+	PluginDir string
+	WheelDir  string
+	Python    string
+}
+
+func or(key, fallback string) string {
+	if v := os.Getenv(key); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// Root is the repository: the nearest folder upwards with a go.mod.
+func Root() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "."
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+			return d
+		}
+		if d == filepath.Dir(d) {
+			return dir
+		}
+	}
+}
+
+// Load resolves the variables without checking that anything exists.
+func Load() Env {
+	root := Root()
+	e := Env{
+		Backend:  or(EnvBackend, "GORAIL"),
+		WheelDir: os.Getenv(EnvWheel),
+		Python:   or(EnvPython, filepath.Join(root, ".venv", "bin", "python")),
+	}
+	if e.WheelDir == "" {
+		found, _ := filepath.Glob(filepath.Join(root, ".venv", "lib", "python3*", "site-packages"))
+		if len(found) > 0 {
+			e.WheelDir = found[0]
+		}
+	}
+	e.PluginDir = e.PluginDirOf(e.Backend)
+	return e
+}
+
+// PluginDirOf is where a backend's plugin is: the folder under test when it is
+// there, else the wheel's own.
+func (e Env) PluginDirOf(backend string) string {
+	dir := or(EnvPlugins, filepath.Join(Root(), "build"))
+	if _, err := os.Stat(filepath.Join(dir, PluginFile(backend))); err == nil {
+		return dir
+	}
+	if stock := nixl.PluginDir(e.WheelDir); e.WheelDir != "" {
+		if _, err := os.Stat(filepath.Join(stock, PluginFile(backend))); err == nil {
+			return stock
+		}
+	}
+	return dir
+}
+
+// PluginFile is the name NIXL looks for.
+func PluginFile(backend string) string { return "libplugin_" + backend + ".so" }
+
+// Check says what is missing, if anything.
+func (e Env) Check() error {
+	if e.WheelDir == "" {
+		return fmt.Errorf("no NIXL wheel: pip install --no-deps nixl-cu12 numpy into .venv, or set %s", EnvWheel)
+	}
+	if _, err := nixl.LibDir(e.WheelDir); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(e.PluginDir, PluginFile(e.Backend))); err != nil {
+		return fmt.Errorf("no plugin %s: build it, or set %s (%w)", e.Backend, EnvPlugins, err)
+	}
+	return nil
+}
+
+// CheckPython says whether the interpreter is missing.
+func (e Env) CheckPython() error {
+	if _, err := os.Stat(e.Python); err != nil {
+		return fmt.Errorf("no interpreter with NIXL: set %s (%w)", EnvPython, err)
+	}
+	return nil
+}
+
+// SkipOrFail skips with a reason; under CI what is missing is a failure.
+func SkipOrFail(t TB, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%v", err)
+	}
+	t.Skipf("%v", err)
+}
+
+// Need loads the environment or skips.
+func Need(t TB) Env {
+	t.Helper()
+	e := Load()
+	SkipOrFail(t, e.Check())
+	return e
+}

@@ -1,0 +1,170 @@
+package worker
+
+import (
+	"runtime"
+	"sync"
+	"time"
+
+	"gorail/test/nixl"
+)
+
+// slice bounds how long a waiting command keeps the agent's thread.
+const slice = time.Millisecond
+
+// nap keeps a polling test process from starving its peer on a small machine.
+const nap = 20 * time.Microsecond
+
+// agent is one NIXL agent of the worker and the thread that calls it.
+type agent struct {
+	a     *nixl.Agent
+	b     *nixl.Backend
+	queue chan func() // nil: commands call from any thread
+
+	mu      sync.Mutex // guards what follows
+	xfers   map[int]*xfer
+	lists   map[int]*nixl.Dlist
+	inbox   []nixl.Notif
+	polling bool
+	pollErr *nixl.Error
+}
+
+type xfer struct {
+	x    *nixl.Xfer
+	last nixl.Status
+}
+
+func newAgentLoop(concurrent bool) *agent {
+	g := &agent{xfers: map[int]*xfer{}, lists: map[int]*nixl.Dlist{}}
+	if !concurrent {
+		g.queue = make(chan func())
+		go g.run()
+	}
+	return g
+}
+
+// run is the agent's thread. It polls for notifications in between when asked.
+func (g *agent) run() {
+	runtime.LockOSThread()
+	for {
+		if !g.isPolling() {
+			f, ok := <-g.queue
+			if !ok {
+				return
+			}
+			f()
+			continue
+		}
+		select {
+		case f, ok := <-g.queue:
+			if !ok {
+				return
+			}
+			f()
+		default:
+			if g.poll() == 0 {
+				time.Sleep(nap)
+			}
+		}
+	}
+}
+
+// do runs f on the agent's thread and waits for it.
+func (g *agent) do(f func()) {
+	if g.queue == nil {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	g.queue <- func() { defer close(done); f() }
+	<-done
+}
+
+// until calls cond on the agent's thread, in slices, till it holds or time is up.
+func (g *agent) until(timeout time.Duration, cond func() bool) bool {
+	ok := false
+	for end := time.Now().Add(timeout); !ok && time.Now().Before(end); {
+		g.do(func() {
+			for stop := time.Now().Add(slice); !ok && time.Now().Before(stop); {
+				if ok = cond(); !ok {
+					time.Sleep(nap)
+				}
+			}
+		})
+	}
+	return ok
+}
+
+func (g *agent) isPolling() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.polling
+}
+
+func (g *agent) setPolling(on bool) {
+	g.do(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.polling = on
+	})
+}
+
+// poll moves new notifications into the inbox and returns how many came.
+func (g *agent) poll() int {
+	n, err := g.a.Notifs()
+	if len(n) == 0 && err == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inbox = append(g.inbox, n...)
+	if err != nil {
+		g.pollErr = nixlError(err)
+	}
+	return len(n)
+}
+
+// take removes up to n notifications from the inbox.
+func (g *agent) take(n int) []nixl.Notif {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n = min(n, len(g.inbox))
+	out := g.inbox[:n:n]
+	g.inbox = g.inbox[n:]
+	return out
+}
+
+func (g *agent) inboxLen() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.inbox)
+}
+
+// close releases what is left and destroys the agent.
+func (g *agent) close() error {
+	var err error
+	g.do(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.polling = false
+		for _, x := range g.xfers {
+			if x.x.Release() != nil {
+				_ = x.x.Release() // the second one is final
+			}
+		}
+		for _, l := range g.lists {
+			_ = l.Release()
+		}
+		err = g.a.Close()
+	})
+	if g.queue != nil {
+		close(g.queue)
+	}
+	return err
+}
+
+func nixlError(err error) *nixl.Error {
+	if err == nil {
+		return nil
+	}
+	return &nixl.Error{Call: callOf(err), Status: nixl.StatusOf(err)}
+}

@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/test/nixl"
+)
+
+// Agent is an agent in a worker.
+type Agent struct {
+	*Worker
+	Name string
+	// Created is how long createBackend took.
+	Created time.Duration
+	id      int
+}
+
+// TryAgent makes an agent and its backend.
+func (w *Worker) TryAgent(c AgentConfig) (*Agent, error) {
+	w.t.Helper()
+	out := call[AgentOut](w, "Agent", AgentArgs{c}, Deadline)
+	return &Agent{Worker: w, Name: c.Name, id: out.ID, Created: out.Create}, asErr(out.Err)
+}
+
+// Agent makes an agent and its backend, or fails the test.
+func (w *Worker) Agent(c AgentConfig) *Agent {
+	w.t.Helper()
+	a, err := w.TryAgent(c)
+	if err != nil {
+		w.t.Fatalf("agent %s: %v\n%s", c.Name, err, w.Output())
+	}
+	return a
+}
+
+// Close releases the agent's requests and destroys it.
+func (a *Agent) Close() error {
+	a.t.Helper()
+	return asErr(call[ErrOut](a.Worker, "CloseAgent", Ref{Agent: a.id}, Deadline).Err)
+}
+
+// Register registers every block of the sides in one call.
+func (a *Agent) Register(s ...Side) error {
+	a.t.Helper()
+	return asErr(call[ErrOut](a.Worker, "Register", RegArgs{a.id, s}, Deadline).Err)
+}
+
+// Deregister undoes Register.
+func (a *Agent) Deregister(s ...Side) error {
+	a.t.Helper()
+	return asErr(call[ErrOut](a.Worker, "Deregister", RegArgs{a.id, s}, Deadline).Err)
+}
+
+// Metadata exports the agent.
+func (a *Agent) Metadata() []byte {
+	a.t.Helper()
+	out := call[MDOut](a.Worker, "Metadata", MDArgs{Agent: a.id}, Deadline)
+	if out.Err != nil {
+		a.t.Fatalf("%s: %v", a.Name, out.Err)
+	}
+	return out.Blob
+}
+
+// PartialMetadata exports some regions, or the connection info alone.
+func (a *Agent) PartialMetadata(s ...Side) ([]byte, error) {
+	a.t.Helper()
+	out := call[MDOut](a.Worker, "PartialMD", RegArgs{a.id, s}, Deadline)
+	return out.Blob, asErr(out.Err)
+}
+
+// Load loads a peer's metadata and returns its name.
+func (a *Agent) Load(md []byte) (string, error) {
+	a.t.Helper()
+	out := call[MDOut](a.Worker, "Load", MDArgs{Agent: a.id, Blob: md}, Deadline)
+	return out.Name, asErr(out.Err)
+}
+
+// Learn loads a peer's metadata or fails the test.
+func (a *Agent) Learn(peer *Agent) {
+	a.t.Helper()
+	if _, err := a.Load(peer.Metadata()); err != nil {
+		a.t.Fatalf("%s: loading %s: %v\n%s", a.Name, peer.Name, err, a.Output())
+	}
+}
+
+// Invalidate forgets a peer.
+func (a *Agent) Invalidate(peer string) error {
+	a.t.Helper()
+	return asErr(call[MDOut](a.Worker, "Invalidate", MDArgs{Agent: a.id, Name: peer}, Deadline).Err)
+}
+
+// Connect asks for a connection to a loaded peer.
+func (a *Agent) Connect(peer string) error {
+	a.t.Helper()
+	return asErr(call[MDOut](a.Worker, "Connect", MDArgs{Agent: a.id, Name: peer}, Deadline).Err)
+}
+
+// Knows asks whether a peer is loaded. See nixl.Agent.Knows.
+func (a *Agent) Knows(peer string) bool {
+	a.t.Helper()
+	return call[MDOut](a.Worker, "Knows", MDArgs{Agent: a.id, Name: peer}, Deadline).Known
+}
+
+// GenNotif sends one notification.
+func (a *Agent) GenNotif(peer string, msg []byte) error {
+	a.t.Helper()
+	return asErr(call[ErrOut](a.Worker, "GenNotif", NotifArgs{Agent: a.id, Peer: peer, Msg: msg}, Deadline).Err)
+}
+
+// GenNotifsAsync sends n notifications that say prefix and their number.
+func (a *Agent) GenNotifsAsync(peer, prefix string, n int) *Future[ErrOut] {
+	return async[ErrOut](a.Worker, "GenNotif", NotifArgs{Agent: a.id, Peer: peer, Prefix: prefix, Count: n}, 2*Deadline)
+}
+
+// Polling makes the agent poll for notifications in the background, or stop.
+func (a *Agent) Polling(on bool) {
+	a.t.Helper()
+	id := 0
+	if on {
+		id = 1
+	}
+	call[ErrOut](a.Worker, "Polling", Ref{a.id, id}, Deadline)
+}
+
+// WaitNotifs polls until n notifications came; fewer when time is up.
+func (a *Agent) WaitNotifs(n int, timeout time.Duration) []nixl.Notif {
+	a.t.Helper()
+	return a.WaitNotifsAsync(n, timeout).Wait().Notifs
+}
+
+// WaitNotifsAsync is WaitNotifs under way.
+func (a *Agent) WaitNotifsAsync(n int, timeout time.Duration) *Future[NotifOut] {
+	return async[NotifOut](a.Worker, "WaitNotifs", WaitArgs{Agent: a.id, N: n, Timeout: timeout}, timeout+grace)
+}
+
+// DrainAsync polls flat out until n notifications came, and drops them.
+func (a *Agent) DrainAsync(n int, timeout time.Duration) *Future[DrainResult] {
+	return async[DrainResult](a.Worker, "Drain", WaitArgs{Agent: a.id, N: n, Timeout: timeout}, timeout+grace)
+}
+
+// Seq is the i-th message of GenNotifsAsync and of a Loop with a prefix.
+func Seq(prefix string, i int) []byte { return fmt.Appendf(nil, "%s%d", prefix, i) }

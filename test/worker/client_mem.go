@@ -1,0 +1,82 @@
+package worker
+
+import "gorail/test/nixl"
+
+// Buf is memory in a worker.
+type Buf struct {
+	w    *Worker
+	id   int
+	Addr uint64
+	Size uint64
+}
+
+// Alloc maps memory.
+func (w *Worker) Alloc(size uint64, kind nixl.Kind) *Buf {
+	w.t.Helper()
+	out := call[AllocOut](w, "Alloc", AllocArgs{size, kind}, Deadline)
+	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
+}
+
+// Buffer maps memory, fills it and registers it with the agent.
+func (a *Agent) Buffer(size, seed uint64) *Buf {
+	a.t.Helper()
+	b := a.Alloc(size, nixl.Anon)
+	b.Fill(seed)
+	if err := a.Register(b.All()); err != nil {
+		a.t.Fatalf("%s: %v\n%s", a.Name, err, a.Output())
+	}
+	return b
+}
+
+// Free unmaps it.
+func (b *Buf) Free() {
+	b.w.t.Helper()
+	call[ErrOut](b.w, "Free", MemArgs{ID: b.id}, Deadline)
+}
+
+// At is a layout in the buffer.
+func (b *Buf) At(l Layout) Side { return Side{b.Addr, l} }
+
+// Span is one block of the buffer.
+func (b *Buf) Span(off, n uint64) Side { return Side{b.Addr, Span(off, n)} }
+
+// All is the whole buffer as one block.
+func (b *Buf) All() Side { return b.Span(0, b.Size) }
+
+// Fill writes the whole pattern of a seed.
+func (b *Buf) Fill(seed uint64) {
+	b.w.t.Helper()
+	call[ErrOut](b.w, "Fill", MemArgs{ID: b.id, N: b.Size, Seed: seed}, Deadline)
+}
+
+// FillRange writes n bytes at off with the pattern from its position pos on.
+func (b *Buf) FillRange(off, n, seed, pos uint64) {
+	b.w.t.Helper()
+	call[ErrOut](b.w, "Fill", MemArgs{ID: b.id, Off: off, N: n, Seed: seed, SeedOff: pos}, Deadline)
+}
+
+// Diff is the first byte of [off, off+n) that differs from the pattern from its
+// position pos on, or -1.
+func (b *Buf) Diff(off, n, seed, pos uint64) int64 {
+	b.w.t.Helper()
+	return call[DiffOut](b.w, "Diff", MemArgs{ID: b.id, Off: off, N: n, Seed: seed, SeedOff: pos}, Deadline).At
+}
+
+// Want fails the test unless the whole buffer is the pattern of the seed.
+func (b *Buf) Want(seed uint64) {
+	b.w.t.Helper()
+	if at := b.Diff(0, b.Size, seed, 0); at >= 0 {
+		b.w.t.Fatalf("byte %d of %d is not seed %d's", at, b.Size, seed)
+	}
+}
+
+// WantBlocks fails the test unless block i of at is block i of from in the
+// pattern of seed, and every other byte is the pattern of own.
+func (b *Buf) WantBlocks(own uint64, at Layout, seed uint64, from Layout) {
+	b.w.t.Helper()
+	out := call[DiffOut](b.w, "DiffBlocks", MemArgs{ID: b.id, Own: own, At: at, Seed: seed, From: from}, Deadline)
+	if out.At >= 0 {
+		b.w.t.Fatalf("byte %d of %d is wrong (blocks of %d from %d on, every %d)",
+			out.At, b.Size, at.Len, at.Off, at.Stride)
+	}
+}

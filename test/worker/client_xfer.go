@@ -1,0 +1,164 @@
+package worker
+
+import (
+	"time"
+
+	"gorail/test/nixl"
+)
+
+// XferSpec describes a request.
+type XferSpec struct {
+	Op            nixl.Op
+	Local, Remote Side
+	Peer          string
+	Notif         []byte // nil: none; empty: an empty one
+	NoMerge       bool
+}
+
+// Xfer is a request in a worker.
+type Xfer struct {
+	a  *Agent
+	id int
+	// Prepared is how long making the request took.
+	Prepared time.Duration
+}
+
+// Dlist is a prepared descriptor list in a worker.
+type Dlist struct {
+	a        *Agent
+	id       int
+	Prepared time.Duration
+}
+
+func (a *Agent) args(s XferSpec) XferArgs {
+	return XferArgs{Agent: a.id, Op: s.Op, Local: s.Local, Remote: s.Remote, Peer: s.Peer,
+		HasNotif: s.Notif != nil, Notif: s.Notif, NoMerge: s.NoMerge}
+}
+
+func (a *Agent) xfer(method string, args XferArgs) (*Xfer, error) {
+	a.t.Helper()
+	out := call[XferOut](a.Worker, method, args, 2*Deadline)
+	return &Xfer{a: a, id: out.ID, Prepared: out.Took}, asErr(out.Err)
+}
+
+// TryXfer makes a request.
+func (a *Agent) TryXfer(s XferSpec) (*Xfer, error) {
+	a.t.Helper()
+	return a.xfer("CreateXfer", a.args(s))
+}
+
+// Xfer makes a request or fails the test.
+func (a *Agent) Xfer(s XferSpec) *Xfer {
+	a.t.Helper()
+	x, err := a.TryXfer(s)
+	if err != nil {
+		a.t.Fatalf("%s: %v\n%s", a.Name, err, a.Output())
+	}
+	return x
+}
+
+// Prep prepares a descriptor list for peer, or the own side for "".
+func (a *Agent) Prep(peer string, s Side) *Dlist {
+	a.t.Helper()
+	out := call[XferOut](a.Worker, "PrepDlist", XferArgs{Agent: a.id, Peer: peer, Local: s}, 2*Deadline)
+	if out.Err != nil {
+		a.t.Fatalf("%s: %v\n%s", a.Name, out.Err, a.Output())
+	}
+	return &Dlist{a: a, id: out.ID, Prepared: out.Took}
+}
+
+// Release gives the list back.
+func (d *Dlist) Release() error {
+	d.a.t.Helper()
+	return asErr(call[ErrOut](d.a.Worker, "ReleaseDlist", Ref{d.a.id, d.id}, Deadline).Err)
+}
+
+// MakeXfer makes a request of indices into two prepared lists.
+func (a *Agent) MakeXfer(s XferSpec, l *Dlist, li []int32, r *Dlist, ri []int32) *Xfer {
+	a.t.Helper()
+	args := a.args(s)
+	args.LD, args.LI, args.RD, args.RI = l.id, li, r.id, ri
+	x, err := a.xfer("MakeXfer", args)
+	if err != nil {
+		a.t.Fatalf("%s: %v\n%s", a.Name, err, a.Output())
+	}
+	return x
+}
+
+func (x *Xfer) post(mode PostMode, msg []byte) XferOut {
+	x.a.t.Helper()
+	return call[XferOut](x.a.Worker, "Post", PostArgs{x.a.id, x.id, mode, msg}, Deadline)
+}
+
+// Post posts as the request was made.
+func (x *Xfer) Post() nixl.Status { x.a.t.Helper(); return x.post(AsMade, nil).Status }
+
+// PostTimed is Post with the time that it took in the worker.
+func (x *Xfer) PostTimed() (nixl.Status, time.Duration) {
+	x.a.t.Helper()
+	out := x.post(AsMade, nil)
+	return out.Status, out.Took
+}
+
+// PostNotif posts with a notification of its own.
+func (x *Xfer) PostNotif(msg []byte) nixl.Status {
+	x.a.t.Helper()
+	return x.post(WithNotif, msg).Status
+}
+
+// PostQuiet posts without a notification.
+func (x *Xfer) PostQuiet() nixl.Status { x.a.t.Helper(); return x.post(NoNotif, nil).Status }
+
+// Status asks once.
+func (x *Xfer) Status() nixl.Status {
+	x.a.t.Helper()
+	return call[XferOut](x.a.Worker, "Status", Ref{x.a.id, x.id}, Deadline).Status
+}
+
+// Wait polls until the request ended; InProgress when time is up.
+func (x *Xfer) Wait(timeout time.Duration) nixl.Status {
+	x.a.t.Helper()
+	return x.WaitAsync(timeout).Wait().Status
+}
+
+// WaitAsync is Wait under way; its reply has the time it took.
+func (x *Xfer) WaitAsync(timeout time.Duration) *Future[XferOut] {
+	return async[XferOut](x.a.Worker, "Wait", WaitArgs{Agent: x.a.id, ID: x.id, Timeout: timeout}, timeout+grace)
+}
+
+// Do posts, waits for Success or fails the test.
+func (x *Xfer) Do(timeout time.Duration) {
+	x.a.t.Helper()
+	s := x.Post()
+	if s == nixl.InProgress {
+		s = x.Wait(timeout)
+	}
+	if s != nixl.Success {
+		x.a.t.Fatalf("%s: transfer: %s\n%s", x.a.Name, s, x.a.Output())
+	}
+}
+
+// Release releases the request. A refused release may be repeated once.
+func (x *Xfer) Release() error {
+	x.a.t.Helper()
+	return asErr(call[ErrOut](x.a.Worker, "Release", Ref{x.a.id, x.id}, Deadline).Err)
+}
+
+// Cost estimates the request and names the backend that carries it.
+func (x *Xfer) Cost() (us int64, backend string, err error) {
+	x.a.t.Helper()
+	out := call[XferOut](x.a.Worker, "Cost", Ref{x.a.id, x.id}, Deadline)
+	return out.Us, out.Backend, asErr(out.Err)
+}
+
+// LoopAsync posts the request again and again inside the worker.
+func (x *Xfer) LoopAsync(l LoopArgs) *Future[LoopResult] {
+	l.Agent, l.ID = x.a.id, x.id
+	return async[LoopResult](x.a.Worker, "Loop", l, l.Timeout+grace)
+}
+
+// Loop is LoopAsync and its end.
+func (x *Xfer) Loop(l LoopArgs) LoopResult {
+	x.a.t.Helper()
+	return x.LoopAsync(l).Wait()
+}

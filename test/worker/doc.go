@@ -1,0 +1,13 @@
+// Package worker runs a real NIXL agent in a process of its own and obeys a
+// test over a pipe.
+//
+// A program that uses it calls MaybeRun first thing (in TestMain or main):
+// Start executes the same binary again, and MaybeRun turns that copy into the
+// worker. Commands travel as net/rpc over two inherited descriptors, so what a
+// plugin prints cannot disturb them. Every call has a deadline; a worker that
+// misses it is killed and the test fails with what the worker printed.
+//
+// An agent without a sync mode lives on one locked thread of the worker, as in
+// a single-threaded application. Commands that wait (Wait, WaitNotifs) poll in
+// slices, so other commands get their turn; Loop and Drain keep the thread.
+package worker

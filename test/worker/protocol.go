@@ -1,0 +1,180 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"gorail/test/nixl"
+)
+
+// Layout describes many equal blocks of a buffer without listing them.
+type Layout struct {
+	Off, Len uint64
+	Stride   uint64 // between the starts of blocks; Len lays them densely
+	Count    int
+	Shuffle  uint64 // not 0: the blocks come in an order that this seed gives
+}
+
+// Span is one block.
+func Span(off, n uint64) Layout { return Layout{Off: off, Len: n, Stride: n, Count: 1} }
+
+// End is the first byte behind the last block.
+func (l Layout) End() uint64 { return l.Off + uint64(l.Count-1)*l.Stride + l.Len }
+
+func (l Layout) order() func(int) uint64 {
+	if l.Shuffle == 0 {
+		return func(i int) uint64 { return l.Off + uint64(i)*l.Stride }
+	}
+	p := rand.New(rand.NewPCG(l.Shuffle, 0)).Perm(l.Count)
+	return func(i int) uint64 { return l.Off + uint64(p[i])*l.Stride }
+}
+
+// Descs lists the blocks of a buffer that starts at base.
+func (l Layout) Descs(base uint64) []nixl.Desc {
+	at, out := l.order(), make([]nixl.Desc, l.Count)
+	for i := range out {
+		out[i] = nixl.Desc{Addr: base + at(i), Len: l.Len}
+	}
+	return out
+}
+
+// Side is a layout in a buffer of either process.
+type Side struct {
+	Base uint64
+	Layout
+}
+
+// AgentConfig says how to make an agent and its only backend.
+type AgentConfig struct {
+	Name       string
+	Backend    string // empty: none
+	Params     map[string]string
+	ProgThread bool
+	ProgDelay  time.Duration
+	Sync       nixl.Sync
+	Concurrent bool // commands call the agent from any thread; needs Sync
+}
+
+// PostMode says what a post does about the notification.
+type PostMode int
+
+// Post modes: as the request was made, with a message, without one.
+const (
+	AsMade PostMode = iota
+	WithNotif
+	NoNotif
+)
+
+// LoopArgs asks for N posts of one request, one after the other.
+type LoopArgs struct {
+	Agent, ID int
+	N         int
+	Timeout   time.Duration
+	Prefix    string // not empty: notification number i says Prefix and i
+	Times     bool   // return the time of every transfer and post
+}
+
+// LoopResult is what a loop measured. Times are in nanoseconds.
+type LoopResult struct {
+	Done      int
+	Status    nixl.Status // of the last transfer
+	Lat, Post []int64
+	Wall, CPU time.Duration
+}
+
+// DrainResult is what a polling target saw.
+type DrainResult struct {
+	Count     int
+	Wall, CPU time.Duration
+}
+
+// Stats is the state of a worker process.
+type Stats struct {
+	RSSKiB  int64
+	Threads int
+	FDs     int
+	CPU     time.Duration
+	SigCgt  string
+}
+
+// The arguments and replies of the commands; net/rpc wants them exported.
+type (
+	Ref       struct{ Agent, ID int }
+	AgentArgs struct{ Cfg AgentConfig }
+	AgentOut  struct {
+		ID     int
+		Create time.Duration
+		Err    *nixl.Error
+	}
+	AllocArgs struct {
+		Size uint64
+		Kind nixl.Kind
+	}
+	AllocOut struct {
+		ID   int
+		Addr uint64
+	}
+	MemArgs struct {
+		ID            int
+		Off, N        uint64
+		Seed, SeedOff uint64
+		At, From      Layout
+		Own           uint64 // seed of the bytes around the blocks
+	}
+	DiffOut struct{ At int64 }
+	RegArgs struct {
+		Agent int
+		Sides []Side
+	}
+	ErrOut struct{ Err *nixl.Error }
+	MDArgs struct {
+		Agent int
+		Blob  []byte
+		Name  string
+	}
+	MDOut struct {
+		Blob  []byte
+		Name  string
+		Known bool
+		Err   *nixl.Error
+	}
+	XferArgs struct {
+		Agent         int
+		Op            nixl.Op
+		Local, Remote Side
+		Peer          string
+		HasNotif      bool
+		Notif         []byte
+		LD, RD        int // prepared lists
+		LI, RI        []int32
+		NoMerge       bool
+	}
+	XferOut struct {
+		ID      int
+		Status  nixl.Status
+		Took    time.Duration
+		Us      int64
+		Backend string
+		Err     *nixl.Error
+	}
+	PostArgs struct {
+		Agent, ID int
+		Mode      PostMode
+		Msg       []byte
+	}
+	WaitArgs struct {
+		Agent, ID, N int
+		Timeout      time.Duration
+	}
+	NotifArgs struct {
+		Agent  int
+		Peer   string
+		Msg    []byte
+		Count  int
+		Prefix string
+	}
+	NotifOut struct {
+		Notifs []nixl.Notif
+		Err    *nixl.Error
+	}
+)

@@ -1,0 +1,126 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gorail/test/nixl"
+)
+
+// Server holds what a worker owns. Its exported methods are the commands.
+type Server struct {
+	wheel string
+
+	mu     sync.Mutex // guards what follows
+	lib    *nixl.Lib
+	next   int
+	agents map[int]*agent
+	bufs   map[int]*nixl.Buffer
+}
+
+func newServer(wheel string) *Server {
+	return &Server{wheel: wheel, agents: map[int]*agent{}, bufs: map[int]*nixl.Buffer{}}
+}
+
+func callOf(err error) string {
+	var e *nixl.Error
+	if errors.As(err, &e) {
+		return e.Call
+	}
+	return err.Error()
+}
+
+func (s *Server) id() int { s.next++; return s.next }
+
+func (s *Server) agent(id int) (*agent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g, ok := s.agents[id]; ok {
+		return g, nil
+	}
+	return nil, fmt.Errorf("no agent %d", id)
+}
+
+func (s *Server) xfer(r Ref) (*agent, *xfer, error) {
+	g, err := s.agent(r.Agent)
+	if err != nil {
+		return nil, nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if x, ok := g.xfers[r.ID]; ok {
+		return g, x, nil
+	}
+	return nil, nil, fmt.Errorf("no request %d", r.ID)
+}
+
+// Agent makes an agent and its backend.
+func (s *Server) Agent(in AgentArgs, out *AgentOut) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lib == nil {
+		lib, err := nixl.Open(s.wheel)
+		if err != nil {
+			return err
+		}
+		s.lib = lib
+	}
+	g := newAgentLoop(in.Cfg.Concurrent)
+	var err error
+	g.do(func() {
+		g.a, err = s.lib.NewAgent(in.Cfg.Name, nixl.Config{
+			ProgThread: in.Cfg.ProgThread, ProgDelayUs: uint64(in.Cfg.ProgDelay.Microseconds()), Sync: in.Cfg.Sync,
+		})
+		if err != nil || in.Cfg.Backend == "" {
+			return
+		}
+		began := time.Now()
+		g.b, err = g.a.CreateBackend(in.Cfg.Backend, in.Cfg.Params)
+		out.Create = time.Since(began)
+		if err != nil {
+			_ = g.a.Close()
+		}
+	})
+	if err != nil {
+		out.Err = nixlError(err)
+		return nil
+	}
+	out.ID = s.id()
+	s.agents[out.ID] = g
+	return nil
+}
+
+// CloseAgent releases the agent's requests and destroys it.
+func (s *Server) CloseAgent(in Ref, out *ErrOut) error {
+	g, err := s.agent(in.Agent)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.agents, in.Agent)
+	s.mu.Unlock()
+	out.Err = nixlError(g.close())
+	return nil
+}
+
+// Shutdown destroys every agent.
+func (s *Server) Shutdown(in Ref, out *ErrOut) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, g := range s.agents {
+		if err := g.close(); err != nil {
+			out.Err = nixlError(err)
+		}
+		delete(s.agents, id)
+	}
+	return nil
+}
+
+// ProcessStats reads the state of the process.
+func (s *Server) ProcessStats(in Ref, out *Stats) error {
+	st, err := selfStats()
+	*out = st
+	return err
+}

@@ -1,0 +1,161 @@
+package worker
+
+import (
+	"fmt"
+
+	"gorail/test/nixl"
+)
+
+func (s *Server) buf(id int) (*nixl.Buffer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b, ok := s.bufs[id]; ok {
+		return b, nil
+	}
+	return nil, fmt.Errorf("no buffer %d", id)
+}
+
+// Alloc maps a buffer.
+func (s *Server) Alloc(in AllocArgs, out *AllocOut) error {
+	b, err := nixl.Alloc(int(in.Size), in.Kind)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out.ID, out.Addr = s.id(), b.Addr()
+	s.bufs[out.ID] = b
+	return nil
+}
+
+// Free unmaps a buffer.
+func (s *Server) Free(in MemArgs, out *ErrOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	return b.Free()
+}
+
+// Fill writes a range of a pattern.
+func (s *Server) Fill(in MemArgs, out *ErrOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	Fill(b.B[in.Off:in.Off+in.N], in.Seed, in.SeedOff)
+	return nil
+}
+
+// Diff compares a range with a pattern.
+func (s *Server) Diff(in MemArgs, out *DiffOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	out.At = Diff(b.B[in.Off:in.Off+in.N], in.Seed, in.SeedOff)
+	return nil
+}
+
+// DiffBlocks expects the buffer's own pattern with blocks of another pattern
+// laid over it: block i at At must be block i of the pattern at From.
+func (s *Server) DiffBlocks(in MemArgs, out *DiffOut) error {
+	b, err := s.buf(in.ID)
+	if err != nil {
+		return err
+	}
+	want := make([]byte, len(b.B))
+	Fill(want, in.Own, 0)
+	at, from := in.At.order(), in.From.order()
+	for i := range in.At.Count {
+		Fill(want[at(i):at(i)+in.At.Len], in.Seed, from(i))
+	}
+	out.At = firstDiff(b.B, want)
+	return nil
+}
+
+// firstDiff is the index of the first difference of equally long slices, or -1.
+func firstDiff(a, b []byte) int64 {
+	for off := 0; off < len(a); off += step {
+		end := min(off+step, len(a))
+		if string(a[off:end]) == string(b[off:end]) {
+			continue
+		}
+		for i := off; i < end; i++ {
+			if a[i] != b[i] {
+				return int64(i)
+			}
+		}
+	}
+	return -1
+}
+
+func descs(sides []Side) []nixl.Desc {
+	var out []nixl.Desc
+	for _, s := range sides {
+		out = append(out, s.Descs(s.Base)...)
+	}
+	return out
+}
+
+// Register registers every block of the sides.
+func (s *Server) Register(in RegArgs, out *ErrOut) error {
+	return s.onAgent(in.Agent, func(g *agent) {
+		out.Err = nixlError(g.a.Register(nixl.DRAM, descs(in.Sides), g.b))
+	})
+}
+
+// Deregister undoes Register.
+func (s *Server) Deregister(in RegArgs, out *ErrOut) error {
+	return s.onAgent(in.Agent, func(g *agent) {
+		out.Err = nixlError(g.a.Deregister(nixl.DRAM, descs(in.Sides), g.b))
+	})
+}
+
+func (s *Server) onAgent(id int, f func(*agent)) error {
+	g, err := s.agent(id)
+	if err != nil {
+		return err
+	}
+	g.do(func() { f(g) })
+	return nil
+}
+
+// Metadata exports the agent; PartialMD only the given regions.
+func (s *Server) Metadata(in MDArgs, out *MDOut) error {
+	return s.onAgent(in.Agent, func(g *agent) {
+		md, err := g.a.Metadata()
+		out.Blob, out.Err = md, nixlError(err)
+	})
+}
+
+// PartialMD exports the given regions, or the connection info alone.
+func (s *Server) PartialMD(in RegArgs, out *MDOut) error {
+	return s.onAgent(in.Agent, func(g *agent) {
+		md, err := g.a.PartialMetadata(nixl.DRAM, descs(in.Sides), g.b)
+		out.Blob, out.Err = md, nixlError(err)
+	})
+}
+
+// Load loads a peer's metadata.
+func (s *Server) Load(in MDArgs, out *MDOut) error {
+	return s.onAgent(in.Agent, func(g *agent) {
+		name, err := g.a.Load(in.Blob)
+		out.Name, out.Err = name, nixlError(err)
+	})
+}
+
+// Invalidate forgets a peer.
+func (s *Server) Invalidate(in MDArgs, out *MDOut) error {
+	return s.onAgent(in.Agent, func(g *agent) { out.Err = nixlError(g.a.Invalidate(in.Name)) })
+}
+
+// Connect asks for a connection to a loaded peer.
+func (s *Server) Connect(in MDArgs, out *MDOut) error {
+	return s.onAgent(in.Agent, func(g *agent) { out.Err = nixlError(g.a.Connect(in.Name, g.b)) })
+}
+
+// Knows asks whether a peer is loaded.
+func (s *Server) Knows(in MDArgs, out *MDOut) error {
+	return s.onAgent(in.Agent, func(g *agent) { out.Known = g.a.Knows(in.Name) })
+}

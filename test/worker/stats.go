@@ -1,0 +1,47 @@
+package worker
+
+import (
+	"bufio"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cpuTime is what the process used so far, user and system.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func selfStats() (Stats, error) {
+	st := Stats{CPU: cpuTime()}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return st, err
+	}
+	st.FDs = len(fds) - 1 // one is the folder itself
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return st, err
+	}
+	defer func() { _ = f.Close() }()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		key, val, _ := strings.Cut(sc.Text(), ":")
+		val = strings.TrimSpace(val)
+		switch key {
+		case "VmRSS":
+			st.RSSKiB, _ = strconv.ParseInt(strings.TrimSuffix(val, " kB"), 10, 64)
+		case "Threads":
+			st.Threads, _ = strconv.Atoi(val)
+		case "SigCgt":
+			st.SigCgt = val
+		}
+	}
+	return st, nil
+}

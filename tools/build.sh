@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds build/libplugin_GORAIL.so. GORAIL_MESON_ARGS goes to `meson setup` of a new build folder.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$PWD/.venv/bin:$PATH
+
+if ! [ -f build/build.ninja ]; then
+    # shellcheck disable=SC2086
+    meson setup build ${GORAIL_MESON_ARGS:-}
+fi
+ninja -C build

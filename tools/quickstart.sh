@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# `make quickstart`: two Python agents in two processes move 64 MiB both ways through the plugin just built. GORAIL_LOG
+# makes the plugin say which path it took.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/env.sh
+
+export NIXL_PLUGIN_DIR=$GORAIL_PLUGIN_DIR GORAIL_LOG=${GORAIL_LOG:-info}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+if ! timeout 60 "$GORAIL_PYTHON" examples/two_agents.py "$@" 2>"$log"; then
+    cat "$log" >&2
+    exit 1
+fi
+echo "path taken, as the plugin logged it (GORAIL_LOG=$GORAIL_LOG):"
+grep 'backend=GORAIL' "$log" | grep -m 4 -E 'path|rail' | sed 's/^/  /' || echo '  (nothing logged)'

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# `make test`: everything that this machine can check. Stops at the first stage that fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stage() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
+
+stage setup
+tools/setup.sh
+. tools/env.sh
+
+stage build
+tools/build.sh
+
+stage 'gofmt, go vet'
+unformatted=$(find . -name '*.go' -not -path './.*' -not -path './build*' -exec gofmt -l {} +)
+if [ -n "$unformatted" ]; then
+    echo "not gofmt'ed: $unformatted" && exit 1
+fi
+go vet ./...
+
+stage 'docs/options.md is what the option table says'
+before=$(cat docs/options.md 2>/dev/null || true)
+go run ./backend/option/gen
+if [ "$before" != "$(cat docs/options.md)" ]; then
+    echo 'docs/options.md was out of date; it is written anew: commit it' && exit 1
+fi
+
+stage 'meson tests (shim, ABI, sanitizers)'
+meson test -C build --print-errorlogs --no-rebuild
+
+stage 'wheels for the matrix'
+NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-1.0.0 1.2.0 1.4.0 1.5.1})
+export NIXL_WHEELS
+
+# The packages that touch NIXL, sockets or time run one by one: on two cores they would disturb each other.
+stage 'go test'
+go build -o build/gosum ./tools/gosum
+{
+    go test -json -race -timeout 10m $(tools/packages.sh pure) || true
+    go test -json -p 1 -timeout 14m $(tools/packages.sh rest) || true
+} | build/gosum | tee build/go-test.txt
+
+stage fuzz
+tools/fuzz.sh
+
+stage done
+tail -n 1 build/go-test.txt
