@@ -1,13 +1,13 @@
-// Engine: life, memory and peers. Transfers and notifications are in engine_xfer.cpp.
+// GorailEngine: life, memory and peers. Transfers and notifications are in engine_xfer.cpp.
 #include "engine.h"
 
 #include "flat.h"
 #include "guard.h"
 #include "nixl_layout.h"
 
-namespace gorail {
+using namespace gorail;
 
-nixl_mem_list_t mem_list() noexcept {
+nixl_mem_list_t gorail::mem_list() noexcept {
     try {
         return {std::begin(supported_mems), std::end(supported_mems)};
     }
@@ -16,12 +16,12 @@ nixl_mem_list_t mem_list() noexcept {
     }
 }
 
-Engine::Engine(const nixlBackendInitParams *p) : nixlBackendEngine(p) {
+GorailEngine::GorailEngine(const nixlBackendInitParams *p) : nixlBackendEngine(p) {
     const auto rc = guard([&] { return create(p); });
     initErr = rc != NIXL_SUCCESS;
 }
 
-nixl_status_t Engine::create(const nixlBackendInitParams *p) {
+nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
     if (gr_forked())
         return NIXL_ERR_BACKEND;
     auto state = std::make_unique<State>();
@@ -55,7 +55,7 @@ nixl_status_t Engine::create(const nixlBackendInitParams *p) {
     return NIXL_SUCCESS;
 }
 
-Engine::~Engine() {
+GorailEngine::~GorailEngine() {
     if (gr_forked()) {
         state_.release(); // the parent's: nothing in it can be used or freed here
         return;
@@ -64,11 +64,11 @@ Engine::~Engine() {
         gorail_destroy(state_->engine);
 }
 
-nixl_mem_list_t Engine::getSupportedMems() const {
+nixl_mem_list_t GorailEngine::getSupportedMems() const {
     return mem_list();
 }
 
-nixl_status_t Engine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) {
+nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) {
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
         auto md = std::make_unique<Region>(false);
@@ -77,16 +77,15 @@ nixl_status_t Engine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &typ
         if (rc != GR_SUCCESS)
             return rc;
         Undo undo([&] { gorail_deregister(state_->engine, md->region); });
-        state_->registered.add(md.get());
+        out = state_->registered.add(md);
         undo.dismiss();
-        out = md.release();
         return rc;
     });
 }
 
-nixl_status_t Engine::deregisterMem(nixlBackendMD *md) {
+nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md) {
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
-        auto region = state_->registered.take(static_cast<Region *>(md));
+        auto region = state_->registered.take(md);
         if (!region)
             return GR_ERR_NOT_FOUND; // given back before
         return gorail_deregister(state_->engine, region->region);
@@ -95,21 +94,20 @@ nixl_status_t Engine::deregisterMem(nixlBackendMD *md) {
 
 // The loopback target is an object of its own: when an agent goes it deregisters first and unloads afterwards, so a
 // shared one would be unloaded through a dangling pointer.
-nixl_status_t Engine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) {
+nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) {
     out = nullptr;
     return guard([&] {
         if (!usable())
             return GR_ERR_BACKEND;
         auto md = std::make_unique<Region>(false);
         md->region = static_cast<const Region *>(in)->region;
-        state_->loaded.add(md.get());
-        out = md.release();
+        out = state_->loaded.add(md);
         return GR_SUCCESS;
     });
 }
 
-nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer,
-                                   nixlBackendMD *&out) {
+nixl_status_t GorailEngine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer,
+                                         nixlBackendMD *&out) {
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
         auto md = std::make_unique<Region>(true);
@@ -119,18 +117,17 @@ nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &ty
         if (rc != GR_SUCCESS)
             return rc;
         Undo undo([&] { gorail_unload_remote(state_->engine, md->region); });
-        state_->loaded.add(md.get());
+        out = state_->loaded.add(md);
         undo.dismiss();
-        out = md.release();
         return rc;
     });
 }
 
-nixl_status_t Engine::unloadMD(nixlBackendMD *md) {
+nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md) {
     return guard([&]() -> int32_t {
         if (!usable())
             return GR_ERR_BACKEND;
-        auto region = state_->loaded.take(static_cast<Region *>(md));
+        auto region = state_->loaded.take(md);
         if (!region)
             return GR_ERR_NOT_FOUND; // given back before
         if (!region->remote)
@@ -140,7 +137,7 @@ nixl_status_t Engine::unloadMD(nixlBackendMD *md) {
     });
 }
 
-nixl_status_t Engine::getPublicData(const nixlBackendMD *md, std::string &blob) const {
+nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &blob) const {
     blob.clear();
     return enter_go(GR_CROSS_OTHER, [&] {
         Owned got;
@@ -150,7 +147,7 @@ nixl_status_t Engine::getPublicData(const nixlBackendMD *md, std::string &blob) 
     });
 }
 
-nixl_status_t Engine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const {
+nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const {
     resp.clear();
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         for (const auto &mem : mems) {
@@ -166,7 +163,7 @@ nixl_status_t Engine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_qu
 }
 
 // Immutable and made with the engine, so the agent's cached copy stays true.
-nixl_status_t Engine::getConnInfo(std::string &blob) const {
+nixl_status_t GorailEngine::getConnInfo(std::string &blob) const {
     blob.clear();
     return guard([&] {
         if (!usable())
@@ -176,7 +173,7 @@ nixl_status_t Engine::getConnInfo(std::string &blob) const {
     });
 }
 
-nixl_status_t Engine::loadRemoteConnInfo(const std::string &peer, const std::string &blob) {
+nixl_status_t GorailEngine::loadRemoteConnInfo(const std::string &peer, const std::string &blob) {
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         gr_bytes info = borrow(blob);
@@ -184,18 +181,16 @@ nixl_status_t Engine::loadRemoteConnInfo(const std::string &peer, const std::str
     });
 }
 
-nixl_status_t Engine::connect(const std::string &peer) {
+nixl_status_t GorailEngine::connect(const std::string &peer) {
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         return gorail_connect(state_->engine, &name);
     });
 }
 
-nixl_status_t Engine::disconnect(const std::string &peer) {
+nixl_status_t GorailEngine::disconnect(const std::string &peer) {
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         return gorail_disconnect(state_->engine, &name);
     });
 }
-
-} // namespace gorail

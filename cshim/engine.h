@@ -11,13 +11,20 @@ namespace gorail {
 // Memory types of getSupportedMems and get_backend_mems. A type listed here must never be refused by registerMem.
 inline constexpr nixl_mem_t supported_mems[] = {DRAM_SEG};
 
+nixl_mem_list_t mem_list() noexcept;
+
+} // namespace gorail
+
 // Rules for every method: any thread at any time; nothing is thrown; outputs are always assigned; in a child of fork()
 // the answer is NIXL_ERR_BACKEND and nothing is touched, because locks and Go's threads did not come along.
-class Engine final : public nixlBackendEngine {
+//
+// In the global namespace like NIXL's own engines: test/abi compares the mangled signatures, and a namespace would
+// number their parts differently.
+class GorailEngine final : public nixlBackendEngine {
 public:
     // Never throws for a reason of ours: a failure sets initErr, and every method is safe to call then.
-    explicit Engine(const nixlBackendInitParams *p);
-    ~Engine() override;
+    explicit GorailEngine(const nixlBackendInitParams *p);
+    ~GorailEngine() override;
 
     bool supportsRemote() const override { return true; }
     bool supportsLocal() const override { return true; }
@@ -71,9 +78,9 @@ private:
         uint64_t engine = 0; // Go's handle; 0 when creation failed
         gr_core *core = nullptr;
         std::string conn;
-        LiveSet<Region> registered; // from registerMem
-        LiveSet<Region> loaded;     // from loadLocalMD and loadRemoteMD
-        LiveSet<Request> requests;
+        gorail::LiveSet<gorail::Region, nixlBackendMD> registered; // from registerMem
+        gorail::LiveSet<gorail::Region, nixlBackendMD> loaded;     // from loadLocalMD and loadRemoteMD
+        gorail::LiveSet<gorail::Request, nixlBackendReqH> requests;
     };
 
     bool usable() const noexcept { return state_ && state_->engine != 0 && !gr_forked(); }
@@ -83,7 +90,3 @@ private:
 
     std::unique_ptr<State> state_;
 };
-
-nixl_mem_list_t mem_list() noexcept;
-
-} // namespace gorail

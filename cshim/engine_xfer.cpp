@@ -1,8 +1,8 @@
-// Engine: transfers and notifications. Of these only prep, post, release, estimate and genNotif enter Go, once each.
+// GorailEngine: transfers and notifications. Only prep, post, release, estimate and genNotif enter Go, once each.
 #include "flat.h"
 #include "guard.h"
 
-namespace gorail {
+using namespace gorail;
 
 namespace {
 
@@ -13,9 +13,9 @@ Request *request(nixlBackendReqH *handle) noexcept {
 } // namespace
 
 // The request is set only on success: the agent then never sees a handle of a transfer that Go does not know.
-nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
-                               const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
-                               const nixlBackendOptionalArgs *) const {
+nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
+                                     const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
+                                     const nixlBackendOptionalArgs *) const {
     handle = nullptr;
     return enter_go(GR_CROSS_PREP, [&] {
         auto req = std::make_unique<Request>();
@@ -28,17 +28,16 @@ nixl_status_t Engine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t
         req->xfer = made.xfer;
         req->slot = static_cast<gr_xfer *>(made.slot);
         Undo undo([&] { gorail_release(state_->engine, made.xfer); });
-        state_->requests.add(req.get());
+        handle = state_->requests.add(req);
         undo.dismiss();
-        handle = req.release();
         return rc;
     });
 }
 
 // The lists are those of prepXfer and the plan is made: only the notification is new with each post.
-nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
-                               const std::string &, nixlBackendReqH *&handle,
-                               const nixlBackendOptionalArgs *args) const {
+nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
+                                     const std::string &, nixlBackendReqH *&handle,
+                                     const nixlBackendOptionalArgs *args) const {
     if (!handle)
         return NIXL_ERR_INVALID_PARAM;
     return enter_go(GR_CROSS_POST, [&] {
@@ -51,7 +50,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
     });
 }
 
-nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const {
+nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const {
     if (!usable())
         return NIXL_ERR_BACKEND;
     if (!handle)
@@ -61,9 +60,9 @@ nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const {
 }
 
 // Always accepted: what is in flight is Go's to quiesce, the agent may forget the handle.
-nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const {
+nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const {
     return enter_go(GR_CROSS_OTHER, [&] {
-        auto req = state_->requests.take(request(handle));
+        auto req = state_->requests.take(handle);
         if (!req)
             return GR_ERR_NOT_FOUND; // released before
         gorail_release(state_->engine, req->xfer);
@@ -71,10 +70,11 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const {
     });
 }
 
-nixl_status_t Engine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
-                                       const std::string &, nixlBackendReqH *const &handle,
-                                       std::chrono::microseconds &duration, std::chrono::microseconds &margin,
-                                       nixl_cost_t &method, const nixlAgentOptionalArgs *) const {
+nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &,
+                                             const nixl_meta_dlist_t &,
+                                             const std::string &, nixlBackendReqH *const &handle,
+                                             std::chrono::microseconds &duration, std::chrono::microseconds &margin,
+                                             nixl_cost_t &method, const nixlAgentOptionalArgs *) const {
     duration = margin = std::chrono::microseconds(0);
     method = nixl_cost_t::ANALYTICAL_BACKEND;
     if (!handle)
@@ -88,7 +88,7 @@ nixl_status_t Engine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_d
     });
 }
 
-nixl_status_t Engine::getNotifs(notif_list_t &list) {
+nixl_status_t GorailEngine::getNotifs(notif_list_t &list) {
     if (!usable())
         return NIXL_ERR_BACKEND;
     gr_notif *first = gr_notif_take(state_->core);
@@ -103,12 +103,10 @@ nixl_status_t Engine::getNotifs(notif_list_t &list) {
     return rc;
 }
 
-nixl_status_t Engine::genNotif(const std::string &peer, const std::string &msg) const {
+nixl_status_t GorailEngine::genNotif(const std::string &peer, const std::string &msg) const {
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         gr_bytes body = borrow(msg);
         return gorail_notify(state_->engine, &name, &body);
     });
 }
-
-} // namespace gorail

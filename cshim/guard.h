@@ -7,24 +7,6 @@
 
 namespace gorail {
 
-// Runs a call and turns its value, or whatever it throws (bad_alloc included), into a status.
-template<class F> nixl_status_t Engine::guard(F &&call) const noexcept {
-    try {
-        return static_cast<nixl_status_t>(call());
-    }
-    catch (...) {
-        return NIXL_ERR_BACKEND;
-    }
-}
-
-// The same for a call that enters Go: refused in a forked child, counted otherwise.
-template<class F> nixl_status_t Engine::enter_go(int which, F &&call) const noexcept {
-    if (!usable())
-        return NIXL_ERR_BACKEND;
-    gr_crossed(state_->core, which);
-    return guard(std::forward<F>(call));
-}
-
 // Takes back a step whose successor threw.
 template<class F> class Undo {
 public:
@@ -43,3 +25,21 @@ private:
 };
 
 } // namespace gorail
+
+// Runs a call and turns its value, or whatever it throws (bad_alloc included), into a status.
+template<class F> nixl_status_t GorailEngine::guard(F &&call) const noexcept {
+    try {
+        return static_cast<nixl_status_t>(call());
+    }
+    catch (...) {
+        return NIXL_ERR_BACKEND;
+    }
+}
+
+// The same for a call that enters Go: refused in a forked child, counted otherwise.
+template<class F> nixl_status_t GorailEngine::enter_go(int which, F &&call) const noexcept {
+    if (!usable())
+        return NIXL_ERR_BACKEND;
+    gr_crossed(state_->core, which);
+    return guard(std::forward<F>(call));
+}

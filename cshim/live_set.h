@@ -4,36 +4,35 @@
 
 #include <memory>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace gorail {
 
-template<class T> class LiveSet {
+// T is the object, Base the class by whose pointer the agent knows it.
+template<class T, class Base> class LiveSet {
 public:
     LiveSet() = default;
     LiveSet(const LiveSet &) = delete;
     void operator=(const LiveSet &) = delete;
 
-    ~LiveSet() {
-        for (T *p : live_)
-            delete p;
+    // Takes ownership and gives the pointer for the agent. When it throws bad_alloc, nothing was taken.
+    Base *add(std::unique_ptr<T> &p) {
+        std::lock_guard<std::mutex> lock(mu_);
+        Base *key = p.get();
+        live_.try_emplace(key).first->second = std::move(p);
+        return key;
     }
 
-    // Takes ownership. May throw bad_alloc; the caller still owns the object then.
-    void add(T *p) {
+    // Gives ownership back; null when the pointer is not, or no longer, one of ours. It is not followed.
+    std::unique_ptr<T> take(const Base *p) {
         std::lock_guard<std::mutex> lock(mu_);
-        live_.insert(p);
-    }
-
-    // Gives ownership back; null when the pointer is not, or no longer, one of ours.
-    std::unique_ptr<T> take(T *p) {
-        std::lock_guard<std::mutex> lock(mu_);
-        return std::unique_ptr<T>(live_.erase(p) == 1 ? p : nullptr);
+        auto node = live_.extract(p);
+        return node ? std::move(node.mapped()) : nullptr;
     }
 
 private:
     std::mutex mu_;
-    std::unordered_set<T *> live_;
+    std::unordered_map<const Base *, std::unique_ptr<T>> live_;
 };
 
 } // namespace gorail

@@ -10,7 +10,7 @@ namespace {
 
 nixlBackendEngine *create_engine(const nixlBackendInitParams *params) {
     try {
-        return new gorail::Engine(params);
+        return new GorailEngine(params);
     }
     catch (...) {
         return nullptr; // out of memory; the agent reports NIXL_ERR_BACKEND

@@ -1,5 +1,3 @@
-//go:build !gorail_mem
-
 package main
 
 /*

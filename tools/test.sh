@@ -27,7 +27,7 @@ if [ "$before" != "$(cat docs/options.md)" ]; then
 fi
 
 stage 'meson tests (shim, ABI, sanitizers)'
-meson test -C build --print-errorlogs --no-rebuild
+meson test -C build --print-errorlogs
 
 stage 'wheels for the matrix'
 NIXL_WHEELS=$(tools/wheels.sh ${NIXL_WHEEL_VERSIONS:-1.0.0 1.2.0 1.4.0 1.5.1})

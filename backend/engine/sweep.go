@@ -127,7 +127,7 @@ func (s *sweeper) look(t *transfer) {
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
 			e.opt.XferTimeout, t.remote.name, t.remote.railsInUse(), t.bytes-min(done, t.bytes), t.bytes)
-		e.log.Error("transfer timed out", "reason", why)
+		e.log.Error("transfer timed out", "reason", why, "links", fmt.Sprintf("%+v", t.remote.linkStats()))
 		t.abort(status.ErrBackend, why)
 	}
 }
@@ -136,4 +136,17 @@ func (r *remote) railsInUse() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.path()
+}
+
+// linkStats is for messages about what is stuck.
+func (r *remote) linkStats() []fastpath.LinkStats {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []fastpath.LinkStats
+	for _, l := range r.links {
+		if l.up {
+			all = append(all, l.l.Stats())
+		}
+	}
+	return all
 }

@@ -54,7 +54,7 @@ static int may_block(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
         gr_rail *dev = core->rails[i]->dev;
-        if (dev->wait_fd < 0 || !dev->ops->arm)
+        if (dev->wait_fd < 0 || !dev->ops->arm || atomic_load_explicit(&core->rails[i]->nlinks, memory_order_relaxed) == 0)
             continue;
         gr_rail_lock(dev);
         int again = dev->ops->arm(dev);

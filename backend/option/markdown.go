@@ -16,15 +16,15 @@ Give an option as a parameter of the backend (` + "`create_backend(\"GORAIL\", {
 variable. A parameter beats the environment, the environment beats the default. A parameter that is just the default counts as
 not given, and so does an empty value. Names that GORAIL doesn't know are ignored.
 
-| option | environment | default | meaning | allowed |
-|---|---|---|---|---|
+| option | environment | type | default | meaning | allowed |
+|---|---|---|---|---|---|
 `)
 	for _, r := range table {
 		def := "(empty)"
 		if r.Default != "" {
 			def = "`" + r.Default + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", r.Name, r.Env, def, r.Doc, r.Range)
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", r.Name, r.Env, r.Type, def, r.Doc, r.Range)
 	}
 	return b.Bytes()
 }

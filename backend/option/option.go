@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -91,7 +92,7 @@ func Parse(params map[string]string, getenv func(string) (string, bool)) (Option
 		delete(given, r.Name)
 		if err := r.set(&o, value); err != nil {
 			return Options{}, nil, fmt.Errorf("%w: %s=%q%s: %w; write %s, for example %s=%s",
-				ErrValue, r.Name, value, from, err, r.Range, r.Name, r.sample())
+				ErrValue, r.Name, value, from, err, strings.ReplaceAll(r.Range, "`", ""), r.Name, r.sample())
 		}
 	}
 	if err := o.check(); err != nil {
@@ -111,7 +112,7 @@ func (r row) value(params map[string]string, getenv func(string) (string, bool))
 	return r.Default, ""
 }
 
-// sample is the default, or the example of an option whose default is empty.
+// sample is a value to show: the default, or the example of an option whose default is empty.
 func (r row) sample() string {
 	if r.Default == "" {
 		return r.example

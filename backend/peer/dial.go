@@ -22,8 +22,9 @@ const (
 	maxBackoff   = 160 * time.Millisecond
 )
 
-// errBusy marks a target that closed the connection before its Challenge: it is out of descriptors, or limits our address.
-var errBusy = errors.New("closed the connection before it said anything: it is not a GORAIL engine, or too busy")
+// errBusy marks a target that closed the connection before its Welcome or Reject: it is out of descriptors, limits our
+// address, or made room for others. Or it dies, and the next try is refused.
+var errBusy = errors.New("closed the connection in the handshake: it is not a GORAIL engine, or too busy")
 
 // failure is how one address failed.
 type failure struct {
@@ -43,16 +44,16 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	}
 	start := time.Now()
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		var failures failures
+		var tried failures
 		var again []netip.AddrPort
 		for i, a := range addrs {
 			w, err := o.try(ctx, a, len(addrs)-i)
 			if err == nil {
 				return w, nil
 			}
-			failures = append(failures, failure{a, err})
+			tried = append(tried, failure{a, err})
 			if final(err) {
-				return nil, o.failed(failures)
+				return nil, o.failed(tried)
 			}
 			refused := errors.Is(err, syscall.ECONNREFUSED) && time.Since(start)+backoff <= refusedFor
 			if refused || busy(err) {
@@ -60,7 +61,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			}
 		}
 		if len(again) == 0 || !pause(ctx, backoff) {
-			return nil, o.failed(failures)
+			return nil, o.failed(tried)
 		}
 		addrs = again
 	}
@@ -93,8 +94,10 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 // shake is the initiator's side of the handshake.
 func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+	if hungUp(err) {
 		return nil, errBusy
+	} else if malformed(err) {
+		return nil, fmt.Errorf("%w: something else answers at this address: %w", ErrProtocol, err)
 	} else if err != nil {
 		return nil, err
 	}
@@ -113,15 +116,19 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 		o.offered = true
 	}
 	id := &o.session.node.cfg.Identity
-	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent, Session: o.id, Offers: o.offers}
+	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent,
+		Session: o.session.node.number.Add(1), Offers: o.offers}
+	o.id.Store(hello.Session)
 	_, _ = rand.Read(hello.Nonce[:]) // never fails
 	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
 		return nil, &finalError{err}
 	}
-	if err := wire.WriteFrame(c, hello); err != nil {
-		return nil, &finalError{err}
+	if err = wire.WriteFrame(c, hello); err == nil {
+		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
-	if f, err = wire.ReadFrame(c, wire.HandshakeLimit); err != nil {
+	if hungUp(err) {
+		return nil, errBusy
+	} else if err != nil {
 		return nil, &finalError{fmt.Errorf("no answer to our hello: %w", err)}
 	}
 	switch f := f.(type) {
@@ -129,7 +136,7 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 		return nil, &RejectError{f.Code, f.Text}
 	case *wire.Welcome:
 		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
-		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != o.id || f.Version != wire.Version {
+		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != hello.Session || f.Version != wire.Version {
 			return nil, &finalError{fmt.Errorf("%w: its welcome does not prove that it is the engine that was meant", ErrProtocol)}
 		}
 		return f, nil
@@ -137,7 +144,12 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	return nil, &finalError{fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())}
 }
 
-// finalError ends a dial: the target may have taken our offers, or no address would change the outcome.
+// hungUp says that the other side closed the connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// finalError ends a dial: no other address would change the outcome, or the target may still hold our offers.
 type finalError struct{ error }
 
 func (e *finalError) Unwrap() error { return e.error }
@@ -157,13 +169,13 @@ func busy(err error) bool {
 }
 
 // failed makes one error of what all addresses said. A refusal counts more than silence: it comes from a live engine.
-func (o *Out) failed(failures failures) error {
-	for _, f := range failures {
-		if errors.Is(f.err, ErrRejected) || errors.Is(f.err, ErrProtocol) || errors.Is(f.err, ErrHandler) {
-			return fmt.Errorf("%s: %w", o.session.peer, failures) // these say what to do
+func (o *Out) failed(tried failures) error {
+	for _, f := range tried {
+		if errors.Is(f.err, wire.ErrVersion) || errors.Is(f.err, ErrRejected) || errors.Is(f.err, ErrProtocol) || errors.Is(f.err, ErrHandler) {
+			return fmt.Errorf("%s: %w", o.session.peer, tried) // these say what to do
 		}
 	}
-	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current", ErrUnreachable, o.session.peer, failures)
+	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current", ErrUnreachable, o.session.peer, tried)
 }
 
 // failures is an error for each address.

@@ -34,6 +34,11 @@ func (e *RejectError) Error() string { return fmt.Sprintf("%v: %s", ErrRejected,
 // Is makes errors.Is(err, ErrRejected) hold.
 func (e *RejectError) Is(target error) bool { return target == ErrRejected }
 
+// malformed says that an error is one of the decoder.
+func malformed(err error) bool {
+	return errors.Is(err, wire.ErrFormat) || errors.Is(err, wire.ErrKind) || errors.Is(err, wire.ErrLimit) || errors.Is(err, wire.ErrVersion)
+}
+
 // clip cuts a text to what fits a frame.
 func clip(text string) string {
 	if len(text) > wire.MaxText {

@@ -18,7 +18,7 @@ type limits struct {
 	sources  int           // sources remembered
 }
 
-var defaultLimits = limits{halfOpen: 128, minAge: time.Second, burst: 64, refill: 8, sources: 4096}
+var defaultLimits = limits{halfOpen: 256, minAge: time.Second, burst: 64, refill: 8, sources: 4096}
 
 // gate bounds what connections cost that have not proved themselves: how many there are at a time, and how many failures
 // a source may have. When it is full, the oldest handshake of the source with the most of them makes room, once it is

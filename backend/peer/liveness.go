@@ -10,15 +10,17 @@ const lookTime = 10 * time.Millisecond
 
 // liveness decides when a silent peer is lost. It is told the time, so it needs no clock.
 //
-// The own process may have been stopped, or starved of CPU, while the peer's frames lie in the socket. Then timers fire
-// late; each late one gives the peer half a timeout from there.
+// The own process may have been stopped, or starved of CPU, while the peer's frames lie in the socket or while the peer
+// was stopped with us. Then a timer fires late: so a read waits for a quarter of the timeout at most, and when that takes
+// much longer, the peer has half a timeout from there.
 type liveness struct {
 	timeout time.Duration // constant
 
 	mu     sync.Mutex
 	heard  time.Time // when something came last
+	armed  time.Time // the deadline given last
 	grace  time.Time // not lost before this
-	looked bool      // the last look since heard is being taken or was
+	looked bool      // the last look since heard was taken
 }
 
 func newLiveness(timeout time.Duration, now time.Time) *liveness {
@@ -39,50 +41,44 @@ func (l *liveness) lastHeard() time.Time {
 	return l.heard
 }
 
-// deadline is when to ask expired.
-func (l *liveness) deadline() time.Time {
+// arm gives the deadline of the next read; when it passes, expired must be asked.
+func (l *liveness) arm(now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.due()
+	l.armed = earlier(l.due(), now.Add(l.timeout/4))
+	return l.armed
 }
 
-// fired notes when a timer fired that was due at due: a late one says that we were stopped.
-func (l *liveness) fired(due, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.late(due, now)
-}
-
-// expired is asked when a read has reached the deadline: true once the peer is lost.
+// expired says whether the peer is lost, now that a read has reached its deadline.
 func (l *liveness) expired(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	due := l.due()
-	if now.Before(due) || l.late(due, now) {
+	switch {
+	case now.Sub(l.armed) > l.timeout/8:
+		l.grace, l.looked = now.Add(l.timeout/2), false
 		return false
-	}
-	if !l.looked {
+	case now.Before(l.due()):
+		return false
+	case !l.looked:
 		l.looked, l.grace = true, now.Add(min(lookTime, l.timeout/16))
 		return false
 	}
 	return true
 }
 
-func (l *liveness) due() time.Time {
-	due := l.heard.Add(l.timeout)
-	if l.grace.After(due) {
-		return l.grace
+// due is called with mu held.
+func (l *liveness) due() time.Time { return later(l.heard.Add(l.timeout), l.grace) }
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
 	}
-	return due
+	return b
 }
 
-// late is called with mu held.
-func (l *liveness) late(due, now time.Time) bool {
-	if now.Sub(due) <= l.timeout/8 {
-		return false
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
 	}
-	if grace := now.Add(l.timeout / 2); grace.After(l.grace) {
-		l.grace = grace
-	}
-	return true
+	return b
 }

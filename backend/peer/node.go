@@ -45,7 +45,7 @@ type Node struct {
 	gate   *gate
 	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	count  counters
-	number atomic.Uint64   // of the last session dialed
+	number atomic.Uint64   // of the last Hello sent
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 

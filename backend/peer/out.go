@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"gorail/backend/wire"
 )
@@ -12,7 +13,7 @@ import (
 type Out struct {
 	session *session
 	to      wire.ConnBlob
-	id      uint64
+	id      atomic.Uint64 // of the last Hello
 	handler InitiatorHandler
 	offers  []wire.EndpointOffer // of the handler; asked once, by the session's goroutine
 	offered bool
@@ -32,7 +33,7 @@ type ask struct {
 // Dial begins a session with the engine that a connection blob names. It returns at once: the handler learns the outcome.
 // On a closed node the session is Closed from the start, and the handler is not called.
 func (n *Node) Dial(to wire.ConnBlob, h InitiatorHandler) *Out {
-	o := &Out{to: to, id: n.number.Add(1), handler: h}
+	o := &Out{to: to, handler: h}
 	o.session = n.newSession(false, Dialing, label(to.Agent, to.Engine))
 	o.session.handle = (&answers{out: o}).handle
 	n.count.dialed.Add(1)
@@ -50,8 +51,8 @@ func (n *Node) Dial(to wire.ConnBlob, h InitiatorHandler) *Out {
 // Peer is the connection blob that was dialed.
 func (o *Out) Peer() wire.ConnBlob { return o.to }
 
-// Session is the number that the target knows the session by.
-func (o *Out) Session() uint64 { return o.id }
+// Session is the number that the target knows the session by; each try to connect has a higher one, 0 before the first.
+func (o *Out) Session() uint64 { return o.id.Load() }
 
 // State is where the session stands.
 func (o *Out) State() State { return o.session.State() }
@@ -104,7 +105,7 @@ func (o *Out) run() {
 		s.end(Lost, err, "")
 	case s.start():
 		n.count.established.Add(1)
-		n.cfg.Log.Debug("control session ready", "peer", s.peer, "session", o.id)
+		n.cfg.Log.Debug("control session ready", "peer", s.peer, "session", o.id.Load())
 		wait = s.loop(func() error {
 			return s.guard("ready", func() error { o.handler.Ready(*w); return nil })
 		})

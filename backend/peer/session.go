@@ -204,7 +204,7 @@ func (s *session) explain(err error) error {
 	case errors.Is(err, ErrSilent):
 		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): it is stopped, or the network between is down",
 			ErrSilent, s.peer, s.node.cfg.PeerTimeout)
-	case errors.Is(err, wire.ErrFormat), errors.Is(err, wire.ErrKind), errors.Is(err, wire.ErrLimit), errors.Is(err, wire.ErrVersion):
+	case malformed(err):
 		return fmt.Errorf("%w: %s: %w", ErrProtocol, s.peer, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %s: closed without a goodbye: its process ended", ErrDropped, s.peer)
@@ -226,7 +226,7 @@ func (h heardReader) Read(p []byte) (int, error) {
 		s.mu.Lock()
 		ending := !s.closeBy.IsZero()
 		if !ending {
-			_ = s.conn.SetReadDeadline(s.live.deadline())
+			_ = s.conn.SetReadDeadline(s.live.arm(time.Now()))
 		}
 		s.mu.Unlock()
 		n, err := s.conn.Read(p)

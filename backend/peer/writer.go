@@ -13,10 +13,9 @@ const writeBatch = 64 << 10
 // write sends what is queued and pings, until the session ends; then it closes the connection.
 func (s *session) write() {
 	defer s.hangUp()
-	every := s.node.cfg.PeerTimeout / 4
 	now := time.Now()
 	sent, pinged, seq := now, now, uint64(0)
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(time.Hour) // reset before each use
 	defer timer.Stop()
 	var buf []byte
 	for {
@@ -25,16 +24,14 @@ func (s *session) write() {
 			return
 		}
 		if len(frames) == 0 {
-			due := later(time.Now(), earlier(sent, later(pinged, s.live.lastHeard())).Add(every))
-			timer.Reset(time.Until(due))
+			timer.Reset(time.Until(s.pingDue(sent, pinged)))
 			select {
 			case <-s.queue.wake:
 				continue
 			case <-timer.C:
 			}
 			now := time.Now()
-			s.live.fired(due, now)
-			if now.Before(earlier(sent, later(pinged, s.live.lastHeard())).Add(every)) {
+			if now.Before(s.pingDue(sent, pinged)) {
 				continue
 			}
 			seq++
@@ -66,6 +63,11 @@ func (s *session) write() {
 	}
 }
 
+// pingDue is when the next ping is due: nothing sent for a quarter of PeerTimeout, or nothing heard and no ping sent.
+func (s *session) pingDue(sent, pinged time.Time) time.Time {
+	return earlier(sent, later(pinged, s.live.lastHeard())).Add(s.node.cfg.PeerTimeout / 4)
+}
+
 // readerFirst gives the reader a moment after a failed write: what it finds, a Bye for one, says better why.
 func (s *session) readerFirst() {
 	timer := time.NewTimer(linger)
@@ -91,18 +93,4 @@ func (s *session) hangUp() {
 		}
 	}
 	conn.Close()
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

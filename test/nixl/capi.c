@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 // Each call goes through a pointer that dlsym filled, or says GN_MISSING.
 #define GN_DEFINE(name, params, args)                                                              \
@@ -99,6 +100,66 @@ int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len) {
     *out = malloc(*len ? *len : 1);
     walk(map, senders, *out);
     return gn_notif_map_clear(map);
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, int64_t *post,
+            size_t *done) {
+    int64_t end = now_ns() + timeout_ns;
+    int s = 0;
+    for (*done = 0; *done < n; (*done)++) {
+        int64_t t0 = now_ns();
+        s = gn_post_xfer_req(agent, req, NULL);
+        int64_t t1 = now_ns();
+        for (unsigned i = 1; s == 1; i++) {
+            s = gn_get_xfer_status(agent, req);
+            if (i % 256 == 0 && now_ns() > end) {
+                break;
+            }
+        }
+        if (s != 0) {
+            return s;
+        }
+        if (lat) {
+            lat[*done] = now_ns() - t0;
+        }
+        if (post) {
+            post[*done] = t1 - t0;
+        }
+    }
+    return s;
+}
+
+int gn_drain(void *agent, void *map, size_t n, int64_t timeout_ns, size_t *count) {
+    int64_t end = now_ns() + timeout_ns;
+    *count = 0;
+    for (unsigned i = 1; *count < n; i++) {
+        size_t senders = 0;
+        int rc = gn_get_notifs(agent, map, NULL);
+        if (rc != 0 || (rc = gn_notif_map_size(map, &senders)) != 0) {
+            return rc;
+        }
+        for (size_t j = 0; j < senders; j++) {
+            const char *name = NULL;
+            size_t k = 0;
+            if (gn_notif_map_get_agent_at(map, j, &name) == 0 &&
+                gn_notif_map_get_notifs_size(map, name, &k) == 0) {
+                *count += k;
+            }
+        }
+        if (senders && (rc = gn_notif_map_clear(map)) != 0) {
+            return rc;
+        }
+        if (i % 256 == 0 && now_ns() > end) {
+            break;
+        }
+    }
+    return 0;
 }
 
 bool gn_same_backend(void *a, void *b) {

@@ -112,6 +112,13 @@ int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out);
 // gn_notifs flattens what get_notifs brought into one malloc'ed block of
 // {u32 sender len, u32 message len, sender, message}; *out is NULL when empty.
 int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len);
+// gn_loop posts a request n times, each after the last has completed, and writes
+// the ns of every transfer and every post where lat and post are not NULL. In C,
+// so that the Go scheduler takes no part in what is timed. Returns the last status.
+int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, int64_t *post,
+            size_t *done);
+// gn_drain polls until n notifications came or time is up, and counts them.
+int gn_drain(void *agent, void *map, size_t n, int64_t timeout_ns, size_t *count);
 // gn_same_backend compares the agent's backend behind two handles.
 bool gn_same_backend(void *a, void *b);
 

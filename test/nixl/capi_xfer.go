@@ -6,7 +6,10 @@ package nixl
 */
 import "C"
 
-import "unsafe"
+import (
+	"time"
+	"unsafe"
+)
 
 func cXferList(mem Mem, d []Desc) (ptr, Status) {
 	var l ptr
@@ -82,4 +85,17 @@ func cCost(a, q ptr) (us, margin int64, s Status) {
 	var m C.int
 	s = Status(C.gn_estimate_xfer_cost(a, q, nil, &u, &e, &m))
 	return int64(u), int64(e), s
+}
+
+func cLoop(a, q ptr, n int, timeout time.Duration, lat, post []int64) (int, Status) {
+	var done C.size_t
+	s := C.gn_loop(a, q, C.size_t(n), C.int64_t(timeout), (*C.int64_t)(ptr(unsafe.SliceData(lat))),
+		(*C.int64_t)(ptr(unsafe.SliceData(post))), &done)
+	return int(done), Status(s)
+}
+
+func cDrain(a, m ptr, n int, timeout time.Duration) (int, Status) {
+	var count C.size_t
+	s := C.gn_drain(a, m, C.size_t(n), C.int64_t(timeout), &count)
+	return int(count), Status(s)
 }

@@ -1,5 +1,7 @@
 package nixl
 
+import "time"
+
 // Op is nixl_capi_xfer_op_t.
 type Op int
 
@@ -72,6 +74,13 @@ func (x *Xfer) PostWith(notif *[]byte) Status {
 		}
 	}
 	return cPost(x.a.h, x.h, x.post)
+}
+
+// Loop posts the request n times, each after the last has completed, without
+// returning to Go in between. Where lat and post are not nil they have room for n
+// and take the nanoseconds of every transfer and every post.
+func (x *Xfer) Loop(n int, timeout time.Duration, lat, post []int64) (done int, s Status) {
+	return cLoop(x.a.h, x.h, n, timeout, lat, post)
 }
 
 // Status implements nixl_capi_get_xfer_status.

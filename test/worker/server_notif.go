@@ -3,6 +3,8 @@ package worker
 import (
 	"fmt"
 	"time"
+
+	"gorail/test/nixl"
 )
 
 // GenNotif sends Msg, or Count messages that say Prefix and their number.
@@ -58,14 +60,7 @@ func (s *Server) WaitNotifs(in WaitArgs, out *NotifOut) error {
 func (s *Server) Drain(in WaitArgs, out *DrainResult) error {
 	return s.onAgent(in.Agent, func(g *agent) {
 		began, cpu := time.Now(), cpuTime()
-		for end := began.Add(in.Timeout); out.Count < in.N && time.Now().Before(end); {
-			for range 64 {
-				g.poll()
-				if out.Count += len(g.take(1 << 30)); out.Count >= in.N {
-					break
-				}
-			}
-		}
+		out.Count, _ = g.a.Drain(in.N, in.Timeout) // too few say enough
 		out.Wall, out.CPU = time.Since(began), cpuTime()-cpu
 	})
 }
@@ -78,39 +73,35 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 		return err
 	}
 	if in.Times {
-		out.Lat, out.Post = make([]int64, 0, in.N), make([]int64, 0, in.N)
+		out.Lat, out.Post = make([]int64, in.N), make([]int64, in.N)
 	}
 	g.do(func() {
 		began, cpu := time.Now(), cpuTime()
-		x.loop(in, out, began.Add(in.Timeout))
+		if in.Prefix == "" {
+			out.Done, x.last = x.x.Loop(in.N, in.Timeout, out.Lat, out.Post)
+		} else {
+			out.Done = x.numbered(in, began.Add(in.Timeout))
+		}
 		out.Wall, out.CPU = time.Since(began), cpuTime()-cpu
 	})
+	out.Status = x.last
+	if in.Times {
+		out.Lat, out.Post = out.Lat[:out.Done], out.Post[:out.Done]
+	}
 	return nil
 }
 
-func (x *xfer) loop(in LoopArgs, out *LoopResult, end time.Time) {
+// numbered posts with a notification of its own each time.
+func (x *xfer) numbered(in LoopArgs, end time.Time) int {
 	for i := range in.N {
-		t0 := time.Now()
-		if in.Prefix == "" {
-			x.last = x.x.Post()
-		} else {
-			msg := seqMsg(in.Prefix, i)
-			x.last = x.x.PostWith(&msg)
-		}
-		t1 := time.Now()
-		for n := 1; !x.last.Failed() && x.last != 0; n++ {
+		msg := seqMsg(in.Prefix, i)
+		x.last = x.x.PostWith(&msg)
+		for x.last == nixl.InProgress && time.Now().Before(end) {
 			x.last = x.x.Status()
-			if n%256 == 0 && time.Now().After(end) {
-				break
-			}
 		}
-		if out.Status = x.last; out.Status != 0 {
-			return
+		if x.last != nixl.Success {
+			return i
 		}
-		if in.Times {
-			out.Lat = append(out.Lat, int64(time.Since(t0)))
-			out.Post = append(out.Post, int64(t1.Sub(t0)))
-		}
-		out.Done++
 	}
+	return in.N
 }

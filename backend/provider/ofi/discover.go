@@ -40,6 +40,9 @@ type lister interface {
 // the connected kind, so that the exact match in List leaves the layered tcp;ofi_rxm out.
 var nativeTCP = []string{"net", "tcp"}
 
+// errFiltered: there are devices, and the user has excluded them all.
+var errFiltered = errors.New("no device matches option")
+
 // discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
 func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
 	globs, err := parseGlobs(f.Devices)
@@ -86,6 +89,7 @@ func discoverAuto(lib lister, sys fs.FS, globs globs) ([]provider.Device, error)
 	}
 	var out []provider.Device
 	var reasons []string
+	filtered := false
 	for _, fabric := range []string{"efa", "cxi", "verbs;ofi_rxm"} {
 		var names []string
 		for _, h := range hardware {
@@ -99,8 +103,12 @@ func discoverAuto(lib lister, sys fs.FS, globs globs) ([]provider.Device, error)
 		found, err := discoverFabric(lib, sys, globs, fabric)
 		if err != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %v", strings.Join(names, ","), err))
+			filtered = filtered || errors.Is(err, errFiltered)
 		}
 		out = append(out, found...)
+	}
+	if len(out) == 0 && filtered {
+		return nil, errors.New(strings.Join(reasons, "; "))
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: %s; %s; install a libfabric with that provider, or set option provider=tcp to use sockets "+
@@ -141,8 +149,8 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("fabric %q: none of its devices (%s) is up and matches option devices=%s", name,
-			strings.Join(seen, ", "), globs)
+		return nil, fmt.Errorf("fabric %q: %w devices=%s (those up: %s)", name, errFiltered, globs,
+			strings.Join(seen, ", "))
 	}
 	slices.SortStableFunc(out, better)
 	return out, nil

@@ -19,6 +19,7 @@ import (
 type endpoint struct {
 	rail *rail
 	addr []byte
+	core unsafe.Pointer
 
 	mu sync.Mutex
 	c  *C.ofi_ep // nil when closed
@@ -33,13 +34,13 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if rc := C.ofi_ep_open(r.c, &c, unsafe.Pointer(&addr[0]), &n, &step); rc != 0 {
 		return nil, r.error(provider.ErrEndpoint, C.GoString(step), rc)
 	}
-	return &endpoint{rail: r, c: c, addr: bytes.Clone(addr[:n])}, nil
+	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: bytes.Clone(addr[:n])}, nil
 }
 
 // Addr is libfabric's raw address, a sockaddr for the tcp family.
 func (e *endpoint) Addr() []byte { return e.addr }
 
-func (e *endpoint) Core() unsafe.Pointer { return unsafe.Pointer(e.c) }
+func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
 // Connect implements fi_av_insert. The tcp family connects when the first operation is posted and both sides poll. The
 // address is the peer's word: its form is checked against ours. The error wraps provider.ErrBadAddress.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
 )
 
 // testLibrary lets the same tests run with another libfabric: GORAIL_TEST_LIBFABRIC=/path/libfabric.so.1.
@@ -43,24 +44,24 @@ func TestUnknownFabric(t *testing.T) {
 
 // The second engine of a process must not pay for libfabric's start again.
 func TestSecondOpenIsQuick(t *testing.T) {
-	newSide(t, "tcp", 1)
+	require.NoError(t, openLoopback(t, "tcp").Close())
 	start := time.Now()
-	newSide(t, "tcp", 1)
+	require.NoError(t, openLoopback(t, "tcp").Close())
 	require.Less(t, time.Since(start), 30*time.Millisecond)
 }
 
 func TestCapsOfTCP(t *testing.T) {
-	a := newSide(t, "tcp", 1)
-	c := a.rail.Caps()
+	rail := openLoopback(t, "tcp")
+	defer rail.Close()
+	c := rail.Caps()
 	require.True(t, c.DeliveryComplete)
 	require.True(t, c.Ordered)
 	require.True(t, c.CanFence)
 	require.False(t, c.ProviderKeys)
 	require.Equal(t, 8, c.KeySize)
-	require.Equal(t, uint64(1), a.mr.Key())
 	require.Positive(t, c.TxDepth)
-	require.GreaterOrEqual(t, a.d.WaitFD(), 0)
-	d := a.rail.Device()
+	require.GreaterOrEqual(t, drive.New(rail.Core()).WaitFD(), 0)
+	d := rail.Device()
 	require.True(t, d.Loopback)
 	require.Equal(t, "127.0.0.1", d.Addr)
 	t.Logf("%+v %+v", d, c)

@@ -2,6 +2,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <string.h>
+#include <sys/epoll.h>
 
 #include "abi.h"
 #include "ofi.h"
@@ -103,14 +104,29 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
     return n;
 }
 
-/* Implements fi_trywait. Without it an edge-triggered wait_fd is enough after an empty poll: an event that came in
- * between is an edge that epoll has kept. */
+/* net 1.17 reads one message at a time from a socket and leaves the rest for the next poll, and no edge comes for what
+ * was there before. Its wait descriptor is an epoll of two: the queue's signal, which is never reset and says nothing,
+ * and the sockets, which do. */
+static int sockets_ready(ofi_rail *rail)
+{
+    struct epoll_event ev[4];
+    int n = epoll_wait(rail->base.wait_fd, ev, 4, 0);
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.u64 != rail->signal_tag)
+            return 1;
+    return 0;
+}
+
+/* Implements fi_trywait, or does its work where it can't. What comes in between this and the wait is an edge that epoll
+ * has kept. */
 static int arm(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
     struct fid *fid = &rail->cq->fid;
-    if (rail->quirks.no_trywait || base->wait_fd < 0)
+    if (base->wait_fd < 0)
         return 0;
+    if (rail->quirks.no_trywait)
+        return sockets_ready(rail);
     return fi_trywait(rail->fabric, &fid, 1) == 0 ? 0 : 1;
 }
 

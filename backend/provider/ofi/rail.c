@@ -2,6 +2,7 @@
 #include <rdma/fi_errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 
 #include "abi.h"
 #include "ofi.h"
@@ -9,6 +10,16 @@
 /* Completions that may wait to be read, over all peers. The tcp family grows its queue by itself; hardware doesn't, and
  * overrunning it is fatal there, so we ask for a lot and take what is given. */
 enum { CQ_MAX = 65536, CQ_MIN = 1024 };
+
+/* Raises the queue's signal to see how it shows in the wait descriptor. */
+static int find_signal(ofi_rail *rail)
+{
+    struct epoll_event ev[4];
+    if (fi_cq_signal(rail->cq) != 0 || epoll_wait(rail->base.wait_fd, ev, 4, 0) != 1)
+        return -FI_EOPNOTSUPP;
+    rail->signal_tag = ev[0].data.u64;
+    return 0;
+}
 
 static int open_cq(ofi_rail *rail)
 {
@@ -60,12 +71,20 @@ static int open_objects(ofi_rail *rail, const char **step)
     rc = open_cq(rail);
     if (rc)
         return rc;
+    if (rail->quirks.no_trywait && find_signal(rail) != 0)
+        rail->base.wait_fd = -1; /* polled by timer instead */
     return rail->quirks.per_peer ? 0 : ofi_ep_make(rail, &rail->shared, step);
 }
 
 static uint32_t clamp32(uint64_t v, uint32_t most)
 {
     return v < most ? (uint32_t)v : most;
+}
+
+/* "No limit" comes as SIZE_MAX; our callers calculate with these. */
+static uint64_t bound(uint64_t v)
+{
+    return v < INT64_MAX ? v : INT64_MAX;
 }
 
 /* Messages may be smaller than RMA (efa-direct: MTU and 1 GB); 2.x tells each size when asked. */
@@ -91,7 +110,7 @@ static void fill_caps(ofi_rail *rail)
     rail->caps.delivery = (info->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0;
     rail->caps.key_size = dom->mr_key_size ? dom->mr_key_size : sizeof(uint64_t);
     rail->caps.inject = info->tx_attr->inject_size;
-    rail->caps.max_send = size_option(rail, OFI_OPT_MAX_MSG_SIZE, info->ep_attr->max_msg_size);
+    rail->caps.max_send = size_option(rail, OFI_OPT_MAX_MSG_SIZE, bound(info->ep_attr->max_msg_size));
 
     rail->own_key = rail->caps.key_size >= 8 ? UINT64_MAX - 1 : (UINT64_C(1) << (8 * rail->caps.key_size)) - 1;
     rail->write_flags = FI_COMPLETION | (rail->caps.delivery ? FI_DELIVERY_COMPLETE : 0);
@@ -102,7 +121,7 @@ static void fill_caps(ofi_rail *rail)
     rail->base.iov_limit = clamp32(iov ? iov : 1, GR_MAX_IOV);
     rail->base.tx_depth = clamp32(info->tx_attr->size, rail->cq_size);
     rail->base.rx_depth = clamp32(info->rx_attr->size, rail->cq_size);
-    rail->base.max_msg = size_option(rail, OFI_OPT_MAX_RMA_SIZE, info->ep_attr->max_msg_size);
+    rail->base.max_msg = size_option(rail, OFI_OPT_MAX_RMA_SIZE, bound(info->ep_attr->max_msg_size));
     rail->base.msg_size = clamp32(rail->caps.max_send, UINT32_MAX);
     rail->base.ordered = (info->tx_attr->msg_order & info->rx_attr->msg_order & FI_ORDER_SAW) != 0;
 }

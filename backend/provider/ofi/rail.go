@@ -108,7 +108,7 @@ func (r *rail) Close() error {
 	if -rc == C.int(syscall.EBUSY) && (eps != 0 || mrs != 0) {
 		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", eps, mrs), rc)
 	}
-	r.closed, r.c = true, nil
+	r.closed = true
 	if rc != 0 {
 		return r.error(provider.ErrUnusable, "fi_close", rc)
 	}

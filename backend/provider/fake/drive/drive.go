@@ -179,6 +179,13 @@ func (r Rail) Reg(buf []byte) (mr, desc unsafe.Pointer, err error) {
 // Unreg undoes Reg.
 func (r Rail) Unreg(mr unsafe.Pointer) { C.drive_unreg(r.c, mr) }
 
+// Getenv reads the C environment, which Go's copy doesn't follow; "" also when unset.
+func Getenv(name string) string {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return C.GoString(C.getenv(c))
+}
+
 func errno(rc C.int) error {
 	if rc == 0 {
 		return nil

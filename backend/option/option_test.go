@@ -1,0 +1,190 @@
+package option
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// vars is an environment.
+func vars(m map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
+}
+
+var wantDefaults = Options{
+	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1",
+	XferTimeout: 30 * time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
+	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
+	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
+	WindowTime: 4 * time.Millisecond, MaxRails: 8, SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
+}
+
+func TestDefaults(t *testing.T) {
+	o, unknown, err := Parse(nil, nil)
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	assert.Equal(t, wantDefaults, o)
+
+	params := map[string]string{}
+	for _, p := range Defaults() {
+		params[p.Name] = p.Value
+	}
+	assert.Len(t, params, len(table))
+	o, unknown, err = Parse(params, nil)
+	require.NoError(t, err)
+	assert.Empty(t, unknown)
+	assert.Equal(t, wantDefaults, o)
+	assert.Equal(t, "provider", Defaults()[0].Name)
+}
+
+func TestTableIsWhole(t *testing.T) {
+	for _, r := range Table() {
+		assert.Equal(t, "GORAIL_"+strings.ToUpper(r.Name), r.Env)
+		assert.NotEmpty(t, r.Type, r.Name)
+		assert.NotEmpty(t, r.Range, r.Name)
+		assert.True(t, strings.HasSuffix(r.Doc, "."), r.Name)
+		assert.NotContains(t, r.Doc+r.Range, "|", r.Name)
+	}
+	for _, r := range table {
+		assert.NoError(t, r.set(&Options{}, r.sample()), "the example of %s is allowed", r.Name)
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	env := vars(map[string]string{"GORAIL_XFER_TIMEOUT": "7s", "GORAIL_LOG": "info", "GORAIL_MAX_RAILS": ""})
+	o, unknown, err := Parse(map[string]string{"xfer_timeout": "9s", "num_threads": "4", "engine_config": ""}, env)
+	require.NoError(t, err)
+	assert.Equal(t, 9*time.Second, o.XferTimeout, "a parameter beats the environment")
+	assert.Equal(t, slog.LevelInfo, o.Log, "the environment beats the default")
+	assert.Equal(t, 8, o.MaxRails, "an empty variable is none")
+	assert.Equal(t, []string{"engine_config", "num_threads"}, unknown)
+
+	params := map[string]string{"log": ""}
+	for _, p := range Defaults() {
+		params[p.Name] = p.Value
+	}
+	o, _, err = Parse(params, env)
+	require.NoError(t, err)
+	assert.Equal(t, 7*time.Second, o.XferTimeout, "who hands the defaults back has not chosen them")
+	assert.Equal(t, slog.LevelInfo, o.Log)
+	assert.Len(t, params, len(table), "the caller's map is left alone")
+}
+
+func TestValues(t *testing.T) {
+	o, _, err := Parse(map[string]string{
+		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
+		"xfer_timeout": "1500", "peer_timeout": "1m", "release_wait": "0", "spin_time": "0s",
+		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
+		"max_rails": "16", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100",
+	}, nil)
+	require.NoError(t, err)
+	want := wantDefaults
+	want.Provider, want.Devices = []string{"tcp", "efa", "tcp;ofi_rxm"}, []string{"eth*", "!lo", "mlx5_[01]"}
+	want.LibfabricPath, want.StatsFile = "/opt/lib/libfabric.so", "/tmp/x.json"
+	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, time.Minute, 0, 0
+	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
+	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
+	assert.Equal(t, want, o)
+
+	o, _, err = Parse(map[string]string{"control_port": "7000"}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, PortRange{7000, 7000}, o.ControlPort)
+}
+
+func TestBadValues(t *testing.T) {
+	for _, tt := range []struct{ name, value, want string }{
+		{"provider", ",", "provider"},
+		{"provider", "auto,tcp", "auto stands alone"},
+		{"provider", "tcp efa", "character"},
+		{"devices", "eth0,", "empty"},
+		{"devices", "!", "empty"},
+		{"devices", "eth[", "glob"},
+		{"xfer_timeout", "soon", "not a duration"},
+		{"xfer_timeout", "1ms", "out of range"},
+		{"xfer_timeout", "-5", "out of range"},
+		{"xfer_timeout", "9223372036854775807", "out of range"},
+		{"xfer_timeout", "99999999999999999999", "not a duration"},
+		{"notif_queue", "many", "not a size"},
+		{"notif_queue", "-1", "not a size"},
+		{"notif_queue", "MiB", "not a size"},
+		{"notif_queue", "1.5MiB", "not a size"},
+		{"notif_queue", "1", "out of range"},
+		{"notif_queue", "99999999999999999999", "out of range"},
+		{"notif_queue", "18446744073709551615GiB", "out of range"},
+		{"max_rails", "0", "out of range"},
+		{"max_rails", "17", "out of range"},
+		{"max_rails", "99999999999999999999", "out of range"},
+		{"max_rails", "x", "not a whole number"},
+		{"log", "loud", "unknown word"},
+		{"control_port", "65536", "not a port"},
+		{"control_port", "7-6", "not a port"},
+		{"control_port", "0-6", "not a port"},
+		{"control_port", "7-", "not a port"},
+		{"control_port", "http", "not a port"},
+	} {
+		t.Run(tt.name+"="+tt.value, func(t *testing.T) {
+			o, _, err := Parse(map[string]string{tt.name: tt.value}, nil)
+			require.ErrorIs(t, err, ErrValue)
+			assert.Zero(t, o)
+			assert.ErrorContains(t, err, tt.want)
+			assert.ErrorContains(t, err, tt.name+`="`+tt.value+`"`)
+			assert.ErrorContains(t, err, "; write ")
+			assert.ErrorContains(t, err, ", for example "+tt.name+"=")
+		})
+	}
+}
+
+// TestMessages shows whole messages, as a user reads them.
+func TestMessages(t *testing.T) {
+	_, _, err := Parse(nil, vars(map[string]string{"GORAIL_PEER_TIMEOUT": "5h"}))
+	assert.EqualError(t, err, `bad option: peer_timeout="5h" (from GORAIL_PEER_TIMEOUT): out of range; `+
+		"write a duration from 100ms to 1h (500ms, 30s; a plain number means milliseconds), for example peer_timeout=5s")
+	_, _, err = Parse(map[string]string{"chunk_min": "2MiB"}, nil)
+	assert.EqualError(t, err, "bad option: chunk_min=2MiB is above chunk_max=1MiB; write chunk_max=2MiB or more")
+	_, _, err = Parse(map[string]string{"window_max": "100KiB"}, nil)
+	assert.EqualError(t, err, "bad option: window_min=256KiB is above window_max=100KiB; write window_max=256KiB or more")
+}
+
+func TestPageIsUpToDate(t *testing.T) {
+	page, err := os.ReadFile("../../docs/options.md")
+	require.NoError(t, err)
+	assert.Equal(t, string(Markdown()), string(page), "run: go run ./backend/option/gen")
+}
+
+func TestSizes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Uint64().Draw(t, "n") << rapid.IntRange(0, 63).Draw(t, "shift")
+		back, err := ParseSize(FormatSize(n))
+		require.NoError(t, err)
+		require.Equal(t, n, back)
+	})
+}
+
+// FuzzParse: any value gives an error or options within their ranges, never a panic.
+func FuzzParse(f *testing.F) {
+	for i, r := range table {
+		f.Add(uint8(i), r.sample())
+	}
+	f.Add(uint8(8), "1 GiB")
+	f.Add(uint8(1), "[a-")
+	f.Add(uint8(18), "1-2-3")
+	f.Fuzz(func(t *testing.T, which uint8, value string) {
+		r := table[int(which)%len(table)]
+		o, _, err := Parse(map[string]string{r.Name: value}, nil)
+		if err != nil {
+			require.ErrorIs(t, err, ErrValue)
+			return
+		}
+		require.LessOrEqual(t, o.ChunkMin, o.ChunkMax)
+		require.LessOrEqual(t, o.WindowMin, o.WindowMax)
+		require.LessOrEqual(t, o.ControlPort.First, o.ControlPort.Last)
+		require.NotEmpty(t, o.Provider)
+		require.Positive(t, o.XferTimeout)
+	})
+}

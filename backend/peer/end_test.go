@@ -1,0 +1,228 @@
+package peer
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/wire"
+)
+
+// byHand is a session with a target whose initiator is a bare connection.
+func byHand(t *testing.T, s *target) (*net.TCPConn, *In) {
+	to := listen(t, s)
+	c := fakePeer(t, to)
+	require.IsType(t, &wire.Welcome{}, knock(t, c, blob(to), nil))
+	return c.(*net.TCPConn), want[evHello](t, s.events).in
+}
+
+func TestPeerVanishes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*net.TCPConn)
+		want error
+		text string
+	}{
+		{"EOF", func(c *net.TCPConn) { c.Close() }, ErrDropped, "process ended"},
+		{"RST", func(c *net.TCPConn) { _ = c.SetLinger(0); c.Close() }, ErrDropped, "by hand"},
+		{"half a frame", func(c *net.TCPConn) { _, _ = c.Write([]byte{0, 0, 0, 9, byte(wire.TypeFence), 1}); c.Close() }, ErrDropped, ""},
+		{"garbage", func(c *net.TCPConn) { _, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n")) }, ErrProtocol, ""},
+		{"frame too large", func(c *net.TCPConn) { _, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeKeysReq)}) }, ErrProtocol, "at most"},
+		{"BYE", func(c *net.TCPConn) { _ = wire.WriteFrame(c, &wire.Bye{Text: "going home"}) }, ErrPeerClosed, "peer closed: \"by hand\" (engine 01000000): going home"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newTarget()
+			conn, in := byHand(t, s)
+			c.end(conn)
+			gone := want[evGone](t, s.events)
+			assert.Same(t, in, gone.in)
+			assert.ErrorIs(t, gone.err, c.want)
+			assert.ErrorContains(t, gone.err, c.text)
+			assert.Equal(t, Lost, in.State())
+		})
+	}
+}
+
+func TestTargetVanishes(t *testing.T) {
+	p := newPair(t)
+	p.in.session.abort() // as the kernel does for a killed process
+	err := want[evLost](t, p.i.events).err
+	assert.ErrorIs(t, err, ErrDropped)
+	assert.Equal(t, Lost, p.out.State())
+	p.out.Keys(1, ranges(1, 0)) // all of these do nothing now
+	p.out.Fence(1, 1, 1, nil)
+	p.out.Revoked(1, true)
+	p.out.Close("late")
+	assert.Equal(t, Lost, p.out.State())
+	assert.Empty(t, p.i.events)
+}
+
+func TestClose(t *testing.T) {
+	t.Run("by the initiator", func(t *testing.T) {
+		p := newPair(t)
+		p.out.Keys(1, ranges(1, 0))
+		p.out.Close("no more work")
+		assert.Equal(t, Closed, p.out.State())
+		err := want[evGone](t, p.s.events).err
+		assert.ErrorIs(t, err, ErrPeerClosed)
+		assert.ErrorContains(t, err, "no more work")
+		p.from.Close()
+		assert.NotContains(t, drain(p.i.events), "Lost")
+	})
+	t.Run("by the target", func(t *testing.T) {
+		p := newPair(t)
+		p.in.Close("agent disconnected")
+		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrClosed)
+		err := want[evLost](t, p.i.events).err
+		assert.ErrorIs(t, err, ErrPeerClosed)
+		assert.ErrorContains(t, err, "agent disconnected")
+	})
+	t.Run("of the target's node", func(t *testing.T) {
+		p := newPair(t)
+		p.to.Close()
+		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrClosed)
+		assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
+		p.to.Close()
+	})
+	t.Run("of the initiator's node", func(t *testing.T) {
+		p := newPair(t)
+		p.from.Close()
+		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrPeerClosed)
+		assert.Empty(t, p.i.events, "no Lost for our own end")
+		assert.Equal(t, Closed, p.from.Dial(blob(p.to), p.i).State())
+		assert.Empty(t, p.i.events)
+	})
+	t.Run("inside a handler", func(t *testing.T) {
+		i, s := newInitiator(), newTarget()
+		to, from := listen(t, s), listen(t, newTarget())
+		closed := make(chan struct{})
+		i.ready = func() { from.Close(); close(closed) }
+		from.Dial(blob(to), i)
+		<-closed
+		want[evHello](t, s.events)
+		want[evGone](t, s.events)
+	})
+	t.Run("while dialing", func(t *testing.T) {
+		i := newInitiator()
+		from := listen(t, newTarget())
+		out := from.Dial(impostor(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), i)
+		eventually(t, func() bool { return out.State() == Hello }, "connected")
+		out.Close("changed our mind")
+		from.Close()
+		assert.Empty(t, i.events)
+	})
+	t.Run("many at once", func(t *testing.T) {
+		p := newPair(t)
+		for range 4 {
+			go p.out.Close("now")
+			go p.in.Close("now")
+			go p.to.Close()
+		}
+		want[evGone](t, p.s.events)
+		p.from.Close()
+		p.to.Close()
+		assert.Empty(t, p.s.events, "Gone comes once")
+	})
+}
+
+func drain(ev events) string {
+	text := ""
+	for {
+		select {
+		case e := <-ev:
+			if _, ok := e.(evLost); ok {
+				text += "Lost "
+			}
+		default:
+			return text
+		}
+	}
+}
+
+// Close is bounded though a handler is stuck and, as a pipe holds nothing, the peer's writes and ours are too.
+func TestCloseWithStuckHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipes(t, Config{})
+		release := make(chan struct{})
+		p.s.fence = func(wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{}, nil }
+		for range 10 {
+			p.out.Fence(1, 1, 1, nil)
+			p.in.Revoke(1, nil)
+		}
+		synctest.Wait()
+		for _, n := range []*Node{p.to, p.from} {
+			start := time.Now()
+			n.Close()
+			assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond)
+		}
+		assert.Equal(t, uint64(1), p.to.Stats().Stuck)
+		assert.Zero(t, p.from.Stats().Stuck)
+		assert.Empty(t, p.s.events)
+		close(release)
+		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrClosed)
+	})
+}
+
+func TestPanicInHandler(t *testing.T) {
+	p := newPair(t)
+	p.s.keys = func([]wire.Range) []wire.KeyEntry { panic("a bug") }
+	p.out.Keys(1, ranges(1, 0))
+	err := want[evGone](t, p.s.events).err
+	assert.ErrorIs(t, err, ErrHandler)
+	assert.ErrorContains(t, err, "a bug")
+	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
+	p.s.keys = nil
+	p.connect(t) // the node goes on
+}
+
+func TestPanicInHello(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	s.hello = func(*In, wire.Hello) (Accept, error) { panic("a bug") }
+	to, from := listen(t, s), listen(t, newTarget())
+	from.Dial(blob(to), i)
+	want[evOffers](t, i.events)
+	assert.ErrorIs(t, want[evLost](t, i.events).err, ErrRejected)
+}
+
+func TestQueueOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipes(t, Config{QueueLimit: 1 << 20})
+		defer p.close()
+		release := make(chan struct{})
+		p.s.fence = func(f wire.Fence) (wire.Fenced, error) { <-release; return wire.Fenced{ID: f.ID}, nil }
+		p.out.Fence(1, 1, 1, nil)
+		p.out.Keys(1, ranges(10_000, 0))
+		synctest.Wait()
+		assert.Equal(t, Ready, p.out.State())
+		p.out.Keys(2, ranges(30_000, 0))
+		assert.Equal(t, Lost, p.out.State())
+		err := want[evLost](t, p.i.events).err
+		assert.ErrorIs(t, err, ErrOverflow)
+		assert.ErrorContains(t, err, "1 MiB")
+		assert.Equal(t, uint64(1), p.from.Stats().Overflows)
+		close(release)
+		want[evGone](t, p.s.events)
+	})
+}
+
+// A target answers no faster than the initiator reads, instead of filling its queue.
+func TestAnswersWaitForTheReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipes(t, Config{QueueLimit: 4 << 20})
+		defer p.close()
+		p.s.keys = func(r []wire.Range) []wire.KeyEntry {
+			e := make([]wire.KeyEntry, len(r))
+			for k := range e {
+				e[k] = wire.KeyEntry{Known: true, Rails: make([]wire.RailKey, 8)}
+			}
+			return e
+		}
+		p.out.Keys(1, ranges(50_000, 0)) // about 12 MB of answers
+		assert.Len(t, want[evKeys](t, p.i.events).k.Entries, 50_000)
+	})
+}

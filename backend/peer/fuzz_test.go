@@ -1,0 +1,69 @@
+package peer
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"gorail/backend/wire"
+)
+
+// FuzzAccept feeds what a stranger may send to the accepting side; with proved, what an initiator may send after a good
+// handshake. Nothing may crash, hang or outlive the node, and only a proved initiator reaches the handler.
+func FuzzAccept(f *testing.F) {
+	frame := func(fs ...wire.Frame) (out []byte) {
+		for _, fr := range fs {
+			out, _ = wire.AppendFrame(out, fr)
+		}
+		return out
+	}
+	f.Add(false, []byte{})
+	f.Add(false, []byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Add(false, frame(&wire.Hello{Version: wire.Version, Agent: "stranger", Session: 1}))
+	f.Add(false, frame(&wire.Hello{Version: 2}, &wire.KeysReq{ID: 1}))
+	f.Add(false, frame(&wire.Ping{Seq: 1}))
+	f.Add(false, []byte{0xff, 0xff, 0xff, 0xff, byte(wire.TypeHello)})
+	f.Add(true, frame(&wire.KeysReq{ID: 1, Ranges: []wire.Range{{Addr: 4096, Len: 64}}}, &wire.Ping{Seq: 1}, &wire.Bye{Text: "bye"}))
+	f.Add(true, frame(&wire.Fence{ID: 1, Rail: 1, Epoch: 1, Addr: []byte("new")}, &wire.Revoked{ID: 1, All: true}))
+	f.Add(true, frame(&wire.Welcome{}, &wire.Challenge{}))
+	f.Add(true, []byte{0, 0, 0, 3, byte(wire.TypeKeysReq), 0x82, 1, 0x81})
+	token := identity("fuzzed")
+	f.Fuzz(func(t *testing.T, proved bool, data []byte) {
+		s := newTarget()
+		n := newNode(Config{Identity: token, PeerTimeout: time.Minute}, s)
+		here, there := net.Pipe()
+		_ = here.SetDeadline(time.Now().Add(patience))
+		n.admit(there)
+		if proved {
+			knock(t, here, token, nil)
+		} else if _, err := wire.ReadFrame(here, 0); err != nil {
+			t.Fatal(err)
+		}
+		drained := make(chan struct{})
+		go func() {
+			defer close(drained)
+			_, _ = io.Copy(io.Discard, here)
+		}()
+		_, _ = here.Write(data)
+		here.Close()
+		<-drained
+		start := time.Now()
+		n.Close()
+		if stats := n.Stats(); stats.In+stats.HalfOpen+stats.Stuck != 0 {
+			t.Fatalf("left behind after %v: %+v", time.Since(start), stats)
+		}
+		hellos, gones := 0, 0
+		for len(s.events) > 0 {
+			switch (<-s.events).(type) {
+			case evHello:
+				hellos++
+			case evGone:
+				gones++
+			}
+		}
+		if hellos != gones || proved != (hellos == 1) {
+			t.Fatalf("proved %v: %d Hello, %d Gone", proved, hellos, gones)
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package peer
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/wire"
+)
+
+func TestHandshake(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	to, from := listen(t, s), listen(t, newTarget())
+	out := from.Dial(blob(to), i)
+	want[evOffers](t, i.events)
+	hello := want[evHello](t, s.events)
+	assert.Equal(t, i.offer, hello.h.Offers)
+	assert.Equal(t, t.Name(), hello.in.Agent())
+	assert.Equal(t, from.cfg.Identity.Engine, hello.in.Engine())
+	w := want[evReady](t, i.events).w
+	assert.Equal(t, uint64(5), w.NextSeq)
+	assert.Equal(t, []byte("target"), w.Offers[0].Addr)
+	assert.Equal(t, out.Session(), hello.in.Session())
+	assert.Equal(t, Ready, out.State())
+	assert.Equal(t, to.cfg.Identity.Engine, out.Peer().Engine)
+	eventually(t, func() bool { return to.Stats().Accepted == 1 && to.Stats().HalfOpen == 0 }, "accepted")
+	assert.Equal(t, uint64(1), from.Stats().Established)
+	assert.Equal(t, uint64(1), from.Stats().Out)
+	assert.Equal(t, uint64(1), to.Stats().In)
+}
+
+func TestRefusals(t *testing.T) {
+	restarted := func(b *wire.ConnBlob) { b.Engine[0]++; b.Token[0]++ }
+	for _, c := range []struct {
+		name   string
+		blob   func(*wire.ConnBlob)
+		hello  error
+		code   wire.Code
+		text   string
+		count  func(Stats) uint64
+		reason error
+	}{
+		{name: "wrong token", blob: func(b *wire.ConnBlob) { b.Token[5]++ }, code: wire.CodeToken, text: "wrong token",
+			count: func(s Stats) uint64 { return s.BadToken }},
+		{name: "restarted peer", blob: restarted, code: wire.CodeEngine,
+			text: "not this engine: the peer was restarted; load its new metadata", count: func(s Stats) uint64 { return s.WrongEngine }},
+		{name: "handler says no", hello: errors.New("no memory left"), code: wire.CodeInternal, text: "no memory left",
+			count: func(s Stats) uint64 { return s.Refused }},
+		{name: "no rails", hello: &RejectError{wire.CodeRails, "no rail fits"}, code: wire.CodeRails, text: "no rail fits",
+			count: func(s Stats) uint64 { return s.Refused }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			i, s := newInitiator(), newTarget()
+			s.hello = func(*In, wire.Hello) (Accept, error) { return Accept{}, c.hello }
+			to, from := listen(t, s), listen(t, newTarget())
+			b := blob(to)
+			if c.blob != nil {
+				c.blob(&b)
+			}
+			out := from.Dial(b, i)
+			want[evOffers](t, i.events)
+			err := want[evLost](t, i.events).err
+			require.ErrorIs(t, err, ErrRejected)
+			var r *RejectError
+			require.ErrorAs(t, err, &r)
+			assert.Equal(t, c.code, r.Code)
+			assert.ErrorContains(t, err, c.text)
+			assert.ErrorContains(t, err, t.Name()[:4], "names the peer")
+			assert.ErrorContains(t, err, to.Addrs()[0])
+			assert.Equal(t, Lost, out.State())
+			assert.Equal(t, uint64(1), c.count(to.Stats()))
+			eventually(t, func() bool { return to.Stats().In == 0 }, "the session is forgotten")
+			if c.hello != nil {
+				want[evHello](t, s.events)
+			}
+			assert.Empty(t, s.events, "no Gone for a refused Hello")
+			assert.Empty(t, i.events)
+		})
+	}
+}
+
+func TestVersionMismatch(t *testing.T) {
+	t.Run("of the initiator", func(t *testing.T) {
+		s := newTarget()
+		to := listen(t, s)
+		f := knock(t, fakePeer(t, to), blob(to), func(h *wire.Hello) { h.Version = 99 })
+		require.IsType(t, &wire.Reject{}, f)
+		assert.Equal(t, wire.CodeVersion, f.(*wire.Reject).Code)
+		assert.Contains(t, f.(*wire.Reject).Text, "install the same GORAIL")
+		assert.Equal(t, uint64(1), to.Stats().BadVersion)
+		assert.Empty(t, s.events)
+	})
+	t.Run("of the target", func(t *testing.T) {
+		i := newInitiator()
+		from := listen(t, newTarget())
+		from.Dial(impostor(t, func(c net.Conn) { _ = wire.WriteFrame(c, &wire.Challenge{Version: 99}) }), i)
+		err := want[evLost](t, i.events).err
+		assert.ErrorIs(t, err, wire.ErrVersion)
+		assert.ErrorContains(t, err, "install the same GORAIL")
+	})
+}
+
+// impostor listens, and does one thing with each connection.
+func impostor(t *testing.T, serve func(net.Conn)) wire.ConnBlob {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(c)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	b := identity("impostor")
+	b.Control = []string{l.Addr().String()}
+	return b
+}
+
+func TestImpostors(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		serve func(net.Conn)
+		want  error
+	}{
+		{"another service", func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP ready\r\n")) }, ErrProtocol},
+		{"another frame", func(c net.Conn) { _ = wire.WriteFrame(c, &wire.Ping{}) }, ErrProtocol},
+		{"a welcome without the token", func(c net.Conn) {
+			_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
+			f, err := wire.ReadFrame(c, 0)
+			if h, ok := f.(*wire.Hello); ok && err == nil {
+				_ = wire.WriteFrame(c, &wire.Welcome{Version: wire.Version, Engine: h.Target, Session: h.Session})
+			}
+		}, ErrProtocol},
+		{"dies after the hello", func(c net.Conn) {
+			_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
+			_, _ = wire.ReadFrame(c, 0)
+		}, ErrUnreachable},
+		{"closes at once", func(net.Conn) {}, ErrUnreachable},
+		{"says nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }, ErrUnreachable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			i := newInitiator()
+			from := listen(t, newTarget(), func(c *Config) { c.ConnectTimeout = 200 * time.Millisecond })
+			from.Dial(impostor(t, c.serve), i)
+			for {
+				if e, ok := (<-i.events).(evLost); ok {
+					assert.ErrorIs(t, e.err, c.want)
+					break
+				}
+			}
+			assert.Empty(t, i.events)
+		})
+	}
+}
+
+func TestOffersFail(t *testing.T) {
+	i := newInitiator()
+	i.hook = func() error { return errors.New("no endpoint left") }
+	to, from := listen(t, newTarget()), listen(t, newTarget())
+	from.Dial(blob(to), i)
+	want[evOffers](t, i.events)
+	err := want[evLost](t, i.events).err
+	assert.ErrorIs(t, err, ErrHandler)
+	assert.ErrorContains(t, err, "no endpoint left")
+}
+
+func TestBusyTargetIsTriedAgain(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	calls := 0
+	s.hello = func(*In, wire.Hello) (Accept, error) {
+		if calls++; calls < 3 {
+			return Accept{}, &RejectError{wire.CodeBusy, "try again"}
+		}
+		return Accept{}, nil
+	}
+	to, from := listen(t, s), listen(t, newTarget())
+	from.Dial(blob(to), i)
+	want[evOffers](t, i.events)
+	want[evReady](t, i.events) // and no further Offers
+}
+
+func TestSelfSession(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	n := listen(t, s)
+	out := n.Dial(blob(n), i)
+	want[evOffers](t, i.events)
+	in := want[evHello](t, s.events).in
+	assert.Equal(t, n.cfg.Identity.Engine, in.Engine())
+	want[evReady](t, i.events)
+	out.Keys(1, []wire.Range{{Addr: 4096, Len: 1}})
+	assert.Equal(t, uint64(4096), want[evKeys](t, i.events).k.Entries[0].Region)
+	out.Close("enough")
+	assert.ErrorIs(t, want[evGone](t, s.events).err, ErrPeerClosed)
+}

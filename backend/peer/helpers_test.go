@@ -1,0 +1,262 @@
+package peer
+
+import (
+	"context"
+	"crypto/rand"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"gorail/backend/wire"
+)
+
+func TestMain(m *testing.M) {
+	if stoppable() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience is when a test gives up; nothing waits for it when all is well.
+const patience = 20 * time.Second
+
+// Events are what handlers were told, in order.
+type (
+	evOffers struct{}
+	evReady  struct{ w wire.Welcome }
+	evKeys   struct{ k wire.Keys }
+	evRevoke struct {
+		id      uint64
+		regions []uint64
+	}
+	evFenced struct{ f wire.Fenced }
+	evLost   struct{ err error }
+	evHello  struct {
+		in *In
+		h  wire.Hello
+	}
+	evRevoked struct {
+		in  *In
+		id  uint64
+		all bool
+	}
+	evGone struct {
+		in  *In
+		err error
+	}
+)
+
+type events chan any
+
+func newEvents() events { return make(events, 2048) }
+
+// want gives the next event, which must be a T.
+func want[T any](t testing.TB, ev events) T {
+	t.Helper()
+	select {
+	case e := <-ev:
+		got, ok := e.(T)
+		require.Truef(t, ok, "got %T: %v", e, e)
+		return got
+	case <-time.After(patience):
+		var none T
+		require.Failf(t, "nothing came", "want %T", none)
+		return none
+	}
+}
+
+// initiator records; it answers each Revoke when told to.
+type initiator struct {
+	events
+	out    *Out // for answers; set before Revoke can come
+	answer bool
+	offer  []wire.EndpointOffer
+	hook   func() error // in Offers
+	ready  func()       // in Ready
+}
+
+func newInitiator() *initiator {
+	return &initiator{events: newEvents(), offer: []wire.EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("initiator")}}}
+}
+
+func (i *initiator) Offers() ([]wire.EndpointOffer, error) {
+	i.events <- evOffers{}
+	if i.hook != nil {
+		return i.offer, i.hook()
+	}
+	return i.offer, nil
+}
+
+func (i *initiator) Ready(w wire.Welcome) {
+	i.events <- evReady{w}
+	if i.ready != nil {
+		i.ready()
+	}
+}
+func (i *initiator) Keys(k wire.Keys)     { i.events <- evKeys{k} }
+func (i *initiator) Fenced(f wire.Fenced) { i.events <- evFenced{f} }
+func (i *initiator) Lost(err error)       { i.events <- evLost{err} }
+func (i *initiator) Revoke(id uint64, r []uint64) {
+	i.events <- evRevoke{id, r}
+	if i.answer {
+		i.out.Revoked(id, true)
+	}
+}
+
+// target records; hooks may be nil.
+type target struct {
+	events
+	hello func(in *In, h wire.Hello) (Accept, error)
+	keys  func(r []wire.Range) []wire.KeyEntry
+	fence func(f wire.Fence) (wire.Fenced, error)
+}
+
+func newTarget() *target { return &target{events: newEvents()} }
+
+func (s *target) Hello(in *In, h wire.Hello) (Accept, error) {
+	s.events <- evHello{in, h}
+	if s.hello != nil {
+		return s.hello(in, h)
+	}
+	return Accept{Offers: []wire.EndpointOffer{{Rail: 1, Own: 7, Addr: []byte("target")}}, NextSeq: 5}, nil
+}
+
+func (s *target) KeysWanted(_ *In, r []wire.Range) []wire.KeyEntry {
+	if s.keys != nil {
+		return s.keys(r)
+	}
+	entries := make([]wire.KeyEntry, len(r))
+	for i := range r {
+		entries[i] = wire.KeyEntry{Known: true, Region: r[i].Addr, Gen: 1, Rails: []wire.RailKey{{Rail: 1, Key: r[i].Addr, Base: 8}}}
+	}
+	return entries
+}
+
+func (s *target) Fence(_ *In, f wire.Fence) (wire.Fenced, error) {
+	if s.fence != nil {
+		return s.fence(f)
+	}
+	return wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch, Addr: []byte("fresh"), NextSeq: 9}, nil
+}
+func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
+func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
+
+// identity makes a new engine of this host.
+func identity(agent string) wire.ConnBlob {
+	b := wire.ConnBlob{Version: wire.Version, Agent: agent, Boot: "this boot", NetNS: 1}
+	_, _ = rand.Read(b.Engine[:])
+	_, _ = rand.Read(b.Token[:])
+	return b
+}
+
+// listen makes a node on loopback; the test closes it at its end.
+func listen(t testing.TB, h TargetHandler, change ...func(*Config)) *Node {
+	t.Helper()
+	cfg := Config{Identity: identity(t.Name()), Listen: []string{"127.0.0.1:0"}}
+	for _, f := range change {
+		f(&cfg)
+	}
+	n, err := NewNode(cfg, h)
+	require.NoError(t, err)
+	t.Cleanup(n.Close)
+	return n
+}
+
+// blob is what a peer of the node loads.
+func blob(n *Node) wire.ConnBlob {
+	b := n.cfg.Identity
+	b.Control = n.Addrs()
+	return b
+}
+
+// pair is a ready session.
+type pair struct {
+	from, to *Node
+	i        *initiator
+	s        *target
+	out      *Out
+	in       *In
+}
+
+func newPair(t testing.TB, change ...func(*Config)) *pair {
+	t.Helper()
+	p := &pair{i: newInitiator(), s: newTarget()}
+	p.to, p.from = listen(t, p.s, change...), listen(t, newTarget(), change...)
+	p.connect(t)
+	return p
+}
+
+func (p *pair) connect(t testing.TB) {
+	t.Helper()
+	p.out = p.from.Dial(blob(p.to), p.i)
+	want[evOffers](t, p.i.events)
+	p.in = want[evHello](t, p.s.events).in
+	want[evReady](t, p.i.events)
+}
+
+// pipes makes a pair whose sessions run over net.Pipe, for synctest's clock. One config is for both nodes.
+func pipes(t testing.TB, cfg ...Config) *pair {
+	t.Helper()
+	p := &pair{i: newInitiator(), s: newTarget()}
+	a, b := cfg[0], cfg[len(cfg)-1]
+	a.Identity, b.Identity = identity("a"), identity("b")
+	p.from, p.to = newNode(a, newTarget()), newNode(b, p.s)
+	p.from.dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
+		here, there := net.Pipe()
+		p.to.admit(there)
+		return here, nil
+	}
+	to := p.to.cfg.Identity
+	to.Control = []string{"127.0.0.1:1"}
+	p.out = p.from.Dial(to, p.i)
+	want[evOffers](t, p.i.events)
+	p.in = want[evHello](t, p.s.events).in
+	want[evReady](t, p.i.events)
+	return p
+}
+
+func (p *pair) close() {
+	p.from.Close()
+	p.to.Close()
+}
+
+// fakePeer is a raw connection to a node's listener.
+func fakePeer(t testing.TB, n *Node) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", n.Addrs()[0])
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	return c
+}
+
+// knock shakes hands as an initiator by hand, with a change to the hello before its MAC.
+func knock(t testing.TB, c net.Conn, to wire.ConnBlob, change func(*wire.Hello)) wire.Frame {
+	t.Helper()
+	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
+	require.NoError(t, err)
+	challenge := f.(*wire.Challenge)
+	h := &wire.Hello{Version: wire.Version, Engine: wire.EngineID{1}, Target: to.Engine, Agent: "by hand", Session: 1}
+	if change != nil {
+		change(h)
+	}
+	h.Mac, err = wire.MacHello(to.Token, challenge.Nonce, h)
+	require.NoError(t, err)
+	require.NoError(t, wire.WriteFrame(c, h))
+	f, err = wire.ReadFrame(c, wire.HandshakeLimit)
+	require.NoError(t, err)
+	return f
+}
+
+// eventually waits for a counter; nothing else tells when it has changed.
+func eventually(t testing.TB, cond func() bool, text string) {
+	t.Helper()
+	require.Eventually(t, cond, patience, time.Millisecond, text)
+}
+
+func (e evLost) String() string { return "lost: " + e.err.Error() }
+func (e evGone) String() string { return "gone: " + e.err.Error() }

@@ -1,0 +1,226 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/wire"
+)
+
+func ranges(n int, from uint64) []wire.Range {
+	r := make([]wire.Range, n)
+	for i := range r {
+		r[i] = wire.Range{Addr: from + uint64(i), Len: 64}
+	}
+	return r
+}
+
+func TestKeys(t *testing.T) {
+	p := newPair(t)
+	for _, n := range []int{0, 1, wire.MaxRanges, wire.MaxRanges + 1, 100_000} {
+		p.out.Keys(uint64(n), ranges(n, 1<<40))
+	}
+	for _, n := range []int{0, 1, wire.MaxRanges, wire.MaxRanges + 1, 100_000} {
+		k := want[evKeys](t, p.i.events).k
+		require.Equal(t, uint64(n), k.ID)
+		require.Len(t, k.Entries, n)
+		for i, e := range k.Entries {
+			if e.Region != 1<<40+uint64(i) {
+				require.Fail(t, "wrong entry", "%d of %d: %v", i, n, e)
+			}
+		}
+	}
+}
+
+func TestKeysAskedBeforeReadyAndFromManyGoroutines(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	to, from := listen(t, s), listen(t, newTarget())
+	out := from.Dial(blob(to), i)
+	const askers = 16
+	var wg sync.WaitGroup
+	for a := range uint64(askers) {
+		wg.Go(func() { out.Keys(a, ranges(5000, a<<32)) })
+	}
+	wg.Wait()
+	want[evOffers](t, i.events)
+	want[evReady](t, i.events)
+	seen := make(map[uint64]bool)
+	for range askers {
+		k := want[evKeys](t, i.events).k
+		require.Len(t, k.Entries, 5000)
+		require.Equal(t, k.ID<<32, k.Entries[0].Region)
+		require.Equal(t, k.ID<<32+4999, k.Entries[4999].Region)
+		seen[k.ID] = true
+	}
+	assert.Len(t, seen, askers)
+}
+
+func TestKeysHandlerGivesTooFew(t *testing.T) {
+	p := newPair(t)
+	p.s.keys = func([]wire.Range) []wire.KeyEntry { return nil }
+	p.out.Keys(1, ranges(2, 0))
+	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
+	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "0 entries for 2 ranges")
+}
+
+func TestKeysNobodyAskedFor(t *testing.T) {
+	p := newPair(t)
+	p.in.session.send(&wire.Keys{ID: 3})
+	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrProtocol)
+	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrPeerClosed)
+}
+
+func TestRevoke(t *testing.T) {
+	p := newPair(t)
+	p.i.out, p.i.answer = p.out, true
+	p.in.Revoke(11, []uint64{1, 2, 3})
+	r := want[evRevoke](t, p.i.events)
+	assert.Equal(t, evRevoke{11, []uint64{1, 2, 3}}, r)
+	assert.Equal(t, evRevoked{p.in, 11, true}, want[evRevoked](t, p.s.events))
+
+	many := make([]uint64, wire.MaxRevoke+10)
+	p.in.Revoke(12, many)
+	assert.Len(t, want[evRevoke](t, p.i.events).regions, wire.MaxRevoke)
+	assert.Len(t, want[evRevoke](t, p.i.events).regions, 10)
+	assert.Equal(t, evRevoked{p.in, 12, true}, want[evRevoked](t, p.s.events), "one answer for all frames")
+
+	p.out.Revoked(99, true) // an answer to nothing
+	p.in.Revoke(13, nil)
+	want[evRevoke](t, p.i.events)
+	assert.Equal(t, uint64(13), want[evRevoked](t, p.s.events).id)
+}
+
+func TestRevokedInPart(t *testing.T) {
+	p := newPair(t)
+	p.in.Revoke(1, make([]uint64, 2*wire.MaxRevoke))
+	want[evRevoke](t, p.i.events)
+	want[evRevoke](t, p.i.events)
+	p.out.Revoked(1, false)
+	p.out.Revoked(1, true)
+	assert.False(t, want[evRevoked](t, p.s.events).all)
+}
+
+func TestRevokeInsideHelloComesAfterReady(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	s.hello = func(in *In, _ wire.Hello) (Accept, error) {
+		in.Revoke(1, []uint64{4})
+		return Accept{}, nil
+	}
+	to, from := listen(t, s), listen(t, newTarget())
+	from.Dial(blob(to), i)
+	want[evOffers](t, i.events)
+	want[evReady](t, i.events)
+	want[evRevoke](t, i.events)
+}
+
+func TestFence(t *testing.T) {
+	p := newPair(t)
+	p.out.Fence(21, 1, 3, []byte("mine"))
+	assert.Equal(t, wire.Fenced{ID: 21, Rail: 1, Epoch: 3, Addr: []byte("fresh"), NextSeq: 9}, want[evFenced](t, p.i.events).f)
+}
+
+func TestFenceFails(t *testing.T) {
+	p := newPair(t)
+	p.s.fence = func(wire.Fence) (wire.Fenced, error) { return wire.Fenced{}, errors.New("endpoint is stuck") }
+	p.out.Fence(1, 1, 1, nil)
+	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
+	err := want[evLost](t, p.i.events).err
+	assert.ErrorIs(t, err, ErrPeerClosed)
+	assert.ErrorContains(t, err, "endpoint is stuck")
+}
+
+func TestFrameThatCannotBeSent(t *testing.T) {
+	p := newPair(t)
+	p.out.Fence(1, 1, 1, make([]byte, wire.MaxAddr+1))
+	err := want[evLost](t, p.i.events).err
+	assert.ErrorIs(t, err, ErrProtocol)
+	assert.ErrorContains(t, err, "endpoint address")
+	want[evGone](t, p.s.events)
+}
+
+func TestUnexpectedFrames(t *testing.T) {
+	p := newPair(t)
+	p.out.session.send(&wire.Welcome{})
+	err := want[evGone](t, p.s.events).err
+	assert.ErrorIs(t, err, ErrProtocol)
+	assert.ErrorContains(t, err, "welcome")
+	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
+}
+
+func TestOrder(t *testing.T) {
+	p := newPair(t)
+	const n = 500
+	for i := range uint64(n) {
+		p.out.Fence(i, 1, 1, nil)
+		p.out.Keys(i, ranges(1, i))
+	}
+	for i := range uint64(n) {
+		require.Equal(t, i, want[evFenced](t, p.i.events).f.ID)
+		require.Equal(t, i, want[evKeys](t, p.i.events).k.ID)
+	}
+	for i := range uint64(n) {
+		p.in.Revoke(i, nil)
+	}
+	for i := range uint64(n) {
+		require.Equal(t, i, want[evRevoke](t, p.i.events).id)
+	}
+}
+
+func TestTwoDirectionsAtOnce(t *testing.T) {
+	sa, sb := newTarget(), newTarget()
+	a, b := listen(t, sa), listen(t, sb)
+	ia, ib := newInitiator(), newInitiator()
+	oa, ob := a.Dial(blob(b), ia), b.Dial(blob(a), ib)
+	for _, i := range []*initiator{ia, ib} {
+		want[evOffers](t, i.events)
+		want[evReady](t, i.events)
+	}
+	oa.Keys(1, ranges(50_000, 0))
+	ob.Keys(2, ranges(50_000, 0))
+	assert.Len(t, want[evKeys](t, ia.events).k.Entries, 50_000)
+	assert.Len(t, want[evKeys](t, ib.events).k.Entries, 50_000)
+	oa.Close("one direction ends")
+	want[evHello](t, sb.events)
+	assert.ErrorIs(t, want[evGone](t, sb.events).err, ErrPeerClosed)
+	ob.Keys(3, ranges(1, 0)) // the other goes on
+	want[evKeys](t, ib.events)
+}
+
+func Test500Sessions(t *testing.T) {
+	const n = 500
+	s := newTarget()
+	to := listen(t, s)
+	from := []*Node{listen(t, newTarget()), listen(t, newTarget())}
+	is := make([]*initiator, n)
+	outs := make([]*Out, n)
+	for k := range n {
+		is[k] = newInitiator()
+		outs[k] = from[k%2].Dial(blob(to), is[k])
+	}
+	ids := make(map[string]bool)
+	for k := range n {
+		want[evOffers](t, is[k].events)
+		want[evReady](t, is[k].events)
+		in := want[evHello](t, s.events).in
+		ids[fmt.Sprint(in.Engine(), in.Session())] = true
+		outs[k].Keys(uint64(k), ranges(10, 0))
+	}
+	assert.Len(t, ids, n)
+	for k := range n {
+		assert.Equal(t, uint64(k), want[evKeys](t, is[k].events).k.ID)
+	}
+	assert.Equal(t, uint64(n), to.Stats().In)
+	to.Close()
+	for k := range n {
+		if err := want[evLost](t, is[k].events).err; !errors.Is(err, ErrPeerClosed) { // no time left for its Bye
+			assert.ErrorIs(t, err, ErrDropped)
+		}
+		assert.ErrorIs(t, want[evGone](t, s.events).err, ErrClosed)
+	}
+	assert.Zero(t, to.Stats().In)
+}

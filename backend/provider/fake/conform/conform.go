@@ -1,0 +1,45 @@
+package conform
+
+import "testing"
+
+type testCase struct {
+	name string
+	test func(*testing.T, *side, *side)
+}
+
+var traffic = []testCase{
+	{"WriteAndRead", testWriteAndRead},
+	{"Segments", testSegments},
+	{"Messages", testMessages},
+	{"Addresses", testAddresses},
+	{"Keys", testKeys},
+	{"ManyRegions", testManyRegions},
+	{"RegisterUnderTraffic", testRegisterUnderTraffic},
+	{"WaitFD", testWaitFD},
+	{"CloseBusy", testCloseBusy},
+}
+
+var faults = []testCase{
+	{"WrongKey", testWrongKey},
+	{"ClosedRegion", testClosedRegion},
+	{"InitiatorCloses", testInitiatorCloses},
+	{"Fence", testFence},
+}
+
+// Run runs all tests. Each gets two freshly opened and connected rails.
+func Run(t *testing.T, open Opener) {
+	RunTraffic(t, open)
+	run(t, open, faults)
+}
+
+// RunTraffic leaves out what fabrics outside the guarantees don't keep.
+func RunTraffic(t *testing.T, open Opener) { run(t, open, traffic) }
+
+func run(t *testing.T, open Opener, cases []testCase) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := pair(t, open)
+			c.test(t, a, b)
+		})
+	}
+}

@@ -1,0 +1,132 @@
+package conform
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake/drive"
+)
+
+// reconnect gives both sides new endpoints, as the engine does after a fence.
+func reconnect(t *testing.T, a, b *side) {
+	for _, s := range []*side{a, b} {
+		require.NoError(t, s.ep.Close())
+		var err error
+		s.ep, err = s.rail.OpenEndpoint()
+		require.NoError(t, err)
+	}
+	require.NoError(t, a.ep.Connect(b.ep.Addr()))
+	require.NoError(t, b.ep.Connect(a.ep.Addr()))
+}
+
+// works checks that bytes still move; id and id+1 are used up.
+func works(t *testing.T, a, b *side, id uint64) {
+	random(a.mem[:64<<10])
+	a.rma(b, drive.Write, id, a.seg(b, 0, 128<<10, 64<<10))
+	require.True(t, until(a, b, func() bool {
+		return a.has(id)() && (a.rail.Caps().DeliveryComplete || bytes.Equal(a.mem[:64<<10], b.mem[128<<10:192<<10]))
+	}))
+	require.Zero(t, a.done[id].Err)
+	require.Equal(t, a.mem[:64<<10], b.mem[128<<10:192<<10])
+}
+
+// testWrongKey: an error is reported, once, nothing lands, and after a reconnect all is well.
+func testWrongKey(t *testing.T, a, b *side) {
+	if !a.rail.Caps().DeliveryComplete {
+		t.Skip("completions here don't tell")
+	}
+	works(t, a, b, 1)
+	copy(b.mem[4096:8192], make([]byte, 4096))
+	bad := a.seg(b, 0, 4096, 4096)
+	bad.Key ^= 0x55
+	a.rma(b, drive.Write, 3, bad)
+	require.True(t, until(a, b, a.has(3)))
+	require.NotZero(t, a.done[3].Err)
+	require.Less(t, int(a.done[3].Err), 256, "an errno")
+	out := a.seg(b, 0, len(b.mem)-2048, 4096)
+	reconnect(t, a, b)
+	a.rma(b, drive.Write, 4, out)
+	require.True(t, until(a, b, a.has(4)))
+	require.NotZero(t, a.done[4].Err, "out of bounds")
+	require.Equal(t, make([]byte, 4096), b.mem[4096:8192])
+	reconnect(t, a, b)
+	works(t, a, b, 5)
+}
+
+func testClosedRegion(t *testing.T, a, b *side) {
+	if !a.rail.Caps().DeliveryComplete {
+		t.Skip("completions here don't tell")
+	}
+	works(t, a, b, 1)
+	seg := a.seg(b, 0, 0, 4096)
+	require.NoError(t, b.mr.Close())
+	a.rma(b, drive.Read, 2, seg)
+	require.True(t, until(a, b, a.has(2)))
+	require.NotZero(t, a.done[2].Err)
+}
+
+// testInitiatorCloses: what was posted is reported, each once, after the close.
+func testInitiatorCloses(t *testing.T, a, b *side) {
+	if !a.rail.Caps().CanFence {
+		t.Skip("shared endpoints cancel nothing")
+	}
+	works(t, a, b, 1)
+	const n = 64
+	posted := uint64(0)
+	for id := uint64(100); id < 100+n; id++ {
+		if a.d.RMA(a.ep.Core(), drive.Write, id, a.seg(b, 0, 0, 64<<10)) == nil {
+			posted++
+		}
+	}
+	require.Positive(t, posted)
+	require.NoError(t, a.d.Recv(a.ep.Core(), 99, a.mem[7<<20:7<<20+64], a.mr.Desc()))
+	require.NoError(t, a.ep.Close())
+	require.True(t, until(a, b, func() bool { return uint64(len(a.done)) == 1+1+posted }), "%d of %d", len(a.done), posted+2)
+	require.Equal(t, syscall.ECANCELED, a.done[99].Err)
+}
+
+// testFence: the target closes its endpoint for one peer in mid-stream. That peer's operations end, each reported once,
+// its bytes stop, and another peer of the same target goes on.
+func testFence(t *testing.T, a, b *side) {
+	if !a.rail.Caps().CanFence {
+		t.Skip("this provider promises no fence")
+	}
+	ep2, err := b.rail.OpenEndpoint()
+	require.NoError(t, err)
+	defer ep2.Close()
+	other, err := a.rail.OpenEndpoint()
+	require.NoError(t, err)
+	defer other.Close()
+	require.NoError(t, ep2.Connect(other.Addr()))
+	require.NoError(t, other.Connect(ep2.Addr()))
+
+	works(t, a, b, 1)
+	random(a.mem[:4<<20])
+	posted := uint64(0)
+	for id := uint64(100); id < 120; id++ {
+		if a.d.RMA(a.ep.Core(), drive.Write, id, a.seg(b, 0, 2<<20, 4<<20)) == nil {
+			posted++
+		}
+	}
+	for range 5 {
+		a.poll()
+		b.poll()
+	}
+	require.NoError(t, b.ep.Close())
+	copy(b.mem[2<<20:6<<20], make([]byte, 4<<20))
+	require.True(t, until(a, b, func() bool { return uint64(len(a.done)) == 1+posted }), "%d of %d", len(a.done), posted+1)
+	for range 1000 {
+		a.poll()
+		b.poll()
+	}
+	require.Equal(t, make([]byte, 4<<20), b.mem[2<<20:6<<20], "nothing lands behind the fence")
+
+	a.post(b, func() error { return a.d.RMA(other.Core(), drive.Write, 200, a.seg(b, 0, 0, 4096)) })
+	require.True(t, until(a, b, a.has(200)))
+	require.Zero(t, a.done[200].Err, "the other peer goes on")
+	reconnect(t, a, b)
+	works(t, a, b, 300)
+}

@@ -1,0 +1,115 @@
+// Package conform is the part of the contract of package provider that every provider keeps, as tests: the same bodies run
+// on the fake fabric and on real ones.
+package conform
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+)
+
+// side is a rail with one endpoint, a region and what has completed.
+type side struct {
+	t    *testing.T
+	rail provider.Rail
+	ep   provider.Endpoint
+	d    drive.Rail
+	mem  []byte
+	mr   provider.MR
+	done map[uint64]drive.Comp
+}
+
+// Opener opens a rail for one of two sides; it skips the test where there is nothing to open.
+type Opener func(t *testing.T) provider.Rail
+
+func newSide(t *testing.T, open Opener, key uint64) *side {
+	t.Helper()
+	rail := open(t)
+	var err error
+	s := &side{t: t, rail: rail, d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
+	s.ep, err = rail.OpenEndpoint()
+	require.NoError(t, err)
+	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), key)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.ep.Close())
+		require.NoError(t, s.mr.Close())
+		require.NoError(t, rail.Close())
+	})
+	return s
+}
+
+// pair is two connected rails in this process.
+func pair(t *testing.T, open Opener) (a, b *side) {
+	a, b = newSide(t, open, 11), newSide(t, open, 22)
+	require.NoError(t, a.ep.Connect(b.ep.Addr()))
+	require.NoError(t, b.ep.Connect(a.ep.Addr()))
+	return a, b
+}
+
+func (s *side) poll() {
+	comps, err := s.d.Poll(16)
+	require.NoError(s.t, err)
+	for _, c := range comps {
+		_, twice := s.done[c.ID]
+		require.False(s.t, twice, "%d completed twice", c.ID)
+		s.done[c.ID] = c
+	}
+}
+
+// until polls both sides till ok, for 10 s at most.
+func until(a, b *side, ok func() bool) bool {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		a.poll()
+		b.poll()
+		if ok() {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *side) post(peer *side, f func() error) {
+	s.t.Helper()
+	require.True(s.t, until(s, peer, func() bool {
+		err := f()
+		if err != nil {
+			require.ErrorIs(s.t, err, syscall.EAGAIN)
+		}
+		return err == nil
+	}), "EAGAIN for 10 s")
+}
+
+func (s *side) seg(peer *side, local, remote, n int) drive.Seg {
+	return drive.Seg{Local: drive.Addr(s.mem) + uint64(local), Remote: peer.mr.Base() + uint64(remote), Len: uint64(n),
+		Desc: s.mr.Desc(), Key: peer.mr.Key()}
+}
+
+func (s *side) rma(peer *side, op int, id uint64, segs ...drive.Seg) {
+	s.t.Helper()
+	s.post(peer, func() error { return s.d.RMA(s.ep.Core(), op, id, segs...) })
+}
+
+func (s *side) has(ids ...uint64) func() bool {
+	return func() bool {
+		for _, id := range ids {
+			if _, ok := s.done[id]; !ok {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func random(b []byte) {
+	r := rand.New(rand.NewPCG(1, uint64(len(b))))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+}

@@ -1,0 +1,67 @@
+package conform
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake/drive"
+)
+
+func testWriteAndRead(t *testing.T, a, b *side) {
+	random(a.mem[:2<<20])
+	a.rma(b, drive.Write, 1, a.seg(b, 0, 4096, 1<<20))
+	require.True(t, until(a, b, func() bool {
+		return a.has(1)() && (a.rail.Caps().DeliveryComplete || bytes.Equal(a.mem[:1<<20], b.mem[4096:4096+1<<20]))
+	}))
+	require.Zero(t, a.done[1].Err)
+	require.Equal(t, a.mem[:1<<20], b.mem[4096:4096+1<<20])
+	a.rma(b, drive.Read, 2, a.seg(b, 4<<20, 4096, 1<<20))
+	require.True(t, until(a, b, a.has(2)))
+	require.Zero(t, a.done[2].Err)
+	require.Equal(t, a.mem[:1<<20], a.mem[4<<20:5<<20])
+}
+
+func testSegments(t *testing.T, a, b *side) {
+	n := a.rail.Caps().IOVLimit
+	random(a.mem[:1<<20])
+	var segs []drive.Seg
+	for i := range n {
+		segs = append(segs, a.seg(b, i*10000, (n-i)*50000, 8000+i))
+	}
+	a.rma(b, drive.Write, 1, segs...)
+	require.True(t, until(a, b, a.has(1)))
+	for i := range n {
+		require.Equal(t, a.mem[i*10000:i*10000+8000+i], b.mem[(n-i)*50000:(n-i)*50000+8000+i])
+		segs[i] = a.seg(b, 2<<20+i*30000, (n-i)*50000, 8000+i)
+	}
+	a.rma(b, drive.Read, 2, segs...)
+	require.True(t, until(a, b, a.has(2)))
+	for i := range n {
+		require.Equal(t, a.mem[i*10000:i*10000+8000+i], a.mem[2<<20+i*30000:2<<20+i*30000+8000+i])
+	}
+	require.ErrorIs(t, a.d.RMA(a.ep.Core(), drive.Write, 3), syscall.EINVAL)
+	require.ErrorIs(t, a.d.RMA(a.ep.Core(), drive.Write, 3, append(segs, segs...)...), syscall.EINVAL)
+}
+
+func testMessages(t *testing.T, a, b *side) {
+	mr, desc, err := a.d.Reg(a.mem)
+	require.NoError(t, err)
+	defer a.d.Unreg(mr)
+	random(a.mem[:64<<10])
+	const n = 50
+	for i := range uint64(n) {
+		b.post(a, func() error { return b.d.Recv(b.ep.Core(), 100+i, b.mem[i*1024:i*1024+1024], b.mr.Desc()) })
+	}
+	for i := range uint64(n) {
+		a.post(b, func() error { return a.d.Send(a.ep.Core(), i, a.mem[i*1024:i*1024+100+i], desc) })
+	}
+	require.True(t, until(a, b, func() bool { return len(a.done) == n && len(b.done) == n }))
+	for i := range uint64(n) {
+		require.Zero(t, a.done[i].Err)
+		require.Equal(t, drive.Comp{ID: 100 + i, Len: 100 + i}, b.done[100+i])
+		require.Equal(t, a.mem[i*1024:i*1024+100+i], b.mem[i*1024:i*1024+100+i])
+	}
+}

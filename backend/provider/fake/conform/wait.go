@@ -1,0 +1,71 @@
+package conform
+
+import (
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake/drive"
+)
+
+// testWaitFD: the target blocks as the core's thread does (poll until empty, arm, edge-triggered epoll) and is woken for
+// every operation, yet hardly ever when there is none.
+func testWaitFD(t *testing.T, a, b *side) {
+	fd := b.d.WaitFD()
+	if fd < 0 {
+		t.Skip("no descriptor to wait on")
+	}
+	const et = 1 << 31 // EPOLLET
+	ep, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	defer syscall.Close(ep)
+	require.NoError(t, syscall.EpollCtl(ep, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: syscall.EPOLLIN | et}))
+
+	var stop atomic.Bool
+	var loops, timeouts atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			loops.Add(1)
+			if comps, err := b.d.Poll(16); err != nil || len(comps) > 0 || !b.d.Arm() {
+				continue
+			}
+			var ev [1]syscall.EpollEvent
+			if n, err := syscall.EpollWait(ep, ev[:], 500); n == 0 && err == nil {
+				timeouts.Add(1)
+			}
+		}
+	}()
+	write := func(id uint64) {
+		end := time.Now().Add(5 * time.Second)
+		for err := error(syscall.EAGAIN); err != nil && time.Now().Before(end); {
+			if err = a.d.RMA(a.ep.Core(), drive.Write, id, a.seg(b, 0, 0, 4096)); err != nil {
+				a.poll()
+			}
+		}
+		for !a.has(id)() && time.Now().Before(end) {
+			a.poll()
+		}
+		require.True(t, a.has(id)(), "write %d", id)
+		require.Zero(t, a.done[id].Err)
+	}
+	for id := uint64(1); id <= 30; id++ {
+		write(id)
+		time.Sleep(2 * time.Millisecond)
+	}
+	require.Zero(t, timeouts.Load(), "a wake-up was missed")
+	time.Sleep(50 * time.Millisecond)
+	before := loops.Load()
+	time.Sleep(300 * time.Millisecond)
+	require.Less(t, loops.Load()-before, int64(20), "woken with nothing to do")
+	stop.Store(true)
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the waiter hangs")
+	}
+}

@@ -1,0 +1,91 @@
+/* Endpoints: an id that is an address, one peer, posted receives. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "fake.h"
+
+fake_ep *fake_ep_find(fake_fabric *fabric, uint64_t id)
+{
+    fake_ep *ep = fabric->eps[id % FAKE_BUCKETS];
+    while (ep && ep->id != id)
+        ep = ep->next;
+    return ep;
+}
+
+fake_ep *fake_ep_open(fake_rail *rail)
+{
+    fake_fabric *fabric = rail->fabric;
+    fake_ep *ep = calloc(1, sizeof(*ep));
+    if (!ep)
+        return NULL;
+    pthread_mutex_lock(&fabric->mu);
+    ep->rail = rail;
+    ep->id = ++fabric->last_ep;
+    ep->next = fabric->eps[ep->id % FAKE_BUCKETS];
+    fabric->eps[ep->id % FAKE_BUCKETS] = ep;
+    rail->open_eps++;
+    pthread_mutex_unlock(&fabric->mu);
+    return ep;
+}
+
+uint64_t fake_ep_id(fake_ep *ep)
+{
+    return ep->id; /* never changes */
+}
+
+int fake_ep_connect(fake_ep *ep, uint64_t peer)
+{
+    int rc = 0;
+    pthread_mutex_lock(&ep->rail->fabric->mu);
+    if (ep->peer)
+        rc = -EISCONN;
+    else
+        ep->peer = peer;
+    pthread_mutex_unlock(&ep->rail->fabric->mu);
+    return rc;
+}
+
+/* Operations of ep are cancelled, those of others towards it too. With late_landing the writes of ep stay under way:
+ * their initiator has its cancelled completion, and the bytes land when the target polls. */
+static void cancel_ops(fake_ep *ep)
+{
+    fake_fabric *fabric = ep->rail->fabric;
+    const int late = ep->rail->script.late_landing;
+    for (fake_op *op = fabric->head, *next; op; op = next) {
+        next = op->next;
+        if (op->target == ep->id) {
+            fake_finish(fabric, op, ECANCELED);
+        } else if (op->ep == ep) {
+            if (late && op->kind == GR_WRITE && !op->err && fake_snapshot(op) == 0) {
+                if (op->ctx)
+                    fake_complete(ep->rail, op->ctx, ECANCELED, 0);
+                op->ctx = NULL;
+                op->ep = NULL;
+            } else {
+                fake_finish(fabric, op, ECANCELED);
+            }
+        }
+    }
+}
+
+void fake_ep_close(fake_ep *ep)
+{
+    fake_rail *rail = ep->rail;
+    fake_fabric *fabric = rail->fabric;
+    gr_rail_lock(&rail->base);
+    pthread_mutex_lock(&fabric->mu);
+    cancel_ops(ep);
+    for (fake_recv *r = ep->rx_head, *next; r; r = next) {
+        next = r->next;
+        fake_complete(rail, r->ctx, ECANCELED, 0);
+        free(r);
+    }
+    fake_ep **at = &fabric->eps[ep->id % FAKE_BUCKETS];
+    while (*at != ep)
+        at = &(*at)->next;
+    *at = ep->next;
+    rail->open_eps--;
+    pthread_mutex_unlock(&fabric->mu);
+    gr_rail_unlock(&rail->base);
+    free(ep);
+}

@@ -1,0 +1,134 @@
+/* An in-process fabric behind the ops table of gr_provider.h, for tests: real copies, scripted misbehaviour.
+ *
+ * A fabric joins rails; one mutex guards all of it. Order of locks: a rail's mu (the core's), then the fabric's. Posted
+ * operations wait in one list in the order of posting and are executed by polls of the initiator or the target. Nothing
+ * here depends on time, and chance comes from a seed: the same calls give the same result.
+ */
+#ifndef GORAIL_FAKE_H
+#define GORAIL_FAKE_H
+
+#include "gr_provider.h"
+
+enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024 };
+
+/* Fixed at open. */
+typedef struct fake_config {
+    uint8_t ordered, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
+    uint32_t key_size, iov_limit, tx_depth, rx_depth, msg_size;
+    uint64_t max_msg;
+} fake_config;
+
+/* May change at any time. */
+typedef struct fake_script {
+    uint32_t delay;          /* polls of either side before an operation is executed */
+    uint32_t per_poll;       /* operations executed in one poll, 0 = all */
+    uint64_t seed;           /* not 0: executed and completed in random order */
+    uint64_t fail_at;        /* the n-th operation posted from now fails with fail_errno, 0 = none */
+    int32_t fail_errno;
+    uint32_t eagain_every;   /* every n-th post is refused, 0 = none */
+    uint8_t late_landing;    /* writes in flight when the initiator closes its endpoint still land */
+    uint8_t bad_key_cancels; /* a wrong key also cancels what is posted behind it, as libfabric's tcp does */
+} fake_script;
+
+typedef struct fake_counters {
+    uint64_t posts, sends, recvs, bytes, polls, eagain, failed;
+} fake_counters;
+
+typedef struct fake_rail fake_rail;
+typedef struct fake_ep fake_ep;
+typedef struct fake_mr fake_mr;
+typedef struct fake_op fake_op;
+
+typedef struct fake_fabric {
+    pthread_mutex_t mu;
+    fake_ep *eps[FAKE_BUCKETS]; /* by id */
+    fake_op *head, *tail;       /* posted, not yet executed */
+    uint64_t last_ep, rng, pass;
+    uint32_t rails;
+} fake_fabric;
+
+typedef struct fake_comp {
+    struct fake_comp *next;
+    gr_comp c;
+} fake_comp;
+
+typedef struct fake_recv {
+    struct fake_recv *next;
+    gr_ctx *ctx;
+    void *buf;
+    size_t len;
+} fake_recv;
+
+struct fake_rail {
+    gr_rail base;
+    fake_fabric *fabric;
+    fake_config config;
+    fake_script script;
+    fake_counters count;
+    uint64_t rng, posted; /* posted: since the script was set */
+    uint64_t own_key;
+    uint8_t stalled;
+    int down_errno; /* not 0: the link is down */
+    fake_mr *mrs[FAKE_BUCKETS]; /* by key */
+    fake_comp *cq_head, *cq_tail;
+    uint32_t open_eps, open_mrs;
+};
+
+struct fake_ep {
+    fake_ep *next;
+    uint64_t id, peer; /* peer 0: not connected */
+    fake_rail *rail;
+    uint32_t tx_out, rx_out;
+    uint64_t blocked; /* the pass in which an operation of this endpoint had to wait */
+    fake_recv *rx_head, *rx_tail;
+};
+
+struct fake_mr {
+    fake_mr *next;
+    uint64_t addr, len, key;
+};
+
+struct fake_op {
+    fake_op *prev, *next;
+    fake_ep *ep;  /* NULL once the initiator has closed it */
+    gr_ctx *ctx;  /* NULL once completed */
+    int kind;
+    uint32_t n, wait;
+    int err;      /* what it is bound to fail with */
+    uint64_t target, len;
+    unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
+    gr_seg seg[GR_MAX_IOV];
+};
+
+fake_fabric *fake_fabric_new(uint64_t seed);
+int fake_fabric_free(fake_fabric *fabric); /* -EBUSY with rails open */
+fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config);
+int fake_rail_close(fake_rail *rail); /* -EBUSY with endpoints or regions open */
+void fake_rail_script(fake_rail *rail, const fake_script *script);
+void fake_rail_stall(fake_rail *rail, int on);
+void fake_rail_down(fake_rail *rail, int err); /* err 0: up again */
+void fake_rail_counters(fake_rail *rail, fake_counters *out);
+
+fake_ep *fake_ep_open(fake_rail *rail);
+uint64_t fake_ep_id(fake_ep *ep);
+int fake_ep_connect(fake_ep *ep, uint64_t peer);
+void fake_ep_close(fake_ep *ep);
+
+int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, fake_mr **out, uint64_t *out_key);
+void fake_mr_close(fake_rail *rail, fake_mr *mr);
+
+extern const gr_rail_ops fake_ops;
+
+/* Between the C files; all want the fabric's mutex held. */
+uint64_t fake_random(uint64_t *state);
+void fake_signal(fake_rail *rail);
+fake_ep *fake_ep_find(fake_fabric *fabric, uint64_t id);
+fake_mr *fake_mr_find(fake_rail *rail, uint64_t key);
+fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, int *err);
+void fake_mr_drop(fake_rail *rail, fake_mr *mr);
+void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len);
+void fake_finish(fake_fabric *fabric, fake_op *op, int err);
+int fake_snapshot(fake_op *op);
+int fake_progress(fake_rail *rail); /* 1: there is more to do without anybody else's help */
+
+#endif

@@ -1,0 +1,35 @@
+package fake
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+)
+
+// opener opens rails with these caps on one new fabric.
+func opener(t *testing.T, caps provider.Caps, script Script) conform.Opener {
+	f := NewFabric(1)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return func(t *testing.T) provider.Rail {
+		p := f.Provider(Link{Name: "x", Caps: caps})
+		devs, err := p.Discover(context.Background(), provider.Filter{})
+		require.NoError(t, err)
+		r, err := p.Open(devs[0])
+		require.NoError(t, err)
+		p.Rail("x").Script(script)
+		return r
+	}
+}
+
+// The fake keeps the contract that real providers keep, behaving or misbehaving within it.
+func TestConform(t *testing.T) {
+	for name, caps := range map[string]provider.Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps()} {
+		t.Run(name, func(t *testing.T) { conform.Run(t, opener(t, caps, Script{})) })
+	}
+	t.Run("delayed", func(t *testing.T) { conform.Run(t, opener(t, TCPCaps(), Script{Delay: 3, EagainEvery: 3})) })
+	t.Run("slow", func(t *testing.T) { conform.Run(t, opener(t, TCPCaps(), Script{PerPoll: 1, BadKeyCancels: true})) })
+}

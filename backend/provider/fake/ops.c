@@ -1,0 +1,197 @@
+/* Posting and polling. The core holds the rail's lock round every call here; each takes the fabric's mutex. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake.h"
+
+/* A peer that is not there, or not any more, is EAGAIN for ever: so does libfabric's tcp. */
+static int admit(fake_rail *rail, fake_ep *ep)
+{
+    rail->posted++;
+    if (!ep->peer)
+        return -ENOTCONN;
+    if ((rail->script.eagain_every && rail->posted % rail->script.eagain_every == 0) ||
+        ep->tx_out >= rail->config.tx_depth || !fake_ep_find(rail->fabric, ep->peer)) {
+        rail->count.eagain++;
+        return -EAGAIN;
+    }
+    return 0;
+}
+
+static int check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc)
+{
+    const fake_mr *mr = desc;
+    if (!rail->config.local_desc)
+        return 0;
+    if (!mr || fake_mr_find(rail, mr->key) != mr || addr < mr->addr || addr - mr->addr > mr->len ||
+        len > mr->len - (addr - mr->addr))
+        return -EINVAL;
+    return 0;
+}
+
+static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+{
+    fake_fabric *fabric = rail->fabric;
+    fake_op *op;
+    uint64_t len = 0;
+    int rc = n && n <= rail->config.iov_limit ? 0 : -EINVAL;
+
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        rc = check_desc(rail, seg[i].laddr, seg[i].len, seg[i].ldesc);
+        len += seg[i].len;
+    }
+    if (!rc && len > (kind == FAKE_SEND ? rail->config.msg_size : rail->config.max_msg))
+        rc = -EMSGSIZE;
+    if (!rc)
+        rc = admit(rail, ep);
+    if (rc)
+        return rc;
+    op = calloc(1, sizeof(*op));
+    if (!op)
+        return -ENOMEM;
+    memset(ctx->scratch, 0xa5, sizeof(ctx->scratch)); /* ours until completion: whoever keeps things there shall notice */
+    op->ep = ep;
+    op->ctx = ctx;
+    op->kind = kind;
+    op->n = n;
+    op->len = len;
+    op->target = ep->peer;
+    op->wait = rail->script.delay;
+    for (uint32_t i = 0; i < n; i++)
+        op->seg[i] = seg[i];
+    if (rail->script.fail_at && --rail->script.fail_at == 0)
+        op->err = rail->script.fail_errno;
+    op->prev = fabric->tail;
+    if (fabric->tail)
+        fabric->tail->next = op;
+    else
+        fabric->head = op;
+    fabric->tail = op;
+    ep->tx_out++;
+    if (kind == FAKE_SEND)
+        rail->count.sends++;
+    else
+        rail->count.posts++;
+    fake_signal(rail);
+    fake_signal(fake_ep_find(fabric, op->target)->rail);
+    return 0;
+}
+
+static int rma(gr_rail *base, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+{
+    fake_rail *rail = (fake_rail *)base;
+    pthread_mutex_lock(&rail->fabric->mu);
+    int rc = post(rail, ep, op, n, seg, ctx);
+    pthread_mutex_unlock(&rail->fabric->mu);
+    return rc;
+}
+
+static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx)
+{
+    fake_rail *rail = (fake_rail *)base;
+    const gr_seg seg = { .laddr = (uintptr_t)buf, .len = len, .ldesc = desc };
+    pthread_mutex_lock(&rail->fabric->mu);
+    int rc = post(rail, ep, FAKE_SEND, 1, &seg, ctx);
+    pthread_mutex_unlock(&rail->fabric->mu);
+    return rc;
+}
+
+static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
+{
+    fake_rail *rail = (fake_rail *)base;
+    fake_ep *ep = opaque;
+    fake_recv *r = calloc(1, sizeof(*r));
+    if (!r)
+        return -ENOMEM;
+    *r = (fake_recv){ .ctx = ctx, .buf = buf, .len = len };
+    pthread_mutex_lock(&rail->fabric->mu);
+    int rc = check_desc(rail, (uintptr_t)buf, len, desc);
+    if (!rc && ep->rx_out >= rail->config.rx_depth)
+        rc = -EAGAIN;
+    if (!rc) {
+        if (ep->rx_tail)
+            ep->rx_tail->next = r;
+        else
+            ep->rx_head = r;
+        ep->rx_tail = r;
+        ep->rx_out++;
+        rail->count.recvs++;
+        fake_signal(rail);
+    }
+    pthread_mutex_unlock(&rail->fabric->mu);
+    if (rc)
+        free(r);
+    return rc;
+}
+
+static int poll_cq(gr_rail *base, gr_comp *out, int max)
+{
+    fake_rail *rail = (fake_rail *)base;
+    uint64_t drained;
+    int n = 0, more = 0;
+
+    pthread_mutex_lock(&rail->fabric->mu);
+    rail->count.polls++;
+    if (base->wait_fd >= 0 && read(base->wait_fd, &drained, sizeof(drained)) < 0)
+        drained = 0; /* was not signalled */
+    if (!rail->stalled) {
+        more = fake_progress(rail);
+        for (; n < max && rail->cq_head; n++) {
+            fake_comp *c = rail->cq_head;
+            out[n] = c->c;
+            rail->cq_head = c->next;
+            free(c);
+        }
+        if (!rail->cq_head)
+            rail->cq_tail = NULL;
+        if (more || rail->cq_head)
+            fake_signal(rail);
+    }
+    pthread_mutex_unlock(&rail->fabric->mu);
+    return n;
+}
+
+static int arm(gr_rail *base)
+{
+    fake_rail *rail = (fake_rail *)base;
+    pthread_mutex_lock(&rail->fabric->mu);
+    int again = rail->cq_head && !rail->stalled;
+    pthread_mutex_unlock(&rail->fabric->mu);
+    return again;
+}
+
+/* As in the libfabric provider, own keys come from elsewhere in the key space and step past those in use. */
+static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
+{
+    fake_rail *rail = (fake_rail *)base;
+    int rc = 0;
+    *mr = *desc = NULL;
+    if (!rail->config.local_desc)
+        return 0;
+    pthread_mutex_lock(&rail->fabric->mu);
+    do {
+        uint64_t key = rail->own_key--;
+        if (rail->config.key_size < 8)
+            key &= (UINT64_C(1) << (8 * rail->config.key_size)) - 1;
+        *mr = fake_mr_add(rail, (uintptr_t)buf, len, key, &rc);
+    } while (rc == -ENOKEY);
+    pthread_mutex_unlock(&rail->fabric->mu);
+    *desc = *mr;
+    return rc;
+}
+
+static void own_unreg(gr_rail *base, void *mr)
+{
+    fake_rail *rail = (fake_rail *)base;
+    if (!mr)
+        return;
+    pthread_mutex_lock(&rail->fabric->mu);
+    fake_mr_drop(rail, mr);
+    pthread_mutex_unlock(&rail->fabric->mu);
+}
+
+const gr_rail_ops fake_ops = {
+    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_cq, .arm = arm, .reg = own_reg, .unreg = own_unreg,
+};

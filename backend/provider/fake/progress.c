@@ -1,0 +1,170 @@
+/* Executes posted operations. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+/* Takes op off the list; its initiator, if there still is one that waits, gets a completion. */
+void fake_finish(fake_fabric *fabric, fake_op *op, int err)
+{
+    if (op->prev)
+        op->prev->next = op->next;
+    else
+        fabric->head = op->next;
+    if (op->next)
+        op->next->prev = op->prev;
+    else
+        fabric->tail = op->prev;
+    if (op->ep && op->ctx) {
+        op->ep->tx_out--;
+        if (!err)
+            op->ep->rail->count.bytes += op->len;
+        fake_complete(op->ep->rail, op->ctx, err, 0);
+    }
+    free(op->copy);
+    free(op);
+}
+
+/* Keeps what the local buffers hold now, so that they are the initiator's again. */
+int fake_snapshot(fake_op *op)
+{
+    uint64_t at = 0;
+    if (op->copy)
+        return 0;
+    op->copy = malloc(op->len ? op->len : 1);
+    if (!op->copy)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < op->n; i++) {
+        memcpy(op->copy + at, (void *)(uintptr_t)op->seg[i].laddr, op->seg[i].len);
+        at += op->seg[i].len;
+    }
+    return 0;
+}
+
+/* The remote address of a segment, or NULL when key or bounds are wrong. */
+static unsigned char *remote(fake_rail *rail, const gr_seg *seg)
+{
+    const fake_mr *mr = fake_mr_find(rail, seg->rkey);
+    if (!mr)
+        return NULL;
+    if (rail->config.virt_addr && seg->raddr < mr->addr)
+        return NULL;
+    uint64_t offset = rail->config.virt_addr ? seg->raddr - mr->addr : seg->raddr;
+    if (offset > mr->len || seg->len > mr->len - offset)
+        return NULL;
+    return (unsigned char *)(uintptr_t)(mr->addr + offset);
+}
+
+/* 0, or the errno; nothing is copied unless all segments are good. */
+static int copy_rma(fake_op *op, fake_rail *target)
+{
+    const unsigned char *from = op->copy;
+    for (uint32_t i = 0; i < op->n; i++)
+        if (!remote(target, &op->seg[i]))
+            return EACCES;
+    for (uint32_t i = 0; i < op->n; i++) {
+        unsigned char *there = remote(target, &op->seg[i]), *here = (unsigned char *)(uintptr_t)op->seg[i].laddr;
+        if (op->kind == GR_READ)
+            memmove(here, there, op->seg[i].len);
+        else
+            memmove(there, from ? from : here, op->seg[i].len);
+        if (from)
+            from += op->seg[i].len;
+    }
+    return 0;
+}
+
+/* Returns -1 when the receiver has no buffer posted. */
+static int deliver(fake_op *op, fake_ep *target)
+{
+    fake_recv *r = target->rx_head;
+    if (!r)
+        return -1;
+    target->rx_head = r->next;
+    if (!r->next)
+        target->rx_tail = NULL;
+    target->rx_out--;
+    uint64_t n = op->len < r->len ? op->len : r->len;
+    memcpy(r->buf, (void *)(uintptr_t)op->seg[0].laddr, n);
+    fake_complete(target->rail, r->ctx, n < op->len ? EMSGSIZE : 0, n);
+    free(r);
+    return 0;
+}
+
+/* Later operations of the same endpoint fail too, at the next poll. */
+static void cancel_behind(fake_op *op)
+{
+    for (fake_op *o = op->next; o; o = o->next)
+        if (o->ep == op->ep && o->ep) {
+            o->err = ECANCELED;
+            o->wait = 0;
+        }
+}
+
+/* One operation. 1: finished (and freed); 0: waits for time or chance; -1: waits for somebody else. */
+static int step(fake_rail *poller, fake_op *op, fake_ep *target)
+{
+    fake_fabric *fabric = poller->fabric;
+    fake_rail *from = op->ep ? op->ep->rail : NULL;
+    int err = op->err;
+
+    if ((from && from->stalled) || (target && target->rail->stalled))
+        return -1;
+    if (op->wait) {
+        op->wait--;
+        return 0;
+    }
+    if (!err && from && from->down_errno)
+        err = from->down_errno;
+    if (!err && target && target->rail->down_errno)
+        err = target->rail->down_errno;
+    if (!err && !target)
+        err = ECANCELED;
+    if (!err && op->ep && op->ep->blocked == fabric->pass && from->config.ordered && !from->script.seed)
+        return -1;
+    if (!err && from && from->script.seed && fake_random(&from->rng) & 1)
+        return 0;
+    if (!err && op->kind == FAKE_SEND && deliver(op, target) < 0)
+        return -1;
+    if (!err && op->kind != FAKE_SEND) {
+        err = copy_rma(op, target->rail);
+        if (err && from && from->script.bad_key_cancels)
+            cancel_behind(op);
+    }
+    fake_finish(fabric, op, err);
+    return 1;
+}
+
+int fake_progress(fake_rail *rail)
+{
+    fake_fabric *fabric = rail->fabric;
+    uint32_t done = 0;
+    int more = 0;
+
+    fabric->pass++;
+    for (fake_op *op = fabric->head, *next; op; op = next) {
+        fake_ep *target = fake_ep_find(fabric, op->target), *ep = op->ep;
+        next = op->next;
+        if (!(ep && ep->rail == rail) && !(target && target->rail == rail))
+            continue;
+        /* Without delivery-complete the initiator is told as soon as its buffers are free. */
+        if (ep && op->ctx && op->kind == GR_WRITE && !op->err && !ep->rail->config.delivery && !ep->rail->stalled &&
+            fake_snapshot(op) == 0) {
+            ep->tx_out--;
+            ep->rail->count.bytes += op->len;
+            fake_complete(ep->rail, op->ctx, 0, 0);
+            op->ctx = NULL;
+        }
+        if (rail->script.per_poll && done >= rail->script.per_poll) {
+            more = 1;
+            break;
+        }
+        int state = step(rail, op, target);
+        done += state > 0;
+        more |= state == 0;
+        if (state <= 0 && ep)
+            ep->blocked = fabric->pass;
+    }
+    return more;
+}

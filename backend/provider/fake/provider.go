@@ -1,0 +1,125 @@
+// Package fake is a fabric inside one process, for tests of the core and the engine: the interfaces of package provider and
+// the ops table of fastpath/gr_provider.h, with real copies between buffers and misbehaviour by script.
+//
+// A Fabric joins the providers of several engines. Devices with the same Subnet reach each other. Everything is
+// deterministic: no time, and chance only from seeds. Operations are executed by polls of either side, in the order of
+// posting; a rail is polled again (its wait_fd signalled) as long as there is something to do.
+package fake
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+
+	"gorail/backend/provider"
+)
+
+// Link describes one device of a Provider.
+type Link struct {
+	Name     string
+	Subnet   string        // "" reaches every device
+	Mbps     uint64        // 0 = unknown
+	Caps     provider.Caps // zero value: TCPCaps()
+	NoWaitFD bool          // polled by timer, as shm
+}
+
+// TCPCaps is what libfabric's native tcp can do.
+func TCPCaps() provider.Caps {
+	return provider.Caps{Ordered: true, DeliveryComplete: true, CanFence: true, KeySize: 8, IOVLimit: 4, TxDepth: 256,
+		RxDepth: 256, MaxMsg: 1 << 40, MaxSend: 1 << 20, InjectSize: 128}
+}
+
+// EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors, no fence.
+func EFACaps() provider.Caps {
+	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, KeySize: 8, IOVLimit: 1,
+		TxDepth: 64, RxDepth: 128, MaxMsg: 1 << 30, MaxSend: 8 << 10}
+}
+
+// VerbsCaps is an ordered queue pair whose completions do not prove placement.
+func VerbsCaps() provider.Caps {
+	return provider.Caps{Ordered: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, CanFence: true, KeySize: 4,
+		IOVLimit: 4, TxDepth: 128, RxDepth: 128, MaxMsg: 1 << 31, MaxSend: 64 << 10}
+}
+
+// Provider implements provider.Provider.
+type Provider struct {
+	fabric *Fabric
+	links  []Link
+
+	mu    sync.Mutex
+	rails map[string]*Rail // the last opened, by device
+}
+
+var _ provider.Provider = (*Provider)(nil)
+
+// Provider makes the provider of one engine; without links it has one device, "fake0".
+func (f *Fabric) Provider(links ...Link) *Provider {
+	if len(links) == 0 {
+		links = []Link{{Name: "fake0"}}
+	}
+	return &Provider{fabric: f, links: links, rails: make(map[string]*Rail)}
+}
+
+// Name implements provider.Provider.
+func (p *Provider) Name() string { return "fake" }
+
+// Discover implements provider.Provider. Fabrics are ignored, Devices are globs as usual.
+func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var out []provider.Device
+	for _, l := range p.links {
+		if wanted(f.Devices, l.Name) {
+			out = append(out, provider.Device{Provider: p.Name(), Fabric: "fake", Name: l.Name, Subnet: l.Subnet, Mbps: l.Mbps,
+				Addr: "127.0.0.1", Loopback: true, NUMA: -1, Opaque: l})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w: fake: option devices=%s", provider.ErrNoDevice, strings.Join(f.Devices, ","))
+	}
+	return out, nil
+}
+
+func wanted(globs []string, name string) bool {
+	including, in := false, false
+	for _, g := range globs {
+		pattern, exclude := strings.CutPrefix(g, "!")
+		including = including || !exclude
+		if ok, _ := path.Match(pattern, name); ok {
+			if exclude {
+				return false
+			}
+			in = true
+		}
+	}
+	return in || !including
+}
+
+// Open implements provider.Provider.
+func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
+	l, ok := d.Opaque.(Link)
+	if !ok {
+		return nil, fmt.Errorf("%w: fake/%s", provider.ErrNoDevice, d.Name)
+	}
+	if l.Caps == (provider.Caps{}) {
+		l.Caps = TCPCaps()
+	}
+	r, err := openRail(p.fabric, d, l)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rails[l.Name] = r
+	return r, nil
+}
+
+// Rail gives the rail that was last opened on a device, so that a test can script what an engine has opened; else nil.
+func (p *Provider) Rail(device string) *Rail {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rails[device]
+}

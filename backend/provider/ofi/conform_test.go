@@ -1,0 +1,39 @@
+package ofi
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+)
+
+// openLoopback opens the loopback device of a fabric, or skips.
+func openLoopback(t *testing.T, fabric string) provider.Rail {
+	t.Helper()
+	p := New(Options{LibraryPath: testLibrary()})
+	devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{fabric}, Devices: []string{"lo", "shm"}})
+	if errors.Is(err, provider.ErrNoDevice) || errors.Is(err, provider.ErrNoLibrary) {
+		t.Skipf("no %s here: %v", fabric, err)
+	}
+	require.NoError(t, err)
+	rail, err := p.Open(devs[0])
+	require.NoError(t, err)
+	return rail
+}
+
+func TestConformTCP(t *testing.T) {
+	conform.Run(t, func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
+}
+
+// The layered and the shared-memory provider have one endpoint for all peers; they move bytes, and no more is promised.
+func TestTrafficSharedEndpoint(t *testing.T) {
+	for _, fabric := range []string{"tcp;ofi_rxm", "shm"} {
+		t.Run(fabric, func(t *testing.T) {
+			conform.RunTraffic(t, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestConnRoundTrip(t *testing.T) {
+	want := sampleConn()
+	data, err := want.Encode()
+	require.NoError(t, err)
+	got, err := DecodeConn(data)
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(ConnBlob{}, RailOffer{})))
+
+	small, err := ConnBlob{}.Encode()
+	require.NoError(t, err)
+	assert.Greater(t, len(small), 25, "NIXL's own test flips byte 100 of the metadata, which must fall into the blob")
+}
+
+func TestRegionIsPure(t *testing.T) {
+	want := sampleRegion()
+	data, err := want.Encode()
+	require.NoError(t, err)
+	again, err := want.Encode()
+	require.NoError(t, err)
+	assert.Equal(t, data, again)
+	got, err := DecodeRegion(data)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+}
+
+// TestEveryBitCounts flips each bit of both blobs, cuts them at every length, and appends to them.
+func TestEveryBitCounts(t *testing.T) {
+	conn, err := sampleConn().Encode()
+	require.NoError(t, err)
+	region, err := sampleRegion().Encode()
+	require.NoError(t, err)
+	decoders := map[string]func([]byte) error{
+		string(conn):   func(b []byte) error { _, err := DecodeConn(b); return err },
+		string(region): func(b []byte) error { _, err := DecodeRegion(b); return err },
+	}
+	for data, decode := range decoders {
+		require.NoError(t, decode([]byte(data)))
+		for bit := range 8 * len(data) {
+			bad := []byte(data)
+			bad[bit/8] ^= 1 << (bit % 8)
+			require.ErrorIs(t, decode(bad), ErrCorrupt, "bit %d", bit)
+		}
+		for n := range len(data) {
+			require.Error(t, decode([]byte(data[:n])))
+		}
+		require.ErrorIs(t, decode([]byte(data+"x")), ErrCorrupt)
+	}
+}
+
+// resum gives a blob with body and version of our choice and the right checksum.
+func resum(head string, body []byte) []byte {
+	out := append([]byte(head), body...)
+	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
+}
+
+func TestBlobErrors(t *testing.T) {
+	data, err := sampleRegion().Encode()
+	require.NoError(t, err)
+	body := data[headLen : len(data)-sumLen]
+	_, err = DecodeRegion(resum("GRM\x02", body))
+	assert.ErrorIs(t, err, ErrVersion)
+	assert.ErrorContains(t, err, "2, here 1")
+	assert.ErrorContains(t, err, "same GORAIL on both sides")
+	_, err = DecodeRegion(resum("GRC\x01", body))
+	assert.ErrorIs(t, err, ErrKind)
+	_, err = DecodeConn(resum("GRM\x01", body))
+	assert.ErrorIs(t, err, ErrKind)
+	_, err = DecodeRegion(resum("GRM\x01", append(body, 0)))
+	assert.ErrorIs(t, err, ErrFormat, "extra bytes")
+	_, err = DecodeRegion(resum("GRM\x01", []byte("\x86\x01\x50................\x18\x05\x05\x00\x00")))
+	assert.ErrorIs(t, err, ErrFormat, "a number in its long form")
+	_, err = DecodeRegion(resum("GRM\x01", []byte("\x86\x01\x50................\x05\xf6\x00\x00")))
+	assert.ErrorIs(t, err, ErrFormat, "null for a number")
+	_, err = DecodeRegion(resum("GRM\x01", []byte("\x86\x01\x4f...............\x05\x05\x00\x00")))
+	assert.ErrorIs(t, err, ErrFormat, "a short engine id")
+	_, err = DecodeRegion(resum("GRM\x01", []byte("\x86\x01\x50................\x05\x05\x00\x00")))
+	assert.NoError(t, err)
+	_, err = DecodeRegion(make([]byte, MaxBlob+1))
+	assert.ErrorIs(t, err, ErrLimit)
+}
+
+func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*ConnBlob)
+		want   error
+	}{
+		"name":      {func(b *ConnBlob) { b.Agent = strings.Repeat("x", MaxName+1) }, ErrLimit},
+		"boot":      {func(b *ConnBlob) { b.Boot = strings.Repeat("x", MaxText+1) }, ErrLimit},
+		"addresses": {func(b *ConnBlob) { b.Control = make([]string, MaxControl+1) }, ErrLimit},
+		"address":   {func(b *ConnBlob) { b.Control = []string{"localhost:1"} }, ErrFormat},
+		"rails":     {func(b *ConnBlob) { b.Rails = make([]RailOffer, MaxRails+1) }, ErrLimit},
+		"twins":     {func(b *ConnBlob) { b.Rails = make([]RailOffer, 2) }, ErrFormat},
+		"rail":      {func(b *ConnBlob) { b.Rails[0].Name = strings.Repeat("x", MaxText+1) }, ErrLimit},
+		"all": {func(b *ConnBlob) {
+			b.Rails = nil
+			for i := range MaxRails {
+				b.Rails = append(b.Rails, RailOffer{Index: uint8(i), Name: strings.Repeat("x", MaxText)})
+			}
+		}, ErrLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := sampleConn()
+			tt.change(&b)
+			_, err := b.Encode()
+			assert.ErrorIs(t, err, tt.want)
+		})
+	}
+	_, err := RegionBlob{Addr: 2, Len: ^uint64(0)}.Encode()
+	assert.ErrorIs(t, err, ErrFormat)
+}
+
+func TestRegionProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := RegionBlob{Version: Version, Addr: rapid.Uint64().Draw(t, "addr"), Dev: rapid.Uint64().Draw(t, "dev"), Mem: rapid.Int32().Draw(t, "mem")}
+		want.Len = rapid.Uint64Range(0, ^want.Addr).Draw(t, "len")
+		copy(want.Engine[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "engine"))
+		data, err := want.Encode()
+		require.NoError(t, err)
+		got, err := DecodeRegion(data)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	})
+}
+
+func TestTokenIsNotPrinted(t *testing.T) {
+	b := sampleConn()
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		assert.NotContains(t, fmt.Sprintf(format, b), "9 8 0", format)
+		assert.NotContains(t, fmt.Sprintf(format, b), "0x9, 0x8", format)
+	}
+	assert.Equal(t, "01020300000000000000000000000000", b.Engine.String())
+}
+
+func FuzzDecodeConn(f *testing.F) {
+	data, _ := sampleConn().Encode()
+	f.Add(data[headLen : len(data)-sumLen])
+	data, _ = ConnBlob{}.Encode()
+	f.Add(data[headLen : len(data)-sumLen])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, _ = DecodeConn(body)
+		data := resum("GRC\x01", body)
+		b, err := DecodeConn(data)
+		if err != nil {
+			return
+		}
+		again, err := b.Encode()
+		require.NoError(t, err)
+		require.Equal(t, data, again)
+	})
+}
+
+func FuzzDecodeRegion(f *testing.F) {
+	data, _ := sampleRegion().Encode()
+	f.Add(data[headLen : len(data)-sumLen])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, _ = DecodeRegion(body)
+		data := resum("GRM\x01", body)
+		b, err := DecodeRegion(data)
+		if err != nil {
+			return
+		}
+		again, err := b.Encode()
+		require.NoError(t, err)
+		require.Equal(t, data, again)
+	})
+}

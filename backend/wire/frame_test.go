@@ -1,0 +1,185 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFramesRoundTrip(t *testing.T) {
+	var stream bytes.Buffer
+	for i, f := range sampleFrames() {
+		assert.EqualValues(t, i+1, f.Type(), "the samples have every type")
+		assert.NotContains(t, f.Type().String(), "type(")
+		require.NoError(t, WriteFrame(&stream, f))
+	}
+	r := iotest.OneByteReader(&stream)
+	for _, want := range sampleFrames() {
+		got, err := ReadFrame(r, 0)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	_, err := ReadFrame(r, 0)
+	assert.Equal(t, io.EOF, err)
+	assert.Len(t, sampleFrames(), len(typeNames)-1)
+	assert.Equal(t, "type(99)", FrameType(99).String())
+}
+
+func TestOneWriteForAFrame(t *testing.T) {
+	w := &countingWriter{}
+	require.NoError(t, WriteFrame(w, &Ping{}))
+	assert.Equal(t, 1, w.n)
+	assert.ErrorIs(t, WriteFrame(w, &Bye{Text: strings.Repeat("x", MaxText+1)}), ErrLimit)
+	assert.Equal(t, 1, w.n, "nothing of a bad frame is written")
+}
+
+type countingWriter struct{ n int }
+
+func (w *countingWriter) Write(p []byte) (int, error) { w.n++; return len(p), nil }
+
+func TestTruncated(t *testing.T) {
+	for _, f := range sampleFrames() {
+		data, err := AppendFrame(nil, f)
+		require.NoError(t, err)
+		for n := 1; n < len(data); n++ {
+			_, err := ReadFrame(bytes.NewReader(data[:n]), 0)
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		}
+	}
+	broken := errors.New("reset")
+	_, err := ReadFrame(io.MultiReader(bytes.NewReader([]byte{0, 0, 0, 9, byte(TypePing)}), iotest.ErrReader(broken)), 0)
+	assert.ErrorIs(t, err, broken)
+}
+
+func frame(t FrameType, length uint32, body []byte) io.Reader {
+	return bytes.NewReader(append(append(binary.BigEndian.AppendUint32(nil, length), byte(t)), body...))
+}
+
+func TestBadFrames(t *testing.T) {
+	for name, tt := range map[string]struct {
+		in   io.Reader
+		want error
+	}{
+		"type 0":       {frame(0, 0, nil), ErrKind},
+		"type unknown": {frame(TypeBye+1, 0, nil), ErrKind},
+		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
+		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
+		"empty":        {frame(TypePing, 0, nil), ErrFormat},
+		"not cbor":     {frame(TypePing, 1, []byte{0xff}), ErrFormat},
+		"null":         {frame(TypePing, 1, []byte{0xf6}), ErrFormat},
+		"field short":  {frame(TypeKeys, 2, []byte{0x81, 0x01}), ErrFormat},
+		"field long":   {frame(TypePing, 3, []byte{0x82, 0x01, 0x01}), ErrFormat},
+		"map":          {frame(TypePing, 1, []byte{0xa0}), ErrFormat},
+		"tag":          {frame(TypePing, 3, []byte{0xc1, 0x81, 0x01}), ErrFormat},
+		"indefinite":   {frame(TypePing, 3, []byte{0x9f, 0x01, 0xff}), ErrFormat},
+		"negative":     {frame(TypePing, 2, []byte{0x81, 0x20}), ErrFormat},
+		"float":        {frame(TypePing, 4, []byte{0x81, 0xf9, 0x3c, 0x00}), ErrFormat},
+		"long form":    {frame(TypePing, 3, []byte{0x81, 0x18, 0x01}), ErrFormat},
+		"huge array":   {frame(TypePing, 9, []byte{0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}), ErrFormat},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ReadFrame(tt.in, 0)
+			assert.ErrorIs(t, err, tt.want)
+		})
+	}
+	_, err := ReadFrame(frame(TypePing, 100, make([]byte, 100)), 99)
+	assert.ErrorIs(t, err, ErrLimit)
+}
+
+func TestFrameLimits(t *testing.T) {
+	for name, f := range map[string]Frame{
+		"offers":       &Hello{Offers: make([]EndpointOffer, MaxRails+1)},
+		"address":      &Hello{Offers: []EndpointOffer{{Addr: make([]byte, MaxAddr+1)}}},
+		"hello name":   &Hello{Agent: strings.Repeat("x", MaxName+1)},
+		"welcome name": &Welcome{Agent: strings.Repeat("x", MaxName+1)},
+		"reject":       &Reject{Text: strings.Repeat("x", MaxText+1)},
+		"ranges":       &KeysReq{Ranges: make([]Range, MaxRanges+1)},
+		"entries":      &Keys{Entries: make([]KeyEntry, MaxRanges+1)},
+		"key rails":    &Keys{Entries: []KeyEntry{{Known: true, Rails: make([]RailKey, MaxKeyRails+1)}}},
+		"revoke":       &Revoke{Regions: make([]uint64, MaxRevoke+1)},
+		"fence":        &Fence{Addr: make([]byte, MaxAddr+1)},
+		"fenced":       &Fenced{Addr: make([]byte, MaxAddr+1)},
+	} {
+		_, err := AppendFrame(nil, f)
+		assert.ErrorIs(t, err, ErrLimit, name)
+	}
+	_, err := AppendFrame(nil, &KeysReq{Ranges: []Range{{Addr: 2, Len: math.MaxUint64}}})
+	assert.ErrorIs(t, err, ErrFormat)
+	_, err = AppendFrame(nil, &Keys{Entries: []KeyEntry{{Gen: 1}}})
+	assert.ErrorIs(t, err, ErrFormat)
+}
+
+// TestLargestFrames: what the limits allow, with the longest numbers, fits a frame.
+func TestLargestFrames(t *testing.T) {
+	const m = math.MaxUint64
+	req, keys, revoke := &KeysReq{ID: m}, &Keys{ID: m}, &Revoke{ID: m}
+	for range MaxRanges {
+		req.Ranges = append(req.Ranges, Range{Addr: 1 << 63, Len: 1<<63 - 1, Dev: m, Mem: math.MinInt32})
+		e := KeyEntry{Known: true, Region: m, Gen: math.MaxUint32}
+		for range MaxKeyRails {
+			e.Rails = append(e.Rails, RailKey{Rail: 255, Key: m, Base: m})
+		}
+		keys.Entries = append(keys.Entries, e)
+	}
+	for range MaxRevoke {
+		revoke.Regions = append(revoke.Regions, m)
+	}
+	hello := &Hello{Session: m, Agent: strings.Repeat("x", MaxName)}
+	for range MaxRails {
+		hello.Offers = append(hello.Offers, EndpointOffer{Rail: 255, Own: 255, Addr: make([]byte, MaxAddr)})
+	}
+	for _, f := range []Frame{req, keys, revoke, hello} {
+		data, err := AppendFrame(nil, f)
+		require.NoError(t, err)
+		most := 0
+		if f == hello {
+			most = HandshakeLimit
+		}
+		got, err := ReadFrame(bytes.NewReader(data), most)
+		require.NoError(t, err)
+		require.Equal(t, f, got)
+	}
+}
+
+// TestClaimCostsNothing: a header that claims a megabyte doesn't make the reader allocate one.
+func TestClaimCostsNothing(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 100 {
+		_, err := ReadFrame(frame(TypeHello, MaxBody, []byte("x")), 0)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	}
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
+func FuzzReadFrame(f *testing.F) {
+	for _, s := range sampleFrames() {
+		data, err := AppendFrame(nil, s)
+		require.NoError(f, err)
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		r := bytes.NewReader(in)
+		for {
+			before := r.Len()
+			got, err := ReadFrame(r, 0)
+			if err != nil {
+				return
+			}
+			again, err := AppendFrame(nil, got)
+			require.NoError(t, err)
+			at := len(in) - before
+			require.Equal(t, in[at:at+before-r.Len()], again, "one encoding for each value, and no byte too many read")
+		}
+	})
+}

@@ -1,0 +1,39 @@
+package wire
+
+import "math"
+
+// sampleConn is a blob with something in every field.
+func sampleConn() ConnBlob {
+	return ConnBlob{
+		Version: Version, Engine: EngineID{1, 2, 3}, Agent: "agent_0", Boot: "7f1c", NetNS: 4026531840, PID: 4711, Token: Token{9, 8},
+		Control: []string{"192.0.2.1:7000", "[2001:db8::1]:7001"},
+		Rails: []RailOffer{
+			{Index: 0, Fabric: "tcp", Subnet: "192.0.2.0/24", Name: "eth0", Mbps: 100000},
+			{Index: 3, Fabric: "tcp", Name: "lo", Loopback: true},
+		},
+	}
+}
+
+func sampleRegion() RegionBlob {
+	return RegionBlob{Version: Version, Engine: EngineID{1}, Addr: 0x7f0000000000, Len: 64 << 30, Dev: 3, Mem: -1}
+}
+
+// sampleFrames has every type, with the largest numbers among them.
+func sampleFrames() []Frame {
+	offers := []EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("addr")}, {Addr: []byte{}}}
+	return []Frame{
+		&Challenge{Version: 1, Nonce: Nonce{1}},
+		&Hello{Version: 1, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Agent: "a\xffb", Session: math.MaxUint64, Offers: offers},
+		&Welcome{Version: 1, Mac: Mac{3}, Engine: EngineID{4}, Agent: "", Session: 6, NextSeq: 7, Offers: offers},
+		&Reject{Code: CodeToken, Text: "who are you"},
+		&KeysReq{ID: 1, Ranges: []Range{{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}}},
+		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Rails: []RailKey{{Rail: 255, Key: math.MaxUint64, Base: 5}}}}},
+		&Revoke{ID: 2, Regions: []uint64{0, 1, math.MaxUint64}},
+		&Revoked{ID: 2, All: true},
+		&Ping{Seq: 3},
+		&Pong{Seq: 3},
+		&Fence{ID: 4, Rail: 1, Epoch: math.MaxUint32, Addr: []byte("new")},
+		&Fenced{ID: 4, Rail: 1, Epoch: 2, Addr: []byte{}, NextSeq: 9},
+		&Bye{Text: "closing"},
+	}
+}

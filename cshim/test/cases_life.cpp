@@ -1,0 +1,109 @@
+// Loading, making and destroying, fork.
+#include "host.h"
+
+#include <cstring>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace host {
+
+void test_life() {
+    for (int i = 0; i < 5; i++) {
+        plugin = init();
+        CHECK(plugin && plugin->api_version == nixl_plugin_api_version);
+        CHECK(!std::strcmp(plugin->get_plugin_name(), "GORAIL"));
+        CHECK(std::strlen(plugin->get_plugin_version()) >= 5);
+        CHECK(plugin->get_backend_options().count("provider") == 1);
+        CHECK(plugin->get_backend_mems() == nixl_mem_list_t{DRAM_SEG});
+        fini();
+        fini();
+    }
+    CHECK(init() == plugin);
+
+    // Options of other backends are what agents pass to everybody.
+    auto e = make_engine("solo", {{"num_workers", "4"}, {"engine_config", ""}, {"split_batch_size", "1024"}});
+    CHECK(e && e->getCustomParams().at("num_workers") == "4");
+    fini(); // with an engine alive: it must go on
+    CHECK_RC(e->connect("solo"), NIXL_SUCCESS);
+    e.reset();
+
+    // A creation that fails leaves an object that every call and the destructor are safe on.
+    CHECK(!make_engine("bad", {{"xfer_timeout", "yesterday"}}));
+    nixl_b_params_t bad = {{"xfer_timeout", "yesterday"}};
+    nixlBackendInitParams p = {"bad", "GORAIL", &bad, false, 0, nixl_thread_sync_t::NONE, false};
+    EnginePtr broken(plugin->create_engine(&p));
+    CHECK(broken && broken->getInitErr());
+    notif_list_t notifs;
+    std::string blob;
+    CHECK_RC(broken->getConnInfo(blob), NIXL_ERR_BACKEND);
+    CHECK_RC(broken->connect("bad"), NIXL_ERR_BACKEND);
+    CHECK_RC(broken->getNotifs(notifs), NIXL_ERR_BACKEND);
+}
+
+void test_several_engines() {
+    // The same agent name again and again, and several at a time.
+    for (int round = 0; round < 3; round++) {
+        std::vector<EnginePtr> engines;
+        for (int i = 0; i < 4; i++)
+            engines.push_back(make_engine("agent" + std::to_string(i)));
+        for (auto &e : engines)
+            CHECK(e);
+        engines.erase(engines.begin() + round);
+        for (auto &e : engines)
+            CHECK_RC(e->genNotif("nobody", "x"), NIXL_ERR_NOT_FOUND);
+    }
+}
+
+void test_fork() {
+    auto e = make_engine("parent");
+    auto peer = make_engine("peer");
+    load(*e, "peer", *peer);
+    Buffer mine(*e, 4096, 1), theirs(*peer, 4096, 2);
+    nixlBackendMD *remote_md = theirs.load_in(*e, "peer");
+    auto local = list_of(mine, mine.md), remote = list_of(theirs, remote_md);
+    nixlBackendReqH *handle = nullptr;
+    nixlBackendOptionalArgs none;
+    CHECK_RC(e->prepXfer(NIXL_WRITE, local, remote, "peer", handle, &none), NIXL_SUCCESS);
+
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        std::string text;
+        notif_list_t list;
+        nixlBackendReqH *other = nullptr;
+        nixlBackendMD *md = nullptr;
+        nixlBlobDesc d;
+        std::vector<nixl_query_resp_t> resp;
+        CHECK_RC(e->getConnInfo(text), NIXL_ERR_BACKEND);
+        CHECK_RC(e->registerMem(d, DRAM_SEG, md), NIXL_ERR_BACKEND);
+        CHECK_RC(e->deregisterMem(mine.md), NIXL_ERR_BACKEND);
+        CHECK_RC(e->unloadMD(mine.self), NIXL_ERR_BACKEND);
+        CHECK_RC(e->loadLocalMD(mine.md, md), NIXL_ERR_BACKEND);
+        CHECK_RC(e->getPublicData(mine.md, text), NIXL_ERR_BACKEND);
+        CHECK_RC(e->loadRemoteConnInfo("peer", text), NIXL_ERR_BACKEND);
+        CHECK_RC(e->connect("peer"), NIXL_ERR_BACKEND);
+        CHECK_RC(e->disconnect("peer"), NIXL_ERR_BACKEND);
+        CHECK_RC(e->prepXfer(NIXL_READ, local, remote, "peer", other, &none), NIXL_ERR_BACKEND);
+        CHECK_RC(e->postXfer(NIXL_WRITE, local, remote, "peer", handle, &none), NIXL_ERR_BACKEND);
+        CHECK_RC(e->checkXfer(handle), NIXL_ERR_BACKEND);
+        CHECK_RC(e->releaseReqH(handle), NIXL_ERR_BACKEND);
+        CHECK_RC(e->getNotifs(list), NIXL_ERR_BACKEND);
+        CHECK_RC(e->genNotif("peer", "x"), NIXL_ERR_BACKEND);
+        CHECK_RC(e->queryMem(nixl_reg_dlist_t(DRAM_SEG), resp), NIXL_ERR_BACKEND);
+        CHECK(!make_engine("child"));
+        CHECK(plugin->get_backend_options().empty());
+        e.reset();
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+
+    // The parent goes on.
+    CHECK_RC(run(*e, NIXL_WRITE, local, remote, "peer", handle, none), NIXL_SUCCESS);
+    CHECK(theirs.holds(1));
+    CHECK_RC(e->releaseReqH(handle), NIXL_SUCCESS);
+    CHECK_RC(e->unloadMD(remote_md), NIXL_SUCCESS);
+}
+
+} // namespace host

@@ -1,0 +1,62 @@
+// Registration, metadata, queries: the orders in which the agent calls, and those in which it should not.
+#include "host.h"
+
+namespace host {
+
+void test_memory() {
+    auto a = make_engine("a");
+    auto b = make_engine("b");
+    Buffer first(*a, 1 << 16, 1);
+
+    // The public blob is the same each time, and after registering the range once more.
+    std::string again;
+    CHECK_RC(a->getPublicData(first.md, again), NIXL_SUCCESS);
+    CHECK(again == first.blob);
+
+    // A peer whose connection info was never given: exactly this status, and nothing made.
+    nixlBlobDesc d;
+    d.addr = reinterpret_cast<uintptr_t>(first.bytes.data());
+    d.len = first.bytes.size();
+    d.devId = 0;
+    d.metaInfo = first.blob;
+    nixlBackendMD *out = first.md;
+    CHECK_RC(b->loadRemoteMD(d, DRAM_SEG, "a", out), NIXL_ERR_NOT_FOUND);
+    CHECK(!out);
+
+    // Load, unload, load again with the connection info given twice.
+    load(*b, "a", *a);
+    load(*b, "a", *a);
+    nixlBackendMD *md = first.load_in(*b, "a");
+    CHECK_RC(b->unloadMD(md), NIXL_SUCCESS);
+    CHECK(b->unloadMD(md) < 0);
+    CHECK_RC(b->disconnect("a"), NIXL_SUCCESS);
+    b->disconnect("a"); // of nobody: any answer will do
+
+    // A range named twice in the user's list: one pointer is given back twice.
+    nixlBackendMD *lost = first.md, *lost_self = first.self;
+    first.give_back();
+    CHECK(a->unloadMD(lost_self) < 0);
+    CHECK(a->deregisterMem(lost) < 0);
+
+    // When an agent goes it deregisters first and unloads afterwards.
+    Buffer second(*a, 4096, 1);
+    CHECK_RC(a->deregisterMem(second.md), NIXL_SUCCESS);
+    CHECK_RC(a->unloadMD(second.self), NIXL_SUCCESS);
+    second.md = nullptr;
+
+    nixl_reg_dlist_t ask(DRAM_SEG);
+    Buffer third(*a, 4096, 1);
+    d.addr = reinterpret_cast<uintptr_t>(third.bytes.data());
+    d.len = 4096;
+    ask.addDesc(d);
+    std::vector<nixl_query_resp_t> resp(7);
+    CHECK_RC(a->queryMem(ask, resp), NIXL_SUCCESS);
+    CHECK(resp.size() == 1 && resp[0].has_value());
+
+    nixlMemViewH view = nullptr;
+    CHECK_RC(a->prepMemView(nixl_meta_dlist_t(DRAM_SEG), view, nullptr), NIXL_ERR_NOT_SUPPORTED);
+    CHECK_RC(a->prepMemView(nixl_remote_meta_dlist_t(DRAM_SEG), view, nullptr), NIXL_ERR_NOT_SUPPORTED);
+    a->releaseMemView(view);
+}
+
+} // namespace host

@@ -1,0 +1,91 @@
+// A miniature NIXL agent: loads the plugin as the real one does and calls every method of its engines.
+#pragma once
+
+#include "nixl_engine_abi.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#define CHECK(cond)                                                            \
+    do {                                                                       \
+        if (!(cond)) {                                                         \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);    \
+            std::abort();                                                      \
+        }                                                                      \
+    } while (0)
+
+#define CHECK_RC(call, want)                                                   \
+    do {                                                                       \
+        const int got_ = (call);                                               \
+        if (got_ != (want)) {                                                  \
+            std::fprintf(stderr, "%s:%d: %s is %d\n", __FILE__, __LINE__, #call, got_); \
+            std::abort();                                                      \
+        }                                                                      \
+    } while (0)
+
+namespace host {
+
+using nixl_init_fn = nixlBackendPlugin *(*)();
+using nixl_fini_fn = void (*)();
+
+// The plugin under test, set by main.
+extern nixlBackendPlugin *plugin;
+extern nixl_init_fn init;
+extern nixl_fini_fn fini;
+
+struct Deleter {
+    void operator()(nixlBackendEngine *e) const { plugin->destroy_engine(e); }
+};
+using EnginePtr = std::unique_ptr<nixlBackendEngine, Deleter>;
+
+// Makes an engine and does what createBackend does with it; null when it says it failed.
+EnginePtr make_engine(const std::string &agent, nixl_b_params_t params = {});
+
+// Gives `to` the connection blob of `from`, an agent of that name.
+void load(nixlBackendEngine &to, const std::string &name, nixlBackendEngine &from);
+
+// A registered buffer and its three metadata objects, as the agent holds them.
+class Buffer {
+public:
+    Buffer(nixlBackendEngine &owner, size_t size, unsigned char fill);
+    ~Buffer();
+
+    nixlBackendMD *load_in(nixlBackendEngine &peer, const std::string &owner_name) const;
+    void give_back(); // what deregisterMem of the agent does; the destructor's job otherwise
+    bool holds(unsigned char byte) const;
+
+    nixlBackendEngine &owner;
+    std::vector<unsigned char> bytes;
+    nixlBackendMD *md = nullptr;
+    nixlBackendMD *self = nullptr;
+    std::string blob;
+
+private:
+    nixlBlobDesc desc() const;
+};
+
+nixl_meta_dlist_t list_of(const Buffer &b, nixlBackendMD *md, size_t pieces = 1);
+
+// Posts and polls to the end.
+nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist_t &local,
+                  const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
+                  const nixlBackendOptionalArgs &args);
+
+// Polls until a notification is there.
+std::pair<std::string, std::string> next_notif(nixlBackendEngine &e);
+
+// The cases.
+void test_life();
+void test_several_engines();
+void test_memory();
+void test_transfers();
+void test_threads();
+void test_live_requests();
+void test_fork();
+#ifdef HOST_LINKED
+void test_out_of_memory();
+#endif
+
+} // namespace host

@@ -1,0 +1,284 @@
+// A stub of the Go half and the C core for sanitized tests of the shim: transfers between engines of this process, done
+// by the first check. Aborts on what the shim must never do: a handle given back twice or never given out.
+#include "backend_calls.h"
+#include "host.h"
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <pthread.h>
+#include <set>
+
+struct gr_core {
+    std::mutex mu;
+    gr_notif *head = nullptr;
+    gr_notif **tail = &head;
+};
+
+struct gr_xfer {
+    int status = GR_ERR_NOT_POSTED;
+};
+
+namespace {
+
+struct Xfer {
+    int op;
+    std::vector<gr_desc> local, remote;
+    std::string peer;
+    gr_xfer slot;
+};
+
+struct Engine {
+    std::string name, conn;
+    gr_core core;
+    std::map<uint64_t, uint64_t> regions; // id -> start, so that a query can be answered
+    std::set<uint64_t> remotes;
+    std::map<std::string, std::string> peers; // name -> connection blob
+    std::map<uint64_t, Xfer> xfers;
+};
+
+std::mutex mu;
+uint64_t next_id;
+std::map<uint64_t, Engine> engines;
+std::atomic<int> forked;
+
+[[maybe_unused]] const int watch_fork = pthread_atfork(nullptr, nullptr, [] { forked = 1; });
+
+std::string text(const gr_bytes *b) {
+    return std::string(static_cast<const char *>(b->ptr), b->len);
+}
+
+gr_owned owned(const std::string &s) {
+    void *p = std::malloc(s.size() + 1);
+    std::memcpy(p, s.data(), s.size());
+    return {p, s.size()};
+}
+
+Engine *by_conn(const std::string &conn) {
+    for (auto &[id, e] : engines)
+        if (e.conn == conn)
+            return &e;
+    return nullptr;
+}
+
+int32_t push(Engine &from, const std::string &peer, const gr_bytes &msg) {
+    auto it = from.peers.find(peer);
+    if (it == from.peers.end())
+        return GR_ERR_NOT_FOUND;
+    Engine *to = by_conn(it->second);
+    if (!to)
+        return GR_ERR_REMOTE_DISCONNECT;
+    auto *n = static_cast<gr_notif *>(std::calloc(1, sizeof(gr_notif) + from.name.size() + msg.len));
+    char *at = reinterpret_cast<char *>(n + 1);
+    n->name = at;
+    n->name_len = from.name.size();
+    n->msg = at + n->name_len;
+    n->msg_len = msg.len;
+    std::memcpy(at, from.name.data(), n->name_len);
+    if (msg.len)
+        std::memcpy(at + n->name_len, msg.ptr, msg.len);
+    std::lock_guard<std::mutex> lock(to->core.mu);
+    *to->core.tail = n;
+    to->core.tail = &n->next;
+    return GR_SUCCESS;
+}
+
+// Runs f on an engine under the one lock; an allocation that fails in here is the test's, not the shim's.
+template<class F> int32_t on(uint64_t engine, F f) {
+    CHECK(!forked);
+    std::lock_guard<std::mutex> lock(mu);
+    auto it = engines.find(engine);
+    CHECK(it != engines.end());
+    try {
+        return f(it->second);
+    }
+    catch (const std::bad_alloc &) {
+        return GR_ERR_BACKEND;
+    }
+}
+
+} // namespace
+
+extern "C" {
+
+int gr_forked(void) { return forked; }
+void gr_crossed(gr_core *core, int which) { CHECK(core && which >= 0 && which < GR_CROSS_COUNT); }
+
+int gr_check(gr_core *, gr_xfer *slot, uint64_t) {
+    std::lock_guard<std::mutex> lock(mu);
+    return slot->status == GR_IN_PROG ? slot->status = GR_SUCCESS : slot->status;
+}
+
+gr_notif *gr_notif_take(gr_core *core) {
+    std::lock_guard<std::mutex> lock(core->mu);
+    gr_notif *all = core->head;
+    core->head = nullptr;
+    core->tail = &core->head;
+    return all;
+}
+
+void gr_notif_free(gr_core *, gr_notif *n) {
+    while (n) {
+        gr_notif *next = n->next;
+        std::free(n);
+        n = next;
+    }
+}
+
+int32_t gorail_create(gr_create_args *in, gr_created *out) try {
+    for (uint64_t i = 0; i < in->nparams; i++)
+        if (text(&in->params[i].key) == "xfer_timeout")
+            return GR_ERR_INVALID_PARAM;
+    std::lock_guard<std::mutex> lock(mu);
+    const std::string name = text(&in->agent);
+    const std::string conn = "a stub's connection blob " + std::to_string(++next_id);
+    Engine &e = engines[next_id];
+    e.name = name;
+    e.conn = conn;
+    e.peers[name] = conn;
+    out->engine = next_id;
+    out->core = &e.core;
+    out->conn = owned(conn);
+    return GR_SUCCESS;
+}
+catch (const std::bad_alloc &) {
+    std::lock_guard<std::mutex> lock(mu);
+    engines.erase(next_id);
+    return GR_ERR_BACKEND;
+}
+
+int32_t gorail_destroy(uint64_t engine) {
+    std::lock_guard<std::mutex> lock(mu);
+    auto it = engines.find(engine);
+    CHECK(it != engines.end());
+    gr_notif_free(nullptr, gr_notif_take(&it->second.core));
+    engines.erase(it);
+    return GR_SUCCESS;
+}
+
+int32_t gorail_register(uint64_t engine, gr_region_args *in, uint64_t *region) {
+    return on(engine, [&](Engine &e) {
+        e.regions[++next_id] = in->addr;
+        *region = next_id;
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob) {
+    return on(engine, [&](Engine &e) {
+        CHECK(e.regions.count(region));
+        *blob = owned("range " + std::to_string(e.regions[region]));
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_deregister(uint64_t engine, uint64_t region) {
+    return on(engine, [&](Engine &e) {
+        CHECK(e.regions.erase(region) == 1);
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_load_conn(uint64_t engine, gr_bytes *peer, gr_bytes *blob) {
+    return on(engine, [&](Engine &e) {
+        e.peers.insert_or_assign(text(peer), text(blob));
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_load_remote(uint64_t engine, gr_bytes *peer, gr_region_args *, uint64_t *region) {
+    return on(engine, [&](Engine &e) -> int32_t {
+        if (!e.peers.count(text(peer)))
+            return GR_ERR_NOT_FOUND;
+        e.remotes.insert(++next_id);
+        *region = next_id;
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_unload_remote(uint64_t engine, uint64_t region) {
+    return on(engine, [&](Engine &e) {
+        CHECK(e.remotes.erase(region) == 1);
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_connect(uint64_t engine, gr_bytes *peer) {
+    return on(engine, [&](Engine &e) -> int32_t {
+        return e.peers.count(text(peer)) ? GR_SUCCESS : GR_ERR_NOT_FOUND;
+    });
+}
+
+int32_t gorail_disconnect(uint64_t engine, gr_bytes *peer) {
+    return on(engine, [&](Engine &e) {
+        e.peers.erase(text(peer));
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
+    return on(engine, [&](Engine &e) -> int32_t {
+        if (in->nlocal != in->nremote)
+            return GR_ERR_INVALID_PARAM;
+        for (uint64_t i = 0; i < in->nlocal; i++) {
+            // The region id behind the metadata object, read as Go reads it.
+            uint64_t id;
+            std::memcpy(&id, static_cast<const char *>(in->local[i].md) + GR_MD_REGION, sizeof(id));
+            CHECK(e.regions.count(id));
+        }
+        Xfer x = {in->op, {in->local, in->local + in->nlocal}, {in->remote, in->remote + in->nremote},
+                  text(&in->peer), {}};
+        auto [it, fresh] = e.xfers.emplace(++next_id, std::move(x));
+        out->xfer = next_id;
+        out->slot = &it->second.slot;
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif) {
+    return on(engine, [&](Engine &e) -> int32_t {
+        Xfer &x = e.xfers.at(xfer);
+        for (size_t i = 0; i < x.local.size(); i++) {
+            void *l = reinterpret_cast<void *>(x.local[i].addr), *r = reinterpret_cast<void *>(x.remote[i].addr);
+            x.op ? std::memcpy(r, l, x.local[i].len) : std::memcpy(l, r, x.local[i].len);
+        }
+        if (notif->has)
+            if (const int32_t rc = push(e, x.peer, notif->msg); rc != GR_SUCCESS)
+                return rc;
+        return x.slot.status = GR_IN_PROG;
+    });
+}
+
+int32_t gorail_release(uint64_t engine, uint64_t xfer) {
+    return on(engine, [&](Engine &e) {
+        CHECK(e.xfers.erase(xfer) == 1);
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_estimate(uint64_t, uint64_t, gr_estimate *) { return GR_ERR_NOT_SUPPORTED; }
+
+int32_t gorail_notify(uint64_t engine, gr_bytes *peer, gr_bytes *msg) {
+    return on(engine, [&](Engine &e) { return push(e, text(peer), *msg); });
+}
+
+int32_t gorail_query_mem(uint64_t engine, gr_region_args *in, int32_t *known) {
+    return on(engine, [&](Engine &e) {
+        for (auto &[id, addr] : e.regions)
+            *known |= addr == in->addr;
+        return GR_SUCCESS;
+    });
+}
+
+int32_t gorail_options(gr_owned *table) {
+    *table = owned(std::string("provider\0auto\0devices\0\0", 23));
+    return GR_SUCCESS;
+}
+
+int32_t gorail_version(gr_owned *version) {
+    *version = owned("0.0.0");
+    return GR_SUCCESS;
+}
+
+} // extern "C"

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/status"
+)
+
+// fakeEngine stands for an engine that nobody calls.
+type fakeEngine struct {
+	backend
+	name string
+}
+
+func TestHandles(t *testing.T) {
+	var h handles
+	a, b := &fakeEngine{name: "a"}, &fakeEngine{name: "b"}
+
+	ha, hb := h.add(a), h.add(b)
+	got, err := h.get(ha)
+	require.NoError(t, err)
+	require.Same(t, a, got)
+
+	_, err = h.remove(ha)
+	require.NoError(t, err)
+	_, err = h.remove(ha)
+	require.Equal(t, status.ErrInvalidParam, status.Of(err), "removed twice")
+
+	// The slot is used again, and the old handle stays dead.
+	hc := h.add(&fakeEngine{name: "c"})
+	require.Equal(t, uint32(ha), uint32(hc))
+	_, err = h.get(ha)
+	require.ErrorContains(t, err, "not alive")
+	got, err = h.get(hb)
+	require.NoError(t, err)
+	require.Same(t, b, got)
+}
+
+func TestHandlesNeverGiven(t *testing.T) {
+	var h handles
+	for _, handle := range []uint64{0, 1, 1 << 32, ^uint64(0)} {
+		_, err := h.get(handle)
+		require.Error(t, err, "%#x in an empty table", handle)
+	}
+	h.add(&fakeEngine{})
+	for _, handle := range []uint64{0, 1, 1 << 32, 1<<32 | 2, ^uint64(0)} {
+		_, err := h.get(handle)
+		require.Error(t, err, "%#x", handle)
+	}
+}
+
+func TestHandlesConcurrently(t *testing.T) {
+	var h handles
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				e := &fakeEngine{}
+				handle := h.add(e)
+				got, err := h.get(handle)
+				require.NoError(t, err)
+				require.Same(t, e, got)
+				_, err = h.remove(handle)
+				require.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+}

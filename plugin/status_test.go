@@ -1,0 +1,53 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/status"
+)
+
+// logged runs f and gives what it logged at debug level.
+func logged(t *testing.T, f func()) string {
+	var text strings.Builder
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	t.Cleanup(func() { slog.SetDefault(old) })
+	f()
+	slog.SetDefault(old)
+	return text.String()
+}
+
+func TestAnswer(t *testing.T) {
+	text := logged(t, func() {
+		require.EqualValues(t, 0, answer("call", func() error { return nil }))
+	})
+	require.Empty(t, text)
+
+	text = logged(t, func() {
+		require.EqualValues(t, status.ErrBackend, answer("registerMem", func() error { return io.EOF }))
+	})
+	require.Contains(t, text, "level=ERROR msg=EOF call=registerMem status=NIXL_ERR_BACKEND")
+
+	// What an agent meets on normal paths is not loud.
+	text = logged(t, func() {
+		answer("loadRemoteMD", func() error { return status.Errorf(status.ErrNotFound, "peer %q", "b") })
+	})
+	require.Contains(t, text, "level=DEBUG")
+
+	require.EqualValues(t, 1, answerStatus("postXfer", func() (int32, error) { return 1, nil }))
+}
+
+func TestAnswerCatchesPanics(t *testing.T) {
+	text := logged(t, func() {
+		var nothing *fakeEngine
+		require.EqualValues(t, status.ErrBackend, answer("prepXfer", func() error { return nothing.Close() }))
+	})
+	require.Contains(t, text, "panic in the plugin")
+	require.Contains(t, text, "call=prepXfer")
+	require.Contains(t, text, "status_test.go", "the stack")
+}
