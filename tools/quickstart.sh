@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 
-export NIXL_PLUGIN_DIR=$GORAIL_PLUGIN_DIR GORAIL_LOG=${GORAIL_LOG:-info}
+export NIXL_PLUGIN_DIR=$GORAIL_PLUGIN_DIR NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} GORAIL_LOG=${GORAIL_LOG:-info}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

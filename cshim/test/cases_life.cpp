@@ -54,6 +54,21 @@ void test_several_engines() {
     }
 }
 
+// Loading the plugin started Go's runtime, so a child has none of its threads even if there was no engine yet.
+void test_fork_before_engines() {
+    plugin = init();
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        CHECK(plugin->get_backend_options().empty());
+        CHECK(!make_engine("child"));
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 void test_fork() {
     auto e = make_engine("parent");
     auto peer = make_engine("peer");

@@ -77,6 +77,7 @@ nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist
 std::pair<std::string, std::string> next_notif(nixlBackendEngine &e);
 
 // The cases.
+void test_fork_before_engines();
 void test_life();
 void test_several_engines();
 void test_memory();

@@ -43,6 +43,7 @@ static void find(int argc, char **argv) {
 int main(int argc, char **argv) {
     alarm(170); // never hang
     find(argc, argv);
+    RUN(fork_before_engines);
     RUN(life);
     RUN(several_engines);
     RUN(memory);

@@ -27,6 +27,9 @@ func needRAM(t *testing.T, n uint64) {
 
 // TestOver4GiB moves one block that no 32-bit length can hold.
 func TestOver4GiB(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves 9 GiB")
+	}
 	const size = 4<<30 + 3<<20 + 77
 	needRAM(t, 2*size+3<<30)
 	for _, kind := range []nixl.Kind{nixl.Shared, nixl.Memfd} {

@@ -29,7 +29,7 @@ func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 	t.Helper()
 	for end := time.Now().Add(quiet); time.Now().Before(end); {
 		for b, seed := range seeds {
-			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed after its request was released")
+			require.EqualValues(t, -1, b.Diff(0, b.Size, seed, 0), "memory changed after it was released")
 		}
 	}
 }
