@@ -1,6 +1,7 @@
 // The two symbols that NIXL looks up, and the table behind them.
 #include "engine.h"
 #include "flat.h"
+#include "host_signals.h"
 
 #ifndef GORAIL_VERSION
 #error "GORAIL_VERSION comes from the file VERSION through the build"
@@ -47,7 +48,8 @@ nixl_b_params_t get_backend_options() {
 
 extern "C" {
 
-// Any number of times, also with engines alive: the table is constant and there is nothing to set up or to tear down.
+// Any number of times, also with engines alive: the table is constant and there is nothing to tear down. The call into Go
+// waits until its runtime is up, and so knows when the host's signals can be given back.
 __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init() {
     static nixlBackendPlugin plugin = {nixl_plugin_api_version,
                                        create_engine,
@@ -56,6 +58,9 @@ __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init() {
                                        [] { return GORAIL_VERSION; },
                                        get_backend_options,
                                        gorail::mem_list};
+    gorail::Owned version;
+    if (!gr_forked() && gorail_version(&version) == GR_SUCCESS)
+        gorail::restore_host_signals();
     return &plugin;
 }
 

@@ -8,3 +8,5 @@ if [ -z "${NIXL_WHEEL_DIR:-}" ]; then
     NIXL_WHEEL_DIR=$(echo "$root"/.venv/lib/python3*/site-packages)
 fi
 export NIXL_WHEEL_DIR
+# A checkout that belongs to somebody else (a container's mount) must build too.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false"

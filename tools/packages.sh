@@ -8,7 +8,7 @@ cgo=$(go list -f '{{if .CgoFiles}}{{.ImportPath}}{{end}}' ./... | sort)
 go list -f '{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... |
     while read -r pkg deps; do
         kind=pure
-        if printf '%s\n' "$pkg" $deps | sort | comm -12 - <(echo "$cgo") | grep -q ^gorail/; then
+        if printf '%s\n' "$pkg" $deps | sort | comm -12 - <(echo "$cgo") | grep ^gorail/ >/dev/null; then
             kind=rest
         fi
         # What is under test/ needs NIXL, whatever it imports.

@@ -14,4 +14,4 @@ if ! timeout 60 "$GORAIL_PYTHON" examples/two_agents.py "$@" 2>"$log"; then
     exit 1
 fi
 echo "path taken, as the plugin logged it (GORAIL_LOG=$GORAIL_LOG):"
-grep 'backend=GORAIL' "$log" | grep -m 4 -E 'path|rail' | sed 's/^/  /' || echo '  (nothing logged)'
+awk '/backend=GORAIL/ && /path|rail/ && n++ < 4 { print "  " $0 } END { if (!n) print "  (nothing logged)" }' "$log"

@@ -12,7 +12,7 @@ have c++ || missing+=(g++)
 have cc || missing+=(gcc)
 [ -e /usr/include/rdma/fabric.h ] || missing+=(libfabric-dev)
 ldconfig=$(command -v ldconfig || echo /sbin/ldconfig)
-"$ldconfig" -p | grep -q 'libfabric\.so\.1 ' || missing+=(libfabric1)
+grep -q 'libfabric\.so\.1 ' <<<"$("$ldconfig" -p)" || missing+=(libfabric1)
 if ! [ -x .venv/bin/python ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 fi

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"io"
+	"net"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/wire"
+)
+
+// gate stands in the way of control connections to an agent: it may be shut (connections are accepted and nothing goes
+// through), and it may cut them.
+type gate struct {
+	ln     net.Listener
+	target string
+	blob   []byte // the agent's connection blob, with the gate's address
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	shut  bool
+	over  bool
+	conns []net.Conn
+	wg    sync.WaitGroup
+}
+
+// gate puts a gate before the agent; it is shut.
+func (h *harness) gate(a *agent) *gate {
+	h.Helper()
+	blob, err := wire.DecodeConn(a.Conn())
+	require.NoError(h, err)
+	g := &gate{target: blob.Control[0], shut: true}
+	g.cond = sync.NewCond(&g.mu)
+	g.ln, err = net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(h, err)
+	blob.Control = []string{g.ln.Addr().String()}
+	g.blob, err = blob.Encode()
+	require.NoError(h, err)
+	g.wg.Go(func() {
+		for {
+			c, err := g.ln.Accept()
+			if err != nil {
+				return
+			}
+			g.wg.Go(func() { g.serve(c) })
+		}
+	})
+	h.Cleanup(func() {
+		g.mu.Lock()
+		g.over = true
+		g.cond.Broadcast()
+		g.mu.Unlock()
+		g.ln.Close()
+		g.cut()
+		g.wg.Wait()
+	})
+	return g
+}
+
+func (g *gate) serve(near net.Conn) {
+	g.keep(near)
+	defer near.Close()
+	if !g.pass() {
+		return
+	}
+	far, err := net.Dial("tcp", g.target)
+	if err != nil {
+		return
+	}
+	g.keep(far)
+	g.wg.Go(func() { g.copy(near, far) })
+	g.copy(far, near)
+}
+
+func (g *gate) copy(to, from net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && !g.pass() {
+			return
+		}
+		if _, werr := to.Write(buf[:n]); werr != nil || err == io.EOF || err != nil {
+			return
+		}
+	}
+}
+
+// pass waits until the gate is open; false: the test is over.
+func (g *gate) pass() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.shut && !g.over {
+		g.cond.Wait()
+	}
+	return !g.over
+}
+
+func (g *gate) keep(c net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns = append(g.conns, c)
+	if g.over {
+		c.Close()
+	}
+}
+
+func (g *gate) open(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = !yes
+	g.cond.Broadcast()
+}
+
+// cut breaks all connections, as the death of the process would.
+func (g *gate) cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.conns {
+		c.Close()
+	}
+	g.conns = nil
+}

@@ -1,0 +1,247 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/ofi"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait; nothing here needs a hundredth of it.
+const patience = 20 * time.Second
+
+// until polls ok till it is true.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%v have passed: %s", patience, what)
+		}
+	}
+}
+
+// harness makes engines on one provider.
+type harness struct {
+	*testing.T
+	fabric *fake.Fabric // nil: libfabric
+	caps   provider.Caps
+	links  []fake.Link
+	log    *logLines
+}
+
+// onFake is a harness over a new fabric. When the test ends every engine is closed, and the fabric must be empty.
+func onFake(t *testing.T, caps provider.Caps) *harness {
+	h := &harness{T: t, fabric: fake.NewFabric(1), caps: caps, links: []fake.Link{{Name: "fake0", Caps: caps}}, log: &logLines{}}
+	t.Cleanup(func() {
+		require.NoError(t, h.fabric.Close(), "an engine has left a rail, an endpoint or a region open")
+		if t.Failed() {
+			t.Log(h.log.String())
+		}
+	})
+	return h
+}
+
+// onOFI is a harness over libfabric's tcp on the loopback interface, or a skip.
+func onOFI(t *testing.T) *harness {
+	devs, err := ofi.New(ofi.Options{}).Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}, Devices: []string{"lo"}})
+	if errors.Is(err, provider.ErrNoLibrary) || errors.Is(err, provider.ErrNoDevice) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.NotEmpty(t, devs)
+	h := &harness{T: t, log: &logLines{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(h.log.String())
+		}
+	})
+	return h
+}
+
+// everywhere runs one body on the fake fabric, tame and awkward, and on libfabric.
+func everywhere(t *testing.T, body func(h *harness)) {
+	t.Run("fake-tcp", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
+	t.Run("fake-efa", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
+	t.Run("ofi-tcp", func(t *testing.T) { body(onOFI(t)) })
+}
+
+// onFakes runs one body on ordered and on unordered fakes.
+func onFakes(t *testing.T, body func(h *harness)) {
+	t.Run("ordered", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
+	t.Run("unordered", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
+}
+
+// agent is an engine and what a test needs to drive it.
+type agent struct {
+	*Engine
+	t    testing.TB
+	prov *fake.Provider
+	got  []string // notifications taken so far, "sender:text"
+}
+
+// agent makes an engine, closed at the end of the test; params are options by name and value.
+func (h *harness) agent(name string, params ...string) *agent {
+	h.Helper()
+	p := map[string]string{"peer_timeout": "5s", "window_min": "64KiB", "chunk_max": "128KiB"}
+	for i := 0; i < len(params); i += 2 {
+		p[params[i]] = params[i+1]
+	}
+	a := &agent{t: h.T}
+	var prov provider.Provider
+	if h.fabric != nil {
+		a.prov = h.fabric.Provider(h.links...)
+		prov = a.prov
+	} else {
+		p["provider"], p["devices"] = "tcp", "lo"
+		prov = ofi.New(ofi.Options{})
+	}
+	opt, unknown, err := option.Parse(p, nil)
+	require.NoError(h, err)
+	require.Empty(h, unknown)
+	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log)})
+	require.NoError(h, err)
+	h.Cleanup(func() { require.NoError(h, a.Close()) })
+	return a
+}
+
+// rail is the fake's rail under the engine, to be scripted.
+func (a *agent) rail() *fake.Rail { return a.prov.Rail("fake0") }
+
+// meet loads each one's connection blob at the other.
+func meet(a, b *agent) {
+	a.t.Helper()
+	require.NoError(a.t, a.LoadConn(b.name, b.Conn()))
+	require.NoError(a.t, b.LoadConn(a.name, a.Conn()))
+}
+
+// metaObject stands for the shim's metadata object, which keeps the region id at GR_MD_REGION.
+type metaObject struct {
+	_      [2]uint64
+	region uint64
+}
+
+// memory is a registered buffer of one agent, outside Go's heap.
+type memory struct {
+	owner *agent
+	b     []byte
+	md    *metaObject
+	blob  []byte
+}
+
+var pool struct { // mmap'ed memory is never given back, so it is used again
+	sync.Mutex
+	free map[int][][]byte
+}
+
+func (a *agent) memory(n int) *memory {
+	a.t.Helper()
+	pool.Lock()
+	var b []byte
+	if list := pool.free[n]; len(list) > 0 {
+		b, pool.free[n] = list[len(list)-1], list[:len(list)-1]
+		clear(b)
+	}
+	pool.Unlock()
+	if b == nil {
+		b = drive.Alloc(n)
+	}
+	m := &memory{owner: a, b: b}
+	m.register()
+	return m
+}
+
+// register enters the memory; the pool has it back when the test is over and its engines are closed.
+func (m *memory) register() {
+	t := m.owner.t
+	id, err := m.owner.Register(m.addr(), uint64(len(m.b)), 0, 0, nil)
+	require.NoError(t, err)
+	m.md = &metaObject{region: id}
+	m.blob, err = m.owner.RegionBlob(id)
+	require.NoError(t, err)
+}
+
+func (m *memory) addr() uint64 { return drive.Addr(m.b) }
+
+func (m *memory) fill(seed uint64) *memory {
+	r := rand.NewPCG(seed, 1)
+	for i := 0; i+8 <= len(m.b); i += 8 {
+		*(*uint64)(unsafe.Pointer(&m.b[i])) = r.Uint64()
+	}
+	return m
+}
+
+func (m *memory) desc(off, n int) Desc {
+	return Desc{Addr: m.addr() + uint64(off), Len: uint64(n), MD: unsafe.Pointer(m.md)}
+}
+
+// seenBy loads the memory's metadata at another agent.
+func (m *memory) seenBy(a *agent) *memory {
+	a.t.Helper()
+	id, err := a.LoadRemote(m.owner.name, m.addr(), uint64(len(m.b)), 0, 0, m.blob)
+	require.NoError(a.t, err)
+	return &memory{owner: m.owner, b: m.b, md: &metaObject{region: id}, blob: m.blob}
+}
+
+// logLines keeps what engines log.
+type logLines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logLines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logLines) WithAttrs(a []slog.Attr) slog.Handler     { return withAttrs{l, a} }
+func (l *logLines) WithGroup(string) slog.Handler            { return l }
+
+func (l *logLines) Handle(ctx context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slog.NewTextHandler(&l.buf, &slog.HandlerOptions{Level: slog.LevelDebug}).Handle(ctx, r)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const most = 6000
+	return string(l.buf.Bytes()[max(0, l.buf.Len()-most):])
+}
+
+func (l *logLines) has(parts ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(l.buf.Bytes()) {
+		all := true
+		for _, p := range parts {
+			all = all && bytes.Contains(line, []byte(p))
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+type withAttrs struct {
+	*logLines
+	attrs []slog.Attr
+}
+
+func (w withAttrs) Handle(ctx context.Context, r slog.Record) error {
+	r.AddAttrs(w.attrs...)
+	return w.logLines.Handle(ctx, r)
+}

@@ -1,0 +1,180 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+func body(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+	return b
+}
+
+// Sizes around fragments' borders up to 1 MiB, before the connection is there and after, in order.
+func TestNotifySizes(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096)
+		sizes := []int{0, 1, 2047, 2048, 2049, 4096, 10_000, 65 << 10, 1 << 20, 3, 0}
+		for round := range 2 {
+			for i, n := range sizes {
+				require.NoError(h, p.a.Notify("bob", body(n, i+round)))
+			}
+			until(h, "notifications", func() bool { return len(p.b.take()) >= len(sizes) })
+			require.Len(h, p.b.got, len(sizes))
+			for i, n := range sizes {
+				require.True(h, p.b.got[i] == "ann:"+string(body(n, i+round)), "%d: %d bytes, got %d", i, n, len(p.b.got[i])-4)
+			}
+			p.b.got = nil
+		}
+		p.b.quiet()
+	})
+}
+
+func TestTransferNotifySizes(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(256 << 10)
+		for op := range 2 {
+			x := p.a.whole(op, p.mine, p.theirs)
+			for i, n := range []int{0, 1, 2048, 2049, 300 << 10} {
+				p.mine.fill(uint64(i))
+				x.post(string(body(n, i)))
+				until(h, "notification", func() bool { return x.check() != inProg && len(p.b.take()) == 1 })
+				require.True(h, p.b.got[0] == "ann:"+string(body(n, i)), "%d bytes", n)
+				p.b.got = nil
+				p.same()
+				require.Equal(h, done, x.wait())
+			}
+		}
+	})
+}
+
+// The order per sender is kept, whatever the mix of transfers' and own notifications that are behind each other.
+func TestNotifyOrder(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096)
+		x := p.a.whole(opWrite, p.mine, p.theirs)
+		var want []string
+		for i := range 200 {
+			text := fmt.Sprintf("%d%s", i, strings.Repeat("x", i*37%5000))
+			if i%10 == 0 {
+				x.run(text)
+			} else {
+				require.NoError(h, p.a.Notify("bob", []byte(text)))
+			}
+			want = append(want, "ann:"+text)
+		}
+		p.b.expect(want...)
+	})
+}
+
+func TestManyNotifications(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		const n = 20_000
+		p := h.pair(4096)
+		for i := range n {
+			require.NoError(h, p.a.Notify("bob", fmt.Appendf(nil, "%d", i)))
+			if i%1000 == 0 {
+				p.b.take()
+			}
+		}
+		until(h, "notifications", func() bool { return len(p.b.take()) >= n })
+		require.Len(h, p.b.got, n)
+		for i, s := range p.b.got {
+			require.Equal(h, fmt.Sprintf("ann:%d", i), s)
+		}
+	})
+}
+
+// The receiver needs nothing of the sender's, and the sender's transfer is told nothing by its application.
+func TestNotifyStranger(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		a, b := h.agent("ann"), h.agent("bob")
+		require.NoError(h, a.LoadConn("bob", b.Conn()))
+		require.NoError(h, a.Notify("bob", []byte("hello")))
+		b.expect("ann:hello")
+		require.Equal(h, status.ErrNotFound, status.Of(b.Notify("ann", nil)))
+	})
+}
+
+// A receiver that takes nothing: what was accepted waits, what was refused has a clear error, a transfer's notification
+// keeps the transfer in progress, and in the end everything accepted arrives once and in order.
+func TestBackPressure(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096, "notif_queue", "64KiB")
+		x := p.a.whole(opWrite, p.mine, p.theirs)
+		x.run("first")
+		text := bytes.Repeat([]byte("n"), 1000)
+		sent := 0
+		var err error
+		until(h, "Notify is never refused", func() bool {
+			if err = p.a.Notify("bob", append(text, fmt.Sprint(sent)...)); err == nil {
+				sent++
+			}
+			return err != nil && p.a.connected("bob").sess.Queued() > 63<<10
+		})
+		require.Equal(h, status.ErrBackend, status.Of(err))
+		for _, part := range []string{"bob", "notif_queue", "65536"} {
+			require.ErrorContains(h, err, part)
+		}
+		require.Greater(h, sent, 64, "both ends keep some")
+		require.Less(h, sent, 300)
+		x.post("last")
+		for range 200 {
+			require.Equal(h, inProg, x.check())
+		}
+		require.Equal(h, status.ErrRepostActive, func() status.Code { _, err := x.Post(); return status.Of(err) }())
+
+		want := []string{"ann:first"}
+		for i := range sent {
+			want = append(want, "ann:"+string(text)+fmt.Sprint(i))
+		}
+		p.b.expect(append(want, "ann:last")...)
+		require.Equal(h, done, x.wait())
+		require.NoError(h, p.a.Notify("bob", text), "room again")
+	})
+}
+
+// The limit holds for what waits for the connection, too; one notification is always taken, whatever its size.
+func TestBackPressureBeforeConnection(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a, b := h.agent("ann", "notif_queue", "64KiB"), h.agent("bob")
+	g := h.gate(b)
+	require.NoError(t, a.LoadConn("bob", g.blob))
+	var want []string
+	for {
+		text := body(1000, len(want))
+		err := a.Notify("bob", text)
+		if err != nil {
+			require.ErrorContains(t, err, "notif_queue")
+			break
+		}
+		want = append(want, "ann:"+string(text))
+		require.Less(t, len(want), 200)
+	}
+	require.Greater(t, len(want), 50)
+	g.open(true)
+	b.expect(want...)
+	require.NoError(t, a.Notify("bob", body(100<<10, 0)), "one is always taken")
+}
+
+func TestNotifyTooLong(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(4096)
+	long := make([]byte, maxNotif+1)
+	require.Equal(t, status.ErrInvalidParam, status.Of(p.a.Notify("bob", long)))
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	_, err := p.a.Engine.Post(x.handle, true, long)
+	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	x.run("short")
+	p.b.expect("ann:short")
+}

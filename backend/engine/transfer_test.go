@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+func TestWriteAndRead(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4 << 20)
+		for i, op := range []int{opWrite, opRead, opWrite} {
+			p.mine.fill(uint64(i))
+			p.theirs.fill(uint64(i + 10))
+			x := p.a.whole(op, p.mine, p.theirs)
+			x.run()
+			p.same()
+			x.release()
+		}
+		require.Zero(h, p.a.xfers.Len())
+	})
+}
+
+func TestScattered(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		const n, size = 3000, 1 << 20
+		p := h.pair(size)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var local, remote []Desc
+		want := make([]byte, size)
+		p.mine.fill(1)
+		for i, slot := range rnd.Perm(n) {
+			length := rnd.IntN(size/n + 1) // 0 too
+			from, to := i*(size/n), slot*(size/n)
+			local = append(local, p.mine.desc(from, length))
+			remote = append(remote, p.theirs.desc(to, length))
+			copy(want[to:to+length], p.mine.b[from:])
+		}
+		p.a.prep(opWrite, local, remote, "bob").run("all")
+		p.b.expect("ann:all")
+		require.True(h, string(want) == string(p.theirs.b))
+		clear(p.mine.b)
+		p.a.prep(opRead, local, remote, "bob").run()
+		for i := range local {
+			l, r := local[i], remote[i]
+			require.True(h, string(p.mine.b[l.Addr-p.mine.addr():][:l.Len]) == string(p.theirs.b[r.Addr-p.theirs.addr():][:r.Len]), i)
+		}
+	})
+}
+
+// Many descriptors that cannot be merged.
+func TestHugeCount(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		const n, each = 20_000, 64
+		p := h.pair(2 * n * each)
+		p.mine.fill(3)
+		local, remote := make([]Desc, n), make([]Desc, n)
+		for i := range local {
+			local[i], remote[i] = p.mine.desc(2*i*each, each), p.theirs.desc(2*(n-1-i)*each, each)
+		}
+		x := p.a.prep(opWrite, local, remote, "bob")
+		x.run("n")
+		p.b.expect("ann:n")
+		for i := range n {
+			require.True(h, string(p.mine.b[2*i*each:][:each]) == string(p.theirs.b[2*(n-1-i)*each:][:each]), i)
+		}
+	})
+}
+
+func TestEmpty(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096)
+		p.a.prep(opWrite, []Desc{p.mine.desc(0, 0), p.mine.desc(4096, 0)}, []Desc{p.theirs.desc(0, 0), p.theirs.desc(7, 0)}, "bob").run("none")
+		p.b.expect("ann:none")
+	})
+}
+
+// A request is posted again and again; each post is one notification, with that post's text and bytes.
+func TestRepost(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(64 << 10)
+		x := p.a.whole(opWrite, p.mine, p.theirs)
+		for i := range 300 {
+			p.mine.b[0], p.mine.b[len(p.mine.b)-1] = byte(i), byte(i>>1)
+			text := string(rune('a' + i%26))
+			x.run(text)
+			p.b.expect("ann:" + text)
+			require.Equal(h, [2]byte{byte(i), byte(i >> 1)}, [2]byte{p.theirs.b[0], p.theirs.b[len(p.theirs.b)-1]})
+		}
+		p.b.quiet()
+		require.EqualValues(h, 300, p.b.core.Counters()["notifs_received"])
+	})
+}
+
+func TestPostWhileInFlight(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(64 << 10)
+	p.a.connected("bob")
+	p.b.rail().Stall()
+	x := p.a.whole(opWrite, p.mine, p.theirs).post()
+	_, err := x.Post()
+	require.Equal(t, status.ErrRepostActive, status.Of(err))
+	p.b.rail().Release()
+	require.Equal(t, done, x.wait())
+	x.run()
+}
+
+// An agent that transfers to itself, by its own metadata.
+func TestLoopback(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		a := h.agent("ann")
+		from, to := a.memory(1<<20).fill(1), a.memory(1<<20)
+		x := a.whole(opWrite, from, to)
+		x.run("me")
+		a.expect("ann:me")
+		require.True(h, string(from.b) == string(to.b))
+		clear(from.b)
+		a.whole(opRead, from, to).run()
+		require.True(h, string(from.b) == string(to.b))
+		require.NoError(h, a.Notify("ann", []byte("self")))
+		a.expect("ann:self")
+	})
+}
+
+// Both directions at once, several requests in flight.
+func TestBothWays(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(1 << 20)
+		back := p.mine.seenBy(p.b)
+		own := &memory{owner: p.b, b: p.theirs.b}
+		own.register()
+		const n = 16
+		part := len(p.mine.b) / n
+		p.mine.fill(1)
+		p.theirs.fill(2)
+		var all []*request
+		for i := range n {
+			if i%2 == 0 {
+				all = append(all, p.a.prep(opWrite, []Desc{p.mine.desc(i*part, part)}, []Desc{p.theirs.desc(i*part, part)}, "bob").post("w"))
+			} else {
+				all = append(all, p.b.prep(opWrite, []Desc{own.desc(i*part, part)}, []Desc{back.desc(i*part, part)}, "ann").post("w"))
+			}
+		}
+		for _, x := range all {
+			require.Equal(h, done, x.wait())
+		}
+		p.same()
+		until(t, "notifications", func() bool { return len(p.a.take()) == n/2 && len(p.b.take()) == n/2 })
+	})
+}
+
+func TestEstimate(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(8<<20, "window_max", "256KiB")
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	_, _, err := x.a.Estimate(x.handle)
+	require.Equal(t, status.ErrNotSupported, status.Of(err))
+	p.a.rail().Script(fake.Script{Delay: 50})
+	until(t, "nothing measured", func() bool {
+		x.run()
+		d, _, err := x.a.Estimate(x.handle)
+		return err == nil && d > 0
+	})
+}

@@ -1,0 +1,33 @@
+// Go's runtime takes SIGPIPE and SIGURG over when the archive is loaded. The host gets both back where that is safe.
+//
+// SIGURG only preempts goroutines, which then run to their next call, and is ignored by default. SIGPIPE stays with Go
+// unless the host ignored it: Go's handler keeps a broken control connection from ending a host with the default action.
+#include "host_signals.h"
+
+#include <atomic>
+#include <csignal>
+
+namespace {
+
+struct sigaction pipe_before, urg_before;
+
+// Runs before the archive's own constructor, which has no priority.
+__attribute__((constructor(101))) void remember() {
+    sigaction(SIGPIPE, nullptr, &pipe_before);
+    sigaction(SIGURG, nullptr, &urg_before);
+}
+
+} // namespace
+
+namespace gorail {
+
+void restore_host_signals() {
+    static std::atomic_flag done = ATOMIC_FLAG_INIT;
+    if (done.test_and_set())
+        return;
+    sigaction(SIGURG, &urg_before, nullptr);
+    if (!(pipe_before.sa_flags & SA_SIGINFO) && pipe_before.sa_handler == SIG_IGN)
+        sigaction(SIGPIPE, &pipe_before, nullptr);
+}
+
+} // namespace gorail
