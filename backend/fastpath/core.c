@@ -11,14 +11,14 @@
 #include <unistd.h>
 
 static _Atomic int in_child;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void after_fork(void)
 {
     atomic_store(&in_child, 1);
 }
 
-static void fork_setup(void)
+/* With the library, not with the first engine: Go's runtime is there from then on, and a child has none of its threads. */
+__attribute__((constructor)) static void fork_setup(void)
 {
     pthread_atfork(NULL, NULL, after_fork);
 }
@@ -37,7 +37,6 @@ uint64_t gr_now_ns(void)
 
 gr_core *gr_core_new(const gr_core_cfg *cfg)
 {
-    pthread_once(&fork_once, fork_setup);
     gr_core *core = calloc(1, sizeof *core);
     if (!core)
         return NULL;
