@@ -217,7 +217,7 @@ func (l *logLines) Handle(ctx context.Context, r slog.Record) error {
 func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	const most = 6000
+	const most = 4000
 	return string(l.buf.Bytes()[max(0, l.buf.Len()-most):])
 }
 

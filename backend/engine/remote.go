@@ -2,8 +2,10 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 
@@ -259,7 +261,11 @@ func (r *remote) lose(err error) {
 	}
 	r.state = lost
 	r.err = err
-	r.e.log.Warn("peer lost", "peer", r.name, "err", err)
+	level := slog.LevelWarn
+	if errors.Is(err, peer.ErrPeerClosed) {
+		level = slog.LevelInfo // it said goodbye
+	}
+	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "err", err)
 	r.down(int32(status.ErrRemoteDisconnect))
 }
 

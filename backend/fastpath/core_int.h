@@ -21,6 +21,7 @@ enum {
     OVERHEAD = 64,     /* what a queued notification counts beside its body */
     COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
     QUANTUM = 256 << 10, /* bytes a part posts before the next part's turn */
+    WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
     POLL_BATCH = 32,
     REGION_CHUNK = 1024,
     REGION_CHUNKS = 8192,
@@ -37,7 +38,7 @@ struct cmd { /* work for whoever holds the rail next */
     void (*run)(rail_st *rail, cmd *self);
 };
 
-enum { CTX_RMA, CTX_SEND, CTX_RECV };
+enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* in the grave: its completion, should there be one, means nothing */ };
 
 typedef struct ctx { /* one posted operation */
     gr_ctx base;

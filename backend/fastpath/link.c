@@ -149,7 +149,7 @@ void link_pump(gr_link *link, uint64_t budget)
             continue;
         }
         while (p->posted < p->count && turn < QUANTUM && (rc = post_one(link, p, &bytes)) == 0)
-            turn += bytes;
+            turn += bytes < WR_COST ? WR_COST : bytes;
         budget -= turn < budget ? turn : budget;
         if (rc == 2) {
             part_drop(p);
@@ -299,6 +299,7 @@ void gr_link_reap(gr_link *link)
         link->posted = c->next;
         if (c->next)
             c->next->prev = NULL;
+        c->kind = CTX_DEAD;
         c->next = rail->grave;
         rail->grave = c;
     }

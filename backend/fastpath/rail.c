@@ -68,6 +68,8 @@ void rail_unstarve(rail_st *rail)
 static void complete(const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
+    if (c->kind == CTX_DEAD)
+        return;
     gr_link *link = c->link;
     rail_st *rail = link->rail;
     int err = comp->err;

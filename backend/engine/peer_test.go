@@ -1,0 +1,227 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// What is posted before the connection is up waits, and is done without another call.
+func TestPostBeforeConnection(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		a, b := h.agent("ann"), h.agent("bob")
+		g := h.gate(b)
+		require.NoError(h, a.LoadConn("bob", g.blob))
+		require.NoError(h, a.Connect("bob"))
+		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
+		x, y := a.whole(opWrite, p.mine, p.theirs).post("x"), a.whole(opRead, p.mine, p.theirs).post("y")
+		require.NoError(h, a.Notify("bob", []byte("n")))
+		for range 100 {
+			require.Equal(h, inProg, x.check())
+		}
+		_, err := y.Post()
+		require.Equal(h, status.ErrRepostActive, status.Of(err))
+		g.open(true)
+		until(h, "notifications", func() bool { return len(b.take()) == 3 })
+		require.ElementsMatch(h, []string{"ann:x", "ann:y", "ann:n"}, b.got)
+		require.Equal(h, done, x.wait())
+		require.Equal(h, done, y.wait())
+		p.same()
+	})
+}
+
+func TestReleaseBeforeConnection(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a, b := h.agent("ann"), h.agent("bob")
+	g := h.gate(b)
+	require.NoError(t, a.LoadConn("bob", g.blob))
+	p := &pair{a, b, a.memory(4096).fill(1), b.memory(4096).seenBy(a)}
+	x, y := a.whole(opWrite, p.mine, p.theirs).post("x"), a.whole(opWrite, p.mine, p.theirs).post("y")
+	x.release()
+	require.Equal(t, 1, a.xfers.Len())
+	g.open(true)
+	require.Equal(t, done, y.wait())
+	b.expect("ann:y")
+}
+
+// A peer that cannot be reached: posts and notifications fail after connect_timeout, with the reason.
+func TestUnreachable(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a, b := h.agent("ann", "connect_timeout", "300ms"), h.agent("bob")
+	g := h.gate(b)
+	require.NoError(t, a.LoadConn("bob", g.blob))
+	mine, theirs := a.memory(4096), b.memory(4096).seenBy(a)
+	x := a.whole(opWrite, mine, theirs).post()
+	x.fails(status.ErrRemoteDisconnect)
+	_, err := x.Post()
+	require.Equal(t, status.ErrRemoteDisconnect, status.Of(err))
+	require.ErrorContains(t, err, `"bob"`)
+	require.Equal(t, status.ErrRemoteDisconnect, status.Of(a.Notify("bob", nil)))
+	require.Zero(t, a.node.Stats().Out)
+}
+
+// The peer goes: idle, with a transfer in flight, with one that waits for its notification to be taken.
+func TestPeerCloses(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(8<<20, "notif_queue", "64KiB")
+		x, y, idle := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+		idle.run()
+		for p.a.Notify("bob", make([]byte, 10_000)) == nil {
+		}
+		if p.b.prov != nil {
+			p.b.rail().Stall()
+		}
+		x.post("never taken")
+		y.post()
+		require.NoError(h, p.b.Close())
+		x.fails(status.ErrRemoteDisconnect)
+		if s := y.wait(); s != done {
+			y.fails(status.ErrRemoteDisconnect)
+		}
+		require.Equal(h, done, idle.check(), "what has ended has ended")
+		_, err := idle.Post()
+		require.Equal(h, status.ErrRemoteDisconnect, status.Of(err))
+		require.Equal(h, status.ErrRemoteDisconnect, status.Of(p.a.Notify("bob", nil)))
+		x.release()
+		y.release()
+		idle.release()
+		require.Zero(h, p.a.xfers.Len())
+		require.NoError(h, p.a.Disconnect("bob"))
+		require.Equal(h, status.ErrNotFound, status.Of(p.a.Notify("bob", nil)))
+	})
+}
+
+// The connection breaks without a goodbye, as when the peer is killed; its engine here takes it for the same of us, and
+// loading the same metadata again makes a new session.
+func TestPeerKilledAndLoadedAgain(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		a, b := h.agent("ann"), h.agent("bob")
+		g := h.gate(b)
+		g.open(true)
+		require.NoError(h, a.LoadConn("bob", g.blob))
+		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
+		x := a.whole(opWrite, p.mine, p.theirs)
+		x.run()
+		g.cut()
+		until(h, "the loss is not noticed", func() bool {
+			_, err := x.Post()
+			if err == nil {
+				x.wait()
+			}
+			return status.Of(err) == status.ErrRemoteDisconnect
+		})
+		until(h, "b has noticed", func() bool { return b.node.Stats().In == 0 })
+		require.NoError(h, a.LoadConn("bob", g.blob))
+		p.theirs = (&memory{owner: b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(a)
+		p.mine.fill(2)
+		a.whole(opWrite, p.mine, p.theirs).run("again")
+		b.expect("ann:again")
+		p.same()
+		require.Equal(h, status.ErrNotFound, func() status.Code { _, err := x.Post(); return status.Of(err) }(), "of the old session")
+		x.release()
+	})
+}
+
+// The same blob again changes nothing, not even under way.
+func TestReload(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(1 << 20)
+		x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+		for range 20 {
+			x.post("n")
+			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
+			require.Equal(h, p.theirs.md.region, p.theirs.seenBy(p.a).md.region)
+			require.Equal(h, done, x.wait())
+			p.b.expect("ann:n")
+		}
+		p.same()
+		require.EqualValues(h, 1, p.a.node.Stats().Dialed)
+	})
+}
+
+// A peer that was started anew under the same name.
+func TestRestart(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(1 << 20)
+		old := p.a.whole(opWrite, p.mine, p.theirs)
+		old.run()
+		for i := range 3 {
+			if i != 1 { // once it is loaded before the old one is known to be gone
+				require.NoError(h, p.b.Close())
+			}
+			b := h.agent("bob")
+			require.NoError(h, p.a.LoadConn("bob", b.Conn()))
+			_, err := p.a.LoadRemote("bob", p.theirs.addr(), uint64(len(p.theirs.b)), 0, 0, p.theirs.blob)
+			require.Equal(h, status.ErrMismatch, status.Of(err), "metadata of the engine before")
+			q := &pair{p.a, b, p.mine.fill(uint64(i)), b.memory(1 << 20).seenBy(p.a)}
+			p.a.whole(opWrite, q.mine, q.theirs).run("new")
+			b.expect("ann:new")
+			q.same()
+			_, err = old.Post()
+			require.Equal(h, status.ErrNotFound, status.Of(err))
+			p = q
+		}
+	})
+}
+
+// Disconnect ends what is in flight and what waits, and forgets; loading again works.
+func TestDisconnect(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(8 << 20)
+		for i := range 5 {
+			var all []*request
+			for range 4 {
+				all = append(all, p.a.whole(opWrite, p.mine, p.theirs).post("n"))
+			}
+			require.NoError(h, p.a.Disconnect("bob"))
+			for _, x := range all {
+				if s := x.wait(); s != done {
+					x.fails(status.ErrBackend)
+				}
+				_, err := x.Post()
+				require.Equal(h, status.ErrNotFound, status.Of(err))
+				x.release()
+			}
+			require.Equal(h, status.ErrNotFound, status.Of(p.a.Disconnect("bob")))
+			require.Equal(h, status.ErrNotFound, status.Of(p.a.Connect("bob")))
+			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
+			p.theirs = p.theirs.seenBy(p.a)
+			x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs)
+			x.run()
+			x.release()
+			p.same()
+		}
+		require.Zero(h, p.a.xfers.Len())
+		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+	})
+}
+
+func TestManyPeers(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	const n = 100
+	hub := h.agent("hub")
+	mine := hub.memory(64 << 10)
+	var all []*request
+	for i := range n {
+		a := h.agent(fmt.Sprintf("p%d", i))
+		meet(hub, a)
+		own := a.memory(4096).fill(uint64(i))
+		back := mine.seenBy(a)
+		off := i * 512
+		all = append(all, a.prep(opWrite, []Desc{own.desc(0, 512)}, []Desc{back.desc(off, 512)}, "hub").post(fmt.Sprint(i)))
+		all = append(all, hub.prep(opRead, []Desc{mine.desc(off, 512)}, []Desc{own.seenBy(hub).desc(0, 512)}, a.name).post("r"))
+	}
+	for _, x := range all {
+		require.Equal(t, done, x.wait())
+	}
+	until(t, "notifications", func() bool { return len(hub.take()) == n })
+	want := make([]string, n)
+	for i := range want {
+		want[i] = fmt.Sprintf("p%d:%d", i, i)
+	}
+	require.ElementsMatch(t, want, hub.got)
+}

@@ -1,0 +1,235 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// released says that everything of the agents' released transfers has been freed.
+func (a *agent) released() {
+	a.t.Helper()
+	until(a.t, "zombies", func() bool { a.take(); return a.xfers.Len() == 0 && a.xfers.ActiveLen() == 0 })
+}
+
+// A request released in flight: the call returns soon, what is posted drains behind it, and the peer is none the worse.
+func TestReleaseInFlight(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(8<<20, "release_wait", "2ms")
+		if p.a.prov != nil {
+			p.a.rail().Script(fake.Script{Delay: 3})
+		}
+		for i := range 30 {
+			x := p.a.whole(i%2, p.mine, p.theirs)
+			x.post("n")
+			for range i * 3 {
+				x.check()
+			}
+			x.release()
+			require.NotEqual(h, inProg, x.check(), "the handle is stale, or it has ended")
+		}
+		p.a.released()
+		p.b.take()
+		p.b.got = nil
+		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+		p.same()
+	})
+}
+
+// A peer that is stopped: release waits release_wait and no longer; the zombie ends when the peer goes on.
+func TestReleaseStalled(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(1<<20, "release_wait", "20ms", "cancel_timeout", "10m")
+		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm.run()
+		p.b.rail().Stall()
+		x, y := p.a.whole(opWrite, p.mine, p.theirs).post("x"), p.a.whole(opRead, p.mine, p.theirs).post("y")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		start := time.Now()
+		x.release()
+		y.release()
+		require.Less(h, time.Since(start), time.Second)
+		require.Equal(h, 2, p.a.xfers.Len(), "what was not posted is dropped; the rest is a zombie")
+		p.b.rail().Release()
+		until(h, "zombies", func() bool { return p.a.xfers.Len() == 1 })
+		warm.run("z")
+		p.b.expect("ann:z")
+	})
+}
+
+// A peer whose fabric hangs but whose control channel works: after cancel_timeout it is fenced, and the link goes on.
+func TestZombieFenced(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(1<<20, "release_wait", "0", "cancel_timeout", "50ms")
+		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm.run("w")
+		p.b.expect("ann:w")
+		p.b.rail().Stall()
+		x := p.a.whole(opWrite, p.mine, p.theirs).post("x")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		x.release()
+		until(h, "the zombie", func() bool { return p.a.xfers.Len() == 1 })
+		p.b.rail().Release()
+		require.True(h, h.log.has("fencing a link", "bob", "cancel_timeout"))
+		p.mine.fill(5)
+		warm.run("again")
+		p.b.expect("ann:again")
+		p.same()
+	})
+}
+
+// The target deregisters in mid-transfer: the transfer ends in an error, the call returns, and from then on nothing
+// changes the memory. It is refused until the range is registered again, and then works with the same metadata.
+func TestDeregisterAtTarget(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(8 << 20)
+		own := &memory{owner: p.b, b: p.theirs.b, md: &metaObject{}}
+		for i := range 8 {
+			own.register() // twice from the second round on
+			x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs).post("n")
+			for range 1 + i*4 {
+				x.check()
+			}
+			for p.b.Deregister(own.md.region) == nil {
+			}
+			after := string(p.theirs.b)
+			s := x.wait()
+			require.True(h, after == string(p.theirs.b), "the memory has changed behind deregistration")
+			if s != done {
+				x.fails(status.ErrBackend)
+				require.True(h, h.log.has("deregistered"))
+			}
+			x.post().fails(status.ErrBackend)
+			own.register()
+			p.mine.fill(uint64(100 + i))
+			x.run()
+			p.same()
+			x.release()
+			for p.b.Deregister(own.md.region) == nil {
+			}
+		}
+		require.Zero(h, p.a.xfers.Len())
+	})
+}
+
+// The same with the transfer hanging: the initiator's answer must wait for the drain, so the target's call is bounded by
+// cancel_timeout and then closes the initiator's endpoint.
+func TestDeregisterAtTargetStalled(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(1<<20, "cancel_timeout", "100ms")
+		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm.run()
+		p.b.rail().Stall()
+		x := p.a.whole(opWrite, p.mine.fill(3), p.theirs).post("x")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		start := time.Now()
+		require.NoError(h, p.b.Deregister(ownID(p)))
+		require.Less(h, time.Since(start), 2*time.Second)
+		before := string(p.theirs.b)
+		p.b.rail().Release()
+		require.Negative(h, x.wait())
+		require.True(h, before == string(p.theirs.b), "nothing lands late")
+	})
+}
+
+// ownID is the target's own number of the buffer in p.theirs.
+func ownID(p *pair) uint64 {
+	for rng, r := range p.b.local {
+		if rng.Addr == p.theirs.addr() {
+			return r.id
+		}
+	}
+	return 0
+}
+
+// The initiator deregisters: its own transfers over that memory end, others go on.
+func TestDeregisterAtInitiator(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(8 << 20)
+		for i := range 6 {
+			m, keep := p.a.memory(8<<20), p.a.whole(opRead, p.mine, p.theirs)
+			x := p.a.whole(opRead, m, p.theirs).post("n")
+			keep.post()
+			for range i * 4 {
+				x.check()
+			}
+			require.NoError(h, p.a.Deregister(m.md.region))
+			after := string(m.b)
+			s := x.wait()
+			require.True(h, after == string(m.b), "the memory has changed behind deregistration")
+			if s != done {
+				x.fails(status.ErrBackend)
+			}
+			require.Equal(h, done, keep.wait())
+			require.Equal(h, status.ErrNotFound, status.Of(p.a.Deregister(m.md.region)))
+			x.post().fails(status.ErrBackend)
+			x.release()
+			_, _, err := p.a.Prep(opRead, []Desc{m.desc(0, 8)}, []Desc{p.theirs.desc(0, 8)}, "bob")
+			require.Equal(h, status.ErrNotFound, status.Of(err))
+			keep.release()
+		}
+		require.Zero(h, p.a.xfers.Len())
+		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+		p.same()
+	})
+}
+
+// With a peer that hangs, the initiator's deregistration closes its endpoint after cancel_timeout: the memory is its own.
+func TestDeregisterAtInitiatorStalled(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(1<<20, "cancel_timeout", "50ms")
+		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm.run()
+		m := p.a.memory(1 << 20)
+		p.b.rail().Stall()
+		x := p.a.whole(opRead, m, p.theirs.fill(1)).post("x")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		start := time.Now()
+		require.NoError(h, p.a.Deregister(m.md.region))
+		require.Less(h, time.Since(start), 2*time.Second)
+		before := string(m.b)
+		p.b.rail().Release()
+		x.fails(status.ErrBackend)
+		warm.run("w")
+		p.b.expect("ann:w")
+		require.True(h, before == string(m.b))
+	})
+}
+
+// A transfer without progress ends after xfer_timeout with an error that names peer, rail and bytes left.
+func TestDeadline(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(1<<20, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
+		p.a.connected("bob")
+		p.b.rail().Stall()
+		x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post("x")
+		x.fails(status.ErrBackend)
+		require.True(h, h.log.has("transfer timed out", "150ms", "xfer_timeout", "bob", "fake/fake0", "1048576 of 1048576 bytes left"), h.log)
+		p.b.rail().Release()
+		x.run("y")
+		p.b.expect("ann:y")
+		p.same()
+	})
+}
+
+// A transfer that crawls, but moves, has no deadline.
+func TestNoDeadlineWhileMoving(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(1<<20, "xfer_timeout", "200ms", "window_max", "64KiB", "window_min", "64KiB")
+	p.a.connected("bob")
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post()
+	start := time.Now()
+	for time.Since(start) < 600*time.Millisecond { // stop and go
+		p.b.rail().Stall()
+		time.Sleep(100 * time.Millisecond)
+		p.b.rail().Release()
+		before := p.a.core.Counters()["completions"]
+		until(t, "no progress", func() bool { return x.check() != inProg || p.a.core.Counters()["completions"] > before })
+	}
+	require.Equal(t, done, x.wait())
+	p.same()
+}
