@@ -9,10 +9,13 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +53,9 @@ type Engine struct {
 	blob  wire.ConnBlob
 	conn  []byte
 
+	life sync.RWMutex // held for reading by whatever the control channel calls; shutdown waits for it
+	dead bool         // guarded by life: the core is going
+
 	regions regionTable
 	xfers   *xfer.Table[*transfer]
 	ids     atomic.Uint64 // links, sessions, requests
@@ -63,7 +69,6 @@ type Engine struct {
 	remotes map[string]*remote   // by agent name
 	targets map[*peer.In]*target // sessions in which we are the target
 	byID    map[uint64]*target   // the same by session id
-	orphans map[*remote]struct{} // disconnected or replaced, with transfers still draining
 
 	linksMu sync.Mutex
 	links   map[uint64]*link
@@ -121,7 +126,7 @@ func (k ownKey) Close() error {
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, orphans: map[*remote]struct{}{}, links: map[uint64]*link{}}
+		byID: map[uint64]*target{}, links: map[uint64]*link{}}
 	if err := e.start(cfg.Provider); err != nil {
 		e.shutdown()
 		return nil, err
@@ -243,23 +248,22 @@ func (e *Engine) shutdown() {
 	if e.sweeper != nil {
 		e.sweeper.stop()
 	}
+	e.flush()
 	if e.node != nil {
 		e.node.Close()
 	}
 	e.mu.Lock()
-	remotes, targets := e.remotes, e.targets
-	orphans := e.orphans
-	e.remotes, e.targets, e.orphans = map[string]*remote{}, map[*peer.In]*target{}, map[*remote]struct{}{}
+	remotes := e.remotes
+	targets := slices.Collect(maps.Values(e.targets))
+	e.remotes = map[string]*remote{}
 	e.mu.Unlock()
 	for _, r := range remotes {
-		r.close("engine closed")
-	}
-	for r := range orphans {
 		r.close("engine closed")
 	}
 	for _, t := range targets {
 		t.close()
 	}
+	quiet := e.settleDown()
 	if e.ev != nil {
 		e.ev.Close()
 	}
@@ -268,6 +272,10 @@ func (e *Engine) shutdown() {
 	}
 	e.core.Stop()
 	e.writeStats()
+	if !quiet {
+		e.log.Error("a call from the control channel did not return: what it may use is left behind")
+		return
+	}
 	e.core.DropRails()
 	for _, r := range e.local {
 		for i, ref := range r.mrs {
@@ -283,6 +291,45 @@ func (e *Engine) shutdown() {
 	}
 	e.core.Free()
 	e.core = nil
+}
+
+// flush gives accepted notifications, of the application's last words before it destroys the engine, a moment to leave.
+func (e *Engine) flush() {
+	const most = 200 * time.Millisecond
+	e.mu.RLock()
+	remotes := slices.Collect(maps.Values(e.remotes))
+	e.mu.RUnlock()
+	for deadline := timeNow().Add(most); timeNow().Before(deadline); time.Sleep(100 * time.Microsecond) {
+		if !slices.ContainsFunc(remotes, (*remote).hasNotifs) {
+			return
+		}
+	}
+}
+
+// enter notes that a call from the control channel is going on; false: the engine is gone.
+func (e *Engine) enter() bool {
+	e.life.RLock()
+	if e.dead {
+		e.life.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (e *Engine) leave() { e.life.RUnlock() }
+
+var errClosing = errors.New("the engine is closing")
+
+// settleDown waits, bounded, until no call from the control channel is going on, and lets none begin.
+func (e *Engine) settleDown() bool {
+	for deadline := timeNow().Add(2 * time.Second); timeNow().Before(deadline); time.Sleep(100 * time.Microsecond) {
+		if e.life.TryLock() {
+			e.dead = true
+			e.life.Unlock()
+			return true
+		}
+	}
+	return false
 }
 
 func (e *Engine) String() string { return fmt.Sprintf("engine of agent %q", e.name) }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"gorail/backend/fastpath"
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -30,10 +32,10 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 		}
 		if l.remote != nil {
 			e.log.Info("link error", "peer", l.remote.name, "rail", l.rail.name(), "errno", ev.Code)
-			l.remote.fence("completion error")
+			l.remote.failed(l)
 		} else {
-			// The initiator sees it too and asks for a fence, or its control connection ends.
-			e.log.Debug("link error at the target", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code)
+			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code, "session", "target")
+			go l.target.failed(l) // not here: Fence holds mu while it waits for this goroutine
 		}
 	case fastpath.EvMessage:
 		e.mu.RLock()
@@ -43,6 +45,51 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 			t.message(ev)
 		}
 	}
+}
+
+// failed fences a link that reported an error: at once, or, when nothing has gone through since the last time, after a
+// pause that doubles. Without it a link that is away for good, and notifications that wait for it, would keep a core busy.
+func (r *remote) failed(l *link) {
+	const first, most = time.Millisecond, 500 * time.Millisecond
+	r.mu.Lock()
+	if r.state != ready || !l.up {
+		r.mu.Unlock()
+		return
+	}
+	s := l.l.Stats()
+	if good := s.Completions - s.Errors; good > l.good || l.epoch == 0 {
+		l.good, l.pause = good, 0
+	} else {
+		l.pause = min(max(2*l.pause, first), most)
+	}
+	pause := l.pause
+	r.mu.Unlock()
+	if pause == 0 {
+		r.fence("completion error")
+		return
+	}
+	time.AfterFunc(pause, func() { r.fence("completion error") })
+}
+
+// failed asks the initiator for a fence, unless it has come already.
+func (t *target) failed(l *link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.gone && l.up && !l.l.Stats().Up {
+		t.in.WantFence(uint8(l.rail.index), l.epoch)
+	}
+}
+
+// wants says whether a fence that the target asks for is still due.
+func (r *remote) wants(f wire.Fenced) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, l := range r.links {
+		if l.peer == int(f.Rail) && l.epoch == f.Epoch && !l.fencing {
+			return true
+		}
+	}
+	return false
 }
 
 // fence gives up our endpoint and asks the peer to end our access through its own and to open another; with the answer
@@ -71,7 +118,7 @@ func (r *remote) fence(why string) {
 }
 
 func (r *remote) giveUp(err error) {
-	r.lose(err)
+	r.lose(err, status.ErrBackend)
 	r.mu.RLock()
 	out := r.out
 	r.mu.RUnlock()
@@ -81,6 +128,16 @@ func (r *remote) giveUp(err error) {
 // Fenced: the target has closed its endpoint; nothing of ours from before can land any more.
 func (h initiatorHandler) Fenced(f wire.Fenced) {
 	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	if f.ID == 0 {
+		if r.wants(f) {
+			r.fence("the peer's endpoint has failed")
+		}
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != ready {

@@ -46,16 +46,19 @@ func (h *harness) gate(a *agent) *gate {
 			g.wg.Go(func() { g.serve(c) })
 		}
 	})
-	h.Cleanup(func() {
-		g.mu.Lock()
-		g.over = true
-		g.cond.Broadcast()
-		g.mu.Unlock()
-		g.ln.Close()
-		g.cut()
-		g.wg.Wait()
-	})
+	h.Cleanup(g.end)
 	return g
+}
+
+// end takes the gate away. Safe to call again.
+func (g *gate) end() {
+	g.mu.Lock()
+	g.over = true
+	g.cond.Broadcast()
+	g.mu.Unlock()
+	g.ln.Close()
+	g.cut()
+	g.wg.Wait()
 }
 
 func (g *gate) serve(near net.Conn) {

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait; nothing here needs a hundredth of it.
-const patience = 20 * time.Second
+const patience = 10 * time.Second
 
 // until polls ok till it is true.
 func until(t testing.TB, what string, ok func() bool) {

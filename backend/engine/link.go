@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"gorail/backend/fastpath"
 	"gorail/backend/provider"
 )
@@ -15,6 +17,8 @@ type link struct {
 	up      bool   // l is there
 	epoch   uint32 // grows with every endpoint
 	fencing bool   // a FENCE is under way
+	good    uint64 // completions without error at the last failure
+	pause   time.Duration
 	remote  *remote
 	target  *target
 }
@@ -34,11 +38,15 @@ func (e *Engine) connect(l *link, s fastpath.Session, addr []byte, role fastpath
 	if err := l.ep.Connect(addr); err != nil {
 		return err
 	}
-	fl, err := s.NewLink(l.rail.index, l.peer, l.ep.Core(), l.id, role)
-	if err != nil {
-		return err
+	slot := l.peer
+	if role == fastpath.Target {
+		slot = 0 // a target uses no keys of the peer's
 	}
-	l.l, l.up = fl, true
+	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, role)
+	l.l, l.up = fl, fl.Exists()
+	if err != nil {
+		return err // drop closes the endpoint, then the link
+	}
 	e.linksMu.Lock()
 	e.links[l.id] = l
 	e.linksMu.Unlock()

@@ -36,7 +36,7 @@ func (e *Engine) Notify(name string, msg []byte) error {
 	case ready:
 		return r.send(msg)
 	case lost:
-		return status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: %w", name, r.err)
+		return status.Errorf(r.code, "peer %q is gone: %w", name, r.err)
 	case closed:
 		return status.Errorf(status.ErrNotFound, "peer %q: %w", name, r.err)
 	}
@@ -63,6 +63,13 @@ func (r *remote) send(msg []byte) error {
 		return status.Errorf(status.ErrBackend, "notify peer %q: %w", r.name, err)
 	}
 	return nil
+}
+
+// hasNotifs says whether some accepted notification has not reached the peer.
+func (r *remote) hasNotifs() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return (r.state == ready && r.hasSess && r.sess.Queued() > 0) || (r.state == connecting && len(r.notifs) > 0)
 }
 
 // flushNotifs sends what was accepted before the link was up. Under mu.

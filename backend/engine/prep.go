@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"unsafe"
 
 	"gorail/backend/fastpath"
@@ -174,6 +175,7 @@ func (v *resolver) loopback() error {
 // plan checks, pins and lays out the transfer, and enters it.
 func (v *resolver) plan(t *transfer) error {
 	e := v.e
+	var pinned []*region
 	e.regions.mu.RLock()
 	err := func() error {
 		for i := range v.local {
@@ -181,21 +183,24 @@ func (v *resolver) plan(t *transfer) error {
 				return err
 			}
 		}
-		for _, g := range v.locals.list {
-			g.pins.Add(1)
-		}
-		for _, g := range v.remotes.list {
-			g.pins.Add(1)
+		for _, g := range append(slices.Clone(v.locals.list), v.remotes.list...) {
+			if !g.pin() {
+				return status.Errorf(status.ErrNotFound, "prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
+			}
+			pinned = append(pinned, g)
 		}
 		return nil
 	}()
 	e.regions.mu.RUnlock()
 	if err != nil {
+		for _, g := range pinned {
+			e.regions.unpin(g)
+		}
 		return err
 	}
 	t.locals, t.remotes = v.locals.list, v.remotes.list
 	if err := v.layout(t); err != nil {
-		for _, g := range append(v.locals.list, v.remotes.list...) {
+		for _, g := range pinned {
 			e.regions.unpin(g)
 		}
 		return err

@@ -100,6 +100,19 @@ func (t *regionTable) at(id uint64) *region {
 	return nil
 }
 
+// pin adds a use; false: the last one has ended, the region is going away.
+func (r *region) pin() bool {
+	for {
+		n := r.pins.Load()
+		if n == 0 {
+			return false
+		}
+		if r.pins.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
 // unpin ends one use; the index is free again after the last.
 func (t *regionTable) unpin(r *region) {
 	if r.pins.Add(-1) != 0 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -40,7 +41,8 @@ type remote struct {
 
 	mu       sync.RWMutex
 	state    remoteState
-	err      error // why it is lost
+	err      error       // why it is lost
+	code     status.Code // what posts to a lost peer get
 	out      *peer.Out
 	sess     fastpath.Session
 	hasSess  bool
@@ -53,6 +55,7 @@ type remote struct {
 	byTarget map[uint64]*region
 	requests map[uint64][]*region
 	revokes  []*revocation
+	early    map[uint64]bool // regions revoked while their keys were asked for
 }
 
 // LoadConn takes a peer's connection blob and begins to connect; the same blob again changes nothing, a different one
@@ -65,17 +68,18 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 	if err != nil {
 		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
 	}
-	e.mu.Lock()
+	e.mu.RLock()
 	old := e.remotes[name]
+	e.mu.RUnlock()
 	if old != nil && bytes.Equal(old.raw, raw) && old.alive() {
-		e.mu.Unlock()
 		return nil
 	}
 	r, err := e.newRemote(name, bytes.Clone(raw), blob)
 	if err != nil {
-		e.mu.Unlock()
 		return err
 	}
+	e.mu.Lock()
+	old = e.remotes[name]
 	e.remotes[name] = r
 	e.mu.Unlock()
 	if old != nil {
@@ -108,7 +112,10 @@ func (r *remote) pairs() []rail.Pair {
 	own := r.e.blob
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.e.devices()
-	all := rail.Match(devices, r.blob.Rails, same)
+	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
+		return int(o.Index) >= r.e.opt.MaxRails // no slot for its keys
+	})
+	all := rail.Match(devices, usable, same)
 	return all[:min(1, len(all))]
 }
 
@@ -172,6 +179,10 @@ type initiatorHandler struct{ r *remote }
 // Offers opens our endpoints for the session.
 func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 	r := h.r
+	if !r.e.enter() {
+		return nil, errClosing
+	}
+	defer r.e.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != connecting {
@@ -181,7 +192,7 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 	for _, p := range r.pairs() {
 		l, err := r.e.openLink(p.Own, p.Peer)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errOurs, err)
 		}
 		l.remote = r
 		r.links = append(r.links, l)
@@ -193,6 +204,10 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 // Ready brings the links up and starts what has been waiting.
 func (h initiatorHandler) Ready(w wire.Welcome) {
 	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
 	r.mu.Lock()
 	if r.state != connecting {
 		r.mu.Unlock()
@@ -209,7 +224,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 	out := r.out
 	r.mu.Unlock()
 	if err != nil {
-		r.lose(fmt.Errorf("bring the link up: %w", err))
+		r.lose(fmt.Errorf("bring the link up: %w", err), status.ErrBackend)
 		if out != nil {
 			out.Close("cannot bring the link up")
 		}
@@ -251,9 +266,22 @@ func (r *remote) path() []string {
 }
 
 // Lost is the control channel's verdict: the peer is gone.
-func (h initiatorHandler) Lost(err error) { h.r.lose(err) }
+func (h initiatorHandler) Lost(err error) {
+	if !h.r.e.enter() {
+		return
+	}
+	defer h.r.e.leave()
+	code := status.ErrRemoteDisconnect
+	if errors.Is(err, errOurs) {
+		code = status.ErrBackend // the peer is well: not its fault
+	}
+	h.r.lose(err, code)
+}
 
-func (r *remote) lose(err error) {
+// errOurs marks a failure of this side's, which must not make the agent forget the peer.
+var errOurs = errors.New("local failure")
+
+func (r *remote) lose(err error, code status.Code) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == closed || r.state == lost {
@@ -261,12 +289,13 @@ func (r *remote) lose(err error) {
 	}
 	r.state = lost
 	r.err = err
+	r.code = code
 	level := slog.LevelWarn
 	if errors.Is(err, peer.ErrPeerClosed) {
 		level = slog.LevelInfo // it said goodbye
 	}
 	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "err", err)
-	r.down(int32(status.ErrRemoteDisconnect))
+	r.down(int32(code))
 }
 
 // close ends the session on purpose.

@@ -87,12 +87,13 @@ func (r *remote) retire(g *region) {
 	r.e.regions.unpin(g)
 }
 
-// requestKeys asks for all keys that are missing. Under mu.
+// requestKeys asks for all keys that are missing, but for those that the peer said it does not have: a post asks for them
+// again. Under mu.
 func (r *remote) requestKeys() {
 	var list []*region
 	var ranges []wire.Range
 	for rng, g := range r.regions {
-		if !g.keyed && !g.asked {
+		if !g.keyed && !g.asked && !g.unknown {
 			g.asked = true
 			list = append(list, g)
 			ranges = append(ranges, rng)
@@ -109,6 +110,10 @@ func (r *remote) requestKeys() {
 // Keys are the target's answer.
 func (h initiatorHandler) Keys(k wire.Keys) {
 	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := r.requests[k.ID]
@@ -122,11 +127,13 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 			continue
 		}
 		entry := k.Entries[i]
-		if !entry.Known {
-			g.unknown = true
+		if entry.Known && r.early[entry.Region] {
+			continue // revoked while the answer was under way: ask again
+		}
+		if g.unknown = !r.serves(entry); g.unknown {
 			continue
 		}
-		g.unknown = false
+		g.core.Set(g.Addr, g.Len, r.e.opt.MaxRails)
 		for _, rk := range entry.Rails {
 			if int(rk.Rail) < r.e.opt.MaxRails {
 				g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
@@ -138,8 +145,26 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 		g.core.SetLive(true)
 	}
 	r.epoch++
+	if len(r.requests) == 0 {
+		r.early = nil
+	}
 	r.requestKeys() // what was loaded meanwhile
 	r.kick()
+}
+
+// serves says whether the peer has the range on the rails that we use. Under mu.
+func (r *remote) serves(entry wire.KeyEntry) bool {
+	if !entry.Known {
+		return false
+	}
+	for _, l := range r.links {
+		has := func(k wire.RailKey) bool { return int(k.Rail) == l.peer }
+		if !slices.ContainsFunc(entry.Rails, has) {
+			r.e.log.Error("the peer could not register its memory on the rail in use; see its log", "peer", r.name, "rail", l.rail.name())
+			return false
+		}
+	}
+	return true
 }
 
 // revocation is a REVOKE that waits for transfers to drain.
@@ -153,17 +178,26 @@ type revocation struct {
 // nothing in flight at all we give up every key of the peer's, so that it need not ask again for the rest of a burst.
 func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
 	r.mu.Lock()
 	gone := map[*region]bool{}
 	for _, tid := range regions {
 		if g := r.byTarget[tid]; g != nil {
 			gone[g] = true
 			r.dropKey(g)
+		} else if len(r.requests) > 0 { // its keys may be under way
+			if r.early == nil {
+				r.early = map[uint64]bool{}
+			}
+			r.early[tid] = true
 		}
 	}
 	rev := &revocation{id: id, left: map[*transfer]struct{}{}}
 	busy := r.e.activeOf(r)
-	if len(busy) == 0 {
+	if len(busy) == 0 && len(r.requests) == 0 {
 		rev.all = true
 		for _, g := range r.byTarget {
 			r.dropKey(g)
@@ -182,10 +216,9 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 		r.revokes = append(r.revokes, rev)
 	}
 	draining := slices.Collect(maps.Keys(rev.left))
-	out := r.out
 	r.mu.Unlock()
 	if len(draining) == 0 {
-		out.Revoked(id, rev.all)
+		r.answer(rev)
 		return
 	}
 	for _, t := range draining {
@@ -201,7 +234,7 @@ func (r *remote) settleRevokes() {
 	keep := r.revokes[:0]
 	for _, rev := range r.revokes {
 		for t := range rev.left {
-			if !t.x.Running() {
+			if !t.busy() {
 				delete(rev.left, t)
 			}
 		}
@@ -212,11 +245,26 @@ func (r *remote) settleRevokes() {
 		}
 	}
 	r.revokes = keep
-	out := r.out
 	r.mu.Unlock()
 	for _, rev := range done {
-		out.Revoked(rev.id, rev.all)
+		r.answer(rev)
 	}
+}
+
+// answer gives a revocation back. Transfers that a broken link cancelled have ended here, but their bytes may still be
+// on the way: then the FENCE goes first, and the target closes the endpoint before it reads the answer.
+func (r *remote) answer(rev *revocation) {
+	r.mu.RLock()
+	broken := false
+	for _, l := range r.links {
+		broken = broken || (l.up && !l.fencing && !l.l.Stats().Up)
+	}
+	out := r.out
+	r.mu.RUnlock()
+	if broken {
+		r.fence("a region is given back over a broken link")
+	}
+	out.Revoked(rev.id, rev.all)
 }
 
 func (r *remote) dropKey(g *region) {

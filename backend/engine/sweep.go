@@ -36,7 +36,7 @@ func (e *Engine) active(match func(*transfer) bool) []*transfer {
 
 // activeOf gives those of one peer that the core has.
 func (e *Engine) activeOf(r *remote) []*transfer {
-	return e.active(func(t *transfer) bool { return t.remote == r && !t.queued })
+	return e.active(func(t *transfer) bool { return t.remote == r && !t.queued && t.x.InFlight() })
 }
 
 func (e *Engine) devices() []provider.Device {
@@ -93,7 +93,9 @@ func (s *sweeper) sweep() {
 	}
 	for _, t := range idle {
 		if t.zombie.Load() {
-			e.reap(t)
+			if e.reap(t) {
+				t.remote.settleRevokes()
+			}
 			continue
 		}
 		t.mu.Lock()
@@ -117,11 +119,15 @@ func (s *sweeper) look(t *transfer) {
 	if since := now.Sub(t.posted); since < last {
 		last = since
 	}
-	aborted, done := t.aborted, t.x.Done()
+	aborted, done, moving := t.aborted, t.x.Done(), t.x.InFlight()
+	overdue := !aborted.IsZero() && moving && now.Sub(aborted) > e.opt.CancelTimeout
+	if overdue {
+		t.aborted = now
+	}
 	t.mu.Unlock()
 	switch {
 	case !aborted.IsZero():
-		if now.Sub(aborted) > e.opt.CancelTimeout {
+		if overdue {
 			t.remote.fence("an aborted transfer did not drain within cancel_timeout")
 		}
 	case last > e.opt.XferTimeout:

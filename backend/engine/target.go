@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -21,6 +22,7 @@ type target struct {
 
 	mu      sync.Mutex
 	gone    bool
+	closing atomic.Bool // the same, for readers without mu
 	sess    fastpath.Session
 	links   []*link
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
@@ -30,6 +32,7 @@ type target struct {
 	asm     *notify.Assembler
 	skip    map[uint64]bool // numbers that the sender gave up
 	handled uint64
+	refused bool // it sent something impossible: nothing more is taken
 }
 
 // targetHandler is what the control channel calls for sessions of peers.
@@ -38,9 +41,11 @@ type targetHandler struct{ e *Engine }
 // Hello opens our endpoints for a peer that has proved that it holds our token.
 func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	e := h.e
-	if e.closed.Load() {
-		return peer.Accept{}, errors.New("the engine is closing")
+	if !e.enter() {
+		return peer.Accept{}, errClosing
 	}
+	defer e.leave()
+	e.endOlder(in)
 	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
 		skip: map[uint64]bool{}}
 	s, err := e.core.NewSession(t.id, hello.Agent)
@@ -67,11 +72,35 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		offers = append(offers, wire.EndpointOffer{Rail: o.Rail, Own: o.Rail, Addr: l.ep.Addr()})
 	}
 	e.mu.Lock()
-	e.targets[in] = t
-	e.byID[t.id] = t
+	late := e.closed.Load()
+	if !late {
+		e.targets[in] = t
+		e.byID[t.id] = t
+	}
 	e.mu.Unlock()
+	if late {
+		t.drop()
+		return peer.Accept{}, errClosing
+	}
 	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "session", "target")
 	return peer.Accept{Offers: offers}, nil
+}
+
+// endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
+// say, must find its old endpoint closed before it gets a new one.
+func (e *Engine) endOlder(in *peer.In) {
+	e.mu.RLock()
+	var old []*target
+	for other, t := range e.targets {
+		if other.Engine() == in.Engine() && other.Session() < in.Session() {
+			old = append(old, t)
+		}
+	}
+	e.mu.RUnlock()
+	for _, t := range old {
+		t.close()
+		t.in.Close("replaced by a newer session")
+	}
 }
 
 func (t *target) path() string {
@@ -108,7 +137,7 @@ func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEn
 	defer h.e.localMu.Unlock()
 	for i, rng := range ranges {
 		r := h.e.local[rng]
-		if r == nil || t == nil {
+		if r == nil || t == nil || t.closing.Load() {
 			continue
 		}
 		entries[i] = wire.KeyEntry{Known: true, Region: r.id, Gen: uint32(r.id >> 32), Rails: r.railKeys()}
@@ -141,6 +170,11 @@ func (t *target) awaitRevoked(done <-chan struct{}, deadline time.Time) {
 	case <-done:
 		return
 	case <-timer.C:
+		select {
+		case <-done: // both: it did answer
+			return
+		default:
+		}
 	}
 	t.e.log.Warn("peer did not give a deregistered region back in time: its endpoint is closed", "peer", t.in.Agent(),
 		"cancel_timeout", t.e.opt.CancelTimeout)
@@ -150,6 +184,10 @@ func (t *target) awaitRevoked(done <-chan struct{}, deadline time.Time) {
 
 // Revoked is the peer's answer: nothing of its own is in flight on the region.
 func (h targetHandler) Revoked(in *peer.In, id uint64, all bool) {
+	if !h.e.enter() {
+		return
+	}
+	defer h.e.leave()
 	t := h.e.target(in)
 	if t == nil {
 		return
@@ -173,12 +211,19 @@ func (h targetHandler) Revoked(in *peer.In, id uint64, all bool) {
 // replay everything that is not proved by it.
 func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
+	if !h.e.enter() {
+		return answer, errClosing
+	}
+	defer h.e.leave()
 	t := h.e.target(in)
 	if t == nil {
 		return answer, errors.New("unknown session")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.gone {
+		return answer, errors.New("the session has ended")
+	}
 	for _, l := range t.links {
 		if l.rail.index != int(f.Rail) {
 			continue
@@ -225,6 +270,10 @@ func (t *target) nextSeq() (uint64, error) {
 
 // Gone: the control channel to the peer is gone, and with it its access.
 func (h targetHandler) Gone(in *peer.In, err error) {
+	if !h.e.enter() {
+		return
+	}
+	defer h.e.leave()
 	t := h.e.target(in)
 	if t == nil {
 		return
@@ -236,15 +285,12 @@ func (h targetHandler) Gone(in *peer.In, err error) {
 // close ends the session on our side. Safe to call again.
 func (t *target) close() {
 	e := t.e
+	t.closing.Store(true) // before the sweep over holders: no key is given out any more
 	e.localMu.Lock()
 	for _, r := range e.local {
 		delete(r.holders, t)
 	}
 	e.localMu.Unlock()
-	e.mu.Lock()
-	delete(e.targets, t.in)
-	delete(e.byID, t.id)
-	e.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone {
@@ -255,31 +301,47 @@ func (t *target) close() {
 		delete(t.revokes, id)
 		close(done)
 	}
+	for _, l := range t.links {
+		e.quiesce(l)
+	}
+	if _, err := t.nextSeq(); err != nil { // what has arrived still goes to the application
+		e.log.Warn("notifications of a peer that is gone were dropped", "peer", t.in.Agent(), "err", err)
+	}
+	e.mu.Lock()
+	delete(e.byID, t.id)
+	e.mu.Unlock()
 	t.asmMu.Lock() // no delivery to a session that is being freed
-	defer t.asmMu.Unlock()
 	t.drop()
+	t.asmMu.Unlock()
+	e.mu.Lock()
+	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
+	e.mu.Unlock()
 }
 
 // message takes in what the core did not deliver by itself: fragments, and what came out of order.
 func (t *target) message(ev fastpath.Event) {
 	t.asmMu.Lock()
 	defer t.asmMu.Unlock()
-	if t.isGone() {
+	t.handled++
+	if t.refused || t.isGone() {
 		return
 	}
-	t.handled++
 	next, _ := t.sess.NextSeq()
 	ready := t.asm.Advance(next)
 	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
-	if ev.Parts == 0 {
+	if ev.Parts == 0 && ev.Seq >= t.asm.Next() {
 		t.skip[ev.Seq] = true
 	}
 	more, err := t.asm.Add(frame)
 	if err != nil {
 		t.e.log.Error("notification refused; the session is closed", "peer", t.in.Agent(), "err", err)
+		t.refused = true
 		go func() {
-			t.close()
-			t.in.Close("bad notification: " + err.Error())
+			if t.e.enter() {
+				defer t.e.leave()
+				t.close()
+				t.in.Close("bad notification: " + err.Error())
+			}
 		}()
 		return
 	}

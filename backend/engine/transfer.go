@@ -26,6 +26,7 @@ type transfer struct {
 	bytes   uint64
 	nops    uint64
 	zombie  atomic.Bool // the agent has released it; freed when drained
+	gone    atomic.Bool // freed: x belongs to somebody else
 
 	mu       sync.Mutex
 	x        fastpath.Xfer
@@ -128,7 +129,7 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	defer r.mu.Unlock()
 	switch r.state {
 	case lost:
-		return 0, status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: %w", r.name, r.err)
+		return 0, status.Errorf(r.code, "peer %q is gone: %w", r.name, r.err)
 	case closed:
 		return 0, status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
 	}
@@ -141,6 +142,9 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	t.queued = true
 	r.waiting = append(r.waiting, t)
 	if r.state == ready {
+		for _, g := range t.remotes {
+			g.unknown = false // it may have been registered again
+		}
 		r.requestKeys()
 		r.kick()
 	}
@@ -159,7 +163,7 @@ func (r *remote) kick() {
 		case t.hopeless() != nil:
 			g := t.hopeless()
 			t.queued = false
-			r.e.log.Error("transfer failed: the peer has deregistered its memory", "peer", r.name,
+			r.e.log.Error("transfer failed: the peer has deregistered its memory, or its metadata was unloaded", "peer", r.name,
 				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 			t.x.Settle(int32(status.ErrBackend))
 		default:
@@ -170,18 +174,18 @@ func (r *remote) kick() {
 	r.waiting = keep
 }
 
-// hopeless gives a region that the peer does not have.
+// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more.
 func (t *transfer) hopeless() *region {
 	for _, g := range t.remotes {
-		if g.unknown && !g.keyed && !g.asked {
+		if (g.unknown || g.closed.Load()) && !g.keyed && !g.asked {
 			return g
 		}
 	}
 	return nil
 }
 
-// unqueue takes a waiting transfer out; false: it is not waiting.
-func (r *remote) unqueue(t *transfer) bool {
+// unqueue takes a waiting transfer out and gives it its status; false: it is not waiting.
+func (r *remote) unqueue(t *transfer, code status.Code) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !t.queued {
@@ -194,13 +198,13 @@ func (r *remote) unqueue(t *transfer) bool {
 			break
 		}
 	}
+	t.x.Settle(int32(code))
 	return true
 }
 
 // abort ends the transfer: unposted parts at once, posted ones as they drain. True: it has ended.
 func (t *transfer) abort(code status.Code, why string) bool {
-	if t.remote.unqueue(t) {
-		t.x.Settle(int32(code))
+	if t.remote.unqueue(t, code) {
 		return true
 	}
 	t.mu.Lock()
@@ -232,7 +236,9 @@ func (e *Engine) Release(handle uint64) error {
 		e.core.Wait(t.x, e.opt.ReleaseWait)
 	}
 	t.zombie.Store(true)
-	e.reap(t)
+	if e.reap(t) {
+		t.remote.settleRevokes()
+	}
 	return nil
 }
 
@@ -247,6 +253,7 @@ func (e *Engine) reap(t *transfer) bool {
 		return false
 	}
 	t.freed = true
+	t.gone.Store(true)
 	e.deactivate(t)
 	e.core.FreeXfer(t.x)
 	e.xfers.Free(t.rec)
@@ -269,11 +276,25 @@ func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, wh
 		}
 	}
 	for _, t := range left {
-		if !e.core.Wait(t.x, max(0, time.Until(deadline))) {
+		if !t.drained(deadline) {
 			t.remote.fence("a transfer over deregistered memory did not drain within cancel_timeout")
-			e.core.Wait(t.x, time.Second)
+			t.drained(timeNow().Add(time.Second))
 		}
 	}
+}
+
+// busy says that the transfer uses memory: the core has data of it to move.
+func (t *transfer) busy() bool { return !t.gone.Load() && t.x.InFlight() }
+
+// drained waits until it uses no memory any more, or the deadline.
+func (t *transfer) drained(deadline time.Time) bool {
+	for t.busy() {
+		if !timeNow().Before(deadline) {
+			return false
+		}
+		t.e.core.Wait(t.x, time.Millisecond)
+	}
+	return true
 }
 
 // settle gives a failed transfer its final status and says why.

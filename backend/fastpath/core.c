@@ -163,6 +163,8 @@ void gr_core_free(gr_core *core)
     for (struct event_node *e = core->ev, *n; e; e = n) {
         n = e->next;
         free(e->ev.data);
+        if (e->sess)
+            sess_unref(e->sess);
         free(e);
     }
     for (struct xfer_block *b = core->blocks, *n; b; b = n) {
@@ -226,7 +228,9 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->pub.ops = ops;
     x->pub.nops = nops;
     atomic_store(&x->pub.state, 0);
+    x->nparts = 0;
     atomic_store(&x->pub.err, 0);
+    atomic_store(&x->pub.parts_left, 0);
     atomic_store(&x->pub.handle, handle);
     return &x->pub;
 }
@@ -269,13 +273,18 @@ void gr_region_live(gr_region *region, int live)
     atomic_store(&region->live, (uint32_t)live);
 }
 
-void core_event(gr_core *core, const gr_event *ev)
+void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
 {
     struct event_node *n = malloc(sizeof *n);
     if (!n)
         abort(); /* an event lost would be a hang; 80 bytes not to be had means the process is gone anyway */
     n->ev = *ev;
     n->next = NULL;
+    n->sess = sess;
+    if (sess) {
+        atomic_fetch_add(&sess->refs, 1);
+        atomic_fetch_add(&sess->handed_bytes, ev->len + OVERHEAD);
+    }
     pthread_mutex_lock(&core->ev_mu);
     int first = !core->ev;
     if (first)
@@ -296,17 +305,47 @@ int gr_event_fd(gr_core *core)
     return core->ev_fd;
 }
 
+/* A queue of the session's shrank from `before` by `size`: credits that it held back go out. */
+void sess_room(gr_sess *sess, uint64_t before, uint64_t size)
+{
+    uint64_t limit = sess->core->cfg.notif_limit;
+    if (before < limit || before - size >= limit)
+        return;
+    pthread_mutex_lock(&sess->rx_mu);
+    gr_link *link = atomic_load(&sess->rx_link);
+    rail_st *rail = link ? link->rail : NULL;
+    if (link && !atomic_exchange(&link->credit_queued, 1))
+        rail_push(rail, &link->credit_cmd);
+    pthread_mutex_unlock(&sess->rx_mu);
+    if (rail) {
+        rail_run(rail);
+        rail_unstarve(rail);
+    }
+}
+
 int gr_events_take(gr_core *core, gr_event *out, int max)
 {
     int n = 0;
+    struct event_node *list, **end = &list;
     pthread_mutex_lock(&core->ev_mu);
     while (n < max && core->ev) {
         struct event_node *e = core->ev;
         core->ev = e->next;
         out[n++] = e->ev;
+        *end = e;
+        end = &e->next;
+    }
+    *end = NULL;
+    pthread_mutex_unlock(&core->ev_mu);
+    for (struct event_node *e = list, *next; e; e = next) {
+        next = e->next;
+        if (e->sess) {
+            uint64_t size = e->ev.len + OVERHEAD;
+            sess_room(e->sess, atomic_fetch_sub(&e->sess->handed_bytes, size), size);
+            sess_unref(e->sess);
+        }
         free(e);
     }
-    pthread_mutex_unlock(&core->ev_mu);
     return n;
 }
 
@@ -344,19 +383,8 @@ void gr_notif_free(gr_core *core, gr_notif *list)
     for (gr_notif *n = list, *next; n; n = next) {
         next = n->next;
         gr_sess *sess = n->origin;
-        uint64_t size = n->msg_len + OVERHEAD, limit = sess->core->cfg.notif_limit;
-        uint64_t before = atomic_fetch_sub(&sess->ready_bytes, size);
-        /* Credits that were held back while the queue was full go out now. */
-        if (before >= limit && before - size < limit) {
-            pthread_mutex_lock(&sess->rx_mu);
-            gr_link *link = atomic_load(&sess->rx_link);
-            rail_st *rail = link ? link->rail : NULL;
-            if (link && !atomic_exchange(&link->credit_queued, 1))
-                rail_push(rail, &link->credit_cmd);
-            pthread_mutex_unlock(&sess->rx_mu);
-            if (rail)
-                rail_run(rail);
-        }
+        uint64_t size = n->msg_len + OVERHEAD;
+        sess_room(sess, atomic_fetch_sub(&sess->ready_bytes, size), size);
         sess_unref(sess);
         free(n);
     }

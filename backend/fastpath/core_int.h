@@ -46,6 +46,7 @@ typedef struct ctx { /* one posted operation */
     gr_link *link;
     int kind;
     uint32_t nops;
+    uint8_t first; /* it failed first on its link: the others' errors are consequences */
     uint64_t bytes;
     part *part;
     msg *msg;
@@ -67,6 +68,7 @@ struct part { /* a transfer's share of one link */
     uint32_t inflight;
     uint8_t listed; /* 1 todo, 2 waiting */
     uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
+    uint8_t blamed; /* its own operation was the first to fail */
     _Atomic uint8_t ended;
 };
 
@@ -94,10 +96,10 @@ typedef struct xfer {
     int op;
     uint8_t has_notif;
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
-    uint8_t attempts;
+    uint8_t attempts; /* failures of its own */
+    uint8_t replays;
     uint32_t nparts, part_cap;
     part *parts;
-    _Atomic uint32_t parts_left;
     msg msg;
 } xfer;
 
@@ -112,7 +114,8 @@ struct gr_link {
     int peer_rail, role, state, dead_err;
     uint8_t reported; /* an error event is out */
     uint8_t limited;  /* the window was the limit since the last measurement */
-    uint8_t starved;  /* the provider said EAGAIN */
+    uint32_t recv_debt; /* receives that the provider would not take yet */
+    uint64_t rebinds;
     part *todo, *todo_tail, *waiting;
     msg *msgs, *msgs_tail, *cur;
     ctx *posted;
@@ -134,6 +137,7 @@ struct gr_sess {
     pthread_mutex_t rx_mu;
     uint64_t rx_next;
     uint64_t handed; /* messages given to Go */
+    _Atomic uint64_t handed_bytes; /* of them, not taken yet */
     int slow;        /* Go is putting messages in order */
     _Atomic(gr_link *) rx_link; /* where owed credits go back; NULL when the link is gone */
     size_t name_len;
@@ -164,6 +168,7 @@ struct rail_st {
 
 struct event_node {
     struct event_node *next;
+    gr_sess *sess; /* MSG: counted in its handed_bytes */
     gr_event ev;
 };
 
@@ -196,7 +201,8 @@ struct gr_core {
 #define COUNT(core, which, n) atomic_fetch_add_explicit(&(core)->count[which], (n), memory_order_relaxed)
 
 /* core.c */
-void core_event(gr_core *core, const gr_event *ev);
+void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);
+void sess_room(gr_sess *sess, uint64_t before, uint64_t size);
 void core_ready(gr_sess *sess, gr_notif *n);
 void core_wake(gr_core *core);
 enum { ST_RUNNING = 1, ST_BACKEND = -3, ST_NOT_FOUND = -4 }; /* nixl_status_t */

@@ -74,6 +74,8 @@ enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
 int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, int role, gr_link **out);
 /* No more posts on the link; what is posted goes on. Safe to call again. */
 void gr_link_stop(gr_link *link);
+/* 1: it posts; 0: it was stopped, by an error or on purpose. */
+int gr_link_up(gr_link *link);
 /* After the endpoint has been closed: takes in every completion there is and ends what has none. */
 void gr_link_reap(gr_link *link);
 /* After reap: go on with a new endpoint. Notifications below next_seq have arrived; the rest is sent again, as are the
@@ -112,7 +114,7 @@ struct gr_xfer {
     _Atomic int32_t state;
     _Atomic int32_t err;       /* negative nixl_status_t that ends it, 0 while well */
     _Atomic int32_t wire_err;  /* errno behind err, for the message */
-    uint32_t pad;
+    _Atomic uint32_t parts_left; /* parts with data still to move: 0 = no user memory is in use */
     _Atomic uint64_t handle;   /* {index, generation}; 0: free */
     _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
     _Atomic uint64_t done;     /* bytes completed in this round */
@@ -148,7 +150,7 @@ typedef struct gr_event {
     int32_t kind;
     int32_t code;   /* XFER: err; LINK: errno */
     uint64_t id;    /* XFER: handle; LINK: link id; MSG: session id */
-    uint64_t seq;   /* MSG */
+    uint64_t seq;   /* MSG; LINK: how often the link was rebound before */
     uint32_t parts; /* MSG */
     uint32_t total;
     uint32_t offset;

@@ -74,6 +74,7 @@ struct gr_rail {
     uint32_t rx_depth;   /* receives one endpoint takes */
     uint64_t max_msg;    /* bytes of one work request */
     uint32_t msg_size;   /* bytes of one message, header included */
+    uint8_t private_ep;  /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
     uint8_t ordered;     /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
     void *core;          /* the core's side of the rail, set by the core */
 };

@@ -117,11 +117,12 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
     if (rc != 0) {
         rail_ctx_done(rail, c);
         if (rc == -EAGAIN) {
-            link->starved = rail->starved = 1;
+            rail->starved = 1;
             link->eagain++;
             COUNT(rail->core, GR_C_EAGAIN, 1);
         } else {
             p->failed = 1;
+            p->blamed = link->state == LINK_UP;
             atomic_store(&p->x->pub.wire_err, -rc);
             link_error(link, -rc, 0);
         }
@@ -179,8 +180,8 @@ void link_error(gr_link *link, int err, int prov_err)
     if (link->reported)
         return;
     link->reported = 1;
-    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id};
-    core_event(link->rail->core, &ev);
+    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->rebinds};
+    core_event(link->rail->core, &ev, NULL);
 }
 
 /* The window follows the rate while it is what limits the link: rate x window_ns, at most doubled a step. A probe on
@@ -224,6 +225,7 @@ void link_rma_done(ctx *c, int err)
     p->inflight--;
     if (err) {
         p->failed = 1;
+        p->blamed |= c->first;
         atomic_store(&x->pub.wire_err, err);
     } else {
         link->tx_bytes += c->bytes;
@@ -239,6 +241,8 @@ void link_rma_done(ctx *c, int err)
 int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, int role, gr_link **out)
 {
     gr_core *core = sess->core;
+    if (rail_idx < 0 || rail_idx >= core->nrails || peer_rail < 0 || peer_rail >= (int)core->cfg.max_rails)
+        return -EINVAL;
     rail_st *rail = core->rails[rail_idx];
     pthread_mutex_lock(&core->slot_mu);
     gr_link *link = core->free_links;
@@ -282,6 +286,14 @@ void gr_link_stop(gr_link *link)
     gr_rail_unlock(link->rail->dev);
 }
 
+int gr_link_up(gr_link *link)
+{
+    gr_rail_lock(link->rail->dev);
+    int up = link->state == LINK_UP;
+    gr_rail_unlock(link->rail->dev);
+    return up;
+}
+
 void gr_link_reap(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -290,12 +302,19 @@ void gr_link_reap(gr_link *link)
         ;
     while (link->posted) {
         ctx *c = link->posted;
+        if (!rail->dev->private_ep)
+            c->buf = NULL;
         if (c->kind == CTX_RMA)
             link_rma_done(c, ECANCELED);
         else if (c->kind == CTX_SEND)
             msg_sent(c, ECANCELED);
         else
             msg_received(c, ECANCELED, 0);
+        if (rail->dev->private_ep) {
+            rail_ctx_done(rail, c);
+            continue;
+        }
+        /* The endpoint lives on for other peers and may still complete it: context and buffer are never used again. */
         link->posted = c->next;
         if (c->next)
             c->next->prev = NULL;
@@ -336,13 +355,15 @@ static void restart_parts(gr_link *link)
         part *p = list;
         list = p->next;
         xfer *x = p->x;
-        p->failed = 0;
+        int blamed = p->blamed;
+        p->failed = p->blamed = 0;
         p->inflight = 0;
         if (x->pipelined && x->msg.done) { /* its notification arrived behind all of its data */
             part_end(p);
             continue;
         }
-        if (p->posted && ++x->attempts > 3)
+        /* An error of its own may come again; being cancelled along with others costs next to nothing. */
+        if ((blamed && ++x->attempts > 3) || (p->posted && ++x->replays > 100))
             xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
         if (p->posted)
             COUNT(link->rail->core, GR_C_REPLAYS, 1);
@@ -359,6 +380,8 @@ int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq)
     link->ep = ep;
     link->state = LINK_UP;
     link->reported = 0;
+    link->rebinds++;
+    link->recv_debt = 0;
     link->inflight_ops = 0;
     link->inflight_bytes = 0;
     link->meas_ns = 0;
@@ -376,7 +399,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq)
     /* A pipelined notification goes out behind its replayed data again. */
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
-        if (m->x && m->x->pipelined && atomic_load(&m->x->parts_left) > 0)
+        if (m->x && m->x->pipelined && atomic_load(&m->x->pub.parts_left) > 0)
             msg_unlist(m);
     }
     link->cur = link->msgs;

@@ -63,7 +63,8 @@ func (s Session) Queued() uint64 { return uint64(C.gr_sess_queued(s.s)) }
 // Link is a session's share of one rail.
 type Link struct{ l *C.gr_link }
 
-// NewLink makes a link over an endpoint and posts its receives. peerRail selects the key slot of remote regions.
+// NewLink makes a link over an endpoint and posts its receives. peerRail selects the key slot of remote regions. With an
+// error there may be a link all the same (Link.Exists): the caller closes the endpoint and then ends the link.
 func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id uint64, role Role) (Link, error) {
 	var l *C.gr_link
 	rc := C.gr_link_new(s.s, C.int(rail), C.int(peerRail), ep, C.uint64_t(id), C.int(role), &l)
@@ -71,15 +72,13 @@ func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id uint64, role 
 		return Link{}, syscall.Errno(-rc)
 	}
 	if rc != 0 {
-		link := Link{l}
-		link.Stop()
-		link.Reap()
-		link.Fail(-3)
-		link.Free()
-		return Link{}, syscall.Errno(-rc)
+		return Link{l}, syscall.Errno(-rc)
 	}
 	return Link{l}, nil
 }
+
+// Exists says that there is a link.
+func (l Link) Exists() bool { return l.l != nil }
 
 // Stop ends posting; Reap, after the endpoint was closed, ends every operation that was under way; Rebind goes on with
 // a new endpoint and replays; Fail ends everything queued with a status; Free gives the link up.
@@ -112,6 +111,7 @@ func (l Link) Notify(msg []byte) error {
 type LinkStats struct {
 	TxBytes, RxMsgs, WorkRequests, Completions, Errors, EAGAIN, InflightBytes, Window, Rate uint64
 	InflightOps, Credits, QueuedMsgs, QueuedParts                                           uint32
+	Up                                                                                      bool // it posts; else it waits for Stop, Reap and Rebind or Fail
 }
 
 // Stats takes a snapshot under the rail's lock.
@@ -120,7 +120,7 @@ func (l Link) Stats() LinkStats {
 	C.gr_link_stats_get(l.l, &s)
 	return LinkStats{uint64(s.tx_bytes), uint64(s.rx_msgs), uint64(s.wrs), uint64(s.completions), uint64(s.errors),
 		uint64(s.eagain), uint64(s.inflight_bytes), uint64(s.window), uint64(s.rate), uint32(s.inflight_ops),
-		uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts)}
+		uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts), s.state == 0}
 }
 
 func bytesPtr(b []byte) unsafe.Pointer {

@@ -114,17 +114,45 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
 
 static void send_credits(gr_link *link)
 {
-    if (link->owed < CREDIT_BATCH || atomic_load(&link->sess->ready_bytes) >= link->rail->core->cfg.notif_limit)
+    uint64_t limit = link->rail->core->cfg.notif_limit;
+    if (link->owed < CREDIT_BATCH || atomic_load(&link->sess->ready_bytes) >= limit ||
+        atomic_load(&link->sess->handed_bytes) >= limit)
         return;
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = link->owed};
     if (post_frame(link, &h, NULL, 0, NULL) == 0)
         link->owed = 0;
 }
 
+static int post_recv(gr_link *link, buf *b)
+{
+    rail_st *rail = link->rail;
+    ctx *c = rail_ctx(rail, link, CTX_RECV);
+    if (!c) {
+        rail_buf_put(rail, b);
+        return -ENOMEM;
+    }
+    c->buf = b;
+    int rc = rail->dev->ops->recv(rail->dev, link->ep, b->data, rail_msg_size(rail), b->desc, &c->base);
+    if (rc != 0) {
+        rail_ctx_done(rail, c);
+        rail_buf_put(rail, b);
+    }
+    return rc;
+}
+
 void msg_pump(gr_link *link)
 {
     if (link->state != LINK_UP)
         return;
+    while (link->recv_debt && link->state == LINK_UP) {
+        buf *b = rail_buf(link->rail);
+        int rc = b ? post_recv(link, b) : -EAGAIN;
+        if (rc == -EAGAIN)
+            break;
+        link->recv_debt--;
+        if (rc != 0)
+            link_error(link, -rc, 0);
+    }
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
     while (link->state == LINK_UP && link->cur && link->credits) {
@@ -170,30 +198,15 @@ void msg_sent(ctx *c, int err)
         msg_end(m, 0);
 }
 
-static int post_recv(gr_link *link, buf *b)
-{
-    rail_st *rail = link->rail;
-    ctx *c = rail_ctx(rail, link, CTX_RECV);
-    if (!c) {
-        rail_buf_put(rail, b);
-        return -ENOMEM;
-    }
-    c->buf = b;
-    int rc = rail->dev->ops->recv(rail->dev, link->ep, b->data, rail_msg_size(rail), b->desc, &c->base);
-    if (rc != 0) {
-        rail_ctx_done(rail, c);
-        rail_buf_put(rail, b);
-    }
-    return rc;
-}
-
 int msg_post_recvs(gr_link *link)
 {
     int n = link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
     for (int i = 0; i < n; i++) {
         buf *b = rail_buf(link->rail);
         int rc = b ? post_recv(link, b) : -ENOMEM;
-        if (rc != 0)
+        if (rc == -EAGAIN)
+            link->recv_debt++;
+        else if (rc != 0)
             return rc;
     }
     return 0;
@@ -246,7 +259,7 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
                            .offset = h->offset, .len = (uint32_t)len, .data = copy};
             sess->slow = 1;
             sess->handed++;
-            core_event(sess->core, &ev);
+            core_event(sess->core, &ev, sess);
         } else {
             rc = -ENOMEM;
         }
@@ -288,8 +301,12 @@ void msg_received(ctx *c, int err, uint64_t len)
         rc = post_recv(link, c->buf);
     else
         rail_buf_put(rail, c->buf);
-    if (rc != 0)
+    if (rc == -EAGAIN) {
+        link->recv_debt++;
+        rail->starved = 1;
+    } else if (rc != 0) {
         link_error(link, -rc, 0);
+    }
 }
 
 void msg_credit_cmd(rail_st *rail, cmd *self)

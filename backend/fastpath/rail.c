@@ -50,6 +50,7 @@ void rail_run(rail_st *rail)
 void rail_kick(gr_rail *dev)
 {
     rail_run(dev->core);
+    rail_unstarve(dev->core);
 }
 
 size_t rail_msg_size(const rail_st *rail)
@@ -69,12 +70,13 @@ static void complete(const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
     if (c->kind == CTX_DEAD)
-        return;
+        return; /* a straggler of an endpoint that was closed */
     gr_link *link = c->link;
     rail_st *rail = link->rail;
     int err = comp->err;
     link->completions++;
     if (err) {
+        c->first = link->state == LINK_UP;
         link->errors++;
         COUNT(rail->core, GR_C_ERRORS, 1);
         link_error(link, err, comp->prov_err);
@@ -129,7 +131,7 @@ int rail_progress(rail_st *rail)
     rail_inbox(rail);
     rail->starved = 0;
     for (gr_link *link = rail->links; link; link = link->next)
-        if (link->todo || link->cur || link->owed >= CREDIT_BATCH)
+        if (link->todo || link->cur || link->owed >= CREDIT_BATCH || link->recv_debt)
             link_pump(link, UINT64_MAX);
     pthread_mutex_unlock(&rail->dev->mu);
     rail_run(rail);
@@ -142,8 +144,10 @@ ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
     ctx *c = rail->free_ctx;
     if (c)
         rail->free_ctx = c->next;
-    else if (!(c = malloc(sizeof *c)))
+    else if (!(c = malloc(sizeof *c))) {
+        rail->starved = 1; /* the thread tries again */
         return NULL;
+    }
     memset(c, 0, sizeof *c);
     c->link = link;
     c->kind = kind;
@@ -178,8 +182,10 @@ buf *rail_buf(rail_st *rail)
         enum { N = 64 };
         size_t size = rail_msg_size(rail);
         struct slab *s = calloc(1, sizeof *s);
-        if (!s)
+        if (!s) {
+            rail->starved = 1;
             return NULL;
+        }
         s->bufs = calloc(N, sizeof *s->bufs);
         s->mem = calloc(N, size);
         void *desc = NULL;
@@ -187,6 +193,7 @@ buf *rail_buf(rail_st *rail)
             free(s->bufs);
             free(s->mem);
             free(s);
+            rail->starved = 1;
             return NULL;
         }
         s->next = rail->slabs;
@@ -204,6 +211,8 @@ buf *rail_buf(rail_st *rail)
 
 void rail_buf_put(rail_st *rail, buf *b)
 {
+    if (!b)
+        return; /* its endpoint may still write to it */
     b->next = rail->free_buf;
     rail->free_buf = b;
 }

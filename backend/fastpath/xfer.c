@@ -16,7 +16,7 @@ static void xfer_end(xfer *x)
     COUNT(core, err ? GR_C_XFERS_FAILED : GR_C_XFERS_DONE, 1);
     int old = atomic_exchange(&x->pub.state, err ? GR_XFER_FAILED : 0);
     if (err || (old & GR_XFER_WANT))
-        core_event(core, &ev);
+        core_event(core, &ev, NULL);
 }
 
 /* Notes the first error; parts end as they drain. */
@@ -59,7 +59,7 @@ void xfer_part_end(part *p)
     xfer *x = p->x;
     gr_link *link = p->link;
     atomic_store(&p->ended, 1);
-    if (atomic_fetch_sub(&x->parts_left, 1) == 1)
+    if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
         data_done(x, link);
 }
 
@@ -67,7 +67,7 @@ void xfer_msg_end(xfer *x, int err)
 {
     if (err)
         xfer_fail(x, err, 0);
-    if (atomic_load(&x->parts_left) == 0)
+    if (atomic_load(&x->pub.parts_left) == 0)
         xfer_end(x);
 }
 
@@ -132,7 +132,7 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, const gr_part_spec *spec, uint32_
     atomic_store(&pub->last_ns, gr_now_ns());
     x->has_notif = has_notif != 0;
     x->pipelined = 0;
-    x->attempts = 0;
+    x->attempts = x->replays = 0;
     x->nparts = nparts;
     if (prepare(x, spec, nparts, has_notif, body, len) != 0) {
         x->nparts = 0;
@@ -142,7 +142,7 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, const gr_part_spec *spec, uint32_
     }
     if (has_notif)
         atomic_fetch_add(&spec[0].link->sess->tx_queued, len + OVERHEAD);
-    atomic_store(&x->parts_left, nparts);
+    atomic_store(&x->pub.parts_left, nparts);
     /* With the last push x may end and be posted again: nothing of it is touched after that. */
     for (uint32_t i = 0; i < nparts; i++)
         rail_push(spec[i].link->rail, &x->parts[i].start);

@@ -82,6 +82,11 @@ func (x Xfer) Err() (status int32, wire syscall.Errno) {
 	return atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.err))), syscall.Errno(atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.wire_err))))
 }
 
+// InFlight says that the core has it with data still to move, so that user memory is in use.
+func (x Xfer) InFlight() bool {
+	return x.Running() && atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.parts_left))) > 0
+}
+
 // LastProgress is the time of its last completion, on the clock of Now.
 func (x Xfer) LastProgress() time.Duration {
 	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.last_ns))))

@@ -15,7 +15,7 @@ type InitiatorHandler interface {
 	// Revoke wants a call of Out.Revoked with the same id once nothing of ours is in flight on the regions; it must not
 	// wait for that itself. Regions of one revocation may come in several calls, each of which wants its answer.
 	Revoke(id uint64, regions []uint64)
-	// Fenced answers a call of Out.Fence.
+	// Fenced answers a call of Out.Fence; with no id it is the target's In.WantFence.
 	Fenced(f wire.Fenced)
 	// Lost ends the session: exactly once, unless Out.Close or Node.Close ended it.
 	Lost(err error)

@@ -61,6 +61,12 @@ func (in *In) Revoke(id uint64, regions []uint64) {
 	in.session.send(frames...)
 }
 
+// WantFence asks the initiator to fence a rail of ours: our endpoint there has failed, which the other end need not notice.
+// On the wire it is the answer to a fence that was never asked for: no id and no address. InitiatorHandler.Fenced has it.
+func (in *In) WantFence(rail uint8, epoch uint32) {
+	in.session.send(&wire.Fenced{Rail: rail, Epoch: epoch})
+}
+
 // Close ends the session and tells the initiator why; TargetHandler.Gone follows.
 func (in *In) Close(reason string) {
 	in.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, in.session.peer, reason), reason)

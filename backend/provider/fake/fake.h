@@ -27,6 +27,7 @@ typedef struct fake_script {
     int32_t fail_errno;
     uint32_t eagain_every;   /* every n-th post is refused, 0 = none */
     uint8_t late_landing;    /* writes in flight when the initiator closes its endpoint still land */
+    uint8_t fail_breaks;     /* and breaks its endpoint: what is posted behind it and later is cancelled */
     uint8_t bad_key_cancels; /* a wrong key also cancels what is posted behind it, as libfabric's tcp does */
 } fake_script;
 
@@ -79,6 +80,7 @@ struct fake_ep {
     uint64_t id, peer; /* peer 0: not connected */
     fake_rail *rail;
     uint32_t tx_out, rx_out;
+    uint8_t broken;   /* every further operation is cancelled */
     uint64_t blocked; /* the pass in which an operation of this endpoint had to wait */
     fake_recv *rx_head, *rx_tail;
 };
@@ -95,6 +97,7 @@ struct fake_op {
     int kind;
     uint32_t n, wait;
     int err;      /* what it is bound to fail with */
+    uint8_t breaks; /* and break its endpoint */
     uint64_t target, len;
     unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
     gr_seg seg[GR_MAX_IOV];

@@ -61,8 +61,12 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
     op->wait = rail->script.delay;
     for (uint32_t i = 0; i < n; i++)
         op->seg[i] = seg[i];
-    if (rail->script.fail_at && --rail->script.fail_at == 0)
+    if (rail->script.fail_at && --rail->script.fail_at == 0) {
         op->err = rail->script.fail_errno;
+        op->breaks = rail->script.fail_breaks;
+    }
+    if (ep->broken)
+        op->err = ECANCELED;
     op->prev = fabric->tail;
     if (fabric->tail)
         fabric->tail->next = op;

@@ -121,6 +121,10 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
         err = target->rail->down_errno;
     if (!err && !target)
         err = ECANCELED;
+    if (op->breaks && op->ep) {
+        op->ep->broken = 1;
+        cancel_behind(op);
+    }
     if (!err && op->ep && op->ep->blocked == fabric->pass && from->config.ordered && !from->script.seed)
         return -1;
     if (!err && from && from->script.seed && fake_random(&from->rng) & 1)

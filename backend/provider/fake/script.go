@@ -10,6 +10,9 @@ type Script struct {
 	// FailAt makes the n-th operation posted from now complete with FailErrno, 0 = none. Nothing of it lands.
 	FailAt    uint64
 	FailErrno syscall.Errno
+	// FailBreaks lets that failure break the endpoint, as on every fabric that promises order: what is posted behind it, and
+	// from then on, completes with ECANCELED.
+	FailBreaks bool
 	// EagainEvery refuses every n-th post with EAGAIN, 0 = none.
 	EagainEvery int
 	// LateLanding lets writes that are in flight when their initiator closes its endpoint land all the same, as

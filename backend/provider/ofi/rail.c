@@ -123,6 +123,7 @@ static void fill_caps(ofi_rail *rail)
     rail->base.rx_depth = clamp32(info->rx_attr->size, rail->cq_size);
     rail->base.max_msg = size_option(rail, OFI_OPT_MAX_RMA_SIZE, bound(info->ep_attr->max_msg_size));
     rail->base.msg_size = clamp32(rail->caps.max_send, UINT32_MAX);
+    rail->base.private_ep = rail->quirks.per_peer;
     rail->base.ordered = (info->tx_attr->msg_order & info->rx_attr->msg_order & FI_ORDER_SAW) != 0;
 }
 

@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// An engine closes with everything in flight: transfers, zombies, notifications, a peer that hangs, one that is not
+// connected yet. Nothing is left; that the fabric is empty is checked by the harness.
+func TestCloseInFlight(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		before := goleak.IgnoreCurrent()
+		p := h.pair(8<<20, "release_wait", "0", "notif_queue", "64KiB")
+		c := h.agent("cat")
+		g := h.gate(c)
+		require.NoError(h, p.a.LoadConn("cat", g.blob))
+		far := c.memory(4096).seenBy(p.a)
+		p.a.connected("bob")
+		if p.b.prov != nil {
+			p.b.rail().Stall()
+		}
+		for i := range 4 {
+			p.a.whole(i%2, p.mine, p.theirs).post("n")
+			p.a.whole(i%2, p.mine, p.theirs).post("n").release()
+		}
+		p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096)}, []Desc{far.desc(0, 4096)}, "cat").post("waits")
+		for p.a.Notify("bob", make([]byte, 5000)) == nil {
+		}
+		require.NoError(h, p.a.Notify("cat", []byte("waits too")))
+		require.NoError(h, p.a.Close())
+		require.NoError(h, p.a.Close(), "twice")
+		for _, call := range []error{p.a.Notify("bob", nil), p.a.LoadConn("bob", p.b.Conn())} {
+			require.Equal(h, status.ErrBackend, status.Of(call))
+			require.ErrorContains(h, call, "closed")
+		}
+		_, err := p.a.Register(4096, 4096, 0, 0, nil)
+		require.ErrorContains(h, err, "closed")
+		if p.b.prov != nil {
+			p.b.rail().Release()
+		}
+		require.NoError(h, p.b.Close())
+		require.NoError(h, c.Close())
+		g.end()
+		goleak.VerifyNone(h, before)
+	})
+}
+
+// Both sides close at the same time, in mid-transfer.
+func TestCloseTogether(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		for range 5 {
+			p := h.pair(1 << 20)
+			p.a.whole(opWrite, p.mine, p.theirs).post("x")
+			require.NoError(h, p.b.Notify("ann", make([]byte, 100_000)))
+			var wg sync.WaitGroup
+			wg.Go(func() { p.a.Close() })
+			wg.Go(func() { p.b.Close() })
+			wg.Wait()
+		}
+	})
+}
+
+func TestManyEngines(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	files := openFiles(t)
+	for range 100 {
+		p := h.pair(4096)
+		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("x")
+		p.same()
+		require.NoError(t, p.a.Close())
+		require.NoError(t, p.b.Close())
+	}
+	require.LessOrEqual(t, openFiles(t), files+2)
+}
+
+func openFiles(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}
+
+// A provider that finds nothing, or whose rails do not open: the error names what was asked for, and nothing is left.
+func TestNewFails(t *testing.T) {
+	f := fake.NewFabric(1)
+	defer func() { require.NoError(t, f.Close()) }()
+	bad := fake.TCPCaps()
+	bad.KeySize = 99
+	for want, prov := range map[string]provider.Provider{
+		"devices=nosuch":            f.Provider(),
+		"no rail could be opened":   f.Provider(fake.Link{Name: "nosuch", Caps: bad}),
+		"find rails: out of memory": failing{},
+	} {
+		opt, _, err := option.Parse(map[string]string{"devices": "nosuch"}, nil)
+		require.NoError(t, err)
+		_, err = New(Config{Agent: "ann", Options: opt, Provider: prov, Log: slog.New(&logLines{})})
+		require.Equal(t, status.ErrBackend, status.Of(err))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+type failing struct{ provider.Provider }
+
+func (failing) Discover(context.Context, provider.Filter) ([]provider.Device, error) {
+	return nil, status.Errorf(status.ErrBackend, "out of memory")
+}
+
+func TestStatsFile(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	file := filepath.Join(t.TempDir(), "stats.json")
+	a := h.agent("ann", "stats_file", file)
+	m := a.memory(4096)
+	a.whole(opWrite, m, m).run()
+	require.NoError(t, a.Close())
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"write_bytes": 4096`)
+	require.Contains(t, string(b), `"agent": "ann"`)
+}

@@ -1,0 +1,314 @@
+/* Does to the core, in random order, whatever the engine may do: posts, aborts, notifications, fences, ends of sessions,
+ * under a fabric that refuses, delays, reorders and fails. Every outcome is checked; the sanitizers see to the rest.
+ *
+ *     ctest SEED STEPS      one thread: the same seed, the same run
+ *     ctest SEED STEPS t    with the cores' own threads and two more that poll
+ */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "world.h"
+
+enum { MAX_NOTES = 1 << 20, MAX_OPS = 12 };
+enum { IDLE, RUNNING, ENDED };
+
+typedef struct slot {
+    gr_xfer *x;
+    uint64_t handle, note, sum; /* note: its notification, 0 none; sum: of the local bytes when it ended */
+    int op, state, aborted;
+} slot;
+
+typedef struct note {
+    uint64_t session;
+    uint32_t len;
+    uint8_t must, arrived, alone;
+} note;
+
+static world w;
+static slot slots[SLOTS];
+static note notes[MAX_NOTES];
+static uint64_t nnotes = 1, last_alone, rng, next_handle = 1, done_count, failed_count, arrived_count;
+static pthread_mutex_t note_mu = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int stop;
+
+static unsigned char *local(int i) { return w.a.mem + i * SLOT_SIZE; }
+static unsigned char *far_end(int i) { return w.b.mem + i * SLOT_SIZE; }
+
+static uint64_t sum(const unsigned char *p)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int i = 0; i < SLOT_SIZE; i += 8) {
+        uint64_t v;
+        memcpy(&v, p + i, 8);
+        h = (h ^ v) * 1099511628211u;
+    }
+    return h;
+}
+
+static void fill(unsigned char *p)
+{
+    for (int i = 0; i < SLOT_SIZE; i += 8) {
+        uint64_t v = fake_random(&rng);
+        memcpy(p + i, &v, 8);
+    }
+}
+
+/* Body: the number, then a pattern that depends on it. */
+static char *new_note(int alone, uint32_t *len, uint64_t *id)
+{
+    static const uint32_t most[] = {8, 100, 2048, 5000, 12000};
+    pthread_mutex_lock(&note_mu);
+    *id = nnotes++;
+    CHECK(*id < MAX_NOTES, "too many steps");
+    *len = 8 + (uint32_t)below(&rng, most[below(&rng, 5)]);
+    notes[*id] = (note){.session = w.session, .len = *len, .alone = (uint8_t)alone};
+    pthread_mutex_unlock(&note_mu);
+    char *body = malloc(*len);
+    CHECK(body, "out of memory");
+    memset(body, (int)(*id % 251), *len);
+    memcpy(body, id, 8);
+    return body;
+}
+
+static void take_notes(void)
+{
+    pthread_mutex_lock(&note_mu); /* taking and checking are one step, or two takers could swap */
+    gr_notif *list = gr_notif_take(w.b.core);
+    for (gr_notif *n = list; n; n = n->next) {
+        uint64_t id;
+        CHECK(n->name_len == 1 && n->name[0] == 'a' && n->msg_len >= 8, "sender or length");
+        memcpy(&id, n->msg, 8);
+        CHECK(id && id < nnotes && n->msg_len == notes[id].len, "notification %lu of %lu bytes", (unsigned long)id, (unsigned long)n->msg_len);
+        for (uint64_t i = 8; i < n->msg_len; i++)
+            CHECK((unsigned char)n->msg[i] == id % 251, "byte %lu of %lu", (unsigned long)i, (unsigned long)id);
+        CHECK(!notes[id].arrived, "notification %lu arrived twice", (unsigned long)id);
+        notes[id].arrived = 1;
+        arrived_count++;
+        if (notes[id].alone) {
+            CHECK(id > last_alone, "%lu after %lu", (unsigned long)id, (unsigned long)last_alone);
+            last_alone = id;
+        }
+    }
+    pthread_mutex_unlock(&note_mu);
+    gr_notif_free(w.b.core, list);
+}
+
+static void ended_well(slot *s, int i)
+{
+    CHECK(memcmp(local(i), far_end(i), SLOT_SIZE) == 0, "slot %d: the bytes differ", i);
+    done_count++;
+    if (s->note) {
+        pthread_mutex_lock(&note_mu);
+        notes[s->note].must = notes[s->note].session == w.session;
+        pthread_mutex_unlock(&note_mu);
+    }
+}
+
+/* An event: the transfer ended in an error, which Go settles. */
+static void on_end(world *unused, uint64_t handle, int code)
+{
+    (void)unused;
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].handle == handle && slots[i].state == RUNNING && code) {
+            CHECK((atomic_load(&slots[i].x->state) & 0xff) == GR_XFER_FAILED, "state %d", slots[i].x->state);
+            atomic_store(&slots[i].x->state, code);
+            slots[i].state = ENDED;
+            slots[i].sum = sum(local(i));
+            failed_count++;
+            return;
+        }
+    CHECK(!code, "an event for nobody");
+}
+
+static void look(int i)
+{
+    slot *s = &slots[i];
+    if (s->state != RUNNING)
+        return;
+    int st = gr_check(w.a.core, s->x, s->handle);
+    if (st == 1)
+        return;
+    CHECK(st == 0, "slot %d: %d before Go has settled it", i, st);
+    s->state = ENDED;
+    ended_well(s, i);
+    s->sum = sum(local(i));
+}
+
+static void prepare(slot *s, int i)
+{
+    uint64_t nops = 1 + below(&rng, MAX_OPS), at = 0;
+    s->handle = next_handle++;
+    s->op = (int)below(&rng, 2);
+    CHECK((s->x = gr_xfer_new(w.a.core, s->handle, s->op, nops)), "out of memory");
+    for (uint64_t k = 0; k < nops; k++) {
+        uint64_t len = k + 1 == nops ? SLOT_SIZE - at : below(&rng, (SLOT_SIZE - at) / 2 + 1);
+        s->x->ops[k] = (gr_op){.local = (uintptr_t)local(i) + at, .remote = (uintptr_t)far_end(i) + at, .len = len,
+                               .lregion = LOCAL, .rregion = REMOTE};
+        at += len;
+    }
+}
+
+static void post(int i)
+{
+    slot *s = &slots[i];
+    if (s->state == RUNNING)
+        return;
+    if (s->x) {
+        CHECK(s->sum == sum(local(i)), "slot %d: its memory was touched after it had ended", i);
+        if (below(&rng, 4) == 0) {
+            gr_xfer_free(w.a.core, s->x);
+            CHECK(gr_check(w.a.core, s->x, s->handle) == -4, "a stale handle");
+            s->x = NULL;
+        }
+    }
+    if (!s->x)
+        prepare(s, i);
+    fill(local(i));
+    fill(far_end(i));
+    uint32_t len = 0;
+    s->note = 0;
+    s->aborted = 0;
+    char *body = below(&rng, 3) ? new_note(0, &len, &s->note) : NULL;
+    gr_part_spec spec = {w.a.link, 0, s->x->nops};
+    s->state = RUNNING;
+    atomic_store(&s->x->state, GR_XFER_RUNNING);
+    gr_xfer_post(w.a.core, s->x, &spec, 1, body != NULL, body, len);
+    free(body);
+}
+
+static void cancel(int i)
+{
+    slot *s = &slots[i];
+    if (s->state != RUNNING || below(&rng, 3))
+        return;
+    s->aborted = 1;
+    int over = gr_xfer_abort(w.a.core, s->x, -11);
+    if (below(&rng, 2) && gr_xfer_wait(w.a.core, s->x, 100000))
+        over = 1;
+    CHECK(!over || (atomic_load(&s->x->state) & 0xff) != GR_XFER_RUNNING, "not over");
+}
+
+static void notify(void)
+{
+    uint32_t len;
+    uint64_t id;
+    char *body = new_note(1, &len, &id);
+    int rc = gr_notify(w.a.link, body, len);
+    CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
+    pthread_mutex_lock(&note_mu);
+    notes[id].must = rc == 0;
+    pthread_mutex_unlock(&note_mu);
+    free(body);
+}
+
+static void script(side *s, int tame)
+{
+    fake_script c = {0};
+    if (!tame) {
+        c.delay = (uint32_t)below(&rng, 4);
+        c.per_poll = (uint32_t)below(&rng, 5);
+        c.seed = w.ordered ? 0 : below(&rng, 3);
+        c.eagain_every = below(&rng, 3) ? 0 : 2 + (uint32_t)below(&rng, 6);
+        c.fail_at = below(&rng, 3) ? 0 : 1 + below(&rng, 40);
+        c.fail_errno = EIO;
+        c.fail_breaks = (uint8_t)w.ordered;
+    }
+    fake_rail_script(s->rail, &c);
+}
+
+static void restart(void)
+{
+    pthread_mutex_lock(&note_mu);
+    for (uint64_t i = 1; i < nnotes; i++) /* what has not arrived may be lost with the session */
+        notes[i].must = 0;
+    pthread_mutex_unlock(&note_mu);
+    world_restart(&w, -10);
+    for (int i = 0; i < SLOTS; i++)
+        look(i);
+    world_events(&w);
+    for (int i = 0; i < SLOTS; i++)
+        CHECK(slots[i].state != RUNNING, "slot %d goes on after the end of its session", i);
+}
+
+static void step(void)
+{
+    int i = (int)below(&rng, SLOTS);
+    switch (below(&rng, 40)) {
+    case 0: script(&w.a, 0); break;
+    case 1: script(&w.b, 0); break;
+    case 2: script(&w.a, 1); script(&w.b, 1); break;
+    case 3: if (below(&rng, 3) == 0) world_fence(&w); break;
+    case 4: if (below(&rng, 10) == 0) restart(); break;
+    case 5: case 6: cancel(i); break;
+    case 7: case 8: case 9: case 10: notify(); break;
+    case 11: case 12: case 13: case 14: case 15: case 16: post(i); break;
+    case 17: case 18: take_notes(); break;
+    default: look(i);
+    }
+    world_events(&w);
+    if (w.broken && below(&rng, 3) == 0)
+        world_fence(&w);
+}
+
+static int settled(void)
+{
+    take_notes();
+    for (int i = 0; i < SLOTS; i++) {
+        look(i);
+        if (slots[i].state == RUNNING)
+            return 0;
+    }
+    int all = 1;
+    pthread_mutex_lock(&note_mu);
+    for (uint64_t i = 1; i < nnotes && all; i++)
+        all = !notes[i].must || notes[i].arrived;
+    pthread_mutex_unlock(&note_mu);
+    return all && gr_sess_queued(w.a.sess) == 0;
+}
+
+static void *poller(void *arg)
+{
+    uint64_t mine = (uintptr_t)arg;
+    while (!atomic_load(&stop)) {
+        if (below(&mine, 4) == 0)
+            take_notes();
+        gr_notif_free(w.a.core, gr_notif_take(w.a.core));
+        struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
+        nanosleep(&nap, NULL);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc >= 3, "usage: ctest SEED STEPS [t]");
+    uint64_t seed = strtoull(argv[1], NULL, 10), steps = strtoull(argv[2], NULL, 10);
+    int threads = argc > 3;
+    pthread_t t[2];
+    rng = seed;
+    world_open(&w, (int)(seed & 1), threads, seed);
+    w.ended = on_end;
+    for (int i = 0; threads && i < 2; i++)
+        CHECK(pthread_create(&t[i], NULL, poller, (void *)(seed + (uint64_t)i)) == 0, "thread");
+    for (uint64_t i = 0; i < steps; i++)
+        step();
+    script(&w.a, 1);
+    script(&w.b, 1);
+    for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
+        CHECK(gr_now_ns() < end, "30 s have passed and it has not come to rest");
+        world_events(&w);
+        if (w.broken)
+            world_fence(&w);
+    }
+    atomic_store(&stop, 1);
+    for (int i = 0; threads && i < 2; i++)
+        pthread_join(t[i], NULL);
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].x)
+            gr_xfer_free(w.a.core, slots[i].x);
+    world_close(&w);
+    printf("%lu transfers well, %lu in error, %lu notifications, %lu events\n", (unsigned long)done_count, (unsigned long)failed_count,
+           (unsigned long)arrived_count, (unsigned long)w.xfer_events);
+    return 0;
+}
