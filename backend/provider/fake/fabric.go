@@ -1,7 +1,7 @@
 package fake
 
 /*
-#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -I${SRCDIR}/../../fastpath
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
 #include "fake.h"
 */
 import "C"

@@ -1,7 +1,7 @@
 package ofi
 
 /*
-#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -I${SRCDIR}/../../fastpath
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
 #cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include "ofi.h"

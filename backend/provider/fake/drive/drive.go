@@ -3,7 +3,7 @@
 package drive
 
 /*
-#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -I${SRCDIR}/../../../fastpath
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
