@@ -16,8 +16,10 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -150,10 +152,8 @@ func (e *Engine) start(prov provider.Provider) error {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
 	e.identity()
-	e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout, ConnectTimeout: e.opt.ConnectTimeout,
-		Listen: e.listen(), Log: e.log}, targetHandler{e})
-	if err != nil {
-		return status.Errorf(status.ErrBackend, "control channel: %w", err)
+	if err := e.openControl(); err != nil {
+		return err
 	}
 	e.blob.Control = e.node.Addrs()
 	if e.conn, err = e.blob.Encode(); err != nil {
@@ -205,18 +205,35 @@ func (e *Engine) identity() {
 	e.blob.Rails = rail.Offers(devices)
 }
 
-// listen gives the control addresses: one per rail that has an IP address, loopback otherwise.
-func (e *Engine) listen() []string {
+// openControl listens on each rail's IP address, on the first port of the option control_port that is free on all of them.
+func (e *Engine) openControl() error {
+	ports := e.opt.ControlPort
+	for port := int(ports.First); ; port++ {
+		var err error
+		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
+			ConnectTimeout: e.opt.ConnectTimeout, Listen: e.listen(port), Log: e.log}, targetHandler{e})
+		if err == nil {
+			return nil
+		}
+		e.node = nil
+		if !errors.Is(err, syscall.EADDRINUSE) || port >= int(ports.Last) {
+			return status.Errorf(status.ErrBackend, "control channel (option control_port=%d-%d): %w", ports.First, ports.Last, err)
+		}
+	}
+}
+
+// listen gives the control addresses: one per rail that has an IP address, loopback otherwise. Port 0: the system's choice.
+func (e *Engine) listen(port int) []string {
 	var addrs []string
 	seen := map[string]bool{}
 	for _, r := range e.rails {
 		if a := r.Device().Addr; a != "" && !seen[a] {
 			seen[a] = true
-			addrs = append(addrs, net.JoinHostPort(a, "0"))
+			addrs = append(addrs, net.JoinHostPort(a, strconv.Itoa(port)))
 		}
 	}
 	if len(addrs) == 0 {
-		addrs = []string{"127.0.0.1:0"}
+		addrs = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
 	}
 	return addrs
 }

@@ -254,6 +254,7 @@ static void step(void)
 static int settled(void)
 {
     take_notes();
+    gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* progress */
     for (int i = 0; i < SLOTS; i++) {
         look(i);
         if (slots[i].state == RUNNING)
