@@ -136,8 +136,11 @@ func TestLinkLoss(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(4 << 20)
 		for i, end := range []*agent{p.a, p.b} {
+			p.a.connected("bob")
+			p.b.rail().Stall()
 			x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs).post("x")
 			end.rail().Down(syscall.ENETDOWN)
+			p.b.rail().Release()
 			x.fails(status.ErrBackend)
 			require.True(h, h.log.has("transfer failed", "bob", "network is down"), h.log)
 			require.NoError(h, p.a.Notify("bob", []byte("waits")))

@@ -18,7 +18,10 @@ func TestPostBeforeConnection(t *testing.T) {
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		require.NoError(h, a.Connect("bob"))
 		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
-		x, y := a.whole(opWrite, p.mine, p.theirs).post("x"), a.whole(opRead, p.mine, p.theirs).post("y")
+		p.theirs.fill(2)
+		const half = 512 << 10
+		x := a.prep(opWrite, []Desc{p.mine.desc(0, half)}, []Desc{p.theirs.desc(0, half)}, "bob").post("x")
+		y := a.prep(opRead, []Desc{p.mine.desc(half, half)}, []Desc{p.theirs.desc(half, half)}, "bob").post("y")
 		require.NoError(h, a.Notify("bob", []byte("n")))
 		for range 100 {
 			require.Equal(h, inProg, x.check())

@@ -52,6 +52,7 @@ type remote struct {
 	notifs   [][]byte // accepted before the link was up
 	notifLen uint64
 	regions  map[wire.Range]*region
+	rates    rates
 	byTarget map[uint64]*region
 	requests map[uint64][]*region
 	revokes  []*revocation

@@ -34,7 +34,8 @@ type transfer struct {
 	checked  uint64 // remote.epoch under which keys and links were found good
 	hasNotif bool
 	posted   time.Time
-	reason   string // why we aborted it
+	started  time.Duration // on the core's clock; 0: noted already
+	reason   string        // why we aborted it
 	aborted  time.Time
 
 	// guarded by remote.mu
@@ -96,10 +97,12 @@ func (t *transfer) result() (int32, error) {
 }
 
 func (t *transfer) begin(hasNotif bool) {
+	t.sample()
 	t.hasNotif = hasNotif
 	t.reason = ""
 	t.aborted = time.Time{}
 	t.posted = timeNow()
+	t.started = fastpath.Now()
 	t.x.Start()
 	t.e.activate(t)
 }
@@ -322,29 +325,6 @@ func (e *Engine) settle(t *transfer, code int32) {
 			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
 	}
 	t.x.Settle(code)
-}
-
-// Estimate is what the transfer should take: its bytes at the measured rate. ErrNotSupported before anything was measured.
-func (e *Engine) Estimate(handle uint64) (duration, margin time.Duration, err error) {
-	rec, err := e.xfers.Get(xfer.FromUint64(handle))
-	if err != nil {
-		return 0, 0, status.Errorf(status.ErrNotFound, "estimate: %w", err)
-	}
-	t := rec.Value
-	r := t.remote
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	var rate uint64
-	for _, l := range r.links {
-		if l.up {
-			rate += l.l.Stats().Rate
-		}
-	}
-	if rate == 0 {
-		return 0, 0, status.Errorf(status.ErrNotSupported, "estimate: nothing was measured to peer %q yet", r.name)
-	}
-	d := time.Duration(float64(t.bytes) / float64(rate) * 1e9)
-	return d, d/4 + 20*time.Microsecond, nil
 }
 
 // Desc is one element of a descriptor list, in the layout of nixlMetaDesc. MD is the shim's metadata object.

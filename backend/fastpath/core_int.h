@@ -86,6 +86,8 @@ struct msg { /* an outgoing notification */
     uint8_t posted;   /* every fragment is posted */
     uint8_t listed;
     uint8_t failed;
+    uint8_t blamed; /* as a part's */
+    uint8_t unproved; /* parted from a pipelined transfer: sent again, it would no longer prove the data */
     uint8_t done;
 };
 
@@ -241,6 +243,8 @@ void msg_sent(ctx *c, int err);
 void msg_received(ctx *c, int err, uint64_t len);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
+int msg_gap(msg *m);
+int msg_part(msg *m, int err);
 void msg_credit_cmd(rail_st *rail, cmd *self);
 
 /* xfer.c */

@@ -390,11 +390,16 @@ int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq)
     link->cur = NULL;
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
+        xfer *x = m->x;
+        int blamed = m->blamed;
         m->inflight = 0;
-        m->failed = m->posted = 0;
+        m->failed = m->blamed = m->posted = 0;
         m->off = 0;
+        m->skip |= m->unproved;
         if (m->numbered && m->seq < next_seq)
             msg_end(m, 0);
+        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++x->attempts > 3 && msg_gap(m) == 0)
+            xfer_msg_end(x, ST_BACKEND);
     }
     /* A pipelined notification goes out behind its replayed data again. */
     for (msg *m = link->msgs, *next; m; m = next) {

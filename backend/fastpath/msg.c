@@ -74,8 +74,56 @@ void msg_end(msg *m, int err)
         m->done = 1;
         xfer_msg_end(x, err);
     } else {
+        if (m->body != (char *)(m + 1))
+            free(m->body);
         free(m);
     }
+}
+
+/* The peer has nothing of a numbered message and shall go on without it: a gap goes out, and m is its transfer's again. */
+int msg_gap(msg *m)
+{
+    msg *gap = calloc(1, sizeof *gap);
+    if (!gap)
+        return -ENOMEM;
+    gap->seq = m->seq;
+    gap->len = m->len; /* counted in tx_queued */
+    gap->numbered = gap->skip = 1;
+    msg_unlist(m);
+    m->done = 1;
+    msg_queue(m->link, gap);
+    return 0;
+}
+
+/* Parts a numbered message from its transfer, which ends with err while the message, of which the peer may have a part
+ * or all, goes its way. */
+int msg_part(msg *m, int err)
+{
+    gr_link *link = m->link;
+    msg *own = malloc(sizeof *own);
+    if (!own)
+        return -ENOMEM;
+    *own = *m;
+    own->x = NULL;
+    own->unproved = m->x->pipelined;
+    if (own->prev)
+        own->prev->next = own;
+    else
+        link->msgs = own;
+    if (own->next)
+        own->next->prev = own;
+    else
+        link->msgs_tail = own;
+    if (link->cur == m)
+        link->cur = own;
+    for (ctx *c = link->posted; c; c = c->next)
+        if (c->msg == m)
+            c->msg = own;
+    m->listed = 0;
+    m->done = 1;
+    m->body = NULL;
+    xfer_msg_end(m->x, err);
+    return 0;
 }
 
 static int post_frame(gr_link *link, const header *h, const void *body, size_t len, msg *m)
@@ -169,8 +217,11 @@ void msg_pump(gr_link *link)
             h.kind = KIND_SKIP;
             h.total = 0;
         }
-        if (post_frame(link, &h, m->body + m->off, m->skip ? 0 : n, m) != 0)
+        int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->off, m->skip ? 0 : n, m);
+        if (rc != 0) {
+            m->blamed |= rc != -EAGAIN;
             return;
+        }
         link->credits--;
         m->inflight++;
         m->off += n;
@@ -190,9 +241,12 @@ void msg_sent(ctx *c, int err)
     if (!m)
         return;
     m->inflight--;
-    if (err)
+    if (err) {
         m->failed = 1;
-    else if (m->x)
+        m->blamed |= c->first;
+        if (m->x)
+            atomic_store(&m->x->pub.wire_err, err);
+    } else if (m->x)
         atomic_store_explicit(&m->x->pub.last_ns, link->rail->now, memory_order_relaxed);
     if (m->inflight == 0 && m->posted && !m->failed)
         msg_end(m, 0);

@@ -35,11 +35,17 @@ static void data_done(xfer *x, gr_link *link)
             msg_end(m, atomic_load(&x->pub.err)); /* ends x too */
             return;
         }
-        if (m->listed)
-            return; /* the peer waits for the rest of it: its last completion ends x */
+        if (m->listed) { /* the peer waits for the rest of it; without memory, its last completion ends x */
+            msg_part(m, atomic_load(&x->pub.err));
+            return;
+        }
         if (m->numbered && !m->done) { /* the peer waits for that number */
-            m->skip = 1;
-            msg_queue(link, m);
+            if (msg_gap(m) != 0) {
+                m->skip = 1;
+                msg_queue(link, m);
+            } else {
+                xfer_end(x);
+            }
             msg_pump(link);
             return;
         }
@@ -164,8 +170,13 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
         rail_inbox(p->link->rail);
         if (!atomic_load(&p->ended))
             part_drop(p);
-        if (x->msg.listed && !x->msg.numbered && x->msg.link->rail->dev == dev)
-            msg_end(&x->msg, err);
+        msg *m = &x->msg;
+        if (m->listed && m->link->rail->dev == dev) {
+            if (!m->numbered)
+                msg_end(m, err);
+            else if (atomic_load(&pub->parts_left) == 0)
+                msg_part(m, err);
+        }
         gr_rail_unlock(dev);
     }
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;

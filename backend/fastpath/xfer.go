@@ -61,6 +61,9 @@ func (x Xfer) Unsettled() bool {
 	return s > 0 && s&0xff == C.GR_XFER_FAILED
 }
 
+// Failed says that the last run ended in an error.
+func (x Xfer) Failed() bool { return atomic.LoadInt32(x.state()) < 0 }
+
 // Want asks for an event at the end; false: it has already ended, none will come for this asking.
 func (x Xfer) Want() bool {
 	for {

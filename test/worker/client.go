@@ -48,7 +48,7 @@ func (w *tail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.b = append(w.b, p...)
-	if n := len(w.b) - 16<<10; n > 0 {
+	if n := len(w.b) - 64<<10; n > 0 {
 		w.b = w.b[n:]
 	}
 	return len(p), nil
@@ -58,6 +58,12 @@ func (w *tail) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return string(bytes.ToValidUTF8(w.b, []byte("?")))
+}
+
+func (w *tail) clear() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.b = nil
 }
 
 // Start runs a worker that the test's cleanup ends.
@@ -109,6 +115,9 @@ func (w *Worker) Pid() int { return w.cmd.Process.Pid }
 
 // Output is the last part of what the worker printed.
 func (w *Worker) Output() string { return w.out.String() }
+
+// Forget empties Output, so that a test sees what comes next.
+func (w *Worker) Forget() { w.out.clear() }
 
 func (w *Worker) reap() {
 	w.wait.Do(func() { _ = w.cmd.Wait() })

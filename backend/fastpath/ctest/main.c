@@ -10,7 +10,7 @@
 
 #include "world.h"
 
-enum { MAX_NOTES = 1 << 20, MAX_OPS = 12 };
+enum { MAX_OPS = 12 };
 enum { IDLE, RUNNING, ENDED };
 
 typedef struct slot {
@@ -19,17 +19,9 @@ typedef struct slot {
     int op, state, aborted;
 } slot;
 
-typedef struct note {
-    uint64_t session;
-    uint32_t len;
-    uint8_t must, arrived, alone;
-} note;
-
 static world w;
 static slot slots[SLOTS];
-static note notes[MAX_NOTES];
-static uint64_t nnotes = 1, last_alone, rng, next_handle = 1, done_count, failed_count, arrived_count;
-static pthread_mutex_t note_mu = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t rng, next_handle = 1, done_count, failed_count;
 static _Atomic int stop;
 
 static unsigned char *local(int i) { return w.a.mem + i * SLOT_SIZE; }
@@ -54,55 +46,12 @@ static void fill(unsigned char *p)
     }
 }
 
-/* Body: the number, then a pattern that depends on it. */
-static char *new_note(int alone, uint32_t *len, uint64_t *id)
-{
-    static const uint32_t most[] = {8, 100, 2048, 5000, 12000};
-    pthread_mutex_lock(&note_mu);
-    *id = nnotes++;
-    CHECK(*id < MAX_NOTES, "too many steps");
-    *len = 8 + (uint32_t)below(&rng, most[below(&rng, 5)]);
-    notes[*id] = (note){.session = w.session, .len = *len, .alone = (uint8_t)alone};
-    pthread_mutex_unlock(&note_mu);
-    char *body = malloc(*len);
-    CHECK(body, "out of memory");
-    memset(body, (int)(*id % 251), *len);
-    memcpy(body, id, 8);
-    return body;
-}
-
-static void take_notes(void)
-{
-    pthread_mutex_lock(&note_mu); /* taking and checking are one step, or two takers could swap */
-    gr_notif *list = gr_notif_take(w.b.core);
-    for (gr_notif *n = list; n; n = n->next) {
-        uint64_t id;
-        CHECK(n->name_len == 1 && n->name[0] == 'a' && n->msg_len >= 8, "sender or length");
-        memcpy(&id, n->msg, 8);
-        CHECK(id && id < nnotes && n->msg_len == notes[id].len, "notification %lu of %lu bytes", (unsigned long)id, (unsigned long)n->msg_len);
-        for (uint64_t i = 8; i < n->msg_len; i++)
-            CHECK((unsigned char)n->msg[i] == id % 251, "byte %lu of %lu", (unsigned long)i, (unsigned long)id);
-        CHECK(!notes[id].arrived, "notification %lu arrived twice", (unsigned long)id);
-        notes[id].arrived = 1;
-        arrived_count++;
-        if (notes[id].alone) {
-            CHECK(id > last_alone, "%lu after %lu", (unsigned long)id, (unsigned long)last_alone);
-            last_alone = id;
-        }
-    }
-    pthread_mutex_unlock(&note_mu);
-    gr_notif_free(w.b.core, list);
-}
-
 static void ended_well(slot *s, int i)
 {
     CHECK(memcmp(local(i), far_end(i), SLOT_SIZE) == 0, "slot %d: the bytes differ", i);
     done_count++;
-    if (s->note) {
-        pthread_mutex_lock(&note_mu);
-        notes[s->note].must = notes[s->note].session == w.session;
-        pthread_mutex_unlock(&note_mu);
-    }
+    if (s->note)
+        note_must(s->note, w.session);
 }
 
 /* An event: the transfer ended in an error, which Go settles. */
@@ -169,7 +118,7 @@ static void post(int i)
     uint32_t len = 0;
     s->note = 0;
     s->aborted = 0;
-    char *body = below(&rng, 3) ? new_note(0, &len, &s->note) : NULL;
+    char *body = below(&rng, 3) ? note_new(w.session, 0, &rng, &len, &s->note) : NULL;
     gr_part_spec spec = {w.a.link, 0, s->x->nops};
     s->state = RUNNING;
     atomic_store(&s->x->state, GR_XFER_RUNNING);
@@ -193,12 +142,11 @@ static void notify(void)
 {
     uint32_t len;
     uint64_t id;
-    char *body = new_note(1, &len, &id);
+    char *body = note_new(w.session, 1, &rng, &len, &id);
     int rc = gr_notify(w.a.link, body, len);
     CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
-    pthread_mutex_lock(&note_mu);
-    notes[id].must = rc == 0;
-    pthread_mutex_unlock(&note_mu);
+    if (rc == 0)
+        note_must(id, w.session);
     free(body);
 }
 
@@ -219,10 +167,7 @@ static void script(side *s, int tame)
 
 static void restart(void)
 {
-    pthread_mutex_lock(&note_mu);
-    for (uint64_t i = 1; i < nnotes; i++) /* what has not arrived may be lost with the session */
-        notes[i].must = 0;
-    pthread_mutex_unlock(&note_mu);
+    notes_forgive(); /* what has not arrived may be lost with the session */
     world_restart(&w, -10);
     for (int i = 0; i < SLOTS; i++)
         look(i);
@@ -243,7 +188,7 @@ static void step(void)
     case 5: case 6: cancel(i); break;
     case 7: case 8: case 9: case 10: notify(); break;
     case 11: case 12: case 13: case 14: case 15: case 16: post(i); break;
-    case 17: case 18: take_notes(); break;
+    case 17: case 18: notes_take(w.b.core); break;
     default: look(i);
     }
     world_events(&w);
@@ -253,19 +198,14 @@ static void step(void)
 
 static int settled(void)
 {
-    take_notes();
+    notes_take(w.b.core);
     gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* progress */
     for (int i = 0; i < SLOTS; i++) {
         look(i);
         if (slots[i].state == RUNNING)
             return 0;
     }
-    int all = 1;
-    pthread_mutex_lock(&note_mu);
-    for (uint64_t i = 1; i < nnotes && all; i++)
-        all = !notes[i].must || notes[i].arrived;
-    pthread_mutex_unlock(&note_mu);
-    return all && gr_sess_queued(w.a.sess) == 0;
+    return notes_all() && gr_sess_queued(w.a.sess) == 0;
 }
 
 static void *poller(void *arg)
@@ -273,7 +213,7 @@ static void *poller(void *arg)
     uint64_t mine = (uintptr_t)arg;
     while (!atomic_load(&stop)) {
         if (below(&mine, 4) == 0)
-            take_notes();
+            notes_take(w.b.core);
         gr_notif_free(w.a.core, gr_notif_take(w.a.core));
         struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
         nanosleep(&nap, NULL);
@@ -310,6 +250,6 @@ int main(int argc, char **argv)
             gr_xfer_free(w.a.core, slots[i].x);
     world_close(&w);
     printf("%lu transfers well, %lu in error, %lu notifications, %lu events\n", (unsigned long)done_count, (unsigned long)failed_count,
-           (unsigned long)arrived_count, (unsigned long)w.xfer_events);
+           (unsigned long)notes_arrived(), (unsigned long)w.xfer_events);
     return 0;
 }

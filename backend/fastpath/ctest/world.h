@@ -72,6 +72,15 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev);
 void assembler_drop_partial(assembler *m);
 void assembler_clear(assembler *m);
 
+/* Notifications by number. A body carries its number and a pattern; it must arrive once if note_must was said of it in
+ * the session that still goes on. Those of no transfer (alone) arrive in order. */
+char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id);
+void note_must(uint64_t id, uint64_t session);
+void notes_take(gr_core *core);
+void notes_forgive(void);
+int notes_all(void);
+uint64_t notes_arrived(void);
+
 uint64_t below(uint64_t *rng, uint64_t n);
 
 #endif

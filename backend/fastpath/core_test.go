@@ -1,0 +1,211 @@
+package fastpath_test
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+)
+
+func TestWriteReadNotify(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	const n, size = 100, 4096
+	pattern(a.mem, 1)
+	w := a.xfer(b, fastpath.Write, n, size)
+	a.post(w, "hello")
+	until(t, "write", func() bool { return a.done(w, n, size) })
+	require.True(t, bytes.Equal(a.mem[:n*size], b.mem[:n*size]))
+	until(t, "notification", func() bool { return len(b.notes()) == 1 })
+	require.EqualValues(t, n*size, w.Done())
+	a.core.FreeXfer(w)
+
+	pattern(b.mem, 2)
+	r := a.xfer(b, fastpath.Read, n, size)
+	a.post(r)
+	require.True(t, a.core.Wait(r, 10*time.Second))
+	require.True(t, bytes.Equal(a.mem[:n*size], b.mem[:n*size]))
+	c := a.core.Counters()
+	require.EqualValues(t, n*size, c["write_bytes"])
+	require.EqualValues(t, n*size, c["read_bytes"])
+	require.EqualValues(t, 2, c["transfers_done"])
+	require.LessOrEqual(t, c["work_requests"], uint64(2*n/4+2), "several operations in a work request")
+	a.core.FreeXfer(r)
+	require.Equal(t, -4, a.core.Check(r.Pointer(), uint64(n)<<32|size), "a stale handle")
+}
+
+// Bytes in flight stay within the window, and work requests within the queue, however much is posted.
+func TestWindow(t *testing.T) {
+	caps := fake.TCPCaps()
+	caps.TxDepth, caps.IOVLimit = 20, 1
+	a, b := ends(t, caps, map[string]string{"window_min": "64KiB", "window_max": "64KiB"})
+	b.rail.Stall()
+	big := a.xfer(b, fastpath.Write, 16, 128<<10)
+	a.post(big)
+	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
+	s := a.link.Stats()
+	require.LessOrEqual(t, s.InflightBytes, uint64(256<<10), "four times window_min to begin with")
+	b.rail.Release()
+	require.True(t, a.core.Wait(big, 10*time.Second))
+	b.rail.Stall()
+	small := a.xfer(b, fastpath.Write, 1000, 64)
+	a.post(small)
+	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
+	a.core.Wait(small, time.Millisecond)
+	require.Less(t, a.link.Stats().InflightOps, uint32(20), "some of the queue is kept for messages")
+	require.NoError(t, a.link.Notify([]byte("passes")))
+	b.rail.Release()
+	until(t, "notification", func() bool { return len(b.notes()) == 1 })
+	require.True(t, a.core.Wait(small, 10*time.Second))
+}
+
+// Messages stop when the credits are used up, and go on when the receiver takes some.
+func TestCredits(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), map[string]string{"notif_queue": "64KiB"})
+	sent := 0
+	until(t, "never full", func() bool {
+		err := a.link.Notify(make([]byte, 1500))
+		if err == nil {
+			sent++
+		}
+		full := b.core.Counters()["notifs_received"] > 64<<10/1500 // its limit: no more credits
+		return err != nil && full && a.link.Stats().Credits == 0 && a.sess.Queued() > 62<<10
+	})
+	require.ErrorIs(t, a.link.Notify(make([]byte, 1500)), fastpath.ErrFull)
+	require.Positive(t, a.sess.Queued())
+	got := 0
+	until(t, "notifications", func() bool { got += len(b.notes()); return got == sent })
+	until(t, "queue", func() bool { a.core.TakeNotifs(); return a.sess.Queued() == 0 })
+	until(t, "credits", func() bool { a.core.TakeNotifs(); return a.link.Stats().Credits > 24 }) // they come back in batches of 8
+	require.LessOrEqual(t, a.link.Stats().Credits, uint32(32))
+}
+
+// A message longer than a fragment is Go's to put together; afterwards the core goes on alone.
+func TestFragments(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	body := make([]byte, 10_000)
+	pattern(body, 3)
+	require.NoError(t, a.link.Notify([]byte("before")))
+	require.NoError(t, a.link.Notify(body))
+	require.NoError(t, a.link.Notify([]byte("behind")))
+	whole, handled := make([]byte, len(body)), uint64(0)
+	for have := 0; have < len(body); handled++ {
+		ev := b.event()
+		require.EqualValues(t, fastpath.EvMessage, ev.Kind)
+		require.Equal(t, [3]uint64{71, 1, 10_000}, [3]uint64{ev.ID, ev.Seq, uint64(ev.Total)})
+		have += copy(whole[ev.Offset:], ev.Data)
+	}
+	require.True(t, bytes.Equal(body, whole))
+	ev := b.event() // what comes while Go is at it is Go's, too
+	require.EqualValues(t, 2, ev.Seq)
+	require.Equal(t, []string{"peer:before"}, b.notes())
+	require.NoError(t, b.sess.Deliver(whole))
+	require.NoError(t, b.sess.Deliver(ev.Data))
+	b.sess.Resume(3, handled+1)
+	require.NoError(t, a.link.Notify([]byte("alone")))
+	var rest []string
+	until(t, "the core goes on alone", func() bool { rest = append(rest, b.notes()...); return len(rest) == 3 })
+	require.Equal(t, []string{"peer:" + string(body), "peer:behind", "peer:alone"}, rest)
+	require.Empty(t, b.got)
+}
+
+// Abort drops what is not posted; the transfer ends, with an event, when what is posted has drained.
+func TestAbort(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	b.rail.Stall()
+	x, y := a.xfer(b, fastpath.Write, 32, 128<<10), a.xfer(b, fastpath.Write, 1, 100)
+	a.post(x, "never")
+	a.post(y, "never")
+	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
+	require.False(t, a.core.Abort(x, -11), "some of it is posted")
+	require.False(t, a.core.Wait(x, time.Millisecond))
+	a.core.Abort(y, -11)
+	b.rail.Release()
+	require.True(t, a.core.Wait(x, 10*time.Second))
+	ids := map[uint64]bool{a.event().ID: true, a.event().ID: true}
+	require.Len(t, ids, 2)
+	for _, z := range []fastpath.Xfer{x, y} {
+		require.True(t, z.Unsettled())
+		code, _ := z.Err()
+		require.EqualValues(t, -11, code)
+		z.Settle(-11)
+	}
+	require.Less(t, x.Done(), uint64(32*128<<10))
+	z := a.xfer(b, fastpath.Write, 1, 64)
+	a.post(z, "behind")
+	var got []string
+	until(t, "notification", func() bool { got = append(got, b.notes()...); return len(got) > 0 })
+	require.Equal(t, "peer:behind", got[len(got)-1])
+}
+
+// After an error nothing more is posted and one event says so; after a rebind everything unproved goes out again.
+func TestRebind(t *testing.T) {
+	for name, caps := range map[string]provider.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {
+		t.Run(name, func(t *testing.T) {
+			a, b := ends(t, caps, nil)
+			for n := 1; n <= 5; n++ { // 4 chunks and the notification
+				pattern(a.mem, byte(n))
+				clear(b.mem)
+				a.rail.Script(fake.Script{FailAt: uint64(n), FailErrno: syscall.EIO, FailBreaks: caps.Ordered})
+				x := a.xfer(b, fastpath.Write, 4, 128<<10)
+				a.post(x, "once")
+				ev := a.event()
+				require.EqualValues(t, fastpath.EvLink, ev.Kind)
+				require.EqualValues(t, 91, ev.ID)
+				require.EqualValues(t, syscall.EIO, ev.Code)
+				require.False(t, a.link.Stats().Up)
+				fence(t, a, b)
+				require.True(t, a.core.Wait(x, 10*time.Second))
+				var got []string
+				until(t, "notification", func() bool { got = append(got, b.notes()...); return len(got) > 0 })
+				require.Equal(t, []string{"peer:once"}, got)
+				require.True(t, bytes.Equal(a.mem[:512<<10], b.mem[:512<<10]))
+				a.core.FreeXfer(x)
+				require.Empty(t, a.got)
+			}
+		})
+	}
+}
+
+// A region that is not live any more ends what would be posted on it.
+func TestDeadRegion(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	r, err := a.core.Region(farRegion)
+	require.NoError(t, err)
+	r.SetLive(false)
+	x := a.xfer(b, fastpath.Write, 1, 64)
+	a.post(x, "never")
+	ev := a.event()
+	require.EqualValues(t, fastpath.EvXfer, ev.Kind)
+	code, wire := x.Err()
+	require.EqualValues(t, -3, code)
+	require.Equal(t, syscall.ESTALE, wire)
+	x.Settle(-3)
+	require.Zero(t, a.sess.Queued(), "its notification counts no more")
+	r.SetLive(true)
+	a.post(x, "now")
+	until(t, "write", func() bool { return a.done(x, 1, 64) })
+	_, err = a.core.Region(1 << 30)
+	require.Error(t, err)
+}
+
+// Want gives one event for a transfer that ends well; without it there is none.
+func TestEvents(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	x := a.xfer(b, fastpath.Write, 1, 64)
+	a.post(x)
+	require.True(t, a.core.Wait(x, 10*time.Second))
+	require.False(t, x.Want(), "it has ended")
+	b.rail.Stall()
+	a.post(x)
+	require.True(t, x.Want())
+	b.rail.Release()
+	ev := a.event()
+	require.Equal(t, [3]uint64{fastpath.EvXfer, 1<<32 | 64, 0}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
+	require.Empty(t, a.got)
+}

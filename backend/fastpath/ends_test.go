@@ -1,0 +1,188 @@
+package fastpath_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/option"
+	"gorail/backend/plan"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(20 * time.Microsecond) {
+		require.True(t, time.Now().Before(end), what)
+	}
+}
+
+const memSize = 4 << 20
+
+// Regions of an end: its own memory, and the other end's.
+const (
+	ownRegion = iota
+	farRegion
+)
+
+// end is one core with a rail, a buffer, and its half of a session.
+type end struct {
+	t    *testing.T
+	core *fastpath.Core
+	rail *fake.Rail
+	ep   provider.Endpoint
+	mr   provider.MR
+	mem  []byte
+	sess fastpath.Session
+	link fastpath.Link
+	ev   *fastpath.Events
+	got  chan fastpath.Event
+}
+
+func newEnd(t *testing.T, f *fake.Fabric, caps provider.Caps, key uint64, params map[string]string) *end {
+	opt, _, err := option.Parse(params, nil)
+	require.NoError(t, err)
+	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan fastpath.Event, 10_000)}
+	e.core, err = fastpath.New(opt)
+	require.NoError(t, err)
+	p := f.Provider(fake.Link{Name: "x", Caps: caps})
+	devs, err := p.Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	r, err := p.Open(devs[0])
+	require.NoError(t, err)
+	e.rail = r.(*fake.Rail)
+	idx, err := e.core.AddRail(r.Core())
+	require.NoError(t, err)
+	require.Zero(t, idx)
+	e.mr, err = r.Register(drive.Addr(e.mem), memSize, key)
+	require.NoError(t, err)
+	e.region(ownRegion, drive.Addr(e.mem), fastpath.Key{Desc: e.mr.Desc()})
+	e.ev, err = e.core.Events(func(ev fastpath.Event) { e.got <- ev })
+	require.NoError(t, err)
+	return e
+}
+
+func (e *end) region(idx uint32, addr uint64, k fastpath.Key) {
+	r, err := e.core.Region(idx)
+	require.NoError(e.t, err)
+	r.Set(addr, memSize, 1)
+	r.SetKey(0, k)
+	r.SetLive(true)
+}
+
+// ends makes two connected cores; a sends to b.
+func ends(t *testing.T, caps provider.Caps, params map[string]string) (a, b *end) {
+	f := fake.NewFabric(3)
+	a, b = newEnd(t, f, caps, 1, params), newEnd(t, f, caps, 2, params)
+	a.region(farRegion, drive.Addr(b.mem), fastpath.Key{Key: b.mr.Key(), Base: b.mr.Base()})
+	for i, e := range []*end{a, b} {
+		var err error
+		e.sess, err = e.core.NewSession(uint64(i)+70, "peer")
+		require.NoError(t, err)
+	}
+	connect(t, a, b)
+	var err error
+	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, fastpath.Target)
+	require.NoError(t, err)
+	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, fastpath.Initiator)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for _, e := range []*end{a, b} {
+			e.rail.Release()
+			e.quiesce()
+			e.link.Fail(-3)
+			e.link.Free()
+			e.sess.Free()
+			e.ev.Close()
+			e.core.Stop()
+			e.core.DropRails()
+			require.NoError(t, e.mr.Close())
+			require.NoError(t, e.rail.Close(), "endpoints or regions are left")
+			e.core.Free()
+		}
+		require.NoError(t, f.Close())
+	})
+	return a, b
+}
+
+func connect(t *testing.T, a, b *end) {
+	for _, e := range []*end{a, b} {
+		var err error
+		e.ep, err = e.rail.OpenEndpoint()
+		require.NoError(t, err)
+	}
+	require.NoError(t, a.ep.Connect(b.ep.Addr()))
+	require.NoError(t, b.ep.Connect(a.ep.Addr()))
+}
+
+func (e *end) quiesce() {
+	e.link.Stop()
+	require.NoError(e.t, e.ep.Close())
+	e.link.Reap()
+}
+
+// fence gives both ends new endpoints.
+func fence(t *testing.T, a, b *end) {
+	a.quiesce()
+	b.quiesce()
+	connect(t, a, b)
+	next, _ := b.sess.NextSeq()
+	require.NoError(t, b.link.Rebind(b.ep.Core(), 0))
+	require.NoError(t, a.link.Rebind(a.ep.Core(), next))
+}
+
+// xfer makes a transfer of n operations of size bytes.
+func (e *end) xfer(peer *end, op, n, size int) fastpath.Xfer {
+	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n))
+	require.NoError(e.t, err)
+	for i := range x.Ops() {
+		at := uint64(i * size)
+		x.Ops()[i] = plan.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
+	}
+	return x
+}
+
+func (e *end) post(x fastpath.Xfer, notif ...string) {
+	x.Start()
+	var msg []byte
+	if len(notif) > 0 {
+		msg = []byte(notif[0])
+	}
+	e.core.Post(x, []fastpath.Part{{Link: e.link, Count: uint64(len(x.Ops()))}}, len(notif) > 0, msg)
+}
+
+func (e *end) done(x fastpath.Xfer, n, size int) bool {
+	return e.core.Check(x.Pointer(), uint64(n)<<32|uint64(size)) == 0
+}
+
+func (e *end) event() fastpath.Event {
+	e.t.Helper()
+	select {
+	case ev := <-e.got:
+		return ev
+	case <-time.After(10 * time.Second):
+		e.t.Fatal("no event")
+		return fastpath.Event{}
+	}
+}
+
+func (e *end) notes() (all []string) {
+	for _, n := range e.core.TakeNotifs() {
+		all = append(all, n.From+":"+string(n.Msg))
+	}
+	return all
+}
+
+func pattern(b []byte, seed byte) {
+	for i := range b {
+		b[i] = byte(i>>8) ^ byte(i) ^ seed
+	}
+}

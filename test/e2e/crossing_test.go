@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestCrossings counts the calls from C into Go: one to make a request and one to post it, whatever its size, none to
+// ask about it and none to ask for notifications, however often.
+func TestCrossings(t *testing.T) {
+	env := ours(t)
+	for _, n := range []int{1, 1000, 100_000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "stats.json")
+			copied, cgo := watched(t, env, "crosscall2")
+			w := worker.Start(t, worker.Options{Env: copied})
+			p := &pairOf{env: env, ini: agent(w, env, "alice", params("stats_file", file, "peer_timeout", "30s")), tgt: start(t, "bob")}
+			p.tgt.Polling(true)
+			at := scattered(0, 256, 64, n, 0)
+			a, b := p.buffers(at.End())
+			p.tgt.Learn(p.ini)
+			warm := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"})
+			warm.Do(limit)
+
+			var x *worker.Xfer
+			cgo.expect(t, 1, "making a request", func() {
+				x = p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
+			})
+			const posts = 3
+			for range posts {
+				p.tgt.Stop() // so that there is something to wait for, where it does not fit into sockets
+				cgo.expect(t, 1, "posting and polling", func() {
+					require.False(t, x.Loop(worker.LoopArgs{N: 1, Timeout: 50 * time.Millisecond}).Status.Failed())
+				})
+				p.tgt.Cont()
+				cgo.expect(t, 0, "polling to the end", func() { require.Equal(t, nixl.Success, x.Wait(limit)) })
+			}
+			require.Len(t, p.tgt.WaitNotifs(posts, limit), posts)
+			want(nixl.Write, a, b, at, at)
+
+			const notifs = 1000
+			cgo.expect(t, 0, "taking notifications", func() {
+				require.Nil(t, p.tgt.GenNotifsAsync("alice", "n", notifs).Wait().Err)
+				require.Len(t, p.ini.WaitNotifs(notifs, limit), notifs)
+			})
+			require.NoError(t, p.ini.Close())
+			core := counters(t, file)
+			require.EqualValues(t, 2, core["cross_prep"])
+			require.EqualValues(t, 1+posts, core["cross_post"])
+			require.Zero(t, core["cross_check"])
+			require.Zero(t, core["cross_notifs"])
+			require.EqualValues(t, notifs, core["notifs_received"])
+		})
+	}
+}
+
+// TestCrossingsBack counts the calls from Go into C: one for a request of any size, and one for its post. The engine's
+// own goroutines call C, too, so the fewest of a few tries count.
+func TestCrossingsBack(t *testing.T) {
+	env := ours(t)
+	copied, cgo := watched(t, env, "runtime.cgocall")
+	if cgo.p == nil {
+		t.Skip("only a probe counts them")
+	}
+	p := &pairOf{env: env, ini: agent(worker.Start(t, worker.Options{Env: copied}), env, "alice"), tgt: start(t, "bob")}
+	p.tgt.Polling(true)
+	at := scattered(0, 64, 64, 100_000, 0)
+	a, b := p.buffers(at.End())
+	for _, n := range []int{1, 1000, 100_000} {
+		at.Count = n
+		made, posted := ^uint64(0), ^uint64(0)
+		for range 10 {
+			before := cgo.p.count()
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
+			made = min(made, cgo.p.count()-before)
+			x.Do(limit)
+			p.tgt.Stop() // the end of the transfer is not the post's
+			before = cgo.p.count()
+			require.False(t, x.Post().Failed())
+			posted = min(posted, cgo.p.count()-before)
+			p.tgt.Cont()
+			require.Equal(t, nixl.Success, x.Wait(limit))
+			require.NoError(t, x.Release())
+		}
+		require.EqualValues(t, 1, made, "making a request of %d", n)
+		require.EqualValues(t, 1, posted, "posting a request of %d", n)
+	}
+}
+
+// counters reads what an engine left in its stats_file.
+func counters(t *testing.T, file string) map[string]uint64 {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var s struct{ Core map[string]uint64 }
+	require.NoError(t, json.Unmarshal(b, &s))
+	for _, k := range []string{"cross_prep", "cross_post", "cross_check", "cross_notifs", "cross_other"} {
+		require.Contains(t, s.Core, k)
+	}
+	return s.Core
+}
+
+// TestStatsFileFromEnvironment: the variable does what the parameter does.
+func TestStatsFileFromEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stats.json")
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_STATS_FILE=" + file}})
+	works(t, w, env)
+	require.EqualValues(t, 1, counters(t, file)["cross_post"])
+}
+
+// watched is a plugin of its own file, so that a probe in it sees no other process, and the probe.
+func watched(t *testing.T, env testenv.Env, symbol string) (testenv.Env, *crossings) {
+	t.Helper()
+	name := testenv.PluginFile(env.Backend)
+	lib, err := os.ReadFile(filepath.Join(env.PluginDir, name))
+	require.NoError(t, err)
+	env.PluginDir = t.TempDir()
+	path := filepath.Join(env.PluginDir, name)
+	require.NoError(t, os.WriteFile(path, lib, 0o755))
+	p, err := openProbe(path, symbol)
+	if err != nil {
+		t.Logf("the engine's own counters only: %v", err)
+		return env, &crossings{}
+	}
+	t.Cleanup(p.close)
+	return env, &crossings{p}
+}
+
+// crossings counts calls between C and Go by a breakpoint of the kernel's, where it lets us: it believes no counter.
+type crossings struct{ p *probe }
+
+// expect runs f, which must cross n times.
+func (c *crossings) expect(t *testing.T, n uint64, what string, f func()) {
+	t.Helper()
+	if c.p == nil {
+		f()
+		return
+	}
+	before := c.p.count()
+	f()
+	require.Equal(t, n, c.p.count()-before, what)
+}

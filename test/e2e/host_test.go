@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// host is a network namespace that stands for a machine. It has no name and lives as long as its descriptor and the
+// processes in it, so that nothing is left behind, however the test ends.
+type host struct {
+	t  *testing.T
+	ns netns.NsHandle
+	nl *netlink.Handle // for its interfaces, and no other's
+}
+
+// newHost makes a namespace with nothing but a loopback interface.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		testenv.SkipOrFail(t, errNotRoot)
+	}
+	h := &host{t: t, ns: netns.None()}
+	var err error
+	h.aside(func() { h.ns, err = netns.New() })
+	if os.IsPermission(err) || err == unix.EPERM {
+		testenv.SkipOrFail(t, err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.ns.Close() })
+	h.nl, err = netlink.NewHandleAt(h.ns)
+	require.NoError(t, err)
+	t.Cleanup(h.nl.Close)
+	require.NoError(t, h.nl.LinkSetUp(h.link("lo")))
+	return h
+}
+
+// aside runs f on a thread of its own, which ends with it: what f does to the thread concerns nobody else.
+func (h *host) aside(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good
+		f()
+	}()
+	<-done
+	if h.t.Failed() { // f may have ended its goroutine
+		h.t.FailNow()
+	}
+}
+
+// start makes a process with one agent on this host. It sees the host's interfaces in /sys, too.
+func (h *host) start(name string, opts ...option) *worker.Agent {
+	h.t.Helper()
+	env := testenv.Need(h.t)
+	var w *worker.Worker
+	h.aside(func() {
+		require.NoError(h.t, netns.Set(h.ns))
+		require.NoError(h.t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
+		require.NoError(h.t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		require.NoError(h.t, unix.Mount("sysfs", "/sys", "sysfs", unix.MS_RDONLY, ""))
+		w = worker.Start(h.t, worker.Options{Env: env})
+	})
+	return agent(w, env, name, opts...)
+}
+
+func (h *host) link(name string) netlink.Link {
+	h.t.Helper()
+	l, err := h.nl.LinkByName(name)
+	require.NoError(h.t, err)
+	return l
+}
+
+// sent is how many bytes have left through an interface.
+func (h *host) sent(name string) uint64 {
+	h.t.Helper()
+	return h.link(name).Attrs().Statistics.TxBytes
+}
+
+// cut takes an interface down.
+func (h *host) cut(name string) { h.t.Helper(); require.NoError(h.t, h.nl.LinkSetDown(h.link(name))) }
+
+// wire joins two hosts: an interface of the same name in both, with an address each. It is born in the namespace, so
+// that the machine's own interfaces are never touched.
+func (h *host) wire(to *host, name string, here, there *net.IPNet) {
+	h.t.Helper()
+	require.NoError(h.t, h.nl.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(to.ns)}))
+	h.up(name, here)
+	to.up(name, there)
+	require.True(h.t, eventually(lost, func() bool { return h.carries(name) && to.carries(name) }), "%s does not come up", name)
+}
+
+// carries says that an interface is up; the kernel takes a moment.
+func (h *host) carries(name string) bool {
+	h.t.Helper()
+	return h.link(name).Attrs().OperState == netlink.OperUp
+}
+
+func (h *host) up(name string, addr *net.IPNet) {
+	h.t.Helper()
+	require.NoError(h.t, h.nl.AddrAdd(h.link(name), &netlink.Addr{IPNet: addr}))
+	require.NoError(h.t, h.nl.LinkSetUp(h.link(name)))
+}

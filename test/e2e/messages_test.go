@@ -1,0 +1,163 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestBadOptions: a bad value names option, value and what is allowed, and harms nothing else in the process.
+func TestBadOptions(t *testing.T) {
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_SPIN_TIME=a while"}})
+	refused(t, w, env, "environment")
+	says(t, w, `spin_time="a while"`, "from GORAIL_SPIN_TIME", "not a duration", "from 0s to 10ms", "spin_time=20us")
+	for _, c := range []struct{ name, value, wrong, allowed string }{
+		{"xfer_timeout", "5parsecs", "not a duration", "from 100ms to 1h"},
+		{"peer_timeout", "-5s", "out of range", "from 100ms to 1h"},
+		{"connect_timeout", "2h", "out of range", "from 100ms to 1h"},
+		{"notif_queue", "1MB", "not a size", "from 64KiB to 16GiB"},
+		{"chunk_max", "-4096", "not a size", "from 4KiB to 1GiB"},
+		{"window_min", "1", "out of range", "from 4KiB to 64GiB"},
+		{"chunk_min", "1GiB", "is above chunk_max=1MiB", "chunk_max=1GiB or more"},
+		{"max_rails", "17", "out of range", "from 1 to 16"},
+		{"max_rails", "two", "not a whole number", "from 1 to 16"},
+		{"log", "loud", "unknown word", "error, warn, info or debug"},
+		{"control_port", "65536", "not a port", "7000-7100"},
+		{"provider", "auto,tcp", "auto stands alone", "libfabric provider names"},
+		{"devices", "eth[", "glob", "eth0,!lo"},
+	} {
+		t.Run(c.name+"="+c.value, func(t *testing.T) {
+			// Beside a good value for what the environment has wrong.
+			refused(t, w, env, "alice", params(c.name, c.value, "spin_time", "30us"))
+			says(t, w, "level=ERROR", "bad option", c.name+"=", c.value, c.wrong, c.allowed)
+		})
+	}
+	works(t, w, env, params("spin_time", "30us"))
+}
+
+// TestNoLibfabric: the path that was tried, and what to install or set.
+func TestNoLibfabric(t *testing.T) {
+	const path = "/nonexistent/libfabric.so.1"
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	refused(t, w, env, "alice", params("libfabric_path", path))
+	says(t, w, "level=ERROR", path, "No such file", "libfabric1", "option libfabric_path")
+	works(t, w, env)
+}
+
+// TestNothingToUse: devices and providers that are not there are told from those that are.
+func TestNothingToUse(t *testing.T) {
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	for _, c := range []struct {
+		option, value string
+		says          []string
+	}{
+		{"devices", "nosuch*", []string{"no device matches option devices=nosuch*", "those up: ", "lo"}},
+		{"devices", "!*", []string{"no device matches option devices=!*", "those up: ", "lo"}},
+		{"provider", "warp", []string{"option provider=warp", "libfabric ", "providers: ", "tcp"}},
+		{"provider", "warp,drive", []string{"option provider=warp,drive", `"warp"`, `"drive"`, "providers: ", "tcp"}},
+	} {
+		refused(t, w, env, "alice", params(c.option, c.value))
+		says(t, w, append(c.says, "level=ERROR", "createBackend")...)
+	}
+	works(t, w, env)
+}
+
+// TestStatsFileNowhere: counters that cannot be written are no reason to fail, but are told with the file's name.
+func TestStatsFileNowhere(t *testing.T) {
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	works(t, w, env, params("stats_file", "/nonexistent/stats.json"))
+	says(t, w, "stats_file", "/nonexistent/stats.json", "no such file or directory")
+}
+
+// TestNoDescriptors: wherever in its creation a backend runs out of descriptors, the limit and the command that raises
+// it are named, and nothing stays open.
+func TestNoDescriptors(t *testing.T) {
+	env := ours(t)
+	for _, c := range []struct {
+		name string
+		prep func(w *worker.Worker)
+	}{
+		{"first", func(w *worker.Worker) { refused(t, w, env, "alice", params("log", "loud")) }}, // loads the plugin only
+		{"later", func(w *worker.Worker) { works(t, w, env) }},                                   // loads everything
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := worker.Start(t, worker.Options{Env: env})
+			c.prep(w)
+			open := w.Stats().FDs
+			starve(t, w, env, uint64(open))
+			works(t, w, env)
+			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "descriptors: %d, before %d", w.Stats().FDs, open)
+		})
+	}
+}
+
+// starve gives a backend one descriptor more each time until it can be created.
+func starve(t *testing.T, w *worker.Worker, env testenv.Env, open uint64) {
+	t.Helper()
+	var poor []string
+	for room := range 64 {
+		limitFDs(t, w, open+uint64(room))
+		w.Forget()
+		name := string(worker.Seq("room-", room))
+		a, err := w.TryAgent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true})
+		limitFDs(t, w, 4096)
+		if err == nil {
+			require.NoError(t, a.Close())
+			require.Positive(t, room)
+			require.Empty(t, poor, "refused for want of descriptors %d times, without a word of the limit:\n%s", room, strings.Join(poor, "\n"))
+			return
+		}
+		if line := says(t, w, "level=ERROR", "createBackend"); !strings.Contains(line, "ulimit -n") {
+			poor = append(poor, name+": "+line)
+		}
+	}
+	require.Fail(t, "64 descriptors are not enough")
+}
+
+// limitFDs sets RLIMIT_NOFILE of a worker.
+func limitFDs(t *testing.T, w *worker.Worker, n uint64) {
+	t.Helper()
+	require.NoError(t, unix.Prlimit(w.Pid(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: 4096}, nil))
+}
+
+// TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.
+func TestTransferTimeout(t *testing.T) {
+	ours(t)
+	p := pair(t, params("xfer_timeout", "700ms", "peer_timeout", "20s", "cancel_timeout", "500ms"))
+	a, b := p.buffers(64 << 20)
+	eachOp(t, func(t *testing.T, op nixl.Op) {
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+		x.Do(limit)
+		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+		p.tgt.Stop()
+		began := time.Now()
+		require.False(t, x.Post().Failed())
+		s := x.Wait(lost)
+		p.tgt.Cont()
+		require.True(t, s.Failed(), "%s after %v\n%s", s, time.Since(began), p.ini.Output())
+		require.Less(t, time.Since(began), lost)
+		says(t, p.ini.Worker, "level=ERROR", "no progress for 700ms", "option xfer_timeout", `peer "bob"`, "rails [", "/", "of 67108864 bytes left")
+		require.False(t, toldLost(p.ini), "a slow peer is not a dead one")
+		a.Fill(seedA)
+		b.Fill(seedA)
+		require.NoError(t, x.Release())
+		la := worker.Span(0, a.Size)
+		y := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+		a.Fill(seedA)
+		b.Fill(seedB)
+		y.Do(limit)
+		want(op, a, b, la, la)
+		require.NotEmpty(t, p.tgt.WaitNotifs(1, limit))
+	})
+}

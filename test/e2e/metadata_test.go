@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// Where GORAIL's blobs begin inside the agent's metadata.
+var (
+	connMark   = []byte("GRC")
+	regionMark = []byte("GRM")
+)
+
+// reach writes over good metadata: whatever was loaded before has lost nothing.
+func (p *pairOf) reach(t *testing.T, a, b *worker.Buf) {
+	t.Helper()
+	forget(t, p.ini, "bob")
+	b.Fill(seedB)
+	p.ini.Learn(p.tgt)
+	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedA)
+}
+
+// TestCorruptMetadata flips bytes in what the backend put into the metadata.
+func TestCorruptMetadata(t *testing.T) {
+	ours(t)
+	p := pair(t)
+	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
+	good := p.tgt.Metadata()
+	for _, mark := range [][]byte{connMark, regionMark} {
+		at := bytes.Index(good, mark)
+		require.Positive(t, at, "%q is not in the metadata %q", mark, good)
+		for _, off := range []int{0, 2, 3, 5, 9, 20, 30} { // head, version, body
+			bad := bytes.Clone(good)
+			bad[at+off] ^= 0x41
+			_, err := p.ini.Load(bad)
+			require.Error(t, err, "%q, byte %d", mark, off)
+			forget(t, p.ini, "bob")
+		}
+		what := map[byte]string{'C': "connection blob", 'M': "region blob"}[mark[2]]
+		says(t, p.ini.Worker, "level=ERROR", what, `"bob"`, "corrupt")
+	}
+	p.reach(t, a, b)
+}
+
+// TestTruncatedMetadata cuts the metadata anywhere.
+func TestTruncatedMetadata(t *testing.T) {
+	ours(t)
+	p := pair(t)
+	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
+	good := p.tgt.Metadata()
+	for n := 0; n < len(good); n += 7 {
+		_, _ = p.ini.Load(good[:n]) // the agent may take what is whole
+		forget(t, p.ini, "bob")
+	}
+	p.reach(t, a, b)
+}
+
+// TestTruncatedBlob shortens a blob inside metadata that is otherwise well-formed.
+func TestTruncatedBlob(t *testing.T) {
+	ours(t)
+	p := pair(t)
+	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
+	good := p.tgt.Metadata()
+	for _, mark := range [][]byte{connMark, regionMark} {
+		for _, keep := range []int{1, 4, 7, 20} {
+			p.ini.Forget()
+			_, err := p.ini.Load(shorten(t, good, mark, keep))
+			require.Error(t, err, "%d bytes of %q", keep, mark)
+			says(t, p.ini.Worker, "level=ERROR", "blob", "bob")
+			forget(t, p.ini, "bob")
+		}
+	}
+	p.reach(t, a, b)
+}
+
+// shorten keeps the first bytes of a blob. The agent writes its length before it.
+func shorten(t *testing.T, md, mark []byte, keep int) []byte {
+	t.Helper()
+	at := bytes.Index(md, mark)
+	require.Greater(t, at, 8)
+	n := int(binary.LittleEndian.Uint64(md[at-8:]))
+	require.LessOrEqual(t, at+n, len(md))
+	out := binary.LittleEndian.AppendUint64(bytes.Clone(md[:at-8]), uint64(keep))
+	out = append(out, md[at:at+keep]...)
+	return append(out, md[at+n:]...)
+}
+
+// TestDeadPeer: metadata of a process that is no more.
+func TestDeadPeer(t *testing.T) {
+	ours(t)
+	p := pair(t)
+	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
+	md := p.tgt.Metadata()
+	p.tgt.Kill()
+	_, err := p.ini.Load(md)
+	require.NoError(t, err, "loading does not wait for the peer")
+	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	require.NoError(t, err)
+	began := time.Now()
+	expectLost(t, p.ini, x)
+	require.Less(t, time.Since(began), 2*time.Second)
+	says(t, p.ini.Worker, "peer lost", `"bob"`, "cannot be reached", "refused", "check that it runs")
+	require.NoError(t, x.Release())
+	p.tgt = start(t, "bob")
+	p.tgt.Polling(true)
+	p.reach(t, a, p.tgt.Buffer(1<<20, seedB))
+}
+
+// TestSilentPeer: a peer that accepts and never answers, for the shorter of two timeouts.
+func TestSilentPeer(t *testing.T) {
+	ours(t)
+	for _, c := range []struct{ connect, peer, says string }{
+		{"800ms", "10s", "connect_timeout"},
+		{"800ms", "500ms", "connect_timeout"},
+	} {
+		p := pair(t, params("connect_timeout", c.connect, "peer_timeout", c.peer))
+		a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
+		md := p.tgt.Metadata()
+		p.tgt.Stop()
+		began := time.Now()
+		_, err := p.ini.Load(md)
+		require.NoError(t, err, "loading does not wait for the peer")
+		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		expectLost(t, p.ini, x)
+		took := time.Since(began)
+		p.tgt.Cont()
+		require.Less(t, took, 2*time.Second)
+		says(t, p.ini.Worker, "peer lost", `"bob"`, c.says)
+		require.NoError(t, x.Release())
+		p.reach(t, a, b)
+	}
+}

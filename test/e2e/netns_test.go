@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+var errNotRoot = errors.New("network namespaces need root")
+
+// twoHosts are machines with two wires between them, "fast0" and "slow0", and nothing else in common.
+func twoHosts(t *testing.T) (a, b *host) {
+	t.Helper()
+	ours(t)
+	a, b = newHost(t), newHost(t)
+	for i, name := range []string{"fast0", "slow0"} {
+		addr := func(last byte) *net.IPNet {
+			return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
+		}
+		a.wire(b, name, addr(1), addr(2))
+	}
+	return a, b
+}
+
+// over gives both hosts an agent with the same options; the target polls.
+func over(t *testing.T, opts ...string) (a, b *host, p *pairOf) {
+	t.Helper()
+	a, b = twoHosts(t)
+	p = &pairOf{env: testenv.Need(t), ini: a.start("alice", params(opts...)), tgt: b.start("bob", params(opts...))}
+	p.tgt.Polling(true)
+	return a, b, p
+}
+
+// TestTwoHosts: bytes and notifications go over the wire, both ways.
+func TestTwoHosts(t *testing.T) {
+	const size = 16 << 20
+	ha, hb, p := over(t, "log", "info")
+	a, b := p.buffers(size)
+	before := ha.sent("fast0") + ha.sent("slow0")
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+	x.Do(limit)
+	require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("w")}}, p.tgt.WaitNotifs(1, limit))
+	b.Want(seedA)
+	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-before, uint64(size))
+
+	b.Fill(seedB)
+	before = hb.sent("fast0") + hb.sent("slow0")
+	y := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("r")})
+	y.Do(limit)
+	require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("r")}}, p.tgt.WaitNotifs(1, limit))
+	a.Want(seedB)
+	require.Greater(t, hb.sent("fast0")+hb.sent("slow0")-before, uint64(size))
+
+	p.tgt.Learn(p.ini)
+	require.Nil(t, p.tgt.GenNotifsAsync("alice", "back ", 1000).Wait().Err)
+	got := p.ini.WaitNotifs(1000, limit)
+	require.Len(t, got, 1000)
+	require.Equal(t, worker.Seq("back ", 999), got[999].Msg)
+	says(t, p.ini.Worker, "peer connected", "peer=bob", "session=initiator", "0")
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
+}
+
+// TestTwoHostsKill: the peer on the other host dies.
+func TestTwoHostsKill(t *testing.T) {
+	_, _, p := over(t)
+	a, b := p.buffers(64 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
+	loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
+	require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
+	p.tgt.Kill()
+	began := time.Now()
+	require.True(t, loop.Wait().Status.Failed())
+	require.Less(t, time.Since(began), 2*time.Second)
+	expectLost(t, p.ini, x)
+	says(t, p.ini.Worker, "peer lost", "peer=bob")
+}
+
+// TestWireCut: nobody closes anything, packets just vanish, here or at the peer's end.
+func TestWireCut(t *testing.T) {
+	const timeout = 2 * time.Second
+	for _, end := range []string{"here", "there"} {
+		t.Run(end, func(t *testing.T) {
+			ha, hb, p := over(t, "peer_timeout", timeout.String(), "devices", "fast0")
+			a, b := p.buffers(64 << 20)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
+			loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
+			require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
+			map[string]*host{"here": ha, "there": hb}[end].cut("fast0")
+			began := time.Now()
+			require.True(t, loop.Wait().Status.Failed())
+			require.Less(t, time.Since(began), timeout+time.Second)
+			expectLost(t, p.ini, x)
+			says(t, p.ini.Worker, "peer lost", "peer=bob", "silent")
+			says(t, p.ini.Worker, "transfer failed", "peer=bob", "NIXL_ERR_REMOTE_DISCONNECT")
+			says(t, p.ini.Worker, "peer=bob", "/fast0") // the rail that it was on
+			if x.Release() != nil {
+				require.NoError(t, x.Release())
+			}
+			require.NoError(t, p.ini.Exit())
+		})
+	}
+}
+
+// TestDevices chooses a wire by a name, a glob, an exclusion; the bytes go nowhere else.
+func TestDevices(t *testing.T) {
+	const size = 8 << 20
+	for _, c := range []struct{ devices, used, idle string }{
+		{"fast*", "fast0", "slow0"},
+		{"slow0", "slow0", "fast0"},
+		{"!fast*", "slow0", "fast0"},
+		{"*0,!slow?", "fast0", "slow0"},
+	} {
+		t.Run(c.devices, func(t *testing.T) {
+			ha, _, p := over(t, "devices", c.devices, "log", "info")
+			a, b := p.buffers(size)
+			used, idle := ha.sent(c.used), ha.sent(c.idle)
+			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+			b.Want(seedA)
+			require.Greater(t, ha.sent(c.used)-used, uint64(size))
+			require.Less(t, ha.sent(c.idle)-idle, uint64(4096), "what the kernel says by itself")
+			says(t, p.ini.Worker, "peer connected", "/"+c.used)
+		})
+	}
+}
+
+// TestNoCommonDevice: a peer with nothing but its loopback interface is told from one that can be reached, and loses
+// nothing for the next.
+func TestNoCommonDevice(t *testing.T) {
+	ha, hb := twoHosts(t)
+	a, b := ha.start("alice"), hb.start("bob", params("devices", "lo"))
+	_, err := a.Load(b.Metadata())
+	require.Error(t, err)
+	says(t, a.Worker, "level=ERROR", `"bob"`, "offers no rail", "net/lo", "net/fast0 10.77.0.0/24", "options provider, devices")
+	c := hb.start("carol")
+	src, dst := a.Buffer(1<<20, seedA), c.Buffer(1<<20, seedB)
+	a.Learn(c)
+	a.Xfer(worker.XferSpec{Op: nixl.Write, Local: src.All(), Remote: dst.All(), Peer: "carol"}).Do(limit)
+	dst.Want(seedA)
+}
