@@ -32,10 +32,10 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 		}
 		if l.remote != nil {
 			e.log.Info("link error", "peer", l.remote.name, "rail", l.rail.name(), "errno", ev.Code)
-			l.remote.failed(l)
+			l.remote.failed(l, ev.Seq)
 		} else {
 			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code, "session", "target")
-			go l.target.failed(l) // not here: Fence holds mu while it waits for this goroutine
+			go l.target.failed(l, ev.Seq) // not here: Fence holds mu while it waits for this goroutine
 		}
 	case fastpath.EvMessage:
 		e.mu.RLock()
@@ -49,10 +49,10 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 
 // failed fences a link that reported an error: at once, or, when nothing has gone through since the last time, after a
 // pause that doubles. Without it a link that is away for good, and notifications that wait for it, would keep a core busy.
-func (r *remote) failed(l *link) {
+func (r *remote) failed(l *link, epoch uint64) {
 	const first, most = time.Millisecond, 500 * time.Millisecond
 	r.mu.Lock()
-	if r.state != ready || !l.up {
+	if r.state != ready || !l.up || epoch != uint64(l.epoch) { // or the endpoint that failed is gone already
 		r.mu.Unlock()
 		return
 	}
@@ -68,14 +68,23 @@ func (r *remote) failed(l *link) {
 		r.fence("completion error")
 		return
 	}
-	time.AfterFunc(pause, func() { r.fence("completion error") })
+	time.AfterFunc(pause, func() {
+		if r.e.enter() {
+			defer r.e.leave()
+			r.fence("completion error")
+		}
+	})
 }
 
 // failed asks the initiator for a fence, unless it has come already.
-func (t *target) failed(l *link) {
+func (t *target) failed(l *link, epoch uint64) {
+	if !t.e.enter() {
+		return
+	}
+	defer t.e.leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.gone && l.up && !l.l.Stats().Up {
+	if !t.gone && l.up && epoch == uint64(l.epoch) && !l.l.Stats().Up {
 		t.in.WantFence(uint8(l.rail.index), l.epoch)
 	}
 }

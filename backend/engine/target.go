@@ -249,25 +249,6 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 	return answer, fmt.Errorf("no link on rail %d", f.Rail)
 }
 
-// nextSeq waits until Go has put in order whatever the core handed to it: with the endpoint closed nothing new comes.
-func (t *target) nextSeq() (uint64, error) {
-	for deadline := time.Now().Add(time.Second); ; {
-		t.asmMu.Lock()
-		next, handed := t.sess.NextSeq()
-		if handed == t.handled {
-			next = max(next, t.asm.Next())
-			t.asm.DropPartial()
-			t.asmMu.Unlock()
-			return next, nil
-		}
-		t.asmMu.Unlock()
-		if time.Now().After(deadline) {
-			return 0, errors.New("notifications were not put in order within a second")
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
-}
-
 // Gone: the control channel to the peer is gone, and with it its access.
 func (h targetHandler) Gone(in *peer.In, err error) {
 	if !h.e.enter() {
@@ -316,51 +297,4 @@ func (t *target) close() {
 	e.mu.Lock()
 	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
 	e.mu.Unlock()
-}
-
-// message takes in what the core did not deliver by itself: fragments, and what came out of order.
-func (t *target) message(ev fastpath.Event) {
-	t.asmMu.Lock()
-	defer t.asmMu.Unlock()
-	t.handled++
-	if t.refused || t.isGone() {
-		return
-	}
-	next, _ := t.sess.NextSeq()
-	ready := t.asm.Advance(next)
-	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
-	if ev.Parts == 0 && ev.Seq >= t.asm.Next() {
-		t.skip[ev.Seq] = true
-	}
-	more, err := t.asm.Add(frame)
-	if err != nil {
-		t.e.log.Error("notification refused; the session is closed", "peer", t.in.Agent(), "err", err)
-		t.refused = true
-		go func() {
-			if t.e.enter() {
-				defer t.e.leave()
-				t.close()
-				t.in.Close("bad notification: " + err.Error())
-			}
-		}()
-		return
-	}
-	for _, m := range append(ready, more...) {
-		if t.skip[m.Seq] {
-			delete(t.skip, m.Seq)
-			continue
-		}
-		if err := t.sess.Deliver(m.Body); err != nil {
-			t.e.log.Error("notification lost: out of memory", "peer", t.in.Agent(), "len", len(m.Body))
-		}
-	}
-	if t.asm.Pending() == 0 {
-		t.sess.Resume(t.asm.Next(), t.handled)
-	}
-}
-
-func (t *target) isGone() bool {
-	t.e.mu.RLock()
-	defer t.e.mu.RUnlock()
-	return t.e.byID[t.id] != t
 }

@@ -66,7 +66,7 @@ struct part { /* a transfer's share of one link */
     part *next, *prev; /* link->todo or link->waiting */
     uint64_t first, count, posted;
     uint32_t inflight;
-    uint8_t listed; /* 1 todo, 2 waiting */
+    uint8_t listed; /* 0, LIST_TODO or LIST_WAITING */
     uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
     uint8_t blamed; /* its own operation was the first to fail */
     _Atomic uint8_t ended;
@@ -168,6 +168,11 @@ struct rail_st {
     uint64_t now;    /* time of the last poll that found something */
 };
 
+struct xfer_block {
+    struct xfer_block *next;
+    xfer x[64];
+};
+
 struct event_node {
     struct event_node *next;
     gr_sess *sess; /* MSG: counted in its handed_bytes */
@@ -234,6 +239,10 @@ void link_error(gr_link *link, int err, int prov_err);
 void link_rma_done(ctx *c, int err);
 void link_add_part(gr_link *link, part *p);
 void part_drop(part *p);
+void part_end(part *p);
+enum { LIST_TODO = 1, LIST_WAITING = 2 };
+void part_list(gr_link *link, part *p, int which);
+void part_unlist(part *p);
 
 /* msg.c */
 void msg_pump(gr_link *link);
@@ -241,6 +250,7 @@ void msg_queue(gr_link *link, msg *m);
 void msg_end(msg *m, int err);
 void msg_sent(ctx *c, int err);
 void msg_received(ctx *c, int err, uint64_t len);
+int msg_post_recv(gr_link *link, buf *b);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
 int msg_gap(msg *m);

@@ -1,28 +1,10 @@
 /* Notifications on the wire: fragments out within the peer's credits, messages in, credits back. */
 #include "core_int.h"
+#include "msg_wire.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { HDR = 32, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, MAGIC = 0x5247, VERSION = 1 };
-
-/* Same layout as wire.Header, little endian on every machine we run on. */
-typedef struct header {
-    uint16_t magic;
-    uint8_t version;
-    uint8_t kind;
-    uint16_t parts;
-    uint16_t pad;
-    uint64_t seq;
-    uint32_t total;
-    uint32_t offset;
-    uint32_t count;
-    uint32_t sum;
-} header;
-
-_Static_assert(sizeof(header) == HDR, "message header is 32 bytes on the wire");
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the header goes out as it lies in memory");
 
 void msg_queue(gr_link *link, msg *m)
 {
@@ -171,30 +153,13 @@ static void send_credits(gr_link *link)
         link->owed = 0;
 }
 
-static int post_recv(gr_link *link, buf *b)
-{
-    rail_st *rail = link->rail;
-    ctx *c = rail_ctx(rail, link, CTX_RECV);
-    if (!c) {
-        rail_buf_put(rail, b);
-        return -ENOMEM;
-    }
-    c->buf = b;
-    int rc = rail->dev->ops->recv(rail->dev, link->ep, b->data, rail_msg_size(rail), b->desc, &c->base);
-    if (rc != 0) {
-        rail_ctx_done(rail, c);
-        rail_buf_put(rail, b);
-    }
-    return rc;
-}
-
 void msg_pump(gr_link *link)
 {
     if (link->state != LINK_UP)
         return;
     while (link->recv_debt && link->state == LINK_UP) {
         buf *b = rail_buf(link->rail);
-        int rc = b ? post_recv(link, b) : -EAGAIN;
+        int rc = b ? msg_post_recv(link, b) : -EAGAIN;
         if (rc == -EAGAIN)
             break;
         link->recv_debt--;
@@ -250,117 +215,6 @@ void msg_sent(ctx *c, int err)
         atomic_store_explicit(&m->x->pub.last_ns, link->rail->now, memory_order_relaxed);
     if (m->inflight == 0 && m->posted && !m->failed)
         msg_end(m, 0);
-}
-
-int msg_post_recvs(gr_link *link)
-{
-    int n = link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
-    for (int i = 0; i < n; i++) {
-        buf *b = rail_buf(link->rail);
-        int rc = b ? post_recv(link, b) : -ENOMEM;
-        if (rc == -EAGAIN)
-            link->recv_debt++;
-        else if (rc != 0)
-            return rc;
-    }
-    return 0;
-}
-
-static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
-{
-    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
-    if (!n)
-        return NULL;
-    char *p = (char *)(n + 1);
-    memcpy(p, sess->name, sess->name_len);
-    if (len)
-        memcpy(p + sess->name_len, body, len);
-    *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
-    atomic_fetch_add(&sess->refs, 1);
-    atomic_fetch_add(&sess->ready_bytes, len + OVERHEAD);
-    return n;
-}
-
-int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
-{
-    gr_notif *n = notif_new(sess, body, len);
-    if (!n)
-        return -ENOMEM;
-    core_ready(sess, n);
-    return 0;
-}
-
-/* In order and whole: straight to the application. Anything else is Go's to put in order, and so is all that follows
- * until Go says that it has caught up. */
-static int take_notif(gr_sess *sess, const header *h, const char *body, size_t len)
-{
-    int rc = 0;
-    pthread_mutex_lock(&sess->rx_mu);
-    if (!sess->slow && h->seq < sess->rx_next) {
-        COUNT(sess->core, GR_C_NOTIF_DUP, 1);
-    } else if (!sess->slow && h->seq == sess->rx_next && h->kind == KIND_SKIP) {
-        sess->rx_next++;
-    } else if (!sess->slow && h->seq == sess->rx_next && h->offset == 0 && h->total == len && h->parts == 1) {
-        rc = gr_sess_deliver(sess, body, len);
-        if (rc == 0)
-            sess->rx_next++;
-    } else {
-        void *copy = malloc(len ? len : 1);
-        if (copy) {
-            memcpy(copy, body, len);
-            gr_event ev = {.kind = GR_EV_MSG, .id = sess->id, .seq = h->seq,
-                           .parts = h->kind == KIND_SKIP ? 0 : h->parts, .total = h->total,
-                           .offset = h->offset, .len = (uint32_t)len, .data = copy};
-            sess->slow = 1;
-            sess->handed++;
-            core_event(sess->core, &ev, sess);
-        } else {
-            rc = -ENOMEM;
-        }
-    }
-    pthread_mutex_unlock(&sess->rx_mu);
-    return rc;
-}
-
-void msg_received(ctx *c, int err, uint64_t len)
-{
-    gr_link *link = c->link;
-    rail_st *rail = link->rail;
-    header h;
-    if (err) {
-        rail_buf_put(rail, c->buf);
-        return;
-    }
-    int rc = 0;
-    if (len >= HDR)
-        memcpy(&h, c->buf->data, HDR);
-    if (len < HDR || len > rail_msg_size(rail) || h.magic != MAGIC || h.version != VERSION) {
-        COUNT(rail->core, GR_C_BAD_MSG, 1);
-        rc = -EBADMSG;
-    } else if ((h.kind == KIND_NOTIF || h.kind == KIND_SKIP) && link->role & GR_LINK_RX) {
-        link->rx_msgs++;
-        link->owed++;
-        rc = take_notif(link->sess, &h, c->buf->data + HDR, len - HDR);
-    } else if (h.kind == KIND_CREDIT && link->role & GR_LINK_TX && h.count <= RX_BUFS - link->credits) {
-        link->credits += h.count;
-    } else {
-        COUNT(rail->core, GR_C_BAD_MSG, 1);
-        rc = -EBADMSG;
-    }
-    if (link->state != LINK_UP) {
-        rail_buf_put(rail, c->buf);
-        return;
-    }
-    if (rc == 0)
-        rc = post_recv(link, c->buf);
-    else
-        rail_buf_put(rail, c->buf);
-    if (rc == -EAGAIN) {
-        link->recv_debt++;
-        rail->starved = 1;
-    } else if (rc != 0) {
-        link_error(link, -rc, 0);
-    }
 }
 
 void msg_credit_cmd(rail_st *rail, cmd *self)

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Close ends the engine: peers are told goodbye, every transfer ends, nothing of ours is left. It waits for no peer.
+func (e *Engine) Close() error {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	e.shutdown()
+	return nil
+}
+
+// shutdown undoes start, as far as it got.
+func (e *Engine) shutdown() {
+	if e.sweeper != nil {
+		e.sweeper.stop()
+	}
+	e.flush()
+	if e.node != nil {
+		e.node.Close()
+	}
+	e.mu.Lock()
+	remotes := e.remotes
+	targets := slices.Collect(maps.Values(e.targets))
+	e.remotes = map[string]*remote{}
+	e.mu.Unlock()
+	for _, r := range remotes {
+		r.close("engine closed")
+	}
+	for _, t := range targets {
+		t.close()
+	}
+	quiet := e.settleDown()
+	if e.ev != nil {
+		e.ev.Close()
+	}
+	if e.core == nil {
+		return
+	}
+	e.core.Stop()
+	e.writeStats()
+	if !quiet {
+		e.log.Error("a call from the control channel did not return: what it may use is left behind")
+		return
+	}
+	e.core.DropRails()
+	for _, r := range e.local {
+		for i, ref := range r.mrs {
+			if ref != nil {
+				e.rails[i].cache.Release(ref)
+			}
+		}
+	}
+	for _, r := range e.rails {
+		if err := r.Close(); err != nil {
+			e.log.Warn("closing a rail", "rail", r.name(), "err", err)
+		}
+	}
+	e.core.Free()
+	e.core = nil
+}
+
+// flush gives accepted notifications, of the application's last words before it destroys the engine, a moment to leave.
+func (e *Engine) flush() {
+	const most = 200 * time.Millisecond
+	e.mu.RLock()
+	remotes := slices.Collect(maps.Values(e.remotes))
+	e.mu.RUnlock()
+	for deadline := timeNow().Add(most); timeNow().Before(deadline); time.Sleep(100 * time.Microsecond) {
+		if !slices.ContainsFunc(remotes, (*remote).hasNotifs) {
+			return
+		}
+	}
+}
+
+// enter notes that a call from the control channel is going on; false: the engine is gone.
+func (e *Engine) enter() bool {
+	e.life.RLock()
+	if e.dead {
+		e.life.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (e *Engine) leave() { e.life.RUnlock() }
+
+var errClosing = errors.New("the engine is closing")
+
+// settleDown waits, bounded, until no call from the control channel is going on, and lets none begin.
+func (e *Engine) settleDown() bool {
+	for deadline := timeNow().Add(2 * time.Second); timeNow().Before(deadline); time.Sleep(100 * time.Microsecond) {
+		if e.life.TryLock() {
+			e.dead = true
+			e.life.Unlock()
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"syscall"
+
+	"gorail/backend/mr"
+	"gorail/backend/peer"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/status"
+)
+
+// railState is an open rail with its registrations.
+type railState struct {
+	provider.Rail
+	index int
+	caps  provider.Caps
+	keys  *mr.KeyAllocator
+	cache *mr.Cache[provider.MR]
+}
+
+func (r *railState) name() string {
+	d := r.Device()
+	return d.Fabric + "/" + d.Name
+}
+
+// registrar lets the cache register on a rail.
+type registrar struct{ r *railState }
+
+func (g registrar) Register(addr, length uint64) (provider.MR, error) {
+	if g.r.caps.ProviderKeys {
+		return g.r.Rail.Register(addr, length, 0)
+	}
+	key, err := g.r.keys.Alloc()
+	if err != nil {
+		return nil, err
+	}
+	m, err := g.r.Rail.Register(addr, length, key)
+	if err != nil {
+		g.r.keys.Free(key)
+		return nil, err
+	}
+	return ownKey{m, g.r.keys, key}, nil
+}
+
+func (g registrar) Unregister(m provider.MR) error { return m.Close() }
+
+// ownKey gives a key of ours back with its region.
+type ownKey struct {
+	provider.MR
+	keys *mr.KeyAllocator
+	key  uint64
+}
+
+func (e *Engine) openRails(prov provider.Provider, found []provider.Device) error {
+	chosen, left := rail.Choose(found, e.opt.MaxRails)
+	for _, d := range left {
+		e.log.Debug("device not used", "device", d.Fabric+"/"+d.Name, "addr", d.Addr)
+	}
+	var last error
+	for _, d := range chosen {
+		r, err := prov.Open(d)
+		if err != nil {
+			last = err
+			e.log.Warn("rail dropped", "device", d.Fabric+"/"+d.Name, "err", err)
+			continue
+		}
+		rs := &railState{Rail: r, caps: r.Caps()}
+		rs.cache = mr.NewCache[provider.MR](registrar{rs})
+		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, rs.caps.KeySize))); err == nil {
+			rs.index, err = e.core.AddRail(r.Core())
+		}
+		if err != nil {
+			r.Close()
+			return status.Errorf(status.ErrBackend, "rail %s: %w", d.Name, err)
+		}
+		e.rails = append(e.rails, rs)
+	}
+	if len(e.rails) == 0 {
+		return status.Errorf(status.ErrBackend, "no rail could be opened (options provider=%v devices=%v): %w", e.opt.Provider, e.opt.Devices, last)
+	}
+	return nil
+}
+
+// openControl listens on each rail's IP address, on the first port of the option control_port that is free on all of them.
+func (e *Engine) openControl() error {
+	ports := e.opt.ControlPort
+	for port := int(ports.First); ; port++ {
+		var err error
+		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
+			ConnectTimeout: e.opt.ConnectTimeout, Listen: e.listen(port), Log: e.log}, targetHandler{e})
+		if err == nil {
+			return nil
+		}
+		e.node = nil
+		if !errors.Is(err, syscall.EADDRINUSE) || port >= int(ports.Last) {
+			return status.Errorf(status.ErrBackend, "control channel (option control_port=%d-%d): %w", ports.First, ports.Last, err)
+		}
+	}
+}
+
+// listen gives the control addresses: one per rail that has an IP address, loopback otherwise. Port 0: the system's choice.
+func (e *Engine) listen(port int) []string {
+	var addrs []string
+	seen := map[string]bool{}
+	for _, r := range e.rails {
+		if a := r.Device().Addr; a != "" && !seen[a] {
+			seen[a] = true
+			addrs = append(addrs, net.JoinHostPort(a, strconv.Itoa(port)))
+		}
+	}
+	if len(addrs) == 0 {
+		addrs = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+	}
+	return addrs
+}
+
+func (k ownKey) Close() error {
+	err := k.MR.Close()
+	k.keys.Free(k.key)
+	return err
+}

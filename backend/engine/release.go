@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"syscall"
+	"time"
+
+	"gorail/backend/status"
+	"gorail/backend/xfer"
+)
+
+// unqueue takes a waiting transfer out and gives it its status; false: it is not waiting.
+func (r *remote) unqueue(t *transfer, code status.Code) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !t.queued {
+		return false
+	}
+	t.queued = false
+	for i, w := range r.waiting {
+		if w == t {
+			r.waiting = append(r.waiting[:i], r.waiting[i+1:]...)
+			break
+		}
+	}
+	t.x.Settle(int32(code))
+	return true
+}
+
+// abort ends the transfer: unposted parts at once, posted ones as they drain. True: it has ended.
+func (t *transfer) abort(code status.Code, why string) bool {
+	if t.remote.unqueue(t, code) {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed || !t.x.Running() {
+		return true
+	}
+	if t.reason == "" {
+		t.reason, t.aborted = why, timeNow()
+	}
+	r := t.remote
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state != ready {
+		return !t.x.Running()
+	}
+	return t.e.core.Abort(t.x, int32(code))
+}
+
+// Release gives the request up, in any state. In flight it is aborted and waited for up to release_wait; if it has not
+// drained by then it lives on as a zombie until it has, and its memory stays registered. Implements releaseReqH.
+func (e *Engine) Release(handle uint64) error {
+	rec, err := e.xfers.Get(xfer.FromUint64(handle))
+	if err != nil {
+		return status.Errorf(status.ErrNotFound, "release: %w", err)
+	}
+	t := rec.Value
+	if t.x.Running() && !t.abort(status.ErrCanceled, "released by the application") {
+		e.core.Wait(t.x, e.opt.ReleaseWait)
+	}
+	t.zombie.Store(true)
+	if e.reap(t) {
+		t.remote.settleRevokes()
+	}
+	return nil
+}
+
+// reap frees a released transfer once it has drained. True: it is freed.
+func (e *Engine) reap(t *transfer) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed {
+		return true
+	}
+	if t.x.Running() {
+		return false
+	}
+	t.freed = true
+	t.gone.Store(true)
+	e.deactivate(t)
+	e.core.FreeXfer(t.x)
+	e.xfers.Free(t.rec)
+	for _, g := range t.locals {
+		e.regions.unpin(g)
+	}
+	for _, g := range t.remotes {
+		e.regions.unpin(g)
+	}
+	return true
+}
+
+// endTransfers aborts the transfers that match and returns when they have drained; after the deadline their endpoints
+// are closed, which ends all access to local memory.
+func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, why string) {
+	var left []*transfer
+	for _, t := range e.active(match) {
+		if !t.abort(status.ErrBackend, why) {
+			left = append(left, t)
+		}
+	}
+	for _, t := range left {
+		if !t.drained(deadline) {
+			t.remote.fence("a transfer over deregistered memory did not drain within cancel_timeout")
+			t.drained(timeNow().Add(time.Second))
+		}
+	}
+}
+
+// busy says that the transfer uses memory: the core has data of it to move.
+func (t *transfer) busy() bool { return !t.gone.Load() && t.x.InFlight() }
+
+// drained waits until it uses no memory any more, or the deadline.
+func (t *transfer) drained(deadline time.Time) bool {
+	for t.busy() {
+		if !timeNow().Before(deadline) {
+			return false
+		}
+		t.e.core.Wait(t.x, time.Millisecond)
+	}
+	return true
+}
+
+// settle gives a failed transfer its final status and says why.
+func (e *Engine) settle(t *transfer, code int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed || !t.x.Unsettled() {
+		return
+	}
+	_, wire := t.x.Err()
+	why := t.reason
+	switch {
+	case why != "":
+	case code == int32(status.ErrRemoteDisconnect):
+		why = "the peer is gone"
+	case wire == syscall.ESTALE:
+		why = "a region of it was deregistered"
+	case wire != 0:
+		why = wire.Error()
+	default:
+		why = "the link was closed"
+	}
+	if !t.zombie.Load() {
+		e.log.Error("transfer failed", "peer", t.remote.name, "status", status.Code(code).String(), "reason", why,
+			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
+	}
+	t.x.Settle(code)
+}

@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/peer"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// initiatorHandler is what the control channel calls for a session of ours.
+type initiatorHandler struct{ r *remote }
+
+// Offers opens our endpoints for the session.
+func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
+	r := h.r
+	if !r.e.enter() {
+		return nil, errClosing
+	}
+	defer r.e.leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != connecting {
+		return nil, errors.New("the peer was closed")
+	}
+	var offers []wire.EndpointOffer
+	for _, p := range r.pairs() {
+		l, err := r.e.openLink(p.Own, p.Peer)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errOurs, err)
+		}
+		l.remote = r
+		r.links = append(r.links, l)
+		offers = append(offers, wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), Addr: l.ep.Addr()})
+	}
+	return offers, nil
+}
+
+// Ready brings the links up and starts what has been waiting.
+func (h initiatorHandler) Ready(w wire.Welcome) {
+	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	r.mu.Lock()
+	if r.state != connecting {
+		r.mu.Unlock()
+		return
+	}
+	err := r.bringUp(w.Offers)
+	if err == nil {
+		r.state = ready
+		r.epoch++
+		r.requestKeys()
+		r.flushNotifs()
+		r.kick()
+	}
+	out := r.out
+	r.mu.Unlock()
+	if err != nil {
+		r.lose(fmt.Errorf("bring the link up: %w", err), status.ErrBackend)
+		if out != nil {
+			out.Close("cannot bring the link up")
+		}
+		return
+	}
+	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.path(), ","), "session", "initiator")
+}
+
+func (r *remote) bringUp(offers []wire.EndpointOffer) error {
+	s, err := r.e.core.NewSession(r.e.ids.Add(1), r.name)
+	if err != nil {
+		return err
+	}
+	r.sess, r.hasSess = s, true
+	for _, l := range r.links {
+		found := false
+		for _, o := range offers {
+			if int(o.Rail) == l.peer {
+				if err := r.e.connect(l, s, o.Addr, fastpath.Initiator); err != nil {
+					return err
+				}
+				found = true
+			}
+		}
+		if !found {
+			return fmt.Errorf("the peer offers no endpoint on its rail %d", l.peer)
+		}
+	}
+	return nil
+}
+
+// path names the rails in use.
+func (r *remote) path() []string {
+	var names []string
+	for _, l := range r.links {
+		names = append(names, l.rail.name())
+	}
+	return names
+}
+
+// Lost is the control channel's verdict: the peer is gone.
+func (h initiatorHandler) Lost(err error) {
+	if !h.r.e.enter() {
+		return
+	}
+	defer h.r.e.leave()
+	code := status.ErrRemoteDisconnect
+	if errors.Is(err, errOurs) {
+		code = status.ErrBackend // the peer is well: not its fault
+	}
+	h.r.lose(err, code)
+}
+
+// errOurs marks a failure of this side's, which must not make the agent forget the peer.
+var errOurs = errors.New("local failure")
+
+func (r *remote) lose(err error, code status.Code) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == closed || r.state == lost {
+		return
+	}
+	r.state = lost
+	r.err = err
+	r.code = code
+	level := slog.LevelWarn
+	if errors.Is(err, peer.ErrPeerClosed) {
+		level = slog.LevelInfo // it said goodbye
+	}
+	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "err", err)
+	r.down(int32(code))
+}
+
+// down drops the links and ends everything that waits. Under mu.
+func (r *remote) down(st int32) {
+	for _, l := range r.links {
+		r.e.drop(l, st)
+	}
+	r.links = nil
+	if r.hasSess {
+		r.sess.Free()
+		r.hasSess = false
+	}
+	for _, t := range r.waiting {
+		t.queued = false
+		t.x.Settle(st)
+	}
+	r.waiting, r.notifs, r.notifLen = nil, nil, 0
+	r.revokes = nil
+	r.epoch++
+}

@@ -1,0 +1,135 @@
+/* Messages coming in: receives posted, notifications put on their way to the application, credits taken. */
+#include "core_int.h"
+#include "msg_wire.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int msg_post_recv(gr_link *link, buf *b)
+{
+    rail_st *rail = link->rail;
+    ctx *c = rail_ctx(rail, link, CTX_RECV);
+    if (!c) {
+        rail_buf_put(rail, b);
+        return -ENOMEM;
+    }
+    c->buf = b;
+    int rc = rail->dev->ops->recv(rail->dev, link->ep, b->data, rail_msg_size(rail), b->desc, &c->base);
+    if (rc != 0) {
+        rail_ctx_done(rail, c);
+        rail_buf_put(rail, b);
+    }
+    return rc;
+}
+
+int msg_post_recvs(gr_link *link)
+{
+    int n = link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
+    for (int i = 0; i < n; i++) {
+        buf *b = rail_buf(link->rail);
+        int rc = b ? msg_post_recv(link, b) : -ENOMEM;
+        if (rc == -EAGAIN)
+            link->recv_debt++;
+        else if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
+{
+    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
+    if (!n)
+        return NULL;
+    char *p = (char *)(n + 1);
+    memcpy(p, sess->name, sess->name_len);
+    if (len)
+        memcpy(p + sess->name_len, body, len);
+    *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
+    atomic_fetch_add(&sess->refs, 1);
+    atomic_fetch_add(&sess->ready_bytes, len + OVERHEAD);
+    return n;
+}
+
+int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
+{
+    gr_notif *n = notif_new(sess, body, len);
+    if (!n)
+        return -ENOMEM;
+    core_ready(sess, n);
+    return 0;
+}
+
+/* In order and whole: straight to the application. Anything else is Go's to put in order, and so is all that follows
+ * until Go says that it has caught up. */
+static int take_notif(gr_sess *sess, const header *h, const char *body, size_t len)
+{
+    int rc = 0;
+    pthread_mutex_lock(&sess->rx_mu);
+    if (!sess->slow && h->seq < sess->rx_next) {
+        COUNT(sess->core, GR_C_NOTIF_DUP, 1);
+    } else if (!sess->slow && h->seq == sess->rx_next && h->kind == KIND_SKIP) {
+        sess->rx_next++;
+    } else if (!sess->slow && h->seq == sess->rx_next && h->offset == 0 && h->total == len && h->parts == 1) {
+        rc = gr_sess_deliver(sess, body, len);
+        if (rc == 0)
+            sess->rx_next++;
+    } else {
+        void *copy = malloc(len ? len : 1);
+        if (copy) {
+            memcpy(copy, body, len);
+            gr_event ev = {.kind = GR_EV_MSG, .id = sess->id, .seq = h->seq,
+                           .parts = h->kind == KIND_SKIP ? 0 : h->parts, .total = h->total,
+                           .offset = h->offset, .len = (uint32_t)len, .data = copy};
+            sess->slow = 1;
+            sess->handed++;
+            core_event(sess->core, &ev, sess);
+        } else {
+            rc = -ENOMEM;
+        }
+    }
+    pthread_mutex_unlock(&sess->rx_mu);
+    return rc;
+}
+
+void msg_received(ctx *c, int err, uint64_t len)
+{
+    gr_link *link = c->link;
+    rail_st *rail = link->rail;
+    header h;
+    if (err) {
+        rail_buf_put(rail, c->buf);
+        return;
+    }
+    int rc = 0;
+    if (len >= HDR)
+        memcpy(&h, c->buf->data, HDR);
+    if (len < HDR || len > rail_msg_size(rail) || h.magic != MAGIC || h.version != VERSION) {
+        COUNT(rail->core, GR_C_BAD_MSG, 1);
+        rc = -EBADMSG;
+    } else if ((h.kind == KIND_NOTIF || h.kind == KIND_SKIP) && link->role & GR_LINK_RX) {
+        link->rx_msgs++;
+        link->owed++;
+        rc = take_notif(link->sess, &h, c->buf->data + HDR, len - HDR);
+    } else if (h.kind == KIND_CREDIT && link->role & GR_LINK_TX && h.count <= RX_BUFS - link->credits) {
+        link->credits += h.count;
+    } else {
+        COUNT(rail->core, GR_C_BAD_MSG, 1);
+        rc = -EBADMSG;
+    }
+    if (link->state != LINK_UP) {
+        rail_buf_put(rail, c->buf);
+        return;
+    }
+    if (rc == 0)
+        rc = msg_post_recv(link, c->buf);
+    else
+        rail_buf_put(rail, c->buf);
+    if (rc == -EAGAIN) {
+        link->recv_debt++;
+        rail->starved = 1;
+    } else if (rc != 0) {
+        link_error(link, -rc, 0);
+    }
+}

@@ -1,0 +1,26 @@
+/* A message on a link: a header and up to FRAG bytes. */
+#ifndef GORAIL_MSG_WIRE_H
+#define GORAIL_MSG_WIRE_H
+
+#include <stdint.h>
+
+enum { HDR = 32, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, MAGIC = 0x5247, VERSION = 1 };
+
+/* Same layout as wire.Header, little endian on every machine we run on. */
+typedef struct header {
+    uint16_t magic;
+    uint8_t version;
+    uint8_t kind;
+    uint16_t parts;
+    uint16_t pad;
+    uint64_t seq;
+    uint32_t total;
+    uint32_t offset;
+    uint32_t count;
+    uint32_t sum;
+} header;
+
+_Static_assert(sizeof(header) == HDR, "message header is 32 bytes on the wire");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the header goes out as it lies in memory");
+
+#endif

@@ -1,0 +1,122 @@
+/* What waits for the other side of the boundary: events for Go, notifications for the application. */
+#include "core_int.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
+{
+    struct event_node *n = malloc(sizeof *n);
+    if (!n)
+        abort(); /* an event lost would be a hang; 80 bytes not to be had means the process is gone anyway */
+    n->ev = *ev;
+    n->next = NULL;
+    n->sess = sess;
+    if (sess) {
+        atomic_fetch_add(&sess->refs, 1);
+        atomic_fetch_add(&sess->handed_bytes, ev->len + OVERHEAD);
+    }
+    pthread_mutex_lock(&core->ev_mu);
+    int first = !core->ev;
+    if (first)
+        core->ev = n;
+    else
+        core->ev_tail->next = n;
+    core->ev_tail = n;
+    pthread_mutex_unlock(&core->ev_mu);
+    if (first) {
+        uint64_t one = 1;
+        ssize_t w = write(core->ev_fd, &one, sizeof one);
+        (void)w;
+    }
+}
+
+int gr_event_fd(gr_core *core)
+{
+    return core->ev_fd;
+}
+
+/* A queue of the session's shrank from `before` by `size`: credits that it held back go out. */
+void sess_room(gr_sess *sess, uint64_t before, uint64_t size)
+{
+    uint64_t limit = sess->core->cfg.notif_limit;
+    if (before < limit || before - size >= limit)
+        return;
+    pthread_mutex_lock(&sess->rx_mu);
+    gr_link *link = atomic_load(&sess->rx_link);
+    rail_st *rail = link ? link->rail : NULL;
+    if (link && !atomic_exchange(&link->credit_queued, 1))
+        rail_push(rail, &link->credit_cmd);
+    pthread_mutex_unlock(&sess->rx_mu);
+    if (rail) {
+        rail_run(rail);
+        rail_unstarve(rail);
+    }
+}
+
+int gr_events_take(gr_core *core, gr_event *out, int max)
+{
+    int n = 0;
+    struct event_node *list, **end = &list;
+    pthread_mutex_lock(&core->ev_mu);
+    while (n < max && core->ev) {
+        struct event_node *e = core->ev;
+        core->ev = e->next;
+        out[n++] = e->ev;
+        *end = e;
+        end = &e->next;
+    }
+    *end = NULL;
+    pthread_mutex_unlock(&core->ev_mu);
+    for (struct event_node *e = list, *next; e; e = next) {
+        next = e->next;
+        if (e->sess) {
+            uint64_t size = e->ev.len + OVERHEAD;
+            sess_room(e->sess, atomic_fetch_sub(&e->sess->handed_bytes, size), size);
+            sess_unref(e->sess);
+        }
+        free(e);
+    }
+    return n;
+}
+
+void core_ready(gr_sess *sess, gr_notif *n)
+{
+    gr_core *core = sess->core;
+    n->next = NULL;
+    pthread_mutex_lock(&core->ready_mu);
+    if (core->ready)
+        core->ready_tail->next = n;
+    else
+        core->ready = n;
+    core->ready_tail = n;
+    atomic_fetch_add(&core->nready, 1);
+    pthread_mutex_unlock(&core->ready_mu);
+    COUNT(core, GR_C_NOTIF_RECEIVED, 1);
+}
+
+gr_notif *gr_notif_take(gr_core *core)
+{
+    core_progress(core);
+    if (atomic_load_explicit(&core->nready, memory_order_acquire) == 0)
+        return NULL;
+    pthread_mutex_lock(&core->ready_mu);
+    gr_notif *list = core->ready;
+    core->ready = core->ready_tail = NULL;
+    atomic_store(&core->nready, 0);
+    pthread_mutex_unlock(&core->ready_mu);
+    return list;
+}
+
+void gr_notif_free(gr_core *core, gr_notif *list)
+{
+    (void)core;
+    for (gr_notif *n = list, *next; n; n = next) {
+        next = n->next;
+        gr_sess *sess = n->origin;
+        uint64_t size = n->msg_len + OVERHEAD;
+        sess_room(sess, atomic_fetch_sub(&sess->ready_bytes, size), size);
+        sess_unref(sess);
+        free(n);
+    }
+}

@@ -1,0 +1,87 @@
+/* Transfer slots and the region table: memory that is recycled but never unmapped while the core lives. */
+#define _GNU_SOURCE
+#include "core_int.h"
+
+#include <stdlib.h>
+
+/* Slots come in blocks that live as long as the core: a stale pointer of the shim's reads a passed handle, never freed memory. */
+static xfer *slot_take(gr_core *core)
+{
+    pthread_mutex_lock(&core->slot_mu);
+    if (!core->free_xfers) {
+        struct xfer_block *b = calloc(1, sizeof *b);
+        if (b) {
+            b->next = core->blocks;
+            core->blocks = b;
+            for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
+                b->x[i].free_next = core->free_xfers;
+                core->free_xfers = &b->x[i];
+            }
+        }
+    }
+    xfer *x = core->free_xfers;
+    if (x)
+        core->free_xfers = x->free_next;
+    pthread_mutex_unlock(&core->slot_mu);
+    return x;
+}
+
+gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
+{
+    if (nops > SIZE_MAX / sizeof(gr_op))
+        return NULL;
+    gr_op *ops = malloc(nops ? nops * sizeof *ops : 1);
+    xfer *x = ops ? slot_take(core) : NULL;
+    if (!x) {
+        free(ops);
+        return NULL;
+    }
+    x->core = core;
+    x->op = op;
+    x->pub.ops = ops;
+    x->pub.nops = nops;
+    atomic_store(&x->pub.state, 0);
+    x->nparts = 0;
+    atomic_store(&x->pub.err, 0);
+    atomic_store(&x->pub.parts_left, 0);
+    atomic_store(&x->pub.handle, handle);
+    return &x->pub;
+}
+
+void gr_xfer_free(gr_core *core, gr_xfer *pub)
+{
+    xfer *x = (xfer *)pub;
+    atomic_store(&pub->handle, 0);
+    free(pub->ops);
+    pub->ops = NULL;
+    pub->nops = 0;
+    pthread_mutex_lock(&core->slot_mu);
+    x->free_next = core->free_xfers;
+    core->free_xfers = x;
+    pthread_mutex_unlock(&core->slot_mu);
+}
+
+gr_region *gr_region_at(gr_core *core, uint32_t idx)
+{
+    uint32_t c = idx / REGION_CHUNK;
+    if (c >= REGION_CHUNKS)
+        return NULL;
+    char *chunk = atomic_load_explicit(&core->regions[c], memory_order_acquire);
+    if (!chunk) {
+        pthread_mutex_lock(&core->slot_mu);
+        chunk = atomic_load(&core->regions[c]);
+        if (!chunk) {
+            chunk = calloc(REGION_CHUNK, core->region_size);
+            atomic_store(&core->regions[c], chunk);
+        }
+        pthread_mutex_unlock(&core->slot_mu);
+        if (!chunk)
+            return NULL;
+    }
+    return (gr_region *)(void *)(chunk + (size_t)(idx % REGION_CHUNK) * core->region_size);
+}
+
+void gr_region_live(gr_region *region, int live)
+{
+    atomic_store(&region->live, (uint32_t)live);
+}
