@@ -31,7 +31,7 @@ func TestGarbage(t *testing.T) {
 		c := fakePeer(t, n)
 		_, err := c.Write(junk)
 		require.NoError(t, err)
-		require.NoError(t, c.(*net.TCPConn).CloseWrite())
+		_ = c.(*net.TCPConn).CloseWrite() // the node may have closed it already
 		_, _ = io.Copy(io.Discard, c) // ends when the node closes it
 		eventually(t, func() bool { return n.Stats().BadFrame == uint64(k+1) }, "counted")
 	}

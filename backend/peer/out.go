@@ -84,7 +84,8 @@ func (o *Out) Fence(id uint64, rail uint8, epoch uint32, addr []byte) {
 	o.session.send(&wire.Fence{ID: id, Rail: rail, Epoch: epoch, Addr: addr})
 }
 
-// Revoked answers one call of InitiatorHandler.Revoke; all says that nothing of ours is in flight on its regions any more.
+// Revoked answers one call of InitiatorHandler.Revoke: nothing of ours is in flight on its regions any more. all says that
+// we have given up every other key of the target's as well.
 func (o *Out) Revoked(id uint64, all bool) {
 	o.session.send(&wire.Revoked{ID: id, All: all})
 }

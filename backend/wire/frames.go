@@ -139,7 +139,7 @@ type Revoke struct {
 type Revoked struct {
 	_   struct{} `cbor:",toarray"`
 	ID  uint64
-	All bool // false: something may still be in flight (it did not drain in time)
+	All bool // every other key of the target's is given up too: it need not ask about them before they are asked for again
 }
 
 // Ping asks for a Pong with the same number.

@@ -34,6 +34,7 @@ type Kind uint8
 const (
 	KindNotif  Kind = 1 // a fragment of a notification, or the whole of it
 	KindCredit Kind = 2 // receives posted again
+	KindSkip   Kind = 3 // the sender gave this number up: go on without it
 )
 
 // Header is a message's header. Fields that a kind doesn't use are zero.
@@ -100,6 +101,10 @@ func (h Header) check(payload uint64) error {
 		}
 		if uint64(h.Offset)+payload > uint64(h.Total) {
 			return fmt.Errorf("%w: %d bytes at %d of %d", ErrFormat, payload, h.Offset, h.Total)
+		}
+	case KindSkip:
+		if h.Parts != 1 || h.Part != 0 || h.Total != 0 || h.Count != 0 || payload != 0 {
+			return fmt.Errorf("%w: skip message", ErrFormat)
 		}
 	case KindCredit:
 		if h.Count == 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {

@@ -80,6 +80,7 @@ func TestBadMessages(t *testing.T) {
 func FuzzParseMessage(f *testing.F) {
 	f.Add(message(Header{Kind: KindNotif, Parts: 2, Part: 1, Seq: 5, Total: 10, Offset: 3}, "hello"))
 	f.Add(message(Header{Kind: KindCredit, Count: 64}, ""))
+	f.Add(message(Header{Kind: KindSkip, Parts: 1, Seq: 7}, ""))
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		h, payload, err := ParseMessage(msg)
 		if err == nil {

@@ -69,6 +69,14 @@ func TestFork(t *testing.T) { scenario(t, "forked.py") }
 // program faults that a language runtime needs.
 func TestSignals(t *testing.T) { scenario(t, "signals.py", "--lenient") }
 
+// TestOptions: get_plugin_params, create_backend with parameters, and what it refuses.
+func TestOptions(t *testing.T) {
+	if b := testenv.Load().Backend; b != "GORAIL" {
+		t.Skipf("these are not the options of %s", b)
+	}
+	scenario(t, "options.py")
+}
+
 // TestExampleClient runs the wheel's own C++ client.
 func TestExampleClient(t *testing.T) {
 	env := testenv.Need(t)
