@@ -32,7 +32,7 @@ func TestGarbage(t *testing.T) {
 		_, err := c.Write(junk)
 		require.NoError(t, err)
 		_ = c.(*net.TCPConn).CloseWrite() // the node may have closed it already
-		_, _ = io.Copy(io.Discard, c) // ends when the node closes it
+		_, _ = io.Copy(io.Discard, c)     // ends when the node closes it
 		eventually(t, func() bool { return n.Stats().BadFrame == uint64(k+1) }, "counted")
 	}
 	assert.Zero(t, n.Stats().HalfOpen)

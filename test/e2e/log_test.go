@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"gorail/test/nixl"
@@ -38,15 +39,19 @@ func logged(w *worker.Worker) []string {
 	return strings.Split(strings.ReplaceAll(w.Output(), `\"`, `"`), "\n")
 }
 
-// says waits for a line of what the worker printed that holds all the parts, and returns it.
-func says(t *testing.T, w *worker.Worker, parts ...string) string {
+// says waits for a line of what the worker printed that holds all the parts, and returns it. Without one the test has
+// failed and goes on: whether anything was lost is another question.
+func says(t *testing.T, w *worker.Worker, parts ...string) (line string) {
 	t.Helper()
-	found := -1
-	require.True(t, eventually(lost, func() bool { // the output comes by another pipe than the answers
-		found = slices.IndexFunc(logged(w), func(line string) bool { return holds(line, parts) })
-		return found >= 0
+	assert.True(t, eventually(lost, func() bool { // the output comes by another pipe than the answers
+		lines := logged(w)
+		i := slices.IndexFunc(lines, func(line string) bool { return holds(line, parts) })
+		if i >= 0 {
+			line = lines[i]
+		}
+		return i >= 0
 	}), "no line has all of %q:\n%s", parts, w.Output())
-	return logged(w)[found]
+	return line
 }
 
 func holds(line string, parts []string) bool {
