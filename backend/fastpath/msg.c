@@ -77,8 +77,8 @@ int msg_gap(msg *m)
     return 0;
 }
 
-/* Parts a numbered message from its transfer, which ends with err while the message, of which the peer may have a part
- * or all, goes its way. */
+/* Parts a numbered message from its transfer, which ends with err (0: well) while the message, of which the peer may have
+ * a part or all, goes its way: it is the link's now, and sent again after a fence if need be. */
 int msg_part(msg *m, int err)
 {
     gr_link *link = m->link;
@@ -87,7 +87,7 @@ int msg_part(msg *m, int err)
         return -ENOMEM;
     *own = *m;
     own->x = NULL;
-    own->unproved = m->x->pipelined;
+    own->unproved = err && m->x->pipelined;
     if (own->prev)
         own->prev->next = own;
     else
@@ -193,6 +193,8 @@ void msg_pump(gr_link *link)
         if (m->off == m->len) {
             m->posted = 1;
             link->cur = m->next;
+            if (m->x && atomic_load(&m->x->pub.parts_left) == 0)
+                msg_part(m, atomic_load(&m->x->pub.err)); /* the data is there and the rest is ours to see to */
         }
     }
 }

@@ -54,6 +54,8 @@ static void data_done(xfer *x, gr_link *link)
         xfer_end(x);
     } else if (!x->has_notif || (x->pipelined && m->done)) {
         xfer_end(x);
+    } else if (m->listed && m->posted) {
+        msg_part(m, 0); /* without memory, its completion ends x */
     } else if (!m->listed) {
         msg_queue(link, m);
         msg_pump(link);
