@@ -242,7 +242,7 @@ func (v *resolver) layout(t *transfer) error {
 // maxMsg is the largest work request of the rails to this peer.
 func (r *remote) maxMsg() uint64 {
 	var m uint64
-	for _, p := range r.pairs() {
+	for _, p := range r.pairs {
 		if c := r.e.rails[p.Own].caps.MaxMsg; m == 0 || c < m {
 			m = c
 		}

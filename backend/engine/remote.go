@@ -29,11 +29,12 @@ const (
 // remote is a peer whose connection blob was loaded: the session in which we are the initiator. Posts hold mu for
 // reading; whatever opens or closes links holds it for writing.
 type remote struct {
-	e    *Engine
-	name string
-	raw  []byte
-	blob wire.ConnBlob
-	self bool
+	e     *Engine
+	name  string
+	raw   []byte
+	blob  wire.ConnBlob
+	self  bool
+	pairs []rail.Pair // the rails in use, ours and the peer's
 
 	mu       sync.RWMutex
 	state    remoteState
@@ -89,7 +90,8 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
 	r := &remote{e: e, name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
 		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}}
-	if len(r.pairs()) == 0 {
+	r.pairs = r.pair()
+	if len(r.pairs) == 0 {
 		return nil, status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
 			name, railNames(blob.Rails), railNames(e.blob.Rails))
 	}
@@ -104,8 +106,8 @@ func railNames(offers []wire.RailOffer) []string {
 	return names
 }
 
-// pairs are the rails for this peer. One for now: the best.
-func (r *remote) pairs() []rail.Pair {
+// pair chooses the rails for this peer. One for now: the best.
+func (r *remote) pair() []rail.Pair {
 	own := r.e.blob
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.e.devices()

@@ -29,7 +29,7 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 		return nil, errors.New("the peer was closed")
 	}
 	var offers []wire.EndpointOffer
-	for _, p := range r.pairs() {
+	for _, p := range r.pairs {
 		l, err := r.e.openLink(p.Own, p.Peer)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errOurs, err)

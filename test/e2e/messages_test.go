@@ -1,15 +1,12 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"gorail/test/nixl"
-	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
@@ -78,57 +75,6 @@ func TestStatsFileNowhere(t *testing.T) {
 	w := worker.Start(t, worker.Options{Env: env})
 	works(t, w, env, params("stats_file", "/nonexistent/stats.json"))
 	says(t, w, "stats_file", "/nonexistent/stats.json", "no such file or directory")
-}
-
-// TestNoDescriptors: wherever in its creation a backend runs out of descriptors, the limit and the command that raises
-// it are named, and nothing stays open.
-func TestNoDescriptors(t *testing.T) {
-	env := ours(t)
-	for _, c := range []struct {
-		name string
-		prep func(w *worker.Worker)
-	}{
-		{"first", func(w *worker.Worker) { refused(t, w, env, "alice", params("log", "loud")) }}, // loads the plugin only
-		{"later", func(w *worker.Worker) { works(t, w, env) }},                                   // loads everything
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			w := worker.Start(t, worker.Options{Env: env})
-			c.prep(w)
-			open := w.Stats().FDs
-			starve(t, w, env, uint64(open))
-			works(t, w, env)
-			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "descriptors: %d, before %d", w.Stats().FDs, open)
-		})
-	}
-}
-
-// starve gives a backend one descriptor more each time until it can be created.
-func starve(t *testing.T, w *worker.Worker, env testenv.Env, open uint64) {
-	t.Helper()
-	var poor []string
-	for room := range 64 {
-		limitFDs(t, w, open+uint64(room))
-		w.Forget()
-		name := string(worker.Seq("room-", room))
-		a, err := w.TryAgent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true})
-		limitFDs(t, w, 4096)
-		if err == nil {
-			require.NoError(t, a.Close())
-			require.Positive(t, room)
-			require.Empty(t, poor, "refused for want of descriptors %d times, without a word of the limit:\n%s", room, strings.Join(poor, "\n"))
-			return
-		}
-		if line := says(t, w, "level=ERROR", "createBackend"); !strings.Contains(line, "ulimit -n") {
-			poor = append(poor, name+": "+line)
-		}
-	}
-	require.Fail(t, "64 descriptors are not enough")
-}
-
-// limitFDs sets RLIMIT_NOFILE of a worker.
-func limitFDs(t *testing.T, w *worker.Worker, n uint64) {
-	t.Helper()
-	require.NoError(t, unix.Prlimit(w.Pid(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: 4096}, nil))
 }
 
 // TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.
