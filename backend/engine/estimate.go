@@ -53,11 +53,10 @@ func (r *rates) estimate(bytes uint64) (time.Duration, bool) {
 
 // sample notes how long the last run took, once. Under t.mu, with the transfer not running.
 func (t *transfer) sample() {
-	if t.started == 0 || t.x.Failed() {
-		return
+	if t.unsampled && !t.x.Failed() {
+		t.remote.rates.add(t.bytes, t.x.Took())
 	}
-	t.remote.rates.add(t.bytes, t.x.LastProgress()-t.started)
-	t.started = 0
+	t.unsampled = false
 }
 
 // Estimate is what the transfer should take, from earlier transfers to the same peer. ErrNotSupported before there was

@@ -27,15 +27,15 @@ type transfer struct {
 	zombie  atomic.Bool // the agent has released it; freed when drained
 	gone    atomic.Bool // freed: x belongs to somebody else
 
-	mu       sync.Mutex
-	x        fastpath.Xfer
-	freed    bool
-	checked  uint64 // remote.epoch under which keys and links were found good
-	hasNotif bool
-	posted   time.Time
-	started  time.Duration // on the core's clock; 0: noted already
-	reason   string        // why we aborted it
-	aborted  time.Time
+	mu        sync.Mutex
+	x         fastpath.Xfer
+	freed     bool
+	checked   uint64 // remote.epoch under which keys and links were found good
+	hasNotif  bool
+	posted    time.Time
+	unsampled bool   // its time is not in remote.rates yet
+	reason    string // why we aborted it
+	aborted   time.Time
 
 	// guarded by remote.mu
 	queued bool // in remote.waiting
@@ -101,7 +101,7 @@ func (t *transfer) begin(hasNotif bool) {
 	t.reason = ""
 	t.aborted = time.Time{}
 	t.posted = timeNow()
-	t.started = fastpath.Now()
+	t.unsampled = true
 	t.x.Start()
 	t.e.activate(t)
 }

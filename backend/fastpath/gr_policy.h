@@ -118,6 +118,7 @@ struct gr_xfer {
     _Atomic uint64_t handle;   /* {index, generation}; 0: free */
     _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
     _Atomic uint64_t done;     /* bytes completed in this round */
+    _Atomic uint64_t posted_ns; /* when it was posted */
     gr_op *ops;
     uint64_t nops;
 };
@@ -166,7 +167,8 @@ int gr_events_take(gr_core *core, gr_event *out, int max);
 enum {
     GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE,
     GR_C_XFERS_FAILED, GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_REPLAYS,
-    GR_C_THREAD_WAKES, GR_C_CROSS, /* GR_CROSS_COUNT of them follow */
+    GR_C_THREAD_WAKES, GR_C_TO_C_PREP, GR_C_TO_C_POST, /* crossings from Go */
+    GR_C_CROSS, /* GR_CROSS_COUNT of them follow */
     GR_C_COUNT = GR_C_CROSS + GR_CROSS_COUNT
 };
 void gr_counters(gr_core *core, uint64_t *out);

@@ -36,6 +36,7 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
         free(ops);
         return NULL;
     }
+    COUNT(core, GR_C_TO_C_PREP, 1);
     x->core = core;
     x->op = op;
     x->pub.ops = ops;

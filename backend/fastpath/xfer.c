@@ -133,11 +133,13 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, const gr_part_spec *spec, uint32_
                   size_t len)
 {
     xfer *x = (xfer *)pub;
-    (void)core;
     atomic_store(&pub->err, 0);
     atomic_store(&pub->wire_err, 0);
     atomic_store(&pub->done, 0);
-    atomic_store(&pub->last_ns, gr_now_ns());
+    uint64_t now = gr_now_ns();
+    atomic_store(&pub->posted_ns, now);
+    atomic_store(&pub->last_ns, now);
+    COUNT(core, GR_C_TO_C_POST, 1);
     x->has_notif = has_notif != 0;
     x->pipelined = 0;
     x->attempts = x->replays = 0;

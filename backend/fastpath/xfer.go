@@ -95,6 +95,11 @@ func (x Xfer) LastProgress() time.Duration {
 	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.last_ns))))
 }
 
+// Took is the time from the post to the last completion.
+func (x Xfer) Took() time.Duration {
+	return x.LastProgress() - time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.posted_ns))))
+}
+
 // Done is how many bytes have completed since the post.
 func (x Xfer) Done() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.done))) }
 

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// enough is a limit of descriptors at which nothing fails.
+const enough = 4096
+
+// limitFDs sets RLIMIT_NOFILE of a worker.
+func limitFDs(t *testing.T, w *worker.Worker, n int) {
+	t.Helper()
+	require.NoError(t, unix.Prlimit(w.Pid(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: enough}, nil))
+}
+
+// TestNoDescriptors: wherever in its creation a backend runs out of descriptors, the limit and the command that raises
+// it are named, and nothing stays open.
+func TestNoDescriptors(t *testing.T) {
+	env := ours(t)
+	for _, c := range []struct {
+		name string
+		prep func(w *worker.Worker)
+	}{
+		{"first", func(w *worker.Worker) { refused(t, w, env, "alice", params("log", "loud")) }}, // loads the plugin only
+		{"later", func(w *worker.Worker) { works(t, w, env) }},                                   // loads everything
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := worker.Start(t, worker.Options{Env: env})
+			c.prep(w)
+			open := w.Stats().FDs
+			starve(t, w, env, open)
+			works(t, w, env)
+			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "descriptors: %d, before %d", w.Stats().FDs, open)
+		})
+	}
+}
+
+// starve gives a backend one descriptor more each time until it can be created.
+func starve(t *testing.T, w *worker.Worker, env testenv.Env, open int) {
+	t.Helper()
+	var poor []string
+	for room := range 64 {
+		limitFDs(t, w, open+room)
+		w.Forget()
+		name := string(worker.Seq("room-", room))
+		a, err := w.TryAgent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true})
+		limitFDs(t, w, enough)
+		if err == nil {
+			require.NoError(t, a.Close())
+			require.Positive(t, room)
+			require.Empty(t, poor, "refused for want of descriptors %d times, without a word of the limit:\n%s", room, strings.Join(poor, "\n"))
+			return
+		}
+		if line := says(t, w, "level=ERROR", "createBackend"); !strings.Contains(line, "ulimit -n") {
+			poor = append(poor, name+": "+line)
+		}
+	}
+	require.Fail(t, "64 descriptors are not enough")
+}
+
+// TestNoDescriptorsToConnect: a side that has none left for a connection gets an error in time and a word about the limit,
+// and connects when it has some again.
+func TestNoDescriptorsToConnect(t *testing.T) {
+	ours(t)
+	for _, end := range []string{"initiator", "target"} {
+		t.Run(end, func(t *testing.T) {
+			p := pair(t, params("connect_timeout", "200ms", "xfer_timeout", "300ms", "cancel_timeout", "100ms"))
+			a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
+			p.reach(t, a, b) // whatever is opened once is open
+			poor := map[string]*worker.Agent{"initiator": p.ini, "target": p.tgt}[end]
+			forget(t, p.ini, "bob")
+			open := settled(t, poor.Worker)
+			for room := range 16 {
+				limitFDs(t, poor.Worker, open+room)
+				p.ini.Learn(p.tgt)
+				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				s := x.Post()
+				if s == nixl.InProgress {
+					s = x.Wait(lost)
+				}
+				limitFDs(t, poor.Worker, enough)
+				require.NotEqual(t, nixl.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
+				if room == 0 {
+					require.True(t, s.Failed())
+					says(t, poor.Worker, "agent="+poor.Name, "ulimit -n")
+				}
+				require.NoError(t, x.Release())
+				p.reach(t, a, b)
+				forget(t, p.ini, "bob")
+				open = settled(t, poor.Worker)
+			}
+		})
+	}
+}
+
+// settled is how many descriptors are open when the last ones that close have closed.
+func settled(t *testing.T, w *worker.Worker) int {
+	t.Helper()
+	n := w.Stats().FDs
+	require.True(t, eventually(lost, func() bool {
+		was := n
+		n = w.Stats().FDs
+		return n == was
+	}))
+	return n
+}
