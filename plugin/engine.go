@@ -2,6 +2,7 @@ package main
 
 /*
 #include <stdlib.h>
+#include "gorail.h"
 */
 import "C"
 
@@ -18,6 +19,9 @@ import (
 
 // Desc is a descriptor as it lies in the agent's list.
 type Desc = engine.Desc
+
+// The engine reads region ids where the shim's metadata objects have them.
+const _ = -(uint(engine.MDRegion) ^ uint(C.GR_MD_REGION))
 
 // createEngine makes the engine of an agent from what it was given and the GORAIL_* environment.
 func createEngine(a createArgs) (created, error) {

@@ -10,6 +10,9 @@ import "unsafe"
 // A descriptor list crosses the boundary as it is; this does not compile unless the layouts agree.
 const (
 	_ = -(unsafe.Sizeof(Desc{}) ^ unsafe.Sizeof(C.gr_desc{}))
+	_ = -(unsafe.Offsetof(Desc{}.Addr) ^ unsafe.Offsetof(C.gr_desc{}.addr))
+	_ = -(unsafe.Offsetof(Desc{}.Len) ^ unsafe.Offsetof(C.gr_desc{}.len))
+	_ = -(unsafe.Offsetof(Desc{}.Dev) ^ unsafe.Offsetof(C.gr_desc{}.dev))
 	_ = -(unsafe.Offsetof(Desc{}.MD) ^ unsafe.Offsetof(C.gr_desc{}.md))
 )
 

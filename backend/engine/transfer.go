@@ -192,14 +192,14 @@ type Desc struct {
 	MD             unsafe.Pointer
 }
 
-// mdRegion is where the shim's metadata object keeps the region id (GR_MD_REGION).
-const mdRegion = 16
+// MDRegion is where the shim's metadata object keeps the region id: GR_MD_REGION, which package plugin compares.
+const MDRegion = 16
 
 func (d *Desc) region() uint64 {
 	if d.MD == nil {
 		return 0
 	}
-	return *(*uint64)(unsafe.Add(d.MD, mdRegion))
+	return *(*uint64)(unsafe.Add(d.MD, MDRegion))
 }
 
 var _ [0]struct{} = [unsafe.Sizeof(plan.Op{}) - plan.OpSize]struct{}{}

@@ -2,7 +2,7 @@
  * transfers down, and sends and takes in notifications. Policy (peers, keys, errors, replays) is Go's, which is told
  * through events.
  *
- * The shim uses only the first section.
+ * This header is the shim's part; gr_policy.h is Go's.
  */
 #ifndef GORAIL_CORE_H
 #define GORAIL_CORE_H

@@ -25,7 +25,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->id = id;
     link->peer_rail = peer_rail;
     link->role = role;
-    link->window = core->cfg.window_min * 4;
+    link->window = core->cfg.window_min * 4 < core->cfg.window_max ? core->cfg.window_min * 4 : core->cfg.window_max;
     link->credits = role & GR_LINK_TX ? RX_BUFS : 0;
     link->credit_cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);

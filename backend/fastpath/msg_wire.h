@@ -6,13 +6,13 @@
 
 enum { HDR = 32, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, MAGIC = 0x5247, VERSION = 1 };
 
-/* Same layout as wire.Header, little endian on every machine we run on. */
+/* Same layout as wire.Header (header.go compares), little endian on every machine we run on. */
 typedef struct header {
     uint16_t magic;
     uint8_t version;
     uint8_t kind;
     uint16_t parts;
-    uint16_t pad;
+    uint16_t part;
     uint64_t seq;
     uint32_t total;
     uint32_t offset;

@@ -275,35 +275,6 @@ func FuzzAdd(f *testing.F) {
 	})
 }
 
-func TestWindow(t *testing.T) {
-	w := NewWindow(100) // 128
-	assert.True(t, w.Fresh(0))
-	assert.False(t, w.Fresh(0))
-	assert.True(t, w.Fresh(127))
-	assert.True(t, w.Fresh(1))
-	assert.True(t, w.Fresh(128))
-	assert.False(t, w.Fresh(0), "fallen out")
-	assert.False(t, w.Fresh(1))
-	assert.True(t, w.Fresh(2))
-	assert.True(t, w.Fresh(1000))
-	assert.True(t, w.Fresh(999))
-	assert.False(t, w.Fresh(1000))
-	assert.True(t, w.Fresh(1<<60))
-	assert.False(t, w.Fresh(math.MaxUint64))
-}
-
-func TestWindowModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w, seen, top := NewWindow(64), map[uint64]bool{}, uint64(0)
-		for range rapid.IntRange(1, 200).Draw(t, "n") {
-			seq := rapid.Uint64Range(top-min(top, 80), top+rapid.SampledFrom([]uint64{1, 3, 100}).Draw(t, "ahead")).Draw(t, "seq")
-			top = max(top, seq)
-			require.Equal(t, !seen[seq] && top-seq < 64, w.Fresh(seq), "%d below %d", seq, top)
-			seen[seq] = true
-		}
-	})
-}
-
 func BenchmarkAdd(b *testing.B) {
 	a, seq, body := New(Limits{}), uint64(0), make([]byte, 64)
 	for b.Loop() {
