@@ -74,9 +74,12 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, links: map[uint64]*link{}}
+	if err := room(); err != nil {
+		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))
+	}
 	if err := e.start(cfg.Provider); err != nil {
 		e.shutdown()
-		return nil, err
+		return nil, status.Errorf(status.Of(err), "%w", advise(err))
 	}
 	return e, nil
 }

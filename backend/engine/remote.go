@@ -92,8 +92,10 @@ func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote
 		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}}
 	r.pairs = r.pair()
 	if len(r.pairs) == 0 {
-		return nil, status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
+		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
 			name, railNames(blob.Rails), railNames(e.blob.Rails))
+		e.log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and says nothing of ours
+		return nil, err
 	}
 	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"syscall"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/peer"
@@ -112,7 +113,7 @@ func (h initiatorHandler) Lost(err error) {
 	}
 	defer h.r.e.leave()
 	code := status.ErrRemoteDisconnect
-	if errors.Is(err, errOurs) {
+	if errors.Is(err, errOurs) || errors.Is(err, syscall.EMFILE) {
 		code = status.ErrBackend // the peer is well: not its fault
 	}
 	h.r.lose(err, code)
@@ -128,13 +129,13 @@ func (r *remote) lose(err error, code status.Code) {
 		return
 	}
 	r.state = lost
-	r.err = err
+	r.err = advise(err)
 	r.code = code
 	level := slog.LevelWarn
 	if errors.Is(err, peer.ErrPeerClosed) {
 		level = slog.LevelInfo // it said goodbye
 	}
-	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "err", err)
+	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", advise(err))
 	r.down(int32(code))
 }
 

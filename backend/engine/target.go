@@ -67,6 +67,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		}
 		if err != nil {
 			t.drop()
+			e.log.Warn("peer refused: no endpoint for it", "peer", hello.Agent, "err", advise(err))
 			return peer.Accept{}, err
 		}
 		offers = append(offers, wire.EndpointOffer{Rail: o.Rail, Own: o.Rail, Addr: l.ep.Addr()})

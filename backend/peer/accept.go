@@ -29,7 +29,7 @@ func (n *Node) accept(l net.Listener) {
 		}
 		if err != nil {
 			n.count.acceptErrors.Add(1)
-			n.cfg.Log.Warn("control channel cannot accept; check the limit of open files", "address", l.Addr().String(), "error", err)
+			n.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
 			timer := time.NewTimer(backoff)
 			select {
 			case <-timer.C:

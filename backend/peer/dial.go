@@ -175,7 +175,8 @@ func (o *Out) failed(tried failures) error {
 			return fmt.Errorf("%s: %w", o.session.peer, tried) // these say what to do
 		}
 	}
-	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current", ErrUnreachable, o.session.peer, tried)
+	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current (option connect_timeout=%v)",
+		ErrUnreachable, o.session.peer, tried, o.session.node.cfg.ConnectTimeout)
 }
 
 // failures is an error for each address.

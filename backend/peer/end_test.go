@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -86,7 +87,10 @@ func TestClose(t *testing.T) {
 		p := newPair(t)
 		p.to.Close()
 		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrClosed)
-		assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
+		// The goodbye is lost when our last words reach a closed socket: then the connection just breaks.
+		if err := want[evLost](t, p.i.events).err; !errors.Is(err, ErrDropped) {
+			assert.ErrorIs(t, err, ErrPeerClosed)
+		}
 		p.to.Close()
 	})
 	t.Run("of the initiator's node", func(t *testing.T) {

@@ -15,7 +15,7 @@ enum { CQ_MAX = 65536, CQ_MIN = 1024 };
 static int find_signal(ofi_rail *rail)
 {
     struct epoll_event ev[4];
-    if (fi_cq_signal(rail->cq) != 0 || epoll_wait(rail->base.wait_fd, ev, 4, 0) != 1)
+    if (rail->base.wait_fd < 0 || fi_cq_signal(rail->cq) != 0 || epoll_wait(rail->base.wait_fd, ev, 4, 0) != 1)
         return -FI_EOPNOTSUPP;
     rail->signal_tag = ev[0].data.u64;
     return 0;
@@ -41,6 +41,8 @@ static int open_cq(ofi_rail *rail)
                 return 0;
             }
             rail->cq = NULL;
+            if (rc == -FI_EMFILE)
+                return rc; /* a queue without a wait object would be no cure */
             if (rc == -FI_ENOSYS || rc == -FI_EOPNOTSUPP)
                 break; /* the wait object, not the size */
         }

@@ -68,7 +68,11 @@ func (r *rail) Caps() provider.Caps     { return r.caps }
 func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
 
 func (r *rail) error(phase error, what string, rc C.int) error {
-	return fmt.Errorf("%w: %s/%s: %s: %w", phase, r.dev.Fabric, r.dev.Name, what, r.entry.handle.lib.error(rc))
+	err := fmt.Errorf("%w: %s/%s: %s: %w", phase, r.dev.Fabric, r.dev.Name, what, r.entry.handle.lib.error(rc))
+	if noDescriptors() { // libfabric reports that as EIO at times
+		err = fmt.Errorf("%w: %w", err, syscall.EMFILE)
+	}
+	return err
 }
 
 // Register implements fi_mr_regattr. It costs 0.3-0.5 us and 300 bytes on the tcp family, whatever the length; there the
