@@ -108,7 +108,7 @@ typedef struct gr_estimate {
 /* Exported by the Go archive (prototypes in the header that cgo makes):
  *
  *  int32_t gorail_create(gr_create_args *, gr_created *);
- *  int32_t gorail_destroy(uint64_t engine);                            waits for nothing of the peers'
+ *  int32_t gorail_destroy(uint64_t engine);                            waits 0.2 s at most for accepted notifications to leave
  *  int32_t gorail_register(uint64_t engine, gr_region_args *, uint64_t *region);
  *  int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob);
  *  int32_t gorail_deregister(uint64_t engine, uint64_t region);

@@ -71,7 +71,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 		}
 		return
 	}
-	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.path(), ","), "session", "initiator")
+	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.railsInUse(), ","), "session", "initiator")
 }
 
 func (r *remote) bringUp(offers []wire.EndpointOffer) error {
