@@ -51,11 +51,7 @@ func (e *Engine) shutdown() {
 	}
 	e.core.DropRails()
 	for _, r := range e.local {
-		for i, ref := range r.mrs {
-			if ref != nil {
-				e.rails[i].cache.Release(ref)
-			}
-		}
+		e.deregisterRails(r)
 	}
 	for _, r := range e.rails {
 		if err := r.Close(); err != nil {
@@ -72,7 +68,7 @@ func (e *Engine) flush() {
 	e.mu.RLock()
 	remotes := slices.Collect(maps.Values(e.remotes))
 	e.mu.RUnlock()
-	for deadline := timeNow().Add(most); timeNow().Before(deadline); time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
 		if !slices.ContainsFunc(remotes, (*remote).hasNotifs) {
 			return
 		}
@@ -95,7 +91,7 @@ var errClosing = errors.New("the engine is closing")
 
 // settleDown waits, bounded, until no call from the control channel is going on, and lets none begin.
 func (e *Engine) settleDown() bool {
-	for deadline := timeNow().Add(2 * time.Second); timeNow().Before(deadline); time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
 		if e.life.TryLock() {
 			e.dead = true
 			e.life.Unlock()

@@ -9,12 +9,10 @@ package engine
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"gorail/backend/fastpath"
@@ -116,11 +114,7 @@ func (e *Engine) identity() {
 	rand.Read(e.blob.Engine[:])
 	rand.Read(e.blob.Token[:])
 	e.id = e.blob.Engine
-	devices := make([]provider.Device, len(e.rails))
-	for i, r := range e.rails {
-		devices[i] = r.Device()
-	}
-	e.blob.Rails = rail.Offers(devices)
+	e.blob.Rails = rail.Offers(e.devices())
 }
 
 // Conn is the connection blob; it never changes.
@@ -135,8 +129,3 @@ func (e *Engine) usable() error {
 	}
 	return nil
 }
-
-func (e *Engine) String() string { return fmt.Sprintf("engine of agent %q", e.name) }
-
-// timeNow is the wall clock of the deadlines kept in Go.
-func timeNow() time.Time { return time.Now() }

@@ -61,6 +61,17 @@ func (e *Engine) registerRails(r *region) {
 	}
 }
 
+func (e *Engine) deregisterRails(r *region) {
+	for i, ref := range r.mrs {
+		if ref == nil {
+			continue
+		}
+		if _, err := e.rails[i].cache.Release(ref); err != nil {
+			e.log.Warn("closing a memory region", "rail", e.rails[i].name(), "err", err)
+		}
+	}
+}
+
 // railKeys are the keys that a peer needs for a region of ours.
 func (r *region) railKeys() []wire.RailKey {
 	var keys []wire.RailKey
@@ -132,13 +143,7 @@ func (e *Engine) Deregister(id uint64) error {
 	for i, t := range holders {
 		t.awaitRevoked(answers[i], deadline)
 	}
-	for i, ref := range r.mrs {
-		if ref != nil {
-			if _, err := e.rails[i].cache.Release(ref); err != nil {
-				e.log.Warn("closing a memory region", "rail", e.rails[i].name(), "err", err)
-			}
-		}
-	}
+	e.deregisterRails(r)
 	r.closed.Store(true)
 	e.regions.unpin(r)
 	return nil

@@ -37,7 +37,7 @@ func (t *transfer) abort(code status.Code, why string) bool {
 		return true
 	}
 	if t.reason == "" {
-		t.reason, t.aborted = why, timeNow()
+		t.reason, t.aborted = why, time.Now()
 	}
 	r := t.remote
 	r.mu.RLock()
@@ -102,7 +102,7 @@ func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, wh
 	for _, t := range left {
 		if !t.drained(deadline) {
 			t.remote.fence("a transfer over deregistered memory did not drain within cancel_timeout")
-			t.drained(timeNow().Add(time.Second))
+			t.drained(time.Now().Add(time.Second))
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (t *transfer) busy() bool { return !t.gone.Load() && t.x.InFlight() }
 // drained waits until it uses no memory any more, or the deadline.
 func (t *transfer) drained(deadline time.Time) bool {
 	for t.busy() {
-		if !timeNow().Before(deadline) {
+		if !time.Now().Before(deadline) {
 			return false
 		}
 		t.e.core.Wait(t.x, time.Millisecond)

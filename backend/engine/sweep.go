@@ -109,7 +109,7 @@ func (s *sweeper) sweep() {
 // look checks the deadlines of one transfer in flight.
 func (s *sweeper) look(t *transfer) {
 	e := s.e
-	now := timeNow()
+	now := time.Now()
 	t.mu.Lock()
 	if t.freed || !t.x.Running() {
 		t.mu.Unlock()

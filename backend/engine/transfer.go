@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"gorail/backend/fastpath"
-	"gorail/backend/plan"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -100,7 +99,7 @@ func (t *transfer) begin(hasNotif bool) {
 	t.hasNotif = hasNotif
 	t.reason = ""
 	t.aborted = time.Time{}
-	t.posted = timeNow()
+	t.posted = time.Now()
 	t.unsampled = true
 	t.x.Start()
 	t.e.activate(t)
@@ -201,5 +200,3 @@ func (d *Desc) region() uint64 {
 	}
 	return *(*uint64)(unsafe.Add(d.MD, MDRegion))
 }
-
-var _ [0]struct{} = [unsafe.Sizeof(plan.Op{}) - plan.OpSize]struct{}{}

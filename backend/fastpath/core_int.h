@@ -45,7 +45,6 @@ typedef struct ctx { /* one posted operation */
     struct ctx *next, *prev; /* link->posted, or the free list */
     gr_link *link;
     int kind;
-    uint32_t nops;
     uint8_t first; /* it failed first on its link: the others' errors are consequences */
     uint64_t bytes;
     part *part;
@@ -121,7 +120,7 @@ struct gr_link {
     part *todo, *todo_tail, *waiting;
     msg *msgs, *msgs_tail, *cur;
     ctx *posted;
-    uint32_t inflight_ops, credits, owed, owed_posted, nmsgs;
+    uint32_t inflight_ops, credits, owed, nmsgs;
     uint64_t inflight_bytes, window, rate;
     uint64_t meas_ns, meas_bytes;
     cmd credit_cmd;

@@ -74,8 +74,6 @@ enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
 int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, int role, gr_link **out);
 /* No more posts on the link; what is posted goes on. Safe to call again. */
 void gr_link_stop(gr_link *link);
-/* 1: it posts; 0: it was stopped, by an error or on purpose. */
-int gr_link_up(gr_link *link);
 /* After the endpoint has been closed: takes in every completion there is and ends what has none. */
 void gr_link_reap(gr_link *link);
 /* After reap: go on with a new endpoint. Notifications below next_seq have arrived; the rest is sent again, as are the

@@ -112,7 +112,6 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
         return 1;
     c->part = p;
     c->bytes = *bytes;
-    c->nops = (uint32_t)n;
     int rc = rail->dev->ops->rma(rail->dev, link->ep, p->x->op, (uint32_t)n, seg, &c->base);
     if (rc != 0) {
         rail_ctx_done(rail, c);

@@ -53,14 +53,6 @@ void gr_link_stop(gr_link *link)
     gr_rail_unlock(link->rail->dev);
 }
 
-int gr_link_up(gr_link *link)
-{
-    gr_rail_lock(link->rail->dev);
-    int up = link->state == LINK_UP;
-    gr_rail_unlock(link->rail->dev);
-    return up;
-}
-
 void gr_link_reap(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -152,7 +144,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq)
     link->inflight_ops = 0;
     link->inflight_bytes = 0;
     link->meas_ns = 0;
-    link->owed = link->owed_posted = 0;
+    link->owed = 0;
     link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
     link->cur = NULL;
     for (msg *m = link->msgs, *next; m; m = next) {
