@@ -106,8 +106,10 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep)
 {
     int rc = 0;
     gr_rail_lock(&rail->base);
-    if (!rail->shared)
+    if (!rail->shared) {
+        ofi_drop_strangers(rail, ep->ep);
         rc = fi_close(&ep->ep->fid);
+    }
     if (!rc && ep->peer != FI_ADDR_NOTAVAIL)
         (void)fi_av_remove(rail->av, &ep->peer, 1, 0);
     if (!rc)

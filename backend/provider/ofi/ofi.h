@@ -1,7 +1,8 @@
 /* The C half of the libfabric provider, as its Go files and its own C files see it.
  *
  * One file per noun: guard.c (the host process round dlopen), loader.c (the library), info.c (what it offers),
- * rail.c (an opened device), endpoint.c, mr.c and ops.c (posting and polling, the ops table of gr_provider.h).
+ * rail.c (an opened device), endpoint.c, sockets.c (what it forgets at its end), mr.c and ops.c (posting and polling, the
+ * ops table of gr_provider.h).
  * libfabric is never linked: five symbols come from dlvsym, all else from the ops tables in its objects.
  */
 #ifndef GORAIL_OFI_H
@@ -109,6 +110,9 @@ int ofi_ep_connect(ofi_rail *rail, ofi_ep *ep, const void *addr);
 int ofi_ep_close(ofi_rail *rail, ofi_ep *ep);
 /* For rail.c: an enabled endpoint; the caller holds the lock. */
 int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step);
+
+/* sockets.c, before fi_close of an endpoint; the caller holds the lock. Completions stay in the queue. */
+void ofi_drop_strangers(ofi_rail *rail, struct fid_ep *ep);
 
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
                 void **desc);

@@ -1,0 +1,60 @@
+package ofi
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+)
+
+// A connection to an endpoint that never says who it is goes down with it. Left to libfabric it stays open, with a
+// pointer to the freed endpoint that the next poll follows.
+func TestStrangersGoWithTheEndpoint(t *testing.T) {
+	rail := openLoopback(t, "tcp")
+	defer rail.Close()
+	poller := drive.New(rail.Core())
+	for _, accepted := range []bool{false, true} {
+		ep, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		other, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		addr := net.TCPAddrFromAddrPort(addrPort(ep))
+		stranger, err := net.DialTCP("tcp", nil, addr)
+		require.NoError(t, err)
+		bystander, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addrPort(other)))
+		require.NoError(t, err)
+		if accepted {
+			poll(t, poller)
+		}
+		require.NoError(t, ep.Close())
+		require.NoError(t, stranger.SetReadDeadline(time.Now().Add(5*time.Second)))
+		_, err = stranger.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "still open")
+		require.NoError(t, stranger.Close())
+		poll(t, poller)
+
+		require.NoError(t, bystander.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+		_, err = bystander.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "another endpoint's connection")
+		require.NoError(t, bystander.Close())
+		require.NoError(t, other.Close())
+	}
+}
+
+func addrPort(ep provider.Endpoint) netip.AddrPort {
+	addr := ep.Addr()
+	return netip.AddrPortFrom(sockaddr(addr), binary.BigEndian.Uint16(addr[2:]))
+}
+
+func poll(t *testing.T, rail drive.Rail) {
+	_, err := rail.Poll(1)
+	require.NoError(t, err)
+}
