@@ -131,6 +131,18 @@ func TestRepeatedErrors(t *testing.T) {
 	})
 }
 
+// A limit of the process that libfabric runs into: the reason says which.
+func TestLimitWhilePosting(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(4096)
+		p.a.connected("bob")
+		p.a.rail().Down(syscall.EMFILE)
+		p.a.whole(opWrite, p.mine, p.theirs).post("").fails(status.ErrBackend)
+		require.True(h, h.log.has("transfer failed", "too many open files", "ulimit -n"), h.log)
+		p.a.rail().Up()
+	})
+}
+
 // The link is away for a while: what was posted ends in an error, what is posted when it is back arrives.
 func TestLinkLoss(t *testing.T) {
 	onFakes(t, func(h *harness) {

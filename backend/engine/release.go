@@ -137,7 +137,7 @@ func (e *Engine) settle(t *transfer, code int32) {
 	case wire == syscall.ESTALE:
 		why = "a region of it was deregistered"
 	case wire != 0:
-		why = wire.Error()
+		why = advise(wire).Error()
 	default:
 		why = "the link was closed"
 	}

@@ -21,6 +21,7 @@ enum {
     OVERHEAD = 64,     /* what a queued notification counts beside its body */
     COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
     QUANTUM = 256 << 10, /* bytes a part posts before the next part's turn */
+    CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see link.c */
     WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
     POLL_BATCH = 32,
     REGION_CHUNK = 1024,
@@ -64,6 +65,8 @@ struct part { /* a transfer's share of one link */
     struct xfer *x;
     part *next, *prev; /* link->todo or link->waiting */
     uint64_t first, count, posted;
+    uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
+    gr_seg weak_end;     /* where the last of them went */
     uint32_t inflight;
     uint8_t listed; /* 0, LIST_TODO or LIST_WAITING */
     uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
@@ -237,7 +240,7 @@ void link_pump(gr_link *link, uint64_t budget);
 void link_error(gr_link *link, int err, int prov_err);
 void link_rma_done(ctx *c, int err);
 void link_add_part(gr_link *link, part *p);
-void part_drop(part *p);
+int part_drop(part *p);
 void part_end(part *p);
 enum { LIST_TODO = 1, LIST_WAITING = 2 };
 void part_list(gr_link *link, part *p, int which);

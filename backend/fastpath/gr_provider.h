@@ -15,7 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GR_WRITE = 0, GR_READ = 1 };
+/* A weak WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
+ * the same endpoint proves it too (gr_rail.chained). A WRITE of length 0 is allowed, for that purpose alone. */
+enum { GR_WRITE = 0, GR_READ = 1, GR_WRITE_WEAK = 4 };
 enum { GR_MAX_IOV = 8 };
 
 /* One piece of a work request: local address and its registration descriptor, remote address and key as the wire
@@ -76,6 +78,7 @@ struct gr_rail {
     uint32_t msg_size;   /* bytes of one message, header included */
     uint8_t private_ep;  /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
     uint8_t ordered;     /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
+    uint8_t chained;     /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
     void *core;          /* the core's side of the rail, set by the core */
 };
 

@@ -53,6 +53,20 @@ void gr_link_stop(gr_link *link)
     gr_rail_unlock(link->rail->dev);
 }
 
+/* What nothing proves any more is posted again, or its transfer has been given up and waited for this. */
+static void reap_weak(gr_link *link, part *p)
+{
+    for (part *next; p; p = next) {
+        next = p->next;
+        if (!p->weak_bytes)
+            continue;
+        link->inflight_bytes -= p->weak_bytes;
+        p->weak_bytes = 0;
+        if (atomic_load(&p->x->pub.err))
+            part_drop(p);
+    }
+}
+
 void gr_link_reap(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -81,7 +95,10 @@ void gr_link_reap(gr_link *link)
         c->next = rail->grave;
         rail->grave = c;
     }
+    reap_weak(link, link->todo);
+    reap_weak(link, link->waiting);
     gr_rail_unlock(rail->dev);
+    core_wake(rail->core); /* closing an endpoint may have left other links' completions in the queue */
 }
 
 void gr_link_fail(gr_link *link, int err)

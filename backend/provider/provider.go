@@ -54,6 +54,7 @@ type Device struct {
 // Caps is what an opened rail can do. Behaviour follows these, never a provider's name.
 type Caps struct {
 	Ordered          bool   // the receive of a SEND proves the WRITEs before it on the same endpoint
+	Chained          bool   // the completion of a WRITE proves the weak ones before it on the same endpoint
 	DeliveryComplete bool   // a completion proves placement at the target
 	VirtAddr         bool   // remote addresses are virtual addresses; else offsets from the region's start
 	ProviderKeys     bool   // the provider chooses keys; else the caller does

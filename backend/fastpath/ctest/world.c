@@ -53,7 +53,7 @@ static void begin(world *w)
 
 void world_open(world *w, int ordered, int threads, uint64_t seed)
 {
-    const fake_config config = {.ordered = (uint8_t)ordered, .delivery = 1, .local_desc = !ordered, .key_size = 8,
+    const fake_config config = {.ordered = (uint8_t)ordered, .chained = (uint8_t)ordered, .delivery = 1, .local_desc = !ordered, .key_size = 8,
                                 .iov_limit = ordered ? 4 : 1, .tx_depth = 24, .rx_depth = 40, .msg_size = 1 << 20, .max_msg = 1 << 30};
     memset(w, 0, sizeof *w);
     w->ordered = ordered;

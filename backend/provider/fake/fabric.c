@@ -55,6 +55,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->base.max_msg = config->max_msg;
     rail->base.msg_size = config->msg_size;
     rail->base.ordered = config->ordered;
+    rail->base.chained = config->chained;
     pthread_mutex_lock(&fabric->mu);
     rail->own_key = fake_random(&fabric->rng);
     fabric->rails++;

@@ -13,7 +13,7 @@ enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024 };
 
 /* Fixed at open. */
 typedef struct fake_config {
-    uint8_t ordered, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
+    uint8_t ordered, chained, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
     uint32_t key_size, iov_limit, tx_depth, rx_depth, msg_size;
     uint64_t max_msg;
 } fake_config;
@@ -82,6 +82,7 @@ struct fake_ep {
     uint32_t tx_out, rx_out;
     uint8_t broken;   /* every further operation is cancelled */
     uint64_t blocked; /* the pass in which an operation of this endpoint had to wait */
+    uint64_t held;    /* and one in which a weak WRITE had to */
     fake_recv *rx_head, *rx_tail;
 };
 
@@ -99,6 +100,7 @@ struct fake_op {
     int err;      /* what it is bound to fail with */
     uint8_t breaks; /* and break its endpoint */
     uint64_t target, len;
+    uint8_t weak;   /* completes early, and nothing of its endpoint overtakes it */
     unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
     gr_seg seg[GR_MAX_IOV];
 };

@@ -54,7 +54,8 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
     memset(ctx->scratch, 0xa5, sizeof(ctx->scratch)); /* ours until completion: whoever keeps things there shall notice */
     op->ep = ep;
     op->ctx = ctx;
-    op->kind = kind;
+    op->kind = kind == GR_WRITE_WEAK ? GR_WRITE : kind;
+    op->weak = kind == GR_WRITE_WEAK;
     op->n = n;
     op->len = len;
     op->target = ep->peer;

@@ -127,13 +127,17 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
     }
     if (!err && op->ep && op->ep->blocked == fabric->pass && from->config.ordered && !from->script.seed)
         return -1;
+    if (!err && op->ep && op->ep->held == fabric->pass)
+        return -1;
     if (!err && from && from->script.seed && fake_random(&from->rng) & 1)
         return 0;
     if (!err && op->kind == FAKE_SEND && deliver(op, target) < 0)
         return -1;
     if (!err && op->kind != FAKE_SEND) {
         err = copy_rma(op, target->rail);
-        if (err && from && from->script.bad_key_cancels)
+        if (err && from && op->weak)
+            op->ep->broken = 1;
+        if (err && from && (from->script.bad_key_cancels || op->weak))
             cancel_behind(op);
     }
     fake_finish(fabric, op, err);
@@ -152,9 +156,9 @@ int fake_progress(fake_rail *rail)
         next = op->next;
         if (!(ep && ep->rail == rail) && !(target && target->rail == rail))
             continue;
-        /* Without delivery-complete the initiator is told as soon as its buffers are free. */
-        if (ep && op->ctx && op->kind == GR_WRITE && !op->err && !ep->rail->config.delivery && !ep->rail->stalled &&
-            fake_snapshot(op) == 0) {
+        /* Weak, or without delivery-complete: the initiator is told as soon as its buffers are free. */
+        if (ep && op->ctx && op->kind == GR_WRITE && !op->err && (op->weak || !ep->rail->config.delivery) &&
+            !ep->rail->stalled && fake_snapshot(op) == 0) {
             ep->tx_out--;
             ep->rail->count.bytes += op->len;
             fake_complete(ep->rail, op->ctx, 0, 0);
@@ -164,11 +168,13 @@ int fake_progress(fake_rail *rail)
             more = 1;
             break;
         }
-        int state = step(rail, op, target);
+        int weak = op->weak, state = step(rail, op, target);
         done += state > 0;
         more |= state == 0;
         if (state <= 0 && ep)
             ep->blocked = fabric->pass;
+        if (state <= 0 && ep && weak)
+            ep->held = fabric->pass;
     }
     return more;
 }

@@ -10,7 +10,7 @@
 int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);
 void ofi_own_unreg(gr_rail *base, void *mr);
 
-/* Implements fi_writemsg (FI_DELIVERY_COMPLETE where offered) and fi_readmsg. */
+/* Implements fi_writemsg (FI_DELIVERY_COMPLETE where offered, unless it is weak) and fi_readmsg. */
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     ofi_rail *rail = (ofi_rail *)base;
@@ -33,8 +33,9 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         .msg_iov = local, .desc = desc, .iov_count = n, .addr = ep->peer,
         .rma_iov = remote, .rma_iov_count = n, .context = ctx,
     };
-    return ofi_errno(op == GR_READ ? fi_readmsg(ep->ep, &msg.v, FI_COMPLETION)
-                                   : fi_writemsg(ep->ep, &msg.v, rail->write_flags));
+    if (op == GR_READ)
+        return ofi_errno(fi_readmsg(ep->ep, &msg.v, FI_COMPLETION));
+    return ofi_errno(fi_writemsg(ep->ep, &msg.v, op == GR_WRITE_WEAK ? FI_COMPLETION : rail->write_flags));
 }
 
 /* Implements fi_sendmsg. */

@@ -127,6 +127,8 @@ static void fill_caps(ofi_rail *rail)
     rail->base.msg_size = clamp32(rail->caps.max_send, UINT32_MAX);
     rail->base.private_ep = rail->quirks.per_peer;
     rail->base.ordered = (info->tx_attr->msg_order & info->rx_attr->msg_order & FI_ORDER_SAW) != 0;
+    rail->base.chained = rail->quirks.per_peer && rail->caps.delivery &&
+                         info->ep_attr->max_order_waw_size >= rail->base.max_msg && (info->tx_attr->msg_order & info->rx_attr->msg_order & FI_ORDER_RMA_WAW) != 0;
 }
 
 /* Ours is the reverse of the order of opening; a queue closes only when nothing is bound to it. */

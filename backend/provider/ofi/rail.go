@@ -40,6 +40,7 @@ func openRail(d provider.Device, e *entry, q quirks) (*rail, error) {
 	b := &c.base
 	return &rail{dev: d, entry: e, c: c, caps: provider.Caps{
 		Ordered:          b.ordered != 0,
+		Chained:          b.chained != 0,
 		DeliveryComplete: c.caps.delivery != 0,
 		VirtAddr:         c.caps.virt_addr != 0,
 		ProviderKeys:     c.caps.prov_key != 0,

@@ -10,6 +10,7 @@ type testCase struct {
 var traffic = []testCase{
 	{"WriteAndRead", testWriteAndRead},
 	{"Segments", testSegments},
+	{"WeakWrites", testWeakWrites},
 	{"Messages", testMessages},
 	{"Addresses", testAddresses},
 	{"Keys", testKeys},

@@ -46,6 +46,25 @@ func testSegments(t *testing.T, a, b *side) {
 	require.ErrorIs(t, a.d.RMA(a.ep.Core(), drive.Write, 3, append(segs, segs...)...), syscall.EINVAL)
 }
 
+// One WRITE of nothing proves all that was written weakly before it.
+func testWeakWrites(t *testing.T, a, b *side) {
+	if !a.rail.Caps().Chained {
+		t.Skip("the rail does not chain")
+	}
+	random(a.mem[:2<<20])
+	const n, size = 60, 32 << 10
+	for i := range uint64(n) {
+		a.rma(b, drive.WriteWeak, i, a.seg(b, int(i)*size, int(i)*size, size))
+	}
+	a.rma(b, drive.Write, n, a.seg(b, 0, n*size, 0))
+	require.True(t, until(a, b, a.has(n)))
+	require.Equal(t, a.mem[:n*size], b.mem[:n*size])
+	require.True(t, until(a, b, func() bool { return len(a.done) == n+1 }))
+	for i := range uint64(n + 1) {
+		require.Zero(t, a.done[i].Err)
+	}
+}
+
 func testMessages(t *testing.T, a, b *side) {
 	mr, desc, err := a.d.Reg(a.mem)
 	require.NoError(t, err)

@@ -83,10 +83,11 @@ import (
 
 // Operations, as in gr_provider.h.
 const (
-	Write = C.GR_WRITE
-	Read  = C.GR_READ
-	send  = 2
-	recv  = 3
+	Write     = C.GR_WRITE
+	WriteWeak = C.GR_WRITE_WEAK
+	Read      = C.GR_READ
+	send      = 2
+	recv      = 3
 )
 
 // Seg is a gr_seg.
