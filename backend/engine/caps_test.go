@@ -70,7 +70,7 @@ func exercise(h *harness) {
 		}
 		x := p.a.prep(i%2, local, remote, "bob")
 		if i == 6 {
-			p.a.connected("bob").fence("test")
+			p.a.connected("bob").fenceAll("test")
 		}
 		x.post(notify(i))
 		until(h, "transfer and notification", func() bool { return x.check() != inProg && len(p.b.take()) == len(want) })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -74,10 +75,21 @@ func onOFI(t *testing.T) *harness {
 	return h
 }
 
+// onRails is a harness with n rails between all engines.
+func onRails(t *testing.T, n int, caps provider.Caps) *harness {
+	h := onFake(t, caps)
+	h.links = nil
+	for i := range n {
+		h.links = append(h.links, fake.Link{Name: fmt.Sprint("fake", i), Caps: caps})
+	}
+	return h
+}
+
 // everywhere runs one body on the fake fabric, tame and awkward, and on libfabric.
 func everywhere(t *testing.T, body func(h *harness)) {
 	t.Run("fake-tcp", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
 	t.Run("fake-efa", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
+	t.Run("fake-3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
 	t.Run("ofi-tcp", func(t *testing.T) { body(onOFI(t)) })
 }
 

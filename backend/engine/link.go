@@ -7,34 +7,54 @@ import (
 	"gorail/backend/provider"
 )
 
+// phase is where a link stands. Targets' links only ever work.
+//
+//	probing -> working -> fencing -> working            when it is the only one
+//	                      fencing -> resting -> probing when others work
+type phase int
+
+const (
+	working phase = iota // it posts
+	fencing              // its endpoint is closed and the target is asked to close its own
+	resting              // fenced; its work is with others; it is tried again after a pause
+	probing              // nothing but a probe goes out
+)
+
 // link is a session's endpoint on one rail, on either side. Guarded by its owner's mu.
 type link struct {
-	id      uint64
-	rail    *railState
-	peer    int // the peer's rail
-	ep      provider.Endpoint
-	l       fastpath.Link
-	up      bool   // l is there
-	epoch   uint32 // grows with every endpoint
-	fencing bool   // a FENCE is under way
-	good    uint64 // completions without error at the last failure
-	pause   time.Duration
-	remote  *remote
-	target  *target
+	id     uint64
+	num    int // its place among the Hello's offers: both sides know it by that
+	rail   *railState
+	peer   int // the peer's rail
+	ep     provider.Endpoint
+	l      fastpath.Link
+	up     bool   // l is there
+	epoch  uint32 // grows with every endpoint
+	phase  phase
+	since  time.Time // of the phase
+	good   uint64    // completions without error at the last failure
+	pause  time.Duration
+	seen   uint64    // completions at the sweeper's last look
+	moved  time.Time // when it made progress last, or had nothing to do
+	done   time.Time // when it made progress last
+	remote *remote
+	target *target
 }
 
+func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
+
 // openLink opens an endpoint; the fastpath link follows when the peer's address is known.
-func (e *Engine) openLink(railIdx, peerRail int) (*link, error) {
+func (e *Engine) openLink(num, railIdx, peerRail int) (*link, error) {
 	r := e.rails[railIdx]
 	ep, err := r.OpenEndpoint()
 	if err != nil {
 		return nil, err
 	}
-	return &link{id: e.ids.Add(1), rail: r, peer: peerRail, ep: ep}, nil
+	return &link{id: e.ids.Add(1), num: num, rail: r, peer: peerRail, ep: ep}, nil
 }
 
 // connect names the peer's endpoint and starts the link.
-func (e *Engine) connect(l *link, s fastpath.Session, addr []byte, role fastpath.Role) error {
+func (e *Engine) connect(l *link, s fastpath.Session, addr []byte, role fastpath.Role, probe bool) error {
 	if err := l.ep.Connect(addr); err != nil {
 		return err
 	}
@@ -42,15 +62,12 @@ func (e *Engine) connect(l *link, s fastpath.Session, addr []byte, role fastpath
 	if role == fastpath.Target {
 		slot = 0 // a target uses no keys of the peer's
 	}
-	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, role)
-	l.l, l.up = fl, fl.Exists()
-	if err != nil {
-		return err // drop closes the endpoint, then the link
-	}
 	e.linksMu.Lock()
 	e.links[l.id] = l
 	e.linksMu.Unlock()
-	return nil
+	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, role, probe)
+	l.l, l.up = fl, fl.Exists()
+	return err // drop closes the endpoint, then the link
 }
 
 // quiesce ends all access through the link's endpoint: on return the library touches no local buffer for it, and
@@ -70,27 +87,35 @@ func (e *Engine) quiesce(l *link) {
 	}
 }
 
-// drop ends the link for good; what is queued on it ends with the status.
-func (e *Engine) drop(l *link, st int32) {
-	e.quiesce(l)
-	if !l.up {
-		return
+// drop ends a session's links for good; what is queued on them ends with the status. All of them end before the first is
+// let go: a transfer's last part may still hand its notification to another's.
+func (e *Engine) drop(links []*link, st int32) {
+	for _, l := range links {
+		e.quiesce(l)
+		e.linksMu.Lock()
+		delete(e.links, l.id)
+		e.linksMu.Unlock()
 	}
-	e.linksMu.Lock()
-	delete(e.links, l.id)
-	e.linksMu.Unlock()
-	l.l.Fail(st)
-	l.l.Free()
-	l.up = false
+	for _, l := range links {
+		if l.up {
+			l.l.Fail(st)
+		}
+	}
+	for _, l := range links {
+		if l.up {
+			l.l.Free()
+			l.up = false
+		}
+	}
 }
 
 // renew opens another endpoint for a quiesced link.
 func (e *Engine) renew(l *link) error {
+	l.epoch++
 	ep, err := l.rail.OpenEndpoint()
 	if err != nil {
 		return err
 	}
 	l.ep = ep
-	l.epoch++
 	return nil
 }

@@ -49,6 +49,7 @@ func (e *Engine) registerRails(r *region) {
 			continue
 		}
 		r.mrs[i] = ref
+		r.rails |= 1 << i
 		ok++
 		key := fastpath.Key{}
 		if m, has := ref.Handle(); has {

@@ -55,7 +55,7 @@ func (r *remote) full(n int) error {
 
 // send queues the message on the link. Under mu.
 func (r *remote) send(msg []byte) error {
-	err := r.links[0].l.Notify(msg)
+	err := r.home.l.Notify(msg)
 	if errors.Is(err, fastpath.ErrFull) {
 		return r.full(len(msg))
 	}

@@ -210,7 +210,7 @@ func (v *resolver) plan(t *transfer) error {
 
 func (v *resolver) layout(t *transfer) error {
 	e := v.e
-	cfg := plan.Config{ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
+	cfg := plan.Config{Links: len(v.peer.pairs), ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
 	lay, err := cfg.Count(len(v.local), v.pieces)
 	if err != nil {
 		return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
@@ -235,7 +235,8 @@ func (v *resolver) layout(t *transfer) error {
 			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
 		}
 	}
-	t.rec, t.x, t.bytes, t.nops = rec, x, lay.Bytes, uint64(lay.Ops)
+	x.SetBytes(lay.Bytes)
+	t.rec, t.x, t.bytes = rec, x, lay.Bytes
 	return nil
 }
 

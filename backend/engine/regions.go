@@ -22,6 +22,8 @@ type region struct {
 	pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
 	closed atomic.Bool
 
+	rails uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
+
 	// ours; guarded by Engine.localMu
 	refs    int // registrations of exactly this range
 	mrs     []*mr.Ref[provider.MR]

@@ -101,7 +101,7 @@ func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, wh
 	}
 	for _, t := range left {
 		if !t.drained(deadline) {
-			t.remote.fence("a transfer over deregistered memory did not drain within cancel_timeout")
+			t.remote.fenceAll("a transfer over deregistered memory did not drain within cancel_timeout")
 			t.drained(time.Now().Add(time.Second))
 		}
 	}

@@ -44,6 +44,7 @@ type remote struct {
 	sess     fastpath.Session
 	hasSess  bool
 	links    []*link
+	home     *link  // notifications go out here
 	epoch    uint64 // grows when keys or links change: a transfer checked under an older one is checked again
 	waiting  []*transfer
 	notifs   [][]byte // accepted before the link was up
@@ -108,7 +109,7 @@ func railNames(offers []wire.RailOffer) []string {
 	return names
 }
 
-// pair chooses the rails for this peer. One for now: the best.
+// pair chooses the rails for this peer: all that reach one of its.
 func (r *remote) pair() []rail.Pair {
 	own := r.e.blob
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
@@ -117,7 +118,7 @@ func (r *remote) pair() []rail.Pair {
 		return int(o.Index) >= r.e.opt.MaxRails // no slot for its keys
 	})
 	all := rail.Match(devices, usable, same)
-	return all[:min(1, len(all))]
+	return all[:min(r.e.opt.MaxRails, fastpath.MaxLinks, len(all))]
 }
 
 func (r *remote) alive() bool {

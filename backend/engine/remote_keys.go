@@ -134,8 +134,10 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 			continue
 		}
 		g.core.Set(g.Addr, g.Len, r.e.opt.MaxRails)
+		g.rails = 0
 		for _, rk := range entry.Rails {
 			if int(rk.Rail) < r.e.opt.MaxRails {
+				g.rails |= 1 << rk.Rail
 				g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
 			}
 		}
@@ -152,19 +154,20 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 	r.kick()
 }
 
-// serves says whether the peer has the range on the rails that we use. Under mu.
+// serves says whether the peer has the range on one of the rails that we use. Under mu.
 func (r *remote) serves(entry wire.KeyEntry) bool {
 	if !entry.Known {
 		return false
 	}
 	for _, l := range r.links {
-		has := func(k wire.RailKey) bool { return int(k.Rail) == l.peer }
-		if !slices.ContainsFunc(entry.Rails, has) {
-			r.e.log.Error("the peer could not register its memory on the rail in use; see its log", "peer", r.name, "rail", l.rail.name())
-			return false
+		for _, k := range entry.Rails {
+			if l.up && int(k.Rail) == l.peer {
+				return true
+			}
 		}
 	}
-	return true
+	r.e.log.Error("the peer could not register its memory on the rails in use; see its log", "peer", r.name, "rails", r.path())
+	return false
 }
 
 // revocation is a REVOKE that waits for transfers to drain.
@@ -257,12 +260,12 @@ func (r *remote) answer(rev *revocation) {
 	r.mu.RLock()
 	broken := false
 	for _, l := range r.links {
-		broken = broken || (l.up && !l.fencing && !l.l.Stats().Up)
+		broken = broken || (l.up && l.phase == working && l.l.Stats().State != fastpath.LinkUp)
 	}
 	out := r.out
 	r.mu.RUnlock()
 	if broken {
-		r.fence("a region is given back over a broken link")
+		r.fenceBroken("a region is given back over a broken link")
 	}
 	out.Revoked(rev.id, rev.all)
 }

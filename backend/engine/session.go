@@ -30,14 +30,20 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 		return nil, errors.New("the peer was closed")
 	}
 	var offers []wire.EndpointOffer
+	var last error
 	for _, p := range r.pairs {
-		l, err := r.e.openLink(p.Own, p.Peer)
+		l, err := r.e.openLink(len(r.links), p.Own, p.Peer)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errOurs, err)
+			last = err
+			r.e.log.Warn("rail not used for a peer", "peer", r.name, "rail", r.e.rails[p.Own].name(), "err", advise(err))
+			continue
 		}
 		l.remote = r
 		r.links = append(r.links, l)
 		offers = append(offers, wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), Addr: l.ep.Addr()})
+	}
+	if len(r.links) == 0 {
+		return nil, fmt.Errorf("%w: %w", errOurs, last)
 	}
 	return offers, nil
 }
@@ -80,21 +86,51 @@ func (r *remote) bringUp(offers []wire.EndpointOffer) error {
 		return err
 	}
 	r.sess, r.hasSess = s, true
-	for _, l := range r.links {
-		found := false
-		for _, o := range offers {
-			if int(o.Rail) == l.peer {
-				if err := r.e.connect(l, s, o.Addr, fastpath.Initiator); err != nil {
-					return err
-				}
-				found = true
+	if len(offers) != len(r.links) {
+		return fmt.Errorf("the peer answers %d endpoints for our %d", len(offers), len(r.links))
+	}
+	probe := len(r.links) > 1
+	var last error
+	for i, l := range r.links {
+		err := errors.New("the peer could not open an endpoint for it")
+		if len(offers[i].Addr) > 0 {
+			err = r.e.connect(l, s, offers[i].Addr, fastpath.Initiator, probe)
+		}
+		switch {
+		case err == nil && probe:
+			l.enter(probing)
+		case err != nil && !l.up: // without a link there is nothing to try again
+			last = err
+			l.enter(resting)
+			r.e.log.Warn("rail not used for a peer", "peer", r.name, "rail", l.rail.name(), "err", err)
+		case err != nil:
+			return err
+		default:
+			l.enter(working)
+		}
+		if l.up {
+			l.l.SetWeight(r.weight(l))
+			if r.home == nil {
+				r.home = l
+				s.SetHome(l.l)
 			}
 		}
-		if !found {
-			return fmt.Errorf("the peer offers no endpoint on its rail %d", l.peer)
-		}
+	}
+	if r.home == nil {
+		return last
 	}
 	return nil
+}
+
+// weight is the speed of a pair of rails in Mbit/s; 0: unknown.
+func (r *remote) weight(l *link) uint64 {
+	own := l.rail.Device().Mbps
+	for _, o := range r.blob.Rails {
+		if int(o.Index) == l.peer && o.Mbps > 0 && (own == 0 || o.Mbps < own) {
+			return o.Mbps
+		}
+	}
+	return own
 }
 
 // path names the rails in use.
@@ -141,10 +177,8 @@ func (r *remote) lose(err error, code status.Code) {
 
 // down drops the links and ends everything that waits. Under mu.
 func (r *remote) down(st int32) {
-	for _, l := range r.links {
-		r.e.drop(l, st)
-	}
-	r.links = nil
+	r.e.drop(r.links, st)
+	r.links, r.home = nil, nil
 	if r.hasSess {
 		r.sess.Free()
 		r.hasSess = false

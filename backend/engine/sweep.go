@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -67,7 +69,8 @@ func (s *sweeper) stop() {
 
 func (s *sweeper) run() {
 	defer close(s.done)
-	tick := time.NewTicker(min(250*time.Millisecond, max(time.Millisecond, min(s.e.opt.XferTimeout, s.e.opt.CancelTimeout)/4)))
+	o := &s.e.opt
+	tick := time.NewTicker(min(250*time.Millisecond, max(time.Millisecond, min(o.XferTimeout, o.CancelTimeout, o.RailTimeout)/4)))
 	defer tick.Stop()
 	for {
 		select {
@@ -77,6 +80,20 @@ func (s *sweeper) run() {
 			if s.e.xfers.ActiveLen() > 0 {
 				s.sweep()
 			}
+			s.watch()
+		}
+	}
+}
+
+// watch looks at the links of every peer that has more than one.
+func (s *sweeper) watch() {
+	s.e.mu.RLock()
+	remotes := slices.Collect(maps.Values(s.e.remotes))
+	s.e.mu.RUnlock()
+	now := time.Now()
+	for _, r := range remotes {
+		if len(r.pairs) > 1 {
+			r.watch(now)
 		}
 	}
 }
@@ -128,7 +145,7 @@ func (s *sweeper) look(t *transfer) {
 	switch {
 	case !aborted.IsZero():
 		if overdue {
-			t.remote.fence("an aborted transfer did not drain within cancel_timeout")
+			t.remote.fenceAll("an aborted transfer did not drain within cancel_timeout")
 		}
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",

@@ -54,23 +54,22 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	}
 	t.sess = s
 	var offers []wire.EndpointOffer
-	for _, o := range hello.Offers {
-		if int(o.Rail) >= len(e.rails) {
-			t.drop()
-			return peer.Accept{}, fmt.Errorf("we have no rail %d", o.Rail)
+	var last error
+	open := 0
+	for i, o := range hello.Offers {
+		offer := wire.EndpointOffer{Rail: o.Rail, Own: o.Own}
+		if l, err := t.open(i, o); err == nil {
+			offer.Addr = l.ep.Addr()
+			open++
+		} else {
+			last = err
+			e.log.Warn("no endpoint for a peer on a rail", "peer", hello.Agent, "number", o.Rail, "err", advise(err))
 		}
-		l, err := e.openLink(int(o.Rail), int(o.Own))
-		if err == nil {
-			l.target = t
-			t.links = append(t.links, l)
-			err = e.connect(l, s, o.Addr, fastpath.Target)
-		}
-		if err != nil {
-			t.drop()
-			e.log.Warn("peer refused: no endpoint for it", "peer", hello.Agent, "err", advise(err))
-			return peer.Accept{}, err
-		}
-		offers = append(offers, wire.EndpointOffer{Rail: o.Rail, Own: o.Rail, Addr: l.ep.Addr()})
+		offers = append(offers, offer)
+	}
+	if open == 0 {
+		t.drop()
+		return peer.Accept{}, last
 	}
 	e.mu.Lock()
 	late := e.closed.Load()
@@ -85,6 +84,20 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	}
 	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "session", "target")
 	return peer.Accept{Offers: offers}, nil
+}
+
+// open makes the target's end of a link.
+func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
+	if int(o.Rail) >= len(t.e.rails) {
+		return nil, fmt.Errorf("we have no rail %d", o.Rail)
+	}
+	l, err := t.e.openLink(num, int(o.Rail), int(o.Own))
+	if err != nil {
+		return nil, err
+	}
+	l.target = t
+	t.links = append(t.links, l)
+	return l, t.e.connect(l, t.sess, o.Addr, fastpath.Target, false)
 }
 
 // endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
@@ -117,9 +130,7 @@ func (t *target) path() string {
 
 // drop ends the session's access to our memory and its links.
 func (t *target) drop() {
-	for _, l := range t.links {
-		t.e.drop(l, -3)
-	}
+	t.e.drop(t.links, -3)
 	t.links = nil
 	t.sess.Free()
 }
@@ -226,28 +237,31 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		return answer, errors.New("the session has ended")
 	}
 	for _, l := range t.links {
-		if l.rail.index != int(f.Rail) {
+		if l.num != int(f.Rail) {
 			continue
 		}
 		h.e.quiesce(l)
-		next, err := t.nextSeq()
+		proof, err := t.proof()
 		if err != nil {
 			return answer, err
 		}
-		if err := h.e.renew(l); err != nil {
-			return answer, err
+		answer.NextSeq, answer.Have = proof.Next, proof.Have
+		err = h.e.renew(l)
+		if l.epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
+			if err = l.ep.Connect(f.Addr); err == nil {
+				err = l.l.Rebind(l.ep.Core(), fastpath.Proof{}, false)
+			}
+			answer.Addr = l.ep.Addr()
 		}
-		if err := l.ep.Connect(f.Addr); err != nil {
-			return answer, err
+		if err != nil {
+			answer.Addr = nil // the initiator decides: it may have other rails
+			h.e.log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.rail.name(), "err", advise(err))
+			return answer, nil
 		}
-		if err := l.l.Rebind(l.ep.Core(), 0); err != nil {
-			return answer, err
-		}
-		answer.Addr, answer.NextSeq = l.ep.Addr(), next
-		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.name(), "next_seq", next)
+		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.name(), "next_seq", proof.Next)
 		return answer, nil
 	}
-	return answer, fmt.Errorf("no link on rail %d", f.Rail)
+	return answer, nil // the link never came about here
 }
 
 // Gone: the control channel to the peer is gone, and with it its access.
@@ -286,7 +300,7 @@ func (t *target) close() {
 	for _, l := range t.links {
 		e.quiesce(l)
 	}
-	if _, err := t.nextSeq(); err != nil { // what has arrived still goes to the application
+	if _, err := t.proof(); err != nil { // what has arrived still goes to the application
 		e.log.Warn("notifications of a peer that is gone were dropped", "peer", t.in.Agent(), "err", err)
 	}
 	e.mu.Lock()

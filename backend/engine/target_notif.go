@@ -8,20 +8,23 @@ import (
 	"gorail/backend/notify"
 )
 
-// nextSeq waits until Go has put in order whatever the core handed to it: with the endpoint closed nothing new comes.
-func (t *target) nextSeq() (uint64, error) {
+// proof waits until Go has put in order whatever the core handed to it: over the endpoint that was closed nothing new
+// comes, and what others bring is no harm.
+func (t *target) proof() (fastpath.Proof, error) {
 	for deadline := time.Now().Add(time.Second); ; {
 		t.asmMu.Lock()
 		next, handed := t.sess.NextSeq()
 		if handed == t.handled {
-			next = max(next, t.asm.Next())
-			t.asm.DropPartial()
+			p := fastpath.Proof{Next: max(next, t.asm.Next()), Have: t.asm.Have()}
+			if len(t.links) == 1 {
+				t.asm.DropPartial()
+			}
 			t.asmMu.Unlock()
-			return next, nil
+			return p, nil
 		}
 		t.asmMu.Unlock()
 		if time.Now().After(deadline) {
-			return 0, errors.New("notifications were not put in order within a second")
+			return fastpath.Proof{}, errors.New("notifications were not put in order within a second")
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -39,6 +42,7 @@ func (t *target) message(ev fastpath.Event) {
 	ready := t.asm.Advance(next)
 	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
 	if ev.Parts == 0 && ev.Seq >= t.asm.Next() {
+		t.asm.Forget(ev.Seq) // what came of it before the sender gave it up
 		t.skip[ev.Seq] = true
 	}
 	more, err := t.asm.Add(frame)

@@ -22,14 +22,14 @@ type transfer struct {
 	remotes []*region
 	op      int
 	bytes   uint64
-	nops    uint64
 	zombie  atomic.Bool // the agent has released it; freed when drained
 	gone    atomic.Bool // freed: x belongs to somebody else
 
 	mu        sync.Mutex
 	x         fastpath.Xfer
 	freed     bool
-	checked   uint64 // remote.epoch under which keys and links were found good
+	checked   uint64          // remote.epoch under which keys and links were found good
+	links     []fastpath.Link // those that can carry it
 	hasNotif  bool
 	posted    time.Time
 	unsampled bool   // its time is not in remote.rates yet
@@ -108,19 +108,30 @@ func (t *transfer) begin(hasNotif bool) {
 // start hands the transfer to the core. Under t.mu and r.mu (reading is enough).
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
-	parts := []fastpath.Part{{Link: r.links[0].l, Count: t.nops}}
-	t.e.core.Post(t.x, parts, hasNotif, msg)
+	t.e.core.Post(t.x, t.links, hasNotif, msg)
 }
 
-// ready checks that every key is here. Under t.mu and r.mu for reading.
+// ready checks that every key is here, and finds the links whose rails have all of the memory on both sides. Under t.mu and
+// r.mu for reading.
 func (t *transfer) ready(r *remote) bool {
+	own, theirs := ^uint64(0), ^uint64(0)
 	for _, g := range t.remotes {
 		if !g.keyed {
 			return false
 		}
+		theirs &= g.rails
+	}
+	for _, g := range t.locals {
+		own &= g.rails
+	}
+	t.links = t.links[:0]
+	for _, l := range r.links {
+		if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 {
+			t.links = append(t.links, l.l)
+		}
 	}
 	t.checked = r.epoch
-	return true
+	return len(t.links) > 0
 }
 
 // enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
@@ -175,12 +186,18 @@ func (r *remote) kick() {
 	r.waiting = keep
 }
 
-// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more.
+// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
+// common with the others.
 func (t *transfer) hopeless() *region {
+	keyed := true
 	for _, g := range t.remotes {
 		if (g.unknown || g.closed.Load()) && !g.keyed && !g.asked {
 			return g
 		}
+		keyed = keyed && g.keyed
+	}
+	if keyed && len(t.links) == 0 {
+		return t.remotes[0]
 	}
 	return nil
 }

@@ -134,6 +134,10 @@ static void rail_free(rail_st *rail)
             n = c->next;
             free(c);
         }
+    for (run *r = rail->free_run, *n; r; r = n) {
+        n = r->next;
+        free(r);
+    }
     free(rail);
 }
 

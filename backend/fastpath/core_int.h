@@ -22,6 +22,8 @@ enum {
     COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
     QUANTUM = 256 << 10, /* bytes a part posts before the next part's turn */
     CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see link.c */
+    RUN_OPS = 64,        /* descriptors that a link takes at a time, at most */
+    SMALL = 128 << 10,   /* transfers up to here go before larger ones */
     WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
     POLL_BATCH = 32,
     REGION_CHUNK = 1024,
@@ -30,6 +32,7 @@ enum {
 
 typedef struct cmd cmd;
 typedef struct part part;
+typedef struct run run;
 typedef struct msg msg;
 typedef struct buf buf;
 typedef struct rail_st rail_st;
@@ -48,7 +51,7 @@ typedef struct ctx { /* one posted operation */
     int kind;
     uint8_t first; /* it failed first on its link: the others' errors are consequences */
     uint64_t bytes;
-    part *part;
+    run *run;
     msg *msg;
     buf *buf;
 } ctx;
@@ -59,19 +62,27 @@ struct buf { /* a message buffer inside a registered slab */
     char *data;
 };
 
-struct part { /* a transfer's share of one link */
+struct run { /* consecutive operations of a transfer that one link has taken */
+    run *next, *prev; /* part->runs, xfer->back or a free list */
+    part *part;
+    uint64_t first, count, posted;
+    uint64_t off;        /* bytes posted of the operation behind those */
+    uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
+    gr_seg weak_end;     /* where the last of them went */
+    uint32_t inflight;
+    uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
+    uint8_t blamed; /* its own operation was the first to fail */
+};
+
+struct part { /* a transfer on one link */
     cmd start;
     gr_link *link;
     struct xfer *x;
     part *next, *prev; /* link->todo or link->waiting */
-    uint64_t first, count, posted;
-    uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
-    gr_seg weak_end;     /* where the last of them went */
-    uint32_t inflight;
-    uint8_t listed; /* 0, LIST_TODO or LIST_WAITING */
-    uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
-    uint8_t blamed; /* its own operation was the first to fail */
-    _Atomic uint8_t ended;
+    run *runs, *cur;   /* taken and not ended; the one that is being posted */
+    _Atomic uint64_t bytes; /* proved over this link */
+    uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
+    _Atomic uint8_t in; /* counted in parts_left */
 };
 
 struct msg { /* an outgoing notification */
@@ -100,14 +111,25 @@ typedef struct xfer {
     int op;
     uint8_t has_notif;
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
-    uint8_t attempts; /* failures of its own */
-    uint8_t replays;
+    _Atomic uint8_t shared;   /* more than one link has worked on it in this round */
+    _Atomic uint8_t attempts; /* failures of its own */
+    _Atomic uint8_t replays;
     uint32_t nparts, part_cap;
     part *parts;
+    gr_sess *sess;
+    cmd fin; /* its notification's turn has come, on the rail of the session's home link */
     msg msg;
+    pthread_mutex_t mu; /* what follows; below the rails' locks */
+    uint64_t next; /* operations before it have been taken */
+    run *back;     /* taken, and given back unproved */
 } xfer;
 
-enum { LINK_UP, LINK_STOPPED, LINK_DEAD };
+enum {
+    LINK_UP = GR_LINK_STATE_UP,
+    LINK_STOPPED = GR_LINK_STATE_STOPPED,
+    LINK_DEAD = GR_LINK_STATE_DEAD,
+    LINK_PROBING = GR_LINK_STATE_PROBING /* nothing but a probe goes out */
+};
 
 struct gr_link {
     rail_st *rail;
@@ -115,16 +137,22 @@ struct gr_link {
     gr_link *next, *prev; /* rail->links, or the core's free links */
     void *ep;
     uint64_t id;
-    int peer_rail, role, state, dead_err;
+    int peer_rail, role, dead_err;
+    _Atomic int state;
+    _Atomic uint64_t load, weight; /* bytes in flight; relative speed */
+    gr_link *rx_next; /* sess->rx_links */
+    uint64_t small_ns; /* when a small transfer was posted last */
     uint8_t reported; /* an error event is out */
     uint8_t limited;  /* the window was the limit since the last measurement */
+    uint8_t probe;    /* it is posted */
     uint32_t recv_debt; /* receives that the provider would not take yet */
     uint64_t rebinds;
-    part *todo, *todo_tail, *waiting;
+    part *todo, *todo_tail, *small_tail, *waiting; /* todo: small transfers first, small_tail the last of them */
     msg *msgs, *msgs_tail, *cur;
     ctx *posted;
     uint32_t inflight_ops, credits, owed, nmsgs;
     uint64_t inflight_bytes, window, rate;
+    _Atomic uint64_t rate_pub; /* rate, for whoever does not hold the rail */
     uint64_t meas_ns, meas_bytes;
     cmd credit_cmd;
     _Atomic int credit_queued;
@@ -143,7 +171,9 @@ struct gr_sess {
     uint64_t handed; /* messages given to Go */
     _Atomic uint64_t handed_bytes; /* of them, not taken yet */
     int slow;        /* Go is putting messages in order */
-    _Atomic(gr_link *) rx_link; /* where owed credits go back; NULL when the link is gone */
+    gr_link *rx_links;       /* where owed credits go back; guarded by rx_mu */
+    _Atomic(gr_link *) home; /* where notifications go out */
+    _Atomic uint32_t turn;   /* which link a small transfer tries first */
     size_t name_len;
     char name[];
 };
@@ -165,6 +195,7 @@ struct rail_st {
     ctx *free_ctx;
     ctx *grave; /* ended without a completion: never reused, the library might still know them */
     buf *free_buf;
+    run *free_run;
     struct slab *slabs;
     _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
     uint64_t now;    /* time of the last poll that found something */
@@ -239,12 +270,21 @@ void rail_buf_put(rail_st *rail, buf *b);
 void link_pump(gr_link *link, uint64_t budget);
 void link_error(gr_link *link, int err, int prov_err);
 void link_rma_done(ctx *c, int err);
-void link_add_part(gr_link *link, part *p);
-int part_drop(part *p);
-void part_end(part *p);
+
+/* part.c */
 enum { LIST_TODO = 1, LIST_WAITING = 2 };
-void part_list(gr_link *link, part *p, int which);
+void part_list(part *p, int which);
 void part_unlist(part *p);
+void part_start(rail_st *rail, cmd *self);
+int part_drop(part *p);
+void part_rest(part *p);
+void part_call(part *p);
+void part_leave(part *p);
+int part_evict(part *p);
+run *run_take(part *p);
+void run_end(run *r);
+void run_back(run *r);
+int run_proof(run *r);
 
 /* msg.c */
 void msg_pump(gr_link *link);
@@ -256,14 +296,16 @@ int msg_post_recv(gr_link *link, buf *b);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
 int msg_gap(msg *m);
+void msg_move(msg *m, gr_link *to);
 int msg_part(msg *m, int err);
 void msg_credit_cmd(rail_st *rail, cmd *self);
 
 /* xfer.c */
-void xfer_part_end(part *p);
+void xfer_data_done(xfer *x, gr_link *link);
 void xfer_msg_end(xfer *x, int err);
 void xfer_fail(xfer *x, int err, int wire_err);
 void xfer_try_pipeline(part *p);
+void xfer_cmd_fin(rail_st *rail, cmd *self);
 void sess_unref(gr_sess *sess);
 
 #endif

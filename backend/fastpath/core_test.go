@@ -158,7 +158,7 @@ func TestRebind(t *testing.T) {
 				require.EqualValues(t, fastpath.EvLink, ev.Kind)
 				require.EqualValues(t, 91, ev.ID)
 				require.EqualValues(t, syscall.EIO, ev.Code)
-				require.False(t, a.link.Stats().Up)
+				require.False(t, a.link.Stats().State == fastpath.LinkUp)
 				fence(t, a, b)
 				require.True(t, a.core.Wait(x, 10*time.Second))
 				var got []string

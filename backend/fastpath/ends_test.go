@@ -90,9 +90,9 @@ func ends(t *testing.T, caps provider.Caps, params map[string]string) (a, b *end
 	}
 	connect(t, a, b)
 	var err error
-	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, fastpath.Target)
+	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, fastpath.Target, false)
 	require.NoError(t, err)
-	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, fastpath.Initiator)
+	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, fastpath.Initiator, false)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		for _, e := range []*end{a, b} {
@@ -135,8 +135,8 @@ func fence(t *testing.T, a, b *end) {
 	b.quiesce()
 	connect(t, a, b)
 	next, _ := b.sess.NextSeq()
-	require.NoError(t, b.link.Rebind(b.ep.Core(), 0))
-	require.NoError(t, a.link.Rebind(a.ep.Core(), next))
+	require.NoError(t, b.link.Rebind(b.ep.Core(), fastpath.Proof{}, false))
+	require.NoError(t, a.link.Rebind(a.ep.Core(), fastpath.Proof{Next: next}, false))
 }
 
 // xfer makes a transfer of n operations of size bytes.
@@ -156,7 +156,7 @@ func (e *end) post(x fastpath.Xfer, notif ...string) {
 	if len(notif) > 0 {
 		msg = []byte(notif[0])
 	}
-	e.core.Post(x, []fastpath.Part{{Link: e.link, Count: uint64(len(x.Ops()))}}, len(notif) > 0, msg)
+	e.core.Post(x, []fastpath.Link{e.link}, len(notif) > 0, msg)
 }
 
 func (e *end) done(x fastpath.Xfer, n, size int) bool {

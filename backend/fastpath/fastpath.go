@@ -29,6 +29,10 @@ var ErrFull = errors.New("notification queue is full")
 // Core is one engine's C core. Its methods are safe for concurrent use unless they say otherwise.
 type Core struct{ c *C.gr_core }
 
+// runBytes is what a link takes at a time of a transfer that it shares. A run is the grain of the balance at a transfer's
+// end: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
+const runBytes = 256 << 10
+
 // New starts a core with its one thread. Implements gr_core_new.
 func New(o option.Options) (*Core, error) {
 	cfg := C.gr_core_cfg{
@@ -36,6 +40,7 @@ func New(o option.Options) (*Core, error) {
 		window_min:  C.uint64_t(o.WindowMin),
 		window_max:  C.uint64_t(o.WindowMax),
 		window_ns:   C.uint64_t(o.WindowTime.Nanoseconds()),
+		run_bytes:   runBytes,
 		spin_ns:     C.uint64_t(o.SpinTime.Nanoseconds()),
 		notif_limit: C.uint64_t(o.NotifQueue),
 	}

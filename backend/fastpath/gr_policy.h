@@ -19,6 +19,7 @@ typedef struct gr_core_cfg {
     uint64_t window_min;    /* bytes in flight a link, lower and upper bound */
     uint64_t window_max;
     uint64_t window_ns;     /* the window is the measured rate times this */
+    uint64_t run_bytes;     /* what a link takes at a time of a transfer that it shares with others */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint64_t notif_limit;   /* bytes of undelivered notifications a session may pile up */
 } gr_core_cfg;
@@ -70,18 +71,35 @@ uint64_t gr_sess_queued(gr_sess *sess);
 
 enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
 
-/* Posts the receives; -errno on failure. peer_rail selects the key slot of remote regions. */
-int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, int role, gr_link **out);
+/* Posts the receives; -errno on failure. peer_rail selects the key slot of remote regions. probe: see gr_link_rebind. */
+int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, int role, int probe, gr_link **out);
 /* No more posts on the link; what is posted goes on. Safe to call again. */
 void gr_link_stop(gr_link *link);
 /* After the endpoint has been closed: takes in every completion there is and ends what has none. */
 void gr_link_reap(gr_link *link);
-/* After reap: go on with a new endpoint. Notifications below next_seq have arrived; the rest is sent again, as are the
- * parts of transfers that were not complete. */
-int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq);
+/* What the target's answer to a fence proves: notifications below next have arrived, and those in have (ascending). */
+typedef struct gr_proof {
+    uint64_t next;
+    const uint64_t *have;
+    size_t nhave;
+} gr_proof;
+
+/* After reap: go on with a new endpoint. What is not proved is sent again, notifications and operations of transfers. With
+ * probe nothing but a probe goes out; once it is through, a LINK event with code 0 comes and gr_link_up lets the link
+ * work. */
+int gr_link_rebind(gr_link *link, void *ep, const gr_proof *proof, int probe);
+void gr_link_up(gr_link *link);
+/* After reap, when the target has answered the fence: what the link has goes to other links of the session. */
+void gr_link_yield(gr_link *link, const gr_proof *proof);
+/* Relative speed among the session's links, until a rate has been measured on all of them. */
+void gr_link_weight(gr_link *link, uint64_t weight);
+/* Where the session's notifications go out. A link that is not it any more keeps what was queued until it yields. */
+void gr_sess_home(gr_sess *sess, gr_link *link);
 /* After reap: everything queued on the link ends with err (a negative nixl_status_t). */
 void gr_link_fail(gr_link *link, int err);
 void gr_link_free(gr_link *link);
+
+enum { GR_LINK_STATE_UP, GR_LINK_STATE_STOPPED, GR_LINK_STATE_DEAD, GR_LINK_STATE_PROBING };
 
 typedef struct gr_link_stats {
     uint64_t tx_bytes, rx_msgs, wrs, completions, errors, eagain, inflight_bytes, window, rate; /* rate: bytes/s */
@@ -101,12 +119,6 @@ typedef struct gr_op {
     uint32_t rregion;
 } gr_op;
 
-typedef struct gr_part_spec {
-    gr_link *link;
-    uint64_t first;
-    uint64_t count;
-} gr_part_spec;
-
 /* What Go reads and writes directly. state: see below. */
 struct gr_xfer {
     _Atomic int32_t state;
@@ -119,6 +131,7 @@ struct gr_xfer {
     _Atomic uint64_t posted_ns; /* when it was posted */
     gr_op *ops;
     uint64_t nops;
+    uint64_t bytes; /* of all operations; the caller of gr_xfer_new fills it in with them */
 };
 
 /* state: low byte 1 = running, 2 = ended with an error that Go has still to translate; 0 = success; negative = final
@@ -129,9 +142,16 @@ enum { GR_XFER_RUNNING = 1, GR_XFER_FAILED = 2, GR_XFER_WANT = 0x100 };
 gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops);
 /* Only when it is not running. */
 void gr_xfer_free(gr_core *core, gr_xfer *x);
-/* Starts it on the parts' links. The caller has set state to running. msg is copied. */
-void gr_xfer_post(gr_core *core, gr_xfer *x, const gr_part_spec *parts, uint32_t nparts, int has_notif, const void *msg,
+enum { GR_MAX_LINKS = 64 }; /* of a session */
+
+/* Starts it. The links, all of one session, take its operations as fast as they get them through: a small transfer goes
+ * to the link that has least to do, a large one to all that are up. The caller has set state to running. msg is copied. */
+void gr_xfer_post(gr_core *core, gr_xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *msg,
                   size_t msg_len);
+/* Lets a link take part that has come up since the post. */
+void gr_xfer_join(gr_core *core, gr_xfer *x, gr_link *link);
+/* Bytes that a link has moved of the transfer in this round; a snapshot. */
+uint64_t gr_xfer_share(gr_xfer *x, gr_link *link);
 /* Drops what is not posted; on return nothing more of it will be. Returns 1 when it has already ended, else 0 and an
  * event will come. */
 int gr_xfer_abort(gr_core *core, gr_xfer *x, int err);

@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 	"unsafe"
 )
@@ -36,6 +37,9 @@ func (k *Core) NewSession(id uint64, name string) (Session, error) {
 // Free gives the session up after its links; notifications not yet taken stay deliverable.
 func (s Session) Free() { C.gr_sess_free(s.s) }
 
+// SetHome says which link notifications go out on.
+func (s Session) SetHome(l Link) { C.gr_sess_home(s.s, l.l) }
+
 // Deliver appends a message that Go has put in order.
 func (s Session) Deliver(msg []byte) error {
 	if rc := C.gr_sess_deliver(s.s, bytesPtr(msg), C.size_t(len(msg))); rc != 0 {
@@ -64,10 +68,15 @@ func (s Session) Queued() uint64 { return uint64(C.gr_sess_queued(s.s)) }
 type Link struct{ l *C.gr_link }
 
 // NewLink makes a link over an endpoint and posts its receives. peerRail selects the key slot of remote regions. With an
-// error there may be a link all the same (Link.Exists): the caller closes the endpoint and then ends the link.
-func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id uint64, role Role) (Link, error) {
+// error there may be a link all the same (Link.Exists): the caller closes the endpoint and then ends the link. For probe see
+// Rebind.
+func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id uint64, role Role, probe bool) (Link, error) {
 	var l *C.gr_link
-	rc := C.gr_link_new(s.s, C.int(rail), C.int(peerRail), ep, C.uint64_t(id), C.int(role), &l)
+	only := C.int(0)
+	if probe {
+		only = 1
+	}
+	rc := C.gr_link_new(s.s, C.int(rail), C.int(peerRail), ep, C.uint64_t(id), C.int(role), only, &l)
 	if l == nil {
 		return Link{}, syscall.Errno(-rc)
 	}
@@ -87,13 +96,51 @@ func (l Link) Reap()             { C.gr_link_reap(l.l) }
 func (l Link) Fail(status int32) { C.gr_link_fail(l.l, C.int(status)) }
 func (l Link) Free()             { C.gr_link_free(l.l) }
 
-// Rebind: see Stop. Notifications below next are known to have arrived.
-func (l Link) Rebind(ep unsafe.Pointer, next uint64) error {
-	if rc := C.gr_link_rebind(l.l, ep, C.uint64_t(next)); rc != 0 {
+// Proof is what the target's answer to a fence proves: notifications below Next have arrived, and those in Have, ascending.
+type Proof struct {
+	Next uint64
+	Have []uint64
+}
+
+func (p Proof) c(pin *runtime.Pinner) C.gr_proof {
+	c := C.gr_proof{next: C.uint64_t(p.Next), nhave: C.size_t(len(p.Have))}
+	if len(p.Have) > 0 {
+		pin.Pin(&p.Have[0])
+		c.have = (*C.uint64_t)(unsafe.Pointer(&p.Have[0]))
+	}
+	return c
+}
+
+// Rebind: see Stop. With probe the link sends nothing but a probe; an event of Code 0 says that it is through, and Up
+// lets the link work.
+func (l Link) Rebind(ep unsafe.Pointer, proof Proof, probe bool) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	c := proof.c(&pin)
+	only := C.int(0)
+	if probe {
+		only = 1
+	}
+	if rc := C.gr_link_rebind(l.l, ep, &c, only); rc != 0 {
 		return syscall.Errno(-rc)
 	}
 	return nil
 }
+
+// Up: see Rebind.
+func (l Link) Up() { C.gr_link_up(l.l) }
+
+// Yield gives what the link has to other links of the session; after Reap, when the target has answered the fence. The
+// session's home must be another link by then.
+func (l Link) Yield(proof Proof) {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	c := proof.c(&pin)
+	C.gr_link_yield(l.l, &c)
+}
+
+// SetWeight gives the link's speed relative to the session's others; it counts until rates have been measured.
+func (l Link) SetWeight(w uint64) { C.gr_link_weight(l.l, C.uint64_t(w)) }
 
 // Notify queues a notification of no transfer. ErrFull when the session's limit is reached.
 func (l Link) Notify(msg []byte) error {
@@ -107,11 +154,22 @@ func (l Link) Notify(msg []byte) error {
 	}
 }
 
+// LinkState is what a link does.
+type LinkState int32
+
+// States of a link.
+const (
+	LinkUp      LinkState = C.GR_LINK_STATE_UP      // it posts
+	LinkStopped LinkState = C.GR_LINK_STATE_STOPPED // it waits for Stop, Reap and Rebind or Fail
+	LinkDead    LinkState = C.GR_LINK_STATE_DEAD    // Fail was called
+	LinkProbing LinkState = C.GR_LINK_STATE_PROBING // a probe is on its way
+)
+
 // LinkStats is a snapshot of a link. Bytes, bytes per second, counts.
 type LinkStats struct {
 	TxBytes, RxMsgs, WorkRequests, Completions, Errors, EAGAIN, InflightBytes, Window, Rate uint64
 	InflightOps, Credits, QueuedMsgs, QueuedParts                                           uint32
-	Up                                                                                      bool // it posts; else it waits for Stop, Reap and Rebind or Fail
+	State                                                                                   LinkState
 }
 
 // Stats takes a snapshot under the rail's lock.
@@ -120,7 +178,7 @@ func (l Link) Stats() LinkStats {
 	C.gr_link_stats_get(l.l, &s)
 	return LinkStats{uint64(s.tx_bytes), uint64(s.rx_msgs), uint64(s.wrs), uint64(s.completions), uint64(s.errors),
 		uint64(s.eagain), uint64(s.inflight_bytes), uint64(s.window), uint64(s.rate), uint32(s.inflight_ops),
-		uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts), s.state == 0}
+		uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts), LinkState(s.state)}
 }
 
 func bytesPtr(b []byte) unsafe.Pointer {

@@ -5,14 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, int role, gr_link **out)
+int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, int role, int probe,
+                gr_link **out)
 {
     gr_core *core = sess->core;
     if (rail_idx < 0 || rail_idx >= core->nrails || peer_rail < 0 || peer_rail >= (int)core->cfg.max_rails)
         return -EINVAL;
     rail_st *rail = core->rails[rail_idx];
     pthread_mutex_lock(&core->slot_mu);
-    gr_link *link = core->free_links;
+    gr_link *link = core->free_links, *none = NULL;
     if (link)
         core->free_links = link->next;
     pthread_mutex_unlock(&core->slot_mu);
@@ -25,6 +26,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->id = id;
     link->peer_rail = peer_rail;
     link->role = role;
+    link->state = probe ? LINK_PROBING : LINK_UP;
     link->window = core->cfg.window_min * 4 < core->cfg.window_max ? core->cfg.window_min * 4 : core->cfg.window_max;
     link->credits = role & GR_LINK_TX ? RX_BUFS : 0;
     link->credit_cmd.run = msg_credit_cmd;
@@ -37,8 +39,14 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     rail->links = link;
     atomic_fetch_add(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
-    if (role & GR_LINK_RX)
-        atomic_store(&sess->rx_link, link);
+    if (role & GR_LINK_TX) /* until Go says otherwise */
+        atomic_compare_exchange_strong(&sess->home, &none, link);
+    if (role & GR_LINK_RX) {
+        pthread_mutex_lock(&sess->rx_mu);
+        link->rx_next = sess->rx_links;
+        sess->rx_links = link;
+        pthread_mutex_unlock(&sess->rx_mu);
+    }
     *out = link;
     core_wake(core);
     return rc;
@@ -57,12 +65,14 @@ void gr_link_stop(gr_link *link)
 static void reap_weak(gr_link *link, part *p)
 {
     for (part *next; p; p = next) {
+        int weak = 0;
         next = p->next;
-        if (!p->weak_bytes)
-            continue;
-        link->inflight_bytes -= p->weak_bytes;
-        p->weak_bytes = 0;
-        if (atomic_load(&p->x->pub.err))
+        for (run *r = p->runs; r; r = r->next) {
+            weak |= r->weak_bytes != 0;
+            link->inflight_bytes -= r->weak_bytes;
+            r->weak_bytes = 0;
+        }
+        if (weak && atomic_load(&p->x->pub.err))
             part_drop(p);
     }
 }
@@ -112,58 +122,65 @@ void gr_link_fail(gr_link *link, int err)
     part *p;
     while ((p = link->todo ? link->todo : link->waiting)) {
         xfer_fail(p->x, err, 0);
-        p->inflight = 0;
+        for (run *r = p->runs; r; r = r->next)
+            r->inflight = 0;
         part_drop(p);
     }
     gr_rail_unlock(link->rail->dev);
 }
 
-static void restart_parts(gr_link *link)
+/* An error of its own may come again; being cancelled along with others costs next to nothing. */
+static void charge(xfer *x, const run *r)
 {
-    part *list = NULL;
-    while (link->todo || link->waiting) {
-        part *p = link->todo ? link->todo : link->waiting;
+    if (!r->posted && !r->off)
+        return;
+    COUNT(x->core, GR_C_REPLAYS, 1);
+    if ((r->blamed && atomic_fetch_add(&x->attempts, 1) >= 3) || atomic_fetch_add(&x->replays, 1) >= 200)
+        xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
+}
+
+/* Gives back to their transfers' pools what the link has taken and not proved. */
+static void give_back(gr_link *link)
+{
+    part *list = NULL, *p;
+    while ((p = link->todo ? link->todo : link->waiting)) {
         part_unlist(p);
         p->next = list;
         list = p;
     }
-    while (list) {
-        part *p = list;
-        list = p->next;
+    while ((p = list)) {
         xfer *x = p->x;
-        int blamed = p->blamed;
-        p->failed = p->blamed = 0;
-        p->inflight = 0;
+        list = p->next;
         if (x->pipelined && x->msg.done) { /* its notification arrived behind all of its data */
-            part_end(p);
+            while (p->runs)
+                run_end(p->runs);
+            part_leave(p);
             continue;
         }
-        /* An error of its own may come again; being cancelled along with others costs next to nothing. */
-        if ((blamed && ++x->attempts > 3) || (p->posted && ++x->replays > 100))
-            xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
-        if (p->posted)
-            COUNT(link->rail->core, GR_C_REPLAYS, 1);
-        p->posted = 0;
-        part_list(link, p, LIST_TODO);
+        x->pipelined = 0;
+        while (p->runs) {
+            charge(x, p->runs);
+            run_back(p->runs);
+        }
+        part_list(p, LIST_TODO);
         if (atomic_load(&x->pub.err))
             part_drop(p);
     }
 }
 
-int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq)
+static int proved(const gr_proof *proof, uint64_t seq)
 {
-    gr_rail_lock(link->rail->dev);
-    link->ep = ep;
-    link->state = LINK_UP;
-    link->reported = 0;
-    link->rebinds++;
-    link->recv_debt = 0;
-    link->inflight_ops = 0;
-    link->inflight_bytes = 0;
-    link->meas_ns = 0;
-    link->owed = 0;
-    link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
-    link->cur = NULL;
+    if (seq < proof->next)
+        return 1;
+    for (size_t i = 0; i < proof->nhave && proof->have[i] <= seq; i++)
+        if (proof->have[i] == seq)
+            return 1;
+    return 0;
+}
+
+/* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
+static void settle_msgs(gr_link *link, const gr_proof *proof)
+{
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
         xfer *x = m->x;
@@ -172,24 +189,86 @@ int gr_link_rebind(gr_link *link, void *ep, uint64_t next_seq)
         m->failed = m->blamed = m->posted = 0;
         m->off = 0;
         m->skip |= m->unproved;
-        if (m->numbered && m->seq < next_seq)
+        if (m->numbered && proved(proof, m->seq))
             msg_end(m, 0);
-        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++x->attempts > 3 && msg_gap(m) == 0)
+        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && atomic_fetch_add(&x->attempts, 1) >= 3 &&
+                 msg_gap(m) == 0)
             xfer_msg_end(x, ST_BACKEND);
     }
-    /* A pipelined notification goes out behind its replayed data again. */
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
         if (m->x && m->x->pipelined && atomic_load(&m->x->pub.parts_left) > 0)
             msg_unlist(m);
     }
     link->cur = link->msgs;
-    restart_parts(link);
+}
+
+static void fresh(gr_link *link)
+{
+    link->reported = 0;
+    link->recv_debt = 0;
+    link->inflight_ops = 0;
+    link->inflight_bytes = 0;
+    atomic_store(&link->load, 0);
+    link->meas_ns = 0;
+    link->owed = 0;
+    link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
+    link->probe = 0;
+}
+
+int gr_link_rebind(gr_link *link, void *ep, const gr_proof *proof, int probe)
+{
+    gr_rail_lock(link->rail->dev);
+    link->ep = ep;
+    link->state = probe ? LINK_PROBING : LINK_UP;
+    link->rebinds++;
+    fresh(link);
+    settle_msgs(link, proof);
+    give_back(link);
     int rc = msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
     core_wake(link->rail->core);
     return rc;
+}
+
+void gr_link_up(gr_link *link)
+{
+    gr_rail_lock(link->rail->dev);
+    if (link->state == LINK_PROBING)
+        link->state = LINK_UP;
+    link_pump(link, UINT64_MAX);
+    gr_rail_unlock(link->rail->dev);
+    core_wake(link->rail->core);
+}
+
+void gr_link_yield(gr_link *link, const gr_proof *proof)
+{
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    settle_msgs(link, proof);
+    give_back(link);
+    for (part *p = link->todo, *next; p; p = next) {
+        next = p->next;
+        part_evict(p);
+    }
+    gr_link *home = atomic_load(&link->sess->home);
+    for (msg *m = home && home != link ? link->msgs : NULL, *next; m; m = next) {
+        next = m->next;
+        msg_move(m, home);
+    }
+    gr_rail_unlock(link->rail->dev);
+    core_wake(link->rail->core);
+}
+
+void gr_link_weight(gr_link *link, uint64_t weight)
+{
+    atomic_store(&link->weight, weight);
+}
+
+void gr_sess_home(gr_sess *sess, gr_link *link)
+{
+    atomic_store(&sess->home, link);
 }
 
 void gr_link_free(gr_link *link)
@@ -198,8 +277,11 @@ void gr_link_free(gr_link *link)
     gr_sess *sess = link->sess;
     gr_core *core = sess->core;
     pthread_mutex_lock(&sess->rx_mu);
-    if (atomic_load(&sess->rx_link) == link)
-        atomic_store(&sess->rx_link, NULL);
+    for (gr_link **at = &sess->rx_links; *at; at = &(*at)->rx_next)
+        if (*at == link) {
+            *at = link->rx_next;
+            break;
+        }
     pthread_mutex_unlock(&sess->rx_mu);
     gr_rail_lock(rail->dev);
     rail_inbox(rail);

@@ -108,6 +108,24 @@ int msg_part(msg *m, int err)
     return 0;
 }
 
+static void start_msg(rail_st *rail, cmd *self)
+{
+    (void)rail;
+    msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
+    gr_link *link = m->link;
+    msg_queue(link, m);
+    msg_pump(link);
+}
+
+/* To another link of the session, whose rail is not held. */
+void msg_move(msg *m, gr_link *to)
+{
+    msg_unlist(m);
+    m->link = to;
+    m->start.run = start_msg;
+    rail_push(to->rail, &m->start);
+}
+
 static int post_frame(gr_link *link, const header *h, const void *body, size_t len, msg *m)
 {
     rail_st *rail = link->rail;
@@ -153,8 +171,20 @@ static void send_credits(gr_link *link)
         link->owed = 0;
 }
 
+/* One message that only its completion is wanted of: the peer has it, so the link works. */
+static void send_probe(gr_link *link)
+{
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE};
+    if (link->probe || !link->credits || post_frame(link, &h, NULL, 0, NULL) != 0)
+        return;
+    link->probe = 1;
+    link->credits--;
+}
+
 void msg_pump(gr_link *link)
 {
+    if (link->state == LINK_PROBING)
+        send_probe(link);
     if (link->state != LINK_UP)
         return;
     while (link->recv_debt && link->state == LINK_UP) {
@@ -205,6 +235,10 @@ void msg_sent(ctx *c, int err)
     msg *m = c->msg;
     link->inflight_ops--;
     rail_buf_put(link->rail, c->buf);
+    if (!m && !err && link->state == LINK_PROBING && link->probe) {
+        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->rebinds};
+        core_event(link->rail->core, &ev, NULL);
+    }
     if (!m)
         return;
     m->inflight--;
@@ -224,15 +258,6 @@ void msg_credit_cmd(rail_st *rail, cmd *self)
     (void)rail;
     gr_link *link = (gr_link *)(void *)((char *)self - offsetof(gr_link, credit_cmd));
     atomic_store(&link->credit_queued, 0);
-    msg_pump(link);
-}
-
-static void start_msg(rail_st *rail, cmd *self)
-{
-    (void)rail;
-    msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
-    gr_link *link = m->link;
-    msg_queue(link, m);
     msg_pump(link);
 }
 

@@ -112,6 +112,8 @@ void msg_received(ctx *c, int err, uint64_t len)
         link->rx_msgs++;
         link->owed++;
         rc = take_notif(link->sess, &h, c->buf->data + HDR, len - HDR);
+    } else if (h.kind == KIND_PROBE && link->role & GR_LINK_RX) {
+        link->owed++;
     } else if (h.kind == KIND_CREDIT && link->role & GR_LINK_TX && h.count <= RX_BUFS - link->credits) {
         link->credits += h.count;
     } else {

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { HDR = 32, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, MAGIC = 0x5247, VERSION = 1 };
+enum { HDR = 32, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, KIND_PROBE = 4, MAGIC = 0x5247, VERSION = 1 };
 
 /* Same layout as wire.Header (header.go compares), little endian on every machine we run on. */
 typedef struct header {

@@ -43,14 +43,13 @@ void sess_room(gr_sess *sess, uint64_t before, uint64_t size)
     if (before < limit || before - size >= limit)
         return;
     pthread_mutex_lock(&sess->rx_mu);
-    gr_link *link = atomic_load(&sess->rx_link);
-    rail_st *rail = link ? link->rail : NULL;
-    if (link && !atomic_exchange(&link->credit_queued, 1))
-        rail_push(rail, &link->credit_cmd);
+    for (gr_link *link = sess->rx_links; link; link = link->rx_next)
+        if (!atomic_exchange(&link->credit_queued, 1))
+            rail_push(link->rail, &link->credit_cmd);
     pthread_mutex_unlock(&sess->rx_mu);
-    if (rail) {
-        rail_run(rail);
-        rail_unstarve(rail);
+    for (int i = 0, n = sess->core->nrails; i < n; i++) {
+        rail_run(sess->core->rails[i]);
+        rail_unstarve(sess->core->rails[i]);
     }
 }
 

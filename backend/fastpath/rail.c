@@ -131,7 +131,7 @@ int rail_progress(rail_st *rail)
     rail_inbox(rail);
     rail->starved = 0;
     for (gr_link *link = rail->links; link; link = link->next)
-        if (link->todo || link->cur || link->owed >= CREDIT_BATCH || link->recv_debt)
+        if (link->todo || link->cur || link->state == LINK_PROBING || link->owed >= CREDIT_BATCH || link->recv_debt)
             link_pump(link, UINT64_MAX);
     pthread_mutex_unlock(&rail->dev->mu);
     rail_run(rail);

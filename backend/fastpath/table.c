@@ -14,6 +14,7 @@ static xfer *slot_take(gr_core *core)
             b->next = core->blocks;
             core->blocks = b;
             for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
+                pthread_mutex_init(&b->x[i].mu, NULL);
                 b->x[i].free_next = core->free_xfers;
                 core->free_xfers = &b->x[i];
             }
@@ -41,6 +42,9 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->op = op;
     x->pub.ops = ops;
     x->pub.nops = nops;
+    x->pub.bytes = 0;
+    x->next = 0;
+    x->back = NULL;
     atomic_store(&x->pub.state, 0);
     x->nparts = 0;
     atomic_store(&x->pub.err, 0);

@@ -27,48 +27,70 @@ void xfer_fail(xfer *x, int err, int wire_err)
         atomic_store(&x->pub.wire_err, wire_err);
 }
 
-static void data_done(xfer *x, gr_link *link)
+/* The data is done and the transfer's notification has its turn, on the home link's rail. */
+static void finish(xfer *x, gr_link *home)
 {
     msg *m = &x->msg;
-    if (atomic_load(&x->pub.err)) {
-        if (m->listed && !m->numbered) {
-            msg_end(m, atomic_load(&x->pub.err)); /* ends x too */
-            return;
+    int err = atomic_load(&x->pub.err);
+    if (!err) {
+        msg_queue(home, m);
+        msg_pump(home);
+    } else if (m->numbered && !m->done) { /* the peer waits for that number */
+        m->link = home;
+        if (msg_gap(m) != 0) {
+            m->skip = 1;
+            msg_queue(home, m);
+        } else {
+            xfer_end(x);
         }
-        if (m->listed) { /* the peer waits for the rest of it; without memory, its last completion ends x */
-            msg_part(m, atomic_load(&x->pub.err));
-            return;
-        }
-        if (m->numbered && !m->done) { /* the peer waits for that number */
-            if (msg_gap(m) != 0) {
-                m->skip = 1;
-                msg_queue(link, m);
-            } else {
-                xfer_end(x);
-            }
-            msg_pump(link);
-            return;
-        }
-        if (x->has_notif && !m->done)
-            atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
+        msg_pump(home);
+    } else {
+        if (!m->done)
+            atomic_fetch_sub(&x->sess->tx_queued, m->len + OVERHEAD);
         xfer_end(x);
-    } else if (!x->has_notif || (x->pipelined && m->done)) {
-        xfer_end(x);
-    } else if (m->listed && m->posted) {
-        msg_part(m, 0); /* without memory, its completion ends x */
-    } else if (!m->listed) {
-        msg_queue(link, m);
-        msg_pump(link);
     }
 }
 
-void xfer_part_end(part *p)
+void xfer_cmd_fin(rail_st *rail, cmd *self)
 {
-    xfer *x = p->x;
-    gr_link *link = p->link;
-    atomic_store(&p->ended, 1);
-    if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
-        data_done(x, link);
+    xfer *x = (xfer *)(void *)((char *)self - offsetof(xfer, fin));
+    gr_link *home = atomic_load(&x->sess->home);
+    if (home->rail == rail) {
+        finish(x, home);
+        return;
+    }
+    rail_push(home->rail, self); /* the session has moved */
+    core_wake(rail->core);
+}
+
+/* Every part has left; link is the last one's, its rail held. */
+void xfer_data_done(xfer *x, gr_link *link)
+{
+    msg *m = &x->msg;
+    rail_st *rail = link->rail;
+    int err = atomic_load(&x->pub.err);
+    for (run *r; (r = x->back); ) { /* given back by a transfer that failed */
+        x->back = r->next;
+        r->next = rail->free_run;
+        rail->free_run = r;
+    }
+    if (!x->has_notif || (!err && m->done)) {
+        xfer_end(x);
+    } else if (m->listed && err && !m->numbered) {
+        msg_end(m, err); /* ends x too */
+    } else if (m->listed) { /* pipelined on this very link; without memory, its last completion ends x */
+        if (err || m->posted)
+            msg_part(m, err);
+    } else {
+        gr_link *home = atomic_load(&x->sess->home);
+        if (home->rail == rail) {
+            finish(x, home);
+            return;
+        }
+        x->fin.run = xfer_cmd_fin;
+        rail_push(home->rail, &x->fin);
+        rail_run(home->rail); /* tries the lock only; else its holder does it */
+    }
 }
 
 void xfer_msg_end(xfer *x, int err)
@@ -83,23 +105,15 @@ void xfer_msg_end(xfer *x, int err)
 void xfer_try_pipeline(part *p)
 {
     xfer *x = p->x;
-    if (!x->has_notif || x->nparts != 1 || x->op != GR_WRITE || !p->link->rail->dev->ordered || x->msg.listed)
+    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || x->msg.listed)
         return;
+    if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
+        return; /* others wait on the home link: they were first */
     x->pipelined = 1;
     msg_queue(p->link, &x->msg);
 }
 
-static void start_part(rail_st *rail, cmd *self)
-{
-    (void)rail;
-    part *p = (part *)(void *)((char *)self - offsetof(part, start));
-    gr_link *link = p->link;
-    link_add_part(link, p); /* may end p */
-    enum { IN_POST = 1 << 20 }; /* bytes posted inside the caller's postXfer; the rest goes out with completions */
-    link_pump(link, IN_POST);
-}
-
-static int prepare(xfer *x, const gr_part_spec *spec, uint32_t nparts, int has_notif, const void *body, size_t len)
+static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_notif, const void *body, size_t len)
 {
     if (nparts > x->part_cap) {
         part *parts = realloc(x->parts, nparts * sizeof *parts);
@@ -120,16 +134,53 @@ static int prepare(xfer *x, const gr_part_spec *spec, uint32_t nparts, int has_n
     x->msg.len = len;
     x->msg.x = x;
     for (uint32_t i = 0; i < nparts; i++) {
-        x->parts[i].start.run = start_part;
+        x->parts[i].start.run = part_start;
         x->parts[i].x = x;
-        x->parts[i].link = spec[i].link;
-        x->parts[i].first = spec[i].first;
-        x->parts[i].count = spec[i].count;
+        x->parts[i].link = links[i];
     }
     return 0;
 }
 
-void gr_xfer_post(gr_core *core, gr_xfer *pub, const gr_part_spec *spec, uint32_t nparts, int has_notif, const void *body,
+/* How long the link would take, roughly: what it has to do over its speed. Measured rates count once all have one. */
+static double cost(const gr_link *link, uint64_t bytes, int measured)
+{
+    uint64_t speed = measured ? link->rate_pub : atomic_load_explicit(&link->weight, memory_order_relaxed);
+    return (double)(atomic_load_explicit(&link->load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
+}
+
+/* Marks `want` of the parts as in, the least busy links first; of equals each is first in turn. */
+static uint32_t choose(xfer *x, uint32_t want)
+{
+    uint32_t n = x->nparts, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
+    int measured = 1;
+    for (uint32_t i = 0; i < n; i++)
+        measured &= x->parts[i].link->rate_pub != 0;
+    while (chosen < want) {
+        part *best = NULL;
+        double least = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            part *p = &x->parts[(from + i) % n];
+            if (atomic_load(&p->in) || atomic_load(&p->link->state) != LINK_UP)
+                continue;
+            double c = cost(p->link, x->pub.bytes, measured);
+            if (!best || c < least) {
+                best = p;
+                least = c;
+            }
+        }
+        if (!best)
+            break;
+        atomic_store(&best->in, 1);
+        chosen++;
+    }
+    if (chosen == 0) { /* none is up: the first waits until it is, or another calls it off */
+        atomic_store(&x->parts[0].in, 1);
+        chosen = 1;
+    }
+    return chosen;
+}
+
+void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body,
                   size_t len)
 {
     xfer *x = (xfer *)pub;
@@ -142,24 +193,73 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, const gr_part_spec *spec, uint32_
     COUNT(core, GR_C_TO_C_POST, 1);
     x->has_notif = has_notif != 0;
     x->pipelined = 0;
-    x->attempts = x->replays = 0;
-    x->nparts = nparts;
-    if (prepare(x, spec, nparts, has_notif, body, len) != 0) {
+    atomic_store(&x->attempts, 0);
+    atomic_store(&x->replays, 0);
+    x->nparts = nlinks;
+    x->next = 0;
+    x->sess = links[0]->sess;
+    if (prepare(x, links, nlinks, has_notif, body, len) != 0) {
         x->nparts = 0;
         xfer_fail(x, ST_BACKEND, ENOMEM);
         xfer_end(x);
         return;
     }
     if (has_notif)
-        atomic_fetch_add(&spec[0].link->sess->tx_queued, len + OVERHEAD);
-    atomic_store(&x->pub.parts_left, nparts);
-    /* With the last push x may end and be posted again: nothing of it is touched after that. */
-    for (uint32_t i = 0; i < nparts; i++)
-        rail_push(spec[i].link->rail, &x->parts[i].start);
-    for (uint32_t i = 0; i < nparts; i++) {
-        rail_run(spec[i].link->rail);
-        rail_unstarve(spec[i].link->rail);
+        atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
+    uint64_t runs = pub->bytes / core->cfg.run_bytes < pub->nops ? pub->bytes / core->cfg.run_bytes : pub->nops;
+    uint32_t n = choose(x, runs < 1 ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
+    rail_st *rails[GR_MAX_LINKS];
+    uint32_t nrails = 0;
+    for (uint32_t i = 0; i < nlinks; i++)
+        if (atomic_load(&x->parts[i].in))
+            rails[nrails++] = links[i]->rail;
+    atomic_store(&x->shared, n > 1);
+    /* One count is ours until all have been pushed. With the last part x may end and be posted again. */
+    atomic_store(&x->pub.parts_left, n);
+    uint64_t in = 0;
+    for (uint32_t i = 0; i < nlinks; i++)
+        in |= (uint64_t)(atomic_load(&x->parts[i].in) != 0) << i;
+    for (uint32_t i = 0; i < nlinks && in; i++, in >>= 1)
+        if (in & 1)
+            rail_push(links[i]->rail, &x->parts[i].start);
+    for (uint32_t i = 0; i < nrails; i++) {
+        rail_run(rails[i]);
+        rail_unstarve(rails[i]);
     }
+}
+
+void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
+{
+    xfer *x = (xfer *)pub;
+    part *p = NULL;
+    (void)core;
+    for (uint32_t i = 0; i < x->nparts; i++)
+        if (x->parts[i].link == link)
+            p = &x->parts[i];
+    if (!p)
+        return;
+    gr_rail_lock(link->rail->dev);
+    uint32_t n = atomic_load(&pub->parts_left);
+    while (n && !atomic_compare_exchange_weak(&pub->parts_left, &n, n + 1))
+        ;
+    if (n) {
+        atomic_store(&x->shared, 1);
+        if (!atomic_exchange(&p->in, 1))
+            part_start(link->rail, &p->start);
+        else if (atomic_fetch_sub(&pub->parts_left, 1) == 1)
+            xfer_data_done(x, link);
+    }
+    gr_rail_unlock(link->rail->dev);
+}
+
+uint64_t gr_xfer_share(gr_xfer *pub, gr_link *link)
+{
+    xfer *x = (xfer *)pub;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < x->nparts; i++)
+        if (x->parts[i].link == link)
+            bytes = atomic_load_explicit(&x->parts[i].bytes, memory_order_relaxed);
+    return bytes;
 }
 
 int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
@@ -172,7 +272,7 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
         gr_rail *dev = p->link->rail->dev;
         gr_rail_lock(dev);
         rail_inbox(p->link->rail);
-        if (!atomic_load(&p->ended))
+        if (atomic_load(&p->in))
             part_drop(p);
         msg *m = &x->msg;
         if (m->listed && m->link->rail->dev == dev) {

@@ -103,26 +103,26 @@ func (x Xfer) Took() time.Duration {
 // Done is how many bytes have completed since the post.
 func (x Xfer) Done() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.done))) }
 
-// Part is a run of operations for one link.
-type Part struct {
-	Link         Link
-	First, Count uint64
-}
+// MaxLinks is how many links a session may have.
+const MaxLinks = C.GR_MAX_LINKS
 
-const maxParts = 64
+// SetBytes notes the bytes of all operations; once, with the operations.
+func (x Xfer) SetBytes(n uint64) { x.x.bytes = C.uint64_t(n) }
 
-// Post starts the parts; the caller has called Start. One crossing at any size. msg is copied.
-func (k *Core) Post(x Xfer, parts []Part, hasNotif bool, msg []byte) {
-	var spec [maxParts]C.gr_part_spec
-	for i, p := range parts {
-		spec[i] = C.gr_part_spec{p.Link.l, C.uint64_t(p.First), C.uint64_t(p.Count)}
-	}
+// Post starts the transfer on links of one session; the caller has called Start. One crossing at any size. msg is copied.
+func (k *Core) Post(x Xfer, links []Link, hasNotif bool, msg []byte) {
 	has := C.int(0)
 	if hasNotif {
 		has = 1
 	}
-	C.gr_xfer_post(k.c, x.x, &spec[0], C.uint32_t(len(parts)), has, bytesPtr(msg), C.size_t(len(msg)))
+	C.gr_xfer_post(k.c, x.x, (**C.gr_link)(unsafe.Pointer(&links[0])), C.uint32_t(len(links)), has, bytesPtr(msg), C.size_t(len(msg)))
 }
+
+// Join lets a link take part that has come up since the post.
+func (k *Core) Join(x Xfer, l Link) { C.gr_xfer_join(k.c, x.x, l.l) }
+
+// Share is how many bytes a link has moved since the post.
+func (x Xfer) Share(l Link) uint64 { return uint64(C.gr_xfer_share(x.x, l.l)) }
 
 // Abort drops what is not posted. True: it has ended; false: an event will come when what is posted has drained.
 func (k *Core) Abort(x Xfer, status int32) bool {

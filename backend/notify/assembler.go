@@ -9,6 +9,7 @@ package notify
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Errors of Add. The frame is not taken and the state is as before; a sender that causes one is broken or hostile, and
@@ -115,6 +116,26 @@ func (a *Assembler) Counts() Counts {
 
 // Pending is the number of messages held, whole or not.
 func (a *Assembler) Pending() int { return len(a.held) }
+
+// Have gives the numbers of the whole messages that wait for earlier ones, ascending.
+func (a *Assembler) Have() []uint64 {
+	var have []uint64
+	for seq, m := range a.held {
+		if m.whole() {
+			have = append(have, seq)
+		}
+	}
+	slices.Sort(have)
+	return have
+}
+
+// Forget drops what has arrived of a message that is not whole.
+func (a *Assembler) Forget(seq uint64) {
+	if m := a.held[seq]; m != nil && !m.whole() {
+		a.counts.Bytes -= m.cost()
+		delete(a.held, seq)
+	}
+}
 
 // Add takes one frame and gives the messages that it made deliverable, in order; usually none or one. Duplicates and
 // stale frames are dropped and counted, without an error.

@@ -24,6 +24,7 @@ type Options struct {
 	Devices        []string // globs over device names; a leading '!' excludes; empty: all
 	LibfabricPath  string   // what is given to dlopen
 	XferTimeout    time.Duration
+	RailTimeout    time.Duration
 	PeerTimeout    time.Duration
 	ConnectTimeout time.Duration
 	ReleaseWait    time.Duration

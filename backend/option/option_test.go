@@ -19,7 +19,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 
 var wantDefaults = Options{
 	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1",
-	XferTimeout: 30 * time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
+	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
 	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
 	WindowTime: 4 * time.Millisecond, MaxRails: 8, SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,

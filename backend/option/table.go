@@ -33,6 +33,8 @@ var table = []row{
 		"A transfer that makes no progress for so long ends in an error."),
 	duration("peer_timeout", "5s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.PeerTimeout },
 		"A peer that answers nothing for so long is lost."),
+	duration("rail_timeout", "1s", 10*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.RailTimeout },
+		"A rail on which nothing moves for so long while others to the same peer make progress is fenced, and they take over its work."),
 	duration("connect_timeout", "5s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.ConnectTimeout },
 		"Connecting to a peer, and what was posted to it meanwhile, fails after so long."),
 	duration("release_wait", "50ms", 0, 10*time.Second, func(o *Options) *time.Duration { return &o.ReleaseWait },

@@ -14,7 +14,7 @@ func BenchmarkPlan(b *testing.B) {
 				for i := range pieces {
 					pieces[i] = Piece{Local: uint64(i) * 16384, Remote: uint64(i) * 24576, Len: 8192}
 				}
-				c := Config{Weights: make([]uint64, links)}
+				c := Config{Links: links}
 				dst := make([]Op, n)
 				at := func(first int, dst []Piece) { copy(dst, pieces[first:]) }
 				b.ReportAllocs()
@@ -32,7 +32,7 @@ func BenchmarkPlan(b *testing.B) {
 
 // BenchmarkChunks plans one descriptor of 16 GiB.
 func BenchmarkChunks(b *testing.B) {
-	c := Config{Weights: []uint64{1, 1}}
+	c := Config{Links: 2}
 	at := func(_ int, dst []Piece) { dst[0] = Piece{Len: 16 << 30} }
 	dst := make([]Op, 16<<10)
 	for b.Loop() {

@@ -4,7 +4,7 @@ import "math"
 
 // cutter knows how long chunks are.
 type cutter struct {
-	links    uint64
+	share    uint64 // a chunk is about this part of its piece
 	min, max uint64 // ChunkMin, and the most bytes of a chunk
 	limit    uint64 // the most bytes of any operation
 }
@@ -22,13 +22,9 @@ func (c Config) cutter() cutter {
 	}
 	k.max = min(max(k.min, k.max), k.limit)
 	k.min = min(k.min, k.max)
-	for _, w := range c.Weights {
-		if w > 0 {
-			k.links++
-		}
-	}
-	if k.links == 0 {
-		k.links = uint64(max(1, len(c.Weights)))
+	k.share = 2
+	if c.Links > 1 {
+		k.share = 64 * uint64(c.Links)
 	}
 	return k
 }
@@ -38,7 +34,7 @@ func (k cutter) size(length uint64) uint64 {
 	if length <= k.min {
 		return length
 	}
-	want := min(max(length/(2*k.links), k.min), k.max)
+	want := min(max(length/k.share, k.min), k.max)
 	n := length / want
 	if ceil(length, n) > k.max {
 		n = ceil(length, k.max)
@@ -73,26 +69,6 @@ func (k cutter) cut(dst []Op, next int, p Piece) int {
 		p.Local, p.Remote, p.Len = p.Local+op.Len, p.Remote+op.Len, p.Len-op.Len
 	}
 	return next
-}
-
-// items hands a piece's items to the shares.
-func (k cutter) items(length uint64, s *shares) {
-	size := k.size(length)
-	if size >= length {
-		if length < k.min {
-			s.small(length, k.max)
-			return
-		}
-		s.flush()
-		s.item(length, 1)
-		return
-	}
-	s.flush()
-	for length > 0 {
-		n := min(size, length)
-		s.item(n, 1)
-		length -= n
-	}
 }
 
 // ceil is a/b rounded up, b > 0, without overflow.

@@ -1,7 +1,7 @@
-// Package plan turns descriptor pairs into the operations that are posted: merged where they touch, cut into chunks,
-// and laid out over the links to a peer. It is pure, and works in two passes so that nothing is allocated per descriptor:
+// Package plan turns descriptor pairs into the operations that are posted: merged where they touch and cut into chunks.
+// It is pure, and works in two passes so that nothing is allocated per descriptor:
 //
-//	layout, err := config.Count(n, source)    // how many operations, and which link has which
+//	layout, err := config.Count(n, source)    // how many operations
 //	dst := unsafe.Slice(cMemory, layout.Ops)  // 32 bytes each
 //	err = config.Fill(dst, n, source)         // writes them
 //
@@ -9,13 +9,12 @@
 //
 // Merging: consecutive pieces of the same regions that touch on both sides become one.
 //
-// Chunks: a piece of ChunkMin bytes or more is cut into chunks of about clamp(length/(2*links), ChunkMin, ChunkMax),
-// never above MaxMsg, and about equal, starting on multiples of 4 KiB of the piece.
+// Chunks: a piece above ChunkMin bytes is cut into chunks of about clamp(length/2, ChunkMin, ChunkMax), for several links
+// clamp(length/(64*links), ChunkMin, ChunkMax), never above MaxMsg, and about equal, starting on multiples of 4 KiB of the
+// piece.
 //
-// Links: every link gets one run of consecutive operations, and its share of the bytes by weight to within one item. An
-// item is one chunk, or a run of up to 64 small operations (at most ChunkMax bytes), and is never divided: a small
-// transfer stays on one link. One run per link and not chunks dealt out in turn, because deals of unequal chunks drift
-// from the weights and a run keeps neighbours together (one work request, one TLB entry).
+// Which link carries what is not planned: the core's links take runs of operations as fast as they get them through, so that
+// shares follow the rates. Chunks are small enough for that: a 64th of a link's fair share of the piece, within the limits.
 package plan
 
 import (
@@ -28,9 +27,6 @@ const (
 	DefaultChunkMin = 128 << 10
 	DefaultChunkMax = 1 << 20
 )
-
-// RunLen is how many small operations make one item.
-const RunLen = 64
 
 // align is what chunks start on, counted from the start of their piece.
 const align = 4 << 10
@@ -57,27 +53,18 @@ type Op struct {
 // OpSize is the size of an Op in bytes.
 const OpSize = 32
 
-// Part is what one link carries: the operations [First, First+Count).
-type Part struct {
-	Link         int
-	First, Count int
-	Bytes        uint64
-}
-
 // Config is how to plan for one peer. The zero value plans for one link with the default chunks.
 type Config struct {
-	Weights  []uint64 // a link's share of the bytes (its speed, say); 0: the link gets nothing; none at all: one link
-	First    int      // the link that gets the first run; turn it from transfer to transfer, so that small ones spread
-	ChunkMin uint64   // bytes; 0 = DefaultChunkMin
-	ChunkMax uint64   // bytes; 0 = DefaultChunkMax
-	MaxMsg   uint64   // most bytes of one operation on any of the links; 0 = no limit
+	Links    int    // that may share the work; 0 = 1
+	ChunkMin uint64 // bytes; 0 = DefaultChunkMin
+	ChunkMax uint64 // bytes; 0 = DefaultChunkMax
+	MaxMsg   uint64 // most bytes of one operation on any of the links; 0 = no limit
 }
 
 // Layout is the outcome of Count.
 type Layout struct {
 	Ops   int    // operations in all; 0 when all pieces are empty
 	Bytes uint64 // bytes in all
-	Parts []Part // one for each link that carries something, in the order of their operations
 }
 
 // Count plans without writing anything: n pieces of the source.
@@ -105,32 +92,10 @@ func (c Config) Count(n int, source Source) (Layout, error) {
 			}
 		}
 	}
-	switch {
-	case l.Ops == 0:
-	case k.links == 1:
-		l.Parts = []Part{{Link: c.only(), Count: l.Ops, Bytes: l.Bytes}}
-	default:
-		l.Parts = c.deal(k, l.Bytes, newWalker(n, source))
-	}
 	return l, nil
 }
 
-// deal finds each link's part, once the bytes in all are known.
-func (c Config) deal(k cutter, total uint64, w walker) []Part {
-	s := c.shares(total)
-	for {
-		batch, _ := w.next() // what could go wrong did so in the first pass
-		if len(batch) == 0 {
-			s.flush()
-			return s.parts
-		}
-		for i := range batch {
-			k.items(batch[i].Len, s)
-		}
-	}
-}
-
-// Fill writes the operations of the same pieces to dst, in the order of the layout's parts. dst may be C memory.
+// Fill writes the operations of the same pieces to dst, in order. dst may be C memory.
 // ErrTooShort when dst is not long enough; the errors of Count otherwise.
 func (c Config) Fill(dst []Op, n int, source Source) error {
 	k := c.cutter()

@@ -27,10 +27,8 @@ func build(t require.TestingT, c Config, pieces []Piece) (Layout, []Op) {
 func TestEmpty(t *testing.T) {
 	l, _ := build(t, Config{}, nil)
 	assert.Zero(t, l.Ops)
-	assert.Empty(t, l.Parts)
-	l, _ = build(t, Config{Weights: []uint64{1, 1}}, []Piece{{Local: 5, Remote: 7}, {Local: math.MaxUint64}})
+	l, _ = build(t, Config{Links: 2}, []Piece{{Local: 5, Remote: 7}, {Local: math.MaxUint64}})
 	assert.Zero(t, l.Ops, "pieces without bytes give no operations")
-	assert.Empty(t, l.Parts)
 }
 
 func TestMerge(t *testing.T) {
@@ -63,7 +61,7 @@ func TestChunks(t *testing.T) {
 		{"below chunk_min", Config{}, 128<<10 - 1, []uint64{128<<10 - 1}},
 		{"no crumbs", Config{}, 128<<10 + 1, []uint64{128<<10 + 1}},
 		{"two halves", Config{}, 1 << 20, []uint64{512 << 10, 512 << 10}},
-		{"two links", Config{Weights: []uint64{1, 1}}, 1 << 20, []uint64{256 << 10, 256 << 10, 256 << 10, 256 << 10}},
+		{"two links", Config{Links: 2}, 512 << 10, []uint64{128 << 10, 128 << 10, 128 << 10, 128 << 10}},
 		{"chunk_max", Config{}, 4 << 20, []uint64{1 << 20, 1 << 20, 1 << 20, 1 << 20}},
 		{"max_msg", Config{MaxMsg: 1000}, 2500, []uint64{834, 834, 832}},
 		{"max_msg above all", Config{MaxMsg: 1 << 40}, 2 << 20, []uint64{1 << 20, 1 << 20}},
@@ -81,32 +79,9 @@ func TestChunks(t *testing.T) {
 }
 
 func TestAboveFourGiB(t *testing.T) {
-	l, ops := build(t, Config{Weights: []uint64{1, 3}}, []Piece{{Local: 0, Remote: 1 << 40, Len: 64 << 30}})
+	l, ops := build(t, Config{Links: 2}, []Piece{{Local: 0, Remote: 1 << 40, Len: 64 << 30}})
 	assert.Equal(t, 64<<10, l.Ops)
-	assert.EqualValues(t, 16<<30, l.Parts[0].Bytes)
-	assert.EqualValues(t, 48<<30, l.Parts[1].Bytes)
 	assert.EqualValues(t, 1<<40+63<<30+1023<<20, ops[len(ops)-1].Remote)
-}
-
-func TestSmallTransferStaysOnOneLink(t *testing.T) {
-	var pieces []Piece
-	for i := range uint64(64) {
-		pieces = append(pieces, Piece{Local: i * 8192, Remote: i * 8192, Len: 4096})
-	}
-	c := Config{Weights: []uint64{1, 1, 1, 1}}
-	used := map[int]bool{}
-	for c.First = range 4 {
-		l, _ := build(t, c, pieces)
-		require.Len(t, l.Parts, 1)
-		used[l.Parts[0].Link] = true
-	}
-	assert.Len(t, used, 4, "turning First spreads small transfers over all links")
-}
-
-func TestOneLinkOfSeveral(t *testing.T) {
-	l, _ := build(t, Config{Weights: []uint64{0, 0, 7}, First: 1}, []Piece{{Len: 1 << 30}})
-	require.Len(t, l.Parts, 1)
-	assert.Equal(t, 2, l.Parts[0].Link)
 }
 
 func TestErrors(t *testing.T) {
@@ -147,18 +122,17 @@ type journey struct {
 	lregion, rregion uint32
 }
 
-// TestPlanProperties: every byte exactly once and in order, limits kept, parts contiguous, shares by weight.
+// TestPlanProperties: every byte exactly once and in order, limits kept.
 func TestPlanProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pieces := drawPieces(t)
 		c := Config{
-			Weights:  rapid.SliceOfN(rapid.OneOf(rapid.Uint64Range(0, 10), rapid.Uint64()), 1, 8).Draw(t, "weights"),
-			First:    rapid.IntRange(-9, 9).Draw(t, "first"),
+			Links:    rapid.IntRange(0, 8).Draw(t, "links"),
 			ChunkMin: rapid.SampledFrom([]uint64{0, 1, 4096, 64 << 10}).Draw(t, "chunk min"),
 			ChunkMax: rapid.SampledFrom([]uint64{0, 64 << 10, 1 << 20}).Draw(t, "chunk max"),
 			MaxMsg:   rapid.SampledFrom([]uint64{0, 10 << 10, 1<<20 - 1}).Draw(t, "max msg"),
 		}
-		l, ops := build(t, c, pieces)
+		_, ops := build(t, c, pieces)
 
 		checkBytes(t, pieces, ops)
 		k := c.cutter()
@@ -168,7 +142,6 @@ func TestPlanProperties(t *testing.T) {
 				require.LessOrEqual(t, op.Len, c.MaxMsg)
 			}
 		}
-		checkParts(t, c, l, ops, max(k.max, k.min))
 	})
 }
 
@@ -192,62 +165,6 @@ func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
 	require.Empty(t, ops, "a byte is there twice")
 }
 
-func checkParts(t *rapid.T, c Config, l Layout, ops []Op, item uint64) {
-	next, got := 0, make([]uint64, len(c.Weights))
-	var total uint64
-	for _, p := range l.Parts {
-		require.Equal(t, next, p.First)
-		require.Positive(t, p.Count)
-		require.Zero(t, got[p.Link], "one run for a link")
-		var bytes uint64
-		for _, op := range ops[p.First : p.First+p.Count] {
-			bytes += op.Len
-		}
-		require.Equal(t, bytes, p.Bytes)
-		next += p.Count
-		got[p.Link] = bytes
-		total += bytes
-	}
-	require.Equal(t, len(ops), next)
-	require.Equal(t, l.Bytes, total)
-
-	weights, sum := c.Weights, 0.0
-	if c.links0() {
-		weights = make([]uint64, len(weights))
-		for i := range weights {
-			weights[i] = 1
-		}
-	}
-	for _, w := range weights {
-		sum += float64(w)
-	}
-	for link, w := range weights {
-		if w == 0 {
-			require.Zero(t, got[link])
-		}
-		share := float64(total) * float64(w) / sum
-		require.InDelta(t, share, float64(got[link]), float64(item)+2, "link %d of %v", link, c.Weights)
-	}
-}
-
-// links0 says that no link has a weight.
-func (c Config) links0() bool {
-	for _, w := range c.Weights {
-		if w > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func TestHugeWeights(t *testing.T) {
-	l, _ := build(t, Config{Weights: []uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64}}, []Piece{{Len: 96 << 20}})
-	require.Len(t, l.Parts, 3)
-	for _, p := range l.Parts {
-		assert.EqualValues(t, 32<<20, p.Bytes)
-	}
-}
-
 func TestCoalesce(t *testing.T) {
 	n := 0
 	require.NoError(t, Coalesce(1000, At(func(i int) Piece { return Piece{Local: uint64(i) * 8, Remote: uint64(i) * 8, Len: 8} }),
@@ -258,7 +175,7 @@ func TestCoalesce(t *testing.T) {
 func TestNothingAllocatedPerDescriptor(t *testing.T) {
 	at := At(func(i int) Piece { return Piece{Local: uint64(i) * 16384, Remote: uint64(i) * 16384, Len: 8192} })
 	dst := make([]Op, 10000)
-	c := Config{Weights: []uint64{1, 2}}
+	c := Config{Links: 2}
 	assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {
 		_, _ = c.Count(len(dst), at)
 		_ = c.Fill(dst, len(dst), at)

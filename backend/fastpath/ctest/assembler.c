@@ -50,8 +50,9 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
             CHECK(p->total == ev->total && (uint64_t)ev->offset + ev->len <= ev->total, "fragment %u+%u of %u", ev->offset, ev->len,
                   ev->total);
             memcpy(p->body + ev->offset, ev->data, ev->len);
-            p->have += ev->len; /* a fragment comes once, as long as no fence is missed */
-            CHECK(p->have <= p->total, "number %lu: a fragment came twice", (unsigned long)ev->seq);
+            uint64_t bit = UINT64_C(1) << (ev->offset >> 10); /* after a fence it comes again, and maybe over another link */
+            p->have += p->seen & bit ? 0 : ev->len;
+            p->seen |= bit;
         }
         advance(m, sess);
     }
@@ -59,13 +60,20 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
         gr_sess_resume(sess, m->next, m->handled);
 }
 
-void assembler_drop_partial(assembler *m)
+static int ascending(const void *a, const void *b)
 {
-    for (piece *p = m->pieces, *next; p; p = next) {
-        next = p->next;
-        if (!p->skip && p->have < p->total)
-            drop(m, p);
-    }
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+size_t assembler_have(const assembler *m, uint64_t *out, size_t max)
+{
+    size_t n = 0;
+    for (const piece *p = m->pieces; p && n < max; p = p->next)
+        if (p->skip || p->have == p->total)
+            out[n++] = p->seq;
+    qsort(out, n, sizeof *out, ascending);
+    return n;
 }
 
 void assembler_clear(assembler *m)

@@ -96,6 +96,7 @@ static void prepare(slot *s, int i)
                                .lregion = LOCAL, .rregion = REMOTE};
         at += len;
     }
+    s->x->bytes = at;
 }
 
 static void post(int i)
@@ -119,10 +120,9 @@ static void post(int i)
     s->note = 0;
     s->aborted = 0;
     char *body = below(&rng, 3) ? note_new(w.session, 0, &rng, &len, &s->note) : NULL;
-    gr_part_spec spec = {w.a.link, 0, s->x->nops};
     s->state = RUNNING;
     atomic_store(&s->x->state, GR_XFER_RUNNING);
-    gr_xfer_post(w.a.core, s->x, &spec, 1, body != NULL, body, len);
+    gr_xfer_post(w.a.core, s->x, w.a.link, (uint32_t)w.rails, body != NULL, body, len);
     free(body);
 }
 
@@ -143,14 +143,14 @@ static void notify(void)
     uint32_t len;
     uint64_t id;
     char *body = note_new(w.session, 1, &rng, &len, &id);
-    int rc = gr_notify(w.a.link, body, len);
+    int rc = gr_notify(w.a.link[w.home], body, len);
     CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
     if (rc == 0)
         note_must(id, w.session);
     free(body);
 }
 
-static void script(side *s, int tame)
+static void script(side *s, int rail, int tame)
 {
     fake_script c = {0};
     if (!tame) {
@@ -162,7 +162,7 @@ static void script(side *s, int tame)
         c.fail_errno = EIO;
         c.fail_breaks = (uint8_t)w.ordered;
     }
-    fake_rail_script(s->rail, &c);
+    fake_rail_script(s->rail[rail], &c);
 }
 
 static void restart(void)
@@ -176,24 +176,45 @@ static void restart(void)
         CHECK(slots[i].state != RUNNING, "slot %d goes on after the end of its session", i);
 }
 
+/* One rail at a time, and never the only one. */
+static void cut(void)
+{
+    static int down = -1;
+    int rail = down >= 0 ? down : (int)below(&rng, (uint64_t)w.rails);
+    if (w.rails == 1)
+        return;
+    down = down >= 0 ? -1 : rail;
+    fake_rail_down(w.a.rail[rail], down >= 0 ? ENETDOWN : 0);
+}
+
 static void step(void)
 {
     int i = (int)below(&rng, SLOTS);
+    int rail = (int)below(&rng, (uint64_t)w.rails);
     switch (below(&rng, 40)) {
-    case 0: script(&w.a, 0); break;
-    case 1: script(&w.b, 0); break;
-    case 2: script(&w.a, 1); script(&w.b, 1); break;
-    case 3: if (below(&rng, 3) == 0) world_fence(&w); break;
+    case 0: script(&w.a, rail, 0); break;
+    case 1: script(&w.b, rail, 0); break;
+    case 2: script(&w.a, rail, 1); script(&w.b, rail, 1); break;
+    case 3: if (below(&rng, 3) == 0) world_fence(&w, rail); break;
     case 4: if (below(&rng, 10) == 0) restart(); break;
     case 5: case 6: cancel(i); break;
     case 7: case 8: case 9: case 10: notify(); break;
     case 11: case 12: case 13: case 14: case 15: case 16: post(i); break;
     case 17: case 18: notes_take(w.b.core); break;
+    case 19: if (below(&rng, 4) == 0) cut(); break;
     default: look(i);
     }
     world_events(&w);
-    if (w.broken && below(&rng, 3) == 0)
-        world_fence(&w);
+    if (w.broken[rail] && below(&rng, 3) == 0)
+        world_fence(&w, rail);
+}
+
+/* What is under way may use a link that has come up again. */
+static void on_up(gr_link *link)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].state == RUNNING)
+            gr_xfer_join(w.a.core, slots[i].x, link);
 }
 
 static int settled(void)
@@ -228,19 +249,24 @@ int main(int argc, char **argv)
     int threads = argc > 3;
     pthread_t t[2];
     rng = seed;
-    world_open(&w, (int)(seed & 1), threads, seed);
+    world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
     w.ended = on_end;
+    w.came_up = on_up;
     for (int i = 0; threads && i < 2; i++)
         CHECK(pthread_create(&t[i], NULL, poller, (void *)(seed + (uint64_t)i)) == 0, "thread");
     for (uint64_t i = 0; i < steps; i++)
         step();
-    script(&w.a, 1);
-    script(&w.b, 1);
+    for (int i = 0; i < w.rails; i++) {
+        fake_rail_down(w.a.rail[i], 0);
+        script(&w.a, i, 1);
+        script(&w.b, i, 1);
+    }
     for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
         CHECK(gr_now_ns() < end, "30 s have passed and it has not come to rest");
         world_events(&w);
-        if (w.broken)
-            world_fence(&w);
+        for (int i = 0; i < w.rails; i++)
+            if (w.broken[i])
+                world_fence(&w, i);
     }
     atomic_store(&stop, 1);
     for (int i = 0; threads && i < 2; i++)

@@ -9,74 +9,107 @@ uint64_t below(uint64_t *rng, uint64_t n)
     return n ? fake_random(rng) % n : 0;
 }
 
-static void region(side *s, uint32_t idx, uint64_t addr, uint64_t key, void *desc)
+static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const uint64_t *keys, fake_mr *const *descs)
 {
     gr_region *r = gr_region_at(s->core, idx);
     r->addr = addr;
     r->len = SLOTS * SLOT_SIZE;
-    r->rail[0] = (gr_rkey){.key = key, .base = 0, .desc = desc, .ok = 1};
+    for (int i = 0; i < w->rails; i++)
+        r->rail[i] = (gr_rkey){.key = keys ? keys[i] : 0, .base = 0, .desc = descs ? descs[i] : NULL, .ok = 1};
     gr_region_live(r, 1);
 }
 
 static void open_side(world *w, side *s, const fake_config *config, uint64_t key)
 {
-    const gr_core_cfg cfg = {.max_rails = 2, .window_min = 8 << 10, .window_max = 64 << 10, .window_ns = 4000000,
-                             .spin_ns = 20000, .notif_limit = 24 << 10};
+    const gr_core_cfg cfg = {.max_rails = MAX_RAILS, .window_min = 8 << 10, .window_max = 64 << 10, .window_ns = 4000000,
+                             .run_bytes = 3 << 10, .spin_ns = 20000, .notif_limit = 24 << 10};
     CHECK((s->core = gr_core_new(&cfg)), "%s", strerror(errno));
     if (!w->threads)
         gr_core_stop(s->core);
-    s->rail = fake_rail_open(w->fabric, config);
-    CHECK(gr_core_add_rail(s->core, (gr_rail *)s->rail) == 0, "add rail");
     CHECK((s->mem = malloc(SLOTS * SLOT_SIZE)), "out of memory");
-    CHECK(fake_mr_open(s->rail, (uintptr_t)s->mem, SLOTS * SLOT_SIZE, key, &s->mr, &s->key) == 0, "register");
-    region(s, LOCAL, (uintptr_t)s->mem, 0, s->mr);
+    for (int i = 0; i < w->rails; i++) {
+        s->rail[i] = fake_rail_open(w->fabric, config);
+        CHECK(gr_core_add_rail(s->core, (gr_rail *)s->rail[i]) == i, "add rail");
+        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, SLOTS * SLOT_SIZE, key + (uint64_t)i, &s->mr[i], &s->key[i]) == 0,
+              "register");
+    }
+    region(w, s, LOCAL, (uintptr_t)s->mem, NULL, s->mr);
 }
 
-static void endpoints(world *w)
+static void endpoints(world *w, int i)
 {
-    w->a.ep = fake_ep_open(w->a.rail);
-    w->b.ep = fake_ep_open(w->b.rail);
-    fake_ep_connect(w->a.ep, fake_ep_id(w->b.ep));
-    fake_ep_connect(w->b.ep, fake_ep_id(w->a.ep));
+    w->a.ep[i] = fake_ep_open(w->a.rail[i]);
+    w->b.ep[i] = fake_ep_open(w->b.rail[i]);
+    fake_ep_connect(w->a.ep[i], fake_ep_id(w->b.ep[i]));
+    fake_ep_connect(w->b.ep[i], fake_ep_id(w->a.ep[i]));
+}
+
+static uint64_t link_id(const world *w, int rail)
+{
+    return w->session * MAX_RAILS + (uint64_t)rail;
 }
 
 static void begin(world *w)
 {
     w->session++;
-    endpoints(w);
     CHECK((w->a.sess = gr_sess_new(w->a.core, w->session, "b", 1)), "out of memory");
     CHECK((w->b.sess = gr_sess_new(w->b.core, w->session, "a", 1)), "out of memory");
-    CHECK(gr_link_new(w->b.sess, 0, 0, w->b.ep, w->session, GR_LINK_RX, &w->b.link) == 0, "link");
-    CHECK(gr_link_new(w->a.sess, 0, 0, w->a.ep, w->session, GR_LINK_TX, &w->a.link) == 0, "link");
-    w->broken = 0;
+    for (int i = 0; i < w->rails; i++) {
+        endpoints(w, i);
+        CHECK(gr_link_new(w->b.sess, i, 0, w->b.ep[i], link_id(w, i), GR_LINK_RX, 0, &w->b.link[i]) == 0, "link");
+        CHECK(gr_link_new(w->a.sess, i, i, w->a.ep[i], link_id(w, i), GR_LINK_TX, 0, &w->a.link[i]) == 0, "link");
+        w->broken[i] = 0;
+        w->up[i] = 1;
+    }
+    w->home = 0;
+    gr_sess_home(w->a.sess, w->a.link[0]);
 }
 
-void world_open(world *w, int ordered, int threads, uint64_t seed)
+void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
 {
     const fake_config config = {.ordered = (uint8_t)ordered, .chained = (uint8_t)ordered, .delivery = 1, .local_desc = !ordered, .key_size = 8,
                                 .iov_limit = ordered ? 4 : 1, .tx_depth = 24, .rx_depth = 40, .msg_size = 1 << 20, .max_msg = 1 << 30};
     memset(w, 0, sizeof *w);
     w->ordered = ordered;
+    w->rails = rails;
     w->threads = threads;
     w->fabric = fake_fabric_new(seed);
     open_side(w, &w->a, &config, 1);
-    open_side(w, &w->b, &config, 2);
-    region(&w->a, REMOTE, (uintptr_t)w->b.mem, w->b.key, NULL);
+    open_side(w, &w->b, &config, 100);
+    region(w, &w->a, REMOTE, (uintptr_t)w->b.mem, w->b.key, NULL);
     begin(w);
 }
 
-static void quiesce(side *s)
+static void quiesce(side *s, int i)
 {
-    gr_link_stop(s->link);
-    gr_link_stop(s->link); /* again does no harm */
-    if (s->ep)
-        fake_ep_close(s->ep);
-    s->ep = NULL;
-    gr_link_reap(s->link);
+    gr_link_stop(s->link[i]);
+    gr_link_stop(s->link[i]); /* again does no harm */
+    if (s->ep[i])
+        fake_ep_close(s->ep[i]);
+    s->ep[i] = NULL;
+    gr_link_reap(s->link[i]);
     gr_link_stats st;
-    gr_link_stats_get(s->link, &st);
+    gr_link_stats_get(s->link[i], &st);
     CHECK(st.inflight_ops == 0 && st.inflight_bytes == 0, "%u operations, %lu bytes in flight after reap", st.inflight_ops,
           (unsigned long)st.inflight_bytes);
+}
+
+static void link_event(world *w, const gr_event *ev, int from_a)
+{
+    int rail = (int)(ev->id % MAX_RAILS);
+    if (ev->id / MAX_RAILS != w->session)
+        return;
+    if (ev->code) {
+        w->broken[rail] = 1;
+    } else if (from_a && !w->up[rail]) { /* its probe is through */
+        gr_link_stats st;
+        gr_link_stats_get(w->a.link[rail], &st);
+        if (st.state != GR_LINK_STATE_PROBING)
+            return; /* broken again meanwhile */
+        w->up[rail] = 1;
+        gr_link_up(w->a.link[rail]);
+        w->came_up(w->a.link[rail]);
+    }
 }
 
 static void handle(world *w, side *s, gr_event *ev)
@@ -87,8 +120,7 @@ static void handle(world *w, side *s, gr_event *ev)
         w->ended(w, ev->id, ev->code);
         break;
     case GR_EV_LINK:
-        if (ev->id == w->session)
-            w->broken = 1;
+        link_event(w, ev, s == &w->a);
         break;
     case GR_EV_MSG:
         if (ev->id == w->session)
@@ -108,34 +140,54 @@ void world_events(world *w)
                 handle(w, sides[i], &ev[k]);
 }
 
-void world_fence(world *w)
+static int other_up(const world *w, int rail)
+{
+    for (int i = 0; i < w->rails; i++)
+        if (i != rail && w->up[i] && !w->broken[i])
+            return i;
+    return -1;
+}
+
+void world_fence(world *w, int rail)
 {
     uint64_t handed, next;
-    quiesce(&w->a);
-    quiesce(&w->b);
+    quiesce(&w->a, rail);
+    quiesce(&w->b, rail);
     do
         world_events(w);
     while (next = gr_sess_next_seq(w->b.sess, &handed), handed != w->order.handled);
-    next = next > w->order.next ? next : w->order.next;
-    assembler_drop_partial(&w->order);
-    w->broken = 0;
-    endpoints(w);
-    CHECK(gr_link_rebind(w->b.link, w->b.ep, 0) == 0, "rebind");
-    CHECK(gr_link_rebind(w->a.link, w->a.ep, next) == 0, "rebind");
+    uint64_t have[256];
+    gr_proof proof = {next > w->order.next ? next : w->order.next, have, assembler_have(&w->order, have, 256)}, none = {0};
+    w->broken[rail] = 0;
+    int other = other_up(w, rail);
+    if (other >= 0) {
+        if (w->home == rail) {
+            w->home = other;
+            gr_sess_home(w->a.sess, w->a.link[other]);
+        }
+        gr_link_yield(w->a.link[rail], &proof);
+    }
+    endpoints(w, rail);
+    CHECK(gr_link_rebind(w->b.link[rail], w->b.ep[rail], &none, 0) == 0, "rebind");
+    w->up[rail] = other < 0;
+    CHECK(gr_link_rebind(w->a.link[rail], w->a.ep[rail], &proof, other >= 0) == 0, "rebind");
 }
 
-static void end(side *s, int err)
+static void end(const world *w, side *s, int err)
 {
-    quiesce(s);
-    gr_link_fail(s->link, err);
+    for (int i = 0; i < w->rails; i++)
+        quiesce(s, i);
+    for (int i = 0; i < w->rails; i++)
+        gr_link_fail(s->link[i], err);
     CHECK(gr_sess_queued(s->sess) == 0, "%lu bytes still count as queued", (unsigned long)gr_sess_queued(s->sess));
-    gr_link_free(s->link);
+    for (int i = 0; i < w->rails; i++)
+        gr_link_free(s->link[i]);
 }
 
 void world_restart(world *w, int err)
 {
-    end(&w->a, err);
-    end(&w->b, err);
+    end(w, &w->a, err);
+    end(w, &w->b, err);
     world_events(w);
     gr_sess_free(w->a.sess);
     gr_sess_free(w->b.sess);
@@ -147,7 +199,7 @@ void world_close(world *w)
 {
     side *sides[2] = {&w->a, &w->b};
     for (int i = 0; i < 2; i++)
-        end(sides[i], -3);
+        end(w, sides[i], -3);
     world_events(w);
     assembler_clear(&w->order);
     for (int i = 0; i < 2; i++) {
@@ -155,8 +207,10 @@ void world_close(world *w)
         gr_sess_free(s->sess);
         gr_core_stop(s->core);
         gr_core_drop_rails(s->core);
-        fake_mr_close(s->rail, s->mr);
-        CHECK(fake_rail_close(s->rail) == 0, "endpoints or regions are left open");
+        for (int k = 0; k < w->rails; k++) {
+            fake_mr_close(s->rail[k], s->mr[k]);
+            CHECK(fake_rail_close(s->rail[k]) == 0, "endpoints or regions are left open");
+        }
         gr_core_free(s->core);
         free(s->mem);
     }

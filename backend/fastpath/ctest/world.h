@@ -20,18 +20,18 @@
         }                                                                        \
     } while (0)
 
-enum { SLOTS = 24, SLOT_SIZE = 24 << 10, LOCAL = 0, REMOTE = 1 }; /* region numbers */
+enum { SLOTS = 24, SLOT_SIZE = 24 << 10, LOCAL = 0, REMOTE = 1 /* region numbers */, MAX_RAILS = 3 };
 
-/* One end: a core with a rail, a registered buffer, and its side of the one session there is. */
+/* One end: a core with rails, a registered buffer, and its side of the one session there is. */
 typedef struct side {
     gr_core *core;
-    fake_rail *rail;
-    fake_mr *mr;
-    uint64_t key;
+    fake_rail *rail[MAX_RAILS];
+    fake_mr *mr[MAX_RAILS];
+    uint64_t key[MAX_RAILS];
     unsigned char *mem;
     gr_sess *sess;
-    gr_link *link;
-    fake_ep *ep;
+    gr_link *link[MAX_RAILS];
+    fake_ep *ep[MAX_RAILS];
 } side;
 
 /* The order of notifications, as notify.Assembler keeps it. */
@@ -40,6 +40,7 @@ typedef struct piece {
     uint64_t seq;
     int skip;
     uint32_t total, have;
+    uint64_t seen; /* fragments, by their first kilobyte */
     char *body;
 } piece;
 
@@ -54,22 +55,25 @@ typedef struct world {
     assembler order;
     uint64_t session; /* its number */
     uint64_t xfer_events;
-    int ordered, threads, broken;
+    int ordered, threads, rails;
+    int up[MAX_RAILS], broken[MAX_RAILS], home;
     void (*ended)(struct world *w, uint64_t handle, int code);
+    void (*came_up)(gr_link *link);
     void *user;
 } world;
 
-void world_open(world *w, int ordered, int threads, uint64_t seed);
+void world_open(world *w, int ordered, int rails, int threads, uint64_t seed);
 void world_close(world *w);
 /* Takes in what the cores leave to Go. */
 void world_events(world *w);
-/* Both endpoints are replaced and what was not proved goes out again. */
-void world_fence(world *w);
+/* Both endpoints of a rail are replaced and what was not proved goes out again, over other rails where there are. */
+void world_fence(world *w, int rail);
 /* The session ends with err, and another begins. */
 void world_restart(world *w, int err);
 
 void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev);
-void assembler_drop_partial(assembler *m);
+/* The numbers of whole messages that wait for earlier ones, ascending. */
+size_t assembler_have(const assembler *m, uint64_t *out, size_t max);
 void assembler_clear(assembler *m);
 
 /* Notifications by number. A body carries its number and a pattern; it must arrive once if note_must was said of it in

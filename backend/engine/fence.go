@@ -1,0 +1,314 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// How long a link that failed again rests before the next try, and how long a probe may take.
+const (
+	firstPause = time.Millisecond
+	mostPause  = 500 * time.Millisecond // alone
+	firstRest  = 100 * time.Millisecond // with others at work
+	mostRest   = 2 * time.Second
+	probeTime  = time.Second
+)
+
+// others says whether another link of the session works. Under r.mu.
+func (r *remote) others(l *link) bool {
+	for _, o := range r.links {
+		if o != l && o.phase == working {
+			return true
+		}
+	}
+	return false
+}
+
+// rehome sees to it that notifications go out on a link that works, if one does. Under r.mu.
+func (r *remote) rehome() {
+	if r.home != nil && r.home.phase == working {
+		return
+	}
+	for _, l := range r.links {
+		if l.phase == working {
+			r.home = l
+			r.sess.SetHome(l.l)
+			return
+		}
+	}
+}
+
+// failed deals with a link that reported an error. Alone it is fenced at once, or, when nothing has gone through since the
+// last time, after a pause that doubles: a link that is away for good, and notifications that wait for it, would keep a
+// core busy. With others at work it is fenced at once, for them to take over, and rests afterwards.
+func (r *remote) failed(l *link, epoch uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready || !l.up || epoch != uint64(l.epoch) { // or the endpoint that failed is gone already
+		return
+	}
+	s := l.l.Stats()
+	others := r.others(l)
+	good := s.Completions - s.Errors
+	switch {
+	case good > l.good+1 || l.epoch == 0: // a probe alone is no news
+		l.good, l.pause = good, 0
+	case others:
+		l.pause = min(max(2*l.pause, firstRest), mostRest)
+	default:
+		l.pause = min(max(2*l.pause, firstPause), mostPause)
+	}
+	if others || l.pause == 0 {
+		r.fence(l, "completion error")
+		return
+	}
+	r.e.after(l.pause, func() { r.again(l, uint32(epoch), "completion error") })
+}
+
+// after runs f later, unless the engine is gone by then.
+func (e *Engine) after(d time.Duration, f func()) {
+	time.AfterFunc(d, func() {
+		if e.enter() {
+			defer e.leave()
+			f()
+		}
+	})
+}
+
+// again fences a link unless something else has happened to it since.
+func (r *remote) again(l *link, epoch uint32, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == ready && l.epoch == epoch {
+		r.fence(l, why)
+	}
+}
+
+// fenceAll fences every link.
+func (r *remote) fenceAll(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		r.fence(l, why)
+	}
+}
+
+// fenceBroken fences those that have stopped.
+func (r *remote) fenceBroken(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		if l.up && l.phase == working && l.l.Stats().State != fastpath.LinkUp {
+			r.fence(l, why)
+		}
+	}
+}
+
+// fence gives up our endpoint and asks the peer to end our access through its own and to open another. With the answer
+// what was not complete is replayed, by other links where there are. If the peer does not answer, the control channel
+// will tell. Under r.mu.
+func (r *remote) fence(l *link, why string) {
+	if r.state != ready || l.phase == fencing || !l.up {
+		return
+	}
+	l.enter(fencing)
+	r.e.quiesce(l)
+	r.rehome()
+	r.epoch++
+	var addr []byte
+	if err := r.e.renew(l); err == nil {
+		addr = l.ep.Addr()
+	} else if r.e.log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.rail.name(), "err", err); !r.others(l) {
+		go r.giveUp(err)
+		return
+	}
+	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "reason", why)
+	r.out.Fence(r.e.ids.Add(1), uint8(l.num), l.epoch, addr)
+}
+
+func (r *remote) giveUp(err error) {
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	r.lose(err, status.ErrBackend)
+	r.mu.RLock()
+	out := r.out
+	r.mu.RUnlock()
+	out.Close(err.Error())
+}
+
+// Fenced: the target has closed its endpoint; nothing of ours from before can land any more.
+func (h initiatorHandler) Fenced(f wire.Fenced) {
+	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready || int(f.Rail) >= len(r.links) {
+		return
+	}
+	l := r.links[f.Rail]
+	switch {
+	case l.epoch != f.Epoch:
+	case f.ID == 0: // the target asks for it
+		if l.phase != fencing {
+			r.fence(l, "the peer's endpoint has failed")
+		}
+	case l.phase == fencing:
+		if err := r.fenced(l, f); err != nil {
+			go r.giveUp(err)
+		}
+		r.kick()
+	}
+}
+
+// fenced goes on after the answer. An error ends the session. Under r.mu.
+func (r *remote) fenced(l *link, f wire.Fenced) error {
+	proof := fastpath.Proof{Next: f.NextSeq, Have: f.Have}
+	err := errors.New("the peer could not open another endpoint")
+	if l.ep == nil {
+		err = errors.New("no endpoint could be opened")
+	} else if len(f.Addr) > 0 {
+		err = l.ep.Connect(f.Addr)
+	}
+	r.epoch++
+	if !r.others(l) {
+		if err == nil {
+			err = l.l.Rebind(l.ep.Core(), proof, false)
+		}
+		if err == nil {
+			l.enter(working)
+			r.rehome()
+			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
+		}
+		return err
+	}
+	l.l.Yield(proof)
+	r.e.log.Info("rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "pause", l.pause, "err", err)
+	l.enter(resting)
+	epoch := l.epoch
+	if err != nil {
+		l.pause = max(l.pause, firstRest)
+		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
+	} else if l.pause == 0 {
+		r.probe(l)
+	} else {
+		r.e.after(l.pause, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.state == ready && l.epoch == epoch && l.phase == resting {
+				r.probe(l)
+			}
+		})
+	}
+	return nil
+}
+
+// probe tries a link that rests. Under r.mu.
+func (r *remote) probe(l *link) {
+	l.enter(probing)
+	if err := l.l.Rebind(l.ep.Core(), fastpath.Proof{}, true); err != nil {
+		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", err)
+		l.pause = max(l.pause, firstRest)
+		epoch := l.epoch
+		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
+	}
+}
+
+// cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
+func (r *remote) cameUp(l *link, epoch uint64) {
+	r.mu.Lock()
+	if r.state != ready || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != fastpath.LinkProbing {
+		r.mu.Unlock()
+		return
+	}
+	l.enter(working)
+	l.moved = time.Now()
+	r.rehome()
+	l.l.Up()
+	for _, o := range r.links {
+		if o.phase == probing || o.phase == resting {
+			o.l.Yield(fastpath.Proof{})
+		}
+	}
+	r.epoch++
+	r.flushNotifs()
+	r.kick()
+	r.mu.Unlock()
+	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
+	for _, t := range r.e.activeOf(r) {
+		t.mu.Lock()
+		r.mu.RLock()
+		if !t.freed && t.x.InFlight() && l.phase == working && l.up {
+			r.e.core.Join(t.x, l.l)
+		}
+		r.mu.RUnlock()
+		t.mu.Unlock()
+	}
+}
+
+// watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves although another has
+// made progress since (else it may be the peer as a whole). Called by the sweeper.
+func (r *remote) watch(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready {
+		return
+	}
+	var last time.Time
+	for _, l := range r.links {
+		if l.phase != working {
+			continue
+		}
+		s := l.l.Stats()
+		if s.Completions != l.seen {
+			l.seen, l.moved, l.done = s.Completions, now, now
+		} else if s.InflightOps == 0 {
+			l.moved = now
+		}
+		if l.done.After(last) {
+			last = l.done
+		}
+	}
+	for _, l := range r.links {
+		switch {
+		case l.phase == probing && now.Sub(l.since) > probeTime && r.others(l):
+			l.pause = min(max(2*l.pause, firstRest), mostRest)
+			r.fence(l, "no answer to a probe")
+		case l.phase == working && now.Sub(l.moved) > r.e.opt.RailTimeout && last.After(l.moved):
+			r.fence(l, "no progress while others make some (option rail_timeout)")
+		}
+	}
+}
+
+// railChanged: the system says that a network device went down or came up.
+func (e *Engine) railChanged(name string, up bool) {
+	e.mu.RLock()
+	remotes := make([]*remote, 0, len(e.remotes))
+	for _, r := range e.remotes {
+		remotes = append(remotes, r)
+	}
+	e.mu.RUnlock()
+	for _, r := range remotes {
+		r.mu.Lock()
+		for _, l := range r.links {
+			switch {
+			case l.rail.Device().Name != name:
+			case !up && (l.phase == working || l.phase == probing) && r.others(l):
+				l.pause = firstRest
+				r.fence(l, "the network device went down")
+			case up && (l.phase == resting || l.phase == probing):
+				l.pause = 0
+				r.fence(l, "the network device came up")
+			}
+		}
+		r.mu.Unlock()
+	}
+}

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+	"gorail/backend/xfer"
+)
+
+// phases tells how many links of the session work.
+func (r *remote) atWork() (n int) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, l := range r.links {
+		if l.phase == working && l.up {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *pair) allUp(n int) {
+	p.a.t.Helper()
+	until(p.a.t, "all rails in use", func() bool { return p.a.connected("bob").atWork() == n })
+}
+
+// rail n of an agent, to be scripted.
+func (a *agent) railNo(n int) *fake.Rail { return a.prov.Rail(fmt.Sprint("fake", n)) }
+
+// shares is what each rail has moved of the request's last run.
+func (x *request) shares() (all []uint64) {
+	t := x.record()
+	t.remote.mu.RLock()
+	defer t.remote.mu.RUnlock()
+	for _, l := range t.remote.links {
+		all = append(all, t.x.Share(l.l))
+	}
+	return all
+}
+
+func (x *request) record() *transfer {
+	rec, err := x.a.xfers.Get(xfer.FromUint64(x.handle))
+	require.NoError(x.a.t, err)
+	return rec.Value
+}
+
+// A large transfer uses every rail, a small one only one, and small ones use each in turn.
+func TestShares(t *testing.T) {
+	for op := range 2 {
+		h := onRails(t, 4, fake.TCPCaps())
+		p := h.pair(16 << 20)
+		p.allUp(4)
+		x := p.a.whole(op, p.mine.fill(1), p.theirs.fill(2))
+		x.run("all")
+		p.same()
+		var sum uint64
+		for i, n := range x.shares() {
+			require.Positive(h, n, "rail %d", i)
+			sum += n
+		}
+		require.EqualValues(h, 16<<20, sum)
+		used := map[int]bool{}
+		for i := range 8 {
+			y := p.a.prep(op, []Desc{p.mine.desc(i*4096, 4096)}, []Desc{p.theirs.desc(i*4096, 4096)}, "bob")
+			y.run("")
+			for k, n := range y.shares() {
+				require.True(h, n == 0 || n == 4096, "a small transfer stays on one rail")
+				used[k] = used[k] || n > 0
+			}
+		}
+		require.Len(h, used, 4)
+		n := 0
+		for _, u := range used {
+			if u {
+				n++
+			}
+		}
+		require.Equal(h, 4, n)
+	}
+}
+
+// A rail that stands still holds back no more than what it has in flight; when it is found out, others do that too.
+func TestStalledRail(t *testing.T) {
+	h := onRails(t, 3, fake.TCPCaps())
+	p := h.pair(8<<20, "rail_timeout", "30ms")
+	p.allUp(3)
+	for i := range 3 {
+		n := i
+		p.b.railNo(n).Stall()
+		for op := range 2 {
+			p.a.whole(op, p.mine.fill(uint64(n)), p.theirs.fill(9)).run("past it")
+			p.same()
+		}
+		require.Equal(h, 2, p.a.connected("bob").atWork())
+		p.b.railNo(n).Release()
+		p.allUp(3)
+	}
+	p.b.expect("ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it")
+}
+
+// A rail that goes down in mid-transfer costs no transfer, no notification and no byte; up again, it is used again.
+func TestRailDown(t *testing.T) {
+	h := onRails(t, 3, fake.TCPCaps())
+	p := h.pair(8<<20, "rail_timeout", "30ms")
+	p.allUp(3)
+	var want []string
+	for round := range 12 {
+		end := []*agent{p.a, p.b}[round/3%2]
+		for i := range 3 {
+			p.a.railNo(i).Script(fake.Script{PerPoll: 2})
+		}
+		x := p.a.whole(round%2, p.mine.fill(uint64(round)), p.theirs.fill(uint64(round)+100)).post(fmt.Sprint(round))
+		for i := range 5 {
+			require.NoError(h, p.a.Notify("bob", []byte(fmt.Sprint(round, ".", i))))
+		}
+		until(h, "in flight", func() bool { return x.check() != inProg || x.record().x.Done() > 1<<20 })
+		end.railNo(round % 3).Down(syscall.ENETDOWN)
+		require.Equal(h, done, x.wait())
+		p.same()
+		end.railNo(round % 3).Up()
+		p.allUp(3)
+		x.release()
+		want = append(want, "ann:"+fmt.Sprint(round))
+		for i := range 5 {
+			want = append(want, "ann:"+fmt.Sprint(round, ".", i))
+		}
+		until(h, "notifications", func() bool { return len(p.b.take()) >= len(want) })
+		require.ElementsMatch(h, want, p.b.got)
+	}
+}
+
+// All rails away for good: an error, and in time; the session goes on when they are back.
+func TestAllRailsDown(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(4 << 20)
+	p.allUp(2)
+	for i := range 2 {
+		p.a.railNo(i).Down(syscall.ENETDOWN)
+	}
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post("")
+	x.fails(status.ErrBackend)
+	for i := range 2 {
+		p.a.railNo(i).Up()
+	}
+	x.run("")
+	p.same()
+}
+
+// A rail comes back in the middle of a transfer and takes its share.
+func TestRailJoins(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(8 << 20)
+	p.allUp(2)
+	p.a.railNo(1).Down(syscall.ENETDOWN)
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("")
+	until(h, "found out", func() bool { return p.a.connected("bob").atWork() == 1 })
+	p.a.railNo(0).Stall()
+	x := p.a.whole(opWrite, p.mine.fill(2), p.theirs).post("")
+	p.a.railNo(1).Up()
+	until(h, "the rail has joined", func() bool { x.check(); return x.shares()[1] > 0 })
+	p.a.railNo(0).Release()
+	require.Equal(h, done, x.wait())
+	p.same()
+}
+
+// Rails of which only one side has several.
+func TestUnequalRails(t *testing.T) {
+	h := onRails(t, 3, fake.TCPCaps())
+	a := h.agent("ann")
+	h.links = h.links[:1]
+	b := h.agent("bob")
+	meet(a, b)
+	own := b.memory(4 << 20)
+	p := &pair{a: a, b: b, mine: a.memory(4 << 20), theirs: own.seenBy(a)}
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("many to one")
+	p.same()
+	b.expect("ann:many to one")
+	back := p.mine.seenBy(b)
+	b.whole(opRead, own.fill(2), back).run("one to many")
+	p.same()
+	a.expect("bob:one to many")
+}
+
+// What is released while its rails fail is gone when release and deregistration say so.
+func TestReleaseUnderFailure(t *testing.T) {
+	h := onRails(t, 3, fake.TCPCaps())
+	p := h.pair(4<<20, "rail_timeout", "20ms", "cancel_timeout", "100ms")
+	var stop atomic.Bool
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		for i := 0; !stop.Load(); i++ {
+			p.a.railNo(i % 3).Down(syscall.EIO)
+			time.Sleep(time.Millisecond)
+			p.a.railNo(i % 3).Up()
+			time.Sleep(3 * time.Millisecond)
+		}
+	}()
+	for i := range 100 {
+		x := p.a.whole(i%2, p.mine, p.theirs).post("")
+		for range i % 7 {
+			x.check()
+		}
+		x.release()
+	}
+	stop.Store(true)
+	<-finished
+	p.allUp(3)
+	require.NoError(h, p.a.Deregister(p.mine.md.region))
+	p.mine.register()
+	p.a.whole(opWrite, p.mine.fill(5), p.theirs).run("")
+	p.same()
+}

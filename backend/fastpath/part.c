@@ -1,0 +1,289 @@
+/* Who has taken which operations of a transfer. Each link that works on it has a part; a part takes runs of operations
+ * from the transfer's pool as fast as its link gets them through, so that shares follow the rates. A part is in while its
+ * link has runs or may get some; the transfer's data is done when the last one has left. */
+#include "core_int.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Small transfers go before large ones. */
+void part_list(part *p, int which)
+{
+    gr_link *link = p->link;
+    int small = which == LIST_TODO && p->x->pub.bytes <= SMALL;
+    part **head = which == LIST_WAITING ? &link->waiting : &link->todo;
+    p->listed = (uint8_t)which;
+    p->prev = which == LIST_WAITING ? NULL : small ? link->small_tail : link->todo_tail;
+    p->next = p->prev ? p->prev->next : *head;
+    if (p->prev)
+        p->prev->next = p;
+    else
+        *head = p;
+    if (p->next)
+        p->next->prev = p;
+    else if (which == LIST_TODO)
+        link->todo_tail = p;
+    if (small)
+        link->small_tail = p;
+}
+
+void part_unlist(part *p)
+{
+    gr_link *link = p->link;
+    if (!p->listed)
+        return;
+    if (link->small_tail == p)
+        link->small_tail = p->prev;
+    if (p->next)
+        p->next->prev = p->prev;
+    else if (p->listed == LIST_TODO)
+        link->todo_tail = p->prev;
+    if (p->prev)
+        p->prev->next = p->next;
+    else if (p->listed == LIST_TODO)
+        link->todo = p->next;
+    else
+        link->waiting = p->next;
+    p->listed = 0;
+}
+
+static int pool_has(xfer *x)
+{
+    pthread_mutex_lock(&x->mu);
+    int has = x->back || x->next < x->pub.nops;
+    pthread_mutex_unlock(&x->mu);
+    return has;
+}
+
+/* How many operations a run has: all when nobody shares the transfer. */
+static uint64_t run_length(const xfer *x)
+{
+    const gr_op *op = x->pub.ops + x->next;
+    uint64_t left = x->pub.nops - x->next, most = left < RUN_OPS ? left : RUN_OPS, n = 1;
+    if (x->nparts == 1)
+        return left;
+    for (uint64_t bytes = op->len; n < most && bytes + op[n].len <= x->core->cfg.run_bytes; n++)
+        bytes += op[n].len;
+    return n;
+}
+
+/* The next run for the part, or NULL: there is none, the transfer has failed, or memory is short. */
+run *run_take(part *p)
+{
+    xfer *x = p->x;
+    rail_st *rail = p->link->rail;
+    run *r = rail->free_run;
+    if (atomic_load(&x->pub.err))
+        return NULL;
+    if (r)
+        rail->free_run = r->next;
+    else if (!(r = malloc(sizeof *r))) {
+        rail->starved = 1;
+        return NULL;
+    }
+    run *spare = r;
+    pthread_mutex_lock(&x->mu);
+    if (x->back) {
+        r = x->back;
+        x->back = r->next;
+    } else if (x->next < x->pub.nops) {
+        spare = NULL;
+        memset(r, 0, sizeof *r);
+        r->first = x->next;
+        r->count = run_length(x);
+        x->next += r->count;
+    } else {
+        r = NULL;
+    }
+    pthread_mutex_unlock(&x->mu);
+    if (spare) {
+        spare->next = rail->free_run;
+        rail->free_run = spare;
+    }
+    if (!r)
+        return NULL;
+    r->part = p;
+    r->prev = NULL;
+    r->next = p->runs;
+    if (r->next)
+        r->next->prev = r;
+    p->runs = r;
+    return r;
+}
+
+static void run_unlink(run *r)
+{
+    part *p = r->part;
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        p->runs = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    if (p->cur == r)
+        p->cur = NULL;
+}
+
+/* The run is proved, or given up with nothing of it in flight. */
+void run_end(run *r)
+{
+    rail_st *rail = r->part->link->rail;
+    run_unlink(r);
+    r->next = rail->free_run;
+    rail->free_run = r;
+}
+
+/* Somebody else is to do it again, from its first operation on. */
+void run_back(run *r)
+{
+    xfer *x = r->part->x;
+    run_unlink(r);
+    r->posted = r->off = 0;
+    r->inflight = 0;
+    r->failed = r->blamed = 0;
+    pthread_mutex_lock(&x->mu);
+    r->next = x->back;
+    x->back = r;
+    pthread_mutex_unlock(&x->mu);
+}
+
+/* A WRITE of nothing whose completion proves the weak ones before it. */
+int run_proof(run *r)
+{
+    gr_link *link = r->part->link;
+    rail_st *rail = link->rail;
+    ctx *c;
+    if (link->state != LINK_UP || link->inflight_ops >= rail->dev->tx_depth || !(c = rail_ctx(rail, link, CTX_RMA)))
+        return -EAGAIN;
+    c->run = r;
+    c->bytes = r->weak_bytes;
+    int rc = rail->dev->ops->rma(rail->dev, link->ep, GR_WRITE, 1, &r->weak_end, &c->base);
+    if (rc != 0) {
+        rail_ctx_done(rail, c);
+        if (rc == -EAGAIN)
+            rail->starved = 1;
+        else
+            link_error(link, -rc, 0);
+        return rc;
+    }
+    r->weak_bytes = 0;
+    r->inflight++;
+    link->inflight_ops++;
+    return 0;
+}
+
+/* Another part joins; whoever calls is in itself, so that the transfer can't end meanwhile. */
+static void part_enter(part *p)
+{
+    if (atomic_exchange(&p->in, 1))
+        return;
+    atomic_fetch_add(&p->x->pub.parts_left, 1);
+    atomic_store(&p->x->shared, 1);
+    rail_push(p->link->rail, &p->start);
+    core_wake(p->link->rail->core); /* its rail may be held, or nobody may be at it: not run from under our lock */
+}
+
+void part_leave(part *p)
+{
+    xfer *x = p->x;
+    gr_link *link = p->link;
+    part_unlist(p);
+    atomic_store(&p->in, 0);
+    if (!atomic_load(&x->pub.err) && pool_has(x) && !atomic_exchange(&p->in, 1)) { /* given back just now */
+        part_list(p, LIST_TODO);
+        return;
+    }
+    if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
+        xfer_data_done(x, link); /* x may be gone now */
+}
+
+/* Nothing to take: the part waits for its runs, or leaves. */
+void part_rest(part *p)
+{
+    if (!p->runs) {
+        part_leave(p);
+        return;
+    }
+    part_unlist(p);
+    part_list(p, LIST_WAITING);
+    xfer_try_pipeline(p);
+}
+
+static int call_others(part *p)
+{
+    xfer *x = p->x;
+    int others = 0;
+    for (uint32_t i = 0; i < x->nparts; i++)
+        if (&x->parts[i] != p && atomic_load(&x->parts[i].link->state) == LINK_UP) {
+            others++;
+            part_enter(&x->parts[i]);
+        }
+    return others;
+}
+
+/* What the part has given back is there for others too. */
+void part_call(part *p)
+{
+    (void)call_others(p);
+}
+
+/* The part's link can't go on: others of the transfer that can are called in, and a part without runs leaves. 0: there is
+ * no other, it stays. */
+int part_evict(part *p)
+{
+    xfer *x = p->x;
+    if (!call_others(p))
+        return 0;
+    if (!p->runs) {
+        part_unlist(p);
+        atomic_store(&p->in, 0);
+        if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
+            xfer_data_done(x, p->link);
+    }
+    return 1;
+}
+
+/* Gives up what is not posted; the part leaves here or with its last completion. Not 0: what is posted can't be proved
+ * now; it is tried again with the next turn, or the link has failed and reap ends it. */
+int part_drop(part *p)
+{
+    run *r = p->cur;
+    if (r) {
+        if (r->weak_bytes && run_proof(r) != 0)
+            return 1;
+        r->posted = r->count;
+        p->cur = NULL;
+    }
+    for (run *next, *q = p->runs; q; q = next) {
+        next = q->next;
+        if (q->inflight == 0 && !q->weak_bytes)
+            run_end(q);
+    }
+    if (!p->runs) {
+        part_leave(p);
+    } else if (p->listed != LIST_WAITING) {
+        part_unlist(p);
+        part_list(p, LIST_WAITING);
+    }
+    return 0;
+}
+
+void part_start(rail_st *rail, cmd *self)
+{
+    enum { IN_POST = 1 << 20 }; /* bytes posted inside the caller's postXfer; the rest goes out with completions */
+    part *p = (part *)(void *)((char *)self - offsetof(part, start));
+    gr_link *link = p->link;
+    xfer *x = p->x;
+    (void)rail;
+    if (link->state == LINK_DEAD)
+        xfer_fail(x, link->dead_err, 0);
+    if (x->pub.bytes <= SMALL)
+        link->small_ns = gr_now_ns();
+    part_list(p, LIST_TODO);
+    if (atomic_load(&x->pub.err))
+        part_drop(p);
+    else if (link->state != LINK_UP && x->nparts > 1)
+        part_evict(p);
+    link_pump(link, IN_POST);
+}
