@@ -20,8 +20,11 @@ func (f *Welcome) check() error {
 func (f *Reject) check() error { return limit("text", len(f.Text), MaxText) }
 func (f *Bye) check() error    { return limit("text", len(f.Text), MaxText) }
 func (f *Fence) check() error  { return limit("endpoint address", len(f.Addr), MaxAddr) }
-func (f *Fenced) check() error { return limit("endpoint address", len(f.Addr), MaxAddr) }
 func (f *Revoke) check() error { return limit("regions", len(f.Regions), MaxRevoke) }
+
+func (f *Fenced) check() error {
+	return firstError(limit("endpoint address", len(f.Addr), MaxAddr), limit("notifications", len(f.Have), MaxHave))
+}
 
 func (f *KeysReq) check() error {
 	if err := limit("ranges", len(f.Ranges), MaxRanges); err != nil {

@@ -108,6 +108,7 @@ func TestFrameLimits(t *testing.T) {
 		"revoke":       &Revoke{Regions: make([]uint64, MaxRevoke+1)},
 		"fence":        &Fence{Addr: make([]byte, MaxAddr+1)},
 		"fenced":       &Fenced{Addr: make([]byte, MaxAddr+1)},
+		"fenced have":  &Fenced{Have: make([]uint64, MaxHave+1)},
 	} {
 		_, err := AppendFrame(nil, f)
 		assert.ErrorIs(t, err, ErrLimit, name)

@@ -51,8 +51,8 @@ type Hello struct {
 // EndpointOffer is an endpoint opened for the other side.
 type EndpointOffer struct {
 	_    struct{} `cbor:",toarray"`
-	Rail uint8    // in a Hello: the target's rail that the dialer pairs it with; in a Welcome: the same number again
-	Own  uint8    // the offering side's own rail
+	Rail uint8    // the target's rail
+	Own  uint8    // the dialer's; a Welcome repeats both numbers
 	Addr []byte   // provider.Endpoint.Addr
 }
 
@@ -158,7 +158,7 @@ type Pong struct {
 type Fence struct {
 	_     struct{} `cbor:",toarray"`
 	ID    uint64
-	Rail  uint8  // the target's
+	Rail  uint8  // the link's number: its place among the Hello's offers
 	Epoch uint32 // the link's new epoch
 	Addr  []byte // our new endpoint's address
 }
@@ -169,8 +169,9 @@ type Fenced struct {
 	ID      uint64
 	Rail    uint8
 	Epoch   uint32
-	Addr    []byte // the target's new endpoint; empty: it opened none
-	NextSeq uint64 // the next notification that the target wants: all below have been proved
+	Addr    []byte   // the target's new endpoint; empty: it opened none
+	NextSeq uint64   // the next notification that the target wants: all below have been proved
+	Have    []uint64 // and these, which wait for earlier ones; ascending
 }
 
 // Bye ends a connection on purpose.

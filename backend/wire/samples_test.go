@@ -33,7 +33,7 @@ func sampleFrames() []Frame {
 		&Ping{Seq: 3},
 		&Pong{Seq: 3},
 		&Fence{ID: 4, Rail: 1, Epoch: math.MaxUint32, Addr: []byte("new")},
-		&Fenced{ID: 4, Rail: 1, Epoch: 2, Addr: []byte{}, NextSeq: 9},
+		&Fenced{ID: 4, Rail: 1, Epoch: 2, Addr: []byte{}, NextSeq: 9, Have: []uint64{11, 12}},
 		&Bye{Text: "closing"},
 	}
 }

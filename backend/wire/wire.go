@@ -54,6 +54,7 @@ const (
 	MaxRanges   = 2048     // ranges of a KeysReq and entries of a Keys, so that the answer fits a frame
 	MaxKeyRails = 16       // rails of a KeyEntry
 	MaxRevoke   = 1 << 16  // regions of a Revoke
+	MaxHave     = 1 << 14  // notifications of a Fenced
 	MaxBody     = 1 << 20  // bytes of a frame's body
 	MaxBlob     = 64 << 10 // bytes of a blob
 )
