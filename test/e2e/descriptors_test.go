@@ -77,8 +77,8 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 			p.reach(t, a, b) // whatever is opened once is open
 			poor := map[string]*worker.Agent{"initiator": p.ini, "target": p.tgt}[end]
 			forget(t, p.ini, "bob")
-			open := settled(t, poor.Worker)
-			for room := range 16 {
+			open, late := settled(t, poor.Worker), 0
+			for room := 0; room < 16; room++ {
 				limitFDs(t, poor.Worker, open+room)
 				p.ini.Learn(p.tgt)
 				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -88,7 +88,10 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 				}
 				limitFDs(t, poor.Worker, enough)
 				require.NotEqual(t, nixl.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
-				if room == 0 {
+				if room == 0 && !s.Failed() && late < 10 { // something of before was closed late and left room
+					late++
+					room--
+				} else if room == 0 {
 					require.True(t, s.Failed())
 					says(t, poor.Worker, "agent="+poor.Name, "ulimit -n")
 				}
