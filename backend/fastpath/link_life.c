@@ -132,10 +132,10 @@ void gr_link_fail(gr_link *link, int err)
 /* An error of its own may come again; being cancelled along with others costs next to nothing. */
 static void charge(xfer *x, const run *r)
 {
-    if (!r->posted && !r->off)
-        return;
-    COUNT(x->core, GR_C_REPLAYS, 1);
-    if ((r->blamed && atomic_fetch_add(&x->attempts, 1) >= 3) || atomic_fetch_add(&x->replays, 1) >= 200)
+    int posted = r->posted || r->off;
+    if (posted)
+        COUNT(x->core, GR_C_REPLAYS, 1);
+    if ((r->blamed && atomic_fetch_add(&x->attempts, 1) >= 3) || (posted && atomic_fetch_add(&x->replays, 1) >= 200))
         xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
 }
 
