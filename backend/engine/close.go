@@ -18,6 +18,9 @@ func (e *Engine) Close() error {
 
 // shutdown undoes start, as far as it got.
 func (e *Engine) shutdown() {
+	if e.watcher != nil {
+		e.watcher.stop()
+	}
 	if e.sweeper != nil {
 		e.sweeper.stop()
 	}

@@ -54,6 +54,7 @@ type Engine struct {
 	ids     atomic.Uint64 // links, sessions, requests
 	closed  atomic.Bool
 	sweeper *sweeper
+	watcher *watcher // nil: no rail is a network device
 
 	localMu sync.Mutex
 	local   map[wire.Range]*region
@@ -93,7 +94,7 @@ func (e *Engine) start(prov provider.Provider) error {
 	if err := e.openRails(prov, found); err != nil {
 		return err
 	}
-	e.regions = regionTable{core: e.core, slots: e.opt.MaxRails}
+	e.regions = regionTable{core: e.core, slots: fastpath.Slots(e.opt)}
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
@@ -106,6 +107,7 @@ func (e *Engine) start(prov provider.Provider) error {
 		return status.Errorf(status.ErrBackend, "connection blob: %w", err)
 	}
 	e.sweeper = startSweeper(e)
+	e.watcher = startWatcher(e)
 	return nil
 }
 

@@ -254,36 +254,31 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	}
 }
 
-// watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves although another has
-// made progress since (else it may be the peer as a whole). Called by the sweeper.
+// watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves while another is not
+// stuck (else it may be the peer as a whole). Called by the sweeper.
 func (r *remote) watch(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != ready {
 		return
 	}
-	var last time.Time
+	well := false
 	for _, l := range r.links {
 		if l.phase != working {
 			continue
 		}
-		s := l.l.Stats()
-		if s.Completions != l.seen {
-			l.seen, l.moved, l.done = s.Completions, now, now
-		} else if s.InflightOps == 0 {
-			l.moved = now
+		if s := l.l.Stats(); s.Completions != l.seen || s.InflightOps == 0 {
+			l.seen, l.moved = s.Completions, now
 		}
-		if l.done.After(last) {
-			last = l.done
-		}
+		well = well || now.Sub(l.moved) <= r.e.opt.RailTimeout
 	}
 	for _, l := range r.links {
 		switch {
 		case l.phase == probing && now.Sub(l.since) > probeTime && r.others(l):
 			l.pause = min(max(2*l.pause, firstRest), mostRest)
 			r.fence(l, "no answer to a probe")
-		case l.phase == working && now.Sub(l.moved) > r.e.opt.RailTimeout && last.After(l.moved):
-			r.fence(l, "no progress while others make some (option rail_timeout)")
+		case l.phase == working && well && now.Sub(l.moved) > r.e.opt.RailTimeout:
+			r.fence(l, "nothing moves on it while other rails are well (option rail_timeout)")
 		}
 	}
 }

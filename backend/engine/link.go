@@ -36,7 +36,6 @@ type link struct {
 	pause  time.Duration
 	seen   uint64    // completions at the sweeper's last look
 	moved  time.Time // when it made progress last, or had nothing to do
-	done   time.Time // when it made progress last
 	remote *remote
 	target *target
 }

@@ -2,15 +2,19 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"syscall"
 
+	"gorail/backend/fastpath"
 	"gorail/backend/mr"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/status"
+	"gorail/backend/topo"
 )
 
 // railState is an open rail with its registrations.
@@ -56,16 +60,15 @@ type ownKey struct {
 }
 
 func (e *Engine) openRails(prov provider.Provider, found []provider.Device) error {
-	chosen, left := rail.Choose(found, e.opt.MaxRails)
-	for _, d := range left {
-		e.log.Debug("device not used", "device", d.Fabric+"/"+d.Name, "addr", d.Addr)
-	}
+	chosen, left := rail.Choose(found, rail.FactsOf(topo.Read(os.DirFS("/sys"))), rail.ChooseOptions{
+		Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: fastpath.Slots(e.opt)})
 	var last error
 	for _, d := range chosen {
 		r, err := prov.Open(d)
 		if err != nil {
 			last = err
-			e.log.Warn("rail dropped", "device", d.Fabric+"/"+d.Name, "err", err)
+			e.log.Warn("rail dropped", "device", rail.Name(d), "err", err)
+			left = append(left, rail.Left{Device: d, Reason: err.Error()})
 			continue
 		}
 		rs := &railState{Rail: r, caps: r.Caps()}
@@ -79,7 +82,11 @@ func (e *Engine) openRails(prov provider.Provider, found []provider.Device) erro
 		}
 		e.rails = append(e.rails, rs)
 	}
+	e.log.Info("rails", "used", rail.Names(e.devices()), "left_out", rail.Reasons(left))
 	if len(e.rails) == 0 {
+		if last == nil {
+			last = fmt.Errorf("%w: %s", provider.ErrNoDevice, rail.Reasons(left))
+		}
 		return status.Errorf(status.ErrBackend, "no rail could be opened (options provider=%v devices=%v): %w", e.opt.Provider, e.opt.Devices, last)
 	}
 	return nil

@@ -115,10 +115,10 @@ func (r *remote) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.e.devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= r.e.opt.MaxRails // no slot for its keys
+		return int(o.Index) >= fastpath.Slots(r.e.opt) // no slot for its keys
 	})
 	all := rail.Match(devices, usable, same)
-	return all[:min(r.e.opt.MaxRails, fastpath.MaxLinks, len(all))]
+	return all[:min(fastpath.MaxLinks, len(all))]
 }
 
 func (r *remote) alive() bool {

@@ -133,10 +133,10 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 		if g.unknown = !r.serves(entry); g.unknown {
 			continue
 		}
-		g.core.Set(g.Addr, g.Len, r.e.opt.MaxRails)
+		g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
 		g.rails = 0
 		for _, rk := range entry.Rails {
-			if int(rk.Rail) < r.e.opt.MaxRails {
+			if int(rk.Rail) < fastpath.Slots(r.e.opt) {
 				g.rails |= 1 << rk.Rail
 				g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
 			}

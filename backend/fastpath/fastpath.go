@@ -33,10 +33,13 @@ type Core struct{ c *C.gr_core }
 // end: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
 const runBytes = 256 << 10
 
+// Slots is how many rails a core takes: the loopback device comes on top of the option.
+func Slots(o option.Options) int { return o.MaxRails + 1 }
+
 // New starts a core with its one thread. Implements gr_core_new.
 func New(o option.Options) (*Core, error) {
 	cfg := C.gr_core_cfg{
-		max_rails:   C.uint32_t(o.MaxRails),
+		max_rails:   C.uint32_t(Slots(o)),
 		window_min:  C.uint64_t(o.WindowMin),
 		window_max:  C.uint64_t(o.WindowMax),
 		window_ns:   C.uint64_t(o.WindowTime.Nanoseconds()),

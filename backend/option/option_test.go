@@ -118,7 +118,7 @@ func TestBadValues(t *testing.T) {
 		{"notif_queue", "99999999999999999999", "out of range"},
 		{"notif_queue", "18446744073709551615GiB", "out of range"},
 		{"max_rails", "0", "out of range"},
-		{"max_rails", "17", "out of range"},
+		{"max_rails", "33", "out of range"},
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
 		{"log", "loud", "unknown word"},

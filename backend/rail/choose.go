@@ -1,33 +1,182 @@
 package rail
 
 import (
+	"cmp"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/topo"
 )
 
-// Choose takes the devices to open, at most limit. Of sockets, the loopback device always comes along (it serves peers
-// in the same network namespace), then the others as discovered, best first.
-func Choose(found []provider.Device, limit int) (chosen, left []provider.Device) {
-	list := slices.Clone(found)
-	slices.SortStableFunc(list, func(a, b provider.Device) int {
-		switch {
-		case a.Loopback == b.Loopback:
-			return 0
-		case a.Loopback:
-			return -1
-		}
-		return 1
-	})
+// ChooseOptions is what the user wants.
+type ChooseOptions struct {
+	Devices  []string // the option devices, see topo.Patterns
+	Fabrics  []string // the option provider: fabrics in order of preference; those not named follow, hardware first
+	MaxRails int      // the most rails besides loopback ones, 0 = no limit
+	Slots    int      // the most rails at all, 0 = no limit
+}
+
+// Left is a device that is not used, and why.
+type Left struct {
+	Device provider.Device
+	Reason string
+}
+
+func (l Left) String() string { return Name(l.Device) + ": " + l.Reason }
+
+// Name is what a device is called in messages, "net/eth0".
+func Name(d provider.Device) string { return d.Fabric + "/" + d.Name }
+
+// Names lists devices for messages.
+func Names(devices []provider.Device) string { return list(devices, Name) }
+
+// Reasons lists devices that are not used, with the reasons.
+func Reasons(left []Left) string { return list(left, Left.String) }
+
+func list[T any](all []T, text func(T) string) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	parts := make([]string, len(all))
+	for i, one := range all {
+		parts[i] = text(one)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// candidate is a device on its way through the rules.
+type candidate struct {
+	provider.Device
+	Facts
+	place   int // in the order of all
+	verdict topo.Verdict
+}
+
+// asked says that no rule about what is sensible applies.
+func (d candidate) asked() bool { return d.Loopback || d.verdict == topo.Named }
+
+func byPlace(a, b candidate) int { return cmp.Compare(a.place, b.place) }
+
+// Choose takes the devices to open. facts may be nil. The order of both results depends on the devices only, not on the
+// order in which they were found: loopback first, then by fabric, PCI address and name. Speed and NUMA node are filled in
+// where the provider didn't know.
+//
+// Loopback devices always come along: they serve peers in the same network namespace. Of the others, what is down is out,
+// and second addresses are. What the option devices names is in, otherwise bridges, their ports, tunnels, wireless and
+// management interfaces are out, and what has less than a quarter of the speed of its fabric's fastest. A bridge with a
+// real port stands in where its fabric has nothing else. If there are more than MaxRails the fast ones are taken, spread
+// over NUMA nodes and PCI switches.
+func Choose(found []provider.Device, facts func(provider.Device) Facts, opt ChooseOptions) (chosen []provider.Device, left []Left) {
+	c := chooser{opt: opt}
+	c.sort(found, facts)
 	seen := map[string]bool{}
-	for _, d := range list {
-		key := d.Fabric + "\x00" + d.Name
-		if seen[key] || len(chosen) == limit {
-			left = append(left, d) // a second address of a device adds nothing
-			continue
+	c.drop(func(d candidate) string {
+		if seen[Name(d.Device)] {
+			return "a second address of " + d.Name
 		}
-		seen[key] = true
-		chosen = append(chosen, d)
+		seen[Name(d.Device)] = true
+		return ""
+	})
+	c.byOption()
+	c.drop(func(d candidate) string {
+		if d.Down && !d.Loopback {
+			return "link is down"
+		}
+		return ""
+	})
+	c.byKind()
+	c.bySpeed()
+	c.byPurpose()
+	c.standIn()
+	c.limit()
+	slices.SortStableFunc(c.left, func(a, b placed) int { return cmp.Compare(a.place, b.place) })
+	for _, d := range c.in {
+		chosen = append(chosen, d.Device)
+	}
+	for _, l := range c.left {
+		left = append(left, l.Left)
 	}
 	return chosen, left
+}
+
+type placed struct {
+	Left
+	place int
+}
+
+type chooser struct {
+	opt     ChooseOptions
+	in      []candidate // in order
+	left    []placed
+	bridges []candidate // may come back
+}
+
+func (c *chooser) sort(found []provider.Device, facts func(provider.Device) Facts) {
+	for _, d := range found {
+		f := Facts{NUMA: -1}
+		if facts != nil {
+			f = facts(d)
+		}
+		if d.Mbps == 0 {
+			d.Mbps = f.Mbps
+		}
+		if d.NUMA < 0 {
+			d.NUMA = f.NUMA
+		}
+		f.RDMA = f.RDMA || d.Hardware
+		c.in = append(c.in, candidate{Device: d, Facts: f})
+	}
+	slices.SortStableFunc(c.in, func(a, b candidate) int {
+		return cmp.Or(less(a.Loopback, b.Loopback), cmp.Compare(c.preference(a.Fabric), c.preference(b.Fabric)), less(a.Hardware, b.Hardware),
+			strings.Compare(a.Fabric, b.Fabric), a.PCI.Compare(b.PCI), topo.Natural(a.Name, b.Name), compareAddr(a.Addr, b.Addr),
+			strings.Compare(a.Subnet, b.Subnet))
+	})
+	for i := range c.in {
+		c.in[i].place = i
+	}
+}
+
+// less puts true first.
+func less(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (c *chooser) preference(fabric string) int {
+	for i, name := range c.opt.Fabrics {
+		if name == fabric || name == "tcp" && fabric == "net" { // the same provider under libfabric 1.17's name
+			return i
+		}
+	}
+	return len(c.opt.Fabrics)
+}
+
+// compareAddr puts IPv4 before IPv6.
+func compareAddr(a, b string) int {
+	x, errX := netip.ParseAddr(a)
+	y, errY := netip.ParseAddr(b)
+	if errX != nil || errY != nil {
+		return strings.Compare(a, b)
+	}
+	return x.Compare(y)
+}
+
+// drop leaves out each device for which why gives a reason.
+func (c *chooser) drop(why func(candidate) string) {
+	var in []candidate
+	for _, d := range c.in {
+		if reason := why(d); reason != "" {
+			c.left = append(c.left, placed{Left{d.Device, reason}, d.place})
+		} else {
+			in = append(in, d)
+		}
+	}
+	c.in = in
 }

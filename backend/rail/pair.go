@@ -21,49 +21,86 @@ func Offers(devices []provider.Device) []wire.RailOffer {
 	return offers
 }
 
-// Match pairs our rails with a peer's, best first. sameNS says that both live in one network namespace: then a loopback
-// pair comes first, as the fastest there; otherwise loopback rails are left out. Rails pair within a fabric, by subnet
-// where both have one, else by number; rails of the same fabric and of different subnets come last (they may be routed).
+// network is what rails have in common that pair with each other.
+type network struct{ fabric, subnet string }
+
+// Match pairs our rails with a peer's, best first; the peer, asked the same, gives the mirror image. Each pair is there once,
+// each rail that reaches one of the other side is in a pair.
+//
+// sameNS says that both live in one network namespace: then there are loopback pairs alone, if any; otherwise loopback
+// rails are left out. The n-th rail of a fabric and subnet talks to the peer's n-th of the same; where one side has
+// more, those of the other serve several in turn. What has no partner in its subnet on either side may be routed: such
+// rails of one fabric pair by number as well, and come last.
 func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
-	type scored struct {
-		Pair
-		score int
-		mbps  uint64
-	}
-	var all []scored
-	for i, d := range own {
-		for _, o := range peer {
-			if d.Fabric != o.Fabric || d.Loopback != o.Loopback || (d.Loopback && !sameNS) {
-				continue
-			}
-			s := scored{Pair{i, int(o.Index)}, 0, min(d.Mbps, o.Mbps)}
-			switch {
-			case d.Loopback:
-				s.score = 3
-			case d.Subnet == o.Subnet:
-				s.score = 2
-			default:
-				s.score = 1
-			}
-			if d.Name == o.Name && s.score < 3 {
-				s.mbps++ // rail i with rail i, other things being equal
-			}
-			all = append(all, s)
+	theirs := slices.Clone(peer)
+	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
+	theirs = slices.CompactFunc(theirs, func(a, b wire.RailOffer) bool { return a.Index == b.Index })
+	m := matcher{ours: Offers(own), theirs: theirs}
+	if sameNS {
+		if m.match(true); len(m.pairs) > 0 {
+			return m.sorted()
 		}
 	}
-	slices.SortStableFunc(all, func(a, b scored) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
-	})
-	var pairs []Pair
-	usedOwn, usedPeer := map[int]bool{}, map[int]bool{}
-	for _, s := range all {
-		if len(all) > 0 && s.score != all[0].score {
-			break // never mix loopback, same subnet and routed
+	m.match(false)
+	return m.sorted()
+}
+
+type matcher struct {
+	ours, theirs []wire.RailOffer
+	pairs        []scored
+}
+
+type scored struct {
+	Pair
+	routed bool
+	mbps   uint64 // of the slower end
+}
+
+// match makes the pairs of all loopback rails, or of all others.
+func (m *matcher) match(loopback bool) {
+	pick := func(offers []wire.RailOffer) []wire.RailOffer {
+		return slices.DeleteFunc(slices.Clone(offers), func(o wire.RailOffer) bool { return o.Loopback != loopback })
+	}
+	ours, theirs := pick(m.ours), pick(m.theirs)
+	subnet := func(o wire.RailOffer) network { return network{o.Fabric, o.Subnet} }
+	fabric := func(o wire.RailOffer) network { return network{o.Fabric, ""} }
+	ours, theirs = m.join(ours, theirs, subnet, false)
+	m.join(ours, theirs, fabric, true)
+}
+
+// join pairs within each network and gives back the rails that found none.
+func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) network, routed bool) (alone, theirsAlone []wire.RailOffer) {
+	group := func(offers []wire.RailOffer) map[network][]wire.RailOffer {
+		g := map[network][]wire.RailOffer{}
+		for _, o := range offers {
+			g[of(o)] = append(g[of(o)], o)
 		}
-		if usedOwn[s.Own] || usedPeer[s.Peer] {
+		return g
+	}
+	a, b := group(ours), group(theirs)
+	for net, left := range a {
+		right := b[net]
+		if len(right) == 0 {
 			continue
 		}
-		usedOwn[s.Own], usedPeer[s.Peer] = true, true
+		for i := range max(len(left), len(right)) {
+			l, r := left[i%len(left)], right[i%len(right)]
+			m.pairs = append(m.pairs, scored{Pair{int(l.Index), int(r.Index)}, routed, min(l.Mbps, r.Mbps)})
+		}
+	}
+	without := func(offers []wire.RailOffer, other map[network][]wire.RailOffer) []wire.RailOffer {
+		return slices.DeleteFunc(offers, func(o wire.RailOffer) bool { return len(other[of(o)]) > 0 })
+	}
+	return without(ours, b), without(theirs, a)
+}
+
+// sorted puts the pairs of one subnet first, then the faster. What is left is by number.
+func (m *matcher) sorted() []Pair {
+	slices.SortFunc(m.pairs, func(a, b scored) int {
+		return cmp.Or(less(b.routed, a.routed), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))
+	})
+	var pairs []Pair
+	for _, s := range m.pairs {
 		pairs = append(pairs, s.Pair)
 	}
 	return pairs

@@ -18,13 +18,13 @@ import (
 // host is a network namespace that stands for a machine. It has no name and lives as long as its descriptor and the
 // processes in it, so that nothing is left behind, however the test ends.
 type host struct {
-	t  *testing.T
+	t  testing.TB
 	ns netns.NsHandle
 	nl *netlink.Handle // for its interfaces, and no other's
 }
 
 // newHost makes a namespace with nothing but a loopback interface.
-func newHost(t *testing.T) *host {
+func newHost(t testing.TB) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		testenv.SkipOrFail(t, errNotRoot)
@@ -88,6 +88,24 @@ func (h *host) sent(name string) uint64 {
 
 // cut takes an interface down.
 func (h *host) cut(name string) { h.t.Helper(); require.NoError(h.t, h.nl.LinkSetDown(h.link(name))) }
+
+// restore takes an interface up again.
+func (h *host) restore(name string) {
+	h.t.Helper()
+	require.NoError(h.t, h.nl.LinkSetUp(h.link(name)))
+}
+
+// shape limits what leaves through an interface, in Mbit/s.
+func (h *host) shape(name string, mbit uint64) {
+	h.t.Helper()
+	rate := mbit * 1e6 / 8
+	require.NoError(h.t, h.nl.QdiscReplace(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: h.link(name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate,
+		Limit:      uint32(max(rate/50, 256<<10)), // 20 ms of queue
+		Buffer:     uint32(max(rate/250, 64<<10)), // bursts of 4 ms
+	}))
+}
 
 // wire joins two hosts: an interface of the same name in both, with an address each. It is born in the namespace, so
 // that the machine's own interfaces are never touched.

@@ -142,7 +142,7 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 	}
 	var out []provider.Device
 	var seen []string
-	for _, e := range oneEach(entries, sys) {
+	for _, e := range oneEach(entries) {
 		seen = append(seen, e.domain)
 		if globs.match(e.domain, e.nic) {
 			out = append(out, device(sys, e))
@@ -157,12 +157,12 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 }
 
 // oneEach picks one entry per device: for sockets the IPv4 address, else a global IPv6 one; for hardware the flavour that
-// takes the largest messages (efa before efa-direct). Interfaces that are down are left out.
-func oneEach(entries []*entry, sys fs.FS) []*entry {
+// takes the largest messages (efa before efa-direct). Interfaces that are down are among them: who chooses says so.
+func oneEach(entries []*entry) []*entry {
 	best := make(map[string]*entry)
 	var order []string
 	for _, e := range entries {
-		if e.sockets() && (!usableAddr(e.src) || !interfaceUp(sys, e.domain)) {
+		if e.sockets() && !usableAddr(e.src) {
 			continue
 		}
 		old := best[e.domain]

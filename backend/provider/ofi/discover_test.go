@@ -78,13 +78,14 @@ func TestDiscoverFilters(t *testing.T) {
 		err     error
 		says    []string
 	}{
-		"auto without hardware":  {lib: oldLibrary, want: []string{"net/eth1", "net/eth0", "net/lo"}},
-		"auto said":              {lib: oldLibrary, fabrics: []string{"auto"}, want: []string{"net/eth1", "net/eth0", "net/lo"}},
+		"auto without hardware":  {lib: oldLibrary, want: []string{"net/eth1", "net/eth0", "net/eth2", "net/lo"}},
+		"auto said":              {lib: oldLibrary, fabrics: []string{"auto"}, want: []string{"net/eth1", "net/eth0", "net/eth2", "net/lo"}},
 		"tcp of 1.17":            {lib: oldLibrary, fabrics: []string{"tcp"}, devices: []string{"lo"}, want: []string{"net/lo"}},
 		"tcp of 2.x":             {lib: newLibrary, fabrics: []string{"tcp"}, want: []string{"tcp/eth0"}},
-		"glob":                   {lib: oldLibrary, devices: []string{"eth*"}, want: []string{"net/eth1", "net/eth0"}},
-		"exclusion":              {lib: oldLibrary, devices: []string{"!eth1"}, want: []string{"net/eth0", "net/lo"}},
-		"both":                   {lib: oldLibrary, devices: []string{"eth*", "!eth0"}, want: []string{"net/eth1"}},
+		"glob":                   {lib: oldLibrary, devices: []string{"eth*"}, want: []string{"net/eth1", "net/eth0", "net/eth2"}},
+		"exclusion":              {lib: oldLibrary, devices: []string{"!eth1"}, want: []string{"net/eth0", "net/eth2", "net/lo"}},
+		"both":                   {lib: oldLibrary, devices: []string{"eth*", "^eth0"}, want: []string{"net/eth1", "net/eth2"}},
+		"numbers wait":           {lib: oldLibrary, devices: []string{"#0", "!lo"}, want: []string{"net/eth1", "net/eth0", "net/eth2"}},
 		"verbatim":               {lib: oldLibrary, fabrics: []string{"shm"}, want: []string{"shm/shm"}},
 		"order of preference":    {lib: oldLibrary, fabrics: []string{"cxi", "shm", "tcp"}, devices: []string{"shm", "lo"}, want: []string{"shm/shm", "net/lo"}},
 		"efa":                    {lib: newLibrary, sys: efaMachine, want: []string{"efa/rdmap0-rdm"}},
@@ -99,7 +100,7 @@ func TestDiscoverFilters(t *testing.T) {
 		"nothing matches": {lib: oldLibrary, devices: []string{"ib*"}, err: provider.ErrNoDevice, says: []string{"devices=ib*", "eth0", "lo"}},
 		"hardware not wanted": {lib: newLibrary, sys: efaMachine, devices: []string{"eth0"}, err: provider.ErrNoDevice,
 			says: []string{"devices=eth0", "rdmap0"}},
-		"down is out":    {lib: oldLibrary, devices: []string{"eth2"}, err: provider.ErrNoDevice},
+		"down is told":   {lib: oldLibrary, devices: []string{"eth2"}, want: []string{"net/eth2"}},
 		"bad glob":       {lib: oldLibrary, devices: []string{"[x"}, err: provider.ErrNoDevice, says: []string{"[x"}},
 		"no such fabric": {lib: oldLibrary, fabrics: []string{"cxi"}, err: provider.ErrNoDevice, says: []string{"cxi", "libfabric 9.9"}},
 	} {
@@ -128,7 +129,7 @@ func TestDiscoverFilters(t *testing.T) {
 func TestDeviceFacts(t *testing.T) {
 	got, err := discover(context.Background(), oldLibrary, machine, provider.Filter{})
 	require.NoError(t, err)
-	eth1, eth0, lo := got[0], got[1], got[2]
+	eth1, eth0, lo := got[0], got[1], got[3]
 	require.Equal(t, "2001:db8:1::1", eth1.Addr, "IPv6 where there is no IPv4")
 	require.Equal(t, "192.0.2.2", eth0.Addr)
 	require.Equal(t, "192.0.2.0/24", eth0.Subnet)

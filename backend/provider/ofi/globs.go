@@ -2,44 +2,26 @@ package ofi
 
 import (
 	"fmt"
-	"path"
 	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/topo"
 )
 
-// globs is the option `devices`: patterns over device names; '!' in front excludes. Exclusions win; without an including
-// pattern all devices are in.
-type globs []string
+// globs is the option `devices`: patterns over device names; '!' or '^' in front excludes. Exclusions win; without an
+// including pattern all devices are in. Numbers ("#0") say nothing yet: the order of devices is decided by who chooses rails.
+type globs topo.Patterns
 
 func parseGlobs(patterns []string) (globs, error) {
-	for _, p := range patterns {
-		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || strings.TrimPrefix(p, "!") == "" {
-			return nil, fmt.Errorf("%w: option devices: %q is no pattern; use names or globs such as eth0, mlx5_*, !docker*",
-				provider.ErrNoDevice, p)
-		}
+	g, err := topo.ParsePatterns(patterns)
+	if err != nil {
+		return nil, fmt.Errorf("%w: option devices: %w", provider.ErrNoDevice, err)
 	}
-	return patterns, nil
+	return globs(g), nil
 }
 
-// match says whether a device with these names (domain, and hardware's own name or "") is wanted.
-func (g globs) match(names ...string) bool {
-	including, in := false, false
-	for _, p := range g {
-		pattern, exclude := strings.CutPrefix(p, "!")
-		including = including || !exclude
-		for _, n := range names {
-			if ok, _ := path.Match(pattern, n); !ok || n == "" {
-				continue
-			}
-			if exclude {
-				return false
-			}
-			in = true
-		}
-	}
-	return in || !including
-}
+// match says whether a device with these names (domain, and hardware's own name or "") may be wanted.
+func (g globs) match(names ...string) bool { return topo.Patterns(g).May(names...) }
 
 func (g globs) String() string {
 	if len(g) == 0 {

@@ -26,15 +26,6 @@ func rdmaDevices(sys fs.FS) []rdmaDevice {
 	return out
 }
 
-// interfaceUp says whether a network interface can carry data. The loopback interface and tunnels say "unknown".
-func interfaceUp(sys fs.FS, name string) bool {
-	switch readWord(sys, "class/net/"+name+"/operstate") {
-	case "down", "lowerlayerdown", "notpresent", "dormant":
-		return false
-	}
-	return true
-}
-
 // interfaceMbps is 0 where the driver doesn't know (virtual interfaces say -1 or an error).
 func interfaceMbps(sys fs.FS, name string) uint64 {
 	mbps, err := strconv.ParseInt(readWord(sys, "class/net/"+name+"/speed"), 10, 64)

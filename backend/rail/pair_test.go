@@ -1,0 +1,130 @@
+package rail_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+)
+
+// side makes rails from "fabric/subnet" or "fabric/subnet/mbps"; the fabric lo is loopback.
+func side(text string) (all []provider.Device) {
+	for i, f := range strings.Fields(text) {
+		p := strings.Split(f, "/")
+		d := provider.Device{Fabric: p[0], Subnet: p[1], Name: fmt.Sprint("eth", i), Loopback: p[0] == "lo"}
+		if len(p) > 2 {
+			fmt.Sscan(p[2], &d.Mbps)
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func TestMatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		own, peer string
+		same      bool
+		want      []rail.Pair
+	}{
+		"nothing":              {},
+		"one":                  {own: "net/a", peer: "net/a", want: []rail.Pair{{0, 0}}},
+		"no common fabric":     {own: "net/a", peer: "efa/a"},
+		"by number":            {own: "efa/e efa/e", peer: "efa/e efa/e", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"by subnet":            {own: "net/a net/b", peer: "net/b net/a", want: []rail.Pair{{0, 1}, {1, 0}}},
+		"n-th of the subnet":   {own: "net/a net/b net/a", peer: "net/b net/a net/a", want: []rail.Pair{{0, 1}, {1, 0}, {2, 2}}},
+		"one to three":         {own: "net/a", peer: "net/a net/a net/a", want: []rail.Pair{{0, 0}, {0, 1}, {0, 2}}},
+		"three to one":         {own: "net/a net/a net/a", peer: "net/a", want: []rail.Pair{{0, 0}, {1, 0}, {2, 0}}},
+		"five to two":          {own: "net/a net/a net/a net/a net/a", peer: "net/a net/a", want: []rail.Pair{{0, 0}, {1, 1}, {2, 0}, {3, 1}, {4, 0}}},
+		"loopback alone":       {own: "lo/l net/a", peer: "lo/l net/a", same: true, want: []rail.Pair{{0, 0}}},
+		"loopback elsewhere":   {own: "lo/l net/a", peer: "lo/l net/a", want: []rail.Pair{{1, 1}}},
+		"loopback on one side": {own: "net/a", peer: "lo/l net/a", same: true, want: []rail.Pair{{0, 1}}},
+		"loopback only":        {own: "lo/l", peer: "lo/l"},
+		"several loopbacks":    {own: "lo/ lo/ lo/", peer: "lo/ lo/ lo/", same: true, want: []rail.Pair{{0, 0}, {1, 1}, {2, 2}}},
+		"routed":               {own: "net/a net/b", peer: "net/c net/d", want: []rail.Pair{{0, 0}, {1, 1}}},
+		"routed, one to two":   {own: "net/a", peer: "net/c net/d", want: []rail.Pair{{0, 0}, {0, 1}}},
+		"routed come last":     {own: "net/x/400 net/a/10", peer: "net/y/400 net/a/10", want: []rail.Pair{{1, 1}, {0, 0}}},
+		"no way to the second": {own: "net/a", peer: "net/a net/b", want: []rail.Pair{{0, 0}}},
+		"the faster first":     {own: "net/a/10 net/b/400 net/c", peer: "net/a/400 net/b/100 net/c", want: []rail.Pair{{1, 1}, {0, 0}, {2, 2}}},
+		"two fabrics":          {own: "efa/e net/a", peer: "net/a efa/e", want: []rail.Pair{{0, 1}, {1, 0}}},
+	} {
+		offers := rail.Offers(side(c.peer))
+		require.Equal(t, c.want, rail.Match(side(c.own), offers, c.same), name)
+		slices.Reverse(offers)
+		require.Equal(t, c.want, rail.Match(side(c.own), offers, c.same), "%s: the index counts, not the place", name)
+		if len(offers) > 0 {
+			again := offers[0]
+			again.Subnet = "other"
+			require.Equal(t, c.want, rail.Match(side(c.own), append(offers, again), c.same), "%s: an index twice", name)
+		}
+	}
+}
+
+func TestMatchAnything(t *testing.T) {
+	gen := rapid.Custom(func(t *rapid.T) []provider.Device {
+		words := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
+			return fmt.Sprintf("%s/%s/%d", rapid.SampledFrom([]string{"net", "net", "efa", "lo"}).Draw(t, "fabric"),
+				rapid.SampledFrom([]string{"a", "b", "c", ""}).Draw(t, "subnet"), rapid.IntRange(0, 3).Draw(t, "mbps"))
+		}), 0, 9).Draw(t, "rails")
+		return side(strings.Join(words, " "))
+	})
+	type end struct {
+		peer bool
+		rail int
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		a, b, same := gen.Draw(t, "a"), gen.Draw(t, "b"), rapid.Bool().Draw(t, "same")
+		pairs, mirror := rail.Match(a, rail.Offers(b), same), rail.Match(b, rail.Offers(a), same)
+		for i := range mirror {
+			mirror[i] = rail.Pair{Own: mirror[i].Peer, Peer: mirror[i].Own}
+		}
+		require.ElementsMatch(t, pairs, mirror)
+		shuffled := rail.Offers(b)
+		rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Shuffle(len(shuffled), func(i, j int) {
+			shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
+		})
+		require.Equal(t, pairs, rail.Match(a, shuffled, same))
+
+		fits := func(x, y provider.Device, subnet bool) bool {
+			return x.Fabric == y.Fabric && x.Loopback == y.Loopback && (!subnet || x.Subnet == y.Subnet)
+		}
+		partner := func(x provider.Device, others []provider.Device) bool { // of the same subnet
+			return slices.ContainsFunc(others, func(y provider.Device) bool { return fits(x, y, true) })
+		}
+		used, times := map[end]int{}, map[rail.Pair]int{}
+		loops := 0
+		for _, p := range pairs {
+			x, y := a[p.Own], b[p.Peer]
+			times[p]++
+			used[end{false, p.Own}]++
+			used[end{true, p.Peer}]++
+			require.True(t, fits(x, y, false))
+			require.False(t, x.Subnet != y.Subnet && (partner(x, b) || partner(y, a)), "across subnets without need")
+			if x.Loopback {
+				loops++
+			}
+		}
+		require.True(t, loops == 0 || same && loops == len(pairs), "loopback is not mixed with others")
+		for p, n := range times {
+			require.Equal(t, 1, n, "%v", p)
+		}
+		check := func(rails, others []provider.Device, peer bool) {
+			for i, x := range rails {
+				lonely := func(y provider.Device) bool { return fits(x, y, false) && !partner(y, rails) }
+				can := partner(x, others) || slices.ContainsFunc(others, lonely)
+				if x.Loopback != (loops > 0) {
+					can = false
+				}
+				require.Equal(t, can, used[end{peer, i}] > 0, "rail %d of %v", i, rails)
+			}
+		}
+		check(a, b, false)
+		check(b, a, true)
+	})
+}

@@ -1,0 +1,137 @@
+package rail
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gorail/backend/topo"
+)
+
+// byOption numbers what could be a rail, up or not, so that a number means the same device when another's link is down.
+func (c *chooser) byOption() {
+	number := 0
+	for i := range c.in {
+		d := &c.in[i]
+		own := -1
+		if !d.Loopback && kind(*d) == "" {
+			own = number
+			number++
+		}
+		d.verdict = topo.Patterns(c.opt.Devices).Judge(own, names(d.Device)...)
+	}
+	c.drop(func(d candidate) string {
+		if d.verdict == topo.Excluded {
+			return "excluded by option devices"
+		}
+		return ""
+	})
+}
+
+// byKind leaves out what no rail is made of, but keeps bridges with a real port in mind.
+func (c *chooser) byKind() {
+	c.drop(func(d candidate) string {
+		if d.asked() || d.Bridge && d.Wired && d.PortOf == "" {
+			return ""
+		}
+		return kind(d)
+	})
+	var in []candidate
+	for _, d := range c.in {
+		if !d.asked() && d.Bridge {
+			c.bridges = append(c.bridges, d)
+		} else {
+			in = append(in, d)
+		}
+	}
+	c.in = in
+}
+
+// bySpeed leaves out what would only be in the way of the fast ones. Unknown speed counts as the same.
+func (c *chooser) bySpeed() {
+	fastest := c.fastest(func(candidate) bool { return true })
+	c.drop(func(d candidate) string {
+		mbps, most := d.Device.Mbps, fastest[d.Fabric]
+		if d.asked() || mbps == 0 || 4*mbps >= most {
+			return ""
+		}
+		return speed(mbps) + " beside " + speed(most)
+	})
+}
+
+// byPurpose leaves out interfaces that look after the machine: those known as such beside others, and those without RDMA
+// beside faster ones with it.
+func (c *chooser) byPurpose() {
+	const why = "management interface"
+	others := map[string]bool{}
+	for _, d := range c.in {
+		others[d.Fabric] = others[d.Fabric] || !d.Loopback && !d.Management
+	}
+	c.drop(func(d candidate) string {
+		if !d.asked() && d.Management && others[d.Fabric] {
+			return why
+		}
+		return ""
+	})
+	rdma := c.fastest(func(d candidate) bool { return d.RDMA })
+	c.drop(func(d candidate) string {
+		if mbps := d.Device.Mbps; !d.asked() && !d.RDMA && mbps > 0 && mbps < rdma[d.Fabric] {
+			return why
+		}
+		return ""
+	})
+}
+
+// standIn brings bridges back where their fabric has nothing else that leaves the machine.
+func (c *chooser) standIn() {
+	real := map[string]bool{}
+	for _, d := range c.in {
+		real[d.Fabric] = real[d.Fabric] || !d.Loopback
+	}
+	c.in = append(c.in, c.bridges...)
+	slices.SortFunc(c.in, byPlace)
+	c.drop(func(d candidate) string {
+		if !d.asked() && d.Bridge && real[d.Fabric] {
+			return kind(d)
+		}
+		return ""
+	})
+}
+
+// fastest is the greatest known speed among those that count, in Mb/s by fabric.
+func (c *chooser) fastest(counts func(candidate) bool) map[string]uint64 {
+	out := map[string]uint64{}
+	for _, d := range c.in {
+		if !d.Loopback && counts(d) {
+			out[d.Fabric] = max(out[d.Fabric], d.Device.Mbps)
+		}
+	}
+	return out
+}
+
+// kind says what makes a device unfit by what it is.
+func kind(d candidate) string {
+	switch {
+	case d.PortOf != "":
+		return "port of " + d.PortOf
+	case d.Bridge && strings.HasPrefix(d.Name, "virbr"):
+		return "bridge of virtual machines"
+	case d.Bridge && !d.Wired:
+		return "container bridge"
+	case d.Bridge:
+		return "bridge"
+	case d.Tunnel:
+		return "tunnel"
+	case d.Wireless:
+		return "wireless"
+	}
+	return ""
+}
+
+// speed writes megabits per second as people do.
+func speed(mbps uint64) string {
+	if mbps < 1000 {
+		return fmt.Sprintf("%d Mb/s", mbps)
+	}
+	return fmt.Sprintf("%g Gb/s", float64(mbps)/1000)
+}

@@ -1,0 +1,159 @@
+package topo
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// What Near says.
+const (
+	SameNode   = 0
+	NoNode     = 1 // one of the two isn't known
+	OtherNodes = 2
+)
+
+// Near is the cost of reaching a network or RDMA device from a NUMA node (-1 = unknown): SameNode, NoNode or OtherNodes.
+func (m *Machine) Near(numa int, dev string) int {
+	node := m.Node(dev)
+	switch {
+	case numa < 0 || node < 0:
+		return NoNode
+	case numa == node:
+		return SameNode
+	}
+	return OtherNodes
+}
+
+// Node is the NUMA node of a network or RDMA device, -1 = unknown. A bond and a VLAN have the node of what they are made
+// of, if that is one.
+func (m *Machine) Node(dev string) int { return m.node(dev, 4) }
+
+func (m *Machine) node(dev string, depth int) int {
+	if r := m.Device(dev); r != nil {
+		return r.NUMA
+	}
+	n := m.Net(dev)
+	if n == nil {
+		return -1
+	}
+	if n.NUMA >= 0 || n.Bridge || len(n.Over) == 0 || depth == 0 {
+		return n.NUMA
+	}
+	node := m.node(n.Over[0], depth-1)
+	for _, below := range n.Over[1:] {
+		if m.node(below, depth-1) != node {
+			return -1
+		}
+	}
+	return node
+}
+
+// PCIPath is the way to a PCI function, from the root: "pci0000:5d", the addresses of the bridges, the function's own.
+type PCIPath []string
+
+// parsePCIPath takes the path from that of a device below /sys; nil if it isn't on PCI.
+func parsePCIPath(device string) PCIPath {
+	var p PCIPath
+	for part := range strings.SplitSeq(device, "/") {
+		_, err := parseAddress(part)
+		switch {
+		case len(p) == 0 && strings.HasPrefix(part, "pci") && strings.Contains(part, ":"):
+			p = PCIPath{part}
+		case len(p) > 0 && err == nil:
+			p = append(p, part)
+		}
+	}
+	if len(p) < 2 {
+		return nil
+	}
+	return p
+}
+
+// Addr is the address of the function itself, "0000:5e:00.0"; "" of no path.
+func (p PCIPath) Addr() string {
+	if len(p) == 0 {
+		return ""
+	}
+	return p[len(p)-1]
+}
+
+// Switch names the switch, or lacking one the root port or root, below which the function hangs; "" of no path. Functions
+// of one device have the same.
+func (p PCIPath) Switch() string {
+	switch {
+	case len(p) == 0:
+		return ""
+	case len(p) >= 5: // root, root port, the switch's upstream port, its downstream port, function
+		return p[len(p)-3]
+	}
+	return p[max(0, len(p)-2)]
+}
+
+// Compare orders paths by their function's address; a nil path comes last.
+func (p PCIPath) Compare(q PCIPath) int {
+	if len(p) == 0 || len(q) == 0 {
+		return cmp.Compare(min(1, len(q)), min(1, len(p)))
+	}
+	a, errA := parseAddress(p.Addr())
+	b, errB := parseAddress(q.Addr())
+	if errA != nil || errB != nil {
+		return Natural(p.Addr(), q.Addr())
+	}
+	return slices.Compare(a[:], b[:])
+}
+
+// parseAddress reads domain, bus, device and function.
+func parseAddress(s string) (a [4]uint32, err error) {
+	if len(s) < len("0000:00:00.0") || len(s) > len("00000000:00:00.0") {
+		return a, fmt.Errorf("%q is no PCI address", s)
+	}
+	_, err = fmt.Sscanf(s, "%x:%x:%x.%x", &a[0], &a[1], &a[2], &a[3])
+	return a, err
+}
+
+// Closeness of two PCI functions; less is closer.
+type Closeness int
+
+// What lies between two functions.
+const (
+	SameSlot    Closeness = iota // functions of one device
+	SameSwitch                   // one switch
+	SamePort                     // several switches below one root port
+	SameRoot                     // the root complex
+	OtherRoot                    // the processors' own interconnect
+	UnknownPath                  // one of them has no path
+)
+
+func (c Closeness) String() string {
+	names := []string{"same slot", "same switch", "same root port", "same root", "other root", "unknown"}
+	if c < 0 || int(c) >= len(names) {
+		return fmt.Sprintf("Closeness(%d)", int(c))
+	}
+	return names[c]
+}
+
+// Between says how close two functions are, a GPU and a NIC, say. It is symmetric.
+func Between(p, q PCIPath) Closeness {
+	if len(p) < 2 || len(q) < 2 {
+		return UnknownPath
+	}
+	common := 0
+	for common < min(len(p), len(q)) && p[common] == q[common] {
+		common++
+	}
+	deeper := max(len(p), len(q)) - common // ports and functions below what they share, on the longer side
+	slot := func(p PCIPath) string { s, _, _ := strings.Cut(p.Addr(), "."); return s }
+	switch {
+	case len(p) == len(q) && deeper <= 1 && slot(p) == slot(q):
+		return SameSlot
+	case common == 0:
+		return OtherRoot
+	case common == 1:
+		return SameRoot
+	case deeper <= 2:
+		return SameSwitch
+	}
+	return SamePort
+}

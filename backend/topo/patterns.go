@@ -1,0 +1,98 @@
+package topo
+
+import (
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// Patterns is a choice of devices: globs over names, or "#n" for the n-th in order, from 0; '!' or '^' in front excludes.
+// Exclusions win; without an including pattern everything is in.
+type Patterns []string
+
+// Verdict is what Patterns say of a device.
+type Verdict int
+
+const (
+	Unsaid   Verdict = iota // in: nothing was said
+	Named                   // in: a pattern includes it
+	Excluded                // out
+)
+
+// ParsePatterns checks them. The error names the bad one.
+func ParsePatterns(list []string) (Patterns, error) {
+	for _, p := range list {
+		glob, _ := splitPattern(p)
+		if _, err := path.Match(glob, ""); err != nil || glob == "" {
+			return nil, fmt.Errorf("%q is no pattern; use names or globs such as eth0, mlx5_*, !docker*, or #0 for the first", p)
+		}
+		if number, ok := strings.CutPrefix(glob, "#"); ok {
+			if _, err := strconv.ParseUint(number, 10, 16); err != nil {
+				return nil, fmt.Errorf("%q is no number of a device; #0 is the first", p)
+			}
+		}
+	}
+	return list, nil
+}
+
+func splitPattern(p string) (glob string, exclude bool) {
+	if strings.HasPrefix(p, "!") || strings.HasPrefix(p, "^") {
+		return p[1:], true
+	}
+	return p, false
+}
+
+// Judge decides on a device with these names and this number (-1: it has none).
+func (ps Patterns) Judge(number int, names ...string) Verdict {
+	verdict := Unsaid
+	for _, p := range ps {
+		glob, exclude := splitPattern(p)
+		hit := hits(glob, number, names)
+		switch {
+		case hit && exclude:
+			return Excluded
+		case hit:
+			verdict = Named
+		case !exclude && verdict == Unsaid:
+			verdict = Excluded // unless another includes it
+		}
+	}
+	return verdict
+}
+
+// May says whether a device with these names can be in when its number isn't known yet.
+func (ps Patterns) May(names ...string) bool {
+	named := make(Patterns, 0, len(ps))
+	numbered := false
+	for _, p := range ps {
+		glob, exclude := splitPattern(p)
+		if !strings.HasPrefix(glob, "#") {
+			named = append(named, p)
+		} else if !exclude {
+			numbered = true
+		}
+	}
+	if !numbered {
+		return named.Judge(-1, names...) != Excluded
+	}
+	for _, p := range named { // the others need not include it
+		if glob, exclude := splitPattern(p); exclude && hits(glob, -1, names) {
+			return false
+		}
+	}
+	return true
+}
+
+func hits(glob string, number int, names []string) bool {
+	if n, ok := strings.CutPrefix(glob, "#"); ok {
+		want, err := strconv.Atoi(n)
+		return err == nil && number >= 0 && want == number
+	}
+	for _, name := range names {
+		if ok, _ := path.Match(glob, name); ok && name != "" {
+			return true
+		}
+	}
+	return false
+}

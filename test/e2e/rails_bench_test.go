@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// BenchmarkRails moves 16 MiB over shaped rails, and over the first alone:
+//
+//	go test ./test/e2e -run NONE -bench Rails -benchtime 5x
+func BenchmarkRails(b *testing.B) {
+	const size = 16 << 20
+	for _, mbit := range [][]uint64{{1000, 1000}, {1000, 500}, {250, 250, 250, 250}} {
+		for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			b.Run(fmt.Sprintf("%v/%s", mbit, op), func(b *testing.B) {
+				var rate [2]float64
+				for i, devices := range []string{"rail0", "rail*"} {
+					ha, hb := rails(b, mbit...)
+					p := onRails(b, ha, hb, "devices", devices)
+					mine, theirs := p.buffers(size)
+					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+					x.Do(limit)
+					x.Do(limit)
+					from := map[nixl.Op]*host{nixl.Write: ha, nixl.Read: hb}[op]
+					var before, sent []uint64
+					for k := range mbit {
+						before = append(before, from.sent(fmt.Sprint("rail", k)))
+					}
+					began := time.Now()
+					for range b.N {
+						x.Do(limit)
+					}
+					rate[i] = float64(b.N) * size / time.Since(began).Seconds() / 1e6
+					var sum uint64
+					for k := range mbit {
+						n := from.sent(fmt.Sprint("rail", k)) - before[k]
+						sent, sum = append(sent, n), sum+n
+					}
+					for k, n := range sent {
+						if i == 1 {
+							b.ReportMetric(100*float64(n)/float64(sum), fmt.Sprintf("%%rail%d", k))
+						}
+					}
+					require.NoError(b, p.ini.Exit())
+					require.NoError(b, p.tgt.Exit())
+				}
+				b.ReportMetric(rate[0], "MB/s-one")
+				b.ReportMetric(rate[1], "MB/s-all")
+				b.ReportMetric(rate[1]/rate[0], "x-one")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// rails joins two hosts by one wire for each speed in Mbit/s, "rail0" and so on, shaped at both ends.
+func rails(t testing.TB, mbit ...uint64) (a, b *host) {
+	t.Helper()
+	testenv.Need(t)
+	a, b = newHost(t), newHost(t)
+	for i, m := range mbit {
+		name := fmt.Sprint("rail", i)
+		addr := func(last byte) *net.IPNet {
+			return &net.IPNet{IP: net.IPv4(10, 78, byte(i), last), Mask: net.CIDRMask(24, 32)}
+		}
+		a.wire(b, name, addr(1), addr(2))
+		for _, h := range []*host{a, b} {
+			h.shape(name, m)
+		}
+	}
+	return a, b
+}
+
+// onRails gives both hosts an agent each; the target polls.
+func onRails(t testing.TB, a, b *host, opts ...string) *pairOf {
+	t.Helper()
+	p := &pairOf{env: testenv.Need(t), ini: a.start("alice", params(opts...)), tgt: b.start("bob", params(opts...))}
+	p.tgt.Polling(true)
+	return p
+}
+
+// TestRailsShare: two rails carry about half each, one of half the speed about a third.
+func TestRailsShare(t *testing.T) {
+	ours(t)
+	const size = 24 << 20
+	for _, c := range []struct {
+		mbit  []uint64
+		share float64 // of the first
+	}{{[]uint64{400, 400}, 0.5}, {[]uint64{400, 200}, 2. / 3}} {
+		t.Run(fmt.Sprint(c.mbit), func(t *testing.T) {
+			ha, hb := rails(t, c.mbit...)
+			p := onRails(t, ha, hb, "log", "info")
+			a, b := p.buffers(size)
+			for i, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+				x.Do(limit) // brings the rails up and shows how fast they are
+				from := []*host{ha, hb}[i]
+				before := []uint64{from.sent("rail0"), from.sent("rail1")}
+				x.Do(limit)
+				one, two := from.sent("rail0")-before[0], from.sent("rail1")-before[1]
+				require.Greater(t, one+two, uint64(size))
+				require.InDelta(t, c.share, float64(one)/float64(one+two), 0.1, "%s: %d and %d bytes", op, one, two)
+			}
+			b.Want(seedA)
+			says(t, p.ini.Worker, "peer connected", "rail0", "rail1")
+		})
+	}
+}
+
+// TestRailCut: a rail goes away under a transfer and comes back, at either end; nothing is lost and nothing fails.
+func TestRailCut(t *testing.T) {
+	ours(t)
+	const size = 64 << 20
+	for _, end := range []string{"here", "there"} {
+		for n := range 2 {
+			t.Run(fmt.Sprint(end, n), func(t *testing.T) {
+				ha, hb := rails(t, 400, 400)
+				p := onRails(t, ha, hb, "log", "info")
+				a, b := p.buffers(size)
+				name := fmt.Sprint("rail", n)
+				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+				x.Do(limit)
+				b.Want(seedA)
+				b.Fill(seedB)
+				from := map[string]*host{"here": ha, "there": hb}[end]
+				before := ha.sent(name)
+				require.False(t, x.Post().Failed())
+				require.True(t, eventually(limit, func() bool { return ha.sent(name)-before > size/8 }), "the rail is not used")
+				from.cut(name)
+				require.Equal(t, nixl.Success, x.Wait(limit))
+				b.Want(seedA)
+				require.Len(t, p.tgt.WaitNotifs(2, limit), 2)
+
+				from.restore(name)
+				require.True(t, eventually(limit, func() bool { return ha.carries(name) && hb.carries(name) }))
+				began := time.Now()
+				require.True(t, eventually(limit, func() bool {
+					before := ha.sent(name)
+					x.Do(limit)
+					return ha.sent(name)-before > size/8
+				}), "the rail is not used again")
+				t.Logf("in use again after %v at most", time.Since(began))
+				require.Equal(t, p.tgt.WaitNotifs(1, limit)[0].From, "alice")
+				b.Want(seedA)
+				require.NoError(t, p.ini.Exit())
+				require.NoError(t, p.tgt.Exit())
+			})
+		}
+	}
+}
