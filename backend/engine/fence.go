@@ -181,7 +181,7 @@ func (r *remote) fenced(l *link, f wire.Fenced) error {
 	r.epoch++
 	if !r.others(l) {
 		if err == nil {
-			err = l.l.Rebind(l.ep.Core(), proof, false)
+			err = l.l.Rebind(l.ep.Core(), l.epoch, proof, false)
 		}
 		if err == nil {
 			l.enter(working)
@@ -214,7 +214,7 @@ func (r *remote) fenced(l *link, f wire.Fenced) error {
 // probe tries a link that rests. Under r.mu.
 func (r *remote) probe(l *link) {
 	l.enter(probing)
-	if err := l.l.Rebind(l.ep.Core(), fastpath.Proof{}, true); err != nil {
+	if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, true); err != nil {
 		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", err)
 		l.pause = max(l.pause, firstRest)
 		epoch := l.epoch

@@ -249,7 +249,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		err = h.e.renew(l)
 		if l.epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
 			if err = l.ep.Connect(f.Addr); err == nil {
-				err = l.l.Rebind(l.ep.Core(), fastpath.Proof{}, false)
+				err = l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, false)
 			}
 			answer.Addr = l.ep.Addr()
 		}

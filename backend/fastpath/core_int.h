@@ -146,7 +146,7 @@ struct gr_link {
     uint8_t limited;  /* the window was the limit since the last measurement */
     uint8_t probe;    /* it is posted */
     uint32_t recv_debt; /* receives that the provider would not take yet */
-    uint64_t rebinds;
+    uint32_t epoch; /* of the endpoint, Go's number */
     part *todo, *todo_tail, *small_tail, *waiting; /* todo: small transfers first, small_tail the last of them */
     msg *msgs, *msgs_tail, *cur;
     ctx *posted;

@@ -135,8 +135,8 @@ func fence(t *testing.T, a, b *end) {
 	b.quiesce()
 	connect(t, a, b)
 	next, _ := b.sess.NextSeq()
-	require.NoError(t, b.link.Rebind(b.ep.Core(), fastpath.Proof{}, false))
-	require.NoError(t, a.link.Rebind(a.ep.Core(), fastpath.Proof{Next: next}, false))
+	require.NoError(t, b.link.Rebind(b.ep.Core(), 1, fastpath.Proof{}, false))
+	require.NoError(t, a.link.Rebind(a.ep.Core(), 1, fastpath.Proof{Next: next}, false))
 }
 
 // xfer makes a transfer of n operations of size bytes.

@@ -86,8 +86,8 @@ typedef struct gr_proof {
 
 /* After reap: go on with a new endpoint. What is not proved is sent again, notifications and operations of transfers. With
  * probe nothing but a probe goes out; once it is through, a LINK event with code 0 comes and gr_link_up lets the link
- * work. */
-int gr_link_rebind(gr_link *link, void *ep, const gr_proof *proof, int probe);
+ * work. epoch is the caller's number of the endpoint, for events; 0 before the first. */
+int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe);
 void gr_link_up(gr_link *link);
 /* After reap, when the target has answered the fence: what the link has goes to other links of the session. */
 void gr_link_yield(gr_link *link, const gr_proof *proof);
@@ -169,7 +169,7 @@ typedef struct gr_event {
     int32_t kind;
     int32_t code;   /* XFER: err; LINK: errno */
     uint64_t id;    /* XFER: handle; LINK: link id; MSG: session id */
-    uint64_t seq;   /* MSG; LINK: how often the link was rebound before */
+    uint64_t seq;   /* MSG; LINK: the epoch */
     uint32_t parts; /* MSG */
     uint32_t total;
     uint32_t offset;

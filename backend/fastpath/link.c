@@ -186,7 +186,7 @@ void link_error(gr_link *link, int err, int prov_err)
         if (!p->runs && p->x->nparts > 1 && !atomic_load(&p->x->pub.err))
             part_evict(p);
     }
-    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->rebinds};
+    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->epoch};
     core_event(link->rail->core, &ev, NULL);
 }
 

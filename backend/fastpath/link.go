@@ -112,8 +112,8 @@ func (p Proof) c(pin *runtime.Pinner) C.gr_proof {
 }
 
 // Rebind: see Stop. With probe the link sends nothing but a probe; an event of Code 0 says that it is through, and Up
-// lets the link work.
-func (l Link) Rebind(ep unsafe.Pointer, proof Proof, probe bool) error {
+// lets the link work. Events carry the epoch.
+func (l Link) Rebind(ep unsafe.Pointer, epoch uint32, proof Proof, probe bool) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	c := proof.c(&pin)
@@ -121,7 +121,7 @@ func (l Link) Rebind(ep unsafe.Pointer, proof Proof, probe bool) error {
 	if probe {
 		only = 1
 	}
-	if rc := C.gr_link_rebind(l.l, ep, &c, only); rc != 0 {
+	if rc := C.gr_link_rebind(l.l, ep, C.uint32_t(epoch), &c, only); rc != 0 {
 		return syscall.Errno(-rc)
 	}
 	return nil

@@ -216,12 +216,12 @@ static void fresh(gr_link *link)
     link->probe = 0;
 }
 
-int gr_link_rebind(gr_link *link, void *ep, const gr_proof *proof, int probe)
+int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe)
 {
     gr_rail_lock(link->rail->dev);
     link->ep = ep;
     link->state = probe ? LINK_PROBING : LINK_UP;
-    link->rebinds++;
+    link->epoch = epoch;
     fresh(link);
     settle_msgs(link, proof);
     give_back(link);

@@ -236,7 +236,7 @@ void msg_sent(ctx *c, int err)
     link->inflight_ops--;
     rail_buf_put(link->rail, c->buf);
     if (!m && !err && link->state == LINK_PROBING && link->probe) {
-        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->rebinds};
+        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
         core_event(link->rail->core, &ev, NULL);
     }
     if (!m)

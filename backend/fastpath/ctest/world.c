@@ -168,9 +168,9 @@ void world_fence(world *w, int rail)
         gr_link_yield(w->a.link[rail], &proof);
     }
     endpoints(w, rail);
-    CHECK(gr_link_rebind(w->b.link[rail], w->b.ep[rail], &none, 0) == 0, "rebind");
+    CHECK(gr_link_rebind(w->b.link[rail], w->b.ep[rail], 0, &none, 0) == 0, "rebind");
     w->up[rail] = other < 0;
-    CHECK(gr_link_rebind(w->a.link[rail], w->a.ep[rail], &proof, other >= 0) == 0, "rebind");
+    CHECK(gr_link_rebind(w->a.link[rail], w->a.ep[rail], 0, &proof, other >= 0) == 0, "rebind");
 }
 
 static void end(const world *w, side *s, int err)
