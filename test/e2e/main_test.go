@@ -39,7 +39,7 @@ type option func(*worker.AgentConfig)
 func progress(on bool) option { return func(c *worker.AgentConfig) { c.ProgThread = on } }
 
 // start makes one process with one agent.
-func start(t *testing.T, name string, opts ...option) *worker.Agent {
+func start(t testing.TB, name string, opts ...option) *worker.Agent {
 	t.Helper()
 	env := testenv.Need(t)
 	return agent(worker.Start(t, worker.Options{Env: env}), env, name, opts...)
@@ -55,7 +55,7 @@ func agent(w *worker.Worker, env testenv.Env, name string, opts ...option) *work
 }
 
 // pair makes two processes. The target polls for notifications all the time.
-func pair(t *testing.T, opts ...option) *pairOf {
+func pair(t testing.TB, opts ...option) *pairOf {
 	t.Helper()
 	p := quietPair(t, opts...)
 	p.tgt.Polling(true)
@@ -63,7 +63,7 @@ func pair(t *testing.T, opts ...option) *pairOf {
 }
 
 // quietPair is pair with a target that calls nothing by itself.
-func quietPair(t *testing.T, opts ...option) *pairOf {
+func quietPair(t testing.TB, opts ...option) *pairOf {
 	t.Helper()
 	return &pairOf{env: testenv.Need(t), ini: start(t, "alice", opts...), tgt: start(t, "bob", opts...)}
 }
