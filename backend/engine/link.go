@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/provider"
+	"gorail/backend/wire"
 )
 
 // phase is where a link stands. Targets' links only ever work.
@@ -49,12 +51,12 @@ func (e *Engine) openLink(num, railIdx, peerRail int) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{id: e.ids.Add(1), num: num, rail: r, peer: peerRail, ep: ep}, nil
+	return &link{id: e.ids.Add(1)<<32 | uint64(rand.Uint32()), num: num, rail: r, peer: peerRail, ep: ep}, nil
 }
 
 // connect names the peer's endpoint and starts the link.
-func (e *Engine) connect(l *link, s fastpath.Session, addr []byte, role fastpath.Role, probe bool) error {
-	if err := l.ep.Connect(addr); err != nil {
+func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role fastpath.Role, probe bool) error {
+	if err := l.ep.Connect(o.Addr); err != nil {
 		return err
 	}
 	slot := l.peer
@@ -64,7 +66,7 @@ func (e *Engine) connect(l *link, s fastpath.Session, addr []byte, role fastpath
 	e.linksMu.Lock()
 	e.links[l.id] = l
 	e.linksMu.Unlock()
-	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, role, probe)
+	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, o.ID, role, probe)
 	l.l, l.up = fl, fl.Exists()
 	return err // drop closes the endpoint, then the link
 }

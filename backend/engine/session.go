@@ -40,7 +40,7 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 		}
 		l.remote = r
 		r.links = append(r.links, l)
-		offers = append(offers, wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), Addr: l.ep.Addr()})
+		offers = append(offers, wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.id, Addr: l.ep.Addr()})
 	}
 	if len(r.links) == 0 {
 		return nil, fmt.Errorf("%w: %w", errOurs, last)
@@ -94,7 +94,7 @@ func (r *remote) bringUp(offers []wire.EndpointOffer) error {
 	for i, l := range r.links {
 		err := errors.New("the peer could not open an endpoint for it")
 		if len(offers[i].Addr) > 0 {
-			err = r.e.connect(l, s, offers[i].Addr, fastpath.Initiator, probe)
+			err = r.e.connect(l, s, offers[i], fastpath.Initiator, probe)
 		}
 		switch {
 		case err == nil && probe:

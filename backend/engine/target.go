@@ -59,7 +59,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	for i, o := range hello.Offers {
 		offer := wire.EndpointOffer{Rail: o.Rail, Own: o.Own}
 		if l, err := t.open(i, o); err == nil {
-			offer.Addr = l.ep.Addr()
+			offer.Addr, offer.ID = l.ep.Addr(), l.id
 			open++
 		} else {
 			last = err
@@ -97,7 +97,7 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 	}
 	l.target = t
 	t.links = append(t.links, l)
-	return l, t.e.connect(l, t.sess, o.Addr, fastpath.Target, false)
+	return l, t.e.connect(l, t.sess, o, fastpath.Target, false)
 }
 
 // endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,

@@ -95,10 +95,19 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev)
     rail->core = core;
     rail->dev = dev;
     rail->index = core->nrails;
+    if (dev->shared_ep && !(rail->hub = calloc(1, sizeof *rail->hub))) {
+        free(rail);
+        return -ENOMEM;
+    }
+    if (rail->hub) {
+        rail->hub->rail = rail;
+        rail->hub->ep = dev->shared_ep;
+    }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};
         if (epoll_ctl(core->epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
             int e = errno;
+            free(rail->hub);
             free(rail);
             return -e;
         }
@@ -114,22 +123,28 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev)
     return rail->index;
 }
 
-static void rail_free(rail_st *rail)
+/* The memory of a rail's registrations stays for as long as something may be posted that names it. */
+static void rail_unregister(rail_st *rail)
 {
-    while (rail->slabs) {
-        struct slab *s = rail->slabs;
-        rail->slabs = s->next;
+    for (struct slab *s = rail->slabs; s; s = s->next)
         if (s->mr) {
             gr_rail_lock(rail->dev);
             rail->dev->ops->unreg(rail->dev, s->mr);
             gr_rail_unlock(rail->dev);
         }
+}
+
+static void rail_free(rail_st *rail)
+{
+    while (rail->slabs) {
+        struct slab *s = rail->slabs;
+        rail->slabs = s->next;
         free(s->bufs);
         free(s->mem);
         free(s);
     }
-    ctx *lists[2] = {rail->free_ctx, rail->grave};
-    for (int i = 0; i < 2; i++)
+    ctx *lists[3] = {rail->free_ctx, rail->grave, rail->hub ? rail->hub->posted : NULL};
+    for (int i = 0; i < 3; i++)
         for (ctx *c = lists[i], *n; c; c = n) {
             n = c->next;
             free(c);
@@ -138,6 +153,7 @@ static void rail_free(rail_st *rail)
         n = r->next;
         free(r);
     }
+    free(rail->hub);
     free(rail);
 }
 
@@ -147,9 +163,11 @@ void gr_core_drop_rails(gr_core *core)
         rail_st *rail = core->rails[i];
         if (rail->dev->wait_fd >= 0)
             epoll_ctl(core->epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
+        rail_unregister(rail);
         rail->dev->kick = NULL;
         rail->dev->core = NULL;
-        rail_free(rail);
+        rail->next = core->dropped;
+        core->dropped = rail;
         core->rails[i] = NULL;
     }
     core->nrails = 0;
@@ -158,6 +176,10 @@ void gr_core_drop_rails(gr_core *core)
 void gr_core_free(gr_core *core)
 {
     gr_core_drop_rails(core);
+    for (rail_st *rail = core->dropped, *n; rail; rail = n) {
+        n = rail->next;
+        rail_free(rail);
+    }
     gr_notif_free(core, core->ready);
     for (struct event_node *e = core->ev, *n; e; e = n) {
         n = e->next;

@@ -26,6 +26,7 @@ enum {
     SMALL = 128 << 10,   /* transfers up to here go before larger ones */
     WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
     POLL_BATCH = 32,
+    ID_BUCKETS = 256,
     REGION_CHUNK = 1024,
     REGION_CHUNKS = 8192,
 };
@@ -141,6 +142,8 @@ struct gr_link {
     _Atomic int state;
     _Atomic uint64_t load, weight; /* bytes in flight; relative speed */
     gr_link *rx_next; /* sess->rx_links */
+    gr_link *id_next; /* rail->by_id */
+    uint64_t peer_id; /* the peer's number of the link */
     uint64_t small_ns; /* when a small transfer was posted last */
     uint8_t reported; /* an error event is out */
     uint8_t limited;  /* the window was the limit since the last measurement */
@@ -190,10 +193,14 @@ struct rail_st {
     gr_rail *dev;
     int index;
     gr_link *links;
+    gr_link *by_id[ID_BUCKETS];
+    gr_link *hub;        /* has the receives of an endpoint that all peers share; else NULL */
+    uint32_t rx_surplus; /* receives of the hub's that no link needs any more */
     _Atomic int nlinks;
     _Atomic(cmd *) inbox;
     ctx *free_ctx;
-    ctx *grave; /* ended without a completion: never reused, the library might still know them */
+    rail_st *next; /* core->dropped */
+    ctx *grave; /* ended without a completion: not used again before one comes, the library may still know them */
     buf *free_buf;
     run *free_run;
     struct slab *slabs;
@@ -222,6 +229,7 @@ struct gr_core {
     xfer *free_xfers;
     gr_link *free_links; /* never unmapped: an ended part may still name one */
     struct xfer_block *blocks;
+    rail_st *dropped; /* their rails are closed before their memory goes: what was posted may be written to until then */
 
     pthread_mutex_t ready_mu;
     gr_notif *ready, *ready_tail;
@@ -263,6 +271,7 @@ void rail_kick(gr_rail *dev);
 size_t rail_msg_size(const rail_st *rail);
 ctx *rail_ctx(rail_st *rail, gr_link *link, int kind);
 void rail_ctx_done(rail_st *rail, ctx *c);
+void rail_grave(rail_st *rail, ctx *c, int in);
 buf *rail_buf(rail_st *rail);
 void rail_buf_put(rail_st *rail, buf *b);
 
@@ -293,6 +302,7 @@ void msg_end(msg *m, int err);
 void msg_sent(ctx *c, int err);
 void msg_received(ctx *c, int err, uint64_t len);
 int msg_post_recv(gr_link *link, buf *b);
+uint32_t msg_recvs(const gr_link *link);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
 int msg_gap(msg *m);

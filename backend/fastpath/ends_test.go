@@ -90,9 +90,9 @@ func ends(t *testing.T, caps provider.Caps, params map[string]string) (a, b *end
 	}
 	connect(t, a, b)
 	var err error
-	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, fastpath.Target, false)
+	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, 91, fastpath.Target, false)
 	require.NoError(t, err)
-	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, fastpath.Initiator, false)
+	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, 92, fastpath.Initiator, false)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		for _, e := range []*end{a, b} {

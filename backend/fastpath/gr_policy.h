@@ -71,8 +71,9 @@ uint64_t gr_sess_queued(gr_sess *sess);
 
 enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
 
-/* Posts the receives; -errno on failure. peer_rail selects the key slot of remote regions. probe: see gr_link_rebind. */
-int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, int role, int probe, gr_link **out);
+/* Posts the receives; -errno on failure. id and peer_id are both sides' numbers of the link, which messages name. peer_rail selects the key slot of remote regions. probe: see gr_link_rebind. */
+int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, uint64_t peer_id, int role, int probe,
+                gr_link **out);
 /* No more posts on the link; what is posted goes on. Safe to call again. */
 void gr_link_stop(gr_link *link);
 /* After the endpoint has been closed: takes in every completion there is and ends what has none. */

@@ -23,6 +23,8 @@ var (
 	_ [0]struct{} = [unsafe.Offsetof(C.header{}.offset) - wire.OffOffset]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(C.header{}.count) - wire.OffCount]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(C.header{}.sum) - wire.OffSum]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(C.header{}.to) - wire.OffTo]struct{}{}
+	_ [0]struct{} = [C.KIND_PROBE - wire.KindProbe]struct{}{}
 	_ [0]struct{} = [C.KIND_SKIP - wire.KindSkip]struct{}{}
 	_ [0]struct{} = [C.MAGIC - wire.Magic]struct{}{}
 	_ [0]struct{} = [C.VERSION - wire.HeaderVersion]struct{}{}

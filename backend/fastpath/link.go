@@ -67,16 +67,16 @@ func (s Session) Queued() uint64 { return uint64(C.gr_sess_queued(s.s)) }
 // Link is a session's share of one rail.
 type Link struct{ l *C.gr_link }
 
-// NewLink makes a link over an endpoint and posts its receives. peerRail selects the key slot of remote regions. With an
+// NewLink makes a link over an endpoint and posts its receives. id and peerID are both sides' numbers of it. peerRail selects the key slot of remote regions. With an
 // error there may be a link all the same (Link.Exists): the caller closes the endpoint and then ends the link. For probe see
 // Rebind.
-func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id uint64, role Role, probe bool) (Link, error) {
+func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id, peerID uint64, role Role, probe bool) (Link, error) {
 	var l *C.gr_link
 	only := C.int(0)
 	if probe {
 		only = 1
 	}
-	rc := C.gr_link_new(s.s, C.int(rail), C.int(peerRail), ep, C.uint64_t(id), C.int(role), only, &l)
+	rc := C.gr_link_new(s.s, C.int(rail), C.int(peerRail), ep, C.uint64_t(id), C.uint64_t(peerID), C.int(role), only, &l)
 	if l == nil {
 		return Link{}, syscall.Errno(-rc)
 	}

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, int role, int probe,
-                gr_link **out)
+int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, uint64_t peer_id, int role,
+                int probe, gr_link **out)
 {
     gr_core *core = sess->core;
     if (rail_idx < 0 || rail_idx >= core->nrails || peer_rail < 0 || peer_rail >= (int)core->cfg.max_rails)
@@ -24,6 +24,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->sess = sess;
     link->ep = ep;
     link->id = id;
+    link->peer_id = peer_id;
     link->peer_rail = peer_rail;
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
@@ -37,6 +38,8 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (link->next)
         link->next->prev = link;
     rail->links = link;
+    link->id_next = rail->by_id[id % ID_BUCKETS];
+    rail->by_id[id % ID_BUCKETS] = link;
     atomic_fetch_add(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     if (role & GR_LINK_TX) /* until Go says otherwise */
@@ -85,8 +88,9 @@ void gr_link_reap(gr_link *link)
         ;
     while (link->posted) {
         ctx *c = link->posted;
+        buf *b = c->buf;
         if (!rail->dev->private_ep)
-            c->buf = NULL;
+            c->buf = NULL; /* not free before its completion comes */
         if (c->kind == CTX_RMA)
             link_rma_done(c, ECANCELED);
         else if (c->kind == CTX_SEND)
@@ -97,13 +101,11 @@ void gr_link_reap(gr_link *link)
             rail_ctx_done(rail, c);
             continue;
         }
-        /* The endpoint lives on for other peers and may still complete it: context and buffer are never used again. */
         link->posted = c->next;
         if (c->next)
             c->next->prev = NULL;
-        c->kind = CTX_DEAD;
-        c->next = rail->grave;
-        rail->grave = c;
+        c->buf = b;
+        rail_grave(rail, c, 1);
     }
     reap_weak(link, link->todo);
     reap_weak(link, link->waiting);
@@ -203,6 +205,11 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
     link->cur = link->msgs;
 }
 
+static int rail_of_hub(const gr_link *link)
+{
+    return link->rail->hub != NULL;
+}
+
 static void fresh(gr_link *link)
 {
     link->reported = 0;
@@ -225,7 +232,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     fresh(link);
     settle_msgs(link, proof);
     give_back(link);
-    int rc = msg_post_recvs(link);
+    int rc = rail_of_hub(link) ? 0 : msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
     core_wake(link->rail->core);
@@ -291,6 +298,13 @@ void gr_link_free(gr_link *link)
         link->prev->next = link->next;
     else
         rail->links = link->next;
+    for (gr_link **at = &rail->by_id[link->id % ID_BUCKETS]; *at; at = &(*at)->id_next)
+        if (*at == link) {
+            *at = link->id_next;
+            break;
+        }
+    if (rail->hub)
+        rail->rx_surplus += msg_recvs(link);
     atomic_fetch_sub(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     sess_unref(sess);

@@ -139,6 +139,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         return -EAGAIN;
     }
     memcpy(b->data, h, HDR);
+    memcpy(b->data + offsetof(header, to), &link->peer_id, sizeof link->peer_id);
     if (len)
         memcpy(b->data + HDR, body, len);
     c->buf = b;

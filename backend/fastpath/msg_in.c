@@ -23,14 +23,25 @@ int msg_post_recv(gr_link *link, buf *b)
     return rc;
 }
 
+/* Receives that a link needs. */
+uint32_t msg_recvs(const gr_link *link)
+{
+    return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
+}
+
 int msg_post_recvs(gr_link *link)
 {
-    int n = link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
-    for (int i = 0; i < n; i++) {
-        buf *b = rail_buf(link->rail);
-        int rc = b ? msg_post_recv(link, b) : -ENOMEM;
+    rail_st *rail = link->rail;
+    gr_link *on = rail->hub ? rail->hub : link;
+    for (uint32_t i = 0, n = msg_recvs(link); i < n; i++) {
+        if (on == rail->hub && rail->rx_surplus) {
+            rail->rx_surplus--;
+            continue;
+        }
+        buf *b = rail_buf(rail);
+        int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == -EAGAIN)
-            link->recv_debt++;
+            on->recv_debt++;
         else if (rc != 0)
             return rc;
     }
@@ -93,45 +104,80 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
     return rc;
 }
 
+static gr_link *find(rail_st *rail, uint64_t id)
+{
+    gr_link *link = rail->by_id[id % ID_BUCKETS];
+    while (link && link->id != id)
+        link = link->id_next;
+    return link;
+}
+
+/* The buffer goes back to where it was posted. */
+static int post_again(gr_link *on, buf *b)
+{
+    rail_st *rail = on->rail;
+    if (on->state != LINK_UP || (on == rail->hub && rail->rx_surplus)) {
+        rail->rx_surplus -= on == rail->hub;
+        rail_buf_put(rail, b);
+        return 0;
+    }
+    return msg_post_recv(on, b);
+}
+
+static int dispatch(gr_link *link, const header *h, const char *body, size_t len)
+{
+    rail_st *rail = link->rail;
+    if ((h->kind == KIND_NOTIF || h->kind == KIND_SKIP) && link->role & GR_LINK_RX) {
+        link->rx_msgs++;
+        link->owed++;
+        return take_notif(link->sess, h, body, len);
+    }
+    if (h->kind == KIND_PROBE && link->role & GR_LINK_RX) {
+        link->owed++;
+        return 0;
+    }
+    if (h->kind == KIND_CREDIT && link->role & GR_LINK_TX && h->count <= RX_BUFS - link->credits) {
+        link->credits += h->count;
+        return 0;
+    }
+    COUNT(rail->core, GR_C_BAD_MSG, 1);
+    return -EBADMSG;
+}
+
 void msg_received(ctx *c, int err, uint64_t len)
 {
-    gr_link *link = c->link;
-    rail_st *rail = link->rail;
+    gr_link *on = c->link;
+    rail_st *rail = on->rail;
     header h;
     if (err) {
         rail_buf_put(rail, c->buf);
+        if (on == rail->hub && err != ECANCELED) {
+            on->recv_debt++;
+            rail->starved = 1;
+        }
         return;
     }
     int rc = 0;
+    gr_link *link = on;
     if (len >= HDR)
         memcpy(&h, c->buf->data, HDR);
     if (len < HDR || len > rail_msg_size(rail) || h.magic != MAGIC || h.version != VERSION) {
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         rc = -EBADMSG;
-    } else if ((h.kind == KIND_NOTIF || h.kind == KIND_SKIP) && link->role & GR_LINK_RX) {
-        link->rx_msgs++;
-        link->owed++;
-        rc = take_notif(link->sess, &h, c->buf->data + HDR, len - HDR);
-    } else if (h.kind == KIND_PROBE && link->role & GR_LINK_RX) {
-        link->owed++;
-    } else if (h.kind == KIND_CREDIT && link->role & GR_LINK_TX && h.count <= RX_BUFS - link->credits) {
-        link->credits += h.count;
     } else {
-        COUNT(rail->core, GR_C_BAD_MSG, 1);
-        rc = -EBADMSG;
+        link = on == rail->hub ? find(rail, h.to) : h.to == on->id ? on : NULL;
+        if (link)
+            rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
+        else
+            COUNT(rail->core, GR_C_BAD_MSG, 1); /* of a session that has ended, maybe */
     }
-    if (link->state != LINK_UP) {
-        rail_buf_put(rail, c->buf);
-        return;
-    }
-    if (rc == 0)
-        rc = msg_post_recv(link, c->buf);
-    else
-        rail_buf_put(rail, c->buf);
-    if (rc == -EAGAIN) {
-        link->recv_debt++;
-        rail->starved = 1;
-    } else if (rc != 0) {
+    if (rc != 0 && link && link != rail->hub)
         link_error(link, -rc, 0);
+    rc = post_again(on, c->buf);
+    if (rc == -EAGAIN) {
+        on->recv_debt++;
+        rail->starved = 1;
+    } else if (rc != 0 && on != rail->hub) {
+        link_error(on, -rc, 0);
     }
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { HDR = 32, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, KIND_PROBE = 4, MAGIC = 0x5247, VERSION = 1 };
+enum { HDR = 40, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, KIND_PROBE = 4, MAGIC = 0x5247, VERSION = 2 };
 
 /* Same layout as wire.Header (header.go compares), little endian on every machine we run on. */
 typedef struct header {
@@ -18,9 +18,10 @@ typedef struct header {
     uint32_t offset;
     uint32_t count;
     uint32_t sum;
+    uint64_t to;
 } header;
 
-_Static_assert(sizeof(header) == HDR, "message header is 32 bytes on the wire");
+_Static_assert(sizeof(header) == HDR, "message header is 40 bytes on the wire");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the header goes out as it lies in memory");
 
 #endif

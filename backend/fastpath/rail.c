@@ -1,5 +1,6 @@
 /* One rail inside the core: its lock, its inbox, its contexts and buffers, and the dispatch of completions. */
 #include "core_int.h"
+#include "msg_wire.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -55,7 +56,7 @@ void rail_kick(gr_rail *dev)
 
 size_t rail_msg_size(const rail_st *rail)
 {
-    size_t full = FRAG + 32;
+    size_t full = FRAG + HDR;
     return rail->dev->msg_size < full ? rail->dev->msg_size : full;
 }
 
@@ -69,10 +70,13 @@ void rail_unstarve(rail_st *rail)
 static void complete(const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
-    if (c->kind == CTX_DEAD)
-        return; /* a straggler of an endpoint that was closed */
     gr_link *link = c->link;
     rail_st *rail = link->rail;
+    if (c->kind == CTX_DEAD) { /* a straggler: now it is over for the library, too */
+        rail_buf_put(rail, c->buf);
+        rail_grave(rail, c, 0);
+        return;
+    }
     int err = comp->err;
     link->completions++;
     if (err) {
@@ -133,6 +137,8 @@ int rail_progress(rail_st *rail)
     for (gr_link *link = rail->links; link; link = link->next)
         if (link->todo || link->cur || link->state == LINK_PROBING || link->owed >= CREDIT_BATCH || link->recv_debt)
             link_pump(link, UINT64_MAX);
+    if (rail->hub && rail->hub->recv_debt)
+        msg_pump(rail->hub);
     pthread_mutex_unlock(&rail->dev->mu);
     rail_run(rail);
     return n;
@@ -156,6 +162,28 @@ ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
         c->next->prev = c;
     link->posted = c;
     return c;
+}
+
+/* In: the context is given up, though the library may still know it. Out: it has completed after all. */
+void rail_grave(rail_st *rail, ctx *c, int in)
+{
+    if (in) {
+        c->kind = CTX_DEAD;
+        c->prev = NULL;
+        c->next = rail->grave;
+        if (c->next)
+            c->next->prev = c;
+        rail->grave = c;
+        return;
+    }
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        rail->grave = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    c->next = rail->free_ctx;
+    rail->free_ctx = c;
 }
 
 static void ctx_unlink(ctx *c)

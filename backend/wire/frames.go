@@ -53,6 +53,7 @@ type EndpointOffer struct {
 	_    struct{} `cbor:",toarray"`
 	Rail uint8    // the target's rail
 	Own  uint8    // the dialer's; a Welcome repeats both numbers
+	ID   uint64   // the offering side's number of the link, which messages to it carry
 	Addr []byte   // provider.Endpoint.Addr
 }
 

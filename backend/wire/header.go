@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// The header of a message on a link: 32 bytes, little endian, mirrored by a structure of the C core.
+// The header of a message on a link: 40 bytes, little endian, mirrored by a structure of the C core.
 const (
-	HeaderSize = 32
+	HeaderSize = 40
 
 	OffMagic   = 0  // u16
 	OffVersion = 2  // u8
@@ -19,12 +19,13 @@ const (
 	OffOffset  = 20 // u32
 	OffCount   = 24 // u32
 	OffSum     = 28 // u32, reserved: 0
+	OffTo      = 32 // u64
 )
 
 // Values of the header's first fields.
 const (
 	Magic         = 0x5247 // "GR"
-	HeaderVersion = 1
+	HeaderVersion = 2
 )
 
 // Kind says what a message on a link is.
@@ -35,6 +36,7 @@ const (
 	KindNotif  Kind = 1 // a fragment of a notification, or the whole of it
 	KindCredit Kind = 2 // receives posted again
 	KindSkip   Kind = 3 // the sender gave this number up: go on without it
+	KindProbe  Kind = 4 // nothing: that it arrives is what the sender wants to know
 )
 
 // Header is a message's header. Fields that a kind doesn't use are zero.
@@ -46,6 +48,7 @@ type Header struct {
 	Total  uint32 // notif: bytes of the whole body
 	Offset uint32 // notif: where the payload belongs in the body
 	Count  uint32 // credit: credits given, >= 1; notif: credits given along, may be 0
+	To     uint64 // the receiver's number of the link: peers may share an endpoint
 }
 
 // Put writes the header to the first HeaderSize bytes of dst, which must be there.
@@ -61,6 +64,7 @@ func (h Header) Put(dst []byte) {
 	binary.LittleEndian.PutUint32(dst[OffOffset:], h.Offset)
 	binary.LittleEndian.PutUint32(dst[OffCount:], h.Count)
 	binary.LittleEndian.PutUint32(dst[OffSum:], 0)
+	binary.LittleEndian.PutUint64(dst[OffTo:], h.To)
 }
 
 // ParseMessage splits a received message into header and payload (a part of msg). ErrFormat, ErrKind or ErrVersion.
@@ -82,6 +86,7 @@ func ParseMessage(msg []byte) (Header, []byte, error) {
 		Total:  binary.LittleEndian.Uint32(msg[OffTotal:]),
 		Offset: binary.LittleEndian.Uint32(msg[OffOffset:]),
 		Count:  binary.LittleEndian.Uint32(msg[OffCount:]),
+		To:     binary.LittleEndian.Uint64(msg[OffTo:]),
 	}
 	payload := msg[HeaderSize:]
 	if err := h.check(uint64(len(payload))); err != nil {
@@ -105,6 +110,10 @@ func (h Header) check(payload uint64) error {
 	case KindSkip:
 		if h.Parts != 1 || h.Part != 0 || h.Total != 0 || h.Count != 0 || payload != 0 {
 			return fmt.Errorf("%w: skip message", ErrFormat)
+		}
+	case KindProbe:
+		if h.Seq != 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || h.Count != 0 || payload != 0 {
+			return fmt.Errorf("%w: probe message", ErrFormat)
 		}
 	case KindCredit:
 		if h.Count == 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {

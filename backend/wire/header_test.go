@@ -16,12 +16,13 @@ func message(h Header, payload string) []byte {
 
 // TestHeaderBytes pins the layout that the C core shares.
 func TestHeaderBytes(t *testing.T) {
-	h := Header{Kind: KindNotif, Parts: 0x0102, Part: 0x0003, Seq: 0x1112131415161718, Total: 0x21222324, Offset: 0x31323334, Count: 0x41424344}
+	h := Header{Kind: KindNotif, Parts: 0x0102, Part: 0x0003, Seq: 0x1112131415161718, Total: 0x21222324, Offset: 0x31323334, Count: 0x41424344, To: 0x5152535455565758}
 	assert.Equal(t, []byte{
-		0x47, 0x52, 1, 1, 0x02, 0x01, 0x03, 0x00,
+		0x47, 0x52, 2, 1, 0x02, 0x01, 0x03, 0x00,
 		0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
 		0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31,
 		0x44, 0x43, 0x42, 0x41, 0, 0, 0, 0,
+		0x58, 0x57, 0x56, 0x55, 0x54, 0x53, 0x52, 0x51,
 	}, message(h, ""))
 	assert.Equal(t, "GR", string(message(h, "")[:2]))
 }
@@ -29,7 +30,7 @@ func TestHeaderBytes(t *testing.T) {
 func TestHeaderRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		payload := rapid.StringN(0, 50, 50).Draw(t, "payload")
-		want := Header{Kind: KindNotif, Seq: rapid.Uint64().Draw(t, "seq"), Parts: rapid.Uint16Min(1).Draw(t, "parts"), Count: rapid.Uint32().Draw(t, "count")}
+		want := Header{Kind: KindNotif, Seq: rapid.Uint64().Draw(t, "seq"), Parts: rapid.Uint16Min(1).Draw(t, "parts"), Count: rapid.Uint32().Draw(t, "count"), To: rapid.Uint64().Draw(t, "to")}
 		want.Part = rapid.Uint16Range(0, want.Parts-1).Draw(t, "part")
 		want.Total = rapid.Uint32Min(uint32(len(payload))).Draw(t, "total")
 		want.Offset = rapid.Uint32Range(0, want.Total-uint32(len(payload))).Draw(t, "offset")
@@ -52,11 +53,12 @@ func TestBadMessages(t *testing.T) {
 		want error
 	}{
 		"empty":         {nil, ErrFormat},
-		"short":         {message(notif, "")[:31], ErrFormat},
+		"short":         {message(notif, "")[:HeaderSize-1], ErrFormat},
 		"magic":         {poke(OffMagic, 0), ErrKind},
-		"version":       {poke(OffVersion, 2), ErrVersion},
+		"version":       {poke(OffVersion, 1), ErrVersion},
 		"kind 0":        {poke(OffKind, 0), ErrKind},
-		"kind 4":        {poke(OffKind, 4), ErrKind},
+		"kind 5":        {poke(OffKind, 5), ErrKind},
+		"probe":         {poke(OffKind, 4), ErrFormat},
 		"skip body":     {with(Header{Kind: KindSkip, Parts: 1}, "x", same), ErrFormat},
 		"reserved":      {poke(OffSum+3, 1), ErrFormat},
 		"no parts":      {with(notif, "", func(h *Header) { h.Parts = 0 }), ErrFormat},

@@ -56,8 +56,8 @@ static void begin(world *w)
     CHECK((w->b.sess = gr_sess_new(w->b.core, w->session, "a", 1)), "out of memory");
     for (int i = 0; i < w->rails; i++) {
         endpoints(w, i);
-        CHECK(gr_link_new(w->b.sess, i, 0, w->b.ep[i], link_id(w, i), GR_LINK_RX, 0, &w->b.link[i]) == 0, "link");
-        CHECK(gr_link_new(w->a.sess, i, i, w->a.ep[i], link_id(w, i), GR_LINK_TX, 0, &w->a.link[i]) == 0, "link");
+        CHECK(gr_link_new(w->b.sess, i, 0, w->b.ep[i], link_id(w, i), link_id(w, i), GR_LINK_RX, 0, &w->b.link[i]) == 0, "link");
+        CHECK(gr_link_new(w->a.sess, i, i, w->a.ep[i], link_id(w, i), link_id(w, i), GR_LINK_TX, 0, &w->a.link[i]) == 0, "link");
         w->broken[i] = 0;
         w->up[i] = 1;
     }

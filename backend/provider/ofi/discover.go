@@ -20,6 +20,7 @@ type entry struct {
 	maxMsg                        uint64
 	bps                           uint64 // link speed, 0 = not told
 	src                           netip.Addr
+	ip                            bool   // addresses are socket addresses
 	pci                           string // "0000:3b:00.0" or ""
 
 	handle *handle        // keeps info alive

@@ -3,6 +3,7 @@
 #include <rdma/fi_errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "abi.h"
 #include "ofi.h"
@@ -53,7 +54,6 @@ int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, cons
     if (!ep)
         return -FI_ENOMEM;
     ep->peer = FI_ADDR_NOTAVAIL;
-    ep->from = FI_ADDR_UNSPEC;
     gr_rail_lock(&rail->base);
     if (rail->shared)
         ep->ep = rail->shared;
@@ -66,8 +66,10 @@ int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, cons
         if (rc && !rail->shared)
             fi_close(&ep->ep->fid);
     }
-    if (!rc)
+    if (!rc) {
         rail->open_eps++;
+        rail->addr_len = *addr_len;
+    }
     gr_rail_unlock(&rail->base);
     if (rc) {
         free(ep);
@@ -77,24 +79,52 @@ int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, cons
     return 0;
 }
 
+/* The address's place in the address vector, with one user more. */
+static int insert(ofi_rail *rail, const void *addr, ofi_peer **out)
+{
+    ofi_peer *p = rail->peers;
+    while (p && (p->len != rail->addr_len || memcmp(p->bytes, addr, p->len) != 0))
+        p = p->next;
+    if (!p) {
+        if (!(p = calloc(1, sizeof(*p) + rail->addr_len)))
+            return -FI_ENOMEM;
+        p->addr = FI_ADDR_NOTAVAIL;
+        int rc = fi_av_insert(rail->av, addr, 1, &p->addr, 0, NULL);
+        if (rc != 1 || p->addr == FI_ADDR_NOTAVAIL) {
+            free(p);
+            return rc < 0 ? rc : -FI_EADDRNOTAVAIL;
+        }
+        p->len = rail->addr_len;
+        memcpy(p->bytes, addr, p->len);
+        p->next = rail->peers;
+        rail->peers = p;
+    }
+    p->users++;
+    *out = p;
+    return 0;
+}
+
+static void leave(ofi_rail *rail, ofi_peer *p)
+{
+    if (--p->users > 0)
+        return;
+    ofi_peer **at = &rail->peers;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    (void)fi_av_remove(rail->av, &p->addr, 1, 0);
+    free(p);
+}
+
 /* Implements fi_av_insert. addr has the length of this rail's own addresses. -EISCONN when there is a peer already. */
 int ofi_ep_connect(ofi_rail *rail, ofi_ep *ep, const void *addr)
 {
-    fi_addr_t peer = FI_ADDR_NOTAVAIL;
-    int rc;
+    int rc = -FI_EISCONN;
     gr_rail_lock(&rail->base);
-    if (ep->peer != FI_ADDR_NOTAVAIL) {
-        gr_rail_unlock(&rail->base);
-        return -FI_EISCONN;
-    }
-    rc = fi_av_insert(rail->av, addr, 1, &peer, 0, NULL);
-    if (rc == 1 && peer != FI_ADDR_NOTAVAIL) {
-        ep->peer = peer;
-        if (rail->caps.directed)
-            ep->from = peer;
-        rc = 0;
-    } else if (rc >= 0) {
-        rc = -FI_EADDRNOTAVAIL;
+    if (!ep->at) {
+        rc = insert(rail, addr, &ep->at);
+        if (!rc)
+            ep->peer = ep->at->addr;
     }
     gr_rail_unlock(&rail->base);
     return ofi_errno(rc);
@@ -110,8 +140,8 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep)
         ofi_drop_strangers(rail, ep->ep);
         rc = fi_close(&ep->ep->fid);
     }
-    if (!rc && ep->peer != FI_ADDR_NOTAVAIL)
-        (void)fi_av_remove(rail->av, &ep->peer, 1, 0);
+    if (!rc && ep->at)
+        leave(rail, ep->at);
     if (!rc)
         rail->open_eps--;
     gr_rail_unlock(&rail->base);

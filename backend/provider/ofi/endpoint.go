@@ -51,7 +51,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	if e.c == nil {
 		return fmt.Errorf("%w: %s/%s: endpoint is closed", provider.ErrEndpoint, d.Fabric, d.Name)
 	}
-	if !sameForm(peer, e.addr) {
+	if !sameForm(peer, e.addr, e.rail.entry.ip) {
 		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, d.Fabric, d.Name, peer, errAddress)
 	}
 	var room [C.OFI_ADDR_MAX]byte // libfabric never reads behind the peer's bytes
@@ -63,11 +63,11 @@ func (e *endpoint) Connect(peer []byte) error {
 }
 
 // sameForm compares length and, for socket addresses, family, and wants a port and an address to be there.
-func sameForm(peer, own []byte) bool {
+func sameForm(peer, own []byte, ip bool) bool {
 	if len(peer) != len(own) || len(peer) == 0 || len(peer) > C.OFI_ADDR_MAX {
 		return false
 	}
-	if a := sockaddr(own); a.IsValid() {
+	if a := sockaddr(own); ip && a.IsValid() {
 		p := sockaddr(peer)
 		return p.IsValid() && p.Is4() == a.Is4() && !p.IsUnspecified() && !p.IsMulticast() && (peer[2] != 0 || peer[3] != 0)
 	}

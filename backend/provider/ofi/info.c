@@ -11,8 +11,6 @@ static struct fi_info *make_hints(ofi_lib *lib, const char *prov, int want)
     if (!hints)
         return NULL;
     hints->caps = FI_RMA | FI_MSG;
-    if (want & OFI_WANT_DIRECTED)
-        hints->caps |= FI_DIRECTED_RECV;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
@@ -48,6 +46,7 @@ void ofi_describe(const struct fi_info *info, ofi_desc *out)
     out->src = info->src_addr;
     out->src_len = info->src_addr ? info->src_addrlen : 0;
     out->protocol = info->ep_attr->protocol;
+    out->ip = info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN || info->addr_format == FI_SOCKADDR_IN6;
     out->max_msg = info->ep_attr->max_msg_size;
     if (!info->nic)
         return;

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -66,18 +65,10 @@ func (l *library) Describe() string {
 		strings.Join(l.providers, " "))
 }
 
-// List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first, and where its
-// endpoints are shared by all peers for directed receives as well; less is taken where that isn't offered.
+// List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first; less is taken where
+// that isn't offered.
 func (l *library) List(fabric string) ([]*entry, error) {
-	const delivery, directed = C.OFI_WANT_DELIVERY, C.OFI_WANT_DIRECTED
-	got, err := l.listFirst(fabric, delivery, 0)
-	if err != nil || len(got) == 0 || quirksOf(got[0]).perPeer {
-		return got, err
-	}
-	if more, err := l.listFirst(fabric, delivery|directed, directed); err == nil && len(more) > 0 {
-		return more, nil
-	}
-	return got, nil
+	return l.listFirst(fabric, C.OFI_WANT_DELIVERY, 0)
 }
 
 func (l *library) listFirst(fabric string, wants ...C.int) (got []*entry, err error) {
@@ -106,7 +97,10 @@ func (l *library) list(fabric string, want C.int) ([]*entry, error) {
 		e := &entry{
 			provider: C.GoString(d.provider), fabric: C.GoString(d.fabric), domain: C.GoString(d.domain),
 			nic: C.GoString(d.nic), protocol: uint32(d.protocol), maxMsg: uint64(d.max_msg), bps: uint64(d.link_bps),
-			src: sockaddr(C.GoBytes(d.src, C.int(d.src_len))), handle: h, info: unsafe.Pointer(p),
+			ip: d.ip != 0, handle: h, info: unsafe.Pointer(p),
+		}
+		if e.ip {
+			e.src = sockaddr(C.GoBytes(d.src, C.int(d.src_len)))
 		}
 		if d.has_pci != 0 {
 			e.pci = fmt.Sprintf("%04x:%02x:%02x.%x", d.pci[0], d.pci[1], d.pci[2], d.pci[3])
@@ -137,11 +131,8 @@ func (l *library) error(rc C.int) error {
 	return &Error{Errno: int(-rc), text: C.GoString(C.ofi_strerror(l.lib, -rc))}
 }
 
-func (l *library) has(fabric string) bool {
-	return slices.Contains(l.providers, strings.Split(fabric, ";")[0])
-}
-
-// sockaddr reads the IP address out of a struct sockaddr_in or sockaddr_in6; anything else gives the zero Addr.
+// sockaddr reads the IP address out of a struct sockaddr_in or sockaddr_in6; anything else gives the zero Addr. Only for
+// addresses that are known to be of that form: other fabrics' may look like it.
 func sockaddr(b []byte) netip.Addr {
 	if len(b) < 2 {
 		return netip.Addr{}

@@ -39,7 +39,7 @@ void ofi_guard_begin(ofi_guard *guard);
 void ofi_guard_end(ofi_guard *guard);
 
 /* What is asked of a provider beyond FI_EP_RDM, FI_RMA and FI_MSG. */
-enum { OFI_WANT_DELIVERY = 1, OFI_WANT_DIRECTED = 2 };
+enum { OFI_WANT_DELIVERY = 1 };
 
 /* Implements fi_getinfo; prov is the provider's full name. The list belongs to the caller (lib->freeinfo). */
 int ofi_getinfo(ofi_lib *lib, const char *prov, int want, struct fi_info **list);
@@ -55,7 +55,7 @@ typedef struct ofi_desc {
     uint32_t protocol;
     uint64_t max_msg;
     uint64_t link_bps;
-    int has_pci;
+    int has_pci, ip; /* ip: addresses are struct sockaddr */
     unsigned pci[4]; /* domain, bus, device, function */
 } ofi_desc;
 void ofi_describe(const struct fi_info *info, ofi_desc *out);
@@ -67,7 +67,7 @@ typedef struct ofi_quirks {
 } ofi_quirks;
 
 typedef struct ofi_caps {
-    uint8_t delivery, virt_addr, prov_key, local_desc, endpoint_mr, directed;
+    uint8_t delivery, virt_addr, prov_key, local_desc, endpoint_mr;
     uint64_t key_size, max_send, inject;
 } ofi_caps;
 
@@ -88,6 +88,9 @@ typedef struct ofi_rail {
     uint32_t cq_size;
     uint64_t signal_tag; /* how the queue's own signal shows in wait_fd (no_trywait) */
     uint32_t open_eps, open_mrs;
+    struct ofi_peer *peers;
+    size_t addr_len;    /* of this rail's own addresses */
+    struct ofi_ep *any; /* the shared endpoint as one without a peer, for receives */
 } ofi_rail;
 
 /* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. */
@@ -95,11 +98,20 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
 /* -EBUSY while endpoints or regions are open; the rail is then still whole. */
 int ofi_rail_close(ofi_rail *rail);
 
+/* An address in the address vector. Some providers count how often it was inserted, EFA doesn't: so we do, and insert once. */
+typedef struct ofi_peer {
+    struct ofi_peer *next;
+    fi_addr_t addr;
+    uint32_t users;
+    size_t len;
+    unsigned char bytes[];
+} ofi_peer;
+
 /* The `ep` of the ops table: one peer. */
 typedef struct ofi_ep {
     struct fid_ep *ep;
     fi_addr_t peer; /* where operations go; FI_ADDR_NOTAVAIL until connected */
-    fi_addr_t from; /* whose messages are received */
+    ofi_peer *at;   /* its place in the address vector */
 } ofi_ep;
 
 enum { OFI_ADDR_MAX = 256 };

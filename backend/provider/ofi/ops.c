@@ -57,7 +57,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 {
     ofi_ep *ep = opaque;
     (void)base;
-    return ofi_errno(fi_recv(ep->ep, buf, len, desc, ep->from, ctx));
+    return ofi_errno(fi_recv(ep->ep, buf, len, desc, FI_ADDR_UNSPEC, ctx));
 }
 
 /* Takes the failed completion at the head of the queue. Only op_context, err and prov_errno are dependable in it. */

@@ -75,7 +75,16 @@ static int open_objects(ofi_rail *rail, const char **step)
         return rc;
     if (rail->quirks.no_trywait && find_signal(rail) != 0)
         rail->base.wait_fd = -1; /* polled by timer instead */
-    return rail->quirks.per_peer ? 0 : ofi_ep_make(rail, &rail->shared, step);
+    if (rail->quirks.per_peer)
+        return 0;
+    *step = "calloc";
+    if (!(rail->any = calloc(1, sizeof(*rail->any))))
+        return -FI_ENOMEM;
+    rail->any->peer = FI_ADDR_NOTAVAIL;
+    rc = ofi_ep_make(rail, &rail->shared, step);
+    rail->any->ep = rail->shared;
+    rail->base.shared_ep = rail->any;
+    return rc;
 }
 
 static uint32_t clamp32(uint64_t v, uint32_t most)
@@ -108,7 +117,6 @@ static void fill_caps(ofi_rail *rail)
     rail->caps.prov_key = (dom->mr_mode & FI_MR_PROV_KEY) != 0;
     rail->caps.local_desc = (dom->mr_mode & FI_MR_LOCAL) != 0;
     rail->caps.endpoint_mr = (dom->mr_mode & FI_MR_ENDPOINT) != 0;
-    rail->caps.directed = (info->caps & FI_DIRECTED_RECV) != 0 && rail->shared;
     rail->caps.delivery = (info->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0;
     rail->caps.key_size = dom->mr_key_size ? dom->mr_key_size : sizeof(uint64_t);
     rail->caps.inject = info->tx_attr->inject_size;
@@ -162,6 +170,7 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
     if (rc) {
         close_objects(rail);
         pthread_mutex_destroy(&rail->base.mu);
+        free(rail->any);
         free(rail);
         return ofi_errno(rc);
     }
@@ -181,6 +190,7 @@ int ofi_rail_close(ofi_rail *rail)
     rc = close_objects(rail);
     gr_rail_unlock(&rail->base);
     pthread_mutex_destroy(&rail->base.mu);
+    free(rail->any);
     free(rail);
     return ofi_errno(rc);
 }

@@ -1,0 +1,63 @@
+package ofi
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+	"gorail/test/fabric"
+)
+
+// imitation opens rails of a fabric that test/fabric imitates; breaches of its rules fail the test when it ends. The library
+// reads its switches when it is first used, so each gets a copy of its own.
+func imitation(t *testing.T, kind string, seed int64, switches ...string) conform.Opener {
+	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
+	t.Setenv(fabric.EnvConfig, fabric.Config(kind, 1, seed, switches...))
+	t.Setenv(fabric.EnvBreaches, breaches)
+	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
+	prov, _, _ := strings.Cut(kind, "-")
+	return func(t *testing.T) provider.Rail {
+		t.Helper()
+		p := New(Options{LibraryPath: path})
+		devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{prov}})
+		require.NoError(t, err)
+		rail, err := p.Open(devs[0])
+		require.NoError(t, err)
+		return rail
+	}
+}
+
+// What conform asks beyond what these fabrics keep, as switches that make them keep it.
+const (
+	inOrder  = "order_sas=1" // conform.Messages: messages fill receives in the order of sending
+	unmapped = "allocated=0" // conform.ManyRegions: memory that is not mapped can be registered
+	zeroes   = "av_check=1"  // conform.Addresses: fi_av_insert refuses an address of zeros
+)
+
+func TestTrafficImitated(t *testing.T) {
+	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
+		for seed := range int64(2) {
+			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
+				conform.RunTraffic(t, imitation(t, kind, seed, inOrder, unmapped, zeroes))
+			})
+		}
+	}
+}
+
+// An opaque address that begins like a struct sockaddr_in is not taken for one.
+func TestAddressLikeIP(t *testing.T) {
+	rail := imitation(t, "cxi", 1, "addr_ip=1")(t)
+	defer rail.Close()
+	ep, err := rail.OpenEndpoint()
+	require.NoError(t, err)
+	defer ep.Close()
+	require.True(t, sockaddr(ep.Addr()).IsValid(), "it looks like one")
+	require.Empty(t, rail.Device().Addr)
+	require.NoError(t, ep.Connect(ep.Addr()))
+}

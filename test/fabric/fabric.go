@@ -1,0 +1,113 @@
+// Package fabric builds a libfabric for tests: it offers EFA and CXI devices, keeps their rules, records whoever breaks one,
+// and moves the bytes through the real libfabric's tcp provider. lib/switches.h has all rules.
+package fabric
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Names of environment variables that the library reads.
+const (
+	EnvConfig   = "GORAIL_FABRIC"          // see Config
+	EnvBreaches = "GORAIL_FABRIC_BREACHES" // file that breaches are appended to
+)
+
+var built struct {
+	sync.Once
+	data []byte
+	err  error
+	skip string
+}
+
+// Build compiles the library and returns its path, a new one each time: a process that loads two has two, each with the
+// configuration that it found in the environment when first used. It skips the test where there is no compiler or no real
+// libfabric.
+func Build(t testing.TB) string {
+	t.Helper()
+	built.Do(compile)
+	if built.skip != "" {
+		t.Skip(built.skip)
+	}
+	require.NoError(t, built.err)
+	path := filepath.Join(t.TempDir(), "libfabric.so.1")
+	require.NoError(t, os.WriteFile(path, built.data, 0o755))
+	return path
+}
+
+func compile() {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		built.skip = "no gcc here"
+		return
+	}
+	dir, err := os.MkdirTemp("", "fabric")
+	if err != nil {
+		built.err = err
+		return
+	}
+	defer os.RemoveAll(dir)
+	lib := filepath.Join(source(), "lib")
+	sources, _ := filepath.Glob(filepath.Join(lib, "*.c"))
+	so := filepath.Join(dir, "fabric.so")
+	args := append([]string{"-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
+		"-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-Wl,-soname,libfabric-imitation.so", "-o", so}, sources...)
+	if built.err = cc(append(args, "-ldl", "-pthread")...); built.err != nil {
+		if strings.Contains(built.err.Error(), "rdma/") {
+			built.skip = "no libfabric headers here"
+		}
+		return
+	}
+	// The real one is looked for now: a test that finds no device later could have many reasons.
+	probe := filepath.Join(dir, "probe")
+	if built.err = cc("-o", probe, filepath.Join(source(), "drivers", "probe.c"), "-ldl"); built.err != nil {
+		return
+	}
+	if out, err := exec.Command(probe, so).CombinedOutput(); err != nil {
+		built.skip = "no real libfabric here: " + strings.TrimSpace(string(out))
+		return
+	}
+	built.data, built.err = os.ReadFile(so)
+}
+
+func cc(args ...string) error {
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func source() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(file)
+}
+
+// Config is the value of GORAIL_FABRIC; extra are more switches ("name=value").
+func Config(kind string, rails int, seed int64, extra ...string) string {
+	return strings.Join(append([]string{"kind=" + kind, fmt.Sprint("rails=", rails), fmt.Sprint("seed=", seed)}, extra...), ",")
+}
+
+// Env are environment variables for a process whose plugin shall load the library at path GORAIL_LIBFABRIC_PATH, which the
+// caller adds. kind is efa, efa-direct or cxi.
+func Env(kind string, rails int, seed int64, extra ...string) []string {
+	prov, _, _ := strings.Cut(kind, "-")
+	return []string{EnvConfig + "=" + Config(kind, rails, seed, extra...), "GORAIL_PROVIDER=" + prov}
+}
+
+// Breaches are the lines recorded in file: the rule's name, the fabric's, and what happened.
+func Breaches(t testing.TB, file string) []string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
