@@ -39,6 +39,7 @@ func (e *Engine) shutdown() {
 	for _, t := range targets {
 		t.close()
 	}
+	e.late.Wait()
 	quiet := e.settleDown()
 	if e.ev != nil {
 		e.ev.Close()

@@ -54,7 +54,8 @@ type Engine struct {
 	ids     atomic.Uint64 // links, sessions, requests
 	closed  atomic.Bool
 	sweeper *sweeper
-	watcher *watcher // nil: no rail is a network device
+	late    sync.WaitGroup // links of shared endpoints that drain
+	watcher *watcher       // nil: no rail is a network device
 
 	localMu sync.Mutex
 	local   map[wire.Range]*region

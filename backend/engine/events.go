@@ -44,16 +44,3 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 		}
 	}
 }
-
-// failed asks the initiator for a fence, unless it has come already.
-func (t *target) failed(l *link, epoch uint64) {
-	if !t.e.enter() {
-		return
-	}
-	defer t.e.leave()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.gone && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == fastpath.LinkStopped {
-		t.in.WantFence(uint8(l.num), l.epoch)
-	}
-}

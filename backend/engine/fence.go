@@ -112,7 +112,11 @@ func (r *remote) fenceBroken(why string) {
 // what was not complete is replayed, by other links where there are. If the peer does not answer, the control channel
 // will tell. Under r.mu.
 func (r *remote) fence(l *link, why string) {
-	if r.state != ready || l.phase == fencing || !l.up {
+	if r.state != ready || l.phase == fencing || l.phase == draining || !l.up {
+		return
+	}
+	if l.shared() {
+		r.drain(l, why)
 		return
 	}
 	l.enter(fencing)
@@ -128,6 +132,35 @@ func (r *remote) fence(l *link, why string) {
 	}
 	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "reason", why)
 	r.out.Fence(r.e.ids.Add(1), uint8(l.num), l.epoch, addr)
+}
+
+// drain is what takes the fence's place on a shared endpoint: the link stops, and when everything that is posted has
+// completed, the transfers of which an operation failed end in an error; the rest goes on. Under r.mu.
+func (r *remote) drain(l *link, why string) {
+	r.e.log.Info("a rail that cannot be fenced drains", "peer", r.name, "rail", l.rail.name(), "reason", why)
+	l.enter(draining)
+	l.epoch++
+	l.l.Stop()
+	r.rehome()
+	r.epoch++
+	epoch := l.epoch
+	var look func()
+	look = func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case r.state != ready || l.epoch != epoch || l.phase != draining:
+		case !l.drained():
+			r.e.after(time.Millisecond, look)
+		default:
+			l.l.Settle()
+			if err := r.goOn(l, fastpath.Proof{}, nil); err != nil {
+				go r.giveUp(err)
+			}
+			r.kick()
+		}
+	}
+	r.e.after(0, look)
 }
 
 func (r *remote) giveUp(err error) {
@@ -171,13 +204,18 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 
 // fenced goes on after the answer. An error ends the session. Under r.mu.
 func (r *remote) fenced(l *link, f wire.Fenced) error {
-	proof := fastpath.Proof{Next: f.NextSeq, Have: f.Have}
 	err := errors.New("the peer could not open another endpoint")
 	if l.ep == nil {
 		err = errors.New("no endpoint could be opened")
 	} else if len(f.Addr) > 0 {
 		err = l.ep.Connect(f.Addr)
 	}
+	return r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err)
+}
+
+// goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
+// error given back ends the session. Under r.mu.
+func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 	r.epoch++
 	if !r.others(l) {
 		if err == nil {
@@ -209,101 +247,4 @@ func (r *remote) fenced(l *link, f wire.Fenced) error {
 		})
 	}
 	return nil
-}
-
-// probe tries a link that rests. Under r.mu.
-func (r *remote) probe(l *link) {
-	l.enter(probing)
-	if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, true); err != nil {
-		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", err)
-		l.pause = max(l.pause, firstRest)
-		epoch := l.epoch
-		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
-	}
-}
-
-// cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
-func (r *remote) cameUp(l *link, epoch uint64) {
-	r.mu.Lock()
-	if r.state != ready || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != fastpath.LinkProbing {
-		r.mu.Unlock()
-		return
-	}
-	l.enter(working)
-	l.moved = time.Now()
-	r.rehome()
-	l.l.Up()
-	for _, o := range r.links {
-		if o.phase == probing || o.phase == resting {
-			o.l.Yield(fastpath.Proof{})
-		}
-	}
-	r.epoch++
-	r.flushNotifs()
-	r.kick()
-	r.mu.Unlock()
-	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
-	for _, t := range r.e.activeOf(r) {
-		t.mu.Lock()
-		r.mu.RLock()
-		if !t.freed && t.x.InFlight() && l.phase == working && l.up {
-			r.e.core.Join(t.x, l.l)
-		}
-		r.mu.RUnlock()
-		t.mu.Unlock()
-	}
-}
-
-// watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves while another is not
-// stuck (else it may be the peer as a whole). Called by the sweeper.
-func (r *remote) watch(now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state != ready {
-		return
-	}
-	well := false
-	for _, l := range r.links {
-		if l.phase != working {
-			continue
-		}
-		if s := l.l.Stats(); s.Completions != l.seen || s.InflightOps == 0 {
-			l.seen, l.moved = s.Completions, now
-		}
-		well = well || now.Sub(l.moved) <= r.e.opt.RailTimeout
-	}
-	for _, l := range r.links {
-		switch {
-		case l.phase == probing && now.Sub(l.since) > probeTime && r.others(l):
-			l.pause = min(max(2*l.pause, firstRest), mostRest)
-			r.fence(l, "no answer to a probe")
-		case l.phase == working && well && now.Sub(l.moved) > r.e.opt.RailTimeout:
-			r.fence(l, "nothing moves on it while other rails are well (option rail_timeout)")
-		}
-	}
-}
-
-// railChanged: the system says that a network device went down or came up.
-func (e *Engine) railChanged(name string, up bool) {
-	e.mu.RLock()
-	remotes := make([]*remote, 0, len(e.remotes))
-	for _, r := range e.remotes {
-		remotes = append(remotes, r)
-	}
-	e.mu.RUnlock()
-	for _, r := range remotes {
-		r.mu.Lock()
-		for _, l := range r.links {
-			switch {
-			case l.rail.Device().Name != name:
-			case !up && (l.phase == working || l.phase == probing) && r.others(l):
-				l.pause = firstRest
-				r.fence(l, "the network device went down")
-			case up && (l.phase == resting || l.phase == probing):
-				l.pause = 0
-				r.fence(l, "the network device came up")
-			}
-		}
-		r.mu.Unlock()
-	}
 }

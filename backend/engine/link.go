@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -13,13 +14,16 @@ import (
 //
 //	probing -> working -> fencing -> working            when it is the only one
 //	                      fencing -> resting -> probing when others work
+//
+// Where peers share an endpoint nothing can be fenced: draining takes the place of fencing.
 type phase int
 
 const (
-	working phase = iota // it posts
-	fencing              // its endpoint is closed and the target is asked to close its own
-	resting              // fenced; its work is with others; it is tried again after a pause
-	probing              // nothing but a probe goes out
+	working  phase = iota // it posts
+	fencing               // its endpoint is closed and the target is asked to close its own
+	draining              // it has stopped, and what it has posted ends by itself
+	resting               // fenced; its work is with others; it is tried again after a pause
+	probing               // nothing but a probe goes out
 )
 
 // link is a session's endpoint on one rail, on either side. Guarded by its owner's mu.
@@ -72,10 +76,13 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role
 }
 
 // quiesce ends all access through the link's endpoint: on return the library touches no local buffer for it, and
-// nobody reaches our memory through it.
+// nobody reaches our memory through it. A link of a shared endpoint only stops.
 func (e *Engine) quiesce(l *link) {
 	if l.up {
 		l.l.Stop()
+	}
+	if l.shared() {
+		return // it must drain first: see drop and fence
 	}
 	if l.ep != nil {
 		if err := l.ep.Close(); err != nil {
@@ -88,14 +95,59 @@ func (e *Engine) quiesce(l *link) {
 	}
 }
 
-// drop ends a session's links for good; what is queued on them ends with the status. All of them end before the first is
-// let go: a transfer's last part may still hand its notification to another's.
-func (e *Engine) drop(links []*link, st int32) {
+func (l *link) shared() bool { return l.rail.caps.SharedEndpoint }
+
+// drained says that nothing of the link's is posted any more.
+func (l *link) drained() bool { return !l.up || l.l.Stats().InflightOps == 0 }
+
+// drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first,
+// behind the call: until then their transfers are in progress, for their memory is in use.
+func (e *Engine) drop(links []*link, s fastpath.Session, st int32) {
 	for _, l := range links {
 		e.quiesce(l)
 		e.linksMu.Lock()
 		delete(e.links, l.id)
 		e.linksMu.Unlock()
+	}
+	if slices.ContainsFunc(links, func(l *link) bool { return l.shared() && !l.drained() }) {
+		e.late.Go(func() { e.dropLate(links, s, st) })
+		return
+	}
+	e.free(links, s, st)
+}
+
+// dropLate waits until the links have drained; when the engine closes, not for long.
+func (e *Engine) dropLate(links []*link, s fastpath.Session, st int32) {
+	const atClose = 2 * time.Second
+	var closing time.Time
+	for ; slices.ContainsFunc(links, func(l *link) bool { return l.shared() && !l.drained() }); time.Sleep(time.Millisecond) {
+		if closing.IsZero() && e.closed.Load() {
+			closing = time.Now()
+		}
+		if !closing.IsZero() && time.Since(closing) > atClose {
+			e.log.Error("operations of a peer that is gone have not completed; their memory may still be touched")
+			break
+		}
+	}
+	e.free(links, s, st)
+}
+
+// free ends links that are quiet. All of them end before the first is let go: a transfer's last part may still hand its
+// notification to another's.
+func (e *Engine) free(links []*link, s fastpath.Session, st int32) {
+	for _, l := range links {
+		if !l.shared() {
+			continue
+		}
+		if l.up {
+			l.l.Reap()
+		}
+		if l.ep != nil {
+			if err := l.ep.Close(); err != nil {
+				e.log.Warn("leaving an endpoint", "rail", l.rail.name(), "err", err)
+			}
+			l.ep = nil
+		}
 	}
 	for _, l := range links {
 		if l.up {
@@ -108,6 +160,7 @@ func (e *Engine) drop(links []*link, st int32) {
 			l.up = false
 		}
 	}
+	s.Free()
 }
 
 // renew opens another endpoint for a quiesced link.

@@ -177,12 +177,13 @@ func (r *remote) lose(err error, code status.Code) {
 
 // down drops the links and ends everything that waits. Under mu.
 func (r *remote) down(st int32) {
-	r.e.drop(r.links, st)
-	r.links, r.home = nil, nil
 	if r.hasSess {
-		r.sess.Free()
+		r.e.drop(r.links, r.sess, st)
 		r.hasSess = false
+	} else {
+		r.e.drop(r.links, fastpath.Session{}, st)
 	}
+	r.links, r.home = nil, nil
 	for _, t := range r.waiting {
 		t.queued = false
 		t.x.Settle(st)

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"time"
 
 	"gorail/backend/topo"
 )
@@ -39,4 +41,55 @@ func startWatcher(e *Engine) *watcher {
 func (w *watcher) stop() {
 	w.cancel()
 	<-w.done
+}
+
+// watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves while another is not
+// stuck (else it may be the peer as a whole). Called by the sweeper.
+func (r *remote) watch(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready {
+		return
+	}
+	well := false
+	for _, l := range r.links {
+		if l.phase != working {
+			continue
+		}
+		if s := l.l.Stats(); s.Completions != l.seen || s.InflightOps == 0 {
+			l.seen, l.moved = s.Completions, now
+		}
+		well = well || now.Sub(l.moved) <= r.e.opt.RailTimeout
+	}
+	for _, l := range r.links {
+		switch {
+		case l.phase == probing && now.Sub(l.since) > probeTime && r.others(l):
+			l.pause = min(max(2*l.pause, firstRest), mostRest)
+			r.fence(l, "no answer to a probe")
+		case l.phase == working && well && now.Sub(l.moved) > r.e.opt.RailTimeout:
+			r.fence(l, "nothing moves on it while other rails are well (option rail_timeout)")
+		}
+	}
+}
+
+// railChanged: the system says that a network device went down or came up.
+func (e *Engine) railChanged(name string, up bool) {
+	e.mu.RLock()
+	remotes := slices.Collect(maps.Values(e.remotes))
+	e.mu.RUnlock()
+	for _, r := range remotes {
+		r.mu.Lock()
+		for _, l := range r.links {
+			switch {
+			case l.rail.Device().Name != name:
+			case !up && (l.phase == working || l.phase == probing) && r.others(l):
+				l.pause = firstRest
+				r.fence(l, "the network device went down")
+			case up && (l.phase == resting || l.phase == probing):
+				l.pause = 0
+				r.fence(l, "the network device came up")
+			}
+		}
+		r.mu.Unlock()
+	}
 }

@@ -92,6 +92,9 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
 void gr_link_up(gr_link *link);
 /* After reap, when the target has answered the fence: what the link has goes to other links of the session. */
 void gr_link_yield(gr_link *link, const gr_proof *proof);
+/* Where no fence is to be had: the link has stopped and every operation of it has completed. Transfers of which one failed
+ * end with an error: nobody can say when its bytes stop arriving. Then gr_link_yield or gr_link_rebind goes on. */
+void gr_link_settle(gr_link *link);
 /* Relative speed among the session's links, until a rate has been measured on all of them. */
 void gr_link_weight(gr_link *link, uint64_t weight);
 /* Where the session's notifications go out. A link that is not it any more keeps what was queued until it yields. */

@@ -35,7 +35,11 @@ func (k *Core) NewSession(id uint64, name string) (Session, error) {
 }
 
 // Free gives the session up after its links; notifications not yet taken stay deliverable.
-func (s Session) Free() { C.gr_sess_free(s.s) }
+func (s Session) Free() {
+	if s.s != nil {
+		C.gr_sess_free(s.s)
+	}
+}
 
 // SetHome says which link notifications go out on.
 func (s Session) SetHome(l Link) { C.gr_sess_home(s.s, l.l) }
@@ -138,6 +142,10 @@ func (l Link) Yield(proof Proof) {
 	c := proof.c(&pin)
 	C.gr_link_yield(l.l, &c)
 }
+
+// Settle ends the transfers of which an operation failed on a link that has stopped and drained; instead of Reap, where
+// the endpoint is shared and stays.
+func (l Link) Settle() { C.gr_link_settle(l.l) }
 
 // SetWeight gives the link's speed relative to the session's others; it counts until rates have been measured.
 func (l Link) SetWeight(w uint64) { C.gr_link_weight(l.l, C.uint64_t(w)) }

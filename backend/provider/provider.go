@@ -62,6 +62,7 @@ type Caps struct {
 	LocalDesc        bool   // local buffers need registration descriptors
 	EndpointMR       bool   // regions are bound to endpoints
 	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
+	SharedEndpoint   bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence
 	IOVLimit         int    // segments of one work request
 	TxDepth          int    // work requests and sends an endpoint takes
 	RxDepth          int    // receives an endpoint takes

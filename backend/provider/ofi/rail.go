@@ -48,6 +48,7 @@ func openRail(d provider.Device, e *entry, q quirks) (*rail, error) {
 		LocalDesc:        c.caps.local_desc != 0,
 		EndpointMR:       c.caps.endpoint_mr != 0,
 		CanFence:         q.perPeer,
+		SharedEndpoint:   b.shared_ep != nil,
 		IOVLimit:         int(b.iov_limit),
 		TxDepth:          int(b.tx_depth),
 		RxDepth:          int(b.rx_depth),

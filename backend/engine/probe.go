@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"time"
+
+	"gorail/backend/fastpath"
+)
+
+// probe tries a link that rests. Under r.mu.
+func (r *remote) probe(l *link) {
+	l.enter(probing)
+	if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, true); err != nil {
+		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", err)
+		l.pause = max(l.pause, firstRest)
+		epoch := l.epoch
+		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
+	}
+}
+
+// cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
+func (r *remote) cameUp(l *link, epoch uint64) {
+	r.mu.Lock()
+	if r.state != ready || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != fastpath.LinkProbing {
+		r.mu.Unlock()
+		return
+	}
+	l.enter(working)
+	l.moved = time.Now()
+	r.rehome()
+	l.l.Up()
+	for _, o := range r.links {
+		if o.phase == probing || o.phase == resting {
+			o.l.Yield(fastpath.Proof{})
+		}
+	}
+	r.epoch++
+	r.flushNotifs()
+	r.kick()
+	r.mu.Unlock()
+	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
+	for _, t := range r.e.activeOf(r) {
+		t.mu.Lock()
+		r.mu.RLock()
+		if !t.freed && t.x.InFlight() && l.phase == working && l.up {
+			r.e.core.Join(t.x, l.l)
+		}
+		r.mu.RUnlock()
+		t.mu.Unlock()
+	}
+}

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"errors"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/peer"
+	"gorail/backend/wire"
+)
+
+// Fence ends the peer's access through one endpoint and opens another. What it learns in NextSeq is exact: it will
+// replay everything that is not proved by it.
+func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
+	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
+	if !h.e.enter() {
+		return answer, errClosing
+	}
+	defer h.e.leave()
+	t := h.e.target(in)
+	if t == nil {
+		return answer, errors.New("unknown session")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone {
+		return answer, errors.New("the session has ended")
+	}
+	for _, l := range t.links {
+		if l.num != int(f.Rail) {
+			continue
+		}
+		h.e.quiesce(l)
+		proof, err := t.proof()
+		if err != nil {
+			return answer, err
+		}
+		answer.NextSeq, answer.Have = proof.Next, proof.Have
+		err = h.e.renew(l)
+		if l.epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
+			if err = l.ep.Connect(f.Addr); err == nil {
+				err = l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, false)
+			}
+			answer.Addr = l.ep.Addr()
+		}
+		if err != nil {
+			answer.Addr = nil // the initiator decides: it may have other rails
+			h.e.log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.rail.name(), "err", advise(err))
+			return answer, nil
+		}
+		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.name(), "next_seq", proof.Next)
+		return answer, nil
+	}
+	return answer, nil // the link never came about here
+}
+
+// failed asks the initiator for a fence, unless it has come already.
+func (t *target) failed(l *link, epoch uint64) {
+	if !t.e.enter() {
+		return
+	}
+	defer t.e.leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.gone && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == fastpath.LinkStopped {
+		t.in.WantFence(uint8(l.num), l.epoch)
+	}
+}

@@ -1,0 +1,159 @@
+/* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
+#include "core_int.h"
+
+#include <errno.h>
+
+/* An error of its own may come again; being cancelled along with others costs next to nothing. */
+static void charge(xfer *x, const run *r)
+{
+    int posted = r->posted || r->off;
+    if (posted)
+        COUNT(x->core, GR_C_REPLAYS, 1);
+    if ((r->blamed && atomic_fetch_add(&x->attempts, 1) >= 3) || (posted && atomic_fetch_add(&x->replays, 1) >= 200))
+        xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
+}
+
+/* Gives back to their transfers' pools what the link has taken and not proved. */
+static void give_back(gr_link *link)
+{
+    part *list = NULL, *p;
+    while ((p = link->todo ? link->todo : link->waiting)) {
+        part_unlist(p);
+        p->next = list;
+        list = p;
+    }
+    while ((p = list)) {
+        xfer *x = p->x;
+        list = p->next;
+        if (x->pipelined && x->msg.done) { /* its notification arrived behind all of its data */
+            while (p->runs)
+                run_end(p->runs);
+            part_leave(p);
+            continue;
+        }
+        x->pipelined = 0;
+        while (p->runs) {
+            charge(x, p->runs);
+            run_back(p->runs);
+        }
+        part_list(p, LIST_TODO);
+        if (atomic_load(&x->pub.err))
+            part_drop(p);
+    }
+}
+
+static int proved(const gr_proof *proof, uint64_t seq)
+{
+    if (seq < proof->next)
+        return 1;
+    for (size_t i = 0; i < proof->nhave && proof->have[i] <= seq; i++)
+        if (proof->have[i] == seq)
+            return 1;
+    return 0;
+}
+
+/* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
+static void settle_msgs(gr_link *link, const gr_proof *proof)
+{
+    for (msg *m = link->msgs, *next; m; m = next) {
+        next = m->next;
+        xfer *x = m->x;
+        int blamed = m->blamed;
+        m->inflight = 0;
+        m->failed = m->blamed = m->posted = 0;
+        m->off = 0;
+        m->skip |= m->unproved;
+        if (m->numbered && proved(proof, m->seq))
+            msg_end(m, 0);
+        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && atomic_fetch_add(&x->attempts, 1) >= 3 &&
+                 msg_gap(m) == 0)
+            xfer_msg_end(x, ST_BACKEND);
+    }
+    for (msg *m = link->msgs, *next; m; m = next) {
+        next = m->next;
+        if (m->x && m->x->pipelined && atomic_load(&m->x->pub.parts_left) > 0)
+            msg_unlist(m);
+    }
+    link->cur = link->msgs;
+}
+
+static int rail_of_hub(const gr_link *link)
+{
+    return link->rail->hub != NULL;
+}
+
+static void fresh(gr_link *link)
+{
+    link->reported = 0;
+    link->recv_debt = 0;
+    link->inflight_ops = 0;
+    link->inflight_bytes = 0;
+    atomic_store(&link->load, 0);
+    link->meas_ns = 0;
+    link->owed = 0;
+    link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
+    link->probe = 0;
+}
+
+int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe)
+{
+    gr_rail_lock(link->rail->dev);
+    link->ep = ep;
+    link->state = probe ? LINK_PROBING : LINK_UP;
+    link->epoch = epoch;
+    fresh(link);
+    settle_msgs(link, proof);
+    give_back(link);
+    int rc = rail_of_hub(link) ? 0 : msg_post_recvs(link);
+    link_pump(link, UINT64_MAX);
+    gr_rail_unlock(link->rail->dev);
+    core_wake(link->rail->core);
+    return rc;
+}
+
+void gr_link_up(gr_link *link)
+{
+    gr_rail_lock(link->rail->dev);
+    if (link->state == LINK_PROBING)
+        link->state = LINK_UP;
+    link_pump(link, UINT64_MAX);
+    gr_rail_unlock(link->rail->dev);
+    core_wake(link->rail->core);
+}
+
+void gr_link_yield(gr_link *link, const gr_proof *proof)
+{
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    settle_msgs(link, proof);
+    give_back(link);
+    for (part *p = link->todo, *next; p; p = next) {
+        next = p->next;
+        part_evict(p);
+    }
+    gr_link *home = atomic_load(&link->sess->home);
+    for (msg *m = home && home != link ? link->msgs : NULL, *next; m; m = next) {
+        next = m->next;
+        msg_move(m, home);
+    }
+    gr_rail_unlock(link->rail->dev);
+    core_wake(link->rail->core);
+}
+
+void gr_link_settle(gr_link *link)
+{
+    gr_rail_lock(link->rail->dev);
+    part *lists[2] = {link->todo, link->waiting};
+    for (int i = 0; i < 2; i++)
+        for (part *p = lists[i], *next; p; p = next) {
+            int failed = 0;
+            next = p->next;
+            for (run *r = p->runs; r; r = r->next)
+                failed |= r->failed;
+            if (!failed)
+                continue;
+            xfer_fail(p->x, ST_BACKEND, atomic_load(&p->x->pub.wire_err));
+            part_drop(p);
+        }
+    gr_rail_unlock(link->rail->dev);
+}

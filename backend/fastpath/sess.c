@@ -1,0 +1,61 @@
+/* Sessions: what their links have in common. */
+#include "core_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+gr_sess *gr_sess_new(gr_core *core, uint64_t id, const char *name, size_t name_len)
+{
+    gr_sess *s = calloc(1, sizeof *s + name_len);
+    if (!s)
+        return NULL;
+    s->core = core;
+    s->id = id;
+    s->name_len = name_len;
+    memcpy(s->name, name, name_len);
+    pthread_mutex_init(&s->rx_mu, NULL);
+    atomic_init(&s->refs, 1);
+    return s;
+}
+
+void sess_unref(gr_sess *sess)
+{
+    if (atomic_fetch_sub(&sess->refs, 1) != 1)
+        return;
+    pthread_mutex_destroy(&sess->rx_mu);
+    free(sess);
+}
+
+void gr_sess_free(gr_sess *sess)
+{
+    sess_unref(sess);
+}
+
+void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled)
+{
+    pthread_mutex_lock(&sess->rx_mu);
+    if (sess->slow && handled == sess->handed) {
+        sess->slow = 0;
+        sess->rx_next = next_seq;
+    }
+    pthread_mutex_unlock(&sess->rx_mu);
+}
+
+uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed)
+{
+    pthread_mutex_lock(&sess->rx_mu);
+    uint64_t n = sess->rx_next;
+    *handed = sess->handed;
+    pthread_mutex_unlock(&sess->rx_mu);
+    return n;
+}
+
+uint64_t gr_sess_queued(gr_sess *sess)
+{
+    return atomic_load(&sess->tx_queued);
+}
+
+void gr_sess_home(gr_sess *sess, gr_link *link)
+{
+    atomic_store(&sess->home, link);
+}
