@@ -24,7 +24,7 @@ func TestBadOptions(t *testing.T) {
 		{"chunk_max", "-4096", "not a size", "from 4KiB to 1GiB"},
 		{"window_min", "1", "out of range", "from 4KiB to 64GiB"},
 		{"chunk_min", "1GiB", "is above chunk_max=1MiB", "chunk_max=1GiB or more"},
-		{"max_rails", "17", "out of range", "from 1 to 16"},
+		{"max_rails", "33", "out of range", "from 1 to 16"},
 		{"max_rails", "two", "not a whole number", "from 1 to 16"},
 		{"log", "loud", "unknown word", "error, warn, info or debug"},
 		{"control_port", "65536", "not a port", "7000-7100"},

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -107,4 +109,77 @@ func TestRailCut(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRailsSoak takes rails down and up at random under transfers and notifications: no wrong byte, nothing lost, nothing
+// twice. GORAIL_SOAK=2m makes it long.
+func TestRailsSoak(t *testing.T) {
+	ours(t)
+	const size = 8 << 20
+	length := 6 * time.Second
+	if s := os.Getenv("GORAIL_SOAK"); s != "" {
+		var err error
+		length, err = time.ParseDuration(s)
+		require.NoError(t, err)
+	}
+	ha, hb := rails(t, 500, 500)
+	p := onRails(t, ha, hb, "log", "info")
+	a, b := p.buffers(size)
+	xs := map[nixl.Op]*worker.Xfer{}
+	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+		xs[op] = p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
+	}
+	rng := rand.New(rand.NewPCG(7, 7))
+	stop, ended := make(chan struct{}), make(chan int)
+	go func() {
+		events := 0
+		defer func() { ended <- events }()
+		for {
+			name, h := fmt.Sprint("rail", rng.IntN(2)), []*host{ha, hb}[rng.IntN(2)]
+			for _, step := range []func(string){h.cut, h.restore} {
+				select {
+				case <-stop:
+					h.restore(name)
+					return
+				case <-time.After(time.Duration(200+rng.IntN(2000)) * time.Millisecond):
+				}
+				step(name)
+				events++
+			}
+		}
+	}()
+	began, want, moved := time.Now(), 0, 0
+	for seed := uint64(100); time.Since(began) < length; seed++ {
+		op := []nixl.Op{nixl.Write, nixl.Read}[seed%2]
+		from, to := a, b
+		if op == nixl.Read {
+			from, to = b, a
+		}
+		from.Fill(seed)
+		notes := p.ini.GenNotifsAsync("bob", fmt.Sprint(seed, "."), 5)
+		s := xs[op].Post()
+		if s == nixl.InProgress {
+			s = xs[op].Wait(limit)
+		}
+		require.Equal(t, nixl.Success, s, "%s %d\n%s\n%s", op, seed, p.ini.Output(), p.tgt.Output())
+		to.Want(seed)
+		require.Nil(t, notes.Wait().Err)
+		want += 6
+		moved++
+	}
+	close(stop)
+	events := <-ended
+	got := map[string]int{}
+	for _, n := range p.tgt.WaitNotifs(want, limit) {
+		got[string(n.Msg)]++
+	}
+	require.Equal(t, moved, got["x"])
+	for seed := uint64(100); seed < 100+uint64(moved); seed++ {
+		for i := range 5 {
+			require.Equal(t, 1, got[string(worker.Seq(fmt.Sprint(seed, "."), i))], "%d.%d", seed, i)
+		}
+	}
+	t.Logf("%d transfers, %d notifications, %d events", moved, want, events)
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
 }
