@@ -126,6 +126,11 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev)
 /* The memory of a rail's registrations stays for as long as something may be posted that names it. */
 static void rail_unregister(rail_st *rail)
 {
+    if (rail->dev->ops->shut) {
+        gr_rail_lock(rail->dev);
+        rail->dev->ops->shut(rail->dev);
+        gr_rail_unlock(rail->dev);
+    }
     for (struct slab *s = rail->slabs; s; s = s->next)
         if (s->mr) {
             gr_rail_lock(rail->dev);

@@ -62,6 +62,9 @@ typedef struct gr_rail_ops {
     /* Registers memory of the core's own (message buffers); desc may come back NULL. fi_mr_reg */
     int (*reg)(gr_rail *rail, void *buf, size_t len, void **mr, void **desc);
     void (*unreg)(gr_rail *rail, void *mr);
+    /* The core is done with the rail: closes a shared endpoint where that must be before the memory of its receives is
+     * unregistered. May be NULL. */
+    void (*shut)(gr_rail *rail);
 } gr_rail_ops;
 
 struct gr_rail {

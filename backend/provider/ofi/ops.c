@@ -131,6 +131,14 @@ static int arm(gr_rail *base)
     return fi_trywait(rail->fabric, &fid, 1) == 0 ? 0 : 1;
 }
 
+/* Implements fi_close of the shared endpoint. Regions that are bound to it must go first, all others after it. */
+static void shut(gr_rail *base)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    if (rail->shared && !rail->caps.endpoint_mr && fi_close(&rail->shared->fid) == 0)
+        rail->shared = NULL;
+}
+
 const gr_rail_ops ofi_ops = {
     .rma = rma,
     .send = send_msg,
@@ -139,4 +147,5 @@ const gr_rail_ops ofi_ops = {
     .arm = arm,
     .reg = ofi_own_reg,
     .unreg = ofi_own_unreg,
+    .shut = shut,
 };
