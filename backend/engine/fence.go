@@ -131,6 +131,9 @@ func (r *remote) fence(l *link, why string) {
 		return
 	}
 	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "reason", why)
+	if len(r.links) > 1 {
+		r.out.Suspect(l.rail.addr(), "a rail over the same address is fenced: "+why)
+	}
 	r.out.Fence(r.e.ids.Add(1), uint8(l.num), l.epoch, addr)
 }
 

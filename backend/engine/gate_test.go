@@ -37,17 +37,37 @@ func (h *harness) gate(a *agent) *gate {
 	blob.Control = []string{g.ln.Addr().String()}
 	g.blob, err = blob.Encode()
 	require.NoError(h, err)
+	g.accept()
+	h.Cleanup(g.end)
+	return g
+}
+
+func (g *gate) accept() {
+	ln := g.ln
 	g.wg.Go(func() {
 		for {
-			c, err := g.ln.Accept()
+			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
 			g.wg.Go(func() { g.serve(c) })
 		}
 	})
-	h.Cleanup(g.end)
-	return g
+}
+
+// kill breaks all connections and refuses others, as the death of the process would; revive takes that back.
+func (g *gate) kill() {
+	g.ln.Close()
+	g.cut()
+	g.wg.Wait()
+}
+
+func (g *gate) revive(h *harness) {
+	h.Helper()
+	var err error
+	g.ln, err = net.Listen("tcp", g.ln.Addr().String())
+	require.NoError(h, err)
+	g.accept()
 }
 
 // end takes the gate away. Safe to call again.
@@ -117,7 +137,7 @@ func (g *gate) open(yes bool) {
 	g.cond.Broadcast()
 }
 
-// cut breaks all connections, as the death of the process would.
+// cut breaks all connections.
 func (g *gate) cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -109,7 +109,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
 		x := a.whole(opWrite, p.mine, p.theirs)
 		x.run()
-		g.cut()
+		g.kill()
 		until(h, "the loss is not noticed", func() bool {
 			_, err := x.Post()
 			if err == nil {
@@ -118,6 +118,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 			return status.Of(err) == status.ErrRemoteDisconnect
 		})
 		until(h, "b has noticed", func() bool { return b.node.Stats().In == 0 })
+		g.revive(h)
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		p.theirs = (&memory{owner: b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(a)
 		p.mine.fill(2)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"syscall"
@@ -29,6 +30,12 @@ type railState struct {
 func (r *railState) name() string {
 	d := r.Device()
 	return d.Fabric + "/" + d.Name
+}
+
+// addr is the rail's IP address; the zero Addr when it has none.
+func (r *railState) addr() netip.Addr {
+	a, _ := netip.ParseAddr(r.Device().Addr)
+	return a
 }
 
 // registrar lets the cache register on a rail.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -72,13 +73,32 @@ func (r *remote) watch(now time.Time) {
 	}
 }
 
+// addrOf gives the address of the rail on a device.
+func (e *Engine) addrOf(name string) netip.Addr {
+	for _, r := range e.rails {
+		if r.Device().Name == name {
+			return r.addr()
+		}
+	}
+	return netip.Addr{}
+}
+
 // railChanged: the system says that a network device went down or came up.
 func (e *Engine) railChanged(name string, up bool) {
 	e.mu.RLock()
 	remotes := slices.Collect(maps.Values(e.remotes))
+	targets := slices.Collect(maps.Values(e.targets))
 	e.mu.RUnlock()
+	for _, t := range targets {
+		if a := e.addrOf(name); !up && a.IsValid() {
+			t.in.Suspect(a, "the network device went down")
+		}
+	}
 	for _, r := range remotes {
 		r.mu.Lock()
+		if a := e.addrOf(name); !up && a.IsValid() && r.out != nil {
+			r.out.Suspect(a, "the network device went down")
+		}
 		for _, l := range r.links {
 			switch {
 			case l.rail.Device().Name != name:

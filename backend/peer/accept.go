@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -63,10 +64,17 @@ func (n *Node) admit(c net.Conn) {
 	}
 }
 
-// serve shakes hands as the target, and then reads until the session ends.
+// serve shakes hands as the target, and then reads until the session ends; a connection that resumes one goes to it.
 func (n *Node) serve(p *guest) {
-	hello, challenge, err := n.prove(p)
-	if err != nil {
+	f, challenge, err := n.prove(p)
+	if r, ok := f.(*wire.Resume); ok && err == nil {
+		err = n.resume(p.conn, r, challenge)
+		if err == nil {
+			return
+		}
+	}
+	hello, ok := f.(*wire.Hello)
+	if err != nil || !ok {
 		n.cfg.Log.Debug("control connection refused", "from", p.conn.RemoteAddr().String(), "error", err)
 		p.conn.Close()
 		return
@@ -74,7 +82,7 @@ func (n *Node) serve(p *guest) {
 	in := newIn(n, hello)
 	s := in.session
 	defer n.remove(s)
-	if !n.add(s) || !s.attach(p.conn) {
+	if !n.add(s) || !s.attach(p.conn, netip.AddrPort{}) {
 		p.conn.Close()
 		return
 	}
@@ -86,32 +94,35 @@ func (n *Node) serve(p *guest) {
 		return
 	}
 	welcome.Mac, err = wire.MacWelcome(n.cfg.Identity.Token, challenge.Nonce, hello.Nonce, welcome)
+	var first []byte
 	if err == nil {
-		_ = p.conn.SetDeadline(time.Now().Add(n.cfg.ConnectTimeout))
-		err = wire.WriteFrame(p.conn, welcome)
+		first, err = wire.AppendFrame(nil, welcome)
 	}
 	wait := func() {}
 	switch {
 	case err != nil:
 		s.end(Lost, s.explain(err), "")
-	case s.start():
+	case s.start(welcome.Mac, first):
 		n.count.accepted.Add(1)
 		n.cfg.Log.Debug("control session accepted", "peer", s.peer, "session", in.id)
+		n.enlist(in)
+		defer n.dismiss(in)
 		wait = s.loop(func() error { return nil })
 	}
 	n.finish(s, func(_ State, cause error) { n.target.Gone(in, cause) })
 	wait()
 }
 
-// prove makes a connection prove that it has our token. On an error it has been counted, and rejected where that is due.
-func (n *Node) prove(p *guest) (*wire.Hello, *wire.Challenge, error) {
+// prove makes a connection prove that it has our token; it gives its Hello or Resume. On an error it has been counted, and
+// rejected where that is due.
+func (n *Node) prove(p *guest) (wire.Frame, *wire.Challenge, error) {
 	_ = p.conn.SetDeadline(time.Now().Add(n.cfg.ConnectTimeout))
 	challenge := &wire.Challenge{Version: wire.Version}
 	_, _ = rand.Read(challenge.Nonce[:]) // never fails
-	hello, err := readHello(p.conn, challenge)
+	f, err := readHello(p.conn, challenge)
 	var why *RejectError
 	if err == nil {
-		why = n.verify(hello, challenge)
+		why = n.verify(f, challenge)
 	}
 	if !n.gate.leave(p) {
 		return nil, nil, errors.New("made room for another handshake") // counted by admit
@@ -125,10 +136,12 @@ func (n *Node) prove(p *guest) (*wire.Hello, *wire.Challenge, error) {
 		return nil, nil, err
 	case err != nil:
 		n.count.badFrame.Add(1)
-		n.gate.fail(p.source, time.Now())
+		if !hungUp(err) { // an initiator that resumes over several paths hangs up on all but one
+			n.gate.fail(p.source, time.Now())
+		}
 		return nil, nil, err
 	case why == nil:
-		return hello, challenge, nil
+		return f, challenge, nil
 	case why.Code == wire.CodeVersion:
 		n.count.badVersion.Add(1) // this one and the next are mistakes of honest peers: not held against the source
 	case why.Code == wire.CodeEngine:
@@ -141,7 +154,8 @@ func (n *Node) prove(p *guest) (*wire.Hello, *wire.Challenge, error) {
 	return nil, nil, why
 }
 
-func readHello(c net.Conn, challenge *wire.Challenge) (*wire.Hello, error) {
+// readHello reads the Hello or Resume that answers a challenge.
+func readHello(c net.Conn, challenge *wire.Challenge) (wire.Frame, error) {
 	if err := wire.WriteFrame(c, challenge); err != nil {
 		return nil, err
 	}
@@ -149,23 +163,34 @@ func readHello(c net.Conn, challenge *wire.Challenge) (*wire.Hello, error) {
 	if err != nil {
 		return nil, err
 	}
-	hello, ok := f.(*wire.Hello)
-	if !ok {
-		return nil, fmt.Errorf("%w: %v instead of a hello", ErrProtocol, f.Type())
+	switch f.(type) {
+	case *wire.Hello, *wire.Resume:
+		return f, nil
 	}
-	return hello, nil
+	return nil, fmt.Errorf("%w: %v instead of a hello", ErrProtocol, f.Type())
 }
 
-// verify checks what a Hello claims; nil when all is well.
-func (n *Node) verify(h *wire.Hello, challenge *wire.Challenge) *RejectError {
-	if h.Version != wire.Version {
-		return &RejectError{wire.CodeVersion, fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", h.Version, wire.Version)}
+// verify checks what a Hello or a Resume claims; nil when all is well.
+func (n *Node) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
+	var version uint32
+	var target wire.EngineID
+	var claimed, mac wire.Mac
+	var err error
+	switch f := f.(type) {
+	case *wire.Hello:
+		version, target, claimed = f.Version, f.Target, f.Mac
+		mac, err = wire.MacHello(n.cfg.Identity.Token, challenge.Nonce, f)
+	case *wire.Resume:
+		version, target, claimed = f.Version, f.Target, f.Mac
+		mac, err = wire.MacResume(n.cfg.Identity.Token, challenge.Nonce, f)
 	}
-	if h.Target != n.cfg.Identity.Engine {
+	if version != wire.Version {
+		return &RejectError{wire.CodeVersion, fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", version, wire.Version)}
+	}
+	if target != n.cfg.Identity.Engine {
 		return &RejectError{wire.CodeEngine, "not this engine: the peer was restarted; load its new metadata"}
 	}
-	mac, err := wire.MacHello(n.cfg.Identity.Token, challenge.Nonce, h)
-	if err != nil || !mac.Equal(h.Mac) {
+	if err != nil || !mac.Equal(claimed) {
 		return &RejectError{wire.CodeToken, "wrong token: load the peer's metadata again"}
 	}
 	return nil

@@ -78,7 +78,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	if err != nil {
 		return nil, err
 	}
-	if !o.session.attach(c) {
+	if !o.session.attach(c, a) {
 		return nil, ErrClosed
 	}
 	if until, ok := ctx.Deadline(); ok {
@@ -91,8 +91,8 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	return w, err
 }
 
-// shake is the initiator's side of the handshake.
-func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
+// readChallenge reads what a target says first.
+func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	if hungUp(err) {
 		return nil, errBusy
@@ -107,6 +107,15 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	}
 	if challenge.Version != wire.Version {
 		return nil, fmt.Errorf("%w: control protocol %d there, %d here", wire.ErrVersion, challenge.Version, wire.Version)
+	}
+	return challenge, nil
+}
+
+// shake is the initiator's side of the handshake.
+func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
+	challenge, err := readChallenge(c)
+	if err != nil {
+		return nil, err
 	}
 	if !o.offered {
 		err := o.session.guard("offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
@@ -123,6 +132,7 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
 		return nil, &finalError{err}
 	}
+	var f wire.Frame
 	if err = wire.WriteFrame(c, hello); err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}

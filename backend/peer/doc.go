@@ -16,13 +16,19 @@
 //	    KeysReq, Fence, Revoked --------------->
 //	            <---------- Keys, Fenced, Revoke
 //	    Ping, Pong, Bye <---------------------->
+//	    ...                                      the connection breaks, or is silent
+//	    connect, elsewhere -------------------> accept
+//	            <------------ Challenge (nonce)
+//	    Resume (nonce, got, MAC) --------------> check version, engine, MAC, session, count
+//	            <------------ Resumed (got, MAC) or Reject (code, text)
+//	    the same session goes on <------------->
 //
 // # States
 //
 //	            connected         Welcome
 //	Dialing ------------> Hello ----------> Ready
 //	   ^  |                | | |              | |
-//	   |  |  next address, | | |              | |   EOF, reset, silence, Bye of the peer,
+//	   |  |  next address, | | |              | |   dead or silent on all paths, Bye of the peer,
 //	   |  |  or busy       | | |              | |   bad frame, queue overflow, handler failed
 //	   +--+----------------+ | +------------+ | +--------------------------------------------> Lost
 //	      |                  |   refused    | |
@@ -31,16 +37,35 @@
 //
 // An In starts in Hello. Lost and Closed are final; a peer that comes back has a new session.
 //
+// # Lines
+//
+// A session runs over one connection at a time, its line, and outlives it: handlers notice nothing. Numbered frames (all but
+// Ping, Pong and Bye) are counted by their order in each direction. The sender keeps what the other side has not acknowledged;
+// acknowledgements are counts, and travel in Ping and Pong, which also go out along with other frames and for every 256 KiB
+// of them. Each side of a Resume says how many frames it has taken in, takes in nothing more from the line before, and sends
+// again, in order, what the other has not got. Of several Resumes the one with the highest try counts.
+//
+// The initiator looks for another line when its line breaks, when it is silent for a third of PeerTimeout, and when
+// Out.Suspect says so. It tries all addresses of the peer at short intervals, that of the last line at the end, and keeps a line
+// that still works until another address has sent its challenge. In.Suspect closes the line, so that the initiator looks.
+//
+// The peer is dead, and the session Lost at once, when it has hung up without a Bye, every address where it has answered
+// before refuses connections or has another engine, and no other address answers within 600 ms; or when the target says that
+// the session has ended. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
+// PeerTimeout too, but 1.5 s after a connection that was closed without a Bye: nearly always the initiator has died then.
+//
 // # Threads
 //
 // Each session has one goroutine that reads and calls the handler, so the calls of a session come one at a time and in
-// order, and one that writes. A handler that is slow delays its own session only; the writer's pings go on meanwhile. All methods of
+// order, and one that writes; an initiator that looks for a line has one for each address, and one more. A handler that is
+// slow delays its own session only; the writer's pings go on meanwhile, and a line can be replaced. All methods of
 // Node, Out and In are safe for concurrent use, also from inside a handler, and none waits for the network (Node.Close
-// waits, bounded). What is to be sent goes into the session's queue; above Config.QueueLimit the session is lost.
+// waits, bounded). What is to be sent goes into the session's queue; above Config.QueueLimit, with what is not acknowledged,
+// the session is lost. Requests for keys wait in it while the answers to 8192 ranges are due.
 //
 // # Liveness
 //
 // A side pings when it has sent or heard nothing for a quarter of PeerTimeout, and takes the peer for lost when it has heard
-// nothing for PeerTimeout. A process that was stopped itself notices by a timer that fires late, and gives its peer half a
-// PeerTimeout more, from what is in the socket on. EOF and reset end a session at once.
+// nothing for PeerTimeout, on whatever line. A process that was stopped itself notices by a timer that fires late, and gives
+// its peer half a PeerTimeout more, from what is in the socket on.
 package peer

@@ -3,7 +3,9 @@ package peer
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +17,8 @@ import (
 )
 
 // byHand is a session with a target whose initiator is a bare connection.
-func byHand(t *testing.T, s *target) (*net.TCPConn, *In) {
-	to := listen(t, s)
+func byHand(t *testing.T, s *target, change ...func(*Config)) (*net.TCPConn, *In) {
+	to := listen(t, s, change...)
 	c := fakePeer(t, to)
 	require.IsType(t, &wire.Welcome{}, knock(t, c, blob(to), nil))
 	return c.(*net.TCPConn), want[evHello](t, s.events).in
@@ -38,7 +40,7 @@ func TestPeerVanishes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newTarget()
-			conn, in := byHand(t, s)
+			conn, in := byHand(t, s, func(c *Config) { c.PeerTimeout = 200 * time.Millisecond }) // nobody resumes
 			c.end(conn)
 			gone := want[evGone](t, s.events)
 			assert.Same(t, in, gone.in)
@@ -49,9 +51,22 @@ func TestPeerVanishes(t *testing.T) {
 	}
 }
 
+// vanish ends a node as the kernel does for a killed process.
+func vanish(n *Node) {
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	n.mu.Lock()
+	sessions := slices.Collect(maps.Keys(n.sessions))
+	n.mu.Unlock()
+	for _, s := range sessions {
+		s.abort()
+	}
+}
+
 func TestTargetVanishes(t *testing.T) {
 	p := newPair(t)
-	p.in.session.abort() // as the kernel does for a killed process
+	vanish(p.to)
 	err := want[evLost](t, p.i.events).err
 	assert.ErrorIs(t, err, ErrDropped)
 	assert.Equal(t, Lost, p.out.State())

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"gorail/backend/wire"
@@ -65,6 +66,17 @@ func (in *In) Revoke(id uint64, regions []uint64) {
 // On the wire it is the answer to a fence that was never asked for: no id and no address. InitiatorHandler.Fenced has it.
 func (in *In) WantFence(rail uint8, epoch uint32) {
 	in.session.send(&wire.Fenced{Rail: rail, Epoch: epoch})
+}
+
+// Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the connection
+// is closed, and the initiator resumes the session over another path. The zero address means any connection.
+func (in *In) Suspect(local netip.Addr, why string) {
+	in.session.mu.Lock()
+	l, ready := in.session.line, in.session.state == Ready
+	in.session.mu.Unlock()
+	if ready && l != nil && l.over(local) {
+		in.session.broke(l, fmt.Errorf("given up: %s", why))
+	}
 }
 
 // Close ends the session and tells the initiator why; TargetHandler.Gone follows.

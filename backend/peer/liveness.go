@@ -20,6 +20,8 @@ type liveness struct {
 	heard  time.Time // when something came last
 	armed  time.Time // the deadline given last
 	grace  time.Time // not lost before this
+	awake  time.Time // silence makes uneasy from here on: we were stopped before
+	back   time.Time // when a peer that hung up must be back; zero when none did
 	looked bool      // the last look since heard was taken
 }
 
@@ -31,7 +33,14 @@ func newLiveness(timeout time.Duration, now time.Time) *liveness {
 func (l *liveness) hear(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.heard, l.looked = now, false
+	l.heard, l.looked, l.back = now, false, time.Time{}
+}
+
+// hurry says that the peer hung up: it is lost if it is not back by then.
+func (l *liveness) hurry(back time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.back, l.looked = back, false
 }
 
 // lastHeard is the time of the last hear.
@@ -46,6 +55,9 @@ func (l *liveness) arm(now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = earlier(l.due(), now.Add(l.timeout/4))
+	if w := l.worry(); now.Before(w) {
+		l.armed = earlier(l.armed, w)
+	}
 	return l.armed
 }
 
@@ -55,7 +67,7 @@ func (l *liveness) expired(now time.Time) bool {
 	defer l.mu.Unlock()
 	switch {
 	case now.Sub(l.armed) > l.timeout/8:
-		l.grace, l.looked = now.Add(l.timeout/2), false
+		l.grace, l.awake, l.looked = now.Add(l.timeout/2), now, false
 		return false
 	case now.Before(l.due()):
 		return false
@@ -66,8 +78,24 @@ func (l *liveness) expired(now time.Time) bool {
 	return true
 }
 
+// uneasy says that the peer is silent for so long that another path is worth a try. An answer to a ping, which goes out after
+// a quarter of the timeout, would have come.
+func (l *liveness) uneasy(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !now.Before(l.worry())
+}
+
+// worry is called with mu held.
+func (l *liveness) worry() time.Time { return later(l.heard, l.awake).Add(l.timeout / 3) }
+
 // due is called with mu held.
-func (l *liveness) due() time.Time { return later(l.heard.Add(l.timeout), l.grace) }
+func (l *liveness) due() time.Time {
+	if l.back.IsZero() {
+		return later(l.heard.Add(l.timeout), l.grace)
+	}
+	return later(l.back, l.grace)
+}
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

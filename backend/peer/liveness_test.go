@@ -56,6 +56,45 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
+func TestUneasy(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const timeout = 3 * time.Second
+	t.Run("silence", func(t *testing.T) {
+		l, now := newLiveness(timeout, t0), t0
+		for !l.uneasy(now) {
+			require.False(t, l.expired(now))
+			now = l.arm(now)
+		}
+		assert.Equal(t, timeout/3, now.Sub(t0))
+		l.hear(now)
+		assert.False(t, l.uneasy(now))
+	})
+	t.Run("stopped", func(t *testing.T) {
+		l := newLiveness(timeout, t0)
+		l.arm(t0)
+		back := t0.Add(2 * time.Second)
+		assert.False(t, l.expired(back))
+		assert.False(t, l.uneasy(back), "our own fault")
+		assert.True(t, l.uneasy(back.Add(timeout/3)))
+	})
+}
+
+func TestHurry(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const timeout = time.Minute
+	l := newLiveness(timeout, t0)
+	l.hurry(t0.Add(time.Second))
+	at, lost := verdict(l, t0, 0, t0.Add(time.Hour))
+	require.True(t, lost)
+	assert.Equal(t, time.Second+lookTime, at.Sub(t0))
+	l = newLiveness(timeout, t0)
+	l.hurry(t0.Add(time.Second))
+	l.hear(t0)
+	at, lost = verdict(l, t0, 0, t0.Add(time.Hour))
+	require.True(t, lost)
+	assert.Equal(t, timeout+lookTime, at.Sub(t0), "it is back")
+}
+
 func TestIdleSessionLivesAndCostsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{PeerTimeout: 4 * time.Second})

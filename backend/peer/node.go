@@ -31,9 +31,9 @@ const (
 // Config of a Node. The zero value of a duration or limit is its default.
 type Config struct {
 	Identity       wire.ConnBlob // of this engine, with its token; Control is not used
-	PeerTimeout    time.Duration // a peer that says nothing for so long is lost
+	PeerTimeout    time.Duration // a peer that says nothing for so long, on any path, is lost
 	ConnectTimeout time.Duration // for all of a dial, handshake included; also for an incoming handshake
-	QueueLimit     int           // bytes that may wait to be sent on one session; at least 4 MiB for large answers
+	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; at least 4 MiB for large answers
 	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
 	Log            *slog.Logger  // nil: none
 }
@@ -54,8 +54,9 @@ type Node struct {
 	mu       sync.Mutex
 	closed   bool
 	sessions map[*session]struct{}
-	running  int           // goroutines
-	idle     chan struct{} // closed when Close has begun and running is 0
+	served   map[sessionKey]*In // those that may be resumed
+	running  int                // goroutines
+	idle     chan struct{}      // closed when Close has begun and running is 0
 }
 
 // NewNode listens on all addresses of cfg.Listen (none is allowed: an engine that only dials) and serves initiators.
@@ -96,7 +97,7 @@ func newNode(cfg Config, target TargetHandler) *Node {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP,
-		sessions: make(map[*session]struct{}), idle: make(chan struct{})}
+		sessions: make(map[*session]struct{}), served: make(map[sessionKey]*In), idle: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -18,6 +19,12 @@ type Out struct {
 	offers  []wire.EndpointOffer // of the handler; asked once, by the session's goroutine
 	offered bool
 
+	// Guarded by the session's lock.
+	proved  map[netip.AddrPort]bool // addresses where the target has answered
+	search  *search                 // going on; nil: none
+	resumed bool                    // ever
+	mark    uint64                  // frames moved when a line was sought last
+
 	mu   sync.Mutex
 	asks []ask // frames of keys requests that have no answer yet, in the order sent
 }
@@ -33,8 +40,9 @@ type ask struct {
 // Dial begins a session with the engine that a connection blob names. It returns at once: the handler learns the outcome.
 // On a closed node the session is Closed from the start, and the handler is not called.
 func (n *Node) Dial(to wire.ConnBlob, h InitiatorHandler) *Out {
-	o := &Out{to: to, handler: h}
+	o := &Out{to: to, handler: h, proved: make(map[netip.AddrPort]bool)}
 	o.session = n.newSession(false, Dialing, label(to.Agent, to.Engine))
+	o.session.seek = o.seek
 	o.session.handle = (&answers{out: o}).handle
 	n.count.dialed.Add(1)
 	if !n.add(o.session) {
@@ -90,6 +98,18 @@ func (o *Out) Revoked(id uint64, all bool) {
 	o.session.send(&wire.Revoked{ID: id, All: all})
 }
 
+// Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the session
+// moves to another path as soon as one answers, and keeps this one when none does. The zero address means any connection.
+func (o *Out) Suspect(local netip.Addr, why string) {
+	s := o.session
+	s.node.cfg.Log.Debug("control connection suspected", "peer", s.peer, "local", local, "reason", why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == Ready && s.line != nil && s.line.over(local) {
+		o.seek(true, localAddr(s.line.conn))
+	}
+}
+
 // Close ends the session and tells the target why. The handler is not called any more, but for a call that has begun.
 func (o *Out) Close(reason string) {
 	o.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, o.session.peer, reason), reason)
@@ -101,10 +121,15 @@ func (o *Out) run() {
 	defer n.remove(s)
 	wait := func() {}
 	w, err := o.connect()
+	if err == nil {
+		s.mu.Lock()
+		o.proved[s.at] = true
+		s.mu.Unlock()
+	}
 	switch {
 	case err != nil:
 		s.end(Lost, err, "")
-	case s.start():
+	case s.start(w.Mac, nil):
 		n.count.established.Add(1)
 		n.cfg.Log.Debug("control session ready", "peer", s.peer, "session", o.id.Load())
 		wait = s.loop(func() error {
@@ -151,6 +176,7 @@ func (a *answers) keys(f *wire.Keys) error {
 		o.asks = nil
 	}
 	o.mu.Unlock()
+	o.session.queue.answered(asked.ranges)
 	if a.entries == nil && !asked.last {
 		a.entries = make([]wire.KeyEntry, 0, asked.total)
 	}

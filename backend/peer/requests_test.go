@@ -121,7 +121,7 @@ func TestRevokeInsideHelloComesAfterReady(t *testing.T) {
 func TestFence(t *testing.T) {
 	p := newPair(t)
 	p.out.Fence(21, 1, 3, []byte("mine"))
-	assert.Equal(t, wire.Fenced{ID: 21, Rail: 1, Epoch: 3, Addr: []byte("fresh"), NextSeq: 9}, want[evFenced](t, p.i.events).f)
+	assert.Equal(t, wire.Fenced{ID: 21, Rail: 1, Epoch: 3, Addr: []byte("fresh"), NextSeq: 9, Have: []uint64{}}, want[evFenced](t, p.i.events).f)
 }
 
 func TestFenceFails(t *testing.T) {

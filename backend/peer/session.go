@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -19,30 +20,37 @@ const (
 	readBuffer = 4 << 10
 )
 
-// session is what Out and In have in common: a connection, its queue, its liveness and its end.
+// session is what Out and In have in common: its line, its queue, its liveness and its end.
 type session struct {
 	node    *Node
 	inbound bool
 	peer    string // for errors and logs
 	handle  func(wire.Frame) error
+	seek    func(urgent bool, avoid netip.Addr) // an initiator's: begins to look for another line, with mu held
 	queue   *queue
 
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
-	readDone chan struct{} // the reader is done with the connection
+	readDone chan struct{} // the reader is done with the last line
+	changed  chan struct{} // one token: there is a line, or an end
 
 	live *liveness // set by start
 
 	mu      sync.Mutex
 	state   State
-	cause   error     // why it is over
-	conn    net.Conn  // nil while dialing
-	closeBy time.Time // set by an end with a Bye: the connection closes then at the latest
+	cause   error          // why it is over
+	line    *line          // nil while dialing, and while there is no path to the peer
+	at      netip.AddrPort // where the last line leads, as line.addr
+	broken  error          // why the last line was given up, while there is none
+	closeBy time.Time      // set by an end with a Bye: the connection closes then at the latest
+	got     uint64         // numbered frames taken in
+	proof   wire.Mac       // of the Welcome: who resumes must know it
+	try     uint64         // of the last Resume
 }
 
 func (n *Node) newSession(inbound bool, state State, peer string) *session {
 	s := &session{node: n, inbound: inbound, peer: peer, state: state, queue: newQueue(n.cfg.QueueLimit),
-		readDone: make(chan struct{})}
+		readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(n.ctx)
 	return s
 }
@@ -55,14 +63,14 @@ func (s *session) State() State {
 }
 
 // attach gives the session a connection to shake hands on; false, and the connection is closed, when the session is over.
-func (s *session) attach(c net.Conn) bool {
+func (s *session) attach(c net.Conn, addr netip.AddrPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.over() {
 		c.Close()
 		return false
 	}
-	s.conn, s.state = c, Hello
+	s.line, s.at, s.state = newLine(c, addr), addr, Hello
 	return true
 }
 
@@ -70,24 +78,24 @@ func (s *session) attach(c net.Conn) bool {
 func (s *session) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conn != nil {
-		s.conn.Close()
+	if s.line != nil {
+		s.line.conn.Close()
 	}
 	if !s.state.over() {
-		s.conn, s.state = nil, Dialing
+		s.line, s.state = nil, Dialing
 	}
 }
 
-// start makes the session ready; false when it is over.
-func (s *session) start() bool {
+// start makes the session ready, with the Mac of its Welcome and what is to be written first; false when it is over.
+func (s *session) start(proof wire.Mac, first []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.over() {
 		return false
 	}
-	s.state = Ready
+	s.state, s.proof, s.line.first = Ready, proof, first
 	s.live = newLiveness(s.node.cfg.PeerTimeout, time.Now())
-	_ = s.conn.SetDeadline(time.Time{})
+	_ = s.line.conn.SetDeadline(time.Time{})
 	return true
 }
 
@@ -95,30 +103,35 @@ func (s *session) start() bool {
 func (s *session) send(frames ...wire.Frame) {
 	if !s.queue.push(frames...) {
 		s.node.count.overflows.Add(1)
-		s.end(Lost, fmt.Errorf("%w: %s: more than %d MiB wait to be sent", ErrOverflow, s.peer, s.node.cfg.QueueLimit>>20), "")
+		s.end(Lost, fmt.Errorf("%w: %s: more than %d MiB wait to be sent or acknowledged", ErrOverflow, s.peer, s.node.cfg.QueueLimit>>20), "")
 	}
 }
 
-// end ends the session, once; later calls do nothing. With a bye it first sends what is queued, bounded by linger.
-// It never waits.
+// end ends the session, once; later calls do nothing. With a bye it first sends what is queued, if there is a line, bounded
+// by linger. It never waits.
 func (s *session) end(to State, cause error, bye string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endLocked(to, cause, bye)
+}
+
+func (s *session) endLocked(to State, cause error, bye string) {
 	if s.state.over() {
 		return
 	}
-	polite := s.state == Ready && bye != ""
+	polite := s.state == Ready && bye != "" && s.line != nil
 	s.state, s.cause = to, cause
 	s.cancel()
+	s.change()
 	if polite {
 		s.closeBy = time.Now().Add(linger)
-		_ = s.conn.SetDeadline(s.closeBy)
+		_ = s.line.conn.SetDeadline(s.closeBy)
 		s.queue.finish(&wire.Bye{Text: clip(bye)})
 		return
 	}
 	s.queue.drop()
-	if s.conn != nil {
-		s.conn.Close()
+	if s.line != nil {
+		s.line.conn.Close()
 	}
 }
 
@@ -127,8 +140,8 @@ func (s *session) abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue.drop()
-	if s.conn != nil {
-		s.conn.Close()
+	if s.line != nil {
+		s.line.conn.Close()
 	}
 }
 
@@ -148,8 +161,11 @@ func (s *session) loop(begin func() error) (wait func()) {
 		s.write()
 	})
 	err := begin()
-	if err == nil {
-		err = s.read()
+	for err == nil {
+		var l *line
+		if l, err = s.await(); err == nil {
+			err = s.read(l)
+		}
 	}
 	bye := ""
 	switch {
@@ -161,34 +177,44 @@ func (s *session) loop(begin func() error) (wait func()) {
 	return func() { <-written }
 }
 
-// read reads and handles frames. Its error is one of the package's, with the peer's name.
-func (s *session) read() error {
-	r := bufio.NewReaderSize(heardReader{s}, readBuffer)
+// read reads and handles the frames of one line. nil when it broke or was replaced; an error ends the session: it is one of the
+// package's, with the peer's name.
+func (s *session) read(l *line) error {
+	r := bufio.NewReaderSize(heardReader{s, l}, readBuffer)
 	for {
 		f, err := wire.ReadFrame(r, 0)
-		if err != nil {
+		switch {
+		case err == nil:
+		case s.State().over(), errors.Is(err, ErrSilent), malformed(err):
 			return s.explain(err)
+		default:
+			s.node.cfg.Log.Debug("control connection ended", "peer", s.peer, "error", err)
+			s.broke(l, err)
+			return nil
 		}
 		s.node.count.framesReceived.Add(1)
 		if s.State().over() {
 			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye: unread bytes would turn it into a reset
 			return ErrClosed
 		}
-		if err := s.dispatch(f); err != nil {
+		if err := s.dispatch(l, f); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *session) dispatch(f wire.Frame) error {
+func (s *session) dispatch(l *line, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.Ping:
-		s.send(&wire.Pong{Seq: f.Seq})
-		return nil
+		s.queue.pong(f.Seq)
+		return s.acked(l, f.Got)
 	case *wire.Pong:
-		return nil
+		return s.acked(l, f.Got)
 	case *wire.Bye:
 		return fmt.Errorf("%w: %s: %s", ErrPeerClosed, s.peer, f.Text)
+	}
+	if !s.takeIn(l) {
+		return nil
 	}
 	return s.guard(f.Type().String(), func() error { return s.handle(f) })
 }
@@ -207,7 +233,7 @@ func (s *session) explain(err error) error {
 	case malformed(err):
 		return fmt.Errorf("%w: %s: %w", ErrProtocol, s.peer, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: %s: closed without a goodbye: its process ended", ErrDropped, s.peer)
+		return fmt.Errorf("%w: %s: closed without a goodbye", ErrDropped, s.peer)
 	}
 	return fmt.Errorf("%w: %s: %w", ErrDropped, s.peer, err)
 }
@@ -217,8 +243,11 @@ func (s *session) guard(what string, f func() error) error {
 	return s.node.guard(s.peer, what, f)
 }
 
-// heardReader reads the connection under the session's liveness. A deadline that turns out not to be the end loses no bytes.
-type heardReader struct{ s *session }
+// heardReader reads a line under the session's liveness. A deadline that turns out not to be the end loses no bytes.
+type heardReader struct {
+	s *session
+	l *line
+}
 
 func (h heardReader) Read(p []byte) (int, error) {
 	s := h.s
@@ -226,10 +255,10 @@ func (h heardReader) Read(p []byte) (int, error) {
 		s.mu.Lock()
 		ending := !s.closeBy.IsZero()
 		if !ending {
-			_ = s.conn.SetReadDeadline(s.live.arm(time.Now()))
+			_ = h.l.conn.SetReadDeadline(s.live.arm(time.Now()))
 		}
 		s.mu.Unlock()
-		n, err := s.conn.Read(p)
+		n, err := h.l.conn.Read(p)
 		if n > 0 {
 			s.live.hear(time.Now())
 			return n, nil
@@ -237,8 +266,16 @@ func (h heardReader) Read(p []byte) (int, error) {
 		if ending || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return 0, err
 		}
-		if s.live.expired(time.Now()) {
+		now := time.Now()
+		if s.live.expired(now) {
 			return 0, ErrSilent
+		}
+		if s.seek != nil && s.live.uneasy(now) {
+			s.mu.Lock()
+			if s.line == h.l && !s.state.over() {
+				s.seek(false, netip.Addr{})
+			}
+			s.mu.Unlock()
 		}
 	}
 }

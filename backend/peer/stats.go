@@ -18,6 +18,9 @@ type Stats struct {
 
 	Dialed      uint64 // sessions begun as the initiator
 	Established uint64 // of these, the ones that became ready
+	Resumed     uint64 // lines of both directions that took the place of another in their session
+	Resent      uint64 // frames that were sent again for it
+	BadResume   uint64 // resumes refused, as the target: unknown session, wrong proof, a number that can't be
 	Lost        uint64 // sessions of both directions that ended in Lost
 	Closed      uint64 // and in Closed
 	Overflows   uint64 // of the lost ones, those whose queue was full
@@ -29,6 +32,7 @@ type Stats struct {
 
 type counters struct {
 	accepted, refused, badToken, badFrame, badVersion, wrongEngine, timedOut, rateLimited, acceptErrors atomic.Uint64
+	resumed, resent, badResume                                                                          atomic.Uint64
 	dialed, established, lost, closed, overflows, stuck                                                 atomic.Uint64
 	framesSent, framesReceived, bytesSent                                                               atomic.Uint64
 }
@@ -40,6 +44,7 @@ func (n *Node) Stats() Stats {
 		Accepted: c.accepted.Load(), Refused: c.refused.Load(), BadToken: c.badToken.Load(), BadFrame: c.badFrame.Load(),
 		BadVersion: c.badVersion.Load(), WrongEngine: c.wrongEngine.Load(), TimedOut: c.timedOut.Load(),
 		RateLimited: c.rateLimited.Load(), AcceptErrors: c.acceptErrors.Load(),
+		Resumed: c.resumed.Load(), Resent: c.resent.Load(), BadResume: c.badResume.Load(),
 		Dialed: c.dialed.Load(), Established: c.established.Load(), Lost: c.lost.Load(), Closed: c.closed.Load(),
 		Overflows: c.overflows.Load(), Stuck: c.stuck.Load(),
 		FramesSent: c.framesSent.Load(), FramesReceived: c.framesReceived.Load(), BytesSent: c.bytesSent.Load(),

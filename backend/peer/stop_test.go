@@ -116,6 +116,10 @@ func TestPeerStoppedForGood(t *testing.T) {
 
 func TestPeerKilled(t *testing.T) {
 	c := startChild(t, time.Minute, time.Minute)
+	start := time.Now()
 	require.NoError(t, c.cmd.Process.Kill())
-	assert.ErrorIs(t, want[evLost](t, c.i.events).err, ErrDropped)
+	err := want[evLost](t, c.i.events).err
+	assert.Less(t, time.Since(start), time.Second)
+	assert.ErrorIs(t, err, ErrDropped)
+	assert.ErrorContains(t, err, "its process is gone")
 }

@@ -8,6 +8,8 @@ func (*Challenge) check() error { return nil }
 func (*Revoked) check() error   { return nil }
 func (*Ping) check() error      { return nil }
 func (*Pong) check() error      { return nil }
+func (*Resume) check() error    { return nil }
+func (*Resumed) check() error   { return nil }
 
 func (f *Hello) check() error {
 	return firstError(limit("agent name", len(f.Agent), MaxName), checkOffers(f.Offers))

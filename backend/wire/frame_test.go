@@ -70,20 +70,21 @@ func TestBadFrames(t *testing.T) {
 		want error
 	}{
 		"type 0":       {frame(0, 0, nil), ErrKind},
-		"type unknown": {frame(TypeBye+1, 0, nil), ErrKind},
+		"type unknown": {frame(TypeResumed+1, 0, nil), ErrKind},
 		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
 		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
 		"empty":        {frame(TypePing, 0, nil), ErrFormat},
 		"not cbor":     {frame(TypePing, 1, []byte{0xff}), ErrFormat},
 		"null":         {frame(TypePing, 1, []byte{0xf6}), ErrFormat},
 		"field short":  {frame(TypeKeys, 2, []byte{0x81, 0x01}), ErrFormat},
-		"field long":   {frame(TypePing, 3, []byte{0x82, 0x01, 0x01}), ErrFormat},
+		"field long":   {frame(TypePing, 4, []byte{0x83, 0x01, 0x01, 0x01}), ErrFormat},
 		"map":          {frame(TypePing, 1, []byte{0xa0}), ErrFormat},
-		"tag":          {frame(TypePing, 3, []byte{0xc1, 0x81, 0x01}), ErrFormat},
-		"indefinite":   {frame(TypePing, 3, []byte{0x9f, 0x01, 0xff}), ErrFormat},
-		"negative":     {frame(TypePing, 2, []byte{0x81, 0x20}), ErrFormat},
-		"float":        {frame(TypePing, 4, []byte{0x81, 0xf9, 0x3c, 0x00}), ErrFormat},
-		"long form":    {frame(TypePing, 3, []byte{0x81, 0x18, 0x01}), ErrFormat},
+		"no count":     {frame(TypePing, 2, []byte{0x81, 0x01}), ErrFormat}, // as in version 1
+		"tag":          {frame(TypePing, 4, []byte{0xc1, 0x82, 0x01, 0x01}), ErrFormat},
+		"indefinite":   {frame(TypePing, 4, []byte{0x9f, 0x01, 0x01, 0xff}), ErrFormat},
+		"negative":     {frame(TypePing, 3, []byte{0x82, 0x01, 0x20}), ErrFormat},
+		"float":        {frame(TypePing, 5, []byte{0x82, 0x01, 0xf9, 0x3c, 0x00}), ErrFormat},
+		"long form":    {frame(TypePing, 4, []byte{0x82, 0x01, 0x18, 0x01}), ErrFormat},
 		"huge array":   {frame(TypePing, 9, []byte{0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}), ErrFormat},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,6 +118,17 @@ func TestFrameLimits(t *testing.T) {
 	assert.ErrorIs(t, err, ErrFormat)
 	_, err = AppendFrame(nil, &Keys{Entries: []KeyEntry{{Gen: 1}}})
 	assert.ErrorIs(t, err, ErrFormat)
+}
+
+func TestNumbered(t *testing.T) {
+	numbered := map[FrameType]bool{TypeKeysReq: true, TypeKeys: true, TypeRevoke: true, TypeRevoked: true, TypeFence: true, TypeFenced: true}
+	for _, f := range sampleFrames() {
+		switch f.Type() {
+		case TypeChallenge, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // not asked about
+		default:
+			assert.Equal(t, numbered[f.Type()], Numbered(f), f.Type())
+		}
+	}
 }
 
 // TestLargestFrames: what the limits allow, with the longest numbers, fits a frame.

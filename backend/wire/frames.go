@@ -20,6 +20,8 @@ const (
 	TypeFence
 	TypeFenced
 	TypeBye
+	TypeResume
+	TypeResumed
 )
 
 // Frame is one message of the control channel: a pointer to one of the structures below.
@@ -80,6 +82,7 @@ const (
 	CodeBusy                     // try again later
 	CodeRails                    // no rail fits
 	CodeInternal                 // see the text
+	CodeSession                  // the session that was to be resumed is not here, or has ended
 )
 
 // Reject ends a handshake.
@@ -147,12 +150,14 @@ type Revoked struct {
 type Ping struct {
 	_   struct{} `cbor:",toarray"`
 	Seq uint64
+	Got uint64 // as Pong
 }
 
-// Pong answers a Ping.
+// Pong answers a Ping, or with number 0 only acknowledges.
 type Pong struct {
 	_   struct{} `cbor:",toarray"`
 	Seq uint64
+	Got uint64 // frames of the other side's that the sender has taken in since the session began: see Numbered
 }
 
 // Fence asks the target to end our access through one endpoint and to open another.
@@ -181,6 +186,40 @@ type Bye struct {
 	Text string
 }
 
+// Resume is the dialer's answer to a Challenge when its session has lost its connection.
+type Resume struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32
+	Nonce   Nonce
+	Mac     Mac      // MacResume
+	Engine  EngineID // the dialer's
+	Target  EngineID // the engine that the dialer means
+	Session uint64   // the Hello's
+	Proof   Mac      // the Mac of the Welcome, which only the session's dialer was told
+	Try     uint64   // grows with each Resume of the session: a lower one comes late
+	Got     uint64   // as Pong
+}
+
+// Resumed answers a Resume: this connection is the session's now.
+type Resumed struct {
+	_       struct{} `cbor:",toarray"`
+	Version uint32
+	Mac     Mac      // MacResumed
+	Engine  EngineID // the acceptor's
+	Session uint64   // the Resume's
+	Got     uint64   // as Pong
+}
+
+// Numbered says that a frame counts in Got: it is kept until the other side has taken it in, and comes once and in order
+// though the connection changes. Frames of the handshake are not asked about.
+func Numbered(f Frame) bool {
+	switch f.Type() {
+	case TypePing, TypePong, TypeBye:
+		return false
+	}
+	return true
+}
+
 // Type methods implement Frame.
 func (*Challenge) Type() FrameType { return TypeChallenge }
 func (*Hello) Type() FrameType     { return TypeHello }
@@ -195,6 +234,8 @@ func (*Pong) Type() FrameType      { return TypePong }
 func (*Fence) Type() FrameType     { return TypeFence }
 func (*Fenced) Type() FrameType    { return TypeFenced }
 func (*Bye) Type() FrameType       { return TypeBye }
+func (*Resume) Type() FrameType    { return TypeResume }
+func (*Resumed) Type() FrameType   { return TypeResumed }
 
 // newFrame makes an empty frame of a type, nil for an unknown one.
 func newFrame(t FrameType) Frame {
@@ -225,12 +266,16 @@ func newFrame(t FrameType) Frame {
 		return new(Fenced)
 	case TypeBye:
 		return new(Bye)
+	case TypeResume:
+		return new(Resume)
+	case TypeResumed:
+		return new(Resumed)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
-	"ping", "pong", "fence", "fenced", "bye"}
+	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed"}
 
 // String is the type's name for logs.
 func (t FrameType) String() string {

@@ -27,6 +27,20 @@ func MacWelcome(token Token, challenge, hello Nonce, w *Welcome) (Mac, error) {
 	return macOver(token, "gorail welcome 1", challenge, hello, &plain)
 }
 
+// MacResume is the MAC of a Resume: as MacHello.
+func MacResume(token Token, challenge Nonce, r *Resume) (Mac, error) {
+	plain := *r
+	plain.Mac = Mac{}
+	return macOver(token, "gorail resume 1", challenge, Nonce{}, &plain)
+}
+
+// MacResumed is the MAC of a Resumed: as MacWelcome.
+func MacResumed(token Token, challenge, resume Nonce, r *Resumed) (Mac, error) {
+	plain := *r
+	plain.Mac = Mac{}
+	return macOver(token, "gorail resumed 1", challenge, resume, &plain)
+}
+
 // macOver separates its fields by fixed or stated lengths. The error is that of encoding the frame.
 func macOver(token Token, label string, a, b Nonce, f Frame) (Mac, error) {
 	body, err := marshal(f)

@@ -43,6 +43,33 @@ func TestMacs(t *testing.T) {
 	m, err = MacWelcome(token, challenge, Nonce{3}, &Welcome{Version: 1, Session: 1})
 	note("welcome session", m, err)
 
+	resume := func(what string, token Token, challenge Nonce, change func(*Resume)) {
+		r := &Resume{Version: 1, Nonce: Nonce{3}, Engine: EngineID{4}, Target: EngineID{5}}
+		change(r)
+		m, err := MacResume(token, challenge, r)
+		note("resume "+what, m, err)
+		r.Mac = m
+		again, err := MacResume(token, challenge, r)
+		require.NoError(t, err)
+		assert.Equal(t, m, again, "the Mac field itself isn't covered")
+	}
+	resume("plain", token, challenge, func(*Resume) {})
+	resume("token", Token{9}, challenge, func(*Resume) {})
+	resume("challenge", token, Nonce{9}, func(*Resume) {})
+	resume("nonce", token, challenge, func(r *Resume) { r.Nonce = Nonce{9} })
+	resume("engine", token, challenge, func(r *Resume) { r.Engine = EngineID{9} })
+	resume("target", token, challenge, func(r *Resume) { r.Target = EngineID{9} })
+	resume("session", token, challenge, func(r *Resume) { r.Session = 9 })
+	resume("proof", token, challenge, func(r *Resume) { r.Proof = Mac{9} })
+	resume("try", token, challenge, func(r *Resume) { r.Try = 9 })
+	resume("got", token, challenge, func(r *Resume) { r.Got = 9 })
+	for what, r := range map[string]*Resumed{"resumed": {Version: 1}, "resumed session": {Version: 1, Session: 1}, "resumed got": {Version: 1, Got: 1}} {
+		m, err := MacResumed(token, challenge, Nonce{3}, r)
+		note(what, m, err)
+		m, err = MacResumed(token, challenge, Nonce{9}, r)
+		note(what+", another nonce", m, err)
+	}
+
 	h := hello(same)
 	h.Mac, err = MacHello(token, challenge, h)
 	require.NoError(t, err)

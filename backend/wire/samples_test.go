@@ -30,10 +30,12 @@ func sampleFrames() []Frame {
 		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Rails: []RailKey{{Rail: 255, Key: math.MaxUint64, Base: 5}}}}},
 		&Revoke{ID: 2, Regions: []uint64{0, 1, math.MaxUint64}},
 		&Revoked{ID: 2, All: true},
-		&Ping{Seq: 3},
-		&Pong{Seq: 3},
+		&Ping{Seq: 3, Got: math.MaxUint64},
+		&Pong{Seq: 3, Got: 4},
 		&Fence{ID: 4, Rail: 1, Epoch: math.MaxUint32, Addr: []byte("new")},
 		&Fenced{ID: 4, Rail: 1, Epoch: 2, Addr: []byte{}, NextSeq: 9, Have: []uint64{11, 12}},
 		&Bye{Text: "closing"},
+		&Resume{Version: 2, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Session: 6, Proof: Mac{7}, Try: 8, Got: math.MaxUint64},
+		&Resumed{Version: 2, Mac: Mac{3}, Engine: EngineID{4}, Session: 6, Got: 9},
 	}
 }

@@ -1,0 +1,145 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestRefusedEverywhere(t *testing.T) {
+	r := newRailed(t, 3, minute)
+	start := time.Now()
+	for _, p := range r.paths {
+		p.l.Close()
+	}
+	r.paths[0].cut()
+	err := want[evLost](t, r.i.events).err
+	assert.Less(t, time.Since(start), time.Second)
+	assert.ErrorIs(t, err, ErrDropped)
+	assert.ErrorContains(t, err, "refused")
+	assert.ErrorContains(t, err, r.paths[2].l.Addr().String())
+	assert.Empty(t, r.i.events)
+	gone := want[evGone](t, r.s.events)
+	assert.ErrorIs(t, gone.err, ErrDropped)
+	assert.ErrorContains(t, gone.err, "process ended")
+	assert.Less(t, time.Since(start), hungUpGrace+2*time.Second, "well before peer_timeout")
+}
+
+// An address that never answered, and doesn't refuse either, doesn't make a dead peer live on.
+func TestDeadPeerWithAnAddressThatIsNotItsOwn(t *testing.T) {
+	i, s := newInitiator(), newTarget()
+	to, from := listen(t, s, minute), listen(t, newTarget(), minute)
+	dial := from.dial
+	from.dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+		if a.Port() == 1 {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return dial(ctx, a)
+	}
+	b := blob(to)
+	b.Control = append(b.Control, "127.0.0.1:1")
+	from.Dial(b, i)
+	want[evOffers](t, i.events)
+	want[evReady](t, i.events)
+	start := time.Now()
+	vanish(to)
+	assert.ErrorIs(t, want[evLost](t, i.events).err, ErrDropped)
+	assert.Less(t, time.Since(start), 2*time.Second)
+}
+
+// While the links are down, the default route may lead to somebody who refuses everything: that doesn't make the peer dead.
+func TestRefusedThoughAlive(t *testing.T) {
+	const timeout = 2 * time.Second
+	r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+	change := func(c *Config) { c.PeerTimeout = timeout }
+	r.to, r.from = listen(t, r.s, change), listen(t, newTarget(), change)
+	path := newProxy(t, r.to)
+	var down atomic.Bool
+	var refused atomic.Int32
+	dial := r.from.dial
+	r.from.dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+		if down.Load() && refused.Add(1) < 6 {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		return dial(ctx, a)
+	}
+	b := blob(r.to)
+	b.Control = []string{path.l.Addr().String(), r.to.Addrs()[0]}
+	r.dial(t, b)
+	down.Store(true)
+	path.spoil(nil, true)
+	r.out.Fence(1, 1, 1, nil)
+	assert.Equal(t, uint64(1), want[evFenced](t, r.i.events).f.ID)
+	r.resumed(t, 1)
+}
+
+// slow is a connection whose first bytes come late.
+type slow struct {
+	net.Conn
+	once *sync.Once
+}
+
+func (s slow) Read(p []byte) (int, error) {
+	s.once.Do(func() { time.Sleep(strangers + strangers/2) })
+	return s.Conn.Read(p)
+}
+
+// Where the session never was, a process that takes connections may be the peer, though it is slow or busy; and it is.
+func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
+	for name, spoil := range map[string]func(c net.Conn, dials int) net.Conn{
+		"slow": func(c net.Conn, _ int) net.Conn { return slow{c, new(sync.Once)} },
+		"busy": func(c net.Conn, dials int) net.Conn {
+			if dials > 8 { // strangers is over
+				return c
+			}
+			c.Close()
+			here, there := net.Pipe()
+			there.Close()
+			return here
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+			r.to, r.from = listen(t, r.s, minute), listen(t, newTarget(), minute)
+			r.paths = []*proxy{newProxy(t, r.to), newProxy(t, r.to)}
+			other, dial, dials := r.paths[1].l.Addr().String(), r.from.dial, 0
+			r.from.dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+				c, err := dial(ctx, a)
+				if err == nil && a.String() == other { // by one goroutine at a time
+					dials++
+					c = spoil(c, dials)
+				}
+				return c, err
+			}
+			b := blob(r.to)
+			b.Control = []string{r.paths[0].l.Addr().String(), other}
+			r.dial(t, b)
+			r.paths[0].close()
+			r.works(t)
+			r.resumed(t, 1)
+		})
+	}
+}
+
+// A peer behind no path any more is lost when nothing was heard of it for PeerTimeout, on both sides.
+func TestNoPathLeft(t *testing.T) {
+	const timeout = 600 * time.Millisecond
+	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout = timeout })
+	for _, p := range r.paths {
+		p.spoil(nil, true)
+	}
+	start := time.Now()
+	assert.ErrorIs(t, want[evLost](t, r.i.events).err, ErrSilent)
+	assert.Greater(t, time.Since(start), timeout/2)
+	assert.Less(t, time.Since(start), 2*timeout)
+	assert.ErrorIs(t, want[evGone](t, r.s.events).err, ErrSilent)
+	assert.Less(t, time.Since(start), 2*timeout)
+}

@@ -1,0 +1,213 @@
+package peer
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/wire"
+)
+
+func minute(c *Config) { c.PeerTimeout = time.Minute }
+
+// A path that swallows everything is left after a third of PeerTimeout, with what it swallowed.
+func TestBlackHole(t *testing.T) {
+	const timeout = 1500 * time.Millisecond
+	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout = timeout })
+	r.works(t)
+	r.paths[0].spoil(nil, true)
+	start := time.Now()
+	r.out.Fence(1, 1, 1, nil)
+	r.in.Revoke(2, nil)
+	for fenced, revoked := false, false; !fenced || !revoked; {
+		select {
+		case e := <-r.i.events:
+			switch e := e.(type) {
+			case evFenced:
+				fenced = true
+			case evRevoke:
+				revoked = true
+			default:
+				require.Fail(t, "unexpected", "%v", e)
+			}
+		case <-time.After(patience):
+			require.Fail(t, "nothing came")
+		}
+	}
+	took := time.Since(start)
+	assert.Less(t, took, timeout*2/3)
+	assert.Greater(t, took, timeout/5, "not before it is uneasy")
+	r.works(t)
+	assert.Equal(t, uint64(1), r.from.Stats().Resumed)
+}
+
+// With one address only, what broke is resumed over it.
+func TestOneAddress(t *testing.T) {
+	r := newRailed(t, 1, minute)
+	for k := range uint64(5) {
+		r.paths[0].cut()
+		r.works(t)
+		r.resumed(t, k+1)
+	}
+}
+
+func TestSuspect(t *testing.T) {
+	here, elsewhere := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
+	for name, suspect := range map[string]func(*railed){
+		"by the initiator":           func(r *railed) { r.out.Suspect(here, "link down") },
+		"by the initiator, any":      func(r *railed) { r.out.Suspect(netip.Addr{}, "link down") },
+		"by the initiator, 4 in 6":   func(r *railed) { r.out.Suspect(netip.MustParseAddr("::ffff:127.0.0.1"), "link down") },
+		"by the target":              func(r *railed) { r.in.Suspect(here, "link down") },
+		"by the target, any address": func(r *railed) { r.in.Suspect(netip.Addr{}, "link down") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRailed(t, 2, minute)
+			r.out.Suspect(elsewhere, "link down")
+			r.in.Suspect(elsewhere, "link down")
+			r.works(t)
+			require.Zero(t, r.from.Stats().Resumed+r.to.Stats().Resumed, "another rail's trouble")
+			start := time.Now()
+			suspect(r)
+			r.resumed(t, 1)
+			assert.Less(t, time.Since(start), 2*time.Second)
+			r.works(t)
+			assert.Equal(t, r.paths[1].l.Addr().String(), r.out.session.where().String())
+		})
+	}
+	t.Run("no other path", func(t *testing.T) {
+		r := newRailed(t, 2, minute)
+		r.paths[1].close()
+		r.out.Suspect(here, "link down")
+		eventually(t, func() bool { return !r.out.searching() }, "given up")
+		r.works(t)
+		assert.Zero(t, r.from.Stats().Resumed, "the path that works stays")
+	})
+	t.Run("after the end", func(t *testing.T) {
+		r := newRailed(t, 1, minute)
+		r.out.Close("enough")
+		r.out.Suspect(netip.Addr{}, "late")
+		want[evGone](t, r.s.events)
+		r.in.Suspect(netip.Addr{}, "late")
+	})
+}
+
+// The target has ended the session, and its goodbye is lost.
+func TestEndedSessionIsNotResumed(t *testing.T) {
+	r := newRailed(t, 2, minute)
+	r.in.session.end(Lost, ErrOverflow, "")
+	err := want[evLost](t, r.i.events).err
+	assert.ErrorIs(t, err, ErrDropped)
+	var why *RejectError
+	require.ErrorAs(t, err, &why)
+	assert.Equal(t, wire.CodeSession, why.Code)
+	assert.Positive(t, r.to.Stats().BadResume)
+	want[evGone](t, r.s.events)
+	assert.Empty(t, r.i.events)
+}
+
+// A handler that is stuck doesn't hold the other path up, and what it was given doesn't come again.
+func TestResumeBehindAStuckHandler(t *testing.T) {
+	r := newRailed(t, 2, minute)
+	entered, release := make(chan struct{}, 2), make(chan struct{})
+	r.s.fence = func(f wire.Fence) (wire.Fenced, error) {
+		entered <- struct{}{}
+		<-release
+		return wire.Fenced{ID: f.ID}, nil
+	}
+	r.out.Fence(1, 1, 1, nil)
+	<-entered
+	r.paths[0].cut()
+	r.resumed(t, 1)
+	r.in.Revoke(2, nil)
+	assert.Equal(t, uint64(2), want[evRevoke](t, r.i.events).id, "the target's writer goes on")
+	close(release)
+	assert.Equal(t, uint64(1), want[evFenced](t, r.i.events).f.ID)
+	r.s.fence = nil
+	r.works(t)
+	assert.Empty(t, entered)
+}
+
+// Everything breaks at once: each session of many finds its way.
+func TestManySessionsResume(t *testing.T) {
+	const n = 200
+	r := newRailed(t, 2, minute)
+	b := r.out.Peer()
+	others := make([]*initiator, n)
+	outs := make([]*Out, n)
+	for k := range others {
+		others[k] = newInitiator()
+		outs[k] = r.from.Dial(b, others[k])
+		want[evOffers](t, others[k].events)
+		want[evReady](t, others[k].events)
+	}
+	r.paths[0].close()
+	for k, i := range others {
+		outs[k].Fence(uint64(k), 1, 1, nil)
+		assert.Equal(t, uint64(k), want[evFenced](t, i.events).f.ID)
+		want[evHello](t, r.s.events)
+	}
+	assert.Empty(t, r.s.events)
+	assert.Zero(t, r.from.Stats().Lost)
+	r.paths[1].spoil(nil, true)
+	r.paths[1].cut() // they all search when the node closes
+	start := time.Now()
+	r.from.Close()
+	assert.Less(t, time.Since(start), time.Second)
+	assert.Zero(t, r.from.Stats().Lost+r.from.Stats().Out)
+}
+
+func TestCloseWhileResuming(t *testing.T) {
+	r := newRailed(t, 2, minute)
+	for _, p := range r.paths {
+		p.spoil(nil, true)
+	}
+	r.paths[0].cut()
+	eventually(t, r.out.searching, "searching")
+	start := time.Now()
+	r.from.Close()
+	r.to.Close()
+	assert.Less(t, time.Since(start), time.Second)
+	assert.Equal(t, Closed, r.out.State())
+	assert.Empty(t, r.i.events)
+	want[evGone](t, r.s.events)
+}
+
+// What waits for an acknowledgement stays far below the limit, and goes with the heartbeat at the latest.
+func TestKeptFramesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipes(t, Config{QueueLimit: 1 << 20, PeerTimeout: 4 * time.Second})
+		defer p.close()
+		for i := range uint64(200) {
+			p.in.Revoke(i, make([]uint64, 10_000)) // 16 MB in all
+			want[evRevoke](t, p.i.events)
+			synctest.Wait()
+			require.Less(t, p.in.session.queue.kept(), 300<<10)
+		}
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, p.in.session.queue.kept())
+	})
+}
+
+// where gives the address that the session's line leads to.
+func (s *session) where() netip.AddrPort {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+func (o *Out) searching() bool {
+	o.session.mu.Lock()
+	defer o.session.mu.Unlock()
+	return o.search != nil
+}
+
+// kept is the cost of what is queued or not acknowledged.
+func (q *queue) kept() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.bytes
+}

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Runs end-to-end tests over imitations of EFA and CXI (test/fabric), which record every breach of those fabrics' rules.
+#
+#     tools/test-fabrics.sh [SEEDS] [KINDS] [RAILS]     e.g. 200 "efa efa-direct cxi" "1 4"
+set -eu
+cd "$(dirname "$0")/.."
+. tools/env.sh
+seeds=${1:-5} kinds=${2:-efa efa-direct cxi} rails=${3:-1 4}
+# What depends on the address or the descriptors of a real device, or on fences, is not for these fabrics: docs/fabrics.md.
+quick='^(TestSizes|TestScattered|TestNotifAfterData|TestReleaseInFlight|TestDeregisterInFlight|TestKillInFlight)$'
+all='^(TestTargetAsleep|TestFirstPostAsleep|TestNotif.*|TestLoopback|TestTwoAgentsOneProcess|TestBothDirections|TestOverlapping|TestManyRegions|TestPartialMetadata|TestReload|TestReloadInFlight|TestConnectEarly|TestRestart|TestKill.*|TestRelease.*|TestDeregister.*|TestCloseInFlight|TestScattered.*|TestPrepared|TestSizes|TestZeroLength|TestRepost|TestParallelRequests)$'
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+cc -std=gnu17 -O1 -g -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -Wl,--version-script=test/fabric/lib/exports.map \
+    -Wl,-soname,libfabric-imitation.so -o "$tmp/libfabric.so.1" test/fabric/lib/*.c -ldl -pthread
+go test -c -o "$tmp/e2e.test" ./test/e2e
+failed=0
+for seed in $(seq 1 "$seeds"); do
+    for kind in $kinds; do
+        for n in $rails; do
+            run=$quick
+            [ "$seed" != 1 ] || [ "$seeds" -lt 20 ] || run=$all
+            if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" \
+                GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$tmp/breaches" \
+                timeout 600 "$tmp/e2e.test" -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ]; then
+                echo "ok   $kind rails=$n seed=$seed"
+            else
+                echo "FAIL $kind rails=$n seed=$seed"
+                grep -vE 'level=(INFO|DEBUG)' "$tmp/log" | tail -40
+                [ ! -s "$tmp/breaches" ] || sort "$tmp/breaches" | uniq -c | head -20
+                failed=1
+            fi
+            rm -f "$tmp/breaches"
+        done
+    done
+done
+exit $failed
