@@ -1,9 +1,9 @@
 # The front door only: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-wheels fuzz bench build setup install clean
+.PHONY: help quickstart test test-wheels test-fabrics soak fuzz bench bench-rails build setup install clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: build ## build, then two Python agents move 64 MiB both ways
 	@tools/quickstart.sh
@@ -14,11 +14,20 @@ test: ## everything, on this machine
 test-wheels: build ## the wheel matrix against every NIXL release from 1.0.0 on
 	@tools/test-wheels.sh
 
+test-fabrics: build ## end-to-end tests over imitations of EFA and CXI, SEEDS of each (default 200)
+	@tools/test-fabrics.sh $${SEEDS:-200}
+
+soak: build ## rails down and up at random under transfers, for SOAK (default 2m)
+	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
+
 fuzz: setup ## every fuzz target, FUZZTIME each (default 1m)
 	@FUZZTIME=$${FUZZTIME:-1m} tools/fuzz.sh
 
 bench: build ## figures side by side with stock UCX
 	@tools/bench.sh
+
+bench-rails: build ## shaped rails against one, small writes beside large ones
+	@. tools/env.sh && go test ./test/e2e -run NONE -bench 'Rails|Mixed' -benchtime 5x
 
 build: setup ## build/libplugin_GORAIL.so
 	@tools/build.sh

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Runs end-to-end tests over imitations of EFA and CXI (test/fabric), which record every breach of those fabrics' rules.
 #
-#     tools/test-fabrics.sh [SEEDS] [KINDS] [RAILS]     e.g. 200 "efa efa-direct cxi" "1 4"
+#     tools/test-fabrics.sh [SEEDS] [KINDS]     e.g. 200 "efa efa-direct cxi"
+#
+# Odd seeds have one rail, even ones four. From 20 seeds on the first two run all that makes sense there.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/env.sh
-seeds=${1:-5} kinds=${2:-efa efa-direct cxi} rails=${3:-1 4}
+seeds=${1:-5} kinds=${2:-efa efa-direct cxi}
 # What depends on the address or the descriptors of a real device, or on fences, is not for these fabrics: docs/fabrics.md.
 quick='^(TestSizes|TestScattered|TestNotifAfterData|TestReleaseInFlight|TestDeregisterInFlight|TestKillInFlight)$'
 all='^(TestTargetAsleep|TestFirstPostAsleep|TestNotif.*|TestLoopback|TestTwoAgentsOneProcess|TestBothDirections|TestOverlapping|TestManyRegions|TestPartialMetadata|TestReload|TestReloadInFlight|TestConnectEarly|TestRestart|TestKill.*|TestRelease.*|TestDeregister.*|TestCloseInFlight|TestScattered.*|TestPrepared|TestSizes|TestZeroLength|TestRepost|TestParallelRequests)$'
@@ -17,21 +19,19 @@ go test -c -o "$tmp/e2e.test" ./test/e2e
 failed=0
 for seed in $(seq 1 "$seeds"); do
     for kind in $kinds; do
-        for n in $rails; do
-            run=$quick
-            [ "$seed" != 1 ] || [ "$seeds" -lt 20 ] || run=$all
-            if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" \
-                GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$tmp/breaches" \
-                timeout 600 "$tmp/e2e.test" -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ]; then
-                echo "ok   $kind rails=$n seed=$seed"
-            else
-                echo "FAIL $kind rails=$n seed=$seed"
-                grep -vE 'level=(INFO|DEBUG)' "$tmp/log" | tail -40
-                [ ! -s "$tmp/breaches" ] || sort "$tmp/breaches" | uniq -c | head -20
-                failed=1
-            fi
-            rm -f "$tmp/breaches"
-        done
+        n=$((seed % 2 ? 1 : 4)) run=$quick
+        [ "$seed" -gt 2 ] || [ "$seeds" -lt 20 ] || run=$all
+        if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" \
+            GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$tmp/breaches" \
+            timeout 600 "$tmp/e2e.test" -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ]; then
+            echo "ok   $kind rails=$n seed=$seed"
+        else
+            echo "FAIL $kind rails=$n seed=$seed"
+            grep -vE 'level=(INFO|DEBUG)' "$tmp/log" | tail -40
+            [ ! -s "$tmp/breaches" ] || sort "$tmp/breaches" | uniq -c | head -20
+            failed=1
+        fi
+        rm -f "$tmp/breaches"
     done
 done
 exit $failed

@@ -2,18 +2,22 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/test/nixl"
+	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
 // BenchmarkRails moves 16 MiB over shaped rails, and over the first alone:
 //
 //	go test ./test/e2e -run NONE -bench Rails -benchtime 5x
+//
+// With GORAIL_TEST_BACKEND=UCX it is stock UCX that does so, told to use as many.
 func BenchmarkRails(b *testing.B) {
 	const size = 16 << 20
 	for _, mbit := range [][]uint64{{1000, 1000}, {1000, 500}, {250, 250, 250, 250}} {
@@ -22,7 +26,7 @@ func BenchmarkRails(b *testing.B) {
 				var rate [2]float64
 				for i, devices := range []string{"rail0", "rail*"} {
 					ha, hb := rails(b, mbit...)
-					p := onRails(b, ha, hb, "devices", devices)
+					p := benchOn(b, ha, hb, devices, len(mbit))
 					mine, theirs := p.buffers(size)
 					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
 					x.Do(limit)
@@ -57,4 +61,20 @@ func BenchmarkRails(b *testing.B) {
 			})
 		}
 	}
+}
+
+func benchOn(b *testing.B, ha, hb *host, devices string, n int) *pairOf {
+	if testenv.Need(b).Backend == "GORAIL" {
+		return onRails(b, ha, hb, "devices", devices)
+	}
+	names := []string{"rail0"}
+	for i := 1; i < n && devices != "rail0"; i++ {
+		names = append(names, fmt.Sprint("rail", i))
+	}
+	b.Setenv("UCX_TLS", "tcp")
+	b.Setenv("UCX_NET_DEVICES", strings.Join(names, ","))
+	for _, v := range []string{"UCX_MAX_RNDV_RAILS", "UCX_MAX_RNDV_LANES", "UCX_MAX_EAGER_RAILS", "UCX_MAX_EAGER_LANES"} {
+		b.Setenv(v, fmt.Sprint(len(names)))
+	}
+	return onRails(b, ha, hb)
 }
