@@ -1,10 +1,10 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Runs end-to-end tests over imitations of EFA and CXI (test/fabric), which record every breach of those fabrics' rules.
 #
 #     tools/test-fabrics.sh [SEEDS] [KINDS]     e.g. 200 "efa efa-direct cxi"
 #
 # Odd seeds have one rail, even ones four. From 20 seeds on the first two run all that makes sense there.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 seeds=${1:-5} kinds=${2:-efa efa-direct cxi}
@@ -23,7 +23,8 @@ for seed in $(seq 1 "$seeds"); do
         [ "$seed" -gt 2 ] || [ "$seeds" -lt 20 ] || run=$all
         if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" \
             GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$tmp/breaches" \
-            timeout 600 "$tmp/e2e.test" -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ]; then
+            timeout 600 "$tmp/e2e.test" -test.v -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ] &&
+            grep -q "^--- PASS" "$tmp/log" && ! grep -q "^--- SKIP" "$tmp/log"; then
             echo "ok   $kind rails=$n seed=$seed"
         else
             echo "FAIL $kind rails=$n seed=$seed"

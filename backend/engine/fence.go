@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"syscall"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -22,6 +23,16 @@ const (
 func (r *remote) others(l *link) bool {
 	for _, o := range r.links {
 		if o != l && o.phase == working {
+			return true
+		}
+	}
+	return false
+}
+
+// hope says whether another link may yet work. Under r.mu.
+func (r *remote) hope(l *link) bool {
+	for _, o := range r.links {
+		if o != l && o.up && !o.broken {
 			return true
 		}
 	}
@@ -126,7 +137,7 @@ func (r *remote) fence(l *link, why string) {
 	var addr []byte
 	if err := r.e.renew(l); err == nil {
 		addr = l.ep.Addr()
-	} else if r.e.log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.rail.name(), "err", err); !r.others(l) {
+	} else if r.e.log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.rail.name(), "err", err); !r.hope(l) {
 		go r.giveUp(err)
 		return
 	}
@@ -228,10 +239,25 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 			l.enter(working)
 			r.rehome()
 			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
+			return nil
 		}
-		return err
+		l.broken = errors.Is(err, syscall.ENOTRECOVERABLE)
+		if !r.hope(l) {
+			return err
+		}
+		r.e.log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+		l.enter(resting)
+		if !l.broken {
+			epoch := l.epoch
+			r.e.after(max(l.pause, firstRest), func() { r.again(l, epoch, "another try") })
+		}
+		return nil
 	}
 	l.l.Yield(proof)
+	if l.broken {
+		l.enter(resting) // for good
+		return nil
+	}
 	r.e.log.Info("rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "pause", l.pause, "err", err)
 	l.enter(resting)
 	epoch := l.epoch

@@ -40,6 +40,7 @@ type link struct {
 	since  time.Time // of the phase
 	good   uint64    // completions without error at the last failure
 	pause  time.Duration
+	broken bool      // its rail can't be used any more
 	seen   uint64    // completions at the sweeper's last look
 	moved  time.Time // when it made progress last, or had nothing to do
 	remote *remote

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"syscall"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -10,7 +12,11 @@ import (
 func (r *remote) probe(l *link) {
 	l.enter(probing)
 	if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, true); err != nil {
-		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", err)
+		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+		if l.broken = errors.Is(err, syscall.ENOTRECOVERABLE); l.broken {
+			l.enter(resting)
+			return
+		}
 		l.pause = max(l.pause, firstRest)
 		epoch := l.epoch
 		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
@@ -41,7 +47,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	for _, t := range r.e.activeOf(r) {
 		t.mu.Lock()
 		r.mu.RLock()
-		if !t.freed && t.x.InFlight() && l.phase == working && l.up {
+		if !t.freed && r.state == ready && t.x.InFlight() && l.phase == working && l.up {
 			r.e.core.Join(t.x, l.l)
 		}
 		r.mu.RUnlock()

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"time"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/peer"
@@ -26,7 +27,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		return answer, errors.New("the session has ended")
 	}
 	for _, l := range t.links {
-		if l.num != int(f.Rail) {
+		if l.num != int(f.Rail) || !l.up {
 			continue
 		}
 		h.e.quiesce(l)
@@ -61,7 +62,28 @@ func (t *target) failed(l *link, epoch uint64) {
 	defer t.e.leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if l.shared() {
+		t.drain(l)
+		return
+	}
 	if !t.gone && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == fastpath.LinkStopped {
 		t.in.WantFence(uint8(l.num), l.epoch)
+	}
+}
+
+// drain uses a link of a shared endpoint again when what it has posted has ended: there is nothing to fence. Under mu.
+func (t *target) drain(l *link) {
+	switch {
+	case t.gone || !l.up || l.l.Stats().State != fastpath.LinkStopped:
+	case !l.drained():
+		t.e.after(time.Millisecond, func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.drain(l)
+		})
+	default:
+		if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, false); err != nil {
+			t.e.log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.rail.name(), "err", advise(err))
+		}
 	}
 }

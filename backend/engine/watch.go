@@ -64,7 +64,7 @@ func (r *remote) watch(now time.Time) {
 	}
 	for _, l := range r.links {
 		switch {
-		case l.phase == probing && now.Sub(l.since) > probeTime && r.others(l):
+		case l.phase == probing && now.Sub(l.since) > probeTime:
 			l.pause = min(max(2*l.pause, firstRest), mostRest)
 			r.fence(l, "no answer to a probe")
 		case l.phase == working && well && now.Sub(l.moved) > r.e.opt.RailTimeout:
@@ -105,7 +105,7 @@ func (e *Engine) railChanged(name string, up bool) {
 			case !up && (l.phase == working || l.phase == probing) && r.others(l):
 				l.pause = firstRest
 				r.fence(l, "the network device went down")
-			case up && (l.phase == resting || l.phase == probing):
+			case up && !l.broken && (l.phase == resting || l.phase == probing):
 				l.pause = 0
 				r.fence(l, "the network device came up")
 			}

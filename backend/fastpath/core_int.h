@@ -43,7 +43,7 @@ struct cmd { /* work for whoever holds the rail next */
     void (*run)(rail_st *rail, cmd *self);
 };
 
-enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* in the grave: its completion, should there be one, means nothing */ };
+enum { CTX_FREE, CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* in the grave: its completion, should there be one, means nothing */ };
 
 typedef struct ctx { /* one posted operation */
     gr_ctx base;
@@ -112,7 +112,7 @@ typedef struct xfer {
     int op;
     uint8_t has_notif;
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
-    _Atomic uint8_t shared;   /* more than one link has worked on it in this round */
+    _Atomic uint8_t shared;   /* SHARED: more than one link has worked on it in this round; SOLE: none may any more */
     _Atomic uint8_t attempts; /* failures of its own */
     _Atomic uint8_t replays;
     uint32_t nparts, part_cap;
@@ -124,6 +124,8 @@ typedef struct xfer {
     uint64_t next; /* operations before it have been taken */
     run *back;     /* taken, and given back unproved */
 } xfer;
+
+enum { SHARED = 1, SOLE = 2 };
 
 enum {
     LINK_UP = GR_LINK_STATE_UP,
@@ -199,6 +201,8 @@ struct rail_st {
     _Atomic int nlinks;
     _Atomic(cmd *) inbox;
     ctx *free_ctx;
+    ctx *done_ctx; /* free once the queue has been polled empty: until then a second completion would show */
+    uint8_t broken; /* an operation completed twice: the library's own records are damaged, nothing is posted any more */
     rail_st *next; /* core->dropped */
     ctx *grave; /* ended without a completion: not used again before one comes, the library may still know them */
     buf *free_buf;
@@ -290,7 +294,8 @@ void part_rest(part *p);
 void part_call(part *p);
 void part_leave(part *p);
 int part_evict(part *p);
-run *run_take(part *p);
+void part_evict_idle(gr_link *link);
+run *run_take(part *p, int *later);
 void run_end(run *r);
 void run_back(run *r);
 int run_proof(run *r);

@@ -100,9 +100,10 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
         link->limited = 1;
         return NO_ROOM;
     }
-    run *r = p->cur ? p->cur : (p->cur = run_take(p));
+    int later = 0;
+    run *r = p->cur ? p->cur : (p->cur = run_take(p, &later));
     if (!r)
-        return NOTHING;
+        return later ? NO_ROOM : NOTHING;
     int rc = build(link, r, most < link->window ? HURRY / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, ST_BACKEND, -rc);
@@ -181,11 +182,7 @@ void link_error(gr_link *link, int err, int prov_err)
     if (link->reported)
         return;
     link->reported = 1;
-    for (part *next, *p = link->todo; p; p = next) { /* who has nothing here need not wait for the verdict */
-        next = p->next;
-        if (!p->runs && p->x->nparts > 1 && !atomic_load(&p->x->pub.err))
-            part_evict(p);
-    }
+    part_evict_idle(link);
     gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->epoch};
     core_event(link->rail->core, &ev, NULL);
 }

@@ -12,6 +12,8 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (rail_idx < 0 || rail_idx >= core->nrails || peer_rail < 0 || peer_rail >= (int)core->cfg.max_rails)
         return -EINVAL;
     rail_st *rail = core->rails[rail_idx];
+    if (rail->broken)
+        return -ENOTRECOVERABLE;
     pthread_mutex_lock(&core->slot_mu);
     gr_link *link = core->free_links, *none = NULL;
     if (link)
@@ -61,6 +63,7 @@ void gr_link_stop(gr_link *link)
     if (link->state == LINK_UP)
         link->state = LINK_STOPPED;
     link->reported = 1;
+    part_evict_idle(link);
     gr_rail_unlock(link->rail->dev);
 }
 

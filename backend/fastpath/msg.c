@@ -114,6 +114,8 @@ static void start_msg(rail_st *rail, cmd *self)
     msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
     gr_link *link = m->link;
     msg_queue(link, m);
+    if (m->listed && m->x && !m->numbered && atomic_load(&m->x->pub.err))
+        msg_end(m, atomic_load(&m->x->pub.err));
     msg_pump(link);
 }
 

@@ -12,7 +12,7 @@ int msg_post_recv(gr_link *link, buf *b)
     ctx *c = rail_ctx(rail, link, CTX_RECV);
     if (!c) {
         rail_buf_put(rail, b);
-        return -ENOMEM;
+        return -EAGAIN;
     }
     c->buf = b;
     int rc = rail->dev->ops->recv(rail->dev, link->ep, b->data, rail_msg_size(rail), b->desc, &c->base);
@@ -117,7 +117,8 @@ static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;
     if (on->state != LINK_UP || (on == rail->hub && rail->rx_surplus)) {
-        rail->rx_surplus -= on == rail->hub;
+        if (on == rail->hub)
+            rail->rx_surplus--;
         rail_buf_put(rail, b);
         return 0;
     }

@@ -68,8 +68,8 @@ static uint64_t run_length(const xfer *x)
     return n;
 }
 
-/* The next run for the part, or NULL: there is none, the transfer has failed, or memory is short. */
-run *run_take(part *p)
+/* The next run for the part, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
+run *run_take(part *p, int *later)
 {
     xfer *x = p->x;
     rail_st *rail = p->link->rail;
@@ -80,6 +80,7 @@ run *run_take(part *p)
         rail->free_run = r->next;
     else if (!(r = malloc(sizeof *r))) {
         rail->starved = 1;
+        *later = 1;
         return NULL;
     }
     run *spare = r;
@@ -176,10 +177,13 @@ int run_proof(run *r)
 /* Another part joins; whoever calls is in itself, so that the transfer can't end meanwhile. */
 static void part_enter(part *p)
 {
-    if (atomic_exchange(&p->in, 1))
-        return;
+    uint8_t none = 0;
     atomic_fetch_add(&p->x->pub.parts_left, 1);
-    atomic_store(&p->x->shared, 1);
+    if (atomic_exchange(&p->in, 1)) {
+        atomic_fetch_sub(&p->x->pub.parts_left, 1);
+        return;
+    }
+    atomic_compare_exchange_strong(&p->x->shared, &none, SHARED);
     rail_push(p->link->rail, &p->start);
     core_wake(p->link->rail->core); /* its rail may be held, or nobody may be at it: not run from under our lock */
 }
@@ -242,6 +246,16 @@ int part_evict(part *p)
             xfer_data_done(x, p->link);
     }
     return 1;
+}
+
+/* Who has nothing on a link that stops need not wait for what becomes of it. */
+void part_evict_idle(gr_link *link)
+{
+    for (part *next, *p = link->todo; p; p = next) {
+        next = p->next;
+        if (!p->runs && p->x->nparts > 1 && !atomic_load(&p->x->pub.err))
+            part_evict(p);
+    }
 }
 
 /* Gives up what is not posted; the part leaves here or with its last completion. Not 0: what is posted can't be proved

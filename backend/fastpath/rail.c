@@ -67,23 +67,38 @@ void rail_unstarve(rail_st *rail)
         core_wake(rail->core);
 }
 
-static void complete(const gr_comp *comp)
+/* libfabric's net 1.17 frees the READ twice whose answer was coming in when its connection ended, and reports it twice; from
+ * then on operations share records, and answers go to the wrong memory. There is no way back but another domain. */
+static void break_down(rail_st *rail)
+{
+    if (rail->broken)
+        return;
+    rail->broken = 1;
+    for (gr_link *link = rail->links; link; link = link->next)
+        link_error(link, ENOTRECOVERABLE, 0);
+}
+
+static void complete(rail_st *rail, const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
-    gr_link *link = c->link;
-    rail_st *rail = link->rail;
+    if (c->kind == CTX_FREE) {
+        break_down(rail);
+        return;
+    }
     if (c->kind == CTX_DEAD) { /* a straggler: now it is over for the library, too */
         rail_buf_put(rail, c->buf);
         rail_grave(rail, c, 0);
         return;
     }
+    gr_link *link = c->link;
     int err = comp->err;
     link->completions++;
     if (err) {
         c->first = link->state == LINK_UP;
         link->errors++;
         COUNT(rail->core, GR_C_ERRORS, 1);
-        link_error(link, err, comp->prov_err);
+        if (link != rail->hub) /* the others' messages must still come in */
+            link_error(link, err, comp->prov_err);
     }
     switch (c->kind) {
     case CTX_RMA:
@@ -110,10 +125,18 @@ int rail_poll(rail_st *rail, int max)
             break;
         rail->now = gr_now_ns();
         for (int i = 0; i < n; i++)
-            complete(&comp[i]);
+            complete(rail, &comp[i]);
         total += n;
         if (n < POLL_BATCH)
             break;
+    }
+    if (total < max) {
+        for (ctx *c; (c = rail->done_ctx);) {
+            rail->done_ctx = c->next;
+            c->next = rail->free_ctx;
+            rail->free_ctx = c;
+        }
+        atomic_store(&rail->dev->dirty, 0);
     }
     if (total)
         COUNT(rail->core, GR_C_COMPLETIONS, (uint64_t)total);
@@ -148,6 +171,10 @@ int rail_progress(rail_st *rail)
 ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
 {
     ctx *c = rail->free_ctx;
+    if (rail->broken || atomic_load(&rail->dev->dirty)) {
+        rail->starved = !rail->broken;
+        return NULL;
+    }
     if (c)
         rail->free_ctx = c->next;
     else if (!(c = malloc(sizeof *c))) {
@@ -199,8 +226,9 @@ static void ctx_unlink(ctx *c)
 void rail_ctx_done(rail_st *rail, ctx *c)
 {
     ctx_unlink(c);
-    c->next = rail->free_ctx;
-    rail->free_ctx = c;
+    c->kind = CTX_FREE;
+    c->next = rail->done_ctx;
+    rail->done_ctx = c;
 }
 
 /* A registered message buffer; NULL when memory or registration fails. */

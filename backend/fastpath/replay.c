@@ -31,7 +31,9 @@ static void give_back(gr_link *link)
             part_leave(p);
             continue;
         }
+        uint8_t sole = SOLE;
         x->pipelined = 0;
+        atomic_compare_exchange_strong(&x->shared, &sole, SHARED);
         while (p->runs) {
             charge(x, p->runs);
             run_back(p->runs);
@@ -90,14 +92,20 @@ static void fresh(gr_link *link)
     link->inflight_bytes = 0;
     atomic_store(&link->load, 0);
     link->meas_ns = 0;
-    link->owed = 0;
-    link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
+    if (!link->rail->hub) { /* a shared endpoint's receives and debts go on */
+        link->owed = 0;
+        link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
+    }
     link->probe = 0;
 }
 
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe)
 {
     gr_rail_lock(link->rail->dev);
+    if (link->rail->broken) {
+        gr_rail_unlock(link->rail->dev);
+        return -ENOTRECOVERABLE;
+    }
     link->ep = ep;
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->epoch = epoch;

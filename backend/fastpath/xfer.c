@@ -105,10 +105,13 @@ void xfer_msg_end(xfer *x, int err)
 void xfer_try_pipeline(part *p)
 {
     xfer *x = p->x;
+    uint8_t none = 0;
     if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || x->msg.listed)
         return;
     if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
         return; /* others wait on the home link: they were first */
+    if (!atomic_compare_exchange_strong(&x->shared, &none, SOLE)) /* from here on the last part is this one */
+        return;
     x->pipelined = 1;
     msg_queue(p->link, &x->msg);
 }
@@ -213,7 +216,7 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
     for (uint32_t i = 0; i < nlinks; i++)
         if (atomic_load(&x->parts[i].in))
             rails[nrails++] = links[i]->rail;
-    atomic_store(&x->shared, n > 1);
+    atomic_store(&x->shared, n > 1 ? SHARED : 0);
     /* One count is ours until all have been pushed. With the last part x may end and be posted again. */
     atomic_store(&x->pub.parts_left, n);
     uint64_t in = 0;
@@ -239,12 +242,13 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
     if (!p)
         return;
     gr_rail_lock(link->rail->dev);
+    uint8_t none = 0;
     uint32_t n = atomic_load(&pub->parts_left);
     while (n && !atomic_compare_exchange_weak(&pub->parts_left, &n, n + 1))
         ;
     if (n) {
-        atomic_store(&x->shared, 1);
-        if (!atomic_exchange(&p->in, 1))
+        int open = atomic_compare_exchange_strong(&x->shared, &none, SHARED) || none == SHARED;
+        if (open && !atomic_exchange(&p->in, 1))
             part_start(link->rail, &p->start);
         else if (atomic_fetch_sub(&pub->parts_left, 1) == 1)
             xfer_data_done(x, link);
@@ -262,6 +266,18 @@ uint64_t gr_xfer_share(gr_xfer *pub, gr_link *link)
     return bytes;
 }
 
+/* Its notification, if it waits on that rail. */
+static void abort_msg(xfer *x, rail_st *rail, int err)
+{
+    msg *m = &x->msg;
+    if (!m->listed || m->link->rail != rail)
+        return;
+    if (!m->numbered)
+        msg_end(m, err);
+    else if (atomic_load(&x->pub.parts_left) == 0)
+        msg_part(m, err);
+}
+
 int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
 {
     xfer *x = (xfer *)pub;
@@ -272,16 +288,17 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
         gr_rail *dev = p->link->rail->dev;
         gr_rail_lock(dev);
         rail_inbox(p->link->rail);
-        if (atomic_load(&p->in))
+        if (p->listed) /* else it drops itself when it starts */
             part_drop(p);
-        msg *m = &x->msg;
-        if (m->listed && m->link->rail->dev == dev) {
-            if (!m->numbered)
-                msg_end(m, err);
-            else if (atomic_load(&pub->parts_left) == 0)
-                msg_part(m, err);
-        }
+        abort_msg(x, p->link->rail, err);
         gr_rail_unlock(dev);
+    }
+    gr_link *home = x->sess ? atomic_load(&x->sess->home) : NULL;
+    if (home && (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING) { /* it may be none of the parts' links */
+        gr_rail_lock(home->rail->dev);
+        rail_inbox(home->rail);
+        abort_msg(x, home->rail, err);
+        gr_rail_unlock(home->rail->dev);
     }
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
