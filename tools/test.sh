@@ -41,6 +41,9 @@ go build -o build/gosum ./tools/gosum
     go test -json -p 1 -timeout 14m $(tools/packages.sh rest) || true
 } | build/gosum | tee build/go-test.txt
 
+stage 'fabrics that nobody here has, imitated'
+tools/test-fabrics.sh "${FABRIC_SEEDS:-5}"
+
 stage fuzz
 tools/fuzz.sh
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -116,6 +117,32 @@ func (h *host) wire(to *host, name string, here, there *net.IPNet) {
 	h.up(name, here)
 	to.up(name, there)
 	require.True(h.t, eventually(lost, func() bool { return h.carries(name) && to.carries(name) }), "%s does not come up", name)
+}
+
+// reach waits until a connection over the wire comes about: the first packets after it came up may be lost.
+func (h *host) reach(to *host, ip net.IP) {
+	h.t.Helper()
+	var ln net.Listener
+	var err error
+	to.aside(func() {
+		if err = netns.Set(to.ns); err == nil {
+			ln, err = net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
+		}
+	})
+	require.NoError(h.t, err)
+	defer ln.Close()
+	require.True(h.t, eventually(lost, func() bool {
+		ok := false
+		h.aside(func() {
+			if netns.Set(h.ns) != nil {
+				return
+			}
+			if c, err := net.DialTimeout("tcp", ln.Addr().String(), time.Second); err == nil {
+				ok = c.Close() == nil
+			}
+		})
+		return ok
+	}), "nothing comes through to %s", ip)
 }
 
 // carries says that an interface is up; the kernel takes a moment.

@@ -26,6 +26,7 @@ func rails(t testing.TB, mbit ...uint64) (a, b *host) {
 			return &net.IPNet{IP: net.IPv4(10, 78, byte(i), last), Mask: net.CIDRMask(24, 32)}
 		}
 		a.wire(b, name, addr(1), addr(2))
+		a.reach(b, addr(2).IP)
 		for _, h := range []*host{a, b} {
 			h.shape(name, m)
 		}
