@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . tools/env.sh
 seeds=${1:-5} kinds=${2:-efa efa-direct cxi}
 # What depends on the address or the descriptors of a real device, or on fences, is not for these fabrics: docs/fabrics.md.
-quick='^(TestSizes|TestScattered|TestNotifAfterData|TestReleaseInFlight|TestDeregisterInFlight|TestKillInFlight)$'
+quick='^(TestNotifAfterData|TestNotifAlone|TestBothDirections|TestDeregisterInFlight)$'
 all='^(TestTargetAsleep|TestFirstPostAsleep|TestNotif.*|TestLoopback|TestTwoAgentsOneProcess|TestBothDirections|TestOverlapping|TestManyRegions|TestPartialMetadata|TestReload|TestReloadInFlight|TestConnectEarly|TestRestart|TestKill.*|TestRelease.*|TestDeregister.*|TestCloseInFlight|TestScattered.*|TestPrepared|TestSizes|TestZeroLength|TestRepost|TestParallelRequests)$'
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
