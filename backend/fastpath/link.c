@@ -173,16 +173,22 @@ void link_pump(gr_link *link, uint64_t budget)
         msg_pump(link);
 }
 
+/* No more posts of any kind: its endpoint may be closed from here on. */
+void link_halt(gr_link *link)
+{
+    if (link->state == LINK_UP || link->state == LINK_PROBING)
+        link->state = LINK_STOPPED;
+    link->reported = 1;
+    part_evict_idle(link);
+}
+
 /* First failure: no more posts, and Go is asked what to do. */
 void link_error(gr_link *link, int err, int prov_err)
 {
     (void)prov_err;
-    if (link->state == LINK_UP || link->state == LINK_PROBING)
-        link->state = LINK_STOPPED;
     if (link->reported)
         return;
-    link->reported = 1;
-    part_evict_idle(link);
+    link_halt(link);
     gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->epoch};
     core_event(link->rail->core, &ev, NULL);
 }

@@ -60,10 +60,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
 void gr_link_stop(gr_link *link)
 {
     gr_rail_lock(link->rail->dev);
-    if (link->state == LINK_UP)
-        link->state = LINK_STOPPED;
-    link->reported = 1;
-    part_evict_idle(link);
+    link_halt(link);
     gr_rail_unlock(link->rail->dev);
 }
 

@@ -82,13 +82,15 @@ void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
 
 static void quiesce(side *s, int i)
 {
+    gr_link_stats st;
     gr_link_stop(s->link[i]);
     gr_link_stop(s->link[i]); /* again does no harm */
+    gr_link_stats_get(s->link[i], &st);
+    CHECK(st.state != GR_LINK_STATE_UP && st.state != GR_LINK_STATE_PROBING, "it may still post on an endpoint that goes away");
     if (s->ep[i])
         fake_ep_close(s->ep[i]);
     s->ep[i] = NULL;
     gr_link_reap(s->link[i]);
-    gr_link_stats st;
     gr_link_stats_get(s->link[i], &st);
     CHECK(st.inflight_ops == 0 && st.inflight_bytes == 0, "%u operations, %lu bytes in flight after reap", st.inflight_ops,
           (unsigned long)st.inflight_bytes);
