@@ -275,13 +275,14 @@ void rail_kick(gr_rail *dev);
 size_t rail_msg_size(const rail_st *rail);
 ctx *rail_ctx(rail_st *rail, gr_link *link, int kind);
 void rail_ctx_done(rail_st *rail, ctx *c);
-void rail_grave(rail_st *rail, ctx *c, int in);
+void rail_bury(rail_st *rail, ctx *c);
 buf *rail_buf(rail_st *rail);
 void rail_buf_put(rail_st *rail, buf *b);
 
 /* link.c */
 void link_pump(gr_link *link, uint64_t budget);
 void link_halt(gr_link *link);
+void link_refused(gr_link *link, int rc);
 void link_error(gr_link *link, int err, int prov_err);
 void link_rma_done(ctx *c, int err);
 
@@ -292,8 +293,10 @@ void part_unlist(part *p);
 void part_start(rail_st *rail, cmd *self);
 int part_drop(part *p);
 void part_rest(part *p);
-void part_call(part *p);
+int part_call(part *p);
 void part_leave(part *p);
+void part_out(xfer *x, gr_link *link);
+void pool_drop(xfer *x, rail_st *rail);
 int part_evict(part *p);
 void part_evict_idle(gr_link *link);
 run *run_take(part *p, int *later);

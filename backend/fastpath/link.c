@@ -67,23 +67,32 @@ static uint64_t window(gr_link *link, const xfer *x)
 
 enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
 
+/* The provider took no post: later, or never again on this endpoint. */
+void link_refused(gr_link *link, int rc)
+{
+    if (rc != -EAGAIN) {
+        link_error(link, -rc, 0);
+        return;
+    }
+    link->rail->starved = 1;
+    link->eagain++;
+    COUNT(link->rail->core, GR_C_EAGAIN, 1);
+}
+
 static int refused(gr_link *link, run *r, int rc)
 {
-    rail_st *rail = link->rail;
     if (rc == -EAGAIN) {
-        rail->starved = 1;
-        link->eagain++;
-        COUNT(rail->core, GR_C_EAGAIN, 1);
+        link_refused(link, rc);
         if (r->posted == 0 && r->off == 0 && r->part->x->nparts > 1) { /* a link that is slow to begin holds nothing back */
             part *p = r->part;
             run_back(r);
-            part_call(p);
+            (void)part_call(p);
         }
     } else {
         r->failed = 1;
         r->blamed = link->state == LINK_UP;
         atomic_store(&r->part->x->pub.wire_err, -rc);
-        link_error(link, -rc, 0);
+        link_refused(link, rc);
     }
     return NO_ROOM;
 }

@@ -101,11 +101,8 @@ void gr_link_reap(gr_link *link)
             rail_ctx_done(rail, c);
             continue;
         }
-        link->posted = c->next;
-        if (c->next)
-            c->next->prev = NULL;
         c->buf = b;
-        rail_grave(rail, c, 1);
+        rail_bury(rail, c);
     }
     reap_weak(link, link->todo);
     reap_weak(link, link->waiting);

@@ -150,13 +150,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
     if (rc != 0) {
         rail_buf_put(rail, b);
         rail_ctx_done(rail, c);
-        if (rc == -EAGAIN) {
-            rail->starved = 1;
-            link->eagain++;
-            COUNT(rail->core, GR_C_EAGAIN, 1);
-        } else {
-            link_error(link, -rc, 0);
-        }
+        link_refused(link, rc);
         return rc;
     }
     link->inflight_ops++;

@@ -68,6 +68,21 @@ static uint64_t run_length(const xfer *x)
     return n;
 }
 
+static void run_free(rail_st *rail, run *r)
+{
+    r->next = rail->free_run;
+    rail->free_run = r;
+}
+
+/* Of a transfer that failed: nobody takes what was given back any more. */
+void pool_drop(xfer *x, rail_st *rail)
+{
+    for (run *r; (r = x->back);) {
+        x->back = r->next;
+        run_free(rail, r);
+    }
+}
+
 /* The next run for the part, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
 run *run_take(part *p, int *later)
 {
@@ -98,10 +113,8 @@ run *run_take(part *p, int *later)
         r = NULL;
     }
     pthread_mutex_unlock(&x->mu);
-    if (spare) {
-        spare->next = rail->free_run;
-        rail->free_run = spare;
-    }
+    if (spare)
+        run_free(rail, spare);
     if (!r)
         return NULL;
     r->part = p;
@@ -131,8 +144,7 @@ void run_end(run *r)
 {
     rail_st *rail = r->part->link->rail;
     run_unlink(r);
-    r->next = rail->free_run;
-    rail->free_run = r;
+    run_free(rail, r);
 }
 
 /* Somebody else is to do it again, from its first operation on. */
@@ -162,10 +174,7 @@ int run_proof(run *r)
     int rc = rail->dev->ops->rma(rail->dev, link->ep, GR_WRITE, 1, &r->weak_end, &c->base);
     if (rc != 0) {
         rail_ctx_done(rail, c);
-        if (rc == -EAGAIN)
-            rail->starved = 1;
-        else
-            link_error(link, -rc, 0);
+        link_refused(link, rc);
         return rc;
     }
     r->weak_bytes = 0;
@@ -188,18 +197,23 @@ static void part_enter(part *p)
     core_wake(p->link->rail->core); /* its rail may be held, or nobody may be at it: not run from under our lock */
 }
 
+/* One part fewer; with the last the data is done, and x may be gone. */
+void part_out(xfer *x, gr_link *link)
+{
+    if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
+        xfer_data_done(x, link);
+}
+
 void part_leave(part *p)
 {
     xfer *x = p->x;
-    gr_link *link = p->link;
     part_unlist(p);
     atomic_store(&p->in, 0);
     if (!atomic_load(&x->pub.err) && pool_has(x) && !atomic_exchange(&p->in, 1)) { /* given back just now */
         part_list(p, LIST_TODO);
         return;
     }
-    if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
-        xfer_data_done(x, link); /* x may be gone now */
+    part_out(x, p->link);
 }
 
 /* Nothing to take: the part waits for its runs, or leaves. */
@@ -214,7 +228,8 @@ void part_rest(part *p)
     xfer_try_pipeline(p);
 }
 
-static int call_others(part *p)
+/* Lets the other links that work take what the part has given back or can't take. How many there are. */
+int part_call(part *p)
 {
     xfer *x = p->x;
     int others = 0;
@@ -226,24 +241,16 @@ static int call_others(part *p)
     return others;
 }
 
-/* What the part has given back is there for others too. */
-void part_call(part *p)
-{
-    (void)call_others(p);
-}
-
 /* The part's link can't go on: others of the transfer that can are called in, and a part without runs leaves. 0: there is
  * no other, it stays. */
 int part_evict(part *p)
 {
-    xfer *x = p->x;
-    if (!call_others(p))
+    if (!part_call(p))
         return 0;
     if (!p->runs) {
         part_unlist(p);
         atomic_store(&p->in, 0);
-        if (atomic_fetch_sub(&x->pub.parts_left, 1) == 1)
-            xfer_data_done(x, p->link);
+        part_out(p->x, p->link);
     }
     return 1;
 }

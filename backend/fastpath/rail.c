@@ -87,7 +87,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
     }
     if (c->kind == CTX_DEAD) { /* a straggler: now it is over for the library, too */
         rail_buf_put(rail, c->buf);
-        rail_grave(rail, c, 0);
+        rail_ctx_done(rail, c);
         return;
     }
     gr_link *link = c->link;
@@ -167,7 +167,8 @@ int rail_progress(rail_st *rail)
     return n;
 }
 
-/* A context for one operation of the link; NULL when out of memory. */
+/* A context for one operation of the link; NULL when nothing can be posted now: no memory, or an endpoint was closed just
+ * now. */
 ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
 {
     ctx *c = rail->free_ctx;
@@ -191,41 +192,31 @@ ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
     return c;
 }
 
-/* In: the context is given up, though the library may still know it. Out: it has completed after all. */
-void rail_grave(rail_st *rail, ctx *c, int in)
+static void ctx_unlink(ctx **head, ctx *c)
 {
-    if (in) {
-        c->kind = CTX_DEAD;
-        c->prev = NULL;
-        c->next = rail->grave;
-        if (c->next)
-            c->next->prev = c;
-        rail->grave = c;
-        return;
-    }
     if (c->prev)
         c->prev->next = c->next;
     else
-        rail->grave = c->next;
+        *head = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    c->next = rail->free_ctx;
-    rail->free_ctx = c;
 }
 
-static void ctx_unlink(ctx *c)
+/* The context is given up, though the library may still know it. */
+void rail_bury(rail_st *rail, ctx *c)
 {
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        c->link->posted = c->next;
+    ctx_unlink(&c->link->posted, c);
+    c->kind = CTX_DEAD;
+    c->prev = NULL;
+    c->next = rail->grave;
     if (c->next)
-        c->next->prev = c->prev;
+        c->next->prev = c;
+    rail->grave = c;
 }
 
 void rail_ctx_done(rail_st *rail, ctx *c)
 {
-    ctx_unlink(c);
+    ctx_unlink(c->kind == CTX_DEAD ? &rail->grave : &c->link->posted, c);
     c->kind = CTX_FREE;
     c->next = rail->done_ctx;
     rail->done_ctx = c;

@@ -79,11 +79,6 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
     link->cur = link->msgs;
 }
 
-static int rail_of_hub(const gr_link *link)
-{
-    return link->rail->hub != NULL;
-}
-
 static void fresh(gr_link *link)
 {
     link->reported = 0;
@@ -112,7 +107,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     fresh(link);
     settle_msgs(link, proof);
     give_back(link);
-    int rc = rail_of_hub(link) ? 0 : msg_post_recvs(link);
+    int rc = link->rail->hub ? 0 : msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
     core_wake(link->rail->core);
@@ -135,10 +130,7 @@ void gr_link_yield(gr_link *link, const gr_proof *proof)
     rail_inbox(link->rail);
     settle_msgs(link, proof);
     give_back(link);
-    for (part *p = link->todo, *next; p; p = next) {
-        next = p->next;
-        part_evict(p);
-    }
+    part_evict_idle(link);
     gr_link *home = atomic_load(&link->sess->home);
     for (msg *m = home && home != link ? link->msgs : NULL, *next; m; m = next) {
         next = m->next;

@@ -69,11 +69,7 @@ void xfer_data_done(xfer *x, gr_link *link)
     msg *m = &x->msg;
     rail_st *rail = link->rail;
     int err = atomic_load(&x->pub.err);
-    for (run *r; (r = x->back); ) { /* given back by a transfer that failed */
-        x->back = r->next;
-        r->next = rail->free_run;
-        rail->free_run = r;
-    }
+    pool_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {
         xfer_end(x);
     } else if (m->listed && err && !m->numbered) {
@@ -211,21 +207,19 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
         atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
     uint64_t runs = pub->bytes / core->cfg.run_bytes < pub->nops ? pub->bytes / core->cfg.run_bytes : pub->nops;
     uint32_t n = choose(x, runs < 1 ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
+    part *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
-    uint32_t nrails = 0;
+    uint32_t k = 0;
     for (uint32_t i = 0; i < nlinks; i++)
-        if (atomic_load(&x->parts[i].in))
-            rails[nrails++] = links[i]->rail;
+        if (atomic_load(&x->parts[i].in)) {
+            rails[k] = links[i]->rail;
+            in[k++] = &x->parts[i];
+        }
     atomic_store(&x->shared, n > 1 ? SHARED : 0);
-    /* One count is ours until all have been pushed. With the last part x may end and be posted again. */
     atomic_store(&x->pub.parts_left, n);
-    uint64_t in = 0;
-    for (uint32_t i = 0; i < nlinks; i++)
-        in |= (uint64_t)(atomic_load(&x->parts[i].in) != 0) << i;
-    for (uint32_t i = 0; i < nlinks && in; i++, in >>= 1)
-        if (in & 1)
-            rail_push(links[i]->rail, &x->parts[i].start);
-    for (uint32_t i = 0; i < nrails; i++) {
+    for (uint32_t i = 0; i < n; i++) /* with the last push x may end and be posted again */
+        rail_push(rails[i], &in[i]->start);
+    for (uint32_t i = 0; i < n; i++) {
         rail_run(rails[i]);
         rail_unstarve(rails[i]);
     }
@@ -250,8 +244,8 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
         int open = atomic_compare_exchange_strong(&x->shared, &none, SHARED) || none == SHARED;
         if (open && !atomic_exchange(&p->in, 1))
             part_start(link->rail, &p->start);
-        else if (atomic_fetch_sub(&pub->parts_left, 1) == 1)
-            xfer_data_done(x, link);
+        else
+            part_out(x, link);
     }
     gr_rail_unlock(link->rail->dev);
 }
