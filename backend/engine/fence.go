@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"syscall"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -69,7 +68,7 @@ func (r *remote) failed(l *link, epoch uint64) {
 	case good > l.good+1 || l.epoch == 0: // a probe alone is no news
 		l.good, l.pause = good, 0
 	case others:
-		l.pause = min(max(2*l.pause, firstRest), mostRest)
+		l.restLonger()
 	default:
 		l.pause = min(max(2*l.pause, firstPause), mostPause)
 	}
@@ -77,7 +76,7 @@ func (r *remote) failed(l *link, epoch uint64) {
 		r.fence(l, "completion error")
 		return
 	}
-	r.e.after(l.pause, func() { r.again(l, uint32(epoch), "completion error") })
+	r.later(l, l.pause, "completion error")
 }
 
 // after runs f later, unless the engine is gone by then.
@@ -90,13 +89,16 @@ func (e *Engine) after(d time.Duration, f func()) {
 	})
 }
 
-// again fences a link unless something else has happened to it since.
-func (r *remote) again(l *link, epoch uint32, why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state == ready && l.epoch == epoch {
-		r.fence(l, why)
-	}
+// later fences a link after a pause unless something else has happened to it by then. Under r.mu.
+func (r *remote) later(l *link, pause time.Duration, why string) {
+	epoch := l.epoch
+	r.e.after(pause, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.state == ready && l.epoch == epoch {
+			r.fence(l, why)
+		}
+	})
 }
 
 // fenceAll fences every link.
@@ -233,7 +235,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 	r.epoch++
 	if !r.others(l) {
 		if err == nil {
-			err = l.l.Rebind(l.ep.Core(), l.epoch, proof, false)
+			err = l.rebind(proof, false)
 		}
 		if err == nil {
 			l.enter(working)
@@ -241,15 +243,13 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
 			return nil
 		}
-		l.broken = errors.Is(err, syscall.ENOTRECOVERABLE)
 		if !r.hope(l) {
 			return err
 		}
 		r.e.log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
 		l.enter(resting)
 		if !l.broken {
-			epoch := l.epoch
-			r.e.after(max(l.pause, firstRest), func() { r.again(l, epoch, "another try") })
+			r.later(l, max(l.pause, firstRest), "another try")
 		}
 		return nil
 	}
@@ -263,7 +263,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 	epoch := l.epoch
 	if err != nil {
 		l.pause = max(l.pause, firstRest)
-		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
+		r.later(l, l.pause, "another try")
 	} else if l.pause == 0 {
 		r.probe(l)
 	} else {

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -48,6 +50,16 @@ type link struct {
 }
 
 func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
+
+// restLonger doubles the pause before the next try of a link that others stand in for.
+func (l *link) restLonger() { l.pause = min(max(2*l.pause, firstRest), mostRest) }
+
+// rebind lets the link go on with the endpoint that it has now; a rail that can't be used any more is noted.
+func (l *link) rebind(proof fastpath.Proof, probe bool) error {
+	err := l.l.Rebind(l.ep.Core(), l.epoch, proof, probe)
+	l.broken = errors.Is(err, syscall.ENOTRECOVERABLE)
+	return err
+}
 
 // openLink opens an endpoint; the fastpath link follows when the peer's address is known.
 func (e *Engine) openLink(num, railIdx, peerRail int) (*link, error) {
@@ -101,6 +113,20 @@ func (l *link) shared() bool { return l.rail.caps.SharedEndpoint }
 // drained says that nothing of the link's is posted any more.
 func (l *link) drained() bool { return !l.up || l.l.Stats().InflightOps == 0 }
 
+// stillPosted says that something of theirs is, which only links of shared endpoints can say once they have stopped.
+func stillPosted(links []*link) bool {
+	return slices.ContainsFunc(links, func(l *link) bool { return !l.drained() })
+}
+
+// names are those of the links' rails.
+func names(links []*link) []string {
+	out := make([]string, len(links))
+	for i, l := range links {
+		out[i] = l.rail.name()
+	}
+	return out
+}
+
 // drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first,
 // behind the call: until then their transfers are in progress, for their memory is in use.
 func (e *Engine) drop(links []*link, s fastpath.Session, st int32) {
@@ -110,7 +136,7 @@ func (e *Engine) drop(links []*link, s fastpath.Session, st int32) {
 		delete(e.links, l.id)
 		e.linksMu.Unlock()
 	}
-	if slices.ContainsFunc(links, func(l *link) bool { return l.shared() && !l.drained() }) {
+	if stillPosted(links) {
 		e.late.Go(func() { e.dropLate(links, s, st) })
 		return
 	}
@@ -121,7 +147,7 @@ func (e *Engine) drop(links []*link, s fastpath.Session, st int32) {
 func (e *Engine) dropLate(links []*link, s fastpath.Session, st int32) {
 	const atClose = 2 * time.Second
 	var closing time.Time
-	for ; slices.ContainsFunc(links, func(l *link) bool { return l.shared() && !l.drained() }); time.Sleep(time.Millisecond) {
+	for ; stillPosted(links); time.Sleep(time.Millisecond) {
 		if closing.IsZero() && e.closed.Load() {
 			closing = time.Now()
 		}

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"errors"
-	"syscall"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -11,15 +9,14 @@ import (
 // probe tries a link that rests. Under r.mu.
 func (r *remote) probe(l *link) {
 	l.enter(probing)
-	if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, true); err != nil {
+	if err := l.rebind(fastpath.Proof{}, true); err != nil {
 		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
-		if l.broken = errors.Is(err, syscall.ENOTRECOVERABLE); l.broken {
+		if l.broken {
 			l.enter(resting)
 			return
 		}
 		l.pause = max(l.pause, firstRest)
-		epoch := l.epoch
-		r.e.after(l.pause, func() { r.again(l, epoch, "another try") })
+		r.later(l, l.pause, "another try")
 	}
 }
 

@@ -257,16 +257,10 @@ func (r *remote) settleRevokes() {
 // answer gives a revocation back. Transfers that a broken link cancelled have ended here, but their bytes may still be
 // on the way: then the FENCE goes first, and the target closes the endpoint before it reads the answer.
 func (r *remote) answer(rev *revocation) {
+	r.fenceBroken("a region is given back over a broken link")
 	r.mu.RLock()
-	broken := false
-	for _, l := range r.links {
-		broken = broken || (l.up && l.phase == working && l.l.Stats().State != fastpath.LinkUp)
-	}
 	out := r.out
 	r.mu.RUnlock()
-	if broken {
-		r.fenceBroken("a region is given back over a broken link")
-	}
 	out.Revoked(rev.id, rev.all)
 }
 

@@ -134,13 +134,7 @@ func (r *remote) weight(l *link) uint64 {
 }
 
 // path names the rails in use.
-func (r *remote) path() []string {
-	var names []string
-	for _, l := range r.links {
-		names = append(names, l.rail.name())
-	}
-	return names
-}
+func (r *remote) path() []string { return names(r.links) }
 
 // Lost is the control channel's verdict: the peer is gone.
 func (h initiatorHandler) Lost(err error) {

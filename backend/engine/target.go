@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,16 +117,7 @@ func (e *Engine) endOlder(in *peer.In) {
 	}
 }
 
-func (t *target) path() string {
-	s := ""
-	for i, l := range t.links {
-		if i > 0 {
-			s += ","
-		}
-		s += l.rail.name()
-	}
-	return s
-}
+func (t *target) path() string { return strings.Join(names(t.links), ",") }
 
 // drop ends the session's access to our memory and its links.
 func (t *target) drop() {

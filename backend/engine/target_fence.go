@@ -39,7 +39,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		err = h.e.renew(l)
 		if l.epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
 			if err = l.ep.Connect(f.Addr); err == nil {
-				err = l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, false)
+				err = l.rebind(fastpath.Proof{}, false)
 			}
 			answer.Addr = l.ep.Addr()
 		}
@@ -82,7 +82,7 @@ func (t *target) drain(l *link) {
 			t.drain(l)
 		})
 	default:
-		if err := l.l.Rebind(l.ep.Core(), l.epoch, fastpath.Proof{}, false); err != nil {
+		if err := l.rebind(fastpath.Proof{}, false); err != nil {
 			t.e.log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.rail.name(), "err", advise(err))
 		}
 	}

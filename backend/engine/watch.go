@@ -65,7 +65,7 @@ func (r *remote) watch(now time.Time) {
 	for _, l := range r.links {
 		switch {
 		case l.phase == probing && now.Sub(l.since) > probeTime:
-			l.pause = min(max(2*l.pause, firstRest), mostRest)
+			l.restLonger()
 			r.fence(l, "no answer to a probe")
 		case l.phase == working && well && now.Sub(l.moved) > r.e.opt.RailTimeout:
 			r.fence(l, "nothing moves on it while other rails are well (option rail_timeout)")
@@ -89,22 +89,25 @@ func (e *Engine) railChanged(name string, up bool) {
 	remotes := slices.Collect(maps.Values(e.remotes))
 	targets := slices.Collect(maps.Values(e.targets))
 	e.mu.RUnlock()
-	for _, t := range targets {
-		if a := e.addrOf(name); !up && a.IsValid() {
-			t.in.Suspect(a, "the network device went down")
+	const down = "the network device went down"
+	addr := e.addrOf(name)
+	suspect := !up && addr.IsValid()
+	if suspect {
+		for _, t := range targets {
+			t.in.Suspect(addr, down)
 		}
 	}
 	for _, r := range remotes {
 		r.mu.Lock()
-		if a := e.addrOf(name); !up && a.IsValid() && r.out != nil {
-			r.out.Suspect(a, "the network device went down")
+		if suspect && r.out != nil {
+			r.out.Suspect(addr, down)
 		}
 		for _, l := range r.links {
 			switch {
 			case l.rail.Device().Name != name:
 			case !up && (l.phase == working || l.phase == probing) && r.others(l):
 				l.pause = firstRest
-				r.fence(l, "the network device went down")
+				r.fence(l, down)
 			case up && !l.broken && (l.phase == resting || l.phase == probing):
 				l.pause = 0
 				r.fence(l, "the network device came up")
