@@ -27,7 +27,7 @@ bench: build ## figures side by side with stock UCX
 	@tools/bench.sh
 
 bench-rails: build ## shaped rails against one, small writes beside large ones
-	@. tools/env.sh && go test ./test/e2e -run NONE -bench 'Rails|Mixed' -benchtime 5x
+	@. tools/env.sh && go test ./test/e2e -run NONE -bench 'Rails|Mixed' -benchtime 5x && go test ./test/e2e -run NONE -bench RailCut -benchtime 1x
 
 build: setup ## build/libplugin_GORAIL.so
 	@tools/build.sh

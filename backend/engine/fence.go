@@ -31,7 +31,7 @@ func (r *remote) others(l *link) bool {
 // hope says whether another link may yet work. Under r.mu.
 func (r *remote) hope(l *link) bool {
 	for _, o := range r.links {
-		if o != l && o.up && !o.broken {
+		if o != l && o.up {
 			return true
 		}
 	}
@@ -248,16 +248,10 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 		}
 		r.e.log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
 		l.enter(resting)
-		if !l.broken {
-			r.later(l, max(l.pause, firstRest), "another try")
-		}
+		r.later(l, max(l.pause, firstRest), "another try")
 		return nil
 	}
 	l.l.Yield(proof)
-	if l.broken {
-		l.enter(resting) // for good
-		return nil
-	}
 	r.e.log.Info("rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "pause", l.pause, "err", err)
 	l.enter(resting)
 	epoch := l.epoch

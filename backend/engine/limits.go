@@ -8,9 +8,6 @@ import (
 
 // advise adds to an error that comes from a limit of the process which one it is and how to raise it.
 func advise(err error) error {
-	if errors.Is(err, syscall.ENOTRECOVERABLE) {
-		return fmt.Errorf("%w: libfabric has freed an operation twice (1.17 does when a connection ends in the middle of a READ), so the rail is not used any more: make a new agent, or use libfabric 1.18 or newer", err)
-	}
 	if !errors.Is(err, syscall.EMFILE) {
 		return err
 	}

@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
-	"syscall"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -42,7 +40,6 @@ type link struct {
 	since  time.Time // of the phase
 	good   uint64    // completions without error at the last failure
 	pause  time.Duration
-	broken bool      // its rail can't be used any more
 	seen   uint64    // completions at the sweeper's last look
 	moved  time.Time // when it made progress last, or had nothing to do
 	remote *remote
@@ -54,11 +51,9 @@ func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
 // restLonger doubles the pause before the next try of a link that others stand in for.
 func (l *link) restLonger() { l.pause = min(max(2*l.pause, firstRest), mostRest) }
 
-// rebind lets the link go on with the endpoint that it has now; a rail that can't be used any more is noted.
+// rebind lets the link go on with the endpoint that it has now.
 func (l *link) rebind(proof fastpath.Proof, probe bool) error {
-	err := l.l.Rebind(l.ep.Core(), l.epoch, proof, probe)
-	l.broken = errors.Is(err, syscall.ENOTRECOVERABLE)
-	return err
+	return l.l.Rebind(l.ep.Core(), l.epoch, proof, probe)
 }
 
 // openLink opens an endpoint; the fastpath link follows when the peer's address is known.

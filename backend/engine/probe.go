@@ -11,10 +11,6 @@ func (r *remote) probe(l *link) {
 	l.enter(probing)
 	if err := l.rebind(fastpath.Proof{}, true); err != nil {
 		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
-		if l.broken {
-			l.enter(resting)
-			return
-		}
 		l.pause = max(l.pause, firstRest)
 		r.later(l, l.pause, "another try")
 	}

@@ -108,7 +108,7 @@ func (e *Engine) railChanged(name string, up bool) {
 			case !up && (l.phase == working || l.phase == probing) && r.others(l):
 				l.pause = firstRest
 				r.fence(l, down)
-			case up && !l.broken && (l.phase == resting || l.phase == probing):
+			case up && (l.phase == resting || l.phase == probing):
 				l.pause = 0
 				r.fence(l, "the network device came up")
 			}

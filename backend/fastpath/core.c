@@ -148,8 +148,8 @@ static void rail_free(rail_st *rail)
         free(s->mem);
         free(s);
     }
-    ctx *lists[4] = {rail->free_ctx, rail->done_ctx, rail->grave, rail->hub ? rail->hub->posted : NULL};
-    for (int i = 0; i < 4; i++)
+    ctx *lists[3] = {rail->free_ctx, rail->grave, rail->hub ? rail->hub->posted : NULL};
+    for (int i = 0; i < 3; i++)
         for (ctx *c = lists[i], *n; c; c = n) {
             n = c->next;
             free(c);

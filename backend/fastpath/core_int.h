@@ -43,7 +43,7 @@ struct cmd { /* work for whoever holds the rail next */
     void (*run)(rail_st *rail, cmd *self);
 };
 
-enum { CTX_FREE, CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* in the grave: its completion, should there be one, means nothing */ };
+enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* in the grave: its completion, should there be one, means nothing */ };
 
 typedef struct ctx { /* one posted operation */
     gr_ctx base;
@@ -201,8 +201,6 @@ struct rail_st {
     _Atomic int nlinks;
     _Atomic(cmd *) inbox;
     ctx *free_ctx;
-    ctx *done_ctx; /* free once the queue has been polled empty: until then a second completion would show */
-    uint8_t broken; /* an operation completed twice: the library's own records are damaged, nothing is posted any more */
     rail_st *next; /* core->dropped */
     ctx *grave; /* ended without a completion: not used again before one comes, the library may still know them */
     buf *free_buf;

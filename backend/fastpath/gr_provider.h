@@ -82,7 +82,6 @@ struct gr_rail {
     uint8_t private_ep;  /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
     uint8_t ordered;     /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
     uint8_t chained;     /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
-    _Atomic uint8_t dirty; /* an endpoint was closed: nothing is posted before the queue has been polled empty */
     void *shared_ep;     /* the endpoint of all peers, for receives; NULL: each has its own */
     void *core;          /* the core's side of the rail, set by the core */
 };
@@ -97,7 +96,6 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->kick = NULL;
     rail->wait_fd = -1;
     rail->shared_ep = NULL;
-    atomic_init(&rail->dirty, 0);
     rail->core = NULL;
 }
 

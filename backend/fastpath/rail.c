@@ -67,24 +67,9 @@ void rail_unstarve(rail_st *rail)
         core_wake(rail->core);
 }
 
-/* libfabric's net 1.17 frees the READ twice whose answer was coming in when its connection ended, and reports it twice; from
- * then on operations share records, and answers go to the wrong memory. There is no way back but another domain. */
-static void break_down(rail_st *rail)
-{
-    if (rail->broken)
-        return;
-    rail->broken = 1;
-    for (gr_link *link = rail->links; link; link = link->next)
-        link_error(link, ENOTRECOVERABLE, 0);
-}
-
 static void complete(rail_st *rail, const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
-    if (c->kind == CTX_FREE) {
-        break_down(rail);
-        return;
-    }
     if (c->kind == CTX_DEAD) { /* a straggler: now it is over for the library, too */
         rail_buf_put(rail, c->buf);
         rail_ctx_done(rail, c);
@@ -130,14 +115,6 @@ int rail_poll(rail_st *rail, int max)
         if (n < POLL_BATCH)
             break;
     }
-    if (total < max) {
-        for (ctx *c; (c = rail->done_ctx);) {
-            rail->done_ctx = c->next;
-            c->next = rail->free_ctx;
-            rail->free_ctx = c;
-        }
-        atomic_store(&rail->dev->dirty, 0);
-    }
     if (total)
         COUNT(rail->core, GR_C_COMPLETIONS, (uint64_t)total);
     return total;
@@ -167,15 +144,10 @@ int rail_progress(rail_st *rail)
     return n;
 }
 
-/* A context for one operation of the link; NULL when nothing can be posted now: no memory, or an endpoint was closed just
- * now. */
+/* A context for one operation of the link; NULL without memory. */
 ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
 {
     ctx *c = rail->free_ctx;
-    if (rail->broken || atomic_load(&rail->dev->dirty)) {
-        rail->starved = !rail->broken;
-        return NULL;
-    }
     if (c)
         rail->free_ctx = c->next;
     else if (!(c = malloc(sizeof *c))) {
@@ -217,9 +189,8 @@ void rail_bury(rail_st *rail, ctx *c)
 void rail_ctx_done(rail_st *rail, ctx *c)
 {
     ctx_unlink(c->kind == CTX_DEAD ? &rail->grave : &c->link->posted, c);
-    c->kind = CTX_FREE;
-    c->next = rail->done_ctx;
-    rail->done_ctx = c;
+    c->next = rail->free_ctx;
+    rail->free_ctx = c;
 }
 
 /* A registered message buffer; NULL when memory or registration fails. */

@@ -1,7 +1,6 @@
 /* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
 #include "core_int.h"
 
-#include <errno.h>
 
 /* An error of its own may come again; being cancelled along with others costs next to nothing. */
 static void charge(xfer *x, const run *r)
@@ -97,10 +96,6 @@ static void fresh(gr_link *link)
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe)
 {
     gr_rail_lock(link->rail->dev);
-    if (link->rail->broken) {
-        gr_rail_unlock(link->rail->dev);
-        return -ENOTRECOVERABLE;
-    }
     link->ep = ep;
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->epoch = epoch;

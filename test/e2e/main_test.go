@@ -20,6 +20,7 @@ const (
 
 	seedA = 0xa // the initiator's bytes
 	seedB = 0xb // the target's bytes
+	seedC = 0xc // the sender's, later
 )
 
 func TestMain(m *testing.M) {

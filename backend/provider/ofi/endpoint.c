@@ -137,8 +137,7 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep)
     int rc = 0;
     gr_rail_lock(&rail->base);
     if (!rail->shared) {
-        ofi_drop_strangers(rail, ep->ep);
-        atomic_store(&rail->base.dirty, 1);
+        ofi_break_connections(rail, ep);
         rc = fi_close(&ep->ep->fid);
     }
     if (!rc && ep->at)

@@ -124,7 +124,7 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep);
 int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step);
 
 /* sockets.c, before fi_close of an endpoint; the caller holds the lock. Completions stay in the queue. */
-void ofi_drop_strangers(ofi_rail *rail, struct fid_ep *ep);
+void ofi_break_connections(ofi_rail *rail, const ofi_ep *ep);
 
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
                 void **desc);

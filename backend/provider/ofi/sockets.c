@@ -1,11 +1,14 @@
 /* What libfabric forgets when an endpoint of its tcp family closes.
  *
  * An accepted connection that has not introduced itself yet keeps a pointer to the endpoint it came in by, and the next
- * poll follows it into freed memory (all releases 1.17 .. 2.6; its source says so). Such connections show neither in the
- * API nor in a list, so they are found among the process's sockets: accepted by our port, and nothing read from them.
- * They are shut down and libfabric is let notice before the endpoint goes.
+ * poll follows it into freed memory (all releases 1.17 .. 2.6; its source says so). And net 1.17 frees and reports twice
+ * the READ whose answer is coming in while its endpoint closes, after which operations share records; a connection that
+ * breaks by itself is handled well. So before an endpoint goes, its connections are broken: they show in no part of the
+ * API and are found among the process's sockets, by our port or by the peer's. They are shut down and emptied, and
+ * libfabric is let notice.
  */
 #include <dirent.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <rdma/fi_cm.h>
@@ -27,8 +30,8 @@ struct tcp_counts {
 _Static_assert(offsetof(struct tcp_counts, bytes_received) == 128, "struct tcp_info of linux/tcp.h");
 
 typedef struct sockets {
-    struct sockaddr_storage own;
-    int listeners, strangers; /* shut down in this pass */
+    struct sockaddr_storage own, peer;
+    int found; /* in this pass, not seen to by libfabric yet */
 } sockets;
 
 static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
@@ -43,16 +46,41 @@ static bool same_address(const struct sockaddr_storage *a, const struct sockaddr
     return x->sin6_port == y->sin6_port && memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
 }
 
+/* What a connection has been through. */
+typedef struct story {
+    bool stranger; /* nothing was read from it yet */
+    bool open;     /* this side has not shut it down */
+} story;
+
 /* The counter comes first: what arrives in between makes a socket look unread, which is the safe error. A FIN counts
  * as a byte received and never as one to read. */
-static bool unread(int fd)
+static story look(int fd)
 {
     struct tcp_counts tcp = { .bytes_received = 0 };
     socklen_t len = sizeof(tcp);
     int waiting = 0;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp, &len) || len < sizeof(tcp) || ioctl(fd, FIONREAD, &waiting))
-        return true;
-    return tcp.base.tcpi_state != TCP_ESTABLISHED || tcp.bytes_received <= (uint64_t)waiting;
+        return (story){ .stranger = true, .open = true };
+    int state = tcp.base.tcpi_state, fin = state != TCP_ESTABLISHED;
+    return (story){
+        .stranger = tcp.bytes_received <= (uint64_t)waiting + fin,
+        .open = state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT,
+    };
+}
+
+/* Throws away what has come in. No more will: from now on the kernel answers data with a reset. */
+static void empty(int fd)
+{
+    enum { ROUNDS = 64 }; /* one takes all there is */
+    for (int i = 0; i < ROUNDS && recv(fd, NULL, INT_MAX, MSG_TRUNC | MSG_DONTWAIT) > 0; i++)
+        ;
+}
+
+static bool has_peer(int fd, const struct sockaddr_storage *peer)
+{
+    struct sockaddr_storage name = { .ss_family = AF_UNSPEC };
+    socklen_t len = sizeof(name);
+    return peer->ss_family != AF_UNSPEC && getpeername(fd, (struct sockaddr *)&name, &len) == 0 && same_address(&name, peer);
 }
 
 static void visit(sockets *all, int fd)
@@ -60,15 +88,23 @@ static void visit(sockets *all, int fd)
     struct sockaddr_storage name = { .ss_family = AF_UNSPEC };
     socklen_t len = sizeof(name);
     int listening = 0;
-    if (getsockname(fd, (struct sockaddr *)&name, &len) || !same_address(&name, &all->own))
+    if (getsockname(fd, (struct sockaddr *)&name, &len) || name.ss_family != all->own.ss_family)
         return;
+    bool accepted = same_address(&name, &all->own);
     len = sizeof(listening);
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len))
+    if ((!accepted && !has_peer(fd, &all->peer)) || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len))
         return;
-    if (listening)
-        all->listeners += shutdown(fd, SHUT_RD) == 0;
-    else if (unread(fd))
-        all->strangers += shutdown(fd, SHUT_RDWR) == 0;
+    if (listening) {
+        all->found += shutdown(fd, SHUT_RD) == 0;
+        return;
+    }
+    story s = look(fd);
+    if (accepted && s.stranger) {
+        all->found += shutdown(fd, SHUT_RDWR) == 0; /* until libfabric has closed it */
+    } else if (s.open) {
+        all->found += shutdown(fd, SHUT_RDWR) == 0;
+        empty(fd);
+    }
 }
 
 static void visit_all(sockets *all)
@@ -82,7 +118,7 @@ static void visit_all(sockets *all)
     closedir(dir);
 }
 
-void ofi_drop_strangers(ofi_rail *rail, struct fid_ep *ep)
+void ofi_break_connections(ofi_rail *rail, const ofi_ep *ep)
 {
     enum { ROUNDS = 8 }; /* one is enough unless something arrives meanwhile */
     sockets all;
@@ -90,12 +126,14 @@ void ofi_drop_strangers(ofi_rail *rail, struct fid_ep *ep)
     struct fi_cq_msg_entry none;
 
     memset(&all, 0, sizeof(all));
-    if (fi_getname(&ep->fid, &all.own, &len) || (all.own.ss_family != AF_INET && all.own.ss_family != AF_INET6))
+    if (fi_getname(&ep->ep->fid, &all.own, &len) || (all.own.ss_family != AF_INET && all.own.ss_family != AF_INET6))
         return;
+    if (ep->at)
+        memcpy(&all.peer, ep->at->bytes, ep->at->len < sizeof(all.peer) ? ep->at->len : sizeof(all.peer));
     for (int i = 0; i < ROUNDS; i++) {
-        all.listeners = all.strangers = 0;
+        all.found = 0;
         visit_all(&all);
-        if (!all.listeners && !all.strangers)
+        if (!all.found)
             return;
         (void)fi_cq_read(rail->cq, &none, 0); /* progress alone: takes no completion */
     }

@@ -24,6 +24,7 @@ var faults = []testCase{
 	{"WrongKey", testWrongKey},
 	{"ClosedRegion", testClosedRegion},
 	{"InitiatorCloses", testInitiatorCloses},
+	{"ClosesInRead", testClosesInRead},
 	{"Fence", testFence},
 }
 

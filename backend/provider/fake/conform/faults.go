@@ -88,6 +88,43 @@ func testInitiatorCloses(t *testing.T, a, b *side) {
 	require.Equal(t, syscall.ECANCELED, a.done[99].Err)
 }
 
+// testClosesInRead: the endpoint closes while answers to READs come in. Each READ is reported once, and the rail goes on to
+// tell its operations apart.
+func testClosesInRead(t *testing.T, a, b *side) {
+	if !a.rail.Caps().CanFence {
+		t.Skip("shared endpoints cancel nothing")
+	}
+	random(b.mem)
+	id := uint64(1)
+	for polls := range 24 {
+		works(t, a, b, id)
+		first := id + 1
+		for id++; id < first+2; id++ {
+			at := int(id-first) << 21
+			a.rma(b, drive.Read, id, a.seg(b, at, 4<<20, 2<<20))
+		}
+		for range polls { // bring the answer to another point each time
+			b.poll()
+			a.poll()
+		}
+		reconnect(t, a, b)
+		require.True(t, until(a, b, func() bool { return uint64(len(a.done)) == id-1 }), "%d of %d", len(a.done), id-1)
+		random(b.mem[4<<20:])
+		last := id + 16
+		for ; id < last; id++ {
+			n := int(last-id) << 8
+			a.rma(b, drive.Read, id, a.seg(b, n<<6, 4<<20+n, n))
+		}
+		require.True(t, until(a, b, a.has(last-1)))
+		for i := last - 16; i < last; i++ {
+			n := int(last-i) << 8
+			require.True(t, until(a, b, a.has(i)))
+			require.Zero(t, a.done[i].Err)
+			require.Equal(t, b.mem[4<<20+n:4<<20+2*n], a.mem[n<<6:n<<6+n])
+		}
+	}
+}
+
 // testFence: the target closes its endpoint for one peer in mid-stream. That peer's operations end, each reported once,
 // its bytes stop, and another peer of the same target goes on.
 func testFence(t *testing.T, a, b *side) {

@@ -37,9 +37,7 @@ static int drive_poll(gr_rail *rail, gr_comp *out, int max, uint64_t *ids)
     int n = rail->ops->poll(rail, out, max);
     gr_rail_unlock(rail);
     for (int i = 0; i < n; i++) {
-        drive_ctx *c = (drive_ctx *)out[i].ctx;
-        ids[i] = c->id;
-        free(c);
+        ids[i] = ((drive_ctx *)out[i].ctx)->id; // not freed: a second completion must show as that
     }
     return n;
 }
