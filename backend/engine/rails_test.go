@@ -105,6 +105,39 @@ func TestStalledRail(t *testing.T) {
 	p.b.expect("ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it", "ann:past it")
 }
 
+// A transfer that has posted nothing on a rail does not wait for it, though others stand still there.
+func TestPastAFullRail(t *testing.T) {
+	const size = 16 << 20
+	h := onRails(t, 3, fake.TCPCaps())
+	p := h.pair(size, "rail_timeout", "1m", "chunk_max", "128KiB", "window_min", "1MiB", "window_max", "1MiB")
+	p.allUp(3)
+	for i := range 3 {
+		p.mine.fill(uint64(i))
+		p.b.railNo(i).Stall()
+		link := p.a.connected("bob").links[i].l
+		var stuck []*request
+		for s := link.Stats(); s.InflightBytes < s.Window; s = link.Stats() {
+			stuck = append(stuck, p.a.whole(opWrite, p.mine, p.theirs).post(""))
+			until(h, "what is left is in flight on that rail", func() bool {
+				left := uint64(0)
+				for _, x := range stuck {
+					x.check()
+					left += size - x.record().x.Done()
+				}
+				return left == link.Stats().InflightBytes
+			})
+		}
+		for range 3 {
+			p.a.whole(opWrite, p.mine, p.theirs).run("")
+		}
+		p.b.railNo(i).Release()
+		for _, x := range stuck {
+			require.Equal(h, done, x.wait())
+		}
+		p.same()
+	}
+}
+
 // A rail that goes down in mid-transfer costs no transfer, no notification and no byte; up again, it is used again.
 func TestRailDown(t *testing.T) {
 	h := onRails(t, 3, fake.TCPCaps())

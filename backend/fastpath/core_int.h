@@ -84,6 +84,9 @@ struct part { /* a transfer on one link */
     _Atomic uint64_t bytes; /* proved over this link */
     uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
     _Atomic uint8_t in; /* counted in parts_left */
+    _Atomic uint8_t idle; /* nothing of it is posted; a hint */
+    _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in parts_left */
+    cmd nudge;
 };
 
 struct msg { /* an outgoing notification */
@@ -289,6 +292,7 @@ enum { LIST_TODO = 1, LIST_WAITING = 2 };
 void part_list(part *p, int which);
 void part_unlist(part *p);
 void part_start(rail_st *rail, cmd *self);
+void part_nudge(rail_st *rail, cmd *self);
 int part_drop(part *p);
 void part_rest(part *p);
 int part_call(part *p);

@@ -143,6 +143,7 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
     r->inflight++;
     r->posted += q.ops;
     r->off = q.off;
+    atomic_store_explicit(&p->idle, 0, memory_order_relaxed);
     if (r->posted == r->count)
         p->cur = NULL;
     COUNT(rail->core, GR_C_WRS, 1);

@@ -83,6 +83,21 @@ void pool_drop(xfer *x, rail_st *rail)
     }
 }
 
+/* The pool is empty: parts that have posted nothing, because their links have no room, need not wait for any. Whoever
+ * calls is in itself, so that the transfer can't end meanwhile. */
+static void nudge_others(part *p)
+{
+    xfer *x = p->x;
+    for (uint32_t i = 0; i < x->nparts; i++) {
+        part *q = &x->parts[i];
+        if (q == p || !atomic_load(&q->in) || !atomic_load(&q->idle) || atomic_exchange(&q->nudged, 1))
+            continue;
+        atomic_fetch_add(&x->pub.parts_left, 1);
+        rail_push(q->link->rail, &q->nudge);
+        core_wake(q->link->rail->core);
+    }
+}
+
 /* The next run for the part, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
 run *run_take(part *p, int *later)
 {
@@ -112,11 +127,14 @@ run *run_take(part *p, int *later)
     } else {
         r = NULL;
     }
+    int last = !x->back && x->next >= x->pub.nops;
     pthread_mutex_unlock(&x->mu);
     if (spare)
         run_free(rail, spare);
     if (!r)
         return NULL;
+    if (last)
+        nudge_others(p);
     r->part = p;
     r->prev = NULL;
     r->next = p->runs;
@@ -124,6 +142,12 @@ run *run_take(part *p, int *later)
         r->next->prev = r;
     p->runs = r;
     return r;
+}
+
+/* The part has no run, or one that it could not post yet. */
+static int unposted(const part *p)
+{
+    return !p->runs || (p->runs == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
 }
 
 static void run_unlink(run *r)
@@ -137,6 +161,7 @@ static void run_unlink(run *r)
         r->next->prev = r->prev;
     if (p->cur == r)
         p->cur = NULL;
+    atomic_store_explicit(&p->idle, unposted(p), memory_order_relaxed);
 }
 
 /* The run is proved, or given up with nothing of it in flight. */
@@ -265,6 +290,25 @@ void part_evict_idle(gr_link *link)
     }
 }
 
+/* What the part has not posted, others do. */
+void part_nudge(rail_st *rail, cmd *self)
+{
+    part *p = (part *)(void *)((char *)self - offsetof(part, nudge));
+    gr_link *link = p->link;
+    xfer *x = p->x;
+    (void)rail;
+    atomic_store(&p->nudged, 0);
+    if (p->listed == LIST_TODO && !atomic_load(&x->pub.err) && unposted(p)) {
+        if (!p->cur) {
+            part_leave(p);
+        } else {
+            run_back(p->cur);
+            (void)part_evict(p);
+        }
+    }
+    part_out(x, link);
+}
+
 /* Gives up what is not posted; the part leaves here or with its last completion. Not 0: what is posted can't be proved
  * now; it is tried again with the next turn, or the link has failed and reap ends it. */
 int part_drop(part *p)
@@ -306,5 +350,7 @@ void part_start(rail_st *rail, cmd *self)
         part_drop(p);
     else if (link->state != LINK_UP && x->nparts > 1)
         part_evict(p);
+    else if (x->nparts > 1 && !pool_has(x)) /* others were faster */
+        part_leave(p);
     link_pump(link, IN_POST);
 }

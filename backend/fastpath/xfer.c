@@ -134,6 +134,8 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_noti
     x->msg.x = x;
     for (uint32_t i = 0; i < nparts; i++) {
         x->parts[i].start.run = part_start;
+        x->parts[i].nudge.run = part_nudge;
+        x->parts[i].idle = 1;
         x->parts[i].x = x;
         x->parts[i].link = links[i];
     }
