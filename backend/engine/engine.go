@@ -3,7 +3,7 @@
 // a peer.
 //
 // Locks, in the order in which they may be taken: transfer.mu, remote.mu or target.mu, Engine.localMu, Engine.mu,
-// regionTable.mu, Engine.linksMu. The core's own locks come below all of them.
+// regionTable.mu, Engine.linksMu, then those of history and meters. The core's own locks come below all of them.
 package engine
 
 import (
@@ -56,6 +56,8 @@ type Engine struct {
 	sweeper *sweeper
 	late    sync.WaitGroup // links of shared endpoints that drain
 	watcher *watcher       // nil: no rail is a network device
+	past    history        // sessions that have ended
+	debug   bool           // the log takes debug lines
 
 	localMu sync.Mutex
 	local   map[wire.Range]*region
@@ -74,6 +76,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, links: map[uint64]*link{}}
+	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := room(); err != nil {
 		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))
 	}

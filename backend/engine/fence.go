@@ -128,6 +128,7 @@ func (r *remote) fence(l *link, why string) {
 	if r.state != ready || l.phase == fencing || l.phase == draining || !l.up {
 		return
 	}
+	l.fenced()
 	if l.shared() {
 		r.drain(l, why)
 		return

@@ -248,6 +248,12 @@ func (l *logLines) has(parts ...string) bool {
 	return false
 }
 
+func (l *logLines) count(part string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.buf.Bytes(), []byte(part))
+}
+
 type withAttrs struct {
 	*logLines
 	attrs []slog.Attr

@@ -44,6 +44,7 @@ type link struct {
 	moved  time.Time // when it made progress last, or had nothing to do
 	remote *remote
 	target *target
+	meter  *meter
 }
 
 func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
@@ -63,7 +64,8 @@ func (e *Engine) openLink(num, railIdx, peerRail int) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{id: e.ids.Add(1)<<32 | uint64(rand.Uint32()), num: num, rail: r, peer: peerRail, ep: ep}, nil
+	return &link{id: e.ids.Add(1)<<32 | uint64(rand.Uint32()), num: num, rail: r, peer: peerRail, ep: ep,
+		meter: &meter{}}, nil
 }
 
 // connect names the peer's endpoint and starts the link.
@@ -80,6 +82,7 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role
 	e.linksMu.Unlock()
 	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, o.ID, role, probe)
 	l.l, l.up = fl, fl.Exists()
+	l.meter.begin(fl)
 	return err // drop closes the endpoint, then the link
 }
 
@@ -178,6 +181,7 @@ func (e *Engine) free(links []*link, s fastpath.Session, st int32) {
 	}
 	for _, l := range links {
 		if l.up {
+			l.meter.end()
 			l.l.Free()
 			l.up = false
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"gorail/backend/fastpath"
@@ -25,6 +26,8 @@ type railState struct {
 	caps  provider.Caps
 	keys  *mr.KeyAllocator
 	cache *mr.Cache[provider.MR]
+
+	fences, stalls atomic.Uint64 // of all its links
 }
 
 func (r *railState) name() string {

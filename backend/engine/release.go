@@ -76,6 +76,7 @@ func (e *Engine) reap(t *transfer) bool {
 	if t.x.Running() {
 		return false
 	}
+	t.tell()
 	t.freed = true
 	t.gone.Store(true)
 	e.deactivate(t)
@@ -146,4 +147,5 @@ func (e *Engine) settle(t *transfer, code int32) {
 			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
 	}
 	t.x.Settle(code)
+	t.tell()
 }

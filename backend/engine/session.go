@@ -171,6 +171,7 @@ func (r *remote) lose(err error, code status.Code) {
 
 // down drops the links and ends everything that waits. Under mu.
 func (r *remote) down(st int32) {
+	r.e.past.add(r.view(), map[remoteState]string{lost: "lost", closed: "closed"}[r.state])
 	if r.hasSess {
 		r.e.drop(r.links, r.sess, st)
 		r.hasSess = false

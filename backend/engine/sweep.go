@@ -38,7 +38,7 @@ func (e *Engine) active(match func(*transfer) bool) []*transfer {
 
 // activeOf gives those of one peer that the core has.
 func (e *Engine) activeOf(r *remote) []*transfer {
-	return e.active(func(t *transfer) bool { return t.remote == r && !t.queued && t.x.InFlight() })
+	return e.active(func(t *transfer) bool { return t.remote == r && t.x.InFlight() })
 }
 
 func (e *Engine) devices() []provider.Device {
@@ -118,6 +118,7 @@ func (s *sweeper) sweep() {
 		t.mu.Lock()
 		if !t.freed && !t.x.Running() {
 			e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done)
+			t.tell()
 		}
 		t.mu.Unlock()
 	}

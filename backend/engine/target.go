@@ -251,6 +251,7 @@ func (t *target) close() {
 	e.mu.Lock()
 	delete(e.byID, t.id)
 	e.mu.Unlock()
+	e.past.add(t.view(), "closed")
 	t.asmMu.Lock() // no delivery to a session that is being freed
 	t.drop()
 	t.asmMu.Unlock()

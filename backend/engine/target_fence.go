@@ -30,6 +30,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		if l.num != int(f.Rail) || !l.up {
 			continue
 		}
+		l.fenced()
 		h.e.quiesce(l)
 		proof, err := t.proof()
 		if err != nil {

@@ -32,8 +32,9 @@ type transfer struct {
 	links     []fastpath.Link // those that can carry it
 	hasNotif  bool
 	posted    time.Time
-	unsampled bool   // its time is not in remote.rates yet
-	reason    string // why we aborted it
+	unsampled bool        // its time is not in remote.rates yet
+	untold    atomic.Bool // its path is not in the log yet; set only where that takes it
+	reason    string      // why we aborted it
 	aborted   time.Time
 
 	// guarded by remote.mu
@@ -71,6 +72,7 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 	if t.x.Running() || t.x.Unsettled() {
 		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
 	}
+	t.tell()
 	if len(msg) > maxNotif {
 		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), maxNotif)
 	}
@@ -108,6 +110,9 @@ func (t *transfer) begin(hasNotif bool) {
 // start hands the transfer to the core. Under t.mu and r.mu (reading is enough).
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
+	if t.e.debug {
+		t.untold.Store(true)
+	}
 	t.e.core.Post(t.x, t.links, hasNotif, msg)
 }
 

@@ -66,8 +66,10 @@ func (r *remote) watch(now time.Time) {
 		switch {
 		case l.phase == probing && now.Sub(l.since) > probeTime:
 			l.restLonger()
+			l.stalled()
 			r.fence(l, "no answer to a probe")
 		case l.phase == working && well && now.Sub(l.moved) > r.e.opt.RailTimeout:
+			l.stalled()
 			r.fence(l, "nothing moves on it while other rails are well (option rail_timeout)")
 		}
 	}

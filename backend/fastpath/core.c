@@ -222,8 +222,3 @@ void gr_crossed(gr_core *core, int which)
     COUNT(core, GR_C_CROSS + which, 1);
 }
 
-void gr_counters(gr_core *core, uint64_t *out)
-{
-    for (int i = 0; i < GR_C_COUNT; i++)
-        out[i] = atomic_load_explicit(&core->count[i], memory_order_relaxed);
-}

@@ -70,7 +70,7 @@ struct run { /* consecutive operations of a transfer that one link has taken */
     uint64_t off;        /* bytes posted of the operation behind those */
     uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
     gr_seg weak_end;     /* where the last of them went */
-    uint32_t inflight;
+    uint32_t inflight, wrs; /* work requests: in flight, posted */
     uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
     uint8_t blamed; /* its own operation was the first to fail */
 };
@@ -82,6 +82,7 @@ struct part { /* a transfer on one link */
     part *next, *prev; /* link->todo or link->waiting */
     run *runs, *cur;   /* taken and not ended; the one that is being posted */
     _Atomic uint64_t bytes; /* proved over this link */
+    uint8_t own, peer; /* the link's rails: it may be another session's when the transfer has ended */
     uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
     _Atomic uint8_t in; /* counted in parts_left */
     _Atomic uint8_t idle; /* nothing of it is posted; a hint */
@@ -164,7 +165,7 @@ struct gr_link {
     uint64_t meas_ns, meas_bytes;
     cmd credit_cmd;
     _Atomic int credit_queued;
-    uint64_t tx_bytes, rx_msgs, wrs, completions, errors, eagain;
+    _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
 };
 
 struct gr_sess {
@@ -209,6 +210,8 @@ struct rail_st {
     buf *free_buf;
     run *free_run;
     struct slab *slabs;
+    _Atomic uint64_t count[GR_N_COUNT]; /* of all its links, those that are gone included */
+    _Atomic uint64_t load; /* bytes in flight */
     _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
     uint64_t now;    /* time of the last poll that found something */
 };
@@ -252,6 +255,27 @@ struct gr_core {
 };
 
 #define COUNT(core, which, n) atomic_fetch_add_explicit(&(core)->count[which], (n), memory_order_relaxed)
+
+/* Counts for the link and its rail. Only whoever holds the rail writes them, so that no locked instruction is needed;
+ * anybody may read. */
+static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
+{
+    atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+static inline void link_count(gr_link *link, int which, uint64_t n)
+{
+    counter_add(&link->count[which], n);
+    counter_add(&link->rail->count[which], n);
+}
+
+/* Bytes in flight on the link: more and fewer of them. */
+static inline void link_flying(gr_link *link, uint64_t more, uint64_t less)
+{
+    link->inflight_bytes += more - less;
+    atomic_store_explicit(&link->load, link->inflight_bytes, memory_order_relaxed);
+    counter_add(&link->rail->load, more - less);
+}
 
 /* core.c */
 void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);

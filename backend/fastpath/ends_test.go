@@ -35,7 +35,7 @@ const (
 
 // end is one core with a rail, a buffer, and its half of a session.
 type end struct {
-	t    *testing.T
+	t    testing.TB
 	core *fastpath.Core
 	rail *fake.Rail
 	ep   provider.Endpoint
@@ -47,7 +47,7 @@ type end struct {
 	got  chan fastpath.Event
 }
 
-func newEnd(t *testing.T, f *fake.Fabric, caps provider.Caps, key uint64, params map[string]string) *end {
+func newEnd(t testing.TB, f *fake.Fabric, caps provider.Caps, key uint64, params map[string]string) *end {
 	opt, _, err := option.Parse(params, nil)
 	require.NoError(t, err)
 	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan fastpath.Event, 10_000)}
@@ -79,7 +79,7 @@ func (e *end) region(idx uint32, addr uint64, k fastpath.Key) {
 }
 
 // ends makes two connected cores; a sends to b.
-func ends(t *testing.T, caps provider.Caps, params map[string]string) (a, b *end) {
+func ends(t testing.TB, caps provider.Caps, params map[string]string) (a, b *end) {
 	f := fake.NewFabric(3)
 	a, b = newEnd(t, f, caps, 1, params), newEnd(t, f, caps, 2, params)
 	a.region(farRegion, drive.Addr(b.mem), fastpath.Key{Key: b.mr.Key(), Base: b.mr.Base()})
@@ -113,7 +113,7 @@ func ends(t *testing.T, caps provider.Caps, params map[string]string) (a, b *end
 	return a, b
 }
 
-func connect(t *testing.T, a, b *end) {
+func connect(t testing.TB, a, b *end) {
 	for _, e := range []*end{a, b} {
 		var err error
 		e.ep, err = e.rail.OpenEndpoint()

@@ -106,7 +106,7 @@ void gr_link_free(gr_link *link);
 enum { GR_LINK_STATE_UP, GR_LINK_STATE_STOPPED, GR_LINK_STATE_DEAD, GR_LINK_STATE_PROBING };
 
 typedef struct gr_link_stats {
-    uint64_t tx_bytes, rx_msgs, wrs, completions, errors, eagain, inflight_bytes, window, rate; /* rate: bytes/s */
+    uint64_t completions, errors, inflight_bytes, window, rate; /* rate: bytes/s */
     uint32_t inflight_ops, credits, queued_msgs, queued_parts;
     int32_t state;
 } gr_link_stats;
@@ -156,6 +156,13 @@ void gr_xfer_post(gr_core *core, gr_xfer *x, gr_link *const *links, uint32_t nli
 void gr_xfer_join(gr_core *core, gr_xfer *x, gr_link *link);
 /* Bytes that a link has moved of the transfer in this round; a snapshot. */
 uint64_t gr_xfer_share(gr_xfer *x, gr_link *link);
+/* Which way the bytes of the last round went, by rail, ours and the peer's: up to max entries, links without any left out;
+ * how many there are. Only when the transfer is not running. */
+typedef struct gr_path {
+    uint32_t own, peer;
+    uint64_t bytes;
+} gr_path;
+uint32_t gr_xfer_paths(gr_xfer *x, gr_path *out, uint32_t max);
 /* Drops what is not posted; on return nothing more of it will be. Returns 1 when it has already ended, else 0 and an
  * event will come. */
 int gr_xfer_abort(gr_core *core, gr_xfer *x, int err);
@@ -194,6 +201,31 @@ enum {
     GR_C_COUNT = GR_C_CROSS + GR_CROSS_COUNT
 };
 void gr_counters(gr_core *core, uint64_t *out);
+
+/* Of a link, and of a rail: all its links since it was opened, those that are gone included. They only grow. */
+enum {
+    GR_N_WRITE_BYTES, /* proved */
+    GR_N_READ_BYTES,
+    GR_N_WRS,         /* RMA work requests posted */
+    GR_N_COMPLETIONS, /* of work requests, messages and receives, well or not */
+    GR_N_ERRORS,      /* of these, those with an error */
+    GR_N_REFUSED,     /* posts that the provider refused for good */
+    GR_N_RETRIES,     /* work requests and messages that had been posted and had to be posted again, here or elsewhere */
+    GR_N_EAGAIN,      /* posts refused for now */
+    GR_N_MSGS_SENT,   /* notifications, by fragments */
+    GR_N_MSGS_RECEIVED,
+    GR_N_PROBES,
+    GR_N_COUNT
+};
+typedef struct gr_tally {
+    uint64_t count[GR_N_COUNT];
+    uint64_t inflight; /* bytes */
+    uint64_t rate;     /* of a link, measured, bytes/s; 0: not yet */
+    uint32_t links;    /* of a rail, now */
+} gr_tally;
+/* Neither takes a lock. The link must not be freed meanwhile; rail is an index that gr_core_add_rail gave. */
+void gr_link_tally(gr_link *link, gr_tally *out);
+void gr_rail_tally(gr_core *core, int rail, gr_tally *out);
 uint64_t gr_now_ns(void);
 
 #endif

@@ -71,12 +71,12 @@ enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
 void link_refused(gr_link *link, int rc)
 {
     if (rc != -EAGAIN) {
+        link_count(link, GR_N_REFUSED, 1);
         link_error(link, -rc, 0);
         return;
     }
     link->rail->starved = 1;
-    link->eagain++;
-    COUNT(link->rail->core, GR_C_EAGAIN, 1);
+    link_count(link, GR_N_EAGAIN, 1);
 }
 
 static int refused(gr_link *link, run *r, int rc)
@@ -134,19 +134,18 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
         return refused(link, r, rc);
     }
     link->inflight_ops++;
-    link->inflight_bytes += q.bytes;
-    atomic_store_explicit(&link->load, link->inflight_bytes, memory_order_relaxed);
+    link_flying(link, q.bytes, 0);
     r->weak_bytes = weak ? r->weak_bytes + q.bytes : 0;
     r->weak_end = q.seg[q.n - 1];
     r->weak_end.len = 0;
-    link->wrs++;
+    link_count(link, GR_N_WRS, 1);
     r->inflight++;
+    r->wrs++;
     r->posted += q.ops;
     r->off = q.off;
     atomic_store_explicit(&p->idle, 0, memory_order_relaxed);
     if (r->posted == r->count)
         p->cur = NULL;
-    COUNT(rail->core, GR_C_WRS, 1);
     *bytes = q.bytes;
     return POSTED;
 }
@@ -242,19 +241,17 @@ void link_rma_done(ctx *c, int err)
     part *p = r->part;
     xfer *x = p->x;
     link->inflight_ops--;
-    link->inflight_bytes -= c->bytes;
-    atomic_store_explicit(&link->load, link->inflight_bytes, memory_order_relaxed);
+    link_flying(link, 0, c->bytes);
     r->inflight--;
     if (err) {
         r->failed = 1;
         r->blamed |= c->first;
         atomic_store(&x->pub.wire_err, err);
     } else {
-        link->tx_bytes += c->bytes;
+        link_count(link, x->op == GR_WRITE ? GR_N_WRITE_BYTES : GR_N_READ_BYTES, c->bytes);
         atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
         atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
-        COUNT(link->rail->core, x->op == GR_WRITE ? GR_C_WRITE_BYTES : GR_C_READ_BYTES, c->bytes);
         if (c->bytes) /* a weak WRITE's completion tells nothing about the wire */
             measure(link, c->bytes);
     }

@@ -175,18 +175,18 @@ const (
 
 // LinkStats is a snapshot of a link. Bytes, bytes per second, counts.
 type LinkStats struct {
-	TxBytes, RxMsgs, WorkRequests, Completions, Errors, EAGAIN, InflightBytes, Window, Rate uint64
-	InflightOps, Credits, QueuedMsgs, QueuedParts                                           uint32
-	State                                                                                   LinkState
+	Completions, Errors, InflightBytes, Window, Rate uint64
+	InflightOps, Credits, QueuedMsgs, QueuedParts    uint32
+	State                                            LinkState
 }
 
-// Stats takes a snapshot under the rail's lock.
+// Stats takes a snapshot under the rail's lock: what it says of the link's state was true of one moment. Counters without
+// it: Tally.
 func (l Link) Stats() LinkStats {
 	var s C.gr_link_stats
 	C.gr_link_stats_get(l.l, &s)
-	return LinkStats{uint64(s.tx_bytes), uint64(s.rx_msgs), uint64(s.wrs), uint64(s.completions), uint64(s.errors),
-		uint64(s.eagain), uint64(s.inflight_bytes), uint64(s.window), uint64(s.rate), uint32(s.inflight_ops),
-		uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts), LinkState(s.state)}
+	return LinkStats{uint64(s.completions), uint64(s.errors), uint64(s.inflight_bytes), uint64(s.window), uint64(s.rate),
+		uint32(s.inflight_ops), uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts), LinkState(s.state)}
 }
 
 func bytesPtr(b []byte) unsafe.Pointer {

@@ -70,7 +70,7 @@ static void reap_weak(gr_link *link, part *p)
         next = p->next;
         for (run *r = p->runs; r; r = r->next) {
             weak |= r->weak_bytes != 0;
-            link->inflight_bytes -= r->weak_bytes;
+            link_flying(link, 0, r->weak_bytes);
             r->weak_bytes = 0;
         }
         if (weak && atomic_load(&p->x->pub.err))
@@ -158,6 +158,7 @@ void gr_link_free(gr_link *link)
         }
     if (rail->hub)
         rail->rx_surplus += msg_recvs(link);
+    link_flying(link, 0, link->inflight_bytes);
     atomic_fetch_sub(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     sess_unref(sess);
@@ -170,8 +171,7 @@ void gr_link_free(gr_link *link)
 void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
-    *out = (gr_link_stats){link->tx_bytes, link->rx_msgs, link->wrs, link->completions, link->errors, link->eagain,
-                           link->inflight_bytes, link->window, link->rate, link->inflight_ops, link->credits, link->nmsgs,
+    *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS], link->inflight_bytes, link->window, link->rate, link->inflight_ops, link->credits, link->nmsgs,
                            0, link->state};
     for (part *p = link->todo; p; p = p->next)
         out->queued_parts++;

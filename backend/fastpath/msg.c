@@ -176,6 +176,7 @@ static void send_probe(gr_link *link)
         return;
     link->probe = 1;
     link->credits--;
+    link_count(link, GR_N_PROBES, 1);
 }
 
 void msg_pump(gr_link *link)
@@ -215,6 +216,7 @@ void msg_pump(gr_link *link)
             return;
         }
         link->credits--;
+        link_count(link, GR_N_MSGS_SENT, 1);
         m->inflight++;
         m->off += n;
         if (m->off == m->len) {

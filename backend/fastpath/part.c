@@ -178,7 +178,7 @@ void run_back(run *r)
     xfer *x = r->part->x;
     run_unlink(r);
     r->posted = r->off = 0;
-    r->inflight = 0;
+    r->inflight = r->wrs = 0;
     r->failed = r->blamed = 0;
     pthread_mutex_lock(&x->mu);
     r->next = x->back;
@@ -204,7 +204,9 @@ int run_proof(run *r)
     }
     r->weak_bytes = 0;
     r->inflight++;
+    r->wrs++;
     link->inflight_ops++;
+    link_count(link, GR_N_WRS, 1);
     return 0;
 }
 

@@ -77,11 +77,10 @@ static void complete(rail_st *rail, const gr_comp *comp)
     }
     gr_link *link = c->link;
     int err = comp->err;
-    link->completions++;
+    link_count(link, GR_N_COMPLETIONS, 1);
     if (err) {
         c->first = link->state == LINK_UP;
-        link->errors++;
-        COUNT(rail->core, GR_C_ERRORS, 1);
+        link_count(link, GR_N_ERRORS, 1);
         if (link != rail->hub) /* the others' messages must still come in */
             link_error(link, err, comp->prov_err);
     }

@@ -10,6 +10,8 @@ static void charge(xfer *x, const run *r)
         COUNT(x->core, GR_C_REPLAYS, 1);
     if ((r->blamed && atomic_fetch_add(&x->attempts, 1) >= 3) || (posted && atomic_fetch_add(&x->replays, 1) >= 200))
         xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
+    if (!atomic_load(&x->pub.err))
+        link_count(r->part->link, GR_N_RETRIES, r->wrs);
 }
 
 /* Gives back to their transfers' pools what the link has taken and not proved. */
@@ -59,7 +61,7 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
         xfer *x = m->x;
-        int blamed = m->blamed;
+        int blamed = m->blamed, sent = m->posted || m->off;
         m->inflight = 0;
         m->failed = m->blamed = m->posted = 0;
         m->off = 0;
@@ -69,6 +71,8 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
         else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && atomic_fetch_add(&x->attempts, 1) >= 3 &&
                  msg_gap(m) == 0)
             xfer_msg_end(x, ST_BACKEND);
+        else if (sent)
+            link_count(link, GR_N_RETRIES, 1);
     }
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
@@ -83,8 +87,7 @@ static void fresh(gr_link *link)
     link->reported = 0;
     link->recv_debt = 0;
     link->inflight_ops = 0;
-    link->inflight_bytes = 0;
-    atomic_store(&link->load, 0);
+    link_flying(link, 0, link->inflight_bytes);
     link->meas_ns = 0;
     if (!link->rail->hub) { /* a shared endpoint's receives and debts go on */
         link->owed = 0;

@@ -138,6 +138,8 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_noti
         x->parts[i].idle = 1;
         x->parts[i].x = x;
         x->parts[i].link = links[i];
+        x->parts[i].own = (uint8_t)links[i]->rail->index;
+        x->parts[i].peer = (uint8_t)links[i]->peer_rail;
     }
     return 0;
 }
@@ -250,16 +252,6 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
             part_out(x, link);
     }
     gr_rail_unlock(link->rail->dev);
-}
-
-uint64_t gr_xfer_share(gr_xfer *pub, gr_link *link)
-{
-    xfer *x = (xfer *)pub;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < x->nparts; i++)
-        if (x->parts[i].link == link)
-            bytes = atomic_load_explicit(&x->parts[i].bytes, memory_order_relaxed);
-    return bytes;
 }
 
 /* Its notification, if it waits on that rail. */

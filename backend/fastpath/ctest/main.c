@@ -236,6 +236,8 @@ static void *poller(void *arg)
         if (below(&mine, 4) == 0)
             notes_take(w.b.core);
         gr_notif_free(w.a.core, gr_notif_take(w.a.core));
+        gr_tally t;
+        gr_rail_tally(w.a.core, 0, &t); /* no lock, and no race */
         struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
         nanosleep(&nap, NULL);
     }

@@ -182,8 +182,25 @@ static void end(const world *w, side *s, int err)
     for (int i = 0; i < w->rails; i++)
         gr_link_fail(s->link[i], err);
     CHECK(gr_sess_queued(s->sess) == 0, "%lu bytes still count as queued", (unsigned long)gr_sess_queued(s->sess));
-    for (int i = 0; i < w->rails; i++)
+    for (int i = 0; i < w->rails; i++) {
+        gr_tally t;
+        gr_link_tally(s->link[i], &t);
+        for (int k = 0; k < GR_N_COUNT; k++)
+            s->gone[i].count[k] += t.count[k];
         gr_link_free(s->link[i]);
+    }
+}
+
+/* A rail has counted what its links have, and nothing is in flight. */
+static void tally(const side *s, int i)
+{
+    gr_tally t;
+    gr_rail_tally(s->core, i, &t);
+    CHECK(t.links == 0 && t.inflight == 0, "%u links, %lu bytes in flight", t.links, (unsigned long)t.inflight);
+    for (int k = 0; k < GR_N_COUNT; k++)
+        CHECK(t.count[k] == s->gone[i].count[k], "counter %d: %lu, its links %lu", k, (unsigned long)t.count[k],
+              (unsigned long)s->gone[i].count[k]);
+    CHECK(t.count[GR_N_RETRIES] <= t.count[GR_N_WRS] + t.count[GR_N_MSGS_SENT], "more retries than posts");
 }
 
 void world_restart(world *w, int err)
@@ -208,6 +225,8 @@ void world_close(world *w)
         side *s = sides[i];
         gr_sess_free(s->sess);
         gr_core_stop(s->core);
+        for (int k = 0; k < w->rails; k++)
+            tally(s, k);
         gr_core_drop_rails(s->core);
         for (int k = 0; k < w->rails; k++) {
             fake_mr_close(s->rail[k], s->mr[k]);

@@ -32,6 +32,7 @@ typedef struct side {
     gr_sess *sess;
     gr_link *link[MAX_RAILS];
     fake_ep *ep[MAX_RAILS];
+    gr_tally gone[MAX_RAILS]; /* what links that are gone had counted */
 } side;
 
 /* The order of notifications, as notify.Assembler keeps it. */

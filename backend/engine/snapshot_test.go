@@ -1,0 +1,337 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/stats"
+	"gorail/backend/status"
+)
+
+func (a *agent) snapshot() stats.Snapshot {
+	a.t.Helper()
+	s, err := a.Snapshot()
+	require.NoError(a.t, err)
+	return s
+}
+
+// session finds the counters of the one session with a peer that has not ended.
+func session(t testing.TB, s stats.Snapshot, peer string, d stats.Direction) stats.Peer {
+	t.Helper()
+	var found []stats.Peer
+	for _, p := range s.Peers {
+		if p.Agent == peer && p.Direction == d && !p.Ended() {
+			found = append(found, p)
+		}
+	}
+	require.Len(t, found, 1)
+	return found[0]
+}
+
+// sums takes a snapshot while nothing is counted. Each rail has counted what its links have, those of ended sessions included,
+// and the core what its rails have.
+func (a *agent) sums() stats.Snapshot {
+	a.t.Helper()
+	s := a.snapshot()
+	until(a.t, "it does not come to rest", func() bool {
+		last := s
+		s = a.snapshot()
+		return reflect.DeepEqual(s, last)
+	})
+	links, all := map[int]*stats.Counts{}, stats.Counts{}
+	for _, p := range s.Peers {
+		var sum stats.Counts
+		for _, l := range p.Links {
+			sum.Add(l.Counts)
+			if links[l.Index] == nil {
+				links[l.Index] = &stats.Counts{}
+			}
+			links[l.Index].Add(l.Counts)
+		}
+		require.Equal(a.t, sum, p.Counts)
+	}
+	for _, r := range s.Rails {
+		require.Equal(a.t, *links[r.Index], r.Counts, r.Name)
+		all.Add(r.Counts)
+	}
+	core := a.core.Counters()
+	require.Equal(a.t, []uint64{core["write_bytes"], core["read_bytes"], core["work_requests"], core["completion_errors"], core["eagain"]},
+		[]uint64{all.BytesWritten, all.BytesRead, all.WorkRequests, all.Errors, all.EAGAIN})
+	return s
+}
+
+// A transfer on two rails, to the byte and the work request: rails, peers and links agree with each other and with the fabric.
+func TestSnapshot(t *testing.T) {
+	const size = 8 << 20
+	caps := fake.TCPCaps()
+	caps.IOVLimit = 1
+	h := onRails(t, 2, caps)
+	p := h.pair(size)
+	p.allUp(2)
+	w := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	r := p.a.whole(opRead, p.mine, p.theirs)
+	w.run("one")
+	written := w.shares()
+	r.run("two")
+	read := r.shares()
+	nops := uint64(len(w.record().x.Ops()) + len(r.record().x.Ops()))
+	require.NoError(t, p.a.Notify("bob", []byte("three")))
+	p.b.expect("ann:one", "ann:two", "ann:three")
+
+	s := p.a.sums()
+	bob := session(t, s, "bob", stats.Initiator)
+	require.Equal(t, "ready", bob.State)
+	require.Equal(t, p.b.id.String(), bob.Engine)
+	require.EqualValues(t, size, bob.BytesWritten)
+	require.EqualValues(t, size, bob.BytesRead)
+	require.Equal(t, nops, bob.WorkRequests)
+	require.EqualValues(t, 3, bob.MessagesSent)
+	require.EqualValues(t, 2, bob.Probes, "one for each link")
+	require.Zero(t, bob.InFlight)
+	require.Zero(t, bob.Errors+bob.Retries+bob.Fences+bob.Stalls)
+	require.Len(t, bob.Links, 2)
+	for i, l := range bob.Links {
+		require.Equal(t, written[i], l.BytesWritten)
+		require.Equal(t, read[i], l.BytesRead)
+		require.Positive(t, l.BytesWritten, "both carry some")
+		require.Equal(t, stats.Working, l.Phase)
+		require.Equal(t, fmt.Sprint("fake/fake", i), l.Rail)
+		require.Equal(t, l.Rail, l.PeerRail)
+		require.Equal(t, i, l.Index)
+
+		c, rail := p.a.railNo(i).Counters(), s.Rails[i]
+		require.Equal(t, c.Posts, rail.WorkRequests)
+		require.Equal(t, c.EAGAIN, rail.EAGAIN)
+		require.Equal(t, written[i]+read[i], rail.BytesWritten+rail.BytesRead)
+		require.Equal(t, stats.Up, rail.State)
+		require.Equal(t, 2, rail.Links, "a session each way")
+		require.Equal(t, fmt.Sprint("fake", i), rail.Device)
+	}
+	ann := session(t, p.b.sums(), "ann", stats.Target)
+	require.EqualValues(t, 3, ann.MessagesReceived)
+	require.Zero(t, ann.BytesWritten+ann.BytesRead+ann.WorkRequests, "what others do to our memory is in their counters")
+}
+
+// A rail fails under a transfer: its counters have the error, the fence and the work that was done again; and they keep
+// what the session had counted when it has gone.
+func TestSnapshotFailure(t *testing.T) {
+	const size = 8 << 20
+	caps := fake.TCPCaps()
+	caps.IOVLimit = 1
+	h := onRails(t, 2, caps)
+	p := h.pair(size, "stats_file", filepath.Join(t.TempDir(), "stats.json"))
+	p.allUp(2)
+	p.a.railNo(1).Script(fake.Script{FailAt: 4, FailErrno: syscall.EIO, FailBreaks: true})
+	p.b.railNo(0).Stall() // so that the other has enough to do
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post()
+	until(t, "fenced", func() bool { x.check(); return p.a.snapshot().Rails[1].Fences == 1 })
+	p.b.railNo(0).Release()
+	require.Equal(t, done, x.wait())
+	p.same()
+	p.allUp(2)
+	p.a.railNo(1).Script(fake.Script{})
+	s := p.a.sums()
+	bob := session(t, s, "bob", stats.Initiator)
+	good, bad := bob.Links[0], bob.Links[1]
+	require.Zero(t, good.Errors+good.Retries+good.Fences)
+	require.Positive(t, bad.Errors)
+	require.EqualValues(t, 1, bad.Fences)
+	require.Zero(t, bad.Stalls)
+	require.EqualValues(t, 2, bad.Probes)
+	require.Positive(t, bad.Retries)
+	require.Equal(t, uint64(len(x.record().x.Ops()))+bad.Retries, bob.WorkRequests, "each operation once, and again what had failed")
+	require.GreaterOrEqual(t, bob.BytesWritten, uint64(size))
+	x.release()
+
+	theirs := session(t, p.b.snapshot(), "ann", stats.Target)
+	require.EqualValues(t, 1, theirs.Links[1].Fences, "the target's endpoint went, too")
+	require.Zero(t, theirs.Links[0].Fences)
+
+	require.NoError(t, p.a.Disconnect("bob"))
+	after := p.a.sums()
+	var gone stats.Peer
+	for _, q := range after.Peers {
+		if q.Direction == stats.Initiator {
+			gone = q
+		}
+	}
+	require.Equal(t, "closed", gone.State)
+	require.Equal(t, "closed", gone.Links[0].Phase)
+	require.Equal(t, bob.BytesWritten, gone.BytesWritten)
+	require.Equal(t, bob.WorkRequests, gone.WorkRequests)
+	require.Equal(t, s.Rails[1].Retries, after.Rails[1].Retries)
+	require.Equal(t, s.Rails[1].Fences, after.Rails[1].Fences)
+
+	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
+	p.theirs = p.theirs.seenBy(p.a)
+	p.allUp(2)
+	p.a.whole(opWrite, p.mine.fill(2), p.theirs).run()
+	again := p.a.sums()
+	require.EqualValues(t, size, session(t, again, "bob", stats.Initiator).BytesWritten)
+	require.Equal(t, bob.BytesWritten+size, again.Rails[0].BytesWritten+again.Rails[1].BytesWritten)
+
+	require.NoError(t, p.a.Close())
+	_, err := p.a.Snapshot()
+	require.Equal(t, status.ErrBackend, status.Of(err))
+	var file stats.Snapshot
+	b, err := os.ReadFile(p.a.opt.StatsFile)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &file))
+	require.Equal(t, again.Rails[1].BytesWritten, file.Rails[1].BytesWritten)
+	require.Len(t, file.Peers, len(again.Peers))
+	for _, q := range file.Peers {
+		require.True(t, q.Ended())
+	}
+}
+
+// A link on which nothing moves counts as stalled, and its rail as degraded until it works again.
+func TestSnapshotStall(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(8<<20, "rail_timeout", "30ms")
+	p.allUp(2)
+	p.b.railNo(1).Stall()
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	s := p.a.snapshot()
+	require.Positive(t, s.Rails[1].Stalls)
+	require.GreaterOrEqual(t, s.Rails[1].Fences, s.Rails[1].Stalls)
+	require.Positive(t, s.Rails[1].Retries)
+	require.Equal(t, stats.Degraded, s.Rails[1].State, "what the peer does may go on")
+	require.NotEqual(t, stats.Working, session(t, s, "bob", stats.Initiator).Links[1].Phase)
+	require.Zero(t, s.Rails[0].Stalls+s.Rails[0].Fences)
+	require.Equal(t, stats.Up, s.Rails[0].State)
+	p.b.railNo(1).Release()
+	p.allUp(2)
+	require.Equal(t, stats.Up, p.a.snapshot().Rails[1].State)
+}
+
+// Posts that the fabric refuses for now, and bytes in flight while it stands still.
+func TestSnapshotPressure(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(4 << 20)
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.rail().Script(fake.Script{EagainEvery: 2})
+	p.b.rail().Stall()
+	x := p.a.whole(opWrite, p.mine.fill(2), p.theirs).post()
+	until(t, "in flight", func() bool {
+		x.check()
+		s := p.a.snapshot()
+		return s.Rails[0].InFlight > 0 && session(t, s, "bob", stats.Initiator).InFlight > 0
+	})
+	p.b.rail().Release()
+	require.Equal(t, done, x.wait())
+	s := p.a.sums()
+	require.Zero(t, s.Rails[0].InFlight)
+	require.Positive(t, s.Rails[0].EAGAIN)
+	require.LessOrEqual(t, s.Rails[0].EAGAIN, p.a.rail().Counters().EAGAIN)
+}
+
+// Counters are read while everything goes on, ends and begins.
+func TestSnapshotMeanwhile(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(1 << 20)
+	p.allUp(2)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		var last uint64
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			s, err := p.a.Snapshot()
+			if n := s.Rails[0].BytesWritten + s.Rails[1].BytesWritten; err != nil || n < last {
+				t.Errorf("%v: %d bytes after %d", err, n, last)
+				return
+			} else {
+				last = n
+			}
+		}
+	}()
+	for i := range 20 {
+		x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs)
+		x.run()
+		x.release()
+		require.NoError(t, p.a.Disconnect("bob"))
+		require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
+		p.theirs = p.theirs.seenBy(p.a)
+	}
+	close(stop)
+	<-stopped
+	s := p.a.sums()
+	require.EqualValues(t, 20<<20, s.Rails[0].BytesWritten+s.Rails[1].BytesWritten)
+}
+
+// named is a rail with a name and nothing else.
+type named struct{ provider.Rail }
+
+func (named) Device() provider.Device { return provider.Device{Fabric: "fake", Name: "fake0"} }
+
+// Of sessions that have ended the last ones are kept.
+func TestHistory(t *testing.T) {
+	var h history
+	r := &railState{Rail: named{}}
+	for i := range mostHistory + 3 {
+		h.add(newView(stats.Peer{Agent: fmt.Sprint(i)}, []*link{{rail: r, meter: &meter{}}}, func(int) string { return "" }), "lost")
+	}
+	h.add(newView(stats.Peer{Agent: "no links"}, nil, nil), "lost")
+	all := h.all(nil)
+	require.Len(t, all, mostHistory)
+	require.Equal(t, "3", all[0].peer.Agent)
+	require.Len(t, h.all(all[:1]), mostHistory-1, "one that was seen alive is not there twice")
+}
+
+// One line for each run says which way it went, where the log takes debug lines.
+func TestPathsInLog(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(8 << 20)
+	p.allUp(2)
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x.run()
+	n := x.shares()
+	want := fmt.Sprintf("[fake/fake0>fake/fake0:%d fake/fake1>fake/fake1:%d]", n[0], n[1])
+	until(t, "it ends and is told, with no call", func() bool {
+		return h.log.has("transfer ended", "op=WRITE", "bytes=8388608", "status=NIXL_SUCCESS", want)
+	})
+	y := p.a.prep(opRead, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
+	y.run()
+	y.release()
+	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", ":64]"), "at the release, at the latest")
+	require.Equal(t, 2, h.log.count("transfer ended"))
+}
+
+// quiet is a log that takes warnings only.
+type quiet struct{ *logLines }
+
+func (quiet) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (q quiet) WithAttrs([]slog.Attr) slog.Handler         { return q }
+
+// Without debug lines nobody asks the core.
+func TestPathsNotInLog(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	opt, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
+	e, err := New(Config{Agent: "ann", Options: opt, Provider: h.fabric.Provider(h.links...), Log: slog.New(quiet{h.log})})
+	require.NoError(t, err)
+	a := &agent{Engine: e, t: t}
+	m := a.memory(4096)
+	x := a.whole(opWrite, m, m)
+	x.run()
+	require.False(t, x.record().untold.Load())
+	x.release()
+	require.NoError(t, e.Close())
+	require.Zero(t, h.log.count("transfer ended"))
+}

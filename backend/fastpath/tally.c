@@ -1,0 +1,66 @@
+/* What has been counted, for whoever asks. No lock is taken here: see link_count. */
+#include "core_int.h"
+
+static uint64_t load(const _Atomic uint64_t *c)
+{
+    return atomic_load_explicit(c, memory_order_relaxed);
+}
+
+static void copy(const _Atomic uint64_t *count, uint64_t *out)
+{
+    for (int i = 0; i < GR_N_COUNT; i++)
+        out[i] = load(&count[i]);
+}
+
+void gr_link_tally(gr_link *link, gr_tally *out)
+{
+    copy(link->count, out->count);
+    out->inflight = load(&link->load);
+    out->rate = load(&link->rate_pub);
+    out->links = 1;
+}
+
+void gr_rail_tally(gr_core *core, int idx, gr_tally *out)
+{
+    rail_st *rail = core->rails[idx];
+    copy(rail->count, out->count);
+    out->inflight = load(&rail->load);
+    out->rate = 0;
+    out->links = (uint32_t)atomic_load_explicit(&rail->nlinks, memory_order_relaxed);
+}
+
+/* What rails count is summed up here, so that the hot path counts it once. */
+void gr_counters(gr_core *core, uint64_t *out)
+{
+    static const struct { int core, rail; } sums[] = {
+        {GR_C_WRS, GR_N_WRS}, {GR_C_ERRORS, GR_N_ERRORS}, {GR_C_EAGAIN, GR_N_EAGAIN},
+        {GR_C_WRITE_BYTES, GR_N_WRITE_BYTES}, {GR_C_READ_BYTES, GR_N_READ_BYTES}};
+    for (int i = 0; i < GR_C_COUNT; i++)
+        out[i] = load(&core->count[i]);
+    for (int i = 0, n = core->nrails; i < n; i++)
+        for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
+            out[sums[k].core] += load(&core->rails[i]->count[sums[k].rail]);
+}
+
+uint64_t gr_xfer_share(gr_xfer *pub, gr_link *link)
+{
+    xfer *x = (xfer *)pub;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < x->nparts; i++)
+        if (x->parts[i].link == link)
+            bytes = atomic_load_explicit(&x->parts[i].bytes, memory_order_relaxed);
+    return bytes;
+}
+
+uint32_t gr_xfer_paths(gr_xfer *pub, gr_path *out, uint32_t max)
+{
+    xfer *x = (xfer *)pub;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->nparts && n < max; i++) {
+        part *p = &x->parts[i];
+        uint64_t bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+        if (bytes)
+            out[n++] = (gr_path){p->own, p->peer, bytes};
+    }
+    return n;
+}

@@ -1,0 +1,60 @@
+package fastpath
+
+// #include "gr_policy.h"
+import "C"
+
+import "gorail/backend/stats"
+
+// Tally is what has been counted of a link or a rail, and where it stands.
+type Tally struct {
+	stats.Counts
+	InFlight uint64 // bytes posted and not proved
+	Rate     uint64 // of a link, as measured, in bytes per second; 0: not yet
+	Links    int    // of a rail, now
+}
+
+func tally(t *C.gr_tally) Tally {
+	n := func(i int) uint64 { return uint64(t.count[i]) }
+	return Tally{
+		Counts: stats.Counts{
+			BytesWritten: n(C.GR_N_WRITE_BYTES), BytesRead: n(C.GR_N_READ_BYTES), WorkRequests: n(C.GR_N_WRS),
+			Completions: n(C.GR_N_COMPLETIONS), Errors: n(C.GR_N_ERRORS) + n(C.GR_N_REFUSED), Retries: n(C.GR_N_RETRIES),
+			EAGAIN: n(C.GR_N_EAGAIN), MessagesSent: n(C.GR_N_MSGS_SENT), MessagesReceived: n(C.GR_N_MSGS_RECEIVED),
+			Probes: n(C.GR_N_PROBES),
+		},
+		InFlight: uint64(t.inflight), Rate: uint64(t.rate), Links: int(t.links),
+	}
+}
+
+// Tally reads the link's counters; no lock is taken. Not after Free. Implements gr_link_tally.
+func (l Link) Tally() Tally {
+	var t C.gr_tally
+	C.gr_link_tally(l.l, &t)
+	return tally(&t)
+}
+
+// RailTally reads the counters of a rail, by the index that AddRail gave: of all its links since, those that are gone
+// included. No lock is taken. Not after DropRails. Implements gr_rail_tally.
+func (k *Core) RailTally(rail int) Tally {
+	var t C.gr_tally
+	C.gr_rail_tally(k.c, C.int(rail), &t)
+	return tally(&t)
+}
+
+// Path is what one pair of rails carried of a transfer.
+type Path struct {
+	Own, Peer int // numbers of the rails
+	Bytes     uint64
+}
+
+// Paths tells which way the bytes of the transfer's last run went; those that were posted twice count twice. Only when it is
+// not running. Implements gr_xfer_paths.
+func (x Xfer) Paths() []Path {
+	var c [MaxLinks]C.gr_path
+	n := C.gr_xfer_paths(x.x, &c[0], MaxLinks)
+	paths := make([]Path, n)
+	for i, p := range c[:n] {
+		paths[i] = Path{int(p.own), int(p.peer), uint64(p.bytes)}
+	}
+	return paths
+}

@@ -1,0 +1,83 @@
+package stats_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/stats"
+)
+
+// counts gives every field a value of its own times n.
+func counts(n uint64) (c stats.Counts) {
+	v := reflect.ValueOf(&c).Elem()
+	for i := range v.NumField() {
+		v.Field(i).SetUint(n * uint64(i+1))
+	}
+	return c
+}
+
+func TestAdd(t *testing.T) {
+	c := counts(1)
+	c.Add(counts(10))
+	require.Equal(t, counts(11), c, "every counter is added")
+}
+
+func TestNew(t *testing.T) {
+	link := func(index int, phase string, n uint64) stats.Link {
+		return stats.Link{Index: index, Phase: phase, InFlight: n, Counts: counts(n)}
+	}
+	s := stats.New("ann", []stats.Rail{{Index: 3}, {Index: 1}, {Index: 0}, {Index: 2}}, []stats.Peer{
+		{Agent: "bob", Direction: stats.Target, State: "ready", Links: []stats.Link{link(0, stats.Working, 1)}},
+		{Agent: "bob", Direction: stats.Initiator, State: "ready", InFlight: 99, Counts: counts(99), Links: []stats.Link{
+			link(0, stats.Working, 2), link(1, "resting", 3), link(2, "probing", 4)}},
+		{Agent: "abe", Direction: stats.Initiator, State: "lost", Links: []stats.Link{link(3, "closed", 5)}},
+		{Agent: "cid", Direction: stats.Initiator, State: "ready", Links: []stats.Link{link(1, stats.Working, 6)}},
+	})
+	var states []stats.RailState
+	for i, r := range s.Rails {
+		require.Equal(t, i, r.Index)
+		states = append(states, r.State)
+	}
+	require.Equal(t, []stats.RailState{stats.Up, stats.Degraded, stats.Down, stats.Idle}, states)
+	var names []string
+	for _, p := range s.Peers {
+		names = append(names, p.Agent+" "+string(p.Direction))
+	}
+	require.Equal(t, []string{"abe initiator", "bob initiator", "bob target", "cid initiator"}, names)
+	require.Equal(t, counts(2+3+4), s.Peers[1].Counts)
+	require.EqualValues(t, 2+3+4, s.Peers[1].InFlight)
+	require.True(t, s.Peers[0].Ended())
+	require.False(t, s.Peers[1].Ended())
+}
+
+// The names in JSON are an interface.
+func TestJSON(t *testing.T) {
+	s := stats.New("ann", []stats.Rail{{Name: "net/eth0", Counts: counts(1)}}, []stats.Peer{
+		{Agent: "bob", Links: []stats.Link{{Rail: "net/eth0", PeerRail: "net/eth1", Counts: counts(2)}}}})
+	b, err := json.Marshal(s)
+	require.NoError(t, err)
+	var got struct {
+		Agent string
+		Rails []map[string]any
+		Peers []struct {
+			Agent        string
+			BytesWritten float64 `json:"bytes_written"`
+			Links        []map[string]any
+		}
+	}
+	require.NoError(t, json.Unmarshal(b, &got))
+	require.Equal(t, "ann", got.Agent)
+	for i, name := range []string{"bytes_written", "bytes_read", "work_requests", "completions", "errors", "retries", "eagain",
+		"messages_sent", "messages_received", "probes", "fences", "stalls"} {
+		require.EqualValues(t, i+1, got.Rails[0][name], name)
+		require.EqualValues(t, 2*(i+1), got.Peers[0].Links[0][name], name)
+	}
+	require.EqualValues(t, 2, got.Peers[0].BytesWritten)
+	require.Equal(t, "net/eth1", got.Peers[0].Links[0]["peer_rail"])
+	for _, name := range []string{"state", "links", "bytes_in_flight", "device", "fabric"} {
+		require.Contains(t, got.Rails[0], name)
+	}
+}
