@@ -68,7 +68,7 @@ func (a *agent) sums() stats.Snapshot {
 	}
 	core := a.core.Counters()
 	require.Equal(a.t, []uint64{core["write_bytes"], core["read_bytes"], core["work_requests"], core["completion_errors"], core["eagain"]},
-		[]uint64{all.BytesWritten, all.BytesRead, all.WorkRequests, all.Errors, all.EAGAIN})
+		[]uint64{all.BytesWritten, all.BytesRead, all.WorkRequests, all.Errors + all.Cancelled, all.EAGAIN})
 	return s
 }
 
@@ -146,7 +146,8 @@ func TestSnapshotFailure(t *testing.T) {
 	bob := session(t, s, "bob", stats.Initiator)
 	good, bad := bob.Links[0], bob.Links[1]
 	require.Zero(t, good.Errors+good.Retries+good.Fences)
-	require.Positive(t, bad.Errors)
+	require.EqualValues(t, 1, bad.Errors, "the others are consequences")
+	require.Positive(t, bad.Cancelled)
 	require.EqualValues(t, 1, bad.Fences)
 	require.Zero(t, bad.Stalls)
 	require.EqualValues(t, 2, bad.Probes)
@@ -173,6 +174,7 @@ func TestSnapshotFailure(t *testing.T) {
 	require.Equal(t, bob.WorkRequests, gone.WorkRequests)
 	require.Equal(t, s.Rails[1].Retries, after.Rails[1].Retries)
 	require.Equal(t, s.Rails[1].Fences, after.Rails[1].Fences)
+	require.Equal(t, s.Rails[1].Errors, after.Rails[1].Errors, "a goodbye is no error")
 
 	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
 	p.theirs = p.theirs.seenBy(p.a)

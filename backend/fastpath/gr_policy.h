@@ -208,7 +208,8 @@ enum {
     GR_N_READ_BYTES,
     GR_N_WRS,         /* RMA work requests posted */
     GR_N_COMPLETIONS, /* of work requests, messages and receives, well or not */
-    GR_N_ERRORS,      /* of these, those with an error */
+    GR_N_ERRORS,      /* of these, those with an error while the link was in use */
+    GR_N_CANCELLED,   /* of these, those with an error when it had stopped */
     GR_N_REFUSED,     /* posts that the provider refused for good */
     GR_N_RETRIES,     /* work requests and messages that had been posted and had to be posted again, here or elsewhere */
     GR_N_EAGAIN,      /* posts refused for now */

@@ -171,7 +171,8 @@ void gr_link_free(gr_link *link)
 void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
-    *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS], link->inflight_bytes, link->window, link->rate, link->inflight_ops, link->credits, link->nmsgs,
+    *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
+                           link->inflight_bytes, link->window, link->rate, link->inflight_ops, link->credits, link->nmsgs,
                            0, link->state};
     for (part *p = link->todo; p; p = p->next)
         out->queued_parts++;

@@ -80,7 +80,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
     link_count(link, GR_N_COMPLETIONS, 1);
     if (err) {
         c->first = link->state == LINK_UP;
-        link_count(link, GR_N_ERRORS, 1);
+        link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
         if (link != rail->hub) /* the others' messages must still come in */
             link_error(link, err, comp->prov_err);
     }

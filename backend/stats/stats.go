@@ -13,7 +13,8 @@ type Counts struct {
 	BytesRead        uint64 `json:"bytes_read"`
 	WorkRequests     uint64 `json:"work_requests"` // RMA operations posted
 	Completions      uint64 `json:"completions"`   // of work requests, messages and receives, well or not
-	Errors           uint64 `json:"errors"`        // of these with an error, and posts refused for good; cancelled ones are among them
+	Errors           uint64 `json:"errors"`        // completions with an error while the link was in use, and posts refused for good
+	Cancelled        uint64 `json:"cancelled"`     // completions with an error after it had stopped: consequences, or the end
 	Retries          uint64 `json:"retries"`       // work requests and messages that had to be posted again, here or on another link
 	EAGAIN           uint64 `json:"eagain"`        // posts refused for now
 	MessagesSent     uint64 `json:"messages_sent"` // notifications, by fragments
@@ -30,6 +31,7 @@ func (c *Counts) Add(o Counts) {
 	c.WorkRequests += o.WorkRequests
 	c.Completions += o.Completions
 	c.Errors += o.Errors
+	c.Cancelled += o.Cancelled
 	c.Retries += o.Retries
 	c.EAGAIN += o.EAGAIN
 	c.MessagesSent += o.MessagesSent

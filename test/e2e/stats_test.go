@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/stats"
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// TestStatsPaths: an engine's stats_file says which way the bytes went; both rails have some, and together all of them. At
+// debug level the log says so of each transfer.
+func TestStatsPaths(t *testing.T) {
+	ours(t)
+	const size = 24 << 20
+	file := filepath.Join(t.TempDir(), "stats.json")
+	ha, hb := rails(t, 400, 400)
+	p := onRails(t, ha, hb, "stats_file", file, "log", "debug")
+	a, b := p.buffers(size)
+	w := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	w.Do(limit)
+	b.Want(seedA)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	require.NoError(t, w.Release())
+	says(t, p.ini.Worker, "transfer ended", "op=WRITE", "rail0>", "rail1>")
+	p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	require.NoError(t, p.ini.Close())
+
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var s stats.Snapshot
+	require.NoError(t, json.Unmarshal(text, &s))
+	require.Equal(t, "alice", s.Agent)
+	require.Len(t, s.Rails, 3)
+	var rail stats.Counts
+	for _, r := range s.Rails {
+		if r.Device == "lo" {
+			require.Zero(t, r.Counts)
+			continue
+		}
+		require.Contains(t, r.Device, "rail")
+		require.Positive(t, r.BytesWritten, r.Name)
+		require.Positive(t, r.BytesRead, r.Name)
+		require.Zero(t, r.InFlight)
+		require.Zero(t, r.Errors+r.Retries+r.Stalls)
+		rail.Add(r.Counts)
+	}
+	require.EqualValues(t, size, rail.BytesWritten)
+	require.EqualValues(t, size, rail.BytesRead)
+	require.Len(t, s.Peers, 1)
+	bob := s.Peers[0]
+	require.Equal(t, "bob", bob.Agent)
+	require.Equal(t, stats.Initiator, bob.Direction)
+	require.EqualValues(t, size, bob.BytesWritten)
+	require.EqualValues(t, 1, bob.MessagesSent)
+	require.Len(t, bob.Links, 2)
+	for i, l := range bob.Links {
+		require.Equal(t, s.Rails[l.Index].BytesWritten, l.BytesWritten, i)
+		require.Equal(t, l.Rail, l.PeerRail, "wires have one name at both ends")
+	}
+}
