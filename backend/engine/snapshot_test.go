@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/stats"
@@ -294,46 +291,4 @@ func TestHistory(t *testing.T) {
 	require.Len(t, all, mostHistory)
 	require.Equal(t, "3", all[0].peer.Agent)
 	require.Len(t, h.all(all[:1]), mostHistory-1, "one that was seen alive is not there twice")
-}
-
-// One line for each run says which way it went, where the log takes debug lines.
-func TestPathsInLog(t *testing.T) {
-	h := onRails(t, 2, fake.TCPCaps())
-	p := h.pair(8 << 20)
-	p.allUp(2)
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
-	x.run()
-	n := x.shares()
-	want := fmt.Sprintf("[fake/fake0>fake/fake0:%d fake/fake1>fake/fake1:%d]", n[0], n[1])
-	until(t, "it ends and is told, with no call", func() bool {
-		return h.log.has("transfer ended", "op=WRITE", "bytes=8388608", "status=NIXL_SUCCESS", want)
-	})
-	y := p.a.prep(opRead, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
-	y.run()
-	y.release()
-	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", ":64]"), "at the release, at the latest")
-	require.Equal(t, 2, h.log.count("transfer ended"))
-}
-
-// quiet is a log that takes warnings only.
-type quiet struct{ *logLines }
-
-func (quiet) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
-func (q quiet) WithAttrs([]slog.Attr) slog.Handler         { return q }
-
-// Without debug lines nobody asks the core.
-func TestPathsNotInLog(t *testing.T) {
-	h := onFake(t, fake.TCPCaps())
-	opt, _, err := option.Parse(nil, nil)
-	require.NoError(t, err)
-	e, err := New(Config{Agent: "ann", Options: opt, Provider: h.fabric.Provider(h.links...), Log: slog.New(quiet{h.log})})
-	require.NoError(t, err)
-	a := &agent{Engine: e, t: t}
-	m := a.memory(4096)
-	x := a.whole(opWrite, m, m)
-	x.run()
-	require.False(t, x.record().untold.Load())
-	x.release()
-	require.NoError(t, e.Close())
-	require.Zero(t, h.log.count("transfer ended"))
 }
