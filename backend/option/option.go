@@ -36,6 +36,13 @@ type Options struct {
 	WindowMax      uint64 // bytes, >= WindowMin
 	WindowTime     time.Duration
 	MaxRails       int
+	InflightOps    int      // 0: no limit
+	TxDepth        int      // operations, 0: the fabric's own; so all depths
+	RxDepth        int      // receives
+	CQDepth        int      // completions
+	TrafficClass   string   // "": the fabric's own
+	CXIAuthKey     []CXIKey // empty: libfabric's choice
+	Threading      string   // "safe" or "domain"
 	SpinTime       time.Duration
 	Log            slog.Level
 	StatsFile      string    // "": none
@@ -44,6 +51,13 @@ type Options struct {
 
 // PortRange is the ports First..Last, both included; zero means that the system chooses.
 type PortRange struct{ First, Last uint16 }
+
+// CXIKey is what a CXI device is opened with.
+type CXIKey struct {
+	Device  string // "": every device that has no key of its own
+	Service uint32
+	VNI     uint16
+}
 
 // Info describes one option.
 type Info struct {

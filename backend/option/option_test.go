@@ -22,7 +22,7 @@ var wantDefaults = Options{
 	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
 	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
-	WindowTime: 4 * time.Millisecond, MaxRails: 8, SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
+	WindowTime: 4 * time.Millisecond, MaxRails: 8, Threading: "safe", SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
 }
 
 func TestDefaults(t *testing.T) {
@@ -81,6 +81,8 @@ func TestValues(t *testing.T) {
 		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
 		"xfer_timeout": "1500", "peer_timeout": "1m", "release_wait": "0", "spin_time": "0s",
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
+		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
+		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
 		"max_rails": "16", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100",
 	}, nil)
 	require.NoError(t, err)
@@ -89,6 +91,9 @@ func TestValues(t *testing.T) {
 	want.LibfabricPath, want.StatsFile = "/opt/lib/libfabric.so", "/tmp/x.json"
 	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, time.Minute, 0, 0
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
+	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192
+	want.TrafficClass, want.Threading = "low_latency", "domain"
+	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	assert.Equal(t, want, o)
 
@@ -121,6 +126,18 @@ func TestBadValues(t *testing.T) {
 		{"max_rails", "33", "out of range"},
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
+		{"inflight_ops", "-1", "out of range"},
+		{"tx_depth", "8", "out of range"},
+		{"cq_depth", "deep", "not a whole number"},
+		{"traffic_class", "fast", "unknown word"},
+		{"traffic_class", "104", "unknown word"},
+		{"threading", "none", "unknown word"},
+		{"cxi_auth_key", "5", "service id"},
+		{"cxi_auth_key", "5:0", "VNI"},
+		{"cxi_auth_key", "5:65536", "VNI"},
+		{"cxi_auth_key", "cxi0=", "service id"},
+		{"cxi_auth_key", "=5:1", "service id"},
+		{"cxi_auth_key", "5:1,6:1", "two keys"},
 		{"log", "loud", "unknown word"},
 		{"control_port", "65536", "not a port"},
 		{"control_port", "7-6", "not a port"},
@@ -173,7 +190,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(uint8(8), "1 GiB")
 	f.Add(uint8(1), "[a-")
-	f.Add(uint8(18), "1-2-3")
+	f.Add(uint8(len(table)-1), "1-2-3")
 	f.Fuzz(func(t *testing.T, which uint8, value string) {
 		r := table[int(which)%len(table)]
 		o, _, err := Parse(map[string]string{r.Name: value}, nil)

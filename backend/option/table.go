@@ -53,10 +53,27 @@ var table = []row{
 		"The greatest number of bytes in flight to a peer on a link."),
 	duration("window_time", "4ms", 100*time.Microsecond, 10*time.Second, func(o *Options) *time.Duration { return &o.WindowTime },
 		"The window in flight is what the measured rate moves in this time; a healthy peer drains within it."),
+	limit("inflight_ops", 1, 1<<20, func(o *Options) *int { return &o.InflightOps },
+		"The most WRITE and READ requests in flight on a rail, for all its peers together, who take turns; messages don't count. 0: as many as queues and windows take."),
 	integer("max_rails", "8", 1, 32, func(o *Options) *int { return &o.MaxRails },
 		"The most rails to use, besides the loopback interface; of more, fast ones are taken, spread over NUMA nodes and PCI switches."),
 	duration("spin_time", "20us", 0, 10*time.Millisecond, func(o *Options) *time.Duration { return &o.SpinTime },
 		"The engine's thread polls so long before it sleeps."),
+	limit("tx_depth", 32, 1<<20, func(o *Options) *int { return &o.TxDepth },
+		"Depth of an endpoint's transmit queue (`tx_attr.size`). 0: the fabric's own."),
+	limit("rx_depth", 64, 1<<20, func(o *Options) *int { return &o.RxDepth },
+		"Depth of an endpoint's receive queue (`rx_attr.size`); 40 receives are posted for each peer. 0: the fabric's own."),
+	limit("cq_depth", 64, 1<<20, func(o *Options) *int { return &o.CQDepth },
+		"Depth of a rail's completion queue. 0: as deep as the fabric makes it, up to 65536."),
+	text("traffic_class", "", "low_latency", "word", "`best_effort`, `low_latency`, `dedicated_access`, `bulk_data`, or nothing",
+		func(o *Options, v string) error { return setTrafficClass(&o.TrafficClass, v) },
+		"What libfabric is told of the traffic (`FI_TC_*`). EFA: `low_latency` is service level 8. CXI: the class of that name. Empty: the fabric's own."),
+	text("cxi_auth_key", "", "5:234", "list", "a comma list of `service:vni`, of `device=service:vni`, or nothing",
+		func(o *Options, v string) error { return setCXIKeys(&o.CXIAuthKey, v) },
+		"CXI service id and VNI to open devices with. Empty: libfabric's choice (`SLINGSHOT_SVC_IDS`, `SLINGSHOT_VNIS`, else a service of the user's)."),
+	text("threading", "safe", "", "word", "`safe` or `domain`",
+		func(o *Options, v string) error { return setThreading(&o.Threading, v) },
+		"The threading model that libfabric is asked for. `domain` lets it leave out locks: GORAIL has one of its own round all calls of a rail."),
 	text("log", "warn", "", "word", "`error`, `warn`, `info` or `debug`",
 		func(o *Options, v string) error { return setLevel(&o.Log, v) },
 		"What is logged, to standard error."),
@@ -104,6 +121,18 @@ func integer(name, def string, least, most int, field func(*Options) *int, doc s
 	return text(name, def, "", "number", fmt.Sprintf("a whole number from %d to %d", least, most), func(o *Options, v string) error {
 		n, err := parseInt(v)
 		if err == nil && (n < least || n > most) {
+			err = errRange
+		}
+		*field(o) = n
+		return err
+	}, doc)
+}
+
+// limit is a number of which 0 means that there is none.
+func limit(name string, least, most int, field func(*Options) *int, doc string) row {
+	return text(name, "0", "", "number", fmt.Sprintf("`0`, or a whole number from %d to %d", least, most), func(o *Options, v string) error {
+		n, err := parseInt(v)
+		if err == nil && n != 0 && (n < least || n > most) {
 			err = errRange
 		}
 		*field(o) = n

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,8 @@ var (
 	errAuto     = errors.New("auto stands alone")
 	errGlob     = errors.New("a glob is malformed")
 	errPorts    = errors.New("not a port or a range of ports")
+	errKey      = errors.New("not a service id and a VNI from 1 to 65535")
+	errTwice    = errors.New("a device has two keys")
 )
 
 // env is the environment variable of an option.
@@ -157,6 +160,46 @@ func setPorts(field *PortRange, v string) error {
 		return errPorts
 	}
 	*field = PortRange{First: uint16(a), Last: uint16(b)}
+	return nil
+}
+
+func setTrafficClass(field *string, v string) error {
+	v = strings.ToLower(strings.TrimSpace(v))
+	if v != "" && !slices.Contains([]string{"best_effort", "low_latency", "dedicated_access", "bulk_data"}, v) {
+		return errWord
+	}
+	*field = v
+	return nil
+}
+
+func setThreading(field *string, v string) error {
+	v = strings.ToLower(strings.TrimSpace(v))
+	if v != "safe" && v != "domain" {
+		return errWord
+	}
+	*field = v
+	return nil
+}
+
+func setCXIKeys(field *[]CXIKey, v string) error {
+	var keys []CXIKey
+	for _, word := range split(v) {
+		device, key, named := strings.Cut(word, "=")
+		if !named {
+			device, key = "", word
+		}
+		service, vni, both := strings.Cut(key, ":")
+		id, err := strconv.ParseUint(service, 10, 32)
+		net, err2 := strconv.ParseUint(vni, 10, 16)
+		if !both || err != nil || err2 != nil || net == 0 || named && device == "" {
+			return errKey
+		}
+		if slices.ContainsFunc(keys, func(k CXIKey) bool { return k.Device == device }) {
+			return errTwice
+		}
+		keys = append(keys, CXIKey{device, uint32(id), uint16(net)})
+	}
+	*field = keys
 	return nil
 }
 
