@@ -39,13 +39,23 @@ func createEngine(a createArgs) (created, error) {
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
 		Options:  opts,
-		Provider: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath}),
+		Provider: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)}),
 		Log:      slog.Default(),
 	})
 	if err != nil {
 		return created{}, err
 	}
 	return created{engine: e, conn: e.Conn(), core: e.Core()}, nil
+}
+
+// tuning is what the operator asks of libfabric.
+func tuning(o option.Options) ofi.Tuning {
+	t := ofi.Tuning{TrafficClass: o.TrafficClass, TxDepth: o.TxDepth, RxDepth: o.RxDepth, CQDepth: o.CQDepth,
+		ThreadDomain: o.Threading == "domain"}
+	for _, k := range o.CXIAuthKey {
+		t.Keys = append(t.Keys, ofi.Key(k))
+	}
+	return t
 }
 
 // getenv asks C, not Go's copy from when the plugin was loaded: a host may set its environment afterwards.

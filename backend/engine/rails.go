@@ -81,6 +81,9 @@ func (e *Engine) openRails(prov provider.Provider, found []provider.Device) erro
 			left = append(left, rail.Left{Device: d, Reason: err.Error()})
 			continue
 		}
+		for _, note := range r.Notes() {
+			e.log.Warn("rail", "device", rail.Name(d), "note", note)
+		}
 		rs := &railState{Rail: r, caps: r.Caps()}
 		rs.cache = mr.NewCache[provider.MR](registrar{rs})
 		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, rs.caps.KeySize))); err == nil {

@@ -202,6 +202,8 @@ struct rail_st {
     gr_link *by_id[ID_BUCKETS];
     gr_link *hub;        /* has the receives of an endpoint that all peers share; else NULL */
     uint32_t rx_surplus; /* receives of the hub's that no link needs any more */
+    uint32_t rma_ops;    /* WRITEs and READs in flight on all links */
+    gr_link *turn;       /* cfg.inflight_ops was reached: it goes first when there is room */
     _Atomic int nlinks;
     _Atomic(cmd *) inbox;
     ctx *free_ctx;
@@ -294,6 +296,7 @@ void rail_run(rail_st *rail);
 int rail_progress(rail_st *rail);
 void rail_unstarve(rail_st *rail);
 int rail_poll(rail_st *rail, int max);
+int rail_full(const rail_st *rail);
 enum { POLL_MAX = 4 * POLL_BATCH };
 void rail_inbox(rail_st *rail);
 void rail_kick(gr_rail *dev);

@@ -46,6 +46,8 @@ func New(o option.Options) (*Core, error) {
 		run_bytes:   runBytes,
 		spin_ns:     C.uint64_t(o.SpinTime.Nanoseconds()),
 		notif_limit: C.uint64_t(o.NotifQueue),
+
+		inflight_ops: C.uint32_t(o.InflightOps),
 	}
 	c, err := C.gr_core_new(&cfg)
 	if c == nil {

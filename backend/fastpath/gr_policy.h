@@ -22,6 +22,7 @@ typedef struct gr_core_cfg {
     uint64_t run_bytes;     /* what a link takes at a time of a transfer that it shares with others */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint64_t notif_limit;   /* bytes of undelivered notifications a session may pile up */
+    uint32_t inflight_ops;  /* WRITEs and READs in flight on a rail, all its links together; 0: no limit */
 } gr_core_cfg;
 
 /* NULL when out of memory or descriptors (errno set). Starts the engine's one thread. */

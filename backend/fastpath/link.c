@@ -102,7 +102,7 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
 {
     rail_st *rail = link->rail;
     request q;
-    if (link->inflight_ops + TX_RESERVE >= rail->dev->tx_depth)
+    if (link->inflight_ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
         return NO_ROOM;
     uint64_t most = window(link, p->x);
     if (!p->cur && link->inflight_ops && link->inflight_bytes >= most) {
@@ -133,6 +133,7 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
         rail_ctx_done(rail, c);
         return refused(link, r, rc);
     }
+    rail->rma_ops++;
     link->inflight_ops++;
     link_flying(link, q.bytes, 0);
     r->weak_bytes = weak ? r->weak_bytes + q.bytes : 0;
@@ -240,6 +241,7 @@ void link_rma_done(ctx *c, int err)
     run *r = c->run;
     part *p = r->part;
     xfer *x = p->x;
+    link->rail->rma_ops--;
     link->inflight_ops--;
     link_flying(link, 0, c->bytes);
     r->inflight--;

@@ -151,6 +151,8 @@ void gr_link_free(gr_link *link)
         link->prev->next = link->next;
     else
         rail->links = link->next;
+    if (rail->turn == link)
+        rail->turn = link->next;
     for (gr_link **at = &rail->by_id[link->id % ID_BUCKETS]; *at; at = &(*at)->id_next)
         if (*at == link) {
             *at = link->id_next;

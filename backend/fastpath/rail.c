@@ -119,6 +119,28 @@ int rail_poll(rail_st *rail, int max)
     return total;
 }
 
+int rail_full(const rail_st *rail)
+{
+    uint32_t most = rail->core->cfg.inflight_ops;
+    return most && rail->rma_ops >= most;
+}
+
+/* Every link with work posts what it can. Where that is limited for the rail as a whole, they go first in turn; a
+ * link keeps its turn until there was room. */
+static void pump_links(rail_st *rail)
+{
+    gr_link *first = rail->turn ? rail->turn : rail->links, *link = first;
+    int had_room = !rail_full(rail);
+    if (!first)
+        return;
+    do {
+        if (link->todo || link->cur || link->state == LINK_PROBING || link->owed >= CREDIT_BATCH || link->recv_debt)
+            link_pump(link, UINT64_MAX);
+        link = link->next ? link->next : rail->links;
+    } while (link != first);
+    rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
+}
+
 /* One bounded step. Returns completions taken in, or -1 when another thread is at it. */
 int rail_progress(rail_st *rail)
 {
@@ -131,11 +153,11 @@ int rail_progress(rail_st *rail)
     if (pthread_mutex_trylock(&rail->dev->mu) != 0)
         return -1;
     int n = rail_poll(rail, POLL_MAX);
+    if (rail->turn) /* before what has just been posted */
+        pump_links(rail);
     rail_inbox(rail);
     rail->starved = 0;
-    for (gr_link *link = rail->links; link; link = link->next)
-        if (link->todo || link->cur || link->state == LINK_PROBING || link->owed >= CREDIT_BATCH || link->recv_debt)
-            link_pump(link, UINT64_MAX);
+    pump_links(rail);
     if (rail->hub && rail->hub->recv_debt)
         msg_pump(rail->hub);
     pthread_mutex_unlock(&rail->dev->mu);

@@ -75,6 +75,8 @@ type Caps struct {
 type Rail interface {
 	Device() Device
 	Caps() Caps
+	// Notes are what whoever runs this should be warned of: what the device can't do as asked, or only by detours.
+	Notes() []string
 	// Core is the gr_rail of the device (fastpath/gr_provider.h); valid until Close.
 	Core() unsafe.Pointer
 	// OpenEndpoint opens an endpoint for exactly one peer. Implements fi_endpoint, fi_enable.

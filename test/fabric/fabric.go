@@ -19,6 +19,7 @@ import (
 const (
 	EnvConfig   = "GORAIL_FABRIC"          // see Config
 	EnvBreaches = "GORAIL_FABRIC_BREACHES" // file that breaches are appended to
+	EnvOpened   = "GORAIL_FABRIC_OPENED"   // file that gets a line for each endpoint: what it was opened with
 )
 
 var built struct {
@@ -103,6 +104,17 @@ func Env(kind string, rails int, seed int64, extra ...string) []string {
 
 // Breaches are the lines recorded in file: the rule's name, the fabric's, and what happened.
 func Breaches(t testing.TB, file string) []string {
+	t.Helper()
+	return lines(t, file)
+}
+
+// Opened are the lines about endpoints: device and number, tclass=, key=service:vni, tx=, rx=, cq= (depths), threading=.
+func Opened(t testing.TB, file string) []string {
+	t.Helper()
+	return lines(t, file)
+}
+
+func lines(t testing.TB, file string) []string {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if os.IsNotExist(err) {

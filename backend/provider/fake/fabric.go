@@ -37,6 +37,7 @@ func (f *Fabric) Close() error {
 type Rail struct {
 	dev  provider.Device
 	caps provider.Caps
+	note []string
 	c    *C.fake_rail
 
 	mu     sync.Mutex
@@ -57,7 +58,7 @@ func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: fake/%s: %w", provider.ErrUnusable, d.Name, syscall.ENOMEM)
 	}
-	return &Rail{dev: d, caps: l.Caps, c: c}, nil
+	return &Rail{dev: d, caps: l.Caps, note: l.Notes, c: c}, nil
 }
 
 func flag(b bool) C.uint8_t {
@@ -69,6 +70,7 @@ func flag(b bool) C.uint8_t {
 
 func (r *Rail) Device() provider.Device { return r.dev }
 func (r *Rail) Caps() provider.Caps     { return r.caps }
+func (r *Rail) Notes() []string         { return r.note }
 func (r *Rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
 
 // Script replaces the rail's script; counting for FailAt and EagainEvery starts anew.

@@ -23,6 +23,7 @@ type Link struct {
 	Mbps     uint64        // 0 = unknown
 	Caps     provider.Caps // zero value: TCPCaps()
 	NoWaitFD bool          // polled by timer, as shm
+	Notes    []string      // what Rail.Notes gives
 }
 
 // TCPCaps is what libfabric's native tcp can do.

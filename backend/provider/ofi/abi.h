@@ -58,10 +58,13 @@ OFI_AT(fi_tx_attr, op_flags, 16);
 OFI_AT(fi_tx_attr, msg_order, 24);
 OFI_AT(fi_tx_attr, size, 48);
 OFI_AT(fi_tx_attr, rma_iov_limit, 64);
+OFI_AT(fi_tx_attr, tclass, 72);
 OFI_AT(fi_ep_attr, protocol, 4);
 OFI_AT(fi_ep_attr, max_msg_size, 16);
 OFI_AT(fi_domain_attr, mr_mode, 36);
 OFI_AT(fi_domain_attr, mr_key_size, 40);
+OFI_AT(fi_domain_attr, auth_key, 152);
+OFI_AT(fi_domain_attr, tclass, 184);
 _Static_assert(sizeof(struct fi_cq_msg_entry) == 24, "fi_cq_msg_entry");
 _Static_assert(sizeof(struct fi_rma_iov) == 24, "fi_rma_iov");
 #endif
@@ -74,6 +77,15 @@ enum {
     OFI_OPT_MAX_MSG_SIZE = 12,            /* size_t, 1.20 */
     OFI_OPT_MAX_RMA_SIZE = 14,            /* size_t, 1.20 */
 };
+/* EFA's own, 1.18; bool. */
+enum { OFI_OPT_EFA_EMULATED_READ = -(0xefa << 16) + 1, OFI_OPT_EFA_EMULATED_WRITE = -(0xefa << 16) + 2 };
 _Static_assert(FI_OPT_FI_HMEM_P2P == 8 && FI_OPT_XPU_TRIGGER == 9, "option numbers");
+
+/* CXI's authorization key. */
+typedef struct ofi_cxi_key {
+    uint32_t svc_id;
+    uint16_t vni;
+} ofi_cxi_key;
+_Static_assert(sizeof(ofi_cxi_key) == 8, "struct cxi_auth_key");
 
 #endif

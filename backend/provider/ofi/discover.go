@@ -18,6 +18,7 @@ type entry struct {
 	provider, fabric, domain, nic string
 	protocol                      uint32
 	maxMsg                        uint64
+	txDepth, rxDepth              uint64 // of an endpoint
 	bps                           uint64 // link speed, 0 = not told
 	src                           netip.Addr
 	ip                            bool   // addresses are socket addresses
@@ -131,7 +132,7 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 		if err != nil {
 			failed = err
 		}
-		if entries = got; len(got) > 0 {
+		if entries = got; len(got) > 0 || errors.Is(err, provider.ErrUnusable) {
 			break
 		}
 	}

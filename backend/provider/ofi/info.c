@@ -1,11 +1,12 @@
-/* What a loaded libfabric offers. */
+/* What a loaded libfabric offers, and what it is asked for. */
 #include <rdma/fi_errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "abi.h"
 #include "ofi.h"
 
-static struct fi_info *make_hints(ofi_lib *lib, const char *prov, int want)
+static struct fi_info *make_hints(ofi_lib *lib, const char *prov, int want, const ofi_asked *asked)
 {
     struct fi_info *hints = lib->dupinfo(NULL);
     if (!hints)
@@ -14,7 +15,10 @@ static struct fi_info *make_hints(ofi_lib *lib, const char *prov, int want)
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-    hints->domain_attr->threading = FI_THREAD_SAFE;
+    hints->domain_attr->threading = asked->thread_domain ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
+    hints->domain_attr->tclass = hints->tx_attr->tclass = asked->tclass;
+    hints->tx_attr->size = asked->tx_depth;
+    hints->rx_attr->size = asked->rx_depth;
     if (want & OFI_WANT_DELIVERY)
         hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     hints->fabric_attr->prov_name = strdup(prov); /* freed by fi_freeinfo */
@@ -25,16 +29,33 @@ static struct fi_info *make_hints(ofi_lib *lib, const char *prov, int want)
     return hints;
 }
 
-int ofi_getinfo(ofi_lib *lib, const char *prov, int want, struct fi_info **list)
+int ofi_getinfo(ofi_lib *lib, const char *prov, int want, const ofi_asked *asked, struct fi_info **list)
 {
-    struct fi_info *hints = make_hints(lib, prov, want);
+    struct fi_info *hints = make_hints(lib, prov, want, asked);
     int rc;
     *list = NULL;
     if (!hints)
         return -FI_ENOMEM;
     rc = lib->getinfo(lib->api, NULL, NULL, 0, hints, list);
     lib->freeinfo(hints);
+    /* No provider takes the class over from the hints; domains and endpoints are opened with what is in here. */
+    for (struct fi_info *p = rc ? NULL : *list; p && asked->tclass; p = p->next)
+        p->domain_attr->tclass = p->tx_attr->tclass = asked->tclass;
     return rc;
+}
+
+/* Endpoints inherit it from their domain. fi_freeinfo frees it. */
+int ofi_set_key(struct fi_info *info, uint32_t service, uint16_t vni)
+{
+    ofi_cxi_key *key = calloc(1, sizeof(*key));
+    if (!key)
+        return -FI_ENOMEM;
+    key->svc_id = service;
+    key->vni = vni;
+    free(info->domain_attr->auth_key);
+    info->domain_attr->auth_key = (uint8_t *)key;
+    info->domain_attr->auth_key_size = sizeof(*key);
+    return 0;
 }
 
 void ofi_describe(const struct fi_info *info, ofi_desc *out)
@@ -48,6 +69,8 @@ void ofi_describe(const struct fi_info *info, ofi_desc *out)
     out->protocol = info->ep_attr->protocol;
     out->ip = info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN || info->addr_format == FI_SOCKADDR_IN6;
     out->max_msg = info->ep_attr->max_msg_size;
+    out->tx_depth = info->tx_attr->size;
+    out->rx_depth = info->rx_attr->size;
     if (!info->nic)
         return;
     if (info->nic->device_attr)

@@ -19,7 +19,7 @@ import (
 	"gorail/backend/provider"
 )
 
-// library is a loaded libfabric; it implements lister.
+// library is a loaded libfabric.
 type library struct {
 	path      string
 	lib       *C.ofi_lib
@@ -65,13 +65,30 @@ func (l *library) Describe() string {
 		strings.Join(l.providers, " "))
 }
 
-// List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first; less is taken where
-// that isn't offered.
-func (l *library) List(fabric string) ([]*entry, error) {
-	return l.listFirst(fabric, C.OFI_WANT_DELIVERY, 0)
+// asker is a library that is asked for what an operator wants; it implements lister.
+type asker struct {
+	*library
+	asked C.ofi_asked
+	tune  Tuning
 }
 
-func (l *library) listFirst(fabric string, wants ...C.int) (got []*entry, err error) {
+// List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first; less is taken where
+// that isn't offered. What the operator asks for is not given up.
+func (l asker) List(fabric string) ([]*entry, error) {
+	got, err := l.listFirst(fabric, C.OFI_WANT_DELIVERY, 0)
+	hints := l.tune.hints()
+	if len(got) > 0 || hints == "" {
+		return got, err
+	}
+	plain := asker{library: l.library}
+	if own, _ := plain.listFirst(fabric, C.OFI_WANT_DELIVERY, 0); len(own) > 0 {
+		return nil, fmt.Errorf("%w: %s/%s refuses the options %s; by itself it has tx_depth=%d, rx_depth=%d, threading=safe",
+			provider.ErrUnusable, fabric, own[0].domain, hints, own[0].txDepth, own[0].rxDepth)
+	}
+	return got, err
+}
+
+func (l asker) listFirst(fabric string, wants ...C.int) (got []*entry, err error) {
 	for _, want := range wants {
 		if got, err = l.list(fabric, want); err == nil && len(got) > 0 {
 			return got, nil
@@ -80,16 +97,16 @@ func (l *library) listFirst(fabric string, wants ...C.int) (got []*entry, err er
 	return got, err
 }
 
-func (l *library) list(fabric string, want C.int) ([]*entry, error) {
+func (l asker) list(fabric string, want C.int) ([]*entry, error) {
 	cname := C.CString(fabric)
 	defer C.free(unsafe.Pointer(cname))
 	var first *C.struct_fi_info
-	if rc := C.ofi_getinfo(l.lib, cname, want, &first); rc != 0 {
+	if rc := C.ofi_getinfo(l.lib, cname, want, &l.asked, &first); rc != 0 {
 		return nil, l.error(rc)
 	}
 	// The list lives while an entry, or a rail opened from one, does.
-	h := &handle{lib: l, first: unsafe.Pointer(first)}
-	runtime.AddCleanup(h, freeInfo, freeArg{l, h.first})
+	h := &handle{lib: l.library, first: unsafe.Pointer(first)}
+	runtime.AddCleanup(h, freeInfo, freeArg{l.library, h.first})
 	var out []*entry
 	for p := first; p != nil; p = p.next {
 		var d C.ofi_desc
@@ -97,13 +114,18 @@ func (l *library) list(fabric string, want C.int) ([]*entry, error) {
 		e := &entry{
 			provider: C.GoString(d.provider), fabric: C.GoString(d.fabric), domain: C.GoString(d.domain),
 			nic: C.GoString(d.nic), protocol: uint32(d.protocol), maxMsg: uint64(d.max_msg), bps: uint64(d.link_bps),
-			ip: d.ip != 0, handle: h, info: unsafe.Pointer(p),
+			txDepth: uint64(d.tx_depth), rxDepth: uint64(d.rx_depth), ip: d.ip != 0, handle: h, info: unsafe.Pointer(p),
 		}
 		if e.ip {
 			e.src = sockaddr(C.GoBytes(d.src, C.int(d.src_len)))
 		}
 		if d.has_pci != 0 {
 			e.pci = fmt.Sprintf("%04x:%02x:%02x.%x", d.pci[0], d.pci[1], d.pci[2], d.pci[3])
+		}
+		if k := l.tune.key(e.domain); k != nil && e.provider == "cxi" {
+			if rc := C.ofi_set_key(p, C.uint32_t(k.Service), C.uint16_t(k.VNI)); rc != 0 {
+				return nil, l.error(rc)
+			}
 		}
 		// prov_name as a hint also brings layers over that provider ("net;ofi_rxm"): those are other fabrics.
 		if strings.EqualFold(e.provider, fabric) {

@@ -1,6 +1,6 @@
 /* The C half of the libfabric provider, as its Go files and its own C files see it.
  *
- * One file per noun: guard.c (the host process round dlopen), loader.c (the library), info.c (what it offers),
+ * One file per noun: guard.c (the host process round dlopen), loader.c (the library), info.c (what it offers and is asked),
  * rail.c (an opened device), endpoint.c, sockets.c (what it forgets at its end), mr.c and ops.c (posting and polling, the
  * ops table of gr_provider.h).
  * libfabric is never linked: five symbols come from dlvsym, all else from the ops tables in its objects.
@@ -41,8 +41,18 @@ void ofi_guard_end(ofi_guard *guard);
 /* What is asked of a provider beyond FI_EP_RDM, FI_RMA and FI_MSG. */
 enum { OFI_WANT_DELIVERY = 1 };
 
+/* What the operator asks for; 0 is the provider's own choice. */
+typedef struct ofi_asked {
+    uint32_t tclass; /* FI_TC_* */
+    uint32_t tx_depth, rx_depth;
+    uint8_t thread_domain;
+} ofi_asked;
+
 /* Implements fi_getinfo; prov is the provider's full name. The list belongs to the caller (lib->freeinfo). */
-int ofi_getinfo(ofi_lib *lib, const char *prov, int want, struct fi_info **list);
+int ofi_getinfo(ofi_lib *lib, const char *prov, int want, const ofi_asked *asked, struct fi_info **list);
+
+/* Gives an entry CXI's key, which fi_domain will show to the device. */
+int ofi_set_key(struct fi_info *info, uint32_t service, uint16_t vni);
 
 void ofi_freeinfo(ofi_lib *lib, struct fi_info *list);
 const char *ofi_strerror(ofi_lib *lib, int err);
@@ -55,6 +65,7 @@ typedef struct ofi_desc {
     uint32_t protocol;
     uint64_t max_msg;
     uint64_t link_bps;
+    uint64_t tx_depth, rx_depth;
     int has_pci, ip; /* ip: addresses are struct sockaddr */
     unsigned pci[4]; /* domain, bus, device, function */
 } ofi_desc;
@@ -68,6 +79,7 @@ typedef struct ofi_quirks {
 
 typedef struct ofi_caps {
     uint8_t delivery, virt_addr, prov_key, local_desc, endpoint_mr;
+    uint8_t emulated_read, emulated_write; /* as far as the provider tells */
     uint64_t key_size, max_send, inject;
 } ofi_caps;
 
@@ -85,7 +97,7 @@ typedef struct ofi_rail {
     ofi_quirks quirks;
     uint64_t write_flags, send_flags;
     uint64_t own_key; /* next key for memory of the core's own, downwards */
-    uint32_t cq_size;
+    uint32_t cq_size; /* before opening: what is asked for, or 0 */
     uint64_t signal_tag; /* how the queue's own signal shows in wait_fd (no_trywait) */
     uint32_t open_eps, open_mrs;
     struct ofi_peer *peers;
@@ -93,8 +105,10 @@ typedef struct ofi_rail {
     struct ofi_ep *any; /* the shared endpoint as one without a peer, for receives */
 } ofi_rail;
 
-/* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. */
-int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, ofi_rail **out, const char **step);
+/* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. cq_depth 0: as deep as
+ * the provider makes it. */
+int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, uint32_t cq_depth, ofi_rail **out,
+                  const char **step);
 /* -EBUSY while endpoints or regions are open; the rail is then still whole. */
 int ofi_rail_close(ofi_rail *rail);
 

@@ -22,19 +22,21 @@ const DefaultLibrary = "libfabric.so.1"
 type Options struct {
 	LibraryPath string // a path or soname of libfabric; "" = DefaultLibrary
 	Sys         fs.FS  // "/sys"; nil = the machine's
+	Tuning
 }
 
 // Provider implements provider.Provider over libfabric. Its methods are safe for concurrent use.
 type Provider struct {
 	path string
 	sys  fs.FS
+	tune Tuning
 }
 
 var _ provider.Provider = (*Provider)(nil)
 
 // New makes a Provider; nothing is loaded before Discover.
 func New(o Options) *Provider {
-	p := &Provider{path: o.LibraryPath, sys: o.Sys}
+	p := &Provider{path: o.LibraryPath, sys: o.Sys, tune: o.Tuning}
 	if p.path == "" {
 		p.path = DefaultLibrary
 	}
@@ -57,7 +59,11 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err != nil {
 		return nil, err
 	}
-	return discover(ctx, lib, p.sys, f)
+	asked, err := p.tune.asked()
+	if err != nil {
+		return nil, err
+	}
+	return discover(ctx, asker{lib, asked, p.tune}, p.sys, f)
 }
 
 // Open implements provider.Provider, for a Device that this package's Discover has returned.
@@ -66,7 +72,7 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if !ok || e.handle == nil {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, p.Name())
 	}
-	r, err := openRail(d, e, quirksOf(e))
+	r, err := openRail(d, e, quirksOf(e), p.tune)
 	runtime.KeepAlive(e)
 	return r, err
 }

@@ -1,5 +1,6 @@
 /* Opens and closes a device: fabric, domain, address vector, completion queue. */
 #include <rdma/fi_errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -24,9 +25,12 @@ static int find_signal(ofi_rail *rail)
 static int open_cq(ofi_rail *rail)
 {
     static const enum fi_wait_obj waits[] = { FI_WAIT_FD, FI_WAIT_NONE };
+    uint32_t most = rail->quirks.per_peer ? CQ_MAX / 4 : CQ_MAX, least = CQ_MIN;
     int rc = -FI_ENOSYS;
+    if (rail->cq_size) /* the operator's: that or none */
+        most = least = rail->cq_size;
     for (int w = 0; w < 2; w++) {
-        for (uint32_t size = rail->quirks.per_peer ? CQ_MAX / 4 : CQ_MAX; size >= CQ_MIN; size /= 2) {
+        for (uint32_t size = most; size >= least; size /= 2) {
             union ofi_cq_attr attr;
             memset(&attr, 0, sizeof(attr));
             attr.v.size = size;
@@ -107,6 +111,14 @@ static uint64_t size_option(ofi_rail *rail, int option, uint64_t fallback)
     return value < fallback ? value : fallback;
 }
 
+/* EFA's fabric `efa` does RMA by messages where the device has none, or is told to. */
+static uint8_t emulated(ofi_rail *rail, int option)
+{
+    bool value = false;
+    size_t len = sizeof(value);
+    return rail->shared && !fi_getopt(&rail->shared->fid, FI_OPT_ENDPOINT, option, &value, &len) && value;
+}
+
 static void fill_caps(ofi_rail *rail)
 {
     const struct fi_info *info = rail->info;
@@ -118,6 +130,8 @@ static void fill_caps(ofi_rail *rail)
     rail->caps.local_desc = (dom->mr_mode & FI_MR_LOCAL) != 0;
     rail->caps.endpoint_mr = (dom->mr_mode & FI_MR_ENDPOINT) != 0;
     rail->caps.delivery = (info->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0;
+    rail->caps.emulated_read = emulated(rail, OFI_OPT_EFA_EMULATED_READ);
+    rail->caps.emulated_write = emulated(rail, OFI_OPT_EFA_EMULATED_WRITE);
     rail->caps.key_size = dom->mr_key_size ? dom->mr_key_size : sizeof(uint64_t);
     rail->caps.inject = info->tx_attr->inject_size;
     rail->caps.max_send = size_option(rail, OFI_OPT_MAX_MSG_SIZE, bound(info->ep_attr->max_msg_size));
@@ -155,7 +169,8 @@ static int close_objects(ofi_rail *rail)
     return first;
 }
 
-int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, ofi_rail **out, const char **step)
+int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, uint32_t cq_depth, ofi_rail **out,
+                  const char **step)
 {
     ofi_rail *rail = calloc(1, sizeof(*rail));
     int rc;
@@ -166,6 +181,7 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
     rail->lib = lib;
     rail->info = info;
     rail->quirks = *quirks;
+    rail->cq_size = cq_depth;
     rc = open_objects(rail, step);
     if (rc) {
         close_objects(rail);

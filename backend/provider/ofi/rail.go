@@ -22,23 +22,27 @@ type rail struct {
 	entry *entry // keeps the fi_info that the C side has borrowed
 	c     *C.ofi_rail
 	caps  provider.Caps
+	notes []string
 
 	mu     sync.Mutex
 	closed bool
 }
 
 // openRail implements fi_fabric, fi_domain, fi_av_open and fi_cq_open. The error wraps provider.ErrUnusable.
-func openRail(d provider.Device, e *entry, q quirks) (*rail, error) {
+func openRail(d provider.Device, e *entry, q quirks, t Tuning) (*rail, error) {
 	lib := e.handle.lib
+	if err := t.check(e, q); err != nil {
+		return nil, err
+	}
 	cq := C.ofi_quirks{per_peer: flag(q.perPeer), no_trywait: flag(q.noTrywait)}
 	var c *C.ofi_rail
 	var step *C.char
-	if rc := C.ofi_rail_open(lib.lib, (*C.struct_fi_info)(e.info), &cq, &c, &step); rc != 0 {
-		return nil, fmt.Errorf("%w: %s/%s: %s: %w; take another with option devices or provider (%s)", provider.ErrUnusable,
-			d.Fabric, d.Name, C.GoString(step), lib.error(rc), lib.Describe())
+	if rc := C.ofi_rail_open(lib.lib, (*C.struct_fi_info)(e.info), &cq, C.uint32_t(t.CQDepth), &c, &step); rc != 0 {
+		return nil, fmt.Errorf("%w: %s/%s: %s: %w%s; take another with option devices or provider (%s)", provider.ErrUnusable,
+			d.Fabric, d.Name, C.GoString(step), lib.error(rc), t.blame(e, C.GoString(step)), lib.Describe())
 	}
 	b := &c.base
-	return &rail{dev: d, entry: e, c: c, caps: provider.Caps{
+	return &rail{dev: d, entry: e, c: c, notes: append(t.notes(e, uint32(lib.lib.version)), emulation(c)...), caps: provider.Caps{
 		Ordered:          b.ordered != 0,
 		Chained:          b.chained != 0,
 		DeliveryComplete: c.caps.delivery != 0,
@@ -58,6 +62,15 @@ func openRail(d provider.Device, e *entry, q quirks) (*rail, error) {
 	}}, nil
 }
 
+// emulation says what libfabric does by messages that the device should do.
+func emulation(c *C.ofi_rail) []string {
+	what := map[[2]bool]string{{true, false}: "READ is", {false, true}: "WRITE is", {true, true}: "READ and WRITE are"}
+	if s, ok := what[[2]bool{c.caps.emulated_read != 0, c.caps.emulated_write != 0}]; ok {
+		return []string{s + " emulated by libfabric with messages and copies: the device or its driver has no RDMA for it, or FI_EFA_USE_DEVICE_RDMA=0 is set"}
+	}
+	return nil
+}
+
 func flag(b bool) C.uint8_t {
 	if b {
 		return 1
@@ -67,6 +80,7 @@ func flag(b bool) C.uint8_t {
 
 func (r *rail) Device() provider.Device { return r.dev }
 func (r *rail) Caps() provider.Caps     { return r.caps }
+func (r *rail) Notes() []string         { return r.notes }
 func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
 
 func (r *rail) error(phase error, what string, rc C.int) error {

@@ -131,14 +131,14 @@ static int insert(struct fid_av *fid, const void *addr, size_t count, fi_addr_t 
     (void)context;
     if (fab_is_closed(av->state, av->dom->kind, "fi_av_insert"))
         return -FI_EBADF;
-    pthread_mutex_lock(&av->dom->mu);
+    fab_lock(av->dom);
     for (size_t i = 0; i < count; i++) {
         fi_addr_t got;
         done += insert_one(av, (const uint8_t *)addr + i * FAB_ADDR_LEN, &got) == 0;
         if (out)
             out[i] = got;
     }
-    pthread_mutex_unlock(&av->dom->mu);
+    fab_unlock(av->dom);
     return done;
 }
 
@@ -168,10 +168,10 @@ static int remove_all(struct fid_av *fid, fi_addr_t *addr, size_t count, uint64_
     (void)flags;
     if (fab_is_closed(av->state, av->dom->kind, "fi_av_remove"))
         return -FI_EBADF;
-    pthread_mutex_lock(&av->dom->mu);
+    fab_lock(av->dom);
     for (size_t i = 0; i < count && !rc; i++)
         rc = remove_one(av, addr[i]);
-    pthread_mutex_unlock(&av->dom->mu);
+    fab_unlock(av->dom);
     return rc;
 }
 
@@ -180,10 +180,10 @@ static int close_av(struct fid *fid)
     fab_av *av = FAB_OF(fab_av, fid);
     if (fab_is_closed(av->state, av->dom->kind, "fi_close"))
         return -FI_EBADF;
-    pthread_mutex_lock(&av->dom->mu);
+    fab_lock(av->dom);
     if (av->users) {
         int rc = fab_busy(av->dom->kind, "address vector", "its endpoint");
-        pthread_mutex_unlock(&av->dom->mu);
+        fab_unlock(av->dom);
         return rc;
     }
     for (size_t i = 0; i < av->room; i++) {
@@ -197,7 +197,7 @@ static int close_av(struct fid *fid)
     av->room = 0;
     av->state = FAB_CLOSED;
     av->dom->avs--;
-    pthread_mutex_unlock(&av->dom->mu);
+    fab_unlock(av->dom);
     return 0;
 }
 
@@ -218,9 +218,9 @@ int fab_av_open(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av *
     av->fid.ops = &av_ops;
     av->state = FAB_OPEN;
     av->dom = dom;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     dom->avs++;
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     *out = &av->fid;
     return 0;
 }

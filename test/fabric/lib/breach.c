@@ -10,9 +10,21 @@
 #include "fab.h"
 
 /* One line in one write: processes and threads share the file. */
+static void append(const char *variable, const char *line, size_t len)
+{
+    const char *path = getenv(variable);
+    int fd;
+    if (!path || !*path)
+        return;
+    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0 || write(fd, line, len) != (ssize_t)len)
+        perror(path);
+    if (fd >= 0)
+        close(fd);
+}
+
 void fab_breach(int kind, const char *rule, const char *format, ...)
 {
-    const char *path = getenv("GORAIL_FABRIC_BREACHES");
     char line[512];
     va_list args;
     int n = snprintf(line, sizeof(line), "%s %s: ", rule, fab_fabric_name(kind));
@@ -24,15 +36,33 @@ void fab_breach(int kind, const char *rule, const char *format, ...)
     line[n] = '\n';
     line[n + 1] = 0;
     fprintf(stderr, "fabric breach: %s", line);
-    if (path && *path) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-        if (fd < 0 || write(fd, line, (size_t)n + 1) != n + 1)
-            perror(path);
-        if (fd >= 0)
-            close(fd);
-    }
+    append("GORAIL_FABRIC_BREACHES", line, (size_t)n + 1);
     if (SW(kind, abort))
         abort();
+}
+
+void fab_opened(const fab_ep *ep)
+{
+    const fab_dom *dom = ep->dom;
+    char line[256];
+    int n = snprintf(line, sizeof(line), "%s%d tclass=%#x key=%u:%u tx=%zu rx=%zu cq=%zu threading=%s\n", fab_fabric_name(dom->kind),
+                     dom->rail, ep->tclass, dom->service, dom->vni, ep->tx, ep->rx, ep->tx_cq->size,
+                     dom->one_thread ? "domain" : "safe");
+    append("GORAIL_FABRIC_OPENED", line, (size_t)n);
+}
+
+void fab_lock(fab_dom *dom)
+{
+    if (pthread_mutex_trylock(&dom->mu) == 0)
+        return;
+    if (dom->one_thread)
+        fab_breach(dom->kind, "threads", "two calls at a time on a domain of FI_THREAD_DOMAIN");
+    pthread_mutex_lock(&dom->mu);
+}
+
+void fab_unlock(fab_dom *dom)
+{
+    pthread_mutex_unlock(&dom->mu);
 }
 
 bool fab_is_closed(uint32_t state, int kind, const char *call)

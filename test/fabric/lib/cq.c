@@ -112,7 +112,7 @@ static ssize_t read_cq(struct fid_cq *fid, void *buf, size_t count)
     ssize_t rc;
     if (fab_is_closed(cq->state, cq->dom->kind, "fi_cq_read"))
         return -FI_EBADF;
-    pthread_mutex_lock(&cq->dom->mu);
+    fab_lock(cq->dom);
     fab_progress(cq->dom);
     for (size_t i = 0; i < cq->n; i++)
         cq->entry[i].age++;
@@ -129,7 +129,7 @@ static ssize_t read_cq(struct fid_cq *fid, void *buf, size_t count)
         memmove(&cq->entry[i], &cq->entry[i + 1], (--cq->n - i) * sizeof(fab_entry));
     }
     rc = cq->nerrors ? -FI_EAVAIL : n ? (ssize_t)n : -FI_EAGAIN;
-    pthread_mutex_unlock(&cq->dom->mu);
+    fab_unlock(cq->dom);
     return rc;
 }
 
@@ -141,7 +141,7 @@ static ssize_t readerr(struct fid_cq *fid, struct fi_cq_err_entry *out, uint64_t
     (void)flags;
     if (fab_is_closed(cq->state, cq->dom->kind, "fi_cq_readerr"))
         return -FI_EBADF;
-    pthread_mutex_lock(&cq->dom->mu);
+    fab_lock(cq->dom);
     if (cq->nerrors) {
         out->op_context = cq->error[0].ctx;
         out->flags = cq->error[0].flags;
@@ -152,16 +152,16 @@ static ssize_t readerr(struct fid_cq *fid, struct fi_cq_err_entry *out, uint64_t
         memmove(&cq->error[0], &cq->error[1], --cq->nerrors * sizeof(fab_entry));
         rc = 1;
     }
-    pthread_mutex_unlock(&cq->dom->mu);
+    fab_unlock(cq->dom);
     return rc;
 }
 
 static int signal_cq(struct fid_cq *fid)
 {
     fab_cq *cq = FAB_OF(fab_cq, fid);
-    pthread_mutex_lock(&cq->dom->mu);
+    fab_lock(cq->dom);
     fab_wake(cq->dom);
-    pthread_mutex_unlock(&cq->dom->mu);
+    fab_unlock(cq->dom);
     return 0;
 }
 
@@ -182,10 +182,10 @@ static int close_cq(struct fid *fid)
     fab_dom *dom = cq->dom;
     if (fab_is_closed(cq->state, dom->kind, "fi_close"))
         return -FI_EBADF;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     if (cq->users) {
         int rc = fab_busy(dom->kind, "completion queue", "its endpoint");
-        pthread_mutex_unlock(&dom->mu);
+        fab_unlock(dom);
         return rc;
     }
     for (fab_cq **at = &dom->cq_list; *at; at = &(*at)->next) {
@@ -199,7 +199,7 @@ static int close_cq(struct fid *fid)
     free(cq->error);
     cq->state = FAB_CLOSED;
     dom->cqs--;
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     return 0;
 }
 
@@ -230,7 +230,7 @@ int fab_cq_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq *
     cq->format = attr->format;
     cq->size = attr->size ? attr->size : 1024;
     cq->fd = cq->event = cq->timer = -1;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     if (waits)
         rc = fab_wait_open(cq);
     if (!rc) {
@@ -239,7 +239,7 @@ int fab_cq_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq *
         dom->cqs++;
         *out = &cq->fid;
     }
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     if (rc)
         free(cq);
     return rc;

@@ -90,10 +90,10 @@ static int close_domain(struct fid *fid)
     fab_dom *dom = FAB_OF(fab_dom, fid);
     if (fab_is_closed(dom->state, dom->kind, "fi_close"))
         return -FI_EBADF;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     if (dom->eps || dom->cqs || dom->avs || dom->mrs) {
         int rc = fab_busy(dom->kind, "domain", dom->mrs ? "its regions" : dom->eps ? "its endpoints" : "its queues");
-        pthread_mutex_unlock(&dom->mu);
+        fab_unlock(dom);
         return rc;
     }
     close_real(dom);
@@ -101,7 +101,7 @@ static int close_domain(struct fid *fid)
         fab_op_free(dom, dom->ops);
     dom->state = FAB_CLOSED;
     dom->fabric->domains--;
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     return 0;
 }
 
@@ -148,6 +148,33 @@ static int open_real(fab_dom *dom)
     return rc;
 }
 
+/* CXI's authorization key. */
+struct key {
+    uint32_t service;
+    uint16_t vni;
+};
+
+int fab_class_ok(int kind, uint32_t tclass)
+{
+    return kind == FAB_CXI && tclass != FI_TC_UNSPEC && (tclass < FI_TC_LABEL || tclass > FI_TC_SCAVENGER) ? -FI_EINVAL : 0;
+}
+
+/* As cxi does: the key has its form, and the device has the service, which allows the VNI. Others know no keys. */
+static int set_key(fab_dom *dom, const struct fi_domain_attr *attr)
+{
+    struct key key;
+    if (!attr->auth_key)
+        return attr->auth_key_size ? -FI_EINVAL : 0;
+    if (dom->kind != FAB_CXI || attr->auth_key_size != sizeof(key))
+        return -FI_EINVAL;
+    memcpy(&key, attr->auth_key, sizeof(key));
+    dom->service = key.service;
+    dom->vni = key.vni;
+    return (SW(FAB_CXI, service) && key.service != SW(FAB_CXI, service)) || (SW(FAB_CXI, vni) && key.vni != SW(FAB_CXI, vni))
+               ? -FI_EINVAL
+               : 0;
+}
+
 int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_domain **out, void *context)
 {
     fab_fabric *fabric = FAB_OF(fab_fabric, fid);
@@ -167,6 +194,15 @@ int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_dom
     dom->rail = info->nic ? info->nic->bus_attr->attr.pci.bus_id - 0x3b : 0;
     dom->fabric = fabric;
     dom->random = ((uint64_t)SW(dom->kind, seed) + 1) * UINT64_C(0x9e3779b97f4a7c15) + atomic_fetch_add(&count, 1);
+    dom->tclass = info->domain_attr->tclass;
+    dom->one_thread = info->domain_attr->threading == FI_THREAD_DOMAIN;
+    rc = set_key(dom, info->domain_attr);
+    if (!rc)
+        rc = fab_class_ok(dom->kind, dom->tclass);
+    if (rc) {
+        free(dom);
+        return rc;
+    }
     pthread_mutex_init(&dom->mu, NULL);
     dom->page = fab_page_new(&dom->page_fd);
     rc = dom->page ? open_real(dom) : -FI_ENOMEM;

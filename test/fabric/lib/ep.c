@@ -8,7 +8,10 @@
 #include "fab.h"
 
 /* Numbers of libfabric 2.x. */
-enum { OPT_CUDA = 10, OPT_SHARED_MEMORY = 11, OPT_MAX_MSG_SIZE = 12, OPT_MAX_RMA_SIZE = 14 };
+enum {
+    OPT_CUDA = 10, OPT_SHARED_MEMORY = 11, OPT_MAX_MSG_SIZE = 12, OPT_MAX_RMA_SIZE = 14,
+    OPT_EMULATED_READ = -(0xefa << 16) + 1, OPT_EMULATED_WRITE = -(0xefa << 16) + 2,
+};
 
 static int close_ep(struct fid *fid)
 {
@@ -17,7 +20,7 @@ static int close_ep(struct fid *fid)
     int rc = 0;
     if (fab_is_closed(ep->state, dom->kind, "fi_close"))
         return -FI_EBADF;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     if (ep->mrs)
         rc = fab_busy(dom->kind, "endpoint", "its regions");
     if (!rc) {
@@ -39,7 +42,7 @@ static int close_ep(struct fid *fid)
         dom->ep[ep->idx] = NULL;
         dom->eps--;
     }
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     return rc;
 }
 
@@ -89,6 +92,8 @@ static int enable(fab_ep *ep)
     int rc;
     if (ep->enabled || !ep->av || !ep->tx_cq || !ep->rx_cq)
         return -FI_EOPBADSTATE;
+    if (dom->kind == FAB_CXI && !(SW(FAB_CXI, classes) >> (ep->tclass ? ep->tclass - FI_TC_LABEL : 0) & 1))
+        return -FI_EINVAL; /* efa takes any class, and its own level where that is not to be had */
     rc = fi_endpoint(dom->real, dom->real_info, &ep->real, NULL);
     if (!rc)
         rc = fi_ep_bind(ep->real, &dom->real_av->fid, 0);
@@ -103,6 +108,7 @@ static int enable(fab_ep *ep)
     atomic_store(&dom->page->ep[ep->idx].receives, 0);
     atomic_store(&dom->page->ep[ep->idx].cookie, ep->cookie);
     ep->enabled = true;
+    fab_opened(ep);
     return 0;
 }
 
@@ -115,9 +121,9 @@ static int control(struct fid *fid, int command, void *arg)
         return -FI_EBADF;
     if (command != FI_ENABLE)
         return -FI_ENOSYS;
-    pthread_mutex_lock(&ep->dom->mu);
+    fab_lock(ep->dom);
     rc = enable(ep);
-    pthread_mutex_unlock(&ep->dom->mu);
+    fab_unlock(ep->dom);
     return rc;
 }
 
@@ -138,6 +144,13 @@ static int getopt_ep(fid_t fid, int level, int name, void *value, size_t *len)
 {
     fab_ep *ep = FAB_OF(fab_ep, fid);
     size_t v;
+    if (level == FI_OPT_ENDPOINT && ep->dom->kind != FAB_CXI && (name == OPT_EMULATED_READ || name == OPT_EMULATED_WRITE)) {
+        if (*len < sizeof(bool))
+            return -FI_ETOOSMALL;
+        *(bool *)value = ep->dom->kind == FAB_EFA && (SW(FAB_EFA, emulated) & (name == OPT_EMULATED_READ ? 1 : 2));
+        *len = sizeof(bool);
+        return 0;
+    }
     if (level != FI_OPT_ENDPOINT || ep->dom->kind == FAB_CXI || (name != OPT_MAX_MSG_SIZE && name != OPT_MAX_RMA_SIZE))
         return -FI_ENOPROTOOPT;
     if (*len < sizeof(v))
@@ -172,10 +185,12 @@ int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ou
     fab_ep *ep;
     if (fab_is_closed(dom->state, dom->kind, "fi_endpoint"))
         return -FI_EBADF;
+    if (fab_class_ok(dom->kind, info->tx_attr->tclass))
+        return -FI_EINVAL;
     ep = calloc(1, sizeof(*ep));
     if (!ep)
         return -FI_ENOMEM;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     while (idx < FAB_EPS && dom->ep[idx])
         idx++;
     if (idx < FAB_EPS) {
@@ -184,7 +199,7 @@ int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ou
     }
     /* Unique on the host, whatever the seed. */
     ep->cookie = fab_now() << 20 ^ (uint64_t)getpid() << 44 ^ (uint64_t)(uintptr_t)ep >> 4;
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     if (idx == FAB_EPS) {
         free(ep);
         return -FI_ENOSPC;
@@ -198,6 +213,9 @@ int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ou
     ep->dom = dom;
     ep->idx = idx;
     ep->caps = info->caps;
+    ep->tclass = info->tx_attr->tclass ? info->tx_attr->tclass : dom->tclass;
+    ep->tx = info->tx_attr->size;
+    ep->rx = info->rx_attr->size;
     ep->tx_flags = info->tx_attr ? info->tx_attr->op_flags : 0;
     *out = &ep->fid;
     return 0;

@@ -1,7 +1,7 @@
 /* A libfabric for tests: it offers the fabrics efa, efa-direct and cxi, keeps their rules, and lets the real libfabric's tcp
  * provider move the bytes.
  *
- * One file per noun: config.c (switches.h), breach.c, real.c (the real library), info.c and exports.c (what is offered),
+ * One file per noun: config.c (switches.h), breach.c (and what is recorded beside breaches), real.c (the real library), info.c and exports.c (what is offered),
  * domain.c, page.c (what endpoints of one host know about each other), av.c, mr.c, ep.c, post.c (what is checked when an
  * operation is posted), calls.c, op.c (an operation's life), launch.c, recv.c, cq.c, wait.c.
  *
@@ -76,6 +76,8 @@ struct fab_dom {
     struct fid_domain fid;
     uint32_t state;
     int kind, rail;
+    bool one_thread; /* FI_THREAD_DOMAIN was asked for: two calls at a time are a breach */
+    uint32_t tclass, service, vni;
     fab_fabric *fabric;
     pthread_mutex_t mu; /* guards all below, and all that hangs on it */
     int eps, cqs, avs, mrs; /* open ones */
@@ -147,6 +149,8 @@ struct fab_ep {
     fab_dom *dom;
     uint32_t idx; /* in the page */
     uint64_t cookie, caps, tx_flags;
+    uint32_t tclass;
+    size_t tx, rx; /* depths */
     fab_av *av;
     fab_cq *tx_cq, *rx_cq;
     int mrs; /* bound to it */
@@ -264,6 +268,13 @@ extern struct fi_ops_rma fab_rma_ops;
 fab_peer *fab_av_peer(fab_av *av, fi_addr_t addr);
 void fab_peer_put(fab_dom *dom, fab_peer *peer);
 bool fab_peer_alive(const fab_peer *peer);
+
+/* Every call takes the domain's lock with this. */
+void fab_lock(fab_dom *dom);
+void fab_unlock(fab_dom *dom);
+/* Appends what an endpoint was opened with to GORAIL_FABRIC_OPENED. */
+void fab_opened(const fab_ep *ep);
+int fab_class_ok(int kind, uint32_t tclass); /* 0 or an error */
 
 uint64_t fab_random(fab_dom *dom);
 /* Of a call on an object that was closed: recorded, and true. */

@@ -110,6 +110,11 @@ static struct fi_info *make_info(int kind, int rail)
     return info;
 }
 
+static size_t granted(int64_t by_itself, int64_t most)
+{
+    return (size_t)(most ? most : by_itself);
+}
+
 static bool named(const char *wanted, const char *have)
 {
     return !wanted || !strcasecmp(wanted, have);
@@ -131,17 +136,20 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
     if (hints->domain_attr && ((info->domain_attr->mr_mode & ~hints->domain_attr->mr_mode) ||
                                !named(hints->domain_attr->name, info->domain_attr->name)))
         return false;
+    if (hints->domain_attr && hints->domain_attr->threading == FI_THREAD_ENDPOINT)
+        return false;
     if (hints->fabric_attr && (!named(hints->fabric_attr->prov_name, fab_prov_name(kind)) ||
                                !named(hints->fabric_attr->name, fab_fabric_name(kind))))
         return false;
     if (hints->tx_attr && ((hints->tx_attr->op_flags & ~op_flags) || (hints->tx_attr->msg_order & ~order_of(kind)) ||
-                           hints->tx_attr->size > info->tx_attr->size || hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
+                           hints->tx_attr->size > granted(SW(kind, tx), SW(kind, tx_max)) || hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
                            hints->tx_attr->inject_size > info->tx_attr->inject_size))
         return false;
-    return !hints->rx_attr || hints->rx_attr->size <= info->rx_attr->size;
+    return !hints->rx_attr || hints->rx_attr->size <= granted(SW(kind, rx), SW(kind, rx_max));
 }
 
-/* Primary capabilities, flags and orders are given as asked for, no more. */
+/* Primary capabilities, flags and orders are given as asked for, no more; depths and threading, too. The traffic class is
+ * not taken over by any provider. */
 static void narrow(struct fi_info *info, const struct fi_info *hints)
 {
     if (hints && hints->caps)
@@ -149,6 +157,12 @@ static void narrow(struct fi_info *info, const struct fi_info *hints)
     info->tx_attr->op_flags = hints && hints->tx_attr ? hints->tx_attr->op_flags : 0;
     info->tx_attr->msg_order = hints && hints->tx_attr ? hints->tx_attr->msg_order : 0;
     info->rx_attr->msg_order = hints && hints->rx_attr ? hints->rx_attr->msg_order : 0;
+    if (hints && hints->tx_attr && hints->tx_attr->size)
+        info->tx_attr->size = hints->tx_attr->size;
+    if (hints && hints->rx_attr && hints->rx_attr->size)
+        info->rx_attr->size = hints->rx_attr->size;
+    if (hints && hints->domain_attr && hints->domain_attr->threading)
+        info->domain_attr->threading = hints->domain_attr->threading;
 }
 
 int fab_getinfo(uint32_t version, uint64_t flags, const struct fi_info *hints, struct fi_info **out)

@@ -93,9 +93,9 @@ static int close_mr(struct fid *fid)
 {
     fab_mr *mr = FAB_OF(fab_mr, fid), **kept;
     fab_dom *dom = mr->dom;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     if (fab_is_closed(mr->state, dom->kind, "fi_close")) {
-        pthread_mutex_unlock(&dom->mu);
+        fab_unlock(dom);
         return -FI_EBADF;
     }
     if (mr->users)
@@ -122,7 +122,7 @@ static int close_mr(struct fid *fid)
     if (*kept && !(*kept)->users)
         free(*kept);
     *kept = mr;
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     return 0;
 }
 
@@ -132,10 +132,10 @@ static int bind_mr(struct fid *fid, struct fid *to, uint64_t flags)
     (void)flags;
     if (to->fclass != FI_CLASS_EP || mr->ep || !SW(mr->dom->kind, mr_endpoint))
         return -FI_EINVAL;
-    pthread_mutex_lock(&mr->dom->mu);
+    fab_lock(mr->dom);
     mr->ep = FAB_OF(fab_ep, to);
     mr->ep->mrs++;
-    pthread_mutex_unlock(&mr->dom->mu);
+    fab_unlock(mr->dom);
     return 0;
 }
 
@@ -150,9 +150,9 @@ static int control_mr(struct fid *fid, int command, void *arg)
         fab_breach(mr->dom->kind, "mr_order", "fi_mr_enable of a region that is %s", mr->enabled ? "enabled" : "not bound");
         return -FI_EOPBADSTATE;
     }
-    pthread_mutex_lock(&mr->dom->mu);
+    fab_lock(mr->dom);
     rc = publish(mr);
-    pthread_mutex_unlock(&mr->dom->mu);
+    fab_unlock(mr->dom);
     return rc;
 }
 
@@ -207,11 +207,11 @@ static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint6
     mr->base = base;
     mr->len = len;
     mr->access = access;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     rc = make(dom, mr, wanted);
     if (!rc)
         dom->mrs++;
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     if (rc) {
         free(mr);
         return rc;

@@ -134,7 +134,7 @@ static ssize_t post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, 
         fab_breach(dom->kind, "no_peer", "an operation to fi_addr %llu, which is not inserted", (unsigned long long)addr);
         return -FI_EADDRNOTAVAIL;
     }
-    if (ep->sending >= SW(dom->kind, tx))
+    if (ep->sending >= ep->tx)
         return -FI_EAGAIN;
     op = fab_op_new(dom, kind);
     if (!op)
@@ -165,8 +165,8 @@ ssize_t fab_post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, siz
                  const struct fi_rma_iov *rma, size_t nrma, void *ctx, uint64_t flags)
 {
     ssize_t rc;
-    pthread_mutex_lock(&ep->dom->mu);
+    fab_lock(ep->dom);
     rc = post(ep, kind, iov, desc, niov, addr, rma, nrma, ctx, flags);
-    pthread_mutex_unlock(&ep->dom->mu);
+    fab_unlock(ep->dom);
     return rc;
 }

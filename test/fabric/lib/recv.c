@@ -70,7 +70,7 @@ ssize_t fab_recv(fab_ep *ep, const struct iovec *iov, void **desc, size_t niov, 
     fab_dom *dom = ep->dom;
     fab_op *op = NULL;
     int rc = 0;
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     if (fab_is_closed(ep->state, dom->kind, "fi_recv")) {
         rc = -FI_EBADF;
     } else if (!ep->enabled) {
@@ -79,7 +79,7 @@ ssize_t fab_recv(fab_ep *ep, const struct iovec *iov, void **desc, size_t niov, 
     } else if (niov > (uint64_t)SW(dom->kind, iov) || niov > FAB_IOV) {
         fab_breach(dom->kind, "iov", "a receive of %zu pieces", niov);
         rc = -FI_EINVAL;
-    } else if (ep->receiving >= SW(dom->kind, rx)) {
+    } else if (ep->receiving >= ep->rx) {
         rc = -FI_EAGAIN;
     } else if (!(op = fab_op_new(dom, FAB_RECV))) {
         rc = -FI_ENOMEM;
@@ -93,7 +93,7 @@ ssize_t fab_recv(fab_ep *ep, const struct iovec *iov, void **desc, size_t niov, 
         if (rc)
             fab_op_free(dom, op);
     }
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     return rc;
 }
 
@@ -141,7 +141,7 @@ ssize_t fab_cancel(fid_t fid, void *ctx)
         fab_breach(dom->kind, "cancel", "fi_cancel is not there");
         return -FI_ENOSYS;
     }
-    pthread_mutex_lock(&dom->mu);
+    fab_lock(dom);
     for (fab_op *op = ep->recvs; op; op = op->held_next) {
         if (op->ctx != ctx)
             continue;
@@ -150,6 +150,6 @@ ssize_t fab_cancel(fid_t fid, void *ctx)
         fab_op_done(dom, op, FI_ECANCELED, 0, 0);
         break;
     }
-    pthread_mutex_unlock(&dom->mu);
+    fab_unlock(dom);
     return 0;
 }

@@ -33,6 +33,8 @@
     X(inject, 4096, 32, 192, "bytes of an injected operation") \
     X(tx, 512, 512, 512, "operations in flight on an endpoint, then -FI_EAGAIN") \
     X(rx, 1024, 1024, 1024, "receives posted on an endpoint, then -FI_EAGAIN") \
+    X(tx_max, 0, 0, 16384, "the largest tx that fi_getinfo grants; 0 = tx") \
+    X(rx_max, 0, 0, 16384, "the largest rx that it grants; 0 = rx") \
     X(cq_max, 32768, 32768, 65536, "largest completion queue") \
     X(wait_fd, 0, 0, 1, "FI_WAIT_FD and fi_trywait work (on EFA only from 2.4 on)") \
     X(imm, 0, 0, 0, "nothing: writes with immediate data are always refused") \
@@ -47,6 +49,10 @@
     X(av_check, 1, 1, 0, "an address of zeros is refused by fi_av_insert") \
     X(addr_ip, 0, 0, 0, "endpoint addresses begin like a struct sockaddr_in") \
     X(close_order, 1, 1, 1, "closing what is in use gives -FI_EBUSY") \
+    X(service, 0, 0, 0, "the service id that a device has, 0 = any; fi_domain refuses others") \
+    X(vni, 0, 0, 0, "the VNI that it allows, 0 = any") \
+    X(classes, 15, 15, 15, "traffic classes that the service allows, 1 << (class - FI_TC_LABEL); fi_enable refuses others") \
+    X(emulated, 0, 0, 0, "1: READ is emulated, 2: WRITE, 3: both; the endpoint's options say so") \
     X(api_min, 0x10012, 0x10012, 0, "fi_getinfo below this API version is a breach: device RDMA would be off") \
     X(fail_at, 0, 0, 0, "the n-th operation posted to a domain fails, 0 = none") \
     X(fail_errno, 5, 5, 5, "with this error") \

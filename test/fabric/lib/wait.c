@@ -88,9 +88,9 @@ int fab_trywait(struct fid_fabric *fabric, struct fid **fids, int count)
             return -FI_EINVAL;
         if (fab_is_closed(cq->state, cq->dom->kind, "fi_trywait"))
             return -FI_EBADF;
-        pthread_mutex_lock(&cq->dom->mu);
+        fab_lock(cq->dom);
         rc = try_one(cq);
-        pthread_mutex_unlock(&cq->dom->mu);
+        fab_unlock(cq->dom);
         if (rc)
             return rc;
     }

@@ -1,0 +1,123 @@
+package ofi
+
+/*
+#include "ofi.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gorail/backend/provider"
+)
+
+// Tuning is what the operator asks of libfabric; the zero value leaves all to it. What a fabric can't give is an error of
+// Discover or Open that names the option, or a note of the rail where the fabric has no such thing.
+type Tuning struct {
+	TrafficClass     string // best_effort, low_latency, dedicated_access or bulk_data
+	Keys             []Key  // of CXI devices
+	TxDepth, RxDepth int    // of endpoints
+	CQDepth          int    // of a rail
+	ThreadDomain     bool   // FI_THREAD_DOMAIN: this package and the core hold a rail's lock round all calls
+}
+
+// Key is CXI's authorization key: which service of the device to use, and which virtual network.
+type Key struct {
+	Device  string // "": all devices that have none of their own
+	Service uint32
+	VNI     uint16
+}
+
+func (k Key) String() string { return fmt.Sprintf("%d:%d", k.Service, k.VNI) }
+
+var trafficClasses = map[string]C.uint32_t{
+	"":                 C.FI_TC_UNSPEC,
+	"best_effort":      C.FI_TC_BEST_EFFORT,
+	"low_latency":      C.FI_TC_LOW_LATENCY,
+	"dedicated_access": C.FI_TC_DEDICATED_ACCESS,
+	"bulk_data":        C.FI_TC_BULK_DATA,
+}
+
+func (t Tuning) asked() (C.ofi_asked, error) {
+	tclass, ok := trafficClasses[t.TrafficClass]
+	if !ok {
+		return C.ofi_asked{}, fmt.Errorf("%w: option traffic_class=%s: no such class", provider.ErrUnusable, t.TrafficClass)
+	}
+	return C.ofi_asked{tclass: tclass, tx_depth: C.uint32_t(t.TxDepth), rx_depth: C.uint32_t(t.RxDepth),
+		thread_domain: flag(t.ThreadDomain)}, nil
+}
+
+// key is a device's, or nil.
+func (t Tuning) key(device string) *Key {
+	for _, name := range []string{device, ""} {
+		if i := slices.IndexFunc(t.Keys, func(k Key) bool { return k.Device == name }); i >= 0 {
+			return &t.Keys[i]
+		}
+	}
+	return nil
+}
+
+// hints are the options that fi_getinfo is given and may refuse.
+func (t Tuning) hints() string {
+	var s []string
+	if t.TxDepth != 0 {
+		s = append(s, fmt.Sprint("tx_depth=", t.TxDepth))
+	}
+	if t.RxDepth != 0 {
+		s = append(s, fmt.Sprint("rx_depth=", t.RxDepth))
+	}
+	if t.ThreadDomain {
+		s = append(s, "threading=domain")
+	}
+	return strings.Join(s, ", ")
+}
+
+// blame says which options may be why a call of opening failed; "" for none.
+func (t Tuning) blame(e *entry, step string) string {
+	var s []string
+	if k := t.key(e.domain); k != nil && e.provider == "cxi" {
+		s = append(s, fmt.Sprintf("cxi_auth_key=%s (does service %d of %s allow VNI %d, and this user?)", k, k.Service, e.domain, k.VNI))
+	}
+	if t.TrafficClass != "" {
+		s = append(s, fmt.Sprintf("traffic_class=%s (does the fabric, and on CXI the service, allow it?)", t.TrafficClass))
+	}
+	if t.CQDepth != 0 && step == "fi_cq_open" {
+		s = []string{fmt.Sprintf("cq_depth=%d (more than the device has?)", t.CQDepth)}
+	}
+	if len(s) == 0 {
+		return ""
+	}
+	return "; given were the options " + strings.Join(s, " and ")
+}
+
+// check compares depths. A queue too short for what may complete is lost on hardware; the tcp family's grow.
+func (t Tuning) check(e *entry, q quirks) error {
+	if need := e.txDepth + e.rxDepth; !q.perPeer && t.CQDepth != 0 && uint64(t.CQDepth) < need {
+		return fmt.Errorf("%w: %s/%s: option cq_depth=%d is less than tx_depth + rx_depth = %d; write cq_depth=%d or more, or less of those",
+			provider.ErrUnusable, e.provider, e.domain, t.CQDepth, need, need)
+	}
+	return nil
+}
+
+// notes are what the fabric will not do, in words.
+func (t Tuning) notes(e *entry, version uint32) []string {
+	var s []string
+	known := map[string][]string{"efa": {"low_latency"}, "cxi": {"low_latency", "dedicated_access", "bulk_data"}, "net": {"bulk_data"}, "tcp": {"bulk_data"}}
+	switch {
+	case t.TrafficClass == "" || t.TrafficClass == "best_effort":
+	case !slices.Contains(known[e.provider], t.TrafficClass):
+		s = append(s, fmt.Sprintf("option traffic_class=%s has no effect on %s", t.TrafficClass, e.provider))
+	case e.provider == "efa" && version < 2<<16:
+		s = append(s, fmt.Sprintf("option traffic_class=%s has no effect on efa before libfabric 2.0; this is %d.%d", t.TrafficClass, version>>16, version&0xffff))
+	}
+	switch {
+	case len(t.Keys) == 0:
+	case e.provider != "cxi":
+		s = append(s, fmt.Sprintf("option cxi_auth_key has no effect on %s", e.provider))
+	case t.key(e.domain) == nil:
+		s = append(s, "option cxi_auth_key has no key for it; libfabric chooses one")
+	}
+	return s
+}

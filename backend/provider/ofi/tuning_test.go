@@ -1,0 +1,160 @@
+package ofi
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+	"gorail/test/fabric"
+)
+
+// tuned opens the first device of an imitated fabric, and its endpoint.
+func tuned(t *testing.T, kind, switches string, tune Tuning) (provider.Rail, []string, error) {
+	path, dir := fabric.Build(t), t.TempDir()
+	opened, breaches := filepath.Join(dir, "opened"), filepath.Join(dir, "breaches")
+	t.Setenv(fabric.EnvConfig, strings.TrimSuffix("kind="+kind+","+switches, ","))
+	t.Setenv(fabric.EnvOpened, opened)
+	t.Setenv(fabric.EnvBreaches, breaches)
+	prov, _, _ := strings.Cut(kind, "-")
+	p := New(Options{LibraryPath: path, Tuning: tune})
+	devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{prov}})
+	if err != nil {
+		return nil, nil, err
+	}
+	rail, err := p.Open(devs[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Cleanup(func() {
+		require.NoError(t, rail.Close())
+		require.Empty(t, fabric.Breaches(t, breaches))
+	})
+	return rail, fabric.Opened(t, opened), nil
+}
+
+// Every setting arrives at the provider, and nothing is set that nobody has asked for.
+func TestTuningArrives(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, switches string
+		tune           Tuning
+		want           string
+	}{
+		"nothing":    {"cxi", "", Tuning{}, "cxi0 tclass=0 key=0:0 tx=512 rx=1024 cq=65536 threading=safe"},
+		"efa":        {"efa", "", Tuning{}, "efa0 tclass=0 key=0:0 tx=512 rx=1024 cq=32768 threading=safe"},
+		"depths":     {"cxi", "", Tuning{TxDepth: 4096, RxDepth: 4000, CQDepth: 8192}, "cxi0 tclass=0 key=0:0 tx=4096 rx=4000 cq=8192 threading=safe"},
+		"less":       {"efa-direct", "", Tuning{TxDepth: 64, RxDepth: 128, CQDepth: 192}, "efa-direct0 tclass=0 key=0:0 tx=64 rx=128 cq=192 threading=safe"},
+		"class":      {"efa", "", Tuning{TrafficClass: "low_latency"}, "efa0 tclass=0x201 key=0:0 tx=512 rx=1024 cq=32768 threading=safe"},
+		"dedicated":  {"cxi", "", Tuning{TrafficClass: "dedicated_access"}, "cxi0 tclass=0x202 key=0:0 tx=512 rx=1024 cq=65536 threading=safe"},
+		"key":        {"cxi", "service=5,vni=65535", Tuning{Keys: []Key{{"", 5, 65535}}}, "cxi0 tclass=0 key=5:65535 tx=512 rx=1024 cq=65536 threading=safe"},
+		"own key":    {"cxi", "service=7,vni=2", Tuning{Keys: []Key{{"", 5, 1}, {"cxi0", 7, 2}, {"cxi1", 8, 3}}}, "cxi0 tclass=0 key=7:2 tx=512 rx=1024 cq=65536 threading=safe"},
+		"one thread": {"efa-direct", "", Tuning{ThreadDomain: true}, "efa-direct0 tclass=0 key=0:0 tx=512 rx=1024 cq=32768 threading=domain"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rail, opened, err := tuned(t, c.kind, c.switches, c.tune)
+			require.NoError(t, err)
+			require.Equal(t, []string{c.want}, opened)
+			require.Empty(t, rail.Notes())
+			if c.tune.TxDepth != 0 {
+				require.Equal(t, c.tune.TxDepth, rail.Caps().TxDepth, "the core keeps to it")
+				require.Equal(t, c.tune.RxDepth, rail.Caps().RxDepth)
+			}
+		})
+	}
+}
+
+// What the fabric refuses is an error that names the option.
+func TestTuningRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, switches string
+		tune           Tuning
+		says           []string
+	}{
+		"transmit queue": {"cxi", "", Tuning{TxDepth: 16385}, []string{"cxi/cxi0", "tx_depth=16385", "tx_depth=512"}},
+		"receive queue":  {"efa", "", Tuning{RxDepth: 2048}, []string{"rx_depth=2048", "rx_depth=1024"}},
+		"long queue":     {"efa", "", Tuning{CQDepth: 65536}, []string{"fi_cq_open", "cq_depth=65536"}},
+		"short queue":    {"cxi", "", Tuning{CQDepth: 1535}, []string{"cq_depth=1535", "write cq_depth=1536"}},
+		"class":          {"cxi", "classes=13", Tuning{TrafficClass: "low_latency"}, []string{"fi_enable", "traffic_class=low_latency"}},
+		"service":        {"cxi", "service=5", Tuning{Keys: []Key{{"", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "service 6 of cxi0"}},
+		"network":        {"cxi", "vni=9", Tuning{Keys: []Key{{"cxi0", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "VNI 1"}},
+		"no such class":  {"cxi", "", Tuning{TrafficClass: "fast"}, []string{"traffic_class=fast"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := tuned(t, c.kind, c.switches, c.tune)
+			require.ErrorIs(t, err, provider.ErrUnusable)
+			for _, part := range c.says {
+				require.ErrorContains(t, err, part)
+			}
+		})
+	}
+}
+
+// What a fabric has no use for, and what it does by detours, is told.
+func TestNotes(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, switches string
+		tune           Tuning
+		want           string
+	}{
+		"class of cxi on efa": {"efa", "", Tuning{TrafficClass: "bulk_data"}, "traffic_class=bulk_data has no effect on efa"},
+		"old library":         {"efa", "version=0x10016", Tuning{TrafficClass: "low_latency"}, "before libfabric 2.0; this is 1.22"},
+		"key on efa":          {"efa-direct", "", Tuning{Keys: []Key{{"", 5, 1}}}, "cxi_auth_key has no effect on efa"},
+		"no key":              {"cxi", "", Tuning{Keys: []Key{{"cxi3", 5, 1}}}, "no key for it"},
+		"no READ":             {"efa", "emulated=1", Tuning{}, "READ is emulated"},
+		"no WRITE":            {"efa", "emulated=2", Tuning{}, "WRITE is emulated"},
+		"no RDMA":             {"efa", "emulated=3", Tuning{}, "READ and WRITE are emulated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rail, _, err := tuned(t, c.kind, c.switches, c.tune)
+			require.NoError(t, err)
+			require.Len(t, rail.Notes(), 1)
+			require.Contains(t, rail.Notes()[0], c.want)
+		})
+	}
+	rail, _, err := tuned(t, "efa-direct", "emulated=3", Tuning{})
+	require.NoError(t, err)
+	require.Empty(t, rail.Notes(), "this fabric has nothing but RDMA")
+}
+
+// A depth that tcp does not take is no reason to look further in silence.
+func TestTuningOfTCP(t *testing.T) {
+	p := New(Options{LibraryPath: testLibrary(), Tuning: Tuning{TxDepth: 1 << 20}})
+	_, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}})
+	if errors.Is(err, provider.ErrNoLibrary) {
+		t.Skip(err)
+	}
+	require.ErrorIs(t, err, provider.ErrUnusable)
+	require.ErrorContains(t, err, "tx_depth=1048576")
+}
+
+// FI_THREAD_DOMAIN promises the library one call at a time: the imitation records two.
+func TestOneThread(t *testing.T) {
+	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
+	t.Setenv(fabric.EnvConfig, fabric.Config("cxi", 1, 1, inOrder, unmapped, zeroes))
+	t.Setenv(fabric.EnvBreaches, breaches)
+	conform.RunTraffic(t, func(t *testing.T) provider.Rail {
+		p := New(Options{LibraryPath: path, Tuning: Tuning{ThreadDomain: true}})
+		devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"cxi"}})
+		require.NoError(t, err)
+		rail, err := p.Open(devs[0])
+		require.NoError(t, err)
+		return rail
+	})
+	require.Empty(t, fabric.Breaches(t, breaches))
+}
+
+// The option's words are those that are known here.
+func TestTrafficClasses(t *testing.T) {
+	for word := range trafficClasses {
+		o, _, err := option.Parse(map[string]string{"traffic_class": word}, os.LookupEnv)
+		require.NoError(t, err)
+		require.Equal(t, word, o.TrafficClass)
+	}
+}
