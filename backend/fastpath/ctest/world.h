@@ -57,6 +57,7 @@ typedef struct world {
     uint64_t session; /* its number */
     uint64_t xfer_events;
     int ordered, threads, rails;
+    uint32_t limit; /* of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], home;
     void (*ended)(struct world *w, uint64_t handle, int code);
     void (*came_up)(gr_link *link);
