@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/fabric"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// onFabric gives two processes an agent each, over an imitated fabric, and returns the file of what it was opened with.
+func onFabric(t *testing.T, kind string, switches []string, opts ...string) (p *pairOf, opened string) {
+	t.Helper()
+	env, lib, dir := testenv.Need(t), fabric.Build(t), t.TempDir()
+	opened, breaches := filepath.Join(dir, "opened"), filepath.Join(dir, "breaches")
+	set := append(fabric.Env(kind, 1, 1, switches...), "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvOpened+"="+opened, fabric.EnvBreaches+"="+breaches)
+	t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
+	one := func(name string) *worker.Agent {
+		return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name, params(opts...))
+	}
+	p = &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
+	p.tgt.Polling(true)
+	return p, opened
+}
+
+// TestFabricOptions: what an operator gives createBackend reaches the provider, and traffic runs with it.
+func TestFabricOptions(t *testing.T) {
+	ours(t)
+	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "tx_depth", "4096", "rx_depth", "4000", "cq_depth", "8192",
+		"traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1", "threading", "domain", "inflight_ops", "3")
+	a, b := p.buffers(1 << 20)
+	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+		l := worker.Layout{Len: 4 << 10, Stride: 4 << 10, Count: 256}
+		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	}
+	b.Want(seedA)
+	want := "cxi0 tclass=0x201 key=5:234 tx=4096 rx=4000 cq=8192 threading=domain"
+	require.Equal(t, []string{want, want}, fabric.Opened(t, opened))
+}
+
+// TestFabricOptionsRefused: createBackend fails and says which option it was.
+func TestFabricOptionsRefused(t *testing.T) {
+	env := ours(t)
+	lib := fabric.Build(t)
+	for _, c := range []struct{ name, value, says string }{
+		{"cxi_auth_key", "6:234", "service 6 of cxi0"},
+		{"tx_depth", "20000", "tx_depth=20000"},
+		{"cq_depth", "100", "write cq_depth="},
+		{"traffic_class", "quick", "write best_effort"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := worker.Start(t, worker.Options{Env: env, Setenv: append(fabric.Env("cxi", 1, 1, "service=5"), "GORAIL_LIBFABRIC_PATH="+lib)})
+			refused(t, w, env, "alice", params(c.name, c.value))
+			says(t, w, c.name+"=", c.says)
+		})
+	}
+}
+
+// TestFabricEmulated: RDMA that is none is told, once a device.
+func TestFabricEmulated(t *testing.T) {
+	ours(t)
+	p, _ := onFabric(t, "efa", []string{"emulated=3"})
+	says(t, p.ini.Worker, "WARN", "efa/rdmap0-rdm", "READ and WRITE are emulated", "FI_EFA_USE_DEVICE_RDMA")
+}
