@@ -251,3 +251,12 @@ func TestReleaseUnderFailure(t *testing.T) {
 	p.a.whole(opWrite, p.mine.fill(5), p.theirs).run("")
 	p.same()
 }
+
+// What a rail can't do as asked is told where the engine starts.
+func TestRailNotes(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	h.links[1].Notes = []string{"READ is emulated"}
+	h.agent("ann")
+	require.True(t, h.log.has("level=WARN", "fake/fake1", "READ is emulated"), h.log)
+	require.False(t, h.log.has("level=WARN", "fake/fake0"), h.log)
+}

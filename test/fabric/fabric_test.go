@@ -21,7 +21,7 @@ func program(t *testing.T) string {
 	for _, name := range []string{"main", "side", "ops", "lives", "ways"} {
 		args = append(args, filepath.Join(source(), "drivers", name+".c"))
 	}
-	require.NoError(t, cc(append(args, "-ldl")...))
+	require.NoError(t, cc(append(args, "-ldl", "-pthread")...))
 	return out
 }
 
@@ -133,6 +133,8 @@ func TestBreaches(t *testing.T) {
 		{"av_twice", "cxi", "", nil, "same=1 rc=0 rc=0", false},
 		{"bad_address", "efa", "", nil, "zeros=0 junk=0", false},
 		{"bad_address", "cxi", "", nil, "zeros=1 junk=0", false},
+		{"threads", "cxi", "", []string{"threads"}, "", false},
+		{"threads_safe", "cxi", "", nil, "", false},
 		{"api", "efa-direct", "", []string{"api"}, "rc=0", false},
 		{"api", "cxi", "", nil, "rc=0", false},
 	})

@@ -1,4 +1,5 @@
 /* Objects used in the wrong order, or after their end. */
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -168,11 +169,36 @@ static void bad_address(void)
     printf("zeros=%d junk=%d\n", rc, fi_av_insert(a.av, bad, 1, &got, 0, NULL));
 }
 
+static void *poll_a(void *unused)
+{
+    struct fi_cq_msg_entry entry;
+    (void)unused;
+    for (int i = 0; i < 200000; i++)
+        (void)fi_cq_read(a.cq, &entry, 1);
+    return NULL;
+}
+
+/* Two threads poll one queue. */
+static void poll_twice(void)
+{
+    pthread_t other;
+    open_side(&a, true);
+    CHECK(pthread_create(&other, NULL, poll_a, NULL) == 0);
+    poll_a(NULL);
+    CHECK(pthread_join(other, NULL) == 0);
+}
+
+static void threads(void)
+{
+    threading = FI_THREAD_DOMAIN;
+    poll_twice();
+}
+
 const test_case life_cases[] = {
     { "not_enabled", not_enabled }, { "mr_order", mr_order }, { "mr_unenabled", mr_unenabled }, { "key_size", key_size },
     { "key_twice", key_twice }, { "not_allocated", not_allocated }, { "close_ep_first", close_ep_first },
     { "close_cq_first", close_cq_first }, { "close_av_first", close_av_first }, { "close_domain_first", close_domain_first },
     { "close_fabric_first", close_fabric_first }, { "double_close", double_close }, { "use_after_close", use_after_close },
     { "mr_in_flight", mr_in_flight }, { "av_in_flight", av_in_flight }, { "cq_overrun", cq_overrun }, { "av_twice", av_twice },
-    { "bad_address", bad_address }, { NULL, NULL },
+    { "bad_address", bad_address }, { "threads", threads }, { "threads_safe", poll_twice }, { NULL, NULL },
 };

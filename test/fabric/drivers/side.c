@@ -10,6 +10,7 @@
 
 side a, b;
 struct fi_info *info;
+int threading;
 struct fi_context2 ctx[DONE];
 
 static int (*lib_getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **);
@@ -53,6 +54,7 @@ int getinfo(uint32_t api, uint64_t mode, int type, struct fi_info **out)
     hints->caps = FI_RMA | FI_MSG;
     hints->mode = mode;
     hints->ep_attr->type = type;
+    hints->domain_attr->threading = (enum fi_threading)threading;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
     rc = lib_getinfo(api, NULL, NULL, 0, hints, out);
     lib_freeinfo(hints);

@@ -32,6 +32,7 @@ typedef struct side {
 
 extern side a, b;
 extern struct fi_info *info;
+extern int threading; /* what is asked for */
 extern struct fi_context2 ctx[DONE]; /* ctx[i] is operation i's */
 
 void load(const char *path);

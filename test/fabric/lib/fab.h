@@ -76,7 +76,8 @@ struct fab_dom {
     struct fid_domain fid;
     uint32_t state;
     int kind, rail;
-    bool one_thread; /* FI_THREAD_DOMAIN was asked for: two calls at a time are a breach */
+    bool one_thread; /* FI_THREAD_DOMAIN was asked for: two calls at a time are a breach, */
+    bool crowded;    /* told once */
     uint32_t tclass, service, vni;
     fab_fabric *fabric;
     pthread_mutex_t mu; /* guards all below, and all that hangs on it */
