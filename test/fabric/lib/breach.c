@@ -45,8 +45,8 @@ void fab_opened(const fab_ep *ep)
 {
     const fab_dom *dom = ep->dom;
     char line[256];
-    int n = snprintf(line, sizeof(line), "%s%d tclass=%#x key=%u:%u tx=%zu rx=%zu cq=%zu threading=%s\n", fab_fabric_name(dom->kind),
-                     dom->rail, ep->tclass, dom->service, dom->vni, ep->tx, ep->rx, ep->tx_cq->size,
+    int n = snprintf(line, sizeof(line), "%s%d tclass=%#x key=%u:%u tx=%zu rx=%zu cq=%zu threading=%s\n",
+                     fab_fabric_name(dom->kind), dom->rail, ep->tclass, dom->service, dom->vni, ep->tx, ep->rx, ep->tx_cq->size,
                      dom->one_thread ? "domain" : "safe");
     append("GORAIL_FABRIC_OPENED", line, (size_t)n);
 }

@@ -142,7 +142,8 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
                                !named(hints->fabric_attr->name, fab_fabric_name(kind))))
         return false;
     if (hints->tx_attr && ((hints->tx_attr->op_flags & ~op_flags) || (hints->tx_attr->msg_order & ~order_of(kind)) ||
-                           hints->tx_attr->size > granted(SW(kind, tx), SW(kind, tx_max)) || hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
+                           hints->tx_attr->size > granted(SW(kind, tx), SW(kind, tx_max)) ||
+                           hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
                            hints->tx_attr->inject_size > info->tx_attr->inject_size))
         return false;
     return !hints->rx_attr || hints->rx_attr->size <= granted(SW(kind, rx), SW(kind, rx_max));
