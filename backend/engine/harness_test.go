@@ -39,7 +39,7 @@ func until(t testing.TB, what string, ok func() bool) {
 
 // harness makes engines on one provider.
 type harness struct {
-	*testing.T
+	testing.TB
 	fabric *fake.Fabric // nil: libfabric
 	caps   provider.Caps
 	links  []fake.Link
@@ -47,8 +47,8 @@ type harness struct {
 }
 
 // onFake is a harness over a new fabric. When the test ends every engine is closed, and the fabric must be empty.
-func onFake(t *testing.T, caps provider.Caps) *harness {
-	h := &harness{T: t, fabric: fake.NewFabric(1), caps: caps, links: []fake.Link{{Name: "fake0", Caps: caps}}, log: &logLines{}}
+func onFake(t testing.TB, caps provider.Caps) *harness {
+	h := &harness{TB: t, fabric: fake.NewFabric(1), caps: caps, links: []fake.Link{{Name: "fake0", Caps: caps}}, log: &logLines{}}
 	t.Cleanup(func() {
 		require.NoError(t, h.fabric.Close(), "an engine has left a rail, an endpoint or a region open")
 		if t.Failed() {
@@ -59,14 +59,14 @@ func onFake(t *testing.T, caps provider.Caps) *harness {
 }
 
 // onOFI is a harness over libfabric's tcp on the loopback interface, or a skip.
-func onOFI(t *testing.T) *harness {
+func onOFI(t testing.TB) *harness {
 	devs, err := ofi.New(ofi.Options{}).Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}, Devices: []string{"lo"}})
 	if errors.Is(err, provider.ErrNoLibrary) || errors.Is(err, provider.ErrNoDevice) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
 	require.NotEmpty(t, devs)
-	h := &harness{T: t, log: &logLines{}}
+	h := &harness{TB: t, log: &logLines{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(h.log.String())
@@ -76,7 +76,7 @@ func onOFI(t *testing.T) *harness {
 }
 
 // onRails is a harness with n rails between all engines.
-func onRails(t *testing.T, n int, caps provider.Caps) *harness {
+func onRails(t testing.TB, n int, caps provider.Caps) *harness {
 	h := onFake(t, caps)
 	h.links = nil
 	for i := range n {
@@ -114,7 +114,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 	for i := 0; i < len(params); i += 2 {
 		p[params[i]] = params[i+1]
 	}
-	a := &agent{t: h.T}
+	a := &agent{t: h.TB}
 	var prov provider.Provider
 	if h.fabric != nil {
 		a.prov = h.fabric.Provider(h.links...)

@@ -1,12 +1,8 @@
 package engine
 
 import (
-	"fmt"
 	"time"
 
-	"gorail/backend/fastpath"
-	"gorail/backend/mr"
-	"gorail/backend/provider"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
@@ -22,70 +18,35 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	if addr+length < addr {
 		return 0, status.Errorf(status.ErrInvalidParam, "register %#x+%d: the range runs past the end of the address space", addr, length)
 	}
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	if r := e.local[rng]; r != nil {
-		r.refs++
-		return r.id, nil
-	}
-	r := &region{Range: rng, refs: 1, holders: map[*target]struct{}{}}
-	if err := e.regions.add(r); err != nil {
+	r, first, err := e.enterLocal(rng)
+	if err != nil {
 		return 0, err
 	}
+	if !first {
+		<-r.ready
+		return r.id, nil
+	}
+	defer close(r.ready)
 	e.registerRails(r)
-	e.local[rng] = r
 	r.core.SetLive(true)
 	return r.id, nil
 }
 
-func (e *Engine) registerRails(r *region) {
-	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
-	ok := 0
-	for i, rl := range e.rails {
-		ref, _, err := rl.cache.Acquire(r.Addr, r.Len)
-		if err != nil {
-			r.mrErr = fmt.Errorf("rail %s: %w", rl.name(), err)
-			e.log.Warn("memory not registered on a rail", "rail", rl.name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
-			continue
-		}
-		r.mrs[i] = ref
-		r.rails |= 1 << i
-		ok++
-		key := fastpath.Key{}
-		if m, has := ref.Handle(); has {
-			key.Desc = m.Desc()
-		}
-		r.core.SetKey(i, key)
+// enterLocal finds or enters the region of a range; first: the caller has to register it, without localMu, which
+// deregistrations and peers that ask for keys want meanwhile.
+func (e *Engine) enterLocal(rng wire.Range) (r *region, first bool, err error) {
+	e.localMu.Lock()
+	defer e.localMu.Unlock()
+	if r := e.local[rng]; r != nil {
+		r.refs++
+		return r, false, nil
 	}
-	if ok > 0 {
-		r.mrErr = nil
+	r = &region{Range: rng, refs: 1, ready: make(chan struct{}), holders: map[*target]struct{}{}}
+	if err := e.regions.add(r); err != nil {
+		return nil, false, err
 	}
-}
-
-func (e *Engine) deregisterRails(r *region) {
-	for i, ref := range r.mrs {
-		if ref == nil {
-			continue
-		}
-		if _, err := e.rails[i].cache.Release(ref); err != nil {
-			e.log.Warn("closing a memory region", "rail", e.rails[i].name(), "err", err)
-		}
-	}
-}
-
-// railKeys are the keys that a peer needs for a region of ours.
-func (r *region) railKeys() []wire.RailKey {
-	var keys []wire.RailKey
-	for i, ref := range r.mrs {
-		if ref == nil {
-			continue
-		}
-		if m, has := ref.Handle(); has {
-			base, _ := ref.Range()
-			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(), Base: m.Base() + (r.Addr - base)})
-		}
-	}
-	return keys
+	e.local[rng] = r
+	return r, true, nil
 }
 
 // RegionBlob names the range and the engine, nothing that changes.
@@ -117,6 +78,7 @@ func (e *Engine) Deregister(id uint64) error {
 	if r == nil || r.remote != nil {
 		return status.Errorf(status.ErrNotFound, "deregister: region %#x is not registered", id)
 	}
+	<-r.ready
 	e.localMu.Lock()
 	if r.refs == 0 {
 		e.localMu.Unlock()

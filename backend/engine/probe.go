@@ -35,9 +35,10 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	r.epoch++
 	r.flushNotifs()
 	r.kick()
+	active := r.e.activeOf(r)
 	r.mu.Unlock()
 	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
-	for _, t := range r.e.activeOf(r) {
+	for _, t := range active {
 		t.mu.Lock()
 		r.mu.RLock()
 		if !t.freed && r.state == ready && t.x.InFlight() && l.phase == working && l.up {

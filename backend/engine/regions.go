@@ -24,10 +24,11 @@ type region struct {
 
 	rails uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
 
-	// ours; guarded by Engine.localMu
-	refs    int // registrations of exactly this range
+	// ours; refs and holders are guarded by Engine.localMu, the rest is written before ready is closed
+	ready   chan struct{} // closed when the rails have answered
 	mrs     []*mr.Ref[provider.MR]
 	mrErr   error // why no rail has it
+	refs    int   // registrations of exactly this range
 	holders map[*target]struct{}
 
 	// a peer's; guarded by remote.mu
@@ -35,6 +36,16 @@ type region struct {
 	asked    bool   // a request for them is under way
 	unknown  bool   // the peer says that it has no such registration
 	targetID uint64 // the peer's number of it
+}
+
+// registered says that the rails have answered.
+func (r *region) registered() bool {
+	select {
+	case <-r.ready:
+		return true
+	default:
+		return false
+	}
 }
 
 func index(id uint64) uint32 { return uint32(id) }

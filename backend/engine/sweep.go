@@ -36,7 +36,7 @@ func (e *Engine) active(match func(*transfer) bool) []*transfer {
 	return list
 }
 
-// activeOf gives those of one peer that the core has.
+// activeOf gives those of one peer that the core has. Under its mu.
 func (e *Engine) activeOf(r *remote) []*transfer {
 	return e.active(func(t *transfer) bool { return t.remote == r && t.x.InFlight() })
 }

@@ -139,7 +139,7 @@ func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEn
 	defer h.e.localMu.Unlock()
 	for i, rng := range ranges {
 		r := h.e.local[rng]
-		if r == nil || t == nil || t.closing.Load() {
+		if r == nil || t == nil || t.closing.Load() || !r.registered() {
 			continue
 		}
 		entries[i] = wire.KeyEntry{Known: true, Region: r.id, Gen: uint32(r.id >> 32), Rails: r.railKeys()}

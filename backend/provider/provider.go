@@ -61,6 +61,7 @@ type Caps struct {
 	KeySize          int    // bytes of a key
 	LocalDesc        bool   // local buffers need registration descriptors
 	EndpointMR       bool   // regions are bound to endpoints
+	Pins             bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
 	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
 	SharedEndpoint   bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence
 	IOVLimit         int    // segments of one work request

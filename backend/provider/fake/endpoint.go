@@ -76,6 +76,14 @@ type region struct {
 
 // Register implements provider.Rail. ENOKEY: the key is in use.
 func (r *Rail) Register(addr, length, key uint64) (provider.MR, error) {
+	r.mu.Lock()
+	hook := r.onRegister
+	r.mu.Unlock()
+	if hook != nil {
+		if err := hook(addr, length); err != nil {
+			return nil, fmt.Errorf("%w: fake/%s: %w", provider.ErrRegister, r.dev.Name, err)
+		}
+	}
 	m := &region{rail: r}
 	var got C.uint64_t
 	rc := C.fake_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), C.uint64_t(key), &m.c, &got)

@@ -40,8 +40,9 @@ type Rail struct {
 	note []string
 	c    *C.fake_rail
 
-	mu     sync.Mutex
-	closed bool
+	mu         sync.Mutex
+	closed     bool
+	onRegister func(addr, length uint64) error
 }
 
 func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
@@ -94,6 +95,13 @@ func (r *Rail) Down(err syscall.Errno) { C.fake_rail_down(r.c, C.int(err)) }
 
 // Up undoes Down.
 func (r *Rail) Up() { C.fake_rail_down(r.c, 0) }
+
+// OnRegister has f called, without locks, before each registration; its error refuses the memory. nil: no more.
+func (r *Rail) OnRegister(f func(addr, length uint64) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onRegister = f
+}
 
 // Counters reads the counters.
 func (r *Rail) Counters() Counters {

@@ -34,13 +34,13 @@ func TCPCaps() provider.Caps {
 
 // EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors, no fence.
 func EFACaps() provider.Caps {
-	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, KeySize: 8, IOVLimit: 1,
+	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, Pins: true, KeySize: 8, IOVLimit: 1,
 		TxDepth: 64, RxDepth: 128, MaxMsg: 1 << 30, MaxSend: 8 << 10}
 }
 
 // VerbsCaps is an ordered queue pair whose completions do not prove placement.
 func VerbsCaps() provider.Caps {
-	return provider.Caps{Ordered: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, CanFence: true, KeySize: 4,
+	return provider.Caps{Ordered: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, Pins: true, CanFence: true, KeySize: 4,
 		IOVLimit: 4, TxDepth: 128, RxDepth: 128, MaxMsg: 1 << 31, MaxSend: 64 << 10}
 }
 

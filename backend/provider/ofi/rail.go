@@ -51,6 +51,7 @@ func openRail(d provider.Device, e *entry, q quirks, t Tuning) (*rail, error) {
 		KeySize:          int(c.caps.key_size),
 		LocalDesc:        c.caps.local_desc != 0,
 		EndpointMR:       c.caps.endpoint_mr != 0,
+		Pins:             d.Hardware,
 		CanFence:         q.perPeer,
 		SharedEndpoint:   b.shared_ep != nil,
 		IOVLimit:         int(b.iov_limit),

@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+func pinning() provider.Caps {
+	caps := fake.TCPCaps()
+	caps.Pins = true
+	return caps
+}
+
+// Rails that pin memory are registered with at the same time: the first waits for the last to begin.
+func TestRegisterSideBySide(t *testing.T) {
+	h := onRails(t, 4, pinning())
+	a := h.agent("ann")
+	begun := make(chan struct{})
+	a.railNo(3).OnRegister(func(uint64, uint64) error { close(begun); return nil })
+	for i := range 3 {
+		a.railNo(i).OnRegister(func(uint64, uint64) error { <-begun; return nil })
+	}
+	m := a.memory(1 << 20)
+	r := a.regions.get(m.md.region)
+	require.EqualValues(t, 1<<4-1, r.rails)
+	require.Len(t, r.railKeys(), 4)
+}
+
+// Small ranges, and tables, are not worth a goroutine: one rail after the other, in order.
+func TestRegisterInTurn(t *testing.T) {
+	for _, c := range []struct {
+		caps  provider.Caps
+		bytes int
+	}{{pinning(), 4096}, {fake.TCPCaps(), 1 << 20}} {
+		h := onRails(t, 4, c.caps)
+		a := h.agent("ann")
+		var order []int // unguarded: -race sees two at once
+		for i := range 4 {
+			a.railNo(i).OnRegister(func(uint64, uint64) error { order = append(order, i); return nil })
+		}
+		a.memory(c.bytes)
+		require.Equal(t, []int{0, 1, 2, 3}, order)
+	}
+}
+
+// A rail that refuses does not fail the call; when all do, transfers name the first. One that panics has refused.
+func TestRegisterRefused(t *testing.T) {
+	for _, caps := range []provider.Caps{pinning(), fake.TCPCaps()} {
+		h := onRails(t, 3, caps)
+		p := h.pair(1 << 20)
+		p.allUp(3)
+		full := errors.New("memory lock limit")
+		a := p.a
+		a.railNo(0).OnRegister(func(uint64, uint64) error { return full })
+		a.railNo(1).OnRegister(func(uint64, uint64) error { panic("boom") })
+		some := a.memory(2 << 20)
+		r := a.regions.get(some.md.region)
+		require.EqualValues(t, 1<<2, r.rails)
+		require.NoError(t, r.mrErr)
+		require.True(t, h.log.has("memory not registered", "fake/fake0", full.Error()))
+		require.True(t, h.log.has("memory not registered", "fake/fake1", "boom"))
+		x := a.prep(opWrite, []Desc{some.fill(3).desc(0, 1<<20)}, []Desc{p.theirs.desc(0, 1<<20)}, "bob")
+		x.run("")
+		require.Equal(t, []uint64{0, 0, 1 << 20}, x.shares())
+
+		a.railNo(2).OnRegister(func(uint64, uint64) error { return errors.New("the last one") })
+		none := a.memory(3 << 20)
+		for range 3 { // the same reason each time
+			_, _, err := a.Prep(opWrite, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob")
+			require.Equal(t, status.ErrBackend, status.Of(err))
+			require.ErrorContains(t, err, "rail fake/fake0: ")
+			require.ErrorIs(t, err, full)
+		}
+		for i := range 3 {
+			a.railNo(i).OnRegister(nil)
+		}
+		require.NoError(t, a.Deregister(none.md.region))
+		none.register()
+		a.prep(opWrite, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").run("")
+	}
+}
+
+// A registration that takes its time holds up nobody else: not other ranges, not peers that ask for keys. The same range
+// again waits for it, and so does its deregistration.
+func TestRegisterSlowly(t *testing.T) {
+	for _, caps := range []provider.Caps{pinning(), fake.TCPCaps()} {
+		h := onRails(t, 2, caps)
+		p := h.pair(1 << 20)
+		p.allUp(2)
+		b, slow := p.b, drive.Alloc(2<<20)
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		var once atomic.Bool
+		b.railNo(1).OnRegister(func(addr, _ uint64) error {
+			if addr == drive.Addr(slow) && !once.Swap(true) {
+				close(begun)
+				<-goOn
+			}
+			return nil
+		})
+		ids := make(chan uint64)
+		register := func() {
+			id, err := b.Register(drive.Addr(slow), uint64(len(slow)), 0, 0, nil)
+			require.NoError(t, err)
+			ids <- id
+		}
+		go register()
+		<-begun
+		go register()
+		rng := wire.Range{Addr: drive.Addr(slow), Len: uint64(len(slow))}
+		until(t, "the second registration waits", func() bool {
+			b.localMu.Lock()
+			defer b.localMu.Unlock()
+			return b.local[rng].refs == 2
+		})
+		other := b.memory(4096).seenBy(p.a)
+		p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")
+		var in *target
+		b.mu.RLock()
+		for _, in = range b.targets {
+		}
+		b.mu.RUnlock()
+		require.False(t, targetHandler{b.Engine}.KeysWanted(in.in, []wire.Range{rng})[0].Known)
+		require.Empty(t, ids)
+		close(goOn)
+		id := <-ids
+		require.Equal(t, id, <-ids)
+		require.True(t, targetHandler{b.Engine}.KeysWanted(in.in, []wire.Range{rng})[0].Known)
+		require.NoError(t, b.Deregister(id))
+		require.NoError(t, b.Deregister(id))
+		require.Error(t, b.Deregister(id))
+	}
+}
+
+func BenchmarkRegister(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		rails int
+		caps  provider.Caps
+	}{{"1-rail", 1, pinning()}, {"8-rails-in-turn", 8, fake.TCPCaps()}, {"8-rails-side-by-side", 8, pinning()}} {
+		b.Run(c.name, func(b *testing.B) { benchRegister(b, onRails(b, c.rails, c.caps)) })
+	}
+	b.Run("net", func(b *testing.B) { benchRegister(b, onOFI(b)) })
+}
+
+func benchRegister(b *testing.B, h *harness) {
+	a, m := h.agent("ann"), drive.Alloc(1<<20)
+	for b.Loop() {
+		id, err := a.Register(drive.Addr(m), uint64(len(m)), 0, 0, nil)
+		require.NoError(b, err)
+		require.NoError(b, a.Deregister(id))
+	}
+}
