@@ -42,6 +42,7 @@ type Engine struct {
 	core  *fastpath.Core
 	ev    *fastpath.Events
 	rails []*railState
+	nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
 	node  *peer.Node
 	blob  wire.ConnBlob
 	conn  []byte

@@ -28,6 +28,7 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	}
 	defer close(r.ready)
 	e.registerRails(r)
+	r.node = e.nodeOf(r.Addr, r.Len) // pinned pages are there now
 	r.core.SetLive(true)
 	return r.id, nil
 }

@@ -96,6 +96,7 @@ func (e *Engine) openRails(prov provider.Provider, found []provider.Device) erro
 		e.rails = append(e.rails, rs)
 	}
 	e.log.Info("rails", "used", rail.Names(e.devices()), "left_out", rail.Reasons(left))
+	e.findNodes()
 	if len(e.rails) == 0 {
 		if last == nil {
 			last = fmt.Errorf("%w: %s", provider.ErrNoDevice, rail.Reasons(left))

@@ -28,6 +28,7 @@ type region struct {
 	ready   chan struct{} // closed when the rails have answered
 	mrs     []*mr.Ref[provider.MR]
 	mrErr   error // why no rail has it
+	node    int   // NUMA node of the memory, -1 = unknown
 	refs    int   // registrations of exactly this range
 	holders map[*target]struct{}
 

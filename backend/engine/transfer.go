@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/fastpath"
+	"gorail/backend/rail"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -29,7 +30,8 @@ type transfer struct {
 	x         fastpath.Xfer
 	freed     bool
 	checked   uint64          // remote.epoch under which keys and links were found good
-	links     []fastpath.Link // those that can carry it
+	links     []fastpath.Link // those that can carry it, the near ones first
+	near      int             // how many of them are near its local memory
 	hasNotif  bool
 	posted    time.Time
 	unsampled bool        // its time is not in remote.rates yet
@@ -113,7 +115,7 @@ func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	if t.e.debug {
 		t.untold.Store(true)
 	}
-	t.e.core.Post(t.x, t.links, hasNotif, msg)
+	t.e.core.Post(t.x, t.links, t.near, hasNotif, msg)
 }
 
 // ready checks that every key is here, and finds the links whose rails have all of the memory on both sides. Under t.mu and
@@ -129,10 +131,16 @@ func (t *transfer) ready(r *remote) bool {
 	for _, g := range t.locals {
 		own &= g.rails
 	}
-	t.links = t.links[:0]
-	for _, l := range r.links {
-		if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 {
-			t.links = append(t.links, l.l)
+	t.links, t.near = t.links[:0], 0
+	node := node(t.locals)
+	for _, near := range []bool{true, false} {
+		for _, l := range r.links {
+			if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && rail.Near(l.rail.Device(), node) == near {
+				t.links = append(t.links, l.l)
+			}
+		}
+		if near {
+			t.near = len(t.links)
 		}
 	}
 	t.checked = r.epoch

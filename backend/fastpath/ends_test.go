@@ -156,7 +156,7 @@ func (e *end) post(x fastpath.Xfer, notif ...string) {
 	if len(notif) > 0 {
 		msg = []byte(notif[0])
 	}
-	e.core.Post(x, []fastpath.Link{e.link}, len(notif) > 0, msg)
+	e.core.Post(x, []fastpath.Link{e.link}, 0, len(notif) > 0, msg)
 }
 
 func (e *end) done(x fastpath.Xfer, n, size int) bool {

@@ -150,9 +150,10 @@ void gr_xfer_free(gr_core *core, gr_xfer *x);
 enum { GR_MAX_LINKS = 64 }; /* of a session */
 
 /* Starts it. The links, all of one session, take its operations as fast as they get them through: a small transfer goes
- * to the link that has least to do, a large one to all that are up. The caller has set state to running. msg is copied. */
-void gr_xfer_post(gr_core *core, gr_xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *msg,
-                  size_t msg_len);
+ * to the link that has least to do, a large one to all that are up. The first near of them are near the local memory and
+ * come first; 0: nobody knows, or none is. The caller has set state to running. msg is copied. */
+void gr_xfer_post(gr_core *core, gr_xfer *x, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif,
+                  const void *msg, size_t msg_len);
 /* Lets a link take part that has come up since the post. */
 void gr_xfer_join(gr_core *core, gr_xfer *x, gr_link *link);
 /* Bytes that a link has moved of the transfer in this round; a snapshot. */

@@ -223,8 +223,8 @@ static void measure(gr_link *link, uint64_t bytes)
     }
     uint64_t rate = (uint64_t)((double)link->meas_bytes * 1e9 / (double)dt);
     link->rate = link->rate ? (link->rate * 3 + rate) / 4 : rate;
-    atomic_store_explicit(&link->rate_pub, link->rate, memory_order_relaxed);
-    if (link->limited) {
+    if (link->limited) { /* else the rate tells what was asked of the link, not what it can do */
+        atomic_store_explicit(&link->rate_pub, link->rate, memory_order_relaxed);
         uint64_t w = (uint64_t)((double)link->rate * (double)cfg->window_ns / 1e9);
         if (w > link->window * 2)
             w = link->window * 2;

@@ -144,15 +144,18 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_noti
     return 0;
 }
 
-/* How long the link would take, roughly: what it has to do over its speed. Measured rates count once all have one. */
-static double cost(const gr_link *link, uint64_t bytes, int measured)
+/* How long the link would take, roughly: what it has to do over its speed. Measured rates count once all have one. A link
+ * that is far from the memory counts double, as the distance of NUMA nodes does: it is taken when the near ones are busy. */
+static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 {
     uint64_t speed = measured ? link->rate_pub : atomic_load_explicit(&link->weight, memory_order_relaxed);
-    return (double)(atomic_load_explicit(&link->load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
+    double c = (double)(atomic_load_explicit(&link->load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
+    return far ? 2 * c : c;
 }
 
-/* Marks `want` of the parts as in, the least busy links first; of equals each is first in turn. */
-static uint32_t choose(xfer *x, uint32_t want)
+/* Marks `want` of the parts as in, the least busy links first; of equals each is first in turn. The first `near` parts'
+ * links are near the memory; 0: nobody knows. */
+static uint32_t choose(xfer *x, uint32_t want, uint32_t near)
 {
     uint32_t n = x->nparts, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
     int measured = 1;
@@ -162,10 +165,11 @@ static uint32_t choose(xfer *x, uint32_t want)
         part *best = NULL;
         double least = 0;
         for (uint32_t i = 0; i < n; i++) {
-            part *p = &x->parts[(from + i) % n];
+            uint32_t k = (from + i) % n;
+            part *p = &x->parts[k];
             if (atomic_load(&p->in) || atomic_load(&p->link->state) != LINK_UP)
                 continue;
-            double c = cost(p->link, x->pub.bytes, measured);
+            double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
             if (!best || c < least) {
                 best = p;
                 least = c;
@@ -183,8 +187,8 @@ static uint32_t choose(xfer *x, uint32_t want)
     return chosen;
 }
 
-void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body,
-                  size_t len)
+void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif,
+                  const void *body, size_t len)
 {
     xfer *x = (xfer *)pub;
     atomic_store(&pub->err, 0);
@@ -210,7 +214,7 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
     if (has_notif)
         atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
     uint64_t runs = pub->bytes / core->cfg.run_bytes < pub->nops ? pub->bytes / core->cfg.run_bytes : pub->nops;
-    uint32_t n = choose(x, runs < 1 ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
+    uint32_t n = choose(x, runs < 1 ? 1 : runs < nlinks ? (uint32_t)runs : nlinks, near);
     part *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;

@@ -109,13 +109,15 @@ const MaxLinks = C.GR_MAX_LINKS
 // SetBytes notes the bytes of all operations; once, with the operations.
 func (x Xfer) SetBytes(n uint64) { x.x.bytes = C.uint64_t(n) }
 
-// Post starts the transfer on links of one session; the caller has called Start. One crossing at any size. msg is copied.
-func (k *Core) Post(x Xfer, links []Link, hasNotif bool, msg []byte) {
+// Post starts the transfer on links of one session; the caller has called Start. The first near links are near the local
+// memory and preferred; 0: none, or nobody knows. One crossing at any size. msg is copied.
+func (k *Core) Post(x Xfer, links []Link, near int, hasNotif bool, msg []byte) {
 	has := C.int(0)
 	if hasNotif {
 		has = 1
 	}
-	C.gr_xfer_post(k.c, x.x, (**C.gr_link)(unsafe.Pointer(&links[0])), C.uint32_t(len(links)), has, bytesPtr(msg), C.size_t(len(msg)))
+	C.gr_xfer_post(k.c, x.x, (**C.gr_link)(unsafe.Pointer(&links[0])), C.uint32_t(len(links)), C.uint32_t(near), has,
+		bytesPtr(msg), C.size_t(len(msg)))
 }
 
 // Join lets a link take part that has come up since the post.

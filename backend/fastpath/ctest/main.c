@@ -122,7 +122,7 @@ static void post(int i)
     char *body = below(&rng, 3) ? note_new(w.session, 0, &rng, &len, &s->note) : NULL;
     s->state = RUNNING;
     atomic_store(&s->x->state, GR_XFER_RUNNING);
-    gr_xfer_post(w.a.core, s->x, w.a.link, (uint32_t)w.rails, body != NULL, body, len);
+    gr_xfer_post(w.a.core, s->x, w.a.link, (uint32_t)w.rails, below(&rng, (uint32_t)w.rails + 1), body != NULL, body, len);
     free(body);
 }
 

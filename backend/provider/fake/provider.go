@@ -21,6 +21,7 @@ type Link struct {
 	Name     string
 	Subnet   string        // "" reaches every device
 	Mbps     uint64        // 0 = unknown
+	Node     int           // NUMA node plus one, 0 = unknown
 	Caps     provider.Caps // zero value: TCPCaps()
 	NoWaitFD bool          // polled by timer, as shm
 	Notes    []string      // what Rail.Notes gives
@@ -75,7 +76,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	for _, l := range p.links {
 		if wanted(f.Devices, l.Name) {
 			out = append(out, provider.Device{Provider: p.Name(), Fabric: "fake", Name: l.Name, Subnet: l.Subnet, Mbps: l.Mbps,
-				Addr: "127.0.0.1", Loopback: true, NUMA: -1, Opaque: l})
+				Addr: "127.0.0.1", Loopback: true, NUMA: l.Node - 1, Opaque: l})
 		}
 	}
 	if len(out) == 0 {

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/topo"
+)
+
+// onNodes is a harness with one rail a node; -1 = unknown.
+func onNodes(t *testing.T, nodes ...int) *harness {
+	h := onRails(t, len(nodes), fake.TCPCaps())
+	for i, n := range nodes {
+		h.links[i].Node = n + 1
+	}
+	return h
+}
+
+// nearPair is a pair whose initiator believes its memory to be on a node.
+func nearPair(h *harness, node int) *pair {
+	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
+	p.a.nodes = func(uint64, uint64) (int, error) { return node, nil }
+	meet(p.a, p.b)
+	p.mine, p.theirs = p.a.memory(16<<20), p.b.memory(16<<20).seenBy(p.a)
+	p.allUp(len(h.links))
+	return p
+}
+
+// small moves 4 KiB, and says over which rail.
+func (p *pair) small(op int) int {
+	x := p.a.prep(op, []Desc{p.mine.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob")
+	x.run("")
+	defer x.release()
+	for i, n := range x.shares() {
+		if n > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// used counts the rails over which so many small transfers go.
+func (p *pair) used(rounds int) map[string]int {
+	used := map[string]int{}
+	r := p.a.connected("bob")
+	for i := range rounds {
+		k := p.small(i % 2)
+		r.mu.RLock()
+		used[r.links[k].rail.Device().Name]++
+		r.mu.RUnlock()
+	}
+	return used
+}
+
+// Small transfers go over the rail near the memory though others are listed first, over another when that one fails, and
+// back when it is up again. Large ones use all.
+func TestNearRail(t *testing.T) {
+	h := onNodes(t, 1, 1, 0, -1)
+	p := nearPair(h, 0)
+	require.Equal(t, map[string]int{"fake2": 16}, p.used(16))
+	p.a.railNo(2).Down(syscall.ENETDOWN)
+	p.small(opWrite)
+	until(t, "the rail is found out", func() bool { return p.a.connected("bob").atWork() == 3 })
+	far := p.used(32)
+	require.NotContains(t, far, "fake2")
+	p.a.railNo(2).Up()
+	p.allUp(4)
+	require.Equal(t, map[string]int{"fake2": 16}, p.used(16))
+	for op := range 2 {
+		x := p.a.whole(op, p.mine.fill(1), p.theirs.fill(2))
+		x.run("")
+		p.same()
+		for i, n := range x.shares() {
+			require.Positive(t, n, "rail %d", i)
+		}
+	}
+}
+
+// A near rail that has enough to do is helped by the others.
+func TestNearRailBusy(t *testing.T) {
+	h := onNodes(t, 1, 0)
+	p := nearPair(h, 0)
+	posts := func(n int) uint64 { return p.a.railNo(n).Counters().Posts }
+	p.b.railNo(1).Stall()
+	var all []*request
+	for i := range 16 {
+		all = append(all, p.a.prep(opWrite, []Desc{p.mine.desc(i<<16, 4096)}, []Desc{p.theirs.desc(i<<16, 4096)}, "bob").post())
+		until(t, "posted", func() bool { return posts(0)+posts(1) == uint64(i+1) })
+		require.Positive(t, posts(1), "the near one comes first")
+	}
+	require.GreaterOrEqual(t, posts(0), uint64(4))
+	p.b.railNo(1).Release()
+	for _, x := range all {
+		require.Equal(t, done, x.wait())
+	}
+}
+
+// Where nobody knows, or all are alike, each rail has its turn, and no system call is spent.
+func TestNoNearRail(t *testing.T) {
+	for _, c := range []struct {
+		nodes []int
+		node  int
+	}{{[]int{1, 0, 0}, -1}, {[]int{1, 0, 0}, 7}, {[]int{0, 0, 0}, 0}} {
+		h := onNodes(t, c.nodes...)
+		p := nearPair(h, c.node)
+		require.Len(t, p.used(24), 3, fmt.Sprint(c))
+	}
+	for _, nodes := range [][]int{{0, 0}, {-1, -1}, {0, -1}} {
+		require.Nil(t, onNodes(t, nodes...).agent("ann").nodes)
+	}
+	h := onNodes(t, 0, 1)
+	a := h.agent("ann")
+	m := a.memory(1 << 20).fill(1)
+	want, err := topo.NodeOf(m.addr(), 1<<20)
+	if err != nil {
+		want = -1
+		require.True(t, h.log.has("not preferred", "CAP_SYS_NICE"))
+	}
+	require.Equal(t, want, a.nodeOf(m.addr(), 1<<20))
+}
