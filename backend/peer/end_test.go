@@ -234,14 +234,18 @@ func TestAnswersWaitForTheReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{QueueLimit: 4 << 20})
 		defer p.close()
+		rails := make([]wire.RailKey, 8)
+		for k := range rails {
+			rails[k].Rail = uint8(k)
+		}
 		p.s.keys = func(r []wire.Range) []wire.KeyEntry {
 			e := make([]wire.KeyEntry, len(r))
 			for k := range e {
-				e[k] = wire.KeyEntry{Known: true, Rails: make([]wire.RailKey, 8)}
+				e[k] = wire.KeyEntry{Known: true, Rails: rails}
 			}
 			return e
 		}
-		p.out.Keys(1, ranges(50_000, 0)) // about 12 MB of answers
+		p.out.Keys(1, ranges(50_000, 0)) // about 12 MB of answers in memory
 		assert.Len(t, want[evKeys](t, p.i.events).k.Entries, 50_000)
 	})
 }

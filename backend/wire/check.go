@@ -45,12 +45,26 @@ func (f *Keys) check() error {
 		return err
 	}
 	for _, e := range f.Entries {
-		if err := limit("rails of a region", len(e.Rails), MaxKeyRails); err != nil {
+		if err := checkRails(e.Rails); err != nil {
 			return err
 		}
 		if !e.Known && (e.Region != 0 || e.Gen != 0 || len(e.Rails) != 0) {
 			return fmt.Errorf("%w: keys of an unknown region", ErrFormat)
 		}
+	}
+	return nil
+}
+
+func checkRails(keys []RailKey) error {
+	next := 0
+	for _, k := range keys {
+		if err := limit("number of a rail", int(k.Rail), MaxKeyRails-1); err != nil {
+			return err
+		}
+		if int(k.Rail) < next {
+			return fmt.Errorf("%w: keys of a region: rail %d not in order", ErrFormat, k.Rail)
+		}
+		next = int(k.Rail) + 1
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func TestFrameLimits(t *testing.T) {
 		"reject":       &Reject{Text: strings.Repeat("x", MaxText+1)},
 		"ranges":       &KeysReq{Ranges: make([]Range, MaxRanges+1)},
 		"entries":      &Keys{Entries: make([]KeyEntry, MaxRanges+1)},
-		"key rails":    &Keys{Entries: []KeyEntry{{Known: true, Rails: make([]RailKey, MaxKeyRails+1)}}},
+		"key rails":    &Keys{Entries: []KeyEntry{{Known: true, Rails: []RailKey{{Rail: MaxKeyRails}}}}},
 		"revoke":       &Revoke{Regions: make([]uint64, MaxRevoke+1)},
 		"fence":        &Fence{Addr: make([]byte, MaxAddr+1)},
 		"fenced":       &Fenced{Addr: make([]byte, MaxAddr+1)},
@@ -118,6 +118,8 @@ func TestFrameLimits(t *testing.T) {
 	assert.ErrorIs(t, err, ErrFormat)
 	_, err = AppendFrame(nil, &Keys{Entries: []KeyEntry{{Gen: 1}}})
 	assert.ErrorIs(t, err, ErrFormat)
+	_, err = AppendFrame(nil, &Keys{Entries: []KeyEntry{{Known: true, Rails: make([]RailKey, 2)}}})
+	assert.ErrorIs(t, err, ErrFormat, "the same rail twice")
 }
 
 func TestNumbered(t *testing.T) {
@@ -135,11 +137,11 @@ func TestNumbered(t *testing.T) {
 func TestLargestFrames(t *testing.T) {
 	const m = math.MaxUint64
 	req, keys, revoke := &KeysReq{ID: m}, &Keys{ID: m}, &Revoke{ID: m}
-	for range MaxRanges {
-		req.Ranges = append(req.Ranges, Range{Addr: 1 << 63, Len: 1<<63 - 1, Dev: m, Mem: math.MinInt32})
-		e := KeyEntry{Known: true, Region: m, Gen: math.MaxUint32}
-		for range MaxKeyRails {
-			e.Rails = append(e.Rails, RailKey{Rail: 255, Key: m, Base: m})
+	for i := range uint64(MaxRanges) { // differences of the greatest length
+		req.Ranges = append(req.Ranges, Range{Addr: i % 2 << 63, Len: 1<<63 - 1 - i%2, Dev: m - i%2, Mem: math.MinInt32})
+		e := KeyEntry{Known: true, Region: i % 2 << 63, Gen: math.MaxUint32}
+		for k := range uint64(MaxKeyRails) {
+			e.Rails = append(e.Rails, RailKey{Rail: uint8(k), Key: (i%2)<<63 - k*i, Base: (i%2)<<63 + k*i})
 		}
 		keys.Entries = append(keys.Entries, e)
 	}

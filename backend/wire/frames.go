@@ -92,44 +92,18 @@ type Reject struct {
 	Text string
 }
 
-// Range names a registration as its RegionBlob does.
-type Range struct {
-	_    struct{} `cbor:",toarray"`
-	Addr uint64
-	Len  uint64
-	Dev  uint64
-	Mem  int32
-}
-
 // KeysReq asks the target for the keys of ranges.
 type KeysReq struct {
 	_      struct{} `cbor:",toarray"`
 	ID     uint64
-	Ranges []Range
-}
-
-// RailKey is the key of a region on one rail.
-type RailKey struct {
-	_    struct{} `cbor:",toarray"`
-	Rail uint8    // the target's
-	Key  uint64
-	Base uint64 // remote address of the range's first byte, as the wire wants it
-}
-
-// KeyEntry answers one range.
-type KeyEntry struct {
-	_      struct{} `cbor:",toarray"`
-	Known  bool     // false: no such registration, the rest is zero
-	Region uint64   // the target's number of the registration
-	Gen    uint32   // grows when the keys change
-	Rails  []RailKey
+	Ranges Ranges
 }
 
 // Keys answers a KeysReq, entry by entry.
 type Keys struct {
 	_       struct{} `cbor:",toarray"`
 	ID      uint64
-	Entries []KeyEntry
+	Entries KeyEntries
 }
 
 // Revoke says that the target's regions are going away; the other side posts nothing more to them.

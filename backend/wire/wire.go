@@ -15,7 +15,7 @@ import (
 )
 
 // Version of the blobs and of the control channel. Both sides must have the same.
-const Version = 2
+const Version = 3
 
 // Errors of the decoders, wrapped with what was wrong. Encoders give ErrLimit and ErrFormat for values that a decoder would refuse.
 var (
@@ -51,8 +51,8 @@ const (
 	MaxControl  = 64       // control addresses of an engine
 	MaxRails    = 64       // rails of an engine
 	MaxAddr     = 1024     // bytes of an endpoint address
-	MaxRanges   = 2048     // ranges of a KeysReq and entries of a Keys, so that the answer fits a frame
-	MaxKeyRails = 16       // rails of a KeyEntry
+	MaxRanges   = 512      // ranges of a KeysReq and entries of a Keys, so that the answer fits a frame
+	MaxKeyRails = MaxRails // rails of a KeyEntry
 	MaxRevoke   = 1 << 16  // regions of a Revoke
 	MaxHave     = 1 << 14  // notifications of a Fenced
 	MaxBody     = 1 << 20  // bytes of a frame's body

@@ -9,7 +9,7 @@
 
 #include "gr_provider.h"
 
-enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024 };
+enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
 
 /* Fixed at open. */
 typedef struct fake_config {
@@ -70,7 +70,7 @@ struct fake_rail {
     uint64_t own_key;
     uint8_t stalled;
     int down_errno; /* not 0: the link is down */
-    fake_mr *mrs[FAKE_BUCKETS]; /* by key */
+    fake_mr *mrs[FAKE_MRS]; /* by key */
     fake_comp *cq_head, *cq_tail;
     uint32_t open_eps, open_mrs;
 };

@@ -11,7 +11,7 @@ static uint64_t key_mask(const fake_rail *rail)
 
 fake_mr *fake_mr_find(fake_rail *rail, uint64_t key)
 {
-    fake_mr *mr = rail->mrs[key % FAKE_BUCKETS];
+    fake_mr *mr = rail->mrs[key % FAKE_MRS];
     while (mr && mr->key != key)
         mr = mr->next;
     return mr;
@@ -34,15 +34,15 @@ fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key,
         *err = *err ? *err : -ENOMEM;
         return NULL;
     }
-    *mr = (fake_mr){ .next = rail->mrs[key % FAKE_BUCKETS], .addr = addr, .len = len, .key = key };
-    rail->mrs[key % FAKE_BUCKETS] = mr;
+    *mr = (fake_mr){ .next = rail->mrs[key % FAKE_MRS], .addr = addr, .len = len, .key = key };
+    rail->mrs[key % FAKE_MRS] = mr;
     rail->open_mrs++;
     return mr;
 }
 
 void fake_mr_drop(fake_rail *rail, fake_mr *mr)
 {
-    fake_mr **at = &rail->mrs[mr->key % FAKE_BUCKETS];
+    fake_mr **at = &rail->mrs[mr->key % FAKE_MRS];
     while (*at != mr)
         at = &(*at)->next;
     *at = mr->next;

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/wire"
+)
+
+// BenchmarkKeys loads the metadata of 100,000 regions with keys on many rails, and writes to the last of them at once.
+// Use -benchtime 1x. 32 rails take 5 GB of memory, for most of which the fake fabric is to blame.
+func BenchmarkKeys(b *testing.B) {
+	provKeys := fake.TCPCaps()
+	provKeys.ProviderKeys, provKeys.VirtAddr = true, true
+	for _, rails := range []int{1, 8, 32} {
+		b.Run(fmt.Sprint("rails=", rails), func(b *testing.B) { benchKeys(b, rails, fake.TCPCaps(), false) })
+	}
+	b.Run("rails=32/shuffled", func(b *testing.B) { benchKeys(b, 32, fake.TCPCaps(), true) })
+	b.Run("rails=8/random-keys", func(b *testing.B) { benchKeys(b, 8, provKeys, false) })
+}
+
+func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
+	const regions, size, stride = 100_000, 4096, 8192
+	h := onRails(b, rails, caps)
+	p := &pair{a: h.agent("ann", "max_rails", "32"), b: h.agent("bob", "max_rails", "32")}
+	mem := drive.Alloc(regions * stride)
+	blobs := make([][]byte, regions)
+	start := time.Now()
+	for i := range regions {
+		id, err := p.b.Register(drive.Addr(mem)+uint64(i)*stride, size, 0, 0, nil)
+		require.NoError(b, err)
+		blobs[i], err = p.b.RegionBlob(id)
+		require.NoError(b, err)
+	}
+	b.ReportMetric(time.Since(start).Seconds()*1e3, "ms-register")
+	if shuffled {
+		rand.Shuffle(regions, func(i, k int) { blobs[i], blobs[k] = blobs[k], blobs[i] })
+	}
+	p.mine = p.a.memory(size)
+	for b.Loop() {
+		meet(p.a, p.b)
+		p.allUp(rails)
+		runtime.GC()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		sent, asked := p.b.node.Stats().BytesSent, p.a.node.Stats().BytesSent
+		start := time.Now()
+		var last Desc
+		for _, blob := range blobs {
+			r, err := wire.DecodeRegion(blob)
+			require.NoError(b, err)
+			id, err := p.a.LoadRemote("bob", r.Addr, r.Len, 0, 0, blob)
+			require.NoError(b, err)
+			last = Desc{Addr: r.Addr, Len: size, MD: unsafe.Pointer(&metaObject{region: id})}
+		}
+		loaded := time.Now()
+		p.a.prep(opWrite, []Desc{p.mine.desc(0, size)}, []Desc{last}, "bob").run("")
+		first := time.Now()
+		r := p.a.connected("bob")
+		until(b, "all keys", func() bool {
+			r.mu.RLock()
+			defer r.mu.RUnlock()
+			return len(r.byTarget) == regions
+		})
+		keyed := time.Now()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(loaded.Sub(start).Seconds()*1e3, "ms-load")
+		b.ReportMetric(first.Sub(loaded).Seconds()*1e3, "ms-first-transfer")
+		b.ReportMetric(keyed.Sub(start).Seconds()*1e3, "ms-all-keys")
+		b.ReportMetric(float64(p.b.node.Stats().BytesSent-sent)/regions, "B-keys/region")
+		b.ReportMetric(float64(p.a.node.Stats().BytesSent-asked)/regions, "B-asked/region")
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/regions, "B-heap/region")
+		require.NoError(b, p.a.Disconnect("bob"))
+	}
+}
