@@ -17,7 +17,7 @@ import (
 )
 
 // BenchmarkKeys loads the metadata of 100,000 regions with keys on many rails, and writes to the last of them at once.
-// Use -benchtime 1x. 32 rails take 5 GB of memory, for most of which the fake fabric is to blame.
+// Use -benchtime 1x.
 func BenchmarkKeys(b *testing.B) {
 	provKeys := fake.TCPCaps()
 	provKeys.ProviderKeys, provKeys.VirtAddr = true, true
@@ -34,6 +34,9 @@ func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
 	p := &pair{a: h.agent("ann", "max_rails", "32"), b: h.agent("bob", "max_rails", "32")}
 	mem := drive.Alloc(regions * stride)
 	blobs := make([][]byte, regions)
+	var empty, full runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&empty)
 	start := time.Now()
 	for i := range regions {
 		id, err := p.b.Register(drive.Addr(mem)+uint64(i)*stride, size, 0, 0, nil)
@@ -41,7 +44,9 @@ func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
 		blobs[i], err = p.b.RegionBlob(id)
 		require.NoError(b, err)
 	}
-	b.ReportMetric(time.Since(start).Seconds()*1e3, "ms-register")
+	register := time.Since(start)
+	runtime.GC()
+	runtime.ReadMemStats(&full)
 	if shuffled {
 		rand.Shuffle(regions, func(i, k int) { blobs[i], blobs[k] = blobs[k], blobs[i] })
 	}
@@ -66,11 +71,7 @@ func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
 		p.a.prep(opWrite, []Desc{p.mine.desc(0, size)}, []Desc{last}, "bob").run("")
 		first := time.Now()
 		r := p.a.connected("bob")
-		until(b, "all keys", func() bool {
-			r.mu.RLock()
-			defer r.mu.RUnlock()
-			return len(r.byTarget) == regions
-		})
+		until(b, "all keys", func() bool { return r.keysHere() == regions })
 		keyed := time.Now()
 		runtime.GC()
 		runtime.ReadMemStats(&after)
@@ -80,6 +81,8 @@ func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
 		b.ReportMetric(float64(p.b.node.Stats().BytesSent-sent)/regions, "B-keys/region")
 		b.ReportMetric(float64(p.a.node.Stats().BytesSent-asked)/regions, "B-asked/region")
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/regions, "B-heap/region")
+		b.ReportMetric(register.Seconds()*1e3, "ms-register")
+		b.ReportMetric(float64(full.HeapAlloc-empty.HeapAlloc)/regions, "B-heap-target/region")
 		require.NoError(b, p.a.Disconnect("bob"))
 	}
 }

@@ -35,6 +35,7 @@ type region struct {
 	// a peer's; guarded by remote.mu
 	keyed    bool   // keys are in the core's table
 	asked    bool   // a request for them is under way
+	wanted   bool   // it is in remote.wanted
 	unknown  bool   // the peer says that it has no such registration
 	targetID uint64 // the peer's number of it
 }

@@ -53,6 +53,7 @@ type remote struct {
 	rates    rates
 	byTarget map[uint64]*region
 	requests map[uint64][]*region
+	wanted   []*region // their keys are asked for when there is time
 	revokes  []*revocation
 	early    map[uint64]bool // regions revoked while their keys were asked for
 }

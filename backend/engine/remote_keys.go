@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"gorail/backend/fastpath"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
@@ -49,8 +48,9 @@ func (r *remote) load(rng wire.Range) (*region, error) {
 		return nil, err
 	}
 	r.regions[rng] = g
-	if r.state == ready && len(r.requests) == 0 {
-		r.requestKeys()
+	r.want(g)
+	if r.state == ready {
+		r.pull()
 	}
 	return g, nil
 }
@@ -85,73 +85,6 @@ func (r *remote) retire(g *region) {
 		delete(r.byTarget, g.targetID)
 	}
 	r.e.regions.unpin(g)
-}
-
-// requestKeys asks for all keys that are missing, but for those that the peer said it does not have: a post asks for them
-// again. Under mu.
-func (r *remote) requestKeys() {
-	var list []*region
-	var ranges []wire.Range
-	for rng, g := range r.regions {
-		if !g.keyed && !g.asked && !g.unknown {
-			g.asked = true
-			list = append(list, g)
-			ranges = append(ranges, rng)
-		}
-	}
-	if len(list) == 0 || r.out == nil {
-		return
-	}
-	id := r.e.ids.Add(1)
-	r.requests[id] = list
-	r.out.Keys(id, ranges)
-}
-
-// Keys are the target's answer.
-func (h initiatorHandler) Keys(k wire.Keys) {
-	r := h.r
-	if !r.e.enter() {
-		return
-	}
-	defer r.e.leave()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	list := r.requests[k.ID]
-	delete(r.requests, k.ID)
-	if r.state != ready {
-		return
-	}
-	for i, g := range list {
-		g.asked = false
-		if i >= len(k.Entries) || g.closed.Load() {
-			continue
-		}
-		entry := k.Entries[i]
-		if entry.Known && r.early[entry.Region] {
-			continue // revoked while the answer was under way: ask again
-		}
-		if g.unknown = !r.serves(entry); g.unknown {
-			continue
-		}
-		g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
-		g.rails = 0
-		for _, rk := range entry.Rails {
-			if int(rk.Rail) < fastpath.Slots(r.e.opt) {
-				g.rails |= 1 << rk.Rail
-				g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
-			}
-		}
-		g.targetID = entry.Region
-		r.byTarget[entry.Region] = g
-		g.keyed = true
-		g.core.SetLive(true)
-	}
-	r.epoch++
-	if len(r.requests) == 0 {
-		r.early = nil
-	}
-	r.requestKeys() // what was loaded meanwhile
-	r.kick()
 }
 
 // serves says whether the peer has the range on one of the rails that we use. Under mu.
@@ -268,4 +201,5 @@ func (r *remote) dropKey(g *region) {
 	g.core.SetLive(false)
 	g.keyed = false
 	delete(r.byTarget, g.targetID)
+	r.want(g)
 }

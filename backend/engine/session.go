@@ -64,9 +64,9 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 	if err == nil {
 		r.state = ready
 		r.epoch++
-		r.requestKeys()
 		r.flushNotifs()
 		r.kick()
+		r.pull()
 	}
 	out := r.out
 	r.mu.Unlock()

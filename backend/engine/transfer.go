@@ -170,8 +170,8 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 		for _, g := range t.remotes {
 			g.unknown = false // it may have been registered again
 		}
-		r.requestKeys()
 		r.kick()
+		r.pull()
 	}
 	return int32(status.InProg), nil
 }
@@ -193,6 +193,7 @@ func (r *remote) kick() {
 			t.x.Settle(int32(status.ErrBackend))
 		default:
 			keep = append(keep, t)
+			r.pullFor(t)
 		}
 	}
 	clear(r.waiting[len(keep):])

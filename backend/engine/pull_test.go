@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+)
+
+// Keys that nobody waits for are asked for a few requests at a time; what a transfer waits for is asked at once.
+func TestPullForTransfer(t *testing.T) {
+	const regions, size = 3000, 4096
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(size)
+	p.allUp(2)
+	mem := drive.Alloc(regions * size)
+	blobs := make([][]byte, regions)
+	for i := range blobs {
+		id, err := p.b.Register(drive.Addr(mem)+uint64(i*size), size, 0, 0, nil)
+		require.NoError(t, err)
+		blobs[i], err = p.b.RegionBlob(id)
+		require.NoError(t, err)
+	}
+	r := p.a.connected("bob")
+	until(t, "the first keys", func() bool { return r.keysHere() == 1 })
+
+	p.b.localMu.Lock() // the target answers no request
+	ids := make([]uint64, regions)
+	for i := range blobs {
+		id, err := p.a.LoadRemote("bob", drive.Addr(mem)+uint64(i*size), size, 0, 0, blobs[i])
+		require.NoError(t, err)
+		ids[i] = id
+	}
+	last := Desc{Addr: drive.Addr(mem) + (regions-1)*size, Len: size, MD: unsafe.Pointer(&metaObject{region: ids[regions-1]})}
+	x := p.a.prep(opWrite, []Desc{p.mine.fill(3).desc(0, size)}, []Desc{last}, "bob")
+	r.mu.RLock()
+	require.Len(t, r.requests, mostPulled)
+	r.mu.RUnlock()
+	x.post()
+	r.mu.RLock()
+	require.Len(t, r.requests, mostPulled+1)
+	asked := 0
+	for _, list := range r.requests {
+		asked += len(list)
+	}
+	require.Less(t, asked, regions/10)
+	require.True(t, p.a.regions.get(ids[regions-1]).asked)
+	r.mu.RUnlock()
+	p.b.localMu.Unlock()
+
+	require.Equal(t, done, x.wait())
+	require.Equal(t, p.mine.b, mem[(regions-1)*size:])
+	until(t, "all keys", func() bool { return r.keysHere() == regions+1 })
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	require.Empty(t, r.wanted)
+	require.Empty(t, r.requests)
+}
+
+// keysHere is how many regions of the peer's have keys.
+func (r *remote) keysHere() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.byTarget)
+}
+
+// As many rails as the option allows, with regions keyed on all of them.
+func TestManyRails(t *testing.T) {
+	h := onRails(t, 32, fake.TCPCaps())
+	p := h.pair(32<<20, "max_rails", "32")
+	p.allUp(32)
+	for op := range 2 {
+		x := p.a.whole(op, p.mine.fill(1), p.theirs.fill(2))
+		x.run("many")
+		p.same()
+		var sum uint64
+		for _, n := range x.shares() {
+			sum += n
+		}
+		require.EqualValues(t, 32<<20, sum)
+	}
+	require.EqualValues(t, 1<<32-1, p.a.regions.get(p.theirs.md.region).rails)
+	p.b.expect("ann:many", "ann:many")
+}
