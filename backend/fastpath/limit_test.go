@@ -40,7 +40,7 @@ func second(t *testing.T, a, b *end) (la, lb fastpath.Link) {
 
 func (e *end) postOn(l fastpath.Link, x fastpath.Xfer) {
 	x.Start()
-	e.core.Post(x, []fastpath.Link{l}, false, nil)
+	e.core.Post(x, []fastpath.Link{l}, 0, false, nil)
 }
 
 // However much is posted on however many links, no more requests than inflight_ops are in flight on a rail; messages pass.
