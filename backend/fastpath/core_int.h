@@ -314,6 +314,14 @@ void link_refused(gr_link *link, int rc);
 void link_error(gr_link *link, int err, int prov_err);
 void link_rma_done(ctx *c, int err);
 
+/* run.c */
+int pool_has(xfer *x);
+void pool_drop(xfer *x, rail_st *rail);
+run *run_take(part *p, int *later);
+void run_end(run *r);
+void run_back(run *r);
+int run_proof(run *r);
+
 /* part.c */
 enum { LIST_TODO = 1, LIST_WAITING = 2 };
 void part_list(part *p, int which);
@@ -325,13 +333,9 @@ void part_rest(part *p);
 int part_call(part *p);
 void part_leave(part *p);
 void part_out(xfer *x, gr_link *link);
-void pool_drop(xfer *x, rail_st *rail);
 int part_evict(part *p);
 void part_evict_idle(gr_link *link);
-run *run_take(part *p, int *later);
-void run_end(run *r);
-void run_back(run *r);
-int run_proof(run *r);
+int part_unposted(const part *p);
 
 /* msg.c */
 void msg_pump(gr_link *link);
