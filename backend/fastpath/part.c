@@ -3,7 +3,6 @@
  * link has runs or may get some; the transfer's data is done when the last one has left. */
 #include "core_int.h"
 
-
 /* Small transfers go before large ones. */
 void part_list(part *p, int which)
 {
