@@ -1,5 +1,6 @@
 # The front door only: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
+SHELL := bash
 .PHONY: help quickstart test test-wheels test-fabrics soak fuzz bench bench-rails build setup install clean
 
 help: ## this list
