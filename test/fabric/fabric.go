@@ -3,6 +3,7 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,10 +46,6 @@ func Build(t testing.TB) string {
 }
 
 func compile() {
-	if _, err := exec.LookPath("gcc"); err != nil {
-		built.skip = "no gcc here"
-		return
-	}
 	dir, err := os.MkdirTemp("", "fabric")
 	if err != nil {
 		built.err = err
@@ -61,9 +58,7 @@ func compile() {
 	args := append([]string{"-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
 		"-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-Wl,-soname,libfabric-imitation.so", "-o", so}, sources...)
 	if built.err = cc(append(args, "-ldl", "-pthread")...); built.err != nil {
-		if strings.Contains(built.err.Error(), "rdma/") {
-			built.skip = "no libfabric headers here"
-		}
+		built.skip = lacking(built.err)
 		return
 	}
 	// The real one is looked for now: a test that finds no device later could have many reasons.
@@ -85,9 +80,34 @@ func cc(args ...string) error {
 	return nil
 }
 
+// lacking says what this machine has not, if that is why cc failed.
+func lacking(err error) string {
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return "no gcc here"
+	case err != nil && strings.Contains(err.Error(), "rdma/"):
+		return "no libfabric headers here"
+	}
+	return ""
+}
+
 func source() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(file)
+}
+
+// BuildProvider compiles an external provider (relay/relay.c) and returns the folder with it, for FI_PROVIDER_PATH, which
+// libfabric reads when it is first used. Its name is "relay". It skips the test like Build.
+func BuildProvider(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	err := cc("-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
+		"-o", filepath.Join(dir, "librelay-fi.so"), filepath.Join(source(), "relay", "relay.c"), "-ldl")
+	if why := lacking(err); why != "" {
+		t.Skip(why)
+	}
+	require.NoError(t, err)
+	return dir
 }
 
 // Config is the value of GORAIL_FABRIC; extra are more switches ("name=value").

@@ -1,0 +1,57 @@
+package ofi
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+	"gorail/test/fabric"
+)
+
+// TestExternalProvider: a provider that libfabric loads from FI_PROVIDER_PATH is named, is used when asked for, and only
+// then. It runs in a child: libfabric reads the variable when it is loaded.
+func TestExternalProvider(t *testing.T) {
+	const child = "GORAIL_TEST_EXTERNAL"
+	if os.Getenv(child) != "" {
+		t.Run("named", externalNamed)
+		t.Run("traffic", func(t *testing.T) {
+			conform.RunTraffic(t, func(t *testing.T) provider.Rail { return openLoopback(t, "relay") })
+		})
+		return
+	}
+	require.NoError(t, openLoopback(t, "tcp").Close()) // skips where there is no libfabric
+	cmd := exec.Command(os.Args[0], "-test.run=^TestExternalProvider$", "-test.v")
+	cmd.Env = append(os.Environ(), child+"=1", "FI_PROVIDER_PATH="+fabric.BuildProvider(t))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	timer := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	require.NoError(t, cmd.Wait(), out.String())
+	require.Contains(t, out.String(), "--- PASS: TestExternalProvider/traffic")
+}
+
+func externalNamed(t *testing.T) {
+	p := New(Options{LibraryPath: testLibrary()})
+	discover := func(names ...string) []provider.Device {
+		devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: names})
+		require.NoError(t, err)
+		require.NotEmpty(t, devs)
+		return devs
+	}
+	for _, d := range discover("relay") {
+		require.Equal(t, "relay", d.Fabric)
+	}
+	for _, d := range discover("tcp") {
+		require.Contains(t, nativeTCP, d.Fabric)
+	}
+	_, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"nosuch"}})
+	require.ErrorContains(t, err, "relay", "among the providers that there are")
+}
