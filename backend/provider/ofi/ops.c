@@ -1,4 +1,5 @@
 /* Posting and polling: the ops table. The core holds the rail's lock round every call here. */
+#include <poll.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <string.h>
@@ -119,16 +120,18 @@ static int sockets_ready(ofi_rail *rail)
 }
 
 /* Implements fi_trywait, or does its work where it can't. What comes in between this and the wait is an edge that epoll
- * has kept. */
+ * has kept. libfabric counts on levels: tcp of 2.x, too, leaves in a socket what one poll does not take, lets the caller
+ * wait all the same, and the descriptor stays readable without another edge. */
 static int arm(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
     struct fid *fid = &rail->cq->fid;
+    struct pollfd level = { .fd = base->wait_fd, .events = POLLIN };
     if (base->wait_fd < 0)
         return 0;
     if (rail->quirks.no_trywait)
         return sockets_ready(rail);
-    return fi_trywait(rail->fabric, &fid, 1) == 0 ? 0 : 1;
+    return fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
 }
 
 /* Implements fi_close of the shared endpoint. Regions that are bound to it must go first, all others after it. */

@@ -40,6 +40,14 @@ func testWaitFD(t *testing.T, a, b *side) {
 			}
 		}
 	}()
+	defer func() {
+		stop.Store(true)
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+			t.Error("the waiter hangs")
+		}
+	}()
 	write := func(id uint64) {
 		end := time.Now().Add(5 * time.Second)
 		for err := error(syscall.EAGAIN); err != nil && time.Now().Before(end); {
@@ -62,10 +70,4 @@ func testWaitFD(t *testing.T, a, b *side) {
 	before := loops.Load()
 	time.Sleep(300 * time.Millisecond)
 	require.Less(t, loops.Load()-before, int64(20), "woken with nothing to do")
-	stop.Store(true)
-	select {
-	case <-done:
-	case <-time.After(5 * time.Second):
-		t.Fatal("the waiter hangs")
-	}
 }
