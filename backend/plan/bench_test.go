@@ -5,29 +5,38 @@ import (
 	"testing"
 )
 
-// BenchmarkPlan is both passes over descriptors of 8 KiB that can't be merged, as KV-cache blocks are.
+// BenchmarkPlan is both passes over descriptors of 8 KiB: apart, as KV-cache blocks are, or all touching. One plan serves all
+// links; their number only decides how large pieces are cut.
 func BenchmarkPlan(b *testing.B) {
-	for _, links := range []int{1, 2, 8} {
-		for _, n := range []int{1, 1000, 100_000, 2_097_152} {
-			b.Run(fmt.Sprintf("links=%d/n=%d", links, n), func(b *testing.B) {
-				pieces := make([]Piece, n)
-				for i := range pieces {
-					pieces[i] = Piece{Local: uint64(i) * 16384, Remote: uint64(i) * 24576, Len: 8192}
-				}
-				c := Config{Links: links}
-				dst := make([]Op, n)
-				at := func(first int, dst []Piece) { copy(dst, pieces[first:]) }
-				b.ReportAllocs()
-				for b.Loop() {
-					l, err := c.Count(n, at)
-					if err != nil || l.Ops != n || c.Fill(dst, n, at) != nil {
-						b.Fatal("wrong plan")
-					}
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/desc")
-			})
+	for _, links := range []int{1, 8} {
+		for _, kind := range []struct {
+			name   string
+			stride uint64
+		}{{"apart", 16384}, {"touching", 8192}} {
+			for _, n := range []int{1000, 10_000, 100_000, 1_000_000} {
+				b.Run(fmt.Sprintf("links=%d/%s/n=%d", links, kind.name, n), func(b *testing.B) {
+					benchPlan(b, Config{Links: links}, n, kind.stride)
+				})
+			}
 		}
 	}
+}
+
+func benchPlan(b *testing.B, c Config, n int, stride uint64) {
+	pieces := make([]Piece, n)
+	for i := range pieces {
+		pieces[i] = Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192}
+	}
+	at := func(first int, dst []Piece) { copy(dst, pieces[first:]) }
+	dst := make([]Op, n)
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := c.Count(n, at)
+		if err != nil || l.Bytes != uint64(n)*8192 || c.Fill(dst, n, at) != nil {
+			b.Fatal("wrong plan")
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/desc")
 }
 
 // BenchmarkChunks plans one descriptor of 16 GiB.

@@ -173,11 +173,14 @@ func TestCoalesce(t *testing.T) {
 }
 
 func TestNothingAllocatedPerDescriptor(t *testing.T) {
-	at := At(func(i int) Piece { return Piece{Local: uint64(i) * 16384, Remote: uint64(i) * 16384, Len: 8192} })
-	dst := make([]Op, 10000)
-	c := Config{Links: 2}
-	assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {
-		_, _ = c.Count(len(dst), at)
-		_ = c.Fill(dst, len(dst), at)
-	}), 20.0)
+	for _, stride := range []uint64{8192, 16384} { // they all merge, none does
+		at := At(func(i int) Piece { return Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192} })
+		dst := make([]Op, 100_000)
+		for _, n := range []int{1000, len(dst)} {
+			assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {
+				_, _ = Config{Links: 8}.Count(n, at)
+				_ = Config{Links: 8}.Fill(dst, n, at)
+			}), 2.0, "a buffer for each pass, whatever the number of descriptors")
+		}
+	}
 }
