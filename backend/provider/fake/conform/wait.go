@@ -48,22 +48,31 @@ func testWaitFD(t *testing.T, a, b *side) {
 			t.Error("the waiter hangs")
 		}
 	}()
-	write := func(id uint64) {
+	id := uint64(0)
+	burst := func(n, size int) { // n writes at once: one poll of the target may leave some of them in a socket
 		end := time.Now().Add(5 * time.Second)
-		for err := error(syscall.EAGAIN); err != nil && time.Now().Before(end); {
-			if err = a.d.RMA(a.ep.Core(), drive.Write, id, a.seg(b, 0, 0, 4096)); err != nil {
-				a.poll()
+		first := id + 1
+		for ; id < first+uint64(n)-1; id++ {
+			for err := error(syscall.EAGAIN); err != nil && time.Now().Before(end); {
+				if err = a.d.RMA(a.ep.Core(), drive.Write, id+1, a.seg(b, 0, 0, size)); err != nil {
+					a.poll()
+				}
 			}
 		}
-		for !a.has(id)() && time.Now().Before(end) {
-			a.poll()
+		for i := first; i <= id; i++ {
+			for !a.has(i)() && time.Now().Before(end) {
+				a.poll()
+			}
+			require.True(t, a.has(i)(), "write %d", i)
+			require.Zero(t, a.done[i].Err)
 		}
-		require.True(t, a.has(id)(), "write %d", id)
-		require.Zero(t, a.done[id].Err)
 	}
-	for id := uint64(1); id <= 30; id++ {
-		write(id)
+	for range 30 {
+		burst(1, 4096)
 		time.Sleep(2 * time.Millisecond)
+	}
+	for range 30 {
+		burst(8, 64<<10)
 	}
 	require.Zero(t, timeouts.Load(), "a wake-up was missed")
 	time.Sleep(50 * time.Millisecond)
