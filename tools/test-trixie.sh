@@ -62,7 +62,11 @@ exec unshare --mount --propagation private --pid --fork --kill-child bash -euo p
         [ -z "${!name:-}" ] || keep+=("$name=${!name}")
     done
     [ ! -e etc/ssl/host.crt ] || keep+=(PIP_CERT=/etc/ssl/host.crt)
-    exec chroot . env -i HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 GOTOOLCHAIN=local \
+    # Not chroot: the tests make mount namespaces, and entering one leads to its root.
+    pivot_root . .
+    umount -l .
+    cd /gorail
+    exec env -i HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 GOTOOLCHAIN=local \
         PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${keep[@]}" \
-        bash -c "cd /gorail && tools/setup.sh && . tools/env.sh && tools/build.sh >/dev/null && $TRIXIE_RUN" 9>&-
+        bash -c "tools/setup.sh && . tools/env.sh && tools/build.sh >/dev/null && $TRIXIE_RUN" 9>&-
 '

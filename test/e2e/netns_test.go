@@ -139,7 +139,7 @@ func TestNoCommonDevice(t *testing.T) {
 	a, b := ha.start("alice"), hb.start("bob", params("devices", "lo"))
 	_, err := a.Load(b.Metadata())
 	require.Error(t, err)
-	says(t, a.Worker, "level=ERROR", `"bob"`, "offers no rail", "net/lo", "net/fast0 10.77.0.0/24", "options provider, devices")
+	says(t, a.Worker, "level=ERROR", `"bob"`, "offers no rail", "/lo 127.0.0.1/32], ours [", "/fast0 10.77.0.0/24", "options provider, devices")
 	c := hb.start("carol")
 	src, dst := a.Buffer(1<<20, seedA), c.Buffer(1<<20, seedB)
 	a.Learn(c)

@@ -50,8 +50,8 @@ static bool real_ready(fab_dom *dom)
     struct fid *fid = &dom->real_cq->fid;
     struct epoll_event ev[4];
     int n;
-    if (!fab_real_get()->lazy_sockets)
-        return fi_trywait(dom->real_fabric, &fid, 1) != 0;
+    if (!fab_real_get()->lazy_sockets) /* tcp of 2.x: the signal is reset, but sockets may have more and give no edge */
+        return fi_trywait(dom->real_fabric, &fid, 1) != 0 || epoll_wait(dom->real_fd, ev, 4, 0) > 0;
     n = epoll_wait(dom->real_fd, ev, 4, 0);
     for (int i = 0; i < n; i++)
         if (ev[i].data.u64 != dom->signal_tag)
