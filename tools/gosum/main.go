@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -86,6 +88,19 @@ func (s *summary) pkg(e event) {
 	if e.Action == "fail" {
 		s.badPackages++
 		fmt.Fprint(s.out, strings.Join(s.text[e.Package+" "], ""))
+		s.unfinished(e.Package)
+	}
+}
+
+// unfinished prints what tests said that a crash or a timeout of their package has ended.
+func (s *summary) unfinished(pkg string) {
+	const most = 100 // lines; a dump of goroutines begins with the one that matters
+	for _, key := range slices.Sorted(maps.Keys(s.text)) {
+		if test, ok := strings.CutPrefix(key, pkg+" "); ok && test != "" {
+			lines := s.text[key]
+			fmt.Fprintf(s.out, "FAIL  %s %s: not finished\n%s", pkg, test, strings.Join(lines[:min(len(lines), most)], ""))
+			delete(s.text, key)
+		}
 	}
 }
 
