@@ -20,6 +20,7 @@ type proxy struct {
 	mu    sync.Mutex
 	limit func() int // bytes that the next connection carries before it is cut; nil: any number
 	black bool       // nothing comes through, and nobody is told
+	shut  bool       // what is still being accepted comes too late
 	open  map[*tunnel]struct{}
 	taken []byte // what the initiator wrote on the last connection
 }
@@ -56,6 +57,12 @@ func (p *proxy) serve() {
 		}
 		tun := &tunnel{a: c.(*net.TCPConn), b: there.(*net.TCPConn), left: -1}
 		p.mu.Lock()
+		if p.shut {
+			p.mu.Unlock()
+			c.Close()
+			there.Close()
+			return
+		}
 		if p.limit != nil {
 			tun.left = p.limit()
 		}
@@ -131,6 +138,9 @@ func (p *proxy) cut() {
 // close makes the address one that refuses.
 func (p *proxy) close() {
 	p.l.Close()
+	p.mu.Lock()
+	p.shut = true
+	p.mu.Unlock()
 	p.cut()
 }
 
