@@ -95,6 +95,7 @@ struct msg { /* an outgoing notification */
     gr_link *link;
     struct xfer *x; /* NULL: genNotif */
     msg *next, *prev;
+    _Atomic(rail_st *) listed; /* of the link in whose list it is; changed under its lock alone */
     char *body;
     size_t len, off;
     uint64_t seq;
@@ -102,7 +103,6 @@ struct msg { /* an outgoing notification */
     uint8_t numbered; /* seq is given: from here on it must arrive */
     uint8_t skip;     /* given up after it was numbered: the peer is told to go on without it */
     uint8_t posted;   /* every fragment is posted */
-    uint8_t listed;
     uint8_t failed;
     uint8_t blamed; /* as a part's */
     uint8_t unproved; /* parted from a pipelined transfer: sent again, it would no longer prove the data */

@@ -18,7 +18,7 @@ void msg_queue(gr_link *link, msg *m)
     link->msgs_tail = m;
     if (!link->cur)
         link->cur = m;
-    m->listed = 1;
+    atomic_store(&m->listed, link->rail);
     link->nmsgs++;
     if (link->state == LINK_DEAD)
         msg_end(m, link->dead_err);
@@ -27,7 +27,7 @@ void msg_queue(gr_link *link, msg *m)
 void msg_unlist(msg *m)
 {
     gr_link *link = m->link;
-    if (!m->listed)
+    if (!atomic_load(&m->listed))
         return;
     if (link->cur == m)
         link->cur = m->next;
@@ -39,7 +39,7 @@ void msg_unlist(msg *m)
         m->prev->next = m->next;
     else
         link->msgs = m->next;
-    m->listed = 0;
+    atomic_store(&m->listed, NULL);
     link->nmsgs--;
 }
 
@@ -101,7 +101,7 @@ int msg_part(msg *m, int err)
     for (ctx *c = link->posted; c; c = c->next)
         if (c->msg == m)
             c->msg = own;
-    m->listed = 0;
+    atomic_store(&m->listed, NULL);
     m->done = 1;
     m->body = NULL;
     xfer_msg_end(m->x, err);
@@ -114,7 +114,7 @@ static void start_msg(rail_st *rail, cmd *self)
     msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
     gr_link *link = m->link;
     msg_queue(link, m);
-    if (m->listed && m->x && !m->numbered && atomic_load(&m->x->pub.err))
+    if (atomic_load(&m->listed) && m->x && !m->numbered && atomic_load(&m->x->pub.err))
         msg_end(m, atomic_load(&m->x->pub.err));
     msg_pump(link);
 }

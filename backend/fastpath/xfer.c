@@ -262,7 +262,7 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
 static void abort_msg(xfer *x, rail_st *rail, int err)
 {
     msg *m = &x->msg;
-    if (!m->listed || m->link->rail != rail)
+    if (atomic_load(&m->listed) != rail)
         return;
     if (!m->numbered)
         msg_end(m, err);

@@ -182,6 +182,10 @@ static void end(const world *w, side *s, int err)
         quiesce(s, i);
     for (int i = 0; i < w->rails; i++)
         gr_link_fail(s->link[i], err);
+    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* the other thread may have the last ones in hand */
+        struct timespec nap = {.tv_nsec = 1000000};
+        nanosleep(&nap, NULL);
+    }
     CHECK(gr_sess_queued(s->sess) == 0, "%lu bytes still count as queued", (unsigned long)gr_sess_queued(s->sess));
     for (int i = 0; i < w->rails; i++) {
         gr_tally t;
