@@ -50,11 +50,14 @@ func (e *Engine) shutdown() {
 	e.core.Stop()
 	e.writeStats()
 	if !quiet {
-		e.log.Error("a call from the control channel did not return: what it may use is left behind")
+		e.log.Error("a registration or a call from the control channel did not return: what it may use is left behind")
 		return
 	}
 	e.core.DropRails()
-	for _, r := range e.local {
+	e.localMu.Lock()
+	local := slices.Collect(maps.Values(e.local))
+	e.localMu.Unlock()
+	for _, r := range local {
 		e.deregisterRails(r)
 	}
 	for _, r := range e.rails {
@@ -79,7 +82,7 @@ func (e *Engine) flush() {
 	}
 }
 
-// enter notes that a call from the control channel is going on; false: the engine is gone.
+// enter notes that a registration or a call from the control channel is going on; false: the engine is gone.
 func (e *Engine) enter() bool {
 	e.life.RLock()
 	if e.dead {
@@ -93,7 +96,7 @@ func (e *Engine) leave() { e.life.RUnlock() }
 
 var errClosing = errors.New("the engine is closing")
 
-// settleDown waits, bounded, until no call from the control channel is going on, and lets none begin.
+// settleDown waits, bounded, until no such call is going on, and lets none begin.
 func (e *Engine) settleDown() bool {
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
 		if e.life.TryLock() {

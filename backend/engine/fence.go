@@ -110,10 +110,8 @@ func (r *remote) fenceAll(why string) {
 	}
 }
 
-// fenceBroken fences those that have stopped.
+// fenceBroken fences those that have stopped. Under r.mu.
 func (r *remote) fenceBroken(why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, l := range r.links {
 		if l.up && l.phase == working && l.l.Stats().State != fastpath.LinkUp {
 			r.fence(l, why)
@@ -248,6 +246,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 			return err
 		}
 		r.e.log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+		l.l.Yield(proof) // what has arrived must not be sent again when another comes up first
 		l.enter(resting)
 		r.later(l, max(l.pause, firstRest), "another try")
 		return nil

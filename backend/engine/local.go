@@ -14,6 +14,10 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
+	if !e.enter() { // Close waits for us
+		return 0, status.Errorf(status.ErrBackend, "%w", errClosing)
+	}
+	defer e.leave()
 	rng := wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}
 	if addr+length < addr {
 		return 0, status.Errorf(status.ErrInvalidParam, "register %#x+%d: the range runs past the end of the address space", addr, length)
@@ -75,6 +79,10 @@ func (e *Engine) Known(addr, length, dev uint64, mem int32) (bool, error) {
 // (bounded by cancel_timeout; one that does not answer loses its endpoint), our own transfers that use it are aborted
 // and drained, and only then the memory is let go. Implements deregisterMem; the agent ignores the status.
 func (e *Engine) Deregister(id uint64) error {
+	if !e.enter() {
+		return nil // all is deregistered, or about to be
+	}
+	defer e.leave()
 	r := e.regions.get(id)
 	if r == nil || r.remote != nil {
 		return status.Errorf(status.ErrNotFound, "deregister: region %#x is not registered", id)

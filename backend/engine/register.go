@@ -23,11 +23,7 @@ func (e *Engine) registerRails(r *region) {
 	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
 	errs := make([]error, len(e.rails))
 	e.eachRail(r.Len, func(i int) {
-		defer func() {
-			if p := recover(); p != nil {
-				errs[i] = fmt.Errorf("%w: %v", mr.ErrPanic, p)
-			}
-		}()
+		defer recovered(&errs[i])
 		r.mrs[i], _, errs[i] = e.rails[i].cache.Acquire(r.Addr, r.Len)
 	})
 	for i, rl := range e.rails {
@@ -50,9 +46,17 @@ func (e *Engine) registerRails(r *region) {
 	}
 }
 
+// recovered turns a panic into an error: the call may be on a goroutine of its own.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%w: %v", mr.ErrPanic, p)
+	}
+}
+
 func (e *Engine) deregisterRails(r *region) {
 	errs := make([]error, len(e.rails))
 	e.eachRail(r.Len, func(i int) {
+		defer recovered(&errs[i])
 		if r.mrs[i] != nil {
 			_, errs[i] = e.rails[i].cache.Release(r.mrs[i])
 		}

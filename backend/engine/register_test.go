@@ -140,6 +140,33 @@ func TestRegisterSlowly(t *testing.T) {
 	}
 }
 
+// Close waits for a registration that is under way, and none begins behind it.
+func TestRegisterAndClose(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	a := h.agent("ann")
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	a.railNo(1).OnRegister(func(uint64, uint64) error { close(begun); <-goOn; return nil })
+	mem := drive.Alloc(4096)
+	registered, closed := make(chan error), make(chan struct{})
+	go func() {
+		_, err := a.Register(drive.Addr(mem), 4096, 0, 0, nil)
+		registered <- err
+	}()
+	<-begun
+	go func() { _ = a.Close(); close(closed) }()
+	until(t, "closing", func() bool { return a.closed.Load() })
+	select {
+	case <-closed:
+		t.Fatal("closed under a registration")
+	default:
+	}
+	close(goOn)
+	require.NoError(t, <-registered)
+	<-closed
+	_, err := a.Register(drive.Addr(mem), 4096, 0, 0, nil)
+	require.Error(t, err)
+}
+
 func BenchmarkRegister(b *testing.B) {
 	for _, c := range []struct {
 		name  string

@@ -148,15 +148,14 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 			}
 		}
 	}
-	if len(rev.left) > 0 {
-		r.revokes = append(r.revokes, rev)
-	}
 	draining := slices.Collect(maps.Keys(rev.left))
-	r.mu.Unlock()
 	if len(draining) == 0 {
-		r.answer(rev)
+		r.answer(rev) // before anybody asks for keys again: the target reads in this order
+		r.mu.Unlock()
 		return
 	}
+	r.revokes = append(r.revokes, rev)
+	r.mu.Unlock()
 	for _, t := range draining {
 		t.abort(status.ErrBackend, "the peer deregistered its memory")
 	}
@@ -166,7 +165,7 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 // settleRevokes answers the revocations whose transfers have all drained.
 func (r *remote) settleRevokes() {
 	r.mu.Lock()
-	var done []*revocation
+	defer r.mu.Unlock()
 	keep := r.revokes[:0]
 	for _, rev := range r.revokes {
 		for t := range rev.left {
@@ -175,26 +174,19 @@ func (r *remote) settleRevokes() {
 			}
 		}
 		if len(rev.left) == 0 {
-			done = append(done, rev)
+			r.answer(rev)
 		} else {
 			keep = append(keep, rev)
 		}
 	}
 	r.revokes = keep
-	r.mu.Unlock()
-	for _, rev := range done {
-		r.answer(rev)
-	}
 }
 
 // answer gives a revocation back. Transfers that a broken link cancelled have ended here, but their bytes may still be
-// on the way: then the FENCE goes first, and the target closes the endpoint before it reads the answer.
+// on the way: then the FENCE goes first, and the target closes the endpoint before it reads the answer. Under mu.
 func (r *remote) answer(rev *revocation) {
 	r.fenceBroken("a region is given back over a broken link")
-	r.mu.RLock()
-	out := r.out
-	r.mu.RUnlock()
-	out.Revoked(rev.id, rev.all)
+	r.out.Revoked(rev.id, rev.all)
 }
 
 func (r *remote) dropKey(g *region) {

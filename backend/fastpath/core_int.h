@@ -73,6 +73,7 @@ struct run { /* consecutive operations of a transfer that one link has taken */
     uint32_t inflight, wrs; /* work requests: in flight, posted */
     uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
     uint8_t blamed; /* its own operation was the first to fail */
+    uint8_t tries;  /* how often it was to blame */
 };
 
 struct part { /* a transfer on one link */
@@ -104,7 +105,7 @@ struct msg { /* an outgoing notification */
     uint8_t skip;     /* given up after it was numbered: the peer is told to go on without it */
     uint8_t posted;   /* every fragment is posted */
     uint8_t failed;
-    uint8_t blamed; /* as a part's */
+    uint8_t blamed, tries; /* as a run's */
     uint8_t unproved; /* parted from a pipelined transfer: sent again, it would no longer prove the data */
     uint8_t done;
 };
@@ -117,8 +118,7 @@ typedef struct xfer {
     uint8_t has_notif;
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
     _Atomic uint8_t shared;   /* SHARED: more than one link has worked on it in this round; SOLE: none may any more */
-    _Atomic uint8_t attempts; /* failures of its own */
-    _Atomic uint8_t replays;
+    _Atomic uint32_t replays; /* links that failed under it */
     uint32_t nparts, part_cap;
     part *parts;
     gr_sess *sess;

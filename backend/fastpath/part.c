@@ -106,13 +106,13 @@ int part_call(part *p)
  * no other, it stays. */
 int part_evict(part *p)
 {
-    if (!part_call(p))
+    if (p->runs)
+        return part_call(p) != 0;
+    atomic_store(&p->in, 0); /* first: whoever gives back from now on calls us in, as we do others */
+    if (!part_call(p) && !atomic_exchange(&p->in, 1))
         return 0;
-    if (!p->runs) {
-        part_unlist(p);
-        atomic_store(&p->in, 0);
-        part_out(p->x, p->link);
-    }
+    part_unlist(p);
+    part_out(p->x, p->link);
     return 1;
 }
 

@@ -1,17 +1,26 @@
 /* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
 #include "core_int.h"
 
+enum { TRIES = 3, REPLAYS = 200 };
 
-/* An error of its own may come again; being cancelled along with others costs next to nothing. */
-static void charge(xfer *x, const run *r)
+/* What was the first to fail on four endpoints ends its transfer: it will fail on others, too. Being cancelled along with
+ * others is charged to the transfer, once for each link that fails under it; the limit is there to end what never would. */
+static void charge(part *p)
 {
-    int posted = r->posted || r->off;
-    if (posted)
-        COUNT(x->core, GR_C_REPLAYS, 1);
-    if ((r->blamed && atomic_fetch_add(&x->attempts, 1) >= 3) || (posted && atomic_fetch_add(&x->replays, 1) >= 200))
+    xfer *x = p->x;
+    int posted = 0, hopeless = 0;
+    for (run *r = p->runs; r; r = r->next) {
+        int sent = r->posted || r->off;
+        posted |= sent;
+        if (sent)
+            COUNT(x->core, GR_C_REPLAYS, 1);
+        if (r->blamed)
+            hopeless |= ++r->tries > TRIES;
+    }
+    if (hopeless || (posted && atomic_fetch_add(&x->replays, 1) >= REPLAYS))
         xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
-    if (!atomic_load(&x->pub.err))
-        link_count(r->part->link, GR_N_RETRIES, r->wrs);
+    for (run *r = p->runs; r && !atomic_load(&x->pub.err); r = r->next)
+        link_count(p->link, GR_N_RETRIES, r->wrs);
 }
 
 /* Gives back to their transfers' pools what the link has taken and not proved. */
@@ -35,10 +44,9 @@ static void give_back(gr_link *link)
         uint8_t sole = SOLE;
         x->pipelined = 0;
         atomic_compare_exchange_strong(&x->shared, &sole, SHARED);
-        while (p->runs) {
-            charge(x, p->runs);
+        charge(p);
+        while (p->runs)
             run_back(p->runs);
-        }
         part_list(p, LIST_TODO);
         if (atomic_load(&x->pub.err))
             part_drop(p);
@@ -68,8 +76,7 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
         m->skip |= m->unproved;
         if (m->numbered && proved(proof, m->seq))
             msg_end(m, 0);
-        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && atomic_fetch_add(&x->attempts, 1) >= 3 &&
-                 msg_gap(m) == 0)
+        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++m->tries > TRIES && msg_gap(m) == 0)
             xfer_msg_end(x, ST_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);

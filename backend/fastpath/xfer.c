@@ -200,7 +200,6 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
     COUNT(core, GR_C_TO_C_POST, 1);
     x->has_notif = has_notif != 0;
     x->pipelined = 0;
-    atomic_store(&x->attempts, 0);
     atomic_store(&x->replays, 0);
     x->nparts = nlinks;
     x->next = 0;

@@ -103,6 +103,7 @@ typedef struct ofi_rail {
     struct ofi_peer *peers;
     size_t addr_len;    /* of this rail's own addresses */
     struct ofi_ep *any; /* the shared endpoint as one without a peer, for receives */
+    void *fds;          /* DIR of the process's descriptors, for sockets.c */
 } ofi_rail;
 
 /* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. cq_depth 0: as deep as
@@ -137,7 +138,8 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep);
 /* For rail.c: an enabled endpoint; the caller holds the lock. */
 int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step);
 
-/* sockets.c, before fi_close of an endpoint; the caller holds the lock. Completions stay in the queue. */
+/* sockets.c, before fi_close of an endpoint; the caller holds the lock. Completions stay in the queue. The folder of the
+ * process's descriptors is opened with the rail, as there may be none left later. */
 void ofi_break_connections(ofi_rail *rail, const ofi_ep *ep);
 
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,

@@ -1,4 +1,6 @@
 /* Opens and closes a device: fabric, domain, address vector, completion queue. */
+#include <dirent.h>
+#include <errno.h>
 #include <rdma/fi_errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -79,8 +81,10 @@ static int open_objects(ofi_rail *rail, const char **step)
         return rc;
     if (rail->quirks.no_trywait && find_signal(rail) != 0)
         rail->base.wait_fd = -1; /* polled by timer instead */
-    if (rail->quirks.per_peer)
-        return 0;
+    if (rail->quirks.per_peer) {
+        *step = "opendir of /proc/self/fd";
+        return (rail->fds = opendir("/proc/self/fd")) ? 0 : -errno;
+    }
     *step = "calloc";
     if (!(rail->any = calloc(1, sizeof(*rail->any))))
         return -FI_ENOMEM;
@@ -161,6 +165,9 @@ static int close_objects(ofi_rail *rail)
         rail->domain ? &rail->domain->fid : NULL, rail->fabric ? &rail->fabric->fid : NULL,
     };
     int first = 0;
+    if (rail->fds)
+        closedir(rail->fds);
+    rail->fds = NULL;
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         int rc = order[i] ? fi_close(order[i]) : 0;
         if (rc && !first)

@@ -27,23 +27,32 @@ struct tcp_counts {
     struct tcp_info base;
     uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
 };
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port), "ports");
 _Static_assert(offsetof(struct tcp_counts, bytes_received) == 128, "struct tcp_info of linux/tcp.h");
+
+enum { STRANGERS = 64 };
 
 typedef struct sockets {
     struct sockaddr_storage own, peer;
-    int found; /* in this pass, not seen to by libfabric yet */
+    int found;               /* in this pass, not seen to by libfabric yet */
+    int stranger[STRANGERS]; /* those of which libfabric must get rid before the endpoint goes */
+    int strangers;
 } sockets;
 
-static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     if (a->ss_family != b->ss_family)
         return false;
-    if (a->ss_family == AF_INET) {
-        const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
-        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
-    }
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
     const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
-    return x->sin6_port == y->sin6_port && memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
+    return x->sin6_scope_id == y->sin6_scope_id && memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
+}
+
+/* The port is at the same place in both families. */
+static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    return same_host(a, b) && ((const struct sockaddr_in *)a)->sin_port == ((const struct sockaddr_in *)b)->sin_port;
 }
 
 /* What a connection has been through. */
@@ -76,11 +85,13 @@ static void empty(int fd)
         ;
 }
 
-static bool has_peer(int fd, const struct sockaddr_storage *peer)
+/* A connection of the endpoint's to its peer, from the address of the rail. */
+static bool dialled(int fd, const sockets *all, const struct sockaddr_storage *name)
 {
-    struct sockaddr_storage name = { .ss_family = AF_UNSPEC };
-    socklen_t len = sizeof(name);
-    return peer->ss_family != AF_UNSPEC && getpeername(fd, (struct sockaddr *)&name, &len) == 0 && same_address(&name, peer);
+    struct sockaddr_storage peer = { .ss_family = AF_UNSPEC };
+    socklen_t len = sizeof(peer);
+    return all->peer.ss_family != AF_UNSPEC && same_host(name, &all->own) &&
+           getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && same_address(&peer, &all->peer);
 }
 
 static void visit(sockets *all, int fd)
@@ -92,7 +103,7 @@ static void visit(sockets *all, int fd)
         return;
     bool accepted = same_address(&name, &all->own);
     len = sizeof(listening);
-    if ((!accepted && !has_peer(fd, &all->peer)) || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len))
+    if ((!accepted && !dialled(fd, all, &name)) || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len))
         return;
     if (listening) {
         all->found += shutdown(fd, SHUT_RD) == 0;
@@ -100,41 +111,42 @@ static void visit(sockets *all, int fd)
     }
     story s = look(fd);
     if (accepted && s.stranger) {
-        all->found += shutdown(fd, SHUT_RDWR) == 0; /* until libfabric has closed it */
+        if (shutdown(fd, SHUT_RDWR) == 0 && all->strangers < STRANGERS)
+            all->stranger[all->strangers++] = fd;
     } else if (s.open) {
         all->found += shutdown(fd, SHUT_RDWR) == 0;
         empty(fd);
     }
 }
 
-static void visit_all(sockets *all)
+/* Nothing is accepted meanwhile: libfabric does that when it is polled, and the rail's lock is ours. */
+static void visit_all(ofi_rail *rail, sockets *all)
 {
-    DIR *dir = opendir("/proc/self/fd");
-    if (!dir)
-        return; /* no /proc: as before */
-    for (struct dirent *d; (d = readdir(dir));)
+    rewinddir(rail->fds);
+    for (struct dirent *d; (d = readdir(rail->fds));)
         if (d->d_name[0] != '.')
             visit(all, atoi(d->d_name));
-    closedir(dir);
 }
 
 void ofi_break_connections(ofi_rail *rail, const ofi_ep *ep)
 {
-    enum { ROUNDS = 8 }; /* one is enough unless something arrives meanwhile */
+    enum { ROUNDS = 8, EVENTS = 64 }; /* one round is enough, as a rule; what one poll looks at, or less */
     sockets all;
     size_t len = sizeof(all.own);
     struct fi_cq_msg_entry none;
 
     memset(&all, 0, sizeof(all));
-    if (fi_getname(&ep->ep->fid, &all.own, &len) || (all.own.ss_family != AF_INET && all.own.ss_family != AF_INET6))
+    if (!rail->fds || fi_getname(&ep->ep->fid, &all.own, &len) || (all.own.ss_family != AF_INET && all.own.ss_family != AF_INET6))
         return;
     if (ep->at)
         memcpy(&all.peer, ep->at->bytes, ep->at->len < sizeof(all.peer) ? ep->at->len : sizeof(all.peer));
-    for (int i = 0; i < ROUNDS; i++) {
-        all.found = 0;
-        visit_all(&all);
-        if (!all.found)
-            return;
-        (void)fi_cq_read(rail->cq, &none, 0); /* progress alone: takes no completion */
+    visit_all(rail, &all);
+    for (int i = 0; i < ROUNDS && (all.found || all.strangers); i++) {
+        int n = all.strangers;
+        for (uint32_t k = 0; k <= rail->open_eps / EVENTS; k++)
+            (void)fi_cq_read(rail->cq, &none, 0); /* progress alone: takes no completion */
+        all.found = all.strangers = 0;
+        for (int k = 0; k < n; k++)
+            visit(&all, all.stranger[k]);
     }
 }

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+)
+
+// One rail is lost with hundreds of requests in flight: its loss is charged once.
+func TestRailDownManyInFlight(t *testing.T) {
+	const n, piece = 450, 130 << 10
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(n*piece, "window_min", "64MiB", "rail_timeout", "1m", "chunk_max", "1MiB", "chunk_min", "512KiB")
+	p.allUp(2)
+	p.b.railNo(0).Stall()
+	p.b.railNo(1).Stall()
+	var l, r []Desc
+	for i := range n { // backwards: nothing merges, a request a run
+		l, r = append(l, p.mine.desc((n-1-i)*piece, piece)), append(r, p.theirs.desc((n-1-i)*piece, piece))
+	}
+	p.mine.fill(1)
+	x := p.a.prep(opWrite, l, r, "bob").post()
+	most := 0
+	until(t, "posted", func() bool {
+		x.check()
+		for i, l := range p.a.connected("bob").links {
+			if l.l.Stats().InflightOps > 210 {
+				most = i
+				return true
+			}
+		}
+		return false
+	})
+	p.a.railNo(most).Down(syscall.ENETDOWN)
+	p.b.railNo(0).Release()
+	p.b.railNo(1).Release()
+	require.Equal(t, done, x.wait())
+	p.same()
+}
+
+// A rail goes down again and again under one transfer, which the other carries to its end.
+func TestFlappingRail(t *testing.T) {
+	const size = 256 << 20
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(size, "rail_timeout", "1m", "window_min", "1MiB")
+	p.allUp(2)
+	for i := range 2 {
+		p.a.railNo(i).Script(fake.Script{PerPoll: 1})
+	}
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post()
+	working := func() int { return p.a.connected("bob").atWork() }
+	for cuts := 0; cuts < 6 && x.check() == inProg; cuts++ {
+		before := x.shares()[1]
+		until(t, "a share", func() bool { return x.check() != inProg || x.shares()[1] > before+(2<<20) })
+		p.a.railNo(1).Down(syscall.ENETDOWN)
+		until(t, "found out", func() bool { return x.check() != inProg || working() == 1 })
+		p.a.railNo(1).Up()
+		until(t, "back", func() bool { return x.check() != inProg || working() == 2 })
+	}
+	require.Equal(t, done, x.wait())
+	p.same()
+}
