@@ -21,7 +21,7 @@ for seed in $(seq 1 "$seeds"); do
     for kind in $kinds; do
         n=$((seed % 2 ? 1 : 4)) run=$quick
         [ "$seed" -gt 2 ] || [ "$seeds" -lt 20 ] || run=$all
-        if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" \
+        if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" GORAIL_CONTROL_DEVICES=lo \
             GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$tmp/breaches" \
             timeout 600 "$tmp/e2e.test" -test.v -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ] &&
             grep -q "^--- PASS" "$tmp/log" && ! grep -q "^--- SKIP" "$tmp/log"; then

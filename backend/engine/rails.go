@@ -1,18 +1,13 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"sync/atomic"
-	"syscall"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/mr"
-	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/status"
@@ -104,39 +99,6 @@ func (e *Engine) openRails(prov provider.Provider, found []provider.Device) erro
 		return status.Errorf(status.ErrBackend, "no rail could be opened (options provider=%v devices=%v): %w", e.opt.Provider, e.opt.Devices, last)
 	}
 	return nil
-}
-
-// openControl listens on each rail's IP address, on the first port of the option control_port that is free on all of them.
-func (e *Engine) openControl() error {
-	ports := e.opt.ControlPort
-	for port := int(ports.First); ; port++ {
-		var err error
-		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
-			ConnectTimeout: e.opt.ConnectTimeout, Listen: e.listen(port), Log: e.log}, targetHandler{e})
-		if err == nil {
-			return nil
-		}
-		e.node = nil
-		if !errors.Is(err, syscall.EADDRINUSE) || port >= int(ports.Last) {
-			return status.Errorf(status.ErrBackend, "control channel (option control_port=%d-%d): %w", ports.First, ports.Last, err)
-		}
-	}
-}
-
-// listen gives the control addresses: one per rail that has an IP address, loopback otherwise. Port 0: the system's choice.
-func (e *Engine) listen(port int) []string {
-	var addrs []string
-	seen := map[string]bool{}
-	for _, r := range e.rails {
-		if a := r.Device().Addr; a != "" && !seen[a] {
-			seen[a] = true
-			addrs = append(addrs, net.JoinHostPort(a, strconv.Itoa(port)))
-		}
-	}
-	if len(addrs) == 0 {
-		addrs = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
-	}
-	return addrs
 }
 
 func (k ownKey) Close() error {

@@ -47,6 +47,7 @@ type Options struct {
 	Log            slog.Level
 	StatsFile      string    // "": none
 	ControlPort    PortRange // zero: the system chooses
+	ControlDevices []string  // globs over interface names; empty: those of the rails
 }
 
 // PortRange is the ports First..Last, both included; zero means that the system chooses.

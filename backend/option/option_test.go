@@ -83,7 +83,7 @@ func TestValues(t *testing.T) {
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
 		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
-		"max_rails": "16", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100",
+		"max_rails": "16", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
@@ -95,6 +95,7 @@ func TestValues(t *testing.T) {
 	want.TrafficClass, want.Threading = "low_latency", "domain"
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
+	want.ControlDevices = []string{"eth0", "!eth1"}
 	assert.Equal(t, want, o)
 
 	o, _, err = Parse(map[string]string{"control_port": "7000"}, nil)

@@ -83,6 +83,9 @@ var table = []row{
 	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",
 		func(o *Options, v string) error { return setPorts(&o.ControlPort, v) },
 		"TCP ports to listen on for control connections; each engine takes one."),
+	text("control_devices", "", "eth0", "list", "a comma list of globs over interface names; `!` or `^` before a glob excludes",
+		func(o *Options, v string) error { return setGlobs(&o.ControlDevices, v) },
+		"Interfaces on whose addresses control connections are taken, and no others. Empty: the addresses of the rails; where RDMA hardware has none (EFA, CXI), of all networks of the machine that are up, but bridges and tunnels."),
 }
 
 func text(name, def, example, kind, allowed string, set func(*Options, string) error, doc string) row {

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,6 +58,40 @@ func TestFabricOptionsRefused(t *testing.T) {
 			w := worker.Start(t, worker.Options{Env: env, Setenv: append(fabric.Env("cxi", 1, 1, "service=5"), "GORAIL_LIBFABRIC_PATH="+lib)})
 			refused(t, w, env, "alice", params(c.name, c.value))
 			says(t, w, c.name+"=", c.says)
+		})
+	}
+}
+
+// TestFabricTwoHosts: rails without IP addresses leave the control channel to the hosts' other networks.
+func TestFabricTwoHosts(t *testing.T) {
+	const size = 1 << 20
+	ours(t)
+	lib := fabric.Build(t)
+	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
+		t.Run(kind, func(t *testing.T) {
+			ha, hb := newHost(t), newHost(t)
+			addr := func(last byte) *net.IPNet {
+				return &net.IPNet{IP: net.IPv4(10, 79, 0, last), Mask: net.CIDRMask(24, 32)}
+			}
+			ha.wire(hb, "wire0", addr(1), addr(2))
+			ha.reach(hb, addr(2).IP)
+			breaches := filepath.Join(t.TempDir(), "breaches")
+			prov, _, _ := strings.Cut(kind, "-")
+			set := []string{fabric.EnvConfig + "=" + fabric.Config(kind, 1, 1, "on=wire0"), "GORAIL_PROVIDER=" + prov,
+				"GORAIL_LIBFABRIC_PATH=" + lib, fabric.EnvBreaches + "=" + breaches}
+			p := &pairOf{env: testenv.Need(t), ini: ha.startWith(set, "alice"), tgt: hb.startWith(set, "bob")}
+			p.tgt.Polling(true)
+			a, b := p.buffers(size)
+			before := ha.sent("wire0")
+			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+				require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+				b.Want(seedA)
+			}
+			require.Greater(t, ha.sent("wire0")-before, uint64(size))
+			require.NoError(t, p.ini.Exit())
+			require.NoError(t, p.tgt.Exit())
+			require.Empty(t, fabric.Breaches(t, breaches))
 		})
 	}
 }

@@ -62,6 +62,12 @@ func (h *host) aside(f func()) {
 // start makes a process with one agent on this host. It sees the host's interfaces in /sys, too.
 func (h *host) start(name string, opts ...option) *worker.Agent {
 	h.t.Helper()
+	return h.startWith(nil, name, opts...)
+}
+
+// startWith gives the process environment variables of its own.
+func (h *host) startWith(setenv []string, name string, opts ...option) *worker.Agent {
+	h.t.Helper()
 	env := testenv.Need(h.t)
 	var w *worker.Worker
 	h.aside(func() {
@@ -69,7 +75,7 @@ func (h *host) start(name string, opts ...option) *worker.Agent {
 		require.NoError(h.t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
 		require.NoError(h.t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 		require.NoError(h.t, unix.Mount("sysfs", "/sys", "sysfs", unix.MS_RDONLY, ""))
-		w = worker.Start(h.t, worker.Options{Env: env})
+		w = worker.Start(h.t, worker.Options{Env: env, Setenv: setenv})
 	})
 	return agent(w, env, name, opts...)
 }

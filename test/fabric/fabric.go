@@ -119,7 +119,7 @@ func Config(kind string, rails int, seed int64, extra ...string) string {
 // caller adds. kind is efa, efa-direct or cxi.
 func Env(kind string, rails int, seed int64, extra ...string) []string {
 	prov, _, _ := strings.Cut(kind, "-")
-	return []string{EnvConfig + "=" + Config(kind, rails, seed, extra...), "GORAIL_PROVIDER=" + prov}
+	return []string{EnvConfig + "=" + Config(kind, rails, seed, extra...), "GORAIL_PROVIDER=" + prov, "GORAIL_CONTROL_DEVICES=lo"}
 }
 
 // Breaches are the lines recorded in file: the rule's name, the fabric's, and what happened.

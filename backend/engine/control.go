@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"gorail/backend/peer"
+	"gorail/backend/provider"
+	"gorail/backend/status"
+	"gorail/backend/topo"
+)
+
+// openControl listens, on the first port of the option control_port that is free on all addresses.
+func (e *Engine) openControl() error {
+	addrs := controlAddrs(e.devices(), localAddrs(), topo.Read(os.DirFS("/sys")), e.opt.ControlDevices)
+	if len(addrs) == 0 {
+		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
+	}
+	ports := e.opt.ControlPort
+	for port := int(ports.First); ; port++ {
+		var listen []string
+		for _, a := range addrs {
+			listen = append(listen, net.JoinHostPort(a.String(), strconv.Itoa(port)))
+		}
+		var err error
+		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
+			ConnectTimeout: e.opt.ConnectTimeout, Listen: listen, Log: e.log}, targetHandler{e})
+		if err == nil {
+			return nil
+		}
+		e.node = nil
+		if !errors.Is(err, syscall.EADDRINUSE) || port >= int(ports.Last) {
+			return status.Errorf(status.ErrBackend, "control channel (option control_port=%d-%d): %w", ports.First, ports.Last, err)
+		}
+	}
+}
+
+// ifaceAddr is one address of a network interface.
+type ifaceAddr struct {
+	name string
+	addr netip.Addr
+}
+
+func localAddrs() (list []ifaceAddr) {
+	all, _ := net.Interfaces()
+	for _, i := range all {
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && i.Flags&net.FlagUp != 0 {
+				list = append(list, ifaceAddr{i.Name, p.Addr().Unmap()})
+			}
+		}
+	}
+	return list
+}
+
+// mostControl is how many addresses are listened on; the connection blob takes that many and more.
+const mostControl = 32
+
+// controlAddrs are those that peers are given, best first: of the rails. Hardware whose rails have none (EFA, CXI, InfiniBand
+// without IPoIB) leaves it to the machine's other networks. Of what the user names, it is all, and no other.
+func controlAddrs(rails []provider.Device, local []ifaceAddr, m *topo.Machine, want []string) (addrs []netip.Addr) {
+	add := func(a netip.Addr) {
+		if a.IsValid() && !slices.Contains(addrs, a) && len(addrs) < mostControl {
+			addrs = append(addrs, a)
+		}
+	}
+	if len(want) > 0 {
+		for _, l := range local {
+			if topo.Patterns(want).Judge(-1, l.name) == topo.Named && !l.addr.IsLinkLocalUnicast() {
+				add(l.addr)
+			}
+		}
+		return addrs
+	}
+	other := false
+	for _, d := range rails {
+		if a, err := netip.ParseAddr(d.Addr); err == nil {
+			add(a)
+		} else {
+			other = other || d.Hardware
+		}
+	}
+	for _, l := range local {
+		n := m.Net(l.name)
+		if other && l.addr.IsGlobalUnicast() && (n == nil || n.Up() && !n.Bridge && !n.Tunnel && n.PortOf == "") {
+			add(l.addr)
+		}
+	}
+	if other || len(addrs) == 0 {
+		add(netip.AddrFrom4([4]byte{127, 0, 0, 1})) // within this network namespace
+	}
+	return addrs
+}
