@@ -3,11 +3,17 @@
 
     NIXL_PLUGIN_DIR=/path/to/plugins python two_agents.py [--backend GORAIL] [--mib 64] [--rounds 20]
 
+On two hosts, the first of them in a network where nobody else would answer for the other:
+
+    ... two_agents.py --listen 0.0.0.0:7777          # the target
+    ... two_agents.py --connect target-host:7777     # the initiator
+
 The target only waits: every byte is moved by the initiator, which writes into the target's memory and reads from it.
 """
 
 import argparse
 import multiprocessing as mp
+import multiprocessing.connection
 import time
 
 import numpy as np
@@ -117,13 +123,30 @@ def initiator(pipe, backend, size, rounds):
     expect(pipe, "all well")
 
 
+def address(text):
+    host, port = text.rsplit(":", 1)
+    return host, int(port)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="GORAIL")
     parser.add_argument("--mib", type=int, default=64, help="size of the buffers")
     parser.add_argument("--rounds", type=int, default=20, help="transfers to time, each way")
+    parser.add_argument("--listen", metavar="HOST:PORT", type=address, help="be the target, and wait there for the initiator")
+    parser.add_argument("--connect", metavar="HOST:PORT", type=address, help="be the initiator, of the target that waits there")
     args = parser.parse_args()
     size = args.mib << 20
+    key = b"two agents"
+    if args.listen:
+        with mp.connection.Listener(args.listen, authkey=key) as listener, listener.accept() as pipe:
+            target(pipe, args.backend, size)
+        return
+    if args.connect:
+        with mp.connection.Client(args.connect, authkey=key) as pipe:
+            initiator(pipe, args.backend, size, args.rounds)
+        print(f"{args.backend}: WRITE, READ and notification verified")
+        return
 
     # spawn: a forked child could not use the library its parent loaded.
     ours, theirs = mp.get_context("spawn").Pipe()

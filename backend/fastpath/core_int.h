@@ -1,10 +1,11 @@
 /* Inside the core. Who guards what:
  *   rail->dev->mu      links, parts, messages, contexts and buffers of that rail; never two rails at once
+ *   xfer->mu           the pool of a transfer: what has been taken and given back
  *   sess->rx_mu        order of incoming notifications
  *   core->ready_mu     notifications ready for the application
  *   core->ev_mu        events for Go
  *   core->slot_mu      free transfer slots and the region table's growth
- * Order: rail -> rx_mu -> ready_mu | ev_mu. Nothing is called back with ready_mu, ev_mu or slot_mu held.
+ * Order: rail -> xfer->mu; rail -> rx_mu -> ready_mu | ev_mu. Nothing is called back with ready_mu, ev_mu or slot_mu held.
  */
 #ifndef GORAIL_CORE_INT_H
 #define GORAIL_CORE_INT_H

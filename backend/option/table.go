@@ -40,7 +40,7 @@ var table = []row{
 	duration("release_wait", "50ms", 0, 10*time.Second, func(o *Options) *time.Duration { return &o.ReleaseWait },
 		"Releasing a request in flight waits so long for it to drain; then draining goes on behind the call."),
 	duration("cancel_timeout", "2s", 10*time.Millisecond, 10*time.Minute, func(o *Options) *time.Duration { return &o.CancelTimeout },
-		"A cancelled transfer that has not drained after so long is ended by a fence at the peer; deregisterMem waits no longer than this."),
+		"A cancelled transfer that has not drained after so long is ended by a fence at the peer; deregisterMem waits no longer than this, and a second for the fence."),
 	size("notif_queue", "16MiB", 64*kib, 16*gib, func(o *Options) *uint64 { return &o.NotifQueue },
 		"Bytes of notifications that wait for a peer who does not take them; beyond that genNotif fails."),
 	size("chunk_min", "128KiB", 4*kib, gib, func(o *Options) *uint64 { return &o.ChunkMin },

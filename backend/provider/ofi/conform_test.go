@@ -3,6 +3,7 @@ package ofi
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,5 +40,30 @@ func TestTrafficSharedEndpoint(t *testing.T) {
 			}
 			conform.RunTraffic(t, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
 		})
+	}
+}
+
+// TestConformFabric is for machines that have the fabric: GORAIL_TEST_FABRIC=efa (or cxi, ...), GORAIL_TEST_LIBFABRIC for
+// the library. Both ends are on its first device.
+func TestConformFabric(t *testing.T) {
+	name := os.Getenv("GORAIL_TEST_FABRIC")
+	if name == "" {
+		t.Skip("GORAIL_TEST_FABRIC is not set")
+	}
+	open := func(t *testing.T) provider.Rail {
+		p := New(Options{LibraryPath: testLibrary()})
+		devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{name}})
+		require.NoError(t, err)
+		rail, err := p.Open(devs[0])
+		require.NoError(t, err)
+		return rail
+	}
+	rail := open(t)
+	fence := rail.Caps().CanFence
+	require.NoError(t, rail.Close())
+	if fence {
+		conform.Run(t, open)
+	} else {
+		conform.RunTraffic(t, open)
 	}
 }
