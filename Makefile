@@ -1,7 +1,7 @@
 # The front door only: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart test test-wheels test-fabrics test-trixie soak fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart test test-wheels test-fabrics test-trixie test-rdma soak fuzz bench bench-rails build setup install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test-fabrics: build ## end-to-end tests over imitations of EFA and CXI, SEEDS of
 
 test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13 (as root; TRIXIE_RUN='go test ./...' for a part)
 	@tools/test-trixie.sh
+
+test-rdma: build ## tests over software RDMA (rxe, siw) in guests; their kernel is built first, once (4 minutes)
+	@tools/test-rdma.sh
 
 soak: build ## rails down and up at random under transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0

@@ -1,0 +1,149 @@
+package bed
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets a test run a guest in a process of its own, to be killed.
+func TestMain(m *testing.M) {
+	if os.Getenv("BED_TEST_GUEST") != "" {
+		_, err := Guest{Stdout: os.Stdout}.Run(Shell("echo up; sleep 60")...)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// TestCommand: words, folder, variables, both outputs and the status come through as they are.
+func TestCommand(t *testing.T) {
+	var seen bytes.Buffer
+	g := Guest{Dir: "/usr", Env: []string{"ODD=it's \"$HOME\""}, Stdout: &seen}
+	r := Run(t, g, "bash", "-c", `pwd; echo "$ODD" "$1"; echo oops >&2; exit 42`, "x", "two  words")
+	require.Equal(t, 42, r.Status)
+	require.Equal(t, "/usr\nit's \"$HOME\" two  words\n", r.Stdout)
+	require.Equal(t, r.Stdout, seen.String())
+	require.Equal(t, "oops\n", r.Stderr)
+	require.Equal(t, 128+9, Run(t, Guest{}, "sh", "-c", "kill -9 $$").Status)
+}
+
+// TestOutput: megabytes of output arrive whole.
+func TestOutput(t *testing.T) {
+	r := Run(t, Guest{}, "seq", "300000")
+	require.Zero(t, r.Status, r)
+	require.Len(t, r.Stdout, 1988895)
+	require.True(t, strings.HasSuffix(r.Stdout, "\n299999\n300000\n"))
+}
+
+// TestThrowAway: the guest reads what the host has; what it writes does not get there, and nothing of it is left.
+func TestThrowAway(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, []byte("host\n"), 0o600))
+	before := shm(t)
+	r := Run(t, Guest{}, Shell("cat "+file+"; echo guest >"+file+"; cat "+file+"; touch /root/new /etc/new "+dir+"/new; ip -br link")...)
+	require.Zero(t, r.Status, r)
+	require.True(t, strings.HasPrefix(r.Stdout, "host\nguest\n"), r)
+	got, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "host\n", string(got))
+	require.NoFileExists(t, "/etc/new")
+	require.NoFileExists(t, filepath.Join(dir, "new"))
+	require.Equal(t, before, shm(t))
+}
+
+func shm(t *testing.T) (names []string) {
+	entries, err := os.ReadDir("/dev/shm")
+	require.NoError(t, err)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "bed") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// TestLimits: a guest that takes too long is killed and says so; one with little memory has little.
+func TestLimits(t *testing.T) {
+	Need(t)
+	began := time.Now()
+	r, err := Guest{Limit: 2 * time.Second}.Run(Shell("echo before; sleep 60")...)
+	require.ErrorContains(t, err, "limit of 2s")
+	require.Equal(t, "before\n", r.Stdout)
+	require.Less(t, time.Since(began), 20*time.Second)
+
+	r = Run(t, Guest{Memory: 256}, "awk", "/MemTotal/ { print $2 }", "/proc/meminfo")
+	kib, err := strconv.Atoi(strings.TrimSpace(r.Stdout))
+	require.NoError(t, err, r)
+	require.Less(t, kib, 256<<10)
+	require.Greater(t, kib, 128<<10)
+}
+
+// TestKilled: a test that is killed takes its guests' processes along.
+func TestKilled(t *testing.T) {
+	Need(t)
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), "BED_TEST_GUEST=1")
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	word := make([]byte, 3)
+	_, err = out.Read(word)
+	require.NoError(t, err)
+	require.Equal(t, "up\n", string(word))
+	family := descendants(c.Process.Pid)
+	require.Greater(t, len(family), 2, "launch.sh, the kernel, its helpers")
+	require.NoError(t, c.Process.Kill())
+	_ = c.Wait()
+	alive := func() (n int) {
+		for _, pid := range family {
+			if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(stat), ") Z ") {
+				n++
+			}
+		}
+		return n
+	}
+	for end := time.Now().Add(10 * time.Second); alive() > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.Zero(t, alive())
+}
+
+// descendants are the processes below one.
+func descendants(pid int) (all []int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, l := range lists {
+		b, _ := os.ReadFile(l)
+		for _, w := range strings.Fields(string(b)) {
+			child, _ := strconv.Atoi(w)
+			all = append(all, child)
+			all = append(all, descendants(child)...)
+		}
+	}
+	return all
+}
+
+// TestRailBuffers: a rail's ends do not block, whatever has happened to them in Go's hands.
+func TestRailBuffers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("socket buffers beyond the limit need root")
+	}
+	a, b, err := rail()
+	require.NoError(t, err)
+	for _, f := range []*os.File{a, b} {
+		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.O_NONBLOCK)
+		require.NoError(t, f.Close())
+	}
+}

@@ -1,0 +1,161 @@
+package bed
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	//go:embed launch.sh
+	launchScript string
+	//go:embed init.sh
+	initScript string
+	//go:embed rails.sh
+	railsScript string
+)
+
+// ownSpaces are what a guest's processes on the host have for themselves.
+const ownSpaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC
+
+// firstRail is the first descriptor of rails in launch.sh, after the status and the console.
+const firstRail = 5
+
+// machine is a guest that is about to run.
+type machine struct {
+	cmd     *exec.Cmd
+	limit   time.Duration
+	out     [2]bytes.Buffer
+	status  *os.File // the guest's side of the pipes
+	console *os.File
+	answer  *os.File // our side
+	words   *os.File
+}
+
+// machine makes everything that a guest needs but starts nothing. It takes the rails' descriptors over.
+func (g Guest) machine(side string, rails []*os.File, command []string) (m *machine, err error) {
+	if len(command) == 0 {
+		return nil, errors.New("no command for the guest")
+	}
+	cpu, err := cpuFor(side)
+	if err != nil {
+		return nil, err
+	}
+	memory := g.Memory
+	if memory == 0 {
+		memory = 2048
+	}
+	m = &machine{limit: g.Limit}
+	if m.limit == 0 {
+		m.limit = 2 * time.Minute
+	}
+	if m.answer, m.status, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	if m.words, m.console, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	var parameters []string
+	for i := range rails {
+		parameters = append(parameters, fmt.Sprintf("vec%d:transport=fd,fd=%d,depth=128,mtu=%d,vec=0", i, firstRail+i, g.mtu()))
+	}
+	c := exec.Command("/bin/sh", "-c", launchScript, "launch.sh")
+	c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"BED_KERNEL=" + kernel(), "BED_MB=" + strconv.Itoa(memory), "BED_CPU=" + strconv.Itoa(cpu),
+		"BED_APPEND=" + strings.Join(parameters, " "),
+		"BED_INIT=" + initScript, "BED_RAILS=" + railsScript, "BED_CMD=" + g.script(side, command)}
+	c.Dir = "/"
+	c.Stdout, c.Stderr = both(&m.out[0], g.Stdout), both(&m.out[1], g.Stderr)
+	c.ExtraFiles = append([]*os.File{m.status, m.console}, rails...)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownSpaces, Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	m.cmd = c
+	return m, nil
+}
+
+func both(kept io.Writer, also io.Writer) io.Writer {
+	if also == nil {
+		return kept
+	}
+	return io.MultiWriter(kept, also)
+}
+
+// run starts the guest and waits for its end. Its first process dies with the thread that started it, so that the thread
+// is this goroutine's until then, and everything in the guest dies with its first process: nothing outlives the test.
+func (m *machine) run() (Result, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began := time.Now()
+	err := m.cmd.Start()
+	for _, f := range m.cmd.ExtraFiles {
+		_ = f.Close()
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("guest: %w", err)
+	}
+	ended := make(chan struct{})
+	console := &tail{keep: 16 << 10}
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(console, m.words)
+		_ = m.words.Close()
+	}()
+	killer := time.AfterFunc(m.limit, func() { _ = m.cmd.Process.Kill() })
+	answer, _ := io.ReadAll(io.LimitReader(m.answer, 64))
+	_ = m.answer.Close()
+	err = m.cmd.Wait()
+	late := !killer.Stop()
+	<-ended
+
+	r := Result{Stdout: m.out[0].String(), Stderr: m.out[1].String(), Took: time.Since(began)}
+	status, bad := strconv.Atoi(strings.TrimSpace(string(answer)))
+	if bad == nil {
+		r.Status = status
+		return r, nil
+	}
+	why := fmt.Sprintf("guest ended without a status (%v)", err)
+	if late {
+		why = fmt.Sprintf("guest was killed after its limit of %v", m.limit)
+	}
+	return r, fmt.Errorf("%s; it said:\n%s%s\nits kernel:\n%s", why, r.Stdout, r.Stderr, console.buf.String())
+}
+
+// cpuFor is the CPU that a guest is pinned to: a guest has one, and its system calls are ten times faster when the kernel
+// does not move it. Host A and a single guest get the last of ours, host B the one before it.
+func cpuFor(side string) (int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return 0, fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	var ours []int
+	for i := range len(set) * 64 {
+		if set.IsSet(i) {
+			ours = append(ours, i)
+		}
+	}
+	n := len(ours) - 1
+	if side == "B" && n > 0 {
+		n--
+	}
+	return ours[n], nil
+}
+
+// namespaces says whether a process may have namespaces of its own here; in a container it may lack the right.
+func namespaces() error {
+	c := exec.Command("/bin/true")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownSpaces}
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("guests with RDMA devices need namespaces of their own (CAP_SYS_ADMIN): %w", err)
+	}
+	return nil
+}

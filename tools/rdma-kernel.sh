@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Builds the kernel of test/rdma once: User-Mode Linux with the software RDMA drivers rxe and siw, from Debian's own source
+# package, into GORAIL_RDMA_DIR (default ~/.cache/gorail/rdma). Installs what is needed and missing, and says so. Does
+# nothing when the kernel of this configuration is there; remove the folder to get a newer version of the same source.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+source_package=linux-source-6.12
+config=$PWD/test/rdma/kernel.config
+dir=${GORAIL_RDMA_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/gorail/rdma}
+
+say() { echo "rdma-kernel: $*"; }
+have() { command -v "$1" >/dev/null || [ -x "/sbin/$1" ]; }
+
+# install PACKAGE...: as root or through sudo.
+install() {
+    [ $# -gt 0 ] || return 0
+    have apt-get || { say "please install: $* (no apt-get here to do it)" && exit 1; }
+    local as_root=()
+    if [ "$(id -u)" != 0 ]; then
+        have sudo || { say "please install as root: apt-get install $*" && exit 1; }
+        as_root=(sudo)
+    fi
+    say "apt-get install $*"
+    "${as_root[@]}" apt-get -q update >/dev/null
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@" >/dev/null
+}
+
+missing=()
+have ip || missing+=(iproute2)
+have rdma || missing+=(iproute2)
+have ib_write_bw || missing+=(perftest)
+have rping || missing+=(rdmacm-utils)
+have rdma-ndd || missing+=(rdma-core)
+[ -d /etc/libibverbs.d ] && ls /usr/lib/*/libibverbs/librxe-rdmav*.so >/dev/null 2>&1 || missing+=(ibverbs-providers)
+install "${missing[@]}"
+
+# A tick of 1 ms instead of 10 ms: processes that poll share the guest's one CPU and hand over with the tick.
+tick='/^config HZ$/,/^$/s/default 100$/default 1000/'
+recipe=$( (cat "$config" && echo "$tick") | sha256sum | cut -c1-16)
+there() { [ -x "$dir/linux" ] && grep -qs "recipe $recipe\$" "$dir/stamp"; }
+if there; then exit 0; fi
+
+missing=()
+for tool in gcc make flex bison bc xz; do
+    have $tool || missing+=("${tool/#xz/xz-utils}")
+done
+[ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
+install "${missing[@]}"
+
+mkdir -p "$dir"
+exec 9>"$dir/lock"
+flock 9 # two that start at once build one
+if there; then exit 0; fi
+rm -rf "$dir"/work.*
+work=$(mktemp -d "$dir/work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+started=$SECONDS
+
+if ! apt-cache show "$source_package" >/dev/null 2>&1; then
+    install "$source_package" # its list is not here: install says what it lacks
+fi
+version=$(apt-cache show --no-all-versions "$source_package" | sed -n 's/^Version: //p')
+say "$source_package $version: download, unpack"
+(cd "$work" && apt-get -q download "$source_package=$version" >/dev/null 2>"$dir/build.log") ||
+    { cat "$dir/build.log" >&2 && say "no $source_package $version from apt" && exit 1; }
+dpkg-deb --fsys-tarfile "$work/${source_package}"_*.deb | tar xO "./usr/src/$source_package.tar.xz" | tar xJ -C "$work"
+src=$work/$source_package out=$work/out
+mkdir "$out"
+
+sed -i "$tick" "$src/arch/um/Kconfig"
+make -s -C "$src" ARCH=um O="$out" KCONFIG_ALLCONFIG="$config" allnoconfig >>"$dir/build.log" 2>&1
+if lost=$(grep '^CONFIG_' "$config" | grep -vxFf "$out/.config") || ! grep -qx CONFIG_HZ=1000 "$out/.config"; then
+    say "$source_package $version does not take" ${lost:-CONFIG_HZ=1000} "(see $config)" && exit 1
+fi
+
+say "building on $(nproc) CPUs, some minutes (log: $dir/build.log)"
+make -s -C "$src" ARCH=um O="$out" -j"$(nproc)" linux >>"$dir/build.log" 2>&1 ||
+    { tail -20 "$dir/build.log" >&2 && exit 1; }
+rm -f "$dir/stamp"
+strip -o "$dir/linux.part" "$out/linux"
+mv "$dir/linux.part" "$dir/linux"
+echo "$source_package $version recipe $recipe" >"$dir/stamp"
+say "$dir/linux is built ($((SECONDS - started)) s)"
