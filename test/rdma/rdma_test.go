@@ -13,12 +13,13 @@ import (
 	"gorail/test/rdma/bed"
 )
 
-// serve is bash: a perftest server on host B's rail $1, and what waits until it listens. Servers sleep instead of polling
-// (-e): there is one CPU.
+// serve is bash: a perftest server on host B's rail, which listens when the function returns, and a client on host A's. A
+// server of READs sleeps (-e), since there is one CPU; that of WRITEs sleeps anyway, and refuses the option.
 const serve = `
+events() { if [ "$1" = ib_read_bw ]; then printf %s -e; fi; }
 server() { # TOOL RAIL ARGS...
     tool=$1 r=$2; shift 2
-    "$tool" -d "${KIND}B$r" -p $((18500 + r)) -x 1 -e "$@" >/dev/null 2>&1 &
+    "$tool" -d "${KIND}B$r" -p $((18500 + r)) -x 1 $(events "$tool") "$@" >/dev/null &
     for _ in $(seq 500); do
         if ss -Hltn "sport = :$((18500 + r))" | grep -q .; then return; fi
         sleep 0.02
@@ -27,7 +28,7 @@ server() { # TOOL RAIL ARGS...
 }
 client() { # TOOL RAIL ARGS...
     tool=$1 r=$2; shift 2
-    "$tool" -d "${KIND}A$r" -p $((18500 + r)) -x 1 -e "$@" "10.0.$r.2"
+    "$tool" -d "${KIND}A$r" -p $((18500 + r)) -x 1 $(events "$tool") "$@" "10.0.$r.2"
 }
 sent() { cat "/sys/class/net/v$1/statistics/tx_bytes"; }
 now() { echo $(($(date +%s%N) / 1000000)); }
@@ -79,37 +80,34 @@ func TestPerftest(t *testing.T) {
 		t.Run(tool, func(t *testing.T) {
 			r := script(t, bed.Guest{Kind: bed.RXE, Rails: 1}, `
 				server `+tool+` 0 -s 65536 -n 500
-				began=$(now); client `+tool+` 0 -s 65536 -n 500; ended=$(now)
-				echo $(($(sent A0) + $(sent B0))) $((ended - began))`)
-			n := numbers(t, r)
-			require.Greater(t, n[0], 500*65536)
-			t.Logf("%d MB/s", n[0]/n[1]/1000)
+				client `+tool+` 0 -s 65536 -n 500
+				echo $(($(sent A0) + $(sent B0)))`)
+			require.Greater(t, numbers(t, r)[0], 500*65536)
 		})
 	}
 }
 
-// TestShaped: two rails of 200 Mbit/s carry what they should, each and together.
+// TestShaped: two rails of 200 Mbit/s carry what they should, one alone and both together. It is measured in the middle of
+// the transfer: perftest takes a second to begin.
 func TestShaped(t *testing.T) {
-	const bytes = 320 * 65536
 	r := script(t, bed.Guest{Kind: bed.RXE, Rails: 2, Rate: "200mbit"}, `
-		for r in 0 1; do server ib_write_bw $r -s 65536 -n 320; done
-		began=$(now); client ib_write_bw 0 -s 65536 -n 320; one=$(($(now) - began))
-		echo "one rail: $one ms, $(sent A0) $(sent A1) bytes"
-		server ib_write_bw 0 -s 65536 -n 320
-		began=$(now)
-		client ib_write_bw 0 -s 65536 -n 320 & a=$!
-		client ib_write_bw 1 -s 65536 -n 320 & b=$!
-		wait $a; wait $b
-		echo $one $(($(now) - began)) $(sent A0) $(sent A1)`)
+		under_way() { for _ in $(seq 500); do if [ $(($(sent A$1) - $2)) -gt 2000000 ]; then return; fi; sleep 0.02; done; false; }
+		for r in 0 1; do server ib_write_bw $r -s 65536 -n 200000; done
+		client ib_write_bw 0 -s 65536 -n 200000 >/dev/null &
+		under_way 0 0
+		began=$(now) b0=$(sent A0) b1=$(sent A1); sleep 1; ended=$(now)
+		alone="$((ended - began)) $(($(sent A0) - b0)) $(($(sent A1) - b1))"
+		client ib_write_bw 1 -s 65536 -n 200000 >/dev/null &
+		under_way 1 0
+		began=$(now) b0=$(sent A0) b1=$(sent A1); sleep 1; ended=$(now)
+		echo $alone $((ended - began)) $(($(sent A0) - b0)) $(($(sent A1) - b1))`)
 	n := numbers(t, r)
-	rate := func(total, ms int) float64 { return float64(total) / float64(ms) / 1000 }
-	one, both := rate(bytes, n[0]), rate(2*bytes, n[1])
-	t.Logf("one rail %.1f MB/s, both %.1f MB/s", one, both)
-	require.InDelta(t, 22, one, 4, r)
-	require.InDelta(t, 44, both, 8, r)
-	require.Greater(t, n[2], 2*bytes)
-	require.Greater(t, n[3], bytes)
-	require.Less(t, n[3], bytes*11/10, "each on its own rail")
+	rate := func(bytes, ms int) float64 { return float64(bytes) / float64(ms) / 1000 } // MB/s
+	t.Logf("rail 0 alone %.1f MB/s; both %.1f and %.1f MB/s", rate(n[1], n[0]), rate(n[4], n[3]), rate(n[5], n[3]))
+	require.InDelta(t, 25, rate(n[1], n[0]), 3)
+	require.Less(t, n[2], 100<<10, "each on its own rail")
+	require.InDelta(t, 25, rate(n[4], n[3]), 4)
+	require.InDelta(t, 25, rate(n[5], n[3]), 4)
 }
 
 // TestRailDown: a rail that goes down under a running WRITE makes it fail; the other rail still works.
@@ -126,28 +124,40 @@ func TestRailDown(t *testing.T) {
 		client ib_write_bw 1 -s 65536 -n 200`)
 }
 
+// meet is bash: tell on host B and await on host A, so that a client starts when the server of a rail listens.
+const meet = `
+tell() { for _ in $(seq 200); do echo >/dev/udp/10.0.$1.1/$((7000 + $1)); sleep 0.05; done; } 2>/dev/null
+await() {
+    perl -MIO::Socket::INET -e 'alarm 60; IO::Socket::INET->new(Proto => "udp", LocalPort => shift)->recv($x, 9)' $((7000 + $1))
+}
+`
+
 // TestTwoGuests: two kernels with their rails between them; rping (rdma_cm, SEND, READ, WRITE) over each.
 func TestTwoGuests(t *testing.T) {
 	for _, kind := range []bed.Kind{bed.SIW, bed.RXE} {
 		t.Run(string(kind), func(t *testing.T) {
-			client := bed.Shell(`
+			client := bed.Shell(meet + `
 				for r in 0 1; do
-					for try in $(seq 100); do
-						if timeout 20 rping -c -a 10.0.$r.2 -C 10 -S 4000 -V; then break; fi
-						[ $try -lt 100 ]; sleep 0.05
-					done
+					await $r
+					timeout 30 rping -c -a 10.0.$r.2 -C 10 -S 4000 -V
 					echo "rail $r: $(cat /sys/class/net/vec$r/statistics/tx_bytes)"
 				done; hostname; rdma link`)
-			server := bed.Shell(`for r in 0 1; do timeout 60 rping -s -a 10.0.$r.2 -C 10 -V; done; hostname`)
+			server := bed.Shell(meet + `
+				for r in 0 1; do
+					timeout 60 rping -s -a 10.0.$r.2 -C 10 -S 4000 -V & s=$!
+					for _ in $(seq 500); do if rdma res show cm_id | grep -q LISTEN; then break; fi; sleep 0.02; done
+					tell $r & h=$!
+					wait $s; kill $h
+				done; hostname`)
 			a, b := bed.Pair(t, bed.Guest{Kind: kind, Rails: 2}, client, server)
-			require.Zero(t, a.Status, a)
-			require.Zero(t, b.Status, b)
-			t.Log(a)
+			require.Zero(t, a.Status, "%v\n%v", a, b)
+			require.Zero(t, b.Status, "%v\n%v", a, b)
+			t.Logf("guests: %v, %v", a.Took, b.Took)
 			for i := range 2 {
 				require.Regexp(t, fmt.Sprintf(`link %sA%d/1 state ACTIVE`, kind, i), a.Stdout)
 				require.Regexp(t, fmt.Sprintf(`rail %d: \d{5,}\n`, i), a.Stdout)
 			}
-			require.Contains(t, b.Stdout, "\nB\n")
+			require.Equal(t, "B\n", b.Stdout)
 		})
 	}
 }
