@@ -21,43 +21,35 @@ var verdict = regexp.MustCompile(`--- (PASS|FAIL|SKIP): (\S+) \([\d.]+s\)`)
 // started is the line at a test's beginning.
 var started = regexp.MustCompile(`(?m)^=== RUN +(\S+)$`)
 
-// built holds the test binaries of this run, by package.
+// built holds the test binaries that this run has made, by package.
 var built struct {
 	sync.Mutex
-	dir    string
-	binary map[string]string
+	file map[string]string
 }
 
-// TestMain removes the binaries at the end.
-func TestMain(m *testing.M) {
-	status := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
-	os.Exit(status)
-}
-
-// compile builds a package's tests on the host, once: a guest has one CPU and a cold cache.
+// compile builds a package's tests on the host, once, into build/: a guest has one CPU and a cold cache.
 func compile(t *testing.T, pkg string) string {
 	t.Helper()
 	built.Lock()
 	defer built.Unlock()
-	if file := built.binary[pkg]; file != "" {
+	if file := built.file[pkg]; file != "" {
 		return file
 	}
-	if built.dir == "" {
-		dir, err := os.MkdirTemp("", "rdma-tests.")
-		require.NoError(t, err)
-		built.dir, built.binary = dir, make(map[string]string)
-	}
-	file := filepath.Join(built.dir, filepath.Base(pkg)+".test")
+	file := filepath.Join(testenv.Root(), "build", "rdma", filepath.Base(pkg)+".test")
 	c := exec.Command("go", "test", "-c", "-buildvcs=false", "-o", file, "./"+pkg)
 	c.Dir = testenv.Root()
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	built.binary[pkg] = file
+	if built.file == nil {
+		built.file = make(map[string]string)
+	}
+	built.file[pkg] = file
 	return file
 }
+
+// threads for Go code in a guest, on its one CPU. With one, a locked thread that naps for less than a hand-over takes (the
+// worker's polling) is always first in the queue, and nothing else of the process runs.
+const threads = "GOMAXPROCS=4"
 
 // suite runs tests of a package of this module (pattern as for -run) in a guest, with the plugin, wheel and interpreter of
 // this run, and reports each as a subtest. A test that began and never ended has failed; no test at all is a failure.
@@ -68,8 +60,8 @@ func suite(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) {
 	file := compile(t, pkg)
 	g.Dir = filepath.Join(testenv.Root(), pkg)
 	g.Env = append([]string{testenv.EnvBackend + "=" + env.Backend, testenv.EnvPlugins + "=" + env.PluginDir,
-		testenv.EnvWheel + "=" + env.WheelDir, testenv.EnvPython + "=" + env.Python, "CI=" + os.Getenv("CI")}, g.Env...)
-	r := bed.Run(t, g, append([]string{file, "-test.v", "-test.run", pattern}, args...)...)
+		testenv.EnvWheel + "=" + env.WheelDir, testenv.EnvPython + "=" + env.Python, "CI=" + os.Getenv("CI"), threads}, g.Env...)
+	r, err := g.Run(append([]string{file, "-test.v", "-test.run", pattern}, args...)...)
 	t.Logf("guest: %v", r.Took)
 	results := make(map[string]string)
 	for _, m := range started.FindAllStringSubmatch(r.Stdout, -1) {
@@ -78,20 +70,21 @@ func suite(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) {
 	for _, m := range verdict.FindAllStringSubmatch(r.Stdout, -1) {
 		results[m[2]] = m[1]
 	}
-	require.NotEmpty(t, results, "%s has no test %s: %v", pkg, pattern, r)
+	require.NotEmpty(t, results, "%s has no test %s, or the guest did not come so far: %v\n%v", pkg, pattern, err, r)
 	failed := false
 	for name, result := range results {
 		t.Run(name, func(t *testing.T) {
 			switch result {
 			case "PASS":
 			case "SKIP":
-				t.Skip("skipped in the guest; its output has the reason")
+				t.Skip("the guest's output has the reason")
 			default:
 				failed = true
 				t.Errorf("in the guest: %s", result)
 			}
 		})
 	}
+	require.NoError(t, err)
 	if failed || r.Status != 0 || strings.Contains(r.Stdout, "--- SKIP") {
 		t.Log(r)
 	}
