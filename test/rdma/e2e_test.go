@@ -24,3 +24,9 @@ func TestEndToEndRXM(t *testing.T) {
 	suite(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guests, Env: []string{"GORAIL_PROVIDER=verbs;ofi_rxm", "FI_UNIVERSE_SIZE=8"}},
 		"test/e2e", scenarios)
 }
+
+// TestBetweenHosts: an agent on A's devices and one on B's, in one guest with two rails between them.
+func TestBetweenHosts(t *testing.T) {
+	suite(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guests, Env: []string{"GORAIL_PROVIDER=verbs;ofi_rxm", "FI_UNIVERSE_SIZE=8"}},
+		"test/rdma/inside", "TestBetweenHosts")
+}

@@ -1,0 +1,86 @@
+// Package inside has tests for a guest with rails (package rdma runs them there): hosts A and B are told apart by their
+// devices.
+package inside
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+const (
+	limit        = time.Minute
+	seedA, seedB = 0xa, 0xb
+)
+
+func TestMain(m *testing.M) {
+	worker.MaybeRun()
+	os.Exit(m.Run())
+}
+
+// host is an agent in a process of its own that uses only that host's devices.
+func host(t *testing.T, env testenv.Env, name, letter string) *worker.Agent {
+	w := worker.Start(t, worker.Options{Env: env})
+	return w.Agent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true,
+		Params: map[string]string{"devices": "rxe" + letter + "*"}})
+}
+
+// sent is what has left through each of a host's interfaces, bytes.
+func sent(t *testing.T, letter string) (n []int) {
+	files, err := filepath.Glob("/sys/class/net/v" + letter + "[0-9]*/statistics/tx_bytes")
+	require.NoError(t, err)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		v, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		require.NoError(t, err)
+		n = append(n, v)
+	}
+	return n
+}
+
+// TestBetweenHosts: WRITE and READ go from A's devices to B's, byte-exact, and cross the wires.
+func TestBetweenHosts(t *testing.T) {
+	if _, err := os.Stat("/sys/class/infiniband/rxeA0"); err != nil {
+		t.Skip("not in a guest with rxe rails")
+	}
+	const size = 4 << 20
+	env := testenv.Need(t)
+	alice, bob := host(t, env, "alice", "A"), host(t, env, "bob", "B")
+	bob.Polling(true)
+	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+	alice.Learn(bob)
+	for _, c := range []struct {
+		op     nixl.Op
+		sender string
+	}{{nixl.Write, "A"}, {nixl.Read, "B"}} {
+		t.Run(c.op.String(), func(t *testing.T) {
+			a.Fill(seedA)
+			b.Fill(seedB)
+			before := sent(t, c.sender)
+			alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+			require.Len(t, bob.WaitNotifs(1, limit), 1)
+			seed := uint64(seedA)
+			if c.op == nixl.Read {
+				seed = seedB
+			}
+			a.Want(seed)
+			b.Want(seed)
+			total := 0
+			for i, n := range sent(t, c.sender) {
+				t.Logf("rail %d: %d bytes", i, n-before[i])
+				total += n - before[i]
+			}
+			require.Greater(t, total, size)
+		})
+	}
+}
