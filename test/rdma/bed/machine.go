@@ -131,7 +131,7 @@ func (m *machine) run() (Result, error) {
 }
 
 // cpuFor is the CPU that a guest is pinned to: a guest has one, and its system calls are ten times faster when the kernel
-// does not move it. Host A and a single guest get the last of ours, host B the one before it.
+// does not move it. Which one depends on the process, so that guests of several do not crowd; host B gets host A's neighbour.
 func cpuFor(side string) (int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -143,11 +143,11 @@ func cpuFor(side string) (int, error) {
 			ours = append(ours, i)
 		}
 	}
-	n := len(ours) - 1
-	if side == "B" && n > 0 {
-		n--
+	n := os.Getpid()
+	if side == "B" {
+		n++
 	}
-	return ours[n], nil
+	return ours[n%len(ours)], nil
 }
 
 // namespaces says whether a process may have namespaces of its own here; in a container it may lack the right.
