@@ -1,0 +1,33 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+)
+
+// TestConform wants two ports of this machine that reach each other: GORAIL_TEST_VERBS names one or two devices. test/rdma
+// runs it over the kernel's soft RoCE.
+func TestConform(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_VERBS") == "" {
+		t.Skip("GORAIL_TEST_VERBS is not set")
+	}
+	n := 0
+	conform.Run(t, func(t *testing.T) provider.Rail {
+		devs, err := New(Defaults()).Discover(context.Background(), provider.Filter{})
+		if errors.Is(err, provider.ErrNoDevice) || errors.Is(err, provider.ErrNoLibrary) {
+			t.Skipf("no verbs here: %v", err)
+		}
+		require.NoError(t, err)
+		rail, err := New(Defaults()).Open(devs[n%len(devs)])
+		n++
+		require.NoError(t, err)
+		return rail
+	})
+}

@@ -1,0 +1,120 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"gorail/backend/provider"
+	"gorail/backend/topo"
+)
+
+// entry is a port that can become a rail.
+type entry struct {
+	lib  *library
+	port port
+	gid  gid
+}
+
+// name is the device's, with the port where it is not the first.
+func (p port) name() string {
+	if p.number > 1 {
+		return fmt.Sprintf("%s:%d", p.device, p.number)
+	}
+	return p.device
+}
+
+// discover turns the ports of a machine into devices; why has a reason for each that is none.
+func discover(ctx context.Context, lib *library, sys fs.FS, ports []port, gidIndex int) (devs []provider.Device, why []string) {
+	m := topo.Read(sys)
+	for _, p := range ports {
+		if ctx.Err() != nil {
+			return nil, []string{ctx.Err().Error()}
+		}
+		d, err := device(lib, sys, m, p, gidIndex)
+		if err != nil {
+			why = append(why, fmt.Sprintf("%s: %v", p.name(), err))
+			continue
+		}
+		devs = append(devs, d)
+	}
+	return devs, why
+}
+
+func device(lib *library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (provider.Device, error) {
+	switch {
+	case p.err != nil:
+		return provider.Device{}, fmt.Errorf("ibv_open_device: %w (is /dev/infiniband there, and may this user open it?)", p.err)
+	case p.iwarp:
+		return provider.Device{}, fmt.Errorf("iWARP, which is not supported yet")
+	case !p.active:
+		return provider.Device{}, fmt.Errorf("the port is %s", p.state)
+	}
+	g, err := chooseGID(readGIDs(sys, p.device, p.number, p.gids), p.ethernet, gidIndex)
+	if err != nil {
+		return provider.Device{}, err
+	}
+	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib, p, g}}
+	if n, err := strconv.Atoi(word(sys, "class/infiniband/"+p.device+"/device/numa_node")); err == nil {
+		d.NUMA = n
+	}
+	nets := []string{g.net}
+	if r := m.Device(p.device); r != nil {
+		nets = append(nets, r.Nets...)
+	}
+	d.Addr, d.Subnet = reach(g, p.ethernet, nets)
+	return d, nil
+}
+
+// reach is the address of the port's interface, for the control channel, and what a peer's port must share. On InfiniBand
+// that is the subnet prefix of the GID, and the address that of an IPoIB interface if there is one.
+func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
+	own := g.addr.Unmap()
+	if !ethernet {
+		b := g.addr.As16()
+		subnet = fmt.Sprintf("ib:%x", b[:8])
+	} else if !own.IsLinkLocalUnicast() {
+		addr = own.String()
+	}
+	for _, name := range nets {
+		for _, p := range prefixes(name) {
+			switch {
+			case ethernet && p.Addr() == own:
+				return addr, p.Masked().String()
+			case !ethernet && addr == "" && !p.Addr().IsLinkLocalUnicast():
+				addr = p.Addr().String()
+			}
+		}
+	}
+	return addr, subnet
+}
+
+// prefixes are the addresses of an interface.
+func prefixes(name string) (list []netip.Prefix) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			list = append(list, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
+		}
+	}
+	return list
+}
+
+// none is the error of a machine without a usable port.
+func none(why []string) error {
+	if len(why) == 0 {
+		return fmt.Errorf("%w: no InfiniBand or RoCE device", provider.ErrNoDevice)
+	}
+	return fmt.Errorf("%w: %s", provider.ErrUnusable, strings.Join(why, "; "))
+}

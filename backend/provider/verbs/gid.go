@@ -1,0 +1,91 @@
+package verbs
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+)
+
+// gid is one entry of a port's GID table.
+type gid struct {
+	index int
+	addr  netip.Addr // as an IPv6 address; RoCE's IPv4 ones are mapped
+	kind  string     // "IB/RoCE v1", "RoCE v2"; "" where the kernel doesn't tell
+	net   string     // its interface
+}
+
+// readGIDs reads a port's table from below sys. Entries that can't be read (in containers) or are empty are left out.
+func readGIDs(sys fs.FS, device string, port, count int) []gid {
+	var list []gid
+	dir := fmt.Sprintf("class/infiniband/%s/ports/%d/", device, port)
+	for i := range count {
+		addr, err := netip.ParseAddr(word(sys, fmt.Sprint(dir, "gids/", i)))
+		if err != nil || addr.IsUnspecified() {
+			continue
+		}
+		list = append(list, gid{i, addr, word(sys, fmt.Sprint(dir, "gid_attrs/types/", i)), word(sys, fmt.Sprint(dir, "gid_attrs/ndevs/", i))})
+	}
+	return list
+}
+
+// rank orders what RoCE can use: version 2 over an IPv4 address, a global one, one of a site, of the link alone. Version 1
+// reaches nothing behind a router and is not what networks are set up for: only on demand.
+func (g gid) rank() int {
+	switch a := g.addr.Unmap(); {
+	case g.kind != "RoCE v2":
+		return 0
+	case a.Is4():
+		return 4
+	case a.IsLinkLocalUnicast():
+		return 1
+	case a.IsPrivate():
+		return 2
+	default:
+		return 3
+	}
+}
+
+// chooseGID takes the entry with the index that is asked for, or the best. InfiniBand's is the first.
+func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
+	best := -1
+	for i, g := range list {
+		switch {
+		case asked >= 0 && g.index == asked:
+			return g, nil
+		case asked >= 0:
+		case !ethernet && g.index == 0:
+			return g, nil
+		case ethernet && g.rank() > 0 && (best < 0 || g.rank() > list[best].rank()):
+			best = i
+		}
+	}
+	if best >= 0 {
+		return list[best], nil
+	}
+	var have []string
+	for _, g := range list {
+		have = append(have, fmt.Sprintf("%d: %s %s", g.index, g.addr, g.kind))
+	}
+	what := "no RoCE v2 entry"
+	if asked >= 0 {
+		what = fmt.Sprintf("no entry %d (option gid_index)", asked)
+	}
+	return gid{}, fmt.Errorf("its GID table has %s: [%s]; give the interface an IP address, or choose with option gid_index", what, strings.Join(have, ", "))
+}
+
+func word(sys fs.FS, name string) string {
+	b, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// peerName is a peer's port, for messages.
+func (e *entry) peerName(a address) string {
+	if a.Ethernet {
+		return netip.AddrFrom16(a.GID).Unmap().String()
+	}
+	return fmt.Sprintf("lid %d", a.LID)
+}

@@ -1,0 +1,90 @@
+package verbs
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/provider"
+)
+
+// library is a loaded libibverbs.
+type library struct{ c *C.vb_lib }
+
+// libraries holds what this process has loaded, by path. Nothing is ever unloaded; a failure is not remembered.
+var libraries struct {
+	sync.Mutex
+	byPath map[string]*library
+}
+
+// loadLibrary loads libibverbs once. Implements dlopen and dlvsym. The error wraps provider.ErrNoLibrary.
+func loadLibrary(path string) (*library, error) {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if l := libraries.byPath[path]; l != nil {
+		return l, nil
+	}
+	const room = 1024
+	reason := (*C.char)(C.malloc(room))
+	defer C.free(unsafe.Pointer(reason))
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	c := C.vb_load(cpath, reason, room)
+	if c == nil {
+		return nil, fmt.Errorf("%w: libibverbs %q: %s; install it (Debian: apt-get install libibverbs1 ibverbs-providers) or give "+
+			"its path in option ibverbs_path", provider.ErrNoLibrary, path, C.GoString(reason))
+	}
+	l := &library{c}
+	if libraries.byPath == nil {
+		libraries.byPath = make(map[string]*library)
+	}
+	libraries.byPath[path] = l
+	return l, nil
+}
+
+// port is one port of a device, as the library sees it.
+type port struct {
+	device                  string
+	number                  int
+	iwarp, ethernet, active bool
+	state                   string
+	gids                    int
+	mbps                    uint64
+	err                     error
+}
+
+// scan implements ibv_get_device_list, ibv_query_device and ibv_query_port. No devices is no error.
+func (l *library) scan() ([]port, error) {
+	var list *C.vb_port
+	n := C.vb_scan(l.c, &list)
+	if n < 0 {
+		if errno := syscall.Errno(-n); errno != syscall.ENOSYS {
+			return nil, fmt.Errorf("%w: ibv_get_device_list: %w", provider.ErrUnusable, errno)
+		}
+		return nil, nil
+	}
+	defer C.free(unsafe.Pointer(list))
+	states := []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
+	var ports []port
+	for _, p := range unsafe.Slice(list, int(n)) {
+		o := port{device: C.GoString(&p.device[0]), number: int(p.port), iwarp: p.iwarp != 0, ethernet: p.ethernet != 0,
+			active: p.active != 0, gids: int(p.gids), mbps: uint64(p.mbps), state: "unknown"}
+		if s := int(p.state); s >= 0 && s < len(states) {
+			o.state = states[s]
+		}
+		if p.err != 0 {
+			o.err = syscall.Errno(p.err)
+		}
+		ports = append(ports, o)
+	}
+	return ports, nil
+}

@@ -1,0 +1,131 @@
+/* Completions. Of a failed one only status, id and number of the queue pair are valid, so ids say everything. */
+#include <errno.h>
+
+#include "verbs.h"
+
+static int to_errno(enum ibv_wc_status s)
+{
+    switch (s) {
+    case IBV_WC_SUCCESS:
+        return 0;
+    case IBV_WC_WR_FLUSH_ERR:
+        return ECANCELED;
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+        return ETIMEDOUT;
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+        return ENOBUFS;
+    case IBV_WC_REM_ACCESS_ERR:
+        return EACCES;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+        return EFAULT;
+    case IBV_WC_LOC_LEN_ERR:
+        return EMSGSIZE;
+    case IBV_WC_REM_INV_REQ_ERR:
+        return EREMOTEIO;
+    default:
+        return EIO;
+    }
+}
+
+static void tell(vb_rail *rail, gr_ctx *ctx, const struct ibv_wc *wc, int err, uint64_t len)
+{
+    rail->ready[rail->ready_tail++ % rail->ready_size] = (gr_comp){ ctx, err, err ? (int)wc->vendor_err : 0, len };
+}
+
+/* Operations complete in order: what was posted before is well, told of or not. */
+static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
+{
+    int err = to_errno(wc->status), was = qp->unsignalled && !qp->signalled;
+    if ((int32_t)(seq - qp->sent_head) < 0 || (int32_t)(qp->sent_tail - seq) <= 0)
+        return; /* another request of a chain that has failed already */
+    for (;; qp->sent_head++) {
+        vb_sent *s = &qp->sent[qp->sent_head % qp->sent_size];
+        int last = qp->sent_head == seq;
+        qp->sq_used -= s->wrs;
+        qp->signalled -= s->signalled;
+        tell(qp->rail, s->ctx, wc, last ? err : 0, 0);
+        if (last)
+            break;
+    }
+    qp->sent_head++;
+    if (qp->sent_head == qp->sent_tail)
+        qp->unsignalled = 0;
+    qp->rail->tails += (uint32_t)(qp->unsignalled && !qp->signalled) - (uint32_t)was;
+}
+
+void vb_take(vb_rail *rail, const struct ibv_wc *wc)
+{
+    uint32_t number = wc->wr_id >> 33 & 0xffff, generation = wc->wr_id >> 49 & 0x7fff, seq = (uint32_t)(wc->wr_id >> 1);
+    if (number >= rail->slots || !rail->slot[number].qp || (rail->slot[number].generation & 0x7fff) != generation)
+        return; /* of an endpoint that is gone */
+    vb_qp *qp = rail->slot[number].qp;
+    if (!(wc->wr_id & 1)) {
+        took_sent(qp, seq, wc);
+        return;
+    }
+    if (seq != qp->recv_head)
+        return;
+    int err = to_errno(wc->status);
+    tell(rail, qp->recv[qp->recv_head++ % qp->recv_size], wc, err, err ? 0 : wc->byte_len);
+}
+
+/* Takes from the queue what there is, up to max completions; how many. */
+static int drain(vb_rail *rail, int max)
+{
+    struct ibv_wc wc[32];
+    int total = 0;
+    while (total < max) {
+        int n = ibv_poll_cq(rail->cq, 32, wc);
+        for (int i = 0; i < n; i++)
+            vb_take(rail, &wc[i]);
+        if (n < 0)
+            return total ? total : n;
+        total += n;
+        if (n < 32)
+            break;
+    }
+    return total;
+}
+
+int vb_poll(gr_rail *base, gr_comp *out, int max)
+{
+    vb_rail *rail = (vb_rail *)base;
+    int n = 0;
+    if (rail->ready_head == rail->ready_tail) {
+        int rc = drain(rail, max);
+        if (rc < 0)
+            return -EIO;
+        for (uint32_t i = 0; rc == 0 && rail->tails && i < rail->slots; i++)
+            if (rail->slot[i].qp)
+                vb_close_tail(rail->slot[i].qp);
+    }
+    while (n < max && rail->ready_head != rail->ready_tail)
+        out[n++] = rail->ready[rail->ready_head++ % rail->ready_size];
+    return n;
+}
+
+/* ibv_req_notify_cq, and a look at what came before it. Events are taken when the next one is asked for. */
+int vb_arm(gr_rail *base)
+{
+    vb_rail *rail = (vb_rail *)base;
+    struct ibv_cq *cq;
+    void *cq_ctx;
+    unsigned events = 0;
+    if (rail->base.wait_fd < 0)
+        return 0;
+    while (events < 64 && rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0)
+        events++;
+    if (events) {
+        rail->lib->ack_cq_events(rail->cq, events);
+        rail->armed = 0;
+    }
+    if (!rail->armed) {
+        if (ibv_req_notify_cq(rail->cq, 0) != 0)
+            return 1;
+        rail->armed = 1;
+    }
+    (void)drain(rail, 64);
+    return rail->ready_head != rail->ready_tail;
+}

@@ -1,0 +1,85 @@
+// Package verbs drives InfiniBand and RoCE through libibverbs: one reliable connection per peer and rail.
+//
+// libibverbs is loaded at run time, never linked: the plugin works where there is none, and says so. Choosing ports and
+// GIDs is Go; connections, posting and polling are small C files (verbs.h).
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"gorail/backend/provider"
+)
+
+// Name of the provider and of its only fabric.
+const Name = "verbs"
+
+// DefaultLibrary is the soname that dlopen looks for when Options.LibraryPath is empty.
+const DefaultLibrary = "libibverbs.so.1"
+
+// Options of a Provider. Timeout, RetryCount and RNRRetry are a queue pair's, in its own units.
+type Options struct {
+	LibraryPath  string // a path or soname of libibverbs; "" = DefaultLibrary
+	Sys          fs.FS  // "/sys"; nil = the machine's
+	GIDIndex     int    // -1: the best
+	ServiceLevel int    // 0 .. 15
+	TrafficClass int    // 0 .. 255, of the global route
+	PKeyIndex    int
+	MTU          int // bytes; 0: the port's
+	Timeout      int // 4.096 us times 2 to its power, before a packet is sent again
+	RetryCount   int // 0 .. 7
+	RNRRetry     int // 0 .. 6: how often a SEND waits for the peer to post a receive
+}
+
+// Defaults: about 0.5 s without an answer ends a connection; the peer always has receives posted.
+func Defaults() Options {
+	return Options{GIDIndex: -1, Timeout: 14, RetryCount: 7, RNRRetry: 6}
+}
+
+// Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.
+type Provider struct{ opt Options }
+
+var _ provider.Provider = (*Provider)(nil)
+
+// New makes a Provider; nothing is loaded before Discover.
+func New(o Options) *Provider {
+	if o.LibraryPath == "" {
+		o.LibraryPath = DefaultLibrary
+	}
+	if o.Sys == nil {
+		o.Sys = os.DirFS("/sys")
+	}
+	return &Provider{o}
+}
+
+// Name implements provider.Provider.
+func (p *Provider) Name() string { return Name }
+
+// Discover implements provider.Provider. An error when no port can be used: provider.ErrNoLibrary, ErrNoDevice where there
+// is none, ErrUnusable with the reason for each where there is.
+func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.Device, error) {
+	lib, err := loadLibrary(p.opt.LibraryPath)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := lib.scan()
+	if err != nil {
+		return nil, err
+	}
+	devs, why := discover(ctx, lib, p.opt.Sys, ports, p.opt.GIDIndex)
+	if len(devs) == 0 {
+		return nil, none(why)
+	}
+	return devs, nil
+}
+
+// Open implements provider.Provider, for a Device that this package's Discover has returned.
+func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
+	e, ok := d.Opaque.(*entry)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Name)
+	}
+	return openRail(d, e, p.opt)
+}

@@ -1,0 +1,244 @@
+/* Endpoints: one reliable connection each. */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "verbs.h"
+
+enum {
+    INLINE = 64,       /* bytes: a header and a short notification */
+    MAX_READS = 16,    /* outstanding; more gain nothing, 1 throttles */
+    SLOTS_MAX = 65535,
+    FLUSH_MS = 200,    /* flushing is the device's own work, without the wire */
+};
+
+/* Room in the tables of the rail for one endpoint more; *number is its slot. */
+static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char **step)
+{
+    *step = "ibv_resize_cq";
+    uint32_t want = rail->cq_promised + comps, size = (uint32_t)rail->cq->cqe;
+    if (want > size) {
+        while (size < want)
+            size *= 2;
+        if (size > (uint32_t)rail->dev.max_cqe)
+            size = (uint32_t)rail->dev.max_cqe;
+        if (size < want)
+            return -ENOSPC;
+        int rc = rail->lib->resize_cq(rail->cq, (int)size);
+        if (rc)
+            return -abs(rc);
+    }
+    *step = "calloc";
+    if (want > rail->ready_size) {
+        uint32_t n = 1024;
+        while (n < want)
+            n *= 2;
+        gr_comp *ready = calloc(n, sizeof(*ready));
+        if (!ready)
+            return -ENOMEM;
+        uint32_t k = 0;
+        while (rail->ready_head != rail->ready_tail)
+            ready[k++] = rail->ready[rail->ready_head++ % rail->ready_size];
+        free(rail->ready);
+        rail->ready = ready;
+        rail->ready_size = n;
+        rail->ready_head = 0;
+        rail->ready_tail = k;
+    }
+    for (*number = 0; *number < rail->slots && rail->slot[*number].qp; ++*number)
+        ;
+    if (*number == rail->slots) {
+        uint32_t n = rail->slots ? rail->slots * 2 : 16;
+        vb_slot *slot = n <= SLOTS_MAX ? realloc(rail->slot, n * sizeof(*slot)) : NULL;
+        if (!slot)
+            return -ENOMEM;
+        memset(slot + rail->slots, 0, (n - rail->slots) * sizeof(*slot));
+        rail->slot = slot;
+        rail->slots = n;
+    }
+    return 0;
+}
+
+static uint32_t at_most(int device, uint32_t want)
+{
+    return device > 0 && (uint32_t)device < want ? (uint32_t)device : want;
+}
+
+static int create(vb_qp *qp, const char **step)
+{
+    vb_rail *rail = qp->rail;
+    struct ibv_qp_init_attr init = {
+        .send_cq = rail->cq, .recv_cq = rail->cq, .qp_type = IBV_QPT_RC,
+        .cap = { .max_send_wr = at_most(rail->dev.max_qp_wr, VB_SEND_DEPTH), .max_recv_wr = at_most(rail->dev.max_qp_wr, VB_RECV_DEPTH),
+                 .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = INLINE },
+    };
+    *step = "ibv_create_qp";
+    errno = 0;
+    qp->qp = rail->lib->create_qp(rail->pd, &init);
+    if (!qp->qp && errno == EINVAL) { /* a device without inline data */
+        init.cap.max_inline_data = 0;
+        qp->qp = rail->lib->create_qp(rail->pd, &init);
+    }
+    if (!qp->qp)
+        return errno ? -errno : -EIO;
+    qp->inline_max = init.cap.max_inline_data;
+    qp->sq_size = at_most((int)init.cap.max_send_wr, VB_SEND_DEPTH);
+    qp->recv_size = VB_RECV_DEPTH;
+    struct ibv_qp_attr attr = {
+        .qp_state = IBV_QPS_INIT, .pkey_index = rail->opt.pkey_index, .port_num = rail->port,
+        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+    };
+    *step = "ibv_modify_qp (INIT)";
+    return -abs(rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
+static void free_qp(vb_qp *qp)
+{
+    if (qp->qp)
+        (void)qp->rail->lib->destroy_qp(qp->qp);
+    free(qp->sent);
+    free(qp->recv);
+    free(qp);
+}
+
+static int path_mtu(const vb_rail *rail)
+{
+    int mtu = 128 << rail->attr.active_mtu;
+    return rail->opt.mtu && rail->opt.mtu < mtu ? rail->opt.mtu : mtu;
+}
+
+int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step)
+{
+    vb_qp *qp = calloc(1, sizeof(*qp));
+    struct timespec now;
+    int rc;
+    *step = "calloc";
+    if (!qp)
+        return -ENOMEM;
+    qp->rail = rail;
+    qp->sent_size = VB_SEND_DEPTH;
+    if (!(qp->sent = calloc(VB_SEND_DEPTH, sizeof(*qp->sent))) || !(qp->recv = calloc(VB_RECV_DEPTH, sizeof(*qp->recv)))) {
+        free_qp(qp);
+        return -ENOMEM;
+    }
+    rc = create(qp, step);
+    if (rc) {
+        free_qp(qp);
+        return rc;
+    }
+    gr_rail_lock(&rail->base);
+    rc = make_room(rail, VB_SEND_DEPTH + VB_RECV_DEPTH, &qp->number, step);
+    if (!rc) {
+        rail->slot[qp->number].qp = qp;
+        rail->slot[qp->number].generation++;
+        rail->cq_promised += VB_SEND_DEPTH + VB_RECV_DEPTH;
+        rail->open_eps++;
+    }
+    gr_rail_unlock(&rail->base);
+    if (rc) {
+        free_qp(qp);
+        return rc;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    qp->psn = (uint32_t)(now.tv_nsec ^ (long)(qp->qp->qp_num << 7)) & 0xffffff;
+    *addr = (vb_addr){ .qpn = qp->qp->qp_num, .psn = qp->psn, .lid = rail->attr.lid, .ethernet = rail->ethernet,
+                       .reads = (uint8_t)at_most(rail->dev.max_qp_rd_atom, MAX_READS), .mtu = (uint16_t)path_mtu(rail) };
+    memcpy(addr->gid, gid, 16);
+    *out = qp;
+    return 0;
+}
+
+static enum ibv_mtu mtu_code(int bytes)
+{
+    return bytes >= 4096 ? IBV_MTU_4096 : bytes >= 2048 ? IBV_MTU_2048 : bytes >= 1024 ? IBV_MTU_1024
+         : bytes >= 512 ? IBV_MTU_512 : IBV_MTU_256;
+}
+
+/* Without the rail's lock: nothing is posted yet, and a route may have to be found first. */
+int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **step)
+{
+    const vb_opts *opt = &rail->opt;
+    int own = path_mtu(rail);
+    struct ibv_qp_attr attr = {
+        .qp_state = IBV_QPS_RTR, .path_mtu = mtu_code(peer->mtu < own ? peer->mtu : own), .dest_qp_num = peer->qpn,
+        .rq_psn = peer->psn, .max_dest_rd_atomic = (uint8_t)at_most(rail->dev.max_qp_rd_atom, MAX_READS), .min_rnr_timer = 12,
+        .ah_attr = { .dlid = peer->lid, .sl = opt->sl, .port_num = rail->port },
+    };
+    if (opt->gid_index >= 0) {
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.grh = (struct ibv_global_route){ .sgid_index = (uint8_t)opt->gid_index, .hop_limit = 64, .traffic_class = opt->tc };
+        memcpy(attr.ah_attr.grh.dgid.raw, peer->gid, 16);
+    }
+    if (qp->connected)
+        return -EISCONN;
+    *step = "ibv_modify_qp (RTR)";
+    int rc = rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    if (rc)
+        return -abs(rc);
+    uint32_t reads = at_most(rail->dev.max_qp_init_rd_atom, MAX_READS);
+    attr = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTS, .timeout = opt->timeout, .retry_cnt = opt->retry_cnt, .rnr_retry = opt->rnr_retry,
+        .sq_psn = qp->psn, .max_rd_atomic = (uint8_t)at_most(peer->reads, reads),
+    };
+    *step = "ibv_modify_qp (RTS)";
+    rc = rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                                                 IBV_QP_MAX_QP_RD_ATOMIC);
+    if (rc)
+        return -abs(rc);
+    gr_rail_lock(&rail->base);
+    qp->connected = 1;
+    gr_rail_unlock(&rail->base);
+    return 0;
+}
+
+static int posted(const vb_qp *qp)
+{
+    return qp->sent_head != qp->sent_tail || qp->recv_head != qp->recv_tail;
+}
+
+/* Everything posted is flushed to the completion queue, which is emptied before the queue pair goes: on some devices its
+ * entries stay, and their ids would be another's. */
+static void flush(vb_qp *qp)
+{
+    vb_rail *rail = qp->rail;
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    struct timespec t0, t;
+    struct ibv_wc wc[32];
+    if (rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE) != 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    while (posted(qp)) {
+        int n = ibv_poll_cq(rail->cq, 32, wc);
+        for (int i = 0; i < n; i++)
+            vb_take(rail, &wc[i]);
+        if (n > 0)
+            continue;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        if (n < 0 || (t.tv_sec - t0.tv_sec) * 1000 + (t.tv_nsec - t0.tv_nsec) / 1000000 >= FLUSH_MS)
+            return;
+        sched_yield();
+    }
+}
+
+int vb_ep_close(vb_rail *rail, vb_qp *qp)
+{
+    gr_rail_lock(&rail->base);
+    flush(qp);
+    int rc = rail->lib->destroy_qp(qp->qp);
+    if (rc == 0) {
+        if (qp->unsignalled && !qp->signalled)
+            rail->tails--;
+        rail->slot[qp->number].qp = NULL;
+        rail->cq_promised -= VB_SEND_DEPTH + VB_RECV_DEPTH;
+        rail->open_eps--;
+        qp->qp = NULL;
+    }
+    gr_rail_unlock(&rail->base);
+    if (rc)
+        return -abs(rc);
+    free_qp(qp);
+    return 0;
+}

@@ -1,0 +1,135 @@
+/* Opens and closes a port: context, protection domain, completion channel and queue. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs.h"
+
+enum { CQ_FIRST = 4096 }; /* grown with the endpoints */
+
+static int failed(void)
+{
+    return errno ? -errno : -EIO;
+}
+
+static int open_objects(vb_rail *rail, const char *device, const char **step)
+{
+    int n = 0, rc;
+    struct ibv_device **list = rail->lib->get_device_list(&n);
+    *step = "ibv_open_device";
+    errno = ENODEV;
+    for (int i = 0; list && i < n; i++)
+        if (strcmp(list[i]->name, device) == 0) {
+            errno = 0;
+            rail->ctx = rail->lib->open_device(list[i]);
+        }
+    rc = errno ? errno : EIO;
+    if (list)
+        rail->lib->free_device_list(list);
+    if (!rail->ctx)
+        return -rc;
+    *step = "ibv_query_device";
+    if ((rc = rail->lib->query_device(rail->ctx, &rail->dev)) != 0)
+        return -abs(rc);
+    *step = "ibv_query_port";
+    if ((rc = rail->lib->query_port(rail->ctx, rail->port, &rail->attr)) != 0)
+        return -abs(rc);
+    errno = 0;
+    *step = "ibv_alloc_pd";
+    if (!(rail->pd = rail->lib->alloc_pd(rail->ctx)))
+        return failed();
+    *step = "ibv_create_comp_channel";
+    if (!(rail->channel = rail->lib->create_comp_channel(rail->ctx)))
+        return failed();
+    int flags = fcntl(rail->channel->fd, F_GETFL);
+    if (flags < 0 || fcntl(rail->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return failed();
+    *step = "ibv_create_cq";
+    if (!(rail->cq = rail->lib->create_cq(rail->ctx, rail->dev.max_cqe < CQ_FIRST ? rail->dev.max_cqe : CQ_FIRST, NULL, rail->channel, 0)))
+        return failed();
+    rail->base.wait_fd = rail->channel->fd;
+    flags = fcntl(rail->ctx->async_fd, F_GETFL);
+    return flags < 0 || fcntl(rail->ctx->async_fd, F_SETFL, flags | O_NONBLOCK) < 0 ? failed() : 0;
+}
+
+static int close_objects(vb_rail *rail)
+{
+    const vb_lib *lib = rail->lib;
+    int rc = 0, e;
+    if (rail->cq && (e = lib->destroy_cq(rail->cq)) != 0)
+        rc = rc ? rc : -abs(e);
+    if (rail->channel && (e = lib->destroy_comp_channel(rail->channel)) != 0)
+        rc = rc ? rc : -abs(e);
+    if (rail->pd && (e = lib->dealloc_pd(rail->pd)) != 0)
+        rc = rc ? rc : -abs(e);
+    if (rail->ctx && (e = lib->close_device(rail->ctx)) != 0)
+        rc = rc ? rc : -abs(e);
+    return rc;
+}
+
+static void free_rail(vb_rail *rail)
+{
+    pthread_mutex_destroy(&rail->base.mu);
+    free(rail->slot);
+    free(rail->ready);
+    free(rail);
+}
+
+int vb_rail_open(const vb_lib *lib, const char *device, uint8_t port, const vb_opts *opt, vb_rail **out, const char **step)
+{
+    vb_rail *rail = calloc(1, sizeof(*rail));
+    *step = "calloc";
+    if (!rail)
+        return -ENOMEM;
+    gr_rail_init(&rail->base, &vb_ops);
+    rail->lib = lib;
+    rail->port = port;
+    rail->opt = *opt;
+    int rc = open_objects(rail, device, step);
+    if (rc) {
+        (void)close_objects(rail);
+        free_rail(rail);
+        return rc;
+    }
+    rail->ethernet = rail->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+    rail->base.iov_limit = VB_CHAIN;
+    rail->base.max_msg = rail->attr.max_msg_sz;
+    rail->base.msg_size = rail->attr.max_msg_sz;
+    rail->base.tx_depth = (uint32_t)(rail->dev.max_qp_wr < VB_SEND_DEPTH ? rail->dev.max_qp_wr : VB_SEND_DEPTH) / 2;
+    rail->base.rx_depth = VB_RECV_DEPTH;
+    rail->base.private_ep = 1;
+    rail->base.ordered = 1;
+    rail->base.chained = 1;
+    *out = rail;
+    return 0;
+}
+
+int vb_rail_close(vb_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    int busy = rail->open_eps || rail->open_mrs;
+    gr_rail_unlock(&rail->base);
+    if (busy)
+        return -EBUSY;
+    int rc = close_objects(rail);
+    free_rail(rail);
+    return rc;
+}
+
+int vb_event(vb_rail *rail, int *up, const char **text)
+{
+    struct ibv_async_event ev;
+    if (rail->lib->get_async_event(rail->ctx, &ev) != 0)
+        return 0;
+    *up = -1;
+    *text = rail->lib->event_type_str(ev.event_type);
+    if (ev.event_type == IBV_EVENT_DEVICE_FATAL)
+        *up = 0;
+    else if (ev.element.port_num == rail->port && ev.event_type == IBV_EVENT_PORT_ACTIVE)
+        *up = 1;
+    else if (ev.element.port_num == rail->port && ev.event_type == IBV_EVENT_PORT_ERR)
+        *up = 0;
+    rail->lib->ack_async_event(&ev);
+    return 1;
+}

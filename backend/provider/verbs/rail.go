@@ -1,0 +1,195 @@
+package verbs
+
+/*
+#include <stdlib.h>
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/provider"
+)
+
+// rail implements provider.Rail: one port with its protection domain and completion queue.
+type rail struct {
+	dev   provider.Device
+	entry *entry
+	c     *C.vb_rail
+
+	mu     sync.Mutex
+	events *os.File // a copy of the descriptor of the device's events, while they are watched
+	closed bool
+}
+
+// openRail implements ibv_open_device, ibv_alloc_pd and ibv_create_cq. The error wraps provider.ErrUnusable.
+func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
+	index := e.gid.index
+	if !e.port.ethernet && o.GIDIndex < 0 {
+		index = -1 // within the subnet
+	}
+	opt := C.vb_opts{gid_index: C.int(index), sl: C.uint8_t(o.ServiceLevel), tc: C.uint8_t(o.TrafficClass),
+		timeout: C.uint8_t(o.Timeout), retry_cnt: C.uint8_t(o.RetryCount), rnr_retry: C.uint8_t(o.RNRRetry),
+		pkey_index: C.uint16_t(o.PKeyIndex), mtu: C.int(o.MTU)}
+	name := C.CString(e.port.device)
+	defer C.free(unsafe.Pointer(name))
+	var c *C.vb_rail
+	var step *C.char
+	if rc := C.vb_rail_open(e.lib.c, name, C.uint8_t(e.port.number), &opt, &c, &step); rc != 0 {
+		return nil, fmt.Errorf("%w: %s/%s: %s: %w%s; take another with option devices", provider.ErrUnusable, d.Fabric, d.Name,
+			C.GoString(step), syscall.Errno(-rc), limit(syscall.Errno(-rc)))
+	}
+	return &rail{dev: d, entry: e, c: c}, nil
+}
+
+// limit says which limit an errno of registration or creation speaks of, and how to raise it.
+func limit(errno syscall.Errno) string {
+	switch errno {
+	case syscall.ENOMEM, syscall.EAGAIN:
+		var l syscall.Rlimit
+		const memlock = 8 // RLIMIT_MEMLOCK, which package syscall lacks
+		if syscall.Getrlimit(memlock, &l) == nil && l.Cur != ^uint64(0) {
+			return fmt.Sprintf(" (%d KiB of memory may be locked: raise it with ulimit -l, or LimitMEMLOCK= of the service)", l.Cur>>10)
+		}
+		return " (out of memory, or of the device's resources)"
+	case syscall.EFAULT:
+		return " (the range is not mapped as a whole)"
+	case syscall.EMFILE:
+		return " (out of file descriptors: ulimit -n)"
+	}
+	return ""
+}
+
+func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
+func (r *rail) Notes() []string         { return nil }
+
+func (r *rail) Caps() provider.Caps {
+	b := &r.c.base
+	return provider.Caps{Ordered: true, Chained: true, DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 4,
+		LocalDesc: true, CanFence: true, IOVLimit: int(b.iov_limit), TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth),
+		MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size)}
+}
+
+func (r *rail) error(phase error, what string, rc C.int) error {
+	errno := syscall.Errno(-rc)
+	return fmt.Errorf("%w: %s/%s: %s: %w%s", phase, r.dev.Fabric, r.dev.Name, what, errno, limit(errno))
+}
+
+// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28): the memory must be mapped and is pinned. key is
+// ignored, the device chooses. The error wraps provider.ErrRegister and the errno.
+func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
+	if length == 0 || addr+length < addr {
+		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
+	}
+	var mr *C.struct_ibv_mr
+	if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), &mr); rc != 0 {
+		return nil, r.error(provider.ErrRegister, fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), rc)
+	}
+	return &region{rail: r, c: mr, base: addr}, nil
+}
+
+// Watch tells of the device's events until the rail is closed: up is whether the port is there. Implements
+// ibv_get_async_event.
+func (r *rail) Watch(tell func(up bool, why string)) error {
+	fd, err := syscall.Dup(int(r.c.ctx.async_fd))
+	if err != nil {
+		return fmt.Errorf("%w: %s/%s: events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
+	}
+	syscall.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), r.dev.Name+" events") // non-blocking: read by Go's poller
+	conn, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	r.mu.Lock()
+	r.events = f
+	r.mu.Unlock()
+	go func() {
+		_ = conn.Read(func(uintptr) bool { return !r.takeEvents(tell) })
+	}()
+	return nil
+}
+
+// takeEvents hands over what there is; false once the rail is closed.
+func (r *rail) takeEvents(tell func(up bool, why string)) bool {
+	type event struct {
+		up  bool
+		why string
+	}
+	var list []event
+	r.mu.Lock()
+	open := !r.closed
+	for open && len(list) < 64 {
+		var up C.int
+		var text *C.char
+		if C.vb_event(r.c, &up, &text) == 0 {
+			break
+		}
+		if up >= 0 {
+			list = append(list, event{up == 1, C.GoString(text)})
+		}
+	}
+	r.mu.Unlock()
+	for _, e := range list {
+		tell(e.up, e.why)
+	}
+	return open
+}
+
+// Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. With endpoints or regions open it fails with EBUSY
+// and changes nothing; a second Close does nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if r.c.open_eps != 0 || r.c.open_mrs != 0 {
+		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", r.c.open_eps, r.c.open_mrs), -C.int(syscall.EBUSY))
+	}
+	r.closed = true
+	if r.events != nil {
+		r.events.Close()
+	}
+	if rc := C.vb_rail_close(r.c); rc != 0 {
+		return r.error(provider.ErrUnusable, "ibv_close_device", rc)
+	}
+	return nil
+}
+
+// region implements provider.MR.
+type region struct {
+	rail *rail
+	base uint64
+
+	mu sync.Mutex
+	c  *C.struct_ibv_mr // nil when closed
+}
+
+func (m *region) Key() uint64          { return uint64(m.c.rkey) }
+func (m *region) Base() uint64         { return m.base }
+func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
+
+// Close implements ibv_dereg_mr.
+func (m *region) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.c == nil {
+		return nil
+	}
+	if rc := C.vb_mr_close(m.rail.c, m.c); rc != 0 {
+		return m.rail.error(provider.ErrRegister, "ibv_dereg_mr", rc)
+	}
+	m.c = nil
+	return nil
+}
+
+var errAddress = errors.New("not an address of an InfiniBand or RoCE endpoint")
