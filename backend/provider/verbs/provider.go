@@ -29,13 +29,13 @@ type Options struct {
 	PKeyIndex    int
 	MTU          int // bytes; 0: the port's
 	Timeout      int // 4.096 us times 2 to its power, before a packet is sent again
-	RetryCount   int // 0 .. 7
+	RetryCount   int // 0 .. 7; the kernel's soft RoCE takes 7 for without end
 	RNRRetry     int // 0 .. 6: how often a SEND waits for the peer to post a receive
 }
 
 // Defaults: about 0.5 s without an answer ends a connection; the peer always has receives posted.
 func Defaults() Options {
-	return Options{GIDIndex: -1, Timeout: 14, RetryCount: 7, RNRRetry: 6}
+	return Options{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6}
 }
 
 // Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.

@@ -73,7 +73,7 @@ func (r *rail) Notes() []string         { return nil }
 func (r *rail) Caps() provider.Caps {
 	b := &r.c.base
 	return provider.Caps{Ordered: true, Chained: true, DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 4,
-		LocalDesc: true, CanFence: true, IOVLimit: int(b.iov_limit), TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth),
+		LocalDesc: true, Pins: true, CanFence: true, IOVLimit: int(b.iov_limit), TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth),
 		MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size)}
 }
 
