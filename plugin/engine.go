@@ -13,7 +13,9 @@ import (
 
 	"gorail/backend/engine"
 	"gorail/backend/option"
+	"gorail/backend/provider/auto"
 	"gorail/backend/provider/ofi"
+	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
 )
 
@@ -39,7 +41,7 @@ func createEngine(a createArgs) (created, error) {
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
 		Options:  opts,
-		Provider: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)}),
+		Provider: auto.Provider{Verbs: verbs.New(verbs.Defaults()), OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)})},
 		Log:      slog.Default(),
 	})
 	if err != nil {

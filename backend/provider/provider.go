@@ -1,5 +1,5 @@
-// Package provider says what GORAIL wants of a fabric. One implementation per library: provider/ofi (libfabric) and
-// provider/fake (in-process, for tests); verbs and local follow the same shape.
+// Package provider says what GORAIL wants of a fabric. One implementation per library: provider/verbs (libibverbs),
+// provider/ofi (libfabric) and provider/fake (in-process, for tests); provider/auto chooses between the first two.
 //
 // The Go side opens, registers and closes. Posting and polling happen in C, below the ops table of
 // fastpath/gr_provider.h, which each Rail carries.
@@ -15,6 +15,7 @@ import (
 var (
 	ErrNoLibrary  = errors.New("library cannot be loaded")
 	ErrNoDevice   = errors.New("no usable device")
+	ErrFiltered   = errors.New("no device matches option") // devices; there are some
 	ErrUnusable   = errors.New("device is there but unusable")
 	ErrRegister   = errors.New("memory registration failed")
 	ErrEndpoint   = errors.New("endpoint failed")
@@ -33,7 +34,7 @@ type Provider interface {
 
 // Filter narrows discovery.
 type Filter struct {
-	Fabrics []string // libfabric provider names in order of preference, or {"auto"}
+	Fabrics []string // "verbs" and libfabric provider names, in order of preference; "auto" for provider/auto alone
 	Devices []string // globs over device names; a leading '!' excludes; empty: all
 }
 

@@ -42,9 +42,6 @@ type lister interface {
 // the connected kind, so that the exact match in List leaves the layered tcp;ofi_rxm out.
 var nativeTCP = []string{"net", "tcp"}
 
-// errFiltered: there are devices, and the user has excluded them all.
-var errFiltered = errors.New("no device matches option")
-
 // discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
 func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]provider.Device, error) {
 	globs, err := parseGlobs(f.Devices)
@@ -53,68 +50,27 @@ func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]
 	}
 	fabrics := f.Fabrics
 	if len(fabrics) == 0 {
-		fabrics = []string{"auto"}
+		fabrics = []string{"tcp"}
 	}
 	var out []provider.Device
-	var reasons []string
+	var failed error
 	for _, name := range fabrics {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		var found []provider.Device
-		if name == "auto" {
-			found, err = discoverAuto(lib, sys, globs)
-		} else {
-			found, err = discoverFabric(lib, sys, globs, name)
-		}
+		found, err := discoverFabric(lib, sys, globs, name)
 		if errors.Is(err, provider.ErrUnusable) {
 			return nil, err
 		}
-		if err != nil {
-			reasons = append(reasons, err.Error())
+		if failed == nil {
+			failed = err
+		} else if err != nil {
+			failed = fmt.Errorf("%w; %w", failed, err)
 		}
 		out = append(out, found...)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: option provider=%s: %s; %s", provider.ErrNoDevice, strings.Join(fabrics, ","),
-			strings.Join(reasons, "; "), lib.Describe())
-	}
-	return out, nil
-}
-
-// discoverAuto takes RDMA hardware where there is any, and sockets only where there is none: silently moving to a path a
-// tenth as fast is worse than an error that names the device.
-func discoverAuto(lib lister, sys fs.FS, globs globs) ([]provider.Device, error) {
-	hardware := rdmaDevices(sys)
-	if len(hardware) == 0 {
-		return discoverFabric(lib, sys, globs, "tcp")
-	}
-	var out []provider.Device
-	var reasons []string
-	filtered := false
-	for _, fabric := range []string{"efa", "cxi", "verbs;ofi_rxm"} {
-		var names []string
-		for _, h := range hardware {
-			if h.fabric == fabric {
-				names = append(names, h.name)
-			}
-		}
-		if len(names) == 0 {
-			continue
-		}
-		found, err := discoverFabric(lib, sys, globs, fabric)
-		if err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", strings.Join(names, ","), err))
-			filtered = filtered || errors.Is(err, errFiltered)
-		}
-		out = append(out, found...)
-	}
-	if len(out) == 0 && filtered {
-		return nil, errors.New(strings.Join(reasons, "; "))
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: %s; %s; install a libfabric with that provider, or set option provider=tcp to use sockets "+
-			"all the same", provider.ErrUnusable, strings.Join(reasons, "; "), lib.Describe())
+		return nil, fmt.Errorf("%w: option provider=%s: %w; %s", provider.ErrNoDevice, strings.Join(fabrics, ","), failed, lib.Describe())
 	}
 	return out, nil
 }
@@ -151,7 +107,7 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("fabric %q: %w devices=%s (those up: %s)", name, errFiltered, globs,
+		return nil, fmt.Errorf("fabric %q: %w devices=%s (those up: %s)", name, provider.ErrFiltered, globs,
 			strings.Join(seen, ", "))
 	}
 	slices.SortStableFunc(out, better)

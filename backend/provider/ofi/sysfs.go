@@ -6,26 +6,6 @@ import (
 	"strings"
 )
 
-// rdmaDevice is RDMA hardware that the kernel knows, and the libfabric provider that drives it.
-type rdmaDevice struct{ name, fabric string }
-
-// rdmaDevices reads class/infiniband (EFA and verbs devices) and class/cxi below sys.
-func rdmaDevices(sys fs.FS) []rdmaDevice {
-	var out []rdmaDevice
-	for _, name := range dirNames(sys, "class/cxi") {
-		out = append(out, rdmaDevice{name, "cxi"})
-	}
-	for _, name := range dirNames(sys, "class/infiniband") {
-		const amazon = "0x1d0f"
-		fabric := "verbs;ofi_rxm"
-		if readWord(sys, "class/infiniband/"+name+"/device/vendor") == amazon {
-			fabric = "efa"
-		}
-		out = append(out, rdmaDevice{name, fabric})
-	}
-	return out
-}
-
 // interfaceMbps is 0 where the driver doesn't know (virtual interfaces say -1 or an error).
 func interfaceMbps(sys fs.FS, name string) uint64 {
 	mbps, err := strconv.ParseInt(readWord(sys, "class/net/"+name+"/speed"), 10, 64)
@@ -50,16 +30,4 @@ func readWord(sys fs.FS, name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-func dirNames(sys fs.FS, dir string) []string {
-	list, err := fs.ReadDir(sys, dir)
-	if err != nil {
-		return nil
-	}
-	names := make([]string, 0, len(list))
-	for _, e := range list {
-		names = append(names, e.Name())
-	}
-	return names
 }
