@@ -41,7 +41,7 @@ func createEngine(a createArgs) (created, error) {
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
 		Options:  opts,
-		Provider: auto.Provider{Verbs: verbs.New(verbs.Defaults()), OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)})},
+		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, IB: opts.IB}), OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)})},
 		Log:      slog.Default(),
 	})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 // Options of one engine, as Parse makes them: all within their ranges.
 type Options struct {
-	Provider       []string // libfabric provider names in order of preference, or {"auto"}
+	Provider       []string // "verbs" and libfabric provider names in order of preference, or {"auto"}
 	Devices        []string // globs over device names; a leading '!' excludes; empty: all
 	LibfabricPath  string   // what is given to dlopen
 	XferTimeout    time.Duration
@@ -43,11 +43,25 @@ type Options struct {
 	TrafficClass   string   // "": the fabric's own
 	CXIAuthKey     []CXIKey // empty: libfabric's choice
 	Threading      string   // "safe" or "domain"
+	IbverbsPath    string   // what is given to dlopen
+	IB             IB
 	SpinTime       time.Duration
 	Log            slog.Level
 	StatsFile      string    // "": none
 	ControlPort    PortRange // zero: the system chooses
 	ControlDevices []string  // globs over interface names; empty: those of the rails
+}
+
+// IB is what queue pairs are made with, in InfiniBand's own units.
+type IB struct {
+	GIDIndex     int // -1: the best
+	ServiceLevel int
+	TrafficClass int
+	PKeyIndex    int
+	MTU          int // bytes, 0: the port's
+	Timeout      int // 4.096 us times 2 to its power
+	RetryCount   int
+	RNRRetry     int
 }
 
 // PortRange is the ports First..Last, both included; zero means that the system chooses.

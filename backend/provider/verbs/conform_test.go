@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/conform"
 )
@@ -18,14 +19,16 @@ func TestConform(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_VERBS") == "" {
 		t.Skip("GORAIL_TEST_VERBS is not set")
 	}
+	opts, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
 	n := 0
 	conform.Run(t, func(t *testing.T) provider.Rail {
-		devs, err := New(Defaults()).Discover(context.Background(), provider.Filter{})
+		devs, err := New(Options{IB: opts.IB}).Discover(context.Background(), provider.Filter{})
 		if errors.Is(err, provider.ErrNoDevice) || errors.Is(err, provider.ErrNoLibrary) {
 			t.Skipf("no verbs here: %v", err)
 		}
 		require.NoError(t, err)
-		rail, err := New(Defaults()).Open(devs[n%len(devs)])
+		rail, err := New(Options{IB: opts.IB}).Open(devs[n%len(devs)])
 		n++
 		require.NoError(t, err)
 		return rail

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 )
 
@@ -19,23 +20,11 @@ const Name = "verbs"
 // DefaultLibrary is the soname that dlopen looks for when Options.LibraryPath is empty.
 const DefaultLibrary = "libibverbs.so.1"
 
-// Options of a Provider. Timeout, RetryCount and RNRRetry are a queue pair's, in its own units.
+// Options of a Provider.
 type Options struct {
-	LibraryPath  string // a path or soname of libibverbs; "" = DefaultLibrary
-	Sys          fs.FS  // "/sys"; nil = the machine's
-	GIDIndex     int    // -1: the best
-	ServiceLevel int    // 0 .. 15
-	TrafficClass int    // 0 .. 255, of the global route
-	PKeyIndex    int
-	MTU          int // bytes; 0: the port's
-	Timeout      int // 4.096 us times 2 to its power, before a packet is sent again
-	RetryCount   int // 0 .. 7; the kernel's soft RoCE takes 7 for without end
-	RNRRetry     int // 0 .. 6: how often a SEND waits for the peer to post a receive
-}
-
-// Defaults: about 0.5 s without an answer ends a connection; the peer always has receives posted.
-func Defaults() Options {
-	return Options{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6}
+	LibraryPath string // a path or soname of libibverbs; "" = DefaultLibrary
+	Sys         fs.FS  // "/sys"; nil = the machine's
+	option.IB
 }
 
 // Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.
