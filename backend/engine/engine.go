@@ -56,7 +56,7 @@ type Engine struct {
 	closed  atomic.Bool
 	sweeper *sweeper
 	late    sync.WaitGroup // links of shared endpoints that drain
-	watcher *watcher       // nil: no rail is a network device
+	watcher *watcher
 	past    history        // sessions that have ended
 	debug   bool           // the log takes debug lines
 

@@ -5,43 +5,60 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"gorail/backend/provider"
 	"gorail/backend/topo"
 )
 
-// watcher hears of network devices that go down and come up.
+// watcher hears of devices that go down and come up.
 type watcher struct {
 	cancel context.CancelFunc
-	done   chan struct{}
+	all    sync.WaitGroup
 }
 
-// startWatcher begins to listen; nil when no rail is a network device whose loss others could make up for.
+// startWatcher begins to listen, to the kernel's network devices and to rails that tell themselves.
 func startWatcher(e *Engine) *watcher {
-	if !slices.ContainsFunc(e.rails, func(r *railState) bool { return !r.Device().Loopback && r.Device().Addr != "" }) {
-		return nil
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{cancel, make(chan struct{})}
-	up := map[string]bool{}
-	go func() {
-		defer close(w.done)
-		err := topo.Watch(ctx, func(ev topo.Event) {
-			was, known := up[ev.Name]
-			if up[ev.Name] = ev.Up; known && was != ev.Up {
-				e.railChanged(ev.Name, ev.Up)
-			}
-		})
-		if ctx.Err() == nil {
-			e.log.Warn("changes of network devices are not heard of; rails are judged by their progress alone", "err", err)
+	w := &watcher{cancel: cancel}
+	for _, r := range e.rails {
+		if own, ok := r.Rail.(provider.Watcher); ok {
+			w.all.Go(func() { e.watchRail(ctx, r, own) })
 		}
-	}()
+	}
+	if slices.ContainsFunc(e.rails, func(r *railState) bool { return !r.Device().Loopback && r.Device().Addr != "" }) {
+		w.all.Go(func() { e.watchNets(ctx) })
+	}
 	return w
+}
+
+func (e *Engine) watchRail(ctx context.Context, r *railState, own provider.Watcher) {
+	err := own.Watch(ctx, func(up bool, why string) {
+		e.log.Info("rail event", "rail", r.name(), "up", up, "event", why)
+		e.railChanged(r.Device().Name, up)
+	})
+	if ctx.Err() == nil {
+		e.log.Warn("events of a rail are not heard of; it is judged by its progress alone", "rail", r.name(), "err", err)
+	}
+}
+
+func (e *Engine) watchNets(ctx context.Context) {
+	up := map[string]bool{}
+	err := topo.Watch(ctx, func(ev topo.Event) {
+		was, known := up[ev.Name]
+		if up[ev.Name] = ev.Up; known && was != ev.Up {
+			e.railChanged(ev.Name, ev.Up)
+		}
+	})
+	if ctx.Err() == nil {
+		e.log.Warn("changes of network devices are not heard of; rails are judged by their progress alone", "err", err)
+	}
 }
 
 func (w *watcher) stop() {
 	w.cancel()
-	<-w.done
+	w.all.Wait()
 }
 
 // watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves while another is not

@@ -90,6 +90,12 @@ type Rail interface {
 	Close() error
 }
 
+// Watcher is a Rail that hears of its device going down and coming up; the network interface of the others says so.
+type Watcher interface {
+	// Watch tells until ctx ends, from one goroutine. The rail must not be closed before it has returned.
+	Watch(ctx context.Context, tell func(up bool, why string)) error
+}
+
 // Endpoint talks to one peer.
 type Endpoint interface {
 	// Addr is what the peer's Connect wants. Implements fi_getname.

@@ -9,7 +9,6 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -24,7 +23,6 @@ type rail struct {
 	c     *C.vb_rail
 
 	mu     sync.Mutex
-	events *os.File // a copy of the descriptor of the device's events, while they are watched
 	closed bool
 }
 
@@ -95,55 +93,6 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	return &region{rail: r, c: mr, base: addr}, nil
 }
 
-// Watch tells of the device's events until the rail is closed: up is whether the port is there. Implements
-// ibv_get_async_event.
-func (r *rail) Watch(tell func(up bool, why string)) error {
-	fd, err := syscall.Dup(int(r.c.ctx.async_fd))
-	if err != nil {
-		return fmt.Errorf("%w: %s/%s: events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
-	}
-	syscall.CloseOnExec(fd)
-	f := os.NewFile(uintptr(fd), r.dev.Name+" events") // non-blocking: read by Go's poller
-	conn, err := f.SyscallConn()
-	if err != nil {
-		f.Close()
-		return err
-	}
-	r.mu.Lock()
-	r.events = f
-	r.mu.Unlock()
-	go func() {
-		_ = conn.Read(func(uintptr) bool { return !r.takeEvents(tell) })
-	}()
-	return nil
-}
-
-// takeEvents hands over what there is; false once the rail is closed.
-func (r *rail) takeEvents(tell func(up bool, why string)) bool {
-	type event struct {
-		up  bool
-		why string
-	}
-	var list []event
-	r.mu.Lock()
-	open := !r.closed
-	for open && len(list) < 64 {
-		var up C.int
-		var text *C.char
-		if C.vb_event(r.c, &up, &text) == 0 {
-			break
-		}
-		if up >= 0 {
-			list = append(list, event{up == 1, C.GoString(text)})
-		}
-	}
-	r.mu.Unlock()
-	for _, e := range list {
-		tell(e.up, e.why)
-	}
-	return open
-}
-
 // Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. With endpoints or regions open it fails with EBUSY
 // and changes nothing; a second Close does nothing.
 func (r *rail) Close() error {
@@ -156,9 +105,6 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", r.c.open_eps, r.c.open_mrs), -C.int(syscall.EBUSY))
 	}
 	r.closed = true
-	if r.events != nil {
-		r.events.Close()
-	}
 	if rc := C.vb_rail_close(r.c); rc != 0 {
 		return r.error(provider.ErrUnusable, "ibv_close_device", rc)
 	}

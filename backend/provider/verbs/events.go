@@ -1,0 +1,48 @@
+package verbs
+
+/*
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"gorail/backend/provider"
+)
+
+var _ provider.Watcher = (*rail)(nil)
+
+// Watch implements provider.Watcher by ibv_get_async_event: ports that go down and come up, devices that are gone. Go's
+// poller waits, no thread does.
+func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error {
+	fd, err := syscall.Dup(int(r.c.ctx.async_fd)) // ours to close; non-blocking as the original is
+	if err != nil {
+		return fmt.Errorf("%w: %s/%s: events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
+	}
+	syscall.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), r.dev.Name+" events")
+	defer f.Close()
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
+	return conn.Read(func(uintptr) bool {
+		for ctx.Err() == nil {
+			var up C.int
+			var text *C.char
+			if C.vb_event(r.c, &up, &text) == 0 {
+				return false // until there is one
+			}
+			if up >= 0 {
+				tell(up == 1, C.GoString(text))
+			}
+		}
+		return true
+	})
+}
