@@ -57,8 +57,8 @@ type Engine struct {
 	sweeper *sweeper
 	late    sync.WaitGroup // links of shared endpoints that drain
 	watcher *watcher
-	past    history        // sessions that have ended
-	debug   bool           // the log takes debug lines
+	past    history // sessions that have ended
+	debug   bool    // the log takes debug lines
 
 	localMu sync.Mutex
 	local   map[wire.Range]*region

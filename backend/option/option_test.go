@@ -19,7 +19,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 
 var wantDefaults = Options{
 	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1",
-	IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6},
+	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6},
 	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
 	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
