@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,6 +13,36 @@ const scenarios = `^(TestNotifAlone|TestNotifAfterData|TestZeroLength)$`
 
 // guests gives tests time for a busy machine.
 const guests = 5 * time.Minute
+
+// verbs is a guest in which GORAIL uses rxe through libibverbs.
+func verbs(rails int) bed.Guest {
+	return bed.Guest{Kind: bed.RXE, Rails: rails, Limit: guests, Memory: 4096, Env: []string{"GORAIL_PROVIDER=verbs"}}
+}
+
+// TestVerbsConform: the provider's own tests.
+func TestVerbsConform(t *testing.T) {
+	g := verbs(1)
+	g.Env = append(g.Env, "GORAIL_TEST_VERBS=1")
+	suite(t, g, "backend/provider/verbs", "^TestConform$")
+}
+
+// TestEndToEndVerbs: agents on verbs, on every device that there is: two a rail. TestTransferTimeout is not among them, since the
+// device of a stopped peer serves it; what runs in gigabytes or counts descriptors is not for guests.
+func TestEndToEndVerbs(t *testing.T) {
+	const most = `^(TestNotifAlone|TestNotifAfterData|TestZeroLength|TestLoopback|TestTwoAgentsOneProcess|TestBothDirections|TestOverlapping|TestReload|TestReloadInFlight|TestRestart|TestKillIdle|TestKillInitiator|TestStopped|TestReleaseManyInFlight|TestDeregisterInFlight|TestDeregisterLocalInFlight)$`
+	for rails, run := range map[int]string{1: most, 2: scenarios, 4: scenarios} {
+		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) { suite(t, verbs(rails), "test/e2e", run) })
+	}
+}
+
+// TestVerbsBetweenHosts: an agent on A's devices and one on B's; a rail that goes down and comes back.
+func TestVerbsBetweenHosts(t *testing.T) {
+	for _, rails := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) {
+			suite(t, verbs(rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown)$")
+		})
+	}
+}
 
 // TestEndToEndTCP: the end-to-end tests run in a guest as on a machine (libfabric's native tcp over its loopback).
 func TestEndToEndTCP(t *testing.T) {

@@ -4,6 +4,7 @@ package inside
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -83,4 +84,53 @@ func TestBetweenHosts(t *testing.T) {
 			require.Greater(t, total, size)
 		})
 	}
+}
+
+// TestRailDown: the wire of a rail goes down under a transfer, which ends well over the other; up again, it is used.
+func TestRailDown(t *testing.T) {
+	if _, err := os.Stat("/sys/class/infiniband/rxeA1"); err != nil {
+		t.Skip("not in a guest with two rxe rails")
+	}
+	const size = 32 << 20
+	env := testenv.Need(t)
+	alice, bob := host(t, env, "alice", "A"), host(t, env, "bob", "B")
+	bob.Polling(true)
+	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+	alice.Learn(bob)
+	link := func(state string) {
+		out, err := exec.Command("ip", "link", "set", "vB1", state).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	for i, op := range []nixl.Op{nixl.Write, nixl.Read} {
+		from, src, dst := "A", a, b
+		if op == nixl.Read {
+			from, src, dst = "B", b, a
+		}
+		x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+		x.Do(limit)
+		src.Fill(uint64(100 + i))
+		before := sent(t, from)[1]
+		require.False(t, x.Post().Failed())
+		require.True(t, eventually(func() bool { return sent(t, from)[1]-before > 1<<20 }), "%s: rail 1 is not used", op)
+		link("down")
+		require.Equal(t, nixl.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
+		dst.Want(uint64(100 + i))
+		link("up")
+		require.True(t, eventually(func() bool {
+			before := sent(t, from)[1]
+			x.Do(limit)
+			return sent(t, from)[1]-before > 1<<20
+		}), "%s: rail 1 is not used again\n%s\n%s", op, alice.Output(), bob.Output())
+		dst.Want(uint64(100 + i))
+		require.GreaterOrEqual(t, len(bob.WaitNotifs(3, limit)), 3)
+	}
+}
+
+func eventually(ok func() bool) bool {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return false
 }
