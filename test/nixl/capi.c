@@ -135,6 +135,43 @@ int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, 
     return s;
 }
 
+int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t timeout_ns, size_t *done) {
+    int64_t end = now_ns() + timeout_ns;
+    char flying[GN_MAX_DEPTH] = {0};
+    size_t posted = 0;
+    *done = 0;
+    while (*done < n && now_ns() < end) {
+        int idle = 1;
+        for (size_t i = 0; i < depth; i++) {
+            int s = flying[i] ? gn_get_xfer_status(agent, req[i]) : 0;
+            if (s == 1) {
+                continue;
+            }
+            if (s != 0) {
+                return s;
+            }
+            if (flying[i]) {
+                flying[i] = 0;
+                idle = 0;
+                (*done)++;
+            }
+            if (posted < n) {
+                s = gn_post_xfer_req(agent, req[i], NULL);
+                if (s < 0) {
+                    return s;
+                }
+                flying[i] = 1;
+                posted++;
+            }
+        }
+        if (idle) {
+            struct timespec nap = {.tv_nsec = 3000000};
+            nanosleep(&nap, NULL);
+        }
+    }
+    return 0;
+}
+
 int gn_drain(void *agent, void *map, size_t n, int64_t timeout_ns, size_t *count) {
     int64_t end = now_ns() + timeout_ns;
     *count = 0;

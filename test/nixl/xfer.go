@@ -83,6 +83,19 @@ func (x *Xfer) Loop(n int, timeout time.Duration, lat, post []int64) (done int, 
 	return cLoop(x.a.h, x.h, n, timeout, lat, post)
 }
 
+// MaxDepth is how many requests Stream takes.
+const MaxDepth = maxDepth
+
+// Stream keeps requests of one agent in flight, each posted again when it has ended, n times in all. It sleeps while none
+// ends, and does not return to Go in between.
+func Stream(all []*Xfer, n int, timeout time.Duration) (done int, s Status) {
+	handles := make([]ptr, len(all))
+	for i, x := range all {
+		handles[i] = x.h
+	}
+	return cStream(all[0].a.h, handles, n, timeout)
+}
+
 // Status implements nixl_capi_get_xfer_status.
 func (x *Xfer) Status() Status { return cXferStatus(x.a.h, x.h) }
 

@@ -157,6 +157,9 @@ func (x *Xfer) LoopAsync(l LoopArgs) *Future[LoopResult] {
 	return async[LoopResult](x.a.Worker, "Loop", l, l.Timeout+grace)
 }
 
+// ID names the request in LoopArgs.Beside.
+func (x *Xfer) ID() int { return x.id }
+
 // Loop is LoopAsync and its end.
 func (x *Xfer) Loop(l LoopArgs) LoopResult {
 	x.a.t.Helper()

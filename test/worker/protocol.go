@@ -72,6 +72,7 @@ type LoopArgs struct {
 	Timeout   time.Duration
 	Prefix    string // not empty: notification number i says Prefix and i
 	Times     bool   // return the time of every transfer and post
+	Beside    []int  // further requests: all are kept in flight, and whoever waits for them sleeps; without Prefix and Times
 }
 
 // LoopResult is what a loop measured. Times are in nanoseconds.

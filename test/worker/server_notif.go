@@ -72,12 +72,22 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 	if err != nil {
 		return err
 	}
+	all := []*nixl.Xfer{x.x}
+	for _, id := range in.Beside {
+		_, more, err := s.xfer(Ref{in.Agent, id})
+		if err != nil {
+			return err
+		}
+		all = append(all, more.x)
+	}
 	if in.Times {
 		out.Lat, out.Post = make([]int64, in.N), make([]int64, in.N)
 	}
 	g.do(func() {
 		began, cpu := time.Now(), cpuTime()
-		if in.Prefix == "" {
+		if len(in.Beside) > 0 {
+			out.Done, x.last = nixl.Stream(all, in.N, in.Timeout)
+		} else if in.Prefix == "" {
 			out.Done, x.last = x.x.Loop(in.N, in.Timeout, out.Lat, out.Post)
 		} else {
 			out.Done = x.numbered(in, began.Add(in.Timeout))

@@ -29,14 +29,14 @@ func TestMain(m *testing.M) {
 }
 
 // host is an agent in a process of its own that uses only that host's devices.
-func host(t *testing.T, env testenv.Env, name, letter string) *worker.Agent {
+func host(t testing.TB, env testenv.Env, name, letter string) *worker.Agent {
 	w := worker.Start(t, worker.Options{Env: env})
 	return w.Agent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true,
 		Params: map[string]string{"devices": "rxe" + letter + "*"}})
 }
 
 // sent is what has left through each of a host's interfaces, bytes.
-func sent(t *testing.T, letter string) (n []int) {
+func sent(t testing.TB, letter string) (n []int) {
 	files, err := filepath.Glob("/sys/class/net/v" + letter + "[0-9]*/statistics/tx_bytes")
 	require.NoError(t, err)
 	for _, f := range files {
