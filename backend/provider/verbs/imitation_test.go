@@ -1,0 +1,71 @@
+package verbs
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+	imitation "gorail/test/verbs"
+)
+
+// options are the plugin's defaults over the imitated library.
+func options(t testing.TB, lib *imitation.Lib, ethernet bool) Options {
+	t.Helper()
+	opts, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
+	eth := 0
+	if ethernet {
+		eth = 1
+	}
+	lib.Set("ethernet", eth)
+	return Options{LibraryPath: lib.Path, Sys: imitation.Sys(4, 4, ethernet), IB: opts.IB}
+}
+
+// opener opens the devices in turn.
+func opener(o Options) conform.Opener {
+	n := 0
+	return func(t *testing.T) provider.Rail {
+		t.Helper()
+		devs, err := New(o).Discover(context.Background(), provider.Filter{})
+		require.NoError(t, err)
+		rail, err := New(o).Open(devs[n%len(devs)])
+		n++
+		require.NoError(t, err)
+		return rail
+	}
+}
+
+func TestConformImitated(t *testing.T) {
+	type set map[string]int
+	for name, c := range map[string]struct {
+		ethernet, old bool
+		set           set
+	}{
+		"RoCE":         {ethernet: true, set: set{"devices": 2}},
+		"InfiniBand":   {set: set{"devices": 2, "ports": 2}},
+		"removes":      {ethernet: true, set: set{"remove": 1}},
+		"async":        {ethernet: true, set: set{"async": 1}},
+		"async IB":     {set: set{"async": 1, "remove": 1}},
+		"delay":        {ethernet: true, set: set{"delay": 3}},
+		"small queues": {ethernet: true, set: set{"max_qp_wr": 40, "max_cqe": 200}},
+		"tiny queues":  {ethernet: true, set: set{"max_qp_wr": 4, "max_cqe": 16, "async": 1}},
+		"no inline":    {ethernet: true, set: set{"max_inline": 0}},
+		"old library":  {ethernet: true, old: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			build := imitation.Build
+			if c.old {
+				build = imitation.BuildOld
+			}
+			lib := build(t)
+			for k, v := range c.set {
+				lib.Set(k, v)
+			}
+			conform.Run(t, opener(options(t, lib, c.ethernet)))
+		})
+	}
+}

@@ -1,0 +1,119 @@
+/* Regions. A key is the index in the table, and eight bits that change; that of remote use is not that of local use. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vt.h"
+
+enum { REMOTE_BIT = 0x80 };
+
+static vt_mr **table;
+static uint32_t size, last;
+static uint32_t turn;
+
+static int mapped(void *addr, size_t len)
+{
+    unsigned char seen[1024];
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr & ~(page - 1), end = (uintptr_t)addr + len;
+    for (; at < end; at += sizeof(seen) * page) {
+        uintptr_t n = end - at;
+        if (mincore((void *)at, n < sizeof(seen) * page ? n : sizeof(seen) * page, seen) != 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* A free slot; keys are not used again soon. */
+static int64_t slot(void)
+{
+    for (uint32_t i = 0; i < size; i++) {
+        uint32_t k = (last + 1 + i) % size;
+        if (!table[k])
+            return last = k;
+    }
+    uint32_t n = size ? size * 2 : 64;
+    vt_mr **more = realloc(table, n * sizeof(*more));
+    if (!more)
+        return -1;
+    for (uint32_t i = size; i < n; i++)
+        more[i] = NULL;
+    table = more;
+    last = size;
+    size = n;
+    return last;
+}
+
+static struct ibv_mr *open_mr(struct ibv_pd *pd, void *addr, size_t len, unsigned access, unsigned known)
+{
+    vt_mr *mr = calloc(1, sizeof(*mr));
+    int64_t at = -1;
+    pthread_mutex_lock(&vt_mu);
+    int rc = vt_fails(CALL_reg_mr);
+    if (!rc && ((access & ~known) || ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))))
+        rc = EINVAL;
+    if (!rc && !mapped(addr, len))
+        rc = EFAULT;
+    if (!rc && (COUNT(mrs) >= SW(mr_max) || (at = slot()) < 0))
+        rc = ENOMEM;
+    if (!rc) {
+        uint32_t key = (uint32_t)at << 8 | (turn++ & 0x7f);
+        mr->base = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = addr, .length = len, .handle = (uint32_t)at, .lkey = key,
+                                    .rkey = key | REMOTE_BIT };
+        mr->access = access;
+        table[at] = mr;
+        ((vt_pd *)pd)->users++;
+        COUNT(mrs)++;
+    }
+    pthread_mutex_unlock(&vt_mu);
+    if (rc) {
+        free(mr);
+        errno = rc;
+        return NULL;
+    }
+    return &mr->base;
+}
+
+enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+    return open_mr(pd, addr, len, (unsigned)access, OLD_FLAGS);
+}
+
+#ifndef VT_OLD
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
+{
+    if (iova != (uint64_t)(uintptr_t)addr) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
+    return open_mr(pd, addr, len, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS);
+}
+#endif
+
+int ibv_dereg_mr(struct ibv_mr *base)
+{
+    pthread_mutex_lock(&vt_mu);
+    int rc = vt_fails(CALL_dereg_mr);
+    if (!rc) {
+        table[base->handle] = NULL;
+        ((vt_pd *)base->pd)->users--;
+        COUNT(mrs)--;
+    }
+    pthread_mutex_unlock(&vt_mu);
+    if (!rc)
+        free(base);
+    return rc;
+}
+
+void *vt_memory(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t len, unsigned access)
+{
+    vt_mr *mr = key >> 8 < size ? table[key >> 8] : NULL;
+    if (!mr || (remote ? mr->base.rkey : mr->base.lkey) != key || mr->base.pd != pd || (mr->access & access) != access)
+        return NULL;
+    uint64_t first = (uint64_t)(uintptr_t)mr->base.addr;
+    if (addr < first || len > mr->base.length || addr - first > mr->base.length - len)
+        return NULL;
+    return (void *)(uintptr_t)addr;
+}
