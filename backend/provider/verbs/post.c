@@ -99,7 +99,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
     struct ibv_recv_wr wr = { .wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
     (void)base;
-    if (qp->recv_tail - qp->recv_head >= qp->recv_size)
+    if (qp->recv_tail - qp->recv_head >= qp->rq_size)
         return -EAGAIN;
     int rc = ibv_post_recv(qp->qp, &wr, &bad);
     if (rc)

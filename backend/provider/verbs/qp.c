@@ -61,17 +61,12 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
     return 0;
 }
 
-static uint32_t at_most(int device, uint32_t want)
-{
-    return device > 0 && (uint32_t)device < want ? (uint32_t)device : want;
-}
-
 static int create(vb_qp *qp, const char **step)
 {
     vb_rail *rail = qp->rail;
     struct ibv_qp_init_attr init = {
         .send_cq = rail->cq, .recv_cq = rail->cq, .qp_type = IBV_QPT_RC,
-        .cap = { .max_send_wr = at_most(rail->dev.max_qp_wr, VB_SEND_DEPTH), .max_recv_wr = at_most(rail->dev.max_qp_wr, VB_RECV_DEPTH),
+        .cap = { .max_send_wr = vb_at_most(rail->dev.max_qp_wr, VB_SEND_DEPTH), .max_recv_wr = vb_at_most(rail->dev.max_qp_wr, VB_RECV_DEPTH),
                  .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = INLINE },
     };
     *step = "ibv_create_qp";
@@ -84,14 +79,21 @@ static int create(vb_qp *qp, const char **step)
     if (!qp->qp)
         return errno ? -errno : -EIO;
     qp->inline_max = init.cap.max_inline_data;
-    qp->sq_size = at_most((int)init.cap.max_send_wr, VB_SEND_DEPTH);
+    qp->sq_size = vb_at_most((int)init.cap.max_send_wr, VB_SEND_DEPTH);
     qp->recv_size = VB_RECV_DEPTH;
+    qp->rq_size = vb_at_most((int)init.cap.max_recv_wr, VB_RECV_DEPTH);
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT, .pkey_index = rail->opt.pkey_index, .port_num = rail->port,
         .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
     };
     *step = "ibv_modify_qp (INIT)";
     return -abs(rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
+/* Every request of a failed queue pair is a completion, signalled or not. */
+static uint32_t promise(const vb_qp *qp)
+{
+    return qp->sq_size + qp->rq_size;
 }
 
 static void free_qp(vb_qp *qp)
@@ -129,11 +131,11 @@ int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr,
         return rc;
     }
     gr_rail_lock(&rail->base);
-    rc = make_room(rail, VB_SEND_DEPTH + VB_RECV_DEPTH, &qp->number, step);
+    rc = make_room(rail, promise(qp), &qp->number, step);
     if (!rc) {
         rail->slot[qp->number].qp = qp;
         rail->slot[qp->number].generation++;
-        rail->cq_promised += VB_SEND_DEPTH + VB_RECV_DEPTH;
+        rail->cq_promised += promise(qp);
         rail->open_eps++;
     }
     gr_rail_unlock(&rail->base);
@@ -144,7 +146,7 @@ int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr,
     clock_gettime(CLOCK_MONOTONIC, &now);
     qp->psn = (uint32_t)(now.tv_nsec ^ (long)(qp->qp->qp_num << 7)) & 0xffffff;
     *addr = (vb_addr){ .qpn = qp->qp->qp_num, .psn = qp->psn, .lid = rail->attr.lid, .ethernet = rail->ethernet,
-                       .reads = (uint8_t)at_most(rail->dev.max_qp_rd_atom, MAX_READS), .mtu = (uint16_t)path_mtu(rail) };
+                       .reads = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, MAX_READS), .mtu = (uint16_t)path_mtu(rail) };
     memcpy(addr->gid, gid, 16);
     *out = qp;
     return 0;
@@ -163,7 +165,7 @@ int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **st
     int own = path_mtu(rail);
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR, .path_mtu = mtu_code(peer->mtu < own ? peer->mtu : own), .dest_qp_num = peer->qpn,
-        .rq_psn = peer->psn, .max_dest_rd_atomic = (uint8_t)at_most(rail->dev.max_qp_rd_atom, MAX_READS), .min_rnr_timer = 12,
+        .rq_psn = peer->psn, .max_dest_rd_atomic = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, MAX_READS), .min_rnr_timer = 12,
         .ah_attr = { .dlid = peer->lid, .sl = opt->sl, .port_num = rail->port },
     };
     if (opt->gid_index >= 0) {
@@ -178,10 +180,10 @@ int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **st
                                                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     if (rc)
         return -abs(rc);
-    uint32_t reads = at_most(rail->dev.max_qp_init_rd_atom, MAX_READS);
+    uint32_t reads = vb_at_most(rail->dev.max_qp_init_rd_atom, MAX_READS);
     attr = (struct ibv_qp_attr){
         .qp_state = IBV_QPS_RTS, .timeout = opt->timeout, .retry_cnt = opt->retry_cnt, .rnr_retry = opt->rnr_retry,
-        .sq_psn = qp->psn, .max_rd_atomic = (uint8_t)at_most(peer->reads, reads),
+        .sq_psn = qp->psn, .max_rd_atomic = (uint8_t)vb_at_most(peer->reads, reads),
     };
     *step = "ibv_modify_qp (RTS)";
     rc = rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
@@ -232,7 +234,7 @@ int vb_ep_close(vb_rail *rail, vb_qp *qp)
         if (qp->unsignalled && !qp->signalled)
             rail->tails--;
         rail->slot[qp->number].qp = NULL;
-        rail->cq_promised -= VB_SEND_DEPTH + VB_RECV_DEPTH;
+        rail->cq_promised -= promise(qp);
         rail->open_eps--;
         qp->qp = NULL;
     }

@@ -93,11 +93,11 @@ int vb_rail_open(const vb_lib *lib, const char *device, uint8_t port, const vb_o
         return rc;
     }
     rail->ethernet = rail->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
-    rail->base.iov_limit = VB_CHAIN;
+    rail->base.iov_limit = vb_at_most(rail->dev.max_qp_wr - 1, VB_CHAIN); /* one request is kept, see room() */
     rail->base.max_msg = rail->attr.max_msg_sz;
     rail->base.msg_size = rail->attr.max_msg_sz;
-    rail->base.tx_depth = (uint32_t)(rail->dev.max_qp_wr < VB_SEND_DEPTH ? rail->dev.max_qp_wr : VB_SEND_DEPTH) / 2;
-    rail->base.rx_depth = VB_RECV_DEPTH;
+    rail->base.tx_depth = vb_at_most(rail->dev.max_qp_wr, VB_SEND_DEPTH) / 2;
+    rail->base.rx_depth = vb_at_most(rail->dev.max_qp_wr, VB_RECV_DEPTH);
     rail->base.private_ep = 1;
     rail->base.ordered = 1;
     rail->base.chained = 1;

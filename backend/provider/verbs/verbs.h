@@ -105,7 +105,7 @@ typedef struct vb_qp {
     uint32_t unsignalled;      /* work requests behind the last signalled one */
     uint32_t signalled;        /* signalled operations under way */
     gr_ctx **recv;
-    uint32_t recv_head, recv_tail, recv_size;
+    uint32_t recv_head, recv_tail, recv_size, rq_size;
 } vb_qp;
 
 typedef struct vb_slot {
@@ -163,6 +163,11 @@ int vb_mr_open(vb_rail *rail, uint64_t addr, uint64_t len, struct ibv_mr **out);
 int vb_mr_close(vb_rail *rail, struct ibv_mr *mr);
 
 /* ---- between the files ---- */
+
+static inline uint32_t vb_at_most(int device, uint32_t want)
+{
+    return device > 0 && (uint32_t)device < want ? (uint32_t)device : want;
+}
 
 /* The descriptor of local memory is its struct ibv_mr: a key as a pointer would not be one to Go. Requests without bytes
  * have none. */
