@@ -45,7 +45,7 @@ static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
         int last = qp->sent_head == seq;
         qp->sq_used -= s->wrs;
         qp->signalled -= s->signalled;
-        tell(qp->rail, s->ctx, wc, last ? err : 0, 0);
+        tell(qp->rail, s->ctx, wc, s->broken ? EIO : last ? err : 0, 0);
         if (last)
             break;
     }

@@ -15,7 +15,7 @@ static int tail(const vb_qp *qp)
 static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
 {
     int was = tail(qp);
-    qp->sent[qp->sent_tail++ % qp->sent_size] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled };
+    qp->sent[qp->sent_tail++ % qp->sent_size] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled, 0 };
     qp->sq_used += wrs;
     if (signalled) {
         qp->signalled++;
@@ -41,7 +41,9 @@ static int post(vb_qp *qp, struct ibv_send_wr *wr, uint32_t n, int signalled, gr
         return rc == ENOMEM ? -EAGAIN : rc > 0 ? -rc : -EIO;
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
     (void)qp->rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE);
-    note(qp, ctx, taken, 1); /* each request is reported once the queue pair is in error */
+    /* What the device has executed by now is not reported, nor told of by a flush: vb_close_tail's request is. */
+    note(qp, ctx, taken, 0);
+    qp->sent[(qp->sent_tail - 1) % qp->sent_size].broken = 1;
     return 0;
 }
 

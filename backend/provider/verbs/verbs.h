@@ -87,6 +87,7 @@ typedef struct vb_sent { /* one operation in the send queue */
     gr_ctx *ctx;
     uint16_t wrs;
     uint8_t signalled;
+    uint8_t broken; /* its chain was taken in part: it fails, whatever its requests say */
 } vb_sent;
 
 typedef struct vb_rail vb_rail;
