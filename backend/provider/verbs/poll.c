@@ -71,6 +71,16 @@ void vb_take(vb_rail *rail, const struct ibv_wc *wc)
     tell(rail, qp->recv[qp->recv_head++ % qp->recv_size], wc, err, err ? 0 : wc->byte_len);
 }
 
+void vb_give_up(vb_qp *qp)
+{
+    const struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR };
+    qp->rail->tails -= (uint32_t)(qp->unsignalled && !qp->signalled);
+    for (; qp->sent_head != qp->sent_tail; qp->sent_head++)
+        tell(qp->rail, qp->sent[qp->sent_head % qp->sent_size].ctx, &wc, ECANCELED, 0);
+    for (; qp->recv_head != qp->recv_tail; qp->recv_head++)
+        tell(qp->rail, qp->recv[qp->recv_head % qp->recv_size], &wc, ECANCELED, 0);
+}
+
 /* Takes from the queue what there is, up to max completions; how many. */
 static int drain(vb_rail *rail, int max)
 {

@@ -202,15 +202,15 @@ static int posted(const vb_qp *qp)
 }
 
 /* Everything posted is flushed to the completion queue, which is emptied before the queue pair goes: on some devices its
- * entries stay, and their ids would be another's. */
+ * entries stay, on others they vanish with it. Unsignalled requests that were executed already say nothing by themselves. */
 static void flush(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
     struct timespec t0, t;
     struct ibv_wc wc[32];
-    if (rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE) != 0)
-        return;
+    vb_close_tail(qp);
+    int failed = rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE) != 0;
     clock_gettime(CLOCK_MONOTONIC, &t0);
     while (posted(qp)) {
         int n = ibv_poll_cq(rail->cq, 32, wc);
@@ -218,8 +218,9 @@ static void flush(vb_qp *qp)
             vb_take(rail, &wc[i]);
         if (n > 0)
             continue;
+        vb_close_tail(qp);
         clock_gettime(CLOCK_MONOTONIC, &t);
-        if (n < 0 || (t.tv_sec - t0.tv_sec) * 1000 + (t.tv_nsec - t0.tv_nsec) / 1000000 >= FLUSH_MS)
+        if (n < 0 || failed || (t.tv_sec - t0.tv_sec) * 1000 + (t.tv_nsec - t0.tv_nsec) / 1000000 >= FLUSH_MS)
             return;
         sched_yield();
     }
@@ -231,8 +232,7 @@ int vb_ep_close(vb_rail *rail, vb_qp *qp)
     flush(qp);
     int rc = rail->lib->destroy_qp(qp->qp);
     if (rc == 0) {
-        if (qp->unsignalled && !qp->signalled)
-            rail->tails--;
+        vb_give_up(qp);
         rail->slot[qp->number].qp = NULL;
         rail->cq_promised -= promise(qp);
         rail->open_eps--;

@@ -183,6 +183,8 @@ void vb_own_unreg(gr_rail *base, void *mr);
 extern const gr_rail_ops vb_ops;
 /* poll.c: takes in one completion; those that it tells of go to rail->ready. */
 void vb_take(vb_rail *rail, const struct ibv_wc *wc);
+/* poll.c: what is posted on a queue pair that is gone will not be heard of any more: it ends as ECANCELED. */
+void vb_give_up(vb_qp *qp);
 int vb_poll(gr_rail *base, gr_comp *out, int max);
 int vb_arm(gr_rail *base);
 /* post.c: a WRITE of nothing, signalled, behind unsignalled ones. */
