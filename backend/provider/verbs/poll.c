@@ -113,6 +113,7 @@ int vb_poll(gr_rail *base, gr_comp *out, int max)
     }
     while (n < max && rail->ready_head != rail->ready_tail)
         out[n++] = rail->ready[rail->ready_head++ % rail->ready_size];
+    rail->owed -= (uint32_t)n;
     return n;
 }
 

@@ -17,6 +17,7 @@ static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
     int was = tail(qp);
     qp->sent[qp->sent_tail++ % qp->sent_size] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled, 0 };
     qp->sq_used += wrs;
+    qp->rail->owed++;
     if (signalled) {
         qp->signalled++;
         qp->unsignalled = 0;
@@ -52,7 +53,9 @@ static int room(const vb_qp *qp, uint32_t wrs)
 {
     if (!qp->connected)
         return -ENOTCONN;
-    return qp->sq_used + wrs + 1 > qp->sq_size || qp->sent_tail - qp->sent_head >= qp->sent_size ? -EAGAIN : 0;
+    if (qp->sq_used + wrs + 1 > qp->sq_size || qp->sent_tail - qp->sent_head >= qp->sent_size)
+        return -EAGAIN;
+    return qp->rail->owed >= qp->rail->ready_size ? -EAGAIN : 0;
 }
 
 /* A chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one a segment, of which the last tells of all. Weak ones say nothing
@@ -101,12 +104,13 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
     struct ibv_recv_wr wr = { .wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
     (void)base;
-    if (qp->recv_tail - qp->recv_head >= qp->rq_size)
+    if (qp->recv_tail - qp->recv_head >= qp->rq_size || qp->rail->owed >= qp->rail->ready_size)
         return -EAGAIN;
     int rc = ibv_post_recv(qp->qp, &wr, &bad);
     if (rc)
         return rc == ENOMEM ? -EAGAIN : rc > 0 ? -rc : -EIO;
     qp->recv[qp->recv_tail++ % qp->recv_size] = ctx;
+    qp->rail->owed++;
     return 0;
 }
 

@@ -130,8 +130,9 @@ struct vb_rail {
     vb_slot *slot;
     uint32_t slots;
     uint32_t tails; /* endpoints with unsignalled requests and nothing behind them that would tell of their end */
-    gr_comp *ready; /* completions not handed out yet; room for every operation there can be */
+    gr_comp *ready; /* completions not handed out yet */
     uint32_t ready_head, ready_tail, ready_size;
+    uint32_t owed; /* operations posted whose completion was not handed out, <= ready_size */
     int open_eps, open_mrs;
 };
 
