@@ -90,6 +90,8 @@ static int drain(vb_rail *rail, int max)
         int n = ibv_poll_cq(rail->cq, 32, wc);
         for (int i = 0; i < n; i++)
             vb_take(rail, &wc[i]);
+        if (n > 0)
+            rail->armed = 0; /* the event that they caused, if one, may have been lost: asking twice costs nothing */
         if (n < 0)
             return total ? total : n;
         total += n;
