@@ -29,15 +29,15 @@ func (p port) name() string {
 }
 
 // discover turns the ports of a machine into devices; why has a reason for each that is none.
-func discover(ctx context.Context, lib *library, sys fs.FS, ports []port, gidIndex int) (devs []provider.Device, why []string) {
+func discover(ctx context.Context, lib *library, sys fs.FS, ports []port, gidIndex int) (devs []provider.Device, why []error) {
 	m := topo.Read(sys)
 	for _, p := range ports {
 		if ctx.Err() != nil {
-			return nil, []string{ctx.Err().Error()}
+			return nil, []error{ctx.Err()}
 		}
 		d, err := device(lib, sys, m, p, gidIndex)
 		if err != nil {
-			why = append(why, fmt.Sprintf("%s: %v", p.name(), err))
+			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
 			continue
 		}
 		devs = append(devs, d)
@@ -47,8 +47,12 @@ func discover(ctx context.Context, lib *library, sys fs.FS, ports []port, gidInd
 
 func device(lib *library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (provider.Device, error) {
 	switch {
-	case p.err != nil:
-		return provider.Device{}, fmt.Errorf("ibv_open_device: %w (is /dev/infiniband there, and may this user open it?)", p.err)
+	case p.err != 0:
+		hint := limit(p.err)
+		if hint == "" && p.step == "ibv_open_device" {
+			hint = " (is /dev/infiniband there, and may this user open it?)"
+		}
+		return provider.Device{}, fmt.Errorf("%s: %w%s", p.step, p.err, hint)
 	case p.iwarp:
 		return provider.Device{}, fmt.Errorf("iWARP, which is not supported yet")
 	case !p.active:
@@ -112,9 +116,22 @@ func prefixes(name string) (list []netip.Prefix) {
 }
 
 // none is the error of a machine without a usable port.
-func none(why []string) error {
+func none(why []error) error {
 	if len(why) == 0 {
 		return fmt.Errorf("%w: no InfiniBand or RoCE device", provider.ErrNoDevice)
 	}
-	return fmt.Errorf("%w: %s", provider.ErrUnusable, strings.Join(why, "; "))
+	return fmt.Errorf("%w: %w", provider.ErrUnusable, reasons(why))
 }
+
+// reasons is one error of several, on one line.
+type reasons []error
+
+func (r reasons) Error() string {
+	var text []string
+	for _, err := range r {
+		text = append(text, err.Error())
+	}
+	return strings.Join(text, "; ")
+}
+
+func (r reasons) Unwrap() []error { return r }

@@ -1,6 +1,7 @@
 package verbs
 
 /*
+#include <errno.h>
 #include "verbs.h"
 */
 import "C"
@@ -67,7 +68,11 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	var a C.vb_addr
 	var step *C.char
 	if rc := C.vb_ep_open(r.c, (*C.uint8_t)(&gid[0]), &c, &a, &step); rc != 0 {
-		return nil, r.error(provider.ErrEndpoint, C.GoString(step), rc)
+		what := C.GoString(step)
+		if rc == -C.ENOSPC {
+			what += fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, or more devices)", r.c.dev.max_cqe)
+		}
+		return nil, r.error(provider.ErrEndpoint, what, rc)
 	}
 	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: address{QPN: uint32(a.qpn), PSN: uint32(a.psn), LID: uint16(a.lid),
 		MTU: uint16(a.mtu), Ethernet: a.ethernet != 0, Reads: uint8(a.reads), GID: gid}}, nil

@@ -59,7 +59,8 @@ type port struct {
 	state                   string
 	gids                    int
 	mbps                    uint64
-	err                     error
+	step                    string // the call that err is of
+	err                     syscall.Errno
 }
 
 // scan implements ibv_get_device_list, ibv_query_device and ibv_query_port. No devices is no error.
@@ -82,7 +83,7 @@ func (l *library) scan() ([]port, error) {
 			o.state = states[s]
 		}
 		if p.err != 0 {
-			o.err = syscall.Errno(p.err)
+			o.step, o.err = C.GoString(p.step), syscall.Errno(p.err)
 		}
 		ports = append(ports, o)
 	}

@@ -16,17 +16,20 @@ static int failed(void)
 static int open_objects(vb_rail *rail, const char *device, const char **step)
 {
     int n = 0, rc;
+    errno = 0;
     struct ibv_device **list = rail->lib->get_device_list(&n);
+    *step = "ibv_get_device_list";
+    if (!list)
+        return failed();
     *step = "ibv_open_device";
     errno = ENODEV;
-    for (int i = 0; list && i < n; i++)
+    for (int i = 0; i < n; i++)
         if (strcmp(list[i]->name, device) == 0) {
             errno = 0;
             rail->ctx = rail->lib->open_device(list[i]);
         }
     rc = errno ? errno : EIO;
-    if (list)
-        rail->lib->free_device_list(list);
+    rail->lib->free_device_list(list);
     if (!rail->ctx)
         return -rc;
     *step = "ibv_query_device";

@@ -24,7 +24,7 @@ static int port(const vb_lib *lib, struct ibv_context *ctx, uint8_t number, vb_p
     struct ibv_port_attr a;
     memset(&a, 0, sizeof(a));
     int rc = lib->query_port(ctx, number, &a);
-    p->port = number;
+    p->step = "ibv_query_port";
     if (rc)
         return rc > 0 ? rc : errno;
     p->ethernet = a.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -42,11 +42,12 @@ static int device(const vb_lib *lib, struct ibv_device *dev, vb_port **out, int 
     struct ibv_device_attr attr;
     struct ibv_context *ctx = NULL;
     int ports = 1, err = 0;
+    const char *step = "ibv_open_device";
     memset(&attr, 0, sizeof(attr));
     errno = 0;
     if (!(ctx = lib->open_device(dev)))
         err = errno ? errno : EIO;
-    else if ((err = lib->query_device(ctx, &attr)) == 0)
+    else if (step = "ibv_query_device", (err = abs(lib->query_device(ctx, &attr))) == 0)
         ports = attr.phys_port_cnt;
     vb_port *more = realloc(*out, (size_t)(*n + ports) * sizeof(*more));
     if (!more) {
@@ -61,6 +62,8 @@ static int device(const vb_lib *lib, struct ibv_device *dev, vb_port **out, int 
         memcpy(p->device, dev->name, sizeof(p->device));
         p->device[sizeof(p->device) - 1] = 0;
         p->iwarp = dev->transport_type == IBV_TRANSPORT_IWARP;
+        p->port = (uint8_t)(i + 1);
+        p->step = step;
         p->err = err ? err : port(lib, ctx, (uint8_t)(i + 1), p);
     }
     if (ctx)

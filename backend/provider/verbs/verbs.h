@@ -61,7 +61,8 @@ typedef struct vb_port {
     int mtu;       /* bytes */
     int gids;      /* entries of the GID table */
     uint64_t mbps;
-    int err;       /* the errno that kept the device from being opened or asked; all but device is unset then */
+    int err;       /* the errno that kept the device from being opened or asked; all but device, port and step is unset then */
+    const char *step; /* the call that failed */
 } vb_port;
 
 /* All ports of all devices; *out is malloc'ed. Count, or a negative errno (-ENOSYS: no RDMA in this kernel). Devices of
