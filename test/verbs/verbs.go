@@ -19,6 +19,7 @@ static int vt_fail(void *dl, const char *name, long nth, long times, int err)
 }
 static long vt_count(void *dl, const char *name) { return ((long (*)(const char *))dlsym(dl, "vt_control_count"))(name); }
 static void vt_zero(void *dl) { ((void (*)(void))dlsym(dl, "vt_control_zero"))(); }
+static void vt_break(void *dl) { ((void (*)(void))dlsym(dl, "vt_control_break"))(); }
 static void vt_breaches(void *dl, char *to, size_t n) { ((void (*)(char *, size_t))dlsym(dl, "vt_control_breaches"))(to, n); }
 static int vt_event(void *dl, int device, int type, int port)
 {
@@ -154,6 +155,9 @@ func (l *Lib) Count(name string) int {
 
 // Zero starts the counters anew, but for those of open objects.
 func (l *Lib) Zero() { C.vt_zero(l.dl) }
+
+// Break takes all queue pairs to the state ERR: everything posted is flushed.
+func (l *Lib) Break() { C.vt_break(l.dl) }
 
 // Open is what is open: kind and number.
 func (l *Lib) Open() map[string]int {

@@ -32,7 +32,7 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
-	return conn.Read(func(uintptr) bool {
+	err = conn.Read(func(uintptr) bool {
 		for ctx.Err() == nil {
 			var up C.int
 			var text *C.char
@@ -45,4 +45,8 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 		}
 		return true
 	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }

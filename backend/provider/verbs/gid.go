@@ -67,11 +67,14 @@ func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 	for _, g := range list {
 		have = append(have, fmt.Sprintf("%d: %s %s", g.index, g.addr, g.kind))
 	}
-	what := "no RoCE v2 entry"
-	if asked >= 0 {
-		what = fmt.Sprintf("no entry %d (option gid_index)", asked)
+	what, do := "no RoCE v2 entry", "give the interface an IP address, or choose with option gid_index"
+	switch {
+	case asked >= 0:
+		what, do = fmt.Sprintf("no entry %d (option gid_index)", asked), "choose one that there is"
+	case !ethernet:
+		what, do = "no entry 0", "is a subnet manager running?"
 	}
-	return gid{}, fmt.Errorf("its GID table has %s: [%s]; give the interface an IP address, or choose with option gid_index", what, strings.Join(have, ", "))
+	return gid{}, fmt.Errorf("its GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
 }
 
 func word(sys fs.FS, name string) string {

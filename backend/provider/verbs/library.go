@@ -69,7 +69,7 @@ func (l *library) scan() ([]port, error) {
 	n := C.vb_scan(l.c, &list)
 	if n < 0 {
 		if errno := syscall.Errno(-n); errno != syscall.ENOSYS {
-			return nil, fmt.Errorf("%w: ibv_get_device_list: %w", provider.ErrUnusable, errno)
+			return nil, fmt.Errorf("%w: ibv_get_device_list: %w%s", provider.ErrUnusable, errno, limit(errno))
 		}
 		return nil, nil
 	}

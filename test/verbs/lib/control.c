@@ -99,6 +99,15 @@ void vt_control_zero(void)
     pthread_mutex_unlock(&vt_mu);
 }
 
+/* All queue pairs go to ERR. */
+void vt_control_break(void)
+{
+    pthread_mutex_lock(&vt_mu);
+    for (vt_qp *qp = vt_qps; qp; qp = qp->next)
+        vt_break(qp);
+    pthread_mutex_unlock(&vt_mu);
+}
+
 /* What was done that a real library or device would not have borne, a line each. */
 void vt_control_breaches(char *to, size_t len)
 {

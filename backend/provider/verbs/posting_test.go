@@ -1,0 +1,202 @@
+package verbs
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// Of a chain of eight the device takes `taken`: the operation ends once, in an error, whether the device had executed its
+// requests by then or not; those before it end as they should, those behind it in an error.
+func TestPartialChain(t *testing.T) {
+	for taken := range 8 {
+		for _, c := range []struct {
+			name, set string
+			to, op    int
+			modify    bool // to ERR fails, too
+		}{
+			{name: "executed", set: "delay", op: drive.Write},
+			{name: "executed weak", set: "delay", op: drive.WriteWeak},
+			{name: "executed read", set: "delay", op: drive.Read},
+			{name: "flushed", set: "delay", to: 2, op: drive.Write},
+			{name: "async", set: "async", to: 1, op: drive.Write},
+			{name: "device is gone", set: "delay", op: drive.Write, modify: true},
+		} {
+			t.Run(fmt.Sprint(c.name, taken), func(t *testing.T) {
+				lib := imitation.Build(t)
+				lib.Set(c.set, c.to)
+				a, b := pair(t, lib)
+				x, _ := link(a, b)
+				segs := a.segs(b, 8, 100)
+				require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, 1, segs[:3]...))
+				require.NoError(t, a.d.RMA(x.Core(), drive.Write, 2, segs[:2]...))
+				require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, 3, segs[:1]...))
+				lib.Set("partial", taken+1)
+				if c.modify {
+					lib.FailMany("modify_err", 1, 10, syscall.EIO)
+				}
+				err := a.d.RMA(x.Core(), c.op, 4, segs...)
+				if taken == 0 {
+					require.ErrorIs(t, err, syscall.EAGAIN)
+					require.NoError(t, a.d.RMA(x.Core(), c.op, 4, segs...))
+					require.NoError(t, a.d.RMA(x.Core(), drive.Write, 5, segs...))
+					a.until(5)
+					for id, c := range a.done {
+						require.Zero(t, c.Err, "operation %d", id)
+					}
+					return
+				}
+				require.NoError(t, err)
+				a.until(4)
+				require.Equal(t, syscall.EIO, a.done[4].Err)
+				if c.to == 0 {
+					require.Zero(t, a.done[1].Err)
+					require.Zero(t, a.done[2].Err)
+				}
+				require.NoError(t, a.d.RMA(x.Core(), drive.Write, 5, segs...))
+				a.until(5)
+				if !c.modify {
+					require.Equal(t, syscall.ECANCELED, a.done[5].Err)
+				}
+				require.NoError(t, x.Close())
+				require.Zero(t, a.poll())
+			})
+		}
+	}
+}
+
+// stall posts a message that waits for a receive: nothing behind it is executed.
+func stall(t *testing.T, a *side, ep provider.Endpoint, id uint64) {
+	require.NoError(t, a.d.Send(ep.Core(), id, a.mem[:64], a.mr.Desc()))
+}
+
+// fill posts until the queue is full and gives the number of operations; ids follow first.
+func fill(t *testing.T, a, b *side, ep provider.Endpoint, first uint64) int {
+	for n := 0; ; n++ {
+		op := []int{drive.WriteWeak, drive.WriteWeak, drive.Write, drive.Read}[n%4]
+		if err := a.d.RMA(ep.Core(), op, first+uint64(n), a.segs(b, 1+n%3, 64)...); err != nil {
+			require.ErrorIs(t, err, syscall.EAGAIN)
+			return n
+		}
+	}
+}
+
+// Hundreds of requests are under way when their endpoint closes: each operation is reported once.
+func TestCloseFlushes(t *testing.T) {
+	for _, set := range []string{"", "remove", "async"} {
+		t.Run("by "+set, func(t *testing.T) {
+			lib := imitation.Build(t)
+			a, b := pair(t, lib)
+			if set != "" {
+				lib.Set(set, 1)
+			}
+			x, _ := link(a, b)
+			stall(t, a, x, 0)
+			n := 1 + fill(t, a, b, x, 1)
+			require.Greater(t, n, 500)
+			for i := range uint64(64) {
+				require.NoError(t, a.d.Recv(x.Core(), 10_000+i, a.mem[:64], a.mr.Desc()))
+			}
+			require.ErrorIs(t, a.d.Recv(x.Core(), 0, a.mem[:64], a.mr.Desc()), syscall.EAGAIN)
+			require.Zero(t, a.poll())
+			require.NoError(t, x.Close())
+			a.until(n + 64)
+			for id, c := range a.done {
+				require.Equal(t, syscall.ECANCELED, c.Err, "operation %d", id)
+			}
+		})
+	}
+}
+
+// Requests that nobody signalled are executed already when the endpoint closes: they end well, the last is asked after.
+func TestCloseBehindWeakWrites(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	x, _ := link(a, b)
+	for i := range uint64(5) {
+		require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, i, a.segs(b, 2, 512)...))
+	}
+	require.NoError(t, x.Close())
+	a.until(5)
+	for id, c := range a.done {
+		require.Zero(t, c.Err, "operation %d", id)
+	}
+	require.Equal(t, 1, lib.Count("empty_writes"))
+}
+
+// A completion gets lost: what was posted ends all the same when its endpoint is closed.
+func TestCloseLostCompletion(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	x, _ := link(a, b)
+	stall(t, a, x, 0)
+	require.NoError(t, a.d.Recv(x.Core(), 1, a.mem[:64], a.mr.Desc()))
+	lib.Set("lose_cqe", 1)
+	require.NoError(t, x.Close())
+	a.until(2)
+	require.Equal(t, 1, lib.Count("lost"))
+}
+
+// Of 38 requests of a closed endpoint seven flushed ones stay in the queue. The next endpoint in the same slot has operations under
+// way that count alike: they are not taken for them.
+func TestStaleCompletions(t *testing.T) {
+	for remove := range 2 {
+		lib := imitation.Build(t)
+		lib.Set("remove", remove)
+		a, b := pair(t, lib)
+		x, _ := link(a, b)
+		post := func(ep provider.Endpoint, first uint64) {
+			stall(t, a, ep, first)
+			for i := range uint64(30) {
+				require.NoError(t, a.d.RMA(ep.Core(), drive.Write, first+1+i, a.segs(b, 1, 64)...))
+			}
+			require.NoError(t, a.d.RMA(ep.Core(), drive.Write, first+31, a.segs(b, 8, 64)...))
+		}
+		post(x, 0)
+		require.NoError(t, x.Close())
+		require.Equal(t, 39, lib.Count("flushed"))
+		require.Equal(t, 7*remove, lib.Count("removed"))
+		x, y := link(a, b)
+		post(x, 100)
+		a.until(32)
+		for range 100 {
+			require.Zero(t, a.poll())
+		}
+		require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:64], b.mr.Desc()))
+		a.until(64)
+		for id := uint64(100); id < 132; id++ {
+			require.Zero(t, a.done[id].Err)
+		}
+	}
+}
+
+// Nobody fetches what completes while endpoints come and go: nothing is overwritten.
+func TestUnfetched(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	n := 0
+	for range 8 {
+		x, _ := link(a, b)
+		stall(t, a, x, uint64(n))
+		n++
+		n += fill(t, a, b, x, uint64(n))
+		require.NoError(t, x.Close())
+		if n > 900 {
+			break // the next post would have to be refused
+		}
+	}
+	x, _ := link(a, b)
+	for range 5 {
+		n += fill(t, a, b, x, uint64(n))
+		z, _ := link(a, b)
+		require.NoError(t, z.Close()) // takes in what has completed on x
+	}
+	require.Greater(t, n, 1000)
+	a.until(n)
+}

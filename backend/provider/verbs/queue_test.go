@@ -1,0 +1,168 @@
+package verbs
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// The completion queue grows with the endpoints up to what the device has: it holds whatever can complete at once, and the endpoint
+// that it has no room for is refused.
+func TestQueueGrows(t *testing.T) {
+	lib := imitation.Build(t)
+	lib.Set("max_cqe", 10_000) // 9 times 1024 + 64
+	a, b := pair(t, lib)
+	var eps []provider.Endpoint
+	for range 9 {
+		x, _ := link(a, b)
+		eps = append(eps, x)
+	}
+	_, err := a.rail.OpenEndpoint()
+	require.ErrorIs(t, err, provider.ErrEndpoint)
+	require.ErrorContains(t, err, "hca0: ibv_resize_cq beyond 10000 entries")
+	require.Equal(t, 18, lib.Count("qps"))
+
+	n := 0
+	for _, x := range eps {
+		stall(t, a, x, uint64(n))
+		n++
+		n += fill(t, a, b, x, uint64(n))
+		for range 64 {
+			require.NoError(t, a.d.Recv(x.Core(), uint64(n), a.mem[:64], a.mr.Desc()))
+			n++
+		}
+	}
+	require.Greater(t, lib.Count("writes")+lib.Count("reads")+lib.Count("recvs"), 9*1080, "the queues are full")
+	lib.Break() // all is flushed at once, before anybody polls
+	a.until(n)
+	for id, c := range a.done {
+		require.Equal(t, syscall.ECANCELED, c.Err, "operation %d", id)
+	}
+	require.NoError(t, eps[0].Close())
+	x, err := a.rail.OpenEndpoint()
+	require.NoError(t, err)
+	require.NoError(t, x.Close())
+}
+
+// A message without a receive fails after its retries, one to a peer that is gone too; what is behind them is cancelled.
+func TestRetries(t *testing.T) {
+	lib := imitation.Build(t)
+	o := options(t, lib, false)
+	a, b := newSide(t, o), newSide(t, o)
+	x, _ := link(a, b)
+	stall(t, a, x, 0)
+	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 1, a.segs(b, 1, 64)...))
+	a.until(2)
+	require.Equal(t, syscall.ENOBUFS, a.done[0].Err)
+	require.Equal(t, syscall.ECANCELED, a.done[1].Err)
+	x, y := link(a, b)
+	require.NoError(t, y.Close())
+	require.NoError(t, a.d.RMA(x.Core(), drive.Read, 2, a.segs(b, 1, 64)...))
+	stall(t, a, x, 3)
+	a.until(4)
+	require.Equal(t, syscall.ETIMEDOUT, a.done[2].Err)
+	require.Equal(t, syscall.ECANCELED, a.done[3].Err)
+}
+
+// A completion event is lost. Who looks again finds the completion, and is woken by the next one: whether arm or poll has taken what
+// the event was for.
+func TestLostEvent(t *testing.T) {
+	for _, first := range []string{"arm", "poll"} {
+		lib := imitation.Build(t)
+		a, b := pair(t, lib)
+		x, y := link(a, b)
+		for id := range uint64(3) {
+			require.NoError(t, b.d.Recv(y.Core(), id, b.mem[:64], b.mr.Desc()))
+		}
+		require.True(t, b.d.Arm())
+		lib.Set("lose_event", 1)
+		stall(t, a, x, 0)
+		require.Equal(t, 1, lib.Count("lost"))
+		require.False(t, b.d.Readable())
+		if first == "arm" {
+			require.False(t, b.d.Arm(), "there is something to poll")
+		}
+		b.until(1)
+		require.True(t, b.d.Arm())
+		stall(t, a, x, 1)
+		require.True(t, b.d.Readable(), "%s first", first)
+		b.until(2)
+		require.True(t, b.d.Arm())
+		require.False(t, b.d.Readable())
+		a.until(2)
+	}
+}
+
+// What cannot ask for events is not to sleep.
+func TestArmFails(t *testing.T) {
+	lib := imitation.Build(t)
+	a, _ := pair(t, lib)
+	lib.Fail("req_notify_cq", 1, syscall.EIO)
+	require.False(t, a.d.Arm())
+	require.True(t, a.d.Arm())
+}
+
+func TestPollFails(t *testing.T) {
+	lib := imitation.Build(t)
+	a, _ := pair(t, lib)
+	lib.Fail("poll_cq", 1, syscall.EIO)
+	_, err := a.d.Poll(1)
+	require.ErrorIs(t, err, syscall.EIO)
+}
+
+// What GORAIL asks of a device. These numbers are the product's cost: a change here is a change of speed, and meant.
+func TestGoldenCounts(t *testing.T) {
+	lib := imitation.Build(t)
+	a, b := pair(t, lib)
+	x, y := link(a, b)
+	lib.Zero()
+	ops := 0
+	for ; ops < 1250; ops++ { // 10,000 x 8 KiB
+		for err := error(syscall.EAGAIN); err != nil; {
+			if err = a.d.RMA(x.Core(), drive.WriteWeak, uint64(ops), a.segs(b, 8, 8<<10)...); err != nil {
+				require.ErrorIs(t, err, syscall.EAGAIN)
+				a.poll()
+			}
+		}
+	}
+	a.until(ops)
+	// One of 32 is signalled; the last 16 are asked after by a request of nothing.
+	require.Equal(t, []int{10_001, 1}, counts(lib, "writes", "empty_writes"))
+	require.Equal(t, []int{313, 313}, counts(lib, "signalled", "cqes"))
+	require.Equal(t, []int{1251, 8}, counts(lib, "chains", "longest"))
+	require.Zero(t, lib.Count("inlined")+lib.Count("sends")+lib.Count("reads"))
+
+	lib.Zero() // nothing is signalled behind three weak ones: a request of nothing is added, once
+	for id := range uint64(3) {
+		require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, 5000+id, a.segs(b, 1, 8<<10)...))
+	}
+	a.until(ops + 3)
+	for range 10 {
+		require.Zero(t, a.poll())
+	}
+	require.Equal(t, []int{4, 1, 1, 4}, counts(lib, "writes", "empty_writes", "signalled", "chains"))
+
+	lib.Zero() // small writes and messages are inline, up to 64 bytes
+	require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:128], b.mr.Desc()))
+	require.NoError(t, b.d.Recv(y.Core(), 1, b.mem[:128], b.mr.Desc()))
+	for i, n := range []int{64, 65} {
+		require.NoError(t, a.d.RMA(x.Core(), drive.Write, 6000+uint64(i), a.segs(b, 1, n)...))
+		require.NoError(t, a.d.RMA(x.Core(), drive.Read, 6010+uint64(i), a.segs(b, 1, n)...))
+		require.NoError(t, a.d.Send(x.Core(), 6020+uint64(i), a.mem[:n], a.mr.Desc()))
+	}
+	a.until(ops + 3 + 6)
+	b.until(2)
+	require.Equal(t, []int{2, 2, 2, 2, 2, 6}, counts(lib, "writes", "reads", "sends", "recvs", "inlined", "signalled"))
+}
+
+func counts(lib *imitation.Lib, names ...string) (n []int) {
+	for _, name := range names {
+		n = append(n, lib.Count(name))
+	}
+	return n
+}

@@ -1,0 +1,95 @@
+package verbs
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// side is a rail over the imitated library, with memory and what has completed.
+type side struct {
+	t    *testing.T
+	rail provider.Rail
+	d    drive.Rail
+	mem  []byte
+	mr   provider.MR
+	done map[uint64]drive.Comp
+}
+
+func newSide(t *testing.T, o Options) *side {
+	t.Helper()
+	devs, err := New(o).Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	s := &side{t: t, mem: drive.Alloc(1 << 20), done: map[uint64]drive.Comp{}}
+	s.rail, err = New(o).Open(devs[0])
+	require.NoError(t, err)
+	s.d = drive.New(s.rail.Core())
+	s.mr, err = s.rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), 0)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.mr.Close())
+		require.NoError(t, s.rail.Close())
+	})
+	return s
+}
+
+// pair is two rails. Messages wait for a receive without end.
+func pair(t *testing.T, lib *imitation.Lib) (a, b *side) {
+	o := options(t, lib, true)
+	o.RNRRetry = 7
+	return newSide(t, o), newSide(t, o)
+}
+
+// link connects new endpoints of both, which the end of the test closes unless it did itself.
+func link(a, b *side) (x, y provider.Endpoint) {
+	a.t.Helper()
+	x, err := a.rail.OpenEndpoint()
+	require.NoError(a.t, err)
+	y, err = b.rail.OpenEndpoint()
+	require.NoError(a.t, err)
+	a.t.Cleanup(func() {
+		require.NoError(a.t, x.Close())
+		require.NoError(a.t, y.Close())
+	})
+	require.NoError(a.t, x.Connect(y.Addr()))
+	require.NoError(a.t, y.Connect(x.Addr()))
+	return x, y
+}
+
+// segs is n pieces of size bytes each at the same place on both sides.
+func (s *side) segs(peer *side, n, size int) (list []drive.Seg) {
+	for i := range n {
+		list = append(list, drive.Seg{Local: drive.Addr(s.mem) + uint64(i*size), Remote: peer.mr.Base() + uint64(i*size), Len: uint64(size),
+			Desc: s.mr.Desc(), Key: peer.mr.Key()})
+	}
+	return list
+}
+
+// poll takes what has completed, each operation once.
+func (s *side) poll() int {
+	s.t.Helper()
+	comps, err := s.d.Poll(64)
+	require.NoError(s.t, err)
+	for _, c := range comps {
+		_, twice := s.done[c.ID]
+		require.False(s.t, twice, "%d completed twice", c.ID)
+		s.done[c.ID] = c
+	}
+	return len(comps)
+}
+
+// until polls till n operations have completed.
+func (s *side) until(n int) {
+	s.t.Helper()
+	for range 2_000_000 {
+		if s.poll(); len(s.done) >= n {
+			break
+		}
+	}
+	require.Len(s.t, s.done, n)
+}
