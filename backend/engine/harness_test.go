@@ -20,6 +20,8 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/provider/ofi"
+	"gorail/backend/provider/verbs"
+	imitation "gorail/test/verbs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +42,8 @@ func until(t testing.TB, what string, ok func() bool) {
 // harness makes engines on one provider.
 type harness struct {
 	testing.TB
-	fabric *fake.Fabric // nil: libfabric
+	fabric *fake.Fabric   // nil: libfabric, or
+	lib    *imitation.Lib // libibverbs, imitated
 	caps   provider.Caps
 	links  []fake.Link
 	log    *logLines
@@ -75,6 +78,18 @@ func onOFI(t testing.TB) *harness {
 	return h
 }
 
+// onVerbs is a harness over so many devices of an imitated libibverbs.
+func onVerbs(t testing.TB, devices int) *harness {
+	h := &harness{TB: t, lib: imitation.Build(t), log: &logLines{}}
+	h.lib.Set("devices", devices)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(h.log.String())
+		}
+	})
+	return h
+}
+
 // onRails is a harness with n rails between all engines.
 func onRails(t testing.TB, n int, caps provider.Caps) *harness {
 	h := onFake(t, caps)
@@ -90,6 +105,7 @@ func everywhere(t *testing.T, body func(h *harness)) {
 	t.Run("fake-tcp", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
 	t.Run("fake-efa", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
 	t.Run("fake-3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
+	t.Run("verbs", func(t *testing.T) { body(onVerbs(t, 1)) })
 	t.Run("ofi-tcp", func(t *testing.T) { body(onOFI(t)) })
 }
 
@@ -116,16 +132,21 @@ func (h *harness) agent(name string, params ...string) *agent {
 	}
 	a := &agent{t: h.TB}
 	var prov provider.Provider
-	if h.fabric != nil {
-		a.prov = h.fabric.Provider(h.links...)
-		prov = a.prov
-	} else {
+	if h.fabric == nil && h.lib == nil {
 		p["provider"], p["devices"] = "tcp", "lo"
-		prov = ofi.New(ofi.Options{})
 	}
 	opt, unknown, err := option.Parse(p, nil)
 	require.NoError(h, err)
 	require.Empty(h, unknown)
+	switch {
+	case h.fabric != nil:
+		a.prov = h.fabric.Provider(h.links...)
+		prov = a.prov
+	case h.lib != nil:
+		prov = verbs.New(verbs.Options{LibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: opt.IB})
+	default:
+		prov = ofi.New(ofi.Options{})
+	}
 	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log)})
 	require.NoError(h, err)
 	h.Cleanup(func() { require.NoError(h, a.Close()) })

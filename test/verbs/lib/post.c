@@ -66,8 +66,10 @@ int vt_post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr
             COUNT(longest) = taken;
         vt_kick(qp);
     }
-    if (rc)
+    if (rc) {
         *bad = wr;
+        COUNT(refused)++;
+    }
     pthread_mutex_unlock(&vt_mu);
     return rc;
 }

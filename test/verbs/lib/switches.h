@@ -39,6 +39,7 @@
     X(inlined, "requests taken that are inline") \
     X(chains, "calls of ibv_post_send that took requests") \
     X(longest, "requests of the longest chain") \
+    X(refused, "calls of ibv_post_send that did not take all, for whatever reason") \
     X(cqes, "completions") \
     X(flushed, "those of them that are flushed") \
     X(removed, "completions removed with their queue pair") \

@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	imitation "gorail/test/verbs"
+)
+
+// asked is what the engines of a test have asked of the devices since Zero.
+func asked(lib *imitation.Lib) map[string]int {
+	n := map[string]int{}
+	for _, name := range []string{"writes", "empty_writes", "reads", "sends", "signalled", "inlined", "chains", "longest", "cqes"} {
+		if c := lib.Count(name); c > 0 {
+			n[name] = c
+		}
+	}
+	return n
+}
+
+// every is n pieces of size bytes, which cannot be merged.
+func (p *pair) every(n, size int) (local, remote []Desc) {
+	for i := range n {
+		local = append(local, p.mine.desc(2*i*size, size))
+		remote = append(remote, p.theirs.desc(2*i*size, size))
+	}
+	return local, remote
+}
+
+// What transfers ask of a device, request by request. These numbers are the product's cost: a change here is meant, or a fault.
+func TestVerbsCounts(t *testing.T) {
+	h := onVerbs(t, 1)
+	p := h.pair(160<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB") // else as rates have it
+	p.a.whole(opWrite, p.mine, p.theirs).run("first")
+	p.b.expect("ann:first")
+	run := func(op, n, size int, notif ...string) map[string]int {
+		local, remote := p.every(n, size)
+		x := p.a.prep(op, local, remote, "bob")
+		h.lib.Zero()
+		x.run(notif...)
+		if len(notif) > 0 {
+			p.b.expect("ann:" + notif[0])
+		}
+		x.release()
+		return asked(h.lib)
+	}
+	// 10,000 x 8 KiB: as many WRITEs in chains of eight, one of 32 signalled, and one message, which completes on both sides.
+	require.Equal(t, map[string]int{"writes": 10_000, "sends": 1, "inlined": 1, "chains": 1251, "longest": 8, "signalled": 314, "cqes": 315},
+		run(opWrite, 10_000, 8<<10, "many"))
+	require.Equal(t, map[string]int{"writes": 10_000, "chains": 1250, "longest": 8, "signalled": 313, "cqes": 313},
+		run(opWrite, 10_000, 8<<10))
+	require.Equal(t, map[string]int{"reads": 10_000, "chains": 1250, "longest": 8, "signalled": 1250, "cqes": 1250},
+		run(opRead, 10_000, 8<<10))
+	require.Equal(t, map[string]int{"writes": 2, "sends": 1, "inlined": 1, "chains": 3, "longest": 1, "signalled": 3, "cqes": 4},
+		run(opWrite, 1, 1<<20, "one"))
+	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 2, "chains": 2, "longest": 1, "signalled": 2, "cqes": 3},
+		run(opWrite, 1, 64, "small"))
+}
+
+// A device takes half a chain, loses a connection, loses completion events: transfers go on on new endpoints, and nothing of the old ones
+// stays open.
+func TestVerbsFaults(t *testing.T) {
+	for name, fault := range map[string]struct{ before, after func(*imitation.Lib) }{
+		"partial chain": {before: func(l *imitation.Lib) { l.Set("partial", 501) }},
+		"all break":     {after: func(l *imitation.Lib) { l.Break() }},
+		"lost event":    {before: func(l *imitation.Lib) { l.Set("lose_event", 1) }},
+		"post fails":    {before: func(l *imitation.Lib) { l.Fail("post_send", 20, syscall.EIO) }},
+	} {
+		for _, async := range []int{0, 1} {
+			t.Run(name, func(t *testing.T) {
+				h := onVerbs(t, 1)
+				h.lib.Set("async", async)
+				p := h.pair(16 << 20)
+				p.a.whole(opWrite, p.mine, p.theirs).run("first")
+				p.b.expect("ann:first")
+				for i, op := range []int{opWrite, opRead} {
+					p.mine.fill(uint64(i))
+					p.theirs.fill(uint64(i))
+					p.mine.b[5]++
+					local, remote := p.every(1000, 8<<10)
+					x := p.a.prep(op, local, remote, "bob")
+					if fault.before != nil {
+						fault.before(h.lib)
+					}
+					x.post("all")
+					if fault.after != nil {
+						fault.after(h.lib)
+					}
+					require.Equal(t, done, x.wait())
+					if name == "partial chain" || name == "post fails" {
+						require.Equal(t, i+1, h.lib.Count("refused"), "the fault was met")
+					}
+					p.b.expect("ann:all")
+					p.same()
+				}
+			})
+		}
+	}
+}
