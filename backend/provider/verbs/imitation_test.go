@@ -45,16 +45,13 @@ func TestConformImitated(t *testing.T) {
 		ethernet, old bool
 		set           set
 	}{
-		"RoCE":         {ethernet: true, set: set{"devices": 2}},
-		"InfiniBand":   {set: set{"devices": 2, "ports": 2}},
-		"removes":      {ethernet: true, set: set{"remove": 1}},
-		"async":        {ethernet: true, set: set{"async": 1}},
-		"async IB":     {set: set{"async": 1, "remove": 1}},
-		"delay":        {ethernet: true, set: set{"delay": 3}},
-		"small queues": {ethernet: true, set: set{"max_qp_wr": 40, "max_cqe": 200}},
-		"tiny queues":  {ethernet: true, set: set{"max_qp_wr": 4, "max_cqe": 16, "async": 1}},
-		"no inline":    {ethernet: true, set: set{"max_inline": 0}},
-		"old library":  {ethernet: true, old: true},
+		"RoCE":                      {ethernet: true, set: set{"devices": 2}},
+		"InfiniBand, removes":       {set: set{"devices": 2, "ports": 2, "remove": 1}},
+		"async, removes, no inline": {ethernet: true, set: set{"async": 1, "remove": 1, "max_inline": 0}},
+		"async InfiniBand":          {set: set{"async": 1}},
+		"delay, old library":        {ethernet: true, old: true, set: set{"delay": 3}},
+		"small queues":              {ethernet: true, set: set{"max_qp_wr": 40, "max_cqe": 200}},
+		"tiny queues, async":        {ethernet: true, set: set{"max_qp_wr": 4, "max_cqe": 16, "async": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			build := imitation.Build

@@ -1,5 +1,7 @@
 /* Completion channels, and what happens to devices. */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -17,17 +19,13 @@ int vt_queue_open(vt_queue *q)
     return q->fd < 0 ? errno : 0;
 }
 
-static void take_count(vt_queue *q)
+/* With the lock, as everything here: the count is that of the list. */
+static void drop(vt_queue *q, vt_event **at)
 {
     uint64_t one;
-    /* Whoever reads at the same moment finds the list empty. */
-    if (q->first && read(q->fd, &one, sizeof(one)) != sizeof(one))
-        vt_breach("an event's count was gone");
-}
-
-static void drop_first(vt_event **at)
-{
     vt_event *e = *at;
+    if (read(q->fd, &one, sizeof(one)) != sizeof(one))
+        abort();
     *at = e->next;
     free(e);
 }
@@ -35,7 +33,7 @@ static void drop_first(vt_event **at)
 void vt_queue_close(vt_queue *q)
 {
     while (q->first)
-        drop_first(&q->first);
+        drop(q, &q->first);
     close(q->fd);
 }
 
@@ -58,28 +56,28 @@ void vt_raise(vt_queue *q, void *of, const struct ibv_async_event *async)
 void vt_forget(vt_queue *q, const void *of)
 {
     for (vt_event **at = &q->first; *at;)
-        if ((*at)->of == of) {
-            take_count(q);
-            drop_first(at);
-        } else {
+        if ((*at)->of == of)
+            drop(q, at);
+        else
             at = &(*at)->next;
-        }
 }
 
 /* Blocks unless the descriptor is non-blocking. 0, or -1 and errno. Takes the lock, and keeps it when there is an event. */
 static int next(vt_queue *q, vt_event *out)
 {
-    uint64_t one;
-    if (read(q->fd, &one, sizeof(one)) != sizeof(one))
-        return -1;
+    struct pollfd p = { .fd = q->fd, .events = POLLIN };
     pthread_mutex_lock(&vt_mu);
-    if (!q->first) {
+    while (!q->first) {
         pthread_mutex_unlock(&vt_mu);
-        errno = EAGAIN;
-        return -1;
+        if (fcntl(q->fd, F_GETFL) & O_NONBLOCK) {
+            errno = EAGAIN;
+            return -1;
+        }
+        poll(&p, 1, -1);
+        pthread_mutex_lock(&vt_mu);
     }
     *out = *q->first;
-    drop_first(&q->first);
+    drop(q, &q->first);
     return 0;
 }
 
