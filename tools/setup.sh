@@ -11,6 +11,7 @@ missing=()
 have c++ || missing+=(g++)
 have cc || missing+=(gcc)
 [ -e /usr/include/rdma/fabric.h ] || missing+=(libfabric-dev)
+[ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 ldconfig=$(command -v ldconfig || echo /sbin/ldconfig)
 grep -q 'libfabric\.so\.1 ' <<<"$("$ldconfig" -p)" || missing+=(libfabric1)
 if ! [ -x .venv/bin/python ]; then

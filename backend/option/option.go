@@ -62,6 +62,7 @@ type IB struct {
 	Timeout      int // 4.096 us times 2 to its power
 	RetryCount   int
 	RNRRetry     int
+	MaxReads     int
 }
 
 // PortRange is the ports First..Last, both included; zero means that the system chooses.

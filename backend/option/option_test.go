@@ -19,7 +19,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 
 var wantDefaults = Options{
 	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1",
-	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6},
+	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16},
 	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
 	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
@@ -85,7 +85,7 @@ func TestValues(t *testing.T) {
 		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
 		"ibverbs_path": "/opt/lib/libibverbs.so", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
-		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1",
+		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8",
 		"max_rails": "16", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 	}, nil)
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestValues(t *testing.T) {
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
 	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192
 	want.TrafficClass, want.Threading = "low_latency", "domain"
-	want.IbverbsPath, want.IB = "/opt/lib/libibverbs.so", IB{3, 3, 104, 1, 1024, 20, 7, 1}
+	want.IbverbsPath, want.IB = "/opt/lib/libibverbs.so", IB{3, 3, 104, 1, 1024, 20, 7, 1, 8}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}

@@ -76,6 +76,8 @@ var table = []row{
 		"verbs: how often a packet is sent again before the connection has failed; with the default timeout it takes about half a second. Soft RoCE takes 7 for without end."),
 	integer("ib_rnr_retry", "6", 0, 6, func(o *Options) *int { return &o.IB.RNRRetry },
 		"verbs: how often a message is sent again to a peer that has no receive posted; it always has."),
+	integer("ib_max_reads", "16", 1, 128, func(o *Options) *int { return &o.IB.MaxReads },
+		"verbs: READs outstanding on a connection, initiated and accepted; less where a device or the peer takes less. 1 throttles READ."),
 	duration("spin_time", "20us", 0, 10*time.Millisecond, func(o *Options) *time.Duration { return &o.SpinTime },
 		"The engine's thread polls so long before it sleeps."),
 	limit("tx_depth", 32, 1<<20, func(o *Options) *int { return &o.TxDepth },

@@ -9,7 +9,6 @@
 
 enum {
     INLINE = 64,       /* bytes: a header and a short notification */
-    MAX_READS = 16,    /* outstanding; more gain nothing, 1 throttles */
     SLOTS_MAX = 65535,
     FLUSH_MS = 200,    /* flushing is the device's own work, without the wire */
 };
@@ -146,7 +145,7 @@ int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr,
     clock_gettime(CLOCK_MONOTONIC, &now);
     qp->psn = (uint32_t)(now.tv_nsec ^ (long)(qp->qp->qp_num << 7)) & 0xffffff;
     *addr = (vb_addr){ .qpn = qp->qp->qp_num, .psn = qp->psn, .lid = rail->attr.lid, .ethernet = rail->ethernet,
-                       .reads = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, MAX_READS), .mtu = (uint16_t)path_mtu(rail) };
+                       .reads = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, rail->opt.max_reads), .mtu = (uint16_t)path_mtu(rail) };
     memcpy(addr->gid, gid, 16);
     *out = qp;
     return 0;
@@ -165,7 +164,7 @@ int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **st
     int own = path_mtu(rail);
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR, .path_mtu = mtu_code(peer->mtu < own ? peer->mtu : own), .dest_qp_num = peer->qpn,
-        .rq_psn = peer->psn, .max_dest_rd_atomic = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, MAX_READS), .min_rnr_timer = 12,
+        .rq_psn = peer->psn, .max_dest_rd_atomic = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, rail->opt.max_reads), .min_rnr_timer = 12,
         .ah_attr = { .dlid = peer->lid, .sl = opt->sl, .port_num = rail->port },
     };
     if (opt->gid_index >= 0) {
@@ -180,7 +179,7 @@ int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **st
                                                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
     if (rc)
         return -abs(rc);
-    uint32_t reads = vb_at_most(rail->dev.max_qp_init_rd_atom, MAX_READS);
+    uint32_t reads = vb_at_most(rail->dev.max_qp_init_rd_atom, rail->opt.max_reads);
     attr = (struct ibv_qp_attr){
         .qp_state = IBV_QPS_RTS, .timeout = opt->timeout, .retry_cnt = opt->retry_cnt, .rnr_retry = opt->rnr_retry,
         .sq_psn = qp->psn, .max_rd_atomic = (uint8_t)vb_at_most(peer->reads, reads),

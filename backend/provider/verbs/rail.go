@@ -33,7 +33,7 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 		index = -1 // within the subnet
 	}
 	opt := C.vb_opts{gid_index: C.int(index), sl: C.uint8_t(o.ServiceLevel), tc: C.uint8_t(o.TrafficClass),
-		timeout: C.uint8_t(o.Timeout), retry_cnt: C.uint8_t(o.RetryCount), rnr_retry: C.uint8_t(o.RNRRetry),
+		timeout: C.uint8_t(o.Timeout), retry_cnt: C.uint8_t(o.RetryCount), rnr_retry: C.uint8_t(o.RNRRetry), max_reads: C.uint8_t(o.MaxReads),
 		pkey_index: C.uint16_t(o.PKeyIndex), mtu: C.int(o.MTU)}
 	name := C.CString(e.port.device)
 	defer C.free(unsafe.Pointer(name))

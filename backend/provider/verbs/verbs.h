@@ -73,7 +73,7 @@ int vb_scan(const vb_lib *lib, vb_port **out);
 
 typedef struct vb_opts {
     int gid_index; /* of RoCE; -1: no global route (InfiniBand within a subnet) */
-    uint8_t sl, tc, timeout, retry_cnt, rnr_retry;
+    uint8_t sl, tc, timeout, retry_cnt, rnr_retry, max_reads;
     uint16_t pkey_index;
     int mtu; /* bytes, 0: the port's */
 } vb_opts;
