@@ -125,13 +125,10 @@ int vb_arm(gr_rail *base)
     vb_rail *rail = (vb_rail *)base;
     struct ibv_cq *cq;
     void *cq_ctx;
-    unsigned events = 0;
     if (rail->base.wait_fd < 0)
         return 0;
-    while (events < 64 && rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0)
-        events++;
-    if (events) {
-        rail->lib->ack_cq_events(rail->cq, events);
+    if (rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0) { /* each request for events brings one */
+        rail->lib->ack_cq_events(rail->cq, 1);
         rail->armed = 0;
     }
     if (!rail->armed) {
