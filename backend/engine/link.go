@@ -126,8 +126,9 @@ func names(links []*link) []string {
 }
 
 // drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first,
-// behind the call: until then their transfers are in progress, for their memory is in use.
-func (e *Engine) drop(links []*link, s fastpath.Session, st int32) {
+// behind the call: until then their transfers are in progress, for their memory is in use. The channel is closed when they
+// have; nil: they have already.
+func (e *Engine) drop(links []*link, s fastpath.Session, st int32) <-chan struct{} {
 	for _, l := range links {
 		e.quiesce(l)
 		e.linksMu.Lock()
@@ -135,10 +136,15 @@ func (e *Engine) drop(links []*link, s fastpath.Session, st int32) {
 		e.linksMu.Unlock()
 	}
 	if stillPosted(links) {
-		e.late.Go(func() { e.dropLate(links, s, st) })
-		return
+		drained := make(chan struct{})
+		e.late.Go(func() {
+			e.dropLate(links, s, st)
+			close(drained)
+		})
+		return drained
 	}
 	e.free(links, s, st)
+	return nil
 }
 
 // dropLate waits until the links have drained; when the engine closes, not for long.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/peer"
@@ -182,16 +183,30 @@ func (r *remote) close(why string) {
 	out := r.out
 	was := r.state
 	r.state = closed
+	var drained <-chan struct{}
 	if was == connecting || was == ready {
 		r.err = errors.New(why)
-		r.down(int32(status.ErrBackend))
+		drained = r.down(int32(status.ErrBackend))
 	}
 	for rng, g := range r.regions {
 		delete(r.regions, rng)
 		r.retire(g)
 	}
 	r.mu.Unlock()
-	if out != nil && (was == connecting || was == ready) {
+	switch {
+	case out == nil || was != connecting && was != ready:
+	case drained == nil:
 		out.Close(why)
+	default: // the peer forgets our address with the session: not while operations are on their way to it
+		r.e.late.Go(func() {
+			select {
+			case <-drained:
+			case <-time.After(goodbyeWait):
+			}
+			out.Close(why)
+		})
 	}
 }
+
+// goodbyeWait is how long a session's end is held back for what is in flight on shared endpoints.
+const goodbyeWait = 2 * time.Second

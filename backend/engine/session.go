@@ -169,14 +169,14 @@ func (r *remote) lose(err error, code status.Code) {
 	r.down(int32(code))
 }
 
-// down drops the links and ends everything that waits. Under mu.
-func (r *remote) down(st int32) {
+// down drops the links, as drop does, and ends everything that waits. Under mu.
+func (r *remote) down(st int32) (drained <-chan struct{}) {
 	r.e.past.add(r.view(), map[remoteState]string{lost: "lost", closed: "closed"}[r.state])
 	if r.hasSess {
-		r.e.drop(r.links, r.sess, st)
+		drained = r.e.drop(r.links, r.sess, st)
 		r.hasSess = false
 	} else {
-		r.e.drop(r.links, fastpath.Session{}, st)
+		drained = r.e.drop(r.links, fastpath.Session{}, st)
 	}
 	r.links, r.home = nil, nil
 	for _, t := range r.waiting {
@@ -186,4 +186,5 @@ func (r *remote) down(st int32) {
 	r.waiting, r.notifs, r.notifLen = nil, nil, 0
 	r.revokes = nil
 	r.epoch++
+	return drained
 }
