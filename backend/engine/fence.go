@@ -256,7 +256,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 	l.enter(resting)
 	epoch := l.epoch
 	if err != nil {
-		l.pause = max(l.pause, firstRest)
+		l.restLonger()
 		r.later(l, l.pause, "another try")
 	} else if l.pause == 0 {
 		r.probe(l)

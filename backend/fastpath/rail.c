@@ -105,6 +105,8 @@ int rail_poll(rail_st *rail, int max)
     int total = 0;
     while (total < max) {
         int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
+        for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the queue itself has failed */
+            link_error(link, -n, 0);
         if (n <= 0)
             break;
         rail->now = gr_now_ns();

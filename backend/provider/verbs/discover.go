@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,7 +59,11 @@ func device(lib *library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (pro
 	case !p.active:
 		return provider.Device{}, fmt.Errorf("the port is %s", p.state)
 	}
-	g, err := chooseGID(readGIDs(sys, p.device, p.number, p.gids), p.ethernet, gidIndex)
+	gids := readGIDs(sys, p.device, p.number, p.gids)
+	if here := slices.DeleteFunc(slices.Clone(gids), func(g gid) bool { return !g.here() }); p.ethernet && gidIndex < 0 && len(here) > 0 {
+		gids = here // in a container the table may be the host's
+	}
+	g, err := chooseGID(gids, p.ethernet, gidIndex)
 	if err != nil {
 		return provider.Device{}, err
 	}
@@ -81,20 +86,25 @@ func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
 	if !ethernet {
 		b := g.addr.As16()
 		subnet = fmt.Sprintf("ib:%x", b[:8])
-	} else if !own.IsLinkLocalUnicast() {
-		addr = own.String()
 	}
 	for _, name := range nets {
 		for _, p := range prefixes(name) {
 			switch {
+			case ethernet && p.Addr() == own && own.IsLinkLocalUnicast():
+				return "", p.Masked().String()
 			case ethernet && p.Addr() == own:
-				return addr, p.Masked().String()
+				return own.String(), p.Masked().String()
 			case !ethernet && addr == "" && !p.Addr().IsLinkLocalUnicast():
 				addr = p.Addr().String()
 			}
 		}
 	}
 	return addr, subnet
+}
+
+// here says that an interface of this network namespace has the address.
+func (g gid) here() bool {
+	return slices.ContainsFunc(prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() })
 }
 
 // prefixes are the addresses of an interface.

@@ -33,7 +33,7 @@ func life(t *testing.T, o Options, mem []byte) (err error) {
 			return err
 		}
 		defer func() { require.NoError(t, mr.Close()) }()
-		for range 4 { // the queue grows on the way
+		for range 4 {
 			ep, err := rail.OpenEndpoint()
 			if err != nil {
 				return err
@@ -65,13 +65,12 @@ func TestSetUpFaults(t *testing.T) {
 		{"get_device_list", "ibv_get_device_list", provider.ErrUnusable, 4},
 		{"open_device", "ibv_open_device", provider.ErrUnusable, 4},
 		{"query_device", "ibv_query_device", provider.ErrUnusable, 4},
-		{"query_port", "ibv_query_port", provider.ErrUnusable, 4},
+		{"query_port", "ibv_query_port", nil, 12}, // with each endpoint, too
 		{"alloc_pd", "ibv_alloc_pd", provider.ErrUnusable, 2},
 		{"create_comp_channel", "ibv_create_comp_channel", provider.ErrUnusable, 2},
 		{"create_cq", "ibv_create_cq", provider.ErrUnusable, 2},
 		{"reg_mr", "ibv_reg_mr of 65536 bytes", provider.ErrRegister, 2},
 		{"create_qp", "ibv_create_qp", provider.ErrEndpoint, 8},
-		{"resize_cq", "ibv_resize_cq", provider.ErrEndpoint, 2},
 		{"modify_init", "ibv_modify_qp (INIT)", provider.ErrEndpoint, 8},
 		{"modify_rtr", "ibv_modify_qp (RTR)", provider.ErrBadAddress, 8},
 		{"modify_rts", "ibv_modify_qp (RTS)", provider.ErrBadAddress, 8},
@@ -81,7 +80,13 @@ func TestSetUpFaults(t *testing.T) {
 				what := fmt.Sprintf("%s %d %v", c.call, n, errno)
 				lib.Fail(c.call, n, errno)
 				err := life(t, o, mem)
-				require.ErrorIs(t, err, c.phase, what)
+				if c.call == "create_cq" && errno == syscall.ENOMEM {
+					require.NoError(t, err, "a shorter queue will do")
+					continue
+				}
+				if c.phase != nil {
+					require.ErrorIs(t, err, c.phase, what)
+				}
 				require.ErrorIs(t, err, errno, what)
 				require.ErrorContains(t, err, c.name, what)
 				require.ErrorContains(t, err, hint, what)

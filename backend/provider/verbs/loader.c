@@ -38,6 +38,7 @@ static int resolve(vb_lib *lib, char *err, size_t err_len)
         { (void **)&lib->get_async_event, "ibv_get_async_event", "IBVERBS_1.1", 0 },
         { (void **)&lib->ack_async_event, "ibv_ack_async_event", "IBVERBS_1.1", 0 },
         { (void **)&lib->event_type_str, "ibv_event_type_str", "IBVERBS_1.1", 0 },
+        { (void **)&lib->fork_init, "ibv_fork_init", "IBVERBS_1.1", 1 },
     };
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
         *want[i].to = dlvsym(lib->dl, want[i].name, want[i].version);
@@ -60,8 +61,12 @@ vb_lib *vb_load(const char *path, char *err, size_t err_len)
     lib->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib->dl)
         snprintf(err, err_len, "%s", dlerror());
-    else if (resolve(lib, err, err_len) == 0)
+    else if (resolve(lib, err, err_len) == 0) {
+        /* Before kernel 5.13 a fork would part registered pages from the device. Newer ones need nothing, and it does nothing. */
+        if (lib->fork_init)
+            (void)lib->fork_init();
         return lib;
+    }
     free(lib);
     return NULL;
 }

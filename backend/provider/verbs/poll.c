@@ -136,6 +136,6 @@ int vb_arm(gr_rail *base)
             return 1;
         rail->armed = 1;
     }
-    (void)drain(rail, 64);
-    return rail->ready_head != rail->ready_tail;
+    int n = drain(rail, 64);
+    return n >= 64 || rail->ready_head != rail->ready_tail;
 }

@@ -28,6 +28,7 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
         int rc = rail->lib->resize_cq(rail->cq, (int)size);
         if (rc)
             return -abs(rc);
+        rail->armed = 0;
     }
     *step = "calloc";
     if (want > rail->ready_size) {
@@ -129,7 +130,16 @@ int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr,
         free_qp(qp);
         return rc;
     }
+    struct ibv_port_attr port; /* a new subnet manager may have given another LID */
+    memset(&port, 0, sizeof(port));
+    *step = "ibv_query_port";
+    rc = -abs(rail->lib->query_port(rail->ctx, rail->port, &port));
+    if (rc) {
+        free_qp(qp);
+        return rc;
+    }
     gr_rail_lock(&rail->base);
+    rail->attr = port;
     rc = make_room(rail, promise(qp), &qp->number, step);
     if (!rc) {
         rail->slot[qp->number].qp = qp;
@@ -230,8 +240,9 @@ int vb_ep_close(vb_rail *rail, vb_qp *qp)
     gr_rail_lock(&rail->base);
     flush(qp);
     int rc = rail->lib->destroy_qp(qp->qp);
+    vb_give_up(qp); /* also when it could not be destroyed: what comes late is told by its generation */
+    rail->slot[qp->number].generation++;
     if (rc == 0) {
-        vb_give_up(qp);
         rail->slot[qp->number].qp = NULL;
         rail->cq_promised -= promise(qp);
         rail->open_eps--;

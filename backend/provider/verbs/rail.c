@@ -6,7 +6,8 @@
 
 #include "verbs.h"
 
-enum { CQ_FIRST = 4096 }; /* grown with the endpoints */
+/* Room for some thirty endpoints, 2 MiB: many drivers can't resize a queue (hns, mana, qedr, erdma; irdma at times). */
+enum { CQ_MOST = 32768, CQ_LEAST = 1024 };
 
 static int failed(void)
 {
@@ -49,8 +50,12 @@ static int open_objects(vb_rail *rail, const char *device, const char **step)
     if (flags < 0 || fcntl(rail->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
         return failed();
     *step = "ibv_create_cq";
-    if (!(rail->cq = rail->lib->create_cq(rail->ctx, rail->dev.max_cqe < CQ_FIRST ? rail->dev.max_cqe : CQ_FIRST, NULL, rail->channel, 0)))
-        return failed();
+    for (int n = (int)vb_at_most(rail->dev.max_cqe, CQ_MOST); !rail->cq; n /= 2) {
+        errno = 0;
+        rail->cq = rail->lib->create_cq(rail->ctx, n, NULL, rail->channel, 0);
+        if (!rail->cq && (n <= CQ_LEAST || (errno != ENOMEM && errno != EINVAL)))
+            return failed();
+    }
     rail->base.wait_fd = rail->channel->fd;
     flags = fcntl(rail->ctx->async_fd, F_GETFL);
     return flags < 0 || fcntl(rail->ctx->async_fd, F_SETFL, flags | O_NONBLOCK) < 0 ? failed() : 0;
@@ -96,6 +101,8 @@ int vb_rail_open(const vb_lib *lib, const char *device, uint8_t port, const vb_o
         return rc;
     }
     rail->ethernet = rail->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+    if (!rail->ethernet && (rail->attr.flags & IBV_QPF_GRH_REQUIRED) && rail->opt.gid_index < 0)
+        rail->opt.gid_index = 0; /* virtual functions */
     rail->base.iov_limit = vb_at_most(rail->dev.max_qp_wr - 1, VB_CHAIN); /* one request is kept, see room() */
     rail->base.max_msg = rail->attr.max_msg_sz;
     rail->base.msg_size = rail->attr.max_msg_sz;
@@ -127,7 +134,7 @@ int vb_event(vb_rail *rail, int *up, const char **text)
         return 0;
     *up = -1;
     *text = rail->lib->event_type_str(ev.event_type);
-    if (ev.event_type == IBV_EVENT_DEVICE_FATAL)
+    if (ev.event_type == IBV_EVENT_DEVICE_FATAL || ev.event_type == IBV_EVENT_CQ_ERR)
         *up = 0;
     else if (ev.element.port_num == rail->port && ev.event_type == IBV_EVENT_PORT_ACTIVE)
         *up = 1;

@@ -44,6 +44,7 @@ typedef struct vb_lib {
     int (*get_async_event)(struct ibv_context *ctx, struct ibv_async_event *ev);
     void (*ack_async_event)(struct ibv_async_event *ev);
     const char *(*event_type_str)(enum ibv_event_type ev);
+    int (*fork_init)(void);
 } vb_lib;
 
 /* Loads path once more. NULL: err says why. */
