@@ -210,22 +210,22 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 			r.fence(l, "the peer's endpoint has failed")
 		}
 	case l.phase == fencing:
-		if err := r.fenced(l, f); err != nil {
+		ep, err := l.ep, errors.New("the peer could not open another endpoint")
+		if ep == nil {
+			err = errors.New("no endpoint could be opened")
+		} else if len(f.Addr) > 0 {
+			r.mu.Unlock() // on RoCE the kernel may look for the neighbour for a second: posts over other rails go on
+			err = ep.Connect(f.Addr)
+			r.mu.Lock()
+		}
+		if r.state != ready || l.phase != fencing || l.epoch != f.Epoch || l.ep != ep {
+			return
+		}
+		if err := r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
 			go r.giveUp(err)
 		}
 		r.kick()
 	}
-}
-
-// fenced goes on after the answer. An error ends the session. Under r.mu.
-func (r *remote) fenced(l *link, f wire.Fenced) error {
-	err := errors.New("the peer could not open another endpoint")
-	if l.ep == nil {
-		err = errors.New("no endpoint could be opened")
-	} else if len(f.Addr) > 0 {
-		err = l.ep.Connect(f.Addr)
-	}
-	return r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err)
 }
 
 // goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
