@@ -30,9 +30,14 @@ func TestMain(m *testing.M) {
 
 // host is an agent in a process of its own that uses only that host's devices.
 func host(t testing.TB, env testenv.Env, name, letter string) *worker.Agent {
+	return hostOn(t, env, name, letter+"*")
+}
+
+// hostOn uses those of the devices that the glob names: "A0".
+func hostOn(t testing.TB, env testenv.Env, name, devices string) *worker.Agent {
 	w := worker.Start(t, worker.Options{Env: env})
 	return w.Agent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true,
-		Params: map[string]string{"devices": "rxe" + letter + "*"}})
+		Params: map[string]string{"devices": "rxe" + devices}})
 }
 
 // sent is what has left through each of a host's interfaces, bytes.
