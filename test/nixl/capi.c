@@ -165,7 +165,7 @@ int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t tim
             }
         }
         if (idle) {
-            struct timespec nap = {.tv_nsec = 3000000};
+            struct timespec nap = {.tv_nsec = 100000};
             nanosleep(&nap, NULL);
         }
     }
