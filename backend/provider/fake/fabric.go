@@ -84,7 +84,8 @@ func (r *Rail) Script(s Script) {
 	C.fake_rail_script(r.c, &c)
 }
 
-// Stall stops everything that goes over this rail, from either side: nothing is executed and polls find nothing.
+// Stall stops everything that goes over this rail, from either side: nothing is executed. What has
+// completed before is still there to be polled.
 func (r *Rail) Stall() { C.fake_rail_stall(r.c, 1) }
 
 // Release undoes Stall.
