@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"syscall"
@@ -16,8 +15,8 @@ import (
 )
 
 // openControl listens, on the first port of the option control_port that is free on all addresses.
-func (e *Engine) openControl() error {
-	addrs := controlAddrs(e.devices(), localAddrs(), topo.Read(os.DirFS("/sys")), e.opt.ControlDevices)
+func (e *Engine) openControl(m *topo.Machine) error {
+	addrs := controlAddrs(e.devices(), localAddrs(), m, e.opt.ControlDevices)
 	if len(addrs) == 0 {
 		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
 	}

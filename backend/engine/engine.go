@@ -21,6 +21,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/status"
+	"gorail/backend/topo"
 	"gorail/backend/wire"
 	"gorail/backend/xfer"
 )
@@ -96,7 +97,8 @@ func (e *Engine) start(prov provider.Provider) error {
 	if e.core, err = fastpath.New(e.opt); err != nil {
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
-	if err := e.openRails(prov, found); err != nil {
+	machine := topo.Read(os.DirFS("/sys"))
+	if err := e.openRails(prov, found, machine); err != nil {
 		return err
 	}
 	e.regions = regionTable{core: e.core, slots: fastpath.Slots(e.opt)}
@@ -104,7 +106,7 @@ func (e *Engine) start(prov provider.Provider) error {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
 	e.identity()
-	if err := e.openControl(); err != nil {
+	if err := e.openControl(machine); err != nil {
 		return err
 	}
 	e.blob.Control = e.node.Addrs()

@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"sync/atomic"
 
 	"gorail/backend/fastpath"
@@ -64,8 +63,8 @@ type ownKey struct {
 	key  uint64
 }
 
-func (e *Engine) openRails(prov provider.Provider, found []provider.Device) error {
-	chosen, left := rail.Choose(found, rail.FactsOf(topo.Read(os.DirFS("/sys"))), rail.ChooseOptions{
+func (e *Engine) openRails(prov provider.Provider, found []provider.Device, m *topo.Machine) error {
+	chosen, left := rail.Choose(found, rail.FactsOf(m), rail.ChooseOptions{
 		Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: fastpath.Slots(e.opt)})
 	var last error
 	for _, d := range chosen {

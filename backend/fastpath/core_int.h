@@ -312,7 +312,7 @@ void rail_buf_put(rail_st *rail, buf *b);
 void link_pump(gr_link *link, uint64_t budget);
 void link_halt(gr_link *link);
 void link_refused(gr_link *link, int rc);
-void link_error(gr_link *link, int err, int prov_err);
+void link_error(gr_link *link, int err);
 void link_rma_done(ctx *c, int err);
 
 /* run.c */

@@ -72,7 +72,7 @@ void link_refused(gr_link *link, int rc)
 {
     if (rc != -EAGAIN) {
         link_count(link, GR_N_REFUSED, 1);
-        link_error(link, -rc, 0);
+        link_error(link, -rc);
         return;
     }
     link->rail->starved = 1;
@@ -193,9 +193,8 @@ void link_halt(gr_link *link)
 }
 
 /* First failure: no more posts, and Go is asked what to do. */
-void link_error(gr_link *link, int err, int prov_err)
+void link_error(gr_link *link, int err)
 {
-    (void)prov_err;
     if (link->reported)
         return;
     link_halt(link);

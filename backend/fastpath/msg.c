@@ -192,7 +192,7 @@ void msg_pump(gr_link *link)
             break;
         link->recv_debt--;
         if (rc != 0)
-            link_error(link, -rc, 0);
+            link_error(link, -rc);
     }
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;

@@ -173,12 +173,12 @@ void msg_received(ctx *c, int err, uint64_t len)
             COUNT(rail->core, GR_C_BAD_MSG, 1); /* of a session that has ended, maybe */
     }
     if (rc != 0 && link && link != rail->hub)
-        link_error(link, -rc, 0);
+        link_error(link, -rc);
     rc = post_again(on, c->buf);
     if (rc == -EAGAIN) {
         on->recv_debt++;
         rail->starved = 1;
     } else if (rc != 0 && on != rail->hub) {
-        link_error(on, -rc, 0);
+        link_error(on, -rc);
     }
 }

@@ -82,7 +82,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
         c->first = link->state == LINK_UP;
         link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
         if (link != rail->hub) /* the others' messages must still come in */
-            link_error(link, err, comp->prov_err);
+            link_error(link, err);
     }
     switch (c->kind) {
     case CTX_RMA:
@@ -106,7 +106,7 @@ int rail_poll(rail_st *rail, int max)
     while (total < max) {
         int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
         for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the queue itself has failed */
-            link_error(link, -n, 0);
+            link_error(link, -n);
         if (n <= 0)
             break;
         rail->now = gr_now_ns();

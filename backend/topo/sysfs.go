@@ -12,8 +12,11 @@ import (
 type tree struct{ fs.FS }
 
 // word is a file's content without the line's end, "" where it cannot be read.
-func (t tree) word(name string) string {
-	b, err := fs.ReadFile(t.FS, name)
+func (t tree) word(name string) string { return Word(t.FS, name) }
+
+// Word is what a file of sysfs says, without the line's end; "" where it can't be read.
+func Word(sys fs.FS, name string) string {
+	b, err := fs.ReadFile(sys, name)
 	if err != nil {
 		return ""
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/topo"
 )
 
 // Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs.
@@ -130,8 +131,7 @@ func (p Provider) hardware() map[string][]string {
 		}
 		for _, d := range list {
 			fabric := map[string]string{"cxi": "cxi", "infiniband": Verbs}[class]
-			vendor, _ := fs.ReadFile(sys, "class/"+class+"/"+d.Name()+"/device/vendor")
-			if class == "infiniband" && strings.TrimSpace(string(vendor)) == amazon {
+			if class == "infiniband" && topo.Word(sys, "class/infiniband/"+d.Name()+"/device/vendor") == amazon {
 				fabric = "efa"
 			}
 			found[fabric] = append(found[fabric], d.Name())

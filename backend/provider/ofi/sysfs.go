@@ -3,12 +3,13 @@ package ofi
 import (
 	"io/fs"
 	"strconv"
-	"strings"
+
+	"gorail/backend/topo"
 )
 
 // interfaceMbps is 0 where the driver doesn't know (virtual interfaces say -1 or an error).
 func interfaceMbps(sys fs.FS, name string) uint64 {
-	mbps, err := strconv.ParseInt(readWord(sys, "class/net/"+name+"/speed"), 10, 64)
+	mbps, err := strconv.ParseInt(topo.Word(sys, "class/net/"+name+"/speed"), 10, 64)
 	if err != nil || mbps < 0 {
 		return 0
 	}
@@ -17,17 +18,9 @@ func interfaceMbps(sys fs.FS, name string) uint64 {
 
 // readNUMA is -1 where the device has no node.
 func readNUMA(sys fs.FS, device string) int {
-	node, err := strconv.Atoi(readWord(sys, device+"/numa_node"))
+	node, err := strconv.Atoi(topo.Word(sys, device+"/numa_node"))
 	if err != nil {
 		return -1
 	}
 	return node
-}
-
-func readWord(sys fs.FS, name string) string {
-	b, err := fs.ReadFile(sys, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gorail/backend/provider"
@@ -68,12 +67,9 @@ func device(lib *library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (pro
 		return provider.Device{}, err
 	}
 	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib, p, g}}
-	if n, err := strconv.Atoi(word(sys, "class/infiniband/"+p.device+"/device/numa_node")); err == nil {
-		d.NUMA = n
-	}
 	nets := []string{g.net}
 	if r := m.Device(p.device); r != nil {
-		nets = append(nets, r.Nets...)
+		nets, d.NUMA = append(nets, r.Nets...), r.NUMA
 	}
 	d.Addr, d.Subnet = reach(g, p.ethernet, nets)
 	return d, nil

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"strings"
+
+	"gorail/backend/topo"
 )
 
 // gid is one entry of a port's GID table.
@@ -20,11 +22,11 @@ func readGIDs(sys fs.FS, device string, port, count int) []gid {
 	var list []gid
 	dir := fmt.Sprintf("class/infiniband/%s/ports/%d/", device, port)
 	for i := range count {
-		addr, err := netip.ParseAddr(word(sys, fmt.Sprint(dir, "gids/", i)))
+		addr, err := netip.ParseAddr(topo.Word(sys, fmt.Sprint(dir, "gids/", i)))
 		if err != nil || addr.IsUnspecified() {
 			continue
 		}
-		list = append(list, gid{i, addr, word(sys, fmt.Sprint(dir, "gid_attrs/types/", i)), word(sys, fmt.Sprint(dir, "gid_attrs/ndevs/", i))})
+		list = append(list, gid{i, addr, topo.Word(sys, fmt.Sprint(dir, "gid_attrs/types/", i)), topo.Word(sys, fmt.Sprint(dir, "gid_attrs/ndevs/", i))})
 	}
 	return list
 }
@@ -75,14 +77,6 @@ func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 		what, do = "no entry 0", "is a subnet manager running?"
 	}
 	return gid{}, fmt.Errorf("its GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
-}
-
-func word(sys fs.FS, name string) string {
-	b, err := fs.ReadFile(sys, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }
 
 // peerName is a peer's port, for messages.

@@ -37,11 +37,11 @@ static void tell(vb_rail *rail, gr_ctx *ctx, const struct ibv_wc *wc, int err, u
 /* Operations complete in order: what was posted before is well, told of or not. */
 static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
 {
-    int err = to_errno(wc->status), was = qp->unsignalled && !qp->signalled;
+    int err = to_errno(wc->status), was = vb_tail(qp);
     if ((int32_t)(seq - qp->sent_head) < 0 || (int32_t)(qp->sent_tail - seq) <= 0)
         return; /* another request of a chain that has failed already */
     for (;; qp->sent_head++) {
-        vb_sent *s = &qp->sent[qp->sent_head % qp->sent_size];
+        vb_sent *s = &qp->sent[qp->sent_head % VB_SEND_DEPTH];
         int last = qp->sent_head == seq;
         qp->sq_used -= s->wrs;
         qp->signalled -= s->signalled;
@@ -52,7 +52,7 @@ static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
     qp->sent_head++;
     if (qp->sent_head == qp->sent_tail)
         qp->unsignalled = 0;
-    qp->rail->tails += (uint32_t)(qp->unsignalled && !qp->signalled) - (uint32_t)was;
+    qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
 void vb_take(vb_rail *rail, const struct ibv_wc *wc)
@@ -68,17 +68,17 @@ void vb_take(vb_rail *rail, const struct ibv_wc *wc)
     if (seq != qp->recv_head)
         return;
     int err = to_errno(wc->status);
-    tell(rail, qp->recv[qp->recv_head++ % qp->recv_size], wc, err, err ? 0 : wc->byte_len);
+    tell(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], wc, err, err ? 0 : wc->byte_len);
 }
 
 void vb_give_up(vb_qp *qp)
 {
     const struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR };
-    qp->rail->tails -= (uint32_t)(qp->unsignalled && !qp->signalled);
+    qp->rail->tails -= (uint32_t)vb_tail(qp);
     for (; qp->sent_head != qp->sent_tail; qp->sent_head++)
-        tell(qp->rail, qp->sent[qp->sent_head % qp->sent_size].ctx, &wc, ECANCELED, 0);
+        tell(qp->rail, qp->sent[qp->sent_head % VB_SEND_DEPTH].ctx, &wc, ECANCELED, 0);
     for (; qp->recv_head != qp->recv_tail; qp->recv_head++)
-        tell(qp->rail, qp->recv[qp->recv_head % qp->recv_size], &wc, ECANCELED, 0);
+        tell(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], &wc, ECANCELED, 0);
 }
 
 /* Takes from the queue what there is, up to max completions; how many. */

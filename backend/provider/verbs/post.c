@@ -6,16 +6,11 @@
 /* The fewer completions, the less the device and poll have to do; a chain too long makes its requests wait for room. */
 enum { SIGNAL_EVERY = 32 };
 
-static int tail(const vb_qp *qp)
-{
-    return qp->unsignalled && !qp->signalled;
-}
-
 /* One operation more, of which `wrs` requests are in the queue. */
 static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
 {
-    int was = tail(qp);
-    qp->sent[qp->sent_tail++ % qp->sent_size] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled, 0 };
+    int was = vb_tail(qp);
+    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled, 0 };
     qp->sq_used += wrs;
     qp->rail->owed++;
     if (signalled) {
@@ -24,7 +19,7 @@ static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
     } else {
         qp->unsignalled += wrs;
     }
-    qp->rail->tails += (uint32_t)tail(qp) - (uint32_t)was;
+    qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
 /* Posts a chain that is one operation. When only its beginning was taken, the operation fails with the connection. */
@@ -44,7 +39,7 @@ static int post(vb_qp *qp, struct ibv_send_wr *wr, uint32_t n, int signalled, gr
     (void)qp->rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE);
     /* What the device has executed by now is not reported, nor told of by a flush: vb_close_tail's request is. */
     note(qp, ctx, taken, 0);
-    qp->sent[(qp->sent_tail - 1) % qp->sent_size].broken = 1;
+    qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH].broken = 1;
     return 0;
 }
 
@@ -53,7 +48,7 @@ static int room(const vb_qp *qp, uint32_t wrs)
 {
     if (!qp->connected)
         return -ENOTCONN;
-    if (qp->sq_used + wrs + 1 > qp->sq_size || qp->sent_tail - qp->sent_head >= qp->sent_size)
+    if (qp->sq_used + wrs + 1 > qp->sq_size || qp->sent_tail - qp->sent_head >= VB_SEND_DEPTH)
         return -EAGAIN;
     return qp->rail->owed >= qp->rail->ready_size ? -EAGAIN : 0;
 }
@@ -109,7 +104,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     int rc = ibv_post_recv(qp->qp, &wr, &bad);
     if (rc)
         return rc == ENOMEM ? -EAGAIN : rc > 0 ? -rc : -EIO;
-    qp->recv[qp->recv_tail++ % qp->recv_size] = ctx;
+    qp->recv[qp->recv_tail++ % VB_RECV_DEPTH] = ctx;
     qp->rail->owed++;
     return 0;
 }
@@ -120,9 +115,9 @@ void vb_close_tail(vb_qp *qp)
     struct ibv_send_wr *bad, wr = {
         .wr_id = vb_id(qp, qp->sent_tail - 1, 0), .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
     };
-    if (!tail(qp) || ibv_post_send(qp->qp, &wr, &bad) != 0)
+    if (!vb_tail(qp) || ibv_post_send(qp->qp, &wr, &bad) != 0)
         return;
-    vb_sent *last = &qp->sent[(qp->sent_tail - 1) % qp->sent_size];
+    vb_sent *last = &qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH];
     last->wrs++;
     last->signalled = 1;
     qp->sq_used++;

@@ -80,7 +80,6 @@ static int create(vb_qp *qp, const char **step)
         return errno ? -errno : -EIO;
     qp->inline_max = init.cap.max_inline_data;
     qp->sq_size = vb_at_most((int)init.cap.max_send_wr, VB_SEND_DEPTH);
-    qp->recv_size = VB_RECV_DEPTH;
     qp->rq_size = vb_at_most((int)init.cap.max_recv_wr, VB_RECV_DEPTH);
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT, .pkey_index = rail->opt.pkey_index, .port_num = rail->port,
@@ -111,35 +110,18 @@ static int path_mtu(const vb_rail *rail)
     return rail->opt.mtu && rail->opt.mtu < mtu ? rail->opt.mtu : mtu;
 }
 
-int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step)
+/* Gives the queue pair its place on the rail. */
+static int enter(vb_qp *qp, const char **step)
 {
-    vb_qp *qp = calloc(1, sizeof(*qp));
-    struct timespec now;
-    int rc;
-    *step = "calloc";
-    if (!qp)
-        return -ENOMEM;
-    qp->rail = rail;
-    qp->sent_size = VB_SEND_DEPTH;
-    if (!(qp->sent = calloc(VB_SEND_DEPTH, sizeof(*qp->sent))) || !(qp->recv = calloc(VB_RECV_DEPTH, sizeof(*qp->recv)))) {
-        free_qp(qp);
-        return -ENOMEM;
-    }
-    rc = create(qp, step);
-    if (rc) {
-        free_qp(qp);
-        return rc;
-    }
-    struct ibv_port_attr port; /* a new subnet manager may have given another LID */
+    vb_rail *rail = qp->rail;
+    struct ibv_port_attr port;
     memset(&port, 0, sizeof(port));
     *step = "ibv_query_port";
-    rc = -abs(rail->lib->query_port(rail->ctx, rail->port, &port));
-    if (rc) {
-        free_qp(qp);
-        return rc;
-    }
+    int rc = rail->lib->query_port(rail->ctx, rail->port, &port);
+    if (rc)
+        return -abs(rc);
     gr_rail_lock(&rail->base);
-    rail->attr = port;
+    rail->attr = port; /* a new subnet manager may have given another LID */
     rc = make_room(rail, promise(qp), &qp->number, step);
     if (!rc) {
         rail->slot[qp->number].qp = qp;
@@ -148,6 +130,22 @@ int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr,
         rail->open_eps++;
     }
     gr_rail_unlock(&rail->base);
+    return rc;
+}
+
+int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step)
+{
+    vb_qp *qp = calloc(1, sizeof(*qp));
+    struct timespec now;
+    int rc = -ENOMEM;
+    *step = "calloc";
+    if (!qp)
+        return rc;
+    qp->rail = rail;
+    if ((qp->sent = calloc(VB_SEND_DEPTH, sizeof(*qp->sent))) && (qp->recv = calloc(VB_RECV_DEPTH, sizeof(*qp->recv))))
+        rc = create(qp, step);
+    if (!rc)
+        rc = enter(qp, step);
     if (rc) {
         free_qp(qp);
         return rc;

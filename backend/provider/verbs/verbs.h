@@ -94,7 +94,8 @@ typedef struct vb_sent { /* one operation in the send queue */
 
 typedef struct vb_rail vb_rail;
 
-/* The `ep` of the ops table: a queue pair. Rings are indexed by sequence number modulo their size, a power of two. */
+/* The `ep` of the ops table: a queue pair. Rings are indexed by sequence number modulo their size, VB_SEND_DEPTH and
+ * VB_RECV_DEPTH, powers of two. */
 typedef struct vb_qp {
     vb_rail *rail;
     struct ibv_qp *qp;
@@ -103,12 +104,12 @@ typedef struct vb_qp {
     uint8_t connected;
     uint32_t inline_max;
     vb_sent *sent;
-    uint32_t sent_head, sent_tail, sent_size;
+    uint32_t sent_head, sent_tail;
     uint32_t sq_size, sq_used; /* work requests */
     uint32_t unsignalled;      /* work requests behind the last signalled one */
     uint32_t signalled;        /* signalled operations under way */
     gr_ctx **recv;
-    uint32_t recv_head, recv_tail, recv_size, rq_size;
+    uint32_t recv_head, recv_tail, rq_size;
 } vb_qp;
 
 typedef struct vb_slot {
@@ -192,6 +193,12 @@ int vb_poll(gr_rail *base, gr_comp *out, int max);
 int vb_arm(gr_rail *base);
 /* post.c: a WRITE of nothing, signalled, behind unsignalled ones. */
 void vb_close_tail(vb_qp *qp);
+
+/* The last requests are unsignalled, and nothing is behind them that would tell of their end. */
+static inline int vb_tail(const vb_qp *qp)
+{
+    return qp->unsignalled && !qp->signalled;
+}
 
 static inline uint64_t vb_id(const vb_qp *qp, uint32_t seq, int recv)
 {
