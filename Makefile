@@ -1,7 +1,7 @@
 # The front door only: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart test test-wheels test-fabrics test-trixie test-rdma soak fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart test test-wheels test-fabrics test-trixie test-rdma test-gpu soak fuzz bench bench-rails build setup install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,16 @@ test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13
 test-rdma: build ## tests over software RDMA (rxe, siw) in guests; their kernel is built first, once (4 minutes)
 	@tools/test-rdma.sh
 
+test-gpu: ## copies and mappings on the GPUs of this machine (GORAIL_TEST_CUDA: the driver, default libcuda.so.1)
+	@GORAIL_TEST_CUDA=$${GORAIL_TEST_CUDA:-libcuda.so.1} go test -count=1 -v -run Real ./backend/gpu ./test/cuda
+
 soak: build ## rails down and up at random under transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0
 
 fuzz: setup ## every fuzz target, FUZZTIME each (default 1m)
 	@FUZZTIME=$${FUZZTIME:-1m} tools/fuzz.sh
 
-bench: build ## figures side by side with stock UCX
+bench: build ## GORAIL, stock UCX and the limits of this host into docs/benchmarks.md, with plots
 	@tools/bench.sh
 
 bench-rails: build ## shaped rails against one, small writes beside large ones
@@ -42,8 +45,8 @@ build: setup ## build/libplugin_GORAIL.so
 setup: ## install what is missing (apt, .venv)
 	@tools/setup.sh
 
-install: build ## into the plugin folder (DESTDIR is honoured)
-	@.venv/bin/meson install -C build
+install: build ## the plugin into its folder, gorail into bin (DESTDIR is honoured)
+	@.venv/bin/meson install -C build --no-rebuild
 
 clean: ## remove what was built; .venv and .cache stay
 	rm -rf build

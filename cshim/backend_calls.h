@@ -22,6 +22,7 @@ int32_t gorail_release(uint64_t engine, uint64_t xfer);
 int32_t gorail_estimate(uint64_t engine, uint64_t xfer, gr_estimate *);
 int32_t gorail_notify(uint64_t engine, gr_bytes *peer, gr_bytes *msg);
 int32_t gorail_query_mem(uint64_t engine, gr_region_args *, int32_t *known);
-int32_t gorail_options(gr_owned *table);
+int32_t gorail_options(gr_bytes *file, gr_owned *table);
+int32_t gorail_vram(int32_t *yes);
 int32_t gorail_version(gr_owned *version);
 }

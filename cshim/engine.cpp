@@ -7,9 +7,9 @@
 
 using namespace gorail;
 
-nixl_mem_list_t gorail::mem_list() noexcept {
+nixl_mem_list_t gorail::mem_list(bool vram) noexcept {
     try {
-        return {std::begin(supported_mems), std::end(supported_mems)};
+        return vram ? nixl_mem_list_t{DRAM_SEG, VRAM_SEG} : nixl_mem_list_t{DRAM_SEG};
     }
     catch (...) {
         return {};
@@ -50,6 +50,7 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
     // From here on the destructor closes the engine, whatever happens.
     state->engine = made.engine;
     state->core = static_cast<gr_core *>(made.core);
+    state->vram = made.vram != 0;
     state_ = std::move(state);
     state_->conn = conn.str();
     return NIXL_SUCCESS;
@@ -65,7 +66,7 @@ GorailEngine::~GorailEngine() {
 }
 
 nixl_mem_list_t GorailEngine::getSupportedMems() const {
-    return mem_list();
+    return mem_list(state_ && state_->vram);
 }
 
 nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) {

@@ -8,10 +8,8 @@
 
 namespace gorail {
 
-// Memory types of getSupportedMems and get_backend_mems. A type listed here must never be refused by registerMem.
-inline constexpr nixl_mem_t supported_mems[] = {DRAM_SEG};
-
-nixl_mem_list_t mem_list() noexcept;
+// Memory types of getSupportedMems and get_backend_mems: the host's, and that of GPUs where there is a driver.
+nixl_mem_list_t mem_list(bool vram) noexcept;
 
 } // namespace gorail
 
@@ -77,6 +75,7 @@ private:
     struct State {
         uint64_t engine = 0; // Go's handle; 0 when creation failed
         gr_core *core = nullptr;
+        bool vram = false; // memory of GPUs can be registered
         std::string conn;
         gorail::LiveSet<gorail::Region, nixlBackendMD> registered; // from registerMem
         gorail::LiveSet<gorail::Region, nixlBackendMD> loaded;     // from loadLocalMD and loadRemoteMD

@@ -1,4 +1,4 @@
-// GorailEngine: transfers and notifications. Only prep, post, release, estimate and genNotif enter Go, once each.
+// GorailEngine: transfers and notifications. Only prep, first posts, release, estimate and genNotif enter Go, once each.
 #include "flat.h"
 #include "guard.h"
 
@@ -34,20 +34,25 @@ nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_d
     });
 }
 
-// The lists are those of prepXfer and the plan is made: only the notification is new with each post.
+// The lists are those of prepXfer and the plan is made: only the notification is new with each post. A transfer that was posted
+// before does not enter Go again unless something has changed.
 nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
                                      const std::string &, nixlBackendReqH *&handle,
                                      const nixlBackendOptionalArgs *args) const {
     if (!handle)
         return NIXL_ERR_INVALID_PARAM;
-    return enter_go(GR_CROSS_POST, [&] {
-        gr_notif_args notif = {};
-        if (args && args->hasNotif) {
-            notif.has = 1;
-            notif.msg = borrow(args->notifMsg);
-        }
-        return gorail_post(state_->engine, request(handle)->xfer, &notif);
-    });
+    if (!usable())
+        return NIXL_ERR_BACKEND;
+    const Request *req = request(handle);
+    gr_notif_args notif = {};
+    if (args && args->hasNotif) {
+        notif.has = 1;
+        notif.msg = borrow(args->notifMsg);
+    }
+    const int rc = gr_repost(state_->core, req->slot, req->xfer, notif.has, notif.msg.ptr, notif.msg.len);
+    if (rc != GR_NOT_TAKEN)
+        return static_cast<nixl_status_t>(rc);
+    return enter_go(GR_CROSS_POST, [&] { return gorail_post(state_->engine, req->xfer, &notif); });
 }
 
 nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const {

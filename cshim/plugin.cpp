@@ -3,6 +3,8 @@
 #include "flat.h"
 #include "host_signals.h"
 
+#include <dlfcn.h>
+
 #ifndef GORAIL_VERSION
 #error "GORAIL_VERSION comes from the file VERSION through the build"
 #endif
@@ -22,12 +24,21 @@ void destroy_engine(nixlBackendEngine *engine) {
     delete engine;
 }
 
-// Names and defaults as Go's option table has them: "name\0default\0name\0default\0...".
+// The file that we were loaded from, as the loader was given it: its name is what the agent calls us. A process that opens the
+// plugin under several names (links to one file) has it loaded once, and gets the first.
+std::string own_file() {
+    Dl_info at = {};
+    return dladdr(reinterpret_cast<void *>(destroy_engine), &at) && at.dli_fname ? at.dli_fname : "";
+}
+
+// Names and defaults as Go's option table has them: "name\0default\0name\0default\0...". NIXL does not say for which name it asks.
 nixl_b_params_t get_backend_options() {
     try {
         nixl_b_params_t options;
         gorail::Owned table;
-        if (gr_forked() || gorail_options(&table) != GR_SUCCESS)
+        const std::string file = own_file();
+        gr_bytes from = gorail::borrow(file);
+        if (gr_forked() || gorail_options(&from, &table) != GR_SUCCESS)
             return options;
         const std::string text = table.str();
         for (size_t at = 0; at < text.size();) {
@@ -44,6 +55,11 @@ nixl_b_params_t get_backend_options() {
     }
 }
 
+nixl_mem_list_t get_backend_mems() {
+    int32_t vram = 0;
+    return gorail::mem_list(!gr_forked() && gorail_vram(&vram) == GR_SUCCESS && vram != 0);
+}
+
 } // namespace
 
 extern "C" {
@@ -57,7 +73,7 @@ __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init() {
                                        [] { return "GORAIL"; },
                                        [] { return GORAIL_VERSION; },
                                        get_backend_options,
-                                       gorail::mem_list};
+                                       get_backend_mems};
     gorail::Owned version;
     if (!gr_forked() && gorail_version(&version) == GR_SUCCESS)
         gorail::restore_host_signals();

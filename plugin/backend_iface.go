@@ -52,7 +52,5 @@ type created struct {
 	engine backend
 	conn   []byte
 	core   unsafe.Pointer
+	vram   bool // there is a driver for memory of GPUs
 }
-
-// optionRow is one row of the option table as NIXL's getPluginParams shows it.
-type optionRow struct{ name, value string }

@@ -12,8 +12,10 @@ import (
 	"unsafe"
 
 	"gorail/backend/engine"
+	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider/auto"
+	"gorail/backend/provider/local"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
@@ -27,7 +29,8 @@ const _ = -(uint(engine.MDRegion) ^ uint(C.GR_MD_REGION))
 
 // createEngine makes the engine of an agent from what it was given and the GORAIL_* environment.
 func createEngine(a createArgs) (created, error) {
-	opts, unknown, err := option.Parse(a.Params, getenv)
+	params, ignored := option.AliasOf(a.Type).Translate(a.Params)
+	opts, unknown, err := option.Parse(params, getenv)
 	if errors.Is(err, option.ErrValue) {
 		return created{}, status.Errorf(status.ErrInvalidParam, "%w", err)
 	}
@@ -35,19 +38,28 @@ func createEngine(a createArgs) (created, error) {
 		return created{}, err
 	}
 	logLevel.Set(opts.Log)
+	if len(ignored) > 0 {
+		slog.Info("parameters that mean nothing to GORAIL, ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
+	}
 	if len(unknown) > 0 {
 		slog.Debug("options that are not ours, ignored", "agent", a.Agent, "names", unknown)
 	}
 	e, err := engine.New(engine.Config{
-		Agent:    a.Agent,
-		Options:  opts,
-		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, IB: opts.IB}), OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)})},
-		Log:      slog.Default(),
+		Agent:   a.Agent,
+		Options: opts,
+		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, IB: opts.IB}),
+			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)}),
+			Local: local.New(local.Options{Threads: opts.CopyThreads, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath})},
+		Log: slog.Default(),
 	})
 	if err != nil {
 		return created{}, err
 	}
-	return created{engine: e, conn: e.Conn(), core: e.Core()}, nil
+	absent := gpu.Present(opts.CUDAPath)
+	if absent != nil {
+		slog.Debug("no memory of GPUs", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
+	}
+	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
 }
 
 // tuning is what the operator asks of libfabric.
@@ -66,13 +78,4 @@ func getenv(name string) (string, bool) {
 	defer C.free(unsafe.Pointer(c))
 	v := C.getenv(c)
 	return C.GoString(v), v != nil
-}
-
-// optionRows is the option table as NIXL's getPluginParams shows it.
-func optionRows() []optionRow {
-	var rows []optionRow
-	for _, p := range option.Defaults() {
-		rows = append(rows, optionRow{p.Name, p.Value})
-	}
-	return rows
 }

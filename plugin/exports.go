@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 	"unsafe"
+
+	"gorail/backend/gpu"
+	"gorail/backend/option"
 )
 
 // engines holds every engine of the process.
@@ -47,6 +50,7 @@ func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 		}
 		out.engine = C.uint64_t(engines.add(c.engine))
 		out.core = c.core
+		out.vram = C.int32_t(flag(c.vram))
 		out.conn = owned(c.conn)
 		return nil
 	}))
@@ -171,13 +175,25 @@ func gorail_query_mem(engine C.uint64_t, in *C.gr_region_args, known *C.int32_t)
 }
 
 //export gorail_options
-func gorail_options(table *C.gr_owned) C.int32_t {
+func gorail_options(file *C.gr_bytes, table *C.gr_owned) C.int32_t {
 	return C.int32_t(answer("getPluginParams", func() error {
 		var b strings.Builder
-		for _, o := range optionRows() {
-			b.WriteString(o.name + "\x00" + o.value + "\x00")
+		for _, o := range option.AliasOfFile(str(file)).Defaults() {
+			b.WriteString(o.Name + "\x00" + o.Value + "\x00")
 		}
 		*table = owned([]byte(b.String()))
+		return nil
+	}))
+}
+
+//export gorail_vram
+func gorail_vram(yes *C.int32_t) C.int32_t {
+	return C.int32_t(answer("getPluginMems", func() error {
+		opts, _, err := option.Parse(nil, getenv)
+		if err != nil {
+			opts.CUDAPath = gpu.DefaultPath // the engine says what is wrong with the others
+		}
+		*yes = C.int32_t(flag(gpu.Present(opts.CUDAPath) == nil))
 		return nil
 	}))
 }
@@ -188,4 +204,11 @@ func gorail_version(out *C.gr_owned) C.int32_t {
 		*out = owned([]byte(version))
 		return nil
 	}))
+}
+
+func flag(yes bool) int32 {
+	if yes {
+		return 1
+	}
+	return 0
 }

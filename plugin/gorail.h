@@ -79,6 +79,7 @@ typedef struct gr_created {
     uint64_t engine; /* handle for all other calls */
     void *core;      /* gr_core*: the fast path, see backend/fastpath/gr_core.h; valid until gorail_destroy returns */
     gr_owned conn;   /* connection blob, immutable */
+    int32_t vram;    /* a driver for memory of GPUs is there */
 } gr_created;
 
 typedef struct gr_prep_args {
@@ -123,7 +124,9 @@ typedef struct gr_estimate {
  *  int32_t gorail_estimate(uint64_t engine, uint64_t xfer, gr_estimate *);
  *  int32_t gorail_notify(uint64_t engine, gr_bytes peer, gr_bytes msg);         genNotif
  *  int32_t gorail_query_mem(uint64_t engine, gr_region_args *, int32_t *known);
- *  int32_t gorail_options(gr_owned *table);     "name\0default\0name\0default\0...": get_backend_options
+ *  int32_t gorail_options(gr_bytes file, gr_owned *table);     "name\0default\0name\0default\0...": get_backend_options of the
+ *                                                             plugin loaded from file, whose name may be another backend's
+ *  int32_t gorail_vram(int32_t *yes);                          whether a driver for memory of GPUs is there; initialises nothing
  *  int32_t gorail_version(gr_owned *version);
  *
  * gr_bytes parameters above are passed by pointer (gr_bytes *) in the real prototypes.

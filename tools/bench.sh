@@ -1,16 +1,35 @@
 #!/usr/bin/env bash
-# `make bench`: figures side by side with the wheel's stock UCX, written into docs/benchmarks.md below its marker. With
-# arguments: just runs test/bench with them.
+# `make bench`: GORAIL beside the wheel's stock UCX and the machine's limits on this host, written with plots into the generated part of
+# docs/benchmarks.md. BENCH_TIME is the time for a point (300ms), BENCH_REPEATS how often each has its turn (3), BENCH_COMPARE who takes
+# part. With arguments: just `gorail bench` with them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
+PATH=$PWD/build:$PATH
 
 if [ $# -gt 0 ]; then
-    exec go run ./test/bench "$@"
+    exec gorail bench "$@"
 fi
-tables=$(mktemp)
-trap 'rm -f "$tables" "$tables.page"' EXIT
-go run ./test/bench -backends GORAIL,UCX -ucx-tls tcp -modes transfer,post,start,idle -repeat 3 -time 300ms -out "$tables"
-sed '/^<!-- tables/q' docs/benchmarks.md >"$tables.page"
-cat "$tables" >>"$tables.page"
-cp "$tables.page" docs/benchmarks.md
+runs=build/bench
+rm -rf "$runs" && mkdir -p "$runs"
+n=0
+
+# one TITLE ARG...: a run; the page has them in this order.
+one() {
+    n=$((n + 1))
+    echo "bench: $1" >&2
+    gorail bench --compare "${BENCH_COMPARE:-GORAIL,UCX}" --time "${BENCH_TIME:-300ms}" --repeats "${BENCH_REPEATS:-3}" \
+        --json "$runs/$(printf %02d $n).json" --title "$@" || echo "bench: $1: what failed is in the tables" >&2
+}
+
+shapes=4K,16K,64K,256K,1M,4M,16M,64M,64x4K,10000x8K
+one 'Progress thread off' --op_type WRITE,READ --shapes $shapes
+one 'Progress thread on' --op_type WRITE,READ --shapes $shapes --enable_pt --limits ''
+one 'A target that naps 1 ms between polls' --op_type WRITE,READ --shapes 4K,1M,64x4K,10000x8K --target naps --limits ''
+one 'Small messages' --mode small --limits ''
+one 'Cost of a descriptor' --mode descriptors --limits memcpy,process_vm
+one 'Notifications' --mode notify --num_iter 100000
+one 'Idle, progress thread off' --mode idle --time 10s
+one 'Idle, progress thread on' --mode idle --time 10s --enable_pt
+rm -f docs/plots/*.svg
+gorail page --page docs/benchmarks.md --plots docs/plots "$runs"/*.json

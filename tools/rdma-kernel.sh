@@ -9,22 +9,7 @@ source_package=linux-source-6.12
 config=$PWD/test/rdma/kernel.config
 dir=${GORAIL_RDMA_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/gorail/rdma}
 
-say() { echo "rdma-kernel: $*"; }
-have() { command -v "$1" >/dev/null || [ -x "/sbin/$1" ]; }
-
-# install PACKAGE...: as root or through sudo.
-install() {
-    [ $# -gt 0 ] || return 0
-    have apt-get || { say "please install: $* (no apt-get here to do it)" && exit 1; }
-    local as_root=()
-    if [ "$(id -u)" != 0 ]; then
-        have sudo || { say "please install as root: apt-get install $*" && exit 1; }
-        as_root=(sudo)
-    fi
-    say "apt-get install $*"
-    "${as_root[@]}" apt-get -q update >/dev/null
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@" >/dev/null
-}
+. tools/apt.sh
 
 missing=()
 have ip || missing+=(iproute2)

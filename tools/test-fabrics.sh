@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs end-to-end tests over imitations of EFA and CXI (test/fabric), which record every breach of those fabrics' rules.
 #
-#     tools/test-fabrics.sh [SEEDS] [KINDS]     e.g. 200 "efa efa-direct cxi"
+#     tools/test-fabrics.sh [SEEDS] [KINDS]     e.g. 200 "efa efa-direct cxi"; 14-15 cxi for seeds 14 and 15 of 200
 #
 # Odd seeds have one rail, even ones four. From 20 seeds on the first two run all that makes sense there, and each other one an
-# eighth of it, in turn, beside the four tests that put most on the wire.
+# eighth of it, in turn, beside the four tests that put most on the wire. JOBS runs go side by side (default: one a core).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
-seeds=${1:-5} kinds=${2:-efa efa-direct cxi}
+range=${1:-5} kinds=${2:-efa efa-direct cxi} jobs=${JOBS:-$(nproc)}
+[[ $range = *-* ]] && first=${range%-*} last=${range#*-} few=0 || first=1 last=$range few=$((range < 20))
 # What depends on the address or the descriptors of a real device, or on fences, is not for these fabrics: docs/fabrics.md.
 quick=(TestNotifAfterData TestNotifAlone TestBothDirections TestDeregisterInFlight)
 all=(TestTargetAsleep TestFirstPostAsleep 'TestNotif.*' TestLoopback TestTwoAgentsOneProcess TestBothDirections TestOverlapping TestManyRegions TestPartialMetadata TestReload TestReloadInFlight TestConnectEarly TestRestart 'TestKill.*' 'TestRelease.*' 'TestDeregister.*' TestCloseInFlight 'TestScattered.*' TestPrepared TestSizes TestZeroLength TestRepost TestParallelRequests)
@@ -17,26 +18,34 @@ trap 'rm -rf "$tmp"' EXIT
 cc -std=gnu17 -O1 -g -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -Wl,--version-script=test/fabric/lib/exports.map \
     -Wl,-soname,libfabric-imitation.so -o "$tmp/libfabric.so.1" test/fabric/lib/*.c -ldl -pthread
 go test -c -o "$tmp/e2e.test" ./test/e2e
-failed=0
-for seed in $(seq 1 "$seeds"); do
+
+# one SEED KIND: one run of the test program in a process of its own.
+one() {
+    local seed=$1 kind=$2 n=$(($1 % 2 ? 1 : 4)) own="$tmp/$2-$1" tests=("${quick[@]}") run i
+    mkdir "$own"
+    for i in "${!all[@]}"; do
+        [ $few = 1 ] || { [ "$seed" -gt 2 ] && [ $((i % 8)) != $((seed / 2 % 8)) ]; } || tests+=("${all[i]}")
+    done
+    run="^($(IFS='|' && echo "${tests[*]}"))\$"
+    if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" GORAIL_CONTROL_DEVICES=lo \
+        GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$own/breaches" \
+        timeout 600 "$tmp/e2e.test" -test.v -test.run "$run" -test.timeout 590s) > "$own/log" 2>&1 && [ ! -s "$own/breaches" ] &&
+        grep -q "^--- PASS" "$own/log" && ! grep -q "^--- SKIP" "$own/log"; then
+        echo "ok   $kind rails=$n seed=$seed"
+    else
+        echo "FAIL $kind rails=$n seed=$seed"
+        grep -vE 'level=(INFO|DEBUG)' "$own/log" | tail -40
+        [ ! -s "$own/breaches" ] || sort "$own/breaches" | uniq -c | head -20
+        touch "$tmp/failed"
+    fi
+    rm -r "$own"
+}
+
+for seed in $(seq "$first" "$last"); do
     for kind in $kinds; do
-        n=$((seed % 2 ? 1 : 4)) tests=("${quick[@]}")
-        for i in "${!all[@]}"; do
-            [ "$seeds" -lt 20 ] || { [ "$seed" -gt 2 ] && [ $((i % 8)) != $((seed / 2 % 8)) ]; } || tests+=("${all[i]}")
-        done
-        run="^($(IFS='|' && echo "${tests[*]}"))\$"
-        if (cd test/e2e && GORAIL_LIBFABRIC_PATH="$tmp/libfabric.so.1" GORAIL_PROVIDER="${kind%%-*}" GORAIL_CONTROL_DEVICES=lo \
-            GORAIL_FABRIC="kind=$kind,rails=$n,seed=$seed" GORAIL_FABRIC_BREACHES="$tmp/breaches" \
-            timeout 600 "$tmp/e2e.test" -test.v -test.run "$run" -test.timeout 590s) > "$tmp/log" 2>&1 && [ ! -s "$tmp/breaches" ] &&
-            grep -q "^--- PASS" "$tmp/log" && ! grep -q "^--- SKIP" "$tmp/log"; then
-            echo "ok   $kind rails=$n seed=$seed"
-        else
-            echo "FAIL $kind rails=$n seed=$seed"
-            grep -vE 'level=(INFO|DEBUG)' "$tmp/log" | tail -40
-            [ ! -s "$tmp/breaches" ] || sort "$tmp/breaches" | uniq -c | head -20
-            failed=1
-        fi
-        rm -f "$tmp/breaches"
+        [ "$(jobs -rp | wc -l)" -lt "$jobs" ] || wait -n
+        one "$seed" "$kind" &
     done
 done
-exit $failed
+wait
+[ ! -e "$tmp/failed" ]

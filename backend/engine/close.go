@@ -58,7 +58,7 @@ func (e *Engine) shutdown() {
 	local := slices.Collect(maps.Values(e.local))
 	e.localMu.Unlock()
 	for _, r := range local {
-		e.deregisterRails(r)
+		_ = e.deregisterRails(r) // it is in the log
 	}
 	for _, r := range e.rails {
 		if err := r.Close(); err != nil {

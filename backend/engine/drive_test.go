@@ -42,9 +42,13 @@ func (r *request) post(notif ...string) *request {
 	return r
 }
 
-// Post posts, with a notification if one is given.
+// Post posts as the shim does, with a notification if one is given: past Go where the core takes it.
 func (r *request) Post(notif ...string) (int32, error) {
-	return r.a.Engine.Post(r.handle, len(notif) > 0, []byte(strings.Join(notif, "")))
+	has, msg := len(notif) > 0, []byte(strings.Join(notif, ""))
+	if rc, taken := r.a.core.Repost(r.slot, r.handle, has, msg); taken {
+		return rc, nil
+	}
+	return r.a.Engine.Post(r.handle, has, msg)
 }
 
 func (r *request) check() int { return r.a.core.Check(r.slot, r.handle) }

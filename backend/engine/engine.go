@@ -19,7 +19,6 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
 	"gorail/backend/status"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
@@ -43,6 +42,7 @@ type Engine struct {
 	core  *fastpath.Core
 	ev    *fastpath.Events
 	rails []*railState
+	slice uint64                                 // regions of more bytes are registered as several; 0: none is
 	nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
 	node  *peer.Node
 	blob  wire.ConnBlob
@@ -61,6 +61,7 @@ type Engine struct {
 	past    history // sessions that have ended
 	debug   bool    // the log takes debug lines
 
+	renewMu sync.Mutex // before all others: one region at a time is registered anew
 	localMu sync.Mutex
 	local   map[wire.Range]*region
 
@@ -105,6 +106,7 @@ func (e *Engine) start(prov provider.Provider) error {
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
+	e.slice = e.sliceSize()
 	e.identity()
 	if err := e.openControl(machine); err != nil {
 		return err
@@ -123,7 +125,8 @@ func (e *Engine) identity() {
 	rand.Read(e.blob.Engine[:])
 	rand.Read(e.blob.Token[:])
 	e.id = e.blob.Engine
-	e.blob.Rails = rail.Offers(e.devices())
+	e.blob.Rails = e.offers()
+	e.blob.Slice, e.blob.Links = e.slice, uint8(e.opt.QPsPerRail)
 }
 
 // Conn is the connection blob; it never changes.

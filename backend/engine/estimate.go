@@ -53,10 +53,12 @@ func (r *rates) estimate(bytes uint64) (time.Duration, bool) {
 
 // sample notes how long the last run took, once. Under t.mu, with the transfer not running.
 func (t *transfer) sample() {
-	if t.unsampled && !t.x.Failed() {
-		t.remote.rates.add(t.bytes, t.x.Took())
+	posted := t.x.Posted()
+	took, exact := t.x.Took()
+	if posted != t.sampled && exact && !t.x.Failed() {
+		t.remote.rates.add(t.bytes, took)
 	}
-	t.unsampled = false
+	t.sampled = posted
 }
 
 // Estimate is what the transfer should take, from earlier transfers to the same peer. ErrNotSupported before there was

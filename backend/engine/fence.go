@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -26,6 +27,16 @@ func (r *remote) others(l *link) bool {
 		}
 	}
 	return false
+}
+
+// elsewhere says whether a link of another rail of ours works. Under r.mu.
+func (r *remote) elsewhere(l *link) bool {
+	return slices.ContainsFunc(r.links, func(o *link) bool { return o.rail != l.rail && o.phase == working })
+}
+
+// twin says whether another link of the same rail works. Under r.mu.
+func (r *remote) twin(l *link) bool {
+	return slices.ContainsFunc(r.links, func(o *link) bool { return o != l && o.rail == l.rail && o.phase == working })
 }
 
 // hope says whether another link may yet work. Under r.mu.
@@ -126,6 +137,7 @@ func (r *remote) fence(l *link, why string) {
 	if r.state != ready || l.phase == fencing || l.phase == draining || !l.up {
 		return
 	}
+	r.change()
 	l.fenced()
 	if l.shared() {
 		r.drain(l, why)
@@ -134,7 +146,6 @@ func (r *remote) fence(l *link, why string) {
 	l.enter(fencing)
 	r.e.quiesce(l)
 	r.rehome()
-	r.epoch++
 	var addr []byte
 	if err := r.e.renew(l); err == nil {
 		addr = l.ep.Addr()
@@ -142,8 +153,8 @@ func (r *remote) fence(l *link, why string) {
 		go r.giveUp(err)
 		return
 	}
-	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "reason", why)
-	if len(r.links) > 1 {
+	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "link", l.num, "reason", why)
+	if len(r.pairs) > 1 && !r.twin(l) {
 		r.out.Suspect(l.rail.addr(), "a rail over the same address is fenced: "+why)
 	}
 	r.out.Fence(r.e.ids.Add(1), uint8(l.num), l.epoch, addr)
@@ -157,7 +168,6 @@ func (r *remote) drain(l *link, why string) {
 	l.epoch++
 	l.l.Stop()
 	r.rehome()
-	r.epoch++
 	epoch := l.epoch
 	var look func()
 	look = func() {
@@ -231,7 +241,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 // goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
 // error given back ends the session. Under r.mu.
 func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
-	r.epoch++
+	r.change()
 	if !r.others(l) {
 		if err == nil {
 			err = l.rebind(proof, false)
@@ -239,7 +249,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 		if err == nil {
 			l.enter(working)
 			r.rehome()
-			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
+			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", l.epoch)
 			return nil
 		}
 		if !r.hope(l) {
@@ -252,7 +262,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 		return nil
 	}
 	l.l.Yield(proof)
-	r.e.log.Info("rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "pause", l.pause, "err", err)
+	r.e.log.Info("rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "link", l.num, "pause", l.pause, "err", err)
 	l.enter(resting)
 	epoch := l.epoch
 	if err != nil {

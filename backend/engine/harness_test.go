@@ -1,12 +1,13 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/provider/local"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/verbs"
 	imitation "gorail/test/verbs"
@@ -44,8 +46,12 @@ type harness struct {
 	testing.TB
 	fabric *fake.Fabric   // nil: libfabric, or
 	lib    *imitation.Lib // libibverbs, imitated
+	real   bool           // libibverbs with this machine's devices
+	host   bool           // memory of one host
+	wrap   func(provider.Provider) provider.Provider
 	caps   provider.Caps
 	links  []fake.Link
+	params []string // options of all agents, by name and value
 	log    *logLines
 }
 
@@ -78,6 +84,17 @@ func onOFI(t testing.TB) *harness {
 	return h
 }
 
+// onHost is a harness over the memory of this process.
+func onHost(t testing.TB) *harness {
+	h := &harness{TB: t, host: true, log: &logLines{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(h.log.String())
+		}
+	})
+	return h
+}
+
 // onVerbs is a harness over so many devices of an imitated libibverbs.
 func onVerbs(t testing.TB, devices int) *harness {
 	h := &harness{TB: t, lib: imitation.Build(t), log: &logLines{}}
@@ -87,6 +104,28 @@ func onVerbs(t testing.TB, devices int) *harness {
 			t.Log(h.log.String())
 		}
 	})
+	return h
+}
+
+// onDevices is a harness over this machine's devices where GORAIL_TEST_VERBS says that there are some, else over an imitated one.
+func onDevices(t testing.TB) *harness {
+	if os.Getenv("GORAIL_TEST_VERBS") == "" {
+		return onVerbs(t, 1)
+	}
+	h := &harness{TB: t, real: true, log: &logLines{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(h.log.String())
+		}
+	})
+	return h
+}
+
+// onIWarp is a harness over an imitated iWARP device, whose WRITEs are told of before they are in place.
+func onIWarp(t testing.TB) *harness {
+	h := onVerbs(t, 1)
+	h.lib.Set("iwarp", 1)
+	h.lib.Set("late", 1)
 	return h
 }
 
@@ -100,13 +139,23 @@ func onRails(t testing.TB, n int, caps provider.Caps) *harness {
 	return h
 }
 
+// onLinks is a harness with n links on the one rail between all engines.
+func onLinks(t testing.TB, n int, caps provider.Caps) *harness {
+	h := onFake(t, caps)
+	h.params = []string{"qps_per_rail", fmt.Sprint(n)}
+	return h
+}
+
 // everywhere runs one body on the fake fabric, tame and awkward, and on libfabric.
 func everywhere(t *testing.T, body func(h *harness)) {
 	t.Run("fake-tcp", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
 	t.Run("fake-efa", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
 	t.Run("fake-3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
+	t.Run("fake-3links", func(t *testing.T) { body(onLinks(t, 3, fake.TCPCaps())) })
 	t.Run("verbs", func(t *testing.T) { body(onVerbs(t, 1)) })
+	t.Run("iwarp", func(t *testing.T) { body(onIWarp(t)) })
 	t.Run("ofi-tcp", func(t *testing.T) { body(onOFI(t)) })
+	t.Run("host", func(t *testing.T) { body(onHost(t)) })
 }
 
 // onFakes runs one body on ordered and on unordered fakes.
@@ -127,12 +176,12 @@ type agent struct {
 func (h *harness) agent(name string, params ...string) *agent {
 	h.Helper()
 	p := map[string]string{"peer_timeout": "5s", "window_min": "64KiB", "chunk_max": "128KiB"}
-	for i := 0; i < len(params); i += 2 {
-		p[params[i]] = params[i+1]
+	for params := append(slices.Clone(h.params), params...); len(params) > 0; params = params[2:] {
+		p[params[0]] = params[1]
 	}
 	a := &agent{t: h.TB}
 	var prov provider.Provider
-	if h.fabric == nil && h.lib == nil {
+	if h.fabric == nil && h.lib == nil && !h.real && !h.host {
 		p["provider"], p["devices"] = "tcp", "lo"
 	}
 	opt, unknown, err := option.Parse(p, nil)
@@ -142,10 +191,17 @@ func (h *harness) agent(name string, params ...string) *agent {
 	case h.fabric != nil:
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
+	case h.host:
+		prov = local.New(local.Options{Threads: 2})
+	case h.real:
+		prov = verbs.New(verbs.Options{IB: opt.IB})
 	case h.lib != nil:
-		prov = verbs.New(verbs.Options{LibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: opt.IB})
+		prov = verbs.New(verbs.Options{LibraryPath: h.lib.Path, CMLibraryPath: h.lib.Path, Sys: imitation.Sys(4, 1, true), IB: opt.IB})
 	default:
 		prov = ofi.New(ofi.Options{})
+	}
+	if h.wrap != nil {
+		prov = h.wrap(prov)
 	}
 	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log)})
 	require.NoError(h, err)
@@ -229,58 +285,4 @@ func (m *memory) seenBy(a *agent) *memory {
 	id, err := a.LoadRemote(m.owner.name, m.addr(), uint64(len(m.b)), 0, 0, m.blob)
 	require.NoError(a.t, err)
 	return &memory{owner: m.owner, b: m.b, md: &metaObject{region: id}, blob: m.blob}
-}
-
-// logLines keeps what engines log.
-type logLines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logLines) Enabled(context.Context, slog.Level) bool { return true }
-func (l *logLines) WithAttrs(a []slog.Attr) slog.Handler     { return withAttrs{l, a} }
-func (l *logLines) WithGroup(string) slog.Handler            { return l }
-
-func (l *logLines) Handle(ctx context.Context, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slog.NewTextHandler(&l.buf, &slog.HandlerOptions{Level: slog.LevelDebug}).Handle(ctx, r)
-}
-
-func (l *logLines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	const most = 4000
-	return string(l.buf.Bytes()[max(0, l.buf.Len()-most):])
-}
-
-func (l *logLines) has(parts ...string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range bytes.Lines(l.buf.Bytes()) {
-		all := true
-		for _, p := range parts {
-			all = all && bytes.Contains(line, []byte(p))
-		}
-		if all {
-			return true
-		}
-	}
-	return false
-}
-
-func (l *logLines) count(part string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Count(l.buf.Bytes(), []byte(part))
-}
-
-type withAttrs struct {
-	*logLines
-	attrs []slog.Attr
-}
-
-func (w withAttrs) Handle(ctx context.Context, r slog.Record) error {
-	r.AddAttrs(w.attrs...)
-	return w.logLines.Handle(ctx, r)
 }

@@ -26,7 +26,7 @@ const (
 	probing               // nothing but a probe goes out
 )
 
-// link is a session's endpoint on one rail, on either side. Guarded by its owner's mu.
+// link is a session's endpoint on one rail, on either side; a pair of rails may have several. Guarded by its owner's mu.
 type link struct {
 	id     uint64
 	num    int // its place among the Hello's offers: both sides know it by that
@@ -116,11 +116,12 @@ func stillPosted(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool { return !l.drained() })
 }
 
-// names are those of the links' rails.
-func names(links []*link) []string {
-	out := make([]string, len(links))
-	for i, l := range links {
-		out[i] = l.rail.name()
+// names are those of the links' rails, each once.
+func names(links []*link) (out []string) {
+	for _, l := range links {
+		if name := l.rail.name(); !slices.Contains(out, name) {
+			out = append(out, name)
+		}
 	}
 	return out
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"gorail/backend/status"
@@ -22,36 +24,47 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	if addr+length < addr {
 		return 0, status.Errorf(status.ErrInvalidParam, "register %#x+%d: the range runs past the end of the address space", addr, length)
 	}
-	r, first, err := e.enterLocal(rng)
+	r, fresh, err := e.enterLocal(rng)
 	if err != nil {
 		return 0, err
 	}
-	if !first {
-		<-r.ready
-		return r.id, nil
+	for _, f := range fresh {
+		e.fill(f)
 	}
-	defer close(r.ready)
-	e.registerRails(r)
-	r.node = e.nodeOf(r.Addr, r.Len) // pinned pages are there now
-	r.core.SetLive(true)
+	<-r.ready
+	if mem == memVRAM && r.mrErr == nil && len(fresh) == 0 {
+		e.refresh(r)
+	}
+	if mem == memVRAM && r.mrErr != nil {
+		return 0, e.refuse(r)
+	}
 	return r.id, nil
 }
 
-// enterLocal finds or enters the region of a range; first: the caller has to register it, without localMu, which
-// deregistrations and peers that ask for keys want meanwhile.
-func (e *Engine) enterLocal(rng wire.Range) (r *region, first bool, err error) {
+// fill registers a region that was just entered.
+func (e *Engine) fill(r *region) {
+	defer close(r.ready)
+	if r.parts != nil {
+		for _, p := range r.parts {
+			if <-p.ready; r.mrErr == nil {
+				r.mrErr = p.mrErr
+			}
+		}
+		return
+	}
+	e.registerRails(r)
+	if r.node = -1; r.Mem != memVRAM {
+		r.node = e.nodeOf(r.Addr, r.Len) // pinned pages are there now
+	}
+	r.core.SetLive(true)
+}
+
+// enterLocal finds or enters the region of a range; fresh are those that the caller has to fill, in this order, without
+// localMu, which deregistrations and peers that ask for keys want meanwhile.
+func (e *Engine) enterLocal(rng wire.Range) (r *region, fresh []*region, err error) {
 	e.localMu.Lock()
 	defer e.localMu.Unlock()
-	if r := e.local[rng]; r != nil {
-		r.refs++
-		return r, false, nil
-	}
-	r = &region{Range: rng, refs: 1, ready: make(chan struct{}), holders: map[*target]struct{}{}}
-	if err := e.regions.add(r); err != nil {
-		return nil, false, err
-	}
-	e.local[rng] = r
-	return r, true, nil
+	return e.enterSliced(rng)
 }
 
 // RegionBlob names the range and the engine, nothing that changes.
@@ -77,8 +90,9 @@ func (e *Engine) Known(addr, length, dev uint64, mem int32) (bool, error) {
 
 // Deregister ends a registration. With the last one of a range: peers that hold its keys are told and waited for
 // (bounded by cancel_timeout; one that does not answer loses its endpoint), our own transfers that use it are aborted
-// and drained, and only then the memory is let go. Implements deregisterMem; the agent ignores the status.
-func (e *Engine) Deregister(id uint64) error {
+// and drained, and only then the memory is let go. An error of a rail's says that the memory may still be in use; the registration has
+// ended all the same. Implements deregisterMem; the agent ignores the status.
+func (e *Engine) Deregister(id uint64) (err error) {
 	if !e.enter() {
 		return nil // all is deregistered, or about to be
 	}
@@ -98,25 +112,38 @@ func (e *Engine) Deregister(id uint64) error {
 		e.localMu.Unlock()
 		return nil
 	}
-	delete(e.local, r.Range)
-	holders := make([]*target, 0, len(r.holders))
-	for t := range r.holders {
-		holders = append(holders, t)
+	gone := e.leaveLocal(r)
+	holders := map[*target][]uint64{}
+	for _, g := range gone {
+		for t := range g.holders {
+			holders[t] = append(holders[t], g.id)
+		}
 	}
 	e.localMu.Unlock()
 
+	e.takeBack(gone, holders, "its local memory was deregistered")
+	for _, g := range gone {
+		if left := e.deregisterRails(g); left != nil {
+			err = errors.Join(err, status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", g.Addr, g.Len, left))
+		}
+		g.closed.Store(true)
+		e.regions.unpin(g)
+	}
+	return err
+}
+
+// takeBack ends all use of regions: peers that hold their keys are told and waited for, our own transfers are aborted and drained.
+func (e *Engine) takeBack(gone []*region, holders map[*target][]uint64, why string) {
 	deadline := time.Now().Add(e.opt.CancelTimeout)
-	answers := make([]<-chan struct{}, len(holders))
-	for i, t := range holders {
-		answers[i] = t.revoke(r)
+	answers := map[*target]<-chan struct{}{}
+	for t, ids := range holders {
+		answers[t] = t.revoke(ids)
 	}
-	r.core.SetLive(false)
-	e.endTransfers(func(t *transfer) bool { return t.uses(r) }, deadline, "its local memory was deregistered")
-	for i, t := range holders {
-		t.awaitRevoked(answers[i], deadline)
+	for _, g := range gone {
+		g.core.SetLive(false)
 	}
-	e.deregisterRails(r)
-	r.closed.Store(true)
-	e.regions.unpin(r)
-	return nil
+	e.endTransfers(func(t *transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)
+	for t, answer := range answers {
+		t.awaitRevoked(answer, deadline)
+	}
 }

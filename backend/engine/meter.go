@@ -75,7 +75,7 @@ func newView(p stats.Peer, links []*link, peerRail func(n int) string) view {
 	for _, l := range links {
 		v.meters = append(v.meters, l.meter)
 		v.peer.Links = append(v.peer.Links, stats.Link{Rail: l.rail.name(), Index: l.rail.index, PeerRail: peerRail(l.peer),
-			PeerIndex: l.peer, Phase: l.phaseName()})
+			PeerIndex: l.peer, Number: l.num, Phase: l.phaseName()})
 	}
 	return v
 }

@@ -8,17 +8,14 @@ import (
 	"gorail/backend/status"
 )
 
-// maxNotif bounds one notification, in bytes.
-const maxNotif = 64 << 20
-
 // Notify sends a notification of its own. It is queued at once, even while the peer is still being connected, up to
 // notif_queue bytes a peer; what is accepted arrives unless the peer dies. Implements genNotif.
 func (e *Engine) Notify(name string, msg []byte) error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	if len(msg) > maxNotif {
-		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), maxNotif)
+	if len(msg) > fastpath.MaxNotif {
+		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), fastpath.MaxNotif)
 	}
 	r := e.remote(name)
 	if r == nil {

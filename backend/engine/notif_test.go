@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/fastpath"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 )
@@ -171,7 +172,7 @@ func TestBackPressureBeforeConnection(t *testing.T) {
 func TestNotifyTooLong(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
-	long := make([]byte, maxNotif+1)
+	long := make([]byte, fastpath.MaxNotif+1)
 	require.Equal(t, status.ErrInvalidParam, status.Of(p.a.Notify("bob", long)))
 	x := p.a.whole(opWrite, p.mine, p.theirs)
 	_, err := p.a.Engine.Post(x.handle, true, long)

@@ -14,12 +14,13 @@ func (t *transfer) tell() {
 	}
 	t.untold.Store(false)
 	code, _ := t.x.Err()
+	took, _ := t.x.Took()
 	op := "READ"
 	if t.op == opWrite {
 		op = "WRITE"
 	}
 	t.e.log.Debug("transfer ended", "peer", t.remote.name, "op", op, "bytes", t.bytes, "status", status.Code(code).String(),
-		"took", t.x.Took(), "paths", t.paths())
+		"took", took, "paths", t.paths())
 }
 
 // paths are the pairs of rails that carried the last run, and how much each did: "net/eth0>net/eth1:1048576".

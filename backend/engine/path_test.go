@@ -15,6 +15,7 @@ import (
 // One line for each run says which way it went, where the log takes debug lines.
 func TestPathsInLog(t *testing.T) {
 	h := onRails(t, 2, fake.TCPCaps())
+	h.log.debug = true
 	p := h.pair(8 << 20)
 	p.allUp(2)
 	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
@@ -26,9 +27,11 @@ func TestPathsInLog(t *testing.T) {
 	})
 	y := p.a.prep(opRead, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
 	y.run()
+	y.run()
+	require.Zero(t, p.a.core.Counters()["reposts"], "of a post past us nobody would tell")
 	y.release()
 	require.True(t, h.log.has("transfer ended", "op=READ", "bytes=64", ":64]"), "at the release, at the latest")
-	require.Equal(t, 2, h.log.count("transfer ended"))
+	require.Equal(t, 3, h.log.count("transfer ended"))
 }
 
 // quiet is a log that takes warnings only.

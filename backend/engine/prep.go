@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 	"unsafe"
 
@@ -55,6 +56,7 @@ type resolver struct {
 	self          map[uint64]*region // loopback: our region id -> the session's region
 
 	locals, remotes  regionSet
+	sliced           map[uint64]*region // those registered in slices, by id
 	lastL, lastR     *region
 	lastLID, lastRID uint64
 }
@@ -74,7 +76,7 @@ func (v *resolver) check(i int) error {
 			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.mrErr)
 		}
 		v.lastL, v.lastLID = g, id
-		v.locals.add(g)
+		v.note(&v.locals, g)
 	}
 	if id := r.region(); v.lastR == nil || id != v.lastRID {
 		g, err := v.remoteRegion(id)
@@ -82,7 +84,7 @@ func (v *resolver) check(i int) error {
 			return status.Errorf(status.ErrNotFound, "descriptor %d: %w", i, err)
 		}
 		v.lastR, v.lastRID = g, id
-		v.remotes.add(g)
+		v.note(&v.remotes, g)
 	}
 	if !v.lastL.contains(l.Addr, l.Len) {
 		return status.Errorf(status.ErrInvalidParam, "descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
@@ -210,8 +212,24 @@ func (v *resolver) plan(t *transfer) error {
 
 func (v *resolver) layout(t *transfer) error {
 	e := v.e
-	cfg := plan.Config{Links: len(v.peer.pairs), ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
-	lay, err := cfg.Count(len(v.local), v.pieces)
+	cfg := plan.Config{Links: len(v.peer.lanes), ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
+	ours, err := gpus("local", v.locals.list)
+	if err != nil {
+		return err
+	}
+	theirs, err := gpus("remote", v.remotes.list)
+	if err != nil {
+		return err
+	}
+	if ours || theirs { // the GPUs share the work among themselves
+		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
+	}
+	n, source := len(v.local), plan.Source(v.pieces)
+	if v.sliced != nil {
+		s := &slicer{v: v}
+		n, source = s.count(), s.pieces
+	}
+	lay, err := cfg.Count(n, source)
 	if err != nil {
 		return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
 	}
@@ -229,10 +247,17 @@ func (v *resolver) layout(t *transfer) error {
 		return status.Errorf(status.ErrBackend, "prepare: no memory for %d operations: %w", lay.Ops, err)
 	}
 	if lay.Ops > 0 {
-		if err := cfg.Fill(x.Ops(), len(v.local), v.pieces); err != nil {
+		if err := cfg.Fill(x.Ops(), n, source); err != nil {
 			e.core.FreeXfer(x)
 			e.xfers.Free(rec)
 			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+		}
+	}
+	if (ours || theirs) && lay.Ops > 0 {
+		if err := e.bulk(x, v.locals.list, v.remotes.list); err != nil {
+			e.core.FreeXfer(x)
+			e.xfers.Free(rec)
+			return err
 		}
 	}
 	x.SetBytes(lay.Bytes)

@@ -23,6 +23,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 		r.mu.Unlock()
 		return
 	}
+	r.change()
 	l.enter(working)
 	l.moved = time.Now()
 	r.rehome()
@@ -32,14 +33,14 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 			o.l.Yield(fastpath.Proof{})
 		}
 	}
-	r.epoch++
 	r.flushNotifs()
 	r.kick()
 	active := r.e.activeOf(r)
 	r.mu.Unlock()
-	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "epoch", l.epoch)
+	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", l.epoch)
 	for _, t := range active {
 		t.mu.Lock()
+		t.x.TakeTicket() // Join looks at what a post writes
 		r.mu.RLock()
 		if !t.freed && r.state == ready && t.x.InFlight() && l.phase == working && l.up {
 			r.e.core.Join(t.x, l.l)

@@ -85,13 +85,13 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 	if r.state != ready {
 		return
 	}
+	r.change()
 	for i, g := range list {
 		g.asked = false
 		if i < len(k.Entries) && !g.closed.Load() {
 			r.take(g, k.Entries[i])
 		}
 	}
-	r.epoch++
 	if len(r.requests) == 0 {
 		r.early = nil
 	}

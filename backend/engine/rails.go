@@ -75,7 +75,11 @@ func (e *Engine) openRails(prov provider.Provider, found []provider.Device, m *t
 			left = append(left, rail.Left{Device: d, Reason: err.Error()})
 			continue
 		}
-		for _, note := range r.Notes() {
+		notes := r.Notes()
+		if e.opt.QPsPerRail > 1 && r.Caps().SharedEndpoint {
+			notes = append(notes, "option qps_per_rail has no effect: one endpoint serves all peers")
+		}
+		for _, note := range notes {
 			e.log.Warn("rail", "device", rail.Name(d), "note", note)
 		}
 		rs := &railState{Rail: r, caps: r.Caps()}

@@ -18,6 +18,8 @@ type region struct {
 	core fastpath.Region
 	wire.Range
 	remote *remote
+	parts  []*region // of one that is registered in slices: these are regions, it is only their name; else nil
+	slice  uint64    // the most bytes of a part
 
 	pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
 	closed atomic.Bool
@@ -27,9 +29,11 @@ type region struct {
 	// ours; refs and holders are guarded by Engine.localMu, the rest is written before ready is closed
 	ready   chan struct{} // closed when the rails have answered
 	mrs     []*mr.Ref[provider.MR]
-	mrErr   error // why no rail has it
-	node    int   // NUMA node of the memory, -1 = unknown
-	refs    int   // registrations of exactly this range
+	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
+	mrErr   error                    // why no rail has it
+	node    int                      // NUMA node of the memory, -1 = unknown
+	stale   bool                     // it is being registered anew: no keys are given
+	refs    int                      // registrations of exactly this range, and of those that have it for a part
 	holders map[*target]struct{}
 
 	// a peer's; guarded by remote.mu

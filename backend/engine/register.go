@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -20,18 +21,30 @@ const (
 
 // registerRails registers a region on every rail, and notes which refuse it and why. Before the region is ready.
 func (e *Engine) registerRails(r *region) {
+	if r.Mem == memVRAM {
+		e.registerVRAM(r)
+		return
+	}
 	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
 	errs := make([]error, len(e.rails))
 	e.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
 		r.mrs[i], _, errs[i] = e.rails[i].cache.Acquire(r.Addr, r.Len)
 	})
+	e.registered(r, errs)
+}
+
+// registered notes which rails have it. Those that were not asked have neither.
+func (e *Engine) registered(r *region, errs []error) {
 	for i, rl := range e.rails {
 		if err := errs[i]; err != nil {
 			if r.mrErr == nil {
 				r.mrErr = fmt.Errorf("rail %s: %w", rl.name(), err)
 			}
 			e.log.Warn("memory not registered on a rail", "rail", rl.name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
+			continue
+		}
+		if r.mrs[i] == nil {
 			continue
 		}
 		r.rails |= 1 << i
@@ -53,19 +66,25 @@ func recovered(err *error) {
 	}
 }
 
-func (e *Engine) deregisterRails(r *region) {
+// deregisterRails ends a region's registrations. The error is of rails that can't promise that nobody touches the memory any more.
+func (e *Engine) deregisterRails(r *region) error {
+	if r.parts != nil {
+		return nil
+	}
 	errs := make([]error, len(e.rails))
 	e.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
 		if r.mrs[i] != nil {
-			_, errs[i] = e.rails[i].cache.Release(r.mrs[i])
+			_, errs[i] = r.cacheOf(e.rails[i]).Release(r.mrs[i])
 		}
 	})
 	for i, err := range errs {
 		if err != nil {
 			e.log.Warn("closing a memory region", "rail", e.rails[i].name(), "err", err)
+			errs[i] = fmt.Errorf("rail %s: %w", e.rails[i].name(), err)
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // eachRail calls f for every rail and returns when all have: at the same time for those that pin so many bytes, else in

@@ -33,6 +33,7 @@ func (t *transfer) abort(code status.Code, why string) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.x.TakeTicket() // the next post goes through Go, which forgets the reason
 	if t.freed || !t.x.Running() {
 		return true
 	}
@@ -73,6 +74,7 @@ func (e *Engine) reap(t *transfer) bool {
 	if t.freed {
 		return true
 	}
+	t.x.TakeTicket()
 	if t.x.Running() {
 		return false
 	}
@@ -135,6 +137,8 @@ func (e *Engine) settle(t *transfer, code int32) {
 	case why != "":
 	case code == int32(status.ErrRemoteDisconnect):
 		why = "the peer is gone"
+	case wire == syscall.ENOTSUP:
+		why = e.trouble()
 	case wire == syscall.ESTALE:
 		why = "a region of it was deregistered"
 	case wire != 0:

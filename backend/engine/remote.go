@@ -12,6 +12,7 @@ import (
 	"gorail/backend/rail"
 	"gorail/backend/status"
 	"gorail/backend/wire"
+	"gorail/backend/xfer"
 )
 
 // remoteState is where a loaded peer stands.
@@ -36,6 +37,7 @@ type remote struct {
 	blob  wire.ConnBlob
 	self  bool
 	pairs []rail.Pair // the rails in use, ours and the peer's
+	lanes []rail.Pair // the same, once for each link
 
 	mu       sync.RWMutex
 	state    remoteState
@@ -53,10 +55,22 @@ type remote struct {
 	regions  map[wire.Range]*region
 	rates    rates
 	byTarget map[uint64]*region
+	unloaded []*region // keyed, and forgotten by the agent but not by prepared transfers; some may have no pin left
 	requests map[uint64][]*region
 	wanted   []*region // their keys are asked for when there is time
 	revokes  []*revocation
 	early    map[uint64]bool // regions revoked while their keys were asked for
+}
+
+// change comes before any change of what posts look at: state, links, keys. Transfers that were found good are looked at again
+// with their next post, and nothing is posted past us until then. Under mu.
+func (r *remote) change() {
+	r.epoch++
+	for _, rec := range r.e.xfers.CollectActive(func(rec *xfer.Record[*transfer]) bool {
+		return rec.Value.remote == r && rec.Value.x.HasTicket()
+	}) {
+		rec.Value.x.TakeTicket() // should it have been freed meanwhile, and the slot be another's, that one goes through Go once
+	}
 }
 
 // LoadConn takes a peer's connection blob and begins to connect; the same blob again changes nothing, a different one
@@ -100,7 +114,21 @@ func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote
 		e.log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and says nothing of ours
 		return nil, err
 	}
+	r.lanes = r.spread()
 	return r, nil
+}
+
+// spread gives every pair as many links as both sides want, in rounds: what fits is even.
+func (r *remote) spread() (lanes []rail.Pair) {
+	n := min(r.e.opt.QPsPerRail, max(1, int(r.blob.Links)), fastpath.MaxLinks/len(r.pairs))
+	for round := range n {
+		for _, p := range r.pairs {
+			if round == 0 || !r.e.rails[p.Own].caps.SharedEndpoint {
+				lanes = append(lanes, p)
+			}
+		}
+	}
+	return lanes
 }
 
 func railNames(offers []wire.RailOffer) []string {
@@ -117,7 +145,7 @@ func (r *remote) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.e.devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= fastpath.Slots(r.e.opt) // no slot for its keys
+		return int(o.Index) >= fastpath.Slots(r.e.opt) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
 	})
 	all := rail.Match(devices, usable, same)
 	return all[:min(fastpath.MaxLinks, len(all))]
@@ -209,4 +237,4 @@ func (r *remote) close(why string) {
 }
 
 // goodbyeWait is how long a session's end is held back for what is in flight on shared endpoints.
-const goodbyeWait = 2 * time.Second
+const goodbyeWait = 10 * time.Second

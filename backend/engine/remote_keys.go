@@ -39,20 +39,11 @@ func (e *Engine) LoadRemote(name string, addr, length, dev uint64, mem int32, bl
 func (r *remote) load(rng wire.Range) (*region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g := r.regions[rng]; g != nil {
-		g.refs++
-		return g, nil
-	}
-	g := &region{Range: rng, remote: r, refs: 1}
-	if err := r.e.regions.add(g); err != nil {
-		return nil, err
-	}
-	r.regions[rng] = g
-	r.want(g)
-	if r.state == ready {
+	g, err := r.enter(rng)
+	if err == nil && r.state == ready {
 		r.pull()
 	}
-	return g, nil
+	return g, err
 }
 
 // UnloadRemote forgets a peer's range; transfers that use it keep what they need. A range of ours (the agent unloads
@@ -68,11 +59,7 @@ func (e *Engine) UnloadRemote(id uint64) error {
 	if r.regions[g.Range] != g {
 		return nil
 	}
-	if g.refs--; g.refs > 0 {
-		return nil
-	}
-	delete(r.regions, g.Range)
-	r.retire(g)
+	r.leave(g)
 	return nil
 }
 
@@ -85,6 +72,14 @@ func (r *remote) retire(g *region) {
 		delete(r.byTarget, g.targetID)
 	}
 	r.e.regions.unpin(g)
+	if g.pins.Load() == 0 {
+		r.forget(g)
+	} else if g.keyed { // prepared transfers go on: the peer must be able to take it back from them
+		if len(r.unloaded) == cap(r.unloaded) {
+			r.unloaded = slices.DeleteFunc(r.unloaded, func(g *region) bool { return g.pins.Load() == 0 })
+		}
+		r.unloaded = append(r.unloaded, g)
+	}
 }
 
 // serves says whether the peer has the range on one of the rails that we use. Under mu.
@@ -107,6 +102,7 @@ func (r *remote) serves(entry wire.KeyEntry) bool {
 type revocation struct {
 	id   uint64
 	all  bool
+	gone map[*region]bool // regions of it that we had
 	left map[*transfer]struct{}
 }
 
@@ -119,6 +115,7 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 	}
 	defer r.e.leave()
 	r.mu.Lock()
+	r.change()
 	gone := map[*region]bool{}
 	for _, tid := range regions {
 		if g := r.byTarget[tid]; g != nil {
@@ -131,15 +128,22 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 			r.early[tid] = true
 		}
 	}
-	rev := &revocation{id: id, left: map[*transfer]struct{}{}}
+	rev := &revocation{id: id, gone: gone, left: map[*transfer]struct{}{}}
 	busy := r.e.activeOf(r)
 	if len(busy) == 0 && len(r.requests) == 0 {
 		rev.all = true
 		for _, g := range r.byTarget {
+			gone[g] = true
 			r.dropKey(g)
 		}
 	}
-	r.epoch++
+	for _, g := range r.unloaded {
+		if g.keyed && (rev.all || slices.Contains(regions, g.targetID)) && g.pin() { // else its entry in the table may be another's
+			gone[g] = true
+			r.dropKey(g)
+			r.e.regions.unpin(g)
+		}
+	}
 	for _, t := range busy {
 		for _, g := range t.remotes {
 			if gone[g] {
@@ -186,12 +190,18 @@ func (r *remote) settleRevokes() {
 // on the way: then the FENCE goes first, and the target closes the endpoint before it reads the answer. Under mu.
 func (r *remote) answer(rev *revocation) {
 	r.fenceBroken("a region is given back over a broken link")
+	for g := range rev.gone {
+		r.forget(g)
+	}
 	r.out.Revoked(rev.id, rev.all)
 }
 
 func (r *remote) dropKey(g *region) {
 	g.core.SetLive(false)
 	g.keyed = false
+	if g.closed.Load() {
+		return // unloaded: it may be there anew, under the peer's same number
+	}
 	delete(r.byTarget, g.targetID)
 	r.want(g)
 }

@@ -31,7 +31,7 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 	}
 	var offers []wire.EndpointOffer
 	var last error
-	for _, p := range r.pairs {
+	for _, p := range r.lanes {
 		l, err := r.e.openLink(len(r.links), p.Own, p.Peer)
 		if err != nil {
 			last = err
@@ -62,8 +62,8 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 	}
 	err := r.bringUp(w.Offers)
 	if err == nil {
+		r.change()
 		r.state = ready
-		r.epoch++
 		r.flushNotifs()
 		r.kick()
 		r.pull()
@@ -77,7 +77,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 		}
 		return
 	}
-	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.railsInUse(), ","), "session", "initiator")
+	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.railsInUse(), ","), "links", len(r.lanes), "session", "initiator")
 }
 
 func (r *remote) bringUp(offers []wire.EndpointOffer) error {
@@ -122,15 +122,20 @@ func (r *remote) bringUp(offers []wire.EndpointOffer) error {
 	return nil
 }
 
-// weight is the speed of a pair of rails in Mbit/s; 0: unknown.
+// weight is the link's part of the speed of its pair of rails, in Mbit/s; 0: unknown.
 func (r *remote) weight(l *link) uint64 {
-	own := l.rail.Device().Mbps
+	speed, links := l.rail.Device().Mbps, uint64(0)
 	for _, o := range r.blob.Rails {
-		if int(o.Index) == l.peer && o.Mbps > 0 && (own == 0 || o.Mbps < own) {
-			return o.Mbps
+		if int(o.Index) == l.peer && o.Mbps > 0 && (speed == 0 || o.Mbps < speed) {
+			speed = o.Mbps
 		}
 	}
-	return own
+	for _, p := range r.lanes {
+		if p.Own == l.rail.index && p.Peer == l.peer {
+			links++
+		}
+	}
+	return (speed + links - 1) / links
 }
 
 // path names the rails in use.
@@ -171,6 +176,7 @@ func (r *remote) lose(err error, code status.Code) {
 
 // down drops the links, as drop does, and ends everything that waits. Under mu.
 func (r *remote) down(st int32) (drained <-chan struct{}) {
+	r.change()
 	r.e.past.add(r.view(), map[remoteState]string{lost: "lost", closed: "closed"}[r.state])
 	if r.hasSess {
 		drained = r.e.drop(r.links, r.sess, st)
@@ -184,7 +190,6 @@ func (r *remote) down(st int32) (drained <-chan struct{}) {
 		t.x.Settle(st)
 	}
 	r.waiting, r.notifs, r.notifLen = nil, nil, 0
-	r.revokes = nil
-	r.epoch++
+	r.revokes, r.unloaded = nil, nil
 	return drained
 }

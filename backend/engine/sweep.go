@@ -92,7 +92,7 @@ func (s *sweeper) watch() {
 	s.e.mu.RUnlock()
 	now := time.Now()
 	for _, r := range remotes {
-		if len(r.pairs) > 1 {
+		if len(r.lanes) > 1 {
 			r.watch(now)
 		}
 	}
@@ -117,11 +117,24 @@ func (s *sweeper) sweep() {
 		}
 		t.mu.Lock()
 		if !t.freed && !t.x.Running() {
-			e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done)
-			t.tell()
+			t.rest()
 		}
 		t.mu.Unlock()
 	}
+}
+
+// rest takes a transfer that has ended off the active list, and its ticket with it: the next post enters it again. One that is
+// posted again and again stays. Under t.mu.
+func (t *transfer) rest() {
+	t.sample()
+	if t.x.HasTicket() && fastpath.Now()-t.x.LastProgress() < t.e.opt.XferTimeout {
+		return
+	}
+	if t.x.TakeTicket(); t.x.Running() {
+		return // posted just now
+	}
+	t.e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done)
+	t.tell()
 }
 
 // look checks the deadlines of one transfer in flight.

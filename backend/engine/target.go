@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,7 +83,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		t.drop()
 		return peer.Accept{}, errClosing
 	}
-	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "session", "target")
+	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "links", open, "session", "target")
 	return peer.Accept{Offers: offers}, nil
 }
 
@@ -101,7 +102,8 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 }
 
 // endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
-// say, must find its old endpoint closed before it gets a new one.
+// say, must find its old endpoint closed before it gets a new one. Where peers share an endpoint closing is no fence, and the peer's
+// operations still under way would fail without our knowing its address: it says goodbye when they have ended.
 func (e *Engine) endOlder(in *peer.In) {
 	e.mu.RLock()
 	var old []*target
@@ -112,9 +114,23 @@ func (e *Engine) endOlder(in *peer.In) {
 	}
 	e.mu.RUnlock()
 	for _, t := range old {
-		t.close()
-		t.in.Close("replaced by a newer session")
+		end := func() {
+			t.close()
+			t.in.Close("replaced by a newer session")
+		}
+		if t.shared() {
+			e.after(goodbyeWait+time.Second, end)
+		} else {
+			end()
+		}
 	}
+}
+
+// shared says that an endpoint of the session serves other peers as well.
+func (t *target) shared() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.links, (*link).shared)
 }
 
 func (t *target) path() string { return strings.Join(names(t.links), ",") }
@@ -139,7 +155,7 @@ func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEn
 	defer h.e.localMu.Unlock()
 	for i, rng := range ranges {
 		r := h.e.local[rng]
-		if r == nil || t == nil || t.closing.Load() || !r.registered() {
+		if r == nil || t == nil || t.closing.Load() || !r.registered() || r.stale {
 			continue
 		}
 		entries[i] = wire.KeyEntry{Known: true, Region: r.id, Gen: uint32(r.id >> 32), Rails: r.railKeys()}
@@ -148,8 +164,8 @@ func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEn
 	return entries
 }
 
-// revoke tells the peer that a region goes away; the channel closes with its answer.
-func (t *target) revoke(r *region) <-chan struct{} {
+// revoke tells the peer that regions go away; the channel closes with its answer.
+func (t *target) revoke(regions []uint64) <-chan struct{} {
 	done := make(chan struct{})
 	id := t.e.ids.Add(1)
 	t.mu.Lock()
@@ -160,7 +176,7 @@ func (t *target) revoke(r *region) <-chan struct{} {
 	}
 	t.revokes[id] = done
 	t.mu.Unlock()
-	t.in.Revoke(id, []uint64{r.id})
+	t.in.Revoke(id, regions)
 	return done
 }
 

@@ -26,18 +26,18 @@ type transfer struct {
 	zombie  atomic.Bool // the agent has released it; freed when drained
 	gone    atomic.Bool // freed: x belongs to somebody else
 
-	mu        sync.Mutex
-	x         fastpath.Xfer
-	freed     bool
-	checked   uint64          // remote.epoch under which keys and links were found good
-	links     []fastpath.Link // those that can carry it, the near ones first
-	near      int             // how many of them are near its local memory
-	hasNotif  bool
-	posted    time.Time
-	unsampled bool        // its time is not in remote.rates yet
-	untold    atomic.Bool // its path is not in the log yet; set only where that takes it
-	reason    string      // why we aborted it
-	aborted   time.Time
+	mu       sync.Mutex
+	x        fastpath.Xfer
+	freed    bool
+	checked  uint64          // remote.epoch under which keys and links were found good
+	links    []fastpath.Link // those that can carry it, the near ones first
+	near     int             // how many of them are near its local memory
+	hasNotif bool
+	posted   time.Time     // when it was last queued; the core notes when it starts
+	sampled  time.Duration // the post whose time is in remote.rates
+	untold   atomic.Bool   // its path is not in the log yet; set only where that takes it
+	reason   string        // why we aborted it
+	aborted  time.Time
 
 	// guarded by remote.mu
 	queued bool // in remote.waiting
@@ -71,12 +71,13 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 	if t.freed {
 		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
 	}
+	t.x.TakeTicket() // nobody else posts it meanwhile
 	if t.x.Running() || t.x.Unsettled() {
 		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
 	}
 	t.tell()
-	if len(msg) > maxNotif {
-		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), maxNotif)
+	if len(msg) > fastpath.MaxNotif {
+		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), fastpath.MaxNotif)
 	}
 	r := t.remote
 	r.mu.RLock()
@@ -84,6 +85,9 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 		defer r.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(r, hasNotif, msg)
+		if !e.debug { // else every run is told
+			t.x.GiveTicket()
+		}
 		return t.result()
 	}
 	r.mu.RUnlock()
@@ -103,8 +107,6 @@ func (t *transfer) begin(hasNotif bool) {
 	t.hasNotif = hasNotif
 	t.reason = ""
 	t.aborted = time.Time{}
-	t.posted = time.Now()
-	t.unsampled = true
 	t.x.Start()
 	t.e.activate(t)
 }
@@ -159,6 +161,7 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 		return 0, status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
 	}
 	t.begin(hasNotif)
+	t.posted = time.Now()
 	t.msg = bytes.Clone(msg)
 	if r.state == ready && t.ready(r) { // it became ready meanwhile
 		t.start(r, hasNotif, t.msg)

@@ -93,6 +93,9 @@ func TestRepost(t *testing.T) {
 		}
 		p.b.quiet()
 		require.EqualValues(h, 300, p.b.core.Counters()["notifs_received"])
+		c := p.a.core.Counters()
+		require.EqualValues(h, 300, c["to_c_post"]+c["reposts"])
+		require.LessOrEqual(h, c["to_c_post"], uint64(20), "the first ones, and again when another rail has come up")
 	})
 }
 

@@ -124,7 +124,7 @@ func (e *Engine) railChanged(name string, up bool) {
 		for _, l := range r.links {
 			switch {
 			case l.rail.Device().Name != name:
-			case !up && (l.phase == working || l.phase == probing) && r.others(l):
+			case !up && (l.phase == working || l.phase == probing) && r.elsewhere(l):
 				l.pause = firstRest
 				r.fence(l, down)
 			case up && (l.phase == resting || l.phase == probing):

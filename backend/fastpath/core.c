@@ -164,6 +164,9 @@ static void rail_free(rail_st *rail)
 
 void gr_core_drop_rails(gr_core *core)
 {
+    for (struct xfer_block *b = core->blocks; b; b = b->next)
+        for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++)
+            bulk_free(&b->x[i]);
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
         if (rail->dev->wait_fd >= 0)

@@ -51,6 +51,8 @@ typedef struct ctx { /* one posted operation */
     struct ctx *next, *prev; /* link->posted, or the free list */
     gr_link *link;
     int kind;
+    uint8_t bulk;    /* all of a transfer: no bytes of the window's */
+    uint8_t stopped; /* its transfer was aborted, and the rail asked to end it */
     uint8_t first; /* it failed first on its link: the others' errors are consequences */
     uint64_t bytes;
     run *run;
@@ -70,7 +72,7 @@ struct run { /* consecutive operations of a transfer that one link has taken */
     uint64_t first, count, posted;
     uint64_t off;        /* bytes posted of the operation behind those */
     uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
-    gr_seg weak_end;     /* where the last of them went */
+    gr_seg weak_end;     /* where the last of them with bytes went */
     uint32_t inflight, wrs; /* work requests: in flight, posted */
     uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
     uint8_t blamed; /* its own operation was the first to fail */
@@ -86,6 +88,7 @@ struct part { /* a transfer on one link */
     _Atomic uint64_t bytes; /* proved over this link */
     uint8_t own, peer; /* the link's rails: it may be another session's when the transfer has ended */
     uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
+    uint8_t sole;      /* it is the transfer's last, and the notification goes out behind it: see xfer_sole */
     _Atomic uint8_t in; /* counted in parts_left */
     _Atomic uint8_t idle; /* nothing of it is posted; a hint */
     _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in parts_left */
@@ -121,10 +124,14 @@ typedef struct xfer {
     _Atomic uint8_t shared;   /* SHARED: more than one link has worked on it in this round; SOLE: none may any more */
     _Atomic uint32_t replays; /* links that failed under it */
     uint32_t nparts, part_cap;
+    uint32_t near; /* the first parts' links that are near the local memory */
     part *parts;
     gr_sess *sess;
     cmd fin; /* its notification's turn has come, on the rail of the session's home link */
     msg msg;
+    gr_rail *bulk; /* whose memory the operations are in; NULL: they go by work requests */
+    gr_bulk_region *regions; /* a bulk's, local ones first */
+    uint32_t nlocal, nremote;
     pthread_mutex_t mu; /* what follows; below the rails' locks */
     uint64_t next; /* operations before it have been taken */
     run *back;     /* taken, and given back unproved */
@@ -215,8 +222,10 @@ struct rail_st {
     struct slab *slabs;
     _Atomic uint64_t count[GR_N_COUNT]; /* of all its links, those that are gone included */
     _Atomic uint64_t load; /* bytes in flight */
+    uint8_t more;        /* some link has left operations unposted: see prompt_rest */
     _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
     uint64_t now;    /* time of the last poll that found something */
+    uint8_t stream;  /* transfers were posted beside others since it was idle: times are the core's tick */
 };
 
 struct xfer_block {
@@ -254,8 +263,17 @@ struct gr_core {
     int thread_up, wake_fd, epoll_fd;
     _Atomic int stop;
     _Atomic uint64_t inline_polls;
+    _Atomic uint64_t tick; /* the time, while the thread naps and the application polls, a nap old at most; 0: ask the system */
     _Atomic uint64_t count[GR_C_COUNT];
 };
+
+/* The time where thousands of operations come and go and a millisecond does not matter: asking costs 25 ns, where the kernel has to be
+ * asked some 300 ns and in a virtual machine up to 30 us, twice a transfer. */
+static inline uint64_t core_tick(gr_core *core)
+{
+    uint64_t t = atomic_load_explicit(&core->tick, memory_order_relaxed);
+    return t ? t : gr_now_ns();
+}
 
 #define COUNT(core, which, n) atomic_fetch_add_explicit(&(core)->count[which], (n), memory_order_relaxed)
 
@@ -285,7 +303,7 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);
 void sess_room(gr_sess *sess, uint64_t before, uint64_t size);
 void core_ready(gr_sess *sess, gr_notif *n);
 void core_wake(gr_core *core);
-enum { ST_RUNNING = 1, ST_BACKEND = -3, ST_NOT_FOUND = -4 }; /* nixl_status_t */
+enum { ST_BACKEND = -3, ST_NOT_FOUND = -4, ST_NOT_SUPPORTED = -9 }; /* nixl_status_t */
 
 /* thread.c */
 void *core_thread(void *arg);
@@ -309,10 +327,14 @@ buf *rail_buf(rail_st *rail);
 void rail_buf_put(rail_st *rail, buf *b);
 
 /* link.c */
+enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
+int link_no_post(gr_link *link, run *r, int rc);
 void link_pump(gr_link *link, uint64_t budget);
 void link_halt(gr_link *link);
 void link_refused(gr_link *link, int rc);
 void link_error(gr_link *link, int err);
+/* The window that is nearest to so many bytes. */
+uint64_t link_window(const gr_link *link, uint64_t bytes);
 void link_rma_done(ctx *c, int err);
 
 /* run.c */
@@ -322,6 +344,11 @@ run *run_take(part *p, int *later);
 void run_end(run *r);
 void run_back(run *r);
 int run_proof(run *r);
+
+/* bulk.c */
+int bulk_post(gr_link *link, part *p);
+void bulk_stop(part *p);
+void bulk_free(xfer *x);
 
 /* part.c */
 enum { LIST_TODO = 1, LIST_WAITING = 2 };
@@ -348,15 +375,20 @@ int msg_post_recv(gr_link *link, buf *b);
 uint32_t msg_recvs(const gr_link *link);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
+void msg_number(msg *m);
 int msg_gap(msg *m);
 void msg_move(msg *m, gr_link *to);
 int msg_part(msg *m, int err);
 void msg_credit_cmd(rail_st *rail, cmd *self);
 
 /* xfer.c */
+void xfer_stamp(xfer *x, const gr_link *link);
+void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len);
 void xfer_data_done(xfer *x, gr_link *link);
 void xfer_msg_end(xfer *x, int err);
 void xfer_fail(xfer *x, int err, int wire_err);
+int xfer_sole(part *p);
+void xfer_not_sole(part *p);
 void xfer_try_pipeline(part *p);
 void xfer_cmd_fin(rail_st *rail, cmd *self);
 void sess_unref(gr_sess *sess);

@@ -64,6 +64,45 @@ func TestWindow(t *testing.T) {
 	require.True(t, a.core.Wait(small, 10*time.Second))
 }
 
+// A provider that wants more in flight than rates tell gets it, up to window_max.
+func TestProvidersWindow(t *testing.T) {
+	for _, tt := range []struct {
+		most       string
+		from, upto uint64
+	}{{"64MiB", 3 << 20, 4 << 20}, {"1MiB", 1 << 20, 2 << 20}} {
+		caps := fake.TCPCaps()
+		caps.WindowMin, caps.TxDepth = 3<<20, 1024
+		a, b := ends(t, caps, map[string]string{"window_min": "64KiB", "window_max": tt.most})
+		b.rail.Stall()
+		x := a.xfer(b, fastpath.Write, 64, 64<<10)
+		a.post(x)
+		until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
+		a.core.Wait(x, 10*time.Millisecond)
+		s := a.link.Stats()
+		require.GreaterOrEqual(t, s.InflightBytes, tt.from, tt.most)
+		require.Less(t, s.InflightBytes, tt.upto, tt.most)
+		b.rail.Release()
+		require.True(t, a.core.Wait(x, 10*time.Second))
+	}
+}
+
+// Whoever finds another at the poll helps by what needs no lock.
+func TestHelps(t *testing.T) {
+	a, b := ends(t, fake.TCPCaps(), nil)
+	b.rail.Stall()
+	x := a.xfer(b, fastpath.Write, 2, 64<<10)
+	a.post(x)
+	before := a.rail.Counters().Helps
+	a.rail.Hold(func() {
+		for range 100 {
+			require.False(t, a.done(x, 2, 64<<10))
+		}
+	})
+	require.GreaterOrEqual(t, a.rail.Counters().Helps, before+100)
+	b.rail.Release()
+	require.True(t, a.core.Wait(x, 10*time.Second))
+}
+
 // Messages stop when the credits are used up, and go on when the receiver takes some.
 func TestCredits(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), map[string]string{"notif_queue": "64KiB"})

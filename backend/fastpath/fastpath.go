@@ -33,8 +33,8 @@ type Core struct{ c *C.gr_core }
 // end: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
 const runBytes = 256 << 10
 
-// Slots is how many rails a core takes: the loopback device comes on top of the option.
-func Slots(o option.Options) int { return o.MaxRails + 1 }
+// Slots is how many rails a core takes: the loopback device and this host's memory come on top of the option.
+func Slots(o option.Options) int { return o.MaxRails + 2 }
 
 // New starts a core with its one thread. Implements gr_core_new.
 func New(o option.Options) (*Core, error) {
@@ -128,7 +128,7 @@ func (k *Core) Counters() map[string]uint64 {
 	C.gr_counters(k.c, &v[0])
 	names := [...]string{"work_requests", "completions", "completion_errors", "eagain", "write_bytes", "read_bytes", "transfers_done",
 		"transfers_failed", "notifs_sent", "notifs_received", "notif_duplicates", "bad_messages", "replayed_parts",
-		"thread_wakes", "to_c_prep", "to_c_post", "cross_prep", "cross_post", "cross_check", "cross_notifs", "cross_other"}
+		"thread_wakes", "to_c_prep", "to_c_post", "reposts", "cross_prep", "cross_post", "cross_other"}
 	m := make(map[string]uint64, len(names))
 	for i, n := range names {
 		m[n] = uint64(v[i])

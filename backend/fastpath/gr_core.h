@@ -26,6 +26,14 @@ int gr_forked(void);
  * A handle whose generation has passed gives NIXL_ERR_NOT_FOUND. */
 int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle);
 
+/* Posts a transfer that ended well once more, the way it went before. Returns 1 (in progress), 0 (done already), or
+ * GR_NOT_TAKEN: it has to go through Go, which finds out what has changed and gives the errors. msg is copied. */
+enum { GR_NOT_TAKEN = -1 };
+int gr_repost(gr_core *core, gr_xfer *slot, uint64_t handle, int has_notif, const void *msg, size_t len);
+
+/* Bytes of one notification. */
+enum { GR_MAX_NOTIF = 64 << 20 };
+
 /* A received notification; owned by the caller of gr_notif_take, freed by gr_notif_free. */
 typedef struct gr_notif {
     struct gr_notif *next;
@@ -40,8 +48,8 @@ typedef struct gr_notif {
 gr_notif *gr_notif_take(gr_core *core);
 void gr_notif_free(gr_core *core, gr_notif *list);
 
-/* Counters of crossings, bumped by the shim before it enters Go. */
-enum { GR_CROSS_PREP, GR_CROSS_POST, GR_CROSS_CHECK, GR_CROSS_NOTIFS, GR_CROSS_OTHER, GR_CROSS_COUNT };
+/* Counters of crossings, bumped by the shim before it enters Go; checks and notifications never do. */
+enum { GR_CROSS_PREP, GR_CROSS_POST, GR_CROSS_OTHER, GR_CROSS_COUNT };
 void gr_crossed(gr_core *core, int which);
 
 #ifdef __cplusplus

@@ -7,6 +7,7 @@
 #define GORAIL_POLICY_H
 
 #include "gr_core.h"
+#include "gr_op.h"
 #include "gr_provider.h"
 
 typedef struct gr_sess gr_sess;
@@ -98,7 +99,8 @@ void gr_link_yield(gr_link *link, const gr_proof *proof);
 void gr_link_settle(gr_link *link);
 /* Relative speed among the session's links, until a rate has been measured on all of them. */
 void gr_link_weight(gr_link *link, uint64_t weight);
-/* Where the session's notifications go out. A link that is not it any more keeps what was queued until it yields. */
+/* Where the session's notifications go out. A link that is not it any more keeps what was queued until it yields, numbered before
+ * what comes then. */
 void gr_sess_home(gr_sess *sess, gr_link *link);
 /* After reap: everything queued on the link ends with err (a negative nixl_status_t). */
 void gr_link_fail(gr_link *link, int err);
@@ -115,15 +117,6 @@ void gr_link_stats_get(gr_link *link, gr_link_stats *out);
 
 /* ---- transfers ---- */
 
-/* Same layout as plan.Op. */
-typedef struct gr_op {
-    uint64_t local;
-    uint64_t remote;
-    uint64_t len;
-    uint32_t lregion;
-    uint32_t rregion;
-} gr_op;
-
 /* What Go reads and writes directly. state: see below. */
 struct gr_xfer {
     _Atomic int32_t state;
@@ -134,6 +127,8 @@ struct gr_xfer {
     _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
     _Atomic uint64_t done;     /* bytes completed in this round */
     _Atomic uint64_t posted_ns; /* when it was posted */
+    _Atomic uint32_t coarse;   /* these times are good to a millisecond alone: it was not alone on its rails */
+    _Atomic uint32_t ticket;   /* GR_TICKET_* */
     gr_op *ops;
     uint64_t nops;
     uint64_t bytes; /* of all operations; the caller of gr_xfer_new fills it in with them */
@@ -143,9 +138,17 @@ struct gr_xfer {
  * error, set by Go. GR_XFER_WANT asks for an event at the end. */
 enum { GR_XFER_RUNNING = 1, GR_XFER_FAILED = 2, GR_XFER_WANT = 0x100 };
 
+/* The ticket lets gr_repost post the transfer the way of its last post: Go gives it with a post that it made itself, and takes
+ * it back before anything of what it looked at then changes. Whoever takes it waits while it is in use: that is a post's time,
+ * in which no lock of Go's is wanted. */
+enum { GR_TICKET_NONE, GR_TICKET_VALID, GR_TICKET_IN_USE };
+
 /* Makes a transfer with room for nops operations, to be filled by the caller. Slots are recycled, never unmapped. */
 gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops);
-/* Only when it is not running. */
+/* Makes it one post of all its operations, by a rail that has gr_rail_ops.bulk: they are filled in, and move to that rail's memory. The
+ * regions are those that they name. 0 or -ENOMEM. */
+int gr_xfer_bulk(gr_core *core, gr_xfer *x, int rail, const uint32_t *local, uint32_t nlocal, const uint32_t *remote, uint32_t nremote);
+/* Only when it is not running, and without a ticket. */
 void gr_xfer_free(gr_core *core, gr_xfer *x);
 enum { GR_MAX_LINKS = 64 }; /* of a session */
 
@@ -199,6 +202,7 @@ enum {
     GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE,
     GR_C_XFERS_FAILED, GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_REPLAYS,
     GR_C_THREAD_WAKES, GR_C_TO_C_PREP, GR_C_TO_C_POST, /* crossings from Go */
+    GR_C_REPOSTS, /* posts that took no step through Go */
     GR_C_CROSS, /* GR_CROSS_COUNT of them follow */
     GR_C_COUNT = GR_C_CROSS + GR_CROSS_COUNT
 };

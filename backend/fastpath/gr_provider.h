@@ -3,7 +3,7 @@
  * A rail is one opened fabric device (libfabric domain, verbs device port, ...). The provider's own rail structure
  * begins with a gr_rail. An endpoint (ep) serves exactly one peer, so no operation below names an address.
  *
- * Locking: the core holds rail->mu round every call of the ops table. The provider's own C entry points that touch
+ * Locking: the core holds rail->mu round every call of the ops table but help, and lets go of it by gr_rail_leave alone. The provider's own C entry points that touch
  * the same device (registration, opening and closing endpoints, address tables) take it through gr_rail_lock():
  * libfabric's net provider up to 1.17 races there.
  */
@@ -16,8 +16,11 @@
 #include <stdint.h>
 
 /* A weak WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
- * the same endpoint proves it too (gr_rail.chained). A WRITE of length 0 is allowed, for that purpose alone. */
-enum { GR_WRITE = 0, GR_READ = 1, GR_WRITE_WEAK = 4 };
+ * the same endpoint proves it too (gr_rail.chained). A WRITE of length 0 is allowed, for that purpose alone.
+ * The completion of a proven WRITE is good for what goes to the peer by another way, too: another endpoint, another device.
+ * That of an ordinary one may prove no more than that what follows on the same endpoint comes after it. Its last address
+ * names a byte that the peer lets us read, even when it is of length 0. */
+enum { GR_WRITE = 0, GR_READ = 1, GR_WRITE_WEAK = 4, GR_WRITE_PROVEN = 5 };
 enum { GR_MAX_IOV = 8 };
 
 /* One piece of a work request: local address and its registration descriptor, remote address and key as the wire
@@ -45,18 +48,43 @@ typedef struct gr_comp {
 } gr_comp;
 
 typedef struct gr_rail gr_rail;
+struct gr_op;
+
+/* A region that a bulk names: the core's number of it, and what it was registered as. */
+typedef struct gr_bulk_region {
+    uint32_t index;
+    uint32_t pad;
+    uint64_t addr, len;
+    void *desc;   /* ours */
+    uint64_t key; /* the peer's */
+} gr_bulk_region;
+
+/* All operations of a transfer, each inside one of the regions on either side. */
+typedef struct gr_bulk {
+    const struct gr_op *ops; /* of ops_alloc; unchanged until the completion */
+    uint64_t nops, bytes;
+    const gr_bulk_region *local, *remote; /* good during the call */
+    uint32_t nlocal, nremote;
+} gr_bulk;
 
 /* All functions return 0 (or a count) or a negative errno; -EAGAIN means: poll, then try again. */
 typedef struct gr_rail_ops {
     /* One RMA work request of n segments (n <= caps.iov_limit); completes only when the data is proved placed (WRITE)
      * or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
     int (*rma)(gr_rail *rail, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx);
-    /* One message from a registered buffer; completes when the peer has it, as far as the caps promise. fi_sendmsg */
-    int (*send)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
+    /* One message from a registered buffer; completes when the peer has it, as far as the caps promise. Without `wake` it may
+     * lie there until the peer looks by itself: it does four times a second. fi_sendmsg */
+    int (*send)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx);
     /* Posts one receive buffer. fi_recv */
     int (*recv)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
+    /* Hands to the device what rma and send have gathered (gr_rail.gathered), however many endpoints that are. What it does not
+     * take now stays gathered, or completes with an error. NULL: rma and send gather nothing. */
+    void (*flush)(gr_rail *rail);
     /* Makes progress and takes up to max completions, failed ones included. fi_cq_read / fi_cq_readerr */
     int (*poll)(gr_rail *rail, gr_comp *out, int max);
+    /* Called without the lock by whoever has polled and found nothing, or another at it: does, for a while that is bounded, work that
+     * needs no lock. 1: there was some. NULL: there never is. */
+    int (*help)(gr_rail *rail);
     /* Before blocking on wait_fd: 0 = may block, 1 = poll again first. fi_trywait where it works */
     int (*arm)(gr_rail *rail);
     /* Registers memory of the core's own (message buffers); desc may come back NULL. fi_mr_reg */
@@ -65,6 +93,14 @@ typedef struct gr_rail_ops {
     /* The core is done with the rail: closes a shared endpoint where that must be before the memory of its receives is
      * unregistered. May be NULL. */
     void (*shut)(gr_rail *rail);
+    /* A whole transfer with one completion, whatever the limits of work requests. -EAGAIN as ever; -ENOTSUP: this memory can't be
+     * reached from here, and the rail keeps the reason for whoever asks. NULL: the rail has no such way. */
+    int (*bulk)(gr_rail *rail, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
+    /* That bulk is to end soon: its completion is ECANCELED, unless it had ended. */
+    void (*stop)(gr_rail *rail, void *ep, gr_ctx *ctx);
+    /* Memory for a bulk's operations, where the device reads them; any thread, without the lock. NULL without memory. */
+    void *(*ops_alloc)(gr_rail *rail, size_t size);
+    void (*ops_free)(gr_rail *rail, void *mem);
 } gr_rail_ops;
 
 struct gr_rail {
@@ -78,9 +114,12 @@ struct gr_rail {
     uint32_t tx_depth;   /* work requests and sends one endpoint takes */
     uint32_t rx_depth;   /* receives one endpoint takes */
     uint64_t max_msg;    /* bytes of one work request */
+    uint64_t window_min; /* bytes that a link may have in flight at least: what waits here costs nobody, and is taken back at once; 0: the core's */
     uint32_t msg_size;   /* bytes of one message, header included */
+    uint8_t gathered;    /* set by the provider: flush has something to do before the lock is let go */
     uint8_t private_ep;  /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
     uint8_t ordered;     /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
+    uint8_t prompt;      /* small operations complete within the post: a poll behind it finds them */
     uint8_t chained;     /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
     void *shared_ep;     /* the endpoint of all peers, for receives; NULL: each has its own */
     void *core;          /* the core's side of the rail, set by the core */
@@ -95,6 +134,8 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     atomic_init(&rail->pending, 0);
     rail->kick = NULL;
     rail->wait_fd = -1;
+    rail->gathered = 0;
+    rail->window_min = 0;
     rail->shared_ep = NULL;
     rail->core = NULL;
 }
@@ -106,9 +147,17 @@ static inline void gr_rail_lock(gr_rail *rail)
     atomic_fetch_sub(&rail->waiters, 1);
 }
 
+/* Unlocks; nothing stays gathered that the device would take. */
+static inline void gr_rail_leave(gr_rail *rail)
+{
+    if (rail->gathered)
+        rail->ops->flush(rail);
+    pthread_mutex_unlock(&rail->mu);
+}
+
 static inline void gr_rail_unlock(gr_rail *rail)
 {
-    pthread_mutex_unlock(&rail->mu);
+    gr_rail_leave(rail);
     if (atomic_load(&rail->pending) && rail->kick)
         rail->kick(rail);
 }

@@ -9,8 +9,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// The core writes message headers as C lays them out; package wire documents and fuzzes the same bytes. A difference
-// does not compile.
+// The core writes and reads message headers as C lays them out; package wire describes the same bytes. Another layout does
+// not compile, and TestHostileMessages finds another reading.
 var (
 	_ [0]struct{} = [unsafe.Sizeof(C.header{}) - wire.HeaderSize]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(C.header{}.magic) - wire.OffMagic]struct{}{}

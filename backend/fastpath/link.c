@@ -58,14 +58,12 @@ static uint64_t window(gr_link *link, const xfer *x)
 {
     if (!link->small_ns || x->pub.bytes <= SMALL || link->window <= HURRY)
         return link->window;
-    if (gr_now_ns() - link->small_ns > CALM_NS) {
+    if (core_tick(link->rail->core) - link->small_ns > CALM_NS) {
         link->small_ns = 0;
         return link->window;
     }
     return HURRY;
 }
-
-enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
 
 /* The provider took no post: later, or never again on this endpoint. */
 void link_refused(gr_link *link, int rc)
@@ -79,12 +77,13 @@ void link_refused(gr_link *link, int rc)
     link_count(link, GR_N_EAGAIN, 1);
 }
 
-static int refused(gr_link *link, run *r, int rc)
+int link_no_post(gr_link *link, run *r, int rc)
 {
     if (rc == -EAGAIN) {
         link_refused(link, rc);
         if (r->posted == 0 && r->off == 0 && r->part->x->nparts > 1) { /* a link that is slow to begin holds nothing back */
             part *p = r->part;
+            xfer_not_sole(p);
             run_back(r);
             (void)part_call(p);
         }
@@ -95,6 +94,14 @@ static int refused(gr_link *link, run *r, int rc)
         link_refused(link, rc);
     }
     return NO_ROOM;
+}
+
+/* What posts the last WRITE of several. A notification that goes out over another link than the data says nothing about the
+ * data's order: then each link's must be proved by itself. */
+static int strong(part *p, const run *r, const request *q)
+{
+    xfer *x = p->x;
+    return x->op == GR_WRITE && x->has_notif && q->bytes + r->weak_bytes && !xfer_sole(p) ? GR_WRITE_PROVEN : x->op;
 }
 
 /* Posts one work request of the part. */
@@ -123,21 +130,27 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
         return NO_ROOM;
     }
     int weak = weak_enough(link, r, &q);
+    if (!weak && !q.bytes && r->weak_bytes) { /* operations of nothing, which still have to prove those before them */
+        q.seg[0] = r->weak_end;
+        q.n = 1;
+    }
     ctx *c = rail_ctx(rail, link, CTX_RMA);
     if (!c)
         return NO_ROOM;
     c->run = r;
     c->bytes = weak ? 0 : r->weak_bytes + q.bytes;
-    rc = rail->dev->ops->rma(rail->dev, link->ep, weak ? GR_WRITE_WEAK : p->x->op, (uint32_t)q.n, q.seg, &c->base);
+    rc = rail->dev->ops->rma(rail->dev, link->ep, weak ? GR_WRITE_WEAK : strong(p, r, &q), (uint32_t)q.n, q.seg, &c->base);
     if (rc != 0) {
         rail_ctx_done(rail, c);
-        return refused(link, r, rc);
+        return link_no_post(link, r, rc);
     }
     rail->rma_ops++;
     link->inflight_ops++;
     link_flying(link, q.bytes, 0);
     r->weak_bytes = weak ? r->weak_bytes + q.bytes : 0;
-    r->weak_end = q.seg[q.n - 1];
+    for (int i = 0; i < q.n; i++)
+        if (q.seg[i].len)
+            r->weak_end = q.seg[i];
     r->weak_end.len = 0;
     link_count(link, GR_N_WRS, 1);
     r->inflight++;
@@ -164,7 +177,9 @@ void link_pump(gr_link *link, uint64_t budget)
                 break;
             continue;
         }
-        while (turn < QUANTUM && (rc = post_one(link, p, &bytes)) == POSTED)
+        if (p->x->bulk && (rc = bulk_post(link, p)) == POSTED)
+            turn = WR_COST;
+        while (!p->x->bulk && turn < QUANTUM && (rc = post_one(link, p, &bytes)) == POSTED)
             turn += bytes < WR_COST ? WR_COST : bytes;
         budget -= turn < budget ? turn : budget;
         if (rc == REGION_GONE) {
@@ -179,6 +194,7 @@ void link_pump(gr_link *link, uint64_t budget)
             part_list(p, LIST_TODO);
         }
     }
+    link->rail->more |= link->todo != NULL;
     if (link->cur)
         msg_pump(link);
 }
@@ -202,20 +218,36 @@ void link_error(gr_link *link, int err)
     core_event(link->rail->core, &ev, NULL);
 }
 
+uint64_t link_window(const gr_link *link, uint64_t bytes)
+{
+    const gr_core_cfg *cfg = &link->rail->core->cfg;
+    uint64_t least = link->rail->dev->window_min;
+    if (least < cfg->window_min)
+        least = cfg->window_min;
+    if (bytes < least)
+        bytes = least;
+    return bytes < cfg->window_max ? bytes : cfg->window_max;
+}
+
+enum { MEASURE_NS = 2000000 };
+
 /* The window follows the rate while it is what limits the link: rate x window_ns, at most doubled a step. A probe on
  * loopback settles near 16 MiB, a 1 Gbit/s link near 480 KiB. */
 static void measure(gr_link *link, uint64_t bytes)
 {
     const gr_core_cfg *cfg = &link->rail->core->cfg;
     uint64_t now = link->rail->now;
+    int coarse = link->rail->stream;
     if (link->meas_ns == 0) { /* idle before: a new measurement */
-        link->meas_ns = now;
+        link->meas_ns = coarse ? gr_now_ns() : now;
         link->meas_bytes = 0;
         return;
     }
     link->meas_bytes += bytes;
-    uint64_t dt = now - link->meas_ns;
-    if (dt < 2000000) {
+    if (coarse && (int64_t)(now - link->meas_ns) >= MEASURE_NS)
+        now = gr_now_ns();
+    int64_t dt = (int64_t)(now - link->meas_ns);
+    if (dt < MEASURE_NS) {
         if (link->inflight_ops == 0)
             link->meas_ns = 0;
         return;
@@ -227,7 +259,7 @@ static void measure(gr_link *link, uint64_t bytes)
         uint64_t w = (uint64_t)((double)link->rate * (double)cfg->window_ns / 1e9);
         if (w > link->window * 2)
             w = link->window * 2;
-        link->window = w < cfg->window_min ? cfg->window_min : w > cfg->window_max ? cfg->window_max : w;
+        link->window = link_window(link, w);
     }
     link->limited = 0;
     link->meas_ns = link->inflight_ops ? now : 0;
@@ -240,9 +272,13 @@ void link_rma_done(ctx *c, int err)
     run *r = c->run;
     part *p = r->part;
     xfer *x = p->x;
-    link->rail->rma_ops--;
+    if (link->rail->stream)
+        atomic_store_explicit(&x->pub.coarse, 1, memory_order_relaxed);
+    if (--link->rail->rma_ops == 0)
+        link->rail->stream = 0;
     link->inflight_ops--;
-    link_flying(link, 0, c->bytes);
+    if (!c->bulk)
+        link_flying(link, 0, c->bytes);
     r->inflight--;
     if (err) {
         r->failed = 1;
@@ -253,7 +289,7 @@ void link_rma_done(ctx *c, int err)
         atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
         atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
-        if (c->bytes) /* a weak WRITE's completion tells nothing about the wire */
+        if (c->bytes && !c->bulk) /* a weak WRITE's completion tells nothing about the wire */
             measure(link, c->bytes);
     }
     if (r->inflight || r->posted < r->count || r->weak_bytes || (r->failed && !atomic_load(&x->pub.err)))

@@ -28,7 +28,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->peer_rail = peer_rail;
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
-    link->window = core->cfg.window_min * 4 < core->cfg.window_max ? core->cfg.window_min * 4 : core->cfg.window_max;
+    link->window = link_window(link, core->cfg.window_min * 4);
     link->credits = role & GR_LINK_TX ? RX_BUFS : 0;
     link->credit_cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);

@@ -43,6 +43,14 @@ void msg_unlist(msg *m)
     link->nmsgs--;
 }
 
+/* Its place among the session's. */
+void msg_number(msg *m)
+{
+    if (!m->numbered)
+        m->seq = atomic_fetch_add(&m->link->sess->tx_seq, 1);
+    m->numbered = 1;
+}
+
 /* The peer has it (err 0), or it will never be sent. */
 void msg_end(msg *m, int err)
 {
@@ -128,7 +136,7 @@ void msg_move(msg *m, gr_link *to)
     rail_push(to->rail, &m->start);
 }
 
-static int post_frame(gr_link *link, const header *h, const void *body, size_t len, msg *m)
+static int post_frame(gr_link *link, const header *h, const void *body, size_t len, int wake, msg *m)
 {
     rail_st *rail = link->rail;
     if (link->inflight_ops >= rail->dev->tx_depth)
@@ -146,7 +154,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         memcpy(b->data + HDR, body, len);
     c->buf = b;
     c->msg = m;
-    int rc = rail->dev->ops->send(rail->dev, link->ep, b->data, HDR + len, b->desc, &c->base);
+    int rc = rail->dev->ops->send(rail->dev, link->ep, b->data, HDR + len, b->desc, wake, &c->base);
     if (rc != 0) {
         rail_buf_put(rail, b);
         rail_ctx_done(rail, c);
@@ -164,7 +172,7 @@ static void send_credits(gr_link *link)
         atomic_load(&link->sess->handed_bytes) >= limit)
         return;
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = link->owed};
-    if (post_frame(link, &h, NULL, 0, NULL) == 0)
+    if (post_frame(link, &h, NULL, 0, 1, NULL) == 0)
         link->owed = 0;
 }
 
@@ -172,7 +180,7 @@ static void send_credits(gr_link *link)
 static void send_probe(gr_link *link)
 {
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE};
-    if (link->probe || !link->credits || post_frame(link, &h, NULL, 0, NULL) != 0)
+    if (link->probe || !link->credits || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->probe = 1;
     link->credits--;
@@ -198,10 +206,7 @@ void msg_pump(gr_link *link)
     size_t room = rail_msg_size(link->rail) - HDR;
     while (link->state == LINK_UP && link->cur && link->credits) {
         msg *m = link->cur;
-        if (!m->numbered) {
-            m->seq = atomic_fetch_add(&link->sess->tx_seq, 1);
-            m->numbered = 1;
-        }
+        msg_number(m);
         size_t n = m->len - m->off < room ? m->len - m->off : room;
         header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->seq,
                     .total = (uint32_t)m->len, .offset = (uint32_t)m->off};
@@ -210,7 +215,8 @@ void msg_pump(gr_link *link)
             h.kind = KIND_SKIP;
             h.total = 0;
         }
-        int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->off, m->skip ? 0 : n, m);
+        int wake = m->skip || m->len > room || (link->credits - 1) % (RX_BUFS / 2) == 0;
+        int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->off, m->skip ? 0 : n, wake, m);
         if (rc != 0) {
             m->blamed |= rc != -EAGAIN;
             return;

@@ -145,6 +145,25 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
     return -EBADMSG;
 }
 
+/* What wire.ParseMessage takes for a message, of which the payload is not looked at. */
+static int well_formed(const header *h, size_t payload)
+{
+    int alone = !h->parts && !h->part && !h->total && !h->offset && !payload;
+    if (h->magic != MAGIC || h->version != VERSION || h->sum)
+        return 0;
+    switch (h->kind) {
+    case KIND_NOTIF:
+        return h->part < h->parts && h->offset + (uint64_t)payload <= h->total;
+    case KIND_SKIP:
+        return h->parts == 1 && !h->part && !h->total && !h->count && !payload;
+    case KIND_PROBE:
+        return alone && !h->seq && !h->count;
+    case KIND_CREDIT:
+        return alone && h->count;
+    }
+    return 0;
+}
+
 void msg_received(ctx *c, int err, uint64_t len)
 {
     gr_link *on = c->link;
@@ -162,7 +181,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     gr_link *link = on;
     if (len >= HDR)
         memcpy(&h, c->buf->data, HDR);
-    if (len < HDR || len > rail_msg_size(rail) || h.magic != MAGIC || h.version != VERSION) {
+    if (len < HDR || len > rail_msg_size(rail) || !well_formed(&h, len - HDR)) {
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         rc = -EBADMSG;
     } else {

@@ -162,6 +162,8 @@ int part_drop(part *p)
         r->posted = r->count;
         p->cur = NULL;
     }
+    if (p->x->bulk)
+        bulk_stop(p);
     for (run *next, *q = p->runs; q; q = next) {
         next = q->next;
         if (q->inflight == 0 && !q->weak_bytes)
@@ -178,15 +180,19 @@ int part_drop(part *p)
 
 void part_start(rail_st *rail, cmd *self)
 {
-    enum { IN_POST = 1 << 20 }; /* bytes posted inside the caller's postXfer; the rest goes out with completions */
+    /* Bytes posted inside the caller's postXfer: 1 MiB, and a turn more for its notification to go along. The rest goes out
+     * with completions. */
+    enum { IN_POST = (1 << 20) + WR_COST };
     part *p = (part *)(void *)((char *)self - offsetof(part, start));
     gr_link *link = p->link;
     xfer *x = p->x;
     (void)rail;
     if (link->state == LINK_DEAD)
         xfer_fail(x, link->dead_err, 0);
+    if (link->rail->rma_ops)
+        link->rail->stream = 1;
     if (x->pub.bytes <= SMALL)
-        link->small_ns = gr_now_ns();
+        link->small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
     part_list(p, LIST_TODO);
     if (atomic_load(&x->pub.err))
         part_drop(p);

@@ -37,6 +37,19 @@ void rail_inbox(rail_st *rail)
     }
 }
 
+/* Takes in what completed within its post, of which no event tells. 1: there is more to do, and nothing under way that would tell. */
+static int prompt_rest(rail_st *rail)
+{
+    int n = rail_poll(rail, POLL_MAX), more = rail->more;
+    rail->more = 0;
+    if (n >= POLL_MAX)
+        return 1;
+    for (gr_link *link = more ? rail->links : NULL; link; link = link->next)
+        if (link->state == LINK_UP && link->todo && !link->inflight_ops)
+            return 1;
+    return 0;
+}
+
 /* Runs the inbox unless somebody else has the rail, who will do it when unlocking. */
 void rail_run(rail_st *rail)
 {
@@ -44,7 +57,10 @@ void rail_run(rail_st *rail)
         if (pthread_mutex_trylock(&rail->dev->mu) != 0)
             return;
         rail_inbox(rail);
-        pthread_mutex_unlock(&rail->dev->mu);
+        int more = rail->dev->prompt && prompt_rest(rail);
+        gr_rail_leave(rail->dev);
+        if (more)
+            core_wake(rail->core);
     }
 }
 
@@ -78,7 +94,9 @@ static void complete(rail_st *rail, const gr_comp *comp)
     gr_link *link = c->link;
     int err = comp->err;
     link_count(link, GR_N_COMPLETIONS, 1);
-    if (err) {
+    if (err && c->stopped) { /* that is what was asked for */
+        link_count(link, GR_N_CANCELLED, 1);
+    } else if (err) {
         c->first = link->state == LINK_UP;
         link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
         if (link != rail->hub) /* the others' messages must still come in */
@@ -109,7 +127,7 @@ int rail_poll(rail_st *rail, int max)
             link_error(link, -n);
         if (n <= 0)
             break;
-        rail->now = gr_now_ns();
+        rail->now = rail->stream ? core_tick(rail->core) : gr_now_ns();
         for (int i = 0; i < n; i++)
             complete(rail, &comp[i]);
         total += n;
@@ -143,18 +161,27 @@ static void pump_links(rail_st *rail)
     rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
 }
 
-/* One bounded step. Returns completions taken in, or -1 when another thread is at it. */
+static int rail_help(rail_st *rail)
+{
+    return rail->dev->ops->help ? rail->dev->ops->help(rail->dev) : 0;
+}
+
+/* One bounded step. Returns completions taken in, POLL_MAX or more when there is more to do at once, or -1 when another thread is at it. */
 int rail_progress(rail_st *rail)
 {
     if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
         return 0;
     if (atomic_load(&rail->dev->waiters) > 0) {
-        sched_yield();
+        if (!rail_help(rail))
+            sched_yield();
         return -1;
     }
-    if (pthread_mutex_trylock(&rail->dev->mu) != 0)
+    if (pthread_mutex_trylock(&rail->dev->mu) != 0) {
+        rail_help(rail);
         return -1;
+    }
     int n = rail_poll(rail, POLL_MAX);
+    uint32_t before = rail->rma_ops;
     if (rail->turn) /* before what has just been posted */
         pump_links(rail);
     rail_inbox(rail);
@@ -162,9 +189,11 @@ int rail_progress(rail_st *rail)
     pump_links(rail);
     if (rail->hub && rail->hub->recv_debt)
         msg_pump(rail->hub);
-    pthread_mutex_unlock(&rail->dev->mu);
+    if (rail->dev->prompt && rail->rma_ops != before && prompt_rest(rail))
+        n = POLL_MAX;
+    gr_rail_leave(rail->dev);
     rail_run(rail);
-    return n;
+    return n ? n : rail_help(rail);
 }
 
 /* A context for one operation of the link; NULL without memory. */

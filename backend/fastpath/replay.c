@@ -43,6 +43,7 @@ static void give_back(gr_link *link)
         }
         uint8_t sole = SOLE;
         x->pipelined = 0;
+        p->sole = 0;
         atomic_compare_exchange_strong(&x->shared, &sole, SHARED);
         charge(p);
         while (p->runs)

@@ -18,7 +18,7 @@ static uint64_t run_length(const xfer *x)
 {
     const gr_op *op = x->pub.ops + x->next;
     uint64_t left = x->pub.nops - x->next, most = left < RUN_OPS ? left : RUN_OPS, n = 1;
-    if (x->nparts == 1)
+    if (x->nparts == 1 || x->bulk)
         return left;
     for (uint64_t bytes = op->len; n < most && bytes + op[n].len <= x->core->cfg.run_bytes; n++)
         bytes += op[n].len;

@@ -57,5 +57,18 @@ uint64_t gr_sess_queued(gr_sess *sess)
 
 void gr_sess_home(gr_sess *sess, gr_link *link)
 {
+    gr_link *old = atomic_load(&sess->home);
+    if (!old || old == link) {
+        atomic_store(&sess->home, link);
+        return;
+    }
+    /* What waits there will go another way, and later than what comes next: it has its numbers first. A transfer's has none to keep
+     * until its data is done. */
+    gr_rail_lock(old->rail->dev);
+    rail_inbox(old->rail);
+    for (msg *m = old->msgs; m; m = m->next)
+        if (!m->x)
+            msg_number(m);
     atomic_store(&sess->home, link);
+    gr_rail_unlock(old->rail->dev);
 }

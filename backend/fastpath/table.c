@@ -46,7 +46,10 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->next = 0;
     x->back = NULL;
     atomic_store(&x->pub.state, 0);
+    atomic_store(&x->pub.posted_ns, 0);
     x->nparts = 0;
+    x->bulk = NULL;
+    x->regions = NULL;
     atomic_store(&x->pub.err, 0);
     atomic_store(&x->pub.parts_left, 0);
     atomic_store(&x->pub.handle, handle);
@@ -57,6 +60,7 @@ void gr_xfer_free(gr_core *core, gr_xfer *pub)
 {
     xfer *x = (xfer *)pub;
     atomic_store(&pub->handle, 0);
+    bulk_free(x);
     free(pub->ops);
     pub->ops = NULL;
     pub->nops = 0;

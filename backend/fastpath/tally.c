@@ -56,10 +56,15 @@ uint32_t gr_xfer_paths(gr_xfer *pub, gr_path *out, uint32_t max)
 {
     xfer *x = (xfer *)pub;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < x->nparts && n < max; i++) {
+    for (uint32_t i = 0; i < x->nparts; i++) {
         part *p = &x->parts[i];
         uint64_t bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
-        if (bytes)
+        uint32_t k = 0;
+        while (k < n && (out[k].own != p->own || out[k].peer != p->peer)) /* several links of a pair of rails are one way */
+            k++;
+        if (k < n)
+            out[k].bytes += bytes;
+        else if (bytes && n < max)
             out[n++] = (gr_path){p->own, p->peer, bytes};
     }
     return n;

@@ -12,6 +12,7 @@ enum {
     INLINE_BUSY = 8,  /* calls of the application within one nap that make the thread stand back */
     NAP_MS = 1,
     STARVED_MS = 1,   /* how soon a post refused with EAGAIN is tried again when nothing else happens */
+    LOOK_MS = 250,    /* how soon a completion is found whose event was lost; costs an idle engine nothing that shows */
 };
 
 /* One bounded step for the application's checkXfer and getNotifs; never blocks on a lock. */
@@ -44,8 +45,9 @@ static int wait_time(gr_core *core)
         rail_st *rail = core->rails[i];
         if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
-        if (rail->dev->wait_fd < 0 || rail->starved)
-            ms = STARVED_MS;
+        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : LOOK_MS;
+        if (ms < 0 || most < ms)
+            ms = most;
     }
     return ms;
 }
@@ -85,11 +87,13 @@ void *core_thread(void *arg)
         uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
         if (polls - seen >= INLINE_BUSY) {
             seen = polls;
+            atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
             struct pollfd p = {.fd = core->wake_fd, .events = 0}; /* a nap, not a wait: wakes can wait for it too */
             poll(&p, 1, NAP_MS);
             continue;
         }
         uint64_t now = gr_now_ns();
+        atomic_store_explicit(&core->tick, 0, memory_order_relaxed);
         if (n > 0)
             last_work = now;
         if (now - last_work < core->cfg.spin_ns)

@@ -97,16 +97,36 @@ void xfer_msg_end(xfer *x, int err)
         xfer_end(x);
 }
 
+/* Whether the part's link has done the transfer alone, up to its last run, and will send the notification behind it: then the
+ * link's order is all the proof that the peer needs. Once said it stays, as long as something of that run is posted. */
+int xfer_sole(part *p)
+{
+    xfer *x = p->x;
+    uint8_t none = 0;
+    if (p->sole)
+        return 1;
+    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || pool_has(x))
+        return 0;
+    if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
+        return 0; /* others wait on the home link: they were first */
+    p->sole = atomic_compare_exchange_strong(&x->shared, &none, SOLE); /* from here on no other comes in */
+    return p->sole;
+}
+
+/* Its last run goes back to the pool with nothing of it posted. */
+void xfer_not_sole(part *p)
+{
+    uint8_t sole = SOLE;
+    if (p->sole)
+        atomic_compare_exchange_strong(&p->x->shared, &sole, 0);
+    p->sole = 0;
+}
+
 /* On an ordered link the notification needs no wait: its receive proves the data before it. */
 void xfer_try_pipeline(part *p)
 {
     xfer *x = p->x;
-    uint8_t none = 0;
-    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || x->msg.listed)
-        return;
-    if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
-        return; /* others wait on the home link: they were first */
-    if (!atomic_compare_exchange_strong(&x->shared, &none, SOLE)) /* from here on the last part is this one */
+    if (x->msg.listed || !xfer_sole(p))
         return;
     x->pipelined = 1;
     msg_queue(p->link, &x->msg);
@@ -153,11 +173,10 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
     return far ? 2 * c : c;
 }
 
-/* Marks `want` of the parts as in, the least busy links first; of equals each is first in turn. The first `near` parts'
- * links are near the memory; 0: nobody knows. */
-static uint32_t choose(xfer *x, uint32_t want, uint32_t near)
+/* Marks `want` of the parts as in, the least busy links first; of equals each is first in turn. */
+static uint32_t choose(xfer *x, uint32_t want)
 {
-    uint32_t n = x->nparts, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
+    uint32_t n = x->nparts, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
     int measured = 1;
     for (uint32_t i = 0; i < n; i++)
         measured &= x->parts[i].link->rate_pub != 0;
@@ -187,17 +206,34 @@ static uint32_t choose(xfer *x, uint32_t want, uint32_t near)
     return chosen;
 }
 
+/* A new round: what checks and deadlines look at, before it is running. */
+void xfer_stamp(xfer *x, const gr_link *link)
+{
+    gr_xfer *pub = &x->pub;
+    atomic_store(&pub->err, 0);
+    atomic_store(&pub->wire_err, 0);
+    atomic_store(&pub->done, 0);
+    int busy = atomic_load_explicit(&link->rail->load, memory_order_relaxed) != 0;
+    uint64_t now = busy ? core_tick(x->core) : gr_now_ns();
+    atomic_store(&pub->coarse, (uint32_t)busy);
+    atomic_store(&pub->posted_ns, now);
+    atomic_store(&pub->last_ns, now);
+}
+
 void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif,
                   const void *body, size_t len)
 {
     xfer *x = (xfer *)pub;
-    atomic_store(&pub->err, 0);
-    atomic_store(&pub->wire_err, 0);
-    atomic_store(&pub->done, 0);
-    uint64_t now = gr_now_ns();
-    atomic_store(&pub->posted_ns, now);
-    atomic_store(&pub->last_ns, now);
     COUNT(core, GR_C_TO_C_POST, 1);
+    x->near = near;
+    xfer_stamp(x, links[0]);
+    xfer_start(x, links, nlinks, has_notif, body, len);
+}
+
+/* With state running. */
+void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len)
+{
+    gr_xfer *pub = &x->pub;
     x->has_notif = has_notif != 0;
     x->pipelined = 0;
     atomic_store(&x->replays, 0);
@@ -212,8 +248,8 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
     }
     if (has_notif)
         atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
-    uint64_t runs = pub->bytes / core->cfg.run_bytes < pub->nops ? pub->bytes / core->cfg.run_bytes : pub->nops;
-    uint32_t n = choose(x, runs < 1 ? 1 : runs < nlinks ? (uint32_t)runs : nlinks, near);
+    uint64_t most = pub->bytes / x->core->cfg.run_bytes, runs = most < pub->nops ? most : pub->nops;
+    uint32_t n = choose(x, runs < 1 || x->bulk ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
     part *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;
@@ -236,7 +272,6 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
 {
     xfer *x = (xfer *)pub;
     part *p = NULL;
-    (void)core;
     for (uint32_t i = 0; i < x->nparts; i++)
         if (x->parts[i].link == link)
             p = &x->parts[i];
@@ -255,6 +290,7 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
             part_out(x, link);
     }
     gr_rail_unlock(link->rail->dev);
+    core_wake(core);
 }
 
 /* Its notification, if it waits on that rail. */
@@ -308,16 +344,4 @@ int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)
             nanosleep(&nap, NULL);
         }
     }
-}
-
-int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
-{
-    if (atomic_load(&slot->handle) != handle)
-        return ST_NOT_FOUND;
-    int s = atomic_load(&slot->state);
-    if (s > 0) {
-        core_progress(core);
-        s = atomic_load(&slot->state);
-    }
-    return s > 0 ? 1 : s;
 }

@@ -95,9 +95,16 @@ func (x Xfer) LastProgress() time.Duration {
 	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.last_ns))))
 }
 
-// Took is the time from the post to the last completion.
-func (x Xfer) Took() time.Duration {
-	return x.LastProgress() - time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.posted_ns))))
+// Posted is when it was last posted, on the same clock; 0: never.
+func (x Xfer) Posted() time.Duration {
+	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.posted_ns))))
+}
+
+// Took is the time from the post to the last completion; exact: to better than a millisecond.
+func (x Xfer) Took() (d time.Duration, exact bool) {
+	exact = atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.coarse))) == 0
+	last := x.LastProgress() // first: of a round that begins just now it is nothing or less
+	return last - x.Posted(), exact
 }
 
 // Done is how many bytes have completed since the post.
@@ -108,6 +115,15 @@ const MaxLinks = C.GR_MAX_LINKS
 
 // SetBytes notes the bytes of all operations; once, with the operations.
 func (x Xfer) SetBytes(n uint64) { x.x.bytes = C.uint64_t(n) }
+
+// Bulk makes the transfer one post of a rail's; its operations are filled in, and move. The regions, by their numbers, are those that they
+// name. ENOMEM.
+func (k *Core) Bulk(x Xfer, rail int, local, remote []uint32) error {
+	if C.gr_xfer_bulk(k.c, x.x, C.int(rail), (*C.uint32_t)(&local[0]), C.uint32_t(len(local)), (*C.uint32_t)(&remote[0]), C.uint32_t(len(remote))) != 0 {
+		return syscall.ENOMEM
+	}
+	return nil
+}
 
 // Post starts the transfer on links of one session; the caller has called Start. The first near links are near the local
 // memory and preferred; 0: none, or nobody knows. One crossing at any size. msg is copied.

@@ -20,11 +20,34 @@ not given, and so does an empty value. Names that GORAIL doesn't know are ignore
 |---|---|---|---|---|---|
 `)
 	for _, r := range table {
-		def := "(empty)"
-		if r.Default != "" {
-			def = "`" + r.Default + "`"
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", r.Name, r.Env, r.Type, shown(r.Default), r.Doc, r.Range)
+	}
+	b.WriteString(`
+## Under another backend's name
+
+A plugin file of another name (` + "`gorail plugins --as UCX`" + `) takes these parameters of that backend beside all of the above. Those that set
+` + "`devices` or `control_devices`" + ` are lists of devices, those that set ` + "`copy_threads`" + ` are numbers, of which more than 15 are 15; the option, where it is
+given itself, goes before. The others are ignored; those that were given another value than the one shown are named in one INFO line.
+
+| name | parameter | shown as | sets |
+|---|---|---|---|
+`)
+	for _, a := range aliases {
+		for _, p := range a.params {
+			to := "nothing"
+			if p.to != "" {
+				to = "`" + p.to + "`"
+			}
+			fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", a.Name, p.name, shown(p.def), to)
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", r.Name, r.Env, r.Type, def, r.Doc, r.Range)
 	}
 	return b.Bytes()
+}
+
+// shown writes a default.
+func shown(def string) string {
+	if def == "" {
+		return "(empty)"
+	}
+	return "`" + def + "`"
 }

@@ -20,7 +20,7 @@ import (
 
 // Options of one engine, as Parse makes them: all within their ranges.
 type Options struct {
-	Provider       []string // "verbs" and libfabric provider names in order of preference, or {"auto"}
+	Provider       []string // "auto", "local", "verbs" and libfabric provider names, in order of preference
 	Devices        []string // globs over device names; a leading '!' excludes; empty: all
 	LibfabricPath  string   // what is given to dlopen
 	XferTimeout    time.Duration
@@ -35,7 +35,9 @@ type Options struct {
 	WindowMin      uint64 // bytes
 	WindowMax      uint64 // bytes, >= WindowMin
 	WindowTime     time.Duration
+	MRMax          uint64 // bytes, 0: the fabrics' own
 	MaxRails       int
+	QPsPerRail     int
 	InflightOps    int      // 0: no limit
 	TxDepth        int      // operations, 0: the fabric's own; so all depths
 	RxDepth        int      // receives
@@ -44,7 +46,11 @@ type Options struct {
 	CXIAuthKey     []CXIKey // empty: libfabric's choice
 	Threading      string   // "safe" or "domain"
 	IbverbsPath    string   // what is given to dlopen
+	RdmacmPath     string   // as well
 	IB             IB
+	CUDAPath       string // what is given to dlopen
+	CopyThreads    int    // -1: by the processors
+	Ptracer        bool
 	SpinTime       time.Duration
 	Log            slog.Level
 	StatsFile      string    // "": none
@@ -63,6 +69,7 @@ type IB struct {
 	RetryCount   int
 	RNRRetry     int
 	MaxReads     int
+	ODP          bool // memory is registered on demand
 }
 
 // PortRange is the ports First..Last, both included; zero means that the system chooses.
@@ -98,15 +105,6 @@ func Defaults() []Pair {
 		pairs[i] = Pair{r.Name, r.Default}
 	}
 	return pairs
-}
-
-// Table describes all options, in order.
-func Table() []Info {
-	infos := make([]Info, len(table))
-	for i, r := range table {
-		infos[i] = r.Info
-	}
-	return infos
 }
 
 // Parse makes the options of an engine from what createBackend was given and the environment (os.LookupEnv; nil: none).

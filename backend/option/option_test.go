@@ -18,12 +18,12 @@ func vars(m map[string]string) func(string) (string, bool) {
 }
 
 var wantDefaults = Options{
-	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1",
+	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1", CUDAPath: "libcuda.so.1", CopyThreads: -1,
 	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16},
 	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
 	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
-	WindowTime: 4 * time.Millisecond, MaxRails: 8, Threading: "safe", SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
+	WindowTime: 4 * time.Millisecond, MaxRails: 8, QPsPerRail: 1, Threading: "safe", SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
 }
 
 func TestDefaults(t *testing.T) {
@@ -45,14 +45,12 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestTableIsWhole(t *testing.T) {
-	for _, r := range Table() {
+	for _, r := range table {
 		assert.Equal(t, "GORAIL_"+strings.ToUpper(r.Name), r.Env)
 		assert.NotEmpty(t, r.Type, r.Name)
 		assert.NotEmpty(t, r.Range, r.Name)
 		assert.True(t, strings.HasSuffix(r.Doc, "."), r.Name)
 		assert.NotContains(t, r.Doc+r.Range, "|", r.Name)
-	}
-	for _, r := range table {
 		assert.NoError(t, r.set(&Options{}, r.sample()), "the example of %s is allowed", r.Name)
 	}
 }
@@ -84,9 +82,9 @@ func TestValues(t *testing.T) {
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
 		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
-		"ibverbs_path": "/opt/lib/libibverbs.so", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
-		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8",
-		"max_rails": "16", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
+		"ibverbs_path": "/opt/lib/libibverbs.so", "rdmacm_path": "/opt/lib/librdmacm.so", "cuda_path": "/opt/lib/libcuda.so", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
+		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
+		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 	}, nil)
 	require.NoError(t, err)
 	want := wantDefaults
@@ -96,8 +94,10 @@ func TestValues(t *testing.T) {
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
 	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192
 	want.TrafficClass, want.Threading = "low_latency", "domain"
-	want.IbverbsPath, want.IB = "/opt/lib/libibverbs.so", IB{3, 3, 104, 1, 1024, 20, 7, 1, 8}
+	want.IbverbsPath, want.RdmacmPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/librdmacm.so", "/opt/lib/libcuda.so"
+	want.IB = IB{3, 3, 104, 1, 1024, 20, 7, 1, 8, true}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
+	want.QPsPerRail, want.MRMax = 4, 4*gib
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	assert.Equal(t, want, o)
@@ -128,6 +128,10 @@ func TestBadValues(t *testing.T) {
 		{"notif_queue", "99999999999999999999", "out of range"},
 		{"notif_queue", "18446744073709551615GiB", "out of range"},
 		{"max_rails", "0", "out of range"},
+		{"qps_per_rail", "9", "out of range"},
+		{"mr_max", "64KiB", "out of range"},
+		{"mr_max", "2TiB", "not a size"},
+		{"ib_odp", "yes", "unknown word"},
 		{"gid_index", "-2", "out of range"},
 		{"ib_service_level", "16", "out of range"},
 		{"ib_rnr_retry", "7", "out of range"}, // for ever

@@ -19,10 +19,13 @@ const (
 	gib = 1 << 30
 )
 
+// maxCopyThreads is LC_THREADS of provider/local.
+const maxCopyThreads = 15
+
 var table = []row{
-	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `local`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
 		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
-		"Fabrics to use, best first. `auto` takes RDMA hardware (EFA and CXI through libfabric, InfiniBand and RoCE through libibverbs), and tcp only on a machine that has none; `verbs` is libibverbs, `tcp` whichever native tcp provider libfabric has."),
+		"Fabrics to use, best first. `auto` takes RDMA hardware (EFA and CXI through libfabric, InfiniBand, RoCE and iWARP through libibverbs), and tcp only on a machine that has none, and besides them memory for peers of the same host; `verbs` is libibverbs, `local` that memory, `tcp` whichever native tcp provider libfabric has."),
 	text("devices", "", "eth0,!lo", "list", "a comma list of globs over device or interface names; `!` or `^` before a glob excludes, `#2` is the third in order",
 		func(o *Options, v string) error { return setGlobs(&o.Devices, v) },
 		"Devices to use. Empty: all that fit: interfaces that are down, bridges and their ports, tunnels, management interfaces and those much slower than the rest are left out (`log=info` says why). A name or glob brings them back. The loopback interface serves agents of one network namespace."),
@@ -56,10 +59,18 @@ var table = []row{
 	limit("inflight_ops", 1, 1<<20, func(o *Options) *int { return &o.InflightOps },
 		"The most WRITE and READ requests in flight on a rail, for all its peers together, who take turns; messages don't count. 0: as many as queues and windows take."),
 	integer("max_rails", "8", 1, 32, func(o *Options) *int { return &o.MaxRails },
-		"The most rails to use, besides the loopback interface; of more, fast ones are taken, spread over NUMA nodes and PCI switches."),
+		"The most rails to use, besides the loopback interface and the memory of this host; of more, fast ones are taken, spread over NUMA nodes and PCI switches."),
+	integer("qps_per_rail", "1", 1, 8, func(o *Options) *int { return &o.QPsPerRail },
+		"Queue pairs, or connections on tcp, on a pair of rails for a peer; the smaller of both sides' numbers. Each has receives, credits and a window of its own, and fails alone. No effect where one endpoint serves all peers (EFA, CXI)."),
+	text("mr_max", "0", "", "size", "`0`, or a size from 1MiB to 1024GiB (bytes, or with KiB, MiB, GiB), rounded down to 64 KiB",
+		func(o *Options, v string) error { return setLimit(&o.MRMax, v, mib, 1024*gib) },
+		"Memory of more bytes is registered in several pieces, each with keys of its own. 0: the fabrics' own: 3.5 GiB on verbs, where one region of more than 4 GiB was seen at 6.0 GB/s and slices of 3.5 GiB at 9.2 (mlx5, 4 KiB pages, IOMMU on), elsewhere none."),
 	text("ibverbs_path", "libibverbs.so.1", "", "path", "a file name that dlopen finds, or a path",
 		func(o *Options, v string) error { o.IbverbsPath = v; return nil },
 		"verbs: the libibverbs library to load."),
+	text("rdmacm_path", "librdmacm.so.1", "", "path", "a file name that dlopen finds, or a path",
+		func(o *Options, v string) error { o.RdmacmPath = v; return nil },
+		"verbs: the librdmacm library to load where there are iWARP devices."),
 	integer("gid_index", "-1", -1, 255, func(o *Options) *int { return &o.IB.GIDIndex },
 		"verbs: the entry of a port's GID table to use. -1: on RoCE the best of version 2 (an IPv4 address before a global IPv6 one before others), on InfiniBand none within a subnet."),
 	integer("ib_service_level", "0", 0, 15, func(o *Options) *int { return &o.IB.ServiceLevel },
@@ -78,6 +89,17 @@ var table = []row{
 		"verbs: how often a message is sent again to a peer that has no receive posted; it always has."),
 	integer("ib_max_reads", "16", 1, 128, func(o *Options) *int { return &o.IB.MaxReads },
 		"verbs: READs outstanding on a connection, initiated and accepted; less where a device or the peer takes less. 1 throttles READ."),
+	text("cuda_path", "libcuda.so.1", "", "path", "a file name that dlopen finds, or a path",
+		func(o *Options, v string) error { o.CUDAPath = v; return nil },
+		"The CUDA driver's library to load, once memory of a GPU is registered."),
+	integer("copy_threads", "-1", -1, maxCopyThreads, func(o *Options) *int { return &o.CopyThreads },
+		"local: threads that copy large transfers between processes of one host; those who poll help. They run near the NUMA node of the memory here, where it has as many processors that this process may use. -1: a quarter of the processors that this process may use, by its affinity mask and its cgroup's quota, one to four. 0: only those who poll."),
+	text("ptracer", "off", "", "word", "`on` or `off`",
+		func(o *Options, v string) error { return setSwitch(&o.Ptracer, v) },
+		"local: lets every process of this user read and write this one's memory where Yama's scope 1 would let only its ancestors (`PR_SET_PTRACER_ANY`; a process has one such setting, a crash handler's would be replaced). Off: the next best way serves peers of this host, and a warning says so."),
+	text("ib_odp", "off", "", "word", "`on` or `off`",
+		func(o *Options, v string) error { return setSwitch(&o.IB.ODP, v) },
+		"verbs: memory is registered by on-demand paging: nothing is pinned, and the first access to a page waits for it. A device without it for RC WRITE, READ and SEND is an error."),
 	duration("spin_time", "20us", 0, 10*time.Millisecond, func(o *Options) *time.Duration { return &o.SpinTime },
 		"The engine's thread polls so long before it sleeps."),
 	limit("tx_depth", 32, 1<<20, func(o *Options) *int { return &o.TxDepth },

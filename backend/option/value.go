@@ -163,12 +163,32 @@ func setPorts(field *PortRange, v string) error {
 	return nil
 }
 
+// setLimit takes a size, or 0 for none.
+func setLimit(field *uint64, v string, least, most uint64) error {
+	n, err := ParseSize(v)
+	if err == nil && n != 0 && (n < least || n > most) {
+		err = errRange
+	}
+	*field = n
+	return err
+}
+
 func setTrafficClass(field *string, v string) error {
 	v = strings.ToLower(strings.TrimSpace(v))
 	if v != "" && !slices.Contains([]string{"best_effort", "low_latency", "dedicated_access", "bulk_data"}, v) {
 		return errWord
 	}
 	*field = v
+	return nil
+}
+
+// setSwitch takes on or off.
+func setSwitch(field *bool, v string) error {
+	v = strings.ToLower(strings.TrimSpace(v))
+	if v != "on" && v != "off" {
+		return errWord
+	}
+	*field = v == "on"
 	return nil
 }
 

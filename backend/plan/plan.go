@@ -121,18 +121,3 @@ func (c Config) Fill(dst []Op, n int, source Source) error {
 		}
 	}
 }
-
-// Coalesce calls emit for the pieces with empty ones dropped and touching ones merged. ErrRange, or emit's error.
-func Coalesce(n int, source Source, emit func(Piece) error) error {
-	for w := newWalker(n, source); ; {
-		batch, err := w.next()
-		if err != nil || len(batch) == 0 {
-			return err
-		}
-		for _, p := range batch {
-			if err := emit(p); err != nil {
-				return err
-			}
-		}
-	}
-}

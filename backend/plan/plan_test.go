@@ -14,9 +14,18 @@ func TestOpSize(t *testing.T) {
 	assert.EqualValues(t, OpSize, unsafe.Sizeof(Op{}))
 }
 
+// source gives the pieces of a function one by one.
+func source(at func(i int) Piece) Source {
+	return func(first int, dst []Piece) {
+		for i := range dst {
+			dst[i] = at(first + i)
+		}
+	}
+}
+
 // build runs both passes.
 func build(t require.TestingT, c Config, pieces []Piece) (Layout, []Op) {
-	at := At(func(i int) Piece { return pieces[i] })
+	at := source(func(i int) Piece { return pieces[i] })
 	l, err := c.Count(len(pieces), at)
 	require.NoError(t, err)
 	ops := make([]Op, l.Ops)
@@ -85,7 +94,7 @@ func TestAboveFourGiB(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	at := func(p ...Piece) (int, Source) { return len(p), At(func(i int) Piece { return p[i] }) }
+	at := func(p ...Piece) (int, Source) { return len(p), source(func(i int) Piece { return p[i] }) }
 	_, err := Config{}.Count(at(Piece{Len: 1}, Piece{Local: math.MaxUint64 - 1, Len: 3}))
 	assert.ErrorIs(t, err, ErrRange)
 	assert.ErrorContains(t, err, "descriptor 1")
@@ -97,7 +106,7 @@ func TestErrors(t *testing.T) {
 	assert.ErrorIs(t, err, ErrTooLong)
 	n, f := at(Piece{Len: 8 << 20})
 	assert.ErrorIs(t, Config{}.Fill(make([]Op, 7), n, f), ErrTooShort)
-	assert.ErrorIs(t, Config{}.Fill(nil, 1, At(func(int) Piece { return Piece{Len: 1} })), ErrTooShort)
+	assert.ErrorIs(t, Config{}.Fill(nil, 1, source(func(int) Piece { return Piece{Len: 1} })), ErrTooShort)
 }
 
 // drawPieces makes lists in which touching pieces are as common as gaps.
@@ -165,16 +174,9 @@ func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
 	require.Empty(t, ops, "a byte is there twice")
 }
 
-func TestCoalesce(t *testing.T) {
-	n := 0
-	require.NoError(t, Coalesce(1000, At(func(i int) Piece { return Piece{Local: uint64(i) * 8, Remote: uint64(i) * 8, Len: 8} }),
-		func(p Piece) error { n++; assert.EqualValues(t, 8000, p.Len); return nil }))
-	assert.Equal(t, 1, n)
-}
-
 func TestNothingAllocatedPerDescriptor(t *testing.T) {
 	for _, stride := range []uint64{8192, 16384} { // they all merge, none does
-		at := At(func(i int) Piece { return Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192} })
+		at := source(func(i int) Piece { return Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192} })
 		dst := make([]Op, 100_000)
 		for _, n := range []int{1000, len(dst)} {
 			assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {

@@ -2,18 +2,10 @@ package plan
 
 import "fmt"
 
-// Source gives pieces: it fills dst with those numbered first, first+1, ... It must give the same ones in every pass. A
+// Source gives pieces: it fills dst with those numbered first, first+1, ... A pass asks for them in order, from 0 on, and
+// must be given the same ones as every other. A
 // batch for each call, because a call for each piece cost 11 ns, more than all of the planning.
 type Source func(first int, dst []Piece)
-
-// At makes a source of a function that gives one piece, for where speed doesn't matter.
-func At(at func(i int) Piece) Source {
-	return func(first int, dst []Piece) {
-		for i := range dst {
-			dst[i] = at(first + i)
-		}
-	}
-}
 
 // batchLen is how many pieces a source is asked for at once: 4 KiB of them.
 const batchLen = 128

@@ -1,5 +1,5 @@
-// Package provider says what GORAIL wants of a fabric. One implementation per library: provider/verbs (libibverbs),
-// provider/ofi (libfabric) and provider/fake (in-process, for tests); provider/auto chooses between the first two.
+// Package provider says what GORAIL wants of a fabric. One implementation each for libibverbs (provider/verbs), libfabric
+// (provider/ofi) and the memory of one host (provider/local); provider/auto chooses between them, provider/fake is in-process, for tests.
 //
 // The Go side opens, registers and closes. Posting and polling happen in C, below the ops table of
 // fastpath/gr_provider.h, which each Rail carries.
@@ -17,6 +17,7 @@ var (
 	ErrNoDevice   = errors.New("no usable device")
 	ErrFiltered   = errors.New("no device matches option") // devices; there are some
 	ErrUnusable   = errors.New("device is there but unusable")
+	ErrNotThere   = errors.New("memory is not what its descriptor says") // beside ErrRegister
 	ErrRegister   = errors.New("memory registration failed")
 	ErrEndpoint   = errors.New("endpoint failed")
 	ErrBadAddress = errors.New("bad endpoint address")
@@ -24,7 +25,7 @@ var (
 
 // Provider finds and opens rails of one library.
 type Provider interface {
-	// Name is the name used by the option `provider`, e.g. "ofi".
+	// Name is Device.Provider of what it finds: "verbs", "ofi", "local".
 	Name() string
 	// Discover lists the devices that fit the filter, best first, without opening any of them.
 	Discover(ctx context.Context, f Filter) ([]Device, error)
@@ -34,18 +35,19 @@ type Provider interface {
 
 // Filter narrows discovery.
 type Filter struct {
-	Fabrics []string // "verbs" and libfabric provider names, in order of preference; "auto" for provider/auto alone
+	Fabrics []string // "verbs", "local" and libfabric provider names, in order of preference; "auto" for provider/auto alone
 	Devices []string // globs over device names; a leading '!' excludes; empty: all
 }
 
 // Device is one thing that can become a rail.
 type Device struct {
 	Provider string // Provider.Name
-	Fabric   string // the library's provider name: "net", "tcp", "efa", ...
+	Fabric   string // "verbs", "local" or libfabric's provider name: "net", "tcp", "efa", ...
 	Name     string // domain or device name: "lo", "eth0", "mlx5_0"
 	Subnet   string // what a peer's device must share to be reachable, e.g. "192.0.2.0/24"; "" = any of the same Fabric
 	Addr     string // an IP address of the device for the control channel, "" if it has none
 	Loopback bool   // reaches only this network namespace
+	Host     bool   // reaches processes of this host by their memory: goes before all others
 	Hardware bool   // RDMA hardware (as opposed to sockets)
 	Mbps     uint64 // link speed in megabits per second, 0 = unknown
 	NUMA     int    // NUMA node, -1 = unknown
@@ -62,15 +64,17 @@ type Caps struct {
 	KeySize          int    // bytes of a key
 	LocalDesc        bool   // local buffers need registration descriptors
 	EndpointMR       bool   // regions are bound to endpoints
+	DMABuf           bool   // the rail is a DMABufRegisterer that works
 	Pins             bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
 	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
 	SharedEndpoint   bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence
 	IOVLimit         int    // segments of one work request
 	TxDepth          int    // work requests and sends an endpoint takes
 	RxDepth          int    // receives an endpoint takes
+	MaxMR            uint64 // bytes that one registration should have at most; 0: any
 	MaxMsg           uint64 // bytes of one work request
 	MaxSend          uint64 // bytes of one message
-	InjectSize       int
+	WindowMin        uint64 // bytes that a link may have in flight at least, whatever its rate; 0: no such need
 }
 
 // Rail is one opened device. Its methods are safe for concurrent use.
@@ -94,6 +98,43 @@ type Rail interface {
 type Watcher interface {
 	// Watch tells until ctx ends, from one goroutine. The rail must not be closed before it has returned.
 	Watch(ctx context.Context, tell func(up bool, why string)) error
+}
+
+// Prover is a Rail that may reach a peer or not, whatever their subnets: it is asked before they pair.
+type Prover interface {
+	// Proof travels with the rail's offer.
+	Proof() []byte
+	// Reach tries; the error says what stands in the way and what would help.
+	Reach(proof []byte) error
+}
+
+// DMABufRegisterer is a Rail that can register memory of other devices (GPUs) by the descriptor that its driver exports; where
+// Caps.DMABuf is set it does.
+type DMABufRegisterer interface {
+	// RegisterDMABuf makes length bytes from offset on of a dmabuf reachable, under the addresses from iova on, which must
+	// lie in its page as offset does. The descriptor stays the caller's, who may close it when this has returned.
+	RegisterDMABuf(fd int, offset, length, iova uint64) (MR, error)
+}
+
+// VRAM is a Rail that moves memory of GPUs.
+type VRAM interface {
+	// RegisterVRAM makes memory of a GPU reachable. device is the GPU that the caller takes it to be on, as the driver numbers them. The
+	// error wraps ErrRegister, and ErrNotThere where the memory isn't what the caller says. Nothing is done to any GPU before the first.
+	RegisterVRAM(addr, length uint64, device int) (MR, error)
+	// Trouble is why a copy could not be made, last; "" without.
+	Trouble() string
+}
+
+// Renewable is an MR of memory that its owner may have freed meanwhile.
+type Renewable interface {
+	// Same is nil while the memory is the one that was registered.
+	Same() error
+}
+
+// Importer is an Endpoint that maps the peer's memory.
+type Importer interface {
+	// Forget unmaps a region of the peer's, by the core's number of it; no operation names it any more. It may last milliseconds.
+	Forget(region uint32)
 }
 
 // Endpoint talks to one peer.

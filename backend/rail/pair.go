@@ -27,8 +27,8 @@ type network struct{ fabric, subnet string }
 // Match pairs our rails with a peer's, best first; the peer, asked the same, gives the mirror image. Each pair is there once,
 // each rail that reaches one of the other side is in a pair.
 //
-// sameNS says that both live in one network namespace: then there are loopback pairs alone, if any; otherwise loopback
-// rails are left out. The n-th rail of a fabric and subnet talks to the peer's n-th of the same; where one side has
+// sameNS says that both live in one network namespace: then there are pairs by memory alone (Device.Host), if any, else loopback pairs
+// alone; otherwise loopback rails are left out. The n-th rail of a fabric and subnet talks to the peer's n-th of the same; where one side has
 // more, those of the other serve several in turn. What has no partner in its subnet on either side may be routed: such
 // rails of one fabric pair by number as well, and come last.
 func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
@@ -36,6 +36,14 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
 	theirs = slices.CompactFunc(theirs, func(a, b wire.RailOffer) bool { return a.Index == b.Index })
 	m := matcher{ours: Offers(own), theirs: theirs}
+	host := func(o wire.RailOffer) bool { return own[o.Index].Host }
+	if sameNS {
+		m.join(slices.DeleteFunc(slices.Clone(m.ours), func(o wire.RailOffer) bool { return !host(o) }), theirs, subnet, false)
+		if len(m.pairs) > 0 {
+			return m.sorted()
+		}
+	}
+	m.ours = slices.DeleteFunc(m.ours, host)
 	if sameNS {
 		if m.match(true); len(m.pairs) > 0 {
 			return m.sorted()
@@ -44,6 +52,9 @@ func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	m.match(false)
 	return m.sorted()
 }
+
+func subnet(o wire.RailOffer) network { return network{o.Fabric, o.Subnet} }
+func fabric(o wire.RailOffer) network { return network{o.Fabric, ""} }
 
 type matcher struct {
 	ours, theirs []wire.RailOffer
@@ -62,8 +73,6 @@ func (m *matcher) match(loopback bool) {
 		return slices.DeleteFunc(slices.Clone(offers), func(o wire.RailOffer) bool { return o.Loopback != loopback })
 	}
 	ours, theirs := pick(m.ours), pick(m.theirs)
-	subnet := func(o wire.RailOffer) network { return network{o.Fabric, o.Subnet} }
-	fabric := func(o wire.RailOffer) network { return network{o.Fabric, ""} }
 	ours, theirs = m.join(ours, theirs, subnet, false)
 	m.join(ours, theirs, fabric, true)
 }

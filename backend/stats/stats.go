@@ -104,7 +104,8 @@ type Link struct {
 	Index     int    `json:"index"`
 	PeerRail  string `json:"peer_rail"` // the initiator knows its name, the target its number only
 	PeerIndex int    `json:"peer_index"`
-	Phase     string `json:"phase"` // connecting, working, fencing, draining, resting, probing, closed
+	Number    int    `json:"number"` // of the session's links: a pair of rails may have several
+	Phase     string `json:"phase"`  // connecting, working, fencing, draining, resting, probing, closed
 	InFlight  uint64 `json:"bytes_in_flight"`
 	Rate      uint64 `json:"rate"` // as measured, bytes per second; 0: not yet
 	Counts

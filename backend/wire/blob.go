@@ -26,6 +26,7 @@ type RailOffer struct {
 	Name     string   // as provider.Device
 	Loopback bool     // reachable only from the same network namespace
 	Mbps     uint64   // 0 = unknown
+	Proof    []byte   // of provider.Prover; empty for others
 }
 
 // ConnBlob is what an engine tells its peers through NIXL's metadata. It doesn't change in the engine's life.
@@ -40,6 +41,8 @@ type ConnBlob struct {
 	Token   Token
 	Control []string // "ip:port", best first
 	Rails   []RailOffer
+	Slice   uint64 // regions of more bytes are registered as several, see Range.Slices; 0 = none is
+	Links   uint8  // most links that it wants on a pair of rails, 1 and more
 }
 
 // RegionBlob is the public part of a registration: it names the range and nothing that changes.
@@ -92,6 +95,9 @@ func (b *ConnBlob) check() error {
 	if err != nil {
 		return err
 	}
+	if b.Slice != 0 && (b.Slice < MinSlice || b.Slice%SliceUnit != 0) {
+		return fmt.Errorf("%w: slices of %d bytes", ErrFormat, b.Slice)
+	}
 	for _, a := range b.Control {
 		if _, err := netip.ParseAddrPort(a); err != nil {
 			return fmt.Errorf("%w: control address %q: want ip:port", ErrFormat, a)
@@ -107,6 +113,9 @@ func (b *ConnBlob) check() error {
 			if err := limit("text of a rail", len(text), MaxText); err != nil {
 				return err
 			}
+		}
+		if err := limit("proof of a rail", len(r.Proof), MaxText); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func TestConnRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	got, err := DecodeConn(data)
 	require.NoError(t, err)
-	assert.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(ConnBlob{}, RailOffer{})))
+	assert.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(ConnBlob{}, RailOffer{}), cmpopts.EquateEmpty()))
 
 	small, err := ConnBlob{}.Encode()
 	require.NoError(t, err)
@@ -73,23 +73,23 @@ func TestBlobErrors(t *testing.T) {
 	data, err := sampleRegion().Encode()
 	require.NoError(t, err)
 	body := data[headLen : len(data)-sumLen]
-	_, err = DecodeRegion(resum("GRM\x04", body))
+	_, err = DecodeRegion(resum("GRM\x05", body))
 	assert.ErrorIs(t, err, ErrVersion)
-	assert.ErrorContains(t, err, "4, here 3")
+	assert.ErrorContains(t, err, "5, here 4")
 	assert.ErrorContains(t, err, "same GORAIL on both sides")
-	_, err = DecodeRegion(resum("GRC\x03", body))
+	_, err = DecodeRegion(resum("GRC\x04", body))
 	assert.ErrorIs(t, err, ErrKind)
-	_, err = DecodeConn(resum("GRM\x03", body))
+	_, err = DecodeConn(resum("GRM\x04", body))
 	assert.ErrorIs(t, err, ErrKind)
-	_, err = DecodeRegion(resum("GRM\x03", append(body, 0)))
+	_, err = DecodeRegion(resum("GRM\x04", append(body, 0)))
 	assert.ErrorIs(t, err, ErrFormat, "extra bytes")
-	_, err = DecodeRegion(resum("GRM\x03", []byte("\x86\x03\x50................\x18\x05\x05\x00\x00")))
+	_, err = DecodeRegion(resum("GRM\x04", []byte("\x86\x04\x50................\x18\x05\x05\x00\x00")))
 	assert.ErrorIs(t, err, ErrFormat, "a number in its long form")
-	_, err = DecodeRegion(resum("GRM\x03", []byte("\x86\x03\x50................\x05\xf6\x00\x00")))
+	_, err = DecodeRegion(resum("GRM\x04", []byte("\x86\x04\x50................\x05\xf6\x00\x00")))
 	assert.ErrorIs(t, err, ErrFormat, "null for a number")
-	_, err = DecodeRegion(resum("GRM\x03", []byte("\x86\x03\x4f...............\x05\x05\x00\x00")))
+	_, err = DecodeRegion(resum("GRM\x04", []byte("\x86\x04\x4f...............\x05\x05\x00\x00")))
 	assert.ErrorIs(t, err, ErrFormat, "a short engine id")
-	_, err = DecodeRegion(resum("GRM\x03", []byte("\x86\x03\x50................\x05\x05\x00\x00")))
+	_, err = DecodeRegion(resum("GRM\x04", []byte("\x86\x04\x50................\x05\x05\x00\x00")))
 	assert.NoError(t, err)
 	_, err = DecodeRegion(make([]byte, MaxBlob+1))
 	assert.ErrorIs(t, err, ErrLimit)
@@ -105,6 +105,8 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 		"addresses": {func(b *ConnBlob) { b.Control = make([]string, MaxControl+1) }, ErrLimit},
 		"address":   {func(b *ConnBlob) { b.Control = []string{"localhost:1"} }, ErrFormat},
 		"rails":     {func(b *ConnBlob) { b.Rails = make([]RailOffer, MaxRails+1) }, ErrLimit},
+		"slice":     {func(b *ConnBlob) { b.Slice = MinSlice - SliceUnit }, ErrFormat},
+		"page":      {func(b *ConnBlob) { b.Slice = MinSlice + 1 }, ErrFormat},
 		"twins":     {func(b *ConnBlob) { b.Rails = make([]RailOffer, 2) }, ErrFormat},
 		"rail":      {func(b *ConnBlob) { b.Rails[0].Name = strings.Repeat("x", MaxText+1) }, ErrLimit},
 		"all": {func(b *ConnBlob) {
@@ -154,7 +156,7 @@ func FuzzDecodeConn(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeConn(body)
-		data := resum("GRC\x03", body)
+		data := resum("GRC\x04", body)
 		b, err := DecodeConn(data)
 		if err != nil {
 			return
@@ -170,7 +172,7 @@ func FuzzDecodeRegion(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeRegion(body)
-		data := resum("GRM\x03", body)
+		data := resum("GRM\x04", body)
 		b, err := DecodeRegion(data)
 		if err != nil {
 			return

@@ -44,7 +44,7 @@ type Header struct {
 	Kind   Kind
 	Parts  uint16 // notif: parts of the transfer, >= 1
 	Part   uint16 // notif: the part that this message follows, < Parts
-	Seq    uint64 // notif: number of the notification; credit: number of the message on this link
+	Seq    uint64 // notif, skip: number of the notification
 	Total  uint32 // notif: bytes of the whole body
 	Offset uint32 // notif: where the payload belongs in the body
 	Count  uint32 // credit: credits given, >= 1; notif: credits given along, may be 0

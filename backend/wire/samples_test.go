@@ -5,11 +5,11 @@ import "math"
 // sampleConn is a blob with something in every field.
 func sampleConn() ConnBlob {
 	return ConnBlob{
-		Version: Version, Engine: EngineID{1, 2, 3}, Agent: "agent_0", Boot: "7f1c", NetNS: 4026531840, PID: 4711, Token: Token{9, 8},
+		Version: Version, Engine: EngineID{1, 2, 3}, Agent: "agent_0", Boot: "7f1c", NetNS: 4026531840, PID: 4711, Slice: 7 << 29, Links: 2, Token: Token{9, 8},
 		Control: []string{"192.0.2.1:7000", "[2001:db8::1]:7001"},
 		Rails: []RailOffer{
 			{Index: 0, Fabric: "tcp", Subnet: "192.0.2.0/24", Name: "eth0", Mbps: 100000},
-			{Index: 3, Fabric: "tcp", Name: "lo", Loopback: true},
+			{Index: 3, Fabric: "tcp", Name: "lo", Loopback: true, Proof: []byte{1, 2}},
 		},
 	}
 }

@@ -18,6 +18,7 @@ struct gr_core {
 
 struct gr_xfer {
     int status = GR_ERR_NOT_POSTED;
+    bool ticket = false; // a post past Go is taken, every other time
 };
 
 namespace {
@@ -98,6 +99,18 @@ template<class F> int32_t on(uint64_t engine, F f) {
     }
 }
 
+// Moves the bytes and sends the notification.
+int32_t start(Engine &e, Xfer &x, bool has_notif, const gr_bytes &msg) {
+    for (size_t i = 0; i < x.local.size(); i++) {
+        void *l = reinterpret_cast<void *>(x.local[i].addr), *r = reinterpret_cast<void *>(x.remote[i].addr);
+        x.op ? std::memcpy(r, l, x.local[i].len) : std::memcpy(l, r, x.local[i].len);
+    }
+    if (has_notif)
+        if (const int32_t rc = push(e, x.peer, msg); rc != GR_SUCCESS)
+            return rc;
+    return x.slot.status = GR_IN_PROG;
+}
+
 } // namespace
 
 extern "C" {
@@ -108,6 +121,25 @@ void gr_crossed(gr_core *core, int which) { CHECK(core && which >= 0 && which < 
 int gr_check(gr_core *, gr_xfer *slot, uint64_t) {
     std::lock_guard<std::mutex> lock(mu);
     return slot->status == GR_IN_PROG ? slot->status = GR_SUCCESS : slot->status;
+}
+
+int gr_repost(gr_core *core, gr_xfer *slot, uint64_t handle, int has_notif, const void *msg, size_t len) try {
+    CHECK(core && slot && !forked);
+    std::lock_guard<std::mutex> lock(mu);
+    if (slot->status != GR_SUCCESS || !slot->ticket)
+        return GR_NOT_TAKEN;
+    for (auto &[id, e] : engines)
+        if (&e.core == core) {
+            Xfer &x = e.xfers.at(handle);
+            CHECK(&x.slot == slot);
+            slot->ticket = false;
+            return start(e, x, has_notif, {msg, len});
+        }
+    CHECK(!"an engine of ours");
+    return GR_NOT_TAKEN;
+}
+catch (const std::bad_alloc &) {
+    return GR_NOT_TAKEN;
 }
 
 gr_notif *gr_notif_take(gr_core *core) {
@@ -239,14 +271,9 @@ int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
 int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif) {
     return on(engine, [&](Engine &e) -> int32_t {
         Xfer &x = e.xfers.at(xfer);
-        for (size_t i = 0; i < x.local.size(); i++) {
-            void *l = reinterpret_cast<void *>(x.local[i].addr), *r = reinterpret_cast<void *>(x.remote[i].addr);
-            x.op ? std::memcpy(r, l, x.local[i].len) : std::memcpy(l, r, x.local[i].len);
-        }
-        if (notif->has)
-            if (const int32_t rc = push(e, x.peer, notif->msg); rc != GR_SUCCESS)
-                return rc;
-        return x.slot.status = GR_IN_PROG;
+        CHECK(x.slot.status != GR_SUCCESS || !x.slot.ticket); // it was not asked for past Go
+        x.slot.ticket = true;
+        return start(e, x, notif->has, notif->msg);
     });
 }
 
@@ -271,8 +298,15 @@ int32_t gorail_query_mem(uint64_t engine, gr_region_args *in, int32_t *known) {
     });
 }
 
-int32_t gorail_options(gr_owned *table) {
+int32_t gorail_options(gr_bytes *file, gr_owned *table) {
+    if (file->len == 0)
+        return GR_ERR_INVALID_PARAM;
     *table = owned(std::string("provider\0auto\0devices\0\0", 23));
+    return GR_SUCCESS;
+}
+
+int32_t gorail_vram(int32_t *yes) {
+    *yes = 0;
     return GR_SUCCESS;
 }
 

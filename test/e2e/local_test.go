@@ -19,7 +19,7 @@ func TestLoopback(t *testing.T) {
 			la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
 			x := a.Xfer(worker.XferSpec{Op: op, Local: src.At(la), Remote: dst.At(lb), Peer: "alice", Notif: []byte("me")})
 			l := x.Loop(worker.LoopArgs{N: 50, Timeout: limit})
-			require.Equal(t, 50, l.Done, l.Status)
+			require.Equal(t, 50, l.Done, "%s\n%s", l.Status, a.Output())
 			require.NoError(t, a.GenNotif("alice", []byte("alone")))
 			got := a.WaitNotifs(51, limit)
 			require.Len(t, got, 51)

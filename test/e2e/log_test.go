@@ -25,7 +25,7 @@ func params(kv ...string) option {
 }
 
 // ours skips what only GORAIL promises.
-func ours(t *testing.T) testenv.Env {
+func ours(t testing.TB) testenv.Env {
 	t.Helper()
 	env := testenv.Need(t)
 	if env.Backend != "GORAIL" {

@@ -14,17 +14,23 @@ import (
 	"gorail/test/worker"
 )
 
-const (
-	limit = 30 * time.Second  // for what takes milliseconds
-	long  = 120 * time.Second // for what moves gigabytes or 100,000 of something
+var (
+	limit = testenv.Patient(30 * time.Second)  // for what takes milliseconds
+	long  = testenv.Patient(120 * time.Second) // for what moves gigabytes or 100,000 of something
+)
 
+const (
 	seedA = 0xa // the initiator's bytes
 	seedB = 0xb // the target's bytes
 	seedC = 0xc // the sender's, later
 )
 
 func TestMain(m *testing.M) {
+	worker.NewGPU = newApplication
 	worker.MaybeRun()
+	if os.Getenv("GORAIL_PROVIDER") == "" {
+		os.Setenv("GORAIL_PROVIDER", "tcp") // by itself it would be memory here: GORAIL_PROVIDER=local
+	}
 	os.Exit(m.Run())
 }
 

@@ -75,7 +75,7 @@ func TestNotifMany(t *testing.T) {
 		check := func(got []nixl.Notif, prefix string) {
 			require.Len(t, got, n)
 			for i, g := range got {
-				require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg))
+				require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg), "%s\n%s", p.ini.Output(), p.tgt.Output())
 			}
 		}
 		check(p.tgt.WaitNotifs(n, long), "to ")

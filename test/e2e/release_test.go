@@ -122,6 +122,37 @@ func TestDeregisterInFlight(t *testing.T) {
 	keep.Want(seedA)
 }
 
+// TestDeregisterUnderReposts: the same under small requests that are posted all the time, past Go; when the memory is registered
+// again they go on.
+func TestDeregisterUnderReposts(t *testing.T) {
+	const size, requests = 4096, 4
+	p := pair(t)
+	a, b := p.ini.Buffer(requests*size, seedA), p.tgt.Buffer(requests*size, seedB)
+	p.ini.Learn(p.tgt)
+	var xs []*worker.Xfer
+	var ids []int
+	for i := range uint64(requests) {
+		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(i*size, size), Remote: b.Span(i*size, size),
+			Peer: "bob", Notif: []byte("d")}))
+		ids = append(ids, xs[i].ID())
+	}
+	for range 5 {
+		loop := xs[0].LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit, Beside: ids[1:]})
+		require.NotEmpty(t, p.tgt.WaitNotifs(500, limit))
+		require.NoError(t, p.tgt.Deregister(b.All()))
+		b.Fill(77)
+		untouched(t, map[*worker.Buf]uint64{b: 77})
+		l := loop.Wait()
+		require.True(t, l.Status.Failed(), "%s after %d transfers", l.Status, l.Done)
+		require.Less(t, l.Wall, limit)
+		require.NoError(t, p.tgt.Register(b.All()))
+		for _, x := range xs {
+			x.Do(limit)
+		}
+		b.Want(seedA)
+	}
+}
+
 // TestDeregisterLocalInFlight: the initiator takes its own memory back.
 func TestDeregisterLocalInFlight(t *testing.T) {
 	const size = 64 << 20

@@ -105,6 +105,8 @@ func TestBreaches(t *testing.T) {
 		{"removed_peer", "efa-direct", "", []string{"no_peer"}, "rc=-99", false},
 		{"unknown_peer", "efa-direct", "", []string{"unknown_peer"}, "err=107 prov=14", false},
 		{"unknown_peer", "cxi", "", nil, "err=0 prov=0", false},
+		{"forgotten", "efa-direct", "", nil, "err=107 prov=14", false},
+		{"stranger", "efa-direct", "", []string{"unknown_peer"}, "err=107 prov=14", false},
 		{"cancel", "efa-direct", "", []string{"cancel"}, "rc=-38", false},
 		{"cancel", "cxi", "cancel=1", nil, "rc=0", false},
 		{"truncated", "cxi", "", []string{"truncated"}, "err=265", false},

@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// All cgo of the package is in this file and capi_xfer.go; the others see ptr.
+// All cgo of the package is in this file, capi_xfer.go and capi_bench.go; the others see ptr.
 type ptr = unsafe.Pointer
 
 func cOpen(path string) error {

@@ -118,12 +118,10 @@ int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len);
 int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, int64_t *post,
             size_t *done);
 
-// gn_stream keeps depth requests in flight, each posted again when it has ended, n posts in all; it sleeps 0.1 ms when
+// gn_stream keeps depth requests in flight, each posted again when it has ended, n posts in all; it sleeps nap_ns when
 // none has.
 enum { GN_MAX_DEPTH = 256 };
-int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t timeout_ns, size_t *done);
-// gn_drain polls until n notifications came or time is up, and counts them.
-int gn_drain(void *agent, void *map, size_t n, int64_t timeout_ns, size_t *count);
+int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t timeout_ns, int64_t nap_ns, size_t *done);
 // gn_same_backend compares the agent's backend behind two handles.
 bool gn_same_backend(void *a, void *b);
 

@@ -96,16 +96,10 @@ func cLoop(a, q ptr, n int, timeout time.Duration, lat, post []int64) (int, Stat
 
 const maxDepth = C.GN_MAX_DEPTH
 
-func cStream(a ptr, q []ptr, n int, timeout time.Duration) (int, Status) {
+func cStream(a ptr, q []ptr, n int, timeout, nap time.Duration) (int, Status) {
 	list := (*[C.GN_MAX_DEPTH]ptr)(C.malloc(C.sizeof_uintptr_t * C.GN_MAX_DEPTH))
 	defer C.free(ptr(list))
 	var done C.size_t
-	s := C.gn_stream(a, &list[0], C.size_t(copy(list[:], q)), C.size_t(n), C.int64_t(timeout), &done)
+	s := C.gn_stream(a, &list[0], C.size_t(copy(list[:], q)), C.size_t(n), C.int64_t(timeout), C.int64_t(nap), &done)
 	return int(done), Status(s)
-}
-
-func cDrain(a, m ptr, n int, timeout time.Duration) (int, Status) {
-	var count C.size_t
-	s := C.gn_drain(a, m, C.size_t(n), C.int64_t(timeout), &count)
-	return int(count), Status(s)
 }

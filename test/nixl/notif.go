@@ -1,7 +1,5 @@
 package nixl
 
-import "time"
-
 // Notif is one notification as it arrived.
 type Notif struct {
 	From string
@@ -13,13 +11,6 @@ type Notif struct {
 func (a *Agent) Notifs() ([]Notif, error) {
 	n, s := cNotifs(a.h, a.notifs)
 	return n, s.Err("get_notifs")
-}
-
-// Drain polls without returning to Go until n notifications came or time is up,
-// and drops them.
-func (a *Agent) Drain(n int, timeout time.Duration) (int, error) {
-	count, s := cDrain(a.h, a.notifs, n, timeout)
-	return count, s.Err("get_notifs")
 }
 
 // GenNotif implements nixl_capi_gen_notif; b nil means the agent chooses.

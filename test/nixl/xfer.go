@@ -31,14 +31,19 @@ type Xfer struct {
 // CreateXfer implements nixl_capi_create_xfer_req. A notification given here is
 // repeated by every Post.
 func (a *Agent) CreateXfer(op Op, mem Mem, local, remote []Desc, peer string, o XferOpts) (*Xfer, error) {
-	l, s := cXferList(mem, local)
+	return a.CreateXferBetween(op, mem, local, mem, remote, peer, o)
+}
+
+// CreateXferBetween is CreateXfer with memory of different types on both sides.
+func (a *Agent) CreateXferBetween(op Op, here Mem, local []Desc, there Mem, remote []Desc, peer string, o XferOpts) (*Xfer, error) {
+	l, s := cXferList(here, local)
 	if l != nil {
 		defer cDestroyXferList(l)
 	}
 	if s != Success {
 		return nil, s.Err("xfer_dlist_add_desc")
 	}
-	r, s := cXferList(mem, remote)
+	r, s := cXferList(there, remote)
 	if r != nil {
 		defer cDestroyXferList(r)
 	}
@@ -86,14 +91,14 @@ func (x *Xfer) Loop(n int, timeout time.Duration, lat, post []int64) (done int, 
 // MaxDepth is how many requests Stream takes.
 const MaxDepth = maxDepth
 
-// Stream keeps requests of one agent in flight, each posted again when it has ended, n times in all. It sleeps while none
-// ends, and does not return to Go in between.
-func Stream(all []*Xfer, n int, timeout time.Duration) (done int, s Status) {
+// Stream keeps requests of one agent in flight, each posted again when it has ended, n times in all. It sleeps, for less than a second
+// at a time, while none ends, and does not return to Go in between.
+func Stream(all []*Xfer, n int, timeout, nap time.Duration) (done int, s Status) {
 	handles := make([]ptr, len(all))
 	for i, x := range all {
 		handles[i] = x.h
 	}
-	return cStream(all[0].a.h, handles, n, timeout)
+	return cStream(all[0].a.h, handles, n, timeout, nap)
 }
 
 // Status implements nixl_capi_get_xfer_status.

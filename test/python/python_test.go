@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/cmd/gorail/plugindir"
 	"gorail/test/nixl"
 	"gorail/test/testenv"
 )
@@ -96,5 +97,29 @@ func TestExampleClient(t *testing.T) {
 	require.Contains(t, out, "Test done", err)
 	if env.Backend == "GORAIL" {
 		require.NoError(t, err, out)
+	}
+}
+
+// TestPluginFolder: what gorail plugins has made serves Python, which finds GORAIL, the wheel's own UCX and POSIX, and GORAIL as UCX.
+func TestPluginFolder(t *testing.T) {
+	env := testenv.Need(t)
+	testenv.SkipOrFail(t, env.CheckPython())
+	plugin := filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))
+	for _, tt := range []struct {
+		as, backend string
+		args        []string
+	}{{"", "GORAIL", nil}, {"", "UCX", nil}, {"", "POSIX", nil}, {"UCX", "UCX", []string{"--alias"}}, {"UCX", "GORAIL", nil}} {
+		t.Run(tt.backend+"/as="+tt.as, func(t *testing.T) {
+			spec := plugindir.Spec{Dir: t.TempDir(), Plugin: plugin, Wheel: env.WheelDir}
+			if tt.as != "" {
+				spec.As = []string{tt.as}
+			}
+			made, err := plugindir.Make(spec)
+			require.NoError(t, err)
+			env := env
+			env.PluginDir = made.Plugins
+			out, err := run(t, env, 60*time.Second, nil, env.Python, append([]string{"aliases.py", tt.backend}, tt.args...)...)
+			require.Contains(t, out, "\nok\n", err) // stock UCX dies in a destructor when all is done
+		})
 	}
 }

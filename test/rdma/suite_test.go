@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,10 +14,11 @@ import (
 
 	"gorail/test/rdma/bed"
 	"gorail/test/testenv"
+	"gorail/test/worker"
 )
 
 // verdict is a line of -test.v about one test.
-var verdict = regexp.MustCompile(`--- (PASS|FAIL|SKIP): (\S+) \([\d.]+s\)`)
+var verdict = regexp.MustCompile(`--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+s)\)`)
 
 // started is the line at a test's beginning.
 var started = regexp.MustCompile(`(?m)^=== RUN +(\S+)$`)
@@ -51,24 +53,53 @@ func compile(t *testing.T, pkg string) string {
 // worker's polling) is always first in the queue, and nothing else of the process runs.
 const threads = "GOMAXPROCS=4"
 
+// patient gives tests in a guest time, and engines for a first answer: its CPU is one for all processes there, and the machine's may be
+// busy.
+var patient = []string{testenv.EnvPatient + "=4", "GORAIL_CONNECT_TIMEOUT=20s", "GORAIL_PEER_TIMEOUT=20s"}
+
 // suite runs tests of a package of this module (pattern as for -run) in a guest, with the plugin, wheel and interpreter of
 // this run, and reports each as a subtest. A test that began and never ended has failed; no test at all is a failure.
 func suite(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) {
+	t.Helper()
+	g, command := prepare(t, g, pkg, pattern, args...)
+	r, err := g.Run(command...)
+	report(t, r, err, pkg, pattern)
+}
+
+// suitePair is suite in the first of two guests; the tests start workers in the second by its keeper.
+func suitePair(t *testing.T, g bed.Guest, pkg, pattern string) {
+	t.Helper()
+	g, command := prepare(t, g, pkg, pattern)
+	r, b, err := g.Pair(command, []string{"env", worker.EnvKeep + "=" + keeperAt, command[0]})
+	report(t, r, err, pkg, pattern)
+	require.Zero(t, b.Status, "host B: %v", b)
+}
+
+// keeperAt is where package inside looks for host B's keeper.
+const keeperAt = ":7100"
+
+// prepare gives the guest what tests of a package want, and the command that runs them.
+func prepare(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) (bed.Guest, []string) {
 	t.Helper()
 	bed.Need(t)
 	env := testenv.Need(t)
 	file := compile(t, pkg)
 	g.Dir = filepath.Join(testenv.Root(), pkg)
-	g.Env = append([]string{testenv.EnvBackend + "=" + env.Backend, testenv.EnvPlugins + "=" + env.PluginDir,
-		testenv.EnvWheel + "=" + env.WheelDir, testenv.EnvPython + "=" + env.Python, "CI=" + os.Getenv("CI"), threads}, g.Env...)
-	r, err := g.Run(append([]string{file, "-test.v", "-test.run", pattern}, args...)...)
+	g.Env = slices.Concat(patient, []string{testenv.EnvBackend + "=" + env.Backend, testenv.EnvPlugins + "=" + env.PluginDir,
+		testenv.EnvWheel + "=" + env.WheelDir, testenv.EnvPython + "=" + env.Python, "CI=" + os.Getenv("CI"), threads}, g.Env)
+	return g, append([]string{file, "-test.v", "-test.run", pattern}, args...)
+}
+
+// report makes subtests of what a test binary in a guest has printed.
+func report(t *testing.T, r bed.Result, err error, pkg, pattern string) {
+	t.Helper()
 	t.Logf("guest: %v", r.Took)
-	results := make(map[string]string)
+	results, took := make(map[string]string), make(map[string]string)
 	for _, m := range started.FindAllStringSubmatch(r.Stdout, -1) {
 		results[m[1]] = "never ended"
 	}
 	for _, m := range verdict.FindAllStringSubmatch(r.Stdout, -1) {
-		results[m[2]] = m[1]
+		results[m[2]], took[m[2]] = m[1], m[3]
 	}
 	require.NotEmpty(t, results, "%s has no test %s, or the guest did not come so far: %v\n%v", pkg, pattern, err, r)
 	failed := false
@@ -76,6 +107,7 @@ func suite(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) {
 		t.Run(name, func(t *testing.T) {
 			switch result {
 			case "PASS":
+				t.Log("in the guest: ", took[name])
 			case "SKIP":
 				t.Skip("the guest's output has the reason")
 			default:

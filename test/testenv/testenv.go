@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"gorail/test/nixl"
 )
@@ -16,9 +18,18 @@ const (
 	EnvPlugins = "GORAIL_PLUGIN_DIR"   // folder of libplugin_<backend>.so
 	EnvWheel   = "NIXL_WHEEL_DIR"      // site-packages with nixl-cu12
 	EnvPython  = "GORAIL_PYTHON"       // interpreter that imports nixl_cu12
+	EnvPatient = "GORAIL_TEST_PATIENT" // a whole number: so many times longer may take what has no promised time
 )
 
-// TB is the part of testing.TB that a benchmark program can offer as well.
+// Patient is a time limit of a test, longer where the machine is slow.
+func Patient(d time.Duration) time.Duration {
+	if n, err := strconv.Atoi(os.Getenv(EnvPatient)); err == nil && n > 0 {
+		return d * time.Duration(n)
+	}
+	return d
+}
+
+// TB is the part of testing.TB that is used, so that a program which imports worker does not import testing.
 type TB interface {
 	Helper()
 	Logf(format string, args ...any)

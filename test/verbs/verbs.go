@@ -1,5 +1,5 @@
-// Package verbs builds a libibverbs for tests: reliable connections within one process, in memory, whose calls can be made to
-// fail one by one, and which counts what it is asked. lib/switches.h has all names.
+// Package verbs builds a libibverbs and librdmacm (in one file) for tests: reliable connections within one process, in memory,
+// whose calls can be made to fail one by one, and which counts what it is asked. lib/switches.h has all names.
 package verbs
 
 /*
@@ -46,10 +46,12 @@ import (
 
 // Events that Lib.Event raises: enum ibv_event_type.
 const (
+	CQErr       = 0
 	DeviceFatal = 8
 	PortActive  = 9
 	PortErr     = 10
 	LIDChange   = 11
+	GIDChange   = 18
 )
 
 // Lib is one loaded library with switches and counters of its own.
@@ -118,6 +120,9 @@ func compile(old bool) (data []byte, skip string, err error) {
 		if strings.Contains(string(out), "infiniband/verbs.h: No such file") {
 			return nil, "no libibverbs headers here", nil
 		}
+		if strings.Contains(string(out), "rdma/rdma_cma.h: No such file") {
+			return nil, "no librdmacm headers here", nil
+		}
 		return nil, "", fmt.Errorf("gcc: %w\n%s", err, out)
 	}
 	data, err = os.ReadFile(so)
@@ -163,7 +168,7 @@ func (l *Lib) Break() { C.vt_break(l.dl) }
 func (l *Lib) Open() map[string]int {
 	l.t.Helper()
 	open := map[string]int{}
-	for _, name := range []string{"lists", "contexts", "pds", "mrs", "channels", "cqs", "qps"} {
+	for _, name := range []string{"lists", "contexts", "pds", "mrs", "channels", "cqs", "qps", "cm_channels", "cm_ids"} {
 		if n := l.Count(name); n != 0 {
 			open[name] = n
 		}

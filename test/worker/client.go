@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/rpc"
 	"os"
-	"os/exec"
 	"sync"
 	"syscall"
 	"time"
@@ -16,25 +15,24 @@ import (
 )
 
 // Deadline bounds every command that has no timeout of its own.
-const Deadline = 60 * time.Second
+var Deadline = testenv.Patient(60 * time.Second)
 
 // grace is added to the timeout of a command that has one.
-const grace = 20 * time.Second
+var grace = testenv.Patient(20 * time.Second)
 
 // Options say how to start a worker.
 type Options struct {
 	Env     testenv.Env
-	Setenv  []string // KEY=VALUE, on top of the environment of the test
-	Verbose bool     // print what the worker prints
+	Setenv  []string             // KEY=VALUE, on top of the environment of the test
+	Verbose bool                 // print what the worker prints
+	Attr    *syscall.SysProcAttr // namespaces, credentials
 }
 
 // Worker is a process with agents in it.
 type Worker struct {
 	t    testenv.TB
-	cmd  *exec.Cmd
+	proc process
 	rpc  *rpc.Client
-	out  tail
-	wait sync.Once
 	dead bool // killed on purpose
 }
 
@@ -78,10 +76,6 @@ func Start(t testenv.TB, o Options) *Worker {
 }
 
 func (w *Worker) start(o Options) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return err
@@ -91,64 +85,49 @@ func (w *Worker) start(o Options) error {
 		return err
 	}
 	defer func() { _, _ = inR.Close(), outW.Close() }()
-	w.cmd = exec.Command(exe)
-	w.cmd.Env = append(os.Environ(), envRun+"=1", envWheel+"="+o.Env.WheelDir,
-		"NIXL_PLUGIN_DIR="+o.Env.PluginDir,
-		// UCX would replace the Go runtime's fault handlers.
-		"UCX_HANDLE_ERRORS=none")
-	w.cmd.Env = append(w.cmd.Env, o.Setenv...)
-	w.cmd.ExtraFiles = []*os.File{inR, outW}
-	w.cmd.Stdout, w.cmd.Stderr = &w.out, &w.out
-	if o.Verbose {
-		w.cmd.Stdout, w.cmd.Stderr = os.Stderr, os.Stderr
-	}
-	w.cmd.WaitDelay = time.Second
-	if err := w.cmd.Start(); err != nil {
+	c, err := spawn(o, envRun+"=1", inR, outW)
+	if err != nil {
 		return err
 	}
-	w.rpc = rpc.NewClient(pipe{outR, inW})
+	w.proc, w.rpc = c, rpc.NewClient(pipe{outR, inW})
 	return nil
 }
 
 // Pid is the worker's process id.
-func (w *Worker) Pid() int { return w.cmd.Process.Pid }
+func (w *Worker) Pid() int { return w.proc.pid() }
 
 // Output is the last part of what the worker printed.
-func (w *Worker) Output() string { return w.out.String() }
+func (w *Worker) Output() string { return w.proc.output() }
 
 // Forget empties Output, so that a test sees what comes next.
-func (w *Worker) Forget() { w.out.clear() }
-
-func (w *Worker) reap() {
-	w.wait.Do(func() { _ = w.cmd.Wait() })
-}
+func (w *Worker) Forget() { w.proc.forget() }
 
 // end is the cleanup: an orderly end, or SIGKILL.
 func (w *Worker) end() {
 	if w.dead {
 		return
 	}
-	_ = w.cmd.Process.Signal(syscall.SIGCONT)
+	_ = w.proc.signal(syscall.SIGCONT)
 	_ = w.rpc.Close()
-	t := time.AfterFunc(5*time.Second, func() { _ = w.cmd.Process.Kill() })
+	t := time.AfterFunc(5*time.Second, func() { _ = w.proc.signal(syscall.SIGKILL) })
 	defer t.Stop()
-	w.reap()
+	w.proc.wait()
 	w.dead = true
 }
 
 // Kill sends SIGKILL and waits for the end.
 func (w *Worker) Kill() {
 	w.dead = true
-	_ = w.cmd.Process.Kill()
-	w.reap()
+	_ = w.proc.signal(syscall.SIGKILL)
+	w.proc.wait()
 	_ = w.rpc.Close()
 }
 
 // Stop sends SIGSTOP.
-func (w *Worker) Stop() { _ = w.cmd.Process.Signal(syscall.SIGSTOP) }
+func (w *Worker) Stop() { _ = w.proc.signal(syscall.SIGSTOP) }
 
 // Cont sends SIGCONT.
-func (w *Worker) Cont() { _ = w.cmd.Process.Signal(syscall.SIGCONT) }
+func (w *Worker) Cont() { _ = w.proc.signal(syscall.SIGCONT) }
 
 // Exit destroys the agents, ends the process and returns how it ended.
 func (w *Worker) Exit() error {
@@ -158,8 +137,8 @@ func (w *Worker) Exit() error {
 	if out.Err != nil {
 		return out.Err
 	}
-	if s := w.cmd.ProcessState; !s.Success() {
-		return fmt.Errorf("worker: %s\n%s", s, w.Output())
+	if how, ok := w.proc.wait(); !ok {
+		return fmt.Errorf("worker: %s\n%s", how, w.Output())
 	}
 	return nil
 }
@@ -209,7 +188,8 @@ func (f *Future[R]) Result() (r R, err error) {
 		if c.Error != nil {
 			if !f.w.dead && isGone(c.Error) {
 				f.w.Kill()
-				return r, fmt.Errorf("worker died in %s: %s", f.method, f.w.cmd.ProcessState)
+				how, _ := f.w.proc.wait()
+				return r, fmt.Errorf("worker died in %s: %s", f.method, how)
 			}
 			return r, fmt.Errorf("%s: %w", f.method, c.Error)
 		}

@@ -8,13 +8,41 @@ type Buf struct {
 	id   int
 	Addr uint64
 	Size uint64
+	Mem  nixl.Mem
+	Dev  uint64
 }
 
 // Alloc maps memory.
 func (w *Worker) Alloc(size uint64, kind nixl.Kind) *Buf {
 	w.t.Helper()
-	out := call[AllocOut](w, "Alloc", AllocArgs{size, kind}, Deadline)
+	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, Kind: kind}, Deadline)
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
+}
+
+// AllocGPU makes memory of a GPU.
+func (w *Worker) AllocGPU(size uint64, m GPUMem) *Buf {
+	w.t.Helper()
+	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, GPU: &m}, Deadline)
+	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixl.VRAM, Dev: uint64(m.Device)}
+}
+
+// GPUBuffer makes memory of a GPU, fills it and registers it with the agent.
+func (a *Agent) GPUBuffer(size, seed uint64, m GPUMem) *Buf {
+	a.t.Helper()
+	b := a.AllocGPU(size, m)
+	b.Fill(seed)
+	if err := a.Register(b.All()); err != nil {
+		a.t.Fatalf("%s: %v\n%s", a.Name, err, a.Output())
+	}
+	return b
+}
+
+// GPUState ends the worker's own use of GPUs, and says what of the driver is still open, and what was done wrong; "" for neither, or where
+// the driver doesn't tell.
+func (w *Worker) GPUState() (open, wrong string) {
+	w.t.Helper()
+	out := call[GPUStateOut](w, "GPUState", Ref{}, Deadline)
+	return out.Open, out.Wrong
 }
 
 // Buffer maps memory, fills it and registers it with the agent.
@@ -35,10 +63,10 @@ func (b *Buf) Free() {
 }
 
 // At is a layout in the buffer.
-func (b *Buf) At(l Layout) Side { return Side{b.Addr, l} }
+func (b *Buf) At(l Layout) Side { return Side{b.Addr, l, b.Mem, b.Dev} }
 
 // Span is one block of the buffer.
-func (b *Buf) Span(off, n uint64) Side { return Side{b.Addr, Span(off, n)} }
+func (b *Buf) Span(off, n uint64) Side { return Side{b.Addr, Span(off, n), b.Mem, b.Dev} }
 
 // All is the whole buffer as one block.
 func (b *Buf) All() Side { return b.Span(0, b.Size) }

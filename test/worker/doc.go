@@ -7,7 +7,10 @@
 // plugin prints cannot disturb them. Every call has a deadline; a worker that
 // misses it is killed and the test fails with what the worker printed.
 //
+// Workers on another host are the same: a keeper runs there (EnvKeep), Dial
+// reaches it, and commands travel over TCP.
+//
 // An agent without a sync mode lives on one locked thread of the worker, as in
 // a single-threaded application. Commands that wait (Wait, WaitNotifs) poll in
-// slices, so other commands get their turn; Loop and Drain keep the thread.
+// slices, so other commands get their turn; Loop keeps the thread.
 package worker

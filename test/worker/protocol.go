@@ -38,10 +38,21 @@ func (l Layout) Descs(base uint64) []nixl.Desc {
 	return out
 }
 
+// Descs lists the blocks.
+func (s Side) Descs() []nixl.Desc {
+	out := s.Layout.Descs(s.Base)
+	for i := range out {
+		out[i].Dev = s.Dev
+	}
+	return out
+}
+
 // Side is a layout in a buffer of either process.
 type Side struct {
 	Base uint64
 	Layout
+	Mem nixl.Mem
+	Dev uint64
 }
 
 // AgentConfig says how to make an agent and its only backend.
@@ -70,9 +81,10 @@ type LoopArgs struct {
 	Agent, ID int
 	N         int
 	Timeout   time.Duration
-	Prefix    string // not empty: notification number i says Prefix and i
-	Times     bool   // return the time of every transfer and post
-	Beside    []int  // further requests: all are kept in flight, and whoever waits for them sleeps; without Prefix and Times
+	Prefix    string        // not empty: notification number i says Prefix and i
+	Times     bool          // return the time of every transfer and post
+	Nap       time.Duration // how long at a time whoever waits for several sleeps; 0: 100 us
+	Beside    []int         // further requests: all are kept in flight, and whoever waits for them sleeps; without Prefix and Times
 }
 
 // LoopResult is what a loop measured. Times are in nanoseconds.
@@ -80,12 +92,6 @@ type LoopResult struct {
 	Done      int
 	Status    nixl.Status // of the last transfer
 	Lat, Post []int64
-	Wall, CPU time.Duration
-}
-
-// DrainResult is what a polling target saw.
-type DrainResult struct {
-	Count     int
 	Wall, CPU time.Duration
 }
 
@@ -103,13 +109,13 @@ type (
 	Ref       struct{ Agent, ID int }
 	AgentArgs struct{ Cfg AgentConfig }
 	AgentOut  struct {
-		ID     int
-		Create time.Duration
-		Err    *nixl.Error
+		ID  int
+		Err *nixl.Error
 	}
 	AllocArgs struct {
 		Size uint64
 		Kind nixl.Kind
+		GPU  *GPUMem // nil: the host's memory
 	}
 	AllocOut struct {
 		ID   int

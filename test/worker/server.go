@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"gorail/test/nixl"
 )
@@ -17,11 +16,12 @@ type Server struct {
 	lib    *nixl.Lib
 	next   int
 	agents map[int]*agent
-	bufs   map[int]*nixl.Buffer
+	bufs   map[int]memory
+	gpu    GPU // nil: none was wanted yet
 }
 
 func newServer(wheel string) *Server {
-	return &Server{wheel: wheel, agents: map[int]*agent{}, bufs: map[int]*nixl.Buffer{}}
+	return &Server{wheel: wheel, agents: map[int]*agent{}, bufs: map[int]memory{}}
 }
 
 func callOf(err error) string {
@@ -76,10 +76,7 @@ func (s *Server) Agent(in AgentArgs, out *AgentOut) error {
 		if err != nil || in.Cfg.Backend == "" {
 			return
 		}
-		began := time.Now()
-		g.b, err = g.a.CreateBackend(in.Cfg.Backend, in.Cfg.Params)
-		out.Create = time.Since(began)
-		if err != nil {
+		if g.b, err = g.a.CreateBackend(in.Cfg.Backend, in.Cfg.Params); err != nil {
 			_ = g.a.Close()
 		}
 	})

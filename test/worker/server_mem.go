@@ -6,7 +6,7 @@ import (
 	"gorail/test/nixl"
 )
 
-func (s *Server) buf(id int) (*nixl.Buffer, error) {
+func (s *Server) buf(id int) (memory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b, ok := s.bufs[id]; ok {
@@ -17,12 +17,12 @@ func (s *Server) buf(id int) (*nixl.Buffer, error) {
 
 // Alloc maps a buffer.
 func (s *Server) Alloc(in AllocArgs, out *AllocOut) error {
-	b, err := nixl.Alloc(int(in.Size), in.Kind)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.alloc(in)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	out.ID, out.Addr = s.id(), b.Addr()
 	s.bufs[out.ID] = b
 	return nil
@@ -43,7 +43,9 @@ func (s *Server) Fill(in MemArgs, out *ErrOut) error {
 	if err != nil {
 		return err
 	}
-	Fill(b.B[in.Off:in.Off+in.N], in.Seed, in.SeedOff)
+	bytes := make([]byte, in.N)
+	Fill(bytes, in.Seed, in.SeedOff)
+	b.write(in.Off, bytes)
 	return nil
 }
 
@@ -53,7 +55,7 @@ func (s *Server) Diff(in MemArgs, out *DiffOut) error {
 	if err != nil {
 		return err
 	}
-	out.At = Diff(b.B[in.Off:in.Off+in.N], in.Seed, in.SeedOff)
+	out.At = Diff(b.read(in.Off, in.N), in.Seed, in.SeedOff)
 	return nil
 }
 
@@ -64,13 +66,14 @@ func (s *Server) DiffBlocks(in MemArgs, out *DiffOut) error {
 	if err != nil {
 		return err
 	}
-	want := make([]byte, len(b.B))
+	got := b.read(0, b.size())
+	want := make([]byte, len(got))
 	Fill(want, in.Own, 0)
 	at, from := in.At.order(), in.From.order()
 	for i := range in.At.Count {
 		Fill(want[at(i):at(i)+in.At.Len], in.Seed, from(i))
 	}
-	out.At = firstDiff(b.B, want)
+	out.At = firstDiff(got, want)
 	return nil
 }
 
@@ -90,10 +93,18 @@ func firstDiff(a, b []byte) int64 {
 	return -1
 }
 
+// memOf is the type of all the sides' memory.
+func memOf(sides []Side) nixl.Mem {
+	if len(sides) == 0 {
+		return nixl.DRAM
+	}
+	return sides[0].Mem
+}
+
 func descs(sides []Side) []nixl.Desc {
 	var out []nixl.Desc
 	for _, s := range sides {
-		out = append(out, s.Descs(s.Base)...)
+		out = append(out, s.Descs()...)
 	}
 	return out
 }
@@ -101,14 +112,14 @@ func descs(sides []Side) []nixl.Desc {
 // Register registers every block of the sides.
 func (s *Server) Register(in RegArgs, out *ErrOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
-		out.Err = nixlError(g.a.Register(nixl.DRAM, descs(in.Sides), g.b))
+		out.Err = nixlError(g.a.Register(memOf(in.Sides), descs(in.Sides), g.b))
 	})
 }
 
 // Deregister undoes Register.
 func (s *Server) Deregister(in RegArgs, out *ErrOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
-		out.Err = nixlError(g.a.Deregister(nixl.DRAM, descs(in.Sides), g.b))
+		out.Err = nixlError(g.a.Deregister(memOf(in.Sides), descs(in.Sides), g.b))
 	})
 }
 
@@ -132,7 +143,7 @@ func (s *Server) Metadata(in MDArgs, out *MDOut) error {
 // PartialMD exports the given regions, or the connection info alone.
 func (s *Server) PartialMD(in RegArgs, out *MDOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
-		md, err := g.a.PartialMetadata(nixl.DRAM, descs(in.Sides), g.b)
+		md, err := g.a.PartialMetadata(memOf(in.Sides), descs(in.Sides), g.b)
 		out.Blob, out.Err = md, nixlError(err)
 	})
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -55,16 +56,6 @@ func (s *Server) WaitNotifs(in WaitArgs, out *NotifOut) error {
 	return nil
 }
 
-// Drain keeps the agent's thread busy polling until N notifications came: the
-// target of a benchmark.
-func (s *Server) Drain(in WaitArgs, out *DrainResult) error {
-	return s.onAgent(in.Agent, func(g *agent) {
-		began, cpu := time.Now(), cpuTime()
-		out.Count, _ = g.a.Drain(in.N, in.Timeout) // too few say enough
-		out.Wall, out.CPU = time.Since(began), cpuTime()-cpu
-	})
-}
-
 // Loop posts a request N times, each after the last has completed, and keeps
 // the agent's thread meanwhile.
 func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
@@ -84,15 +75,15 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 		out.Lat, out.Post = make([]int64, in.N), make([]int64, in.N)
 	}
 	g.do(func() {
-		began, cpu := time.Now(), cpuTime()
+		began, cpu := time.Now(), CPUTime()
 		if len(in.Beside) > 0 {
-			out.Done, x.last = nixl.Stream(all, in.N, in.Timeout)
+			out.Done, x.last = nixl.Stream(all, in.N, in.Timeout, cmp.Or(in.Nap, 100*time.Microsecond))
 		} else if in.Prefix == "" {
 			out.Done, x.last = x.x.Loop(in.N, in.Timeout, out.Lat, out.Post)
 		} else {
 			out.Done = x.numbered(in, began.Add(in.Timeout))
 		}
-		out.Wall, out.CPU = time.Since(began), cpuTime()-cpu
+		out.Wall, out.CPU = time.Since(began), CPUTime()-cpu
 	})
 	out.Status = x.last
 	if in.Times {

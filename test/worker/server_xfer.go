@@ -27,10 +27,10 @@ func (s *Server) addXfer(g *agent, x *nixl.Xfer, out *XferOut) {
 
 // CreateXfer makes a request of two layouts.
 func (s *Server) CreateXfer(in XferArgs, out *XferOut) error {
-	l, r := in.Local.Descs(in.Local.Base), in.Remote.Descs(in.Remote.Base)
+	l, r := in.Local.Descs(), in.Remote.Descs()
 	return s.onAgent(in.Agent, func(g *agent) {
 		began := time.Now()
-		x, err := g.a.CreateXfer(in.Op, nixl.DRAM, l, r, in.Peer, in.opts(g.b))
+		x, err := g.a.CreateXferBetween(in.Op, in.Local.Mem, l, in.Remote.Mem, r, in.Peer, in.opts(g.b))
 		out.Took = time.Since(began)
 		if out.Err = nixlError(err); err == nil {
 			s.addXfer(g, x, out)
@@ -40,10 +40,10 @@ func (s *Server) CreateXfer(in XferArgs, out *XferOut) error {
 
 // PrepDlist prepares the Local layout: for Peer, or for the own side when empty.
 func (s *Server) PrepDlist(in XferArgs, out *XferOut) error {
-	d := in.Local.Descs(in.Local.Base)
+	d := in.Local.Descs()
 	return s.onAgent(in.Agent, func(g *agent) {
 		began := time.Now()
-		l, err := g.a.PrepDlist(in.Peer, nixl.DRAM, d, g.b)
+		l, err := g.a.PrepDlist(in.Peer, in.Local.Mem, d, g.b)
 		out.Took = time.Since(began)
 		if out.Err = nixlError(err); err != nil {
 			return

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is what the process used so far, user and system.
-func cpuTime() time.Duration {
+// CPUTime is what the process used so far, user and system.
+func CPUTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
 		return 0
@@ -20,7 +20,7 @@ func cpuTime() time.Duration {
 }
 
 func selfStats() (Stats, error) {
-	st := Stats{CPU: cpuTime()}
+	st := Stats{CPU: CPUTime()}
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return st, err

@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "world.h"
 
@@ -21,8 +20,7 @@ typedef struct slot {
 
 static world w;
 static slot slots[SLOTS];
-static uint64_t rng, next_handle = 1, done_count, failed_count;
-static _Atomic int stop;
+static uint64_t rng, next_handle = 1, done_count, failed_count, reposts;
 
 static unsigned char *local(int i) { return w.a.mem + i * SLOT_SIZE; }
 static unsigned char *far_end(int i) { return w.b.mem + i * SLOT_SIZE; }
@@ -58,6 +56,8 @@ static void ended_well(slot *s, int i)
 static void on_end(world *unused, uint64_t handle, int code)
 {
     (void)unused;
+    if (again_ended(handle, code))
+        return;
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].handle == handle && slots[i].state == RUNNING && code) {
             CHECK((atomic_load(&slots[i].x->state) & 0xff) == GR_XFER_FAILED, "state %d", slots[i].x->state);
@@ -107,6 +107,7 @@ static void post(int i)
     if (s->x) {
         CHECK(s->sum == sum(local(i)), "slot %d: its memory was touched after it had ended", i);
         if (below(&rng, 4) == 0) {
+            take_ticket(s->x);
             gr_xfer_free(w.a.core, s->x);
             CHECK(gr_check(w.a.core, s->x, s->handle) == -4, "a stale handle");
             s->x = NULL;
@@ -121,9 +122,36 @@ static void post(int i)
     s->aborted = 0;
     char *body = below(&rng, 3) ? note_new(w.session, 0, &rng, &len, &s->note) : NULL;
     s->state = RUNNING;
-    atomic_store(&s->x->state, GR_XFER_RUNNING);
-    gr_xfer_post(w.a.core, s->x, w.a.link, (uint32_t)w.rails, below(&rng, (uint32_t)w.rails + 1), body != NULL, body, len);
+    int may = atomic_load(&s->x->ticket) == GR_TICKET_VALID && atomic_load(&s->x->state) == 0;
+    int rc = gr_repost(w.a.core, s->x, s->handle, body != NULL, body, len);
+    CHECK((rc != GR_NOT_TAKEN) == may, "%d", rc);
+    reposts += may != 0;
+    if (!may) {
+        take_ticket(s->x);
+        atomic_store(&s->x->state, GR_XFER_RUNNING);
+        gr_xfer_post(w.a.core, s->x, w.a.link, (uint32_t)w.rails, below(&rng, (uint32_t)w.rails + 1), body != NULL, body, len);
+        atomic_store(&s->x->ticket, GR_TICKET_VALID);
+    }
     free(body);
+}
+
+static void change(void)
+{
+    again_change();
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].x)
+            take_ticket(slots[i].x);
+}
+
+/* One that may be posted past Go, if there is one. */
+static int ticketed(int from)
+{
+    for (int n = 0; n < SLOTS; n++) {
+        int i = (from + n) % SLOTS;
+        if (slots[i].state == ENDED && atomic_load(&slots[i].x->ticket) && !atomic_load(&slots[i].x->state))
+            return i;
+    }
+    return from;
 }
 
 static void cancel(int i)
@@ -132,6 +160,7 @@ static void cancel(int i)
     if (s->state != RUNNING || below(&rng, 3))
         return;
     s->aborted = 1;
+    take_ticket(s->x);
     int over = gr_xfer_abort(w.a.core, s->x, -11);
     if (below(&rng, 2) && gr_xfer_wait(w.a.core, s->x, 100000))
         over = 1;
@@ -199,7 +228,9 @@ static void step(void)
     case 4: if (below(&rng, 10) == 0) restart(); break;
     case 5: case 6: cancel(i); break;
     case 7: case 8: case 9: case 10: notify(); break;
-    case 11: case 12: case 13: case 14: case 15: case 16: post(i); break;
+    case 11: case 12: case 13: post(i); break;
+    case 14: case 15: post(ticketed(i)); break;
+    case 16: again_post(below(&rng, AGAIN)); break;
     case 17: case 18: notes_take(w.b.core); break;
     case 19: if (below(&rng, 4) == 0) cut(); break;
     default: look(i);
@@ -226,22 +257,7 @@ static int settled(void)
         if (slots[i].state == RUNNING)
             return 0;
     }
-    return notes_all() && gr_sess_queued(w.a.sess) == 0;
-}
-
-static void *poller(void *arg)
-{
-    uint64_t mine = (uintptr_t)arg;
-    while (!atomic_load(&stop)) {
-        if (below(&mine, 4) == 0)
-            notes_take(w.b.core);
-        gr_notif_free(w.a.core, gr_notif_take(w.a.core));
-        gr_tally t;
-        gr_rail_tally(w.a.core, 0, &t); /* no lock, and no race */
-        struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
-        nanosleep(&nap, NULL);
-    }
-    return NULL;
+    return again_settled() && notes_all() && gr_sess_queued(w.a.sess) == 0;
 }
 
 int main(int argc, char **argv)
@@ -249,13 +265,12 @@ int main(int argc, char **argv)
     CHECK(argc >= 3, "usage: ctest SEED STEPS [t]");
     uint64_t seed = strtoull(argv[1], NULL, 10), steps = strtoull(argv[2], NULL, 10);
     int threads = argc > 3;
-    pthread_t t[2];
     rng = seed;
     world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
     w.ended = on_end;
     w.came_up = on_up;
-    for (int i = 0; threads && i < 2; i++)
-        CHECK(pthread_create(&t[i], NULL, poller, (void *)(seed + (uint64_t)i)) == 0, "thread");
+    w.change = change;
+    again_open(&w, seed);
     for (uint64_t i = 0; i < steps; i++)
         step();
     for (int i = 0; i < w.rails; i++) {
@@ -263,6 +278,7 @@ int main(int argc, char **argv)
         script(&w.a, i, 1);
         script(&w.b, i, 1);
     }
+    again_stop();
     for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
         CHECK(gr_now_ns() < end, "30 s have passed and it has not come to rest");
         world_events(&w);
@@ -270,14 +286,15 @@ int main(int argc, char **argv)
             if (w.broken[i])
                 world_fence(&w, i);
     }
-    atomic_store(&stop, 1);
-    for (int i = 0; threads && i < 2; i++)
-        pthread_join(t[i], NULL);
+    uint64_t threaded = again_close();
     for (int i = 0; i < SLOTS; i++)
-        if (slots[i].x)
+        if (slots[i].x) {
+            take_ticket(slots[i].x);
             gr_xfer_free(w.a.core, slots[i].x);
+        }
     world_close(&w);
-    printf("%lu transfers well, %lu in error, %lu notifications, %lu events\n", (unsigned long)done_count, (unsigned long)failed_count,
-           (unsigned long)notes_arrived(), (unsigned long)w.xfer_events);
+    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts\n", (unsigned long)done_count,
+           (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events, (unsigned long)reposts,
+           (unsigned long)threaded);
     return 0;
 }

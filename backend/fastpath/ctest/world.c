@@ -13,7 +13,7 @@ static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const u
 {
     gr_region *r = gr_region_at(s->core, idx);
     r->addr = addr;
-    r->len = SLOTS * SLOT_SIZE;
+    r->len = MEM_SIZE;
     for (int i = 0; i < w->rails; i++)
         r->rail[i] = (gr_rkey){.key = keys ? keys[i] : 0, .base = 0, .desc = descs ? descs[i] : NULL, .ok = 1};
     gr_region_live(r, 1);
@@ -26,11 +26,11 @@ static void open_side(world *w, side *s, const fake_config *config, uint64_t key
     CHECK((s->core = gr_core_new(&cfg)), "%s", strerror(errno));
     if (!w->threads)
         gr_core_stop(s->core);
-    CHECK((s->mem = malloc(SLOTS * SLOT_SIZE)), "out of memory");
+    CHECK((s->mem = malloc(MEM_SIZE)), "out of memory");
     for (int i = 0; i < w->rails; i++) {
         s->rail[i] = fake_rail_open(w->fabric, config);
         CHECK(gr_core_add_rail(s->core, (gr_rail *)s->rail[i]) == i, "add rail");
-        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, SLOTS * SLOT_SIZE, key + (uint64_t)i, &s->mr[i], &s->key[i]) == 0,
+        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, MEM_SIZE, key + (uint64_t)i, &s->mr[i], &s->key[i]) == 0,
               "register");
     }
     region(w, s, LOCAL, (uintptr_t)s->mem, NULL, s->mr);
@@ -67,7 +67,7 @@ static void begin(world *w)
 
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
 {
-    const fake_config config = {.ordered = (uint8_t)ordered, .chained = (uint8_t)ordered, .delivery = 1, .local_desc = !ordered, .key_size = 8,
+    const fake_config config = {.ordered = (uint8_t)ordered, .chained = (uint8_t)ordered, .gather = seed & 1, .delivery = 1, .local_desc = !ordered, .key_size = 8,
                                 .iov_limit = ordered ? 4 : 1, .tx_depth = 24, .rx_depth = 40, .msg_size = 1 << 20, .max_msg = 1 << 30};
     memset(w, 0, sizeof *w);
     w->ordered = ordered;
@@ -110,6 +110,7 @@ static void link_event(world *w, const gr_event *ev, int from_a)
         if (st.state != GR_LINK_STATE_PROBING)
             return; /* broken again meanwhile */
         w->up[rail] = 1;
+        w->change();
         gr_link_up(w->a.link[rail]);
         w->came_up(w->a.link[rail]);
     }
@@ -154,6 +155,7 @@ static int other_up(const world *w, int rail)
 void world_fence(world *w, int rail)
 {
     uint64_t handed, next;
+    w->change();
     quiesce(&w->a, rail);
     quiesce(&w->b, rail);
     do
@@ -210,6 +212,7 @@ static void tally(const side *s, int i)
 
 void world_restart(world *w, int err)
 {
+    w->change();
     end(w, &w->a, err);
     end(w, &w->b, err);
     world_events(w);

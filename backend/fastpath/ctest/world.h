@@ -20,7 +20,7 @@
         }                                                                        \
     } while (0)
 
-enum { SLOTS = 24, SLOT_SIZE = 24 << 10, LOCAL = 0, REMOTE = 1 /* region numbers */, MAX_RAILS = 3 };
+enum { SLOTS = 24, AGAIN = 4 /* more, see again.c */, SLOT_SIZE = 24 << 10, MEM_SIZE = (SLOTS + AGAIN) * SLOT_SIZE, LOCAL = 0, REMOTE = 1 /* region numbers */, MAX_RAILS = 3 };
 
 /* One end: a core with rails, a registered buffer, and its side of the one session there is. */
 typedef struct side {
@@ -61,6 +61,7 @@ typedef struct world {
     int up[MAX_RAILS], broken[MAX_RAILS], home;
     void (*ended)(struct world *w, uint64_t handle, int code);
     void (*came_up)(gr_link *link);
+    void (*change)(void); /* links are about to change: no ticket is good any more */
     void *user;
 } world;
 
@@ -86,6 +87,20 @@ void notes_take(gr_core *core);
 void notes_forgive(void);
 int notes_all(void);
 uint64_t notes_arrived(void);
+
+/* Other threads, which poll and post some transfers again and again, while links come and go. */
+void again_open(world *w, uint64_t seed);
+/* What Go does: a post of its own, which gives a ticket. */
+void again_post(uint64_t i);
+void again_change(void);
+/* True: the event was for one of these. */
+int again_ended(uint64_t handle, int code);
+/* The thread posts no more. */
+void again_stop(void);
+int again_settled(void);
+/* Their memory is compared and they are let go. How often they were posted past Go. */
+uint64_t again_close(void);
+void take_ticket(gr_xfer *x);
 
 uint64_t below(uint64_t *rng, uint64_t n);
 

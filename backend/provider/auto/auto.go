@@ -1,5 +1,5 @@
-// Package auto chooses between the libraries: libibverbs on InfiniBand and RoCE, libfabric on EFA, CXI and sockets. It is
-// the one place that knows which fabric goes before which.
+// Package auto chooses between the libraries: libibverbs on InfiniBand, RoCE and iWARP, libfabric on EFA, CXI and sockets, and besides
+// them memory for peers of the same host. It is the one place that knows which fabric goes before which.
 package auto
 
 import (
@@ -15,16 +15,18 @@ import (
 	"gorail/backend/topo"
 )
 
-// Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs.
+// Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs, Local that of
+// one host's memory.
 const (
 	Word  = "auto"
 	Verbs = "verbs"
+	Local = "local"
 )
 
-// Provider implements provider.Provider over two others.
+// Provider implements provider.Provider over others.
 type Provider struct {
-	Verbs, OFI provider.Provider
-	Sys        fs.FS // "/sys"; nil = the machine's
+	Verbs, OFI, Local provider.Provider
+	Sys               fs.FS // "/sys"; nil = the machine's
 }
 
 var _ provider.Provider = Provider{}
@@ -34,8 +36,10 @@ func (Provider) Name() string { return Word }
 
 // Open implements provider.Provider: the one that found the device opens it.
 func (p Provider) Open(d provider.Device) (provider.Rail, error) {
-	if d.Provider == p.Verbs.Name() {
-		return p.Verbs.Open(d)
+	for _, from := range []provider.Provider{p.Verbs, p.Local} {
+		if d.Provider == from.Name() {
+			return from.Open(d)
+		}
 	}
 	return p.OFI.Open(d)
 }
@@ -56,7 +60,11 @@ func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.D
 		var found []provider.Device
 		var err error
 		if name == Word {
-			found, err = p.auto(ctx, f.Devices)
+			if found, err = p.auto(ctx, f.Devices); err == nil {
+				var here []provider.Device
+				here, err = p.fabric(ctx, Local, f.Devices)
+				found = append(found, here...)
+			}
 		} else {
 			found, err = p.fabric(ctx, name, f.Devices)
 		}
@@ -78,8 +86,11 @@ func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.D
 
 func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]provider.Device, error) {
 	from := p.OFI
-	if name == Verbs {
+	switch name {
+	case Verbs:
 		from = p.Verbs
+	case Local:
+		from = p.Local
 	}
 	return from.Discover(ctx, provider.Filter{Fabrics: []string{name}, Devices: devices})
 }

@@ -61,6 +61,7 @@ func TestDiscover(t *testing.T) {
 	ofi := library{name: "ofi", devices: map[string][]string{"tcp": {"eth0", "lo"}, "efa": {"rdmap0"}, "cxi": {"cxi0"}, "verbs;ofi_rxm": {"mlx5_0"}}}
 	ib := library{name: "verbs", devices: map[string][]string{"verbs": {"mlx5_0", "mlx5_1"}}}
 	none := library{name: "ofi", errs: map[string]error{"efa": fmt.Errorf("%w: No data available", provider.ErrNoDevice)}}
+	here := library{name: "local", devices: map[string][]string{"local": {"memory"}}}
 	dead := library{name: "verbs", errs: map[string]error{"verbs": fmt.Errorf("%w: mlx5_0: the port is DOWN", provider.ErrUnusable)}}
 	const mlx, efa, cxi = "infiniband/mlx5_0=0x15b3", "infiniband/rdmap0=0x1d0f", "cxi/cxi0=0x17db"
 	for name, c := range map[string]struct {
@@ -72,16 +73,16 @@ func TestDiscover(t *testing.T) {
 		err     error
 		says    []string
 	}{
-		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo"}},
-		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}},
-		"EFA":                     {sys: sysfs(efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0"}},
-		"Slingshot":               {sys: sysfs(cxi), ofi: ofi, ib: ib, want: []string{"cxi/cxi0"}},
-		"both":                    {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "verbs/mlx5_0", "verbs/mlx5_1"}},
-		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0"}},
-		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1"}, want: []string{"verbs/mlx5_1"}},
+		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo", "local/memory"}},
+		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1", "local/memory"}},
+		"EFA":                     {sys: sysfs(efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "local/memory"}},
+		"Slingshot":               {sys: sysfs(cxi), ofi: ofi, ib: ib, want: []string{"cxi/cxi0", "local/memory"}},
+		"both":                    {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "verbs/mlx5_0", "verbs/mlx5_1", "local/memory"}},
+		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "local/memory"}},
+		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1", "memory"}, want: []string{"verbs/mlx5_1", "local/memory"}},
 		"sockets beside hardware": {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"tcp"}, want: []string{"tcp/eth0", "tcp/lo"}},
 		"through libfabric":       {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"verbs;ofi_rxm"}, want: []string{"verbs;ofi_rxm/mlx5_0"}},
-		"in order":                {sys: sysfs(), ofi: ofi, ib: ib, fabrics: []string{"cxi", "verbs", "tcp"}, want: []string{"cxi/cxi0", "verbs/mlx5_0", "verbs/mlx5_1", "tcp/eth0", "tcp/lo"}},
+		"in order":                {sys: sysfs(), ofi: ofi, ib: ib, fabrics: []string{"local", "cxi", "verbs", "tcp"}, want: []string{"local/memory", "cxi/cxi0", "verbs/mlx5_0", "verbs/mlx5_1", "tcp/eth0", "tcp/lo"}},
 		"a list goes on":          {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}},
 		"unusable ends a list":    {sys: sysfs(), ofi: ofi, ib: dead, fabrics: []string{"verbs", "tcp"}, err: provider.ErrUnusable, says: []string{"mlx5_0", "DOWN"}},
 		"hardware unusable":       {sys: sysfs(mlx, efa), ofi: none, ib: dead, err: provider.ErrUnusable, says: []string{"mlx5_0", "DOWN", "rdmap0", "No data", "provider=tcp"}},
@@ -90,7 +91,7 @@ func TestDiscover(t *testing.T) {
 		"one that is not there":   {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"shm"}, err: provider.ErrNoDevice, says: []string{"no [shm]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Provider{Verbs: c.ib, OFI: c.ofi, Sys: c.sys}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
+			got, err := Provider{Verbs: c.ib, OFI: c.ofi, Local: here, Sys: c.sys}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				for _, part := range c.says {
@@ -111,8 +112,9 @@ func TestDiscover(t *testing.T) {
 // A device is opened by the library that found it.
 func TestOpen(t *testing.T) {
 	var opened string
-	p := Provider{Verbs: library{name: "verbs", opened: &opened}, OFI: library{name: "ofi", opened: &opened}}
-	for _, name := range []string{"verbs", "ofi"} {
+	p := Provider{Verbs: library{name: "verbs", opened: &opened}, OFI: library{name: "ofi", opened: &opened},
+		Local: library{name: "local", opened: &opened}}
+	for _, name := range []string{"verbs", "ofi", "local"} {
 		_, err := p.Open(provider.Device{Provider: name, Name: "x"})
 		require.NoError(t, err)
 		require.Equal(t, name+" x", opened)

@@ -73,6 +73,7 @@ void fake_ep_close(fake_ep *ep)
     fake_rail *rail = ep->rail;
     fake_fabric *fabric = rail->fabric;
     gr_rail_lock(&rail->base);
+    fake_flushed(rail);
     pthread_mutex_lock(&fabric->mu);
     cancel_ops(ep);
     for (fake_recv *r = ep->rx_head, *next; r; r = next) {

@@ -74,7 +74,7 @@ type region struct {
 	c  *C.fake_mr // nil when closed
 }
 
-// Register implements provider.Rail. ENOKEY: the key is in use.
+// Register implements provider.Rail. ENOKEY: the key is in use. EINVAL: more than Caps.MaxMR bytes.
 func (r *Rail) Register(addr, length, key uint64) (provider.MR, error) {
 	r.mu.Lock()
 	hook := r.onRegister
@@ -83,6 +83,9 @@ func (r *Rail) Register(addr, length, key uint64) (provider.MR, error) {
 		if err := hook(addr, length); err != nil {
 			return nil, fmt.Errorf("%w: fake/%s: %w", provider.ErrRegister, r.dev.Name, err)
 		}
+	}
+	if most := r.caps.MaxMR; most > 0 && length > most {
+		return nil, fmt.Errorf("%w: fake/%s: %d bytes, at most %d: %w", provider.ErrRegister, r.dev.Name, length, most, syscall.EINVAL)
 	}
 	m := &region{rail: r}
 	var got C.uint64_t

@@ -54,6 +54,7 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->base.rx_depth = config->rx_depth;
     rail->base.max_msg = config->max_msg;
     rail->base.msg_size = config->msg_size;
+    rail->base.window_min = config->window_min;
     rail->base.ordered = config->ordered;
     rail->base.chained = config->chained;
     pthread_mutex_lock(&fabric->mu);

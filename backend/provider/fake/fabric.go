@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -49,8 +50,10 @@ func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
 	cfg := C.fake_config{
 		ordered: flag(l.Caps.Ordered), chained: flag(l.Caps.Chained), delivery: flag(l.Caps.DeliveryComplete), virt_addr: flag(l.Caps.VirtAddr),
 		prov_key: flag(l.Caps.ProviderKeys), local_desc: flag(l.Caps.LocalDesc), no_wait_fd: flag(l.NoWaitFD),
+		gather:   flag(l.Caps.Ordered), // as the fabrics of that kind
 		key_size: C.uint32_t(l.Caps.KeySize), iov_limit: C.uint32_t(l.Caps.IOVLimit), tx_depth: C.uint32_t(l.Caps.TxDepth),
 		rx_depth: C.uint32_t(l.Caps.RxDepth), msg_size: C.uint32_t(l.Caps.MaxSend), max_msg: C.uint64_t(l.Caps.MaxMsg),
+		window_min: C.uint64_t(l.Caps.WindowMin),
 	}
 	if l.Caps.KeySize < 1 || l.Caps.KeySize > 8 || l.Caps.IOVLimit < 1 || l.Caps.IOVLimit > C.GR_MAX_IOV {
 		return nil, fmt.Errorf("%w: fake/%s: bad caps %+v", provider.ErrUnusable, d.Name, l.Caps)
@@ -109,7 +112,16 @@ func (r *Rail) Counters() Counters {
 	var c C.fake_counters
 	C.fake_rail_counters(r.c, &c)
 	return Counters{Posts: uint64(c.posts), Sends: uint64(c.sends), Recvs: uint64(c.recvs), Bytes: uint64(c.bytes),
-		Polls: uint64(c.polls), EAGAIN: uint64(c.eagain), Failed: uint64(c.failed)}
+		Polls: uint64(c.polls), EAGAIN: uint64(c.eagain), Failed: uint64(c.failed), Helps: uint64(c.helps)}
+}
+
+// Hold runs f while this thread has the rail, as one that polls.
+func (r *Rail) Hold(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	C.gr_rail_lock(&r.c.base)
+	defer C.gr_rail_unlock(&r.c.base)
+	f()
 }
 
 // Close frees the rail; EBUSY with endpoints or regions open.

@@ -14,8 +14,9 @@ enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
 /* Fixed at open. */
 typedef struct fake_config {
     uint8_t ordered, chained, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
+    uint8_t gather; /* posts wait for flush */
     uint32_t key_size, iov_limit, tx_depth, rx_depth, msg_size;
-    uint64_t max_msg;
+    uint64_t max_msg, window_min;
 } fake_config;
 
 /* May change at any time. */
@@ -32,7 +33,7 @@ typedef struct fake_script {
 } fake_script;
 
 typedef struct fake_counters {
-    uint64_t posts, sends, recvs, bytes, polls, eagain, failed;
+    uint64_t posts, sends, recvs, bytes, polls, eagain, failed, helps;
 } fake_counters;
 
 typedef struct fake_rail fake_rail;
@@ -68,6 +69,7 @@ struct fake_rail {
     fake_counters count;
     uint64_t rng, posted; /* posted: since the script was set */
     uint64_t own_key;
+    fake_op *waiting, *waiting_tail; /* gathered, for flush */
     uint8_t stalled;
     int down_errno; /* not 0: the link is down */
     fake_mr *mrs[FAKE_MRS]; /* by key */
@@ -122,11 +124,14 @@ void fake_ep_close(fake_ep *ep);
 int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, fake_mr **out, uint64_t *out_key);
 void fake_mr_close(fake_rail *rail, fake_mr *mr);
 
+/* Under the rail's lock: ends the program when posts wait that somebody has not flushed before he let go of the lock. */
+void fake_flushed(const fake_rail *rail);
 extern const gr_rail_ops fake_ops;
 
 /* Between the C files; all want the fabric's mutex held. */
 uint64_t fake_random(uint64_t *state);
 void fake_signal(fake_rail *rail);
+void fake_flush(fake_rail *rail);
 fake_ep *fake_ep_find(fake_fabric *fabric, uint64_t id);
 fake_mr *fake_mr_find(fake_rail *rail, uint64_t key);
 fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, int *err);

@@ -1,5 +1,6 @@
 /* Posting and polling. The core holds the rail's lock round every call here; each takes the fabric's mutex. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,9 +32,51 @@ static int check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc)
     return 0;
 }
 
-static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+static void enqueue(fake_op *op, fake_op **head, fake_op **tail)
+{
+    op->next = NULL;
+    op->prev = *tail;
+    if (*tail)
+        (*tail)->next = op;
+    else
+        *head = op;
+    *tail = op;
+}
+
+void fake_flush(fake_rail *rail)
 {
     fake_fabric *fabric = rail->fabric;
+    while (rail->waiting) {
+        fake_op *op = rail->waiting;
+        rail->waiting = op->next;
+        enqueue(op, &fabric->head, &fabric->tail);
+        fake_ep *target = fake_ep_find(fabric, op->target);
+        fake_signal(rail);
+        if (target)
+            fake_signal(target->rail);
+    }
+    rail->waiting_tail = NULL;
+    rail->base.gathered = 0;
+}
+
+static void flush(gr_rail *base)
+{
+    fake_rail *rail = (fake_rail *)base;
+    pthread_mutex_lock(&rail->fabric->mu);
+    fake_flush(rail);
+    pthread_mutex_unlock(&rail->fabric->mu);
+}
+
+void fake_flushed(const fake_rail *rail)
+{
+    if (!rail->base.gathered)
+        return;
+    fprintf(stderr, "fake fabric: the rail was unlocked with posts that wait for flush\n");
+    abort();
+}
+
+static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+{
     fake_op *op;
     uint64_t len = 0;
     int rc = n && n <= rail->config.iov_limit ? 0 : -EINVAL;
@@ -54,7 +97,7 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
     memset(ctx->scratch, 0xa5, sizeof(ctx->scratch)); /* ours until completion: whoever keeps things there shall notice */
     op->ep = ep;
     op->ctx = ctx;
-    op->kind = kind == GR_WRITE_WEAK ? GR_WRITE : kind;
+    op->kind = kind == GR_WRITE_WEAK || kind == GR_WRITE_PROVEN ? GR_WRITE : kind;
     op->weak = kind == GR_WRITE_WEAK;
     op->n = n;
     op->len = len;
@@ -68,19 +111,15 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
     }
     if (ep->broken)
         op->err = ECANCELED;
-    op->prev = fabric->tail;
-    if (fabric->tail)
-        fabric->tail->next = op;
-    else
-        fabric->head = op;
-    fabric->tail = op;
+    enqueue(op, &rail->waiting, &rail->waiting_tail);
+    rail->base.gathered = 1;
     ep->tx_out++;
     if (kind == FAKE_SEND)
         rail->count.sends++;
     else
         rail->count.posts++;
-    fake_signal(rail);
-    fake_signal(fake_ep_find(fabric, op->target)->rail);
+    if (!rail->config.gather)
+        fake_flush(rail);
     return 0;
 }
 
@@ -93,10 +132,11 @@ static int rma(gr_rail *base, void *ep, int op, uint32_t n, const gr_seg *seg, g
     return rc;
 }
 
-static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx)
+static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
 {
     fake_rail *rail = (fake_rail *)base;
     const gr_seg seg = { .laddr = (uintptr_t)buf, .len = len, .ldesc = desc };
+    (void)wake; /* nothing moves here but by the polls of both sides */
     pthread_mutex_lock(&rail->fabric->mu);
     int rc = post(rail, ep, FAKE_SEND, 1, &seg, ctx);
     pthread_mutex_unlock(&rail->fabric->mu);
@@ -160,6 +200,7 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
 static int arm(gr_rail *base)
 {
     fake_rail *rail = (fake_rail *)base;
+    fake_flushed(rail);
     pthread_mutex_lock(&rail->fabric->mu);
     int again = rail->cq_head != NULL;
     pthread_mutex_unlock(&rail->fabric->mu);
@@ -196,6 +237,16 @@ static void own_unreg(gr_rail *base, void *mr)
     pthread_mutex_unlock(&rail->fabric->mu);
 }
 
+/* Nothing to do but count. */
+static int help(gr_rail *base)
+{
+    fake_rail *rail = (fake_rail *)base;
+    pthread_mutex_lock(&rail->fabric->mu);
+    rail->count.helps++;
+    pthread_mutex_unlock(&rail->fabric->mu);
+    return 0;
+}
+
 const gr_rail_ops fake_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_cq, .arm = arm, .reg = own_reg, .unreg = own_unreg,
+    .rma = rma, .send = send_msg, .recv = recv_msg, .flush = flush, .poll = poll_cq, .help = help, .arm = arm, .reg = own_reg, .unreg = own_unreg,
 };

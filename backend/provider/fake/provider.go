@@ -30,7 +30,7 @@ type Link struct {
 // TCPCaps is what libfabric's native tcp can do.
 func TCPCaps() provider.Caps {
 	return provider.Caps{Ordered: true, Chained: true, DeliveryComplete: true, CanFence: true, KeySize: 8, IOVLimit: 4, TxDepth: 256,
-		RxDepth: 256, MaxMsg: 1 << 40, MaxSend: 1 << 20, InjectSize: 128}
+		RxDepth: 256, MaxMsg: 1 << 40, MaxSend: 1 << 20}
 }
 
 // EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors, no fence.

@@ -30,5 +30,6 @@ type Counters struct {
 	Bytes  uint64 // completed without error
 	Polls  uint64
 	EAGAIN uint64 // posts refused
+	Helps  uint64 // calls while another had the rail
 	Failed uint64 // completions with an error
 }

@@ -80,7 +80,7 @@ typedef struct ofi_quirks {
 typedef struct ofi_caps {
     uint8_t delivery, virt_addr, prov_key, local_desc, endpoint_mr;
     uint8_t emulated_read, emulated_write; /* as far as the provider tells */
-    uint64_t key_size, max_send, inject;
+    uint64_t key_size, max_send;
 } ofi_caps;
 
 /* An opened device. base comes first: gr_rail * and ofi_rail * are the same address. base.mu guards all of it. */

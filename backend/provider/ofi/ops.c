@@ -40,13 +40,14 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
 }
 
 /* Implements fi_sendmsg. */
-static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
+static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
 {
     ofi_rail *rail = (ofi_rail *)base;
     ofi_ep *ep = opaque;
     struct iovec iov = { .iov_base = buf, .iov_len = len };
     union ofi_msg msg;
 
+    (void)wake; /* libfabric has no message that wakes nobody */
     if (ep->peer == FI_ADDR_NOTAVAIL)
         return -FI_ENOTCONN;
     msg.v = (struct fi_msg){ .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = ep->peer, .context = ctx };

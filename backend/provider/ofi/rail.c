@@ -137,7 +137,6 @@ static void fill_caps(ofi_rail *rail)
     rail->caps.emulated_read = emulated(rail, OFI_OPT_EFA_EMULATED_READ);
     rail->caps.emulated_write = emulated(rail, OFI_OPT_EFA_EMULATED_WRITE);
     rail->caps.key_size = dom->mr_key_size ? dom->mr_key_size : sizeof(uint64_t);
-    rail->caps.inject = info->tx_attr->inject_size;
     rail->caps.max_send = size_option(rail, OFI_OPT_MAX_MSG_SIZE, bound(info->ep_attr->max_msg_size));
 
     rail->own_key = rail->caps.key_size >= 8 ? UINT64_MAX - 1 : (UINT64_C(1) << (8 * rail->caps.key_size)) - 1;

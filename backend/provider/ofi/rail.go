@@ -59,7 +59,6 @@ func openRail(d provider.Device, e *entry, q quirks, t Tuning) (*rail, error) {
 		RxDepth:          int(b.rx_depth),
 		MaxMsg:           uint64(b.max_msg),
 		MaxSend:          uint64(c.caps.max_send),
-		InjectSize:       int(c.caps.inject),
 	}}, nil
 }
 

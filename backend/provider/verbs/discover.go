@@ -15,9 +15,12 @@ import (
 
 // entry is a port that can become a rail.
 type entry struct {
-	lib  *library
-	port port
-	gid  gid
+	lib   *library
+	port  port
+	sys   fs.FS
+	asked int        // option gid_index, -1: the best
+	gid   gid        // on iWARP its address
+	cm    *cmLibrary // of iWARP, else nil
 }
 
 // name is the device's, with the port where it is not the first.
@@ -29,13 +32,14 @@ func (p port) name() string {
 }
 
 // discover turns the ports of a machine into devices; why has a reason for each that is none.
-func discover(ctx context.Context, lib *library, sys fs.FS, ports []port, gidIndex int) (devs []provider.Device, why []error) {
-	m := topo.Read(sys)
+func discover(ctx context.Context, lib *library, opt Options, ports []port) (devs []provider.Device, why []error) {
+	m := topo.Read(opt.Sys)
+	iwarp := &iwarpPorts{path: opt.CMLibraryPath}
 	for _, p := range ports {
 		if ctx.Err() != nil {
 			return nil, []error{ctx.Err()}
 		}
-		d, err := device(lib, sys, m, p, gidIndex)
+		d, err := device(lib, opt.Sys, m, iwarp, p, opt.GIDIndex)
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
 			continue
@@ -45,7 +49,7 @@ func discover(ctx context.Context, lib *library, sys fs.FS, ports []port, gidInd
 	return devs, why
 }
 
-func device(lib *library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (provider.Device, error) {
+func device(lib *library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {
 	switch {
 	case p.err != 0:
 		hint := limit(p.err)
@@ -54,19 +58,15 @@ func device(lib *library, sys fs.FS, m *topo.Machine, p port, gidIndex int) (pro
 		}
 		return provider.Device{}, fmt.Errorf("%s: %w%s", p.step, p.err, hint)
 	case p.iwarp:
-		return provider.Device{}, fmt.Errorf("iWARP, which is not supported yet")
+		return iwarp.device(lib, m, p)
 	case !p.active:
 		return provider.Device{}, fmt.Errorf("the port is %s", p.state)
 	}
-	gids := readGIDs(sys, p.device, p.number, p.gids)
-	if here := slices.DeleteFunc(slices.Clone(gids), func(g gid) bool { return !g.here() }); p.ethernet && gidIndex < 0 && len(here) > 0 {
-		gids = here // in a container the table may be the host's
-	}
-	g, err := chooseGID(gids, p.ethernet, gidIndex)
+	g, err := chooseGID(p.reachable(sys, gidIndex), p.ethernet, gidIndex)
 	if err != nil {
 		return provider.Device{}, err
 	}
-	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib, p, g}}
+	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Opaque: &entry{lib: lib, port: p, sys: sys, asked: gidIndex, gid: g}}
 	nets := []string{g.net}
 	if r := m.Device(p.device); r != nil {
 		nets, d.NUMA = append(nets, r.Nets...), r.NUMA
@@ -124,7 +124,7 @@ func prefixes(name string) (list []netip.Prefix) {
 // none is the error of a machine without a usable port.
 func none(why []error) error {
 	if len(why) == 0 {
-		return fmt.Errorf("%w: no InfiniBand or RoCE device", provider.ErrNoDevice)
+		return fmt.Errorf("%w: no InfiniBand, RoCE or iWARP device", provider.ErrNoDevice)
 	}
 	return fmt.Errorf("%w: %w", provider.ErrUnusable, reasons(why))
 }

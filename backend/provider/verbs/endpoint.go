@@ -63,19 +63,30 @@ type endpoint struct {
 
 // OpenEndpoint implements ibv_create_qp and the step to INIT. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	gid := r.entry.gid.addr.As16()
+	if r.cm != nil {
+		return r.openIW()
+	}
+	g, err := r.source()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s/%s: %w", provider.ErrEndpoint, r.dev.Fabric, r.dev.Name, err)
+	}
+	gid := g.addr.As16()
 	var c *C.vb_qp
 	var a C.vb_addr
 	var step *C.char
-	if rc := C.vb_ep_open(r.c, (*C.uint8_t)(&gid[0]), &c, &a, &step); rc != 0 {
-		what := C.GoString(step)
-		if rc == -C.ENOSPC {
-			what += fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, or more devices)", r.c.dev.max_cqe)
-		}
-		return nil, r.error(provider.ErrEndpoint, what, rc)
+	if rc := C.vb_ep_open(r.c, C.int(g.index), (*C.uint8_t)(&gid[0]), &c, &a, &step); rc != 0 {
+		return nil, r.openError(step, rc)
 	}
 	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: address{QPN: uint32(a.qpn), PSN: uint32(a.psn), LID: uint16(a.lid),
 		MTU: uint16(a.mtu), Ethernet: a.ethernet != 0, Reads: uint8(a.reads), GID: gid}}, nil
+}
+
+func (r *rail) openError(step *C.char, rc C.int) error {
+	what := C.GoString(step)
+	if rc == -C.ENOSPC {
+		what += fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)", r.c.dev.max_cqe)
+	}
+	return r.error(provider.ErrEndpoint, what, rc)
 }
 
 func (e *endpoint) Addr() []byte         { return e.addr.encode() }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"gorail/backend/topo"
@@ -77,6 +78,56 @@ func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 		what, do = "no entry 0", "is a subnet manager running?"
 	}
 	return gid{}, fmt.Errorf("its GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
+}
+
+// reachable is the port's table, without what another network namespace has: in a container it may be the host's.
+func (p port) reachable(sys fs.FS, asked int) []gid {
+	all := readGIDs(sys, p.device, p.number, p.gids)
+	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return !g.here() })
+	if p.ethernet && asked < 0 && len(here) > 0 {
+		return here
+	}
+	return all
+}
+
+// source is the GID of new endpoints, or why there is none.
+func (r *rail) source() (gid, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gid, r.noGID
+}
+
+// resolve looks the GID up again: the same address wherever it is now, else one of its kind, which peers can reach as they did that.
+// changed says what is different, err why there is none any more. Endpoints that are open keep theirs.
+func (r *rail) resolve() (changed string, err error) {
+	e := r.entry
+	if e.cm != nil { // iWARP has an IP address for good
+		return "", nil
+	}
+	list := e.port.reachable(e.sys, e.asked)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was, had := r.gid, r.noGID == nil
+	if e.asked < 0 {
+		list = slices.DeleteFunc(list, func(g gid) bool { return g.rank() != was.rank() })
+		if same := slices.IndexFunc(list, func(g gid) bool { return g.addr == was.addr }); same >= 0 {
+			list = list[same : same+1]
+		}
+	}
+	g, err := chooseGID(list, e.port.ethernet, e.asked)
+	if err != nil {
+		err = fmt.Errorf("%s is gone: %w", was.addr.Unmap(), err)
+		r.noGID = err
+		if !had {
+			return "", nil
+		}
+		return "", err
+	}
+	r.gid, r.noGID = g, nil
+	if had && r.gid == was {
+		return "", nil
+	}
+	return fmt.Sprintf("%s at index %d, was %s at %d", g.addr.Unmap(), g.index, was.addr.Unmap(), was.index), nil
 }
 
 // peerName is a peer's port, for messages.

@@ -9,6 +9,7 @@ package verbs
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -20,35 +21,45 @@ import (
 // library is a loaded libibverbs.
 type library struct{ c *C.vb_lib }
 
-// libraries holds what this process has loaded, by path. Nothing is ever unloaded; a failure is not remembered.
-var libraries struct {
-	sync.Mutex
-	byPath map[string]*library
+// loaded holds what this process has loaded of one library, by path. Nothing is ever unloaded; a failure is not remembered.
+type loaded[T any] struct {
+	mu     sync.Mutex
+	byPath map[string]*T
 }
 
-// loadLibrary loads libibverbs once. Implements dlopen and dlvsym. The error wraps provider.ErrNoLibrary.
-func loadLibrary(path string) (*library, error) {
-	libraries.Lock()
-	defer libraries.Unlock()
-	if l := libraries.byPath[path]; l != nil {
-		return l, nil
+// load calls open once for a path. Implements dlopen and dlvsym; the error is the loader's.
+func (l *loaded[T]) load(path string, open func(path, reason *C.char, room C.size_t) *T) (*T, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.byPath[path]; c != nil {
+		return c, nil
 	}
 	const room = 1024
 	reason := (*C.char)(C.malloc(room))
 	defer C.free(unsafe.Pointer(reason))
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
-	c := C.vb_load(cpath, reason, room)
+	c := open(cpath, reason, room)
 	if c == nil {
-		return nil, fmt.Errorf("%w: libibverbs %q: %s; install it (Debian: apt-get install libibverbs1 ibverbs-providers) or give "+
-			"its path in option ibverbs_path", provider.ErrNoLibrary, path, C.GoString(reason))
+		return nil, errors.New(C.GoString(reason))
 	}
-	l := &library{c}
-	if libraries.byPath == nil {
-		libraries.byPath = make(map[string]*library)
+	if l.byPath == nil {
+		l.byPath = make(map[string]*T)
 	}
-	libraries.byPath[path] = l
-	return l, nil
+	l.byPath[path] = c
+	return c, nil
+}
+
+var libraries loaded[C.vb_lib]
+
+// loadLibrary loads libibverbs once. The error wraps provider.ErrNoLibrary.
+func loadLibrary(path string) (*library, error) {
+	c, err := libraries.load(path, func(path, reason *C.char, room C.size_t) *C.vb_lib { return C.vb_load(path, reason, room) })
+	if err != nil {
+		return nil, fmt.Errorf("%w: libibverbs %q: %w; install it (Debian: apt-get install libibverbs1 ibverbs-providers) or give "+
+			"its path in option ibverbs_path", provider.ErrNoLibrary, path, err)
+	}
+	return &library{c}, nil
 }
 
 // port is one port of a device, as the library sees it.

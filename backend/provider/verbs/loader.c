@@ -24,6 +24,7 @@ static int resolve(vb_lib *lib, char *err, size_t err_len)
         { (void **)&lib->dealloc_pd, "ibv_dealloc_pd", "IBVERBS_1.1", 0 },
         { (void **)&lib->reg_mr, "ibv_reg_mr", "IBVERBS_1.1", 0 },
         { (void **)&lib->reg_mr_iova2, "ibv_reg_mr_iova2", "IBVERBS_1.8", 1 },
+        { (void **)&lib->reg_dmabuf_mr, "ibv_reg_dmabuf_mr", "IBVERBS_1.12", 1 },
         { (void **)&lib->dereg_mr, "ibv_dereg_mr", "IBVERBS_1.1", 0 },
         { (void **)&lib->create_comp_channel, "ibv_create_comp_channel", "IBVERBS_1.0", 0 },
         { (void **)&lib->destroy_comp_channel, "ibv_destroy_comp_channel", "IBVERBS_1.0", 0 },

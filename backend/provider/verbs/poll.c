@@ -3,7 +3,7 @@
 
 #include "verbs.h"
 
-static int to_errno(enum ibv_wc_status s)
+int vb_errno(enum ibv_wc_status s)
 {
     switch (s) {
     case IBV_WC_SUCCESS:
@@ -29,15 +29,22 @@ static int to_errno(enum ibv_wc_status s)
     }
 }
 
-static void tell(vb_rail *rail, gr_ctx *ctx, const struct ibv_wc *wc, int err, uint64_t len)
+void vb_expect(vb_rail *rail)
 {
-    rail->ready[rail->ready_tail++ % rail->ready_size] = (gr_comp){ ctx, err, err ? (int)wc->vendor_err : 0, len };
+    if (rail->armed == VB_URGENT && ibv_req_notify_cq(rail->cq, 0) == 0)
+        rail->armed = VB_ANY;
 }
 
-/* Operations complete in order: what was posted before is well, told of or not. */
+void vb_tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
+{
+    gr_ready_put(&rail->ready, (gr_comp){ ctx, err, err ? vendor_err : 0, len });
+}
+
+/* Operations complete in order: what was posted before is well, told of or not, until one fails. Devices that name another than
+ * that (bnxt_re: the oldest) must not make the one that failed look well. */
 static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
 {
-    int err = to_errno(wc->status), was = vb_tail(qp);
+    int err = vb_errno(wc->status), was = vb_tail(qp);
     if ((int32_t)(seq - qp->sent_head) < 0 || (int32_t)(qp->sent_tail - seq) <= 0)
         return; /* another request of a chain that has failed already */
     for (;; qp->sent_head++) {
@@ -45,11 +52,12 @@ static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
         int last = qp->sent_head == seq;
         qp->sq_used -= s->wrs;
         qp->signalled -= s->signalled;
-        tell(qp->rail, s->ctx, wc, s->broken ? EIO : last ? err : 0, 0);
+        vb_tell(qp->rail, s->ctx, s->broken ? EIO : last ? err : qp->alone ? ECANCELED : 0, (int)wc->vendor_err, 0);
         if (last)
             break;
     }
     qp->sent_head++;
+    qp->alone |= err != 0;
     if (qp->sent_head == qp->sent_tail)
         qp->unsignalled = 0;
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
@@ -61,24 +69,31 @@ void vb_take(vb_rail *rail, const struct ibv_wc *wc)
     if (number >= rail->slots || !rail->slot[number].qp || (rail->slot[number].generation & 0x7fff) != generation)
         return; /* of an endpoint that is gone */
     vb_qp *qp = rail->slot[number].qp;
+    if (rail->iwarp) {
+        vb_iw_take(qp, wc, seq);
+        return;
+    }
     if (!(wc->wr_id & 1)) {
         took_sent(qp, seq, wc);
         return;
     }
     if (seq != qp->recv_head)
         return;
-    int err = to_errno(wc->status);
-    tell(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], wc, err, err ? 0 : wc->byte_len);
+    int err = vb_errno(wc->status);
+    vb_tell(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
 }
 
 void vb_give_up(vb_qp *qp)
 {
-    const struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR };
+    if (qp->rail->iwarp) {
+        vb_iw_give_up(qp);
+        return;
+    }
     qp->rail->tails -= (uint32_t)vb_tail(qp);
     for (; qp->sent_head != qp->sent_tail; qp->sent_head++)
-        tell(qp->rail, qp->sent[qp->sent_head % VB_SEND_DEPTH].ctx, &wc, ECANCELED, 0);
+        vb_tell(qp->rail, qp->sent[qp->sent_head % VB_SEND_DEPTH].ctx, ECANCELED, 0, 0);
     for (; qp->recv_head != qp->recv_tail; qp->recv_head++)
-        tell(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], &wc, ECANCELED, 0);
+        vb_tell(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
 }
 
 /* Takes from the queue what there is, up to max completions; how many. */
@@ -91,7 +106,7 @@ static int drain(vb_rail *rail, int max)
         for (int i = 0; i < n; i++)
             vb_take(rail, &wc[i]);
         if (n > 0)
-            rail->armed = 0; /* the event that they caused, if one, may have been lost: asking twice costs nothing */
+            rail->armed = VB_NOT; /* the event that they caused, if one, may have been lost: asking twice costs nothing */
         if (n < 0)
             return total ? total : n;
         total += n;
@@ -104,8 +119,9 @@ static int drain(vb_rail *rail, int max)
 int vb_poll(gr_rail *base, gr_comp *out, int max)
 {
     vb_rail *rail = (vb_rail *)base;
-    int n = 0;
-    if (rail->ready_head == rail->ready_tail) {
+    if (base->gathered) /* the device had no room */
+        vb_flush(base);
+    if (gr_ready_empty(&rail->ready)) {
         int rc = drain(rail, max);
         if (rc < 0)
             return -EIO;
@@ -113,10 +129,19 @@ int vb_poll(gr_rail *base, gr_comp *out, int max)
             if (rail->slot[i].qp)
                 vb_close_tail(rail->slot[i].qp);
     }
-    while (n < max && rail->ready_head != rail->ready_tail)
-        out[n++] = rail->ready[rail->ready_head++ % rail->ready_size];
-    rail->owed -= (uint32_t)n;
-    return n;
+    return gr_ready_take(&rail->ready, out, max);
+}
+
+/* Whoever has nothing under way is woken by messages that say so alone: notifications wait for whoever asks for them. Not on iWARP: on
+ * siw (Linux 6.1) a solicited message causes no event. */
+static int awaited(const vb_rail *rail)
+{
+    if (rail->iwarp)
+        return VB_ANY;
+    for (uint32_t i = 0; i < rail->slots; i++)
+        if (rail->slot[i].qp && rail->slot[i].qp->sent_head != rail->slot[i].qp->sent_tail)
+            return VB_ANY;
+    return VB_URGENT;
 }
 
 /* ibv_req_notify_cq, and a look at what came before it. Events are taken when the next one is asked for. */
@@ -129,13 +154,14 @@ int vb_arm(gr_rail *base)
         return 0;
     if (rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0) { /* each request for events brings one */
         rail->lib->ack_cq_events(rail->cq, 1);
-        rail->armed = 0;
+        rail->armed = VB_NOT;
     }
-    if (!rail->armed) {
-        if (ibv_req_notify_cq(rail->cq, 0) != 0)
+    int want = awaited(rail);
+    if (rail->armed < want) {
+        if (ibv_req_notify_cq(rail->cq, want == VB_URGENT) != 0)
             return 1;
-        rail->armed = 1;
+        rail->armed = want;
     }
     int n = drain(rail, 64);
-    return n >= 64 || rail->ready_head != rail->ready_tail;
+    return n >= 64 || !gr_ready_empty(&rail->ready) || base->gathered;
 }

@@ -1,4 +1,4 @@
-/* Posting: the ops table. The core holds the rail's lock round every call here. */
+/* Requests: the ops table. The core holds the rail's lock round every call here. */
 #include <errno.h>
 
 #include "verbs.h"
@@ -12,7 +12,8 @@ static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
     int was = vb_tail(qp);
     qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled, 0 };
     qp->sq_used += wrs;
-    qp->rail->owed++;
+    gr_ready_owe(&qp->rail->ready);
+    vb_expect(qp->rail);
     if (signalled) {
         qp->signalled++;
         qp->unsignalled = 0;
@@ -22,35 +23,32 @@ static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
-/* Posts a chain that is one operation. When only its beginning was taken, the operation fails with the connection. */
-static int post(vb_qp *qp, struct ibv_send_wr *wr, uint32_t n, int signalled, gr_ctx *ctx)
+/* The n requests at the end of the chain become an operation, of which the last tells. A WRITE and the message behind it
+ * end together: the message tells of both. */
+static void add(vb_qp *qp, uint32_t n, int signalled, gr_ctx *ctx)
 {
-    struct ibv_send_wr *bad = NULL;
-    wr[n - 1].send_flags |= signalled ? IBV_SEND_SIGNALED : 0;
-    int rc = ibv_post_send(qp->qp, wr, &bad);
-    if (rc == 0) {
-        note(qp, ctx, n, signalled);
-        return 0;
+    vb_chain *c = &qp->rail->chain;
+    struct ibv_send_wr *wr = &c->wr[c->tail];
+    vb_sent *before = &qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH];
+    if (wr->opcode == IBV_WR_SEND && c->tail > c->head && wr[-1].opcode == IBV_WR_RDMA_WRITE && before->signalled) {
+        wr[-1].send_flags &= ~(unsigned)IBV_SEND_SIGNALED;
+        before->signalled = 0;
+        qp->signalled--;
     }
-    uint32_t taken = bad ? (uint32_t)(bad - wr) : 0;
-    if (taken == 0)
-        return rc == ENOMEM ? -EAGAIN : rc > 0 ? -rc : -EIO;
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-    (void)qp->rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE);
-    /* What the device has executed by now is not reported, nor told of by a flush: vb_close_tail's request is. */
-    note(qp, ctx, taken, 0);
-    qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH].broken = 1;
-    return 0;
+    wr[n - 1].send_flags |= signalled ? IBV_SEND_SIGNALED : 0;
+    c->tail += n;
+    qp->rail->base.gathered = 1;
+    note(qp, ctx, n, signalled);
 }
 
 /* One request is kept for vb_close_tail. */
-static int room(const vb_qp *qp, uint32_t wrs)
+static int room(vb_qp *qp, uint32_t wrs)
 {
     if (!qp->connected)
         return -ENOTCONN;
     if (qp->sq_used + wrs + 1 > qp->sq_size || qp->sent_tail - qp->sent_head >= VB_SEND_DEPTH)
         return -EAGAIN;
-    return qp->rail->owed >= qp->rail->ready_size ? -EAGAIN : 0;
+    return gr_ready_full(&qp->rail->ready) ? -EAGAIN : vb_gather(qp, wrs);
 }
 
 /* A chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one a segment, of which the last tells of all. Weak ones say nothing
@@ -58,39 +56,47 @@ static int room(const vb_qp *qp, uint32_t wrs)
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     vb_qp *qp = opaque;
-    struct ibv_send_wr wr[VB_CHAIN];
-    struct ibv_sge sge[VB_CHAIN];
+    vb_chain *c = &qp->rail->chain;
     if (n == 0 || n > base->iov_limit)
         return -EINVAL;
-    int rc = room(qp, n);
+    uint32_t all = n + (op == GR_WRITE_PROVEN);
+    int rc = room(qp, all);
     if (rc)
         return rc;
+    struct ibv_send_wr *wr = &c->wr[c->tail];
+    struct ibv_sge *sge = &c->sge[c->tail];
     uint64_t id = vb_id(qp, qp->sent_tail, 0);
     for (uint32_t i = 0; i < n; i++) {
         int small = op != GR_READ && seg[i].len <= qp->inline_max;
         sge[i] = (struct ibv_sge){ .addr = seg[i].laddr, .length = (uint32_t)seg[i].len, .lkey = vb_lkey(seg[i].ldesc) };
         wr[i] = (struct ibv_send_wr){
-            .wr_id = id, .next = i + 1 < n ? &wr[i + 1] : NULL, .sg_list = &sge[i], .num_sge = seg[i].len != 0,
+            .wr_id = id, .sg_list = &sge[i], .num_sge = seg[i].len != 0,
             .opcode = op == GR_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, .send_flags = small ? IBV_SEND_INLINE : 0,
             .wr.rdma = { .remote_addr = seg[i].raddr, .rkey = (uint32_t)seg[i].rkey },
         };
     }
-    return post(qp, wr, n, op != GR_WRITE_WEAK || qp->unsignalled + n >= SIGNAL_EVERY, ctx);
+    if (all > n)
+        wr[n] = vb_proof(qp, &sge[n], op, n, seg);
+    add(qp, all, op != GR_WRITE_WEAK || qp->unsignalled + n >= SIGNAL_EVERY, ctx);
+    return 0;
 }
 
-static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
+static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
 {
     vb_qp *qp = opaque;
     (void)base;
     int rc = room(qp, 1);
     if (rc)
         return rc;
-    struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
-    struct ibv_send_wr wr = {
-        .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = &sge, .num_sge = len != 0, .opcode = IBV_WR_SEND,
-        .send_flags = len <= qp->inline_max ? IBV_SEND_INLINE : 0,
+    vb_chain *c = &qp->rail->chain;
+    struct ibv_sge *sge = &c->sge[c->tail];
+    *sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
+    c->wr[c->tail] = (struct ibv_send_wr){
+        .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = sge, .num_sge = len != 0, .opcode = IBV_WR_SEND,
+        .send_flags = (len <= qp->inline_max ? IBV_SEND_INLINE : 0) | (wake ? IBV_SEND_SOLICITED : 0),
     };
-    return post(qp, &wr, 1, 1, ctx);
+    add(qp, 1, 1, ctx);
+    return 0;
 }
 
 static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
@@ -99,23 +105,27 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
     struct ibv_recv_wr wr = { .wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
     (void)base;
-    if (qp->recv_tail - qp->recv_head >= qp->rq_size || qp->rail->owed >= qp->rail->ready_size)
+    if (qp->recv_tail - qp->recv_head >= qp->rq_size || gr_ready_full(&qp->rail->ready))
         return -EAGAIN;
     int rc = ibv_post_recv(qp->qp, &wr, &bad);
     if (rc)
         return rc == ENOMEM ? -EAGAIN : rc > 0 ? -rc : -EIO;
     qp->recv[qp->recv_tail++ % VB_RECV_DEPTH] = ctx;
-    qp->rail->owed++;
+    gr_ready_owe(&qp->rail->ready);
     return 0;
 }
 
 /* A WRITE of nothing reads and touches nothing at the peer; no key is looked at. It belongs to the operation before it. */
 void vb_close_tail(vb_qp *qp)
 {
+    if (qp->rail->base.gathered)
+        vb_flush(&qp->rail->base);
+    if (!vb_tail(qp) || qp->rail->base.gathered)
+        return;
     struct ibv_send_wr *bad, wr = {
         .wr_id = vb_id(qp, qp->sent_tail - 1, 0), .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
     };
-    if (!vb_tail(qp) || ibv_post_send(qp->qp, &wr, &bad) != 0)
+    if (ibv_post_send(qp->qp, &wr, &bad) != 0)
         return;
     vb_sent *last = &qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH];
     last->wrs++;
@@ -127,5 +137,5 @@ void vb_close_tail(vb_qp *qp)
 }
 
 const gr_rail_ops vb_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = vb_poll, .arm = vb_arm, .reg = vb_own_reg, .unreg = vb_own_unreg,
+    .rma = rma, .send = send_msg, .recv = recv_msg, .flush = vb_flush, .poll = vb_poll, .arm = vb_arm, .reg = vb_own_reg, .unreg = vb_own_unreg,
 };

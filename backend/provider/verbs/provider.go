@@ -1,4 +1,4 @@
-// Package verbs drives InfiniBand and RoCE through libibverbs: one reliable connection per peer and rail.
+// Package verbs drives InfiniBand, RoCE and iWARP through libibverbs: one reliable connection per peer and rail.
 //
 // libibverbs is loaded at run time, never linked: the plugin works where there is none, and says so. Choosing ports and
 // GIDs is Go; connections, posting and polling are small C files (verbs.h).
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
@@ -22,9 +23,12 @@ const DefaultLibrary = "libibverbs.so.1"
 
 // Options of a Provider.
 type Options struct {
-	LibraryPath string // a path or soname of libibverbs; "" = DefaultLibrary
-	Sys         fs.FS  // "/sys"; nil = the machine's
+	LibraryPath   string // a path or soname of libibverbs; "" = DefaultLibrary
+	CMLibraryPath string // of librdmacm, which iWARP devices need; "" = DefaultCMLibrary
+	Sys           fs.FS  // "/sys"; nil = the machine's
 	option.IB
+
+	connectTime time.Duration // 0: connectTime
 }
 
 // Provider implements provider.Provider over libibverbs. Its methods are safe for concurrent use.
@@ -36,6 +40,12 @@ var _ provider.Provider = (*Provider)(nil)
 func New(o Options) *Provider {
 	if o.LibraryPath == "" {
 		o.LibraryPath = DefaultLibrary
+	}
+	if o.CMLibraryPath == "" {
+		o.CMLibraryPath = DefaultCMLibrary
+	}
+	if o.connectTime == 0 {
+		o.connectTime = connectTime
 	}
 	if o.Sys == nil {
 		o.Sys = os.DirFS("/sys")
@@ -57,7 +67,7 @@ func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.
 	if err != nil {
 		return nil, err
 	}
-	devs, why := discover(ctx, lib, p.opt.Sys, ports, p.opt.GIDIndex)
+	devs, why := discover(ctx, lib, p.opt, ports)
 	if len(devs) == 0 {
 		return nil, none(why)
 	}

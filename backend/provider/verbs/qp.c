@@ -28,25 +28,11 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
         int rc = rail->lib->resize_cq(rail->cq, (int)size);
         if (rc)
             return -abs(rc);
-        rail->armed = 0;
+        rail->armed = VB_NOT;
     }
     *step = "calloc";
-    if (want > rail->ready_size) {
-        uint32_t n = 1024;
-        while (n < want)
-            n *= 2;
-        gr_comp *ready = calloc(n, sizeof(*ready));
-        if (!ready)
-            return -ENOMEM;
-        uint32_t k = 0;
-        while (rail->ready_head != rail->ready_tail)
-            ready[k++] = rail->ready[rail->ready_head++ % rail->ready_size];
-        free(rail->ready);
-        rail->ready = ready;
-        rail->ready_size = n;
-        rail->ready_head = 0;
-        rail->ready_tail = k;
-    }
+    if (gr_ready_room(&rail->ready, want) != 0)
+        return -ENOMEM;
     for (*number = 0; *number < rail->slots && rail->slot[*number].qp; ++*number)
         ;
     if (*number == rail->slots) {
@@ -85,8 +71,9 @@ static int create(vb_qp *qp, const char **step)
         .qp_state = IBV_QPS_INIT, .pkey_index = rail->opt.pkey_index, .port_num = rail->port,
         .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
     };
+    int mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | (rail->iwarp ? 0 : IBV_QP_PKEY_INDEX | IBV_QP_PORT);
     *step = "ibv_modify_qp (INIT)";
-    return -abs(rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    return -abs(rail->lib->modify_qp(qp->qp, &attr, mask));
 }
 
 /* Every request of a failed queue pair is a completion, signalled or not. */
@@ -133,7 +120,7 @@ static int enter(vb_qp *qp, const char **step)
     return rc;
 }
 
-int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step)
+int vb_ep_open(vb_rail *rail, int gid_index, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step)
 {
     vb_qp *qp = calloc(1, sizeof(*qp));
     struct timespec now;
@@ -142,6 +129,7 @@ int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr,
     if (!qp)
         return rc;
     qp->rail = rail;
+    qp->gid_index = rail->ethernet ? gid_index : rail->opt.gid_index;
     if ((qp->sent = calloc(VB_SEND_DEPTH, sizeof(*qp->sent))) && (qp->recv = calloc(VB_RECV_DEPTH, sizeof(*qp->recv))))
         rc = create(qp, step);
     if (!rc)
@@ -175,9 +163,9 @@ int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **st
         .rq_psn = peer->psn, .max_dest_rd_atomic = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, rail->opt.max_reads), .min_rnr_timer = 12,
         .ah_attr = { .dlid = peer->lid, .sl = opt->sl, .port_num = rail->port },
     };
-    if (opt->gid_index >= 0) {
+    if (qp->gid_index >= 0) {
         attr.ah_attr.is_global = 1;
-        attr.ah_attr.grh = (struct ibv_global_route){ .sgid_index = (uint8_t)opt->gid_index, .hop_limit = 64, .traffic_class = opt->tc };
+        attr.ah_attr.grh = (struct ibv_global_route){ .sgid_index = (uint8_t)qp->gid_index, .hop_limit = 64, .traffic_class = opt->tc };
         memcpy(attr.ah_attr.grh.dgid.raw, peer->gid, 16);
     }
     if (qp->connected)
@@ -217,6 +205,7 @@ static void flush(vb_qp *qp)
     struct timespec t0, t;
     struct ibv_wc wc[32];
     vb_close_tail(qp);
+    vb_unpost(qp, ECANCELED);
     int failed = rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE) != 0;
     clock_gettime(CLOCK_MONOTONIC, &t0);
     while (posted(qp)) {
@@ -231,6 +220,15 @@ static void flush(vb_qp *qp)
             return;
         sched_yield();
     }
+}
+
+void vb_ep_leave(vb_rail *rail, vb_qp *qp)
+{
+    gr_rail_lock(&rail->base);
+    flush(qp);
+    vb_give_up(qp);
+    rail->slot[qp->number].generation++;
+    gr_rail_unlock(&rail->base);
 }
 
 int vb_ep_close(vb_rail *rail, vb_qp *qp)

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -175,4 +176,54 @@ func counts(lib *imitation.Lib, names ...string) (n []int) {
 		n = append(n, lib.Count(name))
 	}
 	return n
+}
+
+// A device that names the oldest request instead of the one that has failed (bnxt_re): the wrong operation may be charged, but none is
+// reported well whose bytes have not arrived, and each is reported once.
+func TestOldestNamed(t *testing.T) {
+	for _, set := range []string{"", "async", "delay", "silent"} {
+		for bad := range 12 {
+			t.Run(fmt.Sprint(set, bad), func(t *testing.T) {
+				lib := imitation.Build(t)
+				lib.Set("oldest", 1)
+				if set == "silent" {
+					lib.Set("oldest", 2)
+				}
+				if set == "silent" || set == "delay" {
+					lib.Set("delay", 3)
+				} else if set == "async" {
+					lib.Set("async", 1)
+				}
+				a, b := pair(t, lib)
+				x, _ := link(a, b)
+				const n, size = 12, 64
+				for i := range n * size {
+					a.mem[i] = byte(i/size + 1)
+				}
+				for i := range n {
+					op := []int{drive.WriteWeak, drive.WriteWeak, drive.Write}[i%3]
+					seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(i*size), Remote: b.mr.Base() + uint64(i*size), Len: size, Desc: a.mr.Desc(), Key: b.mr.Key()}
+					if i == bad {
+						seg.Key ^= 1
+					}
+					require.NoError(t, a.d.RMA(x.Core(), op, uint64(i), seg))
+				}
+				for range 1000 {
+					a.poll()
+				}
+				require.NoError(t, x.Close()) // some may not have been told of
+				a.until(n)
+				failed := 0
+				for i := range n {
+					if a.done[uint64(i)].Err != 0 {
+						failed++
+						continue
+					}
+					require.Equal(t, a.mem[i*size:(i+1)*size], b.mem[i*size:(i+1)*size], "operation %d", i)
+				}
+				require.NotZero(t, a.done[uint64(bad)].Err)
+				require.GreaterOrEqual(t, failed, n-bad)
+			})
+		}
+	}
 }

@@ -28,6 +28,7 @@ static int open_objects(vb_rail *rail, const char *device, const char **step)
         if (strcmp(list[i]->name, device) == 0) {
             errno = 0;
             rail->ctx = rail->lib->open_device(list[i]);
+            rail->iwarp = list[i]->transport_type == IBV_TRANSPORT_IWARP;
         }
     rc = errno ? errno : EIO;
     rail->lib->free_device_list(list);
@@ -42,6 +43,14 @@ static int open_objects(vb_rail *rail, const char *device, const char **step)
     errno = 0;
     *step = "ibv_alloc_pd";
     if (!(rail->pd = rail->lib->alloc_pd(rail->ctx)))
+        return failed();
+    rail->dmabuf = (uint8_t)vb_can_dmabuf(rail);
+    *step = "on-demand paging of RC WRITE, READ and SEND (option ib_odp)";
+    if (rail->opt.odp && !vb_can_odp(rail->ctx))
+        return -EOPNOTSUPP;
+    errno = 0;
+    *step = "ibv_reg_mr"; /* on iWARP the sink of a READ is written to as by a peer */
+    if (!(rail->sink_mr = rail->lib->reg_mr(rail->pd, rail->sink, sizeof(rail->sink), IBV_ACCESS_LOCAL_WRITE | (rail->iwarp ? IBV_ACCESS_REMOTE_WRITE : 0))))
         return failed();
     *step = "ibv_create_comp_channel";
     if (!(rail->channel = rail->lib->create_comp_channel(rail->ctx)))
@@ -69,6 +78,8 @@ static int close_objects(vb_rail *rail)
         rc = rc ? rc : -abs(e);
     if (rail->channel && (e = lib->destroy_comp_channel(rail->channel)) != 0)
         rc = rc ? rc : -abs(e);
+    if (rail->sink_mr && (e = lib->dereg_mr(rail->sink_mr)) != 0)
+        rc = rc ? rc : -abs(e);
     if (rail->pd && (e = lib->dealloc_pd(rail->pd)) != 0)
         rc = rc ? rc : -abs(e);
     if (rail->ctx && (e = lib->close_device(rail->ctx)) != 0)
@@ -80,7 +91,7 @@ static void free_rail(vb_rail *rail)
 {
     pthread_mutex_destroy(&rail->base.mu);
     free(rail->slot);
-    free(rail->ready);
+    gr_ready_free(&rail->ready);
     free(rail);
 }
 
@@ -103,11 +114,16 @@ int vb_rail_open(const vb_lib *lib, const char *device, uint8_t port, const vb_o
     rail->ethernet = rail->attr.link_layer == IBV_LINK_LAYER_ETHERNET;
     if (!rail->ethernet && (rail->attr.flags & IBV_QPF_GRH_REQUIRED) && rail->opt.gid_index < 0)
         rail->opt.gid_index = 0; /* virtual functions */
-    rail->base.iov_limit = vb_at_most(rail->dev.max_qp_wr - 1, VB_CHAIN); /* one request is kept, see room() */
+    /* One request is kept, see room(), and one is the READ that proves the others. */
+    rail->base.iov_limit = vb_at_most(rail->dev.max_qp_wr - 2, GR_MAX_IOV);
     rail->base.max_msg = rail->attr.max_msg_sz;
     rail->base.msg_size = rail->attr.max_msg_sz;
     rail->base.tx_depth = vb_at_most(rail->dev.max_qp_wr, VB_SEND_DEPTH) / 2;
     rail->base.rx_depth = vb_at_most(rail->dev.max_qp_wr, VB_RECV_DEPTH);
+    if (rail->iwarp) {
+        rail->base.ops = &vb_iw_ops;
+        rail->base.rx_depth--; /* the first is the connection's own */
+    }
     rail->base.private_ep = 1;
     rail->base.ordered = 1;
     rail->base.chained = 1;
@@ -127,19 +143,21 @@ int vb_rail_close(vb_rail *rail)
     return rc;
 }
 
-int vb_event(vb_rail *rail, int *up, const char **text)
+int vb_event(vb_rail *rail, int *what, const char **text)
 {
     struct ibv_async_event ev;
     if (rail->lib->get_async_event(rail->ctx, &ev) != 0)
         return 0;
-    *up = -1;
+    *what = VB_OTHER;
     *text = rail->lib->event_type_str(ev.event_type);
     if (ev.event_type == IBV_EVENT_DEVICE_FATAL || ev.event_type == IBV_EVENT_CQ_ERR)
-        *up = 0;
+        *what = VB_DOWN;
     else if (ev.element.port_num == rail->port && ev.event_type == IBV_EVENT_PORT_ACTIVE)
-        *up = 1;
+        *what = VB_UP;
     else if (ev.element.port_num == rail->port && ev.event_type == IBV_EVENT_PORT_ERR)
-        *up = 0;
+        *what = VB_DOWN;
+    else if (ev.element.port_num == rail->port && ev.event_type == IBV_EVENT_GID_CHANGE)
+        *what = VB_GIDS;
     rail->lib->ack_async_event(&ev);
     return 1;
 }

@@ -13,7 +13,7 @@ import (
 
 // side is a rail over the imitated library, with memory and what has completed.
 type side struct {
-	t    *testing.T
+	t    testing.TB
 	rail provider.Rail
 	d    drive.Rail
 	mem  []byte
@@ -21,12 +21,18 @@ type side struct {
 	done map[uint64]drive.Comp
 }
 
-func newSide(t *testing.T, o Options) *side {
+func newSide(t testing.TB, o Options) *side {
 	t.Helper()
 	devs, err := New(o).Discover(context.Background(), provider.Filter{})
 	require.NoError(t, err)
+	return sideOn(t, o, devs[0])
+}
+
+func sideOn(t testing.TB, o Options, d provider.Device) *side {
+	t.Helper()
 	s := &side{t: t, mem: drive.Alloc(1 << 20), done: map[uint64]drive.Comp{}}
-	s.rail, err = New(o).Open(devs[0])
+	var err error
+	s.rail, err = New(o).Open(d)
 	require.NoError(t, err)
 	s.d = drive.New(s.rail.Core())
 	s.mr, err = s.rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), 0)

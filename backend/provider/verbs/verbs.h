@@ -1,7 +1,8 @@
-/* The native provider for InfiniBand and RoCE: reliable connections over libibverbs, which is loaded, never linked.
+/* The native provider for InfiniBand, RoCE and iWARP: reliable connections over libibverbs, which is loaded, never linked.
  *
  * loader.c (the library), scan.c (ports there are), rail.c (an opened port), qp.c (endpoints: one queue pair each), post.c
- * (posting), poll.c (completions), mr.c. What data passes is inline in libibverbs' own header: it calls the device driver's
+ * (requests), gather.c (what is posted in one call), proof.c (READs that prove WRITEs), poll.c (completions), mr.c; iwarp.c posts and
+ * takes completions there, cm.c (cm.h) connects. What data passes is inline in libibverbs' own header: it calls the device driver's
  * functions without a detour.
  *
  * Locking: the ops table is called under the rail's lock; vb_ep_open, vb_ep_close, vb_mr_* take it themselves. Functions
@@ -14,6 +15,7 @@
 #include <stdint.h>
 
 #include "gr_provider.h"
+#include "ready.h"
 
 /* ---- the library ---- */
 
@@ -30,6 +32,7 @@ typedef struct vb_lib {
     int (*dealloc_pd)(struct ibv_pd *pd);
     struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *addr, size_t len, int access);
     struct ibv_mr *(*reg_mr_iova2)(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access); /* 1.8 */
+    struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access); /* 1.12 */
     int (*dereg_mr)(struct ibv_mr *mr);
     struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *ctx);
     int (*destroy_comp_channel)(struct ibv_comp_channel *ch);
@@ -73,14 +76,15 @@ int vb_scan(const vb_lib *lib, vb_port **out);
 /* ---- rails ---- */
 
 typedef struct vb_opts {
-    int gid_index; /* of RoCE; -1: no global route (InfiniBand within a subnet) */
+    int gid_index; /* of InfiniBand; -1: no global route, within a subnet */
     uint8_t sl, tc, timeout, retry_cnt, rnr_retry, max_reads;
     uint16_t pkey_index;
     int mtu; /* bytes, 0: the port's */
+    uint8_t odp; /* memory of others' is registered on demand */
 } vb_opts;
 
 enum {
-    VB_CHAIN = GR_MAX_IOV, /* work requests of one post */
+    VB_CHAIN = 32, /* work requests gathered for one ibv_post_send; as many as go unsignalled */
     VB_SEND_DEPTH = 1024,  /* work requests of an endpoint */
     VB_RECV_DEPTH = 64,
 };
@@ -89,10 +93,18 @@ typedef struct vb_sent { /* one operation in the send queue */
     gr_ctx *ctx;
     uint16_t wrs;
     uint8_t signalled;
-    uint8_t broken; /* its chain was taken in part: it fails, whatever its requests say */
+    uint8_t broken; /* its chain was taken in part: it fails, whatever its requests say; on iWARP, its errno */
 } vb_sent;
 
 typedef struct vb_rail vb_rail;
+
+/* Requests of one endpoint that wait for vb_flush, in the order of posting: [head, tail). Their operations are in vb_qp.sent. */
+typedef struct vb_chain {
+    struct vb_qp *qp;
+    uint32_t head, tail;
+    struct ibv_send_wr wr[VB_CHAIN];
+    struct ibv_sge sge[VB_CHAIN];
+} vb_chain;
 
 /* The `ep` of the ops table: a queue pair. Rings are indexed by sequence number modulo their size, VB_SEND_DEPTH and
  * VB_RECV_DEPTH, powers of two. */
@@ -101,7 +113,11 @@ typedef struct vb_qp {
     struct ibv_qp *qp;
     uint32_t number; /* in rail->slot; what work request ids name, with the generation */
     uint32_t psn;
+    int gid_index; /* the source of its route; -1: no global one */
     uint8_t connected;
+    uint8_t alone;  /* a request has failed: from then on each tells of itself alone */
+    uint8_t connecting; /* iWARP: rdma_cm is at it */
+    int failed;         /* iWARP: the errno that ended the connection, or kept it from coming about */
     uint32_t inline_max;
     vb_sent *sent;
     uint32_t sent_head, sent_tail;
@@ -125,23 +141,28 @@ struct vb_rail {
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
     vb_opts opt;
-    uint8_t port, ethernet;
+    uint8_t port, ethernet, iwarp;
+    uint8_t sink[64]; /* where READs go that prove WRITEs: the first byte */
+    struct ibv_mr *sink_mr;
     struct ibv_device_attr dev;
     struct ibv_port_attr attr;
-    int armed;
+    int armed; /* what an event was asked for */
     uint32_t cq_promised; /* completions that open endpoints may cause */
     vb_slot *slot;
     uint32_t slots;
     uint32_t tails; /* endpoints with unsignalled requests and nothing behind them that would tell of their end */
-    gr_comp *ready; /* completions not handed out yet */
-    uint32_t ready_head, ready_tail, ready_size;
-    uint32_t owed; /* operations posted whose completion was not handed out, <= ready_size */
+    gr_ready ready;
     int open_eps, open_mrs;
+    uint8_t dmabuf; /* memory can be registered by a dmabuf */
+    vb_chain chain;
 };
 
-/* The next event of the device that is there: 1, 0 for none. *up is 1 for a port that came up, 0 for one or a device that went
- * away, -1 for others; text is static. */
-int vb_event(vb_rail *rail, int *up, const char **text);
+enum { VB_NOT, VB_URGENT, VB_ANY }; /* armed for nothing, for messages that are to wake us, for every completion */
+
+enum { VB_OTHER, VB_UP, VB_DOWN, VB_GIDS }; /* the port came up; it or the device went away; its table of GIDs has changed */
+
+/* The next event of the device that is there: 1, 0 for none. text is static. */
+int vb_event(vb_rail *rail, int *what, const char **text);
 int vb_rail_open(const vb_lib *lib, const char *device, uint8_t port, const vb_opts *opt, vb_rail **out, const char **step);
 /* -EBUSY while endpoints or regions are open. */
 int vb_rail_close(vb_rail *rail);
@@ -157,15 +178,25 @@ typedef struct vb_addr {
     uint8_t gid[16];
 } vb_addr;
 
-int vb_ep_open(vb_rail *rail, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step);
+/* gid_index is RoCE's, which may change while the rail lives; gid is its value. */
+int vb_ep_open(vb_rail *rail, int gid_index, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step);
 int vb_ep_connect(vb_rail *rail, vb_qp *qp, const vb_addr *peer, const char **step);
 /* The peer's access ends; what was posted is in the completions that poll hands out, as ECANCELED where it did not end. */
 int vb_ep_close(vb_rail *rail, vb_qp *qp);
+/* The first half of it, for a queue pair that something else still uses: nothing of it completes any more, nobody gets
+ * through it. */
+void vb_ep_leave(vb_rail *rail, vb_qp *qp);
 
 /* ---- regions ---- */
 
 int vb_mr_open(vb_rail *rail, uint64_t addr, uint64_t len, struct ibv_mr **out);
 int vb_mr_close(vb_rail *rail, struct ibv_mr *mr);
+/* len bytes from offset of a dmabuf, which requests call iova: both lie alike in their pages, else -EINVAL. -EOPNOTSUPP where
+ * rail->dmabuf is 0. */
+int vb_mr_open_dmabuf(vb_rail *rail, int fd, uint64_t offset, uint64_t len, uint64_t iova, struct ibv_mr **out);
+/* mr.c: what the device can do with memory; what vb_rail_open asks. */
+int vb_can_dmabuf(const vb_rail *rail);
+int vb_can_odp(struct ibv_context *ctx);
 
 /* ---- between the files ---- */
 
@@ -185,6 +216,28 @@ int vb_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);
 void vb_own_unreg(gr_rail *base, void *mr);
 
 extern const gr_rail_ops vb_ops;
+/* gather.c: room for n requests of the endpoint, unused: rail->chain.wr[rail->chain.tail] and on. 0, or -EAGAIN. */
+int vb_gather(vb_qp *qp, uint32_t n);
+void vb_flush(gr_rail *base);
+/* The endpoint's requests that the device has not got end with err. */
+void vb_unpost(vb_qp *qp, int err);
+/* poll.c: an operation is posted, whose completion is to cause an event where one may be waited for. */
+void vb_expect(vb_rail *rail);
+/* poll.c: hands out a completion. */
+void vb_tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
+struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg); /* proof.c */
+extern const gr_rail_ops vb_iw_ops; /* iwarp.c */
+void vb_iw_take(vb_qp *qp, const struct ibv_wc *wc, uint32_t seq);
+void vb_iw_give_up(vb_qp *qp);
+/* The connecting begins; a side that is asked for the connection waits for the other's first message. Before any receive
+ * is posted. */
+int vb_iw_begin(vb_qp *qp, int asked);
+/* The connection that we have asked for is there. */
+int vb_iw_up(vb_qp *qp);
+int vb_iw_connected(vb_qp *qp);
+/* The connection is gone or did not come about: the first errno stays. */
+void vb_iw_fail(vb_qp *qp, int err);
+int vb_errno(enum ibv_wc_status s);
 /* poll.c: takes in one completion; those that it tells of go to rail->ready. */
 void vb_take(vb_rail *rail, const struct ibv_wc *wc);
 /* poll.c: what is posted on a queue pair that is gone will not be heard of any more: it ends as ECANCELED. */

@@ -194,6 +194,24 @@ static void unknown_peer(void)
     said(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
 }
 
+/* A message to one that has left. */
+static void forgotten(void)
+{
+    setup();
+    CHECK(post_recv(&b, 1, 0, 64) == 0);
+    CHECK(fi_av_remove(b.av, &b.peer, 1, 0) == 0);
+    said(post_send(&a, 0, 0, 64));
+}
+
+/* One that the other side has never known. */
+static void stranger(void)
+{
+    open_sides();
+    CHECK(fi_av_insert(a.av, b.addr, 1, &a.peer, 0, NULL) == 1);
+    CHECK(post_recv(&b, 1, 0, 64) == 0);
+    said(post_send(&a, 0, 0, 64));
+}
+
 static void cancel(void)
 {
     setup();
@@ -239,6 +257,7 @@ const test_case op_cases[] = {
     { "desc_access", desc_access }, { "msg_size", msg_size }, { "rma_size", rma_size }, { "inject_size", inject_size },
     { "iov", iov }, { "rma_iov", rma_iov }, { "lengths", lengths }, { "imm", immediate }, { "context_null", context_null },
     { "context_reused", context_reused }, { "context_touched", context_touched }, { "no_peer", no_peer },
-    { "removed_peer", removed_peer }, { "unknown_peer", unknown_peer }, { "cancel", cancel }, { "truncated", truncated },
+    { "removed_peer", removed_peer }, { "unknown_peer", unknown_peer },
+    { "forgotten", forgotten }, { "stranger", stranger }, { "cancel", cancel }, { "truncated", truncated },
     { "rnr", receiver_not_ready }, { "late_write", late_write }, { NULL, NULL },
 };

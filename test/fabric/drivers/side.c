@@ -104,13 +104,18 @@ void connect_sides(void)
     CHECK(fi_av_insert(b.av, a.addr, 1, &b.peer, 0, NULL) == 1);
 }
 
-void setup(void)
+void open_sides(void)
 {
     const uint64_t all = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     open_side(&a, true);
     open_side(&b, true);
     a.mr = region(&a, a.mem, MEM, all, 1);
     b.mr = region(&b, b.mem, MEM, all, 2);
+}
+
+void setup(void)
+{
+    open_sides();
     connect_sides();
 }
 

@@ -43,7 +43,8 @@ uint32_t version(void);
 void open_side(side *s, bool enable);
 struct fid_mr *region(side *s, void *mem, size_t len, uint64_t access, uint64_t key);
 void connect_sides(void);
-void setup(void); /* everything, for both */
+void open_sides(void); /* everything but their knowing each other */
+void setup(void);      /* everything, for both */
 void close_side(side *s);
 
 /* One RMA operation of a's on b's region, with context n; the base of addresses is added. */

@@ -101,7 +101,8 @@ static int launch(fab_dom *dom, fab_op *op)
         return GO;
     }
     if (SW(dom->kind, unknown_peer) && !fab_page_knows(page, op->ep->cookie)) {
-        fab_breach(dom->kind, "unknown_peer", "the target has not inserted our address");
+        if (op->kind != FAB_SEND || !fab_page_knew(page, op->ep->cookie)) /* a peer may leave while a message is on its way */
+            fab_breach(dom->kind, "unknown_peer", "the target has not inserted our address");
         fab_op_fail(dom, op, FAB_UNKNOWN);
         return GO;
     }

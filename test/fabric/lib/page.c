@@ -71,6 +71,7 @@ static fab_page_peer *find_peer(fab_page *page, uint64_t cookie, bool add)
     for (int e = 0; e < FAB_EPS; e++)
         atomic_store(&spare->receives[e], 0);
     atomic_store(&spare->inserted, 0);
+    atomic_store(&spare->knew, 0);
     atomic_store(&spare->cookie, cookie);
     return spare;
 }
@@ -80,12 +81,20 @@ void fab_page_insert(fab_page *page, uint64_t cookie, int count)
     fab_page_peer *p = find_peer(page, cookie, true);
     if (p)
         atomic_fetch_add(&p->inserted, count);
+    if (p && count > 0)
+        atomic_store(&p->knew, 1);
 }
 
 bool fab_page_knows(fab_page *page, uint64_t cookie)
 {
     fab_page_peer *p = find_peer(page, cookie, false);
     return p && atomic_load(&p->inserted) > 0;
+}
+
+bool fab_page_knew(fab_page *page, uint64_t cookie)
+{
+    fab_page_peer *p = find_peer(page, cookie, false);
+    return p && atomic_load(&p->knew);
 }
 
 bool fab_page_post(fab_page *page, uint32_t ep, uint64_t cookie, int count)

@@ -14,6 +14,7 @@ enum { FAB_EPS = 8, FAB_PEERS = 1 << 12, FAB_KEYS = 1 << 19 };
 typedef struct fab_page_peer {
     _Atomic uint64_t cookie;
     _Atomic int32_t inserted;
+    _Atomic int32_t knew; /* it was inserted at some time */
     _Atomic int32_t receives[FAB_EPS]; /* that only this peer may use, by endpoint */
 } fab_page_peer;
 
@@ -39,6 +40,7 @@ void fab_page_drop(fab_page *page);
 /* Adds to (or takes from) the count of insertions. */
 void fab_page_insert(fab_page *page, uint64_t cookie, int count);
 bool fab_page_knows(fab_page *page, uint64_t cookie);
+bool fab_page_knew(fab_page *page, uint64_t cookie);
 
 /* One receive more for a peer (cookie 0: for all). False: no room for the peer. */
 bool fab_page_post(fab_page *page, uint32_t ep, uint64_t cookie, int count);

@@ -19,6 +19,13 @@ import (
 // EnvDir names the folder of the kernel.
 const EnvDir = "GORAIL_RDMA_DIR"
 
+// Variables that tell a command in a guest where it is.
+const (
+	EnvKind  = "BED_KIND"  // Guest.Kind
+	EnvRails = "BED_RAILS" // Guest.Rails
+	EnvSide  = "BED_SIDE"  // host A or B of a pair; not set where one guest is both
+)
+
 // Kind is a software RDMA driver.
 type Kind string
 
@@ -118,7 +125,7 @@ func (g Guest) script(side string, command []string) string {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n")
 	if side != "" {
-		fmt.Fprintf(&b, "echo %s >/proc/sys/kernel/hostname\n", side)
+		fmt.Fprintf(&b, "echo %s >/proc/sys/kernel/hostname; export %s=%s\n", side, EnvSide, side)
 	}
 	if g.Rails > 0 {
 		b.WriteString("/bed/rails -n " + fmt.Sprint(g.Rails))
@@ -133,6 +140,7 @@ func (g Guest) script(side string, command []string) string {
 		option("-m", fmt.Sprint(g.mtu()))
 		option("-s", side)
 		b.WriteString(" || exit 125\n")
+		fmt.Fprintf(&b, "export %s=%s %s=%d\n", EnvKind, quote(string(g.Kind)), EnvRails, g.Rails)
 	}
 	if g.Dir != "" {
 		b.WriteString("cd " + quote(g.Dir) + " || exit 125\n")

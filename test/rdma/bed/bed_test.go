@@ -45,6 +45,24 @@ func TestOutput(t *testing.T) {
 	require.True(t, strings.HasSuffix(r.Stdout, "\n299999\n300000\n"))
 }
 
+// TestMappings: a process that has more pages apart from each other than the host lets a process map dies, and the bed says of what.
+func TestMappings(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
+	require.NoError(t, err)
+	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	require.NoError(t, err)
+	if most > 200_000 {
+		t.Skip("vm.max_map_count is ", most)
+	}
+	Need(t)
+	touch := fmt.Sprintf("import mmap\nm = mmap.mmap(-1, %d * 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nfor i in range(%d): m[i * 8192] = 1", most+100, most+100)
+	r, err := Guest{}.Run("python3", "-c", touch)
+	require.ErrorContains(t, err, "vm.max_map_count", r)
+	require.Equal(t, 128+11, r.Status, r)
+	_, err = Guest{}.Run("python3", "-c", strings.ReplaceAll(touch, fmt.Sprint(most+100), fmt.Sprint(most/2)))
+	require.NoError(t, err)
+}
+
 // TestThrowAway: the guest reads what the host has; what it writes does not get there, and nothing of it is left.
 func TestThrowAway(t *testing.T) {
 	dir := t.TempDir()

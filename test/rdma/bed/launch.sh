@@ -20,6 +20,6 @@ unset BED_KERNEL BED_MB BED_CPU BED_APPEND BED_INIT BED_RAILS BED_CMD
 # UML's helper processes are ptraced: it must be no init of a pid namespace itself, so that is this shell.
 # shellcheck disable=SC2086
 TMPDIR=/dev/shm taskset -c "$cpu" "$kernel" mem="${mb}M" root=/dev/root rootfstype=hostfs rootflags=/ ro init=$w/init \
-    umid=guest uml_dir=$w/ quiet loglevel=3 panic=-1 con=null con0=null,fd:4 con1=null,fd:1 con2=null,fd:2 $append \
+    umid=guest uml_dir=$w/ quiet loglevel=4 panic=-1 con=null con0=null,fd:4 con1=null,fd:1 con2=null,fd:2 $append \
     </dev/null 3>&- || :
 if [ -s $w/status ]; then cat $w/status >&3; fi

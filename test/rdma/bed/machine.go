@@ -32,9 +32,13 @@ const ownSpaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | uni
 // firstRail is the first descriptor of rails in launch.sh, after the status and the console.
 const firstRail = 5
 
+// noMaps is what the guest's kernel says when it can't map a page into one of its processes, which it then kills.
+const noMaps = "UML ran out of memory on the host side"
+
 // machine is a guest that is about to run.
 type machine struct {
 	cmd     *exec.Cmd
+	memory  int // MiB
 	limit   time.Duration
 	out     [2]bytes.Buffer
 	status  *os.File // the guest's side of the pipes
@@ -56,7 +60,7 @@ func (g Guest) machine(side string, rails []*os.File, command []string) (m *mach
 	if memory == 0 {
 		memory = 2048
 	}
-	m = &machine{limit: g.Limit}
+	m = &machine{limit: g.Limit, memory: memory}
 	if m.limit == 0 {
 		m.limit = 2 * time.Minute
 	}
@@ -121,6 +125,12 @@ func (m *machine) run() (Result, error) {
 	status, bad := strconv.Atoi(strings.TrimSpace(string(answer)))
 	if bad == nil {
 		r.Status = status
+	}
+	if bytes.Contains(console.buf.Bytes(), []byte(noMaps)) {
+		return r, fmt.Errorf("a process in the guest died of SIGSEGV for want of mappings on the host, where each of its pages may take one: raise vm.max_map_count "+
+			"(sysctl), to %d at most, or let the test touch less memory; it said:\n%s", m.memory<<20/os.Getpagesize(), r)
+	}
+	if bad == nil {
 		return r, nil
 	}
 	why := fmt.Sprintf("guest ended without a status (%v)", err)

@@ -1,141 +1,143 @@
-// Package inside has tests for a guest with rails (package rdma runs them there): hosts A and B are told apart by their
-// devices.
+// Package inside has tests for guests with rails (package rdma runs them there): hosts A and B are told apart by their
+// devices when one guest is both.
 package inside
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/test/nixl"
-	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
-const (
-	limit        = time.Minute
-	seedA, seedB = 0xa, 0xb
-)
-
-func TestMain(m *testing.M) {
-	worker.MaybeRun()
-	os.Exit(m.Run())
-}
-
-// host is an agent in a process of its own that uses only that host's devices.
-func host(t testing.TB, env testenv.Env, name, letter string) *worker.Agent {
-	return hostOn(t, env, name, letter+"*")
-}
-
-// hostOn uses those of the devices that the glob names: "A0".
-func hostOn(t testing.TB, env testenv.Env, name, devices string) *worker.Agent {
-	w := worker.Start(t, worker.Options{Env: env})
-	return w.Agent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true,
-		Params: map[string]string{"devices": "rxe" + devices}})
-}
-
-// sent is what has left through each of a host's interfaces, bytes.
-func sent(t testing.TB, letter string) (n []int) {
-	files, err := filepath.Glob("/sys/class/net/v" + letter + "[0-9]*/statistics/tx_bytes")
-	require.NoError(t, err)
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		require.NoError(t, err)
-		v, err := strconv.Atoi(strings.TrimSpace(string(b)))
-		require.NoError(t, err)
-		n = append(n, v)
-	}
-	return n
+func run(command ...string) (string, error) {
+	b, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	return strings.TrimSpace(string(b)), err
 }
 
 // TestBetweenHosts: WRITE and READ go from A's devices to B's, byte-exact, and cross the wires.
-func TestBetweenHosts(t *testing.T) {
-	if _, err := os.Stat("/sys/class/infiniband/rxeA0"); err != nil {
-		t.Skip("not in a guest with rxe rails")
+func TestBetweenHosts(t *testing.T) { betweenHosts(t, need(t, 1)) }
+
+// TestTwoHosts: as between two machines; each rail carries its part, and the metadata came over their addresses.
+func TestTwoHosts(t *testing.T) { betweenHosts(t, needPair(t, 1)) }
+
+// ways are the two operations and the host whose bytes they move.
+var ways = []struct {
+	op   nixl.Op
+	from string
+}{{nixl.Write, "A"}, {nixl.Read, "B"}}
+
+// sides orders two buffers as an operation moves bytes.
+func sides(op nixl.Op, a, b *worker.Buf) (src, dst *worker.Buf) {
+	if op == nixl.Read {
+		return b, a
 	}
-	const size = 4 << 20
-	env := testenv.Need(t)
-	alice, bob := host(t, env, "alice", "A"), host(t, env, "bob", "B")
-	bob.Polling(true)
-	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
-	alice.Learn(bob)
-	for _, c := range []struct {
-		op     nixl.Op
-		sender string
-	}{{nixl.Write, "A"}, {nixl.Read, "B"}} {
+	return a, b
+}
+
+func betweenHosts(t *testing.T, p place) {
+	const size = 16 << 20
+	alice, bob, a, b := p.meet(size)
+	alice.Polling(true)
+	bob.Learn(alice)
+	for i, c := range ways {
 		t.Run(c.op.String(), func(t *testing.T) {
-			a.Fill(seedA)
-			b.Fill(seedB)
-			before := sent(t, c.sender)
-			alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
-			require.Len(t, bob.WaitNotifs(1, limit), 1)
-			seed := uint64(seedA)
-			if c.op == nixl.Read {
-				seed = seedB
+			src, _ := sides(c.op, a, b)
+			seed := uint64(100 + i)
+			src.Fill(seed)
+			x := alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+			once := func() (bytes []int) {
+				before := p.passed(c.from)
+				x.Do(limit)
+				require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("n")}}, bob.WaitNotifs(1, limit))
+				for r, n := range p.passed(c.from) {
+					bytes = append(bytes, n-before[r])
+				}
+				return bytes
 			}
-			a.Want(seed)
-			b.Want(seed)
 			total := 0
-			for i, n := range sent(t, c.sender) {
-				t.Logf("rail %d: %d bytes", i, n-before[i])
-				total += n - before[i]
+			for _, n := range once() {
+				total += n
 			}
 			require.Greater(t, total, size)
+			a.Want(seed)
+			b.Want(seed)
+			var bytes []int
+			require.True(t, eventually(func() bool { // a rail is probed before it carries anything
+				bytes = once()
+				return slices.Min(bytes) > size/p.rails/8
+			}), "rails: %v", &bytes)
 		})
 	}
+	require.NoError(t, bob.GenNotif("alice", []byte("back")))
+	require.Equal(t, []nixl.Notif{{From: "bob", Msg: []byte("back")}}, alice.WaitNotifs(1, limit))
+	require.NoError(t, alice.Exit())
+	require.NoError(t, bob.Exit())
 }
 
 // TestRailDown: the wire of a rail goes down under a transfer, which ends well over the other; up again, it is used.
 func TestRailDown(t *testing.T) {
-	if _, err := os.Stat("/sys/class/infiniband/rxeA1"); err != nil {
-		t.Skip("not in a guest with two rxe rails")
+	p := need(t, 2)
+	link := func(state string) func() {
+		return func() { p.at("B", "ip", "link", "set", p.net("B", 1), state) }
 	}
+	cut(t, p, link("down"), link("up"))
+}
+
+// TestPeerRailSilent: at the other machine packets of a rail vanish, and no device says anything, here or there.
+func TestPeerRailSilent(t *testing.T) {
+	p := needPair(t, 2)
+	cut(t, p, func() { p.at("B", "tc", "qdisc", "replace", "dev", p.net("B", 1), "root", "netem", "loss", "100%") },
+		func() { p.at("B", "tc", "qdisc", "del", "dev", p.net("B", 1), "root") })
+}
+
+// cut ends rail 1 under a transfer and restores it, for WRITE and for READ.
+func cut(t *testing.T, p place, off, on func()) {
 	const size = 32 << 20
-	env := testenv.Need(t)
-	alice, bob := host(t, env, "alice", "A"), host(t, env, "bob", "B")
-	bob.Polling(true)
-	a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
-	alice.Learn(bob)
-	link := func(state string) {
-		out, err := exec.Command("ip", "link", "set", "vB1", state).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
-	for i, op := range []nixl.Op{nixl.Write, nixl.Read} {
-		from, src, dst := "A", a, b
-		if op == nixl.Read {
-			from, src, dst = "B", b, a
-		}
-		x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	alice, bob, a, b := p.meet(size)
+	for i, c := range ways {
+		_, dst := sides(c.op, a, b)
+		x := alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 		x.Do(limit)
-		src.Fill(uint64(100 + i))
-		before := sent(t, from)[1]
-		require.False(t, x.Post().Failed())
-		require.True(t, eventually(func() bool { return sent(t, from)[1]-before > 1<<20 }), "%s: rail 1 is not used", op)
-		link("down")
-		require.Equal(t, nixl.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
-		dst.Want(uint64(100 + i))
-		link("up")
+		p.cutOnce(alice, bob, a, b, x, c.op, c.from, uint64(100+i), 1, off)
+		on()
 		require.True(t, eventually(func() bool {
-			before := sent(t, from)[1]
+			before := p.passed(c.from)[1]
 			x.Do(limit)
-			return sent(t, from)[1]-before > 1<<20
-		}), "%s: rail 1 is not used again\n%s\n%s", op, alice.Output(), bob.Output())
+			return p.passed(c.from)[1]-before > 1<<20
+		}), "%s: rail 1 is not used again\n%s\n%s", c.op, alice.Output(), bob.Output())
 		dst.Want(uint64(100 + i))
 		require.GreaterOrEqual(t, len(bob.WaitNotifs(3, limit)), 3)
 	}
 }
 
-func eventually(ok func() bool) bool {
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if ok() {
-			return true
-		}
+// TestPeerRailDown: an interface goes down at the other machine, one for each operation. A guest's own interfaces never come up again.
+func TestPeerRailDown(t *testing.T) {
+	p := needPair(t, 3)
+	alice, bob, a, b := p.meet(48 << 20)
+	for i, c := range ways {
+		x := alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+		x.Do(limit)
+		p.cutOnce(alice, bob, a, b, x, c.op, c.from, uint64(100+i), 1+i, func() { p.at("B", "ip", "link", "set", p.net("B", 1+i), "down") })
+		require.Len(t, bob.WaitNotifs(2, limit), 2)
 	}
-	return false
+	require.NoError(t, alice.Exit())
+	require.NoError(t, bob.Exit())
+}
+
+// cutOnce ends a rail under a transfer, once it carries bytes; the transfer ends well.
+func (p place) cutOnce(alice, bob *worker.Agent, a, b *worker.Buf, x *worker.Xfer, op nixl.Op, from string, seed uint64, rail int, off func()) {
+	p.t.Helper()
+	src, dst := sides(op, a, b)
+	src.Fill(seed)
+	before := p.passed(from)[rail]
+	require.False(p.t, x.Post().Failed())
+	require.True(p.t, eventually(func() bool { return p.passed(from)[rail]-before > 1<<20 }), "%s: rail %d is not used", op, rail)
+	off()
+	require.Equal(p.t, nixl.Success, x.Wait(limit), "%s\n%s\n%s", op, alice.Output(), bob.Output())
+	dst.Want(seed)
 }

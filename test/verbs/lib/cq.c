@@ -66,7 +66,7 @@ int ibv_destroy_cq(struct ibv_cq *base)
             vt_forget(&((vt_channel *)base->channel)->events, cq);
             base->channel->refcnt--;
         }
-        vt_forget(&((vt_ctx *)base->context)->events, cq);
+        vt_forget(&vt_ctx_of(base->context)->events, cq);
         vt_wait_acks("ibv_destroy_cq", &cq->told, &base->comp_events_completed);
         COUNT(cqs)--;
     }
@@ -78,11 +78,13 @@ int ibv_destroy_cq(struct ibv_cq *base)
     return rc;
 }
 
+enum { ANY = 1, SOLICITED }; /* what vt_cq.armed asks for */
+
 static void overrun(vt_cq *cq)
 {
     struct ibv_async_event ev = { .element.cq = &cq->base, .event_type = IBV_EVENT_CQ_ERR };
     if (!cq->overrun)
-        vt_raise(&((vt_ctx *)cq->base.context)->events, cq, &ev);
+        vt_raise(&vt_ctx_of(cq->base.context)->events, cq, &ev);
     cq->overrun = 1;
     vt_breach("a completion queue of %d is overrun", cq->base.cqe);
     for (vt_qp *qp = vt_qps; qp; qp = qp->next)
@@ -90,7 +92,7 @@ static void overrun(vt_cq *cq)
             qp->base.state = IBV_QPS_ERR;
 }
 
-void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires)
+void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires, int solicited)
 {
     vt_cq *cq = (vt_cq *)(sent ? qp->base.send_cq : qp->base.recv_cq);
     if (wc->status != IBV_WC_SUCCESS && vt_hit(&SW(lose_cqe))) {
@@ -113,8 +115,10 @@ void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires)
     COUNT(flushed) += wc->status == IBV_WC_WR_FLUSH_ERR;
     if (!cq->armed || !cq->base.channel)
         return;
+    if (cq->armed == SOLICITED && !solicited && wc->status == IBV_WC_SUCCESS)
+        return;
     cq->armed = 0;
-    if (vt_hit(&SW(lose_event))) {
+    if (SW(mute) || vt_hit(&SW(lose_event))) {
         COUNT(lost)++;
         return;
     }
@@ -167,11 +171,10 @@ int vt_req_notify_cq(struct ibv_cq *base, int solicited)
 {
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_req_notify_cq);
-    if (!rc && solicited)
-        rc = EOPNOTSUPP;
     if (!rc) {
         COUNT(arms)++;
-        ((vt_cq *)base)->armed = 1;
+        if (!solicited || !((vt_cq *)base)->armed) /* who has asked for every completion gets it */
+            ((vt_cq *)base)->armed = solicited ? SOLICITED : ANY;
     }
     pthread_mutex_unlock(&vt_mu);
     return rc;

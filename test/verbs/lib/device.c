@@ -44,6 +44,22 @@ void ibv_free_device_list(struct ibv_device **list)
     free(list);
 }
 
+#ifndef VT_OLD
+static int query_device_ex(struct ibv_context *ctx, const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr, size_t len)
+{
+    if ((input && input->comp_mask) || len < sizeof(attr->orig_attr))
+        return EINVAL;
+    struct ibv_device_attr_ex all = { 0 };
+    int rc = ibv_query_device(ctx, &all.orig_attr);
+    pthread_mutex_lock(&vt_mu);
+    all.odp_caps.general_caps = SW(odp) ? IBV_ODP_SUPPORT : 0;
+    all.odp_caps.per_transport_caps.rc_odp_caps = (uint32_t)SW(odp);
+    pthread_mutex_unlock(&vt_mu);
+    memcpy(attr, &all, len < sizeof(all) ? len : sizeof(all));
+    return rc;
+}
+#endif
+
 struct ibv_context *ibv_open_device(struct ibv_device *dev)
 {
     vt_ctx *c = calloc(1, sizeof(*c));
@@ -57,14 +73,19 @@ struct ibv_context *ibv_open_device(struct ibv_device *dev)
         free(c);
         c = NULL;
     } else {
-        c->base.device = dev;
-        c->base.async_fd = c->events.fd;
-        c->base.cmd_fd = -1;
-        c->base.num_comp_vectors = 1;
-        c->base.ops.poll_cq = vt_poll_cq;
-        c->base.ops.req_notify_cq = vt_req_notify_cq;
-        c->base.ops.post_send = vt_post_send;
-        c->base.ops.post_recv = vt_post_recv;
+        c->ex.context.device = dev;
+        c->ex.context.async_fd = c->events.fd;
+        c->ex.context.cmd_fd = -1;
+        c->ex.context.num_comp_vectors = 1;
+        c->ex.context.ops.poll_cq = vt_poll_cq;
+        c->ex.context.ops.req_notify_cq = vt_req_notify_cq;
+        c->ex.context.ops.post_send = vt_post_send;
+        c->ex.context.ops.post_recv = vt_post_recv;
+#ifndef VT_OLD
+        c->ex.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+        c->ex.sz = sizeof(c->ex);
+        c->ex.query_device_ex = query_device_ex;
+#endif
         c->device = (int)(dev - devices);
         c->next = vt_contexts;
         vt_contexts = c;
@@ -73,12 +94,12 @@ struct ibv_context *ibv_open_device(struct ibv_device *dev)
     pthread_mutex_unlock(&vt_mu);
     if (rc)
         errno = rc;
-    return c ? &c->base : NULL;
+    return c ? &c->ex.context : NULL;
 }
 
 int ibv_close_device(struct ibv_context *ctx)
 {
-    vt_ctx **at = &vt_contexts, *c = (vt_ctx *)ctx;
+    vt_ctx **at = &vt_contexts, *c = vt_ctx_of(ctx);
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_close_device);
     if (!rc) {
@@ -101,7 +122,7 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
     int rc = vt_fails(CALL_query_device);
     if (!rc)
         *attr = (struct ibv_device_attr){
-            .max_mr_size = UINT64_MAX, .max_qp = 1 << 16, .max_qp_wr = (int)SW(max_qp_wr), .max_sge = VT_SGE, .max_cq = 1 << 16,
+            .max_mr_size = SW(mr_size) ? (uint64_t)SW(mr_size) : UINT64_MAX, .max_qp = 1 << 16, .max_qp_wr = (int)SW(max_qp_wr), .max_sge = VT_SGE, .max_cq = 1 << 16,
             .max_cqe = (int)SW(max_cqe), .max_mr = (int)SW(mr_max), .max_pd = 1 << 16, .max_qp_rd_atom = (int)SW(rd_atomic),
             .max_qp_init_rd_atom = (int)SW(rd_atomic), .max_pkeys = 1, .phys_port_cnt = (uint8_t)SW(ports),
         };
@@ -111,7 +132,7 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 
 int vt_lid(const struct ibv_context *ctx, int port)
 {
-    return ((const vt_ctx *)ctx)->device * PORTS + port;
+    return vt_ctx_of(ctx)->device * PORTS + port;
 }
 
 /* Fills what the old structure had: all before flags. */

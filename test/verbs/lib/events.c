@@ -62,8 +62,8 @@ void vt_forget(vt_queue *q, const void *of)
             at = &(*at)->next;
 }
 
-/* Blocks unless the descriptor is non-blocking. 0, or -1 and errno. Takes the lock, and keeps it when there is an event. */
-static int next(vt_queue *q, vt_event *out)
+/* Blocks unless the descriptor is non-blocking. */
+int vt_next(vt_queue *q, vt_event *out)
 {
     struct pollfd p = { .fd = q->fd, .events = POLLIN };
     pthread_mutex_lock(&vt_mu);
@@ -133,7 +133,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *base)
 int ibv_get_cq_event(struct ibv_comp_channel *base, struct ibv_cq **cq, void **cq_ctx)
 {
     vt_event e;
-    if (next(&((vt_channel *)base)->events, &e) != 0)
+    if (vt_next(&((vt_channel *)base)->events, &e) != 0)
         return -1;
     vt_cq *of = e.of;
     of->told++;
@@ -161,7 +161,7 @@ static int of_qp(enum ibv_event_type t)
 int ibv_get_async_event(struct ibv_context *ctx, struct ibv_async_event *ev)
 {
     vt_event e;
-    if (next(&((vt_ctx *)ctx)->events, &e) != 0)
+    if (vt_next(&vt_ctx_of(ctx)->events, &e) != 0)
         return -1;
     *ev = e.async;
     if (of_qp(ev->event_type))
@@ -192,6 +192,8 @@ const char *ibv_event_type_str(enum ibv_event_type t)
         return "port active";
     case IBV_EVENT_PORT_ERR:
         return "port error";
+    case IBV_EVENT_GID_CHANGE:
+        return "GID table change";
     default:
         return "unknown";
     }

@@ -32,7 +32,8 @@ static int copy(const vt_qp *qp, const vt_wr *w, char *flat, uint64_t len, int i
     }
     for (int i = 0; i < w->nsge && at < len; i++) {
         uint64_t n = w->sge[i].length < len - at ? w->sge[i].length : len - at;
-        char *p = vt_memory(qp->base.pd, w->sge[i].lkey, 0, w->sge[i].addr, n, into ? IBV_ACCESS_LOCAL_WRITE : 0);
+        unsigned write = IBV_ACCESS_LOCAL_WRITE | (SW(iwarp) && w->op == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_WRITE : 0);
+        char *p = vt_memory(qp->base.pd, w->sge[i].lkey, 0, w->sge[i].addr, n, into ? write : 0);
         if (!p)
             return 0;
         memmove(into ? p : flat + at, into ? flat + at : p, n);
@@ -41,10 +42,51 @@ static int copy(const vt_qp *qp, const vt_wr *w, char *flat, uint64_t len, int i
     return 1;
 }
 
+struct vt_late {
+    struct vt_late *next;
+    uint64_t addr, len;
+    uint32_t key;
+    char data[];
+};
+
+/* Brings to its place what was written before. A region that has gone meanwhile gets nothing. */
+static void place(vt_qp *qp, vt_qp *peer)
+{
+    for (struct vt_late *l = qp->late, *next; l; l = next) {
+        char *far = vt_memory(peer->base.pd, l->key, 1, l->addr, l->len, IBV_ACCESS_REMOTE_WRITE);
+        next = l->next;
+        if (far)
+            memcpy(far, l->data, l->len);
+        free(l);
+    }
+    qp->late = NULL;
+}
+
+void vt_drop_late(vt_qp *qp)
+{
+    for (struct vt_late *l = qp->late, *next; l; l = next) {
+        next = l->next;
+        free(l);
+    }
+    qp->late = NULL;
+}
+
+static int write_late(vt_qp *qp, const vt_wr *w)
+{
+    struct vt_late *l = malloc(sizeof(*l) + w->len), **end = &qp->late;
+    if (!l)
+        abort();
+    *l = (struct vt_late){ NULL, w->raddr, w->len, w->rkey };
+    while (*end)
+        end = &(*end)->next;
+    *end = l;
+    return copy(qp, w, l->data, w->len, 0) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
+}
+
 static void access_error(vt_qp *peer)
 {
     struct ibv_async_event ev = { .element.qp = &peer->base, .event_type = IBV_EVENT_QP_ACCESS_ERR };
-    vt_raise(&((vt_ctx *)peer->base.context)->events, peer, &ev);
+    vt_raise(&vt_ctx_of(peer->base.context)->events, peer, &ev);
     vt_break(peer);
 }
 
@@ -53,6 +95,8 @@ static int rdma(vt_qp *qp, vt_qp *peer, const vt_wr *w)
     unsigned want = w->op == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     if (w->op == IBV_WR_RDMA_READ && (!qp->attr.max_rd_atomic || qp->attr.max_rd_atomic > peer->attr.max_dest_rd_atomic))
         return IBV_WC_REM_INV_REQ_ERR;
+    if (w->op == IBV_WR_RDMA_READ) /* its answer says that what was written is there */
+        place(qp, peer);
     if (!w->len)
         return IBV_WC_SUCCESS;
     char *far = vt_memory(peer->base.pd, w->rkey, 1, w->raddr, w->len, want);
@@ -60,13 +104,17 @@ static int rdma(vt_qp *qp, vt_qp *peer, const vt_wr *w)
         access_error(peer);
         return IBV_WC_REM_ACCESS_ERR;
     }
+    if (SW(late) && w->op == IBV_WR_RDMA_WRITE)
+        return write_late(qp, w);
     return copy(qp, w, far, w->len, w->op == IBV_WR_RDMA_READ) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
 }
 
 static int send_to(vt_qp *qp, vt_qp *peer, const vt_wr *w)
 {
     if (peer->rq_done == peer->rq_tail)
-        return NO_RECV;
+        return SW(iwarp) ? IBV_WC_REM_OP_ERR : NO_RECV; /* there it ends the connection */
+    place(qp, peer);
+    peer->heard = 1;
     vt_wr *r = &peer->rq[peer->rq_done % peer->cap.max_recv_wr];
     struct ibv_wc wc = { .wr_id = r->id, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)w->len };
     char *data = malloc(w->len + 1);
@@ -86,7 +134,7 @@ static int send_to(vt_qp *qp, vt_qp *peer, const vt_wr *w)
     }
     free(data);
     peer->rq_done++;
-    vt_complete(peer, 0, &wc, 0);
+    vt_complete(peer, 0, &wc, 0, w->solicited);
     if (status != IBV_WC_SUCCESS)
         vt_break(peer);
     return status;
@@ -97,6 +145,8 @@ static int execute(vt_qp *qp, const vt_wr *w)
     vt_qp *peer = peer_of(qp);
     if (!peer)
         return UNREACHED;
+    if (vt_hit(&SW(break_wr)))
+        return IBV_WC_REM_OP_ERR;
     return w->op == IBV_WR_SEND ? send_to(qp, peer, w) : rdma(qp, peer, w);
 }
 
@@ -112,10 +162,21 @@ static void finish(vt_qp *qp, vt_wr *w, int status)
     int tell = w->signalled || status != IBV_WC_SUCCESS;
     free(w->copy);
     w->copy = NULL;
+    if (SW(oldest) && status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR)
+        for (; qp->sq_told != qp->sq_done; wc.status = IBV_WC_WR_FLUSH_ERR) {
+            wc.wr_id = qp->sq[qp->sq_told % qp->cap.max_send_wr].id;
+            qp->sq_told++;
+            if (SW(oldest) == 1 || wc.status != IBV_WC_WR_FLUSH_ERR)
+                vt_complete(qp, 1, &wc, qp->sq_told, 0);
+            tell = SW(oldest) == 1;
+        }
+    wc.wr_id = w->id;
     qp->sq_done++;
     qp->tries = 0;
-    if (tell)
-        vt_complete(qp, 1, &wc, qp->sq_done);
+    if (!tell)
+        return;
+    qp->sq_told = qp->sq_done;
+    vt_complete(qp, 1, &wc, qp->sq_done, 0);
 }
 
 static void flush(vt_qp *qp)
@@ -124,7 +185,7 @@ static void flush(vt_qp *qp)
         finish(qp, &qp->sq[qp->sq_done % qp->cap.max_send_wr], IBV_WC_WR_FLUSH_ERR);
     for (; qp->rq_done != qp->rq_tail; qp->rq_done++) {
         struct ibv_wc wc = { .wr_id = qp->rq[qp->rq_done % qp->cap.max_recv_wr].id, .status = IBV_WC_WR_FLUSH_ERR };
-        vt_complete(qp, 0, &wc, 0);
+        vt_complete(qp, 0, &wc, 0, 0);
     }
 }
 
@@ -136,21 +197,28 @@ static int again(const vt_qp *qp, int status)
 
 void vt_run(vt_qp *qp)
 {
+    if (qp->running) /* what it does has come back to it: it will see */
+        return;
+    qp->running = 1;
     qp->stalled = 0;
     while (qp->base.state == IBV_QPS_RTS && due(qp)) {
         vt_wr *w = &qp->sq[qp->sq_done % qp->cap.max_send_wr];
         int status = execute(qp, w);
         if (status < 0 && again(qp, status)) {
             qp->stalled = 1;
+            qp->running = 0;
             pthread_cond_signal(&work);
             return;
         }
         if (status < 0)
             status = status == NO_RECV ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
         finish(qp, w, status);
-        if (status != IBV_WC_SUCCESS)
+        if (status != IBV_WC_SUCCESS) {
             qp->base.state = IBV_QPS_ERR;
+            vt_cm_lost(qp);
+        }
     }
+    qp->running = 0;
     if (qp->base.state == IBV_QPS_ERR)
         flush(qp);
 }
@@ -169,6 +237,7 @@ void vt_break(vt_qp *qp)
 {
     qp->base.state = IBV_QPS_ERR;
     vt_kick(qp);
+    vt_cm_lost(qp);
 }
 
 /* Whether something was left to be tried again. One that is run may kick another. */

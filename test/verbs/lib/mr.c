@@ -44,15 +44,21 @@ static int64_t slot(void)
     return last;
 }
 
-static struct ibv_mr *open_mr(struct ibv_pd *pd, void *addr, size_t len, unsigned access, unsigned known)
+/* At map, if that is given, which is the region's from then on. */
+static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size_t len, unsigned access, unsigned known, int call,
+                              void *map, size_t map_len)
 {
     vt_mr *mr = calloc(1, sizeof(*mr));
     int64_t at = -1;
     pthread_mutex_lock(&vt_mu);
-    int rc = vt_fails(CALL_reg_mr);
+    int rc = vt_fails(call), on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
+    if (!rc && on_demand && !SW(odp))
+        rc = EOPNOTSUPP;
+    if (!rc && SW(mr_size) && len > (size_t)SW(mr_size))
+        rc = EINVAL;
     if (!rc && ((access & ~known) || ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))))
         rc = EINVAL;
-    if (!rc && !mapped(addr, len))
+    if (!rc && !on_demand && !mapped(addr, len))
         rc = EFAULT;
     if (!rc && (COUNT(mrs) >= SW(mr_max) || (at = slot()) < 0))
         rc = ENOMEM;
@@ -61,6 +67,11 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, void *addr, size_t len, unsigne
         mr->base = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = addr, .length = len, .handle = (uint32_t)at, .lkey = key,
                                     .rkey = key | REMOTE_BIT };
         mr->access = access;
+        mr->iova = iova;
+        mr->mem = addr;
+        mr->map = map;
+        mr->map_len = map_len;
+        COUNT(on_demand) += on_demand;
         table[at] = mr;
         ((vt_pd *)pd)->users++;
         COUNT(mrs)++;
@@ -68,17 +79,19 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, void *addr, size_t len, unsigne
     pthread_mutex_unlock(&vt_mu);
     if (rc) {
         free(mr);
+        if (map)
+            munmap(map, map_len);
         errno = rc;
         return NULL;
     }
     return &mr->base;
 }
 
-enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND };
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
 {
-    return open_mr(pd, addr, len, (unsigned)access, OLD_FLAGS);
+    return open_mr(pd, (uintptr_t)addr, addr, len, (unsigned)access, OLD_FLAGS, CALL_reg_mr, NULL, 0);
 }
 
 #ifndef VT_OLD
@@ -88,7 +101,28 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint6
         errno = EOPNOTSUPP;
         return NULL;
     }
-    return open_mr(pd, addr, len, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS);
+    return open_mr(pd, iova, addr, len, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS, CALL_reg_mr, NULL, 0);
+}
+
+/* A dmabuf is any file here. As in the kernel the support is looked at first, then the descriptor. */
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), in = offset & (page - 1);
+    pthread_mutex_lock(&vt_mu);
+    int has = SW(dmabuf) != 0;
+    pthread_mutex_unlock(&vt_mu);
+    errno = !has ? EOPNOTSUPP : (offset ^ iova) & (page - 1) || !len ? EINVAL : 0;
+    if (errno)
+        return NULL;
+    if (lseek(fd, 0, SEEK_END) < (off_t)(offset + len)) { /* also when it is no descriptor */
+        errno = errno ? errno : EINVAL;
+        return NULL;
+    }
+    char *map = mmap(NULL, in + len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(offset - in));
+    if (map == MAP_FAILED)
+        return NULL;
+    return open_mr(pd, iova, map + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS & ~(unsigned)IBV_ACCESS_ON_DEMAND,
+                   CALL_reg_dmabuf_mr, map, in + len);
 }
 #endif
 
@@ -102,8 +136,11 @@ int ibv_dereg_mr(struct ibv_mr *base)
         COUNT(mrs)--;
     }
     pthread_mutex_unlock(&vt_mu);
+    vt_mr *mr = (vt_mr *)base;
+    if (!rc && mr->map)
+        munmap(mr->map, mr->map_len);
     if (!rc)
-        free(base);
+        free(mr);
     return rc;
 }
 
@@ -112,8 +149,7 @@ void *vt_memory(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr
     vt_mr *mr = key >> 8 < size ? table[key >> 8] : NULL;
     if (!mr || (remote ? mr->base.rkey : mr->base.lkey) != key || mr->base.pd != pd || (mr->access & access) != access)
         return NULL;
-    uint64_t first = (uint64_t)(uintptr_t)mr->base.addr;
-    if (addr < first || len > mr->base.length || addr - first > mr->base.length - len)
+    if (addr < mr->iova || len > mr->base.length || addr - mr->iova > mr->base.length - len)
         return NULL;
-    return (void *)(uintptr_t)addr;
+    return mr->mem + (addr - mr->iova);
 }

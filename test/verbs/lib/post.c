@@ -8,6 +8,12 @@
 static int check(const vt_qp *qp, const struct ibv_send_wr *wr, uint64_t len)
 {
     int in = wr->send_flags & IBV_SEND_INLINE;
+    if (SW(iwarp) && !(wr->send_flags & IBV_SEND_SIGNALED))
+        vt_breach("iWARP: a request that is not signalled: nobody knows when its source has been read");
+    if (SW(iwarp) && qp->asked && !qp->heard)
+        vt_breach("iWARP: the side that was asked for the connection sends first");
+    if (SW(iwarp) && wr->opcode == IBV_WR_RDMA_READ && wr->num_sge != 1)
+        return EINVAL;
     if (wr->opcode != IBV_WR_RDMA_WRITE && wr->opcode != IBV_WR_RDMA_READ && wr->opcode != IBV_WR_SEND)
         return EINVAL;
     if (wr->num_sge < 0 || wr->num_sge > (int)qp->cap.max_send_sge || len > 1U << 31)
@@ -26,7 +32,8 @@ static int take(vt_qp *qp, const struct ibv_send_wr *wr)
     if (rc)
         return rc;
     vt_wr *w = &qp->sq[qp->sq_tail % qp->cap.max_send_wr];
-    *w = (vt_wr){ .id = wr->wr_id, .op = wr->opcode, .signalled = !!(wr->send_flags & IBV_SEND_SIGNALED), .nsge = wr->num_sge, .len = len,
+    *w = (vt_wr){ .id = wr->wr_id, .op = wr->opcode, .signalled = !!(wr->send_flags & IBV_SEND_SIGNALED),
+                   .solicited = !!(wr->send_flags & IBV_SEND_SOLICITED), .nsge = wr->num_sge, .len = len,
                   .raddr = wr->wr.rdma.remote_addr, .rkey = wr->wr.rdma.rkey, .due = ((vt_cq *)qp->base.send_cq)->polls + (uint64_t)SW(delay) };
     for (int i = 0; i < wr->num_sge; i++)
         w->sge[i] = wr->sg_list[i];
@@ -57,7 +64,7 @@ int vt_post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr
         rc = EINVAL;
     }
     for (; !rc && wr; wr = rc ? wr : wr->next) {
-        rc = vt_hit(&SW(partial)) ? ENOMEM : take(qp, wr);
+        rc = vt_hit(&SW(partial)) ? (int)SW(partial_err) : take(qp, wr);
         taken += !rc;
     }
     if (taken) {

@@ -78,6 +78,10 @@ static int zero(const void *p, size_t n)
 
 static int to_init(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
 {
+    if (SW(iwarp)) {
+        qp->attr.qp_access_flags = a->qp_access_flags;
+        return qp->base.state != IBV_QPS_RESET || mask != (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) ? EINVAL : 0;
+    }
     if (qp->base.state != IBV_QPS_RESET || mask != TO_INIT || a->port_num < 1 || a->port_num > SW(ports) || a->pkey_index > 0)
         return EINVAL;
     qp->attr.port_num = a->port_num;
@@ -93,7 +97,7 @@ static int to_rtr(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
         return EINVAL;
     if (ah->port_num != qp->attr.port_num || (SW(ethernet) && !ah->is_global) || (!SW(ethernet) && !ah->dlid))
         return EINVAL;
-    if (ah->is_global && (ah->grh.sgid_index >= SW(gids) || !ah->grh.hop_limit || zero(&ah->grh.dgid, sizeof(ah->grh.dgid))))
+    if (ah->is_global && (ah->grh.sgid_index >= SW(gids) || SW(gid_holes) >> ah->grh.sgid_index & 1 || !ah->grh.hop_limit || zero(&ah->grh.dgid, sizeof(ah->grh.dgid))))
         return EINVAL;
     qp->attr.ah_attr = *ah;
     qp->attr.path_mtu = a->path_mtu;
@@ -160,8 +164,10 @@ int ibv_destroy_qp(struct ibv_qp *base)
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_destroy_qp);
     if (!rc) {
-        vt_forget(&((vt_ctx *)base->context)->events, qp);
+        vt_forget(&vt_ctx_of(base->context)->events, qp);
         vt_wait_acks("ibv_destroy_qp", &qp->told, &base->events_completed);
+        vt_cm_lost(qp);
+        vt_drop_late(qp);
         while (*at != qp)
             at = &(*at)->next;
         *at = qp->next;

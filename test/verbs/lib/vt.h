@@ -2,13 +2,14 @@
  * changed, control.c how.
  *
  * device.c (devices, ports, protection domains), mr.c, events.c (channels), cq.c, qp.c (states), post.c, exec.c (what a device
- * does with requests). One lock, vt_mu, round everything; functions named vt_* want it held unless they say otherwise.
+ * does with requests), cm.c (librdmacm). One lock, vt_mu, round everything; functions named vt_* want it held unless they say otherwise.
  */
 #ifndef VT_H
 #define VT_H
 
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "switches.h"
@@ -32,11 +33,16 @@ typedef struct vt_queue {
 } vt_queue;
 
 typedef struct vt_ctx {
-    struct ibv_context base;
     struct vt_ctx *next;
     vt_queue events;
     int device;
+    struct verbs_context ex; /* what the caller has is ex.context */
 } vt_ctx;
+
+static inline vt_ctx *vt_ctx_of(const struct ibv_context *ctx)
+{
+    return (vt_ctx *)(uintptr_t)((const char *)ctx - offsetof(vt_ctx, ex.context));
+}
 
 typedef struct vt_pd {
     struct ibv_pd base;
@@ -46,6 +52,10 @@ typedef struct vt_pd {
 typedef struct vt_mr {
     struct ibv_mr base;
     unsigned access;
+    uint64_t iova; /* what requests call the first byte */
+    char *mem;     /* where it is */
+    void *map;     /* of a dmabuf: the mapping around it, else NULL */
+    size_t map_len;
 } vt_mr;
 
 typedef struct vt_channel {
@@ -73,7 +83,7 @@ enum { VT_SGE = 4 };
 typedef struct vt_wr {
     uint64_t id;
     enum ibv_wr_opcode op;
-    int signalled, nsge;
+    int signalled, solicited, nsge;
     struct ibv_sge sge[VT_SGE];
     void *copy; /* of inline data */
     uint64_t len, raddr, due;
@@ -87,17 +97,28 @@ typedef struct vt_qp {
     struct ibv_qp_attr attr; /* as modified so far */
     vt_wr *sq, *rq;
     uint64_t sq_retired, sq_done, sq_tail; /* requests; the slots of those below retired are free */
+    uint64_t sq_told;                      /* those below have a completion, or are proved by one */
     uint64_t rq_done, rq_tail;
-    int kicked, stalled, tries;
+    int kicked, stalled, running, tries;
     uint32_t told;
+    struct vt_cm_id *cm; /* of its connection on iWARP */
+    int asked, heard;    /* the peer wanted the connection; something came in */
+    struct vt_late *late; /* iWARP: written and told of, not in place yet */
 } vt_qp;
+
+typedef struct vt_cm_id vt_cm_id;
 
 /* control.c */
 int vt_fails(int call); /* the errno with which this call shall fail, or 0 */
 int vt_hit(long *nth);  /* counts a switch of the "n-th from now" kind down: 1 when it is this one's turn */
 void vt_breach(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
+/* cm.c: the connection of a queue pair is gone */
+void vt_cm_lost(vt_qp *qp);
+
 /* events.c */
+/* The next event, or -1 and errno. Takes the lock, and keeps it when there is one. */
+int vt_next(vt_queue *q, vt_event *out);
 int vt_queue_open(vt_queue *q);
 void vt_queue_close(vt_queue *q);
 void vt_raise(vt_queue *q, void *of, const struct ibv_async_event *async);
@@ -114,7 +135,8 @@ int vt_lid(const struct ibv_context *ctx, int port);
 void *vt_memory(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t len, unsigned access);
 
 /* cq.c */
-void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires);
+/* solicited: the sender of what was received asked for an event. A failed completion causes one in any case. */
+void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires, int solicited);
 void vt_remove(struct ibv_cq *cq, uint32_t qpn);
 int vt_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* without the lock, as the others of struct ibv_context_ops */
 int vt_req_notify_cq(struct ibv_cq *cq, int solicited);
@@ -131,6 +153,7 @@ int vt_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 void vt_kick(vt_qp *qp);  /* there is something to do; done at once unless it is the thread's */
 void vt_run(vt_qp *qp);   /* executes what can be */
 void vt_break(vt_qp *qp); /* to ERR; what is posted is flushed */
+void vt_drop_late(vt_qp *qp);
 int vt_thread_start(void); /* of the device; once, for good */
 
 #endif

@@ -84,3 +84,30 @@ func testMessages(t *testing.T, a, b *side) {
 		require.Equal(t, a.mem[i*1024:i*1024+100+i], b.mem[i*1024:i*1024+100+i])
 	}
 }
+
+// When a WRITE has completed its bytes are in place and its source may be overwritten, and so may those of the weak ones before it.
+func testSourceReused(t *testing.T, a, b *side) {
+	if !a.rail.Caps().DeliveryComplete {
+		t.Skip("completions here don't tell")
+	}
+	const rounds, n, size = 200, 8, 16 << 10
+	for r := range uint64(rounds) {
+		random(a.mem[:n*size])
+		want := bytes.Clone(a.mem[:n*size])
+		for i := range uint64(n) {
+			op := drive.Write
+			if a.rail.Caps().Chained && i < n-1 {
+				op = drive.WriteWeak
+			} else if r%2 == 1 {
+				op = drive.WriteProven
+			}
+			a.rma(b, op, r*n+i, a.seg(b, int(i)*size, int(i)*size, size))
+		}
+		require.True(t, until(a, b, func() bool { return len(a.done) == int(r+1)*n }))
+		clear(a.mem[:n*size])
+		require.True(t, bytes.Equal(want, b.mem[:n*size]), "round %d", r)
+		for i := range uint64(n) {
+			require.Zero(t, a.done[r*n+i].Err)
+		}
+	}
+}

@@ -7,76 +7,143 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider/fake/drive"
 )
 
-// testWaitFD: the target blocks as the core's thread does (poll until empty, arm, edge-triggered epoll) and is woken for
-// every operation, yet hardly ever when there is none.
-func testWaitFD(t *testing.T, a, b *side) {
-	fd := b.d.WaitFD()
-	if fd < 0 {
+// testWaitFD: the target blocks as the core's thread does (poll until empty, arm, edge-triggered epoll) and is woken for every
+// message, and for WRITEs where they need it. It sleeps without end: where a wake-up is missed nothing completes any more.
+func testWaitFD(t *testing.T, a, b *side) { awake(t, a, b, 30) }
+
+// testSleeps: such a target is hardly ever woken when there is nothing.
+func testSleeps(t *testing.T, a, b *side) {
+	w := awake(t, a, b, 3)
+	time.Sleep(50 * time.Millisecond)
+	before := w.loops.Load()
+	time.Sleep(300 * time.Millisecond)
+	require.Less(t, w.loops.Load()-before, int64(20), "woken with nothing to do")
+}
+
+// awake has a target that sleeps taken through so many small and so many large bursts.
+func awake(t *testing.T, a, b *side, bursts int) *waiter {
+	if b.d.WaitFD() < 0 {
 		t.Skip("no descriptor to wait on")
 	}
-	const et = 1 << 31 // EPOLLET
-	ep, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	mr, desc, err := a.d.Reg(a.mem)
 	require.NoError(t, err)
-	defer syscall.Close(ep)
-	require.NoError(t, syscall.EpollCtl(ep, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: syscall.EPOLLIN | et}))
-
-	var stop atomic.Bool
-	var loops, timeouts atomic.Int64
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for !stop.Load() {
-			loops.Add(1)
-			if comps, err := b.d.Poll(16); err != nil || len(comps) > 0 || !b.d.Arm() {
-				continue
-			}
-			var ev [1]syscall.EpollEvent
-			if n, err := syscall.EpollWait(ep, ev[:], 500); n == 0 && err == nil {
-				timeouts.Add(1)
-			}
-		}
-	}()
-	defer func() {
-		stop.Store(true)
-		select {
-		case <-done:
-		case <-time.After(5 * time.Second):
-			t.Error("the waiter hangs")
-		}
-	}()
+	defer a.d.Unreg(mr)
+	w := newWaiter(t, a, b)
 	id := uint64(0)
 	burst := func(n, size int) { // n writes at once: one poll of the target may leave some of them in a socket
-		end := time.Now().Add(5 * time.Second)
-		first := id + 1
-		for ; id < first+uint64(n)-1; id++ {
-			for err := error(syscall.EAGAIN); err != nil && time.Now().Before(end); {
-				if err = a.d.RMA(a.ep.Core(), drive.Write, id+1, a.seg(b, 0, 0, size)); err != nil {
+		end := time.Now().Add(10 * time.Second)
+		post := func(f func() error) {
+			id++
+			err := error(syscall.EAGAIN)
+			for err != nil && time.Now().Before(end) {
+				if err = f(); err != nil {
+					require.ErrorIs(t, err, syscall.EAGAIN)
 					a.poll()
 				}
 			}
+			require.NoError(t, err)
 		}
+		first := id + 1
+		for range n {
+			post(func() error { return a.d.RMA(a.ep.Core(), drive.Write, id, a.seg(b, 0, 0, size)) })
+		}
+		post(func() error { return a.d.Send(a.ep.Core(), id, a.mem[:messageLen], desc) })
+		w.sent++
 		for i := first; i <= id; i++ {
 			for !a.has(i)() && time.Now().Before(end) {
 				a.poll()
 			}
-			require.True(t, a.has(i)(), "write %d", i)
+			require.True(t, a.has(i)(), "operation %d: a wake-up was missed", i)
 			require.Zero(t, a.done[i].Err)
 		}
+		for w.got.Load() < w.sent && time.Now().Before(end) {
+			a.poll()
+		}
+		require.Equal(t, w.sent, w.got.Load(), "messages: a wake-up was missed")
 	}
-	for range 30 {
+	for range bursts {
 		burst(1, 4096)
 		time.Sleep(2 * time.Millisecond)
 	}
-	for range 30 {
+	for range bursts {
 		burst(8, 64<<10)
 	}
-	require.Zero(t, timeouts.Load(), "a wake-up was missed")
-	time.Sleep(50 * time.Millisecond)
-	before := loops.Load()
-	time.Sleep(300 * time.Millisecond)
-	require.Less(t, loops.Load()-before, int64(20), "woken with nothing to do")
+	return w
+}
+
+const messageLen = 100
+
+// waiter is a side that polls when it is woken.
+type waiter struct {
+	b          *side
+	epoll, cry int // cry ends it
+	stop       atomic.Bool
+	loops, got atomic.Int64 // got: messages
+	sent       int64
+	done       chan error
+}
+
+func newWaiter(t *testing.T, a, b *side) *waiter {
+	w := &waiter{b: b, done: make(chan error, 1)}
+	var err error
+	w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	w.cry, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	require.NoError(t, err)
+	for fd, events := range map[int]uint32{b.d.WaitFD(): unix.EPOLLIN | unix.EPOLLET, w.cry: unix.EPOLLIN} {
+		require.NoError(t, unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events}))
+	}
+	for i := range uint64(min(4, b.rail.Caps().RxDepth)) {
+		b.post(a, func() error { return w.recv(i) })
+	}
+	go func() { w.done <- w.run() }()
+	t.Cleanup(func() { w.end(t) })
+	return w
+}
+
+// recv posts the i-th receive.
+func (w *waiter) recv(i uint64) error {
+	return w.b.d.Recv(w.b.ep.Core(), i, w.b.mem[len(w.b.mem)-1024*int(i+1):][:1024], w.b.mr.Desc())
+}
+
+func (w *waiter) run() error {
+	var again []uint64 // receives to be posted
+	for !w.stop.Load() {
+		w.loops.Add(1)
+		comps, err := w.b.d.Poll(16)
+		if err != nil {
+			return err
+		}
+		for _, c := range comps {
+			if c.Err != 0 {
+				return c.Err
+			}
+			again = append(again, c.ID)
+			w.got.Add(1)
+		}
+		for len(again) > 0 && w.recv(again[0]) == nil {
+			again = again[1:]
+		}
+		if len(comps) > 0 || len(again) > 0 || !w.b.d.Arm() {
+			continue
+		}
+		var ev [2]unix.EpollEvent
+		if _, err := unix.EpollWait(w.epoll, ev[:], -1); err != nil && err != unix.EINTR {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *waiter) end(t *testing.T) {
+	w.stop.Store(true)
+	_, err := unix.Write(w.cry, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	require.NoError(t, err)
+	require.NoError(t, <-w.done)
+	_, _ = unix.Close(w.epoll), unix.Close(w.cry)
 }

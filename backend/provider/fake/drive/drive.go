@@ -11,23 +11,34 @@ package drive
 
 typedef struct { gr_ctx ctx; uint64_t id; } drive_ctx;
 
-static int drive_post(gr_rail *rail, void *ep, int kind, uint32_t n, const gr_seg *seg, uint64_t id)
+static int drive_one(gr_rail *rail, void *ep, int kind, uint32_t n, const gr_seg *seg, uint64_t id)
 {
     drive_ctx *c = calloc(1, sizeof(*c));
     int rc;
     if (!c)
         return -ENOMEM;
     c->id = id;
-    gr_rail_lock(rail);
-    if (kind == 2)
-        rc = rail->ops->send(rail, ep, (void *)seg->laddr, seg->len, seg->ldesc, &c->ctx);
+    if (kind == 2 || kind == 6)
+        rc = rail->ops->send(rail, ep, (void *)seg->laddr, seg->len, seg->ldesc, kind == 2, &c->ctx);
     else if (kind == 3)
         rc = rail->ops->recv(rail, ep, (void *)seg->laddr, seg->len, seg->ldesc, &c->ctx);
     else
         rc = rail->ops->rma(rail, ep, kind, n, seg, &c->ctx);
-    gr_rail_unlock(rail);
     if (rc)
         free(c);
+    return rc;
+}
+
+typedef struct { void *ep; int kind; uint32_t n; uint64_t id; } drive_op;
+
+// Posts the operations under one lock, each with its segments behind the last one's; 0, or what the first that failed gave.
+static int drive_post(gr_rail *rail, const drive_op *op, int n, const gr_seg *seg)
+{
+    int rc = 0;
+    gr_rail_lock(rail);
+    for (int i = 0; i < n && rc == 0; seg += op[i++].n)
+        rc = drive_one(rail, op[i].ep, op[i].kind, op[i].n, seg, op[i].id);
+    gr_rail_unlock(rail);
     return rc;
 }
 
@@ -36,6 +47,8 @@ static int drive_poll(gr_rail *rail, gr_comp *out, int max, uint64_t *ids)
     gr_rail_lock(rail);
     int n = rail->ops->poll(rail, out, max);
     gr_rail_unlock(rail);
+    if (n == 0 && rail->ops->help)
+        rail->ops->help(rail);
     for (int i = 0; i < n; i++) {
         ids[i] = ((drive_ctx *)out[i].ctx)->id; // not freed: a second completion must show as that
     }
@@ -81,11 +94,13 @@ import (
 
 // Operations, as in gr_provider.h.
 const (
-	Write     = C.GR_WRITE
-	WriteWeak = C.GR_WRITE_WEAK
-	Read      = C.GR_READ
-	send      = 2
-	recv      = 3
+	Write       = C.GR_WRITE
+	WriteWeak   = C.GR_WRITE_WEAK
+	WriteProven = C.GR_WRITE_PROVEN
+	Read        = C.GR_READ
+	Send        = 2 // wakes the peer
+	recv        = 3
+	SendQuiet   = 6 // does not
 )
 
 // Seg is a gr_seg.
@@ -122,26 +137,44 @@ func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
 
 // RMA posts one work request. The error is a syscall.Errno; EAGAIN: poll, then try again.
 func (r Rail) RMA(ep unsafe.Pointer, op int, id uint64, segs ...Seg) error {
-	return r.post(ep, op, id, segs)
+	return r.Together(Op{ep, op, id, segs})
 }
 
 // Send posts a message out of memory from Alloc.
 func (r Rail) Send(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer) error {
-	return r.post(ep, send, id, []Seg{{Local: Addr(buf), Len: uint64(len(buf)), Desc: desc}})
+	return r.Together(Op{ep, Send, id, Msg(buf, desc)})
 }
 
 // Recv posts a receive buffer from Alloc.
 func (r Rail) Recv(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer) error {
-	return r.post(ep, recv, id, []Seg{{Local: Addr(buf), Len: uint64(len(buf)), Desc: desc}})
+	return r.Together(Op{ep, recv, id, Msg(buf, desc)})
 }
 
-func (r Rail) post(ep unsafe.Pointer, kind int, id uint64, segs []Seg) error {
-	c := make([]C.gr_seg, len(segs)+1)
-	for i, s := range segs {
-		c[i] = C.gr_seg{laddr: C.uint64_t(s.Local), raddr: C.uint64_t(s.Remote), len: C.uint64_t(s.Len), ldesc: s.Desc, rkey: C.uint64_t(s.Key)}
+// Op is an operation of Together; Kind is Write, WriteWeak, Read, Send or SendQuiet.
+type Op struct {
+	Ep   unsafe.Pointer
+	Kind int
+	ID   uint64
+	Segs []Seg
+}
+
+// Msg is memory from Alloc as the one segment of a message.
+func Msg(buf []byte, desc unsafe.Pointer) []Seg {
+	return []Seg{{Local: Addr(buf), Len: uint64(len(buf)), Desc: desc}}
+}
+
+// Together posts operations while the rail is locked once, up to the first error.
+func (r Rail) Together(all ...Op) error {
+	ops, segs := make([]C.drive_op, len(all)), make([]C.gr_seg, 0, 1)
+	for i, o := range all {
+		ops[i] = C.drive_op{ep: o.Ep, kind: C.int(o.Kind), n: C.uint32_t(len(o.Segs)), id: C.uint64_t(o.ID)}
+		for _, s := range o.Segs {
+			segs = append(segs, C.gr_seg{laddr: C.uint64_t(s.Local), raddr: C.uint64_t(s.Remote), len: C.uint64_t(s.Len), ldesc: s.Desc,
+				rkey: C.uint64_t(s.Key)})
+		}
 	}
-	rc := C.drive_post(r.c, ep, C.int(kind), C.uint32_t(len(segs)), &c[0], C.uint64_t(id))
-	runtime.KeepAlive(c)
+	rc := C.drive_post(r.c, &ops[0], C.int(len(ops)), unsafe.SliceData(segs))
+	runtime.KeepAlive(segs)
 	return errno(rc)
 }
 

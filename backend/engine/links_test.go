@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+)
+
+// Several links of a rail share transfers as rails do; whoever counts rails counts them once.
+func TestLinks(t *testing.T) {
+	for _, rails := range []int{1, 2} {
+		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) {
+			h := onRails(t, rails, fake.TCPCaps())
+			for i := range h.links {
+				h.links[i].Mbps = 1000
+			}
+			p := h.pair(16<<20, "qps_per_rail", "3")
+			p.allUp(3 * rails)
+			for op := range 2 {
+				x := p.a.whole(op, p.mine.fill(uint64(op)), p.theirs.fill(9))
+				x.run("n")
+				p.same()
+				for i, n := range x.shares() {
+					require.Positive(t, n, "link %d", i)
+				}
+				paths := x.record().x.Paths()
+				require.Len(t, paths, rails, "%v", paths)
+				sum := uint64(0)
+				for _, w := range paths {
+					sum += w.Bytes
+				}
+				require.EqualValues(t, 16<<20, sum)
+				x.release()
+			}
+			r := p.a.connected("bob")
+			require.Len(t, r.path(), rails)
+			require.EqualValues(t, 334, r.weight(r.links[0]), "a third of the rail's speed")
+			require.True(t, h.log.has("peer connected", "session=initiator", fmt.Sprint("links=", 3*rails)))
+			s, err := p.a.Snapshot()
+			require.NoError(t, err)
+			require.Len(t, s.Rails, rails)
+			require.Len(t, s.Peers[0].Links, 3*rails)
+			var moved uint64
+			for i, l := range s.Peers[0].Links {
+				require.Equal(t, i, l.Number)
+				if l.Index == 0 {
+					moved += l.BytesWritten
+				}
+			}
+			require.Positive(t, moved)
+			require.Equal(t, moved, s.Rails[0].BytesWritten, "the rail's are the sum of its links'")
+		})
+	}
+}
+
+// Both sides take the smaller number, in either direction.
+func TestLinksMixed(t *testing.T) {
+	for _, n := range [][3]int{{1, 2, 1}, {2, 1, 1}, {3, 2, 2}, {8, 8, 8}} {
+		h := onRails(t, 2, placing())
+		p := &pair{a: h.agent("ann", "qps_per_rail", fmt.Sprint(n[0])), b: h.agent("bob", "qps_per_rail", fmt.Sprint(n[1]))}
+		meet(p.a, p.b)
+		own := p.b.memory(4 << 20)
+		p.mine, p.theirs = p.a.memory(4<<20), own.seenBy(p.a)
+		p.allUp(2 * n[2])
+		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("there")
+		p.same()
+		p.b.expect("ann:there")
+		p.b.whole(opWrite, own.fill(2), p.mine.seenBy(p.b)).run("back")
+		p.same()
+		p.a.expect("bob:back")
+		require.Len(t, p.b.connected("ann").links, 2*n[2])
+	}
+}
+
+// More links than a session may have are not asked for; what there is is even.
+func TestLinksAtMost(t *testing.T) {
+	h := onRails(t, 9, fake.TCPCaps())
+	p := h.pair(4096, "qps_per_rail", "8", "max_rails", "9")
+	r := p.a.connected("bob")
+	require.Len(t, r.links, 63)
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("")
+	p.same()
+}
+
+// One link of a rail breaks: it alone is fenced, the others go on and do its work.
+func TestOneLinkBreaks(t *testing.T) {
+	for _, end := range []int{0, 1} {
+		h := onLinks(t, 3, placing())
+		p := h.pair(8 << 20)
+		p.allUp(3)
+		for round := range 4 {
+			fences := p.a.rails[0].fences.Load()
+			x := p.a.whole(end, p.mine.fill(uint64(round)), p.theirs.fill(77))
+			p.a.rail().Script(fake.Script{FailAt: 9, FailErrno: syscall.EIO, FailBreaks: true, PerPoll: 4})
+			x.run(fmt.Sprint("after ", round))
+			p.same()
+			p.b.expect(fmt.Sprint("ann:after ", round))
+			require.Equal(t, fences+1, p.a.rails[0].fences.Load())
+			p.a.rail().Script(fake.Script{})
+			p.allUp(3)
+			x.release()
+		}
+		broken := 0
+		for _, l := range p.a.connected("bob").links {
+			if l.epoch > 0 {
+				broken++
+			}
+		}
+		require.Positive(t, broken)
+		require.False(t, h.log.has("control connection suspected"), "the rail is well")
+	}
+}
+
+// A rail with several links goes down and comes back: all of them do.
+func TestLinksRailDown(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(8<<20, "qps_per_rail", "2", "rail_timeout", "30ms")
+	p.allUp(4)
+	for round := range 4 {
+		p.a.railNo(0).Script(fake.Script{PerPoll: 2})
+		p.a.railNo(1).Script(fake.Script{PerPoll: 2})
+		x := p.a.whole(round%2, p.mine.fill(uint64(round)), p.theirs.fill(uint64(round)+100)).post(fmt.Sprint(round))
+		until(t, "in flight", func() bool { return x.check() != inProg || x.record().x.Done() > 1<<20 })
+		p.a.railNo(round / 2 % 2).Down(syscall.ENETDOWN)
+		require.Equal(t, done, x.wait())
+		p.same()
+		p.a.railNo(round / 2 % 2).Up()
+		p.allUp(4)
+		p.b.expect(fmt.Sprint("ann:", round))
+		x.release()
+	}
+}
+
+// The system says that a device is down: all links over it are fenced if there are others over another device, else none, for
+// they are all the session has.
+func TestLinksDeviceDown(t *testing.T) {
+	for _, rails := range []int{1, 2} {
+		h := onRails(t, rails, fake.TCPCaps())
+		p := h.pair(4096, "qps_per_rail", "3")
+		p.allUp(3 * rails)
+		p.a.railChanged("fake0", false)
+		require.EqualValues(t, 3*(rails-1), p.a.rails[0].fences.Load())
+		p.a.railChanged("fake0", true)
+		p.allUp(3 * rails)
+		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("")
+		p.same()
+	}
+}
+
+// Where one endpoint serves all peers there is nothing to open several of.
+func TestLinksShared(t *testing.T) {
+	caps := fake.EFACaps()
+	caps.SharedEndpoint = true
+	h := onFake(t, caps)
+	p := h.pair(1<<20, "qps_per_rail", "4")
+	require.True(t, h.log.has("level=WARN", "qps_per_rail has no effect"))
+	require.Len(t, p.a.connected("bob").links, 1)
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("one")
+	p.same()
+	p.b.expect("ann:one")
+}

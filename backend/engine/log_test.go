@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+)
+
+// logLines keeps what engines log.
+type logLines struct {
+	debug bool // it takes debug lines
+	mu    sync.Mutex
+	buf   bytes.Buffer
+}
+
+func (l *logLines) Enabled(_ context.Context, at slog.Level) bool {
+	return at >= slog.LevelInfo || l.debug
+}
+func (l *logLines) WithAttrs(a []slog.Attr) slog.Handler { return withAttrs{l, a} }
+func (l *logLines) WithGroup(string) slog.Handler        { return l }
+
+func (l *logLines) Handle(ctx context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slog.NewTextHandler(&l.buf, &slog.HandlerOptions{Level: slog.LevelDebug}).Handle(ctx, r)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const most = 4000
+	return string(l.buf.Bytes()[max(0, l.buf.Len()-most):])
+}
+
+func (l *logLines) has(parts ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(l.buf.Bytes()) {
+		all := true
+		for _, p := range parts {
+			all = all && bytes.Contains(line, []byte(p))
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *logLines) count(part string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.buf.Bytes(), []byte(part))
+}
+
+type withAttrs struct {
+	*logLines
+	attrs []slog.Attr
+}
+
+func (w withAttrs) Handle(ctx context.Context, r slog.Record) error {
+	r.AddAttrs(w.attrs...)
+	return w.logLines.Handle(ctx, r)
+}

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	imitation "gorail/test/verbs"
+)
+
+// The rail that notifications go out on, one of the two, goes down while many wait there: those that come later, over the other, do
+// not overtake them.
+func TestNotifyOrderRailDown(t *testing.T) {
+	for device := range 2 {
+		h := onVerbs(t, 2)
+		a, b := h.agent("ann"), h.agent("bob", "notif_queue", "64KiB") // bob takes nothing for now
+		require.NoError(t, a.LoadConn("bob", b.Conn()))
+		n := 0
+		notify := func() {
+			require.NoError(t, a.Notify("bob", fmt.Append(nil, n)))
+			n++
+		}
+		told := func(what ...string) func() bool {
+			return func() bool { return h.log.has(append(what, "agent=ann")...) }
+		}
+		notify()
+		b.expect("ann:0")
+		b.got = nil
+		until(t, "both rails", func() bool { return told("rail in use", "hca0")() && told("rail in use", "hca1")() })
+		for range 5000 {
+			notify()
+		}
+		h.lib.Event(device, imitation.PortErr, 1)
+		for rests := told("rail rests", fmt.Sprint("hca", device)); !rests(); {
+			notify()
+			require.Less(t, n, 100_000, "the rail goes on")
+		}
+		until(t, "notifications", func() bool { return len(b.take()) >= n-1 })
+		for i, s := range b.got {
+			require.Equal(t, fmt.Sprint("ann:", i+1), s)
+		}
+		require.Len(t, b.got, n-1)
+	}
+}

@@ -1,0 +1,25 @@
+package engine
+
+import (
+	"testing"
+
+	"gorail/backend/provider/fake"
+)
+
+// BenchmarkPrep is what preparing costs a descriptor: of regions that are one, and of 13 slices.
+func BenchmarkPrep(b *testing.B) {
+	const n, length, stride = 100_000, 64, 128
+	for name, params := range map[string][]string{"whole": nil, "slices": {"mr_max", "1MiB"}} {
+		b.Run(name, func(b *testing.B) {
+			p := onFake(b, fake.TCPCaps()).pair(n*stride, params...)
+			local, remote := make([]Desc, n), make([]Desc, n)
+			for i := range n {
+				local[i], remote[i] = p.mine.desc(i*stride, length), p.theirs.desc(i*stride, length)
+			}
+			for b.Loop() {
+				p.a.prep(opWrite, local, remote, "bob").release()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/desc")
+		})
+	}
+}

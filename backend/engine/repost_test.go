@@ -1,0 +1,272 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// again posts past Go; false: the core did not take it.
+func (x *request) again(notif string) bool {
+	_, taken := x.a.core.Repost(x.slot, x.handle, true, []byte(notif))
+	return taken
+}
+
+// warm posts until the transfer has its ticket.
+func (x *request) warm() *request {
+	x.a.t.Helper()
+	x.a.connected("bob")
+	until(x.a.t, "no ticket", func() bool { x.run(); return x.record().x.HasTicket() })
+	return x
+}
+
+// What goes through Go: anything but a good run's repetition.
+func TestRepostRefused(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(64 << 10)
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	require.False(t, x.again("never posted"))
+	x.warm()
+	require.True(t, x.again("n"))
+	require.Equal(t, done, x.wait())
+	_, taken := p.a.core.Repost(x.slot, x.handle+1<<32, false, nil)
+	require.False(t, taken, "another generation")
+	require.False(t, x.again(string(make([]byte, fastpath.MaxNotif+1))))
+
+	p.b.rail().Stall()
+	require.True(t, x.again("n"))
+	require.False(t, x.again("it is running"))
+	p.b.rail().Release()
+	require.Equal(t, done, x.wait())
+
+	x.release()
+	require.False(t, x.again("released"))
+	_, err := x.Post()
+	require.Equal(t, status.ErrNotFound, status.Of(err))
+	p.b.expect("ann:n", "ann:n")
+}
+
+// After a failure the next post is Go's, which finds out what it was about and begins anew.
+func TestRepostAfterFailure(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		p := h.pair(256<<10, "xfer_timeout", "200ms", "cancel_timeout", "5s")
+		x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).warm()
+		p.b.rail().Stall()
+		start := time.Now()
+		require.True(h, x.again("never"))
+		until(h, "the deadline does not count for a repost", func() bool { x.check(); return h.log.has("no progress") })
+		require.GreaterOrEqual(h, time.Since(start), 200*time.Millisecond)
+		p.b.rail().Release()
+		x.fails(status.ErrBackend)
+		require.False(h, x.again("failed"))
+		before := p.a.core.Counters()["to_c_post"]
+		x.run("through Go")
+		require.Equal(h, before+1, p.a.core.Counters()["to_c_post"])
+		x.warm()
+		require.True(h, x.again("past Go"))
+		require.Equal(h, done, x.wait())
+		p.same()
+		p.b.expect("ann:through Go", "ann:past Go")
+		require.Equal(h, 1, h.log.count("transfer timed out"))
+	})
+}
+
+// While it is posted again and again the sweeper keeps it; then its ticket goes, and the next post enters it again.
+func TestTicketEnds(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(4096, "xfer_timeout", "300ms")
+	x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+	posts := p.a.core.Counters()["to_c_post"]
+	for start := time.Now(); time.Since(start) < time.Second; {
+		x.run()
+	}
+	require.Less(t, p.a.core.Counters()["to_c_post"], posts+5, "not once for each of the sweeper's rounds, of which there were 13")
+	require.Equal(t, 1, p.a.xfers.ActiveLen())
+	d, _, err := p.a.Estimate(x.handle)
+	require.NoError(t, err)
+	require.Positive(t, d)
+	until(t, "it stays for ever", func() bool { return p.a.xfers.ActiveLen() == 0 })
+	require.False(t, x.record().x.HasTicket())
+	posts = p.a.core.Counters()["to_c_post"]
+	x.run()
+	require.Equal(t, posts+1, p.a.core.Counters()["to_c_post"])
+	require.Equal(t, 1, p.a.xfers.ActiveLen())
+}
+
+// Reposts count for the estimate.
+func TestRepostSampled(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(64 << 10)
+	x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+	_, _, err := p.a.Estimate(x.handle)
+	require.NoError(t, err)
+	sampled := x.record().sampled
+	require.True(t, x.again("n"))
+	require.Equal(t, done, x.wait())
+	_, _, err = p.a.Estimate(x.handle)
+	require.NoError(t, err)
+	require.Greater(t, x.record().sampled, sampled)
+}
+
+// reposters post their part of a pair's memory all the time, each with its own request, until stopped or refused.
+type reposters struct {
+	stop       atomic.Bool
+	wg         sync.WaitGroup
+	runs, past atomic.Uint64 // well, and how many of all took no step through Go
+	errs       sync.Map      // status codes seen
+}
+
+func (p *pair) repost(workers int) *reposters {
+	r := &reposters{}
+	part := len(p.mine.b) / workers
+	for w := range workers {
+		x := p.a.prep(opWrite, []Desc{p.mine.desc(w*part, part)}, []Desc{p.theirs.desc(w*part, part)}, "bob")
+		local, remote := p.mine.b[w*part:][:part], p.theirs.b[w*part:][:part]
+		r.wg.Go(func() {
+			for i := 0; !r.stop.Load(); i++ {
+				local[0], local[part-1] = byte(i), byte(i>>8)
+				_, taken := p.a.core.Repost(x.slot, x.handle, i%2 == 0, []byte("r"))
+				if taken {
+					r.past.Add(1)
+				} else if _, err := p.a.Engine.Post(x.handle, i%2 == 0, []byte("r")); err != nil {
+					r.errs.Store(status.Of(err), true)
+					return
+				}
+				for x.check() == inProg {
+				}
+				if code := x.check(); code != done {
+					r.errs.Store(status.Code(code), true)
+				} else if r.runs.Add(1); local[0] != remote[0] || local[part-1] != remote[part-1] {
+					p.a.t.Errorf("worker %d, run %d: the bytes differ", w, i)
+					return
+				}
+			}
+			if err := p.a.Release(x.handle); err != nil {
+				p.a.t.Error(err)
+			}
+		})
+	}
+	return r
+}
+
+// end waits for the workers, and takes notifications in meanwhile.
+func (r *reposters) end(p *pair) {
+	p.a.t.Helper()
+	gone := make(chan struct{})
+	go func() { r.wg.Wait(); close(gone) }()
+	until(p.a.t, "reposts hang", func() bool {
+		if !p.b.closed.Load() {
+			p.b.take()
+		}
+		select {
+		case <-gone:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// Links, keys and rails change under requests that are posted all the time: what ends well has moved its bytes, nothing
+// else than the change's own error is seen, and in between posts go past Go.
+func TestRepostUnderChanges(t *testing.T) {
+	const rounds = 30
+	changes := map[string]struct {
+		rails  int
+		errors bool
+		change func(h *harness, p *pair, i int)
+	}{
+		"fence": {1, false, func(h *harness, p *pair, i int) { p.a.connected("bob").fenceAll("test") }},
+		"keys": {1, false, func(h *harness, p *pair, i int) {
+			m := p.b.memory(4096)
+			there := m.seenBy(p.a)
+			p.a.prep(opRead, []Desc{p.mine.desc(0, 0)}, []Desc{there.desc(0, 0)}, "bob").post().wait()
+			require.NoError(h, p.b.Deregister(m.md.region))
+			require.NoError(h, p.a.UnloadRemote(there.md.region))
+		}},
+		"revoke": {1, true, func(h *harness, p *pair, i int) {
+			own := &memory{owner: p.b, b: p.theirs.b, md: &metaObject{region: ownID(p)}}
+			require.NoError(h, p.b.Deregister(own.md.region))
+			before := string(p.theirs.b)
+			p.b.take()
+			require.True(h, before == string(p.theirs.b), "written after deregistration")
+			own.register()
+		}},
+		"rail": {2, false, func(h *harness, p *pair, i int) { p.a.railChanged(fmt.Sprint("fake", i/2%2), i%2 == 1) }},
+	}
+	for name, c := range changes {
+		t.Run(name, func(t *testing.T) {
+			h := onRails(t, c.rails, fake.TCPCaps())
+			p := h.pair(256 << 10)
+			p.a.whole(opWrite, p.mine, p.theirs).warm()
+			r := p.repost(4)
+			for i := range rounds {
+				past, runs := r.past.Load(), r.runs.Load()
+				until(t, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > past+4 && r.runs.Load() > runs+4 })
+				c.change(h, p, i)
+			}
+			r.stop.Store(true)
+			r.end(p)
+			r.errs.Range(func(code, _ any) bool {
+				require.True(t, c.errors && code == status.ErrBackend, "%v", code)
+				return true
+			})
+		})
+	}
+}
+
+// The session ends under them, from either side or by new metadata: every post ends.
+func TestRepostUntilLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(p *pair) error
+		post status.Code // what posts get afterwards
+	}{
+		"closed":       {func(p *pair) error { return p.b.Close() }, status.ErrRemoteDisconnect},
+		"disconnected": {func(p *pair) error { return p.a.Disconnect("bob") }, status.ErrNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onFakes(t, func(h *harness) {
+				p := h.pair(256 << 10)
+				p.a.whole(opWrite, p.mine, p.theirs).warm()
+				r := p.repost(4)
+				until(h, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > 20 })
+				require.NoError(h, c.end(p))
+				r.end(p)
+				_, last := r.errs.Load(c.post)
+				require.True(h, last)
+			})
+		})
+	}
+}
+
+// Released by one thread while another posts: a post that comes too late is refused, and nobody else's slot is touched.
+func TestReleaseUnderRepost(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(64<<10, "release_wait", "1s")
+	for range 50 {
+		x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+		posting := make(chan struct{})
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			x.again("first")
+			close(posting)
+			for x.again("n") || x.check() >= 0 {
+			}
+		}()
+		<-posting
+		x.release()
+		<-gone
+		p.b.take()
+	}
+	p.a.released()
+	require.Zero(t, p.a.xfers.Len())
+}

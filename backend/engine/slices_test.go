@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+const mib = 1 << 20
+
+// placing is verbs whose completions prove placement.
+func placing() provider.Caps {
+	caps := fake.VerbsCaps()
+	caps.DeliveryComplete = true
+	return caps
+}
+
+// sliced are fakes that refuse to register more than a MiB at a time.
+func sliced(t *testing.T, body func(t *testing.T, caps provider.Caps)) {
+	for name, caps := range map[string]provider.Caps{"tcp": fake.TCPCaps(), "efa": fake.EFACaps(), "verbs": placing()} {
+		caps.MaxMR = mib
+		t.Run(name, func(t *testing.T) { body(t, caps) })
+	}
+}
+
+// scatter moves random pieces, of which many lie across slices, both ways, and compares all bytes.
+func (p *pair) scatter(rnd *rand.Rand, n int) {
+	t := p.a.t
+	t.Helper()
+	p.mine.fill(rnd.Uint64())
+	p.theirs.fill(rnd.Uint64())
+	for op := range 2 {
+		var local, remote []Desc
+		from, to := p.mine.b, p.theirs.b
+		if op == opRead {
+			from, to = to, from
+		}
+		want := append([]byte(nil), to...)
+		room := len(to) / n
+		for i, k := range rnd.Perm(n) { // what is written to does not overlap
+			length := rnd.IntN(room + 1)
+			a, b := rnd.IntN(len(from)-length+1), k*room
+			if i%4 == 0 { // to the very end
+				a = len(from) - length
+			}
+			copy(want[b:b+length], from[a:])
+			if op == opRead {
+				a, b = b, a
+			}
+			local, remote = append(local, p.mine.desc(a, length)), append(remote, p.theirs.desc(b, length))
+		}
+		x := p.a.prep(op, local, remote, "bob")
+		x.run("moved")
+		p.b.expect("ann:moved")
+		x.release()
+		require.True(t, string(want) == string(to), "op %d, %d pieces", op, n)
+	}
+}
+
+// Regions above the limit are moved as if they were one, whatever the descriptors.
+func TestSlices(t *testing.T) {
+	sliced(t, func(t *testing.T, caps provider.Caps) {
+		for _, rails := range []int{1, 3} {
+			h := onRails(t, rails, caps)
+			p := h.pair(5*mib + 12345)
+			p.allUp(rails)
+			require.GreaterOrEqual(t, len(p.a.regions.get(p.mine.md.region).parts), 6)
+			rnd := rand.New(rand.NewPCG(1, uint64(rails)))
+			for _, n := range []int{1, 2, 7, 300} {
+				p.scatter(rnd, n)
+			}
+			p.a.whole(opWrite, p.mine, p.theirs).run()
+			p.same()
+		}
+	})
+}
+
+// What one side registers in slices the other need not, and the metadata of a region does not tell.
+func TestSlicesOfOneSide(t *testing.T) {
+	for _, who := range []string{"ann", "bob"} {
+		t.Run(who, func(t *testing.T) {
+			h := onFake(t, placing())
+			most := map[string]string{"ann": "0", "bob": "0", who: "1MiB"}
+			p := &pair{a: h.agent("ann", "mr_max", most["ann"]), b: h.agent("bob", "mr_max", most["bob"])}
+			meet(p.a, p.b)
+			p.mine, p.theirs = p.a.memory(3*mib), p.b.memory(3*mib).seenBy(p.a)
+			p.scatter(rand.New(rand.NewPCG(3, 4)), 50)
+		})
+	}
+	h := onVerbs(t, 2)
+	p := h.pair(4*mib, "mr_max", "1MiB", "chunk_max", "1MiB")
+	p.scatter(rand.New(rand.NewPCG(5, 6)), 20)
+}
+
+// An agent's transfers to itself.
+func TestSlicesLoopback(t *testing.T) {
+	h := onFake(t, placing())
+	a := h.agent("ann", "mr_max", "1MiB")
+	from, to := a.memory(3*mib).fill(1), a.memory(3*mib)
+	a.prep(opWrite, []Desc{from.desc(5, 3*mib-5)}, []Desc{to.desc(0, 3*mib-5)}, "ann").run()
+	require.True(t, string(from.b[5:]) == string(to.b[:3*mib-5]))
+}
+
+// Registrations of ranges that share slices end one by one; what the last one of a slice leaves is taken back from the peer.
+func TestSlicesShared(t *testing.T) {
+	h := onFake(t, placing())
+	p := h.pair(4*mib, "mr_max", "1MiB")
+	whole := p.theirs
+	id := whole.md.region
+	mine := func() (n int) {
+		p.b.localMu.Lock()
+		defer p.b.localMu.Unlock()
+		return len(p.b.local)
+	}
+	require.Equal(t, 5, mine(), "four and their name")
+	own := p.b.local[p.a.regions.get(id).Range]
+	half, err := p.b.Register(own.Addr, 2*mib, 0, 0, nil)
+	require.NoError(t, err)
+	one, err := p.b.Register(own.Addr+mib, mib, 0, 0, nil)
+	require.NoError(t, err)
+	require.Equal(t, own.parts[1].id, one)
+	require.Equal(t, 6, mine(), "they share them")
+
+	x := p.a.whole(opWrite, p.mine, whole)
+	x.run()
+	require.NoError(t, p.b.Deregister(own.id))
+	require.Equal(t, 3, mine())
+	x.post().fails(status.ErrBackend)
+	front := p.b.regions.get(half)
+	blob, err := p.b.RegionBlob(half)
+	require.NoError(t, err)
+	sub, err := p.a.LoadRemote("bob", front.Addr, front.Len, 0, 0, blob)
+	require.NoError(t, err)
+	theirs := &memory{owner: p.b, b: whole.b[:2*mib], md: &metaObject{region: sub}}
+	p.mine.fill(9)
+	y := p.a.whole(opWrite, p.mine, theirs)
+	y.run()
+	require.True(t, string(theirs.b) == string(p.mine.b[:2*mib]))
+	require.NoError(t, p.b.Deregister(half))
+	require.Equal(t, 1, mine())
+	y.post().fails(status.ErrBackend)
+	require.NoError(t, p.b.Deregister(one))
+	require.Zero(t, mine())
+	require.Equal(t, status.ErrNotFound, status.Of(p.b.Deregister(own.id)))
+
+	again, err := p.b.Register(own.Addr, own.Len, 0, 0, nil) // the same metadata holds
+	require.NoError(t, err)
+	p.mine.fill(10)
+	x.run()
+	p.same()
+	require.NoError(t, p.b.Deregister(again))
+}
+
+// A rail that refuses one slice has not got the region; when it is the only one, transfers say why.
+func TestSliceRefused(t *testing.T) {
+	h := onRails(t, 2, placing())
+	p := h.pair(mib/2, "mr_max", "1MiB")
+	p.allUp(2)
+	n := 0
+	p.a.railNo(0).OnRegister(func(uint64, uint64) error {
+		if n++; n == 2 {
+			return fmt.Errorf("not the second")
+		}
+		return nil
+	})
+	big, far := p.a.memory(3*mib).fill(1), p.b.memory(3*mib).seenBy(p.a)
+	x := p.a.whole(opWrite, big, far)
+	x.run()
+	require.True(t, string(big.b) == string(far.b))
+	for _, path := range x.record().x.Paths() {
+		require.NotZero(t, path.Own, "rail 0 lacks a slice")
+	}
+	for i := range 2 {
+		p.a.railNo(i).OnRegister(func(uint64, uint64) error { return fmt.Errorf("nothing any more") })
+	}
+	bad := p.a.memory(2 * mib)
+	_, _, err := p.a.Prep(opWrite, []Desc{bad.desc(0, 8)}, []Desc{far.desc(0, 8)}, "bob")
+	require.ErrorContains(t, err, "nothing any more")
+}
+
+// A range of too many slices is refused here and from a peer, and nothing of it stays.
+func TestTooManySlices(t *testing.T) {
+	h := onFake(t, placing())
+	p := h.pair(3*mib, "mr_max", "1MiB")
+	_, err := p.a.Register(1<<40, 65<<30, 0, 0, nil)
+	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	require.ErrorContains(t, err, "mr_max")
+	blob, err := wire.RegionBlob{Engine: p.b.id, Addr: 1 << 40, Len: 1 << 60}.Encode()
+	require.NoError(t, err)
+	_, err = p.a.LoadRemote("bob", 1<<40, 1<<60, 0, 0, blob)
+	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	require.Len(t, p.a.local, 4)
+	require.Len(t, p.a.connected("bob").regions, 4)
+}
+
+// Slices of a peer's range that was unloaded go when the last transfer over them does.
+func TestSlicesUnloaded(t *testing.T) {
+	h := onFake(t, placing())
+	p := h.pair(3*mib, "mr_max", "1MiB")
+	before := len(p.a.regions.free)
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x.run()
+	require.NoError(t, p.a.UnloadRemote(p.theirs.md.region))
+	require.Equal(t, before+1, len(p.a.regions.free), "the name has gone, the slices are in use")
+	x.run()
+	x.release()
+	require.Equal(t, before+4, len(p.a.regions.free))
+}

@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/status"
+)
+
+// The agent unloads a range that prepared transfers name: they keep what they need, until the peer takes the memory back. It is waited for
+// as that of any other, and nothing is posted from then on, whoever has loaded the range again meanwhile.
+func TestUnloadedThenRevoked(t *testing.T) {
+	for name, again := range map[string]bool{"gone": false, "loaded again": true} {
+		t.Run(name, func(t *testing.T) {
+			onFakes(t, func(h *harness) {
+				p := h.pair(1<<20, "cancel_timeout", "10s")
+				own := ownID(p)
+				x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+				x.run()
+				require.NoError(h, p.a.UnloadRemote(p.theirs.md.region))
+				x.run() // it keeps what it needs
+				if again {
+					other := p.theirs.seenBy(p.a)
+					y := p.a.whole(opWrite, p.mine.fill(2), other)
+					y.run()
+					y.release()
+				}
+				p.b.rail().Stall()
+				x.post()
+				p.a.connected("bob").inFlight(x)
+				gone := make(chan error)
+				go func() { gone <- p.b.Deregister(own) }()
+				select {
+				case <-gone:
+					h.Error("deregistered under a transfer in flight")
+				case <-time.After(50 * time.Millisecond):
+				}
+				p.b.rail().Release()
+				if !h.Failed() {
+					require.NoError(h, <-gone)
+				}
+				x.wait()
+				before := string(p.theirs.b)
+				p.mine.fill(3)
+				if _, err := x.Post(); err == nil {
+					x.fails(status.ErrBackend)
+				}
+				require.True(h, before == string(p.theirs.b))
+			})
+		})
+	}
+}

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	imitation "gorail/test/verbs"
+)
+
+// An event takes a rail out of use under a transfer, which ends well over the other; the port's coming up brings it back. What
+// is said of another port, and a table of GIDs that is as it was, do nothing.
+func TestVerbsEvents(t *testing.T) {
+	for name, c := range map[string]struct {
+		event, port int
+		down        bool
+	}{
+		"port error":      {imitation.PortErr, 1, true},
+		"device is fatal": {imitation.DeviceFatal, 0, true},
+		"queue error":     {imitation.CQErr, 0, true},
+		"other port":      {imitation.PortErr, 2, false},
+		"GID table":       {imitation.GIDChange, 1, false},
+		"LID":             {imitation.LIDChange, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := onVerbs(t, 2)
+			p := h.pair(16 << 20)
+			p.a.whole(opWrite, p.mine, p.theirs).run("first")
+			p.b.expect("ann:first")
+			used := func() int { return h.log.count(`"rail in use" peer=bob rail=verbs/hca1`) }
+			until(t, "the other rail", func() bool { return used() > 0 })
+			p.mine.b[7]++
+			x := p.a.whole(opWrite, p.mine, p.theirs)
+			x.post("second")
+			before := used()
+			h.lib.Event(1, c.event, c.port)
+			require.Equal(t, done, x.wait())
+			p.b.expect("ann:second")
+			p.same()
+			fenced := func() bool { return h.log.has("fencing a link", "hca1", "the network device went down", "agent=ann") }
+			if !c.down {
+				x.run("third")
+				p.b.expect("ann:third")
+				require.False(t, fenced())
+				return
+			}
+			until(t, "fence", fenced)
+			h.lib.Event(1, imitation.PortActive, 1)
+			until(t, "the rail is used again", func() bool { return used() > before })
+			x.run("third")
+			p.b.expect("ann:third")
+		})
+	}
+}
+
+// No completion event ever comes: who sleeps looks after a while, on both sides.
+func TestVerbsNoEvents(t *testing.T) {
+	h := onVerbs(t, 1)
+	p := h.pair(1 << 20)
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x.run("first")
+	p.b.expect("ann:first")
+	until(t, "both sleep", func() bool {
+		polls := h.lib.Count("polls")
+		time.Sleep(20 * time.Millisecond)
+		return h.lib.Count("polls") == polls
+	})
+	h.lib.Set("mute", 1)
+	wakes := h.lib.Count("lost")
+	p.mine.b[9]++
+	x.post("second")
+	until(t, "nobody asks, and all arrives", func() bool {
+		s, err := p.b.Snapshot()
+		require.NoError(t, err)
+		return p.theirs.b[9] == p.mine.b[9] && s.Rails[0].MessagesReceived >= 2
+	})
+	require.Greater(t, h.lib.Count("lost"), wakes)
+	require.Equal(t, done, x.wait())
+	p.b.expect("ann:second")
+	p.same()
+}
+
+// The completion queue itself fails: once, and transfers go on; for good, and they end in an error in time.
+func TestVerbsQueueFails(t *testing.T) {
+	h := onVerbs(t, 1)
+	p := h.pair(4<<20, "xfer_timeout", "1s", "cancel_timeout", "200ms")
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x.run("first")
+	p.b.expect("ann:first")
+	h.lib.Fail("poll_cq", 1, syscall.EIO)
+	p.mine.b[5]++
+	x.run("second")
+	p.b.expect("ann:second")
+	p.same()
+	h.lib.FailMany("poll_cq", 1, 1<<40, syscall.EIO)
+	began := time.Now()
+	x.post("third")
+	require.NotEqual(t, done, x.wait())
+	require.Less(t, time.Since(began), patience)
+	h.lib.Fail("poll_cq", 0, 0)
+}
+
+// A request fails under many transfers, and the device names another one than that (bnxt_re): whatever is told to be done is there.
+func TestVerbsOldestNamed(t *testing.T) {
+	for _, nth := range []int{1, 3, 17, 60} {
+		t.Run(fmt.Sprint(nth), func(t *testing.T) {
+			h := onVerbs(t, 1)
+			h.lib.Set("oldest", 1)
+			p := h.pair(8 << 20)
+			p.a.whole(opWrite, p.mine, p.theirs).run("first")
+			p.b.expect("ann:first")
+			for i := range p.mine.b {
+				p.mine.b[i] = byte(i>>12) + byte(nth)
+			}
+			const n, size = 64, 64 << 10
+			var all []*request
+			h.lib.Set("break_wr", nth)
+			for i := range n {
+				x := p.a.prep(opWrite, []Desc{p.mine.desc(i*size, size)}, []Desc{p.theirs.desc(i*size, size)}, "bob")
+				x.post()
+				all = append(all, x)
+			}
+			for i, x := range all {
+				require.Equal(t, done, x.wait(), "transfer %d", i)
+				require.Equal(t, p.mine.b[i*size:(i+1)*size], p.theirs.b[i*size:(i+1)*size], "transfer %d", i)
+			}
+		})
+	}
+}

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/mr"
+	"gorail/backend/provider"
+	"gorail/backend/status"
+)
+
+// Memory types (nixl_mem_t).
+const memVRAM = 1
+
+var errNoVRAM = errors.New("no rail in use moves memory of GPUs: only processes of one host do, by memory (provider auto or local)")
+
+// vramRail registers memory of one GPU.
+type vramRail struct {
+	provider.VRAM
+	device int
+}
+
+func (v vramRail) Register(addr, length uint64) (provider.MR, error) {
+	return v.RegisterVRAM(addr, length, v.device)
+}
+
+func (v vramRail) Unregister(m provider.MR) error { return m.Close() }
+
+// registerVRAM is registerRails for memory of a GPU. What is at an address may be another allocation the next time, so nothing is shared
+// between registrations: each region has a cache of its own.
+func (e *Engine) registerVRAM(r *region) {
+	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
+	r.vram = make([]*mr.Cache[provider.MR], len(e.rails))
+	errs := make([]error, len(e.rails))
+	able := false
+	for i, rl := range e.rails {
+		if v, ok := rl.Rail.(provider.VRAM); ok {
+			able = true
+			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev)})
+			func() {
+				defer recovered(&errs[i])
+				r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
+			}()
+		}
+	}
+	e.registered(r, errs)
+	if !able {
+		r.mrErr = errNoVRAM
+	}
+}
+
+// cacheOf is where a region is registered on a rail.
+func (r *region) cacheOf(rl *railState) *mr.Cache[provider.MR] {
+	if r.vram != nil {
+		return r.vram[rl.index]
+	}
+	return rl.cache
+}
+
+// refresh registers a region anew whose memory its owner has freed and allocated again at the same address without a word: what peers have
+// mapped is the old allocation.
+func (e *Engine) refresh(r *region) {
+	e.renewMu.Lock()
+	defer e.renewMu.Unlock()
+	for _, g := range append([]*region{r}, r.parts...) {
+		if g.parts == nil && g.changed() {
+			e.again(g)
+		}
+	}
+}
+
+func (r *region) changed() bool {
+	for _, ref := range r.mrs {
+		if ref == nil {
+			continue
+		}
+		if m, has := ref.Handle(); has {
+			if n, ok := m.(provider.Renewable); ok && n.Same() != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (e *Engine) again(r *region) {
+	e.localMu.Lock()
+	r.stale = true
+	holders := map[*target][]uint64{}
+	for t := range r.holders {
+		holders[t] = []uint64{r.id}
+	}
+	e.localMu.Unlock()
+	e.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: peers are told", "addr",
+		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
+	e.takeBack([]*region{r}, holders, "its local memory was freed and registered again")
+	_ = e.deregisterRails(r) // the memory is gone already; what goes wrong is in the log
+	fresh := &region{Range: r.Range, core: r.core}
+	e.registerVRAM(fresh)
+	e.localMu.Lock()
+	defer e.localMu.Unlock()
+	r.mrs, r.vram, r.rails, r.mrErr, r.stale = fresh.mrs, fresh.vram, fresh.rails, fresh.mrErr, false
+	r.core.SetLive(r.mrErr == nil)
+}
+
+// refuse ends a registration of a GPU's memory that no rail took: the application hears at once.
+func (e *Engine) refuse(r *region) error {
+	code := status.ErrBackend
+	if errors.Is(r.mrErr, provider.ErrNotThere) {
+		code = status.ErrInvalidParam
+	} else if errors.Is(r.mrErr, errNoVRAM) {
+		code = status.ErrNotSupported
+	}
+	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, r.mrErr)
+	return errors.Join(err, e.Deregister(r.id))
+}
+
+// gpus says whether a list has memory of a GPU, and refuses one that has memory of several, or of a GPU and of the host.
+func gpus(side string, list []*region) (bool, error) {
+	for _, g := range list[1:] {
+		if g.Mem != list[0].Mem || (g.Mem == memVRAM && g.Dev != list[0].Dev) {
+			return false, status.Errorf(status.ErrNotSupported, "prepare: the %s list has memory of several GPUs: make one transfer for each", side)
+		}
+	}
+	return list[0].Mem == memVRAM, nil
+}
+
+// bulk makes a transfer of GPUs' memory one post of the rail that has it. The operations are there.
+func (e *Engine) bulk(x fastpath.Xfer, locals, remotes []*region) error {
+	for i, rl := range e.rails {
+		if _, ok := rl.Rail.(provider.VRAM); ok {
+			if err := e.core.Bulk(x, i, indices(locals), indices(remotes)); err != nil {
+				return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
+			}
+			return nil
+		}
+	}
+	return status.Errorf(status.ErrNotSupported, "prepare: %w", errNoVRAM)
+}
+
+func indices(list []*region) []uint32 {
+	out := make([]uint32, len(list))
+	for i, g := range list {
+		out[i] = index(g.id)
+	}
+	return out
+}
+
+// forget unmaps a region of the peer's where that was mapped; nothing is posted on it any more. Under mu.
+func (r *remote) forget(g *region) {
+	if g.Mem != memVRAM {
+		return
+	}
+	for _, l := range r.links {
+		if m, ok := l.ep.(provider.Importer); ok {
+			m.Forget(index(g.id))
+		}
+	}
+}
+
+// trouble is why a rail could not copy, last.
+func (e *Engine) trouble() string {
+	for _, rl := range e.rails {
+		if v, ok := rl.Rail.(provider.VRAM); ok {
+			if why := v.Trouble(); why != "" {
+				return fmt.Sprintf("rail %s: %s", rl.name(), why)
+			}
+		}
+	}
+	return "this memory can't be reached over the rails in use"
+}

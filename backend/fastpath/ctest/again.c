@@ -1,0 +1,149 @@
+/* Other threads: two poll, and one posts the same few transfers past Go all the time, while Go takes their tickets before links
+ * stop, go and come, and posts by itself where that was refused. */
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "world.h"
+
+enum { FIRST_HANDLE = 1 << 30 };
+
+static world *w;
+static gr_xfer *xfers[AGAIN];
+static uint64_t rng;
+static _Atomic uint64_t reposts;
+static _Atomic int stop, stop_polling;
+static pthread_t poster, pollers[2];
+
+void take_ticket(gr_xfer *x)
+{
+    for (uint32_t v = GR_TICKET_VALID; !atomic_compare_exchange_weak(&x->ticket, &v, GR_TICKET_NONE) && v != GR_TICKET_NONE;
+         v = GR_TICKET_VALID)
+        sched_yield();
+}
+
+static void *poll(void *arg)
+{
+    uint64_t mine = (uintptr_t)arg;
+    while (!atomic_load(&stop_polling)) {
+        if (below(&mine, 4) == 0)
+            notes_take(w->b.core);
+        gr_notif_free(w->a.core, gr_notif_take(w->a.core));
+        gr_tally t;
+        gr_rail_tally(w->a.core, 0, &t); /* no lock, and no race */
+        struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
+        nanosleep(&nap, NULL);
+    }
+    return NULL;
+}
+
+static void *post_again(void *unused)
+{
+    uint64_t mine = 77;
+    (void)unused;
+    while (!atomic_load(&stop)) {
+        uint64_t i = below(&mine, AGAIN), id;
+        uint32_t len = 0;
+        /* of no session, so that none must arrive; but not twice, and whole */
+        char *body = below(&mine, 2) ? note_new(0, 0, &mine, &len, &id) : NULL;
+        int rc = gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, body != NULL, body, len);
+        CHECK(rc == 0 || rc == 1 || rc == GR_NOT_TAKEN, "%d", rc);
+        free(body);
+        if (rc != GR_NOT_TAKEN)
+            atomic_fetch_add(&reposts, 1);
+        CHECK(gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i + AGAIN, 0, NULL, 0) == GR_NOT_TAKEN, "another handle");
+        struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 100)};
+        nanosleep(&nap, NULL);
+    }
+    return NULL;
+}
+
+void again_open(world *world, uint64_t seed)
+{
+    w = world;
+    rng = seed;
+    for (uint64_t i = 0; i < AGAIN; i++) {
+        uint64_t at = (SLOTS + i) * SLOT_SIZE, nops = 1 + below(&rng, 6), len = SLOT_SIZE / nops;
+        CHECK((xfers[i] = gr_xfer_new(w->a.core, FIRST_HANDLE + i, GR_WRITE, nops)), "out of memory");
+        memset(w->a.mem + at, (int)(1 + i), SLOT_SIZE);
+        for (uint64_t k = 0; k < nops; k++)
+            xfers[i]->ops[k] = (gr_op){.local = (uintptr_t)w->a.mem + at + k * len, .remote = (uintptr_t)w->b.mem + at + k * len,
+                                       .len = len, .lregion = LOCAL, .rregion = REMOTE};
+        xfers[i]->bytes = nops * len;
+    }
+    if (!w->threads)
+        return;
+    CHECK(pthread_create(&poster, NULL, post_again, NULL) == 0, "thread");
+    for (uint64_t i = 0; i < 2; i++)
+        CHECK(pthread_create(&pollers[i], NULL, poll, (void *)(seed + i)) == 0, "thread");
+}
+
+void again_post(uint64_t i)
+{
+    gr_xfer *x = xfers[i];
+    take_ticket(x);
+    if (atomic_load(&x->state) > 0)
+        return;
+    atomic_store(&x->state, GR_XFER_RUNNING);
+    gr_xfer_post(w->a.core, x, w->a.link, (uint32_t)w->rails, below(&rng, (uint32_t)w->rails + 1), 0, NULL, 0);
+    atomic_store(&x->ticket, GR_TICKET_VALID);
+}
+
+void again_change(void)
+{
+    for (int i = 0; i < AGAIN; i++)
+        take_ticket(xfers[i]);
+}
+
+int again_ended(uint64_t handle, int code)
+{
+    if (handle < FIRST_HANDLE)
+        return 0;
+    if (code)
+        atomic_store(&xfers[handle - FIRST_HANDLE]->state, code);
+    return 1;
+}
+
+void again_stop(void)
+{
+    atomic_store(&stop, 1);
+    if (w->threads)
+        pthread_join(poster, NULL);
+    for (uint64_t i = 0; i < AGAIN; i++) /* the last round is one that ends well */
+        again_post(i);
+}
+
+int again_settled(void)
+{
+    for (int i = 0; i < AGAIN; i++) {
+        if (atomic_load(&xfers[i]->state) > 0)
+            return 0;
+        if (atomic_load(&xfers[i]->state) < 0) {
+            again_post((uint64_t)i);
+            return 0;
+        }
+    }
+    static uint64_t past; /* nothing changes any more: some rounds past Go before the end, however the dice fell */
+    int more = past < 4 * AGAIN;
+    for (uint64_t i = 0; more && i < AGAIN; i++) {
+        if (gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, 0, NULL, 0) == GR_NOT_TAKEN)
+            again_post(i);
+        else
+            past++;
+    }
+    return !more;
+}
+
+uint64_t again_close(void)
+{
+    atomic_store(&stop_polling, 1);
+    for (int i = 0; w->threads && i < 2; i++)
+        pthread_join(pollers[i], NULL);
+    for (int i = 0; i < AGAIN; i++) {
+        uint64_t at = (uint64_t)(SLOTS + i) * SLOT_SIZE;
+        CHECK(memcmp(w->a.mem + at, w->b.mem + at, xfers[i]->bytes) == 0, "the bytes differ");
+        take_ticket(xfers[i]);
+        gr_xfer_free(w->a.core, xfers[i]);
+    }
+    return atomic_load(&reposts);
+}

@@ -1,0 +1,18 @@
+/* One operation of a transfer, as the plan lays it out, the core posts it and the copy kernel of a GPU reads it. */
+#ifndef GORAIL_OP_H
+#define GORAIL_OP_H
+
+#include <stdint.h>
+
+/* Same layout as plan.Op. */
+typedef struct gr_op {
+    uint64_t local;
+    uint64_t remote;
+    uint64_t len;
+    uint32_t lregion;
+    uint32_t rregion;
+} gr_op;
+
+_Static_assert(sizeof(gr_op) == 32, "the kernel reads it as two 16-byte words");
+
+#endif

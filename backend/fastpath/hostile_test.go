@@ -1,0 +1,128 @@
+package fastpath_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/wire"
+)
+
+// stranger is a peer without a core of ours: it sends what it likes to an end, whose link has the number 92.
+type stranger struct {
+	f    *fake.Fabric
+	rail provider.Rail
+	ep   provider.Endpoint
+	mem  []byte
+	to   *end
+}
+
+func newStranger(t require.TestingT, tb testing.TB) *stranger {
+	s := &stranger{f: fake.NewFabric(3), mem: drive.Alloc(4096)}
+	s.to = newEnd(tb, s.f, fake.TCPCaps(), 1, nil)
+	p := s.f.Provider(fake.Link{Name: "x", Caps: fake.TCPCaps()})
+	devs, err := p.Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	s.rail, err = p.Open(devs[0])
+	require.NoError(t, err)
+	s.ep, err = s.rail.OpenEndpoint()
+	require.NoError(t, err)
+	s.to.ep, err = s.to.rail.OpenEndpoint()
+	require.NoError(t, err)
+	require.NoError(t, s.ep.Connect(s.to.ep.Addr()))
+	require.NoError(t, s.to.ep.Connect(s.ep.Addr()))
+	s.to.sess, err = s.to.core.NewSession(70, "peer")
+	require.NoError(t, err)
+	s.to.link, err = s.to.sess.NewLink(0, 0, s.to.ep.Core(), 92, 91, fastpath.Target, false)
+	require.NoError(t, err)
+	return s
+}
+
+func (s *stranger) close(t require.TestingT) {
+	e := s.to
+	e.quiesce()
+	e.link.Fail(-3)
+	e.link.Free()
+	e.sess.Free()
+	e.ev.Close()
+	e.core.Stop()
+	e.core.DropRails()
+	require.NoError(t, e.mr.Close())
+	require.NoError(t, e.rail.Close())
+	e.core.Free()
+	require.NoError(t, s.ep.Close())
+	require.NoError(t, s.rail.Close())
+	require.NoError(t, s.f.Close())
+}
+
+// drawMessage makes messages of which many are nearly right.
+func drawMessage(t *rapid.T) []byte {
+	little := func(name string) uint32 {
+		return rapid.SampledFrom([]uint32{0, 0, 0, 1, 1, 2, 100, 1<<32 - 1}).Draw(t, name)
+	}
+	h := wire.Header{Kind: wire.Kind(rapid.IntRange(0, 5).Draw(t, "kind")), Parts: uint16(little("parts")), Part: uint16(little("part")),
+		Seq: uint64(little("seq")), Total: little("total"), Offset: little("offset"), Count: little("count"), To: 92}
+	if rapid.Bool().Draw(t, "usual") {
+		h = wire.Header{Kind: h.Kind, Total: h.Total, To: 92}
+		if h.Kind == wire.KindNotif || h.Kind == wire.KindSkip {
+			h.Parts = 1
+		}
+	}
+	msg := make([]byte, wire.HeaderSize+rapid.SampledFrom([]int{0, 0, 1, 2, 100, 101}).Draw(t, "payload"))
+	h.Put(msg)
+	if at := rapid.IntRange(0, 2*wire.HeaderSize).Draw(t, "poked"); at < wire.HeaderSize {
+		msg[at] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
+	}
+	if cut := rapid.IntRange(0, 20*wire.HeaderSize).Draw(t, "cut"); cut < wire.HeaderSize {
+		msg = msg[:cut+1]
+	}
+	return msg
+}
+
+// TestHostileMessages: the core takes what package wire describes, from whoever may send it, and nothing else; the link on which
+// something else comes fails.
+func TestHostileMessages(t *testing.T) {
+	notif := func(change func(*wire.Header), payload int) []byte {
+		h := wire.Header{Kind: wire.KindNotif, Parts: 1, Total: uint32(payload), To: 92}
+		change(&h)
+		msg := make([]byte, wire.HeaderSize+payload)
+		h.Put(msg)
+		return msg
+	}
+	require.True(t, taken(t, t, notif(func(*wire.Header) {}, 5)))
+	require.True(t, taken(t, t, notif(func(h *wire.Header) { h.Kind = wire.KindSkip }, 0)))
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Parts = 0 }, 5)))
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Total, h.Offset = 1, 1<<32-2 }, 3)), "the sum wraps")
+	reserved := notif(func(*wire.Header) {}, 5)
+	reserved[wire.OffSum] = 1
+	require.False(t, taken(t, t, reserved))
+	rapid.Check(t, func(r *rapid.T) { taken(r, t, drawMessage(r)) })
+}
+
+// taken sends a message to a core and says whether it was taken for good, on which the core and package wire must agree.
+func taken(t require.TestingT, tb *testing.T, m []byte) bool {
+	s := newStranger(t, tb)
+	defer s.close(t)
+	msg := s.mem[:copy(s.mem, m)]
+	h, payload, err := wire.ParseMessage(msg)
+	fine := err == nil && h.To == 92 && h.Kind != wire.KindCredit // credits are an initiator's to take
+	require.NoError(t, drive.New(s.rail.Core()).Send(s.ep.Core(), 1, msg, nil))
+	until(tb, "the message", func() bool { return s.to.link.Tally().Completions > 0 })
+	s.to.link.Stop() // waits for whoever is taking it in
+	require.Equal(t, fine, s.to.core.Counters()["bad_messages"] == 0, "%+v: %v", h, err)
+	if !fine && (err != nil || h.To == 92) { // else it is nobody's
+		ev := s.to.event()
+		require.Equal(t, [3]uint64{fastpath.EvLink, 92, uint64(syscall.EBADMSG)}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
+	}
+	if fine && h.Kind == wire.KindNotif && h.Seq == 0 && h.Parts == 1 && h.Offset == 0 && int(h.Total) == len(payload) {
+		require.Equal(t, []string{"peer:" + string(payload)}, s.to.notes())
+	}
+	return fine
+}

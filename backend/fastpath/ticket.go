@@ -1,0 +1,46 @@
+package fastpath
+
+// #include "gr_policy.h"
+import "C"
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// MaxNotif bounds one notification, in bytes.
+const MaxNotif = C.GR_MAX_NOTIF
+
+func (x Xfer) ticket() *uint32 { return (*uint32)(unsafe.Pointer(&x.x.ticket)) }
+
+// GiveTicket lets the application's threads post the transfer again without Go, over the links of its last post, whenever that
+// has ended well.
+func (x Xfer) GiveTicket() { atomic.StoreUint32(x.ticket(), C.GR_TICKET_VALID) }
+
+// HasTicket says that it may be posted without Go.
+func (x Xfer) HasTicket() bool { return atomic.LoadUint32(x.ticket()) != C.GR_TICKET_NONE }
+
+// TakeTicket ends that; a post that is under way in C is waited for. It takes the core's locks alone, so that any of the
+// caller's may be held.
+func (x Xfer) TakeTicket() {
+	for i := 0; x.HasTicket() && !atomic.CompareAndSwapUint32(x.ticket(), C.GR_TICKET_VALID, C.GR_TICKET_NONE); i++ {
+		if i < 100 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(10 * time.Microsecond) // the thread in there is not running
+		}
+	}
+}
+
+// Repost posts the transfer once more; false: it has to go through Go. result is 0 or 1 (in progress). Implements gr_repost,
+// which the shim calls without Go; here for tests and Go programs.
+func (k *Core) Repost(slot unsafe.Pointer, handle uint64, hasNotif bool, msg []byte) (result int32, taken bool) {
+	has := C.int(0)
+	if hasNotif {
+		has = 1
+	}
+	rc := C.gr_repost(k.c, (*C.gr_xfer)(slot), C.uint64_t(handle), has, bytesPtr(msg), C.size_t(len(msg)))
+	return int32(rc), rc != C.GR_NOT_TAKEN
+}

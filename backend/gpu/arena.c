@@ -1,0 +1,164 @@
+/* Pinned memory: chunks that every GPU sees where the CPU has them, cut into blocks of powers of two; and memory of others, pinned. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_int.h"
+
+enum {
+    LEAST = 7,            /* log2 of the smallest block, its head included */
+    HEAD = 64,            /* in front of a block: its class; keeps lines apart */
+    CHUNK = 8 << 20,      /* 5 ms to allocate, and pinning waits for the streams of the process */
+    WHOLE = 21,           /* log2 from which on a block is a chunk of its own */
+};
+
+static char *chunk_new(gg *g, size_t size)
+{
+    gg_dev *d = atomic_load(&g->first);
+    uint32_t n = atomic_load(&g->chunks);
+    void *mem = NULL;
+    if (!d || n == GG_CHUNKS || gg_enter(g, d, NULL))
+        return NULL;
+    if (g->cu.host_alloc(&mem, size, CU_HOST_PORTABLE | CU_HOST_MAPPED) != CU_OK)
+        mem = NULL;
+    gg_leave(g);
+    if (!mem)
+        return NULL;
+    g->chunk[n] = (gg_chunk){ mem, size };
+    atomic_store(&g->chunks, n + 1);
+    return mem;
+}
+
+/* With arena_mu held. */
+static char *carve(gg *g, int class)
+{
+    size_t size = (size_t)1 << class;
+    if (class >= WHOLE)
+        return chunk_new(g, size);
+    if (g->cut < 0 || g->chunk[g->cut].size - g->used < size) {
+        if (!chunk_new(g, CHUNK))
+            return NULL;
+        g->cut = (int)atomic_load(&g->chunks) - 1;
+        g->used = 0;
+    }
+    char *mem = g->chunk[g->cut].mem + g->used;
+    g->used += size;
+    return mem;
+}
+
+void *gg_alloc(gr_gpu *gpu, size_t size)
+{
+    gg *g = gg_of(gpu);
+    int class = LEAST;
+    while (class < GG_CLASSES && ((size_t)1 << class) - HEAD < size)
+        class++;
+    if (class == GG_CLASSES)
+        return NULL;
+    pthread_mutex_lock(&g->arena_mu);
+    char *mem = g->free_block[class];
+    if (mem)
+        g->free_block[class] = *(void **)(mem + HEAD);
+    else
+        mem = carve(g, class);
+    pthread_mutex_unlock(&g->arena_mu);
+    if (!mem)
+        return NULL;
+    *(int *)mem = class;
+    return mem + HEAD;
+}
+
+void gg_free(gr_gpu *gpu, void *mem)
+{
+    gg *g = gg_of(gpu);
+    if (!mem)
+        return;
+    int class = *(int *)((char *)mem - HEAD);
+    pthread_mutex_lock(&g->arena_mu);
+    *(void **)mem = g->free_block[class];
+    g->free_block[class] = (char *)mem - HEAD;
+    pthread_mutex_unlock(&g->arena_mu);
+}
+
+int gg_in_arena(gg *g, const void *mem, size_t size)
+{
+    const char *at = mem;
+    uint32_t n = atomic_load(&g->chunks);
+    for (uint32_t i = 0; i < n; i++)
+        if (at >= g->chunk[i].mem && at < g->chunk[i].mem + g->chunk[i].size)
+            return size <= (size_t)(g->chunk[i].mem + g->chunk[i].size - at);
+    return 0;
+}
+
+void gg_arena_close(gg *g)
+{
+    gg_dev *d = atomic_load(&g->first);
+    if (!d || gg_enter(g, d, NULL))
+        return;
+    for (uint32_t i = 0; i < atomic_load(&g->chunks); i++)
+        (void)g->cu.host_free(g->chunk[i].mem);
+    gg_leave(g);
+    atomic_store(&g->chunks, 0);
+}
+
+/* With pin_mu held. */
+static int pin(gg *g, void *addr, size_t len, int *foreign, gr_gpu_fault *fault)
+{
+    gg_dev *d = atomic_load(&g->first);
+    gr_gpu_mem is;
+    int rc;
+    if (!d)
+        return gg_fail(fault, GR_GPU_NO_DEVICE, "no GPU is in use yet");
+    if ((rc = gg_enter(g, d, fault)))
+        return rc;
+    cu_result r = g->cu.host_register(addr, len, CU_HOST_PORTABLE | CU_HOST_MAPPED);
+    gg_leave(g);
+    *foreign = r == CU_HOST_REGISTERED;
+    if (!*foreign)
+        return gg_result(g, fault, r, gg_name_host_register);
+    rc = gg_what(&g->pub, (uint64_t)addr, len, &is, fault); /* TORN: a part of it is pinned */
+    return rc ? rc : is.kind == GR_GPU_MEM_HOST ? 0 : gg_fail(fault, GR_GPU_TORN, gg_name_host_register);
+}
+
+int gg_pin_host(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault)
+{
+    gg *g = gg_of(gpu);
+    int rc = 0, foreign = 0;
+    pthread_mutex_lock(&g->pin_mu);
+    gg_pin *p = g->pins;
+    while (p && !(p->addr == addr && p->len == len))
+        p = p->next;
+    if (p)
+        p->refs++;
+    else if (!(p = calloc(1, sizeof(*p))))
+        rc = gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
+    else if ((rc = pin(g, addr, len, &foreign, fault)))
+        free(p);
+    else {
+        *p = (gg_pin){ .next = g->pins, .addr = addr, .len = len, .refs = 1, .foreign = foreign };
+        g->pins = p;
+    }
+    pthread_mutex_unlock(&g->pin_mu);
+    return rc;
+}
+
+int gg_unpin_host(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault)
+{
+    gg *g = gg_of(gpu);
+    int rc = 0;
+    pthread_mutex_lock(&g->pin_mu);
+    gg_pin **at = &g->pins;
+    while (*at && !((*at)->addr == addr && (*at)->len == len))
+        at = &(*at)->next;
+    gg_pin *p = *at;
+    if (!p)
+        rc = gg_fail(fault, GR_GPU_HOST, "unpin");
+    else if (--p->refs == 0) {
+        *at = p->next;
+        if (!p->foreign && (rc = gg_enter(g, atomic_load(&g->first), fault)) == 0) {
+            rc = GG_CALL(g, fault, host_unregister, addr);
+            gg_leave(g);
+        }
+        free(p);
+    }
+    pthread_mutex_unlock(&g->pin_mu);
+    return rc;
+}

@@ -1,0 +1,161 @@
+/* GPUs and their primary contexts: retained on first use, current only within a call of ours. */
+#include <string.h>
+
+#include "gpu_int.h"
+
+int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    return GG_CALL(g, fault, ctx_push, d->ctx);
+}
+
+void gg_leave(gg *g)
+{
+    cu_ctx old;
+    (void)g->cu.ctx_pop(&old); /* fails only where CUDA has ended, and every other call tells that */
+}
+
+static int cannot_jit(cu_result r)
+{
+    return r == CU_NO_JIT || r == CU_JIT_OFF || r == CU_PTX_VERSION || r == CU_INVALID_PTX || r == CU_NOT_SUPPORTED || r == CU_NOT_FOUND;
+}
+
+/* Within the context. Where the driver can't take the kernel, copy engines serve. */
+static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    cu_result r = g->cu.module_load(&d->module, g->ptx, 0, NULL, NULL);
+    if (r == CU_OK && (r = g->cu.module_function(&d->gather, d->module, "gr_gather")) == CU_OK)
+        r = g->cu.module_function(&d->gather_short, d->module, "gr_gather_short");
+    if (r == CU_OK) {
+        d->info.kernel = 1;
+        return 0;
+    }
+    if (d->module)
+        (void)g->cu.module_unload(d->module);
+    d->module = NULL;
+    d->gather = d->gather_short = NULL;
+    d->info.why = r; /* the driver's result */
+    gr_gpu_fault mine = { 0 };
+    int rc = gg_result(g, &mine, r, gg_name_module_load);
+    memcpy(d->info.why_text, mine.text, sizeof(d->info.why_text));
+    if (cannot_jit(r))
+        return 0;
+    if (fault)
+        *fault = mine;
+    return rc;
+}
+
+static int facts(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    gr_gpu_device_info *i = &d->info;
+    size_t memory = 0;
+    cu_uuid uuid;
+    int rc;
+    memset(i, 0, sizeof(*i));
+    if ((rc = GG_CALL(g, fault, device_get, &d->dev, d->ordinal)) || (rc = GG_CALL(g, fault, device_name, i->name, sizeof(i->name), d->dev)) ||
+        (rc = GG_CALL(g, fault, device_uuid, &uuid, d->dev)) || (rc = GG_CALL(g, fault, device_pci, i->pci, sizeof(i->pci), d->dev)) ||
+        (rc = GG_CALL(g, fault, device_attr, &i->sms, CU_DEV_SMS, d->dev)) || (rc = GG_CALL(g, fault, device_memory, &memory, d->dev)))
+        return rc;
+    memcpy(i->uuid, uuid.bytes, 16);
+    i->memory = memory;
+    for (char *c = i->pci; *c; c++) /* sysfs has it in lower case */
+        if (*c >= 'A' && *c <= 'F')
+            *c += 'a' - 'A';
+    if (!g->cu.range_handle || g->cu.device_attr(&i->dmabuf, CU_DEV_DMABUF, d->dev) != CU_OK)
+        i->dmabuf = 0;
+    return 0;
+}
+
+static int make(gg *g, gg_dev *d, gr_gpu_fault *fault)
+{
+    int least = 0, greatest = 0, rc = facts(g, d, fault);
+    if (rc || (rc = GG_CALL(g, fault, primary_retain, &d->ctx, d->dev)))
+        return rc;
+    if ((rc = gg_enter(g, d, fault)) == 0) {
+        if ((rc = GG_CALL(g, fault, ctx_priorities, &least, &greatest)) == 0 && (rc = load(g, d, fault)) == 0)
+            rc = GG_CALL(g, fault, stream_create, &d->util, CU_STREAM_NON_BLOCKING, greatest);
+        d->priority = greatest;
+        if (rc && d->module) {
+            (void)g->cu.module_unload(d->module);
+            d->module = NULL;
+        }
+        gg_leave(g);
+    }
+    if (rc)
+        (void)g->cu.primary_release(d->dev);
+    return rc;
+}
+
+gg_dev *gg_device(gg *g, int ordinal, gr_gpu_fault *fault, int *rc)
+{
+    *rc = 0;
+    if (ordinal < 0 || ordinal >= g->pub.devices) {
+        *rc = gg_fail(fault, GR_GPU_NO_DEVICE, "ordinal");
+        return NULL;
+    }
+    gg_dev *d = &g->dev[ordinal];
+    if (atomic_load(&d->open))
+        return d;
+    pthread_mutex_lock(&g->mu);
+    if (!atomic_load(&d->open) && (*rc = make(g, d, fault)) == 0) {
+        atomic_store(&d->open, 1);
+        if (!atomic_load(&g->first))
+            atomic_store(&g->first, d);
+    }
+    pthread_mutex_unlock(&g->mu);
+    return *rc ? NULL : d;
+}
+
+int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault)
+{
+    int rc;
+    gg_dev *d = gg_device(gg_of(gpu), device, fault, &rc);
+    if (d && out)
+        *out = d->info;
+    return rc;
+}
+
+int gg_find(gr_gpu *gpu, const uint8_t uuid[16])
+{
+    gg *g = gg_of(gpu);
+    for (int i = 0; i < gpu->devices; i++) {
+        cu_device dev;
+        cu_uuid u;
+        if (g->cu.device_get(&dev, i) == CU_OK && g->cu.device_uuid(&u, dev) == CU_OK && memcmp(u.bytes, uuid, 16) == 0)
+            return i;
+    }
+    return -GR_GPU_UNSEEN;
+}
+
+int gg_peer(gr_gpu *gpu, int a, int b, gr_gpu_fault *fault)
+{
+    gg *g = gg_of(gpu);
+    cu_device da, db;
+    int can = 0, rc;
+    if (a == b)
+        return 0;
+    if (a < 0 || b < 0 || a >= gpu->devices || b >= gpu->devices)
+        return gg_fail(fault, GR_GPU_NO_DEVICE, "ordinal");
+    if ((rc = GG_CALL(g, fault, device_get, &da, a)) || (rc = GG_CALL(g, fault, device_get, &db, b)) ||
+        (rc = GG_CALL(g, fault, device_peer, &can, da, db)))
+        return rc;
+    return can ? 0 : gg_fail(fault, GR_GPU_NO_PEER, gg_name_device_peer);
+}
+
+void gg_devices_close(gg *g)
+{
+    /* Pinned memory goes first, while the context that it was made in is retained. */
+    gg_arena_close(g);
+    for (int i = 0; i < g->pub.devices; i++) {
+        gg_dev *d = &g->dev[i];
+        if (!atomic_load(&d->open))
+            continue;
+        if (gg_enter(g, d, NULL) == 0) {
+            gg_marks_close(g, d);
+            (void)g->cu.stream_destroy(d->util);
+            if (d->module)
+                (void)g->cu.module_unload(d->module);
+            gg_leave(g);
+        }
+        (void)g->cu.primary_release(d->dev);
+    }
+}

@@ -1,0 +1,108 @@
+package gpu_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/gpu"
+	"gorail/test/cuda"
+)
+
+// all does a little of everything; the first error ends it, and everything it had is given back.
+func all(d *gpu.Driver, vram, vmm uint64) (err error) {
+	_, err = d.Device(0)
+	if err != nil {
+		return err
+	}
+	for _, c := range []struct{ at, size uint64 }{{vram, mib}, {vmm, 2 * cuda.Granule}} {
+		what, err := d.What(c.at, c.size)
+		if err != nil {
+			return err
+		}
+		s, err := d.Share(what)
+		if err != nil {
+			return err
+		}
+		m, _, err := d.Map(s, 0)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		table, err := d.Table(0)
+		if err != nil {
+			return err
+		}
+		defer table.Free()
+		if err := table.Set(3, m.At(c.at)-c.at); err != nil {
+			return err
+		}
+		l, err := d.Lane(0, 1)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		j, err := l.Job()
+		if err != nil {
+			return err
+		}
+		defer j.Free()
+		own, err := d.VRAM(0, mib)
+		if err != nil {
+			return err
+		}
+		defer d.FreeVRAM(0, own)
+		ops := d.Ops(200)
+		if ops == nil {
+			return gpu.NoMemory
+		}
+		defer d.FreeOps(ops)
+		for i := range ops {
+			ops[i] = gpu.Op{Local: own + uint64(i)*4096, Remote: c.at + uint64(i)*4096, Len: 4096, RemoteRegion: 3}
+		}
+		for _, how := range []gpu.How{gpu.Kernel, gpu.Engine} {
+			if err := j.Post(gpu.Work{Ops: ops, Write: true, Table: table, How: how}); err != nil {
+				return err
+			}
+			for ended := false; !ended; {
+				if ended, err = j.Poll(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// TestEveryCallFails: each call that can be made to fail, the first times it is made: the error comes through, nothing is left open, and the
+// next attempt succeeds.
+func TestEveryCallFails(t *testing.T) {
+	for _, call := range []string{"DeviceGet", "DeviceGetUuid", "DevicePrimaryCtxRetain", "CtxPushCurrent", "CtxGetStreamPriorityRange",
+		"CtxEnablePeerAccess", "PointerGetAttributes", "MemAlloc", "MemHostAlloc", "IpcGetMemHandle", "MemRetainAllocationHandle",
+		"MemAddressReserve", "MemMap", "MemSetAccess", "StreamCreateWithPriority", "EventCreate", "EventRecord", "StreamSynchronize",
+		"MemcpyAsync", "MemcpyHtoDAsync", "MemsetD8Async", "ModuleLoadDataEx", "ModuleGetFunction", "LaunchKernel"} {
+		t.Run(call, func(t *testing.T) {
+			failed := 0
+			for nth := 1; nth <= 4; nth++ {
+				lib := cuda.Build(t)
+				lib.Set("late", 0)
+				app := cuda.NewApp(t, lib.Path)
+				vram, vmm := app.Alloc(1, cuda.Device, mib), app.VMM(1, 2, cuda.Granule, true)
+				d, err := gpu.Open(lib.Path)
+				require.NoError(t, err)
+				lib.Fail(call, nth, cuda.OutOfMemory)
+				err = all(d, vram, vmm)
+				lib.Fail(call, 0, 0)
+				if err != nil {
+					failed++
+					require.NotContains(t, err.Error(), "unknown")
+				}
+				require.NoError(t, all(d, vram, vmm), "after failure %d", nth)
+				require.NoError(t, d.Close())
+				app.Free(1, cuda.Device, vram)
+				app.FreeVMM(1, 2, cuda.Granule, vmm)
+			}
+			require.NotZero(t, failed, "%s never failed", call)
+		})
+	}
+}

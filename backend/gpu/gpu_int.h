@@ -1,0 +1,223 @@
+/* CUDA's driver behind gr_gpu.h.
+ *
+ * loader.c, device.c (contexts), what.c (pointers), share.c (for peers), map.c (peers'), arena.c (pinned memory, tables), lane.c (streams,
+ * jobs), post.c.
+ *
+ * Locks, none taken under another but mu under map_mu and pin_mu: mu (devices, marks, tables), arena_mu, map_mu (the list of mappings),
+ * gg_map.mu (its opening), lane_mu, pin_mu.
+ */
+#ifndef GORAIL_GPU_INT_H
+#define GORAIL_GPU_INT_H
+
+#include <pthread.h>
+
+#include "cuda_abi.h"
+#include "gr_gather.h"
+#include "gr_gpu.h"
+
+enum {
+    GG_DEVICES = 64,
+    GG_CHUNKS = 512,
+    GG_CLASSES = 40,            /* of blocks of the arena, powers of two */
+    GG_MARKS = 4096,            /* of one allocation */
+    GG_TABLE = 4096,            /* entries at first */
+    GG_PIECE = 64 << 20,        /* bytes that a copy engine gets at a time: 16 MiB cost 7 % at 396 GB/s, 64 MiB 2 % */
+    GG_PIECE_HOST = 16 << 20,   /* towards host memory, where as many take ten times as long */
+    GG_GROUP = 8,               /* operations of a piece: 1.4 to 2.7 us each to post */
+    GG_QUEUED = 2,
+};
+
+/* Lists of things that are not freed before the driver is closed. */
+typedef struct gg_block {
+    struct gg_block *next;
+    cu_ptr mem;
+} gg_block;
+
+typedef struct gg_dev {
+    int ordinal;
+    _Atomic int open;
+    cu_device dev;
+    cu_ctx ctx;
+    gr_gpu_device_info info;
+    cu_module module;
+    cu_function gather, gather_short; /* NULL: copy engines serve */
+    cu_stream util;                   /* cancels, tables, fills: never behind a copy */
+    int priority;
+
+    /* under mu */
+    gg_block *blocks; /* of marks */
+    cu_ptr *free_marks;
+    uint32_t free_mark_count, marks;
+} gg_dev;
+
+typedef struct gg_chunk {
+    char *mem;
+    size_t size;
+} gg_chunk;
+
+typedef struct gg_map {
+    gr_gpu_map pub;
+    struct gg_map *next;
+    uint32_t refs; /* under map_mu */
+    gr_gpu_share share;
+    pthread_mutex_t mu; /* one opens, the others wait */
+    gg_dev *dev;
+    int identity;  /* memory of this process at its own address: nothing to close */
+    uint64_t *sizes; /* of pieces mapped */
+    uint64_t mapped; /* bytes */
+} gg_map;
+
+typedef struct gg_pin {
+    struct gg_pin *next;
+    void *addr;
+    size_t len;
+    uint32_t refs;
+    int foreign; /* pinned by somebody else */
+} gg_pin;
+
+typedef struct gg {
+    gr_gpu pub;
+    void *dl;
+    const char *ptx; /* the kernel's, the caller's for good */
+    cu_calls cu;
+    pthread_mutex_t mu, arena_mu, map_mu, lane_mu, pin_mu;
+    gg_dev dev[GG_DEVICES];
+    _Atomic(gg_dev *) first; /* whose context pinned memory is of */
+    _Atomic uint32_t seq, chunks, tables;
+    gg_chunk chunk[GG_CHUNKS];
+    size_t used; /* of the last chunk that is cut up */
+    int cut;     /* its number, -1: none */
+    void *free_block[GG_CLASSES];
+    gg_map *maps;
+    gr_gpu_lane *lanes;
+    gg_pin *pins;
+} gg;
+
+struct gr_gpu_lane {
+    gg *g;
+    gg_dev *dev;
+    gr_gpu_lane *next;
+    int peer;
+    uint32_t refs, jobs; /* under lane_mu */
+    cu_stream stream;
+};
+
+struct gr_gpu_table {
+    gg *g;
+    gg_dev *dev;
+    gg_block *blocks; /* those that have become too small, too: kernels may read them */
+    uint32_t entries; /* under mu */
+    _Atomic(uint64_t *) shadow; /* as the CPU has it */
+    _Atomic cu_ptr mem;
+};
+
+enum { GG_IDLE, GG_BY_KERNEL, GG_BY_ENGINE };
+
+struct gr_gpu_job {
+    gr_gpu_lane *lane;
+    gr_gather_word *word;
+    cu_ptr mark;
+    cu_event event[GG_QUEUED];
+    _Atomic uint32_t seq; /* of the launch under way, 0: none */
+    _Atomic uint32_t cancelled;
+    int state;
+    uint32_t polls;
+    gr_gpu_work work;
+    const uint64_t *shadow; /* by copy engine: the deltas, or NULL */
+    uint32_t next;          /* operation that is not queued yet */
+    uint64_t at;            /* bytes of it that are */
+    uint32_t queued, head;
+    int broken;             /* why nothing more is queued; 0: nothing wrong */
+    gr_gpu_fault fault;
+};
+
+static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
+
+/* ---- loader.c ---- */
+
+/* NULL: *fault says why. Nothing is done to any GPU. */
+gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault);
+/* -GR_GPU_BUSY while lanes, mappings, tables or pinned ranges are open. */
+int gg_close(gr_gpu *gpu);
+extern const gr_gpu_ops gg_ops;
+const char *gr_gpu_why_text(int why);
+/* For Go, which has no atomics of C. */
+void gg_counts(gr_gpu *gpu, uint64_t out[6]);
+int gg_map_state(gr_gpu_map *map);
+
+/* ---- fault.c ---- */
+
+/* Fills *fault in and returns -why. */
+int gg_fail(gr_gpu_fault *fault, int why, const char *what);
+int gg_result(gg *g, gr_gpu_fault *fault, cu_result result, const char *call);
+int gg_lost(cu_result result);
+#define GG_CALL(g, fault, field, ...) gg_result(g, fault, (g)->cu.field(__VA_ARGS__), gg_name_##field)
+#define GG_NAME(field, name, version, needed, args) extern const char gg_name_##field[];
+CU_ENTRIES(GG_NAME)
+
+/* ---- device.c ---- */
+
+/* The GPU's context, made on first use. NULL: *fault says why, *rc holds the error. */
+gg_dev *gg_device(gg *g, int ordinal, gr_gpu_fault *fault, int *rc);
+int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault);
+void gg_leave(gg *g);
+int gg_find(gr_gpu *gpu, const uint8_t uuid[16]);
+int gg_peer(gr_gpu *gpu, int a, int b, gr_gpu_fault *fault);
+int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
+void gg_devices_close(gg *g);
+
+/* ---- what.c ---- */
+
+int gg_what(gr_gpu *gpu, uint64_t addr, uint64_t len, gr_gpu_mem *out, gr_gpu_fault *fault);
+int gg_same(gr_gpu *gpu, uint64_t addr, uint64_t buffer, gr_gpu_fault *fault);
+/* The mapping (one handle) that a VMM address is in; 0 or a driver's result. */
+cu_result gg_mapping(gg *g, uint64_t addr, uint64_t *base, uint64_t *size);
+
+/* ---- share.c ---- */
+
+int gg_share(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault *fault);
+int gg_pieces(gr_gpu *gpu, const gr_gpu_mem *mem, uint32_t first, uint32_t n, int *fds, uint64_t *sizes, gr_gpu_fault *fault);
+int gg_dmabuf(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int *fd, uint64_t *offset, gr_gpu_fault *fault);
+
+/* ---- map.c ---- */
+
+int gg_map_open(gr_gpu *gpu, const gr_gpu_share *share, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault);
+int gg_map_add(gr_gpu *gpu, gr_gpu_map *map, uint32_t n, const int *fds, const uint64_t *sizes, gr_gpu_fault *fault);
+void gg_map_fail(gr_gpu *gpu, gr_gpu_map *map, int why);
+int gg_unmap(gr_gpu *gpu, gr_gpu_map *map, gr_gpu_fault *fault);
+
+/* ---- arena.c ---- */
+
+void *gg_alloc(gr_gpu *gpu, size_t size);
+void gg_free(gr_gpu *gpu, void *mem);
+int gg_in_arena(gg *g, const void *mem, size_t size);
+void gg_arena_close(gg *g);
+int gg_pin_host(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault);
+int gg_unpin_host(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault);
+
+/* ---- table.c ---- */
+
+int gg_table(gr_gpu *gpu, int device, gr_gpu_table **out, gr_gpu_fault *fault);
+void gg_table_free(gr_gpu_table *table);
+int gg_entry(gr_gpu_table *table, uint32_t idx, uint64_t delta, gr_gpu_fault *fault);
+int gg_mark(gg *g, gg_dev *d, cu_ptr *out, gr_gpu_fault *fault);
+/* Within the context. */
+void gg_marks_close(gg *g, gg_dev *d);
+void gg_mark_free(gg *g, gg_dev *d, cu_ptr mark);
+int gg_vram(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *fault);
+int gg_vram_free(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault);
+
+/* ---- lane.c ---- */
+
+int gg_lane(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault);
+void gg_lane_close(gr_gpu *gpu, gr_gpu_lane *lane);
+int gg_job(gr_gpu_lane *lane, gr_gpu_job **out, gr_gpu_fault *fault);
+int gg_job_free(gr_gpu_job *job);
+
+/* ---- post.c ---- */
+
+int gg_post(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);
+int gg_poll(gr_gpu_job *job, gr_gpu_fault *fault);
+void gg_cancel(gr_gpu_job *job);
+
+#endif

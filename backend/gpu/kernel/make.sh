@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Writes gather.ptx from gather.cu: with clang, no CUDA toolkit. .version 6.0 (CUDA 9) is the lowest with shfl.sync, sm_50 the lowest
+# target that today's drivers take; they translate it for the GPU at hand. "make.sh FILE" writes there.
+set -euo pipefail
+cd "$(dirname "$0")"
+out=${1:-gather.ptx}
+clang=${CLANG:-clang-14}
+ptx=$("$clang" -x cuda --cuda-device-only --cuda-gpu-arch=sm_50 -nocudainc -nocudalib -Xclang -target-feature -Xclang +ptx60 \
+    -std=c++17 -O3 -Wall -Wextra -Werror -Wno-unknown-cuda-version -S -o - gather.cu)
+{
+    printf '// sha256 of gather.cu, ../gr_gather.h, ../../fastpath/gr_op.h: %s\n' "$(cat gather.cu ../gr_gather.h ../../fastpath/gr_op.h | sha256sum | cut -d' ' -f1)"
+    printf '// %s\n' "$("$clang" --version | head -n 1)"
+    printf '%s\n' "$ptx" | sed -e 's|//.*$||' -e 's|[[:space:]]*$||' | grep -v '^$'
+} >"$out"

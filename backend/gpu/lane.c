@@ -1,0 +1,123 @@
+/* Streams towards other GPUs, and jobs on them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_int.h"
+
+int gg_lane(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault)
+{
+    gg *g = gg_of(gpu);
+    int rc;
+    *out = NULL;
+    gg_dev *d = gg_device(g, device, fault, &rc);
+    if (!d)
+        return rc;
+    pthread_mutex_lock(&g->lane_mu);
+    gr_gpu_lane *l = g->lanes;
+    while (l && !(l->dev == d && l->peer == peer))
+        l = l->next;
+    if (l)
+        l->refs++;
+    else if (!(l = calloc(1, sizeof(*l))))
+        rc = gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
+    else {
+        *l = (gr_gpu_lane){ .g = g, .dev = d, .peer = peer, .refs = 1 };
+        if ((rc = gg_enter(g, d, fault)) == 0) {
+            rc = GG_CALL(g, fault, stream_create, &l->stream, CU_STREAM_NON_BLOCKING, d->priority);
+            gg_leave(g);
+        }
+        if (rc) {
+            free(l);
+            l = NULL;
+        } else {
+            l->next = g->lanes;
+            g->lanes = l;
+        }
+    }
+    *out = l;
+    pthread_mutex_unlock(&g->lane_mu);
+    return rc;
+}
+
+/* With lane_mu held: the last reference of a caller or a job. */
+static void drop(gg *g, gr_gpu_lane *l)
+{
+    if (l->refs || l->jobs)
+        return;
+    gr_gpu_lane **at = &g->lanes;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    if (gg_enter(g, l->dev, NULL) == 0) {
+        (void)g->cu.stream_destroy(l->stream);
+        gg_leave(g);
+    }
+    free(l);
+}
+
+void gg_lane_close(gr_gpu *gpu, gr_gpu_lane *l)
+{
+    gg *g = gg_of(gpu);
+    pthread_mutex_lock(&g->lane_mu);
+    l->refs--;
+    drop(g, l);
+    pthread_mutex_unlock(&g->lane_mu);
+}
+
+static void discard(gg *g, gr_gpu_job *j)
+{
+    if (gg_enter(g, j->lane->dev, NULL) == 0) {
+        for (int i = 0; i < GG_QUEUED; i++)
+            if (j->event[i])
+                (void)g->cu.event_destroy(j->event[i]);
+        gg_leave(g);
+    }
+    if (j->mark)
+        gg_mark_free(g, j->lane->dev, j->mark);
+    gg_free(&g->pub, j->word);
+    free(j);
+}
+
+int gg_job(gr_gpu_lane *l, gr_gpu_job **out, gr_gpu_fault *fault)
+{
+    gg *g = l->g;
+    gr_gpu_job *j = calloc(1, sizeof(*j));
+    int rc = 0;
+    *out = NULL;
+    if (!j)
+        return gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
+    j->lane = l;
+    j->word = gg_alloc(&g->pub, sizeof(*j->word));
+    if (!j->word)
+        rc = gg_fail(fault, GR_GPU_NO_MEMORY, gg_name_host_alloc);
+    else
+        memset(j->word, 0, sizeof(*j->word));
+    if (rc == 0 && (rc = gg_mark(g, l->dev, &j->mark, fault)) == 0 && (rc = gg_enter(g, l->dev, fault)) == 0) {
+        for (int i = 0; rc == 0 && i < GG_QUEUED; i++)
+            rc = GG_CALL(g, fault, event_create, &j->event[i], CU_EVENT_NO_TIMING);
+        gg_leave(g);
+    }
+    if (rc) {
+        discard(g, j);
+        return rc;
+    }
+    pthread_mutex_lock(&g->lane_mu);
+    l->jobs++;
+    pthread_mutex_unlock(&g->lane_mu);
+    *out = j;
+    return 0;
+}
+
+int gg_job_free(gr_gpu_job *j)
+{
+    gr_gpu_lane *l = j->lane;
+    gg *g = l->g;
+    if (j->state != GG_IDLE)
+        return -GR_GPU_BUSY;
+    discard(g, j);
+    pthread_mutex_lock(&g->lane_mu);
+    l->jobs--;
+    drop(g, l);
+    pthread_mutex_unlock(&g->lane_mu);
+    return 0;
+}

@@ -1,0 +1,81 @@
+package gpu_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/gpu"
+	"gorail/test/cuda"
+)
+
+// TestOpenRefused: an absent library, a library of something else, an old driver, no GPU and a driver that is broken are told apart.
+func TestOpenRefused(t *testing.T) {
+	lib := cuda.Build(t)
+	for name, c := range map[string]struct {
+		path string
+		set  map[string]int
+		why  gpu.Why
+		says string
+	}{
+		"absent":    {"/nowhere/libcuda.so.1", nil, gpu.NoLibrary, "option cuda_path"},
+		"other":     {"libm.so.6", nil, gpu.NotADriver, "cuDriverGetVersion"},
+		"old":       {lib.Path, map[string]int{"version": 11020}, gpu.OldDriver, "it is for CUDA 11.2, 11.4 is the least"},
+		"no device": {lib.Path, map[string]int{"init": cuda.NoDevice}, gpu.NoDevice, "CUDA_ERROR_NO_DEVICE"},
+		"none seen": {lib.Path, map[string]int{"devices": 0}, gpu.NoDevice, "cuDeviceGetCount"},
+		"stub":      {lib.Path, map[string]int{"init": cuda.Stub}, gpu.Failed, "CUDA_ERROR_STUB_LIBRARY"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for k, v := range c.set {
+				lib.Set(k, v)
+			}
+			_, err := gpu.Open(c.path)
+			require.ErrorIs(t, err, c.why)
+			require.ErrorContains(t, err, c.says)
+			lib.Set("version", 13000)
+			lib.Set("init", 0)
+			lib.Set("devices", 2)
+		})
+	}
+}
+
+// TestOpenTouchesNothing: no context before a GPU is wanted, and then of that GPU alone; all is given back.
+func TestOpenTouchesNothing(t *testing.T) {
+	lib := cuda.Build(t)
+	a, err := gpu.Open(lib.Path)
+	require.NoError(t, err)
+	b, err := gpu.Open(lib.Path)
+	require.NoError(t, err)
+	require.Same(t, a, b)
+	require.Equal(t, 2, a.Devices())
+	require.NoError(t, a.Peer(0, 1))
+	require.Zero(t, lib.Count("contexts"))
+	i, err := a.Device(1)
+	require.NoError(t, err)
+	require.Equal(t, 1, lib.Count("contexts"))
+	require.Equal(t, "0000:a1:00.0", i.PCI)
+	require.True(t, i.Kernel, i.NoKernel)
+	_, err = a.Device(2)
+	require.ErrorIs(t, err, gpu.NoDevice)
+	require.NoError(t, a.Close())
+	require.Equal(t, 1, lib.Count("contexts"))
+	require.NoError(t, b.Close())
+	require.Zero(t, lib.Count("contexts"))
+}
+
+// TestNoCompiler: a driver that can't translate PTX, may not, or knows only older ones: copy engines serve.
+func TestNoCompiler(t *testing.T) {
+	for name, set := range map[string][2]any{"none": {"jit", cuda.NoJIT}, "off": {"jit", cuda.JITOff}, "old": {"ptx", 50}} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			r.lib.Set(set[0].(string), set[1].(int))
+			i, err := r.drv.Device(0)
+			require.NoError(t, err)
+			require.False(t, i.Kernel)
+			require.Contains(t, i.NoKernel, "CUDA_ERROR_")
+			r.scatter(0, 1, true, 300, gpu.Auto)
+			require.Zero(t, r.lib.Count("launches"))
+			require.NotZero(t, r.lib.Count("copies"))
+		})
+	}
+}

@@ -1,0 +1,132 @@
+package gpu_test
+
+import (
+	"bytes"
+	"math/rand"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/gpu"
+	"gorail/test/cuda"
+)
+
+// TestRealScatter: 10,000 layouts and more against what memory ought to be, by kernel and by copy engine.
+func TestRealScatter(t *testing.T) {
+	r := openReal(t)
+	i, err := r.drv.Device(0)
+	require.NoError(t, err)
+	require.True(t, i.Kernel, i.NoKernel)
+	t.Log(i.Name, r.drv.Version(), r.drv.Devices())
+	rnd := rand.New(rand.NewSource(3))
+	for round := range 60 {
+		n := 1 + rnd.Intn(400)
+		if round%10 == 0 {
+			n = 10000
+		}
+		how := gpu.Kernel
+		if round%6 == 5 {
+			how = gpu.Engine
+		}
+		r.scatter(0, r.second(), round%2 == 0, n, how)
+		r.scatter(0, 0, round%2 == 1, n, gpu.Auto)
+	}
+}
+
+// TestRealPeer: two processes, by IPC handle and by descriptors, both ways, and after the other one was killed.
+func TestRealPeer(t *testing.T) {
+	for _, kind := range []string{"ipc", "vmm"} {
+		t.Run(kind, func(t *testing.T) {
+			r := openReal(t)
+			p := startPeer(t, r.path)
+			const size = 16 * cuda.Granule
+			a := ask{Do: "alloc", Device: r.second(), Size: size}
+			if kind == "vmm" {
+				a = ask{Do: "alloc", Kind: "vmm", Device: r.second(), N: 16, Size: cuda.Granule}
+			}
+			got := p.ask(a)
+			m, feeder, err := r.drv.Map(share(got.Share), 0)
+			require.NoError(t, err)
+			if require.Equal(t, kind == "vmm", feeder); feeder {
+				feed(t, p, m, got.At, size, 16, 5)
+			}
+			local := r.alloc(0, cuda.Device, size)
+			j := r.job(r.lane(0, r.second()))
+			for i, how := range []gpu.How{gpu.Kernel, gpu.Engine, gpu.Auto} {
+				in := noise(int64(i), size)
+				r.app.Write(0, local, in)
+				const n = 1000
+				ops := r.drv.Ops(n)
+				for k := range ops {
+					from, to := uint64(k)*size/n, uint64(k+1)*size/n
+					ops[k] = gpu.Op{Local: local + from, Remote: got.At + from, Len: to - from}
+				}
+				w := gpu.Work{Ops: ops, Write: true, Delta: m.At(got.At) - got.At, How: how}
+				r.run(j, w)
+				require.True(t, bytes.Equal(in, p.ask(ask{Do: "read", Device: r.second(), At: got.At, Size: size}).Data))
+				r.app.Write(0, local, make([]byte, size))
+				w.Write = false
+				r.run(j, w)
+				require.True(t, bytes.Equal(in, r.app.Read(0, local, size)))
+				if how == gpu.Auto {
+					p.kill()
+					r.run(j, w)
+				}
+				r.drv.FreeOps(ops)
+			}
+			require.NoError(t, m.Close())
+		})
+	}
+}
+
+// TestRealWhat: the attributes on which everything rests.
+func TestRealWhat(t *testing.T) {
+	r := openReal(t)
+	dev, vmm, host := r.alloc(0, cuda.Device, mib), r.vmm(0, 3, cuda.Granule, true), r.alloc(0, cuda.Host, mib)
+	closed, pool := r.vmm(0, 2, cuda.Granule, false), r.alloc(0, cuda.Pool, mib)
+	for at, want := range map[uint64]struct {
+		kind   gpu.Kind
+		pieces int
+		why    error
+	}{dev: {gpu.DeviceMemory, 1, nil}, vmm + cuda.Granule/2: {gpu.VMMMemory, 2, nil}, host: {gpu.HostMemory, 1, gpu.Pinned},
+		closed + cuda.Granule/2: {gpu.VMMMemory, 2, gpu.NoHandle}, pool: {gpu.PoolMemory, 1, gpu.Pool}} {
+		m := r.what(at, mib)
+		if want.pieces == 2 {
+			m = r.what(at, cuda.Granule)
+		}
+		require.Equal(t, want.kind, m.Kind)
+		require.Equal(t, want.pieces, m.Pieces, want.kind)
+		require.Equal(t, want.why, m.NotShared, want.kind)
+	}
+	fresh := r.app.Alloc(0, cuda.Device, mib)
+	m := r.what(fresh, mib)
+	r.app.Free(0, cuda.Device, fresh)
+	require.ErrorIs(t, r.drv.Same(fresh, m.Buffer), gpu.Changed)
+}
+
+// TestRealCancel: a release drains within 2 ms where SMs are free.
+func TestRealCancel(t *testing.T) {
+	r := openReal(t)
+	const size = 1024 * mib
+	a, b := r.alloc(0, cuda.Device, size), r.alloc(r.second(), cuda.Device, size)
+	s, err := r.drv.Share(r.what(b, size))
+	require.NoError(t, err)
+	m, _, err := r.drv.Map(s, 0)
+	require.NoError(t, err)
+	defer m.Close()
+	for name, c := range map[string]struct {
+		n   int
+		how gpu.How
+	}{"kernel, few large": {4, gpu.Kernel}, "kernel, many": {131072, gpu.Kernel}, "engine": {4, gpu.Engine}, "engine, many": {131072, gpu.Engine}} {
+		j := r.job(r.lane(0, r.second()))
+		ops := r.drv.Ops(c.n)
+		each := uint64(size / c.n)
+		for i := range ops {
+			ops[i] = gpu.Op{Local: a + uint64(i)*each, Remote: b + uint64(i)*each, Len: each}
+		}
+		require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true, Delta: m.At(b) - b, How: c.how}))
+		took := cancelled(t, j)
+		t.Logf("%s: %v", name, took)
+		r.drv.FreeOps(ops)
+	}
+}

@@ -1,0 +1,128 @@
+package gpu_test
+
+import (
+	"runtime"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/gpu"
+	"gorail/test/cuda"
+)
+
+const mib = 1 << 20
+
+// TestWhat: every kind of memory, and whether others can map it.
+func TestWhat(t *testing.T) {
+	r := open(t)
+	dev, pool, managed := r.alloc(1, cuda.Device, 3*mib), r.alloc(0, cuda.Pool, mib), r.alloc(0, cuda.Managed, mib)
+	host, vmm, closed := r.alloc(0, cuda.Host, mib), r.vmm(1, 3, cuda.Granule, true), r.vmm(0, 2, cuda.Granule, false)
+	contexts := r.lib.Count("contexts")
+	page := make([]byte, 4096)
+	for name, c := range map[string]struct {
+		at, size   uint64
+		kind       gpu.Kind
+		device     int
+		base, room uint64
+		pieces     int
+		why        error
+	}{
+		"device":       {dev + 5, 100, gpu.DeviceMemory, 1, dev, 3 * mib, 1, nil},
+		"pool":         {pool, mib, gpu.PoolMemory, 0, pool, mib, 1, gpu.Pool},
+		"managed":      {managed, mib, gpu.ManagedMemory, 0, managed, mib, 1, gpu.Managed},
+		"pinned":       {host + 1, 10, gpu.HostMemory, -1, host, mib, 1, gpu.Pinned},
+		"vmm":          {vmm, 3 * cuda.Granule, gpu.VMMMemory, 1, vmm, 3 * cuda.Granule, 3, nil},
+		"vmm, middle":  {vmm + cuda.Granule + 7, 1, gpu.VMMMemory, 1, vmm + cuda.Granule, cuda.Granule, 1, nil},
+		"vmm, edge":    {vmm + cuda.Granule - 1, 2, gpu.VMMMemory, 1, vmm, 2 * cuda.Granule, 2, nil},
+		"vmm, private": {closed, 2 * cuda.Granule, gpu.VMMMemory, 0, closed, 2 * cuda.Granule, 2, gpu.NoHandle},
+		"pageable":     {uint64(uintptr(unsafe.Pointer(&page[0]))), 4096, gpu.UnknownMemory, -1, 0, 0, 0, nil},
+	} {
+		m, err := r.drv.What(c.at, c.size)
+		require.NoError(t, err, name)
+		require.Equal(t, c.kind, m.Kind, name)
+		require.Equal(t, c.device, m.Device, name)
+		require.Equal(t, []uint64{c.base, c.room}, []uint64{m.Base, m.Size}, name)
+		require.Equal(t, c.pieces, m.Pieces, name)
+		require.Equal(t, c.why, m.NotShared, name)
+		if m.NotShared != nil {
+			_, err = r.drv.Share(m)
+			require.ErrorIs(t, err, m.NotShared.(gpu.Why), name)
+		}
+	}
+	require.Equal(t, contexts, r.lib.Count("contexts"), "asking made a context")
+	for name, at := range map[string][2]uint64{"device": {dev + mib, 2*mib + 1}, "vmm": {vmm, 3*cuda.Granule + 1}, "round": {dev, 1<<64 - 1}} {
+		_, err := r.drv.What(at[0], at[1])
+		require.ErrorIs(t, err, gpu.Torn, name)
+	}
+}
+
+// TestFreedAndAllocatedAnew: the same address is other memory, and the buffer id says so.
+func TestFreedAndAllocatedAnew(t *testing.T) {
+	r := open(t)
+	at := r.app.Alloc(0, cuda.Device, mib)
+	m := r.what(at, mib)
+	require.NoError(t, r.drv.Same(at, m.Buffer))
+	r.app.Free(0, cuda.Device, at)
+	require.ErrorIs(t, r.drv.Same(at, m.Buffer), gpu.Changed)
+	require.Equal(t, at, r.alloc(0, cuda.Device, mib), "the imitation gives the address again")
+	require.ErrorIs(t, r.drv.Same(at, m.Buffer), gpu.Changed)
+	_, err := r.drv.Share(m)
+	require.ErrorIs(t, err, gpu.Changed)
+}
+
+// TestCallersContext: calls leave the caller's thread as it was, with a context of its own or without.
+func TestCallersContext(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := open(t)
+	at := r.alloc(1, cuda.Device, mib)
+	each := func() {
+		m := r.what(at, mib)
+		_, err := r.drv.Share(m)
+		require.NoError(t, err)
+		r.scatter(0, 1, false, 10, gpu.Auto)
+	}
+	each()
+	require.False(t, r.app.HasContext())
+	require.Zero(t, r.lib.Count("pushed"))
+	r.app.Enter(0)
+	each()
+	require.True(t, r.app.HasContext())
+	require.Equal(t, 1, r.lib.Count("pushed"))
+	r.app.Leave()
+}
+
+// TestPin: counted, and memory that the application pinned stays pinned.
+func TestPin(t *testing.T) {
+	r := open(t)
+	b, err := syscall.Mmap(-1, 0, mib, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	defer syscall.Munmap(b)
+	p := unsafe.Pointer(&b[0])
+	require.ErrorIs(t, r.drv.Pin(p, mib), gpu.NoDevice, "before any GPU is in use")
+	_, err = r.drv.Device(0)
+	require.NoError(t, err)
+	require.NoError(t, r.drv.Pin(p, mib))
+	require.NoError(t, r.drv.Pin(p, mib))
+	require.ErrorIs(t, r.drv.Pin(p, mib/2), nil)
+	require.Equal(t, 1, r.lib.Count("registered"))
+	require.NoError(t, r.drv.Unpin(p, mib/2))
+	require.NoError(t, r.drv.Unpin(p, mib))
+	require.Equal(t, 1, r.lib.Count("registered"))
+	require.ErrorIs(t, r.drv.Close(), gpu.Busy)
+	require.NoError(t, r.drv.Unpin(p, mib))
+	require.Zero(t, r.lib.Count("registered"))
+	require.Error(t, r.drv.Unpin(p, mib))
+}
+
+// TestDMABuf: whole pages, and where the range is in them.
+func TestDMABuf(t *testing.T) {
+	r := open(t)
+	at := r.alloc(1, cuda.Device, 3*mib)
+	fd, offset, err := r.drv.DMABuf(r.what(at, 3*mib), at+4096+17, 8000)
+	require.NoError(t, err)
+	require.Equal(t, uint64(17), offset)
+	require.NoError(t, syscall.Close(fd))
+}

@@ -1,0 +1,29 @@
+package local
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/conform"
+)
+
+func open(t *testing.T, o Options) provider.Rail {
+	p := New(o)
+	devs, err := p.Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	r, err := p.Open(devs[0])
+	require.NoError(t, err)
+	return r
+}
+
+// TestConform: with threads that copy, and with none but those who poll.
+func TestConform(t *testing.T) {
+	for name, threads := range map[string]int{"threads": 2, "alone": 0} {
+		t.Run(name, func(t *testing.T) {
+			conform.Run(t, func(t *testing.T) provider.Rail { return open(t, Options{Threads: threads}) })
+		})
+	}
+}

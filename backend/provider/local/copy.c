@@ -1,0 +1,89 @@
+/* The copy itself, in turns short enough that whoever waits for one waits microseconds. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "local.h"
+
+enum {
+    TURN = 256 << 10, /* bytes: some 30 us */
+    BATCH = 64,       /* pieces of one call: beyond that the call's own cost doesn't show */
+};
+
+/* Steps over what was copied. */
+static void step(struct iovec **v, uint32_t *n, size_t done)
+{
+    while (*n && done >= (*v)->iov_len) {
+        done -= (*v)->iov_len;
+        ++*v;
+        --*n;
+    }
+    if (*n) {
+        (*v)->iov_base = (char *)(*v)->iov_base + done;
+        (*v)->iov_len -= done;
+    }
+}
+
+/* The kernel copies up to the first page that it can't; the call after that names the reason. */
+static int move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
+{
+    uint32_t remotes = n;
+    if (ep->self) {
+        for (uint32_t i = 0; i < n; i++)
+            memmove(write ? remote[i].iov_base : local[i].iov_base, write ? local[i].iov_base : remote[i].iov_base, local[i].iov_len);
+        return 0;
+    }
+    while (n) {
+        ssize_t got = write ? process_vm_writev(ep->pid, local, n, remote, remotes, 0)
+                            : process_vm_readv(ep->pid, local, n, remote, remotes, 0);
+        if (got <= 0)
+            return got == 0 ? EIO : errno == ESRCH ? ECONNRESET : errno;
+        step(&local, &n, (size_t)got);
+        step(&remote, &remotes, (size_t)got);
+    }
+    return 0;
+}
+
+static int turn(lc_ep *ep, uint32_t lane, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local,
+                struct iovec *remote)
+{
+    _Atomic uint64_t *mark = &ep->out->lane[lane].turn;
+    int err = 0;
+    atomic_store(mark, ++ep->turn[lane]); /* before the looks that follow, as the target looks at it after what it changes */
+    if (atomic_load(&ep->out->closed) || !lc_alive(ep))
+        err = ECONNRESET;
+    for (uint32_t i = 0; !err && i < segs; i++)
+        err = lc_allowed(ep->table, from[i].rkey, from[i].raddr, from[i].len);
+    if (!err)
+        err = move(ep, write, n, local, remote);
+    atomic_store_explicit(mark, ++ep->turn[lane], memory_order_release);
+    return err;
+}
+
+int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg)
+{
+    struct iovec local[BATCH], remote[BATCH];
+    uint64_t at = 0; /* in seg[i] */
+    for (uint32_t i = 0; i < n;) {
+        uint32_t k = 0, j = i;
+        for (uint64_t bytes = 0; j < n && k < BATCH && bytes < TURN; k++) {
+            uint64_t len = seg[j].len - at < TURN - bytes ? seg[j].len - at : TURN - bytes;
+            local[k] = (struct iovec){ (void *)(uintptr_t)(seg[j].laddr + at), len };
+            remote[k] = (struct iovec){ (void *)(uintptr_t)(seg[j].raddr + at), len };
+            bytes += len;
+            at += len;
+            if (at == seg[j].len) {
+                at = 0;
+                j++;
+            }
+        }
+        if (atomic_load(&ep->closing))
+            return ECANCELED;
+        int err = turn(ep, lane, write, &seg[i], j - i + (at != 0), k, local, remote);
+        if (err)
+            return err;
+        i = j;
+    }
+    return 0;
+}

@@ -1,0 +1,32 @@
+/* The provider between two processes, and against peers that misbehave: what the conformance tests, in one process, don't see.
+ *
+ *     ctest NAME      one test; status 0: passed, 77: it can't be run here
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "world.h"
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} tests[] = {
+    { "inline", inline_copies }, { "pool", pool_copies }, { "lent_lanes", lent_lanes }, { "near", near }, { "region_goes", region_goes }, { "endpoint_goes", endpoint_goes },
+    { "killed", killed }, { "killed_unseen", killed_unseen }, { "stopped", stopped }, { "holes", holes }, { "other_user", other_user },
+    { "hostile_ring", hostile_ring }, { "unsealed", unsealed }, { "closed_ring", closed_ring }, { "huge", huge }, { "bad_greeting", bad_greeting },
+    { "no_descriptors", no_descriptors },
+    { "strangers", strangers }, { "ready_ring", ready_ring },
+};
+
+int main(int argc, char **argv)
+{
+    alarm(6 * LIMIT_S);
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+        if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
+            tests[i].run();
+            return 0;
+        }
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+        puts(tests[i].name);
+    return argc == 1 ? 0 : 2;
+}

@@ -1,0 +1,219 @@
+/* Two processes: what is copied, and what becomes of it when one of them lets go of memory, is killed or stopped. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "world.h"
+
+static void copies(uint32_t threads)
+{
+    pair p = split(threads, wait_target);
+    uint8_t *want = malloc(MEM);
+    CHECK(want);
+    memset(want, 0, MEM);
+    for (int i = 0; i < 400; i++) {
+        uint64_t len = (uint64_t)rand() % (i % 2 ? 4096 : 700000) + 1, from = (uint64_t)rand() % (MEM - len), to = (uint64_t)rand() % (MEM - len);
+        for (uint64_t k = 0; k < len; k++)
+            p.me.mem[from + k] = (uint8_t)rand();
+        memcpy(want + to, p.me.mem + from, len);
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, from, to, len) == 0);
+    }
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0);
+    CHECK(memcmp(want, p.me.mem, MEM) == 0);
+    free(want);
+    tell(&p, 'q');
+    finish(&p);
+}
+
+void inline_copies(void) { copies(0); }
+void pool_copies(void) { copies(2); }
+
+/* Writes until it is refused, which is an error of the right kind. */
+static void writer(pair *p)
+{
+    int err = 0;
+    memset(p->me.mem, 0xee, MEM);
+    tell(p, 'w');
+    while (!(err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM)))
+        ;
+    CHECK(err == EACCES || err == ECONNRESET);
+    tell(p, 'd');
+}
+
+static int zero(const uint8_t *m)
+{
+    return m[0] == 0 && memcmp(m, m + 1, MEM - 1) == 0;
+}
+
+/* Nothing lands in memory that was let go, by region or by endpoint. */
+static void lets_go(int by_endpoint)
+{
+    for (int i = 0; i < 10; i++) {
+        pair p = split(i % 3, writer);
+        CHECK(hear(&p) == 'w');
+        while (!p.me.mem[0] && !p.me.mem[MEM - 1])
+            poll_end(&p.me);
+        if (by_endpoint)
+            CHECK(lc_ep_close(p.me.ep) == 0);
+        else
+            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+        memset(p.me.mem, 0, MEM);
+        if (by_endpoint)
+            p.me.ep = NULL;
+        else
+            p.me.key = 0;
+        CHECK(hear(&p) == 'd');
+        CHECK(zero(p.me.mem));
+        finish(&p);
+    }
+}
+
+void region_goes(void) { lets_go(0); }
+void endpoint_goes(void) { lets_go(1); }
+
+static void write_for_ever(pair *p)
+{
+    tell(p, 'w');
+    for (;;)
+        CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
+}
+
+/* How often the peer's lanes have begun a copy to us or ended one. */
+static uint64_t turns(const end *e)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < LC_LANES; i++)
+        n += atomic_load(&e->ep->box->lane[i].turn);
+    return n;
+}
+
+/* A writer that is killed or stopped holds nobody up for long. */
+static void away(int sig)
+{
+    pair p = split(2, write_for_ever);
+    CHECK(hear(&p) == 'w');
+    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; turns(&p.me) < 100;) /* it is at it */
+        CHECK(lc_now() < stop);
+    CHECK(kill(p.child, sig) == 0);
+    int status;
+    CHECK(waitpid(p.child, &status, WUNTRACED) == p.child);
+    uint64_t begin = lc_now();
+    int rc = lc_mr_close(p.me.rail, p.me.key);
+    CHECK(rc == 0 || (sig == SIGSTOP && rc == -ETIMEDOUT));
+    p.me.key = 0;
+    CHECK(lc_now() - begin < UINT64_C(3000000000));
+    if (sig == SIGKILL)
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == ECONNRESET);
+    close_end(&p.me);
+    kill(p.child, SIGKILL);
+}
+
+/* The same for one that is killed before anybody has looked who it is. */
+void killed_unseen(void)
+{
+    int s[2], status;
+    card mine, peer;
+    char c = 'g';
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    int fd = s[child == 0];
+    end e = open_end(0);
+    alarm(6 * LIMIT_S);
+    mine = own_card(&e);
+    CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine) && read(fd, &peer, sizeof(peer)) == sizeof(peer));
+    if (child == 0) {
+        CHECK(read(fd, &c, 1) == 1 && lc_ep_connect(e.ep, &peer.addr, &step) == 0);
+        while (!e.ep->out)
+            poll_end(&e);
+        atomic_store(&e.ep->out->lane[0].turn, 1); /* in the middle of a copy */
+        _exit(0);
+    }
+    CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == 0 && write(fd, &c, 1) == 1);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(!e.ep->met && lc_mr_close(e.rail, e.key) == 0);
+    e.key = 0;
+    close_end(&e);
+}
+
+void killed(void) { away(SIGKILL); }
+void stopped(void) { away(SIGSTOP); }
+
+static void with_holes(pair *p)
+{
+    CHECK(munmap(p->me.mem + (1 << 20), 4096) == 0);
+    CHECK(mprotect(p->me.mem + (2 << 20), 4096, PROT_READ) == 0);
+    tell(p, 'h');
+    wait_target(p);
+}
+
+/* An error for that piece alone, whatever lies before it. */
+void holes(void)
+{
+    pair p = split(1, with_holes);
+    CHECK(hear(&p) == 'h');
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1 << 20) == 0);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, (1 << 20) + 1) == EFAULT);
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 1 << 20, 64) == EFAULT);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 2 << 20, 64) == EFAULT);
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 2 << 20, 64) == 0);
+    card out = p.peer;
+    CHECK(rma(&p.me, GR_WRITE, &out, 0, MEM - 63, 64) == ERANGE);
+    out.key += UINT64_C(1) << 32;
+    CHECK(rma(&p.me, GR_WRITE, &out, 0, 0, 64) == EACCES);
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 64) == 0);
+    tell(&p, 'q');
+    finish(&p);
+}
+
+/* What a process of this user finds at the proof. */
+static int reach_as(uid_t user, const lc_proof *proof)
+{
+    int status;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(setgid(user) == 0 && setuid(user) == 0);
+        _exit(-lc_reach(proof));
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
+/* Another user's memory is out of reach, the same user's is not, but for Yama. */
+void other_user(void)
+{
+    enum { USER = 54321 };
+    int fd[2], status;
+    char scope = '0';
+    FILE *yama = fopen("/proc/sys/kernel/yama/ptrace_scope", "r");
+    if (yama) {
+        CHECK(fread(&scope, 1, 1, yama) == 1);
+        fclose(yama);
+    }
+    if (geteuid() != 0) {
+        fprintf(stderr, "users are changed by root\n");
+        exit(SKIP);
+    }
+    CHECK(pipe(fd) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(setgid(USER) == 0 && setuid(USER) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
+        end e = open_end(0);
+        CHECK(write(fd[1], &e.rail->proof, sizeof(e.rail->proof)) == sizeof(e.rail->proof));
+        for (;;)
+            pause();
+    }
+    lc_proof proof;
+    CHECK(read(fd[0], &proof, sizeof(proof)) == sizeof(proof));
+    CHECK(reach_as(USER + 1, &proof) == -EPERM);
+    if (scope == '0')
+        CHECK(reach_as(USER, &proof) == 0);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+}

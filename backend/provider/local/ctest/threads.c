@@ -1,0 +1,104 @@
+/* Who copies: threads that poll, and the pool's, near the memory. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "world.h"
+
+/* Threads that find another at the poll copy what is queued, more of them than there are lanes; a poll copies nothing. */
+static void *lend(void *arg)
+{
+    end *e = arg;
+    while (atomic_load(&e->rail->pool.queued))
+        lc_ops.help(&e->rail->base);
+    return NULL;
+}
+
+void lent_lanes(void)
+{
+    enum { PIECES = 64, LEN = MEM / PIECES, THREADS = LC_COPIERS };
+    static const uint32_t threads[] = { 0, 3, LC_THREADS };
+    for (uint32_t round = 0; round < 3; round++) {
+        pair p = split(threads[round], wait_target);
+        end *me = &p.me;
+        pthread_t t[THREADS];
+        memset(me->mem, (int)round + 1, MEM);
+        CHECK(rma(me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has greeted */
+        gr_rail_lock(&me->rail->base);
+        for (uint64_t i = 0; i < PIECES; i++) {
+            gr_seg seg = { .laddr = (uint64_t)(uintptr_t)me->mem + i * LEN, .raddr = p.peer.mem + i * LEN, .len = LEN, .rkey = p.peer.key };
+            CHECK(lc_ops.rma(&me->rail->base, me->ep, GR_WRITE, 1, &seg, &ctx[i]) == 0);
+        }
+        if (!threads[round]) {
+            gr_comp c;
+            CHECK(lc_ops.poll(&me->rail->base, &c, 1) == 1 && atomic_load(&me->rail->pool.queued) == PIECES - 1); /* the first was copied by its post */
+            me->done++;
+        }
+        for (int i = 0; i < THREADS; i++)
+            CHECK(pthread_create(&t[i], NULL, lend, me) == 0);
+        for (int i = 0; i < THREADS; i++)
+            CHECK(pthread_join(t[i], NULL) == 0);
+        gr_rail_unlock(&me->rail->base);
+        me->err = 0;
+        for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; me->done < PIECES + 1; poll_end(me))
+            CHECK(lc_now() < stop);
+        CHECK(me->err == 0);
+        memset(me->mem, 0, MEM);
+        CHECK(rma(me, GR_READ, &p.peer, 0, 0, MEM) == 0);
+        for (int i = 0; i < MEM; i++)
+            CHECK(me->mem[i] == round + 1);
+        tell(&p, 'q');
+        finish(&p);
+    }
+}
+
+/* Whether a lane of ours has copied to the peer. */
+static int turns_of(const end *e, int lane) { return atomic_load(&e->ep->out->lane[lane].turn) > 1; }
+
+/* Copies until the pool's only thread has, too, and may run on these processors. */
+static void pool_runs_on(pair *p, const cpu_set_t *want)
+{
+    cpu_set_t got;
+    lc_pool *pool = &p->me.rail->pool;
+    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000;;) {
+        CHECK(lc_now() < stop);
+        CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
+        if (!turns_of(&p->me, 1))
+            continue;
+        CHECK(pthread_getaffinity_np(pool->thread[0], sizeof(got), &got) == 0);
+        CHECK(CPU_EQUAL(&got, want));
+        return;
+    }
+}
+
+/* The pool's threads run near the memory where they are told what is near, else wherever the process may. */
+void near(void)
+{
+    cpu_set_t all, one;
+    int status = -1, last = -1;
+    CHECK(sched_getaffinity(0, sizeof(all), &all) == 0);
+    for (int cpu = 0; cpu < LC_CPUS; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            last = cpu;
+    CPU_ZERO(&one);
+    CPU_SET(last, &one);
+    for (int told = 0; told < 2; told++) {
+        pair p = split(1, wait_target);
+        void *page = memset(p.me.mem, 1, MEM);
+        pool_runs_on(&p, told ? &one : &all);
+        tell(&p, 'q');
+        if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0 || status < 0) {
+            fprintf(stderr, "the kernel doesn't say where memory is: the rest is not tested\n");
+            told = 2;
+        }
+        finish(&p);
+        nodes.n = 2;
+        nodes.node[0].id = status + 1;
+        memcpy(nodes.node[0].cpus, &all, sizeof(all));
+        nodes.node[1].id = status;
+        memcpy(nodes.node[1].cpus, &one, sizeof(one));
+    }
+}

@@ -1,0 +1,67 @@
+/* Ends of a connection: opened, polled, closed. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
+#include "world.h"
+
+const char *step;
+gr_ctx ctx[64];
+lc_nodes nodes;
+
+end open_end(uint32_t threads)
+{
+    end e = { 0 };
+    CHECK(lc_rail_open(threads, &nodes, &e.rail, &step) == 0);
+    CHECK(lc_ep_open(e.rail, &e.ep, &step) == 0);
+    e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(e.mem != MAP_FAILED);
+    CHECK(lc_mr_open(e.rail, (uint64_t)(uintptr_t)e.mem, MEM, NULL, NULL, &e.key) == 0);
+    return e;
+}
+
+void close_end(end *e)
+{
+    if (e->ep)
+        (void)lc_ep_close(e->ep);
+    if (e->key)
+        (void)lc_mr_close(e->rail, e->key);
+    CHECK(lc_rail_close(e->rail) == 0);
+}
+
+void poll_end(end *e)
+{
+    gr_comp c[32];
+    gr_rail_lock(&e->rail->base);
+    int n = lc_ops.poll(&e->rail->base, c, 32);
+    gr_rail_unlock(&e->rail->base);
+    if (n == 0)
+        lc_ops.help(&e->rail->base);
+    for (int i = 0; i < n; i++) {
+        e->done++;
+        if (c[i].err)
+            e->err = c[i].err;
+    }
+}
+
+int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len)
+{
+    gr_seg seg = { .laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key };
+    uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000;
+    int rc, before = e->done;
+    e->err = 0;
+    do {
+        gr_rail_lock(&e->rail->base);
+        rc = lc_ops.rma(&e->rail->base, e->ep, op, 1, &seg, &ctx[0]);
+        gr_rail_unlock(&e->rail->base);
+        if (rc == -EAGAIN)
+            poll_end(e);
+    } while (rc == -EAGAIN && lc_now() < stop);
+    if (rc)
+        return -rc;
+    while (e->done == before && lc_now() < stop)
+        poll_end(e);
+    CHECK(e->done > before);
+    return e->err;
+}
+
+card own_card(const end *e) { return (card){ e->ep->addr, (uint64_t)(uintptr_t)e->mem, e->key }; }

@@ -1,0 +1,83 @@
+/* What the tests of the provider share: ends of a connection, within one process. */
+#ifndef GORAIL_LOCAL_WORLD_H
+#define GORAIL_LOCAL_WORLD_H
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../local.h"
+
+#define CHECK(x) \
+    do { \
+        if (!(x)) { \
+            fprintf(stderr, "%s:%d: %s failed (errno %d)\n", __FILE__, __LINE__, #x, errno); \
+            exit(1); \
+        } \
+    } while (0)
+
+enum { MEM = 4 << 20, LIMIT_S = 10, SKIP = 77 };
+
+/* One end: a rail, an endpoint, memory, and what completed. */
+typedef struct end {
+    lc_rail *rail;
+    lc_ep *ep;
+    uint8_t *mem;
+    uint64_t key;
+    int done, err;
+} end;
+
+/* What two ends tell each other. */
+typedef struct card {
+    lc_addr addr;
+    uint64_t mem, key;
+} card;
+
+extern const char *step; /* the call of the provider that failed */
+extern gr_ctx ctx[64];
+extern lc_nodes nodes; /* of the ends that are opened */
+
+end open_end(uint32_t threads);
+void close_end(end *e);
+void poll_end(end *e);
+card own_card(const end *e);
+/* Posts one piece and waits for it; its error. */
+int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len);
+
+/* Two processes, each with its end. */
+typedef struct pair {
+    end me;
+    card peer;
+    pid_t child;
+    int pipe;
+} pair;
+
+/* A child that runs `other` and then ends. */
+pair split(uint32_t threads, void (*other)(pair *));
+void tell(const pair *p, char c);
+char hear(const pair *p);
+void wait_target(pair *p); /* an `other` that polls until it is told 'q' */
+void finish(pair *p);      /* the child has ended well; ours is closed */
+
+/* The tests. */
+void inline_copies(void);
+void pool_copies(void);
+void lent_lanes(void);
+void near(void);
+void region_goes(void);
+void endpoint_goes(void);
+void killed(void);
+void killed_unseen(void);
+void stopped(void);
+void holes(void);
+void other_user(void);
+void hostile_ring(void);
+void unsealed(void);
+void closed_ring(void);
+void huge(void);
+void bad_greeting(void);
+void no_descriptors(void);
+void strangers(void);
+void ready_ring(void);
+
+#endif

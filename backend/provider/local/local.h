@@ -1,0 +1,354 @@
+/* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
+ *
+ * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c (threads that
+ * copy), ops.c (posting and polling), rail.c.
+ *
+ * An initiator copies by itself; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
+ * endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's generation another
+ * and then waits until every lane that was busy has been idle once.
+ *
+ * Nothing that a peer writes is trusted: sizes are sealed, indices are masked and copied once, and no descriptor that a peer has, too, is
+ * read or written without MSG_DONTWAIT.
+ *
+ * Locking: the ops table is called under the rail's lock; lc_ep_* and lc_mr_close take it themselves. pool.mu is below it,
+ * table_mu below both. Functions return 0 or a negative errno.
+ */
+#ifndef GORAIL_LOCAL_H
+#define GORAIL_LOCAL_H
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include "gr_gpu.h"
+#include "gr_provider.h"
+#include "ready.h"
+
+enum {
+    LC_MSG = 2096,          /* bytes of a message: a fragment of the core's with its header */
+    LC_SLOTS = 64,          /* messages in a ring, a power of two; the core's credits are fewer */
+    LC_RECVS = 64,          /* receives of an endpoint, likewise */
+    LC_OPS = 256,           /* operations of an endpoint that wait for the pool */
+    LC_COPIERS = 32,        /* lanes of those who copy: the first is the rail's lock holder's, one a thread of the pool, the others are lent */
+    LC_THREADS = 15,
+    LC_BULKS = 16,          /* jobs of an endpoint that GPUs are at, each with a lane of its own behind those */
+    LC_LANES = LC_COPIERS + LC_BULKS,
+    LC_REGIONS = 1 << 20,
+    LC_SHARES = 1 << 16,    /* regions of GPU memory */
+    LC_GPUS = 64,
+    LC_TOKEN = 16,
+    LC_NODES = 64,
+    LC_CPUS = 1024,
+};
+
+/* ---- what processes share ---- */
+
+/* generation is odd while the region is there; a key is generation << 32 | index. */
+typedef struct lc_entry {
+    _Atomic uint64_t generation, base, len;
+    _Atomic uint64_t share; /* memory of a GPU: its place among the shares, from 1 on; 0: the host's */
+} lc_entry;
+
+/* What peers need to map a region of a GPU, guarded by its entry's generation. how is 0 where they can't, and `pad` is why. */
+typedef struct lc_shares {
+    uint8_t name_len; /* of the socket that gives descriptors of VMM memory; written before the first share that wants them */
+    char name[15];
+    uint8_t token[LC_TOKEN];
+    gr_gpu_share share[LC_SHARES];
+} lc_shares;
+
+typedef struct lc_lane {
+    _Alignas(64) _Atomic uint64_t turn; /* odd: copying */
+} lc_lane;
+
+typedef struct lc_slot {
+    uint32_t len;
+    uint8_t data[LC_MSG];
+} lc_slot;
+
+/* An endpoint's, written by its peer but for closed, taken and sleeping. */
+typedef struct lc_box {
+    _Alignas(64) _Atomic uint32_t closed;   /* nothing may be copied any more */
+    _Alignas(64) _Atomic uint32_t put;      /* messages put in */
+    _Alignas(64) _Atomic uint32_t taken;    /* messages taken out */
+    _Alignas(64) _Atomic uint32_t sleeping; /* the owner wants the bell rung; whoever makes it 0 rings */
+    lc_lane lane[LC_LANES];
+    lc_slot slot[LC_SLOTS];
+} lc_box;
+
+/* ---- one process's own ---- */
+
+typedef struct lc_rail lc_rail;
+typedef struct lc_ep lc_ep;
+typedef struct lc_import lc_import;
+typedef struct lc_pair lc_pair;
+typedef struct lc_bulk lc_bulk;
+
+/* A region of ours in a GPU's memory: what the core has as its descriptor. */
+typedef struct lc_vram {
+    int device;
+} lc_vram;
+
+/* The thread that maps peers' memory, and what it does: under mu, which is below the rail's lock. */
+typedef struct lc_task {
+    struct lc_task *next;
+    void (*run)(lc_rail *rail, struct lc_task *task);
+} lc_task;
+
+typedef struct lc_mapper {
+    pthread_mutex_t mu;
+    pthread_cond_t work, idle;
+    pthread_t thread;
+    int up, stop;
+    lc_task *head, **tail;
+    uint64_t asked, done;
+    char trouble[256]; /* why memory could not be reached, last */
+} lc_mapper;
+
+/* Where threads of the pool run while they copy from or to memory of a NUMA node. n: 0 where there is nothing to choose. */
+typedef struct lc_nodes {
+    uint32_t n;
+    struct lc_node {
+        int id;
+        uint64_t cpus[LC_CPUS / 64]; /* bits */
+    } node[LC_NODES];
+} lc_nodes;
+
+typedef struct lc_job {
+    struct lc_job *next;
+    lc_ep *ep;
+    gr_ctx *ctx;
+    int write, err;
+    int node; /* in the pool's nodes, of our memory; -1: unknown, or all the same */
+    uint32_t n;
+    uint64_t bytes;
+    gr_seg seg[GR_MAX_IOV];
+} lc_job;
+
+typedef struct lc_recv {
+    gr_ctx *ctx;
+    void *buf;
+    size_t len;
+} lc_recv;
+
+/* What a peer's Connect wants: a datagram socket in the abstract namespace, and what a greeting there must show. */
+typedef struct lc_addr {
+    uint8_t name_len;
+    char name[15];
+    uint8_t token[LC_TOKEN];
+} lc_addr;
+
+/* Where a peer finds bytes that it can know by nothing but reading them. */
+typedef struct lc_proof {
+    int64_t pid;
+    uint64_t at;
+    uint8_t bytes[LC_TOKEN];
+} lc_proof;
+
+/* The `ep` of the ops table. */
+struct lc_ep {
+    lc_rail *rail;
+    lc_ep *next; /* in rail->eps */
+    uint64_t number;
+    int sock, box_fd;
+    lc_box *box;
+    lc_addr addr;
+    uint32_t taken; /* of our ring */
+    lc_recv recv[LC_RECVS];
+    uint32_t recv_head, recv_tail;
+    int err; /* not 0: the peer can't be served */
+    int met; /* the peer has greeted */
+    int dead; /* its process had ended by then */
+    uint32_t posted;     /* jobs that poll has not taken back */
+    uint32_t jobs;       /* under pool.mu: a thread is at them */
+    _Atomic int closing; /* a copy under way ends at its next turn */
+
+    /* the peer, once it has greeted */
+    lc_box *out;
+    const lc_entry *table;
+    pid_t pid;
+    int pidfd;
+    int self; /* this very process */
+    _Atomic uint64_t alive_ns;
+    struct sockaddr_un to;
+    socklen_t to_len;
+    uint32_t put; /* of its ring */
+    uint64_t turn[LC_LANES];
+    const lc_shares *shares;
+
+    /* its memory as our GPUs see it, by the core's numbers of regions; one for each GPU that wants it */
+    lc_import **import;
+    uint32_t imports;
+    lc_import *left;     /* to be unmapped when no job is under way */
+    uint32_t bulk_lanes; /* bits: lanes that jobs have */
+};
+
+typedef struct lc_pool {
+    pthread_mutex_t mu;
+    pthread_cond_t work, idle;
+    pthread_t thread[LC_COPIERS];
+    lc_nodes nodes;
+    uint32_t threads, started, waiting;
+    int stop;
+    lc_job *head, **tail;
+    _Atomic uint32_t queued;
+    _Atomic uint32_t lanes; /* bits: those that nobody has */
+    lc_job *_Atomic done;
+} lc_pool;
+
+struct lc_rail {
+    gr_rail base;
+    lc_ep *eps;
+    uint64_t numbers;
+    uint32_t open_eps, strangers; /* strangers: endpoints whose peer has not greeted yet, while it may */
+    _Atomic uint32_t open_mrs;
+    lc_job *free_job;
+    gr_ready ready;
+    uint32_t prompt;         /* bytes copied by posts since the last poll */
+    _Atomic uint32_t asleep; /* the pool rings bell_fd */
+    int bell_fd;
+    lc_pool pool;
+    lc_proof proof;
+
+    gr_gpu *_Atomic gpu; /* NULL: no region of a GPU yet */
+    lc_mapper mapper;
+    lc_pair *pairs;
+    lc_bulk *bulks; /* under way */
+    gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
+
+    pthread_mutex_t table_mu;
+    int table_fd, shares_fd;
+    lc_entry *table;
+    lc_shares *shares;
+    gr_gpu_mem *mem; /* of each share */
+    int feed_up, feed_sock;
+    _Atomic int feed_stop;
+    pthread_t feed_thread;
+    uint32_t *free_entry, free_entries, entries;
+    uint32_t *free_share, free_shares, used_shares;
+};
+
+/* ---- rail.c ---- */
+
+/* threads: of the pool, at most LC_THREADS. *step names the call that failed. */
+int lc_rail_open(uint32_t threads, const lc_nodes *nodes, lc_rail **out, const char **step);
+int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints or regions are open */
+int lc_ep_open(lc_rail *rail, lc_ep **out, const char **step);
+int lc_ep_connect(lc_ep *ep, const lc_addr *peer, const char **step);
+/* The peer's access ends, but for a copy that a stopped process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
+int lc_ep_close(lc_ep *ep);
+/* Whether this process may read the memory of the one that offers the proof. */
+int lc_reach(const lc_proof *proof);
+
+/* ---- table.c ---- */
+
+/* share, mem: of a GPU's memory, else NULL. */
+int lc_mr_open(lc_rail *rail, uint64_t base, uint64_t len, const gr_gpu_share *share, const gr_gpu_mem *mem, uint64_t *key);
+/* Returns when nobody copies to or from the region any more. -ETIMEDOUT: a process is stopped in the middle of a copy; the region is closed all the same. */
+int lc_mr_close(lc_rail *rail, uint64_t key);
+/* Whether the region allows it. EACCES, or ERANGE beyond its bounds. */
+int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len);
+/* Waits, a second at most, until the lanes of that endpoint's box, or of all, that are busy have been idle once. With the rail unlocked. */
+int lc_quiet(lc_rail *rail, lc_ep *only);
+
+/* ---- box.c ---- */
+
+void *lc_share(size_t size, int readonly, int *fd);
+/* Maps what a peer shares; NULL unless it has just that size, for good. */
+void *lc_map(int fd, size_t size, int readonly);
+
+/* ---- hello.c ---- */
+
+int lc_meet(lc_ep *ep, const char **step);                        /* our socket */
+int lc_greet(lc_ep *ep, const lc_addr *peer, const char **step);  /* sends what the peer needs */
+void lc_listen(lc_ep *ep);                                        /* takes what has come to our socket: a greeting, rings */
+void lc_ring(lc_ep *ep);                                          /* wakes the peer */
+int lc_alive(lc_ep *ep);                                          /* 0: the peer's process has ended */
+
+/* ---- copy.c ---- */
+
+/* One or more segments; 0 or an errno. Only one thread at a time uses a lane. */
+int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg);
+
+/* ---- pool.c ---- */
+
+void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes);
+void lc_pool_close(lc_rail *rail);
+void lc_pool_add(lc_rail *rail, lc_job *job);
+/* Copies what one call takes, on a lane that is lent; 0 when there was nothing to do, or no lane. Without the rail's lock. */
+int lc_pool_help(lc_rail *rail);
+/* Takes what is finished, in no order. */
+lc_job *lc_pool_done(lc_rail *rail);
+/* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked. */
+void lc_pool_drain(lc_rail *rail, lc_ep *ep);
+
+/* ---- bulk.c, import.c: memory of GPUs ---- */
+
+int lc_bulk_post(gr_rail *base, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
+void lc_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx);
+void *lc_ops_alloc(gr_rail *base, size_t size);
+void lc_ops_free(gr_rail *base, void *mem);
+/* Jobs that have ended become completions. */
+void lc_bulk_poll(lc_rail *rail);
+/* The endpoint's jobs end. With the rail locked. */
+void lc_bulk_drain(lc_ep *ep);
+void lc_bulk_close(lc_rail *rail); /* streams and tables */
+
+/* A peer's region as a GPU of ours sees it: ready, NULL while it is being mapped (*rc is -EAGAIN), or -ENOTSUP. With the rail locked. */
+lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *remote, int device, int *rc);
+/* The region's memory is wanted no more: unmapped as soon as no job of the endpoint is under way. Without the rail's lock. */
+void lc_import_drop(lc_ep *ep, uint32_t index);
+/* Those that were dropped are unmapped. With the rail locked. */
+void lc_import_sweep(lc_ep *ep);
+/* All of the endpoint's, at its end. With the rail locked. */
+void lc_import_close(lc_ep *ep);
+void lc_mapper_open(lc_mapper *m);
+void lc_mapper_close(lc_rail *rail);
+int lc_mapper_add(lc_rail *rail, lc_task *task); /* runs it once, after those before it; 0 or a negative errno */
+void lc_mapper_wait(lc_rail *rail); /* until what was added has been run. Without the rail's lock */
+/* Keeps the reason why memory can't be reached: a gr_gpu_why, of a call that failed if fault is given. */
+void lc_trouble(lc_rail *rail, const char *what, int why, const gr_gpu_fault *fault);
+void lc_trouble_text(lc_rail *rail, char *to, size_t size);
+
+enum { LC_ASKED, LC_READY, LC_FAILED };
+struct lc_import {
+    lc_task begin, end;
+    lc_import *next; /* of the same region, or ep->left */
+    uint64_t key;
+    uint32_t index;
+    int self;        /* memory of this very process */
+    int device;      /* ours */
+    int peer;        /* the memory's GPU, as we number it */
+    _Atomic int state; /* the rest is the mapper's until it is not LC_ASKED */
+    gr_gpu_share share;
+    uint8_t feed_len, feed_token[LC_TOKEN];
+    char feed_name[15];
+    gr_gpu_map *map; /* NULL: memory of this process as it is */
+    uint64_t delta;
+};
+
+/* ---- feed.c ---- */
+
+/* Serves descriptors of VMM memory to peers, from now on. Under the caller's lock; *step names what failed. */
+int lc_feed_open(lc_rail *rail, const char **step);
+void lc_feed_close(lc_rail *rail);
+/* Brings the pieces of a mapping; 0 or a negative gr_gpu_why. */
+int lc_feed(gr_gpu *g, const lc_import *in, gr_gpu_fault *fault);
+
+/* ---- ops.c ---- */
+
+/* An operation has ended. */
+void lc_tell(lc_rail *rail, gr_ctx *ctx, int err, uint64_t len);
+
+extern const gr_rail_ops lc_ops;
+/* All that is posted on the endpoint ends, as ECANCELED where it did not end before. After `closed`: a sender that does not see that
+ * has its message taken here. */
+void lc_cancel(lc_ep *ep);
+
+uint64_t lc_now(void);
+
+#endif

@@ -1,0 +1,256 @@
+/* Threads that copy, so that a post returns at once and several cores share one transfer. Whoever polls helps. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "local.h"
+
+enum {
+    BATCH = 64,         /* segments that one call of the kernel's takes */
+    BATCH_BYTES = 256 << 10,
+};
+
+/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
+static lc_job *take(lc_pool *pool)
+{
+    lc_job *first = pool->head, *last = first;
+    if (!first)
+        return NULL;
+    uint64_t bytes = first->bytes;
+    uint32_t segs = first->n, jobs = 1;
+    for (lc_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
+        if (segs + j->n > BATCH || bytes + j->bytes > BATCH_BYTES)
+            break;
+        segs += j->n;
+        bytes += j->bytes;
+        jobs++;
+        last = j;
+    }
+    pool->head = last->next;
+    if (!pool->head)
+        pool->tail = &pool->head;
+    last->next = NULL;
+    first->ep->jobs += jobs;
+    atomic_fetch_sub(&pool->queued, jobs);
+    return first;
+}
+
+/* One copy for all, or one each, to find out whose fault it is. */
+static void copy(lc_job *list, uint32_t lane)
+{
+    if (!list->next) {
+        list->err = lc_copy(list->ep, lane, list->write, list->n, list->seg);
+        return;
+    }
+    gr_seg seg[BATCH] = { 0 };
+    uint32_t n = 0;
+    for (lc_job *j = list; j; j = j->next)
+        for (uint32_t i = 0; i < j->n; i++)
+            seg[n++] = j->seg[i];
+    int err = lc_copy(list->ep, lane, list->write, n, seg);
+    for (lc_job *j = list; j; j = j->next)
+        j->err = err ? lc_copy(j->ep, lane, j->write, j->n, j->seg) : 0;
+}
+
+static void finish(lc_rail *rail, lc_job *list)
+{
+    lc_pool *pool = &rail->pool;
+    lc_ep *ep = list->ep;
+    uint32_t n = 0;
+    for (lc_job *j = list, *next; j; j = next) {
+        next = j->next;
+        j->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
+        while (!atomic_compare_exchange_weak(&pool->done, &j->next, j))
+            ;
+        n++;
+    }
+    pthread_mutex_lock(&pool->mu);
+    ep->jobs -= n;
+    if (ep->jobs == 0 && atomic_load(&ep->closing))
+        pthread_cond_broadcast(&pool->idle);
+    pthread_mutex_unlock(&pool->mu);
+}
+
+/* Whoever waits for what is finished sleeps, and is woken. */
+static void wake(lc_rail *rail)
+{
+    if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
+        (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+}
+
+int lc_pool_help(lc_rail *rail)
+{
+    lc_pool *pool = &rail->pool;
+    uint32_t free = atomic_load_explicit(&pool->lanes, memory_order_relaxed), lane;
+    if (atomic_load_explicit(&pool->queued, memory_order_relaxed) == 0)
+        return 0;
+    do {
+        if (!free)
+            return 0;
+        lane = (uint32_t)__builtin_ctz(free);
+    } while (!atomic_compare_exchange_weak(&pool->lanes, &free, free & ~(1u << lane)));
+    pthread_mutex_lock(&pool->mu);
+    lc_job *list = take(pool);
+    pthread_mutex_unlock(&pool->mu);
+    if (list)
+        copy(list, lane);
+    atomic_fetch_or(&pool->lanes, 1u << lane);
+    if (!list)
+        return 0;
+    finish(rail, list);
+    wake(rail);
+    return 1;
+}
+
+typedef struct worker {
+    lc_rail *rail;
+    uint32_t lane;
+    int node; /* that it runs near, -1: any */
+} worker;
+
+/* Which of the pool's nodes has the memory. What nobody has touched yet is nowhere. */
+static int node_of(const lc_pool *pool, uint64_t addr)
+{
+    void *page = (void *)(uintptr_t)(addr & ~(uint64_t)(sysconf(_SC_PAGESIZE) - 1));
+    int status = -1;
+    if (pool->nodes.n == 0 || syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0)
+        return -1;
+    for (uint32_t i = 0; i < pool->nodes.n; i++)
+        if (pool->nodes.node[i].id == status)
+            return (int)i;
+    return -1;
+}
+
+/* The calling thread goes to where the node's copies are made, or stays where that is refused. */
+static void go_near(worker *me, int node)
+{
+    cpu_set_t set;
+    if (node < 0 || node == me->node)
+        return;
+    _Static_assert(sizeof(set) == LC_CPUS / 8, "as many bits");
+    memcpy(&set, me->rail->pool.nodes.node[node].cpus, sizeof(set));
+    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+    me->node = node;
+}
+
+static void *work(void *arg)
+{
+    worker me = *(worker *)arg;
+    lc_pool *pool = &me.rail->pool;
+    sigset_t all;
+    free(arg);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
+    pthread_setname_np(pthread_self(), "gorail-copy");
+    pthread_mutex_lock(&pool->mu);
+    while (!pool->stop) {
+        lc_job *list = take(pool);
+        if (!list) {
+            pool->waiting++;
+            pthread_cond_wait(&pool->work, &pool->mu);
+            pool->waiting--;
+            continue;
+        }
+        pthread_mutex_unlock(&pool->mu);
+        go_near(&me, list->node);
+        copy(list, me.lane);
+        finish(me.rail, list);
+        wake(me.rail);
+        pthread_mutex_lock(&pool->mu);
+    }
+    pthread_mutex_unlock(&pool->mu);
+    return NULL;
+}
+
+/* With mu. A thread that can't be made is one less: those who poll copy. */
+static void start(lc_rail *rail)
+{
+    lc_pool *pool = &rail->pool;
+    worker *w = malloc(sizeof(*w));
+    if (!w)
+        return;
+    *w = (worker){ rail, pool->started + 1, -1 };
+    if (pthread_create(&pool->thread[pool->started], NULL, work, w) == 0)
+        pool->started++;
+    else
+        free(w);
+}
+
+void lc_pool_add(lc_rail *rail, lc_job *job)
+{
+    lc_pool *pool = &rail->pool;
+    job->next = NULL;
+    job->node = node_of(pool, job->seg[0].laddr);
+    pthread_mutex_lock(&pool->mu);
+    *pool->tail = job;
+    pool->tail = &job->next;
+    uint32_t queued = atomic_fetch_add(&pool->queued, 1) + 1;
+    if (!pool->waiting && pool->started < pool->threads && queued > pool->started)
+        start(rail);
+    int idle = pool->waiting > 0;
+    pthread_mutex_unlock(&pool->mu);
+    if (idle)
+        pthread_cond_signal(&pool->work);
+}
+
+lc_job *lc_pool_done(lc_rail *rail)
+{
+    if (!atomic_load_explicit(&rail->pool.done, memory_order_relaxed))
+        return NULL;
+    return atomic_exchange(&rail->pool.done, NULL);
+}
+
+void lc_pool_drain(lc_rail *rail, lc_ep *ep)
+{
+    lc_pool *pool = &rail->pool;
+    pthread_mutex_lock(&pool->mu);
+    pool->tail = &pool->head;
+    for (lc_job *j = pool->head, *next; j; j = next) {
+        next = j->next;
+        if (j->ep != ep) {
+            *pool->tail = j;
+            pool->tail = &j->next;
+            continue;
+        }
+        atomic_fetch_sub(&pool->queued, 1);
+        j->err = ECANCELED;
+        j->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
+        while (!atomic_compare_exchange_weak(&pool->done, &j->next, j))
+            ;
+    }
+    *pool->tail = NULL;
+    while (ep->jobs)
+        pthread_cond_wait(&pool->idle, &pool->mu);
+    pthread_mutex_unlock(&pool->mu);
+}
+
+void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes)
+{
+    pool->nodes = *nodes;
+    pthread_mutex_init(&pool->mu, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->idle, NULL);
+    pool->tail = &pool->head;
+    _Static_assert(LC_COPIERS == 32 && LC_THREADS < LC_COPIERS - 1, "a bit each, and some to lend");
+    pool->threads = threads < LC_THREADS ? threads : LC_THREADS;
+    atomic_init(&pool->lanes, ~((2u << pool->threads) - 1));
+}
+
+void lc_pool_close(lc_rail *rail)
+{
+    lc_pool *pool = &rail->pool;
+    pthread_mutex_lock(&pool->mu);
+    pool->stop = 1;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->mu);
+    for (uint32_t i = 0; i < pool->started; i++)
+        pthread_join(pool->thread[i], NULL);
+    pthread_cond_destroy(&pool->work);
+    pthread_cond_destroy(&pool->idle);
+    pthread_mutex_destroy(&pool->mu);
+}

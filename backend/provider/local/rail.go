@@ -1,0 +1,146 @@
+package local
+
+/*
+#include <stdlib.h>
+#include "local.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/gpu"
+	"gorail/backend/provider"
+)
+
+// rail implements provider.Rail and provider.Prover: this process's table of regions and its threads.
+type rail struct {
+	dev provider.Device
+	c   *C.lc_rail
+
+	cuda string // the driver's library
+
+	mu     sync.Mutex
+	closed bool
+	gpu    *gpu.Driver // nil: no memory of a GPU was registered yet
+}
+
+var (
+	_ provider.Prover = (*rail)(nil)
+	_ provider.VRAM   = (*rail)(nil)
+)
+
+func (r *rail) Device() provider.Device { return r.dev }
+func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
+func (r *rail) Notes() []string         { return nil }
+
+func (r *rail) Caps() provider.Caps {
+	b := &r.c.base
+	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, CanFence: true, IOVLimit: int(b.iov_limit),
+		TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth), MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size),
+		WindowMin: uint64(b.window_min)}
+}
+
+func (r *rail) error(phase error, what string, rc C.int) error {
+	hint := ""
+	switch -rc {
+	case C.int(syscall.EMFILE):
+		hint = " (each peer takes 3 file descriptors: ulimit -n)"
+	case C.int(syscall.ENOSPC):
+		hint = fmt.Sprintf(" (%d regions at most)", C.LC_REGIONS)
+	case C.int(syscall.ETIMEDOUT):
+		hint = " (a process of this host is stopped in the middle of a copy; until it goes on or ends, it may still touch the memory)"
+	}
+	return fmt.Errorf("%w: %s: %s: %w%s", phase, r.dev.Name, what, syscall.Errno(-rc), hint)
+}
+
+// proofLen is that of pid, address and the bytes there.
+const proofLen = 8 + 8 + C.LC_TOKEN
+
+// Proof implements provider.Prover.
+func (r *rail) Proof() []byte {
+	p := &r.c.proof
+	b := binary.BigEndian.AppendUint64(nil, uint64(p.pid))
+	b = binary.BigEndian.AppendUint64(b, uint64(p.at))
+	return append(b, C.GoBytes(unsafe.Pointer(&p.bytes), C.LC_TOKEN)...)
+}
+
+// Reach implements provider.Prover: process_vm_readv of a few bytes. The error says what forbids it and what would help.
+func (r *rail) Reach(proof []byte) error {
+	if len(proof) != proofLen {
+		return fmt.Errorf("%w: a proof of %d bytes", provider.ErrBadAddress, len(proof))
+	}
+	p := C.lc_proof{pid: C.int64_t(binary.BigEndian.Uint64(proof)), at: C.uint64_t(binary.BigEndian.Uint64(proof[8:]))}
+	for i, b := range proof[16:] {
+		p.bytes[i] = C.uint8_t(b)
+	}
+	rc := C.lc_reach(&p)
+	if rc == 0 {
+		return nil
+	}
+	return fmt.Errorf("process_vm_readv of process %d: %w%s", int64(p.pid), syscall.Errno(-rc), why(syscall.Errno(-rc)))
+}
+
+// Register enters the range in the table; nothing is pinned, the memory need not be mapped yet. key is ignored. Implements no call.
+func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
+	if length == 0 || addr+length < addr {
+		return nil, fmt.Errorf("%w: %s: range %#x + %d", provider.ErrRegister, r.dev.Name, addr, length)
+	}
+	var key C.uint64_t
+	if rc := C.lc_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), nil, nil, &key); rc != 0 {
+		return nil, r.error(provider.ErrRegister, "register", rc)
+	}
+	return &region{rail: r, key: uint64(key), base: addr}, nil
+}
+
+// Close ends the threads. With endpoints or regions open it fails with EBUSY and changes nothing; a second Close does nothing.
+func (r *rail) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if rc := C.lc_rail_close(r.c); rc != 0 {
+		return r.error(provider.ErrUnusable, "close", rc)
+	}
+	r.closed = true
+	if r.gpu != nil {
+		return r.gpu.Close()
+	}
+	return nil
+}
+
+// region implements provider.MR: an entry of the table.
+type region struct {
+	rail      *rail
+	key, base uint64
+	vram      *C.lc_vram // of memory of a GPU; C's, freed by Close
+	mem       gpu.Mem    // likewise
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (m *region) Key() uint64          { return m.key }
+func (m *region) Base() uint64         { return m.base }
+func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.vram) }
+
+// Close takes the entry out and waits until nobody copies to or from the range any more, a second at most: the error then says that
+// a process is stopped in the middle of a copy. The region is closed in any case.
+func (m *region) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	defer C.free(unsafe.Pointer(m.vram))
+	if rc := C.lc_mr_close(m.rail.c, C.uint64_t(m.key)); rc != 0 {
+		return m.rail.error(provider.ErrRegister, "deregister", rc)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package local
+
+/*
+#include <stdlib.h>
+#include "local.h"
+
+static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu, (gr_gpu *)gpu); }
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"gorail/backend/gpu"
+	"gorail/backend/provider"
+)
+
+// driver loads the driver with the first memory of a GPU, and retains that GPU's context.
+func (r *rail) driver(device int) (*gpu.Driver, gpu.Device, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gpu == nil {
+		d, err := gpu.Open(r.cuda)
+		if err != nil {
+			return nil, gpu.Device{}, err
+		}
+		r.gpu = d
+		C.lc_set_gpu(r.c, d.Core())
+	}
+	if device < 0 || device >= min(r.gpu.Devices(), C.LC_GPUS) {
+		return nil, gpu.Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, r.gpu.Devices())
+	}
+	is, err := r.gpu.Device(device)
+	return r.gpu, is, err
+}
+
+// RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
+func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
+	fail := func(err error) (provider.MR, error) {
+		return nil, fmt.Errorf("%w: %s: memory of GPU %d at %#x + %d: %w", provider.ErrRegister, r.dev.Name, device, addr, length, err)
+	}
+	if length == 0 || addr+length < addr {
+		return fail(errors.New("an empty range, or one past the end of the address space"))
+	}
+	d, is, err := r.driver(device)
+	if err != nil {
+		return fail(err)
+	}
+	m, err := d.What(addr, length)
+	switch {
+	case err != nil:
+		return fail(fmt.Errorf("%w: %w", provider.ErrNotThere, err))
+	case m.Kind == gpu.UnknownMemory || m.Kind == gpu.HostMemory || m.Kind == gpu.ManagedMemory:
+		return fail(fmt.Errorf("%w: it is %v", provider.ErrNotThere, m.Kind))
+	case m.Device != device:
+		return fail(fmt.Errorf("%w: it is on GPU %d, the descriptor's device id says %d", provider.ErrNotThere, m.Device, device))
+	}
+	share := C.gr_gpu_share{base: C.uint64_t(m.Base), size: C.uint64_t(m.Size), buffer: C.uint64_t(m.Buffer)}
+	if m.NotShared == nil {
+		s, err := d.Share(m)
+		if err != nil {
+			return fail(err)
+		}
+		share = *(*C.gr_gpu_share)(unsafe.Pointer(&s))
+		if s.Pieces() > 0 {
+			if err := r.feed(); err != nil {
+				return fail(err)
+			}
+		}
+	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
+		share.pad = C.uint32_t(why)
+		share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&is.UUID))
+	}
+	v := (*C.lc_vram)(C.calloc(1, C.sizeof_lc_vram))
+	if v == nil {
+		return fail(errors.New("out of memory"))
+	}
+	v.device = C.int(device)
+	mem := *(*C.gr_gpu_mem)(m.Core())
+	var key C.uint64_t
+	if rc := C.lc_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), &share, &mem, &key); rc != 0 {
+		C.free(unsafe.Pointer(v))
+		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", C.LC_SHARES), rc)
+	}
+	return &region{rail: r, key: uint64(key), base: addr, vram: v, mem: m}, nil
+}
+
+// Same implements provider.Renewable: cuPointerGetAttribute of the buffer id.
+func (m *region) Same() error {
+	if m.vram == nil {
+		return nil
+	}
+	return m.rail.gpu.Same(m.mem.Base, m.mem.Buffer)
+}
+
+// feed starts giving peers descriptors of VMM memory.
+func (r *rail) feed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var step *C.char
+	if rc := C.lc_feed_open(r.c, &step); rc != 0 {
+		return r.error(provider.ErrRegister, C.GoString(step), rc)
+	}
+	return nil
+}
+
+// Trouble implements provider.VRAM.
+func (r *rail) Trouble() string {
+	const room = 512
+	text := (*C.char)(C.calloc(1, room))
+	defer C.free(unsafe.Pointer(text))
+	C.lc_trouble_text(r.c, text, room)
+	return C.GoString(text)
+}

@@ -1,0 +1,37 @@
+package local
+
+import (
+	"os"
+	"strings"
+	"syscall"
+)
+
+// why says what forbids a process to touch another's memory, and what would help.
+func why(errno syscall.Errno) string {
+	switch errno {
+	case syscall.EPERM:
+		switch scope() {
+		case "1":
+			return " (Yama's scope is 1: only ancestors may; set option ptracer at the peer, or sysctl kernel.yama.ptrace_scope=0, or give CAP_SYS_PTRACE)"
+		case "2":
+			return " (Yama's scope is 2: give CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0)"
+		case "3":
+			return " (Yama's scope is 3, for good until the next boot: nobody may)"
+		}
+		return " (another user's process, one that may not be dumped, or seccomp: run both as one user, allow process_vm_readv and process_vm_writev)"
+	case syscall.ENOSYS:
+		return " (seccomp, or a kernel without CONFIG_CROSS_MEMORY_ATTACH)"
+	case syscall.ESRCH, syscall.EBADMSG, syscall.EFAULT:
+		return " (no process of that number, or another one: it has ended, or lives in another pid namespace)"
+	}
+	return ""
+}
+
+// scope is Yama's, "" where there is none.
+func scope() string {
+	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

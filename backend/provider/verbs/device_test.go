@@ -1,0 +1,120 @@
+package verbs
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// devices is two rails with the plugin's defaults: of this machine where GORAIL_TEST_VERBS says that there are some, else imitated.
+func devices(t *testing.T) (a, b *side) {
+	if os.Getenv("GORAIL_TEST_VERBS") == "" {
+		lib := imitation.Build(t)
+		lib.Set("max_cqe", 32767) // soft RoCE's
+		lib.Set("async", 1)
+		o := options(t, lib, true)
+		return newSide(t, o), newSide(t, o)
+	}
+	opts, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
+	o := Options{IB: opts.IB}
+	devs, err := New(o).Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	return sideOn(t, o, devs[0]), sideOn(t, o, devs[len(devs)-1])
+}
+
+// soon polls till n operations have completed.
+func (s *side) soon(n int) {
+	s.t.Helper()
+	for end := time.Now().Add(30 * time.Second); len(s.done) < n && time.Now().Before(end); {
+		if s.poll() == 0 {
+			time.Sleep(100 * time.Microsecond) // to others the one CPU of a guest
+		}
+	}
+	require.Len(s.t, s.done, n)
+}
+
+// A message to a peer without a receive fails after its retries, in bounded time, and what is behind it with it; another connection
+// of the rail goes on, and a new one to the same peer works.
+func TestNotReady(t *testing.T) {
+	a, b := devices(t)
+	x, y := link(a, b)
+	z, _ := link(a, b)
+	began := time.Now()
+	stall(t, a, x, 0)
+	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 1, a.segs(b, 1, 64)...))
+	require.NoError(t, a.d.RMA(z.Core(), drive.Write, 2, a.segs(b, 1, 64)...))
+	a.soon(3)
+	require.Less(t, time.Since(began), 10*time.Second)
+	require.Equal(t, syscall.ENOBUFS, a.done[0].Err)
+	require.Equal(t, syscall.ECANCELED, a.done[1].Err)
+	require.Zero(t, a.done[2].Err)
+	require.NoError(t, x.Close())
+	require.NoError(t, y.Close())
+	x, y = link(a, b)
+	require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:64], b.mr.Desc()))
+	stall(t, a, x, 3)
+	require.NoError(t, a.d.RMA(z.Core(), drive.Write, 4, a.segs(b, 1, 64)...))
+	a.soon(5)
+	require.Zero(t, a.done[3].Err)
+	require.Zero(t, a.done[4].Err)
+	b.soon(1)
+	require.Zero(t, b.done[0].Err)
+}
+
+// As many endpoints as the device's completion queue has room for, the next is refused and told why. All are full of requests that
+// complete while nobody looks: the queue holds them all.
+func TestQueueFull(t *testing.T) {
+	a, b := devices(t)
+	var all []provider.Endpoint
+	for {
+		x, err := a.rail.OpenEndpoint()
+		if err != nil {
+			require.ErrorIs(t, err, provider.ErrEndpoint)
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			require.ErrorContains(t, err, "the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)")
+			break
+		}
+		t.Cleanup(func() { require.NoError(t, x.Close()) })
+		all = append(all, x)
+		require.Less(t, len(all), 100)
+	}
+	require.Greater(t, len(all), 10)
+	ops := 0
+	for _, x := range all {
+		func() {
+			y, err := b.rail.OpenEndpoint()
+			if err != nil { // the two may share a device
+				require.ErrorIs(t, err, syscall.ENOSPC)
+				return
+			}
+			t.Cleanup(func() { require.NoError(t, y.Close()) })
+			require.NoError(t, x.Connect(y.Addr()))
+			require.NoError(t, y.Connect(x.Addr()))
+			for err == nil {
+				if err = a.d.RMA(x.Core(), drive.Write, uint64(ops), a.segs(b, 1, 64)...); err == nil {
+					ops++
+				}
+			}
+			require.ErrorIs(t, err, syscall.EAGAIN)
+		}()
+	}
+	require.Greater(t, ops, 10_000)
+	a.soon(ops)
+	for id, c := range a.done {
+		require.Zero(t, c.Err, "operation %d", id)
+	}
+	require.NoError(t, all[0].Close())
+	x, err := a.rail.OpenEndpoint()
+	require.NoError(t, err, "one that is closed makes room")
+	require.NoError(t, x.Close())
+}

@@ -1,0 +1,128 @@
+package verbs
+
+import (
+	"context"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// changingSys is a /sys of which one is there at a time.
+type changingSys struct{ now atomic.Pointer[fs.FS] }
+
+func (c *changingSys) set(sys fs.FS)                     { c.now.Store(&sys) }
+func (c *changingSys) Open(name string) (fs.File, error) { return (*c.now.Load()).Open(name) }
+
+// hca0 is a table for the imitated device, all addresses of which are the loopback interface's.
+func hca0(entries map[int]string) fs.FS {
+	list := map[int][2]string{}
+	for i, addr := range entries {
+		if !strings.Contains(addr, ":") {
+			addr = "::ffff:" + addr
+		}
+		list[i] = [2]string{addr, v2}
+	}
+	sys := table(list)
+	for name, f := range sys {
+		const from, to = "class/infiniband/mlx5_0/", "class/infiniband/hca0/"
+		delete(sys, name)
+		if string(f.Data) == "eth0\n" {
+			f.Data = []byte("lo\n")
+		}
+		sys[to+name[len(from):]] = f
+	}
+	return sys
+}
+
+// An address that is removed and added again, at another index, and one that takes its place: endpoints that are opened after the
+// event have it, those of before go on; while there is none, opening one says so and the rail counts as down.
+func TestGIDChange(t *testing.T) {
+	lib := imitation.Build(t)
+	o := options(t, lib, true)
+	sys := &changingSys{}
+	sys.set(hca0(map[int]string{0: "127.0.0.1", 1: "127.0.0.9"}))
+	o.Sys, o.RNRRetry = sys, 7
+	a, b := newSide(t, o), newSide(t, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	type event struct {
+		up  bool
+		why string
+	}
+	told, ended := []chan event{make(chan event, 16), make(chan event, 16)}, make(chan error, 2)
+	for i, s := range []*side{a, b} {
+		go func() {
+			ended <- s.rail.(provider.Watcher).Watch(ctx, func(up bool, why string) { told[i] <- event{up, why} })
+		}()
+	}
+	defer func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+	}()
+	change := func(holes int, entries map[int]string, want ...event) {
+		t.Helper()
+		sys.set(hca0(entries))
+		lib.Set("gid_holes", holes)
+		lib.Event(0, imitation.GIDChange, 1)
+		lib.Event(0, imitation.PortActive, 1) // told behind what comes of the first
+		for _, w := range append(want, event{true, "port active"}) {
+			for _, told := range told {
+				select {
+				case got := <-told:
+					require.Equal(t, w, got)
+				case <-time.After(10 * time.Second):
+					t.Fatal("nothing is told")
+				}
+			}
+		}
+	}
+	id := uint64(0)
+	works := func(x provider.Endpoint) {
+		t.Helper()
+		id++
+		require.NoError(t, a.d.RMA(x.Core(), drive.Write, id, a.segs(b, 1, 4096)...))
+		a.until(int(id))
+		require.Zero(t, a.done[id].Err)
+	}
+	gidOf := func(x provider.Endpoint) string {
+		addr, ok := decodeAddress(x.Addr())
+		require.True(t, ok)
+		return netip.AddrFrom16(addr.GID).Unmap().String()
+	}
+	first, _ := link(a, b)
+	require.Equal(t, "127.0.0.1", gidOf(first))
+
+	// Another address's coming and going is not told.
+	change(0, map[int]string{0: "127.0.0.1"})
+	change(0, map[int]string{0: "127.0.0.1", 1: "127.0.0.9"})
+
+	change(2, map[int]string{0: linkLocal}, event{false, "GID table change: 127.0.0.1 is gone: its GID table has no RoCE v2 entry: []; give the interface an IP address, or choose with option gid_index"})
+	_, err := a.rail.OpenEndpoint()
+	require.ErrorIs(t, err, provider.ErrEndpoint)
+	require.ErrorContains(t, err, "hca0: 127.0.0.1 is gone: its GID table has no RoCE v2 entry")
+	works(first)
+	change(2, map[int]string{0: linkLocal}) // it is told once
+
+	change(5, map[int]string{1: "127.0.0.9", 3: "127.0.0.1"}, event{true, "GID table change: 127.0.0.1 at index 3, was 127.0.0.1 at 0"})
+	second, _ := link(a, b) // index 0 is refused
+	require.Equal(t, "127.0.0.1", gidOf(second))
+	works(second)
+
+	change(1, map[int]string{2: "127.0.0.2"}, event{true, "GID table change: 127.0.0.2 at index 2, was 127.0.0.1 at 3"})
+	third, _ := link(a, b)
+	require.Equal(t, "127.0.0.2", gidOf(third))
+	for _, x := range []provider.Endpoint{first, second, third} {
+		works(x)
+	}
+	require.Empty(t, told[0])
+	require.Empty(t, told[1])
+}

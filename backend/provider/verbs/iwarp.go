@@ -1,0 +1,194 @@
+package verbs
+
+/*
+#include <stdlib.h>
+#include "cm.h"
+*/
+import "C"
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gorail/backend/provider"
+)
+
+// iwAddress is what a peer must know of an endpoint on iWARP.
+type iwAddress struct {
+	IP     netip.Addr
+	Port   uint16 // of the rail's listener
+	Cookie uint64 // names the endpoint there; who knows it has it from the control channel
+	Reads  uint8  // READs that may be under way towards it
+}
+
+const (
+	iwAddressForm = 2 // first byte, as addressForm
+	iwAddressLen  = 1 + 16 + 2 + 8 + 1
+)
+
+func (a iwAddress) encode() []byte {
+	ip := a.IP.As16()
+	b := append(append(make([]byte, 0, iwAddressLen), iwAddressForm), ip[:]...)
+	b = binary.BigEndian.AppendUint16(b, a.Port)
+	b = binary.BigEndian.AppendUint64(b, a.Cookie)
+	return append(b, a.Reads)
+}
+
+func decodeIWAddress(b []byte) (a iwAddress, ok bool) {
+	if len(b) != iwAddressLen || b[0] != iwAddressForm {
+		return a, false
+	}
+	a = iwAddress{IP: netip.AddrFrom16([16]byte(b[1:])).Unmap(), Port: binary.BigEndian.Uint16(b[17:]),
+		Cookie: binary.BigEndian.Uint64(b[19:]), Reads: b[27]}
+	return a, a.IP.IsValid() && !a.IP.IsUnspecified() && !a.IP.IsMulticast() && a.Port > 0 && a.Reads > 0
+}
+
+// iwState is where an endpoint's connection stands.
+//
+//	idle -> dialing -> up     we ask for it: the greater of the two addresses
+//	idle -> waiting -> up     the peer asks
+//	any  -> failed | closed
+type iwState int
+
+const (
+	iwIdle iwState = iota
+	iwDialing
+	iwWaiting
+	iwUp
+	iwFailed
+	iwClosed
+)
+
+// connectTime is how long a connection may take to come about by itself; later it has failed.
+const connectTime = 5 * time.Second
+
+// iwEndpoint implements provider.Endpoint: a queue pair that rdma_cm connects.
+type iwEndpoint struct {
+	m    *connector
+	addr iwAddress
+	core unsafe.Pointer
+
+	// Guarded by m.mu.
+	c       *C.vb_qp
+	peer    iwAddress
+	state   iwState
+	id      *C.struct_rdma_cm_id // of its connection, or nil
+	request *C.struct_rdma_cm_id // the peer's, which came before Connect, or nil
+	reads   uint8                // of the request
+	calling bool                 // rdma_connect is under way, without mu
+	timer   *time.Timer
+}
+
+var errIWAddress = errors.New("not an address of an iWARP endpoint")
+
+// openIW implements ibv_create_qp and the step to INIT.
+func (r *rail) openIW() (provider.Endpoint, error) {
+	var zero [16]C.uint8_t
+	var c *C.vb_qp
+	var a C.vb_addr
+	var step *C.char
+	if rc := C.vb_ep_open(r.c, -1, &zero[0], &c, &a, &step); rc != 0 {
+		return nil, r.openError(step, rc)
+	}
+	var cookie [8]byte
+	_, _ = rand.Read(cookie[:]) // never fails
+	e := &iwEndpoint{m: r.cm, c: c, core: unsafe.Pointer(c), addr: iwAddress{IP: r.entry.gid.addr, Port: uint16(r.cm.c.port),
+		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: uint8(a.reads)}}
+	e.m.mu.Lock()
+	defer e.m.mu.Unlock()
+	e.m.byCookie[e.addr.Cookie] = e
+	return e, nil
+}
+
+func (e *iwEndpoint) Addr() []byte         { return e.addr.encode() }
+func (e *iwEndpoint) Core() unsafe.Pointer { return e.core }
+
+// Connect implements rdma_resolve_addr where we ask for the connection; the rest follows behind the call, and what goes wrong
+// then ends what is posted, at the latest after connectTime. Until the connection stands posts give EAGAIN. The error wraps
+// provider.ErrBadAddress.
+func (e *iwEndpoint) Connect(peer []byte) error {
+	m := e.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := m.rail.dev
+	if e.state == iwClosed {
+		return fmt.Errorf("%w: %s/%s: endpoint is closed", provider.ErrEndpoint, d.Fabric, d.Name)
+	}
+	a, ok := decodeIWAddress(peer)
+	first := bytes.Compare(e.Addr(), peer)
+	if !ok || first == 0 || a.IP.Is4() != e.addr.IP.Is4() {
+		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, d.Fabric, d.Name, peer, errIWAddress)
+	}
+	if e.state != iwIdle {
+		return fmt.Errorf("%w: %s/%s: %w", provider.ErrBadAddress, d.Fabric, d.Name, syscall.EISCONN)
+	}
+	e.peer = a
+	step, rc := C.CString("ibv_post_recv"), C.int(0)
+	defer C.free(unsafe.Pointer(step))
+	name := step
+	asked := C.int(0)
+	if first < 0 {
+		asked = 1
+	}
+	if rc = C.vb_iw_begin(e.c, asked); rc == 0 && first > 0 {
+		ip := ipOf(a.IP)
+		rc = C.vb_cm_dial(m.c, &ip[0], C.uint16_t(a.Port), C.int(m.within.Milliseconds()), &e.id, &name)
+	}
+	if rc != 0 {
+		e.state = iwFailed
+		return m.rail.error(provider.ErrBadAddress, C.GoString(name)+" to "+a.IP.String(), rc)
+	}
+	e.timer = time.AfterFunc(m.within, func() { m.late(e) })
+	if first > 0 {
+		e.state = iwDialing
+		m.byID[e.id] = e
+		return nil
+	}
+	e.state = iwWaiting
+	if id := e.request; id != nil {
+		e.request = nil
+		m.accept(e, id, e.reads)
+	}
+	return nil
+}
+
+// connected says that both sides may post. Under m.mu.
+func (e *iwEndpoint) connected() bool { return e.state == iwUp && C.vb_iw_connected(e.c) != 0 }
+
+// Close implements ibv_modify_qp to ERR, ibv_destroy_qp and rdma_destroy_id, as endpoint.Close. Where rdma_connect is still
+// under way, which nothing can hurry, it leaves the destroying to whoever waits for that.
+func (e *iwEndpoint) Close() error {
+	m := e.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.state == iwClosed {
+		return nil
+	}
+	if e.calling {
+		C.vb_ep_leave(m.rail.c, e.c)
+		m.orphans++
+	} else if rc := C.vb_ep_close(m.rail.c, e.c); rc != 0 {
+		return m.rail.error(provider.ErrEndpoint, "ibv_destroy_qp", rc)
+	}
+	e.state = iwClosed
+	delete(m.byCookie, e.addr.Cookie)
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	if e.request != nil {
+		C.vb_cm_reject(m.c, e.request)
+		e.request = nil
+	}
+	if !e.calling {
+		e.c = nil
+		m.forget(e)
+	}
+	return nil
+}

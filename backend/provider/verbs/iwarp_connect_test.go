@@ -1,0 +1,200 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// However a connection does not come about or ends, what is posted ends, once, and posts are refused. Nobody waits.
+func TestIWarpConnectFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  string
+		call string
+		want syscall.Errno
+	}{
+		"unreachable": {set: "cm_unreachable", want: syscall.EHOSTUNREACH},
+		"silent":      {set: "cm_silent", want: syscall.ETIMEDOUT},
+		"route":       {call: "cm_route", want: syscall.EIO},
+		"connect":     {call: "cm_connect", want: syscall.EIO},
+		"accept":      {call: "cm_accept", want: syscall.ETIMEDOUT}, // at who has asked; EIO at the other
+	} {
+		t.Run(name, func(t *testing.T) {
+			lib := imitation.Build(t)
+			o := iwarp(t, lib)
+			o.connectTime = 50 * time.Millisecond
+			a, b := newSide(t, o), newSide(t, o)
+			if c.set != "" {
+				lib.Set(c.set, 1)
+			} else {
+				lib.Fail(c.call, 1, syscall.EIO)
+			}
+			x, y := link(a, b)
+			for i, s := range []*side{a, b} {
+				ep := []provider.Endpoint{x, y}[i]
+				require.NoError(t, s.d.Recv(ep.Core(), 7, s.mem[:64], s.mr.Desc()))
+			}
+			a.eventually(7)
+			b.eventually(7)
+			var errs []error
+			for i, s := range []*side{a, b} {
+				ep := []provider.Endpoint{x, y}[i]
+				require.Equal(t, syscall.ECANCELED, s.done[7].Err)
+				err := s.d.RMA(ep.Core(), drive.Write, 8, s.segs([]*side{b, a}[i], 1, 64)...)
+				require.Error(t, err)
+				require.NotErrorIs(t, err, syscall.EAGAIN)
+				errs = append(errs, err)
+			}
+			require.Contains(t, fmt.Sprint(errs), c.want.Error())
+		})
+	}
+}
+
+// A connection that is lost is told of at both ends.
+func TestIWarpLost(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	a, b := newSide(t, o), newSide(t, o)
+	x, y := link(a, b)
+	settled(t, a, b, x, y)
+	require.NoError(t, a.d.Recv(x.Core(), 7, a.mem[:64], a.mr.Desc()))
+	require.NoError(t, y.Close())
+	a.eventually(7)
+	require.Equal(t, syscall.ECANCELED, a.done[7].Err)
+	require.Eventually(t, func() bool {
+		return a.d.RMA(x.Core(), drive.Write, 8, a.segs(b, 1, 64)...) == syscall.ECONNRESET
+	}, 10*time.Second, time.Millisecond)
+}
+
+// Requests with a cookie that nobody has, or from another endpoint than Connect named, are refused.
+func TestIWarpStrangers(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	b, a := newSide(t, o), newSide(t, o) // the later listener has the greater port: a asks
+	first := func() (x, y provider.Endpoint) {
+		x, err := a.rail.OpenEndpoint()
+		require.NoError(t, err)
+		y, err = b.rail.OpenEndpoint()
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.NoError(t, x.Close())
+			require.NoError(t, y.Close())
+		})
+		require.Greater(t, string(x.Addr()), string(y.Addr()))
+		return x, y
+	}
+	refused := func(x provider.Endpoint) {
+		t.Helper()
+		require.NoError(t, a.d.Recv(x.Core(), 7, a.mem[:64], a.mr.Desc()))
+		a.eventually(7)
+		require.Equal(t, 1, lib.Count("cm_rejects"))
+		require.Equal(t, syscall.ECONNREFUSED, a.d.RMA(x.Core(), drive.Write, 8, a.segs(b, 1, 64)...))
+		delete(a.done, 7)
+	}
+	x, y := first()
+	addr, ok := decodeIWAddress(y.Addr())
+	require.True(t, ok)
+	lib.Zero()
+	addr.Cookie--
+	require.NoError(t, x.Connect(addr.encode()))
+	refused(x)
+
+	x, y = first()
+	other, _ := first()
+	require.NoError(t, y.Connect(other.Addr())) // and waits for that
+	lib.Zero()
+	require.NoError(t, x.Connect(y.Addr()))
+	refused(x)
+}
+
+// An endpoint is closed while rdma_connect is under way: the close does not wait, what is posted ends, and what is left is
+// destroyed when rdma_connect comes back, the rail with it.
+func TestIWarpCloseInConnect(t *testing.T) {
+	for _, railFirst := range []bool{false, true} {
+		lib := imitation.Build(t)
+		o := iwarp(t, lib)
+		devs, err := New(o).Discover(context.Background(), provider.Filter{})
+		require.NoError(t, err)
+		rail, err := New(o).Open(devs[0])
+		require.NoError(t, err)
+		d := drive.New(rail.Core())
+		x, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		peer := iwAddress{IP: netip.MustParseAddr("127.0.0.1"), Port: 1, Reads: 1}
+		lib.Set("cm_block", 1)
+		require.NoError(t, x.Connect(peer.encode()))
+		require.Eventually(t, func() bool { return lib.Count("cm_connects") == 1 }, 10*time.Second, time.Millisecond)
+		mem := drive.Alloc(64)
+		mr, err := rail.Register(drive.Addr(mem), 64, 0)
+		require.NoError(t, err)
+		require.NoError(t, d.Recv(x.Core(), 7, mem, mr.Desc()))
+		require.NoError(t, x.Close())
+		comps, err := d.Poll(4)
+		require.NoError(t, err)
+		require.Equal(t, []drive.Comp{{ID: 7, Err: syscall.ECANCELED}}, comps)
+		require.NoError(t, mr.Close())
+		if !railFirst {
+			lib.Set("cm_block", 0)
+			require.Eventually(t, func() bool { return lib.Count("qps") == 0 }, 10*time.Second, time.Millisecond)
+		}
+		require.NoError(t, rail.Close())
+		lib.Set("cm_block", 0)
+		require.Eventually(t, func() bool { return len(lib.Open()) == 0 }, 10*time.Second, time.Millisecond)
+	}
+}
+
+// Each call of rdma_cm's set-up fails in turn: nothing stays open.
+func TestIWarpSetUpFaults(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	mem := drive.Alloc(1 << 16)
+	require.NoError(t, life(t, o, mem))
+	for _, call := range []string{"cm_channel", "cm_id", "cm_bind", "cm_listen", "cm_resolve", "modify_init", "create_qp", "reg_mr", "post_recv"} {
+		failed := 0
+		for n := 1; n <= 12; n++ {
+			lib.Fail(call, n, syscall.EMFILE)
+			if err := life(t, o, mem); err != nil {
+				require.ErrorIs(t, err, syscall.EMFILE, "%s %d", call, n)
+				failed++
+			}
+			require.Eventually(t, func() bool { return len(lib.Open()) == 0 }, 10*time.Second, 100*time.Microsecond, "%s %d: %v", call, n,
+				lib.Open()) // an rdma_connect may still be on its way back
+			lib.Fail(call, 0, 0)
+		}
+		require.Positive(t, failed, call)
+	}
+}
+
+// Without librdmacm an iWARP device is there and unusable, and the error names the package; other devices need none.
+func TestIWarpLibrary(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	o.CMLibraryPath = t.TempDir() + "/librdmacm.so.1"
+	_, err := New(o).Discover(context.Background(), provider.Filter{})
+	require.ErrorIs(t, err, provider.ErrUnusable)
+	require.NotErrorIs(t, err, provider.ErrNoDevice)
+	require.ErrorContains(t, err, "apt-get install librdmacm1")
+	require.ErrorContains(t, err, "rdmacm_path")
+	lib.Set("iwarp", 0)
+	_, err = New(o).Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+
+	lib.Set("iwarp", 1)
+	devs, err := New(iwarp(t, lib)).Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1", devs[0].Addr)
+	require.Equal(t, "iwarp:127.0.0.0/8", devs[0].Subnet)
+	lib.Fail("cm_bind", 1, syscall.ENODEV)
+	_, err = New(iwarp(t, lib)).Discover(context.Background(), provider.Filter{})
+	require.ErrorIs(t, err, provider.ErrUnusable)
+	require.ErrorContains(t, err, "hca0: iWARP without an IP address")
+}

@@ -1,0 +1,133 @@
+package verbs
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// iwarp are options over an imitated iWARP device.
+func iwarp(t *testing.T, lib *imitation.Lib) Options {
+	lib.Set("iwarp", 1)
+	return options(t, lib, true)
+}
+
+// post posts until it is taken.
+func (s *side) post(f func() error) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		err := f()
+		if err != nil {
+			require.ErrorIs(s.t, err, syscall.EAGAIN)
+			s.poll()
+		}
+		return err == nil
+	}, 10*time.Second, 100*time.Microsecond)
+}
+
+// settled polls both sides until their connection stands.
+func settled(t *testing.T, a, b *side, eps ...provider.Endpoint) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		a.poll()
+		b.poll()
+		for _, ep := range eps {
+			e := ep.(*iwEndpoint)
+			e.m.mu.Lock()
+			up := e.connected()
+			e.m.mu.Unlock()
+			if !up {
+				return false
+			}
+		}
+		return true
+	}, 10*time.Second, 100*time.Microsecond)
+}
+
+// What iWARP is asked for: every request is signalled, and behind WRITEs that are to be proved there is a READ of a byte.
+func TestIWarpCounts(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	a, b := newSide(t, o), newSide(t, o)
+	x, y := link(a, b)
+	settled(t, a, b, x, y)
+	require.Equal(t, []int{1, 1}, counts(lib, "sends", "recvs"), "the hello")
+	names := []string{"writes", "reads", "sends", "signalled", "chains", "longest", "cqes"}
+	for i, c := range []struct {
+		op, n, size int
+		want        []int
+	}{
+		{drive.WriteWeak, 8, 8 << 10, []int{8, 0, 0, 8, 1, 8, 8}},
+		{drive.Write, 8, 8 << 10, []int{8, 1, 0, 9, 1, 9, 9}},
+		{drive.WriteProven, 1, 8 << 10, []int{1, 1, 0, 2, 1, 2, 2}},
+		{drive.Write, 1, 0, []int{1, 1, 0, 2, 1, 2, 2}},
+		{drive.Read, 3, 8 << 10, []int{0, 3, 0, 3, 1, 3, 3}},
+	} {
+		lib.Zero()
+		id := uint64(i)
+		a.post(func() error { return a.d.RMA(x.Core(), c.op, id, a.segs(b, c.n, c.size)...) })
+		a.until(i + 1)
+		require.Zero(t, a.done[id].Err)
+		require.Equal(t, c.want, counts(lib, names...), "%d", i)
+	}
+}
+
+// A WRITE is told of before it is in place. What asks for proof is told of when it is, and so are the weak ones before it.
+func TestIWarpProof(t *testing.T) {
+	lib := imitation.Build(t)
+	lib.Set("late", 1)
+	o := iwarp(t, lib)
+	a, b := newSide(t, o), newSide(t, o)
+	x, y := link(a, b)
+	settled(t, a, b, x, y)
+	id := uint64(0)
+	for round := range 300 {
+		for i := range 64 {
+			a.mem[i] = byte(round + i)
+		}
+		for _, op := range []int{drive.WriteWeak, []int{drive.Write, drive.WriteProven}[round%2]} {
+			seg := a.segs(b, 1, 64)
+			if op == drive.WriteWeak {
+				seg[0].Remote += 4096
+			}
+			a.post(func() error { return a.d.RMA(x.Core(), op, id, seg...) })
+			id++
+		}
+		a.until(int(id))
+		for i := range 64 { // overwritten at once
+			a.mem[i] = 0xee
+		}
+		for i := range 64 {
+			require.Equal(t, byte(round+i), b.mem[i], "round %d", round)
+			require.Equal(t, byte(round+i), b.mem[4096+i], "round %d", round)
+		}
+	}
+}
+
+// A message that finds no receive ends a connection.
+func TestIWarpNoReceive(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	a, b := newSide(t, o), newSide(t, o)
+	x, y := link(a, b)
+	settled(t, a, b, x, y)
+	stall(t, a, x, 1)
+	a.eventually(1)
+	require.NotZero(t, a.done[1].Err)
+}
+
+// eventually polls till the operation has completed.
+func (s *side) eventually(id uint64) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		s.poll()
+		_, ok := s.done[id]
+		return ok
+	}, 10*time.Second, 100*time.Microsecond)
+}

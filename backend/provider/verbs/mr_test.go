@@ -1,0 +1,208 @@
+package verbs
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// lockable sets how many bytes may be locked; the end of the test restores it. False: that is not ours to raise.
+func lockable(t *testing.T, bytes uint64) bool {
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
+	now := unix.Rlimit{Cur: bytes, Max: max(bytes, was.Max)}
+	if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &now) != nil {
+		return false
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)) })
+	return true
+}
+
+// A registration that is refused says which limit it has met and what raises that.
+func TestRegisterRefused(t *testing.T) {
+	lib := imitation.Build(t)
+	lib.Set("mr_size", 1<<20)
+	s := newSide(t, options(t, lib, true))
+	require.EqualValues(t, 1<<20, s.rail.Caps().MaxMR, "what the device has, where that is less")
+	refuse := func(length int, errno syscall.Errno, want ...string) {
+		t.Helper()
+		_, err := s.rail.Register(drive.Addr(s.mem), uint64(length), 0)
+		require.ErrorIs(t, err, provider.ErrRegister)
+		require.ErrorIs(t, err, errno)
+		for _, w := range append(want, "verbs/hca0: ibv_reg_mr of ") {
+			require.ErrorContains(t, err, w)
+		}
+	}
+	require.True(t, lockable(t, 64<<10))
+	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM} {
+		lib.Fail("reg_mr", 1, errno)
+		refuse(4096, errno, "RLIMIT_MEMLOCK: 64 KiB", "ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1")
+	}
+	lib.Fail("create_qp", 1, syscall.ENOMEM) // queues are locked memory, too
+	_, err := s.rail.OpenEndpoint()
+	require.ErrorContains(t, err, "RLIMIT_MEMLOCK: 64 KiB")
+	refuse(1<<20+1, syscall.EINVAL, "1048576 bytes a region", "option mr_max")
+	lib.Fail("reg_mr", 1, syscall.EOPNOTSUPP)
+	refuse(4096, syscall.EOPNOTSUPP)
+	gone := unmapped(t)
+	_, err = s.rail.Register(gone, 8192, 0)
+	require.ErrorIs(t, err, syscall.EFAULT)
+	require.ErrorContains(t, err, "is not mapped as a whole, or may not be written to")
+	if lockable(t, unix.RLIM_INFINITY) {
+		lib.Set("mr_max", 1)
+		refuse(4096, syscall.ENOMEM, "RLIMIT_MEMLOCK is unlimited", "the device's regions, ", "fewer and larger ranges")
+	}
+}
+
+// unmapped is the address of two pages of which the second is not there any more.
+func unmapped(t *testing.T) uint64 {
+	page := os.Getpagesize()
+	b, err := unix.MmapPtr(-1, 0, nil, uintptr(2*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.MunmapPtr(b, uintptr(page))) })
+	require.NoError(t, unix.MunmapPtr(unsafe.Add(b, page), uintptr(page)))
+	return uint64(uintptr(b))
+}
+
+// Slices are of 3.5 GiB where the device does not say less.
+func TestMaxMR(t *testing.T) {
+	for device, want := range map[uint64]uint64{0: 7 << 29, 1 << 20: 1 << 20, 7 << 29: 7 << 29, ^uint64(0): 7 << 29} {
+		require.Equal(t, want, maxMR(device))
+	}
+	s := newSide(t, options(t, imitation.Build(t), true))
+	require.EqualValues(t, 7<<29, s.rail.Caps().MaxMR)
+}
+
+// SEND, WRITE and READ of enum ibv_odp_transport_cap_bits.
+const odpSend, odpWrite, odpRead = 1, 4, 8
+
+// On-demand paging where it is asked for, and only then: nothing need be mapped, nothing is pinned, and the bytes are right.
+func TestODP(t *testing.T) {
+	lib := imitation.Build(t)
+	lib.Set("odp", odpSend|odpWrite|odpRead)
+	o := options(t, lib, true)
+	pinned := newSide(t, o)
+	require.True(t, pinned.rail.Caps().Pins)
+	require.Zero(t, lib.Count("on_demand"))
+	o.ODP = true
+	a, b := newSide(t, o), newSide(t, o)
+	require.False(t, a.rail.Caps().Pins)
+	require.Equal(t, 2, lib.Count("on_demand"))
+	later, err := a.rail.Register(unmapped(t), 2*uint64(os.Getpagesize()), 0)
+	require.NoError(t, err)
+	require.NoError(t, later.Close())
+	x, _ := link(a, b)
+	copy(a.mem, "paged")
+	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 1, a.segs(b, 1, 5)...))
+	a.until(1)
+	require.Equal(t, "paged", string(b.mem[:5]))
+	_, desc, err := a.d.Reg(a.mem[:4096]) // messages' memory is the engine's own: always there
+	require.NoError(t, err)
+	t.Cleanup(func() { a.d.Unreg(desc) })
+	require.Equal(t, 3, lib.Count("on_demand"))
+	lib.Fail("reg_mr", 1, syscall.EOPNOTSUPP)
+	_, err = a.rail.Register(drive.Addr(a.mem), 4096, 0)
+	require.ErrorContains(t, err, "option ib_odp=off")
+}
+
+// Asked for on a device without it, or without a part of it: an error at opening, with device and option.
+func TestNoODP(t *testing.T) {
+	for _, c := range []struct {
+		old  bool
+		caps int
+	}{{caps: 0}, {caps: odpSend | odpWrite}, {caps: odpSend | odpRead}, {caps: odpWrite | odpRead}, {old: true, caps: 15}} {
+		build := imitation.Build
+		if c.old {
+			build = imitation.BuildOld
+		}
+		lib := build(t)
+		lib.Set("odp", c.caps)
+		o := options(t, lib, true)
+		o.ODP = true
+		devs, err := New(o).Discover(context.Background(), provider.Filter{})
+		require.NoError(t, err)
+		_, err = New(o).Open(devs[0])
+		require.ErrorIs(t, err, provider.ErrUnusable)
+		require.ErrorIs(t, err, syscall.EOPNOTSUPP)
+		require.ErrorContains(t, err, "hca0: on-demand paging")
+		require.ErrorContains(t, err, "option ib_odp")
+		require.Empty(t, lib.Open())
+	}
+}
+
+// Memory that is reached by a descriptor: bytes of it come and go under addresses of the caller's choice, and not one beyond.
+func TestDMABuf(t *testing.T) {
+	lib := imitation.Build(t)
+	lib.Set("dmabuf", 1)
+	a, b := pair(t, lib)
+	require.True(t, b.rail.Caps().DMABuf)
+	page := uint64(os.Getpagesize())
+	fd, err := unix.MemfdCreate("device memory", 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	content := make([]byte, 4*page)
+	for i := range content {
+		content[i] = byte(rand.Uint32())
+	}
+	_, err = unix.Pwrite(fd, content, 0)
+	require.NoError(t, err)
+	reg := b.rail.(provider.DMABufRegisterer)
+	offset, length, iova := page+64, 2*page, uint64(0x4200_0000_0040)&^(page-1)+64
+	mr, err := reg.RegisterDMABuf(fd, offset, length, iova)
+	require.NoError(t, err)
+	require.Equal(t, iova, mr.Base())
+	x, _ := link(a, b)
+	at := func(n uint64) drive.Seg {
+		return drive.Seg{Local: drive.Addr(a.mem), Remote: mr.Base() + n, Len: 100, Desc: a.mr.Desc(), Key: mr.Key()}
+	}
+	require.NoError(t, a.d.RMA(x.Core(), drive.Read, 1, at(7)))
+	a.until(1)
+	require.Equal(t, content[offset+7:offset+107], a.mem[:100])
+	copy(a.mem, "to the device")
+	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 2, at(length-100)))
+	a.until(2)
+	copy(content[offset+length-100:], a.mem[:100])
+	got := make([]byte, len(content))
+	_, err = unix.Pread(fd, got, 0)
+	require.NoError(t, err)
+	require.Equal(t, content, got, "and nothing besides")
+	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 3, at(length-99)))
+	a.until(3)
+	require.Equal(t, syscall.EACCES, a.done[3].Err)
+	require.ErrorIs(t, b.rail.Close(), syscall.EBUSY)
+	require.NoError(t, mr.Close())
+
+	refuse := func(fd int, offset, iova uint64, errno syscall.Errno) {
+		t.Helper()
+		_, err := reg.RegisterDMABuf(fd, offset, page, iova)
+		require.ErrorIs(t, err, provider.ErrRegister)
+		require.ErrorIs(t, err, errno)
+		require.ErrorContains(t, err, "hca0: ibv_reg_dmabuf_mr of ")
+	}
+	refuse(fd, 64, iova+1, syscall.EINVAL)
+	refuse(-1, 64, iova, syscall.EBADF)
+	lib.Fail("reg_dmabuf_mr", 1, syscall.ENOMEM)
+	refuse(fd, 64, iova, syscall.ENOMEM)
+}
+
+// Kernels, drivers and libraries that know no dmabufs.
+func TestNoDMABuf(t *testing.T) {
+	for name, build := range map[string]func(testing.TB) *imitation.Lib{"kernel": imitation.Build, "library": imitation.BuildOld} {
+		t.Run(name, func(t *testing.T) {
+			s := newSide(t, options(t, build(t), true))
+			require.False(t, s.rail.Caps().DMABuf)
+			_, err := s.rail.(provider.DMABufRegisterer).RegisterDMABuf(0, 0, 4096, 0)
+			require.ErrorIs(t, err, syscall.EOPNOTSUPP)
+		})
+	}
+}

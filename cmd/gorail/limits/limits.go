@@ -1,0 +1,99 @@
+// Package limits times what no backend can beat, with the loops in C: memcpy within a process, process_vm_readv and writev between
+// processes, a bare TCP connection.
+package limits
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../../test/nixl
+#include <stdlib.h>
+#include "limits.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gorail/cmd/gorail/measure"
+)
+
+// Desc is a range of this process (Local) and one of the other's (Remote) or, for memcpy, of this one's.
+type Desc struct {
+	Local, Remote uintptr
+	Len           uint64
+}
+
+// This does not compile unless the layouts agree.
+const _ = -(unsafe.Sizeof(Desc{}) ^ unsafe.Sizeof(C.lim_desc{}))
+
+// Job is what one thread copies.
+type Job struct {
+	Descs []Desc
+	Sock  int // tcp: a connected socket whose other end answers
+}
+
+// Out is what one thread saw.
+type Out struct {
+	Posted uint64 // with those before the clock started
+	Done   uint64
+	Wall   time.Duration
+	Lat    measure.Times
+	Err    error
+}
+
+var kinds = map[string]C.int{"memcpy": C.LIM_MEMCPY, "process_vm": C.LIM_PROCESS_VM, "tcp": C.LIM_TCP}
+
+// Run copies again and again, one thread for each job, all timed together. kind is one of measure.Limits.
+func Run(kind, op string, pid int, jobs []Job, pace measure.Pace) []Out {
+	gate := (*C.int)(C.calloc(1, C.sizeof_int))
+	defer C.free(unsafe.Pointer(gate))
+	*gate = C.int(len(jobs))
+	out := make([]Out, len(jobs))
+	var all sync.WaitGroup
+	for i, job := range jobs {
+		all.Go(func() {
+			j := (*C.lim_job)(C.calloc(1, C.sizeof_lim_job))
+			defer C.free(unsafe.Pointer(j))
+			j.kind, j.pid, j.fd, j.gate = kinds[kind], C.int(pid), C.int(job.Sock), gate
+			if op == "WRITE" {
+				j.write = 1
+			}
+			list := copyOf(job.Descs)
+			defer C.free(unsafe.Pointer(list))
+			j.desc, j.n = list, C.size_t(len(job.Descs))
+			j.warmup, j.count = C.uint64_t(pace.Warmup), C.uint64_t(pace.Count/uint64(len(jobs)))
+			j.time_ns, j.limit_ns = C.int64_t(pace.Time), C.int64_t(pace.Limit)
+			C.lim_run(j)
+			n := unsafe.Slice((*uint64)(unsafe.Pointer(&j.lat.n[0])), len(j.lat.n))
+			out[i] = Out{Posted: uint64(j.posted), Done: uint64(j.done), Wall: time.Duration(j.wall_ns),
+				Lat: measure.Times{Sum: uint64(j.lat.sum), Max: uint64(j.lat.max), N: append([]uint64{}, n...)}}
+			if j.error != 0 {
+				out[i].Err = fmt.Errorf("%s: %w", kind, syscall.Errno(j.error))
+			}
+		})
+	}
+	all.Wait()
+	return out
+}
+
+// Answer serves the other end of a tcp job until it closes its socket.
+func Answer(sock int, descs []Desc) error {
+	list := copyOf(descs)
+	defer C.free(unsafe.Pointer(list))
+	if e := C.lim_answer(C.int(sock), list, C.size_t(len(descs))); e != 0 {
+		return syscall.Errno(e)
+	}
+	return nil
+}
+
+// copyOf gives a list in C memory.
+func copyOf(d []Desc) *C.lim_desc {
+	list := (*C.lim_desc)(C.calloc(C.size_t(len(d))+1, C.sizeof_lim_desc))
+	copy(unsafe.Slice((*Desc)(unsafe.Pointer(list)), len(d)), d)
+	return list
+}
+
+// Allow lets the other processes of this user copy to and from this one's memory, where Yama would not.
+func Allow() { C.lim_allow() }

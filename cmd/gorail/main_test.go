@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/cmd/gorail/side"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestMain lets the test binary be what it starts: a side of a benchmark, or a worker.
+func TestMain(m *testing.M) {
+	worker.MaybeRun()
+	if len(os.Args) > 1 && os.Args[1] == side.Command {
+		if err := side.Main(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// gorail runs the tool and gives what it printed.
+func gorail(args ...string) (out, log string, err error) {
+	var o, l strings.Builder
+	err = run(args, &o, &l)
+	return o.String(), l.String(), err
+}
+
+// folder makes a plugin folder with the tool, and gives what NIXL_PLUGIN_DIR is to be.
+func folder(t *testing.T, env testenv.Env, as ...string) string {
+	dir := filepath.Join(t.TempDir(), "with space")
+	args := []string{"plugins", "--dir", dir, "--wheel", env.WheelDir, "--plugin", filepath.Join(env.PluginDir, "libplugin_GORAIL.so"), "--as", strings.Join(as, ",")}
+	if len(as) == 0 {
+		args = args[:len(args)-2]
+	}
+	for range 2 {
+		out, _, err := gorail(args...)
+		require.NoError(t, err)
+		require.Equal(t, "export NIXL_PLUGIN_DIR='"+dir+"/plugins'\n", out)
+	}
+	return filepath.Join(dir, "plugins")
+}
+
+// needs is the environment of tests that want GORAIL and a wheel.
+func needs(t *testing.T) testenv.Env {
+	env := testenv.Need(t)
+	if env.Backend != "GORAIL" {
+		t.Skip("these tests are about GORAIL")
+	}
+	t.Setenv("GORAIL_PLUGIN_DIR", env.PluginDir)
+	return env
+}
+
+// TestPluginFolder: GORAIL and the wheel's own plugins, each with the libraries that it wants, load from the folder.
+func TestPluginFolder(t *testing.T) {
+	env := needs(t)
+	env.PluginDir = folder(t, env)
+	for backend, lib := range map[string]string{"GORAIL": "libplugin_GORAIL.so", "UCX": "libplugin_UCX.so", "POSIX": "libplugin_POSIX.so"} {
+		w := worker.Start(t, worker.Options{Env: env})
+		w.Agent(worker.AgentConfig{Name: "a", Backend: backend})
+		require.Contains(t, mapped(t, w), lib)
+	}
+}
+
+// TestAlias: who asks for UCX gets GORAIL, with UCX's parameters, and the bytes arrive; no UCX is loaded.
+func TestAlias(t *testing.T) {
+	env := needs(t)
+	env.PluginDir = folder(t, env, "UCX", "Mooncake")
+	params := map[string]string{"num_workers": "2", "num_threads": "0", "device_list": "lo", "ucx_error_handling_mode": "peer", "engine_config": ""}
+	var sides []*worker.Agent
+	var bufs []*worker.Buf
+	for i, name := range []string{"initiator", "target"} {
+		w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=info"}})
+		a := w.Agent(worker.AgentConfig{Name: name, Backend: "UCX", Params: params})
+		sides, bufs = append(sides, a), append(bufs, a.Buffer(1<<20, uint64(i+1)))
+		maps := mapped(t, w)
+		require.Contains(t, maps, "libplugin_GORAIL.so")
+		require.NotContains(t, maps, "libucp-")
+		require.Equal(t, 1, strings.Count(w.Output(), "mean nothing to GORAIL"), w.Output())
+		require.Contains(t, w.Output(), `"asked for as"=UCX names=[num_workers]`)
+	}
+	sides[0].Learn(sides[1])
+	x := sides[0].Xfer(worker.XferSpec{Op: nixl.Write, Local: bufs[0].All(), Remote: bufs[1].All(), Peer: "target", Notif: []byte("n")})
+	l := x.Loop(worker.LoopArgs{N: 1, Timeout: worker.Deadline})
+	require.Equal(t, 1, l.Done, l.Status)
+	require.EqualValues(t, -1, bufs[1].Diff(0, 1<<20, 1, 0))
+}
+
+// mapped lists the files that a process has mapped.
+func mapped(t *testing.T, w *worker.Worker) string {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", w.Pid()))
+	require.NoError(t, err)
+	return string(maps)
+}

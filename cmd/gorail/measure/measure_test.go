@@ -1,0 +1,161 @@
+package measure
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// bucket is what hist.h does; limits.TestBuckets holds lowest against the C code itself.
+func bucket(ns uint64) int {
+	i := 0
+	for lowest(i+1) <= ns {
+		i++
+	}
+	return i
+}
+
+func timesOf(v []uint64) (t Times) {
+	t.N = make([]uint64, 2560)
+	for _, ns := range v {
+		t.N[bucket(ns)]++
+		t.Sum, t.Max = t.Sum+ns, max(t.Max, ns)
+	}
+	return t
+}
+
+// TestQuantiles: within a bucket's width of what sorting says.
+func TestQuantiles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := rapid.SliceOfN(rapid.Uint64Range(0, 1e9), 1, 300).Draw(t, "times")
+		h := timesOf(v)
+		slices.Sort(v)
+		for _, q := range []float64{0, 0.5, 0.99, 0.999, 1} {
+			want := float64(v[max(0, int(math.Ceil(q*float64(len(v))))-1)])
+			require.InDelta(t, want, h.Quantile(q), want/64+1)
+		}
+		require.EqualValues(t, len(v), h.Count())
+	})
+	require.Zero(t, (&Times{}).Quantile(0.5))
+	require.Zero(t, (&Times{}).Mean())
+}
+
+func TestTimesAddAndJSON(t *testing.T) {
+	a, b := timesOf([]uint64{10, 20}), timesOf([]uint64{30, 1 << 20})
+	var all Times
+	all.Add(a)
+	all.Add(b)
+	require.Equal(t, timesOf([]uint64{10, 20, 30, 1 << 20}), all)
+	text, err := json.Marshal(all)
+	require.NoError(t, err)
+	require.Less(t, len(text), 200, "empty buckets are not written")
+	var back Times
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, all, back)
+	require.Error(t, json.Unmarshal([]byte(`{"Size":4,"N":{"4":1}}`), &back))
+}
+
+func TestRatio(t *testing.T) {
+	p := Point{Op: "WRITE", Block: 1e9, Batch: 1, Depth: 1, Threads: 1}
+	var r Run
+	add := func(subject string, repeat int, seconds float64, failed string) {
+		r.Samples = append(r.Samples, Sample{Subject: subject, Repeat: repeat, Point: p, Done: 1, Wall: time.Duration(seconds * 1e9), Failed: failed})
+	}
+	for i, s := range [][2]float64{{1, 2}, {1, 4}, {2, 6}} {
+		add("a", i, s[0], "")
+		add("b", i, s[1], "")
+	}
+	add("a", 3, 1, "")
+	add("b", 3, 0, "it died")
+	got := Ratio(r.Cell("a", p), r.Cell("b", p), Sample.GBps)
+	require.InDelta(t, 3, got.Median, 1e-9)
+	require.InDelta(t, 2, got.Low, 1e-9)
+	require.InDelta(t, 4, got.High, 1e-9)
+	require.Equal(t, "it died", r.Cell("b", p).Failed)
+	require.InDelta(t, 1, r.Cell("a", p).Median(Sample.GBps), 1e-9)
+	require.True(t, math.IsNaN(Ratio(r.Cell("a", p), r.Cell("c", p), Sample.GBps).Median))
+	require.Equal(t, []Point{p}, r.Points())
+}
+
+func TestMedian(t *testing.T) {
+	v := []float64{9, 1, 5}
+	require.EqualValues(t, 5, Median(v))
+	require.Equal(t, []float64{9, 1, 5}, v)
+	require.EqualValues(t, 3, Median([]float64{5, 1}))
+}
+
+// TestOffsets: no two descriptors of a point overlap or leave the room, and scattered ones keep their distance.
+func TestOffsets(t *testing.T) {
+	for range 200 {
+		p := Point{Op: "WRITE", Block: 1 + rand.Uint64N(9000), Batch: 1 + rand.IntN(9), Depth: 1 + rand.IntN(4), Threads: 1 + rand.IntN(4), Dense: rand.IntN(2) == 0}
+		var all []uint64
+		for th := range p.Threads {
+			for i := range p.Depth {
+				all = append(all, p.Offsets(th, i)...)
+			}
+		}
+		require.Len(t, all, p.Threads*p.Depth*p.Batch)
+		for i := 1; i < len(all); i++ {
+			require.GreaterOrEqual(t, all[i], all[i-1]+p.Block, "%+v", p)
+			if !p.Dense {
+				require.GreaterOrEqual(t, all[i], all[i-1]+p.Block+gap)
+			}
+		}
+		require.LessOrEqual(t, all[len(all)-1]+p.Block, p.Room())
+	}
+}
+
+func TestSweep(t *testing.T) {
+	s := Sweep{Ops: []string{"WRITE", "READ"}, StartBlock: 4096, MaxBlock: 20000, StartBatch: 1, MaxBatch: 2, Depths: []int{1, 8}, Threads: []int{1}}
+	require.Len(t, s.Points(), 2*2*2*3)
+	require.Equal(t, Point{"WRITE", 4096, 1, 1, 1, false}, s.Points()[0])
+	s.Total = s.Points()[0].Room()
+	require.Len(t, s.Points(), 2)
+	s = Sweep{Ops: []string{"WRITE"}, StartBlock: 64, MaxBlock: 16 << 10, BlockStep: 4, StartBatch: 1, MaxBatch: 1, Depths: []int{1}, Threads: []int{1}}
+	require.Len(t, s.Points(), 5)
+}
+
+func TestShapes(t *testing.T) {
+	p, err := ParseShapes("4K,64x4K,10000x8KiB", []string{"READ"}, true)
+	require.NoError(t, err)
+	require.Equal(t, []Point{{"READ", 4096, 1, 1, 1, true}, {"READ", 4096, 64, 1, 1, true}, {"READ", 8192, 10000, 1, 1, true}}, p)
+	require.Equal(t, "10,000 x 8 KiB", p[2].Shape())
+	require.Len(t, Load(p, []int{1, 4}, []int{1, 2}), 12)
+	for _, bad := range []string{"", "x4K", "0x4K", "4T", "0", "-1", "4K,", "99999999999G"} {
+		_, err := ParseShapes(bad, []string{"READ"}, true)
+		require.Error(t, err, bad)
+	}
+}
+
+func TestSubjects(t *testing.T) {
+	got, err := ParseSubjects("GORAIL,UCX+UCX_TLS=tcp,self+num_workers=2,LIBFABRIC")
+	require.NoError(t, err)
+	none := map[string]string{}
+	require.Equal(t, []Subject{{"GORAIL", "GORAIL", none, none},
+		{"UCX+UCX_TLS=tcp,self+num_workers=2", "UCX", map[string]string{"num_workers": "2"}, map[string]string{"UCX_TLS": "tcp,self"}},
+		{"LIBFABRIC", "LIBFABRIC", none, none}}, got)
+	for _, bad := range []string{"", "GORAIL,", "GORAIL,GORAIL", "../x", "UCX+TLS", "UCX+=1"} {
+		_, err := ParseSubjects(bad)
+		require.Error(t, err, bad)
+	}
+	_, err = LimitSubjects([]string{"memcpy", "light"})
+	require.ErrorContains(t, err, `"light"`)
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]uint64{"0": 0, "17": 17, "4K": 4096, "4KiB": 4096, "64M": 64 << 20, "3G": 3 << 30} {
+		n, err := ParseSize(text)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	require.Equal(t, "64 MiB", SizeName(64<<20))
+	require.Equal(t, "1,234,567", Thousands(1234567))
+	require.Equal(t, "100", Thousands(100))
+	require.Equal(t, "-1,000", Thousands(-1000))
+}

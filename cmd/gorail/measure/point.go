@@ -1,0 +1,135 @@
+package measure
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Point is one thing to measure: a kind of transfer, repeated.
+type Point struct {
+	Op      string // READ, WRITE; NOTIFY: notifications alone; IDLE: nothing at all
+	Block   uint64 // bytes of a descriptor; of a notification
+	Batch   int    // descriptors of a transfer
+	Depth   int    // transfers in flight of a thread
+	Threads int    // of the initiator
+	Dense   bool   // descriptors touch; otherwise 4 KiB lie between them
+}
+
+// gap lies between scattered descriptors: nothing can merge them, and they share no page.
+const gap = 4096
+
+// Stride is from the start of a descriptor to the next.
+func (p Point) Stride() uint64 {
+	if p.Dense {
+		return p.Block
+	}
+	return p.Block + gap
+}
+
+// Slot is the room of one transfer.
+func (p Point) Slot() uint64 { return (uint64(p.Batch)*p.Stride() + gap - 1) / gap * gap }
+
+// Room is what all transfers in flight take of a buffer.
+func (p Point) Room() uint64 { return uint64(p.Threads*p.Depth) * p.Slot() }
+
+// Bytes is what a transfer moves.
+func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }
+
+// Offsets gives where the descriptors of one transfer start in either side's buffer.
+func (p Point) Offsets(thread, slot int) []uint64 {
+	at := uint64(thread*p.Depth+slot) * p.Slot()
+	out := make([]uint64, p.Batch)
+	for i := range out {
+		out[i] = at + uint64(i)*p.Stride()
+	}
+	return out
+}
+
+// Transfers says whether the point moves memory.
+func (p Point) Transfers() bool { return p.Op == "READ" || p.Op == "WRITE" }
+
+// Shape says what a transfer is made of: 4 KiB, 64 x 4 KiB.
+func (p Point) Shape() string {
+	if p.Batch == 1 {
+		return SizeName(p.Block)
+	}
+	return fmt.Sprintf("%s x %s", Thousands(p.Batch), SizeName(p.Block))
+}
+
+// Sweep makes points from flags: blocks and batches grow from start to max.
+type Sweep struct {
+	Ops                  []string
+	StartBlock, MaxBlock uint64
+	StartBatch, MaxBatch int
+	Depths, Threads      []int
+	Dense                bool
+	BlockStep            uint64 // how much larger the next block is; 0: 2
+	BatchStep            int
+	Total                uint64 // a point that needs more memory is left out; 0: none is
+}
+
+// Points of a sweep, in the order in which they are measured.
+func (s Sweep) Points() (out []Point) {
+	blockStep, batchStep := max(s.BlockStep, 2), max(s.BatchStep, 2)
+	for _, op := range s.Ops {
+		for _, threads := range s.Threads {
+			for _, depth := range s.Depths {
+				for batch := s.StartBatch; batch <= s.MaxBatch; batch *= batchStep {
+					for block := s.StartBlock; block <= s.MaxBlock; block *= blockStep {
+						p := Point{op, block, batch, depth, threads, s.Dense}
+						if s.Total == 0 || p.Room() <= s.Total {
+							out = append(out, p)
+						}
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// ParseShapes reads "4K,64x4K,10000x8K" into the points of ops, one thread, one transfer in flight.
+func ParseShapes(text string, ops []string, dense bool) (out []Point, err error) {
+	for _, op := range ops {
+		for word := range strings.SplitSeq(text, ",") {
+			count, size, both := strings.Cut(word, "x")
+			batch := 1
+			if both {
+				if batch, err = strconv.Atoi(count); err != nil || batch < 1 {
+					return nil, fmt.Errorf("%q: not a number of descriptors and a size, such as 64x4K", word)
+				}
+			} else {
+				size = count
+			}
+			block, err := ParseSize(size)
+			if err != nil || block == 0 {
+				return nil, fmt.Errorf("%q: not a size such as 4096, 4K or 4KiB", word)
+			}
+			out = append(out, Point{op, block, batch, 1, 1, dense})
+		}
+	}
+	return out, nil
+}
+
+// Load gives points for each number of threads and of transfers in flight.
+func Load(points []Point, depths, threads []int) (out []Point) {
+	for _, t := range threads {
+		for _, d := range depths {
+			for _, p := range points {
+				p.Threads, p.Depth = t, d
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// Pace says how often each point is measured.
+type Pace struct {
+	Warmup uint64        // transfers of each thread before the clock starts
+	Count  uint64        // transfers in all; 0: as many as Time allows
+	Time   time.Duration // for a point
+	Limit  time.Duration // a point that takes longer has failed
+}

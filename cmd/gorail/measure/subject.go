@@ -1,0 +1,68 @@
+package measure
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Limits are what no backend can beat, measured beside them: one thread copying within a process, one system call that copies between
+// processes, and a bare TCP connection.
+var Limits = []string{"memcpy", "process_vm", "tcp"}
+
+// Subject is what takes its turn in a run: a backend as it is set up, or a limit.
+type Subject struct {
+	Title   string // as it was asked for: UCX+UCX_TLS=tcp
+	Backend string // "": a limit, whose name is Title
+	Params  map[string]string
+	Env     map[string]string
+}
+
+// ParseSubjects reads a list of backends. +KEY=VALUE sets a variable of the environment (a key in capitals) or a parameter of the
+// backend: "GORAIL,UCX+UCX_TLS=tcp,self,UCX+num_workers=2". After a plus a comma belongs to the value unless a capital follows.
+func ParseSubjects(text string) (out []Subject, err error) {
+	var words []string
+	for word := range strings.SplitSeq(text, ",") {
+		if n := len(words); n > 0 && strings.Contains(words[n-1], "+") && (word == "" || word[0] < 'A' || word[0] > 'Z') {
+			words[n-1] += "," + word
+		} else {
+			words = append(words, word)
+		}
+	}
+	for _, word := range words {
+		parts := strings.Split(word, "+")
+		s := Subject{Title: word, Backend: parts[0], Params: map[string]string{}, Env: map[string]string{}}
+		if s.Backend == "" || strings.Trim(s.Backend, letters+"_0123456789") != "" {
+			return nil, fmt.Errorf("%q: no name of a backend; write GORAIL,UCX or UCX+UCX_TLS=tcp", word)
+		}
+		for _, set := range parts[1:] {
+			key, value, ok := strings.Cut(set, "=")
+			if !ok || key == "" {
+				return nil, fmt.Errorf("%q: %q is not KEY=VALUE", word, set)
+			}
+			if key == strings.ToUpper(key) {
+				s.Env[key] = value
+			} else {
+				s.Params[key] = value
+			}
+		}
+		if slices.ContainsFunc(out, func(o Subject) bool { return o.Title == s.Title }) {
+			return nil, fmt.Errorf("%q is named twice", word)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// LimitSubjects gives subjects for names of Limits.
+func LimitSubjects(names []string) (out []Subject, err error) {
+	for _, n := range names {
+		if !slices.Contains(Limits, n) {
+			return nil, fmt.Errorf("no limit %q; there are %s", n, strings.Join(Limits, ", "))
+		}
+		out = append(out, Subject{Title: n})
+	}
+	return out, nil
+}

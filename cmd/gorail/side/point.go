@@ -1,0 +1,188 @@
+package side
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"gorail/cmd/gorail/limits"
+	"gorail/cmd/gorail/measure"
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// Prepare makes the requests of a point, in place of the last one's.
+func (s *Server) Prepare(in PointArgs, out *PointOut) error {
+	if err := s.drop(); err != nil {
+		return err
+	}
+	if s.in.Limit != "" {
+		return s.prepareLimit(in, out)
+	}
+	var opts nixl.XferOpts
+	if in.Notify {
+		msg := []byte("done")
+		opts.Notif = &msg
+	}
+	opts.Backend = s.back
+	op := nixl.Write
+	if in.Point.Op == "READ" {
+		op = nixl.Read
+	}
+	began := time.Now()
+	for t := range in.Point.Threads {
+		var list []*nixl.Xfer
+		for i := range in.Point.Depth {
+			offs := in.Point.Offsets(t, i)
+			local, remote := make([]nixl.Desc, len(offs)), make([]nixl.Desc, len(offs))
+			for j, off := range offs {
+				local[j] = nixl.Desc{Addr: s.buf.Addr() + off, Len: in.Point.Block}
+				remote[j] = nixl.Desc{Addr: s.peer.Base + off, Len: in.Point.Block}
+			}
+			x, err := s.agent.CreateXfer(op, nixl.DRAM, local, remote, s.name, opts)
+			if err != nil {
+				return err
+			}
+			list = append(list, x)
+		}
+		s.reqs = append(s.reqs, list)
+	}
+	out.Make = time.Since(began) / time.Duration(in.Point.Threads*in.Point.Depth)
+	return nil
+}
+
+// drop gives a point's requests and sockets back.
+func (s *Server) drop() (err error) {
+	for _, list := range s.reqs {
+		for _, x := range list {
+			if x.Release() != nil {
+				err = errors.Join(err, x.Release()) // the agent may refuse the first
+			}
+		}
+	}
+	for _, f := range s.socks {
+		_ = f.Close()
+	}
+	if s.listen != nil {
+		_ = s.listen.Close()
+	}
+	s.reqs, s.jobs, s.socks, s.listen = nil, nil, nil, nil
+	return err
+}
+
+// Run posts the requests of the point, or copies as its limit does.
+func (s *Server) Run(in measure.Pace, out *RunOut) error {
+	cpu := worker.CPUTime()
+	defer func() { out.CPU = worker.CPUTime() - cpu }()
+	if s.in.Limit != "" {
+		for _, o := range limits.Run(s.in.Limit, s.op, s.peer.Pid, s.jobs, in) {
+			out.add(o.Posted, o.Done, o.Wall, o.Lat, measure.Times{}, o.Err)
+		}
+		return nil
+	}
+	threads := uint64(len(s.reqs))
+	args := nixl.BenchArgs{Warmup: in.Warmup, Count: (in.Count + threads - 1) / threads, Time: in.Time, Limit: in.Limit}
+	for _, o := range nixl.Bench(s.agent, s.reqs, args) {
+		err := o.Status.Err("post_xfer_req or get_xfer_status")
+		if o.Status == nixl.InProgress {
+			err = fmt.Errorf("not done after %v", in.Limit)
+		}
+		out.add(o.Posted, o.Done, o.Wall, measure.Times(o.Lat), measure.Times(o.Post), err)
+	}
+	return nil
+}
+
+// add takes what one thread saw.
+func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measure.Times, err error) {
+	out.Posted, out.Done, out.Wall = out.Posted+posted, out.Done+done, max(out.Wall, wall)
+	out.Lat.Add(lat)
+	out.Post.Add(post)
+	if err != nil {
+		out.Failed = err.Error()
+	}
+}
+
+// Serve makes the target poll its notifications.
+func (s *Server) Serve(in ServeArgs, _ *None) error {
+	s.cpu = worker.CPUTime()
+	if s.agent != nil && in.Limit > 0 {
+		s.serve = s.agent.Serve(in.Limit, in.Nap)
+	}
+	return nil
+}
+
+// Want ends that.
+func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
+	if s.agent != nil && in.Sleep {
+		s.serve = s.agent.Serve(in.Wait, 0)
+	}
+	if s.serve != nil {
+		out.Seen, err = s.serve.Want(in.N, in.Wait)
+		s.serve = nil
+	}
+	out.CPU = worker.CPUTime() - s.cpu
+	return err
+}
+
+// Notify sends notifications alone, in hundreds until the time is over.
+func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
+	cpu, began := worker.CPUTime(), time.Now()
+	defer func() { out.CPU = worker.CPUTime() - cpu }()
+	msg := make([]byte, in.Size)
+	for out.Posted < in.Pace.Count || in.Pace.Count == 0 && time.Since(began) < in.Pace.Time {
+		n, err := s.agent.Notify(s.name, msg, 100, s.back)
+		if out.Posted += n; err != nil {
+			out.Failed = err.Error()
+			return nil
+		}
+	}
+	out.Done, out.Wall = out.Posted, time.Since(began)
+	return nil
+}
+
+// Fill writes the memory of a point.
+func (s *Server) Fill(in MemArgs, _ *None) error {
+	s.each(in, func(b []byte, at, seed uint64) error {
+		worker.Fill(b, seed, at)
+		return nil
+	})
+	return nil
+}
+
+// Check compares it: the blocks with what was sent, what lies between them with what was there.
+func (s *Server) Check(in MemArgs, _ *None) error {
+	return s.each(in, func(b []byte, at, seed uint64) error {
+		if d := worker.Diff(b, seed, at); d >= 0 {
+			where := "a transfer did not write"
+			if seed == in.Between {
+				where = "something wrote beside a transfer's descriptors,"
+			}
+			return fmt.Errorf("wrong bytes: %s offset %d of the buffer", where, at+uint64(d))
+		}
+		return nil
+	})
+}
+
+// each calls f for every block and every gap of a point, until it fails.
+func (s *Server) each(in MemArgs, f func(b []byte, at, seed uint64) error) error {
+	mem := s.buf.B
+	if in.Twin {
+		mem = s.twin.B
+	}
+	for t := range in.Point.Threads {
+		for i := range in.Point.Depth {
+			for _, off := range in.Point.Offsets(t, i) {
+				end := off + in.Point.Block
+				if err := f(mem[off:end], off, in.Seed); err != nil {
+					return err
+				}
+				if gap := off + in.Point.Stride(); gap > end && gap <= uint64(len(mem)) {
+					if err := f(mem[end:gap], end, in.Between); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}

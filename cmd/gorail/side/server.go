@@ -1,0 +1,197 @@
+package side
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"gorail/cmd/gorail/limits"
+	"gorail/cmd/gorail/measure"
+	"gorail/test/nixl"
+)
+
+const (
+	service   = "Side"
+	fdConn    = 3                     // where the connection to the driver is
+	envRemote = "GORAIL_BENCH_REMOTE" // set: the driver is on another host
+)
+
+// Main serves the driver at the other end of an inherited connection until it closes it.
+func Main() error {
+	f := os.NewFile(fdConn, "driver")
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return errors.New("this command is for gorail bench itself")
+	}
+	_ = f.Close()
+	debug.SetGCPercent(400)
+	s := &Server{remote: os.Getenv(envRemote) != ""}
+	r := rpc.NewServer()
+	if err := r.RegisterName(service, s); err != nil {
+		return err
+	}
+	r.ServeConn(conn)
+	return nil
+}
+
+// Server is the process. Its exported methods are the commands; the driver gives one after the other.
+type Server struct {
+	remote bool
+	in     OpenArgs
+	agent  *nixl.Agent
+	back   *nixl.Backend
+	buf    *nixl.Buffer
+	twin   *nixl.Buffer // memcpy
+	peer   PeerArgs
+	name   string // the peer's agent
+
+	reqs   [][]*nixl.Xfer // of the point, by thread
+	jobs   []limits.Job
+	op     string // that the jobs do
+	socks  []*os.File
+	listen net.Listener // tcp, target
+	serve  *nixl.Server
+	cpu    time.Duration // when polling began
+	watch  *watch
+}
+
+// Open makes the buffer, the agent and the backend. Once.
+func (s *Server) Open(in OpenArgs, out *OpenOut) error {
+	s.in = in
+	if err := s.environ(); err != nil {
+		return err
+	}
+	var err error
+	if s.buf, err = nixl.Alloc(int(in.Room), nixl.Anon); err != nil {
+		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
+	}
+	touch(s.buf.B)
+	out.Base, out.Pid = s.buf.Addr(), os.Getpid()
+	threads(in.Threads + 4)
+	fds := countFDs()
+	s.watch = startWatch()
+	if in.Limit != "" {
+		limits.Allow()
+		if in.Limit == "memcpy" {
+			if s.twin, err = nixl.Alloc(int(in.Room), nixl.Anon); err == nil {
+				touch(s.twin.B)
+			}
+		}
+		return err
+	}
+	if err := s.open(out); err != nil {
+		return err
+	}
+	out.FDs = countFDs() - fds
+	return nil
+}
+
+// environ sets what NIXL and the backend read when they are loaded.
+func (s *Server) environ() error {
+	if s.remote {
+		if len(s.in.Env) > 0 {
+			return errors.New("variables of the environment have to be set where --listen runs, for all backends")
+		}
+		s.in.Wheel, s.in.PluginDir = "", ""
+	}
+	if s.in.Wheel == "" {
+		s.in.Wheel = os.Getenv("NIXL_WHEEL_DIR")
+	}
+	// UCX would replace the Go runtime's fault handlers.
+	set := map[string]string{"UCX_HANDLE_ERRORS": "none"}
+	if s.in.PluginDir != "" {
+		set["NIXL_PLUGIN_DIR"] = s.in.PluginDir
+	}
+	for _, m := range []map[string]string{set, s.in.Env} {
+		for k, v := range m {
+			if err := os.Setenv(k, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var syncs = map[string]nixl.Sync{"none": nixl.SyncNone, "strict": nixl.SyncStrict, "rw": nixl.SyncRW}
+
+func (s *Server) open(out *OpenOut) error {
+	in := s.in
+	lib, err := nixl.Open(in.Wheel)
+	if err != nil {
+		return err
+	}
+	cfg := nixl.Config{ProgThread: in.Prog, Sync: syncs[in.Sync]}
+	if s.agent, err = lib.NewAgent(in.Name, cfg); err != nil {
+		return err
+	}
+	began := time.Now()
+	if s.back, err = s.agent.CreateBackend(in.Backend, in.Params); err != nil {
+		return fmt.Errorf("backend %s (NIXL_PLUGIN_DIR=%s): %w", in.Backend, os.Getenv("NIXL_PLUGIN_DIR"), err)
+	}
+	out.Create = time.Since(began)
+	if out.Later, err = again(lib, cfg, in); err != nil {
+		return err
+	}
+	if err := s.agent.Register(nixl.DRAM, []nixl.Desc{s.buf.Desc(0, in.Room)}, s.back); err != nil {
+		return err
+	}
+	if out.MD, err = s.agent.Metadata(); err != nil {
+		return err
+	}
+	out.Versions = versions(in.Wheel)
+	return nil
+}
+
+// again makes another agent with the backend, which is not the first of the process any more, and takes it away.
+func again(lib *nixl.Lib, cfg nixl.Config, in OpenArgs) (time.Duration, error) {
+	a, err := lib.NewAgent(in.Name+"-again", cfg)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	_, err = a.CreateBackend(in.Backend, in.Params)
+	took := time.Since(began)
+	return took, errors.Join(err, a.Close())
+}
+
+// Load tells the initiator of its target.
+func (s *Server) Load(in PeerArgs, _ *None) error {
+	s.peer = in
+	if s.agent == nil {
+		return nil
+	}
+	var err error
+	s.name, err = s.agent.Load(in.MD)
+	return err
+}
+
+// Close gives everything back. The process ends with its connection.
+func (s *Server) Close(None, *None) error {
+	err := s.drop()
+	if s.agent != nil {
+		err = errors.Join(err, s.agent.Close())
+	}
+	return err
+}
+
+// Stats reads the state of the process.
+func (s *Server) Stats(_ None, out *Stats) error {
+	*out = s.watch.peak()
+	return nil
+}
+
+// versions names the wheel, by its dist-info folder.
+func versions(wheel string) string {
+	found, _ := filepath.Glob(filepath.Join(wheel, "nixl_cu*.dist-info"))
+	name := "NIXL"
+	if len(found) > 0 {
+		name = filepath.Base(found[0][:len(found[0])-len(".dist-info")])
+	}
+	return name + ", " + runtime.Version()
+}

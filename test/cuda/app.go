@@ -1,0 +1,121 @@
+package cuda
+
+// #include <stdlib.h>
+// #include "app.h"
+import "C"
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// App is an application with memory on GPUs. Its methods fail the test when the driver refuses.
+type App struct {
+	t testing.TB
+	c *C.app
+}
+
+// Kind of memory that an App allocates.
+type Kind int
+
+// Kinds, but for VMM.
+const (
+	Device  Kind = C.APP_ALLOC
+	Pool    Kind = C.APP_POOL
+	Managed Kind = C.APP_MANAGED
+	Host    Kind = C.APP_HOST
+)
+
+// NewApp loads the driver at path. What it has at the end of the test is its own to have freed.
+func NewApp(t testing.TB, path string) *App {
+	t.Helper()
+	const room = 512
+	reason := (*C.char)(C.calloc(1, room))
+	defer C.free(unsafe.Pointer(reason))
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	c := C.app_open(cpath, reason, room)
+	require.NotNil(t, c, C.GoString(reason))
+	a := &App{t, c}
+	t.Cleanup(func() { C.app_close(c) })
+	return a
+}
+
+// Alloc makes memory, the caller's to free.
+func (a *App) Alloc(device int, kind Kind, size uint64) uint64 {
+	a.t.Helper()
+	var at C.cu_ptr
+	require.Zero(a.t, C.app_alloc(a.c, C.int(device), C.int(kind), C.size_t(size), &at), "allocate %d bytes", size)
+	return uint64(at)
+}
+
+// Free gives it back.
+func (a *App) Free(device int, kind Kind, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_free(a.c, C.int(device), C.int(kind), C.cu_ptr(at)))
+}
+
+// VMM makes n handles of so many bytes, end to end.
+func (a *App) VMM(device, n int, size uint64, shareable bool) uint64 {
+	a.t.Helper()
+	var at C.cu_ptr
+	share := C.int(0)
+	if shareable {
+		share = 1
+	}
+	require.Zero(a.t, C.app_vmm(a.c, C.int(device), C.int(n), C.size_t(size), share, &at))
+	return uint64(at)
+}
+
+// FreeVMM gives them back.
+func (a *App) FreeVMM(device, n int, size, at uint64) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_vmm_free(a.c, C.int(device), C.int(n), C.size_t(size), C.cu_ptr(at)))
+}
+
+// Write fills memory. Implements cuMemcpyHtoD.
+func (a *App) Write(device int, at uint64, b []byte) {
+	a.t.Helper()
+	require.Zero(a.t, C.app_write(a.c, C.int(device), C.cu_ptr(at), unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b))))
+}
+
+// Read gives what is there. Implements cuMemcpyDtoH.
+func (a *App) Read(device int, at, size uint64) []byte {
+	a.t.Helper()
+	b := make([]byte, size)
+	require.Zero(a.t, C.app_read(a.c, C.int(device), unsafe.Pointer(unsafe.SliceData(b)), C.cu_ptr(at), C.size_t(size)))
+	return b
+}
+
+// HasContext tells whether this thread has a current context.
+func (a *App) HasContext() bool {
+	a.t.Helper()
+	n := C.app_has_context(a.c)
+	require.GreaterOrEqual(a.t, int(n), 0)
+	return n == 1
+}
+
+// Enter makes a GPU's context this thread's, Leave takes it away.
+func (a *App) Enter(device int) { require.Zero(a.t, C.app_enter(a.c, C.int(device))) }
+
+// Leave ends Enter.
+func (a *App) Leave() { require.Zero(a.t, C.app_leave(a.c)) }
+
+// Mistakes that App.Wrong makes.
+const (
+	NoContext       = C.WRONG_NO_CONTEXT
+	VMMSize         = C.WRONG_VMM_SIZE
+	VMMExport       = C.WRONG_VMM_EXPORT
+	VMMIPC          = C.WRONG_VMM_IPC
+	OwnIPC          = C.WRONG_OWN_IPC
+	DoubleFree      = C.WRONG_DOUBLE_FREE
+	RegisteredTwice = C.WRONG_REGISTERED_TWICE
+	FreeMapped      = C.WRONG_FREE_MAPPED
+	NewPTX          = C.WRONG_PTX
+	StreamFlags     = C.WRONG_STREAM
+)
+
+// Wrong makes a mistake and gives what the driver says, a CUresult; < 0: something else failed first.
+func (a *App) Wrong(mistake int) int { return int(C.app_wrong(a.c, C.int(mistake))) }

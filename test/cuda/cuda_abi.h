@@ -1,0 +1,1 @@
+../../backend/gpu/cuda_abi.h

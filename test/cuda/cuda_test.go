@@ -1,0 +1,58 @@
+package cuda
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// drivers runs a test on the imitation, and where there is one on the real driver (make test-gpu): what one refuses the other has to.
+func drivers(t *testing.T, body func(t *testing.T, a *App)) {
+	t.Run("imitation", func(t *testing.T) { body(t, NewApp(t, Build(t).Path)) })
+	t.Run("Real", func(t *testing.T) {
+		path := os.Getenv("GORAIL_TEST_CUDA")
+		if path == "" {
+			t.Skip("wants a GPU: make test-gpu")
+		}
+		body(t, NewApp(t, path))
+	})
+}
+
+// TestRealStrict: mistakes, and what CUDA says of each.
+func TestRealStrict(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	drivers(t, func(t *testing.T, a *App) {
+		for name, c := range map[string]struct{ mistake, says int }{
+			"no context": {NoContext, 201}, "VMM size": {VMMSize, 1}, "export without handle type": {VMMExport, 1}, "IPC of VMM": {VMMIPC, 1},
+			"own IPC handle": {OwnIPC, 201}, "double free": {DoubleFree, 1}, "registered twice": {RegisteredTwice, 712},
+			"addresses in use": {FreeMapped, 1}, "newer PTX": {NewPTX, 222}, "flags of a stream": {StreamFlags, 1},
+		} {
+			require.Equal(t, c.says, a.Wrong(c.mistake), name)
+		}
+	})
+}
+
+// TestHandsOff: what the imitation hands out is not to be touched by the processor.
+func TestHandsOff(t *testing.T) {
+	a := NewApp(t, Build(t).Path)
+	at := a.Alloc(0, Device, 4096)
+	defer a.Free(0, Device, at)
+	a.Write(0, at, []byte{1, 2, 3})
+	require.Equal(t, []byte{1, 2, 3}, a.Read(0, at, 3))
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	require.Panics(t, func() { _ = **(**byte)(unsafe.Pointer(&at)) })
+}
+
+// TestSticky: after an illegal address every call says so.
+func TestSticky(t *testing.T) {
+	l := Build(t)
+	a := NewApp(t, l.Path)
+	l.Kill(IllegalAddress)
+	require.Equal(t, IllegalAddress, a.Wrong(NoContext))
+	require.Equal(t, IllegalAddress, a.Wrong(VMMSize))
+}

@@ -1,0 +1,1 @@
+../../../backend/gpu/gr_op.h

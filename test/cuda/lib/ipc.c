@@ -1,0 +1,89 @@
+/* IPC handles: they say which descriptor of which process it is, and /proc gives another. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ct.h"
+
+typedef struct handle {
+    uint32_t magic;
+    int32_t pid, fd, pad;
+    uint64_t inode, size, offset;
+    uint8_t rest[24];
+} handle;
+_Static_assert(sizeof(handle) == sizeof(cu_ipc), "a handle");
+enum { MAGIC = 0x49504347 };
+
+cu_result cuIpcGetMemHandle(cu_ipc *out, cu_ptr ptr)
+{
+    BEGIN(CALL_IpcGetMemHandle, WITH_CTX);
+    ct_map *m = ct_map_at(ptr);
+    if (!m || m->kind != KIND_ALLOC)
+        END(CU_INVALID_VALUE);
+    handle h = { .magic = MAGIC, .pid = getpid(), .fd = m->mem->fd, .inode = m->mem->inode, .size = m->size };
+    memcpy(out, &h, sizeof(h));
+    END(CU_OK);
+}
+
+cu_result cuIpcOpenMemHandle(cu_ptr *ptr, cu_ipc in, unsigned flags)
+{
+    BEGIN(CALL_IpcOpenMemHandle, WITH_CTX);
+    handle h;
+    char path[64];
+    memcpy(&h, &in, sizeof(h));
+    if (h.magic != MAGIC || flags != CU_IPC_LAZY_PEER)
+        END(CU_INVALID_VALUE);
+    if (h.pid == getpid())
+        END(CU_INVALID_CONTEXT);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", h.pid, h.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    ct_mem *mem = fd < 0 ? NULL : ct_mem_of(fd);
+    if (!mem || mem->inode != h.inode || ct_mem_tail(mem)->freed) {
+        if (mem)
+            ct_mem_drop(mem, 0);
+        END(CU_NOT_PERMITTED); /* what the real one says once the owner has freed it */
+    }
+    int device = ct_current()->device;
+    ct_map *m = ct_map_of(h.inode, device);
+    if (mem->device != device && !ct_switch[SW_peers]) {
+        ct_mem_drop(mem, 0);
+        END(CU_PEER_UNSUPPORTED);
+    }
+    ct_count[CT_ipc_maps]++;
+    if (m) {
+        ct_mem_drop(mem, 0);
+        m->opens++;
+        *ptr = m->at;
+        END(CU_OK);
+    }
+    ct_mem_tail(mem)->mapped++;
+    ct_mem_tail(mem)->mapper = getpid();
+    *ptr = ct_reserve(mem->size);
+    m = ct_map_add(*ptr, mem, KIND_IPC, device);
+    m->size = h.size;
+    m->opens = 1;
+    ct_count[CT_ipc_opens]++;
+    END(CU_OK);
+}
+
+cu_result cuIpcCloseMemHandle(cu_ptr ptr)
+{
+    BEGIN(-1, WITH_CTX);
+    ct_map *m = ct_map_at(ptr);
+    if (!m || m->at != ptr || m->kind != KIND_IPC)
+        END(CU_INVALID_VALUE);
+    if (ct_current()->device != m->device)
+        END(CU_INVALID_CONTEXT);
+    ct_count[CT_ipc_maps]--;
+    if (--m->opens)
+        END(CU_OK);
+    if (ct_uses(m->at, m->size))
+        ct_breach("an IPC handle was closed while a stream had work that may touch its memory");
+    ct_mem_tail(m->mem)->mapped--;
+    ct_unreserve(m->at, m->mem->size);
+    ct_mem_drop(m->mem, 0);
+    ct_map_remove(m);
+    END(CU_OK);
+}

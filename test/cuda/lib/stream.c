@@ -1,0 +1,318 @@
+/* Streams: a thread each, that does its work in order and late. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ct.h"
+
+enum { COPY, FILL, KERNEL, MARK };
+
+typedef struct task {
+    struct task *next;
+    int what, is_short;
+    uint64_t to, from, len;
+    unsigned blocks;
+    cu_event event;
+    char args[4096];
+} task;
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    int device, busy, stop;
+    unsigned seed;
+    task *head, **tail, *now;
+    pthread_t thread;
+    pthread_cond_t work;
+};
+
+struct CUevent_st {
+    int device;
+    uint64_t recorded, done;
+};
+
+static struct CUstream_st *streams;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static uint32_t made;
+
+int ct_busy(void)
+{
+    for (struct CUstream_st *s = streams; s; s = s->next)
+        if (s->busy || s->head)
+            return 1;
+    return 0;
+}
+
+/* Whether work that is queued, or under way, may touch a range: a kernel may touch any. */
+int ct_uses(uint64_t at, uint64_t size)
+{
+    for (struct CUstream_st *s = streams; s; s = s->next)
+        for (task *t = s->now ? s->now : s->head; t; t = t == s->now ? s->head : t->next)
+            if (t->what == KERNEL || (t->what != MARK && t->to < at + size && at < t->to + t->len) ||
+                (t->what == COPY && t->from < at + size && at < t->from + t->len))
+                return 1;
+    return 0;
+}
+
+void ct_idle(void)
+{
+    while (ct_busy() && !ct_dead)
+        pthread_cond_wait(&idle, &ct_mu);
+}
+
+/* With the lock: one piece of memory after another. */
+static int copy(const task *t, int device)
+{
+    for (uint64_t at = 0, n; at < t->len; at += n) {
+        n = t->len - at;
+        char *to = ct_touch(t->to + at, &n, device, 0);
+        char *from = t->what == COPY ? ct_touch(t->from + at, &n, device, 0) : to;
+        if (!to || !from)
+            return CU_ILLEGAL_ADDRESS;
+        if (t->what == COPY)
+            memmove(to, from, n);
+        else
+            memset(to, (int)t->from, n);
+    }
+    return 0;
+}
+
+static void nap(struct CUstream_st *s)
+{
+    long most = ct_switch[SW_late];
+    pthread_mutex_unlock(&ct_mu);
+    if (most > 0)
+        usleep((useconds_t)((unsigned long)rand_r(&s->seed) % (unsigned long)most));
+    for (int held = 1; held;) {
+        pthread_mutex_lock(&ct_mu);
+        held = ct_switch[SW_hold] && !s->stop && !ct_dead;
+        if (held) {
+            pthread_mutex_unlock(&ct_mu);
+            usleep(100);
+        }
+    }
+}
+
+static void *worker(void *arg)
+{
+    struct CUstream_st *s = arg;
+    pthread_mutex_lock(&ct_mu);
+    for (;;) {
+        while (!s->head && !s->stop)
+            pthread_cond_wait(&s->work, &ct_mu);
+        task *t = s->head;
+        if (!t)
+            break;
+        s->busy = 1;
+        s->now = t;
+        if (!(s->head = t->next))
+            s->tail = &s->head;
+        nap(s);
+        int r = 0;
+        if (!ct_dead) {
+            if (t->what == MARK)
+                t->event->done++;
+            else if (t->what == KERNEL) {
+                pthread_mutex_unlock(&ct_mu);
+                r = ct_run(t->args, t->is_short, s->device, t->blocks);
+                pthread_mutex_lock(&ct_mu);
+            } else
+                r = copy(t, s->device);
+        }
+        if (r && !ct_dead)
+            ct_dead = r;
+        s->now = NULL;
+        free(t);
+        s->busy = 0;
+        pthread_cond_broadcast(&idle);
+    }
+    pthread_mutex_unlock(&ct_mu);
+    return NULL;
+}
+
+static task *add(cu_stream s, int what)
+{
+    task *t = calloc(1, sizeof(*t));
+    t->what = what;
+    *s->tail = t;
+    s->tail = &t->next;
+    pthread_cond_signal(&s->work);
+    return t;
+}
+
+int ct_is_stream(cu_stream s)
+{
+    struct CUstream_st *p = streams;
+    while (p && p != s)
+        p = p->next;
+    return p != NULL && ct_current() && p->device == ct_current()->device;
+}
+
+cu_result cuStreamCreateWithPriority(cu_stream *out, unsigned flags, int priority)
+{
+    BEGIN(CALL_StreamCreateWithPriority, WITH_CTX);
+    if (flags != CU_STREAM_NON_BLOCKING || priority < -5 || priority > 0)
+        END(CU_INVALID_VALUE);
+    struct CUstream_st *s = calloc(1, sizeof(*s));
+    s->device = ct_current()->device;
+    s->seed = (unsigned)ct_switch[SW_seed] * 31 + ++made;
+    s->tail = &s->head;
+    pthread_cond_init(&s->work, NULL);
+    if (pthread_create(&s->thread, NULL, worker, s))
+        abort();
+    s->next = streams;
+    streams = s;
+    ct_count[CT_streams]++;
+    *out = s;
+    END(CU_OK);
+}
+
+cu_result cuStreamDestroy(cu_stream s)
+{
+    BEGIN(-1, WITH_CTX);
+    if (!ct_is_stream(s))
+        END(CU_INVALID_HANDLE);
+    if (s->busy || s->head)
+        ct_breach("a stream with work was destroyed");
+    struct CUstream_st **p = &streams;
+    while (*p != s)
+        p = &(*p)->next;
+    *p = s->next;
+    s->stop = 1;
+    pthread_cond_signal(&s->work);
+    ct_count[CT_streams]--;
+    pthread_mutex_unlock(&ct_mu);
+    pthread_join(s->thread, NULL);
+    pthread_cond_destroy(&s->work);
+    free(s);
+    return CU_OK;
+}
+
+/* As the real ones, this and cuEventQuery want no context. */
+cu_result cuStreamQuery(cu_stream s)
+{
+    BEGIN(CALL_StreamQuery, NO_CTX);
+    END(s->busy || s->head ? CU_NOT_READY : CU_OK);
+}
+
+cu_result cuStreamSynchronize(cu_stream s)
+{
+    BEGIN(CALL_StreamSynchronize, WITH_CTX);
+    if (!ct_is_stream(s))
+        END(CU_INVALID_HANDLE);
+    ct_count[CT_waits]++;
+    while ((s->busy || s->head) && !ct_dead)
+        pthread_cond_wait(&idle, &ct_mu);
+    END(ct_dead);
+}
+
+cu_result cuEventCreate(cu_event *event, unsigned flags)
+{
+    BEGIN(CALL_EventCreate, WITH_CTX);
+    (void)flags;
+    *event = calloc(1, sizeof(**event));
+    (*event)->device = ct_current()->device;
+    ct_count[CT_events]++;
+    END(CU_OK);
+}
+
+cu_result cuEventDestroy(cu_event event)
+{
+    BEGIN(-1, WITH_CTX);
+    if (event->recorded != event->done)
+        ct_breach("an event that has not come was destroyed");
+    free(event);
+    ct_count[CT_events]--;
+    END(CU_OK);
+}
+
+cu_result cuEventRecord(cu_event event, cu_stream s)
+{
+    BEGIN(CALL_EventRecord, WITH_CTX);
+    if (!ct_is_stream(s) || event->device != s->device)
+        END(CU_INVALID_HANDLE);
+    event->recorded++;
+    add(s, MARK)->event = event;
+    END(CU_OK);
+}
+
+cu_result cuEventQuery(cu_event event)
+{
+    BEGIN(CALL_EventQuery, NO_CTX);
+    END(event->done == event->recorded ? CU_OK : CU_NOT_READY);
+}
+
+static cu_result queue(cu_ptr to, cu_ptr from, size_t len, cu_stream s, int what)
+{
+    uint64_t one = 1;
+    if (!ct_is_stream(s))
+        return CU_INVALID_HANDLE;
+    if (!len || !ct_touch(to, &one, s->device, 0) || (what == COPY && !ct_touch(from, &one, s->device, 0))) {
+        if (len)
+            ct_breach("a copy of memory that the driver doesn't know, or that this GPU may not touch");
+        return CU_INVALID_VALUE;
+    }
+    task *t = add(s, what);
+    t->to = to;
+    t->from = from;
+    t->len = len;
+    ct_count[CT_copies] += what == COPY;
+    ct_count[CT_copied_host] += what == COPY && (ct_host_at(to) || ct_host_at(from));
+    return CU_OK;
+}
+
+cu_result cuMemcpyAsync(cu_ptr to, cu_ptr from, size_t len, cu_stream s)
+{
+    BEGIN(CALL_MemcpyAsync, WITH_CTX);
+    END(queue(to, from, len, s, COPY));
+}
+
+cu_result cuMemcpyHtoDAsync(cu_ptr to, const void *from, size_t len, cu_stream s)
+{
+    BEGIN(CALL_MemcpyHtoDAsync, WITH_CTX);
+    END(queue(to, (cu_ptr)from, len, s, COPY));
+}
+
+cu_result cuMemsetD8Async(cu_ptr to, unsigned char value, size_t len, cu_stream s)
+{
+    BEGIN(CALL_MemsetD8Async, WITH_CTX);
+    END(queue(to, value, len, s, FILL));
+}
+
+/* The application's, which wait. */
+static cu_result now(cu_ptr dev, void *host, size_t len, int in)
+{
+    ct_idle();
+    for (uint64_t at = 0, n; at < len; at += n) {
+        n = len - at;
+        char *p = ct_touch(dev + at, &n, ct_current()->device, 0);
+        if (!p)
+            return CU_INVALID_VALUE;
+        memcpy(in ? p : (char *)host + at, in ? (char *)host + at : p, n);
+    }
+    return CU_OK;
+}
+
+cu_result cuMemcpyHtoD(cu_ptr to, const void *from, size_t len)
+{
+    BEGIN(-1, WITH_CTX);
+    END(now(to, (void *)(uintptr_t)from, len, 1));
+}
+
+cu_result cuMemcpyDtoH(void *to, cu_ptr from, size_t len)
+{
+    BEGIN(-1, WITH_CTX);
+    END(now(from, to, len, 0));
+}
+
+/* A launch that kernel.c has checked. */
+void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, unsigned blocks)
+{
+    task *t = add(s, KERNEL);
+    memcpy(t->args, args, size);
+    t->is_short = is_short;
+    t->blocks = blocks;
+    ct_count[CT_launches]++;
+    ct_count[CT_blocks] += blocks;
+}

@@ -1,0 +1,212 @@
+/* VMM: addresses, handles, and what is mapped where. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ct.h"
+
+static struct range {
+    struct range *next;
+    uint64_t at, size;
+} *ranges;
+
+/* References that the caller holds of a handle; the memory's are these and its mappings. */
+static struct held {
+    struct held *next;
+    ct_mem *mem;
+    int refs, owner;
+} *list;
+
+static struct held *held(cu_mem handle)
+{
+    struct held *h = list;
+    while (h && (cu_mem)(uintptr_t)h->mem != handle)
+        h = h->next;
+    return h;
+}
+
+static cu_mem hold(ct_mem *mem, int owner)
+{
+    struct held *h = held((cu_mem)(uintptr_t)mem);
+    if (!h) {
+        h = calloc(1, sizeof(*h));
+        *h = (struct held){ list, mem, 0, owner };
+        list = h;
+    }
+    h->refs++;
+    ct_count[CT_handles]++;
+    return (cu_mem)(uintptr_t)mem;
+}
+
+static struct range *range(uint64_t at, uint64_t size)
+{
+    struct range *r = ranges;
+    while (r && (at < r->at || at - r->at >= r->size || size > r->size - (at - r->at)))
+        r = r->next;
+    return r;
+}
+
+cu_result cuMemAddressReserve(cu_ptr *ptr, size_t size, size_t align, cu_ptr at, unsigned long long flags)
+{
+    BEGIN(CALL_MemAddressReserve, NO_CTX);
+    (void)at;
+    if (!size || size % CT_GRANULE || align || flags)
+        END(CU_INVALID_VALUE);
+    struct range *r = calloc(1, sizeof(*r));
+    *r = (struct range){ ranges, ct_reserve(size), size };
+    ranges = r;
+    ct_count[CT_reservations]++;
+    *ptr = r->at;
+    END(CU_OK);
+}
+
+cu_result cuMemAddressFree(cu_ptr ptr, size_t size)
+{
+    BEGIN(-1, NO_CTX);
+    struct range **p = &ranges;
+    while (*p && !((*p)->at == ptr && (*p)->size == size))
+        p = &(*p)->next;
+    struct range *r = *p;
+    if (!r)
+        END(CU_INVALID_VALUE);
+    for (uint64_t at = ptr; at < ptr + size; at += CT_GRANULE)
+        if (ct_map_at(at))
+            END(CU_INVALID_VALUE); /* something is still mapped */
+    *p = r->next;
+    free(r);
+    ct_unreserve(ptr, size);
+    ct_count[CT_reservations]--;
+    END(CU_OK);
+}
+
+cu_result cuMemCreate(cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)
+{
+    BEGIN(-1, NO_CTX);
+    if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags)
+        END(CU_INVALID_VALUE);
+    ct_mem *m = ct_mem_new(size, prop->location.id, prop->handle_types);
+    if (!m)
+        END(CU_OUT_OF_MEMORY);
+    *handle = hold(m, 1);
+    END(CU_OK);
+}
+
+cu_result cuMemRelease(cu_mem handle)
+{
+    BEGIN(-1, NO_CTX);
+    struct held *h = held(handle);
+    if (!h)
+        END(CU_INVALID_VALUE);
+    ct_count[CT_handles]--;
+    if (--h->refs)
+        END(CU_OK);
+    struct held **p = &list;
+    while (*p != h)
+        p = &(*p)->next;
+    *p = h->next;
+    ct_mem_drop(h->mem, 0);
+    free(h);
+    END(CU_OK);
+}
+
+cu_result cuMemRetainAllocationHandle(cu_mem *handle, void *ptr)
+{
+    BEGIN(CALL_MemRetainAllocationHandle, NO_CTX);
+    ct_map *m = ct_map_at((uint64_t)ptr);
+    if (!m || m->kind != KIND_VMM)
+        END(CU_INVALID_VALUE);
+    if (!held((cu_mem)(uintptr_t)m->mem))
+        m->mem->refs++; /* the holders' one */
+    *handle = hold(m->mem, 0);
+    END(CU_OK);
+}
+
+cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, unsigned long long flags)
+{
+    BEGIN(CALL_MemExportToShareableHandle, NO_CTX);
+    struct held *h = held(handle);
+    if (!h || type != CU_HANDLE_FD || flags || !(h->mem->types & CU_HANDLE_FD))
+        END(CU_INVALID_VALUE);
+    int fd = fcntl(h->mem->fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        END(CU_OS);
+    *(int *)shared = fd;
+    ct_count[CT_exports]++;
+    END(CU_OK);
+}
+
+cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
+{
+    BEGIN(CALL_MemImportFromShareableHandle, NO_CTX);
+    int fd = type == CU_HANDLE_FD ? fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3) : -1;
+    ct_mem *m = fd < 0 ? NULL : ct_mem_of(fd);
+    if (!m)
+        END(fd < 0 ? CU_OS : CU_INVALID_VALUE);
+    *handle = hold(m, 0);
+    ct_count[CT_imports]++;
+    END(CU_OK);
+}
+
+cu_result cuMemMap(cu_ptr ptr, size_t size, size_t offset, cu_mem handle, unsigned long long flags)
+{
+    BEGIN(CALL_MemMap, NO_CTX);
+    struct held *h = held(handle);
+    if (!h || offset || flags || size != h->mem->size || ptr % CT_GRANULE || !range(ptr, size))
+        END(CU_INVALID_VALUE);
+    for (uint64_t at = ptr; at < ptr + size; at += CT_GRANULE)
+        if (ct_map_at(at))
+            END(CU_INVALID_VALUE);
+    h->mem->refs++;
+    ct_map_add(ptr, h->mem, KIND_VMM, h->mem->device);
+    ct_count[CT_vmm_maps]++;
+    END(CU_OK);
+}
+
+cu_result cuMemUnmap(cu_ptr ptr, size_t size)
+{
+    BEGIN(-1, NO_CTX);
+    if (ct_uses(ptr, size))
+        ct_breach("memory was unmapped while a stream had work that may touch it");
+    for (uint64_t at = ptr; at < ptr + size;) {
+        ct_map *m = ct_map_at(at);
+        if (!m || m->kind != KIND_VMM || m->at != at || m->size > ptr + size - at)
+            END(CU_INVALID_VALUE);
+        at += m->size;
+        ct_mem_drop(m->mem, 0);
+        ct_map_remove(m);
+        ct_count[CT_vmm_maps]--;
+    }
+    END(CU_OK);
+}
+
+cu_result cuMemSetAccess(cu_ptr ptr, size_t size, const cu_access *access, size_t count)
+{
+    BEGIN(CALL_MemSetAccess, NO_CTX);
+    for (uint64_t at = ptr; at < ptr + size;) {
+        ct_map *m = ct_map_at(at);
+        if (!m || m->kind != KIND_VMM || m->at != at || m->size > ptr + size - at)
+            END(CU_INVALID_VALUE);
+        for (size_t i = 0; i < count; i++)
+            if (access[i].location.type != CU_LOCATION_DEVICE || access[i].flags != CU_ACCESS_READWRITE ||
+                (access[i].location.id != m->mem->device && !ct_switch[SW_peers]))
+                END(CU_INVALID_VALUE);
+            else
+                m->access |= 1u << access[i].location.id;
+        at += m->size;
+    }
+    END(CU_OK);
+}
+
+cu_result cuMemGetHandleForAddressRange(void *handle, cu_ptr ptr, size_t size, int type, unsigned long long flags)
+{
+    BEGIN(-1, WITH_CTX);
+    ct_map *m = ct_map_at(ptr);
+    if (!m || type != CU_RANGE_DMABUF || flags || ptr % CT_PAGE || size % CT_PAGE || !ct_switch[SW_dmabuf] || !ct_map_at(ptr + size - 1))
+        END(CU_INVALID_VALUE);
+    int fd = fcntl(m->mem->fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        END(CU_OS);
+    *(int *)handle = fd;
+    END(CU_OK);
+}

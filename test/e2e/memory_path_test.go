@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// byItself lets GORAIL choose the way, for the test's workers.
+var byItself = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
+
+func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
+	o.Env = ours(t)
+	return agent(worker.Start(t, o), o.Env, name)
+}
+
+// TestMemoryChosen: two processes of one host go by its memory, whatever else there is, and so do two agents of one.
+func TestMemoryChosen(t *testing.T) {
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	bob.Polling(true)
+	carol := agent(alice.Worker, ours(t), "carol")
+	for _, peer := range []*worker.Agent{bob, carol} {
+		a, b := alice.Buffer(8<<20, seedA), peer.Buffer(8<<20, seedB)
+		alice.Learn(peer)
+		eachOp(t, func(t *testing.T, op nixl.Op) {
+			a.Fill(seedA)
+			b.Fill(seedB)
+			x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: peer.Name})
+			x.Do(limit)
+			seed := map[nixl.Op]uint64{nixl.Write: seedA, nixl.Read: seedB}[op]
+			a.Want(seed)
+			b.Want(seed)
+			release(t, x)
+		})
+		says(t, alice.Worker, "peer connected", "peer="+peer.Name, "rails=local/memory", "session=initiator")
+	}
+}
+
+// TestMemoryInPost: what is small has ended, notification included, when the post returns; what is large has not begun to hold
+// the caller up.
+func TestMemoryInPost(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		env := ours(t)
+		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: byItself}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: byItself})
+		a, b := alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
+		alice.Learn(bob)
+		small := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(worker.Span(0, 4096)), Remote: b.At(worker.Span(0, 4096)), Peer: "bob", Notif: []byte("s")})
+		large := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		small.Do(limit) // connects
+		ended := 0
+		for range 100 { // somebody else may hold the rail at times
+			if small.Post() == nixl.Success {
+				ended++
+			} else {
+				small.Wait(limit)
+			}
+		}
+		require.Greater(t, ended, 50)
+		require.Equal(t, nixl.InProgress, large.Post())
+		require.Equal(t, nixl.Success, large.Wait(limit))
+		b.Want(seedA)
+		require.Len(t, bob.WaitNotifs(101, limit), 101)
+	}
+}
+
+// TestMemoryTargetStopped: a target whose process stands still is served all the same.
+func TestMemoryTargetStopped(t *testing.T) {
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+	alice.Learn(bob)
+	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	a.Fill(seedC)
+	require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGSTOP))
+	began := time.Now()
+	x.Do(limit)
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGCONT))
+	b.Want(seedC)
+}
+
+// TestMemoryOtherNetwork: the same for a peer in another network namespace.
+func TestMemoryOtherNetwork(t *testing.T) {
+	ha, hb := twoHosts(t)
+	alice, bob := ha.startWith(byItself, "alice"), hb.startWith(byItself, "bob")
+	bob.Polling(true)
+	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+	alice.Learn(bob)
+	alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	b.Want(seedA)
+	says(t, alice.Worker, "level=WARN", "peer of this host", "another network namespace")
+	says(t, alice.Worker, "peer connected", "peer=bob", "0", "session=initiator")
+}
+
+// TestMemoryOtherPIDs: a peer in another pid namespace goes by the next best way, and the log says why.
+func TestMemoryOtherPIDs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a pid namespace wants root")
+	}
+	alice := agentOf(t, "alice", worker.Options{Setenv: byItself})
+	bob := agentOf(t, "bob", worker.Options{Setenv: byItself, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
+	bob.Polling(true)
+	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+	alice.Learn(bob)
+	alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	b.Want(seedA)
+	says(t, alice.Worker, "level=WARN", "peer of this host", "another pid namespace")
+	says(t, alice.Worker, "peer connected", "peer=bob", "/lo", "session=initiator")
+}

@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// BenchmarkVRAM moves bytes from one GPU to another, or within one where there is one: the median times of the post and of the whole transfer. With
+// GORAIL_TEST_BACKEND=UCX the stock plugin's:
+//
+//	GORAIL_TEST_CUDA=libcuda.so.1 go test ./test/e2e -run NONE -bench VRAM -benchtime 1x
+func BenchmarkVRAM(b *testing.B) {
+	if os.Getenv("GORAIL_TEST_CUDA") == "" {
+		b.Skip("wants GPUs: GORAIL_TEST_CUDA=libcuda.so.1")
+	}
+	const room = 1 << 30
+	o := gpuHost(b)
+	far := 1
+	if os.Getenv("GORAIL_TEST_GPUS") == "1" {
+		far = 0
+	}
+	for _, on := range []bool{false, true} {
+		ini, tgt := agent(worker.Start(b, o), o.Env, "alice", progress(on)), agent(worker.Start(b, o), o.Env, "bob", progress(on))
+		tgt.Polling(true)
+		mine, theirs := ini.GPUBuffer(room, seedA, device(0)), tgt.GPUBuffer(room, seedB, device(far))
+		ini.Learn(tgt)
+		for _, s := range []struct {
+			n     int
+			block uint64
+			runs  int
+		}{{1, 4 << 10, 500}, {1, 1 << 20, 300}, {1, 64 << 20, 50}, {1, 1 << 30, 10}, {64, 8 << 10, 300}, {10_000, 1 << 10, 100},
+			{10_000, 8 << 10, 60}, {100_000, 8 << 10, 20}} {
+			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				b.Run(fmt.Sprintf("progress=%v/%dx%d/%s", on, s.n, s.block, op), func(b *testing.B) {
+					la := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 1}
+					lb := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 2}
+					x := ini.Xfer(worker.XferSpec{Op: op, Local: mine.At(la), Remote: theirs.At(lb), Peer: "bob"})
+					x.Do(long)
+					if testenv.Load().Backend == "UCX" && s.n >= 10_000 {
+						s.runs = 5
+					}
+					var post, lat []int64
+					for b.Loop() {
+						l := x.Loop(worker.LoopArgs{N: s.runs, Timeout: long, Times: true})
+						post, lat = append(post, l.Post...), append(lat, l.Lat...)
+					}
+					b.ReportMetric(median(post)/1e3, "us-post")
+					b.ReportMetric(median(lat)/1e3, "us-transfer")
+					b.ReportMetric(float64(s.n)*float64(s.block)/median(lat), "GB/s")
+					_ = x.Release()
+				})
+			}
+		}
+		_ = ini.Close()
+		_ = tgt.Close()
+	}
+}

@@ -1,0 +1,326 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/cuda"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// gpuHost is what workers are started with that see GPUs: those of the imitation, or with GORAIL_TEST_CUDA this machine's.
+func gpuHost(t testing.TB) worker.Options {
+	t.Helper()
+	path := os.Getenv("GORAIL_TEST_CUDA")
+	if path == "" {
+		path = cuda.Build(t).Path
+	}
+	return worker.Options{Env: testenv.Need(t), Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_CUDA_PATH=" + path}}
+}
+
+// gpuPair is pair with GPUs.
+func gpuPair(t testing.TB, opts ...option) *pairOf {
+	t.Helper()
+	o := gpuHost(t)
+	p := &pairOf{env: o.Env, ini: agent(worker.Start(t, o), o.Env, "alice", opts...), tgt: agent(worker.Start(t, o), o.Env, "bob", opts...)}
+	p.tgt.Polling(true)
+	return p
+}
+
+func device(n int) worker.GPUMem { return worker.GPUMem{Device: n, Kind: int(cuda.Device)} }
+
+// TestVRAMTwoProcesses: bytes of two processes' GPUs, one transfer whole and one in scattered blocks; one GPU and two.
+func TestVRAMTwoProcesses(t *testing.T) {
+	for _, gpus := range [][2]int{{0, 1}, {1, 1}} {
+		t.Run(fmt.Sprintf("GPUs %d,%d", gpus[0], gpus[1]), func(t *testing.T) {
+			eachProgress(t, func(t *testing.T, o option) {
+				eachOp(t, func(t *testing.T, op nixl.Op) {
+					const size = 8 << 20
+					p := gpuPair(t, o)
+					a, b := p.ini.GPUBuffer(size, seedA, device(gpus[0])), p.tgt.GPUBuffer(size, seedB, device(gpus[1]))
+					p.ini.Learn(p.tgt)
+					la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
+					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
+					x.Do(limit)
+					require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+					want(op, a, b, la, lb)
+					require.NoError(t, x.Release())
+					whole := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+					a.Fill(seedA)
+					b.Fill(seedB)
+					for range 3 {
+						whole.Do(limit)
+					}
+					if op == nixl.Write {
+						b.Want(seedA)
+					} else {
+						a.Want(seedB)
+					}
+					require.NoError(t, p.ini.Close())
+					require.NoError(t, p.tgt.Close())
+					a.Free()
+					b.Free()
+					gpuEmpty(t, p.ini, p.tgt)
+				})
+			})
+		})
+	}
+}
+
+// gpuClean ends agents and wants nothing of the driver's left open in their processes, and nothing done that a real one would not bear.
+func gpuClean(t testing.TB, agents ...*worker.Agent) {
+	t.Helper()
+	for _, a := range agents {
+		require.NoError(t, a.Close())
+	}
+	gpuEmpty(t, agents...)
+}
+
+// gpuEmpty: nothing of what they had of GPUs is open, and they made no mistake.
+func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
+	t.Helper()
+	for _, a := range agents {
+		open, wrong := a.GPUState()
+		require.Empty(t, wrong)
+		require.Empty(t, open)
+	}
+}
+
+// TestVRAMRegister: what a descriptor says of its memory is checked, and the error names both.
+func TestVRAMRegister(t *testing.T) {
+	o := gpuHost(t)
+	a := agent(worker.Start(t, o), o.Env, "alice")
+	b := a.AllocGPU(1<<20, device(1))
+	side := b.All()
+	side.Dev = 0
+	require.Error(t, a.Register(side))
+	says(t, a.Worker, "it is on GPU 1, the descriptor's device id says 0")
+	side.Dev = 7
+	require.Error(t, a.Register(side))
+	says(t, a.Worker, "there is no GPU 7: this process sees 2")
+	host := a.Alloc(1<<20, nixl.Anon)
+	side = host.All()
+	side.Mem = nixl.VRAM
+	require.Error(t, a.Register(side))
+	says(t, a.Worker, "it is pageable host memory")
+	side = b.All()
+	side.Len += 1 << 20
+	require.Error(t, a.Register(side))
+	require.NoError(t, a.Register(b.All()))
+	require.NoError(t, a.Deregister(b.All()))
+	b.Free()
+	gpuClean(t, a)
+}
+
+// TestVRAMNoDriver: without a driver the backend offers the host's memory alone, and that works.
+func TestVRAMNoDriver(t *testing.T) {
+	o := gpuHost(t)
+	o.Setenv[1] = "GORAIL_CUDA_PATH=/nowhere/libcuda.so.1"
+	a := agent(worker.Start(t, o), o.Env, "alice")
+	b := a.Buffer(1<<20, seedA)
+	side := b.All()
+	side.Mem = nixl.VRAM
+	require.Error(t, a.Register(side))
+	x := a.Xfer(worker.XferSpec{Op: nixl.Write, Local: b.Span(0, 4096), Remote: b.Span(8192, 4096), Peer: "alice"})
+	x.Do(limit)
+	require.EqualValues(t, -1, b.Diff(8192, 4096, seedA, 0))
+}
+
+// TestVRAMTakenBack: what its owner deregisters is unmapped before that returns; other memory at the same address is never taken for it.
+func TestVRAMTakenBack(t *testing.T) {
+	const size = 4 << 20
+	p := gpuPair(t)
+	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
+	p.ini.Learn(p.tgt)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	a.Want(seedB)
+	require.NoError(t, p.tgt.Deregister(b.All()))
+	if s := x.Post(); s == nixl.InProgress {
+		s = x.Wait(limit)
+		require.Equal(t, nixl.ErrBackend, s)
+	} else {
+		require.Less(t, s, nixl.Success)
+	}
+	require.NoError(t, x.Release())
+	b.Free()
+	again := p.tgt.AllocGPU(size, device(1))
+	require.Equal(t, b.Addr, again.Addr, "the imitation gives the address again")
+	again.Fill(seedC)
+	require.NoError(t, p.tgt.Register(again.All()))
+	p.ini.Learn(p.tgt)
+	x = p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: again.All(), Peer: "bob"})
+	x.Do(limit)
+	a.Want(seedC)
+	require.NoError(t, x.Release())
+	require.NoError(t, p.ini.Deregister(a.All()))
+	require.NoError(t, p.tgt.Deregister(again.All()))
+	a.Free()
+	again.Free()
+	gpuClean(t, p.ini, p.tgt)
+}
+
+// TestVRAMFreedUnsaid: memory that is freed without being deregistered, and registered again at the same address, is never taken for the old.
+func TestVRAMFreedUnsaid(t *testing.T) {
+	const size = 4 << 20
+	p := gpuPair(t)
+	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
+	p.ini.Learn(p.tgt)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	a.Want(seedB)
+	b.Free()
+	again := p.tgt.AllocGPU(size, device(1))
+	require.Equal(t, b.Addr, again.Addr, "the imitation gives the address again")
+	again.Fill(seedC)
+	require.NoError(t, p.tgt.Register(again.All()))
+	says(t, p.tgt.Worker, "freed without being deregistered")
+	x.Do(limit)
+	a.Want(seedC)
+	require.NoError(t, x.Release())
+	require.NoError(t, p.ini.Close())
+	require.NoError(t, p.tgt.Close())
+	a.Free()
+	again.Free()
+	for w, mistake := range map[*worker.Agent]string{p.ini: "", p.tgt: "memory was freed while a peer had it mapped by an IPC handle"} {
+		open, wrong := w.GPUState()
+		if os.Getenv("GORAIL_TEST_CUDA") != "" {
+			mistake = "" // the real driver keeps no account
+		}
+		require.Equal(t, mistake, strings.TrimSpace(wrong), "the application's own")
+		require.Empty(t, open)
+	}
+}
+
+// TestVRAMUnmappable: memory that no peer can map is a clear error, at once, and the link goes on for other memory.
+func TestVRAMUnmappable(t *testing.T) {
+	for reason, m := range map[string]worker.GPUMem{
+		"VMM memory made without a handle type that can be shared": {Device: 1, Handles: 2, Private: true},
+		"memory of a stream-ordered pool (cudaMallocAsync)":        {Device: 1, Kind: int(cuda.Pool)},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			const size = 2 * cuda.Granule
+			p := gpuPair(t)
+			a, b, good := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m), p.tgt.GPUBuffer(size, seedB, device(1))
+			p.ini.Learn(p.tgt)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			require.Equal(t, nixl.InProgress, x.Post())
+			require.Equal(t, nixl.ErrBackend, x.Wait(limit))
+			says(t, p.ini.Worker, reason)
+			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: good.All(), Peer: "bob"}).Do(limit)
+			good.Want(seedA)
+			b.Want(seedB)
+		})
+	}
+}
+
+// TestVRAMOneProcess: an agent's own memory, and two agents of one process, between two GPUs and on one; private VMM memory, too, on one.
+func TestVRAMOneProcess(t *testing.T) {
+	eachProgress(t, func(t *testing.T, o option) {
+		eachOp(t, func(t *testing.T, op nixl.Op) {
+			const size = 2 * cuda.Granule
+			h := gpuHost(t)
+			w := worker.Start(t, h)
+			a, b := agent(w, h.Env, "alice", o), agent(w, h.Env, "bob", o)
+			b.Polling(true)
+			from := a.GPUBuffer(size, seedA, device(0))
+			la, lb := scattered(7, 4096, 100, 500, 1), scattered(9, 4096, 300, 500, 2)
+			var made []*worker.Buf
+			for peer, owner := range map[string]*worker.Agent{"alice": a, "bob": b} {
+				for _, m := range []worker.GPUMem{device(1), device(0), {Device: 1, Handles: 2}, {Device: 0, Handles: 2, Private: true}} {
+					to := owner.GPUBuffer(size, seedB, m)
+					made = append(made, to)
+					if owner == b {
+						a.Learn(b)
+					}
+					from.Fill(seedA)
+					x := a.Xfer(worker.XferSpec{Op: op, Local: from.At(la), Remote: to.At(lb), Peer: peer})
+					x.Do(limit)
+					want(op, from, to, la, lb)
+					require.NoError(t, x.Release())
+				}
+			}
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+			for _, m := range append(made, from) {
+				m.Free()
+			}
+			gpuEmpty(t, a)
+		})
+	})
+}
+
+// TestVRAMHandles: VMM memory of another process, of more handles than one message has descriptors; regions inside it; unmapped at the end.
+func TestVRAMHandles(t *testing.T) {
+	eachOp(t, func(t *testing.T, op nixl.Op) {
+		const n, size = 70, 70 * cuda.Granule
+		p := gpuPair(t)
+		m := worker.GPUMem{Device: 1, Handles: n}
+		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.AllocGPU(size, m)
+		b.Fill(seedB)
+		require.NoError(t, p.tgt.Register(b.Span(0, 69*cuda.Granule+5), b.Span(69*cuda.Granule+5, cuda.Granule-5)))
+		p.ini.Learn(p.tgt)
+		fds := p.tgt.Stats().FDs
+		la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, cuda.Granule/16, 1000, 2)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob"})
+		x.Do(limit)
+		want(op, a, b, la, lb)
+		require.NoError(t, x.Release())
+		a.Fill(seedA)
+		b.Fill(seedB)
+		edge := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.Span(0, 10), Remote: b.Span(69*cuda.Granule+5, 10), Peer: "bob"})
+		edge.Do(limit)
+		if op == nixl.Read {
+			require.EqualValues(t, -1, a.Diff(0, 10, seedB, 69*cuda.Granule+5))
+		} else {
+			require.EqualValues(t, -1, b.Diff(69*cuda.Granule+5, 10, seedA, 0))
+		}
+		require.NoError(t, edge.Release())
+		require.LessOrEqual(t, p.tgt.Stats().FDs, fds+4, "descriptors are closed when they are sent")
+		require.NoError(t, p.ini.Close())
+		require.NoError(t, p.tgt.Close())
+		a.Free()
+		b.Free()
+		gpuEmpty(t, p.ini, p.tgt)
+	})
+}
+
+// TestVRAMReleased: a copy under way that is released ends at once, and what comes after it works; one whose peer is killed is told so.
+func TestVRAMReleased(t *testing.T) {
+	const size = 64 << 20
+	t.Run("released", func(t *testing.T) {
+		p := gpuPair(t)
+		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
+		p.ini.Learn(p.tgt)
+		l := worker.Layout{Len: 64, Stride: 64, Count: 300_000, Shuffle: 1}
+		for range 5 {
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("never")})
+			x.Post()
+			require.NoError(t, x.Release())
+		}
+		p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("whole")}).Do(limit)
+		b.Want(seedA)
+		require.NotEmpty(t, p.tgt.WaitNotifs(1, limit))
+		a.Want(seedA)
+	})
+	t.Run("killed", func(t *testing.T) {
+		p := gpuPair(t)
+		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
+		p.ini.Learn(p.tgt)
+		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x.Do(limit)
+		loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
+		p.tgt.Kill()
+		require.Less(t, loop.Wait().Status, nixl.Success)
+		require.NoError(t, x.Release())
+		require.NoError(t, p.ini.Deregister(a.All()))
+		a.Free()
+		gpuClean(t, p.ini)
+	})
+}

@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"gorail/test/cuda"
+	"gorail/test/worker"
+)
+
+// strict is a test's TB inside a worker: a failure ends the process, and the test with it.
+type strict struct {
+	testing.TB
+	last *func() // what closes the application
+}
+
+func (strict) Helper()                        {}
+func (s strict) Cleanup(f func())             { *s.last = f }
+func (strict) Errorf(format string, a ...any) { fmt.Fprintf(os.Stderr, format+"\n", a...) }
+func (strict) FailNow()                       { panic("the GPUs' driver refused an application") }
+
+// application is a worker's memory on GPUs.
+type application struct {
+	*cuda.App
+	lib   *cuda.Lib // nil: the real driver
+	close func()
+}
+
+func newApplication() worker.GPU {
+	path := os.Getenv("GORAIL_CUDA_PATH")
+	a := new(application)
+	a.App = cuda.NewApp(strict{last: &a.close}, path)
+	if path != os.Getenv("GORAIL_TEST_CUDA") {
+		a.lib = cuda.At(strict{last: new(func())}, path)
+	}
+	return a
+}
+
+func (a *application) Alloc(m worker.GPUMem, size uint64) uint64 {
+	if m.Handles > 0 {
+		return a.VMM(m.Device, m.Handles, size/uint64(m.Handles), !m.Private)
+	}
+	return a.App.Alloc(m.Device, cuda.Kind(m.Kind), size)
+}
+
+func (a *application) Free(m worker.GPUMem, size, at uint64) {
+	if m.Handles > 0 {
+		a.FreeVMM(m.Device, m.Handles, size/uint64(m.Handles), at)
+		return
+	}
+	a.App.Free(m.Device, cuda.Kind(m.Kind), at)
+}
+
+func (a *application) State() (open, wrong string) {
+	if a.lib == nil {
+		return "", ""
+	}
+	a.close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return a.lib.Open(), a.lib.Breaches()
+}

@@ -1,0 +1,82 @@
+package inside
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// gids is where host B's rail has an address in its table; -1: nowhere.
+func (p place) gid(rail int, addr string) int {
+	var a [4]int
+	_, err := fmt.Sscanf(addr, "%d.%d.%d.%d", &a[0], &a[1], &a[2], &a[3])
+	require.NoError(p.t, err)
+	want := fmt.Sprintf("ffff:%02x%02x:%02x%02x", a[0], a[1], a[2], a[3])
+	dir := fmt.Sprintf("/sys/class/infiniband/%sB%d/ports/1", p.kind, rail)
+	list := p.at("B", "sh", "-c", "cd "+dir+`; for i in $(seq 0 15); do echo "$(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null)"; done`)
+	for i, line := range strings.Split(list, "\n") {
+		if strings.Contains(line, want) && strings.HasSuffix(line, "RoCE v2") {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestAddressChange: the address of the peer's rail is removed and added again, and then replaced by another, while engines live.
+// Transfers go on, and connections that are made from then on use the address where it is.
+func TestAddressChange(t *testing.T) {
+	p := needPair(t, 2)
+	const size = 16 << 20
+	alice, bob, a, b := p.meet(size, "log", "info")
+	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x.Do(limit)
+	ip := func(args ...string) {
+		p.at("B", append([]string{"ip", "addr"}, append(args, "dev", p.net("B", 1))...)...)
+	}
+	again := func(seed uint64, addr string) {
+		t.Helper()
+		require.True(t, eventually(func() bool { return p.gid(1, addr) >= 0 }), "no GID for %s", addr)
+		a.Fill(seed)
+		require.True(t, eventually(func() bool {
+			before := p.passed("A")[1]
+			if s := x.Post(); s == nixl.InProgress {
+				require.Equal(t, nixl.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
+			}
+			return p.passed("A")[1]-before > 1<<20
+		}), "rail 1 is not used\n%s\n%s", alice.Output(), bob.Output())
+		b.Want(seed)
+	}
+	was := p.gid(1, "10.0.1.2")
+	require.GreaterOrEqual(t, was, 0)
+	require.False(t, x.Post().Failed())
+	ip("del", "10.0.1.2/24")
+	ip("add", "10.0.1.2/24")
+	if s := x.Wait(limit); s != nixl.Success {
+		t.Fatalf("%s\n%s\n%s", s, alice.Output(), bob.Output())
+	}
+	again(100, "10.0.1.2")
+	t.Logf("10.0.1.2 was at %d, is at %d", was, p.gid(1, "10.0.1.2"))
+
+	require.False(t, x.Post().Failed())
+	ip("del", "10.0.1.2/24")
+	ip("add", "10.0.1.22/24")
+	require.Equal(t, nixl.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
+	says(t, bob, "10.0.1.22 at index") // what is sent to the old address again and again counts as bytes, too
+	again(101, "10.0.1.22")
+
+	// Sessions that begin now have the new address from the start.
+	carol := p.agent("carol", "A", "log", "info")
+	c := carol.Buffer(size, 77)
+	carol.Learn(bob)
+	y := carol.Xfer(worker.XferSpec{Op: nixl.Write, Local: c.All(), Remote: b.All(), Peer: "bob"})
+	y.Do(limit)
+	before := p.passed("A")[1]
+	y.Do(limit)
+	require.Greater(t, p.passed("A")[1]-before, 1<<20, "%s\n%s", carol.Output(), bob.Output())
+	b.Want(77)
+}

@@ -1,0 +1,32 @@
+package inside
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// TestSourceReused: when a transfer has succeeded its source is the application's again, and when its notification has come its
+// target is as written: the source is overwritten at once, hundreds of times, and the target compared.
+func TestSourceReused(t *testing.T) {
+	p := needPair(t, 1)
+	const rounds, size = 200, 1 << 20 // over two rails, both take part
+	alice, bob, a, b := p.meet(size)
+	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	for i := range uint64(rounds) {
+		a.Fill(i)
+		note := fmt.Appendf(nil, "n%d", i)
+		st := x.PostNotif(note)
+		require.False(t, st.Failed(), "round %d: %s\n%s\n%s", i, st, alice.Output(), bob.Output())
+		require.Equal(t, nixl.Success, x.Wait(limit), "round %d\n%s\n%s", i, alice.Output(), bob.Output())
+		a.Fill(^i)
+		require.Equal(t, []nixl.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
+		b.Want(i)
+	}
+	require.NoError(t, alice.Exit())
+	require.NoError(t, bob.Exit())
+}

@@ -1,0 +1,42 @@
+package inside
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestYama: what Yama's scope forbids goes by the next best way, with a warning that names the scope; the option ptracer helps where that is 1.
+func TestYama(t *testing.T) {
+	scope := os.Getenv("GORAIL_YAMA")
+	if scope == "" {
+		t.Skip("GORAIL_YAMA does not say which scope it is")
+	}
+	for _, ptracer := range []string{"off", "on"} {
+		t.Run("ptracer="+ptracer, func(t *testing.T) {
+			agent := func(name string) *worker.Agent {
+				env := testenv.Need(t)
+				w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local,tcp", "GORAIL_LOG=info", "GORAIL_PTRACER=" + ptracer}})
+				return w.Agent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true})
+			}
+			alice, bob := agent("alice"), agent("bob")
+			bob.Polling(true)
+			a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+			alice.Learn(bob)
+			alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+			b.Want(seedA)
+			require.Len(t, bob.WaitNotifs(1, limit), 1)
+			if scope == "0" || scope == "1" && ptracer == "on" {
+				says(t, alice, "peer connected", "rails=local/memory", "session=initiator")
+				return
+			}
+			says(t, alice, "level=WARN", "peer of this host", "Yama's scope is "+scope)
+			says(t, alice, "peer connected", "/lo", "session=initiator")
+		})
+	}
+}

@@ -1,0 +1,89 @@
+package worker
+
+import (
+	"errors"
+
+	"gorail/test/nixl"
+)
+
+// GPUMem says what memory of a GPU an application makes.
+type GPUMem struct {
+	Device  int
+	Kind    int  // as GPU.Alloc takes it
+	Handles int  // VMM: of that many handles; 0: Kind's
+	Private bool // VMM: without a handle type that can be shared
+}
+
+// GPU is an application's use of a GPUs' driver.
+type GPU interface {
+	Alloc(m GPUMem, size uint64) uint64
+	Free(m GPUMem, size, at uint64)
+	Write(device int, at uint64, b []byte)
+	Read(device int, at, size uint64) []byte
+	// State ends the use, and says what is still open, and what was done wrong.
+	State() (open, wrong string)
+}
+
+// NewGPU makes a worker's GPU; programs with such tests set it before MaybeRun.
+var NewGPU func() GPU
+
+// GPUStateOut is the reply of GPUState.
+type GPUStateOut struct{ Open, Wrong string }
+
+// memory is what a worker has allocated.
+type memory interface {
+	Addr() uint64
+	Free() error
+	size() uint64
+	read(off, n uint64) []byte
+	write(off uint64, b []byte)
+}
+
+// hostMem is memory of the host.
+type hostMem struct{ *nixl.Buffer }
+
+func (m hostMem) size() uint64               { return uint64(len(m.B)) }
+func (m hostMem) read(off, n uint64) []byte  { return m.B[off : off+n] }
+func (m hostMem) write(off uint64, b []byte) { copy(m.B[off:], b) }
+
+// gpuMem is memory of a GPU.
+type gpuMem struct {
+	GPU
+	m      GPUMem
+	at, sz uint64
+}
+
+func (m *gpuMem) Addr() uint64               { return m.at }
+func (m *gpuMem) Free() error                { m.GPU.Free(m.m, m.sz, m.at); return nil }
+func (m *gpuMem) size() uint64               { return m.sz }
+func (m *gpuMem) read(off, n uint64) []byte  { return m.GPU.Read(m.m.Device, m.at+off, n) }
+func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off, b) }
+
+// alloc makes memory. With mu held.
+func (s *Server) alloc(in AllocArgs) (memory, error) {
+	if in.GPU == nil {
+		b, err := nixl.Alloc(int(in.Size), in.Kind)
+		return hostMem{b}, err
+	}
+	if NewGPU == nil {
+		return nil, errors.New("this program has no GPUs")
+	}
+	if s.gpu == nil {
+		s.gpu = NewGPU()
+	}
+	return &gpuMem{GPU: s.gpu, m: *in.GPU, at: s.gpu.Alloc(*in.GPU, in.Size), sz: in.Size}, nil
+}
+
+// GPUState tells of the driver.
+func (s *Server) GPUState(_ Ref, out *GPUStateOut) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gpu == nil && NewGPU != nil {
+		s.gpu = NewGPU()
+	}
+	if s.gpu != nil {
+		out.Open, out.Wrong = s.gpu.State()
+		s.gpu = nil
+	}
+	return nil
+}

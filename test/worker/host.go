@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"fmt"
+	"net"
+	"net/rpc"
+	"syscall"
+	"time"
+
+	"gorail/test/testenv"
+)
+
+// Host is another machine, whose keeper (see EnvKeep) starts workers for a test.
+type Host struct{ rpc *rpc.Client }
+
+// Dial connects to a host's keeper, which may yet have to start.
+func Dial(addr string) (*Host, error) {
+	for end := time.Now().Add(Deadline); ; time.Sleep(20 * time.Millisecond) {
+		c, err := net.DialTimeout("tcp", addr, time.Second)
+		if err == nil {
+			return &Host{rpc.NewClient(c)}, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("keeper: %w", err)
+		}
+	}
+}
+
+// Close ends the keeper and all its workers.
+func (h *Host) Close() { _ = h.rpc.Close() }
+
+// ask is one command with a bound. The host may be out of reach.
+func (h *Host) ask(method string, args, reply any, limit time.Duration) error {
+	select {
+	case c := <-h.rpc.Go(keeper+"."+method, args, reply, make(chan *rpc.Call, 1)).Done:
+		return c.Error
+	case <-time.After(limit):
+		return fmt.Errorf("keeper: no answer to %s in %v", method, limit)
+	}
+}
+
+// Start runs a worker there that the test's cleanup ends. o.Env must hold there, too.
+func (h *Host) Start(t testenv.TB, o Options) *Worker {
+	t.Helper()
+	var s Started
+	err := h.ask("Start", o, &s, Deadline)
+	var c net.Conn
+	if err == nil {
+		c, err = net.DialTimeout("tcp", s.Addr, Deadline)
+	}
+	if err != nil {
+		t.Fatalf("worker: %v", err)
+	}
+	w := &Worker{t: t, proc: &distant{h, s.Pid}, rpc: rpc.NewClient(c)}
+	t.Cleanup(w.end)
+	return w
+}
+
+// Run runs a command there and gives what it printed; anything but status 0 fails the test.
+func (h *Host) Run(t testenv.TB, command ...string) string {
+	t.Helper()
+	var out RunOut
+	if err := h.ask("Run", command, &out, Deadline); err != nil {
+		t.Fatalf("%q: %v", command, err)
+	}
+	if out.Err != "" {
+		t.Fatalf("%q: %s\n%s", command, out.Err, out.Output)
+	}
+	return out.Output
+}
+
+// distant is a worker on another host.
+type distant struct {
+	h  *Host
+	id int
+}
+
+func (d *distant) pid() int { return d.id }
+
+func (d *distant) signal(s syscall.Signal) error {
+	return d.h.ask("Signal", SignalArgs{d.id, s}, new(Nothing), grace)
+}
+
+func (d *distant) wait() (how string, ok bool) {
+	var e Ended
+	if err := d.h.ask("Wait", d.id, &e, grace); err != nil {
+		return err.Error(), false
+	}
+	return e.How, e.OK
+}
+
+func (d *distant) output() string {
+	var s string
+	if err := d.h.ask("Output", d.id, &s, grace); err != nil {
+		return err.Error()
+	}
+	return s
+}
+
+func (d *distant) forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }

@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// EnvKeep makes a program that calls MaybeRun the keeper of a host: it listens at the address that the variable has, obeys
+// the one test that connects (see Dial), and ends with that connection.
+const EnvKeep = "GORAIL_TEST_KEEPER"
+
+const keeper = "Keeper" // net/rpc service name
+
+// Keeper starts workers for a test on another host. Its exported methods are the commands.
+type Keeper struct {
+	ip string
+
+	mu       sync.Mutex
+	children map[int]*child
+}
+
+// The arguments and replies of a keeper's commands.
+type (
+	Started struct {
+		Pid  int
+		Addr string // where the worker listens
+	}
+	SignalArgs struct {
+		Pid    int
+		Signal syscall.Signal
+	}
+	Ended struct {
+		How string
+		OK  bool
+	}
+	RunOut struct {
+		Output string
+		Err    string // "": status 0
+	}
+	Nothing struct{}
+)
+
+// keep serves one test.
+func keep(addr string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(2 * Deadline))
+	c, err := ln.Accept()
+	if err != nil {
+		return fmt.Errorf("no test has come: %w", err)
+	}
+	_ = ln.Close()
+	k := &Keeper{ip: c.LocalAddr().(*net.TCPAddr).IP.String(), children: map[int]*child{}}
+	s := rpc.NewServer()
+	if err := s.RegisterName(keeper, k); err != nil {
+		return err
+	}
+	s.ServeConn(c)
+	for _, c := range k.children {
+		_ = c.signal(syscall.SIGKILL)
+	}
+	return nil
+}
+
+// Start starts a worker that waits for its connection.
+func (k *Keeper) Start(in Options, out *Started) error {
+	ln, err := net.Listen("tcp", net.JoinHostPort(k.ip, "0"))
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	f, err := ln.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c, err := spawn(in, envListen+"=1", f)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.children[c.pid()] = c
+	*out = Started{c.pid(), ln.Addr().String()}
+	return nil
+}
+
+func (k *Keeper) child(pid int) (*child, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := k.children[pid]; c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("no worker %d", pid)
+}
+
+// Signal signals a worker.
+func (k *Keeper) Signal(in SignalArgs, out *Nothing) error {
+	c, err := k.child(in.Pid)
+	if err != nil {
+		return err
+	}
+	return c.signal(in.Signal)
+}
+
+// Wait waits for a worker's end.
+func (k *Keeper) Wait(pid int, out *Ended) error {
+	c, err := k.child(pid)
+	if err == nil {
+		out.How, out.OK = c.wait()
+	}
+	return err
+}
+
+// Output is the last part of what a worker printed.
+func (k *Keeper) Output(pid int, out *string) error {
+	c, err := k.child(pid)
+	if err == nil {
+		*out = c.output()
+	}
+	return err
+}
+
+// Forget empties Output.
+func (k *Keeper) Forget(pid int, out *Nothing) error {
+	c, err := k.child(pid)
+	if err == nil {
+		c.forget()
+	}
+	return err
+}
+
+// Run runs a command and waits for its end.
+func (k *Keeper) Run(command []string, out *RunOut) error {
+	b, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	out.Output = strings.TrimSpace(string(b))
+	if err != nil {
+		out.Err = err.Error()
+	}
+	return nil
+}
+
+// listener is the one that a keeper has handed to this worker.
+func listener() (net.Conn, error) {
+	f := os.NewFile(fdIn, "listener")
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	_ = f.Close()
+	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(Deadline))
+	defer ln.Close()
+	return ln.Accept()
+}
