@@ -13,8 +13,8 @@
 //	    Hello (nonce, offers, MAC) ------------> check version, engine, MAC; TargetHandler.Hello
 //	            <----------- Welcome (offers, MAC) or Reject (code, text)
 //	    Ready
-//	    KeysReq, Fence, Revoked --------------->
-//	            <---------- Keys, Fenced, Revoke
+//	    KeysReq, Fence, Revoked, RingReq, Copy ->
+//	            <---- Keys, Fenced, Revoke, Ring, Copied
 //	    Ping, Pong, Bye <---------------------->
 //	    ...                                      the connection breaks, or is silent
 //	    connect, elsewhere -------------------> accept

@@ -17,6 +17,8 @@ type InitiatorHandler interface {
 	Revoke(id uint64, regions []uint64)
 	// Fenced answers a call of Out.Fence; with no id it is the target's In.WantFence.
 	Fenced(f wire.Fenced)
+	// Staged has a target's frame of staging: *wire.Ring or *wire.Copied.
+	Staged(f wire.Frame)
 	// Lost ends the session: exactly once, unless Out.Close or Node.Close ended it.
 	Lost(err error)
 }
@@ -39,6 +41,8 @@ type TargetHandler interface {
 	Revoked(in *In, id uint64, all bool)
 	// Fence closes the initiator's endpoint on a rail and opens another. An error ends the session; its text is sent.
 	Fence(in *In, f wire.Fence) (wire.Fenced, error)
+	// Stage has an initiator's frame of staging: *wire.RingReq or *wire.Copy. An error ends the session; its text is sent.
+	Stage(in *In, f wire.Frame) error
 	// Gone ends a session: exactly once for every In whose Hello gave no error, whoever ended it (ErrClosed: this side).
 	Gone(in *In, err error)
 }

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -34,6 +35,7 @@ type (
 		regions []uint64
 	}
 	evFenced struct{ f wire.Fenced }
+	evStaged struct{ f wire.Frame }
 	evLost   struct{ err error }
 	evHello  struct {
 		in *In
@@ -99,6 +101,7 @@ func (i *initiator) Ready(w wire.Welcome) {
 }
 func (i *initiator) Keys(k wire.Keys)     { i.events <- evKeys{k} }
 func (i *initiator) Fenced(f wire.Fenced) { i.events <- evFenced{f} }
+func (i *initiator) Staged(f wire.Frame)  { i.events <- evStaged{f} }
 func (i *initiator) Lost(err error)       { i.events <- evLost{err} }
 func (i *initiator) Revoke(id uint64, r []uint64) {
 	i.events <- evRevoke{id, r}
@@ -141,6 +144,20 @@ func (s *target) Fence(_ *In, f wire.Fence) (wire.Fenced, error) {
 		return s.fence(f)
 	}
 	return wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch, Addr: []byte("fresh"), NextSeq: 9}, nil
+}
+
+// Stage echoes: a ring where one is asked for, and copies that are done.
+func (s *target) Stage(in *In, f wire.Frame) error {
+	switch f := f.(type) {
+	case *wire.RingReq:
+		in.Staged(&wire.Ring{ID: f.ID, Range: wire.Range{Addr: 1, Len: 4, Mem: f.Mem, Dev: f.Dev}, Slot: 2})
+	case *wire.Copy:
+		if len(f.Pieces) == 0 {
+			return errors.New("nothing to copy")
+		}
+		in.Staged(&wire.Copied{ID: f.ID})
+	}
+	return nil
 }
 func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }

@@ -68,6 +68,9 @@ func (in *In) WantFence(rail uint8, epoch uint32) {
 	in.session.send(&wire.Fenced{Rail: rail, Epoch: epoch})
 }
 
+// Staged answers a call of TargetHandler.Stage: a *wire.Ring or *wire.Copied, which belongs to the session from now on.
+func (in *In) Staged(f wire.Frame) { in.session.send(f) }
+
 // Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the connection
 // is closed, and the initiator resumes the session over another path. The zero address means any connection.
 func (in *In) Suspect(local netip.Addr, why string) {
@@ -116,6 +119,10 @@ func (in *In) handle(f wire.Frame) error {
 			return fmt.Errorf("%w: %s: fence of rail %d: %w", ErrHandler, in.session.peer, f.Rail, err)
 		}
 		in.session.send(&fenced)
+	case *wire.RingReq, *wire.Copy:
+		if err := target.Stage(in, f); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrHandler, in.session.peer, err)
+		}
 	default:
 		return in.session.unexpected(f)
 	}

@@ -98,6 +98,9 @@ func (o *Out) Revoked(id uint64, all bool) {
 	o.session.send(&wire.Revoked{ID: id, All: all})
 }
 
+// Stage sends a *wire.RingReq or *wire.Copy, which belongs to the session from now on; InitiatorHandler.Staged answers.
+func (o *Out) Stage(f wire.Frame) { o.session.send(f) }
+
 // Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the session
 // moves to another path as soon as one answers, and keeps this one when none does. The zero address means any connection.
 func (o *Out) Suspect(local netip.Addr, why string) {
@@ -158,6 +161,8 @@ func (a *answers) handle(f wire.Frame) error {
 		a.out.handler.Revoke(f.ID, f.Regions)
 	case *wire.Fenced:
 		a.out.handler.Fenced(*f)
+	case *wire.Ring, *wire.Copied:
+		a.out.handler.Staged(f)
 	default:
 		return a.out.session.unexpected(f)
 	}

@@ -134,6 +134,17 @@ func TestFenceFails(t *testing.T) {
 	assert.ErrorContains(t, err, "endpoint is stuck")
 }
 
+func TestStage(t *testing.T) {
+	p := newPair(t)
+	p.out.Stage(&wire.RingReq{ID: 7, Mem: 1, Dev: 3})
+	assert.Equal(t, &wire.Ring{ID: 7, Range: wire.Range{Addr: 1, Len: 4, Mem: 1, Dev: 3}, Slot: 2}, want[evStaged](t, p.i.events).f)
+	p.out.Stage(&wire.Copy{ID: 8, Regions: wire.Ranges{{Addr: 4, Len: 4}}, Pieces: []wire.CopyPiece{{Addr: 4, Len: 4}}})
+	assert.Equal(t, &wire.Copied{ID: 8}, want[evStaged](t, p.i.events).f)
+	p.out.Stage(&wire.Copy{ID: 9})
+	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)
+	assert.ErrorContains(t, want[evLost](t, p.i.events).err, "nothing to copy")
+}
+
 func TestFrameThatCannotBeSent(t *testing.T) {
 	p := newPair(t)
 	p.out.Fence(1, 1, 1, make([]byte, wire.MaxAddr+1))

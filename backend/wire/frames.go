@@ -22,6 +22,10 @@ const (
 	TypeBye
 	TypeResume
 	TypeResumed
+	TypeRingReq
+	TypeRing
+	TypeCopy
+	TypeCopied
 )
 
 // Frame is one message of the control channel: a pointer to one of the structures below.
@@ -244,12 +248,21 @@ func newFrame(t FrameType) Frame {
 		return new(Resume)
 	case TypeResumed:
 		return new(Resumed)
+	case TypeRingReq:
+		return new(RingReq)
+	case TypeRing:
+		return new(Ring)
+	case TypeCopy:
+		return new(Copy)
+	case TypeCopied:
+		return new(Copied)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
-	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed"}
+	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
+	"ring-req", "ring", "copy", "copied"}
 
 // String is the type's name for logs.
 func (t FrameType) String() string {

@@ -1,0 +1,92 @@
+package wire
+
+import "fmt"
+
+// Frames of staging: memory that no wire of ours reaches is copied by its owner to and from a ring of memory that one does.
+
+// Limits of staging.
+const (
+	MaxPieces       = 4096 // pieces of a Copy
+	MaxStageRegions = 256  // regions of a Copy
+	MaxRing         = 1 << 32
+)
+
+// RingReq asks the target for a ring that our wires reach.
+type RingReq struct {
+	_   struct{} `cbor:",toarray"`
+	ID  uint64
+	Mem int32  // of the host's memory or of a GPU's
+	Dev uint64 // the GPU, as the target numbers it
+}
+
+// Ring answers a RingReq: memory of the target's that is the asking session's alone, until its end.
+type Ring struct {
+	_     struct{} `cbor:",toarray"`
+	ID    uint64
+	Range Range  // as of a registration; no bytes: there is none, see Text
+	Slot  uint64 // bytes of a slot, of which the range has a whole number
+	Text  string
+}
+
+// Copy asks the target to copy between a slot of a ring and pieces of its memory, which lie in the slot one behind the other.
+type Copy struct {
+	_       struct{} `cbor:",toarray"`
+	ID      uint64
+	Out     bool   // from the pieces to the slot: a READ; else to the pieces
+	At      uint64 // address in the ring
+	Regions Ranges // registrations that the pieces lie in
+	Pieces  []CopyPiece
+}
+
+// CopyPiece is one piece of a Copy.
+type CopyPiece struct {
+	_      struct{} `cbor:",toarray"`
+	Region uint16   // of Copy.Regions
+	Addr   uint64
+	Len    uint64
+}
+
+// Copied answers a Copy: it is done, and every byte in place, or it will not be.
+type Copied struct {
+	_    struct{} `cbor:",toarray"`
+	ID   uint64
+	Text string // why not; empty: done
+}
+
+// Type methods implement Frame.
+func (*RingReq) Type() FrameType { return TypeRingReq }
+func (*Ring) Type() FrameType    { return TypeRing }
+func (*Copy) Type() FrameType    { return TypeCopy }
+func (*Copied) Type() FrameType  { return TypeCopied }
+
+func (*RingReq) check() error { return nil }
+
+func (f *Ring) check() error {
+	switch {
+	case f.Range.Len == 0:
+	case f.Range.Len > MaxRing || f.Range.Addr+f.Range.Len < f.Range.Addr:
+		return fmt.Errorf("%w: a ring of %d bytes at %#x", ErrFormat, f.Range.Len, f.Range.Addr)
+	case f.Slot == 0 || f.Slot > f.Range.Len:
+		return fmt.Errorf("%w: slots of %d bytes in a ring of %d", ErrFormat, f.Slot, f.Range.Len)
+	}
+	return limit("text", len(f.Text), MaxText)
+}
+
+func (f *Copy) check() error {
+	if err := firstError(limit("regions", len(f.Regions), MaxStageRegions), limit("pieces", len(f.Pieces), MaxPieces)); err != nil {
+		return err
+	}
+	for _, r := range f.Regions {
+		if r.Addr+r.Len < r.Addr {
+			return fmt.Errorf("%w: %d bytes at %#x run past the end of the address space", ErrFormat, r.Len, r.Addr)
+		}
+	}
+	for i, p := range f.Pieces {
+		if int(p.Region) >= len(f.Regions) || p.Addr+p.Len < p.Addr || p.Len > MaxRing {
+			return fmt.Errorf("%w: piece %d: %d bytes at %#x of region %d", ErrFormat, i, p.Len, p.Addr, p.Region)
+		}
+	}
+	return nil
+}
+
+func (f *Copied) check() error { return limit("text", len(f.Text), MaxText) }
