@@ -65,6 +65,7 @@ func (e *Engine) shutdown() {
 			e.log.Warn("closing a rail", "rail", r.name(), "err", err)
 		}
 	}
+	e.stage.close()
 	e.core.Free()
 	e.core = nil
 }

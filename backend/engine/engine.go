@@ -19,6 +19,7 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
+	"gorail/backend/stage"
 	"gorail/backend/status"
 	"gorail/backend/topo"
 	"gorail/backend/wire"
@@ -61,6 +62,9 @@ type Engine struct {
 	past    history // sessions that have ended
 	debug   bool    // the log takes debug lines
 
+	stage     *staging
+	copiesEnd *sync.Cond // on localMu: a region's copies have ended
+
 	renewMu sync.Mutex // before all others: one region at a time is registered anew
 	localMu sync.Mutex
 	local   map[wire.Range]*region
@@ -79,6 +83,8 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, links: map[uint64]*link{}}
+	e.copiesEnd = sync.NewCond(&e.localMu)
+	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := room(); err != nil {
 		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))

@@ -18,6 +18,12 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 		if t.zombie.Load() {
 			e.reap(t)
 		}
+		if t.inner != nil {
+			select {
+			case t.inner <- struct{}{}:
+			default:
+			}
+		}
 		t.remote.settleRevokes()
 	case fastpath.EvLink:
 		e.linksMu.Lock()

@@ -146,4 +146,5 @@ func (e *Engine) takeBack(gone []*region, holders map[*target][]uint64, why stri
 	for t, answer := range answers {
 		t.awaitRevoked(answer, deadline)
 	}
+	e.awaitCopies(gone)
 }

@@ -53,6 +53,7 @@ type resolver struct {
 	e             *Engine
 	local, remote []Desc
 	peer          *remote
+	held          bool               // the regions are another transfer's, which keeps them
 	self          map[uint64]*region // loopback: our region id -> the session's region
 
 	locals, remotes  regionSet
@@ -69,7 +70,7 @@ func (v *resolver) check(i int) error {
 	}
 	if id := l.region(); v.lastL == nil || id != v.lastLID {
 		g := v.e.regions.at(id)
-		if g == nil || g.remote != nil || g.closed.Load() {
+		if g == nil || g.remote != nil || g.closed.Load() && !v.held {
 			return status.Errorf(status.ErrNotFound, "descriptor %d: its local memory %#x+%d is not registered", i, l.Addr, l.Len)
 		}
 		if g.mrErr != nil {
@@ -100,7 +101,7 @@ func (v *resolver) remoteRegion(id uint64) (*region, error) {
 		return g, nil
 	}
 	g := v.e.regions.at(id)
-	if g == nil || g.closed.Load() {
+	if g == nil || g.closed.Load() && !v.held {
 		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not loaded")
 	}
 	if g.remote != v.peer {
@@ -213,15 +214,10 @@ func (v *resolver) plan(t *transfer) error {
 func (v *resolver) layout(t *transfer) error {
 	e := v.e
 	cfg := plan.Config{Links: len(v.peer.lanes), ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
-	ours, err := gpus("local", v.locals.list)
-	if err != nil {
+	if err := v.classify(t); err != nil {
 		return err
 	}
-	theirs, err := gpus("remote", v.remotes.list)
-	if err != nil {
-		return err
-	}
-	if ours || theirs { // the GPUs share the work among themselves
+	if t.bulk || t.staged { // GPUs share the work among themselves; rings have slots
 		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
 	n, source := len(v.local), plan.Source(v.pieces)
@@ -253,7 +249,7 @@ func (v *resolver) layout(t *transfer) error {
 			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
 		}
 	}
-	if (ours || theirs) && lay.Ops > 0 {
+	if t.bulk && lay.Ops > 0 {
 		if err := e.bulk(x, v.locals.list, v.remotes.list); err != nil {
 			e.core.FreeXfer(x)
 			e.xfers.Free(rec)

@@ -105,11 +105,12 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 		r.want(g) // revoked while the answer was under way: ask again
 		return
 	}
-	if g.unknown = !r.serves(entry); g.unknown {
+	if g.unknown = !r.serves(g.Mem, entry); g.unknown {
 		return
 	}
 	g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
 	g.rails = 0
+	g.apart.Store(false)
 	for _, rk := range entry.Rails {
 		if int(rk.Rail) < fastpath.Slots(r.e.opt) {
 			g.rails |= 1 << rk.Rail

@@ -24,6 +24,8 @@ type region struct {
 	pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
 	closed atomic.Bool
 
+	apart atomic.Bool // a GPU's memory of a peer's on this host that could not be mapped here
+
 	rails uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
 
 	// ours; refs and holders are guarded by Engine.localMu, the rest is written before ready is closed
@@ -32,6 +34,7 @@ type region struct {
 	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
 	mrErr   error                    // why no rail has it
 	node    int                      // NUMA node of the memory, -1 = unknown
+	copies  int                      // that peers have us make of it now; guarded by Engine.localMu
 	stale   bool                     // it is being registered anew: no keys are given
 	refs    int                      // registrations of exactly this range, and of those that have it for a part
 	holders map[*target]struct{}

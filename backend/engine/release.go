@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"syscall"
 	"time"
 
@@ -30,6 +31,10 @@ func (r *remote) unqueue(t *transfer, code status.Code) bool {
 func (t *transfer) abort(code status.Code, why string) bool {
 	if t.remote.unqueue(t, code) {
 		return true
+	}
+	if s := t.run.Load(); s != nil {
+		s.cancel(code, errors.New(why))
+		return !t.x.Running()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,8 +115,8 @@ func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, wh
 	}
 }
 
-// busy says that the transfer uses memory: the core has data of it to move.
-func (t *transfer) busy() bool { return !t.gone.Load() && t.x.InFlight() }
+// busy says that the transfer uses memory: the core has data of it to move, or it is staged.
+func (t *transfer) busy() bool { return !t.gone.Load() && (t.x.InFlight() || t.run.Load() != nil) }
 
 // drained waits until it uses no memory any more, or the deadline.
 func (t *transfer) drained(deadline time.Time) bool {
@@ -132,6 +137,9 @@ func (e *Engine) settle(t *transfer, code int32) {
 		return
 	}
 	_, wire := t.x.Err()
+	if wire == syscall.ENOTSUP && t.restage() {
+		return
+	}
 	why := t.reason
 	switch {
 	case why != "":
@@ -146,10 +154,32 @@ func (e *Engine) settle(t *transfer, code int32) {
 	default:
 		why = "the link was closed"
 	}
-	if !t.zombie.Load() {
+	switch {
+	case t.inner != nil:
+		t.why = why
+	case !t.zombie.Load():
 		e.log.Error("transfer failed", "peer", t.remote.name, "status", status.Code(code).String(), "reason", why,
 			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
 	}
 	t.x.Settle(code)
 	t.tell()
+}
+
+// restage runs a transfer anew over rings whose links turned out not to reach the peer's memory. Under mu; false: it has failed.
+func (t *transfer) restage() bool {
+	if t.inner != nil || t.zombie.Load() || t.reason != "" {
+		return false
+	}
+	r := t.remote
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state != ready {
+		return false
+	}
+	t.staged, t.tried, t.rings = true, true, true
+	t.x.TakeTicket()
+	hasNotif, msg := t.x.Message()
+	t.x.Start()
+	t.stage(r, hasNotif, msg)
+	return true
 }

@@ -59,6 +59,7 @@ type remote struct {
 	requests map[uint64][]*region
 	wanted   []*region // their keys are asked for when there is time
 	revokes  []*revocation
+	asked    *asking
 	early    map[uint64]bool // regions revoked while their keys were asked for
 }
 
@@ -106,7 +107,7 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 
 func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
 	r := &remote{e: e, name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
-		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}}
+		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}, asked: newAsking()}
 	r.pairs = r.pair()
 	if len(r.pairs) == 0 {
 		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",

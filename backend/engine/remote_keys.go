@@ -82,10 +82,13 @@ func (r *remote) retire(g *region) {
 	}
 }
 
-// serves says whether the peer has the range on one of the rails that we use. Under mu.
-func (r *remote) serves(entry wire.KeyEntry) bool {
+// serves says whether the peer has the range on one of the rails that we use, or copies it for us. Under mu.
+func (r *remote) serves(mem int32, entry wire.KeyEntry) bool {
 	if !entry.Known {
 		return false
+	}
+	if len(entry.Rails) == 0 && mem == memVRAM {
+		return true // staged
 	}
 	for _, l := range r.links {
 		for _, k := range entry.Rails {

@@ -177,6 +177,7 @@ func (r *remote) lose(err error, code status.Code) {
 // down drops the links, as drop does, and ends everything that waits. Under mu.
 func (r *remote) down(st int32) (drained <-chan struct{}) {
 	r.change()
+	close(r.asked.over)
 	r.e.past.add(r.view(), map[remoteState]string{lost: "lost", closed: "closed"}[r.state])
 	if r.hasSess {
 		drained = r.e.drop(r.links, r.sess, st)

@@ -38,7 +38,7 @@ func (e *Engine) active(match func(*transfer) bool) []*transfer {
 
 // activeOf gives those of one peer that the core has. Under its mu.
 func (e *Engine) activeOf(r *remote) []*transfer {
-	return e.active(func(t *transfer) bool { return t.remote == r && t.x.InFlight() })
+	return e.active(func(t *transfer) bool { return t.remote == r && t.busy() })
 }
 
 func (e *Engine) devices() []provider.Device {
@@ -142,7 +142,7 @@ func (s *sweeper) look(t *transfer) {
 	e := s.e
 	now := time.Now()
 	t.mu.Lock()
-	if t.freed || !t.x.Running() {
+	if t.freed || !t.x.Running() || t.run.Load() != nil { // a run looks after itself
 		t.mu.Unlock()
 		return
 	}

@@ -26,6 +26,7 @@ type target struct {
 	closing atomic.Bool // the same, for readers without mu
 	sess    fastpath.Session
 	links   []*link
+	staged  staged
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
 
 	// The order of notifications, while Go keeps it. Guarded by asmMu.
@@ -48,7 +49,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	defer e.leave()
 	e.endOlder(in)
 	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
-		skip: map[uint64]bool{}}
+		skip: map[uint64]bool{}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	s, err := e.core.NewSession(t.id, hello.Agent)
 	if err != nil {
 		return peer.Accept{}, err
@@ -248,10 +249,23 @@ func (t *target) close() {
 		delete(r.holders, t)
 	}
 	e.localMu.Unlock()
+	if !t.end() {
+		<-t.staged.ended
+		return
+	}
+	t.staged.close()
+	e.mu.Lock()
+	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
+	e.mu.Unlock()
+}
+
+// end is close but for copies and rings; false: it has ended before.
+func (t *target) end() bool {
+	e := t.e
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone {
-		return
+		return false
 	}
 	t.gone = true
 	for id, done := range t.revokes {
@@ -271,7 +285,5 @@ func (t *target) close() {
 	t.asmMu.Lock() // no delivery to a session that is being freed
 	t.drop()
 	t.asmMu.Unlock()
-	e.mu.Lock()
-	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
-	e.mu.Unlock()
+	return true
 }

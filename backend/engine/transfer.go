@@ -22,6 +22,10 @@ type transfer struct {
 	locals  []*region
 	remotes []*region
 	op      int
+	class   class
+	bulk    bool // one post of a rail that copies GPUs' memory
+	run     atomic.Pointer[stagedRun]
+	inner   chan struct{} // of a run's: gets one when it has ended; nil: the application's
 	bytes   uint64
 	zombie  atomic.Bool // the agent has released it; freed when drained
 	gone    atomic.Bool // freed: x belongs to somebody else
@@ -36,6 +40,10 @@ type transfer struct {
 	posted   time.Time     // when it was last queued; the core notes when it starts
 	sampled  time.Duration // the post whose time is in remote.rates
 	untold   atomic.Bool   // its path is not in the log yet; set only where that takes it
+	staged   bool          // always: links can't carry it
+	tried    bool          // staged since they have been tried
+	rings    bool          // staged, as ready found last
+	why      string        // an inner one's error
 	reason   string        // why we aborted it
 	aborted  time.Time
 
@@ -85,7 +93,7 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 		defer r.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(r, hasNotif, msg)
-		if !e.debug { // else every run is told
+		if !e.debug && !t.rings { // else every run is told
 			t.x.GiveTicket()
 		}
 		return t.result()
@@ -114,6 +122,10 @@ func (t *transfer) begin(hasNotif bool) {
 // start hands the transfer to the core. Under t.mu and r.mu (reading is enough).
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
+	if t.rings {
+		t.stage(r, hasNotif, msg)
+		return
+	}
 	if t.e.debug {
 		t.untold.Store(true)
 	}
@@ -133,11 +145,15 @@ func (t *transfer) ready(r *remote) bool {
 	for _, g := range t.locals {
 		own &= g.rails
 	}
-	t.links, t.near = t.links[:0], 0
+	t.links, t.near, t.rings = t.links[:0], 0, t.staged
+	if t.staged {
+		t.checked = r.epoch
+		return true
+	}
 	node := node(t.locals)
 	for _, near := range []bool{true, false} {
 		for _, l := range r.links {
-			if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && rail.Near(l.rail.Device(), node) == near {
+			if l.up && l.rail.moves(t.class, t.bulk) && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && rail.Near(l.rail.Device(), node) == near {
 				t.links = append(t.links, l.l)
 			}
 		}
@@ -146,7 +162,8 @@ func (t *transfer) ready(r *remote) bool {
 		}
 	}
 	t.checked = r.epoch
-	return len(t.links) > 0
+	t.rings = len(t.links) == 0 && t.class.vram() && t.inner == nil
+	return len(t.links) > 0 || t.rings
 }
 
 // enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
@@ -191,6 +208,7 @@ func (r *remote) kick() {
 		case t.hopeless() != nil:
 			g := t.hopeless()
 			t.queued = false
+			t.why = "the peer has deregistered its memory, or its metadata was unloaded"
 			r.e.log.Error("transfer failed: the peer has deregistered its memory, or its metadata was unloaded", "peer", r.name,
 				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 			t.x.Settle(int32(status.ErrBackend))

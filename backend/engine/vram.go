@@ -3,17 +3,19 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gorail/backend/fastpath"
+	"gorail/backend/gpu"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/stage"
 	"gorail/backend/status"
 )
 
 // Memory types (nixl_mem_t).
 const memVRAM = 1
-
-var errNoVRAM = errors.New("no rail in use moves memory of GPUs: only processes of one host do, by memory (provider auto or local)")
 
 // vramRail registers memory of one GPU.
 type vramRail struct {
@@ -33,10 +35,8 @@ func (e *Engine) registerVRAM(r *region) {
 	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
 	r.vram = make([]*mr.Cache[provider.MR], len(e.rails))
 	errs := make([]error, len(e.rails))
-	able := false
 	for i, rl := range e.rails {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
-			able = true
 			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev)})
 			func() {
 				defer recovered(&errs[i])
@@ -45,8 +45,8 @@ func (e *Engine) registerVRAM(r *region) {
 		}
 	}
 	e.registered(r, errs)
-	if !able {
-		r.mrErr = errNoVRAM
+	if err := e.checkVRAM(r); r.rails == 0 && (err == nil || r.mrErr == nil) {
+		r.mrErr = err // without one it is staged
 	}
 }
 
@@ -107,36 +107,81 @@ func (e *Engine) again(r *region) {
 // refuse ends a registration of a GPU's memory that no rail took: the application hears at once.
 func (e *Engine) refuse(r *region) error {
 	code := status.ErrBackend
-	if errors.Is(r.mrErr, provider.ErrNotThere) {
+	switch {
+	case errors.Is(r.mrErr, provider.ErrNotThere) || errors.Is(r.mrErr, stage.ErrMemory):
 		code = status.ErrInvalidParam
-	} else if errors.Is(r.mrErr, errNoVRAM) {
+	case gpu.Is(r.mrErr, gpu.NoLibrary) || gpu.Is(r.mrErr, gpu.NoDevice):
 		code = status.ErrNotSupported
 	}
 	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, r.mrErr)
 	return errors.Join(err, e.Deregister(r.id))
 }
 
-// gpus says whether a list has memory of a GPU, and refuses one that has memory of several, or of a GPU and of the host.
-func gpus(side string, list []*region) (bool, error) {
-	for _, g := range list[1:] {
-		if g.Mem != list[0].Mem || (g.Mem == memVRAM && g.Dev != list[0].Dev) {
-			return false, status.Errorf(status.ErrNotSupported, "prepare: the %s list has memory of several GPUs: make one transfer for each", side)
+// classify finds what memory a transfer is between, and whether links carry it: a rail that copies GPUs' memory whole, rails that have it
+// registered as any other, or none, which is staging.
+func (v *resolver) classify(t *transfer) error {
+	mixed := false
+	for i, list := range [][]*region{v.locals.list, v.remotes.list} {
+		for _, g := range list {
+			if g.Mem != list[0].Mem || g.Mem == memVRAM && g.Dev != list[0].Dev {
+				mixed = true
+			}
+		}
+		if i == 0 {
+			t.class.lmem, t.class.ldev = list[0].Mem, list[0].Dev
+		} else {
+			t.class.rmem, t.class.rdev = list[0].Mem, list[0].Dev
 		}
 	}
-	return list[0].Mem == memVRAM, nil
+	c := t.class
+	switch {
+	case mixed:
+		t.staged = true
+	case !c.vram():
+	case c.gpus() && v.peer.mapsRings():
+		t.bulk = true
+		t.staged = len(v.remotes.list) == 1 && v.remotes.list[0].apart.Load()
+		t.tried = t.staged
+	default:
+		t.staged = !slices.ContainsFunc(v.peer.pairs, func(p rail.Pair) bool { return v.e.rails[p.Own].direct() })
+	}
+	if t.staged {
+		t.bulk = false
+		if t.inner != nil {
+			return status.Errorf(status.ErrNotSupported, "prepare: %w", errUnreachable)
+		}
+	}
+	return nil
+}
+
+// bulk says that the rail copies memory of GPUs whole, between GPUs of one host.
+func (r *railState) bulk() bool {
+	_, ok := r.Rail.(provider.VRAM)
+	return ok
+}
+
+// direct says that the rail moves memory of GPUs as it moves the host's.
+func (r *railState) direct() bool { return false }
+
+// moves says whether the rail moves bytes between such memories, where both are registered on it: GPUs' as one post, or as any other.
+func (r *railState) moves(c class, bulk bool) bool { return !c.vram() || r.bulk() == bulk }
+
+// mapsRings says that a rail of ours copies to memory of the peer's GPUs.
+func (r *remote) mapsRings() bool {
+	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return r.e.rails[p.Own].bulk() })
 }
 
 // bulk makes a transfer of GPUs' memory one post of the rail that has it. The operations are there.
 func (e *Engine) bulk(x fastpath.Xfer, locals, remotes []*region) error {
 	for i, rl := range e.rails {
-		if _, ok := rl.Rail.(provider.VRAM); ok {
+		if rl.bulk() {
 			if err := e.core.Bulk(x, i, indices(locals), indices(remotes)); err != nil {
 				return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
 			}
 			return nil
 		}
 	}
-	return status.Errorf(status.ErrNotSupported, "prepare: %w", errNoVRAM)
+	return status.Errorf(status.ErrNotSupported, "prepare: %w", errUnreachable)
 }
 
 func indices(list []*region) []uint32 {

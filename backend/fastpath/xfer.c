@@ -330,6 +330,14 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
 
+int gr_xfer_message(const gr_xfer *pub, void **body, uint64_t *len)
+{
+    const xfer *x = (const xfer *)pub;
+    *body = x->msg.body;
+    *len = x->msg.len;
+    return x->has_notif;
+}
+
 int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)
 {
     uint64_t end = gr_now_ns() + ns;

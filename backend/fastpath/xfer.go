@@ -64,6 +64,9 @@ func (x Xfer) Unsettled() bool {
 // Failed says that the last run ended in an error.
 func (x Xfer) Failed() bool { return atomic.LoadInt32(x.state()) < 0 }
 
+// Status is what the application sees: 1 in progress, 0 or an error.
+func (x Xfer) Status() int32 { return min(atomic.LoadInt32(x.state()), 1) }
+
 // Want asks for an event at the end; false: it has already ended, none will come for this asking.
 func (x Xfer) Want() bool {
 	for {
@@ -105,6 +108,16 @@ func (x Xfer) Took() (d time.Duration, exact bool) {
 	exact = atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.coarse))) == 0
 	last := x.LastProgress() // first: of a round that begins just now it is nothing or less
 	return last - x.Posted(), exact
+}
+
+// Message is the notification of the last post.
+func (x Xfer) Message() (has bool, msg []byte) {
+	var body unsafe.Pointer
+	var n C.uint64_t
+	if C.gr_xfer_message(x.x, &body, &n) == 0 {
+		return false, nil
+	}
+	return true, C.GoBytes(body, C.int(n))
 }
 
 // Done is how many bytes have completed since the post.

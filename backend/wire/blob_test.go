@@ -156,7 +156,7 @@ func FuzzDecodeConn(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeConn(body)
-		data := resum("GRC\x04", body)
+		data := resum("GRC\x05", body)
 		b, err := DecodeConn(data)
 		if err != nil {
 			return
@@ -172,7 +172,7 @@ func FuzzDecodeRegion(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeRegion(body)
-		data := resum("GRM\x04", body)
+		data := resum("GRM\x05", body)
 		b, err := DecodeRegion(data)
 		if err != nil {
 			return

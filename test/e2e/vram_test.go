@@ -198,7 +198,7 @@ func TestVRAMFreedUnsaid(t *testing.T) {
 	}
 }
 
-// TestVRAMUnmappable: memory that no peer can map is a clear error, at once, and the link goes on for other memory.
+// TestVRAMUnmappable: memory that no peer can map is staged over a ring on its GPU, and the log says why; other memory is copied at once.
 func TestVRAMUnmappable(t *testing.T) {
 	for reason, m := range map[string]worker.GPUMem{
 		"VMM memory made without a handle type that can be shared": {Device: 1, Handles: 2, Private: true},
@@ -206,16 +206,20 @@ func TestVRAMUnmappable(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			const size = 2 * cuda.Granule
-			p := gpuPair(t)
+			p := stagedPair(t, "local")
 			a, b, good := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m), p.tgt.GPUBuffer(size, seedB, device(1))
 			p.ini.Learn(p.tgt)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-			require.Equal(t, nixl.InProgress, x.Post())
-			require.Equal(t, nixl.ErrBackend, x.Wait(limit))
-			says(t, p.ini.Worker, reason)
 			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: good.All(), Peer: "bob"}).Do(limit)
+			require.NotContains(t, p.ini.Output(), "transfers are staged")
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			for range 3 {
+				x.Do(limit)
+			}
+			b.Want(seedA)
+			says(t, p.ini.Worker, reason)
+			require.Equal(t, 1, strings.Count(p.ini.Output(), "transfers are staged"), "said once")
+			require.Contains(t, p.ini.Output(), "ring_here=false ring_there=true", "one copy here, one there")
 			good.Want(seedA)
-			b.Want(seedB)
 		})
 	}
 }

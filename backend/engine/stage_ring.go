@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gorail/backend/wire"
+)
+
+// ringKey says what memory of the peer's a ring is in.
+type ringKey struct {
+	mem int32
+	dev uint64
+}
+
+// peerRing is a ring of the peer's that is ours to use.
+type peerRing struct {
+	ready  chan struct{} // closed when the peer has answered
+	err    error
+	region *region
+	slot   uint64
+	free   chan uint64 // addresses
+}
+
+// asking is what a session has asked of its target for staging, and has not been answered yet.
+type asking struct {
+	over chan struct{} // closed with the session
+
+	mu     sync.Mutex
+	rings  map[ringKey]*peerRing
+	opens  map[uint64]*peerRing
+	copies map[uint64]chan error
+	told   map[string]bool // reasons that are in the log
+}
+
+func newAsking() *asking {
+	return &asking{over: make(chan struct{}), rings: map[ringKey]*peerRing{}, opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{},
+		told: map[string]bool{}}
+}
+
+var errSessionOver = errors.New("the session with the peer has ended")
+
+// ring gives the peer's ring in that memory; the first who wants it asks for it.
+func (r *remote) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
+	a := r.asked
+	a.mu.Lock()
+	p := a.rings[k]
+	if p == nil {
+		p = &peerRing{ready: make(chan struct{})}
+		id := r.e.ids.Add(1)
+		a.rings[k], a.opens[id] = p, p
+		r.out.Stage(&wire.RingReq{ID: id, Mem: k.mem, Dev: k.dev})
+	}
+	a.mu.Unlock()
+	err := r.answered(p.ready, stop)
+	if err == nil {
+		err = p.err
+	}
+	if err != nil {
+		a.mu.Lock()
+		if a.rings[k] == p && p.err != nil {
+			delete(a.rings, k) // the next one asks again
+		}
+		a.mu.Unlock()
+		return nil, err
+	}
+	return p, nil
+}
+
+// answered waits for the peer.
+func (r *remote) answered(done <-chan struct{}, stop <-chan struct{}) error {
+	timer := time.NewTimer(r.e.opt.XferTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-stop:
+		return errStopped
+	case <-r.asked.over:
+		return errSessionOver
+	case <-timer.C:
+		return fmt.Errorf("peer %q has not answered within xfer_timeout (%v)", r.name, r.e.opt.XferTimeout)
+	}
+}
+
+// copyThere has the peer copy between a slot of its ring and its memory, and waits until it has: nobody but the peer can stop it, so a
+// transfer that is stopped waits, too.
+func (r *remote) copyThere(f *wire.Copy) error {
+	a := r.asked
+	f.ID = r.e.ids.Add(1)
+	done := make(chan error, 1)
+	a.mu.Lock()
+	a.copies[f.ID] = done
+	a.mu.Unlock()
+	r.out.Stage(f)
+	timer := time.NewTimer(r.e.opt.XferTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-a.over:
+		return errSessionOver
+	case <-timer.C: // it may still copy: without it nothing is known of the memory
+		err := fmt.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", r.name, len(f.Pieces), r.e.opt.XferTimeout)
+		r.out.Close("no answer to a copy within xfer_timeout")
+		initiatorHandler{r}.Lost(err)
+		return err
+	}
+}
+
+// Staged has the target's answers.
+func (h initiatorHandler) Staged(f wire.Frame) {
+	r, a := h.r, h.r.asked
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	switch f := f.(type) {
+	case *wire.Ring:
+		a.mu.Lock()
+		p := a.opens[f.ID]
+		delete(a.opens, f.ID)
+		a.mu.Unlock()
+		if p != nil {
+			r.opened(p, f)
+		}
+	case *wire.Copied:
+		a.mu.Lock()
+		done := a.copies[f.ID]
+		delete(a.copies, f.ID)
+		a.mu.Unlock()
+		if done != nil {
+			var err error
+			if f.Text != "" {
+				err = fmt.Errorf("peer %q: %s", r.name, f.Text)
+			}
+			done <- err
+		}
+	}
+}
+
+// opened enters a ring that the peer gives us.
+func (r *remote) opened(p *peerRing, f *wire.Ring) {
+	defer close(p.ready)
+	if f.Range.Len == 0 {
+		p.err = fmt.Errorf("peer %q has no memory for staging: %s", r.name, f.Text)
+		return
+	}
+	g, err := r.load(f.Range)
+	if err != nil {
+		p.err = err
+		return
+	}
+	p.region, p.slot = g, f.Slot
+	n := f.Range.Len / f.Slot
+	p.free = make(chan uint64, n)
+	for i := range n {
+		p.free <- f.Range.Addr + i*f.Slot
+	}
+}

@@ -1,0 +1,72 @@
+package stage
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+)
+
+// Host is the device of rings in host memory.
+const Host = -1
+
+// Ring is memory of ours that a Copier's copies begin or end in.
+type Ring struct {
+	c      *Copier
+	device int    // or Host
+	mem    []byte // Host
+	addr   uint64
+	size   uint64
+}
+
+// Ring allocates size bytes: of a GPU (cuMemAlloc), or of the host (mmap and cuMemHostRegister, in the context of GPU user).
+func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
+	d, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	r := &Ring{c: c, device: device, size: size}
+	if device != Host {
+		if r.addr, err = d.VRAM(device, size); err != nil {
+			return nil, fmt.Errorf("%d bytes of GPU %d for staging: %w", size, device, err)
+		}
+		return r, nil
+	}
+	if _, err := d.Device(user); err != nil { // pinning wants a context
+		return nil, err
+	}
+	if r.mem, err = syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON); err != nil {
+		return nil, fmt.Errorf("%d bytes of memory for staging: %w", size, err)
+	}
+	_ = syscall.Madvise(r.mem, 14) // MADV_HUGEPAGE: fewer entries to pin
+	at := unsafe.Pointer(unsafe.SliceData(r.mem))
+	if err := d.Pin(at, size); err != nil {
+		_ = syscall.Munmap(r.mem)
+		return nil, fmt.Errorf("pin %d bytes for staging: %w", size, err)
+	}
+	r.addr = uint64(uintptr(at))
+	return r, nil
+}
+
+// Device is the GPU that it is on, or Host.
+func (r *Ring) Device() int { return r.device }
+
+// Addr is its first byte's address.
+func (r *Ring) Addr() uint64 { return r.addr }
+
+// Size in bytes.
+func (r *Ring) Size() uint64 { return r.size }
+
+// Free gives it back; no copy may be under way, and no wire know it.
+func (r *Ring) Free() error {
+	d, err := r.c.driver()
+	if err != nil {
+		return err
+	}
+	if r.device != Host {
+		return d.FreeVRAM(r.device, r.addr)
+	}
+	if err := d.Unpin(unsafe.Pointer(unsafe.SliceData(r.mem)), r.size); err != nil {
+		return err
+	}
+	return syscall.Munmap(r.mem)
+}
