@@ -1,0 +1,79 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"gorail/test/cuda"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// BenchmarkStaged moves bytes of GPUs where no copy engine does it alone: over tcp, between host memory and a GPU, to memory that peers can't
+// map; and, to compare, VMM memory that they can. With GORAIL_TEST_BACKEND=UCX the stock plugin's; GORAIL_TEST_STAGED names one case:
+//
+//	GORAIL_TEST_CUDA=libcuda.so.1 go test ./test/e2e -run NONE -bench Staged -benchtime 1x
+func BenchmarkStaged(b *testing.B) {
+	if os.Getenv("GORAIL_TEST_CUDA") == "" {
+		b.Skip("wants GPUs: GORAIL_TEST_CUDA=libcuda.so.1")
+	}
+	const room = 256 << 20
+	far := 1
+	if os.Getenv("GORAIL_TEST_GPUS") == "1" {
+		far = 0
+	}
+	ucx := testenv.Load().Backend == "UCX"
+	vmm := func(private bool) *worker.GPUMem { return &worker.GPUMem{Device: far, Handles: room / (32 << 20), Private: private} }
+	for _, c := range []struct {
+		name, provider string
+		here, there    *worker.GPUMem
+	}{
+		{"tcp,VRAM,VRAM", "tcp", gpuMem(0), gpuMem(far)}, {"tcp,host,VRAM", "tcp", nil, gpuMem(far)},
+		{"local,host,VRAM", "local", nil, gpuMem(far)}, {"local,VRAM,host", "local", gpuMem(0), nil},
+		{"local,VRAM,VMM", "local", gpuMem(0), vmm(false)}, {"local,VRAM,private", "local", gpuMem(0), vmm(true)},
+		{"local,VRAM,pool", "local", gpuMem(0), &worker.GPUMem{Device: far, Kind: int(cuda.Pool)}},
+	} {
+		if only := os.Getenv("GORAIL_TEST_STAGED"); only != "" && only != c.name {
+			continue
+		}
+		o := gpuHost(b)
+		o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+c.provider)
+		if c.provider == "tcp" {
+			o.Setenv = append(o.Setenv, "UCX_TLS=tcp,cuda_copy", "GORAIL_DEVICES=lo", "UCX_NET_DEVICES=lo")
+		}
+		ini, tgt := agent(worker.Start(b, o), o.Env, "alice"), agent(worker.Start(b, o), o.Env, "bob")
+		tgt.Polling(true)
+		mine, theirs := buffer(ini, room, seedA, c.here), buffer(tgt, room, seedB, c.there)
+		ini.Learn(tgt)
+		for _, s := range []struct {
+			n     int
+			block uint64
+			runs  int
+		}{{1, 4 << 10, 50}, {1, 1 << 20, 50}, {1, room, 10}, {10_000, 8 << 10, 10}} {
+			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				b.Run(fmt.Sprintf("%s/%dx%d/%s", c.name, s.n, s.block, op), func(b *testing.B) {
+					la := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 1}
+					lb := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 2}
+					x := ini.Xfer(worker.XferSpec{Op: op, Local: mine.At(la), Remote: theirs.At(lb), Peer: "bob"})
+					x.Do(long)
+					if ucx && s.n > 1 {
+						s.runs = 2
+					}
+					var post, lat []int64
+					for b.Loop() {
+						l := x.Loop(worker.LoopArgs{N: s.runs, Timeout: long, Times: true})
+						post, lat = append(post, l.Post...), append(lat, l.Lat...)
+					}
+					b.ReportMetric(median(post)/1e3, "us-post")
+					b.ReportMetric(median(lat)/1e3, "us-transfer")
+					b.ReportMetric(float64(s.n)*float64(s.block)/median(lat), "GB/s")
+					_ = x.Release()
+				})
+			}
+		}
+		_ = ini.Close()
+		_ = tgt.Close()
+	}
+}
