@@ -138,7 +138,7 @@ func TestStage(t *testing.T) {
 	p := newPair(t)
 	p.out.Stage(&wire.RingReq{ID: 7, Mem: 1, Dev: 3})
 	assert.Equal(t, &wire.Ring{ID: 7, Range: wire.Range{Addr: 1, Len: 4, Mem: 1, Dev: 3}, Slot: 2}, want[evStaged](t, p.i.events).f)
-	p.out.Stage(&wire.Copy{ID: 8, Regions: wire.Ranges{{Addr: 4, Len: 4}}, Pieces: []wire.CopyPiece{{Addr: 4, Len: 4}}})
+	p.out.Stage(&wire.Copy{ID: 8, Regions: wire.Ranges{{Addr: 4, Len: 4}}, Pieces: wire.CopyPieces{{Addr: 4, Len: 4}}})
 	assert.Equal(t, &wire.Copied{ID: 8}, want[evStaged](t, p.i.events).f)
 	p.out.Stage(&wire.Copy{ID: 9})
 	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrHandler)

@@ -93,7 +93,7 @@ func (rs *Ranges) UnmarshalCBOR(data []byte) error {
 	}
 	out := Ranges{}
 	var r Range
-	for u.more("ranges", len(out)) {
+	for u.more("ranges", len(out), MaxRanges) {
 		flags := u.flags(rangeFlags)
 		r.Addr += r.Len + uint64(u.varint())
 		if flags&rangeSameLen == 0 {
@@ -171,7 +171,7 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 	out := KeyEntries{}
 	var last before
 	var rails, region uint64
-	for u.more("entries", len(out)) {
+	for u.more("entries", len(out), MaxRanges) {
 		flags := u.flags(entryFlags)
 		e := KeyEntry{Rails: []RailKey{}}
 		if flags&entryKnown == 0 {
@@ -226,9 +226,9 @@ func unpacker(data []byte) (u unpack, err error) {
 }
 
 // more says whether there is another element after n.
-func (u *unpack) more(what string, n int) bool {
+func (u *unpack) more(what string, n, most int) bool {
 	if u.err == nil && len(u.b) > 0 {
-		u.err = limit(what, n+1, MaxRanges)
+		u.err = limit(what, n+1, most)
 	}
 	return u.err == nil && len(u.b) > 0
 }

@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Frames of staging: memory that no wire of ours reaches is copied by its owner to and from a ring of memory that one does.
 
@@ -35,15 +38,74 @@ type Copy struct {
 	Out     bool   // from the pieces to the slot: a READ; else to the pieces
 	At      uint64 // address in the ring
 	Regions Ranges // registrations that the pieces lie in
-	Pieces  []CopyPiece
+	Pieces  CopyPieces
 }
 
 // CopyPiece is one piece of a Copy.
 type CopyPiece struct {
-	_      struct{} `cbor:",toarray"`
-	Region uint16   // of Copy.Regions
+	Region uint16 // of Copy.Regions
 	Addr   uint64
 	Len    uint64
+}
+
+// CopyPieces is a list that packs itself, as Ranges does: flags, address - end of the one before, unless flagged: length, region.
+type CopyPieces []CopyPiece
+
+const (
+	pieceSameLen    = 1 << iota // as the one before
+	pieceSameRegion             // too
+	pieceFlags      = 1<<iota - 1
+)
+
+// MarshalCBOR packs.
+func (ps CopyPieces) MarshalCBOR() ([]byte, error) {
+	b := make([]byte, 0, 6*len(ps))
+	var last CopyPiece
+	for _, p := range ps {
+		flags := uint64(0)
+		if p.Len == last.Len {
+			flags |= pieceSameLen
+		}
+		if p.Region == last.Region {
+			flags |= pieceSameRegion
+		}
+		b = binary.AppendUvarint(b, flags)
+		b = binary.AppendVarint(b, int64(p.Addr-(last.Addr+last.Len)))
+		if flags&pieceSameLen == 0 {
+			b = binary.AppendUvarint(b, p.Len)
+		}
+		if flags&pieceSameRegion == 0 {
+			b = binary.AppendUvarint(b, uint64(p.Region))
+		}
+		last = p
+	}
+	return encMode.Marshal(b)
+}
+
+// UnmarshalCBOR unpacks.
+func (ps *CopyPieces) UnmarshalCBOR(data []byte) error {
+	u, err := unpacker(data)
+	if err != nil {
+		return err
+	}
+	out := CopyPieces{}
+	var p CopyPiece
+	for u.more("pieces", len(out), MaxPieces) {
+		flags := u.flags(pieceFlags)
+		p.Addr += p.Len + uint64(u.varint())
+		if flags&pieceSameLen == 0 {
+			p.Len = u.uvarint()
+		}
+		if flags&pieceSameRegion == 0 {
+			n := u.uvarint()
+			if p.Region = uint16(n); uint64(p.Region) != n {
+				u.fail()
+			}
+		}
+		out = append(out, p)
+	}
+	*ps = out
+	return u.err
 }
 
 // Copied answers a Copy: it is done, and every byte in place, or it will not be.
