@@ -25,17 +25,14 @@ func (e *Engine) shutdown() {
 		e.sweeper.stop()
 	}
 	e.flush()
+	e.closeRemotes() // first: a peer that hears of the end may free what we have mapped of it
 	if e.node != nil {
 		e.node.Close()
 	}
+	e.closeRemotes() // that were made meanwhile
 	e.mu.Lock()
-	remotes := e.remotes
 	targets := slices.Collect(maps.Values(e.targets))
-	e.remotes = map[string]*remote{}
 	e.mu.Unlock()
-	for _, r := range remotes {
-		r.close("engine closed")
-	}
 	for _, t := range targets {
 		t.close()
 	}
@@ -68,6 +65,16 @@ func (e *Engine) shutdown() {
 	e.stage.close()
 	e.core.Free()
 	e.core = nil
+}
+
+func (e *Engine) closeRemotes() {
+	e.mu.Lock()
+	remotes := e.remotes
+	e.remotes = map[string]*remote{}
+	e.mu.Unlock()
+	for _, r := range remotes {
+		r.close("engine closed")
+	}
 }
 
 // flush gives accepted notifications, of the application's last words before it destroys the engine, a moment to leave.

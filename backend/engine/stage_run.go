@@ -48,9 +48,11 @@ func (t *transfer) stage(r *remote, hasNotif bool, msg []byte) {
 }
 
 func (s *stagedRun) main() {
-	e := s.t.e
-	e.stage.transfers.Add(1)
-	err := s.move(s.t.tried)
+	s.t.e.stage.transfers.Add(1)
+	err := s.live()
+	if err == nil {
+		err = s.move(s.t.tried)
+	}
 	if err == nil && s.hasNotif {
 		err = s.notify()
 	}
@@ -91,6 +93,17 @@ func (s *stagedRun) fail(err error) {
 	}
 	s.r.mu.RUnlock()
 	s.cancel(code, err)
+}
+
+// live says whether all of the memory is registered. Whoever deregisters some says so first, and then looks for transfers in progress, which
+// this one is already.
+func (s *stagedRun) live() error {
+	for _, g := range s.regions {
+		if !g.core.Live() {
+			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", g.Addr, g.Len)
+		}
+	}
+	return nil
 }
 
 // finish gives the transfer its status.

@@ -16,6 +16,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -109,6 +110,9 @@ func (r Region) SetKey(slot int, k Key) {
 	p.key, p.base, p.desc = C.uint64_t(k.Key), C.uint64_t(k.Base), k.Desc
 	p.ok = 1
 }
+
+// Live says whether operations may be posted on it.
+func (r Region) Live() bool { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.r.live))) != 0 }
 
 // SetLive opens or closes the region for posts.
 func (r Region) SetLive(live bool) {

@@ -25,7 +25,9 @@ func BenchmarkStaged(b *testing.B) {
 		far = 0
 	}
 	ucx := testenv.Load().Backend == "UCX"
-	vmm := func(private bool) *worker.GPUMem { return &worker.GPUMem{Device: far, Handles: room / (32 << 20), Private: private} }
+	vmm := func(private bool) *worker.GPUMem {
+		return &worker.GPUMem{Device: far, Handles: room / (32 << 20), Private: private}
+	}
 	for _, c := range []struct {
 		name, provider string
 		here, there    *worker.GPUMem

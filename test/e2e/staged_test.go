@@ -61,7 +61,7 @@ func TestStaged(t *testing.T) {
 					a.Fill(seedA)
 					b.Fill(seedB)
 					x.Do(limit)
-					if n := p.tgt.WaitNotifs(1, limit/10); len(n) != 1 { t.Fatalf("notifs %v\nINI %s\nTGT %s", n, p.ini.Output(), p.tgt.Output()) }
+					require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 					want(op, a, b, la, lb)
 				}
 				require.NoError(t, x.Release())
@@ -79,6 +79,152 @@ func TestStaged(t *testing.T) {
 				a.Free()
 				b.Free()
 				gpuClean(t, p.ini, p.tgt)
+			})
+		})
+	}
+}
+
+// TestStagedReleased: a staged transfer that is released under way ends soon, with no notification, and what comes after it works.
+func TestStagedReleased(t *testing.T) {
+	for _, provider := range []string{"tcp", "local"} {
+		t.Run(provider, func(t *testing.T) {
+			eachOp(t, func(t *testing.T, op nixl.Op) {
+				const size = 16 << 20
+				p := stagedPair(t, provider)
+				there := gpuMem(1)
+				if provider == "local" {
+					there = &worker.GPUMem{Device: 1, Kind: int(cuda.Pool)}
+				}
+				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, there)
+				p.ini.Learn(p.tgt)
+				l := worker.Layout{Len: 64, Stride: 64, Count: size / 64, Shuffle: 1}
+				for range 5 {
+					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("never")})
+					require.Equal(t, nixl.InProgress, x.Post())
+					require.NoError(t, x.Release())
+				}
+				a.Fill(seedA)
+				b.Fill(seedB)
+				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("whole")}).Do(limit)
+				require.Equal(t, "whole", string(p.tgt.WaitNotifs(1, limit)[0].Msg))
+				if op == nixl.Write {
+					b.Want(seedA)
+				} else {
+					a.Want(seedB)
+				}
+				require.NoError(t, p.ini.Deregister(a.All()))
+				require.NoError(t, p.tgt.Deregister(b.All()))
+				a.Free()
+				b.Free()
+				gpuClean(t, p.ini, p.tgt)
+			})
+		})
+	}
+}
+
+// TestStagedKilled: a peer that is killed under staged transfers ends them with REMOTE_DISCONNECT, and nothing of ours stays in use.
+func TestStagedKilled(t *testing.T) {
+	eachOp(t, func(t *testing.T, op nixl.Op) {
+		const size = 16 << 20
+		p := stagedPair(t, "tcp")
+		a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, gpuMem(1))
+		p.ini.Learn(p.tgt)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x.Do(limit)
+		loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
+		p.tgt.Kill()
+		require.Less(t, loop.Wait().Status, nixl.Success)
+		says(t, p.ini.Worker, "NIXL_ERR_REMOTE_DISCONNECT")
+		require.NoError(t, x.Release())
+		require.NoError(t, p.ini.Deregister(a.All()))
+		a.Free()
+		gpuClean(t, p.ini)
+	})
+}
+
+// TestStagedTakenBack: memory that is deregistered under a staged transfer, on either side, ends it with an error, and is free to go when
+// that has returned.
+func TestStagedTakenBack(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		t.Run(fmt.Sprintf("ours=%v", ours), func(t *testing.T) {
+			eachOp(t, func(t *testing.T, op nixl.Op) {
+				const size = 128 << 20
+				p := stagedPair(t, "tcp")
+				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, gpuMem(1))
+				other := p.tgt.GPUBuffer(1<<20, seedB, device(0))
+				p.ini.Learn(p.tgt)
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				x.Do(limit)
+				require.Equal(t, nixl.InProgress, x.Post())
+				if ours {
+					require.NoError(t, p.ini.Deregister(a.All()))
+					a.Free()
+				} else {
+					require.NoError(t, p.tgt.Deregister(b.All()))
+					b.Free()
+				}
+				require.Equal(t, nixl.ErrBackend, x.Wait(limit))
+				again := x.Post()
+				if again == nixl.InProgress {
+					again = x.Wait(limit)
+				}
+				require.Equal(t, nixl.ErrBackend, again)
+				require.NoError(t, x.Release())
+				mine := p.ini.GPUBuffer(1<<20, seedA, device(1))
+				p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: other.All(), Peer: "bob"}).Do(limit)
+				if op == nixl.Write {
+					other.Want(seedA)
+				} else {
+					mine.Want(seedB)
+				}
+				require.NoError(t, p.ini.Close())
+				require.NoError(t, p.tgt.Close())
+				if ours {
+					b.Free()
+				} else {
+					a.Free()
+				}
+				mine.Free()
+				other.Free()
+				gpuEmpty(t, p.ini, p.tgt)
+			})
+		})
+	}
+}
+
+// TestManyGPUs: one list with memory of both GPUs on both sides goes each its way; so does one in which some can't be mapped.
+func TestManyGPUs(t *testing.T) {
+	for _, provider := range []string{"local", "tcp"} {
+		t.Run(provider, func(t *testing.T) {
+			eachOp(t, func(t *testing.T, op nixl.Op) {
+				const size = 2 * cuda.Granule
+				p := stagedPair(t, provider)
+				var mine, theirs []*worker.Buf
+				var here, there []worker.Side
+				kinds := []*worker.GPUMem{gpuMem(0), gpuMem(1), {Device: 1, Handles: 2, Private: true}, {Device: 0, Handles: 2}}
+				l := worker.Layout{Len: 4096, Stride: 5000, Count: 300, Shuffle: 1}
+				for i := range kinds {
+					mine, theirs = append(mine, buffer(p.ini, size, seedA, kinds[i])), append(theirs, buffer(p.tgt, size, seedB, kinds[(i+1)%len(kinds)]))
+					here, there = append(here, mine[i].At(l)), append(there, theirs[i].At(l))
+				}
+				here[0].Also, there[0].Also = here[1:], there[1:]
+				p.ini.Learn(p.tgt)
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: here[0], Remote: there[0], Peer: "bob", Notif: []byte("all")})
+				for range 2 {
+					x.Do(limit)
+					require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+				}
+				for i := range mine {
+					want(op, mine[i], theirs[i], l, l)
+				}
+				require.NoError(t, x.Release())
+				require.NoError(t, p.ini.Close())
+				require.NoError(t, p.tgt.Close())
+				for i := range mine {
+					mine[i].Free()
+					theirs[i].Free()
+				}
+				gpuEmpty(t, p.ini, p.tgt)
 			})
 		})
 	}

@@ -63,10 +63,12 @@ func (b *Buf) Free() {
 }
 
 // At is a layout in the buffer.
-func (b *Buf) At(l Layout) Side { return Side{b.Addr, l, b.Mem, b.Dev} }
+func (b *Buf) At(l Layout) Side { return Side{Base: b.Addr, Layout: l, Mem: b.Mem, Dev: b.Dev} }
 
 // Span is one block of the buffer.
-func (b *Buf) Span(off, n uint64) Side { return Side{b.Addr, Span(off, n), b.Mem, b.Dev} }
+func (b *Buf) Span(off, n uint64) Side {
+	return Side{Base: b.Addr, Layout: Span(off, n), Mem: b.Mem, Dev: b.Dev}
+}
 
 // All is the whole buffer as one block.
 func (b *Buf) All() Side { return b.Span(0, b.Size) }

@@ -44,6 +44,9 @@ func (s Side) Descs() []nixl.Desc {
 	for i := range out {
 		out[i].Dev = s.Dev
 	}
+	for _, a := range s.Also {
+		out = append(out, a.Descs()...)
+	}
 	return out
 }
 
@@ -51,8 +54,9 @@ func (s Side) Descs() []nixl.Desc {
 type Side struct {
 	Base uint64
 	Layout
-	Mem nixl.Mem
-	Dev uint64
+	Mem  nixl.Mem
+	Dev  uint64
+	Also []Side // of the same kind, behind these
 }
 
 // AgentConfig says how to make an agent and its only backend.
