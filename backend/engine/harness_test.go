@@ -192,7 +192,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
 	case h.host:
-		prov = local.New(local.Options{Threads: 2})
+		prov = local.New(local.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:
 		prov = verbs.New(verbs.Options{IB: opt.IB})
 	case h.lib != nil:

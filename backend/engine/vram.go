@@ -138,7 +138,7 @@ func (v *resolver) classify(t *transfer) error {
 	case mixed:
 		t.staged = true
 	case !c.vram():
-	case c.gpus() && v.peer.mapsRings():
+	case c.gpus() && v.peer.mapsRings() && v.e.onBulk(v.locals.list):
 		t.bulk = true
 		t.staged = len(v.remotes.list) == 1 && v.remotes.list[0].apart.Load()
 		t.tried = t.staged
@@ -165,6 +165,15 @@ func (r *railState) direct() bool { return false }
 
 // moves says whether the rail moves bytes between such memories, where both are registered on it: GPUs' as one post, or as any other.
 func (r *railState) moves(c class, bulk bool) bool { return !c.vram() || r.bulk() == bulk }
+
+// onBulk says that a rail that copies memory of GPUs has all of it.
+func (e *Engine) onBulk(locals []*region) bool {
+	have := ^uint64(0)
+	for _, g := range locals {
+		have &= g.rails
+	}
+	return slices.ContainsFunc(e.rails, func(r *railState) bool { return r.bulk() && have&(1<<r.index) != 0 })
+}
 
 // mapsRings says that a rail of ours copies to memory of the peer's GPUs.
 func (r *remote) mapsRings() bool {

@@ -1,0 +1,251 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+	"gorail/test/cuda"
+)
+
+// gpus is an imitated driver with an application beside it.
+type gpus struct {
+	*cuda.App
+	t   testing.TB
+	lib *cuda.Lib
+}
+
+// withGPUs has the harness's engines see GPUs; rings are small, so that there are many chunks.
+func (h *harness) withGPUs() *gpus {
+	lib := cuda.Build(h.TB)
+	h.params = append(h.params, "cuda_path", lib.Path, "stage_size", "1MiB")
+	return &gpus{cuda.NewApp(h.TB, lib.Path), h.TB, lib}
+}
+
+// block is registered memory of the host or of a GPU.
+type block struct {
+	owner *agent
+	gpus  *gpus
+	mem   int32
+	dev   int
+	addr  uint64
+	n     int
+	md    *metaObject
+	host  *memory
+}
+
+// block makes memory of GPU dev, or with -1 of the host.
+func (g *gpus) block(a *agent, dev, n int) *block {
+	b := &block{owner: a, gpus: g, dev: dev, n: n}
+	if dev < 0 {
+		b.host = a.memory(n)
+		b.addr, b.md = b.host.addr(), b.host.md
+		return b
+	}
+	b.mem, b.addr = memVRAM, g.Alloc(dev, cuda.Device, uint64(n))
+	id, err := a.Register(b.addr, uint64(n), uint64(dev), memVRAM, nil)
+	require.NoError(g.t, err)
+	b.md = &metaObject{region: id}
+	g.t.Cleanup(func() { g.Free(dev, cuda.Device, b.addr) })
+	return b
+}
+
+func (b *block) seenBy(a *agent) *block {
+	blob, err := b.owner.RegionBlob(b.md.region)
+	require.NoError(b.owner.t, err)
+	id, err := a.LoadRemote(b.owner.name, b.addr, uint64(b.n), uint64(max(b.dev, 0)), b.mem, blob)
+	require.NoError(b.owner.t, err)
+	c := *b
+	c.md = &metaObject{region: id}
+	return &c
+}
+
+func (b *block) bytes() []byte {
+	if b.host != nil {
+		return bytes.Clone(b.host.b)
+	}
+	return b.gpus.Read(b.dev, b.addr, uint64(b.n))
+}
+
+func (b *block) fill(seed uint64) {
+	in := make([]byte, b.n)
+	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(in)
+	if b.host != nil {
+		copy(b.host.b, in)
+		return
+	}
+	b.gpus.Write(b.dev, b.addr, in)
+}
+
+func (b *block) desc(off, n int) Desc {
+	return Desc{Addr: b.addr + uint64(off), Len: uint64(n), Dev: uint64(max(b.dev, 0)), MD: unsafe.Pointer(b.md)}
+}
+
+// scattered makes lists of n pieces, in another order on each side, and what the destination is to be.
+func scattered(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []Desc, want []byte) {
+	from, to := mine, theirs
+	if op == opRead {
+		from, to = to, from
+	}
+	src, room := from.bytes(), mine.n/n
+	want = to.bytes()
+	for i, k := range rnd.Perm(n) {
+		length, at, into := 1+rnd.IntN(room), i*room, k*room
+		copy(want[into:into+length], src[at:at+length])
+		f, d := from.desc(at, length), to.desc(into, length)
+		if op == opRead {
+			f, d = d, f
+		}
+		local, remote = append(local, f), append(remote, d)
+	}
+	return local, remote, want
+}
+
+// TestStage: memory of GPUs on either side or both, over all kinds of rails, to another engine and to our own.
+func TestStage(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		g := h.withGPUs()
+		rnd := rand.New(rand.NewPCG(5, 6))
+		a, b := h.agent("a"), h.agent("b")
+		meet(a, b)
+		const size = 3 << 20
+		for _, kinds := range [][2]int{{0, 1}, {-1, 1}, {0, -1}} {
+			for _, peer := range []*agent{b, a} {
+				mine, theirs := g.block(a, kinds[0], size), g.block(peer, kinds[1], size)
+				seen := theirs
+				if peer != a {
+					seen = theirs.seenBy(a)
+				}
+				for op := range 2 {
+					mine.fill(rnd.Uint64())
+					theirs.fill(rnd.Uint64())
+					local, remote, want := scattered(rnd, op, mine, seen, 700)
+					r := a.prep(op, local, remote, peer.name).post("all is there")
+					require.Equal(h, done, r.wait(), "%v to %s, op %d", kinds, peer.name, op)
+					got := theirs
+					if op == opRead {
+						got = mine
+					}
+					require.True(h, bytes.Equal(want, got.bytes()), "%v to %s, op %d", kinds, peer.name, op)
+					until(h, "the notification", func() bool { return len(peer.take()) > 0 })
+					peer.got = nil
+					r.release()
+				}
+			}
+		}
+		require.NoError(h, a.Close())
+		require.NoError(h, b.Close())
+	})
+}
+
+// TestStageFailures: whatever call of the driver fails at either side, a transfer ends, with the right bytes or an error; the next one works.
+func TestStageFailures(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	g := h.withGPUs()
+	rnd := rand.New(rand.NewPCG(7, 8))
+	a, b := h.agent("a", "log", "error"), h.agent("b")
+	meet(a, b)
+	const size = 1 << 20
+	mine, theirs := g.block(a, 0, size), g.block(b, 1, size)
+	seen := theirs.seenBy(a)
+	failed := 0
+	for _, call := range []string{"StreamCreateWithPriority", "MemHostRegister", "MemHostAlloc", "EventCreate", "EventRecord", "LaunchKernel", "MemcpyAsync", "CtxPushCurrent"} {
+		for n := 1; n <= 3; n++ {
+			for op := range 2 {
+				for _, pieces := range []int{1, 50} {
+					mine.fill(rnd.Uint64())
+					theirs.fill(rnd.Uint64())
+					local, remote, want := scattered(rnd, op, mine, seen, pieces)
+					r := a.prep(op, local, remote, "b")
+					g.lib.Fail(call, n, cuda.OutOfMemory)
+					_, err := r.Post()
+					s := r.wait()
+					g.lib.Fail(call, 0, 0)
+					if err != nil || s != done {
+						failed++
+						r.post()
+						require.Equal(t, done, r.wait(), "%s, call %d: afterwards", call, n)
+					}
+					got := theirs
+					if op == opRead {
+						got = mine
+					}
+					require.True(t, bytes.Equal(want, got.bytes()), "%s, call %d", call, n)
+					r.release()
+				}
+			}
+		}
+	}
+	require.Greater(t, failed, 5)
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
+
+// TestStageHammer: many staged transfers at once, some released under way, regions that come and go, and at the end a peer that closes
+// under them: nothing hangs, nothing stays open.
+func TestStageHammer(t *testing.T) {
+	h := onRails(t, 2, fake.TCPCaps())
+	g := h.withGPUs()
+	a, b := h.agent("a"), h.agent("b")
+	meet(a, b)
+	const size = 512 << 10
+	var wg sync.WaitGroup
+	for w := range 6 {
+		mine, theirs := g.block(a, w%3-1, size), g.block(b, (w+1)%2, size)
+		seen := theirs.seenBy(a)
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(w), 1))
+			for i := range 40 {
+				op := rnd.IntN(2)
+				var local, remote []Desc
+				for k := range 64 {
+					local, remote = append(local, mine.desc(k*8192, 8000)), append(remote, seen.desc(k*8192, 8000))
+				}
+				r := a.prep(op, local, remote, "b")
+				if _, err := r.Post(fmt.Sprint(w, i)); err == nil && rnd.IntN(3) > 0 {
+					if s := r.wait(); s != done && w != 5 {
+						h.Errorf("worker %d, run %d: %d", w, i, s)
+					}
+				}
+				r.release()
+				if w == 5 && i%8 == 7 { // its memory comes and goes
+					if err := b.Deregister(theirs.md.region); err != nil {
+						h.Error(err)
+					}
+					id, err := b.Register(theirs.addr, size, uint64(theirs.dev), memVRAM, nil)
+					if err != nil {
+						h.Error(err)
+						return
+					}
+					theirs.md.region = id
+				}
+			}
+		})
+	}
+	wg.Wait()
+	last := g.block(a, 0, size)
+	var open []*request
+	far := g.block(b, 1, size).seenBy(a)
+	for range 8 {
+		open = append(open, a.whole2(opWrite, last, far).post())
+	}
+	require.NoError(t, b.Close())
+	for _, r := range open {
+		s := status.Code(r.wait())
+		require.Contains(t, []status.Code{status.Success, status.ErrRemoteDisconnect, status.ErrBackend}, s)
+		r.release()
+	}
+	require.NoError(t, a.Close())
+}
+
+// whole2 prepares a transfer of all of two blocks.
+func (a *agent) whole2(op int, mine, theirs *block) *request {
+	return a.prep(op, []Desc{mine.desc(0, mine.n)}, []Desc{theirs.desc(0, theirs.n)}, theirs.owner.name)
+}
