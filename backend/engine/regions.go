@@ -34,9 +34,12 @@ type region struct {
 	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
 	mrErr   error                    // why no rail has it
 	node    int                      // NUMA node of the memory, -1 = unknown
-	copies  int                      // that peers have us make of it now; guarded by Engine.localMu
-	stale   bool                     // it is being registered anew: no keys are given
-	refs    int                      // registrations of exactly this range, and of those that have it for a part
+	pinMu   sync.Mutex
+	pinned  bool  // for copies of GPUs; under pinMu, as pinErr
+	pinErr  error // why it can't be
+	copies  int   // that peers have us make of it now; guarded by Engine.localMu
+	stale   bool  // it is being registered anew: no keys are given
+	refs    int   // registrations of exactly this range, and of those that have it for a part
 	holders map[*target]struct{}
 
 	// a peer's; guarded by remote.mu

@@ -71,7 +71,7 @@ func (e *Engine) deregisterRails(r *region) error {
 	if r.parts != nil {
 		return nil
 	}
-	errs := make([]error, len(e.rails))
+	errs := make([]error, len(e.rails), len(e.rails)+1)
 	e.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
 		if r.mrs[i] != nil {
@@ -84,7 +84,7 @@ func (e *Engine) deregisterRails(r *region) error {
 			errs[i] = fmt.Errorf("rail %s: %w", e.rails[i].name(), err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.unpinGPU(r))...)
 }
 
 // eachRail calls f for every rail and returns when all have: at the same time for those that pin so many bytes, else in

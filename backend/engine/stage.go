@@ -97,13 +97,22 @@ func (s *staging) close() {
 	}
 }
 
+// descs are descriptors of the engine's own.
+type descs []Desc
+
+// set fills one; neighbours of one region share what stands for the shim's metadata object.
+func (d descs) set(i int, r *region, addr, length uint64) {
+	var md unsafe.Pointer
+	if i > 0 && d[i-1].region() == r.id {
+		md = d[i-1].MD
+	} else {
+		md = unsafe.Pointer(&mdOf{id: r.id})
+	}
+	d[i] = Desc{Addr: addr, Len: length, Dev: r.Dev, MD: md}
+}
+
 // mdOf is a region id where Desc has the shim's metadata object.
 type mdOf struct {
 	_  [MDRegion]byte
 	id uint64
-}
-
-// desc is a descriptor of the engine's own.
-func desc(addr, length uint64, r *region) Desc {
-	return Desc{Addr: addr, Len: length, Dev: r.Dev, MD: unsafe.Pointer(&mdOf{id: r.id})}
 }

@@ -5,8 +5,10 @@ import (
 	"runtime"
 	"sync"
 	"time"
+	"unsafe"
 
 	"gorail/backend/gpu"
+	"gorail/backend/plan"
 )
 
 // Piece is memory of a GPU, in bytes.
@@ -36,29 +38,67 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 	if r.device != Host {
 		l.peer = ofOurs
 	}
+	return c.run(l, len(pieces), out, stop, func(ops []gpu.Op) {
+		for i, p := range pieces {
+			ops[i] = gpu.Op{Local: p.Addr, Remote: at, Len: p.Len}
+			at += p.Len
+		}
+	})
+}
+
+// Within copies between memory of a GPU and pinned memory of the host, all of this process: from local to remote (write) or back. As Copy
+// otherwise.
+func (c *Copier) Within(device int, list []plan.Op, write bool, stop <-chan struct{}) error {
+	return c.run(lane{device, gpu.ToHost}, len(list), write, stop, func(ops []gpu.Op) {
+		for i, o := range list {
+			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}
+		}
+	})
+}
+
+// Pin makes host memory usable by Within; Unpin of the same range ends it. A GPU must be in use. Implements cuMemHostRegister: milliseconds,
+// or for many GiB seconds.
+func (c *Copier) Pin(addr, size uint64) error {
+	d, err := c.driver()
+	if err != nil {
+		return err
+	}
+	return d.Pin(pointer(addr), size)
+}
+
+// Unpin ends one Pin; no copy of the range may be under way. Implements cuMemHostUnregister.
+func (c *Copier) Unpin(addr, size uint64) error {
+	d, err := c.driver()
+	if err != nil {
+		return err
+	}
+	return d.Unpin(pointer(addr), size)
+}
+
+// pointer of memory that is not Go's.
+func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
+
+func (c *Copier) run(l lane, n int, write bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
 	s, err := c.stream(l)
 	if err != nil {
 		return err
 	}
-	ops := s.drv.Ops(len(pieces))
+	ops := s.drv.Ops(n)
 	if ops == nil {
-		return fmt.Errorf("GPU %d: no pinned memory for %d pieces", device, len(pieces))
+		return fmt.Errorf("GPU %d: no pinned memory for %d pieces", l.device, n)
 	}
 	defer s.drv.FreeOps(ops)
-	for i, p := range pieces {
-		ops[i] = gpu.Op{Local: p.Addr, Remote: at, Len: p.Len}
-		at += p.Len
-	}
-	j, err := s.post(gpu.Work{Ops: ops, Write: out})
+	fill(ops)
+	j, err := s.post(gpu.Work{Ops: ops, Write: write})
 	if err != nil {
-		return fmt.Errorf("GPU %d: %w", device, err)
+		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}
 	err = s.wait(j, stop)
 	s.mu.Lock()
 	s.idle = append(s.idle, j)
 	s.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("GPU %d: %w", device, err)
+		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}
 	return nil
 }
