@@ -35,7 +35,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 		rails[i] = stats.Rail{Index: r.index, Name: r.name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
 			InFlight: t.InFlight, Counts: t.Counts}
 	}
-	return stats.New(e.name, rails, peers)
+	s := stats.New(e.name, rails, peers)
+	s.Staged = stats.Staged{Transfers: e.stage.transfers.Load(), Bytes: e.stage.bytes.Load(), Copies: e.stage.copies.Load()}
+	return s
 }
 
 // views are the sessions that go on.

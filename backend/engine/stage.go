@@ -20,7 +20,7 @@ type staging struct {
 	mu  sync.Mutex
 	own *slots // in host memory; nil: not yet
 
-	transfers, bytes atomic.Uint64 // runs that were staged, and their bytes
+	transfers, bytes, copies atomic.Uint64 // stats.Staged
 }
 
 // slotsOfRing is how many slots a ring has: so many chunks are on their way at once.

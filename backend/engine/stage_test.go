@@ -140,6 +140,12 @@ func TestStage(t *testing.T) {
 				}
 			}
 		}
+		s, err := a.Snapshot()
+		require.NoError(h, err)
+		require.Equal(h, h.host, s.Staged.Transfers < 12, "GPU to GPU goes by itself on one host")
+		s, err = b.Snapshot()
+		require.NoError(h, err)
+		require.Positive(h, s.Staged.Copies)
 		require.NoError(h, a.Close())
 		require.NoError(h, b.Close())
 	})

@@ -109,6 +109,7 @@ func (t *target) copy(f *wire.Copy) error {
 	if len(pieces) == 0 {
 		return errors.New("no pieces")
 	}
+	t.e.stage.copies.Add(1)
 	regions, err := t.e.holdForCopy(f.Regions)
 	if err != nil {
 		return err

@@ -46,6 +46,15 @@ type Snapshot struct {
 	Agent string `json:"agent"`
 	Rails []Rail `json:"rails"`
 	Peers []Peer `json:"peers"`
+
+	Staged Staged `json:"staged"`
+}
+
+// Staged is what went over rings, because no rail moves it by itself. The rails' counters have it, too, once for each way over a wire.
+type Staged struct {
+	Transfers uint64 `json:"transfers"` // runs that began
+	Bytes     uint64 `json:"bytes"`     // of those that ended well
+	Copies    uint64 `json:"copies"`    // that peers had us make
 }
 
 // RailState is how the links of a rail fare.
