@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make test-rdma`: tests over software RDMA devices in guests (test/rdma), one after the other; arguments go to `go test`.
+# `make test-rdma`: tests over software RDMA devices in guests (test/rdma), one after the other; arguments go to `go test`. With
+# -short it is the part that CI runs.
 # What is missing after the kernel was built is a failure, not a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -18,7 +18,7 @@ import (
 // TestMain lets a test run a guest in a process of its own, to be killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("BED_TEST_GUEST") != "" {
-		_, err := Guest{Stdout: os.Stdout}.Run(Shell("echo up; sleep 60")...)
+		_, err := Guest{Stdout: os.Stdout}.Run(Shell("echo up; sleep 600")...)
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -94,13 +94,17 @@ func shm(t *testing.T) (names []string) {
 // TestLimits: a guest that takes too long is killed and says so; one with little memory has little.
 func TestLimits(t *testing.T) {
 	Need(t)
-	began := time.Now()
-	r, err := Guest{Limit: 2 * time.Second}.Run(Shell("echo before; sleep 60")...)
-	require.ErrorContains(t, err, "limit of 2s")
-	require.Equal(t, "before\n", r.Stdout)
-	require.Less(t, time.Since(began), 20*time.Second)
+	for limit := 2 * time.Second; ; limit *= 2 { // a busy machine may not bring a guest as far as its command in two seconds
+		r, err := Guest{Limit: limit}.Run(Shell("echo before; sleep 600")...)
+		require.ErrorContains(t, err, "limit of "+limit.String())
+		if r.Stdout == "before\n" {
+			require.Less(t, r.Took, 10*time.Minute)
+			break
+		}
+		require.Less(t, limit, time.Minute, r)
+	}
 
-	r = Run(t, Guest{Memory: 256}, "awk", "/MemTotal/ { print $2 }", "/proc/meminfo")
+	r := Run(t, Guest{Memory: 256}, "awk", "/MemTotal/ { print $2 }", "/proc/meminfo")
 	kib, err := strconv.Atoi(strings.TrimSpace(r.Stdout))
 	require.NoError(t, err, r)
 	require.Less(t, kib, 256<<10)
@@ -131,7 +135,7 @@ func TestKilled(t *testing.T) {
 		}
 		return n
 	}
-	for end := time.Now().Add(10 * time.Second); alive() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); alive() > 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	require.Zero(t, alive())

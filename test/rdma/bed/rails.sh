@@ -41,7 +41,7 @@ end() {
 # ready DEVICE: waits until its port is active and, with rxe, has its address (the table is filled a moment later).
 ready() {
     port=/sys/class/infiniband/$1/ports/1
-    for _ in $(seq 200); do
+    for _ in $(seq 3000); do
         if grep -q ACTIVE "$port/state" && { [ "$kind" = siw ] || grep -q ':ffff:' "$port"/gids/1; }; then return; fi
         sleep 0.02
     done

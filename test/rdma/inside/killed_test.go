@@ -10,8 +10,8 @@ import (
 	"gorail/test/worker"
 )
 
-// told is how soon the death of a peer must be known.
-const told = 5 * time.Second
+// told is how soon the death of a peer must be known: by the end of its connection, before it counts as silent (peer_timeout is 20 s in guests).
+const told = 15 * time.Second
 
 // TestPeerKilled: the agent at the other machine dies in mid-transfer; the transfer ends with NIXL_ERR_REMOTE_DISCONNECT in time.
 func TestPeerKilled(t *testing.T) {
