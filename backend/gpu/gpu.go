@@ -118,6 +118,7 @@ const (
 	BadShare   Why = C.GR_GPU_BAD_SHARE
 	Busy       Why = C.GR_GPU_BUSY
 	Cancelled  Why = C.GR_GPU_CANCELLED
+	Silent     Why = C.GR_GPU_SILENT
 )
 
 func (w Why) Error() string { return C.GoString(C.gr_gpu_why_text(C.int(w))) }

@@ -42,7 +42,8 @@
     X(NO_FDS, "out of file descriptors") \
     X(BAD_SHARE, "the peer's description of its memory makes no sense") \
     X(BUSY, "still in use") \
-    X(CANCELLED, "cancelled")
+    X(CANCELLED, "cancelled") \
+    X(SILENT, "the process that has the memory does not give its descriptors")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
@@ -79,7 +80,7 @@ typedef struct gr_gpu_share {
     uint8_t owner[16];    /* the process, by a random number of its own */
     uint8_t gpu[16];      /* UUID */
     uint32_t pieces;      /* FDS: descriptors that are to follow; IPC: 1 */
-    uint32_t pad;
+    uint32_t pad;         /* with whom it came, for those who ask for a mapping: what another says is another mapping */
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");

@@ -118,8 +118,10 @@ static int undo(gg *g, gg_map *m, gr_gpu_fault *fault)
     int rc = 0, r;
     if (m->identity || (!m->pub.at && !m->sizes))
         return 0;
-    if ((rc = gg_enter(g, m->dev, fault)))
+    if ((rc = gg_enter(g, m->dev, fault))) {
+        free(m->sizes);
         return rc;
+    }
     if (!m->sizes)
         rc = GG_CALL(g, fault, ipc_close, m->pub.at);
     else {
@@ -142,7 +144,7 @@ static gg_map *look(gg *g, const gr_gpu_share *share, gg_dev *d)
 {
     gg_map *m = g->maps;
     while (m && !(m->dev == d && m->share.base == share->base && m->share.buffer == share->buffer && m->share.size == share->size &&
-                  memcmp(m->share.owner, share->owner, 16) == 0))
+                  m->share.pad == share->pad && m->share.how == share->how && memcmp(m->share.owner, share->owner, 16) == 0))
         m = m->next;
     if (!m && (m = calloc(1, sizeof(*m)))) {
         m->share = *share;
@@ -160,10 +162,11 @@ static gg_map *look(gg *g, const gr_gpu_share *share, gg_dev *d)
     return m;
 }
 
+/* pieces: no driver has handles of less than 64 KiB, and the list of them is ours. */
 static int sane(const gr_gpu_share *s)
 {
     return s->version == GR_GPU_SHARE_VERSION && s->size && s->base && s->base + s->size > s->base && s->pieces &&
-           s->pieces <= s->size >> 12 && (s->how == GR_GPU_SHARE_FDS || (s->how == GR_GPU_SHARE_IPC && s->pieces == 1));
+           s->pieces <= (s->size + 0xffff) >> 16 && s->pieces <= GG_PIECES && (s->how == GR_GPU_SHARE_FDS || (s->how == GR_GPU_SHARE_IPC && s->pieces == 1));
 }
 
 int gg_map_open(gr_gpu *gpu, const gr_gpu_share *share, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault)
