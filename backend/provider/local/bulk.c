@@ -13,6 +13,8 @@ struct lc_bulk {
     lc_ep *ep;
     gr_ctx *ctx;
     uint32_t lane;
+    lc_import **on; /* what of the peer's it copies to or from */
+    uint32_t n, room;
 };
 
 /* The stream of one of our GPUs towards another, and its jobs that nobody has. */
@@ -90,6 +92,8 @@ static void mark(lc_ep *ep, uint32_t lane)
 static void release(lc_bulk *b)
 {
     mark(b->ep, b->lane);
+    while (b->n)
+        b->on[--b->n]->jobs--;
     b->ep->bulk_lanes &= ~(1u << (b->lane - LC_COPIERS));
     give(b);
 }
@@ -98,6 +102,10 @@ static void release(lc_bulk *b)
 static int enter(lc_ep *ep, uint32_t lane, const gr_bulk *w)
 {
     int err = 0;
+    uint64_t regions = 0;
+    for (uint32_t i = 0; i < w->nremote; i++)
+        regions |= lc_region_bit(w->remote[i].key);
+    atomic_store(&ep->out->lane[lane].regions, regions);
     mark(ep, lane);
     if (atomic_load(&ep->out->closed) || !lc_alive(ep))
         err = ECONNRESET;
@@ -120,6 +128,22 @@ static int start(lc_rail *rail, lc_bulk *b, int op, const gr_bulk *w, const lc_i
     if (rc)
         lc_trouble(rail, "posting a copy", -rc, &f);
     return rc ? EIO : 0;
+}
+
+/* Keeps the imports, which are all ready, from being unmapped. */
+static int hold(lc_ep *ep, lc_bulk *b, const gr_bulk *w, int device)
+{
+    int rc;
+    if (w->nremote > b->room) {
+        lc_import **more = realloc(b->on, w->nremote * sizeof(*more));
+        if (!more)
+            return -EAGAIN;
+        b->on = more;
+        b->room = w->nremote;
+    }
+    for (b->n = 0; b->n < w->nremote; b->n++)
+        (b->on[b->n] = lc_import_of(ep, &w->remote[b->n], device, &rc))->jobs++;
+    return 0;
 }
 
 int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *ctx)
@@ -154,6 +178,10 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
     lc_bulk *b = take(rail, here->device, first->peer, &rc);
     if (!b)
         return rc;
+    if ((rc = hold(ep, b, w, here->device))) {
+        give(b);
+        return rc;
+    }
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
     b->ep = ep;
     b->ctx = ctx;
@@ -229,6 +257,7 @@ void lc_bulk_close(lc_rail *rail)
         for (lc_bulk *b = p->free, *more; b; b = more) {
             more = b->next;
             (void)g->ops->job_free(b->job);
+            free(b->on);
             free(b);
         }
         if (p->lane)

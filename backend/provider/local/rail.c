@@ -192,7 +192,7 @@ int lc_ep_close(lc_ep *ep)
     ep->err = ESHUTDOWN;
     lc_import_close(ep);
     gr_rail_unlock(&rail->base);
-    int rc = lc_quiet(rail, ep);
+    int rc = lc_quiet(rail, ep, 0);
     gr_rail_lock(&rail->base);
     lc_ep **at = &rail->eps;
     while (*at != ep)
