@@ -118,7 +118,8 @@ static int start(lc_rail *rail, lc_bulk *b, int op, const gr_bulk *w, const lc_i
 {
     gr_gpu *g = atomic_load(&rail->gpu);
     gr_gpu_fault f = { 0 };
-    gr_gpu_work work = { .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta };
+    gr_gpu_work work = { .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta,
+                         .blocks = rail->blocks };
     if (w->nremote > 1)
         work.table = rail->deltas[first->device];
     int err = enter(b->ep, b->lane, w);

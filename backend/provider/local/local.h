@@ -122,6 +122,7 @@ struct lc_rail {
 
     gr_gpu *_Atomic gpu; /* NULL: no region of a GPU yet */
     lc_mapper mapper;
+    uint32_t blocks; /* that a copy may take; 0: the driver's default. Set before the first */
     lc_pair *pairs;
     lc_bulk *bulks; /* under way */
     gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */

@@ -40,13 +40,14 @@ void vram_again(void)
 {
     end a, b;
     join(&a, &b);
+    a.rail->blocks = 7;
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_FDS;
     fake.map_fails = 1;
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == -ENOTSUP);
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
     done(&a, 1);
-    CHECK(a.err == 0 && fake.maps == 2);
+    CHECK(a.err == 0 && fake.maps == 2 && fake.work.blocks == 7);
     uint64_t other = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_PEER;
     fake.map_fails = 1;
