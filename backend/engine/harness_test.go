@@ -48,6 +48,7 @@ type harness struct {
 	lib    *imitation.Lib // libibverbs, imitated
 	real   bool           // libibverbs with this machine's devices
 	host   bool           // memory of one host
+	cuda   string         // and that of GPUs, by this driver
 	wrap   func(provider.Provider) provider.Provider
 	caps   provider.Caps
 	links  []fake.Link
@@ -192,7 +193,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
 	case h.host:
-		prov = local.New(local.Options{Threads: 2})
+		prov = local.New(local.Options{Threads: 2, CUDA: h.cuda})
 	case h.real:
 		prov = verbs.New(verbs.Options{IB: opt.IB})
 	case h.lib != nil:

@@ -95,24 +95,29 @@ func (e *Engine) again(r *region) {
 	e.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: peers are told", "addr",
 		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
 	e.takeBack([]*region{r}, holders, "its local memory was freed and registered again")
-	_ = e.deregisterRails(r) // the memory is gone already; what goes wrong is in the log
+	_ = e.deregisterRails(r)                         // the memory is gone already; what goes wrong is in the log
+	r.core.Set(r.Addr, r.Len, fastpath.Slots(e.opt)) // of a rail that refuses now, nothing is left
 	fresh := &region{Range: r.Range, core: r.core}
 	e.registerVRAM(fresh)
 	e.localMu.Lock()
 	defer e.localMu.Unlock()
-	r.mrs, r.vram, r.rails, r.mrErr, r.stale = fresh.mrs, fresh.vram, fresh.rails, fresh.mrErr, false
+	r.mrs, r.vram, r.stale = fresh.mrs, fresh.vram, false
+	r.rails.Store(fresh.rails.Load())
+	e.regions.mu.Lock()
+	r.mrErr = fresh.mrErr
+	e.regions.mu.Unlock()
 	r.core.SetLive(r.mrErr == nil)
 }
 
 // refuse ends a registration of a GPU's memory that no rail took: the application hears at once.
-func (e *Engine) refuse(r *region) error {
+func (e *Engine) refuse(r *region, why error) error {
 	code := status.ErrBackend
-	if errors.Is(r.mrErr, provider.ErrNotThere) {
+	if errors.Is(why, provider.ErrNotThere) {
 		code = status.ErrInvalidParam
-	} else if errors.Is(r.mrErr, errNoVRAM) {
+	} else if errors.Is(why, errNoVRAM) {
 		code = status.ErrNotSupported
 	}
-	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, r.mrErr)
+	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, why)
 	return errors.Join(err, e.Deregister(r.id))
 }
 

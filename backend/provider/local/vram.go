@@ -26,14 +26,30 @@ func (r *rail) driver(device int) (*gpu.Driver, gpu.Device, error) {
 		if err != nil {
 			return nil, gpu.Device{}, err
 		}
-		r.gpu = d
+		r.gpu, r.known = d, map[int]bool{}
 		C.lc_set_gpu(r.c, d.Core())
 	}
 	if device < 0 || device >= min(r.gpu.Devices(), C.LC_GPUS) {
 		return nil, gpu.Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, r.gpu.Devices())
 	}
 	is, err := r.gpu.Device(device)
+	if err == nil && !r.known[device] {
+		r.known[device] = true
+		if !is.Kernel {
+			r.news = append(r.news, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): copy engines serve, one operation after the other",
+				device, is.Name, is.NoKernel))
+		}
+	}
 	return r.gpu, is, err
+}
+
+// News implements provider.Teller.
+func (r *rail) News() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	news := r.news
+	r.news = nil
+	return news
 }
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
