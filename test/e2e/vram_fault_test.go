@@ -105,6 +105,47 @@ func TestVRAMEveryCallFails(t *testing.T) {
 	}
 }
 
+// TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none, an error and a line that says so.
+func TestVRAMFabric(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("wants a driver with IMEX channels: unproved on hardware")
+	}
+	for _, refused := range []bool{false, true} {
+		t.Run(fmt.Sprintf("refused=%v", refused), func(t *testing.T) {
+			const size = 2 * cuda.Granule
+			o := gpuHost(t)
+			o.Setenv = append(o.Setenv, "GORAIL_LOG=info")
+			ini, tgt := worker.Start(t, o), worker.Start(t, o)
+			ini.GPUSwitch("fabric", 1)
+			tgt.GPUSwitch("fabric", 1)
+			p := &pairOf{env: o.Env, ini: agent(ini, o.Env, "alice"), tgt: agent(tgt, o.Env, "bob")}
+			a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.AllocGPU(size, worker.GPUMem{Device: 1, Handles: 1, Fabric: true})
+			b.Fill(seedB)
+			if refused {
+				tgt.GPUFail("MemExportToShareableHandle", 1, cuda.NotPermitted)
+			}
+			require.NoError(t, p.tgt.Register(b.All()))
+			p.ini.Learn(p.tgt)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			if refused {
+				require.Equal(t, nixl.InProgress, x.Post())
+				require.Equal(t, nixl.ErrBackend, x.Wait(limit))
+				says(t, ini, "which the driver does not give")
+				says(t, tgt, "is there an IMEX channel?")
+				b.Want(seedB)
+			} else {
+				x.Do(limit)
+				b.Want(seedA)
+			}
+			require.NoError(t, p.ini.Close())
+			require.NoError(t, p.tgt.Close())
+			a.Free()
+			b.Free()
+			gpuEmpty(t, p.ini, p.tgt)
+		})
+	}
+}
+
 // TestVRAMReleaseEndsIt: a copy under way that would take seconds has ended when its release has returned, or soon after.
 func TestVRAMReleaseEndsIt(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {

@@ -39,6 +39,9 @@ func newApplication() worker.GPU {
 }
 
 func (a *application) Alloc(m worker.GPUMem, size uint64) uint64 {
+	if m.Fabric {
+		return a.FabricVMM(m.Device, m.Handles, size/uint64(m.Handles))
+	}
 	if m.Handles > 0 {
 		return a.VMM(m.Device, m.Handles, size/uint64(m.Handles), !m.Private)
 	}

@@ -11,6 +11,7 @@ type GPUMem struct {
 	Device  int
 	Kind    int  // as GPU.Alloc takes it
 	Handles int  // VMM: of that many handles; 0: Kind's
+	Fabric  bool // VMM: with a handle type for NVLink between hosts alone
 	Private bool // VMM: without a handle type that can be shared
 }
 
