@@ -1,7 +1,7 @@
 /* Copies that GPUs make: one job for a whole transfer, posted and polled with the rail locked. */
 #include <errno.h>
 #include <stdlib.h>
-#include <sched.h>
+#include <time.h>
 
 #include "local.h"
 
@@ -13,6 +13,7 @@ struct lc_bulk {
     lc_ep *ep;
     gr_ctx *ctx;
     uint32_t lane;
+    int stopped;
     lc_import **on; /* what of the peer's it copies to or from */
     uint32_t n, room;
 };
@@ -186,6 +187,7 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
     b->ep = ep;
     b->ctx = ctx;
+    b->stopped = 0;
     b->lane = LC_COPIERS + free;
     ep->bulk_lanes |= 1u << free;
     int err = start(rail, b, op, w, first);
@@ -206,7 +208,12 @@ void lc_bulk_poll(lc_rail *rail)
     gr_gpu_fault f = { 0 };
     for (lc_bulk **at = &rail->bulks, *b; (b = *at);) {
         int rc = g->ops->poll(b->job, &f);
+        int closed = atomic_load(&b->ep->out->closed);
         if (rc > 0) {
+            if (closed && !b->stopped) { /* the peer waits for it */
+                b->stopped = 1;
+                g->ops->cancel(b->job);
+            }
             at = &b->next;
             continue;
         }
@@ -214,7 +221,7 @@ void lc_bulk_poll(lc_rail *rail)
         if (rc && rc != -GR_GPU_CANCELLED)
             lc_trouble(rail, "a copy", -rc, &f);
         release(b);
-        lc_tell(rail, b->ctx, rc == 0 ? 0 : rc == -GR_GPU_CANCELLED ? ECANCELED : EIO, 0);
+        lc_tell(rail, b->ctx, rc == 0 ? 0 : rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED, 0);
         lc_import_sweep(b->ep);
     }
 }
@@ -232,9 +239,10 @@ void lc_bulk_drain(lc_ep *ep)
 {
     if (ep->bulk_lanes)
         lc_bulk_stop(&ep->rail->base, ep, NULL);
-    while (ep->bulk_lanes) {
-        lc_bulk_poll(ep->rail);
-        sched_yield();
+    while (lc_bulk_poll(ep->rail), ep->bulk_lanes) {
+        gr_rail_unlock(&ep->rail->base);
+        nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+        gr_rail_lock(&ep->rail->base);
     }
 }
 

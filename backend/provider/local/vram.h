@@ -120,7 +120,7 @@ void *lc_ops_alloc(gr_rail *base, size_t size);
 void lc_ops_free(gr_rail *base, void *mem);
 /* Jobs that have ended become completions. */
 void lc_bulk_poll(lc_rail *rail);
-/* The endpoint's jobs end. With the rail locked. */
+/* The endpoint's jobs end, however long the GPU has no room for them. With the rail locked; it is not meanwhile. */
 void lc_bulk_drain(lc_ep *ep);
 void lc_bulk_close(lc_rail *rail); /* streams and tables */
 

@@ -146,14 +146,14 @@ static int post(gr_gpu_job *j, const gr_gpu_work *w, gr_gpu_fault *fault)
 static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
 {
     (void)fault;
-    if (j->under_way == 1 && atomic_load(&fake.held))
+    if ((j->under_way == 1 && atomic_load(&fake.held)) || (j->under_way == 3 && atomic_load(&fake.stuck)))
         return 1;
-    int rc = j->under_way == 2 ? -GR_GPU_CANCELLED : 0;
+    int rc = j->under_way >= 2 ? -GR_GPU_CANCELLED : 0;
     j->under_way = 0;
     return rc;
 }
 
-static void cancel(gr_gpu_job *j) { j->under_way = 2; }
+static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck); }
 
 static const gr_gpu_ops ops = {
     .find = find, .map = map, .map_add = map_add, .map_fail = map_fail, .unmap = unmap, .pieces = pieces, .table = table, .table_free = table_free,

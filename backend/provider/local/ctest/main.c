@@ -18,7 +18,7 @@ static const struct {
     { "strangers", strangers }, { "ready_ring", ready_ring }, { "many_descriptors", many_descriptors },
     { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, { "vram_not_ours", vram_not_ours }, { "vram_silent", vram_silent },
     { "vram_short_answer", vram_short_answer }, { "vram_idle_callers", vram_idle_callers }, { "vram_no_descriptors", vram_no_descriptors },
-    { "vram_closed", vram_closed },
+    { "vram_closed", vram_closed }, { "vram_peer_closes", vram_peer_closes }, { "vram_stuck", vram_stuck },
 };
 
 int main(int argc, char **argv)

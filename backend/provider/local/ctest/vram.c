@@ -243,3 +243,58 @@ void vram_closed(void)
     CHECK(lc_mr_close(b.rail, key) == 0);
     part(&a, &b);
 }
+
+/* A copy to a peer that closes is not carried on to its end. */
+void vram_peer_closes(void)
+{
+    end a, b;
+    join(&a, &b);
+    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
+    atomic_store(&fake.held, 1);
+    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
+    poll_end(&a);
+    CHECK(a.done == 0);
+    atomic_store(&b.ep->box->closed, 1);
+    done(&a, 1);
+    CHECK(a.err == ECONNRESET);
+    atomic_store(&fake.held, 0);
+    CHECK(lc_mr_close(b.rail, key) == 0);
+    part(&a, &b);
+}
+
+static void *close_ep(void *ep)
+{
+    CHECK(lc_ep_close(ep) == 0);
+    return NULL;
+}
+
+/* An endpoint whose job does not end, since the application holds the GPU, waits for it and keeps nobody else from the rail. */
+void vram_stuck(void)
+{
+    end a, b;
+    pthread_t thread;
+    struct timespec soon;
+    join(&a, &b);
+    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
+    atomic_store(&fake.held, 1);
+    atomic_store(&fake.stuck, 1);
+    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
+    CHECK(pthread_create(&thread, NULL, close_ep, a.ep) == 0);
+    while (!atomic_load(&a.ep->closing))
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    for (int i = 0; i < 20; i++) {
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_sec++;
+        CHECK(pthread_mutex_timedlock(&a.rail->base.mu, &soon) == 0);
+        pthread_mutex_unlock(&a.rail->base.mu);
+    }
+    CHECK(atomic_load(&fake.mapped) == 1);
+    atomic_store(&fake.stuck, 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    a.ep = NULL;
+    poll_end(&a);
+    CHECK(a.done == 1 && a.err == ECANCELED);
+    atomic_store(&fake.held, 0);
+    CHECK(lc_mr_close(b.rail, key) == 0);
+    part(&a, &b);
+}

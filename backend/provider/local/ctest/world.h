@@ -67,6 +67,7 @@ typedef struct fake_gpu {
     gr_gpu_work work;    /* the last one posted */
     _Atomic int mapped;  /* open */
     _Atomic int held;    /* jobs stay under way */
+    _Atomic int stuck;   /* also when they are cancelled */
 } fake_gpu;
 extern fake_gpu fake;
 enum { FAKE_SIZE = 1 << 20 };
@@ -108,5 +109,7 @@ void vram_short_answer(void);
 void vram_idle_callers(void);
 void vram_no_descriptors(void);
 void vram_closed(void);
+void vram_peer_closes(void);
+void vram_stuck(void);
 
 #endif
