@@ -49,7 +49,7 @@ func createEngine(a createArgs) (created, error) {
 		Options: opts,
 		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, IB: opts.IB}),
 			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)}),
-			Local: local.New(local.Options{Threads: opts.CopyThreads, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath})},
+			Local: local.New(local.Options{Threads: opts.CopyThreads, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
 		Log: slog.Default(),
 	})
 	if err != nil {

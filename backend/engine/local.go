@@ -32,11 +32,11 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 		e.fill(f)
 	}
 	<-r.ready
-	if mem == memVRAM && r.mrErr == nil && len(fresh) == 0 {
+	if mem == memVRAM && len(fresh) == 0 && e.regions.refused(r) == nil {
 		e.refresh(r)
 	}
-	if mem == memVRAM && r.mrErr != nil {
-		return 0, e.refuse(r)
+	if why := e.regions.refused(r); mem == memVRAM && why != nil {
+		return 0, e.refuse(r, why)
 	}
 	return r.id, nil
 }
@@ -53,6 +53,7 @@ func (e *Engine) fill(r *region) {
 		return
 	}
 	e.registerRails(r)
+	e.tellNews()
 	if r.node = -1; r.Mem != memVRAM {
 		r.node = e.nodeOf(r.Addr, r.Len) // pinned pages are there now
 	}

@@ -109,11 +109,11 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 		return
 	}
 	g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
-	g.rails = 0
+	g.rails.Store(0)
 	g.apart.Store(false)
 	for _, rk := range entry.Rails {
 		if int(rk.Rail) < fastpath.Slots(r.e.opt) {
-			g.rails |= 1 << rk.Rail
+			g.rails.Or(1 << rk.Rail)
 			g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
 		}
 	}

@@ -82,6 +82,6 @@ func TestManyRails(t *testing.T) {
 		}
 		require.EqualValues(t, 32<<20, sum)
 	}
-	require.EqualValues(t, 1<<32-1, p.a.regions.get(p.theirs.md.region).rails)
+	require.EqualValues(t, 1<<32-1, p.a.regions.get(p.theirs.md.region).rails.Load())
 	p.b.expect("ann:many", "ann:many")
 }

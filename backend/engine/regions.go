@@ -26,13 +26,13 @@ type region struct {
 
 	apart atomic.Bool // a GPU's memory of a peer's on this host that could not be mapped here
 
-	rails uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
+	rails atomic.Uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
 
 	// ours; refs and holders are guarded by Engine.localMu, the rest is written before ready is closed
 	ready   chan struct{} // closed when the rails have answered
 	mrs     []*mr.Ref[provider.MR]
 	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
-	mrErr   error                    // why no rail has it
+	mrErr   error                    // why no rail has it; registered anew it is written under regionTable.mu, too
 	node    int                      // NUMA node of the memory, -1 = unknown
 	pinMu   sync.Mutex
 	pinned  bool  // for copies of GPUs; under pinMu, as pinErr
@@ -123,6 +123,13 @@ func (t *regionTable) at(id uint64) *region {
 		return r
 	}
 	return nil
+}
+
+// refused is why no rail has a region of ours.
+func (t *regionTable) refused(r *region) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return r.mrErr
 }
 
 // pin adds a use; false: the last one has ended, the region is going away.

@@ -47,15 +47,26 @@ func (e *Engine) registered(r *region, errs []error) {
 		if r.mrs[i] == nil {
 			continue
 		}
-		r.rails |= 1 << i
+		r.rails.Or(1 << i)
 		key := fastpath.Key{}
 		if m, has := r.mrs[i].Handle(); has {
 			key.Desc = m.Desc()
 		}
 		r.core.SetKey(i, key)
 	}
-	if r.rails != 0 {
+	if r.rails.Load() != 0 {
 		r.mrErr = nil
+	}
+}
+
+// tellNews logs what rails have learnt.
+func (e *Engine) tellNews() {
+	for _, rl := range e.rails {
+		if t, ok := rl.Rail.(provider.Teller); ok {
+			for _, line := range t.News() {
+				e.log.Info(line, "rail", rl.name())
+			}
+		}
 	}
 }
 

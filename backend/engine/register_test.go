@@ -31,7 +31,7 @@ func TestRegisterSideBySide(t *testing.T) {
 	}
 	m := a.memory(1 << 20)
 	r := a.regions.get(m.md.region)
-	require.EqualValues(t, 1<<4-1, r.rails)
+	require.EqualValues(t, 1<<4-1, r.rails.Load())
 	require.Len(t, r.railKeys(), 4)
 }
 
@@ -64,7 +64,7 @@ func TestRegisterRefused(t *testing.T) {
 		a.railNo(1).OnRegister(func(uint64, uint64) error { panic("boom") })
 		some := a.memory(2 << 20)
 		r := a.regions.get(some.md.region)
-		require.EqualValues(t, 1<<2, r.rails)
+		require.EqualValues(t, 1<<2, r.rails.Load())
 		require.NoError(t, r.mrErr)
 		require.True(t, h.log.has("memory not registered", "fake/fake0", full.Error()))
 		require.True(t, h.log.has("memory not registered", "fake/fake1", "boom"))

@@ -70,7 +70,7 @@ func (s *stagedRun) reachable(g *group) bool {
 		if r.apart.Load() && g.lmem == memVRAM {
 			return false
 		}
-		own, theirs = own&l.rails, theirs&r.rails
+		own, theirs = own&l.rails.Load(), theirs&r.rails.Load()
 	}
 	s.r.mu.RLock()
 	defer s.r.mu.RUnlock()

@@ -140,10 +140,10 @@ func (t *transfer) ready(r *remote) bool {
 		if !g.keyed {
 			return false
 		}
-		theirs &= g.rails
+		theirs &= g.rails.Load()
 	}
 	for _, g := range t.locals {
-		own &= g.rails
+		own &= g.rails.Load()
 	}
 	t.links, t.near, t.rings = t.links[:0], 0, t.staged
 	if t.staged {

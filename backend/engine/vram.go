@@ -45,7 +45,7 @@ func (e *Engine) registerVRAM(r *region) {
 		}
 	}
 	e.registered(r, errs)
-	if err := e.checkVRAM(r); r.rails == 0 && (err == nil || r.mrErr == nil) {
+	if err := e.checkVRAM(r); r.rails.Load() == 0 && (err == nil || r.mrErr == nil) {
 		r.mrErr = err // without one it is staged
 	}
 }
@@ -95,25 +95,30 @@ func (e *Engine) again(r *region) {
 	e.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: peers are told", "addr",
 		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
 	e.takeBack([]*region{r}, holders, "its local memory was freed and registered again")
-	_ = e.deregisterRails(r) // the memory is gone already; what goes wrong is in the log
+	_ = e.deregisterRails(r)                         // the memory is gone already; what goes wrong is in the log
+	r.core.Set(r.Addr, r.Len, fastpath.Slots(e.opt)) // of a rail that refuses now, nothing is left
 	fresh := &region{Range: r.Range, core: r.core}
 	e.registerVRAM(fresh)
 	e.localMu.Lock()
 	defer e.localMu.Unlock()
-	r.mrs, r.vram, r.rails, r.mrErr, r.stale = fresh.mrs, fresh.vram, fresh.rails, fresh.mrErr, false
+	r.mrs, r.vram, r.stale = fresh.mrs, fresh.vram, false
+	r.rails.Store(fresh.rails.Load())
+	e.regions.mu.Lock()
+	r.mrErr = fresh.mrErr
+	e.regions.mu.Unlock()
 	r.core.SetLive(r.mrErr == nil)
 }
 
 // refuse ends a registration of a GPU's memory that no rail took: the application hears at once.
-func (e *Engine) refuse(r *region) error {
+func (e *Engine) refuse(r *region, why error) error {
 	code := status.ErrBackend
 	switch {
-	case errors.Is(r.mrErr, provider.ErrNotThere) || errors.Is(r.mrErr, stage.ErrMemory):
+	case errors.Is(why, provider.ErrNotThere) || errors.Is(why, stage.ErrMemory):
 		code = status.ErrInvalidParam
-	case gpu.Is(r.mrErr, gpu.NoLibrary) || gpu.Is(r.mrErr, gpu.NoDevice):
+	case gpu.Is(why, gpu.NoLibrary) || gpu.Is(why, gpu.NoDevice):
 		code = status.ErrNotSupported
 	}
-	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, r.mrErr)
+	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, why)
 	return errors.Join(err, e.Deregister(r.id))
 }
 
@@ -170,7 +175,7 @@ func (r *railState) moves(c class, bulk bool) bool { return !c.vram() || r.bulk(
 func (e *Engine) onBulk(locals []*region) bool {
 	have := ^uint64(0)
 	for _, g := range locals {
-		have &= g.rails
+		have &= g.rails.Load()
 	}
 	return slices.ContainsFunc(e.rails, func(r *railState) bool { return r.bulk() && have&(1<<r.index) != 0 })
 }

@@ -106,3 +106,59 @@ func TestEveryCallFails(t *testing.T) {
 		})
 	}
 }
+
+// TestCopiesWithoutEvent: copies that are queued while the event behind them can't be: the job has not ended before they have.
+func TestCopiesWithoutEvent(t *testing.T) {
+	for _, call := range []string{"EventRecord", "MemcpyAsync"} {
+		t.Run(call, func(t *testing.T) {
+			r := open(t)
+			at := r.alloc(0, cuda.Device, 4*mib)
+			r.app.Write(0, at, noise(1, 4*mib))
+			j := r.job(r.lane(0, 0))
+			ops := r.drv.Ops(2)
+			defer r.drv.FreeOps(ops)
+			ops[0], ops[1] = gpu.Op{Local: at, Remote: at + mib, Len: mib}, gpu.Op{Local: at, Remote: at + 2*mib, Len: mib}
+			want := r.app.Read(0, at, mib)
+			r.lib.Set("hold", 1)
+			if call == "MemcpyAsync" {
+				r.lib.Fail(call, 2, cuda.OutOfMemory) // and the event, too
+			}
+			r.lib.Fail("EventRecord", 1, cuda.OutOfMemory)
+			require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true, How: gpu.Engine}))
+			for range 100 {
+				ended, err := j.Poll()
+				require.NoError(t, err)
+				require.False(t, ended, "the copy waits still")
+			}
+			r.lib.Set("hold", 0)
+			require.ErrorIs(t, finish(t, j), gpu.NoMemory)
+			require.Equal(t, want, r.app.Read(0, at+mib, mib))
+			r.run(j, gpu.Work{Ops: ops, Write: true, How: gpu.Engine})
+			require.Equal(t, want, r.app.Read(0, at+2*mib, mib))
+		})
+	}
+}
+
+// TestOddAnswers: a question about a copy that is answered neither yes nor no is asked again: the copy is under way.
+func TestOddAnswers(t *testing.T) {
+	for call, how := range map[string]gpu.How{"EventQuery": gpu.Engine, "StreamQuery": gpu.Kernel} {
+		t.Run(call, func(t *testing.T) {
+			r := open(t)
+			at := r.alloc(0, cuda.Device, 4*mib)
+			j := r.job(r.lane(0, 0))
+			ops := r.drv.Ops(2)
+			defer r.drv.FreeOps(ops)
+			ops[0], ops[1] = gpu.Op{Local: at, Remote: at + mib, Len: mib}, gpu.Op{Local: at, Remote: at + 2*mib, Len: mib}
+			r.lib.Set("hold", 1)
+			require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true, How: how}))
+			r.lib.FailMany(call, 1, 3, cuda.OS)
+			for range 1000 {
+				ended, err := j.Poll()
+				require.NoError(t, err)
+				require.False(t, ended, "the copy waits still")
+			}
+			r.lib.Set("hold", 0)
+			require.NoError(t, finish(t, j))
+		})
+	}
+}

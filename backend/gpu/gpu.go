@@ -118,6 +118,9 @@ const (
 	BadShare   Why = C.GR_GPU_BAD_SHARE
 	Busy       Why = C.GR_GPU_BUSY
 	Cancelled  Why = C.GR_GPU_CANCELLED
+	Silent     Why = C.GR_GPU_SILENT
+	NoFabric   Why = C.GR_GPU_NO_FABRIC
+	Fabrics    Why = C.GR_GPU_FABRICS
 )
 
 func (w Why) Error() string { return C.GoString(C.gr_gpu_why_text(C.int(w))) }

@@ -21,6 +21,7 @@ enum {
     GG_CLASSES = 40,            /* of blocks of the arena, powers of two */
     GG_MARKS = 4096,            /* of one allocation */
     GG_TABLE = 4096,            /* entries at first */
+    GG_PIECES = 1 << 20,        /* handles of a mapping */
     GG_PIECE = 64 << 20,        /* bytes that a copy engine gets at a time: 16 MiB cost 7 % at 396 GB/s, 64 MiB 2 % */
     GG_PIECE_HOST = 16 << 20,   /* towards host memory, where as many take ten times as long */
     GG_GROUP = 8,               /* operations of a piece: 1.4 to 2.7 us each to post */
@@ -127,6 +128,8 @@ struct gr_gpu_job {
     uint32_t next;          /* operation that is not queued yet */
     uint64_t at;            /* bytes of it that are */
     uint32_t queued, head;
+    int unmarked;           /* copies without an event behind them may be under way */
+    int odd;
     int broken;             /* why nothing more is queued; 0: nothing wrong */
     gr_gpu_fault fault;
 };

@@ -42,7 +42,10 @@
     X(NO_FDS, "out of file descriptors") \
     X(BAD_SHARE, "the peer's description of its memory makes no sense") \
     X(BUSY, "still in use") \
-    X(CANCELLED, "cancelled")
+    X(CANCELLED, "cancelled") \
+    X(SILENT, "the process that has the memory does not give its descriptors") \
+    X(NO_FABRIC, "VMM memory with a handle for NVLink between hosts alone, which the driver does not give") \
+    X(FABRICS, "VMM memory of several handles, each for NVLink between hosts alone")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
@@ -79,7 +82,7 @@ typedef struct gr_gpu_share {
     uint8_t owner[16];    /* the process, by a random number of its own */
     uint8_t gpu[16];      /* UUID */
     uint32_t pieces;      /* FDS: descriptors that are to follow; IPC: 1 */
-    uint32_t pad;
+    uint32_t pad;         /* with whom it came, for those who ask for a mapping: what another says is another mapping */
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");
@@ -150,14 +153,15 @@ typedef struct gr_gpu_ops {
     int (*what)(gr_gpu *gpu, uint64_t addr, uint64_t len, gr_gpu_mem *out, gr_gpu_fault *fault);
     /* 0: the memory at addr is still the one of that buffer id; else -GR_GPU_CHANGED. */
     int (*same)(gr_gpu *gpu, uint64_t addr, uint64_t buffer, gr_gpu_fault *fault);
-    /* Makes what a peer needs. cuIpcGetMemHandle; VMM: nothing, its descriptors are made when they are to be sent. */
+    /* Makes what a peer needs. cuIpcGetMemHandle; VMM: nothing, its descriptors are made when they are to be sent, but for memory that has
+     * only a fabric handle: cuMemExportToShareableHandle, which the driver may refuse (no IMEX channel). */
     int (*share)(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault *fault);
     /* Descriptors and sizes of n pieces from first on, the caller's to close; all or none. cuMemRetainAllocationHandle,
      * cuMemExportToShareableHandle */
     int (*pieces)(gr_gpu *gpu, const gr_gpu_mem *mem, uint32_t first, uint32_t n, int *fds, uint64_t *sizes, gr_gpu_fault *fault);
 
     /* Maps a peer's memory for our GPU: one mapping for each allocation and GPU, counted; *out is the same for all who ask. IPC and memory
-     * of this process: READY or an error on return, which takes 2 to 10 ms. FDS: OPENING until map_add has had all pieces; *feeder is 1
+     * of this process, and fabric handles: READY or an error on return, which takes 2 to 10 ms. FDS: OPENING until map_add has had all pieces; *feeder is 1
      * for the one caller who shall bring them. cuIpcOpenMemHandle, cuMemAddressReserve */
     int (*map)(gr_gpu *gpu, const gr_gpu_share *share, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault);
     /* Takes the next n pieces; closes the descriptors whatever comes of it. An error makes the mapping FAILED. 0.1 to 10 ms a piece.

@@ -215,6 +215,9 @@ func TestPeerProcess(t *testing.T) {
 	d, err := gpu.Open(path)
 	require.NoError(t, err)
 	app := cuda.NewApp(t, path)
+	if os.Getenv("GORAIL_TEST_GPU_FABRIC") != "" {
+		cuda.At(t, path).Set("fabric", 1)
+	}
 	file := os.NewFile(3, "fds")
 	conn, err := net.FileConn(file)
 	require.NoError(t, err)
@@ -235,7 +238,9 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 	fail := func(err error) answer { return answer{Err: err.Error()} }
 	switch a.Do {
 	case "alloc":
-		if a.Kind == "vmm" {
+		if a.Kind == "fabric" {
+			got.At = app.FabricVMM(a.Device, a.N, a.Size)
+		} else if a.Kind == "vmm" {
 			got.At = app.VMM(a.Device, a.N, a.Size, true)
 		} else {
 			got.At = app.Alloc(a.Device, cuda.Device, a.Size)

@@ -71,6 +71,19 @@ static int again(gg *g, gg_map *m, gr_gpu_fault *fault)
     return rc ? rc : access_for(g, m, m->pub.at, m->pub.size, fault);
 }
 
+/* Memory that its handle in the share is all of. */
+static int of_handle(gg *g, gg_map *m, gr_gpu_fault *fault)
+{
+    cu_mem handle;
+    int rc = reserve(g, m, fault);
+    if (rc || (rc = GG_CALL(g, fault, vmm_import, &handle, m->share.handle, CU_HANDLE_FABRIC)))
+        return rc;
+    rc = place(g, m, handle, m->pub.size, fault);
+    (void)g->cu.vmm_release(handle); /* the mapping keeps the memory */
+    atomic_fetch_add_explicit(&g->pub.imports, 1, memory_order_relaxed);
+    return rc ? rc : access_for(g, m, m->pub.at, m->pub.size, fault);
+}
+
 /* A peer may say that its memory is ours: it has to be there. */
 static int own(gg *g, gg_map *m, gg_dev *theirs, gr_gpu_fault *fault)
 {
@@ -80,7 +93,7 @@ static int own(gg *g, gg_map *m, gg_dev *theirs, gr_gpu_fault *fault)
         return rc;
     if (is.buffer != m->share.buffer || is.shareable != m->share.how || is.pieces != m->pub.pieces || is.device != theirs->ordinal)
         return gg_fail(fault, GR_GPU_CHANGED, "memory of this process");
-    if (theirs != m->dev && m->share.how == GR_GPU_SHARE_FDS)
+    if (theirs != m->dev && m->share.how != GR_GPU_SHARE_IPC)
         return again(g, m, fault);
     m->identity = 1;
     m->pub.at = m->pub.base;
@@ -99,6 +112,8 @@ static int begin(gg *g, gg_map *m, gg_dev *theirs, gr_gpu_fault *fault)
         return own(g, m, theirs, fault);
     if (m->share.how == GR_GPU_SHARE_FDS)
         return reserve(g, m, fault);
+    if (m->share.how == GR_GPU_SHARE_FABRIC)
+        return of_handle(g, m, fault);
     memcpy(handle.bytes, m->share.handle, sizeof(handle.bytes));
     int rc = GG_CALL(g, fault, ipc_open, &at, handle, CU_IPC_LAZY_PEER);
     if (rc)
@@ -118,8 +133,10 @@ static int undo(gg *g, gg_map *m, gr_gpu_fault *fault)
     int rc = 0, r;
     if (m->identity || (!m->pub.at && !m->sizes))
         return 0;
-    if ((rc = gg_enter(g, m->dev, fault)))
+    if ((rc = gg_enter(g, m->dev, fault))) {
+        free(m->sizes);
         return rc;
+    }
     if (!m->sizes)
         rc = GG_CALL(g, fault, ipc_close, m->pub.at);
     else {
@@ -142,7 +159,7 @@ static gg_map *look(gg *g, const gr_gpu_share *share, gg_dev *d)
 {
     gg_map *m = g->maps;
     while (m && !(m->dev == d && m->share.base == share->base && m->share.buffer == share->buffer && m->share.size == share->size &&
-                  memcmp(m->share.owner, share->owner, 16) == 0))
+                  m->share.pad == share->pad && m->share.how == share->how && memcmp(m->share.owner, share->owner, 16) == 0))
         m = m->next;
     if (!m && (m = calloc(1, sizeof(*m)))) {
         m->share = *share;
@@ -160,10 +177,11 @@ static gg_map *look(gg *g, const gr_gpu_share *share, gg_dev *d)
     return m;
 }
 
+/* pieces: no driver has handles of less than 64 KiB, and the list of them is ours. */
 static int sane(const gr_gpu_share *s)
 {
     return s->version == GR_GPU_SHARE_VERSION && s->size && s->base && s->base + s->size > s->base && s->pieces &&
-           s->pieces <= s->size >> 12 && (s->how == GR_GPU_SHARE_FDS || (s->how == GR_GPU_SHARE_IPC && s->pieces == 1));
+           s->pieces <= (s->size + 0xffff) >> 16 && s->pieces <= GG_PIECES && (s->how == GR_GPU_SHARE_FDS || ((s->how == GR_GPU_SHARE_IPC || s->how == GR_GPU_SHARE_FABRIC) && s->pieces == 1));
 }
 
 int gg_map_open(gr_gpu *gpu, const gr_gpu_share *share, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault)

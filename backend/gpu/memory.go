@@ -83,6 +83,9 @@ func (d *Driver) What(addr, size uint64) (Mem, error) {
 	return m, nil
 }
 
+// Fabric tells that it can be shared, but by a handle for NVLink between hosts alone; whether the driver gives one, Share says.
+func (m *Mem) Fabric() bool { return m.c.shareable == C.GR_GPU_SHARE_FABRIC }
+
 // Same tells whether the memory at addr still is the allocation of that buffer id: nil, or Changed. Implements cuPointerGetAttribute.
 func (d *Driver) Same(addr, buffer uint64) error {
 	var f C.gr_gpu_fault
@@ -105,7 +108,7 @@ func (s *Share) Pieces() int {
 	return int(s.c().pieces)
 }
 
-// Share implements cuIpcGetMemHandle, and for VMM memory nothing: see Pieces. The error says why it can't be shared.
+// Share implements cuIpcGetMemHandle, for memory with a fabric handle cuMemExportToShareableHandle, and for other VMM memory nothing: see Pieces. The error says why it can't be shared.
 func (d *Driver) Share(m Mem) (Share, error) {
 	var s Share
 	var f C.gr_gpu_fault

@@ -10,6 +10,7 @@ enum {
     ASK_DRIVER = 64,         /* polls between two questions whether the context still lives */
     /* Slices of an operation in pinned memory: their readers queue up, a microsecond each, which is what so many bytes take. */
     PINNED_SPLIT = 4, READER = 256 << 10,
+    ODD = 16,                /* answers that are neither yes nor no, after which a copy is given up */
     LONG = 64 << 10,         /* bytes of a slice beside which reading its descriptor is nothing */
 };
 
@@ -57,25 +58,45 @@ static int pump(gr_gpu_job *j, gr_gpu_fault *fault)
         int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[(j->head + j->queued) % GG_QUEUED], j->lane->stream);
         if (event == 0)
             j->queued++;
-        else if (rc == 0)
-            rc = event;
+        else
+            j->unmarked = 1; /* nothing will tell when these copies have ended, but the stream */
+        rc = rc ? rc : event;
     }
     gg_leave(g);
     atomic_fetch_add_explicit(&g->pub.engine_copies, 1, memory_order_relaxed);
     return rc;
 }
 
+/* A question that the driver answers neither way: the copy may be under way still, so it is asked again, unless all is lost. */
+static int odd(gr_gpu_job *j, cu_result r)
+{
+    return !gg_lost(r) && ++j->odd < ODD;
+}
+
+/* 1: what is queued is under way. */
+static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
+{
+    gg *g = j->lane->g;
+    cu_result r = g->cu.stream_query(j->lane->stream);
+    if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
+        return 1;
+    j->unmarked = 0;
+    return gg_result(g, fault, r, gg_name_stream_query);
+}
+
 static int poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
 {
     gg *g = j->lane->g;
+    int rc;
     while (j->queued) {
         cu_result r = g->cu.event_query(j->event[j->head]);
-        if (r == CU_NOT_READY)
+        if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
             break;
         if (r != CU_OK) {
             j->queued = 0;
             return gg_result(g, fault, r, gg_name_event_query);
         }
+        j->odd = 0;
         j->head = (j->head + 1) % GG_QUEUED;
         j->queued--;
     }
@@ -83,6 +104,8 @@ static int poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
         j->broken = gg_fail(&j->fault, GR_GPU_CANCELLED, "cancel");
     if (j->queued)
         return 1;
+    if (j->unmarked && (rc = poll_stream(j, fault)))
+        return rc;
     if (j->broken && fault)
         *fault = j->fault;
     return j->broken;
@@ -173,7 +196,7 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
         if (++j->polls % ASK_DRIVER)
             return 1;
         cu_result r = g->cu.stream_query(j->lane->stream);
-        if (r == CU_NOT_READY)
+        if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
             return 1;
         if (r != CU_OK)
             return gg_result(g, fault, r, gg_name_stream_query);
@@ -205,6 +228,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
     if (work->table && (!j->shadow || work->table->dev != j->lane->dev))
         return gg_fail(fault, GR_GPU_BAD_SHARE, "table");
     atomic_store(&j->cancelled, 0);
+    j->odd = j->unmarked = 0;
     int rc, kernel = by_kernel(j);
     if (kernel)
         rc = launch(j, fault);
@@ -213,7 +237,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
         j->at = 0;
         j->broken = 0;
         rc = pump(j, fault);
-        if (rc && j->queued) { /* poll tells, once what is queued has ended */
+        if (rc && (j->queued || j->unmarked)) { /* poll tells, once what is queued has ended */
             j->broken = rc;
             j->fault = fault ? *fault : (gr_gpu_fault){ .why = -rc };
             rc = 0;

@@ -4,6 +4,18 @@
 
 #include "gpu_int.h"
 
+/* The handle that a range of one handle has for the fabric. */
+static int fabric(gg *g, const gr_gpu_mem *mem, uint8_t out[64], gr_gpu_fault *fault)
+{
+    cu_mem handle;
+    int rc = GG_CALL(g, fault, vmm_retain, &handle, (void *)mem->base);
+    if (rc)
+        return rc;
+    rc = GG_CALL(g, fault, vmm_export, out, handle, CU_HANDLE_FABRIC, 0);
+    (void)g->cu.vmm_release(handle);
+    return rc;
+}
+
 int gg_share(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault *fault)
 {
     gg *g = gg_of(gpu);
@@ -19,6 +31,8 @@ int gg_share(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault
             return rc;
         rc = GG_CALL(g, fault, ipc_get, (cu_ipc *)out->handle, mem->base);
         gg_leave(g);
+    } else if (mem->shareable == GR_GPU_SHARE_FABRIC) {
+        rc = fabric(g, mem, out->handle, fault);
     }
     out->version = GR_GPU_SHARE_VERSION;
     out->how = mem->shareable;

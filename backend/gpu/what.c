@@ -15,6 +15,13 @@ cu_result gg_mapping(gg *g, uint64_t addr, uint64_t *base, uint64_t *size)
     return r != CU_OK ? r : len == 0 || addr - at >= len ? CU_NOT_FOUND : CU_OK;
 }
 
+static int has_fabric(gg *g, int device)
+{
+    cu_device d;
+    int can = 0;
+    return g->cu.device_get(&d, device) == CU_OK && g->cu.device_attr(&can, CU_DEV_FABRIC, d) == CU_OK && can;
+}
+
 /* The handles from the one that addr is in up to the one of the range's last byte, and how they can be shared. */
 static int handles(gg *g, uint64_t addr, uint64_t len, gr_gpu_mem *out, gr_gpu_fault *fault)
 {
@@ -22,20 +29,23 @@ static int handles(gg *g, uint64_t addr, uint64_t len, gr_gpu_mem *out, gr_gpu_f
     out->kind = GR_GPU_MEM_VMM;
     out->pieces = 0;
     out->shareable = GR_GPU_SHARE_FDS;
+    uint64_t all = ~0ull; /* what every handle can be shared as */
     while (out->pieces == 0 || at < end) {
         int device = -1;
         uint64_t types = 0;
         if (gg_mapping(g, at, &base, &size) != CU_OK || g->cu.ptr_attr(&device, CU_PTR_DEVICE, at) != CU_OK || device != out->device)
             return gg_fail(fault, GR_GPU_TORN, "range of VMM memory");
-        if (g->cu.ptr_attr(&types, CU_PTR_HANDLE_TYPES, at) != CU_OK || !(types & CU_HANDLE_FD)) {
-            out->shareable = 0;
-            out->why = GR_GPU_NO_HANDLE;
-        }
+        all &= g->cu.ptr_attr(&types, CU_PTR_HANDLE_TYPES, at) == CU_OK ? types : 0;
         if (out->pieces++ == 0)
             out->base = base;
         at = base + size;
     }
     out->size = at - out->base;
+    if (all & CU_HANDLE_FD)
+        return 0;
+    int fabric = (all & CU_HANDLE_FABRIC) && has_fabric(g, out->device);
+    out->shareable = fabric && out->pieces == 1 ? GR_GPU_SHARE_FABRIC : 0;
+    out->why = out->shareable ? 0 : fabric ? GR_GPU_FABRICS : GR_GPU_NO_HANDLE;
     return 0;
 }
 

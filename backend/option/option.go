@@ -50,6 +50,7 @@ type Options struct {
 	IB             IB
 	CUDAPath       string // what is given to dlopen
 	StageSize      uint64 // bytes of a staging ring
+	GPUBlocks      int    // of 256 threads; 0: the measured default
 	CopyThreads    int    // -1: by the processors
 	Ptracer        bool
 	SpinTime       time.Duration

@@ -82,7 +82,7 @@ func TestValues(t *testing.T) {
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
 		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
-		"ibverbs_path": "/opt/lib/libibverbs.so", "rdmacm_path": "/opt/lib/librdmacm.so", "cuda_path": "/opt/lib/libcuda.so", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
+		"ibverbs_path": "/opt/lib/libibverbs.so", "rdmacm_path": "/opt/lib/librdmacm.so", "cuda_path": "/opt/lib/libcuda.so", "gpu_blocks": "16", "gid_index": "3", "ib_service_level": "3", "ib_traffic_class": "104", "ib_pkey_index": "1",
 		"ib_mtu": "1024", "ib_timeout": "20", "ib_retry_count": "7", "ib_rnr_retry": "1", "ib_max_reads": "8", "ib_odp": "On",
 		"max_rails": "16", "qps_per_rail": "4", "mr_max": "4GiB", "log": "DEBUG", "stats_file": "/tmp/x.json", "control_port": "7000-7100", "control_devices": "eth0,!eth1",
 	}, nil)
@@ -97,7 +97,7 @@ func TestValues(t *testing.T) {
 	want.IbverbsPath, want.RdmacmPath, want.CUDAPath = "/opt/lib/libibverbs.so", "/opt/lib/librdmacm.so", "/opt/lib/libcuda.so"
 	want.IB = IB{3, 3, 104, 1, 1024, 20, 7, 1, 8, true}
 	want.CXIAuthKey = []CXIKey{{"", 5, 234}, {"cxi1", 6, 65535}}
-	want.QPsPerRail, want.MRMax = 4, 4*gib
+	want.QPsPerRail, want.MRMax, want.GPUBlocks = 4, 4*gib, 16
 	want.MaxRails, want.Log, want.ControlPort = 16, slog.LevelDebug, PortRange{7000, 7100}
 	want.ControlDevices = []string{"eth0", "!eth1"}
 	assert.Equal(t, want, o)
@@ -128,6 +128,8 @@ func TestBadValues(t *testing.T) {
 		{"notif_queue", "99999999999999999999", "out of range"},
 		{"notif_queue", "18446744073709551615GiB", "out of range"},
 		{"max_rails", "0", "out of range"},
+		{"gpu_blocks", "1025", "out of range"},
+		{"gpu_blocks", "all", "not a"},
 		{"qps_per_rail", "9", "out of range"},
 		{"mr_max", "64KiB", "out of range"},
 		{"mr_max", "2TiB", "not a size"},

@@ -94,6 +94,8 @@ var table = []row{
 		"The CUDA driver's library to load, once memory of a GPU is registered."),
 	size("stage_size", "64MiB", mib, 4*gib, func(o *Options) *uint64 { return &o.StageSize },
 		"Memory for staging: a ring of this side's, and for each peer whose transfers need it one in pinned host memory or on its GPU. Transfers are staged where no rail moves memory of GPUs by itself; the log says so (`log=info`)."),
+	limit("gpu_blocks", 1, 1024, func(o *Options) *int { return &o.GPUBlocks },
+		"local: the most blocks of 256 threads that a copy of scattered blocks between GPUs may take; the initiator's GPU runs it beside the application's work. Fewer leave more of the GPU to that. 0: a quarter of the GPU's SMs, 32 at most, between two GPUs, and as many as SMs within one; docs/gpu.md has what that is worth."),
 	integer("copy_threads", "-1", -1, maxCopyThreads, func(o *Options) *int { return &o.CopyThreads },
 		"local: threads that copy large transfers between processes of one host; those who poll help. They run near the NUMA node of the memory here, where it has as many processors that this process may use. -1: a quarter of the processors that this process may use, by its affinity mask and its cgroup's quota, one to four. 0: only those who poll."),
 	text("ptracer", "off", "", "word", "`on` or `off`",

@@ -125,6 +125,12 @@ type VRAM interface {
 	Trouble() string
 }
 
+// Teller is a Rail that learns things after it was opened.
+type Teller interface {
+	// News is what the operator should know since the last call.
+	News() []string
+}
+
 // Renewable is an MR of memory that its owner may have freed meanwhile.
 type Renewable interface {
 	// Same is nil while the memory is the one that was registered.

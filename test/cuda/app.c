@@ -91,9 +91,9 @@ int app_free(app *a, int device, int kind, cu_ptr at)
     WITHIN(a, device, a->cu.mem_free(at));
 }
 
-static int vmm(app *a, int device, int n, size_t size, int shareable, cu_ptr *out)
+static int vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
 {
-    cu_alloc_prop p = { .type = 1, .handle_types = shareable ? CU_HANDLE_FD : 0, .location = { CU_LOCATION_DEVICE, device } };
+    cu_alloc_prop p = { .type = 1, .handle_types = handle_types, .location = { CU_LOCATION_DEVICE, device } };
     cu_access access = { { CU_LOCATION_DEVICE, device }, CU_ACCESS_READWRITE };
     int r = a->cu.vmm_reserve(out, n * size, 0, 0, 0);
     for (int i = 0; i < n && !r; i++) {
@@ -106,9 +106,9 @@ static int vmm(app *a, int device, int n, size_t size, int shareable, cu_ptr *ou
     return r ? r : a->cu.vmm_access(*out, n * size, &access, 1);
 }
 
-int app_vmm(app *a, int device, int n, size_t size, int shareable, cu_ptr *out)
+int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
 {
-    WITHIN(a, device, vmm(a, device, n, size, shareable, out));
+    WITHIN(a, device, vmm(a, device, n, size, handle_types, out));
 }
 
 static int vmm_free(app *a, int n, size_t size, cu_ptr at)
@@ -146,7 +146,7 @@ static int wrong_vmm(app *a, int which)
     cu_ptr at;
     cu_mem handle;
     cu_ipc ipc;
-    int fd = -1, r = vmm(a, 0, 1, 2 << 20, which != WRONG_VMM_EXPORT, &at);
+    int fd = -1, r = vmm(a, 0, 1, 2 << 20, which != WRONG_VMM_EXPORT ? CU_HANDLE_FD : 0, &at);
     if (r)
         return -r;
     if (which == WRONG_VMM_IPC)

@@ -61,11 +61,19 @@ func (a *App) Free(device int, kind Kind, at uint64) {
 func (a *App) VMM(device, n int, size uint64, shareable bool) uint64 {
 	a.t.Helper()
 	var at C.cu_ptr
-	share := C.int(0)
+	types := C.int(0)
 	if shareable {
-		share = 1
+		types = C.CU_HANDLE_FD
 	}
-	require.Zero(a.t, C.app_vmm(a.c, C.int(device), C.int(n), C.size_t(size), share, &at))
+	require.Zero(a.t, C.app_vmm(a.c, C.int(device), C.int(n), C.size_t(size), types, &at))
+	return uint64(at)
+}
+
+// FabricVMM is VMM of handles that only NVLink between hosts can share.
+func (a *App) FabricVMM(device, n int, size uint64) uint64 {
+	a.t.Helper()
+	var at C.cu_ptr
+	require.Zero(a.t, C.app_vmm(a.c, C.int(device), C.int(n), C.size_t(size), C.CU_HANDLE_FABRIC, &at))
 	return uint64(at)
 }
 

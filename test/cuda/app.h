@@ -13,8 +13,8 @@ void app_close(app *a);
 enum { APP_ALLOC, APP_POOL, APP_MANAGED, APP_HOST };
 int app_alloc(app *a, int device, int kind, size_t size, cu_ptr *out);
 int app_free(app *a, int device, int kind, cu_ptr at);
-/* n handles of size bytes each, end to end; shareable: as descriptors. */
-int app_vmm(app *a, int device, int n, size_t size, int shareable, cu_ptr *out);
+/* n handles of size bytes each, end to end; handle_types: of CU_HANDLE_*, how they can be shared. */
+int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out);
 int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at);
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len);
 int app_read(app *a, int device, void *to, cu_ptr from, size_t len);

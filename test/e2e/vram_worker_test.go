@@ -39,6 +39,9 @@ func newApplication() worker.GPU {
 }
 
 func (a *application) Alloc(m worker.GPUMem, size uint64) uint64 {
+	if m.Fabric {
+		return a.FabricVMM(m.Device, m.Handles, size/uint64(m.Handles))
+	}
 	if m.Handles > 0 {
 		return a.VMM(m.Device, m.Handles, size/uint64(m.Handles), !m.Private)
 	}
@@ -52,6 +55,10 @@ func (a *application) Free(m worker.GPUMem, size, at uint64) {
 	}
 	a.App.Free(m.Device, cuda.Kind(m.Kind), at)
 }
+
+func (a *application) Switch(name string, value int)     { a.lib.Set(name, value) }
+func (a *application) Fail(call string, nth, result int) { a.lib.Fail(call, nth, result) }
+func (a *application) Count(name string) int             { return a.lib.Count(name) }
 
 func (a *application) State() (open, wrong string) {
 	if a.lib == nil {

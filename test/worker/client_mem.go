@@ -45,6 +45,24 @@ func (w *Worker) GPUState() (open, wrong string) {
 	return out.Open, out.Wrong
 }
 
+// GPUSwitch sets a switch of the worker's imitated driver.
+func (w *Worker) GPUSwitch(name string, value int) {
+	w.t.Helper()
+	call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "switch", Name: name, A: value}, Deadline)
+}
+
+// GPUFail makes the n-th call of its driver from now fail, "*" is any; n = 0: none.
+func (w *Worker) GPUFail(name string, nth, result int) {
+	w.t.Helper()
+	call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "fail", Name: name, A: nth, B: result}, Deadline)
+}
+
+// GPUCount reads a counter of its driver's.
+func (w *Worker) GPUCount(name string) int {
+	w.t.Helper()
+	return call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "count", Name: name}, Deadline).N
+}
+
 // Buffer maps memory, fills it and registers it with the agent.
 func (a *Agent) Buffer(size, seed uint64) *Buf {
 	a.t.Helper()

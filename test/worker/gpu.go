@@ -11,6 +11,7 @@ type GPUMem struct {
 	Device  int
 	Kind    int  // as GPU.Alloc takes it
 	Handles int  // VMM: of that many handles; 0: Kind's
+	Fabric  bool // VMM: with a handle type for NVLink between hosts alone
 	Private bool // VMM: without a handle type that can be shared
 }
 
@@ -20,6 +21,11 @@ type GPU interface {
 	Free(m GPUMem, size, at uint64)
 	Write(device int, at uint64, b []byte)
 	Read(device int, at, size uint64) []byte
+	// Switch sets one of the driver's, Fail makes the n-th call from now fail with that result, Count reads a counter; "*" is any call. Of an
+	// imitated driver alone.
+	Switch(name string, value int)
+	Fail(call string, nth, result int)
+	Count(name string) int
 	// State ends the use, and says what is still open, and what was done wrong.
 	State() (open, wrong string)
 }
@@ -29,6 +35,15 @@ var NewGPU func() GPU
 
 // GPUStateOut is the reply of GPUState.
 type GPUStateOut struct{ Open, Wrong string }
+
+// GPUControlArgs is what GPUControl is to do: "switch", "fail" or "count".
+type GPUControlArgs struct {
+	Do, Name string
+	A, B     int
+}
+
+// GPUControlOut is the reply of GPUControl.
+type GPUControlOut struct{ N int }
 
 // memory is what a worker has allocated.
 type memory interface {
@@ -59,17 +74,25 @@ func (m *gpuMem) size() uint64               { return m.sz }
 func (m *gpuMem) read(off, n uint64) []byte  { return m.GPU.Read(m.m.Device, m.at+off, n) }
 func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off, b) }
 
+// use starts the worker's use of GPUs. With mu held.
+func (s *Server) use() error {
+	if NewGPU == nil {
+		return errors.New("this program has no GPUs")
+	}
+	if s.gpu == nil {
+		s.gpu = NewGPU()
+	}
+	return nil
+}
+
 // alloc makes memory. With mu held.
 func (s *Server) alloc(in AllocArgs) (memory, error) {
 	if in.GPU == nil {
 		b, err := nixl.Alloc(int(in.Size), in.Kind)
 		return hostMem{b}, err
 	}
-	if NewGPU == nil {
-		return nil, errors.New("this program has no GPUs")
-	}
-	if s.gpu == nil {
-		s.gpu = NewGPU()
+	if err := s.use(); err != nil {
+		return nil, err
 	}
 	return &gpuMem{GPU: s.gpu, m: *in.GPU, at: s.gpu.Alloc(*in.GPU, in.Size), sz: in.Size}, nil
 }
@@ -84,6 +107,24 @@ func (s *Server) GPUState(_ Ref, out *GPUStateOut) error {
 	if s.gpu != nil {
 		out.Open, out.Wrong = s.gpu.State()
 		s.gpu = nil
+	}
+	return nil
+}
+
+// GPUControl changes what the driver does.
+func (s *Server) GPUControl(in GPUControlArgs, out *GPUControlOut) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.use(); err != nil {
+		return err
+	}
+	switch in.Do {
+	case "switch":
+		s.gpu.Switch(in.Name, in.A)
+	case "fail":
+		s.gpu.Fail(in.Name, in.A, in.B)
+	case "count":
+		out.N = s.gpu.Count(in.Name)
 	}
 	return nil
 }

@@ -70,6 +70,9 @@ void again_open(world *world, uint64_t seed)
             xfers[i]->ops[k] = (gr_op){.local = (uintptr_t)w->a.mem + at + k * len, .remote = (uintptr_t)w->b.mem + at + k * len,
                                        .len = len, .lregion = LOCAL, .rregion = REMOTE};
         xfers[i]->bytes = nops * len;
+        const uint32_t here = LOCAL, there = REMOTE;
+        if (i & 1)
+            CHECK(gr_xfer_bulk(w->a.core, xfers[i], 0, &here, 1, &there, 1) == 0, "out of memory");
     }
     if (!w->threads)
         return;

@@ -97,6 +97,9 @@ static void prepare(slot *s, int i)
         at += len;
     }
     s->x->bytes = at;
+    const uint32_t here = LOCAL, there = REMOTE;
+    if (below(&rng, 3) == 0)
+        CHECK(gr_xfer_bulk(w.a.core, s->x, (int)below(&rng, (uint64_t)w.rails), &here, 1, &there, 1) == 0, "out of memory");
 }
 
 static void post(int i)
@@ -154,6 +157,14 @@ static int ticketed(int from)
     return from;
 }
 
+static int running(int from)
+{
+    for (int n = 0; n < SLOTS; n++)
+        if (slots[(from + n) % SLOTS].state == RUNNING)
+            return (from + n) % SLOTS;
+    return from;
+}
+
 static void cancel(int i)
 {
     slot *s = &slots[i];
@@ -179,21 +190,6 @@ static void notify(void)
     free(body);
 }
 
-static void script(side *s, int rail, int tame)
-{
-    fake_script c = {0};
-    if (!tame) {
-        c.delay = (uint32_t)below(&rng, 4);
-        c.per_poll = (uint32_t)below(&rng, 5);
-        c.seed = w.ordered ? 0 : below(&rng, 3);
-        c.eagain_every = below(&rng, 3) ? 0 : 2 + (uint32_t)below(&rng, 6);
-        c.fail_at = below(&rng, 3) ? 0 : 1 + below(&rng, 40);
-        c.fail_errno = EIO;
-        c.fail_breaks = (uint8_t)w.ordered;
-    }
-    fake_rail_script(s->rail[rail], &c);
-}
-
 static void restart(void)
 {
     notes_forgive(); /* what has not arrived may be lost with the session */
@@ -205,34 +201,23 @@ static void restart(void)
         CHECK(slots[i].state != RUNNING, "slot %d goes on after the end of its session", i);
 }
 
-/* One rail at a time, and never the only one. */
-static void cut(void)
-{
-    static int down = -1;
-    int rail = down >= 0 ? down : (int)below(&rng, (uint64_t)w.rails);
-    if (w.rails == 1)
-        return;
-    down = down >= 0 ? -1 : rail;
-    fake_rail_down(w.a.rail[rail], down >= 0 ? ENETDOWN : 0);
-}
-
 static void step(void)
 {
     int i = (int)below(&rng, SLOTS);
     int rail = (int)below(&rng, (uint64_t)w.rails);
     switch (below(&rng, 40)) {
-    case 0: script(&w.a, rail, 0); break;
-    case 1: script(&w.b, rail, 0); break;
-    case 2: script(&w.a, rail, 1); script(&w.b, rail, 1); break;
+    case 0: weather(&w, &w.a, rail, &rng); break;
+    case 1: weather(&w, &w.b, rail, &rng); break;
+    case 2: weather(&w, &w.a, rail, NULL); weather(&w, &w.b, rail, NULL); break;
     case 3: if (below(&rng, 3) == 0) world_fence(&w, rail); break;
     case 4: if (below(&rng, 10) == 0) restart(); break;
-    case 5: case 6: cancel(i); break;
+    case 5: case 6: cancel(running(i)); break;
     case 7: case 8: case 9: case 10: notify(); break;
     case 11: case 12: case 13: post(i); break;
     case 14: case 15: post(ticketed(i)); break;
     case 16: again_post(below(&rng, AGAIN)); break;
     case 17: case 18: notes_take(w.b.core); break;
-    case 19: if (below(&rng, 4) == 0) cut(); break;
+    case 19: if (below(&rng, 4) == 0) weather_cut(&w, &rng); break;
     default: look(i);
     }
     world_events(&w);
@@ -275,8 +260,8 @@ int main(int argc, char **argv)
         step();
     for (int i = 0; i < w.rails; i++) {
         fake_rail_down(w.a.rail[i], 0);
-        script(&w.a, i, 1);
-        script(&w.b, i, 1);
+        weather(&w, &w.a, i, NULL);
+        weather(&w, &w.b, i, NULL);
     }
     again_stop();
     for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
@@ -293,8 +278,9 @@ int main(int argc, char **argv)
             gr_xfer_free(w.a.core, slots[i].x);
         }
     world_close(&w);
-    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts\n", (unsigned long)done_count,
+    CHECK(w.bulks > steps / 100, "%lu bulks", (unsigned long)w.bulks);
+    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped\n", (unsigned long)done_count,
            (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events, (unsigned long)reposts,
-           (unsigned long)threaded);
+           (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops);
     return 0;
 }

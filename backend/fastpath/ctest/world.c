@@ -237,6 +237,10 @@ void world_close(world *w)
             tally(s, k);
         gr_core_drop_rails(s->core);
         for (int k = 0; k < w->rails; k++) {
+            fake_counters n;
+            fake_rail_counters(s->rail[k], &n);
+            w->bulks += n.bulks;
+            w->stops += n.stops;
             fake_mr_close(s->rail[k], s->mr[k]);
             CHECK(fake_rail_close(s->rail[k]) == 0, "endpoints or regions are left open");
         }

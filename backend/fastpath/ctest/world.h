@@ -55,7 +55,7 @@ typedef struct world {
     side a, b; /* a sends to b */
     assembler order;
     uint64_t session; /* its number */
-    uint64_t xfer_events;
+    uint64_t xfer_events, bulks, stops; /* bulks posted, and told to stop */
     int ordered, threads, rails;
     uint32_t limit; /* of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], home;
@@ -101,6 +101,11 @@ int again_settled(void);
 /* Their memory is compared and they are let go. How often they were posted past Go. */
 uint64_t again_close(void);
 void take_ticket(gr_xfer *x);
+
+/* Another weather on a rail of that side; without rng a fine one. */
+void weather(const world *w, side *s, int rail, uint64_t *rng);
+/* Takes a rail down, or the one that is down up again: one at a time, and never the only one. */
+void weather_cut(const world *w, uint64_t *rng);
 
 uint64_t below(uint64_t *rng, uint64_t n);
 

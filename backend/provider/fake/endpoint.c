@@ -56,7 +56,7 @@ static void cancel_ops(fake_ep *ep)
         if (op->target == ep->id) {
             fake_finish(fabric, op, ECANCELED);
         } else if (op->ep == ep) {
-            if (late && op->kind == GR_WRITE && !op->err && fake_snapshot(op) == 0) {
+            if (late && op->kind == GR_WRITE && !op->bulk && !op->err && fake_snapshot(op) == 0) {
                 if (op->ctx)
                     fake_complete(ep->rail, op->ctx, ECANCELED, 0);
                 op->ctx = NULL;

@@ -68,7 +68,7 @@ int fake_rail_close(fake_rail *rail)
 {
     fake_fabric *fabric = rail->fabric;
     pthread_mutex_lock(&fabric->mu);
-    if (rail->open_eps || rail->open_mrs) {
+    if (rail->open_eps || rail->open_mrs || atomic_load(&rail->open_ops)) {
         pthread_mutex_unlock(&fabric->mu);
         return -EBUSY;
     }

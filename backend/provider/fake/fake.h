@@ -7,6 +7,7 @@
 #ifndef GORAIL_FAKE_H
 #define GORAIL_FAKE_H
 
+#include "gr_op.h"
 #include "gr_provider.h"
 
 enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
@@ -27,13 +28,14 @@ typedef struct fake_script {
     uint64_t fail_at;        /* the n-th operation posted from now fails with fail_errno, 0 = none */
     int32_t fail_errno;
     uint32_t eagain_every;   /* every n-th post is refused, 0 = none */
+    uint32_t no_bulk_every;  /* every n-th bulk is none that this fabric can do, 0 = none */
     uint8_t late_landing;    /* writes in flight when the initiator closes its endpoint still land */
     uint8_t fail_breaks;     /* and breaks its endpoint: what is posted behind it and later is cancelled */
     uint8_t bad_key_cancels; /* a wrong key also cancels what is posted behind it, as libfabric's tcp does */
 } fake_script;
 
 typedef struct fake_counters {
-    uint64_t posts, sends, recvs, bytes, polls, eagain, failed, helps;
+    uint64_t posts, sends, recvs, bytes, polls, eagain, failed, helps, bulks, stops;
 } fake_counters;
 
 typedef struct fake_rail fake_rail;
@@ -75,6 +77,7 @@ struct fake_rail {
     fake_mr *mrs[FAKE_MRS]; /* by key */
     fake_comp *cq_head, *cq_tail;
     uint32_t open_eps, open_mrs;
+    _Atomic uint32_t open_ops; /* memory for operations of bulks */
 };
 
 struct fake_ep {
@@ -105,6 +108,10 @@ struct fake_op {
     uint8_t weak;   /* completes early, and nothing of its endpoint overtakes it */
     unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
     gr_seg seg[GR_MAX_IOV];
+    const gr_op *bulk;      /* all of a transfer, where it says that they are; else NULL */
+    uint64_t bulk_ops, half; /* half: so many are done before it ends, once it was told to */
+    gr_bulk_region *regions; /* the peer's */
+    uint32_t nregions;
 };
 
 fake_fabric *fake_fabric_new(uint64_t seed);
@@ -128,6 +135,13 @@ void fake_mr_close(fake_rail *rail, fake_mr *mr);
 void fake_flushed(const fake_rail *rail);
 extern const gr_rail_ops fake_ops;
 
+/* ---- bulk.c ---- */
+
+int fake_bulk(gr_rail *base, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
+void fake_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx);
+void *fake_ops_alloc(gr_rail *base, size_t size);
+void fake_ops_free(gr_rail *base, void *mem);
+
 /* Between the C files; all want the fabric's mutex held. */
 uint64_t fake_random(uint64_t *state);
 void fake_signal(fake_rail *rail);
@@ -139,6 +153,11 @@ void fake_mr_drop(fake_rail *rail, fake_mr *mr);
 void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 void fake_finish(fake_fabric *fabric, fake_op *op, int err);
 int fake_snapshot(fake_op *op);
+/* The first operations of a bulk; 0 or an errno. */
+int fake_copy_bulk(const fake_op *op, fake_rail *target, uint64_t nops);
+int fake_check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc);
+/* Posts what is filled in but for its place: takes it, or -errno and it is the caller's. */
+int fake_post(fake_rail *rail, fake_ep *ep, fake_op *op, gr_ctx *ctx);
 int fake_progress(fake_rail *rail); /* 1: there is more to do without anybody else's help */
 
 #endif

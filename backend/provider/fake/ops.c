@@ -21,7 +21,7 @@ static int admit(fake_rail *rail, fake_ep *ep)
     return 0;
 }
 
-static int check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc)
+int fake_check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc)
 {
     const fake_mr *mr = desc;
     if (!rail->config.local_desc)
@@ -75,36 +75,16 @@ void fake_flushed(const fake_rail *rail)
     abort();
 }
 
-static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+int fake_post(fake_rail *rail, fake_ep *ep, fake_op *op, gr_ctx *ctx)
 {
-    fake_op *op;
-    uint64_t len = 0;
-    int rc = n && n <= rail->config.iov_limit ? 0 : -EINVAL;
-
-    for (uint32_t i = 0; !rc && i < n; i++) {
-        rc = check_desc(rail, seg[i].laddr, seg[i].len, seg[i].ldesc);
-        len += seg[i].len;
-    }
-    if (!rc && len > (kind == FAKE_SEND ? rail->config.msg_size : rail->config.max_msg))
-        rc = -EMSGSIZE;
-    if (!rc)
-        rc = admit(rail, ep);
+    int rc = admit(rail, ep);
     if (rc)
         return rc;
-    op = calloc(1, sizeof(*op));
-    if (!op)
-        return -ENOMEM;
     memset(ctx->scratch, 0xa5, sizeof(ctx->scratch)); /* ours until completion: whoever keeps things there shall notice */
     op->ep = ep;
     op->ctx = ctx;
-    op->kind = kind == GR_WRITE_WEAK || kind == GR_WRITE_PROVEN ? GR_WRITE : kind;
-    op->weak = kind == GR_WRITE_WEAK;
-    op->n = n;
-    op->len = len;
     op->target = ep->peer;
     op->wait = rail->script.delay;
-    for (uint32_t i = 0; i < n; i++)
-        op->seg[i] = seg[i];
     if (rail->script.fail_at && --rail->script.fail_at == 0) {
         op->err = rail->script.fail_errno;
         op->breaks = rail->script.fail_breaks;
@@ -114,13 +94,42 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
     enqueue(op, &rail->waiting, &rail->waiting_tail);
     rail->base.gathered = 1;
     ep->tx_out++;
-    if (kind == FAKE_SEND)
+    if (op->kind == FAKE_SEND)
         rail->count.sends++;
     else
         rail->count.posts++;
     if (!rail->config.gather)
         fake_flush(rail);
     return 0;
+}
+
+static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
+{
+    fake_op *op;
+    uint64_t len = 0;
+    int rc = n && n <= rail->config.iov_limit ? 0 : -EINVAL;
+
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        rc = fake_check_desc(rail, seg[i].laddr, seg[i].len, seg[i].ldesc);
+        len += seg[i].len;
+    }
+    if (!rc && len > (kind == FAKE_SEND ? rail->config.msg_size : rail->config.max_msg))
+        rc = -EMSGSIZE;
+    if (rc)
+        return rc;
+    op = calloc(1, sizeof(*op));
+    if (!op)
+        return -ENOMEM;
+    op->kind = kind == GR_WRITE_WEAK || kind == GR_WRITE_PROVEN ? GR_WRITE : kind;
+    op->weak = kind == GR_WRITE_WEAK;
+    op->n = n;
+    op->len = len;
+    for (uint32_t i = 0; i < n; i++)
+        op->seg[i] = seg[i];
+    rc = fake_post(rail, ep, op, ctx);
+    if (rc)
+        free(op);
+    return rc;
 }
 
 static int rma(gr_rail *base, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
@@ -152,7 +161,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
         return -ENOMEM;
     *r = (fake_recv){ .ctx = ctx, .buf = buf, .len = len };
     pthread_mutex_lock(&rail->fabric->mu);
-    int rc = check_desc(rail, (uintptr_t)buf, len, desc);
+    int rc = fake_check_desc(rail, (uintptr_t)buf, len, desc);
     if (!rc && ep->rx_out >= rail->config.rx_depth)
         rc = -EAGAIN;
     if (!rc) {
@@ -249,4 +258,5 @@ static int help(gr_rail *base)
 
 const gr_rail_ops fake_ops = {
     .rma = rma, .send = send_msg, .recv = recv_msg, .flush = flush, .poll = poll_cq, .help = help, .arm = arm, .reg = own_reg, .unreg = own_unreg,
+    .bulk = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free,
 };

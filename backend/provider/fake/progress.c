@@ -23,6 +23,7 @@ void fake_finish(fake_fabric *fabric, fake_op *op, int err)
         fake_complete(op->ep->rail, op->ctx, err, 0);
     }
     free(op->copy);
+    free(op->regions);
     free(op);
 }
 
@@ -134,12 +135,14 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
     if (!err && op->kind == FAKE_SEND && deliver(op, target) < 0)
         return -1;
     if (!err && op->kind != FAKE_SEND) {
-        err = copy_rma(op, target->rail);
+        err = op->bulk ? fake_copy_bulk(op, target->rail, op->bulk_ops) : copy_rma(op, target->rail);
         if (err && from && op->weak)
             op->ep->broken = 1;
         if (err && from && (from->script.bad_key_cancels || op->weak))
             cancel_behind(op);
     }
+    if (op->half && target)
+        (void)fake_copy_bulk(op, target->rail, op->half);
     fake_finish(fabric, op, err);
     return 1;
 }
@@ -157,7 +160,7 @@ int fake_progress(fake_rail *rail)
         if (!(ep && ep->rail == rail) && !(target && target->rail == rail))
             continue;
         /* Weak, or without delivery-complete: the initiator is told as soon as its buffers are free. */
-        if (ep && op->ctx && op->kind == GR_WRITE && !op->err && (op->weak || !ep->rail->config.delivery) &&
+        if (ep && op->ctx && op->kind == GR_WRITE && !op->bulk && !op->err && (op->weak || !ep->rail->config.delivery) &&
             !ep->rail->stalled && fake_snapshot(op) == 0) {
             ep->tx_out--;
             ep->rail->count.bytes += op->len;

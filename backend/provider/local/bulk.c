@@ -1,7 +1,7 @@
 /* Copies that GPUs make: one job for a whole transfer, posted and polled with the rail locked. */
 #include <errno.h>
 #include <stdlib.h>
-#include <sched.h>
+#include <time.h>
 
 #include "local.h"
 
@@ -13,6 +13,9 @@ struct lc_bulk {
     lc_ep *ep;
     gr_ctx *ctx;
     uint32_t lane;
+    int stopped;
+    lc_import **on; /* what of the peer's it copies to or from */
+    uint32_t n, room;
 };
 
 /* The stream of one of our GPUs towards another, and its jobs that nobody has. */
@@ -90,6 +93,8 @@ static void mark(lc_ep *ep, uint32_t lane)
 static void release(lc_bulk *b)
 {
     mark(b->ep, b->lane);
+    while (b->n)
+        b->on[--b->n]->jobs--;
     b->ep->bulk_lanes &= ~(1u << (b->lane - LC_COPIERS));
     give(b);
 }
@@ -98,6 +103,10 @@ static void release(lc_bulk *b)
 static int enter(lc_ep *ep, uint32_t lane, const gr_bulk *w)
 {
     int err = 0;
+    uint64_t regions = 0;
+    for (uint32_t i = 0; i < w->nremote; i++)
+        regions |= lc_region_bit(w->remote[i].key);
+    atomic_store(&ep->out->lane[lane].regions, regions);
     mark(ep, lane);
     if (atomic_load(&ep->out->closed) || !lc_alive(ep))
         err = ECONNRESET;
@@ -110,7 +119,8 @@ static int start(lc_rail *rail, lc_bulk *b, int op, const gr_bulk *w, const lc_i
 {
     gr_gpu *g = atomic_load(&rail->gpu);
     gr_gpu_fault f = { 0 };
-    gr_gpu_work work = { .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta };
+    gr_gpu_work work = { .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta,
+                         .blocks = rail->blocks };
     if (w->nremote > 1)
         work.table = rail->deltas[first->device];
     int err = enter(b->ep, b->lane, w);
@@ -120,6 +130,22 @@ static int start(lc_rail *rail, lc_bulk *b, int op, const gr_bulk *w, const lc_i
     if (rc)
         lc_trouble(rail, "posting a copy", -rc, &f);
     return rc ? EIO : 0;
+}
+
+/* Keeps the imports, which are all ready, from being unmapped. */
+static int hold(lc_ep *ep, lc_bulk *b, const gr_bulk *w, int device)
+{
+    int rc;
+    if (w->nremote > b->room) {
+        lc_import **more = realloc(b->on, w->nremote * sizeof(*more));
+        if (!more)
+            return -EAGAIN;
+        b->on = more;
+        b->room = w->nremote;
+    }
+    for (b->n = 0; b->n < w->nremote; b->n++)
+        (b->on[b->n] = lc_import_of(ep, &w->remote[b->n], device, &rc))->jobs++;
+    return 0;
 }
 
 int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *ctx)
@@ -154,9 +180,14 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
     lc_bulk *b = take(rail, here->device, first->peer, &rc);
     if (!b)
         return rc;
+    if ((rc = hold(ep, b, w, here->device))) {
+        give(b);
+        return rc;
+    }
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
     b->ep = ep;
     b->ctx = ctx;
+    b->stopped = 0;
     b->lane = LC_COPIERS + free;
     ep->bulk_lanes |= 1u << free;
     int err = start(rail, b, op, w, first);
@@ -177,7 +208,12 @@ void lc_bulk_poll(lc_rail *rail)
     gr_gpu_fault f = { 0 };
     for (lc_bulk **at = &rail->bulks, *b; (b = *at);) {
         int rc = g->ops->poll(b->job, &f);
+        int closed = atomic_load(&b->ep->out->closed);
         if (rc > 0) {
+            if (closed && !b->stopped) { /* the peer waits for it */
+                b->stopped = 1;
+                g->ops->cancel(b->job);
+            }
             at = &b->next;
             continue;
         }
@@ -185,7 +221,7 @@ void lc_bulk_poll(lc_rail *rail)
         if (rc && rc != -GR_GPU_CANCELLED)
             lc_trouble(rail, "a copy", -rc, &f);
         release(b);
-        lc_tell(rail, b->ctx, rc == 0 ? 0 : rc == -GR_GPU_CANCELLED ? ECANCELED : EIO, 0);
+        lc_tell(rail, b->ctx, rc == 0 ? 0 : rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED, 0);
         lc_import_sweep(b->ep);
     }
 }
@@ -203,9 +239,10 @@ void lc_bulk_drain(lc_ep *ep)
 {
     if (ep->bulk_lanes)
         lc_bulk_stop(&ep->rail->base, ep, NULL);
-    while (ep->bulk_lanes) {
-        lc_bulk_poll(ep->rail);
-        sched_yield();
+    while (lc_bulk_poll(ep->rail), ep->bulk_lanes) {
+        gr_rail_unlock(&ep->rail->base);
+        nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+        gr_rail_lock(&ep->rail->base);
     }
 }
 
@@ -229,6 +266,7 @@ void lc_bulk_close(lc_rail *rail)
         for (lc_bulk *b = p->free, *more; b; b = more) {
             more = b->next;
             (void)g->ops->job_free(b->job);
+            free(b->on);
             free(b);
         }
         if (p->lane)

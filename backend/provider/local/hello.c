@@ -116,6 +116,11 @@ void lc_listen(lc_ep *ep)
             if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
                 size_t fds = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
                 memcpy(fd, CMSG_DATA(h), (fds < FDS ? fds : FDS) * sizeof(int));
+                for (size_t k = FDS; k < fds; k++) { /* alignment leaves room for one more, and anybody may send here */
+                    int more;
+                    memcpy(&more, CMSG_DATA(h) + k * sizeof(int), sizeof(more));
+                    close(more);
+                }
             }
         }
         if (n == sizeof(g) && g.magic == MAGIC && g.box_size == sizeof(lc_box) && !ep->met && !ep->err &&

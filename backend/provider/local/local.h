@@ -1,7 +1,7 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
  * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c (threads that
- * copy), ops.c (posting and polling), rail.c.
+ * copy), ops.c (posting and polling), rail.c. shared.h has what processes see of each other, vram.h what there is for memory of GPUs.
  *
  * An initiator copies by itself; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
  * endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's generation another
@@ -17,97 +17,17 @@
 #define GORAIL_LOCAL_H
 
 #include <signal.h>
-#include <stdatomic.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 
-#include "gr_gpu.h"
 #include "gr_provider.h"
 #include "ready.h"
-
-enum {
-    LC_MSG = 2096,          /* bytes of a message: a fragment of the core's with its header */
-    LC_SLOTS = 64,          /* messages in a ring, a power of two; the core's credits are fewer */
-    LC_RECVS = 64,          /* receives of an endpoint, likewise */
-    LC_OPS = 256,           /* operations of an endpoint that wait for the pool */
-    LC_COPIERS = 32,        /* lanes of those who copy: the first is the rail's lock holder's, one a thread of the pool, the others are lent */
-    LC_THREADS = 15,
-    LC_BULKS = 16,          /* jobs of an endpoint that GPUs are at, each with a lane of its own behind those */
-    LC_LANES = LC_COPIERS + LC_BULKS,
-    LC_REGIONS = 1 << 20,
-    LC_SHARES = 1 << 16,    /* regions of GPU memory */
-    LC_GPUS = 64,
-    LC_TOKEN = 16,
-    LC_NODES = 64,
-    LC_CPUS = 1024,
-};
-
-/* ---- what processes share ---- */
-
-/* generation is odd while the region is there; a key is generation << 32 | index. */
-typedef struct lc_entry {
-    _Atomic uint64_t generation, base, len;
-    _Atomic uint64_t share; /* memory of a GPU: its place among the shares, from 1 on; 0: the host's */
-} lc_entry;
-
-/* What peers need to map a region of a GPU, guarded by its entry's generation. how is 0 where they can't, and `pad` is why. */
-typedef struct lc_shares {
-    uint8_t name_len; /* of the socket that gives descriptors of VMM memory; written before the first share that wants them */
-    char name[15];
-    uint8_t token[LC_TOKEN];
-    gr_gpu_share share[LC_SHARES];
-} lc_shares;
-
-typedef struct lc_lane {
-    _Alignas(64) _Atomic uint64_t turn; /* odd: copying */
-} lc_lane;
-
-typedef struct lc_slot {
-    uint32_t len;
-    uint8_t data[LC_MSG];
-} lc_slot;
-
-/* An endpoint's, written by its peer but for closed, taken and sleeping. */
-typedef struct lc_box {
-    _Alignas(64) _Atomic uint32_t closed;   /* nothing may be copied any more */
-    _Alignas(64) _Atomic uint32_t put;      /* messages put in */
-    _Alignas(64) _Atomic uint32_t taken;    /* messages taken out */
-    _Alignas(64) _Atomic uint32_t sleeping; /* the owner wants the bell rung; whoever makes it 0 rings */
-    lc_lane lane[LC_LANES];
-    lc_slot slot[LC_SLOTS];
-} lc_box;
+#include "shared.h"
+#include "vram.h"
 
 /* ---- one process's own ---- */
-
-typedef struct lc_rail lc_rail;
-typedef struct lc_ep lc_ep;
-typedef struct lc_import lc_import;
-typedef struct lc_pair lc_pair;
-typedef struct lc_bulk lc_bulk;
-
-/* A region of ours in a GPU's memory: what the core has as its descriptor. */
-typedef struct lc_vram {
-    int device;
-} lc_vram;
-
-/* The thread that maps peers' memory, and what it does: under mu, which is below the rail's lock. */
-typedef struct lc_task {
-    struct lc_task *next;
-    void (*run)(lc_rail *rail, struct lc_task *task);
-} lc_task;
-
-typedef struct lc_mapper {
-    pthread_mutex_t mu;
-    pthread_cond_t work, idle;
-    pthread_t thread;
-    int up, stop;
-    lc_task *head, **tail;
-    uint64_t asked, done;
-    char trouble[256]; /* why memory could not be reached, last */
-} lc_mapper;
 
 /* Where threads of the pool run while they copy from or to memory of a NUMA node. n: 0 where there is nothing to choose. */
 typedef struct lc_nodes {
@@ -134,20 +54,6 @@ typedef struct lc_recv {
     void *buf;
     size_t len;
 } lc_recv;
-
-/* What a peer's Connect wants: a datagram socket in the abstract namespace, and what a greeting there must show. */
-typedef struct lc_addr {
-    uint8_t name_len;
-    char name[15];
-    uint8_t token[LC_TOKEN];
-} lc_addr;
-
-/* Where a peer finds bytes that it can know by nothing but reading them. */
-typedef struct lc_proof {
-    int64_t pid;
-    uint64_t at;
-    uint8_t bytes[LC_TOKEN];
-} lc_proof;
 
 /* The `ep` of the ops table. */
 struct lc_ep {
@@ -216,6 +122,7 @@ struct lc_rail {
 
     gr_gpu *_Atomic gpu; /* NULL: no region of a GPU yet */
     lc_mapper mapper;
+    uint32_t blocks; /* that a copy may take; 0: the driver's default. Set before the first */
     lc_pair *pairs;
     lc_bulk *bulks; /* under way */
     gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
@@ -252,8 +159,9 @@ int lc_mr_open(lc_rail *rail, uint64_t base, uint64_t len, const gr_gpu_share *s
 int lc_mr_close(lc_rail *rail, uint64_t key);
 /* Whether the region allows it. EACCES, or ERANGE beyond its bounds. */
 int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len);
-/* Waits, a second at most, until the lanes of that endpoint's box, or of all, that are busy have been idle once. With the rail unlocked. */
-int lc_quiet(lc_rail *rail, lc_ep *only);
+/* Waits, a second at most, until the lanes of that endpoint's box, or of all, that are busy have been idle once; with regions given, of
+ * lanes that say that they are at others, none. With the rail unlocked. */
+int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions);
 
 /* ---- box.c ---- */
 
@@ -285,59 +193,6 @@ int lc_pool_help(lc_rail *rail);
 lc_job *lc_pool_done(lc_rail *rail);
 /* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked. */
 void lc_pool_drain(lc_rail *rail, lc_ep *ep);
-
-/* ---- bulk.c, import.c: memory of GPUs ---- */
-
-int lc_bulk_post(gr_rail *base, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
-void lc_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx);
-void *lc_ops_alloc(gr_rail *base, size_t size);
-void lc_ops_free(gr_rail *base, void *mem);
-/* Jobs that have ended become completions. */
-void lc_bulk_poll(lc_rail *rail);
-/* The endpoint's jobs end. With the rail locked. */
-void lc_bulk_drain(lc_ep *ep);
-void lc_bulk_close(lc_rail *rail); /* streams and tables */
-
-/* A peer's region as a GPU of ours sees it: ready, NULL while it is being mapped (*rc is -EAGAIN), or -ENOTSUP. With the rail locked. */
-lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *remote, int device, int *rc);
-/* The region's memory is wanted no more: unmapped as soon as no job of the endpoint is under way. Without the rail's lock. */
-void lc_import_drop(lc_ep *ep, uint32_t index);
-/* Those that were dropped are unmapped. With the rail locked. */
-void lc_import_sweep(lc_ep *ep);
-/* All of the endpoint's, at its end. With the rail locked. */
-void lc_import_close(lc_ep *ep);
-void lc_mapper_open(lc_mapper *m);
-void lc_mapper_close(lc_rail *rail);
-int lc_mapper_add(lc_rail *rail, lc_task *task); /* runs it once, after those before it; 0 or a negative errno */
-void lc_mapper_wait(lc_rail *rail); /* until what was added has been run. Without the rail's lock */
-/* Keeps the reason why memory can't be reached: a gr_gpu_why, of a call that failed if fault is given. */
-void lc_trouble(lc_rail *rail, const char *what, int why, const gr_gpu_fault *fault);
-void lc_trouble_text(lc_rail *rail, char *to, size_t size);
-
-enum { LC_ASKED, LC_READY, LC_FAILED };
-struct lc_import {
-    lc_task begin, end;
-    lc_import *next; /* of the same region, or ep->left */
-    uint64_t key;
-    uint32_t index;
-    int self;        /* memory of this very process */
-    int device;      /* ours */
-    int peer;        /* the memory's GPU, as we number it */
-    _Atomic int state; /* the rest is the mapper's until it is not LC_ASKED */
-    gr_gpu_share share;
-    uint8_t feed_len, feed_token[LC_TOKEN];
-    char feed_name[15];
-    gr_gpu_map *map; /* NULL: memory of this process as it is */
-    uint64_t delta;
-};
-
-/* ---- feed.c ---- */
-
-/* Serves descriptors of VMM memory to peers, from now on. Under the caller's lock; *step names what failed. */
-int lc_feed_open(lc_rail *rail, const char **step);
-void lc_feed_close(lc_rail *rail);
-/* Brings the pieces of a mapping; 0 or a negative gr_gpu_why. */
-int lc_feed(gr_gpu *g, const lc_import *in, gr_gpu_fault *fault);
 
 /* ---- ops.c ---- */
 

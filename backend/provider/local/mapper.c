@@ -1,4 +1,5 @@
-/* The thread that maps peers' memory and makes streams: calls of the driver that last milliseconds, in the order in which they were asked for. */
+/* The thread that maps peers' memory and makes streams: calls of the driver that last milliseconds, in the order in which they were asked for. What
+ * waits for a peer meanwhile holds up nobody. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -49,6 +50,10 @@ static void *work(void *arg)
             pthread_cond_broadcast(&m->idle);
         } else if (m->stop) {
             break;
+        } else if (m->parked) {
+            pthread_mutex_unlock(&m->mu);
+            lc_import_step(rail);
+            pthread_mutex_lock(&m->mu);
         } else {
             pthread_cond_wait(&m->work, &m->mu);
         }

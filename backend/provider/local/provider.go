@@ -30,6 +30,7 @@ const Name = "local"
 type Options struct {
 	Threads int    // that copy, beside those who poll; < 0: by the processors that this process may use
 	CUDA    string // the library of the GPUs' driver, as dlopen takes it
+	Blocks  int    // of 256 threads that a copy between GPUs may take; 0: the driver's default
 	Ptracer bool   // lets any process of the user's read and write this one's memory where Yama would not: PR_SET_PTRACER_ANY
 }
 
@@ -82,5 +83,6 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if rc := C.lc_rail_open(C.uint32_t(p.opt.Threads), &where, &c, &step); rc != 0 {
 		return nil, fmt.Errorf("%w: %s: %s: %w", provider.ErrUnusable, Name, C.GoString(step), syscall.Errno(-rc))
 	}
+	c.blocks = C.uint32_t(p.opt.Blocks)
 	return &rail{dev: d, c: c, cuda: p.opt.CUDA}, nil
 }

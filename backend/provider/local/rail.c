@@ -192,7 +192,9 @@ int lc_ep_close(lc_ep *ep)
     ep->err = ESHUTDOWN;
     lc_import_close(ep);
     gr_rail_unlock(&rail->base);
-    int rc = lc_quiet(rail, ep);
+    int rc = lc_quiet(rail, ep, 0);
+    if (ep->imports)
+        lc_mapper_wait(rail); /* the peer may free what was mapped of it as soon as it hears of the end */
     gr_rail_lock(&rail->base);
     lc_ep **at = &rail->eps;
     while (*at != ep)

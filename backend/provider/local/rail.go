@@ -26,12 +26,15 @@ type rail struct {
 
 	mu     sync.Mutex
 	closed bool
-	gpu    *gpu.Driver // nil: no memory of a GPU was registered yet
+	gpu    *gpu.Driver  // nil: no memory of a GPU was registered yet
+	known  map[int]bool // GPUs that were looked at
+	news   []string
 }
 
 var (
 	_ provider.Prover = (*rail)(nil)
 	_ provider.VRAM   = (*rail)(nil)
+	_ provider.Teller = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }

@@ -62,7 +62,7 @@ int lc_mr_close(lc_rail *rail, uint64_t key)
 {
     uint32_t index = (uint32_t)key;
     atomic_fetch_add(&rail->table[index].generation, 1); /* before any lane is looked at */
-    int rc = lc_quiet(rail, NULL);
+    int rc = lc_quiet(rail, NULL, lc_region_bit(key));
     pthread_mutex_lock(&rail->table_mu);
     /* 31 bits of a key are the generation; an entry that has used them up is not used again. */
     if (atomic_load(&rail->table[index].generation) < UINT32_MAX - 1)
@@ -100,13 +100,13 @@ static lc_ep *find(lc_rail *rail, uint64_t number)
 }
 
 /* With the rail locked. */
-static uint32_t look(lc_rail *rail, lc_ep *only, busy *out)
+static uint32_t look(lc_rail *rail, lc_ep *only, uint64_t regions, busy *out)
 {
     uint32_t n = 0;
     for (lc_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
         for (uint32_t i = 0; i < LC_LANES; i++) {
-            uint64_t turn = atomic_load(&ep->box->lane[i].turn);
-            if (turn & 1) {
+            uint64_t turn = atomic_load(&ep->box->lane[i].turn), at = atomic_load(&ep->box->lane[i].regions);
+            if ((turn & 1) && (!at || !regions || (at & regions))) { /* of a later turn, which looks at generations anew: no harm */
                 if (out)
                     out[n] = (busy){ ep->number, turn, i };
                 n++;
@@ -115,16 +115,16 @@ static uint32_t look(lc_rail *rail, lc_ep *only, busy *out)
     return n;
 }
 
-int lc_quiet(lc_rail *rail, lc_ep *only)
+int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
 {
     gr_rail_lock(&rail->base);
-    uint32_t n = look(rail, only, NULL);
+    uint32_t n = look(rail, only, regions, NULL);
     gr_rail_unlock(&rail->base);
     if (n == 0)
         return 0;
     gr_rail_lock(&rail->base);
     busy *list = malloc((rail->open_eps + 1) * LC_LANES * sizeof(*list));
-    n = list ? look(rail, only, list) : 0;
+    n = list ? look(rail, only, regions, list) : 0;
     gr_rail_unlock(&rail->base);
     if (!list)
         return -ENOMEM;

@@ -26,14 +26,36 @@ func (r *rail) driver(device int) (*gpu.Driver, gpu.Device, error) {
 		if err != nil {
 			return nil, gpu.Device{}, err
 		}
-		r.gpu = d
+		r.gpu, r.known = d, map[int]bool{}
 		C.lc_set_gpu(r.c, d.Core())
 	}
 	if device < 0 || device >= min(r.gpu.Devices(), C.LC_GPUS) {
 		return nil, gpu.Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, r.gpu.Devices())
 	}
 	is, err := r.gpu.Device(device)
+	if err == nil && !r.known[device] {
+		r.known[device] = true
+		if !is.Kernel {
+			r.news = append(r.news, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): copy engines serve, one operation after the other",
+				device, is.Name, is.NoKernel))
+		}
+	}
 	return r.gpu, is, err
+}
+
+func (r *rail) tell(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.news = append(r.news, line)
+}
+
+// News implements provider.Teller.
+func (r *rail) News() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	news := r.news
+	r.news = nil
+	return news
 }
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
@@ -60,10 +82,17 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	share := C.gr_gpu_share{base: C.uint64_t(m.Base), size: C.uint64_t(m.Size), buffer: C.uint64_t(m.Buffer)}
 	if m.NotShared == nil {
 		s, err := d.Share(m)
-		if err != nil {
+		switch {
+		case err == nil:
+			share = *(*C.gr_gpu_share)(unsafe.Pointer(&s))
+		case m.Fabric() && !errors.Is(err, gpu.Lost): // here it is used as any
+			share.pad = C.uint32_t(gpu.NoFabric)
+			share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&is.UUID))
+			r.tell(fmt.Sprintf("memory of GPU %d at %#x has a handle for NVLink between hosts alone, and the driver does not give it "+
+				"(is there an IMEX channel?): no other process can map it: %v", device, addr, err))
+		default:
 			return fail(err)
 		}
-		share = *(*C.gr_gpu_share)(unsafe.Pointer(&s))
 		if s.Pieces() > 0 {
 			if err := r.feed(); err != nil {
 				return fail(err)

@@ -11,6 +11,7 @@
     X(ptx, 90, "newest .version of PTX that is known, 90: 9.0") \
     X(peers, 1, "GPUs have access to each other") \
     X(dmabuf, 1, "memory can be had as dmabufs") \
+    X(fabric, 0, "VMM memory can be had for NVLink between hosts") \
     X(late, 200, "microseconds, at most, that each piece of work of a stream waits for") \
     X(seed, 1, "of how long that is") \
     X(op, 0, "microseconds that the kernel takes for an operation more") \

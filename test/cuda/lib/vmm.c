@@ -1,6 +1,7 @@
 /* VMM: addresses, handles, and what is mapped where. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,6 +18,22 @@ static struct held {
     ct_mem *mem;
     int refs, owner;
 } *list;
+
+/* Says which descriptor of which process it is. */
+typedef struct fabric_handle {
+    uint32_t magic;
+    int32_t pid, fd, pad;
+    uint64_t inode, rest[5];
+} fabric_handle;
+_Static_assert(sizeof(fabric_handle) == 64, "CUmemFabricHandle");
+enum { FABRIC = 0x46414252 };
+
+static int of_process(const fabric_handle *f)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", f->pid, f->fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
 
 static struct held *held(cu_mem handle)
 {
@@ -83,7 +100,8 @@ cu_result cuMemAddressFree(cu_ptr ptr, size_t size)
 cu_result cuMemCreate(cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)
 {
     BEGIN(-1, NO_CTX);
-    if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags)
+    if (!size || size % CT_GRANULE || prop->type != 1 || prop->location.type != CU_LOCATION_DEVICE || flags ||
+        ((prop->handle_types & CU_HANDLE_FABRIC) && !ct_switch[SW_fabric]))
         END(CU_INVALID_VALUE);
     ct_mem *m = ct_mem_new(size, prop->location.id, prop->handle_types);
     if (!m)
@@ -126,8 +144,13 @@ cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, un
 {
     BEGIN(CALL_MemExportToShareableHandle, NO_CTX);
     struct held *h = held(handle);
-    if (!h || type != CU_HANDLE_FD || flags || !(h->mem->types & CU_HANDLE_FD))
+    if (!h || (type != CU_HANDLE_FD && type != CU_HANDLE_FABRIC) || flags || !(h->mem->types & type))
         END(CU_INVALID_VALUE);
+    if (type == CU_HANDLE_FABRIC) {
+        *(fabric_handle *)shared = (fabric_handle){ .magic = FABRIC, .pid = getpid(), .fd = h->mem->fd, .inode = h->mem->inode };
+        ct_count[CT_exports]++;
+        END(CU_OK);
+    }
     int fd = fcntl(h->mem->fd, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)
         END(CU_OS);
@@ -139,10 +162,17 @@ cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, un
 cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
 {
     BEGIN(CALL_MemImportFromShareableHandle, NO_CTX);
-    int fd = type == CU_HANDLE_FD ? fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3) : -1;
+    const fabric_handle *f = type == CU_HANDLE_FABRIC ? shared : NULL;
+    if (f && (f->magic != FABRIC || !ct_switch[SW_fabric]))
+        END(CU_NOT_PERMITTED);
+    int fd = f ? of_process(f) : type == CU_HANDLE_FD ? fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3) : -1;
     ct_mem *m = fd < 0 ? NULL : ct_mem_of(fd);
     if (!m)
         END(fd < 0 ? CU_OS : CU_INVALID_VALUE);
+    if (f && m->inode != f->inode) { /* what had the handle is gone */
+        ct_mem_drop(m, 0);
+        END(CU_INVALID_VALUE);
+    }
     *handle = hold(m, 0);
     ct_count[CT_imports]++;
     END(CU_OK);

@@ -188,3 +188,30 @@ void no_descriptors(void)
     close_end(&a);
     close_end(&b);
 }
+
+/* More descriptors than a greeting has: none of them stays open, whoever sent them. */
+void many_descriptors(void)
+{
+    enum { MANY = 4 };
+    end a = open_end(0);
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    union {
+        char room[CMSG_SPACE(MANY * sizeof(int))];
+        struct cmsghdr align;
+    } u = { 0 };
+    int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), before = open_descriptors();
+    memcpy(to.sun_path, a.ep->addr.name, a.ep->addr.name_len);
+    struct iovec iov = { "x", 1 };
+    struct msghdr m = { .msg_name = &to, .msg_namelen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + a.ep->addr.name_len), .msg_iov = &iov,
+                        .msg_iovlen = 1, .msg_control = u.room, .msg_controllen = sizeof(u.room) };
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    *h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(MANY * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+    memcpy(CMSG_DATA(h), (int[MANY]){ 0, 1, 2, s }, MANY * sizeof(int));
+    for (int i = 0; i < 5; i++) {
+        CHECK(sendmsg(s, &m, 0) == 1);
+        poll_end(&a);
+    }
+    CHECK(open_descriptors() == before);
+    close(s);
+    close_end(&a);
+}

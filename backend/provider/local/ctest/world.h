@@ -41,6 +41,7 @@ end open_end(uint32_t threads);
 void close_end(end *e);
 void poll_end(end *e);
 card own_card(const end *e);
+int open_descriptors(void);
 /* Posts one piece and waits for it; its error. */
 int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len);
 
@@ -58,6 +59,26 @@ void tell(const pair *p, char c);
 char hear(const pair *p);
 void wait_target(pair *p); /* an `other` that polls until it is told 'q' */
 void finish(pair *p);      /* the child has ended well; ours is closed */
+
+/* A driver of GPUs that copies nothing. */
+typedef struct fake_gpu {
+    int map_fails, why;  /* so many mappings from now fail, with that */
+    int maps;            /* asked for */
+    gr_gpu_work work;    /* the last one posted */
+    _Atomic int mapped;  /* open */
+    _Atomic int held;    /* jobs stay under way */
+    _Atomic int stuck;   /* also when they are cancelled */
+} fake_gpu;
+extern fake_gpu fake;
+enum { FAKE_SIZE = 1 << 20 };
+static inline uint64_t fake_at(int number) { return (uint64_t)number << 30; }
+
+gr_gpu *fake_driver(void);
+/* A region of that number that can be shared so; its key. */
+uint64_t fake_region(end *e, int number, int how, uint32_t pieces);
+/* Posts a copy of it whole; until: as long as it says -EAGAIN. */
+int fake_bulk(end *e, int number, uint64_t key);
+int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 
 /* The tests. */
 void inline_copies(void);
@@ -79,5 +100,16 @@ void bad_greeting(void);
 void no_descriptors(void);
 void strangers(void);
 void ready_ring(void);
+void many_descriptors(void);
+void vram_again(void);
+void vram_lanes(void);
+void vram_not_ours(void);
+void vram_silent(void);
+void vram_short_answer(void);
+void vram_idle_callers(void);
+void vram_no_descriptors(void);
+void vram_closed(void);
+void vram_peer_closes(void);
+void vram_stuck(void);
 
 #endif

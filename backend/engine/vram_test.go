@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/xfer"
+	"gorail/test/cuda"
+)
+
+// TestVRAMNoKernel: where the driver does not take the kernel, copies go all the same, and one line a GPU says so.
+func TestVRAMNoKernel(t *testing.T) {
+	const size = 1 << 20
+	lib := cuda.Build(t)
+	lib.Set("jit", cuda.JITOff)
+	app := cuda.NewApp(t, lib.Path)
+	h := onHost(t)
+	h.params = append(h.params, "cuda_path", lib.Path)
+	a := h.agent("alice")
+	require.NoError(t, a.LoadConn("alice", a.Conn()))
+	var list []Desc
+	for i := range 5 {
+		at := app.Alloc(i/4, cuda.Device, size)
+		defer app.Free(i/4, cuda.Device, at)
+		id, err := a.Register(at, size, uint64(i/4), memVRAM, nil)
+		require.NoError(t, err)
+		list = append(list, Desc{Addr: at, Len: size, Dev: uint64(i / 4), MD: unsafe.Pointer(&metaObject{region: id})})
+	}
+	want := bytes.Repeat([]byte("gorail! "), size/8)
+	app.Write(0, list[0].Addr, want)
+	app.Write(0, list[1].Addr, want)
+	x, _, err := a.Prep(opWrite, list[:2], list[2:4], "alice")
+	require.NoError(t, err)
+	_, err = a.Post(x, false, nil)
+	require.NoError(t, err)
+	rec, err := a.xfers.Get(xfer.FromUint64(x))
+	require.NoError(t, err)
+	until(t, "the transfer ends", func() bool { return !rec.Value.x.Running() })
+	require.NoError(t, a.Release(x))
+	require.Equal(t, want, app.Read(0, list[2].Addr, size))
+	require.Equal(t, want, app.Read(0, list[3].Addr, size))
+	require.Zero(t, lib.Count("launches"))
+	require.NoError(t, a.Close())
+	for gpu := range 2 {
+		require.Equal(t, 1, strings.Count(h.log.String(), fmt.Sprintf(`level=INFO msg="GPU %d (`, gpu)), "%s", h.log)
+	}
+	require.Equal(t, 2, strings.Count(h.log.String(), "does not take the copy kernel (CUDA_ERROR_JIT_COMPILATION_DISABLED)"), "%s", h.log)
+}
+
+// TestVRAMRenewedMeanwhile: memory of a GPU is registered anew, as when it was freed without a word, while transfers over it are prepared and posted.
+// What comes of those is their luck; the race detector is who judges.
+func TestVRAMRenewedMeanwhile(t *testing.T) {
+	const size = 1 << 20
+	lib := cuda.Build(t)
+	lib.Set("late", 0)
+	app := cuda.NewApp(t, lib.Path)
+	h := onHost(t)
+	h.params = append(h.params, "cuda_path", lib.Path)
+	a := h.agent("alice")
+	register := func(at uint64) Desc {
+		id, err := a.Register(at, size, 0, memVRAM, nil)
+		require.NoError(t, err)
+		return Desc{Addr: at, Len: size, MD: unsafe.Pointer(&metaObject{region: id})}
+	}
+	at, to := app.Alloc(0, cuda.Device, size), app.Alloc(0, cuda.Device, size)
+	from, target := register(at), register(to)
+	require.NoError(t, a.LoadConn("alice", a.Conn()))
+	x, _, err := a.Prep(opWrite, []Desc{from}, []Desc{target}, "alice")
+	require.NoError(t, err)
+	_, err = a.Post(x, false, nil)
+	require.NoError(t, err)
+	rec, err := a.xfers.Get(xfer.FromUint64(x))
+	require.NoError(t, err)
+	until(t, "the first transfer ends", func() bool { return !rec.Value.x.Running() }) // all that it wants of GPUs is there now
+	require.NoError(t, a.Release(x))
+	var other sync.WaitGroup
+	var posted atomic.Int32
+	done := make(chan struct{})
+	other.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			x, _, err := a.Prep(opWrite, []Desc{from}, []Desc{target}, "alice")
+			if err != nil {
+				continue
+			}
+			_, _ = a.Post(x, false, nil)
+			posted.Add(1)
+			_ = a.Release(x)
+		}
+	})
+	r := a.regions.get((*metaObject)(from.MD).region)
+	for end := time.Now().Add(patience); posted.Load() < 100; {
+		require.True(t, time.Now().Before(end), "nothing is posted")
+		a.renewMu.Lock()
+		a.again(r)
+		a.renewMu.Unlock()
+		register(at)
+	}
+	close(done)
+	other.Wait()
+	require.NoError(t, a.Close())
+	app.Free(0, cuda.Device, at)
+	app.Free(0, cuda.Device, to)
+}

@@ -1,0 +1,131 @@
+/* What the core's files call of each other. Included by core_int.h alone. */
+#ifndef GORAIL_CORE_CALLS_H
+#define GORAIL_CORE_CALLS_H
+
+/* The time where thousands of operations come and go and a millisecond does not matter: asking costs 25 ns, where the kernel has to be
+ * asked some 300 ns and in a virtual machine up to 30 us, twice a transfer. */
+static inline uint64_t core_tick(gr_core *core)
+{
+    uint64_t t = atomic_load_explicit(&core->tick, memory_order_relaxed);
+    return t ? t : gr_now_ns();
+}
+
+#define COUNT(core, which, n) atomic_fetch_add_explicit(&(core)->count[which], (n), memory_order_relaxed)
+
+/* Counts for the link and its rail. Only whoever holds the rail writes them, so that no locked instruction is needed;
+ * anybody may read. */
+static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
+{
+    atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+static inline void link_count(gr_link *link, int which, uint64_t n)
+{
+    counter_add(&link->count[which], n);
+    counter_add(&link->rail->count[which], n);
+}
+
+/* Bytes in flight on the link: more and fewer of them. */
+static inline void link_flying(gr_link *link, uint64_t more, uint64_t less)
+{
+    link->inflight_bytes += more - less;
+    atomic_store_explicit(&link->load, link->inflight_bytes, memory_order_relaxed);
+    counter_add(&link->rail->load, more - less);
+}
+
+/* core.c */
+void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);
+void sess_room(gr_sess *sess, uint64_t before, uint64_t size);
+void core_ready(gr_sess *sess, gr_notif *n);
+void core_wake(gr_core *core);
+enum { ST_BACKEND = -3, ST_NOT_FOUND = -4, ST_NOT_SUPPORTED = -9 }; /* nixl_status_t */
+
+/* thread.c */
+void *core_thread(void *arg);
+void core_progress(gr_core *core);
+
+/* rail.c */
+void rail_push(rail_st *rail, cmd *c);
+void rail_run(rail_st *rail);
+int rail_progress(rail_st *rail);
+void rail_unstarve(rail_st *rail);
+int rail_poll(rail_st *rail, int max);
+int rail_full(const rail_st *rail);
+enum { POLL_MAX = 4 * POLL_BATCH };
+void rail_inbox(rail_st *rail);
+void rail_kick(gr_rail *dev);
+size_t rail_msg_size(const rail_st *rail);
+ctx *rail_ctx(rail_st *rail, gr_link *link, int kind);
+void rail_ctx_done(rail_st *rail, ctx *c);
+void rail_bury(rail_st *rail, ctx *c);
+buf *rail_buf(rail_st *rail);
+void rail_buf_put(rail_st *rail, buf *b);
+
+/* link.c */
+enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
+int link_no_post(gr_link *link, run *r, int rc);
+void link_pump(gr_link *link, uint64_t budget);
+void link_halt(gr_link *link);
+void link_refused(gr_link *link, int rc);
+void link_error(gr_link *link, int err);
+/* The window that is nearest to so many bytes. */
+uint64_t link_window(const gr_link *link, uint64_t bytes);
+void link_rma_done(ctx *c, int err);
+
+/* run.c */
+int pool_has(xfer *x);
+void pool_drop(xfer *x, rail_st *rail);
+run *run_take(part *p, int *later);
+void run_end(run *r);
+void run_back(run *r);
+int run_proof(run *r);
+
+/* bulk.c */
+int bulk_post(gr_link *link, part *p);
+void bulk_stop(part *p);
+void bulk_free(xfer *x);
+
+/* part.c */
+enum { LIST_TODO = 1, LIST_WAITING = 2 };
+void part_list(part *p, int which);
+void part_unlist(part *p);
+void part_start(rail_st *rail, cmd *self);
+void part_nudge(rail_st *rail, cmd *self);
+int part_drop(part *p);
+void part_rest(part *p);
+int part_call(part *p);
+void part_leave(part *p);
+void part_out(xfer *x, gr_link *link);
+int part_evict(part *p);
+void part_evict_idle(gr_link *link);
+int part_unposted(const part *p);
+
+/* msg.c */
+void msg_pump(gr_link *link);
+void msg_queue(gr_link *link, msg *m);
+void msg_end(msg *m, int err);
+void msg_sent(ctx *c, int err);
+void msg_received(ctx *c, int err, uint64_t len);
+int msg_post_recv(gr_link *link, buf *b);
+uint32_t msg_recvs(const gr_link *link);
+int msg_post_recvs(gr_link *link);
+void msg_unlist(msg *m);
+void msg_number(msg *m);
+int msg_gap(msg *m);
+void msg_move(msg *m, gr_link *to);
+int msg_part(msg *m, int err);
+void msg_credit_cmd(rail_st *rail, cmd *self);
+
+/* xfer.c */
+void xfer_stamp(xfer *x, const gr_link *link);
+void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len);
+void xfer_data_done(xfer *x, gr_link *link);
+void xfer_msg_end(xfer *x, int err);
+void xfer_fail(xfer *x, int err, int wire_err);
+int xfer_sole(part *p);
+void xfer_not_sole(part *p);
+void xfer_try_pipeline(part *p);
+void xfer_cmd_fin(rail_st *rail, cmd *self);
+void sess_unref(gr_sess *sess);
+
+#endif

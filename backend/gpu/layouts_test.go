@@ -1,0 +1,130 @@
+package gpu_test
+
+import (
+	"bytes"
+	"math/rand"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/gpu"
+	"gorail/test/cuda"
+)
+
+const (
+	window  = 256 << 10 // of a layout's destination
+	windows = 32        // a batch: as many are compared at a time
+	batch   = windows * window
+)
+
+// layout fills a window's operations: sizes from nothing to all of it, source and destination apart by a multiple of `apart` (16, 8, 4 or 1:
+// as the kernel tells them) and of no more. want is what the destination ought to be.
+func layout(rnd *rand.Rand, at, apart uint64, from, want []byte) (ops []gpu.Op, src []uint64) {
+	n := uint64(1 + rnd.Intn(8))
+	if rnd.Intn(2) == 0 {
+		n = uint64(1 + rnd.Intn(500)) // beyond 128 they are read in pinned memory
+	}
+	for end := at + window; n > 0 && at < end; n-- {
+		at += uint64(rnd.Intn(40))
+		most := min((end-min(at, end))/n*2, end-min(at, end))
+		size := uint64(rnd.Int63n(int64(most) + 1))
+		switch rnd.Intn(8) {
+		case 0:
+			size = min(size, uint64(rnd.Intn(40)))
+		case 1:
+			size &^= 15
+		}
+		s := uint64(rnd.Int63n(int64(len(from)) - int64(size) - 32))
+		s += (at - s) % 16 // the same place in 16 bytes, then apart
+		if apart < 16 {
+			s += apart
+		}
+		copy(want[at:at+size], from[s:])
+		ops = append(ops, gpu.Op{Len: size, Local: at})
+		src = append(src, s)
+		at += size
+	}
+	return ops, src
+}
+
+// layouts makes so many random layouts, on every way there is, and compares with what the processor makes of them.
+func (r *rig) layouts(count int) {
+	r.Helper()
+	from, before := noise(1, batch), noise(2, batch)
+	for i, way := range []struct {
+		peer  int
+		kind  cuda.Kind
+		write bool
+	}{{r.second(), cuda.Device, true}, {r.second(), cuda.Device, false}, {0, cuda.Device, true}, {gpu.ToHost, cuda.Host, true}, {gpu.ToHost, cuda.Host, false}} {
+		rnd := rand.New(rand.NewSource(int64(i)))
+		on := max(way.peer, 0)
+		near, far := r.app.Alloc(0, cuda.Device, batch), r.app.Alloc(on, way.kind, batch)
+		delta := uint64(0)
+		if way.kind == cuda.Device {
+			s, err := r.drv.Share(r.what(far, batch))
+			require.NoError(r, err)
+			m, _, err := r.drv.Map(s, 0)
+			require.NoError(r, err)
+			delta = m.At(far) - far
+			defer func() { require.NoError(r, m.Close()) }()
+		}
+		to, toDevice, source, sourceDevice := far, on, near, 0
+		if !way.write {
+			to, toDevice, source, sourceDevice = near, 0, far, on
+		}
+		r.app.Write(sourceDevice, source, from)
+		l := r.lane(0, way.peer)
+		jobs := []*gpu.Job{r.job(l), r.job(l), r.job(l), r.job(l)}
+		for left := count / 5; left > 0; left -= windows {
+			want, posted := bytes.Clone(before), [][]gpu.Op{}
+			r.app.Write(toDevice, to, before)
+			for k := range min(left, windows) {
+				apart := []uint64{16, 8, 4, 1}[k%4]
+				list, src := layout(rnd, uint64(k)*window, apart, from, want)
+				ops := r.drv.Ops(len(list))
+				require.NotNil(r, ops)
+				posted = append(posted, ops)
+				for n, op := range list {
+					ops[n] = gpu.Op{Local: source + src[n], Remote: to + op.Local, Len: op.Len}
+					if !way.write {
+						ops[n] = gpu.Op{Local: to + op.Local, Remote: source + src[n], Len: op.Len}
+					}
+				}
+				j := jobs[k%len(jobs)]
+				require.NoError(r, finish(r, j))
+				require.NoError(r, j.Post(gpu.Work{Ops: ops, Write: way.write, Delta: delta, How: gpu.Kernel, Blocks: []int{0, 0, 1, 3, 50}[rnd.Intn(5)]}))
+			}
+			for _, j := range jobs {
+				require.NoError(r, finish(r, j))
+			}
+			for _, ops := range posted {
+				r.drv.FreeOps(ops)
+			}
+			got := r.app.Read(toDevice, to, batch)
+			if !bytes.Equal(want, got) {
+				for n := range got {
+					require.Equal(r, want[n], got[n], "way %d, %d layouts before the end: byte %d of layout %d", i, left, n%window, n/window)
+				}
+			}
+		}
+		r.Cleanup(func() {
+			r.app.Free(0, cuda.Device, near)
+			r.app.Free(on, way.kind, far)
+		})
+	}
+}
+
+// TestLayouts: the kernel as the imitation runs it.
+func TestLayouts(t *testing.T) {
+	r := open(t)
+	r.lib.Set("late", 0)
+	r.layouts(600)
+	require.GreaterOrEqual(t, r.lib.Count("launches"), 600)
+}
+
+// TestRealLayouts: the kernel itself, 10,000 layouts.
+func TestRealLayouts(t *testing.T) {
+	r := openReal(t)
+	r.layouts(10000)
+	require.GreaterOrEqual(t, r.drv.Counts().Launches, uint64(10000))
+}

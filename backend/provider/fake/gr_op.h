@@ -1,0 +1,1 @@
+../../fastpath/gr_op.h

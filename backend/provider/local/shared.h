@@ -1,0 +1,79 @@
+/* What processes of one host show each other: tables of regions, boxes for messages, and what they meet by. */
+#ifndef GORAIL_LOCAL_SHARED_H
+#define GORAIL_LOCAL_SHARED_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "gr_gpu.h"
+
+enum {
+    LC_MSG = 2096,          /* bytes of a message: a fragment of the core's with its header */
+    LC_SLOTS = 64,          /* messages in a ring, a power of two; the core's credits are fewer */
+    LC_RECVS = 64,          /* receives of an endpoint, likewise */
+    LC_OPS = 256,           /* operations of an endpoint that wait for the pool */
+    LC_COPIERS = 32,        /* lanes of those who copy: the first is the rail's lock holder's, one a thread of the pool, the others are lent */
+    LC_THREADS = 15,
+    LC_BULKS = 16,          /* jobs of an endpoint that GPUs are at, each with a lane of its own behind those */
+    LC_LANES = LC_COPIERS + LC_BULKS,
+    LC_REGIONS = 1 << 20,
+    LC_SHARES = 1 << 16,    /* regions of GPU memory */
+    LC_GPUS = 64,
+    LC_TOKEN = 16,
+    LC_NODES = 64,
+    LC_CPUS = 1024,
+};
+
+/* generation is odd while the region is there; a key is generation << 32 | index. */
+typedef struct lc_entry {
+    _Atomic uint64_t generation, base, len;
+    _Atomic uint64_t share; /* memory of a GPU: its place among the shares, from 1 on; 0: the host's */
+} lc_entry;
+
+/* What peers need to map a region of a GPU, guarded by its entry's generation. how is 0 where they can't, and `pad` is why. */
+typedef struct lc_shares {
+    uint8_t name_len; /* of the socket that gives descriptors of VMM memory; written before the first share that wants them */
+    char name[15];
+    uint8_t token[LC_TOKEN];
+    gr_gpu_share share[LC_SHARES];
+} lc_shares;
+
+typedef struct lc_lane {
+    _Alignas(64) _Atomic uint64_t turn; /* odd: copying */
+    _Atomic uint64_t regions;           /* to or from which, a bit for the last six of each index; written before turn. 0: any */
+} lc_lane;
+_Static_assert(sizeof(lc_lane) == 64, "peers of another version have it, too");
+
+typedef struct lc_slot {
+    uint32_t len;
+    uint8_t data[LC_MSG];
+} lc_slot;
+
+/* An endpoint's, written by its peer but for closed, taken and sleeping. */
+typedef struct lc_box {
+    _Alignas(64) _Atomic uint32_t closed;   /* nothing may be copied any more */
+    _Alignas(64) _Atomic uint32_t put;      /* messages put in */
+    _Alignas(64) _Atomic uint32_t taken;    /* messages taken out */
+    _Alignas(64) _Atomic uint32_t sleeping; /* the owner wants the bell rung; whoever makes it 0 rings */
+    lc_lane lane[LC_LANES];
+    lc_slot slot[LC_SLOTS];
+} lc_box;
+
+/* The bit of a lane's regions that a key has. */
+static inline uint64_t lc_region_bit(uint64_t key) { return (uint64_t)1 << (key & 63); }
+
+/* What a peer's Connect wants: a datagram socket in the abstract namespace, and what a greeting there must show. */
+typedef struct lc_addr {
+    uint8_t name_len;
+    char name[15];
+    uint8_t token[LC_TOKEN];
+} lc_addr;
+
+/* Where a peer finds bytes that it can know by nothing but reading them. */
+typedef struct lc_proof {
+    int64_t pid;
+    uint64_t at;
+    uint8_t bytes[LC_TOKEN];
+} lc_proof;
+
+#endif

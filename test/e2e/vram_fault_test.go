@@ -1,0 +1,175 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/cuda"
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// faultRound registers memory on both sides, writes it whole and in scattered blocks, and takes all back. The n-th call of the driver that one
+// process makes meanwhile fails; n = 0: none. How many calls there were, and what has gone wrong.
+func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worker.GPUMem, side, n int) (calls int, wrong string) {
+	const size = 2 * cuda.Granule
+	p := &pairOf{env: o.Env, ini: agent(ini, o.Env, "alice"), tgt: agent(tgt, o.Env, "bob")}
+	bad := []*worker.Worker{ini, tgt}[side]
+	a, b := p.ini.AllocGPU(size, worker.GPUMem{Device: 0, Kind: m.Kind, Handles: m.Handles}), p.tgt.AllocGPU(size, m)
+	a.Fill(seedA)
+	b.Fill(seedB)
+	l := worker.Layout{Len: 100, Stride: 4096, Count: size / 4096, Shuffle: 1}
+	before := bad.GPUCount("*")
+	bad.GPUFail("*", n, cuda.OutOfMemory)
+	wrong = func() string {
+		// Two regions, so that there is a table.
+		if err := p.tgt.Register(b.Span(0, size/2), b.Span(size/2, size/2)); err != nil {
+			return "target's register"
+		}
+		if err := p.ini.Register(a.All()); err != nil {
+			return "initiator's register"
+		}
+		p.ini.Learn(p.tgt)
+		for _, s := range []worker.XferSpec{{Op: nixl.Write, Local: a.Span(0, size/2), Remote: b.Span(0, size/2), Peer: "bob"},
+			{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"}} {
+			x, err := p.ini.TryXfer(s)
+			if err != nil {
+				return "prepare"
+			}
+			began := time.Now()
+			status := x.Post()
+			if status == nixl.InProgress {
+				status = x.Wait(limit)
+			}
+			require.NotEqual(t, nixl.InProgress, status, "call %d: hangs", n)
+			require.Less(t, time.Since(began), limit/2)
+			require.NoError(t, x.Release())
+			if status != nixl.Success {
+				return fmt.Sprint("transfer: ", status)
+			}
+		}
+		return ""
+	}()
+	calls = bad.GPUCount("*") - before
+	bad.GPUFail("*", 0, 0)
+	if wrong == "" {
+		require.EqualValues(t, -1, b.Diff(0, size/2, seedA, 0))
+		for at := uint64(size / 2); at < size; at += size / 16 {
+			require.EqualValues(t, -1, b.Diff(at, 100, seedA, at))
+			require.EqualValues(t, -1, b.Diff(at+100, 3996, seedB, at+100))
+		}
+	} else {
+		a.Want(seedA)
+	}
+	require.NoError(t, p.ini.Close())
+	require.NoError(t, p.tgt.Close())
+	a.Free()
+	b.Free()
+	for _, w := range []*worker.Worker{ini, tgt} {
+		open, breaches := w.GPUState()
+		require.Empty(t, breaches, "call %d: %s", n, wrong)
+		require.Empty(t, open, "call %d: %s", n, wrong)
+	}
+	return calls, wrong
+}
+
+// TestVRAMEveryCallFails: whichever call of the driver fails, on either side: the transfer succeeds with the right bytes or there is an error,
+// nothing hangs, and nothing stays open.
+func TestVRAMEveryCallFails(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("the real driver fails when it likes")
+	}
+	for name, m := range map[string]worker.GPUMem{"cudaMalloc": device(1), "VMM": {Device: 1, Handles: 2}} {
+		for side, who := range []string{"initiator", "target"} {
+			t.Run(name+" "+who, func(t *testing.T) {
+				o := gpuHost(t)
+				ini, tgt := worker.Start(t, o), worker.Start(t, o)
+				for _, w := range []*worker.Worker{ini, tgt} {
+					w.GPUSwitch("late", 0)
+				}
+				calls, wrong := faultRound(t, ini, tgt, o, m, side, 0)
+				require.Empty(t, wrong)
+				outcomes := map[string]int{}
+				for n := 1; n <= calls; n++ {
+					_, wrong := faultRound(t, ini, tgt, o, m, side, n)
+					outcomes[wrong]++
+				}
+				t.Log(calls, outcomes)
+				if who == "initiator" { // what the target can't share is staged
+					require.Less(t, outcomes[""], calls, "no call that fails does any harm")
+				}
+			})
+		}
+	}
+}
+
+// TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none it is staged, and a line says why.
+func TestVRAMFabric(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("wants a driver with IMEX channels: unproved on hardware")
+	}
+	for _, refused := range []bool{false, true} {
+		t.Run(fmt.Sprintf("refused=%v", refused), func(t *testing.T) {
+			const size = 2 * cuda.Granule
+			o := gpuHost(t)
+			o.Setenv = append(o.Setenv, "GORAIL_LOG=info")
+			ini, tgt := worker.Start(t, o), worker.Start(t, o)
+			ini.GPUSwitch("fabric", 1)
+			tgt.GPUSwitch("fabric", 1)
+			p := &pairOf{env: o.Env, ini: agent(ini, o.Env, "alice"), tgt: agent(tgt, o.Env, "bob")}
+			a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.AllocGPU(size, worker.GPUMem{Device: 1, Handles: 1, Fabric: true})
+			b.Fill(seedB)
+			if refused {
+				tgt.GPUFail("MemExportToShareableHandle", 1, cuda.NotPermitted)
+			}
+			require.NoError(t, p.tgt.Register(b.All()))
+			p.ini.Learn(p.tgt)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			x.Do(limit)
+			b.Want(seedA)
+			if refused {
+				says(t, ini, "which the driver does not give")
+				says(t, ini, "transfers are staged")
+				says(t, tgt, "is there an IMEX channel?")
+			} else {
+				require.NotContains(t, ini.Output(), "transfers are staged")
+			}
+			require.NoError(t, p.ini.Close())
+			require.NoError(t, p.tgt.Close())
+			a.Free()
+			b.Free()
+			gpuEmpty(t, p.ini, p.tgt)
+		})
+	}
+}
+
+// TestVRAMReleaseEndsIt: a copy under way that would take seconds has ended when its release has returned, or soon after.
+func TestVRAMReleaseEndsIt(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("the real driver is too fast")
+	}
+	const size = 4 << 20
+	p := gpuPair(t)
+	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
+	p.ini.Learn(p.tgt)
+	l := worker.Layout{Len: 256, Stride: 512, Count: 8000, Shuffle: 1}
+	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"}).Do(limit)
+	b.Fill(seedB)
+	p.ini.GPUSwitch("op", 5000) // 8000 operations by 32 blocks at most: more than a second
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"})
+	require.Equal(t, nixl.InProgress, x.Post())
+	began := time.Now()
+	require.NoError(t, x.Release())
+	require.NoError(t, p.ini.Deregister(a.All())) // waits for it
+	require.Less(t, time.Since(began), time.Second)
+	require.GreaterOrEqual(t, b.Diff(0, size, seedB, 0), int64(-1))
+	p.ini.GPUSwitch("op", 0)
+	require.NoError(t, p.tgt.Deregister(b.All()))
+	a.Free()
+	b.Free()
+	gpuClean(t, p.ini, p.tgt)
+}
