@@ -146,5 +146,5 @@ const gr_gpu_ops gg_ops = {
     .alloc = gg_alloc, .free = gg_free, .table = gg_table, .table_free = gg_table_free, .entry = gg_entry, .pin = gg_pin_host, .unpin = gg_unpin_host,
     .lane = gg_lane, .lane_close = gg_lane_close, .job = gg_job, .job_free = gg_job_free,
     .post = gg_post, .poll = gg_poll, .cancel = gg_cancel,
-    .vram = gg_vram, .vram_free = gg_vram_free, .dmabuf = gg_dmabuf,
+    .vram = gg_vram, .vram_free = gg_vram_free, .dmabuf = gg_dmabuf, .sync_memops = gg_sync_memops, .flush = gg_flush,
 };

@@ -15,51 +15,21 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
 )
-
-// driver loads the driver with the first memory of a GPU, and retains that GPU's context.
-func (r *rail) driver(device int) (*gpu.Driver, gpu.Device, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.gpu == nil {
-		d, err := gpu.Open(r.cuda)
-		if err != nil {
-			return nil, gpu.Device{}, err
-		}
-		r.gpu = d
-		C.lc_set_gpu(r.c, d.Core())
-	}
-	if device < 0 || device >= min(r.gpu.Devices(), C.LC_GPUS) {
-		return nil, gpu.Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, r.gpu.Devices())
-	}
-	is, err := r.gpu.Device(device)
-	return r.gpu, is, err
-}
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
 func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
-	fail := func(err error) (provider.MR, error) {
-		return nil, fmt.Errorf("%w: %s: memory of GPU %d at %#x + %d: %w", provider.ErrRegister, r.dev.Name, device, addr, length, err)
-	}
-	if length == 0 || addr+length < addr {
-		return fail(errors.New("an empty range, or one past the end of the address space"))
-	}
-	d, is, err := r.driver(device)
+	fail := func(err error) (provider.MR, error) { return nil, vram.Refused(r.dev.Name, addr, length, device, err) }
+	m, err := r.gpus.Look(r.dev.Name, addr, length, device)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	m, err := d.What(addr, length)
-	switch {
-	case err != nil:
-		return fail(fmt.Errorf("%w: %w", provider.ErrNotThere, err))
-	case m.Kind == gpu.UnknownMemory || m.Kind == gpu.HostMemory || m.Kind == gpu.ManagedMemory:
-		return fail(fmt.Errorf("%w: it is %v", provider.ErrNotThere, m.Kind))
-	case m.Device != device:
-		return fail(fmt.Errorf("%w: it is on GPU %d, the descriptor's device id says %d", provider.ErrNotThere, m.Device, device))
-	}
+	d := m.Driver
+	C.lc_set_gpu(r.c, d.Core())
 	share := C.gr_gpu_share{base: C.uint64_t(m.Base), size: C.uint64_t(m.Size), buffer: C.uint64_t(m.Buffer)}
 	if m.NotShared == nil {
-		s, err := d.Share(m)
+		s, err := d.Share(m.Mem)
 		if err != nil {
 			return fail(err)
 		}
@@ -71,7 +41,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 		}
 	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
 		share.pad = C.uint32_t(why)
-		share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&is.UUID))
+		share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&m.GPU.UUID))
 	}
 	v := (*C.lc_vram)(C.calloc(1, C.sizeof_lc_vram))
 	if v == nil {
@@ -92,7 +62,7 @@ func (m *region) Same() error {
 	if m.vram == nil {
 		return nil
 	}
-	return m.rail.gpu.Same(m.mem.Base, m.mem.Buffer)
+	return m.mem.Same()
 }
 
 // feed starts giving peers descriptors of VMM memory.

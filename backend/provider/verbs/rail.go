@@ -22,6 +22,7 @@ type rail struct {
 	entry *entry
 	c     *C.vb_rail
 	cm    *connector // of iWARP, else nil
+	gpus  *direct
 
 	mu     sync.Mutex
 	closed bool
@@ -43,7 +44,7 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 		return nil, fmt.Errorf("%w: %s/%s: %s: %w%s; take another with option devices", provider.ErrUnusable, d.Fabric, d.Name,
 			C.GoString(step), syscall.Errno(-rc), limit(syscall.Errno(-rc)))
 	}
-	r := &rail{dev: d, entry: e, c: c, gid: e.gid}
+	r := &rail{dev: d, entry: e, c: c, gid: e.gid, gpus: newDirect(o.CUDAPath)}
 	if e.cm != nil {
 		var err error
 		if r.cm, err = newConnector(r, e.cm, o.connectTime); err != nil {
@@ -108,7 +109,7 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
 	}
 	var mr *C.struct_ibv_mr
-	if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), &mr); rc != 0 {
+	if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), C.int(r.c.opt.odp), &mr); rc != 0 {
 		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, rc)
 	}
 	return &region{rail: r, c: mr, base: addr}, nil
@@ -130,6 +131,9 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", eps, r.c.open_mrs), -C.int(syscall.EBUSY))
 	}
 	r.closed = true
+	if err := r.gpus.Close(); err != nil {
+		return fmt.Errorf("%w: %s/%s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
+	}
 	if r.cm != nil && !r.cm.stop(func() { C.vb_rail_close(r.c) }) {
 		return nil // when the last connecting that was given up has come back
 	}

@@ -108,6 +108,8 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device)
     BEGIN(-1, NO_CTX);
     switch (attribute) {
     case CU_DEV_SMS: *value = 16; break;
+    case CU_DEV_FLUSH_OPTIONS: *value = CU_FLUSH_BY_HOST; break;
+    case CU_DEV_WRITES_ORDERING: *value = (int)ct_switch[SW_writes_order]; break;
     case CU_DEV_DMABUF: *value = (int)ct_switch[SW_dmabuf]; break;
     case CU_DEV_UNIFIED: case CU_DEV_HOST_POINTER: case CU_DEV_VMM: case CU_DEV_POSIX_FD: *value = 1; break;
     default: END(CU_INVALID_VALUE);

@@ -17,7 +17,7 @@ ALSO(DECLARE)
     X(cuInit, 2000) X(cuGetErrorName, 6000) X(cuDeviceGetCount, 2000) X(cuDeviceGet, 2000) X(cuDeviceGetName, 2000) X(cuDeviceGetUuid, 11040) \
     X(cuDeviceTotalMem, 3020) X(cuDeviceGetAttribute, 2000) X(cuDeviceGetPCIBusId, 4010) X(cuDeviceCanAccessPeer, 4000) \
     X(cuDevicePrimaryCtxRetain, 7000) X(cuDevicePrimaryCtxRelease, 11000) X(cuCtxPushCurrent, 4000) X(cuCtxPopCurrent, 4000) \
-    X(cuCtxGetStreamPriorityRange, 5050) X(cuCtxEnablePeerAccess, 4000) X(cuPointerGetAttribute, 4000) X(cuPointerGetAttributes, 7000) \
+    X(cuCtxGetStreamPriorityRange, 5050) X(cuCtxEnablePeerAccess, 4000) X(cuPointerSetAttribute, 6000) X(cuFlushGPUDirectRDMAWrites, 11030) X(cuPointerGetAttribute, 4000) X(cuPointerGetAttributes, 7000) \
     X(cuMemAlloc, 3020) X(cuMemFree, 3020) X(cuMemHostAlloc, 2020) X(cuMemFreeHost, 2000) X(cuMemHostRegister, 6050) \
     X(cuMemHostUnregister, 4000) X(cuIpcGetMemHandle, 4010) X(cuIpcOpenMemHandle, 11000) X(cuIpcCloseMemHandle, 4010) \
     X(cuMemRetainAllocationHandle, 11000) X(cuMemRelease, 10020) \
