@@ -53,8 +53,8 @@ func (e *Engine) fill(r *region) {
 		return
 	}
 	e.registerRails(r)
-	if r.node = -1; r.Mem != memVRAM {
-		r.node = e.nodeOf(r.Addr, r.Len) // pinned pages are there now
+	if r.Mem != memVRAM {
+		e.nearNode(r) // pinned pages are there now
 	}
 	r.core.SetLive(true)
 }

@@ -213,15 +213,11 @@ func (v *resolver) plan(t *transfer) error {
 func (v *resolver) layout(t *transfer) error {
 	e := v.e
 	cfg := plan.Config{Links: len(v.peer.lanes), ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
-	ours, err := gpus("local", v.locals.list)
+	whole, err := e.whole(v.peer, v.locals.list, v.remotes.list)
 	if err != nil {
 		return err
 	}
-	theirs, err := gpus("remote", v.remotes.list)
-	if err != nil {
-		return err
-	}
-	if ours || theirs { // the GPUs share the work among themselves
+	if t.whole = whole; whole { // the GPUs share the work among themselves
 		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
 	n, source := len(v.local), plan.Source(v.pieces)
@@ -253,8 +249,8 @@ func (v *resolver) layout(t *transfer) error {
 			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
 		}
 	}
-	if (ours || theirs) && lay.Ops > 0 {
-		if err := e.bulk(x, v.locals.list, v.remotes.list); err != nil {
+	if whole && lay.Ops > 0 {
+		if err := e.bulk(x, v.peer, v.locals.list, v.remotes.list); err != nil {
 			e.core.FreeXfer(x)
 			e.xfers.Free(rec)
 			return err

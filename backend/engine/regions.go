@@ -31,7 +31,7 @@ type region struct {
 	mrs     []*mr.Ref[provider.MR]
 	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
 	mrErr   error                    // why no rail has it
-	node    int                      // NUMA node of the memory, -1 = unknown
+	near    uint64                   // bits: own rails that are near the memory; 0: none is nearer than others, or nobody knows
 	stale   bool                     // it is being registered anew: no keys are given
 	refs    int                      // registrations of exactly this range, and of those that have it for a part
 	holders map[*target]struct{}

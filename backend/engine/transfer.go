@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"gorail/backend/fastpath"
-	"gorail/backend/rail"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -23,6 +22,7 @@ type transfer struct {
 	remotes []*region
 	op      int
 	bytes   uint64
+	whole   bool        // copied whole by a rail of which that is a capability
 	zombie  atomic.Bool // the agent has released it; freed when drained
 	gone    atomic.Bool // freed: x belongs to somebody else
 
@@ -134,10 +134,14 @@ func (t *transfer) ready(r *remote) bool {
 		own &= g.rails
 	}
 	t.links, t.near = t.links[:0], 0
-	node := node(t.locals)
+	close := nearRails(t.locals)
+	onGPUs := onGPUs(t.locals) || onGPUs(t.remotes)
 	for _, near := range []bool{true, false} {
 		for _, l := range r.links {
-			if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && rail.Near(l.rail.Device(), node) == near {
+			if onGPUs && l.rail.caps.Bulk != t.whole {
+				continue // who copies GPUs' memory whole does nothing else with it
+			}
+			if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && close&(1<<l.rail.index) != 0 == near {
 				t.links = append(t.links, l.l)
 			}
 		}

@@ -3,17 +3,20 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rail"
 	"gorail/backend/status"
 )
 
 // Memory types (nixl_mem_t).
 const memVRAM = 1
 
-var errNoVRAM = errors.New("no rail in use moves memory of GPUs: only processes of one host do, by memory (provider auto or local)")
+var errNoVRAM = errors.New("no rail in use moves memory of GPUs: processes of one host do, by memory (provider auto or local), and InfiniBand, " +
+	"RoCE and libfabric's devices where they reach it by themselves (docs/gpu.md)")
 
 // vramRail registers memory of one GPU.
 type vramRail struct {
@@ -38,16 +41,57 @@ func (e *Engine) registerVRAM(r *region) {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
 			able = true
 			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev)})
-			func() {
-				defer recovered(&errs[i])
-				r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
-			}()
 		}
 	}
+	e.eachRail(r.Len, func(i int) {
+		if r.vram[i] != nil {
+			defer recovered(&errs[i])
+			r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
+		}
+	})
+	without := e.tellVRAM(r, errs)
 	e.registered(r, errs)
-	if !able {
+	switch {
+	case !able:
 		r.mrErr = errNoVRAM
+	case r.rails == 0 && r.mrErr == nil:
+		r.mrErr = without
 	}
+	e.nearGPU(r)
+}
+
+// tellVRAM says once of each rail how it reaches memory of GPUs by itself, or why it can't, and takes the errors of those out of the list: what
+// they can't is no news with every region. The error is of all of them.
+func (e *Engine) tellVRAM(r *region, errs []error) error {
+	var without []error
+	for i, rl := range e.rails {
+		if errors.Is(errs[i], provider.ErrNoVRAM) {
+			without = append(without, fmt.Errorf("rail %s: %w", rl.name(), errs[i]))
+			if rl.first("") {
+				e.log.Info("memory of GPUs is not registered on a rail", "rail", rl.name(), "err", errs[i])
+			}
+			errs[i] = nil
+		} else if g := r.onGPU(i); g != nil && rl.first(g.How()) {
+			e.log.Info("memory of GPUs is registered on a rail", "rail", rl.name(), "how", g.How())
+		}
+	}
+	return errors.Join(without...)
+}
+
+// onGPU is the registration of a GPU's memory on a rail that reaches it by itself, else nil.
+func (r *region) onGPU(rail int) provider.GPUMemory {
+	if r.mrs[rail] == nil {
+		return nil
+	}
+	m, _ := r.mrs[rail].Handle()
+	g, _ := m.(provider.GPUMemory)
+	return g
+}
+
+// first says whether nobody has told this of the rail yet.
+func (r *railState) first(what string) bool {
+	_, told := r.told.LoadOrStore(what, true)
+	return !told
 }
 
 // cacheOf is where a region is registered on a rail.
@@ -100,7 +144,7 @@ func (e *Engine) again(r *region) {
 	e.registerVRAM(fresh)
 	e.localMu.Lock()
 	defer e.localMu.Unlock()
-	r.mrs, r.vram, r.rails, r.mrErr, r.stale = fresh.mrs, fresh.vram, fresh.rails, fresh.mrErr, false
+	r.mrs, r.vram, r.rails, r.near, r.mrErr, r.stale = fresh.mrs, fresh.vram, fresh.rails, fresh.near, fresh.mrErr, false
 	r.core.SetLive(r.mrErr == nil)
 }
 
@@ -109,34 +153,61 @@ func (e *Engine) refuse(r *region) error {
 	code := status.ErrBackend
 	if errors.Is(r.mrErr, provider.ErrNotThere) {
 		code = status.ErrInvalidParam
-	} else if errors.Is(r.mrErr, errNoVRAM) {
+	} else if errors.Is(r.mrErr, errNoVRAM) || errors.Is(r.mrErr, provider.ErrNoVRAM) {
 		code = status.ErrNotSupported
 	}
 	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, r.mrErr)
 	return errors.Join(err, e.Deregister(r.id))
 }
 
-// gpus says whether a list has memory of a GPU, and refuses one that has memory of several, or of a GPU and of the host.
-func gpus(side string, list []*region) (bool, error) {
-	for _, g := range list[1:] {
-		if g.Mem != list[0].Mem || (g.Mem == memVRAM && g.Dev != list[0].Dev) {
-			return false, status.Errorf(status.ErrNotSupported, "prepare: the %s list has memory of several GPUs: make one transfer for each", side)
-		}
+// whole says whether a transfer names memory of GPUs that a rail to that peer copies whole: then it goes as one post of that rail, and of each
+// list all is memory of one GPU, or of the host. Any other is cut up and posted as one between hosts, by rails that reach all of its memory.
+func (e *Engine) whole(r *remote, locals, remotes []*region) (bool, error) {
+	ours, theirs := onGPUs(locals), onGPUs(remotes)
+	switch {
+	case !ours && !theirs:
+		return false, nil
+	case !slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { _, ok := e.rails[p.Own].Rail.(provider.VRAM); return ok }):
+		return false, status.Errorf(status.ErrNotSupported, "prepare: %w", errNoVRAM)
+	case e.copier(r, locals) < 0:
+		return false, nil
 	}
-	return list[0].Mem == memVRAM, nil
+	if err := oneGPU("local", locals); err != nil {
+		return false, err
+	}
+	return true, oneGPU("remote", remotes)
 }
 
-// bulk makes a transfer of GPUs' memory one post of the rail that has it. The operations are there.
-func (e *Engine) bulk(x fastpath.Xfer, locals, remotes []*region) error {
-	for i, rl := range e.rails {
-		if _, ok := rl.Rail.(provider.VRAM); ok {
-			if err := e.core.Bulk(x, i, indices(locals), indices(remotes)); err != nil {
-				return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
-			}
-			return nil
+func onGPUs(list []*region) bool {
+	return slices.ContainsFunc(list, func(g *region) bool { return g.Mem == memVRAM })
+}
+
+// copier is the rail that copies memory of GPUs whole, to that peer, and has all of ours; -1: there is none.
+func (e *Engine) copier(r *remote, locals []*region) int {
+	for _, p := range r.pairs {
+		if e.rails[p.Own].caps.Bulk && !slices.ContainsFunc(locals, func(g *region) bool { return g.rails&(1<<p.Own) == 0 }) {
+			return p.Own
 		}
 	}
-	return status.Errorf(status.ErrNotSupported, "prepare: %w", errNoVRAM)
+	return -1
+}
+
+// oneGPU refuses a list that has memory of several GPUs, or of a GPU and of the host.
+func oneGPU(side string, list []*region) error {
+	for _, g := range list[1:] {
+		if g.Mem != list[0].Mem || (g.Mem == memVRAM && g.Dev != list[0].Dev) {
+			return status.Errorf(status.ErrNotSupported, "prepare: the %s list has memory of several GPUs: make one transfer for each", side)
+		}
+	}
+	return nil
+}
+
+// bulk makes a transfer of GPUs' memory one post of the rail that copies it. The operations are there.
+func (e *Engine) bulk(x fastpath.Xfer, r *remote, locals, remotes []*region) error {
+	if err := e.core.Bulk(x, e.copier(r, locals), indices(locals), indices(remotes)); err != nil {
+		return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
+	}
+	return nil
 }
 
 func indices(list []*region) []uint32 {
