@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
 )
 
 // rail implements provider.Rail: one port with its protection domain and completion queue.
@@ -22,7 +23,7 @@ type rail struct {
 	entry *entry
 	c     *C.vb_rail
 	cm    *connector // of iWARP, else nil
-	gpus  *direct
+	gpus  *vram.Direct
 
 	mu     sync.Mutex
 	closed bool
@@ -44,7 +45,8 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 		return nil, fmt.Errorf("%w: %s/%s: %s: %w%s; take another with option devices", provider.ErrUnusable, d.Fabric, d.Name,
 			C.GoString(step), syscall.Errno(-rc), limit(syscall.Errno(-rc)))
 	}
-	r := &rail{dev: d, entry: e, c: c, gid: e.gid, gpus: newDirect(o.CUDAPath)}
+	r := &rail{dev: d, entry: e, c: c, gid: e.gid}
+	r.gpus = r.direct(o.CUDAPath)
 	if e.cm != nil {
 		var err error
 		if r.cm, err = newConnector(r, e.cm, o.connectTime); err != nil {
