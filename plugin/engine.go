@@ -48,7 +48,7 @@ func createEngine(a createArgs) (created, error) {
 		Agent:   a.Agent,
 		Options: opts,
 		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, IB: opts.IB}),
-			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)}),
+			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts)}),
 			Local: local.New(local.Options{Threads: opts.CopyThreads, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath})},
 		Log: slog.Default(),
 	})

@@ -49,6 +49,7 @@ type Options struct {
 	RdmacmPath     string   // as well
 	IB             IB
 	CUDAPath       string // what is given to dlopen
+	HMEM           string // "auto", "on" or "off"
 	CopyThreads    int    // -1: by the processors
 	Ptracer        bool
 	SpinTime       time.Duration

@@ -143,6 +143,14 @@ cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device)
     END(CU_OK);
 }
 
+cu_result cuDevicePrimaryCtxGetState(cu_device device, unsigned *flags, int *active)
+{
+    BEGIN(-1, NO_CTX);
+    *flags = 0;
+    *active = is_device(device) && ct_ctx[device].refs > 0;
+    END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
+}
+
 cu_result cuDevicePrimaryCtxRelease(cu_device device)
 {
     BEGIN(-1, NO_CTX);

@@ -6,7 +6,8 @@
 #define DECLARE(name, since, args) cu_result name args;
 /* As the driver's documentation has it, with those that applications use. */
 #define ALSO(X) \
-    X(cuDriverGetVersion, 2020, (int *version)) X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
+    X(cuDriverGetVersion, 2020, (int *version)) X(cuDevicePrimaryCtxGetState, 7000, (cu_device device, unsigned *flags, int *active)) \
+    X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
     X(cuMemAllocManaged, 6000, (cu_ptr *ptr, size_t size, unsigned flags)) \
     X(cuMemAllocAsync, 11020, (cu_ptr *ptr, size_t size, cu_stream stream)) \
     X(cuMemCreate, 10020, (cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)) \
