@@ -111,7 +111,7 @@ func (l asker) withHMEM(got []*entry, fabric string, want C.int) []*entry {
 	}
 	for i, e := range got {
 		same := func(a *entry) bool {
-			return a.domain == e.domain && a.fabric == e.fabric && a.protocol == e.protocol && a.src == e.src && a.maxMsg == e.maxMsg
+			return a.domain == e.domain && a.fabric == e.fabric && a.protocol == e.protocol && a.src == e.src
 		}
 		if k := slices.IndexFunc(able, same); k >= 0 && !e.sockets() {
 			able[k].hmem = true
