@@ -58,8 +58,9 @@ type Engine struct {
 	sweeper *sweeper
 	late    sync.WaitGroup // links of shared endpoints that drain
 	watcher *watcher
-	past    history // sessions that have ended
-	debug   bool    // the log takes debug lines
+	past    history     // sessions that have ended
+	debug   bool        // the log takes debug lines
+	flushes atomic.Bool // a READ has ended when its check says so, which makes a GPU see it
 
 	renewMu sync.Mutex // before all others: one region at a time is registered anew
 	localMu sync.Mutex

@@ -96,7 +96,7 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 
 // result is what post returns; a failure that is known already is the application's at once.
 func (t *transfer) result() (int32, error) {
-	if t.x.Running() || t.x.Unsettled() {
+	if t.x.Running() || t.x.Unsettled() || t.op == opRead && t.e.flushes.Load() {
 		return int32(status.InProg), nil
 	}
 	return int32(status.Success), nil

@@ -71,11 +71,24 @@ func (e *Engine) tellVRAM(r *region, errs []error) error {
 				e.log.Info("memory of GPUs is not registered on a rail", "rail", rl.name(), "err", errs[i])
 			}
 			errs[i] = nil
-		} else if g := r.onGPU(i); g != nil && rl.first(g.How()) {
-			e.log.Info("memory of GPUs is registered on a rail", "rail", rl.name(), "how", g.How())
+		} else if g := r.onGPU(i); g != nil {
+			if rl.first(g.How()) {
+				e.log.Info("memory of GPUs is registered on a rail", "rail", rl.name(), "how", g.How())
+			}
+			errs[i] = e.flushFor(g)
 		}
 	}
 	return errors.Join(without...)
+}
+
+// flushFor makes the application hear of what devices have written to a GPU's memory when the GPU's work sees it, if that takes a flush.
+func (e *Engine) flushFor(g provider.GPUMemory) error {
+	call, arg := g.Flush()
+	if call == nil {
+		return nil
+	}
+	e.flushes.Store(true)
+	return e.core.FlushBy(call, arg)
 }
 
 // onGPU is the registration of a GPU's memory on a rail that reaches it by itself, else nil.

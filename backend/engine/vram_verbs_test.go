@@ -11,6 +11,8 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
+	"gorail/backend/provider/auto"
+	"gorail/backend/provider/local"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
 	"gorail/test/cuda"
@@ -322,5 +324,65 @@ func TestVerbsVRAMNear(t *testing.T) {
 			y.release()
 		}
 		require.NoError(t, a.Deregister(mine.md.region))
+	}
+}
+
+// Where a GPU's work does not see by itself what devices have written: a flush before the application hears of it, of a WRITE by its notification, of a
+// READ by its check. Nowhere else, and not before memory of such a GPU is registered.
+func TestVerbsVRAMFlush(t *testing.T) {
+	for _, order := range []int{0, 100} {
+		h := onGPUDevices(t, 1)
+		h.cuda.Set("writes_order", order)
+		a, b := h.agent("ann"), h.agent("bob")
+		meet(a, b)
+		const size = 1 << 20
+		x := a.prep(opRead, []Desc{h.dram(a, size).desc(0, size)}, []Desc{h.dram(b, size).seenBy(a).desc(0, size)}, "bob")
+		x.run("host")
+		b.expect("ann:host")
+		require.Zero(t, h.cuda.Count("flushes"))
+		mine, theirs := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0)
+		local, remote := []Desc{mine.desc(0, size)}, []Desc{theirs.seenBy(a).desc(0, size)}
+		flushed := func(what string, do func()) {
+			before := h.cuda.Count("flushes")
+			do()
+			require.Equal(t, order == 0, h.cuda.Count("flushes") > before, what)
+		}
+		w, r := a.prep(opWrite, local, remote, "bob"), a.prep(opRead, local, remote, "bob")
+		before := h.cuda.Count("flushes")
+		w.run("written")
+		require.Equal(t, before, h.cuda.Count("flushes"), "the initiator of a WRITE needs none")
+		flushed("a notification", func() { b.expect("ann:written") })
+		for range 3 { // posted by Go, then without
+			flushed("a READ", func() { r.run() })
+		}
+		a.quiet()
+	}
+}
+
+// Beside the memory of one host: peers there are copied to whole, by that rail; a peer that has none gets it over the wire, from the same
+// registration.
+func TestVerbsVRAMBesideMemory(t *testing.T) {
+	h := onGPUDevices(t, 1)
+	wire := h.wrap
+	h.wrap = func(p provider.Provider) provider.Provider {
+		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: local.New(local.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+	}
+	a, b := h.agent("ann"), h.agent("bob")
+	h.wrap = wire
+	c := h.agent("cyd")
+	meet(a, b)
+	meet(a, c)
+	const size = 1 << 20
+	mine, near, far := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0), h.gpu(c, 1, size, 0)
+	for _, m := range []*vram{near, far} {
+		want := mine.fill()
+		x := a.prep(opWrite, []Desc{mine.desc(0, size)}, []Desc{m.seenBy(a).desc(0, size)}, m.owner.name)
+		h.lib.Zero()
+		x.run("there")
+		m.owner.expect("ann:there")
+		require.Equal(t, want, m.bytes())
+		require.Equal(t, m == far, h.lib.Count("writes") > 0)
+		require.Equal(t, m == near, x.record().whole)
+		x.release()
 	}
 }

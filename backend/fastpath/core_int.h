@@ -14,6 +14,7 @@
 
 enum {
     MAX_RAILS = 64,
+    MAX_FLUSHES = 64,  /* GPUs */
     FRAG = 2048,       /* payload bytes of one message: 32 receives a peer stay below 70 KiB */
     RX_BUFS = 32,      /* receives posted for a peer that sends to us = credits of the sender */
     CREDIT_BUFS = 8,   /* receives posted for credit messages: RX_BUFS / CREDIT_BATCH can be under way */
@@ -259,6 +260,9 @@ struct gr_core {
     struct event_node *ev, *ev_tail;
     int ev_fd;
 
+    struct { void (*call)(void *); void *arg; } flush[MAX_FLUSHES]; /* written under slot_mu, never changed */
+    _Atomic uint32_t nflush;
+
     pthread_t thread;
     int thread_up, wake_fd, epoll_fd;
     _Atomic int stop;
@@ -266,6 +270,10 @@ struct gr_core {
     _Atomic uint64_t tick; /* the time, while the thread naps and the application polls, a nap old at most; 0: ask the system */
     _Atomic uint64_t count[GR_C_COUNT];
 };
+
+/* Before the application hears of what has arrived. No lock held. */
+void core_flush(gr_core *core);
+static inline int core_flushes(gr_core *core) { return atomic_load_explicit(&core->nflush, memory_order_acquire) != 0; }
 
 /* The time where thousands of operations come and go and a millisecond does not matter: asking costs 25 ns, where the kernel has to be
  * asked some 300 ns and in a virtual machine up to 30 us, twice a transfer. */

@@ -58,3 +58,17 @@ int gg_flush(gr_gpu *gpu, int device, gr_gpu_fault *fault)
     gg_leave(g);
     return rc;
 }
+
+void gg_flush_dev(void *dev)
+{
+    gg_dev *d = dev;
+    (void)gg_flush(d->gpu, d->ordinal, NULL); /* fails only where CUDA has ended, which the application hears from all it does */
+}
+
+void *gg_flusher(gr_gpu *gpu, int device)
+{
+    gg *g = gg_of(gpu);
+    if (device < 0 || device >= gpu->devices || !atomic_load(&g->dev[device].open) || !g->dev[device].info.flush)
+        return NULL;
+    return &g->dev[device];
+}

@@ -3,6 +3,8 @@ package gpu
 // #include "gpu_int.h"
 import "C"
 
+import "unsafe"
+
 // DMABuf makes a dmabuf of whole pages round a range, of one handle or several; the caller closes it. offset is where addr is in it. byPCIe is
 // for devices that reach the GPU without passing a processor: where GPU and processor have another link beside PCIe (C2C) there are two ways
 // to the memory, and whoever registers the wrong one hears of it from failing transfers alone. A driver that knows one way gives
@@ -27,4 +29,12 @@ func (d *Driver) SyncMemops(m Mem) { C.gg_sync_memops(d.c, &m.c) }
 func (d *Driver) Flush(device int) error {
 	var f C.gr_gpu_fault
 	return check(C.gg_flush(d.c, C.int(device), &f), &f)
+}
+
+// Flusher is Flush for C: call(arg), for as long as the driver is open. nil: that GPU's work sees what other devices write by itself.
+func (d *Driver) Flusher(device int) (call, arg unsafe.Pointer) {
+	if arg = C.gg_flusher(d.c, C.int(device)); arg != nil {
+		call = C.gg_flush_dev
+	}
+	return call, arg
 }

@@ -99,8 +99,10 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
     pthread_mutex_init(&g->map_mu, NULL);
     pthread_mutex_init(&g->lane_mu, NULL);
     pthread_mutex_init(&g->pin_mu, NULL);
-    for (int i = 0; i < GG_DEVICES; i++)
+    for (int i = 0; i < GG_DEVICES; i++) {
         g->dev[i].ordinal = i;
+        g->dev[i].gpu = &g->pub;
+    }
     owner_of_process(g->pub.owner);
     g->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!g->dl)

@@ -143,8 +143,9 @@ type GPUMemory interface {
 	How() string
 	// Distance of device and GPU: a topo.Closeness.
 	Distance() topo.Closeness
-	// Flush makes the GPU's work see what the device has written; nil: it sees that by itself. Implements cuFlushGPUDirectRDMAWrites.
-	Flush() func() error
+	// Flush is a function of C's, void call(void *arg), that makes the GPU's work see what the device has written; nil: it sees that by
+	// itself. Good until the rail is closed. Implements cuFlushGPUDirectRDMAWrites.
+	Flush() (call, arg unsafe.Pointer)
 }
 
 // Importer is an Endpoint that maps the peer's memory.

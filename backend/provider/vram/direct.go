@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
@@ -61,7 +62,7 @@ func (r *Region) Distance() topo.Closeness { return r.distance }
 func (r *Region) Same() error { return r.Memory.Same() }
 
 // Flush implements provider.GPUMemory.
-func (r *Region) Flush() func() error { return r.Memory.Flush() }
+func (r *Region) Flush() (call, arg unsafe.Pointer) { return r.Driver.Flusher(r.Device) }
 
 // Register registers memory of a GPU: by a dmabuf where driver, kernel and device can, else by address. That the first is not to be had is found
 // by trying, and remembered. The error wraps provider.ErrRegister and has both reasons; ErrNoVRAM where no other memory of that GPU would be

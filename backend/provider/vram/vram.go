@@ -104,11 +104,3 @@ func (g *GPUs) Close() error {
 
 // Same is nil while the memory is the allocation that was looked at. Implements cuPointerGetAttribute of the buffer id.
 func (m *Memory) Same() error { return m.Driver.Same(m.Base, m.Buffer) }
-
-// Flush is provider.GPUMemory's.
-func (m *Memory) Flush() func() error {
-	if !m.GPU.Flush {
-		return nil
-	}
-	return func() error { return m.Driver.Flush(m.Device) }
-}
