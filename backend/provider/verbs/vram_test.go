@@ -32,10 +32,11 @@ type gpus struct {
 	cuda *cuda.Lib
 	app  *cuda.App
 	o    Options
+	far  int // the GPU of the peer's memory in between
 }
 
 func newGPUs(t *testing.T) *gpus {
-	g := &gpus{T: t, ib: imitation.Build(t), cuda: cuda.Build(t)}
+	g := &gpus{T: t, ib: imitation.Build(t), cuda: cuda.Build(t), far: 1}
 	g.ib.Set("dmabuf", 1)
 	g.app = cuda.NewApp(t, g.cuda.Path)
 	g.o = options(t, g.ib, true)
@@ -96,7 +97,7 @@ func (g *gpus) between(a, b *side, near, far uint64, mine, theirs []byte, x, y p
 		require.NoError(g, a.d.RMA(ep.Core(), drive.Write, uint64(10+2*i), seg))
 		a.until(len(a.done) + 1)
 		copy(theirs[13:13+n], mine[7:7+n])
-		require.Equal(g, theirs, g.app.Read(1, far, uint64(len(theirs))))
+		require.Equal(g, theirs, g.app.Read(g.far, far, uint64(len(theirs))))
 		seg.Local, seg.Remote = near+50, y.Base()
 		require.NoError(g, a.d.RMA(ep.Core(), drive.Read, uint64(11+2*i), seg))
 		a.until(len(a.done) + 1)
