@@ -133,16 +133,13 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", eps, r.c.open_mrs), -C.int(syscall.EBUSY))
 	}
 	r.closed = true
-	if err := r.gpus.Close(); err != nil {
-		return fmt.Errorf("%w: %s/%s: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
-	}
+	var err error
 	if r.cm != nil && !r.cm.stop(func() { C.vb_rail_close(r.c) }) {
-		return nil // when the last connecting that was given up has come back
+		// when the last connecting that was given up has come back
+	} else if rc := C.vb_rail_close(r.c); rc != 0 {
+		err = r.error(provider.ErrUnusable, "ibv_close_device", rc)
 	}
-	if rc := C.vb_rail_close(r.c); rc != 0 {
-		return r.error(provider.ErrUnusable, "ibv_close_device", rc)
-	}
-	return nil
+	return errors.Join(err, r.gpus.Close())
 }
 
 // region implements provider.MR.

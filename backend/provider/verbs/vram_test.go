@@ -216,6 +216,7 @@ func TestVRAMLater(t *testing.T) {
 		g.ib.Fail("reg_dmabuf_mr", 1, syscall.ENOMEM)
 		_, err := s.rail.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
 		require.ErrorIs(t, err, syscall.ENOMEM)
+		require.ErrorContains(t, err, "BAR1")
 		require.NotErrorIs(t, err, provider.ErrNoVRAM)
 	}
 	require.Equal(t, "dmabuf", g.register(s, at, 1<<16, 0).How())

@@ -83,13 +83,21 @@ func (d *Direct) Register(addr, length uint64, device int) (*Region, error) {
 	}
 	r.how = d.dev.How
 	if r.MR, err = d.dev.Address(addr, length, device); err != nil {
-		err = fmt.Errorf("as a dmabuf: %w; by address: %w", byBuf, err)
+		err = fmt.Errorf("as a dmabuf: %w; by address: %w%s", byBuf, err, window(byBuf))
 		if Lasting(byBuf) {
 			err = fmt.Errorf("%w: %w", provider.ErrNoVRAM, err)
 		}
 		return nil, Refused(d.dev.Name, addr, length, device, err)
 	}
 	return r, nil
+}
+
+// window says what else may be short than the device's own.
+func window(err error) string {
+	if errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOSPC) {
+		return "; the GPU's window for other devices (BAR1) may be full: nvidia-smi -q -d MEMORY"
+	}
+	return ""
 }
 
 // dmabuf registers a range as a dmabuf under its own addresses. near: the device reaches the GPU without passing a processor.
