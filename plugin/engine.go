@@ -47,8 +47,8 @@ func createEngine(a createArgs) (created, error) {
 	e, err := engine.New(engine.Config{
 		Agent:   a.Agent,
 		Options: opts,
-		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, IB: opts.IB}),
-			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, Tuning: tuning(opts)}),
+		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, IB: opts.IB}),
+			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts)}),
 			Local: local.New(local.Options{Threads: opts.CopyThreads, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
 		Log: slog.Default(),
 	})

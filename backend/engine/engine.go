@@ -59,8 +59,9 @@ type Engine struct {
 	sweeper *sweeper
 	late    sync.WaitGroup // links of shared endpoints that drain
 	watcher *watcher
-	past    history // sessions that have ended
-	debug   bool    // the log takes debug lines
+	past    history     // sessions that have ended
+	debug   bool        // the log takes debug lines
+	flushes atomic.Bool // a READ has ended when its check says so, which makes a GPU see it
 
 	stage     *staging
 	copiesEnd *sync.Cond // on localMu: a region's copies have ended

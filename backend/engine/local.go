@@ -54,8 +54,8 @@ func (e *Engine) fill(r *region) {
 	}
 	e.registerRails(r)
 	e.tellNews()
-	if r.node = -1; r.Mem != memVRAM {
-		r.node = e.nodeOf(r.Addr, r.Len) // pinned pages are there now
+	if r.Mem != memVRAM {
+		e.nearNode(r) // pinned pages are there now
 	}
 	r.core.SetLive(true)
 }

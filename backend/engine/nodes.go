@@ -32,12 +32,37 @@ func (e *Engine) nodeOf(addr, length uint64) int {
 	return node
 }
 
-// node is the one that all regions are on, -1 = several, or unknown.
-func node(regions []*region) int {
-	for _, g := range regions {
-		if g.node != regions[0].node {
-			return -1
+// nearNode notes which rails are near a region of the host's memory: on its node.
+func (e *Engine) nearNode(r *region) {
+	node := e.nodeOf(r.Addr, r.Len)
+	for i, rl := range e.rails {
+		if rail.Near(rl.Device(), node) {
+			r.near |= 1 << i
 		}
 	}
-	return regions[0].node
+}
+
+// nearGPU notes which of the rails that reach a GPU's memory by themselves are nearest to it on the PCI bus; none where all are alike, or
+// nobody knows.
+func (e *Engine) nearGPU(r *region) {
+	nearest, farthest := topo.UnknownPath, topo.SameSlot
+	for i := range e.rails {
+		if g := r.onGPU(i); g != nil {
+			nearest, farthest = min(nearest, g.Distance()), max(farthest, g.Distance())
+		}
+	}
+	for i := range e.rails {
+		if g := r.onGPU(i); g != nil && nearest < farthest && g.Distance() == nearest {
+			r.near |= 1 << i
+		}
+	}
+}
+
+// nearRails are those that are near all of some regions, a bit each.
+func nearRails(regions []*region) uint64 {
+	near := ^uint64(0)
+	for _, g := range regions {
+		near &= g.near
+	}
+	return near
 }

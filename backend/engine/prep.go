@@ -250,7 +250,7 @@ func (v *resolver) layout(t *transfer) error {
 		}
 	}
 	if t.bulk && lay.Ops > 0 {
-		if err := e.bulk(x, v.locals.list, v.remotes.list); err != nil {
+		if err := e.bulk(x, v.peer, v.locals.list, v.remotes.list); err != nil {
 			e.core.FreeXfer(x)
 			e.xfers.Free(rec)
 			return err

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"gorail/backend/fastpath"
@@ -22,6 +23,7 @@ type railState struct {
 	cache *mr.Cache[provider.MR]
 
 	fences, stalls atomic.Uint64 // of all its links
+	told           sync.Map      // what the log has of it once, see first
 }
 
 func (r *railState) name() string {

@@ -33,7 +33,7 @@ type region struct {
 	mrs     []*mr.Ref[provider.MR]
 	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
 	mrErr   error                    // why no rail has it; registered anew it is written under regionTable.mu, too
-	node    int                      // NUMA node of the memory, -1 = unknown
+	near    uint64                   // bits: own rails that are near the memory; 0: none is nearer than others, or nobody knows
 	pinMu   sync.Mutex
 	pinned  bool  // for copies of GPUs; under pinMu, as pinErr
 	pinErr  error // why it can't be

@@ -1,31 +1,9 @@
 package engine
 
 import (
-	"fmt"
-
 	"gorail/backend/plan"
 	"gorail/backend/wire"
 )
-
-// class is what kind of memory operations go between.
-type class struct {
-	lmem, rmem int32
-	ldev, rdev uint64
-}
-
-func (c class) vram() bool { return c.lmem == memVRAM || c.rmem == memVRAM }
-func (c class) gpus() bool { return c.lmem == memVRAM && c.rmem == memVRAM }
-
-// names says what it is between, for the log.
-func (c class) names() string {
-	name := func(mem int32, dev uint64) string {
-		if mem == memVRAM {
-			return fmt.Sprintf("GPU %d", dev)
-		}
-		return "host memory"
-	}
-	return name(c.lmem, c.ldev) + " and " + name(c.rmem, c.rdev)
-}
 
 // group are operations of one class, with the regions that they name.
 type group struct {

@@ -75,7 +75,7 @@ func (s *stagedRun) reachable(g *group) bool {
 	s.r.mu.RLock()
 	defer s.r.mu.RUnlock()
 	for _, l := range s.r.links {
-		if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && l.rail.moves(g.class, g.gpus() && l.rail.bulk()) {
+		if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && l.rail.moves(g.class, g.gpus() && l.rail.caps.Bulk) {
 			return true
 		}
 	}

@@ -88,8 +88,8 @@ func (b *block) desc(off, n int) Desc {
 	return Desc{Addr: b.addr + uint64(off), Len: uint64(n), Dev: uint64(max(b.dev, 0)), MD: unsafe.Pointer(b.md)}
 }
 
-// scattered makes lists of n pieces, in another order on each side, and what the destination is to be.
-func scattered(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []Desc, want []byte) {
+// lists makes lists of n pieces, in another order on each side, and what the destination is to be.
+func lists(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []Desc, want []byte) {
 	from, to := mine, theirs
 	if op == opRead {
 		from, to = to, from
@@ -126,7 +126,7 @@ func TestStage(t *testing.T) {
 				for op := range 2 {
 					mine.fill(rnd.Uint64())
 					theirs.fill(rnd.Uint64())
-					local, remote, want := scattered(rnd, op, mine, seen, 700)
+					local, remote, want := lists(rnd, op, mine, seen, 700)
 					r := a.prep(op, local, remote, peer.name).post("all is there")
 					require.Equal(h, done, r.wait(), "%v to %s, op %d", kinds, peer.name, op)
 					got := theirs
@@ -168,7 +168,7 @@ func TestStageFailures(t *testing.T) {
 				for _, pieces := range []int{1, 50} {
 					mine.fill(rnd.Uint64())
 					theirs.fill(rnd.Uint64())
-					local, remote, want := scattered(rnd, op, mine, seen, pieces)
+					local, remote, want := lists(rnd, op, mine, seen, pieces)
 					r := a.prep(op, local, remote, "b")
 					g.lib.Fail(call, n, cuda.OutOfMemory)
 					_, err := r.Post()

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"gorail/backend/fastpath"
-	"gorail/backend/rail"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -104,7 +103,7 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 
 // result is what post returns; a failure that is known already is the application's at once.
 func (t *transfer) result() (int32, error) {
-	if t.x.Running() || t.x.Unsettled() {
+	if t.x.Running() || t.x.Unsettled() || t.op == opRead && t.e.flushes.Load() {
 		return int32(status.InProg), nil
 	}
 	return int32(status.Success), nil
@@ -150,10 +149,10 @@ func (t *transfer) ready(r *remote) bool {
 		t.checked = r.epoch
 		return true
 	}
-	node := node(t.locals)
+	close := nearRails(t.locals)
 	for _, near := range []bool{true, false} {
 		for _, l := range r.links {
-			if l.up && l.rail.moves(t.class, t.bulk) && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && rail.Near(l.rail.Device(), node) == near {
+			if l.up && l.rail.moves(t.class, t.bulk) && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && close&(1<<l.rail.index) != 0 == near {
 				t.links = append(t.links, l.l)
 			}
 		}

@@ -3,14 +3,11 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/gpu"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
-	"gorail/backend/rail"
-	"gorail/backend/stage"
 	"gorail/backend/status"
 )
 
@@ -38,16 +35,64 @@ func (e *Engine) registerVRAM(r *region) {
 	for i, rl := range e.rails {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
 			r.vram[i] = mr.NewCache[provider.MR](vramRail{v, int(r.Dev)})
-			func() {
-				defer recovered(&errs[i])
-				r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
-			}()
 		}
 	}
+	e.eachRail(r.Len, func(i int) {
+		if r.vram[i] != nil {
+			defer recovered(&errs[i])
+			r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
+		}
+	})
+	e.tellVRAM(r, errs)
 	e.registered(r, errs)
 	if err := e.checkVRAM(r); r.rails.Load() == 0 && (err == nil || r.mrErr == nil) {
 		r.mrErr = err // without one it is staged
 	}
+	e.nearGPU(r)
+}
+
+// tellVRAM says once of each rail how it reaches memory of GPUs by itself, or why it can't, and takes the errors of those out of the list: what
+// they can't is no news with every region.
+func (e *Engine) tellVRAM(r *region, errs []error) {
+	for i, rl := range e.rails {
+		if errors.Is(errs[i], provider.ErrNoVRAM) {
+			if rl.first("") {
+				e.log.Info("memory of GPUs is not registered on a rail", "rail", rl.name(), "err", errs[i])
+			}
+			errs[i] = nil
+		} else if g := r.onGPU(i); g != nil {
+			if rl.first(g.How()) {
+				e.log.Info("memory of GPUs is registered on a rail", "rail", rl.name(), "how", g.How())
+			}
+			errs[i] = e.flushFor(g)
+		}
+	}
+}
+
+// flushFor makes the application hear of what devices have written to a GPU's memory when the GPU's work sees it, if that takes a flush.
+func (e *Engine) flushFor(g provider.GPUMemory) error {
+	call, arg := g.Flush()
+	if call == nil {
+		return nil
+	}
+	e.flushes.Store(true)
+	return e.core.FlushBy(call, arg)
+}
+
+// onGPU is the registration of a GPU's memory on a rail that reaches it by itself, else nil.
+func (r *region) onGPU(rail int) provider.GPUMemory {
+	if r.mrs[rail] == nil {
+		return nil
+	}
+	m, _ := r.mrs[rail].Handle()
+	g, _ := m.(provider.GPUMemory)
+	return g
+}
+
+// first says whether nobody has told this of the rail yet.
+func (r *railState) first(what string) bool {
+	_, told := r.told.LoadOrStore(what, true)
+	return !told
 }
 
 // cacheOf is where a region is registered on a rail.
@@ -101,7 +146,7 @@ func (e *Engine) again(r *region) {
 	e.registerVRAM(fresh)
 	e.localMu.Lock()
 	defer e.localMu.Unlock()
-	r.mrs, r.vram, r.stale = fresh.mrs, fresh.vram, false
+	r.mrs, r.vram, r.near, r.stale = fresh.mrs, fresh.vram, fresh.near, false
 	r.rails.Store(fresh.rails.Load())
 	e.regions.mu.Lock()
 	r.mrErr = fresh.mrErr
@@ -113,89 +158,13 @@ func (e *Engine) again(r *region) {
 func (e *Engine) refuse(r *region, why error) error {
 	code := status.ErrBackend
 	switch {
-	case errors.Is(why, provider.ErrNotThere) || errors.Is(why, stage.ErrMemory):
+	case errors.Is(why, provider.ErrNotThere):
 		code = status.ErrInvalidParam
 	case gpu.Is(why, gpu.NoLibrary) || gpu.Is(why, gpu.NoDevice):
 		code = status.ErrNotSupported
 	}
 	err := status.Errorf(code, "register %#x+%d of GPU %d: %w", r.Addr, r.Len, r.Dev, why)
 	return errors.Join(err, e.Deregister(r.id))
-}
-
-// classify finds what memory a transfer is between, and whether links carry it: a rail that copies GPUs' memory whole, rails that have it
-// registered as any other, or none, which is staging.
-func (v *resolver) classify(t *transfer) error {
-	mixed := false
-	for i, list := range [][]*region{v.locals.list, v.remotes.list} {
-		for _, g := range list {
-			if g.Mem != list[0].Mem || g.Mem == memVRAM && g.Dev != list[0].Dev {
-				mixed = true
-			}
-		}
-		if i == 0 {
-			t.class.lmem, t.class.ldev = list[0].Mem, list[0].Dev
-		} else {
-			t.class.rmem, t.class.rdev = list[0].Mem, list[0].Dev
-		}
-	}
-	c := t.class
-	switch {
-	case mixed:
-		t.staged = true
-	case !c.vram():
-	case c.gpus() && v.peer.mapsRings() && v.e.onBulk(v.locals.list):
-		t.bulk = true
-		t.staged = len(v.remotes.list) == 1 && v.remotes.list[0].apart.Load()
-		t.tried = t.staged
-	default:
-		t.staged = !slices.ContainsFunc(v.peer.pairs, func(p rail.Pair) bool { return v.e.rails[p.Own].direct() })
-	}
-	if t.staged {
-		t.bulk = false
-		if t.inner != nil {
-			return status.Errorf(status.ErrNotSupported, "prepare: %w", errUnreachable)
-		}
-	}
-	return nil
-}
-
-// bulk says that the rail copies memory of GPUs whole, between GPUs of one host.
-func (r *railState) bulk() bool {
-	_, ok := r.Rail.(provider.VRAM)
-	return ok
-}
-
-// direct says that the rail moves memory of GPUs as it moves the host's.
-func (r *railState) direct() bool { return false }
-
-// moves says whether the rail moves bytes between such memories, where both are registered on it: GPUs' as one post, or as any other.
-func (r *railState) moves(c class, bulk bool) bool { return !c.vram() || r.bulk() == bulk }
-
-// onBulk says that a rail that copies memory of GPUs has all of it.
-func (e *Engine) onBulk(locals []*region) bool {
-	have := ^uint64(0)
-	for _, g := range locals {
-		have &= g.rails.Load()
-	}
-	return slices.ContainsFunc(e.rails, func(r *railState) bool { return r.bulk() && have&(1<<r.index) != 0 })
-}
-
-// mapsRings says that a rail of ours copies to memory of the peer's GPUs.
-func (r *remote) mapsRings() bool {
-	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return r.e.rails[p.Own].bulk() })
-}
-
-// bulk makes a transfer of GPUs' memory one post of the rail that has it. The operations are there.
-func (e *Engine) bulk(x fastpath.Xfer, locals, remotes []*region) error {
-	for i, rl := range e.rails {
-		if rl.bulk() {
-			if err := e.core.Bulk(x, i, indices(locals), indices(remotes)); err != nil {
-				return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
-			}
-			return nil
-		}
-	}
-	return status.Errorf(status.ErrNotSupported, "prepare: %w", errUnreachable)
 }
 
 func indices(list []*region) []uint32 {

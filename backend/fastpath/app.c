@@ -10,6 +10,8 @@ int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
         core_progress(core);
         s = atomic_load(&slot->state);
     }
+    if (s == 0 && core_flushes(core) && ((xfer *)slot)->op == GR_READ)
+        core_flush(core);
     return s > 0 ? 1 : s;
 }
 
@@ -26,7 +28,7 @@ static int again(xfer *x, int has_notif, const void *body, size_t len)
     xfer_stamp(x, links[0]); /* first: a deadline that sees it running must not see the time of the last round */
     atomic_store(&x->pub.state, GR_XFER_RUNNING);
     xfer_start(x, links, n, has_notif, body, len);
-    return atomic_load(&x->pub.state) != 0;
+    return atomic_load(&x->pub.state) != 0 || (x->op == GR_READ && core_flushes(x->core)); /* then its check says so */
 }
 
 int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const void *body, size_t len)

@@ -40,6 +40,10 @@ void core_ready(gr_sess *sess, gr_notif *n);
 void core_wake(gr_core *core);
 enum { ST_BACKEND = -3, ST_NOT_FOUND = -4, ST_NOT_SUPPORTED = -9 }; /* nixl_status_t */
 
+/* Before the application hears of what has arrived. No lock held. */
+void core_flush(gr_core *core);
+static inline int core_flushes(gr_core *core) { return atomic_load_explicit(&core->nflush, memory_order_acquire) != 0; }
+
 /* thread.c */
 void *core_thread(void *arg);
 void core_progress(gr_core *core);

@@ -14,6 +14,7 @@
 
 enum {
     MAX_RAILS = 64,
+    MAX_FLUSHES = 64,  /* GPUs */
     FRAG = 2048,       /* payload bytes of one message: 32 receives a peer stay below 70 KiB */
     RX_BUFS = 32,      /* receives posted for a peer that sends to us = credits of the sender */
     CREDIT_BUFS = 8,   /* receives posted for credit messages: RX_BUFS / CREDIT_BATCH can be under way */
@@ -258,6 +259,9 @@ struct gr_core {
     pthread_mutex_t ev_mu;
     struct event_node *ev, *ev_tail;
     int ev_fd;
+
+    struct { void (*call)(void *); void *arg; } flush[MAX_FLUSHES]; /* written under slot_mu, never changed */
+    _Atomic uint32_t nflush;
 
     pthread_t thread;
     int thread_up, wake_fd, epoll_fd;

@@ -69,6 +69,14 @@ func (k *Core) DropRails() { C.gr_core_drop_rails(k.c) }
 // Free frees the core; nothing of it may be used any more.
 func (k *Core) Free() { C.gr_core_free(k.c) }
 
+// FlushBy makes call(arg), a function of C's, come before the application hears that a READ has ended or takes a notification. For good.
+func (k *Core) FlushBy(call, arg unsafe.Pointer) error {
+	if rc := C.gr_core_flush_by(k.c, (*[0]byte)(call), arg); rc != 0 {
+		return syscall.Errno(-rc)
+	}
+	return nil
+}
+
 // AddRail hands a provider's gr_rail to the core and returns its index.
 func (k *Core) AddRail(rail unsafe.Pointer) (int, error) {
 	n := C.gr_core_add_rail(k.c, (*C.gr_rail)(rail))

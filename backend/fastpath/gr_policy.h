@@ -58,6 +58,11 @@ typedef struct gr_region {
 gr_region *gr_region_at(gr_core *core, uint32_t idx);
 void gr_region_live(gr_region *region, int live);
 
+/* From now on call(arg) comes before the application hears that a READ of ours has ended or takes a notification: what devices have written
+ * to memory of a GPU is not seen by that GPU's work before. Its threads call it, with no lock held; some microseconds. For good, once for
+ * each pair. -ENOSPC when there are too many. */
+int gr_core_flush_by(gr_core *core, void (*call)(void *arg), void *arg);
+
 /* ---- sessions and links ---- */
 
 gr_sess *gr_sess_new(gr_core *core, uint64_t id, const char *name, size_t name_len);

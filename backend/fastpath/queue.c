@@ -104,6 +104,7 @@ gr_notif *gr_notif_take(gr_core *core)
     core->ready = core->ready_tail = NULL;
     atomic_store(&core->nready, 0);
     pthread_mutex_unlock(&core->ready_mu);
+    core_flush(core); /* of what was written before these */
     return list;
 }
 

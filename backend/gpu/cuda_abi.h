@@ -28,17 +28,22 @@ enum {
 
 /* CUdevice_attribute */
 enum {
-    CU_DEV_SMS = 16, CU_DEV_UNIFIED = 41, CU_DEV_HOST_POINTER = 91, CU_DEV_VMM = 102, CU_DEV_POSIX_FD = 103, CU_DEV_DMABUF = 124, CU_DEV_FABRIC = 128,
+    CU_DEV_SMS = 16, CU_DEV_UNIFIED = 41, CU_DEV_HOST_POINTER = 91, CU_DEV_VMM = 102, CU_DEV_POSIX_FD = 103, CU_DEV_FLUSH_OPTIONS = 117,
+    CU_DEV_WRITES_ORDERING = 118, CU_DEV_DMABUF = 124, CU_DEV_FABRIC = 128,
 };
 
 /* CUpointer_attribute */
 enum {
-    CU_PTR_TYPE = 2, CU_PTR_BUFFER = 7, CU_PTR_MANAGED = 8, CU_PTR_DEVICE = 9, CU_PTR_START = 11, CU_PTR_SIZE = 12, CU_PTR_HANDLE_TYPES = 14,
+    CU_PTR_TYPE = 2, CU_PTR_SYNC_MEMOPS = 6, CU_PTR_BUFFER = 7, CU_PTR_MANAGED = 8, CU_PTR_DEVICE = 9, CU_PTR_START = 11, CU_PTR_SIZE = 12, CU_PTR_HANDLE_TYPES = 14,
     CU_PTR_POOL = 17, CU_PTR_MAPPING_SIZE = 18, CU_PTR_MAPPING_BASE = 19,
 };
 enum { CU_TYPE_HOST = 1, CU_TYPE_DEVICE = 2 };
 
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_NO_TIMING = 2, CU_IPC_LAZY_PEER = 1, CU_HANDLE_FD = 1, CU_HANDLE_FABRIC = 8, CU_RANGE_DMABUF = 1 };
+/* How devices reach memory behind a dmabuf: as the platform has it, or past C2C by the GPU's own PCIe (12.8). */
+enum { CU_RANGE_PLAIN = 0, CU_RANGE_PCIE = 1 };
+/* What CU_DEV_WRITES_ORDERING says of writes by other devices, and what CU_DEV_FLUSH_OPTIONS has a bit for. */
+enum { CU_WRITES_UNORDERED = 0, CU_WRITES_TO_OWNER = 100, CU_WRITES_TO_ALL = 200, CU_FLUSH_BY_HOST = 1, CU_FLUSH_CURRENT = 0 };
 enum { CU_HOST_PORTABLE = 1, CU_HOST_MAPPED = 2 };
 enum { CU_LOCATION_DEVICE = 1, CU_ACCESS_READWRITE = 3 };
 
@@ -92,6 +97,8 @@ _Static_assert(sizeof(cu_access) == 12 && sizeof(cu_alloc_prop) == 32, "the driv
     X(ctx_enable_peer, "cuCtxEnablePeerAccess", 4000, 1, (cu_ctx peer, unsigned flags)) \
     X(ptr_attr, "cuPointerGetAttribute", 4000, 1, (void *value, int attribute, cu_ptr ptr)) \
     X(ptr_attrs, "cuPointerGetAttributes", 7000, 1, (unsigned count, int *attributes, void **values, cu_ptr ptr)) \
+    X(ptr_set, "cuPointerSetAttribute", 6000, 0, (const void *value, int attribute, cu_ptr ptr)) \
+    X(flush_writes, "cuFlushGPUDirectRDMAWrites", 11030, 0, (int target, int scope)) \
     X(mem_alloc, "cuMemAlloc", 3020, 1, (cu_ptr *ptr, size_t size)) \
     X(mem_free, "cuMemFree", 3020, 1, (cu_ptr ptr)) \
     X(host_alloc, "cuMemHostAlloc", 2020, 1, (void **ptr, size_t size, unsigned flags)) \

@@ -62,6 +62,7 @@ static int facts(gg *g, gg_dev *d, gr_gpu_fault *fault)
             *c += 'a' - 'A';
     if (!g->cu.range_handle || g->cu.device_attr(&i->dmabuf, CU_DEV_DMABUF, d->dev) != CU_OK)
         i->dmabuf = 0;
+    i->flush = gg_wants_flush(g, d->dev);
     return 0;
 }
 

@@ -116,6 +116,7 @@ const (
 	Refused    Why = C.GR_GPU_REFUSED
 	NoFDs      Why = C.GR_GPU_NO_FDS
 	BadShare   Why = C.GR_GPU_BAD_SHARE
+	NoDMABuf   Why = C.GR_GPU_NO_DMABUF
 	Busy       Why = C.GR_GPU_BUSY
 	Cancelled  Why = C.GR_GPU_CANCELLED
 	Silent     Why = C.GR_GPU_SILENT

@@ -44,6 +44,7 @@ typedef struct gg_dev {
     cu_function gather, gather_short; /* NULL: copy engines serve */
     cu_stream util;                   /* cancels, tables, fills: never behind a copy */
     int priority;
+    gr_gpu *gpu; /* that it is of */
 
     /* under mu */
     gg_block *blocks; /* of marks */
@@ -180,7 +181,18 @@ cu_result gg_mapping(gg *g, uint64_t addr, uint64_t *base, uint64_t *size);
 
 int gg_share(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault *fault);
 int gg_pieces(gr_gpu *gpu, const gr_gpu_mem *mem, uint32_t first, uint32_t n, int *fds, uint64_t *sizes, gr_gpu_fault *fault);
-int gg_dmabuf(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int *fd, uint64_t *offset, gr_gpu_fault *fault);
+
+/* ---- direct.c ---- */
+
+int gg_dmabuf(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int by_pcie, int *fd, uint64_t *offset, gr_gpu_fault *fault);
+void gg_sync_memops(gr_gpu *gpu, const gr_gpu_mem *mem);
+int gg_flush(gr_gpu *gpu, int device, gr_gpu_fault *fault);
+/* The same with a gg_dev. */
+void gg_flush_dev(void *dev);
+/* What to call gg_flush_dev with; NULL: that GPU's work needs no flush, or the GPU is not in use. */
+void *gg_flusher(gr_gpu *gpu, int device);
+/* Whether it has to be called for work of that GPU. */
+int gg_wants_flush(gg *g, cu_device dev);
 
 /* ---- map.c ---- */
 

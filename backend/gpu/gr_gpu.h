@@ -41,6 +41,7 @@
     X(REFUSED, "the driver refused to map the peer's memory") \
     X(NO_FDS, "out of file descriptors") \
     X(BAD_SHARE, "the peer's description of its memory makes no sense") \
+    X(NO_DMABUF, "memory of this GPU can't be had as a dmabuf (the driver wants CUDA 11.7 and its open kernel modules)") \
     X(BUSY, "still in use") \
     X(CANCELLED, "cancelled") \
     X(SILENT, "the process that has the memory does not give its descriptors") \
@@ -135,6 +136,8 @@ typedef struct gr_gpu_device_info {
     int32_t kernel;    /* 1: the copy kernel is loaded; 0: copy engines serve, since: */
     int32_t why;       /* the driver's result of loading it */
     int32_t dmabuf;    /* memory can be had as dmabufs */
+    int32_t flush;     /* what other devices write is in order for this GPU's work only after gr_gpu_ops.flush */
+    int32_t pad;
     char why_text[96]; /* its name */
     uint64_t memory;
 } gr_gpu_device_info;
@@ -202,8 +205,15 @@ typedef struct gr_gpu_ops {
     /* Memory of our own on a GPU that peers can map, for staging. cuMemAlloc */
     int (*vram)(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *fault);
     int (*vram_free)(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault);
-    /* dmabuf of whole pages round a range, the caller's to close; *offset is addr's in it. cuMemGetHandleForAddressRange */
-    int (*dmabuf)(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int *fd, uint64_t *offset, gr_gpu_fault *fault);
+    /* dmabuf of whole pages round a range, which may span handles; the caller's to close; *offset is addr's in it. by_pcie: for devices
+     * that reach the GPU without passing a processor; a driver that doesn't know the difference has one way for all. Whoever takes the
+     * wrong one is not told at registration. cuMemGetHandleForAddressRange */
+    int (*dmabuf)(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int by_pcie, int *fd, uint64_t *offset, gr_gpu_fault *fault);
+    /* Makes the application's own copies and fills of the memory that say they are synchronous so, since a device may read it right after.
+     * What the driver doesn't do that for is left as it is. cuPointerSetAttribute (SYNC_MEMOPS) */
+    void (*sync_memops)(gr_gpu *gpu, const gr_gpu_mem *mem);
+    /* What other devices have written to memory of the GPU is seen by its work from now on. cuFlushGPUDirectRDMAWrites */
+    int (*flush)(gr_gpu *gpu, int device, gr_gpu_fault *fault);
 } gr_gpu_ops;
 
 /* Begins every driver's own structure. */

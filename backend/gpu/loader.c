@@ -99,8 +99,10 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
     pthread_mutex_init(&g->map_mu, NULL);
     pthread_mutex_init(&g->lane_mu, NULL);
     pthread_mutex_init(&g->pin_mu, NULL);
-    for (int i = 0; i < GG_DEVICES; i++)
+    for (int i = 0; i < GG_DEVICES; i++) {
         g->dev[i].ordinal = i;
+        g->dev[i].gpu = &g->pub;
+    }
     owner_of_process(g->pub.owner);
     g->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!g->dl)
@@ -146,5 +148,5 @@ const gr_gpu_ops gg_ops = {
     .alloc = gg_alloc, .free = gg_free, .table = gg_table, .table_free = gg_table_free, .entry = gg_entry, .pin = gg_pin_host, .unpin = gg_unpin_host,
     .lane = gg_lane, .lane_close = gg_lane_close, .job = gg_job, .job_free = gg_job_free,
     .post = gg_post, .poll = gg_poll, .cancel = gg_cancel,
-    .vram = gg_vram, .vram_free = gg_vram_free, .dmabuf = gg_dmabuf,
+    .vram = gg_vram, .vram_free = gg_vram_free, .dmabuf = gg_dmabuf, .sync_memops = gg_sync_memops, .flush = gg_flush,
 };

@@ -16,6 +16,7 @@ type Device struct {
 	SMs      int
 	Memory   uint64 // bytes
 	DMABuf   bool   // memory can be had as dmabufs
+	Flush    bool   // what other devices write is in order for its work only after Driver.Flush
 	Kernel   bool   // the copy kernel is loaded; else copy engines serve, for the reason NoKernel (the driver's name of it)
 	NoKernel string
 }
@@ -29,7 +30,7 @@ func (d *Driver) Device(ordinal int) (Device, error) {
 		return Device{}, fmt.Errorf("GPU %d: %w", ordinal, check(rc, &f))
 	}
 	return Device{Name: C.GoString(&i.name[0]), UUID: *(*[16]byte)(unsafe.Pointer(&i.uuid)), PCI: C.GoString(&i.pci[0]), SMs: int(i.sms),
-		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Kernel: i.kernel != 0, NoKernel: C.GoString(&i.why_text[0])}, nil
+		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0, Kernel: i.kernel != 0, NoKernel: C.GoString(&i.why_text[0])}, nil
 }
 
 // Peer tells whether GPU a may map and touch memory of GPU b: nil, or NoPeer. Implements cuDeviceCanAccessPeer.
@@ -129,16 +130,6 @@ func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err e
 		return nil, nil, check(rc, &f)
 	}
 	return fds, sizes, nil
-}
-
-// DMABuf makes a dmabuf of whole pages round a range; the caller closes it. offset is where addr is in it. Implements
-// cuMemGetHandleForAddressRange.
-func (d *Driver) DMABuf(m Mem, addr, size uint64) (fd int, offset uint64, err error) {
-	var c C.int
-	var off C.uint64_t
-	var f C.gr_gpu_fault
-	rc := C.gg_dmabuf(d.c, &m.c, C.uint64_t(addr), C.uint64_t(size), &c, &off, &f)
-	return int(c), uint64(off), check(rc, &f)
 }
 
 // VRAM allocates memory of ours on a GPU. Implements cuMemAlloc.

@@ -14,6 +14,26 @@ static int gg_present(const char *path)
 	dlclose(dl);
 	return rc;
 }
+
+// Whether somebody in this process has a context on a GPU. Loads and initialises nothing.
+static int gg_in_use(const char *path)
+{
+	void *dl = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+	if (!dl)
+		return 0;
+	int (*find)(const char *, void **, int, unsigned long long) = (int (*)(const char *, void **, int, unsigned long long))dlsym(dl, "cuGetProcAddress");
+	int (*count)(int *) = 0, (*state)(int, unsigned *, int *) = 0;
+	int n = 0, active = 0;
+	if (find && find("cuDeviceGetCount", (void **)&count, 2000, 0) == 0 && find("cuDevicePrimaryCtxGetState", (void **)&state, 7000, 0) == 0 && count && state &&
+	    count(&n) == 0) // else nobody has called cuInit
+		for (int i = 0; i < n && !active; i++) {
+			unsigned flags;
+			if (state(i, &flags, &active) != 0)
+				active = 0;
+		}
+	dlclose(dl);
+	return active;
+}
 */
 import "C"
 
@@ -44,4 +64,12 @@ func Present(path string) error {
 		return NotADriver
 	}
 	return nil
+}
+
+// InUse tells whether this process has a primary context on some GPU already. Nothing is loaded or initialised. Implements
+// cuDevicePrimaryCtxGetState.
+func InUse(path string) bool {
+	c := C.CString(path)
+	defer C.free(unsafe.Pointer(c))
+	return C.gg_in_use(c) != 0
 }

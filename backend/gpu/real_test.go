@@ -3,6 +3,8 @@ package gpu_test
 import (
 	"bytes"
 	"math/rand"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -128,5 +130,32 @@ func TestRealCancel(t *testing.T) {
 		took := cancelled(t, j)
 		t.Logf("%s: %v", name, took)
 		r.drv.FreeOps(ops)
+	}
+}
+
+// TestRealDirect: what devices beside the GPU need of a real driver: dmabufs by both ways, of a part of an allocation and of a range of several
+// handles; whether writes have to be flushed is told, and flushing works either way.
+func TestRealDirect(t *testing.T) {
+	r := openReal(t)
+	is, err := r.drv.Device(0)
+	require.NoError(t, err)
+	require.True(t, gpu.InUse(r.path))
+	t.Log(is.Name, is.PCI, "dmabuf:", is.DMABuf, "writes need a flush:", is.Flush)
+	require.NoError(t, r.drv.Flush(0))
+	at := r.alloc(0, cuda.Device, 3*mib)
+	vmm := r.vmm(0, 3, cuda.Granule, false)
+	for _, m := range []struct{ at, from, size uint64 }{{at, at + 4097, mib}, {at, at, 3 * mib}, {vmm, vmm + cuda.Granule - 100, cuda.Granule + 200}} {
+		mem := r.what(m.at, 3*mib)
+		r.drv.SyncMemops(mem)
+		for _, byPCIe := range []bool{false, true} {
+			fd, offset, err := r.drv.DMABuf(mem, m.from, m.size, byPCIe)
+			if !is.DMABuf {
+				require.ErrorIs(t, err, gpu.NoDMABuf)
+				continue
+			}
+			require.NoError(t, err, "by PCIe: %v", byPCIe)
+			require.Equal(t, m.from%uint64(os.Getpagesize()), offset)
+			require.NoError(t, syscall.Close(fd))
+		}
 	}
 }

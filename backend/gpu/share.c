@@ -1,4 +1,4 @@
-/* What others need to map our memory: processes of this host, and devices. */
+/* What processes of this host need to map our memory. */
 #include <string.h>
 #include <unistd.h>
 
@@ -83,25 +83,5 @@ int gg_pieces(gr_gpu *gpu, const gr_gpu_mem *mem, uint32_t first, uint32_t n, in
     }
     while (rc && made)
         close(fds[--made]);
-    return rc;
-}
-
-int gg_dmabuf(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int *fd, uint64_t *offset, gr_gpu_fault *fault)
-{
-    gg *g = gg_of(gpu);
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from = addr & ~(page - 1), end = (addr + len + page - 1) & ~(page - 1);
-    int rc, got = -1;
-    gg_dev *d = gg_device(g, mem->device, fault, &rc);
-    if (!d)
-        return rc;
-    if (!d->info.dmabuf)
-        return gg_fail(fault, GR_GPU_REFUSED, gg_name_range_handle);
-    /* Allocations are of whole pages of the GPU, whose bytes behind their end are nobody else's. */
-    if ((rc = gg_enter(g, d, fault)))
-        return rc;
-    rc = GG_CALL(g, fault, range_handle, &got, from, end - from, CU_RANGE_DMABUF, 0);
-    gg_leave(g);
-    *fd = got;
-    *offset = addr - from;
     return rc;
 }

@@ -121,8 +121,50 @@ func TestPin(t *testing.T) {
 func TestDMABuf(t *testing.T) {
 	r := open(t)
 	at := r.alloc(1, cuda.Device, 3*mib)
-	fd, offset, err := r.drv.DMABuf(r.what(at, 3*mib), at+4096+17, 8000)
-	require.NoError(t, err)
-	require.Equal(t, uint64(17), offset)
+	for _, byPCIe := range []bool{false, true} {
+		fd, offset, err := r.drv.DMABuf(r.what(at, 3*mib), at+4096+17, 8000, byPCIe)
+		require.NoError(t, err)
+		require.Equal(t, uint64(17), offset)
+		require.NoError(t, syscall.Close(fd))
+	}
+	require.Equal(t, 1, r.lib.Count("dmabufs_pcie"))
+	r.lib.Set("dmabuf_pcie", 0)
+	fd, _, err := r.drv.DMABuf(r.what(at, 3*mib), at, 3*mib, true)
+	require.NoError(t, err, "a driver that doesn't know the flag has one way")
 	require.NoError(t, syscall.Close(fd))
+	r.lib.Fail("MemGetHandleForAddressRange", 1, cuda.OutOfMemory)
+	_, _, err = r.drv.DMABuf(r.what(at, 3*mib), at, 3*mib, true)
+	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
+	vmm := r.vmm(0, 3, cuda.Granule, true)
+	fd, offset, err := r.drv.DMABuf(r.what(vmm+cuda.Granule-5, 10), vmm+cuda.Granule-5, 10, false)
+	require.NoError(t, err, "one of two handles")
+	require.Equal(t, uint64(4091), offset)
+	require.NoError(t, syscall.Close(fd))
+}
+
+// TestNoDMABuf: a GPU, or a driver, without them.
+func TestNoDMABuf(t *testing.T) {
+	r := open(t)
+	r.lib.Set("dmabuf", 0)
+	at := r.alloc(0, cuda.Device, mib)
+	_, _, err := r.drv.DMABuf(r.what(at, mib), at, mib, true)
+	require.ErrorIs(t, err, gpu.NoDMABuf)
+	require.ErrorContains(t, err, "CUDA 11.7")
+}
+
+// TestFlush: where other devices' writes are not in order for the GPU, and there alone.
+func TestFlush(t *testing.T) {
+	for order, want := range map[int]int{0: 1, 100: 0, 200: 0} {
+		r := open(t)
+		r.lib.Set("writes_order", order)
+		is, err := r.drv.Device(0)
+		require.NoError(t, err)
+		require.Equal(t, want == 1, is.Flush)
+		require.NoError(t, r.drv.Flush(0))
+		require.Equal(t, want, r.lib.Count("flushes"))
+		if is.Flush {
+			r.lib.Fail("FlushGPUDirectRDMAWrites", 1, cuda.OutOfMemory)
+			require.ErrorContains(t, r.drv.Flush(0), "cuFlushGPUDirectRDMAWrites")
+		}
+	}
 }

@@ -51,6 +51,7 @@ type Options struct {
 	CUDAPath       string // what is given to dlopen
 	StageSize      uint64 // bytes of a staging ring
 	GPUBlocks      int    // of 256 threads; 0: the measured default
+	HMEM           string // "auto", "on" or "off"
 	CopyThreads    int    // -1: by the processors
 	Ptracer        bool
 	SpinTime       time.Duration

@@ -192,9 +192,9 @@ func setSwitch(field *bool, v string) error {
 	return nil
 }
 
-func setThreading(field *string, v string) error {
+func setWord(field *string, v string, words ...string) error {
 	v = strings.ToLower(strings.TrimSpace(v))
-	if v != "safe" && v != "domain" {
+	if !slices.Contains(words, v) {
 		return errWord
 	}
 	*field = v

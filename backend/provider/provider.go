@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"unsafe"
+
+	"gorail/backend/topo"
 )
 
 // Errors by phase. Implementations wrap them with the device, the option or limit, and what to do.
@@ -19,6 +21,7 @@ var (
 	ErrUnusable   = errors.New("device is there but unusable")
 	ErrNotThere   = errors.New("memory is not what its descriptor says") // beside ErrRegister
 	ErrRegister   = errors.New("memory registration failed")
+	ErrNoVRAM     = errors.New("the rail can't reach memory of GPUs") // beside ErrRegister: no other memory of that GPU will be taken either
 	ErrEndpoint   = errors.New("endpoint failed")
 	ErrBadAddress = errors.New("bad endpoint address")
 )
@@ -65,6 +68,7 @@ type Caps struct {
 	LocalDesc        bool   // local buffers need registration descriptors
 	EndpointMR       bool   // regions are bound to endpoints
 	DMABuf           bool   // the rail is a DMABufRegisterer that works
+	Bulk             bool   // copies memory of GPUs whole, by gr_rail_ops.bulk; else a rail that takes it moves it as any other
 	Pins             bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
 	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
 	SharedEndpoint   bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence
@@ -119,7 +123,8 @@ type DMABufRegisterer interface {
 // VRAM is a Rail that moves memory of GPUs.
 type VRAM interface {
 	// RegisterVRAM makes memory of a GPU reachable. device is the GPU that the caller takes it to be on, as the driver numbers them. The
-	// error wraps ErrRegister, and ErrNotThere where the memory isn't what the caller says. Nothing is done to any GPU before the first.
+	// error wraps ErrRegister, and ErrNotThere where the memory isn't what the caller says, or ErrNoVRAM where that's the rail's, the
+	// driver's or the kernel's fault for good. Nothing is done to any GPU before the first. The MR is a GPUMemory.
 	RegisterVRAM(addr, length uint64, device int) (MR, error)
 	// Trouble is why a copy could not be made, last; "" without.
 	Trouble() string
@@ -135,6 +140,18 @@ type Teller interface {
 type Renewable interface {
 	// Same is nil while the memory is the one that was registered.
 	Same() error
+}
+
+// GPUMemory is an MR of a device's that reaches memory of a GPU by itself.
+type GPUMemory interface {
+	Renewable
+	// How it does, for the log: "dmabuf", "nvidia_peermem".
+	How() string
+	// Distance of device and GPU: a topo.Closeness.
+	Distance() topo.Closeness
+	// Flush is a function of C's, void call(void *arg), that makes the GPU's work see what the device has written; nil: it sees that by
+	// itself. Good until the rail is closed. Implements cuFlushGPUDirectRDMAWrites.
+	Flush() (call, arg unsafe.Pointer)
 }
 
 // Importer is an Endpoint that maps the peer's memory.

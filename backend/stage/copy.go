@@ -59,7 +59,7 @@ func (c *Copier) Within(device int, list []plan.Op, write bool, stop <-chan stru
 // Pin makes host memory usable by Within; Unpin of the same range ends it. A GPU must be in use. Implements cuMemHostRegister: milliseconds,
 // or for many GiB seconds.
 func (c *Copier) Pin(addr, size uint64) error {
-	d, err := c.driver()
+	d, err := c.gpus.Open()
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (c *Copier) Pin(addr, size uint64) error {
 
 // Unpin ends one Pin; no copy of the range may be under way. Implements cuMemHostUnregister.
 func (c *Copier) Unpin(addr, size uint64) error {
-	d, err := c.driver()
+	d, err := c.gpus.Open()
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type Ring struct {
 
 // Ring allocates size bytes: of a GPU (cuMemAlloc), or of the host (mmap and cuMemHostRegister, in the context of GPU user).
 func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
-	d, err := c.driver()
+	d, err := c.gpus.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (r *Ring) Size() uint64 { return r.size }
 
 // Free gives it back; no copy may be under way, and no wire know it.
 func (r *Ring) Free() error {
-	d, err := r.c.driver()
+	d, err := r.c.gpus.Open()
 	if err != nil {
 		return err
 	}

@@ -3,22 +3,17 @@
 package stage
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
-	"gorail/backend/gpu"
+	"gorail/backend/provider/vram"
 )
-
-// ErrMemory says that memory is not what its owner takes it for.
-var ErrMemory = errors.New("memory is not what its descriptor says")
 
 // Copier is the driver with the streams that staging takes of it. Its methods are safe for concurrent use.
 type Copier struct {
-	path string
+	gpus *vram.GPUs
 
 	mu    sync.Mutex
-	drv   *gpu.Driver
 	lanes map[lane]*stream
 }
 
@@ -29,41 +24,12 @@ type lane struct{ device, peer int }
 const ofOurs = -2
 
 // New makes a Copier that loads the driver of that path when it is first needed. Nothing is done to any GPU before.
-func New(path string) *Copier { return &Copier{path: path, lanes: map[lane]*stream{}} }
+func New(path string) *Copier { return &Copier{gpus: vram.New(path, 0), lanes: map[lane]*stream{}} }
 
-func (c *Copier) driver() (*gpu.Driver, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.drv == nil {
-		d, err := gpu.Open(c.path)
-		if err != nil {
-			return nil, err
-		}
-		c.drv = d
-	}
-	return c.drv, nil
-}
-
-// Check tells whether [addr, addr+size) is memory of that GPU, and retains its context: nil, an error that wraps ErrMemory, or the driver's.
-// Implements cuPointerGetAttributes.
+// Check tells whether [addr, addr+size) is memory of that GPU, and retains its context: nil, or the error of a registration, which wraps
+// provider.ErrNotThere where the descriptor is wrong. Implements cuPointerGetAttributes.
 func (c *Copier) Check(addr, size uint64, device int) error {
-	d, err := c.driver()
-	if err != nil {
-		return err
-	}
-	if device < 0 || device >= d.Devices() {
-		return fmt.Errorf("%w: there is no GPU %d: this process sees %d", ErrMemory, device, d.Devices())
-	}
-	m, err := d.What(addr, size)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrMemory, err)
-	case m.Kind == gpu.UnknownMemory || m.Kind == gpu.HostMemory || m.Kind == gpu.ManagedMemory:
-		return fmt.Errorf("%w: it is %v", ErrMemory, m.Kind)
-	case m.Device != device:
-		return fmt.Errorf("%w: it is on GPU %d, the descriptor's device id says %d", ErrMemory, m.Device, device)
-	}
-	_, err = d.Device(device)
+	_, err := c.gpus.Look("staging", addr, size, device)
 	return err
 }
 
@@ -71,21 +37,16 @@ func (c *Copier) Check(addr, size uint64, device int) error {
 func (c *Copier) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.drv == nil {
-		return nil
-	}
 	for _, s := range c.lanes {
 		s.close()
 	}
 	clear(c.lanes)
-	err := c.drv.Close()
-	c.drv = nil
-	return err
+	return c.gpus.Close()
 }
 
 // stream gives the stream of a GPU.
 func (c *Copier) stream(l lane) (*stream, error) {
-	d, err := c.driver()
+	d, err := c.gpus.Open()
 	if err != nil {
 		return nil, err
 	}

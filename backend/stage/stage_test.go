@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gorail/backend/gpu"
+	"gorail/backend/provider"
 	"gorail/test/cuda"
 )
 
@@ -116,14 +117,16 @@ func TestCheck(t *testing.T) {
 		{uint64(uintptr(unsafe.Pointer(&noise(1, 100)[0]))), 100, 1, "it is pageable host memory"},
 	} {
 		err := c.Check(e.addr, e.size, e.device)
-		require.ErrorIs(t, err, ErrMemory)
+		if e.device < 2 {
+			require.ErrorIs(t, err, provider.ErrNotThere)
+		}
 		require.ErrorContains(t, err, e.says)
 	}
 	app.Free(1, cuda.Device, at)
 	require.NoError(t, c.Close())
 	err := New("/nowhere/libcuda.so.1").Check(at, 1, 0)
 	require.True(t, gpu.Is(err, gpu.NoLibrary), err)
-	require.NotErrorIs(t, err, ErrMemory)
+	require.NotErrorIs(t, err, provider.ErrNotThere)
 }
 
 // TestFailures: whatever call of the driver fails, the copy is right or an error, and nothing stays open.

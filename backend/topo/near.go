@@ -3,6 +3,7 @@ package topo
 import (
 	"cmp"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 )
@@ -69,6 +70,26 @@ func parsePCIPath(device string) PCIPath {
 		return nil
 	}
 	return p
+}
+
+// PathOf is the way to the PCI function of that address ("0000:5e:00.0", a GPU's, say); nil where sysfs does not have it.
+func PathOf(sys fs.FS, address string) PCIPath {
+	t := tree{sys}
+	device, ok := t.resolve("bus/pci/devices/" + address)
+	if !ok {
+		return nil
+	}
+	return t.pci(device)
+}
+
+// RDMAPath is the way to an RDMA device of class infiniband or cxi; nil where it is on no PCI bus.
+func RDMAPath(sys fs.FS, class, name string) PCIPath {
+	t := tree{sys}
+	device, ok := t.resolve("class/" + class + "/" + name + "/device")
+	if !ok {
+		return nil
+	}
+	return t.pci(device)
 }
 
 // Addr is the address of the function itself, "0000:5e:00.0"; "" of no path.

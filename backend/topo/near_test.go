@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"gorail/backend/topo"
+	"gorail/backend/topo/topotest"
 )
 
 func TestNear(t *testing.T) {
@@ -119,4 +120,21 @@ func TestPatterns(t *testing.T) {
 		_, err := topo.ParsePatterns([]string{"eth0", bad})
 		require.Error(t, err, bad)
 	}
+}
+
+// Where a GPU is, which is known by its address alone, and how far from a device.
+func TestPathOf(t *testing.T) {
+	sys := topotest.Parse(t, `
+gpu a pci=pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0
+gpu b pci=pci0000:c0/0000:c0:01.0/0000:c1:00.0
+rdma mlx5_0 pci=pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0
+rdma rxe0 parent=eth0`)
+	a, b := topo.PathOf(sys, "0000:18:00.0"), topo.PathOf(sys, "0000:c1:00.0")
+	require.Equal(t, "0000:18:00.0", a.Addr())
+	require.Len(t, a, 5)
+	require.Equal(t, topo.SameSwitch, topo.Between(a, topo.RDMAPath(sys, "infiniband", "mlx5_0")))
+	require.Equal(t, topo.OtherRoot, topo.Between(b, topo.RDMAPath(sys, "infiniband", "mlx5_0")))
+	require.Nil(t, topo.PathOf(sys, "0000:55:00.0"))
+	require.Nil(t, topo.RDMAPath(sys, "infiniband", "rxe0"))
+	require.Nil(t, topo.RDMAPath(sys, "infiniband", "nosuch"))
 }

@@ -158,6 +158,13 @@ func (l *Lib) Open() string { return l.text("ct_control_open") }
 // Breaches lists what a real driver would not have borne, a line each.
 func (l *Lib) Breaches() string { return l.text("ct_control_breaches") }
 
+// Peermem is what the kernel's module nvidia_peermem knows of these GPUs: for test/verbs.
+func (l *Lib) Peermem() unsafe.Pointer {
+	c := C.CString("ct_control_peermem")
+	defer C.free(unsafe.Pointer(c))
+	return C.dlsym(l.dl, c)
+}
+
 // Kill ends CUDA for this process: every call gives that result from now on, and what is open stays so.
 func (l *Lib) Kill(result int) {
 	l.dead = true

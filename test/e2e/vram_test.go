@@ -21,7 +21,11 @@ func gpuHost(t testing.TB) worker.Options {
 	if path == "" {
 		path = cuda.Build(t).Path
 	}
-	return worker.Options{Env: testenv.Need(t), Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_CUDA_PATH=" + path}}
+	provider := "local"
+	if p := os.Getenv("GORAIL_TEST_GPU_PROVIDER"); p != "" { // verbs, efa, ...: where the machine has such devices
+		provider = p
+	}
+	return worker.Options{Env: testenv.Need(t), Setenv: []string{"GORAIL_PROVIDER=" + provider, "GORAIL_CUDA_PATH=" + path}}
 }
 
 // gpuPair is pair with GPUs.

@@ -20,6 +20,7 @@ import (
 const (
 	EnvConfig   = "GORAIL_FABRIC"          // see Config
 	EnvBreaches = "GORAIL_FABRIC_BREACHES" // file that breaches are appended to
+	EnvCUDA     = "GORAIL_FABRIC_CUDA"     // a libcuda of test/cuda: memory of its GPUs can be registered by address
 	EnvOpened   = "GORAIL_FABRIC_OPENED"   // file that gets a line for each endpoint: what it was opened with
 )
 

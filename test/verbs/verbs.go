@@ -21,6 +21,7 @@ static long vt_count(void *dl, const char *name) { return ((long (*)(const char 
 static void vt_zero(void *dl) { ((void (*)(void))dlsym(dl, "vt_control_zero"))(); }
 static void vt_break(void *dl) { ((void (*)(void))dlsym(dl, "vt_control_break"))(); }
 static void vt_breaches(void *dl, char *to, size_t n) { ((void (*)(char *, size_t))dlsym(dl, "vt_control_breaches"))(to, n); }
+static void vt_peermem(void *dl, void *find) { ((void (*)(void *))dlsym(dl, "vt_control_peermem"))(find); }
 static int vt_event(void *dl, int device, int type, int port)
 {
     return ((int (*)(int, int, int))dlsym(dl, "vt_control_event"))(device, type, port);
@@ -191,6 +192,10 @@ func (l *Lib) Event(device, event, port int) {
 	require.Positive(l.t, int(C.vt_event(l.dl, C.int(device), C.int(event), C.int(port))), "nobody has the device open")
 }
 
+// Peermem loads nvidia_peermem for the GPUs of a libcuda of ours (its Lib.Peermem), nil unloads it: by their addresses alone GPUs' memory
+// is nothing that can be registered.
+func (l *Lib) Peermem(find unsafe.Pointer) { C.vt_peermem(l.dl, find) }
+
 // Sys is a /sys with one GID for each of so many devices and ports: an address of the loopback interface for RoCE.
 func Sys(devices, ports int, ethernet bool) fstest.MapFS {
 	sys := fstest.MapFS{}
@@ -207,4 +212,15 @@ func Sys(devices, ports int, ethernet bool) fstest.MapFS {
 		}
 	}
 	return sys
+}
+
+// OnPCI puts a device of a /sys behind a path of the PCI bus ("pci0000:15/0000:15:01.0/..."): RDMA device number n, or a function that is none (a GPU)
+// with n < 0.
+func OnPCI(sys fstest.MapFS, n int, path string) {
+	link := "bus/pci/devices/" + path[strings.LastIndex(path, "/")+1:]
+	if n >= 0 {
+		link = fmt.Sprintf("class/infiniband/hca%d/device", n)
+	}
+	sys["devices/"+path+"/vendor"] = &fstest.MapFile{Data: []byte("0x10de\n")}
+	sys[link] = &fstest.MapFile{Mode: os.ModeSymlink | 0o777, Data: []byte(strings.Repeat("../", strings.Count(link, "/")) + "devices/" + path)}
 }

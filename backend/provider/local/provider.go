@@ -21,6 +21,7 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
 )
 
 // Name of the provider, of its only fabric and of its only device.
@@ -84,5 +85,5 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 		return nil, fmt.Errorf("%w: %s: %s: %w", provider.ErrUnusable, Name, C.GoString(step), syscall.Errno(-rc))
 	}
 	c.blocks = C.uint32_t(p.opt.Blocks)
-	return &rail{dev: d, c: c, cuda: p.opt.CUDA}, nil
+	return &rail{dev: d, c: c, gpus: vram.New(p.opt.CUDA, C.LC_GPUS)}, nil
 }

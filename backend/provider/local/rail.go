@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
 )
 
 // rail implements provider.Rail and provider.Prover: this process's table of regions and its threads.
@@ -22,11 +22,10 @@ type rail struct {
 	dev provider.Device
 	c   *C.lc_rail
 
-	cuda string // the driver's library
+	gpus *vram.GPUs
 
 	mu     sync.Mutex
 	closed bool
-	gpu    *gpu.Driver  // nil: no memory of a GPU was registered yet
 	known  map[int]bool // GPUs that were looked at
 	news   []string
 }
@@ -43,7 +42,7 @@ func (r *rail) Notes() []string         { return nil }
 
 func (r *rail) Caps() provider.Caps {
 	b := &r.c.base
-	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, CanFence: true, IOVLimit: int(b.iov_limit),
+	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, Bulk: true, CanFence: true, IOVLimit: int(b.iov_limit),
 		TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth), MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size),
 		WindowMin: uint64(b.window_min)}
 }
@@ -111,10 +110,7 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, "close", rc)
 	}
 	r.closed = true
-	if r.gpu != nil {
-		return r.gpu.Close()
-	}
-	return nil
+	return r.gpus.Close()
 }
 
 // region implements provider.MR: an entry of the table.
@@ -122,7 +118,7 @@ type region struct {
 	rail      *rail
 	key, base uint64
 	vram      *C.lc_vram // of memory of a GPU; C's, freed by Close
-	mem       gpu.Mem    // likewise
+	mem       vram.Memory
 
 	mu     sync.Mutex
 	closed bool

@@ -15,32 +15,24 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
 )
 
-// driver loads the driver with the first memory of a GPU, and retains that GPU's context.
-func (r *rail) driver(device int) (*gpu.Driver, gpu.Device, error) {
+// meet looks at a GPU, once.
+func (r *rail) meet(m *vram.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gpu == nil {
-		d, err := gpu.Open(r.cuda)
-		if err != nil {
-			return nil, gpu.Device{}, err
-		}
-		r.gpu, r.known = d, map[int]bool{}
-		C.lc_set_gpu(r.c, d.Core())
+	if r.known[m.Device] {
+		return
 	}
-	if device < 0 || device >= min(r.gpu.Devices(), C.LC_GPUS) {
-		return nil, gpu.Device{}, fmt.Errorf("there is no GPU %d: this process sees %d", device, r.gpu.Devices())
+	if r.known == nil {
+		r.known = map[int]bool{}
 	}
-	is, err := r.gpu.Device(device)
-	if err == nil && !r.known[device] {
-		r.known[device] = true
-		if !is.Kernel {
-			r.news = append(r.news, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): copy engines serve, one operation after the other",
-				device, is.Name, is.NoKernel))
-		}
+	r.known[m.Device] = true
+	if !m.GPU.Kernel {
+		r.news = append(r.news, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): copy engines serve, one operation after the other",
+			m.Device, m.GPU.Name, m.GPU.NoKernel))
 	}
-	return r.gpu, is, err
 }
 
 func (r *rail) tell(line string) {
@@ -60,34 +52,23 @@ func (r *rail) News() []string {
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
 func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
-	fail := func(err error) (provider.MR, error) {
-		return nil, fmt.Errorf("%w: %s: memory of GPU %d at %#x + %d: %w", provider.ErrRegister, r.dev.Name, device, addr, length, err)
-	}
-	if length == 0 || addr+length < addr {
-		return fail(errors.New("an empty range, or one past the end of the address space"))
-	}
-	d, is, err := r.driver(device)
+	fail := func(err error) (provider.MR, error) { return nil, vram.Refused(r.dev.Name, addr, length, device, err) }
+	m, err := r.gpus.Look(r.dev.Name, addr, length, device)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	m, err := d.What(addr, length)
-	switch {
-	case err != nil:
-		return fail(fmt.Errorf("%w: %w", provider.ErrNotThere, err))
-	case m.Kind == gpu.UnknownMemory || m.Kind == gpu.HostMemory || m.Kind == gpu.ManagedMemory:
-		return fail(fmt.Errorf("%w: it is %v", provider.ErrNotThere, m.Kind))
-	case m.Device != device:
-		return fail(fmt.Errorf("%w: it is on GPU %d, the descriptor's device id says %d", provider.ErrNotThere, m.Device, device))
-	}
+	r.meet(&m)
+	d := m.Driver
+	C.lc_set_gpu(r.c, d.Core())
 	share := C.gr_gpu_share{base: C.uint64_t(m.Base), size: C.uint64_t(m.Size), buffer: C.uint64_t(m.Buffer)}
 	if m.NotShared == nil {
-		s, err := d.Share(m)
+		s, err := d.Share(m.Mem)
 		switch {
 		case err == nil:
 			share = *(*C.gr_gpu_share)(unsafe.Pointer(&s))
 		case m.Fabric() && !errors.Is(err, gpu.Lost): // here it is used as any
 			share.pad = C.uint32_t(gpu.NoFabric)
-			share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&is.UUID))
+			share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&m.GPU.UUID))
 			r.tell(fmt.Sprintf("memory of GPU %d at %#x has a handle for NVLink between hosts alone, and the driver does not give it "+
 				"(is there an IMEX channel?): no other process can map it: %v", device, addr, err))
 		default:
@@ -100,7 +81,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 		}
 	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
 		share.pad = C.uint32_t(why)
-		share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&is.UUID))
+		share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&m.GPU.UUID))
 	}
 	v := (*C.lc_vram)(C.calloc(1, C.sizeof_lc_vram))
 	if v == nil {
@@ -121,7 +102,7 @@ func (m *region) Same() error {
 	if m.vram == nil {
 		return nil
 	}
-	return m.rail.gpu.Same(m.mem.Base, m.mem.Buffer)
+	return m.mem.Same()
 }
 
 // feed starts giving peers descriptors of VMM memory.

@@ -81,6 +81,17 @@ enum {
 enum { OFI_OPT_EFA_EMULATED_READ = -(0xefa << 16) + 1, OFI_OPT_EFA_EMULATED_WRITE = -(0xefa << 16) + 2 };
 _Static_assert(FI_OPT_FI_HMEM_P2P == 8 && FI_OPT_XPU_TRIGGER == 9, "option numbers");
 
+/* Registration by dmabuf, 1.20. Addresses of such a region begin at base + offset. */
+#define OFI_MR_DMABUF (UINT64_C(1) << 40)
+enum { OFI_API_DMABUF = FI_VERSION(1, 20) };
+typedef struct ofi_mr_dmabuf {
+    int fd;
+    uint64_t offset;
+    size_t len;
+    void *base;
+} ofi_mr_dmabuf;
+_Static_assert(sizeof(ofi_mr_dmabuf) == 32 && offsetof(ofi_mr_dmabuf, base) == 24, "struct fi_mr_dmabuf");
+
 /* CXI's authorization key. */
 typedef struct ofi_cxi_key {
     uint32_t svc_id;

@@ -23,6 +23,8 @@ type entry struct {
 	src                           netip.Addr
 	ip                            bool   // addresses are socket addresses
 	pci                           string // "0000:3b:00.0" or ""
+	hmem                          bool   // asked for with FI_HMEM
+	unasked                       error  // why not
 
 	handle *handle        // keeps info alive
 	info   unsafe.Pointer // struct fi_info

@@ -16,6 +16,15 @@ static void set_options(struct fid_ep *ep)
     (void)fi_setopt(&ep->fid, FI_OPT_ENDPOINT, OFI_OPT_SHARED_MEMORY_PERMITTED, &no, sizeof(no));
 }
 
+/* Memory of GPUs is the device's own to move, or nobody's: a provider that copied it by way of the host's would call CUDA from our thread. One that
+ * has no such option has no such detour either. */
+static void set_p2p(ofi_rail *rail, struct fid_ep *ep)
+{
+    const int only = FI_HMEM_P2P_REQUIRED;
+    int rc = fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &only, sizeof(only));
+    rail->caps.no_p2p = rc == -FI_ENOPROTOOPT || rc == -FI_ENOSYS ? 0 : -ofi_errno(rc);
+}
+
 int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step)
 {
     struct fid_ep *ep = NULL;
@@ -27,6 +36,8 @@ int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step)
         return rc;
     if (!rail->quirks.per_peer)
         set_options(ep);
+    if (rail->caps.hmem)
+        set_p2p(rail, ep);
     *step = "fi_ep_bind (address vector)";
     rc = fi_ep_bind(ep, &rail->av->fid, 0);
     if (!rc) {

@@ -21,6 +21,10 @@ static struct fi_info *make_hints(ofi_lib *lib, const char *prov, int want, cons
     hints->rx_attr->size = asked->rx_depth;
     if (want & OFI_WANT_DELIVERY)
         hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+    if (want & OFI_WANT_HMEM) {
+        hints->caps |= FI_HMEM;
+        hints->domain_attr->mr_mode |= FI_MR_HMEM; /* as all memory is: registered */
+    }
     hints->fabric_attr->prov_name = strdup(prov); /* freed by fi_freeinfo */
     if (!hints->fabric_attr->prov_name) {
         lib->freeinfo(hints);

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -70,6 +71,8 @@ type asker struct {
 	*library
 	asked C.ofi_asked
 	tune  Tuning
+	// why devices are not asked to know memory of GPUs; nil: they are
+	unasked error
 }
 
 // List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first; less is taken where
@@ -91,10 +94,31 @@ func (l asker) List(fabric string) ([]*entry, error) {
 func (l asker) listFirst(fabric string, wants ...C.int) (got []*entry, err error) {
 	for _, want := range wants {
 		if got, err = l.list(fabric, want); err == nil && len(got) > 0 {
-			return got, nil
+			return l.withHMEM(got, fabric, want), nil
 		}
 	}
 	return got, err
+}
+
+// withHMEM takes devices as those that know memory of GPUs where they do; nothing is lost that doesn't.
+func (l asker) withHMEM(got []*entry, fabric string, want C.int) []*entry {
+	if l.unasked != nil || !slices.ContainsFunc(got, func(e *entry) bool { return !e.sockets() }) {
+		return got
+	}
+	able, err := l.list(fabric, want|C.OFI_WANT_HMEM)
+	if err != nil {
+		return got
+	}
+	for i, e := range got {
+		same := func(a *entry) bool {
+			return a.domain == e.domain && a.fabric == e.fabric && a.protocol == e.protocol && a.src == e.src
+		}
+		if k := slices.IndexFunc(able, same); k >= 0 && !e.sockets() {
+			able[k].hmem = true
+			got[i] = able[k]
+		}
+	}
+	return got
 }
 
 func (l asker) list(fabric string, want C.int) ([]*entry, error) {
@@ -114,7 +138,7 @@ func (l asker) list(fabric string, want C.int) ([]*entry, error) {
 		e := &entry{
 			provider: C.GoString(d.provider), fabric: C.GoString(d.fabric), domain: C.GoString(d.domain),
 			nic: C.GoString(d.nic), protocol: uint32(d.protocol), maxMsg: uint64(d.max_msg), bps: uint64(d.link_bps),
-			txDepth: uint64(d.tx_depth), rxDepth: uint64(d.rx_depth), ip: d.ip != 0, handle: h, info: unsafe.Pointer(p),
+			txDepth: uint64(d.tx_depth), rxDepth: uint64(d.rx_depth), ip: d.ip != 0, handle: h, info: unsafe.Pointer(p), unasked: l.unasked,
 		}
 		if e.ip {
 			e.src = sockaddr(C.GoBytes(d.src, C.int(d.src_len)))

@@ -7,20 +7,10 @@
 
 /* Registers one range; the caller holds the lock. Implements fi_mr_regattr, and fi_mr_bind and fi_mr_enable where regions
  * belong to an endpoint (the key is valid only after that). */
-static int reg(ofi_rail *rail, void *addr, size_t len, uint64_t access, uint64_t key, struct fid_mr **out)
+static int reg_attr(ofi_rail *rail, union ofi_mr_attr *attr, uint64_t flags, struct fid_mr **out)
 {
-    struct iovec iov = { .iov_base = addr, .iov_len = len };
-    union ofi_mr_attr attr;
     struct fid_mr *mr = NULL;
-    int rc;
-
-    memset(&attr, 0, sizeof(attr));
-    attr.v.mr_iov = &iov;
-    attr.v.iov_count = 1;
-    attr.v.access = access;
-    attr.v.requested_key = key;
-    attr.v.iface = FI_HMEM_SYSTEM;
-    rc = fi_mr_regattr(rail->domain, &attr.v, 0, &mr);
+    int rc = fi_mr_regattr(rail->domain, &attr->v, flags, &mr);
     if (rc)
         return rc;
     if (rail->caps.endpoint_mr) {
@@ -38,13 +28,58 @@ static int reg(ofi_rail *rail, void *addr, size_t len, uint64_t access, uint64_t
     return 0;
 }
 
+static int reg(ofi_rail *rail, void *addr, size_t len, uint64_t access, uint64_t key, struct fid_mr **out)
+{
+    struct iovec iov = { .iov_base = addr, .iov_len = len };
+    union ofi_mr_attr attr;
+    memset(&attr, 0, sizeof(attr));
+    attr.v.mr_iov = &iov;
+    attr.v.iov_count = 1;
+    attr.v.access = access;
+    attr.v.requested_key = key;
+    attr.v.iface = FI_HMEM_SYSTEM;
+    return reg_attr(rail, &attr, 0, out);
+}
+
+static const uint64_t ACCESS = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
                 void **desc)
 {
-    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     int rc;
     gr_rail_lock(&rail->base);
-    rc = reg(rail, (void *)(uintptr_t)addr, len, access, rail->caps.prov_key ? 0 : key, out);
+    rc = reg(rail, (void *)(uintptr_t)addr, len, ACCESS, rail->caps.prov_key ? 0 : key, out);
+    if (!rc) {
+        *out_key = fi_mr_key(*out);
+        *desc = fi_mr_desc(*out);
+        rail->open_mrs++;
+    }
+    gr_rail_unlock(&rail->base);
+    return ofi_errno(rc);
+}
+
+static int reg_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int fd, uint64_t offset, uint64_t key, struct fid_mr **out)
+{
+    struct iovec iov = { .iov_base = (void *)(uintptr_t)addr, .iov_len = len };
+    ofi_mr_dmabuf buf = { .fd = fd, .offset = offset, .len = len, .base = (void *)(uintptr_t)(addr - offset) };
+    union ofi_mr_attr attr;
+    memset(&attr, 0, sizeof(attr));
+    attr.v.mr_iov = fd < 0 ? &iov : (const void *)&buf; /* a union since 1.20 */
+    attr.v.iov_count = 1;
+    attr.v.access = ACCESS;
+    attr.v.requested_key = key;
+    attr.v.iface = FI_HMEM_CUDA;
+    attr.v.device.cuda = device;
+    return reg_attr(rail, &attr, fd < 0 ? 0 : OFI_MR_DMABUF, out);
+}
+
+int ofi_mr_open_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int fd, uint64_t offset, struct fid_mr **out, uint64_t *out_key,
+                    void **desc)
+{
+    int rc = -FI_ENOKEY;
+    gr_rail_lock(&rail->base);
+    for (int tries = 0; tries < 64 && rc == -FI_ENOKEY; tries++)
+        rc = reg_gpu(rail, addr, len, device, fd, offset, rail->caps.prov_key ? 0 : rail->own_key--, out);
     if (!rc) {
         *out_key = fi_mr_key(*out);
         *desc = fi_mr_desc(*out);

@@ -39,7 +39,7 @@ void ofi_guard_begin(ofi_guard *guard);
 void ofi_guard_end(ofi_guard *guard);
 
 /* What is asked of a provider beyond FI_EP_RDM, FI_RMA and FI_MSG. */
-enum { OFI_WANT_DELIVERY = 1 };
+enum { OFI_WANT_DELIVERY = 1, OFI_WANT_HMEM = 2 };
 
 /* What the operator asks for; 0 is the provider's own choice. */
 typedef struct ofi_asked {
@@ -80,6 +80,8 @@ typedef struct ofi_quirks {
 typedef struct ofi_caps {
     uint8_t delivery, virt_addr, prov_key, local_desc, endpoint_mr;
     uint8_t emulated_read, emulated_write; /* as far as the provider tells */
+    uint8_t hmem; /* opened with FI_HMEM */
+    int no_p2p;   /* the errno with which it refused to let the device alone move memory of GPUs; 0: it will */
     uint64_t key_size, max_send;
 } ofi_caps;
 
@@ -144,6 +146,10 @@ void ofi_break_connections(ofi_rail *rail, const ofi_ep *ep);
 
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
                 void **desc);
+/* The same for memory of a GPU, by its number: by address (fd -1), or of a dmabuf in which the range begins at offset. Keys are the provider's, or
+ * of those that are the rail's own. */
+int ofi_mr_open_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int fd, uint64_t offset, struct fid_mr **out, uint64_t *out_key,
+                    void **desc);
 int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr);
 
 extern const gr_rail_ops ofi_ops;

@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 
+	"gorail/backend/gpu"
 	"gorail/backend/provider"
 )
 
@@ -21,6 +22,8 @@ const DefaultLibrary = "libfabric.so.1"
 // Options of a Provider; the zero value is usable.
 type Options struct {
 	LibraryPath string // a path or soname of libfabric; "" = DefaultLibrary
+	CUDAPath    string // of the GPUs' driver; "" = gpu.DefaultPath
+	HMEM        string // whether devices are asked to know memory of GPUs: HMEMAuto ("", too), HMEMOn, HMEMOff
 	Sys         fs.FS  // "/sys"; nil = the machine's
 	Tuning
 }
@@ -28,6 +31,8 @@ type Options struct {
 // Provider implements provider.Provider over libfabric. Its methods are safe for concurrent use.
 type Provider struct {
 	path string
+	cuda string
+	hmem string
 	sys  fs.FS
 	tune Tuning
 }
@@ -36,9 +41,12 @@ var _ provider.Provider = (*Provider)(nil)
 
 // New makes a Provider; nothing is loaded before Discover.
 func New(o Options) *Provider {
-	p := &Provider{path: o.LibraryPath, sys: o.Sys, tune: o.Tuning}
+	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, tune: o.Tuning}
 	if p.path == "" {
 		p.path = DefaultLibrary
+	}
+	if p.cuda == "" {
+		p.cuda = gpu.DefaultPath
 	}
 	if p.sys == nil {
 		p.sys = os.DirFS("/sys")
@@ -55,6 +63,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	unasked := p.wantsHMEM() // before libfabric loads the driver, too
 	lib, err := loadLibrary(p.path)
 	if err != nil {
 		return nil, err
@@ -63,7 +72,7 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err != nil {
 		return nil, err
 	}
-	return discover(ctx, asker{lib, asked, p.tune}, p.sys, f)
+	return discover(ctx, asker{lib, asked, p.tune, unasked}, p.sys, f)
 }
 
 // Open implements provider.Provider, for a Device that this package's Discover has returned.
@@ -74,5 +83,8 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	}
 	r, err := openRail(d, e, quirksOf(e), p.tune)
 	runtime.KeepAlive(e)
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	return r.withGPUs(p.sys, p.cuda, e.unasked), nil
 }

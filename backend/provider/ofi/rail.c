@@ -188,6 +188,7 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
     rail->info = info;
     rail->quirks = *quirks;
     rail->cq_size = cq_depth;
+    rail->caps.hmem = (info->caps & FI_HMEM) != 0;
     rc = open_objects(rail, step);
     if (rc) {
         close_objects(rail);

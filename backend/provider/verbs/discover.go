@@ -58,7 +58,7 @@ func device(lib *library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port,
 		}
 		return provider.Device{}, fmt.Errorf("%s: %w%s", p.step, p.err, hint)
 	case p.iwarp:
-		return iwarp.device(lib, m, p)
+		return iwarp.device(lib, sys, m, p)
 	case !p.active:
 		return provider.Device{}, fmt.Errorf("the port is %s", p.state)
 	}

@@ -3,6 +3,7 @@ package verbs
 import (
 	"cmp"
 	"fmt"
+	"io/fs"
 	"syscall"
 
 	"gorail/backend/provider"
@@ -20,7 +21,7 @@ type iwarpPorts struct {
 
 // device turns a port into a device. An iWARP port is reached by the address of its interface; its Subnet is of iWARP alone, so that
 // no RoCE device in the same network is taken for its peer.
-func (i *iwarpPorts) device(lib *library, m *topo.Machine, p port) (provider.Device, error) {
+func (i *iwarpPorts) device(lib *library, sys fs.FS, m *topo.Machine, p port) (provider.Device, error) {
 	if !i.asked {
 		i.asked = true
 		if i.lib, i.err = loadCMLibrary(i.path); i.err == nil {
@@ -38,7 +39,7 @@ func (i *iwarpPorts) device(lib *library, m *topo.Machine, p port) (provider.Dev
 		return provider.Device{}, fmt.Errorf("iWARP without an IP address that rdma_cm knows to be the device's; give its interface one (%w)", cmp.Or(i.err, error(syscall.ENODEV)))
 	}
 	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Addr: o.addr.String(),
-		Subnet: "iwarp:" + o.prefix.Masked().String(), Opaque: &entry{lib: lib, port: p, gid: gid{addr: o.addr, net: o.net}, cm: i.lib}}
+		Subnet: "iwarp:" + o.prefix.Masked().String(), Opaque: &entry{lib: lib, port: p, sys: sys, gid: gid{addr: o.addr, net: o.net}, cm: i.lib}}
 	if r := m.Device(p.device); r != nil {
 		d.NUMA = r.NUMA
 	}

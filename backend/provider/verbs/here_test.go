@@ -8,9 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
+	"gorail/test/cuda"
 )
 
 // TestMemoryHere: what the machine's first device says of on-demand paging and dmabufs is heard and told, yes or no.
@@ -46,4 +48,36 @@ func TestMemoryHere(t *testing.T) {
 	require.ErrorIs(t, err, want)
 	t.Log("dmabuf:", rail.Caps().DMABuf, err)
 	require.NoError(t, rail.Close())
+}
+
+// TestVRAMHere: memory of this machine's GPUs, by its devices: how each registers it, and its bytes both ways over a connection of the device with itself, the
+// next GPU at the other end.
+func TestVRAMHere(t *testing.T) {
+	driver := os.Getenv("GORAIL_TEST_CUDA")
+	if os.Getenv("GORAIL_TEST_VERBS") == "" || driver == "" {
+		t.Skip("set GORAIL_TEST_VERBS=1 and GORAIL_TEST_CUDA=libcuda.so.1 to use this machine's devices and GPUs")
+	}
+	opts, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
+	o := Options{IB: opts.IB, CUDAPath: driver}
+	devs, err := New(o).Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	d, err := gpu.Open(driver)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	second := min(1, d.Devices()-1)
+	for _, dev := range devs {
+		t.Run(dev.Name, func(t *testing.T) {
+			g := &gpus{T: t, app: cuda.NewApp(t, driver)}
+			a, b := sideOn(t, o, dev), sideOn(t, o, dev)
+			const size = 3*cuda.Granule - 4000
+			near, mine := g.alloc(0, size)
+			far, theirs := g.alloc(second, size)
+			x, y := g.register(a, near, size, 0), g.register(b, far, size, second)
+			call, _ := x.Flush()
+			t.Log("how:", x.How(), "distance:", x.Distance(), y.Distance(), "flush:", call != nil)
+			g.far = second
+			g.between(a, b, near, far, mine, theirs, x.(provider.MR), y.(provider.MR))
+		})
+	}
 }

@@ -26,9 +26,9 @@ static int opened(vb_rail *rail, const struct ibv_mr *mr)
 }
 
 /* Pins the memory unless it is registered on demand, which may take seconds: without the rail's lock, libibverbs has its own. */
-int vb_mr_open(vb_rail *rail, uint64_t addr, uint64_t len, struct ibv_mr **out)
+int vb_mr_open(vb_rail *rail, uint64_t addr, uint64_t len, int on_demand, struct ibv_mr **out)
 {
-    return opened(rail, *out = reg(rail, (void *)(uintptr_t)addr, len, PEERS | (rail->opt.odp ? IBV_ACCESS_ON_DEMAND : 0)));
+    return opened(rail, *out = reg(rail, (void *)(uintptr_t)addr, len, PEERS | (on_demand ? IBV_ACCESS_ON_DEMAND : 0)));
 }
 
 int vb_mr_open_dmabuf(vb_rail *rail, int fd, uint64_t offset, uint64_t len, uint64_t iova, struct ibv_mr **out)

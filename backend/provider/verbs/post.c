@@ -67,7 +67,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     struct ibv_sge *sge = &c->sge[c->tail];
     uint64_t id = vb_id(qp, qp->sent_tail, 0);
     for (uint32_t i = 0; i < n; i++) {
-        int small = op != GR_READ && seg[i].len <= qp->inline_max;
+        int small = op != GR_READ && vb_inline(qp, seg[i].ldesc, seg[i].len);
         sge[i] = (struct ibv_sge){ .addr = seg[i].laddr, .length = (uint32_t)seg[i].len, .lkey = vb_lkey(seg[i].ldesc) };
         wr[i] = (struct ibv_send_wr){
             .wr_id = id, .sg_list = &sge[i], .num_sge = seg[i].len != 0,

@@ -25,6 +25,7 @@ const DefaultLibrary = "libibverbs.so.1"
 type Options struct {
 	LibraryPath   string // a path or soname of libibverbs; "" = DefaultLibrary
 	CMLibraryPath string // of librdmacm, which iWARP devices need; "" = DefaultCMLibrary
+	CUDAPath      string // of the GPUs' driver; "" = gpu.DefaultPath
 	Sys           fs.FS  // "/sys"; nil = the machine's
 	option.IB
 

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
 )
 
 // rail implements provider.Rail: one port with its protection domain and completion queue.
@@ -22,6 +23,7 @@ type rail struct {
 	entry *entry
 	c     *C.vb_rail
 	cm    *connector // of iWARP, else nil
+	gpus  *vram.Direct
 
 	mu     sync.Mutex
 	closed bool
@@ -44,6 +46,7 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 			C.GoString(step), syscall.Errno(-rc), limit(syscall.Errno(-rc)))
 	}
 	r := &rail{dev: d, entry: e, c: c, gid: e.gid}
+	r.gpus = r.direct(o.CUDAPath)
 	if e.cm != nil {
 		var err error
 		if r.cm, err = newConnector(r, e.cm, o.connectTime); err != nil {
@@ -108,7 +111,7 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
 	}
 	var mr *C.struct_ibv_mr
-	if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), &mr); rc != 0 {
+	if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), C.int(r.c.opt.odp), &mr); rc != 0 {
 		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, rc)
 	}
 	return &region{rail: r, c: mr, base: addr}, nil
@@ -130,13 +133,13 @@ func (r *rail) Close() error {
 		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", eps, r.c.open_mrs), -C.int(syscall.EBUSY))
 	}
 	r.closed = true
+	var err error
 	if r.cm != nil && !r.cm.stop(func() { C.vb_rail_close(r.c) }) {
-		return nil // when the last connecting that was given up has come back
+		// when the last connecting that was given up has come back
+	} else if rc := C.vb_rail_close(r.c); rc != 0 {
+		err = r.error(provider.ErrUnusable, "ibv_close_device", rc)
 	}
-	if rc := C.vb_rail_close(r.c); rc != 0 {
-		return r.error(provider.ErrUnusable, "ibv_close_device", rc)
-	}
-	return nil
+	return errors.Join(err, r.gpus.Close())
 }
 
 // region implements provider.MR.

@@ -189,7 +189,9 @@ void vb_ep_leave(vb_rail *rail, vb_qp *qp);
 
 /* ---- regions ---- */
 
-int vb_mr_open(vb_rail *rail, uint64_t addr, uint64_t len, struct ibv_mr **out);
+/* on_demand: pages are looked for when they are used. Memory of a GPU, which has no such pages, is taken by nvidia_peermem, if that is loaded;
+ * else it is -EFAULT. */
+int vb_mr_open(vb_rail *rail, uint64_t addr, uint64_t len, int on_demand, struct ibv_mr **out);
 int vb_mr_close(vb_rail *rail, struct ibv_mr *mr);
 /* len bytes from offset of a dmabuf, which requests call iova: both lie alike in their pages, else -EINVAL. -EOPNOTSUPP where
  * rail->dmabuf is 0. */
@@ -206,10 +208,17 @@ static inline uint32_t vb_at_most(int device, uint32_t want)
 }
 
 /* The descriptor of local memory is its struct ibv_mr: a key as a pointer would not be one to Go. Requests without bytes
- * have none. */
+ * have none. That of a GPU's memory is a byte beyond it (gpuRegion.Desc). */
+enum { VB_GPU = 1 };
 static inline uint32_t vb_lkey(const void *desc)
 {
-    return desc ? ((const struct ibv_mr *)desc)->lkey : 0;
+    return desc ? ((const struct ibv_mr *)((uintptr_t)desc & ~(uintptr_t)VB_GPU))->lkey : 0;
+}
+
+/* Whether the processor may put the bytes into the request itself, which it would have to read for that. */
+static inline int vb_inline(const vb_qp *qp, const void *desc, uint64_t len)
+{
+    return len <= qp->inline_max && !((uintptr_t)desc & VB_GPU);
 }
 
 int vb_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);

@@ -5,7 +5,7 @@
 // it, usb=path below it; without pci an interface is virtual. Files of the same name: ifindex operstate carrier speed mtu
 // type devtype (net); state rate link_layer (rdma, port 1). Both: numa driver vendor. Interfaces: master=NAME with
 // brport or bonding_slave, the marks bridge bonding tun wireless, over=a,b. RDMA: class=cxi, nets=a,b, parent=NAME.
-// "node N cpus=0-3,8" is a NUMA node with its processors.
+// "node N cpus=0-3,8" is a NUMA node with its processors, "gpu NAME pci=..." a function that the kernel shows on its bus alone.
 package topotest
 
 import (
@@ -45,7 +45,7 @@ func Parse(t testing.TB, text string) fstest.MapFS {
 		if len(f) == 0 {
 			continue
 		}
-		if len(f) < 2 || f[0] != "net" && f[0] != "rdma" && f[0] != "node" {
+		if len(f) < 2 || f[0] != "net" && f[0] != "rdma" && f[0] != "node" && f[0] != "gpu" {
 			t.Fatalf("not a device: %q", line)
 		}
 		values := map[string]string{}
@@ -58,6 +58,9 @@ func Parse(t testing.TB, text string) fstest.MapFS {
 			s.net(f[1], values)
 		case "rdma":
 			s.rdma(f[1], values)
+		case "gpu":
+			device := s.device(values)
+			s.link("bus/pci/devices/"+path.Base(device), device)
 		case "node":
 			s.MapFS["devices/system/node/node"+f[1]+"/cpulist"] = &fstest.MapFile{Data: []byte(values["cpus"] + "\n")}
 		}

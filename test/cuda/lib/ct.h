@@ -2,7 +2,7 @@
  * What the application has of it are addresses that nobody may touch but through the library; work of streams is done by threads, late.
  *
  * control.c (tests), entry.c (which calls there are), device.c (contexts), mem.c (allocations, addresses, pinned memory), ipc.c,
- * vmm.c, what.c (pointers), stream.c (streams, events, copies), kernel.c (modules and what our kernel does). One lock, ct_mu, round everything; functions
+ * vmm.c, direct.c (other devices), what.c (pointers), stream.c (streams, events, copies), kernel.c (modules and what our kernel does). One lock, ct_mu, round everything; functions
  * named ct_* want it held unless they say otherwise.
  */
 #ifndef CT_H

@@ -109,6 +109,8 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device)
     switch (attribute) {
     case CU_DEV_SMS: *value = 16; break;
     case CU_DEV_FABRIC: *value = (int)ct_switch[SW_fabric]; break;
+    case CU_DEV_FLUSH_OPTIONS: *value = CU_FLUSH_BY_HOST; break;
+    case CU_DEV_WRITES_ORDERING: *value = (int)ct_switch[SW_writes_order]; break;
     case CU_DEV_DMABUF: *value = (int)ct_switch[SW_dmabuf]; break;
     case CU_DEV_UNIFIED: case CU_DEV_HOST_POINTER: case CU_DEV_VMM: case CU_DEV_POSIX_FD: *value = 1; break;
     default: END(CU_INVALID_VALUE);
@@ -140,6 +142,14 @@ cu_result cuDevicePrimaryCtxRetain(cu_ctx *ctx, cu_device device)
     ct_count[CT_contexts]++;
     *ctx = &ct_ctx[device];
     END(CU_OK);
+}
+
+cu_result cuDevicePrimaryCtxGetState(cu_device device, unsigned *flags, int *active)
+{
+    BEGIN(-1, NO_CTX);
+    *flags = 0;
+    *active = is_device(device) && ct_ctx[device].refs > 0;
+    END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);
 }
 
 cu_result cuDevicePrimaryCtxRelease(cu_device device)

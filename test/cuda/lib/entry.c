@@ -6,7 +6,8 @@
 #define DECLARE(name, since, args) cu_result name args;
 /* As the driver's documentation has it, with those that applications use. */
 #define ALSO(X) \
-    X(cuDriverGetVersion, 2020, (int *version)) X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
+    X(cuDriverGetVersion, 2020, (int *version)) X(cuDevicePrimaryCtxGetState, 7000, (cu_device device, unsigned *flags, int *active)) \
+    X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
     X(cuMemAllocManaged, 6000, (cu_ptr *ptr, size_t size, unsigned flags)) \
     X(cuMemAllocAsync, 11020, (cu_ptr *ptr, size_t size, cu_stream stream)) \
     X(cuMemCreate, 10020, (cu_mem *handle, size_t size, const cu_alloc_prop *prop, unsigned long long flags)) \
@@ -17,7 +18,7 @@ ALSO(DECLARE)
     X(cuInit, 2000) X(cuGetErrorName, 6000) X(cuDeviceGetCount, 2000) X(cuDeviceGet, 2000) X(cuDeviceGetName, 2000) X(cuDeviceGetUuid, 11040) \
     X(cuDeviceTotalMem, 3020) X(cuDeviceGetAttribute, 2000) X(cuDeviceGetPCIBusId, 4010) X(cuDeviceCanAccessPeer, 4000) \
     X(cuDevicePrimaryCtxRetain, 7000) X(cuDevicePrimaryCtxRelease, 11000) X(cuCtxPushCurrent, 4000) X(cuCtxPopCurrent, 4000) \
-    X(cuCtxGetStreamPriorityRange, 5050) X(cuCtxEnablePeerAccess, 4000) X(cuPointerGetAttribute, 4000) X(cuPointerGetAttributes, 7000) \
+    X(cuCtxGetStreamPriorityRange, 5050) X(cuCtxEnablePeerAccess, 4000) X(cuPointerSetAttribute, 6000) X(cuFlushGPUDirectRDMAWrites, 11030) X(cuPointerGetAttribute, 4000) X(cuPointerGetAttributes, 7000) \
     X(cuMemAlloc, 3020) X(cuMemFree, 3020) X(cuMemHostAlloc, 2020) X(cuMemFreeHost, 2000) X(cuMemHostRegister, 6050) \
     X(cuMemHostUnregister, 4000) X(cuIpcGetMemHandle, 4010) X(cuIpcOpenMemHandle, 11000) X(cuIpcCloseMemHandle, 4010) \
     X(cuMemRetainAllocationHandle, 11000) X(cuMemRelease, 10020) \

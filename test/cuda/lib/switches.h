@@ -12,6 +12,8 @@
     X(peers, 1, "GPUs have access to each other") \
     X(dmabuf, 1, "memory can be had as dmabufs") \
     X(fabric, 0, "VMM memory can be had for NVLink between hosts") \
+    X(dmabuf_pcie, 1, "those past C2C, too; 0: the driver does not know the flag") \
+    X(writes_order, 100, "of other devices' writes: CUflushGPUDirectRDMAWritesScope's, 0: none, a flush is needed") \
     X(late, 200, "microseconds, at most, that each piece of work of a stream waits for") \
     X(seed, 1, "of how long that is") \
     X(op, 0, "microseconds that the kernel takes for an operation more") \
@@ -38,6 +40,10 @@
     X(ipc_opens, "IPC handles opened anew") \
     X(imports, "descriptors imported") \
     X(exports, "descriptors made") \
+    X(dmabufs, "dmabufs made") \
+    X(dmabufs_pcie, "those of them past C2C") \
+    X(synced, "calls that make copies of an allocation synchronous") \
+    X(flushes, "flushes of other devices' writes") \
     X(waits, "calls that wait for a stream")
 
 /* Calls that can be made to fail, by what follows "cu". */
@@ -46,7 +52,7 @@
     X(MemHostRegister) X(IpcGetMemHandle) X(IpcOpenMemHandle) X(MemRetainAllocationHandle) X(MemExportToShareableHandle) \
     X(MemImportFromShareableHandle) X(MemAddressReserve) X(MemMap) X(MemSetAccess) X(StreamCreateWithPriority) X(EventCreate) \
     X(EventRecord) X(EventQuery) X(StreamQuery) X(StreamSynchronize) X(MemcpyAsync) X(MemcpyHtoDAsync) X(MemsetD8Async) X(ModuleLoadDataEx) \
-    X(ModuleGetFunction) X(LaunchKernel) X(DeviceGetUuid) X(CtxGetStreamPriorityRange)
+    X(ModuleGetFunction) X(LaunchKernel) X(DeviceGetUuid) X(CtxGetStreamPriorityRange) X(MemGetHandleForAddressRange) X(FlushGPUDirectRDMAWrites)
 
 #define CT_SW(name, value, what) SW_##name,
 #define CT_CT(name, what) CT_##name,

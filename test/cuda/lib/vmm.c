@@ -227,16 +227,3 @@ cu_result cuMemSetAccess(cu_ptr ptr, size_t size, const cu_access *access, size_
     }
     END(CU_OK);
 }
-
-cu_result cuMemGetHandleForAddressRange(void *handle, cu_ptr ptr, size_t size, int type, unsigned long long flags)
-{
-    BEGIN(-1, WITH_CTX);
-    ct_map *m = ct_map_at(ptr);
-    if (!m || type != CU_RANGE_DMABUF || flags || ptr % CT_PAGE || size % CT_PAGE || !ct_switch[SW_dmabuf] || !ct_map_at(ptr + size - 1))
-        END(CU_INVALID_VALUE);
-    int fd = fcntl(m->mem->fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-        END(CU_OS);
-    *(int *)handle = fd;
-    END(CU_OK);
-}

@@ -195,6 +195,7 @@ int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_dom
     dom->fabric = fabric;
     dom->random = ((uint64_t)SW(dom->kind, seed) + 1) * UINT64_C(0x9e3779b97f4a7c15) + atomic_fetch_add(&count, 1);
     dom->tclass = info->domain_attr->tclass;
+    dom->hmem = (info->caps & FI_HMEM) != 0;
     dom->one_thread = info->domain_attr->threading == FI_THREAD_DOMAIN;
     rc = set_key(dom, info->domain_attr);
     if (!rc)

@@ -164,7 +164,11 @@ static int getopt_ep(fid_t fid, int level, int name, void *value, size_t *len)
 static int setopt_ep(fid_t fid, int level, int name, const void *value, size_t len)
 {
     fab_ep *ep = FAB_OF(fab_ep, fid);
-    (void)value;
+    if (level == FI_OPT_ENDPOINT && name == FI_OPT_FI_HMEM_P2P && SW(ep->dom->kind, p2p) != 2) {
+        if (!ep->dom->hmem || len != sizeof(int))
+            return -FI_EINVAL;
+        return *(const int *)value == FI_HMEM_P2P_REQUIRED && !SW(ep->dom->kind, p2p) ? -FI_EOPNOTSUPP : 0;
+    }
     if (level != FI_OPT_ENDPOINT || ep->dom->kind == FAB_CXI || (name != OPT_CUDA && name != OPT_SHARED_MEMORY))
         return -FI_ENOPROTOOPT;
     return len == sizeof(bool) ? 0 : -FI_EINVAL;

@@ -76,6 +76,7 @@ struct fab_dom {
     struct fid_domain fid;
     uint32_t state;
     int kind, rail;
+    bool hmem;       /* FI_HMEM was asked for */
     bool one_thread; /* FI_THREAD_DOMAIN was asked for: two calls at a time are a breach, */
     bool crowded;    /* told once */
     uint32_t tclass, service, vni;
@@ -141,6 +142,9 @@ struct fab_mr {
     uint32_t index, salt;
     int users; /* operations in flight with its descriptor */
     bool enabled;
+    char *at;   /* of a GPU's memory: where this process has it, else NULL */
+    void *map;  /* the mapping around that */
+    size_t map_len;
     fab_mr *next;
 };
 

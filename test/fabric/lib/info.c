@@ -19,7 +19,7 @@ const char *fab_fabric_name(int kind)
 static uint64_t caps_of(int kind)
 {
     return FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_LOCAL_COMM |
-           FI_REMOTE_COMM | (SW(kind, directed) ? FI_DIRECTED_RECV : 0);
+           FI_REMOTE_COMM | (SW(kind, directed) ? FI_DIRECTED_RECV : 0) | (SW(kind, hmem) ? FI_HMEM : 0);
 }
 
 static int mr_mode_of(int kind)
@@ -127,6 +127,8 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
         return true;
     if ((hints->caps & ~info->caps) || (info->mode & ~hints->mode))
         return false;
+    if ((hints->caps & FI_HMEM) && !(hints->domain_attr && (hints->domain_attr->mr_mode & FI_MR_HMEM)))
+        return false;
     if (hints->addr_format != FI_FORMAT_UNSPEC && hints->addr_format != info->addr_format)
         return false;
     if (hints->ep_attr && hints->ep_attr->type != FI_EP_UNSPEC && hints->ep_attr->type != FI_EP_RDM)
@@ -154,7 +156,11 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
 static void narrow(struct fi_info *info, const struct fi_info *hints)
 {
     if (hints && hints->caps)
-        info->caps = info->tx_attr->caps = info->rx_attr->caps = hints->caps | (info->caps & ~FI_DIRECTED_RECV);
+        info->caps = info->tx_attr->caps = info->rx_attr->caps = hints->caps | (info->caps & ~(FI_DIRECTED_RECV | FI_HMEM));
+    else
+        info->caps &= ~FI_HMEM;
+    if (info->caps & FI_HMEM)
+        info->domain_attr->mr_mode |= FI_MR_HMEM;
     info->tx_attr->op_flags = hints && hints->tx_attr ? hints->tx_attr->op_flags : 0;
     info->tx_attr->msg_order = hints && hints->tx_attr ? hints->tx_attr->msg_order : 0;
     info->rx_attr->msg_order = hints && hints->rx_attr ? hints->rx_attr->msg_order : 0;

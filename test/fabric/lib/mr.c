@@ -1,10 +1,31 @@
 /* Memory regions. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "dmabuf.h"
 #include "fab.h"
+
+/* As libfabric's headers after 1.17 have it. */
+#define MR_DMABUF (UINT64_C(1) << 40)
+struct mr_dmabuf {
+    int fd;
+    uint64_t offset;
+    size_t len;
+    void *base;
+};
+
+/* A byte that the processor may read: memory of a GPU has addresses, and nothing there for it. */
+static bool readable(uint64_t at)
+{
+    char byte;
+    struct iovec to = { &byte, 1 }, from = { (void *)(uintptr_t)at, 1 };
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+}
 
 /* First, last and some pages between: regions may be huge. */
 static bool mapped(uint64_t base, uint64_t len)
@@ -26,7 +47,7 @@ static int publish(fab_mr *mr)
     fab_page_key k = { .key = mr->key, .base = mr->base, .len = mr->len, .access = mr->access,
                        .ep = mr->ep ? mr->ep->cookie : 0 };
     fab_dom *dom = mr->dom;
-    int rc = fi_mr_reg(dom->real, (void *)(uintptr_t)mr->base, mr->len, mr->access, 0, mr->key, 0, &mr->real, NULL);
+    int rc = fi_mr_reg(dom->real, mr->at ? mr->at : (void *)(uintptr_t)mr->base, mr->len, mr->access, 0, mr->key, 0, &mr->real, NULL);
     if (rc)
         return rc;
     if (!fab_page_key_add(dom->page, &k))
@@ -119,8 +140,11 @@ static int close_mr(struct fid *fid)
         dom->mr_free = place;
     }
     kept = &dom->mr_kept[dom->mr_kept_at++ % FAB_MRS_KEPT];
-    if (*kept && !(*kept)->users)
+    if (*kept && !(*kept)->users) {
+        if ((*kept)->map) /* till now: what was under way may have landed behind the closing */
+            munmap((*kept)->map, (*kept)->map_len);
         free(*kept);
+    }
     *kept = mr;
     fab_unlock(dom);
     return 0;
@@ -185,15 +209,19 @@ static int make(fab_dom *dom, fab_mr *mr, uint64_t wanted)
     return rc;
 }
 
-static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint64_t wanted, struct fid_mr **out)
+/* buf: what the memory is, of a GPU, with the range at offset; NULL: the host's. */
+static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint64_t wanted, const dmabuf *buf, uint64_t offset, struct fid_mr **out)
 {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), in = offset & (page - 1);
     fab_mr *mr;
     int rc;
     if (fab_is_closed(dom->state, dom->kind, "fi_mr_reg"))
         return -FI_EBADF;
     if (!len || base + len < base)
         return -FI_EINVAL;
-    if (SW(dom->kind, allocated) && !mapped(base, len)) {
+    if (SW(dom->kind, allocated) && !buf && mapped(base, len) && !(readable(base) && readable(base + len - 1)))
+        return -FI_EFAULT; /* a GPU's, said to be the host's */
+    if (SW(dom->kind, allocated) && !buf && !mapped(base, len)) {
         fab_breach(dom->kind, "not_allocated", "%llu bytes at %#llx are not mapped", (unsigned long long)len,
                    (unsigned long long)base);
         return -FI_EFAULT;
@@ -207,17 +235,44 @@ static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint6
     mr->base = base;
     mr->len = len;
     mr->access = access;
+    if (buf) {
+        mr->map_len = (in + len + page - 1) & ~(page - 1);
+        mr->map = dmabuf_map(buf, offset - in, mr->map_len);
+        if (mr->map == MAP_FAILED) {
+            free(mr);
+            return -FI_EINVAL;
+        }
+        mr->at = (char *)mr->map + in;
+    }
     fab_lock(dom);
     rc = make(dom, mr, wanted);
     if (!rc)
         dom->mrs++;
     fab_unlock(dom);
     if (rc) {
+        if (mr->map)
+            munmap(mr->map, mr->map_len);
         free(mr);
         return rc;
     }
     *out = &mr->fid;
     return 0;
+}
+
+/* Memory of a GPU by address, as nvidia_peermem and a provider that knows CUDA would find it. */
+static int reg_cuda(fab_dom *dom, const struct fi_mr_attr *attr, struct fid_mr **out)
+{
+    const char *path = getenv("GORAIL_FABRIC_CUDA");
+    void *dl = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD) : NULL;
+    int (*find)(uint64_t, uint64_t) = dl ? (int (*)(uint64_t, uint64_t))dlsym(dl, "ct_control_peermem") : NULL;
+    uint64_t base = (uint64_t)(uintptr_t)attr->mr_iov[0].iov_base, len = attr->mr_iov[0].iov_len;
+    dmabuf buf;
+    int fd = SW(dom->kind, mr_cuda) && find ? find(base, len) : -1, rc = -FI_EFAULT;
+    if (fd >= 0 && dmabuf_read(fd, &buf))
+        rc = reg(dom, base, len, attr->access, attr->requested_key, &buf, base & ((uint64_t)sysconf(_SC_PAGESIZE) - 1), out);
+    if (fd >= 0)
+        close(fd);
+    return rc;
 }
 
 static int reg_buf(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset, uint64_t key,
@@ -226,16 +281,32 @@ static int reg_buf(struct fid *fid, const void *buf, size_t len, uint64_t access
     (void)offset;
     (void)flags;
     (void)context;
-    return reg(FAB_OF(fab_dom, fid), (uint64_t)(uintptr_t)buf, len, access, key, mr);
+    return reg(FAB_OF(fab_dom, fid), (uint64_t)(uintptr_t)buf, len, access, key, NULL, 0, mr);
 }
 
 static int reg_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags, struct fid_mr **mr)
 {
-    (void)flags;
-    if (attr->iov_count != 1 || attr->iface != FI_HMEM_SYSTEM)
+    fab_dom *dom = FAB_OF(fab_dom, fid);
+    struct mr_dmabuf d;
+    dmabuf buf;
+    if (attr->iov_count != 1 || (attr->iface != FI_HMEM_SYSTEM && attr->iface != FI_HMEM_CUDA))
         return -FI_EINVAL;
-    return reg(FAB_OF(fab_dom, fid), (uint64_t)(uintptr_t)attr->mr_iov[0].iov_base, attr->mr_iov[0].iov_len, attr->access,
-               attr->requested_key, mr);
+    if (attr->iface == FI_HMEM_CUDA && !dom->hmem)
+        return -FI_ENOSYS;
+    if (!(flags & MR_DMABUF) && attr->iface == FI_HMEM_CUDA)
+        return reg_cuda(dom, attr, mr);
+    if (!(flags & MR_DMABUF))
+        return reg(dom, (uint64_t)(uintptr_t)attr->mr_iov[0].iov_base, attr->mr_iov[0].iov_len, attr->access, attr->requested_key, NULL, 0, mr);
+    if (SW(dom->kind, version) < 0x10014) {
+        fab_breach(dom->kind, "mr_dmabuf", "FI_MR_DMABUF with a library that doesn't know it");
+        return -FI_EBADFLAGS;
+    }
+    if (!SW(dom->kind, mr_dmabuf))
+        return -FI_ENOSYS;
+    memcpy(&d, attr->mr_iov, sizeof(d));
+    if (attr->iface != FI_HMEM_CUDA || !dmabuf_read(d.fd, &buf) || (uint64_t)(uintptr_t)d.base % (uint64_t)sysconf(_SC_PAGESIZE))
+        return -FI_EINVAL;
+    return reg(dom, (uint64_t)(uintptr_t)d.base + d.offset, d.len, attr->access, attr->requested_key, &buf, d.offset, mr);
 }
 
 struct fi_ops_mr fab_mr_ops = { .size = sizeof(struct fi_ops_mr), .reg = reg_buf, .regattr = reg_attr };

@@ -12,18 +12,28 @@ static size_t total(const struct iovec *iov, size_t n)
     return sum;
 }
 
-/* Descriptors of a local buffer: there, of a region that is open, around it, and for this use. */
+/* A region of a GPU's memory that has this address. */
+static fab_mr *of_gpu(fab_dom *dom, uint64_t at)
+{
+    for (uint32_t i = 0; i < dom->mr_next; i++)
+        if (dom->mr[i] && dom->mr[i]->at && at >= dom->mr[i]->base && at - dom->mr[i]->base < dom->mr[i]->len)
+            return dom->mr[i];
+    return NULL;
+}
+
+/* Descriptors of a local buffer: there, of a region that is open, around it, and for this use. With FI_MR_HMEM they are wanted of GPUs' memory;
+ * from here on an operation names where this process has that. */
 bool fab_descs(fab_ep *ep, fab_op *op, void **desc, uint64_t access)
 {
     fab_dom *dom = ep->dom;
-    if (!SW(dom->kind, mr_local))
+    if (!SW(dom->kind, mr_local) && !dom->hmem)
         return true;
     for (size_t i = 0; i < op->niov; i++) {
         uint64_t d = desc ? (uint64_t)(uintptr_t)desc[i] : 0, at = (uint64_t)(uintptr_t)op->iov[i].iov_base;
         uint32_t index = (uint32_t)d;
         fab_mr *mr = d && index < dom->mr_next ? dom->mr[index] : NULL;
         const char *why = NULL;
-        if (!op->iov[i].iov_len)
+        if (!op->iov[i].iov_len || (!SW(dom->kind, mr_local) && !(mr && mr->at) && !of_gpu(dom, at)))
             continue;
         if (!d)
             why = "no descriptor";
@@ -39,6 +49,8 @@ bool fab_descs(fab_ep *ep, fab_op *op, void **desc, uint64_t access)
         }
         op->mr[i] = mr;
         mr->users++;
+        if (mr->at)
+            op->iov[i].iov_base = mr->at + (at - mr->base);
     }
     return true;
 }
@@ -91,6 +103,11 @@ static int prepare(fab_ep *ep, fab_op *op, void **desc, void *ctx, uint64_t flag
     const bool weak = op->kind == FAB_WRITE && !(flags & FI_DELIVERY_COMPLETE), inject = (flags & FI_INJECT) != 0;
     fab_dom *dom = ep->dom;
     int64_t most = weak ? SW(dom->kind, late) : SW(dom->kind, hold);
+    for (size_t i = 0; inject && dom->hmem && i < op->niov; i++)
+        if (of_gpu(dom, (uint64_t)(uintptr_t)op->iov[i].iov_base)) {
+            fab_breach(dom->kind, "desc", "memory of a GPU in an injected operation");
+            return -FI_EINVAL;
+        }
     if (!inject && !fab_descs(ep, op, desc, access[op->kind]))
         return -FI_EINVAL;
     if ((weak || inject) && keep_copy(op))

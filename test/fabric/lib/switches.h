@@ -52,6 +52,10 @@
     X(service, 0, 0, 0, "the service id that a device has, 0 = any; fi_domain refuses others") \
     X(vni, 0, 0, 0, "the VNI that it allows, 0 = any") \
     X(classes, 15, 15, 15, "traffic classes that the service allows, 1 << (class - FI_TC_LABEL); fi_enable refuses others") \
+    X(hmem, 1, 1, 1, "FI_HMEM is offered, to those who ask for it with FI_MR_HMEM") \
+    X(p2p, 1, 1, 1, "devices move memory of GPUs by themselves; 0: FI_OPT_FI_HMEM_P2P says that they don't, 2: there is no such option") \
+    X(mr_dmabuf, 1, 1, 1, "registrations with FI_MR_DMABUF; 0: -FI_ENOSYS") \
+    X(mr_cuda, 1, 1, 1, "registrations by address with FI_HMEM_CUDA; 0: -FI_EFAULT, as without nvidia_peermem. They want GORAIL_FABRIC_CUDA, a libcuda of test/cuda") \
     X(emulated, 0, 0, 0, "1: READ is emulated, 2: WRITE, 3: both; the endpoint's options say so") \
     X(api_min, 0x10012, 0x10012, 0, "fi_getinfo below this API version is a breach: device RDMA would be off") \
     X(fail_at, 0, 0, 0, "the n-th operation posted to a domain fails, 0 = none") \

@@ -44,3 +44,11 @@ int vt_control_event(int device, int type, int port)
     pthread_mutex_unlock(&vt_mu);
     return n;
 }
+
+/* nvidia_peermem is loaded, and knows memory of these GPUs; NULL: it isn't. */
+void vt_control_peermem(int (*find)(uint64_t addr, uint64_t size))
+{
+    pthread_mutex_lock(&vt_mu);
+    vt_peermem = find;
+    pthread_mutex_unlock(&vt_mu);
+}

@@ -1,9 +1,12 @@
 /* Regions. A key is the index in the table, and eight bits that change; that of remote use is not that of local use. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "dmabuf.h"
 #include "vt.h"
 
 enum { REMOTE_BIT = 0x80 };
@@ -12,9 +15,19 @@ static vt_mr **table;
 static uint32_t size, last;
 static uint32_t turn;
 
+/* A byte that the processor may read: memory of a GPU has addresses, and nothing there for it. */
+static int readable(char *at)
+{
+    char byte;
+    struct iovec to = { &byte, 1 }, from = { at, 1 };
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+}
+
 static int mapped(void *addr, size_t len)
 {
     unsigned char seen[1024];
+    if (!len || !readable(addr) || !readable((char *)addr + len - 1))
+        return 0;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr & ~(page - 1), end = (uintptr_t)addr + len;
     for (; at < end; at += sizeof(seen) * page) {
         uintptr_t n = end - at;
@@ -89,9 +102,33 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size
 
 enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND };
 
+int (*vt_peermem)(uint64_t addr, uint64_t size);
+
+/* Registers by address. What isn't the processor's is shown to nvidia_peermem, if that is there. */
+static struct ibv_mr *at_address(struct ibv_pd *pd, void *addr, size_t len, unsigned access)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), in = (uint64_t)addr & (page - 1);
+    int fd = -1;
+    dmabuf d;
+    pthread_mutex_lock(&vt_mu);
+    int (*peermem)(uint64_t, uint64_t) = vt_peermem;
+    pthread_mutex_unlock(&vt_mu);
+    if (peermem && !(access & IBV_ACCESS_ON_DEMAND) && !mapped(addr, len))
+        fd = peermem((uint64_t)addr, len);
+    if (fd < 0)
+        return open_mr(pd, (uintptr_t)addr, addr, len, access, OLD_FLAGS, CALL_reg_mr, NULL, 0);
+    char *at = dmabuf_read(fd, &d) ? dmabuf_map(&d, 0, d.size) : MAP_FAILED;
+    close(fd);
+    if (at == MAP_FAILED) {
+        errno = EFAULT;
+        return NULL;
+    }
+    return open_mr(pd, (uintptr_t)addr, at + in, len, access, OLD_FLAGS, CALL_reg_mr, at, d.size);
+}
+
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
 {
-    return open_mr(pd, (uintptr_t)addr, addr, len, (unsigned)access, OLD_FLAGS, CALL_reg_mr, NULL, 0);
+    return at_address(pd, addr, len, (unsigned)access);
 }
 
 #ifndef VT_OLD
@@ -101,10 +138,10 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint6
         errno = EOPNOTSUPP;
         return NULL;
     }
-    return open_mr(pd, iova, addr, len, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS, CALL_reg_mr, NULL, 0);
+    return at_address(pd, addr, len, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
 }
 
-/* A dmabuf is any file here. As in the kernel the support is looked at first, then the descriptor. */
+/* A dmabuf is one of our libcuda's, or any other file. As in the kernel the support is looked at first, then the descriptor. */
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), in = offset & (page - 1);
@@ -114,6 +151,20 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len,
     errno = !has ? EOPNOTSUPP : (offset ^ iova) & (page - 1) || !len ? EINVAL : 0;
     if (errno)
         return NULL;
+    dmabuf d;
+    if (dmabuf_read(fd, &d)) {
+        uint64_t whole = (in + len + page - 1) & ~(uint64_t)(page - 1);
+        char *at = dmabuf_map(&d, offset - in, whole);
+        if (at == MAP_FAILED) {
+            errno = EINVAL;
+            return NULL;
+        }
+        pthread_mutex_lock(&vt_mu);
+        COUNT(dmabufs_pcie) += d.by_pcie;
+        pthread_mutex_unlock(&vt_mu);
+        return open_mr(pd, iova, at + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS & ~(unsigned)IBV_ACCESS_ON_DEMAND,
+                       CALL_reg_dmabuf_mr, at, whole);
+    }
     if (lseek(fd, 0, SEEK_END) < (off_t)(offset + len)) { /* also when it is no descriptor */
         errno = errno ? errno : EINVAL;
         return NULL;

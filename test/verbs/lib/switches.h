@@ -41,6 +41,7 @@
     X(pds, "open protection domains") \
     X(mrs, "open regions") \
     X(on_demand, "regions registered on demand") \
+    X(dmabufs_pcie, "dmabufs registered that are of the way past C2C") \
     X(channels, "open completion channels") \
     X(cqs, "open completion queues") \
     X(qps, "open queue pairs") \

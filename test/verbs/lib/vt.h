@@ -131,6 +131,8 @@ extern vt_ctx *vt_contexts;
 int vt_lid(const struct ibv_context *ctx, int port);
 
 /* mr.c */
+/* What nvidia_peermem does where it is loaded: see test/cuda/lib/direct.c. NULL: it isn't. Under vt_mu. */
+extern int (*vt_peermem)(uint64_t addr, uint64_t size);
 /* The memory behind a key, or NULL: unknown, of another domain, out of bounds, or without all of `access`. */
 void *vt_memory(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t len, unsigned access);
 

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/rail"
+	"gorail/backend/status"
+)
+
+// class is what kind of memory operations go between.
+type class struct {
+	lmem, rmem int32
+	ldev, rdev uint64
+}
+
+func (c class) vram() bool { return c.lmem == memVRAM || c.rmem == memVRAM }
+func (c class) gpus() bool { return c.lmem == memVRAM && c.rmem == memVRAM }
+
+// names says what it is between, for the log.
+func (c class) names() string {
+	name := func(mem int32, dev uint64) string {
+		if mem == memVRAM {
+			return fmt.Sprintf("GPU %d", dev)
+		}
+		return "host memory"
+	}
+	return name(c.lmem, c.ldev) + " and " + name(c.rmem, c.rdev)
+}
+
+// classify finds what memory a transfer is between, and what carries it: a rail that copies GPUs' memory whole, rails that have it
+// registered as any other (or may have at the peer's: ready looks), or none, which is staging.
+func (v *resolver) classify(t *transfer) error {
+	mixed, gpu := false, false // of several GPUs; of any
+	for i, list := range [][]*region{v.locals.list, v.remotes.list} {
+		for _, g := range list {
+			if g.Mem != list[0].Mem || g.Mem == memVRAM && g.Dev != list[0].Dev {
+				mixed = true
+			}
+			gpu = gpu || g.Mem == memVRAM
+		}
+		if i == 0 {
+			t.class.lmem, t.class.ldev = list[0].Mem, list[0].Dev
+		} else {
+			t.class.rmem, t.class.rdev = list[0].Mem, list[0].Dev
+		}
+	}
+	switch {
+	case !gpu:
+	case t.class.gpus() && !mixed && v.e.copier(v.peer, v.locals.list) >= 0:
+		t.bulk = true
+		t.staged = len(v.remotes.list) == 1 && v.remotes.list[0].apart.Load()
+		t.tried = t.staged
+	default:
+		t.staged = mixed && v.peer.mapsRings() || !v.e.carries(v.peer, v.locals.list)
+	}
+	if t.staged {
+		t.bulk = false
+		if t.inner != nil {
+			return status.Errorf(status.ErrNotSupported, "prepare: %w", errUnreachable)
+		}
+	}
+	return nil
+}
+
+// has says that the rail has all of the regions.
+func (r *railState) has(list []*region) bool {
+	return !slices.ContainsFunc(list, func(g *region) bool { return g.rails.Load()&(1<<r.index) == 0 })
+}
+
+// copier is the rail that copies memory of GPUs whole, to that peer, and has all of ours; -1: there is none.
+func (e *Engine) copier(r *remote, locals []*region) int {
+	for _, p := range r.pairs {
+		if e.rails[p.Own].caps.Bulk && e.rails[p.Own].has(locals) {
+			return p.Own
+		}
+	}
+	return -1
+}
+
+// carries says that a rail to that peer which moves memory of GPUs as it moves the host's has all of ours.
+func (e *Engine) carries(r *remote, locals []*region) bool {
+	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return !e.rails[p.Own].caps.Bulk && e.rails[p.Own].has(locals) })
+}
+
+// moves says whether the rail moves bytes between such memories, where both are registered on it: who copies GPUs' memory whole does nothing
+// else with it.
+func (r *railState) moves(c class, bulk bool) bool { return !c.vram() || r.caps.Bulk == bulk }
+
+// mapsRings says that a rail of ours copies to memory of the peer's GPUs.
+func (r *remote) mapsRings() bool {
+	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return r.e.rails[p.Own].caps.Bulk })
+}
+
+// bulk makes a transfer of GPUs' memory one post of the rail that copies it. The operations are there.
+func (e *Engine) bulk(x fastpath.Xfer, r *remote, locals, remotes []*region) error {
+	if err := e.core.Bulk(x, e.copier(r, locals), indices(locals), indices(remotes)); err != nil {
+		return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,405 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"testing/fstest"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/auto"
+	"gorail/backend/provider/local"
+	"gorail/backend/provider/verbs"
+	"gorail/backend/status"
+	"gorail/test/cuda"
+	imitation "gorail/test/verbs"
+)
+
+// onGPUs is a harness over imitated InfiniBand devices that reach the memory of imitated GPUs.
+type gpuHarness struct {
+	*harness
+	cuda *cuda.Lib
+	app  *cuda.App
+	sys  fstest.MapFS
+}
+
+func onGPUDevices(t *testing.T, devices int) *gpuHarness {
+	h := &gpuHarness{cuda: cuda.Build(t), sys: imitation.Sys(4, 1, true)}
+	h.app = cuda.NewApp(t, h.cuda.Path)
+	h.harness = onVerbs(t, devices)
+	h.lib.Set("dmabuf", 1)
+	h.params = append(h.params, "cuda_path", h.cuda.Path, "stage_size", "1MiB")
+	opts, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
+	h.wrap = func(provider.Provider) provider.Provider {
+		return verbs.New(verbs.Options{LibraryPath: h.lib.Path, CMLibraryPath: h.lib.Path, CUDAPath: h.cuda.Path, Sys: h.sys, IB: opts.IB})
+	}
+	return h
+}
+
+// vram is registered memory of a GPU, or of the host (app nil), as one agent or as its peer sees it.
+type vram struct {
+	owner *agent
+	app   *cuda.App
+	dev   int
+	at    uint64
+	size  int
+	host  []byte
+	md    *metaObject
+	blob  []byte
+}
+
+// gpu registers memory of a GPU, of several handles if so many; it is freed when the test ends.
+func (h *gpuHarness) gpu(a *agent, dev, size, handles int) *vram {
+	h.Helper()
+	m := &vram{owner: a, app: h.app, dev: dev, size: size}
+	if handles > 0 {
+		m.at = h.app.VMM(dev, handles, cuda.Granule, false)
+		h.Cleanup(func() { h.app.FreeVMM(dev, handles, cuda.Granule, m.at) })
+	} else {
+		m.at = h.app.Alloc(dev, cuda.Device, uint64(size))
+		h.Cleanup(func() { h.app.Free(dev, cuda.Device, m.at) })
+	}
+	id, err := a.Register(m.at, uint64(size), uint64(dev), memVRAM, nil)
+	require.NoError(h, err)
+	m.md = &metaObject{region: id}
+	m.blob, err = a.RegionBlob(id)
+	require.NoError(h, err)
+	h.Cleanup(func() { _ = a.Deregister(id) }) // before the memory goes
+	return m
+}
+
+// dram is memory of the host in the same clothes.
+func (h *gpuHarness) dram(a *agent, size int) *vram {
+	m := a.memory(size)
+	return &vram{owner: a, at: m.addr(), size: size, host: m.b, md: m.md, blob: m.blob}
+}
+
+func (m *vram) mem() int32 {
+	if m.app != nil {
+		return memVRAM
+	}
+	return 0
+}
+
+func (m *vram) seenBy(a *agent) *vram {
+	id, err := a.LoadRemote(m.owner.name, m.at, uint64(m.size), uint64(m.dev), m.mem(), m.blob)
+	require.NoError(a.t, err)
+	seen := *m
+	seen.md = &metaObject{region: id}
+	return &seen
+}
+
+func (m *vram) desc(off, n int) Desc {
+	return Desc{Addr: m.at + uint64(off), Len: uint64(n), Dev: uint64(m.dev), MD: unsafe.Pointer(m.md)}
+}
+
+// fill writes random bytes and gives them.
+func (m *vram) fill() []byte {
+	b := make([]byte, m.size)
+	r := rand.NewPCG(rand.Uint64(), 0)
+	for i := range b {
+		b[i] = byte(r.Uint64() >> 13)
+	}
+	if m.app != nil {
+		m.app.Write(m.dev, m.at, b)
+	} else {
+		copy(m.host, b)
+	}
+	return b
+}
+
+func (m *vram) bytes() []byte {
+	if m.app != nil {
+		return m.app.Read(m.dev, m.at, uint64(m.size))
+	}
+	return append([]byte(nil), m.host...)
+}
+
+// scattered is n pieces in another order on each side, some so small that a request would hold them.
+func scattered(n, space int) (at, lens []int) {
+	each := space / n
+	for _, i := range rand.Perm(n) {
+		at = append(at, i*each+rand.IntN(7))
+		lens = append(lens, min(each-7, 1+rand.IntN(each)))
+	}
+	return at, lens
+}
+
+// moves transfers both ways, whole and scattered, and compares every byte of both sides.
+func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
+	h.Helper()
+	seen := theirs.seenBy(a)
+	for op := range 2 {
+		near, far := mine.fill(), theirs.fill()
+		if x := a.prep(op, []Desc{mine.desc(0, mine.size)}, []Desc{seen.desc(0, mine.size)}, b.name); op == opWrite {
+			x.run("all")
+			b.expect(a.name + ":all")
+			copy(far, near)
+			x.release()
+		} else {
+			x.run()
+			copy(near, far)
+			x.release()
+		}
+		require.Equal(h, near, mine.bytes())
+		require.Equal(h, far, theirs.bytes())
+		near, far = mine.fill(), theirs.fill()
+		from, lens := scattered(300, mine.size)
+		to, _ := scattered(300, mine.size)
+		var local, remote []Desc
+		for i, n := range lens {
+			n = min(n, mine.size/300-7)
+			local, remote = append(local, mine.desc(from[i], n)), append(remote, seen.desc(to[i], n))
+			if op == opWrite {
+				copy(far[to[i]:to[i]+n], near[from[i]:])
+			} else {
+				copy(near[from[i]:from[i]+n], far[to[i]:])
+			}
+		}
+		x := a.prep(op, local, remote, b.name)
+		x.run("pieces")
+		b.expect(a.name + ":pieces")
+		x.release()
+		require.Equal(h, near, mine.bytes())
+		require.Equal(h, far, theirs.bytes())
+	}
+}
+
+// Memory of GPUs goes over the wire as the host's does, to memory of a GPU or of the host: bytes, by every way in which it is registered, over one
+// device and three, and in slices.
+func TestVerbsVRAM(t *testing.T) {
+	const size = 3 << 20
+	for name, c := range map[string]struct {
+		devices, handles int
+		peermem, iwarp   bool
+		params           []string
+		how              string
+	}{
+		"dmabuf":               {devices: 1, how: "dmabuf"},
+		"dmabuf, iWARP":        {devices: 1, iwarp: true, how: "dmabuf"},
+		"peermem, iWARP":       {devices: 1, iwarp: true, peermem: true, how: "nvidia_peermem"},
+		"dmabuf, handles":      {devices: 1, handles: 2, how: "dmabuf"},
+		"dmabuf, three rails":  {devices: 3, how: "dmabuf"},
+		"dmabuf, slices":       {devices: 2, handles: 2, params: []string{"mr_max", "1MiB"}, how: "dmabuf"},
+		"peermem":              {devices: 1, peermem: true, how: "nvidia_peermem"},
+		"peermem, three rails": {devices: 3, peermem: true, handles: 2, how: "nvidia_peermem"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := onGPUDevices(t, c.devices)
+			if c.iwarp {
+				h.lib.Set("iwarp", 1)
+				h.lib.Set("late", 1)
+			}
+			if c.peermem {
+				h.lib.Set("dmabuf", 0)
+				h.lib.Peermem(h.cuda.Peermem())
+			}
+			a, b := h.agent("ann", c.params...), h.agent("bob", c.params...)
+			meet(a, b)
+			h.moves(a, b, h.gpu(a, 0, size, c.handles), h.gpu(b, 1, size, c.handles))
+			h.moves(a, b, h.gpu(a, 1, size, c.handles), h.dram(b, size))
+			h.moves(a, b, h.dram(a, size), h.gpu(b, 0, size, c.handles))
+			require.True(t, h.log.has("memory of GPUs is registered on a rail", "verbs/hca0", c.how))
+			require.Equal(t, 2*c.devices, h.log.count("memory of GPUs is registered on a rail"), "once a rail of each agent")
+			if c.devices > 1 {
+				require.True(t, h.log.has("memory of GPUs is registered on a rail", "verbs/hca1", c.how))
+			}
+		})
+	}
+}
+
+// One list may have memory of several GPUs and of the host.
+func TestVerbsVRAMMixed(t *testing.T) {
+	h := onGPUDevices(t, 1)
+	a, b := h.agent("ann"), h.agent("bob")
+	meet(a, b)
+	const size = 1 << 16
+	mine := []*vram{h.gpu(a, 0, size, 0), h.gpu(a, 1, size, 0), h.dram(a, size)}
+	theirs := []*vram{h.dram(b, size), h.gpu(b, 0, size, 0), h.gpu(b, 1, size, 0)}
+	var local, remote []Desc
+	for i := range mine {
+		mine[i].fill()
+		theirs[i].fill()
+		local, remote = append(local, mine[i].desc(0, size)), append(remote, theirs[i].seenBy(a).desc(0, size))
+	}
+	x := a.prep(opWrite, local, remote, "bob")
+	x.run("mixed")
+	b.expect("ann:mixed")
+	for i := range mine {
+		require.Equal(t, mine[i].bytes(), theirs[i].bytes())
+	}
+	x.release()
+}
+
+// No rail that can: the log says why, once, and transfers are staged.
+func TestVerbsVRAMRefused(t *testing.T) {
+	h := onGPUDevices(t, 2)
+	h.lib.Set("dmabuf", 0)
+	a, b := h.agent("ann"), h.agent("bob")
+	meet(a, b)
+	at := h.app.Alloc(0, cuda.Device, 1<<20)
+	defer h.app.Free(0, cuda.Device, at)
+	for range 3 {
+		id, err := a.Register(at, 1<<20, 0, memVRAM, nil)
+		require.NoError(t, err)
+		require.NoError(t, a.Deregister(id))
+	}
+	for _, want := range []string{"rail=verbs/hca0", "rail=verbs/hca1", "as a dmabuf: ", "modprobe nvidia_peermem"} {
+		require.Contains(t, h.log.String(), want)
+	}
+	require.Equal(t, 2, h.log.count("memory of GPUs is not registered on a rail"))
+	require.Zero(t, h.log.count("memory not registered on a rail"))
+	mine, theirs := h.gpu(a, 0, 1<<20, 0), h.gpu(b, 1, 1<<20, 0)
+	mine.fill()
+	x := a.prep(opWrite, []Desc{mine.desc(0, 1<<20)}, []Desc{theirs.seenBy(a).desc(0, 1<<20)}, "bob")
+	x.run("staged")
+	b.expect("ann:staged")
+	require.Equal(t, mine.bytes(), theirs.bytes())
+	x.release()
+	require.Equal(t, 1, h.log.count("transfers are staged"))
+	_, err := a.Register(at, 1<<20, 1, memVRAM, nil)
+	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	require.ErrorContains(t, err, "it is on GPU 0, the descriptor's device id says 1")
+	h.lib.Set("dmabuf", 1)
+	h.lib.Peermem(h.cuda.Peermem())
+	id, err := a.Register(at, 1<<20, 0, memVRAM, nil)
+	require.NoError(t, err)
+	require.NoError(t, a.Deregister(id))
+}
+
+// A rail that can't is left out, the other has all of it.
+func TestVerbsVRAMOneRail(t *testing.T) {
+	h := onGPUDevices(t, 2)
+	a, b := h.agent("ann"), h.agent("bob")
+	meet(a, b)
+	theirs := h.gpu(b, 1, 1<<20, 0)
+	h.lib.FailMany("reg_dmabuf_mr", 1, 1, syscall.EOPNOTSUPP)
+	mine := h.gpu(a, 0, 1<<20, 0)
+	require.Equal(t, 1, h.log.count("memory of GPUs is not registered on a rail"))
+	h.moves(a, b, mine, theirs)
+}
+
+// Freed without a word and allocated anew: registering it again, as an application that doesn't know better does, brings the new memory to peers.
+func TestVerbsVRAMFreed(t *testing.T) {
+	h := onGPUDevices(t, 2)
+	a, b := h.agent("ann"), h.agent("bob")
+	meet(a, b)
+	const size = 1 << 20
+	mine := h.gpu(a, 0, size, 0)
+	at := h.app.Alloc(1, cuda.Device, size)
+	theirs := &vram{owner: b, app: h.app, dev: 1, at: at, size: size}
+	id, err := b.Register(at, size, 1, memVRAM, nil)
+	require.NoError(t, err)
+	theirs.blob, err = b.RegionBlob(id)
+	require.NoError(t, err)
+	h.moves(a, b, mine, theirs)
+	h.app.Free(1, cuda.Device, at)
+	again := h.app.Alloc(1, cuda.Device, size)
+	require.Equal(t, at, again)
+	_, err = b.Register(at, size, 1, memVRAM, nil)
+	require.NoError(t, err)
+	require.True(t, h.log.has("freed without being deregistered"))
+	h.moves(a, b, mine, theirs)
+	require.NoError(t, b.Deregister(id))
+	require.NoError(t, b.Deregister(id))
+	h.app.Free(1, cuda.Device, at)
+}
+
+// The rail beside a GPU carries small transfers from and to its memory, whichever is listed first; a large one goes over both.
+func TestVerbsVRAMNear(t *testing.T) {
+	h := onGPUDevices(t, 2)
+	const left, right = "pci0000:15/0000:15:01.0/0000:16:00.0/", "pci0000:80/0000:80:01.0/0000:81:00.0/"
+	imitation.OnPCI(h.sys, 0, left+"0000:17:00.0/0000:18:00.0")
+	imitation.OnPCI(h.sys, 1, right+"0000:82:00.0/0000:83:00.0")
+	imitation.OnPCI(h.sys, -1, left+"0000:17:01.0/0000:a0:00.0")
+	imitation.OnPCI(h.sys, -1, right+"0000:82:01.0/0000:a1:00.0")
+	a, b := h.agent("ann"), h.agent("bob")
+	meet(a, b)
+	theirs := h.dram(b, 16<<20)
+	seen := theirs.seenBy(a)
+	for dev := range 2 {
+		mine := h.gpu(a, dev, 16<<20, 0)
+		mine.fill()
+		x := a.prep(opWrite, []Desc{mine.desc(0, 16<<20)}, []Desc{seen.desc(0, 16<<20)}, "bob")
+		until(t, "both rails work", func() bool { return a.connected("bob").atWork() == 2 })
+		x.run("")
+		for i, n := range x.shares() {
+			require.Positive(t, n, "rail %d", i)
+		}
+		x.release()
+		for i := range 20 {
+			y := a.prep(i%2, []Desc{mine.desc(i<<12, 4096)}, []Desc{seen.desc(i<<12, 4096)}, "bob")
+			y.run("")
+			for k, n := range y.shares() {
+				require.Equal(t, k == dev, n > 0, "GPU %d, rail %d", dev, k)
+			}
+			y.release()
+		}
+		require.NoError(t, a.Deregister(mine.md.region))
+	}
+}
+
+// Where a GPU's work does not see by itself what devices have written: a flush before the application hears of it, of a WRITE by its notification, of a
+// READ by its check. Nowhere else, and not before memory of such a GPU is registered.
+func TestVerbsVRAMFlush(t *testing.T) {
+	for _, order := range []int{0, 100} {
+		h := onGPUDevices(t, 1)
+		h.cuda.Set("writes_order", order)
+		a, b := h.agent("ann"), h.agent("bob")
+		meet(a, b)
+		const size = 1 << 20
+		x := a.prep(opRead, []Desc{h.dram(a, size).desc(0, size)}, []Desc{h.dram(b, size).seenBy(a).desc(0, size)}, "bob")
+		x.run("host")
+		b.expect("ann:host")
+		require.Zero(t, h.cuda.Count("flushes"))
+		mine, theirs := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0)
+		local, remote := []Desc{mine.desc(0, size)}, []Desc{theirs.seenBy(a).desc(0, size)}
+		flushed := func(what string, do func()) {
+			before := h.cuda.Count("flushes")
+			do()
+			require.Equal(t, order == 0, h.cuda.Count("flushes") > before, what)
+		}
+		w, r := a.prep(opWrite, local, remote, "bob"), a.prep(opRead, local, remote, "bob")
+		before := h.cuda.Count("flushes")
+		w.run("written")
+		require.Equal(t, before, h.cuda.Count("flushes"), "the initiator of a WRITE needs none")
+		flushed("a notification", func() { b.expect("ann:written") })
+		for range 3 { // posted by Go, then without
+			flushed("a READ", func() { r.run() })
+		}
+		a.quiet()
+	}
+}
+
+// Beside the memory of one host: peers there are copied to whole, by that rail; a peer that has none gets it over the wire, from the same
+// registration.
+func TestVerbsVRAMBesideMemory(t *testing.T) {
+	h := onGPUDevices(t, 1)
+	wire := h.wrap
+	h.wrap = func(p provider.Provider) provider.Provider {
+		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: local.New(local.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+	}
+	a, b := h.agent("ann"), h.agent("bob")
+	h.wrap = wire
+	c := h.agent("cyd")
+	meet(a, b)
+	meet(a, c)
+	const size = 1 << 20
+	mine, near, far := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0), h.gpu(c, 1, size, 0)
+	for _, m := range []*vram{near, far} {
+		want := mine.fill()
+		x := a.prep(opWrite, []Desc{mine.desc(0, size)}, []Desc{m.seenBy(a).desc(0, size)}, m.owner.name)
+		h.lib.Zero()
+		x.run("there")
+		m.owner.expect("ann:there")
+		require.Equal(t, want, m.bytes())
+		require.Equal(t, m == far, h.lib.Count("writes") > 0)
+		require.Equal(t, m == near, x.record().bulk)
+		x.release()
+	}
+}

@@ -1,0 +1,115 @@
+package ofi
+
+/*
+#include "ofi.h"
+#include "abi.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"gorail/backend/gpu"
+	"gorail/backend/provider"
+	"gorail/backend/provider/vram"
+	"gorail/backend/topo"
+)
+
+// Values of Options.HMEM.
+const (
+	HMEMAuto = "auto"
+	HMEMOn   = "on"
+	HMEMOff  = "off"
+)
+
+// wantsHMEM says whether devices are asked for that know memory of GPUs, and why not. A provider that is asked may make a CUDA context by that
+// alone (efa tries a registration), so by itself that is for processes that have one.
+func (p *Provider) wantsHMEM() error {
+	switch {
+	case p.hmem == HMEMOff:
+		return errors.New("option fi_hmem=off")
+	case p.hmem == HMEMOn || gpu.InUse(p.cuda):
+		return nil
+	}
+	return errors.New("no CUDA context was in this process when the agent was made, and libfabric was not asked for FI_HMEM, which may make one: " +
+		"use the GPU first, or set option fi_hmem=on")
+}
+
+// gpuRail is a rail of hardware, which may reach memory of GPUs.
+type gpuRail struct {
+	*rail
+	gpus *vram.Direct
+	no   error // why it can't
+}
+
+var _ provider.VRAM = (*gpuRail)(nil)
+
+// withGPUs makes a rail of hardware one that takes memory of GPUs; asked is why libfabric was not asked for that.
+func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
+	if !r.dev.Hardware {
+		return r
+	}
+	g := &gpuRail{rail: r, no: asked}
+	lib := r.entry.handle.lib
+	switch {
+	case asked == nil && !r.entry.hmem:
+		g.no = fmt.Errorf("the provider offers no FI_HMEM for this device (%s)", lib.Describe())
+	case asked == nil && r.c.caps.no_p2p != 0:
+		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider can't let the device alone move memory of GPUs: %w (%s)", syscall.Errno(r.c.caps.no_p2p), lib.Describe())
+	}
+	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: sys, PCI: topo.PathOf(sys, r.entry.pci), How: "FI_HMEM_CUDA"}
+	if v := uint32(lib.lib.api); v < C.OFI_API_DMABUF {
+		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %d.%d; 1.20 is the first that knows it)", syscall.EOPNOTSUPP, v>>16, v&0xffff)
+	}
+	d.DMABuf = func(fd int, offset, length, addr uint64, device int) (provider.MR, error) {
+		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", addr, length, device, C.int(fd), offset)
+	}
+	d.Address = func(addr, length uint64, device int) (provider.MR, error) {
+		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", addr, length, device, -1, 0)
+		if err != nil {
+			err = fmt.Errorf("%w%s", err, vram.Peermem(sys))
+		}
+		return mr, err
+	}
+	g.gpus = vram.NewDirect(cuda, d)
+	return g
+}
+
+// RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF, or with an address, both with FI_HMEM_CUDA.
+func (g *gpuRail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
+	if g.no != nil {
+		return nil, vram.Refused(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
+	}
+	m, err := g.gpus.Register(addr, length, device)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Trouble implements provider.VRAM: what a device could not copy fails with its request.
+func (g *gpuRail) Trouble() string { return "" }
+
+// Close implements provider.Rail.
+func (g *gpuRail) Close() error {
+	if err := g.rail.Close(); err != nil {
+		return err
+	}
+	return g.gpus.Close()
+}
+
+func (r *rail) registerGPU(call string, addr, length uint64, device int, fd C.int, offset uint64) (provider.MR, error) {
+	m := &region{rail: r}
+	var key C.uint64_t
+	if rc := C.ofi_mr_open_gpu(r.c, C.uint64_t(addr), C.uint64_t(length), C.int(device), fd, C.uint64_t(offset), &m.c, &key, &m.desc); rc != 0 {
+		return nil, fmt.Errorf("%s: %w", call, r.entry.handle.lib.error(rc))
+	}
+	m.key = uint64(key)
+	if r.caps.VirtAddr {
+		m.base = addr
+	}
+	return m, nil
+}

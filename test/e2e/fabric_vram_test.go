@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/cuda"
+	"gorail/test/fabric"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestFabricVRAM: memory of GPUs of two processes over imitated EFA and Slingshot, two rails, to VRAM and to host memory, whole and scattered, of one
+// handle and of several: the bytes, and no rule broken.
+func TestFabricVRAM(t *testing.T) {
+	ours(t)
+	lib, driver := fabric.Build(t), cuda.Build(t).Path
+	const size = 4 << 20
+	handles := worker.GPUMem{Device: 1, Handles: 2}
+	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
+		t.Run(kind, func(t *testing.T) {
+			env, breaches := testenv.Need(t), filepath.Join(t.TempDir(), "breaches")
+			set := append(fabric.Env(kind, 2, 1), "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches, "GORAIL_CUDA_PATH="+driver,
+				"GORAIL_FI_HMEM=on", "GORAIL_LOG=info") // the workers' agents are there before they have memory
+			one := func(name string) *worker.Agent { return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name) }
+			p := &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
+			p.tgt.Polling(true)
+			move := func(op nixl.Op, a, b *worker.Buf) {
+				t.Helper()
+				la, lb := scattered(7, 4096, 100, 400, 1), scattered(9, 4096, 300, 400, 2)
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
+				x.Do(limit)
+				require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+				want(op, a, b, la, lb)
+				require.NoError(t, x.Release())
+				a.Fill(seedA)
+				b.Fill(seedB)
+				whole := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				whole.Do(limit)
+				require.NoError(t, whole.Release())
+				if op == nixl.Write {
+					b.Want(seedA)
+				} else {
+					a.Want(seedB)
+				}
+				a.Fill(seedA)
+				b.Fill(seedB)
+			}
+			a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, handles)
+			host := p.tgt.Buffer(size, seedB)
+			p.ini.Learn(p.tgt)
+			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				move(op, a, b)
+				move(op, a, host)
+			}
+			for _, w := range []*worker.Agent{p.ini, p.tgt} {
+				says(t, w.Worker, "memory of GPUs is registered on a rail", "how=dmabuf")
+			}
+			require.NoError(t, p.ini.Close())
+			require.NoError(t, p.tgt.Close())
+			a.Free()
+			b.Free()
+			gpuEmpty(t, p.ini, p.tgt)
+			require.Empty(t, fabric.Breaches(t, breaches))
+		})
+	}
+}

@@ -1,0 +1,1 @@
+../../cuda/lib/dmabuf.h
