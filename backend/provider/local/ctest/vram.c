@@ -237,7 +237,6 @@ void vram_closed(void)
     a.ep = NULL;
     poll_end(&a);
     CHECK(a.done == LC_BULKS && a.err == ECANCELED);
-    lc_mapper_wait(a.rail);
     CHECK(atomic_load(&fake.mapped) == 0);
     atomic_store(&fake.held, 0);
     CHECK(lc_mr_close(b.rail, key) == 0);
