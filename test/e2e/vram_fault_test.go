@@ -107,6 +107,31 @@ func TestVRAMEveryCallFails(t *testing.T) {
 	}
 }
 
+// TestVRAMNotMapped: a mapping that fails for want of something fails no transfer: that is staged.
+func TestVRAMNotMapped(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("the real driver fails when it likes")
+	}
+	for call, m := range map[string]worker.GPUMem{"IpcOpenMemHandle": device(1), "MemImportFromShareableHandle": {Device: 1, Handles: 2}} {
+		const size = 2 * cuda.Granule
+		p := stagedPair(t, "local")
+		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m)
+		p.ini.Learn(p.tgt)
+		p.ini.GPUFail(call, 1, cuda.OutOfMemory)
+		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		for range 2 {
+			x.Do(limit)
+		}
+		says(t, p.ini.Worker, "out of memory")
+		b.Want(seedA)
+		require.NoError(t, p.ini.Close())
+		require.NoError(t, p.tgt.Close())
+		a.Free()
+		b.Free()
+		gpuEmpty(t, p.ini, p.tgt)
+	}
+}
+
 // TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none it is staged, and a line says why.
 func TestVRAMFabric(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
