@@ -68,6 +68,8 @@ func (e *Engine) Release(handle uint64) error {
 	t.zombie.Store(true)
 	if e.reap(t) {
 		t.remote.settleRevokes()
+	} else {
+		t.abort(status.ErrCanceled, "released by the application") // again: it may have been begun anew, staged, in between
 	}
 	return nil
 }
