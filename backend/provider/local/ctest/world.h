@@ -63,6 +63,7 @@ void finish(pair *p);      /* the child has ended well; ours is closed */
 void inline_copies(void);
 void pool_copies(void);
 void lent_lanes(void);
+void left_alone(void);
 void near(void);
 void region_goes(void);
 void endpoint_goes(void);
