@@ -165,7 +165,6 @@ func TestVRAMReleaseEndsIt(t *testing.T) {
 	require.NoError(t, x.Release())
 	require.NoError(t, p.ini.Deregister(a.All())) // waits for it
 	require.Less(t, time.Since(began), time.Second)
-	require.GreaterOrEqual(t, b.Diff(0, size, seedB, 0), int64(-1))
 	p.ini.GPUSwitch("op", 0)
 	require.NoError(t, p.tgt.Deregister(b.All()))
 	a.Free()
