@@ -105,6 +105,32 @@ func TestVRAMEveryCallFails(t *testing.T) {
 	}
 }
 
+// TestVRAMMappedAgain: a mapping that failed for want of something fails its transfer, and no other after it.
+func TestVRAMMappedAgain(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("the real driver fails when it likes")
+	}
+	for call, m := range map[string]worker.GPUMem{"IpcOpenMemHandle": device(1), "MemImportFromShareableHandle": {Device: 1, Handles: 2}} {
+		const size = 2 * cuda.Granule
+		p := gpuPair(t)
+		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m)
+		p.ini.Learn(p.tgt)
+		p.ini.GPUFail(call, 1, cuda.OutOfMemory)
+		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		require.Equal(t, nixl.InProgress, x.Post())
+		require.Equal(t, nixl.ErrBackend, x.Wait(limit))
+		says(t, p.ini.Worker, "out of memory")
+		b.Want(seedB)
+		x.Do(limit)
+		b.Want(seedA)
+		require.NoError(t, p.ini.Close())
+		require.NoError(t, p.tgt.Close())
+		a.Free()
+		b.Free()
+		gpuEmpty(t, p.ini, p.tgt)
+	}
+}
+
 // TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none, an error and a line that says so.
 func TestVRAMFabric(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
