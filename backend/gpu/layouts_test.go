@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +48,26 @@ func layout(rnd *rand.Rand, at, apart uint64, from, want []byte) (ops []gpu.Op, 
 	return ops, src
 }
 
+// pinned is host memory as the processor has it; the driver's copies between host and GPU are not for that.
+func pinned(at uint64, n int) []byte { return unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), n) }
+
+func (r *rig) put(kind cuda.Kind, device int, at uint64, b []byte) {
+	r.Helper()
+	if kind == cuda.Host {
+		copy(pinned(at, len(b)), b)
+		return
+	}
+	r.app.Write(device, at, b)
+}
+
+func (r *rig) get(kind cuda.Kind, device int, at, n uint64) []byte {
+	r.Helper()
+	if kind == cuda.Host {
+		return bytes.Clone(pinned(at, int(n)))
+	}
+	return r.app.Read(device, at, n)
+}
+
 // layouts makes so many random layouts, on every way there is, and compares with what the processor makes of them.
 func (r *rig) layouts(count int) {
 	r.Helper()
@@ -68,16 +89,16 @@ func (r *rig) layouts(count int) {
 			delta = m.At(far) - far
 			defer func() { require.NoError(r, m.Close()) }()
 		}
-		to, toDevice, source, sourceDevice := far, on, near, 0
+		to, toDevice, toKind, source, sourceDevice, sourceKind := far, on, way.kind, near, 0, cuda.Device
 		if !way.write {
-			to, toDevice, source, sourceDevice = near, 0, far, on
+			to, toDevice, toKind, source, sourceDevice, sourceKind = near, 0, cuda.Device, far, on, way.kind
 		}
-		r.app.Write(sourceDevice, source, from)
+		r.put(sourceKind, sourceDevice, source, from)
 		l := r.lane(0, way.peer)
 		jobs := []*gpu.Job{r.job(l), r.job(l), r.job(l), r.job(l)}
 		for left := count / 5; left > 0; left -= windows {
 			want, posted := bytes.Clone(before), [][]gpu.Op{}
-			r.app.Write(toDevice, to, before)
+			r.put(toKind, toDevice, to, before)
 			for k := range min(left, windows) {
 				apart := []uint64{16, 8, 4, 1}[k%4]
 				list, src := layout(rnd, uint64(k)*window, apart, from, want)
@@ -100,7 +121,7 @@ func (r *rig) layouts(count int) {
 			for _, ops := range posted {
 				r.drv.FreeOps(ops)
 			}
-			got := r.app.Read(toDevice, to, batch)
+			got := r.get(toKind, toDevice, to, batch)
 			if !bytes.Equal(want, got) {
 				for n := range got {
 					require.Equal(r, want[n], got[n], "way %d, %d layouts before the end: byte %d of layout %d", i, left, n%window, n/window)

@@ -107,6 +107,35 @@ func TestVRAMEveryCallFails(t *testing.T) {
 	}
 }
 
+// TestVRAMMappedAgain: with a mapping that failed for want of something its transfer is staged, and no other after it.
+func TestVRAMMappedAgain(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("the real driver fails when it likes")
+	}
+	for call, m := range map[string]worker.GPUMem{"IpcOpenMemHandle": device(1), "MemImportFromShareableHandle": {Device: 1, Handles: 2}} {
+		const size = 2 * cuda.Granule
+		p := stagedPair(t, "local")
+		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m)
+		p.ini.Learn(p.tgt)
+		p.ini.GPUFail(call, 1, cuda.OutOfMemory)
+		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x.Do(limit)
+		b.Want(seedA)
+		says(t, p.ini.Worker, "transfers are staged")
+		says(t, p.ini.Worker, "out of memory")
+		asked := p.ini.GPUCount(call)
+		b.Fill(seedB)
+		x.Do(limit)
+		b.Want(seedA)
+		require.Greater(t, p.ini.GPUCount(call), asked, "it was mapped")
+		require.NoError(t, p.ini.Close())
+		require.NoError(t, p.tgt.Close())
+		a.Free()
+		b.Free()
+		gpuEmpty(t, p.ini, p.tgt)
+	}
+}
+
 // TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none it is staged, and a line says why.
 func TestVRAMFabric(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
@@ -166,7 +195,6 @@ func TestVRAMReleaseEndsIt(t *testing.T) {
 	require.NoError(t, x.Release())
 	require.NoError(t, p.ini.Deregister(a.All())) // waits for it
 	require.Less(t, time.Since(began), time.Second)
-	require.GreaterOrEqual(t, b.Diff(0, size, seedB, 0), int64(-1))
 	p.ini.GPUSwitch("op", 0)
 	require.NoError(t, p.tgt.Deregister(b.All()))
 	a.Free()
