@@ -63,10 +63,14 @@ func (e *Engine) registerVRAM(r *region) {
 // tellVRAM says once of each rail how it reaches memory of GPUs by itself, or why it can't, and takes the errors of those out of the list: what
 // they can't is no news with every region. The error is of all of them.
 func (e *Engine) tellVRAM(r *region, errs []error) error {
-	var without []error
+	var without error // on one line
 	for i, rl := range e.rails {
 		if errors.Is(errs[i], provider.ErrNoVRAM) {
-			without = append(without, fmt.Errorf("rail %s: %w", rl.name(), errs[i]))
+			if err := fmt.Errorf("rail %s: %w", rl.name(), errs[i]); without == nil {
+				without = err
+			} else {
+				without = fmt.Errorf("%w; %w", without, err)
+			}
 			if rl.first("") {
 				e.log.Info("memory of GPUs is not registered on a rail", "rail", rl.name(), "err", errs[i])
 			}
@@ -78,7 +82,7 @@ func (e *Engine) tellVRAM(r *region, errs []error) error {
 			errs[i] = e.flushFor(g)
 		}
 	}
-	return errors.Join(without...)
+	return without
 }
 
 // flushFor makes the application hear of what devices have written to a GPU's memory when the GPU's work sees it, if that takes a flush.
