@@ -25,7 +25,9 @@ func TestFabricVRAM(t *testing.T) {
 			env, breaches := testenv.Need(t), filepath.Join(t.TempDir(), "breaches")
 			set := append(fabric.Env(kind, 2, 1), "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches, "GORAIL_CUDA_PATH="+driver,
 				"GORAIL_FI_HMEM=on", "GORAIL_LOG=info") // the workers' agents are there before they have memory
-			one := func(name string) *worker.Agent { return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name) }
+			one := func(name string) *worker.Agent {
+				return agent(worker.Start(t, worker.Options{Env: env, Setenv: set}), env, name)
+			}
 			p := &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
 			p.tgt.Polling(true)
 			move := func(op nixl.Op, a, b *worker.Buf) {
