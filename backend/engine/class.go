@@ -50,8 +50,6 @@ func (v *resolver) classify(t *transfer) error {
 	case !gpu:
 	case t.class.gpus() && !mixed && v.e.copier(v.peer, v.locals.list) >= 0:
 		t.bulk = true
-		t.staged = len(v.remotes.list) == 1 && v.remotes.list[0].apart.Load()
-		t.tried = t.staged
 	default:
 		t.staged = mixed && v.peer.mapsRings() || !v.e.carries(v.peer, v.locals.list)
 	}

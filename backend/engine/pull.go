@@ -110,7 +110,6 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 	}
 	g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
 	g.rails.Store(0)
-	g.apart.Store(false)
 	for _, rk := range entry.Rails {
 		if int(rk.Rail) < fastpath.Slots(r.e.opt) {
 			g.rails.Or(1 << rk.Rail)

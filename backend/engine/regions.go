@@ -24,7 +24,7 @@ type region struct {
 	pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
 	closed atomic.Bool
 
-	apart atomic.Bool // a GPU's memory of a peer's on this host that could not be mapped here
+	apart atomic.Bool // a ring on a peer's GPU that could not be mapped here
 
 	rails atomic.Uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
 

@@ -167,6 +167,9 @@ func (e *Engine) settle(t *transfer, code int32) {
 	t.tell()
 }
 
+// refusals is how often a request finds that the peer's memory can't be mapped before it no longer tries: it may have been for want of something.
+const refusals = 3
+
 // restage runs a transfer anew over rings whose links turned out not to reach the peer's memory. Under mu; false: it has failed.
 func (t *transfer) restage() bool {
 	if t.inner != nil || t.zombie.Load() || t.reason != "" {
@@ -178,10 +181,13 @@ func (t *transfer) restage() bool {
 	if r.state != ready {
 		return false
 	}
-	t.staged, t.tried, t.rings = true, true, true
+	if t.refused++; t.refused == refusals {
+		t.staged = true
+	}
+	t.rings, t.checked = true, 0 // the next post finds out anew
 	t.x.TakeTicket()
 	hasNotif, msg := t.x.Message()
 	t.x.Start()
-	t.stage(r, hasNotif, msg)
+	t.stage(r, hasNotif, msg, true)
 	return true
 }

@@ -118,7 +118,7 @@ func (s *stagedRun) tell(g *group, w *stagedWay) {
 	}
 	why := "no rail in use moves memory of GPUs by itself"
 	switch {
-	case w.mapped() || s.regions[g.ops[0].RRegion].apart.Load():
+	case g.gpus() && s.r.mapsRings():
 		why = s.t.e.trouble()
 	case g.lmem != g.rmem:
 		why = "no rail in use moves bytes between host memory and a GPU's by itself"

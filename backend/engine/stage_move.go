@@ -11,8 +11,8 @@ import (
 	"gorail/backend/status"
 )
 
-// move moves every byte. tried: links have been, and did not reach both memories.
-func (s *stagedRun) move(tried bool) error {
+// move moves every byte.
+func (s *stagedRun) move() error {
 	ops := s.t.x.Ops()
 	if len(ops) == 0 {
 		return nil
@@ -23,7 +23,7 @@ func (s *stagedRun) move(tried bool) error {
 	var wg sync.WaitGroup
 	for _, g := range all { // several pairs of GPUs work side by side
 		wg.Go(func() {
-			if !(tried && len(all) == 1) && s.reachable(g) {
+			if !(s.tried && len(all) == 1) && s.reachable(g) {
 				err := s.direct(g)
 				if err == nil {
 					return
@@ -32,7 +32,6 @@ func (s *stagedRun) move(tried bool) error {
 					s.fail(err)
 					return
 				}
-				s.apart(g)
 			}
 			if s.r.self && g.vram() && !g.gpus() {
 				err := s.within(g)
@@ -67,9 +66,6 @@ func (s *stagedRun) reachable(g *group) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for i := range g.ops {
 		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
-		if r.apart.Load() && g.lmem == memVRAM {
-			return false
-		}
 		own, theirs = own&l.rails.Load(), theirs&r.rails.Load()
 	}
 	s.r.mu.RLock()
@@ -80,17 +76,6 @@ func (s *stagedRun) reachable(g *group) bool {
 		}
 	}
 	return false
-}
-
-// apart notes that a region of the peer's can't be mapped here; of several nobody knows which.
-func (s *stagedRun) apart(g *group) {
-	first := g.ops[0].RRegion
-	for i := range g.ops {
-		if g.ops[i].RRegion != first {
-			return
-		}
-	}
-	s.regions[first].apart.Store(true)
 }
 
 // direct moves a group by one inner transfer.

@@ -18,6 +18,7 @@ type stagedRun struct {
 	t        *transfer
 	r        *remote
 	regions  map[uint32]*region
+	tried    bool
 	hasNotif bool
 	msg      []byte
 	began    time.Time
@@ -29,9 +30,9 @@ type stagedRun struct {
 	inner map[*transfer]struct{}
 }
 
-// stage starts a run. Under t.mu or with t queued, with x running.
-func (t *transfer) stage(r *remote, hasNotif bool, msg []byte) {
-	s := &stagedRun{t: t, r: r, regions: t.regionsOf(), hasNotif: hasNotif, msg: bytes.Clone(msg), began: time.Now(), stop: make(chan struct{}),
+// stage starts a run. tried: links have just been. Under t.mu or with t queued, with x running.
+func (t *transfer) stage(r *remote, hasNotif bool, msg []byte, tried bool) {
+	s := &stagedRun{t: t, r: r, tried: tried, regions: t.regionsOf(), hasNotif: hasNotif, msg: bytes.Clone(msg), began: time.Now(), stop: make(chan struct{}),
 		inner: map[*transfer]struct{}{}}
 	t.run.Store(s)
 	t.sampled = t.x.Posted() // what the core knows of times is of another run
@@ -42,7 +43,7 @@ func (s *stagedRun) main() {
 	s.t.e.stage.transfers.Add(1)
 	err := s.live()
 	if err == nil {
-		err = s.move(s.t.tried)
+		err = s.move()
 	}
 	if err == nil && s.hasNotif {
 		err = s.notify()

@@ -40,7 +40,7 @@ type transfer struct {
 	sampled  time.Duration // the post whose time is in remote.rates
 	untold   atomic.Bool   // its path is not in the log yet; set only where that takes it
 	staged   bool          // always: links can't carry it
-	tried    bool          // staged since they have been tried
+	refused  int           // runs in which links turned out not to reach the peer's memory
 	rings    bool          // staged, as ready found last
 	why      string        // an inner one's error
 	reason   string        // why we aborted it
@@ -122,7 +122,7 @@ func (t *transfer) begin(hasNotif bool) {
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
 	if t.rings {
-		t.stage(r, hasNotif, msg)
+		t.stage(r, hasNotif, msg, t.refused == refusals)
 		return
 	}
 	if t.e.debug {

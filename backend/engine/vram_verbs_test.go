@@ -1,174 +1,18 @@
 package engine
 
 import (
-	"math/rand/v2"
 	"syscall"
 	"testing"
-	"testing/fstest"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/local"
-	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
-
-// onGPUs is a harness over imitated InfiniBand devices that reach the memory of imitated GPUs.
-type gpuHarness struct {
-	*harness
-	cuda *cuda.Lib
-	app  *cuda.App
-	sys  fstest.MapFS
-}
-
-func onGPUDevices(t *testing.T, devices int) *gpuHarness {
-	h := &gpuHarness{cuda: cuda.Build(t), sys: imitation.Sys(4, 1, true)}
-	h.app = cuda.NewApp(t, h.cuda.Path)
-	h.harness = onVerbs(t, devices)
-	h.lib.Set("dmabuf", 1)
-	h.params = append(h.params, "cuda_path", h.cuda.Path, "stage_size", "1MiB")
-	opts, _, err := option.Parse(nil, nil)
-	require.NoError(t, err)
-	h.wrap = func(provider.Provider) provider.Provider {
-		return verbs.New(verbs.Options{LibraryPath: h.lib.Path, CMLibraryPath: h.lib.Path, CUDAPath: h.cuda.Path, Sys: h.sys, IB: opts.IB})
-	}
-	return h
-}
-
-// vram is registered memory of a GPU, or of the host (app nil), as one agent or as its peer sees it.
-type vram struct {
-	owner *agent
-	app   *cuda.App
-	dev   int
-	at    uint64
-	size  int
-	host  []byte
-	md    *metaObject
-	blob  []byte
-}
-
-// gpu registers memory of a GPU, of several handles if so many; it is freed when the test ends.
-func (h *gpuHarness) gpu(a *agent, dev, size, handles int) *vram {
-	h.Helper()
-	m := &vram{owner: a, app: h.app, dev: dev, size: size}
-	if handles > 0 {
-		m.at = h.app.VMM(dev, handles, cuda.Granule, false)
-		h.Cleanup(func() { h.app.FreeVMM(dev, handles, cuda.Granule, m.at) })
-	} else {
-		m.at = h.app.Alloc(dev, cuda.Device, uint64(size))
-		h.Cleanup(func() { h.app.Free(dev, cuda.Device, m.at) })
-	}
-	id, err := a.Register(m.at, uint64(size), uint64(dev), memVRAM, nil)
-	require.NoError(h, err)
-	m.md = &metaObject{region: id}
-	m.blob, err = a.RegionBlob(id)
-	require.NoError(h, err)
-	h.Cleanup(func() { _ = a.Deregister(id) }) // before the memory goes
-	return m
-}
-
-// dram is memory of the host in the same clothes.
-func (h *gpuHarness) dram(a *agent, size int) *vram {
-	m := a.memory(size)
-	return &vram{owner: a, at: m.addr(), size: size, host: m.b, md: m.md, blob: m.blob}
-}
-
-func (m *vram) mem() int32 {
-	if m.app != nil {
-		return memVRAM
-	}
-	return 0
-}
-
-func (m *vram) seenBy(a *agent) *vram {
-	id, err := a.LoadRemote(m.owner.name, m.at, uint64(m.size), uint64(m.dev), m.mem(), m.blob)
-	require.NoError(a.t, err)
-	seen := *m
-	seen.md = &metaObject{region: id}
-	return &seen
-}
-
-func (m *vram) desc(off, n int) Desc {
-	return Desc{Addr: m.at + uint64(off), Len: uint64(n), Dev: uint64(m.dev), MD: unsafe.Pointer(m.md)}
-}
-
-// fill writes random bytes and gives them.
-func (m *vram) fill() []byte {
-	b := make([]byte, m.size)
-	r := rand.NewPCG(rand.Uint64(), 0)
-	for i := range b {
-		b[i] = byte(r.Uint64() >> 13)
-	}
-	if m.app != nil {
-		m.app.Write(m.dev, m.at, b)
-	} else {
-		copy(m.host, b)
-	}
-	return b
-}
-
-func (m *vram) bytes() []byte {
-	if m.app != nil {
-		return m.app.Read(m.dev, m.at, uint64(m.size))
-	}
-	return append([]byte(nil), m.host...)
-}
-
-// scattered is n pieces in another order on each side, some so small that a request would hold them.
-func scattered(n, space int) (at, lens []int) {
-	each := space / n
-	for _, i := range rand.Perm(n) {
-		at = append(at, i*each+rand.IntN(7))
-		lens = append(lens, min(each-7, 1+rand.IntN(each)))
-	}
-	return at, lens
-}
-
-// moves transfers both ways, whole and scattered, and compares every byte of both sides.
-func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
-	h.Helper()
-	seen := theirs.seenBy(a)
-	for op := range 2 {
-		near, far := mine.fill(), theirs.fill()
-		if x := a.prep(op, []Desc{mine.desc(0, mine.size)}, []Desc{seen.desc(0, mine.size)}, b.name); op == opWrite {
-			x.run("all")
-			b.expect(a.name + ":all")
-			copy(far, near)
-			x.release()
-		} else {
-			x.run()
-			copy(near, far)
-			x.release()
-		}
-		require.Equal(h, near, mine.bytes())
-		require.Equal(h, far, theirs.bytes())
-		near, far = mine.fill(), theirs.fill()
-		from, lens := scattered(300, mine.size)
-		to, _ := scattered(300, mine.size)
-		var local, remote []Desc
-		for i, n := range lens {
-			n = min(n, mine.size/300-7)
-			local, remote = append(local, mine.desc(from[i], n)), append(remote, seen.desc(to[i], n))
-			if op == opWrite {
-				copy(far[to[i]:to[i]+n], near[from[i]:])
-			} else {
-				copy(near[from[i]:from[i]+n], far[to[i]:])
-			}
-		}
-		x := a.prep(op, local, remote, b.name)
-		x.run("pieces")
-		b.expect(a.name + ":pieces")
-		x.release()
-		require.Equal(h, near, mine.bytes())
-		require.Equal(h, far, theirs.bytes())
-	}
-}
 
 // Memory of GPUs goes over the wire as the host's does, to memory of a GPU or of the host: bytes, by every way in which it is registered, over one
 // device and three, and in slices.

@@ -2,7 +2,7 @@
 #ifndef GORAIL_CORE_CALLS_H
 #define GORAIL_CORE_CALLS_H
 
-/* The time where thousands of operations come and go and a millisecond does not matter: asking costs 25 ns, where the kernel has to be
+/* The time where thousands of operations come and go and some milliseconds do not matter: asking costs 25 ns, where the kernel has to be
  * asked some 300 ns and in a virtual machine up to 30 us, twice a transfer. */
 static inline uint64_t core_tick(gr_core *core)
 {

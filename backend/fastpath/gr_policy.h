@@ -132,7 +132,7 @@ struct gr_xfer {
     _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
     _Atomic uint64_t done;     /* bytes completed in this round */
     _Atomic uint64_t posted_ns; /* when it was posted */
-    _Atomic uint32_t coarse;   /* these times are good to a millisecond alone: it was not alone on its rails */
+    _Atomic uint32_t coarse;   /* these times are good to four milliseconds alone: it was not alone on its rails */
     _Atomic uint32_t ticket;   /* GR_TICKET_* */
     gr_op *ops;
     uint64_t nops;

@@ -109,6 +109,7 @@ struct gr_rail {
     _Atomic int waiters; /* blocking lockers; the poller stands back for them */
     _Atomic int pending; /* work was queued while the lock was taken: whoever unlocks runs kick */
     void (*kick)(gr_rail *rail);
+    _Atomic int attended; /* set by the core: the application polls, all the time; should it stop, the core's thread does so within four milliseconds */
     int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
     uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
     uint32_t tx_depth;   /* work requests and sends one endpoint takes */
@@ -132,6 +133,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);
     atomic_init(&rail->pending, 0);
+    atomic_init(&rail->attended, 0);
     rail->kick = NULL;
     rail->wait_fd = -1;
     rail->gathered = 0;

@@ -58,7 +58,7 @@ static uint64_t window(gr_link *link, const xfer *x)
 {
     if (!link->small_ns || x->pub.bytes <= SMALL || link->window <= HURRY)
         return link->window;
-    if (core_tick(link->rail->core) - link->small_ns > CALM_NS) {
+    if ((int64_t)(core_tick(link->rail->core) - link->small_ns) > CALM_NS) { /* the tick may be older */
         link->small_ns = 0;
         return link->window;
     }

@@ -103,7 +103,7 @@ func (x Xfer) Posted() time.Duration {
 	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.posted_ns))))
 }
 
-// Took is the time from the post to the last completion; exact: to better than a millisecond.
+// Took is the time from the post to the last completion; exact: not by the core's tick.
 func (x Xfer) Took() (d time.Duration, exact bool) {
 	exact = atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.coarse))) == 0
 	last := x.LastProgress() // first: of a round that begins just now it is nothing or less

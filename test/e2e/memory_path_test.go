@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -66,6 +67,27 @@ func TestMemoryInPost(t *testing.T) {
 		require.Equal(t, nixl.Success, large.Wait(limit))
 		b.Want(seedA)
 		require.Len(t, bob.WaitNotifs(101, limit), 101)
+	}
+}
+
+// TestMemoryPollsNoMore: while the initiator polls, nobody else is woken for what it can copy itself; when it stops, that is copied all
+// the same.
+func TestMemoryPollsNoMore(t *testing.T) {
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+	alice.Learn(bob)
+	spec := worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}
+	polled, x := alice.Xfer(spec), alice.Xfer(spec)
+	for i := range uint64(20) {
+		l := polled.Loop(worker.LoopArgs{N: 100, Timeout: limit}) // some milliseconds: it is known to poll
+		require.Equal(t, 100, l.Done, l.Status)
+		a.Fill(100 + i)
+		note := fmt.Appendf(nil, "n%d", i)
+		posted := x.PostNotif(note)
+		require.False(t, posted.Failed())
+		require.Equal(t, []nixl.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
+		b.Want(100 + i)
+		require.Equal(t, nixl.Success, x.Wait(limit))
 	}
 }
 

@@ -43,7 +43,7 @@ var leftOut = map[string][]string{
 		"TestWireCut", "TestDevices", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestStatsPaths"},
 	"is of GPUs' memory, on one host": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased"},
-	"is of one host's memory":                                            {"TestMemoryChosen", "TestMemoryInPost", "TestMemoryTargetStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork"},
+	"is of one host's memory":                                            {"TestMemoryChosen", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork"},
 	"is of an imitated libfabric":                                        {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated"},
 	"has libfabric or its tcp provider in what it expects to be told":    {"TestNoLibfabric", "TestNothingToUse"},
 	"counts by probes that the guest's kernel lacks":                     {"TestCrossings", "TestCrossingsBack"},

@@ -102,6 +102,7 @@ typedef struct lc_pool {
     int stop;
     lc_job *head, **tail;
     _Atomic uint32_t queued;
+    uint64_t bytes; /* queued */
     _Atomic uint32_t lanes; /* bits: those that nobody has */
     lc_job *_Atomic done;
 } lc_pool;

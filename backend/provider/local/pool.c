@@ -13,6 +13,7 @@
 enum {
     BATCH = 64,         /* segments that one call of the kernel's takes */
     BATCH_BYTES = 256 << 10,
+    ALONE = 1 << 20, /* bytes queued that wake nobody while the application polls */
 };
 
 /* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
@@ -35,6 +36,7 @@ static lc_job *take(lc_pool *pool)
     if (!pool->head)
         pool->tail = &pool->head;
     last->next = NULL;
+    pool->bytes -= bytes;
     first->ep->jobs += jobs;
     atomic_fetch_sub(&pool->queued, jobs);
     return first;
@@ -181,6 +183,12 @@ static void start(lc_rail *rail)
         free(w);
 }
 
+/* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
+static int alone(const lc_rail *rail)
+{
+    return rail->pool.bytes <= ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+}
+
 void lc_pool_add(lc_rail *rail, lc_job *job)
 {
     lc_pool *pool = &rail->pool;
@@ -190,9 +198,11 @@ void lc_pool_add(lc_rail *rail, lc_job *job)
     *pool->tail = job;
     pool->tail = &job->next;
     uint32_t queued = atomic_fetch_add(&pool->queued, 1) + 1;
-    if (!pool->waiting && pool->started < pool->threads && queued > pool->started)
+    pool->bytes += job->bytes;
+    int call = !alone(rail);
+    if (call && !pool->waiting && pool->started < pool->threads && queued > pool->started)
         start(rail);
-    int idle = pool->waiting > 0;
+    int idle = call && pool->waiting > 0;
     pthread_mutex_unlock(&pool->mu);
     if (idle)
         pthread_cond_signal(&pool->work);
@@ -218,6 +228,7 @@ void lc_pool_drain(lc_rail *rail, lc_ep *ep)
             continue;
         }
         atomic_fetch_sub(&pool->queued, 1);
+        pool->bytes -= j->bytes;
         j->err = ECANCELED;
         j->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
         while (!atomic_compare_exchange_weak(&pool->done, &j->next, j))

@@ -24,6 +24,7 @@ import (
 // gpus are imitations of both libraries, and an application with memory on GPUs.
 type gpus struct {
 	*testing.T
+	want []string // breaches, by what they begin with
 	cuda *cuda.Lib
 	app  *cuda.App
 	lib  string
@@ -38,7 +39,11 @@ func newGPUs(t *testing.T, kind string, switches ...string) *gpus {
 	t.Setenv(fabric.EnvCUDA, g.cuda.Path)
 	g.app = cuda.NewApp(t, g.cuda.Path)
 	t.Cleanup(func() {
-		require.Empty(t, fabric.Breaches(t, breaches))
+		got := fabric.Breaches(t, breaches)
+		require.Len(t, got, len(g.want), "%v", got)
+		for i, w := range g.want {
+			require.True(t, strings.HasPrefix(got[i], w), got[i])
+		}
 		list, err := os.ReadDir("/proc/self/fd")
 		require.NoError(t, err)
 		for _, fd := range list {
@@ -235,4 +240,20 @@ func TestVRAMFaults(t *testing.T) {
 	require.NotErrorIs(t, err, provider.ErrNoVRAM, "there may be room the next time")
 	require.ErrorIs(t, r.Close(), syscall.EBUSY)
 	require.NoError(t, m.Close())
+}
+
+// What the imitation is there to catch: memory of a GPU without its descriptor.
+func TestVRAMWithoutDescriptor(t *testing.T) {
+	g := newGPUs(t, "efa")
+	g.want = []string{"desc"}
+	at := g.alloc(0, 1<<16)
+	r := g.open(HMEMAuto)
+	m, err := r.(provider.VRAM).RegisterVRAM(at, 1<<16, 0)
+	require.NoError(t, err)
+	defer m.Close()
+	ep, err := r.OpenEndpoint()
+	require.NoError(t, err)
+	defer ep.Close()
+	require.NoError(t, ep.Connect(ep.Addr()))
+	require.ErrorIs(t, drive.New(r.Core()).RMA(ep.Core(), drive.Write, 1, drive.Seg{Local: at, Remote: at + 4096, Len: 64, Key: m.Key()}), syscall.EINVAL)
 }

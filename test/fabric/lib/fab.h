@@ -2,7 +2,7 @@
  * provider move the bytes.
  *
  * One file per noun: config.c (switches.h), breach.c (and what is recorded beside breaches), real.c (the real library), info.c and exports.c (what is offered),
- * domain.c, page.c (what endpoints of one host know about each other), av.c, mr.c, ep.c, post.c (what is checked when an
+ * domain.c, page.c (what endpoints of one host know about each other), av.c, mr.c, mapped.c, ep.c, post.c (what is checked when an
  * operation is posted), calls.c, op.c (an operation's life), launch.c, recv.c, cq.c, wait.c.
  *
  * Objects are our own and hold real ones. One lock per domain covers all of it, and every call of the real library: its net
@@ -268,6 +268,10 @@ int fab_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep *
 extern struct fi_ops_mr fab_mr_ops;
 extern struct fi_ops_msg fab_msg_ops;
 extern struct fi_ops_rma fab_rma_ops;
+
+/* mapped.c: whether there is something, and whether it is the processor's. */
+bool fab_mapped(uint64_t base, uint64_t len);
+bool fab_readable(uint64_t at);
 
 /* av.c */
 fab_peer *fab_av_peer(fab_av *av, fi_addr_t addr);

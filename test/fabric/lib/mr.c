@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "dmabuf.h"
@@ -18,28 +17,6 @@ struct mr_dmabuf {
     size_t len;
     void *base;
 };
-
-/* A byte that the processor may read: memory of a GPU has addresses, and nothing there for it. */
-static bool readable(uint64_t at)
-{
-    char byte;
-    struct iovec to = { &byte, 1 }, from = { (void *)(uintptr_t)at, 1 };
-    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
-}
-
-/* First, last and some pages between: regions may be huge. */
-static bool mapped(uint64_t base, uint64_t len)
-{
-    enum { SAMPLES = 64 };
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = base & ~(page - 1), last = (base + len - 1) & ~(page - 1);
-    for (uint64_t i = 0; i <= SAMPLES; i++) {
-        uint64_t at = i == SAMPLES ? last : first + ((last - first) / SAMPLES * i & ~(page - 1));
-        unsigned char in;
-        if (mincore((void *)(uintptr_t)at, page, &in))
-            return false;
-    }
-    return true;
-}
 
 /* A region is reachable from here on. */
 static int publish(fab_mr *mr)
@@ -219,9 +196,9 @@ static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint6
         return -FI_EBADF;
     if (!len || base + len < base)
         return -FI_EINVAL;
-    if (SW(dom->kind, allocated) && !buf && mapped(base, len) && !(readable(base) && readable(base + len - 1)))
+    if (SW(dom->kind, allocated) && !buf && fab_mapped(base, len) && !(fab_readable(base) && fab_readable(base + len - 1)))
         return -FI_EFAULT; /* a GPU's, said to be the host's */
-    if (SW(dom->kind, allocated) && !buf && !mapped(base, len)) {
+    if (SW(dom->kind, allocated) && !buf && !fab_mapped(base, len)) {
         fab_breach(dom->kind, "not_allocated", "%llu bytes at %#llx are not mapped", (unsigned long long)len,
                    (unsigned long long)base);
         return -FI_EFAULT;

@@ -55,6 +55,51 @@ void lent_lanes(void)
     }
 }
 
+/* Posts a piece of 512 KiB, which is left to the pool or to whoever polls. */
+static void post_half(pair *p, gr_ctx *c)
+{
+    lc_rail *rail = p->me.rail;
+    gr_seg seg = { .laddr = (uint64_t)(uintptr_t)p->me.mem, .raddr = p->peer.mem, .len = 512 << 10, .rkey = p->peer.key };
+    gr_rail_lock(&rail->base);
+    CHECK(lc_ops.rma(&rail->base, p->me.ep, GR_WRITE, 1, &seg, c) == 0);
+    gr_rail_unlock(&rail->base);
+}
+
+/* While the application polls, no thread is begun, and none is woken, for 1 MiB; for more, or while it doesn't, one is. */
+void left_alone(void)
+{
+    pair p = split(1, wait_target);
+    lc_rail *rail = p.me.rail;
+    int n = 0;
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has greeted */
+    p.me.done = 0;
+    atomic_store(&rail->base.attended, 1);
+    for (int round = 0; round < 20; round++) {
+        post_half(&p, &ctx[n++ % 64]);
+        post_half(&p, &ctx[n++ % 64]);
+        CHECK(rail->pool.started == 0 && atomic_load(&rail->pool.queued) == 2);
+        while (lc_ops.help(&rail->base))
+            ;
+    }
+    CHECK(rail->pool.bytes == 0);
+    for (int i = 0; i < 3; i++)
+        post_half(&p, &ctx[n++ % 64]);
+    CHECK(rail->pool.started == 1);
+    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; p.me.done < n; poll_end(&p.me))
+        CHECK(lc_now() < stop);
+    atomic_store(&rail->base.attended, 0);
+    post_half(&p, &ctx[n++ % 64]);
+    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; p.me.done < n;) { /* by the pool's thread alone */
+        gr_comp c;
+        gr_rail_lock(&rail->base);
+        p.me.done += lc_ops.poll(&rail->base, &c, 1);
+        gr_rail_unlock(&rail->base);
+        CHECK(lc_now() < stop);
+    }
+    tell(&p, 'q');
+    finish(&p);
+}
+
 /* Whether a lane of ours has copied to the peer. */
 static int turns_of(const end *e, int lane) { return atomic_load(&e->ep->out->lane[lane].turn) > 1; }
 

@@ -84,6 +84,7 @@ int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 void inline_copies(void);
 void pool_copies(void);
 void lent_lanes(void);
+void left_alone(void);
 void near(void);
 void region_goes(void);
 void endpoint_goes(void);

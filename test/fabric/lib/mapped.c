@@ -1,0 +1,29 @@
+/* What is at an address. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "fab.h"
+
+/* A byte that the processor may read: memory of a GPU has addresses, and nothing there for it. */
+bool fab_readable(uint64_t at)
+{
+    char byte;
+    struct iovec to = { &byte, 1 }, from = { (void *)(uintptr_t)at, 1 };
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+}
+
+/* First, last and some pages between: regions may be huge. */
+bool fab_mapped(uint64_t base, uint64_t len)
+{
+    enum { SAMPLES = 64 };
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = base & ~(page - 1), last = (base + len - 1) & ~(page - 1);
+    for (uint64_t i = 0; i <= SAMPLES; i++) {
+        uint64_t at = i == SAMPLES ? last : first + ((last - first) / SAMPLES * i & ~(page - 1));
+        unsigned char in;
+        if (mincore((void *)(uintptr_t)at, page, &in))
+            return false;
+    }
+    return true;
+}
