@@ -11,7 +11,7 @@
 enum {
     INLINE_BUSY = 8,  /* calls of the application in a millisecond of a nap that make the thread stand back */
     NAP_MS = 1,
-    NAPS = 16,        /* in a row: the application goes on polling. Each look takes 10 us of a core, two thirds of them from whoever polls there */
+    NAPS = 16,        /* in a row: the application goes on polling; each look takes 2 to 26 us of a core that it polls on, maybe */
     LONG_NAP_MS = 4,
     STARVED_MS = 1,   /* how soon a post refused with EAGAIN is tried again when nothing else happens */
     LOOK_MS = 250,    /* how soon a completion is found whose event was lost; costs an idle engine nothing that shows */
