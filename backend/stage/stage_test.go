@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -181,12 +182,12 @@ func BenchmarkCopy(b *testing.B) {
 	app := cuda.NewApp(b, path)
 	c := New(path)
 	defer c.Close()
-	for _, size := range []uint64{1 << 20, 4 << 20, 256 << 20} {
+	for _, size := range []uint64{1 << 20, 4 << 20, 256 << 20, 1 << 30} {
 		at := app.Alloc(0, cuda.Device, size)
 		ring, err := c.Ring(Host, 0, size)
 		require.NoError(b, err)
 		for name, out := range map[string]bool{"GPU to host": true, "host to GPU": false} {
-			b.Run(name, func(b *testing.B) {
+			b.Run(fmt.Sprintf("%d MiB %s", size>>20, name), func(b *testing.B) {
 				b.SetBytes(int64(size))
 				for b.Loop() {
 					if err := c.Copy(ring, ring.Addr(), 0, []Piece{{at, size}}, out, nil); err != nil {
