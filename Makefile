@@ -24,8 +24,9 @@ test-trixie: ## `make test` in a chroot of Debian 13: libfabric 2.1, Python 3.13
 test-rdma: build ## tests over software RDMA (rxe, siw) in guests; their kernel is built first, once (4 minutes)
 	@tools/test-rdma.sh
 
-test-gpu: ## copies and mappings on the GPUs of this machine (GORAIL_TEST_CUDA: the driver, default libcuda.so.1)
-	@GORAIL_TEST_CUDA=$${GORAIL_TEST_CUDA:-libcuda.so.1} go test -count=1 -v -run Real ./backend/gpu ./test/cuda
+test-gpu: build ## copies, mappings and agents on the GPUs of this machine (GORAIL_TEST_CUDA: the driver, default libcuda.so.1)
+	@export GORAIL_TEST_CUDA=$${GORAIL_TEST_CUDA:-libcuda.so.1} && go test -count=1 -v -run Real ./backend/gpu ./test/cuda && \
+	    . tools/env.sh && go test -count=1 -v -run 'TestVRAM|TestStaged|TestManyGPUs' ./test/e2e
 
 soak: build ## rails down and up at random under transfers, for SOAK (default 2m)
 	@. tools/env.sh && GORAIL_SOAK=$${SOAK:-2m} go test ./test/e2e -run TestRailsSoak -count=1 -v -timeout 0

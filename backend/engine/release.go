@@ -139,7 +139,7 @@ func (e *Engine) settle(t *transfer, code int32) {
 		return
 	}
 	_, wire := t.x.Err()
-	if wire == syscall.ENOTSUP && t.restage() {
+	if (wire == syscall.ENOTSUP || t.opening) && t.restage() {
 		return
 	}
 	why := t.reason
@@ -181,13 +181,16 @@ func (t *transfer) restage() bool {
 	if r.state != ready {
 		return false
 	}
-	if t.refused++; t.refused == refusals {
+	tried := linksRefused
+	if t.opening {
+		t.opening, tried = false, linksOpening
+	} else if t.refused++; t.refused == refusals {
 		t.staged = true
 	}
 	t.rings, t.checked = true, 0 // the next post finds out anew
 	t.x.TakeTicket()
 	hasNotif, msg := t.x.Message()
 	t.x.Start()
-	t.stage(r, hasNotif, msg, true)
+	t.stage(r, hasNotif, msg, tried)
 	return true
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"gorail/backend/plan"
@@ -78,7 +79,8 @@ func (w *stagedWay) mapped() bool { return w.there != nil && w.there.region.Mem 
 func (s *stagedRun) way(g *group) (*stagedWay, error) {
 	w := &stagedWay{slot: 1 << 62}
 	if g.rmem == memVRAM {
-		if s.r.mapsRings() && g.lmem == memVRAM { // this side copies to memory of the peer's GPU, the peer from there
+		// This side copies to memory of the peer's GPU, the peer from there; while mapping takes long, that would have to wait, too.
+		if s.r.mapsRings() && g.lmem == memVRAM && s.tried != linksOpening {
 			if p, err := s.r.ring(ringKey{memVRAM, g.rdev}, s.stop); err == nil && !p.region.apart.Load() {
 				w.there = p
 			}
@@ -110,14 +112,17 @@ func (s *stagedRun) tell(g *group, w *stagedWay) {
 	what := g.names()
 	a := s.r.asked
 	a.mu.Lock()
-	told := a.told[what]
-	a.told[what] = true
+	key := fmt.Sprint(what, s.tried == linksOpening)
+	told := a.told[key]
+	a.told[key] = true
 	a.mu.Unlock()
 	if told {
 		return
 	}
 	why := "no rail in use moves memory of GPUs by itself"
 	switch {
+	case s.tried == linksOpening:
+		why = "the peer's memory is still being mapped here"
 	case g.gpus() && s.r.mapsRings():
 		why = s.t.e.trouble()
 	case g.lmem != g.rmem:

@@ -23,7 +23,7 @@ func (s *stagedRun) move() error {
 	var wg sync.WaitGroup
 	for _, g := range all { // several pairs of GPUs work side by side
 		wg.Go(func() {
-			if !(s.tried && len(all) == 1) && s.reachable(g) {
+			if (s.tried == linksUntried || len(all) > 1) && s.reachable(g) {
 				err := s.direct(g)
 				if err == nil {
 					return

@@ -18,7 +18,7 @@ type stagedRun struct {
 	t        *transfer
 	r        *remote
 	regions  map[uint32]*region
-	tried    bool
+	tried    linksTried
 	hasNotif bool
 	msg      []byte
 	began    time.Time
@@ -30,8 +30,17 @@ type stagedRun struct {
 	inner map[*transfer]struct{}
 }
 
-// stage starts a run. tried: links have just been. Under t.mu or with t queued, with x running.
-func (t *transfer) stage(r *remote, hasNotif bool, msg []byte, tried bool) {
+// linksTried is what a run knows of links that may carry the whole of it.
+type linksTried int
+
+const (
+	linksUntried linksTried = iota
+	linksRefused            // they don't reach the peer's memory
+	linksOpening            // they will: it is being mapped
+)
+
+// stage starts a run. Under t.mu or with t queued, with x running.
+func (t *transfer) stage(r *remote, hasNotif bool, msg []byte, tried linksTried) {
 	s := &stagedRun{t: t, r: r, tried: tried, regions: t.regionsOf(), hasNotif: hasNotif, msg: bytes.Clone(msg), began: time.Now(), stop: make(chan struct{}),
 		inner: map[*transfer]struct{}{}}
 	t.run.Store(s)

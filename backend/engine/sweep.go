@@ -137,6 +137,10 @@ func (t *transfer) rest() {
 	t.tell()
 }
 
+// slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged: thousands of VMM handles take up to
+// 10 ms each.
+const slowMapping = 100 * time.Millisecond
+
 // look checks the deadlines of one transfer in flight.
 func (s *sweeper) look(t *transfer) {
 	e := s.e
@@ -151,6 +155,11 @@ func (s *sweeper) look(t *transfer) {
 		last = since
 	}
 	aborted, done, moving := t.aborted, t.x.Done(), t.x.InFlight()
+	slow := t.bulk && t.inner == nil && aborted.IsZero() && last > slowMapping && t.x.Unposted()
+	if slow {
+		t.opening = true
+		t.x.TakeTicket()
+	}
 	overdue := !aborted.IsZero() && moving && now.Sub(aborted) > e.opt.CancelTimeout
 	if overdue {
 		t.aborted = now
@@ -161,6 +170,8 @@ func (s *sweeper) look(t *transfer) {
 		if overdue {
 			t.remote.fenceAll("an aborted transfer did not drain within cancel_timeout")
 		}
+	case slow: // settle begins it anew, over rings
+		e.core.Abort(t.x, int32(status.ErrNotSupported))
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
 			e.opt.XferTimeout, t.remote.name, t.remote.railsInUse(), t.bytes-min(done, t.bytes), t.bytes)

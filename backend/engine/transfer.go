@@ -40,6 +40,7 @@ type transfer struct {
 	sampled  time.Duration // the post whose time is in remote.rates
 	untold   atomic.Bool   // its path is not in the log yet; set only where that takes it
 	staged   bool          // always: links can't carry it
+	opening  bool          // it was stopped because the peer's memory takes long to be mapped
 	refused  int           // runs in which links turned out not to reach the peer's memory
 	rings    bool          // staged, as ready found last
 	why      string        // an inner one's error
@@ -122,7 +123,11 @@ func (t *transfer) begin(hasNotif bool) {
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
 	if t.rings {
-		t.stage(r, hasNotif, msg, t.refused == refusals)
+		tried := linksUntried
+		if t.refused == refusals {
+			tried = linksRefused
+		}
+		t.stage(r, hasNotif, msg, tried)
 		return
 	}
 	if t.e.debug {

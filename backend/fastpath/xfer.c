@@ -330,6 +330,15 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
 
+int gr_xfer_unposted(const gr_xfer *pub)
+{
+    const xfer *x = (const xfer *)pub;
+    int idle = (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING;
+    for (uint32_t i = 0; idle && i < x->nparts; i++)
+        idle = atomic_load(&x->parts[i].idle);
+    return idle;
+}
+
 int gr_xfer_message(const gr_xfer *pub, void **body, uint64_t *len)
 {
     const xfer *x = (const xfer *)pub;

@@ -110,6 +110,9 @@ func (x Xfer) Took() (d time.Duration, exact bool) {
 	return last - x.Posted(), exact
 }
 
+// Unposted says that it runs and that nothing of it is posted yet; a hint. Nobody posts it meanwhile.
+func (x Xfer) Unposted() bool { return C.gr_xfer_unposted(x.x) != 0 }
+
 // Message is the notification of the last post.
 func (x Xfer) Message() (has bool, msg []byte) {
 	var body unsafe.Pointer

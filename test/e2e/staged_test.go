@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -232,4 +234,42 @@ func TestManyGPUs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStagedWhileMapping: VMM memory of many handles is mapped behind transfers, which are staged until it is.
+func TestStagedWhileMapping(t *testing.T) {
+	if os.Getenv("GORAIL_TEST_CUDA") != "" {
+		t.Skip("the real driver maps so many in no time")
+	}
+	const n, size = 70, 70 * cuda.Granule
+	p := stagedPair(t, "local")
+	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, worker.GPUMem{Device: 1, Handles: n})
+	p.ini.Learn(p.tgt)
+	p.ini.GPUSwitch("slow_import", 50_000)
+	span := func(m *worker.Buf) worker.Side { return m.Span(69*cuda.Granule, cuda.Granule) }
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: span(a), Remote: span(b), Peer: "bob", Notif: []byte("before")})
+	began := time.Now()
+	x.Do(limit)
+	require.Less(t, p.ini.GPUCount("imports"), n, "%v after the post: not mapped yet", time.Since(began))
+	require.EqualValues(t, -1, b.Diff(69*cuda.Granule, cuda.Granule, seedA, 69*cuda.Granule))
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	says(t, p.ini.Worker, "still being mapped here")
+	p.ini.GPUSwitch("slow_import", 0)
+	for end := time.Now().Add(limit); ; { // copies that the target makes are those of staging
+		b.Fill(seedB)
+		before := p.tgt.GPUCount("copied_host")
+		x.Do(limit)
+		after := p.tgt.GPUCount("copied_host")
+		require.EqualValues(t, -1, b.Diff(69*cuda.Granule, cuda.Granule, seedA, 69*cuda.Granule))
+		if after == before {
+			break
+		}
+		require.True(t, time.Now().Before(end), "never mapped")
+	}
+	require.NoError(t, x.Release())
+	require.NoError(t, p.ini.Close())
+	require.NoError(t, p.tgt.Close())
+	a.Free()
+	b.Free()
+	gpuEmpty(t, p.ini, p.tgt)
 }

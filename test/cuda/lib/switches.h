@@ -11,6 +11,7 @@
     X(ptx, 90, "newest .version of PTX that is known, 90: 9.0") \
     X(peers, 1, "GPUs have access to each other") \
     X(dmabuf, 1, "memory can be had as dmabufs") \
+    X(slow_import, 0, "microseconds that importing a descriptor takes") \
     X(fabric, 0, "VMM memory can be had for NVLink between hosts") \
     X(dmabuf_pcie, 1, "those past C2C, too; 0: the driver does not know the flag") \
     X(writes_order, 100, "of other devices' writes: CUflushGPUDirectRDMAWritesScope's, 0: none, a flush is needed") \

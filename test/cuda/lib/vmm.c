@@ -161,6 +161,8 @@ cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, un
 
 cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
 {
+    if (ct_switch[SW_slow_import])
+        usleep((useconds_t)ct_switch[SW_slow_import]);
     BEGIN(CALL_MemImportFromShareableHandle, NO_CTX);
     const fabric_handle *f = type == CU_HANDLE_FABRIC ? shared : NULL;
     if (f && (f->magic != FABRIC || !ct_switch[SW_fabric]))
