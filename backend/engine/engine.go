@@ -63,8 +63,7 @@ type Engine struct {
 	debug   bool        // the log takes debug lines
 	flushes atomic.Bool // a READ has ended when its check says so, which makes a GPU see it
 
-	stage     *staging
-	copiesEnd *sync.Cond // on localMu: a region's copies have ended
+	stage *staging
 
 	renewMu sync.Mutex // before all others: one region at a time is registered anew
 	localMu sync.Mutex
@@ -84,8 +83,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, links: map[uint64]*link{}}
-	e.copiesEnd = sync.NewCond(&e.localMu)
-	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath)}
+	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := room(); err != nil {
 		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))

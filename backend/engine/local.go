@@ -122,7 +122,9 @@ func (e *Engine) Deregister(id uint64) (err error) {
 	}
 	e.localMu.Unlock()
 
-	e.takeBack(gone, holders, "its local memory was deregistered")
+	if left := e.takeBack(gone, holders, "its local memory was deregistered"); left != nil {
+		err = status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", r.Addr, r.Len, left)
+	}
 	for _, g := range gone {
 		if left := e.deregisterRails(g); left != nil {
 			err = errors.Join(err, status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", g.Addr, g.Len, left))
@@ -133,8 +135,9 @@ func (e *Engine) Deregister(id uint64) (err error) {
 	return err
 }
 
-// takeBack ends all use of regions: peers that hold their keys are told and waited for, our own transfers are aborted and drained.
-func (e *Engine) takeBack(gone []*region, holders map[*target][]uint64, why string) {
+// takeBack ends all use of regions: peers that hold their keys are told and waited for, our own transfers are aborted and drained. An error:
+// their memory may still be in use.
+func (e *Engine) takeBack(gone []*region, holders map[*target][]uint64, why string) error {
 	deadline := time.Now().Add(e.opt.CancelTimeout)
 	answers := map[*target]<-chan struct{}{}
 	for t, ids := range holders {
@@ -147,5 +150,5 @@ func (e *Engine) takeBack(gone []*region, holders map[*target][]uint64, why stri
 	for t, answer := range answers {
 		t.awaitRevoked(answer, deadline)
 	}
-	e.awaitCopies(gone)
+	return e.awaitCopies(gone, deadline)
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -73,7 +74,10 @@ func TestPeerCloses(t *testing.T) {
 		p := h.pair(8<<20, "notif_queue", "64KiB")
 		x, y, idle := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
 		idle.run()
-		for p.a.Notify("bob", make([]byte, 10_000)) == nil {
+		for full := 0; full < 20; time.Sleep(time.Millisecond) { // what bob's side takes in makes room again, for a while
+			if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {
+				full = 0
+			}
 		}
 		if p.b.prov != nil {
 			p.b.rail().Stall()

@@ -189,7 +189,10 @@ func (t *transfer) restage() bool {
 	}
 	t.rings, t.checked = true, 0 // the next post finds out anew
 	t.x.TakeTicket()
-	hasNotif, msg := t.x.Message()
+	hasNotif, msg, ok := t.x.Message()
+	if !ok {
+		return false
+	}
 	t.x.Start()
 	t.stage(r, hasNotif, msg, tried)
 	return true

@@ -3,7 +3,9 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"gorail/backend/plan"
 	"gorail/backend/stage"
@@ -135,6 +137,7 @@ func (s *stagedRun) tell(g *group, w *stagedWay) {
 // chunk moves one chunk. A slot is free again when nothing uses it any more, whatever came of it.
 func (s *stagedRun) chunk(w *stagedWay, k chunk) error {
 	var here, there uint64
+	sound := false
 	if w.here != nil {
 		if here = s.take(w.here.free); here == 0 {
 			return errStopped
@@ -145,7 +148,7 @@ func (s *stagedRun) chunk(w *stagedWay, k chunk) error {
 		if there = s.take(w.there.free); there == 0 {
 			return errStopped
 		}
-		defer func() { w.there.free <- there }()
+		defer func() { s.r.slotBack(w.there, there, sound) }()
 	}
 	steps := []func() error{
 		func() error { return s.copyHere(w, k, here) },
@@ -160,7 +163,29 @@ func (s *stagedRun) chunk(w *stagedWay, k chunk) error {
 			return err
 		}
 	}
+	sound = true
 	return nil
+}
+
+// slotBack gives a slot of the peer's back. After a transfer that failed bytes of it may still be under way over a link that has stopped: until the
+// peer has closed its end of that, nobody else's bytes are put there.
+func (r *remote) slotBack(p *peerRing, at uint64, sound bool) {
+	quiet := func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.fenceBroken("a slot is given back over a broken link")
+		return r.state != ready || !slices.ContainsFunc(r.links, func(l *link) bool { return l.phase == fencing || l.phase == draining })
+	}
+	if sound || quiet() {
+		p.free <- at
+		return
+	}
+	r.e.late.Go(func() {
+		for tick := time.NewTicker(5 * time.Millisecond); !quiet(); {
+			<-tick.C
+		}
+		p.free <- at
+	})
 }
 
 // take waits for a slot; 0: stopped.
@@ -182,6 +207,10 @@ func (s *stagedRun) copyHere(w *stagedWay, k chunk, at uint64) error {
 	for i, o := range k.ops {
 		pieces[i] = stage.Piece{Addr: o.Local, Len: o.Len}
 	}
+	if err := s.t.e.hold(s.t.locals); err != nil {
+		return err
+	}
+	defer s.t.e.copied(s.t.locals)
 	return s.t.e.stage.copier.Copy(w.here.ring, at, int(k.ldev), pieces, s.t.op == opWrite, s.stop)
 }
 

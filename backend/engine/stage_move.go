@@ -95,6 +95,7 @@ func (s *stagedRun) transfer(local, remote descs) error {
 	if err := v.plan(t); err != nil {
 		return err
 	}
+	t.x.Prove() // what follows goes over the control channel, or by another link
 	handle := t.rec.Handle().Uint64()
 	defer t.e.Release(handle)
 	s.mu.Lock()
@@ -118,7 +119,7 @@ func (s *stagedRun) transfer(local, remote descs) error {
 	default:
 	}
 	t.await()
-	if _, errno := t.x.Err(); t.x.Failed() && errno == syscall.ENOTSUP {
+	if _, errno := t.x.Err(); t.x.Failed() && (errno == syscall.ENOTSUP || t.unlinked.Load()) {
 		return errUnreachable
 	}
 	if t.x.Failed() {

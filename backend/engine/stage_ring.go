@@ -17,8 +17,9 @@ type ringKey struct {
 
 // peerRing is a ring of the peer's that is ours to use.
 type peerRing struct {
+	key    ringKey
 	ready  chan struct{} // closed when the peer has answered
-	err    error
+	err    error         // what was asked for is refused for the rest of the session; once ready
 	region *region
 	slot   uint64
 	free   chan uint64 // addresses
@@ -48,25 +49,16 @@ func (r *remote) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
 	a.mu.Lock()
 	p := a.rings[k]
 	if p == nil {
-		p = &peerRing{ready: make(chan struct{})}
+		p = &peerRing{key: k, ready: make(chan struct{})}
 		id := r.e.ids.Add(1)
 		a.rings[k], a.opens[id] = p, p
 		r.out.Stage(&wire.RingReq{ID: id, Mem: k.mem, Dev: k.dev})
 	}
 	a.mu.Unlock()
-	err := r.answered(p.ready, stop)
-	if err == nil {
-		err = p.err
-	}
-	if err != nil {
-		a.mu.Lock()
-		if a.rings[k] == p && p.err != nil {
-			delete(a.rings, k) // the next one asks again
-		}
-		a.mu.Unlock()
+	if err := r.answered(p.ready, stop); err != nil {
 		return nil, err
 	}
-	return p, nil
+	return p, p.err
 }
 
 // answered waits for the peer.
@@ -146,6 +138,10 @@ func (r *remote) opened(p *peerRing, f *wire.Ring) {
 	defer close(p.ready)
 	if f.Range.Len == 0 {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", r.name, f.Text)
+		return
+	}
+	if f.Range.Mem != p.key.mem || p.key.mem == memVRAM && f.Range.Dev != p.key.dev {
+		p.err = fmt.Errorf("peer %q offers a ring in memory %d of device %d instead of %d of %d", r.name, f.Range.Mem, f.Range.Dev, p.key.mem, p.key.dev)
 		return
 	}
 	g, err := r.load(f.Range)

@@ -12,6 +12,10 @@ func (s *stagedRun) within(g *group) error {
 	if g.lmem != memVRAM {
 		device = g.rdev
 	}
+	if err := e.hold(s.t.locals); err != nil {
+		return err
+	}
+	defer e.copied(s.t.locals)
 	done := map[*region]bool{}
 	for i := range g.ops {
 		host := s.regions[g.ops[i].LRegion]
@@ -42,6 +46,9 @@ func (e *Engine) pin(g *region) error {
 	}
 	r.pinMu.Lock()
 	defer r.pinMu.Unlock()
+	if !r.core.Live() {
+		return fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
+	}
 	if !r.pinned && r.pinErr == nil {
 		if r.pinErr = e.stage.copier.Pin(r.Addr, r.Len); r.pinErr == nil {
 			r.pinned = true

@@ -141,6 +141,25 @@ func (t *transfer) rest() {
 // 10 ms each.
 const slowMapping = 100 * time.Millisecond
 
+// notMapped stops a transfer that waits for memory to be mapped: settle begins it anew, over rings. Under mu; false: it does not wait for that.
+func (t *transfer) notMapped() bool {
+	r := t.remote
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if t.x.TakeTicket(); r.state != ready || !t.x.Running() || !t.x.Unposted() || !slices.ContainsFunc(r.links, (*link).mapping) {
+		return false
+	}
+	t.opening = true
+	t.e.core.Abort(t.x, int32(status.ErrNotSupported))
+	return true
+}
+
+// mapping says that the link works and that its rail has memory of peers to map yet.
+func (l *link) mapping() bool {
+	m, ok := l.rail.Rail.(provider.Mapper)
+	return ok && l.up && l.phase == working && m.Mapping()
+}
+
 // look checks the deadlines of one transfer in flight.
 func (s *sweeper) look(t *transfer) {
 	e := s.e
@@ -155,10 +174,9 @@ func (s *sweeper) look(t *transfer) {
 		last = since
 	}
 	aborted, done, moving := t.aborted, t.x.Done(), t.x.InFlight()
-	slow := t.bulk && t.inner == nil && aborted.IsZero() && last > slowMapping && t.x.Unposted()
-	if slow {
-		t.opening = true
-		t.x.TakeTicket()
+	if t.bulk && t.inner == nil && aborted.IsZero() && last > slowMapping && t.notMapped() {
+		t.mu.Unlock()
+		return
 	}
 	overdue := !aborted.IsZero() && moving && now.Sub(aborted) > e.opt.CancelTimeout
 	if overdue {
@@ -170,8 +188,6 @@ func (s *sweeper) look(t *transfer) {
 		if overdue {
 			t.remote.fenceAll("an aborted transfer did not drain within cancel_timeout")
 		}
-	case slow: // settle begins it anew, over rings
-		e.core.Abort(t.x, int32(status.ErrNotSupported))
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
 			e.opt.XferTimeout, t.remote.name, t.remote.railsInUse(), t.bytes-min(done, t.bytes), t.bytes)

@@ -250,10 +250,10 @@ func (t *target) close() {
 	}
 	e.localMu.Unlock()
 	if !t.end() {
-		<-t.staged.ended
+		t.staged.await(e.opt.CancelTimeout)
 		return
 	}
-	t.staged.close()
+	t.staged.close(e.opt.CancelTimeout)
 	e.mu.Lock()
 	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
 	e.mu.Unlock()

@@ -3,7 +3,9 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"gorail/backend/peer"
 	"gorail/backend/stage"
@@ -20,9 +22,6 @@ type staged struct {
 	rings []*slots       // under target.mu
 	asked map[ringKey]bool
 }
-
-// mostCopies is how many copies a peer may have us make at once: more than it has slots.
-const mostCopies = 4 * slotsOfRing
 
 // Stage has an initiator's wishes; each is done by a goroutine of its own.
 func (h targetHandler) Stage(in *peer.In, f wire.Frame) error {
@@ -42,6 +41,10 @@ func (h targetHandler) Stage(in *peer.In, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.RingReq:
 		k := ringKey{f.Mem, f.Dev}
+		if !t.e.onGPU(f.Dev) {
+			t.in.Staged(&wire.Ring{ID: f.ID, Text: fmt.Sprintf("no memory of GPU %d is registered here", f.Dev)})
+			return nil
+		}
 		if t.staged.asked[k] {
 			return fmt.Errorf("it has a ring in memory %d of device %d", f.Mem, f.Dev)
 		}
@@ -51,8 +54,8 @@ func (h targetHandler) Stage(in *peer.In, f wire.Frame) error {
 		t.staged.asked[k] = true
 		t.staged.jobs.Go(func() { t.giveRing(f) })
 	case *wire.Copy:
-		if t.staged.count == mostCopies {
-			return fmt.Errorf("more than %d copies at once", mostCopies)
+		if most := slotsOfRing * len(t.staged.rings); t.staged.count >= most {
+			return fmt.Errorf("more copies at once than its %d slots", most)
 		}
 		t.staged.count++
 		t.staged.jobs.Go(func() {
@@ -78,6 +81,10 @@ func (t *target) giveRing(f *wire.RingReq) {
 		device = int(f.Dev)
 	}
 	l, err := t.e.stage.newSlots(device, int(f.Dev))
+	if err == nil && t.e.regions.get(l.id).rails.Load() == 0 {
+		l.close()
+		err = errors.New("no rail takes the ring's memory; the log says why")
+	}
 	answer := &wire.Ring{ID: f.ID}
 	t.mu.Lock()
 	if err == nil {
@@ -85,7 +92,6 @@ func (t *target) giveRing(f *wire.RingReq) {
 		answer.Range, answer.Slot = l.rng, l.size
 	} else {
 		answer.Text = clip(err.Error())
-		delete(t.staged.asked, ringKey{f.Mem, f.Dev})
 	}
 	t.mu.Unlock()
 	if err != nil {
@@ -135,15 +141,26 @@ func (t *target) ringAt(at, n uint64) *slots {
 	return nil
 }
 
-// close ends the session's copies, then its rings, which nobody reaches any more. Without target.mu; the session is gone.
-func (s *staged) close() {
+// close ends the session's copies, then its rings, which nobody reaches any more. What a GPU does not end is left to a goroutine, with the
+// rings. Without target.mu; the session is gone.
+func (s *staged) close(patience time.Duration) {
 	close(s.stop)
-	s.jobs.Wait()
-	for _, l := range s.rings {
-		l.close()
+	go func() {
+		s.jobs.Wait()
+		for _, l := range s.rings {
+			l.close()
+		}
+		s.rings = nil
+		close(s.ended)
+	}()
+	s.await(patience)
+}
+
+func (s *staged) await(patience time.Duration) {
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
 	}
-	s.rings = nil
-	close(s.ended)
 }
 
 // holdForCopy finds regions of GPUs' memory and keeps them: whoever deregisters one waits until copied.
@@ -168,21 +185,51 @@ func (e *Engine) copied(list []*region) {
 	e.localMu.Lock()
 	defer e.localMu.Unlock()
 	for _, r := range list {
-		if r.copies--; r.copies == 0 {
-			e.copiesEnd.Broadcast()
-		}
+		r.copies--
 	}
 }
 
-// awaitCopies waits for copies that peers have had us make of regions that are going away. A copy lasts as long as a slot.
-func (e *Engine) awaitCopies(gone []*region) {
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	for _, r := range gone {
-		for r.copies > 0 {
-			e.copiesEnd.Wait()
+// awaitCopies waits for staging's copies of regions that are going away, which last as long as a slot where the GPU is free; until the
+// deadline and a second more. An error: their memory may still be in use.
+func (e *Engine) awaitCopies(gone []*region, deadline time.Time) error {
+	left := func() bool {
+		e.localMu.Lock()
+		defer e.localMu.Unlock()
+		return slices.ContainsFunc(gone, func(r *region) bool { return r.copies > 0 })
+	}
+	for ; left(); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(deadline.Add(time.Second)) {
+			return errors.New("a copy of the GPU's for a staged transfer has not ended within cancel_timeout")
 		}
 	}
+	return nil
+}
+
+// hold keeps local regions of a transfer, as holdForCopy does those that a peer names.
+func (e *Engine) hold(list []*region) error {
+	e.localMu.Lock()
+	defer e.localMu.Unlock()
+	for _, r := range list {
+		if !r.core.Live() {
+			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", r.Addr, r.Len)
+		}
+	}
+	for _, r := range list {
+		r.copies++
+	}
+	return nil
+}
+
+// onGPU says whether memory of that GPU is registered.
+func (e *Engine) onGPU(dev uint64) bool {
+	e.localMu.Lock()
+	defer e.localMu.Unlock()
+	for rng := range e.local {
+		if rng.Mem == memVRAM && rng.Dev == dev {
+			return true
+		}
+	}
+	return false
 }
 
 // checkVRAM tells whether memory is what a descriptor says; the error is the registration's.

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,7 @@ type transfer struct {
 	refused  int           // runs in which links turned out not to reach the peer's memory
 	rings    bool          // staged, as ready found last
 	why      string        // an inner one's error
+	unlinked atomic.Bool   // an inner one that no link carries
 	reason   string        // why we aborted it
 	aborted  time.Time
 
@@ -113,7 +115,7 @@ func (t *transfer) result() (int32, error) {
 func (t *transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif = hasNotif
-	t.reason = ""
+	t.reason, t.opening = "", false
 	t.aborted = time.Time{}
 	t.x.Start()
 	t.e.activate(t)
@@ -213,6 +215,7 @@ func (r *remote) kick() {
 			g := t.hopeless()
 			t.queued = false
 			t.why = "the peer has deregistered its memory, or its metadata was unloaded"
+			t.unlinked.Store(t.keyed() && len(t.links) == 0)
 			r.e.log.Error("transfer failed: the peer has deregistered its memory, or its metadata was unloaded", "peer", r.name,
 				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 			t.x.Settle(int32(status.ErrBackend))
@@ -223,6 +226,10 @@ func (r *remote) kick() {
 	}
 	clear(r.waiting[len(keep):])
 	r.waiting = keep
+}
+
+func (t *transfer) keyed() bool {
+	return !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed })
 }
 
 // hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in

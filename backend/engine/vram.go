@@ -139,9 +139,9 @@ func (e *Engine) again(r *region) {
 	e.localMu.Unlock()
 	e.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: peers are told", "addr",
 		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
-	e.takeBack([]*region{r}, holders, "its local memory was freed and registered again")
-	_ = e.deregisterRails(r)                         // the memory is gone already; what goes wrong is in the log
-	r.core.Set(r.Addr, r.Len, fastpath.Slots(e.opt)) // of a rail that refuses now, nothing is left
+	_ = e.takeBack([]*region{r}, holders, "its local memory was freed and registered again") // it is gone already
+	_ = e.deregisterRails(r)                                                                 // the memory is gone already; what goes wrong is in the log
+	r.core.Set(r.Addr, r.Len, fastpath.Slots(e.opt))                                         // of a rail that refuses now, nothing is left
 	fresh := &region{Range: r.Range, core: r.core}
 	e.registerVRAM(fresh)
 	e.localMu.Lock()

@@ -121,6 +121,7 @@ typedef struct xfer {
     struct xfer *free_next;
     int op;
     uint8_t has_notif;
+    uint8_t prove;   /* gr_xfer_prove */
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
     _Atomic uint8_t shared;   /* SHARED: more than one link has worked on it in this round; SOLE: none may any more */
     _Atomic uint32_t replays; /* links that failed under it */

@@ -178,9 +178,12 @@ uint32_t gr_xfer_paths(gr_xfer *x, gr_path *out, uint32_t max);
 int gr_xfer_abort(gr_core *core, gr_xfer *x, int err);
 /* Makes progress until the transfer has ended or ns have passed: 1 ended, 0 not. */
 int gr_xfer_wait(gr_core *core, gr_xfer *x, uint64_t ns);
+/* The end of each run proves its WRITEs, as if a notification over another link followed: what follows goes another way. Before it is posted. */
+void gr_xfer_prove(gr_xfer *x);
 /* Whether nothing of a running transfer is posted: 1, 0. A hint. */
 int gr_xfer_unposted(const gr_xfer *x);
-/* Whether the last post had a notification, and what it was; good until the next post. Only while it is not running. */
+/* Whether the last post had a notification, and what it was; good until the next post. -1: some of it has gone out. Only while it is not
+ * running. */
 int gr_xfer_message(const gr_xfer *x, void **body, uint64_t *len);
 
 /* Queues a notification that belongs to no transfer. -EAGAIN when the session has more than the limit queued. */

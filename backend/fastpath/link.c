@@ -101,6 +101,8 @@ int link_no_post(gr_link *link, run *r, int rc)
 static int strong(part *p, const run *r, const request *q)
 {
     xfer *x = p->x;
+    if (x->op == GR_WRITE && x->prove && q->bytes + r->weak_bytes)
+        return GR_WRITE_PROVEN;
     return x->op == GR_WRITE && x->has_notif && q->bytes + r->weak_bytes && !xfer_sole(p) ? GR_WRITE_PROVEN : x->op;
 }
 

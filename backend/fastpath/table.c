@@ -50,7 +50,10 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->nparts = 0;
     x->bulk = NULL;
     x->regions = NULL;
+    x->prove = 0;
+    x->msg.numbered = 0;
     atomic_store(&x->pub.err, 0);
+    atomic_store(&x->pub.wire_err, 0);
     atomic_store(&x->pub.parts_left, 0);
     atomic_store(&x->pub.handle, handle);
     return &x->pub;

@@ -330,10 +330,12 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
 
+void gr_xfer_prove(gr_xfer *pub) { ((xfer *)pub)->prove = 1; }
+
 int gr_xfer_unposted(const gr_xfer *pub)
 {
     const xfer *x = (const xfer *)pub;
-    int idle = (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING;
+    int idle = (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING && atomic_load(&pub->parts_left) && !x->msg.numbered;
     for (uint32_t i = 0; idle && i < x->nparts; i++)
         idle = atomic_load(&x->parts[i].idle);
     return idle;
@@ -343,8 +345,8 @@ int gr_xfer_message(const gr_xfer *pub, void **body, uint64_t *len)
 {
     const xfer *x = (const xfer *)pub;
     *body = x->msg.body;
-    *len = x->msg.len;
-    return x->has_notif;
+    *len = x->msg.body ? x->msg.len : 0;
+    return x->has_notif && (x->msg.numbered || x->msg.done) ? -1 : x->has_notif;
 }
 
 int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)

@@ -110,17 +110,23 @@ func (x Xfer) Took() (d time.Duration, exact bool) {
 	return last - x.Posted(), exact
 }
 
+// Prove has the ends of its WRITEs proved, for what comes after it goes another way than a notification. Before it is posted.
+func (x Xfer) Prove() { C.gr_xfer_prove(x.x) }
+
 // Unposted says that it runs and that nothing of it is posted yet; a hint. Nobody posts it meanwhile.
 func (x Xfer) Unposted() bool { return C.gr_xfer_unposted(x.x) != 0 }
 
-// Message is the notification of the last post.
-func (x Xfer) Message() (has bool, msg []byte) {
+// Message is the notification of the last post; !ok: some of it has gone out.
+func (x Xfer) Message() (has bool, msg []byte, ok bool) {
 	var body unsafe.Pointer
 	var n C.uint64_t
-	if C.gr_xfer_message(x.x, &body, &n) == 0 {
-		return false, nil
+	switch C.gr_xfer_message(x.x, &body, &n) {
+	case 0:
+		return false, nil, true
+	case 1:
+		return true, C.GoBytes(body, C.int(n)), true
 	}
-	return true, C.GoBytes(body, C.int(n))
+	return true, nil, false
 }
 
 // Done is how many bytes have completed since the post.

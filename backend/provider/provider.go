@@ -136,6 +136,12 @@ type Teller interface {
 	News() []string
 }
 
+// Mapper is a Rail that maps peers' memory when a transfer wants it.
+type Mapper interface {
+	// Mapping says that some is not there yet.
+	Mapping() bool
+}
+
 // Renewable is an MR of memory that its owner may have freed meanwhile.
 type Renewable interface {
 	// Same is nil while the memory is the one that was registered.

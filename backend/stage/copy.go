@@ -80,6 +80,11 @@ func (c *Copier) Unpin(addr, size uint64) error {
 func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
 func (c *Copier) run(l lane, n int, write bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
+	select {
+	case <-stop:
+		return gpu.Cancelled
+	default:
+	}
 	s, err := c.stream(l)
 	if err != nil {
 		return err
@@ -90,7 +95,7 @@ func (c *Copier) run(l lane, n int, write bool, stop <-chan struct{}, fill func(
 	}
 	defer s.drv.FreeOps(ops)
 	fill(ops)
-	j, err := s.post(gpu.Work{Ops: ops, Write: write})
+	j, err := s.post(gpu.Work{Ops: ops, Write: write, Blocks: c.blocks})
 	if err != nil {
 		return fmt.Errorf("GPU %d: %w", l.device, err)
 	}

@@ -11,7 +11,8 @@ import (
 
 // Copier is the driver with the streams that staging takes of it. Its methods are safe for concurrent use.
 type Copier struct {
-	gpus *vram.GPUs
+	gpus   *vram.GPUs
+	blocks int
 
 	mu    sync.Mutex
 	lanes map[lane]*stream
@@ -23,8 +24,11 @@ type lane struct{ device, peer int }
 // ofOurs is the peer of lanes within a GPU: another than the GPU itself, whose lanes are provider/local's, and polled under its lock.
 const ofOurs = -2
 
-// New makes a Copier that loads the driver of that path when it is first needed. Nothing is done to any GPU before.
-func New(path string) *Copier { return &Copier{gpus: vram.New(path, 0), lanes: map[lane]*stream{}} }
+// New makes a Copier that loads the driver of that path when it is first needed. Nothing is done to any GPU before. blocks is how many the
+// copy kernel may take, 0: its default.
+func New(path string, blocks int) *Copier {
+	return &Copier{gpus: vram.New(path, 0), blocks: blocks, lanes: map[lane]*stream{}}
+}
 
 // Check tells whether [addr, addr+size) is memory of that GPU, and retains its context: nil, or the error of a registration, which wraps
 // provider.ErrNotThere where the descriptor is wrong. Implements cuPointerGetAttributes.

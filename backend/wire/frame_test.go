@@ -134,6 +134,26 @@ func TestNumbered(t *testing.T) {
 	}
 }
 
+// TestStageLimits: what a peer offers or asks for in staging is bounded.
+func TestStageLimits(t *testing.T) {
+	for name, f := range map[string]Frame{
+		"slots of a byte":        &Ring{Range: Range{Len: MaxRing}, Slot: 1},
+		"half a slot":            &Ring{Range: Range{Len: 3 << 20}, Slot: 2 << 20},
+		"no slots":               &Ring{Range: Range{Len: 1 << 20}},
+		"past the end":           &Ring{Range: Range{Addr: math.MaxUint64 - 1, Len: 1 << 20}, Slot: 1 << 20},
+		"no such memory":         &RingReq{Mem: 2},
+		"no such GPU":            &RingReq{Mem: 1, Dev: 1 << 32},
+		"a piece of no region":   &Copy{Pieces: CopyPieces{{Len: 1}}},
+		"a piece past the end":   &Copy{Regions: Ranges{{}}, Pieces: CopyPieces{{Addr: math.MaxUint64, Len: 2}}},
+		"a piece above the most": &Copy{Regions: Ranges{{}}, Pieces: CopyPieces{{Len: MaxRing + 1}}},
+	} {
+		_, err := AppendFrame(nil, f)
+		assert.ErrorIs(t, err, ErrFormat, name)
+	}
+	_, err := AppendFrame(nil, &Copy{Regions: Ranges{{}}, Pieces: make(CopyPieces, MaxPieces+1)})
+	assert.ErrorIs(t, err, ErrLimit)
+}
+
 // TestLargestFrames: what the limits allow, with the longest numbers, fits a frame.
 func TestLargestFrames(t *testing.T) {
 	const m = math.MaxUint64

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 )
 
 // Frames of staging: memory that no wire of ours reaches is copied by its owner to and from a ring of memory that one does.
@@ -12,6 +13,7 @@ const (
 	MaxPieces       = 4096 // pieces of a Copy
 	MaxStageRegions = 256  // regions of a Copy
 	MaxRing         = 1 << 32
+	MaxSlots        = 1024 // of a ring
 )
 
 // RingReq asks the target for a ring that our wires reach.
@@ -121,14 +123,19 @@ func (*Ring) Type() FrameType    { return TypeRing }
 func (*Copy) Type() FrameType    { return TypeCopy }
 func (*Copied) Type() FrameType  { return TypeCopied }
 
-func (*RingReq) check() error { return nil }
+func (f *RingReq) check() error {
+	if f.Mem != 0 && f.Mem != 1 || f.Dev > math.MaxInt32 {
+		return fmt.Errorf("%w: a ring in memory %d of device %d", ErrFormat, f.Mem, f.Dev)
+	}
+	return nil
+}
 
 func (f *Ring) check() error {
 	switch {
 	case f.Range.Len == 0:
 	case f.Range.Len > MaxRing || f.Range.Addr+f.Range.Len < f.Range.Addr:
 		return fmt.Errorf("%w: a ring of %d bytes at %#x", ErrFormat, f.Range.Len, f.Range.Addr)
-	case f.Slot == 0 || f.Slot > f.Range.Len:
+	case f.Slot == 0 || f.Range.Len%f.Slot != 0 || f.Range.Len/f.Slot > MaxSlots:
 		return fmt.Errorf("%w: slots of %d bytes in a ring of %d", ErrFormat, f.Slot, f.Range.Len)
 	}
 	return limit("text", len(f.Text), MaxText)

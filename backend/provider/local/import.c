@@ -61,6 +61,7 @@ static void settle(lc_rail *rail, lc_import *m, int rc, gr_gpu_fault *f)
         unmap(rail, m);
     }
     m->why = -rc;
+    atomic_fetch_sub(&rail->mapper.opening, 1);
     atomic_store(&m->state, rc ? LC_FAILED : LC_READY);
 }
 
@@ -118,6 +119,7 @@ static void end(lc_rail *rail, lc_task *task)
     lc_import *m = (lc_import *)(void *)((char *)task - offsetof(lc_import, end));
     gr_gpu *g = atomic_load(&rail->gpu);
     if (unpark(rail, m)) {
+        atomic_fetch_sub(&rail->mapper.opening, 1);
         lc_fetch_end(m);
         if (m->feeder && m->map)
             g->ops->map_fail(g, m->map, GR_GPU_CANCELLED);
@@ -229,7 +231,9 @@ static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
     m->index = r->index;
     m->self = ep->self;
     m->device = device;
+    atomic_fetch_add(&ep->rail->mapper.opening, 1);
     if (rc || (rc = lc_mapper_add(ep->rail, &m->begin))) {
+        atomic_fetch_sub(&ep->rail->mapper.opening, 1);
         free(m);
         return rc;
     }

@@ -4,6 +4,7 @@ package local
 #include <stdlib.h>
 #include "local.h"
 
+static int lc_mapping(lc_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
 static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu, (gr_gpu *)gpu); }
 */
 import "C"
@@ -115,6 +116,9 @@ func (r *rail) feed() error {
 	}
 	return nil
 }
+
+// Mapping implements provider.Mapper.
+func (r *rail) Mapping() bool { return C.lc_mapping(r.c) != 0 }
 
 // Trouble implements provider.VRAM.
 func (r *rail) Trouble() string {

@@ -36,6 +36,7 @@ typedef struct lc_mapper {
     uint64_t asked, done;
     char trouble[256];  /* why memory could not be reached, last */
     lc_import *parked;  /* the thread's own */
+    _Atomic uint32_t opening; /* imports that are asked for and not there */
 } lc_mapper;
 
 void lc_mapper_open(lc_mapper *m);
