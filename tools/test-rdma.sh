@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make test-rdma`: tests over software RDMA devices in guests (test/rdma), one after the other; arguments go to `go test`. With
-# -short it is the part that CI runs.
+# -short it is a part, of each kind of test one.
 # What is missing after the kernel was built is a failure, not a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
