@@ -57,9 +57,10 @@ const (
 
 // Lib is one loaded library with switches and counters of its own.
 type Lib struct {
-	Path string
-	t    testing.TB
-	dl   unsafe.Pointer
+	MayOverrun bool // the test lets nobody poll: completion queues may run over
+	Path       string
+	t          testing.TB
+	dl         unsafe.Pointer
 }
 
 var built [2]struct {
@@ -92,7 +93,9 @@ func build(t testing.TB, old int) *Lib {
 	require.NotNil(t, l.dl, "dlopen %s", l.Path)
 	t.Cleanup(func() {
 		require.Empty(t, l.Open(), "left open")
-		require.Empty(t, l.Breaches())
+		for _, b := range strings.Split(strings.TrimSpace(l.Breaches()), "\n") {
+			require.True(t, b == "" || l.MayOverrun && strings.HasSuffix(b, "is overrun"), b)
+		}
 	})
 	return l
 }
