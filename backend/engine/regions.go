@@ -24,8 +24,6 @@ type region struct {
 	pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
 	closed atomic.Bool
 
-	apart atomic.Bool // a ring on a peer's GPU that could not be mapped here
-
 	rails atomic.Uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
 
 	// ours; refs and holders are guarded by Engine.localMu, the rest is written before ready is closed

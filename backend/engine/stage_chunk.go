@@ -28,7 +28,7 @@ func (s *stagedRun) overRings(g *group) error {
 		if err := s.chunks(g, w); !errors.Is(err, errUnreachable) || !w.mapped() {
 			return err
 		}
-		w.there.region.apart.Store(true)
+		w.there.apart.Store(true)
 	}
 }
 
@@ -83,7 +83,7 @@ func (s *stagedRun) way(g *group) (*stagedWay, error) {
 	if g.rmem == memVRAM {
 		// This side copies to memory of the peer's GPU, the peer from there; while mapping takes long, that would have to wait, too.
 		if s.r.mapsRings() && g.lmem == memVRAM && s.tried != linksOpening {
-			if p, err := s.r.ring(ringKey{memVRAM, g.rdev}, s.stop); err == nil && !p.region.apart.Load() {
+			if p, err := s.r.ring(ringKey{memVRAM, g.rdev}, s.stop); err == nil && !p.apart.Load() {
 				w.there = p
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/wire"
@@ -21,6 +22,7 @@ type peerRing struct {
 	ready  chan struct{} // closed when the peer has answered
 	err    error         // what was asked for is refused for the rest of the session; once ready
 	region *region
+	apart  atomic.Bool // it is on the peer's GPU and can't be mapped here
 	slot   uint64
 	free   chan uint64 // addresses
 }

@@ -235,14 +235,12 @@ func (t *transfer) keyed() bool {
 // hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
 // common with the others.
 func (t *transfer) hopeless() *region {
-	keyed := true
 	for _, g := range t.remotes {
 		if (g.unknown || g.closed.Load()) && !g.keyed && !g.asked {
 			return g
 		}
-		keyed = keyed && g.keyed
 	}
-	if keyed && len(t.links) == 0 {
+	if t.keyed() && len(t.links) == 0 {
 		return t.remotes[0]
 	}
 	return nil

@@ -97,16 +97,7 @@ func ends(t testing.TB, caps provider.Caps, params map[string]string) (a, b *end
 	t.Cleanup(func() {
 		for _, e := range []*end{a, b} {
 			e.rail.Release()
-			e.quiesce()
-			e.link.Fail(-3)
-			e.link.Free()
-			e.sess.Free()
-			e.ev.Close()
-			e.core.Stop()
-			e.core.DropRails()
-			require.NoError(t, e.mr.Close())
-			require.NoError(t, e.rail.Close(), "endpoints or regions are left")
-			e.core.Free()
+			e.close(t)
 		}
 		require.NoError(t, f.Close())
 	})
@@ -185,4 +176,18 @@ func pattern(b []byte, seed byte) {
 	for i := range b {
 		b[i] = byte(i>>8) ^ byte(i) ^ seed
 	}
+}
+
+// close ends the link and all below it.
+func (e *end) close(t require.TestingT) {
+	e.quiesce()
+	e.link.Fail(-3)
+	e.link.Free()
+	e.sess.Free()
+	e.ev.Close()
+	e.core.Stop()
+	e.core.DropRails()
+	require.NoError(t, e.mr.Close())
+	require.NoError(t, e.rail.Close(), "endpoints or regions are left")
+	e.core.Free()
 }

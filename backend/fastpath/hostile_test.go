@@ -46,17 +46,7 @@ func newStranger(t require.TestingT, tb testing.TB) *stranger {
 }
 
 func (s *stranger) close(t require.TestingT) {
-	e := s.to
-	e.quiesce()
-	e.link.Fail(-3)
-	e.link.Free()
-	e.sess.Free()
-	e.ev.Close()
-	e.core.Stop()
-	e.core.DropRails()
-	require.NoError(t, e.mr.Close())
-	require.NoError(t, e.rail.Close())
-	e.core.Free()
+	s.to.close(t)
 	require.NoError(t, s.ep.Close())
 	require.NoError(t, s.rail.Close())
 	require.NoError(t, s.f.Close())

@@ -47,9 +47,6 @@ func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
 	return r, nil
 }
 
-// Device is the GPU that it is on, or Host.
-func (r *Ring) Device() int { return r.device }
-
 // Addr is its first byte's address.
 func (r *Ring) Addr() uint64 { return r.addr }
 

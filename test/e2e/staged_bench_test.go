@@ -60,22 +60,10 @@ func BenchmarkStaged(b *testing.B) {
 		}{{1, 4 << 10, 50}, {1, 1 << 20, 50}, {1, room, 10}, {10_000, 8 << 10, 10}} {
 			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
 				b.Run(fmt.Sprintf("%s/%dx%d/%s", c.name, s.n, s.block, op), func(b *testing.B) {
-					la := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 1}
-					lb := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 2}
-					x := ini.Xfer(worker.XferSpec{Op: op, Local: mine.At(la), Remote: theirs.At(lb), Peer: "bob"})
-					x.Do(long)
 					if ucx && s.n > 1 {
 						s.runs = 2
 					}
-					var post, lat []int64
-					for b.Loop() {
-						l := x.Loop(worker.LoopArgs{N: s.runs, Timeout: long, Times: true})
-						post, lat = append(post, l.Post...), append(lat, l.Lat...)
-					}
-					b.ReportMetric(median(post)/1e3, "us-post")
-					b.ReportMetric(median(lat)/1e3, "us-transfer")
-					b.ReportMetric(float64(s.n)*float64(s.block)/median(lat), "GB/s")
-					_ = x.Release()
+					measure(b, ini, op, mine, theirs, s.n, s.block, s.runs)
 				})
 			}
 		}

@@ -37,26 +37,31 @@ func BenchmarkVRAM(b *testing.B) {
 			{10_000, 8 << 10, 60}, {100_000, 8 << 10, 20}} {
 			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
 				b.Run(fmt.Sprintf("progress=%v/%dx%d/%s", on, s.n, s.block, op), func(b *testing.B) {
-					la := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 1}
-					lb := worker.Layout{Len: s.block, Stride: s.block, Count: s.n, Shuffle: 2}
-					x := ini.Xfer(worker.XferSpec{Op: op, Local: mine.At(la), Remote: theirs.At(lb), Peer: "bob"})
-					x.Do(long)
 					if testenv.Load().Backend == "UCX" && s.n >= 10_000 {
 						s.runs = 5
 					}
-					var post, lat []int64
-					for b.Loop() {
-						l := x.Loop(worker.LoopArgs{N: s.runs, Timeout: long, Times: true})
-						post, lat = append(post, l.Post...), append(lat, l.Lat...)
-					}
-					b.ReportMetric(median(post)/1e3, "us-post")
-					b.ReportMetric(median(lat)/1e3, "us-transfer")
-					b.ReportMetric(float64(s.n)*float64(s.block)/median(lat), "GB/s")
-					_ = x.Release()
+					measure(b, ini, op, mine, theirs, s.n, s.block, s.runs)
 				})
 			}
 		}
 		_ = ini.Close()
 		_ = tgt.Close()
 	}
+}
+
+// measure makes so many runs of a transfer of n blocks, in another random order on each side, and reports the medians of post and transfer.
+func measure(b *testing.B, ini *worker.Agent, op nixl.Op, mine, theirs *worker.Buf, n int, block uint64, runs int) {
+	la := worker.Layout{Len: block, Stride: block, Count: n, Shuffle: 1}
+	lb := worker.Layout{Len: block, Stride: block, Count: n, Shuffle: 2}
+	x := ini.Xfer(worker.XferSpec{Op: op, Local: mine.At(la), Remote: theirs.At(lb), Peer: "bob"})
+	x.Do(long)
+	var post, lat []int64
+	for b.Loop() {
+		l := x.Loop(worker.LoopArgs{N: runs, Timeout: long, Times: true})
+		post, lat = append(post, l.Post...), append(lat, l.Lat...)
+	}
+	b.ReportMetric(median(post)/1e3, "us-post")
+	b.ReportMetric(median(lat)/1e3, "us-transfer")
+	b.ReportMetric(float64(n)*float64(block)/median(lat), "GB/s")
+	_ = x.Release()
 }
