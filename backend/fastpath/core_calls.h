@@ -51,7 +51,9 @@ void core_progress(gr_core *core);
 /* rail.c */
 void rail_push(rail_st *rail, cmd *c);
 void rail_run(rail_st *rail);
-int rail_progress(rail_st *rail);
+/* One bounded step. Returns completions taken in, or 1 for a copy; POLL_MAX or more when there is more to do at once; -1 when another
+ * thread is at it. *helped: this one copied. */
+int rail_progress(rail_st *rail, int *helped);
 void rail_unstarve(rail_st *rail);
 int rail_poll(rail_st *rail, int max);
 int rail_full(const rail_st *rail);

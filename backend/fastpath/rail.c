@@ -166,20 +166,9 @@ static int rail_help(rail_st *rail)
     return rail->dev->ops->help ? rail->dev->ops->help(rail->dev) : 0;
 }
 
-/* One bounded step. Returns completions taken in, POLL_MAX or more when there is more to do at once, or -1 when another thread is at it. */
-int rail_progress(rail_st *rail)
+/* With the rail locked, which it leaves. */
+static int step(rail_st *rail)
 {
-    if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
-        return 0;
-    if (atomic_load(&rail->dev->waiters) > 0) {
-        if (!rail_help(rail))
-            sched_yield();
-        return -1;
-    }
-    if (pthread_mutex_trylock(&rail->dev->mu) != 0) {
-        rail_help(rail);
-        return -1;
-    }
     int n = rail_poll(rail, POLL_MAX);
     uint32_t before = rail->rma_ops;
     if (rail->turn) /* before what has just been posted */
@@ -193,7 +182,27 @@ int rail_progress(rail_st *rail)
         n = POLL_MAX;
     gr_rail_leave(rail->dev);
     rail_run(rail);
-    return n ? n : rail_help(rail);
+    return n;
+}
+
+int rail_progress(rail_st *rail, int *helped)
+{
+    *helped = 0;
+    if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
+        return 0;
+    int waited_for = atomic_load(&rail->dev->waiters) > 0;
+    if (waited_for || pthread_mutex_trylock(&rail->dev->mu) != 0) {
+        *helped = rail_help(rail);
+        if (waited_for && !*helped)
+            sched_yield();
+        return -1;
+    }
+    int n = step(rail);
+    if (n || !(*helped = rail_help(rail)))
+        return n;
+    if (pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
+        n = step(rail);
+    return n ? n : 1;
 }
 
 /* A context for one operation of the link; NULL without memory. */

@@ -61,16 +61,28 @@ static int turn(lc_ep *ep, uint32_t lane, int write, const gr_seg *from, uint32_
     return err;
 }
 
+/* Whether the pieces lie end to end, on both sides: each piece by itself is 30 to 250 ns more to the kernel. */
+static int follows(const struct iovec *a, const struct iovec *b, size_t local, size_t remote)
+{
+    return (uintptr_t)a->iov_base + a->iov_len == local && (uintptr_t)b->iov_base + b->iov_len == remote;
+}
+
 int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg)
 {
     struct iovec local[BATCH], remote[BATCH];
     uint64_t at = 0; /* in seg[i] */
     for (uint32_t i = 0; i < n;) {
         uint32_t k = 0, j = i;
-        for (uint64_t bytes = 0; j < n && k < BATCH && bytes < TURN; k++) {
+        for (uint64_t bytes = 0; j < n && k < BATCH && bytes < TURN;) {
             uint64_t len = seg[j].len - at < TURN - bytes ? seg[j].len - at : TURN - bytes;
-            local[k] = (struct iovec){ (void *)(uintptr_t)(seg[j].laddr + at), len };
-            remote[k] = (struct iovec){ (void *)(uintptr_t)(seg[j].raddr + at), len };
+            uint64_t from = seg[j].laddr + at, to = seg[j].raddr + at;
+            if (k && follows(&local[k - 1], &remote[k - 1], from, to)) {
+                local[k - 1].iov_len += len;
+                remote[k - 1].iov_len += len;
+            } else {
+                local[k] = (struct iovec){ (void *)(uintptr_t)from, len };
+                remote[k++] = (struct iovec){ (void *)(uintptr_t)to, len };
+            }
             bytes += len;
             at += len;
             if (at == seg[j].len) {

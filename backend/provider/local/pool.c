@@ -13,7 +13,7 @@
 enum {
     BATCH = 64,         /* segments that one call of the kernel's takes */
     BATCH_BYTES = 256 << 10,
-    ALONE = 1 << 20, /* bytes queued that wake nobody while the application polls */
+    ALONE = 1 << 20, /* bytes queued that wake nobody while the application polls, and then go in one call */
 };
 
 /* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
@@ -22,10 +22,10 @@ static lc_job *take(lc_pool *pool)
     lc_job *first = pool->head, *last = first;
     if (!first)
         return NULL;
-    uint64_t bytes = first->bytes;
+    uint64_t bytes = first->bytes, most = pool->bytes <= ALONE ? ALONE : BATCH_BYTES; /* of more, others take some */
     uint32_t segs = first->n, jobs = 1;
     for (lc_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
-        if (segs + j->n > BATCH || bytes + j->bytes > BATCH_BYTES)
+        if (segs + j->n > BATCH || bytes + j->bytes > most)
             break;
         segs += j->n;
         bytes += j->bytes;
@@ -49,11 +49,11 @@ static void copy(lc_job *list, uint32_t lane)
         list->err = lc_copy(list->ep, lane, list->write, list->n, list->seg);
         return;
     }
-    gr_seg seg[BATCH] = { 0 };
-    uint32_t n = 0;
-    for (lc_job *j = list; j; j = j->next)
-        for (uint32_t i = 0; i < j->n; i++)
-            seg[n++] = j->seg[i];
+    gr_seg seg[BATCH];
+    uint32_t n = list->n;
+    memcpy(seg, list->seg, n * sizeof(*seg));
+    for (lc_job *j = list->next; j; n += j->n, j = j->next)
+        memcpy(&seg[n], j->seg, j->n * sizeof(*seg));
     int err = lc_copy(list->ep, lane, list->write, n, seg);
     for (lc_job *j = list; j; j = j->next)
         j->err = err ? lc_copy(j->ep, lane, j->write, j->n, j->seg) : 0;

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 
 enum { IOVS = 1024, PIECE = 1 << 30 }; // UIO_MAXIOV; a call moves less than 2 GiB
 
@@ -135,6 +136,16 @@ void lim_run(lim_job *j) {
     j->wall_ns = now - start;
     if (!j->error && now >= end)
         j->error = ETIMEDOUT;
+}
+
+void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns) {
+    int64_t end = gn_now_ns() + limit_ns;
+    for (unsigned i = 1; !__atomic_load_n(stop, __ATOMIC_RELAXED); i++) {
+        if (nap_ns)
+            nanosleep(&(struct timespec){.tv_nsec = nap_ns}, NULL);
+        if ((nap_ns || i % 256 == 0) && gn_now_ns() > end)
+            return;
+    }
 }
 
 void lim_allow(void) {

@@ -12,6 +12,7 @@ import "C"
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -86,6 +87,21 @@ func Answer(sock int, descs []Desc) error {
 		return syscall.Errno(e)
 	}
 	return nil
+}
+
+// Poll starts a thread that does what a polling target's does, for at most limit, with naps of less than a second between its looks: what else
+// runs on the host takes part in every comparison. stop ends it and waits for its end.
+func Poll(limit, nap time.Duration) (stop func()) {
+	flag, done := (*C.int)(C.calloc(1, C.sizeof_int)), make(chan struct{})
+	go func() {
+		defer close(done)
+		C.lim_poll(flag, C.int64_t(limit), C.int64_t(nap))
+	}()
+	return func() {
+		atomic.StoreInt32((*int32)(unsafe.Pointer(flag)), 1)
+		<-done
+		C.free(unsafe.Pointer(flag))
+	}
 }
 
 // copyOf gives a list in C memory.

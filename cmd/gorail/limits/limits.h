@@ -36,6 +36,10 @@ void lim_run(lim_job *j);
 // lim_answer is the target's side of LIM_TCP: obeys the connection's other end until it closes. 0 or errno.
 int lim_answer(int fd, const lim_desc *desc, size_t n);
 
+// lim_poll looks at *stop until it isn't 0 or limit_ns are over, with a nap after each look if nap_ns isn't 0: what a target that waits for a
+// notification does, without the notifications.
+void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns);
+
 // lim_allow lets any process of this user read and write our memory, where Yama asks for that.
 void lim_allow(void);
 

@@ -102,11 +102,15 @@ func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measur
 	}
 }
 
-// Serve makes the target poll its notifications.
+// Serve makes the target poll its notifications, or poll beside a limit that takes nothing of it: tcp has its answering threads.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
 	s.cpu = worker.CPUTime()
-	if s.agent != nil && in.Limit > 0 {
+	switch {
+	case in.Limit <= 0:
+	case s.agent != nil:
 		s.serve = s.agent.Serve(in.Limit, in.Nap)
+	case s.in.Limit != "tcp":
+		s.poll = limits.Poll(in.Limit, in.Nap)
 	}
 	return nil
 }
@@ -119,6 +123,10 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 	if s.serve != nil {
 		out.Seen, err = s.serve.Want(in.N, in.Wait)
 		s.serve = nil
+	}
+	if s.poll != nil {
+		s.poll()
+		s.poll = nil
 	}
 	out.CPU = worker.CPUTime() - s.cpu
 	return err

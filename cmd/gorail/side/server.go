@@ -57,6 +57,7 @@ type Server struct {
 	socks  []*os.File
 	listen net.Listener // tcp, target
 	serve  *nixl.Server
+	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // when polling began
 	watch  *watch
 }
