@@ -47,6 +47,7 @@ static inline int core_flushes(gr_core *core) { return atomic_load_explicit(&cor
 /* thread.c */
 void *core_thread(void *arg);
 void core_progress(gr_core *core);
+void core_posted(gr_core *core); /* the application has, and taken in what completed by it */
 
 /* rail.c */
 void rail_push(rail_st *rail, cmd *c);

@@ -140,7 +140,7 @@ func (k *Core) Counters() map[string]uint64 {
 	C.gr_counters(k.c, &v[0])
 	names := [...]string{"work_requests", "completions", "completion_errors", "eagain", "write_bytes", "read_bytes", "transfers_done",
 		"transfers_failed", "notifs_sent", "notifs_received", "notif_duplicates", "bad_messages", "replayed_parts",
-		"thread_wakes", "to_c_prep", "to_c_post", "reposts", "cross_prep", "cross_post", "cross_other"}
+		"thread_wakes", "thread_looks", "to_c_prep", "to_c_post", "reposts", "cross_prep", "cross_post", "cross_other"}
 	m := make(map[string]uint64, len(names))
 	for i, n := range names {
 		m[n] = uint64(v[i])

@@ -253,6 +253,7 @@ void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, 
     part *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;
+    gr_core *core = x->core; /* for when x is gone */
     for (uint32_t i = 0; i < nlinks; i++)
         if (atomic_load(&x->parts[i].in)) {
             rails[k] = links[i]->rail;
@@ -266,6 +267,7 @@ void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, 
         rail_run(rails[i]);
         rail_unstarve(rails[i]);
     }
+    core_posted(core);
 }
 
 void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)

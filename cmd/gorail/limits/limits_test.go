@@ -76,3 +76,11 @@ func TestBuckets(t *testing.T) {
 		require.InEpsilon(t, float64(ns)+1, h.Quantile(0.5)+1, 0.01)
 	}
 }
+
+// TestPoll: it ends when it is told to, whether it naps or not, and though it has ended by itself.
+func TestPoll(t *testing.T) {
+	for _, limit := range []time.Duration{0, time.Minute} {
+		Poll(limit, 0)()
+		Poll(limit, time.Millisecond)()
+	}
+}
