@@ -213,7 +213,8 @@ func (v *resolver) plan(t *transfer) error {
 
 func (v *resolver) layout(t *transfer) error {
 	e := v.e
-	cfg := plan.Config{Links: len(v.peer.lanes), ChunkMin: e.opt.ChunkMin, ChunkMax: e.opt.ChunkMax, MaxMsg: v.peer.maxMsg()}
+	most, whole := v.peer.sizes()
+	cfg := plan.Config{Links: len(v.peer.lanes), ChunkMin: max(e.opt.ChunkMin, min(whole, e.opt.ChunkMax)), ChunkMax: e.opt.ChunkMax, MaxMsg: most}
 	if err := v.classify(t); err != nil {
 		return err
 	}
@@ -261,15 +262,18 @@ func (v *resolver) layout(t *transfer) error {
 	return nil
 }
 
-// maxMsg is the largest work request of the rails to this peer.
-func (r *remote) maxMsg() uint64 {
-	var m uint64
-	for _, p := range r.pairs {
-		if c := r.e.rails[p.Own].caps.MaxMsg; m == 0 || c < m {
-			m = c
+// sizes are the largest work request of the rails to this peer, and the largest that none of them wants cut.
+func (r *remote) sizes() (most, whole uint64) {
+	for i, p := range r.pairs {
+		c := r.e.rails[p.Own].caps
+		if i == 0 || c.MaxMsg < most {
+			most = c.MaxMsg
+		}
+		if i == 0 || c.Whole < whole {
+			whole = c.Whole
 		}
 	}
-	return m
+	return most, whole
 }
 
 // loadSelf is load without a count: such regions live as long as the session with ourselves.

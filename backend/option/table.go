@@ -47,7 +47,7 @@ var table = []row{
 	size("notif_queue", "16MiB", 64*kib, 16*gib, func(o *Options) *uint64 { return &o.NotifQueue },
 		"Bytes of notifications that wait for a peer who does not take them; beyond that genNotif fails."),
 	size("chunk_min", "128KiB", 4*kib, gib, func(o *Options) *uint64 { return &o.ChunkMin },
-		"Descriptors of this size and more are cut into chunks, none smaller than this if it can be helped."),
+		"Descriptors of this size and more are cut into chunks, none smaller than this if it can be helped. Between processes of one host, 1 MiB and less is left whole where chunk_max allows."),
 	size("chunk_max", "1MiB", 4*kib, gib, func(o *Options) *uint64 { return &o.ChunkMax },
 		"The largest chunk; a fabric's own limit goes before."),
 	size("window_min", "256KiB", 4*kib, 64*gib, func(o *Options) *uint64 { return &o.WindowMin },

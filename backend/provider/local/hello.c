@@ -14,10 +14,10 @@
 #include "local.h"
 
 enum {
-    MAGIC = 0x6c6f6331,
+    MAGIC = 0x6c6f6332,
     FDS = 3,          /* box, table, shares */
     AT_ONCE = 16,     /* datagrams */
-    ALIVE_NS = 1000000, /* how old the knowledge may be that a process lives: its number may be another's soon after */
+    ALIVE_NS = 4000000, /* how old the knowledge may be that a process lives: its number may be another's soon after */
 };
 
 typedef struct greeting {

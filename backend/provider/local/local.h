@@ -38,6 +38,10 @@ typedef struct lc_nodes {
     } node[LC_NODES];
 } lc_nodes;
 
+/* Bytes queued that wake nobody while the application polls, and go in one call then. A piece is as large: halves, of which each costs a work
+ * request, made 256 KiB 8 % slower and 1 MiB 1 %. */
+enum { LC_ALONE = 1 << 20 };
+
 typedef struct lc_job {
     struct lc_job *next;
     lc_ep *ep;
@@ -82,7 +86,7 @@ struct lc_ep {
     _Atomic uint64_t alive_ns;
     struct sockaddr_un to;
     socklen_t to_len;
-    uint32_t put; /* of its ring */
+    uint32_t put, gone; /* of its ring; gone: how many it had taken when that was looked at last */
     uint64_t turn[LC_LANES];
     const lc_shares *shares;
 

@@ -13,7 +13,6 @@
 enum {
     BATCH = 64,         /* segments that one call of the kernel's takes */
     BATCH_BYTES = 256 << 10,
-    ALONE = 1 << 20, /* bytes queued that wake nobody while the application polls, and then go in one call */
 };
 
 /* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
@@ -22,7 +21,7 @@ static lc_job *take(lc_pool *pool)
     lc_job *first = pool->head, *last = first;
     if (!first)
         return NULL;
-    uint64_t bytes = first->bytes, most = pool->bytes <= ALONE ? ALONE : BATCH_BYTES; /* of more, others take some */
+    uint64_t bytes = first->bytes, most = pool->bytes <= LC_ALONE ? LC_ALONE : BATCH_BYTES; /* of more, others take some */
     uint32_t segs = first->n, jobs = 1;
     for (lc_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
         if (segs + j->n > BATCH || bytes + j->bytes > most)
@@ -118,9 +117,11 @@ typedef struct worker {
 /* Which of the pool's nodes has the memory. What nobody has touched yet is nowhere. */
 static int node_of(const lc_pool *pool, uint64_t addr)
 {
-    void *page = (void *)(uintptr_t)(addr & ~(uint64_t)(sysconf(_SC_PAGESIZE) - 1));
     int status = -1;
-    if (pool->nodes.n == 0 || syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0)
+    if (pool->nodes.n == 0)
+        return -1;
+    void *page = (void *)(uintptr_t)(addr & ~(uint64_t)(sysconf(_SC_PAGESIZE) - 1));
+    if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0)
         return -1;
     for (uint32_t i = 0; i < pool->nodes.n; i++)
         if (pool->nodes.node[i].id == status)
@@ -186,7 +187,7 @@ static void start(lc_rail *rail)
 /* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
 static int alone(const lc_rail *rail)
 {
-    return rail->pool.bytes <= ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+    return rail->pool.bytes <= LC_ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
 }
 
 void lc_pool_add(lc_rail *rail, lc_job *job)

@@ -76,7 +76,7 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, lc_rail **out, const c
     rail->base.iov_limit = GR_MAX_IOV;
     rail->base.tx_depth = LC_OPS;
     rail->base.rx_depth = LC_RECVS;
-    rail->base.max_msg = 1 << 20; /* the pool's threads share what is cut */
+    rail->base.max_msg = LC_ALONE; /* the pool's threads share what is cut */
     rail->base.window_min = 16 << 20; /* work for all who may copy, also while one of them does not run */
     rail->base.msg_size = LC_MSG;
     rail->base.private_ep = 1;

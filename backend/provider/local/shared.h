@@ -44,17 +44,18 @@ typedef struct lc_lane {
 } lc_lane;
 _Static_assert(sizeof(lc_lane) == 64, "peers of another version have it, too");
 
+/* Most messages are short: one line of the cache goes from core to core. */
 typedef struct lc_slot {
-    uint32_t len;
+    _Alignas(64) uint32_t len;
     uint8_t data[LC_MSG];
 } lc_slot;
 
 /* An endpoint's, written by its peer but for closed, taken and sleeping. */
 typedef struct lc_box {
-    _Alignas(64) _Atomic uint32_t closed;   /* nothing may be copied any more */
-    _Alignas(64) _Atomic uint32_t put;      /* messages put in */
-    _Alignas(64) _Atomic uint32_t taken;    /* messages taken out */
-    _Alignas(64) _Atomic uint32_t sleeping; /* the owner wants the bell rung; whoever makes it 0 rings */
+    _Alignas(64) _Atomic uint32_t closed; /* nothing may be copied any more */
+    _Atomic uint32_t sleeping;            /* the owner wants the bell rung; whoever makes it 0 rings */
+    _Alignas(64) _Atomic uint32_t put;    /* messages put in */
+    _Alignas(64) _Atomic uint32_t taken;  /* messages taken out */
     lc_lane lane[LC_LANES];
     lc_slot slot[LC_SLOTS];
 } lc_box;

@@ -43,8 +43,10 @@ void hostile_ring(void)
         gr_rail_lock(&b.rail->base);
         CHECK(lc_ops.recv(&b.rail->base, b.ep, buf, sizeof(buf), NULL, &ctx[1]) == -EPROTO);
         gr_rail_unlock(&b.rail->base);
-        atomic_store(&b.ep->box->taken, 5); /* of what was never put in */
+        atomic_store(&b.ep->box->taken, LC_SLOTS + 5); /* of what was never put in */
         gr_rail_lock(&a.rail->base);
+        for (int k = 0; k < LC_SLOTS; k++)
+            CHECK(lc_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == 0);
         CHECK(lc_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == -EPROTO);
         gr_rail_unlock(&a.rail->base);
         close_end(&a);
