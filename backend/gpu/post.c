@@ -1,5 +1,6 @@
 /* Posting and polling: the hot path. One launch of the kernel, or pieces for a copy engine, two of them queued. */
 #include <string.h>
+#include <time.h>
 
 #include "gpu_int.h"
 
@@ -16,13 +17,30 @@ enum {
 
 /* ---- copy engine ---- */
 
-/* Within the context: the next piece, with an event behind it. */
-static int queue(gr_gpu_job *j, gr_gpu_fault *fault)
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* A large piece that waited for none of its job's has ended: how large may they be? Whoever polls late takes it for slower than it is. */
+static void learn(gr_gpu_lane *l, uint64_t bytes, uint64_t ns)
+{
+    uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), fits = bytes * GG_PIECE_NS / (ns + 1);
+    fits = fits < piece ? piece - (piece - fits) / 4 : fits; /* others may have had the stream */
+    fits = fits < GG_PIECE_LEAST ? GG_PIECE_LEAST : fits > GG_PIECE_MOST ? GG_PIECE_MOST : fits;
+    atomic_store_explicit(&l->piece, fits & ~(uint64_t)(GG_PIECE_ALIGN - 1), memory_order_relaxed);
+}
+
+/* Within the context: the next piece. *bytes of it are queued, whatever comes of the rest. */
+static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
 {
     gr_gpu_lane *l = j->lane;
     gg *g = l->g;
     const gr_gpu_work *w = &j->work;
-    uint64_t room = l->peer < 0 ? GG_PIECE_HOST : GG_PIECE;
+    uint64_t room = atomic_load_explicit(&l->piece, memory_order_relaxed);
+    *bytes = 0;
     for (int n = 0; n < GG_GROUP && room && j->next < w->nops; n++) {
         const gr_op *op = &w->ops[j->next];
         uint64_t len = op->len - j->at;
@@ -35,6 +53,7 @@ static int queue(gr_gpu_job *j, gr_gpu_fault *fault)
                 return rc;
         }
         room -= len;
+        *bytes += len;
         j->at += len;
         if (j->at == op->len) {
             j->at = 0;
@@ -54,8 +73,10 @@ static int pump(gr_gpu_job *j, gr_gpu_fault *fault)
     if ((rc = gg_enter(g, j->lane->dev, fault)))
         return rc;
     while (rc == 0 && j->queued < GG_QUEUED && j->next < j->work.nops && !atomic_load(&j->cancelled)) {
-        rc = queue(j, fault);
-        int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[(j->head + j->queued) % GG_QUEUED], j->lane->stream);
+        uint32_t at = (j->head + j->queued) % GG_QUEUED;
+        rc = queue(j, &j->timed[at].bytes, fault);
+        j->timed[at].ns = j->queued || j->timed[at].bytes < GG_PIECE_LEAST ? 0 : now();
+        int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[at], j->lane->stream);
         if (event == 0)
             j->queued++;
         else
@@ -97,6 +118,8 @@ static int poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
             return gg_result(g, fault, r, gg_name_event_query);
         }
         j->odd = 0;
+        if (j->timed[j->head].ns)
+            learn(j->lane, j->timed[j->head].bytes, now() - j->timed[j->head].ns);
         j->head = (j->head + 1) % GG_QUEUED;
         j->queued--;
     }
