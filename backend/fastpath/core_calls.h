@@ -47,11 +47,13 @@ static inline int core_flushes(gr_core *core) { return atomic_load_explicit(&cor
 /* thread.c */
 void *core_thread(void *arg);
 void core_progress(gr_core *core);
-void core_posted(gr_core *core); /* the application has, and taken in what completed by it */
+void core_posted(gr_core *core); /* the application has, and that left nothing under way on its rails */
 
 /* rail.c */
 void rail_push(rail_st *rail, cmd *c);
-void rail_run(rail_st *rail);
+/* Runs the inbox unless somebody else has the rail, who will do it when unlocking. 1: it has, and nothing is left, neither under way
+ * nor undone. */
+int rail_run(rail_st *rail);
 /* One bounded step. Returns completions taken in, or 1 for a copy; POLL_MAX or more when there is more to do at once; -1 when another
  * thread is at it. *helped: this one copied. */
 int rail_progress(rail_st *rail, int *helped);

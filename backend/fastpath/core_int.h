@@ -224,7 +224,7 @@ struct rail_st {
     struct slab *slabs;
     _Atomic uint64_t count[GR_N_COUNT]; /* of all its links, those that are gone included */
     _Atomic uint64_t load; /* bytes in flight */
-    uint8_t more;        /* some link has left operations unposted: see prompt_rest */
+    uint8_t more;        /* some link has left operations unposted, or owes credits: see prompt_rest */
     _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
     uint64_t now;    /* time of the last poll that found something */
     uint8_t stream;  /* transfers were posted beside others since it was idle: times are the core's tick */

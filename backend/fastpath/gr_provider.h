@@ -109,7 +109,7 @@ struct gr_rail {
     _Atomic int waiters; /* blocking lockers; the poller stands back for them */
     _Atomic int pending; /* work was queued while the lock was taken: whoever unlocks runs kick */
     void (*kick)(gr_rail *rail);
-    _Atomic int attended; /* set by the core: the application polls, all the time; should it stop, the core's thread does so within four milliseconds */
+    _Atomic int attended; /* set by the core: the application polls all the time, or posts what leaves nothing under way; should it stop, the core's thread does so within eight milliseconds */
     int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
     uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
     uint32_t tx_depth;   /* work requests and sends one endpoint takes */

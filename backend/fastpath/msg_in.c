@@ -130,7 +130,7 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
     rail_st *rail = link->rail;
     if ((h->kind == KIND_NOTIF || h->kind == KIND_SKIP) && link->role & GR_LINK_RX) {
         link_count(link, GR_N_MSGS_RECEIVED, 1);
-        link->owed++;
+        rail->more |= ++link->owed >= CREDIT_BATCH;
         return take_notif(link->sess, h, body, len);
     }
     if (h->kind == KIND_PROBE && link->role & GR_LINK_RX) {

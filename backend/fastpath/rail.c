@@ -37,31 +37,35 @@ void rail_inbox(rail_st *rail)
     }
 }
 
-/* Takes in what completed within its post, of which no event tells. 1: there is more to do, and nothing under way that would tell. */
+/* Takes in what completed within its post, of which no event tells, and gives credits for messages that came with it. 1: there is more to
+ * do, and nothing under way that would tell. */
 static int prompt_rest(rail_st *rail)
 {
-    int n = rail_poll(rail, POLL_MAX), more = rail->more;
+    int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
     rail->more = 0;
-    if (n >= POLL_MAX)
-        return 1;
-    for (gr_link *link = more ? rail->links : NULL; link; link = link->next)
-        if (link->state == LINK_UP && link->todo && !link->inflight_ops)
-            return 1;
-    return 0;
+    for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
+        if (link->owed >= CREDIT_BATCH)
+            msg_pump(link);
+        rail->more |= link->todo != NULL;
+        rest |= link->state == LINK_UP && link->todo && !link->inflight_ops;
+    }
+    return rest;
 }
 
-/* Runs the inbox unless somebody else has the rail, who will do it when unlocking. */
-void rail_run(rail_st *rail)
+int rail_run(rail_st *rail)
 {
+    int settled = 0;
     while (atomic_load(&rail->dev->pending)) {
         if (pthread_mutex_trylock(&rail->dev->mu) != 0)
-            return;
+            return 0;
         rail_inbox(rail);
-        int more = rail->dev->prompt && prompt_rest(rail);
+        int rest = rail->dev->prompt && prompt_rest(rail);
+        settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
         gr_rail_leave(rail->dev);
-        if (more)
+        if (rest)
             core_wake(rail->core);
     }
+    return settled;
 }
 
 void rail_kick(gr_rail *dev)
@@ -200,7 +204,7 @@ int rail_progress(rail_st *rail, int *helped)
     int n = step(rail);
     if (n || !(*helped = rail_help(rail)))
         return n;
-    if (pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
+    if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
         n = step(rail);
     return n ? n : 1;
 }

@@ -25,7 +25,7 @@ static void polled(gr_core *core, int calls)
 }
 
 /* Who posts only what completes in its post never checks: 4 KiB to a process of this host took 60 us in one post of a hundred,
- * whose lock the thread had. With links on other rails the post has not looked at all there is. */
+ * whose lock the thread had. Such a post is as good as a poll, unless there are links on other rails: those it did not look at. */
 void core_posted(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++)

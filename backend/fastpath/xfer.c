@@ -263,11 +263,13 @@ void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, 
     atomic_store(&x->pub.parts_left, n);
     for (uint32_t i = 0; i < n; i++) /* with the last push x may end and be posted again */
         rail_push(rails[i], &in[i]->start);
+    int settled = 1;
     for (uint32_t i = 0; i < n; i++) {
-        rail_run(rails[i]);
+        settled &= rail_run(rails[i]);
         rail_unstarve(rails[i]);
     }
-    core_posted(core);
+    if (settled)
+        core_posted(core);
 }
 
 void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)

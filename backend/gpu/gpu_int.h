@@ -26,7 +26,7 @@ enum {
     GG_PIECE = 64 << 20,
     GG_PIECE_HOST = 16 << 20,   /* towards host memory, where as many take ten times as long */
     GG_PIECE_LEAST = 16 << 20, GG_PIECE_MOST = 256 << 20, GG_PIECE_ALIGN = 2 << 20,
-    GG_PIECE_NS = 900000,       /* for each of the two that are queued: a release waits 2 ms at most */
+    GG_PIECE_NS = 900000,       /* for each of the two that are queued: a release waits some 2 ms, once that is known and above 17 GB/s */
     GG_GROUP = 8,               /* operations of a piece: 1.4 to 2.7 us each to post */
     GG_QUEUED = 2,
 };
@@ -135,6 +135,7 @@ struct gr_gpu_job {
     uint32_t queued, head;
     struct {
         uint64_t bytes, ns; /* ns: when it was queued, behind nothing of this job; else 0 */
+        uint64_t busy;      /* when it was seen to be under way last */
     } timed[GG_QUEUED];
     int unmarked;           /* copies without an event behind them may be under way */
     int odd;

@@ -11,6 +11,7 @@ enum {
     ASK_DRIVER = 64,         /* polls between two questions whether the context still lives */
     /* Slices of an operation in pinned memory: their readers queue up, a microsecond each, which is what so many bytes take. */
     PINNED_SPLIT = 4, READER = 256 << 10,
+    SHORT = 2 << 20, LOOKS = 4,
     ODD = 16,                /* answers that are neither yes nor no, after which a copy is given up */
     LONG = 64 << 10,         /* bytes of a slice beside which reading its descriptor is nothing */
 };
@@ -24,11 +25,15 @@ static uint64_t now(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* A large piece that waited for none of its job's has ended: how large may they be? Whoever polls late takes it for slower than it is. */
-static void learn(gr_gpu_lane *l, uint64_t bytes, uint64_t ns)
+/* A large piece that waited for none of its job's has ended: how large may they be? It took at most as long as until now, and longer
+ * than until it was last seen under way, which is 0 for whoever polls late. */
+static void learn(gr_gpu_job *j, uint32_t at)
 {
-    uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), fits = bytes * GG_PIECE_NS / (ns + 1);
-    fits = fits < piece ? piece - (piece - fits) / 4 : fits; /* others may have had the stream */
+    gr_gpu_lane *l = j->lane;
+    uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), start = j->timed[at].ns, busy = j->timed[at].busy;
+    uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : fits;
+    if (fits < piece)
+        fits = !busy || most >= piece ? piece : piece - (piece - most) / 4; /* others may have had the stream */
     fits = fits < GG_PIECE_LEAST ? GG_PIECE_LEAST : fits > GG_PIECE_MOST ? GG_PIECE_MOST : fits;
     atomic_store_explicit(&l->piece, fits & ~(uint64_t)(GG_PIECE_ALIGN - 1), memory_order_relaxed);
 }
@@ -74,8 +79,10 @@ static int pump(gr_gpu_job *j, gr_gpu_fault *fault)
         return rc;
     while (rc == 0 && j->queued < GG_QUEUED && j->next < j->work.nops && !atomic_load(&j->cancelled)) {
         uint32_t at = (j->head + j->queued) % GG_QUEUED;
+        uint64_t start = j->queued ? 0 : now();
         rc = queue(j, &j->timed[at].bytes, fault);
-        j->timed[at].ns = j->queued || j->timed[at].bytes < GG_PIECE_LEAST ? 0 : now();
+        j->timed[at].ns = j->timed[at].bytes < GG_PIECE_LEAST ? 0 : start;
+        j->timed[at].busy = 0;
         int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[at], j->lane->stream);
         if (event == 0)
             j->queued++;
@@ -105,12 +112,25 @@ static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
     return gg_result(g, fault, r, gg_name_stream_query);
 }
 
+/* Of a short job the answer is waited for a little: the driver's takes 0.2 us, the way back to here through NIXL more. */
+static cu_result ended(const gr_gpu_job *j)
+{
+    cu_result r;
+    int looks = j->work.bytes <= SHORT ? LOOKS : 1;
+    do
+        r = j->lane->g->cu.event_query(j->event[j->head]);
+    while (r == CU_NOT_READY && --looks);
+    return r;
+}
+
 static int poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
 {
     gg *g = j->lane->g;
     int rc;
     while (j->queued) {
-        cu_result r = g->cu.event_query(j->event[j->head]);
+        cu_result r = ended(j);
+        if (r == CU_NOT_READY && j->timed[j->head].ns)
+            j->timed[j->head].busy = now();
         if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
             break;
         if (r != CU_OK) {
@@ -119,7 +139,7 @@ static int poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
         }
         j->odd = 0;
         if (j->timed[j->head].ns)
-            learn(j->lane, j->timed[j->head].bytes, now() - j->timed[j->head].ns);
+            learn(j, j->head);
         j->head = (j->head + 1) % GG_QUEUED;
         j->queued--;
     }

@@ -77,7 +77,7 @@ type Caps struct {
 	RxDepth          int    // receives an endpoint takes
 	MaxMR            uint64 // bytes that one registration should have at most; 0: any
 	MaxMsg           uint64 // bytes of one work request
-	Whole            uint64 // bytes of a work request up to which nobody gains from its being cut; 0: whatever the options say
+	Whole            uint64 // bytes of a work request up to which it is best left whole, as one copies it; 0: whatever the options say
 	MaxSend          uint64 // bytes of one message
 	WindowMin        uint64 // bytes that a link may have in flight at least, whatever its rate; 0: no such need
 }

@@ -17,7 +17,7 @@ enum {
     MAGIC = 0x6c6f6332,
     FDS = 3,          /* box, table, shares */
     AT_ONCE = 16,     /* datagrams */
-    ALIVE_NS = 4000000, /* how old the knowledge may be that a process lives: its number may be another's soon after */
+    ALIVE_NS = 4000000, /* how old the knowledge may be that a process lives: its number may be another's soon after. A look is a system call */
 };
 
 typedef struct greeting {

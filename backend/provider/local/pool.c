@@ -15,13 +15,20 @@ enum {
     BATCH_BYTES = 256 << 10,
 };
 
-/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
-static lc_job *take(lc_pool *pool)
+/* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
+static int alone(const lc_rail *rail)
 {
+    return rail->pool.bytes <= LC_ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+}
+
+/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
+static lc_job *take(lc_rail *rail)
+{
+    lc_pool *pool = &rail->pool;
     lc_job *first = pool->head, *last = first;
     if (!first)
         return NULL;
-    uint64_t bytes = first->bytes, most = pool->bytes <= LC_ALONE ? LC_ALONE : BATCH_BYTES; /* of more, others take some */
+    uint64_t bytes = first->bytes, most = alone(rail) ? LC_ALONE : BATCH_BYTES; /* else others take some */
     uint32_t segs = first->n, jobs = 1;
     for (lc_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
         if (segs + j->n > BATCH || bytes + j->bytes > most)
@@ -96,7 +103,7 @@ int lc_pool_help(lc_rail *rail)
         lane = (uint32_t)__builtin_ctz(free);
     } while (!atomic_compare_exchange_weak(&pool->lanes, &free, free & ~(1u << lane)));
     pthread_mutex_lock(&pool->mu);
-    lc_job *list = take(pool);
+    lc_job *list = take(rail);
     pthread_mutex_unlock(&pool->mu);
     if (list)
         copy(list, lane);
@@ -152,7 +159,7 @@ static void *work(void *arg)
     pthread_setname_np(pthread_self(), "gorail-copy");
     pthread_mutex_lock(&pool->mu);
     while (!pool->stop) {
-        lc_job *list = take(pool);
+        lc_job *list = take(me.rail);
         if (!list) {
             pool->waiting++;
             pthread_cond_wait(&pool->work, &pool->mu);
@@ -182,12 +189,6 @@ static void start(lc_rail *rail)
         pool->started++;
     else
         free(w);
-}
-
-/* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
-static int alone(const lc_rail *rail)
-{
-    return rail->pool.bytes <= LC_ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
 }
 
 void lc_pool_add(lc_rail *rail, lc_job *job)

@@ -105,6 +105,10 @@ func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measur
 // Serve makes the target poll its notifications, or poll beside a limit that takes nothing of it: tcp has its answering threads.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
 	s.cpu = worker.CPUTime()
+	if s.poll != nil { // of a point that has failed
+		s.poll()
+		s.poll = nil
+	}
 	switch {
 	case in.Limit <= 0:
 	case s.agent != nil:
