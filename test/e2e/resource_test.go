@@ -52,9 +52,9 @@ func TestFirstEngine(t *testing.T) {
 func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 	t.Helper()
 	var now worker.Stats
-	ok := eventually(5*time.Second, func() bool { // ends of threads take their time
+	ok := eventually(5*time.Second, func() bool { // ends of threads take their time, and Go's runtime keeps one for each call that ever blocked beside others
 		now = w.Stats()
-		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+3
+		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+8
 	})
 	t.Logf("threads %d -> %d, fds %d -> %d, RSS %d -> %d MiB", before.Threads, now.Threads,
 		before.FDs, now.FDs, before.RSSKiB>>10, now.RSSKiB>>10)

@@ -106,6 +106,7 @@ typedef struct lc_pool {
     int stop;
     lc_job *head, **tail;
     _Atomic uint32_t queued;
+    _Atomic int call; /* the next poll rouses threads */
     uint64_t bytes; /* queued */
     _Atomic uint32_t lanes; /* bits: those that nobody has */
     lc_job *_Atomic done;

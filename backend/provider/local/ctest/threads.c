@@ -65,7 +65,7 @@ static void post_half(pair *p, gr_ctx *c)
     gr_rail_unlock(&rail->base);
 }
 
-/* While the application polls, no thread is begun, and none is woken, for 1 MiB; for more, or while it doesn't, one is. */
+/* While the application polls, no thread is begun, and none is woken, for 1 MiB; for more its next poll does, and a post while it doesn't poll. */
 void left_alone(void)
 {
     pair p = split(1, wait_target);
@@ -84,6 +84,8 @@ void left_alone(void)
     CHECK(rail->pool.bytes == 0);
     for (int i = 0; i < 3; i++)
         post_half(&p, &ctx[n++ % 64]);
+    CHECK(rail->pool.started == 0);
+    lc_ops.help(&rail->base);
     CHECK(rail->pool.started == 1);
     for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; p.me.done < n; poll_end(&p.me))
         CHECK(lc_now() < stop);
