@@ -31,9 +31,9 @@ static void learn(gr_gpu_job *j, uint32_t at)
 {
     gr_gpu_lane *l = j->lane;
     uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), start = j->timed[at].ns, busy = j->timed[at].busy;
-    uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : fits;
+    uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : piece;
     if (fits < piece)
-        fits = !busy || most >= piece ? piece : piece - (piece - most) / 4; /* others may have had the stream */
+        fits = most >= piece ? piece : piece - (piece - most) / 4; /* others may have had the stream */
     fits = fits < GG_PIECE_LEAST ? GG_PIECE_LEAST : fits > GG_PIECE_MOST ? GG_PIECE_MOST : fits;
     atomic_store_explicit(&l->piece, fits & ~(uint64_t)(GG_PIECE_ALIGN - 1), memory_order_relaxed);
 }

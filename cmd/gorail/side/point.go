@@ -105,10 +105,7 @@ func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measur
 // Serve makes the target poll its notifications, or poll beside a limit that takes nothing of it: tcp has its answering threads.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
 	s.cpu = worker.CPUTime()
-	if s.poll != nil { // of a point that has failed
-		s.poll()
-		s.poll = nil
-	}
+	s.endPoll() // of a point that has failed
 	switch {
 	case in.Limit <= 0:
 	case s.agent != nil:
@@ -117,6 +114,13 @@ func (s *Server) Serve(in ServeArgs, _ *None) error {
 		s.poll = limits.Poll(in.Limit, in.Nap)
 	}
 	return nil
+}
+
+func (s *Server) endPoll() {
+	if s.poll != nil {
+		s.poll()
+		s.poll = nil
+	}
 }
 
 // Want ends that.
@@ -128,10 +132,7 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 		out.Seen, err = s.serve.Want(in.N, in.Wait)
 		s.serve = nil
 	}
-	if s.poll != nil {
-		s.poll()
-		s.poll = nil
-	}
+	s.endPoll()
 	out.CPU = worker.CPUTime() - s.cpu
 	return err
 }
