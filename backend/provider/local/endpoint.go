@@ -26,7 +26,7 @@ type endpoint struct {
 var _ provider.Importer = (*endpoint)(nil)
 
 const (
-	addressForm = 2 // first byte; another is another layout
+	addressForm = 3 // first byte; another is another layout
 	addressLen  = 1 + C.sizeof_lc_addr
 )
 

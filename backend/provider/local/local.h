@@ -1,9 +1,9 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
  * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c (threads that
- * copy), ops.c (posting and polling), rail.c. shared.h has what processes see of each other, vram.h what there is for memory of GPUs.
+ * copy), loan.c and favour.c (pieces that a polling target copies, as either side sees them), ops.c (posting and polling), rail.c. shared.h has what processes see of each other, vram.h what there is for memory of GPUs.
  *
- * An initiator copies by itself; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
+ * An initiator copies by itself, but for pieces of WRITEs that a target takes off it; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
  * endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's generation another
  * and then waits until every lane that was busy has been idle once.
  *
@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 
 #include "gr_provider.h"
@@ -42,11 +43,16 @@ typedef struct lc_nodes {
  * request, made 256 KiB 8 % slower and 1 MiB 1 %. */
 enum { LC_ALONE = 1 << 20 };
 
+/* How long a copy is waited for that another process is at: a turn takes some 50 us, or as long as it likes if that process is stopped in it. */
+enum { LC_WAIT_MS = 1000, LC_NAP_US = 20 };
+
 typedef struct lc_job {
     struct lc_job *next;
     lc_ep *ep;
     gr_ctx *ctx;
     int write, err;
+    lc_offer *loan; /* the bytes from `kept` on are offered to the peer, or being copied by it; NULL: none are */
+    uint64_t kept;
     int node; /* in the pool's nodes, of our memory; -1: unknown, or all the same */
     uint32_t n;
     uint64_t bytes;
@@ -73,7 +79,10 @@ struct lc_ep {
     int err; /* not 0: the peer can't be served */
     int met; /* the peer has greeted */
     int dead; /* its process had ended by then */
+    int helps;           /* as the box says it */
     uint32_t posted;     /* jobs that poll has not taken back */
+    uint32_t lent;       /* under pool.mu: bits, offers that are in use */
+    int declined;        /* likewise: the peer can't copy for us */
     uint32_t jobs;       /* under pool.mu: a thread is at them */
     _Atomic int closing; /* a copy under way ends at its next turn */
 
@@ -108,6 +117,10 @@ typedef struct lc_pool {
     _Atomic uint32_t queued;
     _Atomic int call; /* the next poll rouses threads */
     uint64_t bytes; /* queued */
+    lc_job *lent; /* they wait for the peer, who copies what is missing, or may still take it */
+    _Atomic uint32_t nlent;
+    lc_ep *_Atomic favour; /* its peer has offered something; changed under mu or the rail's lock, to NULL under mu alone */
+    _Atomic uint64_t turn[LC_COPIERS]; /* by lanes, odd: copying for a peer */
     _Atomic uint32_t lanes; /* bits: those that nobody has */
     lc_job *_Atomic done;
 } lc_pool;
@@ -152,7 +165,7 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, lc_rail **out, const c
 int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints or regions are open */
 int lc_ep_open(lc_rail *rail, lc_ep **out, const char **step);
 int lc_ep_connect(lc_ep *ep, const lc_addr *peer, const char **step);
-/* The peer's access ends, but for a copy that a stopped process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
+/* The peer's access ends, and ours, but for a copy that a stopped process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
 int lc_ep_close(lc_ep *ep);
 /* Whether this process may read the memory of the one that offers the proof. */
 int lc_reach(const lc_proof *proof);
@@ -187,18 +200,53 @@ int lc_alive(lc_ep *ep);                                          /* 0: the peer
 
 /* One or more segments; 0 or an errno. Only one thread at a time uses a lane. */
 int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg);
+/* The kernel's call, as often as it takes: it copies up to the first page that it can't, and names the reason the next time. 0 or an errno;
+ * the vectors are used up. */
+int lc_move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote);
 
 /* ---- pool.c ---- */
 
 void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes);
 void lc_pool_close(lc_rail *rail);
 void lc_pool_add(lc_rail *rail, lc_job *job);
-/* Copies what one call takes, on a lane that is lent; 0 when there was nothing to do, or no lane. Without the rail's lock. */
+/* Copies what one call takes, ours or a peer's, on a lane that is lent; 0 when there was nothing to do, or no lane. Without the rail's lock. */
 int lc_pool_help(lc_rail *rail);
 /* Takes what is finished, in no order. */
 lc_job *lc_pool_done(lc_rail *rail);
-/* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked. */
-void lc_pool_drain(lc_rail *rail, lc_ep *ep);
+/* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked; it is not while a peer copies, which is waited for a second
+ * at most: -ETIMEDOUT, and its job has ended with ECANCELED all the same. */
+int lc_pool_drain(lc_rail *rail, lc_ep *ep);
+
+/* A thread is done with so many of the endpoint's jobs. With mu. */
+void lc_pool_left(lc_pool *pool, lc_ep *ep, uint32_t jobs);
+void lc_pool_put_done(lc_pool *pool, lc_job *job);
+/* Lends a lane; 0: there is none. */
+int lc_lane_take(lc_pool *pool, uint32_t *lane);
+void lc_lane_give(lc_pool *pool, uint32_t lane);
+
+/* ---- loan.c: with pool.mu, but for lc_copy_part and lc_loan_over ---- */
+
+/* Offers the job's bytes from `kept` on to its peer; 0: it takes none now. */
+int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept);
+/* Copies some of the job's bytes; 0 or an errno. */
+int lc_copy_part(const lc_job *job, uint32_t lane, uint64_t from, uint64_t to);
+/* Puts a job of which nothing but the loan is left among those that wait. */
+void lc_loan_wait(lc_pool *pool, lc_job *job);
+/* Takes what peers have copied. */
+void lc_loan_reap(lc_pool *pool);
+/* A job of which the bytes from `kept` on are the caller's to copy: the peer had not begun, or could not. It counts in ep->jobs. NULL: there is none. */
+lc_job *lc_loan_back(lc_pool *pool);
+/* Whether one of these would find something. */
+int lc_loan_over(lc_pool *pool);
+/* Ends the endpoint's, with ECANCELED where the peer has not copied; those that it is at only with `all`. How many these are. */
+uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all);
+
+/* ---- favour.c ---- */
+
+/* Looks at whether the peer offers something, and tells it whether there is any use. With the rail locked. */
+void lc_favour_look(lc_rail *rail, lc_ep *ep);
+/* Copies one piece for a peer; 0: there was none. Without the rail's lock. */
+int lc_favour(lc_rail *rail);
 
 /* ---- ops.c ---- */
 
@@ -208,7 +256,7 @@ void lc_tell(lc_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 extern const gr_rail_ops lc_ops;
 /* All that is posted on the endpoint ends, as ECANCELED where it did not end before. After `closed`: a sender that does not see that
  * has its message taken here. */
-void lc_cancel(lc_ep *ep);
+int lc_cancel(lc_ep *ep); /* 0, or -ETIMEDOUT as lc_pool_drain */
 
 uint64_t lc_now(void);
 

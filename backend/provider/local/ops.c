@@ -56,6 +56,9 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     job->write = op != GR_READ;
     job->n = n;
     job->bytes = bytes;
+    job->err = 0;
+    job->loan = NULL;
+    job->kept = 0;
     memcpy(job->seg, seg, n * sizeof(*seg));
     gr_ready_owe(&rail->ready);
     ep->posted++;
@@ -169,8 +172,10 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     finish(rail);
     if (rail->bulks)
         lc_bulk_poll(rail);
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
+    for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
         take(ep);
+        lc_favour_look(rail, ep);
+    }
     return gr_ready_take(&rail->ready, out, max);
 }
 
@@ -197,7 +202,7 @@ static int arm(gr_rail *base)
         else
             lc_listen(ev[i].data.ptr);
     }
-    if (n == 16 || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued))
+    if (n == 16 || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) || lc_loan_over(&rail->pool))
         return 1;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
         if (ep->recv_head != ep->recv_tail && (arrived(ep) || ep->err))
@@ -226,12 +231,13 @@ const gr_rail_ops lc_ops = {
     .bulk = lc_bulk_post, .stop = lc_bulk_stop, .ops_alloc = lc_ops_alloc, .ops_free = lc_ops_free,
 };
 
-void lc_cancel(lc_ep *ep)
+int lc_cancel(lc_ep *ep)
 {
-    lc_pool_drain(ep->rail, ep);
+    int rc = lc_pool_drain(ep->rail, ep);
     lc_bulk_drain(ep);
     finish(ep->rail);
     take(ep); /* nobody was woken for it, maybe; its sender was told that it has arrived, and sends it no more */
     if (!ep->err)
         fail(ep, ECANCELED);
+    return rc;
 }

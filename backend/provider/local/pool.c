@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "local.h"
@@ -13,6 +14,7 @@
 enum {
     BATCH = 64,         /* segments that one call of the kernel's takes */
     BATCH_BYTES = 256 << 10,
+    LEND = 64 << 10,    /* bytes that are worth offering to the peer */
 };
 
 /* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
@@ -21,10 +23,26 @@ static int alone(const lc_rail *rail)
     return rail->pool.bytes <= LC_ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
 }
 
-/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. With mu. */
+/* With mu: takes the jobs from the first of the queue to that one. */
+static void unqueue(lc_pool *pool, lc_job *last, uint32_t jobs, uint64_t bytes)
+{
+    pool->head = last->next;
+    if (!pool->head)
+        pool->tail = &pool->head;
+    last->next = NULL;
+    pool->bytes -= bytes;
+    atomic_fetch_sub(&pool->queued, jobs);
+}
+
+/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. Peers are offered what
+ * others may copy, or half of the last. With mu. */
 static lc_job *take(lc_rail *rail)
 {
     lc_pool *pool = &rail->pool;
+    for (lc_job *j; (j = pool->head) && j->next && j->bytes >= LEND && lc_lend(rail, j, 0);) {
+        unqueue(pool, j, 1, j->bytes);
+        lc_loan_wait(pool, j);
+    }
     lc_job *first = pool->head, *last = first;
     if (!first)
         return NULL;
@@ -38,21 +56,26 @@ static lc_job *take(lc_rail *rail)
         jobs++;
         last = j;
     }
-    pool->head = last->next;
-    if (!pool->head)
-        pool->tail = &pool->head;
-    last->next = NULL;
-    pool->bytes -= bytes;
+    unqueue(pool, last, jobs, bytes);
     first->ep->jobs += jobs;
-    atomic_fetch_sub(&pool->queued, jobs);
+    if (jobs == 1 && bytes >= 2 * LEND)
+        (void)lc_lend(rail, first, bytes / 2);
     return first;
 }
 
-/* One copy for all, or one each, to find out whose fault it is. */
+/* Likewise, or what a peer has not begun. */
+static lc_job *take_any(lc_rail *rail)
+{
+    lc_job *list = take(rail);
+    return list ? list : lc_loan_back(&rail->pool);
+}
+
+/* Our part of it. One copy for all, or one each, to find out whose fault it is. */
 static void copy(lc_job *list, uint32_t lane)
 {
     if (!list->next) {
-        list->err = lc_copy(list->ep, lane, list->write, list->n, list->seg);
+        if (!list->err)
+            list->err = list->loan ? lc_copy_part(list, lane, 0, list->kept) : lc_copy_part(list, lane, list->kept, list->bytes);
         return;
     }
     gr_seg seg[BATCH];
@@ -65,22 +88,34 @@ static void copy(lc_job *list, uint32_t lane)
         j->err = err ? lc_copy(j->ep, lane, j->write, j->n, j->seg) : 0;
 }
 
-static void finish(lc_rail *rail, lc_job *list)
+void lc_pool_put_done(lc_pool *pool, lc_job *job)
 {
-    lc_pool *pool = &rail->pool;
-    lc_ep *ep = list->ep;
-    uint32_t n = 0;
-    for (lc_job *j = list, *next; j; j = next) {
-        next = j->next;
-        j->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
-        while (!atomic_compare_exchange_weak(&pool->done, &j->next, j))
-            ;
-        n++;
-    }
-    pthread_mutex_lock(&pool->mu);
-    ep->jobs -= n;
+    job->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&pool->done, &job->next, job))
+        ;
+}
+
+void lc_pool_left(lc_pool *pool, lc_ep *ep, uint32_t jobs)
+{
+    ep->jobs -= jobs;
     if (ep->jobs == 0 && atomic_load(&ep->closing))
         pthread_cond_broadcast(&pool->idle);
+}
+
+static void finish(lc_pool *pool, lc_job *list)
+{
+    lc_ep *ep = list->ep;
+    uint32_t n = 0;
+    pthread_mutex_lock(&pool->mu);
+    for (lc_job *j = list, *next; j; j = next) {
+        next = j->next;
+        n++;
+        if (j->loan)
+            lc_loan_wait(pool, j);
+        else
+            lc_pool_put_done(pool, j);
+    }
+    lc_pool_left(pool, ep, n);
     pthread_mutex_unlock(&pool->mu);
 }
 
@@ -135,7 +170,7 @@ static void *work(void *arg)
     pthread_setname_np(pthread_self(), "gorail-copy");
     pthread_mutex_lock(&pool->mu);
     while (!pool->stop) {
-        lc_job *list = take(me.rail);
+        lc_job *list = take_any(me.rail);
         if (!list) {
             pool->waiting++;
             pthread_cond_wait(&pool->work, &pool->mu);
@@ -145,7 +180,7 @@ static void *work(void *arg)
         pthread_mutex_unlock(&pool->mu);
         go_near(&me, list->node);
         copy(list, me.lane);
-        finish(me.rail, list);
+        finish(pool, list);
         wake(me.rail);
         pthread_mutex_lock(&pool->mu);
     }
@@ -200,43 +235,69 @@ void lc_pool_add(lc_rail *rail, lc_job *job)
         rouse(rail);
 }
 
-int lc_pool_help(lc_rail *rail)
+int lc_lane_take(lc_pool *pool, uint32_t *lane)
 {
-    lc_pool *pool = &rail->pool;
-    uint32_t free = atomic_load_explicit(&pool->lanes, memory_order_relaxed), lane;
-    if (atomic_load_explicit(&pool->queued, memory_order_relaxed) == 0)
-        return 0;
-    if (atomic_load_explicit(&pool->call, memory_order_relaxed) && atomic_exchange(&pool->call, 0))
-        rouse(rail);
+    uint32_t free = atomic_load_explicit(&pool->lanes, memory_order_relaxed);
     do {
         if (!free)
             return 0;
-        lane = (uint32_t)__builtin_ctz(free);
-    } while (!atomic_compare_exchange_weak(&pool->lanes, &free, free & ~(1u << lane)));
-    pthread_mutex_lock(&pool->mu);
-    lc_job *list = take(rail);
-    pthread_mutex_unlock(&pool->mu);
-    if (list)
-        copy(list, lane);
-    atomic_fetch_or(&pool->lanes, 1u << lane);
-    if (!list)
-        return 0;
-    finish(rail, list);
-    wake(rail);
+        *lane = (uint32_t)__builtin_ctz(free);
+    } while (!atomic_compare_exchange_weak(&pool->lanes, &free, free & ~(1u << *lane)));
     return 1;
 }
 
+void lc_lane_give(lc_pool *pool, uint32_t lane) { atomic_fetch_or(&pool->lanes, 1u << lane); }
+
+/* Half of a copy, maybe, and then the other half, should its peer not have begun. */
+static int copy_own(lc_rail *rail)
+{
+    lc_pool *pool = &rail->pool;
+    uint32_t lane;
+    int did = 0;
+    if (!atomic_load_explicit(&pool->queued, memory_order_relaxed) && !atomic_load_explicit(&pool->nlent, memory_order_relaxed))
+        return 0;
+    if (atomic_load_explicit(&pool->call, memory_order_relaxed) && atomic_exchange(&pool->call, 0))
+        rouse(rail);
+    if (!lc_lane_take(pool, &lane))
+        return 0;
+    for (int more = 1; more && did < 2; did++) {
+        pthread_mutex_lock(&pool->mu);
+        lc_job *list = take_any(rail);
+        pthread_mutex_unlock(&pool->mu);
+        if (!list)
+            break;
+        more = list->loan != NULL;
+        copy(list, lane);
+        finish(pool, list);
+    }
+    lc_lane_give(pool, lane);
+    if (did)
+        wake(rail);
+    return did > 0;
+}
+
+int lc_pool_help(lc_rail *rail) { return copy_own(rail) || lc_favour(rail); }
+
 lc_job *lc_pool_done(lc_rail *rail)
 {
+    if (atomic_load_explicit(&rail->pool.nlent, memory_order_relaxed)) {
+        pthread_mutex_lock(&rail->pool.mu);
+        lc_loan_reap(&rail->pool);
+        pthread_mutex_unlock(&rail->pool.mu);
+    }
     if (!atomic_load_explicit(&rail->pool.done, memory_order_relaxed))
         return NULL;
     return atomic_exchange(&rail->pool.done, NULL);
 }
 
-void lc_pool_drain(lc_rail *rail, lc_ep *ep)
+int lc_pool_drain(lc_rail *rail, lc_ep *ep)
 {
     lc_pool *pool = &rail->pool;
+    uint64_t end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000;
+    int rc = 0;
     pthread_mutex_lock(&pool->mu);
+    if (atomic_load(&pool->favour) == ep)
+        atomic_store(&pool->favour, NULL);
     pool->tail = &pool->head;
     for (lc_job *j = pool->head, *next; j; j = next) {
         next = j->next;
@@ -248,14 +309,26 @@ void lc_pool_drain(lc_rail *rail, lc_ep *ep)
         atomic_fetch_sub(&pool->queued, 1);
         pool->bytes -= j->bytes;
         j->err = ECANCELED;
-        j->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
-        while (!atomic_compare_exchange_weak(&pool->done, &j->next, j))
-            ;
+        lc_pool_put_done(pool, j);
     }
     *pool->tail = NULL;
-    while (ep->jobs)
-        pthread_cond_wait(&pool->idle, &pool->mu);
+    for (;;) {
+        while (ep->jobs)
+            pthread_cond_wait(&pool->idle, &pool->mu);
+        int late = lc_now() > end;
+        uint32_t left = lc_loan_cancel(pool, ep, late);
+        if (!left || late) {
+            rc = left ? -ETIMEDOUT : 0;
+            break;
+        }
+        pthread_mutex_unlock(&pool->mu);
+        gr_rail_unlock(&rail->base);
+        nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
+        gr_rail_lock(&rail->base);
+        pthread_mutex_lock(&pool->mu);
+    }
     pthread_mutex_unlock(&pool->mu);
+    return rc;
 }
 
 void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes)

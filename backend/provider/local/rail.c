@@ -188,7 +188,7 @@ int lc_ep_close(lc_ep *ep)
     atomic_store(&ep->closing, 1);
     rail->strangers -= !ep->met;
     epoll_ctl(rail->base.wait_fd, EPOLL_CTL_DEL, ep->sock, NULL);
-    lc_cancel(ep);
+    int late = lc_cancel(ep);
     ep->err = ESHUTDOWN;
     lc_import_close(ep);
     gr_rail_unlock(&rail->base);
@@ -203,5 +203,5 @@ int lc_ep_close(lc_ep *ep)
     rail->open_eps--;
     gr_rail_unlock(&rail->base);
     free_ep(ep);
-    return rc;
+    return rc ? rc : late;
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "gr_gpu.h"
+#include "gr_provider.h"
 
 enum {
     LC_MSG = 2096,          /* bytes of a message: a fragment of the core's with its header */
@@ -16,6 +17,7 @@ enum {
     LC_THREADS = 15,
     LC_BULKS = 16,          /* jobs of an endpoint that GPUs are at, each with a lane of its own behind those */
     LC_LANES = LC_COPIERS + LC_BULKS,
+    LC_OFFERS = 4,          /* pieces that an initiator has offered to a polling target at a time */
     LC_REGIONS = 1 << 20,
     LC_SHARES = 1 << 16,    /* regions of GPU memory */
     LC_GPUS = 64,
@@ -44,19 +46,32 @@ typedef struct lc_lane {
 } lc_lane;
 _Static_assert(sizeof(lc_lane) == 64, "peers of another version have it, too");
 
+/* A piece of a WRITE that the box's owner may copy instead of its peer. The peer writes it, and then its bit in lc_box.offered. */
+typedef struct lc_offer {
+    _Alignas(64) _Atomic int32_t ended; /* the owner's: LC_UNDER_WAY, LC_COPIED or a negative errno. After it the owner touches neither memory any more */
+    uint32_t n;
+    struct {
+        uint64_t key, to, from, len; /* the owner's region and address; the peer's address; bytes */
+    } piece[GR_MAX_IOV];
+} lc_offer;
+enum { LC_UNDER_WAY = 0, LC_COPIED = 1 };
+
 /* Most messages are short: one line of the cache goes from core to core. */
 typedef struct lc_slot {
     _Alignas(64) uint32_t len;
     uint8_t data[LC_MSG];
 } lc_slot;
 
-/* An endpoint's, written by its peer but for closed, taken and sleeping. */
+/* An endpoint's, written by its peer but for closed, sleeping, helps, taken and what is said of offers. */
 typedef struct lc_box {
     _Alignas(64) _Atomic uint32_t closed; /* nothing may be copied any more */
     _Atomic uint32_t sleeping;            /* the owner wants the bell rung; whoever makes it 0 rings */
+    _Atomic uint32_t helps;               /* the owner polls all the time: it takes offers */
     _Alignas(64) _Atomic uint32_t put;    /* messages put in */
+    _Atomic uint32_t offered;             /* bits: offers that nobody has; whoever clears one has it. The owner looks here for messages anyway */
     _Alignas(64) _Atomic uint32_t taken;  /* messages taken out */
     lc_lane lane[LC_LANES];
+    lc_offer offer[LC_OFFERS];
     lc_slot slot[LC_SLOTS];
 } lc_box;
 

@@ -5,11 +5,6 @@
 
 #include "local.h"
 
-enum {
-    WAIT_MS = 1000, /* a turn of a copy takes some 50 us; a process that is stopped in one takes as long as it likes */
-    NAP_US = 20,
-};
-
 uint64_t lc_now(void)
 {
     struct timespec t;
@@ -87,7 +82,7 @@ int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len)
 }
 
 typedef struct busy {
-    uint64_t ep, turn;
+    uint64_t ep, turn; /* ep 0: ours, for peers */
     uint32_t lane;
 } busy;
 
@@ -112,6 +107,14 @@ static uint32_t look(lc_rail *rail, lc_ep *only, uint64_t regions, busy *out)
                 n++;
             }
         }
+    for (uint32_t i = 0; !only && i < LC_COPIERS; i++) {
+        uint64_t turn = atomic_load(&rail->pool.turn[i]);
+        if (turn & 1) {
+            if (out)
+                out[n] = (busy){ 0, turn, i };
+            n++;
+        }
+    }
     return n;
 }
 
@@ -128,10 +131,15 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
     gr_rail_unlock(&rail->base);
     if (!list)
         return -ENOMEM;
-    for (uint64_t end = lc_now() + (uint64_t)WAIT_MS * 1000000; n;) {
+    for (uint64_t end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000; n;) {
         uint32_t left = 0;
         gr_rail_lock(&rail->base);
         for (uint32_t i = 0; i < n; i++) {
+            if (!list[i].ep) {
+                if (atomic_load(&rail->pool.turn[list[i].lane]) == list[i].turn)
+                    list[left++] = list[i];
+                continue;
+            }
             lc_ep *ep = find(rail, list[i].ep);
             if (ep && !ep->met && !ep->err)
                 lc_listen(ep); /* who is it? */
@@ -143,7 +151,7 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
         if (n && lc_now() > end)
             break;
         if (n)
-            nanosleep(&(struct timespec){ .tv_nsec = NAP_US * 1000 }, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
     }
     free(list);
     return n ? -ETIMEDOUT : 0;
