@@ -64,6 +64,7 @@ static void unlink_loan(lc_pool *pool, lc_job **at)
 {
     lc_job *job = *at;
     *at = job->next;
+    job->next = NULL;
     job->ep->lent &= ~bit_of(job);
     job->loan = NULL;
     atomic_fetch_sub(&pool->nlent, 1);

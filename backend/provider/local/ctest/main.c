@@ -15,7 +15,7 @@ static const struct {
     { "killed", killed }, { "killed_unseen", killed_unseen }, { "stopped", stopped }, { "holes", holes }, { "other_user", other_user },
     { "hostile_ring", hostile_ring }, { "unsealed", unsealed }, { "closed_ring", closed_ring }, { "huge", huge }, { "bad_greeting", bad_greeting },
     { "no_descriptors", no_descriptors },
-    { "strangers", strangers }, { "ready_ring", ready_ring }, { "many_descriptors", many_descriptors },
+    { "lent", lent }, { "strangers", strangers }, { "ready_ring", ready_ring }, { "many_descriptors", many_descriptors },
     { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, { "vram_not_ours", vram_not_ours }, { "vram_silent", vram_silent },
     { "vram_short_answer", vram_short_answer }, { "vram_idle_callers", vram_idle_callers }, { "vram_no_descriptors", vram_no_descriptors },
     { "vram_closed", vram_closed }, { "vram_peer_closes", vram_peer_closes }, { "vram_stuck", vram_stuck },

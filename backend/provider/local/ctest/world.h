@@ -100,6 +100,7 @@ void huge(void);
 void bad_greeting(void);
 void no_descriptors(void);
 void strangers(void);
+void lent(void);
 void ready_ring(void);
 void many_descriptors(void);
 void vram_again(void);
