@@ -25,7 +25,8 @@ static void step(struct iovec **v, uint32_t *n, size_t done)
     }
 }
 
-int lc_move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
+/* The kernel copies up to the first page that it can't; the call after that names the reason. */
+static int move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     uint32_t remotes = n;
     if (ep->self) {
@@ -55,7 +56,7 @@ static int turn(lc_ep *ep, uint32_t lane, int write, const gr_seg *from, uint32_
     for (uint32_t i = 0; !err && i < segs; i++)
         err = lc_allowed(ep->table, from[i].rkey, from[i].raddr, from[i].len);
     if (!err)
-        err = lc_move(ep, write, n, local, remote);
+        err = move(ep, write, n, local, remote);
     atomic_store_explicit(mark, ++ep->turn[lane], memory_order_release);
     return err;
 }

@@ -1,51 +1,93 @@
-/* What a target that polls copies for its peers: pieces of their WRITEs, into regions of ours, by process_vm_readv. */
+/* What a target that polls copies for its peers: pieces of their WRITEs and READs, to and from regions of ours. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "local.h"
 
-void lc_favour_look(lc_rail *rail, lc_ep *ep)
+enum {
+    POLLS = 16, /* within so long: whoever polls does nothing else, and loses nothing by a copy */
+    POLLS_NS = 2000000,
+};
+
+static void say(lc_rail *rail, int helps)
 {
-    int helps = atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
-    if (ep->helps != helps)
-        atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = helps), memory_order_relaxed);
-    if (helps && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && ep->out && !ep->self && !atomic_load(&ep->closing))
-        atomic_store(&rail->pool.favour, ep);
+    rail->helps = helps;
+    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
+        atomic_store_explicit(&ep->box->helps, (uint32_t)helps, memory_order_relaxed);
 }
 
-/* The peer's word, read once: what it changes meanwhile changes nothing. */
-static int read_offer(const volatile lc_offer *o, uint64_t *key, struct iovec *here, struct iovec *there, uint32_t *n)
+void lc_favour_none(lc_rail *rail)
 {
-    uint64_t bytes = 0;
-    *n = o->n;
-    if (*n == 0 || *n > GR_MAX_IOV)
+    rail->polls = 0;
+    if (rail->helps)
+        say(rail, 0);
+}
+
+void lc_favour_look(lc_rail *rail)
+{
+    if (++rail->polls == POLLS) {
+        uint64_t now = lc_now(), began = rail->polls_began;
+        int served = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed), helps = served || now - began < POLLS_NS;
+        rail->polls = 0;
+        rail->polls_began = now;
+        if (rail->helps != helps)
+            say(rail, helps);
+    }
+    for (lc_ep *ep = rail->helps ? rail->eps : NULL; ep; ep = ep->next)
+        if (atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && ep->out && !ep->self && !atomic_load(&ep->closing))
+            atomic_store(&rail->pool.favour, ep);
+}
+
+/* An offer as it was read once: what the peer changes meanwhile changes nothing. */
+typedef struct piece {
+    uint32_t n, write;
+    uint64_t bytes, key[GR_MAX_IOV];
+    struct iovec here[GR_MAX_IOV], there[GR_MAX_IOV];
+} piece;
+
+static int read_offer(const volatile lc_offer *o, piece *p)
+{
+    p->n = o->n;
+    p->write = o->write;
+    p->bytes = 0;
+    if (p->n == 0 || p->n > GR_MAX_IOV)
         return EPROTO;
-    for (uint32_t i = 0; i < *n; i++) {
+    for (uint32_t i = 0; i < p->n; i++) {
         uint64_t len = o->piece[i].len;
-        if (len > LC_ALONE || (bytes += len) > LC_ALONE)
+        if (len > LC_ALONE || (p->bytes += len) > LC_ALONE)
             return EMSGSIZE;
-        key[i] = o->piece[i].key;
-        here[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].to, len };
-        there[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].from, len };
+        p->key[i] = o->piece[i].key;
+        p->here[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].here, len };
+        p->there[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].there, len };
     }
     return 0;
 }
 
+/* One call. What it does not copy the peer copies again, and finds out why. */
+static int move(const lc_ep *ep, const piece *p)
+{
+    ssize_t got = p->write ? process_vm_readv(ep->pid, p->here, p->n, p->there, p->n, 0)
+                           : process_vm_writev(ep->pid, p->here, p->n, p->there, p->n, 0);
+    return got < 0 ? errno : (uint64_t)got < p->bytes ? EFAULT : 0;
+}
+
 static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o)
 {
-    struct iovec here[GR_MAX_IOV], there[GR_MAX_IOV];
-    uint64_t key[GR_MAX_IOV];
-    uint32_t n;
+    piece p;
     _Atomic uint64_t *turn = &ep->rail->pool.turn[lane];
-    int err = read_offer(o, key, here, there, &n);
+    int err = read_offer(o, &p);
     if (err)
         return err;
     atomic_fetch_add(turn, 1); /* before the looks that follow, as whoever lets go of a region looks at it after what it changes */
     if (!lc_alive(ep))
         err = ESRCH;
-    for (uint32_t i = 0; !err && i < n; i++)
-        err = lc_allowed(ep->rail->table, key[i], (uint64_t)(uintptr_t)here[i].iov_base, here[i].iov_len);
+    for (uint32_t i = 0; !err && i < p.n; i++)
+        err = lc_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);
     if (!err)
-        err = lc_move(ep, 0, n, here, there);
+        err = move(ep, &p);
     atomic_fetch_add(turn, 1);
     return err;
 }
@@ -57,6 +99,7 @@ static int serve(lc_ep *ep, uint32_t lane)
     if (!bit || !(atomic_fetch_and(&box->offered, ~bit) & bit)) /* taken back */
         return 0;
     lc_offer *o = &box->offer[__builtin_ctz(bit)];
+    atomic_store_explicit(&o->who, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     int err = copy(ep, lane, o);
     atomic_store(&o->ended, err ? -err : LC_COPIED); /* before the look at whether it sleeps */
     if (atomic_load(&ep->out->sleeping) && atomic_exchange(&ep->out->sleeping, 0))
@@ -78,6 +121,7 @@ int lc_favour(lc_rail *rail)
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
         did = serve(ep, lane);
+        atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
         lc_pool_left(pool, ep, 1);
         pthread_mutex_unlock(&pool->mu);

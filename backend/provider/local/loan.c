@@ -1,9 +1,17 @@
-/* What an initiator offers of its WRITEs to a target that polls: its core spins anyway, and two cores copy nearly twice as fast as one. What
- * the target has not begun when there is nothing else to copy is taken back. READs are not offered: a target that is stopped in the
- * middle could still write to our memory when we had given it up. */
+/* What an initiator offers of its copies to a target that polls: its core spins anyway, and two cores copy nearly twice as fast as one. What
+ * the target has not begun when there is nothing else to copy is taken back; what it has begun is its own until it says that it has ended,
+ * or has done so beyond doubt. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "local.h"
+
+enum { LONG_NS = 5000000 }; /* for a copy: what is the matter with whoever makes it? */
 
 static uint32_t bit_of(const lc_job *job) { return 1u << (job->loan - job->ep->out->offer); }
 
@@ -12,24 +20,27 @@ int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
     lc_ep *ep = job->ep;
     lc_box *out = ep->out;
     uint64_t at = 0; /* of the job's bytes, where the segment begins */
-    if (!job->write || ep->self || ep->declined || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing) ||
+    if (ep->self || ep->declined || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing) ||
         !atomic_load_explicit(&out->helps, memory_order_relaxed) || !atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
         return 0;
     lc_offer *o = &out->offer[__builtin_ctz(~ep->lent)];
     o->n = 0;
+    o->write = (uint32_t)job->write;
+    atomic_store_explicit(&o->who, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < job->n; at += job->seg[i++].len) {
         const gr_seg *s = &job->seg[i];
         uint64_t skip = kept > at ? kept - at : 0;
         if (skip >= s->len)
             continue;
         o->piece[o->n].key = s->rkey;
-        o->piece[o->n].to = s->raddr + skip;
-        o->piece[o->n].from = s->laddr + skip;
+        o->piece[o->n].here = s->raddr + skip;
+        o->piece[o->n].there = s->laddr + skip;
         o->piece[o->n++].len = s->len - skip;
     }
     atomic_store_explicit(&o->ended, LC_UNDER_WAY, memory_order_relaxed);
     job->loan = o;
     job->kept = kept;
+    job->long_ns = 0;
     ep->lent |= bit_of(job);
     atomic_fetch_or(&out->offered, bit_of(job));
     return 1;
@@ -59,15 +70,56 @@ void lc_loan_wait(lc_pool *pool, lc_job *job)
     atomic_fetch_add(&pool->nlent, 1);
 }
 
-/* The offer may be used for another. */
-static void unlink_loan(lc_pool *pool, lc_job **at)
+/* The offer may be used for another, unless its peer may still say something of it. */
+static void unlink_loan(lc_pool *pool, lc_job **at, int for_good)
 {
     lc_job *job = *at;
     *at = job->next;
     job->next = NULL;
-    job->ep->lent &= ~bit_of(job);
+    if (!for_good)
+        job->ep->lent &= ~bit_of(job);
     job->loan = NULL;
     atomic_fetch_sub(&pool->nlent, 1);
+}
+
+/* The first line of a file of a thread's, or what follows its last `after`. */
+static int told(pid_t pid, int tid, const char *file, char after, char *to, int size)
+{
+    char path[64], *end;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)pid, tid, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, to, (size_t)size - 1);
+    if (fd >= 0)
+        close(fd);
+    to[n < 0 ? 0 : n] = 0;
+    if (n > 0 && after && (end = strrchr(to, after)))
+        memmove(to, end + 1, strlen(end));
+    return n > 0;
+}
+
+/* Whether the thread that has taken the offer was stopped by a signal as it came out of its one call: it has copied what it ever will. The
+ * call is looked at first; one that is stopped before it is in no call, and a tracer stops it in another state. */
+static int stopped_behind(const lc_job *job)
+{
+    char call[512], state[512];
+    int tid = atomic_load(&job->loan->who), nr;
+    return tid > 0 && told(job->ep->pid, tid, "syscall", 0, call, sizeof(call)) && sscanf(call, "%d ", &nr) == 1 &&
+           nr == (job->write ? SYS_process_vm_readv : SYS_process_vm_writev) && told(job->ep->pid, tid, "stat", ')', state, sizeof(state)) &&
+           strncmp(state, " T ", 3) == 0;
+}
+
+/* Under way, as far as the peer says, and nothing of it will be touched any more. */
+static int over_unsaid(lc_job *job)
+{
+    uint64_t now = lc_now();
+    if (!lc_alive(job->ep))
+        return 1;
+    if (!job->long_ns)
+        job->long_ns = now + LONG_NS;
+    if (now < job->long_ns)
+        return 0;
+    job->long_ns = 0;
+    return stopped_behind(job);
 }
 
 /* Whoever finds the bit set and clears it has the offer. */
@@ -83,7 +135,7 @@ void lc_loan_reap(lc_pool *pool)
             at = &job->next;
             continue;
         }
-        unlink_loan(pool, at);
+        unlink_loan(pool, at, 0);
         lc_pool_put_done(pool, job);
     }
 }
@@ -91,12 +143,12 @@ void lc_loan_reap(lc_pool *pool)
 lc_job *lc_loan_back(lc_pool *pool)
 {
     for (lc_job **at = &pool->lent, *job; (job = *at); at = &job->next) {
-        int ended = atomic_load(&job->loan->ended);
-        if (ended == LC_COPIED || (ended == LC_UNDER_WAY && !take_back(job) && lc_alive(job->ep)))
+        int ended = atomic_load(&job->loan->ended), unsaid = 0;
+        if (ended == LC_COPIED || (ended == LC_UNDER_WAY && !take_back(job) && !(unsaid = over_unsaid(job))))
             continue;
         if (ended < 0 && ended != -EACCES && ended != -ERANGE) /* nor will it be able to the next time */
             job->ep->declined = 1;
-        unlink_loan(pool, at);
+        unlink_loan(pool, at, unsaid);
         job->ep->jobs++;
         return job;
     }
@@ -119,15 +171,18 @@ uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all)
 {
     uint32_t left = 0;
     for (lc_job **at = &pool->lent, *job; (job = *at);) {
-        int ended = job->ep == ep ? atomic_load(&job->loan->ended) : LC_UNDER_WAY, back = job->ep == ep && ended == LC_UNDER_WAY && take_back(job);
-        int at_it = ended == LC_UNDER_WAY && !back && lc_alive(ep);
-        if (job->ep != ep || (at_it && !all)) {
-            left += job->ep == ep;
+        if (job->ep != ep) {
             at = &job->next;
             continue;
         }
+        int ended = atomic_load(&job->loan->ended), back = ended == LC_UNDER_WAY && take_back(job);
+        int at_it = ended == LC_UNDER_WAY && !back && !over_unsaid(job);
         left += (uint32_t)at_it;
-        unlink_loan(pool, at);
+        if (at_it && !all) {
+            at = &job->next;
+            continue;
+        }
+        unlink_loan(pool, at, 1);
         if (!job->err && ended != LC_COPIED)
             job->err = ECANCELED;
         lc_pool_put_done(pool, job);

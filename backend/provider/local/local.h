@@ -1,9 +1,9 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
  * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c (threads that
- * copy), loan.c and favour.c (pieces that a polling target copies, as either side sees them), ops.c (posting and polling), rail.c. shared.h has what processes see of each other, vram.h what there is for memory of GPUs.
+ * copy), loan.c and favour.c (pieces that a polling target copies, as either side sees it), ops.c (posting and polling), rail.c. shared.h has what processes see of each other, vram.h what there is for memory of GPUs.
  *
- * An initiator copies by itself, but for pieces of WRITEs that a target takes off it; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
+ * An initiator copies by itself, but for pieces that a target takes off it; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
  * endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's generation another
  * and then waits until every lane that was busy has been idle once.
  *
@@ -20,7 +20,6 @@
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
 #include "gr_provider.h"
@@ -53,6 +52,7 @@ typedef struct lc_job {
     int write, err;
     lc_offer *loan; /* the bytes from `kept` on are offered to the peer, or being copied by it; NULL: none are */
     uint64_t kept;
+    uint64_t long_ns; /* when it will have taken the peer long; 0: not asked yet */
     int node; /* in the pool's nodes, of our memory; -1: unknown, or all the same */
     uint32_t n;
     uint64_t bytes;
@@ -79,7 +79,6 @@ struct lc_ep {
     int err; /* not 0: the peer can't be served */
     int met; /* the peer has greeted */
     int dead; /* its process had ended by then */
-    int helps;           /* as the box says it */
     uint32_t posted;     /* jobs that poll has not taken back */
     uint32_t lent;       /* under pool.mu: bits, offers that are in use */
     int declined;        /* likewise: the peer can't copy for us */
@@ -120,6 +119,7 @@ typedef struct lc_pool {
     lc_job *lent; /* they wait for the peer, who copies what is missing, or may still take it */
     _Atomic uint32_t nlent;
     lc_ep *_Atomic favour; /* its peer has offered something; changed under mu or the rail's lock, to NULL under mu alone */
+    _Atomic int served; /* a piece for a peer, lately */
     _Atomic uint64_t turn[LC_COPIERS]; /* by lanes, odd: copying for a peer */
     _Atomic uint32_t lanes; /* bits: those that nobody has */
     lc_job *_Atomic done;
@@ -133,9 +133,13 @@ struct lc_rail {
     _Atomic uint32_t open_mrs;
     lc_job *free_job;
     gr_ready ready;
+    uint32_t polls; /* since polls_began */
+    int helps;      /* as the boxes say it */
+    uint64_t polls_began;
     uint32_t prompt;         /* bytes copied by posts since the last poll */
     _Atomic uint32_t asleep; /* the pool rings bell_fd */
     int bell_fd;
+    uint32_t cpus; /* that this process may use; 0: unknown. Set before the first endpoint */
     lc_pool pool;
     lc_proof proof;
 
@@ -200,9 +204,6 @@ int lc_alive(lc_ep *ep);                                          /* 0: the peer
 
 /* One or more segments; 0 or an errno. Only one thread at a time uses a lane. */
 int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg);
-/* The kernel's call, as often as it takes: it copies up to the first page that it can't, and names the reason the next time. 0 or an errno;
- * the vectors are used up. */
-int lc_move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote);
 
 /* ---- pool.c ---- */
 
@@ -243,8 +244,10 @@ uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all);
 
 /* ---- favour.c ---- */
 
-/* Looks at whether the peer offers something, and tells it whether there is any use. With the rail locked. */
-void lc_favour_look(lc_rail *rail, lc_ep *ep);
+/* Of each poll: looks at what peers offer, and tells them whether there is any use. With the rail locked. */
+void lc_favour_look(lc_rail *rail);
+/* Nobody polls from now on. With the rail locked. */
+void lc_favour_none(lc_rail *rail);
 /* Copies one piece for a peer; 0: there was none. Without the rail's lock. */
 int lc_favour(lc_rail *rail);
 

@@ -172,10 +172,9 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
     finish(rail);
     if (rail->bulks)
         lc_bulk_poll(rail);
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
+    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
         take(ep);
-        lc_favour_look(rail, ep);
-    }
+    lc_favour_look(rail);
     return gr_ready_take(&rail->ready, out, max);
 }
 
@@ -192,6 +191,7 @@ static int arm(gr_rail *base)
     lc_rail *rail = (lc_rail *)base;
     struct epoll_event ev[16];
     uint64_t rings;
+    lc_favour_none(rail);
     atomic_store(&rail->asleep, 1);
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
         atomic_store(&ep->box->sleeping, 1);

@@ -202,12 +202,20 @@ static void start(lc_rail *rail)
         free(w);
 }
 
+/* Two processors have enough to do with whoever polls here and the peer that polls and helps. With mu. */
+static int crowded(const lc_rail *rail)
+{
+    const lc_job *first = rail->pool.head;
+    return rail->cpus <= 2 && first && atomic_load_explicit(&rail->base.attended, memory_order_relaxed) &&
+           atomic_load_explicit(&first->ep->out->helps, memory_order_relaxed) && !first->ep->self && !first->ep->declined;
+}
+
 /* A thread for each job that is queued, as far as there are any: sleeping ones, or one more. None if whoever polls has done most meanwhile. */
 static void rouse(lc_rail *rail)
 {
     lc_pool *pool = &rail->pool;
     pthread_mutex_lock(&pool->mu);
-    uint32_t queued = alone(rail) ? 0 : atomic_load(&pool->queued), wake = pool->waiting < queued ? pool->waiting : queued;
+    uint32_t queued = alone(rail) || crowded(rail) ? 0 : atomic_load(&pool->queued), wake = pool->waiting < queued ? pool->waiting : queued;
     if (!pool->waiting && pool->started < pool->threads && queued > pool->started)
         start(rail);
     pthread_mutex_unlock(&pool->mu);

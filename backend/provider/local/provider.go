@@ -85,5 +85,6 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 		return nil, fmt.Errorf("%w: %s: %s: %w", provider.ErrUnusable, Name, C.GoString(step), syscall.Errno(-rc))
 	}
 	c.blocks = C.uint32_t(p.opt.Blocks)
+	c.cpus = C.uint32_t(runtime.GOMAXPROCS(0))
 	return &rail{dev: d, c: c, gpus: vram.New(p.opt.CUDA, C.LC_GPUS)}, nil
 }

@@ -46,12 +46,14 @@ typedef struct lc_lane {
 } lc_lane;
 _Static_assert(sizeof(lc_lane) == 64, "peers of another version have it, too");
 
-/* A piece of a WRITE that the box's owner may copy instead of its peer. The peer writes it, and then its bit in lc_box.offered. */
+/* A piece of a copy that the box's owner may make instead of its peer. The peer writes it, and then its bit in lc_box.offered. The owner makes
+ * one system call for it, at most: a thread that was stopped in that touches nothing any more. */
 typedef struct lc_offer {
     _Alignas(64) _Atomic int32_t ended; /* the owner's: LC_UNDER_WAY, LC_COPIED or a negative errno. After it the owner touches neither memory any more */
-    uint32_t n;
+    _Atomic int32_t who;                /* the owner's thread that has taken it; 0: it has not said so */
+    uint32_t write, n;
     struct {
-        uint64_t key, to, from, len; /* the owner's region and address; the peer's address; bytes */
+        uint64_t key, here, there, len; /* the owner's region and address; the peer's address; bytes */
     } piece[GR_MAX_IOV];
 } lc_offer;
 enum { LC_UNDER_WAY = 0, LC_COPIED = 1 };
