@@ -95,6 +95,7 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev)
     rail->core = core;
     rail->dev = dev;
     rail->index = core->nrails;
+    dev->thread = core->thread;
     if (dev->shared_ep && !(rail->hub = calloc(1, sizeof *rail->hub))) {
         free(rail);
         return -ENOMEM;

@@ -124,6 +124,7 @@ struct gr_rail {
     uint8_t chained;     /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
     void *shared_ep;     /* the endpoint of all peers, for receives; NULL: each has its own */
     void *core;          /* the core's side of the rail, set by the core */
+    pthread_t thread;    /* the core's, set by it: it polls when the application doesn't */
 };
 
 /* Sets up the base part; the provider then fills ops, wait_fd and the limits. */
@@ -140,6 +141,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->window_min = 0;
     rail->shared_ep = NULL;
     rail->core = NULL;
+    rail->thread = (pthread_t)0;
 }
 
 static inline void gr_rail_lock(gr_rail *rail)

@@ -12,33 +12,37 @@ enum {
     POLLS_NS = 2000000,
 };
 
-static void say(lc_rail *rail, int helps)
+/* The peer must be of our own user: one that may do more than its peer would else be its tool, when that has given its place to another
+ * program. */
+static void say(lc_rail *rail, lc_ep *ep)
 {
-    rail->helps = helps;
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
-        atomic_store_explicit(&ep->box->helps, (uint32_t)helps, memory_order_relaxed);
+    if (ep->kin && ep->helps != rail->helps)
+        atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = rail->helps), memory_order_relaxed);
 }
 
 void lc_favour_none(lc_rail *rail)
 {
+    rail->helps = 0;
     rail->polls = 0;
-    if (rail->helps)
-        say(rail, 0);
+    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
+        say(rail, ep);
 }
 
 void lc_favour_look(lc_rail *rail)
 {
+    if (pthread_equal(pthread_self(), rail->base.thread)) /* nobody has asked it to be busy */
+        return;
     if (++rail->polls == POLLS) {
-        uint64_t now = lc_now(), began = rail->polls_began;
-        int served = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed), helps = served || now - began < POLLS_NS;
+        uint64_t now = lc_now();
+        rail->helps = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - rail->polls_began < POLLS_NS;
         rail->polls = 0;
         rail->polls_began = now;
-        if (rail->helps != helps)
-            say(rail, helps);
     }
-    for (lc_ep *ep = rail->helps ? rail->eps : NULL; ep; ep = ep->next)
-        if (atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && ep->out && !ep->self && !atomic_load(&ep->closing))
+    for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
+        say(rail, ep);
+        if (rail->helps && ep->kin && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && !atomic_load(&ep->closing))
             atomic_store(&rail->pool.favour, ep);
+    }
 }
 
 /* An offer as it was read once: what the peer changes meanwhile changes nothing. */

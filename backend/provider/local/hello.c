@@ -71,7 +71,7 @@ int lc_greet(lc_ep *ep, const lc_addr *peer, const char **step)
     return sendmsg(ep->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-static int welcome(lc_ep *ep, pid_t pid, const int fd[FDS])
+static int welcome(lc_ep *ep, pid_t pid, uid_t user, const int fd[FDS])
 {
     if (pid <= 0)
         return ENOTSUP; /* it lives in a pid namespace that has no name for it here */
@@ -91,6 +91,7 @@ static int welcome(lc_ep *ep, pid_t pid, const int fd[FDS])
     }
     ep->pid = pid;
     ep->self = pid == getpid();
+    ep->kin = !ep->self && user == geteuid();
     ep->out = out;
     return 0;
 }
@@ -126,7 +127,7 @@ void lc_listen(lc_ep *ep)
         if (n == sizeof(g) && g.magic == MAGIC && g.box_size == sizeof(lc_box) && !ep->met && !ep->err &&
             memcmp(g.token, ep->addr.token, LC_TOKEN) == 0) {
             ep->met = 1;
-            ep->err = fd[FDS - 1] >= 0 ? welcome(ep, who.pid, fd) : m.msg_flags & MSG_CTRUNC ? EMFILE : EPROTO;
+            ep->err = fd[FDS - 1] >= 0 ? welcome(ep, who.pid, who.uid, fd) : m.msg_flags & MSG_CTRUNC ? EMFILE : EPROTO;
             ep->rail->strangers--;
         }
         for (int k = 0; k < FDS; k++)

@@ -1,11 +1,12 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
- * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c (threads that
- * copy), loan.c and favour.c (pieces that a polling target copies, as either side sees it), ops.c (posting and polling), rail.c. shared.h has what processes see of each other, vram.h what there is for memory of GPUs.
+ * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c and copier.c (who
+ * copies), loan.c and favour.c (pieces that a polling target copies, as either side sees it), ops.c (posting and polling), rail.c. shared.h
+ * has what processes see of each other, vram.h what there is for memory of GPUs.
  *
- * An initiator copies by itself, but for pieces that a target takes off it; nobody's hardware checks keys. So each process shows a table of its regions, read-only, and each
- * endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's generation another
- * and then waits until every lane that was busy has been idle once.
+ * An initiator copies by itself, but for pieces that a target takes off it; nobody's hardware checks keys. So each process shows a table of
+ * its regions, read-only, and each endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's
+ * generation another and then waits until every lane that was busy, the peers' and our own, has been idle once.
  *
  * Nothing that a peer writes is trusted: sizes are sealed, indices are masked and copied once, and no descriptor that a peer has, too, is
  * read or written without MSG_DONTWAIT.
@@ -79,6 +80,7 @@ struct lc_ep {
     int err; /* not 0: the peer can't be served */
     int met; /* the peer has greeted */
     int dead; /* its process had ended by then */
+    int helps;           /* as the box says it */
     uint32_t posted;     /* jobs that poll has not taken back */
     uint32_t lent;       /* under pool.mu: bits, offers that are in use */
     int declined;        /* likewise: the peer can't copy for us */
@@ -91,6 +93,7 @@ struct lc_ep {
     pid_t pid;
     int pidfd;
     int self; /* this very process */
+    int kin;  /* another of the same user */
     _Atomic uint64_t alive_ns;
     struct sockaddr_un to;
     socklen_t to_len;
@@ -134,7 +137,7 @@ struct lc_rail {
     lc_job *free_job;
     gr_ready ready;
     uint32_t polls; /* since polls_began */
-    int helps;      /* as the boxes say it */
+    int helps;      /* the application polls all the time: peers may offer something */
     uint64_t polls_began;
     uint32_t prompt;         /* bytes copied by posts since the last poll */
     _Atomic uint32_t asleep; /* the pool rings bell_fd */
@@ -210,6 +213,10 @@ int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg);
 void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes);
 void lc_pool_close(lc_rail *rail);
 void lc_pool_add(lc_rail *rail, lc_job *job);
+/* What one copy can do: of the queue, or what a peer has not begun. NULL: there is nothing. With mu. */
+lc_job *lc_pool_take(lc_rail *rail);
+/* Copies that, but for what is lent, and hands it on. Without mu. */
+void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane);
 /* Copies what one call takes, ours or a peer's, on a lane that is lent; 0 when there was nothing to do, or no lane. Without the rail's lock. */
 int lc_pool_help(lc_rail *rail);
 /* Takes what is finished, in no order. */
@@ -224,6 +231,13 @@ void lc_pool_put_done(lc_pool *pool, lc_job *job);
 /* Lends a lane; 0: there is none. */
 int lc_lane_take(lc_pool *pool, uint32_t *lane);
 void lc_lane_give(lc_pool *pool, uint32_t lane);
+
+/* ---- copier.c ---- */
+
+/* One thread more, with mu. */
+void lc_copier_start(lc_rail *rail);
+/* Which of the pool's nodes has the memory; -1: none, as what nobody has touched yet. */
+int lc_node_of(const lc_pool *pool, uint64_t addr);
 
 /* ---- loan.c: with pool.mu, but for lc_copy_part and lc_loan_over ---- */
 

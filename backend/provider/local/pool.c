@@ -1,11 +1,7 @@
-/* Threads that copy, so that a post returns at once and several cores share one transfer. Whoever polls helps. */
+/* What is to be copied, and who does it: the pool's threads (copier.c), whoever polls, and peers (loan.c). */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,7 +10,8 @@
 enum {
     BATCH = 64,         /* segments that one call of the kernel's takes */
     BATCH_BYTES = 256 << 10,
-    LEND = 64 << 10,    /* bytes that are worth offering to the peer */
+    LEND = 64 << 10,    /* bytes that are worth offering to the peer: in halves 128 KiB took 9.3 us, in one 10.4 */
+    MOST = 512 << 10,   /* and that keep its poll for no longer than it likes: 50 to 150 us */
 };
 
 /* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
@@ -34,12 +31,12 @@ static void unqueue(lc_pool *pool, lc_job *last, uint32_t jobs, uint64_t bytes)
     atomic_fetch_sub(&pool->queued, jobs);
 }
 
-/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. Peers are offered what
- * others may copy, or half of the last. With mu. */
+/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. Its peer is offered half
+ * of a large one, or the small ones before it. With mu. */
 static lc_job *take(lc_rail *rail)
 {
     lc_pool *pool = &rail->pool;
-    for (lc_job *j; (j = pool->head) && j->next && j->bytes >= LEND && lc_lend(rail, j, 0);) {
+    for (lc_job *j; (j = pool->head) && j->next && j->bytes >= LEND && j->bytes <= MOST && lc_lend(rail, j, 0);) {
         unqueue(pool, j, 1, j->bytes);
         lc_loan_wait(pool, j);
     }
@@ -58,13 +55,12 @@ static lc_job *take(lc_rail *rail)
     }
     unqueue(pool, last, jobs, bytes);
     first->ep->jobs += jobs;
-    if (jobs == 1 && bytes >= 2 * LEND)
+    if (jobs == 1 && bytes >= 2 * LEND) /* at most LC_ALONE */
         (void)lc_lend(rail, first, bytes / 2);
     return first;
 }
 
-/* Likewise, or what a peer has not begun. */
-static lc_job *take_any(lc_rail *rail)
+lc_job *lc_pool_take(lc_rail *rail)
 {
     lc_job *list = take(rail);
     return list ? list : lc_loan_back(&rail->pool);
@@ -126,87 +122,18 @@ static void wake(lc_rail *rail)
         (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
 }
 
-typedef struct worker {
-    lc_rail *rail;
-    uint32_t lane;
-    int node; /* that it runs near, -1: any */
-} worker;
-
-/* Which of the pool's nodes has the memory. What nobody has touched yet is nowhere. */
-static int node_of(const lc_pool *pool, uint64_t addr)
+void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane)
 {
-    int status = -1;
-    if (pool->nodes.n == 0)
-        return -1;
-    void *page = (void *)(uintptr_t)(addr & ~(uint64_t)(sysconf(_SC_PAGESIZE) - 1));
-    if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0)
-        return -1;
-    for (uint32_t i = 0; i < pool->nodes.n; i++)
-        if (pool->nodes.node[i].id == status)
-            return (int)i;
-    return -1;
-}
-
-/* The calling thread goes to where the node's copies are made, or stays where that is refused. */
-static void go_near(worker *me, int node)
-{
-    cpu_set_t set;
-    if (node < 0 || node == me->node)
-        return;
-    _Static_assert(sizeof(set) == LC_CPUS / 8, "as many bits");
-    memcpy(&set, me->rail->pool.nodes.node[node].cpus, sizeof(set));
-    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-    me->node = node;
-}
-
-static void *work(void *arg)
-{
-    worker me = *(worker *)arg;
-    lc_pool *pool = &me.rail->pool;
-    sigset_t all;
-    free(arg);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
-    pthread_setname_np(pthread_self(), "gorail-copy");
-    pthread_mutex_lock(&pool->mu);
-    while (!pool->stop) {
-        lc_job *list = take_any(me.rail);
-        if (!list) {
-            pool->waiting++;
-            pthread_cond_wait(&pool->work, &pool->mu);
-            pool->waiting--;
-            continue;
-        }
-        pthread_mutex_unlock(&pool->mu);
-        go_near(&me, list->node);
-        copy(list, me.lane);
-        finish(pool, list);
-        wake(me.rail);
-        pthread_mutex_lock(&pool->mu);
-    }
-    pthread_mutex_unlock(&pool->mu);
-    return NULL;
-}
-
-/* With mu. A thread that can't be made is one less: those who poll copy. */
-static void start(lc_rail *rail)
-{
-    lc_pool *pool = &rail->pool;
-    worker *w = malloc(sizeof(*w));
-    if (!w)
-        return;
-    *w = (worker){ rail, pool->started + 1, -1 };
-    if (pthread_create(&pool->thread[pool->started], NULL, work, w) == 0)
-        pool->started++;
-    else
-        free(w);
+    copy(list, lane);
+    finish(&rail->pool, list);
+    wake(rail);
 }
 
 /* Two processors have enough to do with whoever polls here and the peer that polls and helps. With mu. */
 static int crowded(const lc_rail *rail)
 {
     const lc_job *first = rail->pool.head;
-    return rail->cpus <= 2 && first && atomic_load_explicit(&rail->base.attended, memory_order_relaxed) &&
+    return rail->cpus && rail->cpus <= 2 && first && atomic_load_explicit(&rail->base.attended, memory_order_relaxed) &&
            atomic_load_explicit(&first->ep->out->helps, memory_order_relaxed) && !first->ep->self && !first->ep->declined;
 }
 
@@ -217,7 +144,7 @@ static void rouse(lc_rail *rail)
     pthread_mutex_lock(&pool->mu);
     uint32_t queued = alone(rail) || crowded(rail) ? 0 : atomic_load(&pool->queued), wake = pool->waiting < queued ? pool->waiting : queued;
     if (!pool->waiting && pool->started < pool->threads && queued > pool->started)
-        start(rail);
+        lc_copier_start(rail);
     pthread_mutex_unlock(&pool->mu);
     while (wake--)
         pthread_cond_signal(&pool->work);
@@ -229,7 +156,7 @@ void lc_pool_add(lc_rail *rail, lc_job *job)
 {
     lc_pool *pool = &rail->pool;
     job->next = NULL;
-    job->node = node_of(pool, job->seg[0].laddr);
+    job->node = lc_node_of(pool, job->seg[0].laddr);
     pthread_mutex_lock(&pool->mu);
     *pool->tail = job;
     pool->tail = &job->next;
@@ -270,17 +197,14 @@ static int copy_own(lc_rail *rail)
         return 0;
     for (int more = 1; more && did < 2; did++) {
         pthread_mutex_lock(&pool->mu);
-        lc_job *list = take_any(rail);
+        lc_job *list = lc_pool_take(rail);
         pthread_mutex_unlock(&pool->mu);
         if (!list)
             break;
         more = list->loan != NULL;
-        copy(list, lane);
-        finish(pool, list);
+        lc_pool_copy(rail, list, lane);
     }
     lc_lane_give(pool, lane);
-    if (did)
-        wake(rail);
     return did > 0;
 }
 
