@@ -1,33 +1,458 @@
-/* Pieces of WRITEs that a polling target copies. */
+/* Pieces that a polling target copies for its peer. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "world.h"
 
-static void helping_target(pair *p)
+static uint64_t limit(void) { return lc_now() + (uint64_t)LIMIT_S * 1000000000; }
+
+/* Posts without waiting. */
+static void post(pair *p, int op, uint64_t at, uint64_t len, gr_ctx *c)
 {
-    atomic_store(&p->me.rail->base.attended, 1);
-    wait_target(p);
+    lc_rail *rail = p->me.rail;
+    gr_seg seg = { .laddr = (uint64_t)(uintptr_t)p->me.mem + at, .raddr = p->peer.mem + at, .len = len, .rkey = p->peer.key };
+    int rc;
+    do {
+        gr_rail_lock(&rail->base);
+        rc = lc_ops.rma(&rail->base, p->me.ep, op, 1, &seg, c);
+        gr_rail_unlock(&rail->base);
+        if (rc == -EAGAIN)
+            poll_end(&p->me);
+    } while (rc == -EAGAIN);
+    CHECK(rc == 0);
 }
 
+static void wait_done(end *e, int n)
+{
+    for (uint64_t stop = limit(); e->done < n; poll_end(e))
+        CHECK(lc_now() < stop);
+}
+
+/* Until the target takes offers. */
+static void wait_helps(pair *p)
+{
+    atomic_store(&p->me.rail->base.attended, 1);
+    CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, 1) == 0);
+    for (uint64_t stop = limit(); !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
+        CHECK(lc_now() < stop);
+    p->me.done = 0;
+}
+
+/* How many copies the target has made for us, or is making. */
+static int copied_by_peer(const pair *p)
+{
+    int n = 0;
+    for (int i = 0; i < LC_OFFERS; i++)
+        n += atomic_load(&p->me.ep->out->offer[i].who) != 0;
+    return n;
+}
+
+/* Many at a time and of all sizes, both ways: each byte is where it belongs, and the target has copied some. */
 void lent(void)
 {
-    for (uint32_t threads = 0; threads < 3; threads += 2) {
-        pair p = split(threads, helping_target);
-        uint8_t *want = malloc(MEM);
-        CHECK(want);
-        memset(want, 0, MEM);
-        atomic_store(&p.me.rail->base.attended, 1);
-        for (int i = 0; i < 400; i++) {
-            uint64_t len = (uint64_t)rand() % (i % 4 ? 1000000 : 100000) + 1, from = (uint64_t)rand() % (MEM - len), to = (uint64_t)rand() % (MEM - len);
-            for (uint64_t k = 0; k < len; k++)
-                p.me.mem[from + k] = (uint8_t)rand();
-            memcpy(want + to, p.me.mem + from, len);
-            CHECK(rma(&p.me, GR_WRITE, &p.peer, from, to, len) == 0);
+    enum { PIECES = 5 };
+    static const uint64_t bounds[PIECES + 1] = { 0, 70000, 70000 + 140001, 1 << 20, 2 << 20, (2 << 20) + 900001 };
+    for (uint32_t round = 0; round < 40; round++) {
+        static pair p;
+        if (round % 20 == 0) {
+            p = split(round ? 2 : 0, wait_target);
+            wait_helps(&p);
         }
-        CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0);
-        CHECK(memcmp(want, p.me.mem, MEM) == 0);
-        free(want);
+        end *me = &p.me;
+        int had = 0;
+        for (uint64_t stop = limit(); !had;) { /* a target that the system does not run helps nobody */
+            CHECK(lc_now() < stop);
+            for (int i = 0; i < MEM; i++)
+                me->mem[i] = (uint8_t)(i * 7 + i / 4096 + (int)round);
+            me->done = me->err = 0;
+            for (int i = 0; i < PIECES; i++)
+                post(&p, GR_WRITE, bounds[i], bounds[i + 1] - bounds[i], &ctx[i]);
+            wait_done(me, PIECES);
+            had = copied_by_peer(&p);
+            memset(me->mem, 0, MEM);
+            for (int i = 0; i < PIECES; i++)
+                post(&p, GR_READ, bounds[i], bounds[i + 1] - bounds[i], &ctx[i]);
+            wait_done(me, 2 * PIECES);
+            had = had && copied_by_peer(&p);
+            CHECK(me->err == 0 && me->ep->lent == 0 && me->rail->pool.lent == NULL);
+            for (uint64_t i = 0; i < bounds[PIECES]; i++)
+                CHECK(me->mem[i] == (uint8_t)((int)i * 7 + (int)i / 4096 + (int)round));
+        }
+        if (round % 20 == 19) {
+            tell(&p, 'q');
+            finish(&p);
+        }
+    }
+}
+
+/* Two processors are kept busy by whoever polls here and there: no thread is begun; of more processors one is. */
+void crowded(void)
+{
+    for (uint32_t cpus = 2; cpus < 4; cpus++) {
+        pair p = split(1, wait_target);
+        lc_rail *rail = p.me.rail;
+        rail->cpus = cpus;
+        wait_helps(&p);
+        for (int i = 0; i < 3; i++)
+            post(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
+        lc_ops.help(&rail->base);
+        CHECK(rail->pool.started == cpus - 2);
+        wait_done(&p.me, 3);
         tell(&p, 'q');
         finish(&p);
     }
+}
+
+/* ---- targets that take an offer by hand ---- */
+
+static uint32_t await_offer(pair *p)
+{
+    lc_box *box = p->me.ep->box;
+    for (uint64_t stop = limit();; poll_end(&p->me)) {
+        CHECK(lc_now() < stop);
+        uint32_t bits = atomic_load(&box->offered);
+        for (uint32_t i = 0; i < LC_OFFERS; i++)
+            if ((bits & 1u << i) && (atomic_fetch_and(&box->offered, ~(1u << i)) & 1u << i))
+                return i;
+    }
+}
+
+/* It polls, says that it helps and does not. */
+static void claims_to_help(pair *p)
+{
+    for (uint64_t stop = limit(); !p->me.ep->out; poll_end(&p->me))
+        CHECK(lc_now() < stop);
+    p->me.ep->kin = 0; /* no offer of it is served by what polls */
+    atomic_store(&p->me.ep->box->helps, 1);
+}
+
+static void idle_target(pair *p)
+{
+    claims_to_help(p);
+    tell(p, 'c');
+    CHECK(hear(p) == 'q');
+}
+
+/* What nobody has begun is taken back. */
+void taken_back(void)
+{
+    pair p = split(0, idle_target);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    for (int op = 0; op < 2; op++) {
+        memset(p.me.mem, 5, MEM);
+        CHECK(rma(&p.me, op ? GR_READ : GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
+        CHECK(p.me.ep->lent == 0 && !copied_by_peer(&p));
+    }
+    for (int i = 0; i < MEM; i++)
+        CHECK(p.me.mem[i] == 5);
+    tell(&p, 'q');
+    finish(&p);
+}
+
+/* It takes an offer as often as it is told to, and says what it is told. */
+static void answering(pair *p)
+{
+    claims_to_help(p);
+    tell(p, 'c');
+    for (char c; (c = hear(p)) != 'q';) {
+        uint32_t i = await_offer(p);
+        atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
+        if (c == 's')
+            raise(SIGSTOP);
+        if (c == 'k')
+            raise(SIGKILL);
+        atomic_store(&p->me.ep->box->offer[i].ended, c == 'p' ? -EPERM : -EACCES);
+    }
+}
+
+/* What the peer can't copy we do; where it may not, it is not asked again. */
+void refused(void)
+{
+    pair p = split(0, answering);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    for (int op = 0; op < 2; op++) {
+        tell(&p, op ? 'p' : 'a');
+        for (uint64_t stop = limit(); !copied_by_peer(&p);) {
+            CHECK(lc_now() < stop);
+            CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
+        }
+        CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
+        CHECK(p.me.ep->declined == op && p.me.ep->lent == 0);
+        for (int i = 0; i < LC_OFFERS; i++)
+            atomic_store(&p.me.ep->out->offer[i].who, 0);
+    }
+    tell(&p, 'q');
+    finish(&p);
+}
+
+/* Offers until the target has taken something, which is under way then. */
+static void until_taken(pair *p)
+{
+    lc_box *out = p->me.ep->out;
+    for (uint64_t stop = limit(); !copied_by_peer(p);) {
+        CHECK(lc_now() < stop);
+        int before = p->me.done;
+        post(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
+        gr_rail_lock(&p->me.rail->base); /* only the post's own half */
+        pthread_mutex_lock(&p->me.rail->pool.mu);
+        lc_job *job = lc_pool_take(p->me.rail);
+        pthread_mutex_unlock(&p->me.rail->pool.mu);
+        CHECK(job && job->loan);
+        for (uint64_t wait = lc_now() + 100000000; atomic_load(&out->offered) && lc_now() < wait;)
+            ;
+        lc_pool_copy(p->me.rail, job, LC_COPIERS - 1);
+        gr_rail_unlock(&p->me.rail->base);
+        for (uint64_t wait = lc_now() + 100000000; !atomic_load(&out->offered) && !copied_by_peer(p) && lc_now() < wait;)
+            ;
+        if (!copied_by_peer(p))
+            wait_done(&p->me, before + 1);
+    }
+}
+
+/* A target that is killed while it is at one. */
+void helper_killed(void)
+{
+    pair p = split(0, answering);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    tell(&p, 'k');
+    until_taken(&p);
+    wait_done(&p.me, p.me.done + 1);
+    CHECK(p.me.err == ECONNRESET);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
+
+/* One that is stopped before its copy: it may still make it. Nothing ends before the endpoint does, which waits a second and says so. */
+void helper_stopped_before(void)
+{
+    pair p = split(0, answering);
+    gr_comp c[4];
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    tell(&p, 's');
+    until_taken(&p);
+    int before = p.me.done;
+    CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
+    for (uint64_t wait = lc_now() + 50000000; lc_now() < wait; poll_end(&p.me))
+        CHECK(p.me.done == before);
+    CHECK(lc_ep_close(p.me.ep) == -ETIMEDOUT);
+    p.me.ep = NULL;
+    gr_rail_lock(&p.me.rail->base);
+    int n = lc_ops.poll(&p.me.rail->base, c, 4);
+    gr_rail_unlock(&p.me.rail->base);
+    CHECK(n == 1 && c[0].err == ECANCELED);
+    kill(p.child, SIGKILL);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
+
+/* It copies for a long time, by one call. */
+static void slow_helper(pair *p)
+{
+    enum { TIMES = 256 };
+    static struct iovec here[TIMES], there[TIMES];
+    claims_to_help(p);
+    tell(p, 'c');
+    uint32_t i = await_offer(p);
+    for (int k = 0; k < TIMES; k++) {
+        here[k] = (struct iovec){ p->me.mem, MEM };
+        there[k] = (struct iovec){ (void *)(uintptr_t)p->peer.mem, MEM };
+    }
+    atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
+    for (;;) /* until it is stopped */
+        CHECK(process_vm_readv(p->me.ep->pid, here, TIMES, there, TIMES, 0) > 0);
+}
+
+/* Stopped in it, as seen from outside: the call has ended then, and we copy by ourselves. What it says later of that offer is of no use. */
+void helper_stopped_behind(void)
+{
+    char path[64], line[256];
+    pair p = split(0, slow_helper);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    memset(p.me.mem, 9, MEM);
+    until_taken(&p);
+    int before = p.me.done, status, nr = -1;
+    CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, &status, WUNTRACED) == p.child && WIFSTOPPED(status));
+    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)p.child);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(line, sizeof(line), f) || sscanf(line, "%d ", &nr) != 1 || nr != SYS_process_vm_readv) {
+        fprintf(stderr, "the kernel doesn't say, or it was stopped between two calls: %d\n", nr);
+        kill(p.child, SIGKILL);
+        exit(f && nr == -1 ? SKIP : 1);
+    }
+    fclose(f);
+    wait_done(&p.me, before + 1);
+    CHECK(p.me.err == 0 && p.me.ep->lent != 0 && p.me.rail->pool.lent == NULL);
+    memset(p.me.mem, 0, MEM);
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* another offer, which nobody takes */
+    for (int i = 0; i < MEM / 4; i++)
+        CHECK(p.me.mem[i] == 9);
+    CHECK(lc_ep_close(p.me.ep) == 0);
+    p.me.ep = NULL;
+    kill(p.child, SIGKILL);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
+
+/* ---- our memory, and a peer that offers ---- */
+
+static _Atomic int stop_polls;
+static void *polls(void *arg)
+{
+    while (!atomic_load(&stop_polls))
+        poll_end(arg);
+    return NULL;
+}
+
+static void offers(pair *p)
+{
+    int err = 0;
+    memset(p->me.mem, 0xee, MEM);
+    atomic_store(&p->me.rail->base.attended, 1);
+    for (uint64_t stop = limit(); !err; err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM / 4))
+        CHECK(lc_now() < stop);
+    CHECK(err == EACCES || err == ECONNRESET);
+    tell(p, 'd');
+}
+
+static uint64_t turns(lc_rail *rail)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < LC_COPIERS; i++)
+        n += atomic_load(&rail->pool.turn[i]);
+    return n;
+}
+
+/* While we copy for a peer: nothing lands in memory that was let go, by region or by endpoint. */
+void help_ends(void)
+{
+    for (int i = 0; i < 20; i++) {
+        pair p = split(0, offers);
+        pthread_t t;
+        atomic_store(&stop_polls, 0);
+        CHECK(pthread_create(&t, NULL, polls, &p.me) == 0);
+        for (uint64_t stop = limit(); turns(p.me.rail) < 20;)
+            CHECK(lc_now() < stop);
+        if (i % 2)
+            CHECK(lc_ep_close(p.me.ep) == 0);
+        else
+            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+        memset(p.me.mem, 0, MEM);
+        if (i % 2)
+            p.me.ep = NULL;
+        else
+            p.me.key = 0;
+        CHECK(hear(&p) == 'd');
+        CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 1) == 0);
+        atomic_store(&stop_polls, 1);
+        CHECK(pthread_join(t, NULL) == 0);
+        finish(&p);
+    }
+}
+
+/* Offers of what it may not have, and of nonsense. */
+static void hostile(pair *p)
+{
+    static const struct {
+        uint32_t n;
+        uint64_t key, at, len; /* key and at: beyond the good ones */
+        int want;
+    } bad[] = {
+        { 0, 0, 0, 1, -EPROTO },
+        { GR_MAX_IOV + 1, 0, 0, 1, -EPROTO },
+        { 1, 0, 0, LC_ALONE + 1, -EMSGSIZE },
+        { 8, 0, 0, LC_ALONE / 4, -EMSGSIZE },
+        { 8, 0, 0, UINT64_MAX / 2, -EMSGSIZE },
+        { 1, 1, 0, 64, -EACCES },
+        { 1, UINT64_C(2) << 32, 0, 64, -EACCES },
+        { 1, LC_REGIONS, 0, 64, -EACCES },
+        { 1, 0, MEM - 63, 64, -ERANGE },
+        { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
+        { 8, 0, MEM - 64, 64, LC_COPIED },
+    };
+    for (uint64_t stop = limit(); !p->me.ep->out || !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
+        CHECK(lc_now() < stop);
+    lc_box *out = p->me.ep->out;
+    memset(p->me.mem, 0xee, MEM);
+    atomic_store(&out->offered, ~((1u << LC_OFFERS) - 1)); /* bits of no offers */
+    for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
+        lc_offer *o = &out->offer[i % LC_OFFERS];
+        size_t k = i / 2;
+        o->n = bad[k].n;
+        o->write = i % 2;
+        for (uint32_t s = 0; s < GR_MAX_IOV; s++) {
+            o->piece[s].key = p->peer.key + bad[k].key;
+            o->piece[s].here = p->peer.mem + bad[k].at;
+            o->piece[s].there = (uint64_t)(uintptr_t)p->me.mem;
+            o->piece[s].len = bad[k].len;
+        }
+        atomic_store(&o->ended, LC_UNDER_WAY);
+        atomic_fetch_or(&out->offered, 1u << (i % LC_OFFERS));
+        for (uint64_t stop = limit(); atomic_load(&o->ended) == LC_UNDER_WAY;)
+            CHECK(lc_now() < stop);
+        CHECK(atomic_load(&o->ended) == bad[k].want);
+    }
+    tell(p, 'd');
+    CHECK(hear(p) == 'q');
+}
+
+void hostile_offers(void)
+{
+    pair p = split(0, hostile);
+    char c = 0;
+    for (uint64_t stop = limit(); c != 'd'; poll_end(&p.me)) {
+        CHECK(lc_now() < stop);
+        if (recv(p.pipe, &c, 1, MSG_DONTWAIT) < 0)
+            c = 0;
+    }
+    CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* but for the last, which was good */
+    tell(&p, 'q');
+    finish(&p);
+}
+
+/* A peer that sleeps is rung when its copy has been made. */
+static void sleeper(pair *p)
+{
+    lc_rail *rail = p->me.rail;
+    struct pollfd f = { .fd = rail->base.wait_fd, .events = POLLIN };
+    wait_helps(p);
+    gr_rail_lock(&rail->base);
+    for (uint64_t stop = limit(); lc_ops.arm(&rail->base);)
+        CHECK(lc_now() < stop);
+    gr_rail_unlock(&rail->base);
+    post(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
+    gr_rail_lock(&rail->base);
+    pthread_mutex_lock(&rail->pool.mu);
+    lc_job *job = lc_pool_take(rail); /* half of it is offered */
+    pthread_mutex_unlock(&rail->pool.mu);
+    gr_rail_unlock(&rail->base);
+    CHECK(job && job->loan);
+    CHECK(poll(&f, 1, 1000 * LIMIT_S) == 1);
+    lc_pool_copy(rail, job, LC_COPIERS - 1);
+    wait_done(&p->me, 1);
+    CHECK(p->me.err == 0 && copied_by_peer(p));
+    tell(p, 'd');
+}
+
+void helper_rings(void)
+{
+    pair p = split(0, sleeper);
+    char c = 0;
+    for (uint64_t stop = limit(); c != 'd'; poll_end(&p.me)) {
+        CHECK(lc_now() < stop);
+        if (recv(p.pipe, &c, 1, MSG_DONTWAIT) < 0)
+            c = 0;
+    }
+    finish(&p);
 }

@@ -1,0 +1,83 @@
+/* The threads that copy, so that a post returns at once and several cores share one transfer, near its memory. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "local.h"
+
+typedef struct worker {
+    lc_rail *rail;
+    uint32_t lane;
+    int node; /* that it runs near, -1: any */
+} worker;
+
+int lc_node_of(const lc_pool *pool, uint64_t addr)
+{
+    int status = -1;
+    if (pool->nodes.n == 0)
+        return -1;
+    void *page = (void *)(uintptr_t)(addr & ~(uint64_t)(sysconf(_SC_PAGESIZE) - 1));
+    if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0)
+        return -1;
+    for (uint32_t i = 0; i < pool->nodes.n; i++)
+        if (pool->nodes.node[i].id == status)
+            return (int)i;
+    return -1;
+}
+
+/* The calling thread goes to where the node's copies are made, or stays where that is refused. */
+static void go_near(worker *me, int node)
+{
+    cpu_set_t set;
+    if (node < 0 || node == me->node)
+        return;
+    _Static_assert(sizeof(set) == LC_CPUS / 8, "as many bits");
+    memcpy(&set, me->rail->pool.nodes.node[node].cpus, sizeof(set));
+    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+    me->node = node;
+}
+
+static void *work(void *arg)
+{
+    worker me = *(worker *)arg;
+    lc_pool *pool = &me.rail->pool;
+    sigset_t all;
+    free(arg);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
+    pthread_setname_np(pthread_self(), "gorail-copy");
+    pthread_mutex_lock(&pool->mu);
+    while (!pool->stop) {
+        lc_job *list = lc_pool_take(me.rail);
+        if (!list) {
+            pool->waiting++;
+            pthread_cond_wait(&pool->work, &pool->mu);
+            pool->waiting--;
+            continue;
+        }
+        pthread_mutex_unlock(&pool->mu);
+        go_near(&me, list->node);
+        lc_pool_copy(me.rail, list, me.lane);
+        pthread_mutex_lock(&pool->mu);
+    }
+    pthread_mutex_unlock(&pool->mu);
+    return NULL;
+}
+
+/* One that can't be made is one less: those who poll copy. */
+void lc_copier_start(lc_rail *rail)
+{
+    lc_pool *pool = &rail->pool;
+    worker *w = malloc(sizeof(*w));
+    if (!w)
+        return;
+    *w = (worker){ rail, pool->started + 1, -1 };
+    if (pthread_create(&pool->thread[pool->started], NULL, work, w) == 0)
+        pool->started++;
+    else
+        free(w);
+}
