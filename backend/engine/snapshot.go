@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"gorail/backend/peer"
+	"gorail/backend/provider"
 	"gorail/backend/stats"
 	"gorail/backend/status"
 )
@@ -34,6 +35,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 		t.Fences, t.Stalls = r.fences.Load(), r.stalls.Load()
 		rails[i] = stats.Rail{Index: r.index, Name: r.name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
 			InFlight: t.InFlight, Counts: t.Counts}
+		if h, ok := r.Rail.(provider.Helper); ok {
+			rails[i].ForPeers, rails[i].ByPeers = h.Helped()
+		}
 	}
 	s := stats.New(e.name, rails, peers)
 	s.Staged = stats.Staged{Transfers: e.stage.transfers.Load(), Bytes: e.stage.bytes.Load(), Copies: e.stage.copies.Load()}

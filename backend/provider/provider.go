@@ -137,6 +137,12 @@ type Teller interface {
 	News() []string
 }
 
+// Helper is a Rail whose peers copy for each other, to and from memory of this host.
+type Helper interface {
+	// Helped are the bytes that we have copied for peers, and that peers have for us.
+	Helped() (forPeers, byPeers uint64)
+}
+
 // Mapper is a Rail that maps peers' memory when a transfer wants it.
 type Mapper interface {
 	// Mapping says that some is not there yet.

@@ -78,6 +78,9 @@ type Rail struct {
 	Links    int       `json:"links"`           // now
 	InFlight uint64    `json:"bytes_in_flight"` // now: posted and not proved
 	Counts
+
+	ForPeers uint64 `json:"bytes_copied_for_peers"` // on one host: of their WRITEs and READs, while our application polled
+	ByPeers  uint64 `json:"bytes_copied_by_peers"`  // of ours; they are among the bytes written and read
 }
 
 // Direction of a session.

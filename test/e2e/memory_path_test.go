@@ -1,14 +1,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/stats"
 	"gorail/test/nixl"
 	"gorail/test/worker"
 )
@@ -105,6 +108,94 @@ func TestMemoryTargetStopped(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 	require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGCONT))
 	b.Want(seedC)
+}
+
+// helped is what an agent's stats_file says that it has copied for peers, and peers for it.
+func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
+	var s stats.Snapshot
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &s))
+	for _, r := range s.Rails {
+		forPeers += r.ForPeers
+		byPeers += r.ByPeers
+	}
+	return forPeers, byPeers
+}
+
+// TestMemoryTargetHelps: a target that polls copies a part of what is written to it and read from it, one that doesn't poll copies nothing.
+func TestMemoryTargetHelps(t *testing.T) {
+	for _, polling := range []bool{true, false} {
+		dir := t.TempDir()
+		stat := func(name string) string { return filepath.Join(dir, name) }
+		alice := agentOf(t, "alice", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("alice")}, byItself...)})
+		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob")}, byItself...)})
+		if polling {
+			bob.Spinning()
+		}
+		var sum uint64
+		for _, size := range []uint64{1 << 20, 5<<20 + 12345} {
+			a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
+			alice.Learn(bob)
+			eachOp(t, func(t *testing.T, op nixl.Op) {
+				x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				for round := range uint64(4) {
+					from, to := a, b
+					if op == nixl.Read {
+						from, to = b, a
+					}
+					from.Fill(100 + round)
+					to.Fill(200 + round)
+					l := x.Loop(worker.LoopArgs{N: 100, Timeout: limit})
+					require.Equal(t, 100, l.Done, l.Status)
+					to.Want(100 + round)
+					from.Want(100 + round)
+					sum += 100 * size
+				}
+				release(t, x)
+			})
+		}
+		require.NoError(t, alice.Close())
+		require.NoError(t, bob.Close())
+		forPeers, _ := helped(t, stat("bob"))
+		_, byPeers := helped(t, stat("alice"))
+		require.Equal(t, forPeers, byPeers)
+		if polling {
+			require.Greater(t, byPeers, sum/100)
+			require.Less(t, byPeers, sum)
+		} else {
+			require.Zero(t, byPeers)
+		}
+	}
+}
+
+// TestMemoryHelperStopped: a target that polls, and copies, is stopped at any moment: what is under way goes on without it. Only where that
+// moment was between its taking a piece and its call does the transfer wait until it goes on.
+func TestMemoryHelperStopped(t *testing.T) {
+	const rounds, patience = 20, 2 * time.Second
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
+	alice.Learn(bob)
+	bob.Spinning()
+	w := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	r := alice.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	without := 0
+	for i := range uint64(rounds) {
+		a.Fill(100 + i)
+		began := w.LoopAsync(worker.LoopArgs{N: 300, Timeout: limit})
+		require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGSTOP))
+		on := time.AfterFunc(patience, func() { _ = syscall.Kill(bob.Pid(), syscall.SIGCONT) })
+		l := began.Wait()
+		require.Equal(t, 300, l.Done, l.Status)
+		if on.Stop() {
+			without++
+			require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGCONT))
+		}
+		b.Want(100 + i)
+		r.Do(limit)
+		a.Want(100 + i)
+	}
+	require.Greater(t, without, rounds*3/4)
 }
 
 // TestMemoryOtherNetwork: the same for a peer in another network namespace.

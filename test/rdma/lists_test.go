@@ -45,7 +45,7 @@ var leftOut = map[string][]string{
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs"},
-	"is of one host's memory":                                            {"TestMemoryChosen", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork"},
+	"is of one host's memory":                                            {"TestMemoryChosen", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetHelps", "TestMemoryHelperStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork"},
 	"is of an imitated libfabric":                                        {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated"},
 	"has libfabric or its tcp provider in what it expects to be told":    {"TestNoLibfabric", "TestNothingToUse"},
 	"counts by probes that the guest's kernel lacks":                     {"TestCrossings", "TestCrossingsBack"},

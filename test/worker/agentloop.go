@@ -20,12 +20,12 @@ type agent struct {
 	b     *nixl.Backend
 	queue chan func() // nil: commands call from any thread
 
-	mu      sync.Mutex // guards what follows
-	xfers   map[int]*xfer
-	lists   map[int]*nixl.Dlist
-	inbox   []nixl.Notif
-	polling bool
-	pollErr *nixl.Error
+	mu                sync.Mutex // guards what follows
+	xfers             map[int]*xfer
+	lists             map[int]*nixl.Dlist
+	inbox             []nixl.Notif
+	polling, spinning bool
+	pollErr           *nixl.Error
 }
 
 type xfer struct {
@@ -61,7 +61,7 @@ func (g *agent) run() {
 			}
 			f()
 		default:
-			if g.poll() == 0 {
+			if g.poll() == 0 && !g.isSpinning() {
 				time.Sleep(nap)
 			}
 		}
@@ -100,11 +100,17 @@ func (g *agent) isPolling() bool {
 	return g.polling
 }
 
-func (g *agent) setPolling(on bool) {
+func (g *agent) isSpinning() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.spinning
+}
+
+func (g *agent) setPolling(on, spinning bool) {
 	g.do(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.polling = on
+		g.polling, g.spinning = on, spinning
 	})
 }
 

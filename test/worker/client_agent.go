@@ -123,6 +123,12 @@ func (a *Agent) Polling(on bool) {
 	call[ErrOut](a.Worker, "Polling", Ref{a.id, id}, Deadline)
 }
 
+// Spinning is Polling(true) without naps: the agent does nothing else.
+func (a *Agent) Spinning() {
+	a.t.Helper()
+	call[ErrOut](a.Worker, "Polling", Ref{a.id, 2}, Deadline)
+}
+
 // WaitNotifs polls until n notifications came; fewer when time is up.
 func (a *Agent) WaitNotifs(n int, timeout time.Duration) []nixl.Notif {
 	a.t.Helper()

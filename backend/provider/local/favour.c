@@ -78,13 +78,14 @@ static int move(const lc_ep *ep, const piece *p)
     return got < 0 ? errno : (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
-static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o)
+static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o, uint64_t *bytes)
 {
     piece p;
     _Atomic uint64_t *turn = &ep->rail->pool.turn[lane];
     int err = read_offer(o, &p);
     if (err)
         return err;
+    *bytes = p.bytes;
     atomic_fetch_add(turn, 1); /* before the looks that follow, as whoever lets go of a region looks at it after what it changes */
     if (!lc_alive(ep))
         err = ESRCH;
@@ -96,26 +97,28 @@ static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o)
     return err;
 }
 
-static int serve(lc_ep *ep, uint32_t lane)
+/* How many bytes it has copied; -1: there was nothing to do. */
+static int64_t serve(lc_ep *ep, uint32_t lane)
 {
     lc_box *box = ep->box;
     uint32_t offered = atomic_load(&box->offered) & ((1u << LC_OFFERS) - 1), bit = offered & -offered;
     if (!bit || !(atomic_fetch_and(&box->offered, ~bit) & bit)) /* taken back */
-        return 0;
+        return -1;
     lc_offer *o = &box->offer[__builtin_ctz(bit)];
     atomic_store_explicit(&o->who, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
-    int err = copy(ep, lane, o);
+    uint64_t bytes = 0;
+    int err = copy(ep, lane, o, &bytes);
     atomic_store(&o->ended, err ? -err : LC_COPIED); /* before the look at whether it sleeps */
     if (atomic_load(&ep->out->sleeping) && atomic_exchange(&ep->out->sleeping, 0))
         lc_ring(ep);
-    return 1;
+    return err ? 0 : (int64_t)bytes;
 }
 
 int lc_favour(lc_rail *rail)
 {
     lc_pool *pool = &rail->pool;
     uint32_t lane;
-    int did = 0;
+    int64_t did = -1;
     if (!atomic_load_explicit(&pool->favour, memory_order_relaxed) || !lc_lane_take(pool, &lane))
         return 0;
     pthread_mutex_lock(&pool->mu);
@@ -127,9 +130,17 @@ int lc_favour(lc_rail *rail)
         did = serve(ep, lane);
         atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
+        if (did > 0)
+            atomic_store_explicit(&pool->for_peers, pool->for_peers + (uint64_t)did, memory_order_relaxed);
         lc_pool_left(pool, ep, 1);
         pthread_mutex_unlock(&pool->mu);
     }
     lc_lane_give(pool, lane);
-    return did;
+    return did >= 0;
+}
+
+void lc_helped(lc_rail *rail, uint64_t *for_peers, uint64_t *by_peers)
+{
+    *for_peers = atomic_load_explicit(&rail->pool.for_peers, memory_order_relaxed);
+    *by_peers = atomic_load_explicit(&rail->pool.by_peers, memory_order_relaxed);
 }

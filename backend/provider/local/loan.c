@@ -136,6 +136,7 @@ void lc_loan_reap(lc_pool *pool)
             continue;
         }
         unlink_loan(pool, at, 0);
+        atomic_store_explicit(&pool->by_peers, pool->by_peers + job->bytes - job->kept, memory_order_relaxed);
         lc_pool_put_done(pool, job);
     }
 }

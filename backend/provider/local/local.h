@@ -123,6 +123,7 @@ typedef struct lc_pool {
     _Atomic uint32_t nlent;
     lc_ep *_Atomic favour; /* its peer has offered something; changed under mu or the rail's lock, to NULL under mu alone */
     _Atomic int served; /* a piece for a peer, lately */
+    _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
     _Atomic uint64_t turn[LC_COPIERS]; /* by lanes, odd: copying for a peer */
     _Atomic uint32_t lanes; /* bits: those that nobody has */
     lc_job *_Atomic done;
@@ -262,6 +263,8 @@ uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all);
 void lc_favour_look(lc_rail *rail);
 /* Nobody polls from now on. With the rail locked. */
 void lc_favour_none(lc_rail *rail);
+/* Bytes that were copied for peers, and by peers for us. */
+void lc_helped(lc_rail *rail, uint64_t *for_peers, uint64_t *by_peers);
 /* Copies one piece for a peer; 0: there was none. Without the rail's lock. */
 int lc_favour(lc_rail *rail);
 

@@ -34,6 +34,7 @@ var (
 	_ provider.Prover = (*rail)(nil)
 	_ provider.VRAM   = (*rail)(nil)
 	_ provider.Teller = (*rail)(nil)
+	_ provider.Helper = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -142,4 +143,16 @@ func (m *region) Close() error {
 		return m.rail.error(provider.ErrRegister, "deregister", rc)
 	}
 	return nil
+}
+
+// Helped implements provider.Helper.
+func (r *rail) Helped() (forPeers, byPeers uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, 0
+	}
+	var f, b C.uint64_t
+	C.lc_helped(r.c, &f, &b)
+	return uint64(f), uint64(b)
 }
