@@ -172,7 +172,7 @@ func TestMemoryTargetHelps(t *testing.T) {
 // TestMemoryHelperStopped: a target that polls, and copies, is stopped at any moment: what is under way goes on without it. Only where that
 // moment was between its taking a piece and its call does the transfer wait until it goes on.
 func TestMemoryHelperStopped(t *testing.T) {
-	const rounds, patience = 20, 2 * time.Second
+	const rounds, n, patience = 20, 1000, 2 * time.Second
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
@@ -182,15 +182,16 @@ func TestMemoryHelperStopped(t *testing.T) {
 	without := 0
 	for i := range uint64(rounds) {
 		a.Fill(100 + i)
-		began := w.LoopAsync(worker.LoopArgs{N: 300, Timeout: limit})
+		began := w.LoopAsync(worker.LoopArgs{N: n, Timeout: limit})
+		time.Sleep(5*time.Millisecond + time.Duration(i)*137*time.Microsecond) // somewhere in it
 		require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGSTOP))
 		on := time.AfterFunc(patience, func() { _ = syscall.Kill(bob.Pid(), syscall.SIGCONT) })
 		l := began.Wait()
-		require.Equal(t, 300, l.Done, l.Status)
 		if on.Stop() {
 			without++
 			require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGCONT))
 		}
+		require.Equal(t, n, l.Done, l.Status)
 		b.Want(100 + i)
 		r.Do(limit)
 		a.Want(100 + i)

@@ -12,37 +12,32 @@ enum {
     POLLS_NS = 2000000,
 };
 
-/* The peer must be of our own user: one that may do more than its peer would else be its tool, when that has given its place to another
- * program. */
-static void say(lc_rail *rail, lc_ep *ep)
-{
-    if (ep->kin && ep->helps != rail->helps)
-        atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = rail->helps), memory_order_relaxed);
-}
-
-void lc_favour_none(lc_rail *rail)
-{
-    rail->helps = 0;
-    rail->polls = 0;
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
-        say(rail, ep);
-}
-
 void lc_favour_look(lc_rail *rail)
 {
-    if (pthread_equal(pthread_self(), rail->base.thread)) /* nobody has asked it to be busy */
-        return;
-    if (++rail->polls == POLLS) {
-        uint64_t now = lc_now();
-        rail->helps = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - rail->polls_began < POLLS_NS;
-        rail->polls = 0;
-        rail->polls_began = now;
-    }
+    int helps = atomic_load_explicit(&rail->helps, memory_order_relaxed);
+    lc_ep *least = NULL;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
-        say(rail, ep);
-        if (rail->helps && ep->kin && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && !atomic_load(&ep->closing))
-            atomic_store(&rail->pool.favour, ep);
+        if (!ep->kin)
+            continue;
+        if (ep->helps != helps)
+            atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = helps), memory_order_relaxed);
+        if (helps && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && !atomic_load(&ep->closing) &&
+            (!least || (int32_t)(atomic_load(&ep->favours) - atomic_load(&least->favours)) < 0))
+            least = ep;
     }
+    if (least)
+        atomic_store(&rail->pool.favour, least);
+}
+
+/* Somebody has polled and found nothing to do. */
+static void count_poll(lc_rail *rail)
+{
+    if ((atomic_fetch_add_explicit(&rail->polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
+        return;
+    uint64_t now = lc_now(), began = atomic_exchange_explicit(&rail->polls_began, now, memory_order_relaxed);
+    int helps = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - began < POLLS_NS;
+    if (atomic_load_explicit(&rail->helps, memory_order_relaxed) != helps)
+        atomic_store_explicit(&rail->helps, helps, memory_order_relaxed);
 }
 
 /* An offer as it was read once: what the peer changes meanwhile changes nothing. */
@@ -78,22 +73,33 @@ static int move(const lc_ep *ep, const piece *p)
     return got < 0 ? errno : (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
+/* Whether the peer's memory is what it was when it greeted: a process that begins another program keeps its number, and its offers. */
+static int same_program(const lc_ep *ep, const piece *p)
+{
+    char c;
+    return pread(ep->mem, &c, 1, (off_t)(uintptr_t)p->there[0].iov_base) == 1;
+}
+
 static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o, uint64_t *bytes)
 {
     piece p;
-    _Atomic uint64_t *turn = &ep->rail->pool.turn[lane];
+    lc_lane *own = &ep->rail->pool.own[lane];
+    uint64_t regions = 0;
     int err = read_offer(o, &p);
     if (err)
         return err;
     *bytes = p.bytes;
-    atomic_fetch_add(turn, 1); /* before the looks that follow, as whoever lets go of a region looks at it after what it changes */
-    if (!lc_alive(ep))
+    for (uint32_t i = 0; i < p.n; i++)
+        regions |= lc_region_bit(p.key[i]);
+    atomic_store(&own->regions, regions);
+    atomic_fetch_add(&own->turn, 1); /* before the looks that follow, as whoever lets go of a region looks at it after what it changes */
+    if (!lc_alive(ep) || !same_program(ep, &p))
         err = ESRCH;
     for (uint32_t i = 0; !err && i < p.n; i++)
         err = lc_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);
     if (!err)
-        err = move(ep, &p);
-    atomic_fetch_add(turn, 1);
+        err = atomic_load(&ep->out->closed) ? ECONNRESET : move(ep, &p); /* it may have given the offer up */
+    atomic_fetch_add(&own->turn, 1);
     return err;
 }
 
@@ -119,7 +125,16 @@ int lc_favour(lc_rail *rail)
     lc_pool *pool = &rail->pool;
     uint32_t lane;
     int64_t did = -1;
-    if (!atomic_load_explicit(&pool->favour, memory_order_relaxed) || !lc_lane_take(pool, &lane))
+    if (pthread_equal(pthread_self(), rail->base.thread)) { /* nobody has asked it to be busy */
+        if (!atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
+            atomic_store_explicit(&rail->helps, 0, memory_order_relaxed);
+        return 0;
+    }
+    if (!atomic_load_explicit(&pool->favour, memory_order_relaxed)) {
+        count_poll(rail);
+        return 0;
+    }
+    if (!lc_lane_take(pool, &lane))
         return 0;
     pthread_mutex_lock(&pool->mu);
     lc_ep *ep = atomic_exchange(&pool->favour, NULL);
@@ -128,11 +143,14 @@ int lc_favour(lc_rail *rail)
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
         did = serve(ep, lane);
-        atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
+        if (did >= 0)
+            atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
-        if (did > 0)
+        if (did > 0) {
+            atomic_fetch_add(&ep->favours, 1);
             atomic_store_explicit(&pool->for_peers, pool->for_peers + (uint64_t)did, memory_order_relaxed);
-        lc_pool_left(pool, ep, 1);
+        }
+        ep->jobs--;
         pthread_mutex_unlock(&pool->mu);
     }
     lc_lane_give(pool, lane);

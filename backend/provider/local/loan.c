@@ -1,13 +1,8 @@
 /* What an initiator offers of its copies to a target that polls: its core spins anyway, and two cores copy nearly twice as fast as one. What
  * the target has not begun when there is nothing else to copy is taken back; what it has begun is its own until it says that it has ended,
  * or has done so beyond doubt. */
-#define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "local.h"
 
@@ -15,16 +10,28 @@ enum { LONG_NS = 5000000 }; /* for a copy: what is the matter with whoever makes
 
 static uint32_t bit_of(const lc_job *job) { return 1u << (job->loan - job->ep->out->offer); }
 
+/* Offers that were given up, and of which their peer has said its last meanwhile. */
+static void recover(lc_ep *ep)
+{
+    for (uint32_t i = 0; i < LC_OFFERS; i++)
+        if ((ep->lost & 1u << i) && atomic_load(&ep->out->offer[i].ended) != LC_UNDER_WAY) {
+            ep->lost &= ~(1u << i);
+            ep->lent &= ~(1u << i);
+        }
+}
+
 int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
 {
     lc_ep *ep = job->ep;
     lc_box *out = ep->out;
     uint64_t at = 0; /* of the job's bytes, where the segment begins */
-    if (ep->self || ep->declined || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing) ||
+    uint32_t n = 0;  /* ours: what is in the box is anybody's */
+    if (ep->lost)
+        recover(ep);
+    if (!ep->kin || ep->declined || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing) ||
         !atomic_load_explicit(&out->helps, memory_order_relaxed) || !atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
         return 0;
     lc_offer *o = &out->offer[__builtin_ctz(~ep->lent)];
-    o->n = 0;
     o->write = (uint32_t)job->write;
     atomic_store_explicit(&o->who, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < job->n; at += job->seg[i++].len) {
@@ -32,11 +39,12 @@ int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
         uint64_t skip = kept > at ? kept - at : 0;
         if (skip >= s->len)
             continue;
-        o->piece[o->n].key = s->rkey;
-        o->piece[o->n].here = s->raddr + skip;
-        o->piece[o->n].there = s->laddr + skip;
-        o->piece[o->n++].len = s->len - skip;
+        o->piece[n].key = s->rkey;
+        o->piece[n].here = s->raddr + skip;
+        o->piece[n].there = s->laddr + skip;
+        o->piece[n++].len = s->len - skip;
     }
+    o->n = n;
     atomic_store_explicit(&o->ended, LC_UNDER_WAY, memory_order_relaxed);
     job->loan = o;
     job->kept = kept;
@@ -70,43 +78,20 @@ void lc_loan_wait(lc_pool *pool, lc_job *job)
     atomic_fetch_add(&pool->nlent, 1);
 }
 
-/* The offer may be used for another, unless its peer may still say something of it. */
-static void unlink_loan(lc_pool *pool, lc_job **at, int for_good)
+/* The offer may be used for another; unsaid: not before its peer has said its last of this one. */
+static void unlink_loan(lc_pool *pool, lc_job **at, int unsaid)
 {
     lc_job *job = *at;
     *at = job->next;
     job->next = NULL;
-    if (!for_good)
+    if (unsaid)
+        job->ep->lost |= bit_of(job);
+    else
         job->ep->lent &= ~bit_of(job);
     job->loan = NULL;
     atomic_fetch_sub(&pool->nlent, 1);
 }
 
-/* The first line of a file of a thread's, or what follows its last `after`. */
-static int told(pid_t pid, int tid, const char *file, char after, char *to, int size)
-{
-    char path[64], *end;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)pid, tid, file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, to, (size_t)size - 1);
-    if (fd >= 0)
-        close(fd);
-    to[n < 0 ? 0 : n] = 0;
-    if (n > 0 && after && (end = strrchr(to, after)))
-        memmove(to, end + 1, strlen(end));
-    return n > 0;
-}
-
-/* Whether the thread that has taken the offer was stopped by a signal as it came out of its one call: it has copied what it ever will. The
- * call is looked at first; one that is stopped before it is in no call, and a tracer stops it in another state. */
-static int stopped_behind(const lc_job *job)
-{
-    char call[512], state[512];
-    int tid = atomic_load(&job->loan->who), nr;
-    return tid > 0 && told(job->ep->pid, tid, "syscall", 0, call, sizeof(call)) && sscanf(call, "%d ", &nr) == 1 &&
-           nr == (job->write ? SYS_process_vm_readv : SYS_process_vm_writev) && told(job->ep->pid, tid, "stat", ')', state, sizeof(state)) &&
-           strncmp(state, " T ", 3) == 0;
-}
 
 /* Under way, as far as the peer says, and nothing of it will be touched any more. */
 static int over_unsaid(lc_job *job)
@@ -119,13 +104,14 @@ static int over_unsaid(lc_job *job)
     if (now < job->long_ns)
         return 0;
     job->long_ns = 0;
-    return stopped_behind(job);
+    return lc_stopped(job->ep->pid, atomic_load(&job->loan->who), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
 }
 
 /* Whoever finds the bit set and clears it has the offer. */
 static int take_back(const lc_job *job)
 {
-    return (atomic_fetch_and(&job->ep->out->offered, ~bit_of(job)) & bit_of(job)) != 0;
+    _Atomic uint32_t *offered = &job->ep->out->offered; /* which the peer polls */
+    return (atomic_load(offered) & bit_of(job)) && (atomic_fetch_and(offered, ~bit_of(job)) & bit_of(job));
 }
 
 void lc_loan_reap(lc_pool *pool)

@@ -81,8 +81,9 @@ struct lc_ep {
     int met; /* the peer has greeted */
     int dead; /* its process had ended by then */
     int helps;           /* as the box says it */
+    _Atomic uint32_t favours; /* pieces copied for it */
     uint32_t posted;     /* jobs that poll has not taken back */
-    uint32_t lent;       /* under pool.mu: bits, offers that are in use */
+    uint32_t lent, lost; /* under pool.mu: bits, offers that are in use; of these, that were given up */
     int declined;        /* likewise: the peer can't copy for us */
     uint32_t jobs;       /* under pool.mu: a thread is at them */
     _Atomic int closing; /* a copy under way ends at its next turn */
@@ -93,7 +94,8 @@ struct lc_ep {
     pid_t pid;
     int pidfd;
     int self; /* this very process */
-    int kin;  /* another of the same user */
+    int kin;  /* another, for which we may copy: see hello.c */
+    int mem;  /* its /proc/PID/mem as it was then */
     _Atomic uint64_t alive_ns;
     struct sockaddr_un to;
     socklen_t to_len;
@@ -110,7 +112,7 @@ struct lc_ep {
 
 typedef struct lc_pool {
     pthread_mutex_t mu;
-    pthread_cond_t work, idle;
+    pthread_cond_t work;
     pthread_t thread[LC_COPIERS];
     lc_nodes nodes;
     uint32_t threads, started, waiting;
@@ -124,7 +126,7 @@ typedef struct lc_pool {
     lc_ep *_Atomic favour; /* its peer has offered something; changed under mu or the rail's lock, to NULL under mu alone */
     _Atomic int served; /* a piece for a peer, lately */
     _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
-    _Atomic uint64_t turn[LC_COPIERS]; /* by lanes, odd: copying for a peer */
+    lc_lane own[LC_COPIERS]; /* likewise ours, while we copy for peers */
     _Atomic uint32_t lanes; /* bits: those that nobody has */
     lc_job *_Atomic done;
 } lc_pool;
@@ -137,9 +139,9 @@ struct lc_rail {
     _Atomic uint32_t open_mrs;
     lc_job *free_job;
     gr_ready ready;
-    uint32_t polls; /* since polls_began */
-    int helps;      /* the application polls all the time: peers may offer something */
-    uint64_t polls_began;
+    _Atomic uint32_t polls; /* that found nothing to do, since polls_began */
+    _Atomic uint64_t polls_began;
+    _Atomic int helps;      /* the application polls all the time: peers may offer something */
     uint32_t prompt;         /* bytes copied by posts since the last poll */
     _Atomic uint32_t asleep; /* the pool rings bell_fd */
     int bell_fd;
@@ -226,8 +228,6 @@ lc_job *lc_pool_done(lc_rail *rail);
  * at most: -ETIMEDOUT, and its job has ended with ECANCELED all the same. */
 int lc_pool_drain(lc_rail *rail, lc_ep *ep);
 
-/* A thread is done with so many of the endpoint's jobs. With mu. */
-void lc_pool_left(lc_pool *pool, lc_ep *ep, uint32_t jobs);
 void lc_pool_put_done(lc_pool *pool, lc_job *job);
 /* Lends a lane; 0: there is none. */
 int lc_lane_take(lc_pool *pool, uint32_t *lane);
@@ -257,12 +257,16 @@ int lc_loan_over(lc_pool *pool);
 /* Ends the endpoint's, with ECANCELED where the peer has not copied; those that it is at only with `all`. How many these are. */
 uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all);
 
+/* ---- stopped.c ---- */
+
+/* Whether the thread of another process has been stopped by a signal as it came out of that call, which names this process, or is no more:
+ * nothing of it will touch our memory or the other's. 0 where that can't be said. */
+int lc_stopped(pid_t pid, int tid, long call);
+
 /* ---- favour.c ---- */
 
 /* Of each poll: looks at what peers offer, and tells them whether there is any use. With the rail locked. */
 void lc_favour_look(lc_rail *rail);
-/* Nobody polls from now on. With the rail locked. */
-void lc_favour_none(lc_rail *rail);
 /* Bytes that were copied for peers, and by peers for us. */
 void lc_helped(lc_rail *rail, uint64_t *for_peers, uint64_t *by_peers);
 /* Copies one piece for a peer; 0: there was none. Without the rail's lock. */

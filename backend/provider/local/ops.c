@@ -191,7 +191,6 @@ static int arm(gr_rail *base)
     lc_rail *rail = (lc_rail *)base;
     struct epoll_event ev[16];
     uint64_t rings;
-    lc_favour_none(rail);
     atomic_store(&rail->asleep, 1);
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
         atomic_store(&ep->box->sleeping, 1);

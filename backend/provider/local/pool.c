@@ -91,13 +91,6 @@ void lc_pool_put_done(lc_pool *pool, lc_job *job)
         ;
 }
 
-void lc_pool_left(lc_pool *pool, lc_ep *ep, uint32_t jobs)
-{
-    ep->jobs -= jobs;
-    if (ep->jobs == 0 && atomic_load(&ep->closing))
-        pthread_cond_broadcast(&pool->idle);
-}
-
 static void finish(lc_pool *pool, lc_job *list)
 {
     lc_ep *ep = list->ep;
@@ -111,7 +104,7 @@ static void finish(lc_pool *pool, lc_job *list)
         else
             lc_pool_put_done(pool, j);
     }
-    lc_pool_left(pool, ep, n);
+    ep->jobs -= n;
     pthread_mutex_unlock(&pool->mu);
 }
 
@@ -222,11 +215,21 @@ lc_job *lc_pool_done(lc_rail *rail)
     return atomic_exchange(&rail->pool.done, NULL);
 }
 
+/* With the rail and mu locked; they are not meanwhile. */
+static void nap(lc_rail *rail)
+{
+    pthread_mutex_unlock(&rail->pool.mu);
+    gr_rail_unlock(&rail->base);
+    nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
+    gr_rail_lock(&rail->base);
+    pthread_mutex_lock(&rail->pool.mu);
+}
+
 int lc_pool_drain(lc_rail *rail, lc_ep *ep)
 {
     lc_pool *pool = &rail->pool;
-    uint64_t end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000;
-    int rc = 0;
+    uint64_t end = 0; /* of patience: begins when the peer alone is at something */
+    uint32_t left;
     pthread_mutex_lock(&pool->mu);
     if (atomic_load(&pool->favour) == ep)
         atomic_store(&pool->favour, NULL);
@@ -244,23 +247,17 @@ int lc_pool_drain(lc_rail *rail, lc_ep *ep)
         lc_pool_put_done(pool, j);
     }
     *pool->tail = NULL;
-    for (;;) {
-        while (ep->jobs)
-            pthread_cond_wait(&pool->idle, &pool->mu);
-        int late = lc_now() > end;
-        uint32_t left = lc_loan_cancel(pool, ep, late);
-        if (!left || late) {
-            rc = left ? -ETIMEDOUT : 0;
+    while ((left = lc_loan_cancel(pool, ep, 0)) || ep->jobs) {
+        if (!ep->jobs && end && lc_now() > end)
             break;
-        }
-        pthread_mutex_unlock(&pool->mu);
-        gr_rail_unlock(&rail->base);
-        nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
-        gr_rail_lock(&rail->base);
-        pthread_mutex_lock(&pool->mu);
+        if (!ep->jobs && !end)
+            end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000;
+        nap(rail);
     }
+    if (left)
+        (void)lc_loan_cancel(pool, ep, 1);
     pthread_mutex_unlock(&pool->mu);
-    return rc;
+    return left ? -ETIMEDOUT : 0;
 }
 
 void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes)
@@ -268,7 +265,6 @@ void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes)
     pool->nodes = *nodes;
     pthread_mutex_init(&pool->mu, NULL);
     pthread_cond_init(&pool->work, NULL);
-    pthread_cond_init(&pool->idle, NULL);
     pool->tail = &pool->head;
     _Static_assert(LC_COPIERS == 32 && LC_THREADS < LC_COPIERS - 1, "a bit each, and some to lend");
     pool->threads = threads < LC_THREADS ? threads : LC_THREADS;
@@ -285,6 +281,5 @@ void lc_pool_close(lc_rail *rail)
     for (uint32_t i = 0; i < pool->started; i++)
         pthread_join(pool->thread[i], NULL);
     pthread_cond_destroy(&pool->work);
-    pthread_cond_destroy(&pool->idle);
     pthread_mutex_destroy(&pool->mu);
 }

@@ -116,6 +116,8 @@ static void free_ep(lc_ep *ep)
         close(ep->sock);
     if (ep->pidfd >= 0)
         close(ep->pidfd);
+    if (ep->mem >= 0)
+        close(ep->mem);
     if (ep->box)
         munmap(ep->box, sizeof(*ep->box));
     if (ep->box_fd >= 0)
@@ -137,7 +139,7 @@ int lc_ep_open(lc_rail *rail, lc_ep **out, const char **step)
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
-    ep->sock = ep->pidfd = ep->box_fd = -1;
+    ep->sock = ep->pidfd = ep->box_fd = ep->mem = -1;
     *step = "memfd_create";
     ep->box = lc_share(sizeof(*ep->box), 0, &ep->box_fd);
     int rc = ep->box ? lc_meet(ep, step) : -errno;

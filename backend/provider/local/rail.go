@@ -52,7 +52,7 @@ func (r *rail) error(phase error, what string, rc C.int) error {
 	hint := ""
 	switch -rc {
 	case C.int(syscall.EMFILE):
-		hint = " (each peer takes 3 file descriptors: ulimit -n)"
+		hint = " (each peer takes 4 file descriptors: ulimit -n)"
 	case C.int(syscall.ENOSPC):
 		hint = fmt.Sprintf(" (%d regions at most)", C.LC_REGIONS)
 	case C.int(syscall.ETIMEDOUT):

@@ -94,6 +94,8 @@ static lc_ep *find(lc_rail *rail, uint64_t number)
     return ep;
 }
 
+static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn & 1) && (!at || !regions || (at & regions)); }
+
 /* With the rail locked. */
 static uint32_t look(lc_rail *rail, lc_ep *only, uint64_t regions, busy *out)
 {
@@ -101,15 +103,15 @@ static uint32_t look(lc_rail *rail, lc_ep *only, uint64_t regions, busy *out)
     for (lc_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
         for (uint32_t i = 0; i < LC_LANES; i++) {
             uint64_t turn = atomic_load(&ep->box->lane[i].turn), at = atomic_load(&ep->box->lane[i].regions);
-            if ((turn & 1) && (!at || !regions || (at & regions))) { /* of a later turn, which looks at generations anew: no harm */
+            if (busy_at(turn, at, regions)) { /* of a later turn, which looks at generations anew: no harm */
                 if (out)
                     out[n] = (busy){ ep->number, turn, i };
                 n++;
             }
         }
     for (uint32_t i = 0; !only && i < LC_COPIERS; i++) {
-        uint64_t turn = atomic_load(&rail->pool.turn[i]);
-        if (turn & 1) {
+        uint64_t turn = atomic_load(&rail->pool.own[i].turn);
+        if (busy_at(turn, atomic_load(&rail->pool.own[i].regions), regions)) {
             if (out)
                 out[n] = (busy){ 0, turn, i };
             n++;
@@ -136,7 +138,7 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
         gr_rail_lock(&rail->base);
         for (uint32_t i = 0; i < n; i++) {
             if (!list[i].ep) {
-                if (atomic_load(&rail->pool.turn[list[i].lane]) == list[i].turn)
+                if (atomic_load(&rail->pool.own[list[i].lane].turn) == list[i].turn)
                     list[left++] = list[i];
                 continue;
             }

@@ -1,4 +1,4 @@
-/* Pieces that a polling target copies for its peer. */
+/* Pieces that a polling target copies for us: what we offer, what becomes of it. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #include "world.h"
-
-static uint64_t limit(void) { return lc_now() + (uint64_t)LIMIT_S * 1000000000; }
 
 /* Posts without waiting. */
 static void post(pair *p, int op, uint64_t at, uint64_t len, gr_ctx *c)
@@ -169,6 +167,10 @@ static void answering(pair *p)
             raise(SIGSTOP);
         if (c == 'k')
             raise(SIGKILL);
+        if (c == 'w') {
+            tell(p, 't');
+            CHECK(hear(p) == 'g');
+        }
         atomic_store(&p->me.ep->box->offer[i].ended, c == 'p' ? -EPERM : -EACCES);
     }
 }
@@ -293,11 +295,16 @@ void helper_stopped_behind(void)
     }
     fclose(f);
     wait_done(&p.me, before + 1);
-    CHECK(p.me.err == 0 && p.me.ep->lent != 0 && p.me.rail->pool.lent == NULL);
+    CHECK(p.me.err == 0 && p.me.ep->lent != 0 && p.me.ep->lost == p.me.ep->lent && p.me.rail->pool.lent == NULL);
     memset(p.me.mem, 0, MEM);
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* another offer, which nobody takes */
     for (int i = 0; i < MEM / 4; i++)
         CHECK(p.me.mem[i] == 9);
+    CHECK(p.me.ep->lost != 0);
+    for (int i = 0; i < LC_OFFERS; i++)
+        atomic_store(&p.me.ep->out->offer[i].ended, LC_COPIED); /* it goes on, and says so */
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
+    CHECK(p.me.ep->lost == 0 && p.me.ep->lent == 0);
     CHECK(lc_ep_close(p.me.ep) == 0);
     p.me.ep = NULL;
     kill(p.child, SIGKILL);
@@ -305,118 +312,62 @@ void helper_stopped_behind(void)
     close_end(&p.me);
 }
 
-/* ---- our memory, and a peer that offers ---- */
-
-static _Atomic int stop_polls;
-static void *polls(void *arg)
+/* A target that writes to an offer whatever it likes, all the time. */
+static void scribbler(pair *p)
 {
-    while (!atomic_load(&stop_polls))
-        poll_end(arg);
+    claims_to_help(p);
+    tell(p, 'c');
+    lc_offer *o = p->me.ep->box->offer;
+    for (char c = 0; c != 'q';) {
+        for (int i = 0; i < 100000; i++)
+            ((volatile lc_offer *)&o[i % LC_OFFERS])->n = (uint32_t)i << 12;
+        if (recv(p->pipe, &c, 1, MSG_DONTWAIT) < 0)
+            c = 0;
+    }
+}
+
+void scribbled(void)
+{
+    pair p = split(0, scribbler);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    for (int i = 0; i < 2000; i++)
+        CHECK(rma(&p.me, i % 2 ? GR_READ : GR_WRITE, &p.peer, 0, 0, 128 << 10) == 0);
+    tell(&p, 'q');
+    finish(&p);
+}
+
+static void *closes(void *arg)
+{
+    end *e = arg;
+    CHECK(lc_ep_close(e->ep) == 0);
     return NULL;
 }
 
-static void offers(pair *p)
+/* However long a copy of our own takes at the end: from then on the peer has its second for what it has taken. */
+void slow_close(void)
 {
-    int err = 0;
-    memset(p->me.mem, 0xee, MEM);
-    atomic_store(&p->me.rail->base.attended, 1);
-    for (uint64_t stop = limit(); !err; err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM / 4))
-        CHECK(lc_now() < stop);
-    CHECK(err == EACCES || err == ECONNRESET);
-    tell(p, 'd');
-}
-
-static uint64_t turns(lc_rail *rail)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < LC_COPIERS; i++)
-        n += atomic_load(&rail->pool.turn[i]);
-    return n;
-}
-
-/* While we copy for a peer: nothing lands in memory that was let go, by region or by endpoint. */
-void help_ends(void)
-{
-    for (int i = 0; i < 20; i++) {
-        pair p = split(0, offers);
-        pthread_t t;
-        atomic_store(&stop_polls, 0);
-        CHECK(pthread_create(&t, NULL, polls, &p.me) == 0);
-        for (uint64_t stop = limit(); turns(p.me.rail) < 20;)
-            CHECK(lc_now() < stop);
-        if (i % 2)
-            CHECK(lc_ep_close(p.me.ep) == 0);
-        else
-            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
-        memset(p.me.mem, 0, MEM);
-        if (i % 2)
-            p.me.ep = NULL;
-        else
-            p.me.key = 0;
-        CHECK(hear(&p) == 'd');
-        CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 1) == 0);
-        atomic_store(&stop_polls, 1);
-        CHECK(pthread_join(t, NULL) == 0);
-        finish(&p);
-    }
-}
-
-/* Offers of what it may not have, and of nonsense. */
-static void hostile(pair *p)
-{
-    static const struct {
-        uint32_t n;
-        uint64_t key, at, len; /* key and at: beyond the good ones */
-        int want;
-    } bad[] = {
-        { 0, 0, 0, 1, -EPROTO },
-        { GR_MAX_IOV + 1, 0, 0, 1, -EPROTO },
-        { 1, 0, 0, LC_ALONE + 1, -EMSGSIZE },
-        { 8, 0, 0, LC_ALONE / 4, -EMSGSIZE },
-        { 8, 0, 0, UINT64_MAX / 2, -EMSGSIZE },
-        { 1, 1, 0, 64, -EACCES },
-        { 1, UINT64_C(2) << 32, 0, 64, -EACCES },
-        { 1, LC_REGIONS, 0, 64, -EACCES },
-        { 1, 0, MEM - 63, 64, -ERANGE },
-        { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
-        { 8, 0, MEM - 64, 64, LC_COPIED },
-    };
-    for (uint64_t stop = limit(); !p->me.ep->out || !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
-        CHECK(lc_now() < stop);
-    lc_box *out = p->me.ep->out;
-    memset(p->me.mem, 0xee, MEM);
-    atomic_store(&out->offered, ~((1u << LC_OFFERS) - 1)); /* bits of no offers */
-    for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
-        lc_offer *o = &out->offer[i % LC_OFFERS];
-        size_t k = i / 2;
-        o->n = bad[k].n;
-        o->write = i % 2;
-        for (uint32_t s = 0; s < GR_MAX_IOV; s++) {
-            o->piece[s].key = p->peer.key + bad[k].key;
-            o->piece[s].here = p->peer.mem + bad[k].at;
-            o->piece[s].there = (uint64_t)(uintptr_t)p->me.mem;
-            o->piece[s].len = bad[k].len;
-        }
-        atomic_store(&o->ended, LC_UNDER_WAY);
-        atomic_fetch_or(&out->offered, 1u << (i % LC_OFFERS));
-        for (uint64_t stop = limit(); atomic_load(&o->ended) == LC_UNDER_WAY;)
-            CHECK(lc_now() < stop);
-        CHECK(atomic_load(&o->ended) == bad[k].want);
-    }
-    tell(p, 'd');
-    CHECK(hear(p) == 'q');
-}
-
-void hostile_offers(void)
-{
-    pair p = split(0, hostile);
-    char c = 0;
-    for (uint64_t stop = limit(); c != 'd'; poll_end(&p.me)) {
-        CHECK(lc_now() < stop);
-        if (recv(p.pipe, &c, 1, MSG_DONTWAIT) < 0)
-            c = 0;
-    }
-    CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* but for the last, which was good */
+    pair p = split(0, answering);
+    lc_rail *rail = p.me.rail;
+    pthread_t t;
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    post(&p, GR_READ, 0, MEM / 4, &ctx[0]);
+    pthread_mutex_lock(&rail->pool.mu);
+    lc_job *job = lc_pool_take(rail);
+    pthread_mutex_unlock(&rail->pool.mu);
+    CHECK(job && job->loan);
+    CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
+    for (uint64_t stop = lc_now() + (uint64_t)(LC_WAIT_MS + 100) * 1000000; lc_now() < stop;)
+        usleep(1000);
+    tell(&p, 'w');
+    CHECK(hear(&p) == 't');
+    lc_pool_copy(rail, job, LC_COPIERS - 1);
+    for (uint64_t stop = lc_now() + 50000000; lc_now() < stop;) /* it waits */
+        CHECK(pthread_tryjoin_np(t, NULL) == EBUSY);
+    tell(&p, 'g');
+    CHECK(pthread_join(t, NULL) == 0);
+    p.me.ep = NULL;
     tell(&p, 'q');
     finish(&p);
 }

@@ -18,6 +18,8 @@
 
 enum { MEM = 4 << 20, LIMIT_S = 10, SKIP = 77 };
 
+static inline uint64_t limit(void) { return lc_now() + (uint64_t)LIMIT_S * 1000000000; }
+
 /* One end: a rail, an endpoint, memory, and what completed. */
 typedef struct end {
     lc_rail *rail;
@@ -108,6 +110,10 @@ void helper_killed(void);
 void helper_stopped_before(void);
 void helper_stopped_behind(void);
 void help_ends(void);
+void scribbled(void);
+void slow_close(void);
+void other_users_offer(void);
+void another_programs_offer(void);
 void hostile_offers(void);
 void helper_rings(void);
 void ready_ring(void);

@@ -1,0 +1,212 @@
+/* Pieces that we copy for peers, who offer what they like. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "world.h"
+
+/* The peer's greeting is read, without a poll. */
+static void greeted(end *e)
+{
+    for (uint64_t stop = limit(); !e->ep->out;) {
+        CHECK(lc_now() < stop);
+        gr_rail_lock(&e->rail->base);
+        lc_listen(e->ep);
+        gr_rail_unlock(&e->rail->base);
+    }
+}
+
+static _Atomic int stop_polls;
+static void *polls(void *arg)
+{
+    while (!atomic_load(&stop_polls))
+        poll_end(arg);
+    return NULL;
+}
+
+static void offers(pair *p)
+{
+    int err = 0;
+    memset(p->me.mem, 0xee, MEM);
+    atomic_store(&p->me.rail->base.attended, 1);
+    for (uint64_t stop = limit(); !err; err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM / 4))
+        CHECK(lc_now() < stop);
+    CHECK(err == EACCES || err == ECONNRESET);
+    tell(p, 'd');
+}
+
+static uint64_t turns(lc_rail *rail)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < LC_COPIERS; i++)
+        n += atomic_load(&rail->pool.own[i].turn);
+    return n;
+}
+
+/* While we copy for a peer: nothing lands in memory that was let go, by region or by endpoint. */
+void help_ends(void)
+{
+    for (int i = 0; i < 20; i++) {
+        pair p = split(0, offers);
+        pthread_t t;
+        atomic_store(&stop_polls, 0);
+        CHECK(pthread_create(&t, NULL, polls, &p.me) == 0);
+        for (uint64_t stop = limit(); turns(p.me.rail) < 20;)
+            CHECK(lc_now() < stop);
+        if (i % 2)
+            CHECK(lc_ep_close(p.me.ep) == 0);
+        else
+            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+        memset(p.me.mem, 0, MEM);
+        if (i % 2)
+            p.me.ep = NULL;
+        else
+            p.me.key = 0;
+        CHECK(hear(&p) == 'd');
+        CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 1) == 0);
+        atomic_store(&stop_polls, 1);
+        CHECK(pthread_join(t, NULL) == 0);
+        finish(&p);
+    }
+}
+
+/* Offers of what it may not have, and of nonsense. */
+static void hostile(pair *p)
+{
+    static const struct {
+        uint32_t n;
+        uint64_t key, at, len; /* key and at: beyond the good ones */
+        int want;
+    } bad[] = {
+        { 0, 0, 0, 1, -EPROTO },
+        { GR_MAX_IOV + 1, 0, 0, 1, -EPROTO },
+        { 1, 0, 0, LC_ALONE + 1, -EMSGSIZE },
+        { 8, 0, 0, LC_ALONE / 4, -EMSGSIZE },
+        { 8, 0, 0, UINT64_MAX / 2, -EMSGSIZE },
+        { 1, 1, 0, 64, -EACCES },
+        { 1, UINT64_C(2) << 32, 0, 64, -EACCES },
+        { 1, LC_REGIONS, 0, 64, -EACCES },
+        { 1, 0, MEM - 63, 64, -ERANGE },
+        { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
+        { 8, 0, MEM - 64, 64, LC_COPIED },
+    };
+    for (uint64_t stop = limit(); !p->me.ep->out || !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
+        CHECK(lc_now() < stop);
+    lc_box *out = p->me.ep->out;
+    memset(p->me.mem, 0xee, MEM);
+    atomic_store(&out->offered, ~((1u << LC_OFFERS) - 1)); /* bits of no offers */
+    for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
+        lc_offer *o = &out->offer[i % LC_OFFERS];
+        size_t k = i / 2;
+        o->n = bad[k].n;
+        o->write = i % 2;
+        for (uint32_t s = 0; s < GR_MAX_IOV; s++) {
+            o->piece[s].key = p->peer.key + bad[k].key;
+            o->piece[s].here = p->peer.mem + bad[k].at;
+            o->piece[s].there = (uint64_t)(uintptr_t)p->me.mem;
+            o->piece[s].len = bad[k].len;
+        }
+        atomic_store(&o->ended, LC_UNDER_WAY);
+        atomic_fetch_or(&out->offered, 1u << (i % LC_OFFERS));
+        for (uint64_t stop = limit(); atomic_load(&o->ended) == LC_UNDER_WAY;)
+            CHECK(lc_now() < stop);
+        CHECK(atomic_load(&o->ended) == bad[k].want);
+    }
+    atomic_store(&p->me.ep->box->closed, 1); /* the last was good, but no more */
+    atomic_store(&out->offer[0].ended, LC_UNDER_WAY);
+    atomic_fetch_or(&out->offered, 1);
+    for (uint64_t stop = limit(); atomic_load(&out->offer[0].ended) == LC_UNDER_WAY;)
+        CHECK(lc_now() < stop);
+    CHECK(atomic_load(&out->offer[0].ended) == -ECONNRESET);
+    tell(p, 'd');
+    CHECK(hear(p) == 'q');
+}
+
+void hostile_offers(void)
+{
+    pair p = split(0, hostile);
+    char c = 0;
+    for (uint64_t stop = limit(); c != 'd'; poll_end(&p.me)) {
+        CHECK(lc_now() < stop);
+        if (recv(p.pipe, &c, 1, MSG_DONTWAIT) < 0)
+            c = 0;
+    }
+    CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* but for the last, which was good */
+    tell(&p, 'q');
+    finish(&p);
+}
+
+/* An offer for what is right there; the target's region has eights. */
+static void offer_read(pair *p)
+{
+    for (uint64_t stop = limit(); !p->me.ep->out; poll_end(&p->me))
+        CHECK(lc_now() < stop);
+    lc_offer *o = &p->me.ep->out->offer[0];
+    o->n = 1;
+    o->write = 0;
+    o->piece[0].key = p->peer.key;
+    o->piece[0].here = p->peer.mem;
+    o->piece[0].there = (uint64_t)(uintptr_t)p->me.mem;
+    o->piece[0].len = 4096;
+    atomic_fetch_or(&p->me.ep->out->offered, 1);
+}
+
+static void of_another_user(pair *p)
+{
+    offer_read(p);
+    tell(p, 'o');
+    CHECK(hear(p) == 'q');
+    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->out->helps));
+}
+
+/* Peers that we might be stronger than are not helped. */
+void other_users_offer(void)
+{
+    pair p = split(0, of_another_user);
+    greeted(&p.me);
+    p.me.ep->kin = 0;
+    CHECK(hear(&p) == 'o');
+    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->helps); poll_end(&p.me))
+        CHECK(lc_now() < stop);
+    for (int i = 0; i < 1000; i++)
+        poll_end(&p.me);
+    CHECK(atomic_load(&p.me.ep->box->offered) == 1);
+    tell(&p, 'q');
+    finish(&p);
+}
+
+static void becomes_another(pair *p)
+{
+    offer_read(p);
+    execl("/bin/cat", "cat", NULL);
+    CHECK(0);
+}
+
+/* A peer that begins another program leaves offers behind: they are for memory that is no more. */
+void another_programs_offer(void)
+{
+    char path[64], name[32] = "";
+    int in[2];
+    CHECK(pipe(in) == 0 && dup2(in[0], 0) == 0); /* what cat waits for */
+    pair p = split(0, becomes_another);
+    greeted(&p.me);
+    memset(p.me.mem, 8, MEM);
+    snprintf(path, sizeof(path), "/proc/%d/comm", (int)p.child);
+    for (uint64_t stop = limit(); strcmp(name, "cat\n") != 0;) {
+        CHECK(lc_now() < stop);
+        FILE *f = fopen(path, "r");
+        CHECK(f && fgets(name, sizeof(name), f));
+        fclose(f);
+    }
+    CHECK(p.me.ep->kin && lc_alive(p.me.ep));
+    for (uint64_t stop = limit(); atomic_load(&p.me.ep->box->offer[0].ended) == LC_UNDER_WAY; poll_end(&p.me))
+        CHECK(lc_now() < stop);
+    CHECK(atomic_load(&p.me.ep->box->offer[0].ended) == -ESRCH);
+    kill(p.child, SIGKILL);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}

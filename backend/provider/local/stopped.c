@@ -1,0 +1,50 @@
+/* Whether another process's thread is past a call, though it has not said so. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "local.h"
+
+/* A file of the thread's; 0 or an errno. */
+static int told(pid_t pid, int tid, const char *file, char *to, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)pid, tid, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    ssize_t n = read(fd, to, size - 1);
+    int err = n < 0 ? errno : 0;
+    close(fd);
+    to[n < 0 ? 0 : n] = 0;
+    return err;
+}
+
+static int gone(pid_t pid)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    return access(path, X_OK) == 0;
+}
+
+/* The call is looked at first: one that is stopped before it is in no call. A tracer stops it in another state. A filter could stop it on its
+ * way in, and let it in later. */
+int lc_stopped(pid_t pid, int tid, long nr)
+{
+    char text[4096];
+    const char *state;
+    long call, to;
+    if (tid <= 0)
+        return 0;
+    int err = told(pid, tid, "syscall", text, sizeof(text));
+    if (err == ENOENT || err == ESRCH)
+        return gone(pid);
+    if (err || sscanf(text, "%ld %lx", &call, (unsigned long *)&to) != 2 || call != nr || to != getpid())
+        return 0;
+    if (told(pid, tid, "stat", text, sizeof(text)) != 0 || !(state = strrchr(text, ')')) || strncmp(state, ") T ", 4) != 0)
+        return 0;
+    return told(pid, tid, "status", text, sizeof(text)) == 0 && (!strstr(text, "\nSeccomp:") || strstr(text, "\nSeccomp:\t0\n"));
+}
