@@ -53,6 +53,7 @@ type Options struct {
 	GPUBlocks      int    // of 256 threads; 0: the measured default
 	HMEM           string // "auto", "on" or "off"
 	CopyThreads    int    // -1: by the processors
+	CopyForPeers   bool
 	Ptracer        bool
 	SpinTime       time.Duration
 	Log            slog.Level

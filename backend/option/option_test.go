@@ -18,7 +18,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 }
 
 var wantDefaults = Options{
-	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1", CUDAPath: "libcuda.so.1", HMEM: "auto", StageSize: 64 * mib, CopyThreads: -1,
+	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1", CUDAPath: "libcuda.so.1", HMEM: "auto", StageSize: 64 * mib, CopyThreads: -1, CopyForPeers: true,
 	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16},
 	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,

@@ -123,14 +123,19 @@ func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
 	return forPeers, byPeers
 }
 
-// TestMemoryTargetHelps: a target that polls copies a part of what is written to it and read from it, one that doesn't poll copies nothing.
+// TestMemoryTargetHelps: a target that polls copies a part of what is written to it and read from it; one that doesn't poll, or has the option
+// that says so, copies nothing.
 func TestMemoryTargetHelps(t *testing.T) {
-	for _, polling := range []bool{true, false} {
+	for _, c := range []struct {
+		polls bool
+		opt   string
+		helps bool
+	}{{true, "on", true}, {false, "on", false}, {true, "off", false}} {
 		dir := t.TempDir()
 		stat := func(name string) string { return filepath.Join(dir, name) }
 		alice := agentOf(t, "alice", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("alice")}, byItself...)})
-		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob")}, byItself...)})
-		if polling {
+		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob"), "GORAIL_COPY_FOR_PEERS=" + c.opt}, byItself...)})
+		if c.polls {
 			bob.Spinning()
 		}
 		var sum uint64
@@ -160,7 +165,7 @@ func TestMemoryTargetHelps(t *testing.T) {
 		forPeers, _ := helped(t, stat("bob"))
 		_, byPeers := helped(t, stat("alice"))
 		require.Equal(t, forPeers, byPeers)
-		if polling {
+		if c.helps {
 			require.Greater(t, byPeers, sum/100)
 			require.Less(t, byPeers, sum)
 		} else {

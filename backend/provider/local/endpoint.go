@@ -67,8 +67,9 @@ func (e *endpoint) Connect(peer []byte) error {
 	return nil
 }
 
-// Close ends the peer's access and our own operations, which are reported by poll as ECANCELED unless they had ended before. It waits,
-// a second at most, for a copy of the peer's that is under way; the endpoint is closed in any case.
+// Close ends the peer's access and our own operations, which are reported by poll as ECANCELED unless they had ended before. It waits for
+// copies of our own, a second at most for one that the peer makes for us and another for those that it makes for itself; the endpoint is
+// closed in any case.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

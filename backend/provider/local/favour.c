@@ -15,18 +15,20 @@ enum {
 void lc_favour_look(lc_rail *rail)
 {
     int helps = atomic_load_explicit(&rail->helps, memory_order_relaxed);
-    lc_ep *least = NULL;
+    lc_ep *next = NULL;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
         if (!ep->kin)
             continue;
         if (ep->helps != helps)
             atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = helps), memory_order_relaxed);
         if (helps && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && !atomic_load(&ep->closing) &&
-            (!least || (int32_t)(atomic_load(&ep->favours) - atomic_load(&least->favours)) < 0))
-            least = ep;
+            (!next || ep->number - rail->favoured - 1 < next->number - rail->favoured - 1)) /* each in its turn */
+            next = ep;
     }
-    if (least)
-        atomic_store(&rail->pool.favour, least);
+    if (next) {
+        rail->favoured = next->number;
+        atomic_store(&rail->pool.favour, next);
+    }
 }
 
 /* Somebody has polled and found nothing to do. */
@@ -126,6 +128,8 @@ int lc_favour(lc_rail *rail)
     lc_pool *pool = &rail->pool;
     uint32_t lane;
     int64_t did = -1;
+    if (rail->aloof)
+        return 0;
     if (pthread_equal(pthread_self(), rail->base.thread)) { /* nobody has asked it to be busy */
         if (!atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
             atomic_store_explicit(&rail->helps, 0, memory_order_relaxed);
@@ -147,10 +151,8 @@ int lc_favour(lc_rail *rail)
         if (did >= 0)
             atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
-        if (did > 0) {
-            atomic_fetch_add(&ep->favours, 1);
+        if (did > 0)
             atomic_store_explicit(&pool->for_peers, pool->for_peers + (uint64_t)did, memory_order_relaxed);
-        }
         ep->jobs--;
         pthread_mutex_unlock(&pool->mu);
     }

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -84,12 +85,23 @@ static int mightier(uid_t user)
     return user != 0 && (syscall(SYS_capget, &who, may) != 0 || (may[CAP_TO_INDEX(CAP_SYS_PTRACE)].effective & CAP_TO_MASK(CAP_SYS_PTRACE)));
 }
 
+/* Whether /proc is of our own pid namespace: the numbers in another's are other processes'. */
+static int own_proc(void)
+{
+    char self[16];
+    ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+    if (n <= 0)
+        return 0;
+    self[n] = 0;
+    return atoi(self) == getpid();
+}
+
 /* We copy for peers that could do it themselves: one that gives its place to a program of more rights would else reach into that by us. And
  * for those whose memory may be read at all. */
 static void befriend(lc_ep *ep, uid_t user)
 {
     char path[32];
-    if (ep->self || mightier(user))
+    if (ep->self || mightier(user) || !own_proc())
         return;
     snprintf(path, sizeof(path), "/proc/%d/mem", (int)ep->pid);
     ep->mem = open(path, O_RDONLY | O_CLOEXEC);

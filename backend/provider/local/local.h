@@ -81,7 +81,6 @@ struct lc_ep {
     int met; /* the peer has greeted */
     int dead; /* its process had ended by then */
     int helps;           /* as the box says it */
-    _Atomic uint32_t favours; /* pieces copied for it */
     uint32_t posted;     /* jobs that poll has not taken back */
     uint32_t lent, lost; /* under pool.mu: bits, offers that are in use; of these, that were given up */
     int declined;        /* likewise: the peer can't copy for us */
@@ -141,11 +140,13 @@ struct lc_rail {
     gr_ready ready;
     _Atomic uint32_t polls; /* that found nothing to do, since polls_began */
     _Atomic uint64_t polls_began;
+    uint64_t favoured;      /* the endpoint whose peer had its turn last */
     _Atomic int helps;      /* the application polls all the time: peers may offer something */
     uint32_t prompt;         /* bytes copied by posts since the last poll */
     _Atomic uint32_t asleep; /* the pool rings bell_fd */
     int bell_fd;
-    uint32_t cpus; /* that this process may use; 0: unknown. Set before the first endpoint */
+    uint32_t cpus; /* that this process may use; 0: unknown. It and aloof are set before the first endpoint */
+    int aloof;     /* no copies for peers */
     lc_pool pool;
     lc_proof proof;
 

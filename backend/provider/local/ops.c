@@ -192,8 +192,11 @@ static int arm(gr_rail *base)
     struct epoll_event ev[16];
     uint64_t rings;
     atomic_store(&rail->asleep, 1);
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
+    atomic_store(&rail->helps, 0);
+    for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
+        atomic_store(&ep->box->helps, (uint32_t)(ep->helps = 0));
         atomic_store(&ep->box->sleeping, 1);
+    }
     int n = epoll_wait(base->wait_fd, ev, 16, 0);
     for (int i = 0; i < n; i++) {
         if (!ev[i].data.ptr)

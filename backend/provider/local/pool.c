@@ -127,7 +127,7 @@ static int crowded(const lc_rail *rail)
 {
     const lc_job *first = rail->pool.head;
     return rail->cpus && rail->cpus <= 2 && first && atomic_load_explicit(&rail->base.attended, memory_order_relaxed) &&
-           atomic_load_explicit(&first->ep->out->helps, memory_order_relaxed) && !first->ep->self && !first->ep->declined;
+           atomic_load_explicit(&first->ep->out->helps, memory_order_relaxed) && first->ep->kin && !first->ep->declined;
 }
 
 /* A thread for each job that is queued, as far as there are any: sleeping ones, or one more. None if whoever polls has done most meanwhile. */
@@ -255,7 +255,7 @@ int lc_pool_drain(lc_rail *rail, lc_ep *ep)
         nap(rail);
     }
     if (left)
-        (void)lc_loan_cancel(pool, ep, 1);
+        left = lc_loan_cancel(pool, ep, 1);
     pthread_mutex_unlock(&pool->mu);
     return left ? -ETIMEDOUT : 0;
 }

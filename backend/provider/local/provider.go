@@ -32,6 +32,7 @@ type Options struct {
 	Threads int    // that copy, beside those who poll; < 0: by the processors that this process may use
 	CUDA    string // the library of the GPUs' driver, as dlopen takes it
 	Blocks  int    // of 256 threads that a copy between GPUs may take; 0: the driver's default
+	Aloof   bool   // polls copy nothing for peers
 	Ptracer bool   // lets any process of the user's read and write this one's memory where Yama would not: PR_SET_PTRACER_ANY
 }
 
@@ -85,6 +86,9 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 		return nil, fmt.Errorf("%w: %s: %s: %w", provider.ErrUnusable, Name, C.GoString(step), syscall.Errno(-rc))
 	}
 	c.blocks = C.uint32_t(p.opt.Blocks)
+	if p.opt.Aloof {
+		c.aloof = 1
+	}
 	c.cpus = C.uint32_t(runtime.GOMAXPROCS(0))
 	return &rail{dev: d, c: c, gpus: vram.New(p.opt.CUDA, C.LC_GPUS)}, nil
 }

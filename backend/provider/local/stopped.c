@@ -17,15 +17,18 @@ static int told(pid_t pid, int tid, const char *file, char *to, size_t size)
     if (fd < 0)
         return errno;
     ssize_t n = read(fd, to, size - 1);
-    int err = n < 0 ? errno : 0;
+    int err = n < 0 ? errno : (size_t)n == size - 1 ? E2BIG : 0;
     close(fd);
     to[n < 0 ? 0 : n] = 0;
     return err;
 }
 
-static int gone(pid_t pid)
+static int gone(pid_t pid, int tid)
 {
-    char path[32];
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d", (int)pid, tid);
+    if (access(path, F_OK) == 0 || errno != ENOENT)
+        return 0;
     snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
     return access(path, X_OK) == 0;
 }
@@ -41,7 +44,7 @@ int lc_stopped(pid_t pid, int tid, long nr)
         return 0;
     int err = told(pid, tid, "syscall", text, sizeof(text));
     if (err == ENOENT || err == ESRCH)
-        return gone(pid);
+        return gone(pid, tid);
     if (err || sscanf(text, "%ld %lx", &call, (unsigned long *)&to) != 2 || call != nr || to != getpid())
         return 0;
     if (told(pid, tid, "stat", text, sizeof(text)) != 0 || !(state = strrchr(text, ')')) || strncmp(state, ") T ", 4) != 0)
