@@ -103,7 +103,7 @@ var table = []row{
 		"local: threads that copy large transfers between processes of one host; those who poll help. They run near the NUMA node of the memory here, where it has as many processors that this process may use. -1: a quarter of the processors that this process may use, by its affinity mask and its cgroup's quota, one to four. 0: only those who poll."),
 	text("copy_for_peers", "on", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.CopyForPeers, v) },
-		"local: while this application polls all the time (16 times in 2 ms, and nothing to do), its polls copy a part of what peers of this host write here or read from here: up to 512 KiB a poll, 50 to 150 us. Two cores copy nearly twice as fast as one; off: each copies its own."),
+		"local: while this application polls all the time (16 polls within 2 ms that found nothing to do), its polls copy a part of what peers of this host write here or read from here: up to 512 KiB a poll, 50 to 150 us. Two cores copy nearly twice as fast as one. Off: nothing is copied for peers here; they may still copy for this engine."),
 	text("ptracer", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.Ptracer, v) },
 		"local: lets every process of this user read and write this one's memory where Yama's scope 1 would let only its ancestors (`PR_SET_PTRACER_ANY`; a process has one such setting, a crash handler's would be replaced). Off: the next best way serves peers of this host, and a warning says so."),

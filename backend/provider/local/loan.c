@@ -92,7 +92,6 @@ static void unlink_loan(lc_pool *pool, lc_job **at, int unsaid)
     atomic_fetch_sub(&pool->nlent, 1);
 }
 
-
 /* Under way, as far as the peer says, and nothing of it will be touched any more. */
 static int over_unsaid(lc_job *job)
 {

@@ -1,7 +1,7 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
  * table.c (regions, as peers see them), box.c (memory that two endpoints share), hello.c (how they meet), copy.c, pool.c and copier.c (who
- * copies), loan.c and favour.c (pieces that a polling target copies, as either side sees it), ops.c (posting and polling), rail.c. shared.h
+ * copies), loan.c and favour.c (pieces that a polling target copies, as either side sees it), stopped.c (one that has stopped), ops.c (posting and polling), rail.c. shared.h
  * has what processes see of each other, vram.h what there is for memory of GPUs.
  *
  * An initiator copies by itself, but for pieces that a target takes off it; nobody's hardware checks keys. So each process shows a table of

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -177,6 +178,38 @@ void other_users_offer(void)
     CHECK(atomic_load(&p.me.ep->box->offered) == 1);
     tell(&p, 'q');
     finish(&p);
+}
+
+/* Who runs as another user, here and there, helps nobody and is not helped; root helps root. */
+void who_is_helped(void)
+{
+    enum { USER = 54321 };
+    for (int other = 0; other < 2; other++) {
+        int s[2], status;
+        card mine, peer;
+        char c;
+        if (geteuid() != 0) {
+            fprintf(stderr, "users are changed by root\n");
+            exit(SKIP);
+        }
+        CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        int fd = s[child == 0];
+        if (child == 0 && other)
+            CHECK(setgid(USER) == 0 && setuid(USER) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
+        end e = open_end(0);
+        mine = own_card(&e);
+        CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine) && read(fd, &peer, sizeof(peer)) == sizeof(peer));
+        CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == 0);
+        greeted(&e);
+        CHECK(e.ep->kin == !other && (e.ep->mem >= 0) == !other);
+        CHECK(write(fd, "d", 1) == 1 && read(fd, &c, 1) == 1); /* the other has looked, too */
+        close_end(&e);
+        if (child == 0)
+            _exit(0);
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
 }
 
 static void becomes_another(pair *p)

@@ -17,7 +17,7 @@ static const struct {
     { "no_descriptors", no_descriptors },
     { "lent", lent }, { "crowded", crowded }, { "taken_back", taken_back }, { "refused", refused }, { "helper_killed", helper_killed },
     { "helper_stopped_before", helper_stopped_before }, { "helper_stopped_behind", helper_stopped_behind }, { "help_ends", help_ends },
-    { "scribbled", scribbled }, { "slow_close", slow_close }, { "other_users_offer", other_users_offer }, { "another_programs_offer", another_programs_offer },
+    { "scribbled", scribbled }, { "slow_close", slow_close }, { "other_users_offer", other_users_offer }, { "who_is_helped", who_is_helped }, { "another_programs_offer", another_programs_offer },
     { "hostile_offers", hostile_offers }, { "helper_rings", helper_rings }, { "strangers", strangers }, { "ready_ring", ready_ring }, { "many_descriptors", many_descriptors },
     { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, { "vram_not_ours", vram_not_ours }, { "vram_silent", vram_silent },
     { "vram_short_answer", vram_short_answer }, { "vram_idle_callers", vram_idle_callers }, { "vram_no_descriptors", vram_no_descriptors },

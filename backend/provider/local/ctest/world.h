@@ -113,6 +113,7 @@ void help_ends(void);
 void scribbled(void);
 void slow_close(void);
 void other_users_offer(void);
+void who_is_helped(void);
 void another_programs_offer(void);
 void hostile_offers(void);
 void helper_rings(void);
