@@ -130,12 +130,7 @@ static void hostile(pair *p)
 void hostile_offers(void)
 {
     pair p = split(0, hostile);
-    char c = 0;
-    for (uint64_t stop = limit(); c != 'd'; poll_end(&p.me)) {
-        CHECK(lc_now() < stop);
-        if (recv(p.pipe, &c, 1, MSG_DONTWAIT) < 0)
-            c = 0;
-    }
+    poll_until(&p, 'd');
     CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* but for the last, which was good */
     tell(&p, 'q');
     finish(&p);

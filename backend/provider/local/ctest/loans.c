@@ -413,11 +413,6 @@ static void sleeper(pair *p)
 void helper_rings(void)
 {
     pair p = split(0, sleeper);
-    char c = 0;
-    for (uint64_t stop = limit(); c != 'd'; poll_end(&p.me)) {
-        CHECK(lc_now() < stop);
-        if (recv(p.pipe, &c, 1, MSG_DONTWAIT) < 0)
-            c = 0;
-    }
+    poll_until(&p, 'd');
     finish(&p);
 }

@@ -51,11 +51,13 @@ void finish(pair *p)
     close_end(&p->me);
 }
 
-void wait_target(pair *p)
+void poll_until(pair *p, char told)
 {
-    for (char c = 0; c != 'q';) {
+    for (char c = 0; c != told;) {
         poll_end(&p->me);
         if (recv(p->pipe, &c, 1, MSG_DONTWAIT) < 0)
             c = 0;
     }
 }
+
+void wait_target(pair *p) { poll_until(p, 'q'); }

@@ -59,6 +59,7 @@ typedef struct pair {
 pair split(uint32_t threads, void (*other)(pair *));
 void tell(const pair *p, char c);
 char hear(const pair *p);
+void poll_until(pair *p, char told);
 void wait_target(pair *p); /* an `other` that polls until it is told 'q' */
 void finish(pair *p);      /* the child has ended well; ours is closed */
 
