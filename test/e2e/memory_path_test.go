@@ -188,7 +188,7 @@ func TestMemoryHelperStopped(t *testing.T) {
 	for i := range uint64(rounds) {
 		a.Fill(100 + i)
 		began := w.LoopAsync(worker.LoopArgs{N: n, Timeout: limit})
-		time.Sleep(5*time.Millisecond + time.Duration(i)*137*time.Microsecond) // somewhere in it
+		time.Sleep(5*time.Millisecond + time.Duration(i)*137*time.Microsecond) // another moment each time; the test is right at any
 		require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGSTOP))
 		on := time.AfterFunc(patience, func() { _ = syscall.Kill(bob.Pid(), syscall.SIGCONT) })
 		l := began.Wait()

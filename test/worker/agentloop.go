@@ -46,7 +46,8 @@ func newAgentLoop(concurrent bool) *agent {
 func (g *agent) run() {
 	runtime.LockOSThread()
 	for {
-		if !g.isPolling() {
+		polling, spinning := g.polls()
+		if !polling {
 			f, ok := <-g.queue
 			if !ok {
 				return
@@ -61,7 +62,7 @@ func (g *agent) run() {
 			}
 			f()
 		default:
-			if g.poll() == 0 && !g.isSpinning() {
+			if g.poll() == 0 && !spinning {
 				time.Sleep(nap)
 			}
 		}
@@ -94,16 +95,11 @@ func (g *agent) until(timeout time.Duration, cond func() bool) bool {
 	return ok
 }
 
-func (g *agent) isPolling() bool {
+// polls says whether it polls in between, and whether without naps.
+func (g *agent) polls() (on, spinning bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.polling
-}
-
-func (g *agent) isSpinning() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.spinning
+	return g.polling, g.spinning
 }
 
 func (g *agent) setPolling(on, spinning bool) {

@@ -20,6 +20,12 @@ static void recover(lc_ep *ep)
         }
 }
 
+int lc_may_lend(const lc_rail *rail, const lc_ep *ep)
+{
+    return ep->kin && !ep->declined && atomic_load_explicit(&ep->out->helps, memory_order_relaxed) &&
+           atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+}
+
 int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
 {
     lc_ep *ep = job->ep;
@@ -28,8 +34,7 @@ int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
     uint32_t n = 0;  /* ours: what is in the box is anybody's */
     if (ep->lost)
         recover(ep);
-    if (!ep->kin || ep->declined || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing) ||
-        !atomic_load_explicit(&out->helps, memory_order_relaxed) || !atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
+    if (!lc_may_lend(rail, ep) || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing))
         return 0;
     lc_offer *o = &out->offer[__builtin_ctz(~ep->lent)];
     o->write = (uint32_t)job->write;

@@ -243,6 +243,8 @@ int lc_node_of(const lc_pool *pool, uint64_t addr);
 
 /* ---- loan.c: with pool.mu, but for lc_copy_part and lc_loan_over ---- */
 
+/* Whether the application here and the peer both poll, and the peer takes offers. */
+int lc_may_lend(const lc_rail *rail, const lc_ep *ep);
 /* Offers the job's bytes from `kept` on to its peer; 0: it takes none now. */
 int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept);
 /* Copies some of the job's bytes; 0 or an errno. */

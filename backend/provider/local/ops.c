@@ -204,7 +204,8 @@ static int arm(gr_rail *base)
         else
             lc_listen(ev[i].data.ptr);
     }
-    if (n == 16 || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) || lc_loan_over(&rail->pool))
+    if (n == 16 || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
+        lc_loan_over(&rail->pool))
         return 1;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
         if (ep->recv_head != ep->recv_tail && (arrived(ep) || ep->err))

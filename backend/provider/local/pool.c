@@ -126,8 +126,7 @@ void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane)
 static int crowded(const lc_rail *rail)
 {
     const lc_job *first = rail->pool.head;
-    return rail->cpus && rail->cpus <= 2 && first && atomic_load_explicit(&rail->base.attended, memory_order_relaxed) &&
-           atomic_load_explicit(&first->ep->out->helps, memory_order_relaxed) && first->ep->kin && !first->ep->declined;
+    return rail->cpus && rail->cpus <= 2 && first && lc_may_lend(rail, first->ep);
 }
 
 /* A thread for each job that is queued, as far as there are any: sleeping ones, or one more. None if whoever polls has done most meanwhile. */

@@ -39,13 +39,14 @@ int lc_stopped(pid_t pid, int tid, long nr)
 {
     char text[4096];
     const char *state;
-    long call, to;
+    long call;
+    unsigned long to;
     if (tid <= 0)
         return 0;
     int err = told(pid, tid, "syscall", text, sizeof(text));
     if (err == ENOENT || err == ESRCH)
         return gone(pid, tid);
-    if (err || sscanf(text, "%ld %lx", &call, (unsigned long *)&to) != 2 || call != nr || to != getpid())
+    if (err || sscanf(text, "%ld %lx", &call, &to) != 2 || call != nr || to != (unsigned long)getpid())
         return 0;
     if (told(pid, tid, "stat", text, sizeof(text)) != 0 || !(state = strrchr(text, ')')) || strncmp(state, ") T ", 4) != 0)
         return 0;

@@ -8,30 +8,22 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "world.h"
 
-/* Posts without waiting. */
-static void post(pair *p, int op, uint64_t at, uint64_t len, gr_ctx *c)
-{
-    lc_rail *rail = p->me.rail;
-    gr_seg seg = { .laddr = (uint64_t)(uintptr_t)p->me.mem + at, .raddr = p->peer.mem + at, .len = len, .rkey = p->peer.key };
-    int rc;
-    do {
-        gr_rail_lock(&rail->base);
-        rc = lc_ops.rma(&rail->base, p->me.ep, op, 1, &seg, c);
-        gr_rail_unlock(&rail->base);
-        if (rc == -EAGAIN)
-            poll_end(&p->me);
-    } while (rc == -EAGAIN);
-    CHECK(rc == 0);
-}
+/* The same range here and there. */
+static void begin(pair *p, int op, uint64_t at, uint64_t len, gr_ctx *c) { CHECK(post_end(&p->me, op, &p->peer, at, at, len, c) == 0); }
 
-static void wait_done(end *e, int n)
+/* Takes what was posted from the queue; half of it is offered. */
+static lc_job *take_half(lc_rail *rail)
 {
-    for (uint64_t stop = limit(); e->done < n; poll_end(e))
-        CHECK(lc_now() < stop);
+    pthread_mutex_lock(&rail->pool.mu);
+    lc_job *job = lc_pool_take(rail);
+    pthread_mutex_unlock(&rail->pool.mu);
+    CHECK(job && job->loan);
+    return job;
 }
 
 /* Until the target takes offers. */
@@ -78,13 +70,13 @@ void lent(void)
                 me->mem[i] = (uint8_t)(i * 7 + i / 4096 + (int)round);
             me->done = me->err = 0;
             for (int i = 0; i < PIECES; i++)
-                post(&p, GR_WRITE, bounds[i], bounds[i + 1] - bounds[i], &ctx[i]);
+                begin(&p, GR_WRITE, bounds[i], bounds[i + 1] - bounds[i], &ctx[i]);
             wait_done(me, PIECES);
             had = copied_by_peer(&p);
             forget_offers(&p);
             memset(me->mem, 0, MEM);
             for (int i = 0; i < PIECES; i++)
-                post(&p, GR_READ, bounds[i], bounds[i + 1] - bounds[i], &ctx[i]);
+                begin(&p, GR_READ, bounds[i], bounds[i + 1] - bounds[i], &ctx[i]);
             wait_done(me, 2 * PIECES);
             had = had && copied_by_peer(&p);
             forget_offers(&p);
@@ -139,7 +131,7 @@ void crowded(void)
         rail->cpus = cpus;
         wait_helps(&p);
         for (int i = 0; i < 3; i++)
-            post(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
+            begin(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
         lc_ops.help(&rail->base);
         CHECK(rail->pool.started == cpus - 2);
         wait_done(&p.me, 3);
@@ -212,12 +204,9 @@ static void until_taken(pair *p)
     for (uint64_t stop = limit(); !copied_by_peer(p);) {
         CHECK(lc_now() < stop);
         int before = p->me.done;
-        post(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
+        begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
         gr_rail_lock(&p->me.rail->base); /* only the post's own half */
-        pthread_mutex_lock(&p->me.rail->pool.mu);
-        lc_job *job = lc_pool_take(p->me.rail);
-        pthread_mutex_unlock(&p->me.rail->pool.mu);
-        CHECK(job && job->loan);
+        lc_job *job = take_half(p->me.rail);
         for (uint64_t wait = lc_now() + 100000000; atomic_load(&out->offered) && lc_now() < wait;)
             ;
         lc_pool_copy(p->me.rail, job, LC_COPIERS - 1);
@@ -357,6 +346,19 @@ static void *closes(void *arg)
     return NULL;
 }
 
+static void still_closing(pthread_t t, int ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    CHECK(pthread_timedjoin_np(t, NULL, &until) == ETIMEDOUT);
+}
+
 /* However long a copy of our own takes at the end: from then on the peer has its second for what it has taken. */
 void slow_close(void)
 {
@@ -365,19 +367,14 @@ void slow_close(void)
     pthread_t t;
     CHECK(hear(&p) == 'c');
     wait_helps(&p);
-    post(&p, GR_READ, 0, MEM / 4, &ctx[0]);
-    pthread_mutex_lock(&rail->pool.mu);
-    lc_job *job = lc_pool_take(rail);
-    pthread_mutex_unlock(&rail->pool.mu);
-    CHECK(job && job->loan);
+    begin(&p, GR_READ, 0, MEM / 4, &ctx[0]);
+    lc_job *job = take_half(rail);
     CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
-    for (uint64_t stop = lc_now() + (uint64_t)(LC_WAIT_MS + 100) * 1000000; lc_now() < stop;)
-        usleep(1000);
+    still_closing(t, LC_WAIT_MS + 100);
     tell(&p, 'w');
     CHECK(hear(&p) == 't');
     lc_pool_copy(rail, job, LC_COPIERS - 1);
-    for (uint64_t stop = lc_now() + 50000000; lc_now() < stop;) /* it waits */
-        CHECK(pthread_tryjoin_np(t, NULL) == EBUSY);
+    still_closing(t, 50);
     tell(&p, 'g');
     CHECK(pthread_join(t, NULL) == 0);
     p.me.ep = NULL;
@@ -395,14 +392,9 @@ static void sleeper(pair *p)
     for (uint64_t stop = limit(); lc_ops.arm(&rail->base);)
         CHECK(lc_now() < stop);
     gr_rail_unlock(&rail->base);
-    post(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
-    gr_rail_lock(&rail->base);
-    pthread_mutex_lock(&rail->pool.mu);
+    begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
     atomic_store(&p->me.ep->out->helps, 1); /* whatever it says at this moment */
-    lc_job *job = lc_pool_take(rail); /* half of it is offered */
-    pthread_mutex_unlock(&rail->pool.mu);
-    gr_rail_unlock(&rail->base);
-    CHECK(job && job->loan);
+    lc_job *job = take_half(rail);
     CHECK(poll(&f, 1, 1000 * LIMIT_S) == 1);
     lc_pool_copy(rail, job, LC_COPIERS - 1);
     wait_done(&p->me, 1);

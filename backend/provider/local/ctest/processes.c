@@ -97,7 +97,7 @@ static void away(int sig)
 {
     pair p = split(2, write_for_ever);
     CHECK(hear(&p) == 'w');
-    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; turns(&p.me) < 100;) /* it is at it */
+    for (uint64_t stop = limit(); turns(&p.me) < 100;) /* it is at it */
         CHECK(lc_now() < stop);
     CHECK(kill(p.child, sig) == 0);
     int status;

@@ -43,8 +43,7 @@ void lent_lanes(void)
             CHECK(pthread_join(t[i], NULL) == 0);
         gr_rail_unlock(&me->rail->base);
         me->err = 0;
-        for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; me->done < PIECES + 1; poll_end(me))
-            CHECK(lc_now() < stop);
+        wait_done(me, PIECES + 1);
         CHECK(me->err == 0);
         memset(me->mem, 0, MEM);
         CHECK(rma(me, GR_READ, &p.peer, 0, 0, MEM) == 0);
@@ -87,11 +86,10 @@ void left_alone(void)
     CHECK(rail->pool.started == 0);
     lc_ops.help(&rail->base);
     CHECK(rail->pool.started == 1);
-    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; p.me.done < n; poll_end(&p.me))
-        CHECK(lc_now() < stop);
+    wait_done(&p.me, n);
     atomic_store(&rail->base.attended, 0);
     post_half(&p, &ctx[n++ % 64]);
-    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; p.me.done < n;) { /* by the pool's thread alone */
+    for (uint64_t stop = limit(); p.me.done < n;) { /* by the pool's thread alone */
         gr_comp c;
         gr_rail_lock(&rail->base);
         p.me.done += lc_ops.poll(&rail->base, &c, 1);
@@ -110,7 +108,7 @@ static void pool_runs_on(pair *p, const cpu_set_t *want)
 {
     cpu_set_t got;
     lc_pool *pool = &p->me.rail->pool;
-    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000;;) {
+    for (uint64_t stop = limit();;) {
         CHECK(lc_now() < stop);
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
         if (!turns_of(&p->me, 1))

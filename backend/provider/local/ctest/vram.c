@@ -30,7 +30,7 @@ static double since(uint64_t ns) { return (double)(lc_now() - ns) / 1e9; }
 
 static void done(end *e, int n)
 {
-    for (uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000; e->done < n && lc_now() < stop;)
+    for (uint64_t stop = limit(); e->done < n && lc_now() < stop;)
         poll_end(e);
     CHECK(e->done == n);
 }

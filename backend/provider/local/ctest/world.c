@@ -44,24 +44,33 @@ void poll_end(end *e)
     }
 }
 
-int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len)
+int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
 {
     gr_seg seg = { .laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key };
-    uint64_t stop = lc_now() + (uint64_t)LIMIT_S * 1000000000;
-    int rc, before = e->done;
-    e->err = 0;
-    do {
+    int rc;
+    for (uint64_t stop = limit();; poll_end(e)) {
         gr_rail_lock(&e->rail->base);
-        rc = lc_ops.rma(&e->rail->base, e->ep, op, 1, &seg, &ctx[0]);
+        rc = lc_ops.rma(&e->rail->base, e->ep, op, 1, &seg, c);
         gr_rail_unlock(&e->rail->base);
-        if (rc == -EAGAIN)
-            poll_end(e);
-    } while (rc == -EAGAIN && lc_now() < stop);
+        if (rc != -EAGAIN || lc_now() >= stop)
+            return -rc;
+    }
+}
+
+void wait_done(end *e, int n)
+{
+    for (uint64_t stop = limit(); e->done < n; poll_end(e))
+        CHECK(lc_now() < stop);
+}
+
+int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len)
+{
+    int before = e->done;
+    e->err = 0;
+    int rc = post_end(e, op, peer, from, to, len, &ctx[0]);
     if (rc)
-        return -rc;
-    while (e->done == before && lc_now() < stop)
-        poll_end(e);
-    CHECK(e->done > before);
+        return rc;
+    wait_done(e, before + 1);
     return e->err;
 }
 

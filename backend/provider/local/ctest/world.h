@@ -44,6 +44,9 @@ void close_end(end *e);
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
+/* Posts one piece, as soon as it is taken; 0 or an errno. */
+int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
+void wait_done(end *e, int n); /* until so many have completed */
 /* Posts one piece and waits for it; its error. */
 int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len);
 
