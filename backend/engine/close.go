@@ -24,8 +24,7 @@ func (e *Engine) shutdown() {
 	if e.sweeper != nil {
 		e.sweeper.stop()
 	}
-	e.flush()
-	e.closeRemotes() // first: a peer that hears of the end may free what we have mapped of it
+	e.farewell() // first: a peer that hears of the end may free what we have mapped of it
 	if e.node != nil {
 		e.node.Close()
 	}
@@ -73,21 +72,51 @@ func (e *Engine) closeRemotes() {
 	e.remotes = map[string]*remote{}
 	e.mu.Unlock()
 	for _, r := range remotes {
-		r.close("engine closed")
+		r.close(errors.New("engine closed"))
 	}
 }
 
-// flush gives accepted notifications, of the application's last words before it destroys the engine, a moment to leave.
-func (e *Engine) flush() {
-	const most = 200 * time.Millisecond
-	e.mu.RLock()
-	remotes := slices.Collect(maps.Values(e.remotes))
-	e.mu.RUnlock()
-	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
-		if !slices.ContainsFunc(remotes, (*remote).hasNotifs) {
+// farewellTime is how long the end of the engine waits for peers to confirm notifications: of the application's last words before it
+// destroys the engine. A peer that answers at all does so in a round trip.
+const farewellTime = 500 * time.Millisecond
+
+// farewell ends all sessions of ours, once the peers have the notifications that were accepted.
+func (e *Engine) farewell() {
+	for _, name := range e.names() {
+		if r := e.unname(name); r != nil {
+			r.disconnect("engine closed")
+		}
+	}
+	over := time.NewTimer(farewellTime)
+	defer over.Stop()
+	defer close(e.hurry)
+	for _, r := range e.leaving() {
+		select {
+		case <-r.gone:
+		case <-over.C:
 			return
 		}
 	}
+}
+
+func (e *Engine) names() []string {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return slices.Collect(maps.Keys(e.remotes))
+}
+
+// leaving are the sessions that no name leads to any more.
+func (e *Engine) leaving() []*remote {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return slices.Collect(maps.Keys(e.leavers))
+}
+
+// sessions are those in which we are the initiator.
+func (e *Engine) sessions() []*remote {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return slices.AppendSeq(slices.Collect(maps.Values(e.remotes)), maps.Keys(e.leavers))
 }
 
 // enter notes that a registration or a call from the control channel is going on; false: the engine is gone.

@@ -57,7 +57,8 @@ type Engine struct {
 	ids     atomic.Uint64 // links, sessions, requests
 	closed  atomic.Bool
 	sweeper *sweeper
-	late    sync.WaitGroup // links of shared endpoints that drain
+	late    sync.WaitGroup // links of shared endpoints that drain, sessions that are being left
+	hurry   chan struct{}  // closed: sessions that are being left do not wait for peers any more
 	watcher *watcher
 	past    history     // sessions that have ended
 	debug   bool        // the log takes debug lines
@@ -66,11 +67,13 @@ type Engine struct {
 	stage *staging
 
 	renewMu sync.Mutex // before all others: one region at a time is registered anew
+	loadMu  sync.Mutex // before all others, too: one peer at a time is loaded
 	localMu sync.Mutex
 	local   map[wire.Range]*region
 
 	mu      sync.RWMutex
 	remotes map[string]*remote   // by agent name
+	leavers map[*remote]struct{} // no name leads to them any more: they deliver their last notifications
 	targets map[*peer.In]*target // sessions in which we are the target
 	byID    map[uint64]*target   // the same by session id
 
@@ -81,7 +84,7 @@ type Engine struct {
 // New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
-		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, targets: map[*peer.In]*target{},
+		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]struct{}{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
@@ -126,7 +129,7 @@ func (e *Engine) start(prov provider.Provider) error {
 }
 
 func (e *Engine) identity() {
-	e.blob = wire.ConnBlob{Agent: e.name, Boot: bootID(), NetNS: netNS(), PID: uint32(os.Getpid())}
+	e.blob = wire.ConnBlob{Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
 	rand.Read(e.blob.Engine[:])
 	rand.Read(e.blob.Token[:])
 	e.id = e.blob.Engine

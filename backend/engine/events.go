@@ -5,48 +5,57 @@ import (
 	"gorail/backend/xfer"
 )
 
-// onEvent takes what the core leaves to Go, in the one goroutine for that.
+// onEvent takes what the core leaves to Go, in the one goroutine for that, and hands it to the peer's own.
 func (e *Engine) onEvent(ev fastpath.Event) {
 	switch ev.Kind {
 	case fastpath.EvXfer:
-		rec, err := e.xfers.Get(xfer.FromUint64(ev.ID))
-		if err != nil {
-			return // released and freed meanwhile
+		if rec, err := e.xfers.Get(xfer.FromUint64(ev.ID)); err == nil { // else released and freed meanwhile
+			t := rec.Value
+			t.remote.events.do(e, func() { e.ended(t, ev.Code) })
 		}
-		t := rec.Value
-		e.settle(t, ev.Code)
-		if t.zombie.Load() {
-			e.reap(t)
-		}
-		if t.inner != nil {
-			select {
-			case t.inner <- struct{}{}:
-			default:
-			}
-		}
-		t.remote.settleRevokes()
 	case fastpath.EvLink:
 		e.linksMu.Lock()
 		l := e.links[ev.ID]
 		e.linksMu.Unlock()
-		if l == nil {
-			return
-		}
-		if l.remote != nil && ev.Code == 0 {
-			l.remote.cameUp(l, ev.Seq)
-		} else if l.remote != nil {
-			e.log.Info("link error", "peer", l.remote.name, "rail", l.rail.name(), "errno", ev.Code)
-			l.remote.failed(l, ev.Seq)
-		} else {
+		switch {
+		case l == nil:
+		case l.remote != nil:
+			l.remote.events.do(e, func() { l.remote.linkEvent(l, ev) })
+		default:
 			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code, "session", "target")
-			go l.target.failed(l, ev.Seq) // not here: Fence holds mu while it waits for this goroutine
+			go l.target.failed(l, ev.Seq) // not among the events: Fence holds mu while it waits for those
 		}
 	case fastpath.EvMessage:
 		e.mu.RLock()
 		t := e.byID[ev.ID]
 		e.mu.RUnlock()
 		if t != nil {
-			t.message(ev)
+			t.events.do(e, func() { t.message(ev) })
 		}
 	}
+}
+
+// ended takes in that a transfer has failed, or that one has ended whose end was waited for.
+func (e *Engine) ended(t *transfer, code int32) {
+	e.settle(t, code)
+	if t.zombie.Load() {
+		e.reap(t)
+	}
+	if t.inner != nil {
+		select {
+		case t.inner <- struct{}{}:
+		default:
+		}
+	}
+	t.remote.settleRevokes()
+}
+
+// linkEvent: a link has failed, or its probe is through.
+func (r *remote) linkEvent(l *link, ev fastpath.Event) {
+	if ev.Code == 0 {
+		r.cameUp(l, ev.Seq)
+		return
+	}
+	r.e.log.Info("link error", "peer", r.name, "rail", l.rail.name(), "errno", ev.Code)
+	r.failed(l, ev.Seq)
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"gorail/backend/fastpath"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -150,7 +149,7 @@ func (r *remote) fence(l *link, why string) {
 	if err := r.e.renew(l); err == nil {
 		addr = l.ep.Addr()
 	} else if r.e.log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.rail.name(), "err", err); !r.hope(l) {
-		go r.giveUp(err)
+		go r.session().giveUp(err)
 		return
 	}
 	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "link", l.num, "reason", why)
@@ -180,24 +179,12 @@ func (r *remote) drain(l *link, why string) {
 		default:
 			l.l.Settle()
 			if err := r.goOn(l, fastpath.Proof{}, nil); err != nil {
-				go r.giveUp(err)
+				go r.session().giveUp(err)
 			}
 			r.kick()
 		}
 	}
 	r.e.after(0, look)
-}
-
-func (r *remote) giveUp(err error) {
-	if !r.e.enter() {
-		return
-	}
-	defer r.e.leave()
-	r.lose(err, status.ErrBackend)
-	r.mu.RLock()
-	out := r.out
-	r.mu.RUnlock()
-	out.Close(err.Error())
 }
 
 // Fenced: the target has closed its endpoint; nothing of ours from before can land any more.
@@ -209,7 +196,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 	defer r.e.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != ready || int(f.Rail) >= len(r.links) {
+	if r.state != ready || !h.current() || int(f.Rail) >= len(r.links) {
 		return
 	}
 	l := r.links[f.Rail]
@@ -232,7 +219,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 			return
 		}
 		if err := r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
-			go r.giveUp(err)
+			go h.giveUp(err)
 		}
 		r.kick()
 	}

@@ -143,6 +143,7 @@ func TestLinksDeviceDown(t *testing.T) {
 		p := h.pair(4096, "qps_per_rail", "3")
 		p.allUp(3 * rails)
 		p.a.railChanged("fake0", false)
+		settled(p.a.connected("bob"))
 		require.EqualValues(t, 3*(rails-1), p.a.rails[0].fences.Load())
 		p.a.railChanged("fake0", true)
 		p.allUp(3 * rails)

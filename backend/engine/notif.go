@@ -22,20 +22,18 @@ func (e *Engine) Notify(name string, msg []byte) error {
 		return status.Errorf(status.ErrNotFound, "notify: no connection info of agent %q is loaded", name)
 	}
 	r.mu.RLock()
-	if r.state == ready {
+	if r.state == ready && r.leaving == nil {
 		defer r.mu.RUnlock()
 		return r.send(msg)
 	}
 	r.mu.RUnlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch r.state {
-	case ready:
+	if err := r.wanting(); err != nil {
+		return err
+	}
+	if r.state == ready {
 		return r.send(msg)
-	case lost:
-		return status.Errorf(r.code, "peer %q is gone: %w", name, r.err)
-	case closed:
-		return status.Errorf(status.ErrNotFound, "peer %q: %w", name, r.err)
 	}
 	if size := uint64(len(msg)) + 64; r.notifLen > 0 && r.notifLen+size > r.e.opt.NotifQueue {
 		return r.full(len(msg))
@@ -60,13 +58,6 @@ func (r *remote) send(msg []byte) error {
 		return status.Errorf(status.ErrBackend, "notify peer %q: %w", r.name, err)
 	}
 	return nil
-}
-
-// hasNotifs says whether some accepted notification has not reached the peer.
-func (r *remote) hasNotifs() bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return (r.state == ready && r.hasSess && r.sess.Queued() > 0) || (r.state == connecting && len(r.notifs) > 0)
 }
 
 // flushNotifs sends what was accepted before the link was up. Under mu.

@@ -40,7 +40,7 @@ func TestOlderSession(t *testing.T) {
 		require.Equal(h, 1, p.b.sessions(), "the older one ends before the new one has endpoints")
 		before := string(p.theirs.b)
 		p.b.rail().Release()
-		x.fails(status.ErrRemoteDisconnect)
+		x.fails(status.ErrBackend)
 		require.True(h, before == string(p.theirs.b), "nothing lands late")
 		theirs := (&memory{owner: p.b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(p.a)
 		p.a.whole(opWrite, p.mine, theirs).run()

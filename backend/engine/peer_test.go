@@ -52,7 +52,7 @@ func TestReleaseBeforeConnection(t *testing.T) {
 	b.expect("ann:y")
 }
 
-// A peer that cannot be reached: posts and notifications fail after connect_timeout, with the reason.
+// A peer that cannot be reached: posts fail after connect_timeout, with the reason, and the next one tries again.
 func TestUnreachable(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "connect_timeout", "300ms"), h.agent("bob")
@@ -60,12 +60,15 @@ func TestUnreachable(t *testing.T) {
 	require.NoError(t, a.LoadConn("bob", g.blob))
 	mine, theirs := a.memory(4096), b.memory(4096).seenBy(a)
 	x := a.whole(opWrite, mine, theirs).post()
-	x.fails(status.ErrRemoteDisconnect)
-	_, err := x.Post()
-	require.Equal(t, status.ErrRemoteDisconnect, status.Of(err))
-	require.ErrorContains(t, err, `"bob"`)
-	require.Equal(t, status.ErrRemoteDisconnect, status.Of(a.Notify("bob", nil)))
+	x.fails(status.ErrBackend)
+	require.True(t, h.log.has("connects again", "bob", "connect_timeout"))
 	require.Zero(t, a.node.Stats().Out)
+	x.post().fails(status.ErrBackend)
+	x.post()
+	g.open(true)
+	require.Equal(t, done, x.wait(), "silence is not death: the next post tries again")
+	require.NoError(t, a.Notify("bob", []byte("n")))
+	b.expect("ann:n")
 }
 
 // The peer goes: idle, with a transfer in flight, with one that waits for its notification to be taken.

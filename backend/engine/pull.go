@@ -80,11 +80,11 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 	defer r.e.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := r.requests[k.ID]
-	delete(r.requests, k.ID)
-	if r.state != ready {
+	if r.state != ready || !h.current() {
 		return
 	}
+	list := r.requests[k.ID]
+	delete(r.requests, k.ID)
 	r.change()
 	for i, g := range list {
 		g.asked = false

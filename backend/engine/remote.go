@@ -1,11 +1,9 @@
 package engine
 
 import (
-	"bytes"
-	"errors"
 	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/peer"
@@ -17,33 +15,51 @@ import (
 
 // remoteState is where a loaded peer stands.
 //
-//	Connecting -> Ready -> Lost -> (new metadata) a new remote
-//	any -> Closed (disconnect, replacement, end of the engine)
+//	               Welcome             silence, a broken path, an error of ours or of the peer's
+//	connecting ----------------> ready ----------------------------------------------------------> suspended
+//	   ^  |                        |                                                                 |   ^
+//	   |  +--- peer is dead ---+   +--- peer is dead ---+                                            |   |
+//	   |                       v                        v                                            |   |
+//	   |                      lost --- (new metadata) --> another remote                             |   |
+//	   +---------------------------------- next post or notification --------------------------------+   |
+//	      connecting ------------------- not reached within connect_timeout ------------------------------+
+//	any -> closed (disconnect, replacement, end of the engine)
 type remoteState int
 
 const (
 	connecting remoteState = iota
 	ready
+	suspended // no session, and no word that the peer is dead
 	lost
 	closed
 )
 
+// stateNames are as the counters have them.
+var stateNames = [...]string{connecting: "connecting", ready: "ready", suspended: "suspended", lost: "lost", closed: "closed"}
+
 // remote is a peer whose connection blob was loaded: the session in which we are the initiator. Posts hold mu for
 // reading; whatever opens or closes links holds it for writing.
 type remote struct {
-	e     *Engine
-	name  string
-	raw   []byte
-	blob  wire.ConnBlob
-	self  bool
-	pairs []rail.Pair // the rails in use, ours and the peer's
-	lanes []rail.Pair // the same, once for each link
+	e      *Engine
+	number uint64 // later ones are higher
+	name   string
+	raw    []byte
+	blob   wire.ConnBlob
+	self   bool
+	pairs  []rail.Pair // the rails in use, ours and the peer's
+	lanes  []rail.Pair // the same, once for each link
+
+	events  serial      // what the core and the clock have for us
+	swept   atomic.Bool // the sweeper's last look is not over
+	watched atomic.Bool // nor is the one at its links
 
 	mu       sync.RWMutex
 	state    remoteState
-	err      error       // why it is lost
-	code     status.Code // what posts to a lost peer get
-	out      *peer.Out
+	err      error         // why it is suspended, lost or closed
+	code     status.Code   // what transfers in flight got, and posts to a lost peer get
+	leaving  error         // why the application has let go of it, while the session lives on to deliver; else nil
+	gone     chan struct{} // closed with the state closed
+	out      *peer.Out     // nil until it is dialed
 	sess     fastpath.Session
 	hasSess  bool
 	links    []*link
@@ -59,7 +75,7 @@ type remote struct {
 	requests map[uint64][]*region
 	wanted   []*region // their keys are asked for when there is time
 	revokes  []*revocation
-	asked    *asking
+	asked    *asking         // of the session that is there or being made
 	early    map[uint64]bool // regions revoked while their keys were asked for
 }
 
@@ -74,40 +90,10 @@ func (r *remote) change() {
 	}
 }
 
-// LoadConn takes a peer's connection blob and begins to connect; the same blob again changes nothing, a different one
-// or one of a lost peer replaces what we held.
-func (e *Engine) LoadConn(name string, raw []byte) error {
-	if err := e.usable(); err != nil {
-		return err
-	}
-	blob, err := wire.DecodeConn(raw)
-	if err != nil {
-		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
-	}
-	e.mu.RLock()
-	old := e.remotes[name]
-	e.mu.RUnlock()
-	if old != nil && bytes.Equal(old.raw, raw) && old.alive() {
-		return nil
-	}
-	r, err := e.newRemote(name, bytes.Clone(raw), blob)
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	old = e.remotes[name]
-	e.remotes[name] = r
-	e.mu.Unlock()
-	if old != nil {
-		old.close("replaced by new metadata")
-	}
-	r.dial()
-	return nil
-}
-
 func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
-	r := &remote{e: e, name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
-		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}, asked: newAsking()}
+	r := &remote{e: e, number: e.ids.Add(1), name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
+		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}, gone: make(chan struct{})}
+	r.asked = newAsking(r)
 	r.pairs = r.pair()
 	if len(r.pairs) == 0 {
 		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
@@ -151,91 +137,3 @@ func (r *remote) pair() []rail.Pair {
 	all := rail.Match(devices, usable, same)
 	return all[:min(fastpath.MaxLinks, len(all))]
 }
-
-func (r *remote) alive() bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.state == connecting || r.state == ready
-}
-
-func (r *remote) dial() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state == connecting && r.out == nil {
-		r.out = r.e.node.Dial(r.blob, initiatorHandler{r})
-	}
-}
-
-// remote finds a peer by name; our own name gives the session with ourselves, made on first use.
-func (e *Engine) remote(name string) *remote {
-	e.mu.RLock()
-	r := e.remotes[name]
-	e.mu.RUnlock()
-	if r != nil || name != e.name {
-		return r
-	}
-	if e.LoadConn(name, e.conn) != nil {
-		return nil
-	}
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.remotes[name]
-}
-
-// Connect begins to connect to a loaded peer, or to ourselves, and returns.
-func (e *Engine) Connect(name string) error {
-	if name == e.name {
-		return nil // the session with ourselves is made on first use
-	}
-	if e.remote(name) == nil {
-		return status.Errorf(status.ErrNotFound, "connect: no connection info of agent %q is loaded", name)
-	}
-	return nil
-}
-
-// Disconnect forgets a peer; transfers in flight to it end in an error.
-func (e *Engine) Disconnect(name string) error {
-	e.mu.Lock()
-	r := e.remotes[name]
-	delete(e.remotes, name)
-	e.mu.Unlock()
-	if r == nil {
-		return status.Errorf(status.ErrNotFound, "disconnect: agent %q is not loaded", name)
-	}
-	r.close("disconnected by the application")
-	return nil
-}
-
-// close ends the session on purpose.
-func (r *remote) close(why string) {
-	r.mu.Lock()
-	out := r.out
-	was := r.state
-	r.state = closed
-	var drained <-chan struct{}
-	if was == connecting || was == ready {
-		r.err = errors.New(why)
-		drained = r.down(int32(status.ErrBackend))
-	}
-	for rng, g := range r.regions {
-		delete(r.regions, rng)
-		r.retire(g)
-	}
-	r.mu.Unlock()
-	switch {
-	case out == nil || was != connecting && was != ready:
-	case drained == nil:
-		out.Close(why)
-	default: // the peer forgets our address with the session: not while operations are on their way to it
-		r.e.late.Go(func() {
-			select {
-			case <-drained:
-			case <-time.After(goodbyeWait):
-			}
-			out.Close(why)
-		})
-	}
-}
-
-// goodbyeWait is how long a session's end is held back for what is in flight on shared endpoints.
-const goodbyeWait = 10 * time.Second

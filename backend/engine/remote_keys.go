@@ -118,6 +118,10 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 	}
 	defer r.e.leave()
 	r.mu.Lock()
+	if r.state != ready || !h.current() {
+		r.mu.Unlock()
+		return
+	}
 	r.change()
 	gone := map[*region]bool{}
 	for _, tid := range regions {

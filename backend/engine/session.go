@@ -1,21 +1,25 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"syscall"
 
 	"gorail/backend/fastpath"
-	"gorail/backend/peer"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
 // initiatorHandler is what the control channel calls for a session of ours.
-type initiatorHandler struct{ r *remote }
+type initiatorHandler struct {
+	r     *remote
+	asked *asking // of this session; the remote's own has another one once it is suspended and connected again
+}
+
+// session is the handler of the session that is there or being made. Under mu.
+func (r *remote) session() initiatorHandler { return initiatorHandler{r, r.asked} }
+
+// current says that the session is the remote's, not one before it. Under mu.
+func (h initiatorHandler) current() bool { return h.r.asked == h.asked }
 
 // Offers opens our endpoints for the session.
 func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
@@ -26,7 +30,7 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 	defer r.e.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != connecting {
+	if r.state != connecting || !h.current() {
 		return nil, errors.New("the peer was closed")
 	}
 	var offers []wire.EndpointOffer
@@ -56,7 +60,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 	}
 	defer r.e.leave()
 	r.mu.Lock()
-	if r.state != connecting {
+	if r.state != connecting || !h.current() {
 		r.mu.Unlock()
 		return
 	}
@@ -68,13 +72,9 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 		r.kick()
 		r.pull()
 	}
-	out := r.out
 	r.mu.Unlock()
 	if err != nil {
-		r.lose(fmt.Errorf("bring the link up: %w", err), status.ErrBackend)
-		if out != nil {
-			out.Close("cannot bring the link up")
-		}
+		h.giveUp(fmt.Errorf("bring the link up: %w", err))
 		return
 	}
 	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.railsInUse(), ","), "links", len(r.lanes), "session", "initiator")
@@ -141,56 +141,5 @@ func (r *remote) weight(l *link) uint64 {
 // path names the rails in use.
 func (r *remote) path() []string { return names(r.links) }
 
-// Lost is the control channel's verdict: the peer is gone.
-func (h initiatorHandler) Lost(err error) {
-	if !h.r.e.enter() {
-		return
-	}
-	defer h.r.e.leave()
-	code := status.ErrRemoteDisconnect
-	if errors.Is(err, errOurs) || errors.Is(err, syscall.EMFILE) {
-		code = status.ErrBackend // the peer is well: not its fault
-	}
-	h.r.lose(err, code)
-}
-
-// errOurs marks a failure of this side's, which must not make the agent forget the peer.
+// errOurs marks a failure of this side's.
 var errOurs = errors.New("local failure")
-
-func (r *remote) lose(err error, code status.Code) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state == closed || r.state == lost {
-		return
-	}
-	r.state = lost
-	r.err = advise(err)
-	r.code = code
-	level := slog.LevelWarn
-	if errors.Is(err, peer.ErrPeerClosed) {
-		level = slog.LevelInfo // it said goodbye
-	}
-	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", advise(err))
-	r.down(int32(code))
-}
-
-// down drops the links, as drop does, and ends everything that waits. Under mu.
-func (r *remote) down(st int32) (drained <-chan struct{}) {
-	r.change()
-	close(r.asked.over)
-	r.e.past.add(r.view(), map[remoteState]string{lost: "lost", closed: "closed"}[r.state])
-	if r.hasSess {
-		drained = r.e.drop(r.links, r.sess, st)
-		r.hasSess = false
-	} else {
-		drained = r.e.drop(r.links, fastpath.Session{}, st)
-	}
-	r.links, r.home = nil, nil
-	for _, t := range r.waiting {
-		t.queued = false
-		t.x.Settle(st)
-	}
-	r.waiting, r.notifs, r.notifLen = nil, nil, 0
-	r.revokes, r.unloaded = nil, nil
-	return drained
-}

@@ -47,10 +47,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 // views are the sessions that go on.
 func (e *Engine) views() (list []view) {
 	e.mu.RLock()
-	remotes := slices.Collect(maps.Values(e.remotes))
 	targets := slices.Collect(maps.Values(e.targets))
 	e.mu.RUnlock()
-	for _, r := range remotes {
+	for _, r := range e.sessions() {
 		r.mu.RLock()
 		if r.state == connecting || r.state == ready {
 			list = append(list, r.view())
@@ -69,11 +68,7 @@ func (e *Engine) views() (list []view) {
 
 // view: under r.mu.
 func (r *remote) view() view {
-	state := "ready"
-	if r.state == connecting {
-		state = "connecting"
-	}
-	return newView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: state},
+	return newView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: stateNames[r.state]},
 		r.links, r.peerRail)
 }
 

@@ -83,12 +83,12 @@ func (s *stagedRun) way(g *group) (*stagedWay, error) {
 	if g.rmem == memVRAM {
 		// This side copies to memory of the peer's GPU, the peer from there; while mapping takes long, that would have to wait, too.
 		if s.r.mapsRings() && g.lmem == memVRAM && s.tried != linksOpening {
-			if p, err := s.r.ring(ringKey{memVRAM, g.rdev}, s.stop); err == nil && !p.apart.Load() {
+			if p, err := s.asked.ring(ringKey{memVRAM, g.rdev}, s.stop); err == nil && !p.apart.Load() {
 				w.there = p
 			}
 		}
 		if w.there == nil {
-			p, err := s.r.ring(ringKey{0, g.rdev}, s.stop)
+			p, err := s.asked.ring(ringKey{0, g.rdev}, s.stop)
 			if err != nil {
 				return nil, err
 			}
@@ -112,7 +112,7 @@ func (s *stagedRun) way(g *group) (*stagedWay, error) {
 // tell logs once a peer and kind of memory that its transfers are staged, and why.
 func (s *stagedRun) tell(g *group, w *stagedWay) {
 	what := g.names()
-	a := s.r.asked
+	a := s.asked
 	a.mu.Lock()
 	key := fmt.Sprint(what, s.tried == linksOpening)
 	told := a.told[key]
@@ -194,7 +194,7 @@ func (s *stagedRun) take(free <-chan uint64) uint64 {
 	case a := <-free:
 		return a
 	case <-s.stop:
-	case <-s.r.asked.over:
+	case <-s.asked.over:
 	}
 	return 0
 }
@@ -229,7 +229,7 @@ func (s *stagedRun) copyThere(w *stagedWay, k chunk, at uint64) error {
 		}
 		f.Pieces[i] = wire.CopyPiece{Region: n, Addr: o.Remote, Len: o.Len}
 	}
-	return s.r.copyThere(f)
+	return s.asked.copyThere(f)
 }
 
 // between moves a chunk from ring to ring, or between a ring and the memory of the other side.

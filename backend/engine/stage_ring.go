@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/peer"
 	"gorail/backend/wire"
 )
 
@@ -27,9 +28,15 @@ type peerRing struct {
 	free   chan uint64 // addresses
 }
 
-// asking is what a session has asked of its target for staging, and has not been answered yet.
+// asking is what a session of ours has asked of its target, and has not been answered yet: for staging, and for its end.
 type asking struct {
+	r    *remote
+	out  *peer.Out     // set once it is dialed
 	over chan struct{} // closed with the session
+
+	// of disconnect; draining and done under remote.mu
+	drained        chan struct{} // closed when the target has all notifications
+	draining, done bool
 
 	mu     sync.Mutex
 	rings  map[ringKey]*peerRing
@@ -38,33 +45,48 @@ type asking struct {
 	told   map[string]bool // reasons that are in the log
 }
 
-func newAsking() *asking {
-	return &asking{over: make(chan struct{}), rings: map[ringKey]*peerRing{}, opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{},
+func newAsking(r *remote) *asking {
+	return &asking{r: r, over: make(chan struct{}), drained: make(chan struct{}), rings: map[ringKey]*peerRing{}, opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{},
 		told: map[string]bool{}}
+}
+
+// end: the session is over.
+func (a *asking) end() { close(a.over) }
+
+// forgetRings lets go of the peer's rings: they end with the session. Under mu.
+func (r *remote) forgetRings() {
+	a := r.asked
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.rings {
+		if p.region != nil && r.regions[p.region.Range] == p.region {
+			r.leave(p.region)
+		}
+	}
 }
 
 var errSessionOver = errors.New("the session with the peer has ended")
 
 // ring gives the peer's ring in that memory; the first who wants it asks for it.
-func (r *remote) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
-	a := r.asked
+func (a *asking) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
 	a.mu.Lock()
 	p := a.rings[k]
 	if p == nil {
 		p = &peerRing{key: k, ready: make(chan struct{})}
-		id := r.e.ids.Add(1)
+		id := a.r.e.ids.Add(1)
 		a.rings[k], a.opens[id] = p, p
-		r.out.Stage(&wire.RingReq{ID: id, Mem: k.mem, Dev: k.dev})
+		a.out.Stage(&wire.RingReq{ID: id, Mem: k.mem, Dev: k.dev})
 	}
 	a.mu.Unlock()
-	if err := r.answered(p.ready, stop); err != nil {
+	if err := a.answered(p.ready, stop); err != nil {
 		return nil, err
 	}
 	return p, p.err
 }
 
 // answered waits for the peer.
-func (r *remote) answered(done <-chan struct{}, stop <-chan struct{}) error {
+func (a *asking) answered(done <-chan struct{}, stop <-chan struct{}) error {
+	r := a.r
 	timer := time.NewTimer(r.e.opt.XferTimeout)
 	defer timer.Stop()
 	select {
@@ -72,7 +94,7 @@ func (r *remote) answered(done <-chan struct{}, stop <-chan struct{}) error {
 		return nil
 	case <-stop:
 		return errStopped
-	case <-r.asked.over:
+	case <-a.over:
 		return errSessionOver
 	case <-timer.C:
 		return fmt.Errorf("peer %q has not answered within xfer_timeout (%v)", r.name, r.e.opt.XferTimeout)
@@ -81,14 +103,14 @@ func (r *remote) answered(done <-chan struct{}, stop <-chan struct{}) error {
 
 // copyThere has the peer copy between a slot of its ring and its memory, and waits until it has: nobody but the peer can stop it, so a
 // transfer that is stopped waits, too.
-func (r *remote) copyThere(f *wire.Copy) error {
-	a := r.asked
+func (a *asking) copyThere(f *wire.Copy) error {
+	r := a.r
 	f.ID = r.e.ids.Add(1)
 	done := make(chan error, 1)
 	a.mu.Lock()
 	a.copies[f.ID] = done
 	a.mu.Unlock()
-	r.out.Stage(f)
+	a.out.Stage(f)
 	timer := time.NewTimer(r.e.opt.XferTimeout)
 	defer timer.Stop()
 	select {
@@ -98,15 +120,14 @@ func (r *remote) copyThere(f *wire.Copy) error {
 		return errSessionOver
 	case <-timer.C: // it may still copy: without it nothing is known of the memory
 		err := fmt.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", r.name, len(f.Pieces), r.e.opt.XferTimeout)
-		r.out.Close("no answer to a copy within xfer_timeout")
-		initiatorHandler{r}.Lost(err)
+		initiatorHandler{r, a}.giveUp(err)
 		return err
 	}
 }
 
 // Staged has the target's answers.
 func (h initiatorHandler) Staged(f wire.Frame) {
-	r, a := h.r, h.r.asked
+	r, a := h.r, h.asked
 	if !r.e.enter() {
 		return
 	}
@@ -118,7 +139,7 @@ func (h initiatorHandler) Staged(f wire.Frame) {
 		delete(a.opens, f.ID)
 		a.mu.Unlock()
 		if p != nil {
-			r.opened(p, f)
+			a.opened(p, f)
 		}
 	case *wire.Copied:
 		a.mu.Lock()
@@ -135,8 +156,24 @@ func (h initiatorHandler) Staged(f wire.Frame) {
 	}
 }
 
+// load enters a range of the peer's that is good for this session alone.
+func (a *asking) load(rng wire.Range) (*region, error) {
+	r := a.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked != a || r.state != ready {
+		return nil, errSessionOver
+	}
+	g, err := r.enter(rng)
+	if err == nil {
+		r.pull()
+	}
+	return g, err
+}
+
 // opened enters a ring that the peer gives us.
-func (r *remote) opened(p *peerRing, f *wire.Ring) {
+func (a *asking) opened(p *peerRing, f *wire.Ring) {
+	r := a.r
 	defer close(p.ready)
 	if f.Range.Len == 0 {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", r.name, f.Text)
@@ -146,12 +183,14 @@ func (r *remote) opened(p *peerRing, f *wire.Ring) {
 		p.err = fmt.Errorf("peer %q offers a ring in memory %d of device %d instead of %d of %d", r.name, f.Range.Mem, f.Range.Dev, p.key.mem, p.key.dev)
 		return
 	}
-	g, err := r.load(f.Range)
+	g, err := a.load(f.Range)
 	if err != nil {
 		p.err = err
 		return
 	}
+	a.mu.Lock()
 	p.region, p.slot = g, f.Slot
+	a.mu.Unlock()
 	n := f.Range.Len / f.Slot
 	p.free = make(chan uint64, n)
 	for i := range n {

@@ -17,6 +17,7 @@ var errStopped = errors.New("stopped")
 type stagedRun struct {
 	t        *transfer
 	r        *remote
+	asked    *asking // of the session that it began in
 	regions  map[uint32]*region
 	tried    linksTried
 	hasNotif bool
@@ -41,7 +42,7 @@ const (
 
 // stage starts a run. Under t.mu or with t queued, with x running.
 func (t *transfer) stage(r *remote, hasNotif bool, msg []byte, tried linksTried) {
-	s := &stagedRun{t: t, r: r, tried: tried, regions: t.regionsOf(), hasNotif: hasNotif, msg: bytes.Clone(msg), began: time.Now(), stop: make(chan struct{}),
+	s := &stagedRun{t: t, r: r, asked: r.asked, tried: tried, regions: t.regionsOf(), hasNotif: hasNotif, msg: bytes.Clone(msg), began: time.Now(), stop: make(chan struct{}),
 		inner: map[*transfer]struct{}{}}
 	t.run.Store(s)
 	t.sampled = t.x.Posted() // what the core knows of times is of another run

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -87,34 +86,44 @@ func (s *sweeper) run() {
 
 // watch looks at the links of every peer that has more than one.
 func (s *sweeper) watch() {
-	s.e.mu.RLock()
-	remotes := slices.Collect(maps.Values(s.e.remotes))
-	s.e.mu.RUnlock()
-	now := time.Now()
-	for _, r := range remotes {
-		if len(r.lanes) > 1 {
-			r.watch(now)
+	for _, r := range s.e.sessions() {
+		if len(r.lanes) > 1 && !r.watched.Swap(true) {
+			r.events.do(s.e, func() {
+				defer r.watched.Store(false)
+				r.watch(time.Now())
+			})
 		}
 	}
 }
 
+// sweep has every peer's transfers looked at, each peer's apart.
 func (s *sweeper) sweep() {
-	e := s.e
-	var idle []*transfer
-	for _, r := range e.xfers.CollectActive(func(*xfer.Record[*transfer]) bool { return true }) {
-		if t := r.Value; !t.x.Running() && !t.x.Unsettled() {
-			idle = append(idle, t)
-		} else {
-			s.look(t)
-		}
+	of := map[*remote][]*transfer{}
+	for _, rec := range s.e.xfers.CollectActive(func(*xfer.Record[*transfer]) bool { return true }) {
+		of[rec.Value.remote] = append(of[rec.Value.remote], rec.Value)
 	}
-	for _, t := range idle {
-		if t.zombie.Load() {
-			if e.reap(t) {
-				t.remote.settleRevokes()
-			}
-			continue
+	for r, list := range of {
+		if r.swept.Swap(true) {
+			continue // the look before is not over
 		}
+		r.events.do(s.e, func() {
+			defer r.swept.Store(false)
+			for _, t := range list {
+				s.sweepOne(t)
+			}
+		})
+	}
+}
+
+func (s *sweeper) sweepOne(t *transfer) {
+	switch {
+	case t.x.Running() || t.x.Unsettled():
+		s.look(t)
+	case t.zombie.Load():
+		if s.e.reap(t) {
+			t.remote.settleRevokes()
+		}
+	default:
 		t.mu.Lock()
 		if !t.freed && !t.x.Running() {
 			t.rest()

@@ -21,6 +21,8 @@ type target struct {
 	in *peer.In
 	id uint64
 
+	events serial // what the core has for us
+
 	mu      sync.Mutex
 	gone    bool
 	closing atomic.Bool // the same, for readers without mu

@@ -151,6 +151,9 @@ func (t *transfer) ready(r *remote) bool {
 	for _, g := range t.locals {
 		own &= g.rails.Load()
 	}
+	if r.leaving != nil {
+		return false
+	}
 	t.links, t.near, t.rings = t.links[:0], 0, t.staged
 	if t.staged {
 		t.checked = r.epoch
@@ -177,11 +180,8 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	r := t.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch r.state {
-	case lost:
-		return 0, status.Errorf(r.code, "peer %q is gone: %w", r.name, r.err)
-	case closed:
-		return 0, status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
+	if err := r.wanting(); err != nil {
+		return 0, err
 	}
 	t.begin(hasNotif)
 	t.posted = time.Now()

@@ -102,36 +102,42 @@ func (e *Engine) addrOf(name string) netip.Addr {
 	return netip.Addr{}
 }
 
+const deviceDown = "the network device went down"
+
 // railChanged: the system says that a network device went down or came up.
 func (e *Engine) railChanged(name string, up bool) {
+	remotes := e.sessions()
 	e.mu.RLock()
-	remotes := slices.Collect(maps.Values(e.remotes))
 	targets := slices.Collect(maps.Values(e.targets))
 	e.mu.RUnlock()
-	const down = "the network device went down"
 	addr := e.addrOf(name)
 	suspect := !up && addr.IsValid()
 	if suspect {
 		for _, t := range targets {
-			t.in.Suspect(addr, down)
+			t.in.Suspect(addr, deviceDown)
 		}
 	}
 	for _, r := range remotes {
-		r.mu.Lock()
-		if suspect && r.out != nil {
-			r.out.Suspect(addr, down)
+		r.events.do(e, func() { r.deviceChanged(name, up, addr) })
+	}
+}
+
+// deviceChanged fences the links over a device that went down, if others can do their work, and tries those over one that came up.
+func (r *remote) deviceChanged(name string, up bool, addr netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !up && addr.IsValid() && r.out != nil {
+		r.out.Suspect(addr, deviceDown)
+	}
+	for _, l := range r.links {
+		switch {
+		case l.rail.Device().Name != name:
+		case !up && (l.phase == working || l.phase == probing) && r.elsewhere(l):
+			l.pause = firstRest
+			r.fence(l, deviceDown)
+		case up && (l.phase == resting || l.phase == probing):
+			l.pause = 0
+			r.fence(l, "the network device came up")
 		}
-		for _, l := range r.links {
-			switch {
-			case l.rail.Device().Name != name:
-			case !up && (l.phase == working || l.phase == probing) && r.elsewhere(l):
-				l.pause = firstRest
-				r.fence(l, down)
-			case up && (l.phase == resting || l.phase == probing):
-				l.pause = 0
-				r.fence(l, "the network device came up")
-			}
-		}
-		r.mu.Unlock()
 	}
 }

@@ -75,6 +75,8 @@ void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled);
 uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed);
 /* Bytes of notifications accepted and not yet sent. */
 uint64_t gr_sess_queued(gr_sess *sess);
+/* How many notifications have been numbered: posted at least once, or given up since. */
+uint64_t gr_sess_sent(gr_sess *sess);
 
 enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
 

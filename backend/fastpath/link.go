@@ -68,6 +68,9 @@ func (s Session) NextSeq() (next, handed uint64) {
 // Queued is how many bytes of notifications were accepted and not yet sent.
 func (s Session) Queued() uint64 { return uint64(C.gr_sess_queued(s.s)) }
 
+// Sent is how many notifications have been numbered: posted at least once, or given up since.
+func (s Session) Sent() uint64 { return uint64(C.gr_sess_sent(s.s)) }
+
 // Link is a session's share of one rail.
 type Link struct{ l *C.gr_link }
 

@@ -72,3 +72,8 @@ void gr_sess_home(gr_sess *sess, gr_link *link)
     atomic_store(&sess->home, link);
     gr_rail_unlock(old->rail->dev);
 }
+
+uint64_t gr_sess_sent(gr_sess *sess)
+{
+    return atomic_load(&sess->tx_seq);
+}

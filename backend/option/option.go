@@ -26,6 +26,7 @@ type Options struct {
 	XferTimeout    time.Duration
 	RailTimeout    time.Duration
 	PeerTimeout    time.Duration
+	MaxSessions    int
 	ConnectTimeout time.Duration
 	ReleaseWait    time.Duration
 	CancelTimeout  time.Duration

@@ -79,6 +79,12 @@ func (n *Node) serve(p *guest) {
 		p.conn.Close()
 		return
 	}
+	if why := n.makeRoom(); why != nil {
+		n.count.refused.Add(1)
+		n.reject(p.conn, why)
+		p.conn.Close()
+		return
+	}
 	in := newIn(n, hello)
 	s := in.session
 	defer n.remove(s)
@@ -90,7 +96,7 @@ func (n *Node) serve(p *guest) {
 	if err != nil {
 		n.count.refused.Add(1)
 		n.reject(p.conn, rejection(err))
-		s.end(Lost, err, "")
+		s.end(Lost, err, nil)
 		return
 	}
 	welcome.Mac, err = wire.MacWelcome(n.cfg.Identity.Token, challenge.Nonce, hello.Nonce, welcome)
@@ -101,11 +107,12 @@ func (n *Node) serve(p *guest) {
 	wait := func() {}
 	switch {
 	case err != nil:
-		s.end(Lost, s.explain(err), "")
+		s.end(Lost, s.explain(err), nil)
 	case s.start(welcome.Mac, first):
 		n.count.accepted.Add(1)
 		n.cfg.Log.Debug("control session accepted", "peer", s.peer, "session", in.id)
 		n.enlist(in)
+		s.watchProcess(hello.Boot, hello.Process)
 		defer n.dismiss(in)
 		wait = s.loop(func() error { return nil })
 	}
@@ -116,7 +123,7 @@ func (n *Node) serve(p *guest) {
 // prove makes a connection prove that it has our token; it gives its Hello or Resume. On an error it has been counted, and
 // rejected where that is due.
 func (n *Node) prove(p *guest) (wire.Frame, *wire.Challenge, error) {
-	_ = p.conn.SetDeadline(time.Now().Add(n.cfg.ConnectTimeout))
+	_ = p.conn.SetDeadline(time.Now().Add(n.cfg.reach()))
 	challenge := &wire.Challenge{Version: wire.Version}
 	_, _ = rand.Read(challenge.Nonce[:]) // never fails
 	f, err := readHello(p.conn, challenge)

@@ -12,7 +12,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// answerMin is how long a Resume may take at least; else it is a sixth of PeerTimeout.
+// answerMin is how long a Resume may take at least; else it is a sixth of Config.heartbeat.
 const answerMin = 100 * time.Millisecond
 
 // try tries one address, from its turn on, again and again.
@@ -41,7 +41,7 @@ func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
 	s.mu.Unlock()
 	if err == nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(n.cfg.PeerTimeout/2, n.cfg.ConnectTimeout))
+		ctx, cancel = context.WithTimeout(ctx, min(n.cfg.heartbeat()/2, n.cfg.ConnectTimeout))
 		defer cancel()
 		err = k.connect(ctx, a)
 	}
@@ -64,6 +64,9 @@ func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		k.shakes += n
+		if k.out.proved[a] {
+			s.reached = time.Now()
+		}
 	}
 	count(1)
 	defer count(-1)
@@ -99,7 +102,7 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 	if r.Mac, err = wire.MacResume(o.to.Token, challenge.Nonce, r); err != nil {
 		return &finalError{err}
 	}
-	_ = c.SetDeadline(time.Now().Add(max(answerMin, s.node.cfg.PeerTimeout/6)))
+	_ = c.SetDeadline(time.Now().Add(max(answerMin, s.node.cfg.heartbeat()/6)))
 	var f wire.Frame
 	if err = wire.WriteFrame(c, r); err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)

@@ -133,11 +133,16 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 func TestNoPathLeft(t *testing.T) {
 	const timeout = 600 * time.Millisecond
 	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout = timeout })
+	for _, n := range []*Node{r.from, r.to} {
+		n.acks = noAcks
+	}
 	for _, p := range r.paths {
 		p.spoil(nil, true)
 	}
 	start := time.Now()
-	assert.ErrorIs(t, want[evLost](t, r.i.events).err, ErrSilent)
+	err := want[evLost](t, r.i.events).err
+	assert.ErrorIs(t, err, ErrSilent)
+	assert.NotErrorIs(t, err, ErrDead, "silence is not death")
 	assert.Greater(t, time.Since(start), timeout/2)
 	assert.Less(t, time.Since(start), 2*timeout)
 	assert.ErrorIs(t, want[evGone](t, r.s.events).err, ErrSilent)

@@ -28,8 +28,9 @@ var errBusy = errors.New("closed the connection in the handshake: it is not a GO
 
 // failure is how one address failed.
 type failure struct {
-	addr netip.AddrPort
-	err  error
+	addr    netip.AddrPort
+	err     error
+	reached bool // it accepted the connection
 }
 
 // connect tries the target's addresses until one welcomes us, or none is left that may, or ConnectTimeout is over.
@@ -47,11 +48,11 @@ func (o *Out) connect() (*wire.Welcome, error) {
 		var tried failures
 		var again []netip.AddrPort
 		for i, a := range addrs {
-			w, err := o.try(ctx, a, len(addrs)-i)
+			w, reached, err := o.try(ctx, a, len(addrs)-i)
 			if err == nil {
 				return w, nil
 			}
-			tried = append(tried, failure{a, err})
+			tried = append(tried, failure{a, err, reached})
 			if final(err) {
 				return nil, o.failed(tried)
 			}
@@ -67,28 +68,27 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	}
 }
 
-// try dials one address and shakes hands. It may take its share of the time that is left.
-func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
-	if until, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(until)/time.Duration(share))
-		defer cancel()
-	}
-	c, err := o.session.node.dial(ctx, a)
+// try dials one address and shakes hands. Both may take their share of the time that is left; reaching the address not more than
+// Config.reach of it: a host that drops what we send must not take the time of one that is slow to answer.
+func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w *wire.Welcome, reached bool, err error) {
+	n := o.session.node
+	until, _ := ctx.Deadline() // connect sets one
+	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), n.cfg.reach())/time.Duration(share))
+	defer cancel()
+	shaken := time.Now().Add(time.Until(until) / time.Duration(share))
+	c, err := n.dial(reach, a)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if !o.session.attach(c, a) {
-		return nil, ErrClosed
+		return nil, true, ErrClosed
 	}
-	if until, ok := ctx.Deadline(); ok {
-		_ = c.SetDeadline(until)
-	}
-	w, err := o.shake(c)
+	_ = c.SetDeadline(shaken)
+	w, err = o.shake(c)
 	if err != nil {
 		o.session.detach()
 	}
-	return w, err
+	return w, true, err
 }
 
 // readChallenge reads what a target says first.
@@ -126,7 +126,7 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	}
 	id := &o.session.node.cfg.Identity
 	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent,
-		Session: o.session.node.number.Add(1), Offers: o.offers}
+		Session: o.session.node.number.Add(1), Boot: id.Boot, Process: id.Process, Offers: o.offers}
 	o.id.Store(hello.Session)
 	_, _ = rand.Read(hello.Nonce[:]) // never fails
 	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
@@ -178,8 +178,16 @@ func busy(err error) bool {
 	return errors.Is(err, errBusy) || errors.As(err, &r) && r.Code == wire.CodeBusy
 }
 
-// failed makes one error of what all addresses said. A refusal counts more than silence: it comes from a live engine.
+// failed is the error of a dial that led nowhere. A refusal counts more than silence: it comes from a live host.
 func (o *Out) failed(tried failures) error {
+	if tried.dead() {
+		return dead(o.explain(tried))
+	}
+	return o.explain(tried)
+}
+
+// explain makes one error of what all addresses said.
+func (o *Out) explain(tried failures) error {
 	for _, f := range tried {
 		if errors.Is(f.err, wire.ErrVersion) || errors.Is(f.err, ErrRejected) || errors.Is(f.err, ErrProtocol) || errors.Is(f.err, ErrHandler) {
 			return fmt.Errorf("%s: %w", o.session.peer, tried) // these say what to do
@@ -191,6 +199,27 @@ func (o *Out) failed(tried failures) error {
 
 // failures is an error for each address.
 type failures []failure
+
+// dead says that the engine that was meant is gone: an address refuses or has another engine, and none may belong to a process that is
+// only slow.
+func (fs failures) dead() bool {
+	refused := false
+	for _, f := range fs {
+		var r *RejectError
+		switch {
+		case errors.As(f.err, &r):
+			refused = refused || elsewhere(r) || r.Code == wire.CodeToken
+			if r.Code == wire.CodeBusy || r.Code == wire.CodeInternal || r.Code == wire.CodeRails {
+				return false
+			}
+		case errors.Is(f.err, syscall.ECONNREFUSED), errors.Is(f.err, ErrProtocol), errors.Is(f.err, wire.ErrVersion):
+			refused = true
+		case f.reached:
+			return false
+		}
+	}
+	return refused
+}
 
 func (fs failures) Error() string {
 	texts := make([]string, len(fs))

@@ -13,8 +13,8 @@
 //	    Hello (nonce, offers, MAC) ------------> check version, engine, MAC; TargetHandler.Hello
 //	            <----------- Welcome (offers, MAC) or Reject (code, text)
 //	    Ready
-//	    KeysReq, Fence, Revoked, RingReq, Copy ->
-//	            <---- Keys, Fenced, Revoke, Ring, Copied
+//	    KeysReq, Fence, Revoked, RingReq, Copy, Drain ->
+//	            <---- Keys, Fenced, Revoke, Ring, Copied, Drained
 //	    Ping, Pong, Bye <---------------------->
 //	    ...                                      the connection breaks, or is silent
 //	    connect, elsewhere -------------------> accept
@@ -45,13 +45,13 @@
 // of them. Each side of a Resume says how many frames it has taken in, takes in nothing more from the line before, and sends
 // again, in order, what the other has not got. Of several Resumes the one with the highest try counts.
 //
-// The initiator looks for another line when its line breaks, when it is silent for a third of PeerTimeout, and when
+// The initiator looks for another line when its line breaks, when it is silent for a third of Config.heartbeat, and when
 // Out.Suspect says so. It tries all addresses of the peer at short intervals, that of the last line at the end, and keeps a line
 // that still works until another address has sent its challenge. In.Suspect closes the line, so that the initiator looks.
 //
 // The peer is dead, and the session Lost at once, when it has hung up without a Bye, every address where it has answered
 // before refuses connections or has another engine, and no other address answers within 600 ms; or when the target says that
-// the session has ended. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
+// the session has ended. The errors of a peer that is dead wrap ErrDead. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
 // PeerTimeout too, but 1.5 s after a connection that was closed without a Bye: nearly always the initiator has died then.
 //
 // # Threads
@@ -65,7 +65,10 @@
 //
 // # Liveness
 //
-// A side pings when it has sent or heard nothing for a quarter of PeerTimeout, and takes the peer for lost when it has heard
-// nothing for PeerTimeout, on whatever line. A process that was stopped itself notices by a timer that fires late, and gives
-// its peer half a PeerTimeout more, from what is in the socket on.
+// Silence is not death. A side pings when it has sent or heard nothing for a quarter of Config.heartbeat. When it has heard nothing for
+// PeerTimeout, on whatever line, it looks for other signs of life (evidence.go): the peer's process runs, where it is on this host
+// and visible; the peer's kernel acknowledges our pings. Without any the session is lost. A process that was stopped itself notices
+// by a timer that fires late, and gives its peer half a PeerTimeout more, from what is in the socket on.
+//
+// The end of a visible process ends the session at once, whoever has inherited its sockets (process.go).
 package peer

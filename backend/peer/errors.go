@@ -21,6 +21,18 @@ var (
 	ErrListen      = errors.New("control channel cannot listen")
 )
 
+// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses, its engine said goodbye.
+// A session that ended for another reason may be followed by another with the same peer.
+var ErrDead = errors.New("peer is dead")
+
+// deadError adds ErrDead to an error, and leaves its text alone.
+type deadError struct{ error }
+
+func (e *deadError) Unwrap() error        { return e.error }
+func (e *deadError) Is(target error) bool { return target == ErrDead }
+
+func dead(err error) error { return &deadError{err} }
+
 // RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code; an initiator finds it with
 // errors.As in the error of Lost.
 type RejectError struct {

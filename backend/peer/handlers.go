@@ -19,6 +19,8 @@ type InitiatorHandler interface {
 	Fenced(f wire.Fenced)
 	// Staged has a target's frame of staging: *wire.Ring or *wire.Copied.
 	Staged(f wire.Frame)
+	// Drained answers a call of Out.Drain: all notifications below next have arrived.
+	Drained(next uint64)
 	// Lost ends the session: exactly once, unless Out.Close or Node.Close ended it.
 	Lost(err error)
 }
@@ -43,6 +45,8 @@ type TargetHandler interface {
 	Fence(in *In, f wire.Fence) (wire.Fenced, error)
 	// Stage has an initiator's frame of staging: *wire.RingReq or *wire.Copy. An error ends the session; its text is sent.
 	Stage(in *In, f wire.Frame) error
+	// Drain wants a call of In.Drained once all notifications below next have arrived; it must not wait for that itself.
+	Drain(in *In, next uint64)
 	// Gone ends a session: exactly once for every In whose Hello gave no error, whoever ended it (ErrClosed: this side).
 	Gone(in *In, err error)
 }

@@ -34,10 +34,11 @@ type (
 		id      uint64
 		regions []uint64
 	}
-	evFenced struct{ f wire.Fenced }
-	evStaged struct{ f wire.Frame }
-	evLost   struct{ err error }
-	evHello  struct {
+	evFenced  struct{ f wire.Fenced }
+	evStaged  struct{ f wire.Frame }
+	evDrained struct{ next uint64 }
+	evLost    struct{ err error }
+	evHello   struct {
 		in *In
 		h  wire.Hello
 	}
@@ -102,6 +103,7 @@ func (i *initiator) Ready(w wire.Welcome) {
 func (i *initiator) Keys(k wire.Keys)     { i.events <- evKeys{k} }
 func (i *initiator) Fenced(f wire.Fenced) { i.events <- evFenced{f} }
 func (i *initiator) Staged(f wire.Frame)  { i.events <- evStaged{f} }
+func (i *initiator) Drained(next uint64)  { i.events <- evDrained{next} }
 func (i *initiator) Lost(err error)       { i.events <- evLost{err} }
 func (i *initiator) Revoke(id uint64, r []uint64) {
 	i.events <- evRevoke{id, r}
@@ -161,6 +163,7 @@ func (s *target) Stage(in *In, f wire.Frame) error {
 }
 func (s *target) Revoked(in *In, id uint64, all bool) { s.events <- evRevoked{in, id, all} }
 func (s *target) Gone(in *In, err error)              { s.events <- evGone{in, err} }
+func (s *target) Drain(in *In, next uint64)           { in.Drained(next) }
 
 // identity makes a new engine of this host.
 func identity(agent string) wire.ConnBlob {
@@ -189,6 +192,9 @@ func blob(n *Node) wire.ConnBlob {
 	b.Control = n.Addrs()
 	return b
 }
+
+// noAcks is a network that has lost the peer's host.
+func noAcks(net.Conn, time.Duration) bool { return false }
 
 // pair is a ready session.
 type pair struct {

@@ -71,6 +71,9 @@ func (in *In) WantFence(rail uint8, epoch uint32) {
 // Staged answers a call of TargetHandler.Stage: a *wire.Ring or *wire.Copied, which belongs to the session from now on.
 func (in *In) Staged(f wire.Frame) { in.session.send(f) }
 
+// Drained answers a call of TargetHandler.Drain.
+func (in *In) Drained(next uint64) { in.session.send(&wire.Drained{Next: next}) }
+
 // Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the connection
 // is closed, and the initiator resumes the session over another path. The zero address means any connection.
 func (in *In) Suspect(local netip.Addr, why string) {
@@ -84,7 +87,7 @@ func (in *In) Suspect(local netip.Addr, why string) {
 
 // Close ends the session and tells the initiator why; TargetHandler.Gone follows.
 func (in *In) Close(reason string) {
-	in.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, in.session.peer, reason), reason)
+	in.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, in.session.peer, reason), bye(reason))
 }
 
 // admitted asks the handler for its answer to a proved Hello.
@@ -123,6 +126,8 @@ func (in *In) handle(f wire.Frame) error {
 		if err := target.Stage(in, f); err != nil {
 			return fmt.Errorf("%w: %s: %w", ErrHandler, in.session.peer, err)
 		}
+	case *wire.Drain:
+		target.Drain(in, f.Next)
 	default:
 		return in.session.unexpected(f)
 	}

@@ -66,7 +66,7 @@ func (s *session) change() {
 // unplug takes the line from the session. With mu held.
 func (s *session) unplug(why error) {
 	l := s.line
-	s.line, s.broken = nil, why
+	s.line, s.broken, s.unpluggedAt = nil, why, time.Now()
 	close(l.down)
 	l.conn.Close()
 }
@@ -109,8 +109,11 @@ func (s *session) await() (*line, error) {
 		select {
 		case <-s.changed:
 		case <-timer.C:
-			if s.live.expired(time.Now()) {
-				return nil, s.stranded(broken)
+			if now := time.Now(); s.live.expired(now) {
+				if !s.alive(nil) {
+					return nil, s.stranded(broken)
+				}
+				s.live.spare(now)
 			}
 		}
 	}

@@ -15,6 +15,7 @@ const lookTime = 10 * time.Millisecond
 // much longer, the peer has half a timeout from there.
 type liveness struct {
 	timeout time.Duration // constant
+	beat    time.Duration // constant; Config.heartbeat
 
 	mu     sync.Mutex
 	heard  time.Time // when something came last
@@ -25,8 +26,8 @@ type liveness struct {
 	looked bool      // the last look since heard was taken
 }
 
-func newLiveness(timeout time.Duration, now time.Time) *liveness {
-	return &liveness{timeout: timeout, heard: now}
+func newLiveness(timeout, beat time.Duration, now time.Time) *liveness {
+	return &liveness{timeout: timeout, beat: beat, heard: now}
 }
 
 // hear notes that something came.
@@ -54,7 +55,7 @@ func (l *liveness) lastHeard() time.Time {
 func (l *liveness) arm(now time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.armed = earlier(l.due(), now.Add(l.timeout/4))
+	l.armed = earlier(l.due(), now.Add(l.beat/4))
 	if w := l.worry(); now.Before(w) {
 		l.armed = earlier(l.armed, w)
 	}
@@ -66,16 +67,23 @@ func (l *liveness) expired(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case now.Sub(l.armed) > l.timeout/8:
+	case now.Sub(l.armed) > l.beat/8:
 		l.grace, l.awake, l.looked = now.Add(l.timeout/2), now, false
 		return false
 	case now.Before(l.due()):
 		return false
 	case !l.looked:
-		l.looked, l.grace = true, now.Add(min(lookTime, l.timeout/16))
+		l.looked, l.grace = true, now.Add(min(lookTime, l.beat/16))
 		return false
 	}
 	return true
+}
+
+// spare lets a silent peer live that shows other signs of life; expired is asked again soon.
+func (l *liveness) spare(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.grace, l.looked = now.Add(l.beat/4), false
 }
 
 // uneasy says that the peer is silent for so long that another path is worth a try. An answer to a ping, which goes out after
@@ -87,7 +95,7 @@ func (l *liveness) uneasy(now time.Time) bool {
 }
 
 // worry is called with mu held.
-func (l *liveness) worry() time.Time { return later(l.heard, l.awake).Add(l.timeout / 3) }
+func (l *liveness) worry() time.Time { return later(l.heard, l.awake).Add(l.beat / 3) }
 
 // due is called with mu held.
 func (l *liveness) due() time.Time {

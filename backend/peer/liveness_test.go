@@ -26,17 +26,17 @@ func TestLiveness(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = 4 * time.Second
 	t.Run("silence", func(t *testing.T) {
-		at, lost := verdict(newLiveness(timeout, t0), t0, 0, t0.Add(time.Hour))
+		at, lost := verdict(newLiveness(timeout, timeout, t0), t0, 0, t0.Add(time.Hour))
 		require.True(t, lost)
 		assert.Equal(t, timeout+lookTime, at.Sub(t0), "with a last look")
 	})
 	t.Run("slightly late timers", func(t *testing.T) {
-		at, lost := verdict(newLiveness(timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
+		at, lost := verdict(newLiveness(timeout, timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
 		require.True(t, lost)
 		assert.Less(t, at.Sub(t0), timeout+50*time.Millisecond)
 	})
 	t.Run("heard", func(t *testing.T) {
-		l := newLiveness(timeout, t0)
+		l := newLiveness(timeout, timeout, t0)
 		l.hear(t0.Add(3 * time.Second))
 		at, lost := verdict(l, t0.Add(3*time.Second), 0, t0.Add(time.Hour))
 		require.True(t, lost)
@@ -44,7 +44,7 @@ func TestLiveness(t *testing.T) {
 	})
 	for _, stopped := range []time.Duration{2 * time.Second, 3900 * time.Millisecond, 4100 * time.Millisecond, time.Minute} {
 		t.Run("stopped for "+stopped.String(), func(t *testing.T) {
-			l := newLiveness(timeout, t0)
+			l := newLiveness(timeout, timeout, t0)
 			l.arm(t0)
 			back := t0.Add(stopped)
 			require.False(t, l.expired(back), "the peer gets its chance")
@@ -60,7 +60,7 @@ func TestUneasy(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = 3 * time.Second
 	t.Run("silence", func(t *testing.T) {
-		l, now := newLiveness(timeout, t0), t0
+		l, now := newLiveness(timeout, timeout, t0), t0
 		for !l.uneasy(now) {
 			require.False(t, l.expired(now))
 			now = l.arm(now)
@@ -70,7 +70,7 @@ func TestUneasy(t *testing.T) {
 		assert.False(t, l.uneasy(now))
 	})
 	t.Run("stopped", func(t *testing.T) {
-		l := newLiveness(timeout, t0)
+		l := newLiveness(timeout, timeout, t0)
 		l.arm(t0)
 		back := t0.Add(2 * time.Second)
 		assert.False(t, l.expired(back))
@@ -82,12 +82,12 @@ func TestUneasy(t *testing.T) {
 func TestHurry(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = time.Minute
-	l := newLiveness(timeout, t0)
+	l := newLiveness(timeout, timeout, t0)
 	l.hurry(t0.Add(time.Second))
 	at, lost := verdict(l, t0, 0, t0.Add(time.Hour))
 	require.True(t, lost)
 	assert.Equal(t, time.Second+lookTime, at.Sub(t0))
-	l = newLiveness(timeout, t0)
+	l = newLiveness(timeout, timeout, t0)
 	l.hurry(t0.Add(time.Second))
 	l.hear(t0)
 	at, lost = verdict(l, t0, 0, t0.Add(time.Hour))
@@ -138,6 +138,7 @@ func TestSilence(t *testing.T) {
 func TestSilentPeerIsLost(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, func(c *Config) { c.PeerTimeout = 100 * time.Millisecond })
+	to.acks = noAcks
 	c := fakePeer(t, to)
 	knock(t, c, blob(to), nil)
 	err := want[evHello](t, s.events)

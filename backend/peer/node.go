@@ -17,10 +17,18 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultPeerTimeout    = 5 * time.Second
-	DefaultConnectTimeout = 5 * time.Second
+	DefaultPeerTimeout    = time.Minute
+	DefaultConnectTimeout = 30 * time.Second
+	DefaultMaxSessions    = 4096
 	DefaultQueueLimit     = 64 << 20
 )
+
+// mostHeartbeat is the longest time that heartbeats are derived from: a quarter of it between pings, a third of silence before
+// another path is tried. A larger PeerTimeout only lets the session wait longer.
+const mostHeartbeat = 5 * time.Second
+
+// mostReach bounds what is left to addresses that do not even accept a connection, and to handshakes of strangers.
+const mostReach = 5 * time.Second
 
 // How long Node.Close waits before it closes connections by force, and before it leaves a stuck handler behind.
 const (
@@ -31,8 +39,9 @@ const (
 // Config of a Node. The zero value of a duration or limit is its default.
 type Config struct {
 	Identity       wire.ConnBlob // of this engine, with its token; Control is not used
-	PeerTimeout    time.Duration // a peer that says nothing for so long, on any path, is lost
-	ConnectTimeout time.Duration // for all of a dial, handshake included; also for an incoming handshake
+	PeerTimeout    time.Duration // a session whose peer shows no sign of life for so long, on any path, is lost
+	ConnectTimeout time.Duration // for all of a dial, handshake included
+	MaxSessions    int           // that we serve; for one more the one whose peer is silent for longest gives way
 	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; at least 4 MiB for large answers
 	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
 	Log            *slog.Logger  // nil: none
@@ -44,6 +53,7 @@ type Node struct {
 	target TargetHandler
 	gate   *gate
 	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+	acks   func(c net.Conn, recent time.Duration) bool
 	count  counters
 	number atomic.Uint64   // of the last Hello sent
 	ctx    context.Context // ends with Close
@@ -90,17 +100,26 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	if cfg.ConnectTimeout <= 0 {
 		cfg.ConnectTimeout = DefaultConnectTimeout
 	}
+	if cfg.MaxSessions <= 0 {
+		cfg.MaxSessions = DefaultMaxSessions
+	}
 	if cfg.QueueLimit <= 0 {
 		cfg.QueueLimit = DefaultQueueLimit
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP,
+	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP, acks: acknowledges,
 		sessions: make(map[*session]struct{}), served: make(map[sessionKey]*In), idle: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
+
+// heartbeat is what pings and the search for other paths are timed by.
+func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, mostHeartbeat) }
+
+// reach is how long an address may take to accept a connection, and an unproved connection to prove itself.
+func (c *Config) reach() time.Duration { return min(c.ConnectTimeout, mostReach) }
 
 // Addrs are the control addresses for the connection blob, in the order of Config.Listen.
 func (n *Node) Addrs() []string {
@@ -134,7 +153,7 @@ func (n *Node) Close() {
 	}
 	n.gate.close()
 	for _, s := range sessions {
-		s.end(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), "the engine was destroyed")
+		s.end(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), &wire.Bye{Text: "the engine was destroyed", Gone: true})
 	}
 	if n.waitIdle(start.Add(closeForce)) {
 		return

@@ -101,6 +101,9 @@ func (o *Out) Revoked(id uint64, all bool) {
 // Stage sends a *wire.RingReq or *wire.Copy, which belongs to the session from now on; InitiatorHandler.Staged answers.
 func (o *Out) Stage(f wire.Frame) { o.session.send(f) }
 
+// Drain asks the target to say when all notifications below next have arrived. InitiatorHandler.Drained answers.
+func (o *Out) Drain(next uint64) { o.session.send(&wire.Drain{Next: next}) }
+
 // Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the session
 // moves to another path as soon as one answers, and keeps this one when none does. The zero address means any connection.
 func (o *Out) Suspect(local netip.Addr, why string) {
@@ -115,7 +118,7 @@ func (o *Out) Suspect(local netip.Addr, why string) {
 
 // Close ends the session and tells the target why. The handler is not called any more, but for a call that has begun.
 func (o *Out) Close(reason string) {
-	o.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, o.session.peer, reason), reason)
+	o.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, o.session.peer, reason), bye(reason))
 }
 
 // run is the session's goroutine.
@@ -123,6 +126,7 @@ func (o *Out) run() {
 	n, s := o.session.node, o.session
 	defer n.remove(s)
 	wait := func() {}
+	s.watchProcess(o.to.Boot, o.to.Process)
 	w, err := o.connect()
 	if err == nil {
 		s.mu.Lock()
@@ -131,7 +135,7 @@ func (o *Out) run() {
 	}
 	switch {
 	case err != nil:
-		s.end(Lost, err, "")
+		s.end(Lost, err, nil)
 	case s.start(w.Mac, nil):
 		n.count.established.Add(1)
 		n.cfg.Log.Debug("control session ready", "peer", s.peer, "session", o.id.Load())
@@ -163,6 +167,8 @@ func (a *answers) handle(f wire.Frame) error {
 		a.out.handler.Fenced(*f)
 	case *wire.Ring, *wire.Copied:
 		a.out.handler.Staged(f)
+	case *wire.Drained:
+		a.out.handler.Drained(f.Next)
 	default:
 		return a.out.session.unexpected(f)
 	}

@@ -107,7 +107,7 @@ func (k *search) round() {
 				return
 			}
 			if hopeless(r.err) {
-				s.end(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.peer, r.addr, r.err), "")
+				s.end(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.peer, r.addr, r.err), nil)
 				return
 			}
 			last[r.addr] = r.err
@@ -214,7 +214,7 @@ func (k *search) works() bool {
 func (k *search) bury(last map[netip.AddrPort]error) {
 	var tried failures
 	for a, err := range last {
-		tried = append(tried, failure{a, err})
+		tried = append(tried, failure{addr: a, err: err})
 	}
 	slices.SortFunc(tried, func(a, b failure) int { return a.addr.Compare(b.addr) })
 	s := k.out.session
@@ -228,7 +228,7 @@ func (k *search) bury(last map[netip.AddrPort]error) {
 		}
 		broken = errUneasy
 	}
-	s.endLocked(Lost, fmt.Errorf("%w, and its process is gone: %w", s.explain(broken), tried), "")
+	s.endLocked(Lost, dead(fmt.Errorf("%w, and its process is gone: %w", s.explain(broken), tried)), nil)
 }
 
 // refuses says that the peer's process doesn't live behind an address any more. Another engine's word counts always; a

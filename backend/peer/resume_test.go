@@ -98,7 +98,7 @@ func TestSuspect(t *testing.T) {
 // The target has ended the session, and its goodbye is lost.
 func TestEndedSessionIsNotResumed(t *testing.T) {
 	r := newRailed(t, 2, minute)
-	r.in.session.end(Lost, ErrOverflow, "")
+	r.in.session.end(Lost, ErrOverflow, nil)
 	err := want[evLost](t, r.i.events).err
 	assert.ErrorIs(t, err, ErrDropped)
 	var why *RejectError

@@ -36,16 +36,19 @@ type session struct {
 
 	live *liveness // set by start
 
-	mu      sync.Mutex
-	state   State
-	cause   error          // why it is over
-	line    *line          // nil while dialing, and while there is no path to the peer
-	at      netip.AddrPort // where the last line leads, as line.addr
-	broken  error          // why the last line was given up, while there is none
-	closeBy time.Time      // set by an end with a Bye: the connection closes then at the latest
-	got     uint64         // numbered frames taken in
-	proof   wire.Mac       // of the Welcome: who resumes must know it
-	try     uint64         // of the last Resume
+	mu          sync.Mutex
+	state       State
+	cause       error          // why it is over
+	line        *line          // nil while dialing, and while there is no path to the peer
+	at          netip.AddrPort // where the last line leads, as line.addr
+	broken      error          // why the last line was given up, while there is none,
+	unpluggedAt time.Time      // and when
+	running     bool           // the peer's process is watched, and has not ended
+	reached     time.Time      // when an address of the peer accepted a connection last, while there is no line
+	closeBy     time.Time      // set by an end with a Bye: the connection closes then at the latest
+	got         uint64         // numbered frames taken in
+	proof       wire.Mac       // of the Welcome: who resumes must know it
+	try         uint64         // of the last Resume
 }
 
 func (n *Node) newSession(inbound bool, state State, peer string) *session {
@@ -94,7 +97,7 @@ func (s *session) start(proof wire.Mac, first []byte) bool {
 		return false
 	}
 	s.state, s.proof, s.line.first = Ready, proof, first
-	s.live = newLiveness(s.node.cfg.PeerTimeout, time.Now())
+	s.live = newLiveness(s.node.cfg.PeerTimeout, s.node.cfg.heartbeat(), time.Now())
 	_ = s.line.conn.SetDeadline(time.Time{})
 	return true
 }
@@ -103,30 +106,33 @@ func (s *session) start(proof wire.Mac, first []byte) bool {
 func (s *session) send(frames ...wire.Frame) {
 	if !s.queue.push(frames...) {
 		s.node.count.overflows.Add(1)
-		s.end(Lost, fmt.Errorf("%w: %s: more than %d MiB wait to be sent or acknowledged", ErrOverflow, s.peer, s.node.cfg.QueueLimit>>20), "")
+		s.end(Lost, fmt.Errorf("%w: %s: more than %d MiB wait to be sent or acknowledged", ErrOverflow, s.peer, s.node.cfg.QueueLimit>>20), nil)
 	}
 }
 
+// bye is the goodbye of a session; its engine goes on.
+func bye(text string) *wire.Bye { return &wire.Bye{Text: clip(text)} }
+
 // end ends the session, once; later calls do nothing. With a bye it first sends what is queued, if there is a line, bounded
 // by linger. It never waits.
-func (s *session) end(to State, cause error, bye string) {
+func (s *session) end(to State, cause error, bye *wire.Bye) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.endLocked(to, cause, bye)
 }
 
-func (s *session) endLocked(to State, cause error, bye string) {
+func (s *session) endLocked(to State, cause error, bye *wire.Bye) {
 	if s.state.over() {
 		return
 	}
-	polite := s.state == Ready && bye != "" && s.line != nil
+	polite := s.state == Ready && bye != nil && s.line != nil
 	s.state, s.cause = to, cause
 	s.cancel()
 	s.change()
 	if polite {
 		s.closeBy = time.Now().Add(linger)
 		_ = s.line.conn.SetDeadline(s.closeBy)
-		s.queue.finish(&wire.Bye{Text: clip(bye)})
+		s.queue.finish(bye)
 		return
 	}
 	s.queue.drop()
@@ -167,12 +173,12 @@ func (s *session) loop(begin func() error) (wait func()) {
 			err = s.read(l)
 		}
 	}
-	bye := ""
+	var last *wire.Bye
 	switch {
 	case errors.Is(err, ErrHandler), errors.Is(err, ErrProtocol), errors.Is(err, ErrSilent):
-		bye = err.Error()
+		last = bye(err.Error())
 	}
-	s.end(Lost, err, bye)
+	s.end(Lost, err, last)
 	close(s.readDone)
 	return func() { <-written }
 }
@@ -211,7 +217,11 @@ func (s *session) dispatch(l *line, f wire.Frame) error {
 	case *wire.Pong:
 		return s.acked(l, f.Got)
 	case *wire.Bye:
-		return fmt.Errorf("%w: %s: %s", ErrPeerClosed, s.peer, f.Text)
+		err := fmt.Errorf("%w: %s: %s", ErrPeerClosed, s.peer, f.Text)
+		if f.Gone {
+			err = dead(err)
+		}
+		return err
 	}
 	if !s.takeIn(l) {
 		return nil
@@ -268,7 +278,10 @@ func (h heardReader) Read(p []byte) (int, error) {
 		}
 		now := time.Now()
 		if s.live.expired(now) {
-			return 0, ErrSilent
+			if !s.alive(h.l) {
+				return 0, ErrSilent
+			}
+			s.live.spare(now)
 		}
 		if s.seek != nil && s.live.uneasy(now) {
 			s.mu.Lock()

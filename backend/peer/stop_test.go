@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/backend/wire"
 )
@@ -27,7 +29,9 @@ func stoppable() bool {
 	if err != nil {
 		return false
 	}
-	n, err := NewNode(Config{Identity: identity("child"), PeerTimeout: timeout, Listen: []string{"127.0.0.1:0"}}, newTarget())
+	id := identity("child")
+	id.Process = Self()
+	n, err := NewNode(Config{Identity: id, PeerTimeout: timeout, Listen: []string{"127.0.0.1:0"}}, newTarget())
 	if err != nil {
 		panic(err)
 	}
@@ -36,19 +40,46 @@ func stoppable() bool {
 		panic(err)
 	}
 	fmt.Println(hex.EncodeToString(b))
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		fmt.Println(bequeath())
+	}
 	n.Close()
 	return true
 }
 
-// child is a ready session with a target in another process.
-type child struct {
-	cmd *exec.Cmd
-	i   *initiator
-	out *Out
+// bequeath starts a process that holds all of our sockets, and gives its number.
+func bequeath() int {
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range all {
+		fd, _ := strconv.Atoi(e.Name())
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "socket:") {
+			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+		}
+	}
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	return cmd.Process.Pid
 }
 
-func startChild(t *testing.T, ours, theirs time.Duration) *child {
+// visible lets the child and us see each other's process.
+func visible(c *Config) { c.Identity.Process = Self() }
+
+// child is a ready session with a target in another process.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	from   *Node
+	i      *initiator
+	out    *Out
+}
+
+func startChild(t *testing.T, ours, theirs time.Duration, change ...func(*Config)) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+theirs.String())
@@ -63,15 +94,15 @@ func startChild(t *testing.T, ours, theirs time.Duration) *child {
 		stdin.Close()
 		_ = cmd.Wait()
 	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	c := &child{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout), i: newInitiator()}
+	line, err := c.stdout.ReadString('\n')
 	require.NoError(t, err)
 	raw, err := hex.DecodeString(strings.TrimSpace(line))
 	require.NoError(t, err)
 	b, err := wire.DecodeConn(raw)
 	require.NoError(t, err)
-	from := listen(t, newTarget(), func(c *Config) { c.PeerTimeout = ours })
-	c := &child{cmd: cmd, i: newInitiator()}
-	c.out = from.Dial(b, c.i)
+	c.from = listen(t, newTarget(), append(change, func(c *Config) { c.PeerTimeout = ours })...)
+	c.out = c.from.Dial(b, c.i)
 	want[evOffers](t, c.i.events)
 	want[evReady](t, c.i.events)
 	return c
@@ -106,12 +137,24 @@ func TestSelfStoppedForMoreThanTheTimeout(t *testing.T) {
 	c.answers(t)
 }
 
-func TestPeerStoppedForGood(t *testing.T) {
-	c := startChild(t, 400*time.Millisecond, 400*time.Millisecond)
-	c.stop(t, 0)
-	err := want[evLost](t, c.i.events).err
-	assert.ErrorIs(t, err, ErrSilent)
-	assert.ErrorContains(t, err, `"child"`)
+// A process that stands still is not dead, however long: its kernel acknowledges what it is sent.
+func TestPeerStoppedForMoreThanTheTimeout(t *testing.T) {
+	for name, theirs := range map[string]time.Duration{"both_would_time_out": 300 * time.Millisecond, "we_alone": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			c := startChild(t, 300*time.Millisecond, theirs)
+			c.stop(t, 2*time.Second)
+			c.answers(t)
+			assert.Equal(t, Ready, c.out.State())
+		})
+	}
+}
+
+// The same by the process alone, where nothing is known of the connection.
+func TestPeerStoppedAndVisible(t *testing.T) {
+	c := startChild(t, 300*time.Millisecond, 300*time.Millisecond, visible)
+	c.from.acks = noAcks
+	c.stop(t, 2*time.Second)
+	c.answers(t)
 }
 
 func TestPeerKilled(t *testing.T) {
@@ -122,4 +165,39 @@ func TestPeerKilled(t *testing.T) {
 	assert.Less(t, time.Since(start), time.Second)
 	assert.ErrorIs(t, err, ErrDropped)
 	assert.ErrorContains(t, err, "its process is gone")
+}
+
+// A child of the peer's that holds all of its sockets does not hide the peer's death.
+func TestPeerKilledBehindItsChild(t *testing.T) {
+	c := startChild(t, time.Minute, time.Minute, visible)
+	_, err := fmt.Fprintln(c.stdin, "fork")
+	require.NoError(t, err)
+	line, err := c.stdout.ReadString('\n')
+	require.NoError(t, err)
+	var pid int
+	_, err = fmt.Sscan(line, &pid)
+	require.NoError(t, err)
+	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
+	start := time.Now()
+	require.NoError(t, c.cmd.Process.Kill())
+	err = want[evLost](t, c.i.events).err
+	assert.Less(t, time.Since(start), 2*time.Second)
+	assert.ErrorIs(t, err, ErrDead)
+	assert.ErrorContains(t, err, "has ended")
+	require.NoError(t, syscall.Kill(pid, 0), "its child lives")
+}
+
+// The number of a process that has ended may be another's: its start time tells them apart.
+func TestProcessNumberUsedAgain(t *testing.T) {
+	s := newTarget()
+	to, from := listen(t, s), listen(t, newTarget())
+	from.cfg.Identity.Process = wire.Process{PID: 1, NS: Self().NS, Start: 1}
+	b := blob(to)
+	b.Process = Self()
+	b.Process.Start-- // one that was here before us
+	i := newInitiator()
+	from.Dial(b, i)
+	err := want[evLost](t, i.events).err
+	assert.ErrorIs(t, err, ErrDead)
+	assert.ErrorContains(t, err, fmt.Sprint(os.Getpid()))
 }

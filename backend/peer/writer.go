@@ -79,7 +79,7 @@ func (s *session) write() {
 		n, err := w.encode(b, ping)
 		if err != nil {
 			err = fmt.Errorf("%w: %s: cannot be sent: %w", ErrProtocol, s.peer, err)
-			s.end(Lost, err, "internal error")
+			s.end(Lost, err, bye("internal error"))
 			_ = wire.WriteFrame(b.line.conn, &wire.Bye{Text: clip(err.Error())})
 			return
 		}
@@ -142,7 +142,7 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 
 // pingDue is when the next ping is due: nothing sent for a quarter of PeerTimeout, or nothing heard and no ping sent.
 func (s *session) pingDue(w *writer) time.Time {
-	return earlier(w.sent, later(w.pinged, s.live.lastHeard())).Add(s.node.cfg.PeerTimeout / 4)
+	return earlier(w.sent, later(w.pinged, s.live.lastHeard())).Add(s.node.cfg.heartbeat() / 4)
 }
 
 // readerFirst gives the reader a moment after a failed write: what it finds, a Bye for one, says better why.

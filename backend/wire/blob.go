@@ -37,12 +37,20 @@ type ConnBlob struct {
 	Agent   string // any bytes
 	Boot    string // boot id of the host
 	NetNS   uint64 // inode of the network namespace
-	PID     uint32
+	Process Process
 	Token   Token
 	Control []string // "ip:port", best first
 	Rails   []RailOffer
 	Slice   uint64 // regions of more bytes are registered as several, see Range.Slices; 0 = none is
 	Links   uint8  // most links that it wants on a pair of rails, 1 and more
+}
+
+// Process names a process among all that a host ever runs: a number alone is used again.
+type Process struct {
+	_     struct{} `cbor:",toarray"`
+	PID   uint32   // as seen in its pid namespace; 0 = unknown
+	NS    uint64   // inode of its pid namespace
+	Start uint64   // clock ticks since boot, field 22 of /proc/PID/stat
 }
 
 // RegionBlob is the public part of a registration: it names the range and nothing that changes.

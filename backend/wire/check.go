@@ -8,11 +8,13 @@ func (*Challenge) check() error { return nil }
 func (*Revoked) check() error   { return nil }
 func (*Ping) check() error      { return nil }
 func (*Pong) check() error      { return nil }
+func (*Drain) check() error     { return nil }
+func (*Drained) check() error   { return nil }
 func (*Resume) check() error    { return nil }
 func (*Resumed) check() error   { return nil }
 
 func (f *Hello) check() error {
-	return firstError(limit("agent name", len(f.Agent), MaxName), checkOffers(f.Offers))
+	return firstError(limit("agent name", len(f.Agent), MaxName), limit("boot id", len(f.Boot), MaxText), checkOffers(f.Offers))
 }
 
 func (f *Welcome) check() error {

@@ -70,7 +70,7 @@ func TestBadFrames(t *testing.T) {
 		want error
 	}{
 		"type 0":       {frame(0, 0, nil), ErrKind},
-		"type unknown": {frame(TypeCopied+1, 0, nil), ErrKind},
+		"type unknown": {frame(TypeDrained+1, 0, nil), ErrKind},
 		"too long":     {frame(TypePing, MaxBody+1, nil), ErrLimit},
 		"huge":         {frame(TypePing, math.MaxUint32, nil), ErrLimit},
 		"empty":        {frame(TypePing, 0, nil), ErrFormat},
@@ -124,7 +124,7 @@ func TestFrameLimits(t *testing.T) {
 
 func TestNumbered(t *testing.T) {
 	numbered := map[FrameType]bool{TypeKeysReq: true, TypeKeys: true, TypeRevoke: true, TypeRevoked: true, TypeFence: true, TypeFenced: true,
-		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true}
+		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true}
 	for _, f := range sampleFrames() {
 		switch f.Type() {
 		case TypeChallenge, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // not asked about

@@ -26,6 +26,8 @@ const (
 	TypeRing
 	TypeCopy
 	TypeCopied
+	TypeDrain
+	TypeDrained
 )
 
 // Frame is one message of the control channel: a pointer to one of the structures below.
@@ -51,6 +53,8 @@ type Hello struct {
 	Target  EngineID // the engine that the dialer means
 	Agent   string   // the dialer's
 	Session uint64   // the dialer's number of this connection; a higher one replaces a lower one
+	Boot    string   // boot id of the dialer's host
+	Process Process  // the dialer's
 	Offers  []EndpointOffer
 }
 
@@ -158,10 +162,23 @@ type Fenced struct {
 	Have    []uint64 // and these, which wait for earlier ones; ascending
 }
 
+// Drain asks the target to say when all notifications below Next have arrived: the initiator is about to end the session.
+type Drain struct {
+	_    struct{} `cbor:",toarray"`
+	Next uint64
+}
+
+// Drained answers a Drain.
+type Drained struct {
+	_    struct{} `cbor:",toarray"`
+	Next uint64   // as in the Drain
+}
+
 // Bye ends a connection on purpose.
 type Bye struct {
 	_    struct{} `cbor:",toarray"`
 	Text string
+	Gone bool // the engine itself ends; else only this session does, and another may follow
 }
 
 // Resume is the dialer's answer to a Challenge when its session has lost its connection.
@@ -211,6 +228,8 @@ func (*Ping) Type() FrameType      { return TypePing }
 func (*Pong) Type() FrameType      { return TypePong }
 func (*Fence) Type() FrameType     { return TypeFence }
 func (*Fenced) Type() FrameType    { return TypeFenced }
+func (*Drain) Type() FrameType     { return TypeDrain }
+func (*Drained) Type() FrameType   { return TypeDrained }
 func (*Bye) Type() FrameType       { return TypeBye }
 func (*Resume) Type() FrameType    { return TypeResume }
 func (*Resumed) Type() FrameType   { return TypeResumed }
@@ -256,13 +275,17 @@ func newFrame(t FrameType) Frame {
 		return new(Copy)
 	case TypeCopied:
 		return new(Copied)
+	case TypeDrain:
+		return new(Drain)
+	case TypeDrained:
+		return new(Drained)
 	}
 	return nil
 }
 
 var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "keys-req", "keys", "revoke", "revoked",
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
-	"ring-req", "ring", "copy", "copied"}
+	"ring-req", "ring", "copy", "copied", "drain", "drained"}
 
 // String is the type's name for logs.
 func (t FrameType) String() string {

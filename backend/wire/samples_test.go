@@ -5,7 +5,7 @@ import "math"
 // sampleConn is a blob with something in every field.
 func sampleConn() ConnBlob {
 	return ConnBlob{
-		Version: Version, Engine: EngineID{1, 2, 3}, Agent: "agent_0", Boot: "7f1c", NetNS: 4026531840, PID: 4711, Slice: 7 << 29, Links: 2, Token: Token{9, 8},
+		Version: Version, Engine: EngineID{1, 2, 3}, Agent: "agent_0", Boot: "7f1c", NetNS: 4026531840, Process: Process{PID: 4711, NS: 4026531836, Start: 99}, Slice: 7 << 29, Links: 2, Token: Token{9, 8},
 		Control: []string{"192.0.2.1:7000", "[2001:db8::1]:7001"},
 		Rails: []RailOffer{
 			{Index: 0, Fabric: "tcp", Subnet: "192.0.2.0/24", Name: "eth0", Mbps: 100000},
@@ -23,7 +23,7 @@ func sampleFrames() []Frame {
 	offers := []EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("addr")}, {Addr: []byte{}}}
 	return []Frame{
 		&Challenge{Version: 1, Nonce: Nonce{1}},
-		&Hello{Version: 1, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Agent: "a\xffb", Session: math.MaxUint64, Offers: offers},
+		&Hello{Version: 1, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Agent: "a\xffb", Session: math.MaxUint64, Boot: "7f1c", Process: Process{PID: 1, NS: 2, Start: 3}, Offers: offers},
 		&Welcome{Version: 1, Mac: Mac{3}, Engine: EngineID{4}, Agent: "", Session: 6, NextSeq: 7, Offers: offers},
 		&Reject{Code: CodeToken, Text: "who are you"},
 		&KeysReq{ID: 1, Ranges: []Range{{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}}},
@@ -34,12 +34,14 @@ func sampleFrames() []Frame {
 		&Pong{Seq: 3, Got: 4},
 		&Fence{ID: 4, Rail: 1, Epoch: math.MaxUint32, Addr: []byte("new")},
 		&Fenced{ID: 4, Rail: 1, Epoch: 2, Addr: []byte{}, NextSeq: 9, Have: []uint64{11, 12}},
-		&Bye{Text: "closing"},
+		&Bye{Text: "closing", Gone: true},
 		&Resume{Version: 2, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Session: 6, Proof: Mac{7}, Try: 8, Got: math.MaxUint64},
 		&Resumed{Version: 2, Mac: Mac{3}, Engine: EngineID{4}, Session: 6, Got: 9},
 		&RingReq{ID: math.MaxUint64, Mem: 1, Dev: math.MaxInt32},
 		&Ring{ID: math.MaxUint64, Range: Range{Addr: 1 << 40, Len: 64 << 20, Dev: 7, Mem: 1}, Slot: 4 << 20, Text: "why"},
 		&Copy{ID: 3, Out: true, At: 1 << 40, Regions: []Range{{Addr: 1 << 30, Len: 1 << 20, Dev: 7, Mem: 1}, {}}, Pieces: CopyPieces{{Addr: 1 << 30, Len: 8 << 10}, {Region: 1, Addr: 9, Len: MaxRing}}},
 		&Copied{ID: 3, Text: "why not"},
+		&Drain{Next: math.MaxUint64},
+		&Drained{Next: 7},
 	}
 }

@@ -1,0 +1,235 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/peer"
+	"gorail/backend/status"
+)
+
+// usable says whether the peer can be posted to, now or once it is connected again.
+func (r *remote) usable() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.leaving == nil && (r.state == connecting || r.state == ready || r.state == suspended)
+}
+
+// connect begins the first session. Older ones with the same engine that still deliver go first: the peer would end them, and
+// notifications keep their order.
+func (r *remote) connect() {
+	if r.e.olderThan(r) == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dial()
+		return
+	}
+	r.e.late.Go(func() {
+		for old := r.e.olderThan(r); old != nil; old = r.e.olderThan(r) {
+			<-old.gone
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dial()
+	})
+}
+
+// dial begins a session. Under mu.
+func (r *remote) dial() {
+	if r.state == connecting && r.out == nil {
+		r.out = r.e.node.Dial(r.blob, initiatorHandler{r, r.asked})
+		r.asked.out = r.out
+	}
+}
+
+// reconnect begins another session with a peer that is suspended: keys are asked for anew, everything else is as it was. Under mu.
+func (r *remote) reconnect() {
+	if r.state != suspended || r.e.closed.Load() {
+		return
+	}
+	r.e.log.Info("connecting to a peer again", "peer", r.name, "after", r.err)
+	r.state, r.err, r.out = connecting, nil, nil
+	r.asked = newAsking(r)
+	r.dial()
+}
+
+// wanting says why nothing can be posted to the peer; one that is suspended is connected again. Under mu.
+func (r *remote) wanting() error {
+	r.reconnect()
+	switch {
+	case r.leaving != nil:
+		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.leaving)
+	case r.state == lost:
+		return status.Errorf(r.code, "peer %q is gone: %w", r.name, r.err)
+	case r.state == closed:
+		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
+	case r.state == suspended:
+		return status.Errorf(status.ErrBackend, "peer %q: %w", r.name, r.err)
+	}
+	return nil
+}
+
+// suspend ends a session that may be followed by another. Under mu.
+func (r *remote) suspend(err error) {
+	if r.state != connecting && r.state != ready {
+		return
+	}
+	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
+	r.e.log.Warn("session with a peer lost; the next post or notification connects again", "peer", r.name,
+		"rails", strings.Join(r.path(), ","), "err", r.err)
+	r.down(status.ErrBackend)
+	r.dropKeys()
+	r.forgetRings()
+}
+
+// lose ends the last session with a peer that is dead. Under mu.
+func (r *remote) lose(err error) {
+	if r.state == closed || r.state == lost {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, peer.ErrPeerClosed) {
+		level = slog.LevelInfo // it said goodbye
+	}
+	was := r.state
+	r.state, r.code, r.err = lost, status.ErrRemoteDisconnect, advise(err)
+	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", r.err)
+	if was != suspended {
+		r.down(status.ErrRemoteDisconnect)
+	}
+}
+
+// dropKeys forgets what a session that has ended knew of the peer's memory. Under mu.
+func (r *remote) dropKeys() {
+	for _, g := range r.regions {
+		if g.keyed {
+			g.core.SetLive(false)
+		}
+		g.keyed, g.asked, g.unknown = false, false, false
+		r.want(g)
+	}
+	for _, g := range r.unloaded {
+		if g.keyed && g.pin() { // else its entry in the table may be another's
+			g.core.SetLive(false)
+			g.keyed = false
+			r.e.regions.unpin(g)
+		}
+	}
+	clear(r.byTarget)
+	clear(r.requests)
+	r.unloaded, r.early = nil, nil
+}
+
+// down drops the links, as drop does, and ends everything that waits. The channel is closed when nothing is in flight any more; nil:
+// nothing is. Under mu.
+func (r *remote) down(code status.Code) (drained <-chan struct{}) {
+	st := int32(code)
+	r.change()
+	r.asked.end()
+	if n := r.undelivered(); n > 0 {
+		r.e.log.Warn("notifications lost with the session", "peer", r.name, "bytes", n, "err", r.err)
+	}
+	r.e.past.add(r.view(), stateNames[r.state])
+	if r.hasSess {
+		drained = r.e.drop(r.links, r.sess, st)
+		r.hasSess = false
+	} else {
+		drained = r.e.drop(r.links, fastpath.Session{}, st)
+	}
+	r.links, r.home = nil, nil
+	for _, t := range r.waiting {
+		t.queued = false
+		t.x.Settle(st)
+	}
+	r.waiting, r.notifs, r.notifLen = nil, nil, 0
+	r.revokes = nil
+	return drained
+}
+
+// close ends the session on purpose.
+func (r *remote) close(why error) {
+	r.mu.Lock()
+	out := r.out
+	was := r.state
+	if was == closed {
+		r.mu.Unlock()
+		return
+	}
+	r.state = closed
+	var drained <-chan struct{}
+	if was == connecting || was == ready {
+		r.err = why
+		drained = r.down(status.ErrBackend)
+	}
+	r.retireAll()
+	r.mu.Unlock()
+	defer func() {
+		r.e.mu.Lock()
+		delete(r.e.leavers, r) // before gone is closed: whoever waits for it looks for others
+		r.e.mu.Unlock()
+		close(r.gone)
+	}()
+	switch {
+	case out == nil || was != connecting && was != ready:
+	case drained == nil:
+		out.Close(why.Error())
+	default: // the peer forgets our address with the session: not while operations are on their way to it
+		r.e.late.Go(func() {
+			select {
+			case <-drained:
+			case <-time.After(goodbyeWait):
+			}
+			out.Close(why.Error())
+		})
+	}
+}
+
+// retireAll lets go of all of the peer's regions. Under mu.
+func (r *remote) retireAll() {
+	for rng, g := range r.regions {
+		delete(r.regions, rng)
+		r.retire(g)
+	}
+}
+
+// goodbyeWait is how long a session's end is held back for what is in flight on shared endpoints.
+const goodbyeWait = 10 * time.Second
+
+// Lost is the control channel's verdict.
+func (h initiatorHandler) Lost(err error) {
+	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !h.current():
+	case errors.Is(err, peer.ErrDead) && !r.self:
+		r.lose(err)
+	default:
+		r.suspend(err)
+	}
+}
+
+// giveUp ends a session that a failure of ours or of the peer's has made useless.
+func (h initiatorHandler) giveUp(err error) {
+	r := h.r
+	if !r.e.enter() {
+		return
+	}
+	defer r.e.leave()
+	r.mu.Lock()
+	if h.current() {
+		r.suspend(err)
+	}
+	r.mu.Unlock()
+	if h.asked.out != nil {
+		h.asked.out.Close(err.Error())
+	}
+}

@@ -1,0 +1,289 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// settled waits until everything that was handed to the peer's queue of events so far is done.
+func settled(r *remote) {
+	done := make(chan struct{})
+	r.events.do(r.e, func() { close(done) })
+	<-done
+}
+
+// fail ends the session with a peer as an error of this side's does.
+func (r *remote) fail(text string) {
+	r.mu.RLock()
+	h := r.session()
+	r.mu.RUnlock()
+	h.giveUp(errors.New(text))
+}
+
+// A session that was lost, while nothing says that the peer is dead, is followed by another with the next post or notification.
+// Requests, metadata and registrations are as good as before.
+func TestConnectsAgain(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(1 << 20)
+		x, y := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+		x.run("0")
+		p.b.expect("ann:0")
+		r := p.a.connected("bob")
+		for i := range 5 {
+			p.mine.fill(uint64(i))
+			x.post("lost or not")
+			r.fail("out of descriptors, for once")
+			if s := x.wait(); s != done {
+				x.fails(status.ErrBackend)
+			}
+			switch i % 3 { // whatever comes first connects
+			case 0:
+				x.run("again")
+			case 1:
+				require.NoError(h, p.a.Notify("bob", []byte("again")))
+				x.run()
+			case 2:
+				require.NoError(h, p.a.Connect("bob"))
+				y.run("again")
+				x.run()
+			}
+			until(h, "notification", func() bool { return strings.HasSuffix(strings.Join(p.b.take(), " "), "ann:again") })
+			p.b.got = nil
+			p.same()
+			more := p.a.memory(4096).fill(uint64(i))
+			theirs := p.b.memory(4096).seenBy(p.a)
+			p.a.whole(opWrite, more, theirs).run()
+			require.Equal(h, string(more.b), string(theirs.b))
+		}
+		require.Same(h, r, p.a.remote("bob"), "nothing of the application's was needed")
+		require.EqualValues(h, 6, p.a.node.Stats().Dialed)
+		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+	})
+}
+
+// The session with ourselves is made again, too.
+func TestConnectsAgainToItself(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		a := h.agent("ann")
+		m := a.memory(1 << 20).fill(1)
+		other := a.memory(1 << 20).seenBy(a)
+		x := a.whole(opWrite, m, other)
+		x.run("0")
+		a.expect("ann:0")
+		for i := range 5 {
+			a.connected("ann").fail("out of descriptors, for once")
+			m.fill(uint64(i))
+			x.run("x")
+			require.NoError(h, a.Notify("ann", []byte("n")))
+			a.expect("ann:x", "ann:n")
+			require.True(h, string(m.b) == string(other.b))
+		}
+	})
+}
+
+// A control channel through which nothing comes for many times peer_timeout, while the peer's host answers for it: what was posted
+// before and meanwhile ends well.
+func TestSilentPeer(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		a, b := h.agent("ann", "peer_timeout", "200ms"), h.agent("bob", "peer_timeout", "200ms")
+		g := h.gate(b)
+		g.open(true)
+		require.NoError(h, a.LoadConn("bob", g.blob))
+		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
+		x := a.whole(opWrite, p.mine, p.theirs)
+		x.run()
+		g.open(false)
+		silence := time.Now().Add(time.Second)
+		late := b.memory(4096).seenBy(a) // its keys are asked for in vain
+		y := a.whole(opWrite, p.mine, late).post("y")
+		for time.Now().Before(silence) {
+			x.run()
+		}
+		g.open(true)
+		require.Equal(h, done, y.wait())
+		b.expect("ann:y")
+		require.EqualValues(h, 1, a.node.Stats().Dialed)
+	})
+}
+
+// Notifications that were accepted arrive though the application lets go of the peer at once, in the order of the sessions.
+func TestDisconnectDelivers(t *testing.T) {
+	const rounds = 60
+	everywhere(t, func(h *harness) {
+		p := h.pair(256 << 10)
+		var want []string
+		next := func() string {
+			want = append(want, fmt.Sprint("ann:", len(want)))
+			return strings.TrimPrefix(want[len(want)-1], "ann:")
+		}
+		for i := range rounds {
+			switch i % 4 {
+			case 0, 1:
+				x := p.a.whole([]int{opWrite, opRead}[i%2], p.mine, p.theirs)
+				x.run(next())
+				x.release()
+			case 2: // before there is a connection
+				require.NoError(h, p.a.Notify("bob", []byte(next())))
+			case 3:
+				p.a.connected("bob")
+				for range 50 {
+					require.NoError(h, p.a.Notify("bob", []byte(next())))
+				}
+			}
+			require.NoError(h, p.a.Disconnect("bob"))
+			require.Equal(h, status.ErrNotFound, status.Of(p.a.Notify("bob", nil)))
+			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
+			p.theirs = p.theirs.seenBy(p.a)
+		}
+		p.b.expect(want...)
+		until(h, "old sessions", func() bool { return p.b.node.Stats().In <= 1 && len(p.a.leaving()) == 0 })
+	})
+}
+
+// The same when the engine is destroyed.
+func TestCloseDelivers(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		b := h.agent("bob")
+		var want []string
+		for i := range 10 {
+			a := h.agent(fmt.Sprint("ann", i))
+			require.NoError(h, a.LoadConn("bob", b.Conn()))
+			for k := range 1 + i*20 {
+				require.NoError(h, a.Notify("bob", fmt.Append(nil, k)))
+				want = append(want, fmt.Sprintf("ann%d:%d", i, k))
+			}
+			require.NoError(h, a.Close())
+		}
+		b.expect(want...)
+	})
+}
+
+// A peer that takes nothing more does not hold up who lets go of it, and is not waited for longer than peer_timeout.
+func TestDisconnectIsBounded(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(4096, "peer_timeout", "300ms")
+	p.a.whole(opWrite, p.mine, p.theirs).run()
+	p.b.rail().Stall()
+	for range 200 {
+		require.NoError(t, p.a.Notify("bob", make([]byte, 1000)))
+	}
+	start := time.Now()
+	require.NoError(t, p.a.Disconnect("bob"))
+	require.Less(t, time.Since(start), 100*time.Millisecond)
+	until(t, "the session ends", func() bool { return len(p.a.leaving()) == 0 })
+	require.True(t, h.log.has("level=WARN", "last notifications", "bob"), "it is said what was lost")
+	p.b.rail().Release()
+}
+
+// Sixteen threads make the first use of a fresh engine, or load, use and forget a peer, at once: whatever was accepted arrives once.
+func TestCreationHammer(t *testing.T) {
+	const threads, each = 16, 20
+	everywhere(t, func(h *harness) {
+		b := h.agent("bob")
+		for round := range 12 {
+			a := h.agent(fmt.Sprint("ann", round))
+			peer, at := "bob", b
+			if round%3 == 0 {
+				peer, at = a.name, a // loopback
+			}
+			mine, theirs := a.memory(4096), at.memory(4096)
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			accepted := map[string]int{}
+			accept := func(text string) { mu.Lock(); accepted[a.name+":"+text]++; mu.Unlock() }
+			for w := range threads {
+				wg.Go(func() {
+					if peer == "bob" {
+						if err := a.LoadConn("bob", b.Conn()); err != nil {
+							h.Error(err)
+						}
+					}
+					for i := range each {
+						text := fmt.Sprint(w, ".", i)
+						switch {
+						case round%3 == 2 && w == 0: // forgets the peer under the others' feet
+							_ = a.Disconnect("bob")
+							_ = a.LoadConn("bob", b.Conn())
+						case i%4 == 3:
+							id, err := a.LoadRemote(peer, theirs.addr(), 4096, 0, 0, theirs.blob)
+							if err != nil {
+								continue
+							}
+							seen := &memory{owner: at, b: theirs.b, md: &metaObject{region: id}}
+							handle, slot, err := a.Prep(opWrite, []Desc{mine.desc(0, 64)}, []Desc{seen.desc(0, 64)}, peer)
+							if err != nil {
+								continue
+							}
+							x := &request{a, handle, slot}
+							if _, err := x.Post(text); err == nil && x.wait() == done {
+								accept(text)
+							} else if round%3 != 2 {
+								h.Errorf("transfer %s: %v", text, err)
+							}
+							x.release()
+						default:
+							err := a.Notify(peer, []byte(text))
+							if err == nil {
+								accept(text)
+							} else if round%3 != 2 {
+								h.Error(err)
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+			until(h, "notifications", func() bool { return len(at.take()) >= len(accepted) })
+			got := at.take()
+			require.NoError(h, a.Close())
+			if at == b {
+				got = b.take()
+			}
+			for _, n := range got {
+				accepted[n]--
+			}
+			at.got = nil
+			for n, left := range accepted {
+				if left > 0 || left < 0 && round%3 != 2 { // one that was cut off may have arrived
+					h.Errorf("round %d: %s: %d missing", round, n, left)
+				}
+			}
+			if round%3 != 2 {
+				require.EqualValues(h, 1, a.node.Stats().Dialed, "one session")
+			}
+		}
+	})
+}
+
+// What is to be done for one peer, and takes its time, holds up no other: each has events and deadlines of its own.
+func TestBlockedPeer(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a, b, c := h.agent("ann", "xfer_timeout", "150ms", "cancel_timeout", "100ms"), h.agent("bob"), h.agent("eve")
+	meet(a, b)
+	meet(a, c)
+	mine, theirs, others := a.memory(64<<10), b.memory(64<<10).seenBy(a), c.memory(64<<10).seenBy(a)
+	a.whole(opWrite, mine, theirs).run()
+	a.whole(opWrite, mine, others).run()
+	r := a.connected("bob")
+	a.rail().Stall()
+	x, y := a.whole(opWrite, mine, theirs).post(), a.whole(opWrite, mine, others).post()
+	r.mu.Lock() // as a fence does whose endpoint does not close
+	start := time.Now()
+	a.onEvent(fastpath.Event{Kind: fastpath.EvLink, ID: r.links[0].id, Code: 5})
+	require.Less(t, time.Since(start), 10*time.Millisecond, "the goroutine of events is free")
+	y.fails(status.ErrBackend) // its deadline is looked at
+	require.Equal(t, inProg, x.check())
+	r.mu.Unlock()
+	x.wait()
+	a.rail().Release()
+}

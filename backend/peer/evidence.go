@@ -1,0 +1,51 @@
+package peer
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// alive says whether a silent peer shows signs of life: its process runs on this host, its host acknowledges what we send, or
+// its host has accepted a connection lately. A process that is stopped or starved of CPU says nothing, and its kernel answers for
+// it. l is nil while the session has no connection.
+func (s *session) alive(l *line) bool {
+	s.mu.Lock()
+	running, reached, since := s.running, s.reached, s.unpluggedAt
+	s.mu.Unlock()
+	timeout := s.node.cfg.PeerTimeout
+	switch {
+	case l == nil && s.inbound:
+		return running && time.Since(since) < timeout // else its engine may have ended without a word
+	case running:
+		return true
+	case l != nil:
+		return s.node.acks(l.conn, s.node.cfg.heartbeat())
+	}
+	return !reached.IsZero() && time.Since(reached) < timeout
+}
+
+// acknowledges says that the kernel at the other end of a connection has acknowledged everything that was sent to it, or
+// something within recent. We ping a silent peer, so there is always something to acknowledge.
+func acknowledges(c net.Conn, recent time.Duration) bool {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var info *unix.TCPInfo
+	if raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }) != nil || err != nil {
+		return false
+	}
+	const established = 1 // TCP_ESTABLISHED
+	if info.State != established || info.Segs_out == 0 {
+		return false // Segs_out is 0 where the kernel does not fill the structure in
+	}
+	return info.Unacked == 0 && info.Retransmits == 0 && info.Probes == 0 ||
+		time.Duration(info.Last_ack_recv)*time.Millisecond < recent
+}
