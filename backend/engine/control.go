@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"gorail/backend/fastpath"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/status"
@@ -28,7 +29,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 		}
 		var err error
 		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
-			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, Listen: listen, Log: e.log}, targetHandler{e})
+			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, Descriptors: fastpath.Forks{}, Listen: listen, Log: e.log}, targetHandler{e})
 		if err == nil {
 			return nil
 		}

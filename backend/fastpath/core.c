@@ -10,24 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static _Atomic int in_child;
-
-static void after_fork(void)
-{
-    atomic_store(&in_child, 1);
-}
-
-/* With the library, not with the first engine: Go's runtime is there from then on, and a child has none of its threads. */
-__attribute__((constructor)) static void fork_setup(void)
-{
-    pthread_atfork(NULL, NULL, after_fork);
-}
-
-int gr_forked(void)
-{
-    return atomic_load_explicit(&in_child, memory_order_relaxed);
-}
-
 uint64_t gr_now_ns(void)
 {
     struct timespec t;

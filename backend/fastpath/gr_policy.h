@@ -37,6 +37,13 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev);
 /* The core forgets its rails; the provider may close them afterwards. After gr_core_stop. */
 void gr_core_drop_rails(gr_core *core);
 
+/* ---- forks ---- */
+
+/* A child of fork closes the descriptors that are held: it uses none of them, and would keep connections open when this process has died.
+ * Release one before it is closed. Any thread; -ENOMEM. */
+int gr_fd_hold(int fd);
+void gr_fd_release(int fd);
+
 /* ---- regions ---- */
 
 typedef struct gr_rkey {

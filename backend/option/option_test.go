@@ -20,7 +20,7 @@ func vars(m map[string]string) func(string) (string, bool) {
 var wantDefaults = Options{
 	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1", CUDAPath: "libcuda.so.1", HMEM: "auto", StageSize: 64 * mib, CopyThreads: -1, CopyForPeers: true,
 	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16},
-	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: 5 * time.Second, ConnectTimeout: 5 * time.Second,
+	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second, MaxSessions: 4096,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
 	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
 	WindowTime: 4 * time.Millisecond, MaxRails: 8, QPsPerRail: 1, Threading: "safe", SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
@@ -78,7 +78,7 @@ func TestPrecedence(t *testing.T) {
 func TestValues(t *testing.T) {
 	o, _, err := Parse(map[string]string{
 		"provider": " TCP, efa,tcp;ofi_rxm", "devices": "eth*, !lo,mlx5_[01]", "libfabric_path": "/opt/lib/libfabric.so",
-		"xfer_timeout": "1500", "peer_timeout": "1m", "release_wait": "0", "spin_time": "0s",
+		"xfer_timeout": "1500", "peer_timeout": "2m", "release_wait": "0", "spin_time": "0s",
 		"notif_queue": "1gib", "chunk_min": "4096", "chunk_max": "2 MiB", "window_max": "64GiB",
 		"inflight_ops": "32", "tx_depth": "4096", "rx_depth": "4096", "cq_depth": "8192",
 		"traffic_class": "Low_Latency", "cxi_auth_key": "5:234, cxi1=6:65535", "threading": "domain",
@@ -90,7 +90,7 @@ func TestValues(t *testing.T) {
 	want := wantDefaults
 	want.Provider, want.Devices = []string{"tcp", "efa", "tcp;ofi_rxm"}, []string{"eth*", "!lo", "mlx5_[01]"}
 	want.LibfabricPath, want.StatsFile = "/opt/lib/libfabric.so", "/tmp/x.json"
-	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, time.Minute, 0, 0
+	want.XferTimeout, want.PeerTimeout, want.ReleaseWait, want.SpinTime = 1500*time.Millisecond, 2*time.Minute, 0, 0
 	want.NotifQueue, want.ChunkMin, want.ChunkMax, want.WindowMax = gib, 4096, 2*mib, 64*gib
 	want.InflightOps, want.TxDepth, want.RxDepth, want.CQDepth = 32, 4096, 4096, 8192
 	want.TrafficClass, want.Threading = "low_latency", "domain"
@@ -177,7 +177,7 @@ func TestBadValues(t *testing.T) {
 func TestMessages(t *testing.T) {
 	_, _, err := Parse(nil, vars(map[string]string{"GORAIL_PEER_TIMEOUT": "5h"}))
 	assert.EqualError(t, err, `bad option: peer_timeout="5h" (from GORAIL_PEER_TIMEOUT): out of range; `+
-		"write a duration from 100ms to 1h (500ms, 30s; a plain number means milliseconds), for example peer_timeout=5s")
+		"write a duration from 100ms to 1h (500ms, 30s; a plain number means milliseconds), for example peer_timeout=60s")
 	_, _, err = Parse(map[string]string{"chunk_min": "2MiB"}, nil)
 	assert.EqualError(t, err, "bad option: chunk_min=2MiB is above chunk_max=1MiB; write chunk_max=2MiB or more")
 	_, _, err = Parse(map[string]string{"window_max": "100KiB"}, nil)

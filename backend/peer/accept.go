@@ -41,7 +41,7 @@ func (n *Node) accept(l net.Listener) {
 			continue
 		}
 		backoff = acceptBackoff
-		n.admit(c)
+		n.admit(n.held(c))
 	}
 }
 

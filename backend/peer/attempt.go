@@ -60,6 +60,7 @@ func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	c = s.node.held(c)
 	count := func(n int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

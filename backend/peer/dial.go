@@ -80,6 +80,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w *wire.Wel
 	if err != nil {
 		return nil, false, err
 	}
+	c = n.held(c)
 	if !o.session.attach(c, a) {
 		return nil, true, ErrClosed
 	}

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gorail/backend/wire"
@@ -44,6 +45,7 @@ type Config struct {
 	MaxSessions    int           // that we serve; for one more the one whose peer is silent for longest gives way
 	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; at least 4 MiB for large answers
 	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
+	Descriptors    Descriptors   // nil: children of fork may hold our sockets
 	Log            *slog.Logger  // nil: none
 }
 
@@ -85,7 +87,11 @@ func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 			n.Close()
 			return nil, fmt.Errorf("%w on %s: give an address of this host that is up, and port 0 or a free one: %w", ErrListen, a, err)
 		}
-		n.listeners = append(n.listeners, l)
+		release := func() {}
+		if sc, ok := l.(syscall.Conn); ok {
+			release = n.hold(sc)
+		}
+		n.listeners = append(n.listeners, &heldListener{l, release})
 	}
 	for _, l := range n.listeners {
 		n.spawn(func() { n.accept(l) })

@@ -46,10 +46,10 @@ def finish(a, handle, state, seconds=20):
     return state
 
 
-def serve(size):
-    """A child process: prints its metadata and buffer, then polls until killed."""
+def serve(size, *args, before=()):
+    """A child process: prints its metadata and buffer, then polls until killed. before: what starts it."""
     child = subprocess.Popen(
-        [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "target.py"), BACKEND, str(size)],
+        [*before, sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "target.py"), BACKEND, str(size), *args],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -66,6 +66,17 @@ func TestPeerKilled(t *testing.T) {
 // TestFork: the child gets errors, the parent goes on.
 func TestFork(t *testing.T) { scenario(t, "forked.py") }
 
+// TestPeerKilledBehindItsChild: a child of the dead peer's that holds what it has inherited does not hide its death.
+func TestPeerKilledBehindItsChild(t *testing.T) {
+	t.Run("here", func(t *testing.T) { scenario(t, "orphan.py", "here") })
+	t.Run("apart", func(t *testing.T) {
+		if os.Getuid() != 0 {
+			t.Skip("pid namespaces need root")
+		}
+		scenario(t, "orphan.py", "apart")
+	})
+}
+
 // TestSignals: Ctrl-C works and handlers are what they were, but for those of
 // program faults that a language runtime needs.
 func TestSignals(t *testing.T) { scenario(t, "signals.py", "--lenient") }

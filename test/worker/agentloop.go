@@ -14,18 +14,22 @@ const slice = time.Millisecond
 // nap keeps a polling test process from starving its peer on a small machine.
 const nap = 20 * time.Microsecond
 
+// pauseAll is a pause of an application that polls seldom, whatever it finds.
+const pauseAll = time.Millisecond
+
 // agent is one NIXL agent of the worker and the thread that calls it.
 type agent struct {
 	a     *nixl.Agent
 	b     *nixl.Backend
 	queue chan func() // nil: commands call from any thread
 
-	mu                sync.Mutex // guards what follows
-	xfers             map[int]*xfer
-	lists             map[int]*nixl.Dlist
-	inbox             []nixl.Notif
-	polling, spinning bool
-	pollErr           *nixl.Error
+	mu      sync.Mutex // guards what follows
+	xfers   map[int]*xfer
+	lists   map[int]*nixl.Dlist
+	inbox   []nixl.Notif
+	polling bool
+	pause   time.Duration // between polls that found nothing; of every poll from pauseAll on
+	pollErr *nixl.Error
 }
 
 type xfer struct {
@@ -46,7 +50,7 @@ func newAgentLoop(concurrent bool) *agent {
 func (g *agent) run() {
 	runtime.LockOSThread()
 	for {
-		polling, spinning := g.polls()
+		polling, pause := g.polls()
 		if !polling {
 			f, ok := <-g.queue
 			if !ok {
@@ -62,8 +66,8 @@ func (g *agent) run() {
 			}
 			f()
 		default:
-			if g.poll() == 0 && !spinning {
-				time.Sleep(nap)
+			if n := g.poll(); pause > 0 && (n == 0 || pause >= pauseAll) {
+				time.Sleep(pause)
 			}
 		}
 	}
@@ -95,18 +99,18 @@ func (g *agent) until(timeout time.Duration, cond func() bool) bool {
 	return ok
 }
 
-// polls says whether it polls in between, and whether without naps.
-func (g *agent) polls() (on, spinning bool) {
+// polls says whether it polls in between, and how long it pauses.
+func (g *agent) polls() (on bool, pause time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.polling, g.spinning
+	return g.polling, g.pause
 }
 
-func (g *agent) setPolling(on, spinning bool) {
+func (g *agent) setPolling(on bool, pause time.Duration) {
 	g.do(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.polling, g.spinning = on, spinning
+		g.polling, g.pause = on, pause
 	})
 }
 

@@ -116,17 +116,19 @@ func (a *Agent) GenNotifsAsync(peer, prefix string, n int) *Future[ErrOut] {
 // Polling makes the agent poll for notifications in the background, or stop.
 func (a *Agent) Polling(on bool) {
 	a.t.Helper()
-	id := 0
-	if on {
-		id = 1
-	}
-	call[ErrOut](a.Worker, "Polling", Ref{a.id, id}, Deadline)
+	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, on, nap}, Deadline)
+}
+
+// PollEvery is Polling(true) of an application that polls seldom: it pauses after each poll, for a millisecond at least.
+func (a *Agent) PollEvery(pause time.Duration) {
+	a.t.Helper()
+	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, true, pause}, Deadline)
 }
 
 // Spinning is Polling(true) without naps: the agent does nothing else.
 func (a *Agent) Spinning() {
 	a.t.Helper()
-	call[ErrOut](a.Worker, "Polling", Ref{a.id, 2}, Deadline)
+	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, true, 0}, Deadline)
 }
 
 // WaitNotifs polls until n notifications came; fewer when time is up.
@@ -142,3 +144,11 @@ func (a *Agent) WaitNotifsAsync(n int, timeout time.Duration) *Future[NotifOut] 
 
 // Seq is the i-th message of GenNotifsAsync and of a Loop with a prefix.
 func Seq(prefix string, i int) []byte { return fmt.Appendf(nil, "%s%d", prefix, i) }
+
+// Visit loads, notifies and forgets a peer in.N times. The first error ends it.
+func (a *Agent) Visit(in VisitArgs) (accepted int, err error) {
+	a.t.Helper()
+	in.Agent = a.id
+	out := call[VisitOut](a.Worker, "Visit", in, in.Timeout+grace)
+	return out.Accepted, asErr(out.Err)
+}

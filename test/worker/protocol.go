@@ -177,6 +177,11 @@ type (
 		Agent, ID, N int
 		Timeout      time.Duration
 	}
+	PollingArgs struct {
+		Agent int
+		On    bool
+		Pause time.Duration
+	}
 	NotifArgs struct {
 		Agent  int
 		Peer   string
@@ -189,3 +194,22 @@ type (
 		Err    *nixl.Error
 	}
 )
+
+// VisitArgs asks for N rounds of loading a peer, a transfer with a notification if Transfer says so, Alone notifications without one,
+// and forgetting the peer.
+type VisitArgs struct {
+	Agent, N      int
+	Blob          []byte // the peer's metadata
+	Prefix        string
+	Transfer      bool
+	Op            nixl.Op
+	Local, Remote Side
+	Alone         int
+	Timeout       time.Duration
+}
+
+// VisitOut says how many notifications were accepted.
+type VisitOut struct {
+	Accepted int
+	Err      *nixl.Error
+}

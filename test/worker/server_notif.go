@@ -26,13 +26,13 @@ func (s *Server) GenNotif(in NotifArgs, out *ErrOut) error {
 
 func seqMsg(prefix string, i int) []byte { return fmt.Appendf(nil, "%s%d", prefix, i) }
 
-// Polling switches polling for notifications in the background on (ID 1, without naps 2) or off.
-func (s *Server) Polling(in Ref, out *ErrOut) error {
+// Polling switches polling for notifications in the background on or off.
+func (s *Server) Polling(in PollingArgs, out *ErrOut) error {
 	g, err := s.agent(in.Agent)
 	if err != nil {
 		return err
 	}
-	g.setPolling(in.ID > 0, in.ID == 2)
+	g.setPolling(in.On, in.Pause)
 	return nil
 }
 

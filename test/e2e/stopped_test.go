@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// stops are how long a process stands still; GORAIL_STOP asks for another time.
+func stops(t *testing.T) []time.Duration {
+	t.Helper()
+	if s := os.Getenv("GORAIL_STOP"); s != "" {
+		d, err := time.ParseDuration(s)
+		require.NoError(t, err)
+		return []time.Duration{d}
+	}
+	return []time.Duration{3 * time.Second, 9 * time.Second}
+}
+
+// stopped is a pair one of whose processes stands still at some point.
+type stopped struct {
+	*pairOf
+	a, b  *worker.Buf
+	write *worker.Xfer
+	read  *worker.Xfer
+	sent  int
+	got   []nixl.Notif
+}
+
+// phases are what goes on when the process is stopped. Each gives what it has begun, nil for nothing.
+var phases = []struct {
+	name  string
+	begin func(s *stopped) *worker.Xfer
+}{
+	{"connecting", nil}, // stopped before the first post
+	{"idle", func(s *stopped) *worker.Xfer { return nil }},
+	{"write", func(s *stopped) *worker.Xfer { return s.post(s.write) }},
+	{"read", func(s *stopped) *worker.Xfer { return s.post(s.read) }},
+	{"notification", func(s *stopped) *worker.Xfer { s.notify(200); return nil }},
+}
+
+func (s *stopped) post(x *worker.Xfer) *worker.Xfer { x.Post(); return x }
+
+func (s *stopped) notify(n int) {
+	for range n {
+		if s.ini.GenNotif("bob", []byte("n")) != nil {
+			return
+		}
+		s.sent++
+	}
+}
+
+// TestStoppedPeers: a target, or an initiator, that stands still for long is not dead. Whatever becomes of what was under way, every later
+// transfer is done, and nothing of the application's is needed. With and without transfers posted meanwhile.
+func TestStoppedPeers(t *testing.T) {
+	for _, d := range stops(t) {
+		for _, meanwhile := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/posts_meanwhile=%v", d, meanwhile), func(t *testing.T) {
+				var all []*stopped
+				for range len(phases) + 1 {
+					s := &stopped{pairOf: pair(t)}
+					s.a, s.b = s.buffers(32 << 20)
+					s.write = s.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
+					s.read = s.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
+					all = append(all, s)
+				}
+				// Agents of one test are driven by one goroutine: they are stopped at the same time, and go on at the same time.
+				var busy []*worker.Xfer
+				for i, s := range all[:len(phases)] {
+					if phases[i].begin != nil {
+						s.write.Do(limit)
+						busy = append(busy, phases[i].begin(s))
+					}
+					s.tgt.Stop()
+					if phases[i].begin == nil {
+						busy = append(busy, s.post(s.write))
+					}
+				}
+				self := all[len(phases)] // whose initiator stands still
+				self.write.Do(limit)
+				self.write.Post()
+				self.ini.Stop()
+				over := time.Now().Add(d)
+				for meanwhile && time.Now().Before(over) {
+					for i, s := range all[:len(phases)] {
+						if busy[i] == nil {
+							busy[i] = s.post(s.write)
+						} else if busy[i].Wait(10*time.Millisecond) != nixl.InProgress {
+							busy[i] = nil
+						}
+					}
+				}
+				time.Sleep(time.Until(over))
+				for _, s := range all {
+					s.tgt.Cont()
+					s.ini.Cont()
+				}
+				for i, s := range all {
+					began := busy[min(i, len(phases)-1)]
+					if s == self {
+						began = self.write
+					}
+					if began != nil {
+						began.Wait(long) // as it may
+					}
+					for k, x := range []*worker.Xfer{s.write, s.read, s.write} {
+						s.a.Fill(uint64(k))
+						x.Do(limit)
+						if x == s.write {
+							s.b.Want(uint64(k))
+						}
+					}
+					require.True(t, s.ini.Knows("bob"))
+					require.True(t, eventually(limit, func() bool {
+						s.got = append(s.got, s.tgt.WaitNotifs(1<<20, 0)...)
+						return count(s.got, "n") >= s.sent
+					}), "%d of %d notifications that were accepted", count(s.got, "n"), s.sent)
+				}
+			})
+		}
+	}
+}
+
+func count(list []nixl.Notif, msg string) (n int) {
+	for _, g := range list {
+		if string(g.Msg) == msg {
+			n++
+		}
+	}
+	return n
+}
+
+// TestStoppedPeerBesideOthers: of ten peers one stands still, with transfers to it under way. The latencies of the other nine are what
+// they were before, but for 10 ms.
+func TestStoppedPeerBesideOthers(t *testing.T) {
+	const peers, rounds = 10, 200
+	ini := start(t, "alice", params("xfer_timeout", "1s", "cancel_timeout", "200ms"))
+	a := ini.Buffer(4<<20, seedA)
+	var targets []*worker.Agent
+	var small, large []*worker.Xfer
+	for i := range peers {
+		name := string(worker.Seq("bob", i))
+		tgt := start(t, name)
+		tgt.Polling(true)
+		b := tgt.Buffer(4<<20, seedB)
+		ini.Learn(tgt)
+		targets = append(targets, tgt)
+		small = append(small, ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 4096), Remote: b.Span(0, 4096), Peer: name, Notif: []byte("s")}))
+		large = append(large, ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: name, Notif: make([]byte, 10_000)}))
+		small[i].Do(limit)
+		large[i].Do(limit)
+	}
+	worst := func() (p99 time.Duration) {
+		for i := 1; i < peers; i++ {
+			l := small[i].Loop(worker.LoopArgs{N: rounds, Timeout: limit, Times: true})
+			require.Equal(t, rounds, l.Done, l.Status)
+			slices.Sort(l.Lat)
+			p99 = max(p99, time.Duration(l.Lat[rounds*99/100]))
+			large[i].Do(limit)
+		}
+		return p99
+	}
+	before := worst()
+	targets[0].Stop()
+	require.False(t, large[0].Post().Failed())
+	var during time.Duration
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); { // deadlines, fences and the silence of the peer come and go
+		during = max(during, worst())
+	}
+	t.Logf("the worst p99 of nine peers: %v, while the tenth stands still %v", before, during)
+	require.Less(t, during, max(3*before, before+10*time.Millisecond))
+	targets[0].Cont()
+	large[0].Wait(limit)
+	small[0].Do(limit)
+}

@@ -1,0 +1,91 @@
+package e2e
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/worker"
+)
+
+// visits is how many notifications each pattern sends; GORAIL_VISITS asks for more.
+func visits() int {
+	if n, err := strconv.Atoi(os.Getenv("GORAIL_VISITS")); err == nil {
+		return n
+	}
+	return 400
+}
+
+// TestRemoveDelivers: what was accepted arrives, in order, though remove_remote_agent follows at once; however the target polls.
+func TestRemoveDelivers(t *testing.T) {
+	n := visits()
+	for _, pattern := range []struct {
+		name string
+		args worker.VisitArgs
+	}{
+		{"write", worker.VisitArgs{N: n, Transfer: true, Op: nixl.Write}},
+		{"read", worker.VisitArgs{N: n, Transfer: true, Op: nixl.Read}},
+		{"alone", worker.VisitArgs{N: n, Alone: 1}},
+		{"200_alone", worker.VisitArgs{N: (n + 199) / 200, Alone: 200}},
+		{"write_and_199", worker.VisitArgs{N: (n + 199) / 200, Transfer: true, Op: nixl.Write, Alone: 199}},
+	} {
+		t.Run(pattern.name, func(t *testing.T) {
+			p := quietPair(t)
+			a, b := p.buffers(64 << 10)
+			require.NoError(t, p.ini.Invalidate("bob"))
+			in := pattern.args
+			in.Prefix, in.Blob, in.Local, in.Remote, in.Timeout = "v", p.tgt.Metadata(), a.All(), b.All(), 5*long
+			each := in.Alone
+			if in.Transfer {
+				each++
+			}
+			visit := func(t *testing.T) {
+				accepted, err := p.ini.Visit(in)
+				require.NoError(t, err, "%s", p.ini.Output())
+				require.Equal(t, in.N*each, accepted)
+			}
+			check := func(t *testing.T) {
+				got := p.tgt.WaitNotifs(in.N*each, limit)
+				require.Len(t, got, in.N*each, "%s\n%s", p.ini.Output(), p.tgt.Output())
+				for i, g := range got {
+					require.Equal(t, string(worker.Seq("v", i)), string(g.Msg))
+				}
+			}
+			t.Run("target_polls_densely", func(t *testing.T) { p.tgt.Polling(true); visit(t); check(t) })
+			t.Run("target_polls_every_5ms", func(t *testing.T) { p.tgt.PollEvery(5 * time.Millisecond); visit(t); check(t) })
+			t.Run("target_polls_a_second_later", func(t *testing.T) {
+				p.tgt.Polling(false)
+				visit(t)
+				time.Sleep(time.Second) // what the name says
+				check(t)
+			})
+		})
+	}
+}
+
+// TestCloseDelivers: the same when the agent is destroyed, or its process exits in order.
+func TestCloseDelivers(t *testing.T) {
+	p := quietPair(t)
+	const n = 200
+	for i := range 5 {
+		w := worker.Start(t, worker.Options{Env: p.env})
+		s := agent(w, p.env, "carol")
+		s.Learn(p.tgt)
+		prefix := string(worker.Seq("c", i)) + "."
+		require.Nil(t, s.GenNotifsAsync("bob", prefix, n).Wait().Err)
+		if i%2 == 0 {
+			require.NoError(t, s.Close())
+		} else {
+			require.NoError(t, w.Exit())
+		}
+		got := p.tgt.WaitNotifs(n, limit)
+		require.Len(t, got, n)
+		for k, g := range got {
+			require.Equal(t, string(worker.Seq(prefix, k)), string(g.Msg))
+		}
+	}
+}
