@@ -25,8 +25,10 @@ func (s *stagedRun) overRings(g *group) error {
 			return err
 		}
 		s.tell(g, w)
-		if err := s.chunks(g, w); !errors.Is(err, errUnreachable) || !w.mapped() {
+		if err := s.chunks(g, w); !errors.Is(err, errUnreachable) {
 			return err
+		} else if !w.mapped() {
+			return fmt.Errorf("staging rings can't be reached: %w", err)
 		}
 		w.there.apart.Store(true)
 	}

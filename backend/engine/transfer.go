@@ -23,6 +23,7 @@ type transfer struct {
 	remotes []*region
 	op      int
 	class   class
+	gpu     bool // some of its memory is a GPU's, whatever class says of the first
 	bulk    bool // one post of a rail that copies GPUs' memory
 	run     atomic.Pointer[stagedRun]
 	inner   chan struct{} // of a run's: gets one when it has ended; nil: the application's
@@ -168,7 +169,7 @@ func (t *transfer) ready(r *remote) bool {
 		}
 	}
 	t.checked = r.epoch
-	t.rings = len(t.links) == 0 && t.class.vram() && t.inner == nil
+	t.rings = len(t.links) == 0 && t.gpu && t.inner == nil
 	return len(t.links) > 0 || t.rings
 }
 
@@ -212,13 +213,7 @@ func (r *remote) kick() {
 			t.start(r, t.hasNotif, t.msg)
 			t.msg = nil
 		case t.hopeless() != nil:
-			g := t.hopeless()
-			t.queued = false
-			t.why = "the peer has deregistered its memory, or its metadata was unloaded"
-			t.unlinked.Store(t.keyed() && len(t.links) == 0)
-			r.e.log.Error("transfer failed: the peer has deregistered its memory, or its metadata was unloaded", "peer", r.name,
-				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
-			t.x.Settle(int32(status.ErrBackend))
+			t.giveUp(t.hopeless())
 		default:
 			keep = append(keep, t)
 			r.pullFor(t)
@@ -230,6 +225,40 @@ func (r *remote) kick() {
 
 func (t *transfer) keyed() bool {
 	return !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed })
+}
+
+// giveUp ends a waiting transfer for want of one of the peer's regions. Under r.mu.
+func (t *transfer) giveUp(g *region) {
+	r := t.remote
+	t.queued = false
+	t.unlinked.Store(t.keyed())
+	switch {
+	case t.keyed():
+		t.why = t.apart()
+	case g.unknown && g.why != "":
+		t.why = g.why
+	default:
+		t.why = goneThere
+	}
+	if t.inner == nil { // else its run has another way, or tells
+		r.e.log.Error("transfer failed", "peer", r.name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
+	}
+	t.x.Settle(int32(status.ErrBackend))
+}
+
+// apart says that no rail in use has all of the memory. Under r.mu.
+func (t *transfer) apart() string {
+	var ours, theirs []*link
+	for _, l := range t.remote.links {
+		if l.up && l.rail.has(t.locals) {
+			ours = append(ours, l)
+		}
+		if l.up && !slices.ContainsFunc(t.remotes, func(g *region) bool { return g.rails.Load()&(1<<l.peer) == 0 }) {
+			theirs = append(theirs, l)
+		}
+	}
+	return fmt.Sprintf("no rail in use (%v) has the memory of both sides: ours is registered for %v, the peer's for %v; the log of the side that lacks a rail says why",
+		t.remote.path(), names(ours), names(theirs))
 }
 
 // hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
