@@ -168,9 +168,12 @@ func (t *transfer) ready(r *remote) bool {
 			t.near = len(t.links)
 		}
 	}
-	t.checked = r.epoch
 	t.rings = len(t.links) == 0 && t.gpu && t.inner == nil
-	return len(t.links) > 0 || t.rings
+	if len(t.links) == 0 && !t.rings {
+		return false
+	}
+	t.checked = r.epoch
+	return true
 }
 
 // enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
