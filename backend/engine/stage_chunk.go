@@ -123,14 +123,14 @@ func (s *stagedRun) tell(g *group, w *stagedWay) {
 	if told {
 		return
 	}
-	why := "no rail in use moves memory of GPUs by itself"
+	why := "no rail that works moves memory of these GPUs by itself"
 	switch {
 	case s.tried == linksOpening:
 		why = "the peer's memory is still being mapped here"
 	case g.gpus() && s.r.mapsRings():
 		why = s.t.e.trouble()
 	case g.lmem != g.rmem:
-		why = "no rail in use moves bytes between host memory and a GPU's by itself"
+		why = "no rail that works moves bytes between this host memory and GPU by itself"
 	}
 	s.t.e.log.Info("transfers are staged", "peer", s.r.name, "between", what, "reason", why, "ring_here", w.here != nil, "ring_there", w.there != nil,
 		"slot", w.slot)

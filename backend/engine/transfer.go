@@ -2,8 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +41,7 @@ type transfer struct {
 	untold   atomic.Bool   // its path is not in the log yet; set only where that takes it
 	staged   bool          // always: links can't carry it
 	opening  bool          // it was stopped because the peer's memory takes long to be mapped
+	away     bool          // it was stopped because the rails that reach its memory are down
 	refused  int           // runs in which links turned out not to reach the peer's memory
 	rings    bool          // staged, as ready found last
 	why      string        // an inner one's error
@@ -116,7 +115,7 @@ func (t *transfer) result() (int32, error) {
 func (t *transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif = hasNotif
-	t.reason, t.opening = "", false
+	t.reason, t.opening, t.away = "", false, false
 	t.aborted = time.Time{}
 	t.x.Start()
 	t.e.activate(t)
@@ -137,43 +136,6 @@ func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 		t.untold.Store(true)
 	}
 	t.e.core.Post(t.x, t.links, t.near, hasNotif, msg)
-}
-
-// ready checks that every key is here, and finds the links whose rails have all of the memory on both sides. Under t.mu and
-// r.mu for reading.
-func (t *transfer) ready(r *remote) bool {
-	own, theirs := ^uint64(0), ^uint64(0)
-	for _, g := range t.remotes {
-		if !g.keyed {
-			return false
-		}
-		theirs &= g.rails.Load()
-	}
-	for _, g := range t.locals {
-		own &= g.rails.Load()
-	}
-	t.links, t.near, t.rings = t.links[:0], 0, t.staged
-	if t.staged {
-		t.checked = r.epoch
-		return true
-	}
-	close := nearRails(t.locals)
-	for _, near := range []bool{true, false} {
-		for _, l := range r.links {
-			if l.up && l.rail.moves(t.class, t.bulk) && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && close&(1<<l.rail.index) != 0 == near {
-				t.links = append(t.links, l.l)
-			}
-		}
-		if near {
-			t.near = len(t.links)
-		}
-	}
-	t.rings = len(t.links) == 0 && t.gpu && t.inner == nil
-	if len(t.links) == 0 && !t.rings {
-		return false
-	}
-	t.checked = r.epoch
-	return true
 }
 
 // enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
@@ -224,58 +186,6 @@ func (r *remote) kick() {
 	}
 	clear(r.waiting[len(keep):])
 	r.waiting = keep
-}
-
-func (t *transfer) keyed() bool {
-	return !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed })
-}
-
-// giveUp ends a waiting transfer for want of one of the peer's regions. Under r.mu.
-func (t *transfer) giveUp(g *region) {
-	r := t.remote
-	t.queued = false
-	t.unlinked.Store(t.keyed())
-	switch {
-	case t.keyed():
-		t.why = t.apart()
-	case g.unknown && g.why != "":
-		t.why = g.why
-	default:
-		t.why = goneThere
-	}
-	if t.inner == nil { // else its run has another way, or tells
-		r.e.log.Error("transfer failed", "peer", r.name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
-	}
-	t.x.Settle(int32(status.ErrBackend))
-}
-
-// apart says that no rail in use has all of the memory. Under r.mu.
-func (t *transfer) apart() string {
-	var ours, theirs []*link
-	for _, l := range t.remote.links {
-		if l.up && l.rail.has(t.locals) {
-			ours = append(ours, l)
-		}
-		if l.up && !slices.ContainsFunc(t.remotes, func(g *region) bool { return g.rails.Load()&(1<<l.peer) == 0 }) {
-			theirs = append(theirs, l)
-		}
-	}
-	return fmt.Sprintf("no rail in use (%v) has the memory of both sides: ours is registered for %v, the peer's for %v; the log of the side that lacks a rail says why",
-		t.remote.path(), names(ours), names(theirs))
-}
-
-// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
-// common with the others.
-func (t *transfer) hopeless() *region {
-	for _, g := range t.remotes {
-		if (g.unknown || g.closed.Load()) && !g.keyed && !g.asked {
-			return g
-		}
-	}
-	if t.keyed() && len(t.links) == 0 {
-		return t.remotes[0]
-	}
-	return nil
 }
 
 // Desc is one element of a descriptor list, in the layout of nixlMetaDesc. MD is the shim's metadata object.
