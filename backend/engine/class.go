@@ -32,13 +32,13 @@ func (c class) names() string {
 // classify finds what memory a transfer is between, and what carries it: a rail that copies GPUs' memory whole, rails that have it
 // registered as any other (or may have at the peer's: ready looks), or none, which is staging.
 func (v *resolver) classify(t *transfer) error {
-	mixed, gpu := false, false // of several GPUs; of any
+	mixed := false // of several kinds, or GPUs
 	for i, list := range [][]*region{v.locals.list, v.remotes.list} {
 		for _, g := range list {
 			if g.Mem != list[0].Mem || g.Mem == memVRAM && g.Dev != list[0].Dev {
 				mixed = true
 			}
-			gpu = gpu || g.Mem == memVRAM
+			t.gpu = t.gpu || g.Mem == memVRAM
 		}
 		if i == 0 {
 			t.class.lmem, t.class.ldev = list[0].Mem, list[0].Dev
@@ -47,7 +47,7 @@ func (v *resolver) classify(t *transfer) error {
 		}
 	}
 	switch {
-	case !gpu:
+	case !t.gpu:
 	case t.class.gpus() && !mixed && v.e.copier(v.peer, v.locals.list) >= 0:
 		t.bulk = true
 	default:

@@ -29,7 +29,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	r.rehome()
 	l.l.Up()
 	for _, o := range r.links {
-		if o.phase == probing || o.phase == resting {
+		if o.up && (o.phase == probing || o.phase == resting) {
 			o.l.Yield(fastpath.Proof{})
 		}
 	}

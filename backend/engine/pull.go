@@ -105,7 +105,8 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 		r.want(g) // revoked while the answer was under way: ask again
 		return
 	}
-	if g.unknown = !r.serves(g.Mem, entry); g.unknown {
+	g.why = r.refusal(g, entry)
+	if g.unknown = g.why != ""; g.unknown {
 		return
 	}
 	g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))

@@ -44,7 +44,8 @@ type region struct {
 	keyed    bool   // keys are in the core's table
 	asked    bool   // a request for them is under way
 	wanted   bool   // it is in remote.wanted
-	unknown  bool   // the peer says that it has no such registration
+	unknown  bool   // the peer says that it has no such registration, or has it on no rail in use
+	why      string // unknown: for the error
 	targetID uint64 // the peer's number of it
 }
 

@@ -139,7 +139,7 @@ func (e *Engine) settle(t *transfer, code int32) {
 		return
 	}
 	_, wire := t.x.Err()
-	if (wire == syscall.ENOTSUP || t.opening) && t.restage() {
+	if (wire == syscall.ENOTSUP || t.opening || t.away) && t.restage() {
 		return
 	}
 	why := t.reason
@@ -182,10 +182,14 @@ func (t *transfer) restage() bool {
 		return false
 	}
 	tried := linksRefused
-	if t.opening {
+	switch {
+	case t.away:
+		t.away, tried = false, linksUntried
+	case t.opening:
 		t.opening, tried = false, linksOpening
-	} else if t.refused++; t.refused == refusals {
-		t.staged = true
+	default:
+		t.refused++
+		t.staged = t.staged || t.refused == refusals
 	}
 	t.rings, t.checked = true, 0 // the next post finds out anew
 	t.x.TakeTicket()

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -82,24 +84,29 @@ func (r *remote) retire(g *region) {
 	}
 }
 
-// serves says whether the peer has the range on one of the rails that we use, or copies it for us. Under mu.
-func (r *remote) serves(mem int32, entry wire.KeyEntry) bool {
+// refusal says why the peer's range can't be used; "": it can. Memory of a GPU always can: what no rail in use reaches is staged, whatever other
+// rails the peer has it on. Under mu.
+func (r *remote) refusal(g *region, entry wire.KeyEntry) string {
 	if !entry.Known {
-		return false
+		return goneThere
 	}
-	if len(entry.Rails) == 0 && mem == memVRAM {
-		return true // staged
+	if g.Mem == memVRAM {
+		return ""
 	}
 	for _, l := range r.links {
 		for _, k := range entry.Rails {
 			if l.up && int(k.Rail) == l.peer {
-				return true
+				return ""
 			}
 		}
 	}
-	r.e.log.Error("the peer could not register its memory on the rails in use; see its log", "peer", r.name, "rails", r.path())
-	return false
+	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); its log says why", strings.Join(r.path(), ","))
+	r.e.log.Error("a peer's memory can't be used", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
+	return why
 }
+
+// goneThere is why a range of the peer's has no keys.
+const goneThere = "the peer has deregistered its memory, or its metadata was unloaded"
 
 // revocation is a REVOKE that waits for transfers to drain.
 type revocation struct {

@@ -25,8 +25,10 @@ func (s *stagedRun) overRings(g *group) error {
 			return err
 		}
 		s.tell(g, w)
-		if err := s.chunks(g, w); !errors.Is(err, errUnreachable) || !w.mapped() {
+		if err := s.chunks(g, w); !errors.Is(err, errUnreachable) {
 			return err
+		} else if !w.mapped() {
+			return fmt.Errorf("staging rings can't be reached: %w", err)
 		}
 		w.there.apart.Store(true)
 	}
@@ -121,14 +123,14 @@ func (s *stagedRun) tell(g *group, w *stagedWay) {
 	if told {
 		return
 	}
-	why := "no rail in use moves memory of GPUs by itself"
+	why := "no rail that works moves memory of these GPUs by itself"
 	switch {
 	case s.tried == linksOpening:
 		why = "the peer's memory is still being mapped here"
 	case g.gpus() && s.r.mapsRings():
 		why = s.t.e.trouble()
 	case g.lmem != g.rmem:
-		why = "no rail in use moves bytes between host memory and a GPU's by itself"
+		why = "no rail that works moves bytes between this host memory and GPU by itself"
 	}
 	s.t.e.log.Info("transfers are staged", "peer", s.r.name, "between", what, "reason", why, "ring_here", w.here != nil, "ring_there", w.there != nil,
 		"slot", w.slot)

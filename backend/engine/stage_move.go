@@ -68,14 +68,12 @@ func (s *stagedRun) reachable(g *group) bool {
 		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
 		own, theirs = own&l.rails.Load(), theirs&r.rails.Load()
 	}
+	reaches := func(l *link) bool {
+		return l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && l.rail.moves(g.class, g.gpus() && l.rail.caps.Bulk)
+	}
 	s.r.mu.RLock()
 	defer s.r.mu.RUnlock()
-	for _, l := range s.r.links {
-		if l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && l.rail.moves(g.class, g.gpus() && l.rail.caps.Bulk) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.r.links, reaches) && !(g.vram() && s.r.stranded(reaches))
 }
 
 // direct moves a group by one inner transfer.

@@ -187,6 +187,10 @@ func (s *sweeper) look(t *transfer) {
 		t.mu.Unlock()
 		return
 	}
+	if t.gpu && aborted.IsZero() && last > slowRail && t.offRails() {
+		t.mu.Unlock()
+		return
+	}
 	overdue := !aborted.IsZero() && moving && now.Sub(aborted) > e.opt.CancelTimeout
 	if overdue {
 		t.aborted = now

@@ -81,9 +81,9 @@ func (t *target) giveRing(f *wire.RingReq) {
 		device = int(f.Dev)
 	}
 	l, err := t.e.stage.newSlots(device, int(f.Dev))
-	if err == nil && t.e.regions.get(l.id).rails.Load() == 0 {
+	if err == nil && !t.reaches(t.e.regions.get(l.id)) {
 		l.close()
-		err = errors.New("no rail takes the ring's memory; the log says why")
+		err = errors.New("no rail of this session takes the ring's memory; the log says why")
 	}
 	answer := &wire.Ring{ID: f.ID}
 	t.mu.Lock()
@@ -98,6 +98,13 @@ func (t *target) giveRing(f *wire.RingReq) {
 		t.e.log.Warn("no ring for a peer's staged transfers", "peer", t.in.Agent(), "gpu", f.Dev, "err", err)
 	}
 	t.in.Staged(answer)
+}
+
+// reaches says that a link of the session is on a rail that has the region.
+func (t *target) reaches(g *region) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gone || slices.ContainsFunc(t.links, func(l *link) bool { return l.up && g.rails.Load()&(1<<l.rail.index) != 0 })
 }
 
 // copy makes one copy between a ring and our memory.

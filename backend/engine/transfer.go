@@ -2,8 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +21,7 @@ type transfer struct {
 	remotes []*region
 	op      int
 	class   class
+	gpu     bool // some of its memory is a GPU's, whatever class says of the first
 	bulk    bool // one post of a rail that copies GPUs' memory
 	run     atomic.Pointer[stagedRun]
 	inner   chan struct{} // of a run's: gets one when it has ended; nil: the application's
@@ -42,6 +41,7 @@ type transfer struct {
 	untold   atomic.Bool   // its path is not in the log yet; set only where that takes it
 	staged   bool          // always: links can't carry it
 	opening  bool          // it was stopped because the peer's memory takes long to be mapped
+	away     bool          // it was stopped because the rails that reach its memory are down
 	refused  int           // runs in which links turned out not to reach the peer's memory
 	rings    bool          // staged, as ready found last
 	why      string        // an inner one's error
@@ -115,7 +115,7 @@ func (t *transfer) result() (int32, error) {
 func (t *transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif = hasNotif
-	t.reason, t.opening = "", false
+	t.reason, t.opening, t.away = "", false, false
 	t.aborted = time.Time{}
 	t.x.Start()
 	t.e.activate(t)
@@ -136,43 +136,6 @@ func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 		t.untold.Store(true)
 	}
 	t.e.core.Post(t.x, t.links, t.near, hasNotif, msg)
-}
-
-// ready checks that every key is here, and finds the links whose rails have all of the memory on both sides. Under t.mu and
-// r.mu for reading.
-func (t *transfer) ready(r *remote) bool {
-	own, theirs := ^uint64(0), ^uint64(0)
-	for _, g := range t.remotes {
-		if !g.keyed {
-			return false
-		}
-		theirs &= g.rails.Load()
-	}
-	for _, g := range t.locals {
-		own &= g.rails.Load()
-	}
-	if r.leaving != nil {
-		return false
-	}
-	t.links, t.near, t.rings = t.links[:0], 0, t.staged
-	if t.staged {
-		t.checked = r.epoch
-		return true
-	}
-	close := nearRails(t.locals)
-	for _, near := range []bool{true, false} {
-		for _, l := range r.links {
-			if l.up && l.rail.moves(t.class, t.bulk) && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && close&(1<<l.rail.index) != 0 == near {
-				t.links = append(t.links, l.l)
-			}
-		}
-		if near {
-			t.near = len(t.links)
-		}
-	}
-	t.checked = r.epoch
-	t.rings = len(t.links) == 0 && t.class.vram() && t.inner == nil
-	return len(t.links) > 0 || t.rings
 }
 
 // enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
@@ -212,13 +175,7 @@ func (r *remote) kick() {
 			t.start(r, t.hasNotif, t.msg)
 			t.msg = nil
 		case t.hopeless() != nil:
-			g := t.hopeless()
-			t.queued = false
-			t.why = "the peer has deregistered its memory, or its metadata was unloaded"
-			t.unlinked.Store(t.keyed() && len(t.links) == 0)
-			r.e.log.Error("transfer failed: the peer has deregistered its memory, or its metadata was unloaded", "peer", r.name,
-				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
-			t.x.Settle(int32(status.ErrBackend))
+			t.giveUp(t.hopeless())
 		default:
 			keep = append(keep, t)
 			r.pullFor(t)
@@ -226,24 +183,6 @@ func (r *remote) kick() {
 	}
 	clear(r.waiting[len(keep):])
 	r.waiting = keep
-}
-
-func (t *transfer) keyed() bool {
-	return !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed })
-}
-
-// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
-// common with the others.
-func (t *transfer) hopeless() *region {
-	for _, g := range t.remotes {
-		if (g.unknown || g.closed.Load()) && !g.keyed && !g.asked {
-			return g
-		}
-	}
-	if t.keyed() && len(t.links) == 0 {
-		return t.remotes[0]
-	}
-	return nil
 }
 
 // Desc is one element of a descriptor list, in the layout of nixlMetaDesc. MD is the shim's metadata object.

@@ -191,8 +191,8 @@ int gr_xfer_wait(gr_core *core, gr_xfer *x, uint64_t ns);
 void gr_xfer_prove(gr_xfer *x);
 /* Whether nothing of a running transfer is posted: 1, 0. A hint. */
 int gr_xfer_unposted(const gr_xfer *x);
-/* Whether the last post had a notification, and what it was; good until the next post. -1: some of it has gone out. Only while it is not
- * running. */
+/* Whether the last post had a notification, and what it was; good until the next post. -1: some of it has gone out, and the peer was not told
+ * to go on without it. Only while it is not running. */
 int gr_xfer_message(const gr_xfer *x, void **body, uint64_t *len);
 
 /* Queues a notification that belongs to no transfer. -EAGAIN when the session has more than the limit queued. */

@@ -80,7 +80,7 @@ int msg_gap(msg *m)
     gap->len = m->len; /* counted in tx_queued */
     gap->numbered = gap->skip = 1;
     msg_unlist(m);
-    m->done = 1;
+    m->done = m->skip = 1;
     msg_queue(m->link, gap);
     return 0;
 }

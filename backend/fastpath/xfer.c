@@ -350,7 +350,7 @@ int gr_xfer_message(const gr_xfer *pub, void **body, uint64_t *len)
     const xfer *x = (const xfer *)pub;
     *body = x->msg.body;
     *len = x->msg.body ? x->msg.len : 0;
-    return x->has_notif && (x->msg.numbered || x->msg.done) ? -1 : x->has_notif;
+    return x->has_notif && (x->msg.numbered || x->msg.done) && !x->msg.skip ? -1 : x->has_notif;
 }
 
 int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)

@@ -22,13 +22,13 @@ func (s *session) alive(l *line) bool {
 	case running:
 		return true
 	case l != nil:
-		return s.node.acks(l.conn, s.node.cfg.heartbeat())
+		return s.node.acks(l.conn, timeout)
 	}
 	return !reached.IsZero() && time.Since(reached) < timeout
 }
 
-// acknowledges says that the kernel at the other end of a connection has acknowledged everything that was sent to it, or
-// something within recent. We ping a silent peer, so there is always something to acknowledge.
+// acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
+// there is always something to acknowledge; while its receive buffer is full our kernel asks it in steps of two minutes at most.
 func acknowledges(c net.Conn, recent time.Duration) bool {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -46,6 +46,5 @@ func acknowledges(c net.Conn, recent time.Duration) bool {
 	if info.State != established || info.Segs_out == 0 {
 		return false // Segs_out is 0 where the kernel does not fill the structure in
 	}
-	return info.Unacked == 0 && info.Retransmits == 0 && info.Probes == 0 ||
-		time.Duration(info.Last_ack_recv)*time.Millisecond < recent
+	return time.Duration(info.Last_ack_recv)*time.Millisecond < recent
 }

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -19,9 +21,20 @@ import (
 // host is a network namespace that stands for a machine. It has no name and lives as long as its descriptor and the
 // processes in it, so that nothing is left behind, however the test ends.
 type host struct {
-	t  testing.TB
-	ns netns.NsHandle
-	nl *netlink.Handle // for its interfaces, and no other's
+	t    testing.TB
+	ns   netns.NsHandle
+	nl   *netlink.Handle // for its interfaces, and no other's
+	boot string          // file that its processes see as the boot id; "": the machine's own
+}
+
+// bootFile is where the kernel tells the boot id.
+const bootFile = "/proc/sys/kernel/random/boot_id"
+
+// reboot gives the processes that are started from now on another boot id, as on another machine.
+func (h *host) reboot(id string) {
+	h.t.Helper()
+	h.boot = filepath.Join(h.t.TempDir(), "boot_id")
+	require.NoError(h.t, os.WriteFile(h.boot, []byte(id+"\n"), 0o644))
 }
 
 // newHost makes a namespace with nothing but a loopback interface.
@@ -69,15 +82,37 @@ func (h *host) start(name string, opts ...option) *worker.Agent {
 func (h *host) startWith(setenv []string, name string, opts ...option) *worker.Agent {
 	h.t.Helper()
 	env := testenv.Need(h.t)
-	var w *worker.Worker
+	return agent(h.worker(worker.Options{Env: env, Setenv: setenv}), env, name, opts...)
+}
+
+// worker makes a process on this host.
+func (h *host) worker(o worker.Options) (w *worker.Worker) {
+	h.t.Helper()
 	h.aside(func() {
 		require.NoError(h.t, netns.Set(h.ns))
-		require.NoError(h.t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
-		require.NoError(h.t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		require.NoError(h.t, unix.Mount("sysfs", "/sys", "sysfs", unix.MS_RDONLY, ""))
-		w = worker.Start(h.t, worker.Options{Env: env, Setenv: setenv})
+		require.NoError(h.t, ownMounts(h.boot))
+		w = worker.Start(h.t, o)
 	})
-	return agent(w, env, name, opts...)
+	return w
+}
+
+// ownMounts gives the thread mounts of its own: /sys with the interfaces of its network namespace, and another boot id if wanted.
+func ownMounts(boot string) error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("mount sysfs: %w", err)
+	}
+	if boot != "" {
+		if err := unix.Mount(boot, bootFile, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", bootFile, err)
+		}
+	}
+	return nil
 }
 
 func (h *host) link(name string) netlink.Link {

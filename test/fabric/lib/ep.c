@@ -73,7 +73,7 @@ static int make_address(fab_ep *ep)
     size_t len = sizeof(sin);
     int kind = ep->dom->kind, rc = fi_getname(&ep->real->fid, &sin, &len);
     fab_address a = {
-        .kind = (uint8_t)kind, .idx = (uint8_t)ep->idx, .pid = (uint32_t)getpid(), .cookie = ep->cookie,
+        .kind = (uint8_t)kind, .idx = (uint8_t)ep->idx, .pid = (uint32_t)fab_own_pid(), .cookie = ep->cookie,
         .fd = (uint32_t)ep->dom->page_fd,
     };
     if (rc)
@@ -202,7 +202,7 @@ int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ou
         dom->eps++;
     }
     /* Unique on the host, whatever the seed. */
-    ep->cookie = fab_now() << 20 ^ (uint64_t)getpid() << 44 ^ (uint64_t)(uintptr_t)ep >> 4;
+    ep->cookie = fab_now() << 20 ^ (uint64_t)fab_own_pid() << 44 ^ (uint64_t)(uintptr_t)ep >> 4;
     fab_unlock(dom);
     if (idx == FAB_EPS) {
         free(ep);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,6 +23,13 @@ fab_page *fab_page_new(int *fd)
         return NULL;
     }
     return page;
+}
+
+int fab_own_pid(void)
+{
+    char text[16] = "";
+    ssize_t n = readlink("/proc/self", text, sizeof(text) - 1);
+    return n > 0 ? atoi(text) : getpid();
 }
 
 fab_page *fab_page_of(int pid, int fd)

@@ -33,6 +33,9 @@ typedef struct fab_page {
     fab_page_key key[FAB_KEYS];
 } fab_page;
 
+/* The number of this process in the mounted /proc, which a pid namespace of its own doesn't change. */
+int fab_own_pid(void);
+
 fab_page *fab_page_new(int *fd);
 fab_page *fab_page_of(int pid, int fd);
 void fab_page_drop(fab_page *page);

@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/status"
+	imitation "gorail/test/verbs"
+)
+
+// A rail that did not come about with the session is none of its rails: what it alone would reach is staged over the others.
+func TestMatrixRailNotUp(t *testing.T) {
+	h := withMemory(t, 2)
+	a, b := h.agent("ann"), h.agent("bob")
+	h.lacks("reg_dmabuf_mr", 1)
+	mine := h.gpu(a, 0, small, 0)
+	h.lacks("reg_dmabuf_mr", 1)
+	theirs := h.gpu(b, 1, small, 0)
+	h.lib.Fail("modify_rtr", 1, syscall.EIO) // bob's end on hca0
+	require.NoError(t, a.LoadConn("bob", apart{pids: true}.conn(b)))
+	r := a.connected("bob")
+	until(t, "the other rail works", func() bool { return r.atWork() == 1 })
+	require.True(t, h.log.has("rail not used for a peer", "rail=verbs/hca0", "peer=bob"))
+	h.moves(a, b, mine, theirs)
+	require.Positive(t, a.stage.transfers.Load())
+}
+
+// The one rail that both sides have a GPU's memory on goes down, under a transfer or before it: it is staged over the other. When the rail is
+// back nothing is staged any more.
+func TestMatrixRailAway(t *testing.T) {
+	for _, under := range []bool{false, true} {
+		for op := range 2 {
+			t.Run(fmt.Sprintf("under=%v, op %d", under, op), func(t *testing.T) {
+				h := withMemory(t, 2)
+				a, b := h.pairApart(apart{pids: true})
+				h.lacks("reg_dmabuf_mr", 0)
+				mine := h.gpu(a, 0, small, 0)
+				h.lacks("reg_dmabuf_mr", 0)
+				theirs := h.gpu(b, 1, small, 0)
+				r := a.connected("bob")
+				until(t, "both rails work", func() bool { return r.atWork() == 2 })
+				x := a.prep(op, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
+				moves := func(how string) {
+					t.Helper()
+					from, to := mine, theirs
+					if op == opRead {
+						from, to = to, from
+					}
+					want := from.fill()
+					x.post(how)
+					if how == "under" {
+						h.lib.Event(1, imitation.PortErr, 1)
+						h.lib.Set("delay", 0)
+					}
+					require.Equal(t, status.Success, status.Code(x.wait()))
+					b.expect("ann:" + how)
+					require.Equal(t, want, to.bytes())
+				}
+				moves("first")
+				require.Zero(t, a.stage.transfers.Load())
+				h.lib.FailMany("modify_rtr", 1, 1<<30, syscall.EIO) // it does not come back
+				if under {
+					h.lib.Set("delay", 1<<30)
+					moves("under")
+				} else {
+					h.lib.Event(1, imitation.PortErr, 1)
+					until(t, "the rail rests", func() bool { return r.atWork() == 1 })
+				}
+				moves("away")
+				require.Positive(t, a.stage.transfers.Load())
+				h.lib.Fail("modify_rtr", 0, 0)
+				h.lib.Event(1, imitation.PortActive, 1)
+				until(t, "both rails work again", func() bool { return r.atWork() == 2 })
+				before := a.stage.transfers.Load()
+				moves("back")
+				require.Equal(t, before, a.stage.transfers.Load())
+			})
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package engine
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/auto"
+	"gorail/backend/provider/local"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+	"gorail/test/testenv"
+)
+
+// inNetwork runs the test once more in a network namespace of its own, whose loopback interface has an address as hosts have; true: it has.
+func inNetwork(t *testing.T) bool {
+	const inside = "GORAIL_TEST_NETWORK"
+	if os.Getenv(inside) != "" {
+		lo, err := netlink.LinkByName("lo")
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkSetUp(lo))
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 81, 0, 1), Mask: net.CIDRMask(32, 32)}}
+		if err := netlink.AddrAdd(lo, addr); err != syscall.EEXIST { // of the test before
+			require.NoError(t, err)
+		}
+		return false
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	c := exec.Command(exe, "-test.run=^"+t.Name()+"$", "-test.v")
+	c.Env = append(os.Environ(), inside+"=1")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := c.CombinedOutput()
+	if c.Process == nil {
+		testenv.SkipOrFail(t, fmt.Errorf("no network namespace can be made here: %w", err))
+	}
+	require.NoError(t, err, "%s", out)
+	t.Logf("%s", out)
+	return true
+}
+
+// apart makes agents of one process take each other for what lives elsewhere.
+type apart struct {
+	name              string
+	pids, nets, hosts bool
+}
+
+var elsewhere = []apart{
+	{name: "same process"},
+	{name: "other pid namespace", pids: true},
+	{name: "other network namespace", nets: true},
+	{name: "other host", pids: true, nets: true, hosts: true},
+}
+
+func (p apart) near() bool { return !p.pids && !p.nets && !p.hosts }
+
+// conn is an agent's connection blob as one that lives elsewhere has it.
+func (p apart) conn(a *agent) []byte {
+	b, err := wire.DecodeConn(a.Conn())
+	require.NoError(a.t, err)
+	if p.nets {
+		b.NetNS++
+	}
+	if p.hosts {
+		b.Boot = "another"
+	}
+	for i := range b.Rails {
+		if o := &b.Rails[i]; p.pids && o.Fabric == local.Name {
+			o.Subnet = "another " + o.Subnet
+		}
+	}
+	raw, err := b.Encode()
+	require.NoError(a.t, err)
+	return raw
+}
+
+// withMemory is a harness over so many imitated devices and the memory of this process, as the provider chooses by itself.
+func withMemory(t *testing.T, devices int) *gpuHarness {
+	h := onGPUDevices(t, devices)
+	wire := h.wrap
+	h.wrap = func(p provider.Provider) provider.Provider {
+		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: local.New(local.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+	}
+	h.params = append(h.params, "control_devices", "lo")
+	return h
+}
+
+// lacks makes the next registration fail on one device. Of a GPU's memory no other way is left there.
+func (h *gpuHarness) lacks(call string, device int) {
+	h.lib.FailMany(call, device+1, 1, syscall.EOPNOTSUPP)
+}
+
+// pairApart is two agents that know each other, and live apart.
+func (h *gpuHarness) pairApart(p apart) (a, b *agent) {
+	a, b = h.agent("ann"), h.agent("bob")
+	require.NoError(h, a.LoadConn("bob", p.conn(b)))
+	require.NoError(h, b.LoadConn("ann", p.conn(a)))
+	return a, b
+}
+
+// small is so little that it is registered on one rail after the other.
+const small = 60 << 10
+
+// TestMatrixVerbs: wherever the peer lives, and whichever devices reach memory of GPUs on either side: bytes of host memory and of GPUs, both
+// ways, over a device that both sides have it on, else staged.
+func TestMatrixVerbs(t *testing.T) {
+	if inNetwork(t) {
+		return
+	}
+	none := func(h *gpuHarness) { h.lib.Set("dmabuf", 0) }
+	for _, c := range []struct {
+		name         string
+		devices      int
+		first        func(h *gpuHarness)
+		mine, theirs func(h *gpuHarness) // before ann's, bob's memory is registered
+		staged       string              // v: GPU to GPU, h: host to GPU, d: GPU to host
+	}{
+		{name: "none", devices: 1, first: none, staged: "vhd"},
+		{name: "dmabuf", devices: 1},
+		{name: "peermem", devices: 1, first: func(h *gpuHarness) { none(h); h.lib.Peermem(h.cuda.Peermem()) }},
+		{name: "not theirs", devices: 1, theirs: none, staged: "vh"},
+		{name: "not ours", devices: 1, mine: func(h *gpuHarness) { h.lacks("reg_dmabuf_mr", 0) }, staged: "vd"},
+		{name: "one of two", devices: 2, mine: func(h *gpuHarness) { h.lacks("reg_dmabuf_mr", 0) }, theirs: func(h *gpuHarness) { h.lacks("reg_dmabuf_mr", 0) }},
+		{name: "not the same", devices: 2, mine: func(h *gpuHarness) { h.lacks("reg_dmabuf_mr", 0) }, theirs: func(h *gpuHarness) { h.lacks("reg_dmabuf_mr", 1) },
+			staged: "v"},
+	} {
+		for _, place := range elsewhere {
+			t.Run(c.name+", "+place.name, func(t *testing.T) {
+				h := withMemory(t, c.devices)
+				do := func(f func(h *gpuHarness)) {
+					if f != nil {
+						f(h)
+					}
+				}
+				do(c.first)
+				a, b := h.pairApart(place)
+				do(c.mine)
+				vramA := h.gpu(a, 0, small, 0)
+				do(c.theirs)
+				vramB := h.gpu(b, 1, small, 0)
+				hostA, hostB := h.dram(a, small), h.dram(b, small)
+				staged := c.staged
+				if place.near() {
+					staged = "hd"
+				}
+				for _, way := range []struct {
+					kind         string
+					mine, theirs *vram
+				}{{"p", hostA, hostB}, {"v", vramA, vramB}, {"h", hostA, vramB}, {"d", vramA, hostB}} {
+					before := a.stage.transfers.Load()
+					h.moves(a, b, way.mine, way.theirs)
+					require.Equal(t, strings.Contains(staged, way.kind), a.stage.transfers.Load() > before, "staged: %s", way.kind)
+				}
+				require.NoError(t, a.Notify("bob", []byte("alone")))
+				b.expect("ann:alone")
+				require.Equal(t, place.near(), h.lib.Count("sends") == 0, "which rail")
+			})
+		}
+	}
+}
+
+// A list with memory of the host and of GPUs that no common rail has is staged in part, whatever comes first in it.
+func TestMatrixMixed(t *testing.T) {
+	h := withMemory(t, 1)
+	a, b := h.pairApart(apart{pids: true})
+	mine := []*vram{h.dram(a, small), h.gpu(a, 0, small, 0), h.gpu(a, 1, small, 0)}
+	h.lib.Set("dmabuf", 0)
+	theirs := []*vram{h.dram(b, small), h.gpu(b, 1, small, 0), h.dram(b, small)}
+	for op := range 2 {
+		var from, to [][]byte
+		var local, remote []Desc
+		for i := range mine {
+			from, to = append(from, mine[i].fill()), append(to, theirs[i].fill())
+			local, remote = append(local, mine[i].desc(0, small)), append(remote, theirs[i].seenBy(a).desc(0, small))
+		}
+		if op == opRead {
+			from = to
+		}
+		x := a.prep(op, local, remote, "bob")
+		for range 2 {
+			x.run("mixed")
+			b.expect("ann:mixed")
+		}
+		for i := range mine {
+			require.Equal(t, from[i], mine[i].bytes())
+			require.Equal(t, from[i], theirs[i].bytes())
+		}
+		x.release()
+	}
+}
+
+// Host memory that one side has on no rail in use, though on others, fails, and the error says which side lacks which rail; other memory of the
+// same peer works.
+func TestMatrixHostMemoryRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		devices      int
+		mine, theirs []int // devices that refuse it
+		says         []string
+	}{
+		"theirs": {1, nil, []int{0}, []string{"the peer could not register its memory on any rail in use (verbs/hca0)"}},
+		"ours":   {1, []int{0}, nil, []string{"no rail in use ([verbs/hca0])", "ours is registered for [], the peer's for [verbs/hca0]"}},
+		"each another": {2, []int{0}, []int{1},
+			[]string{"no rail in use ([verbs/hca0 verbs/hca1])", "ours is registered for [verbs/hca1], the peer's for [verbs/hca0]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := withMemory(t, c.devices)
+			a, b := h.pairApart(apart{pids: true})
+			good, far := h.dram(a, small), h.dram(b, small)
+			refused := func(owner *agent, devices []int) *vram {
+				for _, d := range devices {
+					h.lacks("reg_mr", d)
+				}
+				defer h.lib.Fail("reg_mr", 0, 0)
+				return h.dram(owner, small)
+			}
+			mine, theirs := refused(a, c.mine), refused(b, c.theirs)
+			for op := range 2 {
+				x := a.prep(op, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
+				for range 2 {
+					x.post("never")
+					x.fails(status.ErrBackend)
+				}
+				x.release()
+			}
+			require.True(t, h.log.has(append(c.says, "transfer failed", "peer=bob")...), h.log.String())
+			require.Zero(t, h.log.count(goneThere))
+			h.moves(a, b, good, far)
+		})
+	}
+}
+
+// A ring for staging that no rail of the session takes, though another does, is refused by its owner, and the transfer says so.
+func TestMatrixRingRefused(t *testing.T) {
+	h := withMemory(t, 1)
+	h.lib.Set("dmabuf", 0)
+	a, b := h.pairApart(apart{pids: true})
+	mine, theirs := h.dram(a, small), h.gpu(b, 1, small, 0)
+	a.connected("bob")
+	h.lib.Set("mr_size", 256<<10) // a ring has more
+	defer h.lib.Set("mr_size", 0)
+	x := a.prep(opWrite, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
+	x.post("never")
+	x.fails(status.ErrBackend)
+	x.release()
+	require.True(t, h.log.has("transfer failed", "no rail of this session takes the ring's memory"), h.log.String())
+}
