@@ -57,8 +57,8 @@ func (r *remote) reconnect() {
 	r.dial()
 }
 
-// wanting says why nothing can be posted to the peer; one that is suspended is connected again. Under mu.
-func (r *remote) wanting() error {
+// postable says why nothing can be posted to the peer; one that is suspended is connected again. Under mu.
+func (r *remote) postable() error {
 	r.reconnect()
 	switch {
 	case r.leaving != nil:
@@ -110,7 +110,9 @@ func (r *remote) dropKeys() {
 			g.core.SetLive(false)
 		}
 		g.keyed, g.asked, g.unknown = false, false, false
-		r.want(g)
+		if g.parts == nil {
+			r.want(g)
+		}
 	}
 	for _, g := range r.unloaded {
 		if g.keyed && g.pin() { // else its entry in the table may be another's

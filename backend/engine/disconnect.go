@@ -143,7 +143,7 @@ func (h targetHandler) Drain(in *peer.In, next uint64) {
 		return
 	}
 	h.e.late.Go(func() {
-		for !t.closing.Load() && !h.e.closed.Load() {
+		for !t.closing.Load() {
 			if t.has(next) {
 				t.in.Drained(next)
 				return

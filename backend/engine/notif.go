@@ -29,7 +29,7 @@ func (e *Engine) Notify(name string, msg []byte) error {
 	r.mu.RUnlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.wanting(); err != nil {
+	if err := r.postable(); err != nil {
 		return err
 	}
 	if r.state == ready {

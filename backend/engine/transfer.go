@@ -143,7 +143,7 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	r := t.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.wanting(); err != nil {
+	if err := r.postable(); err != nil {
 		return 0, err
 	}
 	t.begin(hasNotif)

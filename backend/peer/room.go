@@ -10,15 +10,15 @@ import (
 // makeRoom admits one more session that we serve. At the bound the session whose peer is silent for longest gives way, if that
 // peer has missed its heartbeats; else the newcomer is told to come back.
 func (n *Node) makeRoom() *RejectError {
-	n.mu.Lock()
-	served, now := 0, time.Now()
+	served := n.serving()
+	most := n.cfg.MaxSessions
+	if len(served) < most {
+		return nil
+	}
+	now := time.Now()
 	var silent *session
 	var longest time.Duration
-	for s := range n.sessions {
-		if !s.inbound {
-			continue
-		}
-		served++
+	for _, s := range served {
 		if s.State() != Ready {
 			continue
 		}
@@ -26,15 +26,22 @@ func (n *Node) makeRoom() *RejectError {
 			silent, longest = s, quiet
 		}
 	}
-	most := n.cfg.MaxSessions
-	n.mu.Unlock()
-	switch {
-	case served < most:
-		return nil
-	case silent != nil && longest > n.cfg.heartbeat():
-		silent.end(Lost, fmt.Errorf("%w: %s: silent for %v, and %d sessions are served (option max_sessions)",
-			ErrSilent, silent.peer, longest.Round(time.Millisecond), most), nil)
-		return nil
+	if silent == nil || longest <= n.cfg.heartbeat() {
+		return &RejectError{wire.CodeBusy, fmt.Sprintf("%d sessions are served already (option max_sessions)", most)}
 	}
-	return &RejectError{wire.CodeBusy, fmt.Sprintf("%d sessions are served already (option max_sessions)", most)}
+	silent.end(Lost, fmt.Errorf("%w: %s: silent for %v, and %d sessions are served (option max_sessions)",
+		ErrSilent, silent.peer, longest.Round(time.Millisecond), most), nil)
+	return nil
+}
+
+// serving are the sessions with initiators.
+func (n *Node) serving() (list []*session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for s := range n.sessions {
+		if s.inbound {
+			list = append(list, s)
+		}
+	}
+	return list
 }
