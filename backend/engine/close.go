@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -26,16 +27,12 @@ func (e *Engine) shutdown() {
 	}
 	e.flush()
 	e.closeRemotes() // first: a peer that hears of the end may free what we have mapped of it
+	e.closeTargets() // before they hear goodbye: what they have posted can't land behind their transfers' status
 	if e.node != nil {
 		e.node.Close()
 	}
 	e.closeRemotes() // that were made meanwhile
-	e.mu.Lock()
-	targets := slices.Collect(maps.Values(e.targets))
-	e.mu.Unlock()
-	for _, t := range targets {
-		t.close()
-	}
+	e.closeTargets()
 	e.late.Wait()
 	quiet := e.settleDown()
 	if e.ev != nil {
@@ -75,6 +72,18 @@ func (e *Engine) closeRemotes() {
 	for _, r := range remotes {
 		r.close("engine closed")
 	}
+}
+
+// closeTargets ends the access of all peers.
+func (e *Engine) closeTargets() {
+	e.mu.Lock()
+	targets := slices.Collect(maps.Values(e.targets))
+	e.mu.Unlock()
+	var all sync.WaitGroup
+	for _, t := range targets {
+		all.Go(t.close)
+	}
+	all.Wait()
 }
 
 // flush gives accepted notifications, of the application's last words before it destroys the engine, a moment to leave.

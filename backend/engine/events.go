@@ -5,6 +5,21 @@ import (
 	"gorail/backend/xfer"
 )
 
+// ended: the core has no more of the transfer.
+func (e *Engine) ended(t *transfer, code int32) {
+	e.settle(t, code)
+	if t.zombie.Load() {
+		e.reap(t)
+	}
+	if t.inner != nil {
+		select {
+		case t.inner <- struct{}{}:
+		default:
+		}
+	}
+	t.remote.settleRevokes()
+}
+
 // onEvent takes what the core leaves to Go, in the one goroutine for that.
 func (e *Engine) onEvent(ev fastpath.Event) {
 	switch ev.Kind {
@@ -13,18 +28,7 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 		if err != nil {
 			return // released and freed meanwhile
 		}
-		t := rec.Value
-		e.settle(t, ev.Code)
-		if t.zombie.Load() {
-			e.reap(t)
-		}
-		if t.inner != nil {
-			select {
-			case t.inner <- struct{}{}:
-			default:
-			}
-		}
-		t.remote.settleRevokes()
+		e.ended(rec.Value, ev.Code)
 	case fastpath.EvLink:
 		e.linksMu.Lock()
 		l := e.links[ev.ID]

@@ -83,7 +83,7 @@ func (r *remote) failed(l *link, epoch uint64) {
 	default:
 		l.pause = min(max(2*l.pause, firstPause), mostPause)
 	}
-	if others || l.pause == 0 {
+	if others || l.pause == 0 || len(r.revokes) > 0 { // their answer waits for it
 		r.fence(l, "completion error")
 		return
 	}
@@ -112,15 +112,6 @@ func (r *remote) later(l *link, pause time.Duration, why string) {
 	})
 }
 
-// fenceAll fences every link.
-func (r *remote) fenceAll(why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.links {
-		r.fence(l, why)
-	}
-}
-
 // fenceBroken fences those that have stopped. Under r.mu.
 func (r *remote) fenceBroken(why string) {
 	for _, l := range r.links {
@@ -144,7 +135,9 @@ func (r *remote) fence(l *link, why string) {
 		return
 	}
 	l.enter(fencing)
-	r.e.quiesce(l)
+	if r.e.quiesce(l) != nil {
+		r.leak()
+	}
 	r.rehome()
 	var addr []byte
 	if err := r.e.renew(l); err == nil {
@@ -193,11 +186,11 @@ func (r *remote) giveUp(err error) {
 		return
 	}
 	defer r.e.leave()
-	r.lose(err, status.ErrBackend)
+	quiet := r.lose(err, status.ErrBackend)
 	r.mu.RLock()
 	out := r.out
 	r.mu.RUnlock()
-	out.Close(err.Error())
+	r.goodbye(out, quiet, err.Error())
 }
 
 // Fenced: the target has closed its endpoint; nothing of ours from before can land any more.
@@ -210,6 +203,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != ready || int(f.Rail) >= len(r.links) {
+		r.leaving.answered(f.ID)
 		return
 	}
 	l := r.links[f.Rail]

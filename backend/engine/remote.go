@@ -61,6 +61,10 @@ type remote struct {
 	revokes  []*revocation
 	asked    *asking
 	early    map[uint64]bool // regions revoked while their keys were asked for
+	leaving  *parting        // of the session's end
+	held     []held
+	heldFrom time.Time // when the first of them ended
+	heldTo   time.Time
 }
 
 // change comes before any change of what posts look at: state, links, keys. Transfers that were found good are looked at again
@@ -222,20 +226,26 @@ func (r *remote) close(why string) {
 		r.retire(g)
 	}
 	r.mu.Unlock()
-	switch {
-	case out == nil || was != connecting && was != ready:
-	case drained == nil:
-		out.Close(why)
-	default: // the peer forgets our address with the session: not while operations are on their way to it
-		r.e.late.Go(func() {
-			select {
-			case <-drained:
-			case <-time.After(goodbyeWait):
-			}
-			out.Close(why)
-		})
+	if out != nil && (was == connecting || was == ready) {
+		r.goodbye(out, drained, why)
 	}
 }
 
-// goodbyeWait is how long a session's end is held back for what is in flight on shared endpoints.
+// goodbye tells the peer of the session's end, once drained: the peer forgets our address with the session, not while operations are on
+// their way to it.
+func (r *remote) goodbye(out *peer.Out, drained <-chan struct{}, why string) {
+	if drained == nil {
+		out.Close(why)
+		return
+	}
+	r.e.late.Go(func() {
+		select {
+		case <-drained:
+		case <-time.After(goodbyeWait):
+		}
+		out.Close(why)
+	})
+}
+
+// goodbyeWait is how long a session's end is held back for what is in flight.
 const goodbyeWait = 10 * time.Second

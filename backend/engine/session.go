@@ -157,11 +157,11 @@ func (h initiatorHandler) Lost(err error) {
 // errOurs marks a failure of this side's, which must not make the agent forget the peer.
 var errOurs = errors.New("local failure")
 
-func (r *remote) lose(err error, code status.Code) {
+func (r *remote) lose(err error, code status.Code) (quiet <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == closed || r.state == lost {
-		return
+		return nil
 	}
 	r.state = lost
 	r.err = advise(err)
@@ -171,7 +171,7 @@ func (r *remote) lose(err error, code status.Code) {
 		level = slog.LevelInfo // it said goodbye
 	}
 	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", advise(err))
-	r.down(int32(code))
+	return r.down(int32(code))
 }
 
 // down drops the links, as drop does, and ends everything that waits. Under mu.
@@ -180,10 +180,14 @@ func (r *remote) down(st int32) (drained <-chan struct{}) {
 	close(r.asked.over)
 	r.e.past.add(r.view(), map[remoteState]string{lost: "lost", closed: "closed"}[r.state])
 	if r.hasSess {
-		drained = r.e.drop(r.links, r.sess, st)
+		r.leaving = r.parting()
+		drained = r.e.drop(r.links, r.sess, st, r.leaving)
 		r.hasSess = false
 	} else {
-		drained = r.e.drop(r.links, fastpath.Session{}, st)
+		drained = r.e.drop(r.links, fastpath.Session{}, st, nil)
+	}
+	if len(r.held) > 0 {
+		r.e.after(0, r.settleHeld) // not under mu
 	}
 	r.links, r.home = nil, nil
 	for _, t := range r.waiting {

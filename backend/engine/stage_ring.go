@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -98,8 +99,7 @@ func (r *remote) copyThere(f *wire.Copy) error {
 		return errSessionOver
 	case <-timer.C: // it may still copy: without it nothing is known of the memory
 		err := fmt.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", r.name, len(f.Pieces), r.e.opt.XferTimeout)
-		r.out.Close("no answer to a copy within xfer_timeout")
-		initiatorHandler{r}.Lost(err)
+		r.goodbye(r.out, r.lose(err, status.ErrRemoteDisconnect), "no answer to a copy within xfer_timeout")
 		return err
 	}
 }

@@ -92,6 +92,7 @@ func (s *sweeper) watch() {
 	s.e.mu.RUnlock()
 	now := time.Now()
 	for _, r := range remotes {
+		r.settleRevokes() // of transfers whose data is there, and whose notification is not out
 		if len(r.lanes) > 1 {
 			r.watch(now)
 		}
@@ -186,7 +187,8 @@ func (s *sweeper) look(t *transfer) {
 	switch {
 	case !aborted.IsZero():
 		if overdue {
-			t.remote.fenceAll("an aborted transfer did not drain within cancel_timeout")
+			t.fence("an aborted transfer did not drain within cancel_timeout")
+			t.remote.unanswered(now)
 		}
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",

@@ -47,7 +47,9 @@ type transfer struct {
 	why      string        // an inner one's error
 	unlinked atomic.Bool   // an inner one that no link carries
 	reason   string        // why we aborted it
-	aborted  time.Time
+	aborted  time.Time     // or when the peer took memory of it back, all of it being posted
+	kept     bool          // a release was refused
+	leaked   atomic.Bool   // an endpoint was closed while a stopped process may still copy for it
 
 	// guarded by remote.mu
 	queued bool // in remote.waiting
@@ -117,6 +119,8 @@ func (t *transfer) begin(hasNotif bool) {
 	t.hasNotif = hasNotif
 	t.reason, t.opening = "", false
 	t.aborted = time.Time{}
+	t.kept = false
+	t.leaked.Store(false)
 	t.x.Start()
 	t.e.activate(t)
 }
@@ -218,7 +222,12 @@ func (r *remote) kick() {
 			t.unlinked.Store(t.keyed() && len(t.links) == 0)
 			r.e.log.Error("transfer failed: the peer has deregistered its memory, or its metadata was unloaded", "peer", r.name,
 				"addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
-			t.x.Settle(int32(status.ErrBackend))
+			if g.unknown && t.inner == nil {
+				t.x.Hold()
+				r.hold(held{t, int32(status.ErrBackend), true})
+			} else {
+				t.x.Settle(int32(status.ErrBackend))
+			}
 		default:
 			keep = append(keep, t)
 			r.pullFor(t)
