@@ -5,9 +5,11 @@ import (
 	"gorail/backend/xfer"
 )
 
-// ended: the core has no more of the transfer.
+// ended: the core has no more of the transfer. One that ended well may have been posted again since.
 func (e *Engine) ended(t *transfer, code int32) {
-	e.settle(t, code)
+	if code != 0 {
+		e.settle(t, code)
+	}
 	if t.zombie.Load() {
 		e.reap(t)
 	}
