@@ -111,17 +111,16 @@ func TestTakenBack(t *testing.T) {
 			p.b.rail().Stall()
 			whole := p.a.prep(opWrite, []Desc{p.mine.fill(7).desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").post("n").posted()
 			part := p.a.whole(opRead, p.mine, p.theirs).post("never")
-			go func() {
-				until(h, "no revocation", func() bool {
-					r := p.a.remote("bob")
-					r.mu.RLock()
-					defer r.mu.RUnlock()
-					return len(r.revokes) > 0
-				})
-				p.b.rail().Release()
-			}()
-			own := ownID(p)
-			require.NoError(h, p.b.Deregister(own))
+			own, over := ownID(p), make(chan error)
+			go func() { over <- p.b.Deregister(own) }()
+			until(h, "no revocation", func() bool {
+				r := p.a.remote("bob")
+				r.mu.RLock()
+				defer r.mu.RUnlock()
+				return len(r.revokes) > 0
+			})
+			p.b.rail().Release()
+			require.NoError(h, <-over)
 			require.Equal(h, done, whole.wait())
 			require.True(h, string(p.mine.b[:4096]) == string(p.theirs.b[:4096]))
 			if leaves {

@@ -92,7 +92,12 @@ func (s *sweeper) watch() {
 	s.e.mu.RUnlock()
 	now := time.Now()
 	for _, r := range remotes {
-		r.settleRevokes() // of transfers whose data is there, and whose notification is not out
+		if r.mu.TryRLock() {
+			n := len(r.revokes)
+			if r.mu.RUnlock(); n > 0 {
+				r.settleRevokes() // of transfers whose data is there, and whose notification is not out
+			}
+		}
 		if len(r.lanes) > 1 {
 			r.watch(now)
 		}

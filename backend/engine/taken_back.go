@@ -50,11 +50,14 @@ func (t *transfer) takeBack() {
 
 // hold keeps an error back when the peer has taken memory of the transfer back and may be about to leave; else it gives the status. Under t.mu.
 func (t *transfer) hold(code int32, told bool) (int32, bool) {
+	if t.inner != nil || code != int32(status.ErrBackend) {
+		return code, false
+	}
 	r := t.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case t.inner != nil || code != int32(status.ErrBackend) || !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed && !g.closed.Load() }):
+	case !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed && !g.closed.Load() }):
 		return code, false
 	case r.state == ready:
 		r.hold(held{t, code, told})
