@@ -64,13 +64,16 @@ nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const {
     return static_cast<nixl_status_t>(gr_check(state_->core, req->slot, req->xfer));
 }
 
-// Always accepted: what is in flight is Go's to quiesce, the agent may forget the handle.
+// Refused, once, is a READ that could still write to local memory: the agent keeps it, and its next release is its last. Of any other
+// what is in flight is Go's to quiesce, the agent may forget the handle.
 nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const {
     return enter_go(GR_CROSS_OTHER, [&] {
-        auto req = state_->requests.take(handle);
+        const Request *req = state_->requests.find(handle);
         if (!req)
             return GR_ERR_NOT_FOUND; // released before
-        gorail_release(state_->engine, req->xfer);
+        if (gorail_release(state_->engine, req->xfer) == GR_ERR_REPOST_ACTIVE)
+            return GR_ERR_REPOST_ACTIVE;
+        state_->requests.take(handle);
         return GR_SUCCESS;
     });
 }

@@ -23,6 +23,13 @@ public:
         return key;
     }
 
+    // The object that the pointer stands for, as long as nobody takes it; null as take gives it.
+    T *find(const Base *p) {
+        std::lock_guard<std::mutex> lock(mu_);
+        const auto at = live_.find(p);
+        return at == live_.end() ? nullptr : at->second.get();
+    }
+
     // Gives ownership back; null when the pointer is not, or no longer, one of ours. It is not followed.
     std::unique_ptr<T> take(const Base *p) {
         std::lock_guard<std::mutex> lock(mu_);

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -24,17 +25,16 @@ func (e *Engine) shutdown() {
 	if e.sweeper != nil {
 		e.sweeper.stop()
 	}
-	e.farewell() // first: a peer that hears of the end may free what we have mapped of it
+	if e.node != nil {
+		e.node.Leaving()
+	}
+	e.farewell()     // first: a peer that hears of the end may free what we have mapped of it
+	e.closeTargets() // before they hear goodbye: what they have posted can't land behind their transfers' status
 	if e.node != nil {
 		e.node.Close()
 	}
 	e.closeRemotes() // that were made meanwhile
-	e.mu.Lock()
-	targets := slices.Collect(maps.Values(e.targets))
-	e.mu.Unlock()
-	for _, t := range targets {
-		t.close()
-	}
+	e.closeTargets()
 	e.late.Wait()
 	quiet := e.settleDown()
 	if e.ev != nil {
@@ -97,6 +97,18 @@ func (e *Engine) farewell() {
 			return
 		}
 	}
+}
+
+// closeTargets ends the access of all peers.
+func (e *Engine) closeTargets() {
+	e.mu.Lock()
+	targets := slices.Collect(maps.Values(e.targets))
+	e.mu.Unlock()
+	var all sync.WaitGroup
+	for _, t := range targets {
+		all.Go(t.close)
+	}
+	all.Wait()
 }
 
 func (e *Engine) names() []string {

@@ -74,16 +74,18 @@ func (r *remote) postable() error {
 }
 
 // suspend ends a session that may be followed by another. Under mu.
-func (r *remote) suspend(err error) {
+// The channel is as down's.
+func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {
-		return
+		return nil
 	}
 	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
 	r.e.log.Warn("session with a peer lost; the next post or notification connects again", "peer", r.name,
 		"rails", strings.Join(r.path(), ","), "err", r.err)
-	r.down(status.ErrBackend)
+	quiet = r.down(status.ErrBackend)
 	r.dropKeys()
 	r.forgetRings()
+	return quiet
 }
 
 // lose ends the last session with a peer that is dead. Under mu.
@@ -126,9 +128,9 @@ func (r *remote) dropKeys() {
 	r.unloaded, r.early = nil, nil
 }
 
-// down drops the links, as drop does, and ends everything that waits. The channel is closed when nothing is in flight any more; nil:
-// nothing is. Under mu.
-func (r *remote) down(code status.Code) (drained <-chan struct{}) {
+// down drops the links, as drop does, and ends everything that waits. The channel is closed when nothing touches memory of either side
+// any more; nil: nothing does. Under mu.
+func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 	st := int32(code)
 	r.change()
 	r.asked.end()
@@ -137,10 +139,14 @@ func (r *remote) down(code status.Code) (drained <-chan struct{}) {
 	}
 	r.e.past.add(r.view(), stateNames[r.state])
 	if r.hasSess {
-		drained = r.e.drop(r.links, r.sess, st)
+		r.asked.parting = r.parting()
+		quiet = r.e.drop(r.links, r.sess, st, r.asked.parting)
 		r.hasSess = false
 	} else {
-		drained = r.e.drop(r.links, fastpath.Session{}, st)
+		quiet = r.e.drop(r.links, fastpath.Session{}, st, nil)
+	}
+	if len(r.held) > 0 {
+		r.e.after(0, r.settleHeld) // not under mu
 	}
 	r.links, r.home = nil, nil
 	for _, t := range r.waiting {
@@ -149,7 +155,7 @@ func (r *remote) down(code status.Code) (drained <-chan struct{}) {
 	}
 	r.waiting, r.notifs, r.notifLen = nil, nil, 0
 	r.revokes = nil
-	return drained
+	return quiet
 }
 
 // close ends the session on purpose.
@@ -162,10 +168,10 @@ func (r *remote) close(why error) {
 		return
 	}
 	r.state = closed
-	var drained <-chan struct{}
+	var quiet <-chan struct{}
 	if was == connecting || was == ready {
 		r.err = why
-		drained = r.down(status.ErrBackend)
+		quiet = r.down(status.ErrBackend)
 	}
 	r.retireAll()
 	r.mu.Unlock()
@@ -175,19 +181,25 @@ func (r *remote) close(why error) {
 		r.e.mu.Unlock()
 		close(r.gone)
 	}()
-	switch {
-	case out == nil || was != connecting && was != ready:
-	case drained == nil:
-		out.Close(why.Error())
-	default: // the peer forgets our address with the session: not while operations are on their way to it
-		r.e.late.Go(func() {
-			select {
-			case <-drained:
-			case <-time.After(goodbyeWait):
-			}
-			out.Close(why.Error())
-		})
+	if out != nil && (was == connecting || was == ready) {
+		r.goodbye(out, quiet, why)
 	}
+}
+
+// goodbye tells the peer of the session's end, once all is quiet: the peer forgets our address with the session, not while operations are on
+// their way to it.
+func (r *remote) goodbye(out *peer.Out, quiet <-chan struct{}, why error) {
+	if quiet == nil {
+		out.Close(why.Error())
+		return
+	}
+	r.e.late.Go(func() {
+		select {
+		case <-quiet:
+		case <-time.After(goodbyeWait):
+		}
+		out.Close(why.Error())
+	})
 }
 
 // retireAll lets go of all of the peer's regions. Under mu.
@@ -198,7 +210,7 @@ func (r *remote) retireAll() {
 	}
 }
 
-// goodbyeWait is how long a session's end is held back for what is in flight on shared endpoints.
+// goodbyeWait is how long a session's end is held back for what is in flight.
 const goodbyeWait = 10 * time.Second
 
 // Lost is the control channel's verdict.
@@ -227,11 +239,12 @@ func (h initiatorHandler) giveUp(err error) {
 	}
 	defer r.e.leave()
 	r.mu.Lock()
+	var quiet <-chan struct{}
 	if h.current() {
-		r.suspend(err)
+		quiet = r.suspend(err)
 	}
 	r.mu.Unlock()
 	if h.asked.out != nil {
-		h.asked.out.Close(err.Error())
+		r.goodbye(h.asked.out, quiet, err)
 	}
 }

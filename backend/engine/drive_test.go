@@ -113,6 +113,15 @@ func (a *agent) connected(peer string) *remote {
 	return r
 }
 
+// fenceAll fences every link.
+func (r *remote) fenceAll(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		r.fence(l, why)
+	}
+}
+
 // pair is two agents that know each other, with a buffer each and its metadata at the other one.
 type pair struct {
 	a, b         *agent

@@ -35,9 +35,12 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 	}
 }
 
-// ended takes in that a transfer has failed, or that one has ended whose end was waited for.
+// ended takes in that a transfer has failed, or that one has ended whose end was waited for. One that ended well may have been posted
+// again since.
 func (e *Engine) ended(t *transfer, code int32) {
-	e.settle(t, code)
+	if code != 0 {
+		e.settle(t, code)
+	}
 	if t.zombie.Load() {
 		e.reap(t)
 	}

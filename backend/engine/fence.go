@@ -82,7 +82,7 @@ func (r *remote) failed(l *link, epoch uint64) {
 	default:
 		l.pause = min(max(2*l.pause, firstPause), mostPause)
 	}
-	if others || l.pause == 0 {
+	if others || l.pause == 0 || len(r.revokes) > 0 { // their answer waits for it
 		r.fence(l, "completion error")
 		return
 	}
@@ -111,15 +111,6 @@ func (r *remote) later(l *link, pause time.Duration, why string) {
 	})
 }
 
-// fenceAll fences every link.
-func (r *remote) fenceAll(why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.links {
-		r.fence(l, why)
-	}
-}
-
 // fenceBroken fences those that have stopped. Under r.mu.
 func (r *remote) fenceBroken(why string) {
 	for _, l := range r.links {
@@ -143,7 +134,9 @@ func (r *remote) fence(l *link, why string) {
 		return
 	}
 	l.enter(fencing)
-	r.e.quiesce(l)
+	if r.e.quiesce(l) != nil {
+		r.leak()
+	}
 	r.rehome()
 	var addr []byte
 	if err := r.e.renew(l); err == nil {
@@ -197,6 +190,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != ready || !h.current() || int(f.Rail) >= len(r.links) {
+		h.asked.parting.answered(f.ID)
 		return
 	}
 	l := r.links[f.Rail]

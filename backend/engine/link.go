@@ -87,16 +87,16 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role
 }
 
 // quiesce ends all access through the link's endpoint: on return the library touches no local buffer for it, and
-// nobody reaches our memory through it. A link of a shared endpoint only stops.
-func (e *Engine) quiesce(l *link) {
+// nobody reaches our memory through it. A link of a shared endpoint only stops. An error: a stopped process of this host may still make a copy.
+func (e *Engine) quiesce(l *link) (err error) {
 	if l.up {
 		l.l.Stop()
 	}
 	if l.shared() {
-		return // it must drain first: see drop and fence
+		return nil // it must drain first: see drop and fence
 	}
 	if l.ep != nil {
-		if err := l.ep.Close(); err != nil {
+		if err = l.ep.Close(); err != nil {
 			e.log.Warn("closing an endpoint", "rail", l.rail.name(), "err", err)
 		}
 		l.ep = nil
@@ -104,6 +104,7 @@ func (e *Engine) quiesce(l *link) {
 	if l.up {
 		l.l.Reap()
 	}
+	return err
 }
 
 func (l *link) shared() bool { return l.rail.caps.SharedEndpoint }
@@ -126,20 +127,21 @@ func names(links []*link) (out []string) {
 	return out
 }
 
-// drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first,
-// behind the call: until then their transfers are in progress, for their memory is in use. The channel is closed when they
-// have; nil: they have already.
-func (e *Engine) drop(links []*link, s fastpath.Session, st int32) <-chan struct{} {
+// drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first, and the peer
+// answers a FENCE for those on which something failed, behind the call: until then their transfers are in progress, for memory is in use.
+// The channel is closed when all is quiet; nil: it is already.
+func (e *Engine) drop(links []*link, s fastpath.Session, st int32, p *parting) <-chan struct{} {
 	for _, l := range links {
 		e.quiesce(l)
 		e.linksMu.Lock()
 		delete(e.links, l.id)
 		e.linksMu.Unlock()
 	}
-	if stillPosted(links) {
+	p.ask(links)
+	if stillPosted(links) || p.waits() {
 		drained := make(chan struct{})
 		e.late.Go(func() {
-			e.dropLate(links, s, st)
+			e.dropLate(links, s, st, p)
 			close(drained)
 		})
 		return drained
@@ -148,11 +150,11 @@ func (e *Engine) drop(links []*link, s fastpath.Session, st int32) <-chan struct
 	return nil
 }
 
-// dropLate waits until the links have drained; when the engine closes, not for long.
-func (e *Engine) dropLate(links []*link, s fastpath.Session, st int32) {
+// dropLate waits until the links are quiet; when the engine closes, not for long.
+func (e *Engine) dropLate(links []*link, s fastpath.Session, st int32, p *parting) {
 	const atClose = 2 * time.Second
 	var closing time.Time
-	for ; stillPosted(links); time.Sleep(time.Millisecond) {
+	for ; stillPosted(links) || p.waits(); time.Sleep(time.Millisecond) {
 		if closing.IsZero() && e.closed.Load() {
 			closing = time.Now()
 		}

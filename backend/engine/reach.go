@@ -107,7 +107,12 @@ func (t *transfer) giveUp(g *region) {
 	if t.inner == nil { // else its run has another way, or tells
 		r.e.log.Error("transfer failed", "peer", r.name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 	}
-	t.x.Settle(int32(status.ErrBackend))
+	if g.unknown && t.inner == nil {
+		t.x.Hold() // the peer may be about to leave
+		r.hold(held{t, int32(status.ErrBackend), true})
+	} else {
+		t.x.Settle(int32(status.ErrBackend))
+	}
 }
 
 // apart says that no rail in use has all of the memory. Under r.mu.

@@ -55,21 +55,30 @@ func (t *transfer) abort(code status.Code, why string) bool {
 }
 
 // Release gives the request up, in any state. In flight it is aborted and waited for up to release_wait; if it has not
-// drained by then it lives on as a zombie until it has, and its memory stays registered. Implements releaseReqH.
+// drained by then it lives on as a zombie until it has, and its memory stays registered. A READ writes nothing any more when this returns:
+// the endpoints on which it has something posted are closed, and what other transfers had there is sent again after the fence. Where that
+// can't be done, ErrRepostActive: the request is kept, and the second call waits for it up to cancel_timeout. Implements releaseReqH.
 func (e *Engine) Release(handle uint64) error {
 	rec, err := e.xfers.Get(xfer.FromUint64(handle))
 	if err != nil {
 		return status.Errorf(status.ErrNotFound, "release: %w", err)
 	}
 	t := rec.Value
+	t.zombie.Store(true) // first: it is not begun anew, staged
 	if t.x.Running() && !t.abort(status.ErrCanceled, "released by the application") {
 		e.core.Wait(t.x, e.opt.ReleaseWait)
 	}
-	t.zombie.Store(true)
+	if t.op == opRead && !t.silence() {
+		if t.keep() {
+			return status.Errorf(status.ErrRepostActive, "release: the READ from peer %q may still write to local memory, and no endpoint can be "+
+				"closed to end that: release it again", t.remote.name)
+		}
+		if t.drained(time.Now().Add(e.opt.CancelTimeout)); t.inUse() {
+			e.log.Error("a released READ may still write to local memory", "peer", t.remote.name, "cancel_timeout", e.opt.CancelTimeout)
+		}
+	}
 	if e.reap(t) {
 		t.remote.settleRevokes()
-	} else {
-		t.abort(status.ErrCanceled, "released by the application") // again: it may have been begun anew, staged, in between
 	}
 	return nil
 }
@@ -111,18 +120,18 @@ func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, wh
 	}
 	for _, t := range left {
 		if !t.drained(deadline) {
-			t.remote.fenceAll("a transfer over deregistered memory did not drain within cancel_timeout")
+			t.fence("a transfer over deregistered memory did not drain within cancel_timeout")
 			t.drained(time.Now().Add(time.Second))
 		}
 	}
 }
 
-// busy says that the transfer uses memory: the core has data of it to move, or it is staged.
+// busy says that the transfer uses memory of either side: the core has data of it to move, or it is staged.
 func (t *transfer) busy() bool { return !t.gone.Load() && (t.x.InFlight() || t.run.Load() != nil) }
 
-// drained waits until it uses no memory any more, or the deadline.
+// drained waits until a transfer that was aborted uses no memory of ours any more, or the deadline.
 func (t *transfer) drained(deadline time.Time) bool {
-	for t.busy() {
+	for t.busy() && t.inUse() {
 		if !time.Now().Before(deadline) {
 			return false
 		}
@@ -142,6 +151,15 @@ func (e *Engine) settle(t *transfer, code int32) {
 	if (wire == syscall.ENOTSUP || t.opening || t.away) && t.restage() {
 		return
 	}
+	if code, held := t.hold(code, false); !held {
+		t.finish(code)
+	}
+}
+
+// finish gives the status that settle has found, and logs it. Under mu.
+func (t *transfer) finish(code int32) {
+	e := t.e
+	_, wire := t.x.Err()
 	why := t.reason
 	switch {
 	case why != "":

@@ -1,13 +1,16 @@
 package engine
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/fastpath"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/xfer"
 )
 
 // released says that everything of the agents' released transfers has been freed.
@@ -58,6 +61,99 @@ func TestReleaseStalled(t *testing.T) {
 		warm.run("z")
 		p.b.expect("ann:z")
 	})
+}
+
+// posted waits until the request has something posted.
+func (r *request) posted() *request {
+	r.a.t.Helper()
+	rec, err := r.a.xfers.Get(xfer.FromUint64(r.handle))
+	require.NoError(r.a.t, err)
+	t := rec.Value
+	until(r.a.t, "nothing posted", func() bool {
+		r.check()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.x.TakeTicket()
+		return r.a.core.Posted(t.x, fastpath.Link{})
+	})
+	return r
+}
+
+// A READ that hangs is released: nothing of it is written when that returns. Only the link that it is on is fenced, and what else is there
+// goes on.
+func TestReleaseReadStalled(t *testing.T) {
+	h := onLinks(t, 3, fake.TCPCaps())
+	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "10m")
+	r := p.a.connected("bob")
+	until(h, "all links", func() bool {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		return !slices.ContainsFunc(r.links, func(l *link) bool { return l.phase != working })
+	})
+	p.theirs.fill(1)
+	p.b.rail().Stall()
+	part := func(op, at, n int) *request {
+		return p.a.prep(op, []Desc{p.mine.desc(at, n)}, []Desc{p.theirs.desc(at, n)}, "bob").post()
+	}
+	x := part(opRead, 0, 64<<10).posted()
+	var beside []*request
+	for i := range 5 {
+		beside = append(beside, part(opRead, 512<<10+i*64<<10, 64<<10).posted())
+	}
+	x.release()
+	p.b.rail().Release()
+	for _, y := range beside {
+		require.Equal(h, done, y.wait())
+	}
+	until(h, "the zombie", func() bool { return p.a.xfers.Len() == len(beside) })
+	require.Equal(h, make([]byte, 64<<10), p.mine.b[:64<<10], "it was released before anything came")
+	require.True(h, string(p.mine.b[512<<10:832<<10]) == string(p.theirs.b[512<<10:832<<10]))
+	fenced := 0
+	r.mu.RLock()
+	for _, l := range r.links {
+		if l.epoch > 0 {
+			fenced++
+		}
+	}
+	r.mu.RUnlock()
+	require.Equal(h, 1, fenced)
+}
+
+// Where peers share an endpoint the release of such a READ is refused, once; the request can't be posted until it has ended, and the second
+// release waits for that.
+func TestReleaseReadShared(t *testing.T) {
+	caps := fake.EFACaps()
+	caps.SharedEndpoint = true
+	h := onFake(t, caps)
+	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "20ms")
+	p.theirs.fill(1)
+	warm := p.a.whole(opRead, p.mine, p.theirs)
+	warm.run()
+	for i := range 3 {
+		p.b.rail().Stall()
+		x := p.a.whole(opRead, p.mine, p.theirs).post().posted()
+		require.Equal(h, status.ErrRepostActive, status.Of(p.a.Release(x.handle)))
+		_, err := x.Post()
+		require.Equal(h, status.ErrRepostActive, status.Of(err))
+		switch i {
+		case 0: // it ends before the second
+			p.b.rail().Release()
+			x.fails(status.ErrCanceled)
+		case 1: // it may be posted again then, and its release be refused again
+			p.b.rail().Release()
+			x.fails(status.ErrCanceled)
+			p.b.rail().Stall()
+			x.post().posted()
+			require.Equal(h, status.ErrRepostActive, status.Of(p.a.Release(x.handle)))
+		}
+		start := time.Now()
+		x.release()
+		require.Less(h, time.Since(start), time.Second)
+		p.b.rail().Release()
+		until(h, "the zombie", func() bool { return p.a.xfers.Len() == 1 })
+		warm.run()
+		p.same()
+	}
 }
 
 // A peer whose fabric hangs but whose control channel works: after cancel_timeout it is fenced, and the link goes on.

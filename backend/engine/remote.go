@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/peer"
@@ -77,6 +78,9 @@ type remote struct {
 	revokes  []*revocation
 	asked    *asking         // of the session that is there or being made
 	early    map[uint64]bool // regions revoked while their keys were asked for
+	held     []held
+	heldFrom time.Time // when the first of them ended
+	heldTo   time.Time
 }
 
 // change comes before any change of what posts look at: state, links, keys. Transfers that were found good are looked at again

@@ -116,7 +116,7 @@ type revocation struct {
 	left map[*transfer]struct{}
 }
 
-// Revoke: the target takes regions back. Nothing new is posted on them; what is in flight drains; then we answer. With
+// Revoke: the target takes regions back. Nothing new is posted on them; what is in flight drains, and a transfer that is posted whole ends well; then we answer. With
 // nothing in flight at all we give up every key of the peer's, so that it need not ask again for the rest of a burst.
 func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 	r := h.r
@@ -173,11 +173,21 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 		return
 	}
 	r.revokes = append(r.revokes, rev)
+	r.fenceBroken("a region is taken back over a broken link")
 	r.mu.Unlock()
 	for _, t := range draining {
-		t.abort(status.ErrBackend, "the peer deregistered its memory")
+		t.takeBack()
 	}
 	r.settleRevokes()
+}
+
+// revoking says that some wait, as far as can be seen without waiting.
+func (r *remote) revoking() bool {
+	if !r.mu.TryRLock() {
+		return false
+	}
+	defer r.mu.RUnlock()
+	return len(r.revokes) > 0
 }
 
 // settleRevokes answers the revocations whose transfers have all drained.
@@ -200,8 +210,8 @@ func (r *remote) settleRevokes() {
 	r.revokes = keep
 }
 
-// answer gives a revocation back. Transfers that a broken link cancelled have ended here, but their bytes may still be
-// on the way: then the FENCE goes first, and the target closes the endpoint before it reads the answer. Under mu.
+// answer gives a revocation back. Over a broken link the FENCE goes first, and the target closes the endpoint before it reads the answer:
+// what a staged transfer had there may still be on the way. Under mu.
 func (r *remote) answer(rev *revocation) {
 	r.fenceBroken("a region is given back over a broken link")
 	for g := range rev.gone {

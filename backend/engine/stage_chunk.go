@@ -213,7 +213,9 @@ func (s *stagedRun) copyHere(w *stagedWay, k chunk, at uint64) error {
 		return err
 	}
 	defer s.t.e.copied(s.t.locals)
-	return s.t.e.stage.copier.Copy(w.here.ring, at, int(k.ldev), pieces, s.t.op == opWrite, s.stop)
+	return s.copying(func() error {
+		return s.t.e.stage.copier.Copy(w.here.ring, at, int(k.ldev), pieces, s.t.op == opWrite, s.stop)
+	})
 }
 
 func (s *stagedRun) copyThere(w *stagedWay, k chunk, at uint64) error {

@@ -98,7 +98,10 @@ func (s *stagedRun) transfer(local, remote descs) error {
 	defer t.e.Release(handle)
 	s.mu.Lock()
 	err := s.err
-	s.inner[t] = struct{}{}
+	if err == nil { // under mu: whoever cancels finds it posted
+		s.inner[t] = struct{}{}
+		_, err = t.e.Post(handle, false, nil)
+	}
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -107,14 +110,6 @@ func (s *stagedRun) transfer(local, remote descs) error {
 	}()
 	if err != nil {
 		return err
-	}
-	if _, err := t.e.Post(handle, false, nil); err != nil {
-		return err
-	}
-	select {
-	case <-s.stop: // cancel may have looked before the post
-		t.abort(status.ErrCanceled, "stopped")
-	default:
 	}
 	t.await()
 	if _, errno := t.x.Err(); t.x.Failed() && (errno == syscall.ENOTSUP || t.unlinked.Load()) {

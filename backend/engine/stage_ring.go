@@ -38,6 +38,8 @@ type asking struct {
 	drained        chan struct{} // closed when the target has all notifications
 	draining, done bool
 
+	parting *parting // of the session's end; nil: it asks nothing; under remote.mu
+
 	mu     sync.Mutex
 	rings  map[ringKey]*peerRing
 	opens  map[uint64]*peerRing

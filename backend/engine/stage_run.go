@@ -25,10 +25,11 @@ type stagedRun struct {
 	began    time.Time
 	stop     chan struct{} // closed when it is to end early
 
-	mu    sync.Mutex
-	code  status.Code
-	err   error // why it ends early
-	inner map[*transfer]struct{}
+	mu     sync.Mutex
+	code   status.Code
+	err    error // why it ends early
+	inner  map[*transfer]struct{}
+	copies int // of our memory, under way
 }
 
 // linksTried is what a run knows of links that may carry the whole of it.
@@ -128,7 +129,13 @@ func (s *stagedRun) finish(err error) {
 	}
 	t.untold.Store(false)
 	t.run.Store(nil)
-	t.x.Settle(int32(code))
+	end, held := int32(code), false
+	if t.x.Hold(); err != nil {
+		end, held = t.hold(end, true)
+	}
+	if !held {
+		t.x.Settle(end)
+	}
 	t.mu.Unlock()
 	if t.zombie.Load() {
 		e.reap(t)

@@ -30,7 +30,7 @@ func (s *stagedRun) within(g *group) error {
 			return err
 		}
 	}
-	return e.stage.copier.Within(int(device), g.ops, s.t.op == opWrite, s.stop)
+	return s.copying(func() error { return e.stage.copier.Within(int(device), g.ops, s.t.op == opWrite, s.stop) })
 }
 
 // pin pins a local region, or the one that a region of the session with ourselves is, for as long as it is registered.

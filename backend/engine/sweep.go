@@ -87,10 +87,13 @@ func (s *sweeper) run() {
 // watch looks at the links of every peer that has more than one.
 func (s *sweeper) watch() {
 	for _, r := range s.e.sessions() {
-		if len(r.lanes) > 1 && !r.watched.Swap(true) {
+		if (len(r.lanes) > 1 || r.revoking()) && !r.watched.Swap(true) {
 			r.events.do(s.e, func() {
 				defer r.watched.Store(false)
-				r.watch(time.Now())
+				r.settleRevokes() // of transfers whose data is there, and whose notification is not out
+				if len(r.lanes) > 1 {
+					r.watch(time.Now())
+				}
 			})
 		}
 	}
@@ -199,7 +202,8 @@ func (s *sweeper) look(t *transfer) {
 	switch {
 	case !aborted.IsZero():
 		if overdue {
-			t.remote.fenceAll("an aborted transfer did not drain within cancel_timeout")
+			t.fence("an aborted transfer did not drain within cancel_timeout")
+			t.remote.unanswered(now)
 		}
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",

@@ -140,7 +140,7 @@ func (t *target) path() string { return strings.Join(names(t.links), ",") }
 
 // drop ends the session's access to our memory and its links.
 func (t *target) drop() {
-	t.e.drop(t.links, t.sess, -3)
+	t.e.drop(t.links, t.sess, -3, nil)
 	t.links = nil
 }
 

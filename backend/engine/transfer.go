@@ -47,7 +47,9 @@ type transfer struct {
 	why      string        // an inner one's error
 	unlinked atomic.Bool   // an inner one that no link carries
 	reason   string        // why we aborted it
-	aborted  time.Time
+	aborted  time.Time     // or when the peer took memory of it back, all of it being posted
+	kept     bool          // a release was refused
+	leaked   atomic.Bool   // an endpoint was closed while a stopped process may still copy for it
 
 	// guarded by remote.mu
 	queued bool // in remote.waiting
@@ -117,6 +119,8 @@ func (t *transfer) begin(hasNotif bool) {
 	t.hasNotif = hasNotif
 	t.reason, t.opening, t.away = "", false, false
 	t.aborted = time.Time{}
+	t.kept = false
+	t.leaked.Store(false)
 	t.x.Start()
 	t.e.activate(t)
 }

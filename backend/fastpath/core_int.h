@@ -75,7 +75,7 @@ struct run { /* consecutive operations of a transfer that one link has taken */
     uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
     gr_seg weak_end;     /* where the last of them with bytes went */
     uint32_t inflight, wrs; /* work requests: in flight, posted */
-    uint8_t failed; /* an operation of it failed: it waits for Go's verdict on the link */
+    uint8_t failed; /* an operation of it failed, and may yet land: the run waits until the peer's end is known to be closed */
     uint8_t blamed; /* its own operation was the first to fail */
     uint8_t tries;  /* how often it was to blame */
 };

@@ -111,6 +111,8 @@ void gr_link_yield(gr_link *link, const gr_proof *proof);
 /* Where no fence is to be had: the link has stopped and every operation of it has completed. Transfers of which one failed
  * end with an error: nobody can say when its bytes stop arriving. Then gr_link_yield or gr_link_rebind goes on. */
 void gr_link_settle(gr_link *link);
+/* After reap: whether operations of it failed whose bytes may land until the peer's end is closed. */
+int gr_link_unproved(gr_link *link);
 /* Relative speed among the session's links, until a rate has been measured on all of them. */
 void gr_link_weight(gr_link *link, uint64_t weight);
 /* Where the session's notifications go out. A link that is not it any more keeps what was queued until it yields, numbered before
@@ -136,7 +138,7 @@ struct gr_xfer {
     _Atomic int32_t state;
     _Atomic int32_t err;       /* negative nixl_status_t that ends it, 0 while well */
     _Atomic int32_t wire_err;  /* errno behind err, for the message */
-    _Atomic uint32_t parts_left; /* parts with data still to move: 0 = no user memory is in use */
+    _Atomic uint32_t parts_left; /* parts with data still to move: 0 = no memory of either side is in use */
     _Atomic uint64_t handle;   /* {index, generation}; 0: free */
     _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
     _Atomic uint64_t done;     /* bytes completed in this round */
@@ -185,6 +187,11 @@ uint32_t gr_xfer_paths(gr_xfer *x, gr_path *out, uint32_t max);
 /* Drops what is not posted; on return nothing more of it will be. Returns 1 when it has already ended, else 0 and an
  * event will come. */
 int gr_xfer_abort(gr_core *core, gr_xfer *x, int err);
+/* gr_xfer_abort, unless everything is posted already: then it is left to complete, 0, and ends well. */
+int gr_xfer_abort_unposted(gr_core *core, gr_xfer *x, int err);
+/* Whether operations of an aborted transfer are posted on the link, or with NULL on any, and not completed: this side's memory is in use.
+ * Nobody posts it meanwhile. */
+int gr_xfer_posted(gr_core *core, gr_xfer *x, const gr_link *link);
 /* Makes progress until the transfer has ended or ns have passed: 1 ended, 0 not. */
 int gr_xfer_wait(gr_core *core, gr_xfer *x, uint64_t ns);
 /* The end of each run proves its WRITEs, as if a notification over another link followed: what follows goes another way. Before it is posted. */

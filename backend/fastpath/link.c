@@ -282,7 +282,9 @@ void link_rma_done(ctx *c, int err)
     if (!c->bulk)
         link_flying(link, 0, c->bytes);
     r->inflight--;
-    if (err) {
+    if (err && c->stopped) { /* its rail has ended it: nothing of it lands any more */
+        atomic_store(&x->pub.wire_err, err);
+    } else if (err) {
         r->failed = 1;
         r->blamed |= c->first;
         atomic_store(&x->pub.wire_err, err);
@@ -294,7 +296,7 @@ void link_rma_done(ctx *c, int err)
         if (c->bytes && !c->bulk) /* a weak WRITE's completion tells nothing about the wire */
             measure(link, c->bytes);
     }
-    if (r->inflight || r->posted < r->count || r->weak_bytes || (r->failed && !atomic_load(&x->pub.err)))
+    if (r->inflight || r->posted < r->count || r->weak_bytes || r->failed)
         return;
     run_end(r);
     if (!p->runs && p->listed == LIST_WAITING)

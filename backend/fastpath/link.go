@@ -150,6 +150,9 @@ func (l Link) Yield(proof Proof) {
 // the endpoint is shared and stays.
 func (l Link) Settle() { C.gr_link_settle(l.l) }
 
+// Unproved says, after Reap, that operations failed whose bytes may land until the peer's end is closed.
+func (l Link) Unproved() bool { return C.gr_link_unproved(l.l) != 0 }
+
 // SetWeight gives the link's speed relative to the session's others; it counts until rates have been measured.
 func (l Link) SetWeight(w uint64) { C.gr_link_weight(l.l, C.uint64_t(w)) }
 

@@ -62,20 +62,15 @@ void gr_link_stop(gr_link *link)
     gr_rail_unlock(link->rail->dev);
 }
 
-/* What nothing proves any more is posted again, or its transfer has been given up and waited for this. */
+/* What nothing proves any more is posted again, or given up, once the peer's end is closed. */
 static void reap_weak(gr_link *link, part *p)
 {
-    for (part *next; p; p = next) {
-        int weak = 0;
-        next = p->next;
+    for (; p; p = p->next)
         for (run *r = p->runs; r; r = r->next) {
-            weak |= r->weak_bytes != 0;
+            r->failed |= r->weak_bytes != 0;
             link_flying(link, 0, r->weak_bytes);
             r->weak_bytes = 0;
         }
-        if (weak && atomic_load(&p->x->pub.err))
-            part_drop(p);
-    }
 }
 
 void gr_link_reap(gr_link *link)
@@ -120,10 +115,23 @@ void gr_link_fail(gr_link *link, int err)
     while ((p = link->todo ? link->todo : link->waiting)) {
         xfer_fail(p->x, err, 0);
         for (run *r = p->runs; r; r = r->next)
-            r->inflight = 0;
+            r->inflight = r->failed = 0;
         part_drop(p);
     }
     gr_rail_unlock(link->rail->dev);
+}
+
+int gr_link_unproved(gr_link *link)
+{
+    int found = 0;
+    gr_rail_lock(link->rail->dev);
+    part *lists[2] = {link->todo, link->waiting};
+    for (int i = 0; i < 2; i++)
+        for (part *p = lists[i]; p; p = p->next)
+            for (run *r = p->runs; r; r = r->next)
+                found |= r->failed;
+    gr_rail_unlock(link->rail->dev);
+    return found;
 }
 
 void gr_link_weight(gr_link *link, uint64_t weight)

@@ -151,7 +151,8 @@ void part_nudge(rail_st *rail, cmd *self)
     part_out(x, link);
 }
 
-/* Gives up what is not posted; the part leaves here or with its last completion. Not 0: what is posted can't be proved
+/* Gives up what is not posted; the part leaves here, with its last completion, or, when an operation of it failed, with the
+ * peer's answer to the fence: until then its bytes may land. Not 0: what is posted can't be proved
  * now; it is tried again with the next turn, or the link has failed and reap ends it. */
 int part_drop(part *p)
 {
@@ -166,7 +167,7 @@ int part_drop(part *p)
         bulk_stop(p);
     for (run *next, *q = p->runs; q; q = next) {
         next = q->next;
-        if (q->inflight == 0 && !q->weak_bytes)
+        if (q->inflight == 0 && !q->weak_bytes && !q->failed)
             run_end(q);
     }
     if (!p->runs) {

@@ -159,6 +159,8 @@ void gr_link_settle(gr_link *link)
             if (!failed)
                 continue;
             xfer_fail(p->x, ST_BACKEND, atomic_load(&p->x->pub.wire_err));
+            for (run *r = p->runs; r; r = r->next)
+                r->failed = 0;
             part_drop(p);
         }
     gr_rail_unlock(link->rail->dev);

@@ -334,6 +334,45 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
 
+/* Runs that are given back meanwhile are not posted again: a region of theirs is gone. */
+static int all_posted(xfer *x)
+{
+    int all = x->nparts && !pool_has(x);
+    for (uint32_t i = 0; all && i < x->nparts; i++) {
+        part *p = &x->parts[i];
+        gr_rail_lock(p->link->rail->dev);
+        rail_inbox(p->link->rail);
+        for (run *r = p->runs; r; r = r->next)
+            all &= r->posted == r->count && !r->failed;
+        gr_rail_unlock(p->link->rail->dev);
+    }
+    return all && !pool_has(x);
+}
+
+int gr_xfer_abort_unposted(gr_core *core, gr_xfer *pub, int err)
+{
+    if (all_posted((xfer *)pub))
+        return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
+    return gr_xfer_abort(core, pub, err);
+}
+
+int gr_xfer_posted(gr_core *core, gr_xfer *pub, const gr_link *link)
+{
+    xfer *x = (xfer *)pub;
+    int found = 0;
+    for (uint32_t i = 0; !found && i < x->nparts; i++) {
+        part *p = &x->parts[i];
+        rail_st *rail = core->rails[p->own]; /* its link may be gone */
+        if (link && p->link != link)
+            continue;
+        gr_rail_lock(rail->dev);
+        for (run *r = p->runs; r; r = r->next)
+            found |= r->inflight || r->weak_bytes;
+        gr_rail_unlock(rail->dev);
+    }
+    return found;
+}
+
 void gr_xfer_prove(gr_xfer *pub) { ((xfer *)pub)->prove = 1; }
 
 int gr_xfer_unposted(const gr_xfer *pub)

@@ -88,7 +88,10 @@ func (x Xfer) Err() (status int32, wire syscall.Errno) {
 	return atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.err))), syscall.Errno(atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.wire_err))))
 }
 
-// InFlight says that the core has it with data still to move, so that user memory is in use.
+// Hold ends it with an error that waits for Settle, as the core does.
+func (x Xfer) Hold() { atomic.StoreInt32(x.state(), C.GR_XFER_FAILED) }
+
+// InFlight says that the core has it with data still to move, so that memory of either side is in use.
 func (x Xfer) InFlight() bool {
 	return x.Running() && atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.parts_left))) > 0
 }
@@ -168,6 +171,15 @@ func (x Xfer) Share(l Link) uint64 { return uint64(C.gr_xfer_share(x.x, l.l)) }
 func (k *Core) Abort(x Xfer, status int32) bool {
 	return C.gr_xfer_abort(k.c, x.x, C.int(status)) != 0
 }
+
+// AbortUnposted is Abort, unless everything is posted already: then it is left to complete.
+func (k *Core) AbortUnposted(x Xfer, status int32) bool {
+	return C.gr_xfer_abort_unposted(k.c, x.x, C.int(status)) != 0
+}
+
+// Posted says that operations of an aborted transfer are posted on the link, or with the zero Link on any, and not completed: our memory is in
+// use. Nobody posts it meanwhile.
+func (k *Core) Posted(x Xfer, l Link) bool { return C.gr_xfer_posted(k.c, x.x, l.l) != 0 }
 
 // Wait makes progress until the transfer has ended or d has passed; true: ended.
 func (k *Core) Wait(x Xfer, d time.Duration) bool {

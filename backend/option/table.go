@@ -41,7 +41,7 @@ var table = []row{
 	duration("connect_timeout", "30s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.ConnectTimeout },
 		"Connecting to a peer, and what was posted to it meanwhile, fails after so long. A host that does not even accept a connection has 5 s of it: the rest is for peers that are starved of CPU."),
 	duration("release_wait", "50ms", 0, 10*time.Second, func(o *Options) *time.Duration { return &o.ReleaseWait },
-		"Releasing a request in flight waits so long for it to drain; then draining goes on behind the call."),
+		"Releasing a request in flight waits so long for it to drain; then the endpoints of a READ are closed, and a WRITE drains behind the call."),
 	duration("cancel_timeout", "2s", 10*time.Millisecond, 10*time.Minute, func(o *Options) *time.Duration { return &o.CancelTimeout },
 		"A cancelled transfer that has not drained after so long is ended by a fence at the peer; deregisterMem waits no longer than this, and a second for the fence."),
 	integer("max_sessions", "4096", 1, 1<<20, func(o *Options) *int { return &o.MaxSessions },

@@ -87,7 +87,7 @@ func (in *In) Suspect(local netip.Addr, why string) {
 
 // Close ends the session and tells the initiator why; TargetHandler.Gone follows.
 func (in *In) Close(reason string) {
-	in.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, in.session.peer, reason), bye(reason))
+	in.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, in.session.peer, reason), in.session.bye(reason))
 }
 
 // admitted asks the handler for its answer to a proved Hello.

@@ -58,6 +58,7 @@ type Node struct {
 	acks   func(c net.Conn, recent time.Duration) bool
 	count  counters
 	number atomic.Uint64   // of the last Hello sent
+	gone   atomic.Bool     // goodbyes say that the engine ends
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
@@ -136,10 +137,14 @@ func (n *Node) Addrs() []string {
 	return addrs
 }
 
+// Leaving says that Close will follow: sessions that end from now on, for whatever reason, end with the engine.
+func (n *Node) Leaving() { n.gone.Store(true) }
+
 // Close says goodbye to all peers, and ends all sessions, listeners and goroutines. Every In gets its Gone, no Out its Lost.
 // It returns within 100 ms; a goroutine whose handler has not returned by then ends when the handler does, with its
 // connection closed already. Further calls wait for the first.
 func (n *Node) Close() {
+	n.Leaving()
 	n.mu.Lock()
 	first := !n.closed
 	n.closed = true
@@ -159,7 +164,7 @@ func (n *Node) Close() {
 	}
 	n.gate.close()
 	for _, s := range sessions {
-		s.end(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), &wire.Bye{Text: "the engine was destroyed", Gone: true})
+		s.end(Closed, fmt.Errorf("%w: the engine was destroyed", ErrClosed), s.bye("the engine was destroyed"))
 	}
 	if n.waitIdle(start.Add(closeForce)) {
 		return

@@ -118,7 +118,7 @@ func (o *Out) Suspect(local netip.Addr, why string) {
 
 // Close ends the session and tells the target why. The handler is not called any more, but for a call that has begun.
 func (o *Out) Close(reason string) {
-	o.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, o.session.peer, reason), bye(reason))
+	o.session.end(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, o.session.peer, reason), o.session.bye(reason))
 }
 
 // run is the session's goroutine.

@@ -110,8 +110,10 @@ func (s *session) send(frames ...wire.Frame) {
 	}
 }
 
-// bye is the goodbye of a session; its engine goes on.
-func bye(text string) *wire.Bye { return &wire.Bye{Text: clip(text)} }
+// bye is the goodbye of a session, and of its engine when that ends.
+func (s *session) bye(text string) *wire.Bye {
+	return &wire.Bye{Text: clip(text), Gone: s.node.gone.Load()}
+}
 
 // end ends the session, once; later calls do nothing. With a bye it first sends what is queued, if there is a line, bounded
 // by linger. It never waits.
@@ -176,7 +178,7 @@ func (s *session) loop(begin func() error) (wait func()) {
 	var last *wire.Bye
 	switch {
 	case errors.Is(err, ErrHandler), errors.Is(err, ErrProtocol), errors.Is(err, ErrSilent):
-		last = bye(err.Error())
+		last = s.bye(err.Error())
 	}
 	s.end(Lost, err, last)
 	close(s.readDone)

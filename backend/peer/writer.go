@@ -79,7 +79,7 @@ func (s *session) write() {
 		n, err := w.encode(b, ping)
 		if err != nil {
 			err = fmt.Errorf("%w: %s: cannot be sent: %w", ErrProtocol, s.peer, err)
-			s.end(Lost, err, bye("internal error"))
+			s.end(Lost, err, s.bye("internal error"))
 			_ = wire.WriteFrame(b.line.conn, &wire.Bye{Text: clip(err.Error())})
 			return
 		}

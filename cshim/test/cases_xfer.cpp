@@ -46,6 +46,21 @@ void test_transfers() {
     CHECK_RC(run(*a, NIXL_READ, local, remote, "b", handle, none), NIXL_SUCCESS);
     CHECK(mine.holds(0x33));
     CHECK_RC(a->releaseReqH(handle), NIXL_SUCCESS);
+
+    // A READ in progress: its release may be refused once.
+    CHECK_RC(a->prepXfer(NIXL_READ, local, remote, "b", handle, &none), NIXL_SUCCESS);
+    const nixl_status_t posted = a->postXfer(NIXL_READ, local, remote, "b", handle, &none);
+    CHECK(posted >= 0);
+    const nixl_status_t first = a->releaseReqH(handle);
+#ifdef HOST_LINKED
+    CHECK(posted == NIXL_IN_PROG && first == NIXL_ERR_REPOST_ACTIVE);
+#endif
+    if (first != NIXL_SUCCESS) {
+        CHECK_RC(first, NIXL_ERR_REPOST_ACTIVE);
+        CHECK_RC(a->releaseReqH(handle), NIXL_SUCCESS);
+    }
+    CHECK(a->releaseReqH(handle) < 0); // it is gone
+
     Buffer other(*a, 1 << 20, 0x44);
     auto self = list_of(other, other.self, 16);
     CHECK_RC(a->prepXfer(NIXL_WRITE, local, self, "a", handle, &none), NIXL_SUCCESS);

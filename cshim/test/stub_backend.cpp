@@ -28,6 +28,7 @@ struct Xfer {
     std::vector<gr_desc> local, remote;
     std::string peer;
     gr_xfer slot;
+    bool kept = false; // a release was refused, as that of every READ in progress is once
 };
 
 struct Engine {
@@ -279,7 +280,10 @@ int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif) {
 
 int32_t gorail_release(uint64_t engine, uint64_t xfer) {
     return on(engine, [&](Engine &e) {
-        CHECK(e.xfers.erase(xfer) == 1);
+        Xfer &x = e.xfers.at(xfer);
+        if (x.op == NIXL_READ && x.slot.status == GR_IN_PROG && !std::exchange(x.kept, true))
+            return GR_ERR_REPOST_ACTIVE;
+        e.xfers.erase(xfer);
         return GR_SUCCESS;
     });
 }

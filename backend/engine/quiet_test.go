@@ -1,0 +1,137 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// gated is pair with a gate before the peer's control channel, which is open.
+func (h *harness) gated(n int, params ...string) (*pair, *gate) {
+	h.Helper()
+	p := &pair{a: h.agent("ann", params...), b: h.agent("bob", params...)}
+	g := h.gate(p.b)
+	g.open(true)
+	require.NoError(h, p.a.LoadConn("bob", g.blob))
+	p.mine, p.theirs = p.a.memory(n), p.b.memory(n).seenBy(p.a)
+	return p, g
+}
+
+// still says that memory does not change for a while.
+func still(h *harness, p *pair) {
+	h.Helper()
+	mine, theirs := string(p.mine.b), string(p.theirs.b)
+	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
+		require.True(h, mine == string(p.mine.b) && theirs == string(p.theirs.b), "memory changed behind the status")
+	}
+}
+
+// causes are what ends a transfer to a peer whose fabric hangs.
+var causes = map[string]struct {
+	code  status.Code
+	cause func(h *harness, p *pair, x *request)
+}{
+	"deadline": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+		until(h, "no fence", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
+	}},
+	"our deregistration": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+		start := time.Now()
+		require.NoError(h, p.a.Deregister(p.mine.md.region))
+		require.Less(h, time.Since(start), time.Second, "nobody but this side is waited for")
+	}},
+	"disconnect": {status.ErrBackend, func(h *harness, p *pair, x *request) { require.NoError(h, p.a.Disconnect("bob")) }},
+	"new metadata": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob)) // it does not get there: the target would close the old session's endpoints
+	}},
+	"a failure of ours": {status.ErrBackend, func(h *harness, p *pair, x *request) { p.a.remote("bob").fail("test") }},
+}
+
+// Writes land late, as they may on tcp, and the peer hears late of a fence: the status waits until they can't land any more.
+func TestStatusWaitsForFence(t *testing.T) {
+	for name, c := range causes {
+		for op := range 2 {
+			t.Run(fmt.Sprint(name, " ", op), func(t *testing.T) {
+				h := onFake(t, fake.TCPCaps())
+				p, g := h.gated(256<<10, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
+				p.a.whole(op, p.mine, p.theirs).run()
+				p.a.rail().Script(fake.Script{LateLanding: true})
+				p.mine.fill(1)
+				p.b.rail().Stall()
+				x := p.a.whole(op, p.mine, p.theirs).post().posted()
+				before, mine := string(p.theirs.b), string(p.mine.b)
+				g.open(false)
+				c.cause(h, p, x)
+				early := x.check()
+				p.b.rail().Release()
+				if op == opWrite {
+					until(h, "nothing lands", func() bool { return before != string(p.theirs.b) })
+				}
+				require.Equal(h, inProg, early, "the status came first")
+				require.Equal(h, inProg, x.check())
+				require.True(h, op == opWrite || mine == string(p.mine.b), "a READ lands here")
+				g.open(true)
+				x.fails(c.code)
+				still(h, p)
+			})
+		}
+	}
+}
+
+// A peer that never answers the fence: the session's end bounds the wait.
+func TestStatusWithoutAnswer(t *testing.T) {
+	for name, c := range causes {
+		t.Run(name, func(t *testing.T) {
+			h := onFake(t, fake.TCPCaps())
+			p, g := h.gated(64<<10, "xfer_timeout", "150ms", "cancel_timeout", "50ms", "peer_timeout", "400ms")
+			p.a.connected("bob")
+			p.b.rail().Stall()
+			x := p.a.whole(opWrite, p.mine, p.theirs).post().posted()
+			g.open(false)
+			c.cause(h, p, x)
+			require.Negative(h, x.wait())
+			p.b.rail().Release()
+			g.open(true)
+		})
+	}
+}
+
+// The target takes memory back of a transfer that is posted whole: it ends well. What had not gone ends in an error, and in
+// NIXL_ERR_REMOTE_DISCONNECT when the target leaves.
+func TestTakenBack(t *testing.T) {
+	onFakes(t, func(h *harness) {
+		for _, leaves := range []bool{false, true} {
+			p := h.pair(4<<20, "window_max", "64KiB")
+			p.a.whole(opWrite, p.mine, p.theirs).run()
+			p.b.rail().Stall()
+			whole := p.a.prep(opWrite, []Desc{p.mine.fill(7).desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").post("n").posted()
+			part := p.a.whole(opRead, p.mine, p.theirs).post("never")
+			own, over := ownID(p), make(chan error)
+			go func() { over <- p.b.Deregister(own) }()
+			until(h, "no revocation", func() bool {
+				r := p.a.remote("bob")
+				r.mu.RLock()
+				defer r.mu.RUnlock()
+				return len(r.revokes) > 0
+			})
+			p.b.rail().Release()
+			require.NoError(h, <-over)
+			require.Equal(h, done, whole.wait())
+			require.True(h, string(p.mine.b[:4096]) == string(p.theirs.b[:4096]))
+			if leaves {
+				require.NoError(h, p.b.Close())
+				part.fails(status.ErrRemoteDisconnect)
+				continue
+			}
+			part.fails(status.ErrBackend)
+			p.b.expect("ann:n")
+			part.post().fails(status.ErrBackend) // unknown now
+			require.NoError(h, p.a.Close())
+			require.NoError(h, p.b.Close())
+		}
+	})
+}
