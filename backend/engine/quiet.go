@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -121,14 +119,15 @@ func (r *remote) leak() {
 	}
 }
 
-// unanswered ends a session whose peer does not answer a FENCE: transfers wait for it.
+// unanswered ends the wait for a peer that does not answer a FENCE. A READ is over with our own endpoint, so it waits for no longer than
+// cancel_timeout. Of a WRITE bytes may lie in the peer's socket: its status waits up to peer_timeout. The session goes on.
 func (r *remote) unanswered(now time.Time) {
 	r.mu.RLock()
-	h := r.session()
-	late := slices.ContainsFunc(r.links, func(l *link) bool { return l.phase == fencing && now.Sub(l.since) > r.e.opt.PeerTimeout })
-	r.mu.RUnlock()
-	if late {
-		h.giveUp(fmt.Errorf("the peer has not answered a FENCE within %v (option peer_timeout)", r.e.opt.PeerTimeout))
+	defer r.mu.RUnlock()
+	for _, l := range r.links {
+		if waited := now.Sub(l.since); l.phase == fencing && l.up && waited > r.e.opt.CancelTimeout {
+			l.l.Abandon(waited > r.e.opt.PeerTimeout)
+		}
 	}
 }
 

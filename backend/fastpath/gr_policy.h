@@ -111,6 +111,9 @@ void gr_link_yield(gr_link *link, const gr_proof *proof);
 /* Where no fence is to be had: the link has stopped and every operation of it has completed. Transfers of which one failed
  * end with an error: nobody can say when its bytes stop arriving. Then gr_link_yield or gr_link_rebind goes on. */
 void gr_link_settle(gr_link *link);
+/* Of a link whose endpoint is closed and reaped: transfers that have failed end without the peer's answer to the fence, READs alone or WRITEs
+ * too. What of a WRITE lies at the peer may then still land there. */
+void gr_link_abandon(gr_link *link, int writes);
 /* After reap: whether operations of it failed whose bytes may land until the peer's end is closed. */
 int gr_link_unproved(gr_link *link);
 /* Relative speed among the session's links, until a rate has been measured on all of them. */

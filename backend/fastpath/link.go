@@ -153,6 +153,16 @@ func (l Link) Settle() { C.gr_link_settle(l.l) }
 // Unproved says, after Reap, that operations failed whose bytes may land until the peer's end is closed.
 func (l Link) Unproved() bool { return C.gr_link_unproved(l.l) != 0 }
 
+// Abandon ends transfers that have failed on a link whose endpoint is closed and reaped, though the peer has not answered the fence: READs, and
+// with writes WRITEs, of which bytes may then still land at the peer.
+func (l Link) Abandon(writes bool) {
+	w := C.int(0)
+	if writes {
+		w = 1
+	}
+	C.gr_link_abandon(l.l, w)
+}
+
 // SetWeight gives the link's speed relative to the session's others; it counts until rates have been measured.
 func (l Link) SetWeight(w uint64) { C.gr_link_weight(l.l, C.uint64_t(w)) }
 

@@ -165,3 +165,19 @@ void gr_link_settle(gr_link *link)
         }
     gr_rail_unlock(link->rail->dev);
 }
+
+void gr_link_abandon(gr_link *link, int writes)
+{
+    gr_rail_lock(link->rail->dev);
+    part *lists[2] = {link->todo, link->waiting};
+    for (int i = 0; i < 2; i++)
+        for (part *p = lists[i], *next; p; p = next) {
+            next = p->next;
+            if (!atomic_load(&p->x->pub.err) || (p->x->op == GR_WRITE && !writes))
+                continue;
+            for (run *r = p->runs; r; r = r->next)
+                r->failed = 0;
+            part_drop(p);
+        }
+    gr_rail_unlock(link->rail->dev);
+}

@@ -33,7 +33,7 @@ var table = []row{
 		func(o *Options, v string) error { o.LibfabricPath = v; return nil },
 		"The libfabric library to load."),
 	duration("xfer_timeout", "30s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.XferTimeout },
-		"A transfer that makes no progress for so long ends in an error."),
+		"A transfer that makes no progress for so long ends in an error, once nothing touches its memory any more: with a peer that answers nothing after cancel_timeout (READ) or peer_timeout (WRITE) more."),
 	duration("peer_timeout", "60s", 100*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.PeerTimeout },
 		"A session ends when its peer has shown no sign of life for so long: nothing heard, nothing acknowledged by its host, no process of it to be seen on this host. The next post or notification connects again. The default is above the 44 s for which starved hosts were seen to be silent; the death of a peer is told by other signs, within two seconds."),
 	duration("rail_timeout", "1s", 10*time.Millisecond, time.Hour, func(o *Options) *time.Duration { return &o.RailTimeout },

@@ -80,7 +80,7 @@ func TestStatsFileNowhere(t *testing.T) {
 // TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.
 func TestTransferTimeout(t *testing.T) {
 	ours(t)
-	p := pair(t, params("xfer_timeout", "700ms", "peer_timeout", "20s", "cancel_timeout", "500ms"))
+	p := pair(t, params("xfer_timeout", "700ms", "peer_timeout", "3s", "cancel_timeout", "500ms"))
 	a, b := p.buffers(16 << 20)
 	la := worker.Span(0, a.Size)
 	eachOp(t, func(t *testing.T, op nixl.Op) {
@@ -90,11 +90,15 @@ func TestTransferTimeout(t *testing.T) {
 		p.tgt.Stop()
 		began := time.Now()
 		require.False(t, x.Post().Failed())
-		s := x.Wait(lost)
+		s := x.Wait(limit)
 		took := time.Since(began)
 		p.tgt.Cont()
 		require.True(t, s.Failed(), "%s after %v\n%s", s, took, p.ini.Output())
-		require.Less(t, took, 3*time.Second)
+		if op == nixl.Read {
+			require.Less(t, took, 3*time.Second)
+		} else { // its bytes may lie in the peer's socket: peer_timeout more
+			require.Less(t, took, 8*time.Second)
+		}
 		says(t, p.ini.Worker, "level=ERROR", "no progress for 700ms", "option xfer_timeout", `peer "bob"`, "rails [", "/", " of 16777216 bytes left")
 		require.False(t, toldLost(p.ini), "a slow peer is not a dead one")
 		a.Fill(seedA)
