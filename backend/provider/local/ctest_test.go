@@ -24,11 +24,11 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestThreads runs those that have threads of the provider's own, the mapper and who gives descriptors, under the thread sanitizer.
+// TestThreads runs those that have threads of the provider's own, the mapper and who gives descriptors, or doorbells, under the thread sanitizer.
 func TestThreads(t *testing.T) {
 	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // it knows no fences
 	for _, name := range list(t, bin) {
-		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers"}, name) {
+		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "pestered"}, name) {
 			t.Run(name, func(t *testing.T) { run(t, bin, name) })
 		}
 	}

@@ -23,9 +23,9 @@ static const struct {
     { "forged_credentials", forged_credentials }, { "another_users_root", another_users_root }, { "sibling_pids", sibling_pids },
     { "number_reused", number_reused }, { "number_reused_late", number_reused_late }, { "stray_datagrams", stray_datagrams },
     { "pestered", pestered }, { "silent_callers", silent_callers }, { "connects_again", connects_again }, { "never_accepted", never_accepted },
-    { "second_caller", second_caller }, { "early_ring", early_ring },
+    { "oldest_goes", oldest_goes }, { "second_caller", second_caller }, { "early_ring", early_ring },
     { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, { "vram_not_ours", vram_not_ours }, { "vram_silent", vram_silent },
-    { "vram_short_answer", vram_short_answer }, { "vram_idle_callers", vram_idle_callers }, { "vram_no_descriptors", vram_no_descriptors },
+    { "vram_short_answer", vram_short_answer }, { "vram_idle_callers", vram_idle_callers }, { "vram_callers", vram_callers }, { "vram_no_descriptors", vram_no_descriptors },
     { "vram_closed", vram_closed }, { "vram_peer_closes", vram_peer_closes }, { "vram_stuck", vram_stuck },
 };
 

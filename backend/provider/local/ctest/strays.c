@@ -246,17 +246,41 @@ void never_accepted(void)
     close_end(&b);
 }
 
+/* One that comes when all places are taken, and shows its token later, has the place of the oldest. */
+void oldest_goes(void)
+{
+    end a = open_end(0);
+    int s[LC_UNPROVED], mine;
+    lc_hello hello = { .magic = LC_MAGIC, .box_size = sizeof(lc_box) };
+    memcpy(hello.token, a.ep->addr.token, LC_TOKEN);
+    for (int i = 0; i < LC_UNPROVED; i++)
+        s[i] = call_end(&a);
+    poll_end(&a);
+    mine = call_end(&a);
+    poll_end(&a);
+    CHECK(a.rail->callers > 0 && a.rail->callers <= LC_UNPROVED && a.ep->in_sock < 0);
+    CHECK(send(mine, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello));
+    poll_end(&a);
+    CHECK(a.ep->in_sock >= 0 && !a.ep->err);
+    for (int i = 0; i < LC_UNPROVED; i++)
+        close(s[i]);
+    close(mine);
+    close_end(&a);
+}
+
 /* The token works once. */
 void second_caller(void)
 {
     end a = open_end(0), b = open_end(0), c = open_end(0);
+    lc_ep *waits; /* the rail takes connections in */
+    CHECK(lc_ep_open(a.rail, &waits, &step) == 0);
     CHECK(lc_ep_connect(b.ep, &a.ep->addr, &step) == 0);
     poll_end(&a);
     const lc_box *out = a.ep->out;
     int sock = a.ep->in_sock;
     CHECK(out);
     CHECK(lc_ep_connect(c.ep, &a.ep->addr, &step) == 0);
-    CHECK(lc_admit(a.rail) == 0);
+    CHECK(lc_admit(a.rail) == 0 && lc_ep_close(waits) == 0);
     CHECK(a.ep->out == out && a.ep->in_sock == sock && a.rail->callers == 0);
     CHECK(lc_ep_connect(a.ep, &b.ep->addr, &step) == 0);
     meet(&a, &b);
