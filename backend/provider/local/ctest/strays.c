@@ -105,7 +105,7 @@ static void send_msg(end *e)
     gr_rail_unlock(&e->rail->base);
 }
 
-enum { RINGS = 300 };
+enum { RINGS = 100 };
 
 /* Sleeps for each message, and says when it is there. Only rings wake it: nobody else's message is taken for one. */
 static void sleeps(pair *p)
@@ -130,7 +130,7 @@ static void sleeps(pair *p)
 void pestered(void)
 {
     pair p = split(0, sleeps);
-    pid_t one = pest(&p.me.ep->addr, 100, 1), two = pest(&p.peer.addr, 100, 1);
+    pid_t one = pest(&p.me.ep->addr, 40, 1), two = pest(&p.peer.addr, 40, 1);
     for (int i = 0; i < RINGS; i++) {
         CHECK(hear(&p) == 's');
         for (uint64_t stop = limit(); !p.me.ep->out; poll_end(&p.me))
