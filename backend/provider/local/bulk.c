@@ -154,7 +154,7 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
     lc_ep *ep = opaque;
     lc_import *first = NULL;
     const lc_vram *here = w->local[0].desc;
-    int rc = ep->err ? -ep->err : !ep->to_len ? -ENOTCONN : !ep->out || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
+    int rc = ep->err ? -ep->err : !ep->named ? -ENOTCONN : !ep->out || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
     uint32_t busy = ep->bulk_lanes;
     if (rc)
         return rc;

@@ -24,11 +24,11 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestThreads runs those that have threads of the provider's own, the mapper and who gives descriptors, under the thread sanitizer.
+// TestThreads runs those that have threads of the provider's own, the mapper and who gives descriptors, or doorbells, under the thread sanitizer.
 func TestThreads(t *testing.T) {
 	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // it knows no fences
 	for _, name := range list(t, bin) {
-		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers"}, name) {
+		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "pestered"}, name) {
 			t.Run(name, func(t *testing.T) { run(t, bin, name) })
 		}
 	}
@@ -40,7 +40,7 @@ func build(t *testing.T, flags ...string) (bin string) {
 		t.Skip("no gcc here")
 	}
 	bin = filepath.Join(t.TempDir(), "ctest")
-	args := append(flags, "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", bin)
+	args := append(flags, "-DLC_TEST", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", bin)
 	for _, dir := range []string{".", "ctest"} {
 		files, err := filepath.Glob(dir + "/*.c")
 		require.NoError(t, err)

@@ -26,11 +26,11 @@ type endpoint struct {
 var _ provider.Importer = (*endpoint)(nil)
 
 const (
-	addressForm = 3 // first byte; another is another layout
+	addressForm = 4 // first byte; another is another layout
 	addressLen  = 1 + C.sizeof_lc_addr
 )
 
-// OpenEndpoint implements memfd_create and bind of a unix socket. The error wraps provider.ErrEndpoint.
+// OpenEndpoint implements memfd_create. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	var c *C.lc_ep
 	var step *C.char
@@ -44,8 +44,8 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 func (e *endpoint) Addr() []byte         { return e.addr }
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
-// Connect implements sendmsg: the peer gets what it needs to reach us. The address is the peer's word; so is all that it shares,
-// and is checked. The error wraps provider.ErrBadAddress.
+// Connect implements connect and sendmsg of a unix socket: the peer gets what it needs to reach us. The address is the peer's word; so is all
+// that it shares, and is checked. Which process it is the kernel says. The error wraps provider.ErrBadAddress.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +57,7 @@ func (e *endpoint) Connect(peer []byte) error {
 		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&a)), C.sizeof_lc_addr), peer[1:])
-	if a.name_len < 2 || int(a.name_len) > len(a.name) || a.name[0] != 0 {
+	if !abstract(int(a.name_len), peer[2:]) {
 		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
 	var step *C.char
@@ -66,6 +66,9 @@ func (e *endpoint) Connect(peer []byte) error {
 	}
 	return nil
 }
+
+// abstract says that a name of n bytes is of a socket in the abstract namespace.
+func abstract(n int, name []byte) bool { return n >= 2 && n <= len(C.lc_addr{}.name) && name[0] == 0 }
 
 // Close ends the peer's access and our own operations, which are reported by poll as ECANCELED unless they had ended before. It waits for
 // copies of our own, a second at most for one that the peer makes for us and another for those that it makes for itself; the endpoint is

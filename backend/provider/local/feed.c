@@ -1,5 +1,5 @@
 /* Descriptors of VMM memory: made by its owner when a peer maps it, and sent over a socket of the rail's own, whose name and token only those
- * know who have the table of shares. Anybody may connect, though, and stay: nobody is waited for. */
+ * know who have the table of shares. Anybody may connect, though: other users' processes are refused, and nobody is waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -13,13 +13,14 @@
 #include "local.h"
 
 enum {
-    CALLERS = 64,  /* at a time; one more, and the one that was silent longest goes */
+    CALLERS = 64,  /* at a time; one more, and the one that was silent longest goes, of those first that have shown no token */
     LOOK_MS = 500, /* how soon one is found that has been silent too long */
 };
 
 typedef struct caller {
     int sock;
     uint64_t heard;
+    int proved;
 } caller;
 
 union room {
@@ -79,7 +80,10 @@ static int serve(lc_rail *rail, caller *c)
     if (n < 0)
         return errno != EAGAIN;
     c->heard = lc_now();
-    return n != sizeof(q) || answer(rail, c->sock, &q);
+    if (n != sizeof(q) || answer(rail, c->sock, &q) != 0)
+        return 1;
+    c->proved = 1;
+    return 0;
 }
 
 static void let_go(caller *list, int *n, int i)
@@ -92,7 +96,7 @@ static void let_go_oldest(caller *list, int *n)
 {
     int oldest = 0;
     for (int i = 1; i < *n; i++)
-        if (list[i].heard < list[oldest].heard)
+        if (list[i].proved != list[oldest].proved ? !list[i].proved : list[i].heard < list[oldest].heard)
             oldest = i;
     let_go(list, n, oldest);
 }
@@ -100,7 +104,8 @@ static void let_go_oldest(caller *list, int *n)
 static void welcome(lc_rail *rail, caller *list, int *n)
 {
     for (int i = 0; i < CALLERS; i++) { /* then the others' turn */
-        caller c = { accept4(rail->feed_sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), lc_now() };
+        caller c = { accept4(rail->feed_sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), lc_now(), 0 };
+        pid_t pid;
         if (c.sock < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
                 if (*n)
@@ -109,7 +114,7 @@ static void welcome(lc_rail *rail, caller *list, int *n)
             }
             return;
         }
-        if (serve(rail, &c)) { /* what it wants is there already, mostly */
+        if (lc_check_user(c.sock, &pid) != 0 || serve(rail, &c)) { /* what it wants is there already, mostly */
             close(c.sock);
             continue;
         }

@@ -16,12 +16,11 @@ union room {
 static int meet(lc_import *in)
 {
     struct sockaddr_un to = { .sun_family = AF_UNIX };
-    struct ucred who = { 0 };
-    socklen_t len = sizeof(who);
+    pid_t pid = 0;
     memcpy(to.sun_path, in->feed_name, in->feed_len);
     if (connect(in->sock, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + in->feed_len)) != 0)
         return errno == EAGAIN ? 1 : -GR_GPU_SILENT;
-    if (getsockopt(in->sock, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || (uint32_t)who.pid != in->share.pad)
+    if (lc_check_user(in->sock, &pid) != 0 || (uint32_t)pid != in->share.pad)
         return -GR_GPU_BAD_SHARE;
     in->met = 1;
     return 0;

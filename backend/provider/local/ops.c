@@ -21,7 +21,7 @@ static int room(lc_rail *rail, const lc_ep *ep)
 {
     if (ep->err)
         return -ep->err;
-    if (!ep->to_len)
+    if (!ep->named)
         return -ENOTCONN;
     return !ep->out || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
 }
@@ -158,16 +158,18 @@ static void finish(lc_rail *rail)
 
 static void listen_all(lc_rail *rail)
 {
+    if (rail->strangers)
+        (void)lc_accept(rail);
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
-        if (!ep->met && !ep->err)
-            lc_listen(ep);
+        if ((ep->dialing || !ep->met) && !ep->err)
+            lc_hear(ep);
 }
 
 static int poll_rail(gr_rail *base, gr_comp *out, int max)
 {
     lc_rail *rail = (lc_rail *)base;
     rail->prompt = 0;
-    if (rail->strangers)
+    if (rail->strangers || rail->dialing)
         listen_all(rail);
     finish(rail);
     if (rail->bulks)
@@ -197,14 +199,16 @@ static int arm(gr_rail *base)
         atomic_store(&ep->box->helps, (uint32_t)(ep->helps = 0));
         atomic_store(&ep->box->sleeping, 1);
     }
-    int n = epoll_wait(base->wait_fd, ev, 16, 0);
+    int n = epoll_wait(base->wait_fd, ev, 16, 0), more = n == 16;
     for (int i = 0; i < n; i++) {
         if (!ev[i].data.ptr)
             (void)!read(rail->bell_fd, &rings, sizeof(rings)); /* nobody else has it */
+        else if (ev[i].data.ptr == rail)
+            more |= lc_accept(rail);
         else
-            lc_listen(ev[i].data.ptr);
+            lc_hear(ev[i].data.ptr);
     }
-    if (n == 16 || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
+    if (more || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
         lc_loan_over(&rail->pool))
         return 1;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)

@@ -85,10 +85,15 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if rc := C.lc_rail_open(C.uint32_t(p.opt.Threads), &where, &c, &step); rc != 0 {
 		return nil, fmt.Errorf("%w: %s: %s: %w", provider.ErrUnusable, Name, C.GoString(step), syscall.Errno(-rc))
 	}
+	door, err := listen(c)
+	if err != nil {
+		C.lc_rail_close(c)
+		return nil, fmt.Errorf("%w: %s: listening to peers: %w", provider.ErrUnusable, Name, err)
+	}
 	c.blocks = C.uint32_t(p.opt.Blocks)
 	if p.opt.Aloof {
 		c.aloof = 1
 	}
 	c.cpus = C.uint32_t(runtime.GOMAXPROCS(0))
-	return &rail{dev: d, c: c, gpus: vram.New(p.opt.CUDA, C.LC_GPUS)}, nil
+	return &rail{dev: d, c: c, door: door, gpus: vram.New(p.opt.CUDA, C.LC_GPUS)}, nil
 }

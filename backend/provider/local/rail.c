@@ -7,7 +7,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "local.h"
@@ -19,6 +18,7 @@ static void free_rail(lc_rail *rail)
 {
     lc_pool_close(rail);
     lc_feed_close(rail);
+    lc_listener_close(rail);
     lc_mapper_close(rail);
     lc_bulk_close(rail);
     for (lc_job *j = rail->free_job, *next; j; j = next) {
@@ -57,10 +57,14 @@ static int open_objects(lc_rail *rail, const char **step)
     if ((rail->bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 ||
         epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, rail->bell_fd, &ev) != 0)
         return -errno;
+    int rc = lc_listener_open(rail, step);
+    if (rc)
+        return rc;
     *step = "getrandom";
     if (getrandom(rail->proof.bytes, LC_TOKEN, 0) != LC_TOKEN)
         return -errno;
-    rail->proof.pid = getpid();
+    rail->proof.name_len = rail->name_len;
+    memcpy(rail->proof.name, rail->name, sizeof(rail->name));
     rail->proof.at = (uint64_t)(uintptr_t)rail->proof.bytes;
     return 0;
 }
@@ -72,7 +76,7 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, lc_rail **out, const c
     if (!rail)
         return -ENOMEM;
     gr_rail_init(&rail->base, &lc_ops);
-    rail->table_fd = rail->shares_fd = rail->bell_fd = -1;
+    rail->table_fd = rail->shares_fd = rail->bell_fd = rail->listen_sock = -1;
     rail->base.iov_limit = GR_MAX_IOV;
     rail->base.tx_depth = LC_OPS;
     rail->base.rx_depth = LC_RECVS;
@@ -101,19 +105,10 @@ int lc_rail_close(lc_rail *rail)
     return 0;
 }
 
-int lc_reach(const lc_proof *proof)
-{
-    uint8_t seen[LC_TOKEN];
-    struct iovec here = { seen, sizeof(seen) }, there = { (void *)(uintptr_t)proof->at, sizeof(seen) };
-    if (process_vm_readv((pid_t)proof->pid, &here, 1, &there, 1, 0) != sizeof(seen))
-        return errno ? -errno : -EIO;
-    return memcmp(seen, proof->bytes, sizeof(seen)) == 0 ? 0 : -EBADMSG;
-}
-
 static void free_ep(lc_ep *ep)
 {
-    if (ep->sock >= 0)
-        close(ep->sock);
+    if (ep->out_sock >= 0)
+        close(ep->out_sock);
     if (ep->pidfd >= 0)
         close(ep->pidfd);
     if (ep->mem >= 0)
@@ -139,19 +134,15 @@ int lc_ep_open(lc_rail *rail, lc_ep **out, const char **step)
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
-    ep->sock = ep->pidfd = ep->box_fd = ep->mem = -1;
+    ep->in_sock = ep->out_sock = ep->pidfd = ep->box_fd = ep->mem = -1;
+    atomic_store(&ep->bell, -1);
     *step = "memfd_create";
     ep->box = lc_share(sizeof(*ep->box), 0, &ep->box_fd);
     int rc = ep->box ? lc_meet(ep, step) : -errno;
-    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = ep };
     gr_rail_lock(&rail->base);
     if (!rc)
         *step = "calloc";
     if (!rc && !(rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS))) {
-        *step = "epoll_ctl";
-        rc = epoll_ctl(rail->base.wait_fd, EPOLL_CTL_ADD, ep->sock, &ev) ? -errno : 0;
-    }
-    if (!rc) {
         ep->number = ++rail->numbers;
         ep->next = rail->eps;
         rail->eps = ep;
@@ -171,11 +162,11 @@ int lc_ep_connect(lc_ep *ep, const lc_addr *peer, const char **step)
 {
     gr_rail_lock(&ep->rail->base);
     *step = "connect";
-    int rc = ep->to_len ? -EISCONN : lc_greet(ep, peer, step);
+    int rc = ep->named ? -EISCONN : lc_greet(ep, peer, step);
     if (!rc && !ep->met)
         lc_listen(ep);
     if (!rc && ep->err) {
-        *step = "mapping what the peer shares";
+        *step = ep->err_step ? ep->err_step : "connect";
         rc = -ep->err;
     }
     gr_rail_unlock(&ep->rail->base);
@@ -188,8 +179,7 @@ int lc_ep_close(lc_ep *ep)
     gr_rail_lock(&rail->base);
     atomic_store(&ep->box->closed, 1);
     atomic_store(&ep->closing, 1);
-    rail->strangers -= !ep->met;
-    epoll_ctl(rail->base.wait_fd, EPOLL_CTL_DEL, ep->sock, NULL);
+    lc_hang_up(ep);
     int late = lc_cancel(ep);
     ep->err = ESHUTDOWN;
     lc_import_close(ep);

@@ -26,6 +26,7 @@ type rail struct {
 
 	mu     sync.Mutex
 	closed bool
+	door   *listener
 	known  map[int]bool // GPUs that were looked at
 	news   []string
 }
@@ -55,37 +56,51 @@ func (r *rail) error(phase error, what string, rc C.int) error {
 		hint = " (each peer takes 4 file descriptors: ulimit -n)"
 	case C.int(syscall.ENOSPC):
 		hint = fmt.Sprintf(" (%d regions at most)", C.LC_REGIONS)
+	case C.int(syscall.EACCES), C.int(syscall.EOVERFLOW), C.int(syscall.ENOTSUP), C.int(syscall.EXDEV):
+		hint = why(syscall.Errno(-rc))
 	case C.int(syscall.ETIMEDOUT):
 		hint = " (a process of this host is stopped in the middle of a copy; until it goes on or ends, it may still touch the memory)"
 	}
 	return fmt.Errorf("%w: %s: %s: %w%s", phase, r.dev.Name, what, syscall.Errno(-rc), hint)
 }
 
-// proofLen is that of pid, address and the bytes there.
-const proofLen = 8 + 8 + C.LC_TOKEN
+// proofLen is that of the name of our socket, of an address, and of the bytes there.
+const (
+	nameLen  = 1 + len(C.lc_proof{}.name)
+	proofLen = nameLen + 8 + C.LC_TOKEN
+)
 
 // Proof implements provider.Prover.
 func (r *rail) Proof() []byte {
 	p := &r.c.proof
-	b := binary.BigEndian.AppendUint64(nil, uint64(p.pid))
+	b := append([]byte{byte(p.name_len)}, C.GoBytes(unsafe.Pointer(&p.name), C.int(len(p.name)))...)
 	b = binary.BigEndian.AppendUint64(b, uint64(p.at))
 	return append(b, C.GoBytes(unsafe.Pointer(&p.bytes), C.LC_TOKEN)...)
 }
 
-// Reach implements provider.Prover: process_vm_readv of a few bytes. The error says what forbids it and what would help.
+// Reach implements provider.Prover: the kernel says which process listens at the socket that the proof names, and process_vm_readv of a few
+// bytes shows that we may read it. The error says what forbids it and what would help.
 func (r *rail) Reach(proof []byte) error {
 	if len(proof) != proofLen {
 		return fmt.Errorf("%w: a proof of %d bytes", provider.ErrBadAddress, len(proof))
 	}
-	p := C.lc_proof{pid: C.int64_t(binary.BigEndian.Uint64(proof)), at: C.uint64_t(binary.BigEndian.Uint64(proof[8:]))}
-	for i, b := range proof[16:] {
-		p.bytes[i] = C.uint8_t(b)
+	p := C.lc_proof{name_len: C.uint8_t(proof[0]), at: C.uint64_t(binary.BigEndian.Uint64(proof[nameLen:]))}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.name)), len(p.name)), proof[1:])
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.bytes)), C.LC_TOKEN), proof[nameLen+8:])
+	if !abstract(int(p.name_len), proof[1:nameLen]) {
+		return fmt.Errorf("%w: a proof that names no socket: %x", provider.ErrBadAddress, proof[:nameLen])
 	}
-	rc := C.lc_reach(&p)
+	var pid C.pid_t
+	var step *C.char
+	rc := C.lc_reach(&p, &pid, &step)
 	if rc == 0 {
 		return nil
 	}
-	return fmt.Errorf("process_vm_readv of process %d: %w%s", int64(p.pid), syscall.Errno(-rc), why(syscall.Errno(-rc)))
+	what := C.GoString(step)
+	if pid != 0 {
+		what = fmt.Sprintf("%s, process %d", what, int(pid))
+	}
+	return fmt.Errorf("%s: %w%s", what, syscall.Errno(-rc), why(syscall.Errno(-rc)))
 }
 
 // Register enters the range in the table; nothing is pinned, the memory need not be mapped yet. key is ignored. Implements no call.
@@ -107,7 +122,11 @@ func (r *rail) Close() error {
 	if r.closed {
 		return nil
 	}
+	r.door.close()
 	if rc := C.lc_rail_close(r.c); rc != 0 {
+		if door, err := listen(r.c); err == nil {
+			r.door = door
+		}
 		return r.error(provider.ErrUnusable, "close", rc)
 	}
 	r.closed = true

@@ -80,16 +80,24 @@ typedef struct lc_box {
 /* The bit of a lane's regions that a key has. */
 static inline uint64_t lc_region_bit(uint64_t key) { return (uint64_t)1 << (key & 63); }
 
-/* What a peer's Connect wants: a datagram socket in the abstract namespace, and what a greeting there must show. */
+/* What a peer's Connect wants: the rail's socket in the abstract namespace, and what shows that a connection there is for that endpoint. */
 typedef struct lc_addr {
     uint8_t name_len;
     char name[15];
     uint8_t token[LC_TOKEN];
 } lc_addr;
 
-/* Where a peer finds bytes that it can know by nothing but reading them. */
+/* The first message of such a connection. Another with the descriptors follows; one byte comes back when the token was right. */
+typedef struct lc_hello {
+    uint32_t magic, box_size;
+    uint8_t token[LC_TOKEN];
+} lc_hello;
+enum { LC_MAGIC = 0x6c6f6333 };
+
+/* Where a peer finds bytes that it can know by nothing but reading them: in the process that listens there. */
 typedef struct lc_proof {
-    int64_t pid;
+    uint8_t name_len;
+    char name[15];
     uint64_t at;
     uint8_t bytes[LC_TOKEN];
 } lc_proof;

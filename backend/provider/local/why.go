@@ -18,11 +18,21 @@ func why(errno syscall.Errno) string {
 		case "3":
 			return " (Yama's scope is 3, for good until the next boot: nobody may)"
 		}
-		return " (another user's process, one that may not be dumped, or seccomp: run both as one user, allow process_vm_readv and process_vm_writev)"
+		return " (its user or group ids differ, it may not be dumped, or seccomp: run both as one user and group, allow process_vm_readv and process_vm_writev)"
+	case syscall.EACCES:
+		return " (the peer runs as another user: run both as one user)"
+	case syscall.EOVERFLOW:
+		return " (this user has no number of its own in this user namespace: map it there)"
+	case syscall.ENOTSUP:
+		return " (it lives in another pid namespace, and has no number in this one)"
+	case syscall.EXDEV:
+		return " (before Linux 6.5 that wants a /proc of our own pid namespace: mount it)"
+	case syscall.EAGAIN:
+		return " (the queue of its socket is full of connections)"
 	case syscall.ENOSYS:
 		return " (seccomp, or a kernel without CONFIG_CROSS_MEMORY_ATTACH)"
 	case syscall.ESRCH, syscall.EBADMSG, syscall.EFAULT:
-		return " (no process of that number, or another one: it has ended, or lives in another pid namespace)"
+		return " (it has ended, or is another process)"
 	}
 	return ""
 }

@@ -175,7 +175,7 @@ void other_users_offer(void)
     finish(&p);
 }
 
-/* Who runs as another user, here and there, helps nobody and is not helped; root helps root. */
+/* Root helps root; who runs as another user is refused at once. */
 void who_is_helped(void)
 {
     enum { USER = 54321 };
@@ -196,8 +196,11 @@ void who_is_helped(void)
         end e = open_end(0);
         mine = own_card(&e);
         CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine) && read(fd, &peer, sizeof(peer)) == sizeof(peer));
-        CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == 0);
-        greeted(&e);
+        CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == (other ? -EACCES : 0));
+        if (other)
+            CHECK(lc_admit(e.rail) == 0 && !e.ep->out);
+        else
+            greeted(&e);
         CHECK(e.ep->kin == !other && (e.ep->mem >= 0) == !other);
         CHECK(write(fd, "d", 1) == 1 && read(fd, &c, 1) == 1); /* the other has looked, too */
         close_end(&e);

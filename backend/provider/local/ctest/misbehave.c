@@ -70,16 +70,16 @@ void unsealed(void)
     close_end(&b);
 }
 
-/* Datagrams of anybody change nothing; a table can be read by peers, no more. */
+/* Messages of anybody change nothing; a table can be read by peers, no more. */
 void strangers(void)
 {
     end a = open_end(0), b = open_end(0);
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
-    int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     char junk[300] = "junk";
-    memcpy(to.sun_path, a.ep->addr.name, a.ep->addr.name_len);
-    for (int i = 0; i < 40; i++)
-        (void)!sendto(s, junk, (size_t)(i * 7), MSG_DONTWAIT, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + a.ep->addr.name_len));
+    for (int i = 0; i < 40; i++) {
+        int s = call_end(&a);
+        (void)!send(s, junk, (size_t)(i * 7), MSG_DONTWAIT | MSG_NOSIGNAL);
+        close(s);
+    }
     lc_addr wrong = a.ep->addr;
     wrong.token[3] ^= 1;
     for (int i = 0; i < 10; i++)
@@ -93,7 +93,6 @@ void strangers(void)
     card to_b = own_card(&b);
     CHECK(rma(&a, GR_WRITE, &to_b, 0, 0, MEM) == 0);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, a.rail->table_fd, 0) == MAP_FAILED);
-    close(s);
     close_end(&a);
     close_end(&b);
     close_end(&c);
@@ -169,7 +168,7 @@ void bad_greeting(void)
     }
 }
 
-/* Without descriptors for what the peer shares: an error that says so. The greeting won't come again. */
+/* Without descriptors for the peer's connection, for longer than a moment: an error that says so. */
 void no_descriptors(void)
 {
     end a = open_end(0), b = open_end(0);
@@ -183,7 +182,8 @@ void no_descriptors(void)
     close(next);
     few = (struct rlimit){ (rlim_t)next, was.rlim_max };
     CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
-    poll_end(&a);
+    for (uint64_t stop = limit(); !a.done; poll_end(&a))
+        CHECK(lc_now() < stop);
     CHECK(setrlimit(RLIMIT_NOFILE, &was) == 0);
     CHECK(a.done == 1 && a.err == EMFILE);
     CHECK(lc_ep_connect(a.ep, &b.ep->addr, &step) == -EMFILE);
@@ -191,29 +191,72 @@ void no_descriptors(void)
     close_end(&b);
 }
 
-/* More descriptors than a greeting has: none of them stays open, whoever sent them. */
-void many_descriptors(void)
+/* For a moment: the peer is taken in when there are some again. */
+void descriptors_again(void)
 {
-    enum { MANY = 4 };
-    end a = open_end(0);
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    end a = open_end(0), b = open_end(0);
+    struct rlimit was, few;
+    CHECK(lc_ep_connect(b.ep, &a.ep->addr, &step) == 0);
+    CHECK(getrlimit(RLIMIT_NOFILE, &was) == 0);
+    int next = dup(0);
+    CHECK(next >= 0);
+    close(next);
+    few = (struct rlimit){ (rlim_t)next, was.rlim_max };
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    for (int i = 0; i < 10; i++)
+        poll_end(&a);
+    CHECK(!a.ep->met && !a.ep->err);
+    CHECK(setrlimit(RLIMIT_NOFILE, &was) == 0);
+    poll_end(&a);
+    CHECK(a.ep->out && !a.ep->err);
+    close_end(&a);
+    close_end(&b);
+}
+
+static void send_descriptors(int s, const void *what, size_t len, int n)
+{
+    enum { MOST = 100 };
     union {
-        char room[CMSG_SPACE(MANY * sizeof(int))];
+        char room[CMSG_SPACE(MOST * sizeof(int))];
         struct cmsghdr align;
     } u = { 0 };
-    int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), before = open_descriptors();
-    memcpy(to.sun_path, a.ep->addr.name, a.ep->addr.name_len);
-    struct iovec iov = { "x", 1 };
-    struct msghdr m = { .msg_name = &to, .msg_namelen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + a.ep->addr.name_len), .msg_iov = &iov,
-                        .msg_iovlen = 1, .msg_control = u.room, .msg_controllen = sizeof(u.room) };
+    struct iovec iov = { (void *)what, len };
+    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = u.room, .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int)) };
     struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    *h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(MANY * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
-    memcpy(CMSG_DATA(h), (int[MANY]){ 0, 1, 2, s }, MANY * sizeof(int));
-    for (int i = 0; i < 5; i++) {
-        CHECK(sendmsg(s, &m, 0) == 1);
+    *h = (struct cmsghdr){ .cmsg_len = CMSG_LEN((size_t)n * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+    for (int i = 0; i < n; i++)
+        memcpy(CMSG_DATA(h) + (size_t)i * sizeof(int), &s, sizeof(s));
+    CHECK(sendmsg(s, &m, MSG_NOSIGNAL) == (ssize_t)len);
+}
+
+/* More descriptors than are due, before the token, with it, instead of what a greeting has and with a doorbell: none of them stays open. */
+void many_descriptors(void)
+{
+    static const int many[] = { 1, 2, 4, 5, 100 };
+    for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++) {
+        end a = open_end(0);
+        lc_hello hello = { .magic = LC_MAGIC, .box_size = sizeof(lc_box) };
+        uint32_t magic = LC_MAGIC;
+        memcpy(hello.token, a.ep->addr.token, LC_TOKEN);
+        int before = open_descriptors(), s = call_end(&a);
+        send_descriptors(s, "x", 1, many[i]);
         poll_end(&a);
+        close(s);
+        CHECK(open_descriptors() == before && !a.ep->met);
+        s = call_end(&a);
+        send_descriptors(s, &hello, sizeof(hello), many[i]);
+        poll_end(&a);
+        CHECK(open_descriptors() == before + 3); /* s, its other end, the process */
+        send_descriptors(s, &magic, sizeof(magic), many[i]);
+        poll_end(&a);
+        CHECK(open_descriptors() == before + 3 && a.ep->err == EPROTO);
+        send_descriptors(s, "", 1, many[i]);
+        poll_end(&a);
+        gr_rail_lock(&a.rail->base);
+        lc_hear(a.ep);
+        gr_rail_unlock(&a.rail->base);
+        CHECK(open_descriptors() == before + 3);
+        close(s);
+        close_end(&a);
     }
-    CHECK(open_descriptors() == before);
-    close(s);
-    close_end(&a);
 }

@@ -1,7 +1,10 @@
 /* Ends of a connection: opened, polled, closed. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "world.h"
 
@@ -75,6 +78,15 @@ int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t l
 }
 
 card own_card(const end *e) { return (card){ e->ep->addr, (uint64_t)(uintptr_t)e->mem, e->key }; }
+
+int call_end(const end *e)
+{
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    memcpy(to.sun_path, e->ep->addr.name, e->ep->addr.name_len);
+    CHECK(s >= 0 && connect(s, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + e->ep->addr.name_len)) == 0);
+    return s;
+}
 
 int open_descriptors(void)
 {

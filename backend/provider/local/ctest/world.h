@@ -44,6 +44,7 @@ void close_end(end *e);
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
+int call_end(const end *e); /* a connection to the rail's socket, of anybody */
 /* Posts one piece, as soon as it is taken; 0 or an errno. */
 int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
 void wait_done(end *e, int n); /* until so many have completed */
@@ -105,7 +106,21 @@ void closed_ring(void);
 void huge(void);
 void bad_greeting(void);
 void no_descriptors(void);
+void descriptors_again(void);
 void strangers(void);
+void forged_credentials(void);
+void another_users_root(void);
+void sibling_pids(void);
+void number_reused(void);
+void number_reused_late(void);
+void stray_datagrams(void);
+void pestered(void);
+void silent_callers(void);
+void connects_again(void);
+void never_accepted(void);
+void oldest_goes(void);
+void second_caller(void);
+void early_ring(void);
 void lent(void);
 void crowded(void);
 void taken_back(void);
@@ -129,6 +144,7 @@ void vram_not_ours(void);
 void vram_silent(void);
 void vram_short_answer(void);
 void vram_idle_callers(void);
+void vram_callers(void);
 void vram_no_descriptors(void);
 void vram_closed(void);
 void vram_peer_closes(void);

@@ -1,0 +1,115 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider"
+)
+
+// asPeer names the variable that makes this test's binary a peer, which tells its rail's proof and waits to be ended.
+const asPeer = "GORAIL_TEST_PEER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asPeer) == "" {
+		os.Exit(m.Run())
+	}
+	d, err := New(Options{}).Discover(context.Background(), provider.Filter{})
+	if err == nil {
+		var r provider.Rail
+		if r, err = New(Options{}).Open(d[0]); err == nil {
+			_, err = os.Stdout.Write(r.(provider.Prover).Proof())
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// peerProof starts a process and is its rail's proof.
+func peerProof(t *testing.T, attr *syscall.SysProcAttr) []byte {
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), asPeer+"=1")
+	c.Stderr = os.Stderr
+	c.SysProcAttr = attr
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	if err := c.Start(); err != nil {
+		t.Skipf("a process like that can't be started here: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = c.Wait()
+	})
+	proof := make([]byte, proofLen)
+	_, err = io.ReadFull(out, proof)
+	require.NoError(t, err)
+	return proof
+}
+
+// TestReach: whose memory may be read is tried with the process that the kernel says listens there; the error says what is in the way.
+func TestReach(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("users and pid namespaces are root's to make")
+	}
+	r := open(t, Options{})
+	defer func() { require.NoError(t, r.Close()) }()
+	reach := r.(provider.Prover).Reach
+	require.NoError(t, reach(r.(provider.Prover).Proof()))
+	good := peerProof(t, &syscall.SysProcAttr{})
+	require.NoError(t, reach(good))
+	require.NoError(t, reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})), "a child's namespace has numbers here")
+
+	wrong := append([]byte{}, good...)
+	wrong[proofLen-1] ^= 1
+	require.ErrorIs(t, reach(wrong), syscall.EBADMSG)
+	require.ErrorIs(t, reach(good[:proofLen-1]), provider.ErrBadAddress)
+	require.ErrorIs(t, reach(make([]byte, proofLen)), provider.ErrBadAddress)
+	gone := append([]byte{}, good...)
+	gone[2] ^= 0x40 // of its socket's name
+	require.ErrorIs(t, reach(gone), syscall.ESRCH)
+
+	err := reach(peerProof(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}))
+	require.ErrorIs(t, err, syscall.EACCES)
+	require.ErrorContains(t, err, "another user")
+}
+
+// stray connects as anybody can, says something of no use, and is let go.
+func stray(t *testing.T, r provider.Rail) {
+	proof := r.(provider.Prover).Proof()
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
+	require.NoError(t, unix.Connect(s, &unix.SockaddrUnix{Name: "@" + string(proof[2:1+proof[0]])}))
+	_ = unix.Send(s, []byte("junk"), unix.MSG_NOSIGNAL)
+	n, err := unix.Read(s, make([]byte, 1))
+	require.True(t, n == 0 && err == nil || err == unix.ECONNRESET, "%d %v", n, err)
+	require.NoError(t, unix.Close(s))
+}
+
+// TestNobodyPolls: strangers are let go though nobody polls, also after a close that was refused.
+func TestNobodyPolls(t *testing.T) {
+	r := open(t, Options{})
+	for range 100 {
+		stray(t, r)
+	}
+	e, err := r.OpenEndpoint()
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Close(), syscall.EBUSY)
+	require.NoError(t, e.Close())
+	stray(t, r)
+	require.NoError(t, r.Close())
+}
