@@ -105,7 +105,8 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 		r.want(g) // revoked while the answer was under way: ask again
 		return
 	}
-	if g.unknown = !r.serves(g.Mem, entry); g.unknown {
+	empty := entry.Known && g.Len == 0 // no rail has a key of no bytes, and none needs one
+	if g.unknown = !empty && !r.serves(g.Mem, entry); g.unknown {
 		return
 	}
 	g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
@@ -115,6 +116,9 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 			g.rails.Or(1 << rk.Rail)
 			g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
 		}
+	}
+	if empty {
+		g.rails.Store(^uint64(0))
 	}
 	g.targetID = entry.Region
 	r.byTarget[entry.Region] = g

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -55,4 +56,29 @@ func TestRegisterImpossible(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, a.Deregister(id))
 	}
+}
+
+// Memory of no bytes is memory: what is posted between such ends, with its notification, and takes no other transfer along.
+func TestRegisterNoBytes(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096)
+		here, there := &memory{owner: p.a, b: p.mine.b[:0]}, &memory{owner: p.b, b: p.theirs.b[:0]}
+		here.register()
+		there.register()
+		far := there.seenBy(p.a)
+		for i, x := range []*request{
+			p.a.prep(opWrite, []Desc{here.desc(0, 0)}, []Desc{far.desc(0, 0)}, "bob"),
+			p.a.prep(opRead, []Desc{p.mine.desc(0, 0)}, []Desc{far.desc(0, 0)}, "bob"),
+			p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096), here.desc(0, 0)}, []Desc{p.theirs.desc(0, 4096), far.desc(0, 0)}, "bob"),
+		} {
+			p.mine.fill(uint64(i))
+			text := fmt.Sprint("empty ", i)
+			x.run(text)
+			p.b.expect("ann:" + text)
+			x.release()
+		}
+		p.same()
+		require.False(t, h.log.has("could not register"))
+		require.NoError(t, p.b.Deregister(there.md.region))
+	})
 }
