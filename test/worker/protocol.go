@@ -104,7 +104,7 @@ type Stats struct {
 	RSSKiB  int64
 	Threads int
 	FDs     int
-	Files   int // descriptors of files, of memory and of devices among them; not of sockets, pipes and events
+	GPUFDs  int // those of GPUs and their memory
 	CPU     time.Duration
 	SigCgt  string
 }

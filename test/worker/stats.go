@@ -27,8 +27,8 @@ func selfStats() (Stats, error) {
 	}
 	st.FDs = len(fds) - 1 // one is the folder itself
 	for _, fd := range fds {
-		if what, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(what, "/") {
-			st.Files++
+		if what, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && (strings.HasPrefix(what, "/memfd:gpu") || strings.HasPrefix(what, "/dev/")) {
+			st.GPUFDs++
 		}
 	}
 	f, err := os.Open("/proc/self/status")
