@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -40,15 +41,22 @@ func average(old, sample float64) float64 {
 	return old + (sample-old)/8
 }
 
-// estimate gives the time for so many bytes; false: nothing was measured yet.
-func (r *rates) estimate(bytes uint64) (time.Duration, bool) {
+// estimate gives the time for so many bytes, and whether it was measured: what was not is the guess's.
+func (r *rates) estimate(bytes uint64, guess speed) (d time.Duration, measured bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.small
-	if r.rate > 0 {
-		s += float64(bytes) / r.rate
+	s, rate := r.small, r.rate
+	measured = s > 0
+	if bytes > smallBytes {
+		measured = rate > 0
 	}
-	return time.Duration(s * 1e9), s > 0
+	if s == 0 {
+		s = guess.latency
+	}
+	if rate == 0 {
+		rate = guess.rate
+	}
+	return max(time.Duration((s+float64(bytes)/rate)*1e9), time.Microsecond), measured
 }
 
 // sample notes how long the last run took, once. Under t.mu, with the transfer not running.
@@ -61,8 +69,8 @@ func (t *transfer) sample() {
 	t.sampled = posted
 }
 
-// Estimate is what the transfer should take, from earlier transfers to the same peer. ErrNotSupported before there was
-// any. Implements estimateXferCost.
+// Estimate is what the transfer should take: from earlier transfers to the same peer, or before there were any from the speed of
+// the links. Implements estimateXferCost.
 func (e *Engine) Estimate(handle uint64) (duration, margin time.Duration, err error) {
 	rec, err := e.xfers.Get(xfer.FromUint64(handle))
 	if err != nil {
@@ -74,9 +82,67 @@ func (e *Engine) Estimate(handle uint64) (duration, margin time.Duration, err er
 		t.sample()
 	}
 	t.mu.Unlock()
-	d, ok := t.remote.rates.estimate(t.bytes)
-	if !ok {
-		return 0, 0, status.Errorf(status.ErrNotSupported, "estimate: no transfer to peer %q has ended yet", t.remote.name)
+	d, measured := t.remote.rates.estimate(t.bytes, t.expected())
+	if !measured {
+		return d, d + 10*time.Microsecond, nil
 	}
 	return d, d/2 + 10*time.Microsecond, nil
+}
+
+// speed is what a way to a peer should do.
+type speed struct {
+	latency float64 // seconds
+	rate    float64 // bytes a second
+}
+
+// Speeds of what has no link speed, and where the processor is slower than the link: what machines of two cores and up do.
+var (
+	gpuCopies  = speed{10e-6, 100e9}  // between GPUs of one host
+	hostCopies = speed{3e-6, 8e9}     // shared memory and CMA
+	rdmaLink   = speed{5e-6, 12.5e9}  // of unknown speed: 100 Gbit/s
+	socketLink = speed{50e-6, 1.25e9} // of unknown speed: 10 Gbit/s
+)
+
+// socketsMost is what one connection moves, whatever its link does.
+const socketsMost = 2.5e9
+
+// expected is what the links that can carry the transfer should do together.
+func (t *transfer) expected() speed {
+	r, c := t.remote, t.class
+	if t.staged {
+		c = class{} // bytes go through bounce buffers of host memory
+	}
+	all := speed{latency: math.Inf(1)}
+	for _, p := range r.pairs {
+		if own := r.e.rails[p.Own]; own.moves(c, t.bulk) {
+			s := own.speed(r.mbps(own, p.Peer), t.bulk)
+			all = speed{min(all.latency, s.latency), all.rate + s.rate}
+		}
+	}
+	if all.rate == 0 {
+		all = socketLink
+	}
+	if t.staged { // each byte is copied once more, and waits for that
+		all = speed{2 * all.latency, all.rate / 2}
+	}
+	return all
+}
+
+func (r *railState) speed(mbps uint64, bulk bool) speed {
+	d, link := r.Device(), float64(mbps)*1e6/8
+	switch {
+	case bulk:
+		return gpuCopies
+	case d.Host:
+		return hostCopies
+	case d.Hardware && link > 0:
+		return speed{rdmaLink.latency, link}
+	case d.Hardware:
+		return rdmaLink
+	case link > 0:
+		return speed{socketLink.latency, min(link, socketsMost)}
+	case d.Loopback:
+		return speed{socketLink.latency, socketsMost}
+	}
+	return socketLink
 }

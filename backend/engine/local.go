@@ -10,8 +10,8 @@ import (
 )
 
 // Register makes a local range usable. Ranges may repeat and overlap; exactly the same range is the same region. A rail
-// that refuses the memory does not fail the call (a refused first registration would poison the agent's metadata for
-// every peer): transfers over such a region fail with the rail's reason.
+// that refuses host memory does not fail the call (a refused first registration would poison the agent's metadata for
+// every peer): transfers over such a region fail with the rail's reason. What cannot be memory at all is refused, see checkRange.
 func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -21,8 +21,8 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	}
 	defer e.leave()
 	rng := wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}
-	if addr+length < addr {
-		return 0, status.Errorf(status.ErrInvalidParam, "register %#x+%d: the range runs past the end of the address space", addr, length)
+	if err := checkRange(rng); err != nil {
+		return 0, e.adviseRefused(mem, err)
 	}
 	r, fresh, err := e.enterLocal(rng)
 	if err != nil {
@@ -36,7 +36,7 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 		e.refresh(r)
 	}
 	if why := e.regions.refused(r); mem == memVRAM && why != nil {
-		return 0, e.refuse(r, why)
+		return 0, e.adviseRefused(mem, e.refuse(r, why))
 	}
 	return r.id, nil
 }

@@ -117,6 +117,9 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 			g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
 		}
 	}
+	if g.Len == 0 { // none has a key of it, and none needs one
+		g.rails.Store(^uint64(0))
+	}
 	g.targetID = entry.Region
 	r.byTarget[entry.Region] = g
 	g.keyed = true

@@ -94,6 +94,7 @@ func (e *Engine) reap(t *transfer) bool {
 	if t.x.Running() {
 		return false
 	}
+	t.sample() // most are posted once
 	t.tell()
 	t.freed = true
 	t.gone.Store(true)

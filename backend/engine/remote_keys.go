@@ -90,7 +90,7 @@ func (r *remote) refusal(g *region, entry wire.KeyEntry) string {
 	if !entry.Known {
 		return goneThere
 	}
-	if g.Mem == memVRAM {
+	if g.Mem == memVRAM || g.Len == 0 { // no rail has a key of no bytes, and none needs one
 		return ""
 	}
 	for _, l := range r.links {

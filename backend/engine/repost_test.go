@@ -82,14 +82,18 @@ func TestRepostAfterFailure(t *testing.T) {
 // While it is posted again and again the sweeper keeps it; then its ticket goes, and the next post enters it again.
 func TestTicketEnds(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
-	p := h.pair(4096, "xfer_timeout", "300ms")
+	const deadline = 300 * time.Millisecond
+	p := h.pair(4096, "xfer_timeout", deadline.String())
 	x := p.a.whole(opWrite, p.mine, p.theirs).warm()
-	posts := p.a.core.Counters()["to_c_post"]
-	for start := time.Now(); time.Since(start) < time.Second; {
+	posts, gaps := p.a.core.Counters()["to_c_post"], uint64(0)
+	for start, last := time.Now(), time.Now(); time.Since(start) < time.Second; last = time.Now() {
 		x.run()
+		if time.Since(last) > deadline/2 {
+			gaps++ // a busy machine held us up: its ticket may be gone
+		}
 	}
-	require.Less(t, p.a.core.Counters()["to_c_post"], posts+5, "not once for each of the sweeper's rounds, of which there were 13")
-	require.Equal(t, 1, p.a.xfers.ActiveLen())
+	require.LessOrEqual(t, p.a.core.Counters()["to_c_post"], posts+gaps, "not once for each of the sweeper's rounds, of which there were 13")
+	until(t, "it is on the active list again", func() bool { x.run(); return p.a.xfers.ActiveLen() == 1 })
 	d, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
 	require.Positive(t, d)

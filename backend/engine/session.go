@@ -122,14 +122,20 @@ func (r *remote) bringUp(offers []wire.EndpointOffer) error {
 	return nil
 }
 
-// weight is the link's part of the speed of its pair of rails, in Mbit/s; 0: unknown.
-func (r *remote) weight(l *link) uint64 {
-	speed, links := l.rail.Device().Mbps, uint64(0)
+// mbps is the speed of a pair of rails, in Mbit/s; 0: unknown.
+func (r *remote) mbps(own *railState, peer int) uint64 {
+	speed := own.Device().Mbps
 	for _, o := range r.blob.Rails {
-		if int(o.Index) == l.peer && o.Mbps > 0 && (speed == 0 || o.Mbps < speed) {
+		if int(o.Index) == peer && o.Mbps > 0 && (speed == 0 || o.Mbps < speed) {
 			speed = o.Mbps
 		}
 	}
+	return speed
+}
+
+// weight is the link's part of the speed of its pair of rails, in Mbit/s; 0: unknown.
+func (r *remote) weight(l *link) uint64 {
+	speed, links := r.mbps(l.rail, l.peer), uint64(0)
 	for _, p := range r.lanes {
 		if p.Own == l.rail.index && p.Peer == l.peer {
 			links++

@@ -155,17 +155,3 @@ func TestBothWays(t *testing.T) {
 		until(t, "notifications", func() bool { return len(p.a.take()) == n/2 && len(p.b.take()) == n/2 })
 	})
 }
-
-func TestEstimate(t *testing.T) {
-	h := onFake(t, fake.TCPCaps())
-	p := h.pair(8<<20, "window_max", "256KiB")
-	x := p.a.whole(opWrite, p.mine, p.theirs)
-	_, _, err := x.a.Estimate(x.handle)
-	require.Equal(t, status.ErrNotSupported, status.Of(err))
-	p.a.rail().Script(fake.Script{Delay: 50})
-	until(t, "nothing measured", func() bool {
-		x.run()
-		d, _, err := x.a.Estimate(x.handle)
-		return err == nil && d > 0
-	})
-}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"maps"
 	"syscall"
 	"testing"
@@ -131,6 +132,23 @@ func TestVerbsFaults(t *testing.T) {
 					p.b.expect("ann:all")
 					p.same()
 				}
+			})
+		}
+	}
+}
+
+// A provider that ignores IBV_SEND_INLINE reads the bytes by their key, later; one may report less inline data than was asked for, or none:
+// transfers and notifications are the same.
+func TestVerbsInline(t *testing.T) {
+	for _, c := range []map[string]int{{"ignore_inline": 1}, {"ignore_inline": 1, "delay": 3}, {"ignore_inline": 1, "async": 1}, {"report_inline": 8}, {"report_inline": 0},
+		{"report_inline": 1 << 30, "ignore_inline": 1}} {
+		for name, on := range map[string]func(testing.TB) *harness{"RoCE": func(t testing.TB) *harness { return onVerbs(t, 1) }, "iWARP": onIWarp} {
+			t.Run(fmt.Sprint(name, c), func(t *testing.T) {
+				h := on(t)
+				for set, to := range c {
+					h.lib.Set(set, to)
+				}
+				exercise(h)
 			})
 		}
 	}

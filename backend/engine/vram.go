@@ -12,7 +12,10 @@ import (
 )
 
 // Memory types (nixl_mem_t).
-const memVRAM = 1
+const (
+	memDRAM = 0
+	memVRAM = 1
+)
 
 // vramRail registers memory of one GPU.
 type vramRail struct {

@@ -245,7 +245,7 @@ func TestStagedWhileMapping(t *testing.T) {
 	p := stagedPair(t, "local")
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, worker.GPUMem{Device: 1, Handles: n})
 	p.ini.Learn(p.tgt)
-	p.ini.GPUSwitch("slow_import", 50_000)
+	p.ini.GPUSwitch("slow_import", 900_000) // a minute for all of them
 	span := func(m *worker.Buf) worker.Side { return m.Span(69*cuda.Granule, cuda.Granule) }
 	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: span(a), Remote: span(b), Peer: "bob", Notif: []byte("before")})
 	began := time.Now()

@@ -15,6 +15,7 @@ const (
 	Shared              // shared anonymous pages
 	Memfd               // a file in memory
 	Reserve             // address space only: PROT_NONE, never touched
+	Tiled               // many addresses over few pages: see Windows
 )
 
 // Buffer is memory outside the Go heap.
@@ -36,6 +37,9 @@ func Alloc(size int, kind Kind) (*Buffer, error) {
 			return nil, err
 		}
 		fd, flags = f, unix.MAP_SHARED
+	case Tiled:
+		b, err := tiled(size)
+		return &Buffer{B: b}, err
 	case Reserve:
 		prot, flags = unix.PROT_NONE, flags|unix.MAP_NORESERVE
 	}

@@ -38,7 +38,22 @@ func run(t *testing.T, env testenv.Env, timeout time.Duration, setenv []string, 
 
 func scenario(t *testing.T, file string, args ...string) {
 	t.Helper()
+	play(t, testenv.Need(t), file, args...)
+}
+
+// besideStock runs a scenario with the backend under test and with the wheel's UCX.
+func besideStock(t *testing.T, file string) {
 	env := testenv.Need(t)
+	t.Run(env.Backend, func(t *testing.T) { play(t, env, file) })
+	t.Run("UCX", func(t *testing.T) {
+		env := env
+		env.Backend, env.PluginDir = "UCX", nixl.PluginDir(env.WheelDir)
+		play(t, env, file)
+	})
+}
+
+func play(t *testing.T, env testenv.Env, file string, args ...string) {
+	t.Helper()
 	testenv.SkipOrFail(t, env.CheckPython())
 	out, err := run(t, env, 60*time.Second, nil, env.Python, append([]string{file, env.Backend}, args...)...)
 	if err != nil && env.Backend != "GORAIL" && strings.Contains(out, "\nok\n") {
@@ -88,6 +103,12 @@ func TestOptions(t *testing.T) {
 	}
 	scenario(t, "options.py")
 }
+
+// TestRegisterRefused: what is no memory is refused as stock UCX refuses it, and FILE memory always.
+func TestRegisterRefused(t *testing.T) { besideStock(t, "refused.py") }
+
+// TestEstimate: estimate_xfer_cost answers before a first transfer, as stock UCX does.
+func TestEstimate(t *testing.T) { besideStock(t, "estimate.py") }
 
 // TestExampleClient runs the wheel's own C++ client.
 func TestExampleClient(t *testing.T) {

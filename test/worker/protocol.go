@@ -104,6 +104,7 @@ type Stats struct {
 	RSSKiB  int64
 	Threads int
 	FDs     int
+	GPUFDs  int // those of GPUs and their memory
 	CPU     time.Duration
 	SigCgt  string
 }

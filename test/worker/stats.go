@@ -26,6 +26,11 @@ func selfStats() (Stats, error) {
 		return st, err
 	}
 	st.FDs = len(fds) - 1 // one is the folder itself
+	for _, fd := range fds {
+		if what, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && (strings.HasPrefix(what, "/memfd:gpu") || strings.HasPrefix(what, "/dev/")) {
+			st.GPUFDs++
+		}
+	}
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
 		return st, err

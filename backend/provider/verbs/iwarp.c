@@ -90,7 +90,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
     struct ibv_send_wr wr = {
         .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = &sge, .num_sge = len != 0, .opcode = IBV_WR_SEND,
-        .send_flags = IBV_SEND_SIGNALED | (len <= qp->inline_max ? IBV_SEND_INLINE : 0)
+        .send_flags = IBV_SEND_SIGNALED | (vb_inline(qp, desc, len) ? IBV_SEND_INLINE : 0)
     };
     return post(qp, &wr, 1, ctx);
 }

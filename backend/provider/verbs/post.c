@@ -93,7 +93,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     *sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
     c->wr[c->tail] = (struct ibv_send_wr){
         .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = sge, .num_sge = len != 0, .opcode = IBV_WR_SEND,
-        .send_flags = (len <= qp->inline_max ? IBV_SEND_INLINE : 0) | (wake ? IBV_SEND_SOLICITED : 0),
+        .send_flags = (vb_inline(qp, desc, len) ? IBV_SEND_INLINE : 0) | (wake ? IBV_SEND_SOLICITED : 0),
     };
     add(qp, 1, 1, ctx);
     return 0;

@@ -8,9 +8,10 @@
 #include "verbs.h"
 
 enum {
-    INLINE = 64,       /* bytes: a header and a short notification */
+    INLINE = 64,        /* bytes: a header and a short notification */
+    INLINE_MOST = 1024, /* of any device: more is no answer */
     SLOTS_MAX = 65535,
-    FLUSH_MS = 200,    /* flushing is the device's own work, without the wire */
+    FLUSH_MS = 200,     /* flushing is the device's own work, without the wire */
 };
 
 /* Room in the tables of the rail for one endpoint more; *number is its slot. */
@@ -47,6 +48,8 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
     return 0;
 }
 
+/* What the queue pair reports counts. A provider that knows no inline data leaves what we asked for, and ignores IBV_SEND_INLINE
+ * (mana, vmw_pvrdma): so every request has a key, and its bytes stay until it has completed. */
 static int create(vb_qp *qp, const char **step)
 {
     vb_rail *rail = qp->rail;
@@ -55,16 +58,17 @@ static int create(vb_qp *qp, const char **step)
         .cap = { .max_send_wr = vb_at_most(rail->dev.max_qp_wr, VB_SEND_DEPTH), .max_recv_wr = vb_at_most(rail->dev.max_qp_wr, VB_RECV_DEPTH),
                  .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = INLINE },
     };
+    uint32_t asked = INLINE;
     *step = "ibv_create_qp";
     errno = 0;
     qp->qp = rail->lib->create_qp(rail->pd, &init);
     if (!qp->qp && errno == EINVAL) { /* a device without inline data */
-        init.cap.max_inline_data = 0;
+        asked = init.cap.max_inline_data = 0;
         qp->qp = rail->lib->create_qp(rail->pd, &init);
     }
     if (!qp->qp)
         return errno ? -errno : -EIO;
-    qp->inline_max = init.cap.max_inline_data;
+    qp->inline_max = init.cap.max_inline_data <= INLINE_MOST ? init.cap.max_inline_data : asked;
     qp->sq_size = vb_at_most((int)init.cap.max_send_wr, VB_SEND_DEPTH);
     qp->rq_size = vb_at_most((int)init.cap.max_recv_wr, VB_RECV_DEPTH);
     struct ibv_qp_attr attr = {

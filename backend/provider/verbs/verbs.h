@@ -215,10 +215,11 @@ static inline uint32_t vb_lkey(const void *desc)
     return desc ? ((const struct ibv_mr *)((uintptr_t)desc & ~(uintptr_t)VB_GPU))->lkey : 0;
 }
 
-/* Whether the processor may put the bytes into the request itself, which it would have to read for that. */
+/* Whether the processor may put the bytes into the request itself, which it would have to read for that. Without a key never: who
+ * ignores the flag needs one, and refuses the request then. */
 static inline int vb_inline(const vb_qp *qp, const void *desc, uint64_t len)
 {
-    return len <= qp->inline_max && !((uintptr_t)desc & VB_GPU);
+    return len <= qp->inline_max && !((uintptr_t)desc & VB_GPU) && (desc || !len);
 }
 
 int vb_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);

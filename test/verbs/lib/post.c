@@ -38,6 +38,12 @@ static int take(vt_qp *qp, const struct ibv_send_wr *wr)
     for (int i = 0; i < wr->num_sge; i++)
         w->sge[i] = wr->sg_list[i];
     if (wr->send_flags & IBV_SEND_INLINE) {
+        COUNT(inlined)++;
+        for (int i = 0; i < wr->num_sge; i++)
+            if (!vt_memory(qp->base.pd, wr->sg_list[i].lkey, 0, wr->sg_list[i].addr, wr->sg_list[i].length, 0))
+                vt_breach("inline data of %u bytes is not registered: a provider that ignores IBV_SEND_INLINE could not read it", wr->sg_list[i].length);
+    }
+    if ((wr->send_flags & IBV_SEND_INLINE) && !SW(ignore_inline)) {
         if (!(w->copy = malloc(len + 1)))
             return ENOMEM;
         for (int i = 0; i < wr->num_sge; at += wr->sg_list[i++].length)
@@ -49,7 +55,6 @@ static int take(vt_qp *qp, const struct ibv_send_wr *wr)
     COUNT(reads) += w->op == IBV_WR_RDMA_READ;
     COUNT(sends) += w->op == IBV_WR_SEND;
     COUNT(signalled) += w->signalled;
-    COUNT(inlined) += w->copy != NULL;
     return 0;
 }
 

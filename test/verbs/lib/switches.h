@@ -14,6 +14,8 @@
     X(max_qp_wr, 16384, "requests of a queue") \
     X(max_cqe, 1 << 20, "entries of a completion queue") \
     X(max_inline, 220, "bytes of inline data; 0: a queue pair that asks for some is refused with EINVAL") \
+    X(report_inline, -1, "bytes of inline data that a queue pair reports, and takes unless that is above max_inline; -1: what was asked for") \
+    X(ignore_inline, 0, "1: inline data is not copied: the device reads it by its key, as any other (mana, vmw_pvrdma)") \
     X(rd_atomic, 16, "READs under way, both ways") \
     X(mr_max, 1 << 20, "regions, then ENOMEM") \
     X(mr_size, 0, "bytes of a region, then EINVAL; 0: any") \

@@ -133,7 +133,7 @@ func Alloc(n int) []byte {
 }
 
 // Addr is the address of memory from Alloc.
-func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // RMA posts one work request. The error is a syscall.Errno; EAGAIN: poll, then try again.
 func (r Rail) RMA(ep unsafe.Pointer, op int, id uint64, segs ...Seg) error {

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+)
+
+// Before a first transfer the estimate follows from the links: it is there for any size, and larger sizes take longer.
+func TestEstimateBeforeFirst(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(8 << 20)
+		last := time.Duration(0)
+		for _, size := range []int{0, 1, 64 << 10, 1 << 20, 8 << 20} {
+			x := p.a.prep(opWrite, []Desc{p.mine.desc(0, size)}, []Desc{p.theirs.desc(0, size)}, "bob")
+			d, margin, err := p.a.Estimate(x.handle)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, d, max(last, time.Microsecond))
+			require.GreaterOrEqual(t, margin, d, "nothing was measured")
+			last = d
+			x.release()
+		}
+		require.Less(t, last, time.Second)
+		own := p.a.memory(4096)
+		_, _, err := p.a.Estimate(p.a.prep(opRead, []Desc{own.desc(0, 64)}, []Desc{own.desc(64, 64)}, "ann").handle)
+		require.NoError(t, err, "of a session with ourselves that was never used")
+	})
+}
+
+// The estimate before a first transfer has the speed of all links, the slower side's of each.
+func TestEstimateLinkSpeed(t *testing.T) {
+	for _, c := range []struct {
+		mbps []uint64
+		most time.Duration
+	}{{[]uint64{1000}, 67109 * time.Microsecond}, {[]uint64{1000, 3000}, 16777 * time.Microsecond}, {[]uint64{100_000}, 3356 * time.Microsecond}} {
+		h := onRails(t, len(c.mbps), fake.TCPCaps())
+		for i := range h.links {
+			h.links[i].Mbps = c.mbps[i]
+		}
+		p := h.pair(8 << 20)
+		d, _, err := p.a.Estimate(p.a.whole(opWrite, p.mine, p.theirs).handle)
+		require.NoError(t, err)
+		require.InDelta(t, c.most.Seconds(), d.Seconds(), 100e-6, "8 MiB over %d Mbit/s and the time of a message", c.mbps)
+	}
+}
+
+// What was measured takes the guess's place: small transfers give the time of a message, large ones the rate.
+func TestEstimate(t *testing.T) {
+	guess := speed{latency: 50e-6, rate: 1e9}
+	var r rates
+	check := func(bytes uint64, want time.Duration, known bool) {
+		t.Helper()
+		d, measured := r.estimate(bytes, guess)
+		require.InDelta(t, want.Seconds(), d.Seconds(), 1e-9)
+		require.Equal(t, known, measured)
+	}
+	check(0, 50*time.Microsecond, false)
+	check(1e9, time.Second+50*time.Microsecond, false)
+	r.add(4096, 10*time.Microsecond)
+	check(0, 10*time.Microsecond, true)
+	check(1e9, time.Second+10*time.Microsecond, false)
+	r.add(2e6, time.Millisecond)
+	check(1e9, 500*time.Millisecond+10*time.Microsecond, true)
+}
+
+// Transfers that have ended count.
+func TestEstimateMeasured(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(8<<20, "window_max", "256KiB")
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	guess, _, err := p.a.Estimate(x.handle)
+	require.NoError(t, err)
+	p.a.rail().Script(fake.Script{Delay: 50})
+	until(t, "nothing measured", func() bool {
+		x.run()
+		d, margin, err := p.a.Estimate(x.handle)
+		return err == nil && d != guess && margin < d
+	})
+}
+
+// A transfer that is posted once and released counts; one that was never posted does not.
+func TestEstimateReleased(t *testing.T) {
+	p := onFake(t, fake.TCPCaps()).pair(8 << 20)
+	asked := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	p.a.whole(opWrite, p.mine, p.theirs).release()
+	guess, margin, err := p.a.Estimate(asked.handle)
+	require.NoError(t, err)
+	require.Greater(t, margin, guess)
+	x.run()
+	x.release()
+	d, margin, err := p.a.Estimate(asked.handle)
+	require.NoError(t, err)
+	require.Less(t, margin, max(d, 20*time.Microsecond+1), "it was measured")
+}

@@ -1,0 +1,67 @@
+package verbs
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake/drive"
+	imitation "gorail/test/verbs"
+)
+
+// What a queue pair reports of inline data is what is posted so, unless no device has that much. Bytes arrive, also where the provider
+// ignores the flag and reads them later, by their key.
+func TestInline(t *testing.T) {
+	for _, c := range []struct{ report, limit int }{{-1, 64}, {0, 0}, {16, 16}, {64, 64}, {200, 200}, {1 << 20, 64}, {1<<32 - 1, 64}} {
+		for _, ignore := range []int{0, 1} {
+			for _, iwarp := range []int{0, 1} {
+				t.Run(fmt.Sprintf("report=%d/ignore=%d/iwarp=%d", c.report, ignore, iwarp), func(t *testing.T) {
+					lib := imitation.Build(t)
+					lib.Set("report_inline", c.report)
+					lib.Set("ignore_inline", ignore)
+					lib.Set("iwarp", iwarp)
+					lib.Set("delay", 3) // requests are executed after they were posted
+					testInline(t, lib, c.limit)
+				})
+			}
+		}
+	}
+}
+
+func testInline(t *testing.T, lib *imitation.Lib, limit int) {
+	a, b := pair(t, lib)
+	x, y := link(a, b)
+	if _, ok := x.(*iwEndpoint); ok {
+		settled(t, a, b, x, y)
+	}
+	sizes := []int{1, 15, 16, 17, 63, 64, 65, 199, 200, 201, 1024, 1025}
+	at := func(i int) int { return i * 2048 }
+	for i := range a.mem {
+		a.mem[i] = byte(i*7 + i>>8)
+	}
+	for i, n := range sizes {
+		require.NoError(t, b.d.Recv(y.Core(), uint64(i), b.mem[512<<10+at(i):512<<10+at(i)+n], b.mr.Desc()))
+	}
+	ops, inlined := uint64(0), 0
+	lib.Zero()
+	for i, n := range sizes {
+		seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(at(i)), Remote: b.mr.Base() + uint64(at(i)), Len: uint64(n), Desc: a.mr.Desc(), Key: b.mr.Key()}
+		a.post(func() error { return a.d.RMA(x.Core(), drive.Write, ops, seg) })
+		a.post(func() error { return a.d.Send(x.Core(), ops+1, a.mem[at(i):at(i)+n], a.mr.Desc()) })
+		ops += 2
+		if n <= limit {
+			inlined += 2
+		}
+	}
+	a.until(int(ops))
+	b.until(len(sizes))
+	require.Equal(t, inlined, lib.Count("inlined"))
+	for i, n := range sizes {
+		require.Zero(t, a.done[uint64(2*i)].Err)
+		require.Zero(t, a.done[uint64(2*i+1)].Err)
+		require.Zero(t, b.done[uint64(i)].Err)
+		require.Equal(t, a.mem[at(i):at(i)+n], b.mem[at(i):at(i)+n], "WRITE of %d bytes", n)
+		require.Equal(t, a.mem[at(i):at(i)+n], b.mem[512<<10+at(i):512<<10+at(i)+n], "SEND of %d bytes", n)
+	}
+}
