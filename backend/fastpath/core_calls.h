@@ -111,7 +111,7 @@ int part_unposted(const part *p);
 
 /* msg.c */
 void msg_pump(gr_link *link);
-void msg_queue(gr_link *link, msg *m);
+int msg_queue(gr_link *link, msg *m);
 void msg_end(msg *m, int err);
 void msg_sent(ctx *c, int err);
 void msg_received(ctx *c, int err, uint64_t len);

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-void msg_queue(gr_link *link, msg *m)
+/* 0: the link is dead, and m has ended with its error; it may be gone. */
+int msg_queue(gr_link *link, msg *m)
 {
     m->link = link;
     m->next = NULL;
@@ -20,8 +21,10 @@ void msg_queue(gr_link *link, msg *m)
         link->cur = m;
     atomic_store(&m->listed, link->rail);
     link->nmsgs++;
-    if (link->state == LINK_DEAD)
-        msg_end(m, link->dead_err);
+    if (link->state != LINK_DEAD)
+        return 1;
+    msg_end(m, link->dead_err);
+    return 0;
 }
 
 void msg_unlist(msg *m)
@@ -121,8 +124,7 @@ static void start_msg(rail_st *rail, cmd *self)
     (void)rail;
     msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
     gr_link *link = m->link;
-    msg_queue(link, m);
-    if (atomic_load(&m->listed) && m->x && !m->numbered && atomic_load(&m->x->pub.err))
+    if (msg_queue(link, m) && m->x && !m->numbered && atomic_load(&m->x->pub.err))
         msg_end(m, atomic_load(&m->x->pub.err));
     msg_pump(link);
 }

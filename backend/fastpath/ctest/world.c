@@ -178,12 +178,20 @@ void world_fence(world *w, int rail)
     CHECK(gr_link_rebind(w->a.link[rail], w->a.ep[rail], 0, &proof, other >= 0) == 0, "rebind");
 }
 
+/* A notification for a link that has just died ends at once. */
+static void too_late(const world *w, side *s)
+{
+    for (int i = 0; s == &w->a && i < w->rails; i++)
+        CHECK(gr_notify(s->link[i], "late", 4) == 0, "refused");
+}
+
 static void end(const world *w, side *s, int err)
 {
     for (int i = 0; i < w->rails; i++)
         quiesce(s, i);
     for (int i = 0; i < w->rails; i++)
         gr_link_fail(s->link[i], err);
+    too_late(w, s);
     for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* the other thread may have the last ones in hand */
         struct timespec nap = {.tv_nsec = 1000000};
         nanosleep(&nap, NULL);
