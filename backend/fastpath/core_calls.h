@@ -2,6 +2,8 @@
 #ifndef GORAIL_CORE_CALLS_H
 #define GORAIL_CORE_CALLS_H
 
+#include "pause.h"
+
 /* The time where thousands of operations come and go and some milliseconds do not matter: asking costs 25 ns, where the kernel has to be
  * asked some 300 ns and in a virtual machine up to 30 us, twice a transfer. */
 static inline uint64_t core_tick(gr_core *core)
@@ -100,6 +102,7 @@ void part_list(part *p, int which);
 void part_unlist(part *p);
 void part_start(rail_st *rail, cmd *self);
 void part_nudge(rail_st *rail, cmd *self);
+void part_late(rail_st *rail, cmd *self);
 int part_drop(part *p);
 void part_rest(part *p);
 int part_call(part *p);
@@ -132,7 +135,7 @@ void xfer_data_done(xfer *x, gr_link *link);
 void xfer_msg_end(xfer *x, int err);
 void xfer_fail(xfer *x, int err, int wire_err);
 int xfer_sole(part *p);
-void xfer_not_sole(part *p);
+void xfer_not_sole(part *p, uint32_t now);
 void xfer_try_pipeline(part *p);
 void xfer_cmd_fin(rail_st *rail, cmd *self);
 void sess_unref(gr_sess *sess);

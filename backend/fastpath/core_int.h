@@ -94,6 +94,8 @@ struct part { /* a transfer on one link */
     _Atomic uint8_t idle; /* nothing of it is posted; a hint */
     _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in parts_left */
     cmd nudge;
+    cmd late; /* gr_xfer_join came too late: its count in parts_left goes back on the rail of the part that is sole, late_to */
+    uint32_t late_to;
 };
 
 struct msg { /* an outgoing notification */
@@ -123,7 +125,7 @@ typedef struct xfer {
     uint8_t has_notif;
     uint8_t prove;   /* gr_xfer_prove */
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
-    _Atomic uint8_t shared;   /* SHARED: more than one link has worked on it in this round; SOLE: none may any more */
+    _Atomic uint32_t shared;  /* SHARED: more than one link has worked on it in this round; SOLE and the part's number: none may any more */
     _Atomic uint32_t replays; /* links that failed under it */
     uint32_t nparts, part_cap;
     uint32_t near; /* the first parts' links that are near the local memory */
@@ -139,7 +141,7 @@ typedef struct xfer {
     run *back;     /* taken, and given back unproved */
 } xfer;
 
-enum { SHARED = 1, SOLE = 2 };
+enum { SHARED = 1, SOLE = 2, /* then the part's number */ SOLE_SHIFT = 2 };
 
 enum {
     LINK_UP = GR_LINK_STATE_UP,

@@ -41,10 +41,8 @@ static void give_back(gr_link *link)
             part_leave(p);
             continue;
         }
-        uint8_t sole = SOLE;
         x->pipelined = 0;
-        p->sole = 0;
-        atomic_compare_exchange_strong(&x->shared, &sole, SHARED);
+        xfer_not_sole(p, SHARED);
         charge(p);
         while (p->runs)
             run_back(p->runs);

@@ -109,4 +109,7 @@ void weather_cut(const world *w, uint64_t *rng);
 
 uint64_t below(uint64_t *rng, uint64_t n);
 
+/* Runs one by its name. */
+int scenario(const char *name);
+
 #endif
