@@ -120,6 +120,7 @@ void msg_sent(ctx *c, int err);
 void msg_received(ctx *c, int err, uint64_t len);
 int msg_post_recv(gr_link *link, buf *b);
 uint32_t msg_recvs(const gr_link *link);
+void msg_repay(gr_link *link);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
 void msg_number(msg *m);
@@ -127,6 +128,17 @@ int msg_gap(msg *m);
 void msg_move(msg *m, gr_link *to);
 int msg_part(msg *m, int err);
 void msg_credit_cmd(rail_st *rail, cmd *self);
+
+/* credit.c */
+uint32_t credits_left(const gr_link *link);
+uint32_t slot_next(const gr_link *link);
+uint32_t slot_probe(const gr_link *link);
+int slot_use(gr_link *link, uint32_t slot);
+void slot_failed(gr_link *link, uint32_t slot);
+int slots_acked(gr_link *link, uint32_t below);
+int slot_taken(gr_link *link, uint32_t slot);
+int credits_due(const gr_link *link);
+void credits_fresh(gr_link *link);
 
 /* xfer.c */
 void xfer_stamp(xfer *x, const gr_link *link);

@@ -55,6 +55,8 @@ typedef struct ctx { /* one posted operation */
     uint8_t bulk;    /* all of a transfer: no bytes of the window's */
     uint8_t stopped; /* its transfer was aborted, and the rail asked to end it */
     uint8_t first; /* it failed first on its link: the others' errors are consequences */
+    uint8_t slotted; /* a SEND that took a credit, for the slot */
+    uint32_t slot;
     uint64_t bytes;
     run *run;
     msg *msg;
@@ -171,7 +173,11 @@ struct gr_link {
     part *todo, *todo_tail, *small_tail, *waiting; /* todo: small transfers first, small_tail the last of them */
     msg *msgs, *msgs_tail, *cur;
     ctx *posted;
-    uint32_t inflight_ops, credits, owed, nmsgs;
+    uint32_t inflight_ops, nmsgs;
+    uint32_t slot_next, slot_acked, slots_failed;   /* see credit.c: of what we send; slots_failed is a bit for each from slot_acked on */
+    uint64_t slots_taken;                           /* of what comes in: all below are, */
+    uint32_t slots_seen, slots_told, slots_twice;   /* these bits of those from there on; and the peer knows of so many */
+    uint8_t credit_failed;                          /* a CREDIT is to go out again */
     uint64_t inflight_bytes, window, rate;
     _Atomic uint64_t rate_pub; /* rate, for whoever does not hold the rail */
     uint64_t meas_ns, meas_bytes;

@@ -156,6 +156,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         memcpy(b->data + HDR, body, len);
     c->buf = b;
     c->msg = m;
+    c->slot = h->count;
     int rc = rail->dev->ops->send(rail->dev, link->ep, b->data, HDR + len, b->desc, wake, &c->base);
     if (rc != 0) {
         rail_buf_put(rail, b);
@@ -164,28 +165,30 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         return rc;
     }
     link->inflight_ops++;
+    c->slotted = h->kind != KIND_CREDIT && slot_use(link, c->slot);
     return 0;
 }
 
 static void send_credits(gr_link *link)
 {
     uint64_t limit = link->rail->core->cfg.notif_limit;
-    if (link->owed < CREDIT_BATCH || atomic_load(&link->sess->ready_bytes) >= limit ||
+    if (!credits_due(link) || atomic_load(&link->sess->ready_bytes) >= limit ||
         atomic_load(&link->sess->handed_bytes) >= limit)
         return;
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = link->owed};
-    if (post_frame(link, &h, NULL, 0, 1, NULL) == 0)
-        link->owed = 0;
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = (uint32_t)link->slots_taken};
+    if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+        return;
+    link->slots_told = h.count;
+    link->credit_failed = 0;
 }
 
 /* One message that only its completion is wanted of: the peer has it, so the link works. */
 static void send_probe(gr_link *link)
 {
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE};
-    if (link->probe || !link->credits || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .count = slot_probe(link)};
+    if (link->probe || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->probe = 1;
-    link->credits--;
     link_count(link, GR_N_PROBES, 1);
 }
 
@@ -195,35 +198,26 @@ void msg_pump(gr_link *link)
         send_probe(link);
     if (link->state != LINK_UP)
         return;
-    while (link->recv_debt && link->state == LINK_UP) {
-        buf *b = rail_buf(link->rail);
-        int rc = b ? msg_post_recv(link, b) : -EAGAIN;
-        if (rc == -EAGAIN)
-            break;
-        link->recv_debt--;
-        if (rc != 0)
-            link_error(link, -rc);
-    }
+    msg_repay(link);
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
-    while (link->state == LINK_UP && link->cur && link->credits) {
+    while (link->state == LINK_UP && link->cur && credits_left(link)) {
         msg *m = link->cur;
         msg_number(m);
         size_t n = m->len - m->off < room ? m->len - m->off : room;
         header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->seq,
-                    .total = (uint32_t)m->len, .offset = (uint32_t)m->off};
+                    .total = (uint32_t)m->len, .offset = (uint32_t)m->off, .count = slot_next(link)};
         if (m->skip) {
             n = m->len - m->off; /* counted off, not sent */
             h.kind = KIND_SKIP;
             h.total = 0;
         }
-        int wake = m->skip || m->len > room || (link->credits - 1) % (RX_BUFS / 2) == 0;
+        int wake = m->skip || m->len > room || (credits_left(link) - 1) % (RX_BUFS / 2) == 0;
         int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->off, m->skip ? 0 : n, wake, m);
         if (rc != 0) {
             m->blamed |= rc != -EAGAIN;
             return;
         }
-        link->credits--;
         link_count(link, GR_N_MSGS_SENT, 1);
         m->inflight++;
         m->off += n;
@@ -242,6 +236,9 @@ void msg_sent(ctx *c, int err)
     msg *m = c->msg;
     link->inflight_ops--;
     rail_buf_put(link->rail, c->buf);
+    if (err && c->slotted)
+        slot_failed(link, c->slot);
+    link->credit_failed |= err && link->role & GR_LINK_RX; /* that is all it sends */
     if (!m && !err && link->state == LINK_PROBING && link->probe) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
         core_event(link->rail->core, &ev, NULL);

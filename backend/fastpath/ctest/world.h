@@ -56,17 +56,21 @@ typedef struct world {
     assembler order;
     uint64_t session; /* its number */
     uint64_t xfer_events, bulks, stops; /* bulks posted, and told to stop */
-    int ordered, threads, rails;
+    int ordered, shared, threads, rails; /* shared: peers share endpoints, nothing can be fenced */
     uint32_t limit; /* of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], home;
     void (*ended)(struct world *w, uint64_t handle, int code);
     void (*came_up)(gr_link *link);
     void (*change)(void); /* links are about to change: no ticket is good any more */
     void *user;
+    int deaf;    /* b's application takes no notifications */
+    gr_xfer *poke; /* of b: a check of it is a step of progress and no more */
 } world;
 
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed);
 void world_close(world *w);
+/* One step of each core. */
+void world_progress(world *w);
 /* Takes in what the cores leave to Go. */
 void world_events(world *w);
 /* Both endpoints of a rail are replaced and what was not proved goes out again, over other rails where there are. */
