@@ -123,11 +123,14 @@ uint32_t msg_recvs(const gr_link *link);
 void msg_repay(gr_link *link);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
-void msg_number(msg *m);
 int msg_gap(msg *m);
 void msg_move(msg *m, gr_link *to);
 int msg_part(msg *m, int err);
 void msg_credit_cmd(rail_st *rail, cmd *self);
+
+/* numbers.c */
+int msg_number(msg *m);
+void msg_proved(const msg *m);
 
 /* credit.c */
 uint32_t credits_left(const gr_link *link);

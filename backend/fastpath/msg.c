@@ -6,19 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 0: the link is dead, and m has ended with its error; it may be gone. */
+/* Behind the last, but before those without a number if it has one. 0: the link is dead, and m has ended with its error; it may be gone. */
 int msg_queue(gr_link *link, msg *m)
 {
+    msg *before = m->numbered ? link->plain : NULL;
     m->link = link;
-    m->next = NULL;
-    m->prev = link->msgs_tail;
-    if (link->msgs_tail)
-        link->msgs_tail->next = m;
+    m->next = before;
+    m->prev = before ? before->prev : link->msgs_tail;
+    if (m->prev)
+        m->prev->next = m;
     else
         link->msgs = m;
-    link->msgs_tail = m;
-    if (!link->cur)
+    if (before)
+        before->prev = m;
+    else
+        link->msgs_tail = m;
+    if (link->cur == before)
         link->cur = m;
+    if (!m->numbered && !link->plain)
+        link->plain = m;
     atomic_store(&m->listed, link->rail);
     link->nmsgs++;
     if (link->state != LINK_DEAD)
@@ -34,6 +40,8 @@ void msg_unlist(msg *m)
         return;
     if (link->cur == m)
         link->cur = m->next;
+    if (link->plain == m)
+        link->plain = m->next;
     if (m->next)
         m->next->prev = m->prev;
     else
@@ -46,20 +54,14 @@ void msg_unlist(msg *m)
     link->nmsgs--;
 }
 
-/* Its place among the session's. */
-void msg_number(msg *m)
-{
-    if (!m->numbered)
-        m->seq = atomic_fetch_add(&m->link->sess->tx_seq, 1);
-    m->numbered = 1;
-}
-
 /* The peer has it (err 0), or it will never be sent. */
 void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
     xfer *x = m->x;
     msg_unlist(m);
+    if (m->numbered)
+        msg_proved(m);
     atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
@@ -81,6 +83,7 @@ int msg_gap(msg *m)
         return -ENOMEM;
     gap->seq = m->seq;
     gap->len = m->len; /* counted in tx_queued */
+    gap->block = m->block;
     gap->numbered = gap->skip = 1;
     msg_unlist(m);
     m->done = 1;
@@ -203,7 +206,8 @@ void msg_pump(gr_link *link)
     size_t room = rail_msg_size(link->rail) - HDR;
     while (link->state == LINK_UP && link->cur && credits_left(link)) {
         msg *m = link->cur;
-        msg_number(m);
+        if (!msg_number(m))
+            return;
         size_t n = m->len - m->off < room ? m->len - m->off : room;
         header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->seq,
                     .total = (uint32_t)m->len, .offset = (uint32_t)m->off, .count = slot_next(link)};

@@ -45,8 +45,11 @@ typedef struct piece {
     char *body;
 } piece;
 
+enum { PIECE_BUCKETS = 4096 };
+
 typedef struct assembler {
-    piece *pieces;
+    piece *pieces[PIECE_BUCKETS]; /* by number */
+    uint64_t npieces, bytes; /* as notify.Assembler counts them */
     uint64_t next, handled;
 } assembler;
 
@@ -85,6 +88,7 @@ void assembler_clear(assembler *m);
 
 /* Notifications by number. A body carries its number and a pattern; it must arrive once if note_must was said of it in
  * the session that still goes on. Those of no transfer (alone) arrive in order. */
+char *note_of(uint64_t session, int alone, uint32_t len, uint64_t *id);
 char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id);
 void note_must(uint64_t id, uint64_t session);
 void notes_take(gr_core *core);
