@@ -4,7 +4,7 @@
 #include "core_int.h"
 
 enum {
-    BLOCK_NUMBERS = 4096,      /* TX_BLOCKS of them are half of what the peer allows */
+    BLOCK_NUMBERS = 2048,      /* TX_BLOCKS of them fit the answer to a fence (wire.MaxHave), and are a quarter of what the peer allows */
     BLOCK_BYTES = 4 << 20,
     MOST_BYTES = 48 << 20,     /* of 64 MiB; one that is longer goes alone */
     BOOKS = 512,               /* what the peer counts for one beside its body, and more */
