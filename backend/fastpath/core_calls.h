@@ -132,15 +132,26 @@ void msg_credit_cmd(rail_st *rail, cmd *self);
 int msg_number(msg *m);
 void msg_proved(const msg *m);
 
+/* Messages that may be posted now: see credit.c. */
+static inline uint32_t credits_left(const gr_link *link)
+{
+    uint32_t again = link->slots_failed ? (uint32_t)__builtin_popcount(link->slots_failed) : 0;
+    return link->role & GR_LINK_TX ? RX_BUFS - (link->slot_next - link->slot_acked) + again : 0;
+}
+
+/* Whether it is time for a CREDIT. */
+static inline int credits_due(const gr_link *link)
+{
+    return (uint32_t)link->slots_taken - link->slots_told >= CREDIT_BATCH || link->credit_failed;
+}
+
 /* credit.c */
-uint32_t credits_left(const gr_link *link);
 uint32_t slot_next(const gr_link *link);
 uint32_t slot_probe(const gr_link *link);
 int slot_use(gr_link *link, uint32_t slot);
 void slot_failed(gr_link *link, uint32_t slot);
 int slots_acked(gr_link *link, uint32_t below);
 int slot_taken(gr_link *link, uint32_t slot);
-int credits_due(const gr_link *link);
 void credits_fresh(gr_link *link);
 
 /* xfer.c */

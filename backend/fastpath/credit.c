@@ -9,14 +9,6 @@ _Static_assert(RX_BUFS == 32, "a slot is a bit of 32");
 
 enum { TWICE = 256 /* slots that may come again without new ones between: a SEND may have failed and arrived */ };
 
-/* Messages that may be posted now. */
-uint32_t credits_left(const gr_link *link)
-{
-    if (!(link->role & GR_LINK_TX))
-        return 0;
-    return RX_BUFS - (link->slot_next - link->slot_acked) + (uint32_t)__builtin_popcount(link->slots_failed);
-}
-
 /* The slot of the next message, if credits are left. */
 uint32_t slot_next(const gr_link *link)
 {
@@ -77,12 +69,6 @@ int slot_taken(gr_link *link, uint32_t slot)
     for (; link->slots_seen & 1; link->slots_seen >>= 1)
         link->slots_taken++;
     return 0;
-}
-
-/* Whether it is time for a CREDIT. */
-int credits_due(const gr_link *link)
-{
-    return (uint32_t)link->slots_taken - link->slots_told >= CREDIT_BATCH || link->credit_failed;
 }
 
 /* Both ends have other endpoints, and begin anew. */

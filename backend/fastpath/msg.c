@@ -201,7 +201,8 @@ void msg_pump(gr_link *link)
         send_probe(link);
     if (link->state != LINK_UP)
         return;
-    msg_repay(link);
+    if (link->recv_debt)
+        msg_repay(link);
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
     while (link->state == LINK_UP && link->cur && credits_left(link)) {
