@@ -2,6 +2,8 @@
 #ifndef GORAIL_CORE_CALLS_H
 #define GORAIL_CORE_CALLS_H
 
+#include "pause.h"
+
 /* The time where thousands of operations come and go and some milliseconds do not matter: asking costs 25 ns, where the kernel has to be
  * asked some 300 ns and in a virtual machine up to 30 us, twice a transfer. */
 static inline uint64_t core_tick(gr_core *core)
@@ -100,6 +102,7 @@ void part_list(part *p, int which);
 void part_unlist(part *p);
 void part_start(rail_st *rail, cmd *self);
 void part_nudge(rail_st *rail, cmd *self);
+void part_late(rail_st *rail, cmd *self);
 int part_drop(part *p);
 void part_rest(part *p);
 int part_call(part *p);
@@ -111,19 +114,45 @@ int part_unposted(const part *p);
 
 /* msg.c */
 void msg_pump(gr_link *link);
-void msg_queue(gr_link *link, msg *m);
+int msg_queue(gr_link *link, msg *m);
 void msg_end(msg *m, int err);
 void msg_sent(ctx *c, int err);
 void msg_received(ctx *c, int err, uint64_t len);
 int msg_post_recv(gr_link *link, buf *b);
 uint32_t msg_recvs(const gr_link *link);
+void msg_repay(gr_link *link);
 int msg_post_recvs(gr_link *link);
 void msg_unlist(msg *m);
-void msg_number(msg *m);
 int msg_gap(msg *m);
 void msg_move(msg *m, gr_link *to);
 int msg_part(msg *m, int err);
 void msg_credit_cmd(rail_st *rail, cmd *self);
+
+/* numbers.c */
+int msg_number(msg *m);
+void msg_proved(const msg *m);
+
+/* Messages that may be posted now: see credit.c. */
+static inline uint32_t credits_left(const gr_link *link)
+{
+    uint32_t again = link->slots_failed ? (uint32_t)__builtin_popcount(link->slots_failed) : 0;
+    return link->role & GR_LINK_TX ? RX_BUFS - (link->slot_next - link->slot_acked) + again : 0;
+}
+
+/* Whether it is time for a CREDIT. */
+static inline int credits_due(const gr_link *link)
+{
+    return (uint32_t)link->slots_taken - link->slots_told >= CREDIT_BATCH || link->credit_failed;
+}
+
+/* credit.c */
+uint32_t slot_next(const gr_link *link);
+uint32_t slot_probe(const gr_link *link);
+int slot_use(gr_link *link, uint32_t slot);
+void slot_failed(gr_link *link, uint32_t slot);
+int slots_acked(gr_link *link, uint32_t below);
+int slot_taken(gr_link *link, uint32_t slot);
+void credits_fresh(gr_link *link);
 
 /* xfer.c */
 void xfer_stamp(xfer *x, const gr_link *link);
@@ -132,7 +161,7 @@ void xfer_data_done(xfer *x, gr_link *link);
 void xfer_msg_end(xfer *x, int err);
 void xfer_fail(xfer *x, int err, int wire_err);
 int xfer_sole(part *p);
-void xfer_not_sole(part *p);
+void xfer_not_sole(part *p, uint32_t now);
 void xfer_try_pipeline(part *p);
 void xfer_cmd_fin(rail_st *rail, cmd *self);
 void sess_unref(gr_sess *sess);

@@ -2,10 +2,11 @@
  *   rail->dev->mu      links, parts, messages, contexts and buffers of that rail; never two rails at once
  *   xfer->mu           the pool of a transfer: what has been taken and given back
  *   sess->rx_mu        order of incoming notifications
+ *   sess->tx_mu        numbers of outgoing ones
  *   core->ready_mu     notifications ready for the application
  *   core->ev_mu        events for Go
  *   core->slot_mu      free transfer slots and the region table's growth
- * Order: rail -> xfer->mu; rail -> rx_mu -> ready_mu | ev_mu. Nothing is called back with ready_mu, ev_mu or slot_mu held.
+ * Order: rail -> xfer->mu; rail -> rx_mu -> ready_mu | ev_mu; rail -> tx_mu. Nothing is called back with ready_mu, ev_mu or slot_mu held.
  */
 #ifndef GORAIL_CORE_INT_H
 #define GORAIL_CORE_INT_H
@@ -55,6 +56,8 @@ typedef struct ctx { /* one posted operation */
     uint8_t bulk;    /* all of a transfer: no bytes of the window's */
     uint8_t stopped; /* its transfer was aborted, and the rail asked to end it */
     uint8_t first; /* it failed first on its link: the others' errors are consequences */
+    uint8_t slotted; /* a SEND that took a credit, for the slot */
+    uint32_t slot;
     uint64_t bytes;
     run *run;
     msg *msg;
@@ -94,6 +97,8 @@ struct part { /* a transfer on one link */
     _Atomic uint8_t idle; /* nothing of it is posted; a hint */
     _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in parts_left */
     cmd nudge;
+    cmd late; /* gr_xfer_join came too late: its count in parts_left goes back on the rail of the part that is sole, late_to */
+    uint32_t late_to;
 };
 
 struct msg { /* an outgoing notification */
@@ -107,6 +112,7 @@ struct msg { /* an outgoing notification */
     uint64_t seq;
     uint32_t inflight;
     uint8_t numbered; /* seq is given: from here on it must arrive */
+    uint8_t block;    /* of sess->tx_blocks, where it counts */
     uint8_t skip;     /* given up after it was numbered: the peer is told to go on without it */
     uint8_t posted;   /* every fragment is posted */
     uint8_t failed;
@@ -123,7 +129,7 @@ typedef struct xfer {
     uint8_t has_notif;
     uint8_t prove;   /* gr_xfer_prove */
     uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
-    _Atomic uint8_t shared;   /* SHARED: more than one link has worked on it in this round; SOLE: none may any more */
+    _Atomic uint32_t shared;  /* SHARED: more than one link has worked on it in this round; SOLE and the part's number: none may any more */
     _Atomic uint32_t replays; /* links that failed under it */
     uint32_t nparts, part_cap;
     uint32_t near; /* the first parts' links that are near the local memory */
@@ -139,7 +145,7 @@ typedef struct xfer {
     run *back;     /* taken, and given back unproved */
 } xfer;
 
-enum { SHARED = 1, SOLE = 2 };
+enum { SHARED = 1, SOLE = 2, /* then the part's number */ SOLE_SHIFT = 2 };
 
 enum {
     LINK_UP = GR_LINK_STATE_UP,
@@ -167,9 +173,13 @@ struct gr_link {
     uint32_t recv_debt; /* receives that the provider would not take yet */
     uint32_t epoch; /* of the endpoint, Go's number */
     part *todo, *todo_tail, *small_tail, *waiting; /* todo: small transfers first, small_tail the last of them */
-    msg *msgs, *msgs_tail, *cur;
+    msg *msgs, *msgs_tail, *cur, *plain; /* cur: the first that is not posted; plain: the first without a number, the last ones are */
     ctx *posted;
-    uint32_t inflight_ops, credits, owed, nmsgs;
+    uint32_t inflight_ops, nmsgs;
+    uint32_t slot_next, slot_acked, slots_failed;   /* see credit.c: of what we send; slots_failed is a bit for each from slot_acked on */
+    uint64_t slots_taken;                           /* of what comes in: all below are, */
+    uint32_t slots_seen, slots_told, slots_twice;   /* these bits of those from there on; and the peer knows of so many */
+    uint8_t credit_failed;                          /* a CREDIT is to go out again */
     uint64_t inflight_bytes, window, rate;
     _Atomic uint64_t rate_pub; /* rate, for whoever does not hold the rail */
     uint64_t meas_ns, meas_bytes;
@@ -178,11 +188,23 @@ struct gr_link {
     _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
 };
 
+enum { TX_BLOCKS = 8 };
+
+typedef struct tx_block { /* consecutive numbers of notifications: see numbers.c */
+    uint32_t numbers, left; /* given; of them, the peer is not known to have */
+    uint64_t bytes;
+} tx_block;
+
 struct gr_sess {
     gr_core *core;
     uint64_t id;
     _Atomic int refs;
-    _Atomic uint64_t tx_seq;       /* next number to give */
+    pthread_mutex_t tx_mu;         /* to tx_held */
+    uint64_t tx_seq;               /* next number to give */
+    tx_block tx_blocks[TX_BLOCKS];
+    uint64_t tx_oldest, tx_newest; /* blocks, by number: all before the oldest have arrived; the newest has room or is full */
+    uint64_t tx_bytes;             /* of these blocks; 0: the peer has all that have a number */
+    int tx_held;                   /* some message waits for a number */
     _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
     _Atomic uint64_t ready_bytes;  /* bytes the application has not taken */
     pthread_mutex_t rx_mu;

@@ -21,12 +21,13 @@ func TestRandom(t *testing.T) {
 		runs  [][]string
 	}{
 		"address": {[]string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"},
-			[][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}}},
-		"thread": {[]string{"-fsanitize=thread"}, [][]string{{"7", "3000", "t"}, {"8", "3000", "t"}}},
+			[][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}, {"12", "5000"},
+				{"late_join"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"}}},
+		"thread": {[]string{"-fsanitize=thread"}, [][]string{{"7", "3000", "t"}, {"8", "3000", "t"}, {"14", "3000", "t"}, {"late_join"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bin := filepath.Join(t.TempDir(), "ctest")
-			args := append(c.flags, "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-I../provider/fake", "-o", bin)
+			args := append(c.flags, "-DGR_TEST_PAUSE", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-I../provider/fake", "-o", bin)
 			for _, dir := range []string{".", "ctest", "../provider/fake"} {
 				files, err := filepath.Glob(dir + "/*.c")
 				require.NoError(t, err)

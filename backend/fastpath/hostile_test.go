@@ -90,6 +90,9 @@ func TestHostileMessages(t *testing.T) {
 	require.True(t, taken(t, t, notif(func(h *wire.Header) { h.Kind = wire.KindSkip }, 0)))
 	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Parts = 0 }, 5)))
 	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Total, h.Offset = 1, 1<<32-2 }, 3)), "the sum wraps")
+	require.True(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 31 }, 5)))
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 32 }, 5)), "it has no credit for that")
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 1<<32 - 1 }, 5)), "before the first")
 	reserved := notif(func(*wire.Header) {}, 5)
 	reserved[wire.OffSum] = 1
 	require.False(t, taken(t, t, reserved))
@@ -102,7 +105,7 @@ func taken(t require.TestingT, tb *testing.T, m []byte) bool {
 	defer s.close(t)
 	msg := s.mem[:copy(s.mem, m)]
 	h, payload, err := wire.ParseMessage(msg)
-	fine := err == nil && h.To == 92 && h.Kind != wire.KindCredit // credits are an initiator's to take
+	fine := err == nil && h.To == 92 && h.Kind != wire.KindCredit && h.Count < 32 // credits are an initiator's to take; it has 32
 	require.NoError(t, drive.New(s.rail.Core()).Send(s.ep.Core(), 1, msg, nil))
 	until(tb, "the message", func() bool { return s.to.link.Tally().Completions > 0 })
 	s.to.link.Stop() // waits for whoever is taking it in

@@ -83,7 +83,7 @@ int link_no_post(gr_link *link, run *r, int rc)
         link_refused(link, rc);
         if (r->posted == 0 && r->off == 0 && r->part->x->nparts > 1) { /* a link that is slow to begin holds nothing back */
             part *p = r->part;
-            xfer_not_sole(p);
+            xfer_not_sole(p, 0);
             run_back(r);
             (void)part_call(p);
         }

@@ -29,7 +29,6 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->window = link_window(link, core->cfg.window_min * 4);
-    link->credits = role & GR_LINK_TX ? RX_BUFS : 0;
     link->credit_cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);
     gr_rail_lock(rail->dev);
@@ -182,7 +181,7 @@ void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
     *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
-                           link->inflight_bytes, link->window, link->rate, link->inflight_ops, link->credits, link->nmsgs,
+                           link->inflight_bytes, link->window, link->rate, link->inflight_ops, credits_left(link), link->nmsgs,
                            0, link->state};
     for (part *p = link->todo; p; p = p->next)
         out->queued_parts++;

@@ -6,22 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-void msg_queue(gr_link *link, msg *m)
+/* Behind the last, but before those without a number if it has one. 0: the link is dead, and m has ended with its error; it may be gone. */
+int msg_queue(gr_link *link, msg *m)
 {
+    msg *before = m->numbered ? link->plain : NULL;
     m->link = link;
-    m->next = NULL;
-    m->prev = link->msgs_tail;
-    if (link->msgs_tail)
-        link->msgs_tail->next = m;
+    m->next = before;
+    m->prev = before ? before->prev : link->msgs_tail;
+    if (m->prev)
+        m->prev->next = m;
     else
         link->msgs = m;
-    link->msgs_tail = m;
-    if (!link->cur)
+    if (before)
+        before->prev = m;
+    else
+        link->msgs_tail = m;
+    if (link->cur == before)
         link->cur = m;
+    if (!m->numbered && !link->plain)
+        link->plain = m;
     atomic_store(&m->listed, link->rail);
     link->nmsgs++;
-    if (link->state == LINK_DEAD)
-        msg_end(m, link->dead_err);
+    if (link->state != LINK_DEAD)
+        return 1;
+    msg_end(m, link->dead_err);
+    return 0;
 }
 
 void msg_unlist(msg *m)
@@ -31,6 +40,8 @@ void msg_unlist(msg *m)
         return;
     if (link->cur == m)
         link->cur = m->next;
+    if (link->plain == m)
+        link->plain = m->next;
     if (m->next)
         m->next->prev = m->prev;
     else
@@ -43,20 +54,14 @@ void msg_unlist(msg *m)
     link->nmsgs--;
 }
 
-/* Its place among the session's. */
-void msg_number(msg *m)
-{
-    if (!m->numbered)
-        m->seq = atomic_fetch_add(&m->link->sess->tx_seq, 1);
-    m->numbered = 1;
-}
-
 /* The peer has it (err 0), or it will never be sent. */
 void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
     xfer *x = m->x;
     msg_unlist(m);
+    if (m->numbered)
+        msg_proved(m);
     atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
@@ -78,6 +83,7 @@ int msg_gap(msg *m)
         return -ENOMEM;
     gap->seq = m->seq;
     gap->len = m->len; /* counted in tx_queued */
+    gap->block = m->block;
     gap->numbered = gap->skip = 1;
     msg_unlist(m);
     m->done = m->skip = 1;
@@ -121,8 +127,7 @@ static void start_msg(rail_st *rail, cmd *self)
     (void)rail;
     msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
     gr_link *link = m->link;
-    msg_queue(link, m);
-    if (atomic_load(&m->listed) && m->x && !m->numbered && atomic_load(&m->x->pub.err))
+    if (msg_queue(link, m) && m->x && !m->numbered && atomic_load(&m->x->pub.err))
         msg_end(m, atomic_load(&m->x->pub.err));
     msg_pump(link);
 }
@@ -154,6 +159,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         memcpy(b->data + HDR, body, len);
     c->buf = b;
     c->msg = m;
+    c->slot = h->count;
     int rc = rail->dev->ops->send(rail->dev, link->ep, b->data, HDR + len, b->desc, wake, &c->base);
     if (rc != 0) {
         rail_buf_put(rail, b);
@@ -162,28 +168,30 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
         return rc;
     }
     link->inflight_ops++;
+    c->slotted = h->kind != KIND_CREDIT && slot_use(link, c->slot);
     return 0;
 }
 
 static void send_credits(gr_link *link)
 {
     uint64_t limit = link->rail->core->cfg.notif_limit;
-    if (link->owed < CREDIT_BATCH || atomic_load(&link->sess->ready_bytes) >= limit ||
+    if (!credits_due(link) || atomic_load(&link->sess->ready_bytes) >= limit ||
         atomic_load(&link->sess->handed_bytes) >= limit)
         return;
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = link->owed};
-    if (post_frame(link, &h, NULL, 0, 1, NULL) == 0)
-        link->owed = 0;
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = (uint32_t)link->slots_taken};
+    if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+        return;
+    link->slots_told = h.count;
+    link->credit_failed = 0;
 }
 
 /* One message that only its completion is wanted of: the peer has it, so the link works. */
 static void send_probe(gr_link *link)
 {
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE};
-    if (link->probe || !link->credits || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .count = slot_probe(link)};
+    if (link->probe || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->probe = 1;
-    link->credits--;
     link_count(link, GR_N_PROBES, 1);
 }
 
@@ -193,35 +201,28 @@ void msg_pump(gr_link *link)
         send_probe(link);
     if (link->state != LINK_UP)
         return;
-    while (link->recv_debt && link->state == LINK_UP) {
-        buf *b = rail_buf(link->rail);
-        int rc = b ? msg_post_recv(link, b) : -EAGAIN;
-        if (rc == -EAGAIN)
-            break;
-        link->recv_debt--;
-        if (rc != 0)
-            link_error(link, -rc);
-    }
+    if (link->recv_debt)
+        msg_repay(link);
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
-    while (link->state == LINK_UP && link->cur && link->credits) {
+    while (link->state == LINK_UP && link->cur && credits_left(link)) {
         msg *m = link->cur;
-        msg_number(m);
+        if (!msg_number(m))
+            return;
         size_t n = m->len - m->off < room ? m->len - m->off : room;
         header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->seq,
-                    .total = (uint32_t)m->len, .offset = (uint32_t)m->off};
+                    .total = (uint32_t)m->len, .offset = (uint32_t)m->off, .count = slot_next(link)};
         if (m->skip) {
             n = m->len - m->off; /* counted off, not sent */
             h.kind = KIND_SKIP;
             h.total = 0;
         }
-        int wake = m->skip || m->len > room || (link->credits - 1) % (RX_BUFS / 2) == 0;
+        int wake = m->skip || m->len > room || (credits_left(link) - 1) % (RX_BUFS / 2) == 0;
         int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->off, m->skip ? 0 : n, wake, m);
         if (rc != 0) {
             m->blamed |= rc != -EAGAIN;
             return;
         }
-        link->credits--;
         link_count(link, GR_N_MSGS_SENT, 1);
         m->inflight++;
         m->off += n;
@@ -240,6 +241,9 @@ void msg_sent(ctx *c, int err)
     msg *m = c->msg;
     link->inflight_ops--;
     rail_buf_put(link->rail, c->buf);
+    if (err && c->slotted)
+        slot_failed(link, c->slot);
+    link->credit_failed |= err && link->role & GR_LINK_RX; /* that is all it sends */
     if (!m && !err && link->state == LINK_PROBING && link->probe) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
         core_event(link->rail->core, &ev, NULL);

@@ -29,6 +29,7 @@ uint32_t msg_recvs(const gr_link *link)
     return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
 }
 
+/* A shared endpoint's receives are those of all links that there are, with rx_surplus beyond that and recv_debt to come. */
 int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -40,12 +41,36 @@ int msg_post_recvs(gr_link *link)
         }
         buf *b = rail_buf(rail);
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
-        if (rc == -EAGAIN)
-            on->recv_debt++;
-        else if (rc != 0)
+        if (rc == 0)
+            continue;
+        on->recv_debt += rc == -EAGAIN ? 1 : n - i;
+        rail->starved = 1;
+        if (rc != -EAGAIN)
             return rc;
     }
     return 0;
+}
+
+/* Posts the receives that could not be posted before. What all peers' need is tried for ever. */
+void msg_repay(gr_link *link)
+{
+    rail_st *rail = link->rail;
+    while (link->recv_debt && link->state == LINK_UP) {
+        int rc = 0;
+        if (link == rail->hub && rail->rx_surplus) {
+            rail->rx_surplus--;
+        } else {
+            buf *b = rail_buf(rail);
+            rc = b ? msg_post_recv(link, b) : -EAGAIN;
+        }
+        if (rc == -EAGAIN || (rc != 0 && link == rail->hub)) {
+            rail->starved = 1;
+            break;
+        }
+        link->recv_debt--;
+        if (rc != 0)
+            link_error(link, -rc);
+    }
 }
 
 static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
@@ -116,33 +141,28 @@ static gr_link *find(rail_st *rail, uint64_t id)
 static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;
-    if (on->state != LINK_UP || (on == rail->hub && rail->rx_surplus)) {
-        if (on == rail->hub)
-            rail->rx_surplus--;
-        rail_buf_put(rail, b);
-        return 0;
-    }
-    return msg_post_recv(on, b);
+    if (on == rail->hub && rail->rx_surplus)
+        rail->rx_surplus--;
+    else if (on->state == LINK_UP)
+        return msg_post_recv(on, b);
+    rail_buf_put(rail, b);
+    return 0;
 }
 
 static int dispatch(gr_link *link, const header *h, const char *body, size_t len)
 {
     rail_st *rail = link->rail;
-    if ((h->kind == KIND_NOTIF || h->kind == KIND_SKIP) && link->role & GR_LINK_RX) {
-        link_count(link, GR_N_MSGS_RECEIVED, 1);
-        rail->more |= ++link->owed >= CREDIT_BATCH;
-        return take_notif(link->sess, h, body, len);
+    int ours = h->kind == KIND_CREDIT ? GR_LINK_TX : GR_LINK_RX;
+    int rc = !(link->role & ours) ? -EBADMSG : h->kind == KIND_CREDIT ? slots_acked(link, h->count) : slot_taken(link, h->count);
+    if (rc != 0) {
+        COUNT(rail->core, GR_C_BAD_MSG, 1);
+        return rc;
     }
-    if (h->kind == KIND_PROBE && link->role & GR_LINK_RX) {
-        link->owed++;
+    rail->more |= credits_due(link);
+    if (h->kind == KIND_CREDIT || h->kind == KIND_PROBE)
         return 0;
-    }
-    if (h->kind == KIND_CREDIT && link->role & GR_LINK_TX && h->count <= RX_BUFS - link->credits) {
-        link->credits += h->count;
-        return 0;
-    }
-    COUNT(rail->core, GR_C_BAD_MSG, 1);
-    return -EBADMSG;
+    link_count(link, GR_N_MSGS_RECEIVED, 1);
+    return take_notif(link->sess, h, body, len);
 }
 
 /* What wire.ParseMessage takes for a message, of which the payload is not looked at. */
@@ -155,11 +175,11 @@ static int well_formed(const header *h, size_t payload)
     case KIND_NOTIF:
         return h->part < h->parts && h->offset + (uint64_t)payload <= h->total;
     case KIND_SKIP:
-        return h->parts == 1 && !h->part && !h->total && !h->count && !payload;
+        return h->parts == 1 && !h->part && !h->total && !payload;
     case KIND_PROBE:
-        return alone && !h->seq && !h->count;
+        return alone && !h->seq;
     case KIND_CREDIT:
-        return alone && h->count;
+        return alone;
     }
     return 0;
 }
@@ -194,10 +214,10 @@ void msg_received(ctx *c, int err, uint64_t len)
     if (rc != 0 && link && link != rail->hub)
         link_error(link, -rc);
     rc = post_again(on, c->buf);
-    if (rc == -EAGAIN) {
+    if (rc == -EAGAIN || (rc != 0 && on == rail->hub)) {
         on->recv_debt++;
         rail->starved = 1;
-    } else if (rc != 0 && on != rail->hub) {
+    } else if (rc != 0) {
         link_error(on, -rc);
     }
 }

@@ -47,7 +47,7 @@ void part_unlist(part *p)
 /* Another part joins; whoever calls is in itself, so that the transfer can't end meanwhile. */
 static void part_enter(part *p)
 {
-    uint8_t none = 0;
+    uint32_t none = 0;
     atomic_fetch_add(&p->x->pub.parts_left, 1);
     if (atomic_exchange(&p->in, 1)) {
         atomic_fetch_sub(&p->x->pub.parts_left, 1);
@@ -149,6 +149,16 @@ void part_nudge(rail_st *rail, cmd *self)
         }
     }
     part_out(x, link);
+}
+
+/* The count that a late join took goes back where the transfer's only other part is: its notification may be in that link's list, which the
+ * rail that joined must not touch. Unless several links share the transfer, it is that part alone that was ever in. */
+void part_late(rail_st *rail, cmd *self)
+{
+    part *p = (part *)(void *)((char *)self - offsetof(part, late));
+    xfer *x = p->x;
+    (void)rail;
+    part_out(x, x->parts[p->late_to].link);
 }
 
 /* Gives up what is not posted; the part leaves here, with its last completion, or, when an operation of it failed, with the

@@ -44,7 +44,7 @@ static int prompt_rest(rail_st *rail)
     int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
     rail->more = 0;
     for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
-        if (link->owed >= CREDIT_BATCH)
+        if (credits_due(link))
             msg_pump(link);
         rail->more |= link->todo != NULL;
         rest |= link->state == LINK_UP && link->todo && !link->inflight_ops;
@@ -158,7 +158,7 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->todo || link->cur || link->state == LINK_PROBING || link->owed >= CREDIT_BATCH || link->recv_debt)
+        if (link->todo || link->cur || link->state == LINK_PROBING || credits_due(link) || link->recv_debt)
             link_pump(link, UINT64_MAX);
         link = link->next ? link->next : rail->links;
     } while (link != first);

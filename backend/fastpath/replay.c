@@ -1,7 +1,7 @@
 /* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
 #include "core_int.h"
 
-enum { TRIES = 3, REPLAYS = 200 };
+enum { TRIES = 3, MSG_TRIES = 16 /* what was lost of six in a row is no news on a shared endpoint */, REPLAYS = 200 };
 
 /* What was the first to fail on four endpoints ends its transfer: it will fail on others, too. Being cancelled along with
  * others is charged to the transfer, once for each link that fails under it; the limit is there to end what never would. */
@@ -41,10 +41,8 @@ static void give_back(gr_link *link)
             part_leave(p);
             continue;
         }
-        uint8_t sole = SOLE;
         x->pipelined = 0;
-        p->sole = 0;
-        atomic_compare_exchange_strong(&x->shared, &sole, SHARED);
+        xfer_not_sole(p, SHARED);
         charge(p);
         while (p->runs)
             run_back(p->runs);
@@ -77,7 +75,7 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
         m->skip |= m->unproved;
         if (m->numbered && proved(proof, m->seq))
             msg_end(m, 0);
-        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++m->tries > TRIES && msg_gap(m) == 0)
+        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
             xfer_msg_end(x, ST_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
@@ -97,10 +95,8 @@ static void fresh(gr_link *link)
     link->inflight_ops = 0;
     link_flying(link, 0, link->inflight_bytes);
     link->meas_ns = 0;
-    if (!link->rail->hub) { /* a shared endpoint's receives and debts go on */
-        link->owed = 0;
-        link->credits = link->role & GR_LINK_TX ? RX_BUFS : 0;
-    }
+    if (!link->rail->hub) /* a shared endpoint's receives and credits go on */
+        credits_fresh(link);
     link->probe = 0;
 }
 

@@ -14,6 +14,7 @@ gr_sess *gr_sess_new(gr_core *core, uint64_t id, const char *name, size_t name_l
     s->name_len = name_len;
     memcpy(s->name, name, name_len);
     pthread_mutex_init(&s->rx_mu, NULL);
+    pthread_mutex_init(&s->tx_mu, NULL);
     atomic_init(&s->refs, 1);
     return s;
 }
@@ -23,6 +24,7 @@ void sess_unref(gr_sess *sess)
     if (atomic_fetch_sub(&sess->refs, 1) != 1)
         return;
     pthread_mutex_destroy(&sess->rx_mu);
+    pthread_mutex_destroy(&sess->tx_mu);
     free(sess);
 }
 
@@ -62,15 +64,19 @@ void gr_sess_home(gr_sess *sess, gr_link *link)
         atomic_store(&sess->home, link);
         return;
     }
-    /* What waits there will go another way, and later than what comes next: it has its numbers first. A transfer's has none to keep
-     * until its data is done. */
+    /* What waits there and has no number goes the new way, before what comes next. What has one keeps it; a transfer's has none to keep until its
+     * data is done. */
     gr_rail_lock(old->rail->dev);
     rail_inbox(old->rail);
-    for (msg *m = old->msgs; m; m = m->next)
+    for (msg *m = old->plain, *next; m; m = next) {
+        next = m->next;
         if (!m->x)
-            msg_number(m);
+            msg_move(m, link);
+    }
     atomic_store(&sess->home, link);
     gr_rail_unlock(old->rail->dev);
+    rail_run(link->rail);
+    core_wake(sess->core);
 }
 
 uint64_t gr_sess_sent(gr_sess *sess)

@@ -97,28 +97,33 @@ void xfer_msg_end(xfer *x, int err)
         xfer_end(x);
 }
 
+static uint32_t sole_mark(const part *p)
+{
+    return SOLE | (uint32_t)(p - p->x->parts) << SOLE_SHIFT;
+}
+
 /* Whether the part's link has done the transfer alone, up to its last run, and will send the notification behind it: then the
  * link's order is all the proof that the peer needs. Once said it stays, as long as something of that run is posted. */
 int xfer_sole(part *p)
 {
     xfer *x = p->x;
-    uint8_t none = 0;
+    uint32_t none = 0;
     if (p->sole)
         return 1;
     if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || pool_has(x))
         return 0;
     if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
         return 0; /* others wait on the home link: they were first */
-    p->sole = atomic_compare_exchange_strong(&x->shared, &none, SOLE); /* from here on no other comes in */
+    p->sole = atomic_compare_exchange_strong(&x->shared, &none, sole_mark(p)); /* from here on no other comes in */
     return p->sole;
 }
 
-/* Its last run goes back to the pool with nothing of it posted. */
-void xfer_not_sole(part *p)
+/* Its last run goes back to the pool with nothing of it posted (0), or posted on a link that has failed (SHARED). */
+void xfer_not_sole(part *p, uint32_t now)
 {
-    uint8_t sole = SOLE;
+    uint32_t sole = sole_mark(p);
     if (p->sole)
-        atomic_compare_exchange_strong(&p->x->shared, &sole, 0);
+        atomic_compare_exchange_strong(&p->x->shared, &sole, now);
     p->sole = 0;
 }
 
@@ -155,6 +160,7 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_noti
     for (uint32_t i = 0; i < nparts; i++) {
         x->parts[i].start.run = part_start;
         x->parts[i].nudge.run = part_nudge;
+        x->parts[i].late.run = part_late;
         x->parts[i].idle = 1;
         x->parts[i].x = x;
         x->parts[i].link = links[i];
@@ -276,24 +282,33 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
 {
     xfer *x = (xfer *)pub;
     part *p = NULL;
+    rail_st *other = NULL;
     for (uint32_t i = 0; i < x->nparts; i++)
         if (x->parts[i].link == link)
             p = &x->parts[i];
     if (!p)
         return;
     gr_rail_lock(link->rail->dev);
-    uint8_t none = 0;
-    uint32_t n = atomic_load(&pub->parts_left);
+    uint32_t was = 0, n = atomic_load(&pub->parts_left);
     while (n && !atomic_compare_exchange_weak(&pub->parts_left, &n, n + 1))
         ;
+    GR_PAUSE(GR_PAUSE_JOIN);
     if (n) {
-        int open = atomic_compare_exchange_strong(&x->shared, &none, SHARED) || none == SHARED;
-        if (open && !atomic_exchange(&p->in, 1))
+        int open = atomic_compare_exchange_strong(&x->shared, &was, SHARED) || was == SHARED;
+        if (!open) {
+            p->late_to = was >> SOLE_SHIFT;
+            other = x->parts[p->late_to].link->rail;
+            rail_push(other, &p->late); /* x may be gone from here on */
+        } else if (!atomic_exchange(&p->in, 1)) {
             part_start(link->rail, &p->start);
-        else
+        } else {
             part_out(x, link);
+        }
     }
+    GR_PAUSE(GR_PAUSE_JOINED);
     gr_rail_unlock(link->rail->dev);
+    if (other)
+        rail_run(other);
     core_wake(core);
 }
 

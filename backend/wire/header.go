@@ -25,7 +25,7 @@ const (
 // Values of the header's first fields.
 const (
 	Magic         = 0x5247 // "GR"
-	HeaderVersion = 2
+	HeaderVersion = 3
 )
 
 // Kind says what a message on a link is.
@@ -47,7 +47,7 @@ type Header struct {
 	Seq    uint64 // notif, skip: number of the notification
 	Total  uint32 // notif: bytes of the whole body
 	Offset uint32 // notif: where the payload belongs in the body
-	Count  uint32 // credit: credits given, >= 1; notif: credits given along, may be 0
+	Count  uint32 // notif, skip, probe: slot of the link, from 0; credit: the slots below have been taken in
 	To     uint64 // the receiver's number of the link: peers may share an endpoint
 }
 
@@ -108,15 +108,15 @@ func (h Header) check(payload uint64) error {
 			return fmt.Errorf("%w: %d bytes at %d of %d", ErrFormat, payload, h.Offset, h.Total)
 		}
 	case KindSkip:
-		if h.Parts != 1 || h.Part != 0 || h.Total != 0 || h.Count != 0 || payload != 0 {
+		if h.Parts != 1 || h.Part != 0 || h.Total != 0 || payload != 0 {
 			return fmt.Errorf("%w: skip message", ErrFormat)
 		}
 	case KindProbe:
-		if h.Seq != 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || h.Count != 0 || payload != 0 {
+		if h.Seq != 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
 			return fmt.Errorf("%w: probe message", ErrFormat)
 		}
 	case KindCredit:
-		if h.Count == 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
+		if h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
 			return fmt.Errorf("%w: credit message", ErrFormat)
 		}
 	default:

@@ -102,3 +102,35 @@ func TestFabricEmulated(t *testing.T) {
 	p, _ := onFabric(t, "efa", []string{"emulated=3"})
 	says(t, p.ini.Worker, "WARN", "efa/rdmap0-rdm", "READ and WRITE are emulated", "FI_EFA_USE_DEVICE_RDMA")
 }
+
+// TestFabricLostSends: of six messages one fails, credits among them, and half of those that fail have arrived. No transfer fails, and each
+// notification arrives once, a request's in the order of its posts.
+func TestFabricLostSends(t *testing.T) {
+	const requests, each, size = 4, 2500, 4 << 10
+	ours(t)
+	for _, kind := range []string{"efa-direct", "cxi"} {
+		t.Run(kind, func(t *testing.T) {
+			p, _ := onFabric(t, kind, []string{"fail_sends=6", "fail_lands=1"})
+			a, b := p.buffers(requests * size)
+			got := p.tgt.WaitNotifsAsync(requests*each, 4*limit)
+			var loops []*worker.Future[worker.LoopResult]
+			for i := range uint64(requests) {
+				l := worker.Span(i*size, size)
+				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"})
+				loops = append(loops, x.LoopAsync(worker.LoopArgs{N: each, Prefix: string(rune('a'+i)) + " ", Timeout: 4 * limit}))
+			}
+			for i, l := range loops {
+				r := l.Wait()
+				require.Equal(t, each, r.Done, "request %d: %s", i, r.Status)
+			}
+			next := map[byte]int{}
+			notifs := got.Wait().Notifs
+			for _, n := range notifs {
+				require.Equal(t, string(worker.Seq(string(n.Msg[0])+" ", next[n.Msg[0]])), string(n.Msg))
+				next[n.Msg[0]]++
+			}
+			require.Len(t, notifs, requests*each)
+			b.Want(seedA)
+		})
+	}
+}

@@ -3,9 +3,12 @@
 
 #include "world.h"
 
-static piece *find(assembler *m, uint64_t seq)
+/* notify.DefaultLimits: a sender that goes beyond loses its session. */
+enum { MAX_DISTANCE = 1 << 16, MAX_PENDING = 64 << 20, BOOKS = 256 + 16 + 8 };
+
+static piece *find(const assembler *m, uint64_t seq)
 {
-    piece *p = m->pieces;
+    piece *p = m->pieces[seq % PIECE_BUCKETS];
     while (p && p->seq != seq)
         p = p->next;
     return p;
@@ -13,10 +16,12 @@ static piece *find(assembler *m, uint64_t seq)
 
 static void drop(assembler *m, piece *p)
 {
-    piece **at = &m->pieces;
+    piece **at = &m->pieces[p->seq % PIECE_BUCKETS];
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
+    m->npieces--;
+    m->bytes -= p->total + BOOKS;
     free(p->body);
     free(p);
 }
@@ -30,21 +35,32 @@ static void advance(assembler *m, gr_sess *sess)
     }
 }
 
+static piece *add(assembler *m, const gr_event *ev)
+{
+    piece *p = calloc(1, sizeof *p);
+    CHECK(p && (p->body = malloc(ev->total + 1)), "out of memory");
+    *p = (piece){.next = m->pieces[ev->seq % PIECE_BUCKETS], .seq = ev->seq, .total = ev->total, .body = p->body};
+    m->pieces[ev->seq % PIECE_BUCKETS] = p;
+    m->npieces++;
+    m->bytes += ev->total + BOOKS;
+    CHECK(ev->seq == m->next || m->bytes <= MAX_PENDING, "%lu bytes wait for number %lu", (unsigned long)m->bytes, (unsigned long)m->next);
+    return p;
+}
+
 void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
 {
     uint64_t handed, next = gr_sess_next_seq(sess, &handed);
     m->handled++;
     if (next > m->next) { /* the core went on alone until then */
-        CHECK(!m->pieces || m->pieces->seq >= next, "the core passed number %lu by", (unsigned long)m->pieces->seq);
+        CHECK(!m->npieces, "the core passed %lu pieces by", (unsigned long)m->npieces);
         m->next = next;
     }
+    CHECK(ev->seq <= m->next || ev->seq - m->next <= MAX_DISTANCE, "number %lu, the next is %lu", (unsigned long)ev->seq,
+          (unsigned long)m->next);
     if (ev->seq >= m->next) {
         piece *p = find(m, ev->seq);
-        if (!p) {
-            CHECK((p = calloc(1, sizeof *p)) && (p->body = malloc(ev->total + 1)), "out of memory");
-            *p = (piece){.next = m->pieces, .seq = ev->seq, .total = ev->total, .body = p->body};
-            m->pieces = p;
-        }
+        if (!p)
+            p = add(m, ev);
         p->skip |= ev->parts == 0;
         if (!p->skip) {
             CHECK(p->total == ev->total && (uint64_t)ev->offset + ev->len <= ev->total, "fragment %u+%u of %u", ev->offset, ev->len,
@@ -56,7 +72,7 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
         }
         advance(m, sess);
     }
-    if (!m->pieces)
+    if (!m->npieces)
         gr_sess_resume(sess, m->next, m->handled);
 }
 
@@ -69,16 +85,18 @@ static int ascending(const void *a, const void *b)
 size_t assembler_have(const assembler *m, uint64_t *out, size_t max)
 {
     size_t n = 0;
-    for (const piece *p = m->pieces; p && n < max; p = p->next)
-        if (p->skip || p->have == p->total)
-            out[n++] = p->seq;
+    for (int i = 0; i < PIECE_BUCKETS; i++)
+        for (const piece *p = m->pieces[i]; p && n < max; p = p->next)
+            if (p->skip || p->have == p->total)
+                out[n++] = p->seq;
     qsort(out, n, sizeof *out, ascending);
     return n;
 }
 
 void assembler_clear(assembler *m)
 {
-    while (m->pieces)
-        drop(m, m->pieces);
-    *m = (assembler){0};
+    for (int i = 0; i < PIECE_BUCKETS; i++)
+        while (m->pieces[i])
+            drop(m, m->pieces[i]);
+    m->next = m->handled = 0;
 }

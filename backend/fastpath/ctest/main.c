@@ -3,6 +3,7 @@
  *
  *     ctest SEED STEPS      one thread: the same seed, the same run
  *     ctest SEED STEPS t    with the cores' own threads and two more that poll
+ *     ctest NAME            one scenario: see scenario.c
  */
 #include <errno.h>
 #include <string.h>
@@ -247,7 +248,9 @@ static int settled(void)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc >= 3, "usage: ctest SEED STEPS [t]");
+    if (argc == 2)
+        return scenario(argv[1]);
+    CHECK(argc >= 3, "usage: ctest SEED STEPS [t], ctest NAME");
     uint64_t seed = strtoull(argv[1], NULL, 10), steps = strtoull(argv[2], NULL, 10);
     int threads = argc > 3;
     rng = seed;

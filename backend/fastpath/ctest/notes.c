@@ -16,20 +16,25 @@ static uint64_t nnotes = 1, last_alone, arrived;
 static pthread_mutex_t note_mu = PTHREAD_MUTEX_INITIALIZER;
 
 /* Body: the number, then a pattern that depends on it. */
-char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id)
+char *note_of(uint64_t session, int alone, uint32_t len, uint64_t *id)
 {
-    static const uint32_t most[] = {8, 100, 2048, 5000, 12000};
     pthread_mutex_lock(&note_mu);
     *id = nnotes++;
     CHECK(*id < MAX_NOTES, "too many steps");
-    *len = 8 + (uint32_t)below(rng, most[below(rng, 5)]);
-    notes[*id] = (note){.session = session, .len = *len, .alone = (uint8_t)alone};
+    notes[*id] = (note){.session = session, .len = len, .alone = (uint8_t)alone};
     pthread_mutex_unlock(&note_mu);
-    char *body = malloc(*len);
+    char *body = malloc(len);
     CHECK(body, "out of memory");
-    memset(body, (int)(*id % 251), *len);
+    memset(body, (int)(*id % 251), len);
     memcpy(body, id, 8);
     return body;
+}
+
+char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id)
+{
+    static const uint32_t most[] = {8, 100, 2048, 5000, 12000};
+    *len = 8 + (uint32_t)below(rng, most[below(rng, 5)]);
+    return note_of(session, alone, *len, id);
 }
 
 void notes_take(gr_core *core)

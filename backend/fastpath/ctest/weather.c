@@ -15,6 +15,8 @@ void weather(const world *w, side *s, int rail, uint64_t *rng)
         c.fail_at = below(rng, 3) ? 0 : 1 + below(rng, 40);
         c.fail_errno = EIO;
         c.fail_breaks = (uint8_t)w->ordered;
+        c.fail_sends = !w->shared || below(rng, 2) ? 0 : 2 + (uint32_t)below(rng, 8);
+        c.fail_lands = (uint8_t)below(rng, 2);
     }
     fake_rail_script(s->rail[rail], &c);
 }

@@ -45,8 +45,11 @@ typedef struct piece {
     char *body;
 } piece;
 
+enum { PIECE_BUCKETS = 4096 };
+
 typedef struct assembler {
-    piece *pieces;
+    piece *pieces[PIECE_BUCKETS]; /* by number */
+    uint64_t npieces, bytes; /* as notify.Assembler counts them */
     uint64_t next, handled;
 } assembler;
 
@@ -56,17 +59,21 @@ typedef struct world {
     assembler order;
     uint64_t session; /* its number */
     uint64_t xfer_events, bulks, stops; /* bulks posted, and told to stop */
-    int ordered, threads, rails;
+    int ordered, shared, threads, rails; /* shared: peers share endpoints, nothing can be fenced */
     uint32_t limit; /* of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], home;
     void (*ended)(struct world *w, uint64_t handle, int code);
     void (*came_up)(gr_link *link);
     void (*change)(void); /* links are about to change: no ticket is good any more */
     void *user;
+    int deaf;    /* b's application takes no notifications */
+    gr_xfer *poke; /* of b: a check of it is a step of progress and no more */
 } world;
 
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed);
 void world_close(world *w);
+/* One step of each core. */
+void world_progress(world *w);
 /* Takes in what the cores leave to Go. */
 void world_events(world *w);
 /* Both endpoints of a rail are replaced and what was not proved goes out again, over other rails where there are. */
@@ -81,6 +88,7 @@ void assembler_clear(assembler *m);
 
 /* Notifications by number. A body carries its number and a pattern; it must arrive once if note_must was said of it in
  * the session that still goes on. Those of no transfer (alone) arrive in order. */
+char *note_of(uint64_t session, int alone, uint32_t len, uint64_t *id);
 char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id);
 void note_must(uint64_t id, uint64_t session);
 void notes_take(gr_core *core);
@@ -108,5 +116,8 @@ void weather(const world *w, side *s, int rail, uint64_t *rng);
 void weather_cut(const world *w, uint64_t *rng);
 
 uint64_t below(uint64_t *rng, uint64_t n);
+
+/* Runs one by its name. */
+int scenario(const char *name);
 
 #endif

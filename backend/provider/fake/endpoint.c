@@ -28,9 +28,10 @@ fake_ep *fake_ep_open(fake_rail *rail)
     return ep;
 }
 
+/* The address that peers connect to; it never changes. */
 uint64_t fake_ep_id(fake_ep *ep)
 {
-    return ep->id; /* never changes */
+    return ep->rail->hub ? ep->rail->hub->id : ep->id;
 }
 
 int fake_ep_connect(fake_ep *ep, uint64_t peer)
@@ -89,4 +90,27 @@ void fake_ep_close(fake_ep *ep)
     pthread_mutex_unlock(&fabric->mu);
     gr_rail_unlock(&rail->base);
     free(ep);
+}
+
+/* With the rail locked. Receives end without a completion. */
+void fake_hub_close(gr_rail *base)
+{
+    fake_rail *rail = (fake_rail *)base;
+    fake_ep *hub = rail->hub;
+    if (!hub)
+        return;
+    pthread_mutex_lock(&rail->fabric->mu);
+    cancel_ops(hub);
+    for (fake_recv *r = hub->rx_head, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    fake_ep **at = &rail->fabric->eps[hub->id % FAKE_BUCKETS];
+    while (*at != hub)
+        at = &(*at)->next;
+    *at = hub->next;
+    rail->hub = NULL;
+    rail->base.shared_ep = NULL;
+    pthread_mutex_unlock(&rail->fabric->mu);
+    free(hub);
 }

@@ -59,8 +59,13 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->base.chained = config->chained;
     pthread_mutex_lock(&fabric->mu);
     rail->own_key = fake_random(&fabric->rng);
+    rail->dice = rail->own_key;
     fabric->rails++;
     pthread_mutex_unlock(&fabric->mu);
+    if (config->shared) {
+        rail->base.shared_ep = rail->hub = fake_ep_open(rail);
+        rail->open_eps = 0; /* that is the rail's own */
+    }
     return rail;
 }
 
@@ -74,6 +79,7 @@ int fake_rail_close(fake_rail *rail)
     }
     fabric->rails--;
     pthread_mutex_unlock(&fabric->mu);
+    fake_hub_close(&rail->base);
     for (fake_comp *c = rail->cq_head, *next; c; c = next) {
         next = c->next;
         free(c);

@@ -49,7 +49,7 @@ type Rail struct {
 func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
 	cfg := C.fake_config{
 		ordered: flag(l.Caps.Ordered), chained: flag(l.Caps.Chained), delivery: flag(l.Caps.DeliveryComplete), virt_addr: flag(l.Caps.VirtAddr),
-		prov_key: flag(l.Caps.ProviderKeys), local_desc: flag(l.Caps.LocalDesc), no_wait_fd: flag(l.NoWaitFD),
+		prov_key: flag(l.Caps.ProviderKeys), local_desc: flag(l.Caps.LocalDesc), no_wait_fd: flag(l.NoWaitFD), shared: flag(l.Caps.SharedEndpoint),
 		gather:   flag(l.Caps.Ordered), // as the fabrics of that kind
 		key_size: C.uint32_t(l.Caps.KeySize), iov_limit: C.uint32_t(l.Caps.IOVLimit), tx_depth: C.uint32_t(l.Caps.TxDepth),
 		rx_depth: C.uint32_t(l.Caps.RxDepth), msg_size: C.uint32_t(l.Caps.MaxSend), max_msg: C.uint64_t(l.Caps.MaxMsg),
@@ -83,6 +83,7 @@ func (r *Rail) Script(s Script) {
 		delay: C.uint32_t(s.Delay), per_poll: C.uint32_t(s.PerPoll), seed: C.uint64_t(s.ReorderSeed),
 		fail_at: C.uint64_t(s.FailAt), fail_errno: C.int32_t(s.FailErrno), eagain_every: C.uint32_t(s.EagainEvery),
 		late_landing: flag(s.LateLanding), bad_key_cancels: flag(s.BadKeyCancels), fail_breaks: flag(s.FailBreaks),
+		fail_sends: C.uint32_t(s.FailSends), fail_lands: flag(s.FailLands),
 	}
 	C.fake_rail_script(r.c, &c)
 }

@@ -16,6 +16,7 @@ enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
 typedef struct fake_config {
     uint8_t ordered, chained, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
     uint8_t gather; /* posts wait for flush */
+    uint8_t shared; /* one endpoint has the receives of all peers; nothing cancels what is posted */
     uint32_t key_size, iov_limit, tx_depth, rx_depth, msg_size;
     uint64_t max_msg, window_min;
 } fake_config;
@@ -27,6 +28,8 @@ typedef struct fake_script {
     uint64_t seed;           /* not 0: executed and completed in random order */
     uint64_t fail_at;        /* the n-th operation posted from now fails with fail_errno, 0 = none */
     int32_t fail_errno;
+    uint32_t fail_sends;     /* one SEND in so many fails with fail_errno, by chance, 0 = none */
+    uint8_t fail_lands;      /* half of those arrive all the same */
     uint32_t eagain_every;   /* every n-th post is refused, 0 = none */
     uint32_t no_bulk_every;  /* every n-th bulk is none that this fabric can do, 0 = none */
     uint8_t late_landing;    /* writes in flight when the initiator closes its endpoint still land */
@@ -70,6 +73,8 @@ struct fake_rail {
     fake_script script;
     fake_counters count;
     uint64_t rng, posted; /* posted: since the script was set */
+    uint64_t dice;        /* for fail_sends; goes on */
+    fake_ep *hub;         /* of config.shared */
     uint64_t own_key;
     fake_op *waiting, *waiting_tail; /* gathered, for flush */
     uint8_t stalled;
@@ -104,6 +109,7 @@ struct fake_op {
     uint32_t n, wait;
     int err;      /* what it is bound to fail with */
     uint8_t breaks; /* and break its endpoint */
+    uint8_t lands;  /* a message: it arrives nevertheless */
     uint64_t target, len;
     uint8_t weak;   /* completes early, and nothing of its endpoint overtakes it */
     unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
@@ -127,6 +133,8 @@ fake_ep *fake_ep_open(fake_rail *rail);
 uint64_t fake_ep_id(fake_ep *ep);
 int fake_ep_connect(fake_ep *ep, uint64_t peer);
 void fake_ep_close(fake_ep *ep);
+/* Closes the endpoint of all peers, if there is one. */
+void fake_hub_close(gr_rail *base);
 
 int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, fake_mr **out, uint64_t *out_key);
 void fake_mr_close(fake_rail *rail, fake_mr *mr);

@@ -89,6 +89,10 @@ int fake_post(fake_rail *rail, fake_ep *ep, fake_op *op, gr_ctx *ctx)
         op->err = rail->script.fail_errno;
         op->breaks = rail->script.fail_breaks;
     }
+    if (op->kind == FAKE_SEND && rail->script.fail_sends && fake_random(&rail->dice) % rail->script.fail_sends == 0) {
+        op->err = rail->script.fail_errno;
+        op->lands = rail->script.fail_lands && fake_random(&rail->dice) & 1;
+    }
     if (ep->broken)
         op->err = ECANCELED;
     enqueue(op, &rail->waiting, &rail->waiting_tail);
@@ -257,6 +261,6 @@ static int help(gr_rail *base)
 }
 
 const gr_rail_ops fake_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .flush = flush, .poll = poll_cq, .help = help, .arm = arm, .reg = own_reg, .unreg = own_unreg,
+    .rma = rma, .send = send_msg, .recv = recv_msg, .flush = flush, .poll = poll_cq, .help = help, .arm = arm, .reg = own_reg, .unreg = own_unreg, .shut = fake_hub_close,
     .bulk = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free,
 };

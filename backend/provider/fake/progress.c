@@ -132,7 +132,7 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
         return -1;
     if (!err && from && from->script.seed && fake_random(&from->rng) & 1)
         return 0;
-    if (!err && op->kind == FAKE_SEND && deliver(op, target) < 0)
+    if (op->kind == FAKE_SEND && (!err || (op->lands && err == op->err && target)) && deliver(op, target) < 0)
         return -1;
     if (!err && op->kind != FAKE_SEND) {
         err = op->bulk ? fake_copy_bulk(op, target->rail, op->bulk_ops) : copy_rma(op, target->rail);

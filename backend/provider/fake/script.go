@@ -13,6 +13,9 @@ type Script struct {
 	// FailBreaks lets that failure break the endpoint, as on every fabric that promises order: what is posted behind it, and
 	// from then on, completes with ECANCELED.
 	FailBreaks bool
+	// FailSends makes one message in so many complete with FailErrno, by chance, 0 = none; FailLands lets half of those arrive all the same.
+	FailSends int
+	FailLands bool
 	// EagainEvery refuses every n-th post with EAGAIN, 0 = none.
 	EagainEvery int
 	// LateLanding lets writes that are in flight when their initiator closes its endpoint land all the same, as

@@ -113,6 +113,24 @@ static void injected_error(void)
     printf("errors=%d err=%d prov=%d\n", a.errors, a.err, a.prov_err);
 }
 
+/* Messages fail by chance, and some of those arrive; who they are the seed decides, not when anybody polls. */
+static void lost_sends(void)
+{
+    enum { N = 300 };
+    setup();
+    for (int i = 0; i < N; i++)
+        CHECK(post_recv(&b, 1000 + i, (uint64_t)(1000 + i) * 64, 64) == 0);
+    for (int i = 0; i < N; i++) {
+        CHECK(post_send(&a, i, 0, 8) == 0);
+        for (int k = i % 5; k; k--)
+            poll_side(&a);
+    }
+    CHECK(wait_done(&a, N - a.ndone));
+    for (int i = 0; i < 1000; i++)
+        poll_side(&b);
+    printf("errors=%d err=%d arrived=%d\n", a.errors, a.err, b.ndone);
+}
+
 static void old_api(void)
 {
     struct fi_info *old;
@@ -197,5 +215,6 @@ static void killed(void)
 
 const test_case way_cases[] = {
     { "clean", clean }, { "weak", weak }, { "manual", manual }, { "depth", depth }, { "fail_at", injected_error },
+    { "lost_sends", lost_sends },
     { "api", old_api }, { "offers", offers }, { "waiting", waiting }, { "killed", killed }, { NULL, NULL },
 };

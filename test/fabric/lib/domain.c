@@ -17,12 +17,17 @@ union padded_av_attr {
     unsigned char room[256];
 };
 
+uint64_t fab_dice(uint64_t *state)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return (*state * UINT64_C(0x2545f4914f6cdd1d)) >> 16;
+}
+
 uint64_t fab_random(fab_dom *dom)
 {
-    dom->random ^= dom->random >> 12;
-    dom->random ^= dom->random << 25;
-    dom->random ^= dom->random >> 27;
-    return (dom->random * UINT64_C(0x2545f4914f6cdd1d)) >> 16;
+    return fab_dice(&dom->random);
 }
 
 static int close_fabric(struct fid *fid)
@@ -194,6 +199,7 @@ int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_dom
     dom->rail = info->nic ? info->nic->bus_attr->attr.pci.bus_id - 0x3b : 0;
     dom->fabric = fabric;
     dom->random = ((uint64_t)SW(dom->kind, seed) + 1) * UINT64_C(0x9e3779b97f4a7c15) + atomic_fetch_add(&count, 1);
+    dom->dice = dom->random;
     dom->tclass = info->domain_attr->tclass;
     dom->hmem = (info->caps & FI_HMEM) != 0;
     dom->one_thread = info->domain_attr->threading == FI_THREAD_DOMAIN;

@@ -84,6 +84,7 @@ struct fab_dom {
     pthread_mutex_t mu; /* guards all below, and all that hangs on it */
     int eps, cqs, avs, mrs; /* open ones */
     uint64_t random;
+    uint64_t dice; /* of SENDs that fail: so that neither time nor polls decide which */
     uint64_t posted; /* operations so far, for fail_at */
     struct fi_info *real_info;
     struct fid_fabric *real_fabric;
@@ -218,6 +219,7 @@ struct fab_op {
     uint32_t age, due, tries;
     uint64_t number, since;  /* since: of waiting, ns */
     int fail;
+    bool lands; /* a SEND that fails, and arrives all the same */
     void *copy;
     fab_header header;
 };
@@ -286,6 +288,7 @@ void fab_opened(const fab_ep *ep);
 int fab_class_ok(int kind, uint32_t tclass); /* 0 or an error */
 
 uint64_t fab_random(fab_dom *dom);
+uint64_t fab_dice(uint64_t *state);
 /* Of a call on an object that was closed: recorded, and true. */
 bool fab_is_closed(uint32_t state, int kind, const char *call);
 int fab_busy(int kind, const char *what, const char *why);

@@ -92,7 +92,7 @@ static int launch(fab_dom *dom, fab_op *op)
 {
     fab_page *page = op->peer->page;
     ssize_t rc;
-    if (op->fail) {
+    if (op->fail && !op->lands) {
         fab_op_done(dom, op, op->fail, (int)SW(dom->kind, fail_prov), 0);
         return GO;
     }
@@ -166,7 +166,7 @@ void fab_real_done(fab_dom *dom, fab_op *op, int err)
     if (!op->ep) {
         fab_op_free(dom, op);
     } else if (!err) {
-        fab_op_done(dom, op, 0, 0, op->len);
+        fab_op_done(dom, op, op->fail, op->fail ? (int)SW(dom->kind, fail_prov) : 0, op->len);
     } else if (op->kind != FAB_SEND && op->tries++ < TRIES && fab_peer_alive(op->peer)) {
         op->due = 0;
         op->since = 0;

@@ -119,6 +119,10 @@ static int prepare(fab_ep *ep, fab_op *op, void **desc, void *ctx, uint64_t flag
     op->number = ++dom->posted;
     if ((int64_t)op->number == SW(dom->kind, fail_at))
         op->fail = (int)SW(dom->kind, fail_errno);
+    if (op->kind == FAB_SEND && SW(dom->kind, fail_sends) && fab_dice(&dom->dice) % (uint64_t)SW(dom->kind, fail_sends) == 0) {
+        op->fail = (int)SW(dom->kind, fail_errno);
+        op->lands = SW(dom->kind, fail_lands) && fab_dice(&dom->dice) & 1;
+    }
     op->due = SW(dom->kind, shuffle) ? (uint32_t)(fab_random(dom) % (uint64_t)(most + 1)) : 0;
     ep->sending += !op->silent;
     fab_op_hold(dom, op);

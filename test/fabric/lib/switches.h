@@ -59,6 +59,8 @@
     X(emulated, 0, 0, 0, "1: READ is emulated, 2: WRITE, 3: both; the endpoint's options say so") \
     X(api_min, 0x10012, 0x10012, 0, "fi_getinfo below this API version is a breach: device RDMA would be off") \
     X(fail_at, 0, 0, 0, "the n-th operation posted to a domain fails, 0 = none") \
+    X(fail_sends, 0, 0, 0, "one SEND in so many fails, by chance, 0 = none") \
+    X(fail_lands, 0, 0, 0, "1: half of those arrive all the same") \
     X(fail_errno, 5, 5, 5, "with this error") \
     X(fail_prov, 13, 13, 5, "and this provider error") \
     X(abort, 0, 0, 0, "abort() at a breach")

@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+)
+
+// A notification that is stuck on one rail holds later ones back, before the peer has more of them than it takes; when that rail is fenced all
+// arrive, in order.
+func TestStuckNotification(t *testing.T) {
+	const n, quiet = 70_000, 1000
+	h := onRails(t, 2, fake.TCPCaps())
+	p := h.pair(64<<10, "rail_timeout", "1m")
+	p.allUp(2)
+	home, other := p.a.connected("bob").links[0].l, p.a.connected("bob").links[1].l
+	p.b.railNo(1).Stall()
+	var xs []*request
+	for stuck := false; !stuck; { // small transfers take the rails in turn
+		x := p.a.whole(opWrite, p.mine, p.theirs).post("first")
+		xs = append(xs, x)
+		until(h, "neither done nor stuck", func() bool {
+			stuck = other.Tally().MessagesSent > 0
+			return stuck || x.check() == done
+		})
+	}
+	for i := range n {
+		require.NoError(h, p.a.Notify("bob", fmt.Append(nil, i)))
+	}
+	last, same := uint64(0), 0
+	until(h, "they go on and on", func() bool {
+		p.b.take()
+		sent := home.Tally().MessagesSent
+		if same++; sent != last {
+			last, same = sent, 0
+		}
+		return same == quiet
+	})
+	require.Less(h, last, uint64(n), "all have passed")
+	require.Positive(h, p.a.connected("bob").sess.Queued())
+	p.a.railChanged("fake1", false)
+	p.b.railNo(1).Release()
+	until(h, "notifications are missing", func() bool { return len(p.b.take()) >= n+len(xs) })
+	i := 0
+	for _, s := range p.b.got {
+		if s != "ann:first" {
+			require.Equal(h, fmt.Sprint("ann:", i), s)
+			i++
+		}
+	}
+	require.Equal(h, n, i)
+	for _, x := range xs {
+		require.Equal(h, done, x.wait())
+	}
+}

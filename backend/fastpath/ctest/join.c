@@ -1,0 +1,71 @@
+/* A link joins a transfer whose only part leaves at that moment, its notification still on its way. */
+#include <sched.h>
+#include <string.h>
+
+#include "pause.h"
+#include "scenario.h"
+
+void (*gr_pause)(int where);
+
+/* Relaxed: they order the two threads, and tell the sanitizer of no order that the core does not see to by itself. */
+static _Atomic int joining, go_on, joined;
+static gr_xfer *joins;
+
+static void wait_for(_Atomic int *flag)
+{
+    while (!atomic_load_explicit(flag, memory_order_relaxed))
+        sched_yield();
+}
+
+static void pause_join(int where)
+{
+    if (where == GR_PAUSE_JOIN) {
+        atomic_store_explicit(&joining, 1, memory_order_relaxed);
+        wait_for(&go_on);
+    } else {
+        atomic_store_explicit(&joined, 1, memory_order_relaxed);
+    }
+}
+
+static void *join(void *link)
+{
+    gr_xfer_join(w.a.core, joins, link);
+    return NULL;
+}
+
+void late_join(void)
+{
+    pthread_t thread;
+    uint64_t note;
+    fake_script slow = {.per_poll = 1};
+    scene(1, 2, 0);
+    joins = write_of(SLOTS, 4096);
+    memset(w.a.mem, 7, 4096);
+    fake_rail_script(w.a.rail[0], &slow);
+    fake_rail_stall(w.b.rail[0], 1);
+    gr_link_stop(w.a.link[1]); /* so that the other takes it */
+    post(joins, w.a.link, 2, &note);
+    note_must(note, w.session);
+    const gr_proof none = {0};
+    CHECK(gr_link_rebind(w.a.link[1], w.a.ep[1], 0, &none, 0) == 0, "rebind");
+    gr_pause = pause_join;
+    CHECK(pthread_create(&thread, NULL, join, w.a.link[1]) == 0, "thread");
+    wait_for(&joining);
+    CHECK(atomic_load(&joins->parts_left) == 2, "%u parts", joins->parts_left);
+    fake_rail_stall(w.b.rail[0], 0);
+    while (atomic_load(&joins->parts_left) == 2) /* one operation: the WRITE */
+        progress();
+    fake_rail_stall(w.b.rail[0], 1);
+    CHECK(running(joins), "its notification is not through");
+    atomic_store_explicit(&go_on, 1, memory_order_relaxed);
+    wait_for(&joined);
+    fake_rail_stall(w.b.rail[0], 0);
+    for (int i = 0; i < 100; i++)
+        progress();
+    pthread_join(thread, NULL);
+    gr_pause = NULL;
+    UNTIL(!running(joins) && notes_all());
+    CHECK(memcmp(w.a.mem, w.b.mem, 4096) == 0, "the bytes differ");
+    gr_xfer_free(w.a.core, joins);
+    world_close(&w);
+}

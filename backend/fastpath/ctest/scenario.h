@@ -1,0 +1,30 @@
+/* What scenarios share: a world of their own, which one thread drives. */
+#ifndef SCENARIO_H
+#define SCENARIO_H
+
+#include "world.h"
+
+extern world w;
+
+/* Where a transfer that fails is written down; NULL: none may. */
+extern _Atomic int32_t *failing;
+
+void scene(int ordered, int rails, uint64_t seed);
+void progress(void);
+gr_xfer *write_of(uint64_t handle, uint64_t len);
+void post(gr_xfer *x, gr_link *const *links, uint32_t n, uint64_t *note);
+int running(const gr_xfer *x);
+
+/* Progress until it is so. */
+#define UNTIL(cond)                                                                   \
+    for (uint64_t end_ = gr_now_ns() + 60000000000u; !(cond); progress())             \
+        CHECK(gr_now_ns() < end_, "a minute has passed")
+
+void late_join(void);
+void lost_sends(void);
+void probe_without_credit(void);
+void too_many(void);
+void held_back(void);
+void held_back_large(void);
+
+#endif

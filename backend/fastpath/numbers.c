@@ -1,0 +1,73 @@
+/* Numbers of notifications. Of those behind one that is stuck on its rail the peer keeps what has come, within limits (notify.Limits), beyond which it
+ * ends the session. So a notification gets its number only while it is near enough to the oldest that the peer is not known to have; others
+ * wait where they are queued, and those with numbers pass them. */
+#include "core_int.h"
+
+enum {
+    BLOCK_NUMBERS = 2048,      /* TX_BLOCKS of them fit the answer to a fence (wire.MaxHave), and are a quarter of what the peer allows */
+    BLOCK_BYTES = 4 << 20,
+    MOST_BYTES = 48 << 20,     /* of 64 MiB; one that is longer goes alone */
+    BOOKS = 512,               /* what the peer counts for one beside its body, and more */
+};
+
+/* Under tx_mu. */
+static int place(gr_sess *s, uint64_t bytes, uint8_t *block)
+{
+    tx_block *b = &s->tx_blocks[s->tx_newest % TX_BLOCKS];
+    if (s->tx_bytes && s->tx_bytes + bytes > MOST_BYTES)
+        return 0;
+    if (b->numbers == BLOCK_NUMBERS || b->bytes >= BLOCK_BYTES) {
+        if (s->tx_newest + 1 - s->tx_oldest == TX_BLOCKS)
+            return 0;
+        b = &s->tx_blocks[++s->tx_newest % TX_BLOCKS];
+        *b = (tx_block){0};
+    }
+    b->numbers++;
+    b->left++;
+    b->bytes += bytes;
+    s->tx_bytes += bytes;
+    *block = (uint8_t)(s->tx_newest % TX_BLOCKS);
+    return 1;
+}
+
+/* Its place among the session's. 0: not yet. */
+int msg_number(msg *m)
+{
+    gr_link *link = m->link;
+    gr_sess *s = link->sess;
+    if (m->numbered)
+        return 1;
+    pthread_mutex_lock(&s->tx_mu);
+    m->numbered = place(s, m->len + BOOKS, &m->block) != 0;
+    if (m->numbered)
+        m->seq = s->tx_seq++;
+    else
+        s->tx_held = 1;
+    pthread_mutex_unlock(&s->tx_mu);
+    if (m->numbered && link->plain == m)
+        link->plain = m->next;
+    return m->numbered;
+}
+
+/* The peer has the message, or is told to do without it. */
+void msg_proved(const msg *m)
+{
+    gr_sess *s = m->link->sess;
+    pthread_mutex_lock(&s->tx_mu);
+    tx_block *b = &s->tx_blocks[m->block];
+    int last = --b->left == 0, wake = 0;
+    for (; last && s->tx_oldest < s->tx_newest && !(b = &s->tx_blocks[s->tx_oldest % TX_BLOCKS])->left; s->tx_oldest++)
+        s->tx_bytes -= b->bytes;
+    b = &s->tx_blocks[s->tx_oldest % TX_BLOCKS];
+    if (last && !b->left) { /* the peer has all there are */
+        *b = (tx_block){0};
+        s->tx_bytes = 0;
+    }
+    if (last && s->tx_held) {
+        wake = 1;
+        s->tx_held = 0;
+    }
+    pthread_mutex_unlock(&s->tx_mu);
+    if (wake) /* links of whichever rail */
+        core_wake(s->core);
+}
