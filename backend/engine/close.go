@@ -72,7 +72,7 @@ func (e *Engine) closeRemotes() {
 	e.remotes = map[string]*remote{}
 	e.mu.Unlock()
 	for _, r := range remotes {
-		r.close(errors.New("engine closed"))
+		r.close(errors.New("engine closed"), nil)
 	}
 }
 
@@ -83,16 +83,16 @@ const farewellTime = 500 * time.Millisecond
 // farewell ends all sessions of ours, once the peers have the notifications that were accepted.
 func (e *Engine) farewell() {
 	for _, name := range e.names() {
-		if r := e.unname(name); r != nil {
-			r.disconnect("engine closed")
+		if r, d := e.unname(name, "engine closed"); r != nil {
+			r.disconnect(d)
 		}
 	}
 	over := time.NewTimer(farewellTime)
 	defer over.Stop()
 	defer close(e.hurry)
-	for _, r := range e.leaving() {
+	for _, d := range e.leaving() {
 		select {
-		case <-r.gone:
+		case <-d.ended:
 		case <-over.C:
 			return
 		}
@@ -117,11 +117,11 @@ func (e *Engine) names() []string {
 	return slices.Collect(maps.Keys(e.remotes))
 }
 
-// leaving are the sessions that no name leads to any more.
-func (e *Engine) leaving() []*remote {
+// leaving are the departures of sessions that no name leads to any more.
+func (e *Engine) leaving() []*departure {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return slices.Collect(maps.Keys(e.leavers))
+	return slices.Collect(maps.Values(e.leavers))
 }
 
 // sessions are those in which we are the initiator.

@@ -30,7 +30,7 @@ func (r *remote) connect() {
 	}
 	r.e.late.Go(func() {
 		for old := r.e.olderThan(r); old != nil; old = r.e.olderThan(r) {
-			<-old.gone
+			<-old.ended
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *remote) postable() error {
 	r.reconnect()
 	switch {
 	case r.leaving != nil:
-		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.leaving)
+		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.leaving.why)
 	case r.state == lost:
 		return status.Errorf(r.code, "peer %q is gone: %w", r.name, r.err)
 	case r.state == closed:
@@ -158,9 +158,13 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 	return quiet
 }
 
-// close ends the session on purpose.
-func (r *remote) close(why error) {
+// close ends the session on purpose; with a departure only if the application has not come back from that.
+func (r *remote) close(why error, d *departure) {
 	r.mu.Lock()
+	if d != nil && r.leaving != d {
+		r.mu.Unlock()
+		return
+	}
 	out := r.out
 	was := r.state
 	if was == closed {
@@ -175,12 +179,6 @@ func (r *remote) close(why error) {
 	}
 	r.retireAll()
 	r.mu.Unlock()
-	defer func() {
-		r.e.mu.Lock()
-		delete(r.e.leavers, r) // before gone is closed: whoever waits for it looks for others
-		r.e.mu.Unlock()
-		close(r.gone)
-	}()
 	if out != nil && (was == connecting || was == ready) {
 		r.goodbye(out, quiet, why)
 	}

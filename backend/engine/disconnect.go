@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"errors"
 	"time"
 
@@ -8,35 +9,58 @@ import (
 	"gorail/backend/status"
 )
 
-// unname takes a peer from its name; whoever calls it disconnects the peer. Until that has ended it is among the leavers, so that no
-// other session with its engine begins. nil: there is none of that name.
-func (e *Engine) unname(name string) *remote {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.unnameLocked(name)
+// departure is the application's letting go of a peer, which the session outlives while the peer may lack notifications.
+type departure struct {
+	why   error
+	ended chan struct{} // closed when the session has ended, or the application has loaded the peer again
+
+	// Guarded by remote.mu.
+	asked   bool          // whether the peer has
+	next    uint64        // all notifications below this one,
+	drained chan struct{} // closed when it has
 }
 
-func (e *Engine) unnameLocked(name string) *remote {
+// unname takes a peer from its name; whoever calls it disconnects the peer. Until that has ended it is among the leavers, so that no
+// other session with its engine begins. nil: there is none of that name.
+func (e *Engine) unname(name, why string) (*remote, *departure) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unnameLocked(name, why)
+}
+
+func (e *Engine) unnameLocked(name, why string) (*remote, *departure) {
 	r := e.remotes[name]
-	if r != nil {
-		delete(e.remotes, name)
-		e.leavers[r] = struct{}{}
+	if r == nil {
+		return nil, nil
 	}
-	return r
+	d := &departure{why: errors.New(why), ended: make(chan struct{}), drained: make(chan struct{})}
+	delete(e.remotes, name)
+	e.leavers[r] = d
+	return r, d
+}
+
+// departed ends a departure.
+func (e *Engine) departed(r *remote, d *departure) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.leavers[r] == d {
+		delete(e.leavers, r)
+		close(d.ended)
+	}
 }
 
 // disconnect lets go of a peer without waiting. Transfers in flight end in an error. While the peer may lack notifications that were
 // accepted, the session lives on behind the call, peer_timeout at most.
-func (r *remote) disconnect(why string) {
-	err := errors.New(why)
+func (r *remote) disconnect(d *departure) {
 	r.mu.Lock()
-	if r.state != connecting && r.state != ready || r.leaving != nil || !r.owes() {
+	if r.state != connecting && r.state != ready || !r.owes() {
 		r.mu.Unlock()
-		r.close(err)
+		r.close(d.why, nil)
+		r.e.departed(r, d)
 		return
 	}
 	r.change() // whoever posts looks again, and finds that we are leaving
-	r.leaving = err
+	r.leaving = d
 	r.retireAll()
 	waiting := r.waiting
 	r.waiting = nil
@@ -47,12 +71,40 @@ func (r *remote) disconnect(why string) {
 	active := r.e.activeOf(r)
 	r.mu.Unlock()
 	for _, t := range active {
-		t.abort(status.ErrBackend, why)
+		t.abort(status.ErrBackend, d.why.Error())
 	}
 	r.e.late.Go(func() {
-		r.deliver(active)
-		r.close(err)
+		r.deliver(d, active)
+		r.close(d.why, d)
+		r.e.departed(r, d)
 	})
+}
+
+// back gives the session that is being left with the same engine under the same name, for the application to go on with: who comes and goes
+// needs no connection each time. nil: there is none. With loadMu held.
+func (e *Engine) back(name string, raw []byte) *remote {
+	e.mu.RLock()
+	var r *remote
+	for old := range e.leavers {
+		if old.name == name && bytes.Equal(old.raw, raw) && (r == nil || old.number > r.number) {
+			r = old
+		}
+	}
+	e.mu.RUnlock()
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	d := r.leaving
+	if d == nil || r.state != connecting && r.state != ready {
+		r.mu.Unlock()
+		return nil
+	}
+	r.change()
+	r.leaving = nil
+	r.mu.Unlock()
+	e.departed(r, d)
+	return r
 }
 
 // owes says whether the peer may lack notifications that were accepted. Under mu.
@@ -67,27 +119,32 @@ func (r *remote) undelivered() (n uint64) {
 	return n
 }
 
-// deliver waits until the transfers have drained and the peer has all notifications; or the session has ended, or a bound is reached.
-func (r *remote) deliver(active []*transfer) {
+// deliver waits until the transfers have drained and the peer has all notifications; or the session has ended, the application is back, or a
+// bound is reached.
+func (r *remote) deliver(d *departure, active []*transfer) {
 	for deadline := time.Now().Add(r.e.opt.PeerTimeout); time.Now().Before(deadline); {
 		r.mu.Lock()
+		back := r.leaving != d
 		over := r.state != connecting && r.state != ready
-		sent := r.state == ready && r.sess.Queued() == 0 && drainedAll(active)
-		if sent && !r.asked.draining {
-			r.asked.draining = true
-			r.out.Drain(r.sess.Sent()) // numbers are given to what was posted: to all
+		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && drainedAll(active) {
+			d.asked, d.next = true, r.sess.Sent() // numbers are given to what was posted: to all
+			r.out.Drain(d.next)
 		}
-		a := r.asked
+		ended := r.asked.over
 		r.mu.Unlock()
+		if back {
+			return
+		}
 		if over {
 			r.e.log.Warn("session ended before the peer had confirmed its last notifications", "peer", r.name)
 			return
 		}
 		wait := time.NewTimer(leaveLook)
 		select {
-		case <-a.drained:
+		case <-d.drained:
 			return
-		case <-a.over:
+		case <-d.ended:
+		case <-ended:
 		case <-r.e.hurry:
 			wait.Stop()
 			return
@@ -110,23 +167,23 @@ func drainedAll(list []*transfer) bool {
 	return true
 }
 
-// Drained: the target has all notifications.
-func (h initiatorHandler) Drained(uint64) {
+// Drained: the target has all notifications below next.
+func (h initiatorHandler) Drained(next uint64) {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if h.asked.draining && !h.asked.done {
-		h.asked.done = true
-		close(h.asked.drained)
+	if d := h.r.leaving; d != nil && h.current() && d.asked && d.next == next {
+		d.asked, d.next = true, ^uint64(0) // once
+		close(d.drained)
 	}
 }
 
-// olderThan gives a session that is being left, with the engine that r is for and made before r; nil: there is none.
-func (e *Engine) olderThan(r *remote) *remote {
+// olderThan gives the departure of a session with the engine that r is for, made before r; nil: there is none.
+func (e *Engine) olderThan(r *remote) *departure {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	for old := range e.leavers {
+	for old, d := range e.leavers {
 		if old.blob.Engine == r.blob.Engine && old.number < r.number {
-			return old
+			return d
 		}
 	}
 	return nil

@@ -72,10 +72,10 @@ type Engine struct {
 	local   map[wire.Range]*region
 
 	mu      sync.RWMutex
-	remotes map[string]*remote   // by agent name
-	leavers map[*remote]struct{} // no name leads to them any more: they deliver their last notifications
-	targets map[*peer.In]*target // sessions in which we are the target
-	byID    map[uint64]*target   // the same by session id
+	remotes map[string]*remote     // by agent name
+	leavers map[*remote]*departure // no name leads to them any more: they deliver their last notifications
+	targets map[*peer.In]*target   // sessions in which we are the target
+	byID    map[uint64]*target     // the same by session id
 
 	linksMu sync.Mutex
 	links   map[uint64]*link
@@ -84,7 +84,7 @@ type Engine struct {
 // New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
-		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]struct{}{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
+		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)

@@ -30,16 +30,24 @@ func (e *Engine) loadConn(name string, raw []byte, blob wire.ConnBlob) (*remote,
 	if old != nil && bytes.Equal(old.raw, raw) && old.usable() {
 		return old, nil
 	}
+	if old == nil {
+		if r := e.back(name, raw); r != nil {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.remotes[name] = r
+			return r, nil
+		}
+	}
 	r, err := e.newRemote(name, bytes.Clone(raw), blob)
 	if err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
-	old = e.unnameLocked(name) // Disconnect may have been there
+	old, d := e.unnameLocked(name, "replaced by new metadata") // Disconnect may have been there
 	e.remotes[name] = r
 	e.mu.Unlock()
 	if old != nil {
-		old.disconnect("replaced by new metadata")
+		old.disconnect(d)
 	}
 	r.connect()
 	return r, nil
@@ -78,10 +86,10 @@ func (e *Engine) Connect(name string) error {
 // Disconnect forgets a peer and returns without waiting. Transfers in flight to it end in an error. Notifications that were accepted
 // still arrive: the session lives on behind the call until the peer has them, peer_timeout at most.
 func (e *Engine) Disconnect(name string) error {
-	r := e.unname(name)
+	r, d := e.unname(name, "disconnected by the application")
 	if r == nil {
 		return status.Errorf(status.ErrNotFound, "disconnect: agent %q is not loaded", name)
 	}
-	r.disconnect("disconnected by the application")
+	r.disconnect(d)
 	return nil
 }

@@ -56,11 +56,10 @@ type remote struct {
 
 	mu       sync.RWMutex
 	state    remoteState
-	err      error         // why it is suspended, lost or closed
-	code     status.Code   // what transfers in flight got, and posts to a lost peer get
-	leaving  error         // why the application has let go of it, while the session lives on to deliver; else nil
-	gone     chan struct{} // closed with the state closed
-	out      *peer.Out     // nil until it is dialed
+	err      error       // why it is suspended, lost or closed
+	code     status.Code // what transfers in flight got, and posts to a lost peer get
+	leaving  *departure  // the application has let go of it, and the session lives on to deliver; else nil
+	out      *peer.Out   // nil until it is dialed
 	sess     fastpath.Session
 	hasSess  bool
 	links    []*link
@@ -96,7 +95,7 @@ func (r *remote) change() {
 
 func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
 	r := &remote{e: e, number: e.ids.Add(1), name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
-		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}, gone: make(chan struct{})}
+		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}}
 	r.asked = newAsking(r)
 	r.pairs = r.pair()
 	if len(r.pairs) == 0 {

@@ -34,10 +34,6 @@ type asking struct {
 	out  *peer.Out     // set once it is dialed
 	over chan struct{} // closed with the session
 
-	// of disconnect; draining and done under remote.mu
-	drained        chan struct{} // closed when the target has all notifications
-	draining, done bool
-
 	parting *parting // of the session's end; nil: it asks nothing; under remote.mu
 
 	mu     sync.Mutex
@@ -48,7 +44,7 @@ type asking struct {
 }
 
 func newAsking(r *remote) *asking {
-	return &asking{r: r, over: make(chan struct{}), drained: make(chan struct{}), rings: map[ringKey]*peerRing{}, opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{},
+	return &asking{r: r, over: make(chan struct{}), rings: map[ringKey]*peerRing{}, opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{},
 		told: map[string]bool{}}
 }
 
