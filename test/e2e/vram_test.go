@@ -208,7 +208,6 @@ func TestVRAMHandles(t *testing.T) {
 		b.Fill(seedB)
 		require.NoError(t, p.tgt.Register(b.Span(0, 69*cuda.Granule+5), b.Span(69*cuda.Granule+5, cuda.Granule-5)))
 		p.ini.Learn(p.tgt)
-		fds := p.tgt.Stats().GPUFDs
 		la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, cuda.Granule/16, 1000, 2)
 		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob"})
 		x.Do(limit)
@@ -224,8 +223,8 @@ func TestVRAMHandles(t *testing.T) {
 			require.EqualValues(t, -1, b.Diff(69*cuda.Granule+5, 10, seedA, 0))
 		}
 		require.NoError(t, edge.Release())
-		require.True(t, eventually(limit, func() bool { return p.tgt.Stats().GPUFDs <= fds }), "descriptors are closed when they are sent: %d, before %d",
-			p.tgt.Stats().GPUFDs, fds)
+		// A ring for staging has memory of its own, where a busy machine maps so slowly that transfers are staged.
+		require.True(t, eventually(limit, func() bool { return p.tgt.Stats().Doubles == 0 }), "%d descriptors are open though they were sent", p.tgt.Stats().Doubles)
 		require.NoError(t, p.ini.Close())
 		require.NoError(t, p.tgt.Close())
 		a.Free()

@@ -104,7 +104,7 @@ type Stats struct {
 	RSSKiB  int64
 	Threads int
 	FDs     int
-	GPUFDs  int // those of GPUs and their memory
+	Doubles int // those of an imitated GPU's memory that has another
 	CPU     time.Duration
 	SigCgt  string
 }

@@ -26,10 +26,17 @@ func selfStats() (Stats, error) {
 		return st, err
 	}
 	st.FDs = len(fds) - 1 // one is the folder itself
+	seen := map[uint64]bool{}
 	for _, fd := range fds {
-		if what, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && (strings.HasPrefix(what, "/memfd:gpu") || strings.HasPrefix(what, "/dev/")) {
-			st.GPUFDs++
+		var file unix.Stat_t
+		path := "/proc/self/fd/" + fd.Name()
+		if what, err := os.Readlink(path); err != nil || !strings.HasPrefix(what, "/memfd:gpu ") || unix.Stat(path, &file) != nil {
+			continue
 		}
+		if seen[file.Ino] {
+			st.Doubles++
+		}
+		seen[file.Ino] = true
 	}
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
