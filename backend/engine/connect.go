@@ -194,7 +194,7 @@ func (r *remote) goodbye(out *peer.Out, quiet <-chan struct{}, why error) {
 	r.e.late.Go(func() {
 		select {
 		case <-quiet:
-		case <-time.After(goodbyeWait):
+		case <-time.After(max(goodbyeWait, r.e.opt.PeerTimeout)):
 		}
 		out.Close(why.Error())
 	})
@@ -208,7 +208,7 @@ func (r *remote) retireAll() {
 	}
 }
 
-// goodbyeWait is how long a session's end is held back for what is in flight.
+// goodbyeWait is how long a session's end is held back at least for what is in flight.
 const goodbyeWait = 10 * time.Second
 
 // Lost is the control channel's verdict.

@@ -147,6 +147,7 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 		case <-ended:
 		case <-r.e.hurry:
 			wait.Stop()
+			r.e.log.Warn("engine closed before a peer had confirmed its last notifications", "peer", r.name, "waited", farewellTime)
 			return
 		case <-wait.C:
 		}
@@ -199,11 +200,16 @@ func (h targetHandler) Drain(in *peer.In, next uint64) {
 	if t == nil {
 		return
 	}
+	if t.drainTo.Swap(next) != 0 {
+		return // somebody waits already
+	}
 	h.e.late.Go(func() {
 		for !t.closing.Load() {
-			if t.has(next) {
-				t.in.Drained(next)
-				return
+			if n := t.drainTo.Load(); t.has(n) {
+				t.in.Drained(n)
+				if t.drainTo.CompareAndSwap(n, 0) {
+					return
+				}
 			}
 			time.Sleep(leaveLook)
 		}

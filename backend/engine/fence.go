@@ -62,13 +62,16 @@ func (r *remote) rehome() {
 	}
 }
 
+// owns says that the link is one of the session that is ready: timers and events may come for links of an earlier one. Under r.mu.
+func (r *remote) owns(l *link) bool { return r.state == ready && slices.Contains(r.links, l) }
+
 // failed deals with a link that reported an error. Alone it is fenced at once, or, when nothing has gone through since the
 // last time, after a pause that doubles: a link that is away for good, and notifications that wait for it, would keep a
 // core busy. With others at work it is fenced at once, for them to take over, and rests afterwards.
 func (r *remote) failed(l *link, epoch uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != ready || !l.up || epoch != uint64(l.epoch) { // or the endpoint that failed is gone already
+	if !r.owns(l) || !l.up || epoch != uint64(l.epoch) { // or the endpoint that failed is gone already
 		return
 	}
 	s := l.l.Stats()
@@ -105,7 +108,7 @@ func (r *remote) later(l *link, pause time.Duration, why string) {
 	r.e.after(pause, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.state == ready && l.epoch == epoch {
+		if r.owns(l) && l.epoch == epoch {
 			r.fence(l, why)
 		}
 	})
@@ -166,7 +169,7 @@ func (r *remote) drain(l *link, why string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch {
-		case r.state != ready || l.epoch != epoch || l.phase != draining:
+		case !r.owns(l) || l.epoch != epoch || l.phase != draining:
 		case !l.drained():
 			r.e.after(time.Millisecond, look)
 		default:
@@ -209,7 +212,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 			err = ep.Connect(f.Addr)
 			r.mu.Lock()
 		}
-		if r.state != ready || l.phase != fencing || l.epoch != f.Epoch || l.ep != ep {
+		if !r.owns(l) || l.phase != fencing || l.epoch != f.Epoch || l.ep != ep {
 			return
 		}
 		if err := r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
@@ -255,7 +258,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 		r.e.after(l.pause, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.state == ready && l.epoch == epoch && l.phase == resting {
+			if r.owns(l) && l.epoch == epoch && l.phase == resting {
 				r.probe(l)
 			}
 		})

@@ -213,6 +213,8 @@ func TestMatrixHostMemoryRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := withMemory(t, c.devices)
 			a, b := h.pairApart(apart{pids: true})
+			a.connected("bob") // what is refused below must not be the sessions' own memory
+			b.connected("ann")
 			good, far := h.dram(a, small), h.dram(b, small)
 			refused := func(owner *agent, devices []int) *vram {
 				for _, d := range devices {

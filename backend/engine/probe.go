@@ -19,7 +19,7 @@ func (r *remote) probe(l *link) {
 // cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
 func (r *remote) cameUp(l *link, epoch uint64) {
 	r.mu.Lock()
-	if r.state != ready || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != fastpath.LinkProbing {
+	if !r.owns(l) || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != fastpath.LinkProbing {
 		r.mu.Unlock()
 		return
 	}

@@ -78,7 +78,7 @@ func (t *transfer) offRails() bool {
 	r := t.remote
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if t.x.TakeTicket(); r.state != ready || t.queued || !t.x.Running() || !r.stranded(t.reach()) {
+	if t.x.TakeTicket(); !t.attached(r) || t.queued || !t.x.Running() || !r.stranded(t.reach()) {
 		return false
 	}
 	t.away = true

@@ -48,7 +48,7 @@ func (t *transfer) abort(code status.Code, why string) bool {
 	r := t.remote
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if r.state != ready {
+	if !t.attached(r) {
 		return !t.x.Running()
 	}
 	return t.e.core.Abort(t.x, int32(code))

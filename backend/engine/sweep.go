@@ -158,7 +158,7 @@ func (t *transfer) notMapped() bool {
 	r := t.remote
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if t.x.TakeTicket(); r.state != ready || !t.x.Running() || !t.x.Unposted() || !slices.ContainsFunc(r.links, (*link).mapping) {
+	if t.x.TakeTicket(); !t.attached(r) || !t.x.Running() || !t.x.Unposted() || !slices.ContainsFunc(r.links, (*link).mapping) {
 		return false
 	}
 	t.opening = true
@@ -198,8 +198,14 @@ func (s *sweeper) look(t *transfer) {
 	if overdue {
 		t.aborted = now
 	}
+	late := aborted.IsZero() && !t.taken.IsZero() && moving && now.Sub(t.taken) > e.opt.CancelTimeout
+	if late {
+		t.taken = now
+	}
 	t.mu.Unlock()
 	switch {
+	case late:
+		t.fence("a transfer over memory that the peer has taken back did not drain within cancel_timeout")
 	case !aborted.IsZero():
 		if overdue {
 			t.fence("an aborted transfer did not drain within cancel_timeout")

@@ -10,8 +10,8 @@ import (
 // An agent that is destroyed deregisters all memory first and says goodbye then. NIXL's agent forgets a peer by NIXL_ERR_REMOTE_DISCONNECT
 // alone, so the error of a transfer whose memory the peer has taken back waits for that goodbye.
 const (
-	goodbyeSoon = 250 * time.Millisecond // after the last of such errors
-	goodbyeLate = time.Second            // after the first
+	goodbyeSoon = farewellTime + 100*time.Millisecond // after the last of such errors
+	goodbyeLate = 2 * time.Second                     // after the first
 )
 
 // held is a transfer whose error waits.
@@ -35,11 +35,11 @@ func (t *transfer) takeBack() {
 	r := t.remote
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if t.freed || !t.x.Running() || r.state != ready {
+	if t.freed || !t.x.Running() || !t.attached(r) {
 		return
 	}
-	if t.aborted.IsZero() {
-		t.aborted = time.Now()
+	if t.taken.IsZero() {
+		t.taken = time.Now()
 	}
 	t.e.core.AbortUnposted(t.x, int32(status.ErrBackend))
 	t.x.Want() // the answer waits for its end

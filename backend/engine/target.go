@@ -21,7 +21,8 @@ type target struct {
 	in *peer.In
 	id uint64
 
-	events serial // what the core has for us
+	events  serial        // what the core has for us
+	drainTo atomic.Uint64 // the initiator waits until all notifications below it have arrived; 0: it does not
 
 	mu      sync.Mutex
 	gone    bool
@@ -42,11 +43,14 @@ type target struct {
 // targetHandler is what the control channel calls for sessions of peers.
 type targetHandler struct{ e *Engine }
 
+// errLeaving is the answer of an engine that will be gone in a moment.
+var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is being destroyed"}
+
 // Hello opens our endpoints for a peer that has proved that it holds our token.
 func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	e := h.e
-	if !e.enter() {
-		return peer.Accept{}, errClosing
+	if e.closed.Load() || !e.enter() {
+		return peer.Accept{}, errLeaving
 	}
 	defer e.leave()
 	e.endOlder(in)
@@ -84,7 +88,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	e.mu.Unlock()
 	if late {
 		t.drop()
-		return peer.Accept{}, errClosing
+		return peer.Accept{}, errLeaving
 	}
 	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "links", open, "session", "target")
 	return peer.Accept{Offers: offers}, nil

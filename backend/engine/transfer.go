@@ -47,7 +47,9 @@ type transfer struct {
 	why      string        // an inner one's error
 	unlinked atomic.Bool   // an inner one that no link carries
 	reason   string        // why we aborted it
-	aborted  time.Time     // or when the peer took memory of it back, all of it being posted
+	aborted  time.Time     // by us
+	taken    time.Time     // when the peer took memory of it back, all of it being posted
+	asked    *asking       // the session that its links are of
 	kept     bool          // a release was refused
 	leaked   atomic.Bool   // an endpoint was closed while a stopped process may still copy for it
 
@@ -114,11 +116,15 @@ func (t *transfer) result() (int32, error) {
 	return int32(status.Success), nil
 }
 
+// attached says that the core's links of the transfer are those of the session that is ready: those of an earlier one may be freed. Under t.mu
+// and r.mu for reading.
+func (t *transfer) attached(r *remote) bool { return r.state == ready && t.asked == r.asked }
+
 func (t *transfer) begin(hasNotif bool) {
 	t.sample()
 	t.hasNotif = hasNotif
 	t.reason, t.opening, t.away = "", false, false
-	t.aborted = time.Time{}
+	t.aborted, t.taken = time.Time{}, time.Time{}
 	t.kept = false
 	t.leaked.Store(false)
 	t.x.Start()
@@ -128,6 +134,7 @@ func (t *transfer) begin(hasNotif bool) {
 // start hands the transfer to the core. Under t.mu and r.mu (reading is enough).
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
 	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
+	t.asked = r.asked
 	if t.rings {
 		tried := linksUntried
 		if t.refused == refusals {

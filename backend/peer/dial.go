@@ -28,9 +28,8 @@ var errBusy = errors.New("closed the connection in the handshake: it is not a GO
 
 // failure is how one address failed.
 type failure struct {
-	addr    netip.AddrPort
-	err     error
-	reached bool // it accepted the connection
+	addr netip.AddrPort
+	err  error
 }
 
 // connect tries the target's addresses until one welcomes us, or none is left that may, or ConnectTimeout is over.
@@ -48,11 +47,11 @@ func (o *Out) connect() (*wire.Welcome, error) {
 		var tried failures
 		var again []netip.AddrPort
 		for i, a := range addrs {
-			w, reached, err := o.try(ctx, a, len(addrs)-i)
+			w, err := o.try(ctx, a, len(addrs)-i)
 			if err == nil {
 				return w, nil
 			}
-			tried = append(tried, failure{a, err, reached})
+			tried = append(tried, failure{a, err})
 			if final(err) {
 				return nil, o.failed(tried)
 			}
@@ -70,7 +69,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 
 // try dials one address and shakes hands. Both may take their share of the time that is left; reaching the address not more than
 // Config.reach of it: a host that drops what we send must not take the time of one that is slow to answer.
-func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w *wire.Welcome, reached bool, err error) {
+func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	n := o.session.node
 	until, _ := ctx.Deadline() // connect sets one
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), n.cfg.reach())/time.Duration(share))
@@ -78,18 +77,18 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w *wire.Wel
 	shaken := time.Now().Add(time.Until(until) / time.Duration(share))
 	c, err := n.dial(reach, a)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	c = n.held(c)
 	if !o.session.attach(c, a) {
-		return nil, true, ErrClosed
+		return nil, ErrClosed
 	}
 	_ = c.SetDeadline(shaken)
-	w, err = o.shake(c)
+	w, err := o.shake(c)
 	if err != nil {
 		o.session.detach()
 	}
-	return w, true, err
+	return w, err
 }
 
 // readChallenge reads what a target says first.
@@ -201,25 +200,22 @@ func (o *Out) explain(tried failures) error {
 // failures is an error for each address.
 type failures []failure
 
-// dead says that the engine that was meant is gone: an address refuses or has another engine, and none may belong to a process that is
-// only slow.
+// dead says that the engine that was meant is gone: every address refuses or has another engine. One that cannot be reached may be where
+// the peer is; one that refuses may be another host's, as private addresses are.
 func (fs failures) dead() bool {
-	refused := false
 	for _, f := range fs {
 		var r *RejectError
 		switch {
 		case errors.As(f.err, &r):
-			refused = refused || elsewhere(r) || r.Code == wire.CodeToken
-			if r.Code == wire.CodeBusy || r.Code == wire.CodeInternal || r.Code == wire.CodeRails {
+			if !elsewhere(r) && r.Code != wire.CodeToken {
 				return false
 			}
 		case errors.Is(f.err, syscall.ECONNREFUSED), errors.Is(f.err, ErrProtocol), errors.Is(f.err, wire.ErrVersion):
-			refused = true
-		case f.reached:
+		default:
 			return false
 		}
 	}
-	return refused
+	return len(fs) > 0
 }
 
 func (fs failures) Error() string {

@@ -17,18 +17,21 @@ func (s *session) alive(l *line) bool {
 	s.mu.Unlock()
 	timeout := s.node.cfg.PeerTimeout
 	switch {
-	case l == nil && s.inbound:
-		return running && time.Since(since) < timeout // else its engine may have ended without a word
+	case l == nil && running && time.Since(since) < timeout:
+		return true // not for longer: its engine may have ended without a word
+	case l == nil:
+		return !reached.IsZero() && time.Since(reached) < timeout
 	case running:
 		return true
-	case l != nil:
-		return s.node.acks(l.conn, timeout)
 	}
-	return !reached.IsZero() && time.Since(reached) < timeout
+	return s.node.acks(l.conn, timeout)
 }
 
+// zeroWindow is twice the longest time between our kernel's questions to a peer whose receive buffer is full (TCP_RTO_MAX).
+const zeroWindow = 240 * time.Second
+
 // acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
-// there is always something to acknowledge; while its receive buffer is full our kernel asks it in steps of two minutes at most.
+// there is always something to acknowledge.
 func acknowledges(c net.Conn, recent time.Duration) bool {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -45,6 +48,9 @@ func acknowledges(c net.Conn, recent time.Duration) bool {
 	const established = 1 // TCP_ESTABLISHED
 	if info.State != established || info.Segs_out == 0 {
 		return false // Segs_out is 0 where the kernel does not fill the structure in
+	}
+	if info.Snd_wnd == 0 {
+		recent = max(recent, zeroWindow)
 	}
 	return time.Duration(info.Last_ack_recv)*time.Millisecond < recent
 }

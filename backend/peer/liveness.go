@@ -51,6 +51,13 @@ func (l *liveness) lastHeard() time.Time {
 	return l.heard
 }
 
+// silence is how long nothing was heard while we could have.
+func (l *liveness) silence(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Sub(later(l.heard, l.awake))
+}
+
 // arm gives the deadline of the next read; when it passes, expired must be asked.
 func (l *liveness) arm(now time.Time) time.Time {
 	l.mu.Lock()

@@ -15,7 +15,7 @@ import (
 // Self is this process; PID is 0 where /proc does not tell.
 func Self() wire.Process {
 	var ns unix.Stat_t
-	start, err := startTime(os.Getpid())
+	start, err := startTime("self")
 	if err != nil || unix.Stat("/proc/self/ns/pid", &ns) != nil {
 		return wire.Process{}
 	}
@@ -23,8 +23,8 @@ func Self() wire.Process {
 }
 
 // startTime is field 22 of /proc/PID/stat: clock ticks from boot to the start of the process.
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func startTime(pid string) (uint64, error) {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
 		return 0, err
 	}
@@ -32,7 +32,7 @@ func startTime(pid int) (uint64, error) {
 	end := bytes.LastIndexByte(b, ')') // field 2 is the command, which may contain anything
 	fields := bytes.Fields(b[end+1:])
 	if end < 0 || len(fields) < start-2 {
-		return 0, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields)+2)
+		return 0, fmt.Errorf("/proc/%s/stat: %d fields", pid, len(fields)+2)
 	}
 	return strconv.ParseUint(string(fields[start-3]), 10, 64)
 }
@@ -47,16 +47,21 @@ func openProcess(p wire.Process) (*os.File, error) {
 		return nil, fmt.Errorf("pidfd_open: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	start, err := startTime(int(p.PID)) // after pidfd_open: the number may have been another process's
-	if os.IsNotExist(err) || err == nil && start != p.Start {
-		f.Close()
+	start, err := startTime(strconv.Itoa(int(p.PID))) // after pidfd_open: the number may have been another process's
+	if err == nil && start == p.Start {
+		return f, nil
+	}
+	defer f.Close()
+	if err == nil || exited(fd) { // without a look at /proc (option hidepid) nothing is known of one that runs
 		return nil, nil
 	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return nil, err
+}
+
+// exited says that the process of a pidfd has ended.
+func exited(fd int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return n > 0 && err == nil
 }
 
 // awaitExit returns true when the process of a pidfd has ended, false when the file was closed before.

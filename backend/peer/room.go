@@ -22,7 +22,7 @@ func (n *Node) makeRoom() *RejectError {
 		if s.State() != Ready {
 			continue
 		}
-		if quiet := now.Sub(s.live.lastHeard()); quiet > longest {
+		if quiet := s.live.silence(now); quiet > longest {
 			silent, longest = s, quiet
 		}
 	}
