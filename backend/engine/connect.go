@@ -41,7 +41,7 @@ func (r *remote) connect() {
 // dial begins a session. Under mu.
 func (r *remote) dial() {
 	if r.state == connecting && r.out == nil {
-		r.out = r.e.node.Dial(r.blob, initiatorHandler{r, r.asked})
+		r.out = r.e.node.Dial(r.blob, r.after, initiatorHandler{r, r.asked})
 		r.asked.out = r.out
 	}
 }
@@ -82,9 +82,11 @@ func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
 	r.e.log.Warn("session with a peer lost; the next post or notification connects again", "peer", r.name,
 		"rails", strings.Join(r.path(), ","), "err", r.err)
+	r.keepNotifs()
 	quiet = r.down(status.ErrBackend)
 	r.dropKeys()
 	r.forgetRings()
+	r.redialLater()
 	return quiet
 }
 
@@ -103,6 +105,7 @@ func (r *remote) lose(err error) {
 	if was != suspended {
 		r.down(status.ErrRemoteDisconnect)
 	}
+	r.dropNotifs()
 }
 
 // dropKeys forgets what a session that has ended knew of the peer's memory. Under mu.
@@ -134,8 +137,11 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 	st := int32(code)
 	r.change()
 	r.asked.end()
-	if n := r.undelivered(); n > 0 {
-		r.e.log.Warn("notifications lost with the session", "peer", r.name, "bytes", n, "err", r.err)
+	if r.hasSess && r.sess.Queued() > 0 {
+		r.e.log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err)
+	}
+	if r.state != suspended {
+		r.dropNotifs()
 	}
 	r.e.past.add(r.view(), stateNames[r.state])
 	if r.hasSess {
@@ -153,7 +159,7 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 		t.queued = false
 		t.x.Settle(st)
 	}
-	r.waiting, r.notifs, r.notifLen = nil, nil, 0
+	r.waiting = nil
 	r.revokes = nil
 	return quiet
 }
@@ -177,6 +183,7 @@ func (r *remote) close(why error, d *departure) {
 		r.err = why
 		quiet = r.down(status.ErrBackend)
 	}
+	r.dropNotifs()
 	r.retireAll()
 	r.mu.Unlock()
 	if out != nil && (was == connecting || was == ready) {

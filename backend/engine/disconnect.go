@@ -53,6 +53,9 @@ func (e *Engine) departed(r *remote, d *departure) {
 // accepted, the session lives on behind the call, peer_timeout at most.
 func (r *remote) disconnect(d *departure) {
 	r.mu.Lock()
+	if len(r.notifs) > 0 {
+		r.reconnect()
+	}
 	if r.state != connecting && r.state != ready || !r.owes() {
 		r.mu.Unlock()
 		r.close(d.why, nil)
@@ -125,7 +128,7 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 	for deadline := time.Now().Add(r.e.opt.PeerTimeout); time.Now().Before(deadline); {
 		r.mu.Lock()
 		back := r.leaving != d
-		over := r.state != connecting && r.state != ready
+		over := r.state == lost || r.state == closed || r.state == suspended && len(r.notifs) == 0
 		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && drainedAll(active) {
 			d.asked, d.next = true, r.sess.Sent() // numbers are given to what was posted: to all
 			r.out.Drain(d.next)

@@ -77,6 +77,8 @@ type Engine struct {
 	targets map[*peer.In]*target   // sessions in which we are the target
 	byID    map[uint64]*target     // the same by session id
 
+	taken map[wire.EngineID]taken // how far sessions got that have ended; under mu
+
 	linksMu sync.Mutex
 	links   map[uint64]*link
 }
@@ -85,7 +87,7 @@ type Engine struct {
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, links: map[uint64]*link{}}
+		byID: map[uint64]*target{}, taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := room(); err != nil {

@@ -39,7 +39,7 @@ func (e *Engine) Notify(name string, msg []byte) error {
 		return r.full(len(msg))
 	}
 	r.notifLen += uint64(len(msg)) + 64
-	r.notifs = append(r.notifs, bytes.Clone(msg))
+	r.notifs = append(r.notifs, fastpath.Taken{Body: bytes.Clone(msg)})
 	return nil
 }
 
@@ -58,14 +58,4 @@ func (r *remote) send(msg []byte) error {
 		return status.Errorf(status.ErrBackend, "notify peer %q: %w", r.name, err)
 	}
 	return nil
-}
-
-// flushNotifs sends what was accepted before the link was up. Under mu.
-func (r *remote) flushNotifs() {
-	for _, m := range r.notifs {
-		if err := r.send(m); err != nil {
-			r.e.log.Error("notification lost", "peer", r.name, "err", err)
-		}
-	}
-	r.notifs, r.notifLen = nil, 0
 }

@@ -33,7 +33,6 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 			o.l.Yield(fastpath.Proof{})
 		}
 	}
-	r.flushNotifs()
 	r.kick()
 	active := r.e.activeOf(r)
 	r.mu.Unlock()

@@ -287,3 +287,71 @@ func TestBlockedPeer(t *testing.T) {
 	x.wait()
 	a.rail().Release()
 }
+
+// Notifications that were accepted survive their session, when it is lost and the peer lives: each arrives once, in order, though nothing
+// follows that would connect again.
+func TestNotificationsOutliveSession(t *testing.T) {
+	everywhere(t, func(h *harness) {
+		p := h.pair(4096)
+		p.a.whole(opWrite, p.mine, p.theirs).run()
+		var want []string
+		for round := range 10 {
+			for range 100 {
+				require.NoError(h, p.a.Notify("bob", fmt.Append(nil, len(want))))
+				want = append(want, fmt.Sprint("ann:", len(want)))
+			}
+			if round%3 == 2 {
+				require.NoError(h, p.a.Notify("bob", make([]byte, 100_000)))
+				want = append(want, "ann:"+string(make([]byte, 100_000)))
+			}
+			p.a.remote("bob").fail("out of descriptors, for once")
+		}
+		p.b.expect(want...)
+		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
+		p.b.quiet()
+	})
+}
+
+// A timer of a link whose session was lost does nothing to the next one.
+func TestRestingLinkOfLostSession(t *testing.T) {
+	h := onRails(t, 3, fake.TCPCaps())
+	p := h.pair(4096)
+	p.allUp(3)
+	p.a.railChanged("fake1", false)
+	settled(p.a.connected("bob"))
+	until(t, "the link rests", func() bool {
+		r := p.a.remote("bob")
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		return r.links[1].phase == resting
+	})
+	p.a.remote("bob").fail("out of descriptors, for once")
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	for end := time.Now().Add(2 * firstRest); time.Now().Before(end); { // the timer's time comes
+		p.a.whole(opWrite, p.mine, p.theirs).run()
+	}
+	p.same()
+}
+
+// A transfer whose data is done when the peer takes its memory back has its deadline all the same, for its notification.
+func TestDeadlineBehindTakenMemory(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "300ms", "cancel_timeout", "1s")
+	p.a.whole(opWrite, p.mine, p.theirs).run()
+	for full := 0; full < 20; time.Sleep(time.Millisecond) { // what bob's side takes in makes room again, for a while
+		if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {
+			full = 0
+		}
+	}
+	p.b.rail().Stall()
+	x := p.a.whole(opWrite, p.mine, p.theirs).post("never taken")
+	r := p.a.remote("bob")
+	own := ownID(p)
+	over := make(chan error, 1)
+	go func() { over <- p.b.Deregister(own) }()
+	until(t, "no revocation", r.revoking)
+	p.b.rail().Release()
+	require.NoError(t, <-over)
+	require.NotEqual(t, inProg, x.wait())
+	x.release()
+}

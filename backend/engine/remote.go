@@ -54,32 +54,34 @@ type remote struct {
 	swept   atomic.Bool // the sweeper's last look is not over
 	watched atomic.Bool // nor is the one at its links
 
-	mu       sync.RWMutex
-	state    remoteState
-	err      error       // why it is suspended, lost or closed
-	code     status.Code // what transfers in flight got, and posts to a lost peer get
-	leaving  *departure  // the application has let go of it, and the session lives on to deliver; else nil
-	out      *peer.Out   // nil until it is dialed
-	sess     fastpath.Session
-	hasSess  bool
-	links    []*link
-	home     *link  // notifications go out here
-	epoch    uint64 // grows when keys or links change: a transfer checked under an older one is checked again
-	waiting  []*transfer
-	notifs   [][]byte // accepted before the link was up
-	notifLen uint64
-	regions  map[wire.Range]*region
-	rates    rates
-	byTarget map[uint64]*region
-	unloaded []*region // keyed, and forgotten by the agent but not by prepared transfers; some may have no pin left
-	requests map[uint64][]*region
-	wanted   []*region // their keys are asked for when there is time
-	revokes  []*revocation
-	asked    *asking         // of the session that is there or being made
-	early    map[uint64]bool // regions revoked while their keys were asked for
-	held     []held
-	heldFrom time.Time // when the first of them ended
-	heldTo   time.Time
+	mu        sync.RWMutex
+	state     remoteState
+	err       error       // why it is suspended, lost or closed
+	code      status.Code // what transfers in flight got, and posts to a lost peer get
+	leaving   *departure  // the application has let go of it, and the session lives on to deliver; else nil
+	out       *peer.Out   // nil until it is dialed
+	sess      fastpath.Session
+	hasSess   bool
+	links     []*link
+	home      *link  // notifications go out here
+	epoch     uint64 // grows when keys or links change: a transfer checked under an older one is checked again
+	waiting   []*transfer
+	notifs    []fastpath.Taken // accepted, for the next session
+	after     uint64           // the session that some of them were posted in
+	keptUntil time.Time        // they are given up then; zero: none was kept
+	notifLen  uint64
+	regions   map[wire.Range]*region
+	rates     rates
+	byTarget  map[uint64]*region
+	unloaded  []*region // keyed, and forgotten by the agent but not by prepared transfers; some may have no pin left
+	requests  map[uint64][]*region
+	wanted    []*region // their keys are asked for when there is time
+	revokes   []*revocation
+	asked     *asking         // of the session that is there or being made
+	early     map[uint64]bool // regions revoked while their keys were asked for
+	held      []held
+	heldFrom  time.Time // when the first of them ended
+	heldTo    time.Time
 }
 
 // change comes before any change of what posts look at: state, links, keys. Transfers that were found good are looked at again

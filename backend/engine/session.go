@@ -68,7 +68,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 	if err == nil {
 		r.change()
 		r.state = ready
-		r.flushNotifs()
+		r.flushNotifs(w)
 		r.kick()
 		r.pull()
 	}

@@ -54,6 +54,10 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	}
 	defer e.leave()
 	e.endOlder(in)
+	next := uint64(0)
+	if hello.After != 0 {
+		next = e.takenOf(in.Engine(), hello.After)
+	}
 	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
 		skip: map[uint64]bool{}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	s, err := e.core.NewSession(t.id, hello.Agent)
@@ -91,7 +95,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		return peer.Accept{}, errLeaving
 	}
 	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "links", open, "session", "target")
-	return peer.Accept{Offers: offers}, nil
+	return peer.Accept{Offers: offers, NextSeq: next}, nil
 }
 
 // open makes the target's end of a link.
@@ -281,7 +285,9 @@ func (t *target) end() bool {
 	for _, l := range t.links {
 		e.quiesce(l)
 	}
-	if _, err := t.proof(); err != nil { // what has arrived still goes to the application
+	if p, err := t.proof(); err == nil { // what has arrived still goes to the application
+		e.noteTaken(t.in, p.Next)
+	} else {
 		e.log.Warn("notifications of a peer that is gone were dropped", "peer", t.in.Agent(), "err", err)
 	}
 	e.mu.Lock()

@@ -208,6 +208,16 @@ int gr_xfer_message(const gr_xfer *x, void **body, uint64_t *len);
 /* Queues a notification that belongs to no transfer. -EAGAIN when the session has more than the limit queued. */
 int gr_notify(gr_link *link, const void *msg, size_t len);
 
+/* Takes a notification that belongs to no transfer, and that the peer is not known to have, from a link whose endpoint is closed and reaped:
+ * 1, or 0 when there is none left, or -ENOMEM. The body is malloc'ed, the taker's. */
+typedef struct gr_taken {
+    uint64_t seq; /* when it is numbered: the peer may have it */
+    uint64_t numbered;
+    uint64_t len;
+    void *body;
+} gr_taken;
+int gr_link_take_msg(gr_link *link, gr_taken *out);
+
 /* ---- events, for one goroutine ---- */
 
 enum { GR_EV_XFER = 1, GR_EV_LINK = 2, GR_EV_MSG = 3 };

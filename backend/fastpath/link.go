@@ -178,6 +178,24 @@ func (l Link) Notify(msg []byte) error {
 	}
 }
 
+// Taken is a notification that a link had still to deliver.
+type Taken struct {
+	Seq      uint64 // if Numbered: the peer may have it
+	Numbered bool
+	Body     []byte
+}
+
+// TakeNotif takes a notification of no transfer that the peer is not known to have, from a link that was reaped; false: there is none, or no
+// memory. Implements gr_link_take_msg.
+func (l Link) TakeNotif() (Taken, bool) {
+	var t C.gr_taken
+	if C.gr_link_take_msg(l.l, &t) != 1 {
+		return Taken{}, false
+	}
+	defer C.free(t.body)
+	return Taken{Seq: uint64(t.seq), Numbered: t.numbered != 0, Body: C.GoBytes(t.body, C.int(t.len))}, true
+}
+
 // LinkState is what a link does.
 type LinkState int32
 

@@ -295,3 +295,26 @@ int gr_notify(gr_link *link, const void *body, size_t len)
     rail_unstarve(rail);
     return 0;
 }
+
+int gr_link_take_msg(gr_link *link, gr_taken *out)
+{
+    int rc = 0;
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    for (msg *m = link->msgs; m; m = m->next) {
+        if (m->x || m->skip || m->unproved || m->inflight)
+            continue;
+        *out = (gr_taken){.seq = m->seq, .numbered = m->numbered, .len = m->len, .body = malloc(m->len ? m->len : 1)};
+        if (!out->body) {
+            rc = -ENOMEM;
+            break;
+        }
+        if (m->len)
+            memcpy(out->body, m->body, m->len);
+        msg_end(m, ST_BACKEND);
+        rc = 1;
+        break;
+    }
+    gr_rail_unlock(link->rail->dev);
+    return rc;
+}

@@ -57,7 +57,7 @@ func TestSourceWithManyFailuresIsRefusedForAWhile(t *testing.T) {
 	assert.GreaterOrEqual(t, n.Stats().BadFrame, uint64(3))
 	// An honest peer of the same address tries again until it is let in.
 	from := listen(t, newTarget())
-	from.Dial(blob(n), i)
+	from.Dial(blob(n), 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
 }

@@ -46,7 +46,7 @@ func TestDeadPeerWithAnAddressThatIsNotItsOwn(t *testing.T) {
 	}
 	b := blob(to)
 	b.Control = append(b.Control, "127.0.0.1:1")
-	from.Dial(b, i)
+	from.Dial(b, 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
 	start := time.Now()

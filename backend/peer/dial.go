@@ -126,7 +126,7 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	}
 	id := &o.session.node.cfg.Identity
 	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent,
-		Session: o.session.node.number.Add(1), Boot: id.Boot, Process: id.Process, Offers: o.offers}
+		Session: o.session.node.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
 	o.id.Store(hello.Session)
 	_, _ = rand.Read(hello.Nonce[:]) // never fails
 	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {

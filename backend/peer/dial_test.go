@@ -46,7 +46,7 @@ func TestNoAddressFits(t *testing.T) {
 	from := listen(t, newTarget())
 	to := identity("far away")
 	to.Boot, to.Control = "another", []string{"127.0.0.1:80"}
-	from.Dial(to, i)
+	from.Dial(to, 0, i)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrUnreachable)
 	assert.ErrorContains(t, err, `"far away"`)
@@ -77,7 +77,7 @@ func TestRefusedIsTriedAgainBriefly(t *testing.T) {
 		to.Control = []string{"192.0.2.1:1", "127.0.0.1:1"}
 		i := newInitiator()
 		start := time.Now()
-		from.Dial(to, i)
+		from.Dial(to, 0, i)
 		err := want[evLost](t, i.events).err
 		assert.Equal(t, 300*time.Millisecond, time.Since(start))
 		assert.Equal(t, []string{"127.0.0.1:1", "192.0.2.1:1", "127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:1"}, tried())
@@ -100,7 +100,7 @@ func TestConnectTimeout(t *testing.T) {
 		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"}
 		i := newInitiator()
 		start := time.Now()
-		from.Dial(to, i)
+		from.Dial(to, 0, i)
 		err := want[evLost](t, i.events).err
 		assert.ErrorIs(t, err, ErrUnreachable)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -115,7 +115,7 @@ func TestCloseWhileDialing(t *testing.T) {
 		to := identity("behind a firewall")
 		to.Control = []string{"192.0.2.1:1"}
 		i := newInitiator()
-		out := from.Dial(to, i)
+		out := from.Dial(to, 0, i)
 		synctest.Wait()
 		assert.Equal(t, Dialing, out.State())
 		out.Close("not needed")
@@ -132,7 +132,7 @@ func TestNextAddressAfterAStranger(t *testing.T) {
 	stranger := impostor(t, func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2\r\n")) })
 	other := listen(t, newTarget()) // another engine at an address that the target names too
 	b.Control = append(append(stranger.Control, other.Addrs()...), b.Control...)
-	from.Dial(b, i)
+	from.Dial(b, 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
 	assert.Equal(t, uint64(1), other.Stats().WrongEngine)

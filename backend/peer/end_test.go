@@ -113,7 +113,7 @@ func TestClose(t *testing.T) {
 		p.from.Close()
 		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrPeerClosed)
 		assert.Empty(t, p.i.events, "no Lost for our own end")
-		assert.Equal(t, Closed, p.from.Dial(blob(p.to), p.i).State())
+		assert.Equal(t, Closed, p.from.Dial(blob(p.to), 0, p.i).State())
 		assert.Empty(t, p.i.events)
 	})
 	t.Run("inside a handler", func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestClose(t *testing.T) {
 		to, from := listen(t, s), listen(t, newTarget())
 		closed := make(chan struct{})
 		i.ready = func() { from.Close(); close(closed) }
-		from.Dial(blob(to), i)
+		from.Dial(blob(to), 0, i)
 		<-closed
 		want[evHello](t, s.events)
 		want[evGone](t, s.events)
@@ -129,7 +129,7 @@ func TestClose(t *testing.T) {
 	t.Run("while dialing", func(t *testing.T) {
 		i := newInitiator()
 		from := listen(t, newTarget())
-		out := from.Dial(impostor(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), i)
+		out := from.Dial(impostor(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), 0, i)
 		eventually(t, func() bool { return out.State() == Hello }, "connected")
 		out.Close("changed our mind")
 		from.Close()
@@ -203,7 +203,7 @@ func TestPanicInHello(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	s.hello = func(*In, wire.Hello) (Accept, error) { panic("a bug") }
 	to, from := listen(t, s), listen(t, newTarget())
-	from.Dial(blob(to), i)
+	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	assert.ErrorIs(t, want[evLost](t, i.events).err, ErrRejected)
 }

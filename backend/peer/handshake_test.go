@@ -15,7 +15,7 @@ import (
 func TestHandshake(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	to, from := listen(t, s), listen(t, newTarget())
-	out := from.Dial(blob(to), i)
+	out := from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	hello := want[evHello](t, s.events)
 	assert.Equal(t, i.offer, hello.h.Offers)
@@ -61,7 +61,7 @@ func TestRefusals(t *testing.T) {
 			if c.blob != nil {
 				c.blob(&b)
 			}
-			out := from.Dial(b, i)
+			out := from.Dial(b, 0, i)
 			want[evOffers](t, i.events)
 			err := want[evLost](t, i.events).err
 			require.ErrorIs(t, err, ErrRejected)
@@ -97,7 +97,7 @@ func TestVersionMismatch(t *testing.T) {
 	t.Run("of the target", func(t *testing.T) {
 		i := newInitiator()
 		from := listen(t, newTarget())
-		from.Dial(impostor(t, func(c net.Conn) { _ = wire.WriteFrame(c, &wire.Challenge{Version: 99}) }), i)
+		from.Dial(impostor(t, func(c net.Conn) { _ = wire.WriteFrame(c, &wire.Challenge{Version: 99}) }), 0, i)
 		err := want[evLost](t, i.events).err
 		assert.ErrorIs(t, err, wire.ErrVersion)
 		assert.ErrorContains(t, err, "install the same GORAIL")
@@ -151,7 +151,7 @@ func TestImpostors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			i := newInitiator()
 			from := listen(t, newTarget(), func(c *Config) { c.ConnectTimeout = 200 * time.Millisecond })
-			from.Dial(impostor(t, c.serve), i)
+			from.Dial(impostor(t, c.serve), 0, i)
 			for {
 				if e, ok := (<-i.events).(evLost); ok {
 					assert.ErrorIs(t, e.err, c.want)
@@ -167,7 +167,7 @@ func TestOffersFail(t *testing.T) {
 	i := newInitiator()
 	i.hook = func() error { return errors.New("no endpoint left") }
 	to, from := listen(t, newTarget()), listen(t, newTarget())
-	from.Dial(blob(to), i)
+	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrHandler)
@@ -184,7 +184,7 @@ func TestBusyTargetIsTriedAgain(t *testing.T) {
 		return Accept{}, nil
 	}
 	to, from := listen(t, s), listen(t, newTarget())
-	from.Dial(blob(to), i)
+	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events) // and no further Offers
 }
@@ -192,7 +192,7 @@ func TestBusyTargetIsTriedAgain(t *testing.T) {
 func TestSelfSession(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	n := listen(t, s)
-	out := n.Dial(blob(n), i)
+	out := n.Dial(blob(n), 0, i)
 	want[evOffers](t, i.events)
 	in := want[evHello](t, s.events).in
 	assert.Equal(t, n.cfg.Identity.Engine, in.Engine())

@@ -215,7 +215,7 @@ func newPair(t testing.TB, change ...func(*Config)) *pair {
 
 func (p *pair) connect(t testing.TB) {
 	t.Helper()
-	p.out = p.from.Dial(blob(p.to), p.i)
+	p.out = p.from.Dial(blob(p.to), 0, p.i)
 	want[evOffers](t, p.i.events)
 	p.in = want[evHello](t, p.s.events).in
 	want[evReady](t, p.i.events)
@@ -235,7 +235,7 @@ func pipes(t testing.TB, cfg ...Config) *pair {
 	}
 	to := p.to.cfg.Identity
 	to.Control = []string{"127.0.0.1:1"}
-	p.out = p.from.Dial(to, p.i)
+	p.out = p.from.Dial(to, 0, p.i)
 	want[evOffers](t, p.i.events)
 	p.in = want[evHello](t, p.s.events).in
 	want[evReady](t, p.i.events)

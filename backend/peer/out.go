@@ -14,6 +14,7 @@ import (
 type Out struct {
 	session *session
 	to      wire.ConnBlob
+	after   uint64
 	id      atomic.Uint64 // of the last Hello
 	handler InitiatorHandler
 	offers  []wire.EndpointOffer // of the handler; asked once, by the session's goroutine
@@ -38,9 +39,9 @@ type ask struct {
 }
 
 // Dial begins a session with the engine that a connection blob names. It returns at once: the handler learns the outcome.
-// On a closed node the session is Closed from the start, and the handler is not called.
-func (n *Node) Dial(to wire.ConnBlob, h InitiatorHandler) *Out {
-	o := &Out{to: to, handler: h, proved: make(map[netip.AddrPort]bool)}
+// after is the session before with that engine, of which notifications may be missing; 0: none. On a closed node the session is Closed from the start, and the handler is not called.
+func (n *Node) Dial(to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
+	o := &Out{to: to, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
 	o.session = n.newSession(false, Dialing, label(to.Agent, to.Engine))
 	o.session.seek = o.seek
 	o.session.handle = (&answers{out: o}).handle

@@ -179,7 +179,7 @@ func newRailed(t *testing.T, paths int, change ...func(*Config)) *railed {
 
 func (r *railed) dial(t *testing.T, to wire.ConnBlob) {
 	t.Helper()
-	r.out = r.from.Dial(to, r.i)
+	r.out = r.from.Dial(to, 0, r.i)
 	want[evOffers](t, r.i.events)
 	r.in = want[evHello](t, r.s.events).in
 	want[evReady](t, r.i.events)

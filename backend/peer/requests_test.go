@@ -40,7 +40,7 @@ func TestKeys(t *testing.T) {
 func TestKeysAskedBeforeReadyAndFromManyGoroutines(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	to, from := listen(t, s), listen(t, newTarget())
-	out := from.Dial(blob(to), i)
+	out := from.Dial(blob(to), 0, i)
 	const askers = 16
 	var wg sync.WaitGroup
 	for a := range uint64(askers) {
@@ -112,7 +112,7 @@ func TestRevokeInsideHelloComesAfterReady(t *testing.T) {
 		return Accept{}, nil
 	}
 	to, from := listen(t, s), listen(t, newTarget())
-	from.Dial(blob(to), i)
+	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
 	want[evRevoke](t, i.events)
@@ -186,7 +186,7 @@ func TestTwoDirectionsAtOnce(t *testing.T) {
 	sa, sb := newTarget(), newTarget()
 	a, b := listen(t, sa), listen(t, sb)
 	ia, ib := newInitiator(), newInitiator()
-	oa, ob := a.Dial(blob(b), ia), b.Dial(blob(a), ib)
+	oa, ob := a.Dial(blob(b), 0, ia), b.Dial(blob(a), 0, ib)
 	for _, i := range []*initiator{ia, ib} {
 		want[evOffers](t, i.events)
 		want[evReady](t, i.events)
@@ -211,7 +211,7 @@ func Test500Sessions(t *testing.T) {
 	outs := make([]*Out, n)
 	for k := range n {
 		is[k] = newInitiator()
-		outs[k] = from[k%2].Dial(blob(to), is[k])
+		outs[k] = from[k%2].Dial(blob(to), 0, is[k])
 	}
 	ids := make(map[string]bool)
 	for k := range n {

@@ -226,7 +226,7 @@ func TestResumedWithAnImpossibleCount(t *testing.T) {
 		}
 	})
 	token.Control = b.Control
-	from.Dial(token, i)
+	from.Dial(token, 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
 	err := want[evLost](t, i.events).err

@@ -140,7 +140,7 @@ func TestManySessionsResume(t *testing.T) {
 	outs := make([]*Out, n)
 	for k := range others {
 		others[k] = newInitiator()
-		outs[k] = r.from.Dial(b, others[k])
+		outs[k] = r.from.Dial(b, 0, others[k])
 		want[evOffers](t, others[k].events)
 		want[evReady](t, others[k].events)
 	}

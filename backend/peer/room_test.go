@@ -32,7 +32,7 @@ func TestMaxSessions(t *testing.T) {
 	require.IsType(t, &wire.Welcome{}, knock(t, mute, blob(to), nil))
 	silent := want[evHello](t, s.events).in
 	next := newInitiator()
-	from.Dial(blob(to), next) // tries until there is room
+	from.Dial(blob(to), 0, next) // tries until there is room
 	want[evOffers](t, next.events)
 	var gone evGone
 	for range 2 { // the newcomer's Hello and the end of the silent one, in any order

@@ -102,7 +102,7 @@ func startChild(t *testing.T, ours, theirs time.Duration, change ...func(*Config
 	b, err := wire.DecodeConn(raw)
 	require.NoError(t, err)
 	c.from = listen(t, newTarget(), append(change, func(c *Config) { c.PeerTimeout = ours })...)
-	c.out = c.from.Dial(b, c.i)
+	c.out = c.from.Dial(b, 0, c.i)
 	want[evOffers](t, c.i.events)
 	want[evReady](t, c.i.events)
 	return c
@@ -196,7 +196,7 @@ func TestProcessNumberUsedAgain(t *testing.T) {
 	b.Process = Self()
 	b.Process.Start-- // one that was here before us
 	i := newInitiator()
-	from.Dial(b, i)
+	from.Dial(b, 0, i)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrDead)
 	assert.ErrorContains(t, err, fmt.Sprint(os.Getpid()))

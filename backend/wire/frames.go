@@ -53,6 +53,7 @@ type Hello struct {
 	Target  EngineID // the engine that the dialer means
 	Agent   string   // the dialer's
 	Session uint64   // the dialer's number of this connection; a higher one replaces a lower one
+	After   uint64   // the dialer's session before, of which notifications may be missing; 0: none
 	Boot    string   // boot id of the dialer's host
 	Process Process  // the dialer's
 	Offers  []EndpointOffer
@@ -75,7 +76,7 @@ type Welcome struct {
 	Engine  EngineID // the acceptor's
 	Agent   string   // the acceptor's
 	Session uint64   // the Hello's
-	NextSeq uint64   // the number of the next notification that the acceptor wants of the dialer
+	NextSeq uint64   // the acceptor has taken in all notifications below it of session Hello.After
 	Offers  []EndpointOffer
 }
 

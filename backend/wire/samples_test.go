@@ -23,7 +23,7 @@ func sampleFrames() []Frame {
 	offers := []EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("addr")}, {Addr: []byte{}}}
 	return []Frame{
 		&Challenge{Version: 1, Nonce: Nonce{1}},
-		&Hello{Version: 1, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Agent: "a\xffb", Session: math.MaxUint64, Boot: "7f1c", Process: Process{PID: 1, NS: 2, Start: 3}, Offers: offers},
+		&Hello{Version: 1, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Agent: "a\xffb", Session: math.MaxUint64, After: 5, Boot: "7f1c", Process: Process{PID: 1, NS: 2, Start: 3}, Offers: offers},
 		&Welcome{Version: 1, Mac: Mac{3}, Engine: EngineID{4}, Agent: "", Session: 6, NextSeq: 7, Offers: offers},
 		&Reject{Code: CodeToken, Text: "who are you"},
 		&KeysReq{ID: 1, Ranges: []Range{{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}}},
