@@ -132,10 +132,7 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 // A peer behind no path any more is lost when nothing was heard of it for PeerTimeout, on both sides.
 func TestNoPathLeft(t *testing.T) {
 	const timeout = 600 * time.Millisecond
-	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout = timeout })
-	for _, n := range []*Node{r.from, r.to} {
-		n.acks = noAcks
-	}
+	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout, c.acks = timeout, noAcks })
 	for _, p := range r.paths {
 		p.spoil(nil, true)
 	}

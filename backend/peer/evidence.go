@@ -24,7 +24,7 @@ func (s *session) alive(l *line) bool {
 	case running:
 		return true
 	}
-	return s.node.acks(l.conn, timeout)
+	return s.node.cfg.acks(l.conn, timeout)
 }
 
 // zeroWindow is twice the longest time between our kernel's questions to a peer whose receive buffer is full (TCP_RTO_MAX).

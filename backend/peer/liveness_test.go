@@ -137,8 +137,7 @@ func TestSilence(t *testing.T) {
 
 func TestSilentPeerIsLost(t *testing.T) {
 	s := newTarget()
-	to := listen(t, s, func(c *Config) { c.PeerTimeout = 100 * time.Millisecond })
-	to.acks = noAcks
+	to := listen(t, s, func(c *Config) { c.PeerTimeout, c.acks = 100*time.Millisecond, noAcks })
 	c := fakePeer(t, to)
 	knock(t, c, blob(to), nil)
 	err := want[evHello](t, s.events)

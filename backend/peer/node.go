@@ -47,6 +47,8 @@ type Config struct {
 	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
 	Descriptors    Descriptors   // nil: children of fork may hold our sockets
 	Log            *slog.Logger  // nil: none
+
+	acks func(c net.Conn, recent time.Duration) bool // acknowledges, but for tests
 }
 
 // Node is an engine's control channel: its listeners and its sessions. Safe for concurrent use.
@@ -55,7 +57,6 @@ type Node struct {
 	target TargetHandler
 	gate   *gate
 	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
-	acks   func(c net.Conn, recent time.Duration) bool
 	count  counters
 	number atomic.Uint64   // of the last Hello sent
 	gone   atomic.Bool     // goodbyes say that the engine ends
@@ -113,10 +114,13 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	if cfg.QueueLimit <= 0 {
 		cfg.QueueLimit = DefaultQueueLimit
 	}
+	if cfg.acks == nil {
+		cfg.acks = acknowledges
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP, acks: acknowledges,
+	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP,
 		sessions: make(map[*session]struct{}), served: make(map[sessionKey]*In), idle: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n

@@ -151,8 +151,7 @@ func TestPeerStoppedForMoreThanTheTimeout(t *testing.T) {
 
 // The same by the process alone, where nothing is known of the connection.
 func TestPeerStoppedAndVisible(t *testing.T) {
-	c := startChild(t, 300*time.Millisecond, 300*time.Millisecond, visible)
-	c.from.acks = noAcks
+	c := startChild(t, 300*time.Millisecond, 300*time.Millisecond, visible, func(c *Config) { c.acks = noAcks })
 	c.stop(t, 2*time.Second)
 	c.answers(t)
 }
