@@ -41,8 +41,12 @@ var placements = []placement{
 	{"other pid namespace", false, "lo", func(t *testing.T, o worker.Options) (ini, tgt *worker.Worker) {
 		inside := o
 		inside.Attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		if os.Getenv("GORAIL_TEST_CUDA") != "" {
+			inside.Attr.Cloneflags |= syscall.CLONE_NEWNS
+			inside.Setenv = append(slices.Clone(o.Setenv), worker.OwnProc+"=1")
+		}
 		probe := exec.Command("true")
-		probe.SysProcAttr = inside.Attr
+		probe.SysProcAttr = &syscall.SysProcAttr{Cloneflags: inside.Attr.Cloneflags}
 		if err := probe.Run(); err != nil {
 			testenv.SkipOrFail(t, fmt.Errorf("no pid namespace can be made here: %w", err))
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"syscall"
 )
 
 const (
@@ -32,6 +33,7 @@ func (p pipe) Close() error {
 // MaybeRun serves commands and exits when the process was started as a worker or a
 // keeper; otherwise it returns at once.
 func MaybeRun() {
+	ownProc()
 	var commands io.ReadWriteCloser
 	var err error
 	switch {
@@ -60,4 +62,21 @@ func MaybeRun() {
 	}
 	s.ServeConn(commands)
 	os.Exit(0)
+}
+
+// OwnProc is a variable that has the first process of a pid namespace, with mounts of its own, mount a /proc of that namespace: a GPU's
+// driver looks itself up there.
+const OwnProc = "GORAIL_WORKER_OWN_PROC"
+
+func ownProc() {
+	if os.Getenv(OwnProc) == "" || os.Getpid() != 1 {
+		return
+	}
+	err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+	if err == nil {
+		err = syscall.Mount("proc", "/proc", "proc", 0, "")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "worker: /proc of the pid namespace:", err)
+	}
 }
