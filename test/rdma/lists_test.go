@@ -21,14 +21,15 @@ var (
 
 	// several are for two.
 	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestStopped", "TestReleaseManyInFlight",
-		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload")
+		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload", "TestRemoveDelivers", "TestCloseDelivers", "TestStoppedPeers")
 
 	// most is all that makes sense on devices.
 	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestSameRangeTwice",
 		"TestOverlapping", "TestPartialMetadata", "TestCorruptMetadata", "TestTruncatedMetadata", "TestDeadPeer", "TestNotifEmptyWithTransfer",
 		"TestNotifUnread", "TestNotifManySenders", "TestConnectEarly", "TestKillIdle", "TestKillInFlight", "TestReleaseInFlight", "TestCloseInFlight",
 		"TestPeersComeAndGo", "TestScatteredSmallInLarge", "TestPrepared", "TestRepost", "TestParallelRequests",
-		"TestBackendOfRequest", "TestDeregisterUnderReposts")
+		"TestBackendOfRequest", "TestDeregisterUnderReposts",
+		"TestDeregisteredBehindPost", "TestLeavesBehindPost")
 
 	// onRXM are for libfabric's rxm, where endpoints are shared, nothing can be fenced, and a dead peer's operations may go unreported.
 	onRXM = append(scenarios, "TestBothDirections", "TestNotifEmptyWithTransfer", "TestConnectEarly")
@@ -44,14 +45,14 @@ var leftOut = map[string][]string{
 	"is of GPUs' memory": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
-		"TestStagedWhileMapping", "TestManyGPUs"},
+		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix"},
 	"is of one host's memory":                                            {"TestMemoryChosen", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetHelps", "TestMemoryHelperStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork"},
-	"is of an imitated libfabric":                                        {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated"},
+	"is of an imitated libfabric":                                        {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestReleasedReadShared"},
 	"has libfabric or its tcp provider in what it expects to be told":    {"TestNoLibfabric", "TestNothingToUse"},
 	"counts by probes that the guest's kernel lacks":                     {"TestCrossings", "TestCrossingsBack"},
 	"counts or takes away descriptors, within times under a second":      {"TestNoDescriptors", "TestNoDescriptorsToConnect"},
-	"wants an answer in less than a second, on a CPU that five wait for": {"TestSilentPeer", "TestIdleCPU", "TestFirstEngine"},
-	"stops a peer that is to serve nothing then; an RDMA device does":    {"TestTransferTimeout"},
+	"wants an answer in less than a second, on a CPU that five wait for": {"TestSilentPeer", "TestIdleCPU", "TestFirstEngine", "TestStoppedPeerBesideOthers"},
+	"stops a peer that is to serve nothing then; an RDMA device does":    {"TestTransferTimeout", "TestReleasedReadWritesNothing", "TestErrorMeansQuiet"},
 	"has come to its end before a device is opened, and is the same there": {"TestBadOptions", "TestStatsFileFromEnvironment",
 		"TestStatsFileNowhere", "TestTruncatedBlob", "TestNotifUnknown"},
 }
