@@ -226,6 +226,24 @@ func (t *target) has(next uint64) bool {
 	if t.closing.Load() {
 		return false
 	}
+	return t.nextLocked() >= next
+}
+
+// next is the first notification that is not ready for the application; 0 when the session has ended.
+func (t *target) next() uint64 {
+	t.asmMu.Lock()
+	defer t.asmMu.Unlock()
+	if t.closing.Load() {
+		return 0
+	}
+	return t.nextLocked()
+}
+
+// nextLocked is next under asmMu, with the session there.
+func (t *target) nextLocked() uint64 {
 	n, handed := t.sess.NextSeq()
-	return n >= next || handed == t.handled && max(n, t.asm.Next()) >= next
+	if handed == t.handled { // else C's number may be all that is known
+		n = max(n, t.asm.Next())
+	}
+	return n
 }

@@ -106,7 +106,11 @@ func (e *Engine) noteTaken(in *peer.In, next uint64) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, known := e.taken[in.Engine()]; !known && len(e.taken) >= mostTaken {
+	before, known := e.taken[in.Engine()]
+	if known && before.session > in.Session() {
+		return // where endpoints are shared an older session may end later
+	}
+	if !known && len(e.taken) >= mostTaken {
 		for id := range e.taken {
 			delete(e.taken, id) // any one: it matters only to who connects again within its peer_timeout
 			break
@@ -118,9 +122,19 @@ func (e *Engine) noteTaken(in *peer.In, next uint64) {
 // takenOf says how far a session got; 0: nothing is known of it.
 func (e *Engine) takenOf(id wire.EngineID, session uint64) uint64 {
 	e.mu.RLock()
-	defer e.mu.RUnlock()
-	if t := e.taken[id]; t.session == session {
-		return t.next
+	ended := e.taken[id]
+	var live *target // where endpoints are shared it may still be there
+	for in, t := range e.targets {
+		if in.Engine() == id && in.Session() == session {
+			live = t
+		}
+	}
+	e.mu.RUnlock()
+	switch {
+	case ended.session == session:
+		return ended.next
+	case live != nil:
+		return live.next()
 	}
 	return 0
 }

@@ -206,7 +206,7 @@ func TestMemoryHelperStopped(t *testing.T) {
 
 // TestMemoryOtherNetwork: the same for a peer in another network namespace.
 func TestMemoryOtherNetwork(t *testing.T) {
-	ha, hb := twoHosts(t)
+	ha, hb := twoNamespaces(t)
 	alice, bob := ha.startWith(byItself, "alice"), hb.startWith(byItself, "bob")
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)

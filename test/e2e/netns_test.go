@@ -18,9 +18,16 @@ var errNotRoot = errors.New("network namespaces need root")
 // twoHosts are machines with two wires between them, "fast0" and "slow0", and nothing else in common.
 func twoHosts(t *testing.T) (a, b *host) {
 	t.Helper()
+	a, b = twoNamespaces(t)
+	b.reboot("00000000-1111-2222-3333-444444444444")
+	return a, b
+}
+
+// twoNamespaces are the same on one host.
+func twoNamespaces(t *testing.T) (a, b *host) {
+	t.Helper()
 	ours(t)
 	a, b = newHost(t), newHost(t)
-	b.reboot("00000000-1111-2222-3333-444444444444")
 	for i, name := range []string{"fast0", "slow0"} {
 		addr := func(last byte) *net.IPNet {
 			return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
