@@ -80,7 +80,7 @@ func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 		return nil
 	}
 	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
-	r.e.log.Warn("session with a peer lost; the next post or notification connects again", "peer", r.name,
+	r.e.log.Warn("session with a peer lost; the next post connects again", "peer", r.name,
 		"rails", strings.Join(r.path(), ","), "err", r.err)
 	r.keepNotifs()
 	quiet = r.down(status.ErrBackend)

@@ -16,7 +16,7 @@ const hungUpGrace = 1500 * time.Millisecond
 // Why a line was taken from a session that lives on.
 var (
 	errReplaced = errors.New("replaced by another connection")
-	errUneasy   = errors.New("silent for a third of peer_timeout")
+	errUneasy   = errors.New("silent, and another path answers")
 )
 
 // line is one connection of a session. The session survives it.
