@@ -82,6 +82,9 @@ func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
 	r.e.log.Warn("session with a peer lost; the next post connects again", "peer", r.name,
 		"rails", strings.Join(r.path(), ","), "err", r.err)
+	if r.leaving != nil {
+		r.leaving.asked = false // the next session's target is asked anew
+	}
 	r.keepNotifs()
 	quiet = r.down(status.ErrBackend)
 	r.dropKeys()

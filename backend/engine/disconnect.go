@@ -98,15 +98,21 @@ func (e *Engine) back(name string, raw []byte) *remote {
 		return nil
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	d := r.leaving
+	if d != nil {
+		r.reconnect()
+	}
 	if d == nil || r.state != connecting && r.state != ready {
-		r.mu.Unlock()
 		return nil
 	}
 	r.change()
 	r.leaving = nil
-	r.mu.Unlock()
-	e.departed(r, d)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.leavers, r)
+	e.remotes[name] = r
+	close(d.ended)
 	return r
 }
 
@@ -133,7 +139,6 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 			d.asked, d.next = true, r.sess.Sent() // numbers are given to what was posted: to all
 			r.out.Drain(d.next)
 		}
-		ended := r.asked.over
 		r.mu.Unlock()
 		if back {
 			return
@@ -147,7 +152,6 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 		case <-d.drained:
 			return
 		case <-d.ended:
-		case <-ended:
 		case <-r.e.hurry:
 			wait.Stop()
 			r.e.log.Warn("engine closed before a peer had confirmed its last notifications", "peer", r.name, "waited", farewellTime)
@@ -203,43 +207,36 @@ func (h targetHandler) Drain(in *peer.In, next uint64) {
 	if t == nil {
 		return
 	}
-	if t.drainTo.Swap(next) != 0 {
-		return // somebody waits already
+	t.asmMu.Lock()
+	defer t.asmMu.Unlock()
+	t.drainTo = next
+	if t.draining {
+		return // who waits already answers the last question
 	}
+	t.draining = true
 	h.e.late.Go(func() {
 		for !t.closing.Load() {
-			if n := t.drainTo.Load(); t.has(n) {
+			if n, has := t.drained(); has {
 				t.in.Drained(n)
-				if t.drainTo.CompareAndSwap(n, 0) {
-					return
-				}
+				return
 			}
 			time.Sleep(leaveLook)
 		}
 	})
 }
 
-// has says whether all notifications below next are ready for the application.
-func (t *target) has(next uint64) bool {
+// drained says whether all notifications that the initiator asks for are ready for the application; then nobody waits any more.
+func (t *target) drained() (next uint64, has bool) {
 	t.asmMu.Lock()
 	defer t.asmMu.Unlock()
-	if t.closing.Load() {
-		return false
+	if t.closing.Load() || t.nextLocked() < t.drainTo {
+		return 0, false
 	}
-	return t.nextLocked() >= next
+	t.draining = false
+	return t.drainTo, true
 }
 
-// next is the first notification that is not ready for the application; 0 when the session has ended.
-func (t *target) next() uint64 {
-	t.asmMu.Lock()
-	defer t.asmMu.Unlock()
-	if t.closing.Load() {
-		return 0
-	}
-	return t.nextLocked()
-}
-
-// nextLocked is next under asmMu, with the session there.
+// nextLocked is the first notification that is not ready for the application. Under asmMu, with the session there.
 func (t *target) nextLocked() uint64 {
 	n, handed := t.sess.NextSeq()
 	if handed == t.handled { // else C's number may be all that is known

@@ -45,7 +45,8 @@ func (r *remote) proved(o wire.RailOffer, sameNS bool) bool {
 		default:
 			err = p.Reach(o.Proof)
 		}
-		if err == nil || errors.Is(err, syscall.ESRCH) { // a process that has ended is the control connection's to tell
+		// A process that has ended is the control connection's to tell. Without a descriptor nothing was tried: the endpoint will.
+		if err == nil || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 			return true
 		}
 		r.e.log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.name(), "err", err)

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"time"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/status"
@@ -39,6 +40,9 @@ func (e *Engine) Notify(name string, msg []byte) error {
 		return r.full(len(msg))
 	}
 	r.notifLen += uint64(len(msg)) + 64
+	if !r.keptUntil.IsZero() {
+		r.keptUntil = time.Now().Add(r.e.opt.PeerTimeout)
+	}
 	r.notifs = append(r.notifs, fastpath.Taken{Body: bytes.Clone(msg)})
 	return nil
 }

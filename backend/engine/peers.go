@@ -32,9 +32,6 @@ func (e *Engine) loadConn(name string, raw []byte, blob wire.ConnBlob) (*remote,
 	}
 	if old == nil {
 		if r := e.back(name, raw); r != nil {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.remotes[name] = r
 			return r, nil
 		}
 	}

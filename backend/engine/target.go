@@ -21,8 +21,7 @@ type target struct {
 	in *peer.In
 	id uint64
 
-	events  serial        // what the core has for us
-	drainTo atomic.Uint64 // the initiator waits until all notifications below it have arrived; 0: it does not
+	events serial // what the core has for us
 
 	mu      sync.Mutex
 	gone    bool
@@ -33,11 +32,13 @@ type target struct {
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
 
 	// The order of notifications, while Go keeps it. Guarded by asmMu.
-	asmMu   sync.Mutex
-	asm     *notify.Assembler
-	skip    map[uint64]bool // numbers that the sender gave up
-	handled uint64
-	refused bool // it sent something impossible: nothing more is taken
+	asmMu    sync.Mutex
+	asm      *notify.Assembler
+	skip     map[uint64]bool // numbers that the sender gave up
+	handled  uint64
+	draining bool   // somebody waits until
+	drainTo  uint64 // all notifications below it have arrived
+	refused  bool   // it sent something impossible: nothing more is taken
 }
 
 // targetHandler is what the control channel calls for sessions of peers.
@@ -285,9 +286,8 @@ func (t *target) end() bool {
 	for _, l := range t.links {
 		e.quiesce(l)
 	}
-	if p, err := t.proof(); err == nil { // what has arrived still goes to the application
-		e.noteTaken(t.in, p.Next)
-	} else {
+	p, err := t.proof() // what has arrived still goes to the application
+	if err != nil {
 		e.log.Warn("notifications of a peer that is gone were dropped", "peer", t.in.Agent(), "err", err)
 	}
 	e.mu.Lock()
@@ -295,6 +295,10 @@ func (t *target) end() bool {
 	e.mu.Unlock()
 	e.past.add(t.view(), "closed")
 	t.asmMu.Lock() // no delivery to a session that is being freed
+	if err != nil {
+		p.Next = t.nextLocked()
+	}
+	e.noteTaken(t.in, p.Next)
 	t.drop()
 	t.asmMu.Unlock()
 	return true

@@ -22,8 +22,10 @@ func (r *remote) keepNotifs() {
 		return
 	}
 	var kept []fastpath.Taken
-	for _, l := range r.links {
+	for _, l := range r.links { // all first: what is taken from one makes room for others to number more
 		_ = r.e.quiesce(l) // in the log
+	}
+	for _, l := range r.links {
 		for l.up {
 			m, more := l.l.TakeNotif()
 			if !more {
@@ -134,7 +136,26 @@ func (e *Engine) takenOf(id wire.EngineID, session uint64) uint64 {
 	case ended.session == session:
 		return ended.next
 	case live != nil:
-		return live.next()
+		return live.taken()
 	}
 	return 0
+}
+
+// taken says how far a session got that may be there or be ending.
+func (t *target) taken() uint64 {
+	t.mu.Lock()
+	if t.gone {
+		t.mu.Unlock()
+		t.e.mu.RLock()
+		defer t.e.mu.RUnlock()
+		return t.e.taken[t.in.Engine()].next
+	}
+	defer t.mu.Unlock()
+	p, err := t.proof()
+	if err != nil {
+		t.asmMu.Lock()
+		defer t.asmMu.Unlock()
+		return t.nextLocked()
+	}
+	return p.Next
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,17 +44,17 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			ErrUnreachable, o.session.peer, strings.Join(o.to.Control, ", "))
 	}
 	start := time.Now()
+	var tried failures // the last of each address
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		var tried failures
 		var again []netip.AddrPort
 		for i, a := range addrs {
 			w, err := o.try(ctx, a, len(addrs)-i)
 			if err == nil {
 				return w, nil
 			}
-			tried = append(tried, failure{a, err})
+			tried = append(slices.DeleteFunc(tried, func(f failure) bool { return f.addr == a }), failure{a, err})
 			if final(err) {
-				return nil, o.failed(tried)
+				return nil, o.failed(failures{{a, err}})
 			}
 			refused := errors.Is(err, syscall.ECONNREFUSED) && time.Since(start)+backoff <= refusedFor
 			if refused || busy(err) {

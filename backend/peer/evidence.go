@@ -2,6 +2,7 @@ package peer
 
 import (
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ func (s *session) alive(l *line) bool {
 // zeroWindow is twice the longest time between our kernel's questions to a peer whose receive buffer is full (TCP_RTO_MAX).
 const zeroWindow = 240 * time.Second
 
+// tellsWindow: the kernel fills in tcpi_snd_wnd, as Linux does from 5.4 on.
+var tellsWindow atomic.Bool
+
 // acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
 // there is always something to acknowledge.
 func acknowledges(c net.Conn, recent time.Duration) bool {
@@ -49,7 +53,9 @@ func acknowledges(c net.Conn, recent time.Duration) bool {
 	if info.State != established || info.Segs_out == 0 {
 		return false // Segs_out is 0 where the kernel does not fill the structure in
 	}
-	if info.Snd_wnd == 0 {
+	if info.Snd_wnd > 0 {
+		tellsWindow.Store(true)
+	} else if tellsWindow.Load() {
 		recent = max(recent, zeroWindow)
 	}
 	return time.Duration(info.Last_ack_recv)*time.Millisecond < recent
