@@ -21,7 +21,7 @@ var (
 
 	// several are for two.
 	several = append(few, "TestLoopback", "TestTwoAgentsOneProcess", "TestRestart", "TestStopped", "TestReleaseManyInFlight",
-		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload", "TestRemoveDelivers", "TestCloseDelivers", "TestStoppedPeers")
+		"TestDeregisterLocalInFlight", "TestNotifMany", "TestNotifConcurrent", "TestReload", "TestRemoveDelivers", "TestCloseDelivers")
 
 	// most is all that makes sense on devices.
 	most = append(several, "TestScattered", "TestTargetAsleep", "TestInitiatorAsleep", "TestFirstPostAsleep", "TestManyAgentsOneProcess", "TestSameRangeTwice",
@@ -42,6 +42,7 @@ var leftOut = map[string][]string{
 		"TestMillionRequest", "TestPreparedHuge", "TestAgentsComeAndGo", "TestManyRegions", "TestSizes", "TestNotifBig"},
 	"makes hosts of network namespaces, across which rxe does not work; package inside has the like": {"TestTwoHosts", "TestTwoHostsKill",
 		"TestWireCut", "TestDevices", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestStatsPaths"},
+	"drives twelve processes at once, which takes the guest's one CPU a quarter of an hour": {"TestStoppedPeers"},
 	"is of GPUs' memory": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
