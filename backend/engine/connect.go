@@ -73,8 +73,7 @@ func (r *remote) postable() error {
 	return nil
 }
 
-// suspend ends a session that may be followed by another. Under mu.
-// The channel is as down's.
+// suspend ends a session that may be followed by another. The channel is as down's. Under mu.
 func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {
 		return nil
@@ -142,9 +141,6 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 	r.asked.end()
 	if r.hasSess && r.sess.Queued() > 0 {
 		r.e.log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err)
-	}
-	if r.state != suspended {
-		r.dropNotifs()
 	}
 	r.e.past.add(r.view(), stateNames[r.state])
 	if r.hasSess {
@@ -218,7 +214,7 @@ func (r *remote) retireAll() {
 	}
 }
 
-// goodbyeWait is how long a session's end is held back at least for what is in flight.
+// goodbyeWait is the least time that a goodbye waits for operations in flight.
 const goodbyeWait = 10 * time.Second
 
 // Lost is the control channel's verdict.

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"time"
 
 	"gorail/backend/peer"
@@ -20,8 +21,8 @@ type departure struct {
 	drained chan struct{} // closed when it has
 }
 
-// unname takes a peer from its name; whoever calls it disconnects the peer. Until that has ended it is among the leavers, so that no
-// other session with its engine begins. nil: there is none of that name.
+// unname takes a peer from its name. The caller disconnects the peer. Until the departure ends the peer is among the leavers, so that no
+// other session with its engine begins. nil: no peer has that name.
 func (e *Engine) unname(name, why string) (*remote, *departure) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -62,7 +63,7 @@ func (r *remote) disconnect(d *departure) {
 		r.e.departed(r, d)
 		return
 	}
-	r.change() // whoever posts looks again, and finds that we are leaving
+	r.change() // the next post looks again, and finds that we are leaving
 	r.leaving = d
 	r.retireAll()
 	waiting := r.waiting
@@ -135,7 +136,7 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 		r.mu.Lock()
 		back := r.leaving != d
 		over := r.state == lost || r.state == closed || r.state == suspended && len(r.notifs) == 0
-		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && drainedAll(active) {
+		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer).busy) {
 			d.asked, d.next = true, r.sess.Sent() // numbers are given to what was posted: to all
 			r.out.Drain(d.next)
 		}
@@ -165,15 +166,6 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 
 // leaveLook is how often a session that is being left is looked at.
 const leaveLook = 500 * time.Microsecond
-
-func drainedAll(list []*transfer) bool {
-	for _, t := range list {
-		if t.busy() {
-			return false
-		}
-	}
-	return true
-}
 
 // Drained: the target has all notifications below next.
 func (h initiatorHandler) Drained(next uint64) {

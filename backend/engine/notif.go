@@ -36,10 +36,10 @@ func (e *Engine) Notify(name string, msg []byte) error {
 	if r.state == ready {
 		return r.send(msg)
 	}
-	if size := uint64(len(msg)) + 64; r.notifLen > 0 && r.notifLen+size > r.e.opt.NotifQueue {
+	if size := notifCost(msg); r.notifLen > 0 && r.notifLen+size > r.e.opt.NotifQueue {
 		return r.full(len(msg))
 	}
-	r.notifLen += uint64(len(msg)) + 64
+	r.notifLen += notifCost(msg)
 	if !r.keptUntil.IsZero() {
 		r.keptUntil = time.Now().Add(r.e.opt.PeerTimeout)
 	}
@@ -63,3 +63,6 @@ func (r *remote) send(msg []byte) error {
 	}
 	return nil
 }
+
+// notifCost is what a notification counts towards notif_queue: its bytes, and 64 for its keeping, as in the core.
+func notifCost(msg []byte) uint64 { return uint64(len(msg)) + 64 }

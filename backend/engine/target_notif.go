@@ -13,9 +13,8 @@ import (
 func (t *target) proof() (fastpath.Proof, error) {
 	for deadline := time.Now().Add(time.Second); ; {
 		t.asmMu.Lock()
-		next, handed := t.sess.NextSeq()
-		if handed == t.handled {
-			p := fastpath.Proof{Next: max(next, t.asm.Next()), Have: t.asm.Have()}
+		if _, handed := t.sess.NextSeq(); handed == t.handled {
+			p := fastpath.Proof{Next: t.nextLocked(), Have: t.asm.Have()}
 			if len(t.links) == 1 {
 				t.asm.DropPartial()
 			}

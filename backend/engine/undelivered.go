@@ -47,7 +47,7 @@ func (r *remote) keepNotifs() {
 		r.after = r.out.Session()
 	}
 	for _, m := range kept {
-		r.notifLen += uint64(len(m.Body)) + 64
+		r.notifLen += notifCost(m.Body)
 	}
 	r.notifs = append(kept, r.notifs...)
 }
@@ -77,6 +77,11 @@ func (r *remote) dropNotifs() {
 	if len(r.notifs) > 0 {
 		r.e.log.Warn("notifications lost", "peer", r.name, "count", len(r.notifs), "err", r.err)
 	}
+	r.clearNotifs()
+}
+
+// clearNotifs empties the queue for the next session. Under mu.
+func (r *remote) clearNotifs() {
 	r.notifs, r.notifLen, r.after, r.keptUntil = nil, 0, 0, time.Time{}
 }
 
@@ -90,7 +95,7 @@ func (r *remote) flushNotifs(w wire.Welcome) {
 			r.e.log.Error("notification lost", "peer", r.name, "err", err)
 		}
 	}
-	r.notifs, r.notifLen, r.after, r.keptUntil = nil, 0, 0, time.Time{}
+	r.clearNotifs()
 }
 
 // taken are the notifications that initiators' sessions which have ended had delivered, the latest session of each engine.
