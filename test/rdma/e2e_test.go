@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -72,6 +73,15 @@ func TestVerbsSlicesAndLinks(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) { suite(t, verbs(bed.RXE, rails), "test/e2e", "^(TestSlices|TestLinks)$") })
 	}
+}
+
+// TestVerbsStopped: processes that stand still for longer than a queue pair retries.
+func TestVerbsStopped(t *testing.T) {
+	whole(t)
+	g := verbs(bed.RXE, 2)
+	g.Env = append(g.Env, "GORAIL_STOP=9s")
+	g.Stdout = os.Stderr
+	suite(t, g, "test/e2e", "^TestStoppedPeers$")
 }
 
 // TestVerbsBetweenHosts: an agent on A's devices and one on B's; a rail that goes down and comes back.

@@ -39,10 +39,10 @@ var (
 var leftOut = map[string][]string{
 	"is run by a test of its own, TestVerbsSlicesAndLinks": {"TestSlices", "TestLinks"},
 	"moves gigabytes, or counts to a hundred thousand and more: minutes on the guest's one CPU": {"TestOver4GiB", "TestBigReservation",
-		"TestMillionRequest", "TestPreparedHuge", "TestAgentsComeAndGo", "TestManyRegions", "TestSizes", "TestNotifBig"},
+		"TestMillionRequest", "TestPreparedHuge", "TestAgentsComeAndGo", "TestFreshAgents", "TestManyRegions", "TestSizes", "TestNotifBig"},
 	"makes hosts of network namespaces, across which rxe does not work; package inside has the like": {"TestTwoHosts", "TestTwoHostsKill",
 		"TestWireCut", "TestDevices", "TestNoCommonDevice", "TestRailsShare", "TestRailCut", "TestRailsSoak", "TestStatsPaths"},
-	"drives twelve processes at once, which takes the guest's one CPU a quarter of an hour": {"TestStoppedPeers"},
+	"is run by a test of its own, TestVerbsStopped": {"TestStoppedPeers"},
 	"is of GPUs' memory": {"TestVRAMTwoProcesses", "TestVRAMRegister", "TestVRAMNoDriver", "TestVRAMTakenBack", "TestVRAMFreedUnsaid",
 		"TestVRAMUnmappable", "TestVRAMOneProcess", "TestVRAMHandles", "TestVRAMReleased", "TestVRAMReleaseEndsIt", "TestVRAMEveryCallFails",
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
