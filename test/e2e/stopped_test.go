@@ -34,16 +34,17 @@ type stopped struct {
 	got   []nixl.Notif
 }
 
-// phases are what goes on when the process is stopped. Each gives what it has begun, nil for nothing.
+// phases are what goes on when one of the two processes is stopped: the target, but for the last. Each begins something, or nothing.
 var phases = []struct {
 	name  string
 	begin func(s *stopped) *worker.Xfer
 }{
-	{"connecting", nil}, // stopped before the first post
-	{"idle", func(s *stopped) *worker.Xfer { return nil }},
-	{"write", func(s *stopped) *worker.Xfer { return s.post(s.write) }},
-	{"read", func(s *stopped) *worker.Xfer { return s.post(s.read) }},
-	{"notification", func(s *stopped) *worker.Xfer { s.notify(200); return nil }},
+	{"connecting", func(s *stopped) *worker.Xfer { s.tgt.Stop(); return s.post(s.write) }}, // stopped before the first post
+	{"idle", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.tgt.Stop(); return nil }},
+	{"write", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.post(s.write); s.tgt.Stop(); return s.write }},
+	{"read", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.post(s.read); s.tgt.Stop(); return s.read }},
+	{"notification", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.notify(200); s.tgt.Stop(); return nil }},
+	{"initiator", func(s *stopped) *worker.Xfer { s.write.Do(limit); s.post(s.write); s.ini.Stop(); return s.write }},
 }
 
 func (s *stopped) post(x *worker.Xfer) *worker.Xfer { x.Post(); return x }
@@ -58,74 +59,77 @@ func (s *stopped) notify(n int) {
 }
 
 // TestStoppedPeers: a target, or an initiator, that stands still for long is not dead. Whatever becomes of what was under way, every later
-// transfer is done, and nothing of the application's is needed. With and without transfers posted meanwhile.
+// transfer is done, and nothing of the application's is needed. With and without transfers posted meanwhile. GORAIL_STOP_APART: one phase
+// after the other, where twelve processes are too many.
 func TestStoppedPeers(t *testing.T) {
 	for _, d := range stops(t) {
 		for _, meanwhile := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/posts_meanwhile=%v", d, meanwhile), func(t *testing.T) {
-				var all []*stopped
-				for range len(phases) + 1 {
-					s := &stopped{pairOf: quietPair(t)}
-					s.tgt.PollEvery(5 * time.Millisecond) // six that poll all the time leave a guest's one CPU nothing
-					s.a, s.b = s.buffers(32 << 20)
-					s.write = s.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
-					s.read = s.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
-					all = append(all, s)
+				if os.Getenv("GORAIL_STOP_APART") == "" {
+					standStill(t, d, meanwhile, 0, len(phases))
+					return
 				}
-				// Agents of one test are driven by one goroutine: they are stopped at the same time, and go on at the same time.
-				var busy []*worker.Xfer
-				for i, s := range all[:len(phases)] {
-					if phases[i].begin != nil {
-						s.write.Do(limit)
-						busy = append(busy, phases[i].begin(s))
-					}
-					s.tgt.Stop()
-					if phases[i].begin == nil {
-						busy = append(busy, s.post(s.write))
-					}
-				}
-				self := all[len(phases)] // whose initiator stands still
-				self.write.Do(limit)
-				self.write.Post()
-				self.ini.Stop()
-				over := time.Now().Add(d)
-				for meanwhile && time.Now().Before(over) {
-					for i, s := range all[:len(phases)] {
-						if busy[i] == nil {
-							busy[i] = s.post(s.write)
-						} else if busy[i].Wait(10*time.Millisecond) != nixl.InProgress {
-							busy[i] = nil
-						}
-					}
-				}
-				time.Sleep(time.Until(over))
-				for _, s := range all {
-					s.tgt.Cont()
-					s.ini.Cont()
-				}
-				for i, s := range all {
-					began := busy[min(i, len(phases)-1)]
-					if s == self {
-						began = self.write
-					}
-					if began != nil {
-						began.Wait(long) // as it may
-					}
-					for k, x := range []*worker.Xfer{s.write, s.read, s.write} {
-						s.a.Fill(uint64(k))
-						x.Do(limit)
-						if x == s.write {
-							s.b.Want(uint64(k))
-						}
-					}
-					require.True(t, s.ini.Knows("bob"))
-					require.True(t, eventually(limit, func() bool {
-						s.got = append(s.got, s.tgt.WaitNotifs(1<<20, 0)...)
-						return count(s.got, "n") >= s.sent
-					}), "%d of %d notifications that were accepted", count(s.got, "n"), s.sent)
+				for i, p := range phases {
+					t.Run(p.name, func(t *testing.T) { standStill(t, d, meanwhile, i, i+1) })
 				}
 			})
 		}
+	}
+}
+
+// standStill goes through some phases side by side. Agents of one test are driven by one goroutine: they are stopped one after the other, and
+// go on at the same time.
+func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
+	var all []*stopped
+	for range phases[first:end] {
+		s := &stopped{pairOf: quietPair(t)}
+		s.tgt.PollEvery(5 * time.Millisecond) // six that poll all the time leave small machines nothing
+		s.a, s.b = s.buffers(32 << 20)
+		s.write = s.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
+		s.read = s.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
+		all = append(all, s)
+	}
+	busy := make([]*worker.Xfer, len(all))
+	for i, s := range all {
+		busy[i] = phases[first+i].begin(s)
+	}
+	over := time.Now().Add(d)
+	for meanwhile && time.Now().Before(over) {
+		for i, s := range all {
+			switch {
+			case phases[first+i].name == "initiator":
+				time.Sleep(time.Millisecond)
+			case busy[i] == nil:
+				busy[i] = s.post(s.write)
+			case busy[i].Wait(10*time.Millisecond) != nixl.InProgress:
+				busy[i] = nil
+			}
+		}
+	}
+	time.Sleep(time.Until(over))
+	for _, s := range all {
+		s.tgt.Cont()
+		s.ini.Cont()
+	}
+	for i, s := range all {
+		if busy[i] != nil {
+			begin := time.Now()
+			st := busy[i].Wait(long) // as it may
+			t.Logf("%s: %v after %v", phases[first+i].name, st, time.Since(begin))
+			require.NotEqual(t, nixl.InProgress, st)
+		}
+		for k, x := range []*worker.Xfer{s.write, s.read, s.write} {
+			s.a.Fill(uint64(k))
+			x.Do(limit)
+			if x == s.write {
+				s.b.Want(uint64(k))
+			}
+		}
+		require.True(t, s.ini.Knows("bob"))
+		require.True(t, eventually(limit, func() bool {
+			s.got = append(s.got, s.tgt.WaitNotifs(1<<20, 0)...)
+			return count(s.got, "n") >= s.sent
+		}), "%d of %d notifications that were accepted", count(s.got, "n"), s.sent)
 	}
 }
 

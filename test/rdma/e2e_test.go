@@ -79,7 +79,7 @@ func TestVerbsSlicesAndLinks(t *testing.T) {
 func TestVerbsStopped(t *testing.T) {
 	whole(t)
 	g := verbs(bed.RXE, 2)
-	g.Env = append(g.Env, "GORAIL_STOP=9s")
+	g.Env = append(g.Env, "GORAIL_STOP=9s", "GORAIL_STOP_APART=1")
 	g.Stdout = os.Stderr
 	suite(t, g, "test/e2e", "^TestStoppedPeers$")
 }
