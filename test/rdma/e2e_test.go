@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -80,7 +79,6 @@ func TestVerbsStopped(t *testing.T) {
 	whole(t)
 	g := verbs(bed.RXE, 2)
 	g.Env = append(g.Env, "GORAIL_STOP=9s", "GORAIL_STOP_APART=1")
-	g.Stdout = os.Stderr
 	suite(t, g, "test/e2e", "^TestStoppedPeers$")
 }
 
