@@ -106,7 +106,7 @@ typedef struct gr_estimate {
     int64_t margin_us;
 } gr_estimate;
 
-/* Exported by the Go archive (prototypes in the header that cgo makes):
+/* Exported by the Go half (prototypes in the header that cgo makes):
  *
  *  int32_t gorail_create(gr_create_args *, gr_created *);
  *  int32_t gorail_destroy(uint64_t engine);                            waits 0.2 s at most for accepted notifications to leave
