@@ -31,7 +31,7 @@ func meetHost(h host) {
 		lastHost.Store(&h)
 		return
 	}
-	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s knows the backend functions of %s, and those of %s are others: in %s %s. "+
+	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s knows the backend functions of %s, and those of %s are others: in %s, %s. "+
 		"Use one of those releases of NIXL, or a GORAIL that knows this one", version, h.releases, h.nixl, h.compared, h.difference))
 }
 
