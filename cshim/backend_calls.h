@@ -1,4 +1,4 @@
-// The functions that the Go archive exports. boundary_check.cpp holds these prototypes against the header that cgo
+// The functions that the Go half exports. boundary_check.cpp holds these prototypes against the header that cgo
 // writes, so the two can't drift apart.
 #pragma once
 
@@ -25,4 +25,5 @@ int32_t gorail_query_mem(uint64_t engine, gr_region_args *, int32_t *known);
 int32_t gorail_options(gr_bytes *file, gr_owned *table);
 int32_t gorail_vram(int32_t *yes);
 int32_t gorail_version(gr_owned *version);
+int32_t gorail_host(gr_host_args *);
 }

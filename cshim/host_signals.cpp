@@ -1,4 +1,4 @@
-// Go's runtime takes SIGPIPE and SIGURG over when the archive is loaded. The host gets both back where that is safe.
+// Go's runtime takes SIGPIPE and SIGURG over when the plugin is loaded. The host gets both back where that is safe.
 //
 // SIGURG only preempts goroutines, which then run to their next call, and is ignored by default. SIGPIPE stays with Go
 // unless the host ignored it: Go's handler keeps a broken control connection from ending a host with the default action.
@@ -11,7 +11,7 @@ namespace {
 
 struct sigaction pipe_before, urg_before;
 
-// Runs before the archive's own constructor, which has no priority.
+// Runs before the constructor of Go's half, which has no priority.
 __attribute__((constructor(101))) void remember() {
     sigaction(SIGPIPE, nullptr, &pipe_before);
     sigaction(SIGURG, nullptr, &urg_before);

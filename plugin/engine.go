@@ -38,6 +38,7 @@ func createEngine(a createArgs) (created, error) {
 		return created{}, err
 	}
 	logLevel.Set(opts.Log)
+	logHost(a.Agent)
 	if len(ignored) > 0 {
 		slog.Info("parameters that mean nothing to GORAIL, ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
 	}

@@ -206,6 +206,14 @@ func gorail_version(out *C.gr_owned) C.int32_t {
 	}))
 }
 
+//export gorail_host
+func gorail_host(in *C.gr_host_args) C.int32_t {
+	return C.int32_t(answer("nixl_plugin_init", func() error {
+		meetHost(host{str(&in.nixl), str(&in.releases), str(&in.compared), str(&in.difference), in.served != 0})
+		return nil
+	}))
+}
+
 func flag(yes bool) int32 {
 	if yes {
 		return 1

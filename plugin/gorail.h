@@ -106,7 +106,16 @@ typedef struct gr_estimate {
     int64_t margin_us;
 } gr_estimate;
 
-/* Exported by the Go archive (prototypes in the header that cgo makes):
+/* What the shim found of the NIXL that loads the plugin. */
+typedef struct gr_host_args {
+    gr_bytes nixl;       /* its library and version */
+    gr_bytes releases;   /* those whose table of virtual functions we know */
+    gr_bytes compared;   /* the stock plugin that was compared with, or why none was */
+    gr_bytes difference; /* of its table from the one that we know */
+    int32_t served;
+} gr_host_args;
+
+/* Exported by the Go half (prototypes in the header that cgo makes):
  *
  *  int32_t gorail_create(gr_create_args *, gr_created *);
  *  int32_t gorail_destroy(uint64_t engine);                            waits 0.2 s at most for accepted notifications to leave
@@ -128,6 +137,7 @@ typedef struct gr_estimate {
  *                                                             plugin loaded from file, whose name may be another backend's
  *  int32_t gorail_vram(int32_t *yes);                          whether a driver for memory of GPUs is there; initialises nothing
  *  int32_t gorail_version(gr_owned *version);
+ *  int32_t gorail_host(gr_host_args *);                        to be logged: a NIXL that we don't serve, or with what it was compared
  *
  * gr_bytes parameters above are passed by pointer (gr_bytes *) in the real prototypes.
  */

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -14,6 +15,9 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 		return err
 	}
 	blob, err := wire.DecodeConn(raw)
+	if errors.Is(err, wire.ErrForeign) {
+		return status.Errorf(status.ErrMismatch, "agent %q: %w", name, wire.ErrForeign)
+	}
 	if err != nil {
 		return status.Errorf(status.ErrMismatch, "connection blob of agent %q: %w", name, err)
 	}

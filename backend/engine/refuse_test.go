@@ -32,6 +32,7 @@ func TestDamagedConn(t *testing.T) {
 	require.Equal(t, status.ErrNotFound, status.Of(a.Connect("bob")))
 	require.NoError(t, a.LoadConn("bob", good))
 	refused([]byte("junk"))
+	require.ErrorContains(t, a.LoadConn("bob", []byte("junk")), `agent "bob": the peer's backend under this name is not GORAIL`)
 	require.NoError(t, a.Notify("bob", []byte("still there")))
 	b.expect("ann:still there")
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math/bits"
 	"net/netip"
 )
 
@@ -70,7 +71,7 @@ func (b ConnBlob) Encode() ([]byte, error) {
 	return seal(kindConn, &b)
 }
 
-// DecodeConn reads a connection blob. ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
+// DecodeConn reads a connection blob. ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
 func DecodeConn(data []byte) (ConnBlob, error) {
 	var b ConnBlob
 	if err := open(kindConn, data, &b); err != nil {
@@ -85,7 +86,7 @@ func (b RegionBlob) Encode() ([]byte, error) {
 	return seal(kindRegion, &b)
 }
 
-// DecodeRegion reads a region blob. ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
+// DecodeRegion reads a region blob. ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
 func DecodeRegion(data []byte) (RegionBlob, error) {
 	var b RegionBlob
 	if err := open(kindRegion, data, &b); err != nil {
@@ -154,6 +155,9 @@ func seal(kind byte, v checked) ([]byte, error) {
 
 // open checks a blob's frame and decodes it. The checksum comes before the version, so that a flipped bit is called that.
 func open(kind byte, data []byte, v checked) error {
+	if foreign(data) {
+		return ErrForeign
+	}
 	if err := limit("bytes", len(data), MaxBlob); err != nil {
 		return err
 	}
@@ -171,6 +175,11 @@ func open(kind byte, data []byte, v checked) error {
 		return fmt.Errorf("%w: %d, here %d", ErrVersion, data[3], Version)
 	}
 	return unmarshal(body[headLen:], v)
+}
+
+// foreign tells another backend's blob from a damaged one of ours: more than one bit of the start is wrong.
+func foreign(data []byte) bool {
+	return len(data) >= 2 && bits.OnesCount8(data[0]^'G')+bits.OnesCount8(data[1]^'R') > 1
 }
 
 func firstError(errs ...error) error {

@@ -91,8 +91,22 @@ func TestBlobErrors(t *testing.T) {
 	assert.ErrorIs(t, err, ErrFormat, "a short engine id")
 	_, err = DecodeRegion(resum("GRM\x06", []byte("\x86\x06\x50................\x05\x05\x00\x00")))
 	assert.NoError(t, err)
-	_, err = DecodeRegion(make([]byte, MaxBlob+1))
+	_, err = DecodeRegion(append([]byte("GRM"), make([]byte, MaxBlob)...))
 	assert.ErrorIs(t, err, ErrLimit)
+}
+
+// TestForeign: another backend's blob, of any length, is called that; a damaged one of ours is not.
+func TestForeign(t *testing.T) {
+	for _, blob := range []string{"{}", "127.0.0.1:4711", "\x00\x01\xfe\x7f", strings.Repeat("u", MaxBlob+1)} {
+		_, err := DecodeConn([]byte(blob))
+		assert.ErrorIs(t, err, ErrForeign, "%.20q", blob)
+		_, err = DecodeRegion([]byte(blob))
+		assert.ErrorIs(t, err, ErrForeign, "%.20q", blob)
+	}
+	for _, blob := range []string{"", "G", "u", "GR"} {
+		_, err := DecodeConn([]byte(blob))
+		assert.ErrorIs(t, err, ErrFormat, "%q", blob)
+	}
 }
 
 func TestEncodeRefusesWhatDecodeWould(t *testing.T) {

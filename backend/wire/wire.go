@@ -20,6 +20,7 @@ const Version = 6
 // Errors of the decoders, wrapped with what was wrong. Encoders give ErrLimit and ErrFormat for values that a decoder would refuse.
 var (
 	ErrCorrupt = errors.New("corrupt: the checksum does not match")
+	ErrForeign = errors.New("the peer's backend under this name is not GORAIL: it must be on both sides")
 	ErrKind    = errors.New("not what was expected")
 	ErrVersion = errors.New("version mismatch: install the same GORAIL on both sides")
 	ErrFormat  = errors.New("malformed")

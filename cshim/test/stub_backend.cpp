@@ -314,6 +314,12 @@ int32_t gorail_vram(int32_t *yes) {
     return GR_SUCCESS;
 }
 
+int32_t gorail_host(gr_host_args *args) {
+    if (!args->served)
+        std::abort();
+    return GR_SUCCESS;
+}
+
 int32_t gorail_version(gr_owned *version) {
     *version = owned("0.0.0");
     return GR_SUCCESS;

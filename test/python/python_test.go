@@ -155,3 +155,29 @@ func TestPluginFolder(t *testing.T) {
 		})
 	}
 }
+
+// TestTogether: one agent has GORAIL, the wheel's UCX, POSIX and GDS_MT, and each moves what it is for, whichever was loaded first; also
+// where Go's runtime verifies its own code. GDS_MT gets a libcufile and a libcudart of ours, as there need be no GPU.
+func TestTogether(t *testing.T) {
+	env := testenv.Need(t)
+	testenv.SkipOrFail(t, env.CheckPython())
+	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Wheel: env.WheelDir,
+		Plugin: filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))})
+	require.NoError(t, err)
+	env.PluginDir = made.Plugins
+	libs := t.TempDir()
+	for name, source := range map[string]string{"libcufile.so.0": "../cufile/cufile.c", "libcudart.so.12": "../cufile/cudart.c", "libcudart.so.13": "../cufile/cudart.c"} {
+		out, err := exec.Command("cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,--default-symver,-soname,"+name,
+			"-o", filepath.Join(libs, name), source).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	for name, order := range map[string][]string{"first": {"GORAIL", "UCX", "POSIX", "GDS_MT"}, "last": {"GDS_MT", "POSIX", "UCX", "GORAIL"}} {
+		for _, debug := range []string{"", "fips140=on"} {
+			t.Run(name+"/"+debug, func(t *testing.T) {
+				out, err := run(t, env, 60*time.Second, []string{"LD_LIBRARY_PATH=" + libs, "GODEBUG=" + debug}, env.Python,
+					append([]string{"together.py", "GORAIL"}, order...)...)
+				require.Contains(t, out, "\nok\n", err) // stock UCX dies in a destructor when all is done
+			})
+		}
+	}
+}

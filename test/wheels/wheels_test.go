@@ -5,6 +5,7 @@ package wheels
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,36 @@ func TestWheels(t *testing.T) {
 		for name, on := range map[string]bool{"progress": true, "no progress": false} {
 			t.Run(filepath.Base(dir)+"/"+name, func(t *testing.T) { roundTrip(t, env, on) })
 		}
+	}
+}
+
+// TestWheelsCompared: the table of backend functions of each release was held against the one that we know, and the release is named.
+func TestWheelsCompared(t *testing.T) {
+	env := testenv.Need(t)
+	dirs := filepath.SplitList(os.Getenv("NIXL_WHEELS"))
+	if len(dirs) == 0 {
+		dirs = []string{env.WheelDir}
+	}
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			env.WheelDir = dir
+			info, err := filepath.Glob(filepath.Join(dir, "nixl_cu*-*.dist-info"))
+			require.NoError(t, err)
+			require.Len(t, info, 1)
+			_, version, _ := strings.Cut(strings.TrimSuffix(filepath.Base(info[0]), ".dist-info"), "-")
+			w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=debug"}})
+			w.Agent(worker.AgentConfig{Name: "alice", Backend: env.Backend})
+			var line string
+			for end := time.Now().Add(limit); line == "" && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				for l := range strings.Lines(w.Output()) {
+					if strings.Contains(l, "NIXL's table of backend functions") {
+						line = l
+					}
+				}
+			}
+			require.Contains(t, line, "NIXL "+version+" (")
+			require.Contains(t, line, testenv.PluginFile("POSIX"))
+		})
 	}
 }
 

@@ -1,0 +1,142 @@
+package abi
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+)
+
+// checker is the plugin's comparison of tables as a program, under sanitizers.
+var checker = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "checker")
+	if err != nil {
+		return "", err
+	}
+	shim := filepath.Join(testenv.Root(), "cshim")
+	out := filepath.Join(dir, "checker")
+	cc := exec.Command("c++", "-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror",
+		"-I", shim, "-o", out, filepath.Join("checker", "main.cpp"), filepath.Join(shim, "elf_vtables.cpp"), filepath.Join(shim, "known_tables.cpp"))
+	said, err := cc.CombinedOutput()
+	if err != nil {
+		return "", &exec.Error{Name: string(said), Err: err}
+	}
+	return out, nil
+})
+
+func check(t *testing.T, args ...string) []string {
+	t.Helper()
+	program, err := checker()
+	require.NoError(t, err)
+	out, err := exec.Command(program, args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program, err := checker(); err == nil {
+		os.RemoveAll(filepath.Dir(program))
+	}
+	os.Exit(code)
+}
+
+const slots = 27
+
+// TestKnownTable: the first row of the known tables is the table of our own engine.
+func TestKnownTable(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(testenv.Root(), "cshim", "known_tables.cpp"))
+	require.NoError(t, err)
+	text := string(source)
+	str := regexp.MustCompile(`#define STRING "(.*)"`).FindStringSubmatch(text)[1]
+	row := regexp.MustCompile(`(?s)slots_1_0\[\] = \{(.*?)\n\};`).FindStringSubmatch(text)[1]
+	mine, err := plugin(t).VTable(ours)
+	require.NoError(t, err)
+	require.Len(t, mine, slots)
+	lines := strings.Split(strings.TrimSpace(row), "\n")
+	require.Len(t, lines, slots)
+	for i, line := range lines {
+		name := strings.NewReplacer(`"`, "", " STRING ", str, " STRING", str, ",", "").Replace(strings.TrimSpace(line))
+		require.Contains(t, signatures(mine[i]), name, "slot %d", i)
+	}
+}
+
+// TestTables: the plugin's own look at the stock plugins of each wheel. Theirs are the table that we know, stripped or not; with a function
+// put in at any place, two that changed places, or another signature they are not; without names nothing is said.
+func TestTables(t *testing.T) {
+	for _, wheel := range wheels(t) {
+		for file, class := range map[string]string{"UCX": "nixlUcxEngine", "POSIX": "nixlPosixEngine"} {
+			t.Run(filepath.Base(wheel)+"/"+file, func(t *testing.T) {
+				stock := filepath.Join(nixl.PluginDir(wheel), testenv.PluginFile(file))
+				dir := t.TempDir()
+				// made judges a changed copy.
+				made := func(change func(p *Patch)) string {
+					p, err := NewPatch(stock)
+					require.NoError(t, err)
+					defer p.Close()
+					change(p)
+					path := filepath.Join(dir, "changed.so")
+					require.NoError(t, p.Write(path))
+					return check(t, "judge", path)[0]
+				}
+				require.Equal(t, "same", check(t, "judge", stock)[0])
+				require.Equal(t, "same", made(func(*Patch) {}))
+
+				stripped := filepath.Join(dir, "stripped.so")
+				out, err := exec.Command("strip", "-o", stripped, stock).CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				require.Equal(t, "same", check(t, "judge", stripped)[0])
+
+				for k := range slots + 1 {
+					said := made(func(p *Patch) { require.NoError(t, p.InsertSlot(k, base, class)) })
+					require.Contains(t, said, "different: ", "a slot in front of %d", k)
+					if k%9 == 0 { // a row makes another table a known one
+						require.Equal(t, "same", check(t, "row", strconv.Itoa(k), filepath.Join(dir, "changed.so"))[0])
+					}
+				}
+				require.Contains(t, check(t, "row", "13", stock)[0], "different: ")
+				require.Equal(t, "different: function 8 is disconnect, not connect", made(func(p *Patch) { p.SwapSlots(class, 8, 9) }))
+				require.Equal(t, "different: function 12 is postYfer, not postXfer", made(func(p *Patch) { require.NotZero(t, p.Rename("8postXferE", "8postYferE")) }))
+				require.Equal(t, "different: function 13 is checkXfer, not checkXfer as we know it (other parameters)",
+					made(func(p *Patch) {
+						require.NotZero(t, p.Rename("9checkXferEP15nixlBackendReqH", "9checkXferER15nixlBackendReqH"))
+					}))
+				require.Equal(t, "unknown", made(func(p *Patch) { p.Nameless(func(string) bool { return true }) }))
+				require.Equal(t, "unknown", made(func(p *Patch) { p.Nameless(func(n string) bool { return strings.HasPrefix(n, "_ZN") }) }))
+			})
+		}
+	}
+	for _, wheel := range wheels(t) { // whatever classes they have beside their engine
+		all, err := filepath.Glob(filepath.Join(nixl.PluginDir(wheel), testenv.PluginFile("*")))
+		require.NoError(t, err)
+		require.NotEmpty(t, all)
+		for i, said := range check(t, append([]string{"judge"}, all...)...) {
+			require.Equal(t, "same", said, all[i])
+		}
+	}
+	require.Equal(t, "unknown", check(t, "judge", filepath.Join(testenv.Load().PluginDir, testenv.PluginFile("GORAIL")))[0], "ours is no evidence")
+	require.Equal(t, "unknown", check(t, "judge", "/dev/null")[0])
+	require.Equal(t, "unknown", check(t, "judge", "/")[0])
+}
+
+// TestTablesMutated: files that are cut short or hold nonsense are read without a fault.
+func TestTablesMutated(t *testing.T) {
+	all := wheels(t)
+	stock := filepath.Join(nixl.PluginDir(all[len(all)-1]), testenv.PluginFile("POSIX"))
+	said := strings.Fields(check(t, "mutate", stock, "1", "1500")[0])
+	t.Log(said)
+	for _, i := range []int{1, 3} { // what changes nothing remains the same, and some is no longer readable
+		n, err := strconv.Atoi(said[i])
+		require.NoError(t, err)
+		require.NotZero(t, n, "%v", said)
+	}
+}

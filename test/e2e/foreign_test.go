@@ -1,0 +1,34 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/cmd/gorail/plugindir"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// TestForeignPeer: the metadata of an agent whose UCX is the wheel's own, loaded by one whose UCX is GORAIL, is refused and named.
+func TestForeignPeer(t *testing.T) {
+	env := ours(t)
+	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Wheel: env.WheelDir, As: []string{"UCX"},
+		Plugin: filepath.Join(env.PluginDir, testenv.PluginFile("GORAIL"))})
+	require.NoError(t, err)
+	env.Backend = "UCX"
+	as := func(name, plugins string) *worker.Agent {
+		env := env
+		env.PluginDir = plugins
+		return agent(worker.Start(t, worker.Options{Env: env}), env, name)
+	}
+	alice, bob := as("alice", made.Plugins), as("bob", nixl.PluginDir(env.WheelDir))
+	alice.Buffer(1<<20, seedA)
+	bob.Buffer(1<<20, seedB)
+	_, err = alice.Load(bob.Metadata())
+	require.Error(t, err)
+	says(t, alice.Worker, "level=ERROR", `agent "bob": the peer's backend under this name is not GORAIL: it must be on both sides`)
+	works(t, alice.Worker, env)
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Links the Go half and the C++ shim into the plugin, and tells ninja which files it was made of. Go's linker is the one
+# that links: it alone writes the checksum that GODEBUG=fips140=on verifies, and a C archive gets none.
+# Outputs that did not change are left alone, time stamp included. Arguments behind -- go to the C++ linker.
+set -euo pipefail
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --src) src=$2 ;;
+    --plugin) plugin=$(realpath -m "$2") ;;
+    --header) header=$(realpath -m "$2") ;;
+    --depfile) depfile=$(realpath -m "$2") target=$2 && target=${target%.d}.so ;;
+    --shim) shim=$(realpath -m "$2") ;;
+    --map) map=$(realpath -m "$2") ;;
+    --version) version=$2 ;;
+    --tags) tags=$2 ;;
+    --go) go=$2 ;;
+    --) shift && break ;;
+    *) echo "build-plugin.sh: unknown argument $1" >&2 && exit 2 ;;
+    esac
+    shift 2
+done
+
+work=$(mktemp -d "$(dirname "$plugin")/plugin.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$src"
+
+# nodelete: Go's runtime cannot be unloaded. Bsymbolic and the version script: no symbol of the host's can replace ours,
+# and ours replace none of the host's.
+flags=()
+for f in -Wl,--whole-archive "$shim" -Wl,--no-whole-archive "-Wl,--version-script=$map" \
+    -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs -Wl,-z,relro -pthread -ldl "$@"; do
+    flags+=("\"$f\"")
+done
+
+"$go" build -buildmode=c-shared -trimpath -buildvcs=false -tags "$tags" \
+    -ldflags "-w -X main.version=$version -linkmode external '-extld=$CXX' '-extldflags=${flags[*]}'" \
+    -o "$work/libgorail.so" ./plugin
+
+place() { cmp -s "$1" "$2" || mv "$1" "$2"; }
+place "$work/libgorail.so" "$plugin"
+place "$work/libgorail.h" "$header"
+
+# Folders are listed too: a new file changes its folder's time stamp.
+{
+    printf '%s:' "$target"
+    "$go" list -deps -tags "$tags" -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{$d}}
+{{range .GoFiles}}{{$d}}/{{.}}
+{{end}}{{range .CgoFiles}}{{$d}}/{{.}}
+{{end}}{{range .CFiles}}{{$d}}/{{.}}
+{{end}}{{range .HFiles}}{{$d}}/{{.}}
+{{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
+{{end}}{{end}}' ./plugin | sed '/^$/d; s/ /\\ /g' | while read -r f; do printf ' \\\n %s' "$f"; done
+    printf ' \\\n %s \\\n %s\n' "$src/go.mod" "$src/go.sum"
+} >"$depfile"
