@@ -1,15 +1,36 @@
 package main
 
 import (
+	"context"
 	"log/slog"
-	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"gorail/backend/logqueue"
 )
 
 // logLevel is one for the process; the option `log` of the newest engine sets it. Errors and warnings before that.
 var logLevel slog.LevelVar
 
+// logs is where lines go: standard error, which may be a pipe that nobody reads.
+var logs = logqueue.New(logqueue.Options{Write: logqueue.To(syscall.Stderr), Dropped: droppedLine, Bytes: 1 << 20,
+	Patience: 10 * time.Millisecond, Calm: time.Second})
+
+// flushTime is how long the end of an engine waits for a log that is not read.
+const flushTime = 100 * time.Millisecond
+
 func init() {
 	logLevel.Set(slog.LevelWarn)
-	h := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &logLevel})
+	h := slog.NewTextHandler(logs, &slog.HandlerOptions{Level: &logLevel})
 	slog.SetDefault(slog.New(h).With("backend", "GORAIL"))
+}
+
+// droppedLine is the log line in the place of those that were dropped.
+func droppedLine(lines int) []byte {
+	var b strings.Builder
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: standard error was not read in time", 0)
+	r.Add("backend", "GORAIL", "lines", lines)
+	_ = slog.NewTextHandler(&b, nil).Handle(context.Background(), r)
+	return []byte(b.String())
 }
