@@ -58,6 +58,7 @@ func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 
 //export gorail_destroy
 func gorail_destroy(engine C.uint64_t) C.int32_t {
+	defer logs.Flush(flushTime) // the process may end now
 	return C.int32_t(answer("destroy", func() error {
 		e, err := engines.remove(uint64(engine))
 		if err != nil {

@@ -1,43 +1,36 @@
 package main
 
 import (
-	"fmt"
+	"context"
 	"log/slog"
-	"os"
-	"sync/atomic"
+	"strings"
+	"syscall"
+	"time"
+
+	"gorail/backend/logqueue"
 )
 
 // logLevel is one for the process; the option `log` of the newest engine sets it. Errors and warnings before that.
 var logLevel slog.LevelVar
 
+// logs is where lines go: standard error, which may be a pipe that nobody reads.
+var logs = logqueue.New(logqueue.Options{Write: logqueue.To(syscall.Stderr), Dropped: droppedLine, Bytes: 1 << 20,
+	Patience: 10 * time.Millisecond, Calm: time.Second})
+
+// flushTime is how long the end of an engine waits for a log that is not read.
+const flushTime = 100 * time.Millisecond
+
 func init() {
 	logLevel.Set(slog.LevelWarn)
-	h := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &logLevel})
+	h := slog.NewTextHandler(logs, &slog.HandlerOptions{Level: &logLevel})
 	slog.SetDefault(slog.New(h).With("backend", "GORAIL"))
 }
 
-// host is what the shim found of the NIXL that loads the plugin.
-type host struct {
-	nixl, releases, compared, difference string
-	served                               bool
-}
-
-// lastHost is for the engines to log: the level is not set before.
-var lastHost atomic.Pointer[host]
-
-// meetHost logs a NIXL that we don't serve: it gets no plugin, so that no engine can say why.
-func meetHost(h host) {
-	if h.served {
-		lastHost.Store(&h)
-		return
-	}
-	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s knows the backend functions of %s, and those of %s are others: in %s, %s. "+
-		"Use one of those releases of NIXL, or a GORAIL that knows this one", version, h.releases, h.nixl, h.compared, h.difference))
-}
-
-// logHost says at debug what NIXL was compared with.
-func logHost(agent string) {
-	if h := lastHost.Load(); h != nil {
-		slog.Debug("NIXL's table of backend functions", "agent", agent, "nixl", h.nixl, "compared_with", h.compared)
-	}
+// droppedLine is the log line in the place of those that were dropped.
+func droppedLine(lines int) []byte {
+	var b strings.Builder
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: standard error was not read in time", 0)
+	r.Add("backend", "GORAIL", "lines", lines)
+	_ = slog.NewTextHandler(&b, nil).Handle(context.Background(), r)
+	return []byte(b.String())
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
+	"time"
 
 	"gorail/backend/status"
 )
@@ -26,10 +28,41 @@ func answerStatus(call string, f func() (int32, error)) (rc int32) {
 	rc, err := f()
 	if err != nil {
 		code := status.Of(err)
-		slog.Log(context.Background(), levelOf(code), err.Error(), "call", call, "status", code.String())
+		level := levelOf(code)
+		if level == slog.LevelInfo && refusals.seen(err.Error(), time.Now()) {
+			level = slog.LevelDebug
+		}
+		slog.Log(context.Background(), level, err.Error(), "call", call, "status", code.String())
 		return int32(code)
 	}
 	return rc
+}
+
+// tellAgain is how often calls that are refused alike are logged.
+const tellAgain = time.Minute
+
+// refusals are those of peers that are gone: an application may go on posting to one.
+var refusals repeats
+
+// repeats knows texts that were logged lately. Safe for concurrent use.
+type repeats struct {
+	mu   sync.Mutex
+	told map[string]time.Time
+}
+
+// seen says whether a text was logged within tellAgain; if not, it is now.
+func (r *repeats) seen(text string, now time.Time) bool {
+	const most = 256 // texts that are kept
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at, ok := r.told[text]; ok && now.Sub(at) < tellAgain {
+		return true
+	}
+	if r.told == nil || len(r.told) >= most {
+		r.told = map[string]time.Time{}
+	}
+	r.told[text] = now
+	return false
 }
 
 // levelOf says how loud an error is: what an agent meets on normal paths (a peer not loaded yet, a peer that left) is

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,6 +41,32 @@ func TestAnswer(t *testing.T) {
 	require.Contains(t, text, "level=DEBUG")
 
 	require.EqualValues(t, 1, answerStatus("postXfer", func() (int32, error) { return 1, nil }))
+}
+
+// Calls that a peer's end refuses alike are logged once, each peer's by itself, and again after a while.
+func TestRefusedOften(t *testing.T) {
+	refused := func(peer string) error {
+		return status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: a long story", peer)
+	}
+	text := logged(t, func() {
+		for range 10 {
+			for _, peer := range []string{"bob", "eve"} {
+				require.EqualValues(t, status.ErrRemoteDisconnect, answer("postXfer", func() error { return refused(peer) }))
+				answer("genNotif", func() error { return refused(peer) })
+			}
+		}
+	})
+	require.Equal(t, 2, strings.Count(text, "level=INFO"))
+	require.Equal(t, 38, strings.Count(text, "level=DEBUG"))
+
+	var r repeats
+	now := time.Now()
+	for i := range 1000 {
+		require.False(t, r.seen(strings.Repeat("x", i), now))
+		require.True(t, r.seen(strings.Repeat("x", i), now.Add(tellAgain-1)))
+		require.LessOrEqual(t, len(r.told), 256)
+	}
+	require.False(t, r.seen(strings.Repeat("x", 999), now.Add(tellAgain)))
 }
 
 func TestAnswerCatchesPanics(t *testing.T) {

@@ -106,6 +106,21 @@ func TestKeysUsedUp(t *testing.T) {
 	p.same()
 }
 
+// A key that the fabric has given to a message buffer is not ours to use: another is drawn.
+func TestKeyTakenByTheFabric(t *testing.T) {
+	caps := fake.TCPCaps()
+	caps.KeySize, caps.LocalDesc = 1, true
+	h := onFake(t, caps)
+	p := h.pair(4096)
+	for i := range 150 {
+		_, err := p.a.Register(1<<40+uint64(i)<<20, 4096, 0, 0, nil)
+		require.NoError(t, err)
+	}
+	require.False(t, h.log.has("memory not registered on a rail"))
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.same()
+}
+
 // The same range twice is one region, overlapping ones are two; each deregistration takes one registration away.
 func TestRegistrations(t *testing.T) {
 	everywhere(t, func(h *harness) {

@@ -51,7 +51,7 @@ func (r *remote) reconnect() {
 	if r.state != suspended || r.e.closed.Load() {
 		return
 	}
-	r.e.log.Info("connecting to a peer again", "peer", r.name, "after", r.err)
+	r.e.log.Log(context.Background(), r.dials.dialing(), "connecting to a peer again", "peer", r.name, "after", r.err)
 	r.state, r.err, r.out = connecting, nil, nil
 	r.asked = newAsking(r)
 	r.dial()
@@ -78,9 +78,10 @@ func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {
 		return nil
 	}
+	level := r.dials.lost(r.state == ready)
 	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
-	r.e.log.Warn("session with a peer lost; the next post connects again", "peer", r.name,
-		"rails", strings.Join(r.path(), ","), "err", r.err)
+	r.e.log.Log(context.Background(), level, "session with a peer lost; the next post connects again", "peer", r.name,
+		"rails", strings.Join(r.path(), ","), "failed", r.dials.n, "err", r.err)
 	if r.leaving != nil {
 		r.leaving.asked = false // the next session's target is asked anew
 	}

@@ -90,6 +90,9 @@ func New(cfg Config) (*Engine, error) {
 		byID: map[uint64]*target{}, taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
+	if err := e.checkStatsFile(); err != nil {
+		return nil, err
+	}
 	if err := room(); err != nil {
 		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))
 	}

@@ -16,20 +16,23 @@ import (
 	"gorail/backend/wire"
 )
 
-// BenchmarkKeys loads the metadata of 100,000 regions with keys on many rails, and writes to the last of them at once.
+// BenchmarkKeys loads the metadata of up to 100,000 regions with keys on many rails, and writes to the last of them at once.
 // Use -benchtime 1x.
 func BenchmarkKeys(b *testing.B) {
 	provKeys := fake.TCPCaps()
 	provKeys.ProviderKeys, provKeys.VirtAddr = true, true
-	for _, rails := range []int{1, 8, 32} {
-		b.Run(fmt.Sprint("rails=", rails), func(b *testing.B) { benchKeys(b, rails, fake.TCPCaps(), false) })
+	for _, regions := range []int{1, 100, 10_000} {
+		b.Run(fmt.Sprint("regions=", regions), func(b *testing.B) { benchKeys(b, regions, 1, fake.TCPCaps(), false) })
 	}
-	b.Run("rails=32/shuffled", func(b *testing.B) { benchKeys(b, 32, fake.TCPCaps(), true) })
-	b.Run("rails=8/random-keys", func(b *testing.B) { benchKeys(b, 8, provKeys, false) })
+	for _, rails := range []int{1, 8, 32} {
+		b.Run(fmt.Sprint("rails=", rails), func(b *testing.B) { benchKeys(b, 100_000, rails, fake.TCPCaps(), false) })
+	}
+	b.Run("rails=32/shuffled", func(b *testing.B) { benchKeys(b, 100_000, 32, fake.TCPCaps(), true) })
+	b.Run("rails=8/provider-keys", func(b *testing.B) { benchKeys(b, 100_000, 8, provKeys, false) })
 }
 
-func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
-	const regions, size, stride = 100_000, 4096, 8192
+func benchKeys(b *testing.B, regions, rails int, caps provider.Caps, shuffled bool) {
+	const size, stride = 4096, 8192
 	h := onRails(b, rails, caps)
 	p := &pair{a: h.agent("ann", "max_rails", "32"), b: h.agent("bob", "max_rails", "32")}
 	mem := drive.Alloc(regions * stride)
@@ -78,11 +81,11 @@ func benchKeys(b *testing.B, rails int, caps provider.Caps, shuffled bool) {
 		b.ReportMetric(loaded.Sub(start).Seconds()*1e3, "ms-load")
 		b.ReportMetric(first.Sub(loaded).Seconds()*1e3, "ms-first-transfer")
 		b.ReportMetric(keyed.Sub(start).Seconds()*1e3, "ms-all-keys")
-		b.ReportMetric(float64(p.b.node.Stats().BytesSent-sent)/regions, "B-keys/region")
-		b.ReportMetric(float64(p.a.node.Stats().BytesSent-asked)/regions, "B-asked/region")
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/regions, "B-heap/region")
+		b.ReportMetric(float64(p.b.node.Stats().BytesSent-sent)/float64(regions), "B-keys/region")
+		b.ReportMetric(float64(p.a.node.Stats().BytesSent-asked)/float64(regions), "B-asked/region")
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(regions), "B-heap/region")
 		b.ReportMetric(register.Seconds()*1e3, "ms-register")
-		b.ReportMetric(float64(full.HeapAlloc-empty.HeapAlloc)/regions, "B-heap-target/region")
+		b.ReportMetric(float64(full.HeapAlloc-empty.HeapAlloc)/float64(regions), "B-heap-target/region")
 		require.NoError(b, p.a.Disconnect("bob"))
 	}
 }

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/mr"
@@ -44,17 +46,27 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 	if g.r.caps.ProviderKeys {
 		return g.r.Rail.Register(addr, length, 0)
 	}
-	key, err := g.r.keys.Alloc()
-	if err != nil {
-		return nil, err
+	var taken error
+	for range keyTries {
+		key, err := g.r.keys.Alloc()
+		if err != nil {
+			return nil, errors.Join(taken, err)
+		}
+		m, err := g.r.Rail.Register(addr, length, key)
+		if err == nil {
+			return ownKey{m, g.r.keys, key}, nil
+		}
+		defer g.r.keys.Free(key) // not before the loop ends: the next draw must not give it again
+		if taken = err; !errors.Is(err, syscall.ENOKEY) {
+			break
+		}
 	}
-	m, err := g.r.Rail.Register(addr, length, key)
-	if err != nil {
-		g.r.keys.Free(key)
-		return nil, err
-	}
-	return ownKey{m, g.r.keys, key}, nil
+	return nil, taken
 }
+
+// keyTries bounds the keys that are tried for one registration. The fabric has registrations that our allocator does not
+// know: message buffers of the core, memory of GPUs.
+const keyTries = 64
 
 func (g registrar) Unregister(m provider.MR) error { return m.Close() }
 

@@ -79,6 +79,7 @@ type remote struct {
 	revokes   []*revocation
 	asked     *asking         // of the session that is there or being made
 	early     map[uint64]bool // regions revoked while their keys were asked for
+	dials     failedDials
 	held      []held
 	heldFrom  time.Time // when the first of them ended
 	heldTo    time.Time

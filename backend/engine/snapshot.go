@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"slices"
 
 	"gorail/backend/peer"
@@ -104,7 +103,7 @@ func (e *Engine) writeStats() {
 	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = os.WriteFile(e.opt.StatsFile, append(b, '\n'), 0o644)
+		err = writeStatsFile(e.opt.StatsFile, append(b, '\n'), statsTime)
 	}
 	if err != nil {
 		e.log.Warn("stats_file not written", "file", e.opt.StatsFile, "err", err)

@@ -1,6 +1,7 @@
 package mr
 
 import (
+	"math/bits"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,8 +25,34 @@ func TestKeySizes(t *testing.T) {
 	}
 }
 
+// TestKeysAreRandom: each bit of a key is set in about half of the keys, and differs from the key before in about half. With
+// 4,000 keys a bit that is fair is outside these bounds once in 10^30.
+func TestKeysAreRandom(t *testing.T) {
+	const n = 4000
+	for _, size := range []int{4, 8} {
+		a, err := NewKeyAllocator(size)
+		require.NoError(t, err)
+		var set, differ [64]int
+		var last uint64
+		for range n {
+			key, err := a.Alloc()
+			require.NoError(t, err)
+			require.LessOrEqual(t, bits.Len64(key), 8*size)
+			for b := range 8 * size {
+				set[b] += int(key >> b & 1)
+				differ[b] += int((key ^ last) >> b & 1)
+			}
+			last = key
+		}
+		for b := range 8 * size {
+			assert.InDelta(t, n/2, set[b], 360, "bit %d of %d bytes", b, size)
+			assert.InDelta(t, n/2, differ[b], 360, "bit %d of %d bytes, against the key before", b, size)
+		}
+	}
+}
+
 func TestKeysRunOut(t *testing.T) {
-	a, err := newKeys(1, 250)
+	a, err := NewKeyAllocator(1)
 	require.NoError(t, err)
 	seen := map[uint64]bool{}
 	for range 254 {
@@ -38,18 +65,19 @@ func TestKeysRunOut(t *testing.T) {
 	require.ErrorIs(t, err, ErrKeys)
 	assert.True(t, a.Free(17))
 	assert.False(t, a.Free(17))
+	assert.Equal(t, 253, a.Len())
 	key, err := a.Alloc()
 	require.NoError(t, err)
 	assert.EqualValues(t, 17, key, "the only free one")
 	assert.Equal(t, 254, a.Len())
 }
 
-// TestKeysReturnLate: a freed key comes back only after all others that were free then.
+// TestKeysReturnLate: a freed key of a small key space comes back only after half of the space, or after all that were free.
 func TestKeysReturnLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a, err := newKeys(1, rapid.Uint64().Draw(t, "start"))
+		a, err := NewKeyAllocator(1)
 		require.NoError(t, err)
-		held := rapid.IntRange(0, 100).Draw(t, "held")
+		held := rapid.IntRange(0, 200).Draw(t, "held")
 		for range held {
 			_, err := a.Alloc()
 			require.NoError(t, err)
@@ -59,10 +87,23 @@ func TestKeysReturnLate(t *testing.T) {
 			key, err := a.Alloc()
 			require.NoError(t, err)
 			if before, again := last[key]; again {
-				require.GreaterOrEqual(t, i-before, 254-held)
+				require.GreaterOrEqual(t, i-before, min(127, 254-held))
 			}
 			last[key] = i
 			require.True(t, a.Free(key))
+			require.Equal(t, held, a.Len())
 		}
 	})
+}
+
+func BenchmarkKeyAlloc(b *testing.B) {
+	for _, size := range []int{4, 8} {
+		a, _ := NewKeyAllocator(size)
+		b.Run(map[int]string{4: "bytes=4", 8: "bytes=8"}[size], func(b *testing.B) {
+			for b.Loop() {
+				key, _ := a.Alloc()
+				a.Free(key)
+			}
+		})
+	}
 }

@@ -26,7 +26,7 @@ var (
 // Limits of one sender. A zero field means the default.
 type Limits struct {
 	MaxBody     uint32 // bytes of one body; default 64 MiB
-	MaxPending  uint64 // bytes held for messages behind the next one, bodies and bookkeeping; default 64 MiB
+	MaxPending  uint64 // bytes of messages behind the next one, whole bodies and bookkeeping; default 64 MiB
 	MaxDistance uint64 // how far a sequence number may be ahead of the next one; default 65,536
 }
 
@@ -64,7 +64,7 @@ type Counts struct {
 	Duplicates uint64 // frames that brought nothing new to a message that is still held
 	Stale      uint64 // frames of messages that were delivered before
 	Messages   int    // messages held, whole or not
-	Bytes      uint64 // bytes held for them, bookkeeping included
+	Bytes      uint64 // bytes that they will take when whole, bookkeeping included
 }
 
 // Assembler is the receiving side of one sender. Not safe for concurrent use. Make it with New.
@@ -77,17 +77,18 @@ type Assembler struct {
 
 // message is one that can't be delivered yet.
 type message struct {
-	total uint32
+	body  body
 	parts uint16
 	seen  []uint64 // a bit per part
 	left  int      // parts not seen yet
-	body  []byte
 	have  spans
 }
 
-func (m *message) whole() bool { return m.left == 0 && m.have.covers(m.total) }
+func (m *message) whole() bool { return m.left == 0 && m.have.covers(m.body.total) }
+
+// cost has the whole body from the first frame on: a message that was let in can be completed.
 func (m *message) cost() uint64 {
-	return uint64(m.total) + overhead + spanSize*uint64(len(m.have)) + 8*uint64(len(m.seen))
+	return uint64(m.body.total) + overhead + spanSize*uint64(len(m.have)) + 8*uint64(len(m.seen))
 }
 
 // New makes an assembler that waits for message number 0.
@@ -156,16 +157,15 @@ func (a *Assembler) Add(f Frame) ([]Message, error) {
 		a.counts.Duplicates++
 		return nil, nil
 	}
-	if m != nil && (m.total != f.Total || m.parts != f.Parts) {
+	if m != nil && (m.body.total != f.Total || m.parts != f.Parts) {
 		return nil, fmt.Errorf("%w: message %d has %d bytes in %d parts, the frame says %d in %d",
-			ErrMismatch, f.Seq, m.total, m.parts, f.Total, f.Parts)
+			ErrMismatch, f.Seq, m.body.total, m.parts, f.Total, f.Parts)
 	}
 	if err := a.room(m, f); err != nil {
 		return nil, err
 	}
 	if m == nil {
-		m = &message{total: f.Total, parts: f.Parts, left: int(f.Parts), seen: make([]uint64, (int(f.Parts)+63)/64)}
-		m.body = make([]byte, f.Total)
+		m = &message{body: body{total: f.Total}, parts: f.Parts, left: int(f.Parts), seen: make([]uint64, (int(f.Parts)+63)/64)}
 		a.held[f.Seq] = m
 	} else {
 		a.counts.Bytes -= m.cost()
@@ -220,7 +220,7 @@ func (m *message) take(f Frame) bool {
 		fresh = true
 	}
 	if m.have.add(f.Offset, uint32(len(f.Payload))) {
-		copy(m.body[f.Offset:], f.Payload)
+		m.body.put(f.Offset, f.Payload)
 		fresh = true
 	}
 	return fresh
@@ -235,7 +235,7 @@ func (a *Assembler) ready(out []Message) []Message {
 		}
 		a.counts.Bytes -= m.cost()
 		delete(a.held, a.next)
-		out = append(out, Message{Seq: a.next, Body: m.body})
+		out = append(out, Message{Seq: a.next, Body: m.body.join()})
 		a.next++
 	}
 }

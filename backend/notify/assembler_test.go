@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -67,6 +68,51 @@ func TestPayloadIsCopied(t *testing.T) {
 	require.NoError(t, err)
 	buf[0] = 'X'
 	assert.Equal(t, "abc", string(msgs[0].Body))
+}
+
+// TestMemoryComesWithBytes: a frame that claims a large body costs what it brings, wherever in the body that is; a body that
+// comes in pieces of any size is what was sent.
+func TestMemoryComesWithBytes(t *testing.T) {
+	const total = 64 << 20
+	var before, after runtime.MemStats
+	a := New(Limits{})
+	runtime.ReadMemStats(&before)
+	for _, at := range []uint32{total - 1, total / 2, 0} {
+		assert.Empty(t, add(t, a, Frame{Parts: 1, Total: total, Offset: at, Payload: []byte{1}}))
+	}
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<10))
+
+	want := make([]byte, 3*blockSize+100)
+	for i := range want {
+		want[i] = byte(rand.Uint32())
+	}
+	a = New(Limits{})
+	var got []Message
+	for at := 0; at < len(want); {
+		n := min(len(want)-at, 1+rand.IntN(2*blockSize))
+		var err error
+		got, err = a.Add(Frame{Parts: 1, Total: uint32(len(want)), Offset: uint32(at), Payload: want[at : at+n]})
+		require.NoError(t, err)
+		at += n
+	}
+	require.Len(t, got, 1)
+	require.True(t, bytes.Equal(want, got[0].Body))
+}
+
+// BenchmarkFragments puts a body of 1 MiB together from fragments in order.
+func BenchmarkFragments(b *testing.B) {
+	const total, size = 1 << 20, 2 << 10
+	payload := make([]byte, size)
+	b.SetBytes(total)
+	a := New(Limits{})
+	for seq := uint64(0); b.Loop(); seq++ {
+		for at := uint32(0); at < total; at += size {
+			if _, err := a.Add(Frame{Seq: seq, Parts: 1, Total: total, Offset: at, Payload: payload}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
 }
 
 // TestParts: the body is there, but a message waits until every part is proved, and a part that comes twice proves nothing more.

@@ -132,7 +132,7 @@ var table = []row{
 	text("log", "warn", "", "word", "`error`, `warn`, `info` or `debug`",
 		func(o *Options, v string) error { return setLevel(&o.Log, v) },
 		"What is logged, to standard error."),
-	text("stats_file", "", "/tmp/gorail.json", "path", "a path in a folder that exists, or nothing",
+	text("stats_file", "", "/tmp/gorail.json", "path", "a path in a folder that exists, `/dev/stderr`, or nothing",
 		func(o *Options, v string) error { o.StatsFile = v; return nil },
 		"The engine's counters are written to this file, as JSON, when it closes."),
 	text("control_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7000-7100`",

@@ -39,6 +39,7 @@ func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
 	s.mu.Lock()
 	err := k.needless(a)
 	s.mu.Unlock()
+	begun := time.Now()
 	if err == nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, min(n.cfg.heartbeat()/2, n.cfg.ConnectTimeout))
@@ -48,17 +49,18 @@ func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
 	switch {
 	case errors.Is(err, errSettled):
 		return nil
-	case errors.Is(err, net.ErrClosed):
-		return fmt.Errorf("no answer: %w", ctx.Err())
+	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil: // which closed it
+		return timedOut(ctx.Err(), begun, noWord)
 	}
-	return err
+	return timedOut(err, begun, "the session was not resumed")
 }
 
 func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
 	s := k.out.session
+	begun := time.Now()
 	c, err := s.node.dial(ctx, a)
 	if err != nil {
-		return err
+		return timedOut(err, begun, noConnection)
 	}
 	c = s.node.held(c)
 	count := func(n int) {
@@ -105,13 +107,14 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 	}
 	_ = c.SetDeadline(time.Now().Add(max(answerMin, s.node.cfg.heartbeat()/6)))
 	var f wire.Frame
+	begun := time.Now()
 	if err = wire.WriteFrame(c, r); err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
 	if hungUp(err) {
 		return errBusy
 	} else if err != nil {
-		return err
+		return timedOut(err, begun, noWord)
 	}
 	switch f := f.(type) {
 	case *wire.Reject:

@@ -52,6 +52,9 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			if err == nil {
 				return w, nil
 			}
+			if err == errNoTime && tried.has(a) {
+				continue // what it said before is more
+			}
 			tried = append(slices.DeleteFunc(tried, func(f failure) bool { return f.addr == a }), failure{a, err})
 			if final(err) {
 				return nil, o.failed(failures{{a, err}})
@@ -72,13 +75,17 @@ func (o *Out) connect() (*wire.Welcome, error) {
 // Config.reach of it: a host that drops what we send must not take the time of one that is slow to answer.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	n := o.session.node
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, errNoTime
+	}
 	until, _ := ctx.Deadline() // connect sets one
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), n.cfg.reach())/time.Duration(share))
 	defer cancel()
-	shaken := time.Now().Add(time.Until(until) / time.Duration(share))
+	begun := time.Now()
+	shaken := begun.Add(time.Until(until) / time.Duration(share))
 	c, err := n.dial(reach, a)
 	if err != nil {
-		return nil, err
+		return nil, timedOut(err, begun, noConnection)
 	}
 	c = n.held(c)
 	if !o.session.attach(c, a) {
@@ -94,13 +101,14 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 
 // readChallenge reads what a target says first.
 func readChallenge(c net.Conn) (*wire.Challenge, error) {
+	begun := time.Now()
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	if hungUp(err) {
 		return nil, errBusy
 	} else if malformed(err) {
 		return nil, fmt.Errorf("%w: something else answers at this address: %w", ErrProtocol, err)
 	} else if err != nil {
-		return nil, err
+		return nil, timedOut(err, begun, noWord)
 	}
 	challenge, ok := f.(*wire.Challenge)
 	if !ok {
@@ -134,13 +142,14 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 		return nil, &finalError{err}
 	}
 	var f wire.Frame
+	begun := time.Now()
 	if err = wire.WriteFrame(c, hello); err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
 	if hungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
-		return nil, &finalError{fmt.Errorf("no answer to our hello: %w", err)}
+		return nil, &finalError{fmt.Errorf("hello: %w", timedOut(err, begun, noWord))}
 	}
 	switch f := f.(type) {
 	case *wire.Reject:
@@ -217,6 +226,10 @@ func (fs failures) dead() bool {
 		}
 	}
 	return len(fs) > 0
+}
+
+func (fs failures) has(a netip.AddrPort) bool {
+	return slices.ContainsFunc(fs, func(f failure) bool { return f.addr == a })
 }
 
 func (fs failures) Error() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/backend/wire"
 )
@@ -104,8 +106,78 @@ func TestConnectTimeout(t *testing.T) {
 		err := want[evLost](t, i.events).err
 		assert.ErrorIs(t, err, ErrUnreachable)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "192.0.2.2:1: no answer to a connection request within 1s")
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		assert.Equal(t, to.Control, tried(), "each has its share of the time")
+	})
+}
+
+// A dial that ran out of time says what is true: of the peer's address, not of ours.
+func TestTimeoutsAreTold(t *testing.T) {
+	stuck, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(stuck)
+	require.NoError(t, unix.Bind(stuck, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	require.NoError(t, unix.Listen(stuck, 0))
+	name, err := unix.Getsockname(stuck)
+	require.NoError(t, err)
+	full := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*unix.SockaddrInet4).Port))
+	for err == nil { // until its queue takes no connection more
+		var c net.Conn
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if c, err = dialTCP(ctx, full); err == nil {
+			defer c.Close()
+		}
+		cancel()
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // a kernel that accepts for a process that does not run
+	require.NoError(t, err)
+	defer silent.Close()
+	for addr, says := range map[string]string{full.String(): "no answer to a connection request within ",
+		silent.Addr().String(): "takes connections, but its process has said nothing (it may be stopped or starved of CPU time) within "} {
+		from := newNode(Config{Identity: identity("from"), ConnectTimeout: 300 * time.Millisecond}, newTarget())
+		to := identity("starved")
+		to.Control = []string{addr}
+		i := newInitiator()
+		from.Dial(to, 0, i)
+		err := want[evLost](t, i.events).err
+		assert.ErrorIs(t, err, ErrUnreachable)
+		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		assert.ErrorContains(t, err, addr+": "+says)
+		assert.NotContains(t, err.Error(), "->", "our own end of the connection")
+		assert.NotContains(t, err.Error(), "i/o timeout")
+		from.Close()
+	}
+}
+
+// An address that there was no time for is not blamed: it keeps what it said before, if it did.
+func TestNoTimeLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		from, _ := dialer(t, 3*time.Second, func(ctx context.Context, to netip.AddrPort) error {
+			if calls++; calls == 3 { // the first address in the second round
+				time.Sleep(10 * time.Second)
+				return ctx.Err()
+			}
+			return errBusy
+		})
+		defer from.Close()
+		to := identity("busy")
+		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
+		i := newInitiator()
+		from.Dial(to, 0, i)
+		err := want[evLost](t, i.events).err
+		assert.ErrorContains(t, err, "192.0.2.1:1: no answer to a connection request within 10s")
+		assert.ErrorContains(t, err, "192.0.2.2:1: closed the connection in the handshake")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		from, _ := dialer(t, 3*time.Second, func(ctx context.Context, to netip.AddrPort) error { time.Sleep(10 * time.Second); return ctx.Err() })
+		defer from.Close()
+		to := identity("slow")
+		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
+		i := newInitiator()
+		from.Dial(to, 0, i)
+		assert.ErrorContains(t, want[evLost](t, i.events).err, "192.0.2.2:1: not tried: the time was over")
 	})
 }
 

@@ -1,8 +1,12 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"time"
 
 	"gorail/backend/wire"
 )
@@ -45,6 +49,42 @@ func (e *RejectError) Error() string { return fmt.Sprintf("%v: %s", ErrRejected,
 
 // Is makes errors.Is(err, ErrRejected) hold.
 func (e *RejectError) Is(target error) bool { return target == ErrRejected }
+
+// timeoutError is an answer that did not come in time.
+type timeoutError struct{ text string }
+
+func (e *timeoutError) Error() string { return e.text }
+
+// Is makes it the error of a deadline.
+func (e *timeoutError) Is(target error) bool {
+	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
+}
+
+// timedOut says what did not come since begun, where that is the error. Package net names our own end of the connection first, and says no
+// more than "i/o timeout"; its other errors go without their ends, too: failure has the peer's.
+func timedOut(err error, begun time.Time, what string) error {
+	var op *net.OpError
+	var said *timeoutError
+	if errors.As(err, &said) {
+		return err
+	}
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		return &timeoutError{fmt.Sprintf("%s within %v", what, time.Since(begun).Round(time.Millisecond))}
+	}
+	return err
+}
+
+// What a target did not do in time. A kernel takes connections for a process that does not run.
+const (
+	noConnection = "no answer to a connection request"
+	noWord       = "takes connections, but its process has said nothing (it may be stopped or starved of CPU time)"
+)
+
+// errNoTime is of an address that was not tried.
+var errNoTime = &timeoutError{"not tried: the time was over"}
 
 // malformed says that an error is one of the decoder.
 func malformed(err error) bool {

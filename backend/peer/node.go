@@ -259,7 +259,7 @@ func (n *Node) finish(s *session, last func(State, error)) {
 	} else {
 		n.count.lost.Add(1)
 	}
-	if state == Lost && !errors.Is(cause, ErrPeerClosed) {
+	if state == Lost && s.inbound && !errors.Is(cause, ErrPeerClosed) { // the initiator's handler logs its own
 		n.cfg.Log.Info("control session lost", "peer", s.peer, "error", cause)
 	} else {
 		n.cfg.Log.Debug("control session ended", "peer", s.peer, "cause", cause)

@@ -58,22 +58,20 @@ func openProcess(p wire.Process) (*os.File, error) {
 	return nil, err
 }
 
-// exited says that the process of a pidfd has ended.
+// exited says that the process of a pidfd has ended. An error says nothing of the process.
 func exited(fd int) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return n > 0 && err == nil
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, 0); err != unix.EINTR {
+			return err == nil && fds[0].Revents&unix.POLLIN != 0
+		}
+	}
 }
 
 // awaitExit returns true when the process of a pidfd has ended, false when the file was closed before.
 func awaitExit(pidfd *os.File) bool {
 	raw, err := pidfd.SyscallConn()
-	if err != nil {
-		return false
-	}
-	return raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil && err != unix.EINTR
-	}) == nil
+	return err == nil && raw.Read(func(fd uintptr) bool { return exited(int(fd)) }) == nil
 }
 
 // visible says that we can watch a process: it is on this host and in our pid namespace, and it is not ourselves.

@@ -240,7 +240,7 @@ func (s *session) unexpected(f wire.Frame) error {
 func (s *session) explain(err error) error {
 	switch {
 	case errors.Is(err, ErrSilent):
-		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): it is stopped, or the network between is down",
+		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): it is stopped or starved of CPU time, or the network between is down",
 			ErrSilent, s.peer, s.node.cfg.PeerTimeout)
 	case malformed(err):
 		return fmt.Errorf("%w: %s: %w", ErrProtocol, s.peer, err)

@@ -3,15 +3,17 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 )
 
-// Ranges and keys come by the hundred thousand, and are much alike: they are packed as differences, each number from the
-// one before it, in variable-length integers inside one CBOR byte string. What a rail's first number is taken from is 0.
+// Ranges and keys come by the hundred thousand. What is much alike in neighbours is packed as the difference to the one before, in
+// variable-length integers inside one CBOR byte string; the first number's predecessor is 0. Keys are random and go as they are.
 //
 //	range:  flags, address - end of the one before, unless flagged: length, device and memory type
 //	entry:  flags, unless unknown: region - the one before - 1, generation if flagged, rails (a bit each) if flagged, then
-//	        for each rail, or once for all, key - the rail's key before, and the same for bases
+//	        for each rail its key, little endian, in 4 bytes or, if flagged, in 8, then for each rail, or once for all,
+//	        base - the rail's base before
 //
 // A decoded frame has at most MaxRanges entries of MaxKeyRails keys, 768 KiB, whatever it claims.
 
@@ -54,8 +56,8 @@ const (
 	entryKnown    = 1 << iota
 	entryGen      // the generation is not the region number's upper half
 	entryRails    // other rails than before
-	entryKeyEach  // the differences of keys are not the same on all rails
-	entryBaseEach // and of bases
+	entryWide     // a key has more than 32 bits
+	entryBaseEach // the differences of bases are not the same on all rails
 	entryFlags    = 1<<iota - 1
 )
 
@@ -108,13 +110,13 @@ func (rs *Ranges) UnmarshalCBOR(data []byte) error {
 	return u.err
 }
 
-// before is what a rail's numbers are taken from.
-type before [MaxKeyRails]struct{ key, base uint64 }
+// bases are what a rail's base is taken from.
+type bases [MaxKeyRails]uint64
 
 // MarshalCBOR packs a checked list.
 func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 	var b []byte
-	var last before
+	var last bases
 	var rails, region uint64
 	for _, e := range es {
 		if !e.Known {
@@ -124,11 +126,10 @@ func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 		set, flags := uint64(0), uint64(entryKnown)
 		for i, k := range e.Rails {
 			set |= 1 << k.Rail
-			first, now := e.Rails[0], last[k.Rail]
-			if i > 0 && k.Key-now.key != first.Key-last[first.Rail].key {
-				flags |= entryKeyEach
+			if k.Key > math.MaxUint32 {
+				flags |= entryWide
 			}
-			if i > 0 && k.Base-now.base != first.Base-last[first.Rail].base {
+			if first := e.Rails[0]; i > 0 && k.Base-last[k.Rail] != first.Base-last[first.Rail] {
 				flags |= entryBaseEach
 			}
 		}
@@ -146,20 +147,26 @@ func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 		if flags&entryRails != 0 {
 			b = binary.AppendUvarint(b, set)
 		}
-		for i, k := range e.Rails {
-			if i == 0 || flags&entryKeyEach != 0 {
-				b = binary.AppendVarint(b, int64(k.Key-last[k.Rail].key))
-			}
+		for _, k := range e.Rails {
+			b = binary.LittleEndian.AppendUint64(b, k.Key)[:len(b)+keyBytes(flags)]
 		}
 		for i, k := range e.Rails {
 			if i == 0 || flags&entryBaseEach != 0 {
-				b = binary.AppendVarint(b, int64(k.Base-last[k.Rail].base))
+				b = binary.AppendVarint(b, int64(k.Base-last[k.Rail]))
 			}
-			last[k.Rail].key, last[k.Rail].base = k.Key, k.Base
+			last[k.Rail] = k.Base
 		}
 		rails, region = set, e.Region
 	}
 	return encMode.Marshal(b)
+}
+
+// keyBytes is how long the keys of an entry are.
+func keyBytes(flags uint64) int {
+	if flags&entryWide != 0 {
+		return 8
+	}
+	return 4
 }
 
 // UnmarshalCBOR unpacks.
@@ -169,7 +176,7 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 		return err
 	}
 	out := KeyEntries{}
-	var last before
+	var last bases
 	var rails, region uint64
 	for u.more("entries", len(out), MaxRanges) {
 		flags := u.flags(entryFlags)
@@ -190,22 +197,17 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 		if rails != 0 {
 			e.Rails = make([]RailKey, 0, bits.OnesCount64(rails))
 		}
-		var step uint64
 		for set := rails; set != 0; set &= set - 1 {
-			if set == rails || flags&entryKeyEach != 0 {
-				step = uint64(u.varint())
-			}
-			k := uint8(bits.TrailingZeros64(set))
-			last[k].key += step
-			e.Rails = append(e.Rails, RailKey{Rail: k, Key: last[k].key})
+			e.Rails = append(e.Rails, RailKey{Rail: uint8(bits.TrailingZeros64(set)), Key: u.key(keyBytes(flags))})
 		}
+		var step uint64
 		for i := range e.Rails {
 			if i == 0 || flags&entryBaseEach != 0 {
 				step = uint64(u.varint())
 			}
 			k := &e.Rails[i]
-			last[k.Rail].base += step
-			k.Base = last[k.Rail].base
+			last[k.Rail] += step
+			k.Base = last[k.Rail]
 		}
 		out = append(out, e)
 		region = e.Region
@@ -259,6 +261,18 @@ func (u *unpack) varint() int64 {
 	}
 	u.b = u.b[n:]
 	return v
+}
+
+// key is n bytes, 8 at most.
+func (u *unpack) key(n int) uint64 {
+	if len(u.b) < n {
+		u.fail()
+		return 0
+	}
+	var b [8]byte
+	copy(b[:], u.b[:n])
+	u.b = u.b[n:]
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 func (u *unpack) fail() {

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 
@@ -77,29 +79,41 @@ func TestPackedRoundTrip(t *testing.T) {
 	})
 }
 
-// stepped are the keys of regions registered one after the other on many rails, as they come.
-func stepped(rails int) *Keys {
+// registered are the keys of regions registered one after the other on many rails, each of keyBytes.
+func registered(regions, rails, keyBytes int) *Keys {
 	keys := &Keys{ID: 1}
-	for i := range uint64(MaxRanges) {
+	for i := range uint64(regions) {
 		e := KeyEntry{Known: true, Region: 1<<32 + i, Gen: 1}
-		for k := range uint64(rails) {
-			e.Rails = append(e.Rails, RailKey{Rail: uint8(k), Key: (k+1)*0x9e3779b97f4a7c15 + i, Base: 0x7f0000000000 + i<<20})
+		for k := range rails {
+			e.Rails = append(e.Rails, RailKey{Rail: uint8(k), Key: rand.Uint64() >> (64 - 8*keyBytes), Base: 0x7f0000000000 + i<<20})
 		}
 		keys.Entries = append(keys.Entries, e)
 	}
 	return keys
 }
 
-// TestPackedSize: 32 rails cost hardly more than one where their keys go in step, and no more than their numbers where not.
+// TestPackedSize: beside its keys a region costs a few bytes, on any number of rails.
 func TestPackedSize(t *testing.T) {
-	one, many := stepped(1), stepped(32)
-	assert.Less(t, size(t, one), 8*MaxRanges)
-	assert.Less(t, size(t, many), 9*MaxRanges)
-	same(t, many)
-	many.Entries[MaxRanges/2].Rails[17].Key = 5
-	many.Entries[MaxRanges/4].Rails = many.Entries[MaxRanges/4].Rails[1:]
-	assert.Less(t, size(t, many), 12*MaxRanges, "two that are out of step cost little")
-	same(t, many)
+	for _, keyBytes := range []int{4, 8} {
+		for _, rails := range []int{1, 32} {
+			keys := registered(MaxRanges, rails, keyBytes)
+			assert.Less(t, size(t, keys), (rails*keyBytes+8)*MaxRanges)
+			same(t, keys)
+		}
+	}
+	mixed := registered(MaxRanges, 32, 8)
+	for i := range mixed.Entries {
+		mixed.Entries[i].Rails[i%32].Base = 0 // offsets on one rail, addresses on the others
+		mixed.Entries[i].Rails = mixed.Entries[i].Rails[i%3:]
+	}
+	same(t, mixed)
+	most := registered(MaxRanges, MaxKeyRails, 8)
+	for i := range most.Entries {
+		for k := range most.Entries[i].Rails {
+			most.Entries[i].Rails[k].Base = rand.Uint64()
+		}
+	}
+	assert.Less(t, size(t, most), MaxBody, "the worst fits a frame")
 
 	req := &KeysReq{}
 	for i := range uint64(MaxRanges) {
@@ -109,12 +123,13 @@ func TestPackedSize(t *testing.T) {
 	same(t, req)
 }
 
-// TestPackedBounds: a few bytes a region give no more memory than a frame's worth, and nothing gets past the limits.
+// TestPackedBounds: a frame gives no more memory than a frame's worth, and nothing gets past the limits.
 func TestPackedBounds(t *testing.T) {
-	head := []byte{entryKnown | entryRails, 0} // all rails, of which the keys and bases change by nothing
-	body := append(head, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0, 0)
+	keys := make([]byte, 4*MaxKeyRails)
+	head := []byte{entryKnown | entryRails, 0} // all rails, of which the bases change by nothing
+	body := append(append(head, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), append(keys, 0)...)
 	for range MaxRanges - 1 {
-		body = append(body, entryKnown, 0, 0, 0)
+		body = append(append(body, entryKnown, 0), append(keys, 0)...)
 	}
 	packed := func(b []byte) []byte {
 		data, err := encMode.Marshal(b)
@@ -128,13 +143,14 @@ func TestPackedBounds(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.Len(t, got, MaxRanges)
 	require.Len(t, got[MaxRanges-1].Rails, MaxKeyRails)
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+2*len(body)))
 
-	require.ErrorIs(t, got.UnmarshalCBOR(packed(append(body, entryKnown, 0, 0, 0))), ErrLimit)
+	require.ErrorIs(t, got.UnmarshalCBOR(packed(append(append(body, entryKnown, 0), append(keys, 0)...))), ErrLimit)
 	require.ErrorIs(t, new(Ranges).UnmarshalCBOR(packed(bytes.Repeat([]byte{3, 0}, MaxRanges+1))), ErrLimit)
 	for name, b := range map[string][]byte{
 		"unknown flag":     {entryFlags + 1},
 		"cut short":        {entryKnown | entryRails, 0, 1, 0},
+		"key cut short":    {entryKnown | entryRails | entryWide, 0, 1, 0, 0, 0, 0, 0, 0, 0},
 		"endless number":   bytes.Repeat([]byte{0xff}, 12),
 		"number too large": {entryKnown, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0},
 	} {
@@ -143,7 +159,8 @@ func TestPackedBounds(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"keys of an unknown region": {entryRails},
 		"the same rails again":      {entryKnown | entryRails, 0, 0},
-		"rails one by one":          {entryKnown | entryKeyEach | entryRails, 0, 1, 2, 0},
+		"bases one by one":          {entryKnown | entryBaseEach | entryRails, 0, 1, 2, 0, 0, 0, 0},
+		"a wide key that is none":   {entryKnown | entryWide | entryRails, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0},
 		"long form":                 {entryKnown, 0x80, 0},
 	} {
 		body := append([]byte{0x82, 1}, packed(b)...)
@@ -152,8 +169,25 @@ func TestPackedBounds(t *testing.T) {
 	}
 }
 
+// BenchmarkKeysFrame also says how many bytes a Keys frame has for some numbers of regions; more than MaxRanges take several.
 func BenchmarkKeysFrame(b *testing.B) {
-	keys := stepped(32)
+	for _, regions := range []int{1, 100, 10_000} {
+		for _, rails := range []int{1, 8} {
+			for _, keyBytes := range []int{4, 8} {
+				b.Run(fmt.Sprintf("regions=%d/rails=%d/key=%d", regions, rails, keyBytes), func(b *testing.B) {
+					bytes := 0
+					for b.Loop() {
+						bytes = 0
+						for left := regions; left > 0; left -= MaxRanges {
+							bytes += size(b, registered(min(left, MaxRanges), rails, keyBytes))
+						}
+					}
+					b.ReportMetric(float64(bytes), "B")
+				})
+			}
+		}
+	}
+	keys := registered(MaxRanges, 32, 8)
 	b.Run("encode", func(b *testing.B) {
 		for b.Loop() {
 			_, _ = AppendFrame(nil, keys)

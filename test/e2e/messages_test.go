@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"gorail/test/nixl"
+	"gorail/test/testenv"
 	"gorail/test/worker"
 )
 
@@ -69,12 +72,28 @@ func TestNothingToUse(t *testing.T) {
 	works(t, w, env)
 }
 
-// TestStatsFileNowhere: counters that cannot be written are no reason to fail, but are told with the file's name.
+// TestStatsFileNowhere: counters that could not be written at the end are an error at the beginning, which names option and file.
 func TestStatsFileNowhere(t *testing.T) {
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
-	works(t, w, env, params("stats_file", "/nonexistent/stats.json"))
-	says(t, w, "stats_file", "/nonexistent/stats.json", "no such file or directory")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	for file, why := range map[string]string{"/nonexistent/stats.json": "folder /nonexistent: no such file or directory", fifo: "is a named pipe"} {
+		refused(t, w, env, "alice", params("stats_file", file))
+		says(t, w, "level=ERROR", "option stats_file="+file, why)
+	}
+	works(t, w, env, params("stats_file", filepath.Join(t.TempDir(), "stats.json")))
+}
+
+// TestStatsToStuckOutput: counters that a standard error does not take hold the end of an engine up for a moment only.
+func TestStatsToStuckOutput(t *testing.T) {
+	env := ours(t)
+	_, stuck, _ := fullPipe(t)
+	w := worker.Start(t, worker.Options{Env: env, Stderr: stuck})
+	a := agent(w, env, "alice", params("stats_file", "/dev/stderr"))
+	begun := time.Now()
+	require.NoError(t, a.Close())
+	require.Less(t, time.Since(begun), testenv.Patient(5*time.Second))
 }
 
 // TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.

@@ -26,6 +26,7 @@ type Options struct {
 	Setenv  []string             // KEY=VALUE, on top of the environment of the test
 	Verbose bool                 // print what the worker prints
 	Attr    *syscall.SysProcAttr // namespaces, credentials
+	Stderr  *os.File             // its standard error; nil: Output has it
 }
 
 // Worker is a process with agents in it.

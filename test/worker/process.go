@@ -42,6 +42,9 @@ func spawn(o Options, env string, files ...*os.File) (*child, error) {
 	if o.Verbose {
 		c.cmd.Stdout, c.cmd.Stderr = os.Stderr, os.Stderr
 	}
+	if o.Stderr != nil {
+		c.cmd.Stderr = o.Stderr
+	}
 	c.cmd.WaitDelay = time.Second
 	return c, c.cmd.Start()
 }

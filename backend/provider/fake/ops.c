@@ -220,7 +220,7 @@ static int arm(gr_rail *base)
     return again;
 }
 
-/* As in the libfabric provider, own keys come from elsewhere in the key space and step past those in use. */
+/* Own keys come from anywhere in the key space and step past those in use. */
 static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     fake_rail *rail = (fake_rail *)base;

@@ -161,6 +161,7 @@ struct lc_rail {
     uint32_t callers;
     uint64_t short_ns; /* since when connections can't be accepted for want of descriptors; 0: they can */
     _Atomic uint32_t open_mrs;
+    _Atomic uint64_t late; /* who a copy was waited for in vain last: see lc_late */
     lc_job *free_job;
     gr_ready ready;
     _Atomic uint32_t polls; /* that found nothing to do, since polls_began */
@@ -201,14 +202,14 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, lc_rail **out, const c
 int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints or regions are open */
 int lc_ep_open(lc_rail *rail, lc_ep **out, const char **step);
 int lc_ep_connect(lc_ep *ep, const lc_addr *peer, const char **step);
-/* The peer's access ends, and ours, but for a copy that a stopped process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
+/* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
 int lc_ep_close(lc_ep *ep);
 
 /* ---- table.c ---- */
 
 /* share, mem: of a GPU's memory, else NULL. */
 int lc_mr_open(lc_rail *rail, uint64_t base, uint64_t len, const gr_gpu_share *share, const gr_gpu_mem *mem, uint64_t *key);
-/* Returns when nobody copies to or from the region any more. -ETIMEDOUT: a process is stopped in the middle of a copy; the region is closed all the same. */
+/* Returns when nobody copies to or from the region any more. -ETIMEDOUT: a process is still in the middle of a copy; the region is closed all the same. */
 int lc_mr_close(lc_rail *rail, uint64_t key);
 /* Whether the region allows it. EACCES, or ERANGE beyond its bounds. */
 int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len);
@@ -320,6 +321,10 @@ uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all);
 /* Whether the thread of another process has been stopped by a signal as it came out of that call, which names this process, or is no more:
  * nothing of it will touch our memory or the other's. 0 where that can't be said. */
 int lc_stopped(pid_t pid, int tid, long call);
+/* Notes that a copy of that process, 0 if that is not known, was waited for in vain. */
+void lc_note_late(lc_rail *rail, pid_t pid);
+/* What was noted last: the process << 8 | its state then as /proc has it, or 0. */
+uint64_t lc_late(lc_rail *rail);
 
 /* ---- favour.c ---- */
 

@@ -256,6 +256,8 @@ int lc_pool_drain(lc_rail *rail, lc_ep *ep)
     if (left)
         left = lc_loan_cancel(pool, ep, 1);
     pthread_mutex_unlock(&pool->mu);
+    if (left)
+        lc_note_late(rail, ep->pid);
     return left ? -ETIMEDOUT : 0;
 }
 

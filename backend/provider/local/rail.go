@@ -59,7 +59,7 @@ func (r *rail) error(phase error, what string, rc C.int) error {
 	case C.int(syscall.EACCES), C.int(syscall.EOVERFLOW), C.int(syscall.ENOTSUP), C.int(syscall.EXDEV):
 		hint = why(syscall.Errno(-rc))
 	case C.int(syscall.ETIMEDOUT):
-		hint = " (a process of this host is stopped in the middle of a copy; until it goes on or ends, it may still touch the memory)"
+		hint = late(uint64(C.lc_late(r.c)))
 	}
 	return fmt.Errorf("%w: %s: %s: %w%s", phase, r.dev.Name, what, syscall.Errno(-rc), hint)
 }
@@ -148,8 +148,8 @@ func (m *region) Key() uint64          { return m.key }
 func (m *region) Base() uint64         { return m.base }
 func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.vram) }
 
-// Close takes the entry out and waits until nobody copies to or from the range any more, a second at most: the error then says that
-// a process is stopped in the middle of a copy. The region is closed in any case.
+// Close takes the entry out and waits until nobody copies to or from the range any more, a second at most: the error then names
+// the process that is in the middle of a copy. The region is closed in any case.
 func (m *region) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

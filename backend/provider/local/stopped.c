@@ -52,3 +52,13 @@ int lc_stopped(pid_t pid, int tid, long nr)
         return 0;
     return told(pid, tid, "status", text, sizeof(text)) == 0 && (!strstr(text, "\nSeccomp:") || strstr(text, "\nSeccomp:\t0\n"));
 }
+
+void lc_note_late(lc_rail *rail, pid_t pid)
+{
+    char text[4096];
+    const char *state = pid > 0 && lc_own_proc() && told(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
+    uint8_t c = state && state[1] == ' ' ? (uint8_t)state[2] : 0;
+    atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | c);
+}
+
+uint64_t lc_late(lc_rail *rail) { return atomic_load(&rail->late); }

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "local.h"
 
@@ -148,10 +149,15 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
             if (ep && atomic_load(&ep->box->lane[list[i].lane].turn) == list[i].turn && lc_alive(ep))
                 list[left++] = list[i];
         }
+        int over = left && lc_now() > end;
+        lc_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
+        pid_t pid = late ? late->pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;
-        if (n && lc_now() > end)
+        if (over) {
+            lc_note_late(rail, pid);
             break;
+        }
         if (n)
             nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
     }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -35,6 +36,28 @@ func why(errno syscall.Errno) string {
 		return " (it has ended, or is another process)"
 	}
 	return ""
+}
+
+// late says of a copy that was waited for in vain who makes it and what keeps it, as lc_late has it.
+func late(who uint64) string {
+	process, state := "another process", byte(who)
+	switch pid := int(who >> 8); pid {
+	case 0:
+	case os.Getpid():
+		process = "this process"
+	default:
+		process = fmt.Sprintf("process %d", pid)
+	}
+	is := "is slow: it may be starved of CPU time, or its memory be waited for (swap, userfaultfd, FUSE)"
+	switch state {
+	case 'T':
+		is = "is stopped by a signal"
+	case 't':
+		is = "is stopped by a debugger"
+	case 0:
+		is = "may be stopped, or starved of CPU time"
+	}
+	return fmt.Sprintf(" (%s %s, in the middle of a copy; until that is over, it may still touch the memory)", process, is)
 }
 
 // scope is Yama's, "" where there is none.

@@ -1,6 +1,8 @@
 /* Memory registration. */
+#include <errno.h>
 #include <rdma/fi_errno.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "abi.h"
 #include "ofi.h"
@@ -41,6 +43,22 @@ static int reg(ofi_rail *rail, void *addr, size_t len, uint64_t access, uint64_t
     return reg_attr(rail, &attr, 0, out);
 }
 
+/* A key that nobody can guess, of as many bits as the fabric takes; 0 where the provider chooses. Libraries say "none" by 0 and by all ones. */
+static int draw_key(const ofi_rail *rail, uint64_t *key)
+{
+    uint64_t mask = rail->caps.key_size >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * rail->caps.key_size)) - 1;
+    *key = 0;
+    while (!rail->caps.prov_key && (*key == 0 || *key == mask)) {
+        ssize_t n = getrandom(key, sizeof(*key), 0); /* so few bytes are not interrupted */
+        if (n != (ssize_t)sizeof(*key))
+            return n < 0 ? -errno : -FI_EIO;
+        *key &= mask;
+    }
+    return 0;
+}
+
+enum { KEY_TRIES = 64 }; /* keys that are drawn for one registration: each may be another's */
+
 static const uint64_t ACCESS = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
@@ -76,10 +94,12 @@ static int reg_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int 
 int ofi_mr_open_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int fd, uint64_t offset, struct fid_mr **out, uint64_t *out_key,
                     void **desc)
 {
+    uint64_t key;
     int rc = -FI_ENOKEY;
     gr_rail_lock(&rail->base);
-    for (int tries = 0; tries < 64 && rc == -FI_ENOKEY; tries++)
-        rc = reg_gpu(rail, addr, len, device, fd, offset, rail->caps.prov_key ? 0 : rail->own_key--, out);
+    for (int tries = 0; tries < KEY_TRIES && rc == -FI_ENOKEY; tries++)
+        if ((rc = draw_key(rail, &key)) == 0)
+            rc = reg_gpu(rail, addr, len, device, fd, offset, key, out);
     if (!rc) {
         *out_key = fi_mr_key(*out);
         *desc = fi_mr_desc(*out);
@@ -100,19 +120,20 @@ int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr)
     return ofi_errno(rc);
 }
 
-/* The core's message buffers, never reached by peers. Only where the fabric wants descriptors is there anything to do.
- * Keys, where we choose them, come from the top of the key space downwards, past those in use. */
+/* The core's message buffers, never reached by peers. Only where the fabric wants descriptors is there anything to do. */
 int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     ofi_rail *rail = (ofi_rail *)base;
     struct fid_mr *out = NULL;
+    uint64_t key;
     int rc = -FI_ENOKEY;
 
     *mr = *desc = NULL;
     if (!rail->caps.local_desc)
         return 0;
-    for (int tries = 0; tries < 64 && rc == -FI_ENOKEY; tries++)
-        rc = reg(rail, buf, len, FI_SEND | FI_RECV, rail->caps.prov_key ? 0 : rail->own_key--, &out);
+    for (int tries = 0; tries < KEY_TRIES && rc == -FI_ENOKEY; tries++)
+        if ((rc = draw_key(rail, &key)) == 0)
+            rc = reg(rail, buf, len, FI_SEND | FI_RECV, key, &out);
     if (rc)
         return ofi_errno(rc);
     rail->open_mrs++;

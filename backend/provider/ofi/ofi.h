@@ -98,7 +98,6 @@ typedef struct ofi_rail {
     ofi_caps caps;
     ofi_quirks quirks;
     uint64_t write_flags, send_flags;
-    uint64_t own_key; /* next key for memory of the core's own, downwards */
     uint32_t cq_size; /* before opening: what is asked for, or 0 */
     uint64_t signal_tag; /* how the queue's own signal shows in wait_fd (no_trywait) */
     uint32_t open_eps, open_mrs;

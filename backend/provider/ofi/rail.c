@@ -139,7 +139,6 @@ static void fill_caps(ofi_rail *rail)
     rail->caps.key_size = dom->mr_key_size ? dom->mr_key_size : sizeof(uint64_t);
     rail->caps.max_send = size_option(rail, OFI_OPT_MAX_MSG_SIZE, bound(info->ep_attr->max_msg_size));
 
-    rail->own_key = rail->caps.key_size >= 8 ? UINT64_MAX - 1 : (UINT64_C(1) << (8 * rail->caps.key_size)) - 1;
     rail->write_flags = FI_COMPLETION | (rail->caps.delivery ? FI_DELIVERY_COMPLETE : 0);
     rail->send_flags = rail->write_flags;
 

@@ -242,6 +242,27 @@ func TestVRAMFaults(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// Where we choose the keys, those of GPUs' memory cannot be told from each other's.
+func TestVRAMKeysAreRandom(t *testing.T) {
+	g := newGPUs(t, "cxi")
+	r := g.open(HMEMOn)
+	require.False(t, r.Caps().ProviderKeys)
+	at := g.alloc(0, 64<<12)
+	var last, all, none uint64
+	all = 1<<(8*r.Caps().KeySize) - 1
+	for i := range uint64(64) {
+		m, err := r.(provider.VRAM).RegisterVRAM(at+i<<12, 1<<12, 0)
+		require.NoError(t, err)
+		defer m.Close()
+		if i > 0 {
+			require.NotContains(t, []uint64{last - 1, last + 1}, m.Key(), "counted")
+		}
+		last, all, none = m.Key(), all&m.Key(), none|m.Key()
+	}
+	require.Zero(t, all, "bits that are set in every key")
+	require.EqualValues(t, 1<<(8*r.Caps().KeySize)-1, none, "bits that are set in a key")
+}
+
 // What the imitation is there to catch: memory of a GPU without its descriptor.
 func TestVRAMWithoutDescriptor(t *testing.T) {
 	g := newGPUs(t, "efa")

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 #include "verbs.h"
@@ -124,10 +125,20 @@ static int enter(vb_qp *qp, const char **step)
     return rc;
 }
 
+/* The first packet's number. RoCE has no authentication: who can guess it, the queue pair's number and a key, can forge requests. */
+static int draw_psn(vb_qp *qp, const char **step)
+{
+    *step = "getrandom";
+    ssize_t n = getrandom(&qp->psn, sizeof(qp->psn), 0); /* so few bytes are not interrupted */
+    if (n != (ssize_t)sizeof(qp->psn))
+        return n < 0 ? -errno : -EIO;
+    qp->psn &= 0xffffff;
+    return 0;
+}
+
 int vb_ep_open(vb_rail *rail, int gid_index, const uint8_t gid[16], vb_qp **out, vb_addr *addr, const char **step)
 {
     vb_qp *qp = calloc(1, sizeof(*qp));
-    struct timespec now;
     int rc = -ENOMEM;
     *step = "calloc";
     if (!qp)
@@ -137,13 +148,13 @@ int vb_ep_open(vb_rail *rail, int gid_index, const uint8_t gid[16], vb_qp **out,
     if ((qp->sent = calloc(VB_SEND_DEPTH, sizeof(*qp->sent))) && (qp->recv = calloc(VB_RECV_DEPTH, sizeof(*qp->recv))))
         rc = create(qp, step);
     if (!rc)
+        rc = draw_psn(qp, step);
+    if (!rc)
         rc = enter(qp, step);
     if (rc) {
         free_qp(qp);
         return rc;
     }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    qp->psn = (uint32_t)(now.tv_nsec ^ (long)(qp->qp->qp_num << 7)) & 0xffffff;
     *addr = (vb_addr){ .qpn = qp->qp->qp_num, .psn = qp->psn, .lid = rail->attr.lid, .ethernet = rail->ethernet,
                        .reads = (uint8_t)vb_at_most(rail->dev.max_qp_rd_atom, rail->opt.max_reads), .mtu = (uint16_t)path_mtu(rail) };
     memcpy(addr->gid, gid, 16);

@@ -13,7 +13,7 @@ static const struct {
     void (*run)(void);
 } tests[] = {
     { "inline", inline_copies }, { "pool", pool_copies }, { "lent_lanes", lent_lanes }, { "left_alone", left_alone }, { "near", near }, { "region_goes", region_goes }, { "endpoint_goes", endpoint_goes },
-    { "killed", killed }, { "killed_unseen", killed_unseen }, { "stopped", stopped }, { "holes", holes }, { "other_user", other_user },
+    { "killed", killed }, { "killed_unseen", killed_unseen }, { "stopped", stopped }, { "slow", slow }, { "holes", holes }, { "other_user", other_user },
     { "hostile_ring", hostile_ring }, { "unsealed", unsealed }, { "closed_ring", closed_ring }, { "huge", huge }, { "bad_greeting", bad_greeting },
     { "no_descriptors", no_descriptors }, { "descriptors_again", descriptors_again },
     { "lent", lent }, { "crowded", crowded }, { "taken_back", taken_back }, { "refused", refused }, { "helper_killed", helper_killed },

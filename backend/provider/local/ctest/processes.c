@@ -105,6 +105,7 @@ static void away(int sig)
     uint64_t begin = lc_now();
     int rc = lc_mr_close(p.me.rail, p.me.key);
     CHECK(rc == 0 || (sig == SIGSTOP && rc == -ETIMEDOUT));
+    CHECK(rc == 0 || lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
     CHECK(lc_now() - begin < UINT64_C(3000000000));
     if (sig == SIGKILL)
@@ -143,6 +144,31 @@ void killed_unseen(void)
 
 void killed(void) { away(SIGKILL); }
 void stopped(void) { away(SIGSTOP); }
+
+static void at_a_copy(pair *p)
+{
+    while (!p->me.ep->out)
+        poll_end(&p->me);
+    atomic_store(&p->me.ep->out->lane[0].turn, 1);
+    tell(p, 'c');
+    hear(p);
+}
+
+/* One that runs, and does not get on: it is not called stopped. */
+void slow(void)
+{
+    pair p = split(0, at_a_copy);
+    CHECK(hear(&p) == 'c');
+    CHECK(lc_mr_close(p.me.rail, p.me.key) == -ETIMEDOUT);
+    uint64_t late = lc_late(p.me.rail);
+    CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
+    CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, NULL, WUNTRACED) == p.child);
+    CHECK(lc_ep_close(p.me.ep) == -ETIMEDOUT && lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
+    p.me.key = 0;
+    p.me.ep = NULL;
+    CHECK(kill(p.child, SIGKILL) == 0 && waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
 
 static void with_holes(pair *p)
 {

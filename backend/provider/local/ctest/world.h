@@ -98,6 +98,7 @@ void endpoint_goes(void);
 void killed(void);
 void killed_unseen(void);
 void stopped(void);
+void slow(void);
 void holes(void);
 void other_user(void);
 void hostile_ring(void);

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// fullPipe is one that takes nothing until it is read, and how many empty lines are in it.
+func fullPipe(t *testing.T) (r, w *os.File, lines int) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { r.Close(); w.Close() })
+	fd := int(w.Fd())
+	require.NoError(t, unix.SetNonblock(fd, true))
+	for b := []byte{'\n'}; ; lines++ {
+		if _, err := unix.Write(fd, b); err != nil {
+			require.ErrorIs(t, err, unix.EAGAIN)
+			break
+		}
+	}
+	require.NoError(t, unix.SetNonblock(fd, false))
+	return r, w, lines
+}
+
+// TestStuckLog: a standard error that nobody reads holds up neither new peers nor transfers nor the end; what was to be said
+// is there once it is read.
+func TestStuckLog(t *testing.T) {
+	for _, level := range []string{"info", "debug"} {
+		t.Run(level, func(t *testing.T) {
+			env := ours(t)
+			r, w, lines := fullPipe(t)
+			p := &pairOf{env: env, ini: agent(worker.Start(t, worker.Options{Env: env, Stderr: w, Setenv: []string{"GORAIL_LOG=" + level}}), env, "alice"),
+				tgt: start(t, "bob")}
+			require.NoError(t, w.Close())
+			p.tgt.Polling(true)
+			const size = 64 << 10
+			a, b := p.buffers(size)
+			eachOp(t, func(t *testing.T, op nixl.Op) {
+				for i := range 20 {
+					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte(fmt.Sprint(op, i))})
+					x.Do(limit)
+					require.NoError(t, x.Release())
+				}
+			})
+			p.tgt.WaitNotifs(40, limit)
+			for i := range 3 {
+				c := start(t, fmt.Sprint("carol", i))
+				c.Polling(true)
+				p.ini.Learn(c)
+				require.NoError(t, p.ini.GenNotif(fmt.Sprint("carol", i), []byte("hello")))
+				c.WaitNotifs(1, limit)
+			}
+			begun := time.Now()
+			require.NoError(t, p.ini.Close())
+			require.Less(t, time.Since(begun), testenv.Patient(5*time.Second))
+
+			for scan := bufio.NewScanner(r); ; lines-- {
+				require.True(t, scan.Scan(), "the output ends")
+				if line := scan.Text(); line != "" {
+					require.Zero(t, lines)
+					require.Contains(t, line, "level=INFO msg=rails")
+					break
+				}
+			}
+		})
+	}
+}
