@@ -27,7 +27,7 @@ func (n *Node) makeRoom() *RejectError {
 		}
 	}
 	if silent == nil || longest <= n.cfg.heartbeat() {
-		return &RejectError{wire.CodeBusy, fmt.Sprintf("%d sessions are served already (option max_sessions)", most)}
+		return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d sessions are served already (option max_sessions)", most)}
 	}
 	silent.end(Lost, fmt.Errorf("%w: %s: silent for %v, and %d sessions are served (option max_sessions)",
 		ErrSilent, silent.peer, longest.Round(time.Millisecond), most), nil)
