@@ -74,15 +74,16 @@ func (n *Node) serve(p *guest) {
 		p.conn.Close()
 		return
 	}
-	if why := n.makeRoom(); why != nil {
+	in := newIn(n, hello)
+	s := in.session
+	s.source = p.source
+	defer n.remove(s)
+	if why := n.makeRoom(s); why != nil {
 		n.count.refused.Add(1)
 		n.reject(p.conn, why, n.sign(challenge, hello.Nonce))
 		p.conn.Close()
 		return
 	}
-	in := newIn(n, hello)
-	s := in.session
-	defer n.remove(s)
 	if !n.add(s) || !s.attach(p.conn, netip.AddrPort{}) {
 		p.conn.Close()
 		return
