@@ -13,10 +13,12 @@ import (
 
 // What a peer that holds our token may take. docs/options.md has the options.
 const (
-	mostEndpoints = 16384 // of peers' sessions; and no more than half of the process's descriptors suffice for
-	mostOlder     = 4     // sessions of one engine: where endpoints are shared, older ones go on for a while
-	openers       = 2     // Hellos and fences that open endpoints at a time: each holds a thread, and a rail's lock
-	enders        = 16    // sessions that close endpoints at a time
+	mostEndpoints = 16384                  // of peers' sessions; and no more than half of the process's descriptors suffice for
+	mostOlder     = 4                      // sessions of one engine: where endpoints are shared, older ones go on for a while
+	openers       = 2                      // Hellos and fences that open endpoints at a time: each holds a thread, and a rail's lock
+	enders        = 16                     // sessions that close endpoints at a time
+	share         = 8                      // opening takes one part of so many of a core, after
+	atOnce        = 300 * time.Millisecond // which is a thousand endpoints on tcp
 )
 
 // places counts the endpoints of peers' sessions, all and by where the peers are.
@@ -125,8 +127,10 @@ type pace struct {
 
 // drain is called with mu held.
 func (p *pace) drain(now time.Time) {
-	p.debt = max(0, p.debt-now.Sub(p.at)/time.Duration(p.parts))
-	p.at = now
+	if now.After(p.at) { // else another was quicker
+		p.debt = max(0, p.debt-now.Sub(p.at)/time.Duration(p.parts))
+		p.at = now
+	}
 }
 
 // due is how long whoever wants to spend more must wait.
@@ -167,7 +171,7 @@ type turns struct {
 }
 
 func newTurns(places int, burst time.Duration) *turns {
-	return &turns{places: make(chan struct{}, places), pace: pace{burst: burst, parts: 4}}
+	return &turns{places: make(chan struct{}, places), pace: pace{burst: burst, parts: share}}
 }
 
 // take waits for a turn, which ends with end; false: the session has ended before. own is the session's own pace, or nil.
@@ -207,7 +211,7 @@ func (f *few) next(now time.Time) (lost int, ok bool) {
 	defer f.mu.Unlock()
 	if f.at.IsZero() {
 		f.left = fewAtOnce
-	} else {
+	} else if now.After(f.at) {
 		f.left = min(fewAtOnce, f.left+now.Sub(f.at).Seconds())
 	}
 	f.at = now

@@ -331,9 +331,9 @@ func (t *target) end() bool {
 		p.Next = t.nextLocked()
 	}
 	e.noteTaken(t.in, p.Next)
-	e.ending <- struct{}{}
+	e.freeing <- struct{}{}
 	t.drop()
-	<-e.ending
+	<-e.freeing
 	t.holdPending(0)
 	t.asmMu.Unlock()
 	return true
