@@ -29,7 +29,8 @@ func (e *Engine) openControl(m *topo.Machine) error {
 		}
 		var err error
 		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
-			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, Descriptors: fastpath.Forks{}, Listen: listen, Log: e.log}, targetHandler{e})
+			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, MaxPerSource: e.opt.SourceSessions, Memory: int(e.opt.ControlMemory),
+			Descriptors: fastpath.Forks{}, Listen: listen, Log: e.log}, targetHandler{e})
 		if err == nil {
 			return nil
 		}

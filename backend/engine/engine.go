@@ -71,11 +71,20 @@ type Engine struct {
 	localMu sync.Mutex
 	local   map[wire.Range]*region
 
-	mu      sync.RWMutex
-	remotes map[string]*remote     // by agent name
-	leavers map[*remote]*departure // no name leads to them any more: they deliver their last notifications
-	targets map[*peer.In]*target   // sessions in which we are the target
-	byID    map[uint64]*target     // the same by session id
+	mu       sync.RWMutex
+	remotes  map[string]*remote          // by agent name
+	leavers  map[*remote]*departure      // no name leads to them any more: they deliver their last notifications
+	targets  map[*peer.In]*target        // sessions in which we are the target
+	byID     map[uint64]*target          // the same by session id
+	byEngine map[wire.EngineID][]*target // and by the peer's engine
+
+	room    places
+	opening *turns        // Hellos
+	fencing *turns        // fences of peers
+	ending  chan struct{} // sessions of peers that close endpoints
+	freeing chan struct{} // and that free what these leave: not behind others that close theirs
+	few     few           // lines in the log that peers cause
+	pending atomic.Int64  // bytes of peers' notifications that miss a part, or an earlier one
 
 	taken map[wire.EngineID]taken // how far sessions got that have ended; under mu
 
@@ -87,7 +96,8 @@ type Engine struct {
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
+		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, atOnce), fencing: newTurns(openers, atOnce),
+		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := e.checkStatsFile(); err != nil {

@@ -28,6 +28,8 @@ type target struct {
 	closing atomic.Bool // the same, for readers without mu
 	sess    fastpath.Session
 	links   []*link
+	usage   usage // of Engine.room
+	pace    pace  // of what it asks for
 	staged  staged
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
 
@@ -36,9 +38,10 @@ type target struct {
 	asm      *notify.Assembler
 	skip     map[uint64]bool // numbers that the sender gave up
 	handled  uint64
-	draining bool   // somebody waits until
-	drainTo  uint64 // all notifications below it have arrived
-	refused  bool   // it sent something impossible: nothing more is taken
+	pending  atomic.Int64 // bytes of asm, in Engine.pending
+	draining bool         // somebody waits until
+	drainTo  uint64       // all notifications below it have arrived
+	refused  bool         // it sent something impossible: nothing more is taken
 }
 
 // targetHandler is what the control channel calls for sessions of peers.
@@ -50,19 +53,30 @@ var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is b
 // Hello opens our endpoints for a peer that has proved that it holds our token.
 func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	e := h.e
+	endTurn, ok := e.opening.take(in.Done(), nil)
+	if !ok {
+		return peer.Accept{}, errLeaving
+	}
+	defer endTurn()
 	if e.closed.Load() || !e.enter() {
 		return peer.Accept{}, errLeaving
 	}
 	defer e.leave()
-	e.endOlder(in)
+	if err := e.endOlder(in); err != nil {
+		return peer.Accept{}, err
+	}
 	next := uint64(0)
 	if hello.After != 0 {
 		next = e.takenOf(in.Engine(), hello.After)
 	}
 	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
-		skip: map[uint64]bool{}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
+		skip: map[uint64]bool{}, pace: pace{burst: 500 * time.Millisecond, parts: 4}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
+	if err := t.makeRoom(hello.Offers); err != nil {
+		return peer.Accept{}, err
+	}
 	s, err := e.core.NewSession(t.id, hello.Agent)
 	if err != nil {
+		t.leaveRoom()
 		return peer.Accept{}, err
 	}
 	t.sess = s
@@ -76,7 +90,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 			open++
 		} else {
 			last = err
-			e.log.Warn("no endpoint for a peer on a rail", "peer", hello.Agent, "number", o.Rail, "err", advise(err))
+			e.warnOf(in, "no endpoint for a peer on a rail", "number", o.Rail, "err", advise(err))
 		}
 		offers = append(offers, offer)
 	}
@@ -89,6 +103,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	if !late {
 		e.targets[in] = t
 		e.byID[t.id] = t
+		e.byEngine[in.Engine()] = append(e.byEngine[in.Engine()], t)
 	}
 	e.mu.Unlock()
 	if late {
@@ -116,15 +131,17 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 // endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
 // say, must find its old endpoint closed before it gets a new one. Where peers share an endpoint closing is no fence, and the peer's
 // operations still under way would fail without our knowing its address: it says goodbye when they have ended.
-func (e *Engine) endOlder(in *peer.In) {
+// A session that is older itself comes late: its initiator has given it up. One engine has few sessions at a time.
+func (e *Engine) endOlder(in *peer.In) error {
 	e.mu.RLock()
-	var old []*target
-	for other, t := range e.targets {
-		if other.Engine() == in.Engine() && other.Session() < in.Session() {
-			old = append(old, t)
-		}
-	}
+	old := slices.Clone(e.byEngine[in.Engine()])
 	e.mu.RUnlock()
+	switch {
+	case slices.ContainsFunc(old, func(t *target) bool { return t.in.Session() > in.Session() }):
+		return &peer.RejectError{Code: wire.CodeSession, Text: "there is a newer session of this engine"}
+	case len(old) >= mostOlder:
+		return &peer.RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d sessions of this engine have not ended yet", len(old))}
+	}
 	for _, t := range old {
 		end := func() {
 			t.close()
@@ -136,6 +153,7 @@ func (e *Engine) endOlder(in *peer.In) {
 			end()
 		}
 	}
+	return nil
 }
 
 // shared says that an endpoint of the session serves other peers as well.
@@ -149,7 +167,11 @@ func (t *target) path() string { return strings.Join(names(t.links), ",") }
 
 // drop ends the session's access to our memory and its links.
 func (t *target) drop() {
-	t.e.drop(t.links, t.sess, -3, nil)
+	if quiet := t.e.drop(t.links, t.sess, -3, nil); quiet == nil {
+		t.leaveRoom()
+	} else {
+		t.e.late.Go(func() { <-quiet; t.leaveRoom() })
+	}
 	t.links = nil
 }
 
@@ -163,11 +185,16 @@ func (e *Engine) target(in *peer.In) *target {
 func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
 	t := h.e.target(in)
 	entries := make([]wire.KeyEntry, len(ranges))
+	if t == nil || !t.pace.wait(in.Done()) {
+		return entries
+	}
+	start := time.Now()
+	defer func() { t.pace.spend(time.Since(start)) }()
 	h.e.localMu.Lock()
 	defer h.e.localMu.Unlock()
 	for i, rng := range ranges {
 		r := h.e.local[rng]
-		if r == nil || t == nil || t.closing.Load() || !r.registered() || r.stale {
+		if r == nil || t.closing.Load() || !r.registered() || r.stale {
 			continue
 		}
 		entries[i] = wire.KeyEntry{Known: true, Region: r.id, Gen: uint32(r.id >> 32), Rails: r.railKeys()}
@@ -206,8 +233,7 @@ func (t *target) awaitRevoked(done <-chan struct{}, deadline time.Time) {
 		default:
 		}
 	}
-	t.e.log.Warn("peer did not give a deregistered region back in time: its endpoint is closed", "peer", t.in.Agent(),
-		"cancel_timeout", t.e.opt.CancelTimeout)
+	t.e.warnOf(t.in, "peer did not give a deregistered region back in time: its endpoint is closed", "cancel_timeout", t.e.opt.CancelTimeout)
 	t.close()
 	t.in.Close("no answer to a revocation within cancel_timeout")
 }
@@ -267,6 +293,10 @@ func (t *target) close() {
 	t.staged.close(e.opt.CancelTimeout)
 	e.mu.Lock()
 	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
+	id := t.in.Engine()
+	if e.byEngine[id] = slices.DeleteFunc(e.byEngine[id], func(o *target) bool { return o == t }); len(e.byEngine[id]) == 0 {
+		delete(e.byEngine, id)
+	}
 	e.mu.Unlock()
 }
 
@@ -283,12 +313,14 @@ func (t *target) end() bool {
 		delete(t.revokes, id)
 		close(done)
 	}
+	e.ending <- struct{}{}
 	for _, l := range t.links {
 		e.quiesce(l)
 	}
+	<-e.ending
 	p, err := t.proof() // what has arrived still goes to the application
 	if err != nil {
-		e.log.Warn("notifications of a peer that is gone were dropped", "peer", t.in.Agent(), "err", err)
+		e.warnOf(t.in, "notifications of a peer that is gone were dropped", "err", err)
 	}
 	e.mu.Lock()
 	delete(e.byID, t.id)
@@ -299,7 +331,10 @@ func (t *target) end() bool {
 		p.Next = t.nextLocked()
 	}
 	e.noteTaken(t.in, p.Next)
+	e.freeing <- struct{}{}
 	t.drop()
+	<-e.freeing
+	t.holdPending(0)
 	t.asmMu.Unlock()
 	return true
 }

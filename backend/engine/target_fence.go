@@ -13,14 +13,19 @@ import (
 // replay everything that is not proved by it.
 func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
-	if !h.e.enter() {
-		return answer, errClosing
-	}
-	defer h.e.leave()
 	t := h.e.target(in)
 	if t == nil {
 		return answer, errors.New("unknown session")
 	}
+	endTurn, ok := h.e.fencing.take(in.Done(), &t.pace)
+	if !ok {
+		return answer, errClosing
+	}
+	defer endTurn()
+	if !h.e.enter() {
+		return answer, errClosing
+	}
+	defer h.e.leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone {
@@ -46,7 +51,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		}
 		if err != nil {
 			answer.Addr = nil // the initiator decides: it may have other rails
-			h.e.log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.rail.name(), "err", advise(err))
+			h.e.warnOf(in, "no endpoint for a peer on a rail", "rail", l.rail.name(), "err", advise(err))
 			return answer, nil
 		}
 		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.name(), "next_seq", proof.Next)

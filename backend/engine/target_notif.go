@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"gorail/backend/fastpath"
@@ -37,6 +38,7 @@ func (t *target) message(ev fastpath.Event) {
 	if t.refused || t.isGone() {
 		return
 	}
+	defer t.sess.Handled(len(ev.Data))
 	next, _ := t.sess.NextSeq()
 	ready := t.asm.Advance(next)
 	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
@@ -46,17 +48,10 @@ func (t *target) message(ev fastpath.Event) {
 	}
 	more, err := t.asm.Add(frame)
 	if err != nil {
-		t.e.log.Error("notification refused; the session is closed", "peer", t.in.Agent(), "err", err)
-		t.refused = true
-		go func() {
-			if t.e.enter() {
-				defer t.e.leave()
-				t.close()
-				t.in.Close("bad notification: " + err.Error())
-			}
-		}()
+		t.refuse(err)
 		return
 	}
+	t.holdPending(int64(t.asm.Counts().Bytes))
 	for _, m := range append(ready, more...) {
 		if t.skip[m.Seq] {
 			delete(t.skip, m.Seq)
@@ -69,6 +64,49 @@ func (t *target) message(ev fastpath.Event) {
 	if t.asm.Pending() == 0 {
 		t.sess.Resume(t.asm.Next(), t.handled)
 	}
+}
+
+// refuse takes nothing more from the peer, and ends its session. Under asmMu.
+func (t *target) refuse(err error) {
+	t.refused = true
+	t.e.warnOf(t.in, "notification refused; the session is closed", "err", err)
+	go func() {
+		if t.e.enter() {
+			defer t.e.leave()
+			t.close()
+			t.in.Close("bad notification: " + err.Error())
+		}
+	}()
+}
+
+// holdPending says how many bytes of notifications wait for a part or an earlier one. While those of all peers are too many the session
+// ends that has the most.
+func (t *target) holdPending(bytes int64) {
+	e := t.e
+	before := t.pending.Swap(bytes)
+	if e.pending.Add(bytes-before) <= int64(e.opt.NotifMemory) || bytes <= before {
+		return
+	}
+	e.mu.RLock()
+	worst := t
+	for _, other := range e.byID {
+		if other.pending.Load() > worst.pending.Load() {
+			worst = other
+		}
+	}
+	e.mu.RUnlock()
+	err := fmt.Errorf("%d MiB of notifications wait for a part, and of all peers more than %d MiB (option notif_memory)", worst.pending.Load()>>20, e.opt.NotifMemory>>20)
+	if worst == t {
+		t.refuse(err)
+		return
+	}
+	go func() { // not under our asmMu
+		worst.asmMu.Lock()
+		defer worst.asmMu.Unlock()
+		if !worst.refused && !worst.closing.Load() {
+			worst.refuse(err)
+		}
+	}()
 }
 
 func (t *target) isGone() bool {

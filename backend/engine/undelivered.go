@@ -131,8 +131,8 @@ func (e *Engine) takenOf(id wire.EngineID, session uint64) uint64 {
 	e.mu.RLock()
 	ended := e.taken[id]
 	var live *target // where endpoints are shared it may still be there
-	for in, t := range e.targets {
-		if in.Engine() == id && in.Session() == session {
+	for _, t := range e.byEngine[id] {
+		if t.in.Session() == session {
 			live = t
 		}
 	}

@@ -37,7 +37,9 @@ static inline void link_flying(gr_link *link, uint64_t more, uint64_t less)
 
 /* core.c */
 void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);
-void sess_room(gr_sess *sess, uint64_t before, uint64_t size);
+void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size);
+void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size);
+int sess_full(gr_sess *sess);
 void core_ready(gr_sess *sess, gr_notif *n);
 void core_wake(gr_core *core);
 enum { ST_BACKEND = -3, ST_NOT_FOUND = -4, ST_NOT_SUPPORTED = -9 }; /* nixl_status_t */

@@ -21,7 +21,8 @@ enum {
     CREDIT_BUFS = 8,   /* receives posted for credit messages: RX_BUFS / CREDIT_BATCH can be under way */
     CREDIT_BATCH = 8,
     TX_RESERVE = 8,    /* queue depth kept free for messages */
-    OVERHEAD = 64,     /* what a queued notification counts beside its body */
+    OVERHEAD = 64,     /* what a queued notification counts beside its body and the sender's name */
+    FAIR = 64 << 10,   /* undelivered bytes that a session may have though all sessions together have too many */
     COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
     QUANTUM = 256 << 10, /* bytes a part posts before the next part's turn */
     CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see link.c */
@@ -206,11 +207,11 @@ struct gr_sess {
     uint64_t tx_bytes;             /* of these blocks; 0: the peer has all that have a number */
     int tx_held;                   /* some message waits for a number */
     _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
-    _Atomic uint64_t ready_bytes;  /* bytes the application has not taken */
+    _Atomic uint64_t ready_bytes;  /* bytes the application has not taken; also in core->notif_bytes, as handed_bytes */
     pthread_mutex_t rx_mu;
     uint64_t rx_next;
     uint64_t handed; /* messages given to Go */
-    _Atomic uint64_t handed_bytes; /* of them, not taken yet */
+    _Atomic uint64_t handed_bytes; /* of them, that Go is not done with */
     int slow;        /* Go is putting messages in order */
     gr_link *rx_links;       /* where owed credits go back; guarded by rx_mu */
     _Atomic(gr_link *) home; /* where notifications go out */
@@ -282,6 +283,8 @@ struct gr_core {
     pthread_mutex_t ev_mu;
     struct event_node *ev, *ev_tail;
     int ev_fd;
+
+    _Atomic uint64_t notif_bytes; /* of incoming notifications, of all sessions */
 
     struct { void (*call)(void *); void *arg; } flush[MAX_FLUSHES]; /* written under slot_mu, never changed */
     _Atomic uint32_t nflush;

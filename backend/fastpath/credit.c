@@ -56,11 +56,12 @@ int slots_acked(gr_link *link, uint32_t below)
     return 0;
 }
 
-/* A message has come under the slot. -EBADMSG: the peer had no credit for it. */
+/* A message has come under the slot. -EBADMSG: the peer had no credit for it. It has those that it was told of, however many were taken in since:
+ * what we hold back is how a peer is kept from piling up memory here. */
 int slot_taken(gr_link *link, uint32_t slot)
 {
     int64_t at = (int32_t)(slot - (uint32_t)link->slots_taken);
-    if (at >= RX_BUFS || at < -(int64_t)link->slots_taken)
+    if ((int32_t)(slot - link->slots_told) >= RX_BUFS || at >= RX_BUFS || at < -(int64_t)link->slots_taken)
         return -EBADMSG;
     if (at < 0 || link->slots_seen & UINT32_C(1) << at)
         return link->slots_twice++ < TWICE ? 0 : -EBADMSG;

@@ -47,6 +47,7 @@ func New(o option.Options) (*Core, error) {
 		run_bytes:   runBytes,
 		spin_ns:     C.uint64_t(o.SpinTime.Nanoseconds()),
 		notif_limit: C.uint64_t(o.NotifQueue),
+		notif_total: C.uint64_t(max(o.NotifMemory, o.NotifQueue)),
 
 		inflight_ops: C.uint32_t(o.InflightOps),
 	}

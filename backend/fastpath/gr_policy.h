@@ -23,6 +23,7 @@ typedef struct gr_core_cfg {
     uint64_t run_bytes;     /* what a link takes at a time of a transfer that it shares with others */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint64_t notif_limit;   /* bytes of undelivered notifications a session may pile up */
+    uint64_t notif_total;   /* of all sessions: beyond it a session gets credits only while it has little; 0: no limit */
     uint32_t inflight_ops;  /* WRITEs and READs in flight on a rail, all its links together; 0: no limit */
 } gr_core_cfg;
 
@@ -78,6 +79,8 @@ void gr_sess_free(gr_sess *sess); /* after its links are gone; undelivered notif
  * next_seq. handled is how many messages of the session Go has taken in so far. */
 int gr_sess_deliver(gr_sess *sess, const void *msg, size_t len);
 void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled);
+/* Go is done with a message of so many bytes that it was handed (GR_EV_MSG). Until then it counts as undelivered. */
+void gr_sess_handled(gr_sess *sess, size_t len);
 /* What the core expects next (stale while Go puts messages in order), and how many it has handed to Go. */
 uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed);
 /* Bytes of notifications accepted and not yet sent. */

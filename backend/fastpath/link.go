@@ -52,6 +52,9 @@ func (s Session) Deliver(msg []byte) error {
 	return nil
 }
 
+// Handled says that a message of so many bytes, which C handed over, has been dealt with: until then it counts as undelivered.
+func (s Session) Handled(n int) { C.gr_sess_handled(s.s, C.size_t(n)) }
+
 // Resume lets C take messages in by itself again from next on, unless more were handed to Go than handled.
 func (s Session) Resume(next, handled uint64) {
 	C.gr_sess_resume(s.s, C.uint64_t(next), C.uint64_t(handled))

@@ -174,9 +174,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
 
 static void send_credits(gr_link *link)
 {
-    uint64_t limit = link->rail->core->cfg.notif_limit;
-    if (!credits_due(link) || atomic_load(&link->sess->ready_bytes) >= limit ||
-        atomic_load(&link->sess->handed_bytes) >= limit)
+    if (!credits_due(link) || sess_full(link->sess))
         return;
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = (uint32_t)link->slots_taken};
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)

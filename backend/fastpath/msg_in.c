@@ -84,7 +84,7 @@ static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
         memcpy(p + sess->name_len, body, len);
     *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
     atomic_fetch_add(&sess->refs, 1);
-    atomic_fetch_add(&sess->ready_bytes, len + OVERHEAD);
+    sess_fill(sess, &sess->ready_bytes, len + sess->name_len + OVERHEAD);
     return n;
 }
 

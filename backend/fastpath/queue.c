@@ -14,7 +14,7 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
     n->sess = sess;
     if (sess) {
         atomic_fetch_add(&sess->refs, 1);
-        atomic_fetch_add(&sess->handed_bytes, ev->len + OVERHEAD);
+        sess_fill(sess, &sess->handed_bytes, ev->len + OVERHEAD);
     }
     pthread_mutex_lock(&core->ev_mu);
     int first = !core->ev;
@@ -36,11 +36,29 @@ int gr_event_fd(gr_core *core)
     return core->ev_fd;
 }
 
-/* A queue of the session's shrank from `before` by `size`: credits that it held back go out. */
-void sess_room(gr_sess *sess, uint64_t before, uint64_t size)
+/* One of the session's two queues of incoming notifications grows. */
+void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
 {
-    uint64_t limit = sess->core->cfg.notif_limit;
-    if (before < limit || before - size >= limit)
+    atomic_fetch_add(&sess->core->notif_bytes, size);
+    atomic_fetch_add(queue, size);
+}
+
+/* The peer gets no more credits for now. */
+int sess_full(gr_sess *sess)
+{
+    const gr_core_cfg *cfg = &sess->core->cfg;
+    uint64_t ready = atomic_load(&sess->ready_bytes), handed = atomic_load(&sess->handed_bytes);
+    if (ready >= cfg->notif_limit || handed >= cfg->notif_limit)
+        return 1;
+    return cfg->notif_total && (ready >= FAIR || handed >= FAIR) && atomic_load(&sess->core->notif_bytes) >= cfg->notif_total;
+}
+
+/* A queue shrinks: credits that were held back for it go out. */
+void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
+{
+    uint64_t limit = sess->core->cfg.notif_limit, before = atomic_fetch_sub(queue, size), after = before - size;
+    atomic_fetch_sub(&sess->core->notif_bytes, size);
+    if ((before < limit || after >= limit) && (before < FAIR || after >= FAIR))
         return;
     pthread_mutex_lock(&sess->rx_mu);
     for (gr_link *link = sess->rx_links; link; link = link->rx_next)
@@ -69,11 +87,8 @@ int gr_events_take(gr_core *core, gr_event *out, int max)
     pthread_mutex_unlock(&core->ev_mu);
     for (struct event_node *e = list, *next; e; e = next) {
         next = e->next;
-        if (e->sess) {
-            uint64_t size = e->ev.len + OVERHEAD;
-            sess_room(e->sess, atomic_fetch_sub(&e->sess->handed_bytes, size), size);
+        if (e->sess)
             sess_unref(e->sess);
-        }
         free(e);
     }
     return n;
@@ -114,8 +129,7 @@ void gr_notif_free(gr_core *core, gr_notif *list)
     for (gr_notif *n = list, *next; n; n = next) {
         next = n->next;
         gr_sess *sess = n->origin;
-        uint64_t size = n->msg_len + OVERHEAD;
-        sess_room(sess, atomic_fetch_sub(&sess->ready_bytes, size), size);
+        sess_room(sess, &sess->ready_bytes, n->msg_len + sess->name_len + OVERHEAD);
         sess_unref(sess);
         free(n);
     }

@@ -23,6 +23,7 @@ void sess_unref(gr_sess *sess)
 {
     if (atomic_fetch_sub(&sess->refs, 1) != 1)
         return;
+    atomic_fetch_sub(&sess->core->notif_bytes, atomic_load(&sess->handed_bytes)); /* what Go was handed and dropped */
     pthread_mutex_destroy(&sess->rx_mu);
     pthread_mutex_destroy(&sess->tx_mu);
     free(sess);
@@ -41,6 +42,11 @@ void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled)
         sess->rx_next = next_seq;
     }
     pthread_mutex_unlock(&sess->rx_mu);
+}
+
+void gr_sess_handled(gr_sess *sess, size_t len)
+{
+    sess_room(sess, &sess->handed_bytes, len + OVERHEAD);
 }
 
 uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed)

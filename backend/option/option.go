@@ -27,10 +27,14 @@ type Options struct {
 	RailTimeout    time.Duration
 	PeerTimeout    time.Duration
 	MaxSessions    int
+	SourceSessions int    // 0: three quarters of MaxSessions
+	MaxEndpoints   int    // 0: by the descriptors of the process
+	ControlMemory  uint64 // bytes
 	ConnectTimeout time.Duration
 	ReleaseWait    time.Duration
 	CancelTimeout  time.Duration
 	NotifQueue     uint64 // bytes a peer
+	NotifMemory    uint64 // bytes of all peers
 	ChunkMin       uint64 // bytes
 	ChunkMax       uint64 // bytes, >= ChunkMin
 	WindowMin      uint64 // bytes

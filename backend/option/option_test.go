@@ -22,7 +22,7 @@ var wantDefaults = Options{
 	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16},
 	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second, MaxSessions: 4096,
 	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
-	NotifQueue: 16 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
+	NotifQueue: 16 * mib, NotifMemory: 256 * mib, ControlMemory: 256 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
 	WindowTime: 4 * time.Millisecond, MaxRails: 8, QPsPerRail: 1, Threading: "safe", SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
 }
 

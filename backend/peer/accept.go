@@ -45,17 +45,12 @@ func (n *Node) accept(l net.Listener) {
 	}
 }
 
-// admit takes one connection through the gate and serves it in a goroutine of its own. It waits while the gate is full.
+// admit takes one connection through the gate and serves it in a goroutine of its own. Every connection gets its challenge: who is
+// refused before it can prove the token may be an honest peer of the address that bad ones come from.
 func (n *Node) admit(c net.Conn) {
-	source := sourceOf(c.RemoteAddr())
-	if !n.gate.allowed(source, time.Now()) {
-		n.count.rateLimited.Add(1)
-		c.Close()
-		return
-	}
-	p, evicted := n.gate.enter(n.ctx, c, source)
+	p, evicted := n.gate.enter(n.ctx, c, sourceOf(c.RemoteAddr()))
 	if evicted != nil {
-		n.count.timedOut.Add(1)
+		n.count.madeRoom.Add(1)
 		n.gate.fail(evicted.source, time.Now())
 	}
 	if p != nil && !n.spawn(func() { n.serve(p) }) {
@@ -79,15 +74,16 @@ func (n *Node) serve(p *guest) {
 		p.conn.Close()
 		return
 	}
-	if why := n.makeRoom(); why != nil {
+	in := newIn(n, hello)
+	s := in.session
+	s.source = p.source
+	defer n.remove(s)
+	if why := n.makeRoom(s); why != nil {
 		n.count.refused.Add(1)
-		n.reject(p.conn, why)
+		n.reject(p.conn, why, n.sign(challenge, hello.Nonce))
 		p.conn.Close()
 		return
 	}
-	in := newIn(n, hello)
-	s := in.session
-	defer n.remove(s)
 	if !n.add(s) || !s.attach(p.conn, netip.AddrPort{}) {
 		p.conn.Close()
 		return
@@ -95,7 +91,7 @@ func (n *Node) serve(p *guest) {
 	welcome, err := in.admitted(hello)
 	if err != nil {
 		n.count.refused.Add(1)
-		n.reject(p.conn, rejection(err))
+		n.reject(p.conn, rejection(err), n.sign(challenge, hello.Nonce))
 		s.end(Lost, err, nil)
 		return
 	}
@@ -157,7 +153,7 @@ func (n *Node) prove(p *guest) (wire.Frame, *wire.Challenge, error) {
 		n.count.badToken.Add(1)
 		n.gate.fail(p.source, time.Now())
 	}
-	n.reject(p.conn, why)
+	n.reject(p.conn, why, nil)
 	return nil, nil, why
 }
 
@@ -192,13 +188,13 @@ func (n *Node) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
 		mac, err = wire.MacResume(n.cfg.Identity.Token, challenge.Nonce, f)
 	}
 	if version != wire.Version {
-		return &RejectError{wire.CodeVersion, fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", version, wire.Version)}
+		return &RejectError{Code: wire.CodeVersion, Text: fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", version, wire.Version)}
 	}
 	if target != n.cfg.Identity.Engine {
-		return &RejectError{wire.CodeEngine, "not this engine: the peer was restarted; load its new metadata"}
+		return &RejectError{Code: wire.CodeEngine, Text: "not this engine: the peer was restarted; load its new metadata"}
 	}
 	if err != nil || !mac.Equal(claimed) {
-		return &RejectError{wire.CodeToken, "wrong token: load the peer's metadata again"}
+		return &RejectError{Code: wire.CodeToken, Text: "wrong token: load the peer's metadata again"}
 	}
 	return nil
 }
@@ -209,11 +205,24 @@ func rejection(err error) *RejectError {
 	if errors.As(err, &r) {
 		return r
 	}
-	return &RejectError{wire.CodeInternal, err.Error()}
+	return &RejectError{Code: wire.CodeInternal, Text: err.Error()}
 }
 
-// reject sends a Reject, as far as the other side takes it at once.
-func (n *Node) reject(c net.Conn, r *RejectError) {
+// reject sends a Reject, as far as the other side takes it at once. sign is nil where the other side has not proved itself.
+func (n *Node) reject(c net.Conn, r *RejectError, sign func(*wire.Reject)) {
+	f := &wire.Reject{Code: r.Code, Text: clip(r.Text)}
+	if sign != nil {
+		sign(f)
+	}
 	_ = c.SetDeadline(time.Now().Add(linger))
-	_ = wire.WriteFrame(c, &wire.Reject{Code: r.Code, Text: clip(r.Text)})
+	_ = wire.WriteFrame(c, f)
+}
+
+// sign proves a Reject to an initiator that has proved itself.
+func (n *Node) sign(challenge *wire.Challenge, asked wire.Nonce) func(*wire.Reject) {
+	return func(f *wire.Reject) {
+		if mac, err := wire.MacReject(n.cfg.Identity.Token, challenge.Nonce, asked, f); err == nil {
+			f.Mac = mac
+		}
+	}
 }

@@ -39,29 +39,6 @@ func TestGarbage(t *testing.T) {
 	assert.Empty(t, s.events)
 }
 
-func TestSourceWithManyFailuresIsRefusedForAWhile(t *testing.T) {
-	i, s := newInitiator(), newTarget()
-	n := newNode(Config{Identity: identity("limited")}, s)
-	n.gate = newGate(limits{halfOpen: 8, minAge: time.Second, burst: 3, refill: 20, sources: 8})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	n.listeners = []net.Listener{l}
-	n.spawn(func() { n.accept(l) })
-	t.Cleanup(n.Close)
-	for n.Stats().RateLimited == 0 {
-		c := fakePeer(t, n)
-		_, _ = c.Write([]byte("garbage, and more of it"))
-		_, _ = io.Copy(io.Discard, c)
-		c.Close()
-	}
-	assert.GreaterOrEqual(t, n.Stats().BadFrame, uint64(3))
-	// An honest peer of the same address tries again until it is let in.
-	from := listen(t, newTarget())
-	from.Dial(blob(n), 0, i)
-	want[evOffers](t, i.events)
-	want[evReady](t, i.events)
-}
-
 // Connections that say nothing, or a byte now and then, hold a place until the deadline at most, and less where others wait.
 func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -95,13 +72,13 @@ func TestSlowLoris(t *testing.T) {
 		defer here.Close()
 		n.admit(there) // waits for a place
 		require.IsType(t, &wire.Welcome{}, knock(t, here, n.cfg.Identity, nil))
-		assert.Equal(t, time.Second, time.Since(start), "the oldest goes once it is old enough")
+		assert.Equal(t, time.Second, time.Since(start), "one goes once it is old enough")
 		want[evHello](t, s.events)
-		assert.Equal(t, uint64(1), n.Stats().TimedOut)
+		assert.Equal(t, uint64(1), n.Stats().MadeRoom)
 
 		time.Sleep(10 * time.Second)
 		assert.Zero(t, n.Stats().HalfOpen, "the deadline ends the others")
-		assert.Equal(t, uint64(4), n.Stats().TimedOut+n.Stats().BadFrame)
+		assert.Equal(t, uint64(4), n.Stats().MadeRoom+n.Stats().TimedOut+n.Stats().BadFrame)
 	})
 }
 
@@ -109,8 +86,8 @@ func TestGatePrefersTheRare(t *testing.T) {
 	g := newGate(limits{halfOpen: 3, minAge: time.Second, burst: 2, refill: 1, sources: 2})
 	t0 := time.Unix(1000, 0)
 	many, few, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-	guests := make([]*guest, 0, 4)
-	for k, source := range []netip.Addr{few, many, many, third} {
+	guests := make([]*guest, 0, 5)
+	for k, source := range []netip.Addr{few, many, many, third, third} {
 		c, other := net.Pipe()
 		other.Close()
 		p := &guest{conn: c, source: source}
@@ -124,20 +101,41 @@ func TestGatePrefersTheRare(t *testing.T) {
 	assert.Nil(t, evicted)
 	assert.Nil(t, guests[3].place)
 	assert.Equal(t, 501*time.Millisecond, wait)
-	_, evicted = g.tryEnter(guests[3], t0.Add(2*time.Second))
-	assert.Same(t, guests[1], evicted, "the oldest of the source with the most")
+	_, evicted = g.tryEnter(guests[3], t0.Add(1001*time.Millisecond))
+	assert.Same(t, guests[1], evicted, "of the source with the most, the one that is old enough")
 	assert.False(t, g.leave(guests[1]))
-	assert.True(t, g.leave(guests[0]))
 
 	for range 2 {
-		g.fail(many, t0)
+		g.fail(few, t0.Add(2*time.Second))
 	}
-	assert.False(t, g.allowed(many, t0))
-	assert.True(t, g.allowed(few, t0))
-	assert.True(t, g.allowed(many, t0.Add(time.Second)), "failures drain")
-	g.fail(few, t0)
-	g.fail(third, t0)
+	_, evicted = g.tryEnter(guests[4], t0.Add(2*time.Second))
+	assert.Same(t, guests[0], evicted, "of the source that has failed too often")
+	for k := range 100 {
+		g.fail(netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}), t0)
+	}
 	assert.LessOrEqual(t, len(g.failed), 2, "memory is bounded")
+}
+
+// Of many that are held all have the same chance to be thrown out, and whoever is quick has none.
+func TestGateThrowsOutAtRandom(t *testing.T) {
+	const places, rounds = 64, 6400
+	g := newGate(limits{halfOpen: places, minAge: 20 * time.Millisecond, burst: 64, refill: 8, sources: 8})
+	now := time.Unix(1000, 0)
+	age := map[int]int{} // of those thrown out, in tenths of the mean
+	for range rounds {
+		now = now.Add(2 * time.Millisecond)
+		c, other := net.Pipe()
+		other.Close()
+		_, evicted := g.tryEnter(&guest{conn: c}, now)
+		if evicted != nil {
+			require.GreaterOrEqual(t, now.Sub(evicted.since), g.limits.minAge)
+			age[min(3, int(now.Sub(evicted.since)/(places*2*time.Millisecond)))]++
+		}
+	}
+	require.Equal(t, places, g.halfOpen())
+	for k := range 4 { // of the oldest alone all would be of one age
+		assert.Greater(t, age[k], rounds/100, "%v", age)
+	}
 }
 
 func TestSourceOf(t *testing.T) {

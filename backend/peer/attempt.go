@@ -118,7 +118,7 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 	}
 	switch f := f.(type) {
 	case *wire.Reject:
-		return &RejectError{f.Code, f.Text}
+		return rejected(o.to.Token, challenge.Nonce, r.Nonce, f)
 	case *wire.Resumed:
 		mac, err := wire.MacResumed(o.to.Token, challenge.Nonce, r.Nonce, f)
 		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != r.Session || f.Version != wire.Version {

@@ -88,7 +88,7 @@ type slow struct {
 }
 
 func (s slow) Read(p []byte) (int, error) {
-	s.once.Do(func() { time.Sleep(strangers + strangers/2) })
+	s.once.Do(func() { time.Sleep(hintsFor + hintsFor/2) })
 	return s.Conn.Read(p)
 }
 
@@ -97,7 +97,7 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 	for name, spoil := range map[string]func(c net.Conn, dials int) net.Conn{
 		"slow": func(c net.Conn, _ int) net.Conn { return slow{c, new(sync.Once)} },
 		"busy": func(c net.Conn, dials int) net.Conn {
-			if dials > 8 { // strangers is over
+			if dials > 8 { // hintsFor is over
 				return c
 			}
 			c.Close()

@@ -16,9 +16,9 @@ import (
 	"gorail/backend/wire"
 )
 
-// How long a dial goes on where that may help. A refused connection is soon a dead process; a busy target frees itself.
+// How long a dial goes on where that may help. Anybody can refuse a connection or reject a handshake; a busy target frees itself.
 const (
-	refusedFor   = 320 * time.Millisecond
+	hintsFor     = 600 * time.Millisecond // how long addresses must have said no, without proof, to be believed
 	firstBackoff = 20 * time.Millisecond
 	maxBackoff   = 160 * time.Millisecond
 )
@@ -43,8 +43,8 @@ func (o *Out) connect() (*wire.Welcome, error) {
 		return nil, fmt.Errorf("%w: %s: none of its control addresses (%s) can be reached from here: have it listen on an address of the network between the two",
 			ErrUnreachable, o.session.peer, strings.Join(o.to.Control, ", "))
 	}
-	start := time.Now()
-	var tried failures // the last of each address
+	since := make(map[netip.AddrPort]time.Time) // when an address began to say no
+	var tried failures                          // the last of each address
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		var again []netip.AddrPort
 		for i, a := range addrs {
@@ -59,8 +59,10 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			if final(err) {
 				return nil, o.failed(failures{{a, err}})
 			}
-			refused := errors.Is(err, syscall.ECONNREFUSED) && time.Since(start)+backoff <= refusedFor
-			if refused || busy(err) {
+			if _, known := since[a]; !known || !hint(err) {
+				since[a] = time.Now()
+			}
+			if hint(err) && time.Since(since[a]) < hintsFor || busy(err) {
 				again = append(again, a)
 			}
 		}
@@ -149,19 +151,25 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	if hungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
-		return nil, &finalError{fmt.Errorf("hello: %w", timedOut(err, begun, noWord))}
+		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noWord))
 	}
 	switch f := f.(type) {
 	case *wire.Reject:
-		return nil, &RejectError{f.Code, f.Text}
+		return nil, rejected(o.to.Token, challenge.Nonce, hello.Nonce, f)
 	case *wire.Welcome:
 		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
 		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != hello.Session || f.Version != wire.Version {
-			return nil, &finalError{fmt.Errorf("%w: its welcome does not prove that it is the engine that was meant", ErrProtocol)}
+			return nil, fmt.Errorf("%w: its welcome does not prove that it is the engine that was meant", ErrProtocol)
 		}
 		return f, nil
 	}
-	return nil, &finalError{fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())}
+	return nil, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
+}
+
+// rejected is the error of a Reject, which says whether the engine that was meant has sent it.
+func rejected(token wire.Token, challenge, asked wire.Nonce, f *wire.Reject) *RejectError {
+	mac, err := wire.MacReject(token, challenge, asked, f)
+	return &RejectError{Code: f.Code, Text: f.Text, Proved: err == nil && mac.Equal(f.Mac)}
 }
 
 // hungUp says that the other side closed the connection.
@@ -169,7 +177,7 @@ func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// finalError ends a dial: no other address would change the outcome, or the target may still hold our offers.
+// finalError ends a dial: no other address would change the outcome.
 type finalError struct{ error }
 
 func (e *finalError) Unwrap() error { return e.error }
@@ -180,7 +188,16 @@ func final(err error) bool {
 		return true
 	}
 	var r *RejectError
-	return errors.As(err, &r) && (r.Code == wire.CodeRails || r.Code == wire.CodeInternal)
+	return errors.As(err, &r) && r.Proved && r.Code != wire.CodeBusy
+}
+
+// hint is a no that nobody has proved: anybody between the two, or at an address that was the peer's, can say it.
+func hint(err error) bool {
+	var r *RejectError
+	if errors.As(err, &r) {
+		return !r.Proved && r.Code != wire.CodeBusy
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrProtocol) || errors.Is(err, wire.ErrVersion)
 }
 
 func busy(err error) bool {

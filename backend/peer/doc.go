@@ -49,10 +49,17 @@
 // Out.Suspect says so. It tries all addresses of the peer at short intervals, that of the last line at the end, and keeps a line
 // that still works until another address has sent its challenge. In.Suspect closes the line, so that the initiator looks.
 //
-// The peer is dead, and the session Lost at once, when it has hung up without a Bye, every address where it has answered
-// before refuses connections or has another engine, and no other address answers within 600 ms; or when the target says that
-// the session has ended. The errors of a peer that is dead wrap ErrDead. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
+// The peer is dead, and the session Lost, when it has hung up without a Bye, every address where it has answered
+// before refuses connections or has another engine for 600 ms, and no other address answers meanwhile; and at once when the target proves by
+// a MAC that the session has ended. A Reject without that, a reset and a refused connection are hints, which anybody can give: they end
+// neither a session nor a dial before all addresses have said so for 600 ms. The errors of a peer that is dead wrap ErrDead. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
 // PeerTimeout too, but 1.5 s after a connection that was closed without a Bye: nearly always the initiator has died then.
+//
+// # Unauthenticated connections
+//
+// Every connection to a listener gets its challenge, whatever others from its address have done: a bad one and an honest peer may share it.
+// There are 256 places for handshakes. When all are taken a random one is thrown out for each newcomer, of the source that has failed
+// too often or has the most. A proof takes a round trip; an initiator that was thrown out tries again within ConnectTimeout.
 //
 // # Threads
 //

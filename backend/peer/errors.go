@@ -40,8 +40,9 @@ func dead(err error) error { return &deadError{err} }
 // RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code; an initiator finds it with
 // errors.As in the error of Lost.
 type RejectError struct {
-	Code wire.Code
-	Text string
+	Code   wire.Code
+	Text   string
+	Proved bool // the target has sent it, which holds the token; else anybody may have, and it is a hint
 }
 
 // Error is the target's text.

@@ -3,26 +3,28 @@ package peer
 import (
 	"container/list"
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 )
 
-// limits of what strangers may cost.
+// limits of what unauthenticated connections may cost.
 type limits struct {
 	halfOpen int           // handshakes of unproved connections at a time, each at most wire.HandshakeLimit of memory
-	minAge   time.Duration // a handshake is not cut short for another one before this
+	minAge   time.Duration // a handshake is not thrown out for another one before this
 	burst    float64       // failed handshakes that a source has at once
-	refill   float64       // and per second
+	refill   float64       // and per second; above that its handshakes are thrown out before those of other sources
 	sources  int           // sources remembered
 }
 
-var defaultLimits = limits{halfOpen: 256, minAge: time.Second, burst: 64, refill: 8, sources: 4096}
+var defaultLimits = limits{halfOpen: 256, minAge: 20 * time.Millisecond, burst: 64, refill: 8, sources: 4096}
 
-// gate bounds what connections cost that have not proved themselves: how many there are at a time, and how many failures
-// a source may have. When it is full, the oldest handshake of the source with the most of them makes room, once it is
-// older than minAge; until then accepting waits, which a burst of honest peers outlives.
+// gate bounds how many connections there are that have not proved themselves. It refuses none: when it is full, one is thrown out at
+// random. A proof takes one round trip, so that honest peers are through long before it is their turn, or with the next try; connections
+// that are held are thrown out in the end. The source that has failed too often goes first, then the one with the most handshakes.
+// Accepting waits until one of them is older than minAge.
 type gate struct {
 	limits limits
 	freed  chan struct{} // one token: a place became free
@@ -51,13 +53,6 @@ type bucket struct {
 func newGate(l limits) *gate {
 	return &gate{limits: l, freed: make(chan struct{}, 1), open: list.New(),
 		sources: make(map[netip.Addr]int), failed: make(map[netip.Addr]bucket)}
-}
-
-// allowed says that a source has failures left.
-func (g *gate) allowed(source netip.Addr, now time.Time) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.level(source, now) < g.limits.burst
 }
 
 // fail counts a failed handshake against its source.
@@ -118,8 +113,8 @@ func (g *gate) tryEnter(p *guest, now time.Time) (wait time.Duration, evicted *g
 		return time.Hour, nil // the context has ended too
 	}
 	if g.open.Len() >= g.limits.halfOpen {
-		old := g.victim()
-		if wait := g.limits.minAge - now.Sub(old.since); wait > 0 {
+		old, wait := g.victim(now)
+		if old == nil {
 			return wait, nil
 		}
 		old.conn.Close()
@@ -135,15 +130,36 @@ func (g *gate) tryEnter(p *guest, now time.Time) (wait time.Duration, evicted *g
 	return 0, evicted
 }
 
-// victim is the oldest handshake of the source that has the most.
-func (g *gate) victim() *guest {
-	var best *guest
-	for e := g.open.Front(); e != nil; e = e.Next() {
-		if p := e.Value.(*guest); best == nil || g.sources[p.source] > g.sources[best.source] {
-			best = p
+// victim is any handshake of the source that has failed too often, or else of the one with the most, if it is old enough; nil: none is before
+// wait is over. With mu held.
+func (g *gate) victim(now time.Time) (old *guest, wait time.Duration) {
+	var worst netip.Addr
+	var most float64
+	for source, n := range g.sources {
+		bad := float64(n)
+		if g.level(source, now) >= g.limits.burst {
+			bad += float64(g.limits.halfOpen)
+		}
+		if bad > most {
+			worst, most = source, bad
 		}
 	}
-	return best
+	var ripe []*guest
+	for e := g.open.Front(); e != nil; e = e.Next() { // oldest first
+		p := e.Value.(*guest)
+		if p.source != worst {
+			continue
+		}
+		if left := g.limits.minAge - now.Sub(p.since); left > 0 {
+			wait = left
+			break
+		}
+		ripe = append(ripe, p)
+	}
+	if len(ripe) == 0 {
+		return nil, wait
+	}
+	return ripe[rand.IntN(len(ripe))], 0
 }
 
 // leave takes a connection out of the gate: it has proved itself or ended. false: it had to make room before.

@@ -41,6 +41,12 @@ func (in *In) Engine() wire.EngineID { return in.engine }
 // Session is the initiator's number of the session: later ones of the same engine are higher.
 func (in *In) Session() uint64 { return in.id }
 
+// Source is the address that the initiator's connection came from, of IPv6 the /64.
+func (in *In) Source() netip.Addr { return in.session.source }
+
+// Done is closed when the session ends.
+func (in *In) Done() <-chan struct{} { return in.session.ctx.Done() }
+
 // State is where the session stands.
 func (in *In) State() State { return in.session.State() }
 

@@ -22,6 +22,7 @@ const (
 	DefaultConnectTimeout = 30 * time.Second
 	DefaultMaxSessions    = 4096
 	DefaultQueueLimit     = 64 << 20
+	DefaultMemory         = 256 << 20
 )
 
 // mostHeartbeat is the longest time that heartbeats are derived from: a quarter of it between pings, a third of silence before
@@ -43,6 +44,8 @@ type Config struct {
 	PeerTimeout    time.Duration // a session whose peer shows no sign of life for so long, on any path, is lost
 	ConnectTimeout time.Duration // for all of a dial, handshake included
 	MaxSessions    int           // that we serve; for one more the one whose peer is silent for longest gives way
+	MaxPerSource   int           // of these, behind one address; default three quarters
+	Memory         int           // bytes of frames that all sessions that we serve may hold; beyond it the one with the most ends
 	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; at least 4 MiB for large answers
 	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
 	Descriptors    Descriptors   // nil: children of fork may hold our sockets
@@ -59,6 +62,7 @@ type Node struct {
 	dial   func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	count  counters
 	number atomic.Uint64   // of the last Hello sent
+	frames atomic.Int64    // bytes of frames of the sessions that we serve
 	gone   atomic.Bool     // goodbyes say that the engine ends
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -68,6 +72,10 @@ type Node struct {
 	mu       sync.Mutex
 	closed   bool
 	sessions map[*session]struct{}
+	sources  map[netip.Addr]int // sessions that we serve, by where they come from
+	inbound  int                // all of these
+	searched time.Time          // when a session that gives way was looked for last
+	shedding bool               // a session that holds too much is being looked for
 	served   map[sessionKey]*In // those that may be resumed
 	running  int                // goroutines
 	idle     chan struct{}      // closed when Close has begun and running is 0
@@ -111,6 +119,12 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	if cfg.MaxSessions <= 0 {
 		cfg.MaxSessions = DefaultMaxSessions
 	}
+	if cfg.MaxPerSource <= 0 {
+		cfg.MaxPerSource = (3*cfg.MaxSessions + 3) / 4
+	}
+	if cfg.Memory <= 0 {
+		cfg.Memory = DefaultMemory
+	}
 	if cfg.QueueLimit <= 0 {
 		cfg.QueueLimit = DefaultQueueLimit
 	}
@@ -121,7 +135,7 @@ func newNode(cfg Config, target TargetHandler) *Node {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	n := &Node{cfg: cfg, target: target, gate: newGate(defaultLimits), dial: dialTCP,
-		sessions: make(map[*session]struct{}), served: make(map[sessionKey]*In), idle: make(chan struct{})}
+		sessions: make(map[*session]struct{}), sources: make(map[netip.Addr]int), served: make(map[sessionKey]*In), idle: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -238,6 +252,7 @@ func (n *Node) remove(s *session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.sessions, s)
+	n.release(s)
 }
 
 // guard calls a handler and makes an error of a panic: a host process must not die of it.

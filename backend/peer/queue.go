@@ -2,6 +2,7 @@ package peer
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"gorail/backend/wire"
 )
@@ -15,6 +16,7 @@ const maxAsked = 4 * (wire.MaxRanges + 1)
 // so their slices must not change any more.
 type queue struct {
 	limit int           // constant
+	total *atomic.Int64 // of all sessions that we serve; nil: it is not counted there
 	wake  chan struct{} // one token: there is something to take, or an end
 
 	mu     sync.Mutex
@@ -75,7 +77,7 @@ func (q *queue) append(frames ...wire.Frame) {
 	for _, f := range frames {
 		it := item{f, frameCost(f)}
 		q.items = append(q.items, it)
-		q.bytes += it.cost
+		q.hold(it.cost)
 		q.unsent += it.cost
 	}
 	q.signal()
@@ -85,7 +87,8 @@ func (q *queue) append(frames ...wire.Frame) {
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.items, q.next, q.bytes, q.unsent, q.owed = nil, 0, 0, 0, false
+	q.hold(-q.bytes)
+	q.items, q.next, q.unsent, q.owed = nil, 0, 0, false
 	q.end()
 }
 
@@ -157,7 +160,7 @@ func (q *queue) forget(got uint64) bool {
 	}
 	n := int(got - q.base)
 	for k, it := range q.items[:n] {
-		q.bytes -= it.cost
+		q.hold(-it.cost)
 		if k >= q.next {
 			q.unsent -= it.cost
 		}
@@ -169,6 +172,21 @@ func (q *queue) forget(got uint64) bool {
 	q.base, q.next = got, max(0, q.next-n)
 	q.room.Broadcast()
 	return true
+}
+
+// hold counts frames that are kept, or are no more. With mu held.
+func (q *queue) hold(cost int) {
+	q.bytes += cost
+	if q.total != nil {
+		q.total.Add(int64(cost))
+	}
+}
+
+// kept is the cost of what is queued or not acknowledged.
+func (q *queue) kept() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.bytes
 }
 
 // acked is how many frames the other side has acknowledged.

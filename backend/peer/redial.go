@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"gorail/backend/wire"
@@ -19,7 +18,6 @@ const (
 	stagger    = 20 * time.Millisecond  // from one address to the next,
 	launched   = 400 * time.Millisecond // but all are being tried by then
 	lastResort = 150 * time.Millisecond // what is suspected comes later than the rest by so much
-	strangers  = 600 * time.Millisecond // for addresses that never answered to answer, when all others say that the peer is dead
 )
 
 // errSettled ends a search that is not needed any more.
@@ -99,7 +97,7 @@ func (k *search) round() {
 	last := make(map[netip.AddrPort]error)
 	look := time.NewTicker(maxBackoff) // whether the line in use has come to life
 	defer look.Stop()
-	var late <-chan time.Time
+	var late <-chan time.Time // for how long they must all have said no
 	for waited := false; ; {
 		select {
 		case r := <-outcomes:
@@ -122,19 +120,19 @@ func (k *search) round() {
 		case k.settled(len(last) == len(addrs)):
 			return
 		case alive:
-		case refused == len(addrs) || waited && !k.shaking():
+			late, waited = nil, false
+		case waited && (refused == len(addrs) || !k.shaking()):
 			k.bury(last)
 			return
 		case late == nil:
-			timer := time.NewTimer(strangers)
-			defer timer.Stop()
-			late = timer.C
+			late = time.After(hintsFor)
 		}
 	}
 }
 
 // census says whether the peer may be alive, for all that the addresses have said last, and how many refuse. One where it has
-// answered before must refuse; one that never answered only shows life when it takes connections.
+// answered before must refuse; one that never answered only shows life when it takes connections. Nobody has proved a refusal: they count
+// once all have said so for hintsFor.
 func (k *search) census(last map[netip.AddrPort]error, proved []netip.AddrPort) (alive bool, refused int) {
 	s := k.out.session
 	s.mu.Lock()
@@ -228,24 +226,34 @@ func (k *search) bury(last map[netip.AddrPort]error) {
 		}
 		broken = errUneasy
 	}
+	if !tried.gone() {
+		s.endLocked(Lost, fmt.Errorf("%w: %w", s.explain(broken), tried), nil)
+		return
+	}
 	s.endLocked(Lost, dead(fmt.Errorf("%w, and its process is gone: %w", s.explain(broken), tried)), nil)
 }
 
-// refuses says that the peer's process doesn't live behind an address any more. Another engine's word counts always; a
+// refuses says that, by its answer, the peer's session doesn't live behind an address any more. A Reject counts always; a
 // refused connection only when the peer had hung up: while a link is down, whoever the default route leads to may refuse.
 func refuses(err error, hungUp bool) bool {
-	if r := (*RejectError)(nil); errors.As(err, &r) {
-		return elsewhere(r)
-	}
-	return hungUp && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrProtocol) || errors.Is(err, wire.ErrVersion))
+	var r *RejectError
+	return hint(err) && (hungUp || errors.As(err, &r))
+}
+
+// gone says that no address speaks of a session: there is no engine any more that knows it.
+func (fs failures) gone() bool {
+	return !slices.ContainsFunc(fs, func(f failure) bool {
+		var r *RejectError
+		return errors.As(f.err, &r) && !elsewhere(r)
+	})
 }
 
 // elsewhere is the answer of an engine that is not the peer.
 func elsewhere(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
 
-// hopeless says that no address will resume the session: its target, or this side, has said so.
+// hopeless says that no address will resume the session: its target has proved that it said so, or this side has.
 func hopeless(err error) bool {
 	var f *finalError
 	var r *RejectError
-	return errors.As(err, &f) || errors.As(err, &r) && r.Code != wire.CodeBusy && !elsewhere(r)
+	return errors.As(err, &f) || errors.As(err, &r) && r.Proved && r.Code != wire.CodeBusy
 }

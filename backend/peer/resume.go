@@ -33,7 +33,7 @@ func (n *Node) resume(c net.Conn, r *wire.Resume, challenge *wire.Challenge) err
 	n.mu.Lock()
 	in := n.served[sessionKey{r.Engine, r.Session}]
 	n.mu.Unlock()
-	why := &RejectError{wire.CodeSession, "no such session: it has ended"}
+	why := &RejectError{Code: wire.CodeSession, Text: "no such session: it has ended"}
 	if in != nil {
 		why = in.resume(c, r, challenge)
 	}
@@ -42,7 +42,7 @@ func (n *Node) resume(c net.Conn, r *wire.Resume, challenge *wire.Challenge) err
 		return nil
 	}
 	n.count.badResume.Add(1)
-	n.reject(c, why)
+	n.reject(c, why, n.sign(challenge, r.Nonce))
 	return why
 }
 
@@ -53,15 +53,15 @@ func (in *In) resume(c net.Conn, r *wire.Resume, challenge *wire.Challenge) *Rej
 	defer s.mu.Unlock()
 	switch {
 	case s.state.over():
-		return &RejectError{wire.CodeSession, "the session has ended"}
+		return &RejectError{Code: wire.CodeSession, Text: "the session has ended"}
 	case s.state != Ready:
-		return &RejectError{wire.CodeBusy, "the session is just beginning"}
+		return &RejectError{Code: wire.CodeBusy, Text: "the session is just beginning"}
 	case !r.Proof.Equal(s.proof):
-		return &RejectError{wire.CodeToken, "not the session's initiator"}
+		return &RejectError{Code: wire.CodeToken, Text: "not the session's initiator"}
 	case r.Try <= s.try:
-		return &RejectError{wire.CodeBusy, "overtaken by a later resume"}
+		return &RejectError{Code: wire.CodeBusy, Text: "overtaken by a later resume"}
 	case !s.queue.resumable(r.Got):
-		return &RejectError{wire.CodeSession, "the session can't have got so many frames"}
+		return &RejectError{Code: wire.CodeSession, Text: "the session can't have got so many frames"}
 	}
 	answer := &wire.Resumed{Version: wire.Version, Engine: id.Engine, Session: r.Session, Got: s.got}
 	mac, err := wire.MacResumed(id.Token, challenge.Nonce, r.Nonce, answer)

@@ -204,10 +204,3 @@ func (o *Out) searching() bool {
 	defer o.session.mu.Unlock()
 	return o.search != nil
 }
-
-// kept is the cost of what is queued or not acknowledged.
-func (q *queue) kept() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.bytes
-}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gorail/backend/wire"
@@ -28,6 +29,9 @@ type session struct {
 	handle  func(wire.Frame) error
 	seek    func(urgent bool, avoid netip.Addr) // an initiator's: begins to look for another line, with mu held
 	queue   *queue
+	source  netip.Addr   // where an initiator's connection came from
+	counted bool         // in Node.inbound; by Node.mu
+	partial atomic.Int64 // bytes of the frame that is being read, in Node.frames
 
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
@@ -54,6 +58,9 @@ type session struct {
 func (n *Node) newSession(inbound bool, state State, peer string) *session {
 	s := &session{node: n, inbound: inbound, peer: peer, state: state, queue: newQueue(n.cfg.QueueLimit),
 		readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
+	if inbound {
+		s.queue.total = &n.frames
+	}
 	s.ctx, s.cancel = context.WithCancel(n.ctx)
 	return s
 }
@@ -108,6 +115,7 @@ func (s *session) send(frames ...wire.Frame) {
 		s.node.count.overflows.Add(1)
 		s.end(Lost, fmt.Errorf("%w: %s: more than %d MiB wait to be sent or acknowledged", ErrOverflow, s.peer, s.node.cfg.QueueLimit>>20), nil)
 	}
+	s.node.shed()
 }
 
 // bye is the goodbye of a session, and of its engine when that ends.
@@ -189,8 +197,10 @@ func (s *session) loop(begin func() error) (wait func()) {
 // package's, with the peer's name.
 func (s *session) read(l *line) error {
 	r := bufio.NewReaderSize(heardReader{s, l}, readBuffer)
+	defer s.holdPartial(0)
 	for {
 		f, err := wire.ReadFrame(r, 0)
+		s.holdPartial(0)
 		switch {
 		case err == nil:
 		case s.State().over(), errors.Is(err, ErrSilent), malformed(err):
@@ -273,6 +283,7 @@ func (h heardReader) Read(p []byte) (int, error) {
 		n, err := h.l.conn.Read(p)
 		if n > 0 {
 			s.live.hear(time.Now())
+			s.holdPartial(s.partial.Load() + decoded*int64(n))
 			return n, nil
 		}
 		if ending || !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -12,8 +12,8 @@ type Stats struct {
 	BadFrame     uint64 // not our protocol, or broken off before the Hello
 	BadVersion   uint64 // another version of the protocol
 	WrongEngine  uint64 // meant an engine that was here before
-	TimedOut     uint64 // handshakes that took too long or made room for others
-	RateLimited  uint64 // connections closed at once, for the failures of their source
+	TimedOut     uint64 // handshakes that took too long
+	MadeRoom     uint64 // handshakes of unproved connections that were thrown out for others
 	AcceptErrors uint64 // accept failed: out of descriptors, for one
 
 	Dialed      uint64 // sessions begun as the initiator
@@ -31,10 +31,10 @@ type Stats struct {
 }
 
 type counters struct {
-	accepted, refused, badToken, badFrame, badVersion, wrongEngine, timedOut, rateLimited, acceptErrors atomic.Uint64
-	resumed, resent, badResume                                                                          atomic.Uint64
-	dialed, established, lost, closed, overflows, stuck                                                 atomic.Uint64
-	framesSent, framesReceived, bytesSent                                                               atomic.Uint64
+	accepted, refused, badToken, badFrame, badVersion, wrongEngine, timedOut, madeRoom, acceptErrors atomic.Uint64
+	resumed, resent, badResume                                                                       atomic.Uint64
+	dialed, established, lost, closed, overflows, stuck                                              atomic.Uint64
+	framesSent, framesReceived, bytesSent                                                            atomic.Uint64
 }
 
 // Stats reads the counters. It never waits for the network.
@@ -43,7 +43,7 @@ func (n *Node) Stats() Stats {
 	s := Stats{
 		Accepted: c.accepted.Load(), Refused: c.refused.Load(), BadToken: c.badToken.Load(), BadFrame: c.badFrame.Load(),
 		BadVersion: c.badVersion.Load(), WrongEngine: c.wrongEngine.Load(), TimedOut: c.timedOut.Load(),
-		RateLimited: c.rateLimited.Load(), AcceptErrors: c.acceptErrors.Load(),
+		MadeRoom: c.madeRoom.Load(), AcceptErrors: c.acceptErrors.Load(),
 		Resumed: c.resumed.Load(), Resent: c.resent.Load(), BadResume: c.badResume.Load(),
 		Dialed: c.dialed.Load(), Established: c.established.Load(), Lost: c.lost.Load(), Closed: c.closed.Load(),
 		Overflows: c.overflows.Load(), Stuck: c.stuck.Load(),

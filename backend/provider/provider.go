@@ -70,6 +70,7 @@ type Caps struct {
 	DMABuf           bool   // the rail is a DMABufRegisterer that works
 	Bulk             bool   // copies memory of GPUs whole, by gr_rail_ops.bulk; else a rail that takes it moves it as any other
 	Pins             bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
+	Descriptors      int    // of the process that an endpoint takes, its connection included
 	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
 	SharedEndpoint   bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence
 	IOVLimit         int    // segments of one work request

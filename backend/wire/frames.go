@@ -92,6 +92,7 @@ const (
 	CodeRails                    // no rail fits
 	CodeInternal                 // see the text
 	CodeSession                  // the session that was to be resumed is not here, or has ended
+	CodeLimit                    // the dialer asks for more than an option allows
 )
 
 // Reject ends a handshake.
@@ -99,6 +100,7 @@ type Reject struct {
 	_    struct{} `cbor:",toarray"`
 	Code Code
 	Text string
+	Mac  Mac // MacReject, where the dialer has proved itself; else zero, and anybody may have sent it
 }
 
 // KeysReq asks the target for the keys of ranges.

@@ -41,6 +41,13 @@ func MacResumed(token Token, challenge, resume Nonce, r *Resumed) (Mac, error) {
 	return macOver(token, "gorail resumed 1", challenge, resume, &plain)
 }
 
+// MacReject is the MAC of a Reject: as MacWelcome, with the nonce of the Hello or Resume that it answers.
+func MacReject(token Token, challenge, asked Nonce, r *Reject) (Mac, error) {
+	plain := *r
+	plain.Mac = Mac{}
+	return macOver(token, "gorail reject 1", challenge, asked, &plain)
+}
+
 // macOver separates its fields by fixed or stated lengths. The error is that of encoding the frame.
 func macOver(token Token, label string, a, b Nonce, f Frame) (Mac, error) {
 	body, err := marshal(f)

@@ -51,6 +51,7 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
 {
     uint64_t handed, next = gr_sess_next_seq(sess, &handed);
     m->handled++;
+    gr_sess_handled(sess, ev->len);
     if (next > m->next) { /* the core went on alone until then */
         CHECK(!m->npieces, "the core passed %lu pieces by", (unsigned long)m->npieces);
         m->next = next;

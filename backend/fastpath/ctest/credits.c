@@ -108,7 +108,8 @@ static fake_ep *stranger;
 static void send_raw(uint32_t slot, uint64_t seq)
 {
     static struct { header h; char body[5]; } m[1024];
-    static gr_ctx ctx[1024];
+    static gr_ctx ctx[1024], rctx[1024];
+    static char credit[1024][4096];
     static int n;
     gr_comp comp[16];
     int i = n++ % 1024;
@@ -116,6 +117,7 @@ static void send_raw(uint32_t slot, uint64_t seq)
     gr_rail *dev = (gr_rail *)stranger_rail;
     gr_rail_lock(dev);
     CHECK(fake_ops.send(dev, stranger, &m[i], HDR + 5, NULL, 1, &ctx[i]) == 0, "send");
+    (void)fake_ops.recv(dev, stranger, credit[i], sizeof credit[i], NULL, &rctx[i]); /* it takes credits; more than there is room for are refused */
     gr_rail_unlock(dev);
     for (int k = 0; k < 4; k++) {
         progress();
@@ -125,8 +127,8 @@ static void send_raw(uint32_t slot, uint64_t seq)
     }
 }
 
-/* What slots do to a link of its own, at an endpoint that others use, too; how many messages were taken. */
-static uint64_t taken(const uint32_t *slots, int n)
+/* What slots do to a link of its own, at an endpoint that others use, too; how many messages were taken. kept: Go is not done with any. */
+static uint64_t sent(const uint32_t *slots, int n, int kept)
 {
     gr_link *link;
     gr_link_stats st;
@@ -134,6 +136,7 @@ static uint64_t taken(const uint32_t *slots, int n)
     gr_sess *sess = gr_sess_new(w.b.core, 1000, "x", 1);
     fake_ep *ep = fake_ep_open(w.b.rail[0]);
     CHECK(sess && gr_link_new(sess, 0, 0, ep, 77, 78, GR_LINK_RX, 0, &link) == 0, "link");
+    w.guest = kept ? NULL : sess;
     stranger = fake_ep_open(stranger_rail);
     fake_ep_connect(stranger, fake_ep_id(w.b.ep[0]));
     fake_ep_connect(ep, fake_ep_id(stranger));
@@ -150,8 +153,15 @@ static uint64_t taken(const uint32_t *slots, int n)
         w.b.gone[0].count[k] += t.count[k];
     gr_link_fail(link, -3);
     gr_link_free(link);
+    UNTIL((world_events(&w), 1));
+    w.guest = NULL;
     gr_sess_free(sess);
     return t.count[GR_N_MSGS_RECEIVED];
+}
+
+static uint64_t taken(const uint32_t *slots, int n)
+{
+    return sent(slots, n, 0);
 }
 
 void too_many(void)
@@ -165,6 +175,9 @@ void too_many(void)
     for (uint32_t i = 0; i < 1000; i++)
         slots[i] = i;
     CHECK(taken(slots, 1000) == 1000, "all in turn");
+    uint64_t n = sent(slots, 1000, 1);
+    CHECK(n * (5 + 64) >= 24 << 10, "it had credits for more than %lu", (unsigned long)n);
+    CHECK(n * (5 + 64) <= (24 << 10) + (RX + BATCH) * (5 + 64), "%lu were taken of a peer whose credits are held back", (unsigned long)n);
     slots[0] = 31, slots[31] = 0;
     CHECK(taken(slots, 32) == 32, "in another order");
     slots[0] = 32;

@@ -157,6 +157,8 @@ static void handle(world *w, side *s, gr_event *ev)
     case GR_EV_MSG:
         if (ev->id == w->session)
             assembler_add(&w->order, s->sess, ev);
+        else if (w->guest)
+            gr_sess_handled(w->guest, ev->len);
         break;
     }
     free(ev->data);

@@ -67,6 +67,7 @@ typedef struct world {
     void (*change)(void); /* links are about to change: no ticket is good any more */
     void *user;
     int deaf;    /* b's application takes no notifications */
+    gr_sess *guest; /* of b, beside the session: Go is done with its messages at once */
     gr_xfer *poke; /* of b: a check of it is a step of progress and no more */
 } world;
 

@@ -44,7 +44,7 @@ func (r *rail) Notes() []string         { return nil }
 
 func (r *rail) Caps() provider.Caps {
 	b := &r.c.base
-	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, Bulk: true, CanFence: true, IOVLimit: int(b.iov_limit),
+	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, Bulk: true, CanFence: true, Descriptors: 4, IOVLimit: int(b.iov_limit),
 		TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth), MaxMsg: uint64(b.max_msg), Whole: C.LC_ALONE, MaxSend: uint64(b.msg_size),
 		WindowMin: uint64(b.window_min)}
 }

@@ -146,9 +146,12 @@ int ofi_ep_connect(ofi_rail *rail, ofi_ep *ep, const void *addr)
 int ofi_ep_close(ofi_rail *rail, ofi_ep *ep)
 {
     int rc = 0;
+    ofi_sockets *all = NULL;
+    if (!rail->shared)
+        ofi_find_connections(rail, ep, &all);
     gr_rail_lock(&rail->base);
     if (!rail->shared) {
-        ofi_break_connections(rail, ep);
+        ofi_break_connections(rail, all);
         rc = fi_close(&ep->ep->fid);
     }
     if (!rc && ep->at)

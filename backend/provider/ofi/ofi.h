@@ -8,6 +8,7 @@
 #ifndef GORAIL_OFI_H
 #define GORAIL_OFI_H
 
+#include <pthread.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -104,7 +105,11 @@ typedef struct ofi_rail {
     struct ofi_peer *peers;
     size_t addr_len;    /* of this rail's own addresses */
     struct ofi_ep *any; /* the shared endpoint as one without a peer, for receives */
-    void *fds;          /* DIR of the process's descriptors, for sockets.c */
+    void *fds, *fds_locked; /* DIRs of the process's descriptors, for sockets.c: for who is `looking`, and under the lock */
+    pthread_mutex_t look_mu; /* above base.mu; guards what follows */
+    pthread_cond_t look_over;
+    struct ofi_sockets *looked_for;
+    int looking;
 } ofi_rail;
 
 /* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. cq_depth 0: as deep as
@@ -139,9 +144,11 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep);
 /* For rail.c: an enabled endpoint; the caller holds the lock. */
 int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step);
 
-/* sockets.c, before fi_close of an endpoint; the caller holds the lock. Completions stay in the queue. The folder of the
- * process's descriptors is opened with the rail, as there may be none left later. */
-void ofi_break_connections(ofi_rail *rail, const ofi_ep *ep);
+/* sockets.c, before fi_close of an endpoint: finds its connections, without the lock; then breaks them, with it, and frees what was found.
+ * Completions stay in the queue. The folder of the process's descriptors is opened with the rail, as there may be none left later. */
+typedef struct ofi_sockets ofi_sockets;
+void ofi_find_connections(ofi_rail *rail, const ofi_ep *ep, ofi_sockets **out);
+void ofi_break_connections(ofi_rail *rail, ofi_sockets *all);
 
 int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
                 void **desc);

@@ -83,7 +83,8 @@ static int open_objects(ofi_rail *rail, const char **step)
         rail->base.wait_fd = -1; /* polled by timer instead */
     if (rail->quirks.per_peer) {
         *step = "opendir of /proc/self/fd";
-        return (rail->fds = opendir("/proc/self/fd")) ? 0 : -errno;
+        rail->fds = opendir("/proc/self/fd");
+        return rail->fds && (rail->fds_locked = opendir("/proc/self/fd")) ? 0 : -errno;
     }
     *step = "calloc";
     if (!(rail->any = calloc(1, sizeof(*rail->any))))
@@ -165,13 +166,22 @@ static int close_objects(ofi_rail *rail)
     int first = 0;
     if (rail->fds)
         closedir(rail->fds);
-    rail->fds = NULL;
+    if (rail->fds_locked)
+        closedir(rail->fds_locked);
+    rail->fds = rail->fds_locked = NULL;
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         int rc = order[i] ? fi_close(order[i]) : 0;
         if (rc && !first)
             first = rc;
     }
     return first;
+}
+
+static void destroy_locks(ofi_rail *rail)
+{
+    pthread_mutex_destroy(&rail->base.mu);
+    pthread_mutex_destroy(&rail->look_mu);
+    pthread_cond_destroy(&rail->look_over);
 }
 
 int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, uint32_t cq_depth, ofi_rail **out,
@@ -183,6 +193,8 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
     if (!rail)
         return -FI_ENOMEM;
     gr_rail_init(&rail->base, &ofi_ops);
+    pthread_mutex_init(&rail->look_mu, NULL);
+    pthread_cond_init(&rail->look_over, NULL);
     rail->lib = lib;
     rail->info = info;
     rail->quirks = *quirks;
@@ -191,7 +203,7 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
     rc = open_objects(rail, step);
     if (rc) {
         close_objects(rail);
-        pthread_mutex_destroy(&rail->base.mu);
+        destroy_locks(rail);
         free(rail->any);
         free(rail);
         return ofi_errno(rc);
@@ -211,7 +223,7 @@ int ofi_rail_close(ofi_rail *rail)
     }
     rc = close_objects(rail);
     gr_rail_unlock(&rail->base);
-    pthread_mutex_destroy(&rail->base.mu);
+    destroy_locks(rail);
     free(rail->any);
     free(rail);
     return ofi_errno(rc);

@@ -53,6 +53,7 @@ func openRail(d provider.Device, e *entry, q quirks, t Tuning) (*rail, error) {
 		EndpointMR:       c.caps.endpoint_mr != 0,
 		Pins:             d.Hardware,
 		CanFence:         q.perPeer,
+		Descriptors:      descriptors(q.perPeer),
 		SharedEndpoint:   b.shared_ep != nil,
 		IOVLimit:         int(b.iov_limit),
 		TxDepth:          int(b.tx_depth),
@@ -165,3 +166,11 @@ func (m *region) Close() error {
 }
 
 var errAddress = errors.New("not an address of this fabric")
+
+// descriptors of an endpoint of the tcp family: it listens, and has a connection in each direction. A shared one has none for each peer.
+func descriptors(perPeer bool) int {
+	if perPeer {
+		return 3
+	}
+	return 0
+}

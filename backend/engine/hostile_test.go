@@ -1,0 +1,256 @@
+package engine
+
+import (
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/wire"
+)
+
+// hostile is an initiator without an engine: it holds the token, and asks for what it likes.
+type hostile struct {
+	net.Conn
+	session uint64
+}
+
+// knock shakes hands by hand; the answer is a Welcome or a Reject, nil where the connection broke.
+func knock(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
+	c, err := net.Dial("tcp", to.Control[0])
+	if err != nil {
+		return nil, nil
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	f, _ := wire.ReadFrame(c, 0)
+	if challenge, ok := f.(*wire.Challenge); ok {
+		h := &wire.Hello{Version: wire.Version, Engine: id, Target: to.Engine, Agent: "mallory", Session: session, Offers: offers}
+		h.Mac, _ = wire.MacHello(to.Token, challenge.Nonce, h)
+		_ = wire.WriteFrame(c, h)
+		if f, err = wire.ReadFrame(c, 0); err == nil {
+			return &hostile{c, session}, f
+		}
+	}
+	c.Close()
+	return nil, nil
+}
+
+func (a *agent) conn() wire.ConnBlob {
+	blob, err := wire.DecodeConn(a.Conn())
+	require.NoError(a.t, err)
+	return blob
+}
+
+// offer is the address of an endpoint that need not be there.
+func (h *harness) offer(a *agent, n int) []wire.EndpointOffer {
+	addr := []byte{2, 0, 0, 1, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0} // a struct sockaddr_in
+	if h.fabric != nil {
+		ep, err := a.rails[0].OpenEndpoint()
+		require.NoError(h, err)
+		addr = slices.Clone(ep.Addr())
+		require.NoError(h, ep.Close())
+	}
+	offers := make([]wire.EndpointOffer, n)
+	for i := range offers {
+		offers[i] = wire.EndpointOffer{ID: uint64(i + 1), Addr: addr}
+	}
+	return offers
+}
+
+func engineID(n int) wire.EngineID { return wire.EngineID{byte(n), byte(n >> 8), 0xbb} }
+
+// More links on a pair of rails than the option allows are refused whole, by its name.
+func TestTooManyOffers(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann", "qps_per_rail", "2")
+	to := a.conn()
+	_, f := knock(to, engineID(1), 1, h.offer(a, 3))
+	require.IsType(t, &wire.Reject{}, f)
+	require.Equal(t, wire.CodeLimit, f.(*wire.Reject).Code)
+	require.Contains(t, f.(*wire.Reject).Text, "qps_per_rail")
+	require.Zero(t, a.sessions())
+	c, f := knock(to, engineID(1), 1, h.offer(a, 2))
+	require.IsType(t, &wire.Welcome{}, f)
+	c.Close()
+	until(t, "the session is there", func() bool { return a.sessions() == 0 && a.room.all == usage{} })
+}
+
+// Endpoints of peers are bounded, those of one address by three quarters; who is beyond is told which option it is, and finds room later.
+func TestEndpointsAreBounded(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a, b := h.agent("ann", "max_endpoints", "8"), h.agent("bob", "connect_timeout", "10s")
+	to, offers := a.conn(), h.offer(a, 1)
+	var in []*hostile
+	busy := 0
+	for i := range 20 {
+		c, f := knock(to, engineID(i), 1, offers)
+		if r, ok := f.(*wire.Reject); ok {
+			require.Equal(t, wire.CodeBusy, r.Code)
+			require.Contains(t, r.Text, "max_endpoints")
+			busy++
+			c.Close()
+			continue
+		}
+		require.IsType(t, &wire.Welcome{}, f)
+		in = append(in, c)
+	}
+	require.Len(t, in, 6)
+	require.Equal(t, 14, busy)
+	require.NoError(t, b.LoadConn("ann", a.Conn()))
+	require.NoError(t, b.Notify("ann", []byte("at last"))) // waits until there is room
+	for _, c := range in {
+		c.Close()
+	}
+	a.expect("bob:at last")
+}
+
+// An engine has one session; an older Hello that comes late is told so, and harms no newer one.
+func TestLateHello(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann")
+	to, offers := a.conn(), h.offer(a, 1)
+	c, f := knock(to, engineID(1), 7, offers)
+	require.IsType(t, &wire.Welcome{}, f)
+	defer c.Close()
+	_, f = knock(to, engineID(1), 6, offers)
+	require.IsType(t, &wire.Reject{}, f)
+	require.Equal(t, wire.CodeSession, f.(*wire.Reject).Code)
+	require.Equal(t, 1, a.sessions())
+}
+
+// Notifications that nobody takes are bounded over all peers, and none is lost.
+func TestNotificationsOfAllPeers(t *testing.T) {
+	const peers, each, size, memory = 6, 4000, 1000, 1 << 20
+	h := onFake(t, fake.TCPCaps())
+	to := h.agent("ann", "notif_memory", "1MiB", "notif_queue", "1MiB")
+	var all []*agent
+	for i := range peers {
+		from := h.agent(string(rune('b'+i)), "notif_queue", "16MiB")
+		require.NoError(t, from.LoadConn("ann", to.Conn()))
+		all = append(all, from)
+		for range each {
+			require.NoError(t, from.Notify("ann", make([]byte, size)))
+		}
+	}
+	received := func() (n uint64) { return to.core.Counters()["notifs_received"] }
+	last, same := uint64(0), 0
+	until(t, "they send on and on", func() bool {
+		for _, a := range all {
+			a.take()
+		}
+		if same++; received() != last {
+			last, same = received(), 0
+		}
+		return last > 0 && same > 2000
+	})
+	most := uint64(memory+peers*(64<<10))/size + peers*2*32
+	require.Less(t, last, most)
+	require.Greater(t, last, uint64(memory/2/size))
+	until(t, "some are missing", func() bool {
+		for _, a := range all {
+			a.take()
+		}
+		return len(to.take()) == peers*each
+	})
+}
+
+// latency gives the median and the 99th percentile of small WRITEs.
+func (p *pair) latency(n int) (p50, p99 time.Duration) {
+	x := p.a.whole(opWrite, p.mine, p.theirs)
+	defer x.release()
+	lat := make([]time.Duration, n)
+	for i := range lat {
+		start := time.Now()
+		x.run()
+		lat[i] = time.Since(start)
+	}
+	slices.Sort(lat)
+	return lat[n/2], lat[n*99/100]
+}
+
+func median(d []time.Duration) time.Duration { slices.Sort(d); return d[len(d)/2] }
+
+func entries(dir string) int {
+	list, _ := os.ReadDir(dir)
+	return len(list)
+}
+
+// Peers that hold the token and dial without end, each session with as many endpoints as it may have: a pair that is established goes on, and
+// what they took is back two seconds after.
+func TestAttackWithTheToken(t *testing.T) {
+	const rounds, attackers = 5, 8
+	h := onOFI(t)
+	p := h.pair(4096)
+	p.a.whole(opWrite, p.mine, p.theirs).run()
+	measure := func() (p50, p99 time.Duration) {
+		var mid, high []time.Duration
+		for range rounds {
+			m, h := p.latency(300)
+			mid, high = append(mid, m), append(high, h)
+		}
+		return median(mid), median(high)
+	}
+	before50, before99 := measure()
+	fds, threads := entries("/proc/self/fd"), entries("/proc/self/task")
+	to, offers := p.b.conn(), h.offer(p.b, 1)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var sessions, refused atomic.Int64
+	for k := range attackers {
+		wg.Go(func() {
+			var held []net.Conn
+			defer func() {
+				for _, c := range held {
+					c.Close()
+				}
+			}()
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, f := knock(to, engineID(k<<12|i), 1, offers)
+				switch f.(type) {
+				case *wire.Welcome:
+					sessions.Add(1)
+					if held = append(held, c.Conn); len(held) > 200 {
+						held[0].Close()
+						held = held[1:]
+					}
+				case *wire.Reject:
+					refused.Add(1)
+					c.Close()
+				}
+			}
+		})
+	}
+	until(t, "the attack is under way", func() bool { return sessions.Load() > 200 })
+	during50, during99 := measure()
+	mostFds, mostThreads, most := entries("/proc/self/fd"), entries("/proc/self/task"), p.b.sessions()
+	close(stop)
+	wg.Wait()
+	over := time.Now()
+	next := over
+	until(t, "not all is back", func() bool {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(500 * time.Millisecond)
+			t.Logf("after %v: %d sessions, %d descriptors", time.Since(over), p.b.sessions(), entries("/proc/self/fd"))
+		}
+		return p.b.sessions() <= 1 && entries("/proc/self/fd") <= fds+8
+	})
+	back := time.Since(over)
+	t.Logf("p50 %v, during %v; p99 %v, during %v; %d sessions, %d refused, %d at once; descriptors %d, %d, threads %d, %d; back after %v", before50, during50,
+		before99, during99, sessions.Load(), refused.Load(), most, fds, mostFds, threads, mostThreads, back)
+	require.Less(t, mostThreads, threads+40)
+	require.Less(t, back, 4*time.Second, "two seconds where nothing else runs")
+	require.Less(t, during50, 10*before50+10*time.Millisecond, "the median of three hundred")
+	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.same()
+}
