@@ -48,6 +48,7 @@ func createEngine(a createArgs) (created, error) {
 		Agent:   a.Agent,
 		Options: opts,
 		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, IB: opts.IB}),
+			Log:   slog.Default().With("agent", a.Agent),
 			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts)}),
 			Local: local.New(local.Options{Threads: opts.CopyThreads, Aloof: !opts.CopyForPeers, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
 		Log: slog.Default(),
