@@ -40,6 +40,7 @@ type Engine struct {
 	id    wire.EngineID
 	opt   option.Options
 	log   *slog.Logger
+	prov  provider.Provider
 	core  *fastpath.Core
 	ev    *fastpath.Events
 	rails []*railState
@@ -101,6 +102,7 @@ func New(cfg Config) (*Engine, error) {
 }
 
 func (e *Engine) start(prov provider.Provider) error {
+	e.prov = prov
 	found, err := prov.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "find rails: %w", err)

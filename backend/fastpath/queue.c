@@ -48,8 +48,11 @@ void sess_room(gr_sess *sess, uint64_t before, uint64_t size)
             rail_push(link->rail, &link->credit_cmd);
     pthread_mutex_unlock(&sess->rx_mu);
     for (int i = 0, n = sess->core->nrails; i < n; i++) {
-        rail_run(sess->core->rails[i]);
-        rail_unstarve(sess->core->rails[i]);
+        rail_st *rail = sess->core->rails[i];
+        if (!rail)
+            continue;
+        rail_run(rail);
+        rail_unstarve(rail);
     }
 }
 
