@@ -17,7 +17,7 @@ import (
 
 // openControl listens, on the first port of the option control_port that is free on all addresses.
 func (e *Engine) openControl(m *topo.Machine) error {
-	local := localAddrs()
+	local := localAddrs(e.nets())
 	addrs := controlAddrs(e.devices(), local, m, e.opt.ControlDevices)
 	if len(addrs) == 0 {
 		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
@@ -53,8 +53,8 @@ type ifaceAddr struct {
 	down bool // the interface is
 }
 
-func localAddrs() (list []ifaceAddr) {
-	for _, i := range netInterfaces() {
+func localAddrs(nets []netInterface) (list []ifaceAddr) {
+	for _, i := range nets {
 		for _, p := range i.addrs {
 			list = append(list, ifaceAddr{i.name, p.Addr().Unmap(), !i.up})
 		}

@@ -32,6 +32,8 @@ type Config struct {
 	Options  option.Options
 	Provider provider.Provider
 	Log      *slog.Logger
+
+	nets func() []netInterface // nil: the kernel's
 }
 
 // Engine is one backend instance of one agent.
@@ -41,6 +43,7 @@ type Engine struct {
 	opt   option.Options
 	log   *slog.Logger
 	prov  provider.Provider
+	nets  func() []netInterface
 	core  *fastpath.Core
 	ev    *fastpath.Events
 	rails []*railState
@@ -90,6 +93,9 @@ func New(cfg Config) (*Engine, error) {
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
+	if e.nets = cfg.nets; e.nets == nil {
+		e.nets = netInterfaces
+	}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := room(); err != nil {
 		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))

@@ -92,7 +92,7 @@ func (e *Engine) join(ctx context.Context, r *railState) error {
 // findLate looks for the device of a late rail.
 func (e *Engine) findLate(ctx context.Context, r *railState) (provider.Device, error) {
 	own := r.Device()
-	i := slices.IndexFunc(netInterfaces(), func(i netInterface) bool { return i.up && i.name == own.Name && len(i.addrs) > 0 })
+	i := slices.IndexFunc(e.nets(), func(i netInterface) bool { return i.up && i.name == own.Name && len(i.addrs) > 0 })
 	if i < 0 {
 		return own, errNoCarrier
 	}

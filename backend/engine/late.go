@@ -97,6 +97,11 @@ func netInterfaces() (list []netInterface) {
 // sockets says that the device runs over the kernel's IP stack.
 func sockets(d provider.Device) bool { return !d.Hardware && !d.Host && d.Addr != "" }
 
+// isLoopback says that the device is the loopback interface.
+func (e *Engine) isLoopback(d provider.Device) bool {
+	return sockets(d) && slices.ContainsFunc(e.nets(), func(i netInterface) bool { return i.loopback && i.name == d.Name })
+}
+
 // downDevices are interfaces that are down, as devices of the fabric that the sockets found have. One without an address is among them
 // only if the option devices names it: which network it will be in, nobody knows.
 func downDevices(found []provider.Device, local []netInterface, want []string) (down []provider.Device) {
@@ -123,7 +128,7 @@ func downDevices(found []provider.Device, local []netInterface, want []string) (
 
 // choose takes the devices to open now, and those to open when they come up.
 func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
-	down := downDevices(found, netInterfaces(), e.opt.Devices)
+	down := downDevices(found, e.nets(), e.opt.Devices)
 	facts := func(d provider.Device) rail.Facts {
 		f := rail.FactsOf(m)(d)
 		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
@@ -199,7 +204,7 @@ func (e *Engine) tellRails(left []rail.Left) {
 		e.log.Warn("more devices than max_rails: the others are not used, and every process of this host chooses the same", "fabric", fabric,
 			"used", used, "of", used+n, "max_rails", e.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
 	}
-	if len(open) > 0 && len(leaving(open)) == 0 && e.wantsOthers() {
+	if len(leaving(open)) == 0 && slices.ContainsFunc(open, e.isLoopback) && e.wantsOthers() {
 		e.log.Warn("only agents of this host and network namespace can be reached: no network interface but the loopback one can be used",
 			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up, or say that this is meant by option devices=lo or provider=local")
 	}

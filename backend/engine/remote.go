@@ -156,7 +156,7 @@ func (r *remote) besideLate(all []rail.Pair, devices []provider.Device, usable [
 	}
 	now := rail.Match(devices, usable, same)
 	for _, p := range all {
-		if r.e.rails[p.Own].waits() && !(same && len(now) > 0) {
+		if r.e.rails[p.Own].waits() {
 			now = append(now, p)
 		}
 	}
