@@ -97,6 +97,9 @@ func New(cfg Config) (*Engine, error) {
 		e.nets = netInterfaces
 	}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
+	if err := checkStatsFile(e.opt.StatsFile); err != nil {
+		return nil, err
+	}
 	if err := room(); err != nil {
 		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))
 	}

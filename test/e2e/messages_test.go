@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -69,12 +71,17 @@ func TestNothingToUse(t *testing.T) {
 	works(t, w, env)
 }
 
-// TestStatsFileNowhere: counters that cannot be written are no reason to fail, but are told with the file's name.
+// TestStatsFileNowhere: counters that can be written no more at the end are no reason to fail, but are told with the file's name.
 func TestStatsFileNowhere(t *testing.T) {
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
-	works(t, w, env, params("stats_file", "/nonexistent/stats.json"))
-	says(t, w, "stats_file", "/nonexistent/stats.json", "no such file or directory")
+	dir := filepath.Join(t.TempDir(), "gone")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	a := agent(w, env, "survivor", params("stats_file", filepath.Join(dir, "stats.json")))
+	require.NoError(t, os.Remove(dir))
+	require.NoError(t, a.Close())
+	says(t, w, "stats_file", dir, "no such file or directory")
+	works(t, w, env)
 }
 
 // TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.
