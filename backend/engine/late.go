@@ -31,9 +31,15 @@ type lateRail struct {
 
 var _ provider.Rail = (*lateRail)(nil)
 
-func (l *lateRail) Device() provider.Device { return l.dev }
-func (l *lateRail) Caps() provider.Caps     { return l.caps }
-func (l *lateRail) Notes() []string         { return nil }
+func (l *lateRail) Caps() provider.Caps { return l.caps }
+func (l *lateRail) Notes() []string     { return nil }
+
+func (l *lateRail) Device() provider.Device {
+	if r := l.rail.Load(); r != nil {
+		return (*r).Device() // its address may be another than before
+	}
+	return l.dev
+}
 
 func (l *lateRail) Core() unsafe.Pointer {
 	if r := l.rail.Load(); r != nil {

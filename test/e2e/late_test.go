@@ -2,11 +2,14 @@ package e2e
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"gorail/backend/stats"
 	"gorail/test/nixl"
@@ -31,15 +34,23 @@ func railStats(t *testing.T, file string) map[string]stats.Rail {
 // TestRailLate: an interface that is down when the agents are made is named, and carries data, over memory that was registered and
 // sessions that began before, once it comes up. Where one end of a wire is down the other has no carrier, so both kinds are there.
 func TestRailLate(t *testing.T) {
-	for _, end := range []string{"here", "there"} {
+	for _, end := range []string{"here", "there", "here, without an address"} {
 		t.Run(end, func(t *testing.T) {
 			const size = 32 << 20
 			ha, hb := twoHosts(t)
-			down := map[string]*host{"here": ha, "there": hb}[end]
+			down, devices := ha, ""
+			if end == "there" {
+				down = hb
+			}
 			down.cut("slow0")
+			addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 1, 1), Mask: net.CIDRMask(24, 32)}}
+			if strings.Contains(end, "without") {
+				devices = "fast0,slow0" // else nobody knows that it is wanted
+				require.NoError(t, ha.nl.AddrDel(ha.link("slow0"), addr))
+			}
 			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
 			files := []string{filepath.Join(t.TempDir(), "alice.json"), filepath.Join(t.TempDir(), "bob.json")}
-			p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info", "stats_file", files[0])),
+			p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info", "stats_file", files[0], "devices", devices)),
 				tgt: hb.start("bob", params("log", "info", "stats_file", files[1]))}
 			p.tgt.Polling(true)
 			for _, w := range []*worker.Agent{p.ini, p.tgt} {
@@ -52,6 +63,9 @@ func TestRailLate(t *testing.T) {
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 
 			down.restore("slow0")
+			if devices != "" {
+				require.NoError(t, ha.nl.AddrAdd(ha.link("slow0"), addr))
+			}
 			says(t, p.ini.Worker, "rail joined", "/slow0")
 			says(t, p.tgt.Worker, "rail joined", "/slow0")
 			before := ha.sent("slow0")
