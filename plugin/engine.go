@@ -3,12 +3,15 @@ package main
 /*
 #include <stdlib.h>
 #include "gorail.h"
+extern char **environ;
 */
 import "C"
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 	"unsafe"
 
 	"gorail/backend/engine"
@@ -31,6 +34,9 @@ const _ = -(uint(engine.MDRegion) ^ uint(C.GR_MD_REGION))
 func createEngine(a createArgs) (created, error) {
 	params, ignored := option.AliasOf(a.Type).Translate(a.Params)
 	opts, unknown, err := option.Parse(params, getenv)
+	if err == nil && len(unknown) > 0 && a.Type == name {
+		err = fmt.Errorf("%w: no option is called %s; docs/options.md has all names, and so has get_plugin_params", option.ErrValue, option.Unknowns(unknown))
+	}
 	if errors.Is(err, option.ErrValue) {
 		return created{}, status.Errorf(status.ErrInvalidParam, "%w", err)
 	}
@@ -43,12 +49,14 @@ func createEngine(a createArgs) (created, error) {
 		slog.Info("parameters that mean nothing to GORAIL, ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
 	}
 	if len(unknown) > 0 {
-		slog.Debug("options that are not ours, ignored", "agent", a.Agent, "names", unknown)
+		slog.Warn("unknown parameters ignored", "agent", a.Agent, "asked for as", a.Type, "names", option.Unknowns(unknown))
 	}
+	warnVariables()
 	e, err := engine.New(engine.Config{
 		Agent:   a.Agent,
 		Options: opts,
 		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, IB: opts.IB}),
+			Log:   slog.Default().With("agent", a.Agent),
 			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts)}),
 			Local: local.New(local.Options{Threads: opts.CopyThreads, Aloof: !opts.CopyForPeers, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
 		Log: slog.Default(),
@@ -71,6 +79,32 @@ func tuning(o option.Options) ofi.Tuning {
 		t.Keys = append(t.Keys, ofi.Key(k))
 	}
 	return t
+}
+
+// name is the one under which GORAIL is no alias of another backend.
+const name = "GORAIL"
+
+// warned are variables that the log has.
+var warned sync.Map
+
+// warnVariables tells of GORAIL_* variables that nothing reads, once a process.
+func warnVariables() {
+	for _, u := range option.UnknownVariables(environ()) {
+		if _, told := warned.LoadOrStore(u.Name, true); !told {
+			slog.Warn("unknown environment variable ignored; docs/options.md has all names", "name", u)
+		}
+	}
+}
+
+// environ asks C, as getenv does.
+func environ() (list []string) {
+	if C.environ == nil {
+		return nil
+	}
+	for p := C.environ; *p != nil; p = (**C.char)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {
+		list = append(list, C.GoString(*p))
+	}
+	return list
 }
 
 // getenv asks C, not Go's copy from when the plugin was loaded: a host may set its environment afterwards.

@@ -17,20 +17,26 @@ import (
 
 // openControl listens, on the first port of the option control_port that is free on all addresses.
 func (e *Engine) openControl(m *topo.Machine) error {
-	addrs := controlAddrs(e.devices(), localAddrs(), m, e.opt.ControlDevices)
+	local := localAddrs(e.nets())
+	addrs := controlAddrs(e.devices(), local, m, e.opt.ControlDevices)
 	if len(addrs) == 0 {
 		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
 	}
 	ports := e.opt.ControlPort
 	for port := int(ports.First); ; port++ {
-		var listen []string
+		var listen, later []string
 		for _, a := range addrs {
-			listen = append(listen, net.JoinHostPort(a.String(), strconv.Itoa(port)))
+			to := net.JoinHostPort(a.String(), strconv.Itoa(port))
+			if slices.ContainsFunc(local, func(l ifaceAddr) bool { return l.addr == a && l.down }) {
+				later = append(later, to)
+			} else {
+				listen = append(listen, to)
+			}
 		}
 		var err error
 		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
 			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, MaxPerSource: e.opt.SourceSessions, Memory: int(e.opt.ControlMemory),
-			Descriptors: fastpath.Forks{}, Listen: listen, Log: e.log}, targetHandler{e})
+			Descriptors: fastpath.Forks{}, Listen: listen, Later: later, Log: e.log}, targetHandler{e})
 		if err == nil {
 			return nil
 		}
@@ -45,16 +51,13 @@ func (e *Engine) openControl(m *topo.Machine) error {
 type ifaceAddr struct {
 	name string
 	addr netip.Addr
+	down bool // the interface is
 }
 
-func localAddrs() (list []ifaceAddr) {
-	all, _ := net.Interfaces()
-	for _, i := range all {
-		addrs, _ := i.Addrs()
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil && i.Flags&net.FlagUp != 0 {
-				list = append(list, ifaceAddr{i.Name, p.Addr().Unmap()})
-			}
+func localAddrs(nets []netInterface) (list []ifaceAddr) {
+	for _, i := range nets {
+		for _, p := range i.addrs {
+			list = append(list, ifaceAddr{i.name, p.Addr().Unmap(), !i.up})
 		}
 	}
 	return list
@@ -89,7 +92,7 @@ func controlAddrs(rails []provider.Device, local []ifaceAddr, m *topo.Machine, w
 	}
 	for _, l := range local {
 		n := m.Net(l.name)
-		if other && l.addr.IsGlobalUnicast() && (n == nil || n.Up() && !n.Bridge && !n.Tunnel && n.PortOf == "") {
+		if other && !l.down && l.addr.IsGlobalUnicast() && (n == nil || n.Up() && !n.Bridge && !n.Tunnel && n.PortOf == "") {
 			add(l.addr)
 		}
 	}

@@ -15,7 +15,7 @@ func TestControlAddrs(t *testing.T) {
 	local := []ifaceAddr{}
 	for _, l := range [][2]string{{"lo", "127.0.0.1"}, {"eth0", "192.0.2.7"}, {"eth0", "fe80::7"}, {"eth0", "2001:db8::7"},
 		{"eth1", "198.51.100.7"}, {"docker0", "172.17.0.1"}, {"tun0", "10.8.0.2"}, {"eth2", "203.0.113.7"}} {
-		local = append(local, ifaceAddr{l[0], netip.MustParseAddr(l[1])})
+		local = append(local, ifaceAddr{name: l[0], addr: netip.MustParseAddr(l[1]), down: l[0] == "eth2"})
 	}
 	m := &topo.Machine{Nets: []topo.Net{{Name: "eth0", OperState: "up", Carrier: 1}, {Name: "eth1", OperState: "up", Carrier: 1},
 		{Name: "eth2", OperState: "down"}, {Name: "docker0", OperState: "up", Carrier: 1, Bridge: true}, {Name: "tun0", OperState: "unknown", Carrier: 1, Tunnel: true}}}

@@ -32,6 +32,8 @@ type Config struct {
 	Options  option.Options
 	Provider provider.Provider
 	Log      *slog.Logger
+
+	nets func() []netInterface // nil: the kernel's
 }
 
 // Engine is one backend instance of one agent.
@@ -40,6 +42,8 @@ type Engine struct {
 	id    wire.EngineID
 	opt   option.Options
 	log   *slog.Logger
+	prov  provider.Provider
+	nets  func() []netInterface
 	core  *fastpath.Core
 	ev    *fastpath.Events
 	rails []*railState
@@ -99,6 +103,9 @@ func New(cfg Config) (*Engine, error) {
 		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, atOnce), fencing: newTurns(openers, atOnce),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
+	if e.nets = cfg.nets; e.nets == nil {
+		e.nets = netInterfaces
+	}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
@@ -114,6 +121,7 @@ func New(cfg Config) (*Engine, error) {
 }
 
 func (e *Engine) start(prov provider.Provider) error {
+	e.prov = prov
 	found, err := prov.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "find rails: %w", err)

@@ -200,7 +200,9 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 	switch {
 	case l.epoch != f.Epoch:
 	case f.ID == 0: // the target asks for it
-		if l.phase != fencing {
+		if !l.up {
+			r.startLink(l)
+		} else if l.phase != fencing {
 			r.fence(l, "the peer's endpoint has failed")
 		}
 	case l.phase == fencing:
@@ -213,6 +215,10 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 			r.mu.Lock()
 		}
 		if !r.owns(l) || l.phase != fencing || l.epoch != f.Epoch || l.ep != ep {
+			return
+		}
+		if !l.up {
+			r.started(l, err)
 			return
 		}
 		if err := r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {

@@ -49,6 +49,7 @@ type harness struct {
 	real   bool           // libibverbs with this machine's devices
 	host   bool           // memory of one host
 	wrap   func(provider.Provider) provider.Provider
+	nets   func() []netInterface // of the next agents; nil: the machine's
 	caps   provider.Caps
 	links  []fake.Link
 	params []string // options of all agents, by name and value
@@ -203,7 +204,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 	if h.wrap != nil {
 		prov = h.wrap(prov)
 	}
-	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log)})
+	a.Engine, err = New(Config{Agent: name, Options: opt, Provider: prov, Log: slog.New(h.log), nets: h.nets})
 	require.NoError(h, err)
 	h.Cleanup(func() { require.NoError(h, a.Close()) })
 	return a

@@ -35,6 +35,9 @@ type link struct {
 	ep     provider.Endpoint
 	l      fastpath.Link
 	up     bool   // l is there
+	peerID uint64 // the peer's number of the link
+	late   bool   // it came up within the session: the peer may have registered memory on its rail since
+	again  bool   // the peer's rail came up while the link was being started
 	epoch  uint32 // grows with every endpoint
 	phase  phase
 	since  time.Time // of the phase
@@ -57,15 +60,16 @@ func (l *link) rebind(proof fastpath.Proof, probe bool) error {
 	return l.l.Rebind(l.ep.Core(), l.epoch, proof, probe)
 }
 
-// openLink opens an endpoint; the fastpath link follows when the peer's address is known.
-func (e *Engine) openLink(num, railIdx, peerRail int) (*link, error) {
+// openLink opens an endpoint; the fastpath link follows when the peer's address is known. With an error the link is there without one, for
+// when the rail's device comes up.
+func (e *Engine) openLink(num, railIdx, peerRail int) (l *link, err error) {
 	r := e.rails[railIdx]
-	ep, err := r.OpenEndpoint()
-	if err != nil {
-		return nil, err
+	l = &link{id: e.ids.Add(1)<<32 | uint64(rand.Uint32()), num: num, rail: r, peer: peerRail, meter: &meter{}}
+	if l.ep, err = r.OpenEndpoint(); err != nil {
+		l.ep = nil
+		l.enter(resting)
 	}
-	return &link{id: e.ids.Add(1)<<32 | uint64(rand.Uint32()), num: num, rail: r, peer: peerRail, ep: ep,
-		meter: &meter{}}, nil
+	return l, err
 }
 
 // connect names the peer's endpoint and starts the link.
@@ -73,6 +77,11 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role
 	if err := l.ep.Connect(o.Addr); err != nil {
 		return err
 	}
+	return e.attach(l, s, o.ID, role, probe)
+}
+
+// attach starts a link whose endpoint is connected.
+func (e *Engine) attach(l *link, s fastpath.Session, peerID uint64, role fastpath.Role, probe bool) error {
 	slot := l.peer
 	if role == fastpath.Target {
 		slot = 0 // a target uses no keys of the peer's
@@ -80,7 +89,7 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role
 	e.linksMu.Lock()
 	e.links[l.id] = l
 	e.linksMu.Unlock()
-	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, o.ID, role, probe)
+	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, peerID, role, probe)
 	l.l, l.up = fl, fl.Exists()
 	l.meter.begin(fl)
 	return err // drop closes the endpoint, then the link
@@ -115,6 +124,11 @@ func (l *link) drained() bool { return !l.up || l.l.Stats().InflightOps == 0 }
 // stillPosted says that something of theirs is, which only links of shared endpoints can say once they have stopped.
 func stillPosted(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool { return !l.drained() })
+}
+
+// inUse are the links that have an endpoint, or had one.
+func inUse(links []*link) []*link {
+	return slices.DeleteFunc(slices.Clone(links), func(l *link) bool { return !l.up && l.ep == nil })
 }
 
 // names are those of the links' rails, each once.

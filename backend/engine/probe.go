@@ -26,6 +26,10 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	r.change()
 	l.enter(working)
 	l.moved = time.Now()
+	if l.late {
+		l.late = false
+		r.askAgain(l.peer)
+	}
 	r.rehome()
 	l.l.Up()
 	for _, o := range r.links {

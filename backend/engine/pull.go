@@ -105,6 +105,10 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 		r.want(g) // revoked while the answer was under way: ask again
 		return
 	}
+	if g.keyed {
+		r.takeMore(g, entry)
+		return
+	}
 	g.why = r.refusal(g, entry)
 	if g.unknown = g.why != ""; g.unknown {
 		return

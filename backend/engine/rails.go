@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"gorail/backend/fastpath"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
@@ -21,6 +20,7 @@ type railState struct {
 	provider.Rail
 	index int
 	caps  provider.Caps
+	late  *lateRail // Rail, where its interface was down when the engine was made; else nil
 	keys  *mr.KeyAllocator
 	cache *mr.Cache[provider.MR]
 
@@ -78,8 +78,7 @@ type ownKey struct {
 }
 
 func (e *Engine) openRails(prov provider.Provider, found []provider.Device, m *topo.Machine) error {
-	chosen, left := rail.Choose(found, rail.FactsOf(m), rail.ChooseOptions{
-		Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: fastpath.Slots(e.opt)})
+	chosen, late, left := e.choose(found, m)
 	var last error
 	for _, d := range chosen {
 		r, err := prov.Open(d)
@@ -107,7 +106,10 @@ func (e *Engine) openRails(prov provider.Provider, found []provider.Device, m *t
 		}
 		e.rails = append(e.rails, rs)
 	}
-	e.log.Info("rails", "used", rail.Names(e.devices()), "left_out", rail.Reasons(left))
+	if err := e.addLate(late); err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
+	e.tellRails(left)
 	e.findNodes()
 	if len(e.rails) == 0 {
 		if last == nil {

@@ -29,6 +29,9 @@ func (e *Engine) registerRails(r *region) {
 	errs := make([]error, len(e.rails))
 	e.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
+		if !e.rails[i].opened() {
+			return // see join
+		}
 		r.mrs[i], _, errs[i] = e.rails[i].cache.Acquire(r.Addr, r.Len)
 	})
 	e.registered(r, errs)

@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/fastpath"
 	"gorail/backend/peer"
+	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -141,5 +142,24 @@ func (r *remote) pair() []rail.Pair {
 		return int(o.Index) >= fastpath.Slots(r.e.opt) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
 	})
 	all := rail.Match(devices, usable, same)
+	if slices.ContainsFunc(r.e.rails, (*railState).waits) {
+		all = r.besideLate(all, devices, usable, same)
+	}
 	return all[:min(fastpath.MaxLinks, len(all))]
+}
+
+// besideLate adds, in front, the pairs that there would be without the rails that wait for their interface: these may never come.
+func (r *remote) besideLate(all []rail.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rail.Pair {
+	for i, rl := range r.e.rails {
+		if rl.waits() {
+			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing
+		}
+	}
+	now := rail.Match(devices, usable, same)
+	for _, p := range all {
+		if r.e.rails[p.Own].waits() {
+			now = append(now, p)
+		}
+	}
+	return now
 }

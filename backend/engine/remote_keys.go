@@ -135,7 +135,8 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 		if g := r.byTarget[tid]; g != nil {
 			gone[g] = true
 			r.dropKey(g)
-		} else if len(r.requests) > 0 { // its keys may be under way
+		}
+		if g := r.byTarget[tid]; g == nil && len(r.requests) > 0 { // its keys may be under way
 			if r.early == nil {
 				r.early = map[uint64]bool{}
 			}

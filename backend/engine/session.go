@@ -37,16 +37,21 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 	var last error
 	for _, p := range r.lanes {
 		l, err := r.e.openLink(len(r.links), p.Own, p.Peer)
-		if err != nil {
-			last = err
-			r.e.log.Warn("rail not used for a peer", "peer", r.name, "rail", r.e.rails[p.Own].name(), "err", advise(err))
-			continue
-		}
 		l.remote = r
 		r.links = append(r.links, l)
-		offers = append(offers, wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.id, Addr: l.ep.Addr()})
+		o := wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.id}
+		switch {
+		case err == nil:
+			o.Addr = l.ep.Addr()
+		case l.rail.waits(): // in the log since the engine was made
+			last = fmt.Errorf("rail %s: %w", l.rail.name(), err)
+		default:
+			last = err
+			r.e.log.Warn("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+		}
+		offers = append(offers, o)
 	}
-	if len(r.links) == 0 {
+	if len(inUse(r.links)) == 0 {
 		return nil, fmt.Errorf("%w: %w", errOurs, last)
 	}
 	return offers, nil
@@ -89,9 +94,12 @@ func (r *remote) bringUp(offers []wire.EndpointOffer) error {
 	if len(offers) != len(r.links) {
 		return fmt.Errorf("the peer answers %d endpoints for our %d", len(offers), len(r.links))
 	}
-	probe := len(r.links) > 1
+	probe := len(inUse(r.links)) > 1
 	var last error
 	for i, l := range r.links {
+		if l.peerID = offers[i].ID; l.ep == nil {
+			continue
+		}
 		err := errors.New("the peer could not open an endpoint for it")
 		if len(offers[i].Addr) > 0 {
 			err = r.e.connect(l, s, offers[i], fastpath.Initiator, probe)
@@ -99,10 +107,11 @@ func (r *remote) bringUp(offers []wire.EndpointOffer) error {
 		switch {
 		case err == nil && probe:
 			l.enter(probing)
-		case err != nil && !l.up: // without a link there is nothing to try again
+		case err != nil && !l.up: // see startLink
 			last = err
+			_ = r.e.quiesce(l) // it is in the log
 			l.enter(resting)
-			r.e.log.Warn("rail not used for a peer", "peer", r.name, "rail", l.rail.name(), "err", err)
+			r.e.log.Info("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.rail.name(), "peer_rail", r.peerRail(l.peer), "err", err)
 		case err != nil:
 			return err
 		default:
@@ -145,7 +154,7 @@ func (r *remote) weight(l *link) uint64 {
 }
 
 // path names the rails in use.
-func (r *remote) path() []string { return names(r.links) }
+func (r *remote) path() []string { return names(inUse(r.links)) }
 
 // errOurs marks a failure of this side's.
 var errOurs = errors.New("local failure")

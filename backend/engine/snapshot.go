@@ -34,6 +34,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 		t.Fences, t.Stalls = r.fences.Load(), r.stalls.Load()
 		rails[i] = stats.Rail{Index: r.index, Name: r.name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
 			InFlight: t.InFlight, Counts: t.Counts}
+		if r.waits() {
+			rails[i].State = stats.Down
+		}
 		if h, ok := r.Rail.(provider.Helper); ok {
 			rails[i].ForPeers, rails[i].ByPeers = h.Helped()
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,10 +86,17 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	open := 0
 	for i, o := range hello.Offers {
 		offer := wire.EndpointOffer{Rail: o.Rail, Own: o.Own}
-		if l, err := t.open(i, o); err == nil {
-			offer.Addr, offer.ID = l.ep.Addr(), l.id
+		l, err := t.open(i, o)
+		if l != nil {
+			offer.ID = l.id
+		}
+		switch {
+		case err == nil:
+			offer.Addr = l.ep.Addr()
 			open++
-		} else {
+		case l != nil && l.rail.waits() || len(o.Addr) == 0: // in the log of the side that lacks it
+			last = err
+		default:
 			last = err
 			e.warnOf(in, "no endpoint for a peer on a rail", "number", o.Rail, "err", advise(err))
 		}
@@ -120,12 +128,18 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 		return nil, fmt.Errorf("we have no rail %d", o.Rail)
 	}
 	l, err := t.e.openLink(num, int(o.Rail), int(o.Own))
-	if err != nil {
-		return nil, err
-	}
-	l.target = t
+	l.target, l.peerID = t, o.ID
 	t.links = append(t.links, l)
-	return l, t.e.connect(l, t.sess, o, fastpath.Target, false)
+	if err == nil && len(o.Addr) == 0 {
+		err = errors.New("the peer has no endpoint for it")
+	}
+	if err == nil {
+		err = t.e.connect(l, t.sess, o, fastpath.Target, false)
+	}
+	if err != nil {
+		_ = t.e.quiesce(l) // it is in the log
+	}
+	return l, err
 }
 
 // endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
@@ -163,7 +177,7 @@ func (t *target) shared() bool {
 	return slices.ContainsFunc(t.links, (*link).shared)
 }
 
-func (t *target) path() string { return strings.Join(names(t.links), ",") }
+func (t *target) path() string { return strings.Join(names(inUse(t.links)), ",") }
 
 // drop ends the session's access to our memory and its links.
 func (t *target) drop() {

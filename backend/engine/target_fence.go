@@ -32,7 +32,20 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		return answer, errors.New("the session has ended")
 	}
 	for _, l := range t.links {
-		if l.num != int(f.Rail) || !l.up {
+		if l.num != int(f.Rail) {
+			continue
+		}
+		if !l.up && !l.shared() {
+			addr, err := t.start(l, f)
+			if err == nil {
+				answer.Addr = addr
+				h.e.log.Info("rail in use for a peer", "peer", in.Agent(), "rail", l.rail.name(), "link", l.num)
+			} else if !l.rail.waits() {
+				h.e.log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.rail.name(), "err", advise(err))
+			}
+			return answer, nil
+		}
+		if !l.up {
 			continue
 		}
 		l.fenced()

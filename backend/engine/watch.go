@@ -27,7 +27,12 @@ func startWatcher(e *Engine) *watcher {
 			w.all.Go(func() { e.watchRail(ctx, r, own) })
 		}
 	}
-	if slices.ContainsFunc(e.rails, func(r *railState) bool { return !r.Device().Loopback && r.Device().Addr != "" }) {
+	for _, r := range e.rails {
+		if r.late != nil {
+			w.all.Go(func() { e.joinWhenUp(ctx, r) })
+		}
+	}
+	if slices.ContainsFunc(e.rails, func(r *railState) bool { return r.late != nil || !r.Device().Loopback && r.Device().Addr != "" }) {
 		w.all.Go(func() { e.watchNets(ctx) })
 	}
 	return w
@@ -46,6 +51,9 @@ func (e *Engine) watchRail(ctx context.Context, r *railState, own provider.Watch
 func (e *Engine) watchNets(ctx context.Context) {
 	up := map[string]bool{}
 	err := topo.Watch(ctx, func(ev topo.Event) {
+		if ev.Up {
+			e.nudge(ev.Name)
+		}
 		was, known := up[ev.Name]
 		if up[ev.Name] = ev.Up; known && was != ev.Up {
 			e.railChanged(ev.Name, ev.Up)
@@ -111,6 +119,13 @@ func (e *Engine) railChanged(name string, up bool) {
 	targets := slices.Collect(maps.Values(e.targets))
 	e.mu.RUnlock()
 	addr := e.addrOf(name)
+	for _, rl := range e.rails {
+		for _, t := range targets {
+			if up && rl.Device().Name == name {
+				go t.wantStart(rl) // not among the events, see onEvent
+			}
+		}
+	}
 	suspect := !up && addr.IsValid()
 	if suspect {
 		for _, t := range targets {
@@ -132,6 +147,8 @@ func (r *remote) deviceChanged(name string, up bool, addr netip.Addr) {
 	for _, l := range r.links {
 		switch {
 		case l.rail.Device().Name != name:
+		case !l.up && up:
+			r.startLink(l)
 		case !up && (l.phase == working || l.phase == probing) && r.elsewhere(l):
 			l.pause = firstRest
 			r.fence(l, deviceDown)

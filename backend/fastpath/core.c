@@ -67,16 +67,25 @@ void gr_core_stop(gr_core *core)
     core->thread_up = 0;
 }
 
+int gr_core_reserve_rail(gr_core *core)
+{
+    return core->nrails < (int)core->cfg.max_rails ? core->nrails++ : -ENOSPC;
+}
+
 int gr_core_add_rail(gr_core *core, gr_rail *dev)
 {
-    if (core->nrails >= (int)core->cfg.max_rails)
-        return -ENOSPC;
+    int rc = core->nrails < (int)core->cfg.max_rails ? gr_core_set_rail(core, core->nrails, dev) : -ENOSPC;
+    return rc == 0 ? core->nrails++ : rc;
+}
+
+int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
+{
     rail_st *rail = calloc(1, sizeof *rail);
     if (!rail)
         return -ENOMEM;
     rail->core = core;
     rail->dev = dev;
-    rail->index = core->nrails;
+    rail->index = index;
     dev->thread = core->thread;
     if (dev->shared_ep && !(rail->hub = calloc(1, sizeof *rail->hub))) {
         free(rail);
@@ -99,11 +108,9 @@ int gr_core_add_rail(gr_core *core, gr_rail *dev)
     dev->core = rail;
     dev->kick = rail_kick;
     gr_rail_unlock(dev);
-    core->rails[rail->index] = rail;
-    atomic_thread_fence(memory_order_seq_cst);
-    core->nrails++;
+    atomic_store(&core->rails[index], rail);
     core_wake(core);
-    return rail->index;
+    return 0;
 }
 
 /* The memory of a rail's registrations stays for as long as something may be posted that names it. */
@@ -152,6 +159,8 @@ void gr_core_drop_rails(gr_core *core)
             bulk_free(&b->x[i]);
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
+        if (!rail)
+            continue;
         if (rail->dev->wait_fd >= 0)
             epoll_ctl(core->epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
         rail_unregister(rail);

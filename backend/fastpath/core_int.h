@@ -267,7 +267,7 @@ struct event_node {
 struct gr_core {
     gr_core_cfg cfg;
     _Atomic int nrails;
-    rail_st *rails[MAX_RAILS];
+    _Atomic(rail_st *) rails[MAX_RAILS]; /* NULL: reserved, see gr_core_reserve_rail */
     size_t region_size;
     _Atomic(char *) regions[REGION_CHUNKS];
     pthread_mutex_t slot_mu;

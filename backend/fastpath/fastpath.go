@@ -87,6 +87,23 @@ func (k *Core) AddRail(rail unsafe.Pointer) (int, error) {
 	return int(n), nil
 }
 
+// ReserveRail gives an index for a rail that SetRail adds later. Implements gr_core_reserve_rail.
+func (k *Core) ReserveRail() (int, error) {
+	n := C.gr_core_reserve_rail(k.c)
+	if n < 0 {
+		return 0, syscall.Errno(-n)
+	}
+	return int(n), nil
+}
+
+// SetRail hands a provider's gr_rail to the core, once for an index from ReserveRail. Implements gr_core_set_rail.
+func (k *Core) SetRail(index int, rail unsafe.Pointer) error {
+	if rc := C.gr_core_set_rail(k.c, C.int(index), (*C.gr_rail)(rail)); rc != 0 {
+		return syscall.Errno(-rc)
+	}
+	return nil
+}
+
 // Key is one slot of a region: what a rail wants for it.
 type Key struct {
 	Key, Base uint64

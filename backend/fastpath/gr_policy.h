@@ -35,6 +35,9 @@ void gr_core_stop(gr_core *core);
 void gr_core_free(gr_core *core);
 /* Index of the rail, or -errno. */
 int gr_core_add_rail(gr_core *core, gr_rail *dev);
+/* An index for a rail that comes later, or -errno: no link is made on it until gr_core_set_rail, which may be called at any time, once. */
+int gr_core_reserve_rail(gr_core *core);
+int gr_core_set_rail(gr_core *core, int index, gr_rail *dev);
 /* The core forgets its rails; the provider may close them afterwards. After gr_core_stop. */
 void gr_core_drop_rails(gr_core *core);
 

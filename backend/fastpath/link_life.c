@@ -12,6 +12,8 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (rail_idx < 0 || rail_idx >= core->nrails || peer_rail < 0 || peer_rail >= (int)core->cfg.max_rails)
         return -EINVAL;
     rail_st *rail = core->rails[rail_idx];
+    if (!rail)
+        return -ENODEV;
     pthread_mutex_lock(&core->slot_mu);
     gr_link *link = core->free_links, *none = NULL;
     if (link)

@@ -66,8 +66,11 @@ void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
             rail_push(link->rail, &link->credit_cmd);
     pthread_mutex_unlock(&sess->rx_mu);
     for (int i = 0, n = sess->core->nrails; i < n; i++) {
-        rail_run(sess->core->rails[i]);
-        rail_unstarve(sess->core->rails[i]);
+        rail_st *rail = sess->core->rails[i];
+        if (!rail)
+            continue;
+        rail_run(rail);
+        rail_unstarve(rail);
     }
 }
 

@@ -23,9 +23,11 @@ void gr_link_tally(gr_link *link, gr_tally *out)
 void gr_rail_tally(gr_core *core, int idx, gr_tally *out)
 {
     rail_st *rail = core->rails[idx];
+    *out = (gr_tally){0};
+    if (!rail)
+        return;
     copy(rail->count, out->count);
     out->inflight = load(&rail->load);
-    out->rate = 0;
     out->links = (uint32_t)atomic_load_explicit(&rail->nlinks, memory_order_relaxed);
 }
 
@@ -37,9 +39,11 @@ void gr_counters(gr_core *core, uint64_t *out)
         {GR_C_WRITE_BYTES, GR_N_WRITE_BYTES}, {GR_C_READ_BYTES, GR_N_READ_BYTES}};
     for (int i = 0; i < GR_C_COUNT; i++)
         out[i] = load(&core->count[i]);
-    for (int i = 0, n = core->nrails; i < n; i++)
-        for (size_t k = 0; k < sizeof sums / sizeof sums[0]; k++)
-            out[sums[k].core] += load(&core->rails[i]->count[sums[k].rail]);
+    for (int i = 0, n = core->nrails; i < n; i++) {
+        rail_st *rail = core->rails[i];
+        for (size_t k = 0; rail && k < sizeof sums / sizeof sums[0]; k++)
+            out[sums[k].core] += load(&rail->count[sums[k].rail]);
+    }
 }
 
 uint64_t gr_xfer_share(gr_xfer *pub, gr_link *link)

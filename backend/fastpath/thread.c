@@ -28,9 +28,11 @@ static void polled(gr_core *core, int calls)
  * whose lock the thread had. Such a post is as good as a poll, unless there are links on other rails: those it did not look at. */
 void core_posted(gr_core *core)
 {
-    for (int i = 0; i < core->nrails; i++)
-        if (!core->rails[i]->dev->prompt && atomic_load_explicit(&core->rails[i]->nlinks, memory_order_relaxed))
+    for (int i = 0; i < core->nrails; i++) {
+        rail_st *rail = core->rails[i];
+        if (rail && !rail->dev->prompt && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
             return;
+    }
     polled(core, 1);
 }
 
@@ -40,7 +42,7 @@ void core_progress(gr_core *core)
     int n = core->nrails, calls = 1, helped;
     for (int i = 0; i < n; i++) {
         rail_st *rail = core->rails[i];
-        if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
+        if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         if (rail_progress(rail, &helped) >= POLL_MAX)
             core_wake(core); /* more is there, and no further edge will tell the thread */
@@ -64,7 +66,7 @@ static int wait_time(gr_core *core)
     int ms = -1;
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
+        if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : LOOK_MS;
         if (ms < 0 || most < ms)
@@ -76,8 +78,9 @@ static int wait_time(gr_core *core)
 static int may_block(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
-        gr_rail *dev = core->rails[i]->dev;
-        if (dev->wait_fd < 0 || !dev->ops->arm || atomic_load_explicit(&core->rails[i]->nlinks, memory_order_relaxed) == 0)
+        rail_st *rail = core->rails[i];
+        gr_rail *dev = rail ? rail->dev : NULL;
+        if (!dev || dev->wait_fd < 0 || !dev->ops->arm || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         gr_rail_lock(dev);
         int again = dev->ops->arm(dev);
@@ -92,7 +95,10 @@ static int may_block(gr_core *core)
 static void attend(gr_core *core, int application)
 {
     for (int i = 0; i < core->nrails; i++) {
-        _Atomic int *told = &core->rails[i]->dev->attended;
+        rail_st *rail = core->rails[i];
+        if (!rail)
+            continue;
+        _Atomic int *told = &rail->dev->attended;
         if (atomic_load_explicit(told, memory_order_relaxed) != application)
             atomic_store_explicit(told, application, memory_order_relaxed);
     }
@@ -114,7 +120,8 @@ void *core_thread(void *arg)
         int n = 0, helped;
         COUNT(core, GR_C_THREAD_LOOKS, 1);
         for (int i = 0; i < core->nrails; i++) {
-            int got = rail_progress(core->rails[i], &helped);
+            rail_st *rail = core->rails[i];
+            int got = rail ? rail_progress(rail, &helped) : 0;
             n += got > 0 ? got : 0;
         }
         uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);

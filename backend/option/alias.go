@@ -79,7 +79,7 @@ func (a Alias) Defaults() []Pair {
 
 // Translate turns parameters that were meant for the other backend into GORAIL's: what has a meaning here sets an option, unless
 // that option is given itself. ignored names, sorted, what was chosen and has none; a value that is just the default shown is not
-// a choice. Without an alias nothing changes. given is left alone.
+// a choice. What neither backend knows stays, for Parse to find. Without an alias nothing changes. given is left alone.
 func (a Alias) Translate(given map[string]string) (params map[string]string, ignored []string) {
 	if a.Name == "" {
 		return given, nil
@@ -102,12 +102,6 @@ func (a Alias) Translate(given map[string]string) (params map[string]string, ign
 			ignored = append(ignored, p.name)
 		case ours != "":
 			params[p.to] = ours
-		}
-	}
-	for name := range params {
-		if _, ok := own[name]; !ok {
-			ignored = append(ignored, name)
-			delete(params, name)
 		}
 	}
 	slices.Sort(ignored)

@@ -14,7 +14,8 @@ func Markdown() []byte {
 
 Give an option as a parameter of the backend (` + "`create_backend(\"GORAIL\", {\"xfer_timeout\": \"10s\"})`" + `) or as an environment
 variable. A parameter beats the environment, the environment beats the default. A parameter that is just the default counts as
-not given, and so does an empty value. Names that GORAIL doesn't know are ignored.
+not given, and so does an empty value. A parameter that GORAIL doesn't know is an error that names the nearest option, or under another backend's
+name (below) a warning. A GORAIL_ variable that nothing reads is a warning, too.
 
 | option | environment | type | default | meaning | allowed |
 |---|---|---|---|---|---|

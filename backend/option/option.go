@@ -117,8 +117,7 @@ func Defaults() []Pair {
 }
 
 // Parse makes the options of an engine from what createBackend was given and the environment (os.LookupEnv; nil: none).
-// Parameters that are not in the table are not an error, since agents pass other backends' options to everyone: their names are
-// returned, sorted. An error wraps ErrValue and names the option, where the value came from, the value, and what to write instead.
+// Parameters that are not in the table are returned by name, sorted; the caller knows whether they are an error. An error wraps ErrValue and names the option, where the value came from, the value, and what to write instead.
 func Parse(params map[string]string, getenv func(string) (string, bool)) (Options, []string, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
@@ -136,6 +135,7 @@ func Parse(params map[string]string, getenv func(string) (string, bool)) (Option
 	if err := o.check(); err != nil {
 		return Options{}, nil, err
 	}
+	maps.DeleteFunc(given, func(_, value string) bool { return value == "" })
 	return o, slices.Sorted(maps.Keys(given)), nil
 }
 

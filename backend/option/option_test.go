@@ -62,7 +62,7 @@ func TestPrecedence(t *testing.T) {
 	assert.Equal(t, 9*time.Second, o.XferTimeout, "a parameter beats the environment")
 	assert.Equal(t, slog.LevelInfo, o.Log, "the environment beats the default")
 	assert.Equal(t, 8, o.MaxRails, "an empty variable is none")
-	assert.Equal(t, []string{"engine_config", "num_threads"}, unknown)
+	assert.Equal(t, []string{"num_threads"}, unknown, "an empty one is not given")
 
 	params := map[string]string{"log": ""}
 	for _, p := range Defaults() {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -48,6 +49,7 @@ type Config struct {
 	Memory         int           // bytes of frames that all sessions that we serve may hold; beyond it the one with the most ends
 	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; at least 4 MiB for large answers
 	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
+	Later          []string      // the same of interfaces that are down: connections come once they are up
 	Descriptors    Descriptors   // nil: children of fork may hold our sockets
 	Log            *slog.Logger  // nil: none
 
@@ -81,13 +83,16 @@ type Node struct {
 	idle     chan struct{}      // closed when Close has begun and running is 0
 }
 
-// NewNode listens on all addresses of cfg.Listen (none is allowed: an engine that only dials) and serves initiators.
+// NewNode listens on all addresses of cfg.Listen and cfg.Later (none is allowed: an engine that only dials) and serves initiators.
 // ErrListen names the address that failed. The caller must Close the node.
 func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 	n := newNode(cfg, target)
 	lc := net.ListenConfig{KeepAlive: -1}
 	lc.SetMultipathTCP(false)
-	for _, a := range cfg.Listen {
+	for i, a := range append(slices.Clone(cfg.Listen), cfg.Later...) {
+		if i == len(cfg.Listen) {
+			lc.Control = freeBind
+		}
 		if ap, err := netip.ParseAddrPort(a); err != nil || ap.Addr().IsUnspecified() {
 			n.Close()
 			return nil, fmt.Errorf("%w on %q: give an address of this host as ip:port", ErrListen, a)
@@ -146,7 +151,7 @@ func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, mostHeart
 // reach is how long an address may take to accept a connection, and an unproved connection to prove itself.
 func (c *Config) reach() time.Duration { return min(c.ConnectTimeout, mostReach) }
 
-// Addrs are the control addresses for the connection blob, in the order of Config.Listen.
+// Addrs are the control addresses for the connection blob, in the order of Config.Listen and Config.Later.
 func (n *Node) Addrs() []string {
 	addrs := make([]string, len(n.listeners))
 	for i, l := range n.listeners {

@@ -46,6 +46,20 @@ func list[T any](all []T, text func(T) string) string {
 	return strings.Join(parts, ", ")
 }
 
+// overLimit begins the reason of a device for which there was no room.
+const overLimit = "over max_rails="
+
+// OverLimit counts, by fabric, the devices that leave this host and are not used for want of room.
+func OverLimit(left []Left) map[string]int {
+	n := map[string]int{}
+	for _, l := range left {
+		if !l.Device.Loopback && strings.HasPrefix(l.Reason, overLimit) {
+			n[l.Device.Fabric]++
+		}
+	}
+	return n
+}
+
 // candidate is a device on its way through the rules.
 type candidate struct {
 	provider.Device

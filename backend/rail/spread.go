@@ -38,7 +38,7 @@ func (c *chooser) limit() {
 		if keep[d.place] {
 			return ""
 		}
-		return fmt.Sprintf("over max_rails=%d", most)
+		return fmt.Sprint(overLimit, most)
 	})
 }
 

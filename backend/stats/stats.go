@@ -65,7 +65,7 @@ const (
 	Idle     RailState = "idle"     // it has no links
 	Up       RailState = "up"       // all of its links work
 	Degraded RailState = "degraded" // some do
-	Down     RailState = "down"     // none does
+	Down     RailState = "down"     // none does, or its interface has not come up since the engine was made
 )
 
 // Rail is a device in use. Its counters have those of all its links since the engine was made, gone ones included.
@@ -145,6 +145,7 @@ func New(agent string, rails []Rail, peers []Peer) Snapshot {
 	for i := range s.Rails {
 		r := &s.Rails[i]
 		switch w, f := works[r.Index], fails[r.Index]; {
+		case r.State == Down: // its interface has not come up yet
 		case w+f == 0:
 			r.State = Idle
 		case f == 0:

@@ -75,11 +75,12 @@ func TestPluginFolder(t *testing.T) {
 func TestAlias(t *testing.T) {
 	env := needs(t)
 	env.PluginDir = folder(t, env, "UCX", "Mooncake")
-	params := map[string]string{"num_workers": "2", "num_threads": "0", "device_list": "lo", "ucx_error_handling_mode": "peer", "engine_config": ""}
+	params := map[string]string{"num_workers": "2", "num_threads": "0", "device_list": "lo", "ucx_error_handling_mode": "peer", "engine_config": "",
+		"xfer_timout": "9s"}
 	var sides []*worker.Agent
 	var bufs []*worker.Buf
 	for i, name := range []string{"initiator", "target"} {
-		w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=info"}})
+		w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_LOG=info", "GORAIL_DEVICE=lo"}})
 		a := w.Agent(worker.AgentConfig{Name: name, Backend: "UCX", Params: params})
 		sides, bufs = append(sides, a), append(bufs, a.Buffer(1<<20, uint64(i+1)))
 		maps := mapped(t, w)
@@ -87,6 +88,8 @@ func TestAlias(t *testing.T) {
 		require.NotContains(t, maps, "libucp-")
 		require.Equal(t, 1, strings.Count(w.Output(), "mean nothing to GORAIL"), w.Output())
 		require.Contains(t, w.Output(), `"asked for as"=UCX names=[num_workers]`)
+		require.Regexp(t, `level=WARN msg="unknown parameters ignored" .*"asked for as"=UCX names="\[xfer_timout \(did you mean xfer_timeout\?\)\]"`, w.Output())
+		require.Regexp(t, `level=WARN msg="unknown environment variable .*name="GORAIL_DEVICE \(did you mean GORAIL_DEVICES\?\)"`, w.Output())
 	}
 	sides[0].Learn(sides[1])
 	x := sides[0].Xfer(worker.XferSpec{Op: nixl.Write, Local: bufs[0].All(), Remote: bufs[1].All(), Peer: "target", Notif: []byte("n")})

@@ -20,9 +20,11 @@ void test_life() {
     }
     CHECK(init() == plugin);
 
-    // Options of other backends are what agents pass to everybody.
-    auto e = make_engine("solo", {{"num_workers", "4"}, {"engine_config", ""}, {"split_batch_size", "1024"}});
-    CHECK(e && e->getCustomParams().at("num_workers") == "4");
+    // Options of another backend are taken under its name.
+    nixl_b_params_t foreign = {{"num_workers", "4"}, {"engine_config", ""}, {"split_batch_size", "1024"}, {"made_up", "1"}};
+    nixlBackendInitParams as = {"solo", "UCX", &foreign, false, 0, nixl_thread_sync_t::NONE, false};
+    EnginePtr e(plugin->create_engine(&as));
+    CHECK(e && !e->getInitErr() && e->getCustomParams().at("num_workers") == "4");
     fini(); // with an engine alive: it must go on
     CHECK_RC(e->connect("solo"), NIXL_SUCCESS);
     e.reset();

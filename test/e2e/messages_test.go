@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -94,6 +95,19 @@ func TestStatsToStuckOutput(t *testing.T) {
 	begun := time.Now()
 	require.NoError(t, a.Close())
 	require.Less(t, time.Since(begun), testenv.Patient(5*time.Second))
+}
+
+// TestStatsFileGone: counters that can be written no more at the end are no reason to fail, but are told with the file's name.
+func TestStatsFileGone(t *testing.T) {
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	dir := filepath.Join(t.TempDir(), "gone")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	a := agent(w, env, "survivor", params("stats_file", filepath.Join(dir, "stats.json")))
+	require.NoError(t, os.Remove(dir))
+	require.NoError(t, a.Close())
+	says(t, w, "stats_file", dir, "no such file or directory")
+	works(t, w, env)
 }
 
 // TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.

@@ -30,13 +30,14 @@ assert b.get_backend_params(BACKEND)["devices"] == "lo"
 moves(b, "loopback")
 
 c = bare("careless")
-for bad in ({"xfer_timeout": "10 minutes"}, {"devices": "nosuch0"}, {"libfabric_path": "/nonexistent"}):
+for bad in ({"xfer_timeout": "10 minutes"}, {"devices": "nosuch0"}, {"libfabric_path": "/nonexistent"},
+            {"devices": "lo", "made_up": "by somebody"}, {"device": "lo"}):
     try:
         c.create_backend(BACKEND, bad)
     except Exception as e:  # what exactly differs between releases
         print(bad, type(e).__name__, e, flush=True)
     else:
         raise AssertionError(f"{bad} was taken")
-c.create_backend(BACKEND, {"devices": "lo", "made_up": "by somebody"})
+c.create_backend(BACKEND, {"devices": "lo", "engine_config": ""})  # an empty value is none
 moves(c, "careless")
 print("\nok", flush=True)

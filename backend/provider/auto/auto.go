@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -26,7 +27,8 @@ const (
 // Provider implements provider.Provider over others.
 type Provider struct {
 	Verbs, OFI, Local provider.Provider
-	Sys               fs.FS // "/sys"; nil = the machine's
+	Sys               fs.FS        // "/sys"; nil = the machine's
+	Log               *slog.Logger // warnings about fabrics that are left out; nil = none
 }
 
 var _ provider.Provider = Provider{}
@@ -45,43 +47,45 @@ func (p Provider) Open(d provider.Device) (provider.Rail, error) {
 }
 
 // Discover implements provider.Provider: what the filter names, in its order, of fabrics that are there. Hardware that is
-// there and unusable is an error: the next in the list may be a tenth as fast.
+// there and unusable is an error: the next in the list may be a tenth as fast. A named fabric without a device is a warning.
 func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
 	names := f.Fabrics
 	if len(names) == 0 {
 		names = []string{Word}
 	}
 	var out []provider.Device
-	var failed error
+	var missing absent
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		var found []provider.Device
-		var err error
-		if name == Word {
-			if found, err = p.auto(ctx, f.Devices); err == nil {
-				var here []provider.Device
-				here, err = p.fabric(ctx, Local, f.Devices)
-				found = append(found, here...)
-			}
-		} else {
-			found, err = p.fabric(ctx, name, f.Devices)
-		}
+		found, err := p.named(ctx, name, f.Devices, &missing)
 		if errors.Is(err, provider.ErrUnusable) || err != nil && len(names) == 1 {
 			return nil, err
 		}
-		if failed == nil {
-			failed = err
-		} else if err != nil {
-			failed = fmt.Errorf("%w; %w", failed, err)
+		if err != nil {
+			missing.add(name, err)
 		}
 		out = append(out, found...)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: option provider=%s: %w", provider.ErrNoDevice, strings.Join(names, ","), failed)
+		return nil, fmt.Errorf("%w: option provider=%s: %w", provider.ErrNoDevice, strings.Join(names, ","), missing.err())
 	}
+	missing.warn(p.Log, names, out)
 	return out, nil
+}
+
+// named finds the devices of one word of the option provider.
+func (p Provider) named(ctx context.Context, name string, devices []string, missing *absent) ([]provider.Device, error) {
+	if name != Word {
+		return p.fabric(ctx, name, devices)
+	}
+	found, err := p.auto(ctx, devices, missing)
+	if err != nil {
+		return nil, err
+	}
+	here, err := p.fabric(ctx, Local, devices)
+	return append(found, here...), err
 }
 
 func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]provider.Device, error) {
@@ -97,13 +101,13 @@ func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]
 
 // auto takes RDMA hardware where there is any, and sockets only where there is none: silently moving to a path a tenth as
 // fast is worse than an error that names the device.
-func (p Provider) auto(ctx context.Context, devices []string) ([]provider.Device, error) {
+func (p Provider) auto(ctx context.Context, devices []string, missing *absent) ([]provider.Device, error) {
 	there := p.hardware()
 	if len(there) == 0 {
 		return p.fabric(ctx, "tcp", devices)
 	}
 	var out []provider.Device
-	var reasons []string
+	var failed absent
 	filtered := false
 	for _, fabric := range []string{"efa", "cxi", Verbs} {
 		if len(there[fabric]) == 0 {
@@ -111,19 +115,23 @@ func (p Provider) auto(ctx context.Context, devices []string) ([]provider.Device
 		}
 		found, err := p.fabric(ctx, fabric, devices)
 		if err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", strings.Join(there[fabric], ","), err))
+			failed.add(strings.Join(there[fabric], ","), err)
 			filtered = filtered || errors.Is(err, provider.ErrFiltered)
 		}
 		out = append(out, found...)
 	}
 	switch {
 	case len(out) > 0:
+		for _, a := range failed {
+			if !errors.Is(a.reason, provider.ErrFiltered) { // the option devices was meant so
+				missing.add(a.name, a.reason)
+			}
+		}
 		return out, nil
 	case filtered:
-		return nil, fmt.Errorf("%w: %s", provider.ErrNoDevice, strings.Join(reasons, "; "))
+		return nil, fmt.Errorf("%w: %v", provider.ErrNoDevice, failed.err())
 	default:
-		return nil, fmt.Errorf("%w: %s; mend that, or set option provider=tcp to use sockets all the same", provider.ErrUnusable,
-			strings.Join(reasons, "; "))
+		return nil, fmt.Errorf("%w: %v; mend that, or set option provider=tcp to use sockets all the same", provider.ErrUnusable, failed.err())
 	}
 }
 

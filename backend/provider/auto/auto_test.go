@@ -1,8 +1,10 @@
 package auto
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -72,18 +74,21 @@ func TestDiscover(t *testing.T) {
 		want    []string
 		err     error
 		says    []string
+		warns   []string // each in a warning of its own, in order
 	}{
 		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo", "local/memory"}},
 		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1", "local/memory"}},
 		"EFA":                     {sys: sysfs(efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "local/memory"}},
 		"Slingshot":               {sys: sysfs(cxi), ofi: ofi, ib: ib, want: []string{"cxi/cxi0", "local/memory"}},
 		"both":                    {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "verbs/mlx5_0", "verbs/mlx5_1", "local/memory"}},
-		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "local/memory"}},
+		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "local/memory"}, warns: []string{"fabric=mlx5_0 reason=\"device is there but unusable: mlx5_0: the port is DOWN\" used=efa,local"}},
+		"one of both wanted":      {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, devices: []string{"rdmap0", "memory"}, want: []string{"efa/rdmap0", "local/memory"}},
+		"tcp for hardware":        {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "cxi", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"fabric=efa reason=\"no usable device: No data available\" used=verbs option=\"provider=efa,cxi,verbs\"", "fabric=cxi"}},
 		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1", "memory"}, want: []string{"verbs/mlx5_1", "local/memory"}},
 		"sockets beside hardware": {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"tcp"}, want: []string{"tcp/eth0", "tcp/lo"}},
 		"through libfabric":       {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"verbs;ofi_rxm"}, want: []string{"verbs;ofi_rxm/mlx5_0"}},
 		"in order":                {sys: sysfs(), ofi: ofi, ib: ib, fabrics: []string{"local", "cxi", "verbs", "tcp"}, want: []string{"local/memory", "cxi/cxi0", "verbs/mlx5_0", "verbs/mlx5_1", "tcp/eth0", "tcp/lo"}},
-		"a list goes on":          {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}},
+		"a list goes on":          {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"take efa out of option provider"}},
 		"unusable ends a list":    {sys: sysfs(), ofi: ofi, ib: dead, fabrics: []string{"verbs", "tcp"}, err: provider.ErrUnusable, says: []string{"mlx5_0", "DOWN"}},
 		"hardware unusable":       {sys: sysfs(mlx, efa), ofi: none, ib: dead, err: provider.ErrUnusable, says: []string{"mlx5_0", "DOWN", "rdmap0", "No data", "provider=tcp"}},
 		"hardware not wanted":     {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"eth0"}, err: provider.ErrNoDevice, says: []string{"devices=[eth0]", "mlx5_0"}},
@@ -91,7 +96,8 @@ func TestDiscover(t *testing.T) {
 		"one that is not there":   {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"shm"}, err: provider.ErrNoDevice, says: []string{"no [shm]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Provider{Verbs: c.ib, OFI: c.ofi, Local: here, Sys: c.sys}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
+			var log bytes.Buffer
+			got, err := Provider{Verbs: c.ib, OFI: c.ofi, Local: here, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				for _, part := range c.says {
@@ -105,6 +111,12 @@ func TestDiscover(t *testing.T) {
 				names = append(names, d.Fabric+"/"+d.Name)
 			}
 			require.Equal(t, c.want, names)
+			lines := strings.SplitAfter(log.String(), "\n")
+			require.Len(t, lines, len(c.warns)+1, log.String())
+			for i, w := range c.warns {
+				require.Contains(t, lines[i], "level=WARN")
+				require.Contains(t, lines[i], w)
+			}
 		})
 	}
 }

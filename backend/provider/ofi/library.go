@@ -75,29 +75,34 @@ type asker struct {
 	unasked error
 }
 
-// List implements lister through fi_getinfo. A fabric is asked for delivery-complete operations first; less is taken where
-// that isn't offered. What the operator asks for is not given up.
+// List implements lister through fi_getinfo. A fabric must offer delivery-complete operations: without them a WRITE ends, and its
+// notification goes out, before the data is in place. What the operator asks for is not given up either.
 func (l asker) List(fabric string) ([]*entry, error) {
-	got, err := l.listFirst(fabric, C.OFI_WANT_DELIVERY, 0)
-	hints := l.tune.hints()
-	if len(got) > 0 || hints == "" {
+	got, err := l.delivering(fabric)
+	if len(got) > 0 {
 		return got, err
 	}
 	plain := asker{library: l.library}
-	if own, _ := plain.listFirst(fabric, C.OFI_WANT_DELIVERY, 0); len(own) > 0 {
-		return nil, fmt.Errorf("%w: %s/%s refuses the options %s; by itself it has tx_depth=%d, rx_depth=%d, threading=safe",
-			provider.ErrUnusable, fabric, own[0].domain, hints, own[0].txDepth, own[0].rxDepth)
+	if hints := l.tune.hints(); hints != "" {
+		if own, _ := plain.delivering(fabric); len(own) > 0 {
+			return nil, fmt.Errorf("%w: %s/%s refuses the options %s; by itself it has tx_depth=%d, rx_depth=%d, threading=safe",
+				provider.ErrUnusable, fabric, own[0].domain, hints, own[0].txDepth, own[0].rxDepth)
+		}
+	}
+	if early, _ := plain.list(fabric, 0); len(early) > 0 {
+		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would end before its data is in place at the peer; "+
+			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].domain, fabric)
 	}
 	return got, err
 }
 
-func (l asker) listFirst(fabric string, wants ...C.int) (got []*entry, err error) {
-	for _, want := range wants {
-		if got, err = l.list(fabric, want); err == nil && len(got) > 0 {
-			return l.withHMEM(got, fabric, want), nil
-		}
+// delivering are the devices whose completions say that data is in place.
+func (l asker) delivering(fabric string) ([]*entry, error) {
+	got, err := l.list(fabric, C.OFI_WANT_DELIVERY)
+	if err != nil || len(got) == 0 {
+		return nil, err
 	}
-	return got, err
+	return l.withHMEM(got, fabric, C.OFI_WANT_DELIVERY), nil
 }
 
 // withHMEM takes devices as those that know memory of GPUs where they do; nothing is lost that doesn't.

@@ -84,6 +84,8 @@ func TestTuningRefused(t *testing.T) {
 		"class":          {"cxi", "classes=13", Tuning{TrafficClass: "low_latency"}, []string{"fi_enable", "traffic_class=low_latency"}},
 		"service":        {"cxi", "service=5", Tuning{Keys: []Key{{"", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "service 6 of cxi0"}},
 		"network":        {"cxi", "vni=9", Tuning{Keys: []Key{{"cxi0", 6, 1}}}, []string{"fi_domain", "cxi_auth_key=6:1", "VNI 1"}},
+		"no delivery":    {"cxi", "delivery=0", Tuning{}, []string{"cxi/cxi0", "FI_DELIVERY_COMPLETE", "option provider"}},
+		"nor depth":      {"efa", "delivery=0", Tuning{TxDepth: 64}, []string{"FI_DELIVERY_COMPLETE"}},
 		"no such class":  {"cxi", "", Tuning{TrafficClass: "fast"}, []string{"traffic_class=fast"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,8 +34,10 @@ static uint64_t order_of(int kind)
     return kind == FAB_DIRECT ? 0 : FI_ORDER_SAS;
 }
 
-static const uint64_t op_flags =
-    FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+static uint64_t op_flags(int kind)
+{
+    return FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | (SW(kind, delivery) ? FI_DELIVERY_COMPLETE : 0);
+}
 
 static int close_nic(struct fid *fid)
 {
@@ -81,7 +83,7 @@ static struct fi_info *make_info(int kind, int rail)
     info->src_addr = calloc(1, FAB_ADDR_LEN);
     memcpy(info->src_addr, "\xfe\x80", 2);
     *info->tx_attr = (struct fi_tx_attr){
-        .caps = info->caps, .mode = info->mode, .op_flags = op_flags, .msg_order = order_of(kind),
+        .caps = info->caps, .mode = info->mode, .op_flags = op_flags(kind), .msg_order = order_of(kind),
         .inject_size = (size_t)SW(kind, inject), .size = (size_t)SW(kind, tx), .iov_limit = (size_t)SW(kind, iov),
         .rma_iov_limit = (size_t)SW(kind, rma_iov),
     };
@@ -143,7 +145,7 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
     if (hints->fabric_attr && (!named(hints->fabric_attr->prov_name, fab_prov_name(kind)) ||
                                !named(hints->fabric_attr->name, fab_fabric_name(kind))))
         return false;
-    if (hints->tx_attr && ((hints->tx_attr->op_flags & ~op_flags) || (hints->tx_attr->msg_order & ~order_of(kind)) ||
+    if (hints->tx_attr && ((hints->tx_attr->op_flags & ~op_flags(kind)) || (hints->tx_attr->msg_order & ~order_of(kind)) ||
                            hints->tx_attr->size > granted(SW(kind, tx), SW(kind, tx_max)) ||
                            hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
                            hints->tx_attr->inject_size > info->tx_attr->inject_size))

@@ -26,6 +26,7 @@
     X(mr_max, 0, 0, 0, "regions of a domain, 0 = no limit") \
     X(context2, 0, 1, 0, "FI_CONTEXT2: 64 bytes at op_context are ours until completion, scribbled and checked") \
     X(directed, 1, 0, 1, "FI_DIRECTED_RECV is offered") \
+    X(delivery, 1, 1, 1, "FI_DELIVERY_COMPLETE is offered") \
     X(iov, 4, 2, 1, "local pieces of an operation") \
     X(rma_iov, 1, 1, 1, "remote pieces of an operation") \
     X(msg_max, FAB_KIB(64), 8928, FAB_KIB(16), "bytes of a message (efa itself has no limit, this library has)") \

@@ -1,0 +1,223 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/mr"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/topo"
+)
+
+// errNoCarrier is why a late rail opens no endpoint.
+var errNoCarrier = errors.New("the network interface is down or has no carrier")
+
+// lateRail is the rail of a network interface that was down when the engine was made. Peers know of it from the start. It is opened
+// when the interface comes up, then memory is registered on it, and then it opens endpoints.
+type lateRail struct {
+	dev  provider.Device
+	caps provider.Caps // of an open rail of the same fabric
+	rail atomic.Pointer[provider.Rail]
+	up   atomic.Bool // all memory is registered
+	wake chan struct{}
+}
+
+var _ provider.Rail = (*lateRail)(nil)
+
+func (l *lateRail) Caps() provider.Caps { return l.caps }
+func (l *lateRail) Notes() []string     { return nil }
+
+func (l *lateRail) Device() provider.Device {
+	if r := l.rail.Load(); r != nil {
+		return (*r).Device() // its address may be another than before
+	}
+	return l.dev
+}
+
+func (l *lateRail) Core() unsafe.Pointer {
+	if r := l.rail.Load(); r != nil {
+		return (*r).Core()
+	}
+	return nil
+}
+
+func (l *lateRail) OpenEndpoint() (provider.Endpoint, error) {
+	if !l.up.Load() {
+		return nil, fmt.Errorf("%w: %s", provider.ErrEndpoint, errNoCarrier)
+	}
+	return (*l.rail.Load()).OpenEndpoint()
+}
+
+func (l *lateRail) Register(addr, length, key uint64) (provider.MR, error) {
+	if r := l.rail.Load(); r != nil {
+		return (*r).Register(addr, length, key)
+	}
+	return nil, fmt.Errorf("%w: %w", provider.ErrRegister, errNoCarrier)
+}
+
+func (l *lateRail) Close() error {
+	if r := l.rail.Load(); r != nil {
+		return (*r).Close()
+	}
+	return nil
+}
+
+// opened says that memory can be registered on the rail.
+func (r *railState) opened() bool { return r.late == nil || r.late.rail.Load() != nil }
+
+// waits says that the rail's interface has not come up since the engine was made.
+func (r *railState) waits() bool { return r.late != nil && !r.late.up.Load() }
+
+// netInterface is one network interface as the kernel tells of it.
+type netInterface struct {
+	name     string
+	up       bool // set up, and with a carrier
+	loopback bool
+	addrs    []netip.Prefix
+}
+
+// netInterfaces asks the kernel: /sys may be another network namespace's.
+func netInterfaces() (list []netInterface) {
+	all, _ := net.Interfaces()
+	for _, i := range all {
+		const both = net.FlagUp | net.FlagRunning
+		n := netInterface{name: i.Name, up: i.Flags&both == both, loopback: i.Flags&net.FlagLoopback != 0}
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				n.addrs = append(n.addrs, p)
+			}
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// sockets says that the device runs over the kernel's IP stack.
+func sockets(d provider.Device) bool { return !d.Hardware && !d.Host && d.Addr != "" }
+
+// isLoopback says that the device is the loopback interface.
+func (e *Engine) isLoopback(d provider.Device) bool {
+	return sockets(d) && slices.ContainsFunc(e.nets(), func(i netInterface) bool { return i.loopback && i.name == d.Name })
+}
+
+// downDevices are interfaces that are down, as devices of the fabric that the sockets found have. One without an address is among them
+// only if the option devices names it: which network it will be in, nobody knows.
+func downDevices(found []provider.Device, local []netInterface, want []string) (down []provider.Device) {
+	like := slices.IndexFunc(found, sockets)
+	if like < 0 {
+		return nil
+	}
+	for _, i := range local {
+		if i.up || i.loopback || slices.ContainsFunc(found, func(d provider.Device) bool { return d.Name == i.name }) {
+			continue
+		}
+		d := provider.Device{Provider: found[like].Provider, Fabric: found[like].Fabric, Name: i.name, NUMA: -1}
+		for _, p := range i.addrs {
+			if a := p.Addr(); a.IsGlobalUnicast() && (d.Addr == "" || a.Is4() && netip.MustParseAddr(d.Addr).Is6()) {
+				d.Addr, d.Subnet = a.String(), p.Masked().String()
+			}
+		}
+		if d.Addr != "" || topo.Patterns(want).Judge(-1, i.name) == topo.Named {
+			down = append(down, d)
+		}
+	}
+	return down
+}
+
+// choose takes the devices to open now, and those to open when they come up.
+func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
+	down := downDevices(found, e.nets(), e.opt.Devices)
+	facts := func(d provider.Device) rail.Facts {
+		f := rail.FactsOf(m)(d)
+		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
+		return f
+	}
+	opt := rail.ChooseOptions{Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: fastpath.Slots(e.opt)}
+	all := append(slices.Clone(found), down...)
+	now, left = rail.Choose(all, facts, opt)
+	room := min(opt.MaxRails-len(leaving(now)), opt.Slots-len(now))
+	opt.MaxRails, opt.Slots = 0, 0
+	fit, _ := rail.Choose(all, func(d provider.Device) rail.Facts {
+		f := facts(d)
+		f.Down = false
+		return f
+	}, opt)
+	for _, d := range fit {
+		if facts(d).Down && !d.Loopback && !d.Hardware && !d.Host && len(late) < room {
+			late = append(late, d)
+		}
+	}
+	return now, late, left
+}
+
+// leaving are the devices that reach other network namespaces.
+func leaving(devices []provider.Device) (out []provider.Device) {
+	for _, d := range devices {
+		if !d.Loopback && !d.Host {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// addLate enters rails of interfaces that are down, behind the others: one of the same fabric must be open.
+func (e *Engine) addLate(devices []provider.Device) error {
+	for _, d := range devices {
+		like := slices.IndexFunc(e.rails, func(r *railState) bool { return r.Device().Provider == d.Provider && r.Device().Fabric == d.Fabric })
+		if like < 0 {
+			continue
+		}
+		caps := e.rails[like].caps
+		l := &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1)}
+		rs := &railState{Rail: l, late: l, caps: caps}
+		rs.cache = mr.NewCache[provider.MR](registrar{rs})
+		var err error
+		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
+			rs.index, err = e.core.ReserveRail()
+		}
+		if err != nil {
+			return fmt.Errorf("rail %s: %w", d.Name, err)
+		}
+		e.rails = append(e.rails, rs)
+	}
+	return nil
+}
+
+// tellRails logs what is used, and warns of what an operator may not expect.
+func (e *Engine) tellRails(left []rail.Left) {
+	for i, l := range left {
+		if slices.ContainsFunc(e.rails, func(r *railState) bool { return r.late != nil && r.name() == rail.Name(l.Device) }) {
+			left[i].Reason += "; joins when it comes up"
+		}
+	}
+	var open []provider.Device
+	for _, r := range e.rails {
+		if r.late == nil {
+			open = append(open, r.Device())
+		}
+	}
+	e.log.Info("rails", "used", rail.Names(open), "left_out", rail.Reasons(left))
+	for fabric, n := range rail.OverLimit(left) {
+		used := len(slices.DeleteFunc(leaving(open), func(d provider.Device) bool { return d.Fabric != fabric }))
+		e.log.Warn("more devices than max_rails: the others are not used, and every process of this host chooses the same", "fabric", fabric,
+			"used", used, "of", used+n, "max_rails", e.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
+	}
+	if len(leaving(open)) == 0 && slices.ContainsFunc(open, e.isLoopback) && e.wantsOthers() {
+		e.log.Warn("only agents of this host and network namespace can be reached: no network interface but the loopback one can be used",
+			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up, or say that this is meant by option devices=lo or provider=local")
+	}
+}
+
+// wantsOthers says that the options leave room for rails to other hosts.
+func (e *Engine) wantsOthers() bool {
+	named := func(r *railState) bool { return topo.Patterns(e.opt.Devices).Judge(-1, r.Device().Name) == topo.Named }
+	return !slices.ContainsFunc(e.rails, named) && slices.ContainsFunc(e.opt.Provider, func(p string) bool { return p != "local" && p != "shm" })
+}

@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/status"
+)
+
+// wires are network interfaces that a test takes up and down; the fake's devices are behind them.
+type wires struct {
+	mu sync.Mutex
+	up map[string]bool
+}
+
+const wireNet = "10.99.0.0/24"
+
+// newWires stands in for the kernel's interfaces. Agents a and b have the interfaces a0, a1 and b0, b1.
+func newWires(h *harness, down ...string) *wires {
+	w := &wires{up: map[string]bool{}}
+	for _, name := range []string{"a0", "a1", "b0", "b1"} {
+		w.up[name] = !slices.Contains(down, name)
+	}
+	h.wrap = func(p provider.Provider) provider.Provider { return wired{p, w} }
+	return w
+}
+
+func (w *wires) list(agent string) (list []netInterface) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, up := range w.up {
+		if name[:1] != agent {
+			continue
+		}
+		i := netInterface{name: name, up: up}
+		if name[1] == '1' {
+			i.addrs = []netip.Prefix{netip.MustParsePrefix("10.99.0." + string('1'+name[0]-'a') + "/24")}
+		}
+		list = append(list, i)
+	}
+	return list
+}
+
+// raise takes an agent's interface up.
+func (w *wires) raise(a *agent, name string) {
+	w.mu.Lock()
+	w.up[name] = true
+	w.mu.Unlock()
+	a.nudge(name)
+}
+
+// wired has the devices whose interfaces are up; they leave the host.
+type wired struct {
+	provider.Provider
+	w *wires
+}
+
+func (p wired) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
+	found, err := p.Provider.Discover(ctx, f)
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	found = slices.DeleteFunc(found, func(d provider.Device) bool { return !p.w.up[d.Name] })
+	for i := range found {
+		found[i].Loopback = false
+	}
+	return found, err
+}
+
+// wiredPair is two agents with two rails each, and a buffer.
+func wiredPair(h *harness, w *wires, n int) *pair {
+	side := func(name string) *agent {
+		h.nets = func() []netInterface { return w.list(name) }
+		h.links = []fake.Link{{Name: name + "0", Caps: h.caps}, {Name: name + "1", Caps: h.caps, Subnet: wireNet}}
+		return h.agent(name)
+	}
+	p := &pair{a: side("a"), b: side("b")}
+	meet(p.a, p.b)
+	p.mine, p.theirs = p.a.memory(n), p.b.memory(n).seenBy(p.a)
+	return p
+}
+
+// A rail whose interface was down when its engine was made joins the session that is there: what is prepared uses it, over memory that was
+// registered before, while memory comes and goes and transfers run.
+func TestLateRail(t *testing.T) {
+	for name, down := range map[string][]string{"ours": {"a1"}, "theirs": {"b1"}, "both": {"a1", "b1"}, "both, theirs first": {"b1", "a1"}} {
+		t.Run(name, func(t *testing.T) {
+			h := onFake(t, fake.TCPCaps())
+			w := newWires(h, down...)
+			p := wiredPair(h, w, 16<<20)
+			require.True(t, h.log.has("left_out", "1: link is down; joins when it comes up"), h.log)
+			x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+			x.run("first")
+			p.same()
+			r := p.a.connected("b")
+			require.Equal(t, 1, r.atWork())
+
+			var churn sync.WaitGroup
+			stop := make(chan struct{})
+			for _, a := range []*agent{p.a, p.b} {
+				churn.Go(func() {
+					for k := uint64(1); ; k++ {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						id, err := a.Register(p.mine.addr()+k%512*4096, 4096, 0, 0, nil)
+						if err == nil {
+							err = a.Deregister(id)
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			sides := map[byte]*agent{'a': p.a, 'b': p.b}
+			for _, name := range down {
+				w.raise(sides[name[0]], name)
+				p.mine.fill(uint64(name[0]))
+				x.run("while it joins")
+				p.same()
+			}
+			until(t, "the rail is not used", func() bool {
+				x.run("again")
+				return r.atWork() == 2 && x.shares()[1] > 0 && x.shares()[0] > 0
+			})
+			close(stop)
+			churn.Wait()
+			p.mine.fill(7)
+			x.run("last")
+			p.same()
+
+			fresh, there := p.a.memory(4<<20), p.b.memory(4<<20).seenBy(p.a)
+			y := p.a.whole(opRead, fresh, there.fill(9))
+			y.run()
+			require.Equal(t, there.b, fresh.b)
+			s, err := p.a.Snapshot()
+			require.NoError(t, err)
+			require.Equal(t, "a1", s.Rails[1].Device)
+			require.EqualValues(t, "up", s.Rails[1].State)
+			require.Positive(t, s.Rails[1].BytesWritten)
+			require.Zero(t, s.Rails[1].Errors)
+		})
+	}
+}
+
+// The rail fails after it has joined, and is used again, as any other.
+func TestLateRailFails(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	w := newWires(h, "b1")
+	p := wiredPair(h, w, 16<<20)
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x.run()
+	r := p.a.connected("b")
+	w.raise(p.b, "b1")
+	until(t, "the rail is not used", func() bool { return r.atWork() == 2 })
+	r.fenceAll("a test")
+	p.mine.fill(2)
+	x.run()
+	p.same()
+	until(t, "the rail is not used again", func() bool { x.run(); return r.atWork() == 2 && x.shares()[1] > 0 })
+	p.same()
+}
+
+// A region that was deregistered while the new rail's keys were under way is not used any more.
+func TestLateRailDeregister(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	w := newWires(h, "b1")
+	p := wiredPair(h, w, 1<<20)
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x.run()
+	r := p.a.connected("b")
+	var own, all []*memory
+	for range 200 {
+		own = append(own, p.b.memory(4096))
+		all = append(all, own[len(own)-1].seenBy(p.a))
+	}
+	p.a.whole(opWrite, p.a.memory(4096), all[0]).run()
+	w.raise(p.b, "b1")
+	for _, m := range own {
+		require.NoError(t, p.b.Deregister(m.md.region))
+	}
+	until(t, "the rail is not used", func() bool { return r.atWork() == 2 })
+	p.a.whole(opWrite, p.a.memory(4096), all[0]).post().fails(status.ErrBackend)
+	p.mine.fill(3)
+	x.run()
+	p.same()
+}
+
+func TestDownDevices(t *testing.T) {
+	eth0 := provider.Device{Provider: "ofi", Fabric: "net", Name: "eth0", Addr: "192.0.2.1", Subnet: "192.0.2.0/24", NUMA: 1, Mbps: 1000, Opaque: 1}
+	efa := provider.Device{Provider: "ofi", Fabric: "efa", Name: "rdmap0", Hardware: true}
+	memory := provider.Device{Provider: "local", Fabric: "local", Name: "memory", Host: true, Addr: "127.0.0.1"}
+	at := func(name string, up bool, addrs ...string) netInterface {
+		i := netInterface{name: name, up: up, loopback: name == "lo"}
+		for _, a := range addrs {
+			i.addrs = append(i.addrs, netip.MustParsePrefix(a))
+		}
+		return i
+	}
+	local := []netInterface{at("lo", false, "127.0.0.1/8"), at("eth0", false, "192.0.2.1/24"), at("eth1", false, "fe80::1/64", "2001:db8::1/64", "198.51.100.7/25"),
+		at("eth2", true, "203.0.113.1/24"), at("eth3", false, "fe80::1/64"), at("eth4", false, "2001:db8:1::1/64"), at("ifb0", false)}
+	for name, c := range map[string]struct {
+		found []provider.Device
+		want  []string
+		names []string
+	}{
+		"addresses":          {[]provider.Device{eth0}, nil, []string{"eth1 198.51.100.7 198.51.100.0/25", "eth4 2001:db8:1::1 2001:db8:1::/64"}},
+		"one named":          {[]provider.Device{efa, eth0}, []string{"eth3"}, []string{"eth1 198.51.100.7 198.51.100.0/25", "eth3  ", "eth4 2001:db8:1::1 2001:db8:1::/64"}},
+		"no sockets in use":  {[]provider.Device{efa, memory}, []string{"eth3"}, nil},
+		"nothing to go with": {nil, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, d := range downDevices(c.found, local, c.want) {
+				require.Equal(t, provider.Device{Provider: "ofi", Fabric: "net", Name: d.Name, Addr: d.Addr, Subnet: d.Subnet, NUMA: -1}, d)
+				got = append(got, d.Name+" "+d.Addr+" "+d.Subnet)
+			}
+			require.Equal(t, c.names, got)
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package option
+
+import (
+	"slices"
+	"strings"
+)
+
+// Unknown is a name that no option has.
+type Unknown struct {
+	Name string
+	Near string // the option, or the variable, that was probably meant; "": none is near
+}
+
+// String implements fmt.Stringer: the form for messages.
+func (u Unknown) String() string {
+	if u.Near == "" {
+		return u.Name
+	}
+	return u.Name + " (did you mean " + u.Near + "?)"
+}
+
+// Unknowns looks for what was meant by names of parameters.
+func Unknowns(names []string) []Unknown {
+	out := make([]Unknown, len(names))
+	for i, name := range names {
+		out[i] = Unknown{name, nearest(strings.ToLower(strings.TrimSpace(name)))}
+	}
+	return out
+}
+
+const prefix = "GORAIL_"
+
+// tools are variables of GORAIL's tests and build, without the prefix. A name with '_' at its end stands for all that begin with it.
+var tools = []string{"BENCH_REMOTE", "FABRIC", "FABRIC_", "MESON_ARGS", "OTHER_PLUGIN_DIR", "PLUGIN_DIR", "PYTHON", "RDMA_DIR", "SOAK", "STOP",
+	"TEST_", "VISITS", "WORKER_", "YAMA"}
+
+// UnknownVariables finds GORAIL_* variables that nothing reads, among "NAME=value" as environ(7) has them. An empty value counts as not given.
+func UnknownVariables(environ []string) (out []Unknown) {
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		rest, ours := strings.CutPrefix(name, prefix)
+		known := slices.ContainsFunc(table, func(r row) bool { return r.Env == name }) || slices.ContainsFunc(tools, func(tool string) bool {
+			return rest == tool || strings.HasSuffix(tool, "_") && strings.HasPrefix(rest, tool)
+		})
+		if !ours || value == "" || known {
+			continue
+		}
+		u := Unknown{Name: name}
+		if near := nearest(strings.ToLower(rest)); near != "" {
+			u.Near = env(near)
+		}
+		out = append(out, u)
+	}
+	slices.SortFunc(out, func(a, b Unknown) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// nearest is the option that a name probably means: what another backend's parameter of that name sets, or the one that takes the fewest
+// changed letters, or the only one that it is a word of. "": none.
+func nearest(name string) string {
+	for _, a := range aliases {
+		for _, p := range a.params {
+			if p.name == name && p.to != "" {
+				return p.to
+			}
+		}
+	}
+	near, fewest := "", len(name)/3+1
+	var holds []string
+	for _, r := range table {
+		if d := distance(name, r.Name); d < fewest {
+			near, fewest = r.Name, d
+		}
+		if slices.Contains(strings.Split(r.Name, "_"), name) {
+			holds = append(holds, r.Name)
+		}
+	}
+	if near == "" && len(holds) == 1 {
+		near = holds[0]
+	}
+	return near
+}
+
+// distance is how many letters must be put in, left out, changed or swapped with the next to make b of a.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			change := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			rows[i][j] = min(change, rows[i-1][j]+1, rows[i][j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}

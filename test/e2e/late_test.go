@@ -1,0 +1,184 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"gorail/backend/stats"
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// railStats are the counters that an agent has written, by device.
+func railStats(t *testing.T, file string) map[string]stats.Rail {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var s stats.Snapshot
+	require.NoError(t, json.Unmarshal(text, &s))
+	by := map[string]stats.Rail{}
+	for _, r := range s.Rails {
+		by[r.Device] = r
+	}
+	return by
+}
+
+// TestRailLate: an interface that is down when the agents are made is named, and carries data, over memory that was registered and
+// sessions that began before, once it comes up. Where one end of a wire is down the other has no carrier, so both kinds are there.
+func TestRailLate(t *testing.T) {
+	for _, end := range []string{"here", "there", "here, without an address"} {
+		t.Run(end, func(t *testing.T) {
+			const size = 32 << 20
+			ha, hb := twoHosts(t)
+			down, devices := ha, ""
+			if end == "there" {
+				down = hb
+			}
+			down.cut("slow0")
+			addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 1, 1), Mask: net.CIDRMask(24, 32)}}
+			if strings.Contains(end, "without") {
+				devices = "fast0,slow0" // else nobody knows that it is wanted
+				require.NoError(t, ha.nl.AddrDel(ha.link("slow0"), addr))
+			}
+			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
+			files := []string{filepath.Join(t.TempDir(), "alice.json"), filepath.Join(t.TempDir(), "bob.json")}
+			p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info", "stats_file", files[0], "devices", devices)),
+				tgt: hb.start("bob", params("log", "info", "stats_file", files[1]))}
+			p.tgt.Polling(true)
+			for _, w := range []*worker.Agent{p.ini, p.tgt} {
+				says(t, w.Worker, "left_out=", "slow0: link is down; joins when it comes up")
+			}
+			a, b := p.buffers(size)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+			x.Do(limit)
+			b.Want(seedA)
+			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+
+			down.restore("slow0")
+			if devices != "" {
+				require.NoError(t, ha.nl.AddrAdd(ha.link("slow0"), addr))
+			}
+			says(t, p.ini.Worker, "rail joined", "/slow0")
+			says(t, p.tgt.Worker, "rail joined", "/slow0")
+			before := ha.sent("slow0")
+			rounds := 0
+			require.True(t, eventually(long, func() bool { // what is prepared uses it, too, once it is proved
+				rounds++
+				a.Fill(uint64(seedC + rounds))
+				x.Do(limit)
+				b.Want(uint64(seedC + rounds))
+				return ha.sent("slow0")-before > size/4
+			}), "%s\n%s", p.ini.Output(), p.tgt.Output())
+			require.Len(t, p.tgt.WaitNotifs(rounds, limit), rounds)
+
+			fresh, there := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
+			p.ini.Learn(p.tgt)
+			before = ha.sent("slow0")
+			p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: fresh.All(), Remote: there.All(), Peer: "bob"}).Do(limit)
+			fresh.Want(seedB)
+			require.NoError(t, p.ini.Close())
+			require.NoError(t, p.tgt.Close())
+			by := railStats(t, files[0])
+			require.Positive(t, by["slow0"].BytesWritten)
+			require.Positive(t, by["slow0"].BytesRead)
+			require.EqualValues(t, uint64(rounds+1)*size, by["slow0"].BytesWritten+by["fast0"].BytesWritten)
+			require.Zero(t, by["slow0"].Errors+by["slow0"].Retries)
+		})
+	}
+}
+
+// TestRailLateOnly: the only wire between two agents comes up after both were made, and after a first post has failed for want of it;
+// the next post dials again.
+func TestRailLateOnly(t *testing.T) {
+	const size = 8 << 20
+	ha, hb := twoHosts(t)
+	for _, h := range []*host{ha, hb} {
+		h.cut("slow0")
+		h.cut("fast0")
+	}
+	opts := []string{"connect_timeout", "1s", "log", "info"}
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params(opts...)), tgt: hb.start("bob", params(opts...))}
+	p.tgt.Polling(true)
+	says(t, p.ini.Worker, "level=WARN", "only agents of this host", "fast0: link is down; joins when it comes up")
+	a, b := p.buffers(size)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+	s := x.Post()
+	if s == nixl.InProgress {
+		s = x.Wait(limit)
+	}
+	require.Equal(t, nixl.ErrBackend, s, p.ini.Output())
+	require.True(t, p.ini.Knows("bob"))
+	ha.restore("fast0")
+	hb.restore("fast0")
+	require.True(t, eventually(limit, func() bool {
+		s := x.Post()
+		if s == nixl.InProgress {
+			s = x.Wait(limit)
+		}
+		return s == nixl.Success
+	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
+	b.Want(seedA)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
+}
+
+// TestRailDownForASession: the rail's interface is down while a session begins, not when the agents were made.
+func TestRailDownForASession(t *testing.T) {
+	const size = 32 << 20
+	for _, end := range []string{"here", "there"} {
+		t.Run(end, func(t *testing.T) {
+			ha, hb, p := over(t, "log", "info")
+			down := map[string]*host{"here": ha, "there": hb}[end]
+			down.cut("slow0")
+			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
+			a, b := p.buffers(size)
+			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			x.Do(limit)
+			b.Want(seedA)
+			down.restore("slow0")
+			before, rounds := ha.sent("slow0"), 0
+			require.True(t, eventually(long, func() bool {
+				rounds++
+				a.Fill(uint64(seedC + rounds))
+				x.Do(limit)
+				b.Want(uint64(seedC + rounds))
+				return ha.sent("slow0")-before > size/4
+			}), "%s\n%s", p.ini.Output(), p.tgt.Output())
+		})
+	}
+}
+
+// TestLoopbackAlone: an agent that can reach no other host says so, unless that was asked for.
+func TestLoopbackAlone(t *testing.T) {
+	ours(t)
+	const line = "only agents of this host and network namespace can be reached"
+	h := newHost(t)
+	w := h.start("alone")
+	says(t, w.Worker, "level=WARN", line)
+	quiet := h.start("meant", params("devices", "lo"))
+	require.NoError(t, quiet.Close())
+	require.NotContains(t, quiet.Output(), line)
+	ha, _ := twoNamespaces(t)
+	other := ha.start("wired")
+	require.NoError(t, other.Close())
+	require.NotContains(t, other.Output(), line)
+}
+
+// TestMoreThanMaxRails: what is left out for want of room is a warning with both numbers.
+func TestMoreThanMaxRails(t *testing.T) {
+	ha, _ := twoNamespaces(t)
+	w := ha.start("a", params("max_rails", "1"))
+	says(t, w.Worker, "level=WARN", "more devices than max_rails", "used=1", "of=2", "option devices")
+	all := ha.start("b", params("max_rails", "2"))
+	require.NoError(t, all.Close())
+	require.NotContains(t, all.Output(), "more devices than max_rails")
+}

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/test/worker"
+)
+
+// TestFabricMissing: a fabric that was asked for first and has no device is a warning, whatever stands in for it.
+func TestFabricMissing(t *testing.T) {
+	ours(t)
+	for _, first := range []string{"efa", "cxi", "verbs"} {
+		a := start(t, "a", params("provider", first+",tcp"))
+		says(t, a.Worker, "level=WARN", `msg="fabric not used"`, "fabric="+first, "reason=", "take "+first+" out of option provider")
+		require.NoError(t, a.Exit())
+	}
+	a := start(t, "b", params("provider", "tcp"))
+	require.NoError(t, a.Close())
+	require.NotContains(t, a.Output(), "fabric not used")
+}
+
+// TestUnknownNames: a parameter that no option has is an error that names the nearest one; so named, a variable is a warning, once a process.
+func TestUnknownNames(t *testing.T) {
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1"}})
+	for name, near := range map[string]string{"device": "devices", "max_rail": "max_rails", "num_threads": "copy_threads"} {
+		_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{name: "1"}})
+		require.Error(t, err)
+		says(t, w, "level=ERROR", "no option is called", name+" (did you mean "+near+"?)")
+	}
+	agent(w, env, "b")
+	c := agent(w, env, "c", params("devices", "lo"))
+	says(t, w, "level=WARN", "unknown environment variable", "GORAIL_DEVICE (did you mean GORAIL_DEVICES?)")
+	require.NoError(t, c.Close())
+	n := 0
+	for _, line := range logged(w) {
+		if holds(line, []string{"unknown environment variable"}) {
+			n++
+		}
+	}
+	require.Equal(t, 1, n, w.Output())
+}
+
+// TestStatsFileNoFolder: what could not be written at the end is refused at the beginning.
+func TestStatsFileNoFolder(t *testing.T) {
+	env := ours(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{"stats_file": filepath.Join(t.TempDir(), "none", "s.json")}})
+	require.Error(t, err)
+	says(t, w, "level=ERROR", "option stats_file=", "no such file or directory")
+}
