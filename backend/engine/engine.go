@@ -66,8 +66,9 @@ type Engine struct {
 
 	stage *staging
 
-	renewMu sync.Mutex // before all others: one region at a time is registered anew
-	loadMu  sync.Mutex // before all others, too: one peer at a time is loaded
+	renewMu sync.Mutex              // before all others: one region at a time is registered anew
+	loads   keyLocks[string]        // before all others, too, by agent name: each peer is loaded by one caller at a time
+	hellos  keyLocks[wire.EngineID] // so: one session of an engine begins at a time
 	localMu sync.Mutex
 	local   map[wire.Range]*region
 
@@ -77,7 +78,7 @@ type Engine struct {
 	targets map[*peer.In]*target   // sessions in which we are the target
 	byID    map[uint64]*target     // the same by session id
 
-	taken map[wire.EngineID]taken // how far sessions got that have ended; under mu
+	taken map[wire.EngineID]*taken // how far notifications got in sessions that have ended; under mu
 
 	linksMu sync.Mutex
 	links   map[uint64]*link
@@ -87,7 +88,7 @@ type Engine struct {
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
+		byID: map[uint64]*target{}, taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := room(); err != nil {

@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +26,8 @@ type target struct {
 	mu      sync.Mutex
 	gone    bool
 	closing atomic.Bool // the same, for readers without mu
+	frozen  bool        // it takes no notifications in any more
+	over    bool        // its links are gone
 	sess    fastpath.Session
 	links   []*link
 	staged  staged
@@ -38,7 +40,8 @@ type target struct {
 	handled  uint64
 	draining bool   // somebody waits until
 	drainTo  uint64 // all notifications below it have arrived
-	refused  bool   // it sent something impossible: nothing more is taken
+	refused  bool   // it sent something impossible, or the session is frozen: nothing more is taken
+	first    uint64 // the initiator's session in which the numbers began
 }
 
 // targetHandler is what the control channel calls for sessions of peers.
@@ -54,19 +57,21 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		return peer.Accept{}, errLeaving
 	}
 	defer e.leave()
+	defer e.hellos.lock(in.Engine())()
 	e.endOlder(in)
-	next := uint64(0)
-	if hello.After != 0 {
-		next = e.takenOf(in.Engine(), hello.After)
+	before := e.takenBefore(in.Engine(), hello.After)
+	if before == nil {
+		before = &taken{first: in.Session(), asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
 	}
-	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
-		skip: map[uint64]bool{}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
+	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: before.asm, skip: before.skip, first: before.first,
+		staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	s, err := e.core.NewSession(t.id, hello.Agent)
 	if err != nil {
 		return peer.Accept{}, err
 	}
 	t.sess = s
-	var offers []wire.EndpointOffer
+	accept := peer.Accept{NextSeq: t.asm.Next(), Have: distances(t.asm)}
+	s.Continue(accept.NextSeq, len(accept.Have) > 0)
 	var last error
 	open := 0
 	for i, o := range hello.Offers {
@@ -78,25 +83,27 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 			last = err
 			e.log.Warn("no endpoint for a peer on a rail", "peer", hello.Agent, "number", o.Rail, "err", advise(err))
 		}
-		offers = append(offers, offer)
+		accept.Offers = append(accept.Offers, offer)
 	}
 	if open == 0 {
 		t.drop()
 		return peer.Accept{}, last
 	}
+	path := t.path() // the session may end as soon as it is known
 	e.mu.Lock()
 	late := e.closed.Load()
 	if !late {
 		e.targets[in] = t
 		e.byID[t.id] = t
+		delete(e.taken, in.Engine()) // it is t's now, or nobody asks for it any more
 	}
 	e.mu.Unlock()
 	if late {
 		t.drop()
 		return peer.Accept{}, errLeaving
 	}
-	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "links", open, "session", "target")
-	return peer.Accept{Offers: offers, NextSeq: next}, nil
+	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", path, "links", open, "session", "target")
+	return accept, nil
 }
 
 // open makes the target's end of a link.
@@ -111,38 +118,6 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 	l.target = t
 	t.links = append(t.links, l)
 	return l, t.e.connect(l, t.sess, o, fastpath.Target, false)
-}
-
-// endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
-// say, must find its old endpoint closed before it gets a new one. Where peers share an endpoint closing is no fence, and the peer's
-// operations still under way would fail without our knowing its address: it says goodbye when they have ended.
-func (e *Engine) endOlder(in *peer.In) {
-	e.mu.RLock()
-	var old []*target
-	for other, t := range e.targets {
-		if other.Engine() == in.Engine() && other.Session() < in.Session() {
-			old = append(old, t)
-		}
-	}
-	e.mu.RUnlock()
-	for _, t := range old {
-		end := func() {
-			t.close()
-			t.in.Close("replaced by a newer session")
-		}
-		if t.shared() {
-			e.after(goodbyeWait+time.Second, end)
-		} else {
-			end()
-		}
-	}
-}
-
-// shared says that an endpoint of the session serves other peers as well.
-func (t *target) shared() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.links, (*link).shared)
 }
 
 func (t *target) path() string { return strings.Join(names(t.links), ",") }
@@ -248,58 +223,5 @@ func (h targetHandler) Gone(in *peer.In, err error) {
 		return
 	}
 	h.e.log.Info("peer's session ended", "peer", in.Agent(), "reason", err)
-	t.close()
-}
-
-// close ends the session on our side. Safe to call again.
-func (t *target) close() {
-	e := t.e
-	t.closing.Store(true) // before the sweep over holders: no key is given out any more
-	e.localMu.Lock()
-	for _, r := range e.local {
-		delete(r.holders, t)
-	}
-	e.localMu.Unlock()
-	if !t.end() {
-		t.staged.await(e.opt.CancelTimeout)
-		return
-	}
-	t.staged.close(e.opt.CancelTimeout)
-	e.mu.Lock()
-	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
-	e.mu.Unlock()
-}
-
-// end is close but for copies and rings; false: it has ended before.
-func (t *target) end() bool {
-	e := t.e
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.gone {
-		return false
-	}
-	t.gone = true
-	for id, done := range t.revokes {
-		delete(t.revokes, id)
-		close(done)
-	}
-	for _, l := range t.links {
-		e.quiesce(l)
-	}
-	p, err := t.proof() // what has arrived still goes to the application
-	if err != nil {
-		e.log.Warn("notifications of a peer that is gone were dropped", "peer", t.in.Agent(), "err", err)
-	}
-	e.mu.Lock()
-	delete(e.byID, t.id)
-	e.mu.Unlock()
-	e.past.add(t.view(), "closed")
-	t.asmMu.Lock() // no delivery to a session that is being freed
-	if err != nil {
-		p.Next = t.nextLocked()
-	}
-	e.noteTaken(t.in, p.Next)
-	t.drop()
-	t.asmMu.Unlock()
-	return true
+	t.leave(!errors.Is(err, peer.ErrPeerClosed) && !errors.Is(err, peer.ErrDead))
 }
