@@ -28,6 +28,7 @@ type target struct {
 	closing atomic.Bool // the same, for readers without mu
 	frozen  bool        // it takes no notifications in any more
 	over    bool        // its links are gone
+	lost    time.Time   // when it ended, if it takes notifications in since
 	sess    fastpath.Session
 	links   []*link
 	staged  staged

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -77,12 +78,41 @@ func (t *target) freeze() {
 	t.e.noteTaken(t.in.Engine(), &taken{first: t.first, last: t.in.Session(), asm: held, skip: t.skip})
 }
 
-// lingers says that a session that has ended takes notifications in until the peer begins another, or for peer_timeout: over an endpoint that is
-// shared the peer goes on sending until it knows. Under mu.
+// Bounds of what is left of sessions over shared endpoints that were lost: the peer goes on sending until it knows, which takes its peer_timeout.
+const (
+	leastLinger   = time.Minute // or two peer_timeouts of ours
+	mostLingering = 256         // at 70 KiB of receives each
+)
+
+// lingers says that a session that has ended takes notifications in until the peer begins another. Under mu.
 func (t *target) lingers() bool {
 	t.asmMu.Lock()
 	defer t.asmMu.Unlock()
 	return t.shared() && !t.frozen && !t.refused && !t.e.closed.Load()
+}
+
+// limitLingering ends the session that was lost first, when too many take notifications in.
+func (e *Engine) limitLingering() {
+	e.mu.RLock()
+	all := slices.Collect(maps.Values(e.targets))
+	e.mu.RUnlock()
+	var oldest *target
+	var since time.Time
+	n := 0
+	for _, t := range all {
+		t.mu.Lock()
+		lost, over := t.lost, t.over
+		t.mu.Unlock()
+		if lost.IsZero() || over {
+			continue
+		}
+		if n++; oldest == nil || lost.Before(since) {
+			oldest, since = t, lost
+		}
+	}
+	if n > mostLingering {
+		oldest.leave(false)
+	}
 }
 
 // close ends the session on our side. Safe to call again.
@@ -129,7 +159,9 @@ func (t *target) end(linger bool) (first bool) {
 			}
 		}
 		if first {
-			t.e.after(t.e.opt.PeerTimeout, func() { t.leave(false) })
+			t.lost = time.Now()
+			t.e.after(max(leastLinger, 2*t.e.opt.PeerTimeout), func() { t.leave(false) })
+			t.e.after(0, t.e.limitLingering) // not under mu
 		}
 	}
 	if linger || t.over {
