@@ -71,31 +71,30 @@ func (e *Engine) closeRemotes() {
 	remotes := e.remotes
 	e.remotes = map[string]*remote{}
 	e.mu.Unlock()
+	var all sync.WaitGroup
 	for _, r := range remotes {
-		r.close(errors.New("engine closed"), nil)
+		all.Go(func() { r.close(errors.New("engine closed"), nil) })
 	}
+	all.Wait()
 }
 
 // farewellTime is how long the end of the engine waits for peers to confirm notifications: of the application's last words before it
 // destroys the engine. A peer that answers at all does so in a round trip.
 const farewellTime = 500 * time.Millisecond
 
-// farewell ends all sessions of ours, once the peers have the notifications that were accepted.
+// farewell ends all sessions of ours side by side, once the peers have the notifications that were accepted.
 func (e *Engine) farewell() {
 	for _, name := range e.names() {
 		if r, d := e.unname(name, "engine closed"); r != nil {
-			r.disconnect(d)
+			e.late.Go(func() { r.disconnect(d) }) // its lock may be taken for as long as an endpoint of a stopped peer closes
 		}
 	}
-	over := time.NewTimer(farewellTime)
-	defer over.Stop()
-	defer close(e.hurry)
+	hurry := time.AfterFunc(farewellTime, func() { close(e.hurry) })
 	for _, d := range e.leaving() {
-		select {
-		case <-d.ended:
-		case <-over.C:
-			return
-		}
+		<-d.ended
+	}
+	if hurry.Stop() {
+		close(e.hurry)
 	}
 }
 

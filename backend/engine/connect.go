@@ -78,14 +78,22 @@ func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {
 		return nil
 	}
-	level := r.dials.lost(r.state == ready)
+	what, level := "session with a peer suspended", r.dials.lost(r.state == ready)
+	if r.state == connecting {
+		what = "peer not reached"
+	}
 	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
-	r.e.log.Log(context.Background(), level, "session with a peer lost; the next post connects again", "peer", r.name,
-		"rails", strings.Join(r.path(), ","), "failed", r.dials.n, "err", r.err)
 	if r.leaving != nil {
 		r.leaving.asked = false // the next session's target is asked anew
 	}
 	r.keepNotifs()
+	if r.unsent() {
+		what += "; connecting again for its notifications"
+	} else {
+		what += "; the next post or notification connects again"
+	}
+	r.e.log.Log(context.Background(), level, what, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
+		"kept_notifications", len(r.notifs), "err", r.err)
 	quiet = r.down(status.ErrBackend)
 	r.dropKeys()
 	r.forgetRings()
@@ -140,7 +148,7 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 	st := int32(code)
 	r.change()
 	r.asked.end()
-	if r.hasSess && r.sess.Queued() > 0 {
+	if r.state != suspended && r.hasSess && r.sess.Queued() > 0 { // else these are transfers' that fail
 		r.e.log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err)
 	}
 	r.e.past.add(r.view(), stateNames[r.state])

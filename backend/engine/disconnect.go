@@ -14,6 +14,7 @@ import (
 type departure struct {
 	why   error
 	ended chan struct{} // closed when the session has ended, or the application has loaded the peer again
+	final bool          // there is nothing to deliver, and no way back; under remote.mu
 
 	// Guarded by remote.mu.
 	asked   bool          // whether the peer has
@@ -50,19 +51,14 @@ func (e *Engine) departed(r *remote, d *departure) {
 	}
 }
 
-// disconnect lets go of a peer without waiting. Transfers in flight end in an error. While the peer may lack notifications that were
-// accepted, the session lives on behind the call, peer_timeout at most.
+// disconnect lets go of a peer without waiting. Transfers in flight end in an error. The session ends behind the call: closing endpoints may take
+// long when the peer is stopped. While the peer may lack notifications that were accepted it lives on, peer_timeout at most.
 func (r *remote) disconnect(d *departure) {
 	r.mu.Lock()
-	if len(r.notifs) > 0 {
+	if r.unsent() {
 		r.reconnect()
 	}
-	if r.state != connecting && r.state != ready || !r.owes() {
-		r.mu.Unlock()
-		r.close(d.why, nil)
-		r.e.departed(r, d)
-		return
-	}
+	d.final = r.state != connecting && r.state != ready || !r.owes()
 	r.change() // the next post looks again, and finds that we are leaving
 	r.leaving = d
 	r.retireAll()
@@ -78,14 +74,16 @@ func (r *remote) disconnect(d *departure) {
 		t.abort(status.ErrBackend, d.why.Error())
 	}
 	r.e.late.Go(func() {
-		r.deliver(d, active)
+		if !d.final {
+			r.deliver(d, active)
+		}
 		r.close(d.why, d)
 		r.e.departed(r, d)
 	})
 }
 
 // back gives the session that is being left with the same engine under the same name, for the application to go on with: who comes and goes
-// needs no connection each time. nil: there is none. With loadMu held.
+// needs no connection each time. nil: there is none. With the name's lock held.
 func (e *Engine) back(name string, raw []byte) *remote {
 	e.mu.RLock()
 	var r *remote
@@ -101,10 +99,11 @@ func (e *Engine) back(name string, raw []byte) *remote {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.leaving
-	if d != nil {
-		r.reconnect()
+	if d == nil || d.final {
+		return nil
 	}
-	if d == nil || r.state != connecting && r.state != ready {
+	r.reconnect()
+	if r.state != connecting && r.state != ready {
 		return nil
 	}
 	r.change()
@@ -118,7 +117,9 @@ func (e *Engine) back(name string, raw []byte) *remote {
 }
 
 // owes says whether the peer may lack notifications that were accepted. Under mu.
-func (r *remote) owes() bool { return r.undelivered() > 0 || r.hasSess && r.sess.Sent() > 0 }
+func (r *remote) owes() bool {
+	return r.unsent() || r.undelivered() > 0 || r.hasSess && r.sess.Sent() > 0
+}
 
 // undelivered is how many bytes of accepted notifications are known not to have been sent. Under mu.
 func (r *remote) undelivered() (n uint64) {
@@ -135,7 +136,7 @@ func (r *remote) deliver(d *departure, active []*transfer) {
 	for deadline := time.Now().Add(r.e.opt.PeerTimeout); time.Now().Before(deadline); {
 		r.mu.Lock()
 		back := r.leaving != d
-		over := r.state == lost || r.state == closed || r.state == suspended && len(r.notifs) == 0
+		over := r.state == lost || r.state == closed || r.state == suspended && !r.unsent()
 		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer).busy) {
 			d.asked, d.next = true, r.sess.Sent() // numbers are given to what was posted: to all
 			r.out.Drain(d.next)

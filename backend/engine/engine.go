@@ -70,8 +70,9 @@ type Engine struct {
 
 	stage *staging
 
-	renewMu sync.Mutex // before all others: one region at a time is registered anew
-	loadMu  sync.Mutex // before all others, too: one peer at a time is loaded
+	renewMu sync.Mutex              // before all others: one region at a time is registered anew
+	loads   keyLocks[string]        // before all others, too, by agent name: each peer is loaded by one caller at a time
+	hellos  keyLocks[wire.EngineID] // so: one session of an engine begins at a time
 	localMu sync.Mutex
 	local   map[wire.Range]*region
 
@@ -90,7 +91,7 @@ type Engine struct {
 	few     few           // lines in the log that peers cause
 	pending atomic.Int64  // bytes of peers' notifications that miss a part, or an earlier one
 
-	taken map[wire.EngineID]taken // how far sessions got that have ended; under mu
+	taken map[wire.EngineID]*taken // how far notifications got in sessions that have ended; under mu
 
 	linksMu sync.Mutex
 	links   map[uint64]*link
@@ -101,7 +102,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, atOnce), fencing: newTurns(openers, atOnce),
-		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]taken{}, links: map[uint64]*link{}}
+		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	if e.nets = cfg.nets; e.nets == nil {
 		e.nets = netInterfaces

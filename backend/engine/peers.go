@@ -25,11 +25,10 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 	return err
 }
 
-// loadConn finds or makes the session for a blob. One call at a time: two would make two sessions, and the later one would end the
+// loadConn finds or makes the session for a blob. One call at a time for a name: two would make two sessions, and the later one would end the
 // first with what it had accepted.
 func (e *Engine) loadConn(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
-	e.loadMu.Lock()
-	defer e.loadMu.Unlock()
+	defer e.loads.lock(name)()
 	old := e.named(name)
 	if old != nil && bytes.Equal(old.raw, raw) && old.usable() {
 		return old, nil

@@ -31,6 +31,16 @@ func still(h *harness, p *pair) {
 	}
 }
 
+// dropped waits until our endpoints of a session that is let go of are closed.
+func (r *remote) dropped(t testing.TB) {
+	t.Helper()
+	until(t, "endpoints are open", func() bool {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		return !r.hasSess
+	})
+}
+
 // causes are what ends a transfer to a peer whose fabric hangs.
 var causes = map[string]struct {
 	code  status.Code
@@ -44,9 +54,15 @@ var causes = map[string]struct {
 		require.NoError(h, p.a.Deregister(p.mine.md.region))
 		require.Less(h, time.Since(start), time.Second, "nobody but this side is waited for")
 	}},
-	"disconnect": {status.ErrBackend, func(h *harness, p *pair, x *request) { require.NoError(h, p.a.Disconnect("bob")) }},
+	"disconnect": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+		r := p.a.remote("bob")
+		require.NoError(h, p.a.Disconnect("bob"))
+		r.dropped(h)
+	}},
 	"new metadata": {status.ErrBackend, func(h *harness, p *pair, x *request) {
+		r := p.a.remote("bob")
 		require.NoError(h, p.a.LoadConn("bob", h.gate(p.b).blob)) // it does not get there: the target would close the old session's endpoints
+		r.dropped(h)
 	}},
 	"a failure of ours": {status.ErrBackend, func(h *harness, p *pair, x *request) { p.a.remote("bob").fail("test") }},
 }

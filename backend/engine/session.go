@@ -69,7 +69,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 		r.mu.Unlock()
 		return
 	}
-	err := r.bringUp(w.Offers)
+	err := r.bringUp(w)
 	if err == nil {
 		r.change()
 		r.state = ready
@@ -85,12 +85,14 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.railsInUse(), ","), "links", len(r.lanes), "session", "initiator")
 }
 
-func (r *remote) bringUp(offers []wire.EndpointOffer) error {
+func (r *remote) bringUp(w wire.Welcome) error {
+	offers := w.Offers
 	s, err := r.e.core.NewSession(r.e.ids.Add(1), r.name)
 	if err != nil {
 		return err
 	}
 	r.sess, r.hasSess = s, true
+	s.Continue(firstNumber(w), false)
 	if len(offers) != len(r.links) {
 		return fmt.Errorf("the peer answers %d endpoints for our %d", len(offers), len(r.links))
 	}

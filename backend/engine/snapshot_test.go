@@ -157,7 +157,9 @@ func TestSnapshotFailure(t *testing.T) {
 	require.EqualValues(t, 1, theirs.Links[1].Fences, "the target's endpoint went, too")
 	require.Zero(t, theirs.Links[0].Fences)
 
+	r := p.a.remote("bob")
 	require.NoError(t, p.a.Disconnect("bob"))
+	r.dropped(t)
 	after := p.a.sums()
 	var gone stats.Peer
 	for _, q := range after.Peers {

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +26,9 @@ type target struct {
 	mu      sync.Mutex
 	gone    bool
 	closing atomic.Bool // the same, for readers without mu
+	frozen  bool        // it takes no notifications in any more
+	over    bool        // its links are gone
+	lost    time.Time   // when it ended, if it takes notifications in since
 	sess    fastpath.Session
 	links   []*link
 	usage   usage // of Engine.room
@@ -42,7 +44,8 @@ type target struct {
 	pending  atomic.Int64 // bytes of asm, in Engine.pending
 	draining bool         // somebody waits until
 	drainTo  uint64       // all notifications below it have arrived
-	refused  bool         // it sent something impossible: nothing more is taken
+	refused  bool         // it sent something impossible, or the session is frozen: nothing more is taken
+	first    uint64       // the initiator's session in which the numbers began
 }
 
 // targetHandler is what the control channel calls for sessions of peers.
@@ -63,15 +66,16 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		return peer.Accept{}, errLeaving
 	}
 	defer e.leave()
+	defer e.hellos.lock(in.Engine())()
 	if err := e.endOlder(in); err != nil {
 		return peer.Accept{}, err
 	}
-	next := uint64(0)
-	if hello.After != 0 {
-		next = e.takenOf(in.Engine(), hello.After)
+	before := e.takenBefore(in.Engine(), hello.After)
+	if before == nil {
+		before = &taken{first: in.Session(), asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
 	}
-	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
-		skip: map[uint64]bool{}, pace: pace{burst: 500 * time.Millisecond, parts: 4}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
+	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: before.asm, skip: before.skip, first: before.first,
+		pace: pace{burst: 500 * time.Millisecond, parts: 4}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	if err := t.makeRoom(hello.Offers); err != nil {
 		return peer.Accept{}, err
 	}
@@ -81,7 +85,8 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		return peer.Accept{}, err
 	}
 	t.sess = s
-	var offers []wire.EndpointOffer
+	accept := peer.Accept{NextSeq: t.asm.Next(), Have: distances(t.asm)}
+	s.Continue(accept.NextSeq, len(accept.Have) > 0)
 	var last error
 	open := 0
 	for i, o := range hello.Offers {
@@ -100,26 +105,28 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 			last = err
 			e.warnOf(in, "no endpoint for a peer on a rail", "number", o.Rail, "err", advise(err))
 		}
-		offers = append(offers, offer)
+		accept.Offers = append(accept.Offers, offer)
 	}
 	if open == 0 {
 		t.drop()
 		return peer.Accept{}, last
 	}
+	path := t.path() // the session may end as soon as it is known
 	e.mu.Lock()
 	late := e.closed.Load()
 	if !late {
 		e.targets[in] = t
 		e.byID[t.id] = t
 		e.byEngine[in.Engine()] = append(e.byEngine[in.Engine()], t)
+		delete(e.taken, in.Engine()) // it is t's now, or nobody asks for it any more
 	}
 	e.mu.Unlock()
 	if late {
 		t.drop()
 		return peer.Accept{}, errLeaving
 	}
-	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "links", open, "session", "target")
-	return peer.Accept{Offers: offers, NextSeq: next}, nil
+	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", path, "links", open, "session", "target")
+	return accept, nil
 }
 
 // open makes the target's end of a link.
@@ -140,41 +147,6 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 		_ = t.e.quiesce(l) // it is in the log
 	}
 	return l, err
-}
-
-// endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
-// say, must find its old endpoint closed before it gets a new one. Where peers share an endpoint closing is no fence, and the peer's
-// operations still under way would fail without our knowing its address: it says goodbye when they have ended.
-// A session that is older itself comes late: its initiator has given it up. One engine has few sessions at a time.
-func (e *Engine) endOlder(in *peer.In) error {
-	e.mu.RLock()
-	old := slices.Clone(e.byEngine[in.Engine()])
-	e.mu.RUnlock()
-	switch {
-	case slices.ContainsFunc(old, func(t *target) bool { return t.in.Session() > in.Session() }):
-		return &peer.RejectError{Code: wire.CodeSession, Text: "there is a newer session of this engine"}
-	case len(old) >= mostOlder:
-		return &peer.RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d sessions of this engine have not ended yet", len(old))}
-	}
-	for _, t := range old {
-		end := func() {
-			t.close()
-			t.in.Close("replaced by a newer session")
-		}
-		if t.shared() {
-			e.after(goodbyeWait+time.Second, end)
-		} else {
-			end()
-		}
-	}
-	return nil
-}
-
-// shared says that an endpoint of the session serves other peers as well.
-func (t *target) shared() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.links, (*link).shared)
 }
 
 func (t *target) path() string { return strings.Join(names(inUse(t.links)), ",") }
@@ -288,67 +260,5 @@ func (h targetHandler) Gone(in *peer.In, err error) {
 		return
 	}
 	h.e.log.Info("peer's session ended", "peer", in.Agent(), "reason", err)
-	t.close()
-}
-
-// close ends the session on our side. Safe to call again.
-func (t *target) close() {
-	e := t.e
-	t.closing.Store(true) // before the sweep over holders: no key is given out any more
-	e.localMu.Lock()
-	for _, r := range e.local {
-		delete(r.holders, t)
-	}
-	e.localMu.Unlock()
-	if !t.end() {
-		t.staged.await(e.opt.CancelTimeout)
-		return
-	}
-	t.staged.close(e.opt.CancelTimeout)
-	e.mu.Lock()
-	delete(e.targets, t.in) // last: whoever closes the engine finds us until we are done
-	id := t.in.Engine()
-	if e.byEngine[id] = slices.DeleteFunc(e.byEngine[id], func(o *target) bool { return o == t }); len(e.byEngine[id]) == 0 {
-		delete(e.byEngine, id)
-	}
-	e.mu.Unlock()
-}
-
-// end is close but for copies and rings; false: it has ended before.
-func (t *target) end() bool {
-	e := t.e
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.gone {
-		return false
-	}
-	t.gone = true
-	for id, done := range t.revokes {
-		delete(t.revokes, id)
-		close(done)
-	}
-	e.ending <- struct{}{}
-	for _, l := range t.links {
-		e.quiesce(l)
-	}
-	<-e.ending
-	p, err := t.proof() // what has arrived still goes to the application
-	if err != nil {
-		e.warnOf(t.in, "notifications of a peer that is gone were dropped", "err", err)
-	}
-	e.mu.Lock()
-	delete(e.byID, t.id)
-	e.mu.Unlock()
-	e.past.add(t.view(), "closed")
-	t.asmMu.Lock() // no delivery to a session that is being freed
-	if err != nil {
-		p.Next = t.nextLocked()
-	}
-	e.noteTaken(t.in, p.Next)
-	e.freeing <- struct{}{}
-	t.drop()
-	<-e.freeing
-	t.holdPending(0)
-	t.asmMu.Unlock()
-	return true
+	t.leave(!errors.Is(err, peer.ErrPeerClosed) && !errors.Is(err, peer.ErrDead))
 }

@@ -9,25 +9,32 @@ import (
 	"gorail/backend/notify"
 )
 
-// proof waits until Go has put in order whatever the core handed to it: over the endpoint that was closed nothing new
-// comes, and what others bring is no harm.
-func (t *target) proof() (fastpath.Proof, error) {
+// inOrder calls f under asmMu, as soon as Go has put in order whatever the core handed to it.
+func (t *target) inOrder(f func()) error {
 	for deadline := time.Now().Add(time.Second); ; {
 		t.asmMu.Lock()
 		if _, handed := t.sess.NextSeq(); handed == t.handled {
-			p := fastpath.Proof{Next: t.nextLocked(), Have: t.asm.Have()}
-			if len(t.links) == 1 {
-				t.asm.DropPartial()
-			}
+			f()
 			t.asmMu.Unlock()
-			return p, nil
+			return nil
 		}
 		t.asmMu.Unlock()
 		if time.Now().After(deadline) {
-			return fastpath.Proof{}, errors.New("notifications were not put in order within a second")
+			return errors.New("notifications were not put in order within a second")
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
+}
+
+// proof says what has come: over the endpoint that was closed nothing new does, and what others bring is no harm.
+func (t *target) proof() (p fastpath.Proof, err error) {
+	err = t.inOrder(func() {
+		p = fastpath.Proof{Next: t.nextLocked(), Have: t.asm.Have()}
+		if len(t.links) == 1 {
+			t.asm.DropPartial()
+		}
+	})
+	return p, err
 }
 
 // message takes in what the core did not deliver by itself: fragments, and what came out of order.

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"gorail/backend/fastpath"
-	"gorail/backend/peer"
 	"gorail/backend/wire"
 )
 
-// Notifications that were accepted outlive their session when that is lost and the peer is not dead: the next one sends them. Of those that
-// were posted the target says whether it has them (Hello.After, Welcome.NextSeq), so that each arrives once.
+// Notifications that were accepted outlive their session when that is lost and the peer is not dead: the next one sends them. Its numbers go on
+// from those of the session before (Hello.After), of which the target says what it has (Welcome.NextSeq, Have): it holds messages behind gaps,
+// which we have not any more. So gaps are filled first, with what was kept under these numbers, or a word to go on without.
 
 // redialNotifs is how often a peer is dialed for them, until peer_timeout.
 const redialNotifs = 500 * time.Millisecond
@@ -25,6 +25,7 @@ func (r *remote) keepNotifs() {
 	for _, l := range r.links { // all first: what is taken from one makes room for others to number more
 		_ = r.e.quiesce(l) // in the log
 	}
+	left, lowest := 0, r.sess.Sent()
 	for _, l := range r.links {
 		for l.up {
 			m, more := l.l.TakeNotif()
@@ -32,6 +33,11 @@ func (r *remote) keepNotifs() {
 				break
 			}
 			kept = append(kept, m)
+		}
+		if l.up {
+			if n, first := l.l.Numbered(); n > 0 {
+				left, lowest = left+n, min(lowest, first)
+			}
 		}
 	}
 	slices.SortStableFunc(kept, func(a, b fastpath.Taken) int {
@@ -43,18 +49,20 @@ func (r *remote) keepNotifs() {
 		}
 		return cmp.Compare(a.Seq, b.Seq) // 0 without a number
 	})
-	if len(kept) > 0 {
-		r.after = r.out.Session()
-	}
+	r.after = r.out.Session()
+	r.gap = r.gap || r.sess.Sent()-lowest > uint64(left)
 	for _, m := range kept {
 		r.notifLen += notifCost(m.Body)
 	}
 	r.notifs = append(kept, r.notifs...)
 }
 
+// unsent says that the next session has something to do for notifications that were accepted. Under mu.
+func (r *remote) unsent() bool { return len(r.notifs) > 0 || r.gap }
+
 // redialLater connects again for the notifications that are kept, or gives them up. Under mu, with the session lost.
 func (r *remote) redialLater() {
-	if len(r.notifs) == 0 {
+	if !r.unsent() {
 		return
 	}
 	now := time.Now()
@@ -82,85 +90,43 @@ func (r *remote) dropNotifs() {
 
 // clearNotifs empties the queue for the next session. Under mu.
 func (r *remote) clearNotifs() {
-	r.notifs, r.notifLen, r.after, r.keptUntil = nil, 0, 0, time.Time{}
+	r.notifs, r.notifLen, r.gap, r.keptUntil = nil, 0, false, time.Time{}
 }
 
-// flushNotifs sends what was accepted before the session was ready; of a session before, what the target has not taken in. Under mu.
+// firstNumber is what the session's numbers begin with: all that the target has are below.
+func firstNumber(w wire.Welcome) uint64 {
+	if n := len(w.Have); n > 0 {
+		return w.NextSeq + uint64(w.Have[n-1]) + 1
+	}
+	return w.NextSeq
+}
+
+// flushNotifs sends what was accepted before the session was ready: first what the target lacks of the numbers before this session's. Under mu.
 func (r *remote) flushNotifs(w wire.Welcome) {
-	for _, m := range r.notifs {
-		if m.Numbered && m.Seq < w.NextSeq {
-			continue
-		}
-		if err := r.send(m.Body); err != nil {
+	resend := func(m fastpath.Taken) {
+		if err := r.home.l.Resend(m); err != nil {
 			r.e.log.Error("notification lost", "peer", r.name, "err", err)
 		}
 	}
+	first := firstNumber(w)
+	before, later := map[uint64]fastpath.Taken{}, 0 // by number; the others follow
+	for later < len(r.notifs) && r.notifs[later].Numbered && r.notifs[later].Seq < first {
+		before[r.notifs[later].Seq] = r.notifs[later]
+		later++
+	}
+	have := w.Have
+	for seq := w.NextSeq; seq < first; seq++ {
+		if seq == w.NextSeq+uint64(have[0]) {
+			have = have[1:] // never empty before first is reached
+			continue
+		}
+		m := before[seq]
+		m.Skip, m.Numbered, m.Seq = !m.Numbered, true, seq
+		resend(m)
+	}
+	for _, m := range r.notifs[later:] {
+		m.Numbered = false
+		resend(m)
+	}
 	r.clearNotifs()
-}
-
-// taken are the notifications that initiators' sessions which have ended had delivered, the latest session of each engine.
-type taken struct {
-	session, next uint64
-}
-
-// mostTaken bounds them.
-const mostTaken = 4096
-
-// noteTaken keeps how far a session got that ends.
-func (e *Engine) noteTaken(in *peer.In, next uint64) {
-	if next == 0 {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	before, known := e.taken[in.Engine()]
-	if known && before.session > in.Session() {
-		return // where endpoints are shared an older session may end later
-	}
-	if !known && len(e.taken) >= mostTaken {
-		for id := range e.taken {
-			delete(e.taken, id) // any one: it matters only to who connects again within its peer_timeout
-			break
-		}
-	}
-	e.taken[in.Engine()] = taken{in.Session(), next}
-}
-
-// takenOf says how far a session got; 0: nothing is known of it.
-func (e *Engine) takenOf(id wire.EngineID, session uint64) uint64 {
-	e.mu.RLock()
-	ended := e.taken[id]
-	var live *target // where endpoints are shared it may still be there
-	for _, t := range e.byEngine[id] {
-		if t.in.Session() == session {
-			live = t
-		}
-	}
-	e.mu.RUnlock()
-	switch {
-	case ended.session == session:
-		return ended.next
-	case live != nil:
-		return live.taken()
-	}
-	return 0
-}
-
-// taken says how far a session got that may be there or be ending.
-func (t *target) taken() uint64 {
-	t.mu.Lock()
-	if t.gone {
-		t.mu.Unlock()
-		t.e.mu.RLock()
-		defer t.e.mu.RUnlock()
-		return t.e.taken[t.in.Engine()].next
-	}
-	defer t.mu.Unlock()
-	p, err := t.proof()
-	if err != nil {
-		t.asmMu.Lock()
-		defer t.asmMu.Unlock()
-		return t.nextLocked()
-	}
-	return p.Next
 }

@@ -132,6 +132,7 @@ void msg_credit_cmd(rail_st *rail, cmd *self);
 
 /* numbers.c */
 int msg_number(msg *m);
+void msg_resend(msg *m, uint64_t seq);
 void msg_proved(const msg *m);
 
 /* Messages that may be posted now: see credit.c. */

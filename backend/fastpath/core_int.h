@@ -189,7 +189,7 @@ struct gr_link {
     _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
 };
 
-enum { TX_BLOCKS = 8 };
+enum { TX_BLOCKS = 8, TX_RESENT = TX_BLOCKS /* in place of a block */ };
 
 typedef struct tx_block { /* consecutive numbers of notifications: see numbers.c */
     uint32_t numbers, left; /* given; of them, the peer is not known to have */
@@ -206,6 +206,7 @@ struct gr_sess {
     uint64_t tx_oldest, tx_newest; /* blocks, by number: all before the oldest have arrived; the newest has room or is full */
     uint64_t tx_bytes;             /* of these blocks; 0: the peer has all that have a number */
     int tx_held;                   /* some message waits for a number */
+    uint32_t tx_resent;            /* out under numbers of a session before: nothing new gets one meanwhile */
     _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
     _Atomic uint64_t ready_bytes;  /* bytes the application has not taken; also in core->notif_bytes, as handed_bytes */
     pthread_mutex_t rx_mu;
@@ -213,6 +214,7 @@ struct gr_sess {
     uint64_t handed; /* messages given to Go */
     _Atomic uint64_t handed_bytes; /* of them, that Go is not done with */
     int slow;        /* Go is putting messages in order */
+    int ended;       /* nothing more is taken in */
     gr_link *rx_links;       /* where owed credits go back; guarded by rx_mu */
     _Atomic(gr_link *) home; /* where notifications go out */
     _Atomic uint32_t turn;   /* which link a small transfer tries first */

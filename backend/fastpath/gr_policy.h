@@ -84,6 +84,10 @@ int gr_sess_deliver(gr_sess *sess, const void *msg, size_t len);
 void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled);
 /* Go is done with a message of so many bytes that it was handed (GR_EV_MSG). Until then it counts as undelivered. */
 void gr_sess_handled(gr_sess *sess, size_t len);
+/* Numbers begin with next, before the first link: both ends' sessions go on from one that was lost. held: Go holds messages behind next. */
+void gr_sess_continue(gr_sess *sess, uint64_t next, int held);
+/* Nothing that comes from now on is taken in. */
+void gr_sess_end(gr_sess *sess);
 /* What the core expects next (stale while Go puts messages in order), and how many it has handed to Go. */
 uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed);
 /* Bytes of notifications accepted and not yet sent. */
@@ -100,6 +104,8 @@ int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, u
 void gr_link_stop(gr_link *link);
 /* After the endpoint has been closed: takes in every completion there is and ends what has none. */
 void gr_link_reap(gr_link *link);
+/* Takes in what had completed before the call, on an endpoint that stays. */
+void gr_link_catch_up(gr_link *link);
 /* What the target's answer to a fence proves: notifications below next have arrived, and those in have (ascending). */
 typedef struct gr_proof {
     uint64_t next;
@@ -214,15 +220,20 @@ int gr_xfer_message(const gr_xfer *x, void **body, uint64_t *len);
 /* Queues a notification that belongs to no transfer. -EAGAIN when the session has more than the limit queued. */
 int gr_notify(gr_link *link, const void *msg, size_t len);
 
-/* Takes a notification that belongs to no transfer, and that the peer is not known to have, from a link whose endpoint is closed and reaped:
- * 1, or 0 when there is none left, or -ENOMEM. The body is malloc'ed, the taker's. */
+/* Takes a notification that belongs to no transfer, and that the peer is not known to have, from a link that has stopped and, unless its endpoint
+ * is shared, was reaped: 1, or 0 when there is none left, or -ENOMEM. The body is malloc'ed, the taker's. */
 typedef struct gr_taken {
     uint64_t seq; /* when it is numbered: the peer may have it */
     uint64_t numbered;
+    uint64_t skip; /* for gr_notify_again: the peer goes on without this number */
     uint64_t len;
     void *body;
 } gr_taken;
 int gr_link_take_msg(gr_link *link, gr_taken *out);
+/* Queues one that was taken, whatever is queued already: it was accepted. With a number before all that have none. 0 or -ENOMEM. */
+int gr_notify_again(gr_link *link, const gr_taken *t);
+/* How many messages with a number the link still has, transfers' among them, and the lowest. Transfers that have one posted end in an error. */
+uint32_t gr_link_numbered(gr_link *link, uint64_t *first);
 
 /* ---- events, for one goroutine ---- */
 

@@ -34,6 +34,19 @@ func (k *Core) NewSession(id uint64, name string) (Session, error) {
 	return Session{s}, nil
 }
 
+// Continue begins the numbers with next, before the first link: both ends' sessions go on from one that was lost. held: Go holds messages behind
+// next.
+func (s Session) Continue(next uint64, held bool) {
+	h := C.int(0)
+	if held {
+		h = 1
+	}
+	C.gr_sess_continue(s.s, C.uint64_t(next), h)
+}
+
+// End ends the taking in of messages: nothing more is handed to Go or to the application. Implements gr_sess_end.
+func (s Session) End() { C.gr_sess_end(s.s) }
+
 // Free gives the session up after its links; notifications not yet taken stay deliverable.
 func (s Session) Free() {
 	if s.s != nil {
@@ -169,6 +182,9 @@ func (l Link) Abandon(writes bool) {
 // SetWeight gives the link's speed relative to the session's others; it counts until rates have been measured.
 func (l Link) SetWeight(w uint64) { C.gr_link_weight(l.l, C.uint64_t(w)) }
 
+// CatchUp takes in what had completed before the call, on an endpoint that stays. Implements gr_link_catch_up.
+func (l Link) CatchUp() { C.gr_link_catch_up(l.l) }
+
 // Notify queues a notification of no transfer. ErrFull when the session's limit is reached.
 func (l Link) Notify(msg []byte) error {
 	switch rc := C.gr_notify(l.l, bytesPtr(msg), C.size_t(len(msg))); {
@@ -185,11 +201,41 @@ func (l Link) Notify(msg []byte) error {
 type Taken struct {
 	Seq      uint64 // if Numbered: the peer may have it
 	Numbered bool
+	Skip     bool // no notification: the peer goes on without the number
 	Body     []byte
 }
 
-// TakeNotif takes a notification of no transfer that the peer is not known to have, from a link that was reaped; false: there is none, or no
-// memory. Implements gr_link_take_msg.
+// Resend queues one that was taken, in a later session and with the number that it has now, whatever is queued already. Implements gr_notify_again.
+func (l Link) Resend(m Taken) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	t := C.gr_taken{seq: C.uint64_t(m.Seq), len: C.uint64_t(len(m.Body))}
+	if m.Numbered {
+		t.numbered = 1
+	}
+	if m.Skip {
+		t.skip = 1
+	}
+	if len(m.Body) > 0 {
+		pin.Pin(&m.Body[0])
+		t.body = unsafe.Pointer(&m.Body[0])
+	}
+	if rc := C.gr_notify_again(l.l, &t); rc != 0 {
+		return syscall.Errno(-rc)
+	}
+	return nil
+}
+
+// Numbered is how many messages with a number the link still has, transfers' among them, and the lowest; transfers that have one posted end in
+// an error. Implements gr_link_numbered.
+func (l Link) Numbered() (n int, first uint64) {
+	var low C.uint64_t
+	n = int(C.gr_link_numbered(l.l, &low))
+	return n, uint64(low)
+}
+
+// TakeNotif takes a notification of no transfer that the peer is not known to have, from a link that has stopped and, unless its endpoint is
+// shared, was reaped; false: there is none, or no memory. Implements gr_link_take_msg.
 func (l Link) TakeNotif() (Taken, bool) {
 	var t C.gr_taken
 	if C.gr_link_take_msg(l.l, &t) != 1 {

@@ -268,18 +268,13 @@ void msg_credit_cmd(rail_st *rail, cmd *self)
     msg_pump(link);
 }
 
-int gr_notify(gr_link *link, const void *body, size_t len)
+/* A message of no transfer; it counts in tx_queued already. */
+static msg *msg_new(gr_link *link, const void *body, size_t len)
 {
-    gr_sess *sess = link->sess;
-    uint64_t size = len + OVERHEAD, before = atomic_fetch_add(&sess->tx_queued, size);
-    msg *m = NULL;
-    if (before && before + size > sess->core->cfg.notif_limit) {
-        atomic_fetch_sub(&sess->tx_queued, size);
-        return -EAGAIN;
-    }
-    if (!(m = calloc(1, sizeof *m + len))) {
-        atomic_fetch_sub(&sess->tx_queued, size);
-        return -ENOMEM;
+    msg *m = calloc(1, sizeof *m + len);
+    if (!m) {
+        atomic_fetch_sub(&link->sess->tx_queued, len + OVERHEAD);
+        return NULL;
     }
     m->body = (char *)(m + 1);
     if (len)
@@ -287,11 +282,52 @@ int gr_notify(gr_link *link, const void *body, size_t len)
     m->len = len;
     m->link = link;
     m->start.run = start_msg;
-    rail_st *rail = link->rail;
+    return m;
+}
+
+static void msg_send(msg *m)
+{
+    rail_st *rail = m->link->rail;
     rail_push(rail, &m->start);
     rail_run(rail);
     rail_unstarve(rail);
+}
+
+int gr_notify(gr_link *link, const void *body, size_t len)
+{
+    gr_sess *sess = link->sess;
+    uint64_t size = len + OVERHEAD, before = atomic_fetch_add(&sess->tx_queued, size);
+    if (before && before + size > sess->core->cfg.notif_limit) {
+        atomic_fetch_sub(&sess->tx_queued, size);
+        return -EAGAIN;
+    }
+    msg *m = msg_new(link, body, len);
+    if (!m)
+        return -ENOMEM;
+    msg_send(m);
     return 0;
+}
+
+int gr_notify_again(gr_link *link, const gr_taken *t)
+{
+    atomic_fetch_add(&link->sess->tx_queued, t->len + OVERHEAD);
+    msg *m = msg_new(link, t->body, t->len);
+    if (!m)
+        return -ENOMEM;
+    m->skip = t->skip != 0;
+    if (t->numbered)
+        msg_resend(m, t->seq);
+    msg_send(m);
+    return 0;
+}
+
+/* Frames of it that are still posted, on an endpoint that others share, are nobody's. */
+static void msg_disown(msg *m)
+{
+    for (ctx *c = m->inflight ? m->link->posted : NULL; c; c = c->next)
+        if (c->msg == m)
+            c->msg = NULL;
+    m->inflight = 0;
 }
 
 int gr_link_take_msg(gr_link *link, gr_taken *out)
@@ -300,7 +336,7 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
     for (msg *m = link->msgs; m; m = m->next) {
-        if (m->x || m->skip || m->unproved || m->inflight)
+        if (m->x || m->skip || m->unproved)
             continue;
         *out = (gr_taken){.seq = m->seq, .numbered = m->numbered, .len = m->len, .body = malloc(m->len ? m->len : 1)};
         if (!out->body) {
@@ -309,10 +345,28 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
         }
         if (m->len)
             memcpy(out->body, m->body, m->len);
+        msg_disown(m);
         msg_end(m, ST_BACKEND);
         rc = 1;
         break;
     }
     gr_rail_unlock(link->rail->dev);
     return rc;
+}
+
+uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
+{
+    uint32_t n = 0;
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    for (msg *m = link->msgs; m; m = m->next) {
+        if (!m->numbered)
+            continue;
+        if (n++ == 0 || m->seq < *first)
+            *first = m->seq;
+        if (m->x && m->inflight) /* the peer may have ended the session before it comes */
+            xfer_fail(m->x, ST_BACKEND, 0);
+    }
+    gr_rail_unlock(link->rail->dev);
+    return n;
 }

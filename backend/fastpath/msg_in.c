@@ -103,7 +103,7 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
 {
     int rc = 0;
     pthread_mutex_lock(&sess->rx_mu);
-    if (!sess->slow && h->seq < sess->rx_next) {
+    if (sess->ended || (!sess->slow && h->seq < sess->rx_next)) {
         COUNT(sess->core, GR_C_NOTIF_DUP, 1);
     } else if (!sess->slow && h->seq == sess->rx_next && h->kind == KIND_SKIP) {
         sess->rx_next++;

@@ -14,7 +14,7 @@ enum {
 static int place(gr_sess *s, uint64_t bytes, uint8_t *block)
 {
     tx_block *b = &s->tx_blocks[s->tx_newest % TX_BLOCKS];
-    if (s->tx_bytes && s->tx_bytes + bytes > MOST_BYTES)
+    if (s->tx_resent || (s->tx_bytes && s->tx_bytes + bytes > MOST_BYTES))
         return 0;
     if (b->numbers == BLOCK_NUMBERS || b->bytes >= BLOCK_BYTES) {
         if (s->tx_newest + 1 - s->tx_oldest == TX_BLOCKS)
@@ -49,13 +49,25 @@ int msg_number(msg *m)
     return m->numbered;
 }
 
-/* The peer has the message, or is told to do without it. */
-void msg_proved(const msg *m)
+/* It goes out under its number of a session before. The peer holds others behind it, as many as it may: see place. */
+void msg_resend(msg *m, uint64_t seq)
 {
     gr_sess *s = m->link->sess;
+    m->numbered = 1;
+    m->seq = seq;
+    m->block = TX_RESENT;
     pthread_mutex_lock(&s->tx_mu);
-    tx_block *b = &s->tx_blocks[m->block];
-    int last = --b->left == 0, wake = 0;
+    s->tx_resent++;
+    pthread_mutex_unlock(&s->tx_mu);
+}
+
+/* One of its block is proved; whether that was the last. Under tx_mu. */
+static int block_proved(gr_sess *s, uint8_t block)
+{
+    if (block == TX_RESENT)
+        return --s->tx_resent == 0;
+    tx_block *b = &s->tx_blocks[block];
+    int last = --b->left == 0;
     for (; last && s->tx_oldest < s->tx_newest && !(b = &s->tx_blocks[s->tx_oldest % TX_BLOCKS])->left; s->tx_oldest++)
         s->tx_bytes -= b->bytes;
     b = &s->tx_blocks[s->tx_oldest % TX_BLOCKS];
@@ -63,10 +75,17 @@ void msg_proved(const msg *m)
         *b = (tx_block){0};
         s->tx_bytes = 0;
     }
-    if (last && s->tx_held) {
-        wake = 1;
+    return last;
+}
+
+/* The peer has the message, or is told to do without it. */
+void msg_proved(const msg *m)
+{
+    gr_sess *s = m->link->sess;
+    pthread_mutex_lock(&s->tx_mu);
+    int wake = block_proved(s, m->block) && s->tx_held;
+    if (wake)
         s->tx_held = 0;
-    }
     pthread_mutex_unlock(&s->tx_mu);
     if (wake) /* links of whichever rail */
         core_wake(s->core);

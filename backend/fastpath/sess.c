@@ -58,6 +58,19 @@ uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed)
     return n;
 }
 
+void gr_sess_continue(gr_sess *sess, uint64_t next, int held)
+{
+    sess->tx_seq = sess->rx_next = next;
+    sess->slow = held;
+}
+
+void gr_sess_end(gr_sess *sess)
+{
+    pthread_mutex_lock(&sess->rx_mu);
+    sess->ended = 1;
+    pthread_mutex_unlock(&sess->rx_mu);
+}
+
 uint64_t gr_sess_queued(gr_sess *sess)
 {
     return atomic_load(&sess->tx_queued);

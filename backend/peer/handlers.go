@@ -28,7 +28,8 @@ type InitiatorHandler interface {
 // Accept is a target's answer to a Hello.
 type Accept struct {
 	Offers  []wire.EndpointOffer // the target's endpoints for this initiator
-	NextSeq uint64               // all notifications below it of the session Hello.After have been taken in
+	NextSeq uint64               // all notifications below it of the session Hello.After have been taken in,
+	Have    []uint16             // and those so far beyond it
 }
 
 // TargetHandler serves the sessions of all initiators. The calls of one session come one at a time and in order, those of

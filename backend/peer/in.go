@@ -102,7 +102,7 @@ func (in *In) admitted(h *wire.Hello) (*wire.Welcome, error) {
 		Agent: in.session.node.cfg.Identity.Agent, Session: h.Session}
 	err := in.session.guard("hello", func() error {
 		a, err := in.session.node.target.Hello(in, *h)
-		w.Offers, w.NextSeq = a.Offers, a.NextSeq
+		w.Offers, w.NextSeq, w.Have = a.Offers, a.NextSeq, a.Have
 		return err
 	})
 	return w, err

@@ -18,7 +18,7 @@ func (f *Hello) check() error {
 }
 
 func (f *Welcome) check() error {
-	return firstError(limit("agent name", len(f.Agent), MaxName), checkOffers(f.Offers))
+	return firstError(limit("agent name", len(f.Agent), MaxName), checkHave(f.Have), checkOffers(f.Offers))
 }
 
 func (f *Reject) check() error { return limit("text", len(f.Text), MaxText) }
@@ -69,6 +69,17 @@ func checkRails(keys []RailKey) error {
 		next = int(k.Rail) + 1
 	}
 	return nil
+}
+
+func checkHave(have []uint16) error {
+	last := uint16(0)
+	for _, d := range have {
+		if d <= last {
+			return fmt.Errorf("%w: notifications behind the next one: %d after %d", ErrFormat, d, last)
+		}
+		last = d
+	}
+	return limit("notifications", len(have), MaxHave)
 }
 
 func checkOffers(offers []EndpointOffer) error {

@@ -143,6 +143,8 @@ func TestStageLimits(t *testing.T) {
 		"past the end":           &Ring{Range: Range{Addr: math.MaxUint64 - 1, Len: 1 << 20}, Slot: 1 << 20},
 		"no such memory":         &RingReq{Mem: 2},
 		"no such GPU":            &RingReq{Mem: 1, Dev: 1 << 32},
+		"numbers not ascending":  &Welcome{Have: []uint16{2, 2}},
+		"the next one itself":    &Welcome{Have: []uint16{0}},
 		"a piece of no region":   &Copy{Pieces: CopyPieces{{Len: 1}}},
 		"a piece past the end":   &Copy{Regions: Ranges{{}}, Pieces: CopyPieces{{Addr: math.MaxUint64, Len: 2}}},
 		"a piece above the most": &Copy{Regions: Ranges{{}}, Pieces: CopyPieces{{Len: MaxRing + 1}}},
@@ -171,13 +173,17 @@ func TestLargestFrames(t *testing.T) {
 	}
 	hello := &Hello{Session: m, Agent: strings.Repeat("x", MaxName)}
 	for range MaxRails {
-		hello.Offers = append(hello.Offers, EndpointOffer{Rail: 255, Own: 255, Addr: make([]byte, MaxAddr)})
+		hello.Offers = append(hello.Offers, EndpointOffer{Rail: 255, Own: 255, ID: m, Addr: make([]byte, MaxAddr)})
 	}
-	for _, f := range []Frame{req, keys, revoke, hello} {
+	welcome := &Welcome{Session: m, Agent: hello.Agent, NextSeq: m, Offers: hello.Offers}
+	for i := range MaxHave {
+		welcome.Have = append(welcome.Have, uint16(math.MaxUint16-MaxHave+1+i))
+	}
+	for _, f := range []Frame{req, keys, revoke, hello, welcome} {
 		data, err := AppendFrame(nil, f)
 		require.NoError(t, err)
 		most := 0
-		if f == hello {
+		if f == hello || f == welcome {
 			most = HandshakeLimit
 		}
 		got, err := ReadFrame(bytes.NewReader(data), most)

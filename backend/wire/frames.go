@@ -76,7 +76,8 @@ type Welcome struct {
 	Engine  EngineID // the acceptor's
 	Agent   string   // the acceptor's
 	Session uint64   // the Hello's
-	NextSeq uint64   // the acceptor has taken in all notifications below it of session Hello.After
+	NextSeq uint64   // the acceptor has taken in all notifications below it of session Hello.After,
+	Have    []uint16 // and those so far beyond it; ascending. The session's numbers go on behind these
 	Offers  []EndpointOffer
 }
 

@@ -24,7 +24,7 @@ func sampleFrames() []Frame {
 	return []Frame{
 		&Challenge{Version: 1, Nonce: Nonce{1}},
 		&Hello{Version: 1, Nonce: Nonce{2}, Mac: Mac{3}, Engine: EngineID{4}, Target: EngineID{5}, Agent: "a\xffb", Session: math.MaxUint64, After: 5, Boot: "7f1c", Process: Process{PID: 1, NS: 2, Start: 3}, Offers: offers},
-		&Welcome{Version: 1, Mac: Mac{3}, Engine: EngineID{4}, Agent: "", Session: 6, NextSeq: 7, Offers: offers},
+		&Welcome{Version: 1, Mac: Mac{3}, Engine: EngineID{4}, Agent: "", Session: 6, NextSeq: 7, Have: []uint16{1, math.MaxUint16}, Offers: offers},
 		&Reject{Code: CodeToken, Text: "who are you", Mac: Mac{3}},
 		&KeysReq{ID: 1, Ranges: []Range{{Addr: 1, Len: 2, Dev: math.MaxUint64, Mem: math.MinInt32}}},
 		&Keys{ID: 1, Entries: []KeyEntry{{Rails: []RailKey{}}, {Known: true, Region: 2, Gen: 3, Rails: []RailKey{{Rail: 0}, {Rail: MaxKeyRails - 1, Key: math.MaxUint64, Base: 5}}}}},

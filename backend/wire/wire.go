@@ -55,7 +55,7 @@ const (
 	MaxRanges   = 512      // ranges of a KeysReq and entries of a Keys, so that the answer fits a frame
 	MaxKeyRails = MaxRails // rails of a KeyEntry
 	MaxRevoke   = 1 << 16  // regions of a Revoke
-	MaxHave     = 1 << 14  // notifications of a Fenced
+	MaxHave     = 1 << 14  // notifications of a Fenced or a Welcome
 	MaxBody     = 1 << 20  // bytes of a frame's body
 	MaxBlob     = 64 << 10 // bytes of a blob
 )

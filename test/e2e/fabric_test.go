@@ -134,3 +134,52 @@ func TestFabricLostSends(t *testing.T) {
 		})
 	}
 }
+
+// TestFabricControlLost: the control channel fails while the fabric works, and the target notices first. Notifications that are accepted meanwhile, or
+// while there is no session, arrive once and in order.
+func TestFabricControlLost(t *testing.T) {
+	const burst, least = 20, 400
+	lib := fabric.Build(t)
+	for kind, switches := range map[string][]string{"efa": nil, "efa-direct": {"fail_sends=6", "fail_lands=1"}, "cxi": nil} {
+		t.Run(kind, func(t *testing.T) {
+			ha, hb := twoHosts(t)
+			ha.reach(hb, net.IPv4(10, 77, 0, 2))
+			ha.reach(hb, net.IPv4(10, 77, 1, 2))
+			breaches := filepath.Join(t.TempDir(), "breaches")
+			prov, _, _ := strings.Cut(kind, "-")
+			set := []string{fabric.EnvConfig + "=" + fabric.Config(kind, 2, 1, append(switches, "on=fast0")...), "GORAIL_PROVIDER=" + prov,
+				"GORAIL_LIBFABRIC_PATH=" + lib, fabric.EnvBreaches + "=" + breaches, "GORAIL_CONTROL_DEVICES=slow0"}
+			opts := func(timeout string) option { return params("peer_timeout", timeout, "connect_timeout", "1s", "log", "info") }
+			p := &pairOf{env: testenv.Need(t), ini: ha.startWith(set, "alice", opts("4s")), tgt: hb.startWith(set, "bob", opts("1s"))}
+			p.tgt.Polling(true)
+			a, b := p.buffers(4096)
+			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
+			sent := 0
+			until := func(what string, over func() bool) {
+				require.True(t, eventually(limit, func() bool {
+					for range burst {
+						require.NoError(t, p.ini.GenNotif("bob", worker.Seq("n", sent)))
+						sent++
+					}
+					return over()
+				}), "%s: %s", what, p.ini.Output())
+			}
+			ha.cut("slow0")
+			until("the target's session is lost", func() bool { return strings.Contains(p.tgt.Output(), "peer's session ended") })
+			until("what is sent meanwhile", func() bool { return sent > least })
+			until("the session is suspended", func() bool { return strings.Contains(p.ini.Output(), "session with a peer") })
+			until("what is kept", func() bool { return sent > 2*least })
+			ha.restore("slow0")
+			got := p.tgt.WaitNotifs(1+sent, limit)
+			require.Len(t, got, 1+sent)
+			for i, n := range got[1:] {
+				require.Equal(t, string(worker.Seq("n", i)), string(n.Msg))
+			}
+			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
+			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+			require.NoError(t, p.ini.Exit())
+			require.NoError(t, p.tgt.Exit())
+			require.Empty(t, fabric.Breaches(t, breaches))
+		})
+	}
+}

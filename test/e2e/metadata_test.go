@@ -137,7 +137,7 @@ func TestSilentPeer(t *testing.T) {
 		require.False(t, toldLost(p.ini))
 		p.tgt.Cont()
 		require.Less(t, took, min(testenv.Patient(2*time.Second), lost))
-		says(t, p.ini.Worker, "session with a peer lost", `"bob"`, c.says)
+		says(t, p.ini.Worker, "peer not reached", `"bob"`, c.says)
 		p.tgt.Polling(true)
 		x.Do(limit)
 		b.Want(seedA)

@@ -107,7 +107,7 @@ func TestWireCut(t *testing.T) {
 			began := time.Now()
 			require.True(t, loop.Wait().Status.Failed())
 			require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
-			says(t, p.ini.Worker, "session with a peer lost", "peer=bob", "silent", "/fast0")
+			says(t, p.ini.Worker, "session with a peer suspended", "peer=bob", "silent", "/fast0")
 			says(t, p.ini.Worker, "transfer failed", "peer=bob", "NIXL_ERR_BACKEND")
 			if s := x.Post(); s == nixl.InProgress {
 				s = x.Wait(limit)

@@ -48,7 +48,7 @@ var leftOut = map[string][]string{
 		"TestVRAMMappedAgain", "TestVRAMFabric", "TestFabricVRAM", "TestStaged", "TestStagedReleased", "TestStagedKilled", "TestStagedTakenBack",
 		"TestStagedWhileMapping", "TestManyGPUs", "TestMatrix"},
 	"is of one host's memory":                                            {"TestMemoryChosen", "TestMemoryInPost", "TestMemoryPollsNoMore", "TestMemoryTargetStopped", "TestMemoryTargetHelps", "TestMemoryHelperStopped", "TestMemoryOtherPIDs", "TestMemoryOtherNetwork"},
-	"is of an imitated libfabric":                                        {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestReleasedReadShared"},
+	"is of an imitated libfabric":                                        {"TestFabricOptions", "TestFabricOptionsRefused", "TestFabricTwoHosts", "TestFabricEmulated", "TestFabricLostSends", "TestFabricControlLost", "TestReleasedReadShared"},
 	"has libfabric or its tcp provider in what it expects to be told":    {"TestNoLibfabric", "TestNothingToUse"},
 	"counts by probes that the guest's kernel lacks":                     {"TestCrossings", "TestCrossingsBack"},
 	"counts or takes away descriptors, within times under a second":      {"TestNoDescriptors", "TestNoDescriptorsToConnect"},

@@ -1,0 +1,235 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/fastpath"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+)
+
+// sharedCaps are EFA's, whose peers share an endpoint.
+func sharedCaps() provider.Caps {
+	caps := fake.EFACaps()
+	caps.SharedEndpoint = true
+	return caps
+}
+
+// onMixed is a harness with a rail whose endpoint peers share beside two of the usual kind.
+func onMixed(t testing.TB) *harness {
+	h := onRails(t, 3, fake.TCPCaps())
+	h.links[0].Caps = sharedCaps()
+	return h
+}
+
+// onManyPaths runs one body wherever notifications may overtake each other, or endpoints are shared.
+func onManyPaths(t *testing.T, body func(h *harness)) {
+	t.Run("3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
+	t.Run("3links", func(t *testing.T) { body(onLinks(t, 3, fake.TCPCaps())) })
+	t.Run("unordered", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
+	t.Run("unordered-3rails", func(t *testing.T) { body(onRails(t, 3, fake.EFACaps())) })
+	t.Run("shared", func(t *testing.T) { body(onFake(t, sharedCaps())) })
+	t.Run("shared-3rails", func(t *testing.T) { body(onRails(t, 3, sharedCaps())) })
+	t.Run("mixed", func(t *testing.T) { body(onMixed(t)) })
+}
+
+// held is how many messages of the latest session wait behind a gap.
+func (a *agent) held() int {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var latest *target
+	for in, t := range a.targets {
+		if latest == nil || in.Session() > latest.in.Session() {
+			latest = t
+		}
+	}
+	if latest == nil {
+		return 0
+	}
+	latest.asmMu.Lock()
+	defer latest.asmMu.Unlock()
+	return len(latest.asm.Have())
+}
+
+// What the target holds behind a gap when the session is lost, and the initiator has not any more, arrives all the same, in its turn.
+func TestHeldNotificationsOutliveSession(t *testing.T) {
+	const stuck, behind = 8, 20
+	for name, caps := range map[string]provider.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps(), "shared": sharedCaps()} {
+		for _, long := range []int{0, 9000} { // fragments: a part of the last one that is stuck
+			t.Run(fmt.Sprint(name, "/", long), func(t *testing.T) {
+				h := onRails(t, 2, caps)
+				a, b := h.agent("ann"), h.agent("bob")
+				g := h.gate(b)
+				g.open(true)
+				require.NoError(t, a.LoadConn("bob", g.blob))
+				r := a.connected("bob")
+				until(t, "links are not up", func() bool { return r.atWork() == len(h.links) })
+				var want []string
+				notify := func(size int) {
+					text := fmt.Sprint(len(want), strings.Repeat("x", size))
+					require.NoError(t, a.Notify("bob", []byte(text)))
+					want = append(want, "ann:"+text)
+				}
+				other := 1
+				if r.home.rail.name() == "fake/fake1" {
+					other = 0
+				}
+				b.railNo(1 - other).Stall()
+				for range stuck {
+					notify(0)
+				}
+				notify(long)
+				until(t, "nothing is posted", func() bool { return r.sess.Sent() > stuck })
+				g.open(false) // the fence is not answered
+				a.railChanged(fmt.Sprint("fake", 1-other), false)
+				until(t, "no other home", func() bool { r.mu.RLock(); defer r.mu.RUnlock(); return r.home == r.links[other] })
+				for range behind {
+					notify(0)
+				}
+				until(t, "nothing is held", func() bool { return b.held() == behind })
+				until(t, "unproved", func() bool { return r.links[other].l.Stats().QueuedMsgs == 0 })
+				r.fail("out of descriptors, for once")
+				g.cut()
+				g.open(true)
+				b.railNo(1 - other).Release()
+				b.expect(want...)
+				b.quiet()
+				r = a.connected("bob")
+				notify(0) // numbers go on
+				b.expect(want[len(want)-1])
+			})
+		}
+	}
+}
+
+// Sessions are lost at any moment of a stream of notifications, with fragments and transfers' among them, over paths that delay and reorder
+// them: each that was accepted arrives once and in order, and none twice.
+func TestNotificationsOutliveSessions(t *testing.T) {
+	onManyPaths(t, func(h *harness) {
+		rng := rand.New(rand.NewPCG(7, 7))
+		p := h.pair(4096)
+		for _, l := range h.links {
+			p.a.prov.Rail(l.Name).Script(fake.Script{Delay: 3, PerPoll: 2, ReorderSeed: rng.Uint64() | 1})
+		}
+		r := p.a.connected("bob")
+		accepted := map[string]bool{}
+		var order []string // of those that no transfer has
+		for round := range 40 {
+			x := p.a.whole(opWrite, p.mine, p.theirs)
+			text := fmt.Sprint("x", round)
+			x.post(text)
+			for range rng.IntN(60) {
+				text := fmt.Sprint(len(order), strings.Repeat("y", rng.IntN(2)*rng.IntN(7000)))
+				require.NoError(h, p.a.Notify("bob", []byte(text)))
+				accepted["ann:"+text] = true
+				order = append(order, "ann:"+text)
+			}
+			for range rng.IntN(3000) {
+				x.check()
+			}
+			r.fail("out of descriptors, for once")
+			if x.wait() == done {
+				accepted["ann:"+text] = true
+			}
+			x.release()
+			p.b.take()
+		}
+		missing := func() (n int) {
+			got := map[string]bool{}
+			for _, s := range p.b.take() {
+				got[s] = true
+			}
+			for s := range accepted {
+				if !got[s] {
+					n++
+				}
+			}
+			return n
+		}
+		until(h, "notifications are missing", func() bool { return missing() == 0 })
+		seen, next := map[string]bool{}, 0
+		for _, s := range p.b.got {
+			require.False(h, seen[s], "twice: %.20s", s)
+			seen[s] = true
+			if !strings.HasPrefix(s, "ann:x") {
+				require.True(h, s == order[next], "%.20s instead of %.20s", s, order[next])
+				next++
+			}
+		}
+		p.b.got = nil
+	})
+}
+
+// A target that ends the session first, over an endpoint that peers share: what the initiator sends before it knows arrives.
+func TestSharedEndpointOutlivesSession(t *testing.T) {
+	for name, h := range map[string]func(testing.TB) *harness{"shared": func(t testing.TB) *harness { return onFake(t, sharedCaps()) }, "mixed": onMixed} {
+		t.Run(name, func(t *testing.T) {
+			h := h(t)
+			a, b := h.agent("ann"), h.agent("bob")
+			g := h.gate(b)
+			g.open(true)
+			require.NoError(t, a.LoadConn("bob", g.blob))
+			r := a.connected("bob")
+			until(t, "links are not up", func() bool { return r.atWork() == len(h.links) })
+			var want []string
+			notify := func() {
+				require.NoError(t, a.Notify("bob", fmt.Append(nil, len(want))))
+				want = append(want, fmt.Sprint("ann:", len(want)))
+			}
+			notify()
+			b.expect(want...)
+			g.open(false)
+			b.mu.RLock()
+			var served *target
+			for _, served = range b.targets {
+			}
+			b.mu.RUnlock()
+			served.close()
+			served.in.Close("no answer to a revocation within cancel_timeout")
+			for range 100 {
+				notify()
+			}
+			if name == "shared" {
+				until(t, "sends have not completed", func() bool { return r.sess.Queued() == 0 })
+			}
+			g.cut()
+			g.open(true)
+			b.expect(want[1:]...)
+			notify()
+			b.expect(want[len(want)-1])
+			b.quiet()
+			until(t, "two sessions take notifications in", func() bool { served.mu.Lock(); defer served.mu.Unlock(); return served.frozen })
+		})
+	}
+}
+
+// What was accepted is sent in the next session though it is more than notif_queue: transfers' notifications are not counted when they are
+// accepted.
+func TestKeptBeyondQueue(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	a, b := h.agent("ann", "notif_queue", "64KiB"), h.agent("bob")
+	g := h.gate(b)
+	require.NoError(t, a.LoadConn("bob", g.blob))
+	r := a.remote("bob")
+	var want []string
+	r.mu.Lock()
+	for i, n := range []int{100 << 10, 1000, 50 << 10, 30 << 10, 1000} {
+		r.notifs = append(r.notifs, fastpath.Taken{Body: body(n, i)})
+		r.notifLen += notifCost(body(n, i))
+		want = append(want, "ann:"+string(body(n, i)))
+	}
+	r.mu.Unlock()
+	require.ErrorContains(t, a.Notify("bob", nil), "notif_queue")
+	g.open(true)
+	until(t, "notifications are missing", func() bool { return len(b.take()) >= len(want) })
+	require.True(t, strings.Join(b.got, "") == strings.Join(want, ""), "%d came", len(b.got))
+	b.got = nil
+	until(t, "there is room again", func() bool { return a.Notify("bob", nil) == nil })
+	b.expect("ann:")
+	require.False(t, h.log.has("notification lost"))
+}
