@@ -18,7 +18,7 @@ type lateClose struct {
 	closing *atomic.Pointer[func()]
 }
 
-type slowRail struct {
+type unhurriedRail struct {
 	provider.Rail
 	closing *atomic.Pointer[func()]
 }
@@ -30,10 +30,10 @@ type lateEndpoint struct {
 
 func (p lateClose) Open(d provider.Device) (provider.Rail, error) {
 	r, err := p.Provider.Open(d)
-	return slowRail{r, p.closing}, err
+	return unhurriedRail{r, p.closing}, err
 }
 
-func (r slowRail) OpenEndpoint() (provider.Endpoint, error) {
+func (r unhurriedRail) OpenEndpoint() (provider.Endpoint, error) {
 	ep, err := r.Rail.OpenEndpoint()
 	return lateEndpoint{ep, r.closing}, err
 }
