@@ -200,6 +200,7 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 			g.cut()
 			g.open(true)
 			b.expect(want[1:]...)
+			until(t, "the loss goes unnoticed", func() bool { return h.log.has("session with a peer suspended") })
 			notify()
 			b.expect(want[len(want)-1])
 			b.quiet()
