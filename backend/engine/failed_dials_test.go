@@ -31,6 +31,6 @@ func TestDialedInVain(t *testing.T) {
 		require.NoError(t, a.Connect("bob"))
 		until(t, "the dial has failed", func() bool { return failed(i + 1) })
 	}
-	require.True(t, h.log.has("level=WARN", "session with a peer lost", silent.Addr().String(), "its process has said nothing"))
+	require.True(t, h.log.has("level=WARN", "peer not reached", silent.Addr().String(), "its process has said nothing"))
 	require.Equal(t, 1, h.log.count("its process has said nothing"), h.log.String())
 }

@@ -31,7 +31,7 @@ func Unknowns(names []string) []Unknown {
 const prefix = "GORAIL_"
 
 // tools are variables of GORAIL's tests and build, without the prefix. A name with '_' at its end stands for all that begin with it.
-var tools = []string{"BENCH_REMOTE", "FABRIC", "FABRIC_", "MESON_ARGS", "OTHER_PLUGIN_DIR", "PLUGIN_DIR", "PYTHON", "RDMA_DIR", "SOAK", "STOP",
+var tools = []string{"BENCH_REMOTE", "FABRIC", "FABRIC_", "MESON_ARGS", "OTHER_PLUGIN_DIR", "PLUGIN_DIR", "PYTHON", "RDMA_DIR", "SOAK", "STOP", "STOP_APART",
 	"TEST_", "VISITS", "WORKER_", "YAMA"}
 
 // UnknownVariables finds GORAIL_* variables that nothing reads, among "NAME=value" as environ(7) has them. An empty value counts as not given.
