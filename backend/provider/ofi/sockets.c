@@ -50,7 +50,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 }
 
 /* The port is at the same place in both families. */
-static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+bool ofi_same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     return same_host(a, b) && ((const struct sockaddr_in *)a)->sin_port == ((const struct sockaddr_in *)b)->sin_port;
 }
@@ -77,6 +77,17 @@ static story look(int fd)
     };
 }
 
+uint64_t ofi_bytes_read(int fd)
+{
+    struct tcp_counts tcp = { .bytes_received = 0 };
+    socklen_t len = sizeof(tcp);
+    int waiting = 0;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp, &len) || len < sizeof(tcp) || ioctl(fd, FIONREAD, &waiting) ||
+        tcp.bytes_received < (uint64_t)waiting)
+        return 0;
+    return tcp.bytes_received - (uint64_t)waiting;
+}
+
 /* Throws away what has come in. No more will: from now on the kernel answers data with a reset. */
 static void empty(int fd)
 {
@@ -91,7 +102,7 @@ static bool dialled(int fd, const sockets *all, const struct sockaddr_storage *n
     struct sockaddr_storage peer = { .ss_family = AF_UNSPEC };
     socklen_t len = sizeof(peer);
     return all->peer.ss_family != AF_UNSPEC && same_host(name, &all->own) &&
-           getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && same_address(&peer, &all->peer);
+           getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && ofi_same_address(&peer, &all->peer);
 }
 
 static void visit(sockets *all, int fd)
@@ -101,7 +112,7 @@ static void visit(sockets *all, int fd)
     int listening = 0;
     if (getsockname(fd, (struct sockaddr *)&name, &len) || name.ss_family != all->own.ss_family)
         return;
-    bool accepted = same_address(&name, &all->own);
+    bool accepted = ofi_same_address(&name, &all->own);
     len = sizeof(listening);
     if ((!accepted && !dialled(fd, all, &name)) || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len))
         return;
