@@ -43,6 +43,7 @@ func (r *remote) dial() {
 	if r.state == connecting && r.out == nil {
 		r.out = r.e.node.Dial(r.blob, r.after, initiatorHandler{r, r.asked})
 		r.asked.out = r.out
+		r.dialed = time.Now()
 	}
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -108,7 +109,7 @@ func (a *agent) connected(peer string) *remote {
 	until(a.t, "not connected", func() bool {
 		r.mu.RLock()
 		defer r.mu.RUnlock()
-		return r.state == ready
+		return r.state == ready && slices.ContainsFunc(r.links, func(l *link) bool { return l.phase == working })
 	})
 	return r
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -45,6 +46,11 @@ type link struct {
 	remote *remote
 	target *target
 	meter  *meter
+
+	proved bool   // messages have gone both ways since the session began; a target's: one has come in
+	told   bool   // the log has it that this is not so
+	where  string // both ends of it, for messages; "": the fabric has no such
+	fault  error  // the last one of an endpoint, while not proved
 }
 
 func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
@@ -68,11 +74,12 @@ func (e *Engine) openLink(num, railIdx, peerRail int) (*link, error) {
 		meter: &meter{}}, nil
 }
 
-// connect names the peer's endpoint and starts the link.
-func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role fastpath.Role, probe bool) error {
-	if err := l.ep.Connect(o.Addr); err != nil {
+// connect names the peer's endpoint and starts the link. from are addresses of the peer's.
+func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, from []netip.Addr, role fastpath.Role, probe bool) error {
+	if err := e.reachFor(l.ep, o.Addr, from); err != nil {
 		return err
 	}
+	l.noteEnds()
 	slot := l.peer
 	if role == fastpath.Target {
 		slot = 0 // a target uses no keys of the peer's

@@ -25,6 +25,8 @@ type target struct {
 
 	mu      sync.Mutex
 	gone    bool
+	known   bool        // the log has it that the peer is connected
+	waits   bool        // for other links, to say so
 	closing atomic.Bool // the same, for readers without mu
 	sess    fastpath.Session
 	links   []*link
@@ -95,7 +97,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		t.drop()
 		return peer.Accept{}, errLeaving
 	}
-	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", t.path(), "links", open, "session", "target")
+	e.after(e.opt.ConnectTimeout, t.proofLate)
 	return peer.Accept{Offers: offers, NextSeq: next}, nil
 }
 
@@ -110,7 +112,7 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 	}
 	l.target = t
 	t.links = append(t.links, l)
-	return l, t.e.connect(l, t.sess, o, fastpath.Target, false)
+	return l, t.e.connect(l, t.sess, o, t.from(), fastpath.Target, false)
 }
 
 // endOlder closes what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
