@@ -74,6 +74,16 @@ func (r *remote) postable() error {
 	return nil
 }
 
+// ended is why a link was closed under a transfer, as far as is known.
+func (r *remote) ended() string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state == suspended && r.err != nil {
+		return "the session was lost: " + r.err.Error()
+	}
+	return "the link was closed"
+}
+
 // suspend ends a session that may be followed by another. The channel is as down's. Under mu.
 func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {

@@ -161,9 +161,10 @@ func (t *target) announce() {
 func (t *target) proofLate() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.gone || len(proved(t.links)) > 0 {
+	if t.gone || t.missed || len(proved(t.links)) > 0 {
 		return
 	}
+	t.missed = true
 	var why []string
 	for _, l := range t.links {
 		if l.up {

@@ -25,6 +25,8 @@ type target struct {
 
 	mu      sync.Mutex
 	gone    bool
+	since   time.Time   // it began then
+	missed  bool        // the log has it that no data connection came in
 	known   bool        // the log has it that the peer is connected
 	waits   bool        // for other links, to say so
 	closing atomic.Bool // the same, for readers without mu
@@ -61,7 +63,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	if hello.After != 0 {
 		next = e.takenOf(in.Engine(), hello.After)
 	}
-	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
+	t := &target{e: e, in: in, since: time.Now(), id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: notify.New(notify.Limits{}),
 		skip: map[uint64]bool{}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	s, err := e.core.NewSession(t.id, hello.Agent)
 	if err != nil {
@@ -250,6 +252,9 @@ func (h targetHandler) Gone(in *peer.In, err error) {
 		return
 	}
 	h.e.log.Info("peer's session ended", "peer", in.Agent(), "reason", err)
+	if time.Since(t.since) > h.e.opt.ConnectTimeout/2 {
+		t.proofLate()
+	}
 	t.close()
 }
 
