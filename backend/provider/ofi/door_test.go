@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
@@ -240,4 +241,44 @@ func TestDataPorts(t *testing.T) {
 	for _, ep := range all {
 		require.NoError(t, ep.Close())
 	}
+}
+
+// Out of descriptors libfabric can accept nothing, and is told so without end. The connection is reset, the thread may sleep, and the log has
+// it; with descriptors the peer gets in.
+func TestNoDescriptorForAConnection(t *testing.T) {
+	rail := openPorts(t, Ports{})
+	poller := drive.New(rail.Core())
+	ep, other := openEP(t, rail), openEP(t, rail)
+	require.NoError(t, ep.Connect(other.Addr()))
+	to := addrPort(ep)
+	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(client)
+
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	lowest, err := unix.FcntlInt(uintptr(client), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(lowest))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(lowest), Max: was.Max}))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }()
+	require.NoError(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}))
+	rests := false
+	for end := time.Now().Add(10 * time.Second); !rests && time.Now().Before(end); {
+		poll(t, poller)
+		rests = poller.Arm()
+	}
+	require.True(t, rests, "the thread would poll for ever")
+	_, err = unix.Read(client, make([]byte, 1))
+	require.ErrorIs(t, err, unix.ECONNRESET)
+	news := rail.(provider.Warner).Warnings()
+	require.Len(t, news, 1)
+	require.Contains(t, news[0], "ulimit -n")
+	require.Empty(t, rail.(provider.Warner).Warnings(), "said once")
+
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	buf := drive.Alloc(8192)
+	require.NoError(t, poller.Recv(ep.Core(), 1, buf[:4096], nil))
+	require.NoError(t, other.Connect(ep.Addr()))
+	message(t, poller, other, 2, buf[4096:4136], 1)
 }
