@@ -140,7 +140,7 @@ var table = []row{
 		"TCP ports to listen on for control connections; each engine takes one. With data_port these are the lines of a firewall."),
 	text("data_port", "0", "", "ports", "`0` (the system chooses), a port, or a range of ports such as `7200-7999`",
 		func(o *Options, v string) error { return setPorts(&o.DataPort, v) },
-		"TCP ports to listen on for data: of the fabric tcp, where each link to or from a peer takes one on its rail's address (twice that while many peers connect again), and of iWARP, one a device. Processes of a host need ranges of their own. Where none is free the peer can't be connected, and the log says so."),
+		"TCP ports to listen on for data: of the fabric tcp, where each link to or from a peer takes one on its rail's address, and of iWARP, one a device. Engines that share an address need ports for all of them. Where none is free the peer can't be connected, and the error says so. A firewall has to let these and control_port through towards a target."),
 	text("data_sources", "", "192.0.2.0/24", "list", "a comma list of networks or addresses, or nothing",
 		func(o *Options, v string) error { return setNetworks(&o.DataSources, v) },
 		"tcp: networks from which a peer's data connections are taken while it connects, besides the addresses that it names and the one that its control connection comes from. For translated addresses (NAT); `0.0.0.0/0,::/0` lets all in, and a stranger among them can end the process."),
