@@ -55,9 +55,10 @@ func createEngine(a createArgs) (created, error) {
 	e, err := engine.New(engine.Config{
 		Agent:   a.Agent,
 		Options: opts,
-		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, IB: opts.IB}),
-			Log:   slog.Default().With("agent", a.Agent),
-			OFI:   ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts)}),
+		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, Ports: opts.DataPort, IB: opts.IB}),
+			Log: slog.Default().With("agent", a.Agent),
+			OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts),
+				Ports: ofi.Ports{First: opts.DataPort.First, Last: opts.DataPort.Last, Sources: opts.DataSources}}),
 			Local: local.New(local.Options{Threads: opts.CopyThreads, Aloof: !opts.CopyForPeers, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
 		Log: slog.Default(),
 	})

@@ -43,6 +43,7 @@ func (r *remote) dial() {
 	if r.state == connecting && r.out == nil {
 		r.out = r.e.node.Dial(r.blob, r.after, initiatorHandler{r, r.asked})
 		r.asked.out = r.out
+		r.dialed = time.Now()
 	}
 }
 
@@ -71,6 +72,16 @@ func (r *remote) postable() error {
 		return status.Errorf(status.ErrBackend, "peer %q: %w", r.name, r.err)
 	}
 	return nil
+}
+
+// ended is why a link was closed under a transfer, as far as is known.
+func (r *remote) ended() string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.state == suspended && r.err != nil {
+		return "the session was lost: " + r.err.Error()
+	}
+	return "the link was closed"
 }
 
 // suspend ends a session that may be followed by another. The channel is as down's. Under mu.

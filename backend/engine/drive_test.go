@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -100,12 +101,24 @@ func (a *agent) quiet() {
 	require.Empty(a.t, a.take())
 }
 
-// connected waits until the session towards a peer is ready.
+// connected waits until a link to the peer works.
 func (a *agent) connected(peer string) *remote {
+	a.t.Helper()
+	r := a.welcomed(peer)
+	until(a.t, "not connected", func() bool {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		return r.state == ready && slices.ContainsFunc(r.links, func(l *link) bool { return l.phase == working })
+	})
+	return r
+}
+
+// welcomed waits until the control channel is ready, whatever the links do.
+func (a *agent) welcomed(peer string) *remote {
 	a.t.Helper()
 	r := a.remote(peer)
 	require.NotNil(a.t, r)
-	until(a.t, "not connected", func() bool {
+	until(a.t, "not welcomed", func() bool {
 		r.mu.RLock()
 		defer r.mu.RUnlock()
 		return r.state == ready

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"syscall"
+
 	"gorail/backend/fastpath"
 	"gorail/backend/xfer"
 )
@@ -21,6 +23,8 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 		case l == nil:
 		case l.remote != nil:
 			l.remote.events.do(e, func() { l.remote.linkEvent(l, ev) })
+		case ev.Code == 0:
+			go l.target.heard(l, ev.Seq)
 		default:
 			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code, "session", "target")
 			go l.target.failed(l, ev.Seq) // not among the events: Fence holds mu while it waits for those
@@ -60,5 +64,5 @@ func (r *remote) linkEvent(l *link, ev fastpath.Event) {
 		return
 	}
 	r.e.log.Info("link error", "peer", r.name, "rail", l.rail.name(), "errno", ev.Code)
-	r.failed(l, ev.Seq)
+	r.failed(l, ev.Seq, syscall.Errno(ev.Code))
 }

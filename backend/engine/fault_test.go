@@ -118,6 +118,7 @@ func TestRepeatedErrors(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		x, y := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+		p.a.connected("bob") // else it is connecting that fails
 		for i, z := range []*request{x, y, x} {
 			p.a.rail().Down(syscall.EIO)
 			z.post("n").fails(status.ErrBackend)

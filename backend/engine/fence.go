@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -68,12 +69,13 @@ func (r *remote) owns(l *link) bool { return r.state == ready && slices.Contains
 // failed deals with a link that reported an error. Alone it is fenced at once, or, when nothing has gone through since the
 // last time, after a pause that doubles: a link that is away for good, and notifications that wait for it, would keep a
 // core busy. With others at work it is fenced at once, for them to take over, and rests afterwards.
-func (r *remote) failed(l *link, epoch uint64) {
+func (r *remote) failed(l *link, epoch uint64, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.owns(l) || !l.up || epoch != uint64(l.epoch) { // or the endpoint that failed is gone already
 		return
 	}
+	l.fault = cause
 	s := l.l.Stats()
 	others := r.others(l)
 	good := s.Completions - s.Errors
@@ -137,6 +139,7 @@ func (r *remote) fence(l *link, why string) {
 		return
 	}
 	l.enter(fencing)
+	r.doubt(l, why)
 	if r.e.quiesce(l) != nil {
 		r.leak()
 	}
@@ -211,12 +214,13 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 			err = errors.New("no endpoint could be opened")
 		} else if len(f.Addr) > 0 {
 			r.mu.Unlock() // on RoCE the kernel may look for the neighbour for a second: posts over other rails go on
-			err = ep.Connect(f.Addr)
+			err = r.e.reachFor(ep, f.Addr, []netip.Addr{h.asked.out.Remote()})
 			r.mu.Lock()
 		}
 		if !r.owns(l) || l.phase != fencing || l.epoch != f.Epoch || l.ep != ep {
 			return
 		}
+		l.noteEnds()
 		if !l.up {
 			r.started(l, err)
 			return
@@ -234,7 +238,11 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 	r.change()
 	if !r.others(l) {
 		if err == nil {
-			err = l.rebind(proof, false)
+			err = l.rebind(proof, !l.proved)
+		}
+		if err == nil && !l.proved {
+			l.enter(probing)
+			return nil
 		}
 		if err == nil {
 			l.enter(working)

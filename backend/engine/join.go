@@ -271,7 +271,7 @@ func (t *target) start(l *link, f wire.Fence) ([]byte, error) {
 		return nil, err
 	}
 	l.ep, l.epoch = ep, f.Epoch
-	if err := ep.Connect(f.Addr); err != nil {
+	if err := t.e.reachFor(ep, f.Addr, t.from()); err != nil {
 		return nil, err
 	}
 	l.enter(working)

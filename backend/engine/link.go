@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -48,6 +49,11 @@ type link struct {
 	remote *remote
 	target *target
 	meter  *meter
+
+	proved bool   // messages have gone both ways since the session began; a target's: one has come in
+	told   bool   // the log has it that this is not so
+	where  string // both ends of it, for messages; "": the fabric has no such
+	fault  error  // the last one of an endpoint, while not proved
 }
 
 func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
@@ -72,9 +78,9 @@ func (e *Engine) openLink(num, railIdx, peerRail int) (l *link, err error) {
 	return l, err
 }
 
-// connect names the peer's endpoint and starts the link.
-func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role fastpath.Role, probe bool) error {
-	if err := l.ep.Connect(o.Addr); err != nil {
+// connect names the peer's endpoint and starts the link. from are addresses of the peer's.
+func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, from []netip.Addr, role fastpath.Role, probe bool) error {
+	if err := e.reachFor(l.ep, o.Addr, from); err != nil {
 		return err
 	}
 	return e.attach(l, s, o.ID, role, probe)
@@ -82,6 +88,7 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, role
 
 // attach starts a link whose endpoint is connected.
 func (e *Engine) attach(l *link, s fastpath.Session, peerID uint64, role fastpath.Role, probe bool) error {
+	l.noteEnds()
 	slot := l.peer
 	if role == fastpath.Target {
 		slot = 0 // a target uses no keys of the peer's

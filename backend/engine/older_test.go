@@ -36,7 +36,7 @@ func TestOlderSession(t *testing.T) {
 		delete(p.a.remotes, "bob") // as if by another process in its place, which knows nothing of it
 		p.a.mu.Unlock()
 		require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
-		p.a.connected("bob")
+		p.a.welcomed("bob") // its link can't be tried yet
 		require.Equal(h, 1, p.b.sessions(), "the older one ends before the new one has endpoints")
 		before := string(p.theirs.b)
 		p.b.rail().Release()
@@ -61,7 +61,7 @@ func TestOlderSessionShared(t *testing.T) {
 	old.inFlight(x)
 	require.NoError(t, p.a.Disconnect("bob"))
 	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
-	p.a.connected("bob")
+	p.a.welcomed("bob") // its link can't be tried yet
 	require.Equal(t, 2, p.b.sessions(), "the older one goes on")
 	p.b.rail().Release()
 	require.NotEqual(t, inProg, x.wait())

@@ -26,6 +26,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	r.change()
 	l.enter(working)
 	l.moved = time.Now()
+	l.prove()
 	if l.late {
 		l.late = false
 		r.askAgain(l.peer)
@@ -39,6 +40,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	}
 	r.kick()
 	active := r.e.activeOf(r)
+	r.announce()
 	r.mu.Unlock()
 	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", l.epoch)
 	for _, t := range active {

@@ -74,6 +74,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", op), func(t *testing.T) {
 				h := onFake(t, fake.TCPCaps())
 				p, g := h.gated(256<<10, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
+				p.a.connected("bob") // xfer_timeout is short
 				p.a.whole(op, p.mine, p.theirs).run()
 				p.a.rail().Script(fake.Script{LateLanding: true})
 				p.mine.fill(1)

@@ -73,6 +73,17 @@ func (e *Engine) tellNews() {
 	}
 }
 
+// warnings logs what rails have found that somebody should mend.
+func (e *Engine) warnings() {
+	for _, rl := range e.rails {
+		if w, ok := rl.Rail.(provider.Warner); ok {
+			for _, line := range w.Warnings() {
+				e.log.Warn(line, "rail", rl.name())
+			}
+		}
+	}
+}
+
 // recovered turns a panic into an error: the call may be on a goroutine of its own.
 func recovered(err *error) {
 	if p := recover(); p != nil {

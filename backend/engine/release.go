@@ -173,7 +173,7 @@ func (t *transfer) finish(code int32) {
 	case wire != 0:
 		why = advise(wire).Error()
 	default:
-		why = "the link was closed"
+		why = t.remote.ended()
 	}
 	switch {
 	case t.inner != nil:

@@ -60,10 +60,12 @@ type remote struct {
 	err       error       // why it is suspended, lost or closed
 	code      status.Code // what transfers in flight got, and posts to a lost peer get
 	leaving   *departure  // the application has let go of it, and the session lives on to deliver; else nil
-	out       *peer.Out   // nil until it is dialed
+	out       *peer.Out   // nil until it is dialed,
+	dialed    time.Time   // then
 	sess      fastpath.Session
 	hasSess   bool
 	links     []*link
+	connected bool   // a link of theirs is proved, and the log has it
 	home      *link  // notifications go out here
 	epoch     uint64 // grows when keys or links change: a transfer checked under an older one is checked again
 	waiting   []*transfer

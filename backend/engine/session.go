@@ -3,7 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"net/netip"
 
 	"gorail/backend/fastpath"
 	"gorail/backend/wire"
@@ -82,7 +82,7 @@ func (h initiatorHandler) Ready(w wire.Welcome) {
 		h.giveUp(fmt.Errorf("bring the link up: %w", err))
 		return
 	}
-	r.e.log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(r.railsInUse(), ","), "links", len(r.lanes), "session", "initiator")
+	h.awaitProof()
 }
 
 func (r *remote) bringUp(w wire.Welcome) error {
@@ -96,7 +96,8 @@ func (r *remote) bringUp(w wire.Welcome) error {
 	if len(offers) != len(r.links) {
 		return fmt.Errorf("the peer answers %d endpoints for our %d", len(offers), len(r.links))
 	}
-	probe := len(inUse(r.links)) > 1
+	r.connected = false
+	from := []netip.Addr{r.out.Remote()}
 	var last error
 	for i, l := range r.links {
 		if l.peerID = offers[i].ID; l.ep == nil {
@@ -104,11 +105,9 @@ func (r *remote) bringUp(w wire.Welcome) error {
 		}
 		err := errors.New("the peer could not open an endpoint for it")
 		if len(offers[i].Addr) > 0 {
-			err = r.e.connect(l, s, offers[i], fastpath.Initiator, probe)
+			err = r.e.connect(l, s, offers[i], from, fastpath.Initiator, true)
 		}
 		switch {
-		case err == nil && probe:
-			l.enter(probing)
 		case err != nil && !l.up: // see startLink
 			last = err
 			_ = r.e.quiesce(l) // it is in the log
@@ -117,7 +116,7 @@ func (r *remote) bringUp(w wire.Welcome) error {
 		case err != nil:
 			return err
 		default:
-			l.enter(working)
+			l.enter(probing)
 		}
 		if l.up {
 			l.l.SetWeight(r.weight(l))

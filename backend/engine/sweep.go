@@ -86,6 +86,7 @@ func (s *sweeper) run() {
 
 // watch looks at the links of every peer that has more than one.
 func (s *sweeper) watch() {
+	s.e.warnings()
 	for _, r := range s.e.sessions() {
 		if (len(r.lanes) > 1 || r.revoking()) && !r.watched.Swap(true) {
 			r.events.do(s.e, func() {
@@ -214,7 +215,7 @@ func (s *sweeper) look(t *transfer) {
 	case last > e.opt.XferTimeout:
 		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
 			e.opt.XferTimeout, t.remote.name, t.remote.railsInUse(), t.bytes-min(done, t.bytes), t.bytes)
-		e.log.Error("transfer timed out", "reason", why, "links", fmt.Sprintf("%+v", t.remote.linkStats()))
+		e.log.Error("transfer timed out", "reason", why, "links", t.remote.linkTexts())
 		t.abort(status.ErrBackend, why)
 	}
 }
@@ -223,17 +224,4 @@ func (r *remote) railsInUse() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.path()
-}
-
-// linkStats is for messages about what is stuck.
-func (r *remote) linkStats() []fastpath.LinkStats {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	var all []fastpath.LinkStats
-	for _, l := range r.links {
-		if l.up {
-			all = append(all, l.l.Stats())
-		}
-	}
-	return all
 }

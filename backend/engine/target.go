@@ -25,6 +25,10 @@ type target struct {
 
 	mu      sync.Mutex
 	gone    bool
+	since   time.Time   // it began then
+	missed  bool        // the log has it that no data connection came in
+	known   bool        // the log has it that the peer is connected
+	waits   bool        // for other links, to say so
 	closing atomic.Bool // the same, for readers without mu
 	frozen  bool        // it takes no notifications in any more
 	over    bool        // its links are gone
@@ -74,7 +78,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	if before == nil {
 		before = &taken{first: in.Session(), asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
 	}
-	t := &target{e: e, in: in, id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: before.asm, skip: before.skip, first: before.first,
+	t := &target{e: e, in: in, since: time.Now(), id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: before.asm, skip: before.skip, first: before.first,
 		pace: pace{burst: 500 * time.Millisecond, parts: 4}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	if err := t.makeRoom(hello.Offers); err != nil {
 		return peer.Accept{}, err
@@ -111,7 +115,6 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		t.drop()
 		return peer.Accept{}, last
 	}
-	path := t.path() // the session may end as soon as it is known
 	e.mu.Lock()
 	late := e.closed.Load()
 	if !late {
@@ -125,7 +128,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		t.drop()
 		return peer.Accept{}, errLeaving
 	}
-	e.log.Info("peer connected", "peer", hello.Agent, "memory", "DRAM", "rails", path, "links", open, "session", "target")
+	e.after(e.opt.ConnectTimeout, t.proofLate)
 	return accept, nil
 }
 
@@ -141,7 +144,7 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 		err = errors.New("the peer has no endpoint for it")
 	}
 	if err == nil {
-		err = t.e.connect(l, t.sess, o, fastpath.Target, false)
+		err = t.e.connect(l, t.sess, o, t.from(), fastpath.Target, false)
 	}
 	if err != nil {
 		_ = t.e.quiesce(l) // it is in the log
@@ -260,5 +263,8 @@ func (h targetHandler) Gone(in *peer.In, err error) {
 		return
 	}
 	h.e.log.Info("peer's session ended", "peer", in.Agent(), "reason", err)
+	if time.Since(t.since) > h.e.opt.ConnectTimeout/2 {
+		t.proofLate()
+	}
 	t.leave(!errors.Is(err, peer.ErrPeerClosed) && !errors.Is(err, peer.ErrDead))
 }

@@ -57,7 +57,8 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		answer.NextSeq, answer.Have = proof.Next, proof.Have
 		err = h.e.renew(l)
 		if l.epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
-			if err = l.ep.Connect(f.Addr); err == nil {
+			if err = h.e.reachFor(l.ep, f.Addr, t.from()); err == nil {
+				l.noteEnds()
 				err = l.rebind(fastpath.Proof{}, false)
 			}
 			answer.Addr = l.ep.Addr()

@@ -145,7 +145,13 @@ static inline uint32_t credits_left(const gr_link *link)
 /* Whether it is time for a CREDIT. */
 static inline int credits_due(const gr_link *link)
 {
-    return (uint32_t)link->slots_taken - link->slots_told >= CREDIT_BATCH || link->credit_failed;
+    return (uint32_t)link->slots_taken - link->slots_told >= CREDIT_BATCH || link->credit_failed || link->answer;
+}
+
+/* The number of its probe: an answer to that of another endpoint tells nothing. */
+static inline uint64_t link_probe_seq(const gr_link *link)
+{
+    return (uint64_t)link->epoch + 1;
 }
 
 /* credit.c */

@@ -155,6 +155,8 @@ enum {
     LINK_PROBING = GR_LINK_STATE_PROBING /* nothing but a probe goes out */
 };
 
+enum { HELLO_WAITS = 1, HELLO_DUE = 2 /* something has gone through */ };
+
 struct gr_link {
     rail_st *rail;
     gr_sess *sess;
@@ -171,6 +173,9 @@ struct gr_link {
     uint8_t reported; /* an error event is out */
     uint8_t limited;  /* the window was the limit since the last measurement */
     uint8_t probe;    /* it is posted */
+    uint8_t hello;    /* HELLO_*: a probe is to go out though the link is up: the peer's endpoint is new, and waits for a message */
+    uint8_t heard;    /* a message has come in since the endpoint is this one */
+    uint64_t answer, answered; /* the peer's probe that the next CREDIT answers; the last one's; 0: none */
     uint32_t recv_debt; /* receives that the provider would not take yet */
     uint32_t epoch; /* of the endpoint, Go's number */
     part *todo, *todo_tail, *small_tail, *waiting; /* todo: small transfers first, small_tail the last of them */

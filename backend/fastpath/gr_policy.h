@@ -114,8 +114,8 @@ typedef struct gr_proof {
 } gr_proof;
 
 /* After reap: go on with a new endpoint. What is not proved is sent again, notifications and operations of transfers. With
- * probe nothing but a probe goes out; once it is through, a LINK event with code 0 comes and gr_link_up lets the link
- * work. epoch is the caller's number of the endpoint, for events; 0 before the first. */
+ * probe nothing but a probe goes out; once the peer has answered it, a LINK event with code 0 comes and gr_link_up lets the link
+ * work. A target's link gives that event with the first message of the endpoint. epoch is the caller's number of the endpoint, for events; 0 before the first. */
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe);
 void gr_link_up(gr_link *link);
 /* After reap, when the target has answered the fence: what the link has goes to other links of the session. */

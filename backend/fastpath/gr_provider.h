@@ -93,6 +93,9 @@ typedef struct gr_rail_ops {
     /* The core is done with the rail: closes a shared endpoint where that must be before the memory of its receives is
      * unregistered. May be NULL. */
     void (*shut)(gr_rail *rail);
+    /* A message of the peer's has come in over the endpoint, the first since it was bound to a link. What the provider does to let
+     * the peer connect has an end. NULL: it does nothing. */
+    void (*heard)(gr_rail *rail, void *ep);
     /* A whole transfer with one completion, whatever the limits of work requests. -EAGAIN as ever; -ENOTSUP: this memory can't be
      * reached from here, and the rail keeps the reason for whoever asks. NULL: the rail has no such way. */
     int (*bulk)(gr_rail *rail, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);

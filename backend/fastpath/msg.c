@@ -174,28 +174,39 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
 
 static void send_credits(gr_link *link)
 {
-    if (!credits_due(link) || sess_full(link->sess))
+    int full = sess_full(link->sess);
+    if (!credits_due(link) || (full && !link->answer))
         return;
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .count = (uint32_t)link->slots_taken};
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->answer,
+                .count = full ? link->slots_told : (uint32_t)link->slots_taken};
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->slots_told = h.count;
     link->credit_failed = 0;
+    link->answered = link->answer;
+    link->answer = 0;
 }
 
-/* One message that only its completion is wanted of: the peer has it, so the link works. */
+/* One message that wants an answer, by which a link is known to work both ways. */
 static void send_probe(gr_link *link)
 {
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .count = slot_probe(link)};
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .seq = link_probe_seq(link), .count = slot_probe(link)};
     if (link->probe || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->probe = 1;
+    link->hello = 0;
     link_count(link, GR_N_PROBES, 1);
+}
+
+/* Not before other work, which would then not be the first to fail if the endpoint does not work. */
+static int hello_due(const gr_link *link)
+{
+    return link->hello == HELLO_DUE || (!link->inflight_ops && !link->todo && !link->cur);
 }
 
 void msg_pump(gr_link *link)
 {
-    if (link->state == LINK_PROBING)
+    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->hello && hello_due(link)))
         send_probe(link);
     if (link->state != LINK_UP)
         return;
@@ -241,10 +252,10 @@ void msg_sent(ctx *c, int err)
     rail_buf_put(link->rail, c->buf);
     if (err && c->slotted)
         slot_failed(link, c->slot);
-    link->credit_failed |= err && link->role & GR_LINK_RX; /* that is all it sends */
-    if (!m && !err && link->state == LINK_PROBING && link->probe) {
-        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
-        core_event(link->rail->core, &ev, NULL);
+    if (err && link->role & GR_LINK_RX) { /* a CREDIT is all that it sends */
+        link->credit_failed = 1;
+        if (!link->answer)
+            link->answer = link->answered;
     }
     if (!m)
         return;

@@ -143,10 +143,32 @@ static int post_again(gr_link *on, buf *b)
     rail_st *rail = on->rail;
     if (on == rail->hub && rail->rx_surplus)
         rail->rx_surplus--;
-    else if (on->state == LINK_UP)
+    else if (on->state == LINK_UP || on->state == LINK_PROBING)
         return msg_post_recv(on, b);
     rail_buf_put(rail, b);
     return 0;
+}
+
+/* The first message over an endpoint: Go hears that the initiator's link works. */
+static void first_heard(gr_link *link)
+{
+    gr_rail *dev = link->rail->dev;
+    link->heard = 1;
+    if (dev->ops->heard)
+        dev->ops->heard(dev, link->ep);
+    if (link->role & GR_LINK_RX) {
+        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
+        core_event(link->rail->core, &ev, NULL);
+    }
+}
+
+/* The peer has our probe, and its answer came back. */
+static void probe_answered(gr_link *link, uint64_t seq)
+{
+    if (link->state != LINK_PROBING || !link->probe || seq != link_probe_seq(link))
+        return;
+    gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
+    core_event(link->rail->core, &ev, NULL);
 }
 
 static int dispatch(gr_link *link, const header *h, const char *body, size_t len)
@@ -158,6 +180,12 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         return rc;
     }
+    if (!link->heard)
+        first_heard(link);
+    if (h->kind == KIND_PROBE)
+        link->answer = h->seq;
+    else if (h->kind == KIND_CREDIT)
+        probe_answered(link, h->seq);
     rail->more |= credits_due(link);
     if (h->kind == KIND_CREDIT || h->kind == KIND_PROBE)
         return 0;
@@ -177,7 +205,7 @@ static int well_formed(const header *h, size_t payload)
     case KIND_SKIP:
         return h->parts == 1 && !h->part && !h->total && !payload;
     case KIND_PROBE:
-        return alone && !h->seq;
+        return alone && h->seq;
     case KIND_CREDIT:
         return alone;
     }

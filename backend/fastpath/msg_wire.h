@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { HDR = 40, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, KIND_PROBE = 4, MAGIC = 0x5247, VERSION = 3 };
+enum { HDR = 40, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, KIND_PROBE = 4, MAGIC = 0x5247, VERSION = 4 };
 
 /* Same layout as wire.Header (header.go compares), little endian on every machine we run on. */
 typedef struct header {

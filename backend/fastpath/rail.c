@@ -106,6 +106,8 @@ static void complete(rail_st *rail, const gr_comp *comp)
         if (link != rail->hub) /* the others' messages must still come in */
             link_error(link, err);
     }
+    if (!err && link->hello && c->kind != CTX_RECV)
+        link->hello = HELLO_DUE;
     switch (c->kind) {
     case CTX_RMA:
         link_rma_done(c, err);
@@ -158,7 +160,7 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->todo || link->cur || link->state == LINK_PROBING || credits_due(link) || link->recv_debt)
+        if (link->todo || link->cur || link->state == LINK_PROBING || link->hello || credits_due(link) || link->recv_debt)
             link_pump(link, UINT64_MAX);
         link = link->next ? link->next : rail->links;
     } while (link != first);

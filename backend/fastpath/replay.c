@@ -95,8 +95,11 @@ static void fresh(gr_link *link)
     link->inflight_ops = 0;
     link_flying(link, 0, link->inflight_bytes);
     link->meas_ns = 0;
-    if (!link->rail->hub) /* a shared endpoint's receives and credits go on */
+    if (!link->rail->hub) { /* a shared endpoint's receives and credits go on */
         credits_fresh(link);
+        link->heard = 0;
+        link->answer = link->answered = 0;
+    }
     link->probe = 0;
 }
 
@@ -107,6 +110,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->epoch = epoch;
     fresh(link);
+    link->hello = !probe && link->role & GR_LINK_TX && !link->rail->hub ? HELLO_WAITS : 0;
     settle_msgs(link, proof);
     give_back(link);
     int rc = link->rail->hub ? 0 : msg_post_recvs(link);

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +65,9 @@ type Options struct {
 	Log            slog.Level
 	StatsFile      string    // "": none
 	ControlPort    PortRange // zero: the system chooses
-	ControlDevices []string  // globs over interface names; empty: those of the rails
+	DataPort       PortRange // zero: the system chooses
+	DataSources    []netip.Prefix
+	ControlDevices []string // globs over interface names; empty: those of the rails
 }
 
 // IB is what queue pairs are made with, in InfiniBand's own units.

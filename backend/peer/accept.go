@@ -15,11 +15,13 @@ import (
 const (
 	acceptBackoff    = 5 * time.Millisecond // after a failed accept, doubled up to
 	acceptBackoffMax = time.Second
+	acceptToldAgain  = time.Minute
 )
 
 // accept takes connections until the node closes. When accept fails (no descriptors left), it backs off.
 func (n *Node) accept(l net.Listener) {
 	backoff := acceptBackoff
+	var told time.Time
 	for {
 		c, err := l.Accept()
 		if n.ctx.Err() != nil {
@@ -30,7 +32,10 @@ func (n *Node) accept(l net.Listener) {
 		}
 		if err != nil {
 			n.count.acceptErrors.Add(1)
-			n.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
+			if told.IsZero() || time.Since(told) > acceptToldAgain {
+				told = time.Now()
+				n.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
+			}
 			timer := time.NewTimer(backoff)
 			select {
 			case <-timer.C:

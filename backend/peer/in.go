@@ -50,6 +50,9 @@ func (in *In) Done() <-chan struct{} { return in.session.ctx.Done() }
 // State is where the session stands.
 func (in *In) State() State { return in.session.State() }
 
+// Remote is where its connection comes from; the zero Addr while there is none.
+func (in *In) Remote() netip.Addr { return in.session.remote() }
+
 // String names the initiator in errors and logs.
 func (in *In) String() string { return in.session.peer }
 

@@ -66,6 +66,9 @@ func (o *Out) Session() uint64 { return o.id.Load() }
 // State is where the session stands.
 func (o *Out) State() State { return o.session.State() }
 
+// Remote is where its connection leads; the zero Addr while there is none.
+func (o *Out) Remote() netip.Addr { return o.session.remote() }
+
 // String names the target in errors and logs.
 func (o *Out) String() string { return o.session.peer }
 

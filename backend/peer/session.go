@@ -72,6 +72,17 @@ func (s *session) State() State {
 	return s.state
 }
 
+// remote is the address at the other end of the session's connection; the zero Addr while there is none.
+func (s *session) remote() netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.line == nil {
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddrPort(s.line.conn.RemoteAddr().String())
+	return a.Addr()
+}
+
 // attach gives the session a connection to shake hands on; false, and the connection is closed, when the session is over.
 func (s *session) attach(c net.Conn, addr netip.AddrPort) bool {
 	s.mu.Lock()

@@ -8,6 +8,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"unsafe"
 
 	"gorail/backend/topo"
@@ -138,6 +139,12 @@ type Teller interface {
 	News() []string
 }
 
+// Warner is a Rail that finds after it was opened what the operator should do something about.
+type Warner interface {
+	// Warnings are those since the last call.
+	Warnings() []string
+}
+
 // Helper is a Rail whose peers copy for each other, to and from memory of this host.
 type Helper interface {
 	// Helped are the bytes that we have copied for peers, and that peers have for us.
@@ -185,6 +192,16 @@ type Endpoint interface {
 	// Close ends the peer's access to our memory through this endpoint and our own operations on it: when it has
 	// returned the library no longer touches their local buffers. Implements fi_close.
 	Close() error
+}
+
+// Door is an Endpoint to which the peer connects over a network. Connect lets it in.
+type Door interface {
+	// Admit says from which addresses the peer may come, besides that of its endpoint. Before Connect.
+	Admit(from []netip.Addr)
+	// Shut ends that: the peer is there, or does not come.
+	Shut()
+	// Ends are this side's address and port and the peer's, for messages; the peer's is empty before Connect.
+	Ends() (own, peer string)
 }
 
 // MR is one registered range on one rail.

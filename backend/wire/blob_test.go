@@ -170,7 +170,7 @@ func FuzzDecodeConn(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeConn(body)
-		data := resum("GRC\x06", body)
+		data := resum("GRC\x07", body)
 		b, err := DecodeConn(data)
 		if err != nil {
 			return
@@ -186,7 +186,7 @@ func FuzzDecodeRegion(f *testing.F) {
 	f.Add(data[headLen : len(data)-sumLen])
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeRegion(body)
-		data := resum("GRM\x06", body)
+		data := resum("GRM\x07", body)
 		b, err := DecodeRegion(data)
 		if err != nil {
 			return

@@ -25,7 +25,7 @@ const (
 // Values of the header's first fields.
 const (
 	Magic         = 0x5247 // "GR"
-	HeaderVersion = 3
+	HeaderVersion = 4
 )
 
 // Kind says what a message on a link is.
@@ -34,9 +34,9 @@ type Kind uint8
 // The kinds of messages.
 const (
 	KindNotif  Kind = 1 // a fragment of a notification, or the whole of it
-	KindCredit Kind = 2 // receives posted again
+	KindCredit Kind = 2 // receives posted again, or the answer to a probe
 	KindSkip   Kind = 3 // the sender gave this number up: go on without it
-	KindProbe  Kind = 4 // nothing: that it arrives is what the sender wants to know
+	KindProbe  Kind = 4 // wants an answer: then messages go both ways
 )
 
 // Header is a message's header. Fields that a kind doesn't use are zero.
@@ -44,7 +44,7 @@ type Header struct {
 	Kind   Kind
 	Parts  uint16 // notif: parts of the transfer, >= 1
 	Part   uint16 // notif: the part that this message follows, < Parts
-	Seq    uint64 // notif, skip: number of the notification
+	Seq    uint64 // notif, skip: number of the notification; probe: its own, from 1; credit: of the probe that it answers, 0: of none
 	Total  uint32 // notif: bytes of the whole body
 	Offset uint32 // notif: where the payload belongs in the body
 	Count  uint32 // notif, skip, probe: slot of the link, from 0; credit: the slots below have been taken in
@@ -112,7 +112,7 @@ func (h Header) check(payload uint64) error {
 			return fmt.Errorf("%w: skip message", ErrFormat)
 		}
 	case KindProbe:
-		if h.Seq != 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
+		if h.Seq == 0 || h.Parts != 0 || h.Part != 0 || h.Total != 0 || h.Offset != 0 || payload != 0 {
 			return fmt.Errorf("%w: probe message", ErrFormat)
 		}
 	case KindCredit:

@@ -1,4 +1,5 @@
 /* Endpoints: one per peer where that is cheap and a fence, else one per rail that all peers share. */
+#include <netinet/in.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_errno.h>
 #include <stdbool.h>
@@ -25,13 +26,13 @@ static void set_p2p(ofi_rail *rail, struct fid_ep *ep)
     rail->caps.no_p2p = rc == -FI_ENOPROTOOPT || rc == -FI_ENOSYS ? 0 : -ofi_errno(rc);
 }
 
-int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step)
+static int make(ofi_rail *rail, struct fi_info *info, struct fid_ep **out, const char **step)
 {
     struct fid_ep *ep = NULL;
     int rc;
 
     *step = "fi_endpoint";
-    rc = fi_endpoint(rail->domain, rail->info, &ep, NULL);
+    rc = fi_endpoint(rail->domain, info, &ep, NULL);
     if (rc)
         return rc;
     if (!rail->quirks.per_peer)
@@ -56,6 +57,41 @@ int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step)
     return 0;
 }
 
+/* The ports of our choice are tried in turn: one that was used last is used last again. */
+static int make_bound(ofi_rail *rail, struct fid_ep **out, const char **step)
+{
+    struct sockaddr_in *name = rail->bound->src_addr; /* the port is at the same place in both families */
+    int rc = -FI_EADDRINUSE;
+    for (unsigned i = rail->last_port - rail->first_port + 1u; i > 0 && rc == -FI_EADDRINUSE; i--) {
+        name->sin_port = htons(rail->next_port);
+        rail->next_port = rail->next_port == rail->last_port ? rail->first_port : (uint16_t)(rail->next_port + 1);
+        rc = make(rail, rail->bound, out, step);
+    }
+    return rc;
+}
+
+int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step)
+{
+    return rail->bound ? make_bound(rail, out, step) : make(rail, rail->info, out, step);
+}
+
+static void list(ofi_rail *rail, ofi_ep *ep)
+{
+    if ((ep->next = rail->eps))
+        ep->next->prev = ep;
+    rail->eps = ep;
+}
+
+static void unlist(ofi_rail *rail, ofi_ep *ep)
+{
+    if (ep->next)
+        ep->next->prev = ep->prev;
+    if (ep->prev)
+        ep->prev->next = ep->next;
+    else
+        rail->eps = ep->next;
+}
+
 int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, const char **step)
 {
     ofi_ep *ep = calloc(1, sizeof(*ep));
@@ -65,7 +101,9 @@ int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, cons
     if (!ep)
         return -FI_ENOMEM;
     ep->peer = FI_ADDR_NOTAVAIL;
+    ep->listener = -1;
     gr_rail_lock(&rail->base);
+    int hint = rail->shared ? -1 : ofi_door_hint(rail);
     if (rail->shared)
         ep->ep = rail->shared;
     else
@@ -80,6 +118,9 @@ int ofi_ep_open(ofi_rail *rail, ofi_ep **out, void *addr, size_t *addr_len, cons
     if (!rc) {
         rail->open_eps++;
         rail->addr_len = *addr_len;
+        list(rail, ep);
+        if (!rail->shared)
+            ofi_door_fit(rail, ep, addr, *addr_len, hint);
     }
     gr_rail_unlock(&rail->base);
     if (rc) {
@@ -151,13 +192,16 @@ int ofi_ep_close(ofi_rail *rail, ofi_ep *ep)
         ofi_find_connections(rail, ep, &all);
     gr_rail_lock(&rail->base);
     if (!rail->shared) {
+        ofi_door_shut(rail, ep);
         ofi_break_connections(rail, all);
         rc = fi_close(&ep->ep->fid);
     }
     if (!rc && ep->at)
         leave(rail, ep->at);
-    if (!rc)
+    if (!rc) {
         rail->open_eps--;
+        unlist(rail, ep);
+    }
     gr_rail_unlock(&rail->base);
     if (!rc)
         free(ep);

@@ -8,6 +8,7 @@ import "C"
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"sync"
 	"unsafe"
 
@@ -21,8 +22,10 @@ type endpoint struct {
 	addr []byte
 	core unsafe.Pointer
 
-	mu sync.Mutex
-	c  *C.ofi_ep // nil when closed
+	mu   sync.Mutex
+	c    *C.ofi_ep    // nil when closed
+	peer []byte       // what Connect was given
+	from []netip.Addr // addresses that the peer may connect from, besides the one that Connect is given
 }
 
 // OpenEndpoint implements fi_endpoint, fi_ep_bind, fi_enable and fi_getname. The error wraps provider.ErrEndpoint.
@@ -32,7 +35,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	var n C.size_t
 	var step *C.char
 	if rc := C.ofi_ep_open(r.c, &c, unsafe.Pointer(&addr[0]), &n, &step); rc != 0 {
-		return nil, r.error(provider.ErrEndpoint, C.GoString(step), rc)
+		return nil, r.portsUsed(r.error(provider.ErrEndpoint, C.GoString(step), rc), rc)
 	}
 	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: bytes.Clone(addr[:n])}, nil
 }
@@ -54,6 +57,10 @@ func (e *endpoint) Connect(peer []byte) error {
 	if !sameForm(peer, e.addr, e.rail.entry.ip) {
 		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, d.Fabric, d.Name, peer, errAddress)
 	}
+	if err := e.admit(peer); err != nil {
+		return err
+	}
+	e.peer = bytes.Clone(peer)
 	var room [C.OFI_ADDR_MAX]byte // libfabric never reads behind the peer's bytes
 	copy(room[:], peer)
 	if rc := C.ofi_ep_connect(e.rail.c, e.c, unsafe.Pointer(&room[0])); rc != 0 {

@@ -1,8 +1,8 @@
 /* The C half of the libfabric provider, as its Go files and its own C files see it.
  *
  * One file per noun: guard.c (the host process round dlopen), loader.c (the library), info.c (what it offers and is asked),
- * rail.c (an opened device), endpoint.c, sockets.c (what it forgets at its end), mr.c and ops.c (posting and polling, the
- * ops table of gr_provider.h).
+ * rail.c (an opened device), endpoint.c, door.c (who may connect to it), sockets.c (what it forgets at its end), mr.c and ops.c
+ * (posting and polling, the ops table of gr_provider.h).
  * libfabric is never linked: five symbols come from dlvsym, all else from the ops tables in its objects.
  */
 #ifndef GORAIL_OFI_H
@@ -12,6 +12,8 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <stdbool.h>
+#include <sys/socket.h>
 
 #include "gr_provider.h"
 
@@ -105,16 +107,28 @@ typedef struct ofi_rail {
     struct ofi_peer *peers;
     size_t addr_len;    /* of this rail's own addresses */
     struct ofi_ep *any; /* the shared endpoint as one without a peer, for receives */
-    void *fds, *fds_locked; /* DIRs of the process's descriptors, for sockets.c: for who is `looking`, and under the lock */
+    void *fds, *fds_locked; /* DIRs of the process's descriptors, for sockets.c: for who is `looking`, and under the lock (for door.c, too) */
     pthread_mutex_t look_mu; /* above base.mu; guards what follows */
     pthread_cond_t look_over;
     struct ofi_sockets *looked_for;
     int looking;
+    struct ofi_ep *eps; /* all that are open, but the shared one */
+    struct fi_info *bound; /* a copy of info for endpoints of a port of our choice, or NULL */
+    uint16_t first_port, last_port, next_port; /* of that choice */
+    uint32_t doors;     /* endpoints that admit their peer; see door.c */
+    int reserve;        /* a descriptor for when the process has no more; -1: none */
+    int no_door;        /* why a listening socket has no filter; 0: all have */
+    uint64_t turned_away; /* connections reset for want of descriptors */
 } ofi_rail;
+
+/* What endpoints with a port of their own may listen on; 0: the system chooses. */
+typedef struct ofi_ports {
+    uint16_t first, last;
+} ofi_ports;
 
 /* fi_fabric, fi_domain, fi_av_open, fi_cq_open. On failure a negative errno, and *step names the call. cq_depth 0: as deep as
  * the provider makes it. */
-int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, uint32_t cq_depth, ofi_rail **out,
+int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, const ofi_ports *ports, uint32_t cq_depth, ofi_rail **out,
                   const char **step);
 /* -EBUSY while endpoints or regions are open; the rail is then still whole. */
 int ofi_rail_close(ofi_rail *rail);
@@ -133,6 +147,11 @@ typedef struct ofi_ep {
     struct fid_ep *ep;
     fi_addr_t peer; /* where operations go; FI_ADDR_NOTAVAIL until connected */
     ofi_peer *at;   /* its place in the address vector */
+    struct ofi_ep *next, *prev; /* rail->eps */
+    struct sockaddr_storage own; /* where it listens */
+    int listener;   /* the descriptor, libfabric's; -1: none, or it has no filter */
+    uint8_t open;   /* the listener admits the peer */
+    uint8_t unswept; /* it does no more, and what it had admitted has not been looked at */
 } ofi_ep;
 
 enum { OFI_ADDR_MAX = 256 };
@@ -143,6 +162,33 @@ int ofi_ep_connect(ofi_rail *rail, ofi_ep *ep, const void *addr);
 int ofi_ep_close(ofi_rail *rail, ofi_ep *ep);
 /* For rail.c: an enabled endpoint; the caller holds the lock. */
 int ofi_ep_make(ofi_rail *rail, struct fid_ep **out, const char **step);
+
+/* A network whose addresses may connect: an address's first bits. */
+typedef struct ofi_net {
+    uint8_t ip[16]; /* of IPv4 the first four */
+    uint8_t v6, bits;
+} ofi_net;
+
+/* door.c. Lets a listening socket take connections of these networks alone; -errno. */
+int ofi_door_filter(int fd, const ofi_net *nets, int n);
+/* The lowest free descriptor, which a listener may get; the caller holds the lock, here and in the next. */
+int ofi_door_hint(const ofi_rail *rail);
+/* Finds the endpoint's listening socket, which admits nobody from then on. */
+void ofi_door_fit(ofi_rail *rail, ofi_ep *ep, const void *addr, size_t len, int hint);
+/* Nobody is admitted any more: the peer's first message is in, or it does not come. */
+void ofi_door_shut(ofi_rail *rail, ofi_ep *ep);
+/* When libfabric has something to do that it may not be able to: resets connections for which there is no descriptor. */
+void ofi_door_relieve(ofi_rail *rail);
+/* These are admitted. Takes the lock; -errno. */
+int ofi_door_admit(ofi_rail *rail, ofi_ep *ep, const ofi_net *nets, int n);
+/* Breaks connections of endpoints that were shut since the last time, but for the peers'. How many, or a negative errno: do it again. Takes the
+ * lock. */
+int ofi_door_sweep(ofi_rail *rail);
+
+/* sockets.c. Both of a family, and the same address and port. */
+bool ofi_same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+/* How many bytes of a connection libfabric has read; 0 where nobody knows. */
+uint64_t ofi_bytes_read(int fd);
 
 /* sockets.c, before fi_close of an endpoint: finds its connections, without the lock; then breaks them, with it, and frees what was found.
  * Completions stay in the queue. The folder of the process's descriptors is opened with the rail, as there may be none left later. */

@@ -130,9 +130,18 @@ static int arm(gr_rail *base)
     struct pollfd level = { .fd = base->wait_fd, .events = POLLIN };
     if (base->wait_fd < 0)
         return 0;
-    if (rail->quirks.no_trywait)
-        return sockets_ready(rail);
-    return fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
+    int again = rail->quirks.no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
+    if (again && rail->doors)
+        ofi_door_relieve(rail);
+    return again;
+}
+
+/* The peer has come: nobody else is let in. */
+static void heard(gr_rail *base, void *opaque)
+{
+    ofi_rail *rail = (ofi_rail *)base;
+    if (!rail->shared)
+        ofi_door_shut(rail, opaque);
 }
 
 /* Implements fi_close of the shared endpoint. Regions that are bound to it must go first, all others after it. */
@@ -152,4 +161,5 @@ const gr_rail_ops ofi_ops = {
     .reg = ofi_own_reg,
     .unreg = ofi_own_unreg,
     .shut = shut,
+    .heard = heard,
 };

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"runtime"
 
@@ -25,7 +26,14 @@ type Options struct {
 	CUDAPath    string // of the GPUs' driver; "" = gpu.DefaultPath
 	HMEM        string // whether devices are asked to know memory of GPUs: HMEMAuto ("", too), HMEMOn, HMEMOff
 	Sys         fs.FS  // "/sys"; nil = the machine's
+	Ports       Ports  // that the tcp family's endpoints listen on
 	Tuning
+}
+
+// Ports are what endpoints of the tcp family listen on, and who may connect to them besides the addresses that a peer is known by.
+type Ports struct {
+	First, Last uint16         // 0: the system chooses
+	Sources     []netip.Prefix // of peers behind a translation of addresses
 }
 
 // Provider implements provider.Provider over libfabric. Its methods are safe for concurrent use.
@@ -34,6 +42,7 @@ type Provider struct {
 	cuda string
 	hmem string
 	sys  fs.FS
+	port Ports
 	tune Tuning
 }
 
@@ -41,7 +50,7 @@ var _ provider.Provider = (*Provider)(nil)
 
 // New makes a Provider; nothing is loaded before Discover.
 func New(o Options) *Provider {
-	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, tune: o.Tuning}
+	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, port: o.Ports, tune: o.Tuning}
 	if p.path == "" {
 		p.path = DefaultLibrary
 	}
@@ -81,7 +90,7 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if !ok || e.handle == nil {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, p.Name())
 	}
-	r, err := openRail(d, e, quirksOf(e), p.tune)
+	r, err := openRail(d, e, quirksOf(e), p.port, p.tune)
 	runtime.KeepAlive(e)
 	if err != nil {
 		return nil, err

@@ -1,11 +1,13 @@
 /* Opens and closes a device: fabric, domain, address vector, completion queue. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <rdma/fi_errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "abi.h"
 #include "ofi.h"
@@ -177,14 +179,29 @@ static int close_objects(ofi_rail *rail)
     return first;
 }
 
-static void destroy_locks(ofi_rail *rail)
+/* Endpoints that all peers share are the hardware's and listen on nothing. */
+static int choose_ports(ofi_rail *rail, const ofi_ports *ports)
+{
+    if (!ports->first || !rail->quirks.per_peer || !rail->info->src_addr)
+        return 0;
+    rail->first_port = rail->next_port = ports->first;
+    rail->last_port = ports->last;
+    return (rail->bound = rail->lib->dupinfo(rail->info)) ? 0 : -FI_ENOMEM;
+}
+
+static void free_rail(ofi_rail *rail)
 {
     pthread_mutex_destroy(&rail->base.mu);
     pthread_mutex_destroy(&rail->look_mu);
     pthread_cond_destroy(&rail->look_over);
+    if (rail->reserve >= 0)
+        close(rail->reserve);
+    ofi_freeinfo(rail->lib, rail->bound);
+    free(rail->any);
+    free(rail);
 }
 
-int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, uint32_t cq_depth, ofi_rail **out,
+int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, const ofi_ports *ports, uint32_t cq_depth, ofi_rail **out,
                   const char **step)
 {
     ofi_rail *rail = calloc(1, sizeof(*rail));
@@ -200,12 +217,13 @@ int ofi_rail_open(ofi_lib *lib, struct fi_info *info, const ofi_quirks *quirks, 
     rail->quirks = *quirks;
     rail->cq_size = cq_depth;
     rail->caps.hmem = (info->caps & FI_HMEM) != 0;
-    rc = open_objects(rail, step);
+    rail->reserve = quirks->per_peer ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
+    rc = choose_ports(rail, ports);
+    if (!rc)
+        rc = open_objects(rail, step);
     if (rc) {
         close_objects(rail);
-        destroy_locks(rail);
-        free(rail->any);
-        free(rail);
+        free_rail(rail);
         return ofi_errno(rc);
     }
     fill_caps(rail);
@@ -223,8 +241,6 @@ int ofi_rail_close(ofi_rail *rail)
     }
     rc = close_objects(rail);
     gr_rail_unlock(&rail->base);
-    destroy_locks(rail);
-    free(rail->any);
-    free(rail);
+    free_rail(rail);
     return ofi_errno(rc);
 }

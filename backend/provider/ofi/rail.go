@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"gorail/backend/provider"
@@ -23,26 +24,34 @@ type rail struct {
 	c     *C.ofi_rail
 	caps  provider.Caps
 	notes []string
+	ports Ports
 
 	mu     sync.Mutex
 	closed bool
+
+	newsMu   sync.Mutex
+	sweeping bool   // a sweep is due
+	said     bool   // that listening sockets can't be filtered
+	turned   uint64 // connections turned away, as told last
+	turnedAt time.Time
 }
 
 // openRail implements fi_fabric, fi_domain, fi_av_open and fi_cq_open. The error wraps provider.ErrUnusable.
-func openRail(d provider.Device, e *entry, q quirks, t Tuning) (*rail, error) {
+func openRail(d provider.Device, e *entry, q quirks, ports Ports, t Tuning) (*rail, error) {
 	lib := e.handle.lib
 	if err := t.check(e, q); err != nil {
 		return nil, err
 	}
 	cq := C.ofi_quirks{per_peer: flag(q.perPeer), no_trywait: flag(q.noTrywait)}
+	cports := C.ofi_ports{first: C.uint16_t(ports.First), last: C.uint16_t(ports.Last)}
 	var c *C.ofi_rail
 	var step *C.char
-	if rc := C.ofi_rail_open(lib.lib, (*C.struct_fi_info)(e.info), &cq, C.uint32_t(t.CQDepth), &c, &step); rc != 0 {
+	if rc := C.ofi_rail_open(lib.lib, (*C.struct_fi_info)(e.info), &cq, &cports, C.uint32_t(t.CQDepth), &c, &step); rc != 0 {
 		return nil, fmt.Errorf("%w: %s/%s: %s: %w%s; take another with option devices or provider (%s)", provider.ErrUnusable,
 			d.Fabric, d.Name, C.GoString(step), lib.error(rc), t.blame(e, C.GoString(step)), lib.Describe())
 	}
 	b := &c.base
-	return &rail{dev: d, entry: e, c: c, notes: append(t.notes(e, uint32(lib.lib.version)), emulation(c)...), caps: provider.Caps{
+	return &rail{dev: d, entry: e, c: c, ports: ports, notes: append(t.notes(e, uint32(lib.lib.version)), emulation(c)...), caps: provider.Caps{
 		Ordered:          b.ordered != 0,
 		Chained:          b.chained != 0,
 		DeliveryComplete: c.caps.delivery != 0,

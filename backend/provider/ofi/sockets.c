@@ -62,7 +62,7 @@ static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_st
 }
 
 /* The port is at the same place in both families. */
-static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+bool ofi_same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     return same_host(a, b) && ((const struct sockaddr_in *)a)->sin_port == ((const struct sockaddr_in *)b)->sin_port;
 }
@@ -87,6 +87,17 @@ static story look(int fd)
         .stranger = tcp.bytes_received <= (uint64_t)waiting + fin,
         .open = state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT,
     };
+}
+
+uint64_t ofi_bytes_read(int fd)
+{
+    struct tcp_counts tcp = { .bytes_received = 0 };
+    socklen_t len = sizeof(tcp);
+    int waiting = 0;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp, &len) || len < sizeof(tcp) || ioctl(fd, FIONREAD, &waiting) ||
+        tcp.bytes_received < (uint64_t)waiting)
+        return 0;
+    return tcp.bytes_received - (uint64_t)waiting;
 }
 
 /* Throws away what has come in. No more will: from now on the kernel answers data with a reset. */
@@ -119,7 +130,7 @@ static bool dialled(int fd, const sockets *all, names *n)
     if (!n->asked && getpeername(fd, (struct sockaddr *)&n->peer, &len))
         n->peer.ss_family = AF_UNSPEC;
     n->asked = true;
-    return same_address(&n->peer, &all->peer);
+    return ofi_same_address(&n->peer, &all->peer);
 }
 
 static bool listens(int fd)
@@ -135,7 +146,7 @@ static void visit(sockets *all, int fd)
     names n;
     if (!own_name(fd, &n))
         return;
-    bool accepted = same_address(&n.own, &all->own);
+    bool accepted = ofi_same_address(&n.own, &all->own);
     if (!accepted && !dialled(fd, all, &n))
         return;
     if (listens(fd)) {
@@ -175,7 +186,7 @@ static void look_at(sockets *batch, int fd, enum look_for what)
     if (!own_name(fd, &n) || (n.own.ss_family != AF_INET && n.own.ss_family != AF_INET6))
         return;
     for (sockets *s = batch; s; s = s->next) {
-        bool accepted = same_address(&n.own, &s->own);
+        bool accepted = ofi_same_address(&n.own, &s->own);
         if (what == LISTENERS && accepted && listens(fd))
             s->listener = fd;
         else if (what == CONNECTIONS && (accepted || dialled(fd, s, &n)))

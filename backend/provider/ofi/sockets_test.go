@@ -25,6 +25,10 @@ func TestStrangersGoWithTheEndpoint(t *testing.T) {
 		require.NoError(t, err)
 		other, err := rail.OpenEndpoint()
 		require.NoError(t, err)
+		peer, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		require.NoError(t, ep.Connect(peer.Addr())) // whose address is let in
+		require.NoError(t, other.Connect(peer.Addr()))
 		addr := net.TCPAddrFromAddrPort(addrPort(ep))
 		stranger, err := net.DialTCP("tcp", nil, addr)
 		require.NoError(t, err)
@@ -46,6 +50,7 @@ func TestStrangersGoWithTheEndpoint(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "another endpoint's connection")
 		require.NoError(t, bystander.Close())
 		require.NoError(t, other.Close())
+		require.NoError(t, peer.Close())
 	}
 }
 

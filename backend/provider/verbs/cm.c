@@ -82,7 +82,7 @@ static struct sockaddr *address(union address *a, const uint8_t ip[16], uint16_t
 }
 
 /* An id that is bound to an address of ours, and so to a device. */
-static int bound(const vb_cm_lib *lib, struct rdma_event_channel *ch, const uint8_t ip[16], struct rdma_cm_id **out, const char **step)
+static int bound(const vb_cm_lib *lib, struct rdma_event_channel *ch, const uint8_t ip[16], uint16_t port, struct rdma_cm_id **out, const char **step)
 {
     union address a;
     errno = 0;
@@ -90,7 +90,7 @@ static int bound(const vb_cm_lib *lib, struct rdma_event_channel *ch, const uint
     if (lib->create_id(ch, out, NULL, RDMA_PS_TCP) != 0)
         return failed();
     *step = "rdma_bind_addr";
-    if (lib->bind_addr(*out, address(&a, ip, 0)) == 0)
+    if (lib->bind_addr(*out, address(&a, ip, port)) == 0)
         return 0;
     int rc = failed();
     (void)lib->destroy_id(*out);
@@ -106,7 +106,7 @@ int vb_cm_device(const vb_cm_lib *lib, const uint8_t ip[16], char name[IBV_SYSFS
     struct rdma_event_channel *ch = lib->create_event_channel();
     if (!ch)
         return failed();
-    int rc = bound(lib, ch, ip, &id, step);
+    int rc = bound(lib, ch, ip, 0, &id, step);
     if (rc == 0) {
         if (id->verbs)
             snprintf(name, IBV_SYSFS_NAME_MAX, "%s", id->verbs->device->name);
@@ -118,7 +118,21 @@ int vb_cm_device(const vb_cm_lib *lib, const uint8_t ip[16], char name[IBV_SYSFS
     return rc;
 }
 
-int vb_cm_open(const vb_cm_lib *lib, const uint8_t ip[16], vb_cm **out, const char **step)
+static int listen_on(vb_cm *cm, uint16_t port, const char **step)
+{
+    int rc = bound(cm->lib, cm->channel, cm->ip, port, &cm->listener, step);
+    if (rc)
+        return rc;
+    *step = "rdma_listen";
+    if (cm->lib->listen(cm->listener, BACKLOG) == 0)
+        return 0;
+    rc = failed();
+    (void)cm->lib->destroy_id(cm->listener);
+    cm->listener = NULL;
+    return rc;
+}
+
+int vb_cm_open(const vb_cm_lib *lib, const uint8_t ip[16], uint16_t first, uint16_t last, vb_cm **out, const char **step)
 {
     vb_cm *cm = calloc(1, sizeof(*cm));
     *step = "calloc";
@@ -133,11 +147,11 @@ int vb_cm_open(const vb_cm_lib *lib, const uint8_t ip[16], vb_cm **out, const ch
         int flags = fcntl(cm->channel->fd, F_GETFL);
         rc = flags < 0 || fcntl(cm->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0 ? failed() : 0;
     }
-    if (!rc)
-        rc = bound(lib, cm->channel, ip, &cm->listener, step);
     if (!rc) {
-        *step = "rdma_listen";
-        rc = lib->listen(cm->listener, BACKLOG) == 0 ? 0 : failed();
+        unsigned port = first;
+        do
+            rc = listen_on(cm, (uint16_t)port, step);
+        while (rc == -EADDRINUSE && ++port <= last);
     }
     if (rc) {
         vb_cm_close(cm);
@@ -215,7 +229,7 @@ int vb_cm_next(vb_cm *cm, vb_cm_event *ev)
 int vb_cm_dial(vb_cm *cm, const uint8_t ip[16], uint16_t port, int ms, struct rdma_cm_id **out, const char **step)
 {
     union address dst;
-    int rc = bound(cm->lib, cm->channel, cm->ip, out, step);
+    int rc = bound(cm->lib, cm->channel, cm->ip, 0, out, step);
     if (rc)
         return rc;
     *step = "rdma_resolve_addr";

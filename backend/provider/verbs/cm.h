@@ -44,7 +44,8 @@ typedef struct vb_cm {
     uint16_t port;
 } vb_cm;
 
-int vb_cm_open(const vb_cm_lib *lib, const uint8_t ip[16], vb_cm **out, const char **step);
+/* Listens on the first port of the range that is free; 0: the system chooses. */
+int vb_cm_open(const vb_cm_lib *lib, const uint8_t ip[16], uint16_t first, uint16_t last, vb_cm **out, const char **step);
 /* Without ids of connections. */
 void vb_cm_close(vb_cm *cm);
 

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 )
 
@@ -36,12 +37,16 @@ type connector struct {
 }
 
 // newConnector implements rdma_create_event_channel, rdma_bind_addr and rdma_listen.
-func newConnector(r *rail, lib *cmLibrary, within time.Duration) (*connector, error) {
+func newConnector(r *rail, lib *cmLibrary, ports option.PortRange, within time.Duration) (*connector, error) {
 	m := &connector{rail: r, within: within, done: make(chan struct{}), byCookie: map[uint64]*iwEndpoint{}, byID: map[*C.struct_rdma_cm_id]*iwEndpoint{}}
 	ip := ipOf(r.entry.gid.addr)
 	var step *C.char
-	if rc := C.vb_cm_open(lib.c, &ip[0], &m.c, &step); rc != 0 {
-		return nil, r.error(provider.ErrUnusable, C.GoString(step)+" "+r.entry.gid.addr.String(), rc)
+	if rc := C.vb_cm_open(lib.c, &ip[0], C.uint16_t(ports.First), C.uint16_t(ports.Last), &m.c, &step); rc != 0 {
+		err := r.error(provider.ErrUnusable, C.GoString(step)+" "+r.entry.gid.addr.String(), rc)
+		if ports.First != 0 && syscall.Errno(-rc) == syscall.EADDRINUSE {
+			err = fmt.Errorf("%w: every port of option data_port=%d-%d is in use there; give a wider range", err, ports.First, ports.Last)
+		}
+		return nil, err
 	}
 	fd, err := syscall.Dup(int(m.c.channel.fd)) // ours to close; non-blocking as the original is
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
 	imitation "gorail/test/verbs"
@@ -197,4 +198,24 @@ func TestIWarpLibrary(t *testing.T) {
 	_, err = New(iwarp(t, lib)).Discover(context.Background(), provider.Filter{})
 	require.ErrorIs(t, err, provider.ErrUnusable)
 	require.ErrorContains(t, err, "hca0: iWARP without an IP address")
+}
+
+// The listener is on a port of the range, the first that is free; when none is, the error names the option.
+func TestIWarpDataPort(t *testing.T) {
+	lib := imitation.Build(t)
+	o := iwarp(t, lib)
+	o.Ports = option.PortRange{First: 7200, Last: 7201}
+	for _, want := range []uint16{7200, 7201} {
+		x, err := newSide(t, o).rail.OpenEndpoint()
+		require.NoError(t, err)
+		t.Cleanup(func() { x.Close() })
+		addr, ok := decodeIWAddress(x.Addr())
+		require.True(t, ok)
+		require.Equal(t, want, addr.Port)
+	}
+	p := New(o)
+	devs, err := p.Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	_, err = p.Open(devs[0])
+	require.ErrorContains(t, err, "option data_port=7200-7201")
 }

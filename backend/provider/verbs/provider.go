@@ -23,10 +23,11 @@ const DefaultLibrary = "libibverbs.so.1"
 
 // Options of a Provider.
 type Options struct {
-	LibraryPath   string // a path or soname of libibverbs; "" = DefaultLibrary
-	CMLibraryPath string // of librdmacm, which iWARP devices need; "" = DefaultCMLibrary
-	CUDAPath      string // of the GPUs' driver; "" = gpu.DefaultPath
-	Sys           fs.FS  // "/sys"; nil = the machine's
+	LibraryPath   string           // a path or soname of libibverbs; "" = DefaultLibrary
+	CMLibraryPath string           // of librdmacm, which iWARP devices need; "" = DefaultCMLibrary
+	CUDAPath      string           // of the GPUs' driver; "" = gpu.DefaultPath
+	Sys           fs.FS            // "/sys"; nil = the machine's
+	Ports         option.PortRange // that iWARP devices listen on
 	option.IB
 
 	connectTime time.Duration // 0: connectTime

@@ -49,7 +49,7 @@ func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
 	r.gpus = r.direct(o.CUDAPath)
 	if e.cm != nil {
 		var err error
-		if r.cm, err = newConnector(r, e.cm, o.connectTime); err != nil {
+		if r.cm, err = newConnector(r, e.cm, o.Ports, o.connectTime); err != nil {
 			C.vb_rail_close(c)
 			return nil, err
 		}

@@ -195,12 +195,15 @@ int rdma_bind_addr(struct rdma_cm_id *base, struct sockaddr *addr)
     uint32_t ip = ntohl(in->sin_addr.s_addr), d = ip >> 8 & 0xff;
     if (!rc && (addr->sa_family != AF_INET || ip >> 16 != 0x7f00 || (ip & 0xff) != 1 || d >= 4 || !SW(iwarp)))
         rc = ENODEV;
+    for (vt_cm_id *other = ids; !rc && in->sin_port && other; other = other->next)
+        if (other != id && other->listening && other->port == ntohs(in->sin_port))
+            rc = EADDRINUSE;
     if (!rc) {
         strcpy(devices[d].name, "hca0");
         devices[d].name[3] = (char)('0' + d);
         contexts[d].device = &devices[d];
         base->verbs = &contexts[d];
-        id->port = next_port++;
+        id->port = in->sin_port ? ntohs(in->sin_port) : next_port++;
     }
     return answer(rc);
 }

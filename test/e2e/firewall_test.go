@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// block has the host drop whatever it would send from these TCP ports to an address, as a firewall between would drop what comes to them.
+func (h *host) block(to string, first, last uint16) {
+	h.t.Helper()
+	const blackhole = 6 // FR_ACT_BLACKHOLE
+	r := netlink.NewRule()
+	r.Family, r.IPProto, r.Type, r.Priority = unix.AF_INET, unix.IPPROTO_TCP, blackhole, 100
+	r.Sport = netlink.NewRulePortRange(first, last)
+	_, r.Dst, _ = net.ParseCIDR(to)
+	require.NoError(h.t, h.nl.RuleAdd(r))
+}
+
+// blockAllBut leaves one port, or range of ports, through.
+func (h *host) blockAllBut(to string, first, last uint16) {
+	h.t.Helper()
+	h.block(to, 1, first-1)
+	h.block(to, last+1, 65534) // the kernel takes no more
+}
+
+// TestFirewall: only the control port is let through. The transfer fails within connect_timeout, and both sides say between which addresses
+// nothing came through, and what to do.
+func TestFirewall(t *testing.T) {
+	const timeout = 2 * time.Second
+	ha, hb := twoHosts(t)
+	hb.blockAllBut("0.0.0.0/0", 7000, 7000)
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("connect_timeout", timeout.String(), "log", "info", "devices", "fast0")),
+		tgt: hb.start("bob", params("control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(1 << 20)
+	began := time.Now()
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	s := x.Post()
+	if s == nixl.InProgress {
+		s = x.Wait(limit)
+	}
+	require.True(t, s.Failed(), "%v", s)
+	require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
+	line := says(t, p.ini.Worker, "session with a peer lost", "peer=bob", "/fast0 (10.77.0.1:", " to 10.77.0.2:", "a firewall?", "data_port", "connect_timeout")
+	require.NotContains(t, line, "{")
+	says(t, p.ini.Worker, "transfer failed", "peer=bob", "a firewall?")
+	says(t, p.tgt.Worker, "no data connection of a peer has come in", "peer=alice", "/fast0 (10.77.0.2:", "a firewall?", "data_port")
+	require.NotContains(t, p.ini.Output(), "peer connected")
+	require.NotContains(t, p.tgt.Output(), "peer connected")
+	require.True(t, p.ini.Knows("bob"))
+}
+
+// TestFirewallOfTwoLines: control_port and data_port are all that a firewall has to let through.
+func TestFirewallOfTwoLines(t *testing.T) {
+	ha, hb := twoHosts(t)
+	hb.blockAllBut("0.0.0.0/0", 7000, 7009)
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info")),
+		tgt: hb.start("bob", params("control_port", "7000", "data_port", "7001-7009", "log", "info"))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(1 << 20)
+	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedA)
+	says(t, p.ini.Worker, "peer connected", "/fast0", "/slow0")
+	says(t, p.tgt.Worker, "peer connected", "/fast0", "/slow0", "session=target")
+}
+
+// TestFirewallOnOneRail: one of two rails is blocked. The other carries everything; the log names the blocked one, and does not call it connected.
+func TestFirewallOnOneRail(t *testing.T) {
+	ha, hb := twoHosts(t)
+	hb.blockAllBut("10.77.1.0/24", 7000, 7000)
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info")), tgt: hb.start("bob", params("control_port", "7000", "log", "info"))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(1 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x.Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedA)
+	says(t, p.ini.Worker, "level=WARN", "rail not connected", "peer=bob", "/slow0 (10.77.1.1:", " to 10.77.1.2:", "a firewall?", "data_port")
+	for _, w := range []*worker.Worker{p.ini.Worker, p.tgt.Worker} {
+		line := says(t, w, "peer connected", "/fast0")
+		require.NotContains(t, line, "slow0")
+	}
+	x.Do(limit)
+}
+
+// TestDataPort: what listens is on control_port and data_port, whatever the rails; two agents of one host have ranges of their own.
+func TestDataPort(t *testing.T) {
+	env := ours(t)
+	h, far := newHost(t), newHost(t)
+	for i, name := range []string{"fast0", "slow0"} {
+		addr := func(last byte) *net.IPNet {
+			return &net.IPNet{IP: net.IPv4(10, 77, byte(i), last), Mask: net.CIDRMask(24, 32)}
+		}
+		h.wire(far, name, addr(1), addr(2))
+	}
+	opts := func(control, data string) option {
+		return params("control_port", control, "data_port", data, "log", "info", "devices", "lo,fast0,slow0", "qps_per_rail", "2")
+	}
+	p := &pairOf{env: env, ini: h.start("alice", opts("7000", "7100-7109")), tgt: h.start("bob", opts("7001", "7200-7209"))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(1 << 20)
+	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedA)
+	says(t, p.ini.Worker, "peer connected", "links=2")
+	for w, within := range map[*worker.Agent][2]uint16{p.ini: {7100, 7109}, p.tgt: {7200, 7209}} {
+		data := 0
+		for _, l := range listening(t, w.Pid()) {
+			if port := l.Port(); port == 7000 || port == 7001 {
+				continue
+			}
+			require.True(t, within[0] <= l.Port() && l.Port() <= within[1], "%v", l)
+			data++
+		}
+		require.Positive(t, data)
+	}
+}
+
+// TestDataPortsUsedUp: a range that is too small says so on both sides, and serves again when a peer has gone.
+func TestDataPortsUsedUp(t *testing.T) {
+	ours(t)
+	h := newHost(t)
+	bob := h.start("bob", params("data_port", "7200", "devices", "lo", "log", "info"))
+	b := bob.Buffer(1<<20, seedB)
+	write := func(w *worker.Agent, seed uint64) *worker.Xfer {
+		src := w.Buffer(1<<20, seed)
+		w.Learn(bob)
+		return w.Xfer(worker.XferSpec{Op: nixl.Write, Local: src.All(), Remote: b.All(), Peer: "bob"})
+	}
+	alice := h.start("alice", params("devices", "lo"))
+	write(alice, seedA).Do(limit)
+	carol := h.start("carol", params("devices", "lo", "connect_timeout", "1s", "log", "info"))
+	x := write(carol, seedC)
+	s := x.Post()
+	if s == nixl.InProgress {
+		s = x.Wait(limit)
+	}
+	require.True(t, s.Failed())
+	says(t, bob.Worker, "no endpoint for a peer on a rail", "peer=carol", "option data_port=7200-7200", "wider range")
+	says(t, carol.Worker, "data_port=7200-7200")
+	require.NoError(t, alice.Exit())
+	require.True(t, eventually(limit, func() bool {
+		s := x.Post()
+		if s == nixl.InProgress {
+			s = x.Wait(limit)
+		}
+		return s == nixl.Success
+	}), "%s", carol.Output())
+	b.Want(seedC)
+}

@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netns"
+
+	"gorail/test/nixl"
+	"gorail/test/testenv"
+	"gorail/test/worker"
+)
+
+// listening gives the addresses on which a process listens for TCP.
+func listening(t testing.TB, pid int) (all []netip.AddrPort) {
+	t.Helper()
+	own := map[string]bool{}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	require.NoError(t, err)
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "socket:[") {
+			own[strings.Trim(to, "socket:[]")] = true
+		}
+	}
+	for _, name := range []string{"tcp", "tcp6"} {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", pid, name))
+		require.NoError(t, err)
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			const state, listen, inode = 3, "0A", 9
+			if w := strings.Fields(lines.Text()); len(w) > inode && w[state] == listen && own[w[inode]] {
+				all = append(all, kernelAddr(t, w[1]))
+			}
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// kernelAddr reads "0100007F:1F90".
+func kernelAddr(t testing.TB, text string) netip.AddrPort {
+	t.Helper()
+	host, port, _ := strings.Cut(text, ":")
+	b, err := hex.DecodeString(host)
+	require.NoError(t, err)
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.BigEndian.PutUint32(b[i:], binary.NativeEndian.Uint32(b[i:]))
+	}
+	a, ok := netip.AddrFromSlice(b)
+	require.True(t, ok)
+	n, err := strconv.ParseUint(port, 16, 16)
+	require.NoError(t, err)
+	return netip.AddrPortFrom(a.Unmap(), uint16(n))
+}
+
+var (
+	// A connection request to libfabric's tcp: a control header of version 3, and the port on which its sender claims to listen.
+	strangersRequest = []byte{3, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x85, 0xcf, 0, 0, 0, 1}
+	// A header of version 3: a message (op 0) that is an acknowledgement (op_data 2) of 16 bytes in all, though nothing was sent.
+	strangersAck = []byte{3, 0, 0, 0, 2, 0, 16, 0, 16, 0, 0, 0, 0, 0, 0, 0}
+)
+
+// knock dials from an address, says what ends a process, and tells whether it got in.
+func knock(from string, to netip.AddrPort) bool {
+	d := net.Dialer{Timeout: 1500 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.Dial("tcp", to.String())
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_, _ = c.Write(strangersRequest)
+	_, _ = c.Read(make([]byte, 64)) // libfabric's answer, or the control channel's challenge
+	_, _ = c.Write(strangersAck)
+	_, _ = c.Read(make([]byte, 64))
+	return true
+}
+
+// knockAll does so at each of a process's ports, and gives those that took the connection.
+func knockAll(t testing.TB, from string, pid int) (in []netip.AddrPort) {
+	t.Helper()
+	for _, l := range listening(t, pid) {
+		if knock(from, l) {
+			in = append(in, l)
+		}
+	}
+	return in
+}
+
+// TestStrangerAtTheRails: with the peer connected nobody gets in at the rails' ports, from the peer's own address or another, at either
+// process, and what ended a process there does nothing.
+func TestStrangerAtTheRails(t *testing.T) {
+	ours(t)
+	p := pair(t, params("control_port", "7300-7399", "devices", "lo", "log", "info"))
+	a, b := p.buffers(1 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x.Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	for _, w := range []*worker.Agent{p.tgt, p.ini} {
+		for _, from := range []string{"127.0.0.1", "127.0.0.5"} {
+			in := slices.DeleteFunc(knockAll(t, from, w.Pid()), func(l netip.AddrPort) bool { return l.Port() >= 7300 && l.Port() <= 7399 })
+			require.Empty(t, in, "from %s", from)
+		}
+	}
+	a.Fill(seedC)
+	x.Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	b.Want(seedC)
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
+}
+
+// TestStrangerWhileAPeerConnects: a peer's handshake is under way, and its rails don't come through. Others get in at no rail's port; the
+// doors shut when the peer's time is over, for the peer's address, too.
+func TestStrangerWhileAPeerConnects(t *testing.T) {
+	const timeout = 4 * time.Second
+	ha, hb := twoHosts(t)
+	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's; the stranger comes by another of the host's addresses
+	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("connect_timeout", timeout.String(), "devices", "fast0")),
+		tgt: hb.start("bob", params("control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
+	p.tgt.Polling(true)
+	a, b := p.buffers(1 << 20)
+	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	if s := x.Post(); s == nixl.InProgress {
+		rails := func() (ports []netip.AddrPort) {
+			return slices.DeleteFunc(listening(t, p.tgt.Pid()), func(l netip.AddrPort) bool { return l.Port() == 7000 })
+		}
+		require.True(t, eventually(limit, func() bool { return len(rails()) > 0 }), "no rail listens")
+		var in []netip.AddrPort
+		ha.aside(func() {
+			require.NoError(t, netns.Set(ha.ns))
+			in = slices.DeleteFunc(knockAll(t, "10.77.1.1", p.tgt.Pid()), func(l netip.AddrPort) bool { return l.Port() == 7000 })
+		})
+		require.Empty(t, in)
+		require.True(t, x.Wait(limit).Failed())
+	}
+	require.NoError(t, p.ini.Exit())
+	require.NoError(t, p.tgt.Exit())
+}
