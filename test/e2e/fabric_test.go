@@ -149,7 +149,9 @@ func TestFabricControlLost(t *testing.T) {
 			prov, _, _ := strings.Cut(kind, "-")
 			set := []string{fabric.EnvConfig + "=" + fabric.Config(kind, 2, 1, append(switches, "on=fast0")...), "GORAIL_PROVIDER=" + prov,
 				"GORAIL_LIBFABRIC_PATH=" + lib, fabric.EnvBreaches + "=" + breaches, "GORAIL_CONTROL_DEVICES=slow0"}
-			opts := func(timeout string) option { return params("peer_timeout", timeout, "connect_timeout", "1s", "log", "info") }
+			opts := func(timeout string) option {
+				return params("peer_timeout", timeout, "connect_timeout", "1s", "log", "info")
+			}
 			p := &pairOf{env: testenv.Need(t), ini: ha.startWith(set, "alice", opts("4s")), tgt: hb.startWith(set, "bob", opts("1s"))}
 			p.tgt.Polling(true)
 			a, b := p.buffers(4096)
