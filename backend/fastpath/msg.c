@@ -174,8 +174,10 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
 
 static void send_credits(gr_link *link)
 {
+    if (!credits_due(link)) /* never of a rail's hub, which has no session */
+        return;
     int full = sess_full(link->sess);
-    if (!credits_due(link) || (full && !link->answer))
+    if (full && !link->answer)
         return;
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->answer,
                 .count = full ? link->slots_told : (uint32_t)link->slots_taken};

@@ -143,7 +143,7 @@ func TestPackedBounds(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.Len(t, got, MaxRanges)
 	require.Len(t, got[MaxRanges-1].Rails, MaxKeyRails)
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+2*len(body)))
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20+4*len(body)))
 
 	require.ErrorIs(t, got.UnmarshalCBOR(packed(append(append(body, entryKnown, 0), append(keys, 0)...))), ErrLimit)
 	require.ErrorIs(t, new(Ranges).UnmarshalCBOR(packed(bytes.Repeat([]byte{3, 0}, MaxRanges+1))), ErrLimit)
