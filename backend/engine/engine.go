@@ -101,7 +101,7 @@ type Engine struct {
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, atOnce), fencing: newTurns(openers, atOnce),
+		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, &pace{burst: atOnce, parts: share}), fencing: newTurns(fencers, nil),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	if e.nets = cfg.nets; e.nets == nil {

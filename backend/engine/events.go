@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"syscall"
 
 	"gorail/backend/fastpath"
@@ -63,6 +64,6 @@ func (r *remote) linkEvent(l *link, ev fastpath.Event) {
 		r.cameUp(l, ev.Seq)
 		return
 	}
-	r.e.log.Info("link error", "peer", r.name, "rail", l.rail.name(), "errno", ev.Code)
+	r.e.log.Log(context.Background(), l.level(), "link error", "peer", r.name, "rail", l.rail.name(), "errno", ev.Code)
 	r.failed(l, ev.Seq, syscall.Errno(ev.Code))
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -12,11 +13,12 @@ import (
 
 // How long a link that failed again rests before the next try, and how long a probe may take.
 const (
-	firstPause = time.Millisecond
-	mostPause  = 500 * time.Millisecond // alone
-	firstRest  = 100 * time.Millisecond // with others at work
-	mostRest   = 2 * time.Second
-	probeTime  = time.Second
+	firstPause   = time.Millisecond
+	mostPause    = 500 * time.Millisecond // alone
+	firstRest    = 100 * time.Millisecond // with others at work
+	mostRest     = 2 * time.Second
+	mostUnproved = 10 * time.Second // of a link over which nothing ever came: a firewall, say
+	probeTime    = time.Second
 )
 
 // others says whether another link of the session works. Under r.mu.
@@ -151,7 +153,7 @@ func (r *remote) fence(l *link, why string) {
 		go r.session().giveUp(err)
 		return
 	}
-	r.e.log.Info("fencing a link", "peer", r.name, "rail", l.rail.name(), "link", l.num, "reason", why)
+	r.e.log.Log(context.Background(), l.level(), "fencing a link", "peer", r.name, "rail", l.rail.name(), "link", l.num, "reason", why)
 	if len(r.pairs) > 1 && !r.twin(l) {
 		r.out.Suspect(l.rail.addr(), "a rail over the same address is fenced: "+why)
 	}
@@ -260,7 +262,7 @@ func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
 		return nil
 	}
 	l.l.Yield(proof)
-	r.e.log.Info("rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "link", l.num, "pause", l.pause, "err", err)
+	r.e.log.Log(context.Background(), l.level(), "rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "link", l.num, "pause", l.pause, "err", err)
 	l.enter(resting)
 	epoch := l.epoch
 	if err != nil {

@@ -84,6 +84,9 @@ func (e *Engine) join(ctx context.Context, r *railState) error {
 		return nil // the engine closes
 	}
 	r.late.up.Store(true)
+	for _, note := range opened.Notes() {
+		e.log.Warn("rail", "device", r.name(), "note", note)
+	}
 	e.log.Info("rail joined: its network interface came up", "rail", r.name(), "addr", d.Addr)
 	e.useLate(r)
 	return nil
@@ -211,7 +214,9 @@ func (r *remote) started(l *link, err error) {
 	r.e.log.Debug("a rail is not there yet at a peer", "peer", r.name, "rail", l.rail.name(), "err", err)
 	_ = r.e.quiesce(l) // it is in the log
 	l.enter(resting)
-	if l.again && !l.up { // the peer's rail came up while its answer was under way
+	if l.up { // it was attached in part
+		r.later(l, firstRest, "another try")
+	} else if l.again { // the peer's rail came up while its answer was under way
 		r.startLink(l)
 	}
 }
@@ -254,7 +259,7 @@ func (t *target) wantStart(rl *railState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.links {
-		if !t.gone && l.rail == rl && !l.up {
+		if !t.gone && !t.frozen && l.rail == rl && !l.up {
 			t.in.WantFence(uint8(l.num), l.epoch)
 		}
 	}

@@ -34,6 +34,16 @@ var _ provider.Rail = (*lateRail)(nil)
 func (l *lateRail) Caps() provider.Caps { return l.caps }
 func (l *lateRail) Notes() []string     { return nil }
 
+// inner is the provider's rail, once it is open.
+func (r *railState) inner() provider.Rail {
+	if r.late != nil {
+		if p := r.late.rail.Load(); p != nil {
+			return *p
+		}
+	}
+	return r.Rail
+}
+
 func (l *lateRail) Device() provider.Device {
 	if r := l.rail.Load(); r != nil {
 		return (*r).Device() // its address may be another than before

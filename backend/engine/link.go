@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -59,7 +60,21 @@ type link struct {
 func (l *link) enter(p phase) { l.phase, l.since = p, time.Now() }
 
 // restLonger doubles the pause before the next try of a link that others stand in for.
-func (l *link) restLonger() { l.pause = min(max(2*l.pause, firstRest), mostRest) }
+func (l *link) restLonger() {
+	most := mostRest
+	if l.told {
+		most = mostUnproved
+	}
+	l.pause = min(max(2*l.pause, firstRest), most)
+}
+
+// level is that of what is said of the link: debug once it has been told that nothing comes over it.
+func (l *link) level() slog.Level {
+	if l.told {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
 
 // rebind lets the link go on with the endpoint that it has now.
 func (l *link) rebind(proof fastpath.Proof, probe bool) error {

@@ -42,12 +42,12 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	active := r.e.activeOf(r)
 	r.announce()
 	r.mu.Unlock()
-	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", l.epoch)
+	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", epoch)
 	for _, t := range active {
 		t.mu.Lock()
 		t.x.TakeTicket() // Join looks at what a post writes
 		r.mu.RLock()
-		if !t.freed && r.state == ready && t.x.InFlight() && l.phase == working && l.up {
+		if !t.freed && r.state == ready && r.owns(l) && t.x.InFlight() && l.phase == working && l.up {
 			r.e.core.Join(t.x, l.l)
 		}
 		r.mu.RUnlock()

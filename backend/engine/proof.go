@@ -24,11 +24,15 @@ func (e *Engine) reachFor(ep provider.Endpoint, addr []byte, from []netip.Addr) 
 	if ok {
 		door.Admit(from)
 	}
-	if err := ep.Connect(addr); err != nil || !ok {
-		return err
+	err := ep.Connect(addr)
+	switch {
+	case !ok:
+	case err != nil:
+		door.Shut()
+	default:
+		e.after(max(e.opt.ConnectTimeout, mostUnproved+2*probeTime), door.Shut) // the peer's link may rest first
 	}
-	e.after(e.opt.ConnectTimeout, door.Shut)
-	return nil
+	return err
 }
 
 // noteEnds keeps both ends of a link for messages, by address and port where its endpoint has them. Under its owner's mu.
@@ -45,7 +49,7 @@ func (l *link) ends() string { return l.rail.name() + l.where }
 
 // prove notes that messages go both ways; nobody else is let in.
 func (l *link) prove() {
-	l.proved, l.fault = true, nil
+	l.proved, l.told, l.fault = true, false, nil
 	if door, ok := l.ep.(provider.Door); ok {
 		door.Shut()
 	}
@@ -130,7 +134,7 @@ func (t *target) heard(l *link, epoch uint64) {
 	defer t.e.leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.gone || !l.up || epoch != uint64(l.epoch) {
+	if t.gone || t.frozen || !l.up || epoch != uint64(l.epoch) {
 		return
 	}
 	l.prove()

@@ -65,7 +65,7 @@ func (e *Engine) registered(r *region, errs []error) {
 // tellNews logs what rails have learnt.
 func (e *Engine) tellNews() {
 	for _, rl := range e.rails {
-		if t, ok := rl.Rail.(provider.Teller); ok {
+		if t, ok := rl.inner().(provider.Teller); ok {
 			for _, line := range t.News() {
 				e.log.Info(line, "rail", rl.name())
 			}
@@ -76,7 +76,7 @@ func (e *Engine) tellNews() {
 // warnings logs what rails have found that somebody should mend.
 func (e *Engine) warnings() {
 	for _, rl := range e.rails {
-		if w, ok := rl.Rail.(provider.Warner); ok {
+		if w, ok := rl.inner().(provider.Warner); ok {
 			for _, line := range w.Warnings() {
 				e.log.Warn(line, "rail", rl.name())
 			}

@@ -15,7 +15,9 @@ import (
 const (
 	mostEndpoints = 16384                  // of peers' sessions; and no more than half of the process's descriptors suffice for
 	mostOlder     = 4                      // sessions of one engine: where endpoints are shared, older ones go on for a while
-	openers       = 2                      // Hellos and fences that open endpoints at a time: each holds a thread, and a rail's lock
+	openers       = 2                      // Hellos that open endpoints at a time: each holds a thread, and a rail's lock
+	fencers       = 16                     // fences at a time: one may wait a second for its peer's notifications
+	mostWait      = 500 * time.Millisecond // of a turn, for a pace
 	enders        = 16                     // sessions that close endpoints at a time
 	share         = 8                      // opening takes one part of so many of a core, after
 	atOnce        = 300 * time.Millisecond // which is a thousand endpoints on tcp
@@ -145,7 +147,7 @@ func (p *pace) spend(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drain(time.Now())
-	p.debt += d
+	p.debt = min(p.debt+d, p.burst+mostWait/time.Duration(p.parts)) // who has waited long for something else is no reason to keep others out
 }
 
 // wait waits until more may be spent; false: done came before.
@@ -167,16 +169,16 @@ func (p *pace) wait(done <-chan struct{}) bool {
 // turns lets few of many do at a time what holds threads and locks, as much of the time as paces allow.
 type turns struct {
 	places chan struct{}
-	pace   pace
+	pace   *pace // of all together, or nil
 }
 
-func newTurns(places int, burst time.Duration) *turns {
-	return &turns{places: make(chan struct{}, places), pace: pace{burst: burst, parts: share}}
+func newTurns(places int, all *pace) *turns {
+	return &turns{places: make(chan struct{}, places), pace: all}
 }
 
 // take waits for a turn, which ends with end; false: the session has ended before. own is the session's own pace, or nil.
 func (s *turns) take(done <-chan struct{}, own *pace) (end func(), ok bool) {
-	if own != nil && !own.wait(done) || !s.pace.wait(done) {
+	if own != nil && !own.wait(done) || s.pace != nil && !s.pace.wait(done) {
 		return nil, false
 	}
 	select {
@@ -188,7 +190,9 @@ func (s *turns) take(done <-chan struct{}, own *pace) (end func(), ok bool) {
 	return func() {
 		took := time.Since(start)
 		<-s.places
-		s.pace.spend(took)
+		if s.pace != nil {
+			s.pace.spend(took)
+		}
 		if own != nil {
 			own.spend(took)
 		}

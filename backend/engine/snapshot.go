@@ -37,7 +37,7 @@ func (e *Engine) snapshot() stats.Snapshot {
 		if r.waits() {
 			rails[i].State = stats.Down
 		}
-		if h, ok := r.Rail.(provider.Helper); ok {
+		if h, ok := r.inner().(provider.Helper); ok {
 			rails[i].ForPeers, rails[i].ByPeers = h.Helped()
 		}
 	}

@@ -97,7 +97,12 @@ func writeStatsFile(path string, data []byte, most time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
 		if fd, ok := descriptor(path); ok {
-			done <- logqueue.To(fd)(data)
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the host may close its own meanwhile
+			if err == nil {
+				err = logqueue.To(own)(data)
+				_ = unix.Close(own)
+			}
+			done <- err
 			return
 		}
 		done <- replaceFile(path, data, most)

@@ -169,7 +169,7 @@ func (t *transfer) notMapped() bool {
 
 // mapping says that the link works and that its rail has memory of peers to map yet.
 func (l *link) mapping() bool {
-	m, ok := l.rail.Rail.(provider.Mapper)
+	m, ok := l.rail.inner().(provider.Mapper)
 	return ok && l.up && l.phase == working && m.Mapping()
 }
 

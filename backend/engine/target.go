@@ -61,19 +61,19 @@ var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is b
 // Hello opens our endpoints for a peer that has proved that it holds our token.
 func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	e := h.e
-	endTurn, ok := e.opening.take(in.Done(), nil)
-	if !ok {
-		return peer.Accept{}, errLeaving
-	}
-	defer endTurn()
 	if e.closed.Load() || !e.enter() {
 		return peer.Accept{}, errLeaving
 	}
 	defer e.leave()
 	defer e.hellos.lock(in.Engine())()
-	if err := e.endOlder(in); err != nil {
+	if err := e.endOlder(in); err != nil { // it may wait for copies and for endpoints to close
 		return peer.Accept{}, err
 	}
+	endTurn, ok := e.opening.take(in.Done(), nil)
+	if !ok {
+		return peer.Accept{}, errLeaving
+	}
+	defer endTurn()
 	before := e.takenBefore(in.Engine(), hello.After)
 	if before == nil {
 		before = &taken{first: in.Session(), asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
@@ -128,6 +128,9 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		t.drop()
 		return peer.Accept{}, errLeaving
 	}
+	t.asmMu.Lock()
+	t.holdPending(int64(t.asm.Counts().Bytes)) // what the session before left
+	t.asmMu.Unlock()
 	e.after(e.opt.ConnectTimeout, t.proofLate)
 	return accept, nil
 }

@@ -69,7 +69,7 @@ func (t *target) freeze() {
 	err := t.inOrder(func() {})
 	t.asmMu.Lock()
 	defer t.asmMu.Unlock()
-	next, held := t.nextLocked(), t.asm
+	next, held := max(t.nextLocked(), t.asm.Next()), t.asm // the core's is stale while Go puts messages in order
 	held.Advance(next)
 	held.DropPartial() // the peer has these
 	t.asm = notify.New(notify.Limits{})

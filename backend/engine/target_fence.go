@@ -28,7 +28,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 	defer h.e.leave()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.gone {
+	if t.gone || t.frozen {
 		return answer, errors.New("the session has ended")
 	}
 	for _, l := range t.links {
@@ -86,7 +86,7 @@ func (t *target) failed(l *link, epoch uint64) {
 		t.drain(l)
 		return
 	}
-	if !t.gone && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == fastpath.LinkStopped {
+	if !t.gone && !t.frozen && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == fastpath.LinkStopped {
 		t.in.WantFence(uint8(l.num), l.epoch)
 	}
 }

@@ -42,10 +42,13 @@ func (t *target) message(ev fastpath.Event) {
 	t.asmMu.Lock()
 	defer t.asmMu.Unlock()
 	t.handled++
-	if t.refused || t.isGone() {
+	if t.isGone() {
 		return
 	}
 	defer t.sess.Handled(len(ev.Data))
+	if t.refused {
+		return
+	}
 	next, _ := t.sess.NextSeq()
 	ready := t.asm.Advance(next)
 	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
@@ -110,7 +113,7 @@ func (t *target) holdPending(bytes int64) {
 	go func() { // not under our asmMu
 		worst.asmMu.Lock()
 		defer worst.asmMu.Unlock()
-		if !worst.refused && !worst.closing.Load() {
+		if !worst.refused { // it may take notifications in though it is closing
 			worst.refuse(err)
 		}
 	}()

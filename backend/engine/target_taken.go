@@ -24,7 +24,7 @@ const (
 // noteTaken keeps how far a session got that ends. What waits behind a gap is given up when the engine has not come back: it connects again
 // for peer_timeout, and may notice the end later than we do.
 func (e *Engine) noteTaken(id wire.EngineID, now *taken) {
-	if e.closed.Load() {
+	if e.closed.Load() || now.asm.Next() == 0 && now.asm.Pending() == 0 {
 		return
 	}
 	e.mu.Lock()

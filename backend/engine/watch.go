@@ -89,7 +89,7 @@ func (r *remote) watch(now time.Time) {
 	}
 	for _, l := range r.links {
 		switch {
-		case l.phase == probing && now.Sub(l.since) > probeTime && (l.proved || r.others(l)): // else proofLate ends it
+		case l.phase == probing && now.Sub(l.since) > probeTime && (l.proved || r.others(l) || len(proved(r.links)) > 0): // else proofLate ends it
 			l.restLonger()
 			l.stalled()
 			r.fence(l, "no answer to a probe")

@@ -154,7 +154,7 @@ static void first_heard(gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
     link->heard = 1;
-    if (dev->ops->heard)
+    if (dev->ops->heard && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
         dev->ops->heard(dev, link->ep);
     if (link->role & GR_LINK_RX) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};

@@ -59,10 +59,10 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			if final(err) {
 				return nil, o.failed(failures{{a, err}})
 			}
-			if _, known := since[a]; !known || !hint(err) {
+			if _, known := since[a]; !known || !passing(err) {
 				since[a] = time.Now()
 			}
-			if hint(err) && time.Since(since[a]) < hintsFor || busy(err) {
+			if passing(err) && time.Since(since[a]) < hintsFor || busy(err) {
 				again = append(again, a)
 			}
 		}
@@ -198,6 +198,11 @@ func hint(err error) bool {
 		return !r.Proved && r.Code != wire.CodeBusy
 	}
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrProtocol) || errors.Is(err, wire.ErrVersion)
+}
+
+// passing says that another try soon may succeed: a hint, or what one packet of anybody's or a change of routes can cause.
+func passing(err error) bool {
+	return hint(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
 }
 
 func busy(err error) bool {

@@ -72,7 +72,7 @@ func TestRefusedIsTriedAgainBriefly(t *testing.T) {
 			if to.Addr().IsLoopback() {
 				return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 			}
-			return syscall.ENETUNREACH
+			return syscall.EACCES
 		})
 		defer from.Close()
 		to := identity("gone")
@@ -89,6 +89,24 @@ func TestRefusedIsTriedAgainBriefly(t *testing.T) {
 		assert.ErrorContains(t, err, "127.0.0.1:1")
 		assert.ErrorContains(t, err, "metadata")
 	})
+}
+
+// One packet of anybody's, or a route that is away for a moment, ends no dial.
+func TestUnreachableIsTriedAgainBriefly(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNRESET} {
+		synctest.Test(t, func(t *testing.T) {
+			from, tried := dialer(t, 5*time.Second, func(context.Context, netip.AddrPort) error { return errno })
+			defer from.Close()
+			to := identity("away")
+			to.Control = []string{"192.0.2.1:1"}
+			i := newInitiator()
+			start := time.Now()
+			from.Dial(to, 0, i)
+			assert.ErrorIs(t, want[evLost](t, i.events).err, errno)
+			assert.Equal(t, 620*time.Millisecond, time.Since(start))
+			assert.Len(t, tried(), 7)
+		})
+	}
 }
 
 func TestConnectTimeout(t *testing.T) {

@@ -50,7 +50,7 @@ func TestFirewall(t *testing.T) {
 	}
 	require.True(t, s.Failed(), "%v", s)
 	require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
-	line := says(t, p.ini.Worker, "session with a peer lost", "peer=bob", "/fast0 (10.77.0.1:", " to 10.77.0.2:", "a firewall?", "data_port", "connect_timeout")
+	line := says(t, p.ini.Worker, "session with a peer suspended", "peer=bob", "/fast0 (10.77.0.1:", " to 10.77.0.2:", "a firewall?", "data_port", "connect_timeout")
 	require.NotContains(t, line, "{")
 	says(t, p.ini.Worker, "transfer failed", "peer=bob", "a firewall?")
 	says(t, p.tgt.Worker, "no data connection of a peer has come in", "peer=alice", "/fast0 (10.77.0.2:", "a firewall?", "data_port")

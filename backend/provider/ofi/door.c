@@ -191,6 +191,8 @@ void ofi_door_shut(ofi_rail *rail, ofi_ep *ep)
 void ofi_door_relieve(ofi_rail *rail)
 {
     int fd = ofi_door_hint(rail);
+    if (fd >= 0 && rail->reserve < 0) /* another thread had taken it */
+        rail->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
         return;
     for (ofi_ep *ep = rail->eps; ep; ep = ep->next)
