@@ -68,7 +68,7 @@ func TestStuckLog(t *testing.T) {
 				require.True(t, scan.Scan(), "the output ends")
 				if line := scan.Text(); line != "" {
 					require.Zero(t, lines)
-					require.Contains(t, line, "level=INFO msg=rails")
+					require.Contains(t, line, "backend=GORAIL agent=alice")
 					break
 				}
 			}
