@@ -56,6 +56,17 @@ func (a *agent) held() int {
 	return len(latest.asm.Have())
 }
 
+// gatedPair is two agents, the way between whose control channels can be shut, and a session with all links at work.
+func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
+	a, b = h.agent("ann"), h.agent("bob")
+	g = h.gate(b)
+	g.open(true)
+	require.NoError(h, a.LoadConn("bob", g.blob))
+	r = a.connected("bob")
+	until(h, "links are not up", func() bool { return r.atWork() == len(h.links) })
+	return a, b, g, r
+}
+
 // What the target holds behind a gap when the session is lost, and the initiator has not any more, arrives all the same, in its turn.
 func TestHeldNotificationsOutliveSession(t *testing.T) {
 	const stuck, behind = 8, 20
@@ -63,12 +74,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 		for _, long := range []int{0, 9000} { // fragments: a part of the last one that is stuck
 			t.Run(fmt.Sprint(name, "/", long), func(t *testing.T) {
 				h := onRails(t, 2, caps)
-				a, b := h.agent("ann"), h.agent("bob")
-				g := h.gate(b)
-				g.open(true)
-				require.NoError(t, a.LoadConn("bob", g.blob))
-				r := a.connected("bob")
-				until(t, "links are not up", func() bool { return r.atWork() == len(h.links) })
+				a, b, g, r := gatedPair(h)
 				var want []string
 				notify := func(size int) {
 					text := fmt.Sprint(len(want), strings.Repeat("x", size))
@@ -170,12 +176,7 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 	for name, h := range map[string]func(testing.TB) *harness{"shared": func(t testing.TB) *harness { return onFake(t, sharedCaps()) }, "mixed": onMixed} {
 		t.Run(name, func(t *testing.T) {
 			h := h(t)
-			a, b := h.agent("ann"), h.agent("bob")
-			g := h.gate(b)
-			g.open(true)
-			require.NoError(t, a.LoadConn("bob", g.blob))
-			r := a.connected("bob")
-			until(t, "links are not up", func() bool { return r.atWork() == len(h.links) })
+			a, b, g, r := gatedPair(h)
 			var want []string
 			notify := func() {
 				require.NoError(t, a.Notify("bob", fmt.Append(nil, len(want))))

@@ -118,13 +118,11 @@ static int turn_away(ofi_rail *rail, int listener)
     return n;
 }
 
-static bool listens(int fd, const struct sockaddr_storage *own)
+static bool listens_at(int fd, const struct sockaddr_storage *own)
 {
     struct sockaddr_storage name = {.ss_family = AF_UNSPEC};
-    socklen_t len = sizeof(name), on_len = sizeof(int);
-    int on = 0;
-    return getsockname(fd, (struct sockaddr *)&name, &len) == 0 && ofi_same_address(&name, own) &&
-           getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &on_len) == 0 && on;
+    socklen_t len = sizeof(name);
+    return getsockname(fd, (struct sockaddr *)&name, &len) == 0 && ofi_same_address(&name, own) && ofi_listens(fd);
 }
 
 int ofi_door_hint(const ofi_rail *rail)
@@ -138,11 +136,11 @@ int ofi_door_hint(const ofi_rail *rail)
 static int find_listener(ofi_rail *rail, const struct sockaddr_storage *own, int hint)
 {
     for (int fd = hint; hint >= 0 && fd < hint + NEARBY; fd++)
-        if (listens(fd, own))
+        if (listens_at(fd, own))
             return fd;
     rewinddir(rail->fds_locked);
     for (struct dirent *d; (d = readdir(rail->fds_locked));)
-        if (d->d_name[0] != '.' && listens(atoi(d->d_name), own))
+        if (d->d_name[0] != '.' && listens_at(atoi(d->d_name), own))
             return atoi(d->d_name);
     return -1;
 }

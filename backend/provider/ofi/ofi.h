@@ -187,6 +187,8 @@ int ofi_door_sweep(ofi_rail *rail);
 
 /* sockets.c. Both of a family, and the same address and port. */
 bool ofi_same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+/* The socket listens. */
+bool ofi_listens(int fd);
 /* How many bytes of a connection libfabric has read; 0 where nobody knows. */
 uint64_t ofi_bytes_read(int fd);
 

@@ -133,7 +133,7 @@ static bool dialled(int fd, const sockets *all, names *n)
     return ofi_same_address(&n->peer, &all->peer);
 }
 
-static bool listens(int fd)
+bool ofi_listens(int fd)
 {
     int yes = 0;
     socklen_t len = sizeof(yes);
@@ -149,7 +149,7 @@ static void visit(sockets *all, int fd)
     bool accepted = ofi_same_address(&n.own, &all->own);
     if (!accepted && !dialled(fd, all, &n))
         return;
-    if (listens(fd)) {
+    if (ofi_listens(fd)) {
         all->shut = shutdown(fd, SHUT_RD) == 0;
         all->found += all->shut;
         return;
@@ -187,7 +187,7 @@ static void look_at(sockets *batch, int fd, enum look_for what)
         return;
     for (sockets *s = batch; s; s = s->next) {
         bool accepted = ofi_same_address(&n.own, &s->own);
-        if (what == LISTENERS && accepted && listens(fd))
+        if (what == LISTENERS && accepted && ofi_listens(fd))
             s->listener = fd;
         else if (what == CONNECTIONS && (accepted || dialled(fd, s, &n)))
             note(s, fd);
