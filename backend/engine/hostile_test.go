@@ -21,24 +21,60 @@ type hostile struct {
 	session uint64
 }
 
-// knock shakes hands by hand; the answer is a Welcome or a Reject, nil where the connection broke.
-func knock(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
+// greet proves the token and says Hello; nil where the connection broke.
+func greet(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) *hostile {
 	c, err := net.Dial("tcp", to.Control[0])
 	if err != nil {
-		return nil, nil
+		return nil
 	}
 	_ = c.SetDeadline(time.Now().Add(patience))
 	f, _ := wire.ReadFrame(c, 0)
 	if challenge, ok := f.(*wire.Challenge); ok {
 		h := &wire.Hello{Version: wire.Version, Engine: id, Target: to.Engine, Agent: "mallory", Session: session, Offers: offers}
 		h.Mac, _ = wire.MacHello(to.Token, challenge.Nonce, h)
-		_ = wire.WriteFrame(c, h)
-		if f, err = wire.ReadFrame(c, 0); err == nil {
-			return &hostile{c, session}, f
+		if wire.WriteFrame(c, h) == nil {
+			return &hostile{c, session}
 		}
 	}
 	c.Close()
-	return nil, nil
+	return nil
+}
+
+// knock shakes hands by hand; the answer is a Welcome or a Reject, nil where the connection broke.
+func knock(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
+	h := greet(to, id, session, offers)
+	if h == nil {
+		return nil, nil
+	}
+	f, err := wire.ReadFrame(h, 0)
+	if err != nil {
+		h.Close()
+		return nil, nil
+	}
+	return h, f
+}
+
+// Nothing is opened for initiators that have hung up while their Hellos waited for a turn.
+func TestHungUpInQueue(t *testing.T) {
+	const peers = 50
+	h := onFake(t, fake.TCPCaps())
+	a := h.agent("ann")
+	to, offers := a.conn(), h.offer(a, 1)
+	for range openers {
+		a.opening.places <- struct{}{}
+	}
+	for i := range peers {
+		c := greet(to, engineID(i), 1, offers)
+		require.NotNil(t, c)
+		c.Close()
+	}
+	until(t, "all wait", func() bool { return a.node.Stats().In == peers })
+	for range openers {
+		<-a.opening.places
+	}
+	until(t, "all are gone", func() bool { return a.node.Stats().In == 0 })
+	require.Zero(t, a.node.Stats().Accepted)
+	require.Zero(t, a.ids.Load(), "no session was made for them")
 }
 
 func (a *agent) conn() wire.ConnBlob {

@@ -58,6 +58,8 @@ type targetHandler struct{ e *Engine }
 // errLeaving is the answer of an engine that will be gone in a moment.
 var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is being destroyed"}
 
+var errHungUp = errors.New("the initiator hung up while its Hello waited for its turn")
+
 // Hello opens our endpoints for a peer that has proved that it holds our token.
 func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	e := h.e
@@ -74,6 +76,9 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		return peer.Accept{}, errLeaving
 	}
 	defer endTurn()
+	if in.HungUp() { // Done is for sessions that have begun
+		return peer.Accept{}, errHungUp
+	}
 	before := e.takenBefore(in.Engine(), hello.After)
 	if before == nil {
 		before = &taken{first: in.Session(), asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}

@@ -28,6 +28,24 @@ func (s *session) alive(l *line) bool {
 	return s.node.cfg.acks(l.conn, timeout)
 }
 
+// leftAlone says that the other side of a connection has closed it or is gone, as far as our kernel knows and all that came was read.
+func leftAlone(c net.Conn) (gone bool) {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true // closed here
+	}
+	err = raw.Control(func(fd uintptr) {
+		var next [1]byte
+		n, _, err := unix.Recvfrom(int(fd), next[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = n == 0 && err == nil || err != nil && err != unix.EAGAIN && err != unix.EINTR
+	})
+	return gone || err != nil
+}
+
 // zeroWindow is twice the longest time between our kernel's questions to a peer whose receive buffer is full (TCP_RTO_MAX).
 const zeroWindow = 240 * time.Second
 

@@ -47,6 +47,14 @@ func (in *In) Source() netip.Addr { return in.session.source }
 // Done is closed when the session ends.
 func (in *In) Done() <-chan struct{} { return in.session.ctx.Done() }
 
+// HungUp says that the initiator has closed the session's connection, or is gone: what is still to be done for its Hello would be in vain.
+func (in *In) HungUp() bool {
+	in.session.mu.Lock()
+	l := in.session.line
+	in.session.mu.Unlock()
+	return l == nil || leftAlone(l.conn)
+}
+
 // State is where the session stands.
 func (in *In) State() State { return in.session.State() }
 
