@@ -34,11 +34,16 @@ func (e *Engine) nudge(name string) {
 	}
 }
 
-// joinWhenUp opens a late rail once its interface is up.
+// joinWhenUp opens a late rail once its interface is up, and then hears of its device.
 func (e *Engine) joinWhenUp(ctx context.Context, r *railState) {
 	var said string
 	for pause := firstJoin; ; {
 		err := e.join(ctx, r)
+		if err == nil {
+			if own, ok := r.inner().(provider.Watcher); ok {
+				e.watchRail(ctx, r, own)
+			}
+		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -46,10 +51,12 @@ func (e *Engine) joinWhenUp(ctx context.Context, r *railState) {
 		if !errors.Is(err, errNoCarrier) {
 			if err.Error() != said {
 				said = err.Error()
-				e.log.Warn("a network interface came up, but its rail cannot be used; it is tried again", "rail", r.name(), "err", advise(err))
+				e.log.Warn("a network interface or port came up, but its rail cannot be used; it is tried again", "rail", r.name(), "err", advise(err))
 			}
 			again = time.After(pause)
 			pause = min(2*pause, mostJoin)
+		} else if r.Device().Hardware { // nobody tells us of its port
+			again = time.After(mostJoin)
 		}
 		select {
 		case <-ctx.Done():
@@ -87,7 +94,7 @@ func (e *Engine) join(ctx context.Context, r *railState) error {
 	for _, note := range opened.Notes() {
 		e.log.Warn("rail", "device", r.name(), "note", note)
 	}
-	e.log.Info("rail joined: its network interface came up", "rail", r.name(), "addr", d.Addr)
+	e.log.Info("rail joined: its network interface or port came up", "rail", r.name(), "addr", d.Addr)
 	e.useLate(r)
 	return nil
 }
@@ -95,8 +102,12 @@ func (e *Engine) join(ctx context.Context, r *railState) error {
 // findLate looks for the device of a late rail.
 func (e *Engine) findLate(ctx context.Context, r *railState) (provider.Device, error) {
 	own := r.Device()
-	i := slices.IndexFunc(e.nets(), func(i netInterface) bool { return i.up && i.name == own.Name && len(i.addrs) > 0 })
-	if i < 0 {
+	up := slices.ContainsFunc(e.nets(), func(i netInterface) bool { return i.up && i.name == own.Name && len(i.addrs) > 0 })
+	machine := topo.Read(os.DirFS("/sys"))
+	if own.Hardware {
+		up = !rail.FactsOf(machine)(own).Down
+	}
+	if !up {
 		return own, errNoCarrier
 	}
 	found, err := e.prov.Discover(ctx, provider.Filter{Fabrics: []string{own.Fabric}, Devices: []string{own.Name}})
@@ -104,7 +115,6 @@ func (e *Engine) findLate(ctx context.Context, r *railState) (provider.Device, e
 		return own, fmt.Errorf("find %s: %w", r.name(), err)
 	}
 	found = slices.DeleteFunc(found, func(d provider.Device) bool { return d.Name != own.Name || d.Fabric != own.Fabric })
-	machine := topo.Read(os.DirFS("/sys"))
 	beside := slices.DeleteFunc(e.devices(), func(d provider.Device) bool { return d.Name == own.Name && d.Fabric == own.Fabric })
 	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: e.opt.Devices, Fabrics: e.opt.Provider})
 	for _, d := range fit {
@@ -113,7 +123,7 @@ func (e *Engine) findLate(ctx context.Context, r *railState) (provider.Device, e
 		}
 	}
 	for _, l := range left {
-		if l.Device.Name == own.Name && l.Device.Fabric == own.Fabric && !rail.FactsOf(machine)(l.Device).Down {
+		if l.Device.Name == own.Name && l.Device.Fabric == own.Fabric && l.Device.Waits == "" && !rail.FactsOf(machine)(l.Device).Down {
 			return own, fmt.Errorf("%s is left out: %s", r.name(), l.Reason)
 		}
 	}

@@ -17,9 +17,9 @@ import (
 )
 
 // errNoCarrier is why a late rail opens no endpoint.
-var errNoCarrier = errors.New("the network interface is down or has no carrier")
+var errNoCarrier = errors.New("the network interface, or the RDMA port, is down or has no carrier")
 
-// lateRail is the rail of a network interface that was down when the engine was made. Peers know of it from the start. It is opened
+// lateRail is the rail of a network interface, or of an RDMA port, that was down when the engine was made. Peers know of it from the start. It is opened
 // when the interface comes up, then memory is registered on it, and then it opens endpoints.
 type lateRail struct {
 	dev  provider.Device
@@ -155,17 +155,33 @@ func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []p
 	now, left = rail.Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(leaving(now)), opt.Slots-len(now))
 	opt.MaxRails, opt.Slots = 0, 0
-	fit, _ := rail.Choose(all, func(d provider.Device) rail.Facts {
+	could := slices.Clone(all)
+	for i := range could {
+		could[i].Waits = ""
+	}
+	fit, _ := rail.Choose(could, func(d provider.Device) rail.Facts {
 		f := facts(d)
 		f.Down = false
 		return f
 	}, opt)
 	for _, d := range fit {
-		if facts(d).Down && !d.Loopback && !d.Hardware && !d.Host && len(late) < room {
+		is := slices.IndexFunc(all, func(o provider.Device) bool { return rail.Name(o) == rail.Name(d) })
+		if e.mayJoin(all[is], facts(d).Down) && len(late) < room {
 			late = append(late, d)
 		}
 	}
 	return now, late, left
+}
+
+// mayJoin says that a device is down, and worth waiting for: one without an address only if the option devices names it.
+func (e *Engine) mayJoin(d provider.Device, down bool) bool {
+	switch {
+	case d.Loopback || d.Host:
+		return false
+	case d.Hardware:
+		return d.Waits != "" && (d.Subnet != "" || topo.Patterns(e.opt.Devices).Judge(-1, d.Name) == topo.Named)
+	}
+	return down
 }
 
 // leaving are the devices that reach other network namespaces.

@@ -16,6 +16,8 @@ import (
 
 // wires are network interfaces that a test takes up and down; the fake's devices are behind them.
 type wires struct {
+	ports bool // of RDMA devices, not network interfaces
+
 	mu sync.Mutex
 	up map[string]bool
 }
@@ -56,7 +58,7 @@ func (w *wires) raise(a *agent, name string) {
 	a.nudge(name)
 }
 
-// wired has the devices whose interfaces are up; they leave the host.
+// wired has the devices whose interfaces are up; they leave the host. As RDMA ports the others are there, too, and wait.
 type wired struct {
 	provider.Provider
 	w *wires
@@ -66,9 +68,14 @@ func (p wired) Discover(ctx context.Context, f provider.Filter) ([]provider.Devi
 	found, err := p.Provider.Discover(ctx, f)
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
-	found = slices.DeleteFunc(found, func(d provider.Device) bool { return !p.w.up[d.Name] })
+	if !p.w.ports {
+		found = slices.DeleteFunc(found, func(d provider.Device) bool { return !p.w.up[d.Name] })
+	}
 	for i := range found {
-		found[i].Loopback = false
+		found[i].Loopback, found[i].Hardware = false, p.w.ports
+		if !p.w.up[found[i].Name] {
+			found[i].Waits = "the port is DOWN"
+		}
 	}
 	return found, err
 }
@@ -151,6 +158,25 @@ func TestLateRail(t *testing.T) {
 			require.Zero(t, s.Rails[1].Errors)
 		})
 	}
+}
+
+// The port of an RDMA device that was down when its engine was made.
+func TestLatePort(t *testing.T) {
+	h := onFake(t, fake.TCPCaps())
+	w := newWires(h, "a1")
+	w.ports = true
+	p := wiredPair(h, w, 16<<20)
+	require.True(t, h.log.has("left_out", "1: the port is DOWN; joins when it comes up"), h.log)
+	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x.run("first")
+	p.same()
+	r := p.a.connected("b")
+	require.Equal(t, 1, r.atWork())
+	w.raise(p.a, "a1")
+	until(t, "the rail is not used", func() bool { x.run("again"); return r.atWork() == 2 && x.shares()[1] > 0 })
+	p.mine.fill(2)
+	x.run("both")
+	p.same()
 }
 
 // The rail fails after it has joined, and is used again, as any other.

@@ -31,7 +31,8 @@ var (
 type Provider interface {
 	// Name is Device.Provider of what it finds: "verbs", "ofi", "local".
 	Name() string
-	// Discover lists the devices that fit the filter, best first, without opening any of them.
+	// Discover lists the devices that fit the filter, best first, without opening any of them. Those that cannot be opened now (Waits) are
+	// among them only beside others that can.
 	Discover(ctx context.Context, f Filter) ([]Device, error)
 	// Open opens one device found by Discover.
 	Open(d Device) (Rail, error)
@@ -55,6 +56,7 @@ type Device struct {
 	Hardware bool   // RDMA hardware (as opposed to sockets)
 	Mbps     uint64 // link speed in megabits per second, 0 = unknown
 	NUMA     int    // NUMA node, -1 = unknown
+	Waits    string // why it cannot be opened now, though it may be later: "the port is DOWN"; "" = it can be
 	Opaque   any    // the provider's own
 }
 

@@ -95,10 +95,10 @@ func Choose(found []provider.Device, facts func(provider.Device) Facts, opt Choo
 	})
 	c.byOption()
 	c.drop(func(d candidate) string {
-		if d.Down && !d.Loopback {
+		if d.Down && !d.Loopback && d.Waits == "" {
 			return "link is down"
 		}
-		return ""
+		return d.Waits
 	})
 	c.byKind()
 	c.bySpeed()

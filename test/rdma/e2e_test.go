@@ -89,7 +89,7 @@ func TestVerbsBetweenHosts(t *testing.T) {
 			if rails != 2 {
 				whole(t)
 			}
-			suite(t, verbs(bed.RXE, rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown)$")
+			suite(t, verbs(bed.RXE, rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown|TestPortLate)$")
 		})
 	}
 }

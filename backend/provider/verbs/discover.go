@@ -31,10 +31,11 @@ func (p port) name() string {
 	return p.device
 }
 
-// discover turns the ports of a machine into devices; why has a reason for each that is none.
+// discover turns the ports of a machine into devices, those that cannot be used now last; why has a reason for each of these.
 func discover(ctx context.Context, lib *library, opt Options, ports []port) (devs []provider.Device, why []error) {
 	m := topo.Read(opt.Sys)
 	iwarp := &iwarpPorts{path: opt.CMLibraryPath}
+	var waiting []provider.Device
 	for _, p := range ports {
 		if ctx.Err() != nil {
 			return nil, []error{ctx.Err()}
@@ -42,11 +43,28 @@ func discover(ctx context.Context, lib *library, opt Options, ports []port) (dev
 		d, err := device(lib, opt.Sys, m, iwarp, p, opt.GIDIndex)
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
+			waiting = append(waiting, waits(p, opt, m, err))
 			continue
 		}
 		devs = append(devs, d)
 	}
-	return devs, why
+	return append(devs, waiting...), why
+}
+
+// waits is a port that cannot be used now. The subnet, where it has one already, says which network it will be in.
+func waits(p port, opt Options, m *topo.Machine, why error) provider.Device {
+	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, NUMA: -1, Waits: why.Error()}
+	var nets []string
+	if r := m.Device(p.device); r != nil {
+		d.NUMA, nets = r.NUMA, r.Nets
+	}
+	if p.err != 0 || p.iwarp {
+		return d
+	}
+	if g, err := chooseGID(p.reachable(opt.Sys, opt.GIDIndex), p.ethernet, opt.GIDIndex); err == nil {
+		d.Addr, d.Subnet = reach(g, p.ethernet, append([]string{g.net}, nets...))
+	}
+	return d
 }
 
 func device(lib *library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {

@@ -166,7 +166,7 @@ func TestCloseFaults(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// One bad device of two is left out; with none left the reasons are told.
+// One bad device of two comes last, with the reason; with none left the reasons are told.
 func TestDiscoverReasons(t *testing.T) {
 	lib := imitation.Build(t)
 	o := options(t, lib, true)
@@ -190,8 +190,13 @@ func TestDiscoverReasons(t *testing.T) {
 	lib.Fail("open_device", 1, syscall.EACCES)
 	devs, err = discover()
 	require.NoError(t, err)
-	require.Len(t, devs, 1)
+	require.Len(t, devs, 2)
 	require.Equal(t, "hca1", devs[0].Name)
+	require.Empty(t, devs[0].Waits)
+	require.Equal(t, "hca0", devs[1].Name)
+	require.Contains(t, devs[1].Waits, "ibv_open_device: permission denied")
+	_, err = New(o).Open(devs[1])
+	require.ErrorIs(t, err, provider.ErrUnusable)
 
 	lib.FailMany("open_device", 1, 2, syscall.EACCES)
 	_, err = discover()

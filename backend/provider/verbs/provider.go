@@ -59,7 +59,7 @@ func New(o Options) *Provider {
 func (p *Provider) Name() string { return Name }
 
 // Discover implements provider.Provider. An error when no port can be used: provider.ErrNoLibrary, ErrNoDevice where there
-// is none, ErrUnusable with the reason for each where there is.
+// is none, ErrUnusable with the reason for each where there is. Beside ports that can be used, the others are listed as waiting.
 func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.Device, error) {
 	lib, err := loadLibrary(p.opt.LibraryPath)
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.
 		return nil, err
 	}
 	devs, why := discover(ctx, lib, p.opt, ports)
-	if len(devs) == 0 {
+	if len(devs) == len(why) { // none can be used
 		return nil, none(why)
 	}
 	return devs, nil
@@ -79,7 +79,10 @@ func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.
 // Open implements provider.Provider, for a Device that this package's Discover has returned.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	e, ok := d.Opaque.(*entry)
-	if !ok {
+	switch {
+	case d.Waits != "":
+		return nil, fmt.Errorf("%w: %s/%s: %s", provider.ErrUnusable, d.Fabric, d.Name, d.Waits)
+	case !ok:
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, Name)
 	}
 	return openRail(d, e, p.opt)

@@ -88,6 +88,41 @@ func TestRailDown(t *testing.T) {
 	cut(t, p, link("down"), link("up"))
 }
 
+// TestPortLate: a port that is down when the agents are made is named, and carries data, over memory that was registered and a session that
+// began before, once it comes up; then it fails and recovers as any other.
+func TestPortLate(t *testing.T) {
+	const size = 32 << 20
+	p := need(t, 2)
+	link := func(state string) func() {
+		return func() { p.at("B", "ip", "link", "set", p.net("B", 1), state) }
+	}
+	link("down")()
+	alice, bob, a, b := p.meet(size, "log", "info")
+	for _, w := range []*worker.Agent{alice, bob} {
+		says(t, w, "left_out=", "1: the port is DOWN; joins when it comes up")
+	}
+	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x.Do(limit)
+	b.Want(seedA)
+	require.Len(t, bob.WaitNotifs(1, limit), 1)
+	link("up")()
+	says(t, alice, "rail joined", "/"+p.kind+"A1")
+	says(t, bob, "rail joined", "/"+p.kind+"B1")
+	rounds, used := 0, func() bool {
+		before := p.passed("A")[1]
+		x.Do(limit)
+		return p.passed("A")[1]-before > size/8
+	}
+	a.Fill(100)
+	require.True(t, eventually(func() bool { rounds++; return used() }), "%s\n%s", alice.Output(), bob.Output())
+	b.Want(100)
+	require.Len(t, bob.WaitNotifs(rounds, limit), rounds)
+	p.cutOnce(alice, bob, a, b, x, nixl.Write, "A", 101, 1, link("down"))
+	link("up")()
+	require.True(t, eventually(used), "not used again\n%s\n%s", alice.Output(), bob.Output())
+	b.Want(101)
+}
+
 // TestPeerRailSilent: at the other machine packets of a rail vanish, and no device says anything, here or there.
 func TestPeerRailSilent(t *testing.T) {
 	p := needPair(t, 2)
