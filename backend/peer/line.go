@@ -10,8 +10,9 @@ import (
 )
 
 // hungUpGrace is how long a target keeps the session of an initiator that hung up without a Bye. Most often its process has
-// died, and what waits for it should not wait long; if not, it knows at once and resumes at once.
-const hungUpGrace = 1500 * time.Millisecond
+// died, and what waits for it should not wait long: two seconds with the time that closing a thousand endpoints takes (0.5 s). If not, it
+// knows at once and resumes at once.
+const hungUpGrace = 1200 * time.Millisecond
 
 // Why a line was taken from a session that lives on.
 var (
