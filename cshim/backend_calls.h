@@ -2,7 +2,7 @@
 // writes, so the two can't drift apart.
 #pragma once
 
-#include "../backend/fastpath/gr_core.h"
+#include "../backend/core/gr_core.h"
 #include "../plugin/gorail.h"
 
 extern "C" {

@@ -18,7 +18,7 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider/auto"
-	"gorail/backend/provider/local"
+	"gorail/backend/provider/shm"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
@@ -59,7 +59,7 @@ func createEngine(a createArgs) (created, error) {
 			Log: slog.Default().With("agent", a.Agent),
 			OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts),
 				Ports: ofi.Ports{First: opts.DataPort.First, Last: opts.DataPort.Last, Sources: opts.DataSources}}),
-			Local: local.New(local.Options{Threads: opts.CopyThreads, Aloof: !opts.CopyForPeers, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
+			Local: shm.New(shm.Options{Threads: opts.CopyThreads, Aloof: !opts.CopyForPeers, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
 		Log: slog.Default(),
 	})
 	if err != nil {

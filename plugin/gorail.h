@@ -77,7 +77,7 @@ typedef struct gr_create_args {
 
 typedef struct gr_created {
     uint64_t engine; /* handle for all other calls */
-    void *core;      /* gr_core*: the fast path, see backend/fastpath/gr_core.h; valid until gorail_destroy returns */
+    void *core;      /* gr_core*: the fast path, see backend/core/gr_core.h; valid until gorail_destroy returns */
     gr_owned conn;   /* connection blob, immutable */
     int32_t vram;    /* a driver for memory of GPUs is there */
 } gr_created;

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/rail"
 	"gorail/backend/status"
 )
@@ -92,7 +92,7 @@ func (r *remote) mapsRings() bool {
 }
 
 // bulk makes a transfer of GPUs' memory one post of the rail that copies it. The operations are there.
-func (e *Engine) bulk(x fastpath.Xfer, r *remote, locals, remotes []*region) error {
+func (e *Engine) bulk(x core.Xfer, r *remote, locals, remotes []*region) error {
 	if err := e.core.Bulk(x, e.copier(r, locals), indices(locals), indices(remotes)); err != nil {
 		return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
 	}

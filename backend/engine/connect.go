@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/peer"
 	"gorail/backend/status"
 )
@@ -168,7 +168,7 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 		quiet = r.e.drop(r.links, r.sess, st, r.asked.parting)
 		r.hasSess = false
 	} else {
-		quiet = r.e.drop(r.links, fastpath.Session{}, st, nil)
+		quiet = r.e.drop(r.links, core.Session{}, st, nil)
 	}
 	if len(r.held) > 0 {
 		r.e.after(0, r.settleHeld) // not under mu

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/status"
@@ -36,7 +36,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 		var err error
 		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
 			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, MaxPerSource: e.opt.SourceSessions, Memory: int(e.opt.ControlMemory),
-			Descriptors: fastpath.Forks{}, Listen: listen, Later: later, Log: e.log}, targetHandler{e})
+			Descriptors: core.Forks{}, Listen: listen, Later: later, Log: e.log}, targetHandler{e})
 		if err == nil {
 			return nil
 		}

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
@@ -44,8 +44,8 @@ type Engine struct {
 	log   *slog.Logger
 	prov  provider.Provider
 	nets  func() []netInterface
-	core  *fastpath.Core
-	ev    *fastpath.Events
+	core  *core.Core
+	ev    *core.Events
 	rails []*railState
 	slice uint64                                 // regions of more bytes are registered as several; 0: none is
 	nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
@@ -127,14 +127,14 @@ func (e *Engine) start(prov provider.Provider) error {
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "find rails: %w", err)
 	}
-	if e.core, err = fastpath.New(e.opt); err != nil {
+	if e.core, err = core.New(e.opt); err != nil {
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
 	machine := topo.Read(os.DirFS("/sys"))
 	if err := e.openRails(prov, found, machine); err != nil {
 		return err
 	}
-	e.regions = regionTable{core: e.core, slots: fastpath.Slots(e.opt)}
+	e.regions = regionTable{core: e.core, slots: core.Slots(e.opt)}
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}

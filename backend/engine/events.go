@@ -4,19 +4,19 @@ import (
 	"context"
 	"syscall"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/xfer"
 )
 
 // onEvent takes what the core leaves to Go, in the one goroutine for that, and hands it to the peer's own.
-func (e *Engine) onEvent(ev fastpath.Event) {
+func (e *Engine) onEvent(ev core.Event) {
 	switch ev.Kind {
-	case fastpath.EvXfer:
+	case core.EvXfer:
 		if rec, err := e.xfers.Get(xfer.FromUint64(ev.ID)); err == nil { // else released and freed meanwhile
 			t := rec.Value
 			t.remote.events.do(e, func() { e.ended(t, ev.Code) })
 		}
-	case fastpath.EvLink:
+	case core.EvLink:
 		e.linksMu.Lock()
 		l := e.links[ev.ID]
 		e.linksMu.Unlock()
@@ -30,7 +30,7 @@ func (e *Engine) onEvent(ev fastpath.Event) {
 			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code, "session", "target")
 			go l.target.failed(l, ev.Seq) // not among the events: Fence holds mu while it waits for those
 		}
-	case fastpath.EvMessage:
+	case core.EvMessage:
 		e.mu.RLock()
 		t := e.byID[ev.ID]
 		e.mu.RUnlock()
@@ -59,7 +59,7 @@ func (e *Engine) ended(t *transfer, code int32) {
 }
 
 // linkEvent: a link has failed, or its probe is through.
-func (r *remote) linkEvent(l *link, ev fastpath.Event) {
+func (r *remote) linkEvent(l *link, ev core.Event) {
 	if ev.Code == 0 {
 		r.cameUp(l, ev.Seq)
 		return

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/wire"
 )
 
@@ -121,7 +121,7 @@ func (r *remote) later(l *link, pause time.Duration, why string) {
 // fenceBroken fences those that have stopped. Under r.mu.
 func (r *remote) fenceBroken(why string) {
 	for _, l := range r.links {
-		if l.up && l.phase == working && l.l.Stats().State != fastpath.LinkUp {
+		if l.up && l.phase == working && l.l.Stats().State != core.LinkUp {
 			r.fence(l, why)
 		}
 	}
@@ -179,7 +179,7 @@ func (r *remote) drain(l *link, why string) {
 			r.e.after(time.Millisecond, look)
 		default:
 			l.l.Settle()
-			if err := r.goOn(l, fastpath.Proof{}, nil); err != nil {
+			if err := r.goOn(l, core.Proof{}, nil); err != nil {
 				go r.session().giveUp(err)
 			}
 			r.kick()
@@ -227,7 +227,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 			r.started(l, err)
 			return
 		}
-		if err := r.goOn(l, fastpath.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
+		if err := r.goOn(l, core.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
 			go h.giveUp(err)
 		}
 		r.kick()
@@ -236,7 +236,7 @@ func (h initiatorHandler) Fenced(f wire.Fenced) {
 
 // goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
 // error given back ends the session. Under r.mu.
-func (r *remote) goOn(l *link, proof fastpath.Proof, err error) error {
+func (r *remote) goOn(l *link, proof core.Proof, err error) error {
 	r.change()
 	if !r.others(l) {
 		if err == nil {

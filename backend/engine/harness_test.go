@@ -20,7 +20,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/local"
+	"gorail/backend/provider/shm"
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/verbs"
 	imitation "gorail/test/verbs"
@@ -193,7 +193,7 @@ func (h *harness) agent(name string, params ...string) *agent {
 		a.prov = h.fabric.Provider(h.links...)
 		prov = a.prov
 	case h.host:
-		prov = local.New(local.Options{Threads: 2, CUDA: opt.CUDAPath})
+		prov = shm.New(shm.Options{Threads: 2, CUDA: opt.CUDAPath})
 	case h.real:
 		prov = verbs.New(verbs.Options{IB: opt.IB})
 	case h.lib != nil:

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/topo"
@@ -158,7 +158,7 @@ func (e *Engine) registerOn(g *region, r *railState) {
 		return
 	}
 	g.mrs[r.index] = ref
-	key := fastpath.Key{}
+	key := core.Key{}
 	if m, has := ref.Handle(); has {
 		key.Desc = m.Desc()
 	}
@@ -213,7 +213,7 @@ func (r *remote) startLink(l *link) {
 func (r *remote) started(l *link, err error) {
 	if err == nil {
 		r.change()
-		err = r.e.attach(l, r.sess, l.peerID, fastpath.Initiator, true)
+		err = r.e.attach(l, r.sess, l.peerID, core.Initiator, true)
 	}
 	if err == nil {
 		l.late = true
@@ -253,8 +253,8 @@ func (r *remote) takeMore(g *region, entry wire.KeyEntry) {
 		return // it is being taken back
 	}
 	for _, rk := range entry.Rails {
-		if bit := uint64(1) << rk.Rail; int(rk.Rail) < fastpath.Slots(r.e.opt) && g.rails.Load()&bit == 0 {
-			g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
+		if bit := uint64(1) << rk.Rail; int(rk.Rail) < core.Slots(r.e.opt) && g.rails.Load()&bit == 0 {
+			g.core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
 			g.rails.Or(bit)
 		}
 	}
@@ -290,5 +290,5 @@ func (t *target) start(l *link, f wire.Fence) ([]byte, error) {
 		return nil, err
 	}
 	l.enter(working)
-	return ep.Addr(), t.e.attach(l, t.sess, l.peerID, fastpath.Target, false)
+	return ep.Addr(), t.e.attach(l, t.sess, l.peerID, core.Target, false)
 }

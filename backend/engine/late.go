@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
@@ -150,7 +150,7 @@ func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []p
 		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
 		return f
 	}
-	opt := rail.ChooseOptions{Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: fastpath.Slots(e.opt)}
+	opt := rail.ChooseOptions{Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: core.Slots(e.opt)}
 	all := append(slices.Clone(found), down...)
 	now, left = rail.Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(leaving(now)), opt.Slots-len(now))

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/wire"
 )
@@ -35,7 +35,7 @@ type link struct {
 	rail   *railState
 	peer   int // the peer's rail
 	ep     provider.Endpoint
-	l      fastpath.Link
+	l      core.Link
 	up     bool   // l is there
 	peerID uint64 // the peer's number of the link
 	late   bool   // it came up within the session: the peer may have registered memory on its rail since
@@ -77,11 +77,11 @@ func (l *link) level() slog.Level {
 }
 
 // rebind lets the link go on with the endpoint that it has now.
-func (l *link) rebind(proof fastpath.Proof, probe bool) error {
+func (l *link) rebind(proof core.Proof, probe bool) error {
 	return l.l.Rebind(l.ep.Core(), l.epoch, proof, probe)
 }
 
-// openLink opens an endpoint; the fastpath link follows when the peer's address is known. With an error the link is there without one, for
+// openLink opens an endpoint; the core's link follows when the peer's address is known. With an error the link is there without one, for
 // when the rail's device comes up.
 func (e *Engine) openLink(num, railIdx, peerRail int) (l *link, err error) {
 	r := e.rails[railIdx]
@@ -94,7 +94,7 @@ func (e *Engine) openLink(num, railIdx, peerRail int) (l *link, err error) {
 }
 
 // connect names the peer's endpoint and starts the link. from are addresses of the peer's.
-func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, from []netip.Addr, role fastpath.Role, probe bool) error {
+func (e *Engine) connect(l *link, s core.Session, o wire.EndpointOffer, from []netip.Addr, role core.Role, probe bool) error {
 	if err := e.reachFor(l.ep, o.Addr, from); err != nil {
 		return err
 	}
@@ -102,10 +102,10 @@ func (e *Engine) connect(l *link, s fastpath.Session, o wire.EndpointOffer, from
 }
 
 // attach starts a link whose endpoint is connected.
-func (e *Engine) attach(l *link, s fastpath.Session, peerID uint64, role fastpath.Role, probe bool) error {
+func (e *Engine) attach(l *link, s core.Session, peerID uint64, role core.Role, probe bool) error {
 	l.noteEnds()
 	slot := l.peer
-	if role == fastpath.Target {
+	if role == core.Target {
 		slot = 0 // a target uses no keys of the peer's
 	}
 	e.linksMu.Lock()
@@ -166,7 +166,7 @@ func names(links []*link) (out []string) {
 // drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first, and the peer
 // answers a FENCE for those on which something failed, behind the call: until then their transfers are in progress, for memory is in use.
 // The channel is closed when all is quiet; nil: it is already.
-func (e *Engine) drop(links []*link, s fastpath.Session, st int32, p *parting) <-chan struct{} {
+func (e *Engine) drop(links []*link, s core.Session, st int32, p *parting) <-chan struct{} {
 	for _, l := range links {
 		e.quiesce(l)
 		e.linksMu.Lock()
@@ -187,7 +187,7 @@ func (e *Engine) drop(links []*link, s fastpath.Session, st int32, p *parting) <
 }
 
 // dropLate waits until the links are quiet; when the engine closes, not for long.
-func (e *Engine) dropLate(links []*link, s fastpath.Session, st int32, p *parting) {
+func (e *Engine) dropLate(links []*link, s core.Session, st int32, p *parting) {
 	const atClose = 2 * time.Second
 	var closing time.Time
 	for ; stillPosted(links) || p.waits(); time.Sleep(time.Millisecond) {
@@ -204,7 +204,7 @@ func (e *Engine) dropLate(links []*link, s fastpath.Session, st int32, p *partin
 
 // free ends links that are quiet. All of them end before the first is let go: a transfer's last part may still hand its
 // notification to another's.
-func (e *Engine) free(links []*link, s fastpath.Session, st int32) {
+func (e *Engine) free(links []*link, s core.Session, st int32) {
 	for _, l := range links {
 		if !l.shared() {
 			continue

@@ -14,7 +14,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
-	"gorail/backend/provider/local"
+	"gorail/backend/provider/shm"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 	"gorail/test/testenv"
@@ -73,7 +73,7 @@ func (p apart) conn(a *agent) []byte {
 		b.Boot = "another"
 	}
 	for i := range b.Rails {
-		if o := &b.Rails[i]; p.pids && o.Fabric == local.Name {
+		if o := &b.Rails[i]; p.pids && o.Fabric == shm.Name {
 			o.Subnet = "another " + o.Subnet
 		}
 	}
@@ -87,7 +87,7 @@ func withMemory(t *testing.T, devices int) *gpuHarness {
 	h := onGPUDevices(t, devices)
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
-		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: local.New(local.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
 	}
 	h.params = append(h.params, "control_devices", "lo")
 	return h

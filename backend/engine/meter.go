@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/stats"
 )
 
@@ -14,12 +14,12 @@ type meter struct {
 	fences, stalls atomic.Uint64
 
 	mu   sync.Mutex
-	l    fastpath.Link
-	last fastpath.Tally // when l has gone
+	l    core.Link
+	last core.Tally // when l has gone
 }
 
 // begin: the link is there.
-func (m *meter) begin(l fastpath.Link) {
+func (m *meter) begin(l core.Link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.l = l
@@ -31,10 +31,10 @@ func (m *meter) end() {
 	defer m.mu.Unlock()
 	m.last = m.l.Tally()
 	m.last.InFlight = 0
-	m.l = fastpath.Link{}
+	m.l = core.Link{}
 }
 
-func (m *meter) read() fastpath.Tally {
+func (m *meter) read() core.Tally {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.last

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/status"
 )
 
@@ -15,8 +15,8 @@ func (e *Engine) Notify(name string, msg []byte) error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	if len(msg) > fastpath.MaxNotif {
-		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), fastpath.MaxNotif)
+	if len(msg) > core.MaxNotif {
+		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
 	}
 	r := e.remote(name)
 	if r == nil {
@@ -43,7 +43,7 @@ func (e *Engine) Notify(name string, msg []byte) error {
 	if !r.keptUntil.IsZero() {
 		r.keptUntil = time.Now().Add(r.e.opt.PeerTimeout)
 	}
-	r.notifs = append(r.notifs, fastpath.Taken{Body: bytes.Clone(msg)})
+	r.notifs = append(r.notifs, core.Taken{Body: bytes.Clone(msg)})
 	return nil
 }
 
@@ -55,7 +55,7 @@ func (r *remote) full(n int) error {
 // send queues the message on the link. Under mu.
 func (r *remote) send(msg []byte) error {
 	err := r.home.l.Notify(msg)
-	if errors.Is(err, fastpath.ErrFull) {
+	if errors.Is(err, core.ErrFull) {
 		return r.full(len(msg))
 	}
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 )
@@ -174,7 +174,7 @@ func TestBackPressureBeforeConnection(t *testing.T) {
 func TestNotifyTooLong(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
-	long := make([]byte, fastpath.MaxNotif+1)
+	long := make([]byte, core.MaxNotif+1)
 	require.Equal(t, status.ErrInvalidParam, status.Of(p.a.Notify("bob", long)))
 	x := p.a.whole(opWrite, p.mine, p.theirs)
 	_, err := p.a.Engine.Post(x.handle, true, long)

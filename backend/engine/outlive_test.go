@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 )
@@ -221,7 +221,7 @@ func TestKeptBeyondQueue(t *testing.T) {
 	var want []string
 	r.mu.Lock()
 	for i, n := range []int{100 << 10, 1000, 50 << 10, 30 << 10, 1000} {
-		r.notifs = append(r.notifs, fastpath.Taken{Body: body(n, i)})
+		r.notifs = append(r.notifs, core.Taken{Body: body(n, i)})
 		r.notifLen += notifCost(body(n, i))
 		want = append(want, "ann:"+string(body(n, i)))
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/plan"
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -234,9 +234,9 @@ func (v *resolver) layout(t *transfer) error {
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "prepare: %w", err)
 	}
-	op := fastpath.Write
+	op := core.Write
 	if t.op == opRead {
-		op = fastpath.Read
+		op = core.Read
 	}
 	x, err := e.core.NewXfer(rec.Handle().Uint64(), op, uint64(lay.Ops))
 	if err != nil {

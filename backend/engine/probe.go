@@ -3,13 +3,13 @@ package engine
 import (
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 )
 
 // probe tries a link that rests. Under r.mu.
 func (r *remote) probe(l *link) {
 	l.enter(probing)
-	if err := l.rebind(fastpath.Proof{}, true); err != nil {
+	if err := l.rebind(core.Proof{}, true); err != nil {
 		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
 		l.pause = max(l.pause, firstRest)
 		r.later(l, l.pause, "another try")
@@ -19,7 +19,7 @@ func (r *remote) probe(l *link) {
 // cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
 func (r *remote) cameUp(l *link, epoch uint64) {
 	r.mu.Lock()
-	if !r.owns(l) || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != fastpath.LinkProbing {
+	if !r.owns(l) || l.phase != probing || epoch != uint64(l.epoch) || l.l.Stats().State != core.LinkProbing {
 		r.mu.Unlock()
 		return
 	}
@@ -35,7 +35,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	l.l.Up()
 	for _, o := range r.links {
 		if o.up && (o.phase == probing || o.phase == resting) {
-			o.l.Yield(fastpath.Proof{})
+			o.l.Yield(core.Proof{})
 		}
 	}
 	r.kick()

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 )
 
@@ -179,7 +179,7 @@ func (t *target) proofLate() {
 		"peer", t.in.Agent(), "rails", strings.Join(why, ", "), "connect_timeout", t.e.opt.ConnectTimeout)
 }
 
-var phaseNames = map[fastpath.LinkState]string{fastpath.LinkUp: "up", fastpath.LinkStopped: "stopped", fastpath.LinkDead: "ended", fastpath.LinkProbing: "not proved"}
+var phaseNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: "stopped", core.LinkDead: "ended", core.LinkProbing: "not proved"}
 
 // linkTexts says of each link where it leads and what it does.
 func (r *remote) linkTexts() string {

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/wire"
 )
 
@@ -113,12 +113,12 @@ func (r *remote) take(g *region, entry wire.KeyEntry) {
 	if g.unknown = g.why != ""; g.unknown {
 		return
 	}
-	g.core.Set(g.Addr, g.Len, fastpath.Slots(r.e.opt))
+	g.core.Set(g.Addr, g.Len, core.Slots(r.e.opt))
 	g.rails.Store(0)
 	for _, rk := range entry.Rails {
-		if int(rk.Rail) < fastpath.Slots(r.e.opt) {
+		if int(rk.Rail) < core.Slots(r.e.opt) {
 			g.rails.Or(1 << rk.Rail)
-			g.core.SetKey(int(rk.Rail), fastpath.Key{Key: rk.Key, Base: rk.Base})
+			g.core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
 		}
 	}
 	if g.Len == 0 { // none has a key of it, and none needs one

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/gpu"
 	"gorail/backend/peer"
 )
@@ -23,7 +23,7 @@ func (t *transfer) inUse() bool {
 	if t.freed || t.x.Status() == 0 {
 		return false
 	}
-	return t.leaked.Load() || t.x.Running() && t.e.core.Posted(t.x, fastpath.Link{})
+	return t.leaked.Load() || t.x.Running() && t.e.core.Posted(t.x, core.Link{})
 }
 
 func (s *stagedRun) inUse() bool {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 )
@@ -279,7 +279,7 @@ func TestBlockedPeer(t *testing.T) {
 	x, y := a.whole(opWrite, mine, theirs).post(), a.whole(opWrite, mine, others).post()
 	r.mu.Lock() // as a fence does whose endpoint does not close
 	start := time.Now()
-	a.onEvent(fastpath.Event{Kind: fastpath.EvLink, ID: r.links[0].id, Code: 5})
+	a.onEvent(core.Event{Kind: core.EvLink, ID: r.links[0].id, Code: 5})
 	require.Less(t, time.Since(start), 10*time.Millisecond, "the goroutine of events is free")
 	y.fails(status.ErrBackend) // its deadline is looked at
 	require.Equal(t, inProg, x.check())

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/status"
@@ -15,7 +15,7 @@ import (
 // in the core's region table and stays taken while a transfer pins it.
 type region struct {
 	id   uint64
-	core fastpath.Region
+	core core.Region
 	wire.Range
 	remote *remote
 	parts  []*region // of one that is registered in slices: these are regions, it is only their name; else nil
@@ -68,7 +68,7 @@ func (r *region) contains(addr, length uint64) bool {
 
 // regionTable gives out indices of the core's region table.
 type regionTable struct {
-	core  *fastpath.Core
+	core  *core.Core
 	slots int // key slots of an entry
 
 	mu   sync.RWMutex

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
 	"gorail/backend/wire"
@@ -51,7 +51,7 @@ func (e *Engine) registered(r *region, errs []error) {
 			continue
 		}
 		r.rails.Or(1 << i)
-		key := fastpath.Key{}
+		key := core.Key{}
 		if m, has := r.mrs[i].Handle(); has {
 			key.Desc = m.Desc()
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -74,7 +74,7 @@ func (r *request) posted() *request {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.x.TakeTicket()
-		return r.a.core.Posted(t.x, fastpath.Link{})
+		return r.a.core.Posted(t.x, core.Link{})
 	})
 	return r
 }

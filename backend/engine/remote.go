@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
@@ -62,14 +62,14 @@ type remote struct {
 	leaving   *departure  // the application has let go of it, and the session lives on to deliver; else nil
 	out       *peer.Out   // nil until it is dialed,
 	dialed    time.Time   // then
-	sess      fastpath.Session
+	sess      core.Session
 	hasSess   bool
 	links     []*link
 	connected bool   // a link of theirs is proved, and the log has it
 	home      *link  // notifications go out here
 	epoch     uint64 // grows when keys or links change: a transfer checked under an older one is checked again
 	waiting   []*transfer
-	notifs    []fastpath.Taken // accepted, for the next session
+	notifs    []core.Taken // accepted, for the next session
 	after     uint64           // the session before, whose numbers the next one goes on from; 0: there was none
 	gap       bool             // the target may hold notifications behind one that was given up
 	keptUntil time.Time        // they are given up then; zero: none was kept
@@ -117,7 +117,7 @@ func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote
 
 // spread gives every pair as many links as both sides want, in rounds: what fits is even.
 func (r *remote) spread() (lanes []rail.Pair) {
-	n := min(r.e.opt.QPsPerRail, max(1, int(r.blob.Links)), fastpath.MaxLinks/len(r.pairs))
+	n := min(r.e.opt.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(r.pairs))
 	for round := range n {
 		for _, p := range r.pairs {
 			if round == 0 || !r.e.rails[p.Own].caps.SharedEndpoint {
@@ -142,13 +142,13 @@ func (r *remote) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.e.devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= fastpath.Slots(r.e.opt) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
+		return int(o.Index) >= core.Slots(r.e.opt) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
 	})
 	all := rail.Match(devices, usable, same)
 	if slices.ContainsFunc(r.e.rails, (*railState).waits) {
 		all = r.besideLate(all, devices, usable, same)
 	}
-	return all[:min(fastpath.MaxLinks, len(all))]
+	return all[:min(core.MaxLinks, len(all))]
 }
 
 // besideLate adds, in front, the pairs that there would be without the rails that wait for their interface: these may never come.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 )
@@ -39,7 +39,7 @@ func TestRepostRefused(t *testing.T) {
 	require.Equal(t, done, x.wait())
 	_, taken := p.a.core.Repost(x.slot, x.handle+1<<32, false, nil)
 	require.False(t, taken, "another generation")
-	require.False(t, x.again(string(make([]byte, fastpath.MaxNotif+1))))
+	require.False(t, x.again(string(make([]byte, core.MaxNotif+1))))
 
 	p.b.rail().Stall()
 	require.True(t, x.again("n"))

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/wire"
 )
 
@@ -105,7 +105,7 @@ func (r *remote) bringUp(w wire.Welcome) error {
 		}
 		err := errors.New("the peer could not open an endpoint for it")
 		if len(offers[i].Addr) > 0 {
-			err = r.e.connect(l, s, offers[i], from, fastpath.Initiator, true)
+			err = r.e.connect(l, s, offers[i], from, core.Initiator, true)
 		}
 		switch {
 		case err != nil && !l.up: // see startLink

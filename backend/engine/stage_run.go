@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/status"
 )
 
@@ -153,7 +153,7 @@ func (s *stagedRun) notify() error {
 			err = s.r.home.l.Notify(s.msg)
 		}
 		s.r.mu.RUnlock()
-		if !errors.Is(err, fastpath.ErrFull) || time.Now().After(end) {
+		if !errors.Is(err, core.ErrFull) || time.Now().After(end) {
 			return err
 		}
 		select {

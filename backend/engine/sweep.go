@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -140,7 +140,7 @@ func (s *sweeper) sweepOne(t *transfer) {
 // posted again and again stays. Under t.mu.
 func (t *transfer) rest() {
 	t.sample()
-	if t.x.HasTicket() && fastpath.Now()-t.x.LastProgress() < t.e.opt.XferTimeout {
+	if t.x.HasTicket() && core.Now()-t.x.LastProgress() < t.e.opt.XferTimeout {
 		return
 	}
 	if t.x.TakeTicket(); t.x.Running() {
@@ -182,7 +182,7 @@ func (s *sweeper) look(t *transfer) {
 		t.mu.Unlock()
 		return
 	}
-	last := max(fastpath.Now()-t.x.LastProgress(), 0)
+	last := max(core.Now()-t.x.LastProgress(), 0)
 	if since := now.Sub(t.posted); since < last {
 		last = since
 	}

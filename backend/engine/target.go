@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/notify"
 	"gorail/backend/peer"
 	"gorail/backend/wire"
@@ -33,7 +33,7 @@ type target struct {
 	frozen  bool        // it takes no notifications in any more
 	over    bool        // its links are gone
 	lost    time.Time   // when it ended, if it takes notifications in since
-	sess    fastpath.Session
+	sess    core.Session
 	links   []*link
 	usage   usage // of Engine.room
 	pace    pace  // of what it asks for
@@ -152,7 +152,7 @@ func (t *target) open(num int, o wire.EndpointOffer) (*link, error) {
 		err = errors.New("the peer has no endpoint for it")
 	}
 	if err == nil {
-		err = t.e.connect(l, t.sess, o, t.from(), fastpath.Target, false)
+		err = t.e.connect(l, t.sess, o, t.from(), core.Target, false)
 	}
 	if err != nil {
 		_ = t.e.quiesce(l) // it is in the log

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/peer"
 	"gorail/backend/wire"
 )
@@ -59,7 +59,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		if l.epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
 			if err = h.e.reachFor(l.ep, f.Addr, t.from()); err == nil {
 				l.noteEnds()
-				err = l.rebind(fastpath.Proof{}, false)
+				err = l.rebind(core.Proof{}, false)
 			}
 			answer.Addr = l.ep.Addr()
 		}
@@ -86,7 +86,7 @@ func (t *target) failed(l *link, epoch uint64) {
 		t.drain(l)
 		return
 	}
-	if !t.gone && !t.frozen && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == fastpath.LinkStopped {
+	if !t.gone && !t.frozen && l.up && epoch == uint64(l.epoch) && l.l.Stats().State == core.LinkStopped {
 		t.in.WantFence(uint8(l.num), l.epoch)
 	}
 }
@@ -94,7 +94,7 @@ func (t *target) failed(l *link, epoch uint64) {
 // drain uses a link of a shared endpoint again when what it has posted has ended: there is nothing to fence. Under mu.
 func (t *target) drain(l *link) {
 	switch {
-	case t.gone || !l.up || l.l.Stats().State != fastpath.LinkStopped:
+	case t.gone || !l.up || l.l.Stats().State != core.LinkStopped:
 	case !l.drained():
 		t.e.after(time.Millisecond, func() {
 			t.mu.Lock()
@@ -102,7 +102,7 @@ func (t *target) drain(l *link) {
 			t.drain(l)
 		})
 	default:
-		if err := l.rebind(fastpath.Proof{}, false); err != nil {
+		if err := l.rebind(core.Proof{}, false); err != nil {
 			t.e.log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.rail.name(), "err", advise(err))
 		}
 	}

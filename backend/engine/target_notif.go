@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/notify"
 )
 
@@ -27,9 +27,9 @@ func (t *target) inOrder(f func()) error {
 }
 
 // proof says what has come: over the endpoint that was closed nothing new does, and what others bring is no harm.
-func (t *target) proof() (p fastpath.Proof, err error) {
+func (t *target) proof() (p core.Proof, err error) {
 	err = t.inOrder(func() {
-		p = fastpath.Proof{Next: t.nextLocked(), Have: t.asm.Have()}
+		p = core.Proof{Next: t.nextLocked(), Have: t.asm.Have()}
 		if len(t.links) == 1 {
 			t.asm.DropPartial()
 		}
@@ -38,7 +38,7 @@ func (t *target) proof() (p fastpath.Proof, err error) {
 }
 
 // message takes in what the core did not deliver by itself: fragments, and what came out of order.
-func (t *target) message(ev fastpath.Event) {
+func (t *target) message(ev core.Event) {
 	t.asmMu.Lock()
 	defer t.asmMu.Unlock()
 	t.handled++

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unsafe"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -30,10 +30,10 @@ type transfer struct {
 	gone    atomic.Bool // freed: x belongs to somebody else
 
 	mu       sync.Mutex
-	x        fastpath.Xfer
+	x        core.Xfer
 	freed    bool
 	checked  uint64          // remote.epoch under which keys and links were found good
-	links    []fastpath.Link // those that can carry it, the near ones first
+	links    []core.Link // those that can carry it, the near ones first
 	near     int             // how many of them are near its local memory
 	hasNotif bool
 	posted   time.Time     // when it was last queued; the core notes when it starts
@@ -90,8 +90,8 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
 	}
 	t.tell()
-	if len(msg) > fastpath.MaxNotif {
-		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), fastpath.MaxNotif)
+	if len(msg) > core.MaxNotif {
+		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
 	}
 	r := t.remote
 	r.mu.RLock()

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/wire"
 )
 
@@ -21,7 +21,7 @@ func (r *remote) keepNotifs() {
 	if !r.hasSess {
 		return
 	}
-	var kept []fastpath.Taken
+	var kept []core.Taken
 	for _, l := range r.links { // all first: what is taken from one makes room for others to number more
 		_ = r.e.quiesce(l) // in the log
 	}
@@ -40,7 +40,7 @@ func (r *remote) keepNotifs() {
 			}
 		}
 	}
-	slices.SortStableFunc(kept, func(a, b fastpath.Taken) int {
+	slices.SortStableFunc(kept, func(a, b core.Taken) int {
 		if a.Numbered != b.Numbered {
 			if a.Numbered {
 				return -1
@@ -103,13 +103,13 @@ func firstNumber(w wire.Welcome) uint64 {
 
 // flushNotifs sends what was accepted before the session was ready: first what the target lacks of the numbers before this session's. Under mu.
 func (r *remote) flushNotifs(w wire.Welcome) {
-	resend := func(m fastpath.Taken) {
+	resend := func(m core.Taken) {
 		if err := r.home.l.Resend(m); err != nil {
 			r.e.log.Error("notification lost", "peer", r.name, "err", err)
 		}
 	}
 	first := firstNumber(w)
-	before, later := map[uint64]fastpath.Taken{}, 0 // by number; the others follow
+	before, later := map[uint64]core.Taken{}, 0 // by number; the others follow
 	for later < len(r.notifs) && r.notifs[later].Numbered && r.notifs[later].Seq < first {
 		before[r.notifs[later].Seq] = r.notifs[later]
 		later++

@@ -8,7 +8,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
-	"gorail/backend/provider/local"
+	"gorail/backend/provider/shm"
 	"gorail/backend/status"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
@@ -226,7 +226,7 @@ func TestVerbsVRAMBesideMemory(t *testing.T) {
 	h := onGPUDevices(t, 1)
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
-		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: local.New(local.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
 	}
 	a, b := h.agent("ann"), h.agent("bob")
 	h.wrap = wire

@@ -1,1 +1,1 @@
-../fastpath/gr_op.h
+../core/gr_op.h

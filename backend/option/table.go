@@ -19,7 +19,7 @@ const (
 	gib = 1 << 30
 )
 
-// maxCopyThreads is LC_THREADS of provider/local.
+// maxCopyThreads is LC_THREADS of provider/shm.
 const maxCopyThreads = 15
 
 var table = []row{

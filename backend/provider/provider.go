@@ -1,8 +1,8 @@
 // Package provider says what GORAIL wants of a fabric. One implementation each for libibverbs (provider/verbs), libfabric
-// (provider/ofi) and the memory of one host (provider/local); provider/auto chooses between them, provider/fake is in-process, for tests.
+// (provider/ofi) and the memory of one host (provider/shm); provider/auto chooses between them, provider/fake is in-process, for tests.
 //
 // The Go side opens, registers and closes. Posting and polling happen in C, below the ops table of
-// fastpath/gr_provider.h, which each Rail carries.
+// core/gr_provider.h, which each Rail carries.
 package provider
 
 import (
@@ -92,7 +92,7 @@ type Rail interface {
 	Caps() Caps
 	// Notes are what whoever runs this should be warned of: what the device can't do as asked, or only by detours.
 	Notes() []string
-	// Core is the gr_rail of the device (fastpath/gr_provider.h); valid until Close.
+	// Core is the gr_rail of the device (core/gr_provider.h); valid until Close.
 	Core() unsafe.Pointer
 	// OpenEndpoint opens an endpoint for exactly one peer. Implements fi_endpoint, fi_enable.
 	OpenEndpoint() (Endpoint, error)

@@ -21,7 +21,7 @@ type Copier struct {
 // lane names a stream: of one GPU, towards host memory or its own.
 type lane struct{ device, peer int }
 
-// ofOurs is the peer of lanes within a GPU: another than the GPU itself, whose lanes are provider/local's, and polled under its lock.
+// ofOurs is the peer of lanes within a GPU: another than the GPU itself, whose lanes are provider/shm's, and polled under its lock.
 const ofOurs = -2
 
 // New makes a Copier that loads the driver of that path when it is first needed. Nothing is done to any GPU before. blocks is how many the

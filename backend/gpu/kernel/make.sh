@@ -8,7 +8,7 @@ clang=${CLANG:-clang-14}
 ptx=$("$clang" -x cuda --cuda-device-only --cuda-gpu-arch=sm_50 -nocudainc -nocudalib -Xclang -target-feature -Xclang +ptx60 \
     -std=c++17 -O3 -Wall -Wextra -Werror -Wno-unknown-cuda-version -S -o - gather.cu)
 {
-    printf '// sha256 of gather.cu, ../gr_gather.h, ../../fastpath/gr_op.h: %s\n' "$(cat gather.cu ../gr_gather.h ../../fastpath/gr_op.h | sha256sum | cut -d' ' -f1)"
+    printf '// sha256 of gather.cu, ../gr_gather.h, ../../core/gr_op.h: %s\n' "$(cat gather.cu ../gr_gather.h ../../core/gr_op.h | sha256sum | cut -d' ' -f1)"
     printf '// %s\n' "$("$clang" --version | head -n 1)"
     printf '%s\n' "$ptx" | sed -e 's|//.*$||' -e 's|[[:space:]]*$||' | grep -v '^$'
 } >"$out"

@@ -1,1 +1,1 @@
-../../fastpath/gr_provider.h
+../../core/gr_provider.h

@@ -1,4 +1,4 @@
-package fastpath_test
+package core_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/option"
 	"gorail/backend/plan"
 	"gorail/backend/provider"
@@ -36,22 +36,22 @@ const (
 // end is one core with a rail, a buffer, and its half of a session.
 type end struct {
 	t    testing.TB
-	core *fastpath.Core
+	core *core.Core
 	rail *fake.Rail
 	ep   provider.Endpoint
 	mr   provider.MR
 	mem  []byte
-	sess fastpath.Session
-	link fastpath.Link
-	ev   *fastpath.Events
-	got  chan fastpath.Event
+	sess core.Session
+	link core.Link
+	ev   *core.Events
+	got  chan core.Event
 }
 
 func newEnd(t testing.TB, f *fake.Fabric, caps provider.Caps, key uint64, params map[string]string) *end {
 	opt, _, err := option.Parse(params, nil)
 	require.NoError(t, err)
-	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan fastpath.Event, 10_000)}
-	e.core, err = fastpath.New(opt)
+	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan core.Event, 10_000)}
+	e.core, err = core.New(opt)
 	require.NoError(t, err)
 	p := f.Provider(fake.Link{Name: "x", Caps: caps})
 	devs, err := p.Discover(context.Background(), provider.Filter{})
@@ -64,13 +64,13 @@ func newEnd(t testing.TB, f *fake.Fabric, caps provider.Caps, key uint64, params
 	require.Zero(t, idx)
 	e.mr, err = r.Register(drive.Addr(e.mem), memSize, key)
 	require.NoError(t, err)
-	e.region(ownRegion, drive.Addr(e.mem), fastpath.Key{Desc: e.mr.Desc()})
-	e.ev, err = e.core.Events(func(ev fastpath.Event) { e.got <- ev })
+	e.region(ownRegion, drive.Addr(e.mem), core.Key{Desc: e.mr.Desc()})
+	e.ev, err = e.core.Events(func(ev core.Event) { e.got <- ev })
 	require.NoError(t, err)
 	return e
 }
 
-func (e *end) region(idx uint32, addr uint64, k fastpath.Key) {
+func (e *end) region(idx uint32, addr uint64, k core.Key) {
 	r, err := e.core.Region(idx)
 	require.NoError(e.t, err)
 	r.Set(addr, memSize, 1)
@@ -82,7 +82,7 @@ func (e *end) region(idx uint32, addr uint64, k fastpath.Key) {
 func ends(t testing.TB, caps provider.Caps, params map[string]string) (a, b *end) {
 	f := fake.NewFabric(3)
 	a, b = newEnd(t, f, caps, 1, params), newEnd(t, f, caps, 2, params)
-	a.region(farRegion, drive.Addr(b.mem), fastpath.Key{Key: b.mr.Key(), Base: b.mr.Base()})
+	a.region(farRegion, drive.Addr(b.mem), core.Key{Key: b.mr.Key(), Base: b.mr.Base()})
 	for i, e := range []*end{a, b} {
 		var err error
 		e.sess, err = e.core.NewSession(uint64(i)+70, "peer")
@@ -90,9 +90,9 @@ func ends(t testing.TB, caps provider.Caps, params map[string]string) (a, b *end
 	}
 	connect(t, a, b)
 	var err error
-	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, 91, fastpath.Target, false)
+	b.link, err = b.sess.NewLink(0, 0, b.ep.Core(), 92, 91, core.Target, false)
 	require.NoError(t, err)
-	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, 92, fastpath.Initiator, false)
+	a.link, err = a.sess.NewLink(0, 0, a.ep.Core(), 91, 92, core.Initiator, false)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		for _, e := range []*end{a, b} {
@@ -126,12 +126,12 @@ func fence(t *testing.T, a, b *end) {
 	b.quiesce()
 	connect(t, a, b)
 	next, _ := b.sess.NextSeq()
-	require.NoError(t, b.link.Rebind(b.ep.Core(), 1, fastpath.Proof{}, false))
-	require.NoError(t, a.link.Rebind(a.ep.Core(), 1, fastpath.Proof{Next: next}, false))
+	require.NoError(t, b.link.Rebind(b.ep.Core(), 1, core.Proof{}, false))
+	require.NoError(t, a.link.Rebind(a.ep.Core(), 1, core.Proof{Next: next}, false))
 }
 
 // xfer makes a transfer of n operations of size bytes.
-func (e *end) xfer(peer *end, op, n, size int) fastpath.Xfer {
+func (e *end) xfer(peer *end, op, n, size int) core.Xfer {
 	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n))
 	require.NoError(e.t, err)
 	for i := range x.Ops() {
@@ -141,26 +141,26 @@ func (e *end) xfer(peer *end, op, n, size int) fastpath.Xfer {
 	return x
 }
 
-func (e *end) post(x fastpath.Xfer, notif ...string) {
+func (e *end) post(x core.Xfer, notif ...string) {
 	x.Start()
 	var msg []byte
 	if len(notif) > 0 {
 		msg = []byte(notif[0])
 	}
-	e.core.Post(x, []fastpath.Link{e.link}, 0, len(notif) > 0, msg)
+	e.core.Post(x, []core.Link{e.link}, 0, len(notif) > 0, msg)
 }
 
-func (e *end) done(x fastpath.Xfer, n, size int) bool {
+func (e *end) done(x core.Xfer, n, size int) bool {
 	return e.core.Check(x.Pointer(), uint64(n)<<32|uint64(size)) == 0
 }
 
 // event is the next but for the word that a link works.
-func (e *end) event() fastpath.Event {
+func (e *end) event() core.Event {
 	e.t.Helper()
 	for late := time.After(10 * time.Second); ; {
 		select {
 		case ev := <-e.got:
-			if ev.Kind != fastpath.EvLink || ev.Code != 0 {
+			if ev.Kind != core.EvLink || ev.Code != 0 {
 				return ev
 			}
 		case <-late:

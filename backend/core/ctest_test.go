@@ -1,4 +1,4 @@
-package fastpath_test
+package core_test
 
 import (
 	"context"

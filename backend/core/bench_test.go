@@ -1,11 +1,11 @@
-package fastpath_test
+package core_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 )
 
@@ -15,7 +15,7 @@ func BenchmarkWorkRequests(b *testing.B) {
 	caps := fake.TCPCaps()
 	caps.IOVLimit = 1
 	from, to := ends(b, caps, nil)
-	x := from.xfer(to, fastpath.Write, n, 64)
+	x := from.xfer(to, core.Write, n, 64)
 	for b.Loop() {
 		from.post(x)
 		for from.core.Check(x.Pointer(), uint64(n)<<32|64) != 0 {

@@ -1,4 +1,4 @@
-package local
+package shm
 
 import (
 	"context"

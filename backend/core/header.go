@@ -1,4 +1,4 @@
-package fastpath
+package core
 
 // #include "msg_wire.h"
 import "C"

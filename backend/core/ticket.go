@@ -1,4 +1,4 @@
-package fastpath
+package core
 
 // #include "gr_policy.h"
 import "C"

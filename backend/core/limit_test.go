@@ -1,4 +1,4 @@
-package fastpath_test
+package core_test
 
 import (
 	"bytes"
@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 )
 
 // second gives both ends one more link over the same rail.
-func second(t *testing.T, a, b *end) (la, lb fastpath.Link) {
+func second(t *testing.T, a, b *end) (la, lb core.Link) {
 	var eps [2]provider.Endpoint
 	for i, e := range []*end{a, b} {
 		ep, err := e.rail.OpenEndpoint()
@@ -22,12 +22,12 @@ func second(t *testing.T, a, b *end) (la, lb fastpath.Link) {
 	}
 	require.NoError(t, eps[0].Connect(eps[1].Addr()))
 	require.NoError(t, eps[1].Connect(eps[0].Addr()))
-	lb, err := b.sess.NewLink(0, 0, eps[1].Core(), 94, 93, fastpath.Target, false)
+	lb, err := b.sess.NewLink(0, 0, eps[1].Core(), 94, 93, core.Target, false)
 	require.NoError(t, err)
-	la, err = a.sess.NewLink(0, 0, eps[0].Core(), 93, 94, fastpath.Initiator, false)
+	la, err = a.sess.NewLink(0, 0, eps[0].Core(), 93, 94, core.Initiator, false)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		for i, l := range []fastpath.Link{la, lb} {
+		for i, l := range []core.Link{la, lb} {
 			l.Stop()
 			require.NoError(t, eps[i].Close())
 			l.Reap()
@@ -38,9 +38,9 @@ func second(t *testing.T, a, b *end) (la, lb fastpath.Link) {
 	return la, lb
 }
 
-func (e *end) postOn(l fastpath.Link, x fastpath.Xfer) {
+func (e *end) postOn(l core.Link, x core.Xfer) {
 	x.Start()
-	e.core.Post(x, []fastpath.Link{l}, 0, false, nil)
+	e.core.Post(x, []core.Link{l}, 0, false, nil)
 }
 
 // However much is posted on however many links, no more requests than inflight_ops are in flight on a rail; messages pass.
@@ -52,7 +52,7 @@ func TestInflightOps(t *testing.T) {
 			a, b := ends(t, caps, map[string]string{"inflight_ops": "4"})
 			link, _ := second(t, a, b)
 			for round := range 3 {
-				op := []int{fastpath.Write, fastpath.Read}[round%2]
+				op := []int{core.Write, core.Read}[round%2]
 				pattern(a.mem, byte(round))
 				pattern(b.mem, byte(round+50))
 				b.rail.Stall()
@@ -82,9 +82,9 @@ func TestInflightTurns(t *testing.T) {
 	caps := fake.EFACaps()
 	a, b := ends(t, caps, map[string]string{"inflight_ops": "2"})
 	link, _ := second(t, a, b)
-	for i, l := range [][2]fastpath.Link{{a.link, link}, {link, a.link}} {
+	for i, l := range [][2]core.Link{{a.link, link}, {link, a.link}} {
 		a.rail.Script(fake.Script{Delay: 50, PerPoll: 1})
-		big, small := a.xfer(b, fastpath.Write, 4000, 1<<10), a.xfer(b, fastpath.Write, 3, 4<<10)
+		big, small := a.xfer(b, core.Write, 4000, 1<<10), a.xfer(b, core.Write, 3, 4<<10)
 		b.rail.Stall()
 		a.postOn(l[0], big)
 		until(t, "nothing posted", func() bool { return l[0].Stats().InflightOps == 2 })
@@ -104,7 +104,7 @@ func TestInflightOpsRebind(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), map[string]string{"inflight_ops": "4"})
 	for range 3 {
 		b.rail.Stall()
-		x := a.xfer(b, fastpath.Read, 20, 64<<10)
+		x := a.xfer(b, core.Read, 20, 64<<10)
 		a.post(x)
 		until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps == 4 })
 		fence(t, a, b)

@@ -2,7 +2,7 @@
 //
 // The kernel lets a process read and write another's memory (process_vm_readv, process_vm_writev) where it would let it be
 // debugged. Whether it does is tried before such a rail is used for a peer: Rail.Reach.
-package local
+package shm
 
 /*
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17

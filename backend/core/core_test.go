@@ -1,4 +1,4 @@
-package fastpath_test
+package core_test
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 )
@@ -17,7 +17,7 @@ func TestWriteReadNotify(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	const n, size = 100, 4096
 	pattern(a.mem, 1)
-	w := a.xfer(b, fastpath.Write, n, size)
+	w := a.xfer(b, core.Write, n, size)
 	a.post(w, "hello")
 	until(t, "write", func() bool { return a.done(w, n, size) })
 	require.True(t, bytes.Equal(a.mem[:n*size], b.mem[:n*size]))
@@ -26,7 +26,7 @@ func TestWriteReadNotify(t *testing.T) {
 	a.core.FreeXfer(w)
 
 	pattern(b.mem, 2)
-	r := a.xfer(b, fastpath.Read, n, size)
+	r := a.xfer(b, core.Read, n, size)
 	a.post(r)
 	require.True(t, a.core.Wait(r, 10*time.Second))
 	require.True(t, bytes.Equal(a.mem[:n*size], b.mem[:n*size]))
@@ -45,7 +45,7 @@ func TestWindow(t *testing.T) {
 	caps.TxDepth, caps.IOVLimit = 20, 1
 	a, b := ends(t, caps, map[string]string{"window_min": "64KiB", "window_max": "64KiB"})
 	b.rail.Stall()
-	big := a.xfer(b, fastpath.Write, 16, 128<<10)
+	big := a.xfer(b, core.Write, 16, 128<<10)
 	a.post(big)
 	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
 	s := a.link.Stats()
@@ -53,7 +53,7 @@ func TestWindow(t *testing.T) {
 	b.rail.Release()
 	require.True(t, a.core.Wait(big, 10*time.Second))
 	b.rail.Stall()
-	small := a.xfer(b, fastpath.Write, 1000, 64)
+	small := a.xfer(b, core.Write, 1000, 64)
 	a.post(small)
 	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
 	a.core.Wait(small, time.Millisecond)
@@ -74,7 +74,7 @@ func TestProvidersWindow(t *testing.T) {
 		caps.WindowMin, caps.TxDepth = 3<<20, 1024
 		a, b := ends(t, caps, map[string]string{"window_min": "64KiB", "window_max": tt.most})
 		b.rail.Stall()
-		x := a.xfer(b, fastpath.Write, 64, 64<<10)
+		x := a.xfer(b, core.Write, 64, 64<<10)
 		a.post(x)
 		until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
 		a.core.Wait(x, 10*time.Millisecond)
@@ -90,7 +90,7 @@ func TestProvidersWindow(t *testing.T) {
 func TestHelps(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	b.rail.Stall()
-	x := a.xfer(b, fastpath.Write, 2, 64<<10)
+	x := a.xfer(b, core.Write, 2, 64<<10)
 	a.post(x)
 	before := a.rail.Counters().Helps
 	a.rail.Hold(func() {
@@ -115,7 +115,7 @@ func TestCredits(t *testing.T) {
 		full := b.core.Counters()["notifs_received"] > 64<<10/1500 // its limit: no more credits
 		return err != nil && full && a.link.Stats().Credits == 0 && a.sess.Queued() > 62<<10
 	})
-	require.ErrorIs(t, a.link.Notify(make([]byte, 1500)), fastpath.ErrFull)
+	require.ErrorIs(t, a.link.Notify(make([]byte, 1500)), core.ErrFull)
 	require.Positive(t, a.sess.Queued())
 	got := 0
 	until(t, "notifications", func() bool { got += len(b.notes()); return got == sent })
@@ -135,7 +135,7 @@ func TestFragments(t *testing.T) {
 	whole, handled := make([]byte, len(body)), uint64(0)
 	for have := 0; have < len(body); handled++ {
 		ev := b.event()
-		require.EqualValues(t, fastpath.EvMessage, ev.Kind)
+		require.EqualValues(t, core.EvMessage, ev.Kind)
 		require.Equal(t, [3]uint64{71, 1, 10_000}, [3]uint64{ev.ID, ev.Seq, uint64(ev.Total)})
 		have += copy(whole[ev.Offset:], ev.Data)
 	}
@@ -157,7 +157,7 @@ func TestFragments(t *testing.T) {
 func TestAbort(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	b.rail.Stall()
-	x, y := a.xfer(b, fastpath.Write, 32, 128<<10), a.xfer(b, fastpath.Write, 1, 100)
+	x, y := a.xfer(b, core.Write, 32, 128<<10), a.xfer(b, core.Write, 1, 100)
 	a.post(x, "never")
 	a.post(y, "never")
 	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
@@ -168,14 +168,14 @@ func TestAbort(t *testing.T) {
 	require.True(t, a.core.Wait(x, 10*time.Second))
 	ids := map[uint64]bool{a.event().ID: true, a.event().ID: true}
 	require.Len(t, ids, 2)
-	for _, z := range []fastpath.Xfer{x, y} {
+	for _, z := range []core.Xfer{x, y} {
 		require.True(t, z.Unsettled())
 		code, _ := z.Err()
 		require.EqualValues(t, -11, code)
 		z.Settle(-11)
 	}
 	require.Less(t, x.Done(), uint64(32*128<<10))
-	z := a.xfer(b, fastpath.Write, 1, 64)
+	z := a.xfer(b, core.Write, 1, 64)
 	a.post(z, "behind")
 	var got []string
 	until(t, "notification", func() bool { got = append(got, b.notes()...); return len(got) > 0 })
@@ -191,13 +191,13 @@ func TestRebind(t *testing.T) {
 				pattern(a.mem, byte(n))
 				clear(b.mem)
 				a.rail.Script(fake.Script{FailAt: uint64(n), FailErrno: syscall.EIO, FailBreaks: caps.Ordered})
-				x := a.xfer(b, fastpath.Write, 4, 128<<10)
+				x := a.xfer(b, core.Write, 4, 128<<10)
 				a.post(x, "once")
 				ev := a.event()
-				require.EqualValues(t, fastpath.EvLink, ev.Kind)
+				require.EqualValues(t, core.EvLink, ev.Kind)
 				require.EqualValues(t, 91, ev.ID)
 				require.EqualValues(t, syscall.EIO, ev.Code)
-				require.False(t, a.link.Stats().State == fastpath.LinkUp)
+				require.False(t, a.link.Stats().State == core.LinkUp)
 				fence(t, a, b)
 				require.True(t, a.core.Wait(x, 10*time.Second))
 				var got []string
@@ -217,10 +217,10 @@ func TestDeadRegion(t *testing.T) {
 	r, err := a.core.Region(farRegion)
 	require.NoError(t, err)
 	r.SetLive(false)
-	x := a.xfer(b, fastpath.Write, 1, 64)
+	x := a.xfer(b, core.Write, 1, 64)
 	a.post(x, "never")
 	ev := a.event()
-	require.EqualValues(t, fastpath.EvXfer, ev.Kind)
+	require.EqualValues(t, core.EvXfer, ev.Kind)
 	code, wire := x.Err()
 	require.EqualValues(t, -3, code)
 	require.Equal(t, syscall.ESTALE, wire)
@@ -236,7 +236,7 @@ func TestDeadRegion(t *testing.T) {
 // Want gives one event for a transfer that ends well; without it there is none.
 func TestEvents(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
-	x := a.xfer(b, fastpath.Write, 1, 64)
+	x := a.xfer(b, core.Write, 1, 64)
 	a.post(x)
 	require.True(t, a.core.Wait(x, 10*time.Second))
 	require.False(t, x.Want(), "it has ended")
@@ -245,6 +245,6 @@ func TestEvents(t *testing.T) {
 	require.True(t, x.Want())
 	b.rail.Release()
 	ev := a.event()
-	require.Equal(t, [3]uint64{fastpath.EvXfer, 1<<32 | 64, 0}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
+	require.Equal(t, [3]uint64{core.EvXfer, 1<<32 | 64, 0}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
 	require.Empty(t, a.got)
 }

@@ -1,4 +1,4 @@
-package fastpath_test
+package core_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"gorail/backend/fastpath"
+	"gorail/backend/core"
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
@@ -40,7 +40,7 @@ func newStranger(t require.TestingT, tb testing.TB) *stranger {
 	require.NoError(t, s.to.ep.Connect(s.ep.Addr()))
 	s.to.sess, err = s.to.core.NewSession(70, "peer")
 	require.NoError(t, err)
-	s.to.link, err = s.to.sess.NewLink(0, 0, s.to.ep.Core(), 92, 91, fastpath.Target, false)
+	s.to.link, err = s.to.sess.NewLink(0, 0, s.to.ep.Core(), 92, 91, core.Target, false)
 	require.NoError(t, err)
 	return s
 }
@@ -112,7 +112,7 @@ func taken(t require.TestingT, tb *testing.T, m []byte) bool {
 	require.Equal(t, fine, s.to.core.Counters()["bad_messages"] == 0, "%+v: %v", h, err)
 	if !fine && (err != nil || h.To == 92) { // else it is nobody's
 		ev := s.to.event()
-		require.Equal(t, [3]uint64{fastpath.EvLink, 92, uint64(syscall.EBADMSG)}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
+		require.Equal(t, [3]uint64{core.EvLink, 92, uint64(syscall.EBADMSG)}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
 	}
 	if fine && h.Kind == wire.KindNotif && h.Seq == 0 && h.Parts == 1 && h.Offset == 0 && int(h.Total) == len(payload) {
 		require.Equal(t, []string{"peer:" + string(payload)}, s.to.notes())

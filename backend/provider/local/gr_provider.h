@@ -1,1 +1,0 @@
-../../fastpath/gr_provider.h

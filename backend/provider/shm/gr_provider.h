@@ -1,0 +1,1 @@
+../../core/gr_provider.h
