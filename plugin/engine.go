@@ -18,8 +18,8 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/option"
 	"gorail/backend/provider/auto"
-	"gorail/backend/provider/shm"
 	"gorail/backend/provider/ofi"
+	"gorail/backend/provider/shm"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
 )

@@ -8,4 +8,5 @@ if ! [ -f build/build.ninja ]; then
     # shellcheck disable=SC2086
     meson setup build ${GORAIL_MESON_ARGS:-}
 fi
+go generate ./backend/include
 ninja -C build

@@ -16,7 +16,7 @@ all=(TestRemoveDelivers TestCloseDelivers TestTargetAsleep TestFirstPostAsleep '
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 cc -std=gnu17 -O1 -g -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -Wl,--version-script=test/fabric/lib/exports.map \
-    -Wl,-soname,libfabric-imitation.so -o "$tmp/libfabric.so.1" test/fabric/lib/*.c -ldl -pthread
+    -Wl,-soname,libfabric-imitation.so -Itest/board -o "$tmp/libfabric.so.1" test/fabric/lib/*.c -ldl -pthread
 go test -c -o "$tmp/e2e.test" ./test/e2e
 
 # one SEED KIND: one run of the test program in a process of its own.

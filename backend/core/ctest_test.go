@@ -27,7 +27,7 @@ func TestRandom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bin := filepath.Join(t.TempDir(), "ctest")
-			args := append(c.flags, "-DGR_TEST_PAUSE", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-I../provider/fake", "-o", bin)
+			args := append(c.flags, "-DGR_TEST_PAUSE", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-I../include", "-I../provider/fake", "-o", bin)
 			for _, dir := range []string{".", "ctest", "../provider/fake"} {
 				files, err := filepath.Glob(dir + "/*.c")
 				require.NoError(t, err)

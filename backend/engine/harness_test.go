@@ -20,8 +20,8 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
-	"gorail/backend/provider/shm"
 	"gorail/backend/provider/ofi"
+	"gorail/backend/provider/shm"
 	"gorail/backend/provider/verbs"
 	imitation "gorail/test/verbs"
 )

@@ -70,9 +70,9 @@ type remote struct {
 	epoch     uint64 // grows when keys or links change: a transfer checked under an older one is checked again
 	waiting   []*transfer
 	notifs    []core.Taken // accepted, for the next session
-	after     uint64           // the session before, whose numbers the next one goes on from; 0: there was none
-	gap       bool             // the target may hold notifications behind one that was given up
-	keptUntil time.Time        // they are given up then; zero: none was kept
+	after     uint64       // the session before, whose numbers the next one goes on from; 0: there was none
+	gap       bool         // the target may hold notifications behind one that was given up
+	keptUntil time.Time    // they are given up then; zero: none was kept
 	notifLen  uint64
 	regions   map[wire.Range]*region
 	rates     rates

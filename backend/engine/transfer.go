@@ -32,9 +32,9 @@ type transfer struct {
 	mu       sync.Mutex
 	x        core.Xfer
 	freed    bool
-	checked  uint64          // remote.epoch under which keys and links were found good
+	checked  uint64      // remote.epoch under which keys and links were found good
 	links    []core.Link // those that can carry it, the near ones first
-	near     int             // how many of them are near its local memory
+	near     int         // how many of them are near its local memory
 	hasNotif bool
 	posted   time.Time     // when it was last queued; the core notes when it starts
 	sampled  time.Duration // the post whose time is in remote.rates

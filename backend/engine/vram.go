@@ -144,7 +144,7 @@ func (e *Engine) again(r *region) {
 		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
 	_ = e.takeBack([]*region{r}, holders, "its local memory was freed and registered again") // it is gone already
 	_ = e.deregisterRails(r)                                                                 // the memory is gone already; what goes wrong is in the log
-	r.core.Set(r.Addr, r.Len, core.Slots(e.opt))                                         // of a rail that refuses now, nothing is left
+	r.core.Set(r.Addr, r.Len, core.Slots(e.opt))                                             // of a rail that refuses now, nothing is left
 	fresh := &region{Range: r.Range, core: r.core}
 	e.registerVRAM(fresh)
 	e.localMu.Lock()

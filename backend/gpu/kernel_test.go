@@ -17,7 +17,7 @@ func TestPTX(t *testing.T) {
 	ptx, err := os.ReadFile("kernel/gather.ptx")
 	require.NoError(t, err)
 	var sources []byte
-	for _, f := range []string{"kernel/gather.cu", "gr_gather.h", "../core/gr_op.h"} {
+	for _, f := range []string{"kernel/gather.cu", "../include/gr_gather.h", "../include/gr_op.h"} {
 		b, err := os.ReadFile(f)
 		require.NoError(t, err)
 		sources = append(sources, b...)

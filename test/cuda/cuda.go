@@ -106,7 +106,7 @@ func compile() ([]byte, error) {
 	lib, so := filepath.Join(filepath.Dir(file), "lib"), filepath.Join(dir, "cuda.so")
 	sources, _ := filepath.Glob(filepath.Join(lib, "*.c"))
 	args := []string{"-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-Bsymbolic",
-		"-Wl,-soname,libcuda-imitation.so", "-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-o", so}
+		"-I" + filepath.Join(lib, "../../board"), "-I" + filepath.Join(lib, "../../../backend/include"), "-Wl,-soname,libcuda-imitation.so", "-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-o", so}
 	if out, err := exec.Command("gcc", append(append(args, sources...), "-pthread")...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("gcc: %w\n%s", err, out)
 	}

@@ -57,7 +57,7 @@ func compile() {
 	sources, _ := filepath.Glob(filepath.Join(lib, "*.c"))
 	so := filepath.Join(dir, "fabric.so")
 	args := append([]string{"-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
-		"-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-Wl,-soname,libfabric-imitation.so", "-o", so}, sources...)
+		"-I" + filepath.Join(source(), "../board"), "-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-Wl,-soname,libfabric-imitation.so", "-o", so}, sources...)
 	if built.err = cc(append(args, "-ldl", "-pthread")...); built.err != nil {
 		built.skip = lacking(built.err)
 		return

@@ -114,7 +114,7 @@ func compile(old bool) (data []byte, skip string, err error) {
 	sources, _ := filepath.Glob(filepath.Join(lib, "*.c"))
 	exports := "exports.map"
 	args := []string{"-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-Bsymbolic",
-		"-Wl,-soname,libibverbs-imitation.so", "-o", so}
+		"-I" + filepath.Join(lib, "../../board"), "-Wl,-soname,libibverbs-imitation.so", "-o", so}
 	if old {
 		exports = "exports-old.map"
 		args = append(args, "-DVT_OLD")

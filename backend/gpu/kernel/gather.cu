@@ -5,7 +5,7 @@
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define _Static_assert static_assert
-#include "../gr_gather.h"
+#include "gr_gather.h"
 
 typedef uint32_t u32;
 typedef uint64_t u64;

@@ -4,11 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 out=${1:-gather.ptx}
-clang=${CLANG:-clang-14}
+clang=${CLANG:-clang-14} include=../../include
 ptx=$("$clang" -x cuda --cuda-device-only --cuda-gpu-arch=sm_50 -nocudainc -nocudalib -Xclang -target-feature -Xclang +ptx60 \
-    -std=c++17 -O3 -Wall -Wextra -Werror -Wno-unknown-cuda-version -S -o - gather.cu)
+    -std=c++17 -O3 -Wall -Wextra -Werror -Wno-unknown-cuda-version -I"$include" -S -o - gather.cu)
 {
-    printf '// sha256 of gather.cu, ../gr_gather.h, ../../core/gr_op.h: %s\n' "$(cat gather.cu ../gr_gather.h ../../core/gr_op.h | sha256sum | cut -d' ' -f1)"
+    printf '// sha256 of gather.cu, gr_gather.h, gr_op.h: %s\n' "$(cat gather.cu "$include"/gr_gather.h "$include"/gr_op.h | sha256sum | cut -d' ' -f1)"
     printf '// %s\n' "$("$clang" --version | head -n 1)"
     printf '%s\n' "$ptx" | sed -e 's|//.*$||' -e 's|[[:space:]]*$||' | grep -v '^$'
 } >"$out"

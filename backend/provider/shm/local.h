@@ -24,7 +24,7 @@
 #include <sys/un.h>
 
 #include "gr_provider.h"
-#include "ready.h"
+#include "gr_ready.h"
 #include "shared.h"
 #include "vram.h"
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "gr_provider.h"
-#include "ready.h"
+#include "gr_ready.h"
 
 /* ---- the library ---- */
 

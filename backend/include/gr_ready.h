@@ -1,6 +1,6 @@
 /* Completions that a provider has and poll has not handed out yet: a ring that never runs over, since nothing is posted while
  * as many operations as it has room for wait for their completion to be handed out. Guarded by the rail's lock; all zero is an
- * empty one. A package that uses it has a link to it, as to gr_provider.h.
+ * empty one.
  */
 #ifndef GORAIL_READY_H
 #define GORAIL_READY_H

@@ -1,1 +1,0 @@
-../core/gr_op.h

@@ -1,1 +1,0 @@
-../../core/gr_provider.h

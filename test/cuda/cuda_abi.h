@@ -1,1 +1,0 @@
-../../backend/gpu/cuda_abi.h

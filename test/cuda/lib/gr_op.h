@@ -1,1 +1,0 @@
-../../../backend/gpu/gr_op.h

@@ -1,1 +1,0 @@
-../../cuda/lib/dmabuf.h

@@ -1,1 +1,0 @@
-../../board/board.h
