@@ -6,6 +6,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/backend/status"
 )
 
@@ -62,15 +63,15 @@ func (v *resolver) classify(t *transfer) error {
 	return nil
 }
 
-// has says that the rail has all of the regions.
-func (r *railState) has(list []*region) bool {
-	return !slices.ContainsFunc(list, func(g *region) bool { return g.rails.Load()&(1<<r.index) == 0 })
+// hasAll says that the rail has all of the regions.
+func hasAll(r *rails.Rail, list []*region) bool {
+	return !slices.ContainsFunc(list, func(g *region) bool { return g.rails.Load()&(1<<r.Index) == 0 })
 }
 
 // copier is the rail that copies memory of GPUs whole, to that peer, and has all of ours; -1: there is none.
 func (e *Engine) copier(r *remote, locals []*region) int {
 	for _, p := range r.pairs {
-		if e.rails[p.Own].caps.Bulk && e.rails[p.Own].has(locals) {
+		if e.rails[p.Own].Can.Bulk && hasAll(e.rails[p.Own], locals) {
 			return p.Own
 		}
 	}
@@ -79,16 +80,16 @@ func (e *Engine) copier(r *remote, locals []*region) int {
 
 // carries says that a rail to that peer which moves memory of GPUs as it moves the host's has all of ours.
 func (e *Engine) carries(r *remote, locals []*region) bool {
-	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return !e.rails[p.Own].caps.Bulk && e.rails[p.Own].has(locals) })
+	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return !e.rails[p.Own].Can.Bulk && hasAll(e.rails[p.Own], locals) })
 }
 
-// moves says whether the rail moves bytes between such memories, where both are registered on it: who copies GPUs' memory whole does nothing
+// moves says whether a rail moves bytes between such memories, where both are registered on it: who copies GPUs' memory whole does nothing
 // else with it.
-func (r *railState) moves(c class, bulk bool) bool { return !c.vram() || r.caps.Bulk == bulk }
+func moves(r *rails.Rail, c class, bulk bool) bool { return !c.vram() || r.Can.Bulk == bulk }
 
 // mapsRings says that a rail of ours copies to memory of the peer's GPUs.
 func (r *remote) mapsRings() bool {
-	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return r.e.rails[p.Own].caps.Bulk })
+	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return r.e.rails[p.Own].Can.Bulk })
 }
 
 // bulk makes a transfer of GPUs' memory one post of the rail that copies it. The operations are there.

@@ -56,11 +56,7 @@ func (e *Engine) shutdown() {
 	for _, r := range local {
 		_ = e.deregisterRails(r) // it is in the log
 	}
-	for _, r := range e.rails {
-		if err := r.Close(); err != nil {
-			e.log.Warn("closing a rail", "rail", r.name(), "err", err)
-		}
-	}
+	e.railSet.Close()
 	e.stage.close()
 	e.core.Free()
 	e.core = nil

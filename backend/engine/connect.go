@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/peer"
+	"gorail/backend/rlimit"
 	"gorail/backend/status"
 )
 
@@ -93,7 +94,7 @@ func (r *remote) suspend(err error) (quiet <-chan struct{}) {
 	if r.state == connecting {
 		what = "peer not reached"
 	}
-	r.state, r.code, r.err = suspended, status.ErrBackend, advise(err)
+	r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err)
 	if r.leaving != nil {
 		r.leaving.asked = false // the next session's target is asked anew
 	}
@@ -122,7 +123,7 @@ func (r *remote) lose(err error) {
 		level = slog.LevelInfo // it said goodbye
 	}
 	was := r.state
-	r.state, r.code, r.err = lost, status.ErrRemoteDisconnect, advise(err)
+	r.state, r.code, r.err = lost, status.ErrRemoteDisconnect, rlimit.Advise(err)
 	r.e.log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", r.err)
 	if was != suspended {
 		r.down(status.ErrRemoteDisconnect)

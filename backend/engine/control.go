@@ -11,14 +11,15 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 	"gorail/backend/status"
 	"gorail/backend/topo"
 )
 
 // openControl listens, on the first port of the option control_port that is free on all addresses.
 func (e *Engine) openControl(m *topo.Machine) error {
-	local := localAddrs(e.nets())
-	addrs := controlAddrs(e.devices(), local, m, e.opt.ControlDevices)
+	local := localAddrs(e.railSet.Nets())
+	addrs := controlAddrs(e.railSet.Devices(), local, m, e.opt.ControlDevices)
 	if len(addrs) == 0 {
 		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
 	}
@@ -54,10 +55,10 @@ type ifaceAddr struct {
 	down bool // the interface is
 }
 
-func localAddrs(nets []netInterface) (list []ifaceAddr) {
+func localAddrs(nets []rails.NetInterface) (list []ifaceAddr) {
 	for _, i := range nets {
-		for _, p := range i.addrs {
-			list = append(list, ifaceAddr{i.name, p.Addr().Unmap(), !i.up})
+		for _, p := range i.Addrs {
+			list = append(list, ifaceAddr{i.Name, p.Addr().Unmap(), !i.Up})
 		}
 	}
 	return list

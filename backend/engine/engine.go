@@ -19,6 +19,8 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
+	"gorail/backend/rlimit"
 	"gorail/backend/stage"
 	"gorail/backend/status"
 	"gorail/backend/topo"
@@ -33,25 +35,23 @@ type Config struct {
 	Provider provider.Provider
 	Log      *slog.Logger
 
-	nets func() []netInterface // nil: the kernel's
+	nets func() []rails.NetInterface // nil: the kernel's
 }
 
 // Engine is one backend instance of one agent.
 type Engine struct {
-	name  string
-	id    wire.EngineID
-	opt   option.Options
-	log   *slog.Logger
-	prov  provider.Provider
-	nets  func() []netInterface
-	core  *core.Core
-	ev    *core.Events
-	rails []*railState
-	slice uint64                                 // regions of more bytes are registered as several; 0: none is
-	nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
-	node  *peer.Node
-	blob  wire.ConnBlob
-	conn  []byte
+	name    string
+	id      wire.EngineID
+	opt     option.Options
+	log     *slog.Logger
+	core    *core.Core
+	ev      *core.Events
+	railSet *rails.Set
+	rails   []*rails.Rail // of Set
+	slice   uint64        // regions of more bytes are registered as several; 0: none is
+	node    *peer.Node
+	blob    wire.ConnBlob
+	conn    []byte
 
 	life sync.RWMutex // held for reading by whatever the control channel calls; shutdown waits for it
 	dead bool         // guarded by life: the core is going
@@ -104,25 +104,21 @@ func New(cfg Config) (*Engine, error) {
 		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, &pace{burst: atOnce, parts: share}), fencing: newTurns(fencers, nil),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
-	if e.nets = cfg.nets; e.nets == nil {
-		e.nets = netInterfaces
-	}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
 	}
-	if err := room(); err != nil {
-		return nil, status.Errorf(status.ErrBackend, "%w", advise(err))
+	if err := rlimit.Room(); err != nil {
+		return nil, status.Errorf(status.ErrBackend, "%w", rlimit.Advise(err))
 	}
-	if err := e.start(cfg.Provider); err != nil {
+	if err := e.start(cfg.Provider, cfg.nets); err != nil {
 		e.shutdown()
-		return nil, status.Errorf(status.Of(err), "%w", advise(err))
+		return nil, status.Errorf(status.Of(err), "%w", rlimit.Advise(err))
 	}
 	return e, nil
 }
 
-func (e *Engine) start(prov provider.Provider) error {
-	e.prov = prov
+func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface) error {
 	found, err := prov.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "find rails: %w", err)
@@ -131,7 +127,9 @@ func (e *Engine) start(prov provider.Provider) error {
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
 	machine := topo.Read(os.DirFS("/sys"))
-	if err := e.openRails(prov, found, machine); err != nil {
+	e.railSet = rails.New(e.opt, e.log, prov, e.core, nets)
+	err = e.railSet.Open(found, machine)
+	if e.rails = e.railSet.List; err != nil {
 		return err
 	}
 	e.regions = regionTable{core: e.core, slots: core.Slots(e.opt)}

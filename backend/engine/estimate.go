@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"gorail/backend/rails"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -114,8 +115,8 @@ func (t *transfer) expected() speed {
 	}
 	all := speed{latency: math.Inf(1)}
 	for _, p := range r.pairs {
-		if own := r.e.rails[p.Own]; own.moves(c, t.bulk) {
-			s := own.speed(r.mbps(own, p.Peer), t.bulk)
+		if own := r.e.rails[p.Own]; moves(own, c, t.bulk) {
+			s := speedOf(own, r.mbps(own, p.Peer), t.bulk)
 			all = speed{min(all.latency, s.latency), all.rate + s.rate}
 		}
 	}
@@ -128,7 +129,7 @@ func (t *transfer) expected() speed {
 	return all
 }
 
-func (r *railState) speed(mbps uint64, bulk bool) speed {
+func speedOf(r *rails.Rail, mbps uint64, bulk bool) speed {
 	d, link := r.Device(), float64(mbps)*1e6/8
 	switch {
 	case bulk:

@@ -27,7 +27,7 @@ func (e *Engine) onEvent(ev core.Event) {
 		case ev.Code == 0:
 			go l.target.heard(l, ev.Seq)
 		default:
-			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.name(), "errno", ev.Code, "session", "target")
+			e.log.Info("link error", "peer", l.target.in.Agent(), "rail", l.rail.Name(), "errno", ev.Code, "session", "target")
 			go l.target.failed(l, ev.Seq) // not among the events: Fence holds mu while it waits for those
 		}
 	case core.EvMessage:
@@ -64,6 +64,6 @@ func (r *remote) linkEvent(l *link, ev core.Event) {
 		r.cameUp(l, ev.Seq)
 		return
 	}
-	r.e.log.Log(context.Background(), l.level(), "link error", "peer", r.name, "rail", l.rail.name(), "errno", ev.Code)
+	r.e.log.Log(context.Background(), l.level(), "link error", "peer", r.name, "rail", l.rail.Name(), "errno", ev.Code)
 	r.failed(l, ev.Seq, syscall.Errno(ev.Code))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
 
@@ -149,13 +150,13 @@ func (r *remote) fence(l *link, why string) {
 	var addr []byte
 	if err := r.e.renew(l); err == nil {
 		addr = l.ep.Addr()
-	} else if r.e.log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.rail.name(), "err", err); !r.hope(l) {
+	} else if r.e.log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.rail.Name(), "err", err); !r.hope(l) {
 		go r.session().giveUp(err)
 		return
 	}
-	r.e.log.Log(context.Background(), l.level(), "fencing a link", "peer", r.name, "rail", l.rail.name(), "link", l.num, "reason", why)
+	r.e.log.Log(context.Background(), l.level(), "fencing a link", "peer", r.name, "rail", l.rail.Name(), "link", l.num, "reason", why)
 	if len(r.pairs) > 1 && !r.twin(l) {
-		r.out.Suspect(l.rail.addr(), "a rail over the same address is fenced: "+why)
+		r.out.Suspect(l.rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
 	r.out.Fence(r.e.ids.Add(1), uint8(l.num), l.epoch, addr)
 }
@@ -163,7 +164,7 @@ func (r *remote) fence(l *link, why string) {
 // drain is what takes the fence's place on a shared endpoint: the link stops, and when everything that is posted has
 // completed, the transfers of which an operation failed end in an error; the rest goes on. Under r.mu.
 func (r *remote) drain(l *link, why string) {
-	r.e.log.Info("a rail that cannot be fenced drains", "peer", r.name, "rail", l.rail.name(), "reason", why)
+	r.e.log.Info("a rail that cannot be fenced drains", "peer", r.name, "rail", l.rail.Name(), "reason", why)
 	l.enter(draining)
 	l.epoch++
 	l.l.Stop()
@@ -249,20 +250,20 @@ func (r *remote) goOn(l *link, proof core.Proof, err error) error {
 		if err == nil {
 			l.enter(working)
 			r.rehome()
-			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", l.epoch)
+			r.e.log.Info("link renewed", "peer", r.name, "rail", l.rail.Name(), "link", l.num, "epoch", l.epoch)
 			return nil
 		}
 		if !r.hope(l) {
 			return err
 		}
-		r.e.log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+		r.e.log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.rail.Name(), "err", rlimit.Advise(err))
 		l.l.Yield(proof) // what has arrived must not be sent again when another comes up first
 		l.enter(resting)
 		r.later(l, max(l.pause, firstRest), "another try")
 		return nil
 	}
 	l.l.Yield(proof)
-	r.e.log.Log(context.Background(), l.level(), "rail rests; others carry its work", "peer", r.name, "rail", l.rail.name(), "link", l.num, "pause", l.pause, "err", err)
+	r.e.log.Log(context.Background(), l.level(), "rail rests; others carry its work", "peer", r.name, "rail", l.rail.Name(), "link", l.num, "pause", l.pause, "err", err)
 	l.enter(resting)
 	epoch := l.epoch
 	if err != nil {

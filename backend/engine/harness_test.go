@@ -23,6 +23,7 @@ import (
 	"gorail/backend/provider/ofi"
 	"gorail/backend/provider/shm"
 	"gorail/backend/provider/verbs"
+	"gorail/backend/rails"
 	imitation "gorail/test/verbs"
 )
 
@@ -49,7 +50,7 @@ type harness struct {
 	real   bool           // libibverbs with this machine's devices
 	host   bool           // memory of one host
 	wrap   func(provider.Provider) provider.Provider
-	nets   func() []netInterface // of the next agents; nil: the machine's
+	nets   func() []rails.NetInterface // of the next agents; nil: the machine's
 	caps   provider.Caps
 	links  []fake.Link
 	params []string // options of all agents, by name and value

@@ -11,7 +11,7 @@ import (
 
 // offers are our rails as peers hear of them.
 func (e *Engine) offers() []wire.RailOffer {
-	offers := rail.Offers(e.devices())
+	offers := rail.Offers(e.railSet.Devices())
 	for i, r := range e.rails {
 		if p, ok := r.Rail.(provider.Prover); ok {
 			offers[i].Proof = p.Proof()
@@ -49,7 +49,7 @@ func (r *remote) proved(o wire.RailOffer, sameNS bool) bool {
 		if err == nil || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 			return true
 		}
-		r.e.log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.name(), "err", err)
+		r.e.log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.Name(), "err", err)
 	}
 	return false
 }

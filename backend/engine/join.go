@@ -5,133 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"time"
 
 	"gorail/backend/core"
-	"gorail/backend/provider"
-	"gorail/backend/rail"
-	"gorail/backend/topo"
+	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
 
-// How soon a late rail is tried again while its interface is up: its address may come later than its carrier.
-const (
-	firstJoin = 50 * time.Millisecond
-	mostJoin  = 2 * time.Second
-)
-
-// nudge tells late rails that something has happened to an interface.
-func (e *Engine) nudge(name string) {
-	for _, r := range e.rails {
-		if r.waits() && r.Device().Name == name {
-			select {
-			case r.late.wake <- struct{}{}:
-			default:
-			}
-		}
-	}
-}
-
-// joinWhenUp opens a late rail once its interface is up, and then hears of its device.
-func (e *Engine) joinWhenUp(ctx context.Context, r *railState) {
-	var said string
-	for pause := firstJoin; ; {
-		err := e.join(ctx, r)
-		if err == nil {
-			if own, ok := r.inner().(provider.Watcher); ok {
-				e.watchRail(ctx, r, own)
-			}
-		}
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		again := (<-chan time.Time)(nil)
-		if !errors.Is(err, errNoCarrier) {
-			if err.Error() != said {
-				said = err.Error()
-				e.log.Warn("a network interface or port came up, but its rail cannot be used; it is tried again", "rail", r.name(), "err", advise(err))
-			}
-			again = time.After(pause)
-			pause = min(2*pause, mostJoin)
-		} else if r.Device().Hardware { // nobody tells us of its port
-			again = time.After(mostJoin)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.late.wake:
-			pause = firstJoin
-		case <-again:
-		}
-	}
-}
-
-// join opens a late rail, registers all memory on it, and lets sessions use it. errNoCarrier: its interface is not up yet.
-func (e *Engine) join(ctx context.Context, r *railState) error {
-	d, err := e.findLate(ctx, r)
-	if err != nil {
-		return err
-	}
-	opened, err := e.prov.Open(d)
-	if err != nil {
-		return err
-	}
-	if opened.Caps() != r.caps {
-		_ = opened.Close()
-		return fmt.Errorf("rail %s can do other things than the rails of its fabric that were open first; make the agent anew to use it", r.name())
-	}
-	if err := e.core.SetRail(r.index, opened.Core()); err != nil {
-		_ = opened.Close()
-		return fmt.Errorf("rail %s: %w", r.name(), err)
-	}
-	r.late.rail.Store(&opened) // what is registered from now on is registered on it, too
-	if err := e.registerLate(ctx, r); err != nil {
-		return nil // the engine closes
-	}
-	r.late.up.Store(true)
-	for _, note := range opened.Notes() {
-		e.log.Warn("rail", "device", r.name(), "note", note)
-	}
-	e.log.Info("rail joined: its network interface or port came up", "rail", r.name(), "addr", d.Addr)
-	e.useLate(r)
-	return nil
-}
-
-// findLate looks for the device of a late rail.
-func (e *Engine) findLate(ctx context.Context, r *railState) (provider.Device, error) {
-	own := r.Device()
-	up := slices.ContainsFunc(e.nets(), func(i netInterface) bool { return i.up && i.name == own.Name && len(i.addrs) > 0 })
-	machine := topo.Read(os.DirFS("/sys"))
-	if own.Hardware {
-		up = !rail.FactsOf(machine)(own).Down
-	}
-	if !up {
-		return own, errNoCarrier
-	}
-	found, err := e.prov.Discover(ctx, provider.Filter{Fabrics: []string{own.Fabric}, Devices: []string{own.Name}})
-	if err != nil {
-		return own, fmt.Errorf("find %s: %w", r.name(), err)
-	}
-	found = slices.DeleteFunc(found, func(d provider.Device) bool { return d.Name != own.Name || d.Fabric != own.Fabric })
-	beside := slices.DeleteFunc(e.devices(), func(d provider.Device) bool { return d.Name == own.Name && d.Fabric == own.Fabric })
-	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: e.opt.Devices, Fabrics: e.opt.Provider})
-	for _, d := range fit {
-		if d.Name == own.Name && d.Fabric == own.Fabric {
-			return d, nil
-		}
-	}
-	for _, l := range left {
-		if l.Device.Name == own.Name && l.Device.Fabric == own.Fabric && l.Device.Waits == "" && !rail.FactsOf(machine)(l.Device).Down {
-			return own, fmt.Errorf("%s is left out: %s", r.name(), l.Reason)
-		}
-	}
-	return own, errNoCarrier
-}
-
-// registerLate registers all memory of this side on a rail that has just been opened. An error: the engine closes.
-func (e *Engine) registerLate(ctx context.Context, r *railState) error {
+// FillRail registers all memory of this side on a rail that has just been opened. An error: the engine closes.
+func (e *Engine) FillRail(ctx context.Context, r *rails.Rail) error {
 	e.localMu.Lock()
 	local := slices.Collect(maps.Values(e.local))
 	e.localMu.Unlock()
@@ -142,7 +24,7 @@ func (e *Engine) registerLate(ctx context.Context, r *railState) error {
 			return ctx.Err()
 		}
 		e.localMu.Lock()
-		if g.refs > 0 && g.parts == nil && g.Mem == memDRAM && g.mrs[r.index] == nil {
+		if g.refs > 0 && g.parts == nil && g.Mem == memDRAM && g.mrs[r.Index] == nil {
 			e.registerOn(g, r)
 		}
 		e.localMu.Unlock()
@@ -151,23 +33,23 @@ func (e *Engine) registerLate(ctx context.Context, r *railState) error {
 }
 
 // registerOn registers one region on one more rail: only what names that rail looks at what this writes. Under localMu.
-func (e *Engine) registerOn(g *region, r *railState) {
-	ref, _, err := r.cache.Acquire(g.Addr, g.Len)
+func (e *Engine) registerOn(g *region, r *rails.Rail) {
+	ref, _, err := r.Cache.Acquire(g.Addr, g.Len)
 	if err != nil {
-		e.log.Warn("memory not registered on a rail", "rail", r.name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err)
+		e.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err)
 		return
 	}
-	g.mrs[r.index] = ref
+	g.mrs[r.Index] = ref
 	key := core.Key{}
 	if m, has := ref.Handle(); has {
 		key.Desc = m.Desc()
 	}
-	g.core.SetKey(r.index, key)
-	g.rails.Or(1 << r.index)
+	g.core.SetKey(r.Index, key)
+	g.rails.Or(1 << r.Index)
 }
 
-// useLate brings up the links of the sessions that are there.
-func (e *Engine) useLate(r *railState) {
+// UseRail brings up the links of the sessions that are there.
+func (e *Engine) UseRail(r *rails.Rail) {
 	for _, s := range e.sessions() {
 		s.events.do(e, func() { s.startLinks(r) })
 	}
@@ -180,7 +62,7 @@ func (e *Engine) useLate(r *railState) {
 }
 
 // startLinks tries the links over a rail that have never had an endpoint on both sides.
-func (r *remote) startLinks(rl *railState) {
+func (r *remote) startLinks(rl *rails.Rail) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.links {
@@ -201,7 +83,7 @@ func (r *remote) startLink(l *link) {
 	}
 	ep, err := l.rail.OpenEndpoint()
 	if err != nil {
-		r.e.log.Debug("a rail is not there yet for a peer", "peer", r.name, "rail", l.rail.name(), "err", err)
+		r.e.log.Debug("a rail is not there yet for a peer", "peer", r.name, "rail", l.rail.Name(), "err", err)
 		return
 	}
 	l.ep, l.again = ep, false
@@ -221,7 +103,7 @@ func (r *remote) started(l *link, err error) {
 		l.l.SetWeight(r.weight(l))
 		return
 	}
-	r.e.log.Debug("a rail is not there yet at a peer", "peer", r.name, "rail", l.rail.name(), "err", err)
+	r.e.log.Debug("a rail is not there yet at a peer", "peer", r.name, "rail", l.rail.Name(), "err", err)
 	_ = r.e.quiesce(l) // it is in the log
 	l.enter(resting)
 	if l.up { // it was attached in part
@@ -261,7 +143,7 @@ func (r *remote) takeMore(g *region, entry wire.KeyEntry) {
 }
 
 // wantStart asks the initiator for the links over a rail that has just come up.
-func (t *target) wantStart(rl *railState) {
+func (t *target) wantStart(rl *rails.Rail) {
 	if !t.e.enter() {
 		return
 	}

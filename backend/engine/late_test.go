@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
+	"gorail/backend/rails"
 	"gorail/backend/status"
 )
 
@@ -34,16 +35,16 @@ func newWires(h *harness, down ...string) *wires {
 	return w
 }
 
-func (w *wires) list(agent string) (list []netInterface) {
+func (w *wires) list(agent string) (list []rails.NetInterface) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name, up := range w.up {
 		if name[:1] != agent {
 			continue
 		}
-		i := netInterface{name: name, up: up}
+		i := rails.NetInterface{Name: name, Up: up}
 		if name[1] == '1' {
-			i.addrs = []netip.Prefix{netip.MustParsePrefix("10.99.0." + string('1'+name[0]-'a') + "/24")}
+			i.Addrs = []netip.Prefix{netip.MustParsePrefix("10.99.0." + string('1'+name[0]-'a') + "/24")}
 		}
 		list = append(list, i)
 	}
@@ -55,7 +56,7 @@ func (w *wires) raise(a *agent, name string) {
 	w.mu.Lock()
 	w.up[name] = true
 	w.mu.Unlock()
-	a.nudge(name)
+	a.railSet.Nudge(name)
 }
 
 // wired has the devices whose interfaces are up; they leave the host. As RDMA ports the others are there, too, and wait.
@@ -83,7 +84,7 @@ func (p wired) Discover(ctx context.Context, f provider.Filter) ([]provider.Devi
 // wiredPair is two agents with two rails each, and a buffer.
 func wiredPair(h *harness, w *wires, n int) *pair {
 	side := func(name string) *agent {
-		h.nets = func() []netInterface { return w.list(name) }
+		h.nets = func() []rails.NetInterface { return w.list(name) }
 		h.links = []fake.Link{{Name: name + "0", Caps: h.caps}, {Name: name + "1", Caps: h.caps, Subnet: wireNet}}
 		return h.agent(name)
 	}
@@ -220,38 +221,4 @@ func TestLateRailDeregister(t *testing.T) {
 	p.mine.fill(3)
 	x.run()
 	p.same()
-}
-
-func TestDownDevices(t *testing.T) {
-	eth0 := provider.Device{Provider: "ofi", Fabric: "net", Name: "eth0", Addr: "192.0.2.1", Subnet: "192.0.2.0/24", NUMA: 1, Mbps: 1000, Opaque: 1}
-	efa := provider.Device{Provider: "ofi", Fabric: "efa", Name: "rdmap0", Hardware: true}
-	memory := provider.Device{Provider: "local", Fabric: "local", Name: "memory", Host: true, Addr: "127.0.0.1"}
-	at := func(name string, up bool, addrs ...string) netInterface {
-		i := netInterface{name: name, up: up, loopback: name == "lo"}
-		for _, a := range addrs {
-			i.addrs = append(i.addrs, netip.MustParsePrefix(a))
-		}
-		return i
-	}
-	local := []netInterface{at("lo", false, "127.0.0.1/8"), at("eth0", false, "192.0.2.1/24"), at("eth1", false, "fe80::1/64", "2001:db8::1/64", "198.51.100.7/25"),
-		at("eth2", true, "203.0.113.1/24"), at("eth3", false, "fe80::1/64"), at("eth4", false, "2001:db8:1::1/64"), at("ifb0", false)}
-	for name, c := range map[string]struct {
-		found []provider.Device
-		want  []string
-		names []string
-	}{
-		"addresses":          {[]provider.Device{eth0}, nil, []string{"eth1 198.51.100.7 198.51.100.0/25", "eth4 2001:db8:1::1 2001:db8:1::/64"}},
-		"one named":          {[]provider.Device{efa, eth0}, []string{"eth3"}, []string{"eth1 198.51.100.7 198.51.100.0/25", "eth3  ", "eth4 2001:db8:1::1 2001:db8:1::/64"}},
-		"no sockets in use":  {[]provider.Device{efa, memory}, []string{"eth3"}, nil},
-		"nothing to go with": {nil, nil, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got []string
-			for _, d := range downDevices(c.found, local, c.want) {
-				require.Equal(t, provider.Device{Provider: "ofi", Fabric: "net", Name: d.Name, Addr: d.Addr, Subnet: d.Subnet, NUMA: -1}, d)
-				got = append(got, d.Name+" "+d.Addr+" "+d.Subnet)
-			}
-			require.Equal(t, c.names, got)
-		})
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 	"gorail/backend/wire"
 )
 
@@ -32,7 +33,7 @@ const (
 type link struct {
 	id     uint64
 	num    int // its place among the Hello's offers: both sides know it by that
-	rail   *railState
+	rail   *rails.Rail
 	peer   int // the peer's rail
 	ep     provider.Endpoint
 	l      core.Link
@@ -111,7 +112,7 @@ func (e *Engine) attach(l *link, s core.Session, peerID uint64, role core.Role, 
 	e.linksMu.Lock()
 	e.links[l.id] = l
 	e.linksMu.Unlock()
-	fl, err := s.NewLink(l.rail.index, slot, l.ep.Core(), l.id, peerID, role, probe)
+	fl, err := s.NewLink(l.rail.Index, slot, l.ep.Core(), l.id, peerID, role, probe)
 	l.l, l.up = fl, fl.Exists()
 	l.meter.begin(fl)
 	return err // drop closes the endpoint, then the link
@@ -128,7 +129,7 @@ func (e *Engine) quiesce(l *link) (err error) {
 	}
 	if l.ep != nil {
 		if err = l.ep.Close(); err != nil {
-			e.log.Warn("closing an endpoint", "rail", l.rail.name(), "err", err)
+			e.log.Warn("closing an endpoint", "rail", l.rail.Name(), "err", err)
 		}
 		l.ep = nil
 	}
@@ -138,7 +139,7 @@ func (e *Engine) quiesce(l *link) (err error) {
 	return err
 }
 
-func (l *link) shared() bool { return l.rail.caps.SharedEndpoint }
+func (l *link) shared() bool { return l.rail.Can.SharedEndpoint }
 
 // drained says that nothing of the link's is posted any more.
 func (l *link) drained() bool { return !l.up || l.l.Stats().InflightOps == 0 }
@@ -156,7 +157,7 @@ func inUse(links []*link) []*link {
 // names are those of the links' rails, each once.
 func names(links []*link) (out []string) {
 	for _, l := range links {
-		if name := l.rail.name(); !slices.Contains(out, name) {
+		if name := l.rail.Name(); !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
@@ -214,7 +215,7 @@ func (e *Engine) free(links []*link, s core.Session, st int32) {
 		}
 		if l.ep != nil {
 			if err := l.ep.Close(); err != nil {
-				e.log.Warn("leaving an endpoint", "rail", l.rail.name(), "err", err)
+				e.log.Warn("leaving an endpoint", "rail", l.rail.Name(), "err", err)
 			}
 			l.ep = nil
 		}

@@ -53,7 +53,7 @@ func (e *Engine) fill(r *region) {
 		return
 	}
 	e.registerRails(r)
-	e.tellNews()
+	e.railSet.News()
 	if r.Mem != memVRAM {
 		e.nearNode(r) // pinned pages are there now
 	}

@@ -48,12 +48,12 @@ func (m *meter) read() core.Tally {
 // fenced and stalled count for the link and its rail.
 func (l *link) fenced() {
 	l.meter.fences.Add(1)
-	l.rail.fences.Add(1)
+	l.rail.Fences.Add(1)
 }
 
 func (l *link) stalled() {
 	l.meter.stalls.Add(1)
-	l.rail.stalls.Add(1)
+	l.rail.Stalls.Add(1)
 }
 
 // phaseName is the phase as the counters have it.
@@ -74,7 +74,7 @@ func newView(p stats.Peer, links []*link, peerRail func(n int) string) view {
 	v := view{peer: p}
 	for _, l := range links {
 		v.meters = append(v.meters, l.meter)
-		v.peer.Links = append(v.peer.Links, stats.Link{Rail: l.rail.name(), Index: l.rail.index, PeerRail: peerRail(l.peer),
+		v.peer.Links = append(v.peer.Links, stats.Link{Rail: l.rail.Name(), Index: l.rail.Index, PeerRail: peerRail(l.peer),
 			PeerIndex: l.peer, Number: l.num, Phase: l.phaseName()})
 	}
 	return v

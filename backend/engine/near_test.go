@@ -23,7 +23,7 @@ func onNodes(t *testing.T, nodes ...int) *harness {
 // nearPair is a pair whose initiator believes its memory to be on a node.
 func nearPair(h *harness, node int) *pair {
 	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
-	p.a.nodes = func(uint64, uint64) (int, error) { return node, nil }
+	p.a.railSet.Nodes = func(uint64, uint64) (int, error) { return node, nil }
 	meet(p.a, p.b)
 	p.mine, p.theirs = p.a.memory(16<<20), p.b.memory(16<<20).seenBy(p.a)
 	p.allUp(len(h.links))
@@ -110,7 +110,7 @@ func TestNoNearRail(t *testing.T) {
 		require.Len(t, p.used(24), 3, fmt.Sprint(c))
 	}
 	for _, nodes := range [][]int{{0, 0}, {-1, -1}, {0, -1}} {
-		require.Nil(t, onNodes(t, nodes...).agent("ann").nodes)
+		require.Nil(t, onNodes(t, nodes...).agent("ann").railSet.Nodes)
 	}
 	h := onNodes(t, 0, 1)
 	a := h.agent("ann")
@@ -120,5 +120,5 @@ func TestNoNearRail(t *testing.T) {
 		want = -1
 		require.True(t, h.log.has("not preferred", "CAP_SYS_NICE"))
 	}
-	require.Equal(t, want, a.nodeOf(m.addr(), 1<<20))
+	require.Equal(t, want, a.railSet.NodeOf(m.addr(), 1<<20))
 }

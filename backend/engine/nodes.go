@@ -1,40 +1,13 @@
 package engine
 
 import (
-	"unsafe"
-
 	"gorail/backend/rail"
 	"gorail/backend/topo"
 )
 
-// findNodes makes the engine look where memory is, if its rails are on several NUMA nodes and the kernel tells.
-func (e *Engine) findNodes() {
-	if !rail.SeveralNodes(e.devices()) {
-		return
-	}
-	var here uint64 = 1
-	if _, err := topo.NodeOf(uint64(uintptr(unsafe.Pointer(&here))), 8); err != nil {
-		e.log.Info("rails near the memory are not preferred: its NUMA node is not to be had (in a container: CAP_SYS_NICE)", "err", err)
-		return
-	}
-	e.nodes = topo.NodeOf
-}
-
-// nodeOf is the NUMA node of memory, -1 = unknown.
-func (e *Engine) nodeOf(addr, length uint64) int {
-	if e.nodes == nil {
-		return -1
-	}
-	node, err := e.nodes(addr, length)
-	if err != nil {
-		return -1
-	}
-	return node
-}
-
 // nearNode notes which rails are near a region of the host's memory: on its node.
 func (e *Engine) nearNode(r *region) {
-	node := e.nodeOf(r.Addr, r.Len)
+	node := e.railSet.NodeOf(r.Addr, r.Len)
 	for i, rl := range e.rails {
 		if rail.Near(rl.Device(), node) {
 			r.near |= 1 << i

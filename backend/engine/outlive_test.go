@@ -82,7 +82,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 					want = append(want, "ann:"+text)
 				}
 				other := 1
-				if r.home.rail.name() == "fake/fake1" {
+				if r.home.rail.Name() == "fake/fake1" {
 					other = 0
 				}
 				b.railNo(1 - other).Stall()

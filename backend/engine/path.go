@@ -27,7 +27,7 @@ func (t *transfer) tell() {
 func (t *transfer) paths() []string {
 	var list []string
 	for _, p := range t.x.Paths() {
-		list = append(list, fmt.Sprintf("%s>%s:%d", t.e.rails[p.Own].name(), t.remote.peerRail(p.Peer), p.Bytes))
+		list = append(list, fmt.Sprintf("%s>%s:%d", t.e.rails[p.Own].Name(), t.remote.peerRail(p.Peer), p.Bytes))
 	}
 	return list
 }

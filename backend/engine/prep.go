@@ -265,7 +265,7 @@ func (v *resolver) layout(t *transfer) error {
 // sizes are the largest work request of the rails to this peer, and the largest that none of them wants cut.
 func (r *remote) sizes() (most, whole uint64) {
 	for i, p := range r.pairs {
-		c := r.e.rails[p.Own].caps
+		c := r.e.rails[p.Own].Can
 		if i == 0 || c.MaxMsg < most {
 			most = c.MaxMsg
 		}

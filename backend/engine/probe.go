@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/rlimit"
 )
 
 // probe tries a link that rests. Under r.mu.
 func (r *remote) probe(l *link) {
 	l.enter(probing)
 	if err := l.rebind(core.Proof{}, true); err != nil {
-		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+		r.e.log.Warn("cannot probe a rail", "peer", r.name, "rail", l.rail.Name(), "err", rlimit.Advise(err))
 		l.pause = max(l.pause, firstRest)
 		r.later(l, l.pause, "another try")
 	}
@@ -42,7 +43,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 	active := r.e.activeOf(r)
 	r.announce()
 	r.mu.Unlock()
-	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.name(), "link", l.num, "epoch", epoch)
+	r.e.log.Info("rail in use", "peer", r.name, "rail", l.rail.Name(), "link", l.num, "epoch", epoch)
 	for _, t := range active {
 		t.mu.Lock()
 		t.x.TakeTicket() // Join looks at what a post writes

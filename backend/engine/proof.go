@@ -45,7 +45,7 @@ func (l *link) noteEnds() {
 }
 
 // ends names the link for messages.
-func (l *link) ends() string { return l.rail.name() + l.where }
+func (l *link) ends() string { return l.rail.Name() + l.where }
 
 // prove notes that messages go both ways; nobody else is let in.
 func (l *link) prove() {
@@ -86,7 +86,7 @@ func (r *remote) announce() {
 func (r *remote) doubt(l *link, why string) {
 	if !l.proved && !l.told && r.others(l) {
 		l.told = true
-		r.e.log.Warn("rail not connected; others carry its work, and it is tried again", "peer", r.name, "rail", l.rail.name(), "reason", why, "err", l.reason())
+		r.e.log.Warn("rail not connected; others carry its work, and it is tried again", "peer", r.name, "rail", l.rail.Name(), "reason", why, "err", l.reason())
 	}
 	r.announce()
 }

@@ -36,7 +36,7 @@ func (t *transfer) reach() func(*link) bool {
 		own &= g.rails.Load()
 	}
 	return func(l *link) bool {
-		return l.up && l.rail.moves(t.class, t.bulk) && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0
+		return l.up && moves(l.rail, t.class, t.bulk) && own&(1<<l.rail.Index) != 0 && theirs&(1<<l.peer) != 0
 	}
 }
 
@@ -54,7 +54,7 @@ func (t *transfer) ready(r *remote) bool {
 	close, reaches := nearRails(t.locals), t.reach()
 	for _, near := range []bool{true, false} {
 		for _, l := range r.links {
-			if reaches(l) && close&(1<<l.rail.index) != 0 == near {
+			if reaches(l) && close&(1<<l.rail.Index) != 0 == near {
 				t.links = append(t.links, l.l)
 			}
 		}
@@ -119,7 +119,7 @@ func (t *transfer) giveUp(g *region) {
 func (t *transfer) apart() string {
 	var ours, theirs []*link
 	for _, l := range t.remote.links {
-		if l.up && l.rail.has(t.locals) {
+		if l.up && hasAll(l.rail, t.locals) {
 			ours = append(ours, l)
 		}
 		if l.up && !slices.ContainsFunc(t.remotes, func(g *region) bool { return g.rails.Load()&(1<<l.peer) == 0 }) {

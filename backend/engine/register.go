@@ -29,10 +29,10 @@ func (e *Engine) registerRails(r *region) {
 	errs := make([]error, len(e.rails))
 	e.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
-		if !e.rails[i].opened() {
+		if !e.rails[i].Opened() {
 			return // see join
 		}
-		r.mrs[i], _, errs[i] = e.rails[i].cache.Acquire(r.Addr, r.Len)
+		r.mrs[i], _, errs[i] = e.rails[i].Cache.Acquire(r.Addr, r.Len)
 	})
 	e.registered(r, errs)
 }
@@ -42,9 +42,9 @@ func (e *Engine) registered(r *region, errs []error) {
 	for i, rl := range e.rails {
 		if err := errs[i]; err != nil {
 			if r.mrErr == nil {
-				r.mrErr = fmt.Errorf("rail %s: %w", rl.name(), err)
+				r.mrErr = fmt.Errorf("rail %s: %w", rl.Name(), err)
 			}
-			e.log.Warn("memory not registered on a rail", "rail", rl.name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
+			e.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
 			continue
 		}
 		if r.mrs[i] == nil {
@@ -59,28 +59,6 @@ func (e *Engine) registered(r *region, errs []error) {
 	}
 	if r.rails.Load() != 0 {
 		r.mrErr = nil
-	}
-}
-
-// tellNews logs what rails have learnt.
-func (e *Engine) tellNews() {
-	for _, rl := range e.rails {
-		if t, ok := rl.inner().(provider.Teller); ok {
-			for _, line := range t.News() {
-				e.log.Info(line, "rail", rl.name())
-			}
-		}
-	}
-}
-
-// warnings logs what rails have found that somebody should mend.
-func (e *Engine) warnings() {
-	for _, rl := range e.rails {
-		if w, ok := rl.inner().(provider.Warner); ok {
-			for _, line := range w.Warnings() {
-				e.log.Warn(line, "rail", rl.name())
-			}
-		}
 	}
 }
 
@@ -105,8 +83,8 @@ func (e *Engine) deregisterRails(r *region) error {
 	})
 	for i, err := range errs {
 		if err != nil {
-			e.log.Warn("closing a memory region", "rail", e.rails[i].name(), "err", err)
-			errs[i] = fmt.Errorf("rail %s: %w", e.rails[i].name(), err)
+			e.log.Warn("closing a memory region", "rail", e.rails[i].Name(), "err", err)
+			errs[i] = fmt.Errorf("rail %s: %w", e.rails[i].Name(), err)
 		}
 	}
 	return errors.Join(append(errs, e.unpinGPU(r))...)
@@ -117,7 +95,7 @@ func (e *Engine) deregisterRails(r *region) error {
 func (e *Engine) eachRail(bytes uint64, f func(rail int)) {
 	var slow []int
 	for i, rl := range e.rails {
-		if rl.caps.Pins && bytes >= sideBySide {
+		if rl.Can.Pins && bytes >= sideBySide {
 			slow = append(slow, i)
 		} else {
 			f(i)

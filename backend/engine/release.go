@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/rlimit"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -171,7 +172,7 @@ func (t *transfer) finish(code int32) {
 	case wire == syscall.ESTALE:
 		why = "a region of it was deregistered"
 	case wire != 0:
-		why = advise(wire).Error()
+		why = rlimit.Advise(wire).Error()
 	default:
 		why = t.remote.ended()
 	}

@@ -10,6 +10,7 @@ import (
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rail"
+	"gorail/backend/rails"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 	"gorail/backend/xfer"
@@ -120,7 +121,7 @@ func (r *remote) spread() (lanes []rail.Pair) {
 	n := min(r.e.opt.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(r.pairs))
 	for round := range n {
 		for _, p := range r.pairs {
-			if round == 0 || !r.e.rails[p.Own].caps.SharedEndpoint {
+			if round == 0 || !r.e.rails[p.Own].Can.SharedEndpoint {
 				lanes = append(lanes, p)
 			}
 		}
@@ -140,12 +141,12 @@ func railNames(offers []wire.RailOffer) []string {
 func (r *remote) pair() []rail.Pair {
 	own := r.e.blob
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
-	devices := r.e.devices()
+	devices := r.e.railSet.Devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
 		return int(o.Index) >= core.Slots(r.e.opt) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
 	})
 	all := rail.Match(devices, usable, same)
-	if slices.ContainsFunc(r.e.rails, (*railState).waits) {
+	if slices.ContainsFunc(r.e.rails, (*rails.Rail).Waits) {
 		all = r.besideLate(all, devices, usable, same)
 	}
 	return all[:min(core.MaxLinks, len(all))]
@@ -154,13 +155,13 @@ func (r *remote) pair() []rail.Pair {
 // besideLate adds, in front, the pairs that there would be without the rails that wait for their interface: these may never come.
 func (r *remote) besideLate(all []rail.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rail.Pair {
 	for i, rl := range r.e.rails {
-		if rl.waits() {
+		if rl.Waits() {
 			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing
 		}
 	}
 	now := rail.Match(devices, usable, same)
 	for _, p := range all {
-		if r.e.rails[p.Own].waits() {
+		if r.e.rails[p.Own].Waits() {
 			now = append(now, p)
 		}
 	}

@@ -87,14 +87,14 @@ func (t *target) makeRoom(offers []wire.EndpointOffer) error {
 			continue // it is told that there is none
 		}
 		most := e.opt.QPsPerRail
-		if e.rails[o.Rail].caps.SharedEndpoint {
+		if e.rails[o.Rail].Can.SharedEndpoint {
 			most = 1
 		}
 		p := pair{o.Rail, o.Own}
 		if links[p]++; links[p] > most {
 			return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("%d links on a pair of rails: %d are allowed here (option qps_per_rail)", links[p], most)}
 		}
-		t.usage = t.usage.plus(usage{1, e.rails[o.Rail].caps.Descriptors})
+		t.usage = t.usage.plus(usage{1, e.rails[o.Rail].Can.Descriptors})
 	}
 	most := e.mostRoom()
 	same, fits := e.room.take(t.in.Source(), t.usage, most)

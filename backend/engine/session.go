@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"gorail/backend/core"
+	"gorail/backend/rails"
+	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
 
@@ -43,11 +45,11 @@ func (h initiatorHandler) Offers() ([]wire.EndpointOffer, error) {
 		switch {
 		case err == nil:
 			o.Addr = l.ep.Addr()
-		case l.rail.waits(): // in the log since the engine was made
-			last = fmt.Errorf("rail %s: %w", l.rail.name(), err)
+		case l.rail.Waits(): // in the log since the engine was made
+			last = fmt.Errorf("rail %s: %w", l.rail.Name(), err)
 		default:
 			last = err
-			r.e.log.Warn("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.rail.name(), "err", advise(err))
+			r.e.log.Warn("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.rail.Name(), "err", rlimit.Advise(err))
 		}
 		offers = append(offers, o)
 	}
@@ -112,7 +114,7 @@ func (r *remote) bringUp(w wire.Welcome) error {
 			last = err
 			_ = r.e.quiesce(l) // it is in the log
 			l.enter(resting)
-			r.e.log.Info("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.rail.name(), "peer_rail", r.peerRail(l.peer), "err", err)
+			r.e.log.Info("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.rail.Name(), "peer_rail", r.peerRail(l.peer), "err", err)
 		case err != nil:
 			return err
 		default:
@@ -133,7 +135,7 @@ func (r *remote) bringUp(w wire.Welcome) error {
 }
 
 // mbps is the speed of a pair of rails, in Mbit/s; 0: unknown.
-func (r *remote) mbps(own *railState, peer int) uint64 {
+func (r *remote) mbps(own *rails.Rail, peer int) uint64 {
 	speed := own.Device().Mbps
 	for _, o := range r.blob.Rails {
 		if int(o.Index) == peer && o.Mbps > 0 && (speed == 0 || o.Mbps < speed) {
@@ -147,7 +149,7 @@ func (r *remote) mbps(own *railState, peer int) uint64 {
 func (r *remote) weight(l *link) uint64 {
 	speed, links := r.mbps(l.rail, l.peer), uint64(0)
 	for _, p := range r.lanes {
-		if p.Own == l.rail.index && p.Peer == l.peer {
+		if p.Own == l.rail.Index && p.Peer == l.peer {
 			links++
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func (e *Engine) sliceSize() uint64 {
 	most := e.opt.MRMax
 	for _, r := range e.rails {
-		if own := r.caps.MaxMR; e.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
+		if own := r.Can.MaxMR; e.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
 			most = own
 		}
 	}

@@ -30,14 +30,14 @@ func (e *Engine) snapshot() stats.Snapshot {
 	}
 	rails := make([]stats.Rail, len(e.rails))
 	for i, r := range e.rails {
-		t, d := e.core.RailTally(r.index), r.Device()
-		t.Fences, t.Stalls = r.fences.Load(), r.stalls.Load()
-		rails[i] = stats.Rail{Index: r.index, Name: r.name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
+		t, d := e.core.RailTally(r.Index), r.Device()
+		t.Fences, t.Stalls = r.Fences.Load(), r.Stalls.Load()
+		rails[i] = stats.Rail{Index: r.Index, Name: r.Name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
 			InFlight: t.InFlight, Counts: t.Counts}
-		if r.waits() {
+		if r.Waits() {
 			rails[i].State = stats.Down
 		}
-		if h, ok := r.inner().(provider.Helper); ok {
+		if h, ok := r.Inner().(provider.Helper); ok {
 			rails[i].ForPeers, rails[i].ByPeers = h.Helped()
 		}
 	}

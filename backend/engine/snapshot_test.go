@@ -13,6 +13,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
+	"gorail/backend/rails"
 	"gorail/backend/stats"
 	"gorail/backend/status"
 )
@@ -284,7 +285,7 @@ func (named) Device() provider.Device { return provider.Device{Fabric: "fake", N
 // Of sessions that have ended the last ones are kept.
 func TestHistory(t *testing.T) {
 	var h history
-	r := &railState{Rail: named{}}
+	r := &rails.Rail{Rail: named{}}
 	for i := range mostHistory + 3 {
 		h.add(newView(stats.Peer{Agent: fmt.Sprint(i)}, []*link{{rail: r, meter: &meter{}}}, func(int) string { return "" }), "lost")
 	}

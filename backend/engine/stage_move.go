@@ -69,7 +69,7 @@ func (s *stagedRun) reachable(g *group) bool {
 		own, theirs = own&l.rails.Load(), theirs&r.rails.Load()
 	}
 	reaches := func(l *link) bool {
-		return l.up && own&(1<<l.rail.index) != 0 && theirs&(1<<l.peer) != 0 && l.rail.moves(g.class, g.gpus() && l.rail.caps.Bulk)
+		return l.up && own&(1<<l.rail.Index) != 0 && theirs&(1<<l.peer) != 0 && moves(l.rail, g.class, g.gpus() && l.rail.Can.Bulk)
 	}
 	s.r.mu.RLock()
 	defer s.r.mu.RUnlock()

@@ -40,14 +40,6 @@ func (e *Engine) activeOf(r *remote) []*transfer {
 	return e.active(func(t *transfer) bool { return t.remote == r && t.busy() })
 }
 
-func (e *Engine) devices() []provider.Device {
-	d := make([]provider.Device, len(e.rails))
-	for i, r := range e.rails {
-		d[i] = r.Device()
-	}
-	return d
-}
-
 // sweeper looks after deadlines: transfers without progress, aborted ones that do not drain.
 type sweeper struct {
 	e    *Engine
@@ -86,7 +78,7 @@ func (s *sweeper) run() {
 
 // watch looks at the links of every peer that has more than one.
 func (s *sweeper) watch() {
-	s.e.warnings()
+	s.e.railSet.Warnings()
 	for _, r := range s.e.sessions() {
 		if (len(r.lanes) > 1 || r.revoking()) && !r.watched.Swap(true) {
 			r.events.do(s.e, func() {
@@ -169,7 +161,7 @@ func (t *transfer) notMapped() bool {
 
 // mapping says that the link works and that its rail has memory of peers to map yet.
 func (l *link) mapping() bool {
-	m, ok := l.rail.inner().(provider.Mapper)
+	m, ok := l.rail.Inner().(provider.Mapper)
 	return ok && l.up && l.phase == working && m.Mapping()
 }
 

@@ -11,6 +11,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/notify"
 	"gorail/backend/peer"
+	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
 
@@ -108,11 +109,11 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		case err == nil:
 			offer.Addr = l.ep.Addr()
 			open++
-		case l != nil && l.rail.waits() || len(o.Addr) == 0: // in the log of the side that lacks it
+		case l != nil && l.rail.Waits() || len(o.Addr) == 0: // in the log of the side that lacks it
 			last = err
 		default:
 			last = err
-			e.warnOf(in, "no endpoint for a peer on a rail", "number", o.Rail, "err", advise(err))
+			e.warnOf(in, "no endpoint for a peer on a rail", "number", o.Rail, "err", rlimit.Advise(err))
 		}
 		accept.Offers = append(accept.Offers, offer)
 	}

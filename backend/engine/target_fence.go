@@ -6,6 +6,7 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/peer"
+	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
 
@@ -39,9 +40,9 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 			addr, err := t.start(l, f)
 			if err == nil {
 				answer.Addr = addr
-				h.e.log.Info("rail in use for a peer", "peer", in.Agent(), "rail", l.rail.name(), "link", l.num)
-			} else if !l.rail.waits() {
-				h.e.log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.rail.name(), "err", advise(err))
+				h.e.log.Info("rail in use for a peer", "peer", in.Agent(), "rail", l.rail.Name(), "link", l.num)
+			} else if !l.rail.Waits() {
+				h.e.log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.rail.Name(), "err", rlimit.Advise(err))
 			}
 			return answer, nil
 		}
@@ -65,10 +66,10 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 		}
 		if err != nil {
 			answer.Addr = nil // the initiator decides: it may have other rails
-			h.e.warnOf(in, "no endpoint for a peer on a rail", "rail", l.rail.name(), "err", advise(err))
+			h.e.warnOf(in, "no endpoint for a peer on a rail", "rail", l.rail.Name(), "err", rlimit.Advise(err))
 			return answer, nil
 		}
-		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.name(), "next_seq", proof.Next)
+		h.e.log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.rail.Name(), "next_seq", proof.Next)
 		return answer, nil
 	}
 	return answer, nil // the link never came about here
@@ -103,7 +104,7 @@ func (t *target) drain(l *link) {
 		})
 	default:
 		if err := l.rebind(core.Proof{}, false); err != nil {
-			t.e.log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.rail.name(), "err", advise(err))
+			t.e.log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.rail.Name(), "err", rlimit.Advise(err))
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (t *target) giveRing(f *wire.RingReq) {
 func (t *target) reaches(g *region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.gone || slices.ContainsFunc(t.links, func(l *link) bool { return l.up && g.rails.Load()&(1<<l.rail.index) != 0 })
+	return t.gone || slices.ContainsFunc(t.links, func(l *link) bool { return l.up && g.rails.Load()&(1<<l.rail.Index) != 0 })
 }
 
 // copy makes one copy between a ring and our memory.

@@ -8,6 +8,7 @@ import (
 	"gorail/backend/gpu"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 	"gorail/backend/status"
 )
 
@@ -59,13 +60,13 @@ func (e *Engine) registerVRAM(r *region) {
 func (e *Engine) tellVRAM(r *region, errs []error) {
 	for i, rl := range e.rails {
 		if errors.Is(errs[i], provider.ErrNoVRAM) {
-			if rl.first("") {
-				e.log.Info("memory of GPUs is not registered on a rail", "rail", rl.name(), "err", errs[i])
+			if rl.First("") {
+				e.log.Info("memory of GPUs is not registered on a rail", "rail", rl.Name(), "err", errs[i])
 			}
 			errs[i] = nil
 		} else if g := r.onGPU(i); g != nil {
-			if rl.first(g.How()) {
-				e.log.Info("memory of GPUs is registered on a rail", "rail", rl.name(), "how", g.How())
+			if rl.First(g.How()) {
+				e.log.Info("memory of GPUs is registered on a rail", "rail", rl.Name(), "how", g.How())
 			}
 			errs[i] = e.flushFor(g)
 		}
@@ -92,18 +93,12 @@ func (r *region) onGPU(rail int) provider.GPUMemory {
 	return g
 }
 
-// first says whether nobody has told this of the rail yet.
-func (r *railState) first(what string) bool {
-	_, told := r.told.LoadOrStore(what, true)
-	return !told
-}
-
 // cacheOf is where a region is registered on a rail.
-func (r *region) cacheOf(rl *railState) *mr.Cache[provider.MR] {
+func (r *region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
 	if r.vram != nil {
-		return r.vram[rl.index]
+		return r.vram[rl.Index]
 	}
-	return rl.cache
+	return rl.Cache
 }
 
 // refresh registers a region anew whose memory its owner has freed and allocated again at the same address without a word: what peers have
@@ -195,7 +190,7 @@ func (e *Engine) trouble() string {
 	for _, rl := range e.rails {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
 			if why := v.Trouble(); why != "" {
-				return fmt.Sprintf("rail %s: %s", rl.name(), why)
+				return fmt.Sprintf("rail %s: %s", rl.Name(), why)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 	"gorail/backend/topo"
 )
 
@@ -28,23 +29,28 @@ func startWatcher(e *Engine) *watcher {
 		}
 	}
 	for _, r := range e.rails {
-		if r.late != nil {
-			w.all.Go(func() { e.joinWhenUp(ctx, r) })
+		if r.Joins() {
+			w.all.Go(func() {
+				e.railSet.JoinWhenUp(ctx, r, e)
+				if own, ok := r.Inner().(provider.Watcher); ok && ctx.Err() == nil {
+					e.watchRail(ctx, r, own)
+				}
+			})
 		}
 	}
-	if slices.ContainsFunc(e.rails, func(r *railState) bool { return r.late != nil || !r.Device().Loopback && r.Device().Addr != "" }) {
+	if slices.ContainsFunc(e.rails, func(r *rails.Rail) bool { return r.Joins() || !r.Device().Loopback && r.Device().Addr != "" }) {
 		w.all.Go(func() { e.watchNets(ctx) })
 	}
 	return w
 }
 
-func (e *Engine) watchRail(ctx context.Context, r *railState, own provider.Watcher) {
+func (e *Engine) watchRail(ctx context.Context, r *rails.Rail, own provider.Watcher) {
 	err := own.Watch(ctx, func(up bool, why string) {
-		e.log.Info("rail event", "rail", r.name(), "up", up, "event", why)
+		e.log.Info("rail event", "rail", r.Name(), "up", up, "event", why)
 		e.railChanged(r.Device().Name, up)
 	})
 	if ctx.Err() == nil {
-		e.log.Warn("events of a rail are not heard of; it is judged by its progress alone", "rail", r.name(), "err", err)
+		e.log.Warn("events of a rail are not heard of; it is judged by its progress alone", "rail", r.Name(), "err", err)
 	}
 }
 
@@ -52,7 +58,7 @@ func (e *Engine) watchNets(ctx context.Context) {
 	up := map[string]bool{}
 	err := topo.Watch(ctx, func(ev topo.Event) {
 		if ev.Up {
-			e.nudge(ev.Name)
+			e.railSet.Nudge(ev.Name)
 		}
 		was, known := up[ev.Name]
 		if up[ev.Name] = ev.Up; known && was != ev.Up {
@@ -104,7 +110,7 @@ func (r *remote) watch(now time.Time) {
 func (e *Engine) addrOf(name string) netip.Addr {
 	for _, r := range e.rails {
 		if r.Device().Name == name {
-			return r.addr()
+			return r.Addr()
 		}
 	}
 	return netip.Addr{}

@@ -1,4 +1,5 @@
-package engine
+// Package rlimit is what the engine asks of the process's limits.
+package rlimit
 
 import (
 	"errors"
@@ -6,8 +7,8 @@ import (
 	"syscall"
 )
 
-// advise adds to an error that comes from a limit of the process which one it is and how to raise it.
-func advise(err error) error {
+// Advise adds to an error that comes from a limit of the process which one it is and how to raise it.
+func Advise(err error) error {
 	if !errors.Is(err, syscall.EMFILE) {
 		return err
 	}
@@ -16,9 +17,9 @@ func advise(err error) error {
 	return fmt.Errorf("%w: the process has used up its %d file descriptors: raise the limit with ulimit -n", err, l.Cur)
 }
 
-// room checks that there are a few descriptors: Go's runtime opens its poller with the first file, timer or socket, and
+// Room checks that there are a few descriptors: Go's runtime opens its poller with the first file, timer or socket, and
 // ends the whole process when it cannot.
-func room() error {
+func Room() error {
 	var fds [8]int
 	for i := range fds {
 		fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)

@@ -1,4 +1,4 @@
-package engine
+package rails
 
 import (
 	"errors"
@@ -34,8 +34,8 @@ var _ provider.Rail = (*lateRail)(nil)
 func (l *lateRail) Caps() provider.Caps { return l.caps }
 func (l *lateRail) Notes() []string     { return nil }
 
-// inner is the provider's rail, once it is open.
-func (r *railState) inner() provider.Rail {
+// Inner is the provider's rail, once it is open.
+func (r *Rail) Inner() provider.Rail {
 	if r.late != nil {
 		if p := r.late.rail.Load(); p != nil {
 			return *p
@@ -79,30 +79,30 @@ func (l *lateRail) Close() error {
 	return nil
 }
 
-// opened says that memory can be registered on the rail.
-func (r *railState) opened() bool { return r.late == nil || r.late.rail.Load() != nil }
+// Opened says that memory can be registered on the rail.
+func (r *Rail) Opened() bool { return r.late == nil || r.late.rail.Load() != nil }
 
-// waits says that the rail's interface has not come up since the engine was made.
-func (r *railState) waits() bool { return r.late != nil && !r.late.up.Load() }
+// Waits says that the rail's interface has not come up since the engine was made.
+func (r *Rail) Waits() bool { return r.late != nil && !r.late.up.Load() }
 
-// netInterface is one network interface as the kernel tells of it.
-type netInterface struct {
-	name     string
-	up       bool // set up, and with a carrier
+// NetInterface is one network interface as the kernel tells of it.
+type NetInterface struct {
+	Name     string
+	Up       bool // set up, and with a carrier
 	loopback bool
-	addrs    []netip.Prefix
+	Addrs    []netip.Prefix
 }
 
 // netInterfaces asks the kernel: /sys may be another network namespace's.
-func netInterfaces() (list []netInterface) {
+func netInterfaces() (list []NetInterface) {
 	all, _ := net.Interfaces()
 	for _, i := range all {
 		const both = net.FlagUp | net.FlagRunning
-		n := netInterface{name: i.Name, up: i.Flags&both == both, loopback: i.Flags&net.FlagLoopback != 0}
+		n := NetInterface{Name: i.Name, Up: i.Flags&both == both, loopback: i.Flags&net.FlagLoopback != 0}
 		addrs, _ := i.Addrs()
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				n.addrs = append(n.addrs, p)
+				n.Addrs = append(n.Addrs, p)
 			}
 		}
 		list = append(list, n)
@@ -114,28 +114,28 @@ func netInterfaces() (list []netInterface) {
 func sockets(d provider.Device) bool { return !d.Hardware && !d.Host && d.Addr != "" }
 
 // isLoopback says that the device is the loopback interface.
-func (e *Engine) isLoopback(d provider.Device) bool {
-	return sockets(d) && slices.ContainsFunc(e.nets(), func(i netInterface) bool { return i.loopback && i.name == d.Name })
+func (s *Set) isLoopback(d provider.Device) bool {
+	return sockets(d) && slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.loopback && i.Name == d.Name })
 }
 
 // downDevices are interfaces that are down, as devices of the fabric that the sockets found have. One without an address is among them
 // only if the option devices names it: which network it will be in, nobody knows.
-func downDevices(found []provider.Device, local []netInterface, want []string) (down []provider.Device) {
+func downDevices(found []provider.Device, local []NetInterface, want []string) (down []provider.Device) {
 	like := slices.IndexFunc(found, sockets)
 	if like < 0 {
 		return nil
 	}
 	for _, i := range local {
-		if i.up || i.loopback || slices.ContainsFunc(found, func(d provider.Device) bool { return d.Name == i.name }) {
+		if i.Up || i.loopback || slices.ContainsFunc(found, func(d provider.Device) bool { return d.Name == i.Name }) {
 			continue
 		}
-		d := provider.Device{Provider: found[like].Provider, Fabric: found[like].Fabric, Name: i.name, NUMA: -1}
-		for _, p := range i.addrs {
+		d := provider.Device{Provider: found[like].Provider, Fabric: found[like].Fabric, Name: i.Name, NUMA: -1}
+		for _, p := range i.Addrs {
 			if a := p.Addr(); a.IsGlobalUnicast() && (d.Addr == "" || a.Is4() && netip.MustParseAddr(d.Addr).Is6()) {
 				d.Addr, d.Subnet = a.String(), p.Masked().String()
 			}
 		}
-		if d.Addr != "" || topo.Patterns(want).Judge(-1, i.name) == topo.Named {
+		if d.Addr != "" || topo.Patterns(want).Judge(-1, i.Name) == topo.Named {
 			down = append(down, d)
 		}
 	}
@@ -143,14 +143,14 @@ func downDevices(found []provider.Device, local []netInterface, want []string) (
 }
 
 // choose takes the devices to open now, and those to open when they come up.
-func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
-	down := downDevices(found, e.nets(), e.opt.Devices)
+func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
+	down := downDevices(found, s.Nets(), s.opt.Devices)
 	facts := func(d provider.Device) rail.Facts {
 		f := rail.FactsOf(m)(d)
 		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
 		return f
 	}
-	opt := rail.ChooseOptions{Devices: e.opt.Devices, Fabrics: e.opt.Provider, MaxRails: e.opt.MaxRails, Slots: core.Slots(e.opt)}
+	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: core.Slots(s.opt)}
 	all := append(slices.Clone(found), down...)
 	now, left = rail.Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(leaving(now)), opt.Slots-len(now))
@@ -166,7 +166,7 @@ func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []p
 	}, opt)
 	for _, d := range fit {
 		is := slices.IndexFunc(all, func(o provider.Device) bool { return rail.Name(o) == rail.Name(d) })
-		if e.mayJoin(all[is], facts(d).Down) && len(late) < room {
+		if s.mayJoin(all[is], facts(d).Down) && len(late) < room {
 			late = append(late, d)
 		}
 	}
@@ -174,12 +174,12 @@ func (e *Engine) choose(found []provider.Device, m *topo.Machine) (now, late []p
 }
 
 // mayJoin says that a device is down, and worth waiting for: one without an address only if the option devices names it.
-func (e *Engine) mayJoin(d provider.Device, down bool) bool {
+func (s *Set) mayJoin(d provider.Device, down bool) bool {
 	switch {
 	case d.Loopback || d.Host:
 		return false
 	case d.Hardware:
-		return d.Waits != "" && (d.Subnet != "" || topo.Patterns(e.opt.Devices).Judge(-1, d.Name) == topo.Named)
+		return d.Waits != "" && (d.Subnet != "" || topo.Patterns(s.opt.Devices).Judge(-1, d.Name) == topo.Named)
 	}
 	return down
 }
@@ -195,55 +195,55 @@ func leaving(devices []provider.Device) (out []provider.Device) {
 }
 
 // addLate enters rails of interfaces that are down, behind the others: one of the same fabric must be open.
-func (e *Engine) addLate(devices []provider.Device) error {
+func (s *Set) addLate(devices []provider.Device) error {
 	for _, d := range devices {
-		like := slices.IndexFunc(e.rails, func(r *railState) bool { return r.Device().Provider == d.Provider && r.Device().Fabric == d.Fabric })
+		like := slices.IndexFunc(s.List, func(r *Rail) bool { return r.Device().Provider == d.Provider && r.Device().Fabric == d.Fabric })
 		if like < 0 {
 			continue
 		}
-		caps := e.rails[like].caps
+		caps := s.List[like].Can
 		l := &lateRail{dev: d, caps: caps, wake: make(chan struct{}, 1)}
-		rs := &railState{Rail: l, late: l, caps: caps}
-		rs.cache = mr.NewCache[provider.MR](registrar{rs})
+		rs := &Rail{Rail: l, late: l, Can: caps}
+		rs.Cache = mr.NewCache[provider.MR](registrar{rs})
 		var err error
 		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, caps.KeySize))); err == nil {
-			rs.index, err = e.core.ReserveRail()
+			rs.Index, err = s.core.ReserveRail()
 		}
 		if err != nil {
 			return fmt.Errorf("rail %s: %w", d.Name, err)
 		}
-		e.rails = append(e.rails, rs)
+		s.List = append(s.List, rs)
 	}
 	return nil
 }
 
 // tellRails logs what is used, and warns of what an operator may not expect.
-func (e *Engine) tellRails(left []rail.Left) {
+func (s *Set) tellRails(left []rail.Left) {
 	for i, l := range left {
-		if slices.ContainsFunc(e.rails, func(r *railState) bool { return r.late != nil && r.name() == rail.Name(l.Device) }) {
+		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.late != nil && r.Name() == rail.Name(l.Device) }) {
 			left[i].Reason += "; joins when it comes up"
 		}
 	}
 	var open []provider.Device
-	for _, r := range e.rails {
+	for _, r := range s.List {
 		if r.late == nil {
 			open = append(open, r.Device())
 		}
 	}
-	e.log.Info("rails", "used", rail.Names(open), "left_out", rail.Reasons(left))
+	s.log.Info("rails", "used", rail.Names(open), "left_out", rail.Reasons(left))
 	for fabric, n := range rail.OverLimit(left) {
 		used := len(slices.DeleteFunc(leaving(open), func(d provider.Device) bool { return d.Fabric != fabric }))
-		e.log.Warn("more devices than max_rails: the others are not used, and every process of this host chooses the same", "fabric", fabric,
-			"used", used, "of", used+n, "max_rails", e.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
+		s.log.Warn("more devices than max_rails: the others are not used, and every process of this host chooses the same", "fabric", fabric,
+			"used", used, "of", used+n, "max_rails", s.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
 	}
-	if len(leaving(open)) == 0 && slices.ContainsFunc(open, e.isLoopback) && e.wantsOthers() {
-		e.log.Warn("only agents of this host and network namespace can be reached: no network interface but the loopback one can be used",
+	if len(leaving(open)) == 0 && slices.ContainsFunc(open, s.isLoopback) && s.wantsOthers() {
+		s.log.Warn("only agents of this host and network namespace can be reached: no network interface but the loopback one can be used",
 			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up, or say that this is meant by option devices=lo or provider=local")
 	}
 }
 
 // wantsOthers says that the options leave room for rails to other hosts.
-func (e *Engine) wantsOthers() bool {
-	named := func(r *railState) bool { return topo.Patterns(e.opt.Devices).Judge(-1, r.Device().Name) == topo.Named }
-	return !slices.ContainsFunc(e.rails, named) && slices.ContainsFunc(e.opt.Provider, func(p string) bool { return p != "local" && p != "shm" })
+func (s *Set) wantsOthers() bool {
+	named := func(r *Rail) bool { return topo.Patterns(s.opt.Devices).Judge(-1, r.Device().Name) == topo.Named }
+	return !slices.ContainsFunc(s.List, named) && slices.ContainsFunc(s.opt.Provider, func(p string) bool { return p != "local" && p != "shm" })
 }

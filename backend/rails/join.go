@@ -1,0 +1,132 @@
+package rails
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/rlimit"
+	"gorail/backend/topo"
+)
+
+// How soon a late rail is tried again while its interface is up: its address may come later than its carrier.
+const (
+	firstJoin = 50 * time.Millisecond
+	mostJoin  = 2 * time.Second
+)
+
+// Nudge tells late rails that something has happened to an interface.
+func (s *Set) Nudge(name string) {
+	for _, r := range s.List {
+		if r.Waits() && r.Device().Name == name {
+			select {
+			case r.late.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// joiner is who uses a rail that joins late.
+type joiner interface {
+	// FillRail registers all memory on it. An error: the engine closes.
+	FillRail(ctx context.Context, r *Rail) error
+	// UseRail lets sessions use it.
+	UseRail(r *Rail)
+}
+
+// JoinWhenUp opens a late rail once its interface or port is up; it returns then, or when ctx ends.
+func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
+	var said string
+	for pause := firstJoin; ; {
+		err := s.join(ctx, r, by)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		again := (<-chan time.Time)(nil)
+		if !errors.Is(err, errNoCarrier) {
+			if err.Error() != said {
+				said = err.Error()
+				s.log.Warn("a network interface or port came up, but its rail cannot be used; it is tried again", "rail", r.Name(), "err", rlimit.Advise(err))
+			}
+			again = time.After(pause)
+			pause = min(2*pause, mostJoin)
+		} else if r.Device().Hardware { // nobody tells us of its port
+			again = time.After(mostJoin)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.late.wake:
+			pause = firstJoin
+		case <-again:
+		}
+	}
+}
+
+// join opens a late rail, registers all memory on it, and lets sessions use it. errNoCarrier: its interface is not up yet.
+func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
+	d, err := s.findLate(ctx, r)
+	if err != nil {
+		return err
+	}
+	opened, err := s.prov.Open(d)
+	if err != nil {
+		return err
+	}
+	if opened.Caps() != r.Can {
+		_ = opened.Close()
+		return fmt.Errorf("rail %s can do other things than the rails of its fabric that were open first; make the agent anew to use it", r.Name())
+	}
+	if err := s.core.SetRail(r.Index, opened.Core()); err != nil {
+		_ = opened.Close()
+		return fmt.Errorf("rail %s: %w", r.Name(), err)
+	}
+	r.late.rail.Store(&opened) // what is registered from now on is registered on it, too
+	if err := by.FillRail(ctx, r); err != nil {
+		return nil // the engine closes
+	}
+	r.late.up.Store(true)
+	for _, note := range opened.Notes() {
+		s.log.Warn("rail", "device", r.Name(), "note", note)
+	}
+	s.log.Info("rail joined: its network interface or port came up", "rail", r.Name(), "addr", d.Addr)
+	by.UseRail(r)
+	return nil
+}
+
+// findLate looks for the device of a late rail.
+func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
+	own := r.Device()
+	up := slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })
+	machine := topo.Read(os.DirFS("/sys"))
+	if own.Hardware {
+		up = !rail.FactsOf(machine)(own).Down
+	}
+	if !up {
+		return own, errNoCarrier
+	}
+	found, err := s.prov.Discover(ctx, provider.Filter{Fabrics: []string{own.Fabric}, Devices: []string{own.Name}})
+	if err != nil {
+		return own, fmt.Errorf("find %s: %w", r.Name(), err)
+	}
+	found = slices.DeleteFunc(found, func(d provider.Device) bool { return d.Name != own.Name || d.Fabric != own.Fabric })
+	beside := slices.DeleteFunc(s.Devices(), func(d provider.Device) bool { return d.Name == own.Name && d.Fabric == own.Fabric })
+	fit, left := rail.Choose(append(found, beside...), rail.FactsOf(machine), rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider})
+	for _, d := range fit {
+		if d.Name == own.Name && d.Fabric == own.Fabric {
+			return d, nil
+		}
+	}
+	for _, l := range left {
+		if l.Device.Name == own.Name && l.Device.Fabric == own.Fabric && l.Device.Waits == "" && !rail.FactsOf(machine)(l.Device).Down {
+			return own, fmt.Errorf("%s is left out: %s", r.Name(), l.Reason)
+		}
+	}
+	return own, errNoCarrier
+}

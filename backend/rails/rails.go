@@ -1,0 +1,202 @@
+// Package rails is the devices that an engine has opened: the registration cache and keys of each, the ones that wait for their device and join
+// later, and what is said of them. Which devices these are is package rail's to say.
+package rails
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"gorail/backend/core"
+	"gorail/backend/mr"
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/status"
+	"gorail/backend/topo"
+)
+
+// Set is the rails of an engine: those that are open, and those that wait for their device. list does not change once they are open.
+type Set struct {
+	opt  option.Options
+	log  *slog.Logger
+	prov provider.Provider
+	core *core.Core
+	Nets func() []NetInterface
+	List []*Rail
+
+	Nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
+}
+
+// New has no rail before open. nets may be nil: the kernel's network interfaces.
+func New(opt option.Options, log *slog.Logger, prov provider.Provider, c *core.Core, nets func() []NetInterface) *Set {
+	if nets == nil {
+		nets = netInterfaces
+	}
+	return &Set{opt: opt, log: log, prov: prov, core: c, Nets: nets}
+}
+
+// Devices are those of all rails.
+func (s *Set) Devices() []provider.Device {
+	d := make([]provider.Device, len(s.List))
+	for i, r := range s.List {
+		d[i] = r.Device()
+	}
+	return d
+}
+
+// News logs what rails have learnt.
+func (s *Set) News() {
+	for _, rl := range s.List {
+		if t, ok := rl.Inner().(provider.Teller); ok {
+			for _, line := range t.News() {
+				s.log.Info(line, "rail", rl.Name())
+			}
+		}
+	}
+}
+
+// Warnings logs what rails have found that somebody should mend.
+func (s *Set) Warnings() {
+	for _, rl := range s.List {
+		if w, ok := rl.Inner().(provider.Warner); ok {
+			for _, line := range w.Warnings() {
+				s.log.Warn(line, "rail", rl.Name())
+			}
+		}
+	}
+}
+
+// Close closes the rails; nothing is registered on them any more.
+func (s *Set) Close() {
+	for _, r := range s.List {
+		if err := r.Close(); err != nil {
+			s.log.Warn("closing a rail", "rail", r.Name(), "err", err)
+		}
+	}
+}
+
+// Rail is an open rail with its registrations.
+type Rail struct {
+	provider.Rail
+	Index int
+	Can   provider.Caps
+	late  *lateRail // Rail, where its interface was down when the engine was made; else nil
+	keys  *mr.KeyAllocator
+	Cache *mr.Cache[provider.MR]
+
+	Fences, Stalls atomic.Uint64 // of all its links
+	told           sync.Map      // what the log has of it once, see first
+}
+
+// Joins says that the rail's device was down when the engine was made: it is opened later.
+func (r *Rail) Joins() bool { return r.late != nil }
+
+// Name is the fabric's and the device's: "verbs/mlx5_0".
+func (r *Rail) Name() string {
+	d := r.Device()
+	return d.Fabric + "/" + d.Name
+}
+
+// Addr is the rail's IP address; the zero Addr when it has none.
+func (r *Rail) Addr() netip.Addr {
+	a, _ := netip.ParseAddr(r.Device().Addr)
+	return a
+}
+
+// registrar lets the cache register on a rail.
+type registrar struct{ r *Rail }
+
+func (g registrar) Register(addr, length uint64) (provider.MR, error) {
+	if g.r.Can.ProviderKeys {
+		return g.r.Rail.Register(addr, length, 0)
+	}
+	var taken error
+	for range keyTries {
+		key, err := g.r.keys.Alloc()
+		if err != nil {
+			return nil, errors.Join(taken, err)
+		}
+		m, err := g.r.Rail.Register(addr, length, key)
+		if err == nil {
+			return ownKey{m, g.r.keys, key}, nil
+		}
+		defer g.r.keys.Free(key) // not before the loop ends: the next draw must not give it again
+		if taken = err; !errors.Is(err, syscall.ENOKEY) {
+			break
+		}
+	}
+	return nil, taken
+}
+
+// keyTries bounds the keys that are tried for one registration. The fabric has registrations that our allocator does not
+// know: message buffers of the core, memory of GPUs.
+const keyTries = 64
+
+func (g registrar) Unregister(m provider.MR) error { return m.Close() }
+
+// ownKey gives a key of ours back with its region.
+type ownKey struct {
+	provider.MR
+	keys *mr.KeyAllocator
+	key  uint64
+}
+
+func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
+	chosen, late, left := s.choose(found, m)
+	var last error
+	for _, d := range chosen {
+		r, err := s.prov.Open(d)
+		if err != nil {
+			last = err
+			s.log.Warn("rail dropped", "device", rail.Name(d), "err", err)
+			left = append(left, rail.Left{Device: d, Reason: err.Error()})
+			continue
+		}
+		notes := r.Notes()
+		if s.opt.QPsPerRail > 1 && r.Caps().SharedEndpoint {
+			notes = append(notes, "option qps_per_rail has no effect: one endpoint serves all peers")
+		}
+		for _, note := range notes {
+			s.log.Warn("rail", "device", rail.Name(d), "note", note)
+		}
+		rs := &Rail{Rail: r, Can: r.Caps()}
+		rs.Cache = mr.NewCache[provider.MR](registrar{rs})
+		if rs.keys, err = mr.NewKeyAllocator(max(1, min(8, rs.Can.KeySize))); err == nil {
+			rs.Index, err = s.core.AddRail(r.Core())
+		}
+		if err != nil {
+			r.Close()
+			return status.Errorf(status.ErrBackend, "rail %s: %w", d.Name, err)
+		}
+		s.List = append(s.List, rs)
+	}
+	if err := s.addLate(late); err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
+	s.tellRails(left)
+	s.findNodes()
+	if len(s.List) == 0 {
+		if last == nil {
+			last = fmt.Errorf("%w: %s", provider.ErrNoDevice, rail.Reasons(left))
+		}
+		return status.Errorf(status.ErrBackend, "no rail could be opened (options provider=%v devices=%v): %w", s.opt.Provider, s.opt.Devices, last)
+	}
+	return nil
+}
+
+func (k ownKey) Close() error {
+	err := k.MR.Close()
+	k.keys.Free(k.key)
+	return err
+}
+
+// First says whether nobody has told this of the rail yet.
+func (r *Rail) First(what string) bool {
+	_, told := r.told.LoadOrStore(what, true)
+	return !told
+}
