@@ -97,13 +97,14 @@ func TestPerftest(t *testing.T) {
 func TestRailDown(t *testing.T) {
 	whole(t)
 	script(t, bed.Guest{Kind: bed.RXE, Rails: 2, Rate: "200mbit"}, `
+		log=$(mktemp)
 		for r in 0 1; do server ib_write_bw $r -s 65536 -n 200; done
-		client ib_write_bw 0 -s 65536 -n 200000 >/tmp/log 2>&1 & c=$!
+		client ib_write_bw 0 -s 65536 -n 200000 >"$log" 2>&1 & c=$!
 		while [ $(sent A0) -lt 1000000 ]; do kill -0 $c; sleep 0.02; done
 		ip link set vA0 down
 		rdma link show rxeA0/1 | grep -q 'state DOWN'
-		if wait $c; then echo "did not fail:" >&2; cat /tmp/log >&2; exit 1; fi
-		cat /tmp/log
+		if wait $c; then echo "did not fail:" >&2; cat "$log" >&2; exit 1; fi
+		cat "$log"
 		client ib_write_bw 1 -s 65536 -n 200`)
 }
 
