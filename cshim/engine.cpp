@@ -35,9 +35,6 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
     args.type = borrow(p->type);
     args.params = params.data();
     args.nparams = params.size();
-    args.prog_thread = p->enableProgTh;
-    args.sync_mode = static_cast<int32_t>(p->syncMode);
-    args.prog_delay_us = p->pthrDelay;
 
     Owned conn;
     gr_created made = {};

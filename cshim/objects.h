@@ -38,6 +38,7 @@ static_assert(offsetof(gr_desc, md) == sizeof(nixlBasicDesc));
 static_assert(int(GR_IN_PROG) == NIXL_IN_PROG && int(GR_SUCCESS) == NIXL_SUCCESS);
 static_assert(int(GR_ERR_BACKEND) == NIXL_ERR_BACKEND && int(GR_ERR_NOT_FOUND) == NIXL_ERR_NOT_FOUND);
 static_assert(int(GR_ERR_CANCELED) == NIXL_ERR_CANCELED);
+static_assert(int(GR_READ) == NIXL_READ && int(GR_WRITE) == NIXL_WRITE);
 static_assert(int(GR_MEM_DRAM) == DRAM_SEG && int(GR_MEM_VRAM) == VRAM_SEG);
 
 } // namespace gorail

@@ -39,12 +39,9 @@ type backend interface {
 
 // createArgs is what the agent gives to a new engine.
 type createArgs struct {
-	Agent      string
-	Type       string // the name that NIXL loaded the plugin under
-	Params     map[string]string
-	ProgThread bool
-	SyncMode   int
-	ProgDelay  time.Duration
+	Agent  string
+	Type   string // the name that NIXL loaded the plugin under
+	Params map[string]string
 }
 
 // created is a new engine: its connection blob, immutable, and the C core (gr_core) that lives until Close returns.

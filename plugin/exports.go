@@ -8,7 +8,6 @@ import "C"
 
 import (
 	"strings"
-	"time"
 	"unsafe"
 
 	"gorail/backend/gpu"
@@ -33,12 +32,9 @@ func onEngine(call string, handle C.uint64_t, f func(backend) error) C.int32_t {
 func gorail_create(in *C.gr_create_args, out *C.gr_created) C.int32_t {
 	return C.int32_t(answer("createBackend", func() error {
 		args := createArgs{
-			Agent:      str(&in.agent),
-			Type:       str(&in._type),
-			Params:     map[string]string{},
-			ProgThread: in.prog_thread != 0,
-			SyncMode:   int(in.sync_mode),
-			ProgDelay:  time.Duration(in.prog_delay_us) * time.Microsecond,
+			Agent:  str(&in.agent),
+			Type:   str(&in._type),
+			Params: map[string]string{},
 		}
 		for i := range unsafe.Slice(in.params, in.nparams) {
 			p := &unsafe.Slice(in.params, in.nparams)[i]

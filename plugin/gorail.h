@@ -10,25 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* nixl_status_t, by value. */
-enum {
-    GR_IN_PROG = 1,
-    GR_SUCCESS = 0,
-    GR_ERR_NOT_POSTED = -1,
-    GR_ERR_INVALID_PARAM = -2,
-    GR_ERR_BACKEND = -3,
-    GR_ERR_NOT_FOUND = -4,
-    GR_ERR_MISMATCH = -5,
-    GR_ERR_NOT_ALLOWED = -6,
-    GR_ERR_REPOST_ACTIVE = -7,
-    GR_ERR_UNKNOWN = -8,
-    GR_ERR_NOT_SUPPORTED = -9,
-    GR_ERR_REMOTE_DISCONNECT = -10,
-    GR_ERR_CANCELED = -11
-};
-
-/* nixl_mem_t, by value. */
-enum { GR_MEM_DRAM = 0, GR_MEM_VRAM = 1 };
+#include "../backend/include/gr_nixl.h" /* GR_SUCCESS, GR_ERR_*, GR_MEM_*, GR_READ, GR_WRITE */
 
 typedef struct gr_bytes {
     const void *ptr;
@@ -70,9 +52,6 @@ typedef struct gr_create_args {
     gr_bytes type;   /* backend name asked for */
     gr_param *params;
     uint64_t nparams;
-    int32_t prog_thread;
-    int32_t sync_mode;
-    uint64_t prog_delay_us;
 } gr_create_args;
 
 typedef struct gr_created {

@@ -1,5 +1,8 @@
 package main
 
+// #include "../backend/include/gr_nixl.h"
+import "C"
+
 import (
 	"context"
 	"fmt"
@@ -75,4 +78,14 @@ func levelOf(code status.Code) slog.Level {
 		return slog.LevelInfo
 	}
 	return slog.LevelError
+}
+
+// Package status has the codes as the C header has them.
+var _ = [...][0]struct{}{
+	[C.GR_SUCCESS - status.Success]struct{}{}, [C.GR_IN_PROG - status.InProg]struct{}{}, [C.GR_ERR_NOT_POSTED - status.ErrNotPosted]struct{}{},
+	[C.GR_ERR_INVALID_PARAM - status.ErrInvalidParam]struct{}{}, [C.GR_ERR_BACKEND - status.ErrBackend]struct{}{},
+	[C.GR_ERR_NOT_FOUND - status.ErrNotFound]struct{}{}, [C.GR_ERR_MISMATCH - status.ErrMismatch]struct{}{},
+	[C.GR_ERR_NOT_ALLOWED - status.ErrNotAllowed]struct{}{}, [C.GR_ERR_REPOST_ACTIVE - status.ErrRepostActive]struct{}{},
+	[C.GR_ERR_UNKNOWN - status.ErrUnknown]struct{}{}, [C.GR_ERR_NOT_SUPPORTED - status.ErrNotSupported]struct{}{},
+	[C.GR_ERR_REMOTE_DISCONNECT - status.ErrRemoteDisconnect]struct{}{}, [C.GR_ERR_CANCELED - status.ErrCanceled]struct{}{},
 }

@@ -4,7 +4,7 @@
 int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
 {
     if (atomic_load(&slot->handle) != handle)
-        return ST_NOT_FOUND;
+        return GR_ERR_NOT_FOUND;
     int s = atomic_load(&slot->state);
     if (s > 0) {
         core_progress(core);

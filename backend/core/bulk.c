@@ -69,7 +69,7 @@ int bulk_post(gr_link *link, part *p)
     int rc = look(link, x);
     ctx *c = rc ? NULL : rail_ctx(rail, link, CTX_RMA);
     if (rc) {
-        xfer_fail(x, ST_BACKEND, -rc);
+        xfer_fail(x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
     if (!c)
@@ -84,7 +84,7 @@ int bulk_post(gr_link *link, part *p)
         rail_ctx_done(rail, c);
         if (rc != -ENOTSUP)
             return link_no_post(link, r, rc);
-        xfer_fail(x, ST_NOT_SUPPORTED, ENOTSUP);
+        xfer_fail(x, GR_ERR_NOT_SUPPORTED, ENOTSUP);
         return REGION_GONE;
     }
     rail->rma_ops++;

@@ -20,8 +20,6 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
-
-	"gorail/backend/option"
 )
 
 // ErrFull says that a session's notification queue has reached its limit.
@@ -34,13 +32,24 @@ type Core struct{ c *C.gr_core }
 // end: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
 const runBytes = 256 << 10
 
-// Slots is how many rails a core takes: the loopback device and this host's memory come on top of the option.
-func Slots(o option.Options) int { return o.MaxRails + 2 }
+// Slots is how many rails a core takes: the loopback device and this host's memory come on top of those of the option max_rails.
+func Slots(maxRails int) int { return maxRails + 2 }
+
+// Config is what a core is made with: the options of these names.
+type Config struct {
+	MaxRails             int
+	WindowMin, WindowMax uint64        // bytes in flight of a link
+	WindowTime           time.Duration // of the rate of a link that its window is
+	InflightOps          int           // work requests in flight of a link
+	SpinTime             time.Duration // that the thread polls for before it sleeps
+	NotifQueue           uint64        // bytes of notifications that wait, of a peer,
+	NotifMemory          uint64        // and of all
+}
 
 // New starts a core with its one thread. Implements gr_core_new.
-func New(o option.Options) (*Core, error) {
+func New(o Config) (*Core, error) {
 	cfg := C.gr_core_cfg{
-		max_rails:   C.uint32_t(Slots(o)),
+		max_rails:   C.uint32_t(Slots(o.MaxRails)),
 		window_min:  C.uint64_t(o.WindowMin),
 		window_max:  C.uint64_t(o.WindowMax),
 		window_ns:   C.uint64_t(o.WindowTime.Nanoseconds()),

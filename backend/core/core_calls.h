@@ -42,7 +42,6 @@ void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size);
 int sess_full(gr_sess *sess);
 void core_ready(gr_sess *sess, gr_notif *n);
 void core_wake(gr_core *core);
-enum { ST_BACKEND = -3, ST_NOT_FOUND = -4, ST_NOT_SUPPORTED = -9 }; /* nixl_status_t */
 
 /* Before the application hears of what has arrived. No lock held. */
 void core_flush(gr_core *core);

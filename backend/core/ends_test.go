@@ -51,7 +51,8 @@ func newEnd(t testing.TB, f *fake.Fabric, caps provider.Caps, key uint64, params
 	opt, _, err := option.Parse(params, nil)
 	require.NoError(t, err)
 	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan core.Event, 10_000)}
-	e.core, err = core.New(opt)
+	e.core, err = core.New(core.Config{MaxRails: opt.MaxRails, WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
+		InflightOps: opt.InflightOps, SpinTime: opt.SpinTime, NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
 	require.NoError(t, err)
 	p := f.Provider(fake.Link{Name: "x", Caps: caps})
 	devs, err := p.Discover(context.Background(), provider.Filter{})
@@ -134,9 +135,9 @@ func fence(t *testing.T, a, b *end) {
 func (e *end) xfer(peer *end, op, n, size int) core.Xfer {
 	x, err := e.core.NewXfer(uint64(n)<<32|uint64(size), op, uint64(n))
 	require.NoError(e.t, err)
-	for i := range x.Ops() {
+	for i := range plan.At(x.Ops()) {
 		at := uint64(i * size)
-		x.Ops()[i] = plan.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
+		plan.At(x.Ops())[i] = plan.Op{Local: drive.Addr(e.mem) + at, Remote: drive.Addr(peer.mem) + at, Len: uint64(size), LRegion: ownRegion, RRegion: farRegion}
 	}
 	return x
 }

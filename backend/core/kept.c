@@ -30,7 +30,7 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
         if (m->len)
             memcpy(out->body, m->body, m->len);
         msg_disown(m);
-        msg_end(m, ST_BACKEND);
+        msg_end(m, GR_ERR_BACKEND);
         rc = 1;
         break;
     }
@@ -49,7 +49,7 @@ uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
         if (n++ == 0 || m->seq < *first)
             *first = m->seq;
         if (m->x && m->inflight) /* the peer may have ended the session before it comes */
-            xfer_fail(m->x, ST_BACKEND, 0);
+            xfer_fail(m->x, GR_ERR_BACKEND, 0);
     }
     gr_rail_unlock(link->rail->dev);
     return n;

@@ -124,7 +124,7 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
         return later ? NO_ROOM : NOTHING;
     int rc = build(link, r, most < link->window ? HURRY / 2 : UINT64_MAX, &q);
     if (rc < 0) {
-        xfer_fail(p->x, ST_BACKEND, -rc);
+        xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
     if (link->inflight_ops && link->inflight_bytes + q.bytes > most) {

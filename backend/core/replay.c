@@ -18,7 +18,7 @@ static void charge(part *p)
             hopeless |= ++r->tries > TRIES;
     }
     if (hopeless || (posted && atomic_fetch_add(&x->replays, 1) >= REPLAYS))
-        xfer_fail(x, ST_BACKEND, atomic_load(&x->pub.wire_err));
+        xfer_fail(x, GR_ERR_BACKEND, atomic_load(&x->pub.wire_err));
     for (run *r = p->runs; r && !atomic_load(&x->pub.err); r = r->next)
         link_count(p->link, GR_N_RETRIES, r->wrs);
 }
@@ -76,7 +76,7 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
         if (m->numbered && proved(proof, m->seq))
             msg_end(m, 0);
         else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
-            xfer_msg_end(x, ST_BACKEND);
+            xfer_msg_end(x, GR_ERR_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
     }
@@ -158,7 +158,7 @@ void gr_link_settle(gr_link *link)
                 failed |= r->failed;
             if (!failed)
                 continue;
-            xfer_fail(p->x, ST_BACKEND, atomic_load(&p->x->pub.wire_err));
+            xfer_fail(p->x, GR_ERR_BACKEND, atomic_load(&p->x->pub.wire_err));
             for (run *r = p->runs; r; r = r->next)
                 r->failed = 0;
             part_drop(p);

@@ -3,11 +3,26 @@ package core
 // #include "gr_policy.h"
 import "C"
 
-import "gorail/backend/stats"
+// Counts are the counters of a link or a rail; package stats, whose Counts are the same, says what each is. Fences and Stalls are for who decides on them.
+type Counts struct {
+	BytesWritten     uint64
+	BytesRead        uint64
+	WorkRequests     uint64
+	Completions      uint64
+	Errors           uint64
+	Cancelled        uint64
+	Retries          uint64
+	EAGAIN           uint64
+	MessagesSent     uint64
+	MessagesReceived uint64
+	Probes           uint64
+	Fences           uint64
+	Stalls           uint64
+}
 
 // Tally is what has been counted of a link or a rail, and where it stands.
 type Tally struct {
-	stats.Counts
+	Counts
 	InFlight uint64 // bytes posted and not proved
 	Rate     uint64 // of a link, as measured, in bytes per second; 0: not yet
 	Links    int    // of a rail, now
@@ -16,7 +31,7 @@ type Tally struct {
 func tally(t *C.gr_tally) Tally {
 	n := func(i int) uint64 { return uint64(t.count[i]) }
 	return Tally{
-		Counts: stats.Counts{
+		Counts: Counts{
 			BytesWritten: n(C.GR_N_WRITE_BYTES), BytesRead: n(C.GR_N_READ_BYTES), WorkRequests: n(C.GR_N_WRS),
 			Completions: n(C.GR_N_COMPLETIONS), Errors: n(C.GR_N_ERRORS) + n(C.GR_N_REFUSED), Retries: n(C.GR_N_RETRIES),
 			Cancelled: n(C.GR_N_CANCELLED), EAGAIN: n(C.GR_N_EAGAIN), MessagesSent: n(C.GR_N_MSGS_SENT), MessagesReceived: n(C.GR_N_MSGS_RECEIVED),

@@ -248,7 +248,7 @@ void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, 
     x->sess = links[0]->sess;
     if (prepare(x, links, nlinks, has_notif, body, len) != 0) {
         x->nparts = 0;
-        xfer_fail(x, ST_BACKEND, ENOMEM);
+        xfer_fail(x, GR_ERR_BACKEND, ENOMEM);
         xfer_end(x);
         return;
     }

@@ -8,18 +8,16 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
-
-	"gorail/backend/plan"
 )
 
-// Op of a transfer, as the provider header numbers them.
+// Op of a transfer: nixl_xfer_op_t.
 const (
 	Write = C.GR_WRITE
 	Read  = C.GR_READ
 )
 
-// The operations are shared with C as they lie in memory.
-var _ [0]struct{} = [unsafe.Sizeof(plan.Op{}) - unsafe.Sizeof(C.gr_op{})]struct{}{}
+// OpSize is the size of an operation in bytes: gr_op.
+const OpSize = C.sizeof_gr_op
 
 // Xfer is a transfer slot in C memory; the slot is recycled, never unmapped, while the core lives.
 type Xfer struct{ x *C.gr_xfer }
@@ -39,9 +37,9 @@ func (k *Core) FreeXfer(x Xfer) { C.gr_xfer_free(k.c, x.x) }
 // Pointer is the slot for gr_check.
 func (x Xfer) Pointer() unsafe.Pointer { return unsafe.Pointer(x.x) }
 
-// Ops is the C memory for the plan's operations.
-func (x Xfer) Ops() []plan.Op {
-	return unsafe.Slice((*plan.Op)(unsafe.Pointer(x.x.ops)), int(x.x.nops))
+// Ops is the C memory of the operations, gr_op each: of the first one, and how many there are.
+func (x Xfer) Ops() (first unsafe.Pointer, n int) {
+	return unsafe.Pointer(x.x.ops), int(x.x.nops)
 }
 
 func (x Xfer) state() *int32 { return (*int32)(unsafe.Pointer(&x.x.state)) }

@@ -7,6 +7,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
+	"gorail/backend/region"
 	"gorail/backend/status"
 )
 
@@ -16,13 +17,13 @@ type class struct {
 	ldev, rdev uint64
 }
 
-func (c class) vram() bool { return c.lmem == memVRAM || c.rmem == memVRAM }
-func (c class) gpus() bool { return c.lmem == memVRAM && c.rmem == memVRAM }
+func (c class) vram() bool { return c.lmem == region.VRAM || c.rmem == region.VRAM }
+func (c class) gpus() bool { return c.lmem == region.VRAM && c.rmem == region.VRAM }
 
 // names says what it is between, for the log.
 func (c class) names() string {
 	name := func(mem int32, dev uint64) string {
-		if mem == memVRAM {
+		if mem == region.VRAM {
 			return fmt.Sprintf("GPU %d", dev)
 		}
 		return "host memory"
@@ -34,12 +35,12 @@ func (c class) names() string {
 // registered as any other (or may have at the peer's: ready looks), or none, which is staging.
 func (v *resolver) classify(t *transfer) error {
 	mixed := false // of several kinds, or GPUs
-	for i, list := range [][]*region{v.locals.list, v.remotes.list} {
+	for i, list := range [][]*region.Region{v.locals.list, v.remotes.list} {
 		for _, g := range list {
-			if g.Mem != list[0].Mem || g.Mem == memVRAM && g.Dev != list[0].Dev {
+			if g.Mem != list[0].Mem || g.Mem == region.VRAM && g.Dev != list[0].Dev {
 				mixed = true
 			}
-			t.gpu = t.gpu || g.Mem == memVRAM
+			t.gpu = t.gpu || g.Mem == region.VRAM
 		}
 		if i == 0 {
 			t.class.lmem, t.class.ldev = list[0].Mem, list[0].Dev
@@ -64,12 +65,12 @@ func (v *resolver) classify(t *transfer) error {
 }
 
 // hasAll says that the rail has all of the regions.
-func hasAll(r *rails.Rail, list []*region) bool {
-	return !slices.ContainsFunc(list, func(g *region) bool { return g.rails.Load()&(1<<r.Index) == 0 })
+func hasAll(r *rails.Rail, list []*region.Region) bool {
+	return !slices.ContainsFunc(list, func(g *region.Region) bool { return g.Rails.Load()&(1<<r.Index) == 0 })
 }
 
 // copier is the rail that copies memory of GPUs whole, to that peer, and has all of ours; -1: there is none.
-func (e *Engine) copier(r *remote, locals []*region) int {
+func (e *Engine) copier(r *remote, locals []*region.Region) int {
 	for _, p := range r.pairs {
 		if e.rails[p.Own].Can.Bulk && hasAll(e.rails[p.Own], locals) {
 			return p.Own
@@ -79,7 +80,7 @@ func (e *Engine) copier(r *remote, locals []*region) int {
 }
 
 // carries says that a rail to that peer which moves memory of GPUs as it moves the host's has all of ours.
-func (e *Engine) carries(r *remote, locals []*region) bool {
+func (e *Engine) carries(r *remote, locals []*region.Region) bool {
 	return slices.ContainsFunc(r.pairs, func(p rail.Pair) bool { return !e.rails[p.Own].Can.Bulk && hasAll(e.rails[p.Own], locals) })
 }
 
@@ -93,8 +94,8 @@ func (r *remote) mapsRings() bool {
 }
 
 // bulk makes a transfer of GPUs' memory one post of the rail that copies it. The operations are there.
-func (e *Engine) bulk(x core.Xfer, r *remote, locals, remotes []*region) error {
-	if err := e.core.Bulk(x, e.copier(r, locals), indices(locals), indices(remotes)); err != nil {
+func (e *Engine) bulk(x core.Xfer, r *remote, locals, remotes []*region.Region) error {
+	if err := e.core.Bulk(x, e.copier(r, locals), region.Indices(locals), region.Indices(remotes)); err != nil {
 		return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)
 	}
 	return nil

@@ -50,11 +50,8 @@ func (e *Engine) shutdown() {
 		return
 	}
 	e.core.DropRails()
-	e.localMu.Lock()
-	local := slices.Collect(maps.Values(e.local))
-	e.localMu.Unlock()
-	for _, r := range local {
-		_ = e.deregisterRails(r) // it is in the log
+	if e.regions != nil {
+		e.regions.Close()
 	}
 	e.railSet.Close()
 	e.stage.close()

@@ -134,19 +134,19 @@ func (r *remote) lose(err error) {
 // dropKeys forgets what a session that has ended knew of the peer's memory. Under mu.
 func (r *remote) dropKeys() {
 	for _, g := range r.regions {
-		if g.keyed {
-			g.core.SetLive(false)
+		if g.Keyed {
+			g.Core.SetLive(false)
 		}
-		g.keyed, g.asked, g.unknown = false, false, false
-		if g.parts == nil {
+		g.Keyed, g.Asked, g.Unknown = false, false, false
+		if g.Parts == nil {
 			r.want(g)
 		}
 	}
 	for _, g := range r.unloaded {
-		if g.keyed && g.pin() { // else its entry in the table may be another's
-			g.core.SetLive(false)
-			g.keyed = false
-			r.e.regions.unpin(g)
+		if g.Keyed && g.Pin() { // else its entry in the table may be another's
+			g.Core.SetLive(false)
+			g.Keyed = false
+			r.e.regions.Regions.Unpin(g)
 		}
 	}
 	clear(r.byTarget)

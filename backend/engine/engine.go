@@ -2,8 +2,8 @@
 // peers and transfers. All methods may be called from any thread at any time; none but Release and Deregister waits for
 // a peer.
 //
-// Locks, in the order in which they may be taken: transfer.mu, remote.mu or target.mu, Engine.localMu, Engine.mu,
-// regionTable.mu, Engine.linksMu, then those of history and meters. The core's own locks come below all of them.
+// Locks, in the order in which they may be taken: transfer.mu, remote.mu or target.mu, Registry.mu, Engine.mu,
+// Table.mu, Engine.linksMu, then those of history and meters. The core's own locks come below all of them.
 package engine
 
 import (
@@ -20,6 +20,7 @@ import (
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/rails"
+	"gorail/backend/region"
 	"gorail/backend/rlimit"
 	"gorail/backend/stage"
 	"gorail/backend/status"
@@ -47,16 +48,16 @@ type Engine struct {
 	core    *core.Core
 	ev      *core.Events
 	railSet *rails.Set
-	rails   []*rails.Rail // of Set
-	slice   uint64        // regions of more bytes are registered as several; 0: none is
-	node    *peer.Node
-	blob    wire.ConnBlob
-	conn    []byte
+	rails   []*rails.Rail // of railSet
+
+	node *peer.Node
+	blob wire.ConnBlob
+	conn []byte
 
 	life sync.RWMutex // held for reading by whatever the control channel calls; shutdown waits for it
 	dead bool         // guarded by life: the core is going
 
-	regions regionTable
+	regions *region.Registry
 	xfers   *xfer.Table[*transfer]
 	ids     atomic.Uint64 // links, sessions, requests
 	closed  atomic.Bool
@@ -64,17 +65,13 @@ type Engine struct {
 	late    sync.WaitGroup // links of shared endpoints that drain, sessions that are being left
 	hurry   chan struct{}  // closed: sessions that are being left do not wait for peers any more
 	watcher *watcher
-	past    history     // sessions that have ended
-	debug   bool        // the log takes debug lines
-	flushes atomic.Bool // a READ has ended when its check says so, which makes a GPU see it
+	past    history // sessions that have ended
+	debug   bool    // the log takes debug lines
 
 	stage *staging
 
-	renewMu sync.Mutex              // before all others: one region at a time is registered anew
-	loads   keyLocks[string]        // before all others, too, by agent name: each peer is loaded by one caller at a time
-	hellos  keyLocks[wire.EngineID] // so: one session of an engine begins at a time
-	localMu sync.Mutex
-	local   map[wire.Range]*region
+	loads  keyLocks[string]        // before all others, too, by agent name: each peer is loaded by one caller at a time
+	hellos keyLocks[wire.EngineID] // so: one session of an engine begins at a time
 
 	mu       sync.RWMutex
 	remotes  map[string]*remote          // by agent name
@@ -100,7 +97,7 @@ type Engine struct {
 // New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
-		local: map[wire.Range]*region{}, remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
+		remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
 		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, &pace{burst: atOnce, parts: share}), fencing: newTurns(fencers, nil),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
@@ -123,7 +120,7 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "find rails: %w", err)
 	}
-	if e.core, err = core.New(e.opt); err != nil {
+	if e.core, err = core.New(coreConfig(&e.opt)); err != nil {
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
 	machine := topo.Read(os.DirFS("/sys"))
@@ -132,11 +129,10 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	if e.rails = e.railSet.List; err != nil {
 		return err
 	}
-	e.regions = regionTable{core: e.core, slots: core.Slots(e.opt)}
+	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.railSet, e.stage.copier, e)
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
-	e.slice = e.sliceSize()
 	e.identity()
 	if err := e.openControl(machine); err != nil {
 		return err
@@ -156,7 +152,7 @@ func (e *Engine) identity() {
 	rand.Read(e.blob.Token[:])
 	e.id = e.blob.Engine
 	e.blob.Rails = e.offers()
-	e.blob.Slice, e.blob.Links = e.slice, uint8(e.opt.QPsPerRail)
+	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
 }
 
 // Conn is the connection blob; it never changes.
@@ -170,4 +166,10 @@ func (e *Engine) usable() error {
 		return status.Errorf(status.ErrBackend, "the engine is closed")
 	}
 	return nil
+}
+
+// coreConfig are the options that the core has.
+func coreConfig(o *option.Options) core.Config {
+	return core.Config{MaxRails: o.MaxRails, WindowMin: o.WindowMin, WindowMax: o.WindowMax, WindowTime: o.WindowTime, InflightOps: o.InflightOps,
+		SpinTime: o.SpinTime, NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
 }

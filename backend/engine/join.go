@@ -1,52 +1,15 @@
 package engine
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
 	"gorail/backend/core"
 	"gorail/backend/rails"
+	"gorail/backend/region"
 	"gorail/backend/wire"
 )
-
-// FillRail registers all memory of this side on a rail that has just been opened. An error: the engine closes.
-func (e *Engine) FillRail(ctx context.Context, r *rails.Rail) error {
-	e.localMu.Lock()
-	local := slices.Collect(maps.Values(e.local))
-	e.localMu.Unlock()
-	for _, g := range local {
-		select {
-		case <-g.ready:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		e.localMu.Lock()
-		if g.refs > 0 && g.parts == nil && g.Mem == memDRAM && g.mrs[r.Index] == nil {
-			e.registerOn(g, r)
-		}
-		e.localMu.Unlock()
-	}
-	return nil
-}
-
-// registerOn registers one region on one more rail: only what names that rail looks at what this writes. Under localMu.
-func (e *Engine) registerOn(g *region, r *rails.Rail) {
-	ref, _, err := r.Cache.Acquire(g.Addr, g.Len)
-	if err != nil {
-		e.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err)
-		return
-	}
-	g.mrs[r.Index] = ref
-	key := core.Key{}
-	if m, has := ref.Handle(); has {
-		key.Desc = m.Desc()
-	}
-	g.core.SetKey(r.Index, key)
-	g.rails.Or(1 << r.Index)
-}
 
 // UseRail brings up the links of the sessions that are there.
 func (e *Engine) UseRail(r *rails.Rail) {
@@ -115,9 +78,9 @@ func (r *remote) started(l *link, err error) {
 
 // askAgain asks for the keys of regions that the peer had registered before the rail of its that a link goes to was there. Under r.mu.
 func (r *remote) askAgain(peerRail int) {
-	var list []*region
+	var list []*region.Region
 	for _, g := range r.regions {
-		if g.keyed && !g.asked && g.parts == nil && g.Mem == memDRAM && g.rails.Load()&(1<<peerRail) == 0 {
+		if g.Keyed && !g.Asked && g.Parts == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0 {
 			if list = append(list, g); len(list) == wire.MaxRanges {
 				r.ask(list)
 				list = nil
@@ -130,14 +93,14 @@ func (r *remote) askAgain(peerRail int) {
 }
 
 // takeMore adds keys of rails to a region that has some: what is posted names others. Under r.mu.
-func (r *remote) takeMore(g *region, entry wire.KeyEntry) {
-	if !entry.Known || entry.Region != g.targetID {
+func (r *remote) takeMore(g *region.Region, entry wire.KeyEntry) {
+	if !entry.Known || entry.Region != g.TargetID {
 		return // it is being taken back
 	}
 	for _, rk := range entry.Rails {
-		if bit := uint64(1) << rk.Rail; int(rk.Rail) < core.Slots(r.e.opt) && g.rails.Load()&bit == 0 {
-			g.core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
-			g.rails.Or(bit)
+		if bit := uint64(1) << rk.Rail; int(rk.Rail) < core.Slots(r.e.opt.MaxRails) && g.Rails.Load()&bit == 0 {
+			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+			g.Rails.Or(bit)
 		}
 	}
 }

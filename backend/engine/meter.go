@@ -85,7 +85,7 @@ func (v view) read() stats.Peer {
 	p.Links = make([]stats.Link, len(v.peer.Links))
 	for i, l := range v.peer.Links {
 		t := v.meters[i].read()
-		l.Counts, l.InFlight, l.Rate = t.Counts, t.InFlight, t.Rate
+		l.Counts, l.InFlight, l.Rate = stats.Counts(t.Counts), t.InFlight, t.Rate
 		p.Links[i] = l
 	}
 	return p

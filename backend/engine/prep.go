@@ -7,23 +7,24 @@ import (
 
 	"gorail/backend/core"
 	"gorail/backend/plan"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
-// Op values of the plugin boundary (nixl_xfer_op_t).
+// The operations of a transfer.
 const (
-	opRead  = 0
-	opWrite = 1
+	opRead  = core.Read
+	opWrite = core.Write
 )
 
 // regionSet collects the regions that a list names, in order of first use.
 type regionSet struct {
-	list []*region
-	seen map[*region]struct{}
+	list []*region.Region
+	seen map[*region.Region]struct{}
 }
 
-func (s *regionSet) add(r *region) {
+func (s *regionSet) add(r *region.Region) {
 	if n := len(s.list); n > 0 && s.list[n-1] == r {
 		return
 	}
@@ -37,7 +38,7 @@ func (s *regionSet) add(r *region) {
 		return
 	}
 	if s.seen == nil {
-		s.seen = map[*region]struct{}{}
+		s.seen = map[*region.Region]struct{}{}
 		for _, g := range s.list {
 			s.seen[g] = struct{}{}
 		}
@@ -53,12 +54,12 @@ type resolver struct {
 	e             *Engine
 	local, remote []Desc
 	peer          *remote
-	held          bool               // the regions are another transfer's, which keeps them
-	self          map[uint64]*region // loopback: our region id -> the session's region
+	held          bool                      // the regions are another transfer's, which keeps them
+	self          map[uint64]*region.Region // loopback: our region id -> the session's region
 
 	locals, remotes  regionSet
-	sliced           map[uint64]*region // those registered in slices, by id
-	lastL, lastR     *region
+	sliced           map[uint64]*region.Region // those registered in slices, by id
+	lastL, lastR     *region.Region
 	lastLID, lastRID uint64
 }
 
@@ -69,12 +70,12 @@ func (v *resolver) check(i int) error {
 		return status.Errorf(status.ErrInvalidParam, "descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
 	}
 	if id := l.region(); v.lastL == nil || id != v.lastLID {
-		g := v.e.regions.at(id)
-		if g == nil || g.remote != nil || g.closed.Load() && !v.held {
+		g := v.e.regions.Regions.At(id)
+		if g == nil || g.Peer != nil || g.Closed.Load() && !v.held {
 			return status.Errorf(status.ErrNotFound, "descriptor %d: its local memory %#x+%d is not registered", i, l.Addr, l.Len)
 		}
-		if g.mrErr != nil {
-			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.mrErr)
+		if g.Refused != nil {
+			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.Refused)
 		}
 		v.lastL, v.lastLID = g, id
 		v.note(&v.locals, g)
@@ -87,24 +88,24 @@ func (v *resolver) check(i int) error {
 		v.lastR, v.lastRID = g, id
 		v.note(&v.remotes, g)
 	}
-	if !v.lastL.contains(l.Addr, l.Len) {
+	if !v.lastL.Contains(l.Addr, l.Len) {
 		return status.Errorf(status.ErrInvalidParam, "descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
 	}
-	if !v.lastR.contains(r.Addr, r.Len) {
+	if !v.lastR.Contains(r.Addr, r.Len) {
 		return status.Errorf(status.ErrInvalidParam, "descriptor %d: remote %#x+%d is not inside its region %#x+%d", i, r.Addr, r.Len, v.lastR.Addr, v.lastR.Len)
 	}
 	return nil
 }
 
-func (v *resolver) remoteRegion(id uint64) (*region, error) {
+func (v *resolver) remoteRegion(id uint64) (*region.Region, error) {
 	if g := v.self[id]; g != nil {
 		return g, nil
 	}
-	g := v.e.regions.at(id)
-	if g == nil || g.closed.Load() && !v.held {
+	g := v.e.regions.Regions.At(id)
+	if g == nil || g.Closed.Load() && !v.held {
 		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not loaded")
 	}
-	if g.remote != v.peer {
+	if g.Peer != v.peer {
 		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not of agent %q", v.peer.name)
 	}
 	return g, nil
@@ -117,9 +118,9 @@ func (v *resolver) pieces(first int, dst []plan.Piece) {
 		l, r := &local[i], &remote[i]
 		rid := r.region()
 		if v.self != nil {
-			rid = v.self[rid].id
+			rid = v.self[rid].ID
 		}
-		dst[i] = plan.Piece{Local: l.Addr, Remote: r.Addr, Len: l.Len, LRegion: index(l.region()), RRegion: index(rid)}
+		dst[i] = plan.Piece{Local: l.Addr, Remote: r.Addr, Len: l.Len, LRegion: region.Index(l.region()), RRegion: region.Index(rid)}
 	}
 }
 
@@ -153,17 +154,17 @@ func (e *Engine) Prep(op int, local, remoteList []Desc, peer string) (uint64, un
 
 // loopback maps the agent's own metadata, which names our local regions, to regions of the session with ourselves.
 func (v *resolver) loopback() error {
-	v.self = map[uint64]*region{}
+	v.self = map[uint64]*region.Region{}
 	for i := range v.remote {
 		id := v.remote[i].region()
 		if _, ok := v.self[id]; ok {
 			continue
 		}
-		g := v.e.regions.get(id)
-		if g == nil || g.closed.Load() {
+		g := v.e.regions.Regions.Get(id)
+		if g == nil || g.Closed.Load() {
 			return status.Errorf(status.ErrNotFound, "descriptor %d: its memory is not registered", i)
 		}
-		if g.remote == nil {
+		if g.Peer == nil {
 			own, err := v.peer.loadSelf(g.Range)
 			if err != nil {
 				return err
@@ -178,8 +179,8 @@ func (v *resolver) loopback() error {
 // plan checks, pins and lays out the transfer, and enters it.
 func (v *resolver) plan(t *transfer) error {
 	e := v.e
-	var pinned []*region
-	e.regions.mu.RLock()
+	var pinned []*region.Region
+	done := e.regions.Regions.View()
 	err := func() error {
 		for i := range v.local {
 			if err := v.check(i); err != nil {
@@ -187,24 +188,24 @@ func (v *resolver) plan(t *transfer) error {
 			}
 		}
 		for _, g := range append(slices.Clone(v.locals.list), v.remotes.list...) {
-			if !g.pin() {
+			if !g.Pin() {
 				return status.Errorf(status.ErrNotFound, "prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
 			}
 			pinned = append(pinned, g)
 		}
 		return nil
 	}()
-	e.regions.mu.RUnlock()
+	done()
 	if err != nil {
 		for _, g := range pinned {
-			e.regions.unpin(g)
+			e.regions.Regions.Unpin(g)
 		}
 		return err
 	}
 	t.locals, t.remotes = v.locals.list, v.remotes.list
 	if err := v.layout(t); err != nil {
 		for _, g := range pinned {
-			e.regions.unpin(g)
+			e.regions.Regions.Unpin(g)
 		}
 		return err
 	}
@@ -234,17 +235,13 @@ func (v *resolver) layout(t *transfer) error {
 	if err != nil {
 		return status.Errorf(status.ErrBackend, "prepare: %w", err)
 	}
-	op := core.Write
-	if t.op == opRead {
-		op = core.Read
-	}
-	x, err := e.core.NewXfer(rec.Handle().Uint64(), op, uint64(lay.Ops))
+	x, err := e.core.NewXfer(rec.Handle().Uint64(), t.op, uint64(lay.Ops))
 	if err != nil {
 		e.xfers.Free(rec)
 		return status.Errorf(status.ErrBackend, "prepare: no memory for %d operations: %w", lay.Ops, err)
 	}
 	if lay.Ops > 0 {
-		if err := cfg.Fill(x.Ops(), n, source); err != nil {
+		if err := cfg.Fill(plan.At(x.Ops()), n, source); err != nil {
 			e.core.FreeXfer(x)
 			e.xfers.Free(rec)
 			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
@@ -277,7 +274,7 @@ func (r *remote) sizes() (most, whole uint64) {
 }
 
 // loadSelf is load without a count: such regions live as long as the session with ourselves.
-func (r *remote) loadSelf(rng wire.Range) (*region, error) {
+func (r *remote) loadSelf(rng wire.Range) (*region.Region, error) {
 	r.mu.RLock()
 	g := r.regions[rng]
 	r.mu.RUnlock()

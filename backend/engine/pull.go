@@ -2,6 +2,7 @@ package engine
 
 import (
 	"gorail/backend/core"
+	"gorail/backend/region"
 	"gorail/backend/wire"
 )
 
@@ -10,25 +11,25 @@ import (
 const mostPulled = 3
 
 // want notes that a region's keys are missing. Under mu.
-func (r *remote) want(g *region) {
-	if !g.wanted {
-		g.wanted = true
+func (r *remote) want(g *region.Region) {
+	if !g.Wanted {
+		g.Wanted = true
 		r.wanted = append(r.wanted, g)
 	}
 }
 
 // missing says that a region's keys should be asked for: nobody has, and the peer has not said that it has no such region.
-func (g *region) missing() bool { return !g.keyed && !g.asked && !g.unknown && !g.closed.Load() }
+func missing(g *region.Region) bool { return !g.Keyed && !g.Asked && !g.Unknown && !g.Closed.Load() }
 
 // pull asks for keys that are missing, a frame's worth a request, in the order of loading. Under mu.
 func (r *remote) pull() {
 	for len(r.requests) < mostPulled && r.out != nil {
-		var list []*region
+		var list []*region.Region
 		for len(r.wanted) > 0 && len(list) < wire.MaxRanges {
 			g := r.wanted[0]
 			r.wanted[0], r.wanted = nil, r.wanted[1:]
-			g.wanted = false
-			if g.missing() {
+			g.Wanted = false
+			if missing(g) {
 				list = append(list, g)
 			}
 		}
@@ -44,9 +45,9 @@ func (r *remote) pullFor(t *transfer) {
 	if r.out == nil {
 		return
 	}
-	var list []*region
+	var list []*region.Region
 	for _, g := range t.remotes {
-		if !g.missing() {
+		if !missing(g) {
 			continue
 		}
 		if list = append(list, g); len(list) == wire.MaxRanges {
@@ -60,10 +61,10 @@ func (r *remote) pullFor(t *transfer) {
 }
 
 // ask sends a request. Under mu.
-func (r *remote) ask(list []*region) {
+func (r *remote) ask(list []*region.Region) {
 	ranges := make([]wire.Range, len(list))
 	for i, g := range list {
-		g.asked = true
+		g.Asked = true
 		ranges[i] = g.Range
 	}
 	id := r.e.ids.Add(1)
@@ -87,8 +88,8 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 	delete(r.requests, k.ID)
 	r.change()
 	for i, g := range list {
-		g.asked = false
-		if i < len(k.Entries) && !g.closed.Load() {
+		g.Asked = false
+		if i < len(k.Entries) && !g.Closed.Load() {
 			r.take(g, k.Entries[i])
 		}
 	}
@@ -100,32 +101,32 @@ func (h initiatorHandler) Keys(k wire.Keys) {
 }
 
 // take enters a region's keys. Under mu.
-func (r *remote) take(g *region, entry wire.KeyEntry) {
+func (r *remote) take(g *region.Region, entry wire.KeyEntry) {
 	if entry.Known && r.early[entry.Region] {
 		r.want(g) // revoked while the answer was under way: ask again
 		return
 	}
-	if g.keyed {
+	if g.Keyed {
 		r.takeMore(g, entry)
 		return
 	}
-	g.why = r.refusal(g, entry)
-	if g.unknown = g.why != ""; g.unknown {
+	g.Why = r.refusal(g, entry)
+	if g.Unknown = g.Why != ""; g.Unknown {
 		return
 	}
-	g.core.Set(g.Addr, g.Len, core.Slots(r.e.opt))
-	g.rails.Store(0)
+	g.Core.Set(g.Addr, g.Len, core.Slots(r.e.opt.MaxRails))
+	g.Rails.Store(0)
 	for _, rk := range entry.Rails {
-		if int(rk.Rail) < core.Slots(r.e.opt) {
-			g.rails.Or(1 << rk.Rail)
-			g.core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+		if int(rk.Rail) < core.Slots(r.e.opt.MaxRails) {
+			g.Rails.Or(1 << rk.Rail)
+			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
 		}
 	}
 	if g.Len == 0 { // none has a key of it, and none needs one
-		g.rails.Store(^uint64(0))
+		g.Rails.Store(^uint64(0))
 	}
-	g.targetID = entry.Region
+	g.TargetID = entry.Region
 	r.byTarget[entry.Region] = g
-	g.keyed = true
-	g.core.SetLive(true)
+	g.Keyed = true
+	g.Core.SetLive(true)
 }

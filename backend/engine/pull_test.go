@@ -27,7 +27,7 @@ func TestPullForTransfer(t *testing.T) {
 	r := p.a.connected("bob")
 	until(t, "the first keys", func() bool { return r.keysHere() == 1 })
 
-	p.b.localMu.Lock() // the target answers no request
+	resume := p.b.regions.Pause() // the target answers no request
 	ids := make([]uint64, regions)
 	for i := range blobs {
 		id, err := p.a.LoadRemote("bob", drive.Addr(mem)+uint64(i*size), size, 0, 0, blobs[i])
@@ -47,9 +47,9 @@ func TestPullForTransfer(t *testing.T) {
 		asked += len(list)
 	}
 	require.Less(t, asked, regions/10)
-	require.True(t, p.a.regions.get(ids[regions-1]).asked)
+	require.True(t, p.a.regions.Regions.Get(ids[regions-1]).Asked)
 	r.mu.RUnlock()
-	p.b.localMu.Unlock()
+	resume()
 
 	require.Equal(t, done, x.wait())
 	require.Equal(t, p.mine.b, mem[(regions-1)*size:])
@@ -82,6 +82,6 @@ func TestManyRails(t *testing.T) {
 		}
 		require.EqualValues(t, 32<<20, sum)
 	}
-	require.EqualValues(t, 1<<32-1, p.a.regions.get(p.theirs.md.region).rails.Load())
+	require.EqualValues(t, 1<<32-1, p.a.regions.Regions.Get(p.theirs.md.region).Rails.Load())
 	p.b.expect("ann:many", "ann:many")
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/region"
 	"gorail/backend/status"
 )
 
@@ -30,10 +31,10 @@ func (r *remote) stranded(reaches func(*link) bool) bool {
 func (t *transfer) reach() func(*link) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for _, g := range t.remotes {
-		theirs &= g.rails.Load()
+		theirs &= g.Rails.Load()
 	}
 	for _, g := range t.locals {
-		own &= g.rails.Load()
+		own &= g.Rails.Load()
 	}
 	return func(l *link) bool {
 		return l.up && moves(l.rail, t.class, t.bulk) && own&(1<<l.rail.Index) != 0 && theirs&(1<<l.peer) != 0
@@ -51,7 +52,7 @@ func (t *transfer) ready(r *remote) bool {
 		t.checked = r.epoch
 		return true
 	}
-	close, reaches := nearRails(t.locals), t.reach()
+	close, reaches := region.NearRails(t.locals), t.reach()
 	for _, near := range []bool{true, false} {
 		for _, l := range r.links {
 			if reaches(l) && close&(1<<l.rail.Index) != 0 == near {
@@ -88,26 +89,26 @@ func (t *transfer) offRails() bool {
 }
 
 func (t *transfer) keyed() bool {
-	return !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed })
+	return !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed })
 }
 
 // giveUp ends a waiting transfer for want of one of the peer's regions. Under r.mu.
-func (t *transfer) giveUp(g *region) {
+func (t *transfer) giveUp(g *region.Region) {
 	r := t.remote
 	t.queued = false
 	t.unlinked.Store(t.keyed())
 	switch {
 	case t.keyed():
 		t.why = t.apart()
-	case g.unknown && g.why != "":
-		t.why = g.why
+	case g.Unknown && g.Why != "":
+		t.why = g.Why
 	default:
 		t.why = goneThere
 	}
 	if t.inner == nil { // else its run has another way, or tells
 		r.e.log.Error("transfer failed", "peer", r.name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 	}
-	if g.unknown && t.inner == nil {
+	if g.Unknown && t.inner == nil {
 		t.x.Hold() // the peer may be about to leave
 		r.hold(held{t, int32(status.ErrBackend), true})
 	} else {
@@ -122,7 +123,7 @@ func (t *transfer) apart() string {
 		if l.up && hasAll(l.rail, t.locals) {
 			ours = append(ours, l)
 		}
-		if l.up && !slices.ContainsFunc(t.remotes, func(g *region) bool { return g.rails.Load()&(1<<l.peer) == 0 }) {
+		if l.up && !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return g.Rails.Load()&(1<<l.peer) == 0 }) {
 			theirs = append(theirs, l)
 		}
 	}
@@ -132,9 +133,9 @@ func (t *transfer) apart() string {
 
 // hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
 // common with the others.
-func (t *transfer) hopeless() *region {
+func (t *transfer) hopeless() *region.Region {
 	for _, g := range t.remotes {
-		if (g.unknown || g.closed.Load()) && !g.keyed && !g.asked {
+		if (g.Unknown || g.Closed.Load()) && !g.Keyed && !g.Asked {
 			return g
 		}
 	}

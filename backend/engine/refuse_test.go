@@ -41,7 +41,7 @@ func TestDamagedRegion(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	m := p.b.memory(8192)
-	before := len(p.a.regions.tab) - len(p.a.regions.free)
+	before := p.a.regions.Regions.Len()
 	load := func(addr, length, dev uint64, mem int32, blob []byte) error {
 		_, err := p.a.LoadRemote("bob", addr, length, dev, mem, blob)
 		return err
@@ -57,7 +57,7 @@ func TestDamagedRegion(t *testing.T) {
 	require.Equal(t, status.ErrMismatch, status.Of(load(m.addr(), 8192, 1, 0, m.blob)))
 	require.Equal(t, status.ErrMismatch, status.Of(load(m.addr(), 8192, 0, 1, m.blob)))
 	require.ErrorContains(t, load(p.mine.addr(), 4096, 0, 0, p.mine.blob), "another engine")
-	require.Equal(t, before, len(p.a.regions.tab)-len(p.a.regions.free), "nothing is created")
+	require.Equal(t, before, p.a.regions.Regions.Len(), "nothing is created")
 }
 
 func TestUnknown(t *testing.T) {

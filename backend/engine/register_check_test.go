@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/region"
 	"gorail/backend/status"
 )
 
@@ -23,11 +24,11 @@ func TestRegisterImpossible(t *testing.T) {
 			mem          int32
 			why          string
 		}{
-			{0, 1, memDRAM, "register DRAM 0x0+1: there is no memory at address 0"},
-			{0, math.MaxUint64, memDRAM, "there is no memory at address 0"},
-			{0, 4096, memVRAM, "register VRAM 0x0+4096: there is no memory at address 0"},
-			{math.MaxUint64 - 4095, 8192, memDRAM, "register DRAM 0xfffffffffffff000+8192: the range runs past the end"},
-			{math.MaxUint64 - 4095, 4096, memDRAM, "the range runs past the end"},
+			{0, 1, region.DRAM, "register DRAM 0x0+1: there is no memory at address 0"},
+			{0, math.MaxUint64, region.DRAM, "there is no memory at address 0"},
+			{0, 4096, region.VRAM, "register VRAM 0x0+4096: there is no memory at address 0"},
+			{math.MaxUint64 - 4095, 8192, region.DRAM, "register DRAM 0xfffffffffffff000+8192: the range runs past the end"},
+			{math.MaxUint64 - 4095, 4096, region.DRAM, "the range runs past the end"},
 			{0, 4096, 4, "register FILE memory 0x0+4096: GORAIL moves DRAM and VRAM alone"},
 			{1 << 40, 4096, 4, "register FILE memory"},
 			{1 << 40, 4096, 2, "register BLK memory"},
@@ -39,20 +40,20 @@ func TestRegisterImpossible(t *testing.T) {
 			require.Equal(t, status.ErrInvalidParam, status.Of(err), c.why)
 			require.ErrorContains(t, err, c.why)
 			require.Zero(t, id)
-			if c.mem == memDRAM && len(a.local) > 0 {
+			if c.mem == region.DRAM && len(a.regions.All()) > 0 {
 				require.NotContains(t, err.Error(), advice)
 			} else {
-				require.ErrorContains(t, err, advice+memName(c.mem))
+				require.ErrorContains(t, err, advice+region.MemName(c.mem))
 			}
 		}
-		if len(a.local) == 0 {
-			require.Equal(t, len(a.regions.tab), len(a.regions.free))
+		if len(a.regions.All()) == 0 {
+			require.Zero(t, a.regions.Regions.Len())
 			a.memory(4096)
 		}
 	}
-	require.Len(t, a.local, 1)
+	require.Len(t, a.regions.All(), 1)
 	for _, addr := range []uint64{0, 1 << 40} { // nothing can be written to no bytes
-		id, err := a.Register(addr, 0, 0, memDRAM, nil)
+		id, err := a.Register(addr, 0, 0, region.DRAM, nil)
 		require.NoError(t, err)
 		require.NoError(t, a.Deregister(id))
 	}

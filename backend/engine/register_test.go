@@ -30,9 +30,9 @@ func TestRegisterSideBySide(t *testing.T) {
 		a.railNo(i).OnRegister(func(uint64, uint64) error { <-begun; return nil })
 	}
 	m := a.memory(1 << 20)
-	r := a.regions.get(m.md.region)
-	require.EqualValues(t, 1<<4-1, r.rails.Load())
-	require.Len(t, r.railKeys(), 4)
+	r := a.regions.Regions.Get(m.md.region)
+	require.EqualValues(t, 1<<4-1, r.Rails.Load())
+	require.Len(t, r.RailKeys(), 4)
 }
 
 // Small ranges, and tables, are not worth a goroutine: one rail after the other, in order.
@@ -63,9 +63,9 @@ func TestRegisterRefused(t *testing.T) {
 		a.railNo(0).OnRegister(func(uint64, uint64) error { return full })
 		a.railNo(1).OnRegister(func(uint64, uint64) error { panic("boom") })
 		some := a.memory(2 << 20)
-		r := a.regions.get(some.md.region)
-		require.EqualValues(t, 1<<2, r.rails.Load())
-		require.NoError(t, r.mrErr)
+		r := a.regions.Regions.Get(some.md.region)
+		require.EqualValues(t, 1<<2, r.Rails.Load())
+		require.NoError(t, r.Refused)
 		require.True(t, h.log.has("memory not registered", "fake/fake0", full.Error()))
 		require.True(t, h.log.has("memory not registered", "fake/fake1", "boom"))
 		x := a.prep(opWrite, []Desc{some.fill(3).desc(0, 1<<20)}, []Desc{p.theirs.desc(0, 1<<20)}, "bob")
@@ -117,9 +117,7 @@ func TestRegisterSlowly(t *testing.T) {
 		go register()
 		rng := wire.Range{Addr: drive.Addr(slow), Len: uint64(len(slow))}
 		until(t, "the second registration waits", func() bool {
-			b.localMu.Lock()
-			defer b.localMu.Unlock()
-			return b.local[rng].refs == 2
+			return b.regions.Find(rng).Registrations(b.regions) == 2
 		})
 		other := b.memory(4096).seenBy(p.a)
 		p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")

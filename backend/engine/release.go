@@ -2,9 +2,11 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 	"time"
 
+	"gorail/backend/provider"
 	"gorail/backend/rlimit"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
@@ -103,10 +105,10 @@ func (e *Engine) reap(t *transfer) bool {
 	e.core.FreeXfer(t.x)
 	e.xfers.Free(t.rec)
 	for _, g := range t.locals {
-		e.regions.unpin(g)
+		e.regions.Regions.Unpin(g)
 	}
 	for _, g := range t.remotes {
-		e.regions.unpin(g)
+		e.regions.Regions.Unpin(g)
 	}
 	return true
 }
@@ -185,6 +187,18 @@ func (t *transfer) finish(code int32) {
 	}
 	t.x.Settle(code)
 	t.tell()
+}
+
+// trouble is why a rail could not copy, last.
+func (e *Engine) trouble() string {
+	for _, rl := range e.rails {
+		if v, ok := rl.Rail.(provider.VRAM); ok {
+			if why := v.Trouble(); why != "" {
+				return fmt.Sprintf("rail %s: %s", rl.Name(), why)
+			}
+		}
+	}
+	return "this memory can't be reached over the rails in use"
 }
 
 // refusals is how often a request finds that the peer's memory can't be mapped before it no longer tries: it may have been for want of something.

@@ -233,9 +233,9 @@ func TestDeregisterAtTargetStalled(t *testing.T) {
 
 // ownID is the target's own number of the buffer in p.theirs.
 func ownID(p *pair) uint64 {
-	for rng, r := range p.b.local {
-		if rng.Addr == p.theirs.addr() {
-			return r.id
+	for _, r := range p.b.regions.All() {
+		if r.Addr == p.theirs.addr() {
+			return r.ID
 		}
 	}
 	return 0

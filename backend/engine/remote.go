@@ -11,6 +11,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 	"gorail/backend/xfer"
@@ -75,12 +76,12 @@ type remote struct {
 	gap       bool         // the target may hold notifications behind one that was given up
 	keptUntil time.Time    // they are given up then; zero: none was kept
 	notifLen  uint64
-	regions   map[wire.Range]*region
+	regions   map[wire.Range]*region.Region
 	rates     rates
-	byTarget  map[uint64]*region
-	unloaded  []*region // keyed, and forgotten by the agent but not by prepared transfers; some may have no pin left
-	requests  map[uint64][]*region
-	wanted    []*region // their keys are asked for when there is time
+	byTarget  map[uint64]*region.Region
+	unloaded  []*region.Region // keyed, and forgotten by the agent but not by prepared transfers; some may have no pin left
+	requests  map[uint64][]*region.Region
+	wanted    []*region.Region // their keys are asked for when there is time
 	revokes   []*revocation
 	asked     *asking         // of the session that is there or being made
 	early     map[uint64]bool // regions revoked while their keys were asked for
@@ -102,8 +103,8 @@ func (r *remote) change() {
 }
 
 func (e *Engine) newRemote(name string, raw []byte, blob wire.ConnBlob) (*remote, error) {
-	r := &remote{e: e, number: e.ids.Add(1), name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region{},
-		byTarget: map[uint64]*region{}, requests: map[uint64][]*region{}}
+	r := &remote{e: e, number: e.ids.Add(1), name: name, raw: raw, blob: blob, self: blob.Engine == e.id, regions: map[wire.Range]*region.Region{},
+		byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}
 	r.asked = newAsking(r)
 	r.pairs = r.pair()
 	if len(r.pairs) == 0 {
@@ -143,7 +144,7 @@ func (r *remote) pair() []rail.Pair {
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.e.railSet.Devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= core.Slots(r.e.opt) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
+		return int(o.Index) >= core.Slots(r.e.opt.MaxRails) || len(o.Proof) > 0 && !r.proved(o, same) // no slot for its keys, or no way there
 	})
 	all := rail.Match(devices, usable, same)
 	if slices.ContainsFunc(r.e.rails, (*rails.Rail).Waits) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"gorail/backend/provider"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
@@ -34,11 +36,11 @@ func (e *Engine) LoadRemote(name string, addr, length, dev uint64, mem int32, bl
 	if err != nil {
 		return 0, err
 	}
-	return g.id, nil
+	return g.ID, nil
 }
 
 // load enters a range of the peer's, once.
-func (r *remote) load(rng wire.Range) (*region, error) {
+func (r *remote) load(rng wire.Range) (*region.Region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g, err := r.enter(rng)
@@ -51,11 +53,11 @@ func (r *remote) load(rng wire.Range) (*region, error) {
 // UnloadRemote forgets a peer's range; transfers that use it keep what they need. A range of ours (the agent unloads
 // its own metadata too) is left alone.
 func (e *Engine) UnloadRemote(id uint64) error {
-	g := e.regions.get(id)
-	if g == nil || g.remote == nil {
+	g := e.regions.Regions.Get(id)
+	if g == nil || g.Peer == nil {
 		return nil
 	}
-	r := g.remote
+	r := g.Peer.(*remote)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.regions[g.Range] != g {
@@ -66,31 +68,43 @@ func (e *Engine) UnloadRemote(id uint64) error {
 }
 
 // retire ends the loaded region's own pin. Under mu.
-func (r *remote) retire(g *region) {
-	if g.closed.Swap(true) {
+func (r *remote) retire(g *region.Region) {
+	if g.Closed.Swap(true) {
 		return
 	}
-	if r.byTarget[g.targetID] == g {
-		delete(r.byTarget, g.targetID)
+	if r.byTarget[g.TargetID] == g {
+		delete(r.byTarget, g.TargetID)
 	}
-	r.e.regions.unpin(g)
-	if g.pins.Load() == 0 {
+	r.e.regions.Regions.Unpin(g)
+	if g.Pins.Load() == 0 {
 		r.forget(g)
-	} else if g.keyed { // prepared transfers go on: the peer must be able to take it back from them
+	} else if g.Keyed { // prepared transfers go on: the peer must be able to take it back from them
 		if len(r.unloaded) == cap(r.unloaded) {
-			r.unloaded = slices.DeleteFunc(r.unloaded, func(g *region) bool { return g.pins.Load() == 0 })
+			r.unloaded = slices.DeleteFunc(r.unloaded, func(g *region.Region) bool { return g.Pins.Load() == 0 })
 		}
 		r.unloaded = append(r.unloaded, g)
 	}
 }
 
+// forget unmaps a region of the peer's where that was mapped; nothing is posted on it any more. Under mu.
+func (r *remote) forget(g *region.Region) {
+	if g.Mem != region.VRAM {
+		return
+	}
+	for _, l := range r.links {
+		if m, ok := l.ep.(provider.Importer); ok {
+			m.Forget(region.Index(g.ID))
+		}
+	}
+}
+
 // refusal says why the peer's range can't be used; "": it can. Memory of a GPU always can: what no rail in use reaches is staged, whatever other
 // rails the peer has it on. Under mu.
-func (r *remote) refusal(g *region, entry wire.KeyEntry) string {
+func (r *remote) refusal(g *region.Region, entry wire.KeyEntry) string {
 	if !entry.Known {
 		return goneThere
 	}
-	if g.Mem == memVRAM || g.Len == 0 { // no rail has a key of no bytes, and none needs one
+	if g.Mem == region.VRAM || g.Len == 0 { // no rail has a key of no bytes, and none needs one
 		return ""
 	}
 	for _, l := range r.links {
@@ -112,7 +126,7 @@ const goneThere = "the peer has deregistered its memory, or its metadata was unl
 type revocation struct {
 	id   uint64
 	all  bool
-	gone map[*region]bool // regions of it that we had
+	gone map[*region.Region]bool // regions of it that we had
 	left map[*transfer]struct{}
 }
 
@@ -130,7 +144,7 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 		return
 	}
 	r.change()
-	gone := map[*region]bool{}
+	gone := map[*region.Region]bool{}
 	for _, tid := range regions {
 		if g := r.byTarget[tid]; g != nil {
 			gone[g] = true
@@ -153,10 +167,10 @@ func (h initiatorHandler) Revoke(id uint64, regions []uint64) {
 		}
 	}
 	for _, g := range r.unloaded {
-		if g.keyed && (rev.all || slices.Contains(regions, g.targetID)) && g.pin() { // else its entry in the table may be another's
+		if g.Keyed && (rev.all || slices.Contains(regions, g.TargetID)) && g.Pin() { // else its entry in the table may be another's
 			gone[g] = true
 			r.dropKey(g)
-			r.e.regions.unpin(g)
+			r.e.regions.Regions.Unpin(g)
 		}
 	}
 	for _, t := range busy {
@@ -221,12 +235,12 @@ func (r *remote) answer(rev *revocation) {
 	r.out.Revoked(rev.id, rev.all)
 }
 
-func (r *remote) dropKey(g *region) {
-	g.core.SetLive(false)
-	g.keyed = false
-	if g.closed.Load() {
+func (r *remote) dropKey(g *region.Region) {
+	g.Core.SetLive(false)
+	g.Keyed = false
+	if g.Closed.Load() {
 		return // unloaded: it may be there anew, under the peer's same number
 	}
-	delete(r.byTarget, g.targetID)
+	delete(r.byTarget, g.TargetID)
 	r.want(g)
 }

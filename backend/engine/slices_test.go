@@ -71,7 +71,7 @@ func TestSlices(t *testing.T) {
 			h := onRails(t, rails, caps)
 			p := h.pair(5*mib + 12345)
 			p.allUp(rails)
-			require.GreaterOrEqual(t, len(p.a.regions.get(p.mine.md.region).parts), 6)
+			require.GreaterOrEqual(t, len(p.a.regions.Regions.Get(p.mine.md.region).Parts), 6)
 			rnd := rand.New(rand.NewPCG(1, uint64(rails)))
 			for _, n := range []int{1, 2, 7, 300} {
 				p.scatter(rnd, n)
@@ -114,26 +114,22 @@ func TestSlicesShared(t *testing.T) {
 	p := h.pair(4*mib, "mr_max", "1MiB")
 	whole := p.theirs
 	id := whole.md.region
-	mine := func() (n int) {
-		p.b.localMu.Lock()
-		defer p.b.localMu.Unlock()
-		return len(p.b.local)
-	}
+	mine := func() int { return len(p.b.regions.All()) }
 	require.Equal(t, 5, mine(), "four and their name")
-	own := p.b.local[p.a.regions.get(id).Range]
+	own := p.b.regions.Find(p.a.regions.Regions.Get(id).Range)
 	half, err := p.b.Register(own.Addr, 2*mib, 0, 0, nil)
 	require.NoError(t, err)
 	one, err := p.b.Register(own.Addr+mib, mib, 0, 0, nil)
 	require.NoError(t, err)
-	require.Equal(t, own.parts[1].id, one)
+	require.Equal(t, own.Parts[1].ID, one)
 	require.Equal(t, 6, mine(), "they share them")
 
 	x := p.a.whole(opWrite, p.mine, whole)
 	x.run()
-	require.NoError(t, p.b.Deregister(own.id))
+	require.NoError(t, p.b.Deregister(own.ID))
 	require.Equal(t, 3, mine())
 	x.post().fails(status.ErrBackend)
-	front := p.b.regions.get(half)
+	front := p.b.regions.Regions.Get(half)
 	blob, err := p.b.RegionBlob(half)
 	require.NoError(t, err)
 	sub, err := p.a.LoadRemote("bob", front.Addr, front.Len, 0, 0, blob)
@@ -148,7 +144,7 @@ func TestSlicesShared(t *testing.T) {
 	y.post().fails(status.ErrBackend)
 	require.NoError(t, p.b.Deregister(one))
 	require.Zero(t, mine())
-	require.Equal(t, status.ErrNotFound, status.Of(p.b.Deregister(own.id)))
+	require.Equal(t, status.ErrNotFound, status.Of(p.b.Deregister(own.ID)))
 
 	again, err := p.b.Register(own.Addr, own.Len, 0, 0, nil) // the same metadata holds
 	require.NoError(t, err)
@@ -196,7 +192,7 @@ func TestTooManySlices(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.a.LoadRemote("bob", 1<<40, 1<<60, 0, 0, blob)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.Len(t, p.a.local, 4)
+	require.Len(t, p.a.regions.All(), 4)
 	require.Len(t, p.a.connected("bob").regions, 4)
 }
 
@@ -204,12 +200,12 @@ func TestTooManySlices(t *testing.T) {
 func TestSlicesUnloaded(t *testing.T) {
 	h := onFake(t, placing())
 	p := h.pair(3*mib, "mr_max", "1MiB")
-	before := len(p.a.regions.free)
+	before := p.a.regions.Regions.Len()
 	x := p.a.whole(opWrite, p.mine, p.theirs)
 	x.run()
 	require.NoError(t, p.a.UnloadRemote(p.theirs.md.region))
-	require.Equal(t, before+1, len(p.a.regions.free), "the name has gone, the slices are in use")
+	require.Equal(t, before-1, p.a.regions.Regions.Len(), "the name has gone, the slices are in use")
 	x.run()
 	x.release()
-	require.Equal(t, before+4, len(p.a.regions.free))
+	require.Equal(t, before-4, p.a.regions.Regions.Len())
 }

@@ -33,7 +33,7 @@ func (e *Engine) snapshot() stats.Snapshot {
 		t, d := e.core.RailTally(r.Index), r.Device()
 		t.Fences, t.Stalls = r.Fences.Load(), r.Stalls.Load()
 		rails[i] = stats.Rail{Index: r.Index, Name: r.Name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
-			InFlight: t.InFlight, Counts: t.Counts}
+			InFlight: t.InFlight, Counts: stats.Counts(t.Counts)}
 		if r.Waits() {
 			rails[i].State = stats.Down
 		}

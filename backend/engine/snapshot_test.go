@@ -84,7 +84,7 @@ func TestSnapshot(t *testing.T) {
 	written := w.shares()
 	r.run("two")
 	read := r.shares()
-	nops := uint64(len(w.record().x.Ops()) + len(r.record().x.Ops()))
+	nops := uint64(w.record().ops() + r.record().ops())
 	require.NoError(t, p.a.Notify("bob", []byte("three")))
 	p.b.expect("ann:one", "ann:two", "ann:three")
 
@@ -150,7 +150,7 @@ func TestSnapshotFailure(t *testing.T) {
 	require.Zero(t, bad.Stalls)
 	require.EqualValues(t, 2, bad.Probes)
 	require.Positive(t, bad.Retries)
-	require.Equal(t, uint64(len(x.record().x.Ops()))+bad.Retries, bob.WorkRequests, "each operation once, and again what had failed")
+	require.Equal(t, uint64(x.record().ops())+bad.Retries, bob.WorkRequests, "each operation once, and again what had failed")
 	require.GreaterOrEqual(t, bob.BytesWritten, uint64(size))
 	x.release()
 

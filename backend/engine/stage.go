@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"gorail/backend/region"
 	"gorail/backend/stage"
 	"gorail/backend/wire"
 )
@@ -45,7 +46,7 @@ func (s *staging) newSlots(device, user int) (*slots, error) {
 	}
 	l := &slots{e: s.e, ring: ring, size: size, rng: wire.Range{Addr: ring.Addr(), Len: ring.Size()}, free: make(chan uint64, slotsOfRing)}
 	if device != stage.Host {
-		l.rng.Mem, l.rng.Dev = memVRAM, uint64(device)
+		l.rng.Mem, l.rng.Dev = region.VRAM, uint64(device)
 	}
 	if l.id, err = s.e.Register(l.rng.Addr, l.rng.Len, l.rng.Dev, l.rng.Mem, nil); err != nil {
 		_ = ring.Free()
@@ -101,12 +102,12 @@ func (s *staging) close() {
 type descs []Desc
 
 // set fills one; neighbours of one region share what stands for the shim's metadata object.
-func (d descs) set(i int, r *region, addr, length uint64) {
+func (d descs) set(i int, r *region.Region, addr, length uint64) {
 	var md unsafe.Pointer
-	if i > 0 && d[i-1].region() == r.id {
+	if i > 0 && d[i-1].region() == r.ID {
 		md = d[i-1].MD
 	} else {
-		md = unsafe.Pointer(&mdOf{id: r.id})
+		md = unsafe.Pointer(&mdOf{id: r.ID})
 	}
 	d[i] = Desc{Addr: addr, Len: length, Dev: r.Dev, MD: md}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/plan"
+	"gorail/backend/region"
 	"gorail/backend/stage"
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -78,14 +79,14 @@ type stagedWay struct {
 }
 
 // mapped says that this side copies to and from memory of the peer's GPU.
-func (w *stagedWay) mapped() bool { return w.there != nil && w.there.region.Mem == memVRAM }
+func (w *stagedWay) mapped() bool { return w.there != nil && w.there.region.Mem == region.VRAM }
 
 func (s *stagedRun) way(g *group) (*stagedWay, error) {
 	w := &stagedWay{slot: 1 << 62}
-	if g.rmem == memVRAM {
+	if g.rmem == region.VRAM {
 		// This side copies to memory of the peer's GPU, the peer from there; while mapping takes long, that would have to wait, too.
-		if s.r.mapsRings() && g.lmem == memVRAM && s.tried != linksOpening {
-			if p, err := s.asked.ring(ringKey{memVRAM, g.rdev}, s.stop); err == nil && !p.apart.Load() {
+		if s.r.mapsRings() && g.lmem == region.VRAM && s.tried != linksOpening {
+			if p, err := s.asked.ring(ringKey{region.VRAM, g.rdev}, s.stop); err == nil && !p.apart.Load() {
 				w.there = p
 			}
 		}
@@ -98,7 +99,7 @@ func (s *stagedRun) way(g *group) (*stagedWay, error) {
 		}
 		w.slot = w.there.slot
 	}
-	if g.lmem == memVRAM && !w.mapped() {
+	if g.lmem == region.VRAM && !w.mapped() {
 		l, err := s.t.e.stage.ours(int(g.ldev))
 		if err != nil {
 			return nil, status.Errorf(status.ErrBackend, "%w", err)
@@ -209,10 +210,10 @@ func (s *stagedRun) copyHere(w *stagedWay, k chunk, at uint64) error {
 	for i, o := range k.ops {
 		pieces[i] = stage.Piece{Addr: o.Local, Len: o.Len}
 	}
-	if err := s.t.e.hold(s.t.locals); err != nil {
+	if err := s.t.e.regions.Hold(s.t.locals); err != nil {
 		return err
 	}
-	defer s.t.e.copied(s.t.locals)
+	defer s.t.e.regions.Copied(s.t.locals)
 	return s.copying(func() error {
 		return s.t.e.stage.copier.Copy(w.here.ring, at, int(k.ldev), pieces, s.t.op == opWrite, s.stop)
 	})
@@ -243,9 +244,9 @@ func (s *stagedRun) between(w *stagedWay, k chunk, here, there uint64) error {
 		ops = []plan.Op{{Len: k.bytes}}
 	}
 	local, remote := make(descs, len(ops)), make(descs, len(ops))
-	var own *region
+	var own *region.Region
 	if w.here != nil {
-		own = s.t.e.regions.get(w.here.id)
+		own = s.t.e.regions.Regions.Get(w.here.id)
 	}
 	for i, o := range ops {
 		if own != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"gorail/backend/plan"
+	"gorail/backend/region"
 	"gorail/backend/wire"
 )
 
@@ -12,18 +13,18 @@ type group struct {
 }
 
 // regionsOf gives a transfer's regions by their numbers.
-func (t *transfer) regionsOf() map[uint32]*region {
-	m := make(map[uint32]*region, len(t.locals)+len(t.remotes))
-	for _, list := range [][]*region{t.locals, t.remotes} {
+func (t *transfer) regionsOf() map[uint32]*region.Region {
+	m := make(map[uint32]*region.Region, len(t.locals)+len(t.remotes))
+	for _, list := range [][]*region.Region{t.locals, t.remotes} {
 		for _, g := range list {
-			m[index(g.id)] = g
+			m[region.Index(g.ID)] = g
 		}
 	}
 	return m
 }
 
 // groups sorts operations by class; nothing is copied when there is but one.
-func groups(ops []plan.Op, regions map[uint32]*region) (list []*group) {
+func groups(ops []plan.Op, regions map[uint32]*region.Region) (list []*group) {
 	at := map[class]*group{}
 	of := func(o *plan.Op) class {
 		l, r := regions[o.LRegion], regions[o.RRegion]

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"gorail/backend/gpu"
+	"gorail/backend/plan"
 	"gorail/backend/status"
 )
 
 // move moves every byte.
 func (s *stagedRun) move() error {
-	ops := s.t.x.Ops()
+	ops := plan.At(s.t.x.Ops())
 	if len(ops) == 0 {
 		return nil
 	}
@@ -66,7 +67,7 @@ func (s *stagedRun) reachable(g *group) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for i := range g.ops {
 		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
-		own, theirs = own&l.rails.Load(), theirs&r.rails.Load()
+		own, theirs = own&l.Rails.Load(), theirs&r.Rails.Load()
 	}
 	reaches := func(l *link) bool {
 		return l.up && own&(1<<l.rail.Index) != 0 && theirs&(1<<l.peer) != 0 && moves(l.rail, g.class, g.gpus() && l.rail.Can.Bulk)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/peer"
+	"gorail/backend/region"
 	"gorail/backend/wire"
 )
 
@@ -22,7 +23,7 @@ type peerRing struct {
 	key    ringKey
 	ready  chan struct{} // closed when the peer has answered
 	err    error         // what was asked for is refused for the rest of the session; once ready
-	region *region
+	region *region.Region
 	apart  atomic.Bool // it is on the peer's GPU and can't be mapped here
 	slot   uint64
 	free   chan uint64 // addresses
@@ -155,7 +156,7 @@ func (h initiatorHandler) Staged(f wire.Frame) {
 }
 
 // load enters a range of the peer's that is good for this session alone.
-func (a *asking) load(rng wire.Range) (*region, error) {
+func (a *asking) load(rng wire.Range) (*region.Region, error) {
 	r := a.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +178,7 @@ func (a *asking) opened(p *peerRing, f *wire.Ring) {
 		p.err = fmt.Errorf("peer %q has no memory for staging: %s", r.name, f.Text)
 		return
 	}
-	if f.Range.Mem != p.key.mem || p.key.mem == memVRAM && f.Range.Dev != p.key.dev {
+	if f.Range.Mem != p.key.mem || p.key.mem == region.VRAM && f.Range.Dev != p.key.dev {
 		p.err = fmt.Errorf("peer %q offers a ring in memory %d of device %d instead of %d of %d", r.name, f.Range.Mem, f.Range.Dev, p.key.mem, p.key.dev)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/region"
 	"gorail/backend/status"
 )
 
@@ -18,7 +19,7 @@ type stagedRun struct {
 	t        *transfer
 	r        *remote
 	asked    *asking // of the session that it began in
-	regions  map[uint32]*region
+	regions  map[uint32]*region.Region
 	tried    linksTried
 	hasNotif bool
 	msg      []byte
@@ -102,7 +103,7 @@ func (s *stagedRun) fail(err error) {
 // this one is already.
 func (s *stagedRun) live() error {
 	for _, g := range s.regions {
-		if !g.core.Live() {
+		if !g.Core.Live() {
 			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", g.Addr, g.Len)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/test/cuda"
 )
@@ -49,8 +50,8 @@ func (g *gpus) block(a *agent, dev, n int) *block {
 		b.addr, b.md = b.host.addr(), b.host.md
 		return b
 	}
-	b.mem, b.addr = memVRAM, g.Alloc(dev, cuda.Device, uint64(n))
-	id, err := a.Register(b.addr, uint64(n), uint64(dev), memVRAM, nil)
+	b.mem, b.addr = region.VRAM, g.Alloc(dev, cuda.Device, uint64(n))
+	id, err := a.Register(b.addr, uint64(n), uint64(dev), region.VRAM, nil)
 	require.NoError(g.t, err)
 	b.md = &metaObject{region: id}
 	g.t.Cleanup(func() { g.Free(dev, cuda.Device, b.addr) })
@@ -225,7 +226,7 @@ func TestStageHammer(t *testing.T) {
 					if err := b.Deregister(theirs.md.region); err != nil {
 						h.Error(err)
 					}
-					id, err := b.Register(theirs.addr, size, uint64(theirs.dev), memVRAM, nil)
+					id, err := b.Register(theirs.addr, size, uint64(theirs.dev), region.VRAM, nil)
 					if err != nil {
 						h.Error(err)
 						return

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"gorail/backend/region"
 	"gorail/backend/status"
 )
 
@@ -57,7 +58,7 @@ func (t *transfer) hold(code int32, told bool) (int32, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case !slices.ContainsFunc(t.remotes, func(g *region) bool { return !g.keyed && !g.closed.Load() }):
+	case !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed && !g.Closed.Load() }):
 		return code, false
 	case r.state == ready:
 		r.hold(held{t, code, told})

@@ -182,27 +182,16 @@ func (e *Engine) target(in *peer.In) *target {
 // KeysWanted gives the keys of registered ranges and notes who has them.
 func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
 	t := h.e.target(in)
-	entries := make([]wire.KeyEntry, len(ranges))
 	if t == nil || !t.pace.wait(in.Done()) {
-		return entries
+		return make([]wire.KeyEntry, len(ranges))
 	}
 	start := time.Now()
 	defer func() { t.pace.spend(time.Since(start)) }()
-	h.e.localMu.Lock()
-	defer h.e.localMu.Unlock()
-	for i, rng := range ranges {
-		r := h.e.local[rng]
-		if r == nil || t.closing.Load() || !r.registered() || r.stale {
-			continue
-		}
-		entries[i] = wire.KeyEntry{Known: true, Region: r.id, Gen: uint32(r.id >> 32), Rails: r.railKeys()}
-		r.holders[t] = struct{}{}
-	}
-	return entries
+	return h.e.regions.KeysFor(ranges, t, &t.closing)
 }
 
-// revoke tells the peer that regions go away; the channel closes with its answer.
-func (t *target) revoke(regions []uint64) <-chan struct{} {
+// Revoke tells the peer that regions go away; the channel closes with its answer.
+func (t *target) Revoke(regions []uint64) <-chan struct{} {
 	done := make(chan struct{})
 	id := t.e.ids.Add(1)
 	t.mu.Lock()
@@ -217,8 +206,8 @@ func (t *target) revoke(regions []uint64) <-chan struct{} {
 	return done
 }
 
-// awaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint.
-func (t *target) awaitRevoked(done <-chan struct{}, deadline time.Time) {
+// AwaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint.
+func (t *target) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -247,11 +236,7 @@ func (h targetHandler) Revoked(in *peer.In, id uint64, all bool) {
 		return
 	}
 	if all { // it has given up every key: nobody need wait for it until it asks again
-		h.e.localMu.Lock()
-		for _, r := range h.e.local {
-			delete(r.holders, t)
-		}
-		h.e.localMu.Unlock()
+		h.e.regions.DropHolder(t)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

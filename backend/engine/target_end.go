@@ -130,11 +130,7 @@ func (t *target) close() { t.leave(true) }
 func (t *target) leave(linger bool) {
 	e := t.e
 	t.closing.Store(true) // before the sweep over holders: no key is given out any more
-	e.localMu.Lock()
-	for _, r := range e.local {
-		delete(r.holders, t)
-	}
-	e.localMu.Unlock()
+	e.regions.DropHolder(t)
 	if !t.end(linger) {
 		t.staged.await(e.opt.CancelTimeout)
 	} else {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"gorail/backend/peer"
+	"gorail/backend/region"
 	"gorail/backend/stage"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -41,7 +41,7 @@ func (h targetHandler) Stage(in *peer.In, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.RingReq:
 		k := ringKey{f.Mem, f.Dev}
-		if !t.e.onGPU(f.Dev) {
+		if !t.e.regions.OnGPU(f.Dev) {
 			t.in.Staged(&wire.Ring{ID: f.ID, Text: fmt.Sprintf("no memory of GPU %d is registered here", f.Dev)})
 			return nil
 		}
@@ -77,11 +77,11 @@ func clip(s string) string { return s[:min(len(s), wire.MaxText)] }
 // giveRing makes a ring and tells the peer.
 func (t *target) giveRing(f *wire.RingReq) {
 	device := stage.Host
-	if f.Mem == memVRAM {
+	if f.Mem == region.VRAM {
 		device = int(f.Dev)
 	}
 	l, err := t.e.stage.newSlots(device, int(f.Dev))
-	if err == nil && !t.reaches(t.e.regions.get(l.id)) {
+	if err == nil && !t.reaches(t.e.regions.Regions.Get(l.id)) {
 		l.close()
 		err = errors.New("no rail of this session takes the ring's memory; the log says why")
 	}
@@ -101,10 +101,10 @@ func (t *target) giveRing(f *wire.RingReq) {
 }
 
 // reaches says that a link of the session is on a rail that has the region.
-func (t *target) reaches(g *region) bool {
+func (t *target) reaches(g *region.Region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.gone || slices.ContainsFunc(t.links, func(l *link) bool { return l.up && g.rails.Load()&(1<<l.rail.Index) != 0 })
+	return t.gone || slices.ContainsFunc(t.links, func(l *link) bool { return l.up && g.Rails.Load()&(1<<l.rail.Index) != 0 })
 }
 
 // copy makes one copy between a ring and our memory.
@@ -123,13 +123,13 @@ func (t *target) copy(f *wire.Copy) error {
 		return errors.New("no pieces")
 	}
 	t.e.stage.copies.Add(1)
-	regions, err := t.e.holdForCopy(f.Regions)
+	regions, err := t.e.regions.HoldForCopy(f.Regions)
 	if err != nil {
 		return err
 	}
-	defer t.e.copied(regions)
+	defer t.e.regions.Copied(regions)
 	for i, p := range f.Pieces {
-		if r := regions[p.Region]; r.Dev != regions[0].Dev || !r.contains(p.Addr, p.Len) {
+		if r := regions[p.Region]; r.Dev != regions[0].Dev || !r.Contains(p.Addr, p.Len) {
 			return fmt.Errorf("piece %d, %#x+%d, is not inside its region %#x+%d, or of another GPU than the first", i, p.Addr, p.Len, r.Addr, r.Len)
 		}
 	}
@@ -168,81 +168,4 @@ func (s *staged) await(patience time.Duration) {
 	case <-s.ended:
 	case <-time.After(patience):
 	}
-}
-
-// holdForCopy finds regions of GPUs' memory and keeps them: whoever deregisters one waits until copied.
-func (e *Engine) holdForCopy(ranges []wire.Range) ([]*region, error) {
-	list := make([]*region, len(ranges))
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	for i, rng := range ranges {
-		r := e.local[rng]
-		if r == nil || !r.registered() || r.stale || r.Mem != memVRAM || r.mrErr != nil {
-			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", rng.Addr, rng.Len, rng.Dev)
-		}
-		list[i] = r
-	}
-	for _, r := range list {
-		r.copies++
-	}
-	return list, nil
-}
-
-func (e *Engine) copied(list []*region) {
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	for _, r := range list {
-		r.copies--
-	}
-}
-
-// awaitCopies waits for staging's copies of regions that are going away, which last as long as a slot where the GPU is free; until the
-// deadline and a second more. An error: their memory may still be in use.
-func (e *Engine) awaitCopies(gone []*region, deadline time.Time) error {
-	left := func() bool {
-		e.localMu.Lock()
-		defer e.localMu.Unlock()
-		return slices.ContainsFunc(gone, func(r *region) bool { return r.copies > 0 })
-	}
-	for ; left(); time.Sleep(50 * time.Microsecond) {
-		if time.Now().After(deadline.Add(time.Second)) {
-			return errors.New("a copy of the GPU's for a staged transfer has not ended within cancel_timeout")
-		}
-	}
-	return nil
-}
-
-// hold keeps local regions of a transfer, as holdForCopy does those that a peer names.
-func (e *Engine) hold(list []*region) error {
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	for _, r := range list {
-		if !r.core.Live() {
-			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", r.Addr, r.Len)
-		}
-	}
-	for _, r := range list {
-		r.copies++
-	}
-	return nil
-}
-
-// onGPU says whether memory of that GPU is registered.
-func (e *Engine) onGPU(dev uint64) bool {
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	for rng := range e.local {
-		if rng.Mem == memVRAM && rng.Dev == dev {
-			return true
-		}
-	}
-	return false
-}
-
-// checkVRAM tells whether memory is what a descriptor says; the error is the registration's.
-func (e *Engine) checkVRAM(r *region) error {
-	if r.Dev > 1<<16 {
-		return status.Errorf(status.ErrInvalidParam, "there is no GPU %d", r.Dev)
-	}
-	return e.stage.copier.Check(r.Addr, r.Len, int(r.Dev))
 }

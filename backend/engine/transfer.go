@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/core"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -17,8 +18,8 @@ type transfer struct {
 	e       *Engine
 	rec     *xfer.Record[*transfer]
 	remote  *remote
-	locals  []*region
-	remotes []*region
+	locals  []*region.Region
+	remotes []*region.Region
 	op      int
 	class   class
 	gpu     bool // some of its memory is a GPU's, whatever class says of the first
@@ -58,7 +59,7 @@ type transfer struct {
 	msg    []byte
 }
 
-func (t *transfer) uses(r *region) bool {
+func (t *transfer) uses(r *region.Region) bool {
 	for _, g := range t.locals {
 		if g == r {
 			return true
@@ -110,7 +111,7 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 
 // result is what post returns; a failure that is known already is the application's at once.
 func (t *transfer) result() (int32, error) {
-	if t.x.Running() || t.x.Unsettled() || t.op == opRead && t.e.flushes.Load() {
+	if t.x.Running() || t.x.Unsettled() || t.op == opRead && t.e.regions.Flushes.Load() {
 		return int32(status.InProg), nil
 	}
 	return int32(status.Success), nil
@@ -168,7 +169,7 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	r.waiting = append(r.waiting, t)
 	if r.state == ready {
 		for _, g := range t.remotes {
-			g.unknown = false // it may have been registered again
+			g.Unknown = false // it may have been registered again
 		}
 		r.kick()
 		r.pull()

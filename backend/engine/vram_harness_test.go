@@ -11,6 +11,7 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs"
+	"gorail/backend/region"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -60,7 +61,7 @@ func (h *gpuHarness) gpu(a *agent, dev, size, handles int) *vram {
 		m.at = h.app.Alloc(dev, cuda.Device, uint64(size))
 		h.Cleanup(func() { h.app.Free(dev, cuda.Device, m.at) })
 	}
-	id, err := a.Register(m.at, uint64(size), uint64(dev), memVRAM, nil)
+	id, err := a.Register(m.at, uint64(size), uint64(dev), region.VRAM, nil)
 	require.NoError(h, err)
 	m.md = &metaObject{region: id}
 	m.blob, err = a.RegionBlob(id)
@@ -77,7 +78,7 @@ func (h *gpuHarness) dram(a *agent, size int) *vram {
 
 func (m *vram) mem() int32 {
 	if m.app != nil {
-		return memVRAM
+		return region.VRAM
 	}
 	return 0
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/region"
 	"gorail/backend/xfer"
 	"gorail/test/cuda"
 )
@@ -30,7 +31,7 @@ func TestVRAMNoKernel(t *testing.T) {
 	for i := range 5 {
 		at := app.Alloc(i/4, cuda.Device, size)
 		defer app.Free(i/4, cuda.Device, at)
-		id, err := a.Register(at, size, uint64(i/4), memVRAM, nil)
+		id, err := a.Register(at, size, uint64(i/4), region.VRAM, nil)
 		require.NoError(t, err)
 		list = append(list, Desc{Addr: at, Len: size, Dev: uint64(i / 4), MD: unsafe.Pointer(&metaObject{region: id})})
 	}
@@ -66,7 +67,7 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 	h.params = append(h.params, "cuda_path", lib.Path)
 	a := h.agent("alice")
 	register := func(at uint64) Desc {
-		id, err := a.Register(at, size, 0, memVRAM, nil)
+		id, err := a.Register(at, size, 0, region.VRAM, nil)
 		require.NoError(t, err)
 		return Desc{Addr: at, Len: size, MD: unsafe.Pointer(&metaObject{region: id})}
 	}
@@ -100,12 +101,10 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 			_ = a.Release(x)
 		}
 	})
-	r := a.regions.get((*metaObject)(from.MD).region)
+	r := a.regions.Regions.Get((*metaObject)(from.MD).region)
 	for end := time.Now().Add(patience); posted.Load() < 100; {
 		require.True(t, time.Now().Before(end), "nothing is posted")
-		a.renewMu.Lock()
-		a.again(r)
-		a.renewMu.Unlock()
+		a.regions.Renew(r)
 		register(at)
 	}
 	close(done)

@@ -9,6 +9,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/shm"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
@@ -89,7 +90,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	at := h.app.Alloc(0, cuda.Device, 1<<20)
 	defer h.app.Free(0, cuda.Device, at)
 	for range 3 {
-		id, err := a.Register(at, 1<<20, 0, memVRAM, nil)
+		id, err := a.Register(at, 1<<20, 0, region.VRAM, nil)
 		require.NoError(t, err)
 		require.NoError(t, a.Deregister(id))
 	}
@@ -106,12 +107,12 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	require.Equal(t, mine.bytes(), theirs.bytes())
 	x.release()
 	require.Equal(t, 1, h.log.count("transfers are staged"))
-	_, err := a.Register(at, 1<<20, 1, memVRAM, nil)
+	_, err := a.Register(at, 1<<20, 1, region.VRAM, nil)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
 	require.ErrorContains(t, err, "it is on GPU 0, the descriptor's device id says 1")
 	h.lib.Set("dmabuf", 1)
 	h.lib.Peermem(h.cuda.Peermem())
-	id, err := a.Register(at, 1<<20, 0, memVRAM, nil)
+	id, err := a.Register(at, 1<<20, 0, region.VRAM, nil)
 	require.NoError(t, err)
 	require.NoError(t, a.Deregister(id))
 }
@@ -137,7 +138,7 @@ func TestVerbsVRAMFreed(t *testing.T) {
 	mine := h.gpu(a, 0, size, 0)
 	at := h.app.Alloc(1, cuda.Device, size)
 	theirs := &vram{owner: b, app: h.app, dev: 1, at: at, size: size}
-	id, err := b.Register(at, size, 1, memVRAM, nil)
+	id, err := b.Register(at, size, 1, region.VRAM, nil)
 	require.NoError(t, err)
 	theirs.blob, err = b.RegionBlob(id)
 	require.NoError(t, err)
@@ -145,7 +146,7 @@ func TestVerbsVRAMFreed(t *testing.T) {
 	h.app.Free(1, cuda.Device, at)
 	again := h.app.Alloc(1, cuda.Device, size)
 	require.Equal(t, at, again)
-	_, err = b.Register(at, size, 1, memVRAM, nil)
+	_, err = b.Register(at, size, 1, region.VRAM, nil)
 	require.NoError(t, err)
 	require.True(t, h.log.has("freed without being deregistered"))
 	h.moves(a, b, mine, theirs)

@@ -15,12 +15,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gr_nixl.h"
+
 /* A weak WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
  * the same endpoint proves it too (gr_rail.chained). A WRITE of length 0 is allowed, for that purpose alone.
  * The completion of a proven WRITE is good for what goes to the peer by another way, too: another endpoint, another device.
  * That of an ordinary one may prove no more than that what follows on the same endpoint comes after it. Its last address
  * names a byte that the peer lets us read, even when it is of length 0. */
-enum { GR_WRITE = 0, GR_READ = 1, GR_WRITE_WEAK = 4, GR_WRITE_PROVEN = 5 };
+enum { GR_WRITE_WEAK = 4, GR_WRITE_PROVEN = 5 }; /* beside GR_READ and GR_WRITE */
 enum { GR_MAX_IOV = 8 };
 
 /* One piece of a work request: local address and its registration descriptor, remote address and key as the wire

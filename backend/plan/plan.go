@@ -21,6 +21,7 @@ package plan
 import (
 	"errors"
 	"math"
+	"unsafe"
 )
 
 // Defaults of a Config's zero fields, in bytes.
@@ -53,6 +54,9 @@ type Op struct {
 
 // OpSize is the size of an Op in bytes.
 const OpSize = 32
+
+// At is operations that lie one behind the other in C's memory.
+func At(first unsafe.Pointer, n int) []Op { return unsafe.Slice((*Op)(first), n) }
 
 // Config is how to plan for one peer. The zero value plans for one link with the default chunks.
 type Config struct {

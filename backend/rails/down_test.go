@@ -1,11 +1,12 @@
 package rails
 
 import (
-	"gorail/backend/provider"
 	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider"
 )
 
 func TestDownDevices(t *testing.T) {

@@ -150,7 +150,7 @@ func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []prov
 		f.Down = f.Down || slices.ContainsFunc(down, func(o provider.Device) bool { return o.Name == d.Name && o.Fabric == d.Fabric })
 		return f
 	}
-	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: core.Slots(s.opt)}
+	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: core.Slots(s.opt.MaxRails)}
 	all := append(slices.Clone(found), down...)
 	now, left = rail.Choose(all, facts, opt)
 	room := min(opt.MaxRails-len(leaving(now)), opt.Slots-len(now))

@@ -2,5 +2,5 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xc1bc5c8331dc
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x2543ddd296d2
 import "C"

@@ -1,4 +1,4 @@
-package engine
+package region
 
 import (
 	"errors"
@@ -20,45 +20,45 @@ const (
 )
 
 // registerRails registers a region on every rail, and notes which refuse it and why. Before the region is ready.
-func (e *Engine) registerRails(r *region) {
-	if r.Mem == memVRAM {
-		e.registerVRAM(r)
+func (m *Registry) registerRails(r *Region) {
+	if r.Mem == VRAM {
+		m.registerVRAM(r)
 		return
 	}
-	r.mrs = make([]*mr.Ref[provider.MR], len(e.rails))
-	errs := make([]error, len(e.rails))
-	e.eachRail(r.Len, func(i int) {
+	r.mrs = make([]*mr.Ref[provider.MR], len(m.set.List))
+	errs := make([]error, len(m.set.List))
+	m.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
-		if !e.rails[i].Opened() {
+		if !m.set.List[i].Opened() {
 			return // see join
 		}
-		r.mrs[i], _, errs[i] = e.rails[i].Cache.Acquire(r.Addr, r.Len)
+		r.mrs[i], _, errs[i] = m.set.List[i].Cache.Acquire(r.Addr, r.Len)
 	})
-	e.registered(r, errs)
+	m.registered(r, errs)
 }
 
 // registered notes which rails have it. Those that were not asked have neither.
-func (e *Engine) registered(r *region, errs []error) {
-	for i, rl := range e.rails {
+func (m *Registry) registered(r *Region, errs []error) {
+	for i, rl := range m.set.List {
 		if err := errs[i]; err != nil {
-			if r.mrErr == nil {
-				r.mrErr = fmt.Errorf("rail %s: %w", rl.Name(), err)
+			if r.Refused == nil {
+				r.Refused = fmt.Errorf("rail %s: %w", rl.Name(), err)
 			}
-			e.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
+			m.log.Warn("memory not registered on a rail", "rail", rl.Name(), "addr", fmt.Sprintf("%#x", r.Addr), "len", r.Len, "err", err)
 			continue
 		}
 		if r.mrs[i] == nil {
 			continue
 		}
-		r.rails.Or(1 << i)
+		r.Rails.Or(1 << i)
 		key := core.Key{}
 		if m, has := r.mrs[i].Handle(); has {
 			key.Desc = m.Desc()
 		}
-		r.core.SetKey(i, key)
+		r.Core.SetKey(i, key)
 	}
-	if r.rails.Load() != 0 {
-		r.mrErr = nil
+	if r.Rails.Load() != 0 {
+		r.Refused = nil
 	}
 }
 
@@ -70,31 +70,31 @@ func recovered(err *error) {
 }
 
 // deregisterRails ends a region's registrations. The error is of rails that can't promise that nobody touches the memory any more.
-func (e *Engine) deregisterRails(r *region) error {
-	if r.parts != nil {
+func (m *Registry) deregisterRails(r *Region) error {
+	if r.Parts != nil {
 		return nil
 	}
-	errs := make([]error, len(e.rails), len(e.rails)+1)
-	e.eachRail(r.Len, func(i int) {
+	errs := make([]error, len(m.set.List), len(m.set.List)+1)
+	m.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
 		if r.mrs[i] != nil {
-			_, errs[i] = r.cacheOf(e.rails[i]).Release(r.mrs[i])
+			_, errs[i] = r.cacheOf(m.set.List[i]).Release(r.mrs[i])
 		}
 	})
 	for i, err := range errs {
 		if err != nil {
-			e.log.Warn("closing a memory region", "rail", e.rails[i].Name(), "err", err)
-			errs[i] = fmt.Errorf("rail %s: %w", e.rails[i].Name(), err)
+			m.log.Warn("closing a memory region", "rail", m.set.List[i].Name(), "err", err)
+			errs[i] = fmt.Errorf("rail %s: %w", m.set.List[i].Name(), err)
 		}
 	}
-	return errors.Join(append(errs, e.unpinGPU(r))...)
+	return errors.Join(append(errs, m.unpinGPU(r))...)
 }
 
 // eachRail calls f for every rail and returns when all have: at the same time for those that pin so many bytes, else in
 // turn.
-func (e *Engine) eachRail(bytes uint64, f func(rail int)) {
+func (m *Registry) eachRail(bytes uint64, f func(rail int)) {
 	var slow []int
-	for i, rl := range e.rails {
+	for i, rl := range m.set.List {
 		if rl.Can.Pins && bytes >= sideBySide {
 			slow = append(slow, i)
 		} else {
@@ -118,8 +118,8 @@ func (e *Engine) eachRail(bytes uint64, f func(rail int)) {
 	others.Wait()
 }
 
-// railKeys are the keys that a peer needs for a region of ours.
-func (r *region) railKeys() []wire.RailKey {
+// RailKeys are the keys that a peer needs for a region of ours.
+func (r *Region) RailKeys() []wire.RailKey {
 	var keys []wire.RailKey
 	for i, ref := range r.mrs {
 		if ref == nil {

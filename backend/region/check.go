@@ -1,4 +1,4 @@
-package engine
+package region
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 )
 
 // memNames are the memory types by nixl_mem_t.
-var memNames = [...]string{"DRAM", memVRAM: "VRAM", 2: "BLK", 3: "OBJ", 4: "FILE"}
+var memNames = [...]string{"DRAM", VRAM: "VRAM", 2: "BLK", 3: "OBJ", 4: "FILE"}
 
-func memName(mem int32) string {
+func MemName(mem int32) string {
 	if mem >= 0 && int(mem) < len(memNames) {
 		return memNames[mem]
 	}
@@ -21,27 +21,27 @@ func memName(mem int32) string {
 // the address of FILE memory is an offset in a file, and peers would write to that address.
 func checkRange(rng wire.Range) error {
 	switch {
-	case rng.Mem != memDRAM && rng.Mem != memVRAM:
+	case rng.Mem != DRAM && rng.Mem != VRAM:
 		return status.Errorf(status.ErrInvalidParam, "register %s memory %#x+%d: GORAIL moves DRAM and VRAM alone; register it with a storage backend",
-			memName(rng.Mem), rng.Addr, rng.Len)
+			MemName(rng.Mem), rng.Addr, rng.Len)
 	case rng.Addr+rng.Len < rng.Addr:
-		return status.Errorf(status.ErrInvalidParam, "register %s %#x+%d: the range runs past the end of the address space", memName(rng.Mem), rng.Addr, rng.Len)
+		return status.Errorf(status.ErrInvalidParam, "register %s %#x+%d: the range runs past the end of the address space", MemName(rng.Mem), rng.Addr, rng.Len)
 	case rng.Addr == 0 && rng.Len > 0:
 		return status.Errorf(status.ErrInvalidParam, "register %s %#x+%d: there is no memory at address 0; was the buffer allocated?",
-			memName(rng.Mem), rng.Addr, rng.Len)
+			MemName(rng.Mem), rng.Addr, rng.Len)
 	}
 	return nil
 }
 
 // adviseRefused adds to a refusal what NIXL makes of it: its agent keeps an empty list of the memory type, and no peer can load its metadata.
-func (e *Engine) adviseRefused(mem int32, err error) error {
-	e.localMu.Lock()
-	defer e.localMu.Unlock()
-	for rng := range e.local {
+func (m *Registry) adviseRefused(mem int32, err error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for rng := range m.local {
 		if rng.Mem == mem {
 			return err
 		}
 	}
 	return fmt.Errorf("%w (NIXL's agent now has an empty list of %s memory, and peers refuse its metadata until a registration of such memory with "+
-		"this backend succeeds, or an empty list of it is deregistered)", err, memName(mem))
+		"this backend succeeds, or an empty list of it is deregistered)", err, MemName(mem))
 }

@@ -1,0 +1,124 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// HoldForCopy finds regions of GPUs' memory and keeps them: whoever deregisters one waits until copied.
+func (m *Registry) HoldForCopy(ranges []wire.Range) ([]*Region, error) {
+	list := make([]*Region, len(ranges))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, rng := range ranges {
+		r := m.local[rng]
+		if r == nil || !r.registered() || r.stale || r.Mem != VRAM || r.Refused != nil {
+			return nil, fmt.Errorf("memory %#x+%d of GPU %d is not registered here", rng.Addr, rng.Len, rng.Dev)
+		}
+		list[i] = r
+	}
+	for _, r := range list {
+		r.copies++
+	}
+	return list, nil
+}
+
+func (m *Registry) Copied(list []*Region) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range list {
+		r.copies--
+	}
+}
+
+// awaitCopies waits for staging's copies of regions that are going away, which last as long as a slot where the GPU is free; until the
+// deadline and a second more. An error: their memory may still be in use.
+func (m *Registry) awaitCopies(gone []*Region, deadline time.Time) error {
+	left := func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return slices.ContainsFunc(gone, func(r *Region) bool { return r.copies > 0 })
+	}
+	for ; left(); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(deadline.Add(time.Second)) {
+			return errors.New("a copy of the GPU's for a staged transfer has not ended within cancel_timeout")
+		}
+	}
+	return nil
+}
+
+// Hold keeps local regions of a transfer, as HoldForCopy does those that a peer names.
+func (m *Registry) Hold(list []*Region) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range list {
+		if !r.Core.Live() {
+			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", r.Addr, r.Len)
+		}
+	}
+	for _, r := range list {
+		r.copies++
+	}
+	return nil
+}
+
+// OnGPU says whether memory of that GPU is registered.
+func (m *Registry) OnGPU(dev uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for rng := range m.local {
+		if rng.Mem == VRAM && rng.Dev == dev {
+			return true
+		}
+	}
+	return false
+}
+
+// checkVRAM tells whether memory is what a descriptor says; the error is the registration's.
+func (m *Registry) checkVRAM(r *Region) error {
+	if r.Dev > 1<<16 {
+		return status.Errorf(status.ErrInvalidParam, "there is no GPU %d", r.Dev)
+	}
+	return m.copier.Check(r.Addr, r.Len, int(r.Dev))
+}
+
+// Pin pins a local region, or the one that a region of the session with ourselves is, for as long as it is registered.
+func (m *Registry) Pin(g *Region) error {
+	r := g
+	if g.Peer != nil {
+		r = m.Find(g.Range)
+		if r == nil {
+			return fmt.Errorf("memory %#x+%d was deregistered", g.Addr, g.Len)
+		}
+	}
+	r.pinMu.Lock()
+	defer r.pinMu.Unlock()
+	if !r.Core.Live() {
+		return fmt.Errorf("memory %#x+%d was deregistered", r.Addr, r.Len)
+	}
+	if !r.pinned && r.pinErr == nil {
+		if r.pinErr = m.copier.Pin(r.Addr, r.Len); r.pinErr == nil {
+			r.pinned = true
+		}
+	}
+	return r.pinErr
+}
+
+// unpinGPU ends it. Nothing uses the region any more.
+func (m *Registry) unpinGPU(r *Region) error {
+	r.pinMu.Lock()
+	defer r.pinMu.Unlock()
+	if !r.pinned {
+		return nil
+	}
+	r.pinned = false
+	if err := m.copier.Unpin(r.Addr, r.Len); err != nil {
+		return fmt.Errorf("unpin for GPUs: %w", err)
+	}
+	return nil
+}

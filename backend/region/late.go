@@ -1,0 +1,42 @@
+package region
+
+import (
+	"context"
+	"fmt"
+
+	"gorail/backend/core"
+	"gorail/backend/rails"
+)
+
+// FillRail registers all memory of this side on a rail that has just been opened. An error: the engine closes.
+func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
+	for _, g := range m.All() {
+		select {
+		case <-g.ready:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		m.mu.Lock()
+		if g.refs > 0 && g.Parts == nil && g.Mem == DRAM && g.mrs[r.Index] == nil {
+			m.registerOn(g, r)
+		}
+		m.mu.Unlock()
+	}
+	return nil
+}
+
+// registerOn registers one region on one more rail: only what names that rail looks at what this writes. Under mu.
+func (m *Registry) registerOn(g *Region, r *rails.Rail) {
+	ref, _, err := r.Cache.Acquire(g.Addr, g.Len)
+	if err != nil {
+		m.log.Warn("memory not registered on a rail", "rail", r.Name(), "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "err", err)
+		return
+	}
+	g.mrs[r.Index] = ref
+	key := core.Key{}
+	if m, has := ref.Handle(); has {
+		key.Desc = m.Desc()
+	}
+	g.Core.SetKey(r.Index, key)
+	g.Rails.Or(1 << r.Index)
+}

@@ -1,0 +1,70 @@
+package region
+
+import (
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+// A range above registry.slice, or the peer's, is several regions, its parts, each with its own entry in the core's table, its own
+// registrations, keys and revocations, and one more that is their name: what the agent knows. Transfers have the parts alone.
+
+// sliceSize is the most bytes that are registered as one; 0: any.
+func (m *Registry) sliceSize() uint64 {
+	most := m.opt.MRMax
+	for _, r := range m.set.List {
+		if own := r.Can.MaxMR; m.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
+			most = own
+		}
+	}
+	if most == 0 {
+		return 0
+	}
+	return max(most-most%wire.SliceUnit, wire.MinSlice)
+}
+
+// enterSliced finds or enters a local range, with its parts: see enterLocal. Under mu.
+func (m *Registry) enterSliced(rng wire.Range) (r *Region, fresh []*Region, err error) {
+	if r := m.local[rng]; r != nil {
+		r.refs++
+		return r, nil, nil
+	}
+	r = &Region{Range: rng, Slice: m.Slice, registration: registration{ready: make(chan struct{}), refs: 1, holders: map[Holder]struct{}{}}}
+	parts, err := rng.Slices(m.Slice)
+	if err != nil {
+		return nil, nil, status.Errorf(status.ErrInvalidParam, "register %#x+%d (option mr_max): %w", rng.Addr, rng.Len, err)
+	}
+	for i := 0; i < len(parts) && len(parts) > 1 && err == nil; i++ {
+		var p *Region
+		var more []*Region
+		if p, more, err = m.enterSliced(parts[i]); err == nil {
+			r.Parts, fresh = append(r.Parts, p), append(fresh, more...)
+		}
+	}
+	if err == nil {
+		err = m.Regions.Add(r)
+	}
+	if err != nil {
+		for _, p := range r.Parts {
+			if p.refs--; p.refs == 0 { // nobody has seen it
+				delete(m.local, p.Range)
+				m.Regions.Unpin(p)
+			}
+		}
+		return nil, nil, err
+	}
+	m.local[rng] = r
+	return r, append(fresh, r), nil
+}
+
+// leaveLocal takes out a range without registrations, and gives the regions that end with it. Under mu.
+func (m *Registry) leaveLocal(r *Region) []*Region {
+	delete(m.local, r.Range)
+	gone := []*Region{r}
+	for _, p := range r.Parts {
+		if p.refs--; p.refs == 0 {
+			delete(m.local, p.Range)
+			gone = append(gone, p)
+		}
+	}
+	return gone
+}
