@@ -19,6 +19,7 @@ import (
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
+	"gorail/backend/quota"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/rlimit"
@@ -80,12 +81,12 @@ type Engine struct {
 	byID     map[uint64]*target          // the same by session id
 	byEngine map[wire.EngineID][]*target // and by the peer's engine
 
-	room    places
-	opening *turns        // Hellos
-	fencing *turns        // fences of peers
+	room    quota.Places
+	opening *quota.Turns  // Hellos
+	fencing *quota.Turns  // fences of peers
 	ending  chan struct{} // sessions of peers that close endpoints
 	freeing chan struct{} // and that free what these leave: not behind others that close theirs
-	few     few           // lines in the log that peers cause
+	few     quota.Lines   // lines in the log that peers cause
 	pending atomic.Int64  // bytes of peers' notifications that miss a part, or an earlier one
 
 	taken map[wire.EngineID]*taken // how far notifications got in sessions that have ended; under mu
@@ -98,7 +99,7 @@ type Engine struct {
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
 		remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: newTurns(openers, &pace{burst: atOnce, parts: share}), fencing: newTurns(fencers, nil),
+		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: quota.NewTurns(openers, quota.NewPace(atOnce, share)), fencing: quota.NewTurns(fencers, nil),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
 	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
 	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/quota"
 	"gorail/backend/wire"
 )
 
@@ -60,8 +61,10 @@ func TestHungUpInQueue(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann")
 	to, offers := a.conn(), h.offer(a, 1)
+	var others []func()
 	for range openers {
-		a.opening.places <- struct{}{}
+		end, _ := a.opening.Take(nil, nil)
+		others = append(others, end)
 	}
 	for i := range peers {
 		c := greet(to, engineID(i), 1, offers)
@@ -69,8 +72,8 @@ func TestHungUpInQueue(t *testing.T) {
 		c.Close()
 	}
 	until(t, "all wait", func() bool { return a.node.Stats().In == peers })
-	for range openers {
-		<-a.opening.places
+	for _, end := range others {
+		end()
 	}
 	until(t, "all are gone", func() bool { return a.node.Stats().In == 0 })
 	require.Zero(t, a.node.Stats().Accepted)
@@ -114,7 +117,7 @@ func TestTooManyOffers(t *testing.T) {
 	c, f := knock(to, engineID(1), 1, h.offer(a, 2))
 	require.IsType(t, &wire.Welcome{}, f)
 	c.Close()
-	until(t, "the session is there", func() bool { return a.sessions() == 0 && a.room.all == usage{} })
+	until(t, "the session is there", func() bool { return a.sessions() == 0 && a.room.Used() == quota.Usage{} })
 }
 
 // Endpoints of peers are bounded, those of one address by three quarters; who is beyond is told which option it is, and finds room later.

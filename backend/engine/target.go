@@ -11,6 +11,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/notify"
 	"gorail/backend/peer"
+	"gorail/backend/quota"
 	"gorail/backend/rlimit"
 	"gorail/backend/wire"
 )
@@ -36,8 +37,8 @@ type target struct {
 	lost    time.Time   // when it ended, if it takes notifications in since
 	sess    core.Session
 	links   []*link
-	usage   usage // of Engine.room
-	pace    pace  // of what it asks for
+	usage   quota.Usage // of Engine.room
+	pace    *quota.Pace // of what it asks for
 	staged  staged
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
 
@@ -72,7 +73,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 	if err := e.endOlder(in); err != nil { // it may wait for copies and for endpoints to close
 		return peer.Accept{}, err
 	}
-	endTurn, ok := e.opening.take(in.Done(), nil)
+	endTurn, ok := e.opening.Take(in.Done(), nil)
 	if !ok {
 		return peer.Accept{}, errLeaving
 	}
@@ -85,7 +86,7 @@ func (h targetHandler) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error)
 		before = &taken{first: in.Session(), asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
 	}
 	t := &target{e: e, in: in, since: time.Now(), id: e.ids.Add(1), revokes: map[uint64]chan struct{}{}, asm: before.asm, skip: before.skip, first: before.first,
-		pace: pace{burst: 500 * time.Millisecond, parts: 4}, staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
+		pace: quota.NewPace(500*time.Millisecond, 4), staged: staged{stop: make(chan struct{}), ended: make(chan struct{})}}
 	if err := t.makeRoom(hello.Offers); err != nil {
 		return peer.Accept{}, err
 	}
@@ -182,11 +183,11 @@ func (e *Engine) target(in *peer.In) *target {
 // KeysWanted gives the keys of registered ranges and notes who has them.
 func (h targetHandler) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
 	t := h.e.target(in)
-	if t == nil || !t.pace.wait(in.Done()) {
+	if t == nil || !t.pace.Wait(in.Done()) {
 		return make([]wire.KeyEntry, len(ranges))
 	}
 	start := time.Now()
-	defer func() { t.pace.spend(time.Since(start)) }()
+	defer func() { t.pace.Spend(time.Since(start)) }()
 	return h.e.regions.KeysFor(ranges, t, &t.closing)
 }
 

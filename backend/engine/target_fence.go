@@ -18,7 +18,7 @@ func (h targetHandler) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 	if t == nil {
 		return answer, errors.New("unknown session")
 	}
-	endTurn, ok := h.e.fencing.take(in.Done(), &t.pace)
+	endTurn, ok := h.e.fencing.Take(in.Done(), t.pace)
 	if !ok {
 		return answer, errClosing
 	}

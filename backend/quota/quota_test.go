@@ -1,4 +1,4 @@
-package engine
+package quota
 
 import (
 	"net/netip"
@@ -9,53 +9,53 @@ import (
 )
 
 func TestPlaces(t *testing.T) {
-	var r places
-	a, b, most := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), usage{8, 100}
-	_, fits := r.take(a, usage{6, 6}, most)
+	var r Places
+	a, b, most := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), Usage{8, 100}
+	_, fits := r.Take(a, Usage{6, 6}, most)
 	require.True(t, fits, "three quarters")
-	same, fits := r.take(a, usage{1, 1}, most)
+	same, fits := r.Take(a, Usage{1, 1}, most)
 	require.False(t, fits)
 	require.True(t, same)
-	_, fits = r.take(b, usage{2, 2}, most)
+	_, fits = r.Take(b, Usage{2, 2}, most)
 	require.True(t, fits, "the rest is for others")
-	same, fits = r.take(b, usage{1, 1}, most)
+	same, fits = r.Take(b, Usage{1, 1}, most)
 	require.False(t, fits)
 	require.False(t, same, "all are taken")
-	r.give(a, usage{6, 6})
-	_, fits = r.take(b, usage{1, 80}, most)
+	r.Give(a, Usage{6, 6})
+	_, fits = r.Take(b, Usage{1, 80}, most)
 	require.False(t, fits, "descriptors count, too")
-	r.give(b, usage{2, 2})
-	require.Equal(t, usage{}, r.all)
+	r.Give(b, Usage{2, 2})
+	require.Equal(t, Usage{}, r.all)
 	require.Empty(t, r.sources)
 }
 
 func TestPace(t *testing.T) {
-	p := pace{burst: 100 * time.Millisecond, parts: 4}
+	p := Pace{burst: 100 * time.Millisecond, parts: 4}
 	now := time.Now()
 	require.Zero(t, p.due(now))
-	p.spend(150 * time.Millisecond)
+	p.Spend(150 * time.Millisecond)
 	due := p.due(p.at)
 	require.Equal(t, 200*time.Millisecond, due)
 	require.Zero(t, p.due(p.at.Add(due)))
 	over := make(chan struct{})
 	close(over)
-	p.spend(time.Hour)
-	require.False(t, p.wait(over))
+	p.Spend(time.Hour)
+	require.False(t, p.Wait(over))
 	require.Zero(t, p.due(p.at.Add(4*time.Hour)))
 }
 
 func TestFewLines(t *testing.T) {
-	var f few
+	var f Lines
 	now, written := time.Unix(1000, 0), 0
 	for range 1000 {
-		if _, ok := f.next(now); ok {
+		if _, ok := f.Next(now); ok {
 			written++
 		}
 	}
 	require.Equal(t, fewAtOnce, written)
-	lost, ok := f.next(now.Add(time.Second))
+	lost, ok := f.Next(now.Add(time.Second))
 	require.True(t, ok)
 	require.Equal(t, 1000-fewAtOnce, lost)
-	_, ok = f.next(now.Add(time.Second))
+	_, ok = f.Next(now.Add(time.Second))
 	require.False(t, ok)
 }
