@@ -176,7 +176,7 @@ func (r *remote) down(code status.Code) (quiet <-chan struct{}) {
 	}
 	r.links, r.home = nil, nil
 	for _, t := range r.waiting {
-		t.queued = false
+		r.e.xfers.Rest(t.rec) // before it may be posted again
 		t.x.Settle(st)
 	}
 	r.waiting = nil

@@ -65,7 +65,7 @@ func (r *remote) disconnect(d *departure) {
 	waiting := r.waiting
 	r.waiting = nil
 	for _, t := range waiting {
-		t.queued = false
+		r.e.xfers.Rest(t.rec)
 		t.x.Settle(int32(status.ErrBackend))
 	}
 	active := r.e.activeOf(r)

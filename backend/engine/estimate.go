@@ -79,7 +79,7 @@ func (e *Engine) Estimate(handle uint64) (duration, margin time.Duration, err er
 	}
 	t := rec.Value
 	t.mu.Lock()
-	if !t.freed && !t.x.Running() {
+	if !t.freed() && !t.x.Running() {
 		t.sample()
 	}
 	t.mu.Unlock()

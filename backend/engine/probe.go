@@ -48,7 +48,7 @@ func (r *remote) cameUp(l *link, epoch uint64) {
 		t.mu.Lock()
 		t.x.TakeTicket() // Join looks at what a post writes
 		r.mu.RLock()
-		if !t.freed && r.state == ready && r.owns(l) && t.x.InFlight() && l.phase == working && l.up {
+		if !t.freed() && r.state == ready && r.owns(l) && t.x.InFlight() && l.phase == working && l.up {
 			r.e.core.Join(t.x, l.l)
 		}
 		r.mu.RUnlock()

@@ -20,7 +20,7 @@ func (t *transfer) inUse() bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed || t.x.Status() == 0 {
+	if t.freed() || t.x.Status() == 0 {
 		return false
 	}
 	return t.leaked.Load() || t.x.Running() && t.e.core.Posted(t.x, core.Link{})
@@ -70,7 +70,7 @@ func (t *transfer) silence() bool {
 func (t *transfer) keep() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed || t.kept {
+	if t.freed() || t.kept {
 		return false
 	}
 	t.kept = true
@@ -97,7 +97,7 @@ func (t *transfer) fence(why string) {
 	t.mu.Lock()
 	r.mu.RLock()
 	for _, l := range r.links {
-		if !t.freed && r.state == ready && l.up && t.e.core.Posted(t.x, l.l) {
+		if !t.freed() && r.state == ready && l.up && t.e.core.Posted(t.x, l.l) {
 			on[l] = l.epoch
 		}
 	}

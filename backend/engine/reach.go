@@ -7,6 +7,7 @@ import (
 
 	"gorail/backend/region"
 	"gorail/backend/status"
+	"gorail/backend/xfer"
 )
 
 // Which links have the memory of a transfer on both sides, and what becomes of one that no link carries: what is of GPUs is staged, the rest
@@ -79,7 +80,7 @@ func (t *transfer) offRails() bool {
 	r := t.remote
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if t.x.TakeTicket(); !t.attached(r) || t.queued || !t.x.Running() || !r.stranded(t.reach()) {
+	if t.x.TakeTicket(); !t.attached(r) || t.rec.State() == xfer.Queued || !t.x.Running() || !r.stranded(t.reach()) {
 		return false
 	}
 	t.away = true
@@ -95,7 +96,7 @@ func (t *transfer) keyed() bool {
 // giveUp ends a waiting transfer for want of one of the peer's regions. Under r.mu.
 func (t *transfer) giveUp(g *region.Region) {
 	r := t.remote
-	t.queued = false
+	r.e.xfers.Rest(t.rec)
 	t.unlinked.Store(t.keyed())
 	switch {
 	case t.keyed():

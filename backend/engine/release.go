@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,16 +17,11 @@ import (
 func (r *remote) unqueue(t *transfer, code status.Code) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !t.queued {
+	if t.rec.State() != xfer.Queued {
 		return false
 	}
-	t.queued = false
-	for i, w := range r.waiting {
-		if w == t {
-			r.waiting = append(r.waiting[:i], r.waiting[i+1:]...)
-			break
-		}
-	}
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *transfer) bool { return w == t })
+	r.e.xfers.Rest(t.rec) // before it may be posted again
 	t.x.Settle(int32(code))
 	return true
 }
@@ -42,7 +38,7 @@ func (t *transfer) abort(code status.Code, why string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.x.TakeTicket() // the next post goes through Go, which forgets the reason
-	if t.freed || !t.x.Running() {
+	if t.freed() || !t.x.Running() {
 		return true
 	}
 	if t.reason == "" {
@@ -90,7 +86,7 @@ func (e *Engine) Release(handle uint64) error {
 func (e *Engine) reap(t *transfer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed {
+	if t.freed() {
 		return true
 	}
 	t.x.TakeTicket()
@@ -99,11 +95,8 @@ func (e *Engine) reap(t *transfer) bool {
 	}
 	t.sample() // most are posted once
 	t.tell()
-	t.freed = true
-	t.gone.Store(true)
-	e.deactivate(t)
+	_ = e.xfers.Free(t.rec) // first: who looks at x without mu asks freed
 	e.core.FreeXfer(t.x)
-	e.xfers.Free(t.rec)
 	for _, g := range t.locals {
 		e.regions.Regions.Unpin(g)
 	}
@@ -131,7 +124,7 @@ func (e *Engine) endTransfers(match func(*transfer) bool, deadline time.Time, wh
 }
 
 // busy says that the transfer uses memory of either side: the core has data of it to move, or it is staged.
-func (t *transfer) busy() bool { return !t.gone.Load() && (t.x.InFlight() || t.run.Load() != nil) }
+func (t *transfer) busy() bool { return !t.freed() && (t.x.InFlight() || t.run.Load() != nil) }
 
 // drained waits until a transfer that was aborted uses no memory of ours any more, or the deadline.
 func (t *transfer) drained(deadline time.Time) bool {
@@ -148,7 +141,7 @@ func (t *transfer) drained(deadline time.Time) bool {
 func (e *Engine) settle(t *transfer, code int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed || !t.x.Unsettled() {
+	if t.freed() || !t.x.Unsettled() {
 		return
 	}
 	_, wire := t.x.Err()

@@ -11,20 +11,6 @@ import (
 	"gorail/backend/xfer"
 )
 
-// activate notes that the transfer may have something in flight.
-func (e *Engine) activate(t *transfer) {
-	if s := t.rec.State(); s != xfer.Queued {
-		if s == xfer.Posted {
-			e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done) // it ended in the core since
-		}
-		e.xfers.Move(t.rec, xfer.Queued)
-	}
-}
-
-func (e *Engine) deactivate(t *transfer) {
-	e.xfers.Move(t.rec, xfer.Released)
-}
-
 // active gives the transfers in flight that match.
 func (e *Engine) active(match func(*transfer) bool) []*transfer {
 	recs := e.xfers.CollectActive(func(r *xfer.Record[*transfer]) bool { return r.Value.x.Running() && match(r.Value) })
@@ -121,7 +107,7 @@ func (s *sweeper) sweepOne(t *transfer) {
 		}
 	default:
 		t.mu.Lock()
-		if !t.freed && !t.x.Running() {
+		if !t.freed() && !t.x.Running() {
 			t.rest()
 		}
 		t.mu.Unlock()
@@ -138,7 +124,7 @@ func (t *transfer) rest() {
 	if t.x.TakeTicket(); t.x.Running() {
 		return // posted just now
 	}
-	t.e.xfers.MoveFrom(t.rec, xfer.Posted, xfer.Done)
+	t.e.xfers.Rest(t.rec)
 	t.tell()
 }
 
@@ -170,7 +156,7 @@ func (s *sweeper) look(t *transfer) {
 	e := s.e
 	now := time.Now()
 	t.mu.Lock()
-	if t.freed || !t.x.Running() || t.run.Load() != nil { // a run looks after itself
+	if t.freed() || !t.x.Running() || t.run.Load() != nil { // a run looks after itself
 		t.mu.Unlock()
 		return
 	}

@@ -36,7 +36,7 @@ func (t *transfer) takeBack() {
 	r := t.remote
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if t.freed || !t.x.Running() || !t.attached(r) {
+	if t.freed() || !t.x.Running() || !t.attached(r) {
 		return
 	}
 	if t.taken.IsZero() {
@@ -100,7 +100,7 @@ func (r *remote) settleHeld() {
 			h.code = code
 		}
 		h.t.mu.Lock()
-		if !h.t.freed && h.t.x.Unsettled() {
+		if !h.t.freed() && h.t.x.Unsettled() {
 			if h.told {
 				h.t.x.Settle(h.code)
 			} else {

@@ -28,11 +28,9 @@ type transfer struct {
 	inner   chan struct{} // of a run's: gets one when it has ended; nil: the application's
 	bytes   uint64
 	zombie  atomic.Bool // the agent has released it; freed when drained
-	gone    atomic.Bool // freed: x belongs to somebody else
 
 	mu       sync.Mutex
 	x        core.Xfer
-	freed    bool
 	checked  uint64      // remote.epoch under which keys and links were found good
 	links    []core.Link // those that can carry it, the near ones first
 	near     int         // how many of them are near its local memory
@@ -54,10 +52,11 @@ type transfer struct {
 	kept     bool          // a release was refused
 	leaked   atomic.Bool   // an endpoint was closed while a stopped process may still copy for it
 
-	// guarded by remote.mu
-	queued bool // in remote.waiting
-	msg    []byte
+	msg []byte // while it is queued, in remote.waiting; guarded by remote.mu
 }
+
+// freed says that x belongs to somebody else. Under mu it stays so.
+func (t *transfer) freed() bool { return t.rec.State() == xfer.Freed }
 
 func (t *transfer) uses(r *region.Region) bool {
 	for _, g := range t.locals {
@@ -83,7 +82,7 @@ func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 	t := rec.Value
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed {
+	if t.freed() {
 		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
 	}
 	t.x.TakeTicket() // nobody else posts it meanwhile
@@ -129,12 +128,12 @@ func (t *transfer) begin(hasNotif bool) {
 	t.kept = false
 	t.leaked.Store(false)
 	t.x.Start()
-	t.e.activate(t)
+	t.e.xfers.Begin(t.rec)
 }
 
 // start hands the transfer to the core. Under t.mu and r.mu (reading is enough).
 func (t *transfer) start(r *remote, hasNotif bool, msg []byte) {
-	t.e.xfers.MoveFrom(t.rec, xfer.Queued, xfer.Posted)
+	t.rec.Post()
 	t.asked = r.asked
 	if t.rings {
 		tried := linksUntried
@@ -165,7 +164,6 @@ func (t *transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 		t.start(r, hasNotif, t.msg)
 		return t.result()
 	}
-	t.queued = true
 	r.waiting = append(r.waiting, t)
 	if r.state == ready {
 		for _, g := range t.remotes {
@@ -183,7 +181,6 @@ func (r *remote) kick() {
 	for _, t := range r.waiting {
 		switch {
 		case t.ready(r):
-			t.queued = false
 			t.start(r, t.hasNotif, t.msg)
 			t.msg = nil
 		case t.hopeless() != nil:

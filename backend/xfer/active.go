@@ -1,6 +1,6 @@
 package xfer
 
-// ActiveLen is the number of transfers that may have something in flight: queued, posted, draining, and zombies.
+// ActiveLen is the number of transfers that may have something in flight.
 func (t *Table[T]) ActiveLen() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -50,7 +50,6 @@ type Record[T any] struct {
 
 	// guarded by Table.mu
 	active int // index in Table.active, or notIn
-	freed  bool
 }
 
 // Handle names the record.
@@ -75,7 +74,7 @@ type Table[T any] struct {
 // New makes an empty table.
 func New[T any]() *Table[T] { return &Table[T]{} }
 
-// Alloc enters a transfer in the state Prepped. ErrFull when there are 1,048,576 already.
+// Alloc enters an idle transfer. ErrFull when there are 1,048,576 already.
 func (t *Table[T]) Alloc(value T) (*Record[T], error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,10 +113,9 @@ func (t *Table[T]) Get(h Handle) (*Record[T], error) {
 func (t *Table[T]) Free(r *Record[T]) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.freed {
+	if State(r.state.Swap(uint32(Freed))) == Freed {
 		return fmt.Errorf("%w: %v", ErrStale, r.handle)
 	}
-	r.freed = true
 	t.deactivate(r)
 	i := r.handle.Index
 	t.pages[i>>pageBits].Load()[i%pageLen].Store(nil)
@@ -133,40 +131,6 @@ func (t *Table[T]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.live
-}
-
-// Move changes the state along an arrow of the diagram and keeps the active set. It gives the state before; on a
-// *TransitionError or ErrStale (freed) nothing has changed.
-func (t *Table[T]) Move(r *Record[T], to State) (from State, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	from = r.State()
-	return from, t.move(r, from, to)
-}
-
-// MoveFrom is Move only if the state is still `from`; false, and nothing changed, when it isn't or there is no such
-// arrow. It decides races: of a completion and a release, say, one wins.
-func (t *Table[T]) MoveFrom(r *Record[T], from, to State) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return r.State() == from && t.move(r, from, to) == nil
-}
-
-func (t *Table[T]) move(r *Record[T], from, to State) error {
-	if r.freed {
-		return fmt.Errorf("%w: %v", ErrStale, r.handle)
-	}
-	if !Allowed(from, to) {
-		return &TransitionError{Handle: r.handle, From: from, To: to}
-	}
-	r.state.Store(uint32(to))
-	switch {
-	case to.Active():
-		t.activate(r)
-	case to.Terminal():
-		t.deactivate(r)
-	}
-	return nil // Released: a zombie stays where it was
 }
 
 func (t *Table[T]) activate(r *Record[T]) {

@@ -1,10 +1,10 @@
 package xfer
 
 import (
-	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,16 +30,28 @@ func TestLife(t *testing.T) {
 	got, err := table.Get(r.Handle())
 	require.NoError(t, err)
 	assert.Same(t, r, got)
-	assert.Equal(t, Prepped, r.State())
-
-	for _, s := range []State{Queued, Posted, Draining, Posted, Done, Posted, Done, Queued, Failed, Queued} {
-		_, err := table.Move(r, s)
-		require.NoError(t, err, s)
-		assert.Equal(t, s.Active(), table.ActiveLen() == 1, s)
+	assert.Equal(t, Idle, r.State())
+	assert.False(t, r.Post())
+	assert.False(t, table.Rest(r))
+	for _, step := range []struct {
+		do     func() bool
+		to     State
+		active int
+	}{
+		{func() bool { return table.Begin(r) }, Queued, 1},
+		{r.Post, Posted, 1},
+		{func() bool { return table.Begin(r) }, Queued, 1},
+		{func() bool { return table.Rest(r) }, Idle, 0},
+		{func() bool { return table.Begin(r) }, Queued, 1},
+		{r.Post, Posted, 1},
+		{func() bool { return table.Rest(r) }, Idle, 0},
+		{func() bool { return table.Begin(r) }, Queued, 1},
+	} {
+		require.True(t, step.do(), step.to)
+		assert.Equal(t, step.to, r.State())
+		assert.Equal(t, step.active, table.ActiveLen(), step.to)
 	}
-	_, err = table.Move(r, Released)
-	require.NoError(t, err)
-	assert.Equal(t, 1, table.ActiveLen(), "a zombie stays active")
+	assert.False(t, table.Begin(r))
 	require.NoError(t, table.Free(r))
 	assert.Zero(t, table.ActiveLen())
 	assert.Zero(t, table.Len())
@@ -47,8 +59,10 @@ func TestLife(t *testing.T) {
 	_, err = table.Get(r.Handle())
 	assert.ErrorIs(t, err, ErrStale)
 	assert.ErrorIs(t, table.Free(r), ErrStale)
-	_, err = table.Move(r, Posted)
-	assert.ErrorIs(t, err, ErrStale)
+	assert.Equal(t, Freed, r.State())
+	assert.False(t, table.Begin(r))
+	assert.False(t, r.Post())
+	assert.False(t, table.Rest(r))
 
 	again, err := table.Alloc("other")
 	require.NoError(t, err)
@@ -57,35 +71,8 @@ func TestLife(t *testing.T) {
 	assert.ErrorIs(t, err, ErrStale, "the slot's next user is not found under the old handle")
 }
 
-func TestRefusedStepChangesNothing(t *testing.T) {
-	table := New[int]()
-	r, _ := table.Alloc(0)
-	from, err := table.Move(r, Done)
-	var refused *TransitionError
-	require.True(t, errors.As(err, &refused))
-	assert.ErrorIs(t, err, ErrTransition)
-	assert.Equal(t, Prepped, from)
-	assert.Equal(t, TransitionError{r.Handle(), Prepped, Done}, *refused)
-	assert.Contains(t, err.Error(), "prepped -> done")
-	assert.Equal(t, Prepped, r.State())
-	assert.False(t, table.MoveFrom(r, Posted, Done))
-	assert.False(t, table.MoveFrom(r, Prepped, Failed))
-	assert.True(t, table.MoveFrom(r, Prepped, Posted))
-}
-
-// TestDiagram pins the arrows that safety hangs on.
-func TestDiagram(t *testing.T) {
-	for s := range states {
-		assert.Equal(t, s != Released, Allowed(s, Released), "%v -> released", s)
-		assert.False(t, Allowed(Released, s), "released -> %v", s)
-		assert.False(t, Allowed(s, Prepped), "%v -> prepped", s)
-		assert.NotContains(t, s.String(), "state(")
-	}
-	assert.False(t, Allowed(Posted, Failed), "errors drain first")
-	assert.False(t, Allowed(Posted, Cancelled), "cancellation drains first")
-	assert.False(t, Allowed(Done, Failed))
-	assert.False(t, Allowed(states, Posted))
-	assert.False(t, Allowed(Posted, states))
+func TestNames(t *testing.T) {
+	assert.Equal(t, "idle queued posted freed", fmt.Sprint(Idle, Queued, Posted, Freed))
 	assert.Equal(t, "state(99)", State(99).String())
 }
 
@@ -109,8 +96,7 @@ func TestActiveWalks(t *testing.T) {
 		r, _ := table.Alloc(i)
 		all = append(all, r)
 		if i%2 == 0 {
-			_, err := table.Move(r, Posted)
-			require.NoError(t, err)
+			require.True(t, table.Begin(r))
 		}
 	}
 	big := func(r *Record[int]) bool { return r.Value >= 4 }
@@ -160,16 +146,24 @@ func TestModel(t *testing.T) {
 				live = append(live, r)
 				model[r] = &entry{}
 			},
-			"move": func(t *rapid.T) {
+			"begin": func(t *rapid.T) {
 				r := live[pick(t)]
-				e, to := model[r], State(rapid.Uint32Range(0, uint32(states)-1).Draw(t, "to"))
-				from, err := table.Move(r, to)
-				require.Equal(t, e.state, from)
-				require.Equal(t, Allowed(from, to), err == nil)
-				if err == nil {
-					e.state = to
-					e.active = to.Active() || to == Released && e.active
+				e := model[r]
+				require.Equal(t, e.state != Queued, table.Begin(r))
+				e.state, e.active = Queued, true
+			},
+			"post": func(t *rapid.T) {
+				r := live[pick(t)]
+				e := model[r]
+				if require.Equal(t, e.state == Queued, r.Post()); e.state == Queued {
+					e.state = Posted
 				}
+			},
+			"rest": func(t *rapid.T) {
+				r := live[pick(t)]
+				e := model[r]
+				require.Equal(t, e.state != Idle, table.Rest(r))
+				e.state, e.active = Idle, false
 			},
 			"free": func(t *rapid.T) {
 				i := pick(t)
@@ -201,32 +195,25 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestRaces lets finishers, releasers and walkers fight; each transfer ends exactly once.
+// TestRaces: posts, rests and walkers fight; what is active is on the list, whoever wins.
 func TestRaces(t *testing.T) {
-	table := New[*atomic.Int32]()
+	table := New[int]()
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for range 500 {
-				ended := new(atomic.Int32)
-				r, err := table.Alloc(ended)
+				r, err := table.Alloc(1)
 				if !assert.NoError(t, err) {
 					return
 				}
-				h := r.Handle()
-				_, err = table.Move(r, Posted)
-				assert.NoError(t, err)
 				var inner sync.WaitGroup
-				for _, to := range []State{Done, Draining, Released} {
-					inner.Go(func() {
-						if r, err := table.Get(h); err == nil && table.MoveFrom(r, Posted, to) {
-							r.Value.Add(1)
-						}
-					})
+				for _, f := range []func() bool{func() bool { return table.Begin(r) }, r.Post, func() bool { return table.Rest(r) },
+					func() bool { return table.Begin(r) }, func() bool { return table.AnyActive(func(*Record[int]) bool { return false }) }} {
+					inner.Go(func() { f() })
 				}
 				inner.Wait()
-				assert.EqualValues(t, 1, ended.Load())
-				table.AnyActive(func(r *Record[*atomic.Int32]) bool { return r.State() == Prepped })
+				on := slices.Contains(table.CollectActive(func(a *Record[int]) bool { return a == r }), r)
+				assert.Equal(t, r.State() != Idle, on, r.State())
 				assert.NoError(t, table.Free(r))
 			}
 		})
@@ -251,7 +238,7 @@ func BenchmarkEachActive(b *testing.B) {
 	table := New[int]()
 	for i := range 1000 {
 		r, _ := table.Alloc(i)
-		_, _ = table.Move(r, Posted)
+		table.Begin(r)
 	}
 	for b.Loop() {
 		table.AnyActive(func(r *Record[int]) bool { return r.Value == -1 })
@@ -263,8 +250,18 @@ func BenchmarkAllocFree(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r, _ := table.Alloc(1)
-		_, _ = table.Move(r, Posted)
-		_, _ = table.Move(r, Done)
+		table.Begin(r)
+		table.Rest(r)
 		_ = table.Free(r)
+	}
+}
+
+// A request that is posted again and again.
+func BenchmarkRepost(b *testing.B) {
+	table := New[int]()
+	r, _ := table.Alloc(1)
+	for b.Loop() {
+		table.Begin(r)
+		r.Post()
 	}
 }
