@@ -11,7 +11,7 @@ import (
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/plugindir"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // config turns flags into what is to be driven.
@@ -70,7 +70,7 @@ func (o *benchFlags) pluginDir(backend string) string {
 		abs, _ := filepath.Abs(own)
 		return abs
 	}
-	return nixl.PluginDir(cmp.Or(o.wheel, plugindir.FindWheel()))
+	return nixlapi.PluginDir(cmp.Or(o.wheel, plugindir.FindWheel()))
 }
 
 func exists(path string) bool {

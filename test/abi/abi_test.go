@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
@@ -50,7 +50,7 @@ func TestABISlots(t *testing.T) {
 	for _, wheel := range wheels(t) {
 		for file, class := range map[string]string{"UCX": "nixlUcxEngine", "POSIX": "nixlPosixEngine"} {
 			t.Run(filepath.Base(wheel)+"/"+file, func(t *testing.T) {
-				theirs, err := Open(filepath.Join(nixl.PluginDir(wheel), testenv.PluginFile(file)))
+				theirs, err := Open(filepath.Join(nixlapi.PluginDir(wheel), testenv.PluginFile(file)))
 				require.NoError(t, err)
 				defer theirs.Close()
 				abstract, err := theirs.VTable(base)

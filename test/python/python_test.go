@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/plugindir"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
@@ -47,7 +47,7 @@ func besideStock(t *testing.T, file string) {
 	t.Run(env.Backend, func(t *testing.T) { play(t, env, file) })
 	t.Run("UCX", func(t *testing.T) {
 		env := env
-		env.Backend, env.PluginDir = "UCX", nixl.PluginDir(env.WheelDir)
+		env.Backend, env.PluginDir = "UCX", nixlapi.PluginDir(env.WheelDir)
 		play(t, env, file)
 	})
 }
@@ -117,14 +117,14 @@ func TestExampleClient(t *testing.T) {
 	if len(found) == 0 {
 		testenv.SkipOrFail(t, fmt.Errorf("no nixl_example in %s", env.WheelDir))
 	}
-	lib, err := nixl.LibDir(env.WheelDir)
+	lib, err := nixlapi.LibDir(env.WheelDir)
 	require.NoError(t, err)
 	// pip installs it without the permission to execute it.
 	code, err := os.ReadFile(found[0])
 	require.NoError(t, err)
 	exe := filepath.Join(t.TempDir(), "nixl_example")
 	require.NoError(t, os.WriteFile(exe, code, 0o755))
-	paths := "LD_LIBRARY_PATH=" + lib + ":" + nixl.BundleDir(env.WheelDir)
+	paths := "LD_LIBRARY_PATH=" + lib + ":" + nixlapi.BundleDir(env.WheelDir)
 	out, err := run(t, env, 60*time.Second, []string{paths}, exe, env.Backend)
 	require.Contains(t, out, "Test done", err)
 	if env.Backend == "GORAIL" {

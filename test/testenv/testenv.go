@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // Variables that choose what is tested.
@@ -94,7 +94,7 @@ func (e Env) PluginDirOf(backend string) string {
 	if _, err := os.Stat(filepath.Join(dir, PluginFile(backend))); err == nil {
 		return dir
 	}
-	if stock := nixl.PluginDir(e.WheelDir); e.WheelDir != "" {
+	if stock := nixlapi.PluginDir(e.WheelDir); e.WheelDir != "" {
 		if _, err := os.Stat(filepath.Join(stock, PluginFile(backend))); err == nil {
 			return stock
 		}
@@ -110,7 +110,7 @@ func (e Env) Check() error {
 	if e.WheelDir == "" {
 		return fmt.Errorf("no NIXL wheel: pip install --no-deps nixl-cu12 numpy into .venv, or set %s", EnvWheel)
 	}
-	if _, err := nixl.LibDir(e.WheelDir); err != nil {
+	if _, err := nixlapi.LibDir(e.WheelDir); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(e.PluginDir, PluginFile(e.Backend))); err != nil {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
@@ -207,8 +207,8 @@ func isGone(err error) bool {
 	return !answered
 }
 
-// asErr keeps a nil *nixl.Error from becoming a non-nil error.
-func asErr(e *nixl.Error) error {
+// asErr keeps a nil *nixlapi.Error from becoming a non-nil error.
+func asErr(e *nixlapi.Error) error {
 	if e == nil {
 		return nil
 	}

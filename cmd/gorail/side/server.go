@@ -13,7 +13,7 @@ import (
 
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 const (
@@ -44,19 +44,19 @@ func Main() error {
 type Server struct {
 	remote bool
 	in     OpenArgs
-	agent  *nixl.Agent
-	back   *nixl.Backend
-	buf    *nixl.Buffer
-	twin   *nixl.Buffer // memcpy
+	agent  *nixlapi.Agent
+	back   *nixlapi.Backend
+	buf    *nixlapi.Buffer
+	twin   *nixlapi.Buffer // memcpy
 	peer   PeerArgs
 	name   string // the peer's agent
 
-	reqs   [][]*nixl.Xfer // of the point, by thread
+	reqs   [][]*nixlapi.Xfer // of the point, by thread
 	jobs   []limits.Job
 	op     string // that the jobs do
 	socks  []*os.File
 	listen net.Listener // tcp, target
-	serve  *nixl.Server
+	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // when polling began
 	watch  *watch
@@ -69,7 +69,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return err
 	}
 	var err error
-	if s.buf, err = nixl.Alloc(int(in.Room), nixl.Anon); err != nil {
+	if s.buf, err = nixlapi.Alloc(int(in.Room)); err != nil {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
 	touch(s.buf.B)
@@ -80,7 +80,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
-			if s.twin, err = nixl.Alloc(int(in.Room), nixl.Anon); err == nil {
+			if s.twin, err = nixlapi.Alloc(int(in.Room)); err == nil {
 				touch(s.twin.B)
 			}
 		}
@@ -119,15 +119,15 @@ func (s *Server) environ() error {
 	return nil
 }
 
-var syncs = map[string]nixl.Sync{"none": nixl.SyncNone, "strict": nixl.SyncStrict, "rw": nixl.SyncRW}
+var syncs = map[string]nixlapi.Sync{"none": nixlapi.SyncNone, "strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW}
 
 func (s *Server) open(out *OpenOut) error {
 	in := s.in
-	lib, err := nixl.Open(in.Wheel)
+	lib, err := nixlapi.Open(in.Wheel)
 	if err != nil {
 		return err
 	}
-	cfg := nixl.Config{ProgThread: in.Prog, Sync: syncs[in.Sync]}
+	cfg := nixlapi.Config{ProgThread: in.Prog, Sync: syncs[in.Sync]}
 	if s.agent, err = lib.NewAgent(in.Name, cfg); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (s *Server) open(out *OpenOut) error {
 	if out.Later, err = again(lib, cfg, in); err != nil {
 		return err
 	}
-	if err := s.agent.Register(nixl.DRAM, []nixl.Desc{s.buf.Desc(0, in.Room)}, s.back); err != nil {
+	if err := s.agent.Register(nixlapi.DRAM, []nixlapi.Desc{s.buf.Desc(0, in.Room)}, s.back); err != nil {
 		return err
 	}
 	if out.MD, err = s.agent.Metadata(); err != nil {
@@ -150,7 +150,7 @@ func (s *Server) open(out *OpenOut) error {
 }
 
 // again makes another agent with the backend, which is not the first of the process any more, and takes it away.
-func again(lib *nixl.Lib, cfg nixl.Config, in OpenArgs) (time.Duration, error) {
+func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, error) {
 	a, err := lib.NewAgent(in.Name+"-again", cfg)
 	if err != nil {
 		return 0, err

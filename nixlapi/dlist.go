@@ -1,6 +1,6 @@
-package nixl
+package nixlapi
 
-// Dlist is a nixlDlistH, a prepared descriptor list.
+// Dlist is a nixlDlistH, a prepared descriptor list. Release ends it, after the requests made of it.
 type Dlist struct {
 	a *Agent
 	h ptr

@@ -1,6 +1,6 @@
 // The timed loops of gorail bench.
-#ifndef GORAIL_TEST_NIXL_BENCH_H
-#define GORAIL_TEST_NIXL_BENCH_H
+#ifndef GORAIL_NIXLAPI_BENCH_H
+#define GORAIL_NIXLAPI_BENCH_H
 
 #include <stdbool.h>
 #include <stddef.h>

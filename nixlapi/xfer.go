@@ -1,4 +1,4 @@
-package nixl
+package nixlapi
 
 import "time"
 
@@ -15,12 +15,12 @@ func (o Op) String() string { return [...]string{"READ", "WRITE"}[o] }
 
 // XferOpts are the optional arguments of a request or a post.
 type XferOpts struct {
-	Backend *Backend
-	Notif   *[]byte // nil: none; an empty message is a message
-	NoMerge bool
+	Backend *Backend // nil: the agent chooses
+	Notif   *[]byte  // nil: none; an empty message is a message
+	NoMerge bool     // the agent leaves descriptors that touch apart
 }
 
-// Xfer is a nixlXferReqH.
+// Xfer is a nixlXferReqH, a transfer request. Release ends it, before its agent is closed.
 type Xfer struct {
 	a    *Agent
 	h    ptr

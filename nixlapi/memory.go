@@ -1,4 +1,4 @@
-package nixl
+package nixlapi
 
 // Desc is a range of memory; its layout is gn_desc's.
 type Desc struct {

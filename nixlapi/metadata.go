@@ -1,4 +1,4 @@
-package nixl
+package nixlapi
 
 // Metadata implements nixl_capi_get_local_md: connection info and all regions.
 func (a *Agent) Metadata() ([]byte, error) {

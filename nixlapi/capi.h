@@ -1,7 +1,7 @@
-// Our own declarations of the part of libnixl_capi.so that the tests use, and
+// Our own declarations of the part of libnixl_capi.so that is used here, and
 // the bulk helpers around it. Handles are opaque, so all of them are void *.
-#ifndef GORAIL_TEST_NIXL_CAPI_H
-#define GORAIL_TEST_NIXL_CAPI_H
+#ifndef GORAIL_NIXLAPI_CAPI_H
+#define GORAIL_NIXLAPI_CAPI_H
 
 #include <stdbool.h>
 #include <stddef.h>

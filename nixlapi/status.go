@@ -1,4 +1,4 @@
-package nixl
+package nixlapi
 
 import (
 	"errors"

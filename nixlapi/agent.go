@@ -1,9 +1,9 @@
-package nixl
+package nixlapi
 
 // Mem is nixl_capi_mem_type_t.
 type Mem int
 
-// The memory types that tests use.
+// The memory types of host and GPU memory; the C API has more.
 const (
 	DRAM Mem = 0
 	VRAM Mem = 1
@@ -21,14 +21,14 @@ const (
 
 // Config is nixl_capi_agent_config_t.
 type Config struct {
-	ProgThread  bool
-	ProgDelayUs uint64
+	ProgThread  bool   // NIXL's progress thread
+	ProgDelayUs uint64 // microseconds between its rounds
 	Sync        Sync
 	ListenPort  int // 0: no listener thread
 	Telemetry   bool
 }
 
-// Agent is a nixlAgent.
+// Agent is a nixlAgent. Close ends it.
 type Agent struct {
 	name     string
 	h        ptr
@@ -36,7 +36,7 @@ type Agent struct {
 	backends []*Backend
 }
 
-// Backend is a nixlBackendH.
+// Backend is a nixlBackendH. It belongs to its agent and ends with it.
 type Backend struct {
 	name string
 	h    ptr
@@ -53,7 +53,7 @@ func (b *Backend) handle() ptr {
 	return b.h
 }
 
-// NewAgent implements nixl_capi_create_configured_agent.
+// NewAgent implements nixl_capi_create_configured_agent. The caller closes the agent.
 func (l *Lib) NewAgent(name string, cfg Config) (*Agent, error) {
 	h, s := cCreateAgent(name, cfg)
 	if s != Success {

@@ -1,4 +1,4 @@
-package nixl_test
+package nixlapi_test
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
@@ -16,32 +16,32 @@ import (
 func TestBench(t *testing.T) {
 	env := testenv.Need(t)
 	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
-	lib, err := nixl.Open(env.WheelDir)
+	lib, err := nixlapi.Open(env.WheelDir)
 	require.NoError(t, err)
-	a, err := lib.NewAgent("alone", nixl.Config{ProgThread: true, Sync: nixl.SyncRW})
+	a, err := lib.NewAgent("alone", nixlapi.Config{ProgThread: true, Sync: nixlapi.SyncRW})
 	require.NoError(t, err)
 	b, err := a.CreateBackend(env.Backend, nil)
 	require.NoError(t, err)
 	const n = 6 // requests, two threads of three
-	m, err := nixl.Alloc(2*n*64, nixl.Anon)
+	m, err := nixlapi.Alloc(2 * n * 64)
 	require.NoError(t, err)
-	require.NoError(t, a.Register(nixl.DRAM, []nixl.Desc{m.Desc(0, 2*n*64)}, b))
-	var lists [2][]*nixl.Xfer
+	require.NoError(t, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, 2*n*64)}, b))
+	var lists [2][]*nixlapi.Xfer
 	msg := []byte("n")
 	for i := range uint64(n) {
-		x, err := a.CreateXfer(nixl.Write, nixl.DRAM, []nixl.Desc{m.Desc(i*64, 64)}, []nixl.Desc{m.Desc((n+i)*64, 64)}, "alone", nixl.XferOpts{Backend: b, Notif: &msg})
+		x, err := a.CreateXfer(nixlapi.Write, nixlapi.DRAM, []nixlapi.Desc{m.Desc(i*64, 64)}, []nixlapi.Desc{m.Desc((n+i)*64, 64)}, "alone", nixlapi.XferOpts{Backend: b, Notif: &msg})
 		require.NoError(t, err)
 		lists[i%2] = append(lists[i%2], x)
 	}
 	for _, tt := range []struct {
-		in           nixl.BenchArgs
+		in           nixlapi.BenchArgs
 		posted, done uint64 // of each thread; 0: at least as many as requests
 	}{
-		{nixl.BenchArgs{Warmup: 5, Count: 7}, 12, 7},
-		{nixl.BenchArgs{Warmup: 1, Count: 3}, 6, 3},
-		{nixl.BenchArgs{Count: 1}, 3, 3},
-		{nixl.BenchArgs{Time: time.Nanosecond}, 0, 0},
-		{nixl.BenchArgs{Time: 5 * time.Millisecond}, 0, 0},
+		{nixlapi.BenchArgs{Warmup: 5, Count: 7}, 12, 7},
+		{nixlapi.BenchArgs{Warmup: 1, Count: 3}, 6, 3},
+		{nixlapi.BenchArgs{Count: 1}, 3, 3},
+		{nixlapi.BenchArgs{Time: time.Nanosecond}, 0, 0},
+		{nixlapi.BenchArgs{Time: 5 * time.Millisecond}, 0, 0},
 	} {
 		for i := range n * 64 {
 			m.B[i], m.B[n*64+i] = byte(i*3+1), 0
@@ -49,8 +49,8 @@ func TestBench(t *testing.T) {
 		tt.in.Limit = 20 * time.Second
 		s := a.Serve(30*time.Second, 0)
 		var posted uint64
-		for _, o := range nixl.Bench(a, lists[:], tt.in) {
-			require.Equal(t, nixl.Success, o.Status)
+		for _, o := range nixlapi.Bench(a, lists[:], tt.in) {
+			require.Equal(t, nixlapi.Success, o.Status)
 			if tt.done > 0 {
 				require.Equal(t, tt.done, o.Done)
 				require.Equal(t, tt.posted, o.Posted)
@@ -74,7 +74,7 @@ func TestBench(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-func count(t nixl.Times) (n uint64) {
+func count(t nixlapi.Times) (n uint64) {
 	for _, c := range t.N {
 		n += c
 	}

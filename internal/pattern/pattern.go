@@ -1,4 +1,5 @@
-package worker
+// Package pattern makes bytes that a seed and a position determine, and finds the first wrong one.
+package pattern
 
 import "encoding/binary"
 

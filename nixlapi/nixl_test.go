@@ -1,4 +1,4 @@
-package nixl_test
+package nixlapi_test
 
 import (
 	"os"
@@ -7,20 +7,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
 func TestStatusError(t *testing.T) {
-	require.NoError(t, nixl.InProgress.Err("x"))
-	err := nixl.ErrMissing.Err("query_mem")
+	require.NoError(t, nixlapi.InProgress.Err("x"))
+	err := nixlapi.ErrMissing.Err("query_mem")
 	require.EqualError(t, err, "nixl_capi_query_mem: not in this libnixl_capi.so")
-	require.Equal(t, nixl.ErrMissing, nixl.StatusOf(err))
-	require.Equal(t, nixl.Success, nixl.StatusOf(nil))
+	require.Equal(t, nixlapi.ErrMissing, nixlapi.StatusOf(err))
+	require.Equal(t, nixlapi.Success, nixlapi.StatusOf(nil))
 }
 
 func TestOpenWithoutWheel(t *testing.T) {
-	_, err := nixl.Open(t.TempDir())
+	_, err := nixlapi.Open(t.TempDir())
 	require.ErrorContains(t, err, "no NIXL wheel")
 }
 
@@ -28,11 +28,11 @@ func TestOpenWithoutWheel(t *testing.T) {
 func TestOneProcess(t *testing.T) {
 	env := testenv.Need(t)
 	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
-	lib, err := nixl.Open(env.WheelDir)
+	lib, err := nixlapi.Open(env.WheelDir)
 	require.NoError(t, err)
 
-	mk := func(name string) (*nixl.Agent, *nixl.Backend, *nixl.Buffer) {
-		a, err := lib.NewAgent(name, nixl.Config{ProgThread: true})
+	mk := func(name string) (*nixlapi.Agent, *nixlapi.Backend, *nixlapi.Buffer) {
+		a, err := lib.NewAgent(name, nixlapi.Config{ProgThread: true})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, a.Close()) })
 		plugins, err := a.Plugins()
@@ -40,15 +40,15 @@ func TestOneProcess(t *testing.T) {
 		require.Contains(t, plugins, env.Backend)
 		params, mems, err := a.PluginParams(env.Backend)
 		require.NoError(t, err)
-		require.Contains(t, mems, nixl.DRAM)
+		require.Contains(t, mems, nixlapi.DRAM)
 		b, err := a.CreateBackend(env.Backend, params)
 		require.NoError(t, err)
 		_, mems, err = a.BackendParams(b)
 		require.NoError(t, err)
-		require.Contains(t, mems, nixl.DRAM)
-		m, err := nixl.Alloc(1<<20, nixl.Anon)
+		require.Contains(t, mems, nixlapi.DRAM)
+		m, err := nixlapi.Alloc(1 << 20)
 		require.NoError(t, err)
-		require.NoError(t, a.Register(nixl.DRAM, []nixl.Desc{m.Desc(0, 1<<20)}, b))
+		require.NoError(t, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, 1<<20)}, b))
 		return a, b, m
 	}
 	a, ab, am := mk("one")
@@ -65,39 +65,39 @@ func TestOneProcess(t *testing.T) {
 	require.False(t, a.Knows("three"))
 
 	msg := []byte("done")
-	x, err := a.CreateXfer(nixl.Write, nixl.DRAM, []nixl.Desc{am.Desc(0, 1<<20)},
-		[]nixl.Desc{bm.Desc(0, 1<<20)}, "two", nixl.XferOpts{Backend: ab, Notif: &msg})
+	x, err := a.CreateXfer(nixlapi.Write, nixlapi.DRAM, []nixlapi.Desc{am.Desc(0, 1<<20)},
+		[]nixlapi.Desc{bm.Desc(0, 1<<20)}, "two", nixlapi.XferOpts{Backend: ab, Notif: &msg})
 	require.NoError(t, err)
 	by, err := x.Backend()
 	require.NoError(t, err)
 	require.Equal(t, env.Backend, by)
 	s := x.Post()
-	var got []nixl.Notif
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && (s == nixl.InProgress || len(got) == 0); {
-		if s == nixl.InProgress {
+	var got []nixlapi.Notif
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && (s == nixlapi.InProgress || len(got) == 0); {
+		if s == nixlapi.InProgress {
 			s = x.Status()
 		}
 		n, err := b.Notifs()
 		require.NoError(t, err)
 		got = append(got, n...)
 	}
-	require.Equal(t, nixl.Success, s)
-	require.Equal(t, []nixl.Notif{{From: "one", Msg: msg}}, got)
+	require.Equal(t, nixlapi.Success, s)
+	require.Equal(t, []nixlapi.Notif{{From: "one", Msg: msg}}, got)
 	require.Equal(t, am.B, bm.B)
 	require.NoError(t, x.Release())
 
 	// The same over prepared lists.
-	l, err := a.PrepDlist(nixl.LocalSide, nixl.DRAM, []nixl.Desc{am.Desc(0, 100), am.Desc(200, 100)}, ab)
+	l, err := a.PrepDlist(nixlapi.LocalSide, nixlapi.DRAM, []nixlapi.Desc{am.Desc(0, 100), am.Desc(200, 100)}, ab)
 	require.NoError(t, err)
-	r, err := a.PrepDlist("two", nixl.DRAM, []nixl.Desc{bm.Desc(0, 100), bm.Desc(300, 100)}, ab)
+	r, err := a.PrepDlist("two", nixlapi.DRAM, []nixlapi.Desc{bm.Desc(0, 100), bm.Desc(300, 100)}, ab)
 	require.NoError(t, err)
-	y, err := a.MakeXfer(nixl.Read, l, []int32{0, 1}, r, []int32{1, 0}, nixl.XferOpts{})
+	y, err := a.MakeXfer(nixlapi.Read, l, []int32{0, 1}, r, []int32{1, 0}, nixlapi.XferOpts{})
 	require.NoError(t, err)
 	s = y.Post()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && s == nixl.InProgress; {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && s == nixlapi.InProgress; {
 		s = y.Status()
 	}
-	require.Equal(t, nixl.Success, s)
+	require.Equal(t, nixlapi.Success, s)
 	require.Equal(t, bm.B[300:400], am.B[0:100])
 	require.Equal(t, bm.B[0:100], am.B[200:300])
 	require.NoError(t, y.Release())

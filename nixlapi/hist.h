@@ -1,6 +1,6 @@
 // A histogram of times in nanoseconds: 64 buckets for each power of two, so a value is known to 1.6 %. Nothing is allocated.
-#ifndef GORAIL_TEST_NIXL_HIST_H
-#define GORAIL_TEST_NIXL_HIST_H
+#ifndef GORAIL_NIXLAPI_HIST_H
+#define GORAIL_NIXLAPI_HIST_H
 
 #include <stdint.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-package nixl
+package nixlapi
 
 // Notif is one notification as it arrived.
 type Notif struct {

@@ -1,12 +1,18 @@
-// Package nixl drives real NIXL agents from Go tests through libnixl_capi.so,
-// NIXL's flat C API, as the pip wheels ship it (1.0.0 .. 1.5.1 and later).
+// Package nixlapi drives NIXL agents from Go through libnixl_capi.so, NIXL's flat C API, as the pip wheels ship it
+// (1.0.0 .. 1.5.1 and later). The plugin does not use it: gorail bench and the tests do.
 //
-// The library is loaded at run time, so the tests build without NIXL. A
-// function that a wheel lacks fails with ErrMissing when it is called.
+// Open loads the library at run time, so a program builds without NIXL. A function that a wheel lacks fails with
+// ErrMissing when it is called.
 //
-// An Agent is as safe for concurrent use as the NIXL agent behind it: not at
-// all unless Config.Sync says otherwise.
-package nixl
+// Ownership: the caller releases what it made, in this order: every Xfer and Dlist, then the Agent. Registered memory
+// must stay mapped until Deregister. Memory on the Go heap may move: use Alloc, or memory of C.
+//
+// Errors are of type *Error and name the C call. StatusOf gives the status.
+//
+// An Agent is as safe for concurrent use as the NIXL agent behind it: not at all unless Config.Sync says otherwise.
+//
+// Loops that measure (Bench, Serve, Notify, Loop, Stream) run in C. Go's scheduler takes no part in what they time.
+package nixlapi
 
 import (
 	"fmt"
@@ -44,8 +50,8 @@ func BundleDir(wheelDir string) string {
 // PluginDir finds the folder of the stock plugins in a site-packages folder.
 func PluginDir(wheelDir string) string { return filepath.Join(BundleDir(wheelDir), "nixl") }
 
-// Open loads libnixl_capi.so from a site-packages folder. NIXL reads its
-// environment (NIXL_PLUGIN_DIR and so on) when the first agent is made.
+// Open loads libnixl_capi.so from a site-packages folder, once for the process. It fails when another folder was opened
+// before. NIXL reads its environment (NIXL_PLUGIN_DIR and so on) when the first agent is made. Safe for concurrent use.
 func Open(wheelDir string) (*Lib, error) {
 	openMu.Lock()
 	defer openMu.Unlock()
