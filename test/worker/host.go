@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/internal/subprocess"
 	"gorail/test/testenv"
 )
 
@@ -51,9 +52,7 @@ func (h *Host) Start(t testenv.TB, o Options) *Worker {
 	if err != nil {
 		t.Fatalf("worker: %v", err)
 	}
-	w := &Worker{t: t, proc: &distant{h, s.Pid}, rpc: rpc.NewClient(c)}
-	t.Cleanup(w.end)
-	return w
+	return supervise(t, subprocess.Connect(c, service, &distant{h, s.Pid}))
 }
 
 // Run runs a command there and gives what it printed; anything but status 0 fails the test.
@@ -69,19 +68,19 @@ func (h *Host) Run(t testenv.TB, command ...string) string {
 	return out.Output
 }
 
-// distant is a worker on another host.
+// distant is a worker on another host: its handle.
 type distant struct {
 	h  *Host
 	id int
 }
 
-func (d *distant) pid() int { return d.id }
+func (d *distant) Pid() int { return d.id }
 
-func (d *distant) signal(s syscall.Signal) error {
+func (d *distant) Signal(s syscall.Signal) error {
 	return d.h.ask("Signal", SignalArgs{d.id, s}, new(Nothing), grace)
 }
 
-func (d *distant) wait() (how string, ok bool) {
+func (d *distant) Wait() (how string, ok bool) {
 	var e Ended
 	if err := d.h.ask("Wait", d.id, &e, grace); err != nil {
 		return err.Error(), false
@@ -89,7 +88,7 @@ func (d *distant) wait() (how string, ok bool) {
 	return e.How, e.OK
 }
 
-func (d *distant) output() string {
+func (d *distant) Output() string {
 	var s string
 	if err := d.h.ask("Output", d.id, &s, grace); err != nil {
 		return err.Error()
@@ -97,4 +96,4 @@ func (d *distant) output() string {
 	return s
 }
 
-func (d *distant) forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }
+func (d *distant) Forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/rpc"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,31 +12,23 @@ import (
 
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
+	"gorail/internal/subprocess"
 	"gorail/nixlapi"
 )
 
 const (
 	service   = "Side"
-	fdConn    = 3                     // where the connection to the driver is
 	envRemote = "GORAIL_BENCH_REMOTE" // set: the driver is on another host
 )
 
-// Main serves the driver at the other end of an inherited connection until it closes it.
+// Main serves the driver until it closes the connection.
 func Main() error {
-	f := os.NewFile(fdConn, "driver")
-	conn, err := net.FileConn(f)
-	if err != nil {
+	debug.SetGCPercent(400)
+	err := subprocess.Serve(service, &Server{remote: os.Getenv(envRemote) != ""})
+	if errors.Is(err, subprocess.ErrAlone) {
 		return errors.New("this command is for gorail bench itself")
 	}
-	_ = f.Close()
-	debug.SetGCPercent(400)
-	s := &Server{remote: os.Getenv(envRemote) != ""}
-	r := rpc.NewServer()
-	if err := r.RegisterName(service, s); err != nil {
-		return err
-	}
-	r.ServeConn(conn)
-	return nil
+	return err
 }
 
 // Server is the process. Its exported methods are the commands; the driver gives one after the other.
