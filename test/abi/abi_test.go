@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/nixlapi"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 )
 
@@ -25,7 +26,7 @@ func plugin(t *testing.T) *Library {
 	env := testenv.Load()
 	path := filepath.Join(env.PluginDir, testenv.PluginFile("GORAIL"))
 	lib, err := Open(path)
-	testenv.SkipOrFail(t, err)
+	skip.OrFail(t, err)
 	t.Cleanup(func() { lib.Close() })
 	return lib
 }
@@ -37,7 +38,7 @@ func wheels(t *testing.T) []string {
 	}
 	env := testenv.Load()
 	if env.WheelDir == "" {
-		testenv.SkipOrFail(t, os.ErrNotExist)
+		skip.OrFail(t, os.ErrNotExist)
 	}
 	return []string{env.WheelDir}
 }

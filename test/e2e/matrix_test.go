@@ -18,6 +18,7 @@ import (
 	"gorail/nixlapi"
 	"gorail/test/cuda"
 	"gorail/test/fabric"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -48,7 +49,7 @@ var placements = []placement{
 		probe := exec.Command("true")
 		probe.SysProcAttr = &syscall.SysProcAttr{Cloneflags: inside.Attr.Cloneflags}
 		if err := probe.Run(); err != nil {
-			testenv.SkipOrFail(t, fmt.Errorf("no pid namespace can be made here: %w", err))
+			skip.OrFail(t, fmt.Errorf("no pid namespace can be made here: %w", err))
 		}
 		return worker.Start(t, o), worker.Start(t, inside)
 	}},
@@ -67,7 +68,7 @@ var placements = []placement{
 func wired(t *testing.T) (a, b *host) {
 	t.Helper()
 	if err := canWire(t); err != nil {
-		testenv.SkipOrFail(t, fmt.Errorf("no hosts can be made of namespaces here: %w", err))
+		skip.OrFail(t, fmt.Errorf("no hosts can be made of namespaces here: %w", err))
 	}
 	a, b = newHost(t), newHost(t)
 	addr := func(last byte) *net.IPNet {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gorail/nixlapi"
+	"gorail/test/skip"
 )
 
 // Variables that choose what is tested.
@@ -127,22 +128,10 @@ func (e Env) CheckPython() error {
 	return nil
 }
 
-// SkipOrFail skips with a reason; under CI what is missing is a failure.
-func SkipOrFail(t TB, err error) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") != "" {
-		t.Fatalf("%v", err)
-	}
-	t.Skipf("%v", err)
-}
-
 // Need loads the environment or skips.
 func Need(t TB) Env {
 	t.Helper()
 	e := Load()
-	SkipOrFail(t, e.Check())
+	skip.OrFail(t, e.Check())
 	return e
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/nixlapi"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -32,7 +33,7 @@ func TestWheels(t *testing.T) {
 	}
 	for _, dir := range dirs {
 		env.WheelDir = dir
-		testenv.SkipOrFail(t, env.Check())
+		skip.OrFail(t, env.Check())
 		for name, on := range map[string]bool{"progress": true, "no progress": false} {
 			t.Run(filepath.Base(dir)+"/"+name, func(t *testing.T) { roundTrip(t, env, on) })
 		}

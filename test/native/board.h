@@ -5,12 +5,11 @@
  *     SWITCHES, COUNTERS, CALLS  its lists
  *     POLLS(call)                whether a call is made as often as somebody has patience: "*" doesn't mean those. May be left out
  *
- * and has a lock, BOARD(mu), that everything here takes or wants held.
+ * and has a lock, BOARD(mu), that everything here takes or wants held. Package board is the Go side.
  */
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
+
+#include "names.h"
 
 #ifndef POLLS
 #define POLLS(call) 0
@@ -31,17 +30,9 @@ static struct fault { long nth, times; int err; } faults[CALL_COUNT], any;
 static long called; /* what can be made to fail */
 static char breaches[4096];
 
-static int find(const char *const *names, int n, const char *name)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(names[i], name) == 0)
-            return i;
-    return -1;
-}
-
 static int due(struct fault *f)
 {
-    if (!f->nth || --f->nth)
+    if (!native_hit(&f->nth))
         return 0;
     if (--f->times > 0)
         f->nth = 1;
@@ -63,16 +54,14 @@ void BOARD(breach)(const char *what, ...)
     size_t used = strlen(breaches);
     va_list ap;
     va_start(ap, what);
-    vsnprintf(breaches + used, sizeof(breaches) - used, what, ap);
+    native_line(breaches + used, sizeof(breaches) - used, what, ap);
     va_end(ap);
-    used = strlen(breaches);
-    snprintf(breaches + used, sizeof(breaches) - used, "\n");
 }
 
 /* -1: no such name. */
 int BOARD(control_set)(const char *name, long value)
 {
-    int i = find(switches, SW_COUNT, name);
+    int i = native_find(switches, SW_COUNT, name);
     if (i < 0)
         return -1;
     pthread_mutex_lock(&BOARD(mu));
@@ -84,7 +73,7 @@ int BOARD(control_set)(const char *name, long value)
 /* The n-th call from now of that name, or with "*" of any, and `times` - 1 after it, fail with err; nth 0: none. */
 int BOARD(control_fail)(const char *name, long nth, long times, int err)
 {
-    int i = find(calls, CALL_COUNT, name);
+    int i = native_find(calls, CALL_COUNT, name);
     if (i < 0 && strcmp(name, "*") != 0)
         return -1;
     pthread_mutex_lock(&BOARD(mu));
@@ -96,7 +85,7 @@ int BOARD(control_fail)(const char *name, long nth, long times, int err)
 /* A counter, or with "*" how many calls there were that can be made to fail. */
 long BOARD(control_count)(const char *name)
 {
-    int i = find(counters, CT_COUNT, name);
+    int i = native_find(counters, CT_COUNT, name);
     if (i < 0 && strcmp(name, "*") != 0)
         return -1;
     pthread_mutex_lock(&BOARD(mu));
