@@ -40,11 +40,11 @@ func (h *Host) ask(method string, args, reply any, limit time.Duration) error {
 	}
 }
 
-// Start runs a worker there that the test's cleanup ends. o.Env must hold there, too.
+// Start runs a worker there that the test's cleanup ends. o.Env must hold there, too; o.Stderr does not apply.
 func (h *Host) Start(t testenv.TB, o Options) *Worker {
 	t.Helper()
 	var s Started
-	err := h.ask("Start", o, &s, Deadline)
+	err := h.ask("Start", StartArgs{o.Env, o.Setenv, o.Verbose, o.Attr}, &s, Deadline)
 	var c net.Conn
 	if err == nil {
 		c, err = net.DialTimeout("tcp", s.Addr, Deadline)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gorail/internal/subprocess"
+	"gorail/test/testenv"
 )
 
 // EnvKeep makes a program that calls MaybeRun the keeper of a host: it listens at the address that the variable has, obeys
@@ -29,6 +30,12 @@ type Keeper struct {
 
 // The arguments and replies of a keeper's commands.
 type (
+	StartArgs struct { // Options, but for a file, which is this host's own
+		Env     testenv.Env
+		Setenv  []string
+		Verbose bool
+		Attr    *syscall.SysProcAttr
+	}
 	Started struct {
 		Pid  int
 		Addr string // where the worker listens
@@ -73,7 +80,7 @@ func keep(addr string) error {
 }
 
 // Start starts a worker that waits for its connection.
-func (k *Keeper) Start(in Options, out *Started) error {
+func (k *Keeper) Start(in StartArgs, out *Started) error {
 	ln, err := net.Listen("tcp", net.JoinHostPort(k.ip, "0"))
 	if err != nil {
 		return err
@@ -84,7 +91,7 @@ func (k *Keeper) Start(in Options, out *Started) error {
 		return err
 	}
 	defer f.Close()
-	c, err := subprocess.Exec(in.process(), f)
+	c, err := subprocess.Exec(Options{Env: in.Env, Setenv: in.Setenv, Verbose: in.Verbose, Attr: in.Attr}.process(), f)
 	if err != nil {
 		return err
 	}
