@@ -34,7 +34,7 @@ soak: build ## rails down and up at random under transfers, for SOAK (default 2m
 fuzz: setup ## every fuzz target, FUZZTIME each (default 1m)
 	@FUZZTIME=$${FUZZTIME:-1m} tools/fuzz.sh
 
-bench: build ## GORAIL, stock UCX and the limits of this host into docs/benchmarks.md, with plots
+bench: build ## GORAIL, stock UCX and the limits of this host: build/bench/report.md, a short table in docs/benchmarks.md
 	@tools/bench.sh
 
 bench-rails: build ## shaped rails against one, small writes beside large ones

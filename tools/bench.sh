@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make bench`: GORAIL beside the wheel's stock UCX and the machine's limits on this host, written with plots into the generated part of
-# docs/benchmarks.md. BENCH_TIME is the time for a point (300ms), BENCH_REPEATS how often each has its turn (3), BENCH_COMPARE who takes
-# part. With arguments: just `gorail bench` with them.
+# `make bench`: GORAIL beside the wheel's stock UCX and the machine's limits on this host. All of it goes below build/bench: report.md
+# with every table, plots, JSON and CSV. A compact table goes between the marks of docs/benchmarks.md. BENCH_TIME is the time for a
+# point (300ms), BENCH_REPEATS how often each has its turn (3), BENCH_COMPARE who takes part. With arguments: just `gorail bench` with them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
@@ -31,5 +31,5 @@ one 'Cost of a descriptor' --mode descriptors --limits memcpy,process_vm
 one 'Notifications' --mode notify --num_iter 100000
 one 'Idle, progress thread off' --mode idle --time 10s
 one 'Idle, progress thread on' --mode idle --time 10s --enable_pt
-rm -f docs/plots/*.svg
-gorail page --page docs/benchmarks.md --plots docs/plots "$runs"/*.json
+gorail report --dir "$runs" "$runs"/*.json
+gorail page --page docs/benchmarks.md "$runs"/0[1678].json

@@ -15,8 +15,7 @@ quick=(TestNotifAfterData TestNotifAlone TestBothDirections TestDeregisterInFlig
 all=(TestRemoveDelivers TestCloseDelivers TestTargetAsleep TestFirstPostAsleep 'TestNotif.*' TestLoopback TestTwoAgentsOneProcess TestBothDirections TestOverlapping TestManyRegions TestPartialMetadata TestReload TestReloadInFlight TestConnectEarly TestRestart 'TestKill.*' 'TestRelease[^d].*' 'TestDeregister.*' TestCloseInFlight 'TestScattered.*' TestPrepared TestSizes TestZeroLength TestRepost TestParallelRequests)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-cc -std=gnu17 -O1 -g -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -Wl,--version-script=test/fabric/lib/exports.map \
-    -Wl,-soname,libfabric-imitation.so -Itest/board -o "$tmp/libfabric.so.1" test/fabric/lib/*.c -ldl -pthread
+go run ./test/fabric/make "$tmp/libfabric.so.1"
 go test -c -o "$tmp/e2e.test" ./test/e2e
 
 # one SEED KIND: one run of the test program in a process of its own.

@@ -3,19 +3,16 @@ package core_test
 import (
 	"context"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/test/native"
 )
 
 // TestRandom builds ctest, the core and the fake fabric in C alone, under the sanitizers, and runs it.
 func TestRandom(t *testing.T) {
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("no gcc here")
-	}
 	for name, c := range map[string]struct {
 		flags []string
 		runs  [][]string
@@ -26,20 +23,10 @@ func TestRandom(t *testing.T) {
 		"thread": {[]string{"-fsanitize=thread"}, [][]string{{"7", "3000", "t"}, {"8", "3000", "t"}, {"14", "3000", "t"}, {"late_join"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bin := filepath.Join(t.TempDir(), "ctest")
-			args := append(c.flags, "-DGR_TEST_PAUSE", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-I../include", "-I../provider/fake", "-o", bin)
-			for _, dir := range []string{".", "ctest", "../provider/fake"} {
-				files, err := filepath.Glob(dir + "/*.c")
-				require.NoError(t, err)
-				require.NotEmpty(t, files)
-				args = append(args, files...)
-			}
-			if out, err := exec.Command(gcc, append(args, "-lpthread")...).CombinedOutput(); err != nil {
-				if !sanitizes(t, gcc, c.flags[0]) {
-					t.Skipf("gcc here has no %s", c.flags[0])
-				}
-				t.Fatalf("%v\n%s", err, out)
-			}
+			ctest := native.Part{Name: "ctest", Program: true, Flags: append(c.flags, "-DGR_TEST_PAUSE"),
+				Dirs:    []string{"backend/core", "backend/core/ctest", "backend/provider/fake"},
+				Include: []string{"backend/core", "backend/include", "backend/provider/fake"}}
+			bin := ctest.Build(t)
 			for _, run := range c.runs {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				out, err := exec.CommandContext(ctx, bin, run...).CombinedOutput()
@@ -49,16 +36,4 @@ func TestRandom(t *testing.T) {
 			}
 		})
 	}
-}
-
-// sanitizes says whether gcc has the library of a sanitizer.
-func sanitizes(t *testing.T, gcc, flag string) bool {
-	cmd := exec.Command(gcc, flag, "-x", "c", "-", "-o", filepath.Join(t.TempDir(), "empty"))
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	go func() {
-		_, _ = stdin.Write([]byte("int main(void) { return 0; }\n"))
-		stdin.Close()
-	}()
-	return cmd.Run() == nil
 }

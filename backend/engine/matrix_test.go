@@ -17,7 +17,7 @@ import (
 	"gorail/backend/provider/shm"
 	"gorail/backend/status"
 	"gorail/backend/wire"
-	"gorail/test/testenv"
+	"gorail/test/skip"
 )
 
 // inNetwork runs the test once more in a network namespace of its own, whose loopback interface has an address as hosts have; true: it has.
@@ -40,7 +40,7 @@ func inNetwork(t *testing.T) bool {
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := c.CombinedOutput()
 	if c.Process == nil {
-		testenv.SkipOrFail(t, fmt.Errorf("no network namespace can be made here: %w", err))
+		skip.OrFail(t, fmt.Errorf("no network namespace can be made here: %w", err))
 	}
 	require.NoError(t, err, "%s", out)
 	t.Logf("%s", out)

@@ -6,7 +6,7 @@
 //	err = config.Fill(dst, n, source)         // writes them
 //
 // Both passes cost some 6 to 9 ns a descriptor, for any number of links and from 1,000 descriptors to 1,000,000
-// [m: docs/benchmarks.md].
+// [m: docs/performance.md].
 //
 // Merging: consecutive pieces of the same regions that touch on both sides become one.
 //

@@ -113,8 +113,8 @@ loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 ..
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
 	f.StringVar(&o.output, "output", "table", "table, csv or json")
-	f.StringVar(&o.json, "json", "", "also write the run to this file; gorail page reads it")
-	f.StringVar(&o.title, "title", "Benchmark", "what the run is called in a page")
+	f.StringVar(&o.json, "json", "", "also write the run to this file; gorail report and gorail page read it")
+	f.StringVar(&o.title, "title", "Benchmark", "what the run is called in a report")
 	return c
 }
 

@@ -11,7 +11,7 @@ import (
 	"gorail/cmd/gorail/drive"
 	"gorail/cmd/gorail/measure"
 	"gorail/cmd/gorail/plugindir"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // config turns flags into what is to be driven.
@@ -31,8 +31,11 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--limits: %w", err)
 	}
+	if o.wheel == "" {
+		o.wheel = plugindir.FindWheel() // once: it may start an interpreter, which must not run beside a pair
+	}
 	c := &drive.Config{Points: points, Repeats: o.repeats, Prog: o.prog, Sync: o.sync, Target: o.target, Notify: !o.noNotify,
-		Check: o.check, Connect: o.connect, Wheel: cmp.Or(o.wheel, plugindir.FindWheel()), PluginDir: o.pluginDir,
+		Check: o.check, Connect: o.connect, Wheel: o.wheel, PluginDir: o.pluginDir,
 		Pace: measure.Pace{Warmup: o.warmup, Count: o.iterations, Time: o.time, Limit: o.timeout}}
 	if c.Subjects = append(subjects, limits...); !slices.ContainsFunc(points, measure.Point.Transfers) {
 		c.Subjects = subjects
@@ -70,7 +73,7 @@ func (o *benchFlags) pluginDir(backend string) string {
 		abs, _ := filepath.Abs(own)
 		return abs
 	}
-	return nixl.PluginDir(cmp.Or(o.wheel, plugindir.FindWheel()))
+	return nixlapi.PluginDir(o.wheel)
 }
 
 func exists(path string) bool {

@@ -85,12 +85,16 @@ func TestBenchCompare(t *testing.T) {
 	require.NoError(t, os.WriteFile(page, []byte("by hand\n"+report.Begin+"\nold\n"+report.End+"\nby hand, too\n"), 0o644))
 	file := filepath.Join(t.TempDir(), "r.json")
 	require.NoError(t, writeRun(file, r))
-	_, _, err := gorail("page", "--page", page, "--plots", filepath.Join(filepath.Dir(page), "plots"), file)
+	_, _, err := gorail("page", "--page", page, file)
 	require.NoError(t, err)
 	text, _ := os.ReadFile(page)
-	require.Contains(t, string(text), "| 20 x 1 KiB | GORAIL |")
+	require.Contains(t, string(text), "| WRITE 20 x 1 KiB |")
 	require.Contains(t, string(text), "--compare=GORAIL,UCX")
 	require.NotContains(t, string(text), "old")
+	_, _, err = gorail("report", "--dir", filepath.Join(filepath.Dir(page), "all"), file)
+	require.NoError(t, err)
+	text, _ = os.ReadFile(filepath.Join(filepath.Dir(page), "all", "report.md"))
+	require.Contains(t, string(text), "| 20 x 1 KiB | GORAIL |")
 }
 
 func writeRun(file string, r *measure.Run) error {

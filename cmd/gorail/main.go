@@ -23,7 +23,7 @@ func run(args []string, out, log io.Writer) error {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(pluginsCommand(), benchCommand(), pageCommand(), sideCommand())
+	root.AddCommand(pluginsCommand(), benchCommand(), reportCommand(), pageCommand(), sideCommand())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(log)

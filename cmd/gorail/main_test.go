@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/side"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -92,7 +92,7 @@ func TestAlias(t *testing.T) {
 		require.Regexp(t, `level=WARN msg="unknown environment variable .*name="GORAIL_DEVICE \(did you mean GORAIL_DEVICES\?\)"`, w.Output())
 	}
 	sides[0].Learn(sides[1])
-	x := sides[0].Xfer(worker.XferSpec{Op: nixl.Write, Local: bufs[0].All(), Remote: bufs[1].All(), Peer: "target", Notif: []byte("n")})
+	x := sides[0].Xfer(worker.XferSpec{Op: nixlapi.Write, Local: bufs[0].All(), Remote: bufs[1].All(), Peer: "target", Notif: []byte("n")})
 	l := x.Loop(worker.LoopArgs{N: 1, Timeout: worker.Deadline})
 	require.Equal(t, 1, l.Done, l.Status)
 	require.EqualValues(t, -1, bufs[1].Diff(0, 1<<20, 1, 0))

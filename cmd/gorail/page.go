@@ -12,32 +12,58 @@ import (
 	"gorail/cmd/gorail/side"
 )
 
-// pageCommand makes the generated part of a page anew.
-func pageCommand() *cobra.Command {
-	var page, plots string
+// reportCommand writes all that runs measured.
+func reportCommand() *cobra.Command {
+	var dir string
 	c := &cobra.Command{
-		Use:   "page --page FILE --plots FOLDER RUN.json...",
-		Short: "Write runs of gorail bench --json between the marks of a page, with plots",
+		Use:   "report --dir FOLDER RUN.json...",
+		Short: "Write tables, plots and CSV of runs of gorail bench --json into a folder",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, files []string) error {
-			var runs []*measure.Run
-			for _, f := range files {
-				text, err := os.ReadFile(f)
-				if err != nil {
-					return err
-				}
-				r := &measure.Run{}
-				if err := json.Unmarshal(text, r); err != nil {
-					return fmt.Errorf("%s: %w", f, err)
-				}
-				runs = append(runs, r)
+			runs, err := readRuns(files)
+			if err != nil {
+				return err
 			}
-			return report.Page(page, plots, runs)
+			return report.Folder(dir, runs)
+		},
+	}
+	c.Flags().StringVar(&dir, "dir", "build/bench", "the folder")
+	return c
+}
+
+// pageCommand makes the generated part of a page anew.
+func pageCommand() *cobra.Command {
+	var page string
+	c := &cobra.Command{
+		Use:   "page --page FILE RUN.json...",
+		Short: "Write a compact table of runs of gorail bench --json between the marks of a page",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, files []string) error {
+			runs, err := readRuns(files)
+			if err != nil {
+				return err
+			}
+			return report.Page(page, runs)
 		},
 	}
 	c.Flags().StringVar(&page, "page", "docs/benchmarks.md", "the page")
-	c.Flags().StringVar(&plots, "plots", "docs/plots", "folder for the plots")
 	return c
+}
+
+// readRuns reads what gorail bench --json has written.
+func readRuns(files []string) (runs []*measure.Run, err error) {
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		r := &measure.Run{}
+		if err := json.Unmarshal(text, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		runs = append(runs, r)
+	}
+	return runs, nil
 }
 
 // sideCommand is one process of a benchmark; gorail bench starts it.

@@ -10,7 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 )
 
@@ -25,7 +26,7 @@ func plugin(t *testing.T) *Library {
 	env := testenv.Load()
 	path := filepath.Join(env.PluginDir, testenv.PluginFile("GORAIL"))
 	lib, err := Open(path)
-	testenv.SkipOrFail(t, err)
+	skip.OrFail(t, err)
 	t.Cleanup(func() { lib.Close() })
 	return lib
 }
@@ -37,7 +38,7 @@ func wheels(t *testing.T) []string {
 	}
 	env := testenv.Load()
 	if env.WheelDir == "" {
-		testenv.SkipOrFail(t, os.ErrNotExist)
+		skip.OrFail(t, os.ErrNotExist)
 	}
 	return []string{env.WheelDir}
 }
@@ -50,7 +51,7 @@ func TestABISlots(t *testing.T) {
 	for _, wheel := range wheels(t) {
 		for file, class := range map[string]string{"UCX": "nixlUcxEngine", "POSIX": "nixlPosixEngine"} {
 			t.Run(filepath.Base(wheel)+"/"+file, func(t *testing.T) {
-				theirs, err := Open(filepath.Join(nixl.PluginDir(wheel), testenv.PluginFile(file)))
+				theirs, err := Open(filepath.Join(nixlapi.PluginDir(wheel), testenv.PluginFile(file)))
 				require.NoError(t, err)
 				defer theirs.Close()
 				abstract, err := theirs.VTable(base)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
@@ -76,7 +76,7 @@ func TestTables(t *testing.T) {
 	for _, wheel := range wheels(t) {
 		for file, class := range map[string]string{"UCX": "nixlUcxEngine", "POSIX": "nixlPosixEngine"} {
 			t.Run(filepath.Base(wheel)+"/"+file, func(t *testing.T) {
-				stock := filepath.Join(nixl.PluginDir(wheel), testenv.PluginFile(file))
+				stock := filepath.Join(nixlapi.PluginDir(wheel), testenv.PluginFile(file))
 				dir := t.TempDir()
 				// made judges a changed copy.
 				made := func(change func(p *Patch)) string {
@@ -116,7 +116,7 @@ func TestTables(t *testing.T) {
 		}
 	}
 	for _, wheel := range wheels(t) { // whatever classes they have beside their engine
-		all, err := filepath.Glob(filepath.Join(nixl.PluginDir(wheel), testenv.PluginFile("*")))
+		all, err := filepath.Glob(filepath.Join(nixlapi.PluginDir(wheel), testenv.PluginFile("*")))
 		require.NoError(t, err)
 		require.NotEmpty(t, all)
 		for i, said := range check(t, append([]string{"judge"}, all...)...) {
@@ -131,7 +131,7 @@ func TestTables(t *testing.T) {
 // TestTablesMutated: files that are cut short or hold nonsense are read without a fault.
 func TestTablesMutated(t *testing.T) {
 	all := wheels(t)
-	stock := filepath.Join(nixl.PluginDir(all[len(all)-1]), testenv.PluginFile("POSIX"))
+	stock := filepath.Join(nixlapi.PluginDir(all[len(all)-1]), testenv.PluginFile("POSIX"))
 	said := strings.Fields(check(t, "mutate", stock, "1", "1500")[0])
 	t.Log(said)
 	for _, i := range []int{1, 3} { // what changes nothing remains the same, and some is no longer readable

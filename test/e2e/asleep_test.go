@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -13,7 +13,7 @@ import (
 // even getNotifs; transfers complete all the same, the first one included.
 func TestTargetAsleep(t *testing.T) {
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			p := quietPair(t, o)
 			la, lb := scattered(0, 8192, 100, 300, 1), scattered(0, 8192, 64, 300, 2)
 			a, b := p.ini.Buffer(la.End(), seedA), p.tgt.Buffer(lb.End(), seedB)
@@ -36,14 +36,14 @@ func TestInitiatorAsleep(t *testing.T) {
 		p := pair(t)
 		a, b := p.buffers(size)
 		// The first one connects; the one that counts follows.
-		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("a")})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("a")})
 		x.Do(limit)
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 		b.Fill(seedB)
 		require.False(t, x.Post().Failed())
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 		b.Want(seedA)
-		require.Equal(t, nixl.Success, x.Wait(limit))
+		require.Equal(t, nixlapi.Success, x.Wait(limit))
 	}
 }
 
@@ -51,7 +51,7 @@ func TestInitiatorAsleep(t *testing.T) {
 func TestFirstPostAsleep(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("f")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("f")})
 	require.False(t, x.Post().Failed())
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedA)
@@ -62,13 +62,13 @@ func TestNotifAfterData(t *testing.T) {
 	const n, size = 200, 300_001
 	p := pair(t)
 	a, b := p.buffers(size)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 	for i := range uint64(n) {
 		a.Fill(1000 + i)
 		require.False(t, x.Post().Failed())
 		done := x.WaitAsync(limit) // the target does not wait for it
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 		b.Want(1000 + i)
-		require.Equal(t, nixl.Success, done.Wait().Status)
+		require.Equal(t, nixlapi.Success, done.Wait().Status)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -29,12 +29,12 @@ func TestCrossings(t *testing.T) {
 			at := scattered(0, 256, 64, n, 0)
 			a, b := p.buffers(at.End())
 			p.tgt.Learn(p.ini)
-			warm := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"})
+			warm := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"})
 			warm.Do(limit)
 
 			var x *worker.Xfer
 			cgo.expect(t, 1, "making a request", func() {
-				x = p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
+				x = p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
 			})
 			const posts = 3
 			for i := range posts {
@@ -43,14 +43,14 @@ func TestCrossings(t *testing.T) {
 					require.False(t, x.Loop(worker.LoopArgs{N: 1, Timeout: 50 * time.Millisecond}).Status.Failed())
 				})
 				p.tgt.Cont()
-				cgo.expect(t, 0, "polling to the end", func() { require.Equal(t, nixl.Success, x.Wait(limit)) })
+				cgo.expect(t, 0, "polling to the end", func() { require.Equal(t, nixlapi.Success, x.Wait(limit)) })
 			}
 			const more = 20
 			cgo.expect(t, 0, "posting again", func() {
 				require.Equal(t, more, x.Loop(worker.LoopArgs{N: more, Timeout: limit}).Done)
 			})
 			require.Len(t, p.tgt.WaitNotifs(posts+more, limit), posts+more)
-			want(nixl.Write, a, b, at, at)
+			want(nixlapi.Write, a, b, at, at)
 
 			const notifs = 1000
 			cgo.expect(t, 0, "taking notifications", func() {
@@ -80,13 +80,13 @@ func TestCrossingsBack(t *testing.T) {
 	p.tgt.Polling(true)
 	at := scattered(0, 64, 64, 100_000, 0)
 	a, b := p.buffers(at.End())
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"}).Do(limit) // the keys are there
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 8), Remote: b.Span(0, 8), Peer: "bob"}).Do(limit) // the keys are there
 	for _, n := range []int{1, 1000, 100_000} {
 		at.Count = n
 		made, posted, again := ^uint64(0), ^uint64(0), ^uint64(0)
 		for range 10 {
 			before := cgo.p.count()
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
 			made = min(made, cgo.p.count()-before)
 			for _, least := range []*uint64{&posted, &again} {
 				p.tgt.Stop() // the end of the transfer is not the post's
@@ -94,7 +94,7 @@ func TestCrossingsBack(t *testing.T) {
 				require.False(t, x.Post().Failed())
 				*least = min(*least, cgo.p.count()-before)
 				p.tgt.Cont()
-				require.Equal(t, nixl.Success, x.Wait(limit))
+				require.Equal(t, nixlapi.Success, x.Wait(limit))
 			}
 			require.NoError(t, x.Release())
 		}

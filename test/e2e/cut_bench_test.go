@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -18,13 +18,13 @@ import (
 // till it moved bytes again.
 func BenchmarkRailCut(b *testing.B) {
 	const size, mbit, name = 1 << 30, 1000, "rail1"
-	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		b.Run(op.String(), func(b *testing.B) {
 			ha, hb := rails(b, mbit, mbit)
 			p := onRails(b, ha, hb)
 			mine, theirs := p.buffers(size)
 			from, src, dst := ha, mine, theirs
-			if op == nixl.Read {
+			if op == nixlapi.Read {
 				from, src, dst = hb, theirs, mine
 			}
 			warm := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.Span(0, 64<<20), Remote: theirs.Span(0, 64<<20), Peer: "bob"})
@@ -40,7 +40,7 @@ func BenchmarkRailCut(b *testing.B) {
 				left := size - min(moved(), size)
 				hb.cut(name)
 				began := time.Now()
-				require.Equal(b, nixl.Success, x.Wait(long))
+				require.Equal(b, nixlapi.Success, x.Wait(long))
 				extra += time.Since(began) - time.Duration(float64(left)*8/mbit/1e6*float64(time.Second))
 				dst.Want(seedC + uint64(i))
 

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -81,13 +81,13 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 			for room := 0; room < 16; room++ {
 				limitFDs(t, poor.Worker, open+room)
 				p.ini.Learn(p.tgt)
-				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 				s := x.Post()
-				if s == nixl.InProgress {
+				if s == nixlapi.InProgress {
 					s = x.Wait(lost)
 				}
 				limitFDs(t, poor.Worker, enough)
-				require.NotEqual(t, nixl.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
+				require.NotEqual(t, nixlapi.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
 				if room == 0 && !s.Failed() && late < 10 { // something of before was closed late and left room
 					late++
 					room--

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/fabric"
-	"gorail/test/nixl"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -35,7 +35,7 @@ func TestFabricOptions(t *testing.T) {
 	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "tx_depth", "4096", "rx_depth", "4000", "cq_depth", "8192",
 		"traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1", "threading", "domain", "inflight_ops", "3")
 	a, b := p.buffers(1 << 20)
-	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		l := worker.Layout{Len: 4 << 10, Stride: 4 << 10, Count: 256}
 		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("n")}).Do(limit)
 	}
@@ -83,7 +83,7 @@ func TestFabricTwoHosts(t *testing.T) {
 			p.tgt.Polling(true)
 			a, b := p.buffers(size)
 			before := ha.sent("wire0")
-			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 				require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 				b.Want(seedA)
@@ -116,7 +116,7 @@ func TestFabricLostSends(t *testing.T) {
 			var loops []*worker.Future[worker.LoopResult]
 			for i := range uint64(requests) {
 				l := worker.Span(i*size, size)
-				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"})
+				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"})
 				loops = append(loops, x.LoopAsync(worker.LoopArgs{N: each, Prefix: string(rune('a'+i)) + " ", Timeout: 4 * limit}))
 			}
 			for i, l := range loops {
@@ -155,7 +155,7 @@ func TestFabricControlLost(t *testing.T) {
 			p := &pairOf{env: testenv.Need(t), ini: ha.startWith(set, "alice", opts("4s")), tgt: hb.startWith(set, "bob", opts("1s"))}
 			p.tgt.Polling(true)
 			a, b := p.buffers(4096)
-			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
+			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
 			sent := 0
 			until := func(what string, over func() bool) {
 				require.True(t, eventually(limit, func() bool {
@@ -177,7 +177,7 @@ func TestFabricControlLost(t *testing.T) {
 			for i, n := range got[1:] {
 				require.Equal(t, string(worker.Seq("n", i)), string(n.Msg))
 			}
-			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
+			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")}).Do(limit)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 			require.NoError(t, p.ini.Exit())
 			require.NoError(t, p.tgt.Exit())

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/cuda"
 	"gorail/test/fabric"
-	"gorail/test/nixl"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -30,7 +30,7 @@ func TestFabricVRAM(t *testing.T) {
 			}
 			p := &pairOf{env: env, ini: one("alice"), tgt: one("bob")}
 			p.tgt.Polling(true)
-			move := func(op nixl.Op, a, b *worker.Buf) {
+			move := func(op nixlapi.Op, a, b *worker.Buf) {
 				t.Helper()
 				la, lb := scattered(7, 4096, 100, 400, 1), scattered(9, 4096, 300, 400, 2)
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
@@ -43,7 +43,7 @@ func TestFabricVRAM(t *testing.T) {
 				whole := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
 				whole.Do(limit)
 				require.NoError(t, whole.Release())
-				if op == nixl.Write {
+				if op == nixlapi.Write {
 					b.Want(seedA)
 				} else {
 					a.Want(seedB)
@@ -54,7 +54,7 @@ func TestFabricVRAM(t *testing.T) {
 			a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, handles)
 			host := p.tgt.Buffer(size, seedB)
 			p.ini.Learn(p.tgt)
-			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				move(op, a, b)
 				move(op, a, host)
 			}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -27,13 +27,13 @@ func TestFIPS(t *testing.T) {
 			p.tgt.Polling(true)
 			const size = 3<<20 + 77
 			a, b := p.buffers(size)
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				a.Fill(seedA)
 				b.Fill(seedB)
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("moved")}).Do(limit)
 				require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 				moved := uint64(seedA)
-				if op == nixl.Read {
+				if op == nixlapi.Read {
 					moved = seedB
 				}
 				a.Want(moved)

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -43,9 +43,9 @@ func TestFirewall(t *testing.T) {
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
 	began := time.Now()
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 	s := x.Post()
-	if s == nixl.InProgress {
+	if s == nixlapi.InProgress {
 		s = x.Wait(limit)
 	}
 	require.True(t, s.Failed(), "%v", s)
@@ -67,7 +67,7 @@ func TestFirewallOfTwoLines(t *testing.T) {
 		tgt: hb.start("bob", params("control_port", "7000", "data_port", "7001-7009", "log", "info"))}
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedA)
 	says(t, p.ini.Worker, "peer connected", "/fast0", "/slow0")
@@ -81,7 +81,7 @@ func TestFirewallOnOneRail(t *testing.T) {
 	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info")), tgt: hb.start("bob", params("control_port", "7000", "log", "info"))}
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 	x.Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedA)
@@ -109,7 +109,7 @@ func TestDataPort(t *testing.T) {
 	p := &pairOf{env: env, ini: h.start("alice", opts("7000", "7100-7109")), tgt: h.start("bob", opts("7001", "7200-7209"))}
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedA)
 	says(t, p.ini.Worker, "peer connected", "links=2")
@@ -135,14 +135,14 @@ func TestDataPortsUsedUp(t *testing.T) {
 	write := func(w *worker.Agent, seed uint64) *worker.Xfer {
 		src := w.Buffer(1<<20, seed)
 		w.Learn(bob)
-		return w.Xfer(worker.XferSpec{Op: nixl.Write, Local: src.All(), Remote: b.All(), Peer: "bob"})
+		return w.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: b.All(), Peer: "bob"})
 	}
 	alice := h.start("alice", params("devices", "lo"))
 	write(alice, seedA).Do(limit)
 	carol := h.start("carol", params("devices", "lo", "connect_timeout", "1s", "log", "info"))
 	x := write(carol, seedC)
 	s := x.Post()
-	if s == nixl.InProgress {
+	if s == nixlapi.InProgress {
 		s = x.Wait(limit)
 	}
 	require.True(t, s.Failed())
@@ -151,10 +151,10 @@ func TestDataPortsUsedUp(t *testing.T) {
 	require.NoError(t, alice.Exit())
 	require.True(t, eventually(limit, func() bool {
 		s := x.Post()
-		if s == nixl.InProgress {
+		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
 		}
-		return s == nixl.Success
+		return s == nixlapi.Success
 	}), "%s", carol.Output())
 	b.Want(seedC)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/plugindir"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -24,7 +24,7 @@ func TestForeignPeer(t *testing.T) {
 		env.PluginDir = plugins
 		return agent(worker.Start(t, worker.Options{Env: env}), env, name)
 	}
-	alice, bob := as("alice", made.Plugins), as("bob", nixl.PluginDir(env.WheelDir))
+	alice, bob := as("alice", made.Plugins), as("bob", nixlapi.PluginDir(env.WheelDir))
 	alice.Buffer(1<<20, seedA)
 	bob.Buffer(1<<20, seedB)
 	_, err = alice.Load(bob.Metadata())

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -16,7 +16,7 @@ import (
 func TestFreshAgents(t *testing.T) {
 	const agents, threads, each = 50, 16, 10
 	env := testenv.Need(t)
-	for mode, sync := range map[string]nixl.Sync{"strict": nixl.SyncStrict, "rw": nixl.SyncRW} {
+	for mode, sync := range map[string]nixlapi.Sync{"strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW} {
 		t.Run(mode, func(t *testing.T) {
 			shared := func(c *worker.AgentConfig) { c.Sync, c.Concurrent = sync, true }
 			bob := start(t, "bob")
@@ -36,7 +36,7 @@ func TestFreshAgents(t *testing.T) {
 				var xfers []*worker.Xfer
 				for k := range uint64(threads) {
 					if i%4 >= 2 && k%4 == 0 {
-						xfers = append(xfers, a.Xfer(worker.XferSpec{Op: nixl.Write, Local: here.Span(k*4096, 4096), Remote: remote.Span(k*4096, 4096),
+						xfers = append(xfers, a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: here.Span(k*4096, 4096), Remote: remote.Span(k*4096, 4096),
 							Peer: to.Name}))
 					}
 				}

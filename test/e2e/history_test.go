@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -33,7 +33,7 @@ type history struct {
 	*pairOf
 	t    *testing.T
 	a, b *worker.Buf
-	op   nixl.Op
+	op   nixlapi.Op
 	x    *worker.Xfer
 }
 
@@ -43,7 +43,7 @@ func (h *history) flight() {
 	for range 50 {
 		require.False(h.t, h.x.Post().Failed())
 		h.tgt.Stop()
-		if h.x.Wait(10*time.Millisecond) == nixl.InProgress {
+		if h.x.Wait(10*time.Millisecond) == nixlapi.InProgress {
 			return
 		}
 		h.tgt.Cont()
@@ -97,7 +97,7 @@ func TestErrorMeansQuiet(t *testing.T) {
 				continue // nothing else than on tcp comes into it
 			}
 			t.Run(rails+" "+name, func(t *testing.T) {
-				eachOp(t, func(t *testing.T, op nixl.Op) {
+				eachOp(t, func(t *testing.T, op nixlapi.Op) {
 					h := &history{pairOf: make(t), t: t, op: op}
 					h.a, h.b = h.buffers(64 << 20)
 					h.x = h.ini.Xfer(worker.XferSpec{Op: op, Local: h.a.All(), Remote: h.b.All(), Peer: "bob", Notif: []byte("n")})
@@ -113,16 +113,16 @@ func TestErrorMeansQuiet(t *testing.T) {
 						return [2]uint64{sum(t, h.ini, h.a), sum(t, h.tgt, h.b)}
 					}
 					var was [2]uint64
-					if early != nixl.InProgress {
+					if early != nixlapi.InProgress {
 						was = sums()
 					}
 					h.tgt.Cont()
 					s := early
-					if s == nixl.InProgress {
+					if s == nixlapi.InProgress {
 						s = h.x.Wait(limit)
 						was = sums()
 					}
-					if s == nixl.Success {
+					if s == nixlapi.Success {
 						return // all of it had gone
 					}
 					require.True(t, s.Failed(), s)
@@ -142,19 +142,19 @@ func TestDeregisteredBehindPost(t *testing.T) {
 	const rounds = 80
 	for _, size := range []uint64{4 << 10, 256 << 10, 8 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			n := map[nixl.Status]int{}
+			n := map[nixlapi.Status]int{}
 			p := pair(t)
 			for i := range uint64(rounds) {
 				a, b := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
 				p.ini.Learn(p.tgt)
-				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 				x.Do(limit)
 				a.Fill(i)
 				require.False(t, x.Post().Failed())
 				require.NoError(t, p.tgt.Deregister(b.All()))
 				s := x.Wait(limit)
 				n[s]++
-				if s == nixl.Success {
+				if s == nixlapi.Success {
 					b.Want(i)
 				} else {
 					require.True(t, s.Failed(), s)
@@ -166,7 +166,7 @@ func TestDeregisteredBehindPost(t *testing.T) {
 				b.Free()
 			}
 			t.Log(n)
-			require.True(t, size > 256<<10 || n[nixl.Success] == rounds, n)
+			require.True(t, size > 256<<10 || n[nixlapi.Success] == rounds, n)
 		})
 	}
 }
@@ -174,18 +174,18 @@ func TestDeregisteredBehindPost(t *testing.T) {
 // TestLeavesBehindPost: the same with a target whose agent is destroyed: the transfer ends well, or the agent forgets the peer.
 func TestLeavesBehindPost(t *testing.T) {
 	ours(t)
-	n := map[nixl.Status]int{}
+	n := map[nixlapi.Status]int{}
 	for i := range uint64(10) {
 		p := pair(t)
 		a, b := p.buffers(4 << 20)
-		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Do(limit)
 		a.Fill(i)
 		post := x.LoopAsync(worker.LoopArgs{N: 1, Timeout: limit})
 		require.NoError(t, p.tgt.Close())
 		s := post.Wait().Status
 		n[s]++
-		if s == nixl.Success {
+		if s == nixlapi.Success {
 			require.EqualValues(t, -1, b.Diff(0, b.Size, i, 0))
 		} else {
 			require.True(t, s.Failed(), s)

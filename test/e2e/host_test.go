@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"gorail/test/skip"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -41,13 +42,13 @@ func (h *host) reboot(id string) {
 func newHost(t testing.TB) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		testenv.SkipOrFail(t, errNotRoot)
+		skip.OrFail(t, errNotRoot)
 	}
 	h := &host{t: t, ns: netns.None()}
 	var err error
 	h.aside(func() { h.ns, err = netns.New() })
 	if os.IsPermission(err) || err == unix.EPERM {
-		testenv.SkipOrFail(t, err)
+		skip.OrFail(t, err)
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.ns.Close() })

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"gorail/backend/stats"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -57,7 +57,7 @@ func TestRailLate(t *testing.T) {
 				says(t, w.Worker, "left_out=", "slow0: link is down; joins when it comes up")
 			}
 			a, b := p.buffers(size)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
 			x.Do(limit)
 			b.Want(seedA)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
@@ -82,7 +82,7 @@ func TestRailLate(t *testing.T) {
 			fresh, there := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
 			p.ini.Learn(p.tgt)
 			before = ha.sent("slow0")
-			p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: fresh.All(), Remote: there.All(), Peer: "bob"}).Do(limit)
+			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: fresh.All(), Remote: there.All(), Peer: "bob"}).Do(limit)
 			fresh.Want(seedB)
 			require.NoError(t, p.ini.Close())
 			require.NoError(t, p.tgt.Close())
@@ -109,21 +109,21 @@ func TestRailLateOnly(t *testing.T) {
 	p.tgt.Polling(true)
 	says(t, p.ini.Worker, "level=WARN", "only agents of this host", "fast0: link is down; joins when it comes up")
 	a, b := p.buffers(size)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
 	s := x.Post()
-	if s == nixl.InProgress {
+	if s == nixlapi.InProgress {
 		s = x.Wait(limit)
 	}
-	require.Equal(t, nixl.ErrBackend, s, p.ini.Output())
+	require.Equal(t, nixlapi.ErrBackend, s, p.ini.Output())
 	require.True(t, p.ini.Knows("bob"))
 	ha.restore("fast0")
 	hb.restore("fast0")
 	require.True(t, eventually(limit, func() bool {
 		s := x.Post()
-		if s == nixl.InProgress {
+		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
 		}
-		return s == nixl.Success
+		return s == nixlapi.Success
 	}), "%s\n%s", p.ini.Output(), p.tgt.Output())
 	b.Want(seedA)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
@@ -141,7 +141,7 @@ func TestRailDownForASession(t *testing.T) {
 			down.cut("slow0")
 			require.True(t, eventually(limit, func() bool { return !ha.carries("slow0") && !hb.carries("slow0") }))
 			a, b := p.buffers(size)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 			x.Do(limit)
 			b.Want(seedA)
 			down.restore("slow0")

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -13,7 +13,7 @@ import (
 // TestLoopback: an agent moves bytes and notifies itself.
 func TestLoopback(t *testing.T) {
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			a := start(t, "alice", o)
 			src, dst := a.Buffer(5<<20, seedA), a.Buffer(5<<20, seedB)
 			la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
@@ -23,7 +23,7 @@ func TestLoopback(t *testing.T) {
 			require.NoError(t, a.GenNotif("alice", []byte("alone")))
 			got := a.WaitNotifs(51, limit)
 			require.Len(t, got, 51)
-			require.Equal(t, nixl.Notif{From: "alice", Msg: []byte("me")}, got[0])
+			require.Equal(t, nixlapi.Notif{From: "alice", Msg: []byte("me")}, got[0])
 			want(op, src, dst, la, lb)
 			require.NoError(t, x.Release())
 		})
@@ -41,8 +41,8 @@ func TestTwoAgentsOneProcess(t *testing.T) {
 		b.Learn(a)
 		a.Polling(true)
 		b.Polling(true)
-		x := a.Xfer(worker.XferSpec{Op: nixl.Write, Local: ab.Span(1, 1<<20), Remote: bb.Span(3, 1<<20), Peer: "bob", Notif: []byte("w")})
-		y := b.Xfer(worker.XferSpec{Op: nixl.Read, Local: bb.Span(2<<20, 1<<20), Remote: ab.Span(2<<20, 1<<20), Peer: "alice", Notif: []byte("r")})
+		x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: ab.Span(1, 1<<20), Remote: bb.Span(3, 1<<20), Peer: "bob", Notif: []byte("w")})
+		y := b.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: bb.Span(2<<20, 1<<20), Remote: ab.Span(2<<20, 1<<20), Peer: "alice", Notif: []byte("r")})
 		for range 20 {
 			x.Do(limit)
 			y.Do(limit)
@@ -68,7 +68,7 @@ func TestManyAgentsOneProcess(t *testing.T) {
 		a := agent(w, env, string(worker.Seq("agent-", int(i))))
 		buf := a.Buffer(block, 100+i)
 		a.Learn(tgt)
-		a.Xfer(worker.XferSpec{Op: nixl.Write, Local: buf.All(), Remote: b.Span(i*block, block), Peer: "bob",
+		a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: buf.All(), Remote: b.Span(i*block, block), Peer: "bob",
 			Notif: []byte(a.Name)}).Do(limit)
 	}
 	require.Len(t, tgt.WaitNotifs(n, limit), n)
@@ -84,8 +84,8 @@ func TestBothDirections(t *testing.T) {
 	a, b := p.buffers(2 * size)
 	p.tgt.Learn(p.ini)
 	p.tgt.Polling(false) // both loops keep their agents busy
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, size), Remote: b.Span(0, size), Peer: "bob", Notif: []byte("w")})
-	y := p.tgt.Xfer(worker.XferSpec{Op: nixl.Read, Local: b.Span(size, size), Remote: a.Span(size, size), Peer: "alice", Notif: []byte("r")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, size), Remote: b.Span(0, size), Peer: "bob", Notif: []byte("w")})
+	y := p.tgt.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: b.Span(size, size), Remote: a.Span(size, size), Peer: "alice", Notif: []byte("r")})
 	there := x.LoopAsync(worker.LoopArgs{N: n, Timeout: limit})
 	back := y.LoopAsync(worker.LoopArgs{N: n, Timeout: limit})
 	require.Equal(t, n, there.Wait().Done)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -81,7 +81,7 @@ func works(t *testing.T, w *worker.Worker, env testenv.Env, opts ...option) {
 	t.Helper()
 	a := agent(w, env, "survivor", opts...)
 	src, dst := a.Buffer(1<<20, seedA), a.Buffer(1<<20, seedB)
-	a.Xfer(worker.XferSpec{Op: nixl.Write, Local: src.All(), Remote: dst.All(), Peer: a.Name, Notif: []byte("n")}).Do(limit)
+	a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: dst.All(), Peer: a.Name, Notif: []byte("n")}).Do(limit)
 	require.Len(t, a.WaitNotifs(1, limit), 1)
 	dst.Want(seedA)
 	require.NoError(t, a.Close())

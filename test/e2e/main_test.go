@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -90,15 +90,15 @@ func eachProgress(t *testing.T, f func(t *testing.T, o option)) {
 }
 
 // eachOp runs a scenario for both directions.
-func eachOp(t *testing.T, f func(t *testing.T, op nixl.Op)) {
-	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+func eachOp(t *testing.T, f func(t *testing.T, op nixlapi.Op)) {
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		t.Run(op.String(), func(t *testing.T) { f(t, op) })
 	}
 }
 
 // want compares both buffers with what moving from's blocks to to's must leave.
-func want(op nixl.Op, a, b *worker.Buf, la, lb worker.Layout) {
-	if op == nixl.Write {
+func want(op nixlapi.Op, a, b *worker.Buf, la, lb worker.Layout) {
+	if op == nixlapi.Write {
 		b.WantBlocks(seedB, lb, seedA, la)
 		a.Want(seedA)
 		return

@@ -15,9 +15,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"gorail/nixlapi"
 	"gorail/test/cuda"
 	"gorail/test/fabric"
-	"gorail/test/nixl"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -48,7 +49,7 @@ var placements = []placement{
 		probe := exec.Command("true")
 		probe.SysProcAttr = &syscall.SysProcAttr{Cloneflags: inside.Attr.Cloneflags}
 		if err := probe.Run(); err != nil {
-			testenv.SkipOrFail(t, fmt.Errorf("no pid namespace can be made here: %w", err))
+			skip.OrFail(t, fmt.Errorf("no pid namespace can be made here: %w", err))
 		}
 		return worker.Start(t, o), worker.Start(t, inside)
 	}},
@@ -67,7 +68,7 @@ var placements = []placement{
 func wired(t *testing.T) (a, b *host) {
 	t.Helper()
 	if err := canWire(t); err != nil {
-		testenv.SkipOrFail(t, fmt.Errorf("no hosts can be made of namespaces here: %w", err))
+		skip.OrFail(t, fmt.Errorf("no hosts can be made of namespaces here: %w", err))
 	}
 	a, b = newHost(t), newHost(t)
 	addr := func(last byte) *net.IPNet {
@@ -170,18 +171,18 @@ func (m *matrixCase) exchange(from, to *worker.Agent) {
 	kinds := []string{"DRAM", "VRAM"}
 	for _, here := range kinds {
 		for _, there := range kinds {
-			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				m.move(from, to, op, mine[here], theirs[there], fmt.Sprint(op, " by ", from.Name, ", ", here, " here, ", there, " there"))
 			}
 		}
 		m.all = append(m.all, mine[here], theirs[here])
 	}
 	require.NoError(m.t, from.GenNotif(to.Name, []byte("alone")))
-	require.Equal(m.t, []nixl.Notif{{From: from.Name, Msg: []byte("alone")}}, to.WaitNotifs(1, limit))
+	require.Equal(m.t, []nixlapi.Notif{{From: from.Name, Msg: []byte("alone")}}, to.WaitNotifs(1, limit))
 }
 
 // move posts one request of blocks in another order on each side, twice, and looks at every byte of both buffers.
-func (m *matrixCase) move(from, to *worker.Agent, op nixl.Op, a, b *worker.Buf, what string) {
+func (m *matrixCase) move(from, to *worker.Agent, op nixlapi.Op, a, b *worker.Buf, what string) {
 	m.t.Helper()
 	la, lb := scattered(7, 4096, 100, 150, 1), scattered(9, 4096, 300, 150, 2)
 	x, err := from.TryXfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: to.Name, Notif: []byte(what)})
@@ -193,14 +194,14 @@ func (m *matrixCase) move(from, to *worker.Agent, op nixl.Op, a, b *worker.Buf, 
 		a.Fill(seedA)
 		b.Fill(seedB)
 		s := x.Post()
-		if s == nixl.InProgress {
+		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
 		}
-		if s != nixl.Success { // the others may go well
+		if s != nixlapi.Success { // the others may go well
 			m.t.Errorf("%s: %s\n%s", what, s, from.Output())
 			break
 		}
-		require.Equal(m.t, []nixl.Notif{{From: from.Name, Msg: []byte(what)}}, to.WaitNotifs(1, limit))
+		require.Equal(m.t, []nixlapi.Notif{{From: from.Name, Msg: []byte(what)}}, to.WaitNotifs(1, limit))
 		want(op, a, b, la, lb)
 	}
 	release(m.t, x)

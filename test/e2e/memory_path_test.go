@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/stats"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -32,12 +32,12 @@ func TestMemoryChosen(t *testing.T) {
 	for _, peer := range []*worker.Agent{bob, carol} {
 		a, b := alice.Buffer(8<<20, seedA), peer.Buffer(8<<20, seedB)
 		alice.Learn(peer)
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			a.Fill(seedA)
 			b.Fill(seedB)
 			x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: peer.Name})
 			x.Do(limit)
-			seed := map[nixl.Op]uint64{nixl.Write: seedA, nixl.Read: seedB}[op]
+			seed := map[nixlapi.Op]uint64{nixlapi.Write: seedA, nixlapi.Read: seedB}[op]
 			a.Want(seed)
 			b.Want(seed)
 			release(t, x)
@@ -54,20 +54,20 @@ func TestMemoryInPost(t *testing.T) {
 		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: byItself}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: byItself})
 		a, b := alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
 		alice.Learn(bob)
-		small := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(worker.Span(0, 4096)), Remote: b.At(worker.Span(0, 4096)), Peer: "bob", Notif: []byte("s")})
-		large := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		small := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(worker.Span(0, 4096)), Remote: b.At(worker.Span(0, 4096)), Peer: "bob", Notif: []byte("s")})
+		large := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		small.Do(limit) // connects
 		ended := 0
 		for range 100 { // somebody else may hold the rail at times
-			if small.Post() == nixl.Success {
+			if small.Post() == nixlapi.Success {
 				ended++
 			} else {
 				small.Wait(limit)
 			}
 		}
 		require.Greater(t, ended, 50)
-		require.Equal(t, nixl.InProgress, large.Post())
-		require.Equal(t, nixl.Success, large.Wait(limit))
+		require.Equal(t, nixlapi.InProgress, large.Post())
+		require.Equal(t, nixlapi.Success, large.Wait(limit))
 		b.Want(seedA)
 		require.Len(t, bob.WaitNotifs(101, limit), 101)
 	}
@@ -79,7 +79,7 @@ func TestMemoryPollsNoMore(t *testing.T) {
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
-	spec := worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}
+	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}
 	polled, x := alice.Xfer(spec), alice.Xfer(spec)
 	for i := range uint64(20) {
 		l := polled.Loop(worker.LoopArgs{N: 100, Timeout: limit}) // some milliseconds: it is known to poll
@@ -88,9 +88,9 @@ func TestMemoryPollsNoMore(t *testing.T) {
 		note := fmt.Appendf(nil, "n%d", i)
 		posted := x.PostNotif(note)
 		require.False(t, posted.Failed())
-		require.Equal(t, []nixl.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
+		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
 		b.Want(100 + i)
-		require.Equal(t, nixl.Success, x.Wait(limit))
+		require.Equal(t, nixlapi.Success, x.Wait(limit))
 	}
 }
 
@@ -99,7 +99,7 @@ func TestMemoryTargetStopped(t *testing.T) {
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
-	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	a.Fill(seedC)
 	require.NoError(t, syscall.Kill(bob.Pid(), syscall.SIGSTOP))
@@ -142,11 +142,11 @@ func TestMemoryTargetHelps(t *testing.T) {
 		for _, size := range []uint64{1 << 20, 5<<20 + 12345} {
 			a, b := alice.Buffer(size, seedA), bob.Buffer(size, seedB)
 			alice.Learn(bob)
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				x := alice.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
 				for round := range uint64(4) {
 					from, to := a, b
-					if op == nixl.Read {
+					if op == nixlapi.Read {
 						from, to = b, a
 					}
 					from.Fill(100 + round)
@@ -182,8 +182,8 @@ func TestMemoryHelperStopped(t *testing.T) {
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	bob.Spinning()
-	w := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	r := alice.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	w := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	r := alice.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	without := 0
 	for i := range uint64(rounds) {
 		a.Fill(100 + i)
@@ -211,7 +211,7 @@ func TestMemoryOtherNetwork(t *testing.T) {
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
-	alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 	says(t, alice.Worker, "level=WARN", "peer of this host", "another network namespace")
 	says(t, alice.Worker, "peer connected", "peer=bob", "0", "session=initiator")
@@ -227,7 +227,7 @@ func TestMemoryOtherPIDs(t *testing.T) {
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
-	alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 	says(t, alice.Worker, "level=WARN", "peer of this host", "another pid namespace")
 	says(t, alice.Worker, "peer connected", "peer=bob", "/lo", "session=initiator")

@@ -5,7 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
 	"gorail/test/worker"
 )
 
@@ -16,11 +17,11 @@ func TestOver4GiB(t *testing.T) {
 		t.Skip("moves 8 GiB")
 	}
 	const size = 4<<30 + 3<<20 + 77
-	ranges := append(nixl.Windows(size), nixl.Range{Off: 8 << 20, Len: nixl.Tile})
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	ranges := append(hostmem.Windows(size), hostmem.Range{Off: 8 << 20, Len: hostmem.Tile})
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
-		a, b := p.ini.Alloc(size, nixl.Tiled), p.tgt.Alloc(size, nixl.Tiled)
-		from := map[nixl.Op]uint64{nixl.Write: seedA, nixl.Read: seedB}[op]
+		a, b := p.ini.Alloc(size, hostmem.Tiled), p.tgt.Alloc(size, hostmem.Tiled)
+		from := map[nixlapi.Op]uint64{nixlapi.Write: seedA, nixlapi.Read: seedB}[op]
 		for _, r := range ranges {
 			a.FillRange(r.Off, r.Len, seedA, r.Off)
 			b.FillRange(r.Off, r.Len, seedB, r.Off)
@@ -42,13 +43,13 @@ func TestOver4GiB(t *testing.T) {
 func TestBigReservation(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
-	r := p.tgt.Alloc(64<<30, nixl.Reserve)
+	r := p.tgt.Alloc(64<<30, hostmem.Reserve)
 	if err := p.tgt.Register(r.All()); err != nil {
 		t.Skipf("the backend does not take a reservation: %v", err)
 	}
 	require.NoError(t, p.ini.Invalidate("bob"))
 	p.ini.Learn(p.tgt)
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 	require.Less(t, p.tgt.Stats().RSSKiB, int64(2<<20))
 }
@@ -60,13 +61,13 @@ func TestSameRangeTwice(t *testing.T) {
 	require.NoError(t, p.ini.Register(a.All()))
 	require.NoError(t, p.tgt.Register(b.All()))
 	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	b.Want(seedA)
 	require.NoError(t, x.Release())
 	require.NoError(t, p.tgt.Deregister(b.All()))
 	b.Fill(seedB)
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 }
 
@@ -74,7 +75,7 @@ func TestSameRangeTwice(t *testing.T) {
 func TestOverlapping(t *testing.T) {
 	p := pair(t)
 	const size = 1 << 20
-	a, b := p.ini.Buffer(size, seedA), p.tgt.Alloc(size, nixl.Anon)
+	a, b := p.ini.Buffer(size, seedA), p.tgt.Alloc(size, hostmem.Anon)
 	ranges := []worker.Side{b.Span(0, size/2+1000), b.Span(size/4, size/2), b.Span(size/2-77, size/2+77), b.Span(0, size)}
 	for _, r := range ranges {
 		require.NoError(t, p.tgt.Register(r))
@@ -85,7 +86,7 @@ func TestOverlapping(t *testing.T) {
 		lb := r.Layout
 		lb.Off, lb.Len = lb.Off+3, lb.Len-5
 		la := worker.Span(uint64(i), lb.Len)
-		p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(la), Remote: b.At(lb), Peer: "bob"}).Do(limit)
+		p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(la), Remote: b.At(lb), Peer: "bob"}).Do(limit)
 		b.WantBlocks(seedB, lb, seedA, la)
 	}
 	for _, r := range ranges {
@@ -98,15 +99,15 @@ func TestManyRegions(t *testing.T) {
 	const n = 100_000
 	p := pair(t)
 	at := scattered(0, 256, 64, n, 0)
-	a, b := p.ini.Alloc(at.End(), nixl.Anon), p.tgt.Alloc(at.End(), nixl.Anon)
+	a, b := p.ini.Alloc(at.End(), hostmem.Anon), p.tgt.Alloc(at.End(), hostmem.Anon)
 	a.Fill(seedA)
 	b.Fill(seedB)
 	require.NoError(t, p.ini.Register(a.At(at)))
 	require.NoError(t, p.tgt.Register(b.At(at)))
 	p.ini.Learn(p.tgt)
 	sparse := worker.Layout{Len: 256, Stride: 320 * 10, Count: n / 10, Shuffle: 5}
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(sparse), Remote: b.At(sparse), Peer: "bob"}).Do(long)
-	want(nixl.Write, a, b, sparse, sparse)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(sparse), Remote: b.At(sparse), Peer: "bob"}).Do(long)
+	want(nixlapi.Write, a, b, sparse, sparse)
 	require.NoError(t, p.ini.Deregister(a.At(at)))
 	require.NoError(t, p.tgt.Deregister(b.At(at)))
 	require.NoError(t, p.ini.Exit())
@@ -125,7 +126,7 @@ func TestPartialMetadata(t *testing.T) {
 	require.NoError(t, p.ini.GenNotif("bob", []byte("conn")))
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	for _, buf := range []*worker.Buf{b, c} {
-		spec := worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: buf.All(), Peer: "bob"}
+		spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: buf.All(), Peer: "bob"}
 		_, err := p.ini.TryXfer(spec)
 		require.Error(t, err, "the region is not known yet")
 		md, err := p.tgt.PartialMetadata(buf.All())

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -116,7 +116,7 @@ func TestTransferTimeout(t *testing.T) {
 	p := pair(t, params("xfer_timeout", "700ms", "peer_timeout", "3s", "cancel_timeout", "500ms"))
 	a, b := p.buffers(16 << 20)
 	la := worker.Span(0, a.Size)
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 		x.Do(limit)
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
@@ -127,7 +127,7 @@ func TestTransferTimeout(t *testing.T) {
 		took := time.Since(began)
 		p.tgt.Cont()
 		require.True(t, s.Failed(), "%s after %v\n%s", s, took, p.ini.Output())
-		if op == nixl.Read {
+		if op == nixlapi.Read {
 			require.Less(t, took, 3*time.Second)
 		} else { // its bytes may lie in the peer's socket: peer_timeout more
 			require.Less(t, took, 8*time.Second)

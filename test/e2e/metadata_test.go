@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -25,7 +25,7 @@ func (p *pairOf) reach(t *testing.T, a, b *worker.Buf) {
 	forget(t, p.ini, "bob")
 	b.Fill(seedB)
 	p.ini.Learn(p.tgt)
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	b.Want(seedA)
 }
@@ -104,7 +104,7 @@ func TestDeadPeer(t *testing.T) {
 	p.tgt.Kill()
 	_, err := p.ini.Load(md)
 	require.NoError(t, err, "loading does not wait for the peer")
-	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	require.NoError(t, err)
 	began := time.Now()
 	expectLost(t, p.ini, x)
@@ -130,7 +130,7 @@ func TestSilentPeer(t *testing.T) {
 		began := time.Now()
 		_, err := p.ini.Load(md)
 		require.NoError(t, err, "loading does not wait for the peer")
-		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Post()
 		require.True(t, x.Wait(lost).Failed())
 		took := time.Since(began)

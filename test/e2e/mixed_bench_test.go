@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -18,10 +18,10 @@ func BenchmarkMixed(b *testing.B) {
 	mine, theirs := p.buffers(bulk)
 	sm, st := p.ini.Buffer(8*small, seedA), p.tgt.Buffer(8*small, seedB)
 	p.ini.Learn(p.tgt)
-	big := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+	big := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
 	var xs []*worker.Xfer
 	for i := range uint64(8) {
-		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: sm.Span(i*small, small), Remote: st.Span(i*small, small), Peer: "bob"}))
+		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: sm.Span(i*small, small), Remote: st.Span(i*small, small), Peer: "bob"}))
 	}
 	smalls := func(n int) (p99 int64, took time.Duration) {
 		var runs []*worker.Future[worker.LoopResult]

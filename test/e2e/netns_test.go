@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -52,17 +52,17 @@ func TestTwoHosts(t *testing.T) {
 	ha, hb, p := over(t, "log", "info")
 	a, b := p.buffers(size)
 	before := ha.sent("fast0") + ha.sent("slow0")
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
 	x.Do(limit)
-	require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("w")}}, p.tgt.WaitNotifs(1, limit))
+	require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("w")}}, p.tgt.WaitNotifs(1, limit))
 	b.Want(seedA)
 	require.Greater(t, ha.sent("fast0")+ha.sent("slow0")-before, uint64(size))
 
 	b.Fill(seedB)
 	before = hb.sent("fast0") + hb.sent("slow0")
-	y := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("r")})
+	y := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("r")})
 	y.Do(limit)
-	require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("r")}}, p.tgt.WaitNotifs(1, limit))
+	require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("r")}}, p.tgt.WaitNotifs(1, limit))
 	a.Want(seedB)
 	require.Greater(t, hb.sent("fast0")+hb.sent("slow0")-before, uint64(size))
 
@@ -80,7 +80,7 @@ func TestTwoHosts(t *testing.T) {
 func TestTwoHostsKill(t *testing.T) {
 	_, _, p := over(t)
 	a, b := p.buffers(64 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
 	loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 	require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
 	p.tgt.Kill()
@@ -99,7 +99,7 @@ func TestWireCut(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			ha, hb, p := over(t, "peer_timeout", timeout.String(), "connect_timeout", timeout.String(), "devices", "fast0")
 			a, b := p.buffers(64 << 20)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
 			loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 			require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
 			cut := map[string]*host{"here": ha, "there": hb}[end]
@@ -109,7 +109,7 @@ func TestWireCut(t *testing.T) {
 			require.Less(t, time.Since(began), testenv.Patient(timeout+2*time.Second))
 			says(t, p.ini.Worker, "session with a peer suspended", "peer=bob", "silent", "/fast0")
 			says(t, p.ini.Worker, "transfer failed", "peer=bob", "NIXL_ERR_BACKEND")
-			if s := x.Post(); s == nixl.InProgress {
+			if s := x.Post(); s == nixlapi.InProgress {
 				s = x.Wait(limit)
 				require.True(t, s.Failed())
 			}
@@ -118,10 +118,10 @@ func TestWireCut(t *testing.T) {
 			a.Fill(seedC)
 			require.True(t, eventually(limit, func() bool {
 				s := x.Post()
-				if s == nixl.InProgress {
+				if s == nixlapi.InProgress {
 					s = x.Wait(limit)
 				}
-				return s == nixl.Success
+				return s == nixlapi.Success
 			}), "%s", p.ini.Output())
 			b.Want(seedC)
 			require.NoError(t, x.Release())
@@ -143,7 +143,7 @@ func TestDevices(t *testing.T) {
 			ha, _, p := over(t, "devices", c.devices, "log", "info")
 			a, b := p.buffers(size)
 			used, idle := ha.sent(c.used), ha.sent(c.idle)
-			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 			b.Want(seedA)
 			require.Greater(t, ha.sent(c.used)-used, uint64(size))
@@ -164,6 +164,6 @@ func TestNoCommonDevice(t *testing.T) {
 	c := hb.start("carol")
 	src, dst := a.Buffer(1<<20, seedA), c.Buffer(1<<20, seedB)
 	a.Learn(c)
-	a.Xfer(worker.XferSpec{Op: nixl.Write, Local: src.All(), Remote: dst.All(), Peer: "carol"}).Do(limit)
+	a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: src.All(), Remote: dst.All(), Peer: "carol"}).Do(limit)
 	dst.Want(seedA)
 }

@@ -6,7 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/internal/pattern"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -30,7 +31,7 @@ func TestNotifAlone(t *testing.T) {
 func TestNotifEmptyWithTransfer(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(4096)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte{}})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte{}})
 	x.Do(limit)
 	got := p.tgt.WaitNotifs(1, limit)
 	require.Len(t, got, 1)
@@ -45,13 +46,13 @@ func TestNotifBig(t *testing.T) {
 		p.ini.Polling(true)
 		for i, size := range []int{255, 256, 1023, 4096, 8191, 8192, 65535, 65537, 1 << 20, 4<<20 + 1, 16 << 20} {
 			msg := make([]byte, size)
-			worker.Fill(msg, uint64(i), 0)
+			pattern.Fill(msg, uint64(i), 0)
 			require.NoError(t, p.ini.GenNotif("bob", msg))
 			got := p.tgt.WaitNotifs(1, limit)
 			require.Len(t, got, 1, size)
 			require.True(t, bytes.Equal(msg, got[0].Msg), size)
 
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: msg})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: msg})
 			x.Do(limit)
 			got = p.tgt.WaitNotifs(1, limit)
 			require.Len(t, got, 1, size)
@@ -72,7 +73,7 @@ func TestNotifMany(t *testing.T) {
 		there, back := p.ini.GenNotifsAsync("bob", "to ", n), p.tgt.GenNotifsAsync("alice", "fro ", n)
 		require.Nil(t, there.Wait().Err)
 		require.Nil(t, back.Wait().Err)
-		check := func(got []nixl.Notif, prefix string) {
+		check := func(got []nixlapi.Notif, prefix string) {
 			require.Len(t, got, n)
 			for i, g := range got {
 				require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg), "%s\n%s", p.ini.Output(), p.tgt.Output())
@@ -90,7 +91,7 @@ func TestNotifUnread(t *testing.T) {
 	p := quietPair(t)
 	a, b := p.buffers(1 << 20)
 	require.Nil(t, p.ini.GenNotifsAsync("bob", "u", n).Wait().Err)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("w")})
 	l := x.Loop(worker.LoopArgs{N: 100, Timeout: limit})
 	require.Equal(t, 100, l.Done, l.Status)
 	got := p.tgt.WaitNotifs(n+100, limit)
@@ -131,8 +132,8 @@ func TestNotifManySenders(t *testing.T) {
 // TestNotifConcurrent sends from 4 threads of one agent at once.
 func TestNotifConcurrent(t *testing.T) {
 	const threads, n = 4, 100
-	p := pair(t, func(c *worker.AgentConfig) { c.Sync = nixl.SyncRW })
-	shared := start(t, "carol", func(c *worker.AgentConfig) { c.Sync, c.Concurrent = nixl.SyncRW, true })
+	p := pair(t, func(c *worker.AgentConfig) { c.Sync = nixlapi.SyncRW })
+	shared := start(t, "carol", func(c *worker.AgentConfig) { c.Sync, c.Concurrent = nixlapi.SyncRW, true })
 	shared.Learn(p.tgt)
 	var under []*worker.Future[worker.ErrOut]
 	for i := range threads {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -23,9 +23,9 @@ func TestReload(t *testing.T) {
 		a, b := p.buffers(1 << 20)
 		for i := range 20 {
 			a.Fill(uint64(i))
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: worker.Seq("r", i)})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: worker.Seq("r", i)})
 			x.Do(limit)
-			require.Equal(t, []nixl.Notif{{From: "alice", Msg: worker.Seq("r", i)}}, p.tgt.WaitNotifs(1, limit))
+			require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: worker.Seq("r", i)}}, p.tgt.WaitNotifs(1, limit))
 			b.Want(uint64(i))
 			if i%2 == 0 { // a request may outlive the metadata that it was made of
 				require.NoError(t, x.Release())
@@ -45,7 +45,7 @@ func TestReloadInFlight(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(64 << 20)
 	for range 5 {
-		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		require.False(t, x.Post().Failed())
 		require.NoError(t, p.ini.Invalidate("bob"))
 		p.ini.Learn(p.tgt)
@@ -54,7 +54,7 @@ func TestReloadInFlight(t *testing.T) {
 			require.NoError(t, x.Release())
 		}
 	}
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(seedA)
 }
 
@@ -64,7 +64,7 @@ func TestConnectEarly(t *testing.T) {
 	a, b := p.buffers(4096)
 	require.NoError(t, p.ini.Connect("bob"))
 	require.NoError(t, p.ini.Connect("bob"))
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	a.Want(seedB)
 }
 
@@ -77,7 +77,7 @@ func TestRestart(t *testing.T) {
 		tgt.Polling(true)
 		b := tgt.Buffer(1<<20, seedB)
 		ini.Learn(tgt)
-		x := ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
+		x := ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
 		l := x.Loop(worker.LoopArgs{N: 20, Timeout: limit})
 		require.Equal(t, 20, l.Done, l.Status)
 		require.Len(t, tgt.WaitNotifs(20, limit), 20)
@@ -104,9 +104,9 @@ func toldLost(a *worker.Agent) bool {
 // expectLost posts until the agent has learned that bob is gone.
 func expectLost(t *testing.T, a *worker.Agent, x *worker.Xfer) {
 	t.Helper()
-	s := nixl.Success
+	s := nixlapi.Success
 	if !eventually(lost, func() bool {
-		if s = x.Post(); s == nixl.InProgress {
+		if s = x.Post(); s == nixlapi.InProgress {
 			s = x.Wait(lost)
 		}
 		return s.Failed() && toldLost(a)
@@ -126,7 +126,7 @@ func forget(t *testing.T, a *worker.Agent, peer string) {
 // TestKillIdle kills a peer with nothing in flight.
 func TestKillIdle(t *testing.T) {
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			p := pair(t, o)
 			a, b := p.buffers(64 << 10)
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -144,7 +144,7 @@ func TestKillIdle(t *testing.T) {
 // TestKillInFlight kills a peer while requests are on their way.
 func TestKillInFlight(t *testing.T) {
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			p := pair(t, o)
 			a, b := p.buffers(64 << 20)
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
@@ -168,14 +168,14 @@ func TestKillInFlight(t *testing.T) {
 func TestKillInitiator(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(64 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
 	x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 	require.NotEmpty(t, p.tgt.WaitNotifs(3, limit))
 	p.ini.Kill()
 	next := start(t, "alice")
 	c := next.Buffer(64<<20, 77)
 	next.Learn(p.tgt)
-	next.Xfer(worker.XferSpec{Op: nixl.Write, Local: c.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	next.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: c.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	b.Want(77)
 	require.NoError(t, next.Exit())
 	require.NoError(t, p.tgt.Exit())
@@ -183,7 +183,7 @@ func TestKillInitiator(t *testing.T) {
 
 // TestStopped: a peer that stands still for three seconds is not a dead one.
 func TestStopped(t *testing.T) {
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(64 << 20)
 		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("s")})
@@ -193,10 +193,10 @@ func TestStopped(t *testing.T) {
 		p.tgt.Stop()
 		s := x.Wait(3 * time.Second)
 		p.tgt.Cont()
-		if s == nixl.InProgress {
+		if s == nixlapi.InProgress {
 			s = x.Wait(limit)
 		}
-		require.Equal(t, nixl.Success, s)
+		require.Equal(t, nixlapi.Success, s)
 		x.Do(limit)
 		require.Len(t, p.tgt.WaitNotifs(2, limit), 2)
 		la := worker.Span(0, a.Size)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/fabric"
-	"gorail/test/nixl"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -48,7 +48,7 @@ func (p *pairOf) readAndStop(t *testing.T, a, b *worker.Buf, n uint64) (left []*
 		var all []*worker.Xfer
 		for i := range n {
 			size := a.Size / n
-			all = append(all, p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.Span(i*size, size), Remote: b.Span(i*size, size), Peer: "bob"}))
+			all = append(all, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.Span(i*size, size), Remote: b.Span(i*size, size), Peer: "bob"}))
 		}
 		for _, x := range all {
 			require.False(t, x.Post().Failed())
@@ -56,7 +56,7 @@ func (p *pairOf) readAndStop(t *testing.T, a, b *worker.Buf, n uint64) (left []*
 		p.tgt.Stop()
 		all[0].Wait(20 * time.Millisecond)
 		for _, x := range all {
-			if x.Status() == nixl.InProgress {
+			if x.Status() == nixlapi.InProgress {
 				left = append(left, x)
 			} else {
 				release(t, x)
@@ -87,7 +87,7 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 					a.Fill(100 + i)
 					p.tgt.Cont()
 					still(t, after, map[*worker.Buf]uint64{a: 100 + i, b: seedB})
-					p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+					p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 					a.Want(seedB)
 				}
 			})

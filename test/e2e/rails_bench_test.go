@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -21,7 +21,7 @@ import (
 func BenchmarkRails(b *testing.B) {
 	const size = 16 << 20
 	for _, mbit := range [][]uint64{{1000, 1000}, {1000, 500}, {250, 250, 250, 250}} {
-		for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+		for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 			b.Run(fmt.Sprintf("%v/%s", mbit, op), func(b *testing.B) {
 				var rate [2]float64
 				for i, devices := range []string{"rail0", "rail*"} {
@@ -31,7 +31,7 @@ func BenchmarkRails(b *testing.B) {
 					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
 					x.Do(limit)
 					x.Do(limit)
-					from := map[nixl.Op]*host{nixl.Write: ha, nixl.Read: hb}[op]
+					from := map[nixlapi.Op]*host{nixlapi.Write: ha, nixlapi.Read: hb}[op]
 					var before, sent []uint64
 					for k := range mbit {
 						before = append(before, from.sent(fmt.Sprint("rail", k)))

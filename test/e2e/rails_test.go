@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -54,7 +54,7 @@ func TestRailsShare(t *testing.T) {
 			ha, hb := rails(t, c.mbit...)
 			p := onRails(t, ha, hb, "log", "info")
 			a, b := p.buffers(size)
-			for i, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 				x.Do(limit) // brings the rails up and shows how fast they are
 				from := []*host{ha, hb}[i]
@@ -74,7 +74,7 @@ func TestRailsShare(t *testing.T) {
 func TestRailCut(t *testing.T) {
 	ours(t)
 	const size = 64 << 20
-	for i, op := range []nixl.Op{nixl.Write, nixl.Write, nixl.Write, nixl.Write, nixl.Read, nixl.Read} {
+	for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Read, nixlapi.Read} {
 		end, n := []string{"here", "there"}[i%2], i/2%2
 		t.Run(fmt.Sprint(op, end, n), func(t *testing.T) {
 			ha, hb := rails(t, 400, 400)
@@ -84,7 +84,7 @@ func TestRailCut(t *testing.T) {
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 			x.Do(limit)
 			from, src, dst := ha, a, b
-			if op == nixl.Read {
+			if op == nixlapi.Read {
 				from, src, dst = hb, b, a
 			}
 			src.Fill(seedC)
@@ -93,7 +93,7 @@ func TestRailCut(t *testing.T) {
 			require.True(t, eventually(limit, func() bool { return from.sent(name)-before > size/8 }), "the rail is not used")
 			at := map[string]*host{"here": ha, "there": hb}[end]
 			at.cut(name)
-			require.Equal(t, nixl.Success, x.Wait(limit))
+			require.Equal(t, nixlapi.Success, x.Wait(limit))
 			dst.Want(seedC)
 			require.Len(t, p.tgt.WaitNotifs(2, limit), 2)
 
@@ -128,8 +128,8 @@ func TestRailsSoak(t *testing.T) {
 	ha, hb := rails(t, 500, 500)
 	p := onRails(t, ha, hb, "log", "info")
 	a, b := p.buffers(size)
-	xs := map[nixl.Op]*worker.Xfer{}
-	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+	xs := map[nixlapi.Op]*worker.Xfer{}
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		xs[op] = p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("x")})
 	}
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -153,18 +153,18 @@ func TestRailsSoak(t *testing.T) {
 	}()
 	began, want, moved := time.Now(), 0, 0
 	for seed := uint64(100); time.Since(began) < length; seed++ {
-		op := []nixl.Op{nixl.Write, nixl.Read}[seed%2]
+		op := []nixlapi.Op{nixlapi.Write, nixlapi.Read}[seed%2]
 		from, to := a, b
-		if op == nixl.Read {
+		if op == nixlapi.Read {
 			from, to = b, a
 		}
 		from.Fill(seed)
 		notes := p.ini.GenNotifsAsync("bob", fmt.Sprint(seed, "."), 5)
 		s := xs[op].Post()
-		if s == nixl.InProgress {
+		if s == nixlapi.InProgress {
 			s = xs[op].Wait(limit)
 		}
-		require.Equal(t, nixl.Success, s, "%s %d\n%s\n%s", op, seed, p.ini.Output(), p.tgt.Output())
+		require.Equal(t, nixlapi.Success, s, "%s %d\n%s\n%s", op, seed, p.ini.Output(), p.tgt.Output())
 		to.Want(seed)
 		require.Nil(t, notes.Wait().Err)
 		want += 6

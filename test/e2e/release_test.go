@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -40,7 +40,7 @@ func TestReleaseInFlight(t *testing.T) {
 	const size, rounds = 64 << 20, 8
 	rng := rand.New(rand.NewPCG(1, 2))
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			p := pair(t, o)
 			a, b := p.buffers(size)
 			for i := range uint64(rounds) {
@@ -73,7 +73,7 @@ func TestReleaseManyInFlight(t *testing.T) {
 	a, b := p.buffers(n * block)
 	var xs []*worker.Xfer
 	for i := range uint64(n) {
-		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(i*block, block),
+		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(i*block, block),
 			Remote: b.Span(i*block, block), Peer: "bob", Notif: worker.Seq("", int(i))}))
 	}
 	for _, x := range xs {
@@ -83,7 +83,7 @@ func TestReleaseManyInFlight(t *testing.T) {
 		release(t, xs[i])
 	}
 	for i := 1; i < n; i += 2 {
-		require.Equal(t, nixl.Success, xs[i].Wait(limit))
+		require.Equal(t, nixlapi.Success, xs[i].Wait(limit))
 		require.EqualValues(t, -1, b.Diff(uint64(i)*block, block, seedA, uint64(i)*block), i)
 	}
 	odd := map[string]int{}
@@ -107,7 +107,7 @@ func TestDeregisterInFlight(t *testing.T) {
 	a, b := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
 	keep := p.tgt.Buffer(1<<20, seedB)
 	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("d")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("d")})
 	loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 	require.NotEmpty(t, p.tgt.WaitNotifs(2, limit))
 	require.NoError(t, p.tgt.Deregister(b.All()))
@@ -118,7 +118,7 @@ func TestDeregisterInFlight(t *testing.T) {
 	require.True(t, l.Status.Failed(), "%s after %d transfers", l.Status, l.Done)
 	require.Less(t, l.Wall, limit)
 	require.True(t, p.ini.Knows("bob"), "one region went, not the peer")
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 1<<20), Remote: keep.All(), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 1<<20), Remote: keep.All(), Peer: "bob"}).Do(limit)
 	keep.Want(seedA)
 }
 
@@ -132,7 +132,7 @@ func TestDeregisterUnderReposts(t *testing.T) {
 	var xs []*worker.Xfer
 	var ids []int
 	for i := range uint64(requests) {
-		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(i*size, size), Remote: b.Span(i*size, size),
+		xs = append(xs, p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(i*size, size), Remote: b.Span(i*size, size),
 			Peer: "bob", Notif: []byte("d")}))
 		ids = append(ids, xs[i].ID())
 	}
@@ -156,7 +156,7 @@ func TestDeregisterUnderReposts(t *testing.T) {
 // TestDeregisterLocalInFlight: the initiator takes its own memory back.
 func TestDeregisterLocalInFlight(t *testing.T) {
 	const size = 64 << 20
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(size)
 		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -178,7 +178,7 @@ func TestCloseInFlight(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			p := pair(t)
 			a, b := p.buffers(64 << 20)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("c")})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("c")})
 			x.Do(limit)
 			require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 			require.False(t, x.Post().Failed())
@@ -186,7 +186,7 @@ func TestCloseInFlight(t *testing.T) {
 				require.NoError(t, p.ini.Close())
 			} else {
 				require.NoError(t, p.tgt.Close())
-				require.NotEqual(t, nixl.InProgress, x.Wait(limit))
+				require.NotEqual(t, nixlapi.InProgress, x.Wait(limit))
 				release(t, x)
 			}
 			require.NoError(t, p.ini.Exit())

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -52,7 +52,7 @@ func newSide(b *testing.B, env testenv.Env, name string, size uint64) *side {
 		tgt: agent(worker.Start(b, worker.Options{Env: env}), env, "bob")}
 	mine, theirs := p.buffers(size)
 	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: mine.All(), Remote: theirs.All(), Peer: "bob"})
 	x.Do(limit)
 	return &side{name: name, x: x}
 }

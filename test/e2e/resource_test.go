@@ -6,7 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -18,7 +19,7 @@ func TestIdleCPU(t *testing.T) {
 	eachProgress(t, func(t *testing.T, o option) {
 		p := pair(t, o)
 		a, b := p.buffers(1 << 20)
-		p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+		p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 		p.tgt.Polling(false)
 		// An adaptive poll may run on for a moment.
@@ -65,11 +66,11 @@ func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 func TestAgentsComeAndGo(t *testing.T) {
 	env := testenv.Need(t)
 	w := worker.Start(t, worker.Options{Env: env})
-	buf := w.Alloc(64<<10, nixl.Anon)
+	buf := w.Alloc(64<<10, hostmem.Anon)
 	cycle := func() {
 		a := agent(w, env, "alice")
 		require.NoError(t, a.Register(buf.All()))
-		x := a.Xfer(worker.XferSpec{Op: nixl.Write, Local: buf.Span(0, 4096), Remote: buf.Span(8192, 4096), Peer: "alice", Notif: []byte("n")})
+		x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: buf.Span(0, 4096), Remote: buf.Span(8192, 4096), Peer: "alice", Notif: []byte("n")})
 		x.Do(limit)
 		require.Len(t, a.WaitNotifs(1, limit), 1)
 		require.NoError(t, a.Close())
@@ -89,13 +90,13 @@ func TestPeersComeAndGo(t *testing.T) {
 	env := testenv.Need(t)
 	ini := start(t, "alice")
 	tw := worker.Start(t, worker.Options{Env: env})
-	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, nixl.Anon)
+	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, hostmem.Anon)
 	cycle := func() {
 		b := agent(tw, env, "bob")
 		b.Polling(true)
 		require.NoError(t, b.Register(far.All()))
 		ini.Learn(b)
-		x := ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: far.All(), Peer: "bob", Notif: []byte("n")})
+		x := ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: far.All(), Peer: "bob", Notif: []byte("n")})
 		x.Do(limit)
 		require.Len(t, b.WaitNotifs(1, limit), 1)
 		require.NoError(t, x.Release())

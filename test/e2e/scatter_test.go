@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -22,7 +22,7 @@ func TestScattered(t *testing.T) {
 		block uint64
 	}{{1, 777}, {1000, 8192}, {1000, 33}, {100_000, 256}} {
 		t.Run(fmt.Sprintf("%dx%d", c.n, c.block), func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				p := pair(t)
 				la, lb := scattered(5, c.block, 64, c.n, 1), scattered(3, c.block, 40, c.n, 2)
 				a, b := p.ini.Buffer(la.End()+9, seedA), p.tgt.Buffer(lb.End()+11, seedB)
@@ -39,7 +39,7 @@ func TestScattered(t *testing.T) {
 
 // TestScatteredSmallInLarge mixes: local blocks dense, remote blocks apart.
 func TestScatteredSmallInLarge(t *testing.T) {
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		la, lb := scattered(0, 4096, 0, 2000, 0), scattered(0, 4096, 4096, 2000, 0)
 		a, b := p.ini.Buffer(la.End(), seedA), p.tgt.Buffer(lb.End(), seedB)
@@ -54,7 +54,7 @@ func TestPrepared(t *testing.T) {
 	const n = 512
 	for _, noMerge := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noMerge=%v", noMerge), func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				p := pair(t)
 				dense := scattered(0, 4096, 0, n, 0)
 				a, b := p.buffers(dense.End())
@@ -98,10 +98,10 @@ func TestPreparedHuge(t *testing.T) {
 	for i := int32(0); i < n; i += 512 {
 		idx = append(idx, i)
 	}
-	x := p.ini.MakeXfer(worker.XferSpec{Op: nixl.Write}, l, idx, r, idx)
+	x := p.ini.MakeXfer(worker.XferSpec{Op: nixlapi.Write}, l, idx, r, idx)
 	x.Do(limit)
 	used := worker.Layout{Len: 16, Stride: 32 * 512, Count: n / 512}
-	want(nixl.Write, a, b, used, used)
+	want(nixlapi.Write, a, b, used, used)
 	t.Logf("prepared %d + %d blocks in %v and %v", n, n, l.Prepared, r.Prepared)
 }
 
@@ -116,8 +116,8 @@ func TestMillionRequest(t *testing.T) {
 	at := scattered(0, 8, 8, n, 0)
 	a, b := p.ini.Buffer(at.End(), seedA), p.tgt.Buffer(at.End(), seedB)
 	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob"})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob"})
 	t.Logf("made in %v", x.Prepared)
 	x.Do(long)
-	want(nixl.Write, a, b, at, at)
+	want(nixlapi.Write, a, b, at, at)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -24,7 +24,7 @@ func TestSlices(t *testing.T) {
 			a, b := p.ini.Buffer(la.End()+9, seedA), p.tgt.Buffer(lb.End()+11, seedB)
 			p.ini.Learn(p.tgt)
 			for round := range 2 {
-				for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+				for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 					a.Fill(seedA)
 					b.Fill(seedB)
 					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("n")})
@@ -40,7 +40,7 @@ func TestSlices(t *testing.T) {
 			}
 			size := min(a.Size, b.Size)
 			a.Fill(seedA)
-			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, size), Remote: b.Span(0, size), Peer: "bob"}).Do(limit)
+			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, size), Remote: b.Span(0, size), Peer: "bob"}).Do(limit)
 			require.EqualValues(t, -1, b.Diff(0, size, seedA, 0))
 		})
 	}
@@ -56,7 +56,7 @@ func TestLinks(t *testing.T) {
 			p := &pairOf{ini: start(t, "alice", many(n[0])), tgt: start(t, "bob", many(n[1]))}
 			p.tgt.Polling(true)
 			a, b := p.buffers(16 << 20)
-			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				a.Fill(seedA)
 				b.Fill(seedB)
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -74,7 +74,7 @@ func TestLinks(t *testing.T) {
 			for range 100 {
 				size := rnd.Uint64N(128 << 10)
 				from, to := rnd.Uint64N(a.Size-size), rnd.Uint64N(a.Size-size)
-				x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(from, size), Remote: b.Span(to, size), Peer: "bob"})
+				x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(from, size), Remote: b.Span(to, size), Peer: "bob"})
 				x.Do(limit)
 				require.EqualValues(t, -1, b.Diff(to, size, seedB, from), "after the READ both are bob's")
 				require.NoError(t, x.Release())

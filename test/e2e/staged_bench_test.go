@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"gorail/nixlapi"
 	"gorail/test/cuda"
-	"gorail/test/nixl"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -58,7 +58,7 @@ func BenchmarkStaged(b *testing.B) {
 			block uint64
 			runs  int
 		}{{1, 4 << 10, 50}, {1, 1 << 20, 50}, {1, room, 10}, {10_000, 8 << 10, 10}} {
-			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				b.Run(fmt.Sprintf("%s/%dx%d/%s", c.name, s.n, s.block, op), func(b *testing.B) {
 					if ucx && s.n > 1 {
 						s.runs = 2

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/cuda"
-	"gorail/test/nixl"
 	"gorail/test/worker"
 )
 
@@ -52,7 +52,7 @@ func TestStaged(t *testing.T) {
 	}
 	for _, c := range both {
 		t.Run(c.provider+" "+name(c.here)+" "+name(c.there), func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				const size = 2 * cuda.Granule
 				p := stagedPair(t, c.provider)
 				a, b := buffer(p.ini, size, seedA, c.here), buffer(p.tgt, size, seedB, c.there)
@@ -70,7 +70,7 @@ func TestStaged(t *testing.T) {
 				a.Fill(seedA)
 				b.Fill(seedB)
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-				if op == nixl.Write {
+				if op == nixlapi.Write {
 					b.Want(seedA)
 				} else {
 					a.Want(seedB)
@@ -90,7 +90,7 @@ func TestStaged(t *testing.T) {
 func TestStagedReleased(t *testing.T) {
 	for _, provider := range []string{"tcp", "local"} {
 		t.Run(provider, func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				const size = 16 << 20
 				p := stagedPair(t, provider)
 				there := gpuMem(1)
@@ -102,7 +102,7 @@ func TestStagedReleased(t *testing.T) {
 				l := worker.Layout{Len: 64, Stride: 64, Count: size / 64, Shuffle: 1}
 				for range 5 {
 					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("released")})
-					require.Equal(t, nixl.InProgress, x.Post())
+					require.Equal(t, nixlapi.InProgress, x.Post())
 					require.NoError(t, x.Release())
 				}
 				a.Fill(seedA)
@@ -113,7 +113,7 @@ func TestStagedReleased(t *testing.T) {
 					require.NotEmpty(t, got)
 					msg = string(got[len(got)-1].Msg)
 				}
-				if op == nixl.Write {
+				if op == nixlapi.Write {
 					b.Want(seedA)
 				} else {
 					a.Want(seedB)
@@ -130,7 +130,7 @@ func TestStagedReleased(t *testing.T) {
 
 // TestStagedKilled: a peer that is killed under staged transfers ends them with REMOTE_DISCONNECT, and nothing of ours stays in use.
 func TestStagedKilled(t *testing.T) {
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		const size = 16 << 20
 		p := stagedPair(t, "tcp")
 		a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, gpuMem(1))
@@ -139,7 +139,7 @@ func TestStagedKilled(t *testing.T) {
 		x.Do(limit)
 		loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 		p.tgt.Kill()
-		require.Less(t, loop.Wait().Status, nixl.Success)
+		require.Less(t, loop.Wait().Status, nixlapi.Success)
 		says(t, p.ini.Worker, "NIXL_ERR_REMOTE_DISCONNECT")
 		require.NoError(t, x.Release())
 		require.NoError(t, p.ini.Deregister(a.All()))
@@ -153,7 +153,7 @@ func TestStagedKilled(t *testing.T) {
 func TestStagedTakenBack(t *testing.T) {
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ours=%v", ours), func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				const size = 128 << 20
 				p := stagedPair(t, "tcp")
 				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, gpuMem(1))
@@ -161,7 +161,7 @@ func TestStagedTakenBack(t *testing.T) {
 				p.ini.Learn(p.tgt)
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
 				x.Do(limit)
-				require.Equal(t, nixl.InProgress, x.Post())
+				require.Equal(t, nixlapi.InProgress, x.Post())
 				if ours {
 					require.NoError(t, p.ini.Deregister(a.All()))
 					a.Free()
@@ -169,16 +169,16 @@ func TestStagedTakenBack(t *testing.T) {
 					require.NoError(t, p.tgt.Deregister(b.All()))
 					b.Free()
 				}
-				require.Equal(t, nixl.ErrBackend, x.Wait(limit))
+				require.Equal(t, nixlapi.ErrBackend, x.Wait(limit))
 				again := x.Post()
-				if again == nixl.InProgress {
+				if again == nixlapi.InProgress {
 					again = x.Wait(limit)
 				}
-				require.Equal(t, nixl.ErrBackend, again)
+				require.Equal(t, nixlapi.ErrBackend, again)
 				require.NoError(t, x.Release())
 				mine := p.ini.GPUBuffer(1<<20, seedA, device(1))
 				p.ini.Xfer(worker.XferSpec{Op: op, Local: mine.All(), Remote: other.All(), Peer: "bob"}).Do(limit)
-				if op == nixl.Write {
+				if op == nixlapi.Write {
 					other.Want(seedA)
 				} else {
 					mine.Want(seedB)
@@ -202,7 +202,7 @@ func TestStagedTakenBack(t *testing.T) {
 func TestManyGPUs(t *testing.T) {
 	for _, provider := range []string{"local", "tcp"} {
 		t.Run(provider, func(t *testing.T) {
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				const size = 2 * cuda.Granule
 				p := stagedPair(t, provider)
 				var mine, theirs []*worker.Buf
@@ -247,7 +247,7 @@ func TestStagedWhileMapping(t *testing.T) {
 	p.ini.Learn(p.tgt)
 	p.ini.GPUSwitch("slow_import", 900_000) // a minute for all of them
 	span := func(m *worker.Buf) worker.Side { return m.Span(69*cuda.Granule, cuda.Granule) }
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: span(a), Remote: span(b), Peer: "bob", Notif: []byte("before")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: span(a), Remote: span(b), Peer: "bob", Notif: []byte("before")})
 	began := time.Now()
 	x.Do(limit)
 	require.Less(t, p.ini.GPUCount("imports"), n, "%v after the post: not mapped yet", time.Since(began))

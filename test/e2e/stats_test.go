@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/stats"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -22,13 +22,13 @@ func TestStatsPaths(t *testing.T) {
 	ha, hb := rails(t, 400, 400)
 	p := onRails(t, ha, hb, "stats_file", file, "log", "debug")
 	a, b := p.buffers(size)
-	w := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	w := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 	w.Do(limit)
 	b.Want(seedA)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	require.NoError(t, w.Release())
 	says(t, p.ini.Worker, "transfer ended", "op=WRITE", "rail0>", "rail1>")
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
 	require.NoError(t, p.ini.Close())
 
 	text, err := os.ReadFile(file)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -31,7 +31,7 @@ type stopped struct {
 	write *worker.Xfer
 	read  *worker.Xfer
 	sent  int
-	got   []nixl.Notif
+	got   []nixlapi.Notif
 }
 
 // phases are what goes on when one of the two processes is stopped: the target, but for the last. Each begins something, or nothing.
@@ -85,8 +85,8 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 		s := &stopped{pairOf: quietPair(t)}
 		s.tgt.PollEvery(5 * time.Millisecond) // six that poll all the time leave small machines nothing
 		s.a, s.b = s.buffers(32 << 20)
-		s.write = s.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
-		s.read = s.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
+		s.write = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: s.a.All(), Remote: s.b.All(), Peer: "bob", Notif: []byte("w")})
+		s.read = s.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: s.a.All(), Remote: s.b.All(), Peer: "bob"})
 		all = append(all, s)
 	}
 	busy := make([]*worker.Xfer, len(all))
@@ -101,7 +101,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 				time.Sleep(time.Millisecond)
 			case busy[i] == nil:
 				busy[i] = s.post(s.write)
-			case busy[i].Wait(10*time.Millisecond) != nixl.InProgress:
+			case busy[i].Wait(10*time.Millisecond) != nixlapi.InProgress:
 				busy[i] = nil
 			}
 		}
@@ -116,7 +116,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 			begin := time.Now()
 			st := busy[i].Wait(long) // as it may
 			t.Logf("%s: %v after %v", phases[first+i].name, st, time.Since(begin))
-			require.NotEqual(t, nixl.InProgress, st)
+			require.NotEqual(t, nixlapi.InProgress, st)
 		}
 		for k, x := range []*worker.Xfer{s.write, s.read, s.write} {
 			s.a.Fill(uint64(k))
@@ -133,7 +133,7 @@ func standStill(t *testing.T, d time.Duration, meanwhile bool, first, end int) {
 	}
 }
 
-func count(list []nixl.Notif, msg string) (n int) {
+func count(list []nixlapi.Notif, msg string) (n int) {
 	for _, g := range list {
 		if string(g.Msg) == msg {
 			n++
@@ -157,8 +157,8 @@ func TestStoppedPeerBesideOthers(t *testing.T) {
 		b := tgt.Buffer(4<<20, seedB)
 		ini.Learn(tgt)
 		targets = append(targets, tgt)
-		small = append(small, ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(0, 4096), Remote: b.Span(0, 4096), Peer: name, Notif: []byte("s")}))
-		large = append(large, ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: name, Notif: make([]byte, 10_000)}))
+		small = append(small, ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(0, 4096), Remote: b.Span(0, 4096), Peer: name, Notif: []byte("s")}))
+		large = append(large, ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: name, Notif: make([]byte, 10_000)}))
 		small[i].Do(limit)
 		large[i].Do(limit)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netns"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -105,7 +105,7 @@ func TestStrangerAtTheRails(t *testing.T) {
 	ours(t)
 	p := pair(t, params("control_port", "7300-7399", "devices", "lo", "log", "info"))
 	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 	x.Do(limit)
 	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
 	for _, w := range []*worker.Agent{p.tgt, p.ini} {
@@ -132,8 +132,8 @@ func TestStrangerWhileAPeerConnects(t *testing.T) {
 		tgt: hb.start("bob", params("control_port", "7000", "connect_timeout", timeout.String(), "log", "info", "devices", "fast0"))}
 	p.tgt.Polling(true)
 	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
-	if s := x.Post(); s == nixl.InProgress {
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	if s := x.Post(); s == nixlapi.InProgress {
 		rails := func() (ports []netip.AddrPort) {
 			return slices.DeleteFunc(listening(t, p.tgt.Pid()), func(l netip.AddrPort) bool { return l.Port() == 7000 })
 		}

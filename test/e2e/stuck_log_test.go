@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -45,7 +45,7 @@ func TestStuckLog(t *testing.T) {
 			p.tgt.Polling(true)
 			const size = 64 << 10
 			a, b := p.buffers(size)
-			eachOp(t, func(t *testing.T, op nixl.Op) {
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				for i := range 20 {
 					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte(fmt.Sprint(op, i))})
 					x.Do(limit)

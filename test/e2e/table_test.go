@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/abi"
-	"gorail/test/nixl"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -17,10 +17,10 @@ import (
 // wheelWith is the wheel with another POSIX plugin beside libnixl, by links.
 func wheelWith(t *testing.T, env testenv.Env, change func(p *abi.Patch)) testenv.Env {
 	t.Helper()
-	lib, err := nixl.LibDir(env.WheelDir)
+	lib, err := nixlapi.LibDir(env.WheelDir)
 	require.NoError(t, err)
 	dir := t.TempDir()
-	require.NoError(t, os.Symlink(nixl.BundleDir(env.WheelDir), filepath.Join(dir, filepath.Base(nixl.BundleDir(env.WheelDir)))))
+	require.NoError(t, os.Symlink(nixlapi.BundleDir(env.WheelDir), filepath.Join(dir, filepath.Base(nixlapi.BundleDir(env.WheelDir)))))
 	libs := filepath.Join(dir, filepath.Base(lib))
 	require.NoError(t, os.MkdirAll(filepath.Join(libs, "plugins"), 0o755))
 	found, err := filepath.Glob(filepath.Join(lib, "*.so*"))
@@ -29,7 +29,7 @@ func wheelWith(t *testing.T, env testenv.Env, change func(p *abi.Patch)) testenv
 		require.NoError(t, os.Symlink(f, filepath.Join(libs, filepath.Base(f))))
 	}
 	posix := testenv.PluginFile("POSIX")
-	p, err := abi.NewPatch(filepath.Join(nixl.PluginDir(env.WheelDir), posix))
+	p, err := abi.NewPatch(filepath.Join(nixlapi.PluginDir(env.WheelDir), posix))
 	require.NoError(t, err)
 	defer p.Close()
 	change(p)
@@ -62,7 +62,7 @@ func TestAnotherTable(t *testing.T) {
 		says(t, w, "level=DEBUG", "NIXL's table of backend functions", filepath.Join("plugins", testenv.PluginFile("POSIX")))
 	})
 	t.Run("no names", func(t *testing.T) {
-		lib, err := nixl.LibDir(env.WheelDir)
+		lib, err := nixlapi.LibDir(env.WheelDir)
 		require.NoError(t, err)
 		w, env := try(t, func(p *abi.Patch) { p.Nameless(func(string) bool { return true }) })
 		works(t, w, env)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -20,14 +20,14 @@ func TestSizes(t *testing.T) {
 			1<<20 - 1, 1<<20 + 3, 5<<20 + 77, 16<<20 + 1, 64 << 20} {
 			a, b := p.ini.Buffer(size+room, seedA), p.tgt.Buffer(size+room, seedB)
 			p.ini.Learn(p.tgt)
-			for i, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				la, lb := worker.Span(uint64(13+i*50), size), worker.Span(uint64(1001+i), size)
 				a.Fill(seedA)
 				b.Fill(seedB)
 				msg := fmt.Appendf(nil, "%s %d", op, size)
 				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: msg})
 				x.Do(limit)
-				require.Equal(t, []nixl.Notif{{From: "alice", Msg: msg}}, p.tgt.WaitNotifs(1, limit))
+				require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: msg}}, p.tgt.WaitNotifs(1, limit))
 				want(op, a, b, la, lb)
 				require.NoError(t, x.Release())
 			}
@@ -44,7 +44,7 @@ func TestSizes(t *testing.T) {
 func TestZeroLength(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(4096)
-	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixl.Write, Local: a.Span(10, 0), Remote: b.Span(20, 0),
+	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(10, 0), Remote: b.Span(20, 0),
 		Peer: "bob", Notif: []byte("z")})
 	if err != nil {
 		t.Skipf("the agent refuses an empty block: %v", err)
@@ -58,7 +58,7 @@ func TestZeroLength(t *testing.T) {
 func TestRepost(t *testing.T) {
 	const n = 2000
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			p := pair(t, o)
 			a, b := p.buffers(64 << 10)
 			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("same")})
@@ -77,13 +77,13 @@ func TestRepost(t *testing.T) {
 			}
 			// Without a notification of its own, and nothing more arrives.
 			s := x.PostQuiet()
-			if s == nixl.InProgress {
+			if s == nixlapi.InProgress {
 				s = x.Wait(limit)
 			}
-			require.Equal(t, nixl.Success, s)
+			require.Equal(t, nixlapi.Success, s)
 			require.NoError(t, p.ini.GenNotif("bob", []byte("end")))
 			got = p.tgt.WaitNotifs(1, limit)
-			require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("end")}}, got)
+			require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("end")}}, got)
 			want(op, a, b, worker.Span(0, a.Size), worker.Span(0, b.Size))
 		})
 	})
@@ -92,7 +92,7 @@ func TestRepost(t *testing.T) {
 // TestParallelRequests keeps 64 requests in flight at once.
 func TestParallelRequests(t *testing.T) {
 	const n, block = 64, 96 << 10
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(n * block)
 		var xs []*worker.Xfer
@@ -104,11 +104,11 @@ func TestParallelRequests(t *testing.T) {
 			require.False(t, x.Post().Failed())
 		}
 		for _, x := range xs {
-			require.Equal(t, nixl.Success, x.Wait(limit))
+			require.Equal(t, nixlapi.Success, x.Wait(limit))
 		}
 		require.Len(t, p.tgt.WaitNotifs(n, limit), n)
 		to, seed := b, uint64(seedA)
-		if op == nixl.Read {
+		if op == nixlapi.Read {
 			to, seed = a, seedB
 		}
 		for i := range uint64(n) {
@@ -122,7 +122,7 @@ func TestParallelRequests(t *testing.T) {
 func TestBackendOfRequest(t *testing.T) {
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit) // an estimate comes from what was measured
 	us, name, err := x.Cost()
 	require.NoError(t, err)

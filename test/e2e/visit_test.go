@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -27,11 +27,11 @@ func TestRemoveDelivers(t *testing.T) {
 		name string
 		args worker.VisitArgs
 	}{
-		{"write", worker.VisitArgs{N: n, Transfer: true, Op: nixl.Write}},
-		{"read", worker.VisitArgs{N: n, Transfer: true, Op: nixl.Read}},
+		{"write", worker.VisitArgs{N: n, Transfer: true, Op: nixlapi.Write}},
+		{"read", worker.VisitArgs{N: n, Transfer: true, Op: nixlapi.Read}},
 		{"alone", worker.VisitArgs{N: n, Alone: 1}},
 		{"200_alone", worker.VisitArgs{N: (n + 199) / 200, Alone: 200}},
-		{"write_and_199", worker.VisitArgs{N: (n + 199) / 200, Transfer: true, Op: nixl.Write, Alone: 199}},
+		{"write_and_199", worker.VisitArgs{N: (n + 199) / 200, Transfer: true, Op: nixlapi.Write, Alone: 199}},
 	} {
 		t.Run(pattern.name, func(t *testing.T) {
 			p := quietPair(t)

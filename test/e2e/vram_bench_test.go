@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -35,7 +35,7 @@ func BenchmarkVRAM(b *testing.B) {
 			runs  int
 		}{{1, 4 << 10, 500}, {1, 1 << 20, 300}, {1, 64 << 20, 50}, {1, 1 << 30, 10}, {64, 8 << 10, 300}, {10_000, 1 << 10, 100},
 			{10_000, 8 << 10, 60}, {100_000, 8 << 10, 20}} {
-			for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+			for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 				b.Run(fmt.Sprintf("progress=%v/%dx%d/%s", on, s.n, s.block, op), func(b *testing.B) {
 					if testenv.Load().Backend == "UCX" && s.n >= 10_000 {
 						s.runs = 5
@@ -50,7 +50,7 @@ func BenchmarkVRAM(b *testing.B) {
 }
 
 // measure makes so many runs of a transfer of n blocks, in another random order on each side, and reports the medians of post and transfer.
-func measure(b *testing.B, ini *worker.Agent, op nixl.Op, mine, theirs *worker.Buf, n int, block uint64, runs int) {
+func measure(b *testing.B, ini *worker.Agent, op nixlapi.Op, mine, theirs *worker.Buf, n int, block uint64, runs int) {
 	la := worker.Layout{Len: block, Stride: block, Count: n, Shuffle: 1}
 	lb := worker.Layout{Len: block, Stride: block, Count: n, Shuffle: 2}
 	x := ini.Xfer(worker.XferSpec{Op: op, Local: mine.At(la), Remote: theirs.At(lb), Peer: "bob"})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -17,15 +17,15 @@ func TestVRAMTakenBack(t *testing.T) {
 	p := gpuPair(t)
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
 	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	a.Want(seedB)
 	require.NoError(t, p.tgt.Deregister(b.All()))
-	if s := x.Post(); s == nixl.InProgress {
+	if s := x.Post(); s == nixlapi.InProgress {
 		s = x.Wait(limit)
-		require.Equal(t, nixl.ErrBackend, s)
+		require.Equal(t, nixlapi.ErrBackend, s)
 	} else {
-		require.Less(t, s, nixl.Success)
+		require.Less(t, s, nixlapi.Success)
 	}
 	require.NoError(t, x.Release())
 	b.Free()
@@ -34,7 +34,7 @@ func TestVRAMTakenBack(t *testing.T) {
 	again.Fill(seedC)
 	require.NoError(t, p.tgt.Register(again.All()))
 	p.ini.Learn(p.tgt)
-	x = p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: again.All(), Peer: "bob"})
+	x = p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: again.All(), Peer: "bob"})
 	x.Do(limit)
 	a.Want(seedC)
 	require.NoError(t, x.Release())
@@ -51,7 +51,7 @@ func TestVRAMFreedUnsaid(t *testing.T) {
 	p := gpuPair(t)
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
 	p.ini.Learn(p.tgt)
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	a.Want(seedB)
 	b.Free()
@@ -86,11 +86,11 @@ func TestVRAMReleased(t *testing.T) {
 		p.ini.Learn(p.tgt)
 		l := worker.Layout{Len: 64, Stride: 64, Count: 300_000, Shuffle: 1}
 		for range 5 {
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("never")})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob", Notif: []byte("never")})
 			x.Post()
 			require.NoError(t, x.Release())
 		}
-		p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("whole")}).Do(limit)
+		p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("whole")}).Do(limit)
 		b.Want(seedA)
 		require.NotEmpty(t, p.tgt.WaitNotifs(1, limit))
 		a.Want(seedA)
@@ -99,11 +99,11 @@ func TestVRAMReleased(t *testing.T) {
 		p := gpuPair(t)
 		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
 		p.ini.Learn(p.tgt)
-		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Do(limit)
 		loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
 		p.tgt.Kill()
-		require.Less(t, loop.Wait().Status, nixl.Success)
+		require.Less(t, loop.Wait().Status, nixlapi.Success)
 		require.NoError(t, x.Release())
 		require.NoError(t, p.ini.Deregister(a.All()))
 		a.Free()

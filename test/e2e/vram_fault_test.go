@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/cuda"
-	"gorail/test/nixl"
 	"gorail/test/worker"
 )
 
@@ -34,21 +34,21 @@ func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worke
 			return "initiator's register"
 		}
 		p.ini.Learn(p.tgt)
-		for _, s := range []worker.XferSpec{{Op: nixl.Write, Local: a.Span(0, size/2), Remote: b.Span(0, size/2), Peer: "bob"},
-			{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"}} {
+		for _, s := range []worker.XferSpec{{Op: nixlapi.Write, Local: a.Span(0, size/2), Remote: b.Span(0, size/2), Peer: "bob"},
+			{Op: nixlapi.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"}} {
 			x, err := p.ini.TryXfer(s)
 			if err != nil {
 				return "prepare"
 			}
 			began := time.Now()
 			status := x.Post()
-			if status == nixl.InProgress {
+			if status == nixlapi.InProgress {
 				status = x.Wait(limit)
 			}
-			require.NotEqual(t, nixl.InProgress, status, "call %d: hangs", n)
+			require.NotEqual(t, nixlapi.InProgress, status, "call %d: hangs", n)
 			require.Less(t, time.Since(began), limit/2)
 			require.NoError(t, x.Release())
-			if status != nixl.Success {
+			if status != nixlapi.Success {
 				return fmt.Sprint("transfer: ", status)
 			}
 		}
@@ -119,7 +119,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m)
 		p.ini.Learn(p.tgt)
 		p.ini.GPUFail(call, 1, cuda.OutOfMemory)
-		x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 		x.Do(limit)
 		b.Want(seedA)
 		says(t, p.ini.Worker, "transfers are staged")
@@ -158,7 +158,7 @@ func TestVRAMFabric(t *testing.T) {
 			}
 			require.NoError(t, p.tgt.Register(b.All()))
 			p.ini.Learn(p.tgt)
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 			x.Do(limit)
 			b.Want(seedA)
 			if refused {
@@ -187,11 +187,11 @@ func TestVRAMReleaseEndsIt(t *testing.T) {
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
 	p.ini.Learn(p.tgt)
 	l := worker.Layout{Len: 256, Stride: 512, Count: 8000, Shuffle: 1}
-	p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"}).Do(limit)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"}).Do(limit)
 	b.Fill(seedB)
 	p.ini.GPUSwitch("op", 5000) // 8000 operations, one after the other: 40 s
-	x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"})
-	require.Equal(t, nixl.InProgress, x.Post())
+	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(l), Remote: b.At(l), Peer: "bob"})
+	require.Equal(t, nixlapi.InProgress, x.Post())
 	began := time.Now()
 	require.NoError(t, x.Release())
 	require.NoError(t, p.ini.Deregister(a.All())) // waits for it

@@ -8,8 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/nixlapi"
 	"gorail/test/cuda"
-	"gorail/test/nixl"
+	"gorail/test/hostmem"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -44,7 +45,7 @@ func TestVRAMTwoProcesses(t *testing.T) {
 	for _, gpus := range [][2]int{{0, 1}, {1, 1}} {
 		t.Run(fmt.Sprintf("GPUs %d,%d", gpus[0], gpus[1]), func(t *testing.T) {
 			eachProgress(t, func(t *testing.T, o option) {
-				eachOp(t, func(t *testing.T, op nixl.Op) {
+				eachOp(t, func(t *testing.T, op nixlapi.Op) {
 					const size = 8 << 20
 					p := gpuPair(t, o)
 					a, b := p.ini.GPUBuffer(size, seedA, device(gpus[0])), p.tgt.GPUBuffer(size, seedB, device(gpus[1]))
@@ -61,7 +62,7 @@ func TestVRAMTwoProcesses(t *testing.T) {
 					for range 3 {
 						whole.Do(limit)
 					}
-					if op == nixl.Write {
+					if op == nixlapi.Write {
 						b.Want(seedA)
 					} else {
 						a.Want(seedB)
@@ -108,9 +109,9 @@ func TestVRAMRegister(t *testing.T) {
 	side.Dev = 7
 	require.Error(t, a.Register(side))
 	says(t, a.Worker, "there is no GPU 7: this process sees 2")
-	host := a.Alloc(1<<20, nixl.Anon)
+	host := a.Alloc(1<<20, hostmem.Anon)
 	side = host.All()
-	side.Mem = nixl.VRAM
+	side.Mem = nixlapi.VRAM
 	require.Error(t, a.Register(side))
 	says(t, a.Worker, "it is pageable host memory")
 	side = b.All()
@@ -129,9 +130,9 @@ func TestVRAMNoDriver(t *testing.T) {
 	a := agent(worker.Start(t, o), o.Env, "alice")
 	b := a.Buffer(1<<20, seedA)
 	side := b.All()
-	side.Mem = nixl.VRAM
+	side.Mem = nixlapi.VRAM
 	require.Error(t, a.Register(side))
-	x := a.Xfer(worker.XferSpec{Op: nixl.Write, Local: b.Span(0, 4096), Remote: b.Span(8192, 4096), Peer: "alice"})
+	x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: b.Span(0, 4096), Remote: b.Span(8192, 4096), Peer: "alice"})
 	x.Do(limit)
 	require.EqualValues(t, -1, b.Diff(8192, 4096, seedA, 0))
 }
@@ -147,9 +148,9 @@ func TestVRAMUnmappable(t *testing.T) {
 			p := stagedPair(t, "local")
 			a, b, good := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m), p.tgt.GPUBuffer(size, seedB, device(1))
 			p.ini.Learn(p.tgt)
-			p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: good.All(), Peer: "bob"}).Do(limit)
+			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: good.All(), Peer: "bob"}).Do(limit)
 			require.NotContains(t, p.ini.Output(), "transfers are staged")
-			x := p.ini.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 			for range 3 {
 				x.Do(limit)
 			}
@@ -165,7 +166,7 @@ func TestVRAMUnmappable(t *testing.T) {
 // TestVRAMOneProcess: an agent's own memory, and two agents of one process, between two GPUs and on one; private VMM memory, too, on one.
 func TestVRAMOneProcess(t *testing.T) {
 	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixl.Op) {
+		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			const size = 2 * cuda.Granule
 			h := gpuHost(t)
 			w := worker.Start(t, h)
@@ -200,7 +201,7 @@ func TestVRAMOneProcess(t *testing.T) {
 
 // TestVRAMHandles: VMM memory of another process, of more handles than one message has descriptors; regions inside it; unmapped at the end.
 func TestVRAMHandles(t *testing.T) {
-	eachOp(t, func(t *testing.T, op nixl.Op) {
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		const n, size = 70, 70 * cuda.Granule
 		p := gpuPair(t)
 		m := worker.GPUMem{Device: 1, Handles: n}
@@ -217,7 +218,7 @@ func TestVRAMHandles(t *testing.T) {
 		b.Fill(seedB)
 		edge := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.Span(0, 10), Remote: b.Span(69*cuda.Granule+5, 10), Peer: "bob"})
 		edge.Do(limit)
-		if op == nixl.Read {
+		if op == nixlapi.Read {
 			require.EqualValues(t, -1, a.Diff(0, 10, seedB, 69*cuda.Granule+5))
 		} else {
 			require.EqualValues(t, -1, b.Diff(69*cuda.Granule+5, 10, seedA, 0))

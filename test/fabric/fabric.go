@@ -3,17 +3,18 @@
 package fabric
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/test/native"
+	"gorail/test/skip"
 )
 
 // Names of environment variables that the library reads.
@@ -24,91 +25,48 @@ const (
 	EnvOpened   = "GORAIL_FABRIC_OPENED"   // file that gets a line for each endpoint: what it was opened with
 )
 
-var built struct {
-	sync.Once
-	data []byte
-	err  error
-	skip string
-}
+// Library is the part that Build makes.
+var Library = native.Part{Name: "libfabric.so.1", SOName: "libfabric-imitation.so", Dirs: []string{"test/fabric/lib"},
+	Exports: "test/fabric/lib/exports.map", Include: []string{"test/native"}, Flags: []string{"-fvisibility=hidden"}, Libs: []string{"-ldl"}}
 
-// Build compiles the library and returns its path, a new one each time: a process that loads two has two, each with the
-// configuration that it found in the environment when first used. It skips the test where there is no compiler or no real
-// libfabric.
+var (
+	relay = native.Part{Name: "librelay-fi.so", Sources: []string{"test/fabric/relay/relay.c"}, Flags: []string{"-fvisibility=hidden"}, Libs: []string{"-ldl"}}
+	probe = native.Part{Name: "probe", Program: true, Sources: []string{"test/fabric/drivers/probe.c"}, Libs: []string{"-ldl"}}
+)
+
+// lacking is why there is no real libfabric, looked for once: a test that finds no device later could have many reasons.
+var lacking = sync.OnceValue(func() error {
+	look, err := probe.Make()
+	if err != nil {
+		return err
+	}
+	so, err := Library.Make()
+	if err != nil {
+		return err
+	}
+	if out, err := exec.Command(look, so).CombinedOutput(); err != nil {
+		return &native.Missing{What: "no real libfabric here: " + strings.TrimSpace(string(out))}
+	}
+	return nil
+})
+
+// Build makes the library and returns its path, a new one each time: a process that loads two has two, each with the
+// configuration that it found in the environment when first used. It skips the test where there is no real libfabric; see
+// native.Part for what else does.
 func Build(t testing.TB) string {
 	t.Helper()
-	built.Do(compile)
-	if built.skip != "" {
-		t.Skip(built.skip)
+	path := Library.Build(t)
+	if err := lacking(); err != nil {
+		skip.OrFail(t, err)
 	}
-	require.NoError(t, built.err)
-	path := filepath.Join(t.TempDir(), "libfabric.so.1")
-	require.NoError(t, os.WriteFile(path, built.data, 0o755))
 	return path
 }
 
-func compile() {
-	dir, err := os.MkdirTemp("", "fabric")
-	if err != nil {
-		built.err = err
-		return
-	}
-	defer os.RemoveAll(dir)
-	lib := filepath.Join(source(), "lib")
-	sources, _ := filepath.Glob(filepath.Join(lib, "*.c"))
-	so := filepath.Join(dir, "fabric.so")
-	args := append([]string{"-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
-		"-I" + filepath.Join(source(), "../board"), "-Wl,--version-script=" + filepath.Join(lib, "exports.map"), "-Wl,-soname,libfabric-imitation.so", "-o", so}, sources...)
-	if built.err = cc(append(args, "-ldl", "-pthread")...); built.err != nil {
-		built.skip = lacking(built.err)
-		return
-	}
-	// The real one is looked for now: a test that finds no device later could have many reasons.
-	probe := filepath.Join(dir, "probe")
-	if built.err = cc("-o", probe, filepath.Join(source(), "drivers", "probe.c"), "-ldl"); built.err != nil {
-		return
-	}
-	if out, err := exec.Command(probe, so).CombinedOutput(); err != nil {
-		built.skip = "no real libfabric here: " + strings.TrimSpace(string(out))
-		return
-	}
-	built.data, built.err = os.ReadFile(so)
-}
-
-func cc(args ...string) error {
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("gcc: %w\n%s", err, out)
-	}
-	return nil
-}
-
-// lacking says what this machine has not, if that is why cc failed.
-func lacking(err error) string {
-	switch {
-	case errors.Is(err, exec.ErrNotFound):
-		return "no gcc here"
-	case err != nil && strings.Contains(err.Error(), "rdma/"):
-		return "no libfabric headers here"
-	}
-	return ""
-}
-
-func source() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(file)
-}
-
-// BuildProvider compiles an external provider (relay/relay.c) and returns the folder with it, for FI_PROVIDER_PATH, which
+// BuildProvider makes an external provider (relay/relay.c) and returns the folder with it, for FI_PROVIDER_PATH, which
 // libfabric reads when it is first used. Its name is "relay". It skips the test like Build.
 func BuildProvider(t testing.TB) string {
 	t.Helper()
-	dir := t.TempDir()
-	err := cc("-std=gnu17", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
-		"-o", filepath.Join(dir, "librelay-fi.so"), filepath.Join(source(), "relay", "relay.c"), "-ldl")
-	if why := lacking(err); why != "" {
-		t.Skip(why)
-	}
-	require.NoError(t, err)
-	return dir
+	return filepath.Dir(relay.Build(t))
 }
 
 // Config is the value of GORAIL_FABRIC; extra are more switches ("name=value").

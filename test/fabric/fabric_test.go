@@ -11,19 +11,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/test/native"
 )
 
-// program compiles drivers/.
-func program(t *testing.T) string {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "driver")
-	args := []string{"-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", out}
-	for _, name := range []string{"main", "side", "ops", "lives", "ways"} {
-		args = append(args, filepath.Join(source(), "drivers", name+".c"))
-	}
-	require.NoError(t, cc(append(args, "-ldl", "-pthread")...))
-	return out
-}
+// program is what plays the cases of drivers/.
+var program = native.Part{Name: "driver", Program: true, Libs: []string{"-ldl"}, Sources: []string{"test/fabric/drivers/main.c", "test/fabric/drivers/side.c",
+	"test/fabric/drivers/ops.c", "test/fabric/drivers/lives.c", "test/fabric/drivers/ways.c"}}
 
 // run is one case of the program's: what goes in and what is wanted of it.
 type run struct {
@@ -39,7 +33,7 @@ func (r run) String() string {
 
 // runAll runs the cases, each in a process of its own, and compares.
 func runAll(t *testing.T, runs []run) {
-	lib, prog, dir := Build(t), program(t), t.TempDir()
+	lib, prog, dir := Build(t), program.Build(t), t.TempDir()
 	file := func(i int, what string) string { return filepath.Join(dir, fmt.Sprint(i, what)) }
 	var stdin, stderr strings.Builder
 	for i, r := range runs {

@@ -15,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/plugindir"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/native"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 )
 
@@ -47,14 +49,14 @@ func besideStock(t *testing.T, file string) {
 	t.Run(env.Backend, func(t *testing.T) { play(t, env, file) })
 	t.Run("UCX", func(t *testing.T) {
 		env := env
-		env.Backend, env.PluginDir = "UCX", nixl.PluginDir(env.WheelDir)
+		env.Backend, env.PluginDir = "UCX", nixlapi.PluginDir(env.WheelDir)
 		play(t, env, file)
 	})
 }
 
 func play(t *testing.T, env testenv.Env, file string, args ...string) {
 	t.Helper()
-	testenv.SkipOrFail(t, env.CheckPython())
+	skip.OrFail(t, env.CheckPython())
 	out, err := run(t, env, 60*time.Second, nil, env.Python, append([]string{file, env.Backend}, args...)...)
 	if err != nil && env.Backend != "GORAIL" && strings.Contains(out, "\nok\n") {
 		// Stock UCX dies in a destructor of the wheel's libnl when all is done.
@@ -115,16 +117,16 @@ func TestExampleClient(t *testing.T) {
 	env := testenv.Need(t)
 	found, _ := filepath.Glob(filepath.Join(env.WheelDir, "nixl_cu*.scripts", "nixl_example"))
 	if len(found) == 0 {
-		testenv.SkipOrFail(t, fmt.Errorf("no nixl_example in %s", env.WheelDir))
+		skip.OrFail(t, fmt.Errorf("no nixl_example in %s", env.WheelDir))
 	}
-	lib, err := nixl.LibDir(env.WheelDir)
+	lib, err := nixlapi.LibDir(env.WheelDir)
 	require.NoError(t, err)
 	// pip installs it without the permission to execute it.
 	code, err := os.ReadFile(found[0])
 	require.NoError(t, err)
 	exe := filepath.Join(t.TempDir(), "nixl_example")
 	require.NoError(t, os.WriteFile(exe, code, 0o755))
-	paths := "LD_LIBRARY_PATH=" + lib + ":" + nixl.BundleDir(env.WheelDir)
+	paths := "LD_LIBRARY_PATH=" + lib + ":" + nixlapi.BundleDir(env.WheelDir)
 	out, err := run(t, env, 60*time.Second, []string{paths}, exe, env.Backend)
 	require.Contains(t, out, "Test done", err)
 	if env.Backend == "GORAIL" {
@@ -135,7 +137,7 @@ func TestExampleClient(t *testing.T) {
 // TestPluginFolder: what gorail plugins has made serves Python, which finds GORAIL, the wheel's own UCX and POSIX, and GORAIL as UCX.
 func TestPluginFolder(t *testing.T) {
 	env := testenv.Need(t)
-	testenv.SkipOrFail(t, env.CheckPython())
+	skip.OrFail(t, env.CheckPython())
 	plugin := filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))
 	for _, tt := range []struct {
 		as, backend string
@@ -160,21 +162,20 @@ func TestPluginFolder(t *testing.T) {
 // where Go's runtime verifies its own code. GDS_MT gets a libcufile and a libcudart of ours, as there need be no GPU.
 func TestTogether(t *testing.T) {
 	env := testenv.Need(t)
-	testenv.SkipOrFail(t, env.CheckPython())
+	skip.OrFail(t, env.CheckPython())
 	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Wheel: env.WheelDir,
 		Plugin: filepath.Join(env.PluginDirOf("GORAIL"), testenv.PluginFile("GORAIL"))})
 	require.NoError(t, err)
 	env.PluginDir = made.Plugins
-	libs := t.TempDir()
-	for name, source := range map[string]string{"libcufile.so.0": "../cufile/cufile.c", "libcudart.so.12": "../cufile/cudart.c", "libcudart.so.13": "../cufile/cudart.c"} {
-		out, err := exec.Command("cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,--default-symver,-soname,"+name,
-			"-o", filepath.Join(libs, name), source).CombinedOutput()
-		require.NoError(t, err, "%s", out)
+	var libs []string
+	for name, source := range map[string]string{"libcufile.so.0": "cufile.c", "libcudart.so.12": "cudart.c", "libcudart.so.13": "cudart.c"} {
+		part := native.Part{Name: name, SOName: name, Sources: []string{"test/cufile/" + source}, Flags: []string{"-Wl,--default-symver"}}
+		libs = append(libs, filepath.Dir(part.Build(t)))
 	}
 	for name, order := range map[string][]string{"first": {"GORAIL", "UCX", "POSIX", "GDS_MT"}, "last": {"GDS_MT", "POSIX", "UCX", "GORAIL"}} {
 		for _, debug := range []string{"", "fips140=on"} {
 			t.Run(name+"/"+debug, func(t *testing.T) {
-				out, err := run(t, env, 60*time.Second, []string{"LD_LIBRARY_PATH=" + libs, "GODEBUG=" + debug}, env.Python,
+				out, err := run(t, env, 60*time.Second, []string{"LD_LIBRARY_PATH=" + strings.Join(libs, ":"), "GODEBUG=" + debug}, env.Python,
 					append([]string{"together.py", "GORAIL"}, order...)...)
 				require.Contains(t, out, "\nok\n", err) // stock UCX dies in a destructor when all is done
 			})

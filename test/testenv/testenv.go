@@ -9,7 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/skip"
 )
 
 // Variables that choose what is tested.
@@ -94,7 +95,7 @@ func (e Env) PluginDirOf(backend string) string {
 	if _, err := os.Stat(filepath.Join(dir, PluginFile(backend))); err == nil {
 		return dir
 	}
-	if stock := nixl.PluginDir(e.WheelDir); e.WheelDir != "" {
+	if stock := nixlapi.PluginDir(e.WheelDir); e.WheelDir != "" {
 		if _, err := os.Stat(filepath.Join(stock, PluginFile(backend))); err == nil {
 			return stock
 		}
@@ -110,7 +111,7 @@ func (e Env) Check() error {
 	if e.WheelDir == "" {
 		return fmt.Errorf("no NIXL wheel: pip install --no-deps nixl-cu12 numpy into .venv, or set %s", EnvWheel)
 	}
-	if _, err := nixl.LibDir(e.WheelDir); err != nil {
+	if _, err := nixlapi.LibDir(e.WheelDir); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(e.PluginDir, PluginFile(e.Backend))); err != nil {
@@ -127,22 +128,10 @@ func (e Env) CheckPython() error {
 	return nil
 }
 
-// SkipOrFail skips with a reason; under CI what is missing is a failure.
-func SkipOrFail(t TB, err error) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") != "" {
-		t.Fatalf("%v", err)
-	}
-	t.Skipf("%v", err)
-}
-
 // Need loads the environment or skips.
 func Need(t TB) Env {
 	t.Helper()
 	e := Load()
-	SkipOrFail(t, e.Check())
+	skip.OrFail(t, e.Check())
 	return e
 }

@@ -11,7 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/skip"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -32,7 +33,7 @@ func TestWheels(t *testing.T) {
 	}
 	for _, dir := range dirs {
 		env.WheelDir = dir
-		testenv.SkipOrFail(t, env.Check())
+		skip.OrFail(t, env.Check())
 		for name, on := range map[string]bool{"progress": true, "no progress": false} {
 			t.Run(filepath.Base(dir)+"/"+name, func(t *testing.T) { roundTrip(t, env, on) })
 		}
@@ -80,17 +81,17 @@ func roundTrip(t *testing.T, env testenv.Env, progress bool) {
 	a, b := ini.Buffer(size, 0xa), tgt.Buffer(size, 0xb)
 	ini.Learn(tgt)
 
-	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		a.Fill(0xa)
 		b.Fill(0xb)
 		x := ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("moved")})
 		for range 5 {
 			x.Do(limit)
-			require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("moved")}}, tgt.WaitNotifs(1, limit))
+			require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("moved")}}, tgt.WaitNotifs(1, limit))
 		}
 		require.NoError(t, x.Release())
 		seed := uint64(0xa)
-		if op == nixl.Read {
+		if op == nixlapi.Read {
 			seed = 0xb
 		}
 		a.Want(seed)

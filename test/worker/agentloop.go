@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // slice bounds how long a waiting command keeps the agent's thread.
@@ -19,26 +19,26 @@ const pauseAll = time.Millisecond
 
 // agent is one NIXL agent of the worker and the thread that calls it.
 type agent struct {
-	a     *nixl.Agent
-	b     *nixl.Backend
+	a     *nixlapi.Agent
+	b     *nixlapi.Backend
 	queue chan func() // nil: commands call from any thread
 
 	mu      sync.Mutex // guards what follows
 	xfers   map[int]*xfer
-	lists   map[int]*nixl.Dlist
-	inbox   []nixl.Notif
+	lists   map[int]*nixlapi.Dlist
+	inbox   []nixlapi.Notif
 	polling bool
 	pause   time.Duration // between polls that found nothing; of every poll from pauseAll on
-	pollErr *nixl.Error
+	pollErr *nixlapi.Error
 }
 
 type xfer struct {
-	x    *nixl.Xfer
-	last nixl.Status
+	x    *nixlapi.Xfer
+	last nixlapi.Status
 }
 
 func newAgentLoop(concurrent bool) *agent {
-	g := &agent{xfers: map[int]*xfer{}, lists: map[int]*nixl.Dlist{}}
+	g := &agent{xfers: map[int]*xfer{}, lists: map[int]*nixlapi.Dlist{}}
 	if !concurrent {
 		g.queue = make(chan func())
 		go g.run()
@@ -130,7 +130,7 @@ func (g *agent) poll() int {
 }
 
 // take removes up to n notifications from the inbox.
-func (g *agent) take(n int) []nixl.Notif {
+func (g *agent) take(n int) []nixlapi.Notif {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n = min(n, len(g.inbox))
@@ -168,9 +168,9 @@ func (g *agent) close() error {
 	return err
 }
 
-func nixlError(err error) *nixl.Error {
+func nixlError(err error) *nixlapi.Error {
 	if err == nil {
 		return nil
 	}
-	return &nixl.Error{Call: callOf(err), Status: nixl.StatusOf(err)}
+	return &nixlapi.Error{Call: callOf(err), Status: nixlapi.StatusOf(err)}
 }

@@ -1,16 +1,13 @@
 package worker
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"net/rpc"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/internal/subprocess"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 )
 
@@ -29,106 +26,44 @@ type Options struct {
 	Stderr  *os.File             // its standard error; nil: Output has it
 }
 
+// process says how to start one.
+func (o Options) process() subprocess.Options {
+	env := append([]string{envRun + "=1", envWheel + "=" + o.Env.WheelDir, "NIXL_PLUGIN_DIR=" + o.Env.PluginDir,
+		// UCX would replace the Go runtime's fault handlers.
+		"UCX_HANDLE_ERRORS=none"}, o.Setenv...)
+	return subprocess.Options{Setenv: env, Attr: o.Attr, Verbose: o.Verbose, Stderr: o.Stderr}
+}
+
 // Worker is a process with agents in it.
 type Worker struct {
-	t    testenv.TB
-	proc process
-	rpc  *rpc.Client
-	dead bool // killed on purpose
-}
-
-// tail keeps the last part of what a worker printed.
-type tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.b = append(w.b, p...)
-	if n := len(w.b) - 64<<10; n > 0 {
-		w.b = w.b[n:]
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return string(bytes.ToValidUTF8(w.b, []byte("?")))
-}
-
-func (w *tail) clear() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.b = nil
+	*subprocess.Client
+	t testenv.TB
 }
 
 // Start runs a worker that the test's cleanup ends.
 func Start(t testenv.TB, o Options) *Worker {
 	t.Helper()
-	w := &Worker{t: t}
-	if err := w.start(o); err != nil {
+	c, err := subprocess.Start(o.process(), service)
+	if err != nil {
 		t.Fatalf("worker: %v", err)
 	}
+	return supervise(t, c)
+}
+
+// supervise has the test's cleanup end a worker, by SIGKILL if need be.
+func supervise(t testenv.TB, c *subprocess.Client) *Worker {
+	w := &Worker{c, t}
 	t.Cleanup(w.end)
 	return w
 }
 
-func (w *Worker) start(o Options) error {
-	inR, inW, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer func() { _, _ = inR.Close(), outW.Close() }()
-	c, err := spawn(o, envRun+"=1", inR, outW)
-	if err != nil {
-		return err
-	}
-	w.proc, w.rpc = c, rpc.NewClient(pipe{outR, inW})
-	return nil
-}
-
-// Pid is the worker's process id.
-func (w *Worker) Pid() int { return w.proc.pid() }
-
-// Output is the last part of what the worker printed.
-func (w *Worker) Output() string { return w.proc.output() }
-
-// Forget empties Output, so that a test sees what comes next.
-func (w *Worker) Forget() { w.proc.forget() }
-
-// end is the cleanup: an orderly end, or SIGKILL.
-func (w *Worker) end() {
-	if w.dead {
-		return
-	}
-	_ = w.proc.signal(syscall.SIGCONT)
-	_ = w.rpc.Close()
-	t := time.AfterFunc(5*time.Second, func() { _ = w.proc.signal(syscall.SIGKILL) })
-	defer t.Stop()
-	w.proc.wait()
-	w.dead = true
-}
-
-// Kill sends SIGKILL and waits for the end.
-func (w *Worker) Kill() {
-	w.dead = true
-	_ = w.proc.signal(syscall.SIGKILL)
-	w.proc.wait()
-	_ = w.rpc.Close()
-}
+func (w *Worker) end() { w.End(5 * time.Second) }
 
 // Stop sends SIGSTOP.
-func (w *Worker) Stop() { _ = w.proc.signal(syscall.SIGSTOP) }
+func (w *Worker) Stop() { _ = w.Signal(syscall.SIGSTOP) }
 
 // Cont sends SIGCONT.
-func (w *Worker) Cont() { _ = w.proc.signal(syscall.SIGCONT) }
+func (w *Worker) Cont() { _ = w.Signal(syscall.SIGCONT) }
 
 // Exit destroys the agents, ends the process and returns how it ended.
 func (w *Worker) Exit() error {
@@ -138,7 +73,7 @@ func (w *Worker) Exit() error {
 	if out.Err != nil {
 		return out.Err
 	}
-	if how, ok := w.proc.wait(); !ok {
+	if how, ok := w.Wait(); !ok {
 		return fmt.Errorf("worker: %s\n%s", how, w.Output())
 	}
 	return nil
@@ -152,17 +87,13 @@ func (w *Worker) Stats() Stats {
 
 // Future is a command under way.
 type Future[R any] struct {
-	w      *Worker
-	method string
-	call   *rpc.Call
-	end    time.Time
+	*subprocess.Future[R]
+	w *Worker
 }
 
 // async starts a command. Wait must be called on the test's goroutine.
 func async[R any](w *Worker, method string, args any, limit time.Duration) *Future[R] {
-	f := &Future[R]{w: w, method: method, end: time.Now().Add(limit)}
-	f.call = w.rpc.Go(service+"."+method, args, new(R), make(chan *rpc.Call, 1))
-	return f
+	return &Future[R]{subprocess.Go[R](w.Client, method, args, limit), w}
 }
 
 func call[R any](w *Worker, method string, args any, limit time.Duration) R {
@@ -170,45 +101,18 @@ func call[R any](w *Worker, method string, args any, limit time.Duration) R {
 	return async[R](w, method, args, limit).Wait()
 }
 
-// Wait returns the reply. A missed deadline or a dead worker fails the test.
+// Wait returns the reply. A missed deadline or a dead worker fails the test; Result is for a worker that may die.
 func (f *Future[R]) Wait() R {
 	f.w.t.Helper()
 	r, err := f.Result()
 	if err != nil {
-		f.w.t.Fatalf("%v\n%s", err, f.w.Output())
+		f.w.t.Fatalf("worker: %v\n%s", err, f.w.Output())
 	}
 	return r
 }
 
-// Result is Wait for a worker that may die.
-func (f *Future[R]) Result() (r R, err error) {
-	timer := time.NewTimer(time.Until(f.end))
-	defer timer.Stop()
-	select {
-	case c := <-f.call.Done:
-		if c.Error != nil {
-			if !f.w.dead && isGone(c.Error) {
-				f.w.Kill()
-				how, _ := f.w.proc.wait()
-				return r, fmt.Errorf("worker died in %s: %s", f.method, how)
-			}
-			return r, fmt.Errorf("%s: %w", f.method, c.Error)
-		}
-		return *c.Reply.(*R), nil
-	case <-timer.C:
-		f.w.Kill()
-		return r, fmt.Errorf("%s: no answer in time, worker killed", f.method)
-	}
-}
-
-// isGone tells a lost pipe from an error that the worker answered.
-func isGone(err error) bool {
-	_, answered := errors.AsType[rpc.ServerError](err)
-	return !answered
-}
-
-// asErr keeps a nil *nixl.Error from becoming a non-nil error.
-func asErr(e *nixl.Error) error {
+// asErr keeps a nil *nixlapi.Error from becoming a non-nil error.
+func asErr(e *nixlapi.Error) error {
 	if e == nil {
 		return nil
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // Agent is an agent in a worker.
@@ -96,7 +96,7 @@ func (a *Agent) Connect(peer string) error {
 	return asErr(call[MDOut](a.Worker, "Connect", MDArgs{Agent: a.id, Name: peer}, Deadline).Err)
 }
 
-// Knows asks whether a peer is loaded. See nixl.Agent.Knows.
+// Knows asks whether a peer is loaded. See nixlapi.Agent.Knows.
 func (a *Agent) Knows(peer string) bool {
 	a.t.Helper()
 	return call[MDOut](a.Worker, "Knows", MDArgs{Agent: a.id, Name: peer}, Deadline).Known
@@ -132,7 +132,7 @@ func (a *Agent) Spinning() {
 }
 
 // WaitNotifs polls until n notifications came; fewer when time is up.
-func (a *Agent) WaitNotifs(n int, timeout time.Duration) []nixl.Notif {
+func (a *Agent) WaitNotifs(n int, timeout time.Duration) []nixlapi.Notif {
 	a.t.Helper()
 	return a.WaitNotifsAsync(n, timeout).Wait().Notifs
 }

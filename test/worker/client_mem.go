@@ -1,6 +1,9 @@
 package worker
 
-import "gorail/test/nixl"
+import (
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
+)
 
 // Buf is memory in a worker.
 type Buf struct {
@@ -8,12 +11,12 @@ type Buf struct {
 	id   int
 	Addr uint64
 	Size uint64
-	Mem  nixl.Mem
+	Mem  nixlapi.Mem
 	Dev  uint64
 }
 
 // Alloc maps memory.
-func (w *Worker) Alloc(size uint64, kind nixl.Kind) *Buf {
+func (w *Worker) Alloc(size uint64, kind hostmem.Kind) *Buf {
 	w.t.Helper()
 	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, Kind: kind}, Deadline)
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
@@ -23,7 +26,7 @@ func (w *Worker) Alloc(size uint64, kind nixl.Kind) *Buf {
 func (w *Worker) AllocGPU(size uint64, m GPUMem) *Buf {
 	w.t.Helper()
 	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, GPU: &m}, Deadline)
-	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixl.VRAM, Dev: uint64(m.Device)}
+	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixlapi.VRAM, Dev: uint64(m.Device)}
 }
 
 // GPUBuffer makes memory of a GPU, fills it and registers it with the agent.
@@ -66,7 +69,7 @@ func (w *Worker) GPUCount(name string) int {
 // Buffer maps memory, fills it and registers it with the agent.
 func (a *Agent) Buffer(size, seed uint64) *Buf {
 	a.t.Helper()
-	b := a.Alloc(size, nixl.Anon)
+	b := a.Alloc(size, hostmem.Anon)
 	b.Fill(seed)
 	if err := a.Register(b.All()); err != nil {
 		a.t.Fatalf("%s: %v\n%s", a.Name, err, a.Output())

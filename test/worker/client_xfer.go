@@ -3,12 +3,12 @@ package worker
 import (
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // XferSpec describes a request.
 type XferSpec struct {
-	Op            nixl.Op
+	Op            nixlapi.Op
 	Local, Remote Side
 	Peer          string
 	Notif         []byte // nil: none; empty: an empty one
@@ -91,32 +91,32 @@ func (x *Xfer) post(mode PostMode, msg []byte) XferOut {
 }
 
 // Post posts as the request was made.
-func (x *Xfer) Post() nixl.Status { x.a.t.Helper(); return x.post(AsMade, nil).Status }
+func (x *Xfer) Post() nixlapi.Status { x.a.t.Helper(); return x.post(AsMade, nil).Status }
 
 // PostTimed is Post with the time that it took in the worker.
-func (x *Xfer) PostTimed() (nixl.Status, time.Duration) {
+func (x *Xfer) PostTimed() (nixlapi.Status, time.Duration) {
 	x.a.t.Helper()
 	out := x.post(AsMade, nil)
 	return out.Status, out.Took
 }
 
 // PostNotif posts with a notification of its own.
-func (x *Xfer) PostNotif(msg []byte) nixl.Status {
+func (x *Xfer) PostNotif(msg []byte) nixlapi.Status {
 	x.a.t.Helper()
 	return x.post(WithNotif, msg).Status
 }
 
 // PostQuiet posts without a notification.
-func (x *Xfer) PostQuiet() nixl.Status { x.a.t.Helper(); return x.post(NoNotif, nil).Status }
+func (x *Xfer) PostQuiet() nixlapi.Status { x.a.t.Helper(); return x.post(NoNotif, nil).Status }
 
 // Status asks once.
-func (x *Xfer) Status() nixl.Status {
+func (x *Xfer) Status() nixlapi.Status {
 	x.a.t.Helper()
 	return call[XferOut](x.a.Worker, "Status", Ref{x.a.id, x.id}, Deadline).Status
 }
 
 // Wait polls until the request ended; InProgress when time is up.
-func (x *Xfer) Wait(timeout time.Duration) nixl.Status {
+func (x *Xfer) Wait(timeout time.Duration) nixlapi.Status {
 	x.a.t.Helper()
 	return x.WaitAsync(timeout).Wait().Status
 }
@@ -130,10 +130,10 @@ func (x *Xfer) WaitAsync(timeout time.Duration) *Future[XferOut] {
 func (x *Xfer) Do(timeout time.Duration) {
 	x.a.t.Helper()
 	s := x.Post()
-	if s == nixl.InProgress {
+	if s == nixlapi.InProgress {
 		s = x.Wait(timeout)
 	}
-	if s != nixl.Success {
+	if s != nixlapi.Success {
 		x.a.t.Fatalf("%s: transfer: %s\n%s", x.a.Name, s, x.a.Output())
 	}
 }

@@ -1,11 +1,10 @@
-// Package worker runs a real NIXL agent in a process of its own and obeys a
-// test over a pipe.
+// Package worker runs a real NIXL agent in a process of its own that obeys a
+// test (see package subprocess).
 //
 // A program that uses it calls MaybeRun first thing (in TestMain or main):
 // Start executes the same binary again, and MaybeRun turns that copy into the
-// worker. Commands travel as net/rpc over two inherited descriptors, so what a
-// plugin prints cannot disturb them. Every call has a deadline; a worker that
-// misses it is killed and the test fails with what the worker printed.
+// worker. Every call has a deadline; a worker that misses it is killed and the
+// test fails with what the worker printed.
 //
 // Workers on another host are the same: a keeper runs there (EnvKeep), Dial
 // reaches it, and commands travel over TCP.

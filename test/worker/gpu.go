@@ -3,7 +3,8 @@ package worker
 import (
 	"errors"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
 )
 
 // GPUMem says what memory of a GPU an application makes.
@@ -55,7 +56,7 @@ type memory interface {
 }
 
 // hostMem is memory of the host.
-type hostMem struct{ *nixl.Buffer }
+type hostMem struct{ *nixlapi.Buffer }
 
 func (m hostMem) size() uint64               { return uint64(len(m.B)) }
 func (m hostMem) read(off, n uint64) []byte  { return m.B[off : off+n] }
@@ -88,7 +89,7 @@ func (s *Server) use() error {
 // alloc makes memory. With mu held.
 func (s *Server) alloc(in AllocArgs) (memory, error) {
 	if in.GPU == nil {
-		b, err := nixl.Alloc(int(in.Size), in.Kind)
+		b, err := hostmem.Alloc(int(in.Size), in.Kind)
 		return hostMem{b}, err
 	}
 	if err := s.use(); err != nil {

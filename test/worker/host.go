@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/internal/subprocess"
 	"gorail/test/testenv"
 )
 
@@ -39,11 +40,11 @@ func (h *Host) ask(method string, args, reply any, limit time.Duration) error {
 	}
 }
 
-// Start runs a worker there that the test's cleanup ends. o.Env must hold there, too; o.Stderr means nothing there.
+// Start runs a worker there that the test's cleanup ends. o.Env must hold there, too; o.Stderr does not apply.
 func (h *Host) Start(t testenv.TB, o Options) *Worker {
 	t.Helper()
 	var s Started
-	err := h.ask("Start", StartArgs{Env: o.Env, Setenv: o.Setenv, Verbose: o.Verbose, Attr: o.Attr}, &s, Deadline)
+	err := h.ask("Start", StartArgs{o.Env, o.Setenv, o.Verbose, o.Attr}, &s, Deadline)
 	var c net.Conn
 	if err == nil {
 		c, err = net.DialTimeout("tcp", s.Addr, Deadline)
@@ -51,9 +52,7 @@ func (h *Host) Start(t testenv.TB, o Options) *Worker {
 	if err != nil {
 		t.Fatalf("worker: %v", err)
 	}
-	w := &Worker{t: t, proc: &distant{h, s.Pid}, rpc: rpc.NewClient(c)}
-	t.Cleanup(w.end)
-	return w
+	return supervise(t, subprocess.Connect(c, service, &distant{h, s.Pid}))
 }
 
 // Run runs a command there and gives what it printed; anything but status 0 fails the test.
@@ -69,19 +68,19 @@ func (h *Host) Run(t testenv.TB, command ...string) string {
 	return out.Output
 }
 
-// distant is a worker on another host.
+// distant is a worker on another host: its handle.
 type distant struct {
 	h  *Host
 	id int
 }
 
-func (d *distant) pid() int { return d.id }
+func (d *distant) Pid() int { return d.id }
 
-func (d *distant) signal(s syscall.Signal) error {
+func (d *distant) Signal(s syscall.Signal) error {
 	return d.h.ask("Signal", SignalArgs{d.id, s}, new(Nothing), grace)
 }
 
-func (d *distant) wait() (how string, ok bool) {
+func (d *distant) Wait() (how string, ok bool) {
 	var e Ended
 	if err := d.h.ask("Wait", d.id, &e, grace); err != nil {
 		return err.Error(), false
@@ -89,7 +88,7 @@ func (d *distant) wait() (how string, ok bool) {
 	return e.How, e.OK
 }
 
-func (d *distant) output() string {
+func (d *distant) Output() string {
 	var s string
 	if err := d.h.ask("Output", d.id, &s, grace); err != nil {
 		return err.Error()
@@ -97,4 +96,4 @@ func (d *distant) output() string {
 	return s
 }
 
-func (d *distant) forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }
+func (d *distant) Forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }

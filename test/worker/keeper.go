@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/rpc"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"gorail/internal/subprocess"
 	"gorail/test/testenv"
 )
 
@@ -25,12 +25,12 @@ type Keeper struct {
 	ip string
 
 	mu       sync.Mutex
-	children map[int]*child
+	children map[int]*subprocess.Process
 }
 
 // The arguments and replies of a keeper's commands.
 type (
-	StartArgs struct { // Options, as far as they can be sent
+	StartArgs struct { // Options, but for a file, which is this host's own
 		Env     testenv.Env
 		Setenv  []string
 		Verbose bool
@@ -67,14 +67,14 @@ func keep(addr string) error {
 		return fmt.Errorf("no test has come: %w", err)
 	}
 	_ = ln.Close()
-	k := &Keeper{ip: c.LocalAddr().(*net.TCPAddr).IP.String(), children: map[int]*child{}}
+	k := &Keeper{ip: c.LocalAddr().(*net.TCPAddr).IP.String(), children: map[int]*subprocess.Process{}}
 	s := rpc.NewServer()
 	if err := s.RegisterName(keeper, k); err != nil {
 		return err
 	}
 	s.ServeConn(c)
 	for _, c := range k.children {
-		_ = c.signal(syscall.SIGKILL)
+		_ = c.Signal(syscall.SIGKILL)
 	}
 	return nil
 }
@@ -91,18 +91,18 @@ func (k *Keeper) Start(in StartArgs, out *Started) error {
 		return err
 	}
 	defer f.Close()
-	c, err := spawn(Options{Env: in.Env, Setenv: in.Setenv, Verbose: in.Verbose, Attr: in.Attr}, envListen+"=1", f)
+	c, err := subprocess.Exec(Options{Env: in.Env, Setenv: in.Setenv, Verbose: in.Verbose, Attr: in.Attr}.process(), f)
 	if err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.children[c.pid()] = c
-	*out = Started{c.pid(), ln.Addr().String()}
+	k.children[c.Pid()] = c
+	*out = Started{c.Pid(), ln.Addr().String()}
 	return nil
 }
 
-func (k *Keeper) child(pid int) (*child, error) {
+func (k *Keeper) child(pid int) (*subprocess.Process, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if c := k.children[pid]; c != nil {
@@ -117,14 +117,14 @@ func (k *Keeper) Signal(in SignalArgs, out *Nothing) error {
 	if err != nil {
 		return err
 	}
-	return c.signal(in.Signal)
+	return c.Signal(in.Signal)
 }
 
 // Wait waits for a worker's end.
 func (k *Keeper) Wait(pid int, out *Ended) error {
 	c, err := k.child(pid)
 	if err == nil {
-		out.How, out.OK = c.wait()
+		out.How, out.OK = c.Wait()
 	}
 	return err
 }
@@ -133,7 +133,7 @@ func (k *Keeper) Wait(pid int, out *Ended) error {
 func (k *Keeper) Output(pid int, out *string) error {
 	c, err := k.child(pid)
 	if err == nil {
-		*out = c.output()
+		*out = c.Output()
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func (k *Keeper) Output(pid int, out *string) error {
 func (k *Keeper) Forget(pid int, out *Nothing) error {
 	c, err := k.child(pid)
 	if err == nil {
-		c.forget()
+		c.Forget()
 	}
 	return err
 }
@@ -155,17 +155,4 @@ func (k *Keeper) Run(command []string, out *RunOut) error {
 		out.Err = err.Error()
 	}
 	return nil
-}
-
-// listener is the one that a keeper has handed to this worker.
-func listener() (net.Conn, error) {
-	f := os.NewFile(fdIn, "listener")
-	ln, err := net.FileListener(f)
-	if err != nil {
-		return nil, err
-	}
-	_ = f.Close()
-	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(Deadline))
-	defer ln.Close()
-	return ln.Accept()
 }

@@ -4,7 +4,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
 )
 
 // Layout describes many equal blocks of a buffer without listing them.
@@ -30,16 +31,16 @@ func (l Layout) order() func(int) uint64 {
 }
 
 // Descs lists the blocks of a buffer that starts at base.
-func (l Layout) Descs(base uint64) []nixl.Desc {
-	at, out := l.order(), make([]nixl.Desc, l.Count)
+func (l Layout) Descs(base uint64) []nixlapi.Desc {
+	at, out := l.order(), make([]nixlapi.Desc, l.Count)
 	for i := range out {
-		out[i] = nixl.Desc{Addr: base + at(i), Len: l.Len}
+		out[i] = nixlapi.Desc{Addr: base + at(i), Len: l.Len}
 	}
 	return out
 }
 
 // Descs lists the blocks.
-func (s Side) Descs() []nixl.Desc {
+func (s Side) Descs() []nixlapi.Desc {
 	out := s.Layout.Descs(s.Base)
 	for i := range out {
 		out[i].Dev = s.Dev
@@ -54,7 +55,7 @@ func (s Side) Descs() []nixl.Desc {
 type Side struct {
 	Base uint64
 	Layout
-	Mem  nixl.Mem
+	Mem  nixlapi.Mem
 	Dev  uint64
 	Also []Side // of the same kind, behind these
 }
@@ -66,7 +67,7 @@ type AgentConfig struct {
 	Params     map[string]string
 	ProgThread bool
 	ProgDelay  time.Duration
-	Sync       nixl.Sync
+	Sync       nixlapi.Sync
 	Concurrent bool // commands call the agent from any thread; needs Sync
 }
 
@@ -94,7 +95,7 @@ type LoopArgs struct {
 // LoopResult is what a loop measured. Times are in nanoseconds.
 type LoopResult struct {
 	Done      int
-	Status    nixl.Status // of the last transfer
+	Status    nixlapi.Status // of the last transfer
 	Lat, Post []int64
 	Wall, CPU time.Duration
 }
@@ -115,11 +116,11 @@ type (
 	AgentArgs struct{ Cfg AgentConfig }
 	AgentOut  struct {
 		ID  int
-		Err *nixl.Error
+		Err *nixlapi.Error
 	}
 	AllocArgs struct {
 		Size uint64
-		Kind nixl.Kind
+		Kind hostmem.Kind
 		GPU  *GPUMem // nil: the host's memory
 	}
 	AllocOut struct {
@@ -138,7 +139,7 @@ type (
 		Agent int
 		Sides []Side
 	}
-	ErrOut struct{ Err *nixl.Error }
+	ErrOut struct{ Err *nixlapi.Error }
 	MDArgs struct {
 		Agent int
 		Blob  []byte
@@ -148,11 +149,11 @@ type (
 		Blob  []byte
 		Name  string
 		Known bool
-		Err   *nixl.Error
+		Err   *nixlapi.Error
 	}
 	XferArgs struct {
 		Agent         int
-		Op            nixl.Op
+		Op            nixlapi.Op
 		Local, Remote Side
 		Peer          string
 		HasNotif      bool
@@ -163,11 +164,11 @@ type (
 	}
 	XferOut struct {
 		ID      int
-		Status  nixl.Status
+		Status  nixlapi.Status
 		Took    time.Duration
 		Us      int64
 		Backend string
-		Err     *nixl.Error
+		Err     *nixlapi.Error
 	}
 	PostArgs struct {
 		Agent, ID int
@@ -191,8 +192,8 @@ type (
 		Prefix string
 	}
 	NotifOut struct {
-		Notifs []nixl.Notif
-		Err    *nixl.Error
+		Notifs []nixlapi.Notif
+		Err    *nixlapi.Error
 	}
 )
 
@@ -203,7 +204,7 @@ type VisitArgs struct {
 	Blob          []byte // the peer's metadata
 	Prefix        string
 	Transfer      bool
-	Op            nixl.Op
+	Op            nixlapi.Op
 	Local, Remote Side
 	Alone         int
 	Timeout       time.Duration
@@ -212,5 +213,5 @@ type VisitArgs struct {
 // VisitOut says how many notifications were accepted.
 type VisitOut struct {
 	Accepted int
-	Err      *nixl.Error
+	Err      *nixlapi.Error
 }

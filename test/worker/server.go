@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // Server holds what a worker owns. Its exported methods are the commands.
@@ -13,7 +13,7 @@ type Server struct {
 	wheel string
 
 	mu     sync.Mutex // guards what follows
-	lib    *nixl.Lib
+	lib    *nixlapi.Lib
 	next   int
 	agents map[int]*agent
 	bufs   map[int]memory
@@ -25,7 +25,7 @@ func newServer(wheel string) *Server {
 }
 
 func callOf(err error) string {
-	var e *nixl.Error
+	var e *nixlapi.Error
 	if errors.As(err, &e) {
 		return e.Call
 	}
@@ -61,7 +61,7 @@ func (s *Server) Agent(in AgentArgs, out *AgentOut) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lib == nil {
-		lib, err := nixl.Open(s.wheel)
+		lib, err := nixlapi.Open(s.wheel)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (s *Server) Agent(in AgentArgs, out *AgentOut) error {
 	g := newAgentLoop(in.Cfg.Concurrent)
 	var err error
 	g.do(func() {
-		g.a, err = s.lib.NewAgent(in.Cfg.Name, nixl.Config{
+		g.a, err = s.lib.NewAgent(in.Cfg.Name, nixlapi.Config{
 			ProgThread: in.Cfg.ProgThread, ProgDelayUs: uint64(in.Cfg.ProgDelay.Microseconds()), Sync: in.Cfg.Sync,
 		})
 		if err != nil || in.Cfg.Backend == "" {

@@ -3,7 +3,8 @@ package worker
 import (
 	"fmt"
 
-	"gorail/test/nixl"
+	"gorail/internal/pattern"
+	"gorail/nixlapi"
 )
 
 func (s *Server) buf(id int) (memory, error) {
@@ -44,7 +45,7 @@ func (s *Server) Fill(in MemArgs, out *ErrOut) error {
 		return err
 	}
 	bytes := make([]byte, in.N)
-	Fill(bytes, in.Seed, in.SeedOff)
+	pattern.Fill(bytes, in.Seed, in.SeedOff)
 	b.write(in.Off, bytes)
 	return nil
 }
@@ -55,7 +56,7 @@ func (s *Server) Diff(in MemArgs, out *DiffOut) error {
 	if err != nil {
 		return err
 	}
-	out.At = Diff(b.read(in.Off, in.N), in.Seed, in.SeedOff)
+	out.At = pattern.Diff(b.read(in.Off, in.N), in.Seed, in.SeedOff)
 	return nil
 }
 
@@ -68,14 +69,17 @@ func (s *Server) DiffBlocks(in MemArgs, out *DiffOut) error {
 	}
 	got := b.read(0, b.size())
 	want := make([]byte, len(got))
-	Fill(want, in.Own, 0)
+	pattern.Fill(want, in.Own, 0)
 	at, from := in.At.order(), in.From.order()
 	for i := range in.At.Count {
-		Fill(want[at(i):at(i)+in.At.Len], in.Seed, from(i))
+		pattern.Fill(want[at(i):at(i)+in.At.Len], in.Seed, from(i))
 	}
 	out.At = firstDiff(got, want)
 	return nil
 }
+
+// step bounds one comparison: the worker may hold two Go runtimes, and then a long loop without calls cannot be preempted.
+const step = 64 << 10
 
 // firstDiff is the index of the first difference of equally long slices, or -1.
 func firstDiff(a, b []byte) int64 {
@@ -94,15 +98,15 @@ func firstDiff(a, b []byte) int64 {
 }
 
 // memOf is the type of all the sides' memory.
-func memOf(sides []Side) nixl.Mem {
+func memOf(sides []Side) nixlapi.Mem {
 	if len(sides) == 0 {
-		return nixl.DRAM
+		return nixlapi.DRAM
 	}
 	return sides[0].Mem
 }
 
-func descs(sides []Side) []nixl.Desc {
-	var out []nixl.Desc
+func descs(sides []Side) []nixlapi.Desc {
+	var out []nixlapi.Desc
 	for _, s := range sides {
 		out = append(out, s.Descs()...)
 	}

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/internal/procstat"
+	"gorail/nixlapi"
 )
 
 // GenNotif sends Msg, or Count messages that say Prefix and their number.
@@ -63,7 +64,7 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 	if err != nil {
 		return err
 	}
-	all := []*nixl.Xfer{x.x}
+	all := []*nixlapi.Xfer{x.x}
 	for _, id := range in.Beside {
 		_, more, err := s.xfer(Ref{in.Agent, id})
 		if err != nil {
@@ -75,15 +76,15 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 		out.Lat, out.Post = make([]int64, in.N), make([]int64, in.N)
 	}
 	g.do(func() {
-		began, cpu := time.Now(), CPUTime()
+		began, cpu := time.Now(), procstat.CPUTime()
 		if len(in.Beside) > 0 {
-			out.Done, x.last = nixl.Stream(all, in.N, in.Timeout, cmp.Or(in.Nap, 100*time.Microsecond))
+			out.Done, x.last = nixlapi.Stream(all, in.N, in.Timeout, cmp.Or(in.Nap, 100*time.Microsecond))
 		} else if in.Prefix == "" {
 			out.Done, x.last = x.x.Loop(in.N, in.Timeout, out.Lat, out.Post)
 		} else {
 			out.Done = x.numbered(in, began.Add(in.Timeout))
 		}
-		out.Wall, out.CPU = time.Since(began), CPUTime()-cpu
+		out.Wall, out.CPU = time.Since(began), procstat.CPUTime()-cpu
 	})
 	out.Status = x.last
 	if in.Times {
@@ -97,10 +98,10 @@ func (x *xfer) numbered(in LoopArgs, end time.Time) int {
 	for i := range in.N {
 		msg := seqMsg(in.Prefix, i)
 		x.last = x.x.PostWith(&msg)
-		for x.last == nixl.InProgress && time.Now().Before(end) {
+		for x.last == nixlapi.InProgress && time.Now().Before(end) {
 			x.last = x.x.Status()
 		}
-		if x.last != nixl.Success {
+		if x.last != nixlapi.Success {
 			return i
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // Visit loads a peer's metadata, sends it notifications and forgets it at once, N times over. Messages say Prefix and their number.
@@ -34,15 +34,15 @@ func (g *agent) visit(in VisitArgs, accepted *int, end time.Time) error {
 	next := func() []byte { return seqMsg(in.Prefix, *accepted) }
 	if in.Transfer {
 		msg := next()
-		x, err := g.a.CreateXferBetween(in.Op, in.Local.Mem, in.Local.Descs(), in.Remote.Mem, in.Remote.Descs(), peer, nixl.XferOpts{Backend: g.b, Notif: &msg})
+		x, err := g.a.CreateXferBetween(in.Op, in.Local.Mem, in.Local.Descs(), in.Remote.Mem, in.Remote.Descs(), peer, nixlapi.XferOpts{Backend: g.b, Notif: &msg})
 		if err != nil {
 			return fmt.Errorf("request: %w", err)
 		}
 		st := x.Post()
-		for st == nixl.InProgress && time.Now().Before(end) {
+		for st == nixlapi.InProgress && time.Now().Before(end) {
 			st = x.Status()
 		}
-		if st != nixl.Success {
+		if st != nixlapi.Success {
 			return fmt.Errorf("transfer %d: %v", *accepted, st)
 		}
 		*accepted++

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"time"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
-func (in XferArgs) opts(b *nixl.Backend) nixl.XferOpts {
-	o := nixl.XferOpts{Backend: b, NoMerge: in.NoMerge}
+func (in XferArgs) opts(b *nixlapi.Backend) nixlapi.XferOpts {
+	o := nixlapi.XferOpts{Backend: b, NoMerge: in.NoMerge}
 	if in.HasNotif {
 		msg := in.Notif // gob turns an empty slice into nil
 		o.Notif = &msg
@@ -16,7 +16,7 @@ func (in XferArgs) opts(b *nixl.Backend) nixl.XferOpts {
 	return o
 }
 
-func (s *Server) addXfer(g *agent, x *nixl.Xfer, out *XferOut) {
+func (s *Server) addXfer(g *agent, x *nixlapi.Xfer, out *XferOut) {
 	s.mu.Lock()
 	out.ID = s.id()
 	s.mu.Unlock()
@@ -132,10 +132,10 @@ func (s *Server) Wait(in WaitArgs, out *XferOut) error {
 	}
 	began := time.Now()
 	g.until(in.Timeout, func() bool {
-		if x.last == nixl.InProgress {
+		if x.last == nixlapi.InProgress {
 			x.last = x.x.Status()
 		}
-		return x.last != nixl.InProgress
+		return x.last != nixlapi.InProgress
 	})
 	out.Status, out.Took = x.last, time.Since(began)
 	return nil

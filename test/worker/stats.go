@@ -1,59 +1,40 @@
 package worker
 
 import (
-	"bufio"
 	"os"
-	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/internal/procstat"
 )
 
-// CPUTime is what the process used so far, user and system.
-func CPUTime() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
+// selfStats reads the state of this process.
 func selfStats() (Stats, error) {
-	st := Stats{CPU: CPUTime()}
-	fds, err := os.ReadDir("/proc/self/fd")
+	st := Stats{CPU: procstat.CPUTime()}
+	fds, err := procstat.FDs()
 	if err != nil {
 		return st, err
 	}
-	st.FDs = len(fds) - 1 // one is the folder itself
+	st.FDs, st.Doubles = len(fds), doubles(fds)
+	u, err := procstat.Self()
+	st.RSSKiB, st.Threads, st.SigCgt = u.RSSKiB, u.Threads, u.SigCgt
+	return st, err
+}
+
+// doubles counts descriptors of an imitated GPU's memory that another descriptor has, too.
+func doubles(fds []string) (n int) {
 	seen := map[uint64]bool{}
 	for _, fd := range fds {
 		var file unix.Stat_t
-		path := "/proc/self/fd/" + fd.Name()
+		path := "/proc/self/fd/" + fd
 		if what, err := os.Readlink(path); err != nil || !strings.HasPrefix(what, "/memfd:gpu ") || unix.Stat(path, &file) != nil {
 			continue
 		}
 		if seen[file.Ino] {
-			st.Doubles++
+			n++
 		}
 		seen[file.Ino] = true
 	}
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return st, err
-	}
-	defer func() { _ = f.Close() }()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		key, val, _ := strings.Cut(sc.Text(), ":")
-		val = strings.TrimSpace(val)
-		switch key {
-		case "VmRSS":
-			st.RSSKiB, _ = strconv.ParseInt(strings.TrimSuffix(val, " kB"), 10, 64)
-		case "Threads":
-			st.Threads, _ = strconv.Atoi(val)
-		case "SigCgt":
-			st.SigCgt = val
-		}
-	}
-	return st, nil
+	return n
 }

@@ -3,13 +3,14 @@ package shm
 import (
 	"context"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"gorail/test/native"
 )
 
 // skipped is ctest's status for a test that can't be run here.
@@ -34,24 +35,10 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// build makes the program; flags[0] is its sanitizer.
 func build(t *testing.T, flags ...string) (bin string) {
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("no gcc here")
-	}
-	bin = filepath.Join(t.TempDir(), "ctest")
-	args := append(flags, "-DLC_TEST", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I../../include", "-o", bin)
-	for _, dir := range []string{".", "ctest"} {
-		files, err := filepath.Glob(dir + "/*.c")
-		require.NoError(t, err)
-		args = append(args, files...)
-	}
-	out, err := exec.Command(gcc, append(args, "-lpthread")...).CombinedOutput()
-	if err != nil && strings.Contains(string(out), "cannot find lib") {
-		t.Skipf("gcc here has no library for %s", flags[0])
-	}
-	require.NoError(t, err, "%s", out)
-	return bin
+	return native.Part{Name: "ctest", Program: true, Flags: append(flags, "-DLC_TEST"), Include: []string{"backend/include"},
+		Dirs: []string{"backend/provider/shm", "backend/provider/shm/ctest"}}.Build(t)
 }
 
 func list(t *testing.T, bin string) []string {

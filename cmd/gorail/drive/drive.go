@@ -107,7 +107,7 @@ func (t *turn) end() {
 	}
 	t.grown()
 	for _, s := range []*side.Side{t.ini, t.tgt} {
-		if err := s.End(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Warn(t.subject.Title, fmt.Errorf("at the end: %w", err))
 		}
 	}

@@ -3,7 +3,7 @@
 package limits
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../../test/nixl
+#cgo CFLAGS: -I${SRCDIR}/../../../nixlapi
 #include <stdlib.h>
 #include "limits.h"
 */

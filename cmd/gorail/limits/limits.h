@@ -1,4 +1,4 @@
-// Copies that no backend of NIXL's can beat, timed as test/nixl/bench.c times transfers.
+// Copies that no backend of NIXL's can beat, timed as nixlapi/bench.c times transfers.
 #ifndef GORAIL_LIMITS_H
 #define GORAIL_LIMITS_H
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/cmd/gorail/measure"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // TestLimits: every limit moves the bytes of both directions, also more descriptors than one system call takes.
@@ -18,9 +18,9 @@ func TestLimits(t *testing.T) {
 	const n, block, stride = 3000, 100, 128
 	for _, kind := range measure.Limits {
 		for _, op := range []string{"WRITE", "READ"} {
-			a, err := nixl.Alloc(n*stride, nixl.Anon)
+			a, err := nixlapi.Alloc(n * stride)
 			require.NoError(t, err)
-			b, err := nixl.Alloc(n*stride, nixl.Anon)
+			b, err := nixlapi.Alloc(n * stride)
 			require.NoError(t, err)
 			src, dst := a.B, b.B
 			if op == "READ" {
@@ -60,7 +60,7 @@ func TestLimits(t *testing.T) {
 
 // TestLimitFails: memory that the other process does not have is an error, not a figure.
 func TestLimitFails(t *testing.T) {
-	a, err := nixl.Alloc(4096, nixl.Anon)
+	a, err := nixlapi.Alloc(4096)
 	require.NoError(t, err)
 	bad := []Job{{Descs: []Desc{{uintptr(unsafe.Pointer(&a.B[0])), 4096, 100}}}}
 	out := Run("process_vm", "WRITE", os.Getpid(), bad, measure.Pace{Count: 1, Limit: time.Minute})
@@ -71,8 +71,8 @@ func TestLimitFails(t *testing.T) {
 // TestBuckets: what C counts is what measure reads.
 func TestBuckets(t *testing.T) {
 	for _, ns := range []uint64{0, 1, 127, 128, 129, 255, 256, 1000, 12345, 999_999, 1 << 30, 3_600_000_000_000} {
-		h := measure.Times{N: make([]uint64, nixl.HistSize), Max: 1 << 62}
-		h.N[nixl.HistIndex(ns)]++
+		h := measure.Times{N: make([]uint64, nixlapi.HistSize), Max: 1 << 62}
+		h.N[nixlapi.HistIndex(ns)]++
 		require.InEpsilon(t, float64(ns)+1, h.Quantile(0.5)+1, 0.01)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// histBits is how many buckets a power of two has, as a power of two: test/nixl/hist.h counts, this package reads.
+// histBits is how many buckets a power of two has, as a power of two: nixlapi/hist.h counts, this package reads.
 const histBits = 6
 
 // Times is a histogram of nanoseconds; values are known to 1.6 %.

@@ -54,6 +54,34 @@ func TestTables(t *testing.T) {
 	require.NoError(t, Text(&b, made()))
 }
 
+// TestCompact: one line a transfer, each backend's figures beside the other's, then the rate and the limits'; what failed is empty.
+func TestCompact(t *testing.T) {
+	tables := compact(made())
+	require.Len(t, tables, 2)
+	require.Equal(t, []string{"transfer", "GORAIL GB/s", "us p50", "p99", "UCX GB/s", "us p50", "p99", "rate to UCX", "memcpy GB/s"}, tables[0].Head)
+	require.Len(t, tables[0].Rows, 4)
+	require.Equal(t, []string{"WRITE 4 KiB", "4.10", "0.10", "0.10", "2.05", "0.10", "0.10", "2.00 (2.00 .. 2.00)", "41.0"}, tables[0].Rows[0])
+	require.Equal(t, []string{"", "0", "0", ""}, tables[0].Rows[3][4:8])
+	require.Equal(t, "Idle, % of a core", tables[1].Title)
+}
+
+// TestFolder: a report with every table, the plots that it shows, and the samples of each run.
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, Folder(dir, []*measure.Run{made(), made()}))
+	text, err := os.ReadFile(filepath.Join(dir, "report.md"))
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(text), "#### WRITE\n"))
+	plots, _ := filepath.Glob(filepath.Join(dir, "plots", "*.svg"))
+	require.Len(t, plots, 4)
+	for _, p := range plots {
+		require.Contains(t, string(text), "(plots/"+filepath.Base(p)+")")
+	}
+	for _, name := range []string{"1-same-host.csv", "2-same-host.csv"} {
+		require.FileExists(t, filepath.Join(dir, name))
+	}
+}
+
 func TestReplace(t *testing.T) {
 	page := "# Mine\n\n" + Begin + "\nold\n" + End + "\n\nalso mine\n"
 	got, err := Replace(page, "new\n")

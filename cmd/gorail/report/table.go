@@ -1,4 +1,4 @@
-// Package report writes what a run has measured: tables, CSV, JSON, plots, and the generated part of docs/benchmarks.md.
+// Package report writes what a run has measured: tables, CSV, JSON, plots, and the compact table in docs/benchmarks.md.
 package report
 
 import (

@@ -7,8 +7,9 @@ import (
 
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
-	"gorail/test/nixl"
-	"gorail/test/worker"
+	"gorail/internal/pattern"
+	"gorail/internal/procstat"
+	"gorail/nixlapi"
 )
 
 // Prepare makes the requests of a point, in place of the last one's.
@@ -19,27 +20,27 @@ func (s *Server) Prepare(in PointArgs, out *PointOut) error {
 	if s.in.Limit != "" {
 		return s.prepareLimit(in, out)
 	}
-	var opts nixl.XferOpts
+	var opts nixlapi.XferOpts
 	if in.Notify {
 		msg := []byte("done")
 		opts.Notif = &msg
 	}
 	opts.Backend = s.back
-	op := nixl.Write
+	op := nixlapi.Write
 	if in.Point.Op == "READ" {
-		op = nixl.Read
+		op = nixlapi.Read
 	}
 	began := time.Now()
 	for t := range in.Point.Threads {
-		var list []*nixl.Xfer
+		var list []*nixlapi.Xfer
 		for i := range in.Point.Depth {
 			offs := in.Point.Offsets(t, i)
-			local, remote := make([]nixl.Desc, len(offs)), make([]nixl.Desc, len(offs))
+			local, remote := make([]nixlapi.Desc, len(offs)), make([]nixlapi.Desc, len(offs))
 			for j, off := range offs {
-				local[j] = nixl.Desc{Addr: s.buf.Addr() + off, Len: in.Point.Block}
-				remote[j] = nixl.Desc{Addr: s.peer.Base + off, Len: in.Point.Block}
+				local[j] = nixlapi.Desc{Addr: s.buf.Addr() + off, Len: in.Point.Block}
+				remote[j] = nixlapi.Desc{Addr: s.peer.Base + off, Len: in.Point.Block}
 			}
-			x, err := s.agent.CreateXfer(op, nixl.DRAM, local, remote, s.name, opts)
+			x, err := s.agent.CreateXfer(op, nixlapi.DRAM, local, remote, s.name, opts)
 			if err != nil {
 				return err
 			}
@@ -72,8 +73,8 @@ func (s *Server) drop() (err error) {
 
 // Run posts the requests of the point, or copies as its limit does.
 func (s *Server) Run(in measure.Pace, out *RunOut) error {
-	cpu := worker.CPUTime()
-	defer func() { out.CPU = worker.CPUTime() - cpu }()
+	cpu := procstat.CPUTime()
+	defer func() { out.CPU = procstat.CPUTime() - cpu }()
 	if s.in.Limit != "" {
 		for _, o := range limits.Run(s.in.Limit, s.op, s.peer.Pid, s.jobs, in) {
 			out.add(o.Posted, o.Done, o.Wall, o.Lat, measure.Times{}, o.Err)
@@ -81,10 +82,10 @@ func (s *Server) Run(in measure.Pace, out *RunOut) error {
 		return nil
 	}
 	threads := uint64(len(s.reqs))
-	args := nixl.BenchArgs{Warmup: in.Warmup, Count: (in.Count + threads - 1) / threads, Time: in.Time, Limit: in.Limit}
-	for _, o := range nixl.Bench(s.agent, s.reqs, args) {
+	args := nixlapi.BenchArgs{Warmup: in.Warmup, Count: (in.Count + threads - 1) / threads, Time: in.Time, Limit: in.Limit}
+	for _, o := range nixlapi.Bench(s.agent, s.reqs, args) {
 		err := o.Status.Err("post_xfer_req or get_xfer_status")
-		if o.Status == nixl.InProgress {
+		if o.Status == nixlapi.InProgress {
 			err = fmt.Errorf("not done after %v", in.Limit)
 		}
 		out.add(o.Posted, o.Done, o.Wall, measure.Times(o.Lat), measure.Times(o.Post), err)
@@ -104,7 +105,7 @@ func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measur
 
 // Serve makes the target poll its notifications, or poll beside a limit that takes nothing of it: tcp has its answering threads.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
-	s.cpu = worker.CPUTime()
+	s.cpu = procstat.CPUTime()
 	s.endPoll() // of a point that has failed
 	switch {
 	case in.Limit <= 0:
@@ -133,14 +134,14 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 		s.serve = nil
 	}
 	s.endPoll()
-	out.CPU = worker.CPUTime() - s.cpu
+	out.CPU = procstat.CPUTime() - s.cpu
 	return err
 }
 
 // Notify sends notifications alone, in hundreds until the time is over.
 func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
-	cpu, began := worker.CPUTime(), time.Now()
-	defer func() { out.CPU = worker.CPUTime() - cpu }()
+	cpu, began := procstat.CPUTime(), time.Now()
+	defer func() { out.CPU = procstat.CPUTime() - cpu }()
 	msg := make([]byte, in.Size)
 	for out.Posted < in.Pace.Count || in.Pace.Count == 0 && time.Since(began) < in.Pace.Time {
 		n, err := s.agent.Notify(s.name, msg, 100, s.back)
@@ -156,7 +157,7 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 // Fill writes the memory of a point.
 func (s *Server) Fill(in MemArgs, _ *None) error {
 	s.each(in, func(b []byte, at, seed uint64) error {
-		worker.Fill(b, seed, at)
+		pattern.Fill(b, seed, at)
 		return nil
 	})
 	return nil
@@ -165,7 +166,7 @@ func (s *Server) Fill(in MemArgs, _ *None) error {
 // Check compares it: the blocks with what was sent, what lies between them with what was there.
 func (s *Server) Check(in MemArgs, _ *None) error {
 	return s.each(in, func(b []byte, at, seed uint64) error {
-		if d := worker.Diff(b, seed, at); d >= 0 {
+		if d := pattern.Diff(b, seed, at); d >= 0 {
 			where := "a transfer did not write"
 			if seed == in.Between {
 				where = "something wrote beside a transfer's descriptors,"

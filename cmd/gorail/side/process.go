@@ -1,15 +1,11 @@
 package side
 
 import (
-	"bufio"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"gorail/test/worker"
+	"gorail/internal/procstat"
 )
 
 // touch has every page of a buffer there before something is timed.
@@ -34,30 +30,16 @@ func threads(n int) {
 	all.Wait()
 }
 
+// countFDs is how many descriptors the process has open.
 func countFDs() int {
-	fds, _ := os.ReadDir("/proc/self/fd")
+	fds, _ := procstat.FDs()
 	return len(fds)
 }
 
-// usage is the number of threads and the resident memory.
+// usage is the number of threads and the resident memory in MiB.
 func usage() (threads int, mib float64) {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0, 0
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		key, val, _ := strings.Cut(sc.Text(), ":")
-		val = strings.TrimSpace(val)
-		switch key {
-		case "VmRSS":
-			kib, _ := strconv.ParseFloat(strings.TrimSuffix(val, " kB"), 64)
-			mib = kib / 1024
-		case "Threads":
-			threads, _ = strconv.Atoi(val)
-		}
-	}
-	return threads, mib
+	u, _ := procstat.Self()
+	return u.Threads, float64(u.RSSKiB) / 1024
 }
 
 // watch looks ten times a second how large the process is.
@@ -94,6 +76,6 @@ func (w *watch) peak() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.top
-	s.CPU = worker.CPUTime()
+	s.CPU = procstat.CPUTime()
 	return s
 }

@@ -1,5 +1,6 @@
-// Package side is one process of a benchmark: an agent with one backend, or what a limit needs, that obeys the driver over a
-// connection. A pair of them is alive only in its subject's turn. The target may be on another host, where Listen starts it.
+// Package side is one process of a benchmark: an agent with one backend, or what a limit needs. It obeys the driver (see
+// package subprocess). A pair of them is alive only in its subject's turn. The target may be on another host, where
+// Listen starts it.
 package side
 
 import (

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/rpc"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,50 +12,42 @@ import (
 
 	"gorail/cmd/gorail/limits"
 	"gorail/cmd/gorail/measure"
-	"gorail/test/nixl"
+	"gorail/internal/subprocess"
+	"gorail/nixlapi"
 )
 
 const (
 	service   = "Side"
-	fdConn    = 3                     // where the connection to the driver is
 	envRemote = "GORAIL_BENCH_REMOTE" // set: the driver is on another host
 )
 
-// Main serves the driver at the other end of an inherited connection until it closes it.
+// Main serves the driver until it closes the connection.
 func Main() error {
-	f := os.NewFile(fdConn, "driver")
-	conn, err := net.FileConn(f)
-	if err != nil {
+	debug.SetGCPercent(400)
+	err := subprocess.Serve(service, &Server{remote: os.Getenv(envRemote) != ""})
+	if errors.Is(err, subprocess.ErrAlone) {
 		return errors.New("this command is for gorail bench itself")
 	}
-	_ = f.Close()
-	debug.SetGCPercent(400)
-	s := &Server{remote: os.Getenv(envRemote) != ""}
-	r := rpc.NewServer()
-	if err := r.RegisterName(service, s); err != nil {
-		return err
-	}
-	r.ServeConn(conn)
-	return nil
+	return err
 }
 
 // Server is the process. Its exported methods are the commands; the driver gives one after the other.
 type Server struct {
 	remote bool
 	in     OpenArgs
-	agent  *nixl.Agent
-	back   *nixl.Backend
-	buf    *nixl.Buffer
-	twin   *nixl.Buffer // memcpy
+	agent  *nixlapi.Agent
+	back   *nixlapi.Backend
+	buf    *nixlapi.Buffer
+	twin   *nixlapi.Buffer // memcpy
 	peer   PeerArgs
 	name   string // the peer's agent
 
-	reqs   [][]*nixl.Xfer // of the point, by thread
+	reqs   [][]*nixlapi.Xfer // of the point, by thread
 	jobs   []limits.Job
 	op     string // that the jobs do
 	socks  []*os.File
 	listen net.Listener // tcp, target
-	serve  *nixl.Server
+	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
 	cpu    time.Duration // when polling began
 	watch  *watch
@@ -69,7 +60,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 		return err
 	}
 	var err error
-	if s.buf, err = nixl.Alloc(int(in.Room), nixl.Anon); err != nil {
+	if s.buf, err = nixlapi.Alloc(int(in.Room)); err != nil {
 		return fmt.Errorf("%s of memory: %w", measure.SizeName(in.Room), err)
 	}
 	touch(s.buf.B)
@@ -80,7 +71,7 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	if in.Limit != "" {
 		limits.Allow()
 		if in.Limit == "memcpy" {
-			if s.twin, err = nixl.Alloc(int(in.Room), nixl.Anon); err == nil {
+			if s.twin, err = nixlapi.Alloc(int(in.Room)); err == nil {
 				touch(s.twin.B)
 			}
 		}
@@ -119,15 +110,15 @@ func (s *Server) environ() error {
 	return nil
 }
 
-var syncs = map[string]nixl.Sync{"none": nixl.SyncNone, "strict": nixl.SyncStrict, "rw": nixl.SyncRW}
+var syncs = map[string]nixlapi.Sync{"none": nixlapi.SyncNone, "strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW}
 
 func (s *Server) open(out *OpenOut) error {
 	in := s.in
-	lib, err := nixl.Open(in.Wheel)
+	lib, err := nixlapi.Open(in.Wheel)
 	if err != nil {
 		return err
 	}
-	cfg := nixl.Config{ProgThread: in.Prog, Sync: syncs[in.Sync]}
+	cfg := nixlapi.Config{ProgThread: in.Prog, Sync: syncs[in.Sync]}
 	if s.agent, err = lib.NewAgent(in.Name, cfg); err != nil {
 		return err
 	}
@@ -139,7 +130,7 @@ func (s *Server) open(out *OpenOut) error {
 	if out.Later, err = again(lib, cfg, in); err != nil {
 		return err
 	}
-	if err := s.agent.Register(nixl.DRAM, []nixl.Desc{s.buf.Desc(0, in.Room)}, s.back); err != nil {
+	if err := s.agent.Register(nixlapi.DRAM, []nixlapi.Desc{s.buf.Desc(0, in.Room)}, s.back); err != nil {
 		return err
 	}
 	if out.MD, err = s.agent.Metadata(); err != nil {
@@ -150,7 +141,7 @@ func (s *Server) open(out *OpenOut) error {
 }
 
 // again makes another agent with the backend, which is not the first of the process any more, and takes it away.
-func again(lib *nixl.Lib, cfg nixl.Config, in OpenArgs) (time.Duration, error) {
+func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, error) {
 	a, err := lib.NewAgent(in.Name+"-again", cfg)
 	if err != nil {
 		return 0, err

@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/cmd/gorail/measure"
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 )
 
 // TestCheck: every single wrong byte is found, in a block and beside one.
 func TestCheck(t *testing.T) {
 	p := measure.Point{Op: "WRITE", Block: 100, Batch: 3, Depth: 2, Threads: 2}
-	buf, err := nixl.Alloc(int(p.Room()), nixl.Anon)
+	buf, err := nixlapi.Alloc(int(p.Room()))
 	require.NoError(t, err)
 	s := &Server{buf: buf}
 	m := MemArgs{Point: p, Seed: 1, Between: 2}

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fab.h"
+#include "names.h"
 
 /* One line in one write: processes and threads share the file. */
 static void append(const char *variable, const char *line, size_t len)
@@ -27,16 +28,12 @@ void fab_breach(int kind, const char *rule, const char *format, ...)
 {
     char line[512];
     va_list args;
-    int n = snprintf(line, sizeof(line), "%s %s: ", rule, fab_fabric_name(kind));
+    size_t n = (size_t)snprintf(line, sizeof(line), "%s %s: ", rule, fab_fabric_name(kind));
     va_start(args, format);
-    n += vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+    n += native_line(line + n, sizeof(line) - n, format, args);
     va_end(args);
-    if (n > (int)sizeof(line) - 2)
-        n = (int)sizeof(line) - 2;
-    line[n] = '\n';
-    line[n + 1] = 0;
     fprintf(stderr, "fabric breach: %s", line);
-    append("GORAIL_FABRIC_BREACHES", line, (size_t)n + 1);
+    append("GORAIL_FABRIC_BREACHES", line, n);
     if (SW(kind, abort))
         abort();
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "names.h"
 #include "switches.h"
 
 static fab_config config;
@@ -26,10 +27,8 @@ static int set_kinds(char *value)
     char *save = NULL;
     config.nkinds = 0;
     for (char *word = strtok_r(value, ":", &save); word; word = strtok_r(NULL, ":", &save)) {
-        int k = 0;
-        while (k < FAB_KINDS && strcmp(word, kinds[k]))
-            k++;
-        if (k == FAB_KINDS || config.nkinds == FAB_KINDS)
+        int k = native_find(kinds, FAB_KINDS, word);
+        if (k < 0 || config.nkinds == FAB_KINDS)
             return -1;
         config.kinds[config.nkinds++] = k;
     }
@@ -51,14 +50,10 @@ static int set_number(const char *name, const char *value)
     int64_t v = strtoll(value, &end, 0);
     if (end == value || *end)
         return -1;
-    for (int s = 0; s < SW_COUNT; s++) {
-        if (strcmp(name, names[s]))
-            continue;
-        for (int k = 0; k < FAB_KINDS; k++)
-            config.value[k][s] = v;
-        return 0;
-    }
-    return -1;
+    int s = native_find(names, SW_COUNT, name);
+    for (int k = 0; s >= 0 && k < FAB_KINDS; k++)
+        config.value[k][s] = v;
+    return s < 0 ? -1 : 0;
 }
 
 static void parse(char *text)

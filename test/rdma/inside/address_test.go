@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -33,7 +33,7 @@ func TestAddressChange(t *testing.T) {
 	p := needPair(t, 2)
 	const size = 16 << 20
 	alice, bob, a, b := p.meet(size, "log", "info")
-	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	ip := func(args ...string) {
 		p.at("B", append([]string{"ip", "addr"}, append(args, "dev", p.net("B", 1))...)...)
@@ -44,8 +44,8 @@ func TestAddressChange(t *testing.T) {
 		a.Fill(seed)
 		require.True(t, eventually(func() bool {
 			before := p.passed("A")[1]
-			if s := x.Post(); s == nixl.InProgress {
-				require.Equal(t, nixl.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
+			if s := x.Post(); s == nixlapi.InProgress {
+				require.Equal(t, nixlapi.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
 			}
 			return p.passed("A")[1]-before > 1<<20
 		}), "rail 1 is not used\n%s\n%s", alice.Output(), bob.Output())
@@ -56,7 +56,7 @@ func TestAddressChange(t *testing.T) {
 	require.False(t, x.Post().Failed())
 	ip("del", "10.0.1.2/24")
 	ip("add", "10.0.1.2/24")
-	if s := x.Wait(limit); s != nixl.Success {
+	if s := x.Wait(limit); s != nixlapi.Success {
 		t.Fatalf("%s\n%s\n%s", s, alice.Output(), bob.Output())
 	}
 	again(100, "10.0.1.2")
@@ -65,7 +65,7 @@ func TestAddressChange(t *testing.T) {
 	require.False(t, x.Post().Failed())
 	ip("del", "10.0.1.2/24")
 	ip("add", "10.0.1.22/24")
-	require.Equal(t, nixl.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
+	require.Equal(t, nixlapi.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
 	says(t, bob, "10.0.1.22 at index") // what is sent to the old address again and again counts as bytes, too
 	again(101, "10.0.1.22")
 
@@ -73,7 +73,7 @@ func TestAddressChange(t *testing.T) {
 	carol := p.agent("carol", "A", "log", "info")
 	c := carol.Buffer(size, 77)
 	carol.Learn(bob)
-	y := carol.Xfer(worker.XferSpec{Op: nixl.Write, Local: c.All(), Remote: b.All(), Peer: "bob"})
+	y := carol.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: c.All(), Remote: b.All(), Peer: "bob"})
 	y.Do(limit)
 	before := p.passed("A")[1]
 	y.Do(limit)

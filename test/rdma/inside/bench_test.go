@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -24,13 +24,13 @@ func BenchmarkWire(b *testing.B) {
 	const turns, turn = 5, 1500 * time.Millisecond
 	p := need(b, 1)
 	for _, c := range []struct {
-		op   nixl.Op
+		op   nixlapi.Op
 		size uint64
 		tool string
-	}{{nixl.Write, 64 << 10, "ib_write_bw"}, {nixl.Write, 1 << 20, "ib_write_bw"}, {nixl.Write, 16 << 20, "ib_write_bw"},
-		{nixl.Read, 64 << 10, "ib_read_bw"}, {nixl.Read, 1 << 20, "ib_read_bw"}, {nixl.Read, 16 << 20, "ib_read_bw"}} {
+	}{{nixlapi.Write, 64 << 10, "ib_write_bw"}, {nixlapi.Write, 1 << 20, "ib_write_bw"}, {nixlapi.Write, 16 << 20, "ib_write_bw"},
+		{nixlapi.Read, 64 << 10, "ib_read_bw"}, {nixlapi.Read, 1 << 20, "ib_read_bw"}, {nixlapi.Read, 16 << 20, "ib_read_bw"}} {
 		b.Run(fmt.Sprint(c.op, "/", c.size>>10, "KiB"), func(b *testing.B) {
-			from := map[nixl.Op]string{nixl.Write: "A", nixl.Read: "B"}[c.op]
+			from := map[nixlapi.Op]string{nixlapi.Write: "A", nixlapi.Read: "B"}[c.op]
 			theirs := p.perftest(b, c.tool)
 			defer theirs.end()
 			ours := p.gorail(b, c.op, c.size, "0", "4MiB")
@@ -59,9 +59,9 @@ func BenchmarkWire(b *testing.B) {
 //	tools/rdma-run -n 2 -r 200mbit -m 4096 'GOMAXPROCS=4 GORAIL_PROVIDER=verbs ./inside.test -test.run NONE -test.bench Rails -test.benchtime 1x'
 func BenchmarkRails(b *testing.B) {
 	p := need(b, 2)
-	for _, op := range []nixl.Op{nixl.Write, nixl.Read} {
+	for _, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Read} {
 		b.Run(op.String(), func(b *testing.B) {
-			from := map[nixl.Op]string{nixl.Write: "A", nixl.Read: "B"}[op]
+			from := map[nixlapi.Op]string{nixlapi.Write: "A", nixlapi.Read: "B"}[op]
 			measure := func(rails string) float64 {
 				s := p.gorail(b, op, 16<<20, rails, "256KiB")
 				defer s.end()
@@ -133,9 +133,9 @@ func (p place) perftest(b *testing.B, tool string) stream {
 
 // gorail keeps up to 64 transfers in flight, and as many bytes as perftest; small ones carry a notification. Whoever waits for large ones
 // sleeps: on the one processor that is what READs of perftest do.
-func (p place) gorail(b *testing.B, op nixl.Op, size uint64, rails, window string) stream {
+func (p place) gorail(b *testing.B, op nixlapi.Op, size uint64, rails, window string) stream {
 	var note []byte
-	if size <= 64<<10 && op == nixl.Write {
+	if size <= 64<<10 && op == nixlapi.Write {
 		note = []byte("n")
 	}
 	var nap time.Duration
@@ -159,6 +159,6 @@ func (p place) gorail(b *testing.B, op nixl.Op, size uint64, rails, window strin
 		bob.Kill()
 		_, _ = loop.Result()
 	}}
-	s.rate(b, map[nixl.Op]string{nixl.Write: "A", nixl.Read: "B"}[op], 0)
+	s.rate(b, map[nixlapi.Op]string{nixlapi.Write: "A", nixlapi.Read: "B"}[op], 0)
 	return s
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -27,13 +27,13 @@ func TestTwoHosts(t *testing.T) { betweenHosts(t, needPair(t, 1)) }
 
 // ways are the two operations and the host whose bytes they move.
 var ways = []struct {
-	op   nixl.Op
+	op   nixlapi.Op
 	from string
-}{{nixl.Write, "A"}, {nixl.Read, "B"}}
+}{{nixlapi.Write, "A"}, {nixlapi.Read, "B"}}
 
 // sides orders two buffers as an operation moves bytes.
-func sides(op nixl.Op, a, b *worker.Buf) (src, dst *worker.Buf) {
-	if op == nixl.Read {
+func sides(op nixlapi.Op, a, b *worker.Buf) (src, dst *worker.Buf) {
+	if op == nixlapi.Read {
 		return b, a
 	}
 	return a, b
@@ -53,7 +53,7 @@ func betweenHosts(t *testing.T, p place) {
 			once := func() (bytes []int) {
 				before := p.passed(c.from)
 				x.Do(limit)
-				require.Equal(t, []nixl.Notif{{From: "alice", Msg: []byte("n")}}, bob.WaitNotifs(1, limit))
+				require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("n")}}, bob.WaitNotifs(1, limit))
 				for r, n := range p.passed(c.from) {
 					bytes = append(bytes, n-before[r])
 				}
@@ -74,7 +74,7 @@ func betweenHosts(t *testing.T, p place) {
 		})
 	}
 	require.NoError(t, bob.GenNotif("alice", []byte("back")))
-	require.Equal(t, []nixl.Notif{{From: "bob", Msg: []byte("back")}}, alice.WaitNotifs(1, limit))
+	require.Equal(t, []nixlapi.Notif{{From: "bob", Msg: []byte("back")}}, alice.WaitNotifs(1, limit))
 	require.NoError(t, alice.Exit())
 	require.NoError(t, bob.Exit())
 }
@@ -101,7 +101,7 @@ func TestPortLate(t *testing.T) {
 	for _, w := range []*worker.Agent{alice, bob} {
 		says(t, w, "left_out=", "1: the port is DOWN; joins when it comes up")
 	}
-	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 	x.Do(limit)
 	b.Want(seedA)
 	require.Len(t, bob.WaitNotifs(1, limit), 1)
@@ -117,7 +117,7 @@ func TestPortLate(t *testing.T) {
 	require.True(t, eventually(func() bool { rounds++; return used() }), "%s\n%s", alice.Output(), bob.Output())
 	b.Want(100)
 	require.Len(t, bob.WaitNotifs(rounds, limit), rounds)
-	p.cutOnce(alice, bob, a, b, x, nixl.Write, "A", 101, 1, link("down"))
+	p.cutOnce(alice, bob, a, b, x, nixlapi.Write, "A", 101, 1, link("down"))
 	link("up")()
 	require.True(t, eventually(used), "not used again\n%s\n%s", alice.Output(), bob.Output())
 	b.Want(101)
@@ -165,7 +165,7 @@ func TestPeerRailDown(t *testing.T) {
 }
 
 // cutOnce ends a rail under a transfer, once it carries bytes; the transfer ends well.
-func (p place) cutOnce(alice, bob *worker.Agent, a, b *worker.Buf, x *worker.Xfer, op nixl.Op, from string, seed uint64, rail int, off func()) {
+func (p place) cutOnce(alice, bob *worker.Agent, a, b *worker.Buf, x *worker.Xfer, op nixlapi.Op, from string, seed uint64, rail int, off func()) {
 	p.t.Helper()
 	src, dst := sides(op, a, b)
 	src.Fill(seed)
@@ -173,6 +173,6 @@ func (p place) cutOnce(alice, bob *worker.Agent, a, b *worker.Buf, x *worker.Xfe
 	require.False(p.t, x.Post().Failed())
 	require.True(p.t, eventually(func() bool { return p.passed(from)[rail]-before > 1<<20 }), "%s: rail %d is not used", op, rail)
 	off()
-	require.Equal(p.t, nixl.Success, x.Wait(limit), "%s\n%s\n%s", op, alice.Output(), bob.Output())
+	require.Equal(p.t, nixlapi.Success, x.Wait(limit), "%s\n%s\n%s", op, alice.Output(), bob.Output())
 	dst.Want(seed)
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -33,7 +33,7 @@ func TestPeerKilled(t *testing.T) {
 			require.Less(t, time.Since(began), told)
 			t.Logf("told after %v", time.Since(began))
 			require.Contains(t, alice.Output(), "NIXL_ERR_REMOTE_DISCONNECT")
-			require.NotEqual(t, nixl.Success, x.Post())
+			require.NotEqual(t, nixlapi.Success, x.Post())
 			if x.Release() != nil {
 				require.NoError(t, x.Release())
 			}

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
+	"gorail/test/hostmem"
 	"gorail/test/worker"
 )
 
@@ -20,13 +21,13 @@ func TestMemlock(t *testing.T) {
 		t.Skip("16 MiB of memory are not the limit here")
 	}
 	alice, bob, a, b := p.meet(1 << 20)
-	big := alice.Alloc(64<<20, nixl.Anon)
+	big := alice.Alloc(64<<20, hostmem.Anon)
 	require.NoError(t, alice.Register(big.All())) // an error would poison the agent's metadata
 	const what, most = "ibv_reg_mr of 67108864 bytes", "RLIMIT_MEMLOCK: 16384 KiB may be locked"
 	const how = "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity of a systemd service"
 	says(t, alice, what, most, how)
 	alice.Forget()
-	_, err := alice.TryXfer(worker.XferSpec{Op: nixl.Write, Local: big.Span(0, 1<<20), Remote: b.All(), Peer: "bob"})
+	_, err := alice.TryXfer(worker.XferSpec{Op: nixlapi.Write, Local: big.Span(0, 1<<20), Remote: b.All(), Peer: "bob"})
 	require.Error(t, err)
 	says(t, alice, "its local memory could not be registered", most, how)
 	require.NoError(t, alice.Deregister(big.All()))

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/worker"
 )
 
@@ -16,15 +16,15 @@ func TestSourceReused(t *testing.T) {
 	p := needPair(t, 1)
 	const rounds, size = 200, 1 << 20 // over two rails, both take part
 	alice, bob, a, b := p.meet(size)
-	x := alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
+	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	for i := range uint64(rounds) {
 		a.Fill(i)
 		note := fmt.Appendf(nil, "n%d", i)
 		st := x.PostNotif(note)
 		require.False(t, st.Failed(), "round %d: %s\n%s\n%s", i, st, alice.Output(), bob.Output())
-		require.Equal(t, nixl.Success, x.Wait(limit), "round %d\n%s\n%s", i, alice.Output(), bob.Output())
+		require.Equal(t, nixlapi.Success, x.Wait(limit), "round %d\n%s\n%s", i, alice.Output(), bob.Output())
 		a.Fill(^i)
-		require.Equal(t, []nixl.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
+		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: note}}, bob.WaitNotifs(1, limit))
 		b.Want(i)
 	}
 	require.NoError(t, alice.Exit())

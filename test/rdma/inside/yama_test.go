@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/test/nixl"
+	"gorail/nixlapi"
 	"gorail/test/testenv"
 	"gorail/test/worker"
 )
@@ -28,7 +28,7 @@ func TestYama(t *testing.T) {
 			bob.Polling(true)
 			a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 			alice.Learn(bob)
-			alice.Xfer(worker.XferSpec{Op: nixl.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+			alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
 			b.Want(seedA)
 			require.Len(t, bob.WaitNotifs(1, limit), 1)
 			if scope == "0" || scope == "1" && ptracer == "on" {

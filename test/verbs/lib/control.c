@@ -7,11 +7,6 @@
 #define CALLS VT_CALLS
 #include "board.h"
 
-int vt_hit(long *nth)
-{
-    return *nth > 0 && --*nth == 0;
-}
-
 /* Counts of requests start anew; those of open objects stay. */
 void vt_control_zero(void)
 {

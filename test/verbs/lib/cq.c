@@ -95,7 +95,7 @@ static void overrun(vt_cq *cq)
 void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires, int solicited)
 {
     vt_cq *cq = (vt_cq *)(sent ? qp->base.send_cq : qp->base.recv_cq);
-    if (wc->status != IBV_WC_SUCCESS && vt_hit(&SW(lose_cqe))) {
+    if (wc->status != IBV_WC_SUCCESS && native_hit(&SW(lose_cqe))) {
         COUNT(lost)++;
         return;
     }
@@ -118,7 +118,7 @@ void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires,
     if (cq->armed == SOLICITED && !solicited && wc->status == IBV_WC_SUCCESS)
         return;
     cq->armed = 0;
-    if (SW(mute) || vt_hit(&SW(lose_event))) {
+    if (SW(mute) || native_hit(&SW(lose_event))) {
         COUNT(lost)++;
         return;
     }

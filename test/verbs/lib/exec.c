@@ -145,7 +145,7 @@ static int execute(vt_qp *qp, const vt_wr *w)
     vt_qp *peer = peer_of(qp);
     if (!peer)
         return UNREACHED;
-    if (vt_hit(&SW(break_wr)))
+    if (native_hit(&SW(break_wr)))
         return IBV_WC_REM_OP_ERR;
     return w->op == IBV_WR_SEND ? send_to(qp, peer, w) : rdma(qp, peer, w);
 }

@@ -69,7 +69,7 @@ int vt_post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr
         rc = EINVAL;
     }
     for (; !rc && wr; wr = rc ? wr : wr->next) {
-        rc = vt_hit(&SW(partial)) ? (int)SW(partial_err) : take(qp, wr);
+        rc = native_hit(&SW(partial)) ? (int)SW(partial_err) : take(qp, wr);
         taken += !rc;
     }
     if (taken) {

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "names.h"
 #include "switches.h"
 
 #undef ibv_query_port
@@ -110,7 +111,6 @@ typedef struct vt_cm_id vt_cm_id;
 
 /* control.c */
 int vt_fails(int call); /* the errno with which this call shall fail, or 0 */
-int vt_hit(long *nth);  /* counts a switch of the "n-th from now" kind down: 1 when it is this one's turn */
 void vt_breach(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
 /* cm.c: the connection of a queue pair is gone */

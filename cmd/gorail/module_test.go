@@ -1,0 +1,126 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestImports: the tool needs nothing below test/, and the plugin nothing of the tool's.
+func TestImports(t *testing.T) {
+	for pkg, barred := range map[string][]string{
+		"gorail/cmd/...": {"gorail/test/"},
+		"gorail/plugin":  {"gorail/test/", "gorail/nixlapi", "gorail/internal/", "gorail/cmd/"},
+	} {
+		out, err := exec.Command("go", "list", "-deps", pkg).Output()
+		require.NoError(t, err)
+		deps := strings.Fields(string(out))
+		require.Contains(t, deps, "gorail/backend/option", "%s has other packages of the module", pkg)
+		for _, dep := range deps {
+			for _, prefix := range barred {
+				require.False(t, strings.HasPrefix(dep, prefix), "%s imports %s", pkg, dep)
+			}
+		}
+	}
+}
+
+// Go downloads modules whose first path element has a dot alone, so the archive has this path in place of gorail.
+const (
+	published = "gorail.test/gorail"
+	version   = "v0.0.1"
+)
+
+// TestGoInstall: `go install` makes the tool of a module archive, which holds regular files alone.
+func TestGoInstall(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	proxy := filepath.Join(dir, "proxy")
+	archive(t, root, filepath.Join(proxy, published, "@v"))
+
+	env, err := exec.Command("go", "env", "GOMODCACHE", "GOPROXY").Output()
+	require.NoError(t, err)
+	cache, upstream, _ := strings.Cut(strings.TrimSpace(string(env)), "\n")
+	bin := filepath.Join(dir, "bin")
+	install := exec.Command("go", "install", published+"/cmd/gorail@"+version)
+	install.Dir = dir
+	// Dependencies come from this machine's cache where they are. -trimpath keeps what is built of them for the next time.
+	install.Env = append(os.Environ(), "GOBIN="+bin, "GOMODCACHE="+filepath.Join(dir, "cache"), "GOSUMDB=off", "GOWORK=off",
+		"GOFLAGS=-mod=mod -modcacherw -trimpath", "GOPROXY=file://"+proxy+",file://"+cache+"/cache/download,"+upstream)
+	out, err := install.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(filepath.Join(bin, "gorail"), "plugins", "--help").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "gorail plugins --dir")
+}
+
+// archive packs the module as a proxy has it, into the folder @v.
+func archive(t *testing.T, root, to string) {
+	require.NoError(t, os.MkdirAll(to, 0o755))
+	var packed bytes.Buffer
+	z := zip.NewWriter(&packed)
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path)
+		if ignored(rel) {
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if d.IsDir() {
+			return nil
+		}
+		require.True(t, d.Type().IsRegular(), "%s is no regular file: module archives drop it", rel)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text = publish(rel, text)
+		if rel == "go.mod" {
+			require.NoError(t, os.WriteFile(filepath.Join(to, version+".mod"), text, 0o644))
+		}
+		w, err := z.Create(published + "@" + version + "/" + rel)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		return err
+	}))
+	require.NoError(t, z.Close())
+	for name, text := range map[string]string{version + ".zip": packed.String(), "list": version + "\n",
+		version + ".info": `{"Version":"` + version + `","Time":"2026-01-01T00:00:00Z"}`} {
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), []byte(text), 0o644))
+	}
+}
+
+// ignored says whether git ignores a path (see .gitignore).
+func ignored(rel string) bool {
+	first, _, _ := strings.Cut(rel, "/")
+	for _, pattern := range []string{".git", ".venv", ".cache", "build*"} {
+		if ok, _ := filepath.Match(pattern, first); ok {
+			return true
+		}
+	}
+	base := filepath.Base(rel)
+	return base == "__pycache__" || strings.HasSuffix(base, ".test") || strings.HasSuffix(base, ".prof") || strings.HasSuffix(base, ".btr")
+}
+
+// publish gives a file the module path of the archive.
+func publish(rel string, text []byte) []byte {
+	switch {
+	case rel == "go.mod":
+		return bytes.Replace(text, []byte("module gorail\n"), []byte("module "+published+"\n"), 1)
+	case strings.HasSuffix(rel, ".go"):
+		return bytes.ReplaceAll(text, []byte(`"gorail/`), []byte(`"`+published+`/`))
+	}
+	return text
+}

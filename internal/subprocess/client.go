@@ -1,0 +1,128 @@
+package subprocess
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Client gives a process its commands. Its methods are safe for concurrent use.
+type Client struct {
+	Handle
+	service string
+	rpc     *rpc.Client
+	ended   atomic.Bool // on purpose
+}
+
+// Start starts a process on this host. The caller ends it with End or Kill.
+func Start(o Options, service string) (*Client, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	here, there := os.NewFile(uintptr(pair[0]), "commands"), os.NewFile(uintptr(pair[1]), "commands")
+	defer here.Close()
+	defer there.Close()
+	conn, err := net.FileConn(here)
+	if err != nil {
+		return nil, err
+	}
+	p, err := Exec(o, there)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return Connect(conn, service, p), nil
+}
+
+// Connect gives commands over a connection to a process. h may be nil: whoever started the process ends it.
+func Connect(conn net.Conn, service string, h Handle) *Client {
+	if h == nil {
+		h = nobody{}
+	}
+	return &Client{Handle: h, service: service, rpc: rpc.NewClient(conn)}
+}
+
+// nobody stands for a process that is not ours to end.
+type nobody struct{}
+
+func (nobody) Pid() int                    { return 0 }
+func (nobody) Signal(syscall.Signal) error { return nil }
+func (nobody) Wait() (how string, ok bool) { return "its connection has ended", true }
+func (nobody) Output() string              { return "" }
+func (nobody) Forget()                     {}
+
+// End closes the connection, which ends a process that serves, and waits. A process that takes longer than limit is
+// killed. It does nothing after Kill.
+func (c *Client) End(limit time.Duration) {
+	if c.ended.Swap(true) {
+		return
+	}
+	_ = c.Signal(syscall.SIGCONT)
+	_ = c.rpc.Close()
+	t := time.AfterFunc(limit, func() { _ = c.Signal(syscall.SIGKILL) })
+	defer t.Stop()
+	c.Wait()
+}
+
+// Kill sends SIGKILL and waits for the end.
+func (c *Client) Kill() {
+	c.ended.Store(true)
+	_ = c.Signal(syscall.SIGKILL)
+	c.Wait()
+	_ = c.rpc.Close()
+}
+
+// Future is a command under way.
+type Future[R any] struct {
+	c      *Client
+	method string
+	call   *rpc.Call
+	end    time.Time
+}
+
+// Go starts a command that is to end within limit.
+func Go[R any](c *Client, method string, args any, limit time.Duration) *Future[R] {
+	f := &Future[R]{c: c, method: method, end: time.Now().Add(limit)}
+	f.call = c.rpc.Go(c.service+"."+method, args, new(R), make(chan *rpc.Call, 1))
+	return f
+}
+
+// Call gives a command and waits for its end.
+func Call[R any](c *Client, method string, args any, limit time.Duration) (R, error) {
+	return Go[R](c, method, args, limit).Result()
+}
+
+// Gone is the error of a command that the process has not lived to answer, or not answered in time.
+type Gone struct{ Method, How string }
+
+func (e *Gone) Error() string { return fmt.Sprintf("the process died in %s: %s", e.Method, e.How) }
+
+// Result waits for the reply. The error is a Gone, or what the process answered. A process that missed the limit, or
+// died, has ended when it returns. Call it once.
+func (f *Future[R]) Result() (out R, err error) {
+	limit := time.Until(f.end)
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case call := <-f.call.Done:
+		if call.Error == nil {
+			return *call.Reply.(*R), nil
+		}
+		if _, answered := errors.AsType[rpc.ServerError](call.Error); answered || f.c.ended.Load() {
+			return out, call.Error
+		}
+		f.c.Kill()
+		how, _ := f.c.Wait()
+		return out, &Gone{f.method, how}
+	case <-timer.C:
+		f.c.Kill()
+		return out, &Gone{f.method, fmt.Sprintf("no answer within %v, so it was killed", limit.Round(time.Millisecond))}
+	}
+}

@@ -1,0 +1,137 @@
+package subprocess_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/internal/subprocess"
+)
+
+const service = "Test"
+
+// Server is the second process of these tests.
+type Server struct{}
+
+// Echo gives the pid and what was said, and prints that.
+func (Server) Echo(in string, out *Said) error {
+	fmt.Println(in)
+	*out = Said{os.Getpid(), in, os.Getenv("SUBPROCESS_TEST")}
+	return nil
+}
+
+// Fail refuses.
+func (Server) Fail(in string, _ *Said) error { return errors.New(in) }
+
+// Die ends the process.
+func (Server) Die(status int, _ *Said) error { os.Exit(status); return nil }
+
+// Sleep takes its time.
+func (Server) Sleep(d time.Duration, _ *Said) error { time.Sleep(d); return nil }
+
+// Said is the reply of Echo.
+type Said struct {
+	Pid       int
+	Text, Env string
+}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "serve" {
+		if err := subprocess.Serve(service, Server{}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+var serve = subprocess.Options{Args: []string{"serve"}, Setenv: []string{"SUBPROCESS_TEST=yes"}}
+
+func start(t *testing.T) *subprocess.Client {
+	c, err := subprocess.Start(serve, service)
+	require.NoError(t, err)
+	t.Cleanup(c.Kill)
+	return c
+}
+
+// TestCall: commands and errors arrive, Output has what was printed, and the process ends by itself.
+func TestCall(t *testing.T) {
+	c := start(t)
+	said, err := subprocess.Call[Said](c, "Echo", "hello", time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, Said{c.Pid(), "hello", "yes"}, said)
+	_, err = subprocess.Call[Said](c, "Fail", "no", time.Minute)
+	require.EqualError(t, err, "no")
+	require.Eventually(t, func() bool { return c.Output() == "hello\n" }, time.Minute, time.Millisecond)
+	c.Forget()
+	require.Empty(t, c.Output())
+	c.End(time.Minute)
+	how, ok := c.Wait()
+	require.True(t, ok, how)
+	_, err = subprocess.Call[Said](c, "Echo", "hello", time.Minute)
+	require.Error(t, err)
+}
+
+// TestGone: a process that dies, and one that does not answer in time, have ended when the command has.
+func TestGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		arg    any
+		says   string
+	}{
+		"dies":  {"Die", 3, "the process died in Die: exit status 3"},
+		"hangs": {"Sleep", time.Hour, "the process died in Sleep: no answer within 50ms, so it was killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t)
+			limit := time.Minute
+			if c.method == "Sleep" {
+				limit = 50 * time.Millisecond
+			}
+			_, err := subprocess.Call[Said](p, c.method, c.arg, limit)
+			require.EqualError(t, err, c.says)
+			_, gone := errors.AsType[*subprocess.Gone](err)
+			require.True(t, gone)
+			_, ok := p.Wait()
+			require.False(t, ok)
+		})
+	}
+}
+
+// TestListener: a process takes its commands from the first connection to a listener that it has inherited.
+func TestListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f, err := l.(*net.TCPListener).File()
+	require.NoError(t, err)
+	p, err := subprocess.Exec(serve, f)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, l.Close())
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	c := subprocess.Connect(conn, service, p)
+	t.Cleanup(c.Kill)
+	said, err := subprocess.Call[Said](c, "Echo", "far", time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, p.Pid(), said.Pid)
+
+	// One that somebody else ends.
+	theirs := subprocess.Connect(conn, service, nil)
+	require.Zero(t, theirs.Pid())
+}
+
+// TestServeAlone: a program that nobody has started says so.
+func TestServeAlone(t *testing.T) {
+	p, err := subprocess.Exec(serve, func() *os.File { f, _ := os.Open("/dev/null"); return f }())
+	require.NoError(t, err)
+	_, ok := p.Wait()
+	require.False(t, ok)
+	require.Contains(t, p.Output(), "no connection was inherited")
+}

@@ -1,0 +1,81 @@
+// Package nixlapi drives NIXL agents from Go through libnixl_capi.so, NIXL's flat C API, as the pip wheels ship it
+// (1.0.0 .. 1.5.1 and later). The plugin does not use it: gorail bench and the tests do.
+//
+// Open loads the library at run time, so a program builds without NIXL. A function that a wheel lacks fails with
+// ErrMissing when it is called.
+//
+// Ownership: the caller releases what it made, in this order: every Xfer and Dlist, then the Agent. Registered memory
+// must stay mapped until Deregister. Memory on the Go heap may move: use Alloc, or memory of C.
+//
+// Errors are of type *Error and name the C call. StatusOf gives the status.
+//
+// An Agent is as safe for concurrent use as the NIXL agent behind it: not at all unless Config.Sync says otherwise.
+//
+// Loops that measure (Bench, Serve, Notify, Loop, Stream) run in C. Go's scheduler takes no part in what they time.
+package nixlapi
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+)
+
+// Lib is the loaded library. There is one per process, as NIXL keeps its plugin
+// manager in a process-wide singleton.
+type Lib struct{ dir string }
+
+var (
+	openMu sync.Mutex
+	opened *Lib
+)
+
+// LibDir finds the folder of NIXL's own libraries in a site-packages folder.
+func LibDir(wheelDir string) (string, error) {
+	found, _ := filepath.Glob(filepath.Join(wheelDir, ".nixl_cu*.mesonpy.libs", "libnixl_capi.so"))
+	if len(found) == 0 {
+		return "", fmt.Errorf("no NIXL wheel in %s", wheelDir)
+	}
+	return filepath.Dir(found[0]), nil
+}
+
+// BundleDir finds the folder of the libraries that the wheel bundles.
+func BundleDir(wheelDir string) string {
+	found, _ := filepath.Glob(filepath.Join(wheelDir, "nixl_cu*.libs"))
+	if len(found) == 0 {
+		return ""
+	}
+	return found[0]
+}
+
+// PluginDir finds the folder of the stock plugins in a site-packages folder.
+func PluginDir(wheelDir string) string { return filepath.Join(BundleDir(wheelDir), "nixl") }
+
+// Open loads libnixl_capi.so from a site-packages folder, once for the process. It fails when another folder was opened
+// before. NIXL reads its environment (NIXL_PLUGIN_DIR and so on) when the first agent is made. Safe for concurrent use.
+func Open(wheelDir string) (*Lib, error) {
+	openMu.Lock()
+	defer openMu.Unlock()
+	if opened != nil {
+		if opened.dir != wheelDir {
+			return nil, fmt.Errorf("already open from %s", opened.dir)
+		}
+		return opened, nil
+	}
+	dir, err := LibDir(wheelDir)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "libnixl_capi.so")
+	if err := cOpen(path); err != nil {
+		// A wheel whose run path does not reach its own folder: load the
+		// neighbours first, then the library finds them by soname.
+		for _, n := range []string{"libnixl_build.so", "libserdes.so", "libstream.so", "libnixl_common.so", "libnixl.so"} {
+			_ = cPreload(filepath.Join(dir, n))
+		}
+		if again := cOpen(path); again != nil {
+			return nil, err
+		}
+	}
+	opened = &Lib{dir: wheelDir}
+	return opened, nil
+}

@@ -1,0 +1,46 @@
+package nixlapi
+
+// Desc is a range of memory; its layout is gn_desc's.
+type Desc struct {
+	Addr uint64
+	Len  uint64
+	Dev  uint64
+}
+
+// withRegList lends a registration list made in one crossing.
+func withRegList(mem Mem, d []Desc, f func(list ptr) Status) Status {
+	l, s := cRegList(mem, d)
+	if l != nil {
+		defer cDestroyRegList(l)
+	}
+	if s != Success {
+		return s
+	}
+	return f(l)
+}
+
+// withOpt lends optional arguments.
+func withOpt(b *Backend, notif *[]byte, noMerge bool, f func(opt ptr) Status) Status {
+	o, s := cOpt(b.handle(), notif, noMerge)
+	if o != nil {
+		defer cDestroyOpt(o)
+	}
+	if s != Success {
+		return s
+	}
+	return f(o)
+}
+
+// Register implements nixl_capi_register_mem; b nil means every backend.
+func (a *Agent) Register(mem Mem, d []Desc, b *Backend) error {
+	return withRegList(mem, d, func(l ptr) Status {
+		return withOpt(b, nil, false, func(o ptr) Status { return cRegister(a.h, l, o) })
+	}).Err("register_mem")
+}
+
+// Deregister implements nixl_capi_deregister_mem.
+func (a *Agent) Deregister(mem Mem, d []Desc, b *Backend) error {
+	return withRegList(mem, d, func(l ptr) Status {
+		return withOpt(b, nil, false, func(o ptr) Status { return cDeregister(a.h, l, o) })
+	}).Err("deregister_mem")
+}

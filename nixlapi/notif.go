@@ -1,0 +1,21 @@
+package nixlapi
+
+// Notif is one notification as it arrived.
+type Notif struct {
+	From string
+	Msg  []byte
+}
+
+// Notifs implements nixl_capi_get_notifs: what arrived since the last call, in
+// order per sender.
+func (a *Agent) Notifs() ([]Notif, error) {
+	n, s := cNotifs(a.h, a.notifs)
+	return n, s.Err("get_notifs")
+}
+
+// GenNotif implements nixl_capi_gen_notif; b nil means the agent chooses.
+func (a *Agent) GenNotif(remote string, msg []byte, b *Backend) error {
+	return withOpt(b, nil, false, func(o ptr) Status {
+		return cGenNotif(a.h, remote, msg, o)
+	}).Err("gen_notif")
+}

@@ -1,0 +1,82 @@
+package nixlapi_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/nixlapi"
+	"gorail/test/testenv"
+)
+
+// TestBench: every request of every thread is posted, as often as asked and at least once, each timed post is counted, and the peer sees
+// a notification of every one.
+func TestBench(t *testing.T) {
+	env := testenv.Need(t)
+	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
+	lib, err := nixlapi.Open(env.WheelDir)
+	require.NoError(t, err)
+	a, err := lib.NewAgent("alone", nixlapi.Config{ProgThread: true, Sync: nixlapi.SyncRW})
+	require.NoError(t, err)
+	b, err := a.CreateBackend(env.Backend, nil)
+	require.NoError(t, err)
+	const n = 6 // requests, two threads of three
+	m, err := nixlapi.Alloc(2 * n * 64)
+	require.NoError(t, err)
+	require.NoError(t, a.Register(nixlapi.DRAM, []nixlapi.Desc{m.Desc(0, 2*n*64)}, b))
+	var lists [2][]*nixlapi.Xfer
+	msg := []byte("n")
+	for i := range uint64(n) {
+		x, err := a.CreateXfer(nixlapi.Write, nixlapi.DRAM, []nixlapi.Desc{m.Desc(i*64, 64)}, []nixlapi.Desc{m.Desc((n+i)*64, 64)}, "alone", nixlapi.XferOpts{Backend: b, Notif: &msg})
+		require.NoError(t, err)
+		lists[i%2] = append(lists[i%2], x)
+	}
+	for _, tt := range []struct {
+		in           nixlapi.BenchArgs
+		posted, done uint64 // of each thread; 0: at least as many as requests
+	}{
+		{nixlapi.BenchArgs{Warmup: 5, Count: 7}, 12, 7},
+		{nixlapi.BenchArgs{Warmup: 1, Count: 3}, 6, 3},
+		{nixlapi.BenchArgs{Count: 1}, 3, 3},
+		{nixlapi.BenchArgs{Time: time.Nanosecond}, 0, 0},
+		{nixlapi.BenchArgs{Time: 5 * time.Millisecond}, 0, 0},
+	} {
+		for i := range n * 64 {
+			m.B[i], m.B[n*64+i] = byte(i*3+1), 0
+		}
+		tt.in.Limit = 20 * time.Second
+		s := a.Serve(30*time.Second, 0)
+		var posted uint64
+		for _, o := range nixlapi.Bench(a, lists[:], tt.in) {
+			require.Equal(t, nixlapi.Success, o.Status)
+			if tt.done > 0 {
+				require.Equal(t, tt.done, o.Done)
+				require.Equal(t, tt.posted, o.Posted)
+			}
+			require.GreaterOrEqual(t, o.Done, uint64(n/2))
+			require.Equal(t, o.Done, count(o.Lat))
+			require.Equal(t, o.Done, count(o.Post))
+			require.Positive(t, o.Wall)
+			posted += o.Posted
+		}
+		seen, err := s.Want(posted, 20*time.Second)
+		require.NoError(t, err)
+		require.Equal(t, posted, seen)
+		require.Equal(t, m.B[:n*64], m.B[n*64:])
+	}
+	for _, list := range lists {
+		for _, x := range list {
+			require.NoError(t, x.Release())
+		}
+	}
+	require.NoError(t, a.Close())
+}
+
+func count(t nixlapi.Times) (n uint64) {
+	for _, c := range t.N {
+		n += c
+	}
+	return n
+}

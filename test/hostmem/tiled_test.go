@@ -1,0 +1,33 @@
+package hostmem
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Windows are apart and in order, and have both ends; a byte of one is nobody else's, a byte between them is there once a tile.
+func TestTiled(t *testing.T) {
+	for _, size := range []uint64{77, 6 << 20, 9<<20 + 1, 1<<30 + 5, 4<<30 + 3<<20 + 77, 5 << 30} {
+		w := Windows(size)
+		require.Zero(t, w[0].Off)
+		for i := range w[1:] {
+			require.Less(t, w[i].Off+w[i].Len, w[i+1].Off)
+		}
+		require.Equal(t, size, w[len(w)-1].Off+w[len(w)-1].Len)
+		b, err := Alloc(int(size), Tiled)
+		require.NoError(t, err)
+		for i, r := range w {
+			b.B[r.Off], b.B[r.Off+r.Len-1] = byte(2*i+1), byte(2*i+2)
+		}
+		for i, r := range w {
+			require.Equal(t, [2]byte{byte(2*i + 1), byte(2*i + 2)}, [2]byte{b.B[r.Off], b.B[r.Off+r.Len-1]})
+			if i == 0 || r.Off-w[i-1].Off-w[i-1].Len < Tile {
+				continue
+			}
+			b.B[r.Off-Tile] = byte(100 + i)
+			require.Equal(t, byte(100+i), b.B[r.Off-2*Tile])
+		}
+		require.NoError(t, b.Free())
+	}
+}

@@ -1,0 +1,71 @@
+package native
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMake: a part is compiled once for each state of its sources, headers and flags.
+func TestMake(t *testing.T) {
+	dir, err := filepath.Rel(At(), t.TempDir())
+	require.NoError(t, err)
+	write := func(name, text string) { require.NoError(t, os.WriteFile(At(dir, name), []byte(text), 0o644)) }
+	write("main.c", "#include \"value.h\"\nint main(void) { return VALUE; }\n")
+	write("value.h", "#define VALUE 3\n")
+	p := Part{Name: "native-test", Program: true, Dirs: []string{dir}}
+	ends := func(p Part) int {
+		path := p.Build(t)
+		c := exec.Command(path)
+		_ = c.Run()
+		return c.ProcessState.ExitCode()
+	}
+	require.Equal(t, 3, ends(p))
+	first, err := p.Make()
+	require.NoError(t, err)
+	again, err := p.Make()
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+
+	write("value.h", "#ifndef VALUE\n#define VALUE 4\n#endif\n")
+	require.Equal(t, 4, ends(p))
+	flag := p
+	flag.Flags = []string{"-DVALUE=5"}
+	require.Equal(t, 5, ends(flag))
+	for _, p := range []Part{p, flag, {}} {
+		if made, err := p.Make(); err == nil {
+			require.NoError(t, os.Remove(made))
+		}
+	}
+	require.NoError(t, os.Remove(first))
+}
+
+// TestMissing: headers and sanitizers that the machine lacks are told from mistakes.
+func TestMissing(t *testing.T) {
+	dir, err := filepath.Rel(At(), t.TempDir())
+	require.NoError(t, err)
+	p := Part{Name: "native-test", Program: true, Dirs: []string{dir}}
+	for text, missing := range map[string]bool{
+		"#include <infiniband/nosuch.h>\n": true,
+		"#include <nosuch.h>\n":            false,
+		"int main(void) { return 0 }\n":    false,
+	} {
+		require.NoError(t, os.WriteFile(At(dir, "main.c"), []byte(text), 0o644))
+		_, err := p.Make()
+		require.Error(t, err)
+		var m *Missing
+		if missing {
+			require.ErrorAs(t, err, &m)
+		} else {
+			require.NotErrorAs(t, err, &m)
+		}
+	}
+	require.NoError(t, os.WriteFile(At(dir, "main.c"), []byte("int main(void) { return 0; }\n"), 0o644))
+	p.Flags = []string{"-fsanitize=nosuch"}
+	_, err = p.Make()
+	var m *Missing
+	require.ErrorAs(t, err, &m)
+}
