@@ -65,7 +65,7 @@ func peerName(fd int) (sockName, bool) { return askName(unix.SYS_GETPEERNAME, fd
 func askName(call uintptr, fd int) (sockName, bool) {
 	var raw [unix.SizeofSockaddrAny]byte
 	n := uint32(len(raw))
-	_, _, e := unix.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&n)))
+	_, _, e := unix.Syscall(call, uintptr(fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&n)))
 	if e != 0 {
 		return sockName{}, false
 	}
