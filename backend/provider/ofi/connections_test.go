@@ -5,11 +5,16 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake/drive"
 )
 
 // The folder that is kept open lists what was opened since, and knows which descriptor is next.
@@ -77,4 +82,54 @@ func TestSocketNames(t *testing.T) {
 	b, _ := nameOf(link)
 	require.NotEqual(t, a, b, "the same address of another interface")
 	require.NotEqual(t, a.host(), b.host())
+}
+
+// A connection to an endpoint that never says who it is goes down with it. Left to libfabric it stays open, with a
+// pointer to the freed endpoint that the next poll follows.
+func TestStrangersGoWithTheEndpoint(t *testing.T) {
+	rail := openLoopback(t, "tcp")
+	defer rail.Close()
+	poller := drive.New(rail.Core())
+	for _, accepted := range []bool{false, true} {
+		ep, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		other, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		peer, err := rail.OpenEndpoint()
+		require.NoError(t, err)
+		require.NoError(t, ep.Connect(peer.Addr())) // whose address is let in
+		require.NoError(t, other.Connect(peer.Addr()))
+		addr := net.TCPAddrFromAddrPort(addrPort(ep))
+		stranger, err := net.DialTCP("tcp", nil, addr)
+		require.NoError(t, err)
+		bystander, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addrPort(other)))
+		require.NoError(t, err)
+		if accepted {
+			poll(t, poller)
+		}
+		require.NoError(t, ep.Close())
+		require.NoError(t, stranger.SetReadDeadline(time.Now().Add(5*time.Second)))
+		_, err = stranger.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "still open")
+		require.NoError(t, stranger.Close())
+		poll(t, poller)
+
+		require.NoError(t, bystander.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+		_, err = bystander.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "another endpoint's connection")
+		require.NoError(t, bystander.Close())
+		require.NoError(t, other.Close())
+		require.NoError(t, peer.Close())
+	}
+}
+
+func addrPort(ep provider.Endpoint) netip.AddrPort {
+	addr := ep.Addr()
+	return netip.AddrPortFrom(sockaddr(addr), binary.BigEndian.Uint16(addr[2:]))
+}
+
+func poll(t *testing.T, rail drive.Rail) {
+	_, err := rail.Poll(1)
+	require.NoError(t, err)
 }
