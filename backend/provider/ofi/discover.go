@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"gorail/backend/provider"
 )
@@ -26,8 +25,8 @@ type entry struct {
 	hmem                          bool   // asked for with FI_HMEM
 	unasked                       error  // why not
 
-	handle *handle        // keeps info alive
-	info   unsafe.Pointer // struct fi_info
+	handle *handle // keeps info alive
+	info   *fiInfo
 }
 
 // sockets says that the entry runs over the kernel's IP stack: it has an IP address and is no device on a bus.

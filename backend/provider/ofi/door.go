@@ -1,29 +1,18 @@
 package ofi
 
-/*
-#include "ofi.h"
-*/
-import "C"
-
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"gorail/backend/provider"
 )
 
 // Endpoints of the tcp family listen; door.c has what that means.
 
-const (
-	sweepAfter = 50 * time.Millisecond // peers often connect many at a time
-	sweepAgain = time.Second           // no descriptor was left to look with
-	tellAgain  = time.Minute
-	mostNets   = 32
-)
+const tellAgain = time.Minute
 
 var (
 	_ provider.Door   = (*endpoint)(nil)
@@ -37,6 +26,48 @@ func (e *endpoint) Admit(from []netip.Addr) {
 	e.from = from
 }
 
+// fit finds the endpoint's listening socket, which admits nobody from then on. Under hold, since the endpoint was made.
+func (e *endpoint) fit(hint int) {
+	own, ok := nameOf(e.addr)
+	if !ok {
+		return
+	}
+	fd := e.rail.listener(own, hint)
+	if fd < 0 {
+		e.rail.noDoor = syscall.ENOENT
+		return
+	}
+	if err := filter(fd, nil); err != nil {
+		e.rail.noDoor = err
+		return
+	}
+	e.own, e.c.listener = own, cInt(fd)
+	e.rail.listening[own] = e
+	turnAway(e.rail.c, fd)
+}
+
+// listener finds a listening socket by its address, first near the descriptor that was free before it was made.
+func (r *rail) listener(own sockName, hint int) int {
+	const nearby = 8 // but for other threads it is the first
+	at := func(fd int) bool {
+		name, _ := ownName(fd)
+		return name == own && listens(fd)
+	}
+	for fd := hint; hint >= 0 && fd < hint+nearby; fd++ {
+		if at(fd) {
+			return fd
+		}
+	}
+	found := -1
+	_ = r.files.each(func(fd int) bool {
+		if at(fd) {
+			found = fd
+		}
+		return found < 0
+	})
+	return found
+}
+
 // admit lets the peer connect: from the address of its endpoint, from those that Admit was given, and from those of the option. Under mu.
 func (e *endpoint) admit(peer []byte) error {
 	if !e.rail.entry.ip || !e.rail.caps.CanFence {
@@ -46,44 +77,20 @@ func (e *endpoint) admit(peer []byte) error {
 	for _, a := range e.from {
 		from = append(from, single(a))
 	}
-	nets := networks(from)
-	if rc := C.ofi_door_admit(e.rail.c, e.c, unsafe.SliceData(nets), C.int(len(nets))); rc != 0 {
-		return e.rail.error(provider.ErrEndpoint, "SO_ATTACH_FILTER on its listening socket", rc)
+	var err error
+	e.rail.hold(func() {
+		if e.c.listener < 0 {
+			return
+		}
+		if err = filter(int(e.c.listener), from); err == nil {
+			openDoor(e.rail.c, e.c)
+		}
+	})
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return e.rail.error(provider.ErrEndpoint, e.rail.lib().errno("SO_ATTACH_FILTER on its listening socket", errno))
 	}
 	return nil
-}
-
-// networks are for C; invalid ones are left out, and what the filter has no room for.
-func networks(from []netip.Prefix) (nets []C.ofi_net) {
-	for _, p := range from {
-		if !p.IsValid() || len(nets) == mostNets {
-			continue
-		}
-		net := C.ofi_net{bits: C.uint8_t(p.Bits())}
-		if p.Addr().Is6() {
-			net.v6 = 1
-		}
-		for i, b := range p.Addr().AsSlice() {
-			net.ip[i] = C.uint8_t(b)
-		}
-		nets = append(nets, net)
-	}
-	return nets
-}
-
-// filter lets a listening socket take connections of these networks alone.
-func filter(fd int, from []netip.Prefix) error {
-	nets := networks(from)
-	if rc := C.ofi_door_filter(C.int(fd), unsafe.SliceData(nets), C.int(len(nets))); rc != 0 {
-		return syscall.Errno(-rc)
-	}
-	return nil
-}
-
-// single is the network of one address, in the form that packets have it.
-func single(a netip.Addr) netip.Prefix {
-	a = a.Unmap().WithZone("")
-	return netip.PrefixFrom(a, a.BitLen())
 }
 
 // Shut implements provider.Door.
@@ -93,33 +100,14 @@ func (e *endpoint) Shut() {
 	if e.c == nil {
 		return
 	}
-	C.gr_rail_lock(&e.rail.c.base)
-	C.ofi_door_shut(e.rail.c, e.c)
-	unswept := e.c.unswept != 0
-	C.gr_rail_unlock(&e.rail.c.base)
+	unswept := false
+	e.rail.hold(func() {
+		shutDoor(e.rail.c, e.c)
+		unswept = e.c.unswept != 0
+	})
 	if unswept {
 		e.rail.sweepSoon(sweepAfter)
 	}
-}
-
-// sweepSoon breaks connections of endpoints that admit nobody any more, all at once.
-func (r *rail) sweepSoon(after time.Duration) {
-	r.newsMu.Lock()
-	defer r.newsMu.Unlock()
-	if r.sweeping {
-		return
-	}
-	r.sweeping = true
-	time.AfterFunc(after, func() {
-		r.newsMu.Lock()
-		r.sweeping = false
-		r.newsMu.Unlock()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if !r.closed && C.ofi_door_sweep(r.c) < 0 {
-			r.sweepSoon(sweepAgain)
-		}
-	})
 }
 
 // Ends implements provider.Door.
@@ -129,13 +117,11 @@ func (e *endpoint) Ends() (own, peer string) {
 	return socket(e.addr), socket(e.peer)
 }
 
-// socket is the text of a struct sockaddr_in or sockaddr_in6; "" of anything else.
-func socket(b []byte) string {
-	a := sockaddr(b)
-	if !a.IsValid() {
-		return ""
-	}
-	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[2:])).String()
+// news is what the log is told of a rail.
+type news struct {
+	said     bool   // that listening sockets can't be filtered
+	turned   uint64 // connections turned away, as told last
+	turnedAt time.Time
 }
 
 // Warnings implements provider.Warner.
@@ -145,29 +131,18 @@ func (r *rail) Warnings() (news []string) {
 	if r.closed {
 		return nil
 	}
-	C.gr_rail_lock(&r.c.base)
-	unfit, turned := r.c.no_door, uint64(r.c.turned_away)
-	C.gr_rail_unlock(&r.c.base)
-	r.newsMu.Lock()
-	defer r.newsMu.Unlock()
-	if unfit != 0 && !r.said {
-		r.said = true
+	var unfit error
+	var turned uint64
+	r.hold(func() { unfit, turned = r.noDoor, uint64(r.c.turned_away) })
+	if unfit != nil && !r.news.said {
+		r.news.said = true
 		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+
-			"no filter could be set (%v); close its ports to strangers by a firewall (option data_port)", syscall.Errno(-unfit)))
+			"no filter could be set (%v); close its ports to strangers by a firewall (option data_port)", unfit))
 	}
-	if turned > r.turned && time.Since(r.turnedAt) > tellAgain {
+	if turned > r.news.turned && time.Since(r.news.turnedAt) > tellAgain {
 		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process has no file descriptor left for them: raise the limit with ulimit -n",
-			turned-r.turned))
-		r.turned, r.turnedAt = turned, time.Now()
+			turned-r.news.turned))
+		r.news.turned, r.news.turnedAt = turned, time.Now()
 	}
 	return news
-}
-
-// portsUsed explains why an endpoint got no port.
-func (r *rail) portsUsed(err error, rc C.int) error {
-	if r.ports.First == 0 || syscall.Errno(-rc) != syscall.EADDRINUSE {
-		return err
-	}
-	return fmt.Errorf("%w: every port of option data_port=%d-%d is in use at %s: each connection to or from a peer listens on one; "+
-		"give a wider range, and each process of this host one of its own", err, r.ports.First, r.ports.Last, r.dev.Addr)
 }

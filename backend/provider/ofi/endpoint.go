@@ -1,15 +1,12 @@
 package ofi
 
-/*
-#include "ofi.h"
-*/
-import "C"
-
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider"
@@ -20,24 +17,82 @@ import (
 type endpoint struct {
 	rail *rail
 	addr []byte
+	own  sockName // addr, where it listens and has a filter
 	core unsafe.Pointer
 
 	mu   sync.Mutex
-	c    *C.ofi_ep    // nil when closed
+	c    *coreEP      // nil when closed
 	peer []byte       // what Connect was given
 	from []netip.Addr // addresses that the peer may connect from, besides the one that Connect is given
+
+	at *peer // its place in the address vector; under rail.setup
 }
 
 // OpenEndpoint implements fi_endpoint, fi_ep_bind, fi_enable and fi_getname. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	var c *C.ofi_ep
-	var addr [C.OFI_ADDR_MAX]byte
-	var n C.size_t
-	var step *C.char
-	if rc := C.ofi_ep_open(r.c, &c, unsafe.Pointer(&addr[0]), &n, &step); rc != 0 {
-		return nil, r.portsUsed(r.error(provider.ErrEndpoint, C.GoString(step), rc), rc)
+	e := &endpoint{rail: r, c: newCoreEP()}
+	if e.c == nil {
+		return nil, r.error(provider.ErrEndpoint, r.lib().errno("calloc", syscall.ENOMEM))
 	}
-	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: bytes.Clone(addr[:n])}, nil
+	e.core = unsafe.Pointer(e.c)
+	var err error
+	r.hold(func() { err = e.open() })
+	if err != nil {
+		freeCoreEP(e.c)
+		return nil, r.portsUsed(r.error(provider.ErrEndpoint, err))
+	}
+	return e, nil
+}
+
+// open makes the endpoint, which admits nobody. Under hold.
+func (e *endpoint) open() (err error) {
+	r, hint := e.rail, -1
+	if r.quirks.perPeer {
+		hint = r.files.lowestFree() // which a listener may get
+		e.c.ep, err = r.makeEP()
+	} else {
+		e.c.ep = r.c.shared
+	}
+	if err != nil {
+		return err
+	}
+	if e.addr, err = r.lib().getname(e.c.ep); err != nil {
+		if r.quirks.perPeer {
+			_ = r.lib().close(&e.c.ep.fid)
+		}
+		return err
+	}
+	r.openEPs++
+	if r.quirks.perPeer {
+		e.fit(hint)
+	}
+	return nil
+}
+
+// makeOf implements fi_endpoint, fi_ep_bind and fi_enable.
+func (r *rail) makeOf(info *fiInfo) (*fiEP, error) {
+	ep, err := r.lib().openEP(r.c.domain, info)
+	if err != nil {
+		return nil, err
+	}
+	if !r.quirks.perPeer {
+		// EFA: no CUDA calls and no detour through shared memory behind our back. Others don't know these: no harm.
+		setOff(ep, optCUDA)
+		setOff(ep, optSharedMemory)
+	}
+	if r.hmem() {
+		// Memory of GPUs is the device's own to move, or nobody's: a provider that copied it by way of the host's would call CUDA from
+		// our thread. One that has no such option has no such detour either.
+		r.noP2P = r.lib().requireP2P(ep)
+		if errors.Is(r.noP2P, syscall.ENOPROTOOPT) || errors.Is(r.noP2P, syscall.ENOSYS) {
+			r.noP2P = nil
+		}
+	}
+	if err := r.lib().enable(ep, r.av, r.c.cq); err != nil {
+		_ = r.lib().close(&ep.fid)
+		return nil, err
+	}
+	return ep, nil
 }
 
 // Addr is libfabric's raw address, a sockaddr for the tcp family.
@@ -46,7 +101,8 @@ func (e *endpoint) Addr() []byte { return e.addr }
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
 // Connect implements fi_av_insert. The tcp family connects when the first operation is posted and both sides poll. The
-// address is the peer's word: its form is checked against ours. The error wraps provider.ErrBadAddress.
+// address is the peer's word: its form is checked against ours. The error wraps provider.ErrBadAddress, and EISCONN where
+// there is a peer already.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,17 +117,25 @@ func (e *endpoint) Connect(peer []byte) error {
 		return err
 	}
 	e.peer = bytes.Clone(peer)
-	var room [C.OFI_ADDR_MAX]byte // libfabric never reads behind the peer's bytes
-	copy(room[:], peer)
-	if rc := C.ofi_ep_connect(e.rail.c, e.c, unsafe.Pointer(&room[0])); rc != 0 {
-		return e.rail.error(provider.ErrBadAddress, "fi_av_insert", rc)
+	var err error
+	e.rail.hold(func() {
+		if e.at != nil {
+			err = e.rail.lib().errno("fi_av_insert", syscall.EISCONN)
+		} else if e.at, err = e.rail.join(e.peer); err == nil {
+			e.c.peer = e.at.index
+		}
+	})
+	if err != nil {
+		return e.rail.error(provider.ErrBadAddress, err)
 	}
 	return nil
 }
 
+var errAddress = errors.New("not an address of this fabric")
+
 // sameForm compares length and, for socket addresses, family, and wants a port and an address to be there.
 func sameForm(peer, own []byte, ip bool) bool {
-	if len(peer) != len(own) || len(peer) == 0 || len(peer) > C.OFI_ADDR_MAX {
+	if len(peer) != len(own) || len(peer) == 0 || len(peer) > maxAddr {
 		return false
 	}
 	if a := sockaddr(own); ip && a.IsValid() {
@@ -90,9 +154,36 @@ func (e *endpoint) Close() error {
 	if e.c == nil {
 		return nil
 	}
-	if rc := C.ofi_ep_close(e.rail.c, e.c); rc != 0 {
-		return e.rail.error(provider.ErrEndpoint, "fi_close", rc)
+	var found *search
+	if e.rail.quirks.perPeer {
+		found = e.rail.connections(e)
 	}
+	var err error
+	e.rail.hold(func() { err = e.close(found) })
+	if err != nil {
+		return e.rail.error(provider.ErrEndpoint, err)
+	}
+	freeCoreEP(e.c)
 	e.c = nil
+	return nil
+}
+
+// close ends the endpoint, its connections first. Under hold.
+func (e *endpoint) close(found *search) error {
+	r := e.rail
+	if r.quirks.perPeer {
+		shutDoor(r.c, e.c)
+		if found != nil {
+			found.breakAll(r)
+		}
+		if err := r.lib().close(&e.c.ep.fid); err != nil {
+			return err
+		}
+	}
+	r.leave(e.at)
+	r.openEPs--
+	if r.listening[e.own] == e {
+		delete(r.listening, e.own)
+	}
 	return nil
 }

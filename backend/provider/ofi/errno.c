@@ -1,4 +1,4 @@
-/* libfabric's error codes as errno. */
+/* libfabric's error codes as errno. In C: completions and refused posts bring them. */
 #include <errno.h>
 #include <rdma/fi_errno.h>
 

@@ -1,10 +1,11 @@
-/* Memory registration. */
+/* Memory registration. In C, because the core registers its message buffers through the ops table with the rail's lock held, and
+ * so that a registration takes one call from Go, lock included.
+ */
 #include <errno.h>
 #include <rdma/fi_errno.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "abi.h"
 #include "ofi.h"
 
 /* Registers one range; the caller holds the lock. Implements fi_mr_regattr, and fi_mr_bind and fi_mr_enable where regions
@@ -15,7 +16,7 @@ static int reg_attr(ofi_rail *rail, union ofi_mr_attr *attr, uint64_t flags, str
     int rc = fi_mr_regattr(rail->domain, &attr->v, flags, &mr);
     if (rc)
         return rc;
-    if (rail->caps.endpoint_mr) {
+    if (rail->endpoint_mr) {
         rc = fi_mr_bind(mr, &rail->shared->fid, 0);
         if (!rc)
             rc = fi_mr_enable(mr);
@@ -30,25 +31,29 @@ static int reg_attr(ofi_rail *rail, union ofi_mr_attr *attr, uint64_t flags, str
     return 0;
 }
 
-static int reg(ofi_rail *rail, void *addr, size_t len, uint64_t access, uint64_t key, struct fid_mr **out)
+static int reg(ofi_rail *rail, const ofi_range *r, uint64_t access, uint64_t key, struct fid_mr **out)
 {
-    struct iovec iov = { .iov_base = addr, .iov_len = len };
+    struct iovec iov = { .iov_base = (void *)(uintptr_t)r->addr, .iov_len = r->len };
+    ofi_mr_dmabuf buf = { .fd = r->dmabuf, .offset = r->offset, .len = r->len, .base = (void *)(uintptr_t)(r->addr - r->offset) };
+    bool dmabuf = r->gpu && r->dmabuf >= 0;
     union ofi_mr_attr attr;
     memset(&attr, 0, sizeof(attr));
-    attr.v.mr_iov = &iov;
+    attr.v.mr_iov = dmabuf ? (const void *)&buf : &iov; /* a union since 1.20 */
     attr.v.iov_count = 1;
     attr.v.access = access;
     attr.v.requested_key = key;
-    attr.v.iface = FI_HMEM_SYSTEM;
-    return reg_attr(rail, &attr, 0, out);
+    attr.v.iface = r->gpu ? FI_HMEM_CUDA : FI_HMEM_SYSTEM;
+    if (r->gpu)
+        attr.v.device.cuda = r->device;
+    return reg_attr(rail, &attr, dmabuf ? OFI_MR_DMABUF : 0, out);
 }
 
 /* A key that nobody can guess, of as many bits as the fabric takes; 0 where the provider chooses. Libraries say "none" by 0 and by all ones. */
 static int draw_key(const ofi_rail *rail, uint64_t *key)
 {
-    uint64_t mask = rail->caps.key_size >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * rail->caps.key_size)) - 1;
+    uint64_t mask = rail->key_size >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * rail->key_size)) - 1;
     *key = 0;
-    while (!rail->caps.prov_key && (*key == 0 || *key == mask)) {
+    while (!rail->prov_key && (*key == 0 || *key == mask)) {
         ssize_t n = getrandom(key, sizeof(*key), 0); /* so few bytes are not interrupted */
         if (n != (ssize_t)sizeof(*key))
             return n < 0 ? -errno : -FI_EIO;
@@ -57,51 +62,28 @@ static int draw_key(const ofi_rail *rail, uint64_t *key)
     return 0;
 }
 
-enum { KEY_TRIES = 64 }; /* keys that are drawn for one registration: each may be another's */
-
-static const uint64_t ACCESS = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-
-int ofi_mr_open(ofi_rail *rail, uint64_t addr, uint64_t len, uint64_t key, struct fid_mr **out, uint64_t *out_key,
-                void **desc)
+static int reg_drawn(ofi_rail *rail, const ofi_range *r, uint64_t access, struct fid_mr **out)
 {
-    int rc;
-    gr_rail_lock(&rail->base);
-    rc = reg(rail, (void *)(uintptr_t)addr, len, ACCESS, rail->caps.prov_key ? 0 : key, out);
-    if (!rc) {
-        *out_key = fi_mr_key(*out);
-        *desc = fi_mr_desc(*out);
-        rail->open_mrs++;
-    }
-    gr_rail_unlock(&rail->base);
-    return ofi_errno(rc);
-}
-
-static int reg_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int fd, uint64_t offset, uint64_t key, struct fid_mr **out)
-{
-    struct iovec iov = { .iov_base = (void *)(uintptr_t)addr, .iov_len = len };
-    ofi_mr_dmabuf buf = { .fd = fd, .offset = offset, .len = len, .base = (void *)(uintptr_t)(addr - offset) };
-    union ofi_mr_attr attr;
-    memset(&attr, 0, sizeof(attr));
-    attr.v.mr_iov = fd < 0 ? &iov : (const void *)&buf; /* a union since 1.20 */
-    attr.v.iov_count = 1;
-    attr.v.access = ACCESS;
-    attr.v.requested_key = key;
-    attr.v.iface = FI_HMEM_CUDA;
-    attr.v.device.cuda = device;
-    return reg_attr(rail, &attr, fd < 0 ? 0 : OFI_MR_DMABUF, out);
-}
-
-int ofi_mr_open_gpu(ofi_rail *rail, uint64_t addr, uint64_t len, int device, int fd, uint64_t offset, struct fid_mr **out, uint64_t *out_key,
-                    void **desc)
-{
+    enum { TRIES = 64 }; /* each key may be another's */
     uint64_t key;
     int rc = -FI_ENOKEY;
-    gr_rail_lock(&rail->base);
-    for (int tries = 0; tries < KEY_TRIES && rc == -FI_ENOKEY; tries++)
+    for (int tries = 0; tries < TRIES && rc == -FI_ENOKEY; tries++)
         if ((rc = draw_key(rail, &key)) == 0)
-            rc = reg_gpu(rail, addr, len, device, fd, offset, key, out);
+            rc = reg(rail, r, access, key, out);
+    return rc;
+}
+
+int ofi_mr_open(ofi_rail *rail, const ofi_range *range, struct fid_mr **out, uint64_t *key, void **desc)
+{
+    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    int rc;
+    gr_rail_lock(&rail->base);
+    if (range->gpu)
+        rc = reg_drawn(rail, range, access, out);
+    else
+        rc = reg(rail, range, access, rail->prov_key ? 0 : range->key, out);
     if (!rc) {
-        *out_key = fi_mr_key(*out);
+        *key = fi_mr_key(*out);
         *desc = fi_mr_desc(*out);
         rail->open_mrs++;
     }
@@ -124,16 +106,13 @@ int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr)
 int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     ofi_rail *rail = (ofi_rail *)base;
+    const ofi_range range = { .addr = (uintptr_t)buf, .len = len };
     struct fid_mr *out = NULL;
-    uint64_t key;
-    int rc = -FI_ENOKEY;
 
     *mr = *desc = NULL;
-    if (!rail->caps.local_desc)
+    if (!rail->local_desc)
         return 0;
-    for (int tries = 0; tries < KEY_TRIES && rc == -FI_ENOKEY; tries++)
-        if ((rc = draw_key(rail, &key)) == 0)
-            rc = reg(rail, buf, len, FI_SEND | FI_RECV, key, &out);
+    int rc = reg_drawn(rail, &range, FI_SEND | FI_RECV, &out);
     if (rc)
         return ofi_errno(rc);
     rail->open_mrs++;

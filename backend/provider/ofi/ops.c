@@ -1,15 +1,15 @@
-/* Posting and polling: the ops table. The core holds the rail's lock round every call here. */
+/* Posting and polling: the ops table, and the memory that it works on. In C, as the core calls it for each operation and each poll,
+ * with the rail's lock held.
+ */
 #include <poll.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
-#include "abi.h"
 #include "ofi.h"
-
-int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);
-void ofi_own_unreg(gr_rail *base, void *mr);
 
 /* Implements fi_writemsg (FI_DELIVERY_COMPLETE where offered, unless it is weak) and fi_readmsg. */
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
@@ -36,7 +36,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     };
     if (op == GR_READ)
         return ofi_errno(fi_readmsg(ep->ep, &msg.v, FI_COMPLETION));
-    return ofi_errno(fi_writemsg(ep->ep, &msg.v, op == GR_WRITE_WEAK ? FI_COMPLETION : rail->write_flags));
+    return ofi_errno(fi_writemsg(ep->ep, &msg.v, op == GR_WRITE_WEAK ? FI_COMPLETION : rail->done_flags));
 }
 
 /* Implements fi_sendmsg. */
@@ -51,7 +51,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     if (ep->peer == FI_ADDR_NOTAVAIL)
         return -FI_ENOTCONN;
     msg.v = (struct fi_msg){ .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = ep->peer, .context = ctx };
-    return ofi_errno(fi_sendmsg(ep->ep, &msg.v, rail->send_flags));
+    return ofi_errno(fi_sendmsg(ep->ep, &msg.v, rail->done_flags));
 }
 
 /* Implements fi_recv. */
@@ -130,7 +130,7 @@ static int arm(gr_rail *base)
     struct pollfd level = { .fd = base->wait_fd, .events = POLLIN };
     if (base->wait_fd < 0)
         return 0;
-    int again = rail->quirks.no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
+    int again = rail->no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
     if (again && rail->doors)
         ofi_door_relieve(rail);
     return again;
@@ -139,16 +139,14 @@ static int arm(gr_rail *base)
 /* The peer has come: nobody else is let in. */
 static void heard(gr_rail *base, void *opaque)
 {
-    ofi_rail *rail = (ofi_rail *)base;
-    if (!rail->shared)
-        ofi_door_shut(rail, opaque);
+    ofi_door_shut((ofi_rail *)base, opaque);
 }
 
 /* Implements fi_close of the shared endpoint. Regions that are bound to it must go first, all others after it. */
 static void shut(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
-    if (rail->shared && !rail->caps.endpoint_mr && fi_close(&rail->shared->fid) == 0)
+    if (rail->shared && !rail->endpoint_mr && fi_close(&rail->shared->fid) == 0)
         rail->shared = NULL;
 }
 
@@ -163,3 +161,45 @@ const gr_rail_ops ofi_ops = {
     .shut = shut,
     .heard = heard,
 };
+
+ofi_rail *ofi_rail_new(void)
+{
+    ofi_rail *rail = calloc(1, sizeof(*rail));
+    if (!rail)
+        return NULL;
+    gr_rail_init(&rail->base, &ofi_ops);
+    rail->any.peer = FI_ADDR_NOTAVAIL;
+    rail->any.listener = rail->reserve = -1;
+    return rail;
+}
+
+void ofi_rail_free(ofi_rail *rail)
+{
+    pthread_mutex_destroy(&rail->base.mu);
+    if (rail->reserve >= 0)
+        close(rail->reserve);
+    free(rail);
+}
+
+ofi_ep *ofi_ep_new(void)
+{
+    ofi_ep *ep = calloc(1, sizeof(*ep));
+    if (!ep)
+        return NULL;
+    ep->peer = FI_ADDR_NOTAVAIL;
+    ep->listener = -1;
+    return ep;
+}
+
+void ofi_rail_pass(ofi_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    gr_rail_unlock(&rail->base);
+}
+
+void ofi_rail_progress(ofi_rail *rail, unsigned times)
+{
+    struct fi_cq_msg_entry none;
+    for (; times > 0; times--)
+        (void)fi_cq_read(rail->cq, &none, 0); /* takes no completion */
+}

@@ -2,7 +2,8 @@
 // EFA, CXI and what else libfabric offers.
 //
 // libfabric is loaded at run time, never linked: one binary works with 1.9 up to 2.x, and says what is missing where there
-// is none. Choosing devices is Go (discover.go, pure); opening, registering and posting are small C files (ofi.h).
+// is none. Choosing devices (discover.go, pure), opening, and who may connect are Go; posting, polling and registering are small C
+// files (ofi.h). C is reached through libfabric.go (its calls) and core.go (what the core posts to and polls).
 package ofi
 
 import (

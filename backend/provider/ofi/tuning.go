@@ -1,10 +1,5 @@
 package ofi
 
-/*
-#include "ofi.h"
-*/
-import "C"
-
 import (
 	"fmt"
 	"slices"
@@ -32,21 +27,20 @@ type Key struct {
 
 func (k Key) String() string { return fmt.Sprintf("%d:%d", k.Service, k.VNI) }
 
-var trafficClasses = map[string]C.uint32_t{
-	"":                 C.FI_TC_UNSPEC,
-	"best_effort":      C.FI_TC_BEST_EFFORT,
-	"low_latency":      C.FI_TC_LOW_LATENCY,
-	"dedicated_access": C.FI_TC_DEDICATED_ACCESS,
-	"bulk_data":        C.FI_TC_BULK_DATA,
+var trafficClasses = map[string]uint32{
+	"":                 tcUnspec,
+	"best_effort":      tcBestEffort,
+	"low_latency":      tcLowLatency,
+	"dedicated_access": tcDedicatedAccess,
+	"bulk_data":        tcBulkData,
 }
 
-func (t Tuning) asked() (C.ofi_asked, error) {
-	tclass, ok := trafficClasses[t.TrafficClass]
+func (t Tuning) asked() (asked, error) {
+	class, ok := trafficClasses[t.TrafficClass]
 	if !ok {
-		return C.ofi_asked{}, fmt.Errorf("%w: option traffic_class=%s: no such class", provider.ErrUnusable, t.TrafficClass)
+		return asked{}, fmt.Errorf("%w: option traffic_class=%s: no such class", provider.ErrUnusable, t.TrafficClass)
 	}
-	return C.ofi_asked{tclass: tclass, tx_depth: C.uint32_t(t.TxDepth), rx_depth: C.uint32_t(t.RxDepth),
-		thread_domain: flag(t.ThreadDomain)}, nil
+	return asked{class: class, txDepth: t.TxDepth, rxDepth: t.RxDepth, threadDomain: t.ThreadDomain}, nil
 }
 
 // key is a device's, or nil.

@@ -1,11 +1,5 @@
 package ofi
 
-/*
-#include "ofi.h"
-#include "abi.h"
-*/
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -53,22 +47,22 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 		return r
 	}
 	g := &gpuRail{rail: r, no: asked}
-	lib := r.entry.handle.lib
+	lib := r.lib()
 	switch {
 	case asked == nil && !r.entry.hmem:
 		g.no = fmt.Errorf("the provider offers no FI_HMEM for this device (%s)", lib.Describe())
-	case asked == nil && r.c.caps.no_p2p != 0:
-		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider can't let the device alone move memory of GPUs: %w (%s)", syscall.Errno(r.c.caps.no_p2p), lib.Describe())
+	case asked == nil && r.noP2P != nil:
+		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider can't let the device alone move memory of GPUs: %w (%s)", errors.Unwrap(r.noP2P), lib.Describe())
 	}
 	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: sys, PCI: topo.PathOf(sys, r.entry.pci), How: "FI_HMEM_CUDA"}
-	if v := uint32(lib.lib.api); v < C.OFI_API_DMABUF {
+	if v := lib.api; v < apiDMABUF {
 		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %d.%d; 1.20 is the first that knows it)", syscall.EOPNOTSUPP, v>>16, v&0xffff)
 	}
 	d.DMABuf = func(fd int, offset, length, addr uint64, device int) (provider.MR, error) {
-		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", addr, length, device, C.int(fd), offset)
+		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", memory{addr: addr, length: length, device: device, dmabuf: fd, offset: offset})
 	}
 	d.Address = func(addr, length uint64, device int) (provider.MR, error) {
-		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", addr, length, device, -1, 0)
+		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", memory{addr: addr, length: length, device: device, dmabuf: -1})
 		if err != nil {
 			err = fmt.Errorf("%w%s", err, vram.Peermem(sys))
 		}
@@ -99,17 +93,4 @@ func (g *gpuRail) Close() error {
 		return err
 	}
 	return g.gpus.Close()
-}
-
-func (r *rail) registerGPU(call string, addr, length uint64, device int, fd C.int, offset uint64) (provider.MR, error) {
-	m := &region{rail: r}
-	var key C.uint64_t
-	if rc := C.ofi_mr_open_gpu(r.c, C.uint64_t(addr), C.uint64_t(length), C.int(device), fd, C.uint64_t(offset), &m.c, &key, &m.desc); rc != 0 {
-		return nil, fmt.Errorf("%s: %w", call, r.entry.handle.lib.error(rc))
-	}
-	m.key = uint64(key)
-	if r.caps.VirtAddr {
-		m.base = addr
-	}
-	return m, nil
 }

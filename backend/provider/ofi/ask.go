@@ -1,0 +1,68 @@
+package ofi
+
+import (
+	"fmt"
+	"slices"
+
+	"gorail/backend/provider"
+)
+
+// asker is a library that is asked for what an operator wants; it implements lister.
+type asker struct {
+	*library
+	asked asked
+	tune  Tuning
+	// why devices are not asked to know memory of GPUs; nil: they are
+	unasked error
+}
+
+// List implements lister through fi_getinfo. A fabric must offer delivery-complete operations: without them a WRITE ends, and its
+// notification goes out, before the data is in place. What the operator asks for is not given up either.
+func (a asker) List(fabric string) ([]*entry, error) {
+	got, err := a.delivering(fabric)
+	if len(got) > 0 {
+		return got, err
+	}
+	plain := asker{library: a.library}
+	if hints := a.tune.hints(); hints != "" {
+		if own, _ := plain.delivering(fabric); len(own) > 0 {
+			return nil, fmt.Errorf("%w: %s/%s refuses the options %s; by itself it has tx_depth=%d, rx_depth=%d, threading=safe",
+				provider.ErrUnusable, fabric, own[0].domain, hints, own[0].txDepth, own[0].rxDepth)
+		}
+	}
+	if early, _ := plain.list(fabric, want{}); len(early) > 0 {
+		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would end before its data is in place at the peer; "+
+			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].domain, fabric)
+	}
+	return got, err
+}
+
+// delivering are the devices whose completions say that data is in place.
+func (a asker) delivering(fabric string) ([]*entry, error) {
+	got, err := a.list(fabric, want{delivery: true})
+	if err != nil || len(got) == 0 {
+		return nil, err
+	}
+	return a.withHMEM(got, fabric), nil
+}
+
+// withHMEM takes devices as those that know memory of GPUs where they do; nothing is lost that doesn't.
+func (a asker) withHMEM(got []*entry, fabric string) []*entry {
+	if a.unasked != nil || !slices.ContainsFunc(got, func(e *entry) bool { return !e.sockets() }) {
+		return got
+	}
+	able, err := a.list(fabric, want{delivery: true, hmem: true})
+	if err != nil {
+		return got
+	}
+	for i, e := range got {
+		same := func(a *entry) bool {
+			return a.domain == e.domain && a.fabric == e.fabric && a.protocol == e.protocol && a.src == e.src
+		}
+		if k := slices.IndexFunc(able, same); k >= 0 && !e.sockets() {
+			able[k].hmem = true
+			got[i] = able[k]
+		}
+	}
+	return got
+}

@@ -1,0 +1,188 @@
+package ofi
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// What libfabric forgets when an endpoint of its tcp family closes.
+//
+// An accepted connection that has not introduced itself yet keeps a pointer to the endpoint it came in by, and the next
+// poll follows it into freed memory (all releases 1.17 .. 2.6; its source says so). And net 1.17 frees and reports twice
+// the READ whose answer is coming in while its endpoint closes, after which operations share records; a connection that
+// breaks by itself is handled well. So before an endpoint goes, its connections are broken: they show in no part of the
+// API and are found among the process's sockets, by our port or by the peer's. They are shut down and emptied, and
+// libfabric is let notice.
+//
+// A look at all descriptors takes milliseconds where there are thousands. So nobody waits for it: it is made without the rail's lock, and
+// one look serves all endpoints that are being closed.
+
+// search is for the sockets of one endpoint.
+type search struct {
+	own, peer sockName // peer: the zero name where there is none
+	listener  int      // -1: not found
+	fds       []int    // what may be the endpoint's
+	later     bool     // more connections may be accepted than were found
+	looked    bool     // the look is over
+	found     int      // in this pass, not seen to by libfabric yet
+	shut      bool     // the listener is among them
+	strangers []int    // those of which libfabric must get rid before the endpoint goes
+}
+
+// lookout makes one look for all who call at a time.
+type lookout struct {
+	files openFiles // whose turn it is
+
+	mu      sync.Mutex // above the rail's lock
+	over    sync.Cond
+	wanted  []*search
+	looking bool
+}
+
+// find looks for an endpoint's sockets, without the rail's lock.
+func (l *lookout) find(rail *coreRail, own *search) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wanted = append(l.wanted, own)
+	for !own.looked {
+		if l.looking {
+			l.over.Wait()
+			continue
+		}
+		batch := l.wanted
+		l.wanted, l.looking = nil, true
+		l.mu.Unlock()
+		lookFor(l.files, rail, batch)
+		l.mu.Lock()
+		l.looking = false
+		for _, s := range batch {
+			s.looked = true
+		}
+		l.over.Broadcast()
+	}
+}
+
+// lookFor finds the sockets of all. Once an endpoint hears nothing more, no connection waits, and nobody is polling who may just have accepted
+// one, all its connections are there.
+func lookFor(files openFiles, rail *coreRail, batch []*search) {
+	byOwn, byPeer, hosts := make(map[sockName][]*search), make(map[sockName][]*search), make(map[sockName]bool)
+	for _, s := range batch {
+		byOwn[s.own] = append(byOwn[s.own], s)
+		hosts[s.own.host()] = true
+		if s.peer != (sockName{}) {
+			byPeer[s.peer] = append(byPeer[s.peer], s)
+		}
+	}
+	failed := files.each(func(fd int) bool {
+		own, _ := ownName(fd)
+		for _, s := range byOwn[own] {
+			if listens(fd) {
+				s.listener = fd
+			}
+		}
+		return true
+	})
+	for _, s := range batch {
+		s.later = failed != nil || !deafen(s.listener) || backlog(s.listener)
+	}
+	pass(rail)
+	failed = files.each(func(fd int) bool {
+		own, ok := ownName(fd)
+		for _, s := range byOwn[own] {
+			s.fds = append(s.fds, fd)
+		}
+		if !ok || !hosts[own.host()] {
+			return true
+		}
+		peer, _ := peerName(fd)
+		for _, s := range byPeer[peer] {
+			if own != s.own && own.host() == s.own.host() {
+				s.fds = append(s.fds, fd)
+			}
+		}
+		return true
+	})
+	for _, s := range batch {
+		s.later = s.later || failed != nil
+	}
+}
+
+// deafen drops whatever comes to the socket. To shut it down would keep libfabric busy with it until the endpoint closes.
+func deafen(fd int) bool { return fd >= 0 && filter(fd, nil) == nil }
+
+// connections finds an endpoint's sockets. Others may be closed by libfabric until the rail is held.
+func (r *rail) connections(e *endpoint) *search {
+	own, ok := nameOf(e.addr)
+	if !ok {
+		return nil
+	}
+	s := &search{own: own, listener: -1}
+	if e.at != nil {
+		s.peer, _ = nameOf(e.at.addr)
+	}
+	r.look.find(r.c, s)
+	return s
+}
+
+// breakAll breaks the connections that were found. Completions stay in the queue. Under hold: nothing is accepted meanwhile, as libfabric does
+// that when it is polled.
+func (s *search) breakAll(r *rail) {
+	const rounds, events = 8, 64 // one round is enough, as a rule; what one poll looks at, or less
+	if s.later {
+		_ = r.files.each(func(fd int) bool { s.visit(fd); return true })
+	} else {
+		for _, fd := range s.fds {
+			s.visit(fd)
+		}
+	}
+	if s.found == 1 && s.shut {
+		s.found = 0 // the listener: libfabric closes it, and need not notice
+	}
+	for i := 0; i < rounds && (s.found > 0 || len(s.strangers) > 0); i++ {
+		strangers := s.strangers
+		s.found, s.strangers = 0, nil
+		progress(r.c, r.openEPs/events+1)
+		for _, fd := range strangers {
+			s.visit(fd)
+		}
+	}
+}
+
+// visit breaks a connection, should it be the endpoint's.
+func (s *search) visit(fd int) {
+	own, ok := ownName(fd)
+	if !ok {
+		return
+	}
+	accepted := own == s.own
+	if !accepted && !s.dialled(fd, own) {
+		return
+	}
+	if listens(fd) {
+		if s.shut = unix.Shutdown(fd, unix.SHUT_RD) == nil; s.shut {
+			s.found++
+		}
+		return
+	}
+	switch was := look(fd); {
+	case accepted && was.stranger:
+		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
+			s.strangers = append(s.strangers, fd)
+		}
+	case was.open:
+		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
+			s.found++
+		}
+		empty(fd)
+	}
+}
+
+// dialled says that it is a connection of the endpoint's to its peer, from the address of the rail.
+func (s *search) dialled(fd int, own sockName) bool {
+	if s.peer == (sockName{}) || own.host() != s.own.host() {
+		return false
+	}
+	peer, ok := peerName(fd)
+	return ok && peer == s.peer
+}

@@ -1,0 +1,86 @@
+package ofi
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	sweepAfter = 50 * time.Millisecond // peers often connect many at a time
+	sweepAgain = time.Second           // no descriptor was left to look with, or there is more to look at
+	sweepMost  = 512                   // connections looked at in one sweep; the others have their turn in the next
+)
+
+var errMore = errors.New("there is more to look at")
+
+// sweepSoon breaks connections of endpoints that admit nobody any more, all at once.
+func (r *rail) sweepSoon(after time.Duration) {
+	if !r.sweeping.CompareAndSwap(false, true) {
+		return
+	}
+	time.AfterFunc(after, func() {
+		r.sweeping.Store(false)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.closed && r.sweep() != nil {
+			r.sweepSoon(sweepAgain)
+		}
+	})
+}
+
+// sweep breaks connections of endpoints that were shut since the last time, but for the peers'. On an error it is to be done again. A
+// descriptor is looked at twice: without the rail's lock, for there may be many, and under it, where libfabric closes none.
+func (r *rail) sweep() error {
+	files, err := listOpenFiles()
+	if err != nil {
+		return err
+	}
+	defer files.close()
+	shut := make(map[sockName]bool)
+	r.hold(func() {
+		for own, e := range r.listening {
+			if e.c.unswept != 0 {
+				shut[own] = true
+			}
+		}
+	})
+	var candidates []int
+	_ = files.each(func(fd int) bool {
+		if own, ok := ownName(fd); ok && shut[own] {
+			candidates = append(candidates, fd)
+		}
+		return len(candidates) < sweepMost
+	})
+	r.hold(func() {
+		for _, fd := range candidates {
+			own, _ := ownName(fd)
+			if e := r.listening[own]; e != nil {
+				e.judge(fd)
+			}
+		}
+		if len(candidates) == sweepMost {
+			err = errMore
+			return
+		}
+		for own := range shut {
+			if e := r.listening[own]; e != nil {
+				e.c.unswept = 0
+			}
+		}
+	})
+	return err
+}
+
+// judge breaks a connection over which fewer bytes have come than a connection request and a message have. Under hold.
+func (e *endpoint) judge(fd int) {
+	const spoken = 64
+	switch {
+	case e.c.unswept == 0 || fd == int(e.c.listener):
+	case bytesRead(fd) < spoken:
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	default:
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // inherited from the listener
+	}
+}
