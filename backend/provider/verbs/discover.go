@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/rdmacm"
 	"gorail/backend/topo"
 )
 
@@ -18,9 +19,9 @@ type entry struct {
 	lib   *library
 	port  port
 	sys   fs.FS
-	asked int        // option gid_index, -1: the best
-	gid   gid        // on iWARP its address
-	cm    *cmLibrary // of iWARP, else nil
+	asked int             // option gid_index, -1: the best
+	gid   gid             // on iWARP its address
+	cm    *rdmacm.Library // of iWARP, else nil
 }
 
 // name is the device's, with the port where it is not the first.

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/rdmacm"
 	"gorail/backend/topo"
 )
 
@@ -14,7 +15,7 @@ import (
 type iwarpPorts struct {
 	path  string // of librdmacm
 	asked bool
-	lib   *cmLibrary
+	lib   *rdmacm.Library
 	own   map[string]own // by device
 	err   error
 }
@@ -25,7 +26,7 @@ func (i *iwarpPorts) device(lib *library, sys fs.FS, m *topo.Machine, p port) (p
 	if !i.asked {
 		i.asked = true
 		if i.lib, i.err = loadCMLibrary(i.path); i.err == nil {
-			i.own, i.err = i.lib.addresses()
+			i.own, i.err = addresses(i.lib)
 		}
 	}
 	if i.lib == nil {

@@ -1,8 +1,7 @@
 package verbs
 
 /*
-#include <stdlib.h>
-#include "cm.h"
+#include "verbs.h"
 */
 import "C"
 
@@ -18,6 +17,8 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/verbs/rdmacm"
 )
 
 // iwAddress is what a peer must know of an endpoint on iWARP.
@@ -79,10 +80,10 @@ type iwEndpoint struct {
 	c       *C.vb_qp
 	peer    iwAddress
 	state   iwState
-	id      *C.struct_rdma_cm_id // of its connection, or nil
-	request *C.struct_rdma_cm_id // the peer's, which came before Connect, or nil
-	reads   uint8                // of the request
-	calling bool                 // rdma_connect is under way, without mu
+	id      rdmacm.ID // of its connection, or nil
+	request rdmacm.ID // the peer's, which came before Connect, or nil
+	reads   uint8     // of the request
+	calling bool      // rdma_connect is under way, without mu
 	timer   *time.Timer
 }
 
@@ -99,7 +100,7 @@ func (r *rail) openIW() (provider.Endpoint, error) {
 	}
 	var cookie [8]byte
 	_, _ = rand.Read(cookie[:]) // never fails
-	e := &iwEndpoint{m: r.cm, c: c, core: unsafe.Pointer(c), addr: iwAddress{IP: r.entry.gid.addr, Port: uint16(r.cm.c.port),
+	e := &iwEndpoint{m: r.cm, c: c, core: unsafe.Pointer(c), addr: iwAddress{IP: r.entry.gid.addr, Port: r.cm.cm.Port(),
 		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: uint8(a.reads)}}
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
@@ -130,20 +131,10 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 		return fmt.Errorf("%w: %s/%s: %w", provider.ErrBadAddress, d.Fabric, d.Name, syscall.EISCONN)
 	}
 	e.peer = a
-	step, rc := C.CString("ibv_post_recv"), C.int(0)
-	defer C.free(unsafe.Pointer(step))
-	name := step
-	asked := C.int(0)
-	if first < 0 {
-		asked = 1
-	}
-	if rc = C.vb_iw_begin(e.c, asked); rc == 0 && first > 0 {
-		ip := ipOf(a.IP)
-		rc = C.vb_cm_dial(m.c, &ip[0], C.uint16_t(a.Port), C.int(m.within.Milliseconds()), &e.id, &name)
-	}
-	if rc != 0 {
+	if err := e.begin(a, first < 0); err != nil {
 		e.state = iwFailed
-		return m.rail.error(provider.ErrBadAddress, C.GoString(name)+" to "+a.IP.String(), rc)
+		call := clib.As(err)
+		return m.rail.error(provider.ErrBadAddress, call.Call+" to "+a.IP.String(), -C.int(call.Errno))
 	}
 	e.timer = time.AfterFunc(m.within, func() { m.late(e) })
 	if first > 0 {
@@ -157,6 +148,21 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 		m.accept(e, id, e.reads)
 	}
 	return nil
+}
+
+// begin waits for the peer to ask, or asks it.
+func (e *iwEndpoint) begin(peer iwAddress, asked bool) (err error) {
+	wait := C.int(0)
+	if asked {
+		wait = 1
+	}
+	if rc := C.vb_iw_begin(e.c, wait); rc != 0 {
+		return clib.Returned("ibv_post_recv", int(rc), nil)
+	}
+	if !asked {
+		e.id, err = e.m.cm.Dial(netip.AddrPortFrom(peer.IP, peer.Port), e.m.within)
+	}
+	return err
 }
 
 // connected says that both sides may post. Under m.mu.
@@ -183,7 +189,7 @@ func (e *iwEndpoint) Close() error {
 		e.timer.Stop()
 	}
 	if e.request != nil {
-		C.vb_cm_reject(m.c, e.request)
+		m.cm.Reject(e.request)
 		e.request = nil
 	}
 	if !e.calling {

@@ -2,7 +2,7 @@
  *
  * loader.c (the library), scan.c (ports there are), rail.c (an opened port), qp.c (endpoints: one queue pair each), post.c
  * (requests), gather.c (what is posted in one call), proof.c (READs that prove WRITEs), poll.c (completions), mr.c; iwarp.c posts and
- * takes completions there, cm.c (cm.h) connects. What data passes is inline in libibverbs' own header: it calls the device driver's
+ * takes completions there, package rdmacm connects. What data passes is inline in libibverbs' own header: it calls the device driver's
  * functions without a detour.
  *
  * Locking: the ops table is called under the rail's lock; vb_ep_open, vb_ep_close, vb_mr_* take it themselves. Functions

@@ -1,11 +1,5 @@
 package verbs
 
-/*
-#include <stdlib.h>
-#include "cm.h"
-*/
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -14,43 +8,21 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/verbs/rdmacm"
 )
 
 // DefaultCMLibrary is the soname that dlopen looks for when Options.CMLibraryPath is empty.
 const DefaultCMLibrary = "librdmacm.so.1"
 
-// cmLibrary is a loaded librdmacm.
-type cmLibrary struct{ c *C.vb_cm_lib }
-
-var cmLibraries loaded[C.vb_cm_lib]
-
 // loadCMLibrary loads librdmacm once. The error wraps provider.ErrNoLibrary.
-func loadCMLibrary(path string) (*cmLibrary, error) {
-	c, err := cmLibraries.load(path, func(path, reason *C.char, room C.size_t) *C.vb_cm_lib { return C.vb_cm_load(path, reason, room) })
+func loadCMLibrary(path string) (*rdmacm.Library, error) {
+	lib, err := rdmacm.Load(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: librdmacm %q, which connects iWARP devices: %w; install it (Debian: apt-get install librdmacm1) or "+
 			"give its path in option rdmacm_path", provider.ErrNoLibrary, path, err)
 	}
-	return &cmLibrary{c}, nil
-}
-
-// ipOf is an address as C has it.
-func ipOf(a netip.Addr) (ip [16]C.uint8_t) {
-	for i, b := range a.As16() {
-		ip[i] = C.uint8_t(b)
-	}
-	return ip
-}
-
-// deviceOf names the RDMA device that has an address of this machine. Implements rdma_bind_addr.
-func (l *cmLibrary) deviceOf(a netip.Addr) (string, error) {
-	var name [64]C.char // IBV_SYSFS_NAME_MAX
-	var step *C.char
-	ip := ipOf(a)
-	if rc := C.vb_cm_device(l.c, &ip[0], &name[0], &step); rc != 0 {
-		return "", fmt.Errorf("%s %s: %w", C.GoString(step), a, syscall.Errno(-rc))
-	}
-	return C.GoString(&name[0]), nil
+	return lib, nil
 }
 
 // own is an address of an interface.
@@ -76,7 +48,7 @@ func (a own) better(b own) bool {
 
 // addresses asks which device has which address of this network namespace; of several the best. why says for which of
 // them nobody knows: another reason before ENODEV, which those have that are of no RDMA device.
-func (l *cmLibrary) addresses() (best map[string]own, why error) {
+func addresses(lib *rdmacm.Library) (best map[string]own, why error) {
 	best = map[string]own{}
 	nets, err := net.Interfaces()
 	if err != nil {
@@ -88,8 +60,10 @@ func (l *cmLibrary) addresses() (best map[string]own, why error) {
 			if o.addr.Is6() && o.addr.IsLinkLocalUnicast() {
 				continue // means nothing without its interface
 			}
-			name, err := l.deviceOf(o.addr)
+			name, err := lib.DeviceOf(o.addr)
 			if err != nil {
+				call := clib.As(err)
+				err = fmt.Errorf("%s %s: %w", call.Call, o.addr, call.Errno)
 				if why == nil || errors.Is(why, syscall.ENODEV) {
 					why = err
 				}
