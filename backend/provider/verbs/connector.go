@@ -1,12 +1,8 @@
 package verbs
 
-/*
-#include "verbs.h"
-*/
-import "C"
-
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -42,9 +38,8 @@ func newConnector(r *rail, lib *rdmacm.Library, ports option.PortRange, within t
 	m := &connector{rail: r, within: within, done: make(chan struct{}), byCookie: map[uint64]*iwEndpoint{}, byID: map[rdmacm.ID]*iwEndpoint{}}
 	cm, err := lib.Listen(r.entry.gid.addr, ports.First, ports.Last)
 	if err != nil {
-		call := clib.As(err)
-		err = r.error(provider.ErrUnusable, call.Call+" "+r.entry.gid.addr.String(), -C.int(call.Errno))
-		if ports.First != 0 && call.Errno == syscall.EADDRINUSE {
+		err = r.error(provider.ErrUnusable, err, " "+r.entry.gid.addr.String())
+		if ports.First != 0 && errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("%w: every port of option data_port=%d-%d is in use there; give a wider range", err, ports.First, ports.Last)
 		}
 		return nil, err
@@ -98,12 +93,12 @@ func (m *connector) next() bool {
 		}
 	case ev.Kind == rdmacm.RouteResolved && e.state == iwDialing:
 		e.calling = true
-		go m.call(e, e.id, uint32(e.c.qp.qp_num))
+		go m.call(e, e.id)
 	case ev.Kind == rdmacm.Established && e.state == iwDialing:
 		e.state = iwUp
 		e.timer.Stop()
-		if rc := C.vb_iw_up(e.c); rc != 0 {
-			m.fail(e, syscall.Errno(-rc))
+		if err := iwSendFirst(e.qp.c); err != nil {
+			m.fail(e, clib.As(err).Errno)
 		}
 	case ev.Kind == rdmacm.Established && e.state == iwWaiting:
 		e.state = iwUp // the peer's first message is still to come
@@ -125,9 +120,8 @@ func data(to, from uint64) []byte {
 }
 
 // call implements rdma_connect, which siw comes back from when TCP has connected or given up: after two minutes, maybe.
-func (m *connector) call(e *iwEndpoint, id rdmacm.ID, qpn uint32) {
-	own := m.rail.maxReads()
-	err := m.cm.Connect(id, rdmacm.Param{QPN: qpn, In: e.addr.Reads, Out: min(own, e.peer.Reads)}, data(e.peer.Cookie, e.addr.Cookie))
+func (m *connector) call(e *iwEndpoint, id rdmacm.ID) {
+	err := m.cm.Connect(id, rdmacm.Param{QPN: e.qp.num, In: e.addr.Reads, Out: min(m.rail.readsOut(), e.peer.Reads)}, data(e.peer.Cookie, e.addr.Cookie))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.calling = false
@@ -137,8 +131,7 @@ func (m *connector) call(e *iwEndpoint, id rdmacm.ID, qpn uint32) {
 		}
 		return
 	}
-	C.vb_ep_close(m.rail.c, e.c)
-	e.c = nil
+	_ = e.qp.close()
 	m.forget(e)
 	if m.orphans--; m.orphans == 0 && m.last != nil {
 		m.last()
@@ -168,8 +161,8 @@ func (m *connector) asked(ev rdmacm.Event) {
 func (m *connector) accept(e *iwEndpoint, id rdmacm.ID, reads uint8) {
 	e.id = id
 	m.byID[id] = e
-	out := min(m.rail.maxReads(), e.peer.Reads, reads)
-	if err := m.cm.Accept(id, rdmacm.Param{QPN: uint32(e.c.qp.qp_num), In: e.addr.Reads, Out: out}); err != nil {
+	out := min(m.rail.readsOut(), e.peer.Reads, reads)
+	if err := m.cm.Accept(id, rdmacm.Param{QPN: e.qp.num, In: e.addr.Reads, Out: out}); err != nil {
 		m.fail(e, clib.As(err).Errno)
 	}
 }
@@ -187,7 +180,7 @@ func (m *connector) late(e *iwEndpoint) {
 func (m *connector) fail(e *iwEndpoint, errno syscall.Errno) {
 	e.state = iwFailed
 	e.timer.Stop()
-	C.vb_iw_fail(e.c, C.int(errno))
+	iwFail(e.qp.c, errno)
 }
 
 // forget implements rdma_destroy_id for an endpoint's connection.

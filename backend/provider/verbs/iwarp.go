@@ -1,10 +1,5 @@
 package verbs
 
-/*
-#include "verbs.h"
-*/
-import "C"
-
 import (
 	"bytes"
 	"crypto/rand"
@@ -17,7 +12,6 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
 	"gorail/backend/provider/verbs/rdmacm"
 )
 
@@ -77,7 +71,7 @@ type iwEndpoint struct {
 	core unsafe.Pointer
 
 	// Guarded by m.mu.
-	c       *C.vb_qp
+	qp      *queuePair
 	peer    iwAddress
 	state   iwState
 	id      rdmacm.ID // of its connection, or nil
@@ -91,17 +85,14 @@ var errIWAddress = errors.New("not an address of an iWARP endpoint")
 
 // openIW implements ibv_create_qp and the step to INIT.
 func (r *rail) openIW() (provider.Endpoint, error) {
-	var zero [16]C.uint8_t
-	var c *C.vb_qp
-	var a C.vb_addr
-	var step *C.char
-	if rc := C.vb_ep_open(r.c, -1, &zero[0], &c, &a, &step); rc != 0 {
-		return nil, r.openError(step, rc)
+	qp, err := r.openQP()
+	if err != nil {
+		return nil, r.openError(err)
 	}
 	var cookie [8]byte
 	_, _ = rand.Read(cookie[:]) // never fails
-	e := &iwEndpoint{m: r.cm, c: c, core: unsafe.Pointer(c), addr: iwAddress{IP: r.entry.gid.addr, Port: r.cm.cm.Port(),
-		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: uint8(a.reads)}}
+	e := &iwEndpoint{m: r.cm, qp: qp, core: unsafe.Pointer(qp.c), addr: iwAddress{IP: r.entry.gid.addr, Port: r.cm.cm.Port(),
+		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: r.readsIn()}}
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
 	e.m.byCookie[e.addr.Cookie] = e
@@ -133,8 +124,7 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 	e.peer = a
 	if err := e.begin(a, first < 0); err != nil {
 		e.state = iwFailed
-		call := clib.As(err)
-		return m.rail.error(provider.ErrBadAddress, call.Call+" to "+a.IP.String(), -C.int(call.Errno))
+		return m.rail.error(provider.ErrBadAddress, err, " to "+a.IP.String())
 	}
 	e.timer = time.AfterFunc(m.within, func() { m.late(e) })
 	if first > 0 {
@@ -152,21 +142,14 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 
 // begin waits for the peer to ask, or asks it.
 func (e *iwEndpoint) begin(peer iwAddress, asked bool) (err error) {
-	wait := C.int(0)
-	if asked {
-		wait = 1
-	}
-	if rc := C.vb_iw_begin(e.c, wait); rc != 0 {
-		return clib.Returned("ibv_post_recv", int(rc), nil)
-	}
-	if !asked {
+	if err = iwBegin(e.qp.c, asked); err == nil && !asked {
 		e.id, err = e.m.cm.Dial(netip.AddrPortFrom(peer.IP, peer.Port), e.m.within)
 	}
 	return err
 }
 
 // connected says that both sides may post. Under m.mu.
-func (e *iwEndpoint) connected() bool { return e.state == iwUp && C.vb_iw_connected(e.c) != 0 }
+func (e *iwEndpoint) connected() bool { return e.state == iwUp && iwConnected(e.qp.c) }
 
 // Close implements ibv_modify_qp to ERR, ibv_destroy_qp and rdma_destroy_id, as endpoint.Close. Where rdma_connect is still
 // under way, which nothing can hurry, it leaves the destroying to whoever waits for that.
@@ -178,10 +161,10 @@ func (e *iwEndpoint) Close() error {
 		return nil
 	}
 	if e.calling {
-		C.vb_ep_leave(m.rail.c, e.c)
+		leave(e.qp.c)
 		m.orphans++
-	} else if rc := C.vb_ep_close(m.rail.c, e.c); rc != 0 {
-		return m.rail.error(provider.ErrEndpoint, "ibv_destroy_qp", rc)
+	} else if err := e.qp.close(); err != nil {
+		return m.rail.error(provider.ErrEndpoint, err, "")
 	}
 	e.state = iwClosed
 	delete(m.byCookie, e.addr.Cookie)
@@ -193,7 +176,6 @@ func (e *iwEndpoint) Close() error {
 		e.request = nil
 	}
 	if !e.calling {
-		e.c = nil
 		m.forget(e)
 	}
 	return nil
