@@ -53,7 +53,7 @@ type endpoint struct {
 	gidIndex int // the source of its route; -1: within the subnet
 	core     unsafe.Pointer
 
-	mu        sync.Mutex
+	mu        sync.Mutex // the methods of qp, and connected
 	qp        *queuePair
 	connected bool
 }

@@ -64,13 +64,13 @@ const (
 )
 
 func (r *rail) means(ev asyncEvent) change {
-	own := ev.port == r.entry.port.number
+	ours := ev.port == r.entry.port.number
 	switch {
-	case ev.kind == eventDeviceFatal, ev.kind == eventCQErr, own && ev.kind == eventPortErr:
+	case ev.kind == eventDeviceFatal, ev.kind == eventCQErr, ours && ev.kind == eventPortErr:
 		return portDown
-	case own && ev.kind == eventPortActive:
+	case ours && ev.kind == eventPortActive:
 		return portUp
-	case own && ev.kind == eventGIDChange:
+	case ours && ev.kind == eventGIDChange:
 		return portGIDs
 	}
 	return otherChange

@@ -1,9 +1,9 @@
 /* The native provider for InfiniBand, RoCE and iWARP: what runs per request, completion or poll, and what changes tables that those
  * read. Go sets everything up (package verbs); libibverbs is loaded, never linked.
  *
- * post.c (requests), gather.c (what is posted in one call), proof.c (READs that prove WRITEs), poll.c (completions), slot.c (an
- * endpoint's place on the rail), mr.c (the core's own buffers); iwarp.c posts and takes completions there. What data passes is inline in
- * libibverbs' own header: it calls the device driver's functions without a detour.
+ * post.c (requests, READs that prove WRITEs), gather.c (what is posted in one call), poll.c (completions), slot.c (an endpoint's place on
+ * the rail), mr.c (the core's own buffers); iwarp.c posts and takes completions there. What data passes is inline in libibverbs' own
+ * header: it calls the device driver's functions without a detour.
  *
  * Locking: the ops table is called under the rail's lock; vb_ep_* and vb_iw_begin, _up, _connected and _fail take it themselves. Functions
  * return 0 or a negative errno.
@@ -155,7 +155,8 @@ void vb_unpost(vb_qp *qp, int err);
 void vb_expect(vb_rail *rail);
 /* poll.c: hands out a completion. */
 void vb_tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
-struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg); /* proof.c */
+/* post.c: the READ behind WRITEs whose completion is to prove them. */
+struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg);
 extern const gr_rail_ops vb_iw_ops; /* iwarp.c */
 void vb_iw_take(vb_qp *qp, const struct ibv_wc *wc, uint32_t seq);
 void vb_iw_give_up(vb_qp *qp);
