@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/rdmacm"
 	"gorail/backend/topo"
 )
 
@@ -18,9 +19,9 @@ type entry struct {
 	lib   *library
 	port  port
 	sys   fs.FS
-	asked int        // option gid_index, -1: the best
-	gid   gid        // on iWARP its address
-	cm    *cmLibrary // of iWARP, else nil
+	asked int             // option gid_index, -1: the best
+	gid   gid             // on iWARP its address
+	cm    *rdmacm.Library // of iWARP, else nil
 }
 
 // name is the device's, with the port where it is not the first.
@@ -40,7 +41,7 @@ func discover(ctx context.Context, lib *library, opt Options, ports []port) (dev
 		if ctx.Err() != nil {
 			return nil, []error{ctx.Err()}
 		}
-		d, err := device(lib, opt.Sys, m, iwarp, p, opt.GIDIndex)
+		d, err := usable(lib, opt.Sys, m, iwarp, p, opt.GIDIndex)
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
 			waiting = append(waiting, waits(p, opt, m, err))
@@ -58,7 +59,7 @@ func waits(p port, opt Options, m *topo.Machine, why error) provider.Device {
 	if r := m.Device(p.device); r != nil {
 		d.NUMA, nets = r.NUMA, r.Nets
 	}
-	if p.err != 0 || p.iwarp {
+	if p.err != nil || p.iwarp {
 		return d
 	}
 	if g, err := chooseGID(p.reachable(opt.Sys, opt.GIDIndex), p.ethernet, opt.GIDIndex); err == nil {
@@ -67,14 +68,14 @@ func waits(p port, opt Options, m *topo.Machine, why error) provider.Device {
 	return d
 }
 
-func device(lib *library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {
+func usable(lib *library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {
 	switch {
-	case p.err != 0:
-		hint := limit(p.err)
-		if hint == "" && p.step == "ibv_open_device" {
+	case p.err != nil:
+		hint := limit(p.err.Errno)
+		if hint == "" && p.err.Call == "ibv_open_device" {
 			hint = " (is /dev/infiniband there, and may this user open it?)"
 		}
-		return provider.Device{}, fmt.Errorf("%s: %w%s", p.step, p.err, hint)
+		return provider.Device{}, fmt.Errorf("%w%s", p.err, hint)
 	case p.iwarp:
 		return iwarp.device(lib, sys, m, p)
 	case !p.active:

@@ -1,15 +1,11 @@
 package verbs
 
-/*
-#include <errno.h>
-#include "verbs.h"
-*/
-import "C"
-
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider"
@@ -53,12 +49,13 @@ func decodeAddress(b []byte) (a address, ok bool) {
 
 // endpoint implements provider.Endpoint: a queue pair.
 type endpoint struct {
-	rail *rail
-	addr address
-	core unsafe.Pointer
+	addr     address
+	gidIndex int // the source of its route; -1: within the subnet
+	core     unsafe.Pointer
 
-	mu sync.Mutex
-	c  *C.vb_qp // nil when closed
+	mu        sync.Mutex // the methods of qp, and connected
+	qp        *queuePair
+	connected bool
 }
 
 // OpenEndpoint implements ibv_create_qp and the step to INIT. The error wraps provider.ErrEndpoint.
@@ -70,23 +67,24 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s/%s: %w", provider.ErrEndpoint, r.dev.Fabric, r.dev.Name, err)
 	}
-	gid := g.addr.As16()
-	var c *C.vb_qp
-	var a C.vb_addr
-	var step *C.char
-	if rc := C.vb_ep_open(r.c, C.int(g.index), (*C.uint8_t)(&gid[0]), &c, &a, &step); rc != 0 {
-		return nil, r.openError(step, rc)
+	qp, err := r.openQP()
+	if err != nil {
+		return nil, r.openError(err)
 	}
-	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: address{QPN: uint32(a.qpn), PSN: uint32(a.psn), LID: uint16(a.lid),
-		MTU: uint16(a.mtu), Ethernet: a.ethernet != 0, Reads: uint8(a.reads), GID: gid}}, nil
+	e := &endpoint{qp: qp, gidIndex: r.ibGID, core: unsafe.Pointer(qp.c), addr: address{QPN: qp.num, PSN: qp.psn, LID: qp.lid, MTU: uint16(qp.mtu),
+		Ethernet: r.ethernet, Reads: r.readsIn(), GID: g.addr.As16()}}
+	if r.ethernet {
+		e.gidIndex = g.index
+	}
+	return e, nil
 }
 
-func (r *rail) openError(step *C.char, rc C.int) error {
-	what := C.GoString(step)
-	if rc == -C.ENOSPC {
-		what += fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)", r.c.dev.max_cqe)
+func (r *rail) openError(err error) error {
+	to := ""
+	if errors.Is(err, syscall.ENOSPC) {
+		to = fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)", r.attr.maxCQE)
 	}
-	return r.error(provider.ErrEndpoint, what, rc)
+	return r.error(provider.ErrEndpoint, err, to)
 }
 
 func (e *endpoint) Addr() []byte         { return e.addr.encode() }
@@ -97,22 +95,22 @@ func (e *endpoint) Core() unsafe.Pointer { return e.core }
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	d := e.rail.dev
-	if e.c == nil {
+	r, d := e.qp.rail, e.qp.rail.dev
+	if e.qp.c == nil {
 		return fmt.Errorf("%w: %s/%s: endpoint is closed", provider.ErrEndpoint, d.Fabric, d.Name)
 	}
 	a, ok := decodeAddress(peer)
 	if !ok || a.Ethernet != e.addr.Ethernet {
 		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, d.Fabric, d.Name, peer, errAddress)
 	}
-	c := C.vb_addr{qpn: C.uint32_t(a.QPN), psn: C.uint32_t(a.PSN), lid: C.uint16_t(a.LID), mtu: C.uint16_t(a.MTU), reads: C.uint8_t(a.Reads)}
-	for i, b := range a.GID {
-		c.gid[i] = C.uint8_t(b)
+	err := error(errConnected)
+	if !e.connected {
+		err = e.qp.connect(a, e.gidIndex)
 	}
-	var step *C.char
-	if rc := C.vb_ep_connect(e.rail.c, e.c, &c, &step); rc != 0 {
-		return e.rail.error(provider.ErrBadAddress, C.GoString(step)+" to "+e.rail.entry.peerName(a), rc)
+	if err != nil {
+		return r.error(provider.ErrBadAddress, err, " to "+r.entry.peerName(a))
 	}
+	e.connected = true
 	return nil
 }
 
@@ -121,12 +119,13 @@ func (e *endpoint) Connect(peer []byte) error {
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.c == nil {
+	if e.qp.c == nil {
 		return nil
 	}
-	if rc := C.vb_ep_close(e.rail.c, e.c); rc != 0 {
-		return e.rail.error(provider.ErrEndpoint, "ibv_destroy_qp", rc)
+	if err := e.qp.close(); err != nil {
+		return e.qp.rail.error(provider.ErrEndpoint, err, "")
 	}
-	e.c = nil
 	return nil
 }
+
+var errAddress = errors.New("not an address of an InfiniBand or RoCE endpoint")

@@ -1,10 +1,5 @@
 package verbs
 
-/*
-#include "verbs.h"
-*/
-import "C"
-
 import (
 	"context"
 	"fmt"
@@ -20,7 +15,8 @@ var _ provider.Watcher = (*rail)(nil)
 // Watch implements provider.Watcher by ibv_get_async_event: ports that go down and come up, devices that are gone. addresses
 // that change: endpoints opened from then on use what is there now. Go's poller waits, no thread does.
 func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error {
-	fd, err := syscall.Dup(int(r.c.ctx.async_fd)) // ours to close; non-blocking as the original is
+	_, events := fds(r.c.channel, r.ctx)
+	fd, err := syscall.Dup(events) // ours to close; non-blocking as the original is
 	if err != nil {
 		return fmt.Errorf("%w: %s/%s: events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
 	}
@@ -34,21 +30,18 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
 	err = conn.Read(func(uintptr) bool {
 		for ctx.Err() == nil {
-			var what C.int
-			var text *C.char
-			if C.vb_event(r.c, &what, &text) == 0 {
+			ev, ok := r.lib.nextEvent(r.ctx)
+			if !ok {
 				return false // until there is one
 			}
-			switch what {
-			case C.VB_DOWN:
-				tell(false, C.GoString(text))
-			case C.VB_UP:
-				tell(true, C.GoString(text))
-			case C.VB_GIDS:
+			switch what := r.means(ev); what {
+			case portDown, portUp:
+				tell(what == portUp, ev.text)
+			case portGIDs:
 				if changed, err := r.resolve(); err != nil {
-					tell(false, C.GoString(text)+": "+err.Error())
+					tell(false, ev.text+": "+err.Error())
 				} else if changed != "" {
-					tell(true, C.GoString(text)+": "+changed)
+					tell(true, ev.text+": "+changed)
 				}
 			}
 		}
@@ -58,4 +51,27 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 		return nil
 	}
 	return err
+}
+
+// change is what an event means for a rail.
+type change int
+
+const (
+	otherChange change = iota
+	portUp
+	portDown // or the device is gone
+	portGIDs // the port's table of GIDs has changed
+)
+
+func (r *rail) means(ev asyncEvent) change {
+	ours := ev.port == r.entry.port.number
+	switch {
+	case ev.kind == eventDeviceFatal, ev.kind == eventCQErr, ours && ev.kind == eventPortErr:
+		return portDown
+	case ours && ev.kind == eventPortActive:
+		return portUp
+	case ours && ev.kind == eventGIDChange:
+		return portGIDs
+	}
+	return otherChange
 }

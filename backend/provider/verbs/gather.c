@@ -1,5 +1,5 @@
 /* What rma and send post goes to the device in one call, before the core lets go of the rail: a call rings the doorbell, which
- * is a write over PCIe, and a system call on soft RoCE. */
+ * is a write over PCIe, and a system call on soft RoCE. C: runs per request. */
 #include <errno.h>
 
 #include "verbs.h"

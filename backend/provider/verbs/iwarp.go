@@ -1,11 +1,5 @@
 package verbs
 
-/*
-#include <stdlib.h>
-#include "cm.h"
-*/
-import "C"
-
 import (
 	"bytes"
 	"crypto/rand"
@@ -18,6 +12,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/rdmacm"
 )
 
 // iwAddress is what a peer must know of an endpoint on iWARP.
@@ -76,13 +71,13 @@ type iwEndpoint struct {
 	core unsafe.Pointer
 
 	// Guarded by m.mu.
-	c       *C.vb_qp
+	qp      *queuePair
 	peer    iwAddress
 	state   iwState
-	id      *C.struct_rdma_cm_id // of its connection, or nil
-	request *C.struct_rdma_cm_id // the peer's, which came before Connect, or nil
-	reads   uint8                // of the request
-	calling bool                 // rdma_connect is under way, without mu
+	id      rdmacm.ID // of its connection, or nil
+	request rdmacm.ID // the peer's, which came before Connect, or nil
+	reads   uint8     // of the request
+	calling bool      // rdma_connect is under way, without mu
 	timer   *time.Timer
 }
 
@@ -90,17 +85,14 @@ var errIWAddress = errors.New("not an address of an iWARP endpoint")
 
 // openIW implements ibv_create_qp and the step to INIT.
 func (r *rail) openIW() (provider.Endpoint, error) {
-	var zero [16]C.uint8_t
-	var c *C.vb_qp
-	var a C.vb_addr
-	var step *C.char
-	if rc := C.vb_ep_open(r.c, -1, &zero[0], &c, &a, &step); rc != 0 {
-		return nil, r.openError(step, rc)
+	qp, err := r.openQP()
+	if err != nil {
+		return nil, r.openError(err)
 	}
 	var cookie [8]byte
 	_, _ = rand.Read(cookie[:]) // never fails
-	e := &iwEndpoint{m: r.cm, c: c, core: unsafe.Pointer(c), addr: iwAddress{IP: r.entry.gid.addr, Port: uint16(r.cm.c.port),
-		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: uint8(a.reads)}}
+	e := &iwEndpoint{m: r.cm, qp: qp, core: unsafe.Pointer(qp.c), addr: iwAddress{IP: r.entry.gid.addr, Port: r.cm.cm.Port(),
+		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: r.readsIn()}}
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
 	e.m.byCookie[e.addr.Cookie] = e
@@ -130,20 +122,9 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 		return fmt.Errorf("%w: %s/%s: %w", provider.ErrBadAddress, d.Fabric, d.Name, syscall.EISCONN)
 	}
 	e.peer = a
-	step, rc := C.CString("ibv_post_recv"), C.int(0)
-	defer C.free(unsafe.Pointer(step))
-	name := step
-	asked := C.int(0)
-	if first < 0 {
-		asked = 1
-	}
-	if rc = C.vb_iw_begin(e.c, asked); rc == 0 && first > 0 {
-		ip := ipOf(a.IP)
-		rc = C.vb_cm_dial(m.c, &ip[0], C.uint16_t(a.Port), C.int(m.within.Milliseconds()), &e.id, &name)
-	}
-	if rc != 0 {
+	if err := e.begin(a, first < 0); err != nil {
 		e.state = iwFailed
-		return m.rail.error(provider.ErrBadAddress, C.GoString(name)+" to "+a.IP.String(), rc)
+		return m.rail.error(provider.ErrBadAddress, err, " to "+a.IP.String())
 	}
 	e.timer = time.AfterFunc(m.within, func() { m.late(e) })
 	if first > 0 {
@@ -159,8 +140,16 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 	return nil
 }
 
+// begin waits for the peer to ask, or asks it.
+func (e *iwEndpoint) begin(peer iwAddress, asked bool) (err error) {
+	if err = iwBegin(e.qp.c, asked); err == nil && !asked {
+		e.id, err = e.m.cm.Dial(netip.AddrPortFrom(peer.IP, peer.Port), e.m.within)
+	}
+	return err
+}
+
 // connected says that both sides may post. Under m.mu.
-func (e *iwEndpoint) connected() bool { return e.state == iwUp && C.vb_iw_connected(e.c) != 0 }
+func (e *iwEndpoint) connected() bool { return e.state == iwUp && iwConnected(e.qp.c) }
 
 // Close implements ibv_modify_qp to ERR, ibv_destroy_qp and rdma_destroy_id, as endpoint.Close. Where rdma_connect is still
 // under way, which nothing can hurry, it leaves the destroying to whoever waits for that.
@@ -172,10 +161,10 @@ func (e *iwEndpoint) Close() error {
 		return nil
 	}
 	if e.calling {
-		C.vb_ep_leave(m.rail.c, e.c)
+		leave(e.qp.c)
 		m.orphans++
-	} else if rc := C.vb_ep_close(m.rail.c, e.c); rc != 0 {
-		return m.rail.error(provider.ErrEndpoint, "ibv_destroy_qp", rc)
+	} else if err := e.qp.close(); err != nil {
+		return m.rail.error(provider.ErrEndpoint, err, "")
 	}
 	e.state = iwClosed
 	delete(m.byCookie, e.addr.Cookie)
@@ -183,11 +172,10 @@ func (e *iwEndpoint) Close() error {
 		e.timer.Stop()
 	}
 	if e.request != nil {
-		C.vb_cm_reject(m.c, e.request)
+		m.cm.Reject(e.request)
 		e.request = nil
 	}
 	if !e.calling {
-		e.c = nil
 		m.forget(e)
 	}
 	return nil

@@ -1,4 +1,5 @@
-/* Completions. Of a failed one only status, id and number of the queue pair are valid, so ids say everything. */
+/* Completions. Of a failed one only status, id and number of the queue pair are valid, so ids say everything. C: runs per
+ * completion and poll. */
 #include <errno.h>
 
 #include "verbs.h"

@@ -1,7 +1,8 @@
 // Package verbs drives InfiniBand, RoCE and iWARP through libibverbs: one reliable connection per peer and rail.
 //
 // libibverbs is loaded at run time, never linked: the plugin works where there is none, and says so. Choosing ports and
-// GIDs is Go; connections, posting and polling are small C files (verbs.h).
+// GIDs, opening and connecting is Go, over one table of the library's functions (ibv.h; rdmacm is librdmacm). Posting and polling are
+// small C files (verbs.h).
 package verbs
 
 import (

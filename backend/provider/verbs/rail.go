@@ -1,19 +1,15 @@
 package verbs
 
-/*
-#include <stdlib.h>
-#include "verbs.h"
-*/
-import "C"
-
 import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/internal/clib"
 	"gorail/backend/provider/vram"
 )
 
@@ -21,9 +17,12 @@ import (
 type rail struct {
 	dev   provider.Device
 	entry *entry
-	c     *C.vb_rail
+	opt   Options
 	cm    *connector // of iWARP, else nil
 	gpus  *vram.Direct
+
+	device
+	endpoints, regions atomic.Int32
 
 	mu     sync.Mutex
 	closed bool
@@ -31,35 +30,21 @@ type rail struct {
 	noGID  error // why there is none now
 }
 
-// openRail implements ibv_open_device, ibv_alloc_pd and ibv_create_cq. The error wraps provider.ErrUnusable.
+// openRail opens the device's port. The error wraps provider.ErrUnusable.
 func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
-	opt := C.vb_opts{gid_index: C.int(e.asked), // InfiniBand's: nobody asks within the subnet
-		sl: C.uint8_t(o.ServiceLevel), tc: C.uint8_t(o.TrafficClass),
-		timeout: C.uint8_t(o.Timeout), retry_cnt: C.uint8_t(o.RetryCount), rnr_retry: C.uint8_t(o.RNRRetry), max_reads: C.uint8_t(o.MaxReads),
-		pkey_index: C.uint16_t(o.PKeyIndex), mtu: C.int(o.MTU), odp: flag(o.ODP)}
-	name := C.CString(e.port.device)
-	defer C.free(unsafe.Pointer(name))
-	var c *C.vb_rail
-	var step *C.char
-	if rc := C.vb_rail_open(e.lib.c, name, C.uint8_t(e.port.number), &opt, &c, &step); rc != 0 {
-		return nil, fmt.Errorf("%w: %s/%s: %s: %w%s; take another with option devices", provider.ErrUnusable, d.Fabric, d.Name,
-			C.GoString(step), syscall.Errno(-rc), limit(syscall.Errno(-rc)))
+	r := &rail{dev: d, entry: e, opt: o, gid: e.gid}
+	if err := r.device.open(e, o.IB); err != nil {
+		return nil, fmt.Errorf("%w; take another with option devices", r.error(provider.ErrUnusable, err, ""))
 	}
-	r := &rail{dev: d, entry: e, c: c, gid: e.gid}
 	r.gpus = r.direct(o.CUDAPath)
 	if e.cm != nil {
 		var err error
 		if r.cm, err = newConnector(r, e.cm, o.Ports, o.connectTime); err != nil {
-			C.vb_rail_close(c)
+			_ = r.device.close()
 			return nil, err
 		}
 	}
 	return r, nil
-}
-
-// maxReads is how many READs of ours may be under way on a connection.
-func (r *rail) maxReads() uint8 {
-	return uint8(C.vb_at_most(r.c.dev.max_qp_init_rd_atom, C.uint32_t(r.c.opt.max_reads)))
 }
 
 // limit says which limit an errno of registration or creation speaks of, and how to raise it.
@@ -95,13 +80,14 @@ func maxMR(device uint64) uint64 {
 func (r *rail) Caps() provider.Caps {
 	b := &r.c.base
 	return provider.Caps{Ordered: true, Chained: true, DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 4,
-		LocalDesc: true, Pins: r.c.opt.odp == 0, DMABuf: r.c.dmabuf != 0, CanFence: true, IOVLimit: int(b.iov_limit), TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth),
-		MaxMR: maxMR(uint64(r.c.dev.max_mr_size)), MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size)}
+		LocalDesc: true, Pins: !r.opt.ODP, DMABuf: r.dmabuf, CanFence: true, IOVLimit: int(b.iov_limit), TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth),
+		MaxMR: maxMR(r.attr.maxMRSize), MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size)}
 }
 
-func (r *rail) error(phase error, what string, rc C.int) error {
-	errno := syscall.Errno(-rc)
-	return fmt.Errorf("%w: %s/%s: %s: %w%s", phase, r.dev.Fabric, r.dev.Name, what, errno, limit(errno))
+// error is that of a call (clib.CallError), with what it was for and the limit that it has met.
+func (r *rail) error(phase, err error, what string) error {
+	call := clib.As(err)
+	return fmt.Errorf("%w: %s/%s: %s%s: %w%s", phase, r.dev.Fabric, r.dev.Name, call.Call, what, call.Errno, limit(call.Errno))
 }
 
 // Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28): the memory must be mapped and is pinned, unless it is
@@ -110,11 +96,15 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
 	}
-	var mr *C.struct_ibv_mr
-	if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), C.int(r.c.opt.odp), &mr); rc != 0 {
-		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, rc)
+	access := uint32(peersAccess)
+	if r.opt.ODP {
+		access |= accessOnDemand
 	}
-	return &region{rail: r, c: mr, base: addr}, nil
+	mr, err := register(r.c, addr, length, access)
+	if err != nil {
+		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
+	}
+	return r.opened(mr, addr), nil
 }
 
 // Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. With endpoints or regions open it fails with EBUSY
@@ -125,21 +115,29 @@ func (r *rail) Close() error {
 	if r.closed {
 		return nil
 	}
-	eps := int(r.c.open_eps)
+	eps, mrs := int(r.endpoints.Load()), r.regions.Load()
 	if r.cm != nil {
 		eps = r.cm.open()
 	}
-	if eps != 0 || r.c.open_mrs != 0 {
-		return r.error(provider.ErrUnusable, fmt.Sprintf("close with %d endpoints and %d regions open", eps, r.c.open_mrs), -C.int(syscall.EBUSY))
+	if eps != 0 || mrs != 0 {
+		busy := &clib.CallError{Call: fmt.Sprintf("close with %d endpoints and %d regions open", eps, mrs), Errno: syscall.EBUSY}
+		return r.error(provider.ErrUnusable, busy, "")
 	}
 	r.closed = true
 	var err error
-	if r.cm != nil && !r.cm.stop(func() { C.vb_rail_close(r.c) }) {
+	if r.cm != nil && !r.cm.stop(r.closeLate) {
 		// when the last connecting that was given up has come back
-	} else if rc := C.vb_rail_close(r.c); rc != 0 {
-		err = r.error(provider.ErrUnusable, "ibv_close_device", rc)
+	} else if e := r.device.close(); e != nil {
+		err = r.error(provider.ErrUnusable, e, "")
 	}
 	return errors.Join(err, r.gpus.Close())
+}
+
+// closeLate leaves the device open where an endpoint could not be closed.
+func (r *rail) closeLate() {
+	if r.endpoints.Load() == 0 {
+		_ = r.device.close()
+	}
 }
 
 // region implements provider.MR.
@@ -148,7 +146,7 @@ type region struct {
 	base uint64
 
 	mu sync.Mutex
-	c  *C.struct_ibv_mr // nil when closed
+	c  *ibvMR // nil when closed
 }
 
 func (m *region) Key() uint64          { return uint64(m.c.rkey) }
@@ -162,11 +160,10 @@ func (m *region) Close() error {
 	if m.c == nil {
 		return nil
 	}
-	if rc := C.vb_mr_close(m.rail.c, m.c); rc != 0 {
-		return m.rail.error(provider.ErrRegister, "ibv_dereg_mr", rc)
+	if err := m.rail.lib.deregMR(m.c); err != nil {
+		return m.rail.error(provider.ErrRegister, err, "")
 	}
 	m.c = nil
+	m.rail.regions.Add(-1)
 	return nil
 }
-
-var errAddress = errors.New("not an address of an InfiniBand or RoCE endpoint")

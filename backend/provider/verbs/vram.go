@@ -1,10 +1,5 @@
 package verbs
 
-/*
-#include "verbs.h"
-*/
-import "C"
-
 import (
 	"fmt"
 	"syscall"
@@ -21,18 +16,18 @@ var _ provider.VRAM = (*rail)(nil)
 func (r *rail) direct(path string) *vram.Direct {
 	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: r.entry.sys, How: "nvidia_peermem",
 		PCI: topo.RDMAPath(r.entry.sys, "infiniband", r.entry.port.device)}
-	if r.c.dmabuf == 0 {
+	if !r.dmabuf {
 		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (it wants Linux 5.12, rdma-core 34 and a device whose driver knows it)", syscall.EOPNOTSUPP)
 	}
 	d.DMABuf = func(fd int, offset, length, addr uint64, _ int) (provider.MR, error) {
 		return r.RegisterDMABuf(fd, offset, length, addr)
 	}
 	d.Address = func(addr, length uint64, _ int) (provider.MR, error) {
-		var mr *C.struct_ibv_mr
-		if rc := C.vb_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), 0, &mr); rc != 0 {
-			return nil, fmt.Errorf("ibv_reg_mr: %w%s", syscall.Errno(-rc), vram.Peermem(r.entry.sys))
+		mr, err := register(r.c, addr, length, peersAccess)
+		if err != nil {
+			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.entry.sys))
 		}
-		return &region{rail: r, c: mr, base: addr}, nil
+		return r.opened(mr, addr), nil
 	}
 	return vram.NewDirect(path, d)
 }
@@ -53,4 +48,4 @@ func (r *rail) Trouble() string { return "" }
 type gpuRegion struct{ *vram.Region }
 
 // Desc tells requests that the processor can't read the memory.
-func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), C.VB_GPU) }
+func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), gpuMark) }
