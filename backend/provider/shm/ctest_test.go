@@ -16,7 +16,7 @@ import (
 const skipped = 77
 
 // TestProcesses builds ctest, the provider in C alone, under the sanitizers, and runs each of its tests: two processes, peers that are
-// killed, stopped, hostile or of another user; memory of GPUs over a driver that does as it is told.
+// killed, stopped or hostile; memory of GPUs over a driver that does as it is told.
 func TestProcesses(t *testing.T) {
 	bin := build(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 	for _, name := range list(t, bin) {
@@ -28,7 +28,7 @@ func TestProcesses(t *testing.T) {
 func TestThreads(t *testing.T) {
 	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // it knows no fences
 	for _, name := range list(t, bin) {
-		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "pestered"}, name) {
+		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "doorbells", "failed_handshake"}, name) {
 			t.Run(name, func(t *testing.T) { run(t, bin, name) })
 		}
 	}

@@ -16,7 +16,7 @@ void lc_tell(lc_rail *rail, gr_ctx *ctx, int err, uint64_t len)
     gr_ready_put(&rail->ready, (gr_comp){ .ctx = ctx, .err = err, .len = len });
 }
 
-/* -EAGAIN until the peer has greeted. */
+/* -EAGAIN until the peer has connected. */
 static int room(lc_rail *rail, const lc_ep *ep)
 {
     if (ep->err)
@@ -124,7 +124,7 @@ static uint32_t arrived(lc_ep *ep)
 
 static void take(lc_ep *ep)
 {
-    if (ep->err) { /* it came with a greeting that somebody read who can't tell */
+    if (ep->err) { /* its handshake has failed */
         fail(ep, ep->err);
         return;
     }
@@ -156,21 +156,11 @@ static void finish(lc_rail *rail)
     }
 }
 
-static void listen_all(lc_rail *rail)
-{
-    if (rail->strangers)
-        (void)lc_accept(rail);
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
-        if ((ep->dialing || !ep->met) && !ep->err)
-            lc_hear(ep);
-}
-
 static int poll_rail(gr_rail *base, gr_comp *out, int max)
 {
     lc_rail *rail = (lc_rail *)base;
     rail->prompt = 0;
-    if (rail->strangers || rail->dialing)
-        listen_all(rail);
+    rail->news = 0;
     finish(rail);
     if (rail->bulks)
         lc_bulk_poll(rail);
@@ -199,16 +189,14 @@ static int arm(gr_rail *base)
         atomic_store(&ep->box->helps, (uint32_t)(ep->helps = 0));
         atomic_store(&ep->box->sleeping, 1);
     }
-    int n = epoll_wait(base->wait_fd, ev, 16, 0), more = n == 16;
+    int n = epoll_wait(base->wait_fd, ev, 16, 0);
     for (int i = 0; i < n; i++) {
         if (!ev[i].data.ptr)
             (void)!read(rail->bell_fd, &rings, sizeof(rings)); /* nobody else has it */
-        else if (ev[i].data.ptr == rail)
-            more |= lc_accept(rail);
         else
             lc_hear(ev[i].data.ptr);
     }
-    if (more || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
+    if (n == 16 || rail->news || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
         lc_loan_over(&rail->pool))
         return 1;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)

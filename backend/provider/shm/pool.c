@@ -109,7 +109,7 @@ static void finish(lc_pool *pool, lc_job *list)
 }
 
 /* Whoever waits for what is finished sleeps, and is woken. */
-static void wake(lc_rail *rail)
+void lc_wake(lc_rail *rail)
 {
     if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
         (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
@@ -119,7 +119,7 @@ void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane)
 {
     copy(list, lane);
     finish(&rail->pool, list);
-    wake(rail);
+    lc_wake(rail);
 }
 
 /* Two processors have enough to do with whoever polls here and the peer that polls and helps. With mu. */

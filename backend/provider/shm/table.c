@@ -144,8 +144,6 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
                 continue;
             }
             lc_ep *ep = find(rail, list[i].ep);
-            if (ep && !ep->met && !ep->err)
-                lc_listen(ep); /* who is it? */
             if (ep && atomic_load(&ep->box->lane[list[i].lane].turn) == list[i].turn && lc_alive(ep))
                 list[left++] = list[i];
         }

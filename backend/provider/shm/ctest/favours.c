@@ -3,23 +3,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "world.h"
-
-/* The peer's greeting is read, without a poll. */
-static void greeted(end *e)
-{
-    for (uint64_t stop = limit(); !e->ep->out;) {
-        CHECK(lc_now() < stop);
-        gr_rail_lock(&e->rail->base);
-        lc_listen(e->ep);
-        gr_rail_unlock(&e->rail->base);
-    }
-}
 
 static _Atomic int stop_polls;
 static void *polls(void *arg)
@@ -163,7 +150,6 @@ static void of_another_user(pair *p)
 void other_users_offer(void)
 {
     pair p = split(0, of_another_user);
-    greeted(&p.me);
     p.me.ep->kin = 0;
     CHECK(hear(&p) == 'o');
     for (uint64_t stop = limit(); !atomic_load(&p.me.rail->helps); poll_end(&p.me))
@@ -173,41 +159,6 @@ void other_users_offer(void)
     CHECK(atomic_load(&p.me.ep->box->offered) == 1);
     tell(&p, 'q');
     finish(&p);
-}
-
-/* Root helps root; who runs as another user is refused at once. */
-void who_is_helped(void)
-{
-    enum { USER = 54321 };
-    for (int other = 0; other < 2; other++) {
-        int s[2], status;
-        card mine, peer;
-        char c;
-        if (geteuid() != 0) {
-            fprintf(stderr, "users are changed by root\n");
-            exit(SKIP);
-        }
-        CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        int fd = s[child == 0];
-        if (child == 0 && other)
-            CHECK(setgid(USER) == 0 && setuid(USER) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
-        end e = open_end(0);
-        mine = own_card(&e);
-        CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine) && read(fd, &peer, sizeof(peer)) == sizeof(peer));
-        CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == (other ? -EACCES : 0));
-        if (other)
-            CHECK(lc_admit(e.rail) == 0 && !e.ep->out);
-        else
-            greeted(&e);
-        CHECK(e.ep->kin == !other && (e.ep->mem >= 0) == !other);
-        CHECK(write(fd, "d", 1) == 1 && read(fd, &c, 1) == 1); /* the other has looked, too */
-        close_end(&e);
-        if (child == 0)
-            _exit(0);
-        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
 }
 
 static void becomes_another(pair *p)
@@ -224,7 +175,6 @@ void another_programs_offer(void)
     int in[2];
     CHECK(pipe(in) == 0 && dup2(in[0], 0) == 0); /* what cat waits for */
     pair p = split(0, becomes_another);
-    greeted(&p.me);
     memset(p.me.mem, 8, MEM);
     snprintf(path, sizeof(path), "/proc/%d/comm", (int)p.child);
     for (uint64_t stop = limit(); strcmp(name, "cat\n") != 0;) {

@@ -8,15 +8,12 @@
 
 #include "world.h"
 
-static void join(end *a, end *b)
+static void meet(end *a, end *b)
 {
     *a = open_end(0), *b = open_end(0);
     atomic_store(&a->rail->gpu, fake_driver());
     atomic_store(&b->rail->gpu, fake_driver());
-    CHECK(lc_ep_connect(a->ep, &b->ep->addr, &step) == 0);
-    CHECK(lc_ep_connect(b->ep, &a->ep->addr, &step) == 0);
-    poll_end(a);
-    CHECK(a->ep->out && b->ep->out);
+    join(a, b);
 }
 
 static void part(end *a, end *b)
@@ -39,7 +36,7 @@ static void done(end *e, int n)
 void vram_again(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     a.rail->blocks = 7;
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_FDS;
@@ -63,7 +60,7 @@ void vram_again(void)
 void vram_lanes(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t one = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1), two = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1);
     CHECK(fake_bulk_until(&a, 2, two, LIMIT_S) == 0);
     done(&a, 1);
@@ -90,7 +87,7 @@ void vram_lanes(void)
 void vram_not_ours(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     memcpy(b.rail->shares->share[0].owner, fake_driver()->owner, 16);
     a.ep->self = 0;
@@ -119,7 +116,7 @@ void vram_silent(void)
 {
     end a, b;
     uint64_t silent;
-    join(&a, &b);
+    meet(&a, &b);
     int s = another_feed(&b, &silent);
     uint64_t good = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1), from = lc_now();
     CHECK(fake_bulk(&a, 1, silent) == -EAGAIN);
@@ -145,7 +142,7 @@ void vram_short_answer(void)
 {
     end a, b;
     uint64_t key;
-    join(&a, &b);
+    meet(&a, &b);
     int s = another_feed(&b, &key), before = open_descriptors();
     CHECK(fake_bulk(&a, 1, key) == -EAGAIN);
     int c = accept4(s, NULL, NULL, SOCK_CLOEXEC);
@@ -183,7 +180,7 @@ void vram_idle_callers(void)
     enum { CALLS = 200 };
     end a, b;
     int s[CALLS];
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_FDS, 200), from = lc_now();
     for (int i = 0; i < CALLS; i++)
         s[i] = call(&b);
@@ -202,7 +199,7 @@ void vram_no_descriptors(void)
     end a, b;
     struct rlimit was, few;
     struct timespec cpu;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_FDS, 3);
     CHECK(getrlimit(RLIMIT_NOFILE, &was) == 0);
     int t = dup(0);
@@ -227,7 +224,7 @@ void vram_no_descriptors(void)
 void vram_closed(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     for (int i = 0; i < LC_BULKS; i++)
@@ -247,7 +244,7 @@ void vram_closed(void)
 void vram_peer_closes(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
@@ -273,7 +270,7 @@ void vram_stuck(void)
     end a, b;
     pthread_t thread;
     struct timespec soon;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     atomic_store(&fake.stuck, 1);

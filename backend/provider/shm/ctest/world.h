@@ -24,6 +24,7 @@ static inline uint64_t limit(void) { return lc_now() + (uint64_t)LIMIT_S * 10000
 typedef struct end {
     lc_rail *rail;
     lc_ep *ep;
+    int fd[3]; /* what peers map: box, table, shares */
     uint8_t *mem;
     uint64_t key;
     int done, err;
@@ -31,7 +32,6 @@ typedef struct end {
 
 /* What two ends tell each other. */
 typedef struct card {
-    lc_addr addr;
     uint64_t mem, key;
 } card;
 
@@ -44,7 +44,9 @@ void close_end(end *e);
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
-int call_end(const end *e); /* a connection to the rail's socket, of anybody */
+/* The end's peer is the process of that number, with these descriptors; sock: our connection to it, and its to us. As package handshake does it. */
+void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2]);
+void join(end *a, end *b); /* two ends of this process */
 /* Posts one piece, as soon as it is taken; 0 or an errno. */
 int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
 void wait_done(end *e, int n); /* until so many have completed */
@@ -96,31 +98,14 @@ void near(void);
 void region_goes(void);
 void endpoint_goes(void);
 void killed(void);
-void killed_unseen(void);
 void stopped(void);
+void ended_unseen(void);
 void slow(void);
 void holes(void);
-void other_user(void);
 void hostile_ring(void);
-void unsealed(void);
+void failed_handshake(void);
 void closed_ring(void);
-void huge(void);
-void bad_greeting(void);
-void no_descriptors(void);
-void descriptors_again(void);
-void strangers(void);
-void forged_credentials(void);
-void another_users_root(void);
-void sibling_pids(void);
-void number_reused(void);
-void number_reused_late(void);
-void stray_datagrams(void);
-void pestered(void);
-void silent_callers(void);
-void connects_again(void);
-void never_accepted(void);
-void oldest_goes(void);
-void second_caller(void);
+void doorbells(void);
 void early_ring(void);
 void lent(void);
 void crowded(void);
@@ -133,12 +118,10 @@ void help_ends(void);
 void scribbled(void);
 void slow_close(void);
 void other_users_offer(void);
-void who_is_helped(void);
 void another_programs_offer(void);
 void hostile_offers(void);
 void helper_rings(void);
 void ready_ring(void);
-void many_descriptors(void);
 void vram_again(void);
 void vram_lanes(void);
 void vram_not_ours(void);

@@ -1,0 +1,202 @@
+package shm
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
+#cgo LDFLAGS: -lpthread
+#include <stdlib.h>
+#include "local.h"
+
+static int lc_mapping(lc_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
+static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu, (gr_gpu *)gpu); }
+*/
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/gpu"
+	"gorail/backend/provider"
+	"gorail/backend/provider/shm/handshake"
+	"gorail/backend/provider/shm/ipc"
+)
+
+// The limits of C.
+const (
+	maxThreads = C.LC_THREADS
+	maxRegions = C.LC_REGIONS
+	maxShares  = C.LC_SHARES
+	maxGPUs    = C.LC_GPUS
+	maxNodes   = C.LC_NODES
+)
+
+// sizes of what peers share.
+var sizes = handshake.Sizes{Segment: C.sizeof_lc_box, Table: C.LC_REGIONS * C.sizeof_lc_entry, Shares: C.sizeof_lc_shares}
+
+// failed is the error of a call that returned 0 or a negative errno.
+func failed(rc C.int) error {
+	if rc < 0 {
+		return unix.Errno(-rc)
+	}
+	return nil
+}
+
+// core is the half of a rail that posts and polls: local.h. Its methods are safe for concurrent use, but for close.
+type core struct{ c *C.lc_rail }
+
+// parts of a core, made by Go and its own from then on.
+type parts struct {
+	table, shares unsafe.Pointer
+	wait, bell    int
+}
+
+// openCore implements lc_rail_open.
+func openCore(o Options, cpus int, near []bind, p parts) (core, error) {
+	var nodes C.lc_nodes
+	for _, b := range near {
+		n := &nodes.node[nodes.n]
+		n.id = C.int(b.node)
+		for _, cpu := range b.cpus {
+			n.cpus[cpu/64] |= 1 << (cpu % 64) // allowed has no more than CPUSet
+		}
+		nodes.n++
+	}
+	from := C.lc_parts{table: (*C.lc_entry)(p.table), shares: (*C.lc_shares)(p.shares), wait_fd: C.int(p.wait), bell_fd: C.int(p.bell)}
+	var c *C.lc_rail
+	if err := failed(C.lc_rail_open(C.uint32_t(o.Threads), &nodes, &from, &c)); err != nil {
+		return core{}, err
+	}
+	c.blocks = C.uint32_t(o.Blocks)
+	if o.Aloof {
+		c.aloof = 1
+	}
+	c.cpus = C.uint32_t(cpus)
+	return core{c}, nil
+}
+
+// close implements lc_rail_close.
+func (k core) close() error { return failed(C.lc_rail_close(k.c)) }
+
+// busy says whether endpoints or regions are open. Implements lc_rail_busy.
+func (k core) busy() bool { return C.lc_rail_busy(k.c) != 0 }
+
+// proof is the memory that a peer has to read.
+func (k core) proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
+
+func (k core) caps() provider.Caps {
+	b := &k.c.base
+	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, Bulk: true, CanFence: true, Descriptors: 4, IOVLimit: int(b.iov_limit),
+		TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth), MaxMsg: uint64(b.max_msg), Whole: C.LC_ALONE, MaxSend: uint64(b.msg_size),
+		WindowMin: uint64(b.window_min)}
+}
+
+// late is who a copy was waited for in vain last. Implements lc_late.
+func (k core) late() uint64 { return uint64(C.lc_late(k.c)) }
+
+// helped implements lc_helped.
+func (k core) helped() (forPeers, byPeers uint64) {
+	var f, b C.uint64_t
+	C.lc_helped(k.c, &f, &b)
+	return uint64(f), uint64(b)
+}
+
+// register implements lc_mr_open. share and mem (gpu.Mem.Core) are of a GPU's memory, else nil.
+func (k core) register(addr, length uint64, share *gpu.Share, mem unsafe.Pointer) (key uint64, err error) {
+	var out C.uint64_t
+	err = failed(C.lc_mr_open(k.c, C.uint64_t(addr), C.uint64_t(length), (*C.gr_gpu_share)(unsafe.Pointer(share)), (*C.gr_gpu_mem)(mem), &out))
+	return uint64(out), err
+}
+
+// deregister implements lc_mr_close.
+func (k core) deregister(key uint64) error { return failed(C.lc_mr_close(k.c, C.uint64_t(key))) }
+
+// ---- memory of GPUs ----
+
+func (k core) setGPU(driver unsafe.Pointer) { C.lc_set_gpu(k.c, driver) }
+
+// unshared is what peers are told of memory that no other process can map, for that reason; 0: it is not known yet.
+func unshared(m *gpu.Mem, uuid [16]byte, why gpu.Why) (s gpu.Share) {
+	c := (*C.gr_gpu_share)(unsafe.Pointer(&s))
+	c.base, c.size, c.buffer, c.pad = C.uint64_t(m.Base), C.uint64_t(m.Size), C.uint64_t(m.Buffer), C.uint32_t(why)
+	if why != 0 {
+		c.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&uuid))
+	}
+	return s
+}
+
+// mapping says whether a peer's memory is being mapped.
+func (k core) mapping() bool { return C.lc_mapping(k.c) != 0 }
+
+// trouble is why memory could not be reached, last. Implements lc_trouble_text.
+func (k core) trouble() string {
+	const room = 512
+	text := (*C.char)(C.calloc(1, room))
+	defer C.free(unsafe.Pointer(text))
+	C.lc_trouble_text(k.c, text, room)
+	return C.GoString(text)
+}
+
+// feed implements lc_feed_open. The error is an *ipc.Error.
+func (k core) feed() error {
+	var step *C.char
+	if rc := C.lc_feed_open(k.c, &step); rc != 0 {
+		return ipc.Fail(C.GoString(step), failed(rc))
+	}
+	return nil
+}
+
+// newDesc is what the core has as the descriptor of a region of that GPU; C's memory.
+func newDesc(device int) (unsafe.Pointer, error) {
+	v := (*C.lc_vram)(C.calloc(1, C.sizeof_lc_vram))
+	if v == nil {
+		return nil, errors.New("out of memory")
+	}
+	v.device = C.int(device)
+	return unsafe.Pointer(v), nil
+}
+
+func freeDesc(desc unsafe.Pointer) { C.free(desc) }
+
+// ---- endpoints ----
+
+// coreEP is the half of an endpoint that posts and polls. It implements handshake.Owner.
+type coreEP struct{ c *C.lc_ep }
+
+var _ handshake.Owner = coreEP{}
+
+// open implements lc_ep_open. segment is the endpoint's from then on.
+func (k core) open(segment unsafe.Pointer) (coreEP, error) {
+	var c *C.lc_ep
+	err := failed(C.lc_ep_open(k.c, (*C.lc_box)(segment), &c))
+	return coreEP{c}, err
+}
+
+// close implements lc_ep_close.
+func (p coreEP) close() error { return failed(C.lc_ep_close(p.c)) }
+
+// named implements lc_ep_named.
+func (p coreEP) named() error { return failed(C.lc_ep_named(p.c)) }
+
+// forget implements lc_import_drop.
+func (p coreEP) forget(region uint32) { C.lc_import_drop(p.c, C.uint32_t(region)) }
+
+func (p coreEP) Identified(pid, pidfd int) { C.lc_ep_identified(p.c, C.pid_t(pid), C.int(pidfd)) }
+func (p coreEP) Accepted(sock int)         { C.lc_ep_accepted(p.c, C.int(sock)) }
+
+func (p coreEP) Connected(of *handshake.Peer) error {
+	peer := C.lc_peer{box: (*C.lc_box)(of.Segment), table: (*C.lc_entry)(of.Table), shares: (*C.lc_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory)}
+	if of.Self {
+		peer.self = 1
+	}
+	return failed(C.lc_ep_connected(p.c, &peer))
+}
+
+func (p coreEP) Failed(errno unix.Errno, ended bool) {
+	dead := C.int(0)
+	if ended {
+		dead = 1
+	}
+	C.lc_ep_fail(p.c, C.int(errno), dead)
+}
