@@ -35,6 +35,15 @@ const (
 // sizes of what peers share.
 var sizes = handshake.Sizes{Segment: C.sizeof_lc_box, Table: C.LC_REGIONS * C.sizeof_lc_entry, Shares: C.sizeof_lc_shares}
 
+// What Go and C have of what peers read is the same.
+var (
+	_ [C.sizeof_lc_entry - unsafe.Sizeof(entry{})]byte
+	_ [unsafe.Sizeof(entry{}) - C.sizeof_lc_entry]byte
+	_ [C.sizeof_lc_shares - unsafe.Sizeof(shareTable{})]byte
+	_ [unsafe.Sizeof(shareTable{}) - C.sizeof_lc_shares]byte
+	_ [unsafe.Offsetof(shareTable{}.share) - unsafe.Offsetof(C.lc_shares{}.share)]byte
+)
+
 // failed is the error of a call that returned 0 or a negative errno.
 func failed(rc C.int) error {
 	if rc < 0 {
@@ -79,9 +88,6 @@ func openCore(o Options, cpus int, near []bind, p parts) (core, error) {
 // close implements lc_rail_close.
 func (k core) close() error { return failed(C.lc_rail_close(k.c)) }
 
-// busy says whether endpoints or regions are open. Implements lc_rail_busy.
-func (k core) busy() bool { return C.lc_rail_busy(k.c) != 0 }
-
 // proof is the memory that a peer has to read.
 func (k core) proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
@@ -102,15 +108,11 @@ func (k core) helped() (forPeers, byPeers uint64) {
 	return uint64(f), uint64(b)
 }
 
-// register implements lc_mr_open. share and mem (gpu.Mem.Core) are of a GPU's memory, else nil.
-func (k core) register(addr, length uint64, share *gpu.Share, mem unsafe.Pointer) (key uint64, err error) {
-	var out C.uint64_t
-	err = failed(C.lc_mr_open(k.c, C.uint64_t(addr), C.uint64_t(length), (*C.gr_gpu_share)(unsafe.Pointer(share)), (*C.gr_gpu_mem)(mem), &out))
-	return uint64(out), err
+// quiet waits, a second at most, until nobody copies to or from a region whose key was revoked. ETIMEDOUT: a process is still in the middle of a copy.
+// Implements lc_quiet.
+func (k core) quiet(key uint64) error {
+	return failed(C.lc_quiet(k.c, nil, C.lc_region_bit(C.uint64_t(key))))
 }
-
-// deregister implements lc_mr_close.
-func (k core) deregister(key uint64) error { return failed(C.lc_mr_close(k.c, C.uint64_t(key))) }
 
 // ---- memory of GPUs ----
 
@@ -136,15 +138,6 @@ func (k core) trouble() string {
 	defer C.free(unsafe.Pointer(text))
 	C.lc_trouble_text(k.c, text, room)
 	return C.GoString(text)
-}
-
-// feed implements lc_feed_open. The error is an *ipc.Error.
-func (k core) feed() error {
-	var step *C.char
-	if rc := C.lc_feed_open(k.c, &step); rc != 0 {
-		return ipc.Fail(C.GoString(step), failed(rc))
-	}
-	return nil
 }
 
 // newDesc is what the core has as the descriptor of a region of that GPU; C's memory.

@@ -61,9 +61,11 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 		return nil, r.error(provider.ErrEndpoint, "calloc", err)
 	}
 	e := &endpoint{rail: r, core: c}
-	if e.hs, err = r.door.Open(c, fd, r.table, r.shares); err != nil {
+	r.eps.Add(1)
+	if e.hs, err = r.door.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
 		_ = unix.Close(fd)
 		_ = c.close()
+		r.eps.Add(-1)
 		return nil, r.error(provider.ErrEndpoint, "", err)
 	}
 	token := e.hs.Token()
@@ -109,7 +111,9 @@ func (e *endpoint) Close() error {
 	}
 	e.closed = true
 	e.hs.Close()
-	if err := e.core.close(); err != nil {
+	err := e.core.close()
+	e.rail.eps.Add(-1)
+	if err != nil {
 		return e.rail.error(provider.ErrEndpoint, "close", err)
 	}
 	return nil

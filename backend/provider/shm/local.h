@@ -1,6 +1,6 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
- * table.c (regions, as peers see them), peer.c (what is known of a peer; who it is and how endpoints connect is Go's: ipc, handshake), copy.c, pool.c and copier.c (who
+ * table.c (what regions allow; Go enters them: table.go), peer.c (what is known of a peer; who it is and how endpoints connect is Go's: ipc, handshake), copy.c, pool.c and copier.c (who
  * copies), loan.c and favour.c (pieces that a polling target copies, as either side sees it), stopped.c (one that has stopped), ops.c (posting and polling), rail.c. shared.h
  * has what processes see of each other, vram.h what there is for memory of GPUs.
  *
@@ -11,8 +11,7 @@
  * Nothing that a peer writes is trusted: which process it is the kernel says (ipc/creds.go), sizes are sealed, indices are masked and copied once, and no descriptor that a peer has, too, is
  * read or written without MSG_DONTWAIT.
  *
- * Locking: the ops table is called under the rail's lock; lc_ep_* and lc_mr_close take it themselves. pool.mu is below it,
- * table_mu below both. Functions return 0 or a negative errno.
+ * Locking: the ops table is called under the rail's lock; lc_ep_* and lc_quiet take it themselves. pool.mu is below it. Functions return 0 or a negative errno.
  */
 #ifndef GORAIL_LOCAL_H
 #define GORAIL_LOCAL_H
@@ -136,7 +135,6 @@ struct lc_rail {
     uint64_t numbers;
     uint32_t open_eps;
     int news; /* of a handshake, since the last poll */
-    _Atomic uint32_t open_mrs;
     _Atomic uint64_t late; /* who a copy was waited for in vain last: see lc_late */
     lc_job *free_job;
     gr_ready ready;
@@ -159,15 +157,8 @@ struct lc_rail {
     lc_bulk *bulks; /* under way */
     gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
 
-    pthread_mutex_t table_mu;
     lc_entry *table;
     lc_shares *shares;
-    gr_gpu_mem *mem; /* of each share */
-    int feed_up, feed_sock;
-    _Atomic int feed_stop;
-    pthread_t feed_thread;
-    uint32_t *free_entry, free_entries, entries;
-    uint32_t *free_share, free_shares, used_shares;
 };
 
 /* ---- rail.c ---- */
@@ -181,18 +172,13 @@ typedef struct lc_parts {
 
 /* threads: of the pool, at most LC_THREADS. */
 int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts, lc_rail **out);
-int lc_rail_busy(lc_rail *rail);  /* endpoints or regions are open */
-int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints or regions are open */
+int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints are open; no region is */
 int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out); /* box: the endpoint's from now on */
 /* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
 int lc_ep_close(lc_ep *ep);
 
 /* ---- table.c ---- */
 
-/* share, mem: of a GPU's memory, else NULL. */
-int lc_mr_open(lc_rail *rail, uint64_t base, uint64_t len, const gr_gpu_share *share, const gr_gpu_mem *mem, uint64_t *key);
-/* Returns when nobody copies to or from the region any more. -ETIMEDOUT: a process is still in the middle of a copy; the region is closed all the same. */
-int lc_mr_close(lc_rail *rail, uint64_t key);
 /* Whether the region allows it. EACCES, or ERANGE beyond its bounds. */
 int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len);
 /* Waits, a second at most, until the lanes of that endpoint's box, or of all, that are busy have been idle once; with regions given, of

@@ -12,7 +12,6 @@ static const size_t table_size = LC_REGIONS * sizeof(lc_entry);
 static void free_rail(lc_rail *rail)
 {
     lc_pool_close(rail);
-    lc_feed_close(rail);
     lc_mapper_close(rail);
     lc_bulk_close(rail);
     for (lc_job *j = rail->free_job, *next; j; j = next) {
@@ -23,9 +22,6 @@ static void free_rail(lc_rail *rail)
     munmap(rail->shares, sizeof(*rail->shares));
     close(rail->bell_fd);
     close(rail->base.wait_fd);
-    free(rail->free_entry);
-    free(rail->free_share);
-    free(rail->mem);
     gr_ready_free(&rail->ready);
     free(rail);
 }
@@ -33,15 +29,8 @@ static void free_rail(lc_rail *rail)
 int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts, lc_rail **out)
 {
     lc_rail *rail = calloc(1, sizeof(*rail));
-    if (!rail || !(rail->free_entry = calloc(LC_REGIONS, sizeof(*rail->free_entry))) ||
-        !(rail->free_share = calloc(LC_SHARES, sizeof(*rail->free_share))) || !(rail->mem = calloc(LC_SHARES, sizeof(*rail->mem)))) {
-        if (rail) {
-            free(rail->free_entry);
-            free(rail->free_share);
-        }
-        free(rail);
+    if (!rail)
         return -ENOMEM;
-    }
     gr_rail_init(&rail->base, &lc_ops);
     rail->base.wait_fd = parts->wait_fd;
     rail->bell_fd = parts->bell_fd;
@@ -55,18 +44,15 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts,
     rail->base.msg_size = LC_MSG;
     rail->base.private_ep = 1;
     rail->base.prompt = 1;
-    pthread_mutex_init(&rail->table_mu, NULL);
     lc_pool_open(&rail->pool, threads, nodes);
     lc_mapper_open(&rail->mapper);
     *out = rail;
     return 0;
 }
 
-int lc_rail_busy(lc_rail *rail) { return rail->open_eps || atomic_load(&rail->open_mrs); }
-
 int lc_rail_close(lc_rail *rail)
 {
-    if (lc_rail_busy(rail))
+    if (rail->open_eps)
         return -EBUSY;
     free_rail(rail);
     return 0;

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
@@ -24,11 +26,15 @@ type rail struct {
 	door *handshake.Listener
 	gpus *vram.GPUs
 
-	table, shares int // descriptors of what peers read
+	table             *table
+	tableFD, sharesFD int // of what peers read
+
+	eps atomic.Int64 // that are open
 
 	mu     sync.Mutex
 	closed bool
-	known  map[int]bool // GPUs that were looked at
+	server *descriptors.Server // of VMM memory; nil before the first region that wants it
+	known  map[int]bool        // GPUs that were looked at
 	news   []string
 }
 
@@ -46,7 +52,7 @@ func (r *rail) Caps() provider.Caps     { return r.core.caps() }
 
 // openRail makes what peers read, what the core waits on and the core. The error says what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
-	r := &rail{dev: d, table: -1, shares: -1}
+	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
 	p := parts{wait: -1, bell: -1}
 	err := r.open(o, &p)
 	if err == nil {
@@ -67,10 +73,10 @@ func openRail(d provider.Device, o Options) (*rail, error) {
 }
 
 func (r *rail) open(o Options, p *parts) (err error) {
-	if p.table, r.table, err = ipc.Segment(sizes.Table, true); err != nil {
+	if p.table, r.tableFD, err = ipc.Segment(sizes.Table, true); err != nil {
 		return ipc.Fail("memfd_create", err)
 	}
-	if p.shares, r.shares, err = ipc.Segment(sizes.Shares, true); err != nil {
+	if p.shares, r.sharesFD, err = ipc.Segment(sizes.Shares, true); err != nil {
 		return ipc.Fail("memfd_create", err)
 	}
 	if p.wait, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -88,13 +94,14 @@ func (r *rail) open(o Options, p *parts) (err error) {
 	if r.core, err = openCore(o, runtime.GOMAXPROCS(0), near(o.Threads), *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
+	r.table = newTable(p.table, p.shares)
 	r.gpus = vram.New(o.CUDA, maxGPUs)
 	_, _ = rand.Read(r.core.proof())
 	return nil
 }
 
 // closeShared closes what peers have mapped: they keep it.
-func (r *rail) closeShared() { closeFDs(r.table, r.shares) }
+func (r *rail) closeShared() { closeFDs(r.tableFD, r.sharesFD) }
 
 func closeFDs(fds ...int) {
 	for _, fd := range fds {
@@ -163,7 +170,7 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s: range %#x + %d", provider.ErrRegister, r.dev.Name, addr, length)
 	}
-	key, err := r.core.register(addr, length, nil, nil)
+	key, err := r.table.put(addr, length, nil, nil)
 	if err != nil {
 		return nil, r.error(provider.ErrRegister, "register", err)
 	}
@@ -177,10 +184,13 @@ func (r *rail) Close() error {
 	if r.closed {
 		return nil
 	}
-	if r.core.busy() {
+	if r.table.busy() || r.eps.Load() > 0 {
 		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
 	}
 	r.closed = true
+	if r.server != nil {
+		r.server.Close()
+	}
 	r.door.Close()
 	r.closeShared()
 	if err := r.core.close(); err != nil {
@@ -214,7 +224,10 @@ func (m *region) Close() error {
 	}
 	m.closed = true
 	defer freeDesc(m.desc)
-	if err := m.rail.core.deregister(m.key); err != nil {
+	m.rail.table.revoke(m.key) // before any lane is looked at
+	err := m.rail.core.quiet(m.key)
+	m.rail.table.release(m.key)
+	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)
 	}
 	return nil

@@ -1,11 +1,14 @@
 package shm
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
 
@@ -65,7 +68,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 			return fail(err)
 		}
 		if s.Pieces() > 0 {
-			if err := r.feed(); err != nil {
+			if err := r.serve(); err != nil {
 				return fail(err)
 			}
 		}
@@ -76,7 +79,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	if err != nil {
 		return fail(err)
 	}
-	key, err := r.core.register(addr, length, &share, m.Core())
+	key, err := r.table.put(addr, length, &share, &m)
 	if err != nil {
 		freeDesc(desc)
 		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", maxShares), err)
@@ -92,14 +95,40 @@ func (m *region) Same() error {
 	return m.mem.Same()
 }
 
-// feed starts giving peers descriptors of VMM memory.
-func (r *rail) feed() error {
+// serve starts giving peers descriptors of VMM memory.
+func (r *rail) serve() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.core.feed(); err != nil {
-		return r.error(provider.ErrRegister, "", err)
+	if r.server != nil {
+		return nil
 	}
+	var token descriptors.Token
+	_, _ = rand.Read(token[:])
+	server, err := descriptors.Serve(token, r.pieces)
+	if err != nil {
+		return r.error(provider.ErrRegister, "socket for descriptors", ipc.Errno(err))
+	}
+	r.server = server
+	r.table.serveAt(server.Name(), token)
 	return nil
+}
+
+// pieces implements descriptors.Source.
+func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
+	m, ok := r.table.memory(key)
+	if !ok {
+		return nil, nil, int(gpu.Changed)
+	}
+	got, sizes, err := m.Driver.Pieces(m.Mem, first, n)
+	if err != nil {
+		why := gpu.Failed
+		_ = errors.As(err, &why)
+		return nil, nil, int(why)
+	}
+	for _, fd := range got {
+		fds = append(fds, int(fd))
+	}
+	return fds, sizes, 0
 }
 
 // Mapping implements provider.Mapper.

@@ -86,7 +86,7 @@ void lc_import_close(lc_ep *ep);
 /* The mapper's, when it has no task: waits for peers, a millisecond at most. */
 void lc_import_step(lc_rail *rail);
 
-/* ---- fetch.c, feed.c: descriptors of VMM memory, one side and the other ---- */
+/* ---- fetch.c: descriptors of VMM memory; their owner's side is Go's (package descriptors) ---- */
 
 enum {
     LC_PIECES = 64,  /* of a message; the kernel takes 253 */
@@ -108,10 +108,6 @@ typedef struct lc_given {
 /* The next step of bringing an import's pieces, without waiting. 1: more is to come, 0: all are there; else a negative gr_gpu_why. */
 int lc_fetch(gr_gpu *g, lc_import *in, gr_gpu_fault *fault);
 void lc_fetch_end(lc_import *in);
-
-/* Serves descriptors of VMM memory to peers, from now on. Under the caller's lock; *step names what failed. */
-int lc_feed_open(lc_rail *rail, const char **step);
-void lc_feed_close(lc_rail *rail);
 
 /* ---- bulk.c ---- */
 

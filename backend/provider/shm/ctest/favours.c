@@ -48,7 +48,7 @@ void help_ends(void)
         if (i % 2)
             CHECK(lc_ep_close(p.me.ep) == 0);
         else
-            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+            CHECK(close_region(p.me.rail, p.me.key) == 0);
         memset(p.me.mem, 0, MEM);
         if (i % 2)
             p.me.ep = NULL;

@@ -173,16 +173,8 @@ gr_gpu *fake_driver(void)
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 {
     gr_gpu_share s = { .version = GR_GPU_SHARE_VERSION, .how = (uint32_t)how, .base = fake_at(number), .size = FAKE_SIZE, .pieces = pieces_of };
-    gr_gpu_mem m = { .base = s.base, .size = s.size, .pieces = pieces_of };
-    uint64_t key;
     memcpy(s.owner, "another process", 16);
-    if (how == GR_GPU_SHARE_FDS) {
-        gr_rail_lock(&e->rail->base);
-        CHECK(lc_feed_open(e->rail, &step) == 0);
-        gr_rail_unlock(&e->rail->base);
-    }
-    CHECK(lc_mr_open(e->rail, s.base, s.size, &s, &m, &key) == 0);
-    return key;
+    return open_region(e, s.base, s.size, &s);
 }
 
 int fake_bulk(end *e, int number, uint64_t key)

@@ -22,7 +22,7 @@ static const struct {
     { "doorbells", doorbells }, 
     { "early_ring", early_ring },
     { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, { "vram_not_ours", vram_not_ours }, { "vram_silent", vram_silent },
-    { "vram_short_answer", vram_short_answer }, { "vram_idle_callers", vram_idle_callers }, { "vram_callers", vram_callers }, { "vram_no_descriptors", vram_no_descriptors },
+    { "vram_short_answer", vram_short_answer }, 
     { "vram_closed", vram_closed }, { "vram_peer_closes", vram_peer_closes }, { "vram_stuck", vram_stuck },
 };
 

@@ -60,7 +60,7 @@ static void lets_go(int by_endpoint)
         if (by_endpoint)
             CHECK(lc_ep_close(p.me.ep) == 0);
         else
-            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+            CHECK(close_region(p.me.rail, p.me.key) == 0);
         memset(p.me.mem, 0, MEM);
         if (by_endpoint)
             p.me.ep = NULL;
@@ -102,7 +102,7 @@ static void away(int sig)
     int status;
     CHECK(waitpid(p.child, &status, WUNTRACED) == p.child);
     uint64_t begin = lc_now();
-    int rc = lc_mr_close(p.me.rail, p.me.key);
+    int rc = close_region(p.me.rail, p.me.key);
     CHECK(rc == 0 || (sig == SIGSTOP && rc == -ETIMEDOUT));
     CHECK(rc == 0 || lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
@@ -126,11 +126,11 @@ void ended_unseen(void)
             lc_ep_identified(e.ep, child, (int)syscall(SYS_pidfd_open, child, 0));
             CHECK(waitpid(child, NULL, 0) == child);
         } else {
-            CHECK(lc_mr_close(e.rail, e.key) == -ETIMEDOUT);
-            CHECK(lc_mr_open(e.rail, (uint64_t)(uintptr_t)e.mem, MEM, NULL, NULL, &e.key) == 0);
+            CHECK(close_region(e.rail, e.key) == -ETIMEDOUT);
+            CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
             lc_ep_fail(e.ep, ECONNRESET, 1);
         }
-        CHECK(lc_mr_close(e.rail, e.key) == 0);
+        CHECK(close_region(e.rail, e.key) == 0);
         e.key = 0;
         close_end(&e);
     }
@@ -153,7 +153,7 @@ void slow(void)
 {
     pair p = split(0, at_a_copy);
     CHECK(hear(&p) == 'c');
-    CHECK(lc_mr_close(p.me.rail, p.me.key) == -ETIMEDOUT);
+    CHECK(close_region(p.me.rail, p.me.key) == -ETIMEDOUT);
     uint64_t late = lc_late(p.me.rail);
     CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
     CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, NULL, WUNTRACED) == p.child);

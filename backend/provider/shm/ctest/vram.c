@@ -51,7 +51,7 @@ void vram_again(void)
     for (int i = 0; i < 3; i++)
         CHECK(fake_bulk_until(&a, 2, other, LIMIT_S) == -ENOTSUP);
     CHECK(fake.maps == 3);
-    CHECK(lc_mr_close(b.rail, key) == 0 && lc_mr_close(b.rail, other) == 0);
+    CHECK(close_region(b.rail, key) == 0 && close_region(b.rail, other) == 0);
     part(&a, &b);
 }
 
@@ -71,11 +71,11 @@ void vram_lanes(void)
     lc_import_drop(a.ep, 2);
     CHECK(atomic_load(&fake.mapped) == 1);
     uint64_t from = lc_now();
-    CHECK(lc_mr_close(b.rail, two) == 0);
+    CHECK(close_region(b.rail, two) == 0);
     CHECK(since(from) < 0.5);
     lc_import_drop(a.ep, 1);
     CHECK(atomic_load(&fake.mapped) == 1);
-    CHECK(lc_mr_close(b.rail, one) == -ETIMEDOUT);
+    CHECK(close_region(b.rail, one) == -ETIMEDOUT);
     atomic_store(&fake.held, 0);
     done(&a, 2);
     lc_mapper_wait(a.rail);
@@ -89,11 +89,11 @@ void vram_not_ours(void)
     end a, b;
     meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
-    memcpy(b.rail->shares->share[0].owner, fake_driver()->owner, 16);
+    memcpy(b.rail->shares->share[(uint32_t)key].owner, fake_driver()->owner, 16);
     a.ep->self = 0;
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == -ENOTSUP);
     CHECK(fake.maps == 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }
 
@@ -132,7 +132,7 @@ void vram_silent(void)
     CHECK(strstr(text, "does not give its descriptors"));
     CHECK(fake_bulk(&a, 1, silent) == -EAGAIN);
     close(s);
-    CHECK(lc_mr_close(b.rail, silent) == 0 && lc_mr_close(b.rail, good) == 0);
+    CHECK(close_region(b.rail, silent) == 0 && close_region(b.rail, good) == 0);
     part(&a, &b);
     CHECK(since(from) < 2 * LC_PATIENCE_S);
 }
@@ -160,63 +160,7 @@ void vram_short_answer(void)
     close(c);
     CHECK(open_descriptors() == before);
     close(s);
-    CHECK(lc_mr_close(b.rail, key) == 0);
-    part(&a, &b);
-}
-
-static int call(const end *e)
-{
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
-    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    memcpy(to.sun_path, e->rail->shares->name, e->rail->shares->name_len);
-    CHECK(s >= 0);
-    (void)!connect(s, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + e->rail->shares->name_len));
-    return s;
-}
-
-/* Callers who say nothing: those who do are served at once, and nobody is waited for at the end. */
-void vram_idle_callers(void)
-{
-    enum { CALLS = 200 };
-    end a, b;
-    int s[CALLS];
-    meet(&a, &b);
-    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_FDS, 200), from = lc_now();
-    for (int i = 0; i < CALLS; i++)
-        s[i] = call(&b);
-    CHECK(fake_bulk_until(&a, 1, key, 2) == 0);
-    done(&a, 1);
-    CHECK(lc_mr_close(b.rail, key) == 0);
-    part(&a, &b);
-    CHECK(since(from) < 2);
-    for (int i = 0; i < CALLS; i++)
-        close(s[i]);
-}
-
-/* Without descriptors for callers the thread waits, and goes on when there are some. */
-void vram_no_descriptors(void)
-{
-    end a, b;
-    struct rlimit was, few;
-    struct timespec cpu;
-    meet(&a, &b);
-    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_FDS, 3);
-    CHECK(getrlimit(RLIMIT_NOFILE, &was) == 0);
-    int t = dup(0);
-    few = (struct rlimit){ (rlim_t)t + 1, was.rlim_max };
-    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
-    close(t);
-    t = call(&b); /* the last one there is: nothing is left for who accepts */
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    double before = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
-    nanosleep(&(struct timespec){ .tv_nsec = 500000000 }, NULL);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    CHECK((double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9 - before < 0.25);
-    CHECK(setrlimit(RLIMIT_NOFILE, &was) == 0);
-    close(t);
-    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
-    done(&a, 1);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }
 
@@ -236,7 +180,7 @@ void vram_closed(void)
     CHECK(a.done == LC_BULKS && a.err == ECANCELED);
     CHECK(atomic_load(&fake.mapped) == 0);
     atomic_store(&fake.held, 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }
 
@@ -254,7 +198,7 @@ void vram_peer_closes(void)
     done(&a, 1);
     CHECK(a.err == ECONNRESET);
     atomic_store(&fake.held, 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }
 
@@ -291,6 +235,6 @@ void vram_stuck(void)
     poll_end(&a);
     CHECK(a.done == 1 && a.err == ECANCELED);
     atomic_store(&fake.held, 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }

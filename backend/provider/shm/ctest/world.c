@@ -32,6 +32,26 @@ static void *segment(size_t size, int *fd)
 
 enum { TABLE = LC_REGIONS * sizeof(lc_entry) };
 
+uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share)
+{
+    uint32_t index = e->regions++;
+    lc_entry *r = &e->rail->table[index];
+    CHECK(index < LC_SHARES);
+    if (share)
+        e->rail->shares->share[index] = *share;
+    atomic_store(&r->base, base);
+    atomic_store(&r->len, len);
+    atomic_store(&r->share, share ? index + 1 : 0);
+    atomic_store(&r->generation, 1);
+    return UINT64_C(1) << 32 | index;
+}
+
+int close_region(lc_rail *rail, uint64_t key)
+{
+    atomic_fetch_add(&rail->table[(uint32_t)key].generation, 1);
+    return lc_quiet(rail, NULL, lc_region_bit(key));
+}
+
 end open_end(uint32_t threads)
 {
     end e = { 0 };
@@ -44,7 +64,7 @@ end open_end(uint32_t threads)
     CHECK(lc_ep_open(e.rail, segment(sizeof(lc_box), &e.fd[0]), &e.ep) == 0);
     e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(e.mem != MAP_FAILED);
-    CHECK(lc_mr_open(e.rail, (uint64_t)(uintptr_t)e.mem, MEM, NULL, NULL, &e.key) == 0);
+    CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
     return e;
 }
 
@@ -77,7 +97,7 @@ void close_end(end *e)
     if (e->ep)
         (void)lc_ep_close(e->ep);
     if (e->key)
-        (void)lc_mr_close(e->rail, e->key);
+        (void)close_region(e->rail, e->key);
     CHECK(lc_rail_close(e->rail) == 0);
     for (int i = 0; i < 3; i++)
         close(e->fd[i]);

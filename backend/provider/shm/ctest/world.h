@@ -25,6 +25,7 @@ typedef struct end {
     lc_rail *rail;
     lc_ep *ep;
     int fd[3]; /* what peers map: box, table, shares */
+    uint32_t regions; /* that were opened, ever */
     uint8_t *mem;
     uint64_t key;
     int done, err;
@@ -44,6 +45,9 @@ void close_end(end *e);
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
+/* A region in the table, as table.go enters it; its key. share: of a GPU's memory. */
+uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share);
+int close_region(lc_rail *rail, uint64_t key);
 /* The end's peer is the process of that number, with these descriptors; sock: our connection to it, and its to us. As package handshake does it. */
 void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2]);
 void join(end *a, end *b); /* two ends of this process */
@@ -127,9 +131,6 @@ void vram_lanes(void);
 void vram_not_ours(void);
 void vram_silent(void);
 void vram_short_answer(void);
-void vram_idle_callers(void);
-void vram_callers(void);
-void vram_no_descriptors(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);

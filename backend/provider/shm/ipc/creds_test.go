@@ -179,7 +179,9 @@ func reach(args []string) error {
 
 // TestOtherUser: another user's memory is out of reach, the same user's is not, but for Yama.
 func TestOtherUser(t *testing.T) {
-	as := func(uid uint32) *syscall.SysProcAttr { return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}} }
+	as := func(uid uint32) *syscall.SysProcAttr {
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
 	both(t, func(t *testing.T) {
 		proof := start(t, "offer", as(user)).line()
 		refused := fmt.Sprintf("false %d", unix.EACCES)
