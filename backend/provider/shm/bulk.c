@@ -28,8 +28,7 @@ struct lc_pair {
     lc_bulk *free;
 };
 
-/* The mapper's: one job more. */
-static void make(lc_rail *rail, lc_task *task)
+void lc_pair_make(lc_rail *rail, lc_task *task)
 {
     lc_pair *p = (lc_pair *)(void *)task;
     gr_gpu *g = atomic_load(&rail->gpu);
@@ -64,7 +63,7 @@ static lc_bulk *take(lc_rail *rail, int device, int peer, int *rc)
         *rc = -EAGAIN;
         if (!(p = calloc(1, sizeof(*p))))
             return NULL;
-        *p = (lc_pair){ .task.run = make, .device = device, .peer = peer, .next = rail->pairs };
+        *p = (lc_pair){ .task.what = LC_PAIR, .device = device, .peer = peer, .next = rail->pairs };
         rail->pairs = p;
     }
     lc_bulk *b = p->free;
@@ -74,8 +73,10 @@ static lc_bulk *take(lc_rail *rail, int device, int peer, int *rc)
     }
     *rc = p->failed ? -ENOTSUP : -EAGAIN;
     p->failed = 0; /* the next transfer tries again */
-    if (*rc == -EAGAIN && !p->asked)
-        p->asked = lc_mapper_add(rail, &p->task) == 0;
+    if (*rc == -EAGAIN && !p->asked) {
+        p->asked = 1;
+        lc_mapper_add(rail, &p->task);
+    }
     return NULL;
 }
 

@@ -5,14 +5,11 @@ package shm
 #cgo LDFLAGS: -lpthread
 #include <stdlib.h>
 #include "local.h"
-
-static int lc_mapping(lc_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
-static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu, (gr_gpu *)gpu); }
 */
 import "C"
 
 import (
-	"errors"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -53,12 +50,16 @@ func failed(rc C.int) error {
 }
 
 // core is the half of a rail that posts and polls: local.h. Its methods are safe for concurrent use, but for close.
-type core struct{ c *C.lc_rail }
+type core struct {
+	c      *C.lc_rail
+	loaded *atomic.Pointer[gpu.Driver] // what drives the GPUs of regions; nil: there is none yet
+}
 
 // parts of a core, made by Go and its own from then on.
 type parts struct {
 	table, shares unsafe.Pointer
 	wait, bell    int
+	mapper        int // stays Go's
 }
 
 // openCore implements lc_rail_open.
@@ -72,7 +73,7 @@ func openCore(o Options, cpus int, near []bind, p parts) (core, error) {
 		}
 		nodes.n++
 	}
-	from := C.lc_parts{table: (*C.lc_entry)(p.table), shares: (*C.lc_shares)(p.shares), wait_fd: C.int(p.wait), bell_fd: C.int(p.bell)}
+	from := C.lc_parts{table: (*C.lc_entry)(p.table), shares: (*C.lc_shares)(p.shares), wait_fd: C.int(p.wait), bell_fd: C.int(p.bell), mapper_fd: C.int(p.mapper)}
 	var c *C.lc_rail
 	if err := failed(C.lc_rail_open(C.uint32_t(o.Threads), &nodes, &from, &c)); err != nil {
 		return core{}, err
@@ -82,7 +83,7 @@ func openCore(o Options, cpus int, near []bind, p parts) (core, error) {
 		c.aloof = 1
 	}
 	c.cpus = C.uint32_t(cpus)
-	return core{c}, nil
+	return core{c, new(atomic.Pointer[gpu.Driver])}, nil
 }
 
 // close implements lc_rail_close.
@@ -114,44 +115,6 @@ func (k core) quiet(key uint64) error {
 	return failed(C.lc_quiet(k.c, nil, C.lc_region_bit(C.uint64_t(key))))
 }
 
-// ---- memory of GPUs ----
-
-func (k core) setGPU(driver unsafe.Pointer) { C.lc_set_gpu(k.c, driver) }
-
-// unshared is what peers are told of memory that no other process can map, for that reason; 0: it is not known yet.
-func unshared(m *gpu.Mem, uuid [16]byte, why gpu.Why) (s gpu.Share) {
-	c := (*C.gr_gpu_share)(unsafe.Pointer(&s))
-	c.base, c.size, c.buffer, c.pad = C.uint64_t(m.Base), C.uint64_t(m.Size), C.uint64_t(m.Buffer), C.uint32_t(why)
-	if why != 0 {
-		c.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&uuid))
-	}
-	return s
-}
-
-// mapping says whether a peer's memory is being mapped.
-func (k core) mapping() bool { return C.lc_mapping(k.c) != 0 }
-
-// trouble is why memory could not be reached, last. Implements lc_trouble_text.
-func (k core) trouble() string {
-	const room = 512
-	text := (*C.char)(C.calloc(1, room))
-	defer C.free(unsafe.Pointer(text))
-	C.lc_trouble_text(k.c, text, room)
-	return C.GoString(text)
-}
-
-// newDesc is what the core has as the descriptor of a region of that GPU; C's memory.
-func newDesc(device int) (unsafe.Pointer, error) {
-	v := (*C.lc_vram)(C.calloc(1, C.sizeof_lc_vram))
-	if v == nil {
-		return nil, errors.New("out of memory")
-	}
-	v.device = C.int(device)
-	return unsafe.Pointer(v), nil
-}
-
-func freeDesc(desc unsafe.Pointer) { C.free(desc) }
-
 // ---- endpoints ----
 
 // coreEP is the half of an endpoint that posts and polls. It implements handshake.Owner.
@@ -166,14 +129,20 @@ func (k core) open(segment unsafe.Pointer) (coreEP, error) {
 	return coreEP{c}, err
 }
 
-// close implements lc_ep_close.
-func (p coreEP) close() error { return failed(C.lc_ep_close(p.c)) }
+// shut implements lc_ep_shut.
+func (p coreEP) shut() error { return failed(C.lc_ep_shut(p.c)) }
+
+// imports says whether it ever had memory of its peer's GPUs mapped. Once it is shut.
+func (p coreEP) imports() bool { return p.c.imports != 0 }
+
+// free implements lc_ep_free.
+func (p coreEP) free() { C.lc_ep_free(p.c) }
 
 // named implements lc_ep_named.
 func (p coreEP) named() error { return failed(C.lc_ep_named(p.c)) }
 
-// forget implements lc_import_drop.
-func (p coreEP) forget(region uint32) { C.lc_import_drop(p.c, C.uint32_t(region)) }
+// forget implements lc_import_drop: false where there was none.
+func (p coreEP) forget(region uint32) bool { return C.lc_import_drop(p.c, C.uint32_t(region)) != 0 }
 
 func (p coreEP) Identified(pid, pidfd int) { C.lc_ep_identified(p.c, C.pid_t(pid), C.int(pidfd)) }
 func (p coreEP) Accepted(sock int)         { C.lc_ep_accepted(p.c, C.int(sock)) }

@@ -40,7 +40,7 @@ func build(t *testing.T, flags ...string) (bin string) {
 		t.Skip("no gcc here")
 	}
 	bin = filepath.Join(t.TempDir(), "ctest")
-	args := append(flags, "-DLC_TEST", "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I../../include", "-o", bin)
+	args := append(flags, "-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I../../include", "-o", bin)
 	for _, dir := range []string{".", "ctest"} {
 		files, err := filepath.Glob(dir + "/*.c")
 		require.NoError(t, err)

@@ -64,7 +64,8 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	r.eps.Add(1)
 	if e.hs, err = r.door.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
 		_ = unix.Close(fd)
-		_ = c.close()
+		_ = c.shut()
+		c.free()
 		r.eps.Add(-1)
 		return nil, r.error(provider.ErrEndpoint, "", err)
 	}
@@ -111,7 +112,11 @@ func (e *endpoint) Close() error {
 	}
 	e.closed = true
 	e.hs.Close()
-	err := e.core.close()
+	err := e.core.shut()
+	if e.core.imports() {
+		e.rail.mapper.wait() // the peer may free what was mapped of it as soon as it hears of the end
+	}
+	e.core.free()
 	e.rail.eps.Add(-1)
 	if err != nil {
 		return e.rail.error(provider.ErrEndpoint, "close", err)
@@ -123,7 +128,7 @@ func (e *endpoint) Close() error {
 func (e *endpoint) Forget(region uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.closed {
-		e.core.forget(region)
+	if !e.closed && e.core.forget(region) {
+		e.rail.mapper.wait()
 	}
 }

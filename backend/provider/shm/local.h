@@ -16,11 +16,8 @@
 #ifndef GORAIL_LOCAL_H
 #define GORAIL_LOCAL_H
 
-#include <signal.h>
 #include <stddef.h>
-#include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/un.h>
 
 #include "gr_provider.h"
 #include "gr_ready.h"
@@ -168,14 +165,17 @@ typedef struct lc_parts {
     lc_entry *table;
     lc_shares *shares;
     int wait_fd, bell_fd;
+    int mapper_fd; /* Go's: an eventfd */
 } lc_parts;
 
 /* threads: of the pool, at most LC_THREADS. */
 int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts, lc_rail **out);
 int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints are open; no region is */
 int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out); /* box: the endpoint's from now on */
-/* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
-int lc_ep_close(lc_ep *ep);
+/* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is shut all the same. Its
+ * imports end when the mapper has done what it was asked: before lc_ep_free, since the peer may free the memory as soon as it hears of the end. */
+int lc_ep_shut(lc_ep *ep);
+void lc_ep_free(lc_ep *ep);
 
 /* ---- table.c ---- */
 
@@ -184,10 +184,6 @@ int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len)
 /* Waits, a second at most, until the lanes of that endpoint's box, or of all, that are busy have been idle once; with regions given, of
  * lanes that say that they are at others, none. With the rail unlocked. */
 int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions);
-
-/* ---- creds.c ---- */
-
-int lc_check_user(int sock, pid_t *pid);
 
 /* ---- peer.c: what the handshake tells, each once at most ---- */
 

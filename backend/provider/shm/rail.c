@@ -12,7 +12,7 @@ static const size_t table_size = LC_REGIONS * sizeof(lc_entry);
 static void free_rail(lc_rail *rail)
 {
     lc_pool_close(rail);
-    lc_mapper_close(rail);
+    lc_mapper_close(&rail->mapper);
     lc_bulk_close(rail);
     for (lc_job *j = rail->free_job, *next; j; j = next) {
         next = j->next;
@@ -45,7 +45,7 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts,
     rail->base.private_ep = 1;
     rail->base.prompt = 1;
     lc_pool_open(&rail->pool, threads, nodes);
-    lc_mapper_open(&rail->mapper);
+    lc_mapper_open(&rail->mapper, parts->mapper_fd);
     *out = rail;
     return 0;
 }
@@ -102,7 +102,7 @@ int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out)
     return rc;
 }
 
-int lc_ep_close(lc_ep *ep)
+int lc_ep_shut(lc_ep *ep)
 {
     lc_rail *rail = ep->rail;
     gr_rail_lock(&rail->base);
@@ -114,8 +114,12 @@ int lc_ep_close(lc_ep *ep)
     lc_import_close(ep);
     gr_rail_unlock(&rail->base);
     int rc = lc_quiet(rail, ep, 0);
-    if (ep->imports)
-        lc_mapper_wait(rail); /* the peer may free what was mapped of it as soon as it hears of the end */
+    return rc ? rc : late;
+}
+
+void lc_ep_free(lc_ep *ep)
+{
+    lc_rail *rail = ep->rail;
     gr_rail_lock(&rail->base);
     lc_ep **at = &rail->eps;
     while (*at != ep)
@@ -124,5 +128,4 @@ int lc_ep_close(lc_ep *ep)
     rail->open_eps--;
     gr_rail_unlock(&rail->base);
     free_ep(ep);
-    return rc ? rc : late;
 }

@@ -21,10 +21,11 @@ import (
 
 // rail implements provider.Rail and provider.Prover: this process's table of regions and its threads.
 type rail struct {
-	dev  provider.Device
-	core core
-	door *handshake.Listener
-	gpus *vram.GPUs
+	dev    provider.Device
+	core   core
+	door   *handshake.Listener
+	mapper *mapper
+	gpus   *vram.GPUs
 
 	table             *table
 	tableFD, sharesFD int // of what peers read
@@ -53,7 +54,7 @@ func (r *rail) Caps() provider.Caps     { return r.core.caps() }
 // openRail makes what peers read, what the core waits on and the core. The error says what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
 	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
-	p := parts{wait: -1, bell: -1}
+	p := parts{wait: -1, bell: -1, mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {
 		return r, nil
@@ -62,7 +63,7 @@ func openRail(d provider.Device, o Options) (*rail, error) {
 		r.door.Close()
 	}
 	r.closeShared()
-	closeFDs(p.wait, p.bell)
+	closeFDs(p.wait, p.bell, p.mapper)
 	if p.table != nil {
 		_ = unix.MunmapPtr(p.table, sizes.Table)
 	}
@@ -85,6 +86,9 @@ func (r *rail) open(o Options, p *parts) (err error) {
 	if p.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
+	if p.mapper, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return ipc.Fail("eventfd", err)
+	}
 	if err = unix.EpollCtl(p.wait, unix.EPOLL_CTL_ADD, p.bell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil { // no data: that is the bell
 		return ipc.Fail("epoll_ctl", err)
 	}
@@ -95,6 +99,7 @@ func (r *rail) open(o Options, p *parts) (err error) {
 		return ipc.Fail("calloc", err)
 	}
 	r.table = newTable(p.table, p.shares)
+	r.mapper = newMapper(r.core, p.mapper)
 	r.gpus = vram.New(o.CUDA, maxGPUs)
 	_, _ = rand.Read(r.core.proof())
 	return nil
@@ -193,6 +198,7 @@ func (r *rail) Close() error {
 	}
 	r.door.Close()
 	r.closeShared()
+	r.mapper.close()
 	if err := r.core.close(); err != nil {
 		return r.error(provider.ErrUnusable, "close", err)
 	}

@@ -53,7 +53,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	}
 	r.meet(&m)
 	d := m.Driver
-	r.core.setGPU(d.Core())
+	r.core.use(d)
 	share := unshared(&m.Mem, m.GPU.UUID, 0)
 	if m.NotShared == nil {
 		s, err := d.Share(m.Mem)

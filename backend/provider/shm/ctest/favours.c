@@ -46,7 +46,7 @@ void help_ends(void)
         for (uint64_t stop = limit(); turns(p.me.rail) < 20;)
             CHECK(lc_now() < stop);
         if (i % 2)
-            CHECK(lc_ep_close(p.me.ep) == 0);
+            CHECK(close_ep(&p.me) == 0);
         else
             CHECK(close_region(p.me.rail, p.me.key) == 0);
         memset(p.me.mem, 0, MEM);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -245,7 +246,7 @@ void helper_stopped_before(void)
     CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
     for (uint64_t wait = lc_now() + 50000000; lc_now() < wait; poll_end(&p.me))
         CHECK(p.me.done == before);
-    CHECK(lc_ep_close(p.me.ep) == -ETIMEDOUT);
+    CHECK(close_ep(&p.me) == -ETIMEDOUT);
     p.me.ep = NULL;
     gr_rail_lock(&p.me.rail->base);
     int n = lc_ops.poll(&p.me.rail->base, c, 4);
@@ -307,7 +308,7 @@ void helper_stopped_behind(void)
         atomic_store(&p.me.ep->out->offer[i].ended, LC_COPIED); /* it goes on, and says so */
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
     CHECK(p.me.ep->lost == 0 && p.me.ep->lent == 0);
-    CHECK(lc_ep_close(p.me.ep) == 0);
+    CHECK(close_ep(&p.me) == 0);
     p.me.ep = NULL;
     kill(p.child, SIGKILL);
     CHECK(waitpid(p.child, NULL, 0) == p.child);
@@ -342,7 +343,7 @@ void scribbled(void)
 static void *closes(void *arg)
 {
     end *e = arg;
-    CHECK(lc_ep_close(e->ep) == 0);
+    CHECK(close_ep(e) == 0);
     return NULL;
 }
 

@@ -18,11 +18,9 @@ static const struct {
     { "helper_stopped_before", helper_stopped_before }, { "helper_stopped_behind", helper_stopped_behind }, { "help_ends", help_ends },
     { "scribbled", scribbled }, { "slow_close", slow_close }, { "other_users_offer", other_users_offer }, { "another_programs_offer", another_programs_offer },
     { "hostile_offers", hostile_offers }, { "helper_rings", helper_rings }, { "ready_ring", ready_ring }, 
-    
     { "doorbells", doorbells }, 
     { "early_ring", early_ring },
-    { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, { "vram_not_ours", vram_not_ours }, { "vram_silent", vram_silent },
-    { "vram_short_answer", vram_short_answer }, 
+    { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, 
     { "vram_closed", vram_closed }, { "vram_peer_closes", vram_peer_closes }, { "vram_stuck", vram_stuck },
 };
 

@@ -55,7 +55,7 @@ void closed_ring(void)
     gr_rail_unlock(&a.rail->base);
     poll_end(&a);
     CHECK(a.done == 1 && a.err == 0);
-    CHECK(lc_ep_close(b.ep) == 0);
+    CHECK(close_ep(&b) == 0);
     b.ep = NULL;
     gr_comp c[4];
     gr_rail_lock(&b.rail->base);

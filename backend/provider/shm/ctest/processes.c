@@ -58,7 +58,7 @@ static void lets_go(int by_endpoint)
         while (!p.me.mem[0] && !p.me.mem[MEM - 1])
             poll_end(&p.me);
         if (by_endpoint)
-            CHECK(lc_ep_close(p.me.ep) == 0);
+            CHECK(close_ep(&p.me) == 0);
         else
             CHECK(close_region(p.me.rail, p.me.key) == 0);
         memset(p.me.mem, 0, MEM);
@@ -157,7 +157,7 @@ void slow(void)
     uint64_t late = lc_late(p.me.rail);
     CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
     CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, NULL, WUNTRACED) == p.child);
-    CHECK(lc_ep_close(p.me.ep) == -ETIMEDOUT && lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
+    CHECK(close_ep(&p.me) == -ETIMEDOUT && lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
     p.me.ep = NULL;
     CHECK(kill(p.child, SIGKILL) == 0 && waitpid(p.child, NULL, 0) == p.child);

@@ -57,6 +57,7 @@ end open_end(uint32_t threads)
     end e = { 0 };
     struct epoll_event ev = { .events = EPOLLIN };
     lc_parts p = { .wait_fd = epoll_create1(EPOLL_CLOEXEC), .bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+    p.mapper_fd = e.mapper_fd = eventfd(0, EFD_CLOEXEC);
     p.table = segment(TABLE, &e.fd[1]);
     p.shares = segment(sizeof(lc_shares), &e.fd[2]);
     CHECK(p.wait_fd >= 0 && p.bell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.bell_fd, &ev) == 0);
@@ -92,12 +93,22 @@ void join(end *a, end *b)
     connect_end(b, getpid(), a->fd, (int[2]){ t[0], s[1] });
 }
 
+int close_ep(end *e)
+{
+    int rc = lc_ep_shut(e->ep);
+    wait_mapper(e);
+    lc_ep_free(e->ep);
+    return rc;
+}
+
 void close_end(end *e)
 {
     if (e->ep)
-        (void)lc_ep_close(e->ep);
+        (void)close_ep(e);
     if (e->key)
         (void)close_region(e->rail, e->key);
+    end_mapper(e);
+    close(e->mapper_fd);
     CHECK(lc_rail_close(e->rail) == 0);
     for (int i = 0; i < 3; i++)
         close(e->fd[i]);

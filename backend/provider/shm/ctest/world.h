@@ -26,6 +26,8 @@ typedef struct end {
     lc_ep *ep;
     int fd[3]; /* what peers map: box, table, shares */
     uint32_t regions; /* that were opened, ever */
+    int mapper_fd;
+    struct mapper *mapper; /* NULL: it has none */
     uint8_t *mem;
     uint64_t key;
     int done, err;
@@ -42,6 +44,7 @@ extern lc_nodes nodes; /* of the ends that are opened */
 
 end open_end(uint32_t threads);
 void close_end(end *e);
+int close_ep(end *e); /* its endpoint alone */
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
@@ -87,6 +90,10 @@ enum { FAKE_SIZE = 1 << 20 };
 static inline uint64_t fake_at(int number) { return (uint64_t)number << 30; }
 
 gr_gpu *fake_driver(void);
+/* A thread that does what mapper.go does: with fake mappings. */
+void start_mapper(end *e);
+void wait_mapper(end *e);
+void end_mapper(end *e);
 /* A region of that number that can be shared so; its key. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces);
 /* Posts a copy of it whole; until: as long as it says -EAGAIN. */
@@ -128,9 +135,6 @@ void helper_rings(void);
 void ready_ring(void);
 void vram_again(void);
 void vram_lanes(void);
-void vram_not_ours(void);
-void vram_silent(void);
-void vram_short_answer(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);

@@ -61,6 +61,9 @@ func newConn(sock int) (*Conn, error) {
 
 // Dial connects to the socket of that name, without waiting. EAGAIN: its queue is full. The error is an *Error.
 func Dial(name []byte) (*Conn, error) {
+	if len(name) < 2 || len(name) > MaxName || name[0] != 0 { // by a peer's word
+		return nil, Fail("connecting to the peer's socket", unix.EINVAL)
+	}
 	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
 	if err != nil {
 		return nil, Fail("socket", err)
