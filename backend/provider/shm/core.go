@@ -78,9 +78,9 @@ func openCore(o Options, cpus int, near []bind, p parts) (core, error) {
 	if err := failed(C.lc_rail_open(C.uint32_t(o.Threads), &nodes, &from, &c)); err != nil {
 		return core{}, err
 	}
-	c.blocks = C.uint32_t(o.Blocks)
+	c.gpu.blocks = C.uint32_t(o.Blocks)
 	if o.Aloof {
-		c.aloof = 1
+		c.favour.aloof = 1
 	}
 	c.cpus = C.uint32_t(cpus)
 	return core{c, new(atomic.Pointer[gpu.Driver])}, nil
@@ -133,7 +133,7 @@ func (k core) open(segment unsafe.Pointer) (coreEP, error) {
 func (p coreEP) shut() error { return failed(C.lc_ep_shut(p.c)) }
 
 // imports says whether it ever had memory of its peer's GPUs mapped. Once it is shut.
-func (p coreEP) imports() bool { return p.c.imports != 0 }
+func (p coreEP) imports() bool { return p.c.gpu.imports != 0 }
 
 // free implements lc_ep_free.
 func (p coreEP) free() { C.lc_ep_free(p.c) }

@@ -5,7 +5,7 @@ package shm
 #include "local.h"
 
 static int lc_mapping(lc_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
-static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu, (gr_gpu *)gpu); }
+static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu.driver, (gr_gpu *)gpu); }
 */
 import "C"
 

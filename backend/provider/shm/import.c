@@ -8,8 +8,8 @@
 
 static int delta_of(lc_rail *rail, const lc_import *m, uint64_t delta, gr_gpu_fault *f)
 {
-    gr_gpu *g = atomic_load(&rail->gpu);
-    gr_gpu_table **t = &rail->deltas[m->device];
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    gr_gpu_table **t = &rail->gpu.deltas[m->device];
     int rc = *t ? 0 : g->ops->table(g, m->device, t, f);
     return rc ? rc : g->ops->entry(*t, m->index, delta, f);
 }
@@ -37,17 +37,17 @@ lc_import *lc_task_import(lc_task *task)
 /* With the rail locked: what is left unmaps when no job is at it. */
 static void detach(lc_ep *ep, uint32_t index)
 {
-    while (ep->import[index]) {
-        lc_import *m = ep->import[index];
-        ep->import[index] = m->next;
-        m->next = ep->left;
-        ep->left = m;
+    while (ep->gpu.import[index]) {
+        lc_import *m = ep->gpu.import[index];
+        ep->gpu.import[index] = m->next;
+        m->next = ep->gpu.left;
+        ep->gpu.left = m;
     }
 }
 
 void lc_import_sweep(lc_ep *ep)
 {
-    for (lc_import **at = &ep->left, *m; (m = *at);) {
+    for (lc_import **at = &ep->gpu.left, *m; (m = *at);) {
         if (m->jobs) {
             at = &m->next;
             continue;
@@ -60,7 +60,7 @@ void lc_import_sweep(lc_ep *ep)
 int lc_import_drop(lc_ep *ep, uint32_t index)
 {
     gr_rail_lock(&ep->rail->base);
-    int there = index < ep->imports && ep->import[index];
+    int there = index < ep->gpu.imports && ep->gpu.import[index];
     if (there) {
         detach(ep, index);
         lc_import_sweep(ep);
@@ -71,7 +71,7 @@ int lc_import_drop(lc_ep *ep, uint32_t index)
 
 void lc_import_close(lc_ep *ep)
 {
-    for (uint32_t i = 0; i < ep->imports; i++)
+    for (uint32_t i = 0; i < ep->gpu.imports; i++)
         detach(ep, i);
     lc_import_sweep(ep);
 }
@@ -79,41 +79,41 @@ void lc_import_close(lc_ep *ep)
 /* Room for that number. */
 static int room(lc_ep *ep, uint32_t index)
 {
-    uint32_t n = ep->imports ? ep->imports : 64;
+    uint32_t n = ep->gpu.imports ? ep->gpu.imports : 64;
     while (n <= index)
         n *= 2;
-    if (n == ep->imports)
+    if (n == ep->gpu.imports)
         return 0;
-    lc_import **more = realloc(ep->import, n * sizeof(lc_import *));
+    lc_import **more = realloc(ep->gpu.import, n * sizeof(lc_import *));
     if (!more)
         return -EAGAIN;
-    for (uint32_t i = ep->imports; i < n; i++)
+    for (uint32_t i = ep->gpu.imports; i < n; i++)
         more[i] = NULL;
-    ep->import = more;
-    ep->imports = n;
+    ep->gpu.import = more;
+    ep->gpu.imports = n;
     return 0;
 }
 
 /* What the peer says of the region, copied once. */
 static int look(const lc_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
 {
-    int err = lc_allowed(ep->table, r->key, r->addr, r->len);
+    int err = lc_allowed(ep->peer.table, r->key, r->addr, r->len);
     if (err)
         return -err;
-    uint64_t place = atomic_load(&ep->table[(uint32_t)r->key].share);
+    uint64_t place = atomic_load(&ep->peer.table[(uint32_t)r->key].share);
     if (place > LC_SHARES)
         return -EPROTO;
     if (place == 0) {
         lc_trouble(ep->rail, "between a GPU here and the peer's memory", GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
-    *out = *(const volatile gr_gpu_share *)&ep->shares->share[place - 1];
+    *out = *(const volatile gr_gpu_share *)&ep->peer.shares->share[place - 1];
     if (r->addr < out->base || r->addr - out->base > out->size || r->len > out->size - (r->addr - out->base)) {
         lc_trouble(ep->rail, "the peer's GPU memory", GR_GPU_BAD_SHARE, NULL);
         return -ENOTSUP;
     }
     atomic_thread_fence(memory_order_acquire); /* what was copied is of that generation */
-    return -lc_allowed(ep->table, r->key, r->addr, r->len);
+    return -lc_allowed(ep->peer.table, r->key, r->addr, r->len);
 }
 
 static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
@@ -123,17 +123,17 @@ static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
     if (!m)
         return -EAGAIN;
     rc = look(ep, r, &m->share);
-    m->feed_len = *(const volatile uint8_t *)&ep->shares->name_len;
+    m->feed_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
     m->feed_len = m->feed_len < sizeof(m->feed_name) ? m->feed_len : sizeof(m->feed_name);
-    memcpy(m->feed_name, ep->shares->name, sizeof(m->feed_name));
-    memcpy(m->feed_token, ep->shares->token, LC_TOKEN);
+    memcpy(m->feed_name, ep->peer.shares->name, sizeof(m->feed_name));
+    memcpy(m->feed_token, ep->peer.shares->token, LC_TOKEN);
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
-    m->share.pad = (uint32_t)ep->pid; /* by whose word: no other's mapping is taken for it */
+    m->share.pad = (uint32_t)ep->peer.pid; /* by whose word: no other's mapping is taken for it */
     m->begin.what = LC_BEGIN;
     m->end.what = LC_END;
     m->key = r->key;
     m->index = r->index;
-    m->self = ep->self;
+    m->self = ep->peer.self;
     m->device = device;
     if (rc) {
         free(m);
@@ -141,8 +141,8 @@ static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
     }
     atomic_fetch_add(&ep->rail->mapper.opening, 1);
     lc_mapper_add(ep->rail, &m->begin);
-    m->next = ep->import[r->index];
-    ep->import[r->index] = m;
+    m->next = ep->gpu.import[r->index];
+    ep->gpu.import[r->index] = m;
     return -EAGAIN;
 }
 
@@ -155,7 +155,7 @@ static int passing(int why)
 
 lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *r, int device, int *rc)
 {
-    lc_import *m = r->index < ep->imports ? ep->import[r->index] : NULL;
+    lc_import *m = r->index < ep->gpu.imports ? ep->gpu.import[r->index] : NULL;
     if (m && m->key != r->key) { /* another region that has the number now */
         detach(ep, r->index);
         lc_import_sweep(ep);

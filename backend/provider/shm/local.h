@@ -62,55 +62,64 @@ typedef struct lc_recv {
     size_t len;
 } lc_recv;
 
-/* The `ep` of the ops table. */
+/* The `ep` of the ops table. Under the rail's lock, but for what says otherwise. */
 struct lc_ep {
     lc_rail *rail;
     lc_ep *next; /* in rail->eps */
     uint64_t number;
     lc_box *box;
-    uint32_t taken; /* of our ring */
-    lc_recv recv[LC_RECVS];
-    uint32_t recv_head, recv_tail;
-    int err; /* not 0: the peer can't be served */
-    int named; /* Connect was called */
-    int dead;  /* its process had ended when it had connected */
+    int named;           /* Connect was called */
+    int err;             /* not 0: the peer can't be served */
     int helps;           /* as the box says it */
     uint32_t posted;     /* jobs that poll has not taken back */
-    uint32_t lent, lost; /* under pool.mu: bits, offers that are in use; of these, that were given up */
-    int declined;        /* likewise: the peer can't copy for us */
-    uint32_t jobs;       /* under pool.mu: a thread is at them */
     _Atomic int closing; /* a copy under way ends at its next turn */
+    _Atomic int bell;    /* our connection to the peer, once it has accepted that; -1 */
+    _Atomic int rung;    /* to be rung then */
 
-    _Atomic int bell; /* our connection to the peer, once it has accepted that; -1 */
-    _Atomic int rung; /* to be rung then */
+    struct {
+        uint32_t taken; /* of our ring */
+        uint32_t head, tail;
+        lc_recv recv[LC_RECVS];
+    } in;
 
-    /* the peer, once it has connected */
-    int in_sock; /* its doorbell to us; -1 */
-    lc_box *out;
-    const lc_entry *table;
-    pid_t pid;
-    int pidfd;
-    int self; /* this very process */
-    int kin;  /* another, for which we may copy: see handshake/accept.go */
-    int mem;  /* its /proc/PID/mem as it was then */
-    _Atomic uint64_t alive_ns;
-    uint32_t put, gone; /* of its ring; gone: how many it had taken when that was looked at last */
-    uint64_t turn[LC_LANES];
-    const lc_shares *shares;
+    struct { /* once it has connected */
+        int sock; /* its doorbell to us; -1 */
+        lc_box *box;
+        const lc_entry *table;
+        const lc_shares *shares;
+        pid_t pid;
+        int pidfd;
+        int ended; /* its process had when it had connected */
+        int self;  /* this very process */
+        int kin;   /* another, for which we may copy: see handshake/accept.go */
+        int mem;   /* its /proc/PID/mem as it was then */
+        _Atomic uint64_t alive_ns;
+        uint32_t put, gone; /* of its ring; gone: how many it had taken when that was looked at last */
+        uint64_t turn[LC_LANES]; /* each its lane's owner's */
+    } peer;
 
-    /* its memory as our GPUs see it, by the core's numbers of regions; one for each GPU that wants it */
-    lc_import **import;
-    uint32_t imports;
-    lc_import *left;     /* to be unmapped when no job is under way */
-    uint32_t bulk_lanes; /* bits: lanes that jobs have */
+    struct { /* under pool.mu */
+        uint32_t lent, lost; /* bits, offers that are in use; of these, that were given up */
+        uint32_t jobs;       /* a thread is at them */
+        int declined;        /* the peer can't copy for us */
+    } pool;
+
+    struct { /* its memory as our GPUs see it, by the core's numbers of regions; one for each GPU that wants it */
+        lc_import **import;
+        uint32_t imports;
+        uint32_t lanes;  /* bits: lanes that jobs have */
+        lc_import *left; /* to be unmapped when no job is under way */
+    } gpu;
 };
 
 typedef struct lc_pool {
     pthread_mutex_t mu;
     pthread_cond_t work;
-    pthread_t thread[LC_COPIERS];
+    struct { /* under mu */
+        pthread_t thread[LC_COPIERS];
+        uint32_t most, started, waiting;
+    } copiers;
     lc_nodes nodes;
-    uint32_t threads, started, waiting;
     int stop;
     lc_job *head, **tail;
     _Atomic uint32_t queued;
@@ -126,36 +135,41 @@ typedef struct lc_pool {
     lc_job *_Atomic done;
 } lc_pool;
 
+/* Under base's lock, but for what says otherwise. */
 struct lc_rail {
     gr_rail base;
     lc_ep *eps;
     uint64_t numbers;
     uint32_t open_eps;
-    int news; /* of a handshake, since the last poll */
-    _Atomic uint64_t late; /* who a copy was waited for in vain last: see lc_late */
+    int news;        /* of a handshake, since the last poll */
+    uint32_t prompt; /* bytes copied by posts since the last poll */
     lc_job *free_job;
     gr_ready ready;
-    _Atomic uint32_t polls; /* that found nothing to do, since polls_began */
-    _Atomic uint64_t polls_began;
-    uint64_t favoured;      /* the endpoint whose peer had its turn last */
-    _Atomic int helps;      /* the application polls all the time: peers may offer something */
-    uint32_t prompt;         /* bytes copied by posts since the last poll */
-    _Atomic uint32_t asleep; /* the pool rings bell_fd */
     int bell_fd;
-    uint32_t cpus; /* that this process may use; 0: unknown. It and aloof are set before the first endpoint */
-    int aloof;     /* no copies for peers */
-    lc_pool pool;
+    _Atomic uint32_t asleep; /* the pool rings bell_fd */
+    _Atomic uint64_t late;   /* who a copy was waited for in vain last: see lc_late */
     uint8_t proof[LC_TOKEN]; /* bytes that a peer can know by nothing but reading them: Go's */
-
-    gr_gpu *_Atomic gpu; /* NULL: no region of a GPU yet */
+    uint32_t cpus;           /* that this process may use; 0: unknown. Set before the first endpoint */
+    lc_entry *table;         /* Go writes it */
+    lc_shares *shares;       /* likewise */
+    lc_pool pool;
     lc_mapper mapper;
-    uint32_t blocks; /* that a copy may take; 0: the driver's default. Set before the first */
-    lc_pair *pairs;
-    lc_bulk *bulks; /* under way */
-    gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
 
-    lc_entry *table;
-    lc_shares *shares;
+    struct { /* copies for peers */
+        _Atomic uint32_t polls; /* that found nothing to do, since `began` */
+        _Atomic uint64_t began;
+        uint64_t last;     /* the endpoint whose peer had its turn last */
+        _Atomic int helps; /* the application polls all the time: peers may offer something */
+        int aloof;         /* none. Set before the first endpoint */
+    } favour;
+
+    struct {
+        gr_gpu *_Atomic driver; /* NULL: no region of a GPU yet */
+        uint32_t blocks;        /* that a copy may take; 0: the driver's default. Set before the first */
+        lc_pair *pairs;
+        lc_bulk *bulks;                /* under way */
+        gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
+    } gpu;
 };
 
 /* ---- rail.c ---- */

@@ -32,8 +32,8 @@ int lc_ep_named(lc_ep *ep)
 void lc_ep_identified(lc_ep *ep, pid_t pid, int pidfd)
 {
     gr_rail_lock(&ep->rail->base);
-    ep->pid = pid;
-    ep->pidfd = pidfd;
+    ep->peer.pid = pid;
+    ep->peer.pidfd = pidfd;
     gr_rail_unlock(&ep->rail->base);
 }
 
@@ -43,13 +43,13 @@ int lc_ep_connected(lc_ep *ep, const lc_peer *peer)
     gr_rail_lock(&ep->rail->base);
     int rc = ep->err ? -ep->err : epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_ADD, peer->sock, &ev) ? -errno : 0;
     if (!rc) {
-        ep->in_sock = peer->sock;
-        ep->table = peer->table;
-        ep->shares = peer->shares;
-        ep->self = peer->self;
-        ep->mem = peer->mem;
-        ep->kin = peer->mem >= 0;
-        ep->out = peer->box;
+        ep->peer.sock = peer->sock;
+        ep->peer.table = peer->table;
+        ep->peer.shares = peer->shares;
+        ep->peer.self = peer->self;
+        ep->peer.mem = peer->mem;
+        ep->peer.kin = peer->mem >= 0;
+        ep->peer.box = peer->box;
         told(ep);
     }
     gr_rail_unlock(&ep->rail->base);
@@ -72,7 +72,7 @@ void lc_ep_fail(lc_ep *ep, int err, int ended)
     gr_rail_lock(&ep->rail->base);
     if (!ep->err)
         ep->err = err;
-    ep->dead |= ended;
+    ep->peer.ended |= ended;
     told(ep);
     gr_rail_unlock(&ep->rail->base);
 }
@@ -90,18 +90,18 @@ void lc_ring(lc_ep *ep)
 
 void lc_hang_up(lc_ep *ep)
 {
-    if (ep->in_sock < 0)
+    if (ep->peer.sock < 0)
         return;
-    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, ep->in_sock, NULL); /* a child of ours may have it, too */
-    close(ep->in_sock);
-    ep->in_sock = -1;
+    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, ep->peer.sock, NULL); /* a child of ours may have it, too */
+    close(ep->peer.sock);
+    ep->peer.sock = -1;
 }
 
 void lc_hear(lc_ep *ep)
 {
     char c;
-    for (int i = 0; i < AT_ONCE && ep->in_sock >= 0; i++) {
-        ssize_t n = recv(ep->in_sock, &c, 1, MSG_DONTWAIT);
+    for (int i = 0; i < AT_ONCE && ep->peer.sock >= 0; i++) {
+        ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
             return;
         if (n <= 0) /* its end is told otherwise; a closed socket would be readable for ever */
@@ -118,12 +118,12 @@ int lc_ended(int pidfd)
 int lc_alive(lc_ep *ep)
 {
     uint64_t now = lc_now();
-    if (ep->pidfd < 0)
-        return !ep->dead;
-    if (now - ep->alive_ns < ALIVE_NS)
+    if (ep->peer.pidfd < 0)
+        return !ep->peer.ended;
+    if (now - ep->peer.alive_ns < ALIVE_NS)
         return 1;
-    if (lc_ended(ep->pidfd))
+    if (lc_ended(ep->peer.pidfd))
         return 0;
-    ep->alive_ns = now;
+    ep->peer.alive_ns = now;
     return 1;
 }

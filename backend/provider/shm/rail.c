@@ -62,18 +62,18 @@ static void free_ep(lc_ep *ep)
 {
     if (atomic_load(&ep->bell) >= 0)
         close(atomic_load(&ep->bell)); /* not before: whoever copies may have rung it */
-    if (ep->pidfd >= 0)
-        close(ep->pidfd);
-    if (ep->mem >= 0)
-        close(ep->mem);
+    if (ep->peer.pidfd >= 0)
+        close(ep->peer.pidfd);
+    if (ep->peer.mem >= 0)
+        close(ep->peer.mem);
     munmap(ep->box, sizeof(*ep->box));
-    if (ep->out)
-        munmap(ep->out, sizeof(*ep->out));
-    if (ep->table)
-        munmap((void *)ep->table, table_size);
-    if (ep->shares)
-        munmap((void *)ep->shares, sizeof(*ep->shares));
-    free(ep->import);
+    if (ep->peer.box)
+        munmap(ep->peer.box, sizeof(*ep->peer.box));
+    if (ep->peer.table)
+        munmap((void *)ep->peer.table, table_size);
+    if (ep->peer.shares)
+        munmap((void *)ep->peer.shares, sizeof(*ep->peer.shares));
+    free(ep->gpu.import);
     free(ep);
 }
 
@@ -83,7 +83,7 @@ int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out)
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
-    ep->in_sock = ep->pidfd = ep->mem = -1;
+    ep->peer.sock = ep->peer.pidfd = ep->peer.mem = -1;
     atomic_store(&ep->bell, -1);
     gr_rail_lock(&rail->base);
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);

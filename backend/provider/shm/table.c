@@ -93,7 +93,7 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
         }
         int over = left && lc_now() > end;
         lc_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
-        pid_t pid = late ? late->pid : getpid();
+        pid_t pid = late ? late->peer.pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;
         if (over) {

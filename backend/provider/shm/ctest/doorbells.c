@@ -76,9 +76,9 @@ void early_ring(void)
     atomic_store(&a.ep->box->sleeping, 1);
     send_msg(&b);
     CHECK(!atomic_load(&a.ep->box->sleeping) && atomic_load(&b.ep->rung));
-    CHECK(recv(a.ep->in_sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) < 0);
+    CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) < 0);
     lc_ep_accepted(b.ep, t[0]);
-    CHECK(recv(a.ep->in_sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) == 1 && !atomic_load(&b.ep->rung));
+    CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) == 1 && !atomic_load(&b.ep->rung));
     close_end(&a);
     close_end(&b);
 }

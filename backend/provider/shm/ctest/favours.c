@@ -82,9 +82,9 @@ static void hostile(pair *p)
         { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
         { 8, 0, MEM - 64, 64, LC_COPIED },
     };
-    for (uint64_t stop = limit(); !p->me.ep->out || !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
+    for (uint64_t stop = limit(); !p->me.ep->peer.box || !atomic_load(&p->me.ep->peer.box->helps); poll_end(&p->me))
         CHECK(lc_now() < stop);
-    lc_box *out = p->me.ep->out;
+    lc_box *out = p->me.ep->peer.box;
     memset(p->me.mem, 0xee, MEM);
     atomic_store(&out->offered, ~((1u << LC_OFFERS) - 1)); /* bits of no offers */
     for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
@@ -126,16 +126,16 @@ void hostile_offers(void)
 /* An offer for what is right there; the target's region has eights. */
 static void offer_read(pair *p)
 {
-    for (uint64_t stop = limit(); !p->me.ep->out; poll_end(&p->me))
+    for (uint64_t stop = limit(); !p->me.ep->peer.box; poll_end(&p->me))
         CHECK(lc_now() < stop);
-    lc_offer *o = &p->me.ep->out->offer[0];
+    lc_offer *o = &p->me.ep->peer.box->offer[0];
     o->n = 1;
     o->write = 0;
     o->piece[0].key = p->peer.key;
     o->piece[0].here = p->peer.mem;
     o->piece[0].there = (uint64_t)(uintptr_t)p->me.mem;
     o->piece[0].len = 4096;
-    atomic_fetch_or(&p->me.ep->out->offered, 1);
+    atomic_fetch_or(&p->me.ep->peer.box->offered, 1);
 }
 
 static void of_another_user(pair *p)
@@ -143,16 +143,16 @@ static void of_another_user(pair *p)
     offer_read(p);
     tell(p, 'o');
     CHECK(hear(p) == 'q');
-    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->out->helps));
+    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->peer.box->helps));
 }
 
 /* Peers that we might be stronger than are not helped. */
 void other_users_offer(void)
 {
     pair p = split(0, of_another_user);
-    p.me.ep->kin = 0;
+    p.me.ep->peer.kin = 0;
     CHECK(hear(&p) == 'o');
-    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->helps); poll_end(&p.me))
+    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->favour.helps); poll_end(&p.me))
         CHECK(lc_now() < stop);
     for (int i = 0; i < 1000; i++)
         poll_end(&p.me);
@@ -183,7 +183,7 @@ void another_programs_offer(void)
         CHECK(f && fgets(name, sizeof(name), f));
         fclose(f);
     }
-    CHECK(p.me.ep->kin && lc_alive(p.me.ep));
+    CHECK(p.me.ep->peer.kin && lc_alive(p.me.ep));
     for (uint64_t stop = limit(); atomic_load(&p.me.ep->box->offer[0].ended) == LC_UNDER_WAY; poll_end(&p.me))
         CHECK(lc_now() < stop);
     CHECK(atomic_load(&p.me.ep->box->offer[0].ended) == -ESRCH);

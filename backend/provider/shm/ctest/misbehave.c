@@ -21,10 +21,10 @@ void hostile_ring(void)
         join(&a, &b);
         post_recv(&b, buf, sizeof(buf));
         if (i == 0) {
-            atomic_store(&a.ep->out->put, LC_SLOTS + 1);
+            atomic_store(&a.ep->peer.box->put, LC_SLOTS + 1);
         } else {
-            a.ep->out->slot[0].len = UINT32_MAX;
-            atomic_store(&a.ep->out->put, 1);
+            a.ep->peer.box->slot[0].len = UINT32_MAX;
+            atomic_store(&a.ep->peer.box->put, 1);
         }
         poll_end(&b);
         CHECK(b.done == 1 && b.err == EPROTO);

@@ -141,9 +141,9 @@ void stopped(void) { away(SIGSTOP); }
 
 static void at_a_copy(pair *p)
 {
-    while (!p->me.ep->out)
+    while (!p->me.ep->peer.box)
         poll_end(&p->me);
-    atomic_store(&p->me.ep->out->lane[0].turn, 1);
+    atomic_store(&p->me.ep->peer.box->lane[0].turn, 1);
     tell(p, 'c');
     hear(p);
 }

@@ -11,8 +11,8 @@
 static void meet(end *a, end *b)
 {
     *a = open_end(0), *b = open_end(0);
-    atomic_store(&a->rail->gpu, fake_driver());
-    atomic_store(&b->rail->gpu, fake_driver());
+    atomic_store(&a->rail->gpu.driver, fake_driver());
+    atomic_store(&b->rail->gpu.driver, fake_driver());
     join(a, b);
     start_mapper(a);
     start_mapper(b);
@@ -39,7 +39,7 @@ void vram_again(void)
 {
     end a, b;
     meet(&a, &b);
-    a.rail->blocks = 7;
+    a.rail->gpu.blocks = 7;
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_FDS;
     fake.map_fails = 1;

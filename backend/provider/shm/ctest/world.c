@@ -80,7 +80,7 @@ void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2])
     CHECK(p.self || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
     CHECK(lc_ep_named(e->ep) == 0);
     lc_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
-    CHECK(e->ep->pidfd >= 0 && lc_ep_connected(e->ep, &p) == 0);
+    CHECK(e->ep->peer.pidfd >= 0 && lc_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
         lc_ep_accepted(e->ep, sock[0]);
 }
