@@ -124,6 +124,9 @@ const (
 	Fabrics    Why = C.GR_GPU_FABRICS
 )
 
+// WhyCount is how many reasons there are, with 0, which is none.
+const WhyCount = C.GR_GPU_WHY_COUNT
+
 func (w Why) Error() string { return C.GoString(C.gr_gpu_why_text(C.int(w))) }
 
 // Fault is an error of the driver, or of what it was asked.

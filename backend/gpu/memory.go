@@ -109,6 +109,21 @@ func (s *Share) Pieces() int {
 	return int(s.c().pieces)
 }
 
+// Mappable tells whether another process can map it at all.
+func (s *Share) Mappable() bool { return s.c().how != 0 }
+
+// Base is where its owner has the memory.
+func (s *Share) Base() uint64 { return uint64(s.c().base) }
+
+// GPU is the UUID of the memory's.
+func (s *Share) GPU() [16]byte { return *(*[16]byte)(unsafe.Pointer(&s.c().gpu)) }
+
+// Owns tells whether a share says that it is of memory of this process.
+func (d *Driver) Owns(s *Share) bool { return s.c().owner == d.c.owner }
+
+// Find is the ordinal of the GPU of that UUID, negative where this process sees none.
+func (d *Driver) Find(uuid [16]byte) int { return int(C.gg_find(d.c, (*C.uint8_t)(&uuid[0]))) }
+
 // Share implements cuIpcGetMemHandle, for memory with a fabric handle cuMemExportToShareableHandle, and for other VMM memory nothing: see Pieces. The error says why it can't be shared.
 func (d *Driver) Share(m Mem) (Share, error) {
 	var s Share

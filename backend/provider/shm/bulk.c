@@ -28,11 +28,10 @@ struct lc_pair {
     lc_bulk *free;
 };
 
-/* The mapper's: one job more. */
-static void make(lc_rail *rail, lc_task *task)
+void lc_pair_make(lc_rail *rail, lc_task *task)
 {
     lc_pair *p = (lc_pair *)(void *)task;
-    gr_gpu *g = atomic_load(&rail->gpu);
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = { 0 };
     lc_bulk *b = calloc(1, sizeof(*b));
     int rc = b ? 0 : -GR_GPU_NO_MEMORY;
@@ -57,15 +56,15 @@ static void make(lc_rail *rail, lc_task *task)
 
 static lc_bulk *take(lc_rail *rail, int device, int peer, int *rc)
 {
-    lc_pair *p = rail->pairs;
+    lc_pair *p = rail->gpu.pairs;
     while (p && (p->device != device || p->peer != peer))
         p = p->next;
     if (!p) {
         *rc = -EAGAIN;
         if (!(p = calloc(1, sizeof(*p))))
             return NULL;
-        *p = (lc_pair){ .task.run = make, .device = device, .peer = peer, .next = rail->pairs };
-        rail->pairs = p;
+        *p = (lc_pair){ .task.what = LC_PAIR, .device = device, .peer = peer, .next = rail->gpu.pairs };
+        rail->gpu.pairs = p;
     }
     lc_bulk *b = p->free;
     if (b) {
@@ -74,8 +73,10 @@ static lc_bulk *take(lc_rail *rail, int device, int peer, int *rc)
     }
     *rc = p->failed ? -ENOTSUP : -EAGAIN;
     p->failed = 0; /* the next transfer tries again */
-    if (*rc == -EAGAIN && !p->asked)
-        p->asked = lc_mapper_add(rail, &p->task) == 0;
+    if (*rc == -EAGAIN && !p->asked) {
+        p->asked = 1;
+        lc_mapper_add(rail, &p->task);
+    }
     return NULL;
 }
 
@@ -87,7 +88,7 @@ static void give(lc_bulk *b)
 
 static void mark(lc_ep *ep, uint32_t lane)
 {
-    atomic_store(&ep->out->lane[lane].turn, ++ep->turn[lane]);
+    atomic_store(&ep->peer.box->lane[lane].turn, ++ep->peer.turn[lane]);
 }
 
 static void release(lc_bulk *b)
@@ -95,7 +96,7 @@ static void release(lc_bulk *b)
     mark(b->ep, b->lane);
     while (b->n)
         b->on[--b->n]->jobs--;
-    b->ep->bulk_lanes &= ~(1u << (b->lane - LC_COPIERS));
+    b->ep->gpu.lanes &= ~(1u << (b->lane - LC_COPIERS));
     give(b);
 }
 
@@ -106,23 +107,23 @@ static int enter(lc_ep *ep, uint32_t lane, const gr_bulk *w)
     uint64_t regions = 0;
     for (uint32_t i = 0; i < w->nremote; i++)
         regions |= lc_region_bit(w->remote[i].key);
-    atomic_store(&ep->out->lane[lane].regions, regions);
+    atomic_store(&ep->peer.box->lane[lane].regions, regions);
     mark(ep, lane);
-    if (atomic_load(&ep->out->closed) || !lc_alive(ep))
+    if (atomic_load(&ep->peer.box->closed) || !lc_alive(ep))
         err = ECONNRESET;
     for (uint32_t i = 0; !err && i < w->nremote; i++)
-        err = lc_allowed(ep->table, w->remote[i].key, w->remote[i].addr, w->remote[i].len);
+        err = lc_allowed(ep->peer.table, w->remote[i].key, w->remote[i].addr, w->remote[i].len);
     return err;
 }
 
 static int start(lc_rail *rail, lc_bulk *b, int op, const gr_bulk *w, const lc_import *first)
 {
-    gr_gpu *g = atomic_load(&rail->gpu);
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = { 0 };
     gr_gpu_work work = { .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta,
-                         .blocks = rail->blocks };
+                         .blocks = rail->gpu.blocks };
     if (w->nremote > 1)
-        work.table = rail->deltas[first->device];
+        work.table = rail->gpu.deltas[first->device];
     int err = enter(b->ep, b->lane, w);
     if (err)
         return err;
@@ -154,8 +155,8 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
     lc_ep *ep = opaque;
     lc_import *first = NULL;
     const lc_vram *here = w->local[0].desc;
-    int rc = ep->err ? -ep->err : !ep->named ? -ENOTCONN : !ep->out || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
-    uint32_t busy = ep->bulk_lanes;
+    int rc = ep->err ? -ep->err : !ep->named ? -ENOTCONN : !ep->peer.box || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
+    uint32_t busy = ep->gpu.lanes;
     if (rc)
         return rc;
     if (!here || w->nops > UINT32_MAX) {
@@ -189,7 +190,7 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
     b->ctx = ctx;
     b->stopped = 0;
     b->lane = LC_COPIERS + free;
-    ep->bulk_lanes |= 1u << free;
+    ep->gpu.lanes |= 1u << free;
     int err = start(rail, b, op, w, first);
     gr_ready_owe(&rail->ready);
     if (err) {
@@ -197,18 +198,18 @@ int lc_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx *
         lc_tell(rail, ctx, err, 0);
         return 0;
     }
-    b->next = rail->bulks;
-    rail->bulks = b;
+    b->next = rail->gpu.bulks;
+    rail->gpu.bulks = b;
     return 0;
 }
 
 void lc_bulk_poll(lc_rail *rail)
 {
-    gr_gpu *g = atomic_load(&rail->gpu);
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_fault f = { 0 };
-    for (lc_bulk **at = &rail->bulks, *b; (b = *at);) {
+    for (lc_bulk **at = &rail->gpu.bulks, *b; (b = *at);) {
         int rc = g->ops->poll(b->job, &f);
-        int closed = atomic_load(&b->ep->out->closed);
+        int closed = atomic_load(&b->ep->peer.box->closed);
         if (rc > 0) {
             if (closed && !b->stopped) { /* the peer waits for it */
                 b->stopped = 1;
@@ -229,17 +230,17 @@ void lc_bulk_poll(lc_rail *rail)
 void lc_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx)
 {
     lc_rail *rail = (lc_rail *)base;
-    gr_gpu *g = atomic_load(&rail->gpu);
-    for (lc_bulk *b = rail->bulks; b; b = b->next)
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    for (lc_bulk *b = rail->gpu.bulks; b; b = b->next)
         if (b->ep == ep && (!ctx || b->ctx == ctx))
             g->ops->cancel(b->job);
 }
 
 void lc_bulk_drain(lc_ep *ep)
 {
-    if (ep->bulk_lanes)
+    if (ep->gpu.lanes)
         lc_bulk_stop(&ep->rail->base, ep, NULL);
-    while (lc_bulk_poll(ep->rail), ep->bulk_lanes) {
+    while (lc_bulk_poll(ep->rail), ep->gpu.lanes) {
         gr_rail_unlock(&ep->rail->base);
         nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
         gr_rail_lock(&ep->rail->base);
@@ -248,20 +249,20 @@ void lc_bulk_drain(lc_ep *ep)
 
 void *lc_ops_alloc(gr_rail *base, size_t size)
 {
-    gr_gpu *g = atomic_load(&((lc_rail *)base)->gpu);
+    gr_gpu *g = atomic_load(&((lc_rail *)base)->gpu.driver);
     return g ? g->ops->alloc(g, size) : NULL;
 }
 
 void lc_ops_free(gr_rail *base, void *mem)
 {
-    gr_gpu *g = atomic_load(&((lc_rail *)base)->gpu);
+    gr_gpu *g = atomic_load(&((lc_rail *)base)->gpu.driver);
     g->ops->free(g, mem);
 }
 
 void lc_bulk_close(lc_rail *rail)
 {
-    gr_gpu *g = atomic_load(&rail->gpu);
-    for (lc_pair *p = rail->pairs, *next; p; p = next) {
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    for (lc_pair *p = rail->gpu.pairs, *next; p; p = next) {
         next = p->next;
         for (lc_bulk *b = p->free, *more; b; b = more) {
             more = b->next;
@@ -274,6 +275,6 @@ void lc_bulk_close(lc_rail *rail)
         free(p);
     }
     for (int i = 0; i < LC_GPUS; i++)
-        if (rail->deltas[i])
-            g->ops->table_free(rail->deltas[i]);
+        if (rail->gpu.deltas[i])
+            g->ops->table_free(rail->gpu.deltas[i]);
 }

@@ -54,9 +54,9 @@ static void *work(void *arg)
     while (!pool->stop) {
         lc_job *list = lc_pool_take(me.rail);
         if (!list) {
-            pool->waiting++;
+            pool->copiers.waiting++;
             pthread_cond_wait(&pool->work, &pool->mu);
-            pool->waiting--;
+            pool->copiers.waiting--;
             continue;
         }
         pthread_mutex_unlock(&pool->mu);
@@ -75,9 +75,9 @@ void lc_copier_start(lc_rail *rail)
     worker *w = malloc(sizeof(*w));
     if (!w)
         return;
-    *w = (worker){ rail, pool->started + 1, -1 };
-    if (pthread_create(&pool->thread[pool->started], NULL, work, w) == 0)
-        pool->started++;
+    *w = (worker){ rail, pool->copiers.started + 1, -1 };
+    if (pthread_create(&pool->copiers.thread[pool->copiers.started], NULL, work, w) == 0)
+        pool->copiers.started++;
     else
         free(w);
 }

@@ -29,14 +29,14 @@ static void step(struct iovec **v, uint32_t *n, size_t done)
 static int move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     uint32_t remotes = n;
-    if (ep->self) {
+    if (ep->peer.self) {
         for (uint32_t i = 0; i < n; i++)
             memmove(write ? remote[i].iov_base : local[i].iov_base, write ? local[i].iov_base : remote[i].iov_base, local[i].iov_len);
         return 0;
     }
     while (n) {
-        ssize_t got = write ? process_vm_writev(ep->pid, local, n, remote, remotes, 0)
-                            : process_vm_readv(ep->pid, local, n, remote, remotes, 0);
+        ssize_t got = write ? process_vm_writev(ep->peer.pid, local, n, remote, remotes, 0)
+                            : process_vm_readv(ep->peer.pid, local, n, remote, remotes, 0);
         if (got <= 0)
             return got == 0 ? EIO : errno == ESRCH ? ECONNRESET : errno;
         step(&local, &n, (size_t)got);
@@ -48,16 +48,16 @@ static int move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, str
 static int turn(lc_ep *ep, uint32_t lane, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local,
                 struct iovec *remote)
 {
-    _Atomic uint64_t *mark = &ep->out->lane[lane].turn;
+    _Atomic uint64_t *mark = &ep->peer.box->lane[lane].turn;
     int err = 0;
-    atomic_store(mark, ++ep->turn[lane]); /* before the looks that follow, as the target looks at it after what it changes */
-    if (atomic_load(&ep->out->closed) || !lc_alive(ep))
+    atomic_store(mark, ++ep->peer.turn[lane]); /* before the looks that follow, as the target looks at it after what it changes */
+    if (atomic_load(&ep->peer.box->closed) || !lc_alive(ep))
         err = ECONNRESET;
     for (uint32_t i = 0; !err && i < segs; i++)
-        err = lc_allowed(ep->table, from[i].rkey, from[i].raddr, from[i].len);
+        err = lc_allowed(ep->peer.table, from[i].rkey, from[i].raddr, from[i].len);
     if (!err)
         err = move(ep, write, n, local, remote);
-    atomic_store_explicit(mark, ++ep->turn[lane], memory_order_release);
+    atomic_store_explicit(mark, ++ep->peer.turn[lane], memory_order_release);
     return err;
 }
 

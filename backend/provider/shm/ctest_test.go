@@ -17,7 +17,7 @@ import (
 const skipped = 77
 
 // TestProcesses builds ctest, the provider in C alone, under the sanitizers, and runs each of its tests: two processes, peers that are
-// killed, stopped, hostile or of another user; memory of GPUs over a driver that does as it is told.
+// killed, stopped or hostile; memory of GPUs over a driver that does as it is told.
 func TestProcesses(t *testing.T) {
 	bin := build(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 	for _, name := range list(t, bin) {
@@ -29,7 +29,7 @@ func TestProcesses(t *testing.T) {
 func TestThreads(t *testing.T) {
 	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // it knows no fences
 	for _, name := range list(t, bin) {
-		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "pestered"}, name) {
+		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "doorbells", "failed_handshake"}, name) {
 			t.Run(name, func(t *testing.T) { run(t, bin, name) })
 		}
 	}
@@ -37,7 +37,7 @@ func TestThreads(t *testing.T) {
 
 // build makes the program; flags[0] is its sanitizer.
 func build(t *testing.T, flags ...string) (bin string) {
-	return native.Part{Name: "ctest", Program: true, Flags: append(flags, "-DLC_TEST"), Include: []string{"backend/include"},
+	return native.Part{Name: "ctest", Program: true, Flags: flags, Include: []string{"backend/include"},
 		Dirs: []string{"backend/provider/shm", "backend/provider/shm/ctest"}}.Build(t)
 }
 

@@ -1,74 +1,105 @@
 package shm
 
-/*
-#include "local.h"
-*/
-import "C"
-
 import (
 	"fmt"
 	"sync"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/handshake"
+	"gorail/backend/provider/shm/ipc"
 )
 
 // endpoint implements provider.Endpoint: a ring for the peer's messages, and its lanes.
 type endpoint struct {
 	rail *rail
-	core unsafe.Pointer
+	core coreEP
 	addr []byte
 
-	mu sync.Mutex
-	c  *C.lc_ep // nil when closed
+	mu     sync.Mutex
+	hs     *handshake.Endpoint
+	closed bool
 }
 
 var _ provider.Importer = (*endpoint)(nil)
 
 const (
 	addressForm = 4 // first byte; another is another layout
-	addressLen  = 1 + C.sizeof_lc_addr
+	addressLen  = 1 + nameLen + ipc.TokenSize
 )
+
+// nameLen is that of the name of a rail's socket in addresses and proofs: how many bytes, and these.
+const nameLen = 1 + ipc.MaxName
+
+// appendName appends a name that is at most ipc.MaxName long.
+func appendName(to, name []byte) []byte {
+	to = append(append(to, byte(len(name))), name...)
+	return append(to, make([]byte, ipc.MaxName-len(name))...)
+}
+
+// readName is the name in the first nameLen bytes, if it is of a socket in the abstract namespace.
+func readName(from []byte) (name []byte, ok bool) {
+	n := int(from[0])
+	if n < 2 || n > ipc.MaxName || from[1] != 0 {
+		return nil, false
+	}
+	return from[1 : 1+n], true
+}
 
 // OpenEndpoint implements memfd_create. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	var c *C.lc_ep
-	var step *C.char
-	if rc := C.lc_ep_open(r.c, &c, &step); rc != 0 {
-		return nil, r.error(provider.ErrEndpoint, C.GoString(step), rc)
+	segment, fd, err := ipc.Segment(sizes.Segment, false)
+	if err != nil {
+		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
 	}
-	addr := append([]byte{addressForm}, C.GoBytes(unsafe.Pointer(&c.addr), C.sizeof_lc_addr)...)
-	return &endpoint{rail: r, c: c, core: unsafe.Pointer(c), addr: addr}, nil
+	c, err := r.core.open(segment)
+	if err != nil {
+		_ = unix.Close(fd)
+		_ = unix.MunmapPtr(segment, sizes.Segment)
+		return nil, r.error(provider.ErrEndpoint, "calloc", err)
+	}
+	e := &endpoint{rail: r, core: c}
+	r.eps.Add(1)
+	if e.hs, err = r.door.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
+		_ = unix.Close(fd)
+		_ = c.shut()
+		c.free()
+		r.eps.Add(-1)
+		return nil, r.error(provider.ErrEndpoint, "", err)
+	}
+	token := e.hs.Token()
+	e.addr = append(appendName([]byte{addressForm}, r.door.Name()), token[:]...)
+	return e, nil
 }
 
 func (e *endpoint) Addr() []byte         { return e.addr }
-func (e *endpoint) Core() unsafe.Pointer { return e.core }
+func (e *endpoint) Core() unsafe.Pointer { return unsafe.Pointer(e.core.c) }
 
 // Connect implements connect and sendmsg of a unix socket: the peer gets what it needs to reach us. The address is the peer's word; so is all
 // that it shares, and is checked. Which process it is the kernel says. The error wraps provider.ErrBadAddress.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.c == nil {
+	if e.closed {
 		return fmt.Errorf("%w: %s: endpoint is closed", provider.ErrEndpoint, e.rail.dev.Name)
 	}
-	var a C.lc_addr
 	if len(peer) != addressLen || peer[0] != addressForm {
 		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&a)), C.sizeof_lc_addr), peer[1:])
-	if !abstract(int(a.name_len), peer[2:]) {
+	name, ok := readName(peer[1:])
+	if !ok {
 		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
-	var step *C.char
-	if rc := C.lc_ep_connect(e.c, &a, &step); rc != 0 {
-		return e.rail.error(provider.ErrBadAddress, C.GoString(step), rc)
+	if err := e.core.named(); err != nil {
+		return e.rail.error(provider.ErrBadAddress, "connect", err)
+	}
+	if err := e.hs.Connect(name, handshake.Token(peer[1+nameLen:])); err != nil {
+		return e.rail.error(provider.ErrBadAddress, "", err)
 	}
 	return nil
 }
-
-// abstract says that a name of n bytes is of a socket in the abstract namespace.
-func abstract(n int, name []byte) bool { return n >= 2 && n <= len(C.lc_addr{}.name) && name[0] == 0 }
 
 // Close ends the peer's access and our own operations, which are reported by poll as ECANCELED unless they had ended before. It waits for
 // copies of our own, a second at most for one that the peer makes for us and another for those that it makes for itself; the endpoint is
@@ -76,13 +107,19 @@ func abstract(n int, name []byte) bool { return n >= 2 && n <= len(C.lc_addr{}.n
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.c == nil {
+	if e.closed {
 		return nil
 	}
-	rc := C.lc_ep_close(e.c)
-	e.c = nil
-	if rc != 0 {
-		return e.rail.error(provider.ErrEndpoint, "close", rc)
+	e.closed = true
+	e.hs.Close()
+	err := e.core.shut()
+	if e.core.imports() {
+		e.rail.mapper.wait() // the peer may free what was mapped of it as soon as it hears of the end
+	}
+	e.core.free()
+	e.rail.eps.Add(-1)
+	if err != nil {
+		return e.rail.error(provider.ErrEndpoint, "close", err)
 	}
 	return nil
 }
@@ -91,7 +128,7 @@ func (e *endpoint) Close() error {
 func (e *endpoint) Forget(region uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.c != nil {
-		C.lc_import_drop(e.c, C.uint32_t(region))
+	if !e.closed && e.core.forget(region) {
+		e.rail.mapper.wait()
 	}
 }

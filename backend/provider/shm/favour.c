@@ -14,19 +14,19 @@ enum {
 
 void lc_favour_look(lc_rail *rail)
 {
-    int helps = atomic_load_explicit(&rail->helps, memory_order_relaxed);
+    int helps = atomic_load_explicit(&rail->favour.helps, memory_order_relaxed);
     lc_ep *next = NULL;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
-        if (!ep->kin)
+        if (!ep->peer.kin)
             continue;
         if (ep->helps != helps)
             atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = helps), memory_order_relaxed);
         if (helps && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && !atomic_load(&ep->closing) &&
-            (!next || ep->number - rail->favoured - 1 < next->number - rail->favoured - 1)) /* each in its turn */
+            (!next || ep->number - rail->favour.last - 1 < next->number - rail->favour.last - 1)) /* each in its turn */
             next = ep;
     }
     if (next) {
-        rail->favoured = next->number;
+        rail->favour.last = next->number;
         atomic_store(&rail->pool.favour, next);
     }
 }
@@ -34,12 +34,12 @@ void lc_favour_look(lc_rail *rail)
 /* Somebody has polled and found nothing to do. */
 static void count_poll(lc_rail *rail)
 {
-    if ((atomic_fetch_add_explicit(&rail->polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
+    if ((atomic_fetch_add_explicit(&rail->favour.polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
         return;
-    uint64_t now = lc_now(), began = atomic_exchange_explicit(&rail->polls_began, now, memory_order_relaxed);
+    uint64_t now = lc_now(), began = atomic_exchange_explicit(&rail->favour.began, now, memory_order_relaxed);
     int helps = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - began < POLLS_NS;
-    if (atomic_load_explicit(&rail->helps, memory_order_relaxed) != helps)
-        atomic_store_explicit(&rail->helps, helps, memory_order_relaxed);
+    if (atomic_load_explicit(&rail->favour.helps, memory_order_relaxed) != helps)
+        atomic_store_explicit(&rail->favour.helps, helps, memory_order_relaxed);
 }
 
 /* An offer as it was read once: what the peer changes meanwhile changes nothing. */
@@ -70,8 +70,8 @@ static int read_offer(const volatile lc_offer *o, piece *p)
 /* One call. What it does not copy the peer copies again, and finds out why. */
 static int move(const lc_ep *ep, const piece *p)
 {
-    ssize_t got = p->write ? process_vm_readv(ep->pid, p->here, p->n, p->there, p->n, 0)
-                           : process_vm_writev(ep->pid, p->here, p->n, p->there, p->n, 0);
+    ssize_t got = p->write ? process_vm_readv(ep->peer.pid, p->here, p->n, p->there, p->n, 0)
+                           : process_vm_writev(ep->peer.pid, p->here, p->n, p->there, p->n, 0);
     return got < 0 ? errno : (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
@@ -80,7 +80,7 @@ static int move(const lc_ep *ep, const piece *p)
 static int same_program(const lc_ep *ep, const piece *p)
 {
     char c;
-    return pread(ep->mem, &c, 1, (off_t)(uintptr_t)p->there[0].iov_base) == 1;
+    return pread(ep->peer.mem, &c, 1, (off_t)(uintptr_t)p->there[0].iov_base) == 1;
 }
 
 static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o, uint64_t *bytes)
@@ -101,7 +101,7 @@ static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o, uint64_t *bytes)
     for (uint32_t i = 0; !err && i < p.n; i++)
         err = lc_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);
     if (!err)
-        err = atomic_load(&ep->out->closed) ? ECONNRESET : move(ep, &p); /* it may have given the offer up */
+        err = atomic_load(&ep->peer.box->closed) ? ECONNRESET : move(ep, &p); /* it may have given the offer up */
     atomic_fetch_add(&own->turn, 1);
     return err;
 }
@@ -118,7 +118,7 @@ static int64_t serve(lc_ep *ep, uint32_t lane)
     uint64_t bytes = 0;
     int err = copy(ep, lane, o, &bytes);
     atomic_store(&o->ended, err ? -err : LC_COPIED); /* before the look at whether it sleeps */
-    if (atomic_load(&ep->out->sleeping) && atomic_exchange(&ep->out->sleeping, 0))
+    if (atomic_load(&ep->peer.box->sleeping) && atomic_exchange(&ep->peer.box->sleeping, 0))
         lc_ring(ep);
     return err ? 0 : (int64_t)bytes;
 }
@@ -128,11 +128,11 @@ int lc_favour(lc_rail *rail)
     lc_pool *pool = &rail->pool;
     uint32_t lane;
     int64_t did = -1;
-    if (rail->aloof)
+    if (rail->favour.aloof)
         return 0;
     if (pthread_equal(pthread_self(), rail->base.thread)) { /* nobody has asked it to be busy */
         if (!atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
-            atomic_store_explicit(&rail->helps, 0, memory_order_relaxed);
+            atomic_store_explicit(&rail->favour.helps, 0, memory_order_relaxed);
         return 0;
     }
     if (!atomic_load_explicit(&pool->favour, memory_order_relaxed)) {
@@ -144,7 +144,7 @@ int lc_favour(lc_rail *rail)
     pthread_mutex_lock(&pool->mu);
     lc_ep *ep = atomic_exchange(&pool->favour, NULL);
     if (ep)
-        ep->jobs++;
+        ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
         did = serve(ep, lane);
@@ -153,7 +153,7 @@ int lc_favour(lc_rail *rail)
         pthread_mutex_lock(&pool->mu);
         if (did > 0)
             atomic_store_explicit(&pool->for_peers, pool->for_peers + (uint64_t)did, memory_order_relaxed);
-        ep->jobs--;
+        ep->pool.jobs--;
         pthread_mutex_unlock(&pool->mu);
     }
     lc_lane_give(pool, lane);

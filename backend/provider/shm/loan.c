@@ -8,35 +8,35 @@
 
 enum { LONG_NS = 5000000 }; /* for a copy: what is the matter with whoever makes it? */
 
-static uint32_t bit_of(const lc_job *job) { return 1u << (job->loan - job->ep->out->offer); }
+static uint32_t bit_of(const lc_job *job) { return 1u << (job->loan - job->ep->peer.box->offer); }
 
 /* Offers that were given up, and of which their peer has said its last meanwhile. */
 static void recover(lc_ep *ep)
 {
     for (uint32_t i = 0; i < LC_OFFERS; i++)
-        if ((ep->lost & 1u << i) && atomic_load(&ep->out->offer[i].ended) != LC_UNDER_WAY) {
-            ep->lost &= ~(1u << i);
-            ep->lent &= ~(1u << i);
+        if ((ep->pool.lost & 1u << i) && atomic_load(&ep->peer.box->offer[i].ended) != LC_UNDER_WAY) {
+            ep->pool.lost &= ~(1u << i);
+            ep->pool.lent &= ~(1u << i);
         }
 }
 
 int lc_may_lend(const lc_rail *rail, const lc_ep *ep)
 {
-    return ep->kin && !ep->declined && atomic_load_explicit(&ep->out->helps, memory_order_relaxed) &&
+    return ep->peer.kin && !ep->pool.declined && atomic_load_explicit(&ep->peer.box->helps, memory_order_relaxed) &&
            atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
 }
 
 int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
 {
     lc_ep *ep = job->ep;
-    lc_box *out = ep->out;
+    lc_box *out = ep->peer.box;
     uint64_t at = 0; /* of the job's bytes, where the segment begins */
     uint32_t n = 0;  /* ours: what is in the box is anybody's */
-    if (ep->lost)
+    if (ep->pool.lost)
         recover(ep);
-    if (!lc_may_lend(rail, ep) || ep->lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing))
+    if (!lc_may_lend(rail, ep) || ep->pool.lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing))
         return 0;
-    lc_offer *o = &out->offer[__builtin_ctz(~ep->lent)];
+    lc_offer *o = &out->offer[__builtin_ctz(~ep->pool.lent)];
     o->write = (uint32_t)job->write;
     atomic_store_explicit(&o->who, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < job->n; at += job->seg[i++].len) {
@@ -54,7 +54,7 @@ int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
     job->loan = o;
     job->kept = kept;
     job->long_ns = 0;
-    ep->lent |= bit_of(job);
+    ep->pool.lent |= bit_of(job);
     atomic_fetch_or(&out->offered, bit_of(job));
     return 1;
 }
@@ -90,9 +90,9 @@ static void unlink_loan(lc_pool *pool, lc_job **at, int unsaid)
     *at = job->next;
     job->next = NULL;
     if (unsaid)
-        job->ep->lost |= bit_of(job);
+        job->ep->pool.lost |= bit_of(job);
     else
-        job->ep->lent &= ~bit_of(job);
+        job->ep->pool.lent &= ~bit_of(job);
     job->loan = NULL;
     atomic_fetch_sub(&pool->nlent, 1);
 }
@@ -108,13 +108,13 @@ static int over_unsaid(lc_job *job)
     if (now < job->long_ns)
         return 0;
     job->long_ns = 0;
-    return lc_stopped(job->ep->pid, atomic_load(&job->loan->who), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
+    return lc_stopped(job->ep->peer.pid, atomic_load(&job->loan->who), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
 }
 
 /* Whoever finds the bit set and clears it has the offer. */
 static int take_back(const lc_job *job)
 {
-    _Atomic uint32_t *offered = &job->ep->out->offered; /* which the peer polls */
+    _Atomic uint32_t *offered = &job->ep->peer.box->offered; /* which the peer polls */
     return (atomic_load(offered) & bit_of(job)) && (atomic_fetch_and(offered, ~bit_of(job)) & bit_of(job));
 }
 
@@ -138,9 +138,9 @@ lc_job *lc_loan_back(lc_pool *pool)
         if (ended == LC_COPIED || (ended == LC_UNDER_WAY && !take_back(job) && !(unsaid = over_unsaid(job))))
             continue;
         if (ended < 0 && ended != -EACCES && ended != -ERANGE) /* nor will it be able to the next time */
-            job->ep->declined = 1;
+            job->ep->pool.declined = 1;
         unlink_loan(pool, at, unsaid);
-        job->ep->jobs++;
+        job->ep->pool.jobs++;
         return job;
     }
     return NULL;
@@ -153,7 +153,7 @@ int lc_loan_over(lc_pool *pool)
         return 0;
     pthread_mutex_lock(&pool->mu);
     for (lc_job *job = pool->lent; job; job = job->next)
-        over |= atomic_load(&job->loan->ended) != LC_UNDER_WAY || (atomic_load(&job->ep->out->offered) & bit_of(job));
+        over |= atomic_load(&job->loan->ended) != LC_UNDER_WAY || (atomic_load(&job->ep->peer.box->offered) & bit_of(job));
     pthread_mutex_unlock(&pool->mu);
     return over;
 }

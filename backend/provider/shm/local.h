@@ -1,6 +1,6 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
- * table.c (regions, as peers see them), box.c (memory that two endpoints share), creds.c (who a peer is), listener.c, hello.c (how they meet), copy.c, pool.c and copier.c (who
+ * table.c (what regions allow; Go enters them: table.go), peer.c (what is known of a peer; who it is and how endpoints connect is Go's: ipc, handshake), copy.c, pool.c and copier.c (who
  * copies), loan.c and favour.c (pieces that a polling target copies, as either side sees it), stopped.c (one that has stopped), ops.c (posting and polling), rail.c. shared.h
  * has what processes see of each other, vram.h what there is for memory of GPUs.
  *
@@ -8,20 +8,16 @@
  * its regions, read-only, and each endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's
  * generation another and then waits until every lane that was busy, the peers' and our own, has been idle once.
  *
- * Nothing that a peer writes is trusted: which process it is the kernel says (creds.c), sizes are sealed, indices are masked and copied once, and no descriptor that a peer has, too, is
+ * Nothing that a peer writes is trusted: which process it is the kernel says (ipc/creds.go), sizes are sealed, indices are masked and copied once, and no descriptor that a peer has, too, is
  * read or written without MSG_DONTWAIT.
  *
- * Locking: the ops table is called under the rail's lock; lc_ep_* and lc_mr_close take it themselves. pool.mu is below it,
- * table_mu below both. Functions return 0 or a negative errno.
+ * Locking: the ops table is called under the rail's lock; lc_ep_* and lc_quiet take it themselves. pool.mu is below it. Functions return 0 or a negative errno.
  */
 #ifndef GORAIL_LOCAL_H
 #define GORAIL_LOCAL_H
 
-#include <signal.h>
 #include <stddef.h>
-#include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/un.h>
 
 #include "gr_provider.h"
 #include "gr_ready.h"
@@ -66,63 +62,64 @@ typedef struct lc_recv {
     size_t len;
 } lc_recv;
 
-/* The `ep` of the ops table. */
+/* The `ep` of the ops table. Under the rail's lock, but for what says otherwise. */
 struct lc_ep {
     lc_rail *rail;
     lc_ep *next; /* in rail->eps */
     uint64_t number;
-    int box_fd; /* -1: the peer has it */
     lc_box *box;
-    lc_addr addr;
-    uint32_t taken; /* of our ring */
-    lc_recv recv[LC_RECVS];
-    uint32_t recv_head, recv_tail;
-    int err; /* not 0: the peer can't be served */
-    const char *err_step; /* what failed in meeting it, or NULL */
-    int met; /* the peer has greeted, or is not waited for any more */
-    int dead; /* its process had ended by then */
+    int named;           /* Connect was called */
+    int err;             /* not 0: the peer can't be served */
     int helps;           /* as the box says it */
     uint32_t posted;     /* jobs that poll has not taken back */
-    uint32_t lent, lost; /* under pool.mu: bits, offers that are in use; of these, that were given up */
-    int declined;        /* likewise: the peer can't copy for us */
-    uint32_t jobs;       /* under pool.mu: a thread is at them */
     _Atomic int closing; /* a copy under way ends at its next turn */
+    _Atomic int bell;    /* our connection to the peer, once it has accepted that; -1 */
+    _Atomic int rung;    /* to be rung then */
 
-    /* our connection to the peer, once Connect has named it */
-    int named, dialing; /* dialing: the peer has not accepted it yet */
-    lc_addr peer;
-    int out_sock;
-    _Atomic int bell; /* that socket, when it has; -1 */
-    _Atomic int rung; /* to be rung then */
-    uint64_t redial_ns, redial_wait, refused_ns; /* refused_ns: when it closed one first; 0: it has not */
+    struct {
+        uint32_t taken; /* of our ring */
+        uint32_t head, tail;
+        lc_recv recv[LC_RECVS];
+    } in;
 
-    /* the peer, once it has greeted */
-    int in_sock; /* its connection to us, from its token on; -1 */
-    lc_box *out;
-    const lc_entry *table;
-    pid_t pid;
-    int pidfd;
-    int self; /* this very process */
-    int kin;  /* another, for which we may copy: see hello.c */
-    int mem;  /* its /proc/PID/mem as it was then */
-    _Atomic uint64_t alive_ns;
-    uint32_t put, gone; /* of its ring; gone: how many it had taken when that was looked at last */
-    uint64_t turn[LC_LANES];
-    const lc_shares *shares;
+    struct { /* once it has connected */
+        int sock; /* its doorbell to us; -1 */
+        lc_box *box;
+        const lc_entry *table;
+        const lc_shares *shares;
+        pid_t pid;
+        int pidfd;
+        int ended; /* its process had when it had connected */
+        int self;  /* this very process */
+        int kin;   /* another, for which we may copy: see handshake/accept.go */
+        int mem;   /* its /proc/PID/mem as it was then */
+        _Atomic uint64_t alive_ns;
+        uint32_t put, gone; /* of its ring; gone: how many it had taken when that was looked at last */
+        uint64_t turn[LC_LANES]; /* each its lane's owner's */
+    } peer;
 
-    /* its memory as our GPUs see it, by the core's numbers of regions; one for each GPU that wants it */
-    lc_import **import;
-    uint32_t imports;
-    lc_import *left;     /* to be unmapped when no job is under way */
-    uint32_t bulk_lanes; /* bits: lanes that jobs have */
+    struct { /* under pool.mu */
+        uint32_t lent, lost; /* bits, offers that are in use; of these, that were given up */
+        uint32_t jobs;       /* a thread is at them */
+        int declined;        /* the peer can't copy for us */
+    } pool;
+
+    struct { /* its memory as our GPUs see it, by the core's numbers of regions; one for each GPU that wants it */
+        lc_import **import;
+        uint32_t imports;
+        uint32_t lanes;  /* bits: lanes that jobs have */
+        lc_import *left; /* to be unmapped when no job is under way */
+    } gpu;
 };
 
 typedef struct lc_pool {
     pthread_mutex_t mu;
     pthread_cond_t work;
-    pthread_t thread[LC_COPIERS];
+    struct { /* under mu */
+        pthread_t thread[LC_COPIERS];
+        uint32_t most, started, waiting;
+    } copiers;
     lc_nodes nodes;
-    uint32_t threads, started, waiting;
     int stop;
     lc_job *head, **tail;
     _Atomic uint32_t queued;
@@ -138,130 +135,90 @@ typedef struct lc_pool {
     lc_job *_Atomic done;
 } lc_pool;
 
-enum {
-    LC_UNPROVED = 16,  /* connections that have shown no token, at a time: one more, and the oldest goes */
-    LC_PROVE_MS = 100, /* how long one may be silent */
-};
-
-typedef struct lc_caller {
-    int sock;
-    uint64_t since, ticks; /* when it was accepted: lc_now, lc_ticks */
-} lc_caller;
-
+/* Under base's lock, but for what says otherwise. */
 struct lc_rail {
     gr_rail base;
     lc_ep *eps;
     uint64_t numbers;
-    uint32_t open_eps, strangers; /* strangers: endpoints whose peer has not greeted yet, while it may */
-    uint32_t dialing;             /* endpoints whose peer has not accepted our connection yet */
-    int listen_sock;
-    uint8_t name_len;
-    char name[15];
-    lc_caller caller[LC_UNPROVED]; /* the oldest first */
-    uint32_t callers;
-    uint64_t short_ns; /* since when connections can't be accepted for want of descriptors; 0: they can */
-    _Atomic uint32_t open_mrs;
-    _Atomic uint64_t late; /* who a copy was waited for in vain last: see lc_late */
+    uint32_t open_eps;
+    int news;        /* of a handshake, since the last poll */
+    uint32_t prompt; /* bytes copied by posts since the last poll */
     lc_job *free_job;
     gr_ready ready;
-    _Atomic uint32_t polls; /* that found nothing to do, since polls_began */
-    _Atomic uint64_t polls_began;
-    uint64_t favoured;      /* the endpoint whose peer had its turn last */
-    _Atomic int helps;      /* the application polls all the time: peers may offer something */
-    uint32_t prompt;         /* bytes copied by posts since the last poll */
-    _Atomic uint32_t asleep; /* the pool rings bell_fd */
     int bell_fd;
-    uint32_t cpus; /* that this process may use; 0: unknown. It and aloof are set before the first endpoint */
-    int aloof;     /* no copies for peers */
+    _Atomic uint32_t asleep; /* the pool rings bell_fd */
+    _Atomic uint64_t late;   /* who a copy was waited for in vain last: see lc_late */
+    uint8_t proof[LC_TOKEN]; /* bytes that a peer can know by nothing but reading them: Go's */
+    uint32_t cpus;           /* that this process may use; 0: unknown. Set before the first endpoint */
+    lc_entry *table;         /* Go writes it */
+    lc_shares *shares;       /* likewise */
     lc_pool pool;
-    lc_proof proof;
-
-    gr_gpu *_Atomic gpu; /* NULL: no region of a GPU yet */
     lc_mapper mapper;
-    uint32_t blocks; /* that a copy may take; 0: the driver's default. Set before the first */
-    lc_pair *pairs;
-    lc_bulk *bulks; /* under way */
-    gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
 
-    pthread_mutex_t table_mu;
-    int table_fd, shares_fd;
-    lc_entry *table;
-    lc_shares *shares;
-    gr_gpu_mem *mem; /* of each share */
-    int feed_up, feed_sock;
-    _Atomic int feed_stop;
-    pthread_t feed_thread;
-    uint32_t *free_entry, free_entries, entries;
-    uint32_t *free_share, free_shares, used_shares;
+    struct { /* copies for peers */
+        _Atomic uint32_t polls; /* that found nothing to do, since `began` */
+        _Atomic uint64_t began;
+        uint64_t last;     /* the endpoint whose peer had its turn last */
+        _Atomic int helps; /* the application polls all the time: peers may offer something */
+        int aloof;         /* none. Set before the first endpoint */
+    } favour;
+
+    struct {
+        gr_gpu *_Atomic driver; /* NULL: no region of a GPU yet */
+        uint32_t blocks;        /* that a copy may take; 0: the driver's default. Set before the first */
+        lc_pair *pairs;
+        lc_bulk *bulks;                /* under way */
+        gr_gpu_table *deltas[LC_GPUS]; /* the mapper's */
+    } gpu;
 };
 
 /* ---- rail.c ---- */
 
-/* threads: of the pool, at most LC_THREADS. *step names the call that failed. */
-int lc_rail_open(uint32_t threads, const lc_nodes *nodes, lc_rail **out, const char **step);
-int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints or regions are open */
-int lc_ep_open(lc_rail *rail, lc_ep **out, const char **step);
-int lc_ep_connect(lc_ep *ep, const lc_addr *peer, const char **step);
-/* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is closed all the same. */
-int lc_ep_close(lc_ep *ep);
+/* What Go has made for a rail: its own from now on, if that opens. */
+typedef struct lc_parts {
+    lc_entry *table;
+    lc_shares *shares;
+    int wait_fd, bell_fd;
+    int mapper_fd; /* Go's: an eventfd */
+} lc_parts;
+
+/* threads: of the pool, at most LC_THREADS. */
+int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts, lc_rail **out);
+int lc_rail_close(lc_rail *rail); /* -EBUSY while endpoints are open; no region is */
+int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out); /* box: the endpoint's from now on */
+/* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is shut all the same. Its
+ * imports end when the mapper has done what it was asked: before lc_ep_free, since the peer may free the memory as soon as it hears of the end. */
+int lc_ep_shut(lc_ep *ep);
+void lc_ep_free(lc_ep *ep);
 
 /* ---- table.c ---- */
 
-/* share, mem: of a GPU's memory, else NULL. */
-int lc_mr_open(lc_rail *rail, uint64_t base, uint64_t len, const gr_gpu_share *share, const gr_gpu_mem *mem, uint64_t *key);
-/* Returns when nobody copies to or from the region any more. -ETIMEDOUT: a process is still in the middle of a copy; the region is closed all the same. */
-int lc_mr_close(lc_rail *rail, uint64_t key);
 /* Whether the region allows it. EACCES, or ERANGE beyond its bounds. */
 int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len);
 /* Waits, a second at most, until the lanes of that endpoint's box, or of all, that are busy have been idle once; with regions given, of
  * lanes that say that they are at others, none. With the rail unlocked. */
 int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions);
 
-/* ---- box.c ---- */
+/* ---- peer.c: what the handshake tells, each once at most ---- */
 
-void *lc_share(size_t size, int readonly, int *fd);
-/* Maps what a peer shares; NULL unless it has just that size, for good. */
-void *lc_map(int fd, size_t size, int readonly);
+typedef struct lc_peer {
+    lc_box *box;
+    const lc_entry *table;
+    const lc_shares *shares;
+    int sock, self, mem; /* as in lc_ep: in_sock, self, mem */
+} lc_peer;
 
-/* ---- creds.c ---- */
+int lc_ep_named(lc_ep *ep); /* -EISCONN */
+void lc_ep_identified(lc_ep *ep, pid_t pid, int pidfd);
+int lc_ep_connected(lc_ep *ep, const lc_peer *peer); /* all that it has is the endpoint's, unless it fails */
+void lc_ep_accepted(lc_ep *ep, int sock);
+void lc_ep_fail(lc_ep *ep, int err, int ended); /* ended: the peer's process had */
 
-/* Connects to a socket in the abstract namespace, without waiting. -EAGAIN: its queue is full. */
-int lc_connect(const char *name, uint32_t len, int *sock, const char **step);
-/* Whether the process at the socket's other end, or that listened there, is of our user and has a number here. Else -EACCES: of another user, -EOVERFLOW:
- * of one that has no number here, maybe, -ENOTSUP: in another pid namespace. */
-int lc_check_user(int sock, pid_t *pid);
-/* The same, and a descriptor of that process: its number is no other's as long as that has not ended. since: when the connection was
- * there at the latest. -ESRCH: it has ended. -EXDEV: that can't be told without /proc. */
-int lc_identify(int sock, uint64_t since, pid_t *pid, int *pidfd);
-int lc_ended(int pidfd);
-uint64_t lc_ticks(void); /* as processes' start times are told */
-int lc_own_proc(void);   /* whether /proc is of our own pid namespace: the numbers in another's are other processes' */
-/* Whether this process may read the memory of the one that offers the proof, which is *pid, or 0 if that is not known. */
-int lc_reach(const lc_proof *proof, pid_t *pid, const char **step);
-#ifdef LC_TEST
-extern int lc_no_peerpidfd; /* do as on Linux before 6.5 */
-#endif
-
-/* ---- listener.c ---- */
-
-int lc_listener_open(lc_rail *rail, const char **step);
-void lc_listener_close(lc_rail *rail);
-/* Takes connections in and what they show, without waiting. Not 0: there may be more. With the rail locked. */
-int lc_accept(lc_rail *rail);
-int lc_admit(lc_rail *rail); /* the same, unlocked */
-
-/* ---- hello.c: with the rail locked, but for lc_ring ---- */
-
-int lc_meet(lc_ep *ep, const char **step);                       /* our address */
-int lc_greet(lc_ep *ep, const lc_addr *peer, const char **step); /* connects, and sends what the peer needs */
-void lc_prove(lc_ep *ep, int sock, uint64_t since);              /* a connection that has shown our token. since: lc_ticks */
-void lc_hear(lc_ep *ep);                                         /* takes what has come on its connections: an answer, a greeting, rings */
-void lc_listen(lc_ep *ep);                                       /* the same, after a look for its peer */
-void lc_ring(lc_ep *ep);                                         /* wakes the peer */
-/* The endpoint is of no use: whoever waits on it hears with the next poll. */
-void lc_give_up(lc_ep *ep, int err, const char *step);
+void lc_ring(lc_ep *ep);    /* wakes the peer; without the lock */
+void lc_hear(lc_ep *ep);    /* takes what the peer has rung. With the rail locked, as the rest */
 void lc_hang_up(lc_ep *ep); /* at the endpoint's end */
 int lc_alive(lc_ep *ep);    /* 0: the peer's process has ended */
+int lc_ended(int pidfd);
 
 /* ---- copy.c ---- */
 
@@ -279,6 +236,8 @@ lc_job *lc_pool_take(lc_rail *rail);
 void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane);
 /* Copies what one call takes, ours or a peer's, on a lane that is lent; 0 when there was nothing to do, or no lane. Without the rail's lock. */
 int lc_pool_help(lc_rail *rail);
+/* Wakes whoever sleeps on the rail. */
+void lc_wake(lc_rail *rail);
 /* Takes what is finished, in no order. */
 lc_job *lc_pool_done(lc_rail *rail);
 /* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked; it is not while a peer copies, which is waited for a second

@@ -1,9 +1,7 @@
-/* The thread that maps peers' memory and makes streams: calls of the driver that last milliseconds, in the order in which they were asked for. What
- * waits for a peer meanwhile holds up nobody. */
-#include <errno.h>
-#include <signal.h>
+/* What posts ask of the mapper, which is Go's (mapper.go): they leave a task and ring, without Go. And why memory could not be reached, which posts
+ * find, too. */
 #include <stdio.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "local.h"
 
@@ -29,84 +27,51 @@ void lc_trouble_text(lc_rail *rail, char *to, size_t size)
     pthread_mutex_unlock(&rail->mapper.mu);
 }
 
-static void *work(void *arg)
+void lc_trouble_set(lc_rail *rail, const char *text)
 {
-    lc_rail *rail = arg;
-    lc_mapper *m = &rail->mapper;
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
-    pthread_mutex_lock(&m->mu);
-    for (;;) {
-        lc_task *t = m->head;
-        if (t) {
-            m->head = t->next;
-            if (!m->head)
-                m->tail = &m->head;
-            pthread_mutex_unlock(&m->mu);
-            t->run(rail, t);
-            pthread_mutex_lock(&m->mu);
-            m->done++;
-            pthread_cond_broadcast(&m->idle);
-        } else if (m->stop) {
-            break;
-        } else if (m->parked) {
-            pthread_mutex_unlock(&m->mu);
-            lc_import_step(rail);
-            pthread_mutex_lock(&m->mu);
-        } else {
-            pthread_cond_wait(&m->work, &m->mu);
-        }
-    }
-    pthread_mutex_unlock(&m->mu);
-    return NULL;
+    pthread_mutex_lock(&rail->mapper.mu);
+    snprintf(rail->mapper.trouble, sizeof(rail->mapper.trouble), "%s", text);
+    pthread_mutex_unlock(&rail->mapper.mu);
 }
 
-void lc_mapper_open(lc_mapper *m)
+void lc_mapper_open(lc_mapper *m, int bell_fd)
 {
     pthread_mutex_init(&m->mu, NULL);
-    pthread_cond_init(&m->work, NULL);
-    pthread_cond_init(&m->idle, NULL);
     m->tail = &m->head;
+    m->bell_fd = bell_fd;
 }
 
-int lc_mapper_add(lc_rail *rail, lc_task *task)
-{
-    lc_mapper *m = &rail->mapper;
-    int rc = 0;
-    pthread_mutex_lock(&m->mu);
-    if (!m->up && (rc = -pthread_create(&m->thread, NULL, work, rail)) == 0)
-        m->up = 1;
-    if (!rc) {
-        task->next = NULL;
-        *m->tail = task;
-        m->tail = &task->next;
-        m->asked++;
-        pthread_cond_signal(&m->work);
-    }
-    pthread_mutex_unlock(&m->mu);
-    return rc;
-}
-
-void lc_mapper_wait(lc_rail *rail)
+void lc_mapper_add(lc_rail *rail, lc_task *task)
 {
     lc_mapper *m = &rail->mapper;
     pthread_mutex_lock(&m->mu);
-    for (uint64_t all = m->asked; m->done < all;)
-        pthread_cond_wait(&m->idle, &m->mu);
+    task->next = NULL;
+    *m->tail = task;
+    m->tail = &task->next;
+    m->asked++;
     pthread_mutex_unlock(&m->mu);
+    (void)!write(m->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
 }
 
-void lc_mapper_close(lc_rail *rail)
+lc_task *lc_mapper_take(lc_rail *rail)
 {
     lc_mapper *m = &rail->mapper;
     pthread_mutex_lock(&m->mu);
-    m->stop = 1;
-    pthread_cond_signal(&m->work);
+    lc_task *t = m->head;
+    if (t)
+        m->head = t->next;
+    if (!m->head)
+        m->tail = &m->head;
     pthread_mutex_unlock(&m->mu);
-    if (m->up)
-        pthread_join(m->thread, NULL);
-    pthread_cond_destroy(&m->work);
-    pthread_cond_destroy(&m->idle);
-    pthread_mutex_destroy(&m->mu);
+    return t;
 }
+
+uint64_t lc_mapper_asked(lc_rail *rail)
+{
+    pthread_mutex_lock(&rail->mapper.mu);
+    uint64_t n = rail->mapper.asked;
+    pthread_mutex_unlock(&rail->mapper.mu);
+    return n;
+}
+
+void lc_mapper_close(lc_mapper *m) { pthread_mutex_destroy(&m->mu); }

@@ -1,10 +1,5 @@
 package shm
 
-/*
-#include "local.h"
-*/
-import "C"
-
 import (
 	"os"
 
@@ -23,24 +18,24 @@ type bind struct {
 // than there are threads. Nothing where there is no choice: all that may be used are on one node.
 func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []bind) {
 	var all []int
-	near := make([][]int, len(nodes))
+	of := make([][]int, len(nodes))
 	some := 0
 	for i, n := range nodes {
 		for _, cpu := range n.CPUs {
 			if allowed[cpu] {
-				near[i] = append(near[i], cpu)
+				of[i] = append(of[i], cpu)
 			}
 		}
-		all = append(all, near[i]...)
-		if len(near[i]) > 0 {
+		all = append(all, of[i]...)
+		if len(of[i]) > 0 {
 			some++
 		}
 	}
-	if some < 2 || len(nodes) > C.LC_NODES {
+	if some < 2 || len(nodes) > maxNodes {
 		return nil
 	}
 	for i, n := range nodes {
-		cpus := near[i]
+		cpus := of[i]
 		if len(cpus) < threads {
 			cpus = all
 		}
@@ -64,15 +59,5 @@ func allowed() map[int]bool {
 	return cpus
 }
 
-// nodes is what the rail is told of this machine.
-func nodes(threads int) (out C.lc_nodes) {
-	for _, b := range binds(topo.Nodes(os.DirFS("/sys")), allowed(), threads) {
-		n := &out.node[out.n]
-		n.id = C.int(b.node)
-		for _, cpu := range b.cpus {
-			n.cpus[cpu/64] |= 1 << (cpu % 64) // allowed has no more than CPUSet
-		}
-		out.n++
-	}
-	return out
-}
+// near is what the rail is told of this machine.
+func near(threads int) []bind { return binds(topo.Nodes(os.DirFS("/sys")), allowed(), threads) }

@@ -16,14 +16,14 @@ void lc_tell(lc_rail *rail, gr_ctx *ctx, int err, uint64_t len)
     gr_ready_put(&rail->ready, (gr_comp){ .ctx = ctx, .err = err, .len = len });
 }
 
-/* -EAGAIN until the peer has greeted. */
+/* -EAGAIN until the peer has connected. */
 static int room(lc_rail *rail, const lc_ep *ep)
 {
     if (ep->err)
         return -ep->err;
     if (!ep->named)
         return -ENOTCONN;
-    return !ep->out || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
+    return !ep->peer.box || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
 }
 
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
@@ -74,17 +74,17 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     int rc = len > LC_MSG ? -EMSGSIZE : room(rail, ep);
     if (rc)
         return rc;
-    lc_box *out = ep->out;
-    if (ep->put - ep->gone >= LC_SLOTS) { /* what the peer writes is in its core's cache: not looked at for every message */
+    lc_box *out = ep->peer.box;
+    if (ep->peer.put - ep->peer.gone >= LC_SLOTS) { /* what the peer writes is in its core's cache: not looked at for every message */
         uint32_t gone = atomic_load_explicit(&out->taken, memory_order_acquire);
-        if (ep->put - gone >= LC_SLOTS)
-            return ep->put - gone == LC_SLOTS ? -EAGAIN : -EPROTO;
-        ep->gone = gone;
+        if (ep->peer.put - gone >= LC_SLOTS)
+            return ep->peer.put - gone == LC_SLOTS ? -EAGAIN : -EPROTO;
+        ep->peer.gone = gone;
     }
-    lc_slot *slot = &out->slot[ep->put % LC_SLOTS];
+    lc_slot *slot = &out->slot[ep->peer.put % LC_SLOTS];
     slot->len = (uint32_t)len;
     memcpy(slot->data, buf, len);
-    atomic_store(&out->put, ++ep->put); /* before the look at whether it sleeps */
+    atomic_store(&out->put, ++ep->peer.put); /* before the look at whether it sleeps */
     if (wake && atomic_load(&out->sleeping) && atomic_exchange(&out->sleeping, 0))
         lc_ring(ep);
     gr_ready_owe(&rail->ready);
@@ -99,9 +99,9 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     (void)desc;
     if (ep->err)
         return -ep->err;
-    if (ep->recv_tail - ep->recv_head >= LC_RECVS || gr_ready_full(&rail->ready))
+    if (ep->in.tail - ep->in.head >= LC_RECVS || gr_ready_full(&rail->ready))
         return -EAGAIN;
-    ep->recv[ep->recv_tail++ % LC_RECVS] = (lc_recv){ ctx, buf, len };
+    ep->in.recv[ep->in.tail++ % LC_RECVS] = (lc_recv){ ctx, buf, len };
     gr_ready_owe(&rail->ready);
     return 0;
 }
@@ -110,13 +110,13 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 static void fail(lc_ep *ep, int err)
 {
     ep->err = err;
-    while (ep->recv_head != ep->recv_tail)
-        lc_tell(ep->rail, ep->recv[ep->recv_head++ % LC_RECVS].ctx, err, 0);
+    while (ep->in.head != ep->in.tail)
+        lc_tell(ep->rail, ep->in.recv[ep->in.head++ % LC_RECVS].ctx, err, 0);
 }
 
 static uint32_t arrived(lc_ep *ep)
 {
-    uint32_t n = atomic_load(&ep->box->put) - ep->taken;
+    uint32_t n = atomic_load(&ep->box->put) - ep->in.taken;
     if (n > LC_SLOTS && !ep->err) /* nobody puts in more than there is room for */
         fail(ep, EPROTO);
     return ep->err ? 0 : n;
@@ -124,22 +124,22 @@ static uint32_t arrived(lc_ep *ep)
 
 static void take(lc_ep *ep)
 {
-    if (ep->err) { /* it came with a greeting that somebody read who can't tell */
+    if (ep->err) { /* its handshake has failed */
         fail(ep, ep->err);
         return;
     }
-    for (uint32_t n = arrived(ep); n && ep->recv_head != ep->recv_tail; n--) {
-        const lc_slot *slot = &ep->box->slot[ep->taken % LC_SLOTS];
+    for (uint32_t n = arrived(ep); n && ep->in.head != ep->in.tail; n--) {
+        const lc_slot *slot = &ep->box->slot[ep->in.taken % LC_SLOTS];
         uint32_t len = *(const volatile uint32_t *)&slot->len; /* once: the peer may change it meanwhile */
-        lc_recv *r = &ep->recv[ep->recv_head % LC_RECVS];
+        lc_recv *r = &ep->in.recv[ep->in.head % LC_RECVS];
         if (len > LC_MSG) {
             fail(ep, EPROTO);
             return;
         }
         if (len <= r->len)
             memcpy(r->buf, slot->data, len);
-        ep->recv_head++;
-        atomic_store_explicit(&ep->box->taken, ++ep->taken, memory_order_release);
+        ep->in.head++;
+        atomic_store_explicit(&ep->box->taken, ++ep->in.taken, memory_order_release);
         lc_tell(ep->rail, r->ctx, len <= r->len ? 0 : EMSGSIZE, len);
     }
 }
@@ -156,23 +156,13 @@ static void finish(lc_rail *rail)
     }
 }
 
-static void listen_all(lc_rail *rail)
-{
-    if (rail->strangers)
-        (void)lc_accept(rail);
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next)
-        if ((ep->dialing || !ep->met) && !ep->err)
-            lc_hear(ep);
-}
-
 static int poll_rail(gr_rail *base, gr_comp *out, int max)
 {
     lc_rail *rail = (lc_rail *)base;
     rail->prompt = 0;
-    if (rail->strangers || rail->dialing)
-        listen_all(rail);
+    rail->news = 0;
     finish(rail);
-    if (rail->bulks)
+    if (rail->gpu.bulks)
         lc_bulk_poll(rail);
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
         take(ep);
@@ -194,25 +184,23 @@ static int arm(gr_rail *base)
     struct epoll_event ev[16];
     uint64_t rings;
     atomic_store(&rail->asleep, 1);
-    atomic_store(&rail->helps, 0);
+    atomic_store(&rail->favour.helps, 0);
     for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
         atomic_store(&ep->box->helps, (uint32_t)(ep->helps = 0));
         atomic_store(&ep->box->sleeping, 1);
     }
-    int n = epoll_wait(base->wait_fd, ev, 16, 0), more = n == 16;
+    int n = epoll_wait(base->wait_fd, ev, 16, 0);
     for (int i = 0; i < n; i++) {
         if (!ev[i].data.ptr)
             (void)!read(rail->bell_fd, &rings, sizeof(rings)); /* nobody else has it */
-        else if (ev[i].data.ptr == rail)
-            more |= lc_accept(rail);
         else
             lc_hear(ev[i].data.ptr);
     }
-    if (more || rail->bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
+    if (n == 16 || rail->news || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
         lc_loan_over(&rail->pool))
         return 1;
     for (lc_ep *ep = rail->eps; ep; ep = ep->next)
-        if (ep->recv_head != ep->recv_tail && (arrived(ep) || ep->err))
+        if (ep->in.head != ep->in.tail && (arrived(ep) || ep->err))
             return 1;
     return 0;
 }

@@ -54,7 +54,7 @@ static lc_job *take(lc_rail *rail)
         last = j;
     }
     unqueue(pool, last, jobs, bytes);
-    first->ep->jobs += jobs;
+    first->ep->pool.jobs += jobs;
     if (jobs == 1 && bytes >= 2 * LEND) /* at most LC_ALONE */
         (void)lc_lend(rail, first, bytes / 2);
     return first;
@@ -104,12 +104,12 @@ static void finish(lc_pool *pool, lc_job *list)
         else
             lc_pool_put_done(pool, j);
     }
-    ep->jobs -= n;
+    ep->pool.jobs -= n;
     pthread_mutex_unlock(&pool->mu);
 }
 
 /* Whoever waits for what is finished sleeps, and is woken. */
-static void wake(lc_rail *rail)
+void lc_wake(lc_rail *rail)
 {
     if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
         (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
@@ -119,7 +119,7 @@ void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane)
 {
     copy(list, lane);
     finish(&rail->pool, list);
-    wake(rail);
+    lc_wake(rail);
 }
 
 /* Two processors have enough to do with whoever polls here and the peer that polls and helps. With mu. */
@@ -134,8 +134,8 @@ static void rouse(lc_rail *rail)
 {
     lc_pool *pool = &rail->pool;
     pthread_mutex_lock(&pool->mu);
-    uint32_t queued = alone(rail) || crowded(rail) ? 0 : atomic_load(&pool->queued), wake = pool->waiting < queued ? pool->waiting : queued;
-    if (!pool->waiting && pool->started < pool->threads && queued > pool->started)
+    uint32_t queued = alone(rail) || crowded(rail) ? 0 : atomic_load(&pool->queued), wake = pool->copiers.waiting < queued ? pool->copiers.waiting : queued;
+    if (!pool->copiers.waiting && pool->copiers.started < pool->copiers.most && queued > pool->copiers.started)
         lc_copier_start(rail);
     pthread_mutex_unlock(&pool->mu);
     while (wake--)
@@ -246,10 +246,10 @@ int lc_pool_drain(lc_rail *rail, lc_ep *ep)
         lc_pool_put_done(pool, j);
     }
     *pool->tail = NULL;
-    while ((left = lc_loan_cancel(pool, ep, 0)) || ep->jobs) {
-        if (!ep->jobs && end && lc_now() > end)
+    while ((left = lc_loan_cancel(pool, ep, 0)) || ep->pool.jobs) {
+        if (!ep->pool.jobs && end && lc_now() > end)
             break;
-        if (!ep->jobs && !end)
+        if (!ep->pool.jobs && !end)
             end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000;
         nap(rail);
     }
@@ -257,7 +257,7 @@ int lc_pool_drain(lc_rail *rail, lc_ep *ep)
         left = lc_loan_cancel(pool, ep, 1);
     pthread_mutex_unlock(&pool->mu);
     if (left)
-        lc_note_late(rail, ep->pid);
+        lc_note_late(rail, ep->peer.pid);
     return left ? -ETIMEDOUT : 0;
 }
 
@@ -268,8 +268,8 @@ void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes)
     pthread_cond_init(&pool->work, NULL);
     pool->tail = &pool->head;
     _Static_assert(LC_COPIERS == 32 && LC_THREADS < LC_COPIERS - 1, "a bit each, and some to lend");
-    pool->threads = threads < LC_THREADS ? threads : LC_THREADS;
-    atomic_init(&pool->lanes, ~((2u << pool->threads) - 1));
+    pool->copiers.most = threads < LC_THREADS ? threads : LC_THREADS;
+    atomic_init(&pool->lanes, ~((2u << pool->copiers.most) - 1));
 }
 
 void lc_pool_close(lc_rail *rail)
@@ -279,8 +279,8 @@ void lc_pool_close(lc_rail *rail)
     pool->stop = 1;
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->mu);
-    for (uint32_t i = 0; i < pool->started; i++)
-        pthread_join(pool->thread[i], NULL);
+    for (uint32_t i = 0; i < pool->copiers.started; i++)
+        pthread_join(pool->copiers.thread[i], NULL);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->mu);
 }

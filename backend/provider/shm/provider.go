@@ -1,16 +1,8 @@
-// Package local moves memory between processes of one host, and within one: a single copy by the processor, without sockets.
+// Package shm moves memory between processes of one host, and within one: a single copy by the processor, without sockets.
 //
 // The kernel lets a process read and write another's memory (process_vm_readv, process_vm_writev) where it would let it be
 // debugged. Whether it does is tried before such a rail is used for a peer: Rail.Reach.
 package shm
-
-/*
-#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
-#cgo LDFLAGS: -lpthread
-#include <stdlib.h>
-#include "local.h"
-*/
-import "C"
 
 import (
 	"context"
@@ -21,7 +13,6 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/vram"
 )
 
 // Name of the provider, of its only fabric and of its only device.
@@ -46,7 +37,7 @@ func New(o Options) *Provider {
 	if o.Threads < 0 {
 		o.Threads = defaultThreads(runtime.GOMAXPROCS(0))
 	}
-	o.Threads = min(o.Threads, C.LC_THREADS)
+	o.Threads = min(o.Threads, maxThreads)
 	return &Provider{o}
 }
 
@@ -79,21 +70,9 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 			return nil, fmt.Errorf("%w: %s: option ptracer: prctl(PR_SET_PTRACER): %w", provider.ErrUnusable, Name, errno)
 		}
 	}
-	var c *C.lc_rail
-	var step *C.char
-	where := nodes(p.opt.Threads)
-	if rc := C.lc_rail_open(C.uint32_t(p.opt.Threads), &where, &c, &step); rc != 0 {
-		return nil, fmt.Errorf("%w: %s: %s: %w", provider.ErrUnusable, Name, C.GoString(step), syscall.Errno(-rc))
-	}
-	door, err := listen(c)
+	r, err := openRail(d, p.opt)
 	if err != nil {
-		C.lc_rail_close(c)
-		return nil, fmt.Errorf("%w: %s: listening to peers: %w", provider.ErrUnusable, Name, err)
+		return nil, fmt.Errorf("%w: %s: %w", provider.ErrUnusable, Name, err)
 	}
-	c.blocks = C.uint32_t(p.opt.Blocks)
-	if p.opt.Aloof {
-		c.aloof = 1
-	}
-	c.cpus = C.uint32_t(runtime.GOMAXPROCS(0))
-	return &rail{dev: d, c: c, door: door, gpus: vram.New(p.opt.CUDA, C.LC_GPUS)}, nil
+	return r, nil
 }

@@ -1,4 +1,4 @@
-/* What processes of one host show each other: tables of regions, boxes for messages, and what they meet by. */
+/* What processes of one host show each other: tables of regions and boxes for messages. */
 #ifndef GORAIL_LOCAL_SHARED_H
 #define GORAIL_LOCAL_SHARED_H
 
@@ -79,27 +79,5 @@ typedef struct lc_box {
 
 /* The bit of a lane's regions that a key has. */
 static inline uint64_t lc_region_bit(uint64_t key) { return (uint64_t)1 << (key & 63); }
-
-/* What a peer's Connect wants: the rail's socket in the abstract namespace, and what shows that a connection there is for that endpoint. */
-typedef struct lc_addr {
-    uint8_t name_len;
-    char name[15];
-    uint8_t token[LC_TOKEN];
-} lc_addr;
-
-/* The first message of such a connection. Another with the descriptors follows; one byte comes back when the token was right. */
-typedef struct lc_hello {
-    uint32_t magic, box_size;
-    uint8_t token[LC_TOKEN];
-} lc_hello;
-enum { LC_MAGIC = 0x6c6f6333 };
-
-/* Where a peer finds bytes that it can know by nothing but reading them: in the process that listens there. */
-typedef struct lc_proof {
-    uint8_t name_len;
-    char name[15];
-    uint64_t at;
-    uint8_t bytes[LC_TOKEN];
-} lc_proof;
 
 #endif

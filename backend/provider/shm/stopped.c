@@ -1,8 +1,9 @@
-/* Whether another process's thread is past a call, though it has not said so. */
+/* Whether another process's thread is past a call, though it has not said so. It is C since polls ask, under the pool's lock (loan.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -53,10 +54,21 @@ int lc_stopped(pid_t pid, int tid, long nr)
     return told(pid, tid, "status", text, sizeof(text)) == 0 && (!strstr(text, "\nSeccomp:") || strstr(text, "\nSeccomp:\t0\n"));
 }
 
+/* Whether /proc is of our own pid namespace: the numbers in another's are other processes'. */
+static int own_proc(void)
+{
+    char self[16];
+    ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+    if (n <= 0)
+        return 0;
+    self[n] = 0;
+    return atoi(self) == getpid();
+}
+
 void lc_note_late(lc_rail *rail, pid_t pid)
 {
     char text[4096];
-    const char *state = pid > 0 && lc_own_proc() && told(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
+    const char *state = pid > 0 && own_proc() && told(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
     uint8_t c = state && state[1] == ' ' ? (uint8_t)state[2] : 0;
     atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | c);
 }

@@ -1,4 +1,5 @@
-/* Regions as peers see them, and the wait for those that are copying. */
+/* What a region allows, and the wait for those that are copying. Who enters regions is Go (table.go); the wait is C, as it looks at lanes of endpoints
+ * under the rail's lock. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,63 +12,6 @@ uint64_t lc_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-/* With table_mu. 0: there is no room. */
-static uint64_t put_share(lc_rail *rail, const gr_gpu_share *share, const gr_gpu_mem *mem)
-{
-    if (!rail->free_shares && rail->used_shares == LC_SHARES)
-        return 0;
-    uint32_t place = rail->free_shares ? rail->free_share[--rail->free_shares] : rail->used_shares++;
-    rail->shares->share[place] = *share;
-    rail->mem[place] = *mem;
-    return place + 1;
-}
-
-int lc_mr_open(lc_rail *rail, uint64_t base, uint64_t len, const gr_gpu_share *share, const gr_gpu_mem *mem, uint64_t *key)
-{
-    int rc = 0;
-    pthread_mutex_lock(&rail->table_mu);
-    uint32_t index = rail->entries;
-    uint64_t told = share ? put_share(rail, share, mem) : 0;
-    if (share && !told)
-        rc = -ENOSPC;
-    else if (rail->free_entries)
-        index = rail->free_entry[--rail->free_entries];
-    else if (index == LC_REGIONS)
-        rc = -ENOSPC;
-    else
-        rail->entries++;
-    if (!rc) {
-        lc_entry *e = &rail->table[index];
-        uint64_t generation = atomic_load(&e->generation) + 1;
-        atomic_store(&e->base, base);
-        atomic_store(&e->len, len);
-        atomic_store(&e->share, told);
-        atomic_store(&e->generation, generation);
-        *key = generation << 32 | index;
-        atomic_fetch_add(&rail->open_mrs, 1);
-    } else if (told) {
-        rail->free_share[rail->free_shares++] = (uint32_t)told - 1;
-    }
-    pthread_mutex_unlock(&rail->table_mu);
-    return rc;
-}
-
-int lc_mr_close(lc_rail *rail, uint64_t key)
-{
-    uint32_t index = (uint32_t)key;
-    atomic_fetch_add(&rail->table[index].generation, 1); /* before any lane is looked at */
-    int rc = lc_quiet(rail, NULL, lc_region_bit(key));
-    pthread_mutex_lock(&rail->table_mu);
-    /* 31 bits of a key are the generation; an entry that has used them up is not used again. */
-    if (atomic_load(&rail->table[index].generation) < UINT32_MAX - 1)
-        rail->free_entry[rail->free_entries++] = index;
-    if (atomic_load(&rail->table[index].share))
-        rail->free_share[rail->free_shares++] = (uint32_t)atomic_load(&rail->table[index].share) - 1;
-    pthread_mutex_unlock(&rail->table_mu);
-    atomic_fetch_sub(&rail->open_mrs, 1);
-    return rc;
 }
 
 int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len)
@@ -144,14 +88,12 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
                 continue;
             }
             lc_ep *ep = find(rail, list[i].ep);
-            if (ep && !ep->met && !ep->err)
-                lc_listen(ep); /* who is it? */
             if (ep && atomic_load(&ep->box->lane[list[i].lane].turn) == list[i].turn && lc_alive(ep))
                 list[left++] = list[i];
         }
         int over = left && lc_now() > end;
         lc_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
-        pid_t pid = late ? late->pid : getpid();
+        pid_t pid = late ? late->peer.pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;
         if (over) {

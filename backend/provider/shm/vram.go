@@ -1,21 +1,14 @@
 package shm
 
-/*
-#include <stdlib.h>
-#include "local.h"
-
-static int lc_mapping(lc_rail *rail) { return atomic_load(&rail->mapper.opening) != 0; }
-static void lc_set_gpu(lc_rail *rail, void *gpu) { atomic_store(&rail->gpu, (gr_gpu *)gpu); }
-*/
-import "C"
-
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/descriptors"
+	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
 )
 
@@ -60,71 +53,86 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	}
 	r.meet(&m)
 	d := m.Driver
-	C.lc_set_gpu(r.c, d.Core())
-	share := C.gr_gpu_share{base: C.uint64_t(m.Base), size: C.uint64_t(m.Size), buffer: C.uint64_t(m.Buffer)}
+	r.core.use(d)
+	share := unshared(&m.Mem, m.GPU.UUID, 0)
 	if m.NotShared == nil {
 		s, err := d.Share(m.Mem)
 		switch {
 		case err == nil:
-			share = *(*C.gr_gpu_share)(unsafe.Pointer(&s))
+			share = s
 		case m.Fabric() && !errors.Is(err, gpu.Lost): // here it is used as any
-			share.pad = C.uint32_t(gpu.NoFabric)
-			share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&m.GPU.UUID))
+			share = unshared(&m.Mem, m.GPU.UUID, gpu.NoFabric)
 			r.tell(fmt.Sprintf("memory of GPU %d at %#x has a handle for NVLink between hosts alone, and the driver does not give it "+
 				"(is there an IMEX channel?): no other process can map it: %v", device, addr, err))
 		default:
 			return fail(err)
 		}
 		if s.Pieces() > 0 {
-			if err := r.feed(); err != nil {
+			if err := r.serve(); err != nil {
 				return fail(err)
 			}
 		}
 	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
-		share.pad = C.uint32_t(why)
-		share.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&m.GPU.UUID))
+		share = unshared(&m.Mem, m.GPU.UUID, why)
 	}
-	v := (*C.lc_vram)(C.calloc(1, C.sizeof_lc_vram))
-	if v == nil {
-		return fail(errors.New("out of memory"))
+	desc, err := newDesc(device)
+	if err != nil {
+		return fail(err)
 	}
-	v.device = C.int(device)
-	mem := *(*C.gr_gpu_mem)(m.Core())
-	var key C.uint64_t
-	if rc := C.lc_mr_open(r.c, C.uint64_t(addr), C.uint64_t(length), &share, &mem, &key); rc != 0 {
-		C.free(unsafe.Pointer(v))
-		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", C.LC_SHARES), rc)
+	key, err := r.table.put(addr, length, &share, &m)
+	if err != nil {
+		freeDesc(desc)
+		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", maxShares), err)
 	}
-	return &region{rail: r, key: uint64(key), base: addr, vram: v, mem: m}, nil
+	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
 
 // Same implements provider.Renewable: cuPointerGetAttribute of the buffer id.
 func (m *region) Same() error {
-	if m.vram == nil {
+	if m.desc == nil {
 		return nil
 	}
 	return m.mem.Same()
 }
 
-// feed starts giving peers descriptors of VMM memory.
-func (r *rail) feed() error {
+// serve starts giving peers descriptors of VMM memory.
+func (r *rail) serve() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var step *C.char
-	if rc := C.lc_feed_open(r.c, &step); rc != 0 {
-		return r.error(provider.ErrRegister, C.GoString(step), rc)
+	if r.server != nil {
+		return nil
 	}
+	var token descriptors.Token
+	_, _ = rand.Read(token[:])
+	server, err := descriptors.Serve(token, r.pieces)
+	if err != nil {
+		return r.error(provider.ErrRegister, "socket for descriptors", ipc.Errno(err))
+	}
+	r.server = server
+	r.table.serveAt(server.Name(), token)
 	return nil
 }
 
+// pieces implements descriptors.Source.
+func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
+	m, ok := r.table.memory(key)
+	if !ok {
+		return nil, nil, int(gpu.Changed)
+	}
+	got, sizes, err := m.Driver.Pieces(m.Mem, first, n)
+	if err != nil {
+		why := gpu.Failed
+		_ = errors.As(err, &why)
+		return nil, nil, int(why)
+	}
+	for _, fd := range got {
+		fds = append(fds, int(fd))
+	}
+	return fds, sizes, 0
+}
+
 // Mapping implements provider.Mapper.
-func (r *rail) Mapping() bool { return C.lc_mapping(r.c) != 0 }
+func (r *rail) Mapping() bool { return r.core.mapping() }
 
 // Trouble implements provider.VRAM.
-func (r *rail) Trouble() string {
-	const room = 512
-	text := (*C.char)(C.calloc(1, room))
-	defer C.free(unsafe.Pointer(text))
-	C.lc_trouble_text(r.c, text, room)
-	return C.GoString(text)
-}
+func (r *rail) Trouble() string { return r.core.trouble() }

@@ -20,29 +20,29 @@ typedef struct lc_vram {
 
 /* ---- mapper.c ---- */
 
-/* The thread that calls the driver where that lasts milliseconds, and what it does: under mu, which is below the rail's lock. It waits for no
- * peer: an import that a peer still has to bring something for is parked, and looked at between tasks. */
+/* What the mapper (mapper.go) does: the driver's calls that last milliseconds. */
+enum { LC_BEGIN, LC_END, LC_PAIR };
 typedef struct lc_task {
     struct lc_task *next;
-    void (*run)(lc_rail *rail, struct lc_task *task);
+    int what;
 } lc_task;
 
+/* Under mu, which is below the rail's lock. */
 typedef struct lc_mapper {
     pthread_mutex_t mu;
-    pthread_cond_t work, idle;
-    pthread_t thread;
-    int up, stop;
+    int bell_fd; /* rung with each task */
     lc_task *head, **tail;
-    uint64_t asked, done;
-    char trouble[256];  /* why memory could not be reached, last */
-    lc_import *parked;  /* the thread's own */
+    uint64_t asked;
+    char trouble[256];        /* why memory could not be reached, last */
     _Atomic uint32_t opening; /* imports that are asked for and not there */
 } lc_mapper;
 
-void lc_mapper_open(lc_mapper *m);
-void lc_mapper_close(lc_rail *rail);
-int lc_mapper_add(lc_rail *rail, lc_task *task); /* runs it once, after those before it; 0 or a negative errno */
-void lc_mapper_wait(lc_rail *rail); /* until what was added has been run. Without the rail's lock */
+void lc_mapper_open(lc_mapper *m, int bell_fd);
+void lc_mapper_close(lc_mapper *m);
+void lc_mapper_add(lc_rail *rail, lc_task *task); /* it is run once, after those before it */
+lc_task *lc_mapper_take(lc_rail *rail);           /* the mapper's: the next; NULL */
+uint64_t lc_mapper_asked(lc_rail *rail);          /* how many were added, ever */
+void lc_trouble_set(lc_rail *rail, const char *text);
 /* Keeps the reason why memory can't be reached: a gr_gpu_why, of a call that failed if fault is given. */
 void lc_trouble(lc_rail *rail, const char *what, int why, const gr_gpu_fault *fault);
 void lc_trouble_text(lc_rail *rail, char *to, size_t size);
@@ -58,61 +58,34 @@ struct lc_import {
     uint32_t jobs;   /* at it; under the rail's lock */
     int self;        /* memory of this very process */
     int device;      /* ours */
-    int peer;        /* the memory's GPU, as we number it */
-    int why;         /* LC_FAILED: why */
+    int peer;        /* the memory's GPU, as we number it: the mapper's */
+    int why;         /* why no other process can map it, by its owner's word; LC_FAILED: why it is not there */
     _Atomic int state; /* the rest is the mapper's until it is not LC_ASKED */
     gr_gpu_share share;
-    gr_gpu_map *map; /* NULL: memory of this process as it is */
     uint64_t delta;
 
-    /* pieces that its owner has to send, while it is parked */
-    lc_import *parked;
-    int feeder, sock, met; /* sock: -1 for none; met: it is connected */
-    uint32_t fed, want;    /* pieces that are mapped, and that were asked for */
-    uint64_t until;        /* CLOCK_MONOTONIC ns: when patience ends */
+    /* where its owner gives descriptors */
     uint8_t feed_len, feed_token[LC_TOKEN];
     char feed_name[15];
 };
 
+/* The mapper's: the import is there, or why not. 0, or why it is not there all the same. One at a time. */
+int lc_import_settle(lc_rail *rail, lc_import *m, int why, uint64_t delta);
+/* Likewise of one that is not to be waited for any more. */
+void lc_import_abandon(lc_rail *rail);
+void lc_import_free(lc_import *m); /* its end has been run */
+lc_import *lc_task_import(lc_task *task);
+
 /* A peer's region as a GPU of ours sees it: ready, NULL while it is being mapped (*rc is -EAGAIN), or -ENOTSUP: what may be otherwise the next
  * time is tried again with the next post. With the rail locked. */
 lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *remote, int device, int *rc);
-/* The region's memory is wanted no more: unmapped before it returns, or as soon as no job is at it. Without the rail's lock. */
-void lc_import_drop(lc_ep *ep, uint32_t index);
+/* The region's memory is wanted no more: unmapped when the mapper has done what it was asked, or as soon as no job is at it. 0: there was
+ * none. Without the rail's lock. */
+int lc_import_drop(lc_ep *ep, uint32_t index);
 /* Those that were dropped are unmapped. With the rail locked. */
 void lc_import_sweep(lc_ep *ep);
 /* All of the endpoint's, at its end. With the rail locked. */
 void lc_import_close(lc_ep *ep);
-/* The mapper's, when it has no task: waits for peers, a millisecond at most. */
-void lc_import_step(lc_rail *rail);
-
-/* ---- fetch.c, feed.c: descriptors of VMM memory, one side and the other ---- */
-
-enum {
-    LC_PIECES = 64,  /* of a message; the kernel takes 253 */
-    LC_PATIENCE_S = 5,
-};
-
-typedef struct lc_want {
-    uint8_t token[LC_TOKEN];
-    uint64_t key;
-    uint32_t first, n;
-} lc_want;
-
-typedef struct lc_given {
-    int32_t why; /* a gr_gpu_why */
-    uint32_t n;
-    uint64_t size[LC_PIECES];
-} lc_given;
-
-/* The next step of bringing an import's pieces, without waiting. 1: more is to come, 0: all are there; else a negative gr_gpu_why. */
-int lc_fetch(gr_gpu *g, lc_import *in, gr_gpu_fault *fault);
-void lc_fetch_end(lc_import *in);
-
-/* Serves descriptors of VMM memory to peers, from now on. Under the caller's lock; *step names what failed. */
-int lc_feed_open(lc_rail *rail, const char **step);
-void lc_feed_close(lc_rail *rail);
-
 /* ---- bulk.c ---- */
 
 int lc_bulk_post(gr_rail *base, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
@@ -123,6 +96,7 @@ void lc_ops_free(gr_rail *base, void *mem);
 void lc_bulk_poll(lc_rail *rail);
 /* The endpoint's jobs end, however long the GPU has no room for them. With the rail locked; it is not meanwhile. */
 void lc_bulk_drain(lc_ep *ep);
+void lc_pair_make(lc_rail *rail, lc_task *task); /* the mapper's: one job more */
 void lc_bulk_close(lc_rail *rail); /* streams and tables */
 
 #endif

@@ -3,23 +3,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "world.h"
-
-/* The peer's greeting is read, without a poll. */
-static void greeted(end *e)
-{
-    for (uint64_t stop = limit(); !e->ep->out;) {
-        CHECK(lc_now() < stop);
-        gr_rail_lock(&e->rail->base);
-        lc_listen(e->ep);
-        gr_rail_unlock(&e->rail->base);
-    }
-}
 
 static _Atomic int stop_polls;
 static void *polls(void *arg)
@@ -59,9 +46,9 @@ void help_ends(void)
         for (uint64_t stop = limit(); turns(p.me.rail) < 20;)
             CHECK(lc_now() < stop);
         if (i % 2)
-            CHECK(lc_ep_close(p.me.ep) == 0);
+            CHECK(close_ep(&p.me) == 0);
         else
-            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+            CHECK(close_region(p.me.rail, p.me.key) == 0);
         memset(p.me.mem, 0, MEM);
         if (i % 2)
             p.me.ep = NULL;
@@ -95,9 +82,9 @@ static void hostile(pair *p)
         { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
         { 8, 0, MEM - 64, 64, LC_COPIED },
     };
-    for (uint64_t stop = limit(); !p->me.ep->out || !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
+    for (uint64_t stop = limit(); !p->me.ep->peer.box || !atomic_load(&p->me.ep->peer.box->helps); poll_end(&p->me))
         CHECK(lc_now() < stop);
-    lc_box *out = p->me.ep->out;
+    lc_box *out = p->me.ep->peer.box;
     memset(p->me.mem, 0xee, MEM);
     atomic_store(&out->offered, ~((1u << LC_OFFERS) - 1)); /* bits of no offers */
     for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
@@ -139,16 +126,16 @@ void hostile_offers(void)
 /* An offer for what is right there; the target's region has eights. */
 static void offer_read(pair *p)
 {
-    for (uint64_t stop = limit(); !p->me.ep->out; poll_end(&p->me))
+    for (uint64_t stop = limit(); !p->me.ep->peer.box; poll_end(&p->me))
         CHECK(lc_now() < stop);
-    lc_offer *o = &p->me.ep->out->offer[0];
+    lc_offer *o = &p->me.ep->peer.box->offer[0];
     o->n = 1;
     o->write = 0;
     o->piece[0].key = p->peer.key;
     o->piece[0].here = p->peer.mem;
     o->piece[0].there = (uint64_t)(uintptr_t)p->me.mem;
     o->piece[0].len = 4096;
-    atomic_fetch_or(&p->me.ep->out->offered, 1);
+    atomic_fetch_or(&p->me.ep->peer.box->offered, 1);
 }
 
 static void of_another_user(pair *p)
@@ -156,58 +143,22 @@ static void of_another_user(pair *p)
     offer_read(p);
     tell(p, 'o');
     CHECK(hear(p) == 'q');
-    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->out->helps));
+    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->peer.box->helps));
 }
 
 /* Peers that we might be stronger than are not helped. */
 void other_users_offer(void)
 {
     pair p = split(0, of_another_user);
-    greeted(&p.me);
-    p.me.ep->kin = 0;
+    p.me.ep->peer.kin = 0;
     CHECK(hear(&p) == 'o');
-    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->helps); poll_end(&p.me))
+    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->favour.helps); poll_end(&p.me))
         CHECK(lc_now() < stop);
     for (int i = 0; i < 1000; i++)
         poll_end(&p.me);
     CHECK(atomic_load(&p.me.ep->box->offered) == 1);
     tell(&p, 'q');
     finish(&p);
-}
-
-/* Root helps root; who runs as another user is refused at once. */
-void who_is_helped(void)
-{
-    enum { USER = 54321 };
-    for (int other = 0; other < 2; other++) {
-        int s[2], status;
-        card mine, peer;
-        char c;
-        if (geteuid() != 0) {
-            fprintf(stderr, "users are changed by root\n");
-            exit(SKIP);
-        }
-        CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        int fd = s[child == 0];
-        if (child == 0 && other)
-            CHECK(setgid(USER) == 0 && setuid(USER) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
-        end e = open_end(0);
-        mine = own_card(&e);
-        CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine) && read(fd, &peer, sizeof(peer)) == sizeof(peer));
-        CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == (other ? -EACCES : 0));
-        if (other)
-            CHECK(lc_admit(e.rail) == 0 && !e.ep->out);
-        else
-            greeted(&e);
-        CHECK(e.ep->kin == !other && (e.ep->mem >= 0) == !other);
-        CHECK(write(fd, "d", 1) == 1 && read(fd, &c, 1) == 1); /* the other has looked, too */
-        close_end(&e);
-        if (child == 0)
-            _exit(0);
-        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    }
 }
 
 static void becomes_another(pair *p)
@@ -224,7 +175,6 @@ void another_programs_offer(void)
     int in[2];
     CHECK(pipe(in) == 0 && dup2(in[0], 0) == 0); /* what cat waits for */
     pair p = split(0, becomes_another);
-    greeted(&p.me);
     memset(p.me.mem, 8, MEM);
     snprintf(path, sizeof(path), "/proc/%d/comm", (int)p.child);
     for (uint64_t stop = limit(); strcmp(name, "cat\n") != 0;) {
@@ -233,7 +183,7 @@ void another_programs_offer(void)
         CHECK(f && fgets(name, sizeof(name), f));
         fclose(f);
     }
-    CHECK(p.me.ep->kin && lc_alive(p.me.ep));
+    CHECK(p.me.ep->peer.kin && lc_alive(p.me.ep));
     for (uint64_t stop = limit(); atomic_load(&p.me.ep->box->offer[0].ended) == LC_UNDER_WAY; poll_end(&p.me))
         CHECK(lc_now() < stop);
     CHECK(atomic_load(&p.me.ep->box->offer[0].ended) == -ESRCH);

@@ -9,84 +9,6 @@ struct gr_gpu_job { int under_way; };
 
 fake_gpu fake;
 
-static int find(gr_gpu *g, const uint8_t uuid[16])
-{
-    (void)g;
-    return uuid[0];
-}
-
-static int fails(gr_gpu_fault *fault)
-{
-    if (!fake.map_fails)
-        return 0;
-    fake.map_fails--;
-    if (fault)
-        *fault = (gr_gpu_fault){ .why = fake.why, .call = "map" };
-    return -fake.why;
-}
-
-static int map(gr_gpu *g, const gr_gpu_share *s, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault)
-{
-    (void)g;
-    fake.maps++;
-    int rc = fails(fault);
-    if (rc)
-        return rc;
-    gr_gpu_map *m = calloc(1, sizeof(*m));
-    CHECK(m);
-    m->at = s->base + (1 << 20);
-    m->base = s->base;
-    m->size = s->size;
-    m->device = device;
-    m->pieces = s->pieces;
-    *feeder = s->how == GR_GPU_SHARE_FDS;
-    atomic_store(&m->state, *feeder ? GR_GPU_MAP_OPENING : GR_GPU_MAP_READY);
-    atomic_fetch_add(&fake.mapped, 1);
-    *out = m;
-    return 0;
-}
-
-static int map_add(gr_gpu *g, gr_gpu_map *m, uint32_t n, const int *fds, const uint64_t *sizes, gr_gpu_fault *fault)
-{
-    (void)g;
-    (void)sizes;
-    (void)fault;
-    for (uint32_t i = 0; i < n; i++)
-        close(fds[i]);
-    if (atomic_fetch_add(&m->have, n) + n == m->pieces)
-        atomic_store(&m->state, GR_GPU_MAP_READY);
-    return 0;
-}
-
-static void map_fail(gr_gpu *g, gr_gpu_map *m, int why)
-{
-    (void)g;
-    m->why = why;
-    atomic_store(&m->state, GR_GPU_MAP_FAILED);
-}
-
-static int unmap(gr_gpu *g, gr_gpu_map *m, gr_gpu_fault *fault)
-{
-    (void)g;
-    (void)fault;
-    free(m);
-    nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
-    atomic_fetch_sub(&fake.mapped, 1);
-    return 0;
-}
-
-static int pieces(gr_gpu *g, const gr_gpu_mem *mem, uint32_t first, uint32_t n, int *fds, uint64_t *sizes, gr_gpu_fault *fault)
-{
-    (void)g;
-    (void)fault;
-    CHECK(first + n <= mem->pieces);
-    for (uint32_t i = 0; i < n; i++) {
-        CHECK((fds[i] = dup(1)) >= 0);
-        sizes[i] = 4096;
-    }
-    return 0;
-}
-
 static int table(gr_gpu *g, int device, gr_gpu_table **out, gr_gpu_fault *fault)
 {
     (void)g;
@@ -158,9 +80,78 @@ static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
 static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck); }
 
 static const gr_gpu_ops ops = {
-    .find = find, .map = map, .map_add = map_add, .map_fail = map_fail, .unmap = unmap, .pieces = pieces, .table = table, .table_free = table_free,
+    .table = table, .table_free = table_free,
     .entry = entry, .lane = lane, .lane_close = lane_close, .job = job, .job_free = job_free, .post = post, .poll = poll_job, .cancel = cancel,
 };
+
+struct mapper {
+    lc_rail *rail;
+    int bell;
+    pthread_t thread;
+    _Atomic uint64_t done;
+    _Atomic int stop;
+};
+
+static void do_task(lc_rail *rail, lc_task *t)
+{
+    int what = t->what;
+    if (what == LC_PAIR) {
+        lc_pair_make(rail, t);
+        return;
+    }
+    lc_import *m = lc_task_import(t);
+    if (what == LC_BEGIN) {
+        int why = fake.map_fails ? fake.why : 0;
+        fake.maps++;
+        fake.map_fails -= why != 0;
+        atomic_fetch_add(&fake.mapped, !why);
+        CHECK(lc_import_settle(rail, m, why, 1 << 20) == why);
+        return;
+    }
+    nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+    atomic_fetch_sub(&fake.mapped, atomic_load(&m->state) == LC_READY);
+    lc_import_free(m);
+}
+
+static void *map_tasks(void *arg)
+{
+    struct mapper *m = arg;
+    uint64_t rings;
+    while (!atomic_load(&m->stop)) {
+        CHECK(read(m->bell, &rings, sizeof(rings)) == sizeof(rings));
+        for (lc_task *t; (t = lc_mapper_take(m->rail)); atomic_fetch_add(&m->done, 1))
+            do_task(m->rail, t);
+    }
+    return NULL;
+}
+
+void start_mapper(end *e)
+{
+    e->mapper = calloc(1, sizeof(*e->mapper));
+    CHECK(e->mapper);
+    e->mapper->rail = e->rail;
+    e->mapper->bell = e->mapper_fd;
+    CHECK(pthread_create(&e->mapper->thread, NULL, map_tasks, e->mapper) == 0);
+}
+
+void wait_mapper(end *e)
+{
+    uint64_t all = lc_mapper_asked(e->rail);
+    while (e->mapper && atomic_load(&e->mapper->done) < all)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+}
+
+void end_mapper(end *e)
+{
+    if (!e->mapper)
+        return;
+    wait_mapper(e);
+    atomic_store(&e->mapper->stop, 1);
+    CHECK(write(e->mapper_fd, &(uint64_t){ 1 }, sizeof(uint64_t)) == sizeof(uint64_t));
+    CHECK(pthread_join(e->mapper->thread, NULL) == 0);
+    free(e->mapper);
+    e->mapper = NULL;
+}
 
 gr_gpu *fake_driver(void)
 {
@@ -173,16 +164,8 @@ gr_gpu *fake_driver(void)
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 {
     gr_gpu_share s = { .version = GR_GPU_SHARE_VERSION, .how = (uint32_t)how, .base = fake_at(number), .size = FAKE_SIZE, .pieces = pieces_of };
-    gr_gpu_mem m = { .base = s.base, .size = s.size, .pieces = pieces_of };
-    uint64_t key;
     memcpy(s.owner, "another process", 16);
-    if (how == GR_GPU_SHARE_FDS) {
-        gr_rail_lock(&e->rail->base);
-        CHECK(lc_feed_open(e->rail, &step) == 0);
-        gr_rail_unlock(&e->rail->base);
-    }
-    CHECK(lc_mr_open(e->rail, s.base, s.size, &s, &m, &key) == 0);
-    return key;
+    return open_region(e, s.base, s.size, &s);
 }
 
 int fake_bulk(end *e, int number, uint64_t key)

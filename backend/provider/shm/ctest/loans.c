@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -31,7 +32,7 @@ static void wait_helps(pair *p)
 {
     atomic_store(&p->me.rail->base.attended, 1);
     CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, 1) == 0);
-    for (uint64_t stop = limit(); !atomic_load(&p->me.ep->out->helps); poll_end(&p->me))
+    for (uint64_t stop = limit(); !atomic_load(&p->me.ep->peer.box->helps); poll_end(&p->me))
         CHECK(lc_now() < stop);
     p->me.done = 0;
 }
@@ -41,14 +42,14 @@ static int copied_by_peer(const pair *p)
 {
     int n = 0;
     for (int i = 0; i < LC_OFFERS; i++)
-        n += atomic_load(&p->me.ep->out->offer[i].who) != 0;
+        n += atomic_load(&p->me.ep->peer.box->offer[i].who) != 0;
     return n;
 }
 
 static void forget_offers(pair *p)
 {
     for (int i = 0; i < LC_OFFERS; i++)
-        atomic_store(&p->me.ep->out->offer[i].who, 0);
+        atomic_store(&p->me.ep->peer.box->offer[i].who, 0);
 }
 
 /* Many at a time and of all sizes, both ways: each byte is where it belongs, and the target has copied some. */
@@ -80,7 +81,7 @@ void lent(void)
             wait_done(me, 2 * PIECES);
             had = had && copied_by_peer(&p);
             forget_offers(&p);
-            CHECK(me->err == 0 && me->ep->lent == 0 && me->rail->pool.lent == NULL);
+            CHECK(me->err == 0 && me->ep->pool.lent == 0 && me->rail->pool.lent == NULL);
             for (uint64_t i = 0; i < bounds[PIECES]; i++)
                 CHECK(me->mem[i] == (uint8_t)((int)i * 7 + (int)i / 4096 + (int)round));
         }
@@ -108,9 +109,9 @@ static uint32_t await_offer(pair *p)
 /* It polls, says that it helps and does not. */
 static void claims_to_help(pair *p)
 {
-    for (uint64_t stop = limit(); !p->me.ep->out; poll_end(&p->me))
+    for (uint64_t stop = limit(); !p->me.ep->peer.box; poll_end(&p->me))
         CHECK(lc_now() < stop);
-    p->me.ep->kin = 0; /* no offer of it is served by what polls */
+    p->me.ep->peer.kin = 0; /* no offer of it is served by what polls */
     atomic_store(&p->me.ep->box->helps, 1);
 }
 
@@ -133,7 +134,7 @@ void crowded(void)
         for (int i = 0; i < 3; i++)
             begin(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
         lc_ops.help(&rail->base);
-        CHECK(rail->pool.started == cpus - 2);
+        CHECK(rail->pool.copiers.started == cpus - 2);
         wait_done(&p.me, 3);
         tell(&p, 'q');
         finish(&p);
@@ -149,7 +150,7 @@ void taken_back(void)
     for (int op = 0; op < 2; op++) {
         memset(p.me.mem, 5, MEM);
         CHECK(rma(&p.me, op ? GR_READ : GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
-        CHECK(p.me.ep->lent == 0 && !copied_by_peer(&p));
+        CHECK(p.me.ep->pool.lent == 0 && !copied_by_peer(&p));
     }
     for (int i = 0; i < MEM; i++)
         CHECK(p.me.mem[i] == 5);
@@ -190,7 +191,7 @@ void refused(void)
             CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
         }
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
-        CHECK(p.me.ep->declined == op && p.me.ep->lent == 0);
+        CHECK(p.me.ep->pool.declined == op && p.me.ep->pool.lent == 0);
         forget_offers(&p);
     }
     tell(&p, 'q');
@@ -200,7 +201,7 @@ void refused(void)
 /* Offers until the target has taken something, which is under way then. */
 static void until_taken(pair *p)
 {
-    lc_box *out = p->me.ep->out;
+    lc_box *out = p->me.ep->peer.box;
     for (uint64_t stop = limit(); !copied_by_peer(p);) {
         CHECK(lc_now() < stop);
         int before = p->me.done;
@@ -245,7 +246,7 @@ void helper_stopped_before(void)
     CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
     for (uint64_t wait = lc_now() + 50000000; lc_now() < wait; poll_end(&p.me))
         CHECK(p.me.done == before);
-    CHECK(lc_ep_close(p.me.ep) == -ETIMEDOUT);
+    CHECK(close_ep(&p.me) == -ETIMEDOUT);
     p.me.ep = NULL;
     gr_rail_lock(&p.me.rail->base);
     int n = lc_ops.poll(&p.me.rail->base, c, 4);
@@ -270,7 +271,7 @@ static void slow_helper(pair *p)
     }
     atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
     for (;;) /* until it is stopped */
-        CHECK(process_vm_readv(p->me.ep->pid, here, TIMES, there, TIMES, 0) > 0);
+        CHECK(process_vm_readv(p->me.ep->peer.pid, here, TIMES, there, TIMES, 0) > 0);
 }
 
 /* Stopped in it, as seen from outside: the call has ended then, and we copy by ourselves. What it says later of that offer is of no use. */
@@ -297,17 +298,17 @@ void helper_stopped_behind(void)
     }
     fclose(f);
     wait_done(&p.me, before + 1);
-    CHECK(p.me.err == 0 && p.me.ep->lent != 0 && p.me.ep->lost == p.me.ep->lent && p.me.rail->pool.lent == NULL);
+    CHECK(p.me.err == 0 && p.me.ep->pool.lent != 0 && p.me.ep->pool.lost == p.me.ep->pool.lent && p.me.rail->pool.lent == NULL);
     memset(p.me.mem, 0, MEM);
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* another offer, which nobody takes */
     for (int i = 0; i < MEM / 4; i++)
         CHECK(p.me.mem[i] == 9);
-    CHECK(p.me.ep->lost != 0);
+    CHECK(p.me.ep->pool.lost != 0);
     for (int i = 0; i < LC_OFFERS; i++)
-        atomic_store(&p.me.ep->out->offer[i].ended, LC_COPIED); /* it goes on, and says so */
+        atomic_store(&p.me.ep->peer.box->offer[i].ended, LC_COPIED); /* it goes on, and says so */
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
-    CHECK(p.me.ep->lost == 0 && p.me.ep->lent == 0);
-    CHECK(lc_ep_close(p.me.ep) == 0);
+    CHECK(p.me.ep->pool.lost == 0 && p.me.ep->pool.lent == 0);
+    CHECK(close_ep(&p.me) == 0);
     p.me.ep = NULL;
     kill(p.child, SIGKILL);
     CHECK(waitpid(p.child, NULL, 0) == p.child);
@@ -342,7 +343,7 @@ void scribbled(void)
 static void *closes(void *arg)
 {
     end *e = arg;
-    CHECK(lc_ep_close(e->ep) == 0);
+    CHECK(close_ep(e) == 0);
     return NULL;
 }
 
@@ -393,7 +394,7 @@ static void sleeper(pair *p)
         CHECK(lc_now() < stop);
     gr_rail_unlock(&rail->base);
     begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
-    atomic_store(&p->me.ep->out->helps, 1); /* whatever it says at this moment */
+    atomic_store(&p->me.ep->peer.box->helps, 1); /* whatever it says at this moment */
     lc_job *job = take_half(rail);
     CHECK(poll(&f, 1, 1000 * LIMIT_S) == 1);
     lc_pool_copy(rail, job, LC_COPIERS - 1);

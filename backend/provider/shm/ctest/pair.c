@@ -1,37 +1,75 @@
 /* Two processes that meet. */
 #define _GNU_SOURCE
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "world.h"
 
-static pair meet(int fd, uint32_t threads, pid_t child)
+/* Who we are: card and descriptors. */
+static void show(int to, const end *e)
+{
+    card mine = own_card(e);
+    union {
+        char room[CMSG_SPACE(sizeof(e->fd))];
+        struct cmsghdr align;
+    } c = { 0 };
+    struct iovec iov = { &mine, sizeof(mine) };
+    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room) };
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    *h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof(e->fd)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+    memcpy(CMSG_DATA(h), e->fd, sizeof(e->fd));
+    CHECK(sendmsg(to, &m, 0) == sizeof(mine));
+}
+
+static card look(int from, int fd[3])
+{
+    card its;
+    union {
+        char room[CMSG_SPACE(3 * sizeof(int))];
+        struct cmsghdr align;
+    } c = { 0 };
+    struct iovec iov = { &its, sizeof(its) };
+    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room) };
+    CHECK(recvmsg(from, &m, MSG_CMSG_CLOEXEC) == sizeof(its) && CMSG_FIRSTHDR(&m));
+    memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), 3 * sizeof(int));
+    return its;
+}
+
+static pair meet(int fd, uint32_t threads, pid_t child, const int bells[2])
 {
     pair p = { .me = open_end(threads), .child = child, .pipe = fd };
-    card mine = own_card(&p.me);
-    CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine));
-    CHECK(read(fd, &p.peer, sizeof(p.peer)) == sizeof(p.peer));
-    CHECK(lc_ep_connect(p.me.ep, &p.peer.addr, &step) == 0);
+    int its[3];
+    show(fd, &p.me);
+    p.peer = look(fd, its);
+    connect_end(&p.me, child ? child : getppid(), its, bells);
+    for (int i = 0; i < 3; i++)
+        close(its[i]);
     return p;
 }
 
 pair split(uint32_t threads, void (*other)(pair *))
 {
-    int s[2];
+    int s[2], to[2], from[2]; /* doorbells, as the parent sees them */
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, to) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, from) == 0);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         alarm(6 * LIMIT_S);
         close(s[0]);
-        pair p = meet(s[1], threads, 0);
+        close(to[0]);
+        close(from[1]);
+        pair p = meet(s[1], threads, 0, (int[2]){ from[0], to[1] });
         other(&p);
         close_end(&p.me);
         _exit(0);
     }
     close(s[1]);
-    return meet(s[0], threads, child);
+    close(to[1]);
+    close(from[0]);
+    return meet(s[0], threads, child, (int[2]){ to[0], from[1] });
 }
 
 void tell(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }

@@ -3,8 +3,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,9 +58,9 @@ static void lets_go(int by_endpoint)
         while (!p.me.mem[0] && !p.me.mem[MEM - 1])
             poll_end(&p.me);
         if (by_endpoint)
-            CHECK(lc_ep_close(p.me.ep) == 0);
+            CHECK(close_ep(&p.me) == 0);
         else
-            CHECK(lc_mr_close(p.me.rail, p.me.key) == 0);
+            CHECK(close_region(p.me.rail, p.me.key) == 0);
         memset(p.me.mem, 0, MEM);
         if (by_endpoint)
             p.me.ep = NULL;
@@ -103,7 +102,7 @@ static void away(int sig)
     int status;
     CHECK(waitpid(p.child, &status, WUNTRACED) == p.child);
     uint64_t begin = lc_now();
-    int rc = lc_mr_close(p.me.rail, p.me.key);
+    int rc = close_region(p.me.rail, p.me.key);
     CHECK(rc == 0 || (sig == SIGSTOP && rc == -ETIMEDOUT));
     CHECK(rc == 0 || lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
@@ -114,32 +113,27 @@ static void away(int sig)
     kill(p.child, SIGKILL);
 }
 
-/* The same for one that is killed before anybody has looked who it is. */
-void killed_unseen(void)
+/* The same for one that is known to have ended, though nothing else of it is, or not even its number. */
+void ended_unseen(void)
 {
-    int s[2], status;
-    card mine, peer;
-    char c = 'g';
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    int fd = s[child == 0];
-    end e = open_end(0);
-    alarm(6 * LIMIT_S);
-    mine = own_card(&e);
-    CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine) && read(fd, &peer, sizeof(peer)) == sizeof(peer));
-    if (child == 0) {
-        CHECK(read(fd, &c, 1) == 1 && lc_ep_connect(e.ep, &peer.addr, &step) == 0);
-        while (!e.ep->out)
-            poll_end(&e);
-        atomic_store(&e.ep->out->lane[0].turn, 1); /* in the middle of a copy */
-        _exit(0);
+    for (int numbered = 0; numbered < 2; numbered++) {
+        end e = open_end(0);
+        atomic_store(&e.ep->box->lane[0].turn, 1); /* in the middle of a copy */
+        pid_t child = numbered ? fork() : 0;
+        if (numbered && child == 0)
+            _exit(0);
+        if (numbered) {
+            lc_ep_identified(e.ep, child, (int)syscall(SYS_pidfd_open, child, 0));
+            CHECK(waitpid(child, NULL, 0) == child);
+        } else {
+            CHECK(close_region(e.rail, e.key) == -ETIMEDOUT);
+            CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
+            lc_ep_fail(e.ep, ECONNRESET, 1);
+        }
+        CHECK(close_region(e.rail, e.key) == 0);
+        e.key = 0;
+        close_end(&e);
     }
-    CHECK(lc_ep_connect(e.ep, &peer.addr, &step) == 0 && write(fd, &c, 1) == 1);
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(!e.ep->met && lc_mr_close(e.rail, e.key) == 0);
-    e.key = 0;
-    close_end(&e);
 }
 
 void killed(void) { away(SIGKILL); }
@@ -147,9 +141,9 @@ void stopped(void) { away(SIGSTOP); }
 
 static void at_a_copy(pair *p)
 {
-    while (!p->me.ep->out)
+    while (!p->me.ep->peer.box)
         poll_end(&p->me);
-    atomic_store(&p->me.ep->out->lane[0].turn, 1);
+    atomic_store(&p->me.ep->peer.box->lane[0].turn, 1);
     tell(p, 'c');
     hear(p);
 }
@@ -159,11 +153,11 @@ void slow(void)
 {
     pair p = split(0, at_a_copy);
     CHECK(hear(&p) == 'c');
-    CHECK(lc_mr_close(p.me.rail, p.me.key) == -ETIMEDOUT);
+    CHECK(close_region(p.me.rail, p.me.key) == -ETIMEDOUT);
     uint64_t late = lc_late(p.me.rail);
     CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
     CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, NULL, WUNTRACED) == p.child);
-    CHECK(lc_ep_close(p.me.ep) == -ETIMEDOUT && lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
+    CHECK(close_ep(&p.me) == -ETIMEDOUT && lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
     p.me.ep = NULL;
     CHECK(kill(p.child, SIGKILL) == 0 && waitpid(p.child, NULL, 0) == p.child);
@@ -195,52 +189,4 @@ void holes(void)
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 64) == 0);
     tell(&p, 'q');
     finish(&p);
-}
-
-/* What a process of this user finds at the proof. */
-static int reach_as(uid_t user, const lc_proof *proof)
-{
-    int status;
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        CHECK(setgid(user) == 0 && setuid(user) == 0);
-        pid_t pid;
-        _exit(-lc_reach(proof, &pid, &step));
-    }
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
-    return -WEXITSTATUS(status);
-}
-
-/* Another user's memory is out of reach, the same user's is not, but for Yama. */
-void other_user(void)
-{
-    enum { USER = 54321 };
-    int fd[2], status;
-    char scope = '0';
-    FILE *yama = fopen("/proc/sys/kernel/yama/ptrace_scope", "r");
-    if (yama) {
-        CHECK(fread(&scope, 1, 1, yama) == 1);
-        fclose(yama);
-    }
-    if (geteuid() != 0) {
-        fprintf(stderr, "users are changed by root\n");
-        exit(SKIP);
-    }
-    CHECK(pipe(fd) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        CHECK(setgid(USER) == 0 && setuid(USER) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
-        end e = open_end(0);
-        CHECK(write(fd[1], &e.rail->proof, sizeof(e.rail->proof)) == sizeof(e.rail->proof));
-        for (;;)
-            pause();
-    }
-    lc_proof proof;
-    CHECK(read(fd[0], &proof, sizeof(proof)) == sizeof(proof));
-    CHECK(reach_as(USER + 1, &proof) == -EACCES && reach_as(0, &proof) == -EACCES);
-    if (scope == '0')
-        CHECK(reach_as(USER, &proof) == 0);
-    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
 }

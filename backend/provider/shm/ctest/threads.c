@@ -76,16 +76,16 @@ void left_alone(void)
     for (int round = 0; round < 20; round++) {
         post_half(&p, &ctx[n++ % 64]);
         post_half(&p, &ctx[n++ % 64]);
-        CHECK(rail->pool.started == 0 && atomic_load(&rail->pool.queued) == 2);
+        CHECK(rail->pool.copiers.started == 0 && atomic_load(&rail->pool.queued) == 2);
         while (lc_ops.help(&rail->base))
             ;
     }
     CHECK(rail->pool.bytes == 0);
     for (int i = 0; i < 3; i++)
         post_half(&p, &ctx[n++ % 64]);
-    CHECK(rail->pool.started == 0);
+    CHECK(rail->pool.copiers.started == 0);
     lc_ops.help(&rail->base);
-    CHECK(rail->pool.started == 1);
+    CHECK(rail->pool.copiers.started == 1);
     wait_done(&p.me, n);
     atomic_store(&rail->base.attended, 0);
     post_half(&p, &ctx[n++ % 64]);
@@ -101,7 +101,7 @@ void left_alone(void)
 }
 
 /* Whether a lane of ours has copied to the peer. */
-static int turns_of(const end *e, int lane) { return atomic_load(&e->ep->out->lane[lane].turn) > 1; }
+static int turns_of(const end *e, int lane) { return atomic_load(&e->ep->peer.box->lane[lane].turn) > 1; }
 
 /* Copies until the pool's only thread has, too, and may run on these processors. */
 static void pool_runs_on(pair *p, const cpu_set_t *want)
@@ -113,7 +113,7 @@ static void pool_runs_on(pair *p, const cpu_set_t *want)
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
         if (!turns_of(&p->me, 1))
             continue;
-        CHECK(pthread_getaffinity_np(pool->thread[0], sizeof(got), &got) == 0);
+        CHECK(pthread_getaffinity_np(pool->copiers.thread[0], sizeof(got), &got) == 0);
         CHECK(CPU_EQUAL(&got, want));
         return;
     }

@@ -1,4 +1,4 @@
-/* Memory of GPUs over a driver that does what a test says: mappings, jobs, and whoever gives descriptors or takes them. */
+/* Memory of GPUs over a driver and a mapper that do what a test says. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/resource.h>
@@ -8,15 +8,14 @@
 
 #include "world.h"
 
-static void join(end *a, end *b)
+static void meet(end *a, end *b)
 {
     *a = open_end(0), *b = open_end(0);
-    atomic_store(&a->rail->gpu, fake_driver());
-    atomic_store(&b->rail->gpu, fake_driver());
-    CHECK(lc_ep_connect(a->ep, &b->ep->addr, &step) == 0);
-    CHECK(lc_ep_connect(b->ep, &a->ep->addr, &step) == 0);
-    poll_end(a);
-    CHECK(a->ep->out && b->ep->out);
+    atomic_store(&a->rail->gpu.driver, fake_driver());
+    atomic_store(&b->rail->gpu.driver, fake_driver());
+    join(a, b);
+    start_mapper(a);
+    start_mapper(b);
 }
 
 static void part(end *a, end *b)
@@ -39,8 +38,8 @@ static void done(end *e, int n)
 void vram_again(void)
 {
     end a, b;
-    join(&a, &b);
-    a.rail->blocks = 7;
+    meet(&a, &b);
+    a.rail->gpu.blocks = 7;
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_FDS;
     fake.map_fails = 1;
@@ -54,7 +53,7 @@ void vram_again(void)
     for (int i = 0; i < 3; i++)
         CHECK(fake_bulk_until(&a, 2, other, LIMIT_S) == -ENOTSUP);
     CHECK(fake.maps == 3);
-    CHECK(lc_mr_close(b.rail, key) == 0 && lc_mr_close(b.rail, other) == 0);
+    CHECK(close_region(b.rail, key) == 0 && close_region(b.rail, other) == 0);
     part(&a, &b);
 }
 
@@ -63,7 +62,7 @@ void vram_again(void)
 void vram_lanes(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t one = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1), two = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1);
     CHECK(fake_bulk_until(&a, 2, two, LIMIT_S) == 0);
     done(&a, 1);
@@ -71,155 +70,20 @@ void vram_lanes(void)
     atomic_store(&fake.held, 1);
     CHECK(fake_bulk_until(&a, 1, one, LIMIT_S) == 0);
     CHECK(atomic_load(&fake.mapped) == 2);
-    lc_import_drop(a.ep, 2);
+    CHECK(lc_import_drop(a.ep, 2));
+    wait_mapper(&a);
     CHECK(atomic_load(&fake.mapped) == 1);
     uint64_t from = lc_now();
-    CHECK(lc_mr_close(b.rail, two) == 0);
+    CHECK(close_region(b.rail, two) == 0);
     CHECK(since(from) < 0.5);
-    lc_import_drop(a.ep, 1);
+    CHECK(lc_import_drop(a.ep, 1));
+    wait_mapper(&a);
     CHECK(atomic_load(&fake.mapped) == 1);
-    CHECK(lc_mr_close(b.rail, one) == -ETIMEDOUT);
+    CHECK(close_region(b.rail, one) == -ETIMEDOUT);
     atomic_store(&fake.held, 0);
     done(&a, 2);
-    lc_mapper_wait(a.rail);
+    wait_mapper(&a);
     CHECK(atomic_load(&fake.mapped) == 0);
-    part(&a, &b);
-}
-
-/* A peer that says that its memory is this process's own: it would have us copy to where it likes. */
-void vram_not_ours(void)
-{
-    end a, b;
-    join(&a, &b);
-    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
-    memcpy(b.rail->shares->share[0].owner, fake_driver()->owner, 16);
-    a.ep->self = 0;
-    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == -ENOTSUP);
-    CHECK(fake.maps == 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
-    part(&a, &b);
-}
-
-/* A socket that a peer's table names instead of its own. */
-static int another_feed(end *b, uint64_t *key)
-{
-    struct sockaddr_un name = { .sun_family = AF_UNIX };
-    socklen_t len = sizeof(name);
-    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    *key = fake_region(b, 1, GR_GPU_SHARE_FDS, 200);
-    CHECK(s >= 0 && bind(s, (struct sockaddr *)&name, sizeof(name.sun_family)) == 0 && listen(s, 8) == 0);
-    CHECK(getsockname(s, (struct sockaddr *)&name, &len) == 0);
-    b->rail->shares->name_len = (uint8_t)(len - offsetof(struct sockaddr_un, sun_path));
-    memcpy(b->rail->shares->name, name.sun_path, b->rail->shares->name_len);
-    return s;
-}
-
-/* Whoever never sends descriptors holds up nobody: not other mappings, not a revocation, not the end. */
-void vram_silent(void)
-{
-    end a, b;
-    uint64_t silent;
-    join(&a, &b);
-    int s = another_feed(&b, &silent);
-    uint64_t good = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1), from = lc_now();
-    CHECK(fake_bulk(&a, 1, silent) == -EAGAIN);
-    CHECK(fake_bulk_until(&a, 2, good, LIMIT_S) == 0);
-    done(&a, 1);
-    lc_import_drop(a.ep, 2);
-    lc_import_drop(a.ep, 1);
-    CHECK(since(from) < 2);
-    CHECK(fake_bulk(&a, 1, silent) == -EAGAIN);
-    CHECK(fake_bulk_until(&a, 1, silent, 2.0 * LC_PATIENCE_S) == -ENOTSUP);
-    char text[256];
-    lc_trouble_text(a.rail, text, sizeof(text));
-    CHECK(strstr(text, "does not give its descriptors"));
-    CHECK(fake_bulk(&a, 1, silent) == -EAGAIN);
-    close(s);
-    CHECK(lc_mr_close(b.rail, silent) == 0 && lc_mr_close(b.rail, good) == 0);
-    part(&a, &b);
-    CHECK(since(from) < 2 * LC_PATIENCE_S);
-}
-
-/* An answer that is too short: what came with it is closed. */
-void vram_short_answer(void)
-{
-    end a, b;
-    uint64_t key;
-    join(&a, &b);
-    int s = another_feed(&b, &key), before = open_descriptors();
-    CHECK(fake_bulk(&a, 1, key) == -EAGAIN);
-    int c = accept4(s, NULL, NULL, SOCK_CLOEXEC);
-    union {
-        char room[CMSG_SPACE(3 * sizeof(int))];
-        struct cmsghdr align;
-    } u = { 0 };
-    struct iovec iov = { "x", 1 };
-    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = u.room, .msg_controllen = sizeof(u.room) };
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    *h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(3 * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
-    memcpy(CMSG_DATA(h), (int[3]){ 0, 1, 2 }, 3 * sizeof(int));
-    CHECK(sendmsg(c, &m, 0) == 1);
-    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == -ENOTSUP);
-    close(c);
-    CHECK(open_descriptors() == before);
-    close(s);
-    CHECK(lc_mr_close(b.rail, key) == 0);
-    part(&a, &b);
-}
-
-static int call(const end *e)
-{
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
-    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    memcpy(to.sun_path, e->rail->shares->name, e->rail->shares->name_len);
-    CHECK(s >= 0);
-    (void)!connect(s, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + e->rail->shares->name_len));
-    return s;
-}
-
-/* Callers who say nothing: those who do are served at once, and nobody is waited for at the end. */
-void vram_idle_callers(void)
-{
-    enum { CALLS = 200 };
-    end a, b;
-    int s[CALLS];
-    join(&a, &b);
-    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_FDS, 200), from = lc_now();
-    for (int i = 0; i < CALLS; i++)
-        s[i] = call(&b);
-    CHECK(fake_bulk_until(&a, 1, key, 2) == 0);
-    done(&a, 1);
-    CHECK(lc_mr_close(b.rail, key) == 0);
-    part(&a, &b);
-    CHECK(since(from) < 2);
-    for (int i = 0; i < CALLS; i++)
-        close(s[i]);
-}
-
-/* Without descriptors for callers the thread waits, and goes on when there are some. */
-void vram_no_descriptors(void)
-{
-    end a, b;
-    struct rlimit was, few;
-    struct timespec cpu;
-    join(&a, &b);
-    uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_FDS, 3);
-    CHECK(getrlimit(RLIMIT_NOFILE, &was) == 0);
-    int t = dup(0);
-    few = (struct rlimit){ (rlim_t)t + 1, was.rlim_max };
-    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
-    close(t);
-    t = call(&b); /* the last one there is: nothing is left for who accepts */
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    double before = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
-    nanosleep(&(struct timespec){ .tv_nsec = 500000000 }, NULL);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    CHECK((double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9 - before < 0.25);
-    CHECK(setrlimit(RLIMIT_NOFILE, &was) == 0);
-    close(t);
-    CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
-    done(&a, 1);
-    CHECK(lc_mr_close(b.rail, key) == 0);
     part(&a, &b);
 }
 
@@ -227,19 +91,19 @@ void vram_no_descriptors(void)
 void vram_closed(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     for (int i = 0; i < LC_BULKS; i++)
         CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
     CHECK(fake_bulk(&a, 1, key) == -EAGAIN);
-    CHECK(lc_ep_close(a.ep) == 0);
+    CHECK(close_ep(&a) == 0);
     a.ep = NULL;
     poll_end(&a);
     CHECK(a.done == LC_BULKS && a.err == ECANCELED);
     CHECK(atomic_load(&fake.mapped) == 0);
     atomic_store(&fake.held, 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }
 
@@ -247,7 +111,7 @@ void vram_closed(void)
 void vram_peer_closes(void)
 {
     end a, b;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
@@ -257,13 +121,13 @@ void vram_peer_closes(void)
     done(&a, 1);
     CHECK(a.err == ECONNRESET);
     atomic_store(&fake.held, 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }
 
-static void *close_ep(void *ep)
+static void *close_it(void *e)
 {
-    CHECK(lc_ep_close(ep) == 0);
+    CHECK(close_ep(e) == 0);
     return NULL;
 }
 
@@ -273,12 +137,12 @@ void vram_stuck(void)
     end a, b;
     pthread_t thread;
     struct timespec soon;
-    join(&a, &b);
+    meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     atomic_store(&fake.stuck, 1);
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
-    CHECK(pthread_create(&thread, NULL, close_ep, a.ep) == 0);
+    CHECK(pthread_create(&thread, NULL, close_it, &a) == 0);
     while (!atomic_load(&a.ep->closing))
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     for (int i = 0; i < 20; i++) {
@@ -294,6 +158,6 @@ void vram_stuck(void)
     poll_end(&a);
     CHECK(a.done == 1 && a.err == ECANCELED);
     atomic_store(&fake.held, 0);
-    CHECK(lc_mr_close(b.rail, key) == 0);
+    CHECK(close_region(b.rail, key) == 0);
     part(&a, &b);
 }

@@ -1,9 +1,13 @@
 /* Ends of a connection: opened, polled, closed. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "world.h"
@@ -12,24 +16,102 @@ const char *step;
 gr_ctx ctx[64];
 lc_nodes nodes;
 
+static void *map_fd(int fd, size_t size, int prot)
+{
+    void *mem = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+    CHECK(mem != MAP_FAILED);
+    return mem;
+}
+
+static void *segment(size_t size, int *fd)
+{
+    *fd = memfd_create("gorail", MFD_CLOEXEC);
+    CHECK(*fd >= 0 && ftruncate(*fd, (off_t)size) == 0);
+    return map_fd(*fd, size, PROT_READ | PROT_WRITE);
+}
+
+enum { TABLE = LC_REGIONS * sizeof(lc_entry) };
+
+uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share)
+{
+    uint32_t index = e->regions++;
+    lc_entry *r = &e->rail->table[index];
+    CHECK(index < LC_SHARES);
+    if (share)
+        e->rail->shares->share[index] = *share;
+    atomic_store(&r->base, base);
+    atomic_store(&r->len, len);
+    atomic_store(&r->share, share ? index + 1 : 0);
+    atomic_store(&r->generation, 1);
+    return UINT64_C(1) << 32 | index;
+}
+
+int close_region(lc_rail *rail, uint64_t key)
+{
+    atomic_fetch_add(&rail->table[(uint32_t)key].generation, 1);
+    return lc_quiet(rail, NULL, lc_region_bit(key));
+}
+
 end open_end(uint32_t threads)
 {
     end e = { 0 };
-    CHECK(lc_rail_open(threads, &nodes, &e.rail, &step) == 0);
-    CHECK(lc_ep_open(e.rail, &e.ep, &step) == 0);
+    struct epoll_event ev = { .events = EPOLLIN };
+    lc_parts p = { .wait_fd = epoll_create1(EPOLL_CLOEXEC), .bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+    p.mapper_fd = e.mapper_fd = eventfd(0, EFD_CLOEXEC);
+    p.table = segment(TABLE, &e.fd[1]);
+    p.shares = segment(sizeof(lc_shares), &e.fd[2]);
+    CHECK(p.wait_fd >= 0 && p.bell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.bell_fd, &ev) == 0);
+    CHECK(lc_rail_open(threads, &nodes, &p, &e.rail) == 0);
+    CHECK(lc_ep_open(e.rail, segment(sizeof(lc_box), &e.fd[0]), &e.ep) == 0);
     e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(e.mem != MAP_FAILED);
-    CHECK(lc_mr_open(e.rail, (uint64_t)(uintptr_t)e.mem, MEM, NULL, NULL, &e.key) == 0);
+    CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
     return e;
+}
+
+void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2])
+{
+    char path[32];
+    lc_peer p = { .sock = sock[1], .self = pid == getpid(), .mem = -1 };
+    p.box = map_fd(fd[0], sizeof(lc_box), PROT_READ | PROT_WRITE);
+    p.table = map_fd(fd[1], TABLE, PROT_READ);
+    p.shares = map_fd(fd[2], sizeof(lc_shares), PROT_READ);
+    snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
+    CHECK(p.self || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
+    CHECK(lc_ep_named(e->ep) == 0);
+    lc_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
+    CHECK(e->ep->peer.pidfd >= 0 && lc_ep_connected(e->ep, &p) == 0);
+    if (sock[0] >= 0)
+        lc_ep_accepted(e->ep, sock[0]);
+}
+
+void join(end *a, end *b)
+{
+    int s[2], t[2];
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
+    connect_end(a, getpid(), b->fd, (int[2]){ s[0], t[1] });
+    connect_end(b, getpid(), a->fd, (int[2]){ t[0], s[1] });
+}
+
+int close_ep(end *e)
+{
+    int rc = lc_ep_shut(e->ep);
+    wait_mapper(e);
+    lc_ep_free(e->ep);
+    return rc;
 }
 
 void close_end(end *e)
 {
     if (e->ep)
-        (void)lc_ep_close(e->ep);
+        (void)close_ep(e);
     if (e->key)
-        (void)lc_mr_close(e->rail, e->key);
+        (void)close_region(e->rail, e->key);
+    end_mapper(e);
+    close(e->mapper_fd);
     CHECK(lc_rail_close(e->rail) == 0);
+    for (int i = 0; i < 3; i++)
+        close(e->fd[i]);
 }
 
 void poll_end(end *e)
@@ -77,16 +159,7 @@ int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t l
     return e->err;
 }
 
-card own_card(const end *e) { return (card){ e->ep->addr, (uint64_t)(uintptr_t)e->mem, e->key }; }
-
-int call_end(const end *e)
-{
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
-    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    memcpy(to.sun_path, e->ep->addr.name, e->ep->addr.name_len);
-    CHECK(s >= 0 && connect(s, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + e->ep->addr.name_len)) == 0);
-    return s;
-}
+card own_card(const end *e) { return (card){ (uint64_t)(uintptr_t)e->mem, e->key }; }
 
 int open_descriptors(void)
 {

@@ -24,6 +24,10 @@ static inline uint64_t limit(void) { return lc_now() + (uint64_t)LIMIT_S * 10000
 typedef struct end {
     lc_rail *rail;
     lc_ep *ep;
+    int fd[3]; /* what peers map: box, table, shares */
+    uint32_t regions; /* that were opened, ever */
+    int mapper_fd;
+    struct mapper *mapper; /* NULL: it has none */
     uint8_t *mem;
     uint64_t key;
     int done, err;
@@ -31,7 +35,6 @@ typedef struct end {
 
 /* What two ends tell each other. */
 typedef struct card {
-    lc_addr addr;
     uint64_t mem, key;
 } card;
 
@@ -41,10 +44,16 @@ extern lc_nodes nodes; /* of the ends that are opened */
 
 end open_end(uint32_t threads);
 void close_end(end *e);
+int close_ep(end *e); /* its endpoint alone */
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
-int call_end(const end *e); /* a connection to the rail's socket, of anybody */
+/* A region in the table, as table.go enters it; its key. share: of a GPU's memory. */
+uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share);
+int close_region(lc_rail *rail, uint64_t key);
+/* The end's peer is the process of that number, with these descriptors; sock: our connection to it, and its to us. As package handshake does it. */
+void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2]);
+void join(end *a, end *b); /* two ends of this process */
 /* Posts one piece, as soon as it is taken; 0 or an errno. */
 int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
 void wait_done(end *e, int n); /* until so many have completed */
@@ -81,6 +90,10 @@ enum { FAKE_SIZE = 1 << 20 };
 static inline uint64_t fake_at(int number) { return (uint64_t)number << 30; }
 
 gr_gpu *fake_driver(void);
+/* A thread that does what mapper.go does: with fake mappings. */
+void start_mapper(end *e);
+void wait_mapper(end *e);
+void end_mapper(end *e);
 /* A region of that number that can be shared so; its key. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces);
 /* Posts a copy of it whole; until: as long as it says -EAGAIN. */
@@ -96,31 +109,14 @@ void near(void);
 void region_goes(void);
 void endpoint_goes(void);
 void killed(void);
-void killed_unseen(void);
 void stopped(void);
+void ended_unseen(void);
 void slow(void);
 void holes(void);
-void other_user(void);
 void hostile_ring(void);
-void unsealed(void);
+void failed_handshake(void);
 void closed_ring(void);
-void huge(void);
-void bad_greeting(void);
-void no_descriptors(void);
-void descriptors_again(void);
-void strangers(void);
-void forged_credentials(void);
-void another_users_root(void);
-void sibling_pids(void);
-void number_reused(void);
-void number_reused_late(void);
-void stray_datagrams(void);
-void pestered(void);
-void silent_callers(void);
-void connects_again(void);
-void never_accepted(void);
-void oldest_goes(void);
-void second_caller(void);
+void doorbells(void);
 void early_ring(void);
 void lent(void);
 void crowded(void);
@@ -133,20 +129,12 @@ void help_ends(void);
 void scribbled(void);
 void slow_close(void);
 void other_users_offer(void);
-void who_is_helped(void);
 void another_programs_offer(void);
 void hostile_offers(void);
 void helper_rings(void);
 void ready_ring(void);
-void many_descriptors(void);
 void vram_again(void);
 void vram_lanes(void);
-void vram_not_ours(void);
-void vram_silent(void);
-void vram_short_answer(void);
-void vram_idle_callers(void);
-void vram_callers(void);
-void vram_no_descriptors(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);

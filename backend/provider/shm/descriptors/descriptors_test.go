@@ -1,0 +1,308 @@
+package descriptors
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/gpu"
+	"gorail/backend/provider/shm/ipc"
+)
+
+const limit = 10 * time.Second
+
+var token = Token{1, 2, 3}
+
+// source gives the standard output, so many times.
+func source(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
+	if key != 7 {
+		return nil, nil, int(gpu.Changed)
+	}
+	for i := range n {
+		fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			ipc.CloseAll(fds)
+			return nil, nil, int(gpu.NoFDs)
+		}
+		fds, sizes = append(fds, fd), append(sizes, uint64(first+i))
+	}
+	return fds, sizes, 0
+}
+
+func serve(t *testing.T, from Source) *Server {
+	s, err := Serve(token, from)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		s.mu.Lock()
+		closed := s.closed
+		s.mu.Unlock()
+		if !closed {
+			s.Close()
+		}
+	})
+	return s
+}
+
+func (s *Server) owner() Owner { return Owner{s.Name(), token, os.Getpid()} }
+
+// take is an add that counts and closes.
+func take(t *testing.T, got *int) func(fds []int32, sizes []uint64) error {
+	return func(fds []int32, sizes []uint64) error {
+		for i, fd := range fds {
+			require.Equal(t, uint64(*got+i), sizes[i])
+			require.NoError(t, unix.Close(int(fd)))
+		}
+		*got += len(fds)
+		return nil
+	}
+}
+
+func fetchAll(t *testing.T, of Owner, total int) error {
+	got := 0
+	err := Fetch(context.Background(), of, 7, total, take(t, &got))
+	if err == nil {
+		require.Equal(t, total, got)
+	}
+	return err
+}
+
+func descriptors(t *testing.T) int {
+	all, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(all)
+}
+
+func call(t *testing.T, name []byte) *ipc.Conn {
+	c, err := ipc.Dial(name)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// askPiece is how long the answer to a question of one piece is; 0: the caller was let go.
+func askPiece(c *ipc.Conn, token Token, key uint64) int {
+	w := want{token, key, 0, 1}
+	if c.Send(w.encode()) != nil {
+		return 0
+	}
+	c.Deadline(time.Now().Add(limit))
+	n, _ := c.Recv(make([]byte, 1024))
+	return n
+}
+
+// TestFetch: in several messages, or a reason. Nothing stays open, nothing runs on.
+func TestFetch(t *testing.T) {
+	before, routines := descriptors(t), runtime.NumGoroutine()
+	s := serve(t, source)
+	require.NoError(t, fetchAll(t, s.owner(), 200))
+	require.NoError(t, fetchAll(t, s.owner(), PerMessage))
+	require.Equal(t, gpu.Changed, Fetch(context.Background(), s.owner(), 8, 1, nil))
+	failed := errors.New("failed")
+	require.ErrorIs(t, Fetch(context.Background(), s.owner(), 7, 3, func(fds []int32, _ []uint64) error {
+		for _, fd := range fds {
+			_ = unix.Close(int(fd))
+		}
+		return failed
+	}), failed)
+	other := s.owner()
+	other.Pid++
+	require.Equal(t, gpu.BadShare, fetchAll(t, other, 1))
+	other = s.owner()
+	other.Token[0]++
+	require.Equal(t, gpu.Silent, fetchAll(t, other, 1))
+	s.Close()
+	require.Equal(t, gpu.Silent, fetchAll(t, s.owner(), 1))
+	for from := time.Now(); runtime.NumGoroutine() > routines || descriptors(t) > before; time.Sleep(time.Millisecond) {
+		require.Less(t, time.Since(from), limit)
+	}
+}
+
+// TestSilentOwner: one that never sends is waited for, and no longer than its importer likes.
+func TestSilentOwner(t *testing.T) {
+	sock, err := ipc.Listen(8)
+	require.NoError(t, err)
+	defer sock.Close()
+	of := Owner{sock.Name(), token, os.Getpid()}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	from := time.Now()
+	require.Equal(t, gpu.Silent, Fetch(ctx, of, 7, 1, nil))
+	require.Less(t, time.Since(from), patience/2)
+	require.Equal(t, gpu.Silent, Fetch(context.Background(), of, 7, 1, nil))
+	require.Greater(t, time.Since(from), patience)
+}
+
+// TestBadAnswers: what came with them is closed.
+func TestBadAnswers(t *testing.T) {
+	good := given{n: 2, size: []uint64{1, 2}}
+	beyond := given{why: gpu.WhyCount}
+	for name, c := range map[string]struct {
+		what   []byte
+		rights int
+		want   gpu.Why
+	}{
+		"short":           {[]byte("x"), 3, gpu.BadShare},
+		"long":            {append(good.encode(), 0), 2, gpu.BadShare},
+		"too few":         {good.encode(), 1, gpu.BadShare},
+		"too many":        {good.encode(), 3, gpu.BadShare},
+		"none":            {good.encode(), 0, gpu.BadShare},
+		"no such reason":  {beyond.encode(), 0, gpu.BadShare},
+		"more than taken": {good.encode(), 100, gpu.NoFDs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sock, err := ipc.Listen(8)
+			require.NoError(t, err)
+			defer sock.Close()
+			before := descriptors(t)
+			done := make(chan error, 1)
+			go func() {
+				done <- Fetch(context.Background(), Owner{sock.Name(), token, os.Getpid()}, 7, 2, nil)
+			}()
+			conn, err := sock.Accept()
+			require.NoError(t, err)
+			_, err = conn.Recv(make([]byte, 64))
+			require.NoError(t, err)
+			require.NoError(t, conn.Send(c.what, make([]int, c.rights)...))
+			require.Equal(t, c.want, <-done)
+			conn.Close()
+			require.Equal(t, before, descriptors(t))
+		})
+	}
+}
+
+// TestIdleCallers: those who ask are served at once, and nobody is waited for at the end.
+func TestIdleCallers(t *testing.T) {
+	s := serve(t, source)
+	from := time.Now()
+	var idle []*ipc.Conn
+	for range 200 {
+		for {
+			c, err := ipc.Dial(s.Name())
+			if err == nil {
+				idle = append(idle, c)
+				break
+			}
+			require.ErrorIs(t, err, unix.EAGAIN)
+		}
+	}
+	require.NoError(t, fetchAll(t, s.owner(), 200))
+	s.Close()
+	require.Less(t, time.Since(from), patience/2)
+	for _, c := range idle {
+		c.Close()
+	}
+}
+
+// asCaller names the variable that makes this test's binary another user's process, which knows name and token.
+const asCaller = "GORAIL_TEST_CALLER"
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(asCaller)
+	if name == "" {
+		os.Exit(m.Run())
+	}
+	at, _ := hex.DecodeString(name)
+	c, err := ipc.Dial(at)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(askPiece(c, token, 7))
+	os.Exit(0)
+}
+
+// TestCallers: another user's process gets no descriptor, though it knows the token. One of ours that has shown it stays when many come who say nothing.
+func TestCallers(t *testing.T) {
+	s := serve(t, source)
+	if os.Geteuid() == 0 {
+		c := exec.Command("/proc/self/exe")
+		c.Env = append(os.Environ(), asCaller+"="+hex.EncodeToString(s.Name()))
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		if c.Start() == nil {
+			line, _ := bufio.NewReader(out).ReadString('\n')
+			require.Equal(t, "0", strings.TrimSpace(line))
+			require.NoError(t, c.Wait())
+		}
+	}
+	mine := call(t, s.Name())
+	require.Equal(t, givenSize, askPiece(mine, token, 7))
+	for range 200 {
+		if c, err := ipc.Dial(s.Name()); err == nil {
+			defer c.Close()
+		}
+	}
+	for from := time.Now(); ; time.Sleep(time.Millisecond) { // behind those
+		require.Less(t, time.Since(from), limit)
+		c, err := ipc.Dial(s.Name())
+		if err != nil {
+			continue
+		}
+		n := askPiece(c, token, 7)
+		c.Close()
+		if n != 0 {
+			break
+		}
+	}
+	require.Equal(t, givenSize, askPiece(mine, token, 7))
+}
+
+// TestSlowReader: a caller that takes no answers is let go, and holds up nobody.
+func TestSlowReader(t *testing.T) {
+	var asked atomic.Int32
+	s := serve(t, func(key uint64, first, n int) ([]int, []uint64, int) {
+		asked.Add(1)
+		return source(key, first, n)
+	})
+	slow := call(t, s.Name())
+	w := want{token, 7, 0, PerMessage}
+	for range 10000 {
+		if err := slow.Send(w.encode()); err != nil && err != unix.EAGAIN {
+			break
+		}
+	}
+	require.NoError(t, fetchAll(t, s.owner(), 3))
+	require.Less(t, asked.Load(), int32(10000))
+}
+
+// TestNoDescriptors: without any for callers the server waits, without a processor, and goes on when there are some.
+func TestNoDescriptors(t *testing.T) {
+	s := serve(t, source)
+	c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(c)
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	next, err := unix.Dup(0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(next))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: was.Max}))
+	connected := unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(s.Name()[1:])})
+	before := cpu()
+	time.Sleep(500 * time.Millisecond)
+	spent := cpu() - before
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	require.NoError(t, connected)
+	require.Less(t, spent, 250*time.Millisecond)
+	require.NoError(t, fetchAll(t, s.owner(), 3))
+}
+
+func cpu() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,122 @@
+package handshake
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/shm/ipc"
+)
+
+// accept takes the connection that has shown the endpoint's token, until what the peer shares has come. False: it was not taken.
+func (e *Endpoint) accept(c *caller) bool {
+	if !e.begin(&e.in, c.conn) {
+		return false
+	}
+	defer e.tasks.Done()
+	pid, pidfd, err := c.conn.Identify(c.ticks)
+	if err != nil {
+		ended := err == unix.ESRCH
+		if ended {
+			err = unix.ECONNRESET
+		}
+		e.fail(ipc.Fail(ipc.Checking, err), ended)
+		return true
+	}
+	e.owner.Identified(pid, pidfd)
+	_ = c.conn.Send([]byte{0}) // the answer that the peer waits for
+	c.conn.Deadline(time.Time{})
+	if err := e.connected(c.conn, pid, pidfd); err != nil {
+		e.fail(err, false)
+	}
+	return true
+}
+
+// connected waits for the message with the descriptors.
+func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
+	var b [5]byte
+	n, fds, cut, err := conn.RecvRights(b[:], numRights)
+	p := &Peer{Self: pid == os.Getpid(), Memory: -1, Sock: -1}
+	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
+	case err != nil || n == 0:
+		ipc.CloseAll(fds)
+		return ipc.Fail("waiting for the peer's descriptors", unix.ECONNRESET)
+	case good && len(fds) == numRights:
+		err = p.mapAll(fds, e.l.sizes)
+	case cut && len(fds) < numRights:
+		err = unix.EMFILE
+	default:
+		err = unix.EPROTO
+	}
+	ipc.CloseAll(fds) // before more are opened
+	if err == nil {
+		p.befriend(pid, pidfd)
+		p.Sock, err = e.release(&e.in)
+	}
+	if err == nil {
+		err = e.owner.Connected(p)
+	}
+	if err != nil {
+		p.drop(e.l.sizes)
+	}
+	return ipc.Fail("mapping what the peer shares", err)
+}
+
+func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
+	if p.Segment, err = ipc.Map(fds[0], s.Segment, false); err != nil {
+		return err
+	}
+	if p.Table, err = ipc.Map(fds[1], s.Table, true); err != nil {
+		return err
+	}
+	p.Shares, err = ipc.Map(fds[2], s.Shares, true)
+	return err
+}
+
+// drop lets go of what nobody owns.
+func (p *Peer) drop(s Sizes) {
+	for _, m := range []struct {
+		at   unsafe.Pointer
+		size uintptr
+	}{{p.Segment, s.Segment}, {p.Table, s.Table}, {p.Shares, s.Shares}} {
+		if m.at != nil {
+			_ = unix.MunmapPtr(m.at, m.size)
+		}
+	}
+	for _, fd := range []int{p.Sock, p.Memory} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// befriend opens the memory of a peer for which we may copy: of those that could do it themselves. One that gives its place to a program of more
+// rights would else reach into that by us. And of those whose memory may be read at all. The peer is of our user: nobody else gets so far.
+func (p *Peer) befriend(pid, pidfd int) {
+	if p.Self || mightier() || !ipc.OwnProc() {
+		return
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	if ipc.Ended(pidfd) { // another's, maybe
+		_ = unix.Close(fd)
+		return
+	}
+	p.Memory = fd
+}
+
+// mightier says whether this process may do to others what its peer of that user may not.
+func mightier() bool {
+	if unix.Getuid() != unix.Geteuid() {
+		return true
+	}
+	var may [2]unix.CapUserData
+	who := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	return unix.Geteuid() != 0 && (unix.Capget(&who, &may[0]) != nil || may[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0)
+}

@@ -1,0 +1,143 @@
+package handshake
+
+import (
+	"bufio"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/shm/ipc"
+)
+
+// asPeer names the variable that makes this test's binary a peer: it has the address of one, and is to expect this.
+const asPeer = "GORAIL_TEST_PEER"
+
+func TestMain(m *testing.M) {
+	if at := os.Getenv(asPeer); at != "" {
+		time.AfterFunc(time.Minute, func() { os.Exit(3) })
+		if err := peer(strings.Fields(at)); err != nil {
+			fmt.Fprintln(os.Stderr, "peer:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func address(o *end) string {
+	token := o.e.Token()
+	return hex.EncodeToString(o.l.Name()) + " " + hex.EncodeToString(token[:])
+}
+
+func connectTo(o *end, name, token string) error {
+	n, _ := hex.DecodeString(name)
+	t, _ := hex.DecodeString(token)
+	return o.e.Connect(n, Token(t))
+}
+
+// peer connects, says what it knows of the other and waits to be ended.
+func peer(to []string) error {
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	l, err := Listen(small)
+	if err != nil {
+		return err
+	}
+	o := &end{l: l, bell: -1, pidfd: -1}
+	for i, size := range []uintptr{small.Segment, small.Table, small.Shares} {
+		if _, o.fds[i], err = ipc.Segment(size, i > 0); err != nil {
+			return err
+		}
+	}
+	if o.e, err = l.Open(o, o.fds[0], o.fds[1], o.fds[2]); err != nil {
+		return err
+	}
+	fmt.Println(address(o))
+	if err := connectTo(o, to[0], to[1]); err != nil {
+		fmt.Println("refused", int(ipc.Errno(err)))
+	} else {
+		for !o.both() {
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Println("memory", o.peer.Memory >= 0, o.pid)
+	}
+	_, _ = fmt.Scanln()
+	return nil
+}
+
+// TestWhoIsHelped: root may copy for root; who runs as another user is refused at once.
+func TestWhoIsHelped(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("users are changed by root")
+	}
+	for _, user := range []uint32{0, 54321} {
+		a := newEnd(t, nil)
+		c := exec.Command("/proc/self/exe")
+		c.Env = append(os.Environ(), asPeer+"="+address(a))
+		c.Stderr = os.Stderr
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+		in, err := c.StdinPipe()
+		require.NoError(t, err)
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		if err := c.Start(); err != nil {
+			t.Skipf("a process like that can't be started here: %v", err)
+		}
+		lines := bufio.NewScanner(out)
+		require.True(t, lines.Scan())
+		at := strings.Fields(lines.Text())
+		err = connectTo(a, at[0], at[1])
+		require.True(t, lines.Scan())
+		if user != 0 {
+			require.Equal(t, unix.EACCES, ipc.Errno(err))
+			require.Equal(t, fmt.Sprint("refused ", int(unix.EACCES)), lines.Text())
+			require.False(t, a.met())
+			require.Equal(t, -1, a.pidfd)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint("memory true ", os.Getpid()), lines.Text())
+			eventually(t, a.both)
+			require.GreaterOrEqual(t, a.peer.Memory, 0)
+			require.False(t, a.peer.Self)
+			require.Equal(t, c.Process.Pid, a.pid)
+			require.False(t, ipc.Ended(a.pidfd))
+		}
+		_ = in.Close()
+		require.NoError(t, c.Wait())
+		if user == 0 {
+			eventually(t, func() bool { return ipc.Ended(a.pidfd) })
+		}
+		a.close()
+	}
+}
+
+// TestEndedPeer: one that had ended when its connection was seen is known for that.
+func TestEndedPeer(t *testing.T) {
+	sock, err := ipc.Listen(16) // as if nobody had accepted yet
+	require.NoError(t, err)
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), asPeer+"="+hex.EncodeToString(sock.Name())+" "+strings.Repeat("00", ipc.TokenSize))
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	time.Sleep(200 * time.Millisecond)
+	require.NoError(t, c.Process.Kill())
+	_ = c.Wait()
+	_ = in.Close()
+	a := newEnd(t, nil)
+	conn, err := sock.Accept()
+	require.NoError(t, err)
+	sock.Close()
+	require.True(t, a.e.accept(&caller{conn, time.Now(), ipc.Ticks()}))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	require.True(t, a.ended || ipc.Ended(a.pidfd))
+	require.NotNil(t, a.errno)
+}

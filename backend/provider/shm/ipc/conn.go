@@ -1,0 +1,260 @@
+// Package ipc is what processes of one host connect by: sockets in the abstract namespace, the credentials of the process at the other end, and
+// memory that both may map. Nothing here waits for a peer beyond a deadline or a Close.
+package ipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Error is a call that failed, or a check.
+type Error struct {
+	Step  string
+	Errno unix.Errno
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Errno) }
+func (e *Error) Unwrap() error { return e.Errno }
+
+// Fail is an *Error of that step, or nil.
+func Fail(step string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{step, Errno(err)}
+}
+
+// Errno is the system's number in an error, EIO if there is none.
+func Errno(err error) unix.Errno {
+	var errno unix.Errno
+	if !errors.As(err, &errno) {
+		return unix.EIO
+	}
+	return errno
+}
+
+// Address is a socket's in the abstract namespace: as the kernel has it, with a NUL first.
+func address(name []byte) *unix.SockaddrUnix { return &unix.SockaddrUnix{Name: "@" + string(name[1:])} }
+
+const sockType = unix.SOCK_SEQPACKET | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+
+// Conn is one end of a connected SOCK_SEQPACKET socket, close-on-exec. Its methods are safe for concurrent use.
+type Conn struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+func newConn(sock int) (*Conn, error) {
+	f := os.NewFile(uintptr(sock), "unix socket")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &Conn{f, raw}, nil
+}
+
+// Dial connects to the socket of that name, without waiting. EAGAIN: its queue is full. The error is an *Error.
+func Dial(name []byte) (*Conn, error) {
+	if len(name) < 2 || len(name) > MaxName || name[0] != 0 { // by a peer's word
+		return nil, Fail("connecting to the peer's socket", unix.EINVAL)
+	}
+	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
+	if err != nil {
+		return nil, Fail("socket", err)
+	}
+	if err := unix.Connect(sock, address(name)); err != nil {
+		_ = unix.Close(sock)
+		return nil, Fail("connecting to the peer's socket", err)
+	}
+	c, err := newConn(sock)
+	return c, Fail("socket", err)
+}
+
+// Close ends whatever waits in Recv.
+func (c *Conn) Close() { _ = c.file.Close() }
+
+// Release is the socket by itself, the caller's to close, when this process has nothing more to wait for on it. The Conn is closed.
+func (c *Conn) Release() (sock int, err error) {
+	defer c.Close()
+	sock = -1
+	if e := c.raw.Control(func(fd uintptr) { sock, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return -1, e
+	}
+	return sock, err
+}
+
+// Deadline bounds the wait in Recv; the zero time: none.
+func (c *Conn) Deadline(t time.Time) { _ = c.file.SetReadDeadline(t) }
+
+// Recv waits for a message; no bytes without an error: the peer has hung up. Descriptors that came with it are dropped.
+func (c *Conn) Recv(to []byte) (n int, err error) {
+	n, _, _, err = c.recv(to, nil, true)
+	return n, err
+}
+
+// TryRecv is Recv without the wait: EAGAIN.
+func (c *Conn) TryRecv(to []byte) (n int, err error) {
+	n, _, _, err = c.recv(to, nil, false)
+	return n, err
+}
+
+// RecvRights is Recv of a message with up to `most` descriptors, the caller's to close; there may be one more. cut: some were lost, for want
+// of room or since this process may have no more.
+func (c *Conn) RecvRights(to []byte, most int) (n int, fds []int, cut bool, err error) {
+	oob := make([]byte, unix.CmsgSpace(most*4))
+	n, oobn, flags, err := c.recv(to, oob, true)
+	if err != nil {
+		return 0, nil, false, err
+	}
+	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range messages {
+		if rights, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, rights...)
+		}
+	}
+	return n, fds, flags&unix.MSG_CTRUNC != 0, nil
+}
+
+func (c *Conn) recv(to, oob []byte, wait bool) (n, oobn, flags int, err error) {
+	e := c.raw.Read(func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, err = unix.Recvmsg(int(fd), to, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if err != unix.EINTR {
+				return !wait || err != unix.EAGAIN
+			}
+		}
+	})
+	if e != nil {
+		err = over(e)
+	}
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return n, oobn, flags, nil
+}
+
+// over is why a wait has ended: a deadline, or Close.
+func over(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return os.ErrClosed
+}
+
+// Send sends one message, with descriptors that stay the caller's, and does not wait: EAGAIN.
+func (c *Conn) Send(what []byte, fds ...int) (err error) {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	e := c.raw.Write(func(fd uintptr) bool {
+		for {
+			if err = unix.Sendmsg(int(fd), what, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != unix.EINTR {
+				return true
+			}
+		}
+	})
+	return errors.Join(e, err)
+}
+
+// CloseAll closes descriptors.
+func CloseAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// Listener is a listening socket whose name the kernel has chosen. It holds no thread.
+type Listener struct {
+	file *os.File
+	raw  syscall.RawConn
+	name []byte
+}
+
+// MaxName is how long the name of a socket may be that the kernel chooses, with its NUL.
+const MaxName = 15
+
+// Listen makes a Listener. The error is an *Error.
+func Listen(backlog int) (*Listener, error) {
+	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
+	if err != nil {
+		return nil, Fail("socket", err)
+	}
+	l := &Listener{file: os.NewFile(uintptr(sock), "unix socket that listens")}
+	if l.name, err = bind(sock, backlog); err == nil {
+		l.raw, err = l.file.SyscallConn()
+	}
+	if err != nil {
+		_ = l.file.Close()
+		return nil, Fail("bind of a unix socket", err)
+	}
+	return l, nil
+}
+
+func bind(sock, backlog int) ([]byte, error) {
+	if err := unix.Bind(sock, &unix.SockaddrUnix{}); err != nil { // the kernel chooses a name
+		return nil, err
+	}
+	if err := unix.Listen(sock, backlog); err != nil {
+		return nil, err
+	}
+	sa, err := unix.Getsockname(sock)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := sa.(*unix.SockaddrUnix)
+	if !ok || len(u.Name) < 2 || u.Name[0] != '@' {
+		return nil, unix.EPROTO
+	}
+	if len(u.Name) > MaxName {
+		return nil, unix.ENAMETOOLONG
+	}
+	return append([]byte{0}, u.Name[1:]...), nil
+}
+
+// Name is the socket's, its NUL first. It is not to be changed.
+func (l *Listener) Name() []byte { return l.name }
+
+// Accept waits for a connection. EMFILE and the like: one is there and can't be accepted. os.ErrClosed: the Listener is.
+func (l *Listener) Accept() (*Conn, error) {
+	var sock int
+	var err error
+	e := l.raw.Read(func(fd uintptr) bool {
+		for {
+			sock, _, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			switch {
+			case err == unix.EINTR || err == unix.ECONNABORTED:
+				continue
+			case Short(err) && !readable(int(fd)): // it says so before it looks whether anybody is there
+				return false
+			}
+			return err != unix.EAGAIN
+		}
+	})
+	if e != nil {
+		return nil, over(e)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newConn(sock)
+}
+
+// Close ends Accept.
+func (l *Listener) Close() { _ = l.file.Close() }
+
+// Short says that a call failed for want of descriptors or memory.
+func Short(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS)
+}
+
+func readable(fd int) bool {
+	n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return n > 0
+}

@@ -1,0 +1,123 @@
+package ipc
+
+import (
+	"os"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func address0(b *[TokenSize]byte) uint64 { return uint64(uintptr(unsafe.Pointer(b))) }
+
+func pair(t *testing.T) (dialer, accepted *Conn) {
+	l := listenHere(t)
+	d, err := Dial(l.Name())
+	require.NoError(t, err)
+	t.Cleanup(d.Close)
+	return d, accept(t, l)
+}
+
+// TestConn: messages and descriptors, a wait that has an end, and a hang-up.
+func TestConn(t *testing.T) {
+	a, b := pair(t)
+	require.NoError(t, a.Send([]byte("hello"), 0, 1, 2))
+	var buf [16]byte
+	n, fds, cut, err := b.RecvRights(buf[:], 3)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(buf[:n]))
+	require.Len(t, fds, 3)
+	require.False(t, cut)
+	for _, fd := range fds {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC)
+	}
+	CloseAll(fds)
+	_, err = b.TryRecv(buf[:])
+	require.ErrorIs(t, err, unix.EAGAIN)
+	b.Deadline(time.Now().Add(10 * time.Millisecond))
+	_, err = b.Recv(buf[:])
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	b.Deadline(time.Time{})
+	sock, err := a.Release()
+	require.NoError(t, err)
+	require.NoError(t, unix.Send(sock, []byte("x"), 0))
+	n, err = b.Recv(buf[:])
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.NoError(t, unix.Close(sock))
+	n, err = b.Recv(buf[:])
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.ErrorIs(t, b.Send([]byte("x")), unix.EPIPE)
+}
+
+// TestCloseEndsWaits: of Recv and Accept.
+func TestCloseEndsWaits(t *testing.T) {
+	_, b := pair(t)
+	l := listenHere(t)
+	done := make(chan error, 2)
+	go func() {
+		_, err := b.Recv(make([]byte, 1))
+		done <- err
+	}()
+	go func() {
+		_, err := l.Accept()
+		done <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	b.Close()
+	l.Close()
+	require.ErrorIs(t, <-done, os.ErrClosed)
+	require.ErrorIs(t, <-done, os.ErrClosed)
+}
+
+// TestSendNeverWaits: to a peer that takes nothing.
+func TestSendNeverWaits(t *testing.T) {
+	a, _ := pair(t)
+	var err error
+	for range 100000 {
+		if err = a.Send(make([]byte, 100)); err != nil {
+			break
+		}
+	}
+	require.ErrorIs(t, err, unix.EAGAIN)
+}
+
+// TestSegment: what peers may do with one, and what is not mapped: memory that could shrink under us, or of huge pages.
+func TestSegment(t *testing.T) {
+	const size = 2 << 20
+	for _, readonly := range []bool{false, true} {
+		mem, fd, err := Segment(size, readonly)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		*(*byte)(mem) = 7
+		theirs, err := Map(fd, size, readonly)
+		require.NoError(t, err)
+		require.Equal(t, byte(7), *(*byte)(theirs))
+		_, err = Map(fd, size-4096, readonly)
+		require.ErrorIs(t, err, unix.EPROTO)
+		_, err = unix.MmapPtr(fd, 0, nil, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		require.Equal(t, readonly, err != nil)
+		require.Error(t, unix.Ftruncate(fd, 4096))
+		require.NoError(t, unix.MunmapPtr(mem, size))
+		require.NoError(t, unix.MunmapPtr(theirs, size))
+	}
+	for name, flags := range map[string]int{"loose": 0, "huge": unix.MFD_HUGETLB} {
+		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+		if err != nil || unix.Ftruncate(fd, size) != nil {
+			require.NotZero(t, flags) // a kernel without huge pages, or with larger ones
+			continue
+		}
+		if flags != 0 {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals)
+			require.NoError(t, err)
+		}
+		_, err = Map(fd, size, true)
+		require.ErrorIs(t, err, unix.EPROTO)
+		require.NoError(t, unix.Close(fd))
+	}
+}

@@ -1,0 +1,165 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/gpu"
+	"gorail/backend/provider/shm/descriptors"
+)
+
+// fakeMap is a mapping that a test ends.
+type fakeMap struct {
+	state  atomic.Int32
+	why    gpu.Why
+	added  int
+	closed int
+}
+
+func (m *fakeMap) Add(fds []int32, _ []uint64) error {
+	for _, fd := range fds {
+		closeFDs(int(fd))
+	}
+	if m.added += len(fds); m.added == 3 {
+		m.state.Store(int32(gpu.MapReady))
+	}
+	return nil
+}
+
+func (m *fakeMap) Fail(why gpu.Why) {
+	m.why = why
+	m.state.Store(int32(gpu.MapFailed))
+}
+
+func (m *fakeMap) State() (gpu.MapState, error) {
+	s := gpu.MapState(m.state.Load())
+	if s == gpu.MapFailed {
+		return s, m.why
+	}
+	return s, nil
+}
+
+func (m *fakeMap) At(addr uint64) uint64 { return addr + 4096 }
+func (m *fakeMap) Close() error          { m.closed++; return nil }
+
+// fakeGPUs maps to what is next.
+type fakeGPUs struct {
+	own    bool
+	maps   []*fakeMap
+	feeder bool
+	err    error
+	asked  int
+}
+
+func (d *fakeGPUs) Find([16]byte) int    { return 1 }
+func (d *fakeGPUs) Owns(*gpu.Share) bool { return d.own }
+func (d *fakeGPUs) Map(gpu.Share, int) (mapped, bool, error) {
+	if d.err != nil {
+		return nil, false, d.err
+	}
+	d.asked++
+	return d.maps[d.asked-1], d.feeder, nil
+}
+
+// shareOf is of memory in so many pieces; none: nobody else can have it.
+func shareOf(pieces int) (s gpu.Share) {
+	if pieces > 0 {
+		binary.NativeEndian.PutUint32(s[4:], 2) // GR_GPU_SHARE_FDS
+		binary.NativeEndian.PutUint32(s[64:], uint32(pieces))
+	}
+	return s
+}
+
+// TestMappingRefused: memory that nobody else can have, and a peer that says that its memory is this process's own: it would have us copy to
+// where it likes.
+func TestMappingRefused(t *testing.T) {
+	require.Equal(t, 3, func() int { s := shareOf(3); return s.Pieces() }())
+	d := &fakeGPUs{}
+	for _, c := range []struct {
+		p    mapping
+		want error
+	}{
+		{mapping{importInfo: importInfo{self: true, device: 1, peer: 1}}, nil},
+		{mapping{importInfo: importInfo{self: true, device: 0, peer: 1}}, gpu.BadShare},
+		{mapping{importInfo: importInfo{self: true, device: 0, peer: 1, why: gpu.Pool}}, gpu.Pool},
+		{mapping{importInfo: importInfo{device: 1, peer: 1, why: gpu.Pool}}, gpu.Pool},
+		{mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{own: true}}, gpu.BadShare},
+		{mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{err: gpu.NoPeer}}, gpu.NoPeer},
+	} {
+		if c.p.driver == nil {
+			c.p.driver = d
+		}
+		require.Equal(t, c.want, c.p.open())
+		require.Nil(t, c.p.at)
+	}
+	require.Zero(t, d.asked)
+}
+
+func TestMappingText(t *testing.T) {
+	require.Equal(t, gpu.Silent.Error(), text(gpu.Silent))
+	f := &gpu.Fault{Why: gpu.NoPeer, Call: "cuThat", Text: "CUDA_ERROR"}
+	require.Equal(t, "cuThat: "+gpu.NoPeer.Error()+": CUDA_ERROR", text(errors.Join(f)))
+	f.Text = ""
+	require.Equal(t, "cuThat: "+gpu.NoPeer.Error(), text(f))
+	require.Equal(t, gpu.Failed, whyOf(os.ErrClosed))
+}
+
+// TestMappingFed: the pieces are fetched from their owner; one that is silent fails it.
+func TestMappingFed(t *testing.T) {
+	s, err := descriptors.Serve(descriptors.Token{}, func(_ uint64, _, n int) (fds []int, sizes []uint64, why int) {
+		for range n {
+			fds, sizes = append(fds, dup(t)), append(sizes, 1)
+		}
+		return fds, sizes, 0
+	})
+	require.NoError(t, err)
+	for _, pid := range []int{os.Getpid(), os.Getpid() + 1} {
+		m := &fakeMap{}
+		p := mapping{importInfo: importInfo{share: shareOf(3), owner: descriptors.Owner{Name: s.Name(), Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, feeder: true}}
+		require.NoError(t, p.open())
+		require.True(t, p.opening())
+		err := p.await(context.Background())
+		if pid == os.Getpid() {
+			require.NoError(t, err)
+			require.Equal(t, 3, m.added)
+		} else {
+			require.Equal(t, gpu.BadShare, err)
+			require.Equal(t, gpu.BadShare, m.why)
+		}
+		p.unmap()
+		require.Equal(t, 1, m.closed)
+	}
+	s.Close()
+}
+
+func dup(t *testing.T) int {
+	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	return fd
+}
+
+// TestMappingShared: somebody else brings the pieces; when he is told to stop, we do.
+func TestMappingShared(t *testing.T) {
+	one, two := &fakeMap{}, &fakeMap{}
+	p := mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{one, two}}}
+	require.NoError(t, p.open())
+	time.AfterFunc(10*time.Millisecond, func() { one.Fail(gpu.Cancelled) })
+	time.AfterFunc(30*time.Millisecond, func() { two.state.Store(int32(gpu.MapReady)) })
+	require.NoError(t, p.await(context.Background()))
+	require.Equal(t, 1, one.closed)
+	require.Zero(t, two.closed)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	p = mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{{}}}}
+	require.NoError(t, p.open())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	require.Equal(t, gpu.Cancelled, p.await(ctx))
+}
