@@ -17,10 +17,6 @@ import (
 	"gorail/backend/engine"
 	"gorail/backend/gpu"
 	"gorail/backend/option"
-	"gorail/backend/provider/auto"
-	"gorail/backend/provider/ofi"
-	"gorail/backend/provider/shm"
-	"gorail/backend/provider/verbs"
 	"gorail/backend/status"
 )
 
@@ -53,14 +49,10 @@ func createEngine(a createArgs) (created, error) {
 	}
 	warnVariables()
 	e, err := engine.New(engine.Config{
-		Agent:   a.Agent,
-		Options: opts,
-		Provider: auto.Provider{Verbs: verbs.New(verbs.Options{LibraryPath: opts.IbverbsPath, CMLibraryPath: opts.RdmacmPath, CUDAPath: opts.CUDAPath, Ports: opts.DataPort, IB: opts.IB}),
-			Log: slog.Default().With("agent", a.Agent),
-			OFI: ofi.New(ofi.Options{LibraryPath: opts.LibfabricPath, CUDAPath: opts.CUDAPath, HMEM: opts.HMEM, Tuning: tuning(opts),
-				Ports: ofi.Ports{First: opts.DataPort.First, Last: opts.DataPort.Last, Sources: opts.DataSources}}),
-			Local: shm.New(shm.Options{Threads: opts.CopyThreads, Aloof: !opts.CopyForPeers, Ptracer: opts.Ptracer, CUDA: opts.CUDAPath, Blocks: opts.GPUBlocks})},
-		Log: slog.Default(),
+		Agent:    a.Agent,
+		Options:  opts,
+		Provider: providers(opts, slog.Default().With("agent", a.Agent)),
+		Log:      slog.Default(),
 	})
 	if err != nil {
 		return created{}, err
@@ -70,16 +62,6 @@ func createEngine(a createArgs) (created, error) {
 		slog.Debug("no memory of GPUs", "agent", a.Agent, "cuda_path", opts.CUDAPath, "reason", absent)
 	}
 	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
-}
-
-// tuning is what the operator asks of libfabric.
-func tuning(o option.Options) ofi.Tuning {
-	t := ofi.Tuning{TrafficClass: o.TrafficClass, TxDepth: o.TxDepth, RxDepth: o.RxDepth, CQDepth: o.CQDepth,
-		ThreadDomain: o.Threading == "domain"}
-	for _, k := range o.CXIAuthKey {
-		t.Keys = append(t.Keys, ofi.Key(k))
-	}
-	return t
 }
 
 // name is the one under which GORAIL is no alias of another backend.

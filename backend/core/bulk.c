@@ -10,7 +10,7 @@ int gr_xfer_bulk(gr_core *core, gr_xfer *pub, int rail, const uint32_t *local, u
     xfer *x = (xfer *)pub;
     gr_rail *dev = core->rails[rail]->dev;
     gr_bulk_region *regions = calloc((size_t)nlocal + nremote, sizeof *regions);
-    gr_op *ops = regions ? dev->ops->ops_alloc(dev, pub->nops * sizeof *ops) : NULL;
+    gr_op *ops = regions ? dev->bulk->ops_alloc(dev, pub->nops * sizeof *ops) : NULL;
     if (!ops) {
         free(regions);
         return -ENOMEM;
@@ -31,7 +31,7 @@ void bulk_free(xfer *x)
 {
     if (!x->bulk)
         return;
-    x->bulk->ops->ops_free(x->bulk, x->pub.ops);
+    x->bulk->bulk->ops_free(x->bulk, x->pub.ops);
     x->pub.ops = NULL;
     x->bulk = NULL;
     free(x->regions);
@@ -79,7 +79,7 @@ int bulk_post(gr_link *link, part *p)
     c->bulk = 1;
     gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->regions, .remote = x->regions + x->nlocal,
                  .nlocal = x->nlocal, .nremote = x->nremote};
-    rc = rail->dev->ops->bulk(rail->dev, link->ep, x->op, &b, &c->base);
+    rc = rail->dev->bulk->post(rail->dev, link->ep, x->op, &b, &c->base);
     if (rc) {
         rail_ctx_done(rail, c);
         if (rc != -ENOTSUP)
@@ -105,6 +105,6 @@ void bulk_stop(part *p)
     for (ctx *c = link->posted; c; c = c->next)
         if (c->bulk && c->run->part == p) {
             c->stopped = 1;
-            link->rail->dev->ops->stop(link->rail->dev, link->ep, &c->base);
+            link->rail->dev->bulk->stop(link->rail->dev, link->ep, &c->base);
         }
 }

@@ -116,9 +116,9 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
 /* The memory of a rail's registrations stays for as long as something may be posted that names it. */
 static void rail_unregister(rail_st *rail)
 {
-    if (rail->dev->ops->shut) {
+    if (rail->dev->shared) {
         gr_rail_lock(rail->dev);
-        rail->dev->ops->shut(rail->dev);
+        rail->dev->shared->shut(rail->dev);
         gr_rail_unlock(rail->dev);
     }
     for (struct slab *s = rail->slabs; s; s = s->next)

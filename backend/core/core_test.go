@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 )
 
@@ -184,7 +183,7 @@ func TestAbort(t *testing.T) {
 
 // After an error nothing more is posted and one event says so; after a rebind everything unproved goes out again.
 func TestRebind(t *testing.T) {
-	for name, caps := range map[string]provider.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {
+	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {
 		t.Run(name, func(t *testing.T) {
 			a, b := ends(t, caps, nil)
 			for n := 1; n <= 5; n++ { // 4 chunks and the notification

@@ -47,7 +47,7 @@ type end struct {
 	got  chan core.Event
 }
 
-func newEnd(t testing.TB, f *fake.Fabric, caps provider.Caps, key uint64, params map[string]string) *end {
+func newEnd(t testing.TB, f *fake.Fabric, caps fake.Caps, key uint64, params map[string]string) *end {
 	opt, _, err := option.Parse(params, nil)
 	require.NoError(t, err)
 	e := &end{t: t, mem: drive.Alloc(memSize), got: make(chan core.Event, 10_000)}
@@ -80,7 +80,7 @@ func (e *end) region(idx uint32, addr uint64, k core.Key) {
 }
 
 // ends makes two connected cores; a sends to b.
-func ends(t testing.TB, caps provider.Caps, params map[string]string) (a, b *end) {
+func ends(t testing.TB, caps fake.Caps, params map[string]string) (a, b *end) {
 	f := fake.NewFabric(3)
 	a, b = newEnd(t, f, caps, 1, params), newEnd(t, f, caps, 2, params)
 	a.region(farRegion, drive.Addr(b.mem), core.Key{Key: b.mr.Key(), Base: b.mr.Base()})

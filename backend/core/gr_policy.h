@@ -176,7 +176,7 @@ enum { GR_TICKET_NONE, GR_TICKET_VALID, GR_TICKET_IN_USE };
 
 /* Makes a transfer with room for nops operations, to be filled by the caller. Slots are recycled, never unmapped. */
 gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops);
-/* Makes it one post of all its operations, by a rail that has gr_rail_ops.bulk: they are filled in, and move to that rail's memory. The
+/* Makes it one post of all its operations, by a rail that has gr_rail_bulk: they are filled in, and move to that rail's memory. The
  * regions are those that they name. 0 or -ENOMEM. */
 int gr_xfer_bulk(gr_core *core, gr_xfer *x, int rail, const uint32_t *local, uint32_t nlocal, const uint32_t *remote, uint32_t nremote);
 /* Only when it is not running, and without a ticket. */

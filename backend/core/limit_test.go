@@ -47,7 +47,7 @@ func (e *end) postOn(l core.Link, x core.Xfer) {
 func TestInflightOps(t *testing.T) {
 	tcp := fake.TCPCaps()
 	tcp.Chained, tcp.IOVLimit = false, 1 // a stalled weak WRITE would complete
-	for name, caps := range map[string]provider.Caps{"ordered": tcp, "unordered": fake.EFACaps()} {
+	for name, caps := range map[string]fake.Caps{"ordered": tcp, "unordered": fake.EFACaps()} {
 		t.Run(name, func(t *testing.T) {
 			a, b := ends(t, caps, map[string]string{"inflight_ops": "4"})
 			link, _ := second(t, a, b)

@@ -154,8 +154,8 @@ static void first_heard(gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
     link->heard = 1;
-    if (dev->ops->heard && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
-        dev->ops->heard(dev, link->ep);
+    if (dev->listen && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
+        dev->listen->heard(dev, link->ep);
     if (link->role & GR_LINK_RX) {
         gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
         core_event(link->rail->core, &ev, NULL);

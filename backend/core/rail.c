@@ -169,7 +169,7 @@ static void pump_links(rail_st *rail)
 
 static int rail_help(rail_st *rail)
 {
-    return rail->dev->ops->help ? rail->dev->ops->help(rail->dev) : 0;
+    return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0;
 }
 
 /* With the rail locked, which it leaves. */

@@ -51,14 +51,14 @@ type harness struct {
 	host   bool           // memory of one host
 	wrap   func(provider.Provider) provider.Provider
 	nets   func() []rails.NetInterface // of the next agents; nil: the machine's
-	caps   provider.Caps
+	caps   fake.Caps
 	links  []fake.Link
 	params []string // options of all agents, by name and value
 	log    *logLines
 }
 
 // onFake is a harness over a new fabric. When the test ends every engine is closed, and the fabric must be empty.
-func onFake(t testing.TB, caps provider.Caps) *harness {
+func onFake(t testing.TB, caps fake.Caps) *harness {
 	h := &harness{TB: t, fabric: fake.NewFabric(1), caps: caps, links: []fake.Link{{Name: "fake0", Caps: caps}}, log: &logLines{}}
 	t.Cleanup(func() {
 		require.NoError(t, h.fabric.Close(), "an engine has left a rail, an endpoint or a region open")
@@ -132,7 +132,7 @@ func onIWarp(t testing.TB) *harness {
 }
 
 // onRails is a harness with n rails between all engines.
-func onRails(t testing.TB, n int, caps provider.Caps) *harness {
+func onRails(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
 	h.links = nil
 	for i := range n {
@@ -142,7 +142,7 @@ func onRails(t testing.TB, n int, caps provider.Caps) *harness {
 }
 
 // onLinks is a harness with n links on the one rail between all engines.
-func onLinks(t testing.TB, n int, caps provider.Caps) *harness {
+func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	h := onFake(t, caps)
 	h.params = []string{"qps_per_rail", fmt.Sprint(n)}
 	return h

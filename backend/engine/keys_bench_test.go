@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/wire"
@@ -31,7 +30,7 @@ func BenchmarkKeys(b *testing.B) {
 	b.Run("rails=8/provider-keys", func(b *testing.B) { benchKeys(b, 100_000, 8, provKeys, false) })
 }
 
-func benchKeys(b *testing.B, regions, rails int, caps provider.Caps, shuffled bool) {
+func benchKeys(b *testing.B, regions, rails int, caps fake.Caps, shuffled bool) {
 	const size, stride = 4096, 8192
 	h := onRails(b, rails, caps)
 	p := &pair{a: h.agent("ann", "max_rails", "32"), b: h.agent("bob", "max_rails", "32")}

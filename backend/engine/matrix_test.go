@@ -87,7 +87,8 @@ func withMemory(t *testing.T, devices int) *gpuHarness {
 	h := onGPUDevices(t, devices)
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
-		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+		return auto.Provider{OFI: wire(p), Sys: h.sys,
+			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
 	}
 	h.params = append(h.params, "control_devices", "lo")
 	return h

@@ -9,12 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 )
 
 // sharedCaps are EFA's, whose peers share an endpoint.
-func sharedCaps() provider.Caps {
+func sharedCaps() fake.Caps {
 	caps := fake.EFACaps()
 	caps.SharedEndpoint = true
 	return caps
@@ -70,7 +69,7 @@ func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
 // What the target holds behind a gap when the session is lost, and the initiator has not any more, arrives all the same, in its turn.
 func TestHeldNotificationsOutliveSession(t *testing.T) {
 	const stuck, behind = 8, 20
-	for name, caps := range map[string]provider.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps(), "shared": sharedCaps()} {
+	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps(), "shared": sharedCaps()} {
 		for _, long := range []int{0, 9000} { // fragments: a part of the last one that is stuck
 			t.Run(fmt.Sprint(name, "/", long), func(t *testing.T) {
 				h := onRails(t, 2, caps)

@@ -7,14 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
-func pinning() provider.Caps {
+func pinning() fake.Caps {
 	caps := fake.TCPCaps()
 	caps.Pins = true
 	return caps
@@ -38,7 +37,7 @@ func TestRegisterSideBySide(t *testing.T) {
 // Small ranges, and tables, are not worth a goroutine: one rail after the other, in order.
 func TestRegisterInTurn(t *testing.T) {
 	for _, c := range []struct {
-		caps  provider.Caps
+		caps  fake.Caps
 		bytes int
 	}{{pinning(), 4096}, {fake.TCPCaps(), 1 << 20}} {
 		h := onRails(t, 4, c.caps)
@@ -54,7 +53,7 @@ func TestRegisterInTurn(t *testing.T) {
 
 // A rail that refuses does not fail the call; when all do, transfers name the first. One that panics has refused.
 func TestRegisterRefused(t *testing.T) {
-	for _, caps := range []provider.Caps{pinning(), fake.TCPCaps()} {
+	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
 		h := onRails(t, 3, caps)
 		p := h.pair(1 << 20)
 		p.allUp(3)
@@ -92,7 +91,7 @@ func TestRegisterRefused(t *testing.T) {
 // A registration that takes its time holds up nobody else: not other ranges, not peers that ask for keys. The same range
 // again waits for it, and so does its deregistration.
 func TestRegisterSlowly(t *testing.T) {
-	for _, caps := range []provider.Caps{pinning(), fake.TCPCaps()} {
+	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
 		h := onRails(t, 2, caps)
 		p := h.pair(1 << 20)
 		p.allUp(2)
@@ -169,7 +168,7 @@ func BenchmarkRegister(b *testing.B) {
 	for _, c := range []struct {
 		name  string
 		rails int
-		caps  provider.Caps
+		caps  fake.Caps
 	}{{"1-rail", 1, pinning()}, {"8-rails-in-turn", 8, fake.TCPCaps()}, {"8-rails-side-by-side", 8, pinning()}} {
 		b.Run(c.name, func(b *testing.B) { benchRegister(b, onRails(b, c.rails, c.caps)) })
 	}

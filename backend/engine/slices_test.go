@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
 	"gorail/backend/wire"
@@ -16,15 +15,15 @@ import (
 const mib = 1 << 20
 
 // placing is verbs whose completions prove placement.
-func placing() provider.Caps {
+func placing() fake.Caps {
 	caps := fake.VerbsCaps()
 	caps.DeliveryComplete = true
 	return caps
 }
 
 // sliced are fakes that refuse to register more than a MiB at a time.
-func sliced(t *testing.T, body func(t *testing.T, caps provider.Caps)) {
-	for name, caps := range map[string]provider.Caps{"tcp": fake.TCPCaps(), "efa": fake.EFACaps(), "verbs": placing()} {
+func sliced(t *testing.T, body func(t *testing.T, caps fake.Caps)) {
+	for name, caps := range map[string]fake.Caps{"tcp": fake.TCPCaps(), "efa": fake.EFACaps(), "verbs": placing()} {
 		caps.MaxMR = mib
 		t.Run(name, func(t *testing.T) { body(t, caps) })
 	}
@@ -66,7 +65,7 @@ func (p *pair) scatter(rnd *rand.Rand, n int) {
 
 // Regions above the limit are moved as if they were one, whatever the descriptors.
 func TestSlices(t *testing.T) {
-	sliced(t, func(t *testing.T, caps provider.Caps) {
+	sliced(t, func(t *testing.T, caps fake.Caps) {
 		for _, rails := range []int{1, 3} {
 			h := onRails(t, rails, caps)
 			p := h.pair(5*mib + 12345)

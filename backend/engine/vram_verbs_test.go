@@ -227,7 +227,8 @@ func TestVerbsVRAMBesideMemory(t *testing.T) {
 	h := onGPUDevices(t, 1)
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
-		return auto.Provider{Verbs: wire(p), OFI: wire(p), Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path}), Sys: h.sys}
+		return auto.Provider{OFI: wire(p), Sys: h.sys,
+			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
 	}
 	a, b := h.agent("ann"), h.agent("bob")
 	h.wrap = wire

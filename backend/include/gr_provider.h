@@ -3,7 +3,7 @@
  * A rail is one opened fabric device (libfabric domain, verbs device port, ...). The provider's own rail structure
  * begins with a gr_rail. An endpoint (ep) serves exactly one peer, so no operation below names an address.
  *
- * Locking: the core holds rail->mu round every call of the ops table but help, and lets go of it by gr_rail_leave alone. The provider's own C entry points that touch
+ * Locking: the core holds rail->mu round every call of the tables but help and the memory of bulk, and lets go of it by gr_rail_leave alone. The provider's own C entry points that touch
  * the same device (registration, opening and closing endpoints, address tables) take it through gr_rail_lock():
  * libfabric's net provider up to 1.17 races there.
  */
@@ -69,7 +69,7 @@ typedef struct gr_bulk {
     uint32_t nlocal, nremote;
 } gr_bulk;
 
-/* All functions return 0 (or a count) or a negative errno; -EAGAIN means: poll, then try again. */
+/* What every provider has. All functions return 0 (or a count) or a negative errno; -EAGAIN means: poll, then try again. */
 typedef struct gr_rail_ops {
     /* One RMA work request of n segments (n <= caps.iov_limit); completes only when the data is proved placed (WRITE)
      * or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
@@ -79,37 +79,64 @@ typedef struct gr_rail_ops {
     int (*send)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx);
     /* Posts one receive buffer. fi_recv */
     int (*recv)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
-    /* Hands to the device what rma and send have gathered (gr_rail.gathered), however many endpoints that are. What it does not
-     * take now stays gathered, or completes with an error. NULL: rma and send gather nothing. */
-    void (*flush)(gr_rail *rail);
     /* Makes progress and takes up to max completions, failed ones included. fi_cq_read / fi_cq_readerr */
     int (*poll)(gr_rail *rail, gr_comp *out, int max);
-    /* Called without the lock by whoever has polled and found nothing, or another at it: does, for a while that is bounded, work that
-     * needs no lock. 1: there was some. NULL: there never is. */
-    int (*help)(gr_rail *rail);
     /* Before blocking on wait_fd: 0 = may block, 1 = poll again first. fi_trywait where it works */
     int (*arm)(gr_rail *rail);
     /* Registers memory of the core's own (message buffers); desc may come back NULL. fi_mr_reg */
     int (*reg)(gr_rail *rail, void *buf, size_t len, void **mr, void **desc);
     void (*unreg)(gr_rail *rail, void *mr);
-    /* The core is done with the rail: closes a shared endpoint where that must be before the memory of its receives is
-     * unregistered. May be NULL. */
+} gr_rail_ops;
+
+/* Extensions: a provider that has one sets its pointer in gr_rail; NULL means that it has none. docs/providers.md. */
+
+/* rma and send only gather what they are given; it goes to the device in one batch. */
+typedef struct gr_rail_batch {
+    /* Hands to the device what was gathered (gr_rail.gathered), however many endpoints that is. What it does not
+     * take now stays gathered, or completes with an error. */
+    void (*flush)(gr_rail *rail);
+} gr_rail_batch;
+
+/* Progress that needs no lock. */
+typedef struct gr_rail_unlocked {
+    /* Called without the lock by whoever has polled and found nothing, or another at it: does, for a while that is bounded, work that
+     * needs no lock. 1: there was some. */
+    int (*help)(gr_rail *rail);
+} gr_rail_unlocked;
+
+/* One endpoint serves all peers (gr_rail.shared_ep). */
+typedef struct gr_rail_shared {
+    /* The core is done with the rail: closes the shared endpoint where that must be before the memory of its receives is
+     * unregistered. */
     void (*shut)(gr_rail *rail);
+} gr_rail_shared;
+
+/* Peers connect over a network. */
+typedef struct gr_rail_listen {
     /* A message of the peer's has come in over the endpoint, the first since it was bound to a link. What the provider does to let
-     * the peer connect has an end. NULL: it does nothing. */
+     * the peer connect has an end. */
     void (*heard)(gr_rail *rail, void *ep);
+} gr_rail_listen;
+
+/* Memory of GPUs is copied whole. */
+typedef struct gr_rail_bulk {
     /* A whole transfer with one completion, whatever the limits of work requests. -EAGAIN as ever; -ENOTSUP: this memory can't be
-     * reached from here, and the rail keeps the reason for whoever asks. NULL: the rail has no such way. */
-    int (*bulk)(gr_rail *rail, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
-    /* That bulk is to end soon: its completion is ECANCELED, unless it had ended. */
+     * reached from here, and the rail keeps the reason for whoever asks. */
+    int (*post)(gr_rail *rail, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
+    /* That copy is to end soon: its completion is ECANCELED, unless it had ended. */
     void (*stop)(gr_rail *rail, void *ep, gr_ctx *ctx);
-    /* Memory for a bulk's operations, where the device reads them; any thread, without the lock. NULL without memory. */
+    /* Memory for the operations, where the device reads them; any thread, without the lock. NULL without memory. */
     void *(*ops_alloc)(gr_rail *rail, size_t size);
     void (*ops_free)(gr_rail *rail, void *mem);
-} gr_rail_ops;
+} gr_rail_bulk;
 
 struct gr_rail {
     const gr_rail_ops *ops;
+    const gr_rail_batch *batch;       /* the extensions; NULL: none */
+    const gr_rail_unlocked *unlocked;
+    const gr_rail_shared *shared;
+    const gr_rail_listen *listen;
+    const gr_rail_bulk *bulk;
     pthread_mutex_t mu;
     _Atomic int waiters; /* blocking lockers; the poller stands back for them */
     _Atomic int pending; /* work was queued while the lock was taken: whoever unlocks runs kick */
@@ -132,10 +159,15 @@ struct gr_rail {
     pthread_t thread;    /* the core's, set by it: it polls when the application doesn't */
 };
 
-/* Sets up the base part; the provider then fills ops, wait_fd and the limits. */
+/* Sets up the base part; the provider then fills its extensions, wait_fd and the limits. */
 static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
 {
     rail->ops = ops;
+    rail->batch = NULL;
+    rail->unlocked = NULL;
+    rail->shared = NULL;
+    rail->listen = NULL;
+    rail->bulk = NULL;
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);
     atomic_init(&rail->pending, 0);
@@ -160,7 +192,7 @@ static inline void gr_rail_lock(gr_rail *rail)
 static inline void gr_rail_leave(gr_rail *rail)
 {
     if (rail->gathered)
-        rail->ops->flush(rail);
+        rail->batch->flush(rail);
     pthread_mutex_unlock(&rail->mu);
 }
 

@@ -60,30 +60,17 @@ type Device struct {
 	Opaque   any    // the provider's own
 }
 
-// Caps is what an opened rail can do. Behaviour follows these, never a provider's name.
+// Caps is what the engine must know of an opened rail; what the core must know is in its gr_rail. Behaviour follows these, never a provider's name.
 type Caps struct {
-	Ordered          bool   // the receive of a SEND proves the WRITEs before it on the same endpoint
-	Chained          bool   // the completion of a WRITE proves the weak ones before it on the same endpoint
-	DeliveryComplete bool   // a completion proves placement at the target
-	VirtAddr         bool   // remote addresses are virtual addresses; else offsets from the region's start
-	ProviderKeys     bool   // the provider chooses keys; else the caller does
-	KeySize          int    // bytes of a key
-	LocalDesc        bool   // local buffers need registration descriptors
-	EndpointMR       bool   // regions are bound to endpoints
-	DMABuf           bool   // the rail is a DMABufRegisterer that works
-	Bulk             bool   // copies memory of GPUs whole, by gr_rail_ops.bulk; else a rail that takes it moves it as any other
-	Pins             bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
-	Descriptors      int    // of the process that an endpoint takes, its connection included
-	CanFence         bool   // closing the endpoint of one peer ends that peer's access and nobody else's
-	SharedEndpoint   bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence
-	IOVLimit         int    // segments of one work request
-	TxDepth          int    // work requests and sends an endpoint takes
-	RxDepth          int    // receives an endpoint takes
-	MaxMR            uint64 // bytes that one registration should have at most; 0: any
-	MaxMsg           uint64 // bytes of one work request
-	Whole            uint64 // bytes of a work request up to which it is best left whole, as one copies it; 0: whatever the options say
-	MaxSend          uint64 // bytes of one message
-	WindowMin        uint64 // bytes that a link may have in flight at least, whatever its rate; 0: no such need
+	ProviderKeys   bool   // the provider chooses keys; else the caller does
+	KeySize        int    // bytes of a key
+	Bulk           bool   // copies memory of GPUs whole, by gr_rail_bulk; else a rail that takes it moves it as any other
+	Pins           bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
+	SharedEndpoint bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence. Else closing ends that peer's access, and nobody else's
+	Descriptors    int    // of the process that an endpoint takes, its connection included
+	MaxMR          uint64 // bytes that one registration should have at most; 0: any
+	MaxMsg         uint64 // bytes of one work request
+	Whole          uint64 // bytes of a work request up to which it is best left whole, as one copies it; 0: whatever the options say
 }
 
 // Rail is one opened device. Its methods are safe for concurrent use.
@@ -115,14 +102,6 @@ type Prover interface {
 	Proof() []byte
 	// Reach tries; the error says what stands in the way and what would help.
 	Reach(proof []byte) error
-}
-
-// DMABufRegisterer is a Rail that can register memory of other devices (GPUs) by the descriptor that its driver exports; where
-// Caps.DMABuf is set it does.
-type DMABufRegisterer interface {
-	// RegisterDMABuf makes length bytes from offset on of a dmabuf reachable, under the addresses from iova on, which must
-	// lie in its page as offset does. The descriptor stays the caller's, who may close it when this has returned.
-	RegisterDMABuf(fd int, offset, length, iova uint64) (MR, error)
 }
 
 // VRAM is a Rail that moves memory of GPUs.

@@ -26,9 +26,10 @@ const (
 
 // Provider implements provider.Provider over others.
 type Provider struct {
-	Verbs, OFI, Local provider.Provider
-	Sys               fs.FS        // "/sys"; nil = the machine's
-	Log               *slog.Logger // warnings about fabrics that are left out; nil = none
+	Fabrics map[string]provider.Provider // by the word of the option provider, which is the fabric's name
+	OFI     provider.Provider            // libfabric: every other word
+	Sys     fs.FS                        // "/sys"; nil = the machine's
+	Log     *slog.Logger                 // warnings about fabrics that are left out; nil = none
 }
 
 var _ provider.Provider = Provider{}
@@ -38,7 +39,7 @@ func (Provider) Name() string { return Word }
 
 // Open implements provider.Provider: the one that found the device opens it.
 func (p Provider) Open(d provider.Device) (provider.Rail, error) {
-	for _, from := range []provider.Provider{p.Verbs, p.Local} {
+	for _, from := range p.Fabrics {
 		if d.Provider == from.Name() {
 			return from.Open(d)
 		}
@@ -90,11 +91,8 @@ func (p Provider) named(ctx context.Context, name string, devices []string, miss
 
 func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]provider.Device, error) {
 	from := p.OFI
-	switch name {
-	case Verbs:
-		from = p.Verbs
-	case Local:
-		from = p.Local
+	if own, ok := p.Fabrics[name]; ok {
+		from = own
 	}
 	return from.Discover(ctx, provider.Filter{Fabrics: []string{name}, Devices: devices})
 }

@@ -97,7 +97,7 @@ func TestDiscover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			got, err := Provider{Verbs: c.ib, OFI: c.ofi, Local: here, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
+			got, err := Provider{Fabrics: map[string]provider.Provider{Verbs: c.ib, Local: here}, OFI: c.ofi, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				for _, part := range c.says {
@@ -124,8 +124,8 @@ func TestDiscover(t *testing.T) {
 // A device is opened by the library that found it.
 func TestOpen(t *testing.T) {
 	var opened string
-	p := Provider{Verbs: library{name: "verbs", opened: &opened}, OFI: library{name: "ofi", opened: &opened},
-		Local: library{name: "local", opened: &opened}}
+	p := Provider{OFI: library{name: "ofi", opened: &opened}, Fabrics: map[string]provider.Provider{Verbs: library{name: "verbs", opened: &opened},
+		Local: library{name: "local", opened: &opened}}}
 	for _, name := range []string{"verbs", "ofi", "local"} {
 		_, err := p.Open(provider.Device{Provider: name, Name: "x"})
 		require.NoError(t, err)

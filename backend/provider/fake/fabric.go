@@ -37,7 +37,7 @@ func (f *Fabric) Close() error {
 // Rail implements provider.Rail, and takes a test's orders.
 type Rail struct {
 	dev  provider.Device
-	caps provider.Caps
+	caps Caps
 	note []string
 	c    *C.fake_rail
 
@@ -73,7 +73,7 @@ func flag(b bool) C.uint8_t {
 }
 
 func (r *Rail) Device() provider.Device { return r.dev }
-func (r *Rail) Caps() provider.Caps     { return r.caps }
+func (r *Rail) Caps() provider.Caps     { return r.caps.Caps }
 func (r *Rail) Notes() []string         { return r.note }
 func (r *Rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
 

@@ -142,6 +142,7 @@ void fake_mr_close(fake_rail *rail, fake_mr *mr);
 /* Under the rail's lock: ends the program when posts wait that somebody has not flushed before he let go of the lock. */
 void fake_flushed(const fake_rail *rail);
 extern const gr_rail_ops fake_ops;
+void fake_extend(gr_rail *rail); /* all extensions but gr_rail_listen */
 
 /* ---- bulk.c ---- */
 

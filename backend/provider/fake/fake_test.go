@@ -11,7 +11,7 @@ import (
 )
 
 // opener opens rails with these caps on one new fabric.
-func opener(t *testing.T, caps provider.Caps, script Script) conform.Opener {
+func opener(t *testing.T, caps Caps, script Script) conform.Opener {
 	f := NewFabric(1)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
 	return func(t *testing.T) provider.Rail {
@@ -25,11 +25,19 @@ func opener(t *testing.T, caps provider.Caps, script Script) conform.Opener {
 	}
 }
 
+func traits(c Caps) conform.Traits {
+	return conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr}
+}
+
 // The fake keeps the contract that real providers keep, behaving or misbehaving within it.
 func TestConform(t *testing.T) {
-	for name, caps := range map[string]provider.Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps()} {
-		t.Run(name, func(t *testing.T) { conform.Run(t, opener(t, caps, Script{})) })
+	for name, caps := range map[string]Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps()} {
+		t.Run(name, func(t *testing.T) { conform.Run(t, traits(caps), opener(t, caps, Script{})) })
 	}
-	t.Run("delayed", func(t *testing.T) { conform.Run(t, opener(t, TCPCaps(), Script{Delay: 3, EagainEvery: 3})) })
-	t.Run("slow", func(t *testing.T) { conform.Run(t, opener(t, TCPCaps(), Script{PerPoll: 1, BadKeyCancels: true})) })
+	t.Run("delayed", func(t *testing.T) {
+		conform.Run(t, traits(TCPCaps()), opener(t, TCPCaps(), Script{Delay: 3, EagainEvery: 3}))
+	})
+	t.Run("slow", func(t *testing.T) {
+		conform.Run(t, traits(TCPCaps()), opener(t, TCPCaps(), Script{PerPoll: 1, BadKeyCancels: true}))
+	})
 }

@@ -261,6 +261,18 @@ static int help(gr_rail *base)
 }
 
 const gr_rail_ops fake_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .flush = flush, .poll = poll_cq, .help = help, .arm = arm, .reg = own_reg, .unreg = own_unreg, .shut = fake_hub_close,
-    .bulk = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free,
+    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_cq, .arm = arm, .reg = own_reg, .unreg = own_unreg,
 };
+
+static const gr_rail_batch batch = { .flush = flush };
+static const gr_rail_unlocked unlocked = { .help = help };
+static const gr_rail_shared shared = { .shut = fake_hub_close };
+static const gr_rail_bulk bulk = { .post = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free };
+
+void fake_extend(gr_rail *rail)
+{
+    rail->batch = &batch;
+    rail->unlocked = &unlocked;
+    rail->shared = &shared;
+    rail->bulk = &bulk;
+}

@@ -19,30 +19,44 @@ import (
 // Link describes one device of a Provider.
 type Link struct {
 	Name     string
-	Subnet   string        // "" reaches every device
-	Mbps     uint64        // 0 = unknown
-	Node     int           // NUMA node plus one, 0 = unknown
-	Caps     provider.Caps // zero value: TCPCaps()
-	NoWaitFD bool          // polled by timer, as shm
-	Notes    []string      // what Rail.Notes gives
+	Subnet   string   // "" reaches every device
+	Mbps     uint64   // 0 = unknown
+	Node     int      // NUMA node plus one, 0 = unknown
+	Caps     Caps     // zero value: TCPCaps()
+	NoWaitFD bool     // polled by timer, as shm
+	Notes    []string // what Rail.Notes gives
+}
+
+// Caps is what a fake rail does: what the engine knows of it, and what it is to the core.
+type Caps struct {
+	provider.Caps
+	Ordered          bool   // gr_rail.ordered
+	Chained          bool   // gr_rail.chained
+	DeliveryComplete bool   // a completion proves placement at the target
+	VirtAddr         bool   // remote addresses are virtual addresses; else offsets from the region's start
+	LocalDesc        bool   // local buffers need registration descriptors
+	IOVLimit         int    // gr_rail.iov_limit
+	TxDepth, RxDepth int    // gr_rail.tx_depth, rx_depth
+	MaxSend          uint64 // gr_rail.msg_size
+	WindowMin        uint64 // gr_rail.window_min
 }
 
 // TCPCaps is what libfabric's native tcp can do.
-func TCPCaps() provider.Caps {
-	return provider.Caps{Ordered: true, Chained: true, DeliveryComplete: true, CanFence: true, KeySize: 8, IOVLimit: 4, TxDepth: 256,
-		RxDepth: 256, MaxMsg: 1 << 40, MaxSend: 1 << 20}
+func TCPCaps() Caps {
+	return Caps{Caps: provider.Caps{KeySize: 8, MaxMsg: 1 << 40}, Ordered: true, Chained: true, DeliveryComplete: true, IOVLimit: 4, TxDepth: 256,
+		RxDepth: 256, MaxSend: 1 << 20}
 }
 
-// EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors, no fence.
-func EFACaps() provider.Caps {
-	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, Pins: true, KeySize: 8, IOVLimit: 1,
-		TxDepth: 64, RxDepth: 128, MaxMsg: 1 << 30, MaxSend: 8 << 10}
+// EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors.
+func EFACaps() Caps {
+	return Caps{Caps: provider.Caps{ProviderKeys: true, Pins: true, KeySize: 8, MaxMsg: 1 << 30}, DeliveryComplete: true, VirtAddr: true, LocalDesc: true,
+		IOVLimit: 1, TxDepth: 64, RxDepth: 128, MaxSend: 8 << 10}
 }
 
 // VerbsCaps is an ordered queue pair whose completions do not prove placement.
-func VerbsCaps() provider.Caps {
-	return provider.Caps{Ordered: true, VirtAddr: true, ProviderKeys: true, LocalDesc: true, Pins: true, CanFence: true, KeySize: 4,
-		IOVLimit: 4, TxDepth: 128, RxDepth: 128, MaxMsg: 1 << 31, MaxSend: 64 << 10}
+func VerbsCaps() Caps {
+	return Caps{Caps: provider.Caps{ProviderKeys: true, Pins: true, KeySize: 4, MaxMsg: 1 << 31}, Ordered: true, VirtAddr: true, LocalDesc: true,
+		IOVLimit: 4, TxDepth: 128, RxDepth: 128, MaxSend: 64 << 10}
 }
 
 // Provider implements provider.Provider.
@@ -106,7 +120,7 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: fake/%s", provider.ErrNoDevice, d.Name)
 	}
-	if l.Caps == (provider.Caps{}) {
+	if l.Caps == (Caps{}) {
 		l.Caps = TCPCaps()
 	}
 	r, err := openRail(p.fabric, d, l)

@@ -21,7 +21,7 @@ type end struct {
 	got  []drive.Comp
 }
 
-func twoEnds(t *testing.T, caps provider.Caps) (a, b *end) {
+func twoEnds(t *testing.T, caps Caps) (a, b *end) {
 	f := NewFabric(7)
 	var ends [2]*end
 	for i := range ends {

@@ -6,6 +6,20 @@ import (
 	"gorail/backend/provider"
 )
 
+// caps is what an opened device does: for the engine, and for the core.
+type caps struct {
+	provider.Caps
+	Ordered          bool // the receive of a SEND proves the WRITEs before it on the same endpoint
+	Chained          bool // the completion of a WRITE proves the weak ones before it
+	DeliveryComplete bool // a completion proves placement at the target
+	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
+	LocalDesc        bool // local buffers need registration descriptors
+	EndpointMR       bool // regions are bound to endpoints
+	IOVLimit         int
+	TxDepth, RxDepth int
+	MaxSend          uint64
+}
+
 // fillCaps tells the core and the engine what an opened device does.
 func (r *rail) fillCaps() {
 	info := r.entry.info
@@ -13,23 +27,19 @@ func (r *rail) fillCaps() {
 	mode := func(bit uint64) bool { return uint64(dom.mr_mode)&bit != 0 }
 	order := tx.msg_order & info.rx_attr.msg_order
 
-	r.caps = provider.Caps{
+	r.caps = caps{
 		Ordered:          order&fiOrderSAW != 0,
 		DeliveryComplete: tx.op_flags&fiDeliveryComplete != 0,
 		VirtAddr:         mode(fiMRVirtAddr),
-		ProviderKeys:     mode(fiMRProvKey),
-		KeySize:          int(dom.mr_key_size),
-		LocalDesc:        mode(fiMRLocal),
-		EndpointMR:       mode(fiMREndpoint),
-		Pins:             r.dev.Hardware,
-		CanFence:         r.quirks.perPeer,
-		SharedEndpoint:   c.base.shared_ep != nil,
-		IOVLimit:         int(min(max(min(uint64(tx.iov_limit), uint64(tx.rma_iov_limit)), 1), maxIOV)),
-		TxDepth:          int(min(uint64(tx.size), uint64(r.cqSize))),
-		RxDepth:          int(min(uint64(info.rx_attr.size), uint64(r.cqSize))),
-		// Messages may be smaller than RMA (efa-direct: MTU and 1 GB); 2.x tells each size when asked.
-		MaxMsg:  r.limit(optMaxRMA, uint64(info.ep_attr.max_msg_size)),
-		MaxSend: r.limit(optMaxMsg, uint64(info.ep_attr.max_msg_size)),
+		Caps: provider.Caps{ProviderKeys: mode(fiMRProvKey), KeySize: int(dom.mr_key_size), Pins: r.dev.Hardware, SharedEndpoint: c.base.shared_ep != nil,
+			// Messages may be smaller than RMA (efa-direct: MTU and 1 GB); 2.x tells each size when asked.
+			MaxMsg: r.limit(optMaxRMA, uint64(info.ep_attr.max_msg_size))},
+		LocalDesc:  mode(fiMRLocal),
+		EndpointMR: mode(fiMREndpoint),
+		IOVLimit:   int(min(max(min(uint64(tx.iov_limit), uint64(tx.rma_iov_limit)), 1), maxIOV)),
+		TxDepth:    int(min(uint64(tx.size), uint64(r.cqSize))),
+		RxDepth:    int(min(uint64(info.rx_attr.size), uint64(r.cqSize))),
+		MaxSend:    r.limit(optMaxMsg, uint64(info.ep_attr.max_msg_size)),
 	}
 	if r.caps.KeySize == 0 {
 		r.caps.KeySize = 8

@@ -26,8 +26,22 @@ func openLoopback(t *testing.T, fabric string) provider.Rail {
 	return rail
 }
 
+// traits are what libfabric says of a fabric.
+func traits(t *testing.T, fabric string) conform.Traits {
+	return traitsOf(t, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
+}
+
+func traitsOf(t *testing.T, open conform.Opener) conform.Traits {
+	r := open(t)
+	c := capsOf(r)
+	require.NoError(t, r.Close())
+	return conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr}
+}
+
+func capsOf(r provider.Rail) caps { return r.(*rail).caps }
+
 func TestConformTCP(t *testing.T) {
-	conform.Run(t, func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
+	conform.Run(t, traits(t, "tcp"), func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
 }
 
 // The layered and the shared-memory provider have one endpoint for all peers; they move bytes, and no more is promised.
@@ -38,7 +52,7 @@ func TestTrafficSharedEndpoint(t *testing.T) {
 			if err == nil && fabric == "shm" && lib.version >= 2<<16 && lib.version <= 2<<16|3 {
 				t.Skip("shm of libfabric 2.0 to 2.3 crashes where both ends are in one process: docs/fabrics.md")
 			}
-			conform.RunTraffic(t, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
+			conform.RunTraffic(t, traits(t, fabric), func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
 		})
 	}
 }
@@ -59,11 +73,11 @@ func TestConformFabric(t *testing.T) {
 		return rail
 	}
 	rail := open(t)
-	fence := rail.Caps().CanFence
+	c := capsOf(rail)
 	require.NoError(t, rail.Close())
-	if fence {
-		conform.Run(t, open)
+	if c.SharedEndpoint {
+		conform.RunTraffic(t, traitsOf(t, open), open)
 	} else {
-		conform.RunTraffic(t, open)
+		conform.Run(t, traitsOf(t, open), open)
 	}
 }

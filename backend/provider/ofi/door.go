@@ -70,7 +70,7 @@ func (r *rail) listener(own sockName, hint int) int {
 
 // admit lets the peer connect: from the address of its endpoint, from those that Admit was given, and from those of the option. Under mu.
 func (e *endpoint) admit(peer []byte) error {
-	if !e.rail.entry.ip || !e.rail.caps.CanFence {
+	if !e.rail.entry.ip || !e.rail.quirks.perPeer {
 		return nil
 	}
 	from := append([]netip.Prefix{single(sockaddr(peer))}, e.rail.ports.Sources...)

@@ -12,7 +12,7 @@ import (
 	"gorail/backend/provider"
 )
 
-// endpoint implements provider.Endpoint. Where Caps.CanFence it is an endpoint of libfabric's; elsewhere it is an address
+// endpoint implements provider.Endpoint. Where each peer has one it is an endpoint of libfabric's; elsewhere it is an address
 // over the rail's one endpoint.
 type endpoint struct {
 	rail *rail
@@ -146,7 +146,7 @@ func sameForm(peer, own []byte, ip bool) bool {
 }
 
 // Close implements fi_close and fi_av_remove. What was posted comes out of poll as ECANCELED afterwards, so contexts live
-// on until then; their local buffers are no longer touched. On a shared endpoint (no Caps.CanFence) nothing is cancelled:
+// on until then; their local buffers are no longer touched. On a shared endpoint (Caps.SharedEndpoint) nothing is cancelled:
 // drain first. A second Close does nothing.
 func (e *endpoint) Close() error {
 	e.mu.Lock()

@@ -44,7 +44,8 @@ func TestTrafficImitated(t *testing.T) {
 	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
 		for seed := range int64(2) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
-				conform.RunTraffic(t, imitation(t, kind, seed, inOrder, unmapped, zeroes))
+				open := imitation(t, kind, seed, inOrder, unmapped, zeroes)
+				conform.RunTraffic(t, traitsOf(t, open), open)
 			})
 		}
 	}

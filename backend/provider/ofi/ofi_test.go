@@ -55,10 +55,10 @@ func TestSecondOpenIsQuick(t *testing.T) {
 func TestCapsOfTCP(t *testing.T) {
 	rail := openLoopback(t, "tcp")
 	defer rail.Close()
-	c := rail.Caps()
+	c := capsOf(rail)
 	require.True(t, c.DeliveryComplete)
 	require.True(t, c.Ordered)
-	require.True(t, c.CanFence)
+	require.False(t, c.SharedEndpoint)
 	require.False(t, c.ProviderKeys)
 	require.Equal(t, 8, c.KeySize)
 	require.Positive(t, c.TxDepth)

@@ -158,9 +158,9 @@ const gr_rail_ops ofi_ops = {
     .arm = arm,
     .reg = ofi_own_reg,
     .unreg = ofi_own_unreg,
-    .shut = shut,
-    .heard = heard,
 };
+static const gr_rail_shared shared = { .shut = shut };
+static const gr_rail_listen listening = { .heard = heard };
 
 ofi_rail *ofi_rail_new(void)
 {
@@ -168,6 +168,8 @@ ofi_rail *ofi_rail_new(void)
     if (!rail)
         return NULL;
     gr_rail_init(&rail->base, &ofi_ops);
+    rail->base.shared = &shared;
+    rail->base.listen = &listening;
     rail->any.peer = FI_ADDR_NOTAVAIL;
     rail->any.listener = rail->reserve = -1;
     return rail;

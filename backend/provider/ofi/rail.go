@@ -17,7 +17,7 @@ type rail struct {
 	entry  *entry // keeps the fi_info that libfabric's objects were made of
 	quirks quirks
 	ports  Ports
-	caps   provider.Caps
+	caps   caps
 	notes  []string
 	c      *coreRail // what the core posts to and polls; its lock guards it
 
@@ -37,7 +37,7 @@ type rail struct {
 }
 
 func (r *rail) Device() provider.Device { return r.dev }
-func (r *rail) Caps() provider.Caps     { return r.caps }
+func (r *rail) Caps() provider.Caps     { return r.caps.Caps }
 func (r *rail) Notes() []string         { return r.notes }
 func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
 

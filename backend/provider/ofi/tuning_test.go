@@ -63,8 +63,8 @@ func TestTuningArrives(t *testing.T) {
 			require.Equal(t, []string{c.want}, opened)
 			require.Empty(t, rail.Notes())
 			if c.tune.TxDepth != 0 {
-				require.Equal(t, c.tune.TxDepth, rail.Caps().TxDepth, "the core keeps to it")
-				require.Equal(t, c.tune.RxDepth, rail.Caps().RxDepth)
+				require.Equal(t, c.tune.TxDepth, capsOf(rail).TxDepth, "the core keeps to it")
+				require.Equal(t, c.tune.RxDepth, capsOf(rail).RxDepth)
 			}
 		})
 	}
@@ -141,14 +141,15 @@ func TestOneThread(t *testing.T) {
 	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
 	t.Setenv(fabric.EnvConfig, fabric.Config("cxi", 1, 1, inOrder, unmapped, zeroes))
 	t.Setenv(fabric.EnvBreaches, breaches)
-	conform.RunTraffic(t, func(t *testing.T) provider.Rail {
+	open := func(t *testing.T) provider.Rail {
 		p := New(Options{LibraryPath: path, Tuning: Tuning{ThreadDomain: true}})
 		devs, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"cxi"}})
 		require.NoError(t, err)
 		rail, err := p.Open(devs[0])
 		require.NoError(t, err)
 		return rail
-	})
+	}
+	conform.RunTraffic(t, traitsOf(t, open), open)
 	require.Empty(t, fabric.Breaches(t, breaches))
 }
 

@@ -93,10 +93,7 @@ func (k core) close() error { return failed(C.lc_rail_close(k.c)) }
 func (k core) proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
 func (k core) caps() provider.Caps {
-	b := &k.c.base
-	return provider.Caps{DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 8, Bulk: true, CanFence: true, Descriptors: 4, IOVLimit: int(b.iov_limit),
-		TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth), MaxMsg: uint64(b.max_msg), Whole: C.LC_ALONE, MaxSend: uint64(b.msg_size),
-		WindowMin: uint64(b.window_min)}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.max_msg), Whole: C.LC_ALONE}
 }
 
 // late is who a copy was waited for in vain last. Implements lc_late.

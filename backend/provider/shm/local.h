@@ -300,6 +300,8 @@ int lc_favour(lc_rail *rail);
 void lc_tell(lc_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 
 extern const gr_rail_ops lc_ops;
+extern const gr_rail_unlocked lc_unlocked;
+extern const gr_rail_bulk lc_whole;
 /* All that is posted on the endpoint ends, as ECANCELED where it did not end before. After `closed`: a sender that does not see that
  * has its message taken here. */
 int lc_cancel(lc_ep *ep); /* 0, or -ETIMEDOUT as lc_pool_drain */

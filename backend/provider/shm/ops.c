@@ -222,9 +222,10 @@ static void unreg(gr_rail *base, void *mr)
 }
 
 const gr_rail_ops lc_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_rail, .help = help, .arm = arm, .reg = reg, .unreg = unreg,
-    .bulk = lc_bulk_post, .stop = lc_bulk_stop, .ops_alloc = lc_ops_alloc, .ops_free = lc_ops_free,
+    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_rail, .arm = arm, .reg = reg, .unreg = unreg,
 };
+const gr_rail_unlocked lc_unlocked = { .help = help };
+const gr_rail_bulk lc_whole = { .post = lc_bulk_post, .stop = lc_bulk_stop, .ops_alloc = lc_ops_alloc, .ops_free = lc_ops_free };
 
 int lc_cancel(lc_ep *ep)
 {

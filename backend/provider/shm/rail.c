@@ -32,6 +32,8 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts,
     if (!rail)
         return -ENOMEM;
     gr_rail_init(&rail->base, &lc_ops);
+    rail->base.unlocked = &lc_unlocked;
+    rail->base.bulk = &lc_whole;
     rail->base.wait_fd = parts->wait_fd;
     rail->bell_fd = parts->bell_fd;
     rail->table = parts->table;

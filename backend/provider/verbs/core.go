@@ -33,6 +33,7 @@ func newCoreRail(l *library) (*coreRail, error) {
 		return nil, clib.Failed("calloc", syscall.ENOMEM)
 	}
 	C.gr_rail_init(&c.base, &C.vb_ops)
+	c.base.batch = &C.vb_batch
 	c.lib = &l.t.lib
 	return c, nil
 }

@@ -38,15 +38,16 @@ func TestMemoryHere(t *testing.T) {
 		require.NoError(t, rail.Close())
 	}
 	opts.IB.ODP = false
-	rail, err := New(Options{IB: opts.IB}).Open(devs[0])
+	opened, err := New(Options{IB: opts.IB}).Open(devs[0])
 	require.NoError(t, err)
-	_, err = rail.(provider.DMABufRegisterer).RegisterDMABuf(-1, 0, 4096, 0)
+	rail := opened.(*rail)
+	_, err = rail.RegisterDMABuf(-1, 0, 4096, 0)
 	want := syscall.EOPNOTSUPP
-	if rail.Caps().DMABuf {
+	if canDMABuf(rail) {
 		want = syscall.EBADF
 	}
 	require.ErrorIs(t, err, want)
-	t.Log("dmabuf:", rail.Caps().DMABuf, err)
+	t.Log("dmabuf:", canDMABuf(rail), err)
 	require.NoError(t, rail.Close())
 }
 

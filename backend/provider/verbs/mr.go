@@ -14,9 +14,8 @@ import (
 // peersAccess is what peers and the device may do with a region.
 const peersAccess = accessLocalWrite | accessRemoteWrite | accessRemoteRead
 
-var _ provider.DMABufRegisterer = (*rail)(nil)
-
-// RegisterDMABuf implements provider.DMABufRegisterer by ibv_reg_dmabuf_mr (rdma-core 34, kernel 5.12). The error wraps
+// RegisterDMABuf makes length bytes from offset on of a dmabuf reachable, under the addresses from iova on, which must lie in its page as offset
+// does. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34, kernel 5.12). The error wraps
 // provider.ErrRegister and the errno.
 func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64) (provider.MR, error) {
 	mr, err := r.regDMABuf(fd, offset, length, iova)

@@ -145,7 +145,7 @@ func TestDMABuf(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("dmabuf", 1)
 	a, b := pair(t, lib)
-	require.True(t, b.rail.Caps().DMABuf)
+	require.True(t, canDMABuf(b.rail))
 	page := uint64(os.Getpagesize())
 	fd, err := unix.MemfdCreate("device memory", 0)
 	require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestDMABuf(t *testing.T) {
 	}
 	_, err = unix.Pwrite(fd, content, 0)
 	require.NoError(t, err)
-	reg := b.rail.(provider.DMABufRegisterer)
+	reg := b.rail.(*rail)
 	offset, length, iova := page+64, 2*page, uint64(0x4200_0000_0040)&^(page-1)+64
 	mr, err := reg.RegisterDMABuf(fd, offset, length, iova)
 	require.NoError(t, err)
@@ -200,8 +200,8 @@ func TestNoDMABuf(t *testing.T) {
 	for name, build := range map[string]func(testing.TB) *imitation.Lib{"kernel": imitation.Build, "library": imitation.BuildOld} {
 		t.Run(name, func(t *testing.T) {
 			s := newSide(t, options(t, build(t), true))
-			require.False(t, s.rail.Caps().DMABuf)
-			_, err := s.rail.(provider.DMABufRegisterer).RegisterDMABuf(0, 0, 4096, 0)
+			require.False(t, canDMABuf(s.rail))
+			_, err := s.rail.(*rail).RegisterDMABuf(0, 0, 4096, 0)
 			require.ErrorIs(t, err, syscall.EOPNOTSUPP)
 		})
 	}

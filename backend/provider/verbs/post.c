@@ -153,5 +153,6 @@ void vb_close_tail(vb_qp *qp)
 }
 
 const gr_rail_ops vb_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .flush = vb_flush, .poll = vb_poll, .arm = vb_arm, .reg = vb_own_reg, .unreg = vb_own_unreg,
+    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = vb_poll, .arm = vb_arm, .reg = vb_own_reg, .unreg = vb_own_unreg,
 };
+const gr_rail_batch vb_batch = { .flush = vb_flush };

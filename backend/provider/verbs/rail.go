@@ -78,10 +78,7 @@ func maxMR(device uint64) uint64 {
 }
 
 func (r *rail) Caps() provider.Caps {
-	b := &r.c.base
-	return provider.Caps{Ordered: true, Chained: true, DeliveryComplete: true, VirtAddr: true, ProviderKeys: true, KeySize: 4,
-		LocalDesc: true, Pins: !r.opt.ODP, DMABuf: r.dmabuf, CanFence: true, IOVLimit: int(b.iov_limit), TxDepth: int(b.tx_depth), RxDepth: int(b.rx_depth),
-		MaxMR: maxMR(r.attr.maxMRSize), MaxMsg: uint64(b.max_msg), MaxSend: uint64(b.msg_size)}
+	return provider.Caps{ProviderKeys: true, KeySize: 4, Pins: !r.opt.ODP, MaxMR: maxMR(r.attr.maxMRSize), MaxMsg: uint64(r.c.base.max_msg)}
 }
 
 // error is that of a call (clib.CallError), with what it was for and the limit that it has met.

@@ -99,3 +99,6 @@ func (s *side) until(n int) {
 	}
 	require.Len(s.t, s.done, n)
 }
+
+// canDMABuf says that memory can be registered on the rail by a dmabuf.
+func canDMABuf(r provider.Rail) bool { return r.(*rail).dmabuf }

@@ -27,7 +27,7 @@ func works(t *testing.T, a, b *side, id uint64) {
 	random(a.mem[:64<<10])
 	a.rma(b, drive.Write, id, a.seg(b, 0, 128<<10, 64<<10))
 	require.True(t, until(a, b, func() bool {
-		return a.has(id)() && (a.rail.Caps().DeliveryComplete || bytes.Equal(a.mem[:64<<10], b.mem[128<<10:192<<10]))
+		return a.has(id)() && (a.traits.DeliveryComplete || bytes.Equal(a.mem[:64<<10], b.mem[128<<10:192<<10]))
 	}))
 	require.Zero(t, a.done[id].Err)
 	require.Equal(t, a.mem[:64<<10], b.mem[128<<10:192<<10])
@@ -35,7 +35,7 @@ func works(t *testing.T, a, b *side, id uint64) {
 
 // testWrongKey: an error is reported, once, nothing lands, and after a reconnect all is well.
 func testWrongKey(t *testing.T, a, b *side) {
-	if !a.rail.Caps().DeliveryComplete {
+	if !a.traits.DeliveryComplete {
 		t.Skip("completions here don't tell")
 	}
 	works(t, a, b, 1)
@@ -57,7 +57,7 @@ func testWrongKey(t *testing.T, a, b *side) {
 }
 
 func testClosedRegion(t *testing.T, a, b *side) {
-	if !a.rail.Caps().DeliveryComplete {
+	if !a.traits.DeliveryComplete {
 		t.Skip("completions here don't tell")
 	}
 	works(t, a, b, 1)
@@ -70,7 +70,7 @@ func testClosedRegion(t *testing.T, a, b *side) {
 
 // testInitiatorCloses: what was posted is reported, each once, after the close.
 func testInitiatorCloses(t *testing.T, a, b *side) {
-	if !a.rail.Caps().CanFence {
+	if a.rail.Caps().SharedEndpoint {
 		t.Skip("shared endpoints cancel nothing")
 	}
 	works(t, a, b, 1)
@@ -91,7 +91,7 @@ func testInitiatorCloses(t *testing.T, a, b *side) {
 // testClosesInRead: the endpoint closes while answers to READs come in. Each READ is reported once, and the rail goes on to
 // tell its operations apart.
 func testClosesInRead(t *testing.T, a, b *side) {
-	if !a.rail.Caps().CanFence {
+	if a.rail.Caps().SharedEndpoint {
 		t.Skip("shared endpoints cancel nothing")
 	}
 	random(b.mem)
@@ -128,7 +128,7 @@ func testClosesInRead(t *testing.T, a, b *side) {
 // testFence: the target closes its endpoint for one peer in mid-stream. That peer's operations end, each reported once,
 // its bytes stop, and another peer of the same target goes on.
 func testFence(t *testing.T, a, b *side) {
-	if !a.rail.Caps().CanFence {
+	if a.rail.Caps().SharedEndpoint {
 		t.Skip("this provider promises no fence")
 	}
 	ep2, err := b.rail.OpenEndpoint()

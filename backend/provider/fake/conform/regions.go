@@ -24,7 +24,7 @@ func testAddresses(t *testing.T, a, b *side) {
 	require.NoError(t, ep.Close())
 	require.NoError(t, ep.Close(), "twice")
 	require.ErrorIs(t, ep.Connect(b.ep.Addr()), provider.ErrEndpoint)
-	if a.rail.Caps().CanFence {
+	if !a.rail.Caps().SharedEndpoint {
 		require.NotEqual(t, a.ep.Addr(), ep.Addr())
 	}
 }
@@ -38,7 +38,7 @@ func testKeys(t *testing.T, a, b *side) {
 		require.ErrorIs(t, err, provider.ErrRegister)
 		require.ErrorIs(t, err, syscall.ENOKEY)
 	}
-	if a.rail.Caps().VirtAddr {
+	if a.traits.VirtAddr {
 		require.Equal(t, drive.Addr(a.mem), m.Base())
 	} else {
 		require.Zero(t, m.Base())

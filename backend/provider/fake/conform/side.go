@@ -16,23 +16,30 @@ import (
 
 // side is a rail with one endpoint, a region and what has completed.
 type side struct {
-	t    *testing.T
-	rail provider.Rail
-	ep   provider.Endpoint
-	d    drive.Rail
-	mem  []byte
-	mr   provider.MR
-	done map[uint64]drive.Comp
+	t      *testing.T
+	rail   provider.Rail
+	traits Traits
+	ep     provider.Endpoint
+	d      drive.Rail
+	mem    []byte
+	mr     provider.MR
+	done   map[uint64]drive.Comp
+}
+
+// Traits are what is asked of a rail beyond its Caps.
+type Traits struct {
+	DeliveryComplete bool // a completion proves placement at the target
+	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 }
 
 // Opener opens a rail for one of two sides; it skips the test where there is nothing to open.
 type Opener func(t *testing.T) provider.Rail
 
-func newSide(t *testing.T, open Opener, key uint64) *side {
+func newSide(t *testing.T, traits Traits, open Opener, key uint64) *side {
 	t.Helper()
 	rail := open(t)
 	var err error
-	s := &side{t: t, rail: rail, d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
+	s := &side{t: t, rail: rail, traits: traits, d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
 	s.ep, err = rail.OpenEndpoint()
 	require.NoError(t, err)
 	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), key)
@@ -46,8 +53,8 @@ func newSide(t *testing.T, open Opener, key uint64) *side {
 }
 
 // pair is two connected rails in this process.
-func pair(t *testing.T, open Opener) (a, b *side) {
-	a, b = newSide(t, open, 11), newSide(t, open, 22)
+func pair(t *testing.T, traits Traits, open Opener) (a, b *side) {
+	a, b = newSide(t, traits, open, 11), newSide(t, traits, open, 22)
 	require.NoError(t, a.ep.Connect(b.ep.Addr()))
 	require.NoError(t, b.ep.Connect(a.ep.Addr()))
 	return a, b

@@ -14,7 +14,7 @@ func testWriteAndRead(t *testing.T, a, b *side) {
 	random(a.mem[:2<<20])
 	a.rma(b, drive.Write, 1, a.seg(b, 0, 4096, 1<<20))
 	require.True(t, until(a, b, func() bool {
-		return a.has(1)() && (a.rail.Caps().DeliveryComplete || bytes.Equal(a.mem[:1<<20], b.mem[4096:4096+1<<20]))
+		return a.has(1)() && (a.traits.DeliveryComplete || bytes.Equal(a.mem[:1<<20], b.mem[4096:4096+1<<20]))
 	}))
 	require.Zero(t, a.done[1].Err)
 	require.Equal(t, a.mem[:1<<20], b.mem[4096:4096+1<<20])
@@ -25,7 +25,7 @@ func testWriteAndRead(t *testing.T, a, b *side) {
 }
 
 func testSegments(t *testing.T, a, b *side) {
-	n := a.rail.Caps().IOVLimit
+	n := a.d.IOVLimit()
 	random(a.mem[:1<<20])
 	var segs []drive.Seg
 	for i := range n {
@@ -48,7 +48,7 @@ func testSegments(t *testing.T, a, b *side) {
 
 // One WRITE of nothing proves all that was written weakly before it.
 func testWeakWrites(t *testing.T, a, b *side) {
-	if !a.rail.Caps().Chained {
+	if !a.d.Chained() {
 		t.Skip("the rail does not chain")
 	}
 	random(a.mem[:2<<20])
@@ -70,7 +70,7 @@ func testMessages(t *testing.T, a, b *side) {
 	require.NoError(t, err)
 	defer a.d.Unreg(mr)
 	random(a.mem[:64<<10])
-	n := min(50, b.rail.Caps().RxDepth)
+	n := min(50, b.d.RxDepth())
 	for i := range uint64(n) {
 		b.post(a, func() error { return b.d.Recv(b.ep.Core(), 100+i, b.mem[i*1024:i*1024+1024], b.mr.Desc()) })
 	}
@@ -87,7 +87,7 @@ func testMessages(t *testing.T, a, b *side) {
 
 // When a WRITE has completed its bytes are in place and its source may be overwritten, and so may those of the weak ones before it.
 func testSourceReused(t *testing.T, a, b *side) {
-	if !a.rail.Caps().DeliveryComplete {
+	if !a.traits.DeliveryComplete {
 		t.Skip("completions here don't tell")
 	}
 	const rounds, n, size = 200, 8, 16 << 10
@@ -96,7 +96,7 @@ func testSourceReused(t *testing.T, a, b *side) {
 		want := bytes.Clone(a.mem[:n*size])
 		for i := range uint64(n) {
 			op := drive.Write
-			if a.rail.Caps().Chained && i < n-1 {
+			if a.d.Chained() && i < n-1 {
 				op = drive.WriteWeak
 			} else if r%2 == 1 {
 				op = drive.WriteProven

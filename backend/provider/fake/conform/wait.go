@@ -98,7 +98,7 @@ func newWaiter(t *testing.T, a, b *side) *waiter {
 	for fd, events := range map[int]uint32{b.d.WaitFD(): unix.EPOLLIN | unix.EPOLLET, w.cry: unix.EPOLLIN} {
 		require.NoError(t, unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events}))
 	}
-	for i := range uint64(min(4, b.rail.Caps().RxDepth)) {
+	for i := range uint64(min(4, b.d.RxDepth())) {
 		b.post(a, func() error { return w.recv(i) })
 	}
 	go func() { w.done <- w.run() }()

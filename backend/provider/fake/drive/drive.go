@@ -47,8 +47,8 @@ static int drive_poll(gr_rail *rail, gr_comp *out, int max, uint64_t *ids)
     gr_rail_lock(rail);
     int n = rail->ops->poll(rail, out, max);
     gr_rail_unlock(rail);
-    if (n == 0 && rail->ops->help)
-        rail->ops->help(rail);
+    if (n == 0 && rail->unlocked)
+        rail->unlocked->help(rail);
     for (int i = 0; i < n; i++) {
         ids[i] = ((drive_ctx *)out[i].ctx)->id; // not freed: a second completion must show as that
     }
@@ -116,6 +116,11 @@ type Comp struct {
 	Err syscall.Errno // 0: success
 	Len uint64
 }
+
+// IOVLimit, RxDepth and Chained are the fields of the gr_rail.
+func (r Rail) IOVLimit() int { return int(r.c.iov_limit) }
+func (r Rail) RxDepth() int  { return int(r.c.rx_depth) }
+func (r Rail) Chained() bool { return r.c.chained != 0 }
 
 // Rail drives one gr_rail.
 type Rail struct{ c *C.gr_rail }

@@ -175,7 +175,7 @@ int fake_bulk(end *e, int number, uint64_t key)
     gr_bulk_region local = { .desc = &here }, remote = { .index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key };
     gr_bulk b = { .ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1 };
     gr_rail_lock(&e->rail->base);
-    int rc = lc_ops.bulk(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
+    int rc = lc_whole.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
     gr_rail_unlock(&e->rail->base);
     return rc;
 }

@@ -133,7 +133,7 @@ void crowded(void)
         wait_helps(&p);
         for (int i = 0; i < 3; i++)
             begin(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
-        lc_ops.help(&rail->base);
+        lc_unlocked.help(&rail->base);
         CHECK(rail->pool.copiers.started == cpus - 2);
         wait_done(&p.me, 3);
         tell(&p, 'q');

@@ -13,7 +13,7 @@ static void *lend(void *arg)
 {
     end *e = arg;
     while (atomic_load(&e->rail->pool.queued))
-        lc_ops.help(&e->rail->base);
+        lc_unlocked.help(&e->rail->base);
     return NULL;
 }
 
@@ -77,14 +77,14 @@ void left_alone(void)
         post_half(&p, &ctx[n++ % 64]);
         post_half(&p, &ctx[n++ % 64]);
         CHECK(rail->pool.copiers.started == 0 && atomic_load(&rail->pool.queued) == 2);
-        while (lc_ops.help(&rail->base))
+        while (lc_unlocked.help(&rail->base))
             ;
     }
     CHECK(rail->pool.bytes == 0);
     for (int i = 0; i < 3; i++)
         post_half(&p, &ctx[n++ % 64]);
     CHECK(rail->pool.copiers.started == 0);
-    lc_ops.help(&rail->base);
+    lc_unlocked.help(&rail->base);
     CHECK(rail->pool.copiers.started == 1);
     wait_done(&p.me, n);
     atomic_store(&rail->base.attended, 0);

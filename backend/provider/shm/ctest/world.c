@@ -121,7 +121,7 @@ void poll_end(end *e)
     int n = lc_ops.poll(&e->rail->base, c, 32);
     gr_rail_unlock(&e->rail->base);
     if (n == 0)
-        lc_ops.help(&e->rail->base);
+        lc_unlocked.help(&e->rail->base);
     for (int i = 0; i < n; i++) {
         e->done++;
         if (c[i].err)

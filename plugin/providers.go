@@ -1,0 +1,35 @@
+package main
+
+import (
+	"log/slog"
+
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/auto"
+	"gorail/backend/provider/ofi"
+	"gorail/backend/provider/shm"
+	"gorail/backend/provider/verbs"
+)
+
+// providers are all that an engine can use, by the word of the option provider. A new one is a line here (docs/providers.md).
+func providers(o option.Options, log *slog.Logger) provider.Provider {
+	return auto.Provider{
+		Fabrics: map[string]provider.Provider{
+			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
+			auto.Local: shm.New(shm.Options{Threads: o.CopyThreads, Aloof: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks}),
+		},
+		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o),
+			Ports: ofi.Ports{First: o.DataPort.First, Last: o.DataPort.Last, Sources: o.DataSources}}),
+		Log: log,
+	}
+}
+
+// tuning is what the operator asks of libfabric.
+func tuning(o option.Options) ofi.Tuning {
+	t := ofi.Tuning{TrafficClass: o.TrafficClass, TxDepth: o.TxDepth, RxDepth: o.RxDepth, CQDepth: o.CQDepth,
+		ThreadDomain: o.Threading == "domain"}
+	for _, k := range o.CXIAuthKey {
+		t.Keys = append(t.Keys, ofi.Key(k))
+	}
+	return t
+}
