@@ -2,5 +2,5 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xc1bc5c8331dc
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xcf098483de77
 import "C"
