@@ -1,4 +1,5 @@
-/* GPUs and their primary contexts: retained on first use, current only within a call of ours. */
+/* GPUs and their primary contexts: retained on first use, current only within a call of ours. It is C since lanes and tables, which C makes, open
+ * GPUs, and each post enters one. */
 #include <string.h>
 
 #include "gpu_int.h"
@@ -113,33 +114,6 @@ int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *faul
     if (d && out)
         *out = d->info;
     return rc;
-}
-
-int gg_find(gr_gpu *gpu, const uint8_t uuid[16])
-{
-    gg *g = gg_of(gpu);
-    for (int i = 0; i < gpu->devices; i++) {
-        cu_device dev;
-        cu_uuid u;
-        if (g->cu.device_get(&dev, i) == CU_OK && g->cu.device_uuid(&u, dev) == CU_OK && memcmp(u.bytes, uuid, 16) == 0)
-            return i;
-    }
-    return -GR_GPU_UNSEEN;
-}
-
-int gg_peer(gr_gpu *gpu, int a, int b, gr_gpu_fault *fault)
-{
-    gg *g = gg_of(gpu);
-    cu_device da, db;
-    int can = 0, rc;
-    if (a == b)
-        return 0;
-    if (a < 0 || b < 0 || a >= gpu->devices || b >= gpu->devices)
-        return gg_fail(fault, GR_GPU_NO_DEVICE, "ordinal");
-    if ((rc = GG_CALL(g, fault, device_get, &da, a)) || (rc = GG_CALL(g, fault, device_get, &db, b)) ||
-        (rc = GG_CALL(g, fault, device_peer, &can, da, db)))
-        return rc;
-    return can ? 0 : gg_fail(fault, GR_GPU_NO_PEER, gg_name_device_peer);
 }
 
 void gg_devices_close(gg *g)

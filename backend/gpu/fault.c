@@ -1,4 +1,4 @@
-/* What a call that failed says. */
+/* What a call that failed says: posts and polls fill it in. */
 #include <stdio.h>
 
 #include "gpu_int.h"

@@ -1,37 +1,28 @@
 // Package gpu is what GORAIL wants of GPUs: what a pointer is, mapping the memory of a peer on the same host, and copies that are posted and
 // polled without Go. CUDA's driver library is loaded when somebody asks for it; nothing of a toolkit is needed.
 //
-// The C side is described in gr_gpu.h, which is also how C elsewhere calls it: through Driver.Core. Types here are views of it, for
-// registration, tests and whatever may take its time. docs/gpu.md has the decisions and the measurements behind them.
+// What posts and polls is C (gr_gpu.h), which C elsewhere calls through Driver.Core: lanes, jobs, tables, pinned memory. What may take its time,
+// registration and mapping, is Go, over one table of the driver's calls (cuda.go). docs/gpu.md has the decisions and the measurements behind them.
 package gpu
 
-/*
-#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
-#cgo LDFLAGS: -ldl -lpthread
-#include <stdlib.h>
-#include "gpu_int.h"
-*/
-import "C"
-
 import (
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
 	"sync"
-	"unsafe"
 )
 
 //go:embed kernel/gather.ptx
 var ptx string
 
-// image is the kernel as C wants it, for good.
-var image = sync.OnceValue(func() *C.char { return C.CString(ptx) })
-
 // Driver is a loaded driver, one in a process for each path. Its methods are safe for concurrent use.
 type Driver struct {
+	calls
 	path string
-	c    *C.gr_gpu
 	refs int // under drivers.mu
+	maps maps
+	pins pins
 }
 
 var drivers struct {
@@ -48,14 +39,15 @@ func Open(path string) (*Driver, error) {
 		d.refs++
 		return d, nil
 	}
-	cpath := C.CString(path)
-	defer C.free(unsafe.Pointer(cpath))
-	var f C.gr_gpu_fault
-	c := C.gg_open(cpath, image(), &f)
-	if c == nil {
-		return nil, fmt.Errorf("%s: %w", path, fault(&f))
+	c, err := load(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	d := &Driver{path: path, c: c, refs: 1}
+	d := &Driver{calls: calls{c}, path: path, refs: 1}
+	if err := d.start(); err != nil {
+		_ = d.unload()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if drivers.byPath == nil {
 		drivers.byPath = make(map[string]*Driver)
 	}
@@ -75,59 +67,43 @@ func (d *Driver) Close() error {
 		d.refs--
 		return nil
 	}
-	if rc := C.gg_close(d.c); rc != 0 {
-		return &Fault{Why: Why(-rc), Call: "close"}
+	if d.maps.busy() || d.pins.busy() {
+		return &Fault{Why: Busy, Call: "close"}
+	}
+	if err := d.unload(); err != nil {
+		return &Fault{Why: Busy, Call: "close"}
 	}
 	d.refs = 0
 	delete(drivers.byPath, d.path)
 	return nil
 }
 
-// Core is the gr_gpu that C calls; good until Close.
-func (d *Driver) Core() unsafe.Pointer { return unsafe.Pointer(d.c) }
+// start initialises the driver. Implements cuInit and cuDeviceGetCount.
+func (d *Driver) start() error {
+	if r := d.init(); r == noDevice {
+		return &Fault{Why: NoDevice, Call: "cuInit", Text: "CUDA_ERROR_NO_DEVICE"}
+	} else if r != ok {
+		return d.failed(r, "cuInit")
+	}
+	n, r := d.count()
+	if r != ok {
+		return d.failed(r, "cuDeviceGetCount")
+	}
+	if n <= 0 {
+		return &Fault{Why: NoDevice, Call: "cuDeviceGetCount", Text: "0"}
+	}
+	d.set(min(n, maxDevices), process())
+	return nil
+}
 
-// Devices is how many GPUs this process sees.
-func (d *Driver) Devices() int { return int(d.c.devices) }
-
-// Version is CUDA's that the driver is for: 13000 is 13.0.
-func (d *Driver) Version() int { return int(d.c.version) }
+// process is a number that no other process has.
+var process = sync.OnceValue(func() (number [16]byte) {
+	_, _ = rand.Read(number[:])
+	return number
+})
 
 // Why says what can't be had, and Is lets errors.Is look for it.
 type Why int
-
-// Reasons; gr_gpu.h has their texts.
-const (
-	NoLibrary  Why = C.GR_GPU_NO_LIBRARY
-	NotADriver Why = C.GR_GPU_NOT_A_DRIVER
-	OldDriver  Why = C.GR_GPU_OLD_DRIVER
-	NoDevice   Why = C.GR_GPU_NO_DEVICE
-	Failed     Why = C.GR_GPU_DRIVER
-	NoMemory   Why = C.GR_GPU_NO_MEMORY
-	Lost       Why = C.GR_GPU_LOST
-	Unknown    Why = C.GR_GPU_HOST
-	Torn       Why = C.GR_GPU_TORN
-	Changed    Why = C.GR_GPU_CHANGED
-	NoHandle   Why = C.GR_GPU_NO_HANDLE
-	Pool       Why = C.GR_GPU_POOL
-	Managed    Why = C.GR_GPU_MANAGED
-	Pinned     Why = C.GR_GPU_PINNED
-	NoPeer     Why = C.GR_GPU_NO_PEER
-	Unseen     Why = C.GR_GPU_UNSEEN
-	Refused    Why = C.GR_GPU_REFUSED
-	NoFDs      Why = C.GR_GPU_NO_FDS
-	BadShare   Why = C.GR_GPU_BAD_SHARE
-	NoDMABuf   Why = C.GR_GPU_NO_DMABUF
-	Busy       Why = C.GR_GPU_BUSY
-	Cancelled  Why = C.GR_GPU_CANCELLED
-	Silent     Why = C.GR_GPU_SILENT
-	NoFabric   Why = C.GR_GPU_NO_FABRIC
-	Fabrics    Why = C.GR_GPU_FABRICS
-)
-
-// WhyCount is how many reasons there are, with 0, which is none.
-const WhyCount = C.GR_GPU_WHY_COUNT
-
-func (w Why) Error() string { return C.GoString(C.gr_gpu_why_text(C.int(w))) }
 
 // Fault is an error of the driver, or of what it was asked.
 type Fault struct {
@@ -156,19 +132,18 @@ func (f *Fault) Error() string {
 // Unwrap lets errors.Is find the reason.
 func (f *Fault) Unwrap() error { return f.Why }
 
-func fault(f *C.gr_gpu_fault) error {
-	return &Fault{Why: Why(f.why), Result: int(f.result), Call: C.GoString(f.call), Text: C.GoString(&f.text[0])}
-}
-
-// check is the error of a call that gave rc.
-func check(rc C.int, f *C.gr_gpu_fault) error {
-	if rc >= 0 {
+// failed is the error of a call of the driver.
+func (d calls) failed(r result, call string) error {
+	why := Failed
+	switch {
+	case r == ok:
 		return nil
+	case r.lost():
+		why = Lost
+	case r == outOfMemory:
+		why = NoMemory
 	}
-	if f == nil || f.why == 0 {
-		return &Fault{Why: Why(-rc)}
-	}
-	return fault(f)
+	return &Fault{Why: why, Result: int(r), Call: call, Text: d.errorName(r)}
 }
 
 // Is tells whether an error is of that reason.

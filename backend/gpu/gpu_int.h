@@ -1,10 +1,9 @@
 /* CUDA's driver behind gr_gpu.h.
  *
- * loader.c, device.c (contexts), what.c (pointers), share.c (for peers), map.c (peers'), arena.c (pinned memory, tables), lane.c (streams,
- * jobs), post.c.
+ * What posts and polls, and what C calls: loader.c (the table of the driver's calls), device.c (contexts), arena.c (pinned memory), table.c, lane.c
+ * (streams, jobs), post.c, flush.c. What memory is, for peers, peers' and pinned is Go's, over the same table (cuda.go).
  *
- * Locks, none taken under another but mu under map_mu and pin_mu: mu (devices, marks, tables), arena_mu, map_mu (the list of mappings),
- * gg_map.mu (its opening), lane_mu, pin_mu.
+ * Locks, none taken under another: mu (devices, marks, tables), arena_mu, lane_mu.
  */
 #ifndef GORAIL_GPU_INT_H
 #define GORAIL_GPU_INT_H
@@ -30,6 +29,20 @@ enum {
     GG_GROUP = 8,               /* operations of a piece: 1.4 to 2.7 us each to post */
     GG_QUEUED = 2,
 };
+
+typedef struct gr_gpu_device_info {
+    char name[64];
+    uint8_t uuid[16];
+    char pci[16]; /* domain:bus:device.function, as sysfs spells it */
+    int32_t sms;
+    int32_t kernel;    /* 1: the copy kernel is loaded; 0: copy engines serve, since: */
+    int32_t why;       /* the driver's result of loading it */
+    int32_t dmabuf;    /* memory can be had as dmabufs */
+    int32_t flush;     /* what other devices write is in order for this GPU's work only after gg_flush */
+    int32_t pad;
+    char why_text[96]; /* its name */
+    uint64_t memory;
+} gr_gpu_device_info;
 
 /* Lists of things that are not freed before the driver is closed. */
 typedef struct gg_block {
@@ -60,32 +73,12 @@ typedef struct gg_chunk {
     size_t size;
 } gg_chunk;
 
-typedef struct gg_map {
-    gr_gpu_map pub;
-    struct gg_map *next;
-    uint32_t refs; /* under map_mu */
-    gr_gpu_share share;
-    pthread_mutex_t mu; /* one opens, the others wait */
-    gg_dev *dev;
-    int identity;  /* memory of this process at its own address: nothing to close */
-    uint64_t *sizes; /* of pieces mapped */
-    uint64_t mapped; /* bytes */
-} gg_map;
-
-typedef struct gg_pin {
-    struct gg_pin *next;
-    void *addr;
-    size_t len;
-    uint32_t refs;
-    int foreign; /* pinned by somebody else */
-} gg_pin;
-
 typedef struct gg {
     gr_gpu pub;
     void *dl;
     const char *ptx; /* the kernel's, the caller's for good */
     cu_calls cu;
-    pthread_mutex_t mu, arena_mu, map_mu, lane_mu, pin_mu;
+    pthread_mutex_t mu, arena_mu, lane_mu;
     gg_dev dev[GG_DEVICES];
     _Atomic(gg_dev *) first; /* whose context pinned memory is of */
     _Atomic uint32_t seq, chunks, tables;
@@ -93,9 +86,7 @@ typedef struct gg {
     size_t used; /* of the last chunk that is cut up */
     int cut;     /* its number, -1: none */
     void *free_block[GG_CLASSES];
-    gg_map *maps;
     gr_gpu_lane *lanes;
-    gg_pin *pins;
 } gg;
 
 struct gr_gpu_lane {
@@ -147,15 +138,14 @@ static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
 
 /* ---- loader.c ---- */
 
-/* NULL: *fault says why. Nothing is done to any GPU. */
+/* NULL: *fault says why. The driver is not initialised: that, and gr_gpu.devices and owner, is Go's. */
 gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault);
-/* -GR_GPU_BUSY while lanes, mappings, tables or pinned ranges are open. */
+/* -GR_GPU_BUSY while lanes or tables are open. */
 int gg_close(gr_gpu *gpu);
 extern const gr_gpu_ops gg_ops;
 const char *gr_gpu_why_text(int why);
 /* For Go, which has no atomics of C. */
-void gg_counts(gr_gpu *gpu, uint64_t out[6]);
-int gg_map_state(gr_gpu_map *map);
+void gg_counts(gr_gpu *gpu, uint64_t out[3]);
 
 /* ---- fault.c ---- */
 
@@ -173,27 +163,11 @@ CU_ENTRIES(GG_NAME)
 gg_dev *gg_device(gg *g, int ordinal, gr_gpu_fault *fault, int *rc);
 int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault);
 void gg_leave(gg *g);
-int gg_find(gr_gpu *gpu, const uint8_t uuid[16]);
-int gg_peer(gr_gpu *gpu, int a, int b, gr_gpu_fault *fault);
 int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
 void gg_devices_close(gg *g);
 
-/* ---- what.c ---- */
+/* ---- flush.c ---- */
 
-int gg_what(gr_gpu *gpu, uint64_t addr, uint64_t len, gr_gpu_mem *out, gr_gpu_fault *fault);
-int gg_same(gr_gpu *gpu, uint64_t addr, uint64_t buffer, gr_gpu_fault *fault);
-/* The mapping (one handle) that a VMM address is in; 0 or a driver's result. */
-cu_result gg_mapping(gg *g, uint64_t addr, uint64_t *base, uint64_t *size);
-
-/* ---- share.c ---- */
-
-int gg_share(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault *fault);
-int gg_pieces(gr_gpu *gpu, const gr_gpu_mem *mem, uint32_t first, uint32_t n, int *fds, uint64_t *sizes, gr_gpu_fault *fault);
-
-/* ---- direct.c ---- */
-
-int gg_dmabuf(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int by_pcie, int *fd, uint64_t *offset, gr_gpu_fault *fault);
-void gg_sync_memops(gr_gpu *gpu, const gr_gpu_mem *mem);
 int gg_flush(gr_gpu *gpu, int device, gr_gpu_fault *fault);
 /* The same with a gg_dev. */
 void gg_flush_dev(void *dev);
@@ -202,21 +176,12 @@ void *gg_flusher(gr_gpu *gpu, int device);
 /* Whether it has to be called for work of that GPU. */
 int gg_wants_flush(gg *g, cu_device dev);
 
-/* ---- map.c ---- */
-
-int gg_map_open(gr_gpu *gpu, const gr_gpu_share *share, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault);
-int gg_map_add(gr_gpu *gpu, gr_gpu_map *map, uint32_t n, const int *fds, const uint64_t *sizes, gr_gpu_fault *fault);
-void gg_map_fail(gr_gpu *gpu, gr_gpu_map *map, int why);
-int gg_unmap(gr_gpu *gpu, gr_gpu_map *map, gr_gpu_fault *fault);
-
 /* ---- arena.c ---- */
 
 void *gg_alloc(gr_gpu *gpu, size_t size);
 void gg_free(gr_gpu *gpu, void *mem);
 int gg_in_arena(gg *g, const void *mem, size_t size);
 void gg_arena_close(gg *g);
-int gg_pin_host(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault);
-int gg_unpin_host(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault);
 
 /* ---- table.c ---- */
 

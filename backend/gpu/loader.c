@@ -1,11 +1,8 @@
-/* Loads the driver's library by path; nothing of a toolkit. */
+/* Loads the driver's library by path; nothing of a toolkit. It is C as it fills in the table of functions that posts call (cu_calls). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "gpu_int.h"
 
@@ -48,42 +45,6 @@ static int resolve(gg *g, gr_gpu_fault *fault)
     return 0;
 }
 
-/* A number that no other process has; another one in a child of fork. */
-static void owner_of_process(uint8_t out[16])
-{
-    static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-    static pid_t pid;
-    static uint8_t number[16];
-    pthread_mutex_lock(&mu);
-    if (pid != getpid()) {
-        pid = getpid();
-        if (getrandom(number, sizeof(number), 0) != sizeof(number)) { /* cannot fail for so few bytes */
-            memset(number, 0, sizeof(number));
-            memcpy(number, &pid, sizeof(pid));
-        }
-    }
-    memcpy(out, number, 16);
-    pthread_mutex_unlock(&mu);
-}
-
-static int start(gg *g, gr_gpu_fault *fault)
-{
-    int count = 0, rc = resolve(g, fault);
-    if (rc)
-        return rc;
-    cu_result result = g->cu.init(0);
-    if (result == CU_NO_DEVICE)
-        return text(fault, GR_GPU_NO_DEVICE, "cuInit", "CUDA_ERROR_NO_DEVICE");
-    if (result != CU_OK)
-        return gg_result(g, fault, result, "cuInit");
-    if ((rc = GG_CALL(g, fault, device_count, &count)))
-        return rc;
-    if (count <= 0)
-        return text(fault, GR_GPU_NO_DEVICE, "cuDeviceGetCount", "0");
-    g->pub.devices = count < GG_DEVICES ? count : GG_DEVICES;
-    return 0;
-}
-
 gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
 {
     gg *g = calloc(1, sizeof(*g));
@@ -96,18 +57,15 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
     g->cut = -1;
     pthread_mutex_init(&g->mu, NULL);
     pthread_mutex_init(&g->arena_mu, NULL);
-    pthread_mutex_init(&g->map_mu, NULL);
     pthread_mutex_init(&g->lane_mu, NULL);
-    pthread_mutex_init(&g->pin_mu, NULL);
     for (int i = 0; i < GG_DEVICES; i++) {
         g->dev[i].ordinal = i;
         g->dev[i].gpu = &g->pub;
     }
-    owner_of_process(g->pub.owner);
     g->dl = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!g->dl)
         text(fault, GR_GPU_NO_LIBRARY, "dlopen", dlerror());
-    else if (start(g, fault) == 0)
+    else if (resolve(g, fault) == 0)
         return &g->pub;
     free(g);
     return NULL;
@@ -116,37 +74,25 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
 int gg_close(gr_gpu *gpu)
 {
     gg *g = gg_of(gpu);
-    if (g->maps || g->lanes || g->pins || atomic_load(&g->tables))
+    if (g->lanes || atomic_load(&g->tables))
         return -GR_GPU_BUSY;
     gg_devices_close(g);
     pthread_mutex_destroy(&g->mu);
     pthread_mutex_destroy(&g->arena_mu);
-    pthread_mutex_destroy(&g->map_mu);
     pthread_mutex_destroy(&g->lane_mu);
-    pthread_mutex_destroy(&g->pin_mu);
     free(g);
     return 0;
 }
 
-void gg_counts(gr_gpu *gpu, uint64_t out[6])
+void gg_counts(gr_gpu *gpu, uint64_t out[3])
 {
-    _Atomic uint64_t *const of[6] = { &gpu->launches, &gpu->engine_copies, &gpu->maps_open,
-                                      &gpu->maps_failed, &gpu->imports, &gpu->polls };
-    for (int i = 0; i < 6; i++)
+    _Atomic uint64_t *const of[3] = { &gpu->launches, &gpu->engine_copies, &gpu->polls };
+    for (int i = 0; i < 3; i++)
         out[i] = atomic_load_explicit(of[i], memory_order_relaxed);
 }
 
-int gg_map_state(gr_gpu_map *map)
-{
-    return atomic_load(&map->state);
-}
-
 const gr_gpu_ops gg_ops = {
-    .device = gg_info, .find = gg_find, .peer = gg_peer,
-    .what = gg_what, .same = gg_same, .share = gg_share, .pieces = gg_pieces,
-    .map = gg_map_open, .map_add = gg_map_add, .map_fail = gg_map_fail, .unmap = gg_unmap,
-    .alloc = gg_alloc, .free = gg_free, .table = gg_table, .table_free = gg_table_free, .entry = gg_entry, .pin = gg_pin_host, .unpin = gg_unpin_host,
+    .alloc = gg_alloc, .free = gg_free, .table = gg_table, .table_free = gg_table_free, .entry = gg_entry,
     .lane = gg_lane, .lane_close = gg_lane_close, .job = gg_job, .job_free = gg_job_free,
     .post = gg_post, .poll = gg_poll, .cancel = gg_cancel,
-    .vram = gg_vram, .vram_free = gg_vram_free, .dmabuf = gg_dmabuf, .sync_memops = gg_sync_memops, .flush = gg_flush,
 };

@@ -1,12 +1,6 @@
 package gpu
 
-// #include "gpu_int.h"
-import "C"
-
-import (
-	"fmt"
-	"unsafe"
-)
+import "fmt"
 
 // Device is what one GPU is.
 type Device struct {
@@ -21,22 +15,42 @@ type Device struct {
 	NoKernel string
 }
 
-// Device retains the primary context of the GPU of that ordinal, once, and loads the copy kernel into it. Implements
-// cuDevicePrimaryCtxRetain and cuModuleLoadDataEx.
-func (d *Driver) Device(ordinal int) (Device, error) {
-	var i C.gr_gpu_device_info
-	var f C.gr_gpu_fault
-	if rc := C.gg_info(d.c, C.int(ordinal), &i, &f); rc != 0 {
-		return Device{}, fmt.Errorf("GPU %d: %w", ordinal, check(rc, &f))
+// Find is the ordinal of the GPU of that UUID, -1 where this process sees none.
+func (d *Driver) Find(uuid [16]byte) int {
+	for i := range d.Devices() {
+		if device, r := d.get(i); r == ok {
+			if u, r := d.uuid(device); r == ok && u == uuid {
+				return i
+			}
+		}
 	}
-	return Device{Name: C.GoString(&i.name[0]), UUID: *(*[16]byte)(unsafe.Pointer(&i.uuid)), PCI: C.GoString(&i.pci[0]), SMs: int(i.sms),
-		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0, Kernel: i.kernel != 0, NoKernel: C.GoString(&i.why_text[0])}, nil
+	return -1
 }
 
 // Peer tells whether GPU a may map and touch memory of GPU b: nil, or NoPeer. Implements cuDeviceCanAccessPeer.
 func (d *Driver) Peer(a, b int) error {
-	var f C.gr_gpu_fault
-	return check(C.gg_peer(d.c, C.int(a), C.int(b), &f), &f)
+	if a == b {
+		return nil
+	}
+	if n := d.Devices(); a < 0 || b < 0 || a >= n || b >= n {
+		return &Fault{Why: NoDevice, Call: "ordinal"}
+	}
+	da, r := d.get(a)
+	if r != ok {
+		return d.failed(r, "cuDeviceGet")
+	}
+	db, r := d.get(b)
+	if r != ok {
+		return d.failed(r, "cuDeviceGet")
+	}
+	can, r := d.canAccess(da, db)
+	if r != ok {
+		return d.failed(r, "cuDeviceCanAccessPeer")
+	}
+	if !can {
+		return &Fault{Why: NoPeer, Call: "cuDeviceCanAccessPeer"}
+	}
+	return nil
 }
 
 // Kind of memory.
@@ -44,12 +58,12 @@ type Kind int
 
 // What a range may be. UnknownMemory is what the driver has no idea of, HostMemory is pinned.
 const (
-	UnknownMemory Kind = C.GR_GPU_MEM_UNKNOWN
-	HostMemory    Kind = C.GR_GPU_MEM_HOST
-	ManagedMemory Kind = C.GR_GPU_MEM_MANAGED
-	DeviceMemory  Kind = C.GR_GPU_MEM_DEVICE
-	VMMMemory     Kind = C.GR_GPU_MEM_VMM
-	PoolMemory    Kind = C.GR_GPU_MEM_POOL
+	UnknownMemory Kind = iota
+	HostMemory
+	ManagedMemory
+	DeviceMemory
+	VMMMemory
+	PoolMemory
 )
 
 func (k Kind) String() string {
@@ -61,123 +75,131 @@ func (k Kind) String() string {
 type Mem struct {
 	Kind       Kind
 	Device     int    // ordinal; -1: none
-	Base, Size uint64 // of the allocation; VMM: of the handles that the range touches
-	Buffer     uint64 // id of the allocation, never used twice in a process
+	Base, Size uint64 // of the allocation; VMM: of the handles that the range touches, end to end
+	Buffer     uint64 // id of the allocation, never used twice in a process; VMM: of the first handle
 	Pieces     int    // VMM: handles
-	NotShared  error  // why no other process can map it; nil: it can
-	c          C.gr_gpu_mem
+	NotShared  error  // a Why: why no other process can map it; nil: it can
+	how        uint32 // a peer can map it: byIPC ..., or 0
 }
 
 // What tells what [addr, addr+size) is; no context is made. Implements cuPointerGetAttributes. The error is Torn when the range lies in
 // more than one allocation, or beyond its end.
 func (d *Driver) What(addr, size uint64) (Mem, error) {
-	var m Mem
-	var f C.gr_gpu_fault
-	if rc := C.gg_what(d.c, C.uint64_t(addr), C.uint64_t(size), &m.c, &f); rc != 0 {
-		return Mem{}, fmt.Errorf("memory at %#x, %d bytes: %w", addr, size, check(rc, &f))
-	}
-	m.Kind, m.Device, m.Base, m.Size = Kind(m.c.kind), int(m.c.device), uint64(m.c.base), uint64(m.c.size)
-	m.Buffer, m.Pieces = uint64(m.c.buffer), int(m.c.pieces)
-	if m.c.why != 0 {
-		m.NotShared = Why(m.c.why)
+	m, err := d.what(addr, size)
+	if err != nil {
+		return Mem{}, fmt.Errorf("memory at %#x, %d bytes: %w", addr, size, err)
 	}
 	return m, nil
 }
 
+func (d *Driver) what(addr, size uint64) (Mem, error) {
+	if addr+size < addr {
+		return Mem{}, &Fault{Why: Torn, Call: "range"}
+	}
+	p, r := d.pointer(addr)
+	if r != ok {
+		return Mem{}, d.failed(r, "cuPointerGetAttributes")
+	}
+	if p.kind == 0 {
+		return Mem{Device: -1}, nil
+	}
+	m := Mem{Kind: HostMemory, Device: -1, Base: p.start, Size: p.size, Buffer: p.buffer, Pieces: 1, NotShared: Pinned}
+	if p.kind != typeHost {
+		m.Device = p.device
+		vmm, err := d.kindOf(addr, size, p.managed, &m)
+		if vmm || err != nil {
+			return m, err
+		}
+	}
+	if addr < m.Base || size > m.Size-(addr-m.Base) {
+		return Mem{}, &Fault{Why: Torn, Call: "range"}
+	}
+	return m, nil
+}
+
+// kindOf tells kinds of memory of GPUs apart. vmm: it is all known by then.
+func (d *Driver) kindOf(addr, size uint64, managed bool, m *Mem) (vmm bool, err error) {
+	if managed {
+		m.Kind, m.NotShared = ManagedMemory, Managed
+		return false, nil
+	}
+	if handle, r := d.retain(addr); r == ok {
+		d.release(handle)
+		return true, d.handles(addr, size, m)
+	}
+	if pool, r := d.attr(attrPool, addr); r == ok && pool != 0 {
+		m.Kind, m.NotShared = PoolMemory, Pool
+		return false, nil
+	}
+	m.Kind, m.NotShared, m.how = DeviceMemory, nil, byIPC
+	return false, nil
+}
+
+// handle is the mapping (one handle) that a VMM address is in.
+func (d *Driver) handle(addr uint64) (base, size uint64, is bool) {
+	base, r := d.attr(attrMappingBase, addr)
+	if r != ok {
+		return 0, 0, false
+	}
+	size, r = d.attr(attrMappingSize, addr)
+	return base, size, r == ok && size != 0 && addr-base < size
+}
+
+// handles looks at those from the one that addr is in up to the one of the range's last byte, and how they can be shared.
+func (d *Driver) handles(addr, size uint64, m *Mem) error {
+	m.Kind, m.Pieces = VMMMemory, 0
+	all := ^uint64(0) // what every handle can be shared as
+	at := addr
+	for end := addr + size; m.Pieces == 0 || at < end; {
+		base, size, is := d.handle(at)
+		if !is {
+			return &Fault{Why: Torn, Call: "range of VMM memory"}
+		}
+		if device, r := d.deviceOf(at); r != ok || device != m.Device {
+			return &Fault{Why: Torn, Call: "range of VMM memory"}
+		}
+		types, r := d.attr(attrHandleTypes, at)
+		if r != ok {
+			types = 0
+		}
+		all &= types
+		if m.Pieces == 0 {
+			m.Base = base
+		}
+		m.Pieces++
+		at = base + size
+	}
+	m.Size = at - m.Base
+	fabric := all&handleFD == 0 && all&handleFabric != 0 && d.hasFabric(m.Device)
+	switch {
+	case all&handleFD != 0:
+		m.how, m.NotShared = byFDs, nil
+	case fabric && m.Pieces == 1:
+		m.how, m.NotShared = byFabric, nil
+	case fabric:
+		m.NotShared = Fabrics
+	default:
+		m.NotShared = NoHandle
+	}
+	return nil
+}
+
+func (d *Driver) hasFabric(ordinal int) bool {
+	device, r := d.get(ordinal)
+	return r == ok && d.fabric(device)
+}
+
 // Fabric tells that it can be shared, but by a handle for NVLink between hosts alone; whether the driver gives one, Share says.
-func (m *Mem) Fabric() bool { return m.c.shareable == C.GR_GPU_SHARE_FABRIC }
+func (m *Mem) Fabric() bool { return m.how == byFabric }
 
 // Same tells whether the memory at addr still is the allocation of that buffer id: nil, or Changed. Implements cuPointerGetAttribute.
 func (d *Driver) Same(addr, buffer uint64) error {
-	var f C.gr_gpu_fault
-	return check(C.gg_same(d.c, C.uint64_t(addr), C.uint64_t(buffer), &f), &f)
-}
-
-// ShareSize is the length of a Share.
-const ShareSize = C.sizeof_gr_gpu_share
-
-// Share is what a process of this host needs to map memory, but for descriptors: gr_gpu_share as it is.
-type Share [ShareSize]byte
-
-func (s *Share) c() *C.gr_gpu_share { return (*C.gr_gpu_share)(unsafe.Pointer(s)) }
-
-// Pieces is how many descriptors a mapping wants; 0: none.
-func (s *Share) Pieces() int {
-	if s.c().how != C.GR_GPU_SHARE_FDS {
-		return 0
+	now, r := d.attr(attrBuffer, addr)
+	switch {
+	case r.lost():
+		return d.failed(r, "cuPointerGetAttribute")
+	case r != ok || now != buffer:
+		return &Fault{Why: Changed, Call: "cuPointerGetAttribute"}
 	}
-	return int(s.c().pieces)
+	return nil
 }
-
-// Mappable tells whether another process can map it at all.
-func (s *Share) Mappable() bool { return s.c().how != 0 }
-
-// Base is where its owner has the memory.
-func (s *Share) Base() uint64 { return uint64(s.c().base) }
-
-// GPU is the UUID of the memory's.
-func (s *Share) GPU() [16]byte { return *(*[16]byte)(unsafe.Pointer(&s.c().gpu)) }
-
-// Owns tells whether a share says that it is of memory of this process.
-func (d *Driver) Owns(s *Share) bool { return s.c().owner == d.c.owner }
-
-// Find is the ordinal of the GPU of that UUID, negative where this process sees none.
-func (d *Driver) Find(uuid [16]byte) int { return int(C.gg_find(d.c, (*C.uint8_t)(&uuid[0]))) }
-
-// Share implements cuIpcGetMemHandle, for memory with a fabric handle cuMemExportToShareableHandle, and for other VMM memory nothing: see Pieces. The error says why it can't be shared.
-func (d *Driver) Share(m Mem) (Share, error) {
-	var s Share
-	var f C.gr_gpu_fault
-	if rc := C.gg_share(d.c, &m.c, s.c(), &f); rc != 0 {
-		return Share{}, fmt.Errorf("GPU %d: %w", m.Device, check(rc, &f))
-	}
-	return s, nil
-}
-
-// Pieces makes descriptors of n handles from first on, all or none; the caller closes them. Implements cuMemExportToShareableHandle.
-func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err error) {
-	if n <= 0 || first < 0 {
-		return nil, nil, &Fault{Why: BadShare, Call: "pieces"}
-	}
-	fds, sizes = make([]int32, n), make([]uint64, n)
-	var f C.gr_gpu_fault
-	if rc := C.gg_pieces(d.c, &m.c, C.uint32_t(first), C.uint32_t(n), (*C.int)(&fds[0]), (*C.uint64_t)(&sizes[0]), &f); rc != 0 {
-		return nil, nil, check(rc, &f)
-	}
-	return fds, sizes, nil
-}
-
-// VRAM allocates memory of ours on a GPU. Implements cuMemAlloc.
-func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
-	var a C.uint64_t
-	var f C.gr_gpu_fault
-	rc := C.gg_vram(d.c, C.int(device), C.size_t(size), &a, &f)
-	return uint64(a), check(rc, &f)
-}
-
-// FreeVRAM gives it back. Implements cuMemFree.
-func (d *Driver) FreeVRAM(device int, addr uint64) error {
-	var f C.gr_gpu_fault
-	return check(C.gg_vram_free(d.c, C.int(device), C.uint64_t(addr), &f), &f)
-}
-
-// Pin makes host memory usable in copies, counted by exact range; what somebody else pinned stays as it is. Implements cuMemHostRegister.
-func (d *Driver) Pin(addr unsafe.Pointer, size uint64) error {
-	var f C.gr_gpu_fault
-	return check(C.gg_pin_host(d.c, addr, C.size_t(size), &f), &f)
-}
-
-// Unpin ends one Pin of the same range. Implements cuMemHostUnregister.
-func (d *Driver) Unpin(addr unsafe.Pointer, size uint64) error {
-	var f C.gr_gpu_fault
-	return check(C.gg_unpin_host(d.c, addr, C.size_t(size), &f), &f)
-}
-
-// Alloc gives memory of the pinned arena, nil without; a GPU must be in use. The contents are arbitrary.
-func (d *Driver) Alloc(size uint64) unsafe.Pointer { return C.gg_alloc(d.c, C.size_t(size)) }
-
-// Free gives it back.
-func (d *Driver) Free(mem unsafe.Pointer) { C.gg_free(d.c, mem) }
-
-// Core is the gr_gpu_mem that C calls take.
-func (m *Mem) Core() unsafe.Pointer { return unsafe.Pointer(&m.c) }

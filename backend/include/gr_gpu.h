@@ -1,7 +1,7 @@
-/* What GORAIL wants of a GPU's driver: what a pointer is, mapping a peer's memory, copies that are posted and polled without Go.
+/* What C wants of a GPU's driver: copies that are posted and polled without Go. What a pointer is, and mapping a peer's memory, Go asks (package gpu).
  *
  * A driver is a table of functions, as a provider is (gr_provider.h), so that any C of ours may call it by a pointer that Go hands
- * over, and another driver (HIP) can stand beside CUDA's. Nothing is done to a GPU before gr_gpu_ops.device of it. No call leaves a
+ * over, and another driver (HIP) can stand beside CUDA's. Nothing is done to a GPU before it is used. No call leaves a
  * current context in its caller's thread.
  *
  * Every function may be called by any thread. Those that say "posts" or "polls" are for the hot path, allocate nothing and take no lock
@@ -59,20 +59,6 @@ typedef struct gr_gpu_fault {
 
 /* ---- memory ---- */
 
-enum gr_gpu_kind { GR_GPU_MEM_UNKNOWN, GR_GPU_MEM_HOST, GR_GPU_MEM_MANAGED, GR_GPU_MEM_DEVICE, GR_GPU_MEM_VMM, GR_GPU_MEM_POOL };
-
-/* A range, as the driver knows it. HOST is pinned host memory; UNKNOWN what the driver has no idea of (pageable). */
-typedef struct gr_gpu_mem {
-    int32_t kind;
-    int32_t device;      /* ordinal; -1: none */
-    uint64_t base, size; /* of the allocation; VMM: of the handles that the range touches, end to end */
-    uint64_t buffer;     /* id of the allocation, never used twice in a process; VMM: of the first handle */
-    uint32_t pieces;     /* VMM: handles */
-    uint32_t shareable;  /* a GR_GPU_SHARE_*: how a peer can map it; 0: it can't, see why */
-    int32_t why;         /* why it is not shareable */
-    uint32_t pad;
-} gr_gpu_mem;
-
 /* What a peer of the same host needs to map memory; goes to it as it is (fixed layout, little-endian machines of one host). */
 enum { GR_GPU_SHARE_IPC = 1, GR_GPU_SHARE_FDS = 2, GR_GPU_SHARE_FABRIC = 3 };
 enum { GR_GPU_SHARE_VERSION = 1 };
@@ -88,18 +74,6 @@ typedef struct gr_gpu_share {
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");
 
-/* A mapping of a peer's memory for one of our GPUs. */
-enum gr_gpu_map_state { GR_GPU_MAP_OPENING, GR_GPU_MAP_READY, GR_GPU_MAP_FAILED };
-typedef struct gr_gpu_map {
-    _Atomic int32_t state; /* of gr_gpu_map_state; READY or FAILED are for good */
-    int32_t why;           /* FAILED: why; written before state */
-    uint64_t at;           /* READY: where share.base is here */
-    uint64_t base, size;   /* of the share */
-    int32_t device;        /* ours */
-    uint32_t pieces;
-    _Atomic uint32_t have; /* FDS: pieces mapped so far, in order */
-} gr_gpu_map;
-
 /* ---- copies ---- */
 
 /* A stream of one of our GPUs towards another GPU. */
@@ -112,7 +86,7 @@ enum gr_gpu_how { GR_GPU_AUTO, GR_GPU_KERNEL, GR_GPU_ENGINE };
 
 /* Operations to copy. ops lies in the arena (else copy engines serve) and stays unchanged until the job has ended. The remote address
  * of an operation is remote + the table's entry of rregion, or without a table remote + delta; the local one is as it is.
- * Memory of either side that is the host's must be pinned and known to the driver (gr_gpu_ops.pin). */
+ * Memory of either side that is the host's must be pinned and known to the driver (gpu.Driver.Pin). */
 typedef struct gr_gpu_work {
     const gr_op *ops;
     uint32_t nops;
@@ -128,53 +102,7 @@ typedef struct gr_gpu_work {
 
 typedef struct gr_gpu gr_gpu;
 
-typedef struct gr_gpu_device_info {
-    char name[64];
-    uint8_t uuid[16];
-    char pci[16]; /* domain:bus:device.function, as sysfs spells it */
-    int32_t sms;
-    int32_t kernel;    /* 1: the copy kernel is loaded; 0: copy engines serve, since: */
-    int32_t why;       /* the driver's result of loading it */
-    int32_t dmabuf;    /* memory can be had as dmabufs */
-    int32_t flush;     /* what other devices write is in order for this GPU's work only after gr_gpu_ops.flush */
-    int32_t pad;
-    char why_text[96]; /* its name */
-    uint64_t memory;
-} gr_gpu_device_info;
-
 typedef struct gr_gpu_ops {
-    /* Retains the GPU's primary context, once a process, and loads the kernel into it; every call about memory of that GPU does
-     * it by itself, so this one is for those who want to know early. It stays retained until the driver is closed. */
-    int (*device)(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
-    /* Ordinal of the GPU of that UUID, or -GR_GPU_UNSEEN. */
-    int (*find)(gr_gpu *gpu, const uint8_t uuid[16]);
-    /* 0: GPU a may map and touch memory of GPU b (a == b: always). Else -GR_GPU_NO_PEER. */
-    int (*peer)(gr_gpu *gpu, int a, int b, gr_gpu_fault *fault);
-
-    /* What [addr, addr + len) is. Memory that the driver doesn't know is no error: kind is UNKNOWN. Makes no context.
-     * cuPointerGetAttributes, cuMemRetainAllocationHandle */
-    int (*what)(gr_gpu *gpu, uint64_t addr, uint64_t len, gr_gpu_mem *out, gr_gpu_fault *fault);
-    /* 0: the memory at addr is still the one of that buffer id; else -GR_GPU_CHANGED. */
-    int (*same)(gr_gpu *gpu, uint64_t addr, uint64_t buffer, gr_gpu_fault *fault);
-    /* Makes what a peer needs. cuIpcGetMemHandle; VMM: nothing, its descriptors are made when they are to be sent, but for memory that has
-     * only a fabric handle: cuMemExportToShareableHandle, which the driver may refuse (no IMEX channel). */
-    int (*share)(gr_gpu *gpu, const gr_gpu_mem *mem, gr_gpu_share *out, gr_gpu_fault *fault);
-    /* Descriptors and sizes of n pieces from first on, the caller's to close; all or none. cuMemRetainAllocationHandle,
-     * cuMemExportToShareableHandle */
-    int (*pieces)(gr_gpu *gpu, const gr_gpu_mem *mem, uint32_t first, uint32_t n, int *fds, uint64_t *sizes, gr_gpu_fault *fault);
-
-    /* Maps a peer's memory for our GPU: one mapping for each allocation and GPU, counted; *out is the same for all who ask. IPC and memory
-     * of this process, and fabric handles: READY or an error on return, which takes 2 to 10 ms. FDS: OPENING until map_add has had all pieces; *feeder is 1
-     * for the one caller who shall bring them. cuIpcOpenMemHandle, cuMemAddressReserve */
-    int (*map)(gr_gpu *gpu, const gr_gpu_share *share, int device, gr_gpu_map **out, int *feeder, gr_gpu_fault *fault);
-    /* Takes the next n pieces; closes the descriptors whatever comes of it. An error makes the mapping FAILED. 0.1 to 10 ms a piece.
-     * cuMemImportFromShareableHandle, cuMemMap, cuMemSetAccess */
-    int (*map_add)(gr_gpu *gpu, gr_gpu_map *map, uint32_t n, const int *fds, const uint64_t *sizes, gr_gpu_fault *fault);
-    /* The feeder gives up: FAILED for all who share it. */
-    void (*map_fail)(gr_gpu *gpu, gr_gpu_map *map, int why);
-    /* Gives one reference back; the last closes the mapping. No job that uses it may be under way. */
-    int (*unmap)(gr_gpu *gpu, gr_gpu_map *map, gr_gpu_fault *fault);
-
     /* Memory that every GPU of the process reads at the address the CPU has: for operations. Aligned to 64 bytes. NULL without memory, or
      * before any GPU is in use. Needs no call of the driver unless the arena has to grow. */
     void *(*alloc)(gr_gpu *gpu, size_t size);
@@ -184,10 +112,6 @@ typedef struct gr_gpu_ops {
     void (*table_free)(gr_gpu_table *table);
     /* Sets the entry of a remote region. No job that uses the region may be under way; others may. Some 10 us. */
     int (*entry)(gr_gpu_table *table, uint32_t idx, uint64_t delta, gr_gpu_fault *fault);
-    /* Makes host memory usable in copies, counted by exact range; memory that is pinned already stays as it is. cuMemHostRegister */
-    int (*pin)(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault);
-    int (*unpin)(gr_gpu *gpu, void *addr, size_t len, gr_gpu_fault *fault);
-
     /* The lane of a pair of GPUs (peer -1: host memory), counted. */
     int (*lane)(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault);
     void (*lane_close)(gr_gpu *gpu, gr_gpu_lane *lane);
@@ -201,19 +125,6 @@ typedef struct gr_gpu_ops {
     int (*poll)(gr_gpu_job *job, gr_gpu_fault *fault);
     /* The job ends soon: no piece more is queued, the kernel stops at its next operation. Poll until it has. Safe from any thread. */
     void (*cancel)(gr_gpu_job *job);
-
-    /* Memory of our own on a GPU that peers can map, for staging. cuMemAlloc */
-    int (*vram)(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *fault);
-    int (*vram_free)(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault);
-    /* dmabuf of whole pages round a range, which may span handles; the caller's to close; *offset is addr's in it. by_pcie: for devices
-     * that reach the GPU without passing a processor; a driver that doesn't know the difference has one way for all. Whoever takes the
-     * wrong one is not told at registration. cuMemGetHandleForAddressRange */
-    int (*dmabuf)(gr_gpu *gpu, const gr_gpu_mem *mem, uint64_t addr, uint64_t len, int by_pcie, int *fd, uint64_t *offset, gr_gpu_fault *fault);
-    /* Makes the application's own copies and fills of the memory that say they are synchronous so, since a device may read it right after.
-     * What the driver doesn't do that for is left as it is. cuPointerSetAttribute (SYNC_MEMOPS) */
-    void (*sync_memops)(gr_gpu *gpu, const gr_gpu_mem *mem);
-    /* What other devices have written to memory of the GPU is seen by its work from now on. cuFlushGPUDirectRDMAWrites */
-    int (*flush)(gr_gpu *gpu, int device, gr_gpu_fault *fault);
 } gr_gpu_ops;
 
 /* Begins every driver's own structure. */
@@ -223,7 +134,7 @@ struct gr_gpu {
     int32_t version; /* of the driver: 13000 is 13.0 */
     uint8_t owner[16];
     /* counters, for statistics; relaxed */
-    _Atomic uint64_t launches, engine_copies, maps_open, maps_failed, imports, polls;
+    _Atomic uint64_t launches, engine_copies, polls;
 };
 
 #endif

@@ -25,16 +25,6 @@ func (k core) use(d *gpu.Driver) {
 
 func (k core) driver() *gpu.Driver { return k.loaded.Load() }
 
-// unshared is what peers are told of memory that no other process can map, for that reason; 0: it is not known yet.
-func unshared(m *gpu.Mem, uuid [16]byte, why gpu.Why) (s gpu.Share) {
-	c := (*C.gr_gpu_share)(unsafe.Pointer(&s))
-	c.base, c.size, c.buffer, c.pad = C.uint64_t(m.Base), C.uint64_t(m.Size), C.uint64_t(m.Buffer), C.uint32_t(why)
-	if why != 0 {
-		c.gpu = *(*[16]C.uint8_t)(unsafe.Pointer(&uuid))
-	}
-	return s
-}
-
 // mapping says whether a peer's memory is being mapped.
 func (k core) mapping() bool { return C.lc_mapping(k.c) != 0 }
 

@@ -54,14 +54,14 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	r.meet(&m)
 	d := m.Driver
 	r.core.use(d)
-	share := unshared(&m.Mem, m.GPU.UUID, 0)
+	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
 	if m.NotShared == nil {
 		s, err := d.Share(m.Mem)
 		switch {
 		case err == nil:
 			share = s
 		case m.Fabric() && !errors.Is(err, gpu.Lost): // here it is used as any
-			share = unshared(&m.Mem, m.GPU.UUID, gpu.NoFabric)
+			share = gpu.Unshared(&m.Mem, m.GPU.UUID, gpu.NoFabric)
 			r.tell(fmt.Sprintf("memory of GPU %d at %#x has a handle for NVLink between hosts alone, and the driver does not give it "+
 				"(is there an IMEX channel?): no other process can map it: %v", device, addr, err))
 		default:
@@ -73,7 +73,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 			}
 		}
 	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
-		share = unshared(&m.Mem, m.GPU.UUID, why)
+		share = gpu.Unshared(&m.Mem, m.GPU.UUID, why)
 	}
 	desc, err := newDesc(device)
 	if err != nil {

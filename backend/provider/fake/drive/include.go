@@ -2,5 +2,5 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x92c068d3a41a
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x8efe5a5c3c5c
 import "C"

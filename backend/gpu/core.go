@@ -1,70 +1,120 @@
 package gpu
 
+// #include <stdlib.h>
 // #include "gpu_int.h"
 import "C"
 
 import (
 	"fmt"
+	"sync"
 	"unsafe"
 )
 
-// Map is a peer's memory as one of our GPUs sees it; a reference that Close gives back.
-type Map struct {
-	d *Driver
-	c *C.gr_gpu_map
-}
-
-// MapState of a Map.
-type MapState int
-
-// A mapping of VMM memory is opening until all of its pieces are there; the other states are for good.
-const (
-	MapOpening MapState = C.GR_GPU_MAP_OPENING
-	MapReady   MapState = C.GR_GPU_MAP_READY
-	MapFailed  MapState = C.GR_GPU_MAP_FAILED
-)
-
-// Map maps a peer's memory for a GPU of ours, or counts one more user of the mapping. feeder: this caller shall bring the pieces, by Add.
-// Implements cuIpcOpenMemHandle and cuMemAddressReserve; lasts milliseconds.
-func (d *Driver) Map(s Share, device int) (m *Map, feeder bool, err error) {
-	m = &Map{d: d}
-	var feed C.int
+// load implements dlopen and cuGetProcAddress: gg_open.
+func load(path string) (*C.gr_gpu, error) {
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
 	var f C.gr_gpu_fault
-	if rc := C.gg_map_open(d.c, s.c(), C.int(device), &m.c, &feed, &f); rc != 0 {
-		return nil, false, fmt.Errorf("GPU %d: %w", device, check(rc, &f))
+	c := C.gg_open(cpath, (*C.char)(image()), &f)
+	if c == nil {
+		return nil, fault(&f)
 	}
-	return m, feed != 0, nil
+	return c, nil
 }
 
-// Add maps the next pieces; the descriptors are closed whatever comes of it. Implements cuMemImportFromShareableHandle, cuMemMap and
-// cuMemSetAccess.
-func (m *Map) Add(fds []int32, sizes []uint64) error {
-	if len(fds) == 0 || len(fds) != len(sizes) {
-		return &Fault{Why: BadShare, Call: "pieces"}
+// image is the kernel as C wants it, for good.
+var image = sync.OnceValue(func() unsafe.Pointer { return unsafe.Pointer(C.CString(ptx)) })
+
+// set says what the driver was found to have, before anybody else has it.
+func (d calls) set(devices int, owner [16]byte) {
+	d.c.devices = C.int32_t(devices)
+	d.c.owner = *(*[16]C.uint8_t)(unsafe.Pointer(&owner))
+}
+
+func (d calls) owner() [16]byte { return *(*[16]byte)(unsafe.Pointer(&d.c.owner)) }
+
+// unload implements gg_close: Busy with lanes or tables left.
+func (d calls) unload() error { return check(C.gg_close(d.c), nil) }
+
+// Core is the gr_gpu that C calls; good until Close.
+func (d *Driver) Core() unsafe.Pointer { return unsafe.Pointer(d.c) }
+
+// Devices is how many GPUs this process sees.
+func (d *Driver) Devices() int { return int(d.c.devices) }
+
+// Version is CUDA's that the driver is for: 13000 is 13.0.
+func (d *Driver) Version() int { return int(d.c.version) }
+
+func (w Why) Error() string { return C.GoString(C.gr_gpu_why_text(C.int(w))) }
+
+func fault(f *C.gr_gpu_fault) error {
+	return &Fault{Why: Why(f.why), Result: int(f.result), Call: C.GoString(f.call), Text: C.GoString(&f.text[0])}
+}
+
+// check is the error of a call that gave rc.
+func check(rc C.int, f *C.gr_gpu_fault) error {
+	if rc >= 0 {
+		return nil
 	}
+	if f == nil || f.why == 0 {
+		return &Fault{Why: Why(-rc)}
+	}
+	return fault(f)
+}
+
+// Device retains the primary context of the GPU of that ordinal, once, and loads the copy kernel into it. Implements
+// cuDevicePrimaryCtxRetain and cuModuleLoadDataEx.
+func (d *Driver) Device(ordinal int) (Device, error) {
+	i, err := d.device(ordinal)
+	if err != nil {
+		return Device{}, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	return i, nil
+}
+
+func (d *Driver) device(ordinal int) (Device, error) {
+	var i C.gr_gpu_device_info
 	var f C.gr_gpu_fault
-	return check(C.gg_map_add(m.d.c, m.c, C.uint32_t(len(fds)), (*C.int)(&fds[0]), (*C.uint64_t)(&sizes[0]), &f), &f)
-}
-
-// Fail gives up bringing pieces.
-func (m *Map) Fail(why Why) { C.gg_map_fail(m.d.c, m.c, C.int(why)) }
-
-// State is whether the mapping can be used, and if it has failed, why.
-func (m *Map) State() (MapState, error) {
-	s := MapState(C.gg_map_state(m.c))
-	if s == MapFailed {
-		return s, Why(m.c.why)
+	if rc := C.gg_info(d.c, C.int(ordinal), &i, &f); rc != 0 {
+		return Device{}, check(rc, &f)
 	}
-	return s, nil
+	return Device{Name: C.GoString(&i.name[0]), UUID: *(*[16]byte)(unsafe.Pointer(&i.uuid)), PCI: C.GoString(&i.pci[0]), SMs: int(i.sms),
+		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0, Kernel: i.kernel != 0, NoKernel: C.GoString(&i.why_text[0])}, nil
 }
 
-// At is where the peer's address is here; once the mapping is ready.
-func (m *Map) At(addr uint64) uint64 { return addr - uint64(m.c.base) + uint64(m.c.at) }
-
-// Close gives the reference back; with the last the memory is unmapped, and no copy may be under way.
-func (m *Map) Close() error {
+// VRAM allocates memory of ours on a GPU. Implements cuMemAlloc.
+func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
+	var a C.uint64_t
 	var f C.gr_gpu_fault
-	return check(C.gg_unmap(m.d.c, m.c, &f), &f)
+	rc := C.gg_vram(d.c, C.int(device), C.size_t(size), &a, &f)
+	return uint64(a), check(rc, &f)
+}
+
+// FreeVRAM gives it back. Implements cuMemFree.
+func (d *Driver) FreeVRAM(device int, addr uint64) error {
+	var f C.gr_gpu_fault
+	return check(C.gg_vram_free(d.c, C.int(device), C.uint64_t(addr), &f), &f)
+}
+
+// Alloc gives memory of the pinned arena, nil without; a GPU must be in use. The contents are arbitrary.
+func (d *Driver) Alloc(size uint64) unsafe.Pointer { return C.gg_alloc(d.c, C.size_t(size)) }
+
+// Free gives it back.
+func (d *Driver) Free(mem unsafe.Pointer) { C.gg_free(d.c, mem) }
+
+// Flush makes the GPU's work see what other devices have written to its memory; nothing where Device.Flush is false. Implements
+// cuFlushGPUDirectRDMAWrites.
+func (d *Driver) Flush(device int) error {
+	var f C.gr_gpu_fault
+	return check(C.gg_flush(d.c, C.int(device), &f), &f)
+}
+
+// Flusher is Flush for C: call(arg), for as long as the driver is open. nil: that GPU's work sees what other devices write by itself.
+func (d *Driver) Flusher(device int) (call, arg unsafe.Pointer) {
+	if arg = C.gg_flusher(d.c, C.int(device)); arg != nil {
+		call = C.gg_flush_dev
+	}
+	return call, arg
 }
 
 // Table says what is to be added to addresses of remote regions, by their numbers, for one GPU of ours.
@@ -198,7 +248,8 @@ type Counts struct{ Launches, EngineCopies, MapsOpen, MapsFailed, Imports, Polls
 
 // Counts reads the counters; they only grow.
 func (d *Driver) Counts() Counts {
-	var n [6]C.uint64_t
+	var n [3]C.uint64_t
 	C.gg_counts(d.c, &n[0])
-	return Counts{uint64(n[0]), uint64(n[1]), uint64(n[2]), uint64(n[3]), uint64(n[4]), uint64(n[5])}
+	return Counts{Launches: uint64(n[0]), EngineCopies: uint64(n[1]), Polls: uint64(n[2]), MapsOpen: d.maps.opened.Load(), MapsFailed: d.maps.failed.Load(),
+		Imports: d.maps.imports.Load()}
 }

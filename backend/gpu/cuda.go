@@ -1,0 +1,279 @@
+package gpu
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
+#cgo LDFLAGS: -ldl -lpthread
+#include <stdlib.h>
+#include "cuda_go.h"
+*/
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// result is what a call of the driver gave: a CUresult.
+type result int
+
+// Results that are looked at.
+const (
+	ok              result = C.CU_OK
+	invalidValue    result = C.CU_INVALID_VALUE
+	outOfMemory     result = C.CU_OUT_OF_MEMORY
+	noDevice        result = C.CU_NO_DEVICE
+	osError         result = C.CU_OS
+	peerEnabled     result = C.CU_PEER_ENABLED
+	hostRegistered  result = C.CU_HOST_REGISTERED
+	notSupported    result = C.CU_NOT_SUPPORTED
+	attrMappingBase        = C.CU_PTR_MAPPING_BASE
+	attrMappingSize        = C.CU_PTR_MAPPING_SIZE
+	attrHandleTypes        = C.CU_PTR_HANDLE_TYPES
+	attrPool               = C.CU_PTR_POOL
+	attrBuffer             = C.CU_PTR_BUFFER
+	attrStart              = C.CU_PTR_START
+	attrSize               = C.CU_PTR_SIZE
+	handleFD               = C.CU_HANDLE_FD
+	handleFabric           = C.CU_HANDLE_FABRIC
+	rangePlain             = C.CU_RANGE_PLAIN
+	rangePCIe              = C.CU_RANGE_PCIE
+	maxPieces              = C.GG_PIECES
+	maxDevices             = C.GG_DEVICES
+)
+
+// Reasons; gr_gpu.h has their texts.
+const (
+	NoLibrary  Why = C.GR_GPU_NO_LIBRARY
+	NotADriver Why = C.GR_GPU_NOT_A_DRIVER
+	OldDriver  Why = C.GR_GPU_OLD_DRIVER
+	NoDevice   Why = C.GR_GPU_NO_DEVICE
+	Failed     Why = C.GR_GPU_DRIVER
+	NoMemory   Why = C.GR_GPU_NO_MEMORY
+	Lost       Why = C.GR_GPU_LOST
+	Unknown    Why = C.GR_GPU_HOST
+	Torn       Why = C.GR_GPU_TORN
+	Changed    Why = C.GR_GPU_CHANGED
+	NoHandle   Why = C.GR_GPU_NO_HANDLE
+	Pool       Why = C.GR_GPU_POOL
+	Managed    Why = C.GR_GPU_MANAGED
+	Pinned     Why = C.GR_GPU_PINNED
+	NoPeer     Why = C.GR_GPU_NO_PEER
+	Unseen     Why = C.GR_GPU_UNSEEN
+	Refused    Why = C.GR_GPU_REFUSED
+	NoFDs      Why = C.GR_GPU_NO_FDS
+	BadShare   Why = C.GR_GPU_BAD_SHARE
+	NoDMABuf   Why = C.GR_GPU_NO_DMABUF
+	Busy       Why = C.GR_GPU_BUSY
+	Cancelled  Why = C.GR_GPU_CANCELLED
+	Silent     Why = C.GR_GPU_SILENT
+	NoFabric   Why = C.GR_GPU_NO_FABRIC
+	Fabrics    Why = C.GR_GPU_FABRICS
+)
+
+// WhyCount is how many reasons there are, with 0, which is none.
+const WhyCount = C.GR_GPU_WHY_COUNT
+
+// lost says that no call of this process succeeds any more.
+func (r result) lost() bool { return C.gg_lost(C.int(r)) != 0 }
+
+// calls is the driver, as Go calls it: one method for each of its calls, named in the comment.
+type calls struct{ c *C.gr_gpu }
+
+// cuInit
+func (d calls) init() result { return result(C.gc_init(d.c)) }
+
+// cuDeviceGetCount
+func (d calls) count() (n int, r result) {
+	var c C.int
+	r = result(C.gc_device_count(d.c, &c))
+	return int(c), r
+}
+
+// cuDeviceGet
+func (d calls) get(ordinal int) (device int, r result) {
+	var c C.int
+	r = result(C.gc_device_get(d.c, &c, C.int(ordinal)))
+	return int(c), r
+}
+
+// cuDeviceGetUuid
+func (d calls) uuid(device int) (u [16]byte, r result) {
+	r = result(C.gc_device_uuid(d.c, (*C.uint8_t)(&u[0]), C.int(device)))
+	return u, r
+}
+
+// cuDeviceGetAttribute
+func (d calls) fabric(device int) bool {
+	var c C.int
+	return C.gc_device_attr(d.c, &c, C.CU_DEV_FABRIC, C.int(device)) == C.CU_OK && c != 0
+}
+
+// cuDeviceCanAccessPeer
+func (d calls) canAccess(a, b int) (can bool, r result) {
+	var c C.int
+	r = result(C.gc_device_peer(d.c, &c, C.int(a), C.int(b)))
+	return c != 0, r
+}
+
+// pointer is what the driver says of one.
+type pointer struct {
+	kind                uint32 // 0: it does not know it
+	managed             bool
+	device              int
+	buffer, start, size uint64
+}
+
+// cuPointerGetAttributes
+func (d calls) pointer(at uint64) (pointer, result) {
+	var p C.gc_ptr
+	r := result(C.gc_ptr_attrs(d.c, C.uint64_t(at), &p))
+	return pointer{uint32(p._type), p.managed != 0, int(p.device), uint64(p.buffer), uint64(p.start), uint64(p.size)}, r
+}
+
+const typeHost = C.CU_TYPE_HOST
+
+// cuPointerGetAttribute
+func (d calls) attr(which int, at uint64) (uint64, result) {
+	var v C.uint64_t
+	r := result(C.gc_ptr_word(d.c, &v, C.int(which), C.uint64_t(at)))
+	return uint64(v), r
+}
+
+// cuPointerGetAttribute (DEVICE_ORDINAL)
+func (d calls) deviceOf(at uint64) (int, result) {
+	v := C.int(-1)
+	r := result(C.gc_ptr_int(d.c, &v, C.CU_PTR_DEVICE, C.uint64_t(at)))
+	return int(v), r
+}
+
+// cuPointerSetAttribute (SYNC_MEMOPS); no driver of old has it
+func (d calls) syncMemops(at uint64) { C.gc_sync_memops(d.c, C.uint64_t(at)) }
+
+// cuMemRetainAllocationHandle; to be released
+func (d calls) retain(at uint64) (handle uint64, r result) {
+	var h C.uint64_t
+	r = result(C.gc_retain(d.c, &h, C.uint64_t(at)))
+	return uint64(h), r
+}
+
+// cuMemRelease
+func (d calls) release(handle uint64) { C.gc_release(d.c, C.uint64_t(handle)) }
+
+// cuMemExportToShareableHandle
+func (d calls) exportFD(handle uint64) (fd int, r result) {
+	c := C.int(-1)
+	r = result(C.gc_export_fd(d.c, &c, C.uint64_t(handle)))
+	return int(c), r
+}
+
+// cuMemExportToShareableHandle
+func (d calls) exportFabric(handle uint64, out *[64]byte) result {
+	return result(C.gc_export_fabric(d.c, (*C.uint8_t)(&out[0]), C.uint64_t(handle)))
+}
+
+// cuMemImportFromShareableHandle
+func (d calls) importFD(fd int) (handle uint64, r result) {
+	var h C.uint64_t
+	r = result(C.gc_import_fd(d.c, &h, C.int(fd)))
+	return uint64(h), r
+}
+
+// cuMemImportFromShareableHandle
+func (d calls) importFabric(from *[64]byte) (handle uint64, r result) {
+	var h C.uint64_t
+	r = result(C.gc_import_fabric(d.c, &h, (*C.uint8_t)(&from[0])))
+	return uint64(h), r
+}
+
+// cuMemAddressReserve
+func (d calls) reserve(size uint64) (at uint64, r result) {
+	var a C.uint64_t
+	r = result(C.gc_reserve(d.c, &a, C.uint64_t(size)))
+	return uint64(a), r
+}
+
+// cuMemAddressFree
+func (d calls) unreserve(at, size uint64) result {
+	return result(C.gc_unreserve(d.c, C.uint64_t(at), C.uint64_t(size)))
+}
+
+// cuMemMap
+func (d calls) mapAt(at, size, handle uint64) result {
+	return result(C.gc_map(d.c, C.uint64_t(at), C.uint64_t(size), C.uint64_t(handle)))
+}
+
+// cuMemUnmap
+func (d calls) unmapAt(at, size uint64) result {
+	return result(C.gc_unmap(d.c, C.uint64_t(at), C.uint64_t(size)))
+}
+
+// cuMemSetAccess
+func (d calls) access(at, size uint64, ordinal int) result {
+	return result(C.gc_access(d.c, C.uint64_t(at), C.uint64_t(size), C.int(ordinal)))
+}
+
+// cuIpcGetMemHandle
+func (d calls) ipcGet(at uint64, out *[64]byte) result {
+	return result(C.gc_ipc_get(d.c, (*C.uint8_t)(&out[0]), C.uint64_t(at)))
+}
+
+// cuIpcOpenMemHandle
+func (d calls) ipcOpen(handle *[64]byte) (at uint64, r result) {
+	var a C.uint64_t
+	r = result(C.gc_ipc_open(d.c, &a, (*C.uint8_t)(&handle[0])))
+	return uint64(a), r
+}
+
+// cuIpcCloseMemHandle
+func (d calls) ipcClose(at uint64) result { return result(C.gc_ipc_close(d.c, C.uint64_t(at))) }
+
+// cuCtxEnablePeerAccess, of a GPU that was opened
+func (d calls) enablePeer(ordinal int) result { return result(C.gc_enable_peer(d.c, C.int(ordinal))) }
+
+// cuMemGetHandleForAddressRange; only of a GPU that hasDMABuf
+func (d calls) rangeFD(at, size uint64, how int) (fd int, r result) {
+	c := C.int(-1)
+	r = result(C.gc_range(d.c, &c, C.uint64_t(at), C.uint64_t(size), C.int(how)))
+	return int(c), r
+}
+
+func (d calls) hasDMABuf(ordinal int) bool { return C.gc_has_dmabuf(d.c, C.int(ordinal)) != 0 }
+
+// cuMemHostRegister
+func (d calls) hostRegister(at unsafe.Pointer, size uint64) result {
+	return result(C.gc_host_register(d.c, at, C.size_t(size)))
+}
+
+// cuMemHostUnregister
+func (d calls) hostUnregister(at unsafe.Pointer) result { return result(C.gc_host_unregister(d.c, at)) }
+
+// cuGetErrorName
+func (d calls) errorName(r result) string { return C.GoString(C.gc_error_name(d.c, C.int(r))) }
+
+// first is the GPU that was opened first, -1: none was.
+func (d calls) first() int { return int(C.gc_first(d.c)) }
+
+// within runs f with the context of a GPU that was opened current in its thread. Implements cuCtxPushCurrent and cuCtxPopCurrent.
+func (d *Driver) within(ordinal int, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if r := result(C.gc_enter(d.calls.c, C.int(ordinal))); r != ok {
+		return d.failed(r, "cuCtxPushCurrent")
+	}
+	defer C.gc_leave(d.calls.c)
+	return f()
+}
+
+// present is gg_present.
+func present(path string) int {
+	c := C.CString(path)
+	defer C.free(unsafe.Pointer(c))
+	return int(C.gg_present(c))
+}
+
+// inUse is gg_in_use.
+func inUse(path string) bool {
+	c := C.CString(path)
+	defer C.free(unsafe.Pointer(c))
+	return C.gg_in_use(c) != 0
+}

@@ -1,0 +1,123 @@
+/* The driver's calls that Go makes, with arguments that Go has: cuda.go alone includes it. */
+#ifndef GORAIL_CUDA_GO_H
+#define GORAIL_CUDA_GO_H
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "gpu_int.h"
+
+#define G(gpu) (&gg_of(gpu)->cu)
+
+static cu_result gc_init(gr_gpu *g) { return G(g)->init(0); }
+static cu_result gc_device_count(gr_gpu *g, int *n) { return G(g)->device_count(n); }
+static cu_result gc_device_get(gr_gpu *g, int *device, int ordinal) { return G(g)->device_get(device, ordinal); }
+static cu_result gc_device_uuid(gr_gpu *g, uint8_t *uuid, int device) { return G(g)->device_uuid((cu_uuid *)uuid, device); }
+static cu_result gc_device_attr(gr_gpu *g, int *value, int which, int device) { return G(g)->device_attr(value, which, device); }
+static cu_result gc_device_peer(gr_gpu *g, int *can, int a, int b) { return G(g)->device_peer(can, a, b); }
+
+typedef struct gc_ptr {
+    unsigned type, managed;
+    int device;
+    unsigned long long buffer;
+    cu_ptr start;
+    size_t size;
+} gc_ptr;
+
+static cu_result gc_ptr_attrs(gr_gpu *g, uint64_t at, gc_ptr *p)
+{
+    int which[] = { CU_PTR_TYPE, CU_PTR_MANAGED, CU_PTR_DEVICE, CU_PTR_BUFFER, CU_PTR_START, CU_PTR_SIZE };
+    void *to[] = { &p->type, &p->managed, &p->device, &p->buffer, &p->start, &p->size };
+    *p = (gc_ptr){ .device = -1 };
+    return G(g)->ptr_attrs(sizeof(which) / sizeof(which[0]), which, to, at);
+}
+
+static cu_result gc_ptr_word(gr_gpu *g, uint64_t *value, int which, uint64_t at) { return G(g)->ptr_attr(value, which, at); }
+static cu_result gc_ptr_int(gr_gpu *g, int *value, int which, uint64_t at) { return G(g)->ptr_attr(value, which, at); }
+
+static void gc_sync_memops(gr_gpu *g, uint64_t at)
+{
+    const unsigned on = 1;
+    if (G(g)->ptr_set)
+        (void)G(g)->ptr_set(&on, CU_PTR_SYNC_MEMOPS, at);
+}
+
+static cu_result gc_retain(gr_gpu *g, uint64_t *handle, uint64_t at) { return G(g)->vmm_retain(handle, (void *)at); }
+static void gc_release(gr_gpu *g, uint64_t handle) { (void)G(g)->vmm_release(handle); }
+static cu_result gc_export_fd(gr_gpu *g, int *fd, uint64_t handle) { return G(g)->vmm_export(fd, handle, CU_HANDLE_FD, 0); }
+static cu_result gc_export_fabric(gr_gpu *g, uint8_t *out, uint64_t handle) { return G(g)->vmm_export(out, handle, CU_HANDLE_FABRIC, 0); }
+static cu_result gc_import_fd(gr_gpu *g, uint64_t *handle, int fd) { return G(g)->vmm_import(handle, (void *)(intptr_t)fd, CU_HANDLE_FD); }
+static cu_result gc_import_fabric(gr_gpu *g, uint64_t *handle, uint8_t *from) { return G(g)->vmm_import(handle, from, CU_HANDLE_FABRIC); }
+static cu_result gc_reserve(gr_gpu *g, uint64_t *at, uint64_t size) { return G(g)->vmm_reserve(at, size, 0, 0, 0); }
+static cu_result gc_unreserve(gr_gpu *g, uint64_t at, uint64_t size) { return G(g)->vmm_free(at, size); }
+static cu_result gc_map(gr_gpu *g, uint64_t at, uint64_t size, uint64_t handle) { return G(g)->vmm_map(at, size, 0, handle, 0); }
+static cu_result gc_unmap(gr_gpu *g, uint64_t at, uint64_t size) { return G(g)->vmm_unmap(at, size); }
+
+static cu_result gc_access(gr_gpu *g, uint64_t at, uint64_t size, int ordinal)
+{
+    cu_access a = { { CU_LOCATION_DEVICE, ordinal }, CU_ACCESS_READWRITE };
+    return G(g)->vmm_access(at, size, &a, 1);
+}
+
+static cu_result gc_ipc_get(gr_gpu *g, uint8_t *handle, uint64_t at) { return G(g)->ipc_get((cu_ipc *)handle, at); }
+
+static cu_result gc_ipc_open(gr_gpu *g, uint64_t *at, const uint8_t *bytes)
+{
+    cu_ipc handle;
+    memcpy(handle.bytes, bytes, sizeof(handle.bytes));
+    return G(g)->ipc_open(at, handle, CU_IPC_LAZY_PEER);
+}
+
+static cu_result gc_ipc_close(gr_gpu *g, uint64_t at) { return G(g)->ipc_close(at); }
+static cu_result gc_enable_peer(gr_gpu *g, int ordinal) { return G(g)->ctx_enable_peer(gg_of(g)->dev[ordinal].ctx, 0); }
+static int gc_has_dmabuf(gr_gpu *g, int ordinal) { return gg_of(g)->dev[ordinal].info.dmabuf; }
+static cu_result gc_range(gr_gpu *g, int *fd, uint64_t at, uint64_t size, int how) { return G(g)->range_handle(fd, at, size, CU_RANGE_DMABUF, how); }
+static cu_result gc_host_register(gr_gpu *g, void *at, size_t size) { return G(g)->host_register(at, size, CU_HOST_PORTABLE | CU_HOST_MAPPED); }
+static cu_result gc_host_unregister(gr_gpu *g, void *at) { return G(g)->host_unregister(at); }
+static const char *gc_error_name(gr_gpu *g, int result)
+{
+    const char *name = NULL;
+    return G(g)->error_name && G(g)->error_name(result, &name) == CU_OK ? name : NULL;
+}
+
+/* The context of a GPU that was opened, current in this thread. */
+static cu_result gc_enter(gr_gpu *g, int ordinal) { return G(g)->ctx_push(gg_of(g)->dev[ordinal].ctx); }
+static void gc_leave(gr_gpu *g) { gg_leave(gg_of(g)); }
+static int gc_first(gr_gpu *g)
+{
+    gg_dev *d = atomic_load(&gg_of(g)->first);
+    return d ? d->ordinal : -1;
+}
+
+/* Whether it is a driver's library; nothing of it is called. 0, 1: there is no such library, 2: it lacks calls of a driver. */
+static int gg_present(const char *path)
+{
+    void *dl = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    if (!dl)
+        return 1;
+    int rc = dlsym(dl, "cuInit") && dlsym(dl, "cuGetProcAddress") ? 0 : 2;
+    dlclose(dl);
+    return rc;
+}
+
+/* Whether somebody in this process has a context on a GPU. Loads and initialises nothing. */
+static int gg_in_use(const char *path)
+{
+    void *dl = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!dl)
+        return 0;
+    int (*find)(const char *, void **, int, unsigned long long) = (int (*)(const char *, void **, int, unsigned long long))dlsym(dl, "cuGetProcAddress");
+    int (*count)(int *) = 0, (*state)(int, unsigned *, int *) = 0;
+    int n = 0, active = 0;
+    if (find && find("cuDeviceGetCount", (void **)&count, 2000, 0) == 0 && find("cuDevicePrimaryCtxGetState", (void **)&state, 7000, 0) == 0 && count && state &&
+        count(&n) == 0) /* else nobody has called cuInit */
+        for (int i = 0; i < n && !active; i++) {
+            unsigned flags;
+            if (state(i, &flags, &active) != 0)
+                active = 0;
+        }
+    dlclose(dl);
+    return active;
+}
+
+#endif
