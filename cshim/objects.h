@@ -36,8 +36,12 @@ static_assert(offsetof(gr_desc, dev) == offsetof(nixlBasicDesc, devId));
 static_assert(offsetof(gr_desc, md) == sizeof(nixlBasicDesc));
 
 static_assert(int(GR_IN_PROG) == NIXL_IN_PROG && int(GR_SUCCESS) == NIXL_SUCCESS);
+static_assert(int(GR_ERR_NOT_POSTED) == NIXL_ERR_NOT_POSTED && int(GR_ERR_INVALID_PARAM) == NIXL_ERR_INVALID_PARAM);
 static_assert(int(GR_ERR_BACKEND) == NIXL_ERR_BACKEND && int(GR_ERR_NOT_FOUND) == NIXL_ERR_NOT_FOUND);
-static_assert(int(GR_ERR_CANCELED) == NIXL_ERR_CANCELED);
+static_assert(int(GR_ERR_MISMATCH) == NIXL_ERR_MISMATCH && int(GR_ERR_NOT_ALLOWED) == NIXL_ERR_NOT_ALLOWED);
+static_assert(int(GR_ERR_REPOST_ACTIVE) == NIXL_ERR_REPOST_ACTIVE && int(GR_ERR_UNKNOWN) == NIXL_ERR_UNKNOWN);
+static_assert(int(GR_ERR_NOT_SUPPORTED) == NIXL_ERR_NOT_SUPPORTED && int(GR_ERR_CANCELED) == NIXL_ERR_CANCELED);
+static_assert(int(GR_ERR_REMOTE_DISCONNECT) == NIXL_ERR_REMOTE_DISCONNECT);
 static_assert(int(GR_READ) == NIXL_READ && int(GR_WRITE) == NIXL_WRITE);
 static_assert(int(GR_MEM_DRAM) == DRAM_SEG && int(GR_MEM_VRAM) == VRAM_SEG);
 

@@ -2,8 +2,8 @@
 // peers and transfers. All methods may be called from any thread at any time; none but Release and Deregister waits for
 // a peer.
 //
-// Locks, in the order in which they may be taken: transfer.mu, remote.mu or target.mu, Registry.mu, Engine.mu,
-// Table.mu, Engine.linksMu, then those of history and meters. The core's own locks come below all of them.
+// Locks, in the order in which they may be taken: Registry.renewMu, loads and hellos, stagedRun.mu, transfer.mu, remote.mu or target.mu, Registry.mu, Engine.mu,
+// region.Table.mu, Engine.linksMu, then those of history and meters. The core's own locks come below all of them.
 package engine
 
 import (

@@ -2,7 +2,7 @@
 // (provider/ofi) and the memory of one host (provider/shm); provider/auto chooses between them, provider/fake is in-process, for tests.
 //
 // The Go side opens, registers and closes. Posting and polling happen in C, below the ops table of
-// core/gr_provider.h, which each Rail carries.
+// include/gr_provider.h, which each Rail carries.
 package provider
 
 import (
@@ -79,7 +79,7 @@ type Rail interface {
 	Caps() Caps
 	// Notes are what whoever runs this should be warned of: what the device can't do as asked, or only by detours.
 	Notes() []string
-	// Core is the gr_rail of the device (core/gr_provider.h); valid until Close.
+	// Core is the gr_rail of the device (include/gr_provider.h); valid until Close.
 	Core() unsafe.Pointer
 	// OpenEndpoint opens an endpoint for exactly one peer. Implements fi_endpoint, fi_enable.
 	OpenEndpoint() (Endpoint, error)

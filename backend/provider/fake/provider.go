@@ -1,5 +1,5 @@
 // Package fake is a fabric inside one process, for tests of the core and the engine: the interfaces of package provider and
-// the ops table of core/gr_provider.h, with real copies between buffers and misbehaviour by script.
+// the ops table of include/gr_provider.h, with real copies between buffers and misbehaviour by script.
 //
 // A Fabric joins the providers of several engines. Devices with the same Subnet reach each other. Everything is
 // deterministic: no time, and chance only from seeds. Operations are executed by polls of either side, in the order of

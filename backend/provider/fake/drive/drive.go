@@ -1,4 +1,4 @@
-// Package drive lets Go tests post and poll through the ops table of core/gr_provider.h, as the core would: under the
+// Package drive lets Go tests post and poll through the ops table of include/gr_provider.h, as the core would: under the
 // rail's lock, with contexts in C memory. One cgo call for each operation, so it is for tests only.
 package drive
 
