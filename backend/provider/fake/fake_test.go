@@ -25,8 +25,8 @@ func opener(t *testing.T, caps Caps, script Script) conform.Opener {
 	}
 }
 
-func traits(c Caps) conform.Traits {
-	return conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr}
+func traits(c Caps) conform.TraitsOf {
+	return conform.Is(conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr})
 }
 
 // The fake keeps the contract that real providers keep, behaving or misbehaving within it.

@@ -27,21 +27,19 @@ func openLoopback(t *testing.T, fabric string) provider.Rail {
 }
 
 // traits are what libfabric says of a fabric.
-func traits(t *testing.T, fabric string) conform.Traits {
-	return traitsOf(t, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
+func traits(r provider.Rail) conform.Traits {
+	return conform.Traits{DeliveryComplete: capsOf(r).DeliveryComplete, VirtAddr: capsOf(r).VirtAddr}
 }
 
-func traitsOf(t *testing.T, open conform.Opener) conform.Traits {
-	r := open(t)
-	c := capsOf(r)
-	require.NoError(t, r.Close())
-	return conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr}
+func capsOf(r provider.Rail) caps {
+	if g, ok := r.(*gpuRail); ok {
+		return g.caps
+	}
+	return r.(*rail).caps
 }
-
-func capsOf(r provider.Rail) caps { return r.(*rail).caps }
 
 func TestConformTCP(t *testing.T) {
-	conform.Run(t, traits(t, "tcp"), func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
+	conform.Run(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
 }
 
 // The layered and the shared-memory provider have one endpoint for all peers; they move bytes, and no more is promised.
@@ -52,7 +50,7 @@ func TestTrafficSharedEndpoint(t *testing.T) {
 			if err == nil && fabric == "shm" && lib.version >= 2<<16 && lib.version <= 2<<16|3 {
 				t.Skip("shm of libfabric 2.0 to 2.3 crashes where both ends are in one process: docs/fabrics.md")
 			}
-			conform.RunTraffic(t, traits(t, fabric), func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
+			conform.RunTraffic(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })
 		})
 	}
 }
@@ -76,8 +74,8 @@ func TestConformFabric(t *testing.T) {
 	c := capsOf(rail)
 	require.NoError(t, rail.Close())
 	if c.SharedEndpoint {
-		conform.RunTraffic(t, traitsOf(t, open), open)
+		conform.RunTraffic(t, traits, open)
 	} else {
-		conform.Run(t, traitsOf(t, open), open)
+		conform.Run(t, traits, open)
 	}
 }

@@ -23,7 +23,7 @@ func TestExternalProvider(t *testing.T) {
 		t.Run("named", externalNamed)
 		t.Run("traffic", func(t *testing.T) {
 			// Over net of 1.17 nobody sleeps: what is done about its signal (quirks.go) goes by its own name.
-			conform.RunTraffic(t, conform.Traits{DeliveryComplete: true}, func(t *testing.T) provider.Rail { return openLoopback(t, "relay") }, "Sleeps")
+			conform.RunTraffic(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, "relay") }, "Sleeps")
 		})
 		return
 	}

@@ -45,7 +45,7 @@ func TestTrafficImitated(t *testing.T) {
 		for seed := range int64(2) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				open := imitation(t, kind, seed, inOrder, unmapped, zeroes)
-				conform.RunTraffic(t, traitsOf(t, open), open)
+				conform.RunTraffic(t, traits, open)
 			})
 		}
 	}

@@ -149,7 +149,7 @@ func TestOneThread(t *testing.T) {
 		require.NoError(t, err)
 		return rail
 	}
-	conform.RunTraffic(t, traitsOf(t, open), open)
+	conform.RunTraffic(t, traits, open)
 	require.Empty(t, fabric.Breaches(t, breaches))
 }
 

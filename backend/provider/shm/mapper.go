@@ -134,10 +134,10 @@ func (m *mapper) begin(in importRef) {
 	p.cancel = cancel
 	m.mappings[in] = p
 	err := p.open()
-	if err == nil && p.opening() {
+	if err == nil && p.opening() || gpu.Is(err, gpu.Cancelled) {
 		go func() {
 			defer close(p.over)
-			err := p.await(ctx)
+			err := p.await(ctx, err)
 			if ctx.Err() == nil {
 				m.settle(in, p, err)
 			}
@@ -251,29 +251,39 @@ func (p *mapping) err() error {
 	return err
 }
 
-// await returns when the mapping is there, or why it is not. Whoever brought the pieces may have been told to stop: then somebody else does it.
-func (p *mapping) await(ctx context.Context) error {
+// await returns when the mapping is there, or why it is not; err is what opening it gave. Whoever brought the pieces may have been told to stop: when
+// all others have let go of that mapping, too, somebody else does it.
+func (p *mapping) await(ctx context.Context, err error) error {
 	for until := time.Now().Add(patience); ; {
-		if p.feeder {
-			if err := p.fetch(ctx); err != nil {
-				return err
-			}
+		if err == nil && p.feeder {
+			err = p.fetch(ctx)
 		}
-		for p.opening() {
-			select {
-			case <-ctx.Done():
+		for err == nil && p.opening() {
+			if !nap(ctx) {
 				return gpu.Cancelled
-			case <-time.After(time.Millisecond):
 			}
 		}
-		err := p.err()
+		if err == nil {
+			err = p.err()
+		}
 		if !gpu.Is(err, gpu.Cancelled) || time.Now().After(until) {
 			return err
 		}
 		p.unmap()
-		if err := p.open(); err != nil {
+		if !nap(ctx) {
 			return err
 		}
+		err = p.open()
+	}
+}
+
+// nap is a millisecond. False: ctx has ended.
+func nap(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Millisecond):
+		return true
 	}
 }
 

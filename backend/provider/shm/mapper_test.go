@@ -126,7 +126,7 @@ func TestMappingFed(t *testing.T) {
 		p := mapping{importInfo: importInfo{share: shareOf(3), owner: descriptors.Owner{Name: s.Name(), Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, feeder: true}}
 		require.NoError(t, p.open())
 		require.True(t, p.opening())
-		err := p.await(context.Background())
+		err := p.await(context.Background(), nil)
 		if pid == os.Getpid() {
 			require.NoError(t, err)
 			require.Equal(t, 3, m.added)
@@ -153,7 +153,7 @@ func TestMappingShared(t *testing.T) {
 	require.NoError(t, p.open())
 	time.AfterFunc(10*time.Millisecond, func() { one.Fail(gpu.Cancelled) })
 	time.AfterFunc(30*time.Millisecond, func() { two.state.Store(int32(gpu.MapReady)) })
-	require.NoError(t, p.await(context.Background()))
+	require.NoError(t, p.await(context.Background(), nil))
 	require.Equal(t, 1, one.closed)
 	require.Zero(t, two.closed)
 
@@ -161,5 +161,5 @@ func TestMappingShared(t *testing.T) {
 	p = mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{{}}}}
 	require.NoError(t, p.open())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	require.Equal(t, gpu.Cancelled, p.await(ctx))
+	require.Equal(t, gpu.Cancelled, p.await(ctx, nil))
 }

@@ -34,20 +34,20 @@ var faults = []testCase{
 }
 
 // Run runs all tests. Each gets two freshly opened and connected rails.
-func Run(t *testing.T, traits Traits, open Opener) {
-	RunTraffic(t, traits, open)
-	run(t, traits, open, faults)
+func Run(t *testing.T, of TraitsOf, open Opener) {
+	RunTraffic(t, of, open)
+	run(t, of, open, faults)
 }
 
 // RunTraffic leaves out what fabrics outside the guarantees don't keep, and the tests that are named.
-func RunTraffic(t *testing.T, traits Traits, open Opener, but ...string) {
-	run(t, traits, open, slices.DeleteFunc(slices.Clone(traffic), func(c testCase) bool { return slices.Contains(but, c.name) }))
+func RunTraffic(t *testing.T, of TraitsOf, open Opener, but ...string) {
+	run(t, of, open, slices.DeleteFunc(slices.Clone(traffic), func(c testCase) bool { return slices.Contains(but, c.name) }))
 }
 
-func run(t *testing.T, traits Traits, open Opener, cases []testCase) {
+func run(t *testing.T, of TraitsOf, open Opener, cases []testCase) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := pair(t, traits, open)
+			a, b := pair(t, of, open)
 			c.test(t, a, b)
 		})
 	}

@@ -32,14 +32,20 @@ type Traits struct {
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 }
 
+// TraitsOf says them of a rail that is open.
+type TraitsOf func(provider.Rail) Traits
+
+// Is are the same of every rail.
+func Is(t Traits) TraitsOf { return func(provider.Rail) Traits { return t } }
+
 // Opener opens a rail for one of two sides; it skips the test where there is nothing to open.
 type Opener func(t *testing.T) provider.Rail
 
-func newSide(t *testing.T, traits Traits, open Opener, key uint64) *side {
+func newSide(t *testing.T, of TraitsOf, open Opener, key uint64) *side {
 	t.Helper()
 	rail := open(t)
 	var err error
-	s := &side{t: t, rail: rail, traits: traits, d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
+	s := &side{t: t, rail: rail, traits: of(rail), d: drive.New(rail.Core()), mem: drive.Alloc(8 << 20), done: map[uint64]drive.Comp{}}
 	s.ep, err = rail.OpenEndpoint()
 	require.NoError(t, err)
 	s.mr, err = rail.Register(drive.Addr(s.mem), uint64(len(s.mem)), key)
@@ -53,8 +59,8 @@ func newSide(t *testing.T, traits Traits, open Opener, key uint64) *side {
 }
 
 // pair is two connected rails in this process.
-func pair(t *testing.T, traits Traits, open Opener) (a, b *side) {
-	a, b = newSide(t, traits, open, 11), newSide(t, traits, open, 22)
+func pair(t *testing.T, of TraitsOf, open Opener) (a, b *side) {
+	a, b = newSide(t, of, open, 11), newSide(t, of, open, 22)
 	require.NoError(t, a.ep.Connect(b.ep.Addr()))
 	require.NoError(t, b.ep.Connect(a.ep.Addr()))
 	return a, b

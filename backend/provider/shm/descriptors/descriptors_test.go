@@ -261,6 +261,56 @@ func TestCallers(t *testing.T) {
 	require.Equal(t, givenSize, askPiece(mine, token, 7))
 }
 
+// TestManyAsk: more than there are places ask at once, of a driver that takes its time: each is answered.
+func TestManyAsk(t *testing.T) {
+	const callers = 3 * places
+	begun, goOn := make(chan struct{}, callers), make(chan struct{})
+	s := serve(t, held(begun, goOn))
+	answered := make(chan error, callers)
+	for range callers {
+		go func() {
+			answered <- Fetch(context.Background(), s.owner(), 7, 1, func(fds []int32, _ []uint64) error {
+				for _, fd := range fds {
+					_ = unix.Close(int(fd))
+				}
+				return nil
+			})
+		}()
+	}
+	<-begun
+	time.AfterFunc(2*askIn, func() { close(goOn) }) // until all the others have come
+	for range callers {
+		require.NoError(t, <-answered)
+	}
+}
+
+// TestCloseUnderQuestions: a close waits for the answer that is being made, and for no other.
+func TestCloseUnderQuestions(t *testing.T) {
+	begun, goOn := make(chan struct{}, 10), make(chan struct{})
+	s := serve(t, held(begun, goOn))
+	for range 10 {
+		c := call(t, s.Name())
+		w := want{token, 7, 0, 1}
+		require.NoError(t, c.Send(w.encode()))
+	}
+	<-begun
+	closed := make(chan struct{})
+	go func() { s.Close(); close(closed) }()
+	<-s.ended
+	close(goOn)
+	<-closed
+	require.Empty(t, begun)
+}
+
+// held is source, which tells that it was called and waits.
+func held(begun chan<- struct{}, goOn <-chan struct{}) Source {
+	return func(key uint64, first, n int) ([]int, []uint64, int) {
+		begun <- struct{}{}
+		<-goOn
+		return source(key, first, n)
+	}
+}
+
 // TestSlowReader: a caller that takes no answers is let go, and holds up nobody.
 func TestSlowReader(t *testing.T) {
 	var asked atomic.Int32

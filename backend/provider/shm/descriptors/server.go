@@ -16,9 +16,10 @@ import (
 const PerMessage = 64
 
 const (
-	places   = 64                    // callers at a time; one more, and the one that was silent longest goes, of those first that have shown no token
-	patience = 5 * time.Second       // with one that says nothing
-	shortNap = 10 * time.Millisecond // while there are no descriptors for callers
+	places   = 64                     // callers at a time; one more, and the one that was silent longest goes, of those first that have shown no token
+	patience = 5 * time.Second        // with one that says nothing
+	askIn    = 100 * time.Millisecond // is what a caller has, and who was answered, to ask
+	shortNap = 10 * time.Millisecond  // while there are no descriptors for callers, or no places
 	backlog  = 128
 )
 
@@ -87,6 +88,7 @@ type caller struct {
 
 	heard  time.Time // the rest under Server.mu
 	proved bool
+	asked  bool // it has asked for what it may, and has no answer yet
 }
 
 // Serve begins to. The error is an *ipc.Error.
@@ -136,10 +138,14 @@ func (s *Server) accept() {
 		if ipc.Short(err) {
 			s.dropOldest()
 		}
-		select {
-		case <-s.ended:
-		case <-time.After(shortNap):
-		}
+		s.nap()
+	}
+}
+
+func (s *Server) nap() {
+	select {
+	case <-s.ended:
+	case <-time.After(shortNap):
 	}
 }
 
@@ -152,15 +158,20 @@ func (s *Server) take(conn *ipc.Conn) {
 	go s.serve(c)
 }
 
+// place gives a caller a place, somebody else's if all are taken. While all wait for their answers, or have come just now, nobody comes in: who
+// connects finds the backlog full in the end, and tries again.
 func (s *Server) place(c *caller) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for !s.closed && len(s.callers) == places && !s.drop() {
+		s.mu.Unlock()
+		s.nap()
+		s.mu.Lock()
+	}
 	if s.closed {
 		return false
 	}
-	if len(s.callers) == places {
-		s.drop()
-	}
+	c.heard = time.Now() // it may have waited above
 	s.callers = append(s.callers, c)
 	s.tasks.Add(1)
 	return true
@@ -169,24 +180,23 @@ func (s *Server) place(c *caller) bool {
 func (s *Server) dropOldest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.callers) > 0 {
-		s.drop()
-	}
+	s.drop()
 }
 
-// drop lets one go. With mu; there is one.
-func (s *Server) drop() {
-	oldest := slices.MinFunc(s.callers, func(a, b *caller) int {
-		if a.proved != b.proved {
-			if b.proved {
-				return -1
-			}
-			return 1
+// drop lets one go that waits for no answer, and has had time to ask: of those first that have shown no token. False: there is none. With mu.
+func (s *Server) drop() bool {
+	var oldest *caller
+	for _, c := range s.callers {
+		if !c.asked && (oldest == nil || c.proved == oldest.proved && c.heard.Before(oldest.heard) || !c.proved && oldest.proved) {
+			oldest = c
 		}
-		return a.heard.Compare(b.heard)
-	})
+	}
+	if oldest == nil || time.Since(oldest.heard) < askIn {
+		return false
+	}
 	oldest.conn.Close()
 	s.forget(oldest)
+	return true
 }
 
 // forget frees a caller's place. With mu.
@@ -211,27 +221,34 @@ func (s *Server) next(c *caller) bool {
 	var b [wantSize + 1]byte
 	c.conn.Deadline(time.Now().Add(patience))
 	n, err := c.conn.Recv(b[:])
-	s.mu.Lock()
-	c.heard = time.Now()
-	s.mu.Unlock()
+	var w want
 	if err != nil || n != wantSize {
 		return false
 	}
-	var w want
 	w.decode(b[:])
-	if w.n == 0 || w.n > PerMessage || w.token != s.token || !s.answer(c, &w) {
+	if w.n == 0 || w.n > PerMessage || w.token != s.token || !s.asks(c, true) {
 		return false
 	}
+	return s.answer(c, &w) && s.asks(c, false)
+}
+
+// asks notes that a caller waits for an answer, or has it. False: it was let go.
+func (s *Server) asks(c *caller, now bool) bool {
 	s.mu.Lock()
-	c.proved = true
-	s.mu.Unlock()
-	return true
+	defer s.mu.Unlock()
+	c.heard, c.proved, c.asked = time.Now(), true, now
+	return !s.closed && slices.Contains(s.callers, c)
 }
 
 // answer sends what was asked for. A caller that has not taken its last answer gets no other.
 func (s *Server) answer(c *caller, w *want) bool {
 	s.giving.Lock()
 	defer s.giving.Unlock()
+	select {
+	case <-s.ended:
+		return false
+	default:
+	}
 	fds, sizes, why := s.source(w.key, int(w.first), int(w.n))
 	defer ipc.CloseAll(fds)
 	g := given{why: uint32(why), n: uint32(len(fds)), size: sizes}

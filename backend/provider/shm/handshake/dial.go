@@ -66,6 +66,11 @@ func (d *dialer) run(conn *ipc.Conn) {
 			return
 		case <-time.After(time.Until(d.next)):
 		}
+		select {
+		case <-d.e.ended: // both
+			return
+		default:
+		}
 		if !d.refused.IsZero() && time.Since(d.refused) > patience {
 			d.e.fail(ipc.Fail("greeting the peer's endpoint, which closes our connections", unix.ECONNREFUSED), false)
 			return

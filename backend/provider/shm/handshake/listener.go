@@ -17,6 +17,8 @@ package handshake
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -155,20 +157,38 @@ func (l *Listener) giveUp(err error) {
 	}
 }
 
-// take gives a connection a place, if any endpoint waits for one. Mostly its token is there already.
+// take hands a connection to the endpoint that it names; mostly its token is there already. Else it gets a place, if any endpoint waits.
 func (l *Listener) take(conn *ipc.Conn) {
 	c := &caller{conn, time.Now(), ipc.Ticks()}
-	if _, err := conn.CheckUser(); err != nil || !l.place(c) {
+	if _, err := conn.CheckUser(); err != nil {
 		conn.Close()
 		return
 	}
 	var b [helloSize + 1]byte
 	n, err := conn.TryRecv(b[:])
-	if err == unix.EAGAIN {
+	switch {
+	case err == unix.EAGAIN && l.place(c):
 		go l.wait(c)
-		return
+	case err == unix.EAGAIN:
+		conn.Close()
+	default:
+		l.mu.Lock()
+		e := l.named(b[:n], err)
+		if e != nil {
+			l.tasks.Add(1)
+		}
+		l.mu.Unlock()
+		if e == nil {
+			conn.Close()
+			return
+		}
+		go func() {
+			defer l.tasks.Done()
+			if !e.accept(c) {
+				conn.Close()
+			}
+		}()
 	}
-	go l.prove(c, b[:n], err)
 }
 
 func (l *Listener) place(c *caller) bool {
@@ -202,7 +222,11 @@ func (l *Listener) wait(c *caller) {
 	var b [helloSize + 1]byte
 	c.conn.Deadline(c.since.Add(proveIn))
 	n, err := c.conn.Recv(b[:])
-	l.prove(c, b[:n], err)
+	if errors.Is(err, os.ErrDeadlineExceeded) { // which counts from before we ran: it may be there
+		c.conn.Deadline(time.Time{})
+		n, err = c.conn.TryRecv(b[:])
+	}
+	l.prove(c, b[:max(n, 0)], err)
 }
 
 // prove is the end of a caller: its connection is an endpoint's, or closed.
@@ -223,7 +247,12 @@ func (l *Listener) claim(c *caller, b []byte, err error) *Endpoint {
 		return nil
 	}
 	l.callers = slices.Delete(l.callers, i, i+1)
-	if err != nil || len(b) != helloSize {
+	return l.named(b, err)
+}
+
+// named takes out the endpoint that a hello names; nil: there is none. With mu.
+func (l *Listener) named(b []byte, err error) *Endpoint {
+	if l.closed || err != nil || len(b) != helloSize {
 		return nil
 	}
 	h := hello{Magic: magic, Segment: uint32(l.sizes.Segment), Token: Token(b[8:])}
