@@ -94,6 +94,17 @@ func wiredPair(h *harness, w *wires, n int) *pair {
 	return p
 }
 
+// onOneRail is a transfer that has gone over the rail that is there, while the other is left out for that reason.
+func (p *pair) onOneRail(h *harness, why string) (x *request, r *remote) {
+	require.True(h, h.log.has("left_out", "1: "+why+"; joins when it comes up"), h.log)
+	x = p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x.run("first")
+	p.same()
+	r = p.a.connected("b")
+	require.Equal(h, 1, r.atWork())
+	return x, r
+}
+
 // A rail whose interface was down when its engine was made joins the session that is there: what is prepared uses it, over memory that was
 // registered before, while memory comes and goes and transfers run.
 func TestLateRail(t *testing.T) {
@@ -102,12 +113,7 @@ func TestLateRail(t *testing.T) {
 			h := onFake(t, fake.TCPCaps())
 			w := newWires(h, down...)
 			p := wiredPair(h, w, 16<<20)
-			require.True(t, h.log.has("left_out", "1: link is down; joins when it comes up"), h.log)
-			x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
-			x.run("first")
-			p.same()
-			r := p.a.connected("b")
-			require.Equal(t, 1, r.atWork())
+			x, r := p.onOneRail(h, "link is down")
 
 			var churn sync.WaitGroup
 			stop := make(chan struct{})
@@ -167,12 +173,7 @@ func TestLatePort(t *testing.T) {
 	w := newWires(h, "a1")
 	w.ports = true
 	p := wiredPair(h, w, 16<<20)
-	require.True(t, h.log.has("left_out", "1: the port is DOWN; joins when it comes up"), h.log)
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
-	x.run("first")
-	p.same()
-	r := p.a.connected("b")
-	require.Equal(t, 1, r.atWork())
+	x, r := p.onOneRail(h, "the port is DOWN")
 	w.raise(p.a, "a1")
 	until(t, "the rail is not used", func() bool { x.run("again"); return r.atWork() == 2 && x.shares()[1] > 0 })
 	p.mine.fill(2)

@@ -66,7 +66,7 @@ type Caps struct {
 	KeySize        int    // bytes of a key
 	Bulk           bool   // copies memory of GPUs whole, by gr_rail_bulk; else a rail that takes it moves it as any other
 	Pins           bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
-	SharedEndpoint bool   // one endpoint serves all peers: closing one's ends nothing, and there is no fence. Else closing ends that peer's access, and nobody else's
+	SharedEndpoint bool   // one endpoint serves all peers: closing is no fence. Else closing one ends its peer's access, and nobody else's
 	Descriptors    int    // of the process that an endpoint takes, its connection included
 	MaxMR          uint64 // bytes that one registration should have at most; 0: any
 	MaxMsg         uint64 // bytes of one work request

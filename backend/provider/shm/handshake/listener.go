@@ -182,12 +182,7 @@ func (l *Listener) take(conn *ipc.Conn) {
 			conn.Close()
 			return
 		}
-		go func() {
-			defer l.tasks.Done()
-			if !e.accept(c) {
-				conn.Close()
-			}
-		}()
+		go l.hand(c, e)
 	}
 }
 
@@ -226,13 +221,12 @@ func (l *Listener) wait(c *caller) {
 		c.conn.Deadline(time.Time{})
 		n, err = c.conn.TryRecv(b[:])
 	}
-	l.prove(c, b[:max(n, 0)], err)
+	l.hand(c, l.claim(c, b[:max(n, 0)], err))
 }
 
-// prove is the end of a caller: its connection is an endpoint's, or closed.
-func (l *Listener) prove(c *caller, b []byte, err error) {
+// hand is the end of a caller, and of its task: its connection is an endpoint's, or closed.
+func (l *Listener) hand(c *caller, e *Endpoint) {
 	defer l.tasks.Done()
-	e := l.claim(c, b, err)
 	if e == nil || !e.accept(c) {
 		c.conn.Close()
 	}
