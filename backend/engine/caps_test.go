@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // Whatever a fabric is like, the bytes and the notifications are the same.
@@ -78,7 +79,7 @@ func exercise(h *harness) {
 		p.same()
 		x.release()
 	}
-	require.Zero(h, p.a.xfers.Len())
+	require.Zero(h, p.a.transfers.Len())
 }
 
 // One byte of key is 254 registrations; the next one is refused for transfers, not for the agent.
@@ -95,13 +96,13 @@ func TestKeysUsedUp(t *testing.T) {
 	}
 	require.True(t, h.log.has("memory not registered on a rail", "fake/fake0", "key"))
 	d := Desc{Addr: 1<<40 + 299<<20, Len: 8, MD: unsafe.Pointer(&metaObject{region: ids[299]})}
-	_, _, err := p.a.Prep(opWrite, []Desc{d}, []Desc{p.theirs.desc(0, 8)}, "bob")
+	_, _, err := p.a.Prep(transfer.Write, []Desc{d}, []Desc{p.theirs.desc(0, 8)}, "bob")
 	require.ErrorContains(t, err, "fake/fake0")
 	require.ErrorContains(t, err, "deregister")
 	for _, id := range ids {
 		require.NoError(t, p.a.Deregister(id))
 	}
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 	p.same()
 }
 
@@ -116,7 +117,7 @@ func TestKeyTakenByTheFabric(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.False(t, h.log.has("memory not registered on a rail"))
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 	p.same()
 }
 
@@ -131,7 +132,7 @@ func TestRegistrations(t *testing.T) {
 		inner.register()
 		require.NotEqual(h, p.mine.md.region, inner.md.region)
 		require.NoError(h, p.a.Deregister(again))
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 		p.same()
 		known := func(addr, n uint64) bool { ok, err := p.a.Known(addr, n, 0, 0); require.NoError(h, err); return ok }
 		require.True(h, known(p.mine.addr()+5000, 100))
@@ -140,7 +141,7 @@ func TestRegistrations(t *testing.T) {
 		require.NoError(h, p.a.Deregister(p.mine.md.region))
 		require.False(h, known(p.mine.addr(), 64<<10))
 		p.mine.fill(2)
-		p.a.prep(opWrite, []Desc{inner.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").run()
+		p.a.prep(transfer.Write, []Desc{inner.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").run()
 		require.True(h, string(inner.b) == string(p.theirs.b[:4096]))
 		_, err = p.a.Register(^uint64(0)-10, 100, 0, 0, nil)
 		require.Error(h, err)

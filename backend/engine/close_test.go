@@ -15,6 +15,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // An engine closes with everything in flight: transfers, zombies, notifications, a peer that hangs, one that is not
@@ -35,7 +36,7 @@ func TestCloseInFlight(t *testing.T) {
 			p.a.whole(i%2, p.mine, p.theirs).post("n")
 			p.a.whole(i%2, p.mine, p.theirs).post("n").release()
 		}
-		p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096)}, []Desc{far.desc(0, 4096)}, "cat").post("waits")
+		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096)}, []Desc{far.desc(0, 4096)}, "cat").post("waits")
 		for p.a.Notify("bob", make([]byte, 5000)) == nil {
 		}
 		require.NoError(h, p.a.Notify("cat", []byte("waits too")))
@@ -62,7 +63,7 @@ func TestCloseTogether(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		for range 5 {
 			p := h.pair(1 << 20)
-			p.a.whole(opWrite, p.mine, p.theirs).post("x")
+			p.a.whole(transfer.Write, p.mine, p.theirs).post("x")
 			require.NoError(h, p.b.Notify("ann", make([]byte, 100_000)))
 			var wg sync.WaitGroup
 			wg.Go(func() { p.a.Close() })
@@ -77,7 +78,7 @@ func TestManyEngines(t *testing.T) {
 	files := openFiles(t)
 	for range 100 {
 		p := h.pair(4096)
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("x")
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("x")
 		p.same()
 		require.NoError(t, p.a.Close())
 		require.NoError(t, p.b.Close())
@@ -121,7 +122,7 @@ func TestStatsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stats.json")
 	a := h.agent("ann", "stats_file", file)
 	m := a.memory(4096)
-	a.whole(opWrite, m, m).run()
+	a.whole(transfer.Write, m, m).run()
 	require.NoError(t, a.Close())
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)

@@ -18,8 +18,8 @@ import (
 
 // openControl listens, on the first port of the option control_port that is free on all addresses.
 func (e *Engine) openControl(m *topo.Machine) error {
-	local := localAddrs(e.railSet.Nets())
-	addrs := controlAddrs(e.railSet.Devices(), local, m, e.opt.ControlDevices)
+	local := localAddrs(e.rails.Nets())
+	addrs := controlAddrs(e.rails.Devices(), local, m, e.opt.ControlDevices)
 	if len(addrs) == 0 {
 		return status.Errorf(status.ErrBackend, "control channel: no interface with an address matches option control_devices=%v", e.opt.ControlDevices)
 	}
@@ -37,8 +37,9 @@ func (e *Engine) openControl(m *topo.Machine) error {
 		var err error
 		e.node, err = peer.NewNode(peer.Config{Identity: e.blob, PeerTimeout: e.opt.PeerTimeout,
 			ConnectTimeout: e.opt.ConnectTimeout, MaxSessions: e.opt.MaxSessions, MaxPerSource: e.opt.SourceSessions, Memory: int(e.opt.ControlMemory),
-			Descriptors: core.Forks{}, Listen: listen, Later: later, Log: e.log}, targetHandler{e})
+			Descriptors: core.Forks{}, Listen: listen, Later: later, Log: e.log}, e.targets)
 		if err == nil {
+			e.targets.SetNode(e.node)
 			return nil
 		}
 		e.node = nil

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -99,40 +98,6 @@ func (a *agent) expect(want ...string) {
 func (a *agent) quiet() {
 	a.t.Helper()
 	require.Empty(a.t, a.take())
-}
-
-// connected waits until a link to the peer works.
-func (a *agent) connected(peer string) *remote {
-	a.t.Helper()
-	r := a.welcomed(peer)
-	until(a.t, "not connected", func() bool {
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		return r.state == ready && slices.ContainsFunc(r.links, func(l *link) bool { return l.phase == working })
-	})
-	return r
-}
-
-// welcomed waits until the control channel is ready, whatever the links do.
-func (a *agent) welcomed(peer string) *remote {
-	a.t.Helper()
-	r := a.remote(peer)
-	require.NotNil(a.t, r)
-	until(a.t, "not welcomed", func() bool {
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		return r.state == ready
-	})
-	return r
-}
-
-// fenceAll fences every link.
-func (r *remote) fenceAll(why string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.links {
-		r.fence(l, why)
-	}
 }
 
 // pair is two agents that know each other, with a buffer each and its metadata at the other one.

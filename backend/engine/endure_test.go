@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // One rail is lost with hundreds of requests in flight: its loss is charged once.
@@ -22,12 +23,12 @@ func TestRailDownManyInFlight(t *testing.T) {
 		l, r = append(l, p.mine.desc((n-1-i)*piece, piece)), append(r, p.theirs.desc((n-1-i)*piece, piece))
 	}
 	p.mine.fill(1)
-	x := p.a.prep(opWrite, l, r, "bob").post()
+	x := p.a.prep(transfer.Write, l, r, "bob").post()
 	most := 0
 	until(t, "posted", func() bool {
 		x.check()
-		for i, l := range p.a.connected("bob").links {
-			if l.l.Stats().InflightOps > 210 {
+		for i, l := range p.a.connected("bob").links() {
+			if l.Core.Stats().InflightOps > 210 {
 				most = i
 				return true
 			}
@@ -50,7 +51,7 @@ func TestFlappingRail(t *testing.T) {
 	for i := range 2 {
 		p.a.railNo(i).Script(fake.Script{PerPoll: 1})
 	}
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post()
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
 	working := func() int { return p.a.connected("bob").atWork() }
 	for cuts := 0; cuts < 6 && x.check() == inProg; cuts++ {
 		before := x.shares()[1]

@@ -1,9 +1,6 @@
 // Package engine wires the layers together: one method per call of the plugin API, and the lives of rails, regions,
-// peers and transfers. All methods may be called from any thread at any time; none but Release and Deregister waits for
-// a peer.
-//
-// Locks, in the order in which they may be taken: Registry.renewMu, loads and hellos, stagedRun.mu, transfer.mu, remote.mu or target.mu, Registry.mu, Engine.mu,
-// region.Table.mu, Engine.linksMu, then those of history and meters. The core's own locks come below all of them.
+// sessions and transfers. All methods may be called from any thread at any time; none but Release and Deregister waits for
+// a peer. docs/architecture.md has the order of packages and of their locks.
 package engine
 
 import (
@@ -11,23 +8,26 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"os"
-	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"gorail/backend/core"
+	"gorail/backend/initiator"
+	"gorail/backend/lifetime"
+	"gorail/backend/link"
 	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
-	"gorail/backend/quota"
+	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/rlimit"
 	"gorail/backend/stage"
+	"gorail/backend/staging"
 	"gorail/backend/status"
+	"gorail/backend/target"
 	"gorail/backend/topo"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
-	"gorail/backend/xfer"
 )
 
 // Config is what an engine is made from.
@@ -42,67 +42,33 @@ type Config struct {
 
 // Engine is one backend instance of one agent.
 type Engine struct {
-	name    string
-	id      wire.EngineID
-	opt     option.Options
-	log     *slog.Logger
-	core    *core.Core
-	ev      *core.Events
-	railSet *rails.Set
-	rails   []*rails.Rail // of railSet
-
-	node *peer.Node
+	name string
+	opt  option.Options
+	log  *slog.Logger
+	life lifetime.Engine
+	core *core.Core
+	ev   *core.Events
 	blob wire.ConnBlob
-	conn []byte
+	conn []byte // blob, encoded
 
-	life sync.RWMutex // held for reading by whatever the control channel calls; shutdown waits for it
-	dead bool         // guarded by life: the core is going
+	rails      *rails.Set
+	regions    *region.Registry
+	links      *link.Set
+	transfers  *transfer.Table
+	staging    *staging.Side
+	initiators *initiator.Sessions
+	targets    *target.Sessions
+	node       *peer.Node
+	past       link.History // sessions that have ended
 
-	regions *region.Registry
-	xfers   *xfer.Table[*transfer]
-	ids     atomic.Uint64 // links, sessions, requests
-	closed  atomic.Bool
 	sweeper *sweeper
-	late    sync.WaitGroup // links of shared endpoints that drain, sessions that are being left
-	hurry   chan struct{}  // closed: sessions that are being left do not wait for peers any more
 	watcher *watcher
-	past    history // sessions that have ended
-	debug   bool    // the log takes debug lines
-
-	stage *staging
-
-	loads  keyLocks[string]        // before all others, too, by agent name: each peer is loaded by one caller at a time
-	hellos keyLocks[wire.EngineID] // so: one session of an engine begins at a time
-
-	mu       sync.RWMutex
-	remotes  map[string]*remote          // by agent name
-	leavers  map[*remote]*departure      // no name leads to them any more: they deliver their last notifications
-	targets  map[*peer.In]*target        // sessions in which we are the target
-	byID     map[uint64]*target          // the same by session id
-	byEngine map[wire.EngineID][]*target // and by the peer's engine
-
-	room    quota.Places
-	opening *quota.Turns  // Hellos
-	fencing *quota.Turns  // fences of peers
-	ending  chan struct{} // sessions of peers that close endpoints
-	freeing chan struct{} // and that free what these leave: not behind others that close theirs
-	few     quota.Lines   // lines in the log that peers cause
-	pending atomic.Int64  // bytes of peers' notifications that miss a part, or an earlier one
-
-	taken map[wire.EngineID]*taken // how far notifications got in sessions that have ended; under mu
-
-	linksMu sync.Mutex
-	links   map[uint64]*link
 }
 
 // New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent), xfers: xfer.New[*transfer](),
-		remotes: map[string]*remote{}, leavers: map[*remote]*departure{}, hurry: make(chan struct{}), targets: map[*peer.In]*target{},
-		byID: map[uint64]*target{}, byEngine: map[wire.EngineID][]*target{}, opening: quota.NewTurns(openers, quota.NewPace(atOnce, share)), fencing: quota.NewTurns(fencers, nil),
-		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), taken: map[wire.EngineID]*taken{}, links: map[uint64]*link{}}
-	e.stage = &staging{e: e, copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks)}
-	e.debug = e.log.Enabled(context.Background(), slog.LevelDebug)
+	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent)}
+	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks), Log: e.log, Life: &e.life, Size: e.opt.StageSize}
 	if err := e.checkStatsFile(); err != nil {
 		return nil, err
 	}
@@ -125,12 +91,11 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
 	machine := topo.Read(os.DirFS("/sys"))
-	e.railSet = rails.New(e.opt, e.log, prov, e.core, nets)
-	err = e.railSet.Open(found, machine)
-	if e.rails = e.railSet.List; err != nil {
+	e.rails = rails.New(e.opt, e.log, prov, e.core, nets)
+	if err := e.rails.Open(found, machine); err != nil {
 		return err
 	}
-	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.railSet, e.stage.copier, e)
+	e.layers()
 	if e.ev, err = e.core.Events(e.onEvent); err != nil {
 		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
 	}
@@ -142,18 +107,40 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	if e.conn, err = e.blob.Encode(); err != nil {
 		return status.Errorf(status.ErrBackend, "connection blob: %w", err)
 	}
+	e.initiators = initiator.New(initiator.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
+		Staging: e.staging, Transfers: e.transfers, Past: &e.past}, e.node, e.blob, e.conn)
 	e.sweeper = startSweeper(e)
 	e.watcher = startWatcher(e)
 	return nil
+}
+
+// layers makes what lies between the rails and the control channel.
+func (e *Engine) layers() {
+	e.links = &link.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
+	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier, e)
+	e.staging.Regions = e.regions
+	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
+	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
+		Staging: e.staging, Past: &e.past})
 }
 
 func (e *Engine) identity() {
 	e.blob = wire.ConnBlob{Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
 	rand.Read(e.blob.Engine[:])
 	rand.Read(e.blob.Token[:])
-	e.id = e.blob.Engine
 	e.blob.Rails = e.offers()
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
+}
+
+// offers are our rails as peers hear of them.
+func (e *Engine) offers() []wire.RailOffer {
+	offers := rail.Offers(e.rails.Devices())
+	for i, r := range e.rails.List {
+		if p, ok := r.Rail.(provider.Prover); ok {
+			offers[i].Proof = p.Proof()
+		}
+	}
+	return offers
 }
 
 // Conn is the connection blob; it never changes.
@@ -163,7 +150,7 @@ func (e *Engine) Conn() []byte { return e.conn }
 func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 
 func (e *Engine) usable() error {
-	if e.closed.Load() {
+	if e.life.Closed() {
 		return status.Errorf(status.ErrBackend, "the engine is closed")
 	}
 	return nil

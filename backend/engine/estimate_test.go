@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // Before a first transfer the estimate follows from the links: it is there for any size, and larger sizes take longer.
@@ -15,7 +16,7 @@ func TestEstimateBeforeFirst(t *testing.T) {
 		p := h.pair(8 << 20)
 		last := time.Duration(0)
 		for _, size := range []int{0, 1, 64 << 10, 1 << 20, 8 << 20} {
-			x := p.a.prep(opWrite, []Desc{p.mine.desc(0, size)}, []Desc{p.theirs.desc(0, size)}, "bob")
+			x := p.a.prep(transfer.Write, []Desc{p.mine.desc(0, size)}, []Desc{p.theirs.desc(0, size)}, "bob")
 			d, margin, err := p.a.Estimate(x.handle)
 			require.NoError(t, err)
 			require.GreaterOrEqual(t, d, max(last, time.Microsecond))
@@ -25,7 +26,7 @@ func TestEstimateBeforeFirst(t *testing.T) {
 		}
 		require.Less(t, last, time.Second)
 		own := p.a.memory(4096)
-		_, _, err := p.a.Estimate(p.a.prep(opRead, []Desc{own.desc(0, 64)}, []Desc{own.desc(64, 64)}, "ann").handle)
+		_, _, err := p.a.Estimate(p.a.prep(transfer.Read, []Desc{own.desc(0, 64)}, []Desc{own.desc(64, 64)}, "ann").handle)
 		require.NoError(t, err, "of a session with ourselves that was never used")
 	})
 }
@@ -41,36 +42,17 @@ func TestEstimateLinkSpeed(t *testing.T) {
 			h.links[i].Mbps = c.mbps[i]
 		}
 		p := h.pair(8 << 20)
-		d, _, err := p.a.Estimate(p.a.whole(opWrite, p.mine, p.theirs).handle)
+		d, _, err := p.a.Estimate(p.a.whole(transfer.Write, p.mine, p.theirs).handle)
 		require.NoError(t, err)
 		require.InDelta(t, c.most.Seconds(), d.Seconds(), 100e-6, "8 MiB over %d Mbit/s and the time of a message", c.mbps)
 	}
-}
-
-// What was measured takes the guess's place: small transfers give the time of a message, large ones the rate.
-func TestEstimate(t *testing.T) {
-	guess := speed{latency: 50e-6, rate: 1e9}
-	var r rates
-	check := func(bytes uint64, want time.Duration, known bool) {
-		t.Helper()
-		d, measured := r.estimate(bytes, guess)
-		require.InDelta(t, want.Seconds(), d.Seconds(), 1e-9)
-		require.Equal(t, known, measured)
-	}
-	check(0, 50*time.Microsecond, false)
-	check(1e9, time.Second+50*time.Microsecond, false)
-	r.add(4096, 10*time.Microsecond)
-	check(0, 10*time.Microsecond, true)
-	check(1e9, time.Second+10*time.Microsecond, false)
-	r.add(2e6, time.Millisecond)
-	check(1e9, 500*time.Millisecond+10*time.Microsecond, true)
 }
 
 // Transfers that have ended count.
 func TestEstimateMeasured(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(8<<20, "window_max", "256KiB")
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	guess, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
 	p.a.rail().Script(fake.Script{Delay: 50})
@@ -84,9 +66,9 @@ func TestEstimateMeasured(t *testing.T) {
 // A transfer that is posted once and released counts; one that was never posted does not.
 func TestEstimateReleased(t *testing.T) {
 	p := onFake(t, fake.TCPCaps()).pair(8 << 20)
-	asked := p.a.whole(opWrite, p.mine, p.theirs)
-	x := p.a.whole(opWrite, p.mine, p.theirs)
-	p.a.whole(opWrite, p.mine, p.theirs).release()
+	asked := p.a.whole(transfer.Write, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
+	p.a.whole(transfer.Write, p.mine, p.theirs).release()
 	guess, margin, err := p.a.Estimate(asked.handle)
 	require.NoError(t, err)
 	require.Greater(t, margin, guess)

@@ -22,11 +22,7 @@ func TestDialedInVain(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.LoadConn("bob", conn))
 	r := a.remote("bob")
-	failed := func(n int) bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.dials.n >= n
-	}
+	failed := func(n int) bool { return r.inside().Failed >= n }
 	for i := range 6 {
 		require.NoError(t, a.Connect("bob"))
 		until(t, "the dial has failed", func() bool { return failed(i + 1) })

@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // failAt makes the n-th operation of the agent's rail fail, as its kind of fabric would.
@@ -59,7 +60,7 @@ func TestReplayBusy(t *testing.T) {
 		part := len(p.mine.b) / n
 		var all []*request
 		for i := range n {
-			all = append(all, p.a.prep(opWrite, []Desc{p.mine.desc(i*part, part)}, []Desc{p.theirs.desc(i*part, part)}, "bob"))
+			all = append(all, p.a.prep(transfer.Write, []Desc{p.mine.desc(i*part, part)}, []Desc{p.theirs.desc(i*part, part)}, "bob"))
 		}
 		var alone []string
 		for round := range 25 {
@@ -117,7 +118,7 @@ func TestReplayCredits(t *testing.T) {
 func TestRepeatedErrors(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
-		x, y := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+		x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
 		p.a.connected("bob") // else it is connecting that fails
 		for i, z := range []*request{x, y, x} {
 			p.a.rail().Down(syscall.EIO)
@@ -138,7 +139,7 @@ func TestLimitWhilePosting(t *testing.T) {
 		p := h.pair(4096)
 		p.a.connected("bob")
 		p.a.rail().Down(syscall.EMFILE)
-		p.a.whole(opWrite, p.mine, p.theirs).post("").fails(status.ErrBackend)
+		p.a.whole(transfer.Write, p.mine, p.theirs).post("").fails(status.ErrBackend)
 		require.True(h, h.log.has("transfer failed", "too many open files", "ulimit -n"), h.log)
 		p.a.rail().Up()
 	})
@@ -151,7 +152,7 @@ func TestLinkLoss(t *testing.T) {
 		for i, end := range []*agent{p.a, p.b} {
 			p.a.connected("bob")
 			p.b.rail().Stall()
-			x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs).post("x")
+			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs).post("x")
 			end.rail().Down(syscall.ENETDOWN)
 			p.b.rail().Release()
 			x.fails(status.ErrBackend)
@@ -191,7 +192,7 @@ func TestEAGAIN(t *testing.T) {
 func TestUnordered(t *testing.T) {
 	h := onFake(t, fake.EFACaps())
 	p := h.pair(512 << 10)
-	x, y := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+	x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
 	for seed := range uint64(50) {
 		p.a.rail().Script(fake.Script{ReorderSeed: seed + 1, Delay: int(seed % 3), PerPoll: int(seed % 4), EagainEvery: int(seed%5) * 3})
 		p.b.rail().Script(fake.Script{ReorderSeed: seed + 99})

@@ -12,6 +12,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // Eight goroutines do to two agents whatever applications do, at once. What is accepted must end, what ends well must have
@@ -60,7 +61,7 @@ func hammer(h *harness, p *pair) {
 					for j := 0; j < n; j += 97 {
 						local[j] = byte(i + j)
 					}
-					x := p.a.prep(opWrite, []Desc{p.mine.desc(w*part, n)}, []Desc{p.theirs.desc(w*part, n)}, "bob")
+					x := p.a.prep(transfer.Write, []Desc{p.mine.desc(w*part, n)}, []Desc{p.theirs.desc(w*part, n)}, "bob")
 					accept(text)
 					x.post(text)
 					if s := x.wait(); s != done || string(local) != string(remote) {
@@ -69,13 +70,13 @@ func hammer(h *harness, p *pair) {
 					}
 					x.release()
 				case 3: // released in flight
-					x := p.a.prep(opRead, []Desc{extra.desc(0, 60_000)}, []Desc{p.theirs.desc(0, 60_000)}, "bob").post()
+					x := p.a.prep(transfer.Read, []Desc{extra.desc(0, 60_000)}, []Desc{p.theirs.desc(0, 60_000)}, "bob").post()
 					for range rnd.IntN(5) {
 						x.check()
 					}
 					x.release()
 				case 4: // deregistered in flight
-					x := p.a.prep(opRead, []Desc{extra.desc(100, 60_000)}, []Desc{p.theirs.desc(0, 60_000)}, "bob").post()
+					x := p.a.prep(transfer.Read, []Desc{extra.desc(100, 60_000)}, []Desc{p.theirs.desc(0, 60_000)}, "bob").post()
 					if err := p.a.Deregister(extra.md.region); err != nil {
 						h.Error(err)
 					}
@@ -91,7 +92,7 @@ func hammer(h *harness, p *pair) {
 				case 6: // a region of the target comes and goes
 					m := p.b.memory(8192)
 					there := m.seenBy(p.a)
-					x := p.a.prep(opWrite, []Desc{extra.desc(0, 8192)}, []Desc{there.desc(0, 8192)}, "bob").post()
+					x := p.a.prep(transfer.Write, []Desc{extra.desc(0, 8192)}, []Desc{there.desc(0, 8192)}, "bob").post()
 					if rnd.IntN(2) == 0 {
 						x.wait()
 					}

@@ -288,6 +288,3 @@ func (m *memory) seenBy(a *agent) *memory {
 	require.NoError(a.t, err)
 	return &memory{owner: m.owner, b: m.b, md: &metaObject{region: id}, blob: m.blob}
 }
-
-// ops is how many operations the transfer has.
-func (t *transfer) ops() int { _, n := t.x.Ops(); return n }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"gorail/backend/transfer"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,7 +21,7 @@ func TestHostAsleep(t *testing.T) {
 		local = append(local, p.mine.desc(i*32, 16))
 		remote = append(remote, p.theirs.desc(i*64, 16))
 	}
-	x := p.a.prep(opWrite, local, remote, "bob")
+	x := p.a.prep(transfer.Write, local, remote, "bob")
 	x.run("first")
 	p.b.expect("ann:first")
 	var best time.Duration
@@ -59,7 +61,7 @@ func (r *request) posts(n int, notif ...string) (looks uint64) {
 func TestHostPoster(t *testing.T) {
 	h := onHost(t)
 	p := h.pair(4 << 10)
-	x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 	var stop atomic.Bool
 	var polls sync.WaitGroup
 	polls.Go(func() {

@@ -13,6 +13,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/quota"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
 
@@ -61,23 +62,17 @@ func TestHungUpInQueue(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann")
 	to, offers := a.conn(), h.offer(a, 1)
-	var others []func()
-	for range openers {
-		end, _ := a.opening.Take(nil, nil)
-		others = append(others, end)
-	}
+	release := a.targets.HoldHellos()
 	for i := range peers {
 		c := greet(to, engineID(i), 1, offers)
 		require.NotNil(t, c)
 		c.Close()
 	}
 	until(t, "all wait", func() bool { return a.node.Stats().In == peers })
-	for _, end := range others {
-		end()
-	}
+	release()
 	until(t, "all are gone", func() bool { return a.node.Stats().In == 0 })
 	require.Zero(t, a.node.Stats().Accepted)
-	require.Zero(t, a.ids.Load(), "no session was made for them")
+	require.Zero(t, a.life.IDs.Load(), "no session was made for them")
 }
 
 func (a *agent) conn() wire.ConnBlob {
@@ -90,7 +85,7 @@ func (a *agent) conn() wire.ConnBlob {
 func (h *harness) offer(a *agent, n int) []wire.EndpointOffer {
 	addr := []byte{2, 0, 0, 1, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0} // a struct sockaddr_in
 	if h.fabric != nil {
-		ep, err := a.rails[0].OpenEndpoint()
+		ep, err := a.rails.List[0].OpenEndpoint()
 		require.NoError(h, err)
 		addr = slices.Clone(ep.Addr())
 		require.NoError(h, ep.Close())
@@ -117,7 +112,7 @@ func TestTooManyOffers(t *testing.T) {
 	c, f := knock(to, engineID(1), 1, h.offer(a, 2))
 	require.IsType(t, &wire.Welcome{}, f)
 	c.Close()
-	until(t, "the session is there", func() bool { return a.sessions() == 0 && a.room.Used() == quota.Usage{} })
+	until(t, "the session is there", func() bool { return a.sessions() == 0 && a.targets.Used() == quota.Usage{} })
 }
 
 // Endpoints of peers are bounded, those of one address by three quarters; who is beyond is told which option it is, and finds room later.
@@ -201,7 +196,7 @@ func TestNotificationsOfAllPeers(t *testing.T) {
 
 // latency gives the median and the 99th percentile of small WRITEs.
 func (p *pair) latency(n int) (p50, p99 time.Duration) {
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	defer x.release()
 	lat := make([]time.Duration, n)
 	for i := range lat {
@@ -226,7 +221,7 @@ func TestAttackWithTheToken(t *testing.T) {
 	const rounds, attackers = 5, 8
 	h := onOFI(t)
 	p := h.pair(4096)
-	p.a.whole(opWrite, p.mine, p.theirs).run()
+	p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	measure := func() (p50, p99 time.Duration) {
 		var mid, high []time.Duration
 		for range rounds {
@@ -290,6 +285,6 @@ func TestAttackWithTheToken(t *testing.T) {
 	require.Less(t, mostThreads, threads+40)
 	require.Less(t, back, 4*time.Second, "two seconds where nothing else runs")
 	require.Less(t, during50, 10*before50+10*time.Millisecond, "the median of three hundred")
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 	p.same()
 }

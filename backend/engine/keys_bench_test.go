@@ -12,6 +12,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
 
@@ -70,7 +71,7 @@ func benchKeys(b *testing.B, regions, rails int, caps fake.Caps, shuffled bool) 
 			last = Desc{Addr: r.Addr, Len: size, MD: unsafe.Pointer(&metaObject{region: id})}
 		}
 		loaded := time.Now()
-		p.a.prep(opWrite, []Desc{p.mine.desc(0, size)}, []Desc{last}, "bob").run("")
+		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, size)}, []Desc{last}, "bob").run("")
 		first := time.Now()
 		r := p.a.connected("bob")
 		until(b, "all keys", func() bool { return r.keysHere() == regions })

@@ -13,6 +13,7 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/rails"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // wires are network interfaces that a test takes up and down; the fake's devices are behind them.
@@ -56,7 +57,7 @@ func (w *wires) raise(a *agent, name string) {
 	w.mu.Lock()
 	w.up[name] = true
 	w.mu.Unlock()
-	a.railSet.Nudge(name)
+	a.rails.Nudge(name)
 }
 
 // wired has the devices whose interfaces are up; they leave the host. As RDMA ports the others are there, too, and wait.
@@ -97,7 +98,7 @@ func wiredPair(h *harness, w *wires, n int) *pair {
 // onOneRail is a transfer that has gone over the rail that is there, while the other is left out for that reason.
 func (p *pair) onOneRail(h *harness, why string) (x *request, r *remote) {
 	require.True(h, h.log.has("left_out", "1: "+why+"; joins when it comes up"), h.log)
-	x = p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x = p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 	x.run("first")
 	p.same()
 	r = p.a.connected("b")
@@ -154,7 +155,7 @@ func TestLateRail(t *testing.T) {
 			p.same()
 
 			fresh, there := p.a.memory(4<<20), p.b.memory(4<<20).seenBy(p.a)
-			y := p.a.whole(opRead, fresh, there.fill(9))
+			y := p.a.whole(transfer.Read, fresh, there.fill(9))
 			y.run()
 			require.Equal(t, there.b, fresh.b)
 			s, err := p.a.Snapshot()
@@ -186,7 +187,7 @@ func TestLateRailFails(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	w := newWires(h, "b1")
 	p := wiredPair(h, w, 16<<20)
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 	x.run()
 	r := p.a.connected("b")
 	w.raise(p.b, "b1")
@@ -204,7 +205,7 @@ func TestLateRailDeregister(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	w := newWires(h, "b1")
 	p := wiredPair(h, w, 1<<20)
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 	x.run()
 	r := p.a.connected("b")
 	var own, all []*memory
@@ -212,13 +213,13 @@ func TestLateRailDeregister(t *testing.T) {
 		own = append(own, p.b.memory(4096))
 		all = append(all, own[len(own)-1].seenBy(p.a))
 	}
-	p.a.whole(opWrite, p.a.memory(4096), all[0]).run()
+	p.a.whole(transfer.Write, p.a.memory(4096), all[0]).run()
 	w.raise(p.b, "b1")
 	for _, m := range own {
 		require.NoError(t, p.b.Deregister(m.md.region))
 	}
 	until(t, "the rail is not used", func() bool { return r.atWork() == 2 })
-	p.a.whole(opWrite, p.a.memory(4096), all[0]).post().fails(status.ErrBackend)
+	p.a.whole(transfer.Write, p.a.memory(4096), all[0]).post().fails(status.ErrBackend)
 	p.mine.fill(3)
 	x.run()
 	p.same()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // Several links of a rail share transfers as rails do; whoever counts rails counts them once.
@@ -27,7 +28,7 @@ func TestLinks(t *testing.T) {
 				for i, n := range x.shares() {
 					require.Positive(t, n, "link %d", i)
 				}
-				paths := x.record().x.Paths()
+				paths := x.record().Slot().Paths()
 				require.Len(t, paths, rails, "%v", paths)
 				sum := uint64(0)
 				for _, w := range paths {
@@ -37,8 +38,8 @@ func TestLinks(t *testing.T) {
 				x.release()
 			}
 			r := p.a.connected("bob")
-			require.Len(t, r.path(), rails)
-			require.EqualValues(t, 334, r.weight(r.links[0]), "a third of the rail's speed")
+			require.Len(t, r.Path(), rails)
+			require.EqualValues(t, 334, r.Weight(r.links()[0]), "a third of the rail's speed")
 			require.True(t, h.log.has("peer connected", "session=initiator", fmt.Sprint("links=", 3*rails)))
 			s, err := p.a.Snapshot()
 			require.NoError(t, err)
@@ -66,13 +67,13 @@ func TestLinksMixed(t *testing.T) {
 		own := p.b.memory(4 << 20)
 		p.mine, p.theirs = p.a.memory(4<<20), own.seenBy(p.a)
 		p.allUp(2 * n[2])
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("there")
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("there")
 		p.same()
 		p.b.expect("ann:there")
-		p.b.whole(opWrite, own.fill(2), p.mine.seenBy(p.b)).run("back")
+		p.b.whole(transfer.Write, own.fill(2), p.mine.seenBy(p.b)).run("back")
 		p.same()
 		p.a.expect("bob:back")
-		require.Len(t, p.b.connected("ann").links, 2*n[2])
+		require.Len(t, p.b.connected("ann").links(), 2*n[2])
 	}
 }
 
@@ -81,8 +82,8 @@ func TestLinksAtMost(t *testing.T) {
 	h := onRails(t, 9, fake.TCPCaps())
 	p := h.pair(4096, "qps_per_rail", "8", "max_rails", "9")
 	r := p.a.connected("bob")
-	require.Len(t, r.links, 63)
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("")
+	require.Len(t, r.links(), 63)
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
 	p.same()
 }
 
@@ -93,20 +94,20 @@ func TestOneLinkBreaks(t *testing.T) {
 		p := h.pair(8 << 20)
 		p.allUp(3)
 		for round := range 4 {
-			fences := p.a.rails[0].Fences.Load()
+			fences := p.a.rails.List[0].Fences.Load()
 			x := p.a.whole(end, p.mine.fill(uint64(round)), p.theirs.fill(77))
 			p.a.rail().Script(fake.Script{FailAt: 9, FailErrno: syscall.EIO, FailBreaks: true, PerPoll: 4})
 			x.run(fmt.Sprint("after ", round))
 			p.same()
 			p.b.expect(fmt.Sprint("ann:after ", round))
-			require.Equal(t, fences+1, p.a.rails[0].Fences.Load())
+			require.Equal(t, fences+1, p.a.rails.List[0].Fences.Load())
 			p.a.rail().Script(fake.Script{})
 			p.allUp(3)
 			x.release()
 		}
 		broken := 0
-		for _, l := range p.a.connected("bob").links {
-			if l.epoch > 0 {
+		for _, l := range p.a.connected("bob").links() {
+			if l.Epoch > 0 {
 				broken++
 			}
 		}
@@ -124,7 +125,7 @@ func TestLinksRailDown(t *testing.T) {
 		p.a.railNo(0).Script(fake.Script{PerPoll: 2})
 		p.a.railNo(1).Script(fake.Script{PerPoll: 2})
 		x := p.a.whole(round%2, p.mine.fill(uint64(round)), p.theirs.fill(uint64(round)+100)).post(fmt.Sprint(round))
-		until(t, "in flight", func() bool { return x.check() != inProg || x.record().x.Done() > 1<<20 })
+		until(t, "in flight", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
 		p.a.railNo(round / 2 % 2).Down(syscall.ENETDOWN)
 		require.Equal(t, done, x.wait())
 		p.same()
@@ -143,11 +144,11 @@ func TestLinksDeviceDown(t *testing.T) {
 		p := h.pair(4096, "qps_per_rail", "3")
 		p.allUp(3 * rails)
 		p.a.railChanged("fake0", false)
-		settled(p.a.connected("bob"))
-		require.EqualValues(t, 3*(rails-1), p.a.rails[0].Fences.Load())
+		settled(p.a, p.a.connected("bob"))
+		require.EqualValues(t, 3*(rails-1), p.a.rails.List[0].Fences.Load())
 		p.a.railChanged("fake0", true)
 		p.allUp(3 * rails)
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("")
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
 		p.same()
 	}
 }
@@ -159,8 +160,8 @@ func TestLinksShared(t *testing.T) {
 	h := onFake(t, caps)
 	p := h.pair(1<<20, "qps_per_rail", "4")
 	require.True(t, h.log.has("level=WARN", "qps_per_rail has no effect"))
-	require.Len(t, p.a.connected("bob").links, 1)
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("one")
+	require.Len(t, p.a.connected("bob").links(), 1)
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("one")
 	p.same()
 	p.b.expect("ann:one")
 }

@@ -2,9 +2,9 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
+	"gorail/backend/lifetime"
 	"gorail/backend/rails"
 	"gorail/backend/region"
 	"gorail/backend/status"
@@ -18,10 +18,10 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	if !e.enter() { // Close waits for us
-		return 0, status.Errorf(status.ErrBackend, "%w", errClosing)
+	if !e.life.Enter() { // Close waits for us
+		return 0, status.Errorf(status.ErrBackend, "%w", lifetime.ErrClosing)
 	}
-	defer e.leave()
+	defer e.life.Leave()
 	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
 }
 
@@ -31,7 +31,7 @@ func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
 	if r == nil || r.Peer != nil {
 		return nil, status.Errorf(status.ErrNotFound, "region %#x is not registered", id)
 	}
-	return wire.RegionBlob{Engine: e.id, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem}.Encode()
+	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem}.Encode()
 }
 
 // Known says whether a range lies inside a registered region.
@@ -44,10 +44,10 @@ func (e *Engine) Known(addr, length, dev uint64, mem int32) (bool, error) {
 // and drained, and only then the memory is let go. An error of a rail's says that the memory may still be in use; the registration has
 // ended all the same. Implements deregisterMem; the agent ignores the status.
 func (e *Engine) Deregister(id uint64) error {
-	if !e.enter() {
+	if !e.life.Enter() {
 		return nil // all is deregistered, or about to be
 	}
-	defer e.leave()
+	defer e.life.Leave()
 	return e.regions.Deregister(id)
 }
 
@@ -56,7 +56,7 @@ func (e *Engine) FillRail(ctx context.Context, r *rails.Rail) error {
 	return e.regions.FillRail(ctx, r)
 }
 
-// EndTransfers aborts transfers over regions that go away: see users.
+// EndTransfers implements region.Users.
 func (e *Engine) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
-	e.endTransfers(func(t *transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)
+	e.transfers.EndTransfers(gone, deadline, why)
 }

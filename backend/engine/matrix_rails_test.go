@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 	imitation "gorail/test/verbs"
 )
 
@@ -25,7 +26,7 @@ func TestMatrixRailNotUp(t *testing.T) {
 	until(t, "the other rail works", func() bool { return r.atWork() == 1 })
 	require.True(t, h.log.has("rail not used for a peer", "rail=verbs/hca0", "peer=bob"))
 	h.moves(a, b, mine, theirs)
-	require.Positive(t, a.stage.transfers.Load())
+	require.Positive(t, a.staging.Counts().Transfers)
 }
 
 // The one rail that both sides have a GPU's memory on goes down, under a transfer or before it: it is staged over the other. When the rail is
@@ -46,7 +47,7 @@ func TestMatrixRailAway(t *testing.T) {
 				moves := func(how string) {
 					t.Helper()
 					from, to := mine, theirs
-					if op == opRead {
+					if op == transfer.Read {
 						from, to = to, from
 					}
 					want := from.fill()
@@ -60,7 +61,7 @@ func TestMatrixRailAway(t *testing.T) {
 					require.Equal(t, want, to.bytes())
 				}
 				moves("first")
-				require.Zero(t, a.stage.transfers.Load())
+				require.Zero(t, a.staging.Counts().Transfers)
 				h.lib.FailMany("modify_rtr", 1, 1<<30, syscall.EIO) // it does not come back
 				if under {
 					h.lib.Set("delay", 1<<30)
@@ -70,13 +71,13 @@ func TestMatrixRailAway(t *testing.T) {
 					until(t, "the rail rests", func() bool { return r.atWork() == 1 })
 				}
 				moves("away")
-				require.Positive(t, a.stage.transfers.Load())
+				require.Positive(t, a.staging.Counts().Transfers)
 				h.lib.Fail("modify_rtr", 0, 0)
 				h.lib.Event(1, imitation.PortActive, 1)
 				until(t, "both rails work again", func() bool { return r.atWork() == 2 })
-				before := a.stage.transfers.Load()
+				before := a.staging.Counts().Transfers
 				moves("back")
-				require.Equal(t, before, a.stage.transfers.Load())
+				require.Equal(t, before, a.staging.Counts().Transfers)
 			})
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"gorail/backend/provider/auto"
 	"gorail/backend/provider/shm"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
 	"gorail/test/skip"
 )
@@ -157,9 +158,9 @@ func TestMatrixVerbs(t *testing.T) {
 					mine, theirs *vram
 				}{{"p", hostA, hostB}, {"v", vramA, vramB}, {"h", hostA, vramB}, {"d", vramA, hostB}} {
 					h.moves(a, b, way.mine, way.theirs) // what is mapped slowly is staged meanwhile
-					before := a.stage.transfers.Load()
+					before := a.staging.Counts().Transfers
 					h.moves(a, b, way.mine, way.theirs)
-					require.Equal(t, strings.Contains(staged, way.kind), a.stage.transfers.Load() > before, "staged: %s", way.kind)
+					require.Equal(t, strings.Contains(staged, way.kind), a.staging.Counts().Transfers > before, "staged: %s", way.kind)
 				}
 				require.NoError(t, a.Notify("bob", []byte("alone")))
 				b.expect("ann:alone")
@@ -183,7 +184,7 @@ func TestMatrixMixed(t *testing.T) {
 			from, to = append(from, mine[i].fill()), append(to, theirs[i].fill())
 			local, remote = append(local, mine[i].desc(0, small)), append(remote, theirs[i].seenBy(a).desc(0, small))
 		}
-		if op == opRead {
+		if op == transfer.Read {
 			from = to
 		}
 		x := a.prep(op, local, remote, "bob")
@@ -235,7 +236,7 @@ func TestMatrixHostMemoryRefused(t *testing.T) {
 				x.release()
 			}
 			require.True(t, h.log.has(append(c.says, "transfer failed", "peer=bob")...), h.log.String())
-			require.Zero(t, h.log.count(goneThere))
+			require.Zero(t, h.log.count(transfer.GoneThere))
 			h.moves(a, b, good, far)
 		})
 	}
@@ -250,7 +251,7 @@ func TestMatrixRingRefused(t *testing.T) {
 	a.connected("bob")
 	h.lib.Set("mr_size", 256<<10) // a ring has more
 	defer h.lib.Set("mr_size", 0)
-	x := a.prep(opWrite, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
+	x := a.prep(transfer.Write, []Desc{mine.desc(0, small)}, []Desc{theirs.seenBy(a).desc(0, small)}, "bob")
 	x.post("never")
 	x.fails(status.ErrBackend)
 	x.release()

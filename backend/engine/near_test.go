@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/topo"
+	"gorail/backend/transfer"
 )
 
 // onNodes is a harness with one rail a node; -1 = unknown.
@@ -23,7 +24,7 @@ func onNodes(t *testing.T, nodes ...int) *harness {
 // nearPair is a pair whose initiator believes its memory to be on a node.
 func nearPair(h *harness, node int) *pair {
 	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
-	p.a.railSet.Nodes = func(uint64, uint64) (int, error) { return node, nil }
+	p.a.rails.Nodes = func(uint64, uint64) (int, error) { return node, nil }
 	meet(p.a, p.b)
 	p.mine, p.theirs = p.a.memory(16<<20), p.b.memory(16<<20).seenBy(p.a)
 	p.allUp(len(h.links))
@@ -49,9 +50,7 @@ func (p *pair) used(rounds int) map[string]int {
 	r := p.a.connected("bob")
 	for i := range rounds {
 		k := p.small(i % 2)
-		r.mu.RLock()
-		used[r.links[k].rail.Device().Name]++
-		r.mu.RUnlock()
+		used[r.links()[k].Rail.Device().Name]++
 	}
 	return used
 }
@@ -63,7 +62,7 @@ func TestNearRail(t *testing.T) {
 	p := nearPair(h, 0)
 	require.Equal(t, map[string]int{"fake2": 16}, p.used(16))
 	p.a.railNo(2).Down(syscall.ENETDOWN)
-	p.small(opWrite)
+	p.small(transfer.Write)
 	until(t, "the rail is found out", func() bool { return p.a.connected("bob").atWork() == 3 })
 	far := p.used(32)
 	require.NotContains(t, far, "fake2")
@@ -88,7 +87,7 @@ func TestNearRailBusy(t *testing.T) {
 	p.b.railNo(1).Stall()
 	var all []*request
 	for i := range 16 {
-		all = append(all, p.a.prep(opWrite, []Desc{p.mine.desc(i<<16, 4096)}, []Desc{p.theirs.desc(i<<16, 4096)}, "bob").post())
+		all = append(all, p.a.prep(transfer.Write, []Desc{p.mine.desc(i<<16, 4096)}, []Desc{p.theirs.desc(i<<16, 4096)}, "bob").post())
 		until(t, "posted", func() bool { return posts(0)+posts(1) == uint64(i+1) })
 		require.Positive(t, posts(1), "the near one comes first")
 	}
@@ -110,7 +109,7 @@ func TestNoNearRail(t *testing.T) {
 		require.Len(t, p.used(24), 3, fmt.Sprint(c))
 	}
 	for _, nodes := range [][]int{{0, 0}, {-1, -1}, {0, -1}} {
-		require.Nil(t, onNodes(t, nodes...).agent("ann").railSet.Nodes)
+		require.Nil(t, onNodes(t, nodes...).agent("ann").rails.Nodes)
 	}
 	h := onNodes(t, 0, 1)
 	a := h.agent("ann")
@@ -120,5 +119,5 @@ func TestNoNearRail(t *testing.T) {
 		want = -1
 		require.True(t, h.log.has("not preferred", "CAP_SYS_NICE"))
 	}
-	require.Equal(t, want, a.railSet.NodeOf(m.addr(), 1<<20))
+	require.Equal(t, want, a.rails.NodeOf(m.addr(), 1<<20))
 }

@@ -11,6 +11,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 func body(n, seed int) []byte {
@@ -63,7 +64,7 @@ func TestTransferNotifySizes(t *testing.T) {
 func TestNotifyOrder(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
-		x := p.a.whole(opWrite, p.mine, p.theirs)
+		x := p.a.whole(transfer.Write, p.mine, p.theirs)
 		var want []string
 		for i := range 200 {
 			text := fmt.Sprintf("%d%s", i, strings.Repeat("x", i*37%5000))
@@ -112,7 +113,7 @@ func TestNotifyStranger(t *testing.T) {
 func TestBackPressure(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096, "notif_queue", "64KiB")
-		x := p.a.whole(opWrite, p.mine, p.theirs)
+		x := p.a.whole(transfer.Write, p.mine, p.theirs)
 		x.run("first")
 		text := bytes.Repeat([]byte("n"), 1000)
 		sent := 0
@@ -122,7 +123,7 @@ func TestBackPressure(t *testing.T) {
 				sent++
 			}
 			full := p.b.core.Counters()["notifs_received"] > 60 // its limit, or two bursts of all credits: no more
-			return err != nil && full && p.a.connected("bob").sess.Queued() > 63<<10
+			return err != nil && full && p.a.connected("bob").inside().Core.Queued() > 63<<10
 		})
 		require.Equal(h, status.ErrBackend, status.Of(err))
 		for _, part := range []string{"bob", "notif_queue", "65536"} {
@@ -176,7 +177,7 @@ func TestNotifyTooLong(t *testing.T) {
 	p := h.pair(4096)
 	long := make([]byte, core.MaxNotif+1)
 	require.Equal(t, status.ErrInvalidParam, status.Of(p.a.Notify("bob", long)))
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	_, err := p.a.Engine.Post(x.handle, true, long)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
 	x.run("short")

@@ -7,34 +7,21 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
-
-// sessions is how many peers' sessions the engine serves.
-func (a *agent) sessions() int {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return len(a.targets)
-}
-
-// inFlight waits until something of the first link's is posted.
-func (r *remote) inFlight(x *request) {
-	until(x.a.t, "nothing posted", func() bool { x.check(); return r.links[0].l.Stats().InflightOps > 0 })
-}
 
 // A peer that has given its session up without a word, and begins another: the older one's endpoint is closed first, and what was
 // under way through it never lands.
 func TestOlderSession(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 		old := p.a.connected("bob")
 		require.Equal(h, 1, p.b.sessions())
 		p.b.rail().Stall()
-		x := p.a.whole(opWrite, p.mine.fill(2), p.theirs).post()
+		x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post()
 		old.inFlight(x)
-		p.a.mu.Lock()
-		delete(p.a.remotes, "bob") // as if by another process in its place, which knows nothing of it
-		p.a.mu.Unlock()
+		p.a.initiators.Forget("bob") // as if by another process in its place, which knows nothing of it
 		require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
 		p.a.welcomed("bob") // its link can't be tried yet
 		require.Equal(h, 1, p.b.sessions(), "the older one ends before the new one has endpoints")
@@ -43,7 +30,7 @@ func TestOlderSession(t *testing.T) {
 		x.fails(status.ErrBackend)
 		require.True(h, before == string(p.theirs.b), "nothing lands late")
 		theirs := (&memory{owner: p.b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(p.a)
-		p.a.whole(opWrite, p.mine, theirs).run()
+		p.a.whole(transfer.Write, p.mine, theirs).run()
 		p.same()
 	})
 }
@@ -54,10 +41,10 @@ func TestOlderSessionShared(t *testing.T) {
 	caps.SharedEndpoint = true
 	h := onFake(t, caps)
 	p := h.pair(64 << 10)
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 	old := p.a.connected("bob")
 	p.b.rail().Stall()
-	x := p.a.whole(opWrite, p.mine.fill(2), p.theirs).post()
+	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post()
 	old.inFlight(x)
 	require.NoError(t, p.a.Disconnect("bob"))
 	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))

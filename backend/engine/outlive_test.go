@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/core"
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // sharedCaps are EFA's, whose peers share an endpoint.
@@ -35,24 +35,6 @@ func onManyPaths(t *testing.T, body func(h *harness)) {
 	t.Run("shared", func(t *testing.T) { body(onFake(t, sharedCaps())) })
 	t.Run("shared-3rails", func(t *testing.T) { body(onRails(t, 3, sharedCaps())) })
 	t.Run("mixed", func(t *testing.T) { body(onMixed(t)) })
-}
-
-// held is how many messages of the latest session wait behind a gap.
-func (a *agent) held() int {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	var latest *target
-	for in, t := range a.targets {
-		if latest == nil || in.Session() > latest.in.Session() {
-			latest = t
-		}
-	}
-	if latest == nil {
-		return 0
-	}
-	latest.asmMu.Lock()
-	defer latest.asmMu.Unlock()
-	return len(latest.asm.Have())
 }
 
 // gatedPair is two agents, the way between whose control channels can be shut, and a session with all links at work.
@@ -81,7 +63,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 					want = append(want, "ann:"+text)
 				}
 				other := 1
-				if r.home.rail.Name() == "fake/fake1" {
+				if r.inside().Home.Rail.Name() == "fake/fake1" {
 					other = 0
 				}
 				b.railNo(1 - other).Stall()
@@ -89,15 +71,15 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 					notify(0)
 				}
 				notify(long)
-				until(t, "nothing is posted", func() bool { return r.sess.Sent() > stuck })
+				until(t, "nothing is posted", func() bool { return r.inside().Core.Sent() > stuck })
 				g.open(false) // the fence is not answered
 				a.railChanged(fmt.Sprint("fake", 1-other), false)
-				until(t, "no other home", func() bool { r.mu.RLock(); defer r.mu.RUnlock(); return r.home == r.links[other] })
+				until(t, "no other home", func() bool { in := r.inside(); return in.Home == in.Links[other] })
 				for range behind {
 					notify(0)
 				}
 				until(t, "nothing is held", func() bool { return b.held() == behind })
-				until(t, "unproved", func() bool { return r.links[other].l.Stats().QueuedMsgs == 0 })
+				until(t, "unproved", func() bool { return r.links()[other].Core.Stats().QueuedMsgs == 0 })
 				r.fail("out of descriptors, for once")
 				g.cut()
 				g.open(true)
@@ -125,7 +107,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 		accepted := map[string]bool{}
 		var order []string // of those that no transfer has
 		for round := range 40 {
-			x := p.a.whole(opWrite, p.mine, p.theirs)
+			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			text := fmt.Sprint("x", round)
 			x.post(text)
 			for range rng.IntN(60) {
@@ -184,18 +166,13 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 			notify()
 			b.expect(want...)
 			g.open(false)
-			b.mu.RLock()
-			var served *target
-			for _, served = range b.targets {
-			}
-			b.mu.RUnlock()
-			served.close()
-			served.in.Close("no answer to a revocation within cancel_timeout")
+			served := b.targets.Latest()
+			served.Close("no answer to a revocation within cancel_timeout")
 			for range 100 {
 				notify()
 			}
 			if name == "shared" {
-				until(t, "sends have not completed", func() bool { return r.sess.Queued() == 0 })
+				until(t, "sends have not completed", func() bool { return r.inside().Core.Queued() == 0 })
 			}
 			g.cut()
 			g.open(true)
@@ -204,7 +181,7 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 			notify()
 			b.expect(want[len(want)-1])
 			b.quiet()
-			until(t, "two sessions take notifications in", func() bool { served.mu.Lock(); defer served.mu.Unlock(); return served.frozen })
+			until(t, "two sessions take notifications in", served.Frozen)
 		})
 	}
 }
@@ -218,13 +195,10 @@ func TestKeptBeyondQueue(t *testing.T) {
 	require.NoError(t, a.LoadConn("bob", g.blob))
 	r := a.remote("bob")
 	var want []string
-	r.mu.Lock()
 	for i, n := range []int{100 << 10, 1000, 50 << 10, 30 << 10, 1000} {
-		r.notifs = append(r.notifs, core.Taken{Body: body(n, i)})
-		r.notifLen += notifCost(body(n, i))
+		r.Keep(body(n, i))
 		want = append(want, "ann:"+string(body(n, i)))
 	}
-	r.mu.Unlock()
 	require.ErrorContains(t, a.Notify("bob", nil), "notif_queue")
 	g.open(true)
 	until(t, "notifications are missing", func() bool { return len(b.take()) >= len(want) })

@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // One line for each run says which way it went, where the log takes debug lines.
@@ -18,14 +19,14 @@ func TestPathsInLog(t *testing.T) {
 	h.log.debug = true
 	p := h.pair(8 << 20)
 	p.allUp(2)
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 	x.run()
 	n := x.shares()
 	want := fmt.Sprintf("[fake/fake0>fake/fake0:%d fake/fake1>fake/fake1:%d]", n[0], n[1])
 	until(t, "it ends and is told, with no call", func() bool {
 		return h.log.has("transfer ended", "op=WRITE", "bytes=8388608", "status=NIXL_SUCCESS", want)
 	})
-	y := p.a.prep(opRead, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
+	y := p.a.prep(transfer.Read, []Desc{p.mine.desc(0, 64)}, []Desc{p.theirs.desc(0, 64)}, "bob")
 	y.run()
 	y.run()
 	require.Zero(t, p.a.core.Counters()["reposts"], "of a post past us nobody would tell")
@@ -49,9 +50,9 @@ func TestPathsNotInLog(t *testing.T) {
 	require.NoError(t, err)
 	a := &agent{Engine: e, t: t}
 	m := a.memory(4096)
-	x := a.whole(opWrite, m, m)
+	x := a.whole(transfer.Write, m, m)
 	x.run()
-	require.False(t, x.record().untold.Load())
+	require.False(t, x.record().Untold())
 	x.release()
 	require.NoError(t, e.Close())
 	require.Zero(t, h.log.count("transfer ended"))

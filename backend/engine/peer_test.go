@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // What is posted before the connection is up waits, and is done without another call.
@@ -21,8 +22,8 @@ func TestPostBeforeConnection(t *testing.T) {
 		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
 		p.theirs.fill(2)
 		const half = 512 << 10
-		x := a.prep(opWrite, []Desc{p.mine.desc(0, half)}, []Desc{p.theirs.desc(0, half)}, "bob").post("x")
-		y := a.prep(opRead, []Desc{p.mine.desc(half, half)}, []Desc{p.theirs.desc(half, half)}, "bob").post("y")
+		x := a.prep(transfer.Write, []Desc{p.mine.desc(0, half)}, []Desc{p.theirs.desc(0, half)}, "bob").post("x")
+		y := a.prep(transfer.Read, []Desc{p.mine.desc(half, half)}, []Desc{p.theirs.desc(half, half)}, "bob").post("y")
 		require.NoError(h, a.Notify("bob", []byte("n")))
 		for range 100 {
 			require.Equal(h, inProg, x.check())
@@ -44,9 +45,9 @@ func TestReleaseBeforeConnection(t *testing.T) {
 	g := h.gate(b)
 	require.NoError(t, a.LoadConn("bob", g.blob))
 	p := &pair{a, b, a.memory(4096).fill(1), b.memory(4096).seenBy(a)}
-	x, y := a.whole(opWrite, p.mine, p.theirs).post("x"), a.whole(opWrite, p.mine, p.theirs).post("y")
+	x, y := a.whole(transfer.Write, p.mine, p.theirs).post("x"), a.whole(transfer.Write, p.mine, p.theirs).post("y")
 	x.release()
-	require.Equal(t, 1, a.xfers.Len())
+	require.Equal(t, 1, a.transfers.Len())
 	g.open(true)
 	require.Equal(t, done, y.wait())
 	b.expect("ann:y")
@@ -59,7 +60,7 @@ func TestUnreachable(t *testing.T) {
 	g := h.gate(b)
 	require.NoError(t, a.LoadConn("bob", g.blob))
 	mine, theirs := a.memory(4096), b.memory(4096).seenBy(a)
-	x := a.whole(opWrite, mine, theirs).post()
+	x := a.whole(transfer.Write, mine, theirs).post()
 	x.fails(status.ErrBackend)
 	require.True(t, h.log.has("connects again", "bob", "connect_timeout"))
 	require.Zero(t, a.node.Stats().Out)
@@ -75,7 +76,7 @@ func TestUnreachable(t *testing.T) {
 func TestPeerCloses(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(8<<20, "notif_queue", "64KiB")
-		x, y, idle := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+		x, y, idle := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
 		idle.run()
 		for full := 0; full < 20; time.Sleep(time.Millisecond) { // what bob's side takes in makes room again, for a while
 			if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {
@@ -99,7 +100,7 @@ func TestPeerCloses(t *testing.T) {
 		x.release()
 		y.release()
 		idle.release()
-		require.Zero(h, p.a.xfers.Len())
+		require.Zero(h, p.a.transfers.Len())
 		require.NoError(h, p.a.Disconnect("bob"))
 		require.Equal(h, status.ErrNotFound, status.Of(p.a.Notify("bob", nil)))
 	})
@@ -114,7 +115,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		g.open(true)
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
-		x := a.whole(opWrite, p.mine, p.theirs)
+		x := a.whole(transfer.Write, p.mine, p.theirs)
 		x.run()
 		g.kill()
 		until(h, "the loss is not noticed", func() bool {
@@ -129,7 +130,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		p.theirs = (&memory{owner: b, b: p.theirs.b, blob: p.theirs.blob}).seenBy(a)
 		p.mine.fill(2)
-		a.whole(opWrite, p.mine, p.theirs).run("again")
+		a.whole(transfer.Write, p.mine, p.theirs).run("again")
 		b.expect("ann:again")
 		p.same()
 		require.Equal(h, status.ErrNotFound, func() status.Code { _, err := x.Post(); return status.Of(err) }(), "of the old session")
@@ -141,7 +142,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 func TestReload(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
-		x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 		for range 20 {
 			x.post("n")
 			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
@@ -158,7 +159,7 @@ func TestReload(t *testing.T) {
 func TestRestart(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
-		old := p.a.whole(opWrite, p.mine, p.theirs)
+		old := p.a.whole(transfer.Write, p.mine, p.theirs)
 		old.run()
 		for i := range 3 {
 			if i != 1 { // once it is loaded before the old one is known to be gone
@@ -169,7 +170,7 @@ func TestRestart(t *testing.T) {
 			_, err := p.a.LoadRemote("bob", p.theirs.addr(), uint64(len(p.theirs.b)), 0, 0, p.theirs.blob)
 			require.Equal(h, status.ErrMismatch, status.Of(err), "metadata of the engine before")
 			q := &pair{p.a, b, p.mine.fill(uint64(i)), b.memory(1 << 20).seenBy(p.a)}
-			p.a.whole(opWrite, q.mine, q.theirs).run("new")
+			p.a.whole(transfer.Write, q.mine, q.theirs).run("new")
 			b.expect("ann:new")
 			q.same()
 			_, err = old.Post()
@@ -186,7 +187,7 @@ func TestDisconnect(t *testing.T) {
 		for i := range 5 {
 			var all []*request
 			for range 4 {
-				all = append(all, p.a.whole(opWrite, p.mine, p.theirs).post("n"))
+				all = append(all, p.a.whole(transfer.Write, p.mine, p.theirs).post("n"))
 			}
 			require.NoError(h, p.a.Disconnect("bob"))
 			for _, x := range all {
@@ -201,12 +202,12 @@ func TestDisconnect(t *testing.T) {
 			require.Equal(h, status.ErrNotFound, status.Of(p.a.Connect("bob")))
 			require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
 			p.theirs = p.theirs.seenBy(p.a)
-			x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs)
+			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs)
 			x.run()
 			x.release()
 			p.same()
 		}
-		require.Zero(h, p.a.xfers.Len())
+		require.Zero(h, p.a.transfers.Len())
 		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
 	})
 }
@@ -223,8 +224,8 @@ func TestManyPeers(t *testing.T) {
 		own := a.memory(4096).fill(uint64(i))
 		back := mine.seenBy(a)
 		off := i * 512
-		all = append(all, a.prep(opWrite, []Desc{own.desc(0, 512)}, []Desc{back.desc(off, 512)}, "hub").post(fmt.Sprint(i)))
-		all = append(all, hub.prep(opRead, []Desc{mine.desc(off, 512)}, []Desc{own.seenBy(hub).desc(0, 512)}, a.name).post("r"))
+		all = append(all, a.prep(transfer.Write, []Desc{own.desc(0, 512)}, []Desc{back.desc(off, 512)}, "hub").post(fmt.Sprint(i)))
+		all = append(all, hub.prep(transfer.Read, []Desc{mine.desc(off, 512)}, []Desc{own.seenBy(hub).desc(0, 512)}, a.name).post("r"))
 	}
 	for _, x := range all {
 		require.Equal(t, done, x.wait())

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // BenchmarkPrep is what preparing costs a descriptor: of regions that are one, and of 13 slices.
@@ -17,7 +18,7 @@ func BenchmarkPrep(b *testing.B) {
 				local[i], remote[i] = p.mine.desc(i*stride, length), p.theirs.desc(i*stride, length)
 			}
 			for b.Loop() {
-				p.a.prep(opWrite, local, remote, "bob").release()
+				p.a.prep(transfer.Write, local, remote, "bob").release()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/desc")
 		})

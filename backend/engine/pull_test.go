@@ -6,8 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/initiator"
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/transfer"
 )
 
 // Keys that nobody waits for are asked for a few requests at a time; what a transfer waits for is asked at once.
@@ -35,36 +37,24 @@ func TestPullForTransfer(t *testing.T) {
 		ids[i] = id
 	}
 	last := Desc{Addr: drive.Addr(mem) + (regions-1)*size, Len: size, MD: unsafe.Pointer(&metaObject{region: ids[regions-1]})}
-	x := p.a.prep(opWrite, []Desc{p.mine.fill(3).desc(0, size)}, []Desc{last}, "bob")
-	r.mu.RLock()
-	require.Len(t, r.requests, mostPulled)
-	r.mu.RUnlock()
+	x := p.a.prep(transfer.Write, []Desc{p.mine.fill(3).desc(0, size)}, []Desc{last}, "bob")
+	require.Len(t, r.inside().Requests, initiator.MostPulled)
 	x.post()
-	r.mu.RLock()
-	require.Len(t, r.requests, mostPulled+1)
+	requests := r.inside().Requests
+	require.Len(t, requests, initiator.MostPulled+1)
 	asked := 0
-	for _, list := range r.requests {
-		asked += len(list)
+	for _, n := range requests {
+		asked += n
 	}
 	require.Less(t, asked, regions/10)
 	require.True(t, p.a.regions.Regions.Get(ids[regions-1]).Asked)
-	r.mu.RUnlock()
 	resume()
 
 	require.Equal(t, done, x.wait())
 	require.Equal(t, p.mine.b, mem[(regions-1)*size:])
 	until(t, "all keys", func() bool { return r.keysHere() == regions+1 })
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	require.Empty(t, r.wanted)
-	require.Empty(t, r.requests)
-}
-
-// keysHere is how many regions of the peer's have keys.
-func (r *remote) keysHere() int {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return len(r.byTarget)
+	require.Zero(t, r.inside().Wanted)
+	require.Empty(t, r.inside().Requests)
 }
 
 // As many rails as the option allows, with regions keyed on all of them.

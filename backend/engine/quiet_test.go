@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // gated is pair with a gate before the peer's control channel, which is open.
@@ -29,16 +30,6 @@ func still(h *harness, p *pair) {
 	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end); {
 		require.True(h, mine == string(p.mine.b) && theirs == string(p.theirs.b), "memory changed behind the status")
 	}
-}
-
-// dropped waits until our endpoints of a session that is let go of are closed.
-func (r *remote) dropped(t testing.TB) {
-	t.Helper()
-	until(t, "endpoints are open", func() bool {
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		return !r.hasSess
-	})
 }
 
 // causes are what ends a transfer to a peer whose fabric hangs.
@@ -85,12 +76,12 @@ func TestStatusWaitsForFence(t *testing.T) {
 				c.cause(h, p, x)
 				early := x.check()
 				p.b.rail().Release()
-				if op == opWrite {
+				if op == transfer.Write {
 					until(h, "nothing lands", func() bool { return before != string(p.theirs.b) })
 				}
 				require.Equal(h, inProg, early, "the status came first")
 				require.Equal(h, inProg, x.check())
-				require.True(h, op == opWrite || mine == string(p.mine.b), "a READ lands here")
+				require.True(h, op == transfer.Write || mine == string(p.mine.b), "a READ lands here")
 				g.open(true)
 				x.fails(c.code)
 				still(h, p)
@@ -107,7 +98,7 @@ func TestStatusWithoutAnswer(t *testing.T) {
 			p, g := h.gated(64<<10, "xfer_timeout", "150ms", "cancel_timeout", "50ms", "peer_timeout", "400ms")
 			p.a.connected("bob")
 			p.b.rail().Stall()
-			x := p.a.whole(opWrite, p.mine, p.theirs).post().posted()
+			x := p.a.whole(transfer.Write, p.mine, p.theirs).post().posted()
 			g.open(false)
 			c.cause(h, p, x)
 			require.Negative(h, x.wait())
@@ -123,18 +114,13 @@ func TestTakenBack(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		for _, leaves := range []bool{false, true} {
 			p := h.pair(4<<20, "window_max", "64KiB")
-			p.a.whole(opWrite, p.mine, p.theirs).run()
+			p.a.whole(transfer.Write, p.mine, p.theirs).run()
 			p.b.rail().Stall()
-			whole := p.a.prep(opWrite, []Desc{p.mine.fill(7).desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").post("n").posted()
-			part := p.a.whole(opRead, p.mine, p.theirs).post("never")
+			whole := p.a.prep(transfer.Write, []Desc{p.mine.fill(7).desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").post("n").posted()
+			part := p.a.whole(transfer.Read, p.mine, p.theirs).post("never")
 			own, over := ownID(p), make(chan error)
 			go func() { over <- p.b.Deregister(own) }()
-			until(h, "no revocation", func() bool {
-				r := p.a.remote("bob")
-				r.mu.RLock()
-				defer r.mu.RUnlock()
-				return len(r.revokes) > 0
-			})
+			until(h, "no revocation", func() bool { return p.a.remote("bob").inside().Revoking > 0 })
 			p.b.rail().Release()
 			require.NoError(h, <-over)
 			require.Equal(h, done, whole.wait())

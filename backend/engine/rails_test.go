@@ -11,20 +11,8 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
-	"gorail/backend/xfer"
+	"gorail/backend/transfer"
 )
-
-// phases tells how many links of the session work.
-func (r *remote) atWork() (n int) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	for _, l := range r.links {
-		if l.phase == working && l.up {
-			n++
-		}
-	}
-	return n
-}
 
 func (p *pair) allUp(n int) {
 	p.a.t.Helper()
@@ -33,23 +21,6 @@ func (p *pair) allUp(n int) {
 
 // rail n of an agent, to be scripted.
 func (a *agent) railNo(n int) *fake.Rail { return a.prov.Rail(fmt.Sprint("fake", n)) }
-
-// shares is what each rail has moved of the request's last run.
-func (x *request) shares() (all []uint64) {
-	t := x.record()
-	t.remote.mu.RLock()
-	defer t.remote.mu.RUnlock()
-	for _, l := range t.remote.links {
-		all = append(all, t.x.Share(l.l))
-	}
-	return all
-}
-
-func (x *request) record() *transfer {
-	rec, err := x.a.xfers.Get(xfer.FromUint64(x.handle))
-	require.NoError(x.a.t, err)
-	return rec.Value
-}
 
 // A large transfer uses every rail, a small one only one, and small ones use each in turn.
 func TestShares(t *testing.T) {
@@ -114,21 +85,21 @@ func TestPastAFullRail(t *testing.T) {
 	for i := range 3 {
 		p.mine.fill(uint64(i))
 		p.b.railNo(i).Stall()
-		link := p.a.connected("bob").links[i].l
+		link := p.a.connected("bob").links()[i].Core
 		var stuck []*request
 		for s := link.Stats(); s.InflightBytes < s.Window; s = link.Stats() {
-			stuck = append(stuck, p.a.whole(opWrite, p.mine, p.theirs).post(""))
+			stuck = append(stuck, p.a.whole(transfer.Write, p.mine, p.theirs).post(""))
 			until(h, "what is left is in flight on that rail", func() bool {
 				left := uint64(0)
 				for _, x := range stuck {
 					x.check()
-					left += size - x.record().x.Done()
+					left += size - x.record().Slot().Done()
 				}
 				return left == link.Stats().InflightBytes
 			})
 		}
 		for range 3 {
-			p.a.whole(opWrite, p.mine, p.theirs).run("")
+			p.a.whole(transfer.Write, p.mine, p.theirs).run("")
 		}
 		p.b.railNo(i).Release()
 		for _, x := range stuck {
@@ -153,7 +124,7 @@ func TestRailDown(t *testing.T) {
 		for i := range 5 {
 			require.NoError(h, p.a.Notify("bob", []byte(fmt.Sprint(round, ".", i))))
 		}
-		until(h, "in flight", func() bool { return x.check() != inProg || x.record().x.Done() > 1<<20 })
+		until(h, "in flight", func() bool { return x.check() != inProg || x.record().Slot().Done() > 1<<20 })
 		end.railNo(round % 3).Down(syscall.ENETDOWN)
 		require.Equal(h, done, x.wait())
 		p.same()
@@ -177,7 +148,7 @@ func TestAllRailsDown(t *testing.T) {
 	for i := range 2 {
 		p.a.railNo(i).Down(syscall.ENETDOWN)
 	}
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post("")
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post("")
 	x.fails(status.ErrBackend)
 	for i := range 2 {
 		p.a.railNo(i).Up()
@@ -192,10 +163,10 @@ func TestRailJoins(t *testing.T) {
 	p := h.pair(8 << 20)
 	p.allUp(2)
 	p.a.railNo(1).Down(syscall.ENETDOWN)
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("")
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("")
 	until(h, "found out", func() bool { return p.a.connected("bob").atWork() == 1 })
 	p.a.railNo(0).Stall()
-	x := p.a.whole(opWrite, p.mine.fill(2), p.theirs).post("")
+	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post("")
 	p.a.railNo(1).Up()
 	until(h, "the rail has joined", func() bool { x.check(); return x.shares()[1] > 0 })
 	p.a.railNo(0).Release()
@@ -212,11 +183,11 @@ func TestUnequalRails(t *testing.T) {
 	meet(a, b)
 	own := b.memory(4 << 20)
 	p := &pair{a: a, b: b, mine: a.memory(4 << 20), theirs: own.seenBy(a)}
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run("many to one")
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("many to one")
 	p.same()
 	b.expect("ann:many to one")
 	back := p.mine.seenBy(b)
-	b.whole(opRead, own.fill(2), back).run("one to many")
+	b.whole(transfer.Read, own.fill(2), back).run("one to many")
 	p.same()
 	a.expect("bob:one to many")
 }
@@ -248,7 +219,7 @@ func TestReleaseUnderFailure(t *testing.T) {
 	p.allUp(3)
 	require.NoError(h, p.a.Deregister(p.mine.md.region))
 	p.mine.register()
-	p.a.whole(opWrite, p.mine.fill(5), p.theirs).run("")
+	p.a.whole(transfer.Write, p.mine.fill(5), p.theirs).run("")
 	p.same()
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,31 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/core"
+	"gorail/backend/failover"
+	"gorail/backend/initiator"
+	"gorail/backend/link"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
-
-// settled waits until everything that was handed to the peer's queue of events so far is done.
-func settled(r *remote) {
-	done := make(chan struct{})
-	r.events.do(r.e, func() { close(done) })
-	<-done
-}
-
-// fail ends the session with a peer as an error of this side's does.
-func (r *remote) fail(text string) {
-	r.mu.RLock()
-	h := r.session()
-	r.mu.RUnlock()
-	h.giveUp(errors.New(text))
-}
 
 // A session that was lost, while nothing says that the peer is dead, is followed by another with the next post or notification.
 // Requests, metadata and registrations are as good as before.
 func TestConnectsAgain(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
-		x, y := p.a.whole(opWrite, p.mine, p.theirs), p.a.whole(opRead, p.mine, p.theirs)
+		x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
 		x.run("0")
 		p.b.expect("ann:0")
 		r := p.a.connected("bob")
@@ -62,10 +50,10 @@ func TestConnectsAgain(t *testing.T) {
 			p.same()
 			more := p.a.memory(4096).fill(uint64(i))
 			theirs := p.b.memory(4096).seenBy(p.a)
-			p.a.whole(opWrite, more, theirs).run()
+			p.a.whole(transfer.Write, more, theirs).run()
 			require.Equal(h, string(more.b), string(theirs.b))
 		}
-		require.Same(h, r, p.a.remote("bob"), "nothing of the application's was needed")
+		require.Same(h, r.Session, p.a.remote("bob").Session, "nothing of the application's was needed")
 		require.EqualValues(h, 6, p.a.node.Stats().Dialed)
 		until(h, "old sessions", func() bool { return p.b.node.Stats().In == 1 })
 	})
@@ -77,7 +65,7 @@ func TestConnectsAgainToItself(t *testing.T) {
 		a := h.agent("ann")
 		m := a.memory(1 << 20).fill(1)
 		other := a.memory(1 << 20).seenBy(a)
-		x := a.whole(opWrite, m, other)
+		x := a.whole(transfer.Write, m, other)
 		x.run("0")
 		a.expect("ann:0")
 		for i := range 5 {
@@ -100,12 +88,12 @@ func TestSilentPeer(t *testing.T) {
 		g.open(true)
 		require.NoError(h, a.LoadConn("bob", g.blob))
 		p := &pair{a, b, a.memory(1 << 20).fill(1), b.memory(1 << 20).seenBy(a)}
-		x := a.whole(opWrite, p.mine, p.theirs)
+		x := a.whole(transfer.Write, p.mine, p.theirs)
 		x.run()
 		g.open(false)
 		silence := time.Now().Add(time.Second)
 		late := b.memory(4096).seenBy(a) // its keys are asked for in vain
-		y := a.whole(opWrite, p.mine, late).post("y")
+		y := a.whole(transfer.Write, p.mine, late).post("y")
 		for time.Now().Before(silence) {
 			x.run()
 		}
@@ -129,7 +117,7 @@ func TestDisconnectDelivers(t *testing.T) {
 		for i := range rounds {
 			switch i % 4 {
 			case 0, 1:
-				x := p.a.whole([]int{opWrite, opRead}[i%2], p.mine, p.theirs)
+				x := p.a.whole([]int{transfer.Write, transfer.Read}[i%2], p.mine, p.theirs)
 				x.run(next())
 				x.release()
 			case 2: // before there is a connection
@@ -146,7 +134,7 @@ func TestDisconnectDelivers(t *testing.T) {
 			p.theirs = p.theirs.seenBy(p.a)
 		}
 		p.b.expect(want...)
-		until(h, "old sessions", func() bool { return p.b.node.Stats().In <= 1 && len(p.a.leaving()) == 0 })
+		until(h, "old sessions", func() bool { return p.b.node.Stats().In <= 1 && p.a.initiators.Leaving() == 0 })
 	})
 }
 
@@ -172,7 +160,7 @@ func TestCloseDelivers(t *testing.T) {
 func TestDisconnectIsBounded(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096, "peer_timeout", "300ms")
-	p.a.whole(opWrite, p.mine, p.theirs).run()
+	p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	p.b.rail().Stall()
 	for range 200 {
 		require.NoError(t, p.a.Notify("bob", make([]byte, 1000)))
@@ -180,7 +168,7 @@ func TestDisconnectIsBounded(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, p.a.Disconnect("bob"))
 	require.Less(t, time.Since(start), 100*time.Millisecond)
-	until(t, "the session ends", func() bool { return len(p.a.leaving()) == 0 })
+	until(t, "the session ends", func() bool { return p.a.initiators.Leaving() == 0 })
 	require.True(t, h.log.has("level=WARN", "last notifications", "bob"), "it is said what was lost")
 	p.b.rail().Release()
 }
@@ -220,7 +208,7 @@ func TestCreationHammer(t *testing.T) {
 								continue
 							}
 							seen := &memory{owner: at, b: theirs.b, md: &metaObject{region: id}}
-							handle, slot, err := a.Prep(opWrite, []Desc{mine.desc(0, 64)}, []Desc{seen.desc(0, 64)}, peer)
+							handle, slot, err := a.Prep(transfer.Write, []Desc{mine.desc(0, 64)}, []Desc{seen.desc(0, 64)}, peer)
 							if err != nil {
 								continue
 							}
@@ -272,18 +260,18 @@ func TestBlockedPeer(t *testing.T) {
 	meet(a, b)
 	meet(a, c)
 	mine, theirs, others := a.memory(64<<10), b.memory(64<<10).seenBy(a), c.memory(64<<10).seenBy(a)
-	a.whole(opWrite, mine, theirs).run()
-	a.whole(opWrite, mine, others).run()
+	a.whole(transfer.Write, mine, theirs).run()
+	a.whole(transfer.Write, mine, others).run()
 	r := a.connected("bob")
 	a.rail().Stall()
-	x, y := a.whole(opWrite, mine, theirs).post(), a.whole(opWrite, mine, others).post()
-	r.mu.Lock() // as a fence does whose endpoint does not close
-	start := time.Now()
-	a.onEvent(core.Event{Kind: core.EvLink, ID: r.links[0].id, Code: 5})
-	require.Less(t, time.Since(start), 10*time.Millisecond, "the goroutine of events is free")
-	y.fails(status.ErrBackend) // its deadline is looked at
-	require.Equal(t, inProg, x.check())
-	r.mu.Unlock()
+	x, y := a.whole(transfer.Write, mine, theirs).post(), a.whole(transfer.Write, mine, others).post()
+	r.Inspect(func(in initiator.Inside) { // its lock is taken, as by a fence whose endpoint does not close
+		start := time.Now()
+		a.onEvent(core.Event{Kind: core.EvLink, ID: in.Links[0].ID, Code: 5})
+		require.Less(t, time.Since(start), 10*time.Millisecond, "the goroutine of events is free")
+		y.fails(status.ErrBackend) // its deadline is looked at
+		require.Equal(t, inProg, x.check())
+	})
 	x.wait()
 	a.rail().Release()
 }
@@ -293,7 +281,7 @@ func TestBlockedPeer(t *testing.T) {
 func TestNotificationsOutliveSession(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
-		p.a.whole(opWrite, p.mine, p.theirs).run()
+		p.a.whole(transfer.Write, p.mine, p.theirs).run()
 		var want []string
 		for round := range 10 {
 			for range 100 {
@@ -318,17 +306,14 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 	p := h.pair(4096)
 	p.allUp(3)
 	p.a.railChanged("fake1", false)
-	settled(p.a.connected("bob"))
+	settled(p.a, p.a.connected("bob"))
 	until(t, "the link rests", func() bool {
-		r := p.a.remote("bob")
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		return r.links[1].phase == resting
+		return p.a.remote("bob").count(func(l *link.Link) bool { return l.Num == 1 && l.Phase == failover.Resting }) == 1
 	})
 	p.a.remote("bob").fail("out of descriptors, for once")
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
-	for end := time.Now().Add(2 * firstRest); time.Now().Before(end); { // the timer's time comes
-		p.a.whole(opWrite, p.mine, p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
+	for end := time.Now().Add(2 * failover.FirstRest); time.Now().Before(end); { // the timer's time comes
+		p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	}
 	p.same()
 }
@@ -337,19 +322,19 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 func TestDeadlineBehindTakenMemory(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "300ms", "cancel_timeout", "1s")
-	p.a.whole(opWrite, p.mine, p.theirs).run()
+	p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	for full := 0; full < 20; time.Sleep(time.Millisecond) { // what bob's side takes in makes room again, for a while
 		if full++; p.a.Notify("bob", make([]byte, 10_000)) == nil {
 			full = 0
 		}
 	}
 	p.b.rail().Stall()
-	x := p.a.whole(opWrite, p.mine, p.theirs).post("never taken")
+	x := p.a.whole(transfer.Write, p.mine, p.theirs).post("never taken")
 	r := p.a.remote("bob")
 	own := ownID(p)
 	over := make(chan error, 1)
 	go func() { over <- p.b.Deregister(own) }()
-	until(t, "no revocation", r.revoking)
+	until(t, "no revocation", func() bool { return r.inside().Revoking > 0 })
 	p.b.rail().Release()
 	require.NoError(t, <-over)
 	require.NotEqual(t, inProg, x.wait())

@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // Damaged connection blobs are refused one and all, and leave nothing behind.
@@ -28,7 +29,7 @@ func TestDamagedConn(t *testing.T) {
 	}
 	refused(append(append([]byte(nil), good...), 0))
 	refused(a.memory(4096).blob, "of a region")
-	require.Empty(t, a.remotes)
+	require.Empty(t, a.initiators.All())
 	require.Equal(t, status.ErrNotFound, status.Of(a.Connect("bob")))
 	require.NoError(t, a.LoadConn("bob", good))
 	refused([]byte("junk"))
@@ -65,7 +66,7 @@ func TestUnknown(t *testing.T) {
 	p := h.pair(4096)
 	a := p.a
 	d, r := []Desc{p.mine.desc(0, 8)}, []Desc{p.theirs.desc(0, 8)}
-	_, _, prepped := a.Prep(opWrite, d, r, "eve")
+	_, _, prepped := a.Prep(transfer.Write, d, r, "eve")
 	_, loaded := a.LoadRemote("eve", 0, 1, 0, 0, p.theirs.blob)
 	_, posted := a.Engine.Post(12345, false, nil)
 	_, _, estimated := a.Estimate(12345)
@@ -75,9 +76,9 @@ func TestUnknown(t *testing.T) {
 		"deregister": a.Deregister(1 << 40), "deregister the peer's": a.Deregister(p.theirs.md.region), "region blob": blob} {
 		require.Equal(t, status.ErrNotFound, status.Of(err), what)
 	}
-	require.NotContains(t, a.remotes, "eve")
+	require.Nil(t, a.initiators.Of("eve"))
 	require.NoError(t, a.UnloadRemote(77), "the agent unloads what it never loaded")
-	require.Zero(t, a.xfers.Len())
+	require.Zero(t, a.transfers.Len())
 }
 
 // What Prep refuses, and nothing is left of it.
@@ -107,24 +108,24 @@ func TestPrepRefuses(t *testing.T) {
 		"another peer's":     {[]Desc{l}, []Desc{other.desc(0, 64)}, status.ErrNotFound},
 		"bad among the good": {[]Desc{l, l, l}, []Desc{r, r, other.desc(0, 64)}, status.ErrNotFound},
 	} {
-		_, _, err := p.a.Prep(opWrite, bad.l, bad.r, "bob")
+		_, _, err := p.a.Prep(transfer.Write, bad.l, bad.r, "bob")
 		require.Equal(t, bad.code.String(), status.Of(err).String(), "%s: %v", what, err)
 	}
 	_, _, err := p.a.Prep(2, []Desc{l}, []Desc{r}, "bob")
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
-	require.Zero(t, p.a.xfers.Len())
-	p.a.prep(opWrite, []Desc{l}, []Desc{r}, "bob").run()
+	require.Zero(t, p.a.transfers.Len())
+	p.a.prep(transfer.Write, []Desc{l}, []Desc{r}, "bob").run()
 }
 
 func TestStaleHandle(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run()
 	x.release()
 	require.Equal(t, status.ErrNotFound, status.Code(x.check()))
 	require.Equal(t, status.ErrNotFound, status.Of(p.a.Release(x.handle)))
-	y := p.a.whole(opWrite, p.mine, p.theirs) // the same slot
+	y := p.a.whole(transfer.Write, p.mine, p.theirs) // the same slot
 	require.Equal(t, status.ErrNotFound, status.Code(x.check()))
 	_, err := x.Post()
 	require.Equal(t, status.ErrNotFound, status.Of(err))

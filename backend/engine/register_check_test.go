@@ -10,6 +10,7 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // What cannot be memory is refused with a reason, and nothing is left of it. The error tells of the agent's empty list where the engine
@@ -68,9 +69,9 @@ func TestRegisterNoBytes(t *testing.T) {
 		there.register()
 		far := there.seenBy(p.a)
 		for i, x := range []*request{
-			p.a.prep(opWrite, []Desc{here.desc(0, 0)}, []Desc{far.desc(0, 0)}, "bob"),
-			p.a.prep(opRead, []Desc{p.mine.desc(0, 0)}, []Desc{far.desc(0, 0)}, "bob"),
-			p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096), here.desc(0, 0)}, []Desc{p.theirs.desc(0, 4096), far.desc(0, 0)}, "bob"),
+			p.a.prep(transfer.Write, []Desc{here.desc(0, 0)}, []Desc{far.desc(0, 0)}, "bob"),
+			p.a.prep(transfer.Read, []Desc{p.mine.desc(0, 0)}, []Desc{far.desc(0, 0)}, "bob"),
+			p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096), here.desc(0, 0)}, []Desc{p.theirs.desc(0, 4096), far.desc(0, 0)}, "bob"),
 		} {
 			p.mine.fill(uint64(i))
 			text := fmt.Sprint("empty ", i)

@@ -10,6 +10,7 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/provider/fake/drive"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
 
@@ -67,14 +68,14 @@ func TestRegisterRefused(t *testing.T) {
 		require.NoError(t, r.Refused)
 		require.True(t, h.log.has("memory not registered", "fake/fake0", full.Error()))
 		require.True(t, h.log.has("memory not registered", "fake/fake1", "boom"))
-		x := a.prep(opWrite, []Desc{some.fill(3).desc(0, 1<<20)}, []Desc{p.theirs.desc(0, 1<<20)}, "bob")
+		x := a.prep(transfer.Write, []Desc{some.fill(3).desc(0, 1<<20)}, []Desc{p.theirs.desc(0, 1<<20)}, "bob")
 		x.run("")
 		require.Equal(t, []uint64{0, 0, 1 << 20}, x.shares())
 
 		a.railNo(2).OnRegister(func(uint64, uint64) error { return errors.New("the last one") })
 		none := a.memory(3 << 20)
 		for range 3 { // the same reason each time
-			_, _, err := a.Prep(opWrite, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob")
+			_, _, err := a.Prep(transfer.Write, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob")
 			require.Equal(t, status.ErrBackend, status.Of(err))
 			require.ErrorContains(t, err, "rail fake/fake0: ")
 			require.ErrorIs(t, err, full)
@@ -84,7 +85,7 @@ func TestRegisterRefused(t *testing.T) {
 		}
 		require.NoError(t, a.Deregister(none.md.region))
 		none.register()
-		a.prep(opWrite, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").run("")
+		a.prep(transfer.Write, []Desc{none.desc(0, 4096)}, []Desc{p.theirs.desc(0, 4096)}, "bob").run("")
 	}
 }
 
@@ -119,18 +120,14 @@ func TestRegisterSlowly(t *testing.T) {
 			return b.regions.Find(rng).Registrations(b.regions) == 2
 		})
 		other := b.memory(4096).seenBy(p.a)
-		p.a.prep(opWrite, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")
-		var in *target
-		b.mu.RLock()
-		for _, in = range b.targets {
-		}
-		b.mu.RUnlock()
-		require.False(t, targetHandler{b.Engine}.KeysWanted(in.in, []wire.Range{rng})[0].Known)
+		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 4096)}, []Desc{other.desc(0, 4096)}, "bob").run("meanwhile")
+		in := b.targets.Latest().In()
+		require.False(t, b.targets.KeysWanted(in, []wire.Range{rng})[0].Known)
 		require.Empty(t, ids)
 		close(goOn)
 		id := <-ids
 		require.Equal(t, id, <-ids)
-		require.True(t, targetHandler{b.Engine}.KeysWanted(in.in, []wire.Range{rng})[0].Known)
+		require.True(t, b.targets.KeysWanted(in, []wire.Range{rng})[0].Known)
 		require.NoError(t, b.Deregister(id))
 		require.NoError(t, b.Deregister(id))
 		require.Error(t, b.Deregister(id))
@@ -151,7 +148,7 @@ func TestRegisterAndClose(t *testing.T) {
 	}()
 	<-begun
 	go func() { _ = a.Close(); close(closed) }()
-	until(t, "closing", func() bool { return a.closed.Load() })
+	until(t, "closing", func() bool { return a.life.Closed() })
 	select {
 	case <-closed:
 		t.Fatal("closed under a registration")

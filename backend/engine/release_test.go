@@ -1,22 +1,22 @@
 package engine
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/core"
+	"gorail/backend/failover"
+	"gorail/backend/link"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
-	"gorail/backend/xfer"
+	"gorail/backend/transfer"
 )
 
 // released says that everything of the agents' released transfers has been freed.
 func (a *agent) released() {
 	a.t.Helper()
-	until(a.t, "zombies", func() bool { a.take(); return a.xfers.Len() == 0 && a.xfers.ActiveLen() == 0 })
+	until(a.t, "zombies", func() bool { a.take(); return a.transfers.Len() == 0 && a.transfers.ActiveLen() == 0 })
 }
 
 // A request released in flight: the call returns soon, what is posted drains behind it, and the peer is none the worse.
@@ -37,7 +37,7 @@ func TestReleaseInFlight(t *testing.T) {
 		p.a.released()
 		p.b.take()
 		p.b.got = nil
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 		p.same()
 	})
 }
@@ -46,37 +46,21 @@ func TestReleaseInFlight(t *testing.T) {
 func TestReleaseStalled(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "release_wait", "20ms", "cancel_timeout", "10m")
-		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
 		warm.run()
 		p.b.rail().Stall()
-		x, y := p.a.whole(opWrite, p.mine, p.theirs).post("x"), p.a.whole(opRead, p.mine, p.theirs).post("y")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		x, y := p.a.whole(transfer.Write, p.mine, p.theirs).post("x"), p.a.whole(transfer.Read, p.mine, p.theirs).post("y")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		x.release()
 		y.release()
 		require.Less(h, time.Since(start), patience)
-		require.Equal(h, 2, p.a.xfers.Len(), "what was not posted is dropped; the rest is a zombie")
+		require.Equal(h, 2, p.a.transfers.Len(), "what was not posted is dropped; the rest is a zombie")
 		p.b.rail().Release()
-		until(h, "zombies", func() bool { return p.a.xfers.Len() == 1 })
+		until(h, "zombies", func() bool { return p.a.transfers.Len() == 1 })
 		warm.run("z")
 		p.b.expect("ann:z")
 	})
-}
-
-// posted waits until the request has something posted.
-func (r *request) posted() *request {
-	r.a.t.Helper()
-	rec, err := r.a.xfers.Get(xfer.FromUint64(r.handle))
-	require.NoError(r.a.t, err)
-	t := rec.Value
-	until(r.a.t, "nothing posted", func() bool {
-		r.check()
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.x.TakeTicket()
-		return r.a.core.Posted(t.x, core.Link{})
-	})
-	return r
 }
 
 // A READ that hangs is released: nothing of it is written when that returns. Only the link that it is on is fenced, and what else is there
@@ -86,37 +70,27 @@ func TestReleaseReadStalled(t *testing.T) {
 	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "10m")
 	r := p.a.connected("bob")
 	until(h, "all links", func() bool {
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		return !slices.ContainsFunc(r.links, func(l *link) bool { return l.phase != working })
+		return r.count(func(l *link.Link) bool { return l.Phase != failover.Working }) == 0
 	})
 	p.theirs.fill(1)
 	p.b.rail().Stall()
 	part := func(op, at, n int) *request {
 		return p.a.prep(op, []Desc{p.mine.desc(at, n)}, []Desc{p.theirs.desc(at, n)}, "bob").post()
 	}
-	x := part(opRead, 0, 64<<10).posted()
+	x := part(transfer.Read, 0, 64<<10).posted()
 	var beside []*request
 	for i := range 5 {
-		beside = append(beside, part(opRead, 512<<10+i*64<<10, 64<<10).posted())
+		beside = append(beside, part(transfer.Read, 512<<10+i*64<<10, 64<<10).posted())
 	}
 	x.release()
 	p.b.rail().Release()
 	for _, y := range beside {
 		require.Equal(h, done, y.wait())
 	}
-	until(h, "the zombie", func() bool { return p.a.xfers.Len() == len(beside) })
+	until(h, "the zombie", func() bool { return p.a.transfers.Len() == len(beside) })
 	require.Equal(h, make([]byte, 64<<10), p.mine.b[:64<<10], "it was released before anything came")
 	require.True(h, string(p.mine.b[512<<10:832<<10]) == string(p.theirs.b[512<<10:832<<10]))
-	fenced := 0
-	r.mu.RLock()
-	for _, l := range r.links {
-		if l.epoch > 0 {
-			fenced++
-		}
-	}
-	r.mu.RUnlock()
-	require.Equal(h, 1, fenced)
+	require.Equal(h, 1, r.count(func(l *link.Link) bool { return l.Epoch > 0 }), "fenced")
 }
 
 // Where peers share an endpoint the release of such a READ is refused, once; the request can't be posted until it has ended, and the second
@@ -127,11 +101,11 @@ func TestReleaseReadShared(t *testing.T) {
 	h := onFake(t, caps)
 	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "20ms")
 	p.theirs.fill(1)
-	warm := p.a.whole(opRead, p.mine, p.theirs)
+	warm := p.a.whole(transfer.Read, p.mine, p.theirs)
 	warm.run()
 	for i := range 3 {
 		p.b.rail().Stall()
-		x := p.a.whole(opRead, p.mine, p.theirs).post().posted()
+		x := p.a.whole(transfer.Read, p.mine, p.theirs).post().posted()
 		require.Equal(h, status.ErrRepostActive, status.Of(p.a.Release(x.handle)))
 		_, err := x.Post()
 		require.Equal(h, status.ErrRepostActive, status.Of(err))
@@ -150,7 +124,7 @@ func TestReleaseReadShared(t *testing.T) {
 		x.release()
 		require.Less(h, time.Since(start), time.Second)
 		p.b.rail().Release()
-		until(h, "the zombie", func() bool { return p.a.xfers.Len() == 1 })
+		until(h, "the zombie", func() bool { return p.a.transfers.Len() == 1 })
 		warm.run()
 		p.same()
 	}
@@ -160,14 +134,14 @@ func TestReleaseReadShared(t *testing.T) {
 func TestZombieFenced(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "release_wait", "0", "cancel_timeout", "50ms")
-		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
 		warm.run("w")
 		p.b.expect("ann:w")
 		p.b.rail().Stall()
-		x := p.a.whole(opWrite, p.mine, p.theirs).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		x := p.a.whole(transfer.Write, p.mine, p.theirs).post("x")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		x.release()
-		until(h, "the zombie", func() bool { return p.a.xfers.Len() == 1 })
+		until(h, "the zombie", func() bool { return p.a.transfers.Len() == 1 })
 		p.b.rail().Release()
 		until(h, "a message", func() bool { return h.log.has("fencing a link", "bob", "cancel_timeout") })
 		p.mine.fill(5)
@@ -185,7 +159,7 @@ func TestDeregisterAtTarget(t *testing.T) {
 		own := &memory{owner: p.b, b: p.theirs.b, md: &metaObject{}}
 		for i := range 8 {
 			own.register() // twice from the second round on
-			x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs).post("n")
+			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs).post("n")
 			for range 1 + i*4 {
 				x.check()
 			}
@@ -207,7 +181,7 @@ func TestDeregisterAtTarget(t *testing.T) {
 			for p.b.Deregister(own.md.region) == nil {
 			}
 		}
-		require.Zero(h, p.a.xfers.Len())
+		require.Zero(h, p.a.transfers.Len())
 	})
 }
 
@@ -216,11 +190,11 @@ func TestDeregisterAtTarget(t *testing.T) {
 func TestDeregisterAtTargetStalled(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "cancel_timeout", "100ms")
-		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
 		warm.run()
 		p.b.rail().Stall()
-		x := p.a.whole(opWrite, p.mine.fill(3), p.theirs).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		x := p.a.whole(transfer.Write, p.mine.fill(3), p.theirs).post("x")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		require.NoError(h, p.b.Deregister(ownID(p)))
 		require.Less(h, time.Since(start), patience)
@@ -246,8 +220,8 @@ func TestDeregisterAtInitiator(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(8 << 20)
 		for i := range 6 {
-			m, keep := p.a.memory(8<<20), p.a.whole(opRead, p.mine, p.theirs)
-			x := p.a.whole(opRead, m, p.theirs).post("n")
+			m, keep := p.a.memory(8<<20), p.a.whole(transfer.Read, p.mine, p.theirs)
+			x := p.a.whole(transfer.Read, m, p.theirs).post("n")
 			keep.post()
 			for range i * 4 {
 				x.check()
@@ -263,12 +237,12 @@ func TestDeregisterAtInitiator(t *testing.T) {
 			require.Equal(h, status.ErrNotFound, status.Of(p.a.Deregister(m.md.region)))
 			x.post().fails(status.ErrBackend)
 			x.release()
-			_, _, err := p.a.Prep(opRead, []Desc{m.desc(0, 8)}, []Desc{p.theirs.desc(0, 8)}, "bob")
+			_, _, err := p.a.Prep(transfer.Read, []Desc{m.desc(0, 8)}, []Desc{p.theirs.desc(0, 8)}, "bob")
 			require.Equal(h, status.ErrNotFound, status.Of(err))
 			keep.release()
 		}
-		require.Zero(h, p.a.xfers.Len())
-		p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+		require.Zero(h, p.a.transfers.Len())
+		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 		p.same()
 	})
 }
@@ -277,12 +251,12 @@ func TestDeregisterAtInitiator(t *testing.T) {
 func TestDeregisterAtInitiatorStalled(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "cancel_timeout", "50ms")
-		warm := p.a.whole(opWrite, p.mine, p.theirs)
+		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
 		warm.run()
 		m := p.a.memory(1 << 20)
 		p.b.rail().Stall()
-		x := p.a.whole(opRead, m, p.theirs.fill(1)).post("x")
-		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links[0].l.Stats().InflightOps > 0 })
+		x := p.a.whole(transfer.Read, m, p.theirs.fill(1)).post("x")
+		until(h, "nothing posted", func() bool { x.check(); return p.a.connected("bob").links()[0].Core.Stats().InflightOps > 0 })
 		start := time.Now()
 		require.NoError(h, p.a.Deregister(m.md.region))
 		require.Less(h, time.Since(start), patience)
@@ -301,7 +275,7 @@ func TestDeadline(t *testing.T) {
 		p := h.pair(1<<20, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
 		p.a.connected("bob")
 		p.b.rail().Stall()
-		x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post("x")
+		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post("x")
 		x.fails(status.ErrBackend)
 		require.True(h, h.log.has("transfer timed out", "150ms", "xfer_timeout", "bob", "fake/fake0", "1048576 of 1048576 bytes left"), h.log)
 		p.b.rail().Release()
@@ -319,7 +293,7 @@ func TestDeadlineOfNotification(t *testing.T) {
 		require.NoError(h, p.a.Notify("bob", body(70<<10, 0)))
 		until(h, "the first one", func() bool { return p.b.core.Counters()["notifs_received"] == 1 })
 		text := string(body(1<<20, 1))
-		x, y := p.a.whole(opWrite, p.mine.fill(1), p.theirs), p.a.whole(opWrite, p.mine, p.theirs)
+		x, y := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs), p.a.whole(transfer.Write, p.mine, p.theirs)
 		x.post(text)
 		y.post("y")
 		x.fails(status.ErrBackend)
@@ -330,8 +304,8 @@ func TestDeadlineOfNotification(t *testing.T) {
 		p.same()
 		x.release()
 		y.release()
-		require.Zero(h, p.a.xfers.Len())
-		z := p.a.whole(opRead, p.mine, p.theirs)
+		require.Zero(h, p.a.transfers.Len())
+		z := p.a.whole(transfer.Read, p.mine, p.theirs)
 		z.post("z")
 		until(h, "the last notification", func() bool { got := p.b.take(); return len(got) > 0 && got[len(got)-1] == "ann:z" })
 		require.Equal(h, done, z.wait())
@@ -351,7 +325,7 @@ func TestNoDeadlineWhileMoving(t *testing.T) {
 	const deadline = 2 * time.Second // twenty times what it stands still
 	p := h.pair(1<<20, "xfer_timeout", deadline.String(), "window_max", "64KiB", "window_min", "64KiB")
 	p.a.connected("bob")
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post()
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
 	start := time.Now()
 	for stall := deadline / 20; time.Since(start) < deadline*5/4; { // stop and go
 		p.b.rail().Stall()

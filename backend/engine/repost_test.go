@@ -12,6 +12,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // again posts past Go; false: the core did not take it.
@@ -24,7 +25,7 @@ func (x *request) again(notif string) bool {
 func (x *request) warm() *request {
 	x.a.t.Helper()
 	x.a.connected("bob")
-	until(x.a.t, "no ticket", func() bool { x.run(); return x.record().x.HasTicket() })
+	until(x.a.t, "no ticket", func() bool { x.run(); return x.record().Slot().HasTicket() })
 	return x
 }
 
@@ -32,7 +33,7 @@ func (x *request) warm() *request {
 func TestRepostRefused(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64 << 10)
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	require.False(t, x.again("never posted"))
 	x.warm()
 	require.True(t, x.again("n"))
@@ -58,7 +59,7 @@ func TestRepostRefused(t *testing.T) {
 func TestRepostAfterFailure(t *testing.T) {
 	onFakes(t, func(h *harness) {
 		p := h.pair(256<<10, "xfer_timeout", "200ms", "cancel_timeout", "5s")
-		x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).warm()
+		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).warm()
 		p.b.rail().Stall()
 		start := time.Now()
 		require.True(h, x.again("never"))
@@ -84,7 +85,7 @@ func TestTicketEnds(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	const deadline = 300 * time.Millisecond
 	p := h.pair(4096, "xfer_timeout", deadline.String())
-	x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 	posts, gaps := p.a.core.Counters()["to_c_post"], uint64(0)
 	for start, last := time.Now(), time.Now(); time.Since(start) < time.Second; last = time.Now() {
 		x.run()
@@ -93,31 +94,31 @@ func TestTicketEnds(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, p.a.core.Counters()["to_c_post"], posts+gaps, "not once for each of the sweeper's rounds, of which there were 13")
-	until(t, "it is on the active list again", func() bool { x.run(); return p.a.xfers.ActiveLen() == 1 })
+	until(t, "it is on the active list again", func() bool { x.run(); return p.a.transfers.ActiveLen() == 1 })
 	d, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
 	require.Positive(t, d)
-	until(t, "it stays for ever", func() bool { return p.a.xfers.ActiveLen() == 0 })
-	require.False(t, x.record().x.HasTicket())
+	until(t, "it stays for ever", func() bool { return p.a.transfers.ActiveLen() == 0 })
+	require.False(t, x.record().Slot().HasTicket())
 	posts = p.a.core.Counters()["to_c_post"]
 	x.run()
 	require.Equal(t, posts+1, p.a.core.Counters()["to_c_post"])
-	require.Equal(t, 1, p.a.xfers.ActiveLen())
+	require.Equal(t, 1, p.a.transfers.ActiveLen())
 }
 
 // Reposts count for the estimate.
 func TestRepostSampled(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64 << 10)
-	x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 	_, _, err := p.a.Estimate(x.handle)
 	require.NoError(t, err)
-	sampled := x.record().sampled
+	sampled := x.record().Sampled()
 	require.True(t, x.again("n"))
 	require.Equal(t, done, x.wait())
 	_, _, err = p.a.Estimate(x.handle)
 	require.NoError(t, err)
-	require.Greater(t, x.record().sampled, sampled)
+	require.Greater(t, x.record().Sampled(), sampled)
 }
 
 // reposters post their part of a pair's memory all the time, each with its own request, until stopped or refused.
@@ -132,7 +133,7 @@ func (p *pair) repost(workers int) *reposters {
 	r := &reposters{}
 	part := len(p.mine.b) / workers
 	for w := range workers {
-		x := p.a.prep(opWrite, []Desc{p.mine.desc(w*part, part)}, []Desc{p.theirs.desc(w*part, part)}, "bob")
+		x := p.a.prep(transfer.Write, []Desc{p.mine.desc(w*part, part)}, []Desc{p.theirs.desc(w*part, part)}, "bob")
 		local, remote := p.mine.b[w*part:][:part], p.theirs.b[w*part:][:part]
 		r.wg.Go(func() {
 			for i := 0; !r.stop.Load(); i++ {
@@ -167,7 +168,7 @@ func (r *reposters) end(p *pair) {
 	gone := make(chan struct{})
 	go func() { r.wg.Wait(); close(gone) }()
 	until(p.a.t, "reposts hang", func() bool {
-		if !p.b.closed.Load() {
+		if !p.b.life.Closed() {
 			p.b.take()
 		}
 		select {
@@ -192,7 +193,7 @@ func TestRepostUnderChanges(t *testing.T) {
 		"keys": {1, false, func(h *harness, p *pair, i int) {
 			m := p.b.memory(4096)
 			there := m.seenBy(p.a)
-			p.a.prep(opRead, []Desc{p.mine.desc(0, 0)}, []Desc{there.desc(0, 0)}, "bob").post().wait()
+			p.a.prep(transfer.Read, []Desc{p.mine.desc(0, 0)}, []Desc{there.desc(0, 0)}, "bob").post().wait()
 			require.NoError(h, p.b.Deregister(m.md.region))
 			require.NoError(h, p.a.UnloadRemote(there.md.region))
 		}},
@@ -210,7 +211,7 @@ func TestRepostUnderChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := onRails(t, c.rails, fake.TCPCaps())
 			p := h.pair(256 << 10)
-			p.a.whole(opWrite, p.mine, p.theirs).warm()
+			p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 			r := p.repost(4)
 			for i := range rounds {
 				past, runs := r.past.Load(), r.runs.Load()
@@ -239,7 +240,7 @@ func TestRepostUntilLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onFakes(t, func(h *harness) {
 				p := h.pair(256 << 10)
-				p.a.whole(opWrite, p.mine, p.theirs).warm()
+				p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 				r := p.repost(4)
 				until(h, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > 20 })
 				require.NoError(h, c.end(p))
@@ -256,7 +257,7 @@ func TestReleaseUnderRepost(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64<<10, "release_wait", "1s")
 	for range 50 {
-		x := p.a.whole(opWrite, p.mine, p.theirs).warm()
+		x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 		posting := make(chan struct{})
 		gone := make(chan struct{})
 		go func() {
@@ -272,5 +273,5 @@ func TestReleaseUnderRepost(t *testing.T) {
 		p.b.take()
 	}
 	p.a.released()
-	require.Zero(t, p.a.xfers.Len())
+	require.Zero(t, p.a.transfers.Len())
 }

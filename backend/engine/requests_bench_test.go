@@ -4,18 +4,20 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"gorail/backend/transfer"
 )
 
 // BenchmarkRequests is what a work request costs this code, from the post of a transfer of 10,000 descriptors that don't touch to its
 // end, over a libibverbs in memory that executes requests in the call that posts them: plan and checks apart, core, provider
 // and that library together. 128 bytes each, so that copying is little. docs/performance.md has what follows from it.
 func BenchmarkRequests(b *testing.B) {
-	for _, op := range []int{opWrite, opRead} {
+	for _, op := range []int{transfer.Write, transfer.Read} {
 		b.Run(fmt.Sprint("op=", op), func(b *testing.B) {
 			const n, length = 10_000, 128
 			h := onVerbs(b, 1)
 			p := h.pair(2 * n * length)
-			p.a.whole(opWrite, p.mine, p.theirs).run()
+			p.a.whole(transfer.Write, p.mine, p.theirs).run()
 			local, remote := p.every(n, length)
 			var prep, move time.Duration
 			best := time.Duration(1 << 62)

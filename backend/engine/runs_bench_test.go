@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // BenchmarkRuns is what a transfer costs a descriptor apart from the network: to prepare, and from the post to the end over
@@ -30,7 +31,7 @@ func benchRuns(b *testing.B, rails, n int) {
 	var prep, move time.Duration
 	for b.Loop() {
 		start := time.Now()
-		x := p.a.prep(opWrite, local, remote, "bob")
+		x := p.a.prep(transfer.Write, local, remote, "bob")
 		prepped := time.Now()
 		x.run()
 		prep, move = prep+prepped.Sub(start), move+time.Since(prepped)

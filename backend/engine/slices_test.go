@@ -9,6 +9,7 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
 
@@ -38,7 +39,7 @@ func (p *pair) scatter(rnd *rand.Rand, n int) {
 	for op := range 2 {
 		var local, remote []Desc
 		from, to := p.mine.b, p.theirs.b
-		if op == opRead {
+		if op == transfer.Read {
 			from, to = to, from
 		}
 		want := append([]byte(nil), to...)
@@ -50,7 +51,7 @@ func (p *pair) scatter(rnd *rand.Rand, n int) {
 				a = len(from) - length
 			}
 			copy(want[b:b+length], from[a:])
-			if op == opRead {
+			if op == transfer.Read {
 				a, b = b, a
 			}
 			local, remote = append(local, p.mine.desc(a, length)), append(remote, p.theirs.desc(b, length))
@@ -75,7 +76,7 @@ func TestSlices(t *testing.T) {
 			for _, n := range []int{1, 2, 7, 300} {
 				p.scatter(rnd, n)
 			}
-			p.a.whole(opWrite, p.mine, p.theirs).run()
+			p.a.whole(transfer.Write, p.mine, p.theirs).run()
 			p.same()
 		}
 	})
@@ -103,7 +104,7 @@ func TestSlicesLoopback(t *testing.T) {
 	h := onFake(t, placing())
 	a := h.agent("ann", "mr_max", "1MiB")
 	from, to := a.memory(3*mib).fill(1), a.memory(3*mib)
-	a.prep(opWrite, []Desc{from.desc(5, 3*mib-5)}, []Desc{to.desc(0, 3*mib-5)}, "ann").run()
+	a.prep(transfer.Write, []Desc{from.desc(5, 3*mib-5)}, []Desc{to.desc(0, 3*mib-5)}, "ann").run()
 	require.True(t, string(from.b[5:]) == string(to.b[:3*mib-5]))
 }
 
@@ -123,7 +124,7 @@ func TestSlicesShared(t *testing.T) {
 	require.Equal(t, own.Parts[1].ID, one)
 	require.Equal(t, 6, mine(), "they share them")
 
-	x := p.a.whole(opWrite, p.mine, whole)
+	x := p.a.whole(transfer.Write, p.mine, whole)
 	x.run()
 	require.NoError(t, p.b.Deregister(own.ID))
 	require.Equal(t, 3, mine())
@@ -135,7 +136,7 @@ func TestSlicesShared(t *testing.T) {
 	require.NoError(t, err)
 	theirs := &memory{owner: p.b, b: whole.b[:2*mib], md: &metaObject{region: sub}}
 	p.mine.fill(9)
-	y := p.a.whole(opWrite, p.mine, theirs)
+	y := p.a.whole(transfer.Write, p.mine, theirs)
 	y.run()
 	require.True(t, string(theirs.b) == string(p.mine.b[:2*mib]))
 	require.NoError(t, p.b.Deregister(half))
@@ -166,17 +167,17 @@ func TestSliceRefused(t *testing.T) {
 		return nil
 	})
 	big, far := p.a.memory(3*mib).fill(1), p.b.memory(3*mib).seenBy(p.a)
-	x := p.a.whole(opWrite, big, far)
+	x := p.a.whole(transfer.Write, big, far)
 	x.run()
 	require.True(t, string(big.b) == string(far.b))
-	for _, path := range x.record().x.Paths() {
+	for _, path := range x.record().Slot().Paths() {
 		require.NotZero(t, path.Own, "rail 0 lacks a slice")
 	}
 	for i := range 2 {
 		p.a.railNo(i).OnRegister(func(uint64, uint64) error { return fmt.Errorf("nothing any more") })
 	}
 	bad := p.a.memory(2 * mib)
-	_, _, err := p.a.Prep(opWrite, []Desc{bad.desc(0, 8)}, []Desc{far.desc(0, 8)}, "bob")
+	_, _, err := p.a.Prep(transfer.Write, []Desc{bad.desc(0, 8)}, []Desc{far.desc(0, 8)}, "bob")
 	require.ErrorContains(t, err, "nothing any more")
 }
 
@@ -187,12 +188,12 @@ func TestTooManySlices(t *testing.T) {
 	_, err := p.a.Register(1<<40, 65<<30, 0, 0, nil)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
 	require.ErrorContains(t, err, "mr_max")
-	blob, err := wire.RegionBlob{Engine: p.b.id, Addr: 1 << 40, Len: 1 << 60}.Encode()
+	blob, err := wire.RegionBlob{Engine: p.b.blob.Engine, Addr: 1 << 40, Len: 1 << 60}.Encode()
 	require.NoError(t, err)
 	_, err = p.a.LoadRemote("bob", 1<<40, 1<<60, 0, 0, blob)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err))
 	require.Len(t, p.a.regions.All(), 4)
-	require.Len(t, p.a.connected("bob").regions, 4)
+	require.Equal(t, 4, p.a.connected("bob").inside().Regions)
 }
 
 // Slices of a peer's range that was unloaded go when the last transfer over them does.
@@ -200,7 +201,7 @@ func TestSlicesUnloaded(t *testing.T) {
 	h := onFake(t, placing())
 	p := h.pair(3*mib, "mr_max", "1MiB")
 	before := p.a.regions.Regions.Len()
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run()
 	require.NoError(t, p.a.UnloadRemote(p.theirs.md.region))
 	require.Equal(t, before-1, p.a.regions.Regions.Len(), "the name has gone, the slices are in use")

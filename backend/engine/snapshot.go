@@ -2,22 +2,23 @@ package engine
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
+	"time"
 
+	"gorail/backend/link"
 	"gorail/backend/peer"
 	"gorail/backend/provider"
 	"gorail/backend/stats"
+	"gorail/backend/statsfile"
 	"gorail/backend/status"
 )
 
 // Snapshot reads the counters of rails and peers. Nothing on a transfer's way waits for it. ErrBackend once the engine is
 // closed.
 func (e *Engine) Snapshot() (stats.Snapshot, error) {
-	if !e.enter() {
+	if !e.life.Enter() {
 		return stats.Snapshot{}, status.Errorf(status.ErrBackend, "the engine is closed")
 	}
-	defer e.leave()
+	defer e.life.Leave()
 	return e.snapshot(), nil
 }
 
@@ -25,11 +26,11 @@ func (e *Engine) Snapshot() (stats.Snapshot, error) {
 func (e *Engine) snapshot() stats.Snapshot {
 	live := e.views()
 	var peers []stats.Peer
-	for _, v := range append(e.past.all(live), live...) {
-		peers = append(peers, v.read())
+	for _, v := range append(e.past.Besides(live), live...) {
+		peers = append(peers, v.Read())
 	}
-	rails := make([]stats.Rail, len(e.rails))
-	for i, r := range e.rails {
+	rails := make([]stats.Rail, len(e.rails.List))
+	for i, r := range e.rails.List {
 		t, d := e.core.RailTally(r.Index), r.Device()
 		t.Fences, t.Stalls = r.Fences.Load(), r.Stalls.Load()
 		rails[i] = stats.Rail{Index: r.Index, Name: r.Name(), Device: d.Name, Fabric: d.Fabric, Links: t.Links,
@@ -42,52 +43,19 @@ func (e *Engine) snapshot() stats.Snapshot {
 		}
 	}
 	s := stats.New(e.name, rails, peers)
-	s.Staged = stats.Staged{Transfers: e.stage.transfers.Load(), Bytes: e.stage.bytes.Load(), Copies: e.stage.copies.Load()}
+	s.Staged = e.staging.Counts()
 	return s
 }
 
 // views are the sessions that go on.
-func (e *Engine) views() (list []view) {
-	e.mu.RLock()
-	targets := slices.Collect(maps.Values(e.targets))
-	e.mu.RUnlock()
-	for _, r := range e.sessions() {
-		r.mu.RLock()
-		if r.state == connecting || r.state == ready {
-			list = append(list, r.view())
-		}
-		r.mu.RUnlock()
+func (e *Engine) views() (list []link.View) {
+	if e.initiators != nil { // else it did not start
+		list = e.initiators.Views()
 	}
-	for _, t := range targets {
-		t.mu.Lock()
-		if !t.gone {
-			list = append(list, t.view())
-		}
-		t.mu.Unlock()
+	if e.targets != nil {
+		list = append(list, e.targets.Views()...)
 	}
 	return list
-}
-
-// view: under r.mu.
-func (r *remote) view() view {
-	return newView(stats.Peer{Agent: r.name, Engine: r.blob.Engine.String(), Direction: stats.Initiator, State: stateNames[r.state]},
-		r.links, r.peerRail)
-}
-
-// peerRail is the name of a rail of the peer's.
-func (r *remote) peerRail(n int) string {
-	for _, o := range r.blob.Rails {
-		if int(o.Index) == n {
-			return o.Fabric + "/" + o.Name
-		}
-	}
-	return ""
-}
-
-// view: under t.mu.
-func (t *target) view() view {
-	return newView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready"},
-		t.links, func(int) string { return "" })
 }
 
 // writeStats writes the counters to the file of the option stats_file, as JSON.
@@ -106,9 +74,22 @@ func (e *Engine) writeStats() {
 	}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = writeStatsFile(e.opt.StatsFile, append(b, '\n'), statsTime)
+		err = statsfile.Write(e.opt.StatsFile, append(b, '\n'), statsTime)
 	}
 	if err != nil {
 		e.log.Warn("stats_file not written", "file", e.opt.StatsFile, "err", err)
 	}
+}
+
+// statsTime is how long the end of an engine waits for its stats_file: a terminal may be stopped, a file server gone.
+const statsTime = time.Second
+
+// checkStatsFile finds at the engine's creation what would else be found at its end, when nobody can help it.
+func (e *Engine) checkStatsFile() (err error) {
+	if file := e.opt.StatsFile; file != "" {
+		if e.opt.StatsFile, err = statsfile.Check(file); err != nil {
+			return status.Errorf(status.ErrInvalidParam, "option stats_file=%s: %w", file, err)
+		}
+	}
+	return nil
 }

@@ -11,11 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"gorail/backend/provider"
 	"gorail/backend/provider/fake"
-	"gorail/backend/rails"
 	"gorail/backend/stats"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 func (a *agent) snapshot() stats.Snapshot {
@@ -78,20 +77,20 @@ func TestSnapshot(t *testing.T) {
 	h := onRails(t, 2, caps)
 	p := h.pair(size)
 	p.allUp(2)
-	w := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
-	r := p.a.whole(opRead, p.mine, p.theirs)
+	w := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
+	r := p.a.whole(transfer.Read, p.mine, p.theirs)
 	w.run("one")
 	written := w.shares()
 	r.run("two")
 	read := r.shares()
-	nops := uint64(w.record().ops() + r.record().ops())
+	nops := uint64(len(w.record().Ops()) + len(r.record().Ops()))
 	require.NoError(t, p.a.Notify("bob", []byte("three")))
 	p.b.expect("ann:one", "ann:two", "ann:three")
 
 	s := p.a.sums()
 	bob := session(t, s, "bob", stats.Initiator)
 	require.Equal(t, "ready", bob.State)
-	require.Equal(t, p.b.id.String(), bob.Engine)
+	require.Equal(t, p.b.blob.Engine.String(), bob.Engine)
 	require.EqualValues(t, size, bob.BytesWritten)
 	require.EqualValues(t, size, bob.BytesRead)
 	require.Equal(t, nops, bob.WorkRequests)
@@ -133,7 +132,7 @@ func TestSnapshotFailure(t *testing.T) {
 	p.allUp(2)
 	p.a.railNo(1).Script(fake.Script{FailAt: 4, FailErrno: syscall.EIO, FailBreaks: true})
 	p.b.railNo(0).Stall() // so that the other has enough to do
-	x := p.a.whole(opWrite, p.mine.fill(1), p.theirs).post()
+	x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post()
 	until(t, "fenced", func() bool { x.check(); return p.a.snapshot().Rails[1].Fences == 1 })
 	p.b.railNo(0).Release()
 	require.Equal(t, done, x.wait())
@@ -150,7 +149,7 @@ func TestSnapshotFailure(t *testing.T) {
 	require.Zero(t, bad.Stalls)
 	require.EqualValues(t, 2, bad.Probes)
 	require.Positive(t, bad.Retries)
-	require.Equal(t, uint64(x.record().ops())+bad.Retries, bob.WorkRequests, "each operation once, and again what had failed")
+	require.Equal(t, uint64(len(x.record().Ops()))+bad.Retries, bob.WorkRequests, "each operation once, and again what had failed")
 	require.GreaterOrEqual(t, bob.BytesWritten, uint64(size))
 	x.release()
 
@@ -179,7 +178,7 @@ func TestSnapshotFailure(t *testing.T) {
 	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
 	p.theirs = p.theirs.seenBy(p.a)
 	p.allUp(2)
-	p.a.whole(opWrite, p.mine.fill(2), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).run()
 	again := p.a.sums()
 	require.EqualValues(t, size, session(t, again, "bob", stats.Initiator).BytesWritten)
 	require.Equal(t, bob.BytesWritten+size, again.Rails[0].BytesWritten+again.Rails[1].BytesWritten)
@@ -204,7 +203,7 @@ func TestSnapshotStall(t *testing.T) {
 	p := h.pair(8<<20, "rail_timeout", "30ms")
 	p.allUp(2)
 	p.b.railNo(1).Stall()
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 	s := p.a.snapshot()
 	require.Positive(t, s.Rails[1].Stalls)
 	require.GreaterOrEqual(t, s.Rails[1].Fences, s.Rails[1].Stalls)
@@ -222,10 +221,10 @@ func TestSnapshotStall(t *testing.T) {
 func TestSnapshotPressure(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4 << 20)
-	p.a.whole(opWrite, p.mine.fill(1), p.theirs).run()
+	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
 	p.a.rail().Script(fake.Script{EagainEvery: 2})
 	p.b.rail().Stall()
-	x := p.a.whole(opWrite, p.mine.fill(2), p.theirs).post()
+	x := p.a.whole(transfer.Write, p.mine.fill(2), p.theirs).post()
 	until(t, "in flight", func() bool {
 		x.check()
 		s := p.a.snapshot()
@@ -264,7 +263,7 @@ func TestSnapshotMeanwhile(t *testing.T) {
 		}
 	}()
 	for i := range 20 {
-		x := p.a.whole(opWrite, p.mine.fill(uint64(i)), p.theirs)
+		x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs)
 		x.run()
 		x.release()
 		require.NoError(t, p.a.Disconnect("bob"))
@@ -275,23 +274,4 @@ func TestSnapshotMeanwhile(t *testing.T) {
 	<-stopped
 	s := p.a.sums()
 	require.EqualValues(t, 20<<20, s.Rails[0].BytesWritten+s.Rails[1].BytesWritten)
-}
-
-// named is a rail with a name and nothing else.
-type named struct{ provider.Rail }
-
-func (named) Device() provider.Device { return provider.Device{Fabric: "fake", Name: "fake0"} }
-
-// Of sessions that have ended the last ones are kept.
-func TestHistory(t *testing.T) {
-	var h history
-	r := &rails.Rail{Rail: named{}}
-	for i := range mostHistory + 3 {
-		h.add(newView(stats.Peer{Agent: fmt.Sprint(i)}, []*link{{rail: r, meter: &meter{}}}, func(int) string { return "" }), "lost")
-	}
-	h.add(newView(stats.Peer{Agent: "no links"}, nil, nil), "lost")
-	all := h.all(nil)
-	require.Len(t, all, mostHistory)
-	require.Equal(t, "3", all[0].peer.Agent)
-	require.Len(t, h.all(all[:1]), mostHistory-1, "one that was seen alive is not there twice")
 }

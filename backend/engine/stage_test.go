@@ -13,6 +13,7 @@ import (
 	"gorail/backend/provider/fake"
 	"gorail/backend/region"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 	"gorail/test/cuda"
 )
 
@@ -92,7 +93,7 @@ func (b *block) desc(off, n int) Desc {
 // lists makes lists of n pieces, in another order on each side, and what the destination is to be.
 func lists(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []Desc, want []byte) {
 	from, to := mine, theirs
-	if op == opRead {
+	if op == transfer.Read {
 		from, to = to, from
 	}
 	src, room := from.bytes(), mine.n/n
@@ -101,7 +102,7 @@ func lists(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []
 		length, at, into := 1+rnd.IntN(room), i*room, k*room
 		copy(want[into:into+length], src[at:at+length])
 		f, d := from.desc(at, length), to.desc(into, length)
-		if op == opRead {
+		if op == transfer.Read {
 			f, d = d, f
 		}
 		local, remote = append(local, f), append(remote, d)
@@ -131,7 +132,7 @@ func TestStage(t *testing.T) {
 					r := a.prep(op, local, remote, peer.name).post("all is there")
 					require.Equal(h, done, r.wait(), "%v to %s, op %d", kinds, peer.name, op)
 					got := theirs
-					if op == opRead {
+					if op == transfer.Read {
 						got = mine
 					}
 					require.True(h, bytes.Equal(want, got.bytes()), "%v to %s, op %d", kinds, peer.name, op)
@@ -181,7 +182,7 @@ func TestStageFailures(t *testing.T) {
 						require.Equal(t, done, r.wait(), "%s, call %d: afterwards", call, n)
 					}
 					got := theirs
-					if op == opRead {
+					if op == transfer.Read {
 						got = mine
 					}
 					require.True(t, bytes.Equal(want, got.bytes()), "%s, call %d", call, n)
@@ -241,7 +242,7 @@ func TestStageHammer(t *testing.T) {
 	var open []*request
 	far := g.block(b, 1, size).seenBy(a)
 	for range 8 {
-		open = append(open, a.whole2(opWrite, last, far).post())
+		open = append(open, a.whole2(transfer.Write, last, far).post())
 	}
 	require.NoError(t, b.Close())
 	for _, r := range open {

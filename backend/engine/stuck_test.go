@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
 )
 
 // A notification that is stuck on one rail holds later ones back, before the peer has more of them than it takes; when that rail is fenced all
@@ -16,11 +17,11 @@ func TestStuckNotification(t *testing.T) {
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(64<<10, "rail_timeout", "1m")
 	p.allUp(2)
-	home, other := p.a.connected("bob").links[0].l, p.a.connected("bob").links[1].l
+	home, other := p.a.connected("bob").links()[0].Core, p.a.connected("bob").links()[1].Core
 	p.b.railNo(1).Stall()
 	var xs []*request
 	for stuck := false; !stuck; { // small transfers take the rails in turn
-		x := p.a.whole(opWrite, p.mine, p.theirs).post("first")
+		x := p.a.whole(transfer.Write, p.mine, p.theirs).post("first")
 		xs = append(xs, x)
 		until(h, "neither done nor stuck", func() bool {
 			stuck = other.Tally().MessagesSent > 0
@@ -40,7 +41,7 @@ func TestStuckNotification(t *testing.T) {
 		return same == quiet
 	})
 	require.Less(h, last, uint64(n), "all have passed")
-	require.Positive(h, p.a.connected("bob").sess.Queued())
+	require.Positive(h, p.a.connected("bob").inside().Core.Queued())
 	p.a.railChanged("fake1", false)
 	p.b.railNo(1).Release()
 	until(h, "notifications are missing", func() bool { return len(p.b.take()) >= n+len(xs) })

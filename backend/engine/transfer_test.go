@@ -8,12 +8,13 @@ import (
 
 	"gorail/backend/provider/fake"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 func TestWriteAndRead(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(4 << 20)
-		for i, op := range []int{opWrite, opRead, opWrite} {
+		for i, op := range []int{transfer.Write, transfer.Read, transfer.Write} {
 			p.mine.fill(uint64(i))
 			p.theirs.fill(uint64(i + 10))
 			x := p.a.whole(op, p.mine, p.theirs)
@@ -21,7 +22,7 @@ func TestWriteAndRead(t *testing.T) {
 			p.same()
 			x.release()
 		}
-		require.Zero(h, p.a.xfers.Len())
+		require.Zero(h, p.a.transfers.Len())
 	})
 }
 
@@ -40,11 +41,11 @@ func TestScattered(t *testing.T) {
 			remote = append(remote, p.theirs.desc(to, length))
 			copy(want[to:to+length], p.mine.b[from:])
 		}
-		p.a.prep(opWrite, local, remote, "bob").run("all")
+		p.a.prep(transfer.Write, local, remote, "bob").run("all")
 		p.b.expect("ann:all")
 		require.True(h, string(want) == string(p.theirs.b))
 		clear(p.mine.b)
-		p.a.prep(opRead, local, remote, "bob").run()
+		p.a.prep(transfer.Read, local, remote, "bob").run()
 		for i := range local {
 			l, r := local[i], remote[i]
 			require.True(h, string(p.mine.b[l.Addr-p.mine.addr():][:l.Len]) == string(p.theirs.b[r.Addr-p.theirs.addr():][:r.Len]), i)
@@ -62,7 +63,7 @@ func TestHugeCount(t *testing.T) {
 		for i := range local {
 			local[i], remote[i] = p.mine.desc(2*i*each, each), p.theirs.desc(2*(n-1-i)*each, each)
 		}
-		x := p.a.prep(opWrite, local, remote, "bob")
+		x := p.a.prep(transfer.Write, local, remote, "bob")
 		x.run("n")
 		p.b.expect("ann:n")
 		for i := range n {
@@ -74,7 +75,7 @@ func TestHugeCount(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
-		p.a.prep(opWrite, []Desc{p.mine.desc(0, 0), p.mine.desc(4096, 0)}, []Desc{p.theirs.desc(0, 0), p.theirs.desc(7, 0)}, "bob").run("none")
+		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 0), p.mine.desc(4096, 0)}, []Desc{p.theirs.desc(0, 0), p.theirs.desc(7, 0)}, "bob").run("none")
 		p.b.expect("ann:none")
 	})
 }
@@ -83,7 +84,7 @@ func TestEmpty(t *testing.T) {
 func TestRepost(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		p := h.pair(64 << 10)
-		x := p.a.whole(opWrite, p.mine, p.theirs)
+		x := p.a.whole(transfer.Write, p.mine, p.theirs)
 		for i := range 300 {
 			p.mine.b[0], p.mine.b[len(p.mine.b)-1] = byte(i), byte(i>>1)
 			text := string(rune('a' + i%26))
@@ -104,7 +105,7 @@ func TestPostWhileInFlight(t *testing.T) {
 	p := h.pair(64 << 10)
 	p.a.connected("bob")
 	p.b.rail().Stall()
-	x := p.a.whole(opWrite, p.mine, p.theirs).post()
+	x := p.a.whole(transfer.Write, p.mine, p.theirs).post()
 	_, err := x.Post()
 	require.Equal(t, status.ErrRepostActive, status.Of(err))
 	p.b.rail().Release()
@@ -117,12 +118,12 @@ func TestLoopback(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		a := h.agent("ann")
 		from, to := a.memory(1<<20).fill(1), a.memory(1<<20)
-		x := a.whole(opWrite, from, to)
+		x := a.whole(transfer.Write, from, to)
 		x.run("me")
 		a.expect("ann:me")
 		require.True(h, string(from.b) == string(to.b))
 		clear(from.b)
-		a.whole(opRead, from, to).run()
+		a.whole(transfer.Read, from, to).run()
 		require.True(h, string(from.b) == string(to.b))
 		require.NoError(h, a.Notify("ann", []byte("self")))
 		a.expect("ann:self")
@@ -143,9 +144,9 @@ func TestBothWays(t *testing.T) {
 		var all []*request
 		for i := range n {
 			if i%2 == 0 {
-				all = append(all, p.a.prep(opWrite, []Desc{p.mine.desc(i*part, part)}, []Desc{p.theirs.desc(i*part, part)}, "bob").post("w"))
+				all = append(all, p.a.prep(transfer.Write, []Desc{p.mine.desc(i*part, part)}, []Desc{p.theirs.desc(i*part, part)}, "bob").post("w"))
 			} else {
-				all = append(all, p.b.prep(opWrite, []Desc{own.desc(i*part, part)}, []Desc{back.desc(i*part, part)}, "ann").post("w"))
+				all = append(all, p.b.prep(transfer.Write, []Desc{own.desc(i*part, part)}, []Desc{back.desc(i*part, part)}, "ann").post("w"))
 			}
 		}
 		for _, x := range all {

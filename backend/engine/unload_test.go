@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 )
 
 // The agent unloads a range that prepared transfers name: they keep what they need, until the peer takes the memory back. It is waited for
@@ -17,13 +18,13 @@ func TestUnloadedThenRevoked(t *testing.T) {
 			onFakes(t, func(h *harness) {
 				p := h.pair(1<<20, "cancel_timeout", "10s")
 				own := ownID(p)
-				x := p.a.whole(opWrite, p.mine.fill(1), p.theirs)
+				x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
 				x.run()
 				require.NoError(h, p.a.UnloadRemote(p.theirs.md.region))
 				x.run() // it keeps what it needs
 				if again {
 					other := p.theirs.seenBy(p.a)
-					y := p.a.whole(opWrite, p.mine.fill(2), other)
+					y := p.a.whole(transfer.Write, p.mine.fill(2), other)
 					y.run()
 					y.release()
 				}

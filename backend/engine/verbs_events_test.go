@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/transfer"
 	imitation "gorail/test/verbs"
 )
 
@@ -28,12 +29,12 @@ func TestVerbsEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := onVerbs(t, 2)
 			p := h.pair(16 << 20)
-			p.a.whole(opWrite, p.mine, p.theirs).run("first")
+			p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 			p.b.expect("ann:first")
 			used := func() int { return h.log.count(`"rail in use" peer=bob rail=verbs/hca1`) }
 			until(t, "the other rail", func() bool { return used() > 0 })
 			p.mine.b[7]++
-			x := p.a.whole(opWrite, p.mine, p.theirs)
+			x := p.a.whole(transfer.Write, p.mine, p.theirs)
 			x.post("second")
 			before := used()
 			h.lib.Event(1, c.event, c.port)
@@ -60,7 +61,7 @@ func TestVerbsEvents(t *testing.T) {
 func TestVerbsNoEvents(t *testing.T) {
 	h := onVerbs(t, 1)
 	p := h.pair(1 << 20)
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run("first")
 	p.b.expect("ann:first")
 	until(t, "both sleep", func() bool {
@@ -87,7 +88,7 @@ func TestVerbsNoEvents(t *testing.T) {
 func TestVerbsQueueFails(t *testing.T) {
 	h := onVerbs(t, 1)
 	p := h.pair(4<<20, "xfer_timeout", "1s", "cancel_timeout", "200ms")
-	x := p.a.whole(opWrite, p.mine, p.theirs)
+	x := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x.run("first")
 	p.b.expect("ann:first")
 	h.lib.Fail("poll_cq", 1, syscall.EIO)
@@ -111,7 +112,7 @@ func TestVerbsOldestNamed(t *testing.T) {
 			h := onVerbs(t, 1)
 			h.lib.Set("oldest", 1)
 			p := h.pair(8 << 20)
-			p.a.whole(opWrite, p.mine, p.theirs).run("first")
+			p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 			p.b.expect("ann:first")
 			for i := range p.mine.b {
 				p.mine.b[i] = byte(i>>12) + byte(nth)
@@ -120,7 +121,7 @@ func TestVerbsOldestNamed(t *testing.T) {
 			var all []*request
 			h.lib.Set("break_wr", nth)
 			for i := range n {
-				x := p.a.prep(opWrite, []Desc{p.mine.desc(i*size, size)}, []Desc{p.theirs.desc(i*size, size)}, "bob")
+				x := p.a.prep(transfer.Write, []Desc{p.mine.desc(i*size, size)}, []Desc{p.theirs.desc(i*size, size)}, "bob")
 				x.post()
 				all = append(all, x)
 			}

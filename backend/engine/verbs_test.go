@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/transfer"
 	imitation "gorail/test/verbs"
 )
 
@@ -35,7 +36,7 @@ func (p *pair) every(n, size int) (local, remote []Desc) {
 func TestVerbsCounts(t *testing.T) {
 	h := onVerbs(t, 1)
 	p := h.pair(160<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB") // else as rates have it
-	p.a.whole(opWrite, p.mine, p.theirs).run("first")
+	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 	p.b.expect("ann:first")
 	run := func(op, n, size int, notif ...string) map[string]int {
 		local, remote := p.every(n, size)
@@ -51,18 +52,18 @@ func TestVerbsCounts(t *testing.T) {
 	// 10,000 x 8 KiB: as many WRITEs in chains of 32, one of which is signalled, and one message behind the last of them, which
 	// completes on both sides.
 	require.Equal(t, map[string]int{"writes": 10_000, "sends": 1, "inlined": 1, "chains": 313, "longest": 32, "signalled": 313, "cqes": 314},
-		run(opWrite, 10_000, 8<<10, "many"))
+		run(transfer.Write, 10_000, 8<<10, "many"))
 	require.Equal(t, map[string]int{"writes": 10_000, "chains": 313, "longest": 32, "signalled": 313, "cqes": 313},
-		run(opWrite, 10_000, 8<<10))
+		run(transfer.Write, 10_000, 8<<10))
 	require.Equal(t, map[string]int{"reads": 10_000, "chains": 313, "longest": 32, "signalled": 1250, "cqes": 1250},
-		run(opRead, 10_000, 8<<10))
+		run(transfer.Read, 10_000, 8<<10))
 	// One doorbell and, where one piece is all, one completion for a transfer and its notification.
 	require.Equal(t, map[string]int{"writes": 2, "sends": 1, "inlined": 1, "chains": 1, "longest": 3, "signalled": 2, "cqes": 3},
-		run(opWrite, 1, 1<<20, "one"))
+		run(transfer.Write, 1, 1<<20, "one"))
 	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signalled": 1, "cqes": 2},
-		run(opWrite, 1, 64<<10, "marker"))
+		run(transfer.Write, 1, 64<<10, "marker"))
 	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 2, "chains": 1, "longest": 2, "signalled": 1, "cqes": 2},
-		run(opWrite, 1, 64, "small"))
+		run(transfer.Write, 1, 64, "small"))
 }
 
 // Over two rails a notification goes out on one of them: what the other has written is proved by a READ behind it, and so is what
@@ -72,7 +73,7 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	p := h.pair(64<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB")
 	for n := 0; n == 0 || n < 1000 && h.lib.Count("reads") == 0; n++ { // until both rails work
 		h.lib.Zero()
-		p.a.whole(opWrite, p.mine, p.theirs).run("all")
+		p.a.whole(transfer.Write, p.mine, p.theirs).run("all")
 		p.b.expect("ann:all")
 	}
 	n := asked(h.lib)
@@ -81,10 +82,10 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	require.GreaterOrEqual(t, n["longest"], 2, "a WRITE and its proof are posted together")
 	require.LessOrEqual(t, n["longest"], 32)
 	h.lib.Zero()
-	p.a.whole(opWrite, p.mine, p.theirs).run()
+	p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	require.Zero(t, h.lib.Count("reads"), "without a notification nothing overtakes the data")
 	local, remote := p.every(1, 64<<10)
-	x := p.a.prep(opWrite, local, remote, "bob")
+	x := p.a.prep(transfer.Write, local, remote, "bob")
 	want, got := map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signalled": 1, "cqes": 2}, map[string]int(nil)
 	for n := 0; n < 20 && !maps.Equal(want, got); n++ { // credits that go back, or a probe, may fall into it
 		h.lib.Zero()
@@ -110,9 +111,9 @@ func TestVerbsFaults(t *testing.T) {
 				h := onVerbs(t, 1)
 				h.lib.Set("async", async)
 				p := h.pair(16 << 20)
-				p.a.whole(opWrite, p.mine, p.theirs).run("first")
+				p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 				p.b.expect("ann:first")
-				for i, op := range []int{opWrite, opRead} {
+				for i, op := range []int{transfer.Write, transfer.Read} {
 					p.mine.fill(uint64(i))
 					p.theirs.fill(uint64(i))
 					p.mine.b[5]++

@@ -12,6 +12,7 @@ import (
 	"gorail/backend/provider"
 	"gorail/backend/provider/verbs"
 	"gorail/backend/region"
+	"gorail/backend/transfer"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -133,7 +134,7 @@ func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
 	seen := theirs.seenBy(a)
 	for op := range 2 {
 		near, far := mine.fill(), theirs.fill()
-		if x := a.prep(op, []Desc{mine.desc(0, mine.size)}, []Desc{seen.desc(0, mine.size)}, b.name); op == opWrite {
+		if x := a.prep(op, []Desc{mine.desc(0, mine.size)}, []Desc{seen.desc(0, mine.size)}, b.name); op == transfer.Write {
 			x.run("all")
 			b.expect(a.name + ":all")
 			copy(far, near)
@@ -152,7 +153,7 @@ func (h *gpuHarness) moves(a, b *agent, mine, theirs *vram) {
 		for i, n := range lens {
 			n = min(n, mine.size/300-7)
 			local, remote = append(local, mine.desc(from[i], n)), append(remote, seen.desc(to[i], n))
-			if op == opWrite {
+			if op == transfer.Write {
 				copy(far[to[i]:to[i]+n], near[from[i]:])
 			} else {
 				copy(near[from[i]:from[i]+n], far[to[i]:])

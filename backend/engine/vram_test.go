@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/region"
-	"gorail/backend/xfer"
+	"gorail/backend/transfer"
 	"gorail/test/cuda"
 )
 
@@ -38,13 +38,13 @@ func TestVRAMNoKernel(t *testing.T) {
 	want := bytes.Repeat([]byte("gorail! "), size/8)
 	app.Write(0, list[0].Addr, want)
 	app.Write(0, list[1].Addr, want)
-	x, _, err := a.Prep(opWrite, list[:2], list[2:4], "alice")
+	x, _, err := a.Prep(transfer.Write, list[:2], list[2:4], "alice")
 	require.NoError(t, err)
 	_, err = a.Post(x, false, nil)
 	require.NoError(t, err)
-	rec, err := a.xfers.Get(xfer.FromUint64(x))
+	rec, err := a.transfers.Get(x)
 	require.NoError(t, err)
-	until(t, "the transfer ends", func() bool { return !rec.Value.x.Running() })
+	until(t, "the transfer ends", func() bool { return !rec.Slot().Running() })
 	require.NoError(t, a.Release(x))
 	require.Equal(t, want, app.Read(0, list[2].Addr, size))
 	require.Equal(t, want, app.Read(0, list[3].Addr, size))
@@ -74,13 +74,13 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 	at, to := app.Alloc(0, cuda.Device, size), app.Alloc(0, cuda.Device, size)
 	from, target := register(at), register(to)
 	require.NoError(t, a.LoadConn("alice", a.Conn()))
-	x, _, err := a.Prep(opWrite, []Desc{from}, []Desc{target}, "alice")
+	x, _, err := a.Prep(transfer.Write, []Desc{from}, []Desc{target}, "alice")
 	require.NoError(t, err)
 	_, err = a.Post(x, false, nil)
 	require.NoError(t, err)
-	rec, err := a.xfers.Get(xfer.FromUint64(x))
+	rec, err := a.transfers.Get(x)
 	require.NoError(t, err)
-	until(t, "the first transfer ends", func() bool { return !rec.Value.x.Running() }) // all that it wants of GPUs is there now
+	until(t, "the first transfer ends", func() bool { return !rec.Slot().Running() }) // all that it wants of GPUs is there now
 	require.NoError(t, a.Release(x))
 	var other sync.WaitGroup
 	var posted atomic.Int32
@@ -92,7 +92,7 @@ func TestVRAMRenewedMeanwhile(t *testing.T) {
 				return
 			default:
 			}
-			x, _, err := a.Prep(opWrite, []Desc{from}, []Desc{target}, "alice")
+			x, _, err := a.Prep(transfer.Write, []Desc{from}, []Desc{target}, "alice")
 			if err != nil {
 				continue
 			}

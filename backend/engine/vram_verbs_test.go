@@ -11,6 +11,7 @@ import (
 	"gorail/backend/provider/shm"
 	"gorail/backend/region"
 	"gorail/backend/status"
+	"gorail/backend/transfer"
 	"gorail/test/cuda"
 	imitation "gorail/test/verbs"
 )
@@ -72,7 +73,7 @@ func TestVerbsVRAMMixed(t *testing.T) {
 		theirs[i].fill()
 		local, remote = append(local, mine[i].desc(0, size)), append(remote, theirs[i].seenBy(a).desc(0, size))
 	}
-	x := a.prep(opWrite, local, remote, "bob")
+	x := a.prep(transfer.Write, local, remote, "bob")
 	x.run("mixed")
 	b.expect("ann:mixed")
 	for i := range mine {
@@ -101,7 +102,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	require.Zero(t, h.log.count("memory not registered on a rail"))
 	mine, theirs := h.gpu(a, 0, 1<<20, 0), h.gpu(b, 1, 1<<20, 0)
 	mine.fill()
-	x := a.prep(opWrite, []Desc{mine.desc(0, 1<<20)}, []Desc{theirs.seenBy(a).desc(0, 1<<20)}, "bob")
+	x := a.prep(transfer.Write, []Desc{mine.desc(0, 1<<20)}, []Desc{theirs.seenBy(a).desc(0, 1<<20)}, "bob")
 	x.run("staged")
 	b.expect("ann:staged")
 	require.Equal(t, mine.bytes(), theirs.bytes())
@@ -170,7 +171,7 @@ func TestVerbsVRAMNear(t *testing.T) {
 	for dev := range 2 {
 		mine := h.gpu(a, dev, 16<<20, 0)
 		mine.fill()
-		x := a.prep(opWrite, []Desc{mine.desc(0, 16<<20)}, []Desc{seen.desc(0, 16<<20)}, "bob")
+		x := a.prep(transfer.Write, []Desc{mine.desc(0, 16<<20)}, []Desc{seen.desc(0, 16<<20)}, "bob")
 		until(t, "both rails work", func() bool { return a.connected("bob").atWork() == 2 })
 		x.run("")
 		for i, n := range x.shares() {
@@ -198,7 +199,7 @@ func TestVerbsVRAMFlush(t *testing.T) {
 		a, b := h.agent("ann"), h.agent("bob")
 		meet(a, b)
 		const size = 1 << 20
-		x := a.prep(opRead, []Desc{h.dram(a, size).desc(0, size)}, []Desc{h.dram(b, size).seenBy(a).desc(0, size)}, "bob")
+		x := a.prep(transfer.Read, []Desc{h.dram(a, size).desc(0, size)}, []Desc{h.dram(b, size).seenBy(a).desc(0, size)}, "bob")
 		x.run("host")
 		b.expect("ann:host")
 		require.Zero(t, h.cuda.Count("flushes"))
@@ -209,7 +210,7 @@ func TestVerbsVRAMFlush(t *testing.T) {
 			do()
 			require.Equal(t, order == 0, h.cuda.Count("flushes") > before, what)
 		}
-		w, r := a.prep(opWrite, local, remote, "bob"), a.prep(opRead, local, remote, "bob")
+		w, r := a.prep(transfer.Write, local, remote, "bob"), a.prep(transfer.Read, local, remote, "bob")
 		before := h.cuda.Count("flushes")
 		w.run("written")
 		require.Equal(t, before, h.cuda.Count("flushes"), "the initiator of a WRITE needs none")
@@ -239,13 +240,13 @@ func TestVerbsVRAMBesideMemory(t *testing.T) {
 	mine, near, far := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0), h.gpu(c, 1, size, 0)
 	for _, m := range []*vram{near, far} {
 		want := mine.fill()
-		x := a.prep(opWrite, []Desc{mine.desc(0, size)}, []Desc{m.seenBy(a).desc(0, size)}, m.owner.name)
+		x := a.prep(transfer.Write, []Desc{mine.desc(0, size)}, []Desc{m.seenBy(a).desc(0, size)}, m.owner.name)
 		h.lib.Zero()
 		x.run("there")
 		m.owner.expect("ann:there")
 		require.Equal(t, want, m.bytes())
 		require.Equal(t, m == far, h.lib.Count("writes") > 0)
-		require.Equal(t, m == near, x.record().bulk)
+		require.Equal(t, m == near, x.record().Bulk())
 		x.release()
 	}
 }

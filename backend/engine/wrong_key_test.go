@@ -7,6 +7,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/drive"
+	"gorail/backend/transfer"
 )
 
 // liar is a provider whose rails give a wrong key for one region, once it is known.
@@ -44,20 +45,20 @@ func TestWrongKey(t *testing.T) {
 	var bad uint64
 	h.wrap = func(p provider.Provider) provider.Provider { return liar{p, &bad} }
 	p := h.pair(8 << 20)
-	p.a.whole(opWrite, p.mine, p.theirs).run("first")
+	p.a.whole(transfer.Write, p.mine, p.theirs).run("first")
 	p.b.expect("ann:first")
 	theirs := drive.Alloc(1 << 20)
 	bad = drive.Addr(theirs)
 	wrong := &memory{owner: p.b, b: theirs}
 	wrong.register()
 	wrong = wrong.seenBy(p.a)
-	for i, op := range []int{opWrite, opRead} {
+	for i, op := range []int{transfer.Write, transfer.Read} {
 		p.mine.fill(uint64(i))
 		p.theirs.fill(uint64(i))
 		p.mine.b[3]++
 		beside := p.a.whole(op, p.mine, p.theirs)
 		x := p.a.prep(op, []Desc{p.mine.desc(0, 1<<20)}, []Desc{wrong.desc(0, 1<<20)}, "bob")
-		if op == opRead { // it would land where the other does
+		if op == transfer.Read { // it would land where the other does
 			x = p.a.prep(op, []Desc{p.a.memory(1<<20).desc(0, 1<<20)}, []Desc{wrong.desc(0, 1<<20)}, "bob")
 		}
 		beside.post("beside")

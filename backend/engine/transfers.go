@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"time"
+	"unsafe"
+
+	"gorail/backend/status"
+	"gorail/backend/transfer"
+)
+
+// Desc is one element of a descriptor list, MDRegion where the shim's metadata object keeps the region id.
+type Desc = transfer.Desc
+
+const MDRegion = transfer.MDRegion
+
+// Prep validates and plans a transfer, and gives its handle and what the shim reads of it. Implements prepXfer.
+func (e *Engine) Prep(op int, local, remote []Desc, name string) (uint64, unsafe.Pointer, error) {
+	if err := e.usable(); err != nil {
+		return 0, nil, err
+	}
+	r := e.initiators.Of(name)
+	if r == nil {
+		return 0, nil, status.Errorf(status.ErrNotFound, "prepare: no connection info of agent %q is loaded", name)
+	}
+	t, err := e.transfers.Prep(op, transfer.List{Descs: local}, transfer.List{Descs: remote}, r.Peer())
+	if err != nil {
+		return 0, nil, err
+	}
+	return t.Handle(), t.Slot().Pointer(), nil
+}
+
+// Post starts a transfer. The result is 0 or 1 (in progress). Implements postXfer.
+func (e *Engine) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
+	return e.transfers.Post(handle, hasNotif, msg)
+}
+
+// Release gives a transfer up, in any state. Implements releaseReqH.
+func (e *Engine) Release(handle uint64) error { return e.transfers.Release(handle) }
+
+// Estimate is what a transfer should take. Implements estimateXferCost.
+func (e *Engine) Estimate(handle uint64) (duration, margin time.Duration, err error) {
+	return e.transfers.Estimate(handle)
+}

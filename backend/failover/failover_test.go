@@ -1,0 +1,165 @@
+package failover
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// clocked is a session of n links, two to a rail, that work and are proved; its time stands still.
+func clocked(n int) (*Session, *time.Time) {
+	now := time.Unix(1_000_000, 0)
+	s := &Session{Timeout: time.Second, Now: func() time.Time { return now }}
+	for i := range n {
+		l := &Link{OwnRail: i / 2, Up: true, Proved: true}
+		l.Enter(Working, now)
+		s.Links = append(s.Links, l)
+	}
+	return s, &now
+}
+
+func TestWhoElseWorks(t *testing.T) {
+	s, now := clocked(4)
+	a, b, c, d := s.Links[0], s.Links[1], s.Links[2], s.Links[3]
+	require.True(t, s.Others(a) && s.Twin(a) && s.Elsewhere(a) && s.Hope(a))
+	b.Enter(Resting, *now)
+	require.False(t, s.Twin(a))
+	require.True(t, s.Twin(b), "a is of its rail")
+	c.Enter(Fencing, *now)
+	d.Enter(Draining, *now)
+	require.False(t, s.Others(a) || s.Elsewhere(a))
+	require.True(t, s.Hope(a), "they may come back")
+	b.Up, c.Up, d.Up = false, false, false
+	require.False(t, s.Hope(a))
+}
+
+// Alone a link is fenced at once while bytes go through, then after pauses that double up to a bound; with others at once, and it rests longer.
+func TestFailed(t *testing.T) {
+	s, now := clocked(1)
+	l, probe := s.Links[0], Count{Completions: 1} // which is no news
+	require.Zero(t, s.Failed(l, probe, false), "its first endpoint")
+	l.Epoch++
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500} {
+		probe.Completions, probe.Errors = probe.Completions+1, probe.Errors+1
+		require.Equal(t, want*time.Millisecond, s.Failed(l, probe, false))
+	}
+	require.Zero(t, s.Failed(l, probe, true), "urgent")
+	require.Zero(t, s.Failed(l, Count{Completions: 1000}, false), "bytes went through")
+
+	s, now = clocked(3)
+	l = s.Links[0]
+	l.Epoch = 1
+	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 2000, 2000} {
+		require.Zero(t, s.Failed(l, Count{}, false), "others do its work")
+		require.Equal(t, want*time.Millisecond, l.Pause)
+		l.Enter(Fencing, *now)
+		require.Equal(t, Retry{After: l.Pause}, s.Rest(l, nil))
+		require.Equal(t, Resting, l.Phase)
+	}
+	l.Told = true
+	l.RestLonger()
+	l.RestLonger()
+	l.RestLonger()
+	require.Equal(t, MostUnproved, l.Pause, "nothing ever came over it")
+}
+
+func TestRest(t *testing.T) {
+	s, _ := clocked(2)
+	a, b := s.Links[0], s.Links[1]
+	require.Equal(t, Retry{}, s.Rest(a, nil), "after a first failure it is probed at once")
+	a.Enter(Fencing, s.now())
+	require.Equal(t, Retry{Fence: true, After: FirstRest}, s.Rest(a, errors.New("no endpoint")))
+	b.Enter(Fencing, s.now())
+	require.Equal(t, Retry{Fence: true, After: FirstRest}, s.Rest(b, errors.New("no endpoint")), "alone: it is not left at that")
+	require.True(t, b.Away())
+	require.Equal(t, FirstRest, s.Unprobed(a))
+}
+
+// A link goes on with a probe until something has come over it.
+func TestRenewed(t *testing.T) {
+	s, now := clocked(1)
+	l := s.Links[0]
+	require.False(t, s.Renewed(l))
+	require.Equal(t, Working, l.Phase)
+	l.Proved = false
+	*now = now.Add(time.Minute)
+	require.True(t, s.Renewed(l))
+	require.Equal(t, Probing, l.Phase)
+	require.Equal(t, *now, l.Since)
+	l.Told = true
+	s.CameUp(l)
+	require.Equal(t, Working, l.Phase)
+	require.True(t, l.Proved && !l.Told)
+}
+
+func TestKnownAndDoubt(t *testing.T) {
+	s, now := clocked(2)
+	a, b := s.Links[0], s.Links[1]
+	require.True(t, s.Known())
+	a.Proved, b.Proved = false, false
+	require.False(t, s.Known())
+	b.Proved = true
+	a.Enter(Probing, *now)
+	require.False(t, s.Known(), "the first probe is under way")
+	a.Epoch = 1
+	require.True(t, s.Known())
+	require.True(t, s.Doubt(a))
+	require.False(t, s.Doubt(a), "once")
+	require.False(t, s.Doubt(b), "it is proved")
+}
+
+// watched is what Watch has fenced.
+func watched(s *Session, counts []Count) (list []int) {
+	s.Watch(func(i int) Count { return counts[i] }, func(i int, why string) {
+		list = append(list, i)
+		s.Links[i].Enter(Fencing, s.now())
+	})
+	return list
+}
+
+// A link is stuck when nothing moves on it while another is well; all together may be the peer.
+func TestWatch(t *testing.T) {
+	s, now := clocked(3)
+	counts := []Count{{Completions: 1, InFlight: 1}, {Completions: 1, InFlight: 1}, {Completions: 1, InFlight: 1}}
+	require.Empty(t, watched(s, counts))
+	*now = now.Add(2 * time.Second)
+	require.Empty(t, watched(s, counts), "the peer as a whole")
+	counts[1].Completions++
+	require.Equal(t, []int{0, 2}, watched(s, counts))
+	*now = now.Add(2 * time.Second)
+	counts[1].InFlight = 0
+	require.Empty(t, watched(s, counts), "nothing to do is well")
+}
+
+func TestWatchProbes(t *testing.T) {
+	s, now := clocked(2)
+	a := s.Links[0]
+	a.Enter(Probing, *now)
+	counts := make([]Count, 2)
+	require.Empty(t, watched(s, counts))
+	*now = now.Add(ProbeTime + 1)
+	require.Equal(t, []int{0}, watched(s, counts))
+	require.Equal(t, FirstRest, a.Pause)
+
+	s, now = clocked(1)
+	s.Links[0].Proved = false
+	s.Links[0].Enter(Probing, *now)
+	*now = now.Add(time.Hour)
+	require.Empty(t, watched(s, counts), "connect_timeout ends that session")
+}
+
+func TestDevice(t *testing.T) {
+	s, now := clocked(4)
+	a, b, c := s.Links[0], s.Links[1], s.Links[2]
+	require.True(t, s.Device(a, false), "rail 1 works")
+	require.Equal(t, FirstRest, a.Pause)
+	require.False(t, s.Device(a, true), "it works")
+	c.Enter(Resting, *now)
+	s.Links[3].Enter(Resting, *now)
+	require.False(t, s.Device(b, false), "no other rail could do its work")
+	c.Pause = time.Second
+	require.True(t, s.Device(c, true))
+	require.Zero(t, c.Pause)
+}

@@ -1,0 +1,250 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/failover"
+	"gorail/backend/lifetime"
+	"gorail/backend/link"
+	"gorail/backend/peer"
+	"gorail/backend/region"
+	"gorail/backend/rlimit"
+	"gorail/backend/staging"
+	"gorail/backend/transfer"
+	"gorail/backend/wire"
+)
+
+// conn is one connection to a session's peer: what the control channel calls for it (peer.InitiatorHandler), and what transfers and their runs ask of
+// it (transfer.Live, staging.Session). A session that is suspended and connected again has another.
+type conn struct {
+	r        *Session
+	requests *staging.Requests
+
+	// Guarded by Session.mu.
+	out     *peer.Out // nil until it is dialed
+	parting *parting  // of its end; nil: it asks nothing
+}
+
+func newConn(r *Session) *conn {
+	c := &conn{r: r}
+	c.requests = staging.NewRequests(r.s.Staging, r.name, c, r.s.Options.XferTimeout)
+	return c
+}
+
+// current says that it is the session's, not one before it. Under Session.mu.
+func (c *conn) current() bool { return c.r.conn == c }
+
+// Offers opens our endpoints for the session.
+func (c *conn) Offers() ([]wire.EndpointOffer, error) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return nil, lifetime.ErrClosing
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != connecting || !c.current() {
+		return nil, errors.New("the peer was closed")
+	}
+	var offers []wire.EndpointOffer
+	var last error
+	for _, p := range r.lanes {
+		l, err := r.s.Links.Open(r, len(r.links), p.Own, p.Peer)
+		r.links, r.failover.Links = append(r.links, l), append(r.failover.Links, &l.Link)
+		o := wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.ID}
+		switch {
+		case err == nil:
+			o.Addr = l.EP.Addr()
+		case l.Rail.Waits(): // in the log since the engine was made
+			last = fmt.Errorf("rail %s: %w", l.Rail.Name(), err)
+		default:
+			last = err
+			r.s.Log.Warn("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+		}
+		offers = append(offers, o)
+	}
+	if len(link.InUse(r.links)) == 0 {
+		return nil, fmt.Errorf("%w: %w", errOurs, last)
+	}
+	return offers, nil
+}
+
+// Ready brings the links up and starts what has been waiting.
+func (c *conn) Ready(w wire.Welcome) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	if r.state != connecting || !c.current() {
+		r.mu.Unlock()
+		return
+	}
+	err := r.bringUp(w)
+	if err == nil {
+		r.change(func() {
+			r.state = ready
+			r.flushNotifs(w)
+		})
+		r.peer.Kick()
+		r.pull()
+	}
+	r.mu.Unlock()
+	if err != nil {
+		c.GiveUp(fmt.Errorf("bring the link up: %w", err))
+		return
+	}
+	c.awaitProof()
+}
+
+// bringUp starts the links; an error when none is there. Under mu.
+func (r *Session) bringUp(w wire.Welcome) error {
+	offers := w.Offers
+	s, err := r.s.Core.NewSession(r.s.Life.NextID(), r.name)
+	if err != nil {
+		return err
+	}
+	r.sess, r.hasSess = s, true
+	s.Continue(firstNumber(w), false)
+	if len(offers) != len(r.links) {
+		return fmt.Errorf("the peer answers %d endpoints for our %d", len(offers), len(r.links))
+	}
+	r.connected = false
+	from := []netip.Addr{r.conn.out.Remote()}
+	var last error
+	for i, l := range r.links {
+		if l.PeerID = offers[i].ID; l.EP == nil {
+			continue
+		}
+		err := errors.New("the peer could not open an endpoint for it")
+		if len(offers[i].Addr) > 0 {
+			err = r.s.Links.Connect(l, s, offers[i], from, core.Initiator, true)
+		}
+		switch {
+		case err != nil && !l.Up: // see startLink
+			last = err
+			_ = r.s.Links.Quiesce(l) // it is in the log
+			l.Enter(failover.Resting, time.Now())
+			r.s.Log.Info("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.PeerRail(l.Peer), "err", err)
+		case err != nil:
+			return err
+		default:
+			l.Enter(failover.Probing, time.Now())
+		}
+		if l.Up {
+			l.Core.SetWeight(r.Weight(l))
+			if r.home == nil {
+				r.home = l
+				s.SetHome(l.Core)
+			}
+		}
+	}
+	if r.home == nil {
+		return last
+	}
+	return nil
+}
+
+// Lost is the control channel's verdict.
+func (c *conn) Lost(err error) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !c.current():
+	case errors.Is(err, peer.ErrDead) && !r.peer.Self:
+		r.lose(err)
+	default:
+		r.suspend(err)
+	}
+}
+
+// GiveUp ends a session that a failure of ours or of the peer's has made useless. Implements staging.Session, as the methods below.
+func (c *conn) GiveUp(err error) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	var quiet <-chan struct{}
+	if c.current() {
+		quiet = r.suspend(err)
+	}
+	out := c.out
+	r.mu.Unlock()
+	if out != nil {
+		r.goodbye(out, quiet, err)
+	}
+}
+
+// Stage makes a run of a transfer. Implements transfer.Live.
+func (c *conn) Stage(t *transfer.Transfer, hasNotif bool, msg []byte, tried transfer.Tried) transfer.Run {
+	return c.requests.Run(t, hasNotif, msg, tried)
+}
+
+// Staged has the target's answers.
+func (c *conn) Staged(f wire.Frame) {
+	if c.r.s.Life.Enter() {
+		defer c.r.s.Life.Leave()
+		c.requests.Answer(f)
+	}
+}
+
+// Send sends a frame of staging to the peer: the session is ready.
+func (c *conn) Send(f wire.Frame) { c.out.Stage(f) }
+
+// Load enters a range of the peer's that is good for this connection alone.
+func (c *conn) Load(rng wire.Range) (*region.Region, error) {
+	r := c.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !c.current() || r.state != ready {
+		return nil, staging.ErrSessionOver
+	}
+	g, err := r.enter(rng)
+	if err == nil {
+		r.pull()
+	}
+	return g, err
+}
+
+// Unload forgets such a range. Under mu: staging.Requests.Forget.
+func (c *conn) Unload(g *region.Region) {
+	if c.r.regions[g.Range] == g {
+		c.r.leave(g)
+	}
+}
+
+// Notify queues a notification, behind what is complete.
+func (c *conn) Notify(msg []byte) error {
+	r := c.r
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if !c.current() || r.state != ready {
+		return staging.ErrSessionOver
+	}
+	return r.home.Core.Notify(msg)
+}
+
+// Quiet says that nothing is under way over links that have stopped; those that have are fenced.
+func (c *conn) Quiet() bool {
+	r := c.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !c.current() || r.state != ready {
+		return true
+	}
+	r.fenceBroken("a slot is given back over a broken link")
+	return !slices.ContainsFunc(r.links, func(l *link.Link) bool { return l.Phase == failover.Fencing || l.Phase == failover.Draining })
+}

@@ -1,0 +1,210 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/link"
+	"gorail/backend/peer"
+	"gorail/backend/rlimit"
+	"gorail/backend/status"
+)
+
+// usable says whether the peer can be posted to, now or once it is connected again.
+func (r *Session) usable() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.leaving == nil && (r.state == connecting || r.state == ready || r.state == suspended)
+}
+
+// connect begins the first session. Older ones with the same engine that still deliver go first: the peer would end them, and
+// notifications keep their order.
+func (r *Session) connect() {
+	if r.s.olderThan(r) == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dial()
+		return
+	}
+	r.s.Life.Go(func() {
+		for old := r.s.olderThan(r); old != nil; old = r.s.olderThan(r) {
+			<-old.ended
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dial()
+	})
+}
+
+// dial begins a connection. Under mu.
+func (r *Session) dial() {
+	if r.state == connecting && r.conn.out == nil {
+		r.conn.out = r.s.node.Dial(r.blob, r.after, r.conn)
+		r.dialed = time.Now()
+	}
+}
+
+// reconnect begins another connection to a peer that is suspended: keys are asked for anew, everything else is as it was. Under mu.
+func (r *Session) reconnect() {
+	if r.state != suspended || r.s.Life.Closed() {
+		return
+	}
+	r.s.Log.Log(context.Background(), r.dials.dialing(), "connecting to a peer again", "peer", r.name, "after", r.err)
+	r.change(func() { r.state, r.err, r.conn = connecting, nil, newConn(r) })
+	r.dial()
+}
+
+// Reconnect begins another connection if the peer is suspended.
+func (r *Session) Reconnect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reconnect()
+}
+
+// Admit implements transfer.Session.
+func (r *Session) Admit(add func()) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.postable(); err != nil {
+		return err
+	}
+	add()
+	if r.state == ready {
+		r.peer.Kick()
+		r.pull()
+	}
+	return nil
+}
+
+// postable says why nothing can be posted to the peer; one that is suspended is connected again. Under mu.
+func (r *Session) postable() error {
+	r.reconnect()
+	switch {
+	case r.leaving != nil:
+		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.leaving.why)
+	case r.state == lost:
+		return status.Errorf(r.code, "peer %q is gone: %w", r.name, r.err)
+	case r.state == closed:
+		return status.Errorf(status.ErrNotFound, "peer %q: %w", r.name, r.err)
+	case r.state == suspended:
+		return status.Errorf(status.ErrBackend, "peer %q: %w", r.name, r.err)
+	}
+	return nil
+}
+
+// suspend ends a session that may be followed by another. The channel is as down's. Under mu.
+func (r *Session) suspend(err error) (quiet <-chan struct{}) {
+	if r.state != connecting && r.state != ready {
+		return nil
+	}
+	what, level := "session with a peer suspended", r.dials.lost(r.state == ready)
+	if r.state == connecting {
+		what = "peer not reached"
+	}
+	r.change(func() { r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err) }) // first: nothing is posted any more
+	if r.leaving != nil {
+		r.leaving.asked = false // the next session's target is asked anew
+	}
+	r.keepNotifs()
+	if r.unsent() {
+		what += "; connecting again for its notifications"
+	} else {
+		what += "; the next post or notification connects again"
+	}
+	r.s.Log.Log(context.Background(), level, what, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
+		"kept_notifications", len(r.notifs), "err", r.err)
+	quiet = r.down(status.ErrBackend)
+	r.change(r.dropKeys)
+	r.conn.requests.Forget()
+	r.redialLater()
+	return quiet
+}
+
+// lose ends the last session with a peer that is dead. Under mu.
+func (r *Session) lose(err error) {
+	if r.state == closed || r.state == lost {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, peer.ErrPeerClosed) {
+		level = slog.LevelInfo // it said goodbye
+	}
+	was := r.state
+	r.change(func() { r.state, r.code, r.err = lost, status.ErrRemoteDisconnect, rlimit.Advise(err) })
+	r.s.Log.Log(context.Background(), level, "peer lost", "peer", r.name, "rails", strings.Join(r.path(), ","), "err", r.err)
+	if was != suspended {
+		r.down(status.ErrRemoteDisconnect)
+	}
+	r.dropNotifs()
+}
+
+// down drops the links, as link.Set.Drop does, and ends everything that waits. The channel is closed when nothing touches memory of either side
+// any more; nil: nothing does. Under mu, with the state published.
+func (r *Session) down(code status.Code) (quiet <-chan struct{}) {
+	st := int32(code)
+	r.conn.requests.End()
+	if r.state != suspended && r.hasSess && r.sess.Queued() > 0 { // else these are transfers' that fail
+		r.s.Log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err)
+	}
+	r.s.Past.Add(r.view(), r.state.String())
+	sess, bye := core.Session{}, link.Farewell(nil)
+	if r.hasSess {
+		sess = r.sess
+		if p := r.newParting(); p != nil {
+			r.conn.parting, bye = p, p
+		}
+	}
+	quiet = r.s.Links.Drop(r.links, sess, st, bye)
+	r.hasSess = false
+	r.peer.SettleHeld()
+	r.links, r.failover.Links, r.home = nil, nil, nil
+	r.peer.EndWaiting(code)
+	r.revokes = nil
+	return quiet
+}
+
+// close ends the session on purpose; with a departure only if the application has not come back from that.
+func (r *Session) close(why error, d *departure) {
+	r.mu.Lock()
+	was, out := r.state, r.conn.out
+	if was == closed || d != nil && r.leaving != d {
+		r.mu.Unlock()
+		return
+	}
+	connected := was == connecting || was == ready
+	r.change(func() {
+		if r.state = closed; connected {
+			r.err = why
+		}
+	})
+	var quiet <-chan struct{}
+	if connected {
+		quiet = r.down(status.ErrBackend)
+	}
+	r.dropNotifs()
+	r.retireAll()
+	r.mu.Unlock()
+	if out != nil && connected {
+		r.goodbye(out, quiet, why)
+	}
+}
+
+// goodbye tells the peer of the session's end, once all is quiet: the peer forgets our address with the session, not while operations are on
+// their way to it.
+func (r *Session) goodbye(out *peer.Out, quiet <-chan struct{}, why error) {
+	if quiet == nil {
+		out.Close(why.Error())
+		return
+	}
+	r.s.Life.Go(func() {
+		select {
+		case <-quiet:
+		case <-time.After(max(link.GoodbyeWait, r.s.Options.PeerTimeout)):
+		}
+		out.Close(why.Error())
+	})
+}

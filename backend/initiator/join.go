@@ -1,0 +1,106 @@
+package initiator
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/failover"
+	"gorail/backend/link"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+)
+
+// startLinks tries the links over a rail that have never had an endpoint on both sides.
+func (r *Session) startLinks(rl *rails.Rail) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.links {
+		if l.Rail == rl {
+			r.startLink(l)
+		}
+	}
+}
+
+// startLink opens our endpoint of a link that is not up yet, and asks the peer for its own, as a fence does. Under mu.
+func (r *Session) startLink(l *link.Link) {
+	if r.state != ready || l.Up || l.Shared() {
+		return
+	}
+	if l.Phase == failover.Fencing {
+		l.Again = true
+		return
+	}
+	ep, err := l.Rail.OpenEndpoint()
+	if err != nil {
+		r.s.Log.Debug("a rail is not there yet for a peer", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+		return
+	}
+	l.EP, l.Again = ep, false
+	l.Enter(failover.Fencing, time.Now())
+	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, ep.Addr())
+}
+
+// started has the peer's answer: the link begins with a probe. Under mu.
+func (r *Session) started(l *link.Link, err error) {
+	if err == nil {
+		r.change(func() {
+			if err = r.s.Links.Attach(l, r.sess, l.PeerID, core.Initiator, true); err == nil {
+				l.Late = true
+				l.Enter(failover.Probing, time.Now())
+				l.Core.SetWeight(r.Weight(l))
+			}
+		})
+	}
+	if err == nil {
+		return
+	}
+	r.s.Log.Debug("a rail is not there yet at a peer", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+	_ = r.s.Links.Quiesce(l) // it is in the log
+	l.Enter(failover.Resting, time.Now())
+	if l.Up { // it was attached in part
+		r.later(l, failover.FirstRest, "another try")
+	} else if l.Again { // the peer's rail came up while its answer was under way
+		r.startLink(l)
+	}
+}
+
+// askAgain asks for the keys of regions that the peer had registered before the rail of its that a link goes to was there. Under mu.
+func (r *Session) askAgain(peerRail int) {
+	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
+		return g.Keyed && !g.Asked && g.Parts == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
+	})
+}
+
+// watch has links fenced that are stuck: see failover.Session.Watch. Called by the sweeper.
+func (r *Session) watch() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready {
+		return
+	}
+	r.failover.Watch(func(i int) failover.Count { return r.links[i].Count() }, func(i int, why string) {
+		r.links[i].Stalled()
+		r.fence(r.links[i], why)
+	})
+}
+
+// deviceChanged fences the links over a device that went down, if others can do their work, and tries those over one that came up.
+func (r *Session) deviceChanged(name string, up bool, addr netip.Addr, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !up && addr.IsValid() && r.conn.out != nil {
+		r.conn.out.Suspect(addr, why)
+	}
+	for _, l := range r.links {
+		switch {
+		case l.Rail.Device().Name != name:
+		case !l.Up && up:
+			r.startLink(l)
+		case r.failover.Device(&l.Link, up):
+			r.fence(l, why)
+		}
+	}
+}

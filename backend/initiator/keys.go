@@ -1,0 +1,173 @@
+package initiator
+
+import (
+	"gorail/backend/core"
+	"gorail/backend/region"
+	"gorail/backend/wire"
+)
+
+// MostPulled is how many requests for keys are under way before nobody waits for more of them: enough for the target to
+// have work, few enough that what a transfer waits for, which is asked at once, is not far behind.
+const MostPulled = 3
+
+// want notes that a region's keys are missing. Under mu.
+func (r *Session) want(g *region.Region) {
+	if !g.Wanted {
+		g.Wanted = true
+		r.wanted = append(r.wanted, g)
+	}
+}
+
+// missing says that a region's keys should be asked for: nobody has, and the peer has not said that it has no such region.
+func missing(g *region.Region) bool { return !g.Keyed && !g.Asked && !g.Unknown && !g.Closed.Load() }
+
+// pull asks for keys that are missing, a frame's worth a request, in the order of loading. Under mu.
+func (r *Session) pull() {
+	for len(r.requests) < MostPulled && r.conn.out != nil {
+		var list []*region.Region
+		for len(r.wanted) > 0 && len(list) < wire.MaxRanges {
+			g := r.wanted[0]
+			r.wanted[0], r.wanted = nil, r.wanted[1:]
+			g.Wanted = false
+			if missing(g) {
+				list = append(list, g)
+			}
+		}
+		if len(list) == 0 {
+			return
+		}
+		r.ask(list)
+	}
+}
+
+// WantKeys asks for what a transfer waits for, before all else. Implements transfer.Session. Under mu.
+func (r *Session) WantKeys(list []*region.Region) {
+	if r.conn.out != nil {
+		r.askAll(list, missing)
+	}
+}
+
+// askAll asks for the keys of those that want it. Under mu.
+func (r *Session) askAll(list []*region.Region, wants func(g *region.Region) bool) {
+	var now []*region.Region
+	for _, g := range list {
+		if !wants(g) {
+			continue
+		}
+		if now = append(now, g); len(now) == wire.MaxRanges {
+			r.ask(now)
+			now = nil
+		}
+	}
+	if len(now) > 0 {
+		r.ask(now)
+	}
+}
+
+// ask sends a request. Under mu.
+func (r *Session) ask(list []*region.Region) {
+	ranges := make([]wire.Range, len(list))
+	for i, g := range list {
+		g.Asked = true
+		ranges[i] = g.Range
+	}
+	id := r.s.Life.NextID()
+	r.requests[id] = list
+	r.conn.out.Keys(id, ranges)
+}
+
+// Keys are the target's answer.
+func (c *conn) Keys(k wire.Keys) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != ready || !c.current() {
+		return
+	}
+	list := r.requests[k.ID]
+	delete(r.requests, k.ID)
+	r.change(func() {
+		for i, g := range list {
+			g.Asked = false
+			if i < len(k.Entries) && !g.Closed.Load() {
+				r.take(g, k.Entries[i])
+			}
+		}
+	})
+	if len(r.requests) == 0 {
+		r.early = nil
+	}
+	r.peer.Kick()
+	r.pull()
+}
+
+// take enters a region's keys. Within change.
+func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
+	if entry.Known && r.early[entry.Region] {
+		r.want(g) // revoked while the answer was under way: ask again
+		return
+	}
+	if g.Keyed {
+		r.takeMore(g, entry)
+		return
+	}
+	g.Why = r.refusal(g, entry)
+	if g.Unknown = g.Why != ""; g.Unknown {
+		return
+	}
+	g.Core.Set(g.Addr, g.Len, core.Slots(r.s.Options.MaxRails))
+	g.Rails.Store(0)
+	for _, rk := range entry.Rails {
+		if int(rk.Rail) < core.Slots(r.s.Options.MaxRails) {
+			g.Rails.Or(1 << rk.Rail)
+			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+		}
+	}
+	if g.Len == 0 { // none has a key of it, and none needs one
+		g.Rails.Store(^uint64(0))
+	}
+	g.TargetID = entry.Region
+	r.byTarget[entry.Region] = g
+	g.Keyed = true
+	g.Core.SetLive(true)
+}
+
+// takeMore adds keys of rails to a region that has some: what is posted names others. Within change.
+func (r *Session) takeMore(g *region.Region, entry wire.KeyEntry) {
+	if !entry.Known || entry.Region != g.TargetID {
+		return // it is being taken back
+	}
+	for _, rk := range entry.Rails {
+		if bit := uint64(1) << rk.Rail; int(rk.Rail) < core.Slots(r.s.Options.MaxRails) && g.Rails.Load()&bit == 0 {
+			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
+			g.Rails.Or(bit)
+		}
+	}
+}
+
+// dropKeys forgets what a session that has ended knew of the peer's memory. Within change.
+func (r *Session) dropKeys() {
+	for _, g := range r.regions {
+		if g.Keyed {
+			g.Core.SetLive(false)
+		}
+		g.Keyed, g.Asked, g.Unknown = false, false, false
+		if g.Parts == nil {
+			r.want(g)
+		}
+	}
+	for _, g := range r.unloaded {
+		if g.Keyed && g.Pin() { // else its entry in the table may be another's
+			g.Core.SetLive(false)
+			g.Keyed = false
+			r.s.Regions.Regions.Unpin(g)
+		}
+	}
+	clear(r.byTarget)
+	clear(r.requests)
+	r.unloaded, r.early = nil, nil
+}

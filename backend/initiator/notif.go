@@ -1,0 +1,65 @@
+package initiator
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/status"
+)
+
+// Notify sends a notification of its own. It is queued at once, even while the peer is still being connected, up to
+// notif_queue bytes a peer; what is accepted arrives unless the peer dies. Implements genNotif.
+func (s *Sessions) Notify(name string, msg []byte) error {
+	if len(msg) > core.MaxNotif {
+		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
+	}
+	r := s.Of(name)
+	if r == nil {
+		return status.Errorf(status.ErrNotFound, "notify: no connection info of agent %q is loaded", name)
+	}
+	r.mu.RLock()
+	if r.state == ready && r.leaving == nil {
+		defer r.mu.RUnlock()
+		return r.send(msg)
+	}
+	r.mu.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.postable(); err != nil {
+		return err
+	}
+	if r.state == ready {
+		return r.send(msg)
+	}
+	if size := notifCost(msg); r.notifLen > 0 && r.notifLen+size > r.s.Options.NotifQueue {
+		return r.full(len(msg))
+	}
+	r.notifLen += notifCost(msg)
+	if !r.keptUntil.IsZero() {
+		r.keptUntil = time.Now().Add(r.s.Options.PeerTimeout)
+	}
+	r.notifs = append(r.notifs, core.Taken{Body: bytes.Clone(msg)})
+	return nil
+}
+
+func (r *Session) full(n int) error {
+	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: %d bytes wait for it already and it takes none in (option notif_queue)",
+		n, r.name, r.s.Options.NotifQueue)
+}
+
+// send queues the message on the link. Under mu.
+func (r *Session) send(msg []byte) error {
+	err := r.home.Core.Notify(msg)
+	if errors.Is(err, core.ErrFull) {
+		return r.full(len(msg))
+	}
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "notify peer %q: %w", r.name, err)
+	}
+	return nil
+}
+
+// notifCost is what a notification counts towards notif_queue: its bytes, and 64 for its keeping, as in the core.
+func notifCost(msg []byte) uint64 { return uint64(len(msg)) + 64 }

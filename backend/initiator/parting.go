@@ -1,0 +1,66 @@
+package initiator
+
+import (
+	"sync"
+	"time"
+
+	"gorail/backend/failover"
+	"gorail/backend/link"
+	"gorail/backend/peer"
+)
+
+// parting is the end of a connection of ours whose control channel works: the target is asked to close its end of the links on which operations
+// failed. It implements link.Farewell.
+type parting struct {
+	s     *Sessions
+	out   *peer.Out
+	until time.Time
+
+	mu   sync.Mutex
+	left map[uint64]struct{} // FENCEs without an answer
+}
+
+// newParting begins the end of the connection; nil: it asks nothing. Under Session.mu.
+func (r *Session) newParting() *parting {
+	out := r.conn.out
+	if out == nil || out.State() != peer.Ready || r.s.Life.Closed() {
+		return nil
+	}
+	return &parting{s: r.s, out: out, until: time.Now().Add(r.s.Options.PeerTimeout), left: map[uint64]struct{}{}}
+}
+
+// Ask fences those of the links that need it; they are quiesced, and no endpoint takes their place.
+func (p *parting) Ask(links []*link.Link) {
+	for _, l := range links {
+		if l.Shared() || !l.Up || !l.Core.Unproved() {
+			continue
+		}
+		if l.Phase == failover.Fencing { // it has been asked already
+			if until := l.Since.Add(p.s.Options.PeerTimeout); until.Before(p.until) {
+				p.until = until
+			}
+		}
+		id := p.s.Life.NextID()
+		p.mu.Lock()
+		p.left[id] = struct{}{}
+		p.mu.Unlock()
+		p.out.Fence(id, uint8(l.Num), l.Epoch+1, nil)
+	}
+}
+
+// answered has the answer to a FENCE. p may be nil.
+func (p *parting) answered(id uint64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.left, id)
+}
+
+// Waits says that an answer is due, and will come as far as is known.
+func (p *parting) Waits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.left) > 0 && p.out.State() == peer.Ready && time.Now().Before(p.until) && !p.s.Life.Closed()
+}

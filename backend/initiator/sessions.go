@@ -1,0 +1,207 @@
+// Package initiator is the sessions that we begin: with peers whose connection blob the application has loaded, and with ourselves. A Session outlives
+// the connections to its peer; conn is one of them.
+//
+// Locks, in the order in which they may be taken: Sessions.loads (by agent name), Session.mu, staging's, transfer.Peer.mu, Sessions.mu.
+package initiator
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/keylock"
+	"gorail/backend/lifetime"
+	"gorail/backend/link"
+	"gorail/backend/option"
+	"gorail/backend/peer"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+	"gorail/backend/staging"
+	"gorail/backend/status"
+	"gorail/backend/transfer"
+	"gorail/backend/wire"
+)
+
+// Config is what the sessions need of their engine.
+type Config struct {
+	Options   *option.Options
+	Log       *slog.Logger
+	Life      *lifetime.Engine
+	Core      *core.Core
+	Links     *link.Set
+	Regions   *region.Registry
+	Staging   *staging.Side
+	Transfers *transfer.Table
+	Past      *link.History
+}
+
+// Sessions are all sessions of ours. Safe for concurrent use.
+type Sessions struct {
+	Config
+	node *peer.Node
+	own  wire.ConnBlob // what peers get of us,
+	raw  []byte        // encoded
+
+	loads keylock.Locks[string] // by agent name: each peer is loaded by one caller at a time
+	hurry chan struct{}         // closed: sessions that are being left do not wait for peers any more
+
+	mu      sync.RWMutex
+	byName  map[string]*Session
+	leavers map[*Session]*departure // no name leads to them any more: they deliver their last notifications
+}
+
+// New has no session. node dials; own, encoded as raw, is our connection blob.
+func New(cfg Config, node *peer.Node, own wire.ConnBlob, raw []byte) *Sessions {
+	return &Sessions{Config: cfg, node: node, own: own, raw: raw, hurry: make(chan struct{}), byName: map[string]*Session{},
+		leavers: map[*Session]*departure{}}
+}
+
+// Load finds or makes the session for a peer's blob, and begins to connect; the same blob again changes nothing, a different one
+// or one of a peer that is dead replaces what we held. One call at a time for a name: two would make two sessions, and the later one would end
+// the first with what it had accepted.
+func (s *Sessions) Load(name string, raw []byte, blob wire.ConnBlob) (*Session, error) {
+	defer s.loads.Lock(name)()
+	old := s.named(name)
+	if old != nil && bytes.Equal(old.raw, raw) && old.usable() {
+		return old, nil
+	}
+	if old == nil {
+		if r := s.back(name, raw); r != nil {
+			return r, nil
+		}
+	}
+	r, err := s.newSession(name, bytes.Clone(raw), blob)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	old, d := s.unnameLocked(name, "replaced by new metadata") // Disconnect may have been there
+	s.byName[name] = r
+	s.mu.Unlock()
+	if old != nil {
+		old.disconnect(d)
+	}
+	r.connect()
+	return r, nil
+}
+
+func (s *Sessions) named(name string) *Session {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.byName[name]
+}
+
+// Of finds a session by the agent's name; our own name gives the session with ourselves, made on first use. nil: there is none.
+func (s *Sessions) Of(name string) *Session {
+	r := s.named(name)
+	if r == nil && name == s.own.Agent {
+		r, _ = s.Load(name, s.raw, s.own)
+	}
+	return r
+}
+
+// Disconnect forgets a peer and returns without waiting. Transfers in flight to it end in an error. Notifications that were accepted
+// still arrive: the session lives on behind the call until the peer has them, peer_timeout at most.
+func (s *Sessions) Disconnect(name string) error {
+	r, d := s.unname(name, "disconnected by the application")
+	if r == nil {
+		return status.Errorf(status.ErrNotFound, "disconnect: agent %q is not loaded", name)
+	}
+	r.disconnect(d)
+	return nil
+}
+
+// All are the sessions that there are, also those that are being left.
+func (s *Sessions) All() []*Session {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.AppendSeq(slices.Collect(maps.Values(s.byName)), maps.Keys(s.leavers))
+}
+
+// Views are the sessions as the counters have them.
+func (s *Sessions) Views() (list []link.View) {
+	for _, r := range s.All() {
+		r.mu.RLock()
+		if r.state == connecting || r.state == ready {
+			list = append(list, r.view())
+		}
+		r.mu.RUnlock()
+	}
+	return list
+}
+
+// Watch looks at the links of every peer that has more than one, and at what revocations wait for.
+func (s *Sessions) Watch() {
+	for _, r := range s.All() {
+		if (len(r.lanes) > 1 || r.revoking()) && !r.watched.Swap(true) {
+			r.peer.Events.Do(s.Life, func() {
+				defer r.watched.Store(false)
+				r.SettleRevokes() // of transfers whose data is there, and whose notification is not out
+				if len(r.lanes) > 1 {
+					r.watch()
+				}
+			})
+		}
+	}
+}
+
+// UseRail brings up the links over a rail that has joined.
+func (s *Sessions) UseRail(rl *rails.Rail) {
+	for _, r := range s.All() {
+		r.peer.Events.Do(s.Life, func() { r.startLinks(rl) })
+	}
+}
+
+// DeviceChanged says that a network device went down or came up; addr is the address of the rail on it.
+func (s *Sessions) DeviceChanged(name string, up bool, addr netip.Addr, why string) {
+	for _, r := range s.All() {
+		r.peer.Events.Do(s.Life, func() { r.deviceChanged(name, up, addr, why) })
+	}
+}
+
+// Farewell ends all sessions side by side, once the peers have the notifications that were accepted. It waits transfer.Farewell at most.
+func (s *Sessions) Farewell() {
+	for _, name := range s.names() {
+		if r, d := s.unname(name, "engine closed"); r != nil {
+			s.Life.Go(func() { r.disconnect(d) }) // its lock may be taken for as long as an endpoint of a stopped peer closes
+		}
+	}
+	hurry := time.AfterFunc(transfer.Farewell, func() { close(s.hurry) })
+	for _, d := range s.leaving() {
+		<-d.ended
+	}
+	if hurry.Stop() {
+		close(s.hurry)
+	}
+}
+
+// Close ends the sessions that were made since Farewell.
+func (s *Sessions) Close() {
+	s.mu.Lock()
+	left := s.byName
+	s.byName = map[string]*Session{}
+	s.mu.Unlock()
+	var all sync.WaitGroup
+	for _, r := range left {
+		all.Go(func() { r.close(errClosed, nil) })
+	}
+	all.Wait()
+}
+
+func (s *Sessions) names() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Keys(s.byName))
+}
+
+// leaving are the departures of sessions that no name leads to any more.
+func (s *Sessions) leaving() []*departure {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Values(s.leavers))
+}

@@ -1,0 +1,70 @@
+package lifetime
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSettleDown(t *testing.T) {
+	var e Engine
+	require.True(t, e.Enter())
+	require.False(t, e.SettleDown(time.Millisecond), "somebody is inside")
+	e.Leave()
+	require.True(t, e.Enter(), "nobody was shut out")
+	e.Leave()
+	require.True(t, e.SettleDown(time.Minute))
+	require.False(t, e.Enter())
+	ran := false
+	e.After(0, func() { ran = true })
+	var s Serial
+	s.Do(&e, func() { ran = true })
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.busy
+	}, time.Minute, time.Millisecond)
+	require.False(t, ran)
+}
+
+func TestClose(t *testing.T) {
+	var e Engine
+	require.False(t, e.Closed())
+	require.True(t, e.Close())
+	require.False(t, e.Close(), "once")
+	require.True(t, e.Closed())
+	ended := make(chan struct{})
+	e.Go(func() { <-ended })
+	go close(ended)
+	e.Wait()
+	require.NotEqual(t, e.NextID(), e.NextID())
+}
+
+// What is handed to a Serial runs in order, one at a time, whoever hands it over.
+func TestSerial(t *testing.T) {
+	const each = 1000
+	var e Engine
+	var s Serial
+	var all, callers sync.WaitGroup
+	order, inside := map[int]int{}, 0
+	all.Add(4 * each)
+	for c := range 4 {
+		callers.Go(func() {
+			for i := range each {
+				s.Do(&e, func() {
+					inside++
+					if inside != 1 || order[c] != i {
+						t.Errorf("caller %d: %d after %d, %d inside", c, i, order[c], inside)
+					}
+					order[c]++
+					inside--
+					all.Done()
+				})
+			}
+		})
+	}
+	callers.Wait()
+	all.Wait()
+}

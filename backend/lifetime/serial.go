@@ -1,0 +1,41 @@
+package lifetime
+
+import "sync"
+
+// Serial runs functions one after the other, in the order of Do, in a goroutine of their own: what one peer makes us wait for
+// holds up nobody else. The zero value is ready; safe for concurrent use.
+type Serial struct {
+	mu   sync.Mutex
+	list []func()
+	busy bool // a goroutine is at it
+}
+
+// Do queues f. Once the engine has gone it is dropped.
+func (s *Serial) Do(e *Engine, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, f)
+	if !s.busy {
+		s.busy = true
+		go s.run(e)
+	}
+}
+
+func (s *Serial) run(e *Engine) {
+	for {
+		s.mu.Lock()
+		list := s.list
+		s.list = nil
+		if s.busy = len(list) > 0; !s.busy {
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		for _, f := range list {
+			if e.Enter() {
+				f()
+				e.Leave()
+			}
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package link
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"gorail/backend/core"
+	"gorail/backend/failover"
+	"gorail/backend/stats"
+)
+
+// meter is what is left of a link when it is gone: its counters. The core counts without locks; mu only sees to it that the
+// link is there while they are read.
+type meter struct {
+	fences, stalls atomic.Uint64
+
+	mu   sync.Mutex
+	l    core.Link
+	last core.Tally // when l has gone
+}
+
+// begin: the link is there.
+func (m *meter) begin(l core.Link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.l = l
+}
+
+// end: the link is about to be freed, with nothing of it posted any more.
+func (m *meter) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = m.l.Tally()
+	m.last.InFlight = 0
+	m.l = core.Link{}
+}
+
+func (m *meter) read() core.Tally {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.last
+	if m.l.Exists() {
+		t = m.l.Tally()
+	}
+	t.Fences, t.Stalls = m.fences.Load(), m.stalls.Load()
+	return t
+}
+
+// phaseName is the phase as the counters have it.
+func (l *Link) phaseName() string {
+	if !l.Up && l.Phase == failover.Working {
+		return "connecting"
+	}
+	return [...]string{failover.Working: stats.Working, failover.Fencing: "fencing", failover.Draining: "draining", failover.Resting: "resting",
+		failover.Probing: "probing"}[l.Phase]
+}

@@ -1,0 +1,102 @@
+package staging
+
+import (
+	"errors"
+	"sync"
+
+	"gorail/backend/gpu"
+	"gorail/backend/transfer"
+)
+
+// move moves every byte.
+func (s *Run) move() error {
+	ops := s.t.Ops()
+	if len(ops) == 0 {
+		return nil
+	}
+	all := groups(ops, s.regions)
+	var rest []*group
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, g := range all { // several pairs of GPUs work side by side
+		wg.Go(func() {
+			if (s.tried == transfer.LinksUntried || len(all) > 1) && s.reachable(g) {
+				err := s.direct(g)
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, transfer.ErrUnreachable) {
+					s.fail(err)
+					return
+				}
+			}
+			if s.t.Peer().Self && g.VRAM() && !g.GPUs() {
+				err := s.within(g)
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, gpu.Cancelled) {
+					s.side.Log.Info("memory can't be copied in one piece", "between", g.String(), "err", err)
+				}
+			}
+			mu.Lock()
+			rest = append(rest, g)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	for _, g := range rest {
+		if err := s.overRings(g); err != nil {
+			s.fail(err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// reachable says whether links carry the group as it is, as far as is known.
+func (s *Run) reachable(g *group) bool {
+	own, theirs := ^uint64(0), ^uint64(0)
+	for i := range g.ops {
+		l, r := s.regions[g.ops[i].LRegion], s.regions[g.ops[i].RRegion]
+		own, theirs = own&l.Rails.Load(), theirs&r.Rails.Load()
+	}
+	return s.t.Peer().Reachable(g.Class, own, theirs)
+}
+
+// direct moves a group by one inner transfer.
+func (s *Run) direct(g *group) error {
+	local, remote := transfer.Own(len(g.ops)), transfer.Own(len(g.ops))
+	for i, o := range g.ops {
+		local.Set(i, s.regions[o.LRegion].ID, o.Local, o.Len)
+		remote.Set(i, s.regions[o.RRegion].ID, o.Remote, o.Len)
+	}
+	return s.transfer(local, remote)
+}
+
+// transfer makes an inner transfer and waits until it has ended: it has no memory in use then.
+func (s *Run) transfer(local, remote transfer.List) error {
+	t, err := s.t.Inner(local, remote)
+	if err != nil {
+		return err
+	}
+	defer t.Release()
+	s.mu.Lock()
+	err = s.err
+	if err == nil { // under mu: whoever cancels finds it posted
+		s.inner[t] = struct{}{}
+		_, err = t.Post(false, nil)
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.inner, t)
+		s.mu.Unlock()
+	}()
+	if err != nil {
+		return err
+	}
+	t.Await()
+	return t.Outcome()
+}

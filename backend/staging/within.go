@@ -1,0 +1,36 @@
+package staging
+
+import (
+	"gorail/backend/region"
+	"gorail/backend/transfer"
+)
+
+// Between memory of a GPU and of the host in one agent nothing needs a ring: the host's is pinned with the first transfer that wants it, and
+// the GPU copies once.
+
+// within moves a group of the session with ourselves.
+func (s *Run) within(g *group) error {
+	device := g.LocalDev
+	if g.LocalMem != region.VRAM {
+		device = g.RemoteDev
+	}
+	if err := s.side.Regions.Hold(s.t.Locals()); err != nil {
+		return err
+	}
+	defer s.side.Regions.Copied(s.t.Locals())
+	done := map[*region.Region]bool{}
+	for i := range g.ops {
+		host := s.regions[g.ops[i].LRegion]
+		if g.LocalMem == region.VRAM {
+			host = s.regions[g.ops[i].RRegion]
+		}
+		if done[host] {
+			continue
+		}
+		done[host] = true
+		if err := s.side.Regions.Pin(host); err != nil {
+			return err
+		}
+	}
+	return s.copying(func() error { return s.side.Copier.Within(int(device), g.ops, s.t.Op() == transfer.Write, s.stop) })
+}

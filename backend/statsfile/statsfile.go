@@ -1,0 +1,121 @@
+// Package statsfile writes the counters of an engine that ends to a file, a terminal or a descriptor of the host. It waits for no reader.
+package statsfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/logqueue"
+)
+
+// Check says that a path can be written, and makes the path absolute: the host may
+// change its folder. Nothing is created yet.
+func Check(path string) (string, error) {
+	if fd, ok := descriptor(path); ok {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY {
+			err = errors.New("the descriptor is open for reading only")
+		}
+		return path, err
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(path)
+	if err == nil {
+		if err = writable(info.Mode()); err == nil {
+			err = unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS)
+		}
+		return path, err
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	folder := filepath.Dir(path)
+	if err := unix.Faccessat(unix.AT_FDCWD, folder, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return "", fmt.Errorf("folder %s: %w", folder, err)
+	}
+	return path, nil
+}
+
+// descriptor is that of our own that a path names. What is behind it may be a pipe or a socket, which the host reads or gives to a
+// reader; opened anew, a file would be cut.
+func descriptor(path string) (fd int, ok bool) {
+	switch path {
+	case "/dev/stdout":
+		return syscall.Stdout, true
+	case "/dev/stderr":
+		return syscall.Stderr, true
+	}
+	for _, folder := range []string{"/dev/fd/", "/proc/self/fd/"} {
+		if number, found := strings.CutPrefix(path, folder); found {
+			fd, err := strconv.Atoi(number)
+			return fd, err == nil && fd >= 0
+		}
+	}
+	return 0, false
+}
+
+// writable refuses what counters cannot be left in: a file keeps them, a terminal shows them.
+func writable(mode fs.FileMode) error {
+	switch kind := mode.Type(); {
+	case kind.IsRegular(), kind&fs.ModeCharDevice != 0:
+		return nil
+	case kind.IsDir():
+		return errors.New("is a directory: name a file")
+	case kind&fs.ModeNamedPipe != 0:
+		return errors.New("is a named pipe, which may have no reader when the engine closes: name a file, or /dev/stderr")
+	}
+	return errors.New("is neither a file nor a terminal")
+}
+
+// Write writes what Check allowed, and waits no longer than most for that.
+func Write(path string, data []byte, most time.Duration) error {
+	done := make(chan error, 1)
+	go func() {
+		if fd, ok := descriptor(path); ok {
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the host may close its own meanwhile
+			if err == nil {
+				err = logqueue.To(own)(data)
+				_ = unix.Close(own)
+			}
+			done <- err
+			return
+		}
+		done <- replaceFile(path, data, most)
+	}()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("took no data for %v", most)
+	}
+}
+
+func replaceFile(path string, data []byte, most time.Duration) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOCTTY, 0o644)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = writable(info.Mode())
+	}
+	if err == nil {
+		_ = f.SetWriteDeadline(time.Now().Add(most)) // a terminal; files have none
+		_, err = f.Write(data)
+	}
+	return errors.Join(err, f.Close())
+}

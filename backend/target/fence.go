@@ -1,0 +1,131 @@
+package target
+
+import (
+	"errors"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/failover"
+	"gorail/backend/lifetime"
+	"gorail/backend/link"
+	"gorail/backend/peer"
+	"gorail/backend/rlimit"
+	"gorail/backend/wire"
+)
+
+// Fence ends the peer's access through one endpoint and opens another. What it learns in NextSeq is exact: it will
+// replay everything that is not proved by it.
+func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
+	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
+	t := s.Of(in)
+	if t == nil {
+		return answer, errors.New("unknown session")
+	}
+	endTurn, ok := s.fencing.Take(in.Done(), t.pace)
+	if !ok {
+		return answer, lifetime.ErrClosing
+	}
+	defer endTurn()
+	if !s.Life.Enter() {
+		return answer, lifetime.ErrClosing
+	}
+	defer s.Life.Leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone || t.frozen {
+		return answer, errors.New("the session has ended")
+	}
+	for _, l := range t.links {
+		if l.Num != int(f.Rail) {
+			continue
+		}
+		if !l.Up && !l.Shared() {
+			addr, err := t.start(l, f)
+			if err == nil {
+				answer.Addr = addr
+				s.Log.Info("rail in use for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "link", l.Num)
+			} else if !l.Rail.Waits() {
+				s.Log.Warn("no endpoint for a peer on a rail", "peer", in.Agent(), "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+			}
+			return answer, nil
+		}
+		if !l.Up {
+			continue
+		}
+		l.Fenced()
+		_ = s.Links.Quiesce(l) // in the log
+		proof, err := t.proof()
+		if err != nil {
+			return answer, err
+		}
+		answer.NextSeq, answer.Have = proof.Next, proof.Have
+		err = l.Renew()
+		if l.Epoch = f.Epoch; err == nil && len(f.Addr) > 0 {
+			if err = s.Links.Reach(l.EP, f.Addr, t.from()); err == nil {
+				l.NoteEnds()
+				err = l.Rebind(core.Proof{}, false)
+			}
+			answer.Addr = l.EP.Addr()
+		}
+		if err != nil {
+			answer.Addr = nil // the initiator decides: it may have other rails
+			s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+			return answer, nil
+		}
+		s.Log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "next_seq", proof.Next)
+		return answer, nil
+	}
+	return answer, nil // the link never came about here
+}
+
+// failed asks the initiator for a fence, unless it has come already.
+func (t *Session) failed(l *link.Link, epoch uint64) {
+	if !t.s.Life.Enter() {
+		return
+	}
+	defer t.s.Life.Leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l.Shared() {
+		t.drain(l)
+		return
+	}
+	if !t.gone && !t.frozen && l.Up && epoch == uint64(l.Epoch) && l.Core.Stats().State == core.LinkStopped {
+		t.in.WantFence(uint8(l.Num), l.Epoch)
+	}
+}
+
+// drain uses a link of a shared endpoint again when what it has posted has ended: there is nothing to fence. Under mu.
+func (t *Session) drain(l *link.Link) {
+	switch {
+	case t.gone || !l.Up || l.Core.Stats().State != core.LinkStopped:
+	case !l.Drained():
+		t.s.Life.After(time.Millisecond, func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.drain(l)
+		})
+	default:
+		if err := l.Rebind(core.Proof{}, false); err != nil {
+			t.s.Log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+		}
+	}
+}
+
+// start opens our end of a link that has never been up, for an initiator whose endpoint is there. Under t.mu.
+func (t *Session) start(l *link.Link, f wire.Fence) ([]byte, error) {
+	_ = t.s.Links.Quiesce(l) // it is in the log
+	if len(f.Addr) == 0 {
+		return nil, errors.New("the peer has no endpoint for it")
+	}
+	ep, err := l.Rail.OpenEndpoint()
+	if err != nil {
+		return nil, err
+	}
+	l.EP, l.Epoch = ep, f.Epoch
+	if err := t.s.Links.Reach(ep, f.Addr, t.from()); err != nil {
+		return nil, err
+	}
+	l.Enter(failover.Working, time.Now())
+	return ep.Addr(), t.s.Links.Attach(l, t.sess, l.PeerID, core.Target, false)
+}

@@ -1,0 +1,168 @@
+package target
+
+import (
+	"errors"
+	"time"
+
+	"gorail/backend/lifetime"
+	"gorail/backend/peer"
+	"gorail/backend/quota"
+	"gorail/backend/rlimit"
+	"gorail/backend/staging"
+	"gorail/backend/wire"
+)
+
+// Hello opens our endpoints for a peer that has proved that it holds our token. Implements peer.TargetHandler, as the methods below.
+func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
+	if s.Life.Closed() || !s.Life.Enter() {
+		return peer.Accept{}, errLeaving
+	}
+	defer s.Life.Leave()
+	defer s.hellos.Lock(in.Engine())()
+	if err := s.endOlder(in); err != nil { // it may wait for copies and for endpoints to close
+		return peer.Accept{}, err
+	}
+	endTurn, ok := s.opening.Take(in.Done(), nil)
+	if !ok {
+		return peer.Accept{}, errLeaving
+	}
+	defer endTurn()
+	if in.HungUp() { // Done is for sessions that have begun
+		return peer.Accept{}, errHungUp
+	}
+	t := &Session{s: s, in: in, id: s.Life.NextID(), log: told{since: time.Now()}, revokes: map[uint64]chan struct{}{},
+		pace: quota.NewPace(500*time.Millisecond, 4)}
+	t.order.begin(s.takenBefore(in.Engine(), hello.After), in.Session())
+	t.staged = staging.NewServer(s.Staging, in, t.reaches)
+	if err := t.makeRoom(hello.Offers); err != nil {
+		return peer.Accept{}, err
+	}
+	sess, err := s.Core.NewSession(t.id, hello.Agent)
+	if err != nil {
+		t.leaveRoom()
+		return peer.Accept{}, err
+	}
+	t.sess = sess
+	accept := peer.Accept{NextSeq: t.order.asm.Next(), Have: distances(t.order.asm)}
+	sess.Continue(accept.NextSeq, len(accept.Have) > 0)
+	if accept.Offers, err = t.openAll(hello.Offers); err != nil {
+		t.drop()
+		return peer.Accept{}, err
+	}
+	if !s.enter(t) {
+		t.drop()
+		return peer.Accept{}, errLeaving
+	}
+	t.order.mu.Lock()
+	t.holdPending(int64(t.order.asm.Counts().Bytes)) // what the session before left
+	t.order.mu.Unlock()
+	s.Life.After(s.Options.ConnectTimeout, t.proofLate)
+	return accept, nil
+}
+
+// openAll opens our end of all links; an error when none is there.
+func (t *Session) openAll(offers []wire.EndpointOffer) (answers []wire.EndpointOffer, err error) {
+	open := 0
+	for i, o := range offers {
+		answer := wire.EndpointOffer{Rail: o.Rail, Own: o.Own}
+		l, failed := t.open(i, o)
+		if l != nil {
+			answer.ID = l.ID
+		}
+		switch {
+		case failed == nil:
+			answer.Addr = l.EP.Addr()
+			open++
+		case l != nil && l.Rail.Waits() || len(o.Addr) == 0: // in the log of the side that lacks it
+			err = failed
+		default:
+			err = failed
+			t.s.warnOf(t.in, "no endpoint for a peer on a rail", "number", o.Rail, "err", rlimit.Advise(failed))
+		}
+		answers = append(answers, answer)
+	}
+	if open > 0 {
+		err = nil
+	} else if err == nil {
+		err = errNoOffers
+	}
+	return answers, err
+}
+
+// errNoOffers refuses a Hello without a link.
+var errNoOffers = errors.New("a Hello without a link")
+
+// enter notes a session that is there; false: the engine has begun to close.
+func (s *Sessions) enter(t *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Life.Closed() {
+		return false
+	}
+	s.all[t.in], s.byID[t.id] = t, t
+	s.byEngine[t.in.Engine()] = append(s.byEngine[t.in.Engine()], t)
+	delete(s.taken, t.in.Engine()) // it is t's now, or nobody asks for it any more
+	return true
+}
+
+// KeysWanted gives the keys of registered ranges and notes who has them.
+func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
+	t := s.Of(in)
+	if t == nil || !t.pace.Wait(in.Done()) {
+		return make([]wire.KeyEntry, len(ranges))
+	}
+	start := time.Now()
+	defer func() { t.pace.Spend(time.Since(start)) }()
+	return s.Regions.KeysFor(ranges, t, &t.closing)
+}
+
+// Revoked is the peer's answer: nothing of its own is in flight on the region.
+func (s *Sessions) Revoked(in *peer.In, id uint64, all bool) {
+	if !s.Life.Enter() {
+		return
+	}
+	defer s.Life.Leave()
+	t := s.Of(in)
+	if t == nil {
+		return
+	}
+	if all { // it has given up every key: nobody need wait for it until it asks again
+		s.Regions.DropHolder(t)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if done := t.revokes[id]; done != nil {
+		delete(t.revokes, id)
+		close(done)
+	}
+}
+
+// Stage has an initiator's wishes for staged transfers.
+func (s *Sessions) Stage(in *peer.In, f wire.Frame) error {
+	if !s.Life.Enter() {
+		return lifetime.ErrClosing
+	}
+	defer s.Life.Leave()
+	t := s.Of(in)
+	if t == nil {
+		return nil // it is being closed
+	}
+	return t.staged.Stage(f)
+}
+
+// Gone: the control channel to the peer is gone, and with it its access.
+func (s *Sessions) Gone(in *peer.In, err error) {
+	if !s.Life.Enter() {
+		return
+	}
+	defer s.Life.Leave()
+	t := s.Of(in)
+	if t == nil {
+		return
+	}
+	s.Log.Info("peer's session ended", "peer", in.Agent(), "reason", err)
+	if time.Since(t.log.since) > s.Options.ConnectTimeout/2 {
+		t.proofLate()
+	}
+	t.leave(!errors.Is(err, peer.ErrPeerClosed) && !errors.Is(err, peer.ErrDead))
+}

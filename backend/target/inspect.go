@@ -1,0 +1,57 @@
+package target
+
+import (
+	"gorail/backend/peer"
+	"gorail/backend/quota"
+)
+
+// Used is what peers have taken of the room that there is.
+func (s *Sessions) Used() quota.Usage { return s.room.Used() }
+
+// Latest is the session that the control channel began last; nil: there is none.
+func (s *Sessions) Latest() (latest *Session) {
+	for _, t := range s.All() {
+		if latest == nil || t.in.Session() > latest.in.Session() {
+			latest = t
+		}
+	}
+	return latest
+}
+
+// Held is how many messages wait behind a gap.
+func (t *Session) Held() int {
+	t.order.mu.Lock()
+	defer t.order.mu.Unlock()
+	return len(t.order.asm.Have())
+}
+
+// Frozen says that the session takes no notifications in any more.
+func (t *Session) Frozen() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.frozen
+}
+
+// Close ends the session, and tells the initiator.
+func (t *Session) Close(why string) {
+	t.close()
+	t.in.Close(why)
+}
+
+// HoldHellos keeps Hellos waiting for their turn until release is called.
+func (s *Sessions) HoldHellos() (release func()) {
+	var ends []func()
+	for range openers {
+		if end, ok := s.opening.Take(nil, nil); ok {
+			ends = append(ends, end)
+		}
+	}
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// In is the session on the control channel.
+func (t *Session) In() *peer.In { return t.in }

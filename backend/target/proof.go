@@ -1,0 +1,71 @@
+package target
+
+import (
+	"strings"
+
+	"gorail/backend/failover"
+	"gorail/backend/link"
+)
+
+// LinkEvent implements link.Owner. What it begins is not among the events: Fence holds mu while it waits for those.
+func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
+	if errno == 0 {
+		go t.heard(l, epoch)
+		return
+	}
+	t.s.Log.Info("link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "session", "target")
+	go t.failed(l, epoch)
+}
+
+// heard: a peer's's first message has come in over a link.
+func (t *Session) heard(l *link.Link, epoch uint64) {
+	if !t.s.Life.Enter() {
+		return
+	}
+	defer t.s.Life.Leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone || t.frozen || !l.Up || epoch != uint64(l.Epoch) {
+		return
+	}
+	l.Prove()
+	switch {
+	case len(link.Proved(t.links)) == len(link.InUse(t.links)):
+		t.announce()
+	case !t.log.waits:
+		t.log.waits = true
+		t.s.Life.After(2*failover.ProbeTime, func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.announce()
+		})
+	}
+}
+
+// announce tells that the peer is connected, once. Under mu.
+func (t *Session) announce() {
+	if t.log.known || t.gone {
+		return
+	}
+	t.log.known = true
+	works := link.Proved(t.links)
+	t.s.Log.Info("peer connected", "peer", t.in.Agent(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "target")
+}
+
+// proofLate tells what this side can know of a peer that did not get through.
+func (t *Session) proofLate() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone || t.log.missed || len(link.Proved(t.links)) > 0 {
+		return
+	}
+	t.log.missed = true
+	var why []string
+	for _, l := range t.links {
+		if l.Up {
+			why = append(why, l.Ends())
+		}
+	}
+	t.s.Log.Warn("no data connection of a peer has come in; a firewall? Option data_port fixes the ports that it has to let through",
+		"peer", t.in.Agent(), "rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)
+}

@@ -1,0 +1,88 @@
+package target
+
+import (
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"gorail/backend/peer"
+	"gorail/backend/quota"
+	"gorail/backend/wire"
+)
+
+// What a peer that holds our token may take. docs/options.md has the options.
+const (
+	mostEndpoints = 16384                  // of peers' sessions; and no more than half of the process's descriptors suffice for
+	mostOlder     = 4                      // sessions of one engine: where endpoints are shared, older ones go on for a while
+	openers       = 2                      // Hellos that open endpoints at a time: each holds a thread, and a rail's lock
+	fencers       = 16                     // fences at a time: one may wait a second for its peer's notifications
+	enders        = 16                     // sessions that close endpoints at a time
+	share         = 8                      // opening takes one part of so many of a core, after
+	atOnce        = 300 * time.Millisecond // which is a thousand endpoints on tcp
+)
+
+// mostRoom is the limit of endpoints and of their descriptors.
+func (s *Sessions) mostRoom() quota.Usage {
+	if s.Options.MaxEndpoints > 0 {
+		return quota.Usage{Endpoints: s.Options.MaxEndpoints, Descriptors: 1 << 30}
+	}
+	l := syscall.Rlimit{Cur: 1024}
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l)
+	return quota.Usage{Endpoints: mostEndpoints, Descriptors: int(min(l.Cur/2, 1<<30))}
+}
+
+// makeRoom checks a Hello's offers, and counts their endpoints until leaveRoom.
+func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
+	s := t.s
+	type pair struct{ rail, own uint8 }
+	links := map[pair]int{}
+	for _, o := range offers {
+		if int(o.Rail) >= len(s.Links.Rails.List) {
+			continue // it is told that there is none
+		}
+		most := s.Options.QPsPerRail
+		if s.Links.Rails.List[o.Rail].Can.SharedEndpoint {
+			most = 1
+		}
+		p := pair{o.Rail, o.Own}
+		if links[p]++; links[p] > most {
+			return &peer.RejectError{Code: wire.CodeLimit, Text: fmt.Sprintf("%d links on a pair of rails: %d are allowed here (option qps_per_rail)", links[p], most)}
+		}
+		t.usage = t.usage.Plus(quota.Usage{Endpoints: 1, Descriptors: s.Links.Rails.List[o.Rail].Can.Descriptors})
+	}
+	most := s.mostRoom()
+	same, fits := s.room.Take(t.in.Source(), t.usage, most)
+	if fits {
+		return nil
+	}
+	t.usage = quota.Usage{}
+	from := netip.Addr{}
+	if same {
+		from = t.in.Source()
+	}
+	if n := s.node.Load(); n != nil {
+		n.MakeRoom(from)
+	}
+	return &peer.RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf(
+		"peers have too many endpoints here: %d, with %d file descriptors, are the most (option max_endpoints, ulimit -n)", most.Endpoints, most.Descriptors)}
+}
+
+// leaveRoom is called when the endpoints are closed. It may be called again.
+func (t *Session) leaveRoom() {
+	t.s.room.Give(t.in.Source(), t.usage)
+	t.usage = quota.Usage{}
+}
+
+// warnOf warns of what a peer has caused, unless there is too much of it.
+func (s *Sessions) warnOf(in *peer.In, text string, args ...any) {
+	lost, ok := s.few.Next(time.Now())
+	if !ok {
+		return
+	}
+	args = append(args, "peer", in.Agent())
+	if lost > 0 {
+		args = append(args, "lines_left_out", lost)
+	}
+	s.Log.Warn(text, args...)
+}

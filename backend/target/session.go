@@ -1,0 +1,150 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/lifetime"
+	"gorail/backend/link"
+	"gorail/backend/peer"
+	"gorail/backend/quota"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+	"gorail/backend/staging"
+	"gorail/backend/stats"
+	"gorail/backend/wire"
+)
+
+// Session is a session in which we serve.
+type Session struct {
+	s    *Sessions
+	in   *peer.In
+	id   uint64
+	sess core.Session
+
+	events  lifetime.Serial // what the core has for us
+	pace    *quota.Pace     // of what it asks for
+	staged  *staging.Server
+	order   order
+	closing atomic.Bool // gone, for readers without mu
+
+	mu      sync.Mutex
+	gone    bool
+	frozen  bool      // it takes no notifications in any more
+	over    bool      // its links are gone
+	lost    time.Time // when it ended, if it takes notifications in since
+	log     told
+	links   []*link.Link
+	usage   quota.Usage              // of Sessions.room
+	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
+}
+
+// told is what the log has of a session. Guarded by its mu.
+type told struct {
+	since  time.Time // it began then
+	missed bool      // that no data connection came in
+	known  bool      // that the peer is connected
+	waits  bool      // for other links, to say so
+}
+
+// open makes our end of a link.
+func (t *Session) open(num int, o wire.EndpointOffer) (*link.Link, error) {
+	if int(o.Rail) >= len(t.s.Links.Rails.List) {
+		return nil, fmt.Errorf("we have no rail %d", o.Rail)
+	}
+	l, err := t.s.Links.Open(t, num, int(o.Rail), int(o.Own))
+	l.PeerID = o.ID
+	t.links = append(t.links, l)
+	if err == nil && len(o.Addr) == 0 {
+		err = errors.New("the peer has no endpoint for it")
+	}
+	if err == nil {
+		err = t.s.Links.Connect(l, t.sess, o, t.from(), core.Target, false)
+	}
+	if err != nil {
+		_ = t.s.Links.Quiesce(l) // it is in the log
+	}
+	return l, err
+}
+
+// drop ends the session's access to our memory and its links.
+func (t *Session) drop() {
+	if quiet := t.s.Links.Drop(t.links, t.sess, -3, nil); quiet == nil {
+		t.leaveRoom()
+	} else {
+		t.s.Life.Go(func() { <-quiet; t.leaveRoom() })
+	}
+	t.links = nil
+}
+
+// from are addresses that the peer's connections may come from, besides those of its endpoints.
+func (t *Session) from() []netip.Addr { return []netip.Addr{t.in.Remote()} }
+
+// view: under mu.
+func (t *Session) view() link.View {
+	return link.NewView(stats.Peer{Agent: t.in.Agent(), Engine: t.in.Engine().String(), Direction: stats.Target, State: "ready"},
+		t.links, func(int) string { return "" })
+}
+
+// reaches says that a link of the session is on a rail that has the region.
+func (t *Session) reaches(g *region.Region) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gone || slices.ContainsFunc(t.links, func(l *link.Link) bool { return l.Up && g.Rails.Load()&(1<<l.Rail.Index) != 0 })
+}
+
+// Revoke tells the peer that regions go away; the channel closes with its answer. Implements region.Holder.
+func (t *Session) Revoke(regions []uint64) <-chan struct{} {
+	done := make(chan struct{})
+	id := t.s.Life.NextID()
+	t.mu.Lock()
+	if t.gone {
+		close(done)
+		t.mu.Unlock()
+		return done
+	}
+	t.revokes[id] = done
+	t.mu.Unlock()
+	t.in.Revoke(id, regions)
+	return done
+}
+
+// AwaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint. Implements region.Holder.
+func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return
+	case <-timer.C:
+		select {
+		case <-done: // both: it did answer
+			return
+		default:
+		}
+	}
+	t.s.warnOf(t.in, "peer did not give a deregistered region back in time: its endpoint is closed", "cancel_timeout", t.s.Options.CancelTimeout)
+	t.close()
+	t.in.Close("no answer to a revocation within cancel_timeout")
+}
+
+// wantStart asks the initiator for the links over a rail that has just come up.
+func (t *Session) wantStart(rl *rails.Rail) {
+	if !t.s.Life.Enter() {
+		return
+	}
+	defer t.s.Life.Leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.links {
+		if !t.gone && !t.frozen && l.Rail == rl && !l.Up {
+			t.in.WantFence(uint8(l.Num), l.Epoch)
+		}
+	}
+}

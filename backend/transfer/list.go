@@ -1,0 +1,41 @@
+package transfer
+
+import "unsafe"
+
+// Desc is one element of a descriptor list, in the layout of nixlMetaDesc. MD is the shim's metadata object.
+type Desc struct {
+	Addr, Len, Dev uint64
+	MD             unsafe.Pointer
+}
+
+// MDRegion is where the shim's metadata object keeps the region id: GR_MD_REGION, which package plugin compares.
+const MDRegion = 16
+
+func (d *Desc) region() uint64 {
+	if d.MD == nil {
+		return 0
+	}
+	return *(*uint64)(unsafe.Add(d.MD, MDRegion))
+}
+
+// List is a descriptor list. The caller keeps it as it is while a transfer is prepared.
+type List struct {
+	Descs   []Desc
+	Regions []uint64 // the region of each; nil: its metadata object has it
+}
+
+// Own is a list of the engine's own, for inner transfers.
+func Own(n int) List { return List{make([]Desc, n), make([]uint64, n)} }
+
+// Set fills one element.
+func (l List) Set(i int, region, addr, length uint64) {
+	l.Descs[i], l.Regions[i] = Desc{Addr: addr, Len: length}, region
+}
+
+// region is that of element i.
+func (l *List) region(i int) uint64 {
+	if l.Regions != nil {
+		return l.Regions[i]
+	}
+	return l.Descs[i].region()
+}

@@ -1,0 +1,33 @@
+package transfer
+
+import (
+	"fmt"
+
+	"gorail/backend/status"
+)
+
+// tell logs which way the bytes of the transfer's last run went, once a run, where the log takes debug lines; else it costs a
+// look at a flag. Under t.mu.
+func (t *Transfer) tell() {
+	if !t.untold.Load() || t.x.Running() {
+		return
+	}
+	t.untold.Store(false)
+	code, _ := t.x.Err()
+	took, _ := t.x.Took()
+	op := "READ"
+	if t.op == Write {
+		op = "WRITE"
+	}
+	t.tab.Log.Debug("transfer ended", "peer", t.peer.Name, "op", op, "bytes", t.bytes, "status", status.Code(code).String(),
+		"took", took, "paths", t.paths())
+}
+
+// paths are the pairs of rails that carried the last run, and how much each did: "net/eth0>net/eth1:1048576".
+func (t *Transfer) paths() []string {
+	var list []string
+	for _, p := range t.x.Paths() {
+		list = append(list, fmt.Sprintf("%s>%s:%d", t.tab.Rails.List[p.Own].Name(), t.peer.session.PeerRail(p.Peer), p.Bytes))
+	}
+	return list
+}

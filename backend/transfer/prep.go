@@ -1,0 +1,259 @@
+package transfer
+
+import (
+	"math"
+	"slices"
+
+	"gorail/backend/plan"
+	"gorail/backend/region"
+	"gorail/backend/status"
+)
+
+// regionSet collects the regions that a list names, in order of first use.
+type regionSet struct {
+	list []*region.Region
+	seen map[*region.Region]struct{}
+}
+
+func (s *regionSet) add(r *region.Region) {
+	if n := len(s.list); n > 0 && s.list[n-1] == r {
+		return
+	}
+	if s.seen == nil && len(s.list) < 8 {
+		for _, g := range s.list {
+			if g == r {
+				return
+			}
+		}
+		s.list = append(s.list, r)
+		return
+	}
+	if s.seen == nil {
+		s.seen = map[*region.Region]struct{}{}
+		for _, g := range s.list {
+			s.seen[g] = struct{}{}
+		}
+	}
+	if _, ok := s.seen[r]; !ok {
+		s.seen[r] = struct{}{}
+		s.list = append(s.list, r)
+	}
+}
+
+// resolver turns descriptors into pieces of a plan. The region table is locked for reading while it works.
+type resolver struct {
+	tab           *Table
+	local, remote List
+	peer          *Peer
+	held          bool                      // the regions are another transfer's, which keeps them
+	self          map[uint64]*region.Region // loopback: our region id -> the session's region
+
+	locals, remotes  regionSet
+	sliced           map[uint64]*region.Region // those registered in slices, by id
+	lastL, lastR     *region.Region
+	lastLID, lastRID uint64
+}
+
+// check validates pair i and notes its regions.
+func (v *resolver) check(i int) error {
+	l, r := &v.local.Descs[i], &v.remote.Descs[i]
+	if l.Len != r.Len {
+		return status.Errorf(status.ErrInvalidParam, "descriptor %d: %d bytes here, %d at the peer", i, l.Len, r.Len)
+	}
+	if id := v.local.region(i); v.lastL == nil || id != v.lastLID {
+		g := v.tab.Regions.Regions.At(id)
+		if g == nil || g.Peer != nil || g.Closed.Load() && !v.held {
+			return status.Errorf(status.ErrNotFound, "descriptor %d: its local memory %#x+%d is not registered", i, l.Addr, l.Len)
+		}
+		if g.Refused != nil {
+			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.Refused)
+		}
+		v.lastL, v.lastLID = g, id
+		v.note(&v.locals, g)
+	}
+	if id := v.remote.region(i); v.lastR == nil || id != v.lastRID {
+		g, err := v.remoteRegion(id)
+		if err != nil {
+			return status.Errorf(status.ErrNotFound, "descriptor %d: %w", i, err)
+		}
+		v.lastR, v.lastRID = g, id
+		v.note(&v.remotes, g)
+	}
+	if !v.lastL.Contains(l.Addr, l.Len) {
+		return status.Errorf(status.ErrInvalidParam, "descriptor %d: local %#x+%d is not inside its region %#x+%d", i, l.Addr, l.Len, v.lastL.Addr, v.lastL.Len)
+	}
+	if !v.lastR.Contains(r.Addr, r.Len) {
+		return status.Errorf(status.ErrInvalidParam, "descriptor %d: remote %#x+%d is not inside its region %#x+%d", i, r.Addr, r.Len, v.lastR.Addr, v.lastR.Len)
+	}
+	return nil
+}
+
+func (v *resolver) remoteRegion(id uint64) (*region.Region, error) {
+	if g := v.self[id]; g != nil {
+		return g, nil
+	}
+	g := v.tab.Regions.Regions.At(id)
+	if g == nil || g.Closed.Load() && !v.held {
+		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not loaded")
+	}
+	if g.Peer != v.peer {
+		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not of agent %q", v.peer.Name)
+	}
+	return g, nil
+}
+
+// pieces gives pairs of a checked list.
+func (v *resolver) pieces(first int, dst []plan.Piece) {
+	local, remote := v.local.Descs[first:first+len(dst)], v.remote.Descs[first:first+len(dst)]
+	for i := range dst {
+		l, r := &local[i], &remote[i]
+		rid := v.remote.region(first + i)
+		if v.self != nil {
+			rid = v.self[rid].ID
+		}
+		dst[i] = plan.Piece{Local: l.Addr, Remote: r.Addr, Len: l.Len, LRegion: region.Index(v.local.region(first + i)), RRegion: region.Index(rid)}
+	}
+}
+
+// Prep validates and plans a transfer. One crossing to C at any size. Implements prepXfer.
+func (tab *Table) Prep(op int, local, remote List, p *Peer) (*Transfer, error) {
+	if len(local.Descs) != len(remote.Descs) || len(local.Descs) == 0 {
+		return nil, status.Errorf(status.ErrInvalidParam, "prepare: %d local and %d remote descriptors: the lists must be equally long and not empty",
+			len(local.Descs), len(remote.Descs))
+	}
+	if op != Read && op != Write {
+		return nil, status.Errorf(status.ErrInvalidParam, "prepare: unknown operation %d", op)
+	}
+	v := &resolver{tab: tab, local: local, remote: remote, peer: p}
+	if p.Self {
+		if err := v.loopback(); err != nil {
+			return nil, err
+		}
+	}
+	t := &Transfer{tab: tab, peer: p, op: op}
+	if err := v.plan(t); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// loopback maps the agent's own metadata, which names our local regions, to regions of the session with ourselves.
+func (v *resolver) loopback() error {
+	v.self = map[uint64]*region.Region{}
+	for i := range v.remote.Descs {
+		id := v.remote.region(i)
+		if _, ok := v.self[id]; ok {
+			continue
+		}
+		g := v.tab.Regions.Regions.Get(id)
+		if g == nil || g.Closed.Load() {
+			return status.Errorf(status.ErrNotFound, "descriptor %d: its memory is not registered", i)
+		}
+		if g.Peer == nil {
+			own, err := v.peer.session.Load(g.Range)
+			if err != nil {
+				return err
+			}
+			g = own
+		}
+		v.self[id] = g
+	}
+	return nil
+}
+
+// plan checks, pins and lays out the transfer, and enters it.
+func (v *resolver) plan(t *Transfer) error {
+	tab := v.tab
+	var pinned []*region.Region
+	done := tab.Regions.Regions.View()
+	err := func() error {
+		for i := range v.local.Descs {
+			if err := v.check(i); err != nil {
+				return err
+			}
+		}
+		for _, g := range append(slices.Clone(v.locals.list), v.remotes.list...) {
+			if !g.Pin() {
+				return status.Errorf(status.ErrNotFound, "prepare: memory %#x+%d was deregistered or unloaded meanwhile", g.Addr, g.Len)
+			}
+			pinned = append(pinned, g)
+		}
+		return nil
+	}()
+	done()
+	if err != nil {
+		for _, g := range pinned {
+			tab.Regions.Regions.Unpin(g)
+		}
+		return err
+	}
+	t.locals, t.remotes = v.locals.list, v.remotes.list
+	if err := v.layout(t); err != nil {
+		for _, g := range pinned {
+			tab.Regions.Regions.Unpin(g)
+		}
+		return err
+	}
+	return nil
+}
+
+func (v *resolver) layout(t *Transfer) error {
+	tab := v.tab
+	most, whole := v.peer.sizes()
+	cfg := plan.Config{Links: v.peer.Links, ChunkMin: max(tab.Options.ChunkMin, min(whole, tab.Options.ChunkMax)), ChunkMax: tab.Options.ChunkMax, MaxMsg: most}
+	if err := v.classify(t); err != nil {
+		return err
+	}
+	if t.bulk || t.staged { // GPUs share the work among themselves; rings have slots
+		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
+	}
+	n, source := len(v.local.Descs), plan.Source(v.pieces)
+	if v.sliced != nil {
+		s := &slicer{v: v}
+		n, source = s.count(), s.pieces
+	}
+	lay, err := cfg.Count(n, source)
+	if err != nil {
+		return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+	}
+	rec, err := tab.records.Alloc(t)
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "prepare: %w", err)
+	}
+	x, err := tab.Core.NewXfer(rec.Handle().Uint64(), t.op, uint64(lay.Ops))
+	if err != nil {
+		_ = tab.records.Free(rec)
+		return status.Errorf(status.ErrBackend, "prepare: no memory for %d operations: %w", lay.Ops, err)
+	}
+	if lay.Ops > 0 {
+		if err := cfg.Fill(plan.At(x.Ops()), n, source); err != nil {
+			tab.Core.FreeXfer(x)
+			_ = tab.records.Free(rec)
+			return status.Errorf(status.ErrInvalidParam, "prepare: %w", err)
+		}
+	}
+	if t.bulk && lay.Ops > 0 {
+		if err := v.peer.bulk(x, v.locals.list, v.remotes.list); err != nil {
+			tab.Core.FreeXfer(x)
+			_ = tab.records.Free(rec)
+			return err
+		}
+	}
+	x.SetBytes(lay.Bytes)
+	t.rec, t.x, t.bytes = rec, x, lay.Bytes
+	return nil
+}
+
+// sizes are the largest work request of the rails to this peer, and the largest that none of them wants cut.
+func (p *Peer) sizes() (most, whole uint64) {
+	for i, pair := range p.Pairs {
+		c := p.tab.Rails.List[pair.Own].Can
+		if i == 0 || c.MaxMsg < most {
+			most = c.MaxMsg
+		}
+		if i == 0 || c.Whole < whole {
+			whole = c.Whole
+		}
+	}
+	return most, whole
+}

@@ -1,0 +1,163 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorail/backend/region"
+	"gorail/backend/status"
+	"gorail/backend/xfer"
+)
+
+// Which links have the memory of a transfer on both sides, and what becomes of one that no link carries: what is of GPUs is staged, the rest
+// fails.
+
+// ErrUnreachable says that no link moves bytes between the memories of an inner transfer.
+var ErrUnreachable = errors.New("no link reaches both memories")
+
+// reach gives what tells links that have all of the memory, on both sides, from others.
+func (t *Transfer) reach() func(*Route) bool {
+	own, theirs := ^uint64(0), ^uint64(0)
+	for _, g := range t.remotes {
+		theirs &= g.Rails.Load()
+	}
+	for _, g := range t.locals {
+		own &= g.Rails.Load()
+	}
+	return func(r *Route) bool {
+		return moves(r.Rail, t.class, t.bulk) && own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0
+	}
+}
+
+// Reachable says whether links carry operations between such memories as they are, as far as is known. own and theirs are bits: the rails of ours,
+// and of the peer's, that have all of the memory.
+func (p *Peer) Reachable(c Class, own, theirs uint64) bool {
+	reaches := func(r *Route) bool {
+		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk)
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for i := range p.view.Routes {
+		if reaches(&p.view.Routes[i]) {
+			return !(c.VRAM() && p.stranded(reaches))
+		}
+	}
+	return false
+}
+
+// ready checks that every key is here, and finds the links whose rails have all of the memory on both sides. Under t.mu (or with t queued) and
+// Peer.mu for reading.
+func (t *Transfer) ready() bool {
+	p := t.peer
+	if p.view.Leaving || !t.keyed() {
+		return false
+	}
+	t.links, t.near, t.rings = t.links[:0], 0, t.staged
+	if t.staged {
+		t.checked = p.epoch
+		return true
+	}
+	close, reaches := region.NearRails(t.locals), t.reach()
+	for _, near := range []bool{true, false} {
+		for i := range p.view.Routes {
+			r := &p.view.Routes[i]
+			if reaches(r) && close&(1<<r.Rail.Index) != 0 == near {
+				t.links = append(t.links, r.Link)
+			}
+		}
+		if near {
+			t.near = len(t.links)
+		}
+	}
+	t.rings = t.gpu && t.inner == nil && (len(t.links) == 0 || p.stranded(reaches))
+	if len(t.links) == 0 && !t.rings {
+		return false
+	}
+	t.checked = p.epoch
+	return true
+}
+
+// slowRail is how long a transfer of GPUs' memory waits for its rails to come back before it is staged over others.
+const slowRail = 100 * time.Millisecond
+
+// offRails stops a transfer whose rails are away while others work: settle begins it anew, over rings. Under t.mu; false: it is none.
+func (t *Transfer) offRails() bool {
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t.x.TakeTicket(); !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
+		return false
+	}
+	t.stopped = withoutRails
+	t.unlinked.Store(t.inner != nil) // its run has another way
+	t.tab.Core.Abort(t.x, int32(status.ErrBackend))
+	return true
+}
+
+func (t *Transfer) keyed() bool {
+	return !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed })
+}
+
+// GoneThere is why a range of the peer's has no keys.
+const GoneThere = "the peer has deregistered its memory, or its metadata was unloaded"
+
+// giveUp ends a waiting transfer for want of one of the peer's regions. Under Peer.mu.
+func (t *Transfer) giveUp(g *region.Region) {
+	t.tab.records.Rest(t.rec)
+	t.unlinked.Store(t.keyed())
+	switch {
+	case t.keyed():
+		t.why = t.apart()
+	case g.Unknown && g.Why != "":
+		t.why = g.Why
+	default:
+		t.why = GoneThere
+	}
+	if t.inner == nil { // else its run has another way, or tells
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
+	}
+	if g.Unknown && t.inner == nil {
+		t.x.Hold() // the peer may be about to leave
+		t.peer.hold(held{t, int32(status.ErrBackend), true})
+	} else {
+		t.x.Settle(int32(status.ErrBackend))
+	}
+}
+
+// apart says that no rail in use has all of the memory. Under Peer.mu.
+func (t *Transfer) apart() string {
+	var ours, theirs, all []string
+	add := func(list *[]string, name string) {
+		if !slices.Contains(*list, name) {
+			*list = append(*list, name)
+		}
+	}
+	for i := range t.peer.view.Routes {
+		r := &t.peer.view.Routes[i]
+		add(&all, r.Rail.Name())
+		if hasAll(r.Rail, t.locals) {
+			add(&ours, r.Rail.Name())
+		}
+		if !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return g.Rails.Load()&(1<<r.Peer) == 0 }) {
+			add(&theirs, r.Rail.Name())
+		}
+	}
+	return fmt.Sprintf("no rail in use (%v) has the memory of both sides: ours is registered for %v, the peer's for %v; the log of the side that lacks a rail says why",
+		all, ours, theirs)
+}
+
+// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
+// common with the others. Under Peer.mu, with the session's lock held.
+func (t *Transfer) hopeless() *region.Region {
+	for _, g := range t.remotes {
+		if (g.Unknown || g.Closed.Load()) && !g.Keyed && !g.Asked {
+			return g
+		}
+	}
+	if t.keyed() && len(t.links) == 0 {
+		return t.remotes[0]
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package transfer
+
+import (
+	"syscall"
+	"time"
+
+	"gorail/backend/rlimit"
+	"gorail/backend/status"
+)
+
+// A transfer that ends in an error has its status when nothing of it touches memory of either side any more. What failed on a link waits in
+// the core for the link's fence (part.c), or with its session for the FENCEs of one that we end. What is said of our side alone (inUse) is for
+// releases and deregistrations, which don't wait for the peer.
+
+// ended takes in that a transfer has failed, or that one has ended whose end was waited for. One that ended well may have been posted
+// again since.
+func (t *Transfer) ended(code int32) {
+	if code != 0 {
+		t.settle(code)
+	}
+	if t.zombie.Load() {
+		t.reap()
+	}
+	if t.inner != nil {
+		select {
+		case t.inner <- struct{}{}:
+		default:
+		}
+	}
+	t.peer.session.SettleRevokes()
+}
+
+// settle gives a failed transfer its final status and says why.
+func (t *Transfer) settle(code int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed() || !t.x.Unsettled() {
+		return
+	}
+	_, wire := t.x.Err()
+	if (wire == syscall.ENOTSUP || t.stopped != running) && t.restage() {
+		return
+	}
+	if code, held := t.hold(code, false); !held {
+		t.finish(code)
+	}
+}
+
+// finish gives the status that settle has found, and logs it. Under mu.
+func (t *Transfer) finish(code int32) {
+	_, wire := t.x.Err()
+	why := t.reason
+	switch {
+	case why != "":
+	case code == int32(status.ErrRemoteDisconnect):
+		why = "the peer is gone"
+	case wire == syscall.ENOTSUP:
+		why = t.tab.Trouble()
+	case wire == syscall.ESTALE:
+		why = "a region of it was deregistered"
+	case wire != 0:
+		why = rlimit.Advise(wire).Error()
+	default:
+		why = t.peer.ended()
+	}
+	switch {
+	case t.inner != nil:
+		t.why = why
+	case !t.zombie.Load():
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Code(code).String(), "reason", why,
+			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
+	}
+	t.x.Settle(code)
+	t.tell()
+}
+
+// refusals is how often a request finds that the peer's memory can't be mapped before it no longer tries: it may have been for want of something.
+const refusals = 3
+
+// restage runs a transfer anew over rings whose links turned out not to reach the peer's memory. Under mu; false: it has failed.
+func (t *Transfer) restage() bool {
+	if t.inner != nil || t.zombie.Load() || t.reason != "" {
+		return false
+	}
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.view.Live == nil {
+		return false
+	}
+	tried := LinksRefused
+	switch t.stopped {
+	case withoutRails:
+		tried = LinksUntried
+	case slowToMap:
+		tried = LinksOpening
+	default:
+		t.refused++
+		t.staged = t.staged || t.refused == refusals
+	}
+	t.stopped = running
+	t.rings, t.checked = true, 0 // the next post finds out anew
+	t.x.TakeTicket()
+	hasNotif, msg, ok := t.x.Message()
+	if !ok {
+		return false
+	}
+	t.x.Start()
+	t.stage(hasNotif, msg, tried)
+	return true
+}
+
+// EndRun gives a staged transfer its status; err is why its run, which began then, has failed.
+func (t *Transfer) EndRun(began time.Time, code status.Code, err error) {
+	t.mu.Lock()
+	if err != nil && !t.zombie.Load() {
+		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", code.String(), "reason", err, "bytes", t.bytes, "staged", true)
+	}
+	if err == nil {
+		t.peer.rates.add(t.bytes, time.Since(began))
+	}
+	t.untold.Store(false)
+	t.run.Store(nil)
+	end, held := int32(code), false
+	if t.x.Hold(); err != nil {
+		end, held = t.hold(end, true)
+	}
+	if !held {
+		t.x.Settle(end)
+	}
+	t.mu.Unlock()
+	if t.zombie.Load() {
+		t.reap()
+	}
+	t.peer.session.SettleRevokes()
+}

@@ -1,0 +1,132 @@
+package transfer
+
+import (
+	"fmt"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/provider"
+	"gorail/backend/status"
+	"gorail/backend/xfer"
+)
+
+// Sweep looks after deadlines: transfers without progress, aborted ones that do not drain. Every peer's are looked at apart, behind the call.
+func (tab *Table) Sweep() {
+	of := map[*Peer][]*Transfer{}
+	for _, rec := range tab.records.CollectActive(func(*xfer.Record[*Transfer]) bool { return true }) {
+		of[rec.Value.peer] = append(of[rec.Value.peer], rec.Value)
+	}
+	for p, list := range of {
+		if p.swept.Swap(true) {
+			continue // the look before is not over
+		}
+		p.Events.Do(tab.Life, func() {
+			defer p.swept.Store(false)
+			for _, t := range list {
+				t.sweep()
+			}
+		})
+	}
+}
+
+func (t *Transfer) sweep() {
+	switch {
+	case t.x.Running() || t.x.Unsettled():
+		t.look(time.Now())
+	case t.zombie.Load():
+		if t.reap() {
+			t.peer.session.SettleRevokes()
+		}
+	default:
+		t.mu.Lock()
+		if !t.freed() && !t.x.Running() {
+			t.rest()
+		}
+		t.mu.Unlock()
+	}
+}
+
+// rest takes a transfer that has ended off the active list, and its ticket with it: the next post enters it again. One that is
+// posted again and again stays. Under t.mu.
+func (t *Transfer) rest() {
+	t.sample()
+	if t.x.HasTicket() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
+		return
+	}
+	if t.x.TakeTicket(); t.x.Running() {
+		return // posted just now
+	}
+	t.tab.records.Rest(t.rec)
+	t.tell()
+}
+
+// slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged: thousands of VMM handles take up to
+// 10 ms each.
+const slowMapping = 100 * time.Millisecond
+
+// notMapped stops a transfer that waits for memory to be mapped: settle begins it anew, over rings. Under mu; false: it does not wait for that.
+func (t *Transfer) notMapped() bool {
+	p := t.peer
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if t.x.TakeTicket(); !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
+		return false
+	}
+	t.stopped = slowToMap
+	t.tab.Core.Abort(t.x, int32(status.ErrNotSupported))
+	return true
+}
+
+// mapping says that a link works whose rail has memory of peers to map yet. Under mu.
+func (p *Peer) mapping() bool {
+	for i := range p.view.Routes {
+		r := &p.view.Routes[i]
+		if m, ok := r.Rail.Inner().(provider.Mapper); ok && r.Working && m.Mapping() {
+			return true
+		}
+	}
+	return false
+}
+
+// look checks the deadlines of one transfer in flight.
+func (t *Transfer) look(now time.Time) {
+	o := t.tab.Options
+	t.mu.Lock()
+	if t.freed() || !t.x.Running() || t.run.Load() != nil { // a run looks after itself
+		t.mu.Unlock()
+		return
+	}
+	last := max(core.Now()-t.x.LastProgress(), 0)
+	if since := now.Sub(t.posted); since < last {
+		last = since
+	}
+	aborted, done, moving := t.aborted, t.x.Done(), t.x.InFlight()
+	if t.bulk && t.inner == nil && aborted.IsZero() && last > slowMapping && t.notMapped() ||
+		t.gpu && aborted.IsZero() && last > slowRail && t.offRails() {
+		t.mu.Unlock()
+		return
+	}
+	overdue := !aborted.IsZero() && moving && now.Sub(aborted) > o.CancelTimeout
+	if overdue {
+		t.aborted = now
+	}
+	late := aborted.IsZero() && !t.taken.IsZero() && moving && now.Sub(t.taken) > o.CancelTimeout
+	if late {
+		t.taken = now
+	}
+	t.mu.Unlock()
+	switch {
+	case late:
+		t.fence("a transfer over memory that the peer has taken back did not drain within cancel_timeout")
+	case !aborted.IsZero():
+		if overdue {
+			t.fence("an aborted transfer did not drain within cancel_timeout")
+			t.peer.session.Unanswered(now)
+		}
+	case last > o.XferTimeout:
+		why := fmt.Sprintf("no progress for %v (option xfer_timeout) to peer %q on rails %v, %d of %d bytes left",
+			o.XferTimeout, t.peer.Name, t.peer.session.Path(), t.bytes-min(done, t.bytes), t.bytes)
+		t.tab.Log.Error("transfer timed out", "reason", why, "links", t.peer.session.Texts())
+		t.Abort(status.ErrBackend, why)
+	}
+}
