@@ -2,8 +2,6 @@ package initiator
 
 import (
 	"context"
-	"errors"
-	"net/netip"
 	"slices"
 	"syscall"
 	"time"
@@ -11,9 +9,7 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/failover"
 	"gorail/backend/link"
-	"gorail/backend/rlimit"
 	"gorail/backend/transfer"
-	"gorail/backend/wire"
 )
 
 // LinkEvent implements link.Owner.
@@ -168,143 +164,4 @@ func (r *Session) drain(l *link.Link, why string) {
 		}
 	}
 	r.s.Life.After(0, look)
-}
-
-// Fenced: the target has closed its endpoint; nothing of ours from before can land any more. Implements peer.InitiatorHandler.
-func (c *conn) Fenced(f wire.Fenced) {
-	r := c.r
-	if !r.s.Life.Enter() {
-		return
-	}
-	defer r.s.Life.Leave()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state != ready || !c.current() || int(f.Rail) >= len(r.links) {
-		c.parting.answered(f.ID)
-		return
-	}
-	l := r.links[f.Rail]
-	switch {
-	case l.Epoch != f.Epoch:
-	case f.ID == 0: // the target asks for it
-		if !l.Up {
-			r.startLink(l)
-		} else if l.Phase != failover.Fencing {
-			r.fence(l, "the peer's endpoint has failed")
-		}
-	case l.Phase == failover.Fencing:
-		c.answered(l, f)
-	}
-}
-
-// answered goes on with a link whose fence the target has answered. Under mu, which it gives away for a while.
-func (c *conn) answered(l *link.Link, f wire.Fenced) {
-	r := c.r
-	ep, err := l.EP, errors.New("the peer could not open another endpoint")
-	if ep == nil {
-		err = errors.New("no endpoint could be opened")
-	} else if len(f.Addr) > 0 {
-		r.mu.Unlock() // on RoCE the kernel may look for the neighbour for a second: posts over other rails go on
-		err = r.s.Links.Reach(ep, f.Addr, []netip.Addr{c.out.Remote()})
-		r.mu.Lock()
-	}
-	if !r.owns(l) || l.Phase != failover.Fencing || l.Epoch != f.Epoch || l.EP != ep {
-		return
-	}
-	l.NoteEnds()
-	if !l.Up {
-		r.started(l, err)
-		return
-	}
-	if err := r.goOn(l, core.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
-		go c.GiveUp(err)
-	}
-	r.peer.Kick()
-}
-
-// goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
-// error given back ends the session. Under mu.
-func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
-	alone := !r.failover.Others(&l.Link)
-	if alone && err == nil {
-		r.change(func() {
-			if err = l.Rebind(proof, !l.Proved); err == nil {
-				r.failover.Renewed(&l.Link)
-			}
-		})
-		if err == nil && l.Phase == failover.Working {
-			r.rehome()
-			r.s.Log.Info("link renewed", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", l.Epoch)
-		}
-		if err == nil {
-			return nil
-		}
-	}
-	if alone && !r.failover.Hope(&l.Link) {
-		return err
-	}
-	if alone {
-		r.s.Log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
-	} else {
-		r.s.Log.Log(context.Background(), l.Level(), "rail rests; others carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num,
-			"pause", l.Pause, "err", err)
-	}
-	var retry failover.Retry
-	r.change(func() {
-		l.Core.Yield(proof) // what has arrived must not be sent again when another comes up first
-		retry = r.failover.Rest(&l.Link, err)
-	})
-	switch epoch := l.Epoch; {
-	case retry.Fence:
-		r.later(l, retry.After, "another try")
-	case retry.After == 0:
-		r.probe(l)
-	default:
-		r.s.Life.After(retry.After, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if r.owns(l) && l.Epoch == epoch && l.Phase == failover.Resting {
-				r.probe(l)
-			}
-		})
-	}
-	return nil
-}
-
-// probe tries a link that rests. Under mu.
-func (r *Session) probe(l *link.Link) {
-	l.Enter(failover.Probing, time.Now())
-	if err := l.Rebind(core.Proof{}, true); err != nil {
-		r.s.Log.Warn("cannot probe a rail", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
-		r.later(l, r.failover.Unprobed(&l.Link), "another try")
-	}
-}
-
-// cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
-func (r *Session) cameUp(l *link.Link, epoch uint64) {
-	r.mu.Lock()
-	if !r.owns(l) || l.Phase != failover.Probing || epoch != uint64(l.Epoch) || l.Core.Stats().State != core.LinkProbing {
-		r.mu.Unlock()
-		return
-	}
-	r.change(func() {
-		r.failover.CameUp(&l.Link)
-		l.ShutDoor()
-		r.rehome()
-		l.Core.Up()
-		for _, o := range r.links {
-			if o.Up && (o.Phase == failover.Probing || o.Phase == failover.Resting) {
-				o.Core.Yield(core.Proof{})
-			}
-		}
-	})
-	if l.Late {
-		l.Late = false
-		r.askAgain(l.Peer)
-	}
-	r.peer.Kick()
-	r.announce()
-	r.mu.Unlock()
-	r.s.Log.Info("rail in use", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", epoch)
-	r.peer.Join(l.Core)
 }

@@ -1,0 +1,133 @@
+package staging
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/lifetime"
+	"gorail/backend/region"
+	"gorail/backend/wire"
+)
+
+// session is a Session whose peer answers by hand.
+type session struct {
+	sent   chan wire.Frame
+	gaveUp chan error
+	loads  error
+
+	mu       sync.Mutex
+	unloaded []*region.Region
+}
+
+func (s *session) Send(f wire.Frame) { s.sent <- f }
+func (s *session) Load(rng wire.Range) (*region.Region, error) {
+	if s.loads != nil {
+		return nil, s.loads
+	}
+	return &region.Region{Range: rng}, nil
+}
+func (s *session) Unload(g *region.Region) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unloaded = append(s.unloaded, g)
+}
+func (s *session) Notify([]byte) error { return nil }
+func (s *session) Quiet() bool         { return true }
+func (s *session) GiveUp(err error)    { s.gaveUp <- err }
+
+func newRequests(timeout time.Duration) (*Requests, *session) {
+	s := &session{sent: make(chan wire.Frame, 10), gaveUp: make(chan error, 1)}
+	return NewRequests(&Side{Life: &lifetime.Engine{}}, "bob", s, timeout), s
+}
+
+// asked is what ring gives to two callers side by side, while the peer answers the one request with f.
+func asked(t *testing.T, a *Requests, s *session, k ringKey, f wire.Ring) (rings [2]*peerRing, errs [2]error) {
+	var all sync.WaitGroup
+	for i := range rings {
+		all.Go(func() { rings[i], errs[i] = a.ring(k, nil) })
+	}
+	req := (<-s.sent).(*wire.RingReq)
+	require.Equal(t, wire.RingReq{ID: req.ID, Mem: k.mem, Dev: k.dev}, *req)
+	f.ID = req.ID
+	a.Answer(&f)
+	a.Answer(&f) // again: nobody waits for it
+	all.Wait()
+	require.Empty(t, s.sent, "it is asked once")
+	return rings, errs
+}
+
+// The first who wants a ring asks for it, whoever wants it gets it, and it ends with the session.
+func TestRing(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	rng := wire.Range{Addr: 1 << 20, Len: 4 << 10}
+	rings, errs := asked(t, a, s, ringKey{0, 3}, wire.Ring{Range: rng, Slot: 1 << 10})
+	require.Equal(t, [2]error{}, errs)
+	require.Same(t, rings[0], rings[1])
+	for i := range uint64(4) {
+		require.Equal(t, rng.Addr+i<<10, <-rings[0].free)
+	}
+	require.Empty(t, rings[0].free)
+	a.Forget()
+	require.Equal(t, []*region.Region{rings[0].region}, s.unloaded)
+}
+
+// What the peer refuses, or offers instead, is an error for the rest of the session.
+func TestRingRefused(t *testing.T) {
+	for why, f := range map[string]wire.Ring{
+		"no memory for staging: out of memory": {Text: "out of memory"},
+		"offers a ring in memory 1":            {Range: wire.Range{Addr: 1, Len: 1 << 10, Mem: region.VRAM}, Slot: 1 << 10},
+		"the table is full":                    {Range: wire.Range{Addr: 1, Len: 1 << 10}, Slot: 1 << 10},
+	} {
+		a, s := newRequests(time.Minute)
+		s.loads = errors.New("the table is full")
+		k := ringKey{0, 3}
+		_, errs := asked(t, a, s, k, f)
+		require.ErrorContains(t, errs[0], why)
+		_, err := a.ring(k, nil)
+		require.Equal(t, errs[0], err)
+		a.Forget()
+		require.Empty(t, s.unloaded)
+	}
+}
+
+// Nobody waits behind the end of the session, of his own run, or xfer_timeout.
+func TestRingUnanswered(t *testing.T) {
+	a, _ := newRequests(time.Minute)
+	stop := make(chan struct{})
+	close(stop)
+	_, err := a.ring(ringKey{}, stop)
+	require.Equal(t, errStopped, err)
+	time.AfterFunc(time.Millisecond, a.End)
+	_, err = a.ring(ringKey{}, nil)
+	require.Equal(t, ErrSessionOver, err)
+	require.Equal(t, ErrSessionOver, a.copyThere(&wire.Copy{}))
+
+	a, _ = newRequests(time.Millisecond)
+	_, err = a.ring(ringKey{}, nil)
+	require.ErrorContains(t, err, "xfer_timeout")
+}
+
+// A copy ends with the peer's answer; without one nothing is known of the memory, and the session ends.
+func TestCopyThere(t *testing.T) {
+	a, s := newRequests(time.Minute)
+	for _, text := range []string{"", "no such region"} {
+		go func() {
+			f := (<-s.sent).(*wire.Copy)
+			a.Answer(&wire.Copied{ID: f.ID + 1})
+			a.Answer(&wire.Copied{ID: f.ID, Text: text})
+		}()
+		err := a.copyThere(&wire.Copy{})
+		require.Equal(t, text == "", err == nil)
+		if err != nil {
+			require.ErrorContains(t, err, text)
+		}
+	}
+	a, s = newRequests(time.Millisecond)
+	err := a.copyThere(&wire.Copy{})
+	require.ErrorContains(t, err, "xfer_timeout")
+	require.Equal(t, err, <-s.gaveUp)
+}

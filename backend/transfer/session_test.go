@@ -1,0 +1,233 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/core"
+	"gorail/backend/lifetime"
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/provider/fake"
+	"gorail/backend/provider/fake/drive"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+	"gorail/backend/status"
+	"gorail/backend/topo"
+	"gorail/backend/wire"
+)
+
+// session is a Session and Live without a peer: it notes what transfers ask of it.
+type session struct {
+	peer    *Peer
+	refuses error
+	wanted  [][]*region.Region
+	settled int
+}
+
+func (s *session) Admit(add func()) error {
+	if s.refuses != nil {
+		return s.refuses
+	}
+	add()
+	s.peer.Kick()
+	return nil
+}
+func (s *session) WantKeys(list []*region.Region)                   { s.wanted = append(s.wanted, list) }
+func (s *session) Load(wire.Range) (*region.Region, error)          { return nil, errors.New("it is not ours") }
+func (s *session) Fence([]Route, string)                            {}
+func (s *session) Unanswered(time.Time)                             {}
+func (s *session) SettleRevokes()                                   { s.settled++ }
+func (s *session) Path() []string                                   { return nil }
+func (s *session) Texts() string                                    { return "" }
+func (s *session) PeerRail(int) string                              { return "" }
+func (s *session) Mbps(*rails.Rail, int) uint64                     { return 0 }
+func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { return nil }
+func (s *session) publish(change func(v *View))                     { s.peer.Change(change) }
+func (s *session) EndTransfers([]*region.Region, time.Time, string) {}
+
+// world is a table of transfers over one rail, with a peer to which no link leads yet, and a region on either side.
+type world struct {
+	*Table
+	*session
+	local, remote *region.Region
+}
+
+func newWorld(t *testing.T) *world {
+	opt, _, err := option.Parse(nil, nil)
+	require.NoError(t, err)
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	c, err := core.New(core.Config{MaxRails: opt.MaxRails, WindowMin: opt.WindowMin, WindowMax: opt.WindowMax, WindowTime: opt.WindowTime,
+		InflightOps: opt.InflightOps, SpinTime: opt.SpinTime, NotifQueue: opt.NotifQueue, NotifMemory: opt.NotifMemory})
+	require.NoError(t, err)
+	fabric := fake.NewFabric(1)
+	prov := fabric.Provider(fake.Link{Name: "fake0", Caps: fake.TCPCaps()})
+	found, err := prov.Discover(context.Background(), provider.Filter{})
+	require.NoError(t, err)
+	set := rails.New(opt, log, prov, c, nil)
+	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
+	w := &world{session: &session{}}
+	regions := region.NewRegistry(opt, log, c, set, nil, w.session)
+	life := &lifetime.Engine{}
+	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
+	w.peer = w.NewPeer("bob", false, nil, 1, w.session)
+	mem := drive.Alloc(4096)
+	id, err := regions.Register(wire.Range{Addr: drive.Addr(mem), Len: 4096})
+	require.NoError(t, err)
+	w.local = regions.Regions.Get(id)
+	w.remote = &region.Region{Range: wire.Range{Addr: 1 << 20, Len: 4096}, Peer: w.peer}
+	require.NoError(t, regions.Regions.Add(w.remote))
+	t.Cleanup(func() {
+		require.True(t, life.SettleDown(time.Minute))
+		require.Zero(t, w.Len(), "transfers are left")
+		require.EqualValues(t, 1, w.local.Pins.Load(), "its registration's")
+		require.EqualValues(t, 1, w.remote.Pins.Load())
+		c.Stop()
+		c.DropRails()
+		regions.Close()
+		set.Close()
+		c.Free()
+		require.NoError(t, fabric.Close())
+	})
+	return w
+}
+
+// prep prepares a WRITE of all of the region.
+func (w *world) prep(t *testing.T) *Transfer {
+	local, remote := Own(1), Own(1)
+	local.Set(0, w.local.ID, w.local.Addr, w.local.Len)
+	remote.Set(0, w.remote.ID, w.remote.Addr, w.remote.Len)
+	x, err := w.Prep(Write, local, remote, w.peer)
+	require.NoError(t, err)
+	return x
+}
+
+// ready publishes that a session is there, without a link.
+func (w *world) ready() { w.publish(func(v *View) { *v = View{State: Ready, Live: w.session} }) }
+
+func (t *Transfer) status() status.Code { return status.Code(t.x.Status()) }
+
+// A post to a peer that takes none has that error, and may be made again.
+func TestNotAdmitted(t *testing.T) {
+	w := newWorld(t)
+	x := w.prep(t)
+	w.refuses = status.Errorf(status.ErrRemoteDisconnect, "gone")
+	for range 2 {
+		_, err := x.Post(false, nil)
+		require.Equal(t, status.ErrRemoteDisconnect, status.Of(err))
+	}
+	w.refuses = nil
+	_, err := x.Post(false, nil)
+	require.NoError(t, err)
+	_, err = x.Post(false, nil)
+	require.Equal(t, status.ErrRepostActive, status.Of(err))
+	require.NoError(t, x.Release())
+	require.Equal(t, status.ErrNotFound, status.Of(w.Table.Release(x.Handle())))
+}
+
+// A transfer waits for the session, then for keys, which it asks for; without a link for them it fails.
+func TestWaitsForKeys(t *testing.T) {
+	w := newWorld(t)
+	x := w.prep(t)
+	rc, err := x.Post(true, []byte("n"))
+	require.NoError(t, err)
+	require.EqualValues(t, status.InProg, rc)
+	require.Empty(t, w.wanted, "there is nobody to ask")
+	w.ready()
+	w.peer.Kick()
+	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)
+	require.True(t, x.x.Running())
+	w.publish(func(*View) { w.remote.Keyed = true })
+	w.peer.Kick()
+	require.Equal(t, status.ErrBackend, x.status())
+	require.Contains(t, x.why, "no rail in use")
+	require.NoError(t, x.Release())
+}
+
+// The error of a region that the peer has not waits for the peer's goodbye, which makes another of it.
+func TestErrorWaitsForGoodbye(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		w := newWorld(t)
+		w.ready()
+		x := w.prep(t)
+		_, err := x.Post(false, nil)
+		require.NoError(t, err)
+		w.publish(func(*View) { w.remote.Unknown, w.remote.Why = true, GoneThere })
+		w.peer.Kick()
+		require.True(t, x.x.Unsettled())
+		want := status.ErrBackend
+		if leaves {
+			want = status.ErrRemoteDisconnect
+			w.publish(func(v *View) { *v = View{State: Lost, Code: want} })
+			w.peer.SettleHeld()
+		}
+		require.Eventually(t, func() bool { return !x.x.Unsettled() }, time.Minute, time.Millisecond)
+		require.Equal(t, want, x.status())
+		require.NoError(t, x.Release())
+	}
+}
+
+// What waits ends with its session, and with its release.
+func TestEndWaiting(t *testing.T) {
+	w := newWorld(t)
+	x, y := w.prep(t), w.prep(t)
+	for _, q := range []*Transfer{x, y} {
+		_, err := q.Post(false, nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, w.ActiveLen())
+	require.NoError(t, y.Release())
+	w.peer.EndWaiting(status.ErrRemoteDisconnect)
+	require.Equal(t, status.ErrRemoteDisconnect, x.status())
+	require.Zero(t, w.ActiveLen())
+	_, err := x.Post(false, nil)
+	require.NoError(t, err, "it may be posted again")
+	w.Table.EndTransfers([]*region.Region{w.local}, time.Now().Add(time.Minute), "deregistered")
+	require.Equal(t, status.ErrBackend, x.status())
+	require.NoError(t, x.Release())
+	require.Positive(t, w.settled)
+}
+
+// Whatever changes what a post looks at takes the tickets.
+func TestChangeTakesTickets(t *testing.T) {
+	w := newWorld(t)
+	x := w.prep(t)
+	_, err := x.Post(false, nil)
+	require.NoError(t, err)
+	x.x.GiveTicket()
+	epoch := w.peer.Epoch()
+	w.publish(func(*View) {})
+	require.False(t, x.x.HasTicket())
+	require.Equal(t, epoch+1, w.peer.Epoch())
+	require.NoError(t, x.Release())
+}
+
+// Lists are refused whole, and leave nothing pinned.
+func TestRefusedLists(t *testing.T) {
+	w := newWorld(t)
+	for why, edit := range map[string]func(l, r List){
+		"not inside its region": func(l, r List) { l.Descs[0].Addr++ },
+		"bytes here":            func(l, r List) { r.Descs[0].Len-- },
+		"not registered":        func(l, r List) { l.Regions[0] += 1 << 32 },
+		"not loaded":            func(l, r List) { r.Regions[0] += 1 << 32 },
+		"not of agent":          func(l, r List) { r.Regions[0] = w.local.ID },
+	} {
+		l, r := Own(1), Own(1)
+		l.Set(0, w.local.ID, w.local.Addr, w.local.Len)
+		r.Set(0, w.remote.ID, w.remote.Addr, w.remote.Len)
+		edit(l, r)
+		_, err := w.Prep(Write, l, r, w.peer)
+		require.ErrorContains(t, err, why)
+	}
+	_, err := w.Prep(Write, Own(1), Own(2), w.peer)
+	require.Equal(t, status.ErrInvalidParam, status.Of(err))
+	_, err = w.Prep(7, Own(1), Own(1), w.peer)
+	require.ErrorContains(t, err, "operation 7")
+}
