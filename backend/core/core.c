@@ -94,6 +94,7 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     if (rail->hub) {
         rail->hub->rail = rail;
         rail->hub->ep = dev->shared_ep;
+        rail->hub->halted = part_evict_idle;
     }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};

@@ -166,7 +166,7 @@ void credits_fresh(gr_link *link);
 void xfer_stamp(xfer *x, const gr_link *link);
 void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len);
 void xfer_data_done(xfer *x, gr_link *link);
-void xfer_msg_end(xfer *x, int err);
+void xfer_msg_ended(msg *m, int err);
 void xfer_fail(xfer *x, int err, int wire_err);
 int xfer_sole(part *p);
 void xfer_not_sole(part *p, uint32_t now);

@@ -105,7 +105,8 @@ struct part { /* a transfer on one link */
 struct msg { /* an outgoing notification */
     cmd start;
     gr_link *link;
-    struct xfer *x; /* NULL: genNotif */
+    gr_xfer *xfer; /* that it belongs to; NULL: genNotif */
+    void (*ended)(msg *m, int err); /* tells that transfer: the peer has the message (0), or it will never be sent */
     msg *next, *prev;
     _Atomic(rail_st *) listed; /* of the link in whose list it is; changed under its lock alone */
     char *body;
@@ -118,7 +119,8 @@ struct msg { /* an outgoing notification */
     uint8_t posted;   /* every fragment is posted */
     uint8_t failed;
     uint8_t blamed, tries; /* as a run's */
-    uint8_t unproved; /* parted from a pipelined transfer: sent again, it would no longer prove the data */
+    uint8_t pipelined; /* it follows its transfer's data on an ordered link without waiting */
+    uint8_t unproved; /* parted from its transfer while pipelined: sent again, it would no longer prove the data */
     uint8_t done;
 };
 
@@ -129,7 +131,6 @@ typedef struct xfer {
     int op;
     uint8_t has_notif;
     uint8_t prove;   /* gr_xfer_prove */
-    uint8_t pipelined; /* the notification follows the data on an ordered link without waiting */
     _Atomic uint32_t shared;  /* SHARED: more than one link has worked on it in this round; SOLE and the part's number: none may any more */
     _Atomic uint32_t replays; /* links that failed under it */
     uint32_t nparts, part_cap;
@@ -164,6 +165,7 @@ struct gr_link {
     void *ep;
     uint64_t id;
     int peer_rail, role, dead_err;
+    void (*halted)(gr_link *link); /* tells the transfers that have work on it: no more posts */
     _Atomic int state;
     _Atomic uint64_t load, weight; /* bytes in flight; relative speed */
     gr_link *rx_next; /* sess->rx_links */

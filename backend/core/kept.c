@@ -20,7 +20,7 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
     for (msg *m = link->msgs; m; m = m->next) {
-        if (m->x || m->skip || m->unproved)
+        if (m->xfer || m->skip || m->unproved)
             continue;
         *out = (gr_taken){.seq = m->seq, .numbered = m->numbered, .len = m->len, .body = malloc(m->len ? m->len : 1)};
         if (!out->body) {
@@ -48,8 +48,8 @@ uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
             continue;
         if (n++ == 0 || m->seq < *first)
             *first = m->seq;
-        if (m->x && m->inflight) /* the peer may have ended the session before it comes */
-            xfer_fail(m->x, GR_ERR_BACKEND, 0);
+        if (m->xfer && m->inflight) /* the peer may have ended the session before it comes */
+            xfer_fail((xfer *)m->xfer, GR_ERR_BACKEND, 0);
     }
     gr_rail_unlock(link->rail->dev);
     return n;

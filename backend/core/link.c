@@ -207,7 +207,7 @@ void link_halt(gr_link *link)
     if (link->state == LINK_UP || link->state == LINK_PROBING)
         link->state = LINK_STOPPED;
     link->reported = 1;
-    part_evict_idle(link);
+    link->halted(link);
 }
 
 /* First failure: no more posts, and Go is asked what to do. */

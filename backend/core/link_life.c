@@ -31,6 +31,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->window = link_window(link, core->cfg.window_min * 4);
+    link->halted = part_evict_idle;
     link->credit_cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);
     gr_rail_lock(rail->dev);

@@ -58,16 +58,15 @@ void msg_unlist(msg *m)
 void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
-    xfer *x = m->x;
     msg_unlist(m);
     if (m->numbered)
         msg_proved(m);
     atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
-    if (x) {
+    if (m->xfer) {
         m->done = 1;
-        xfer_msg_end(x, err);
+        m->ended(m, err);
     } else {
         if (m->body != (char *)(m + 1))
             free(m->body);
@@ -100,8 +99,8 @@ int msg_part(msg *m, int err)
     if (!own)
         return -ENOMEM;
     *own = *m;
-    own->x = NULL;
-    own->unproved = err && m->x->pipelined;
+    own->xfer = NULL;
+    own->unproved = err && m->pipelined;
     if (own->prev)
         own->prev->next = own;
     else
@@ -118,7 +117,7 @@ int msg_part(msg *m, int err)
     atomic_store(&m->listed, NULL);
     m->done = 1;
     m->body = NULL;
-    xfer_msg_end(m->x, err);
+    m->ended(m, err);
     return 0;
 }
 
@@ -127,8 +126,8 @@ static void start_msg(rail_st *rail, cmd *self)
     (void)rail;
     msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
     gr_link *link = m->link;
-    if (msg_queue(link, m) && m->x && !m->numbered && atomic_load(&m->x->pub.err))
-        msg_end(m, atomic_load(&m->x->pub.err));
+    if (msg_queue(link, m) && m->xfer && !m->numbered && atomic_load(&m->xfer->err))
+        msg_end(m, atomic_load(&m->xfer->err));
     msg_pump(link);
 }
 
@@ -240,8 +239,8 @@ void msg_pump(gr_link *link)
         if (m->off == m->len) {
             m->posted = 1;
             link->cur = m->next;
-            if (m->x && atomic_load(&m->x->pub.parts_left) == 0)
-                msg_part(m, atomic_load(&m->x->pub.err)); /* the data is there and the rest is ours to see to */
+            if (m->xfer && atomic_load(&m->xfer->parts_left) == 0)
+                msg_part(m, atomic_load(&m->xfer->err)); /* the data is there and the rest is ours to see to */
         }
     }
 }
@@ -265,10 +264,10 @@ void msg_sent(ctx *c, int err)
     if (err) {
         m->failed = 1;
         m->blamed |= c->first;
-        if (m->x)
-            atomic_store(&m->x->pub.wire_err, err);
-    } else if (m->x)
-        atomic_store_explicit(&m->x->pub.last_ns, link->rail->now, memory_order_relaxed);
+        if (m->xfer)
+            atomic_store(&m->xfer->wire_err, err);
+    } else if (m->xfer)
+        atomic_store_explicit(&m->xfer->last_ns, link->rail->now, memory_order_relaxed);
     if (m->inflight == 0 && m->posted && !m->failed)
         msg_end(m, 0);
 }

@@ -35,13 +35,13 @@ static void give_back(gr_link *link)
     while ((p = list)) {
         xfer *x = p->x;
         list = p->next;
-        if (x->pipelined && x->msg.done) { /* its notification arrived behind all of its data */
+        if (x->msg.pipelined && x->msg.done) { /* its notification arrived behind all of its data */
             while (p->runs)
                 run_end(p->runs);
             part_leave(p);
             continue;
         }
-        x->pipelined = 0;
+        x->msg.pipelined = 0;
         xfer_not_sole(p, SHARED);
         charge(p);
         while (p->runs)
@@ -67,7 +67,6 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
 {
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
-        xfer *x = m->x;
         int blamed = m->blamed, sent = m->posted || m->off;
         m->inflight = 0;
         m->failed = m->blamed = m->posted = 0;
@@ -75,14 +74,14 @@ static void settle_msgs(gr_link *link, const gr_proof *proof)
         m->skip |= m->unproved;
         if (m->numbered && proved(proof, m->seq))
             msg_end(m, 0);
-        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
-            xfer_msg_end(x, GR_ERR_BACKEND);
+        else if (m->xfer && blamed && atomic_load(&m->xfer->parts_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
+            m->ended(m, GR_ERR_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
     }
     for (msg *m = link->msgs, *next; m; m = next) {
         next = m->next;
-        if (m->x && m->x->pipelined && atomic_load(&m->x->pub.parts_left) > 0)
+        if (m->xfer && m->pipelined && atomic_load(&m->xfer->parts_left) > 0)
             msg_unlist(m);
     }
     link->cur = link->msgs;

@@ -89,7 +89,7 @@ void gr_sess_home(gr_sess *sess, gr_link *link)
     rail_inbox(old->rail);
     for (msg *m = old->plain, *next; m; m = next) {
         next = m->next;
-        if (!m->x)
+        if (!m->xfer)
             msg_move(m, link);
     }
     atomic_store(&sess->home, link);

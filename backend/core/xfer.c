@@ -85,12 +85,13 @@ void xfer_data_done(xfer *x, gr_link *link)
         }
         x->fin.run = xfer_cmd_fin;
         rail_push(home->rail, &x->fin);
-        rail_run(home->rail); /* tries the lock only; else its holder does it */
+        home->rail->dev->kick(home->rail->dev); /* tries the lock only; else its holder does it */
     }
 }
 
-void xfer_msg_end(xfer *x, int err)
+void xfer_msg_ended(msg *m, int err)
 {
+    xfer *x = (xfer *)m->xfer;
     if (err)
         xfer_fail(x, err, 0);
     if (atomic_load(&x->pub.parts_left) == 0)
@@ -133,7 +134,7 @@ void xfer_try_pipeline(part *p)
     xfer *x = p->x;
     if (x->msg.listed || !xfer_sole(p))
         return;
-    x->pipelined = 1;
+    x->msg.pipelined = 1;
     msg_queue(p->link, &x->msg);
 }
 
@@ -156,7 +157,8 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_noti
         memcpy(copy, body, len);
     x->msg.body = copy;
     x->msg.len = len;
-    x->msg.x = x;
+    x->msg.xfer = &x->pub;
+    x->msg.ended = xfer_msg_ended;
     for (uint32_t i = 0; i < nparts; i++) {
         x->parts[i].start.run = part_start;
         x->parts[i].nudge.run = part_nudge;
@@ -241,7 +243,6 @@ void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, 
 {
     gr_xfer *pub = &x->pub;
     x->has_notif = has_notif != 0;
-    x->pipelined = 0;
     atomic_store(&x->replays, 0);
     x->nparts = nlinks;
     x->next = 0;
