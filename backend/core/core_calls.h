@@ -52,7 +52,7 @@ void *core_thread(void *arg);
 void core_progress(gr_core *core);
 void core_posted(gr_core *core); /* the application has, and that left nothing under way on its rails */
 
-/* rail.c */
+/* progress.c */
 void rail_push(rail_st *rail, cmd *c);
 /* Runs the inbox unless somebody else has the rail, who will do it when unlocking. 1: it has, and nothing is left, neither under way
  * nor undone. */
@@ -73,7 +73,7 @@ void rail_bury(rail_st *rail, ctx *c);
 buf *rail_buf(rail_st *rail);
 void rail_buf_put(rail_st *rail, buf *b);
 
-/* link.c */
+/* wr.c */
 enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
 int link_no_post(gr_link *link, run *r, int rc);
 void link_pump(gr_link *link, uint64_t budget);
@@ -113,7 +113,7 @@ int part_evict(part *p);
 void part_evict_idle(gr_link *link);
 int part_unposted(const part *p);
 
-/* msg.c */
+/* send.c, receive.c */
 void msg_pump(gr_link *link);
 int msg_queue(gr_link *link, msg *m);
 void msg_end(msg *m, int err);

@@ -25,7 +25,7 @@ enum {
     FAIR = 64 << 10,   /* undelivered bytes that a session may have though all sessions together have too many */
     COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
     QUANTUM = 256 << 10, /* bytes a part posts before the next part's turn */
-    CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see link.c */
+    CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see wr.c */
     RUN_OPS = 64,        /* descriptors that a link takes at a time, at most */
     SMALL = 128 << 10,   /* transfers up to here go before larger ones */
     WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
