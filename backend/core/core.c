@@ -1,21 +1,11 @@
-/* Lifecycle of the core, the region table, events for Go and notifications for the application. */
-#define _GNU_SOURCE
+/* The lifecycle of the core and of its rails. */
 #include "core_int.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
-
-uint64_t gr_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 gr_core *gr_core_new(const gr_core_cfg *cfg)
 {
@@ -48,13 +38,6 @@ fail:
     gr_core_free(core);
     errno = rc;
     return NULL;
-}
-
-void core_wake(gr_core *core)
-{
-    uint64_t one = 1;
-    ssize_t n = write(core->wake_fd, &one, sizeof one);
-    (void)n; /* full means that a wake is pending already */
 }
 
 void gr_core_stop(gr_core *core)
@@ -217,4 +200,3 @@ void gr_crossed(gr_core *core, int which)
 {
     COUNT(core, GR_C_CROSS + which, 1);
 }
-

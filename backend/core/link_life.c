@@ -87,7 +87,7 @@ void gr_link_reap(gr_link *link)
         if (!rail->dev->private_ep)
             c->buf = NULL; /* not free before its completion comes */
         if (c->kind == CTX_RMA)
-            link_rma_done(c, ECANCELED);
+            wr_done(c, ECANCELED);
         else if (c->kind == CTX_SEND)
             msg_sent(c, ECANCELED);
         else

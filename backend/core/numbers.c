@@ -30,35 +30,26 @@ static int place(gr_sess *s, uint64_t bytes, uint8_t *block)
     return 1;
 }
 
-/* Its place among the session's. 0: not yet. */
-int msg_number(msg *m)
+/* The next number, and its block. 0: not yet; the thread is woken when there is room. */
+int sess_number(gr_sess *s, size_t len, uint8_t *block, uint64_t *seq)
 {
-    gr_link *link = m->link;
-    gr_sess *s = link->sess;
-    if (m->numbered)
-        return 1;
     pthread_mutex_lock(&s->tx_mu);
-    m->numbered = place(s, m->len + BOOKS, &m->block) != 0;
-    if (m->numbered)
-        m->seq = s->tx_seq++;
+    int placed = place(s, len + BOOKS, block);
+    if (placed)
+        *seq = s->tx_seq++;
     else
         s->tx_held = 1;
     pthread_mutex_unlock(&s->tx_mu);
-    if (m->numbered && link->plain == m)
-        link->plain = m->next;
-    return m->numbered;
+    return placed;
 }
 
-/* It goes out under its number of a session before. The peer holds others behind it, as many as it may: see place. */
-void msg_resend(msg *m, uint64_t seq)
+/* A notification goes out under its number of a session before. The peer holds others behind it, as many as it may: see place. */
+uint8_t sess_resent(gr_sess *s)
 {
-    gr_sess *s = m->link->sess;
-    m->numbered = 1;
-    m->seq = seq;
-    m->block = TX_RESENT;
     pthread_mutex_lock(&s->tx_mu);
     s->tx_resent++;
     pthread_mutex_unlock(&s->tx_mu);
+    return TX_RESENT;
 }
 
 /* One of its block is proved; whether that was the last. Under tx_mu. */
@@ -78,12 +69,11 @@ static int block_proved(gr_sess *s, uint8_t block)
     return last;
 }
 
-/* The peer has the message, or is told to do without it. */
-void msg_proved(const msg *m)
+/* The peer has a message of that block, or is told to do without it. */
+void sess_proved(gr_sess *s, uint8_t block)
 {
-    gr_sess *s = m->link->sess;
     pthread_mutex_lock(&s->tx_mu);
-    int wake = block_proved(s, m->block) && s->tx_held;
+    int wake = block_proved(s, block) && s->tx_held;
     if (wake)
         s->tx_held = 0;
     pthread_mutex_unlock(&s->tx_mu);

@@ -126,12 +126,6 @@ void part_evict_idle(gr_link *link)
     }
 }
 
-/* The part has no run, or one that it could not post yet. */
-int part_unposted(const part *p)
-{
-    return !p->runs || (p->runs == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
-}
-
 /* What the part has not posted, others do. */
 void part_nudge(rail_st *rail, cmd *self)
 {
@@ -187,29 +181,4 @@ int part_drop(part *p)
         part_list(p, LIST_WAITING);
     }
     return 0;
-}
-
-void part_start(rail_st *rail, cmd *self)
-{
-    /* Bytes posted inside the caller's postXfer: 1 MiB, and a turn more for its notification to go along. The rest goes out
-     * with completions. */
-    enum { IN_POST = (1 << 20) + WR_COST };
-    part *p = (part *)(void *)((char *)self - offsetof(part, start));
-    gr_link *link = p->link;
-    xfer *x = p->x;
-    (void)rail;
-    if (link->state == LINK_DEAD)
-        xfer_fail(x, link->dead_err, 0);
-    if (link->rail->rma_ops)
-        link->rail->stream = 1;
-    if (x->pub.bytes <= SMALL)
-        link->small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
-    part_list(p, LIST_TODO);
-    if (atomic_load(&x->pub.err))
-        part_drop(p);
-    else if (link->state != LINK_UP && x->nparts > 1)
-        part_evict(p);
-    else if (x->nparts > 1 && !pool_has(x)) /* others were faster */
-        part_leave(p);
-    link_pump(link, IN_POST);
 }

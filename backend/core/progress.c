@@ -1,41 +1,7 @@
-/* One rail inside the core: its lock, its inbox, its contexts and buffers, and the dispatch of completions. */
+/* Progress on one rail: completions taken in, work posted, the inbox run. */
 #include "core_int.h"
-#include "msg_wire.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* Hands work to whoever holds the rail, so that a caller never waits for a poll that is going on. */
-void rail_push(rail_st *rail, cmd *c)
-{
-    cmd *head = atomic_load_explicit(&rail->inbox, memory_order_relaxed);
-    do
-        c->next = head;
-    while (!atomic_compare_exchange_weak(&rail->inbox, &head, c));
-    atomic_store(&rail->dev->pending, 1);
-}
-
-/* With the rail locked. Commands run in the order in which they were pushed. */
-void rail_inbox(rail_st *rail)
-{
-    if (!atomic_load(&rail->dev->pending))
-        return;
-    atomic_store(&rail->dev->pending, 0);
-    cmd *list = atomic_exchange(&rail->inbox, NULL), *order = NULL;
-    while (list) {
-        cmd *next = list->next;
-        list->next = order;
-        order = list;
-        list = next;
-    }
-    while (order) {
-        cmd *next = order->next;
-        order->run(rail, order);
-        order = next;
-    }
-}
 
 /* Takes in what completed within its post, of which no event tells, and gives credits for messages that came with it. 1: there is more to
  * do, and nothing under way that would tell. */
@@ -74,19 +40,6 @@ void rail_kick(gr_rail *dev)
     rail_unstarve(dev->core);
 }
 
-size_t rail_msg_size(const rail_st *rail)
-{
-    size_t full = FRAG + HDR;
-    return rail->dev->msg_size < full ? rail->dev->msg_size : full;
-}
-
-/* A refused post is tried again by the thread, which may be asleep. */
-void rail_unstarve(rail_st *rail)
-{
-    if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
-        core_wake(rail->core);
-}
-
 static void complete(rail_st *rail, const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
@@ -110,7 +63,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
         link->hello = HELLO_DUE;
     switch (c->kind) {
     case CTX_RMA:
-        link_rma_done(c, err);
+        wr_done(c, err);
         break;
     case CTX_SEND:
         msg_sent(c, err);
@@ -143,12 +96,6 @@ int rail_poll(rail_st *rail, int max)
     if (total)
         COUNT(rail->core, GR_C_COMPLETIONS, (uint64_t)total);
     return total;
-}
-
-int rail_full(const rail_st *rail)
-{
-    uint32_t most = rail->core->cfg.inflight_ops;
-    return most && rail->rma_ops >= most;
 }
 
 /* Every link with work posts what it can. Where that is limited for the rail as a whole, they go first in turn; a
@@ -209,95 +156,4 @@ int rail_progress(rail_st *rail, int *helped)
     if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
         n = step(rail);
     return n ? n : 1;
-}
-
-/* A context for one operation of the link; NULL without memory. */
-ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
-{
-    ctx *c = rail->free_ctx;
-    if (c)
-        rail->free_ctx = c->next;
-    else if (!(c = malloc(sizeof *c))) {
-        rail->starved = 1; /* the thread tries again */
-        return NULL;
-    }
-    memset(c, 0, sizeof *c);
-    c->link = link;
-    c->kind = kind;
-    c->next = link->posted;
-    if (c->next)
-        c->next->prev = c;
-    link->posted = c;
-    return c;
-}
-
-static void ctx_unlink(ctx **head, ctx *c)
-{
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        *head = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
-}
-
-/* The context is given up, though the library may still know it. */
-void rail_bury(rail_st *rail, ctx *c)
-{
-    ctx_unlink(&c->link->posted, c);
-    c->kind = CTX_DEAD;
-    c->prev = NULL;
-    c->next = rail->grave;
-    if (c->next)
-        c->next->prev = c;
-    rail->grave = c;
-}
-
-void rail_ctx_done(rail_st *rail, ctx *c)
-{
-    ctx_unlink(c->kind == CTX_DEAD ? &rail->grave : &c->link->posted, c);
-    c->next = rail->free_ctx;
-    rail->free_ctx = c;
-}
-
-/* A registered message buffer; NULL when memory or registration fails. */
-buf *rail_buf(rail_st *rail)
-{
-    if (!rail->free_buf) {
-        enum { N = 64 };
-        size_t size = rail_msg_size(rail);
-        struct slab *s = calloc(1, sizeof *s);
-        if (!s) {
-            rail->starved = 1;
-            return NULL;
-        }
-        s->bufs = calloc(N, sizeof *s->bufs);
-        s->mem = calloc(N, size);
-        void *desc = NULL;
-        if (!s->bufs || !s->mem || rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc) != 0) {
-            free(s->bufs);
-            free(s->mem);
-            free(s);
-            rail->starved = 1;
-            return NULL;
-        }
-        s->next = rail->slabs;
-        rail->slabs = s;
-        for (int i = 0; i < N; i++) {
-            s->bufs[i].desc = desc;
-            s->bufs[i].data = s->mem + (size_t)i * size;
-            rail_buf_put(rail, &s->bufs[i]);
-        }
-    }
-    buf *b = rail->free_buf;
-    rail->free_buf = b->next;
-    return b;
-}
-
-void rail_buf_put(rail_st *rail, buf *b)
-{
-    if (!b)
-        return; /* its endpoint may still write to it */
-    b->next = rail->free_buf;
-    rail->free_buf = b;
 }

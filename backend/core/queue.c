@@ -1,7 +1,9 @@
 /* What waits for the other side of the boundary: events for Go, notifications for the application. */
 #include "core_int.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
@@ -53,27 +55,6 @@ int sess_full(gr_sess *sess)
     return cfg->notif_total && (ready >= FAIR || handed >= FAIR) && atomic_load(&sess->core->notif_bytes) >= cfg->notif_total;
 }
 
-/* A queue shrinks: credits that were held back for it go out. */
-void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
-{
-    uint64_t limit = sess->core->cfg.notif_limit, before = atomic_fetch_sub(queue, size), after = before - size;
-    atomic_fetch_sub(&sess->core->notif_bytes, size);
-    if ((before < limit || after >= limit) && (before < FAIR || after >= FAIR))
-        return;
-    pthread_mutex_lock(&sess->rx_mu);
-    for (gr_link *link = sess->rx_links; link; link = link->rx_next)
-        if (!atomic_exchange(&link->credit_queued, 1))
-            rail_push(link->rail, &link->credit_cmd);
-    pthread_mutex_unlock(&sess->rx_mu);
-    for (int i = 0, n = sess->core->nrails; i < n; i++) {
-        rail_st *rail = sess->core->rails[i];
-        if (!rail)
-            continue;
-        rail_run(rail);
-        rail_unstarve(rail);
-    }
-}
-
 int gr_events_take(gr_core *core, gr_event *out, int max)
 {
     int n = 0;
@@ -112,28 +93,26 @@ void core_ready(gr_sess *sess, gr_notif *n)
     COUNT(core, GR_C_NOTIF_RECEIVED, 1);
 }
 
-gr_notif *gr_notif_take(gr_core *core)
+static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
 {
-    core_progress(core);
-    if (atomic_load_explicit(&core->nready, memory_order_acquire) == 0)
+    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
+    if (!n)
         return NULL;
-    pthread_mutex_lock(&core->ready_mu);
-    gr_notif *list = core->ready;
-    core->ready = core->ready_tail = NULL;
-    atomic_store(&core->nready, 0);
-    pthread_mutex_unlock(&core->ready_mu);
-    core_flush(core); /* of what was written before these */
-    return list;
+    char *p = (char *)(n + 1);
+    memcpy(p, sess->name, sess->name_len);
+    if (len)
+        memcpy(p + sess->name_len, body, len);
+    *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
+    atomic_fetch_add(&sess->refs, 1);
+    sess_fill(sess, &sess->ready_bytes, len + sess->name_len + OVERHEAD);
+    return n;
 }
 
-void gr_notif_free(gr_core *core, gr_notif *list)
+int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
 {
-    (void)core;
-    for (gr_notif *n = list, *next; n; n = next) {
-        next = n->next;
-        gr_sess *sess = n->origin;
-        sess_room(sess, &sess->ready_bytes, n->msg_len + sess->name_len + OVERHEAD);
-        sess_unref(sess);
-        free(n);
-    }
+    gr_notif *n = notif_new(sess, body, len);
+    if (!n)
+        return -ENOMEM;
+    core_ready(sess, n);
+    return 0;
 }

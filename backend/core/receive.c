@@ -1,4 +1,4 @@
-/* Messages coming in: receives posted, notifications put on their way to the application, credits taken. */
+/* Messages come in: receives posted, notifications put on their way to the application, credits taken. */
 #include "core_int.h"
 #include "msg_wire.h"
 
@@ -71,30 +71,6 @@ void msg_repay(gr_link *link)
         if (rc != 0)
             link_error(link, -rc);
     }
-}
-
-static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
-{
-    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
-    if (!n)
-        return NULL;
-    char *p = (char *)(n + 1);
-    memcpy(p, sess->name, sess->name_len);
-    if (len)
-        memcpy(p + sess->name_len, body, len);
-    *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
-    atomic_fetch_add(&sess->refs, 1);
-    sess_fill(sess, &sess->ready_bytes, len + sess->name_len + OVERHEAD);
-    return n;
-}
-
-int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
-{
-    gr_notif *n = notif_new(sess, body, len);
-    if (!n)
-        return -ENOMEM;
-    core_ready(sess, n);
-    return 0;
 }
 
 /* In order and whole: straight to the application. Anything else is Go's to put in order, and so is all that follows

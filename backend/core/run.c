@@ -101,6 +101,12 @@ run *run_take(part *p, int *later)
     return r;
 }
 
+/* The part has no run, or one that it could not post yet. */
+int part_unposted(const part *p)
+{
+    return !p->runs || (p->runs == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
+}
+
 static void run_unlink(run *r)
 {
     part *p = r->part;

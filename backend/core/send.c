@@ -1,144 +1,9 @@
-/* Notifications on the wire: fragments out within the peer's credits, messages in, credits back. */
+/* Messages go out: notifications in fragments within the peer's credits, probes, credits back. */
 #include "core_int.h"
 #include "msg_wire.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* Behind the last, but before those without a number if it has one. 0: the link is dead, and m has ended with its error; it may be gone. */
-int msg_queue(gr_link *link, msg *m)
-{
-    msg *before = m->numbered ? link->plain : NULL;
-    m->link = link;
-    m->next = before;
-    m->prev = before ? before->prev : link->msgs_tail;
-    if (m->prev)
-        m->prev->next = m;
-    else
-        link->msgs = m;
-    if (before)
-        before->prev = m;
-    else
-        link->msgs_tail = m;
-    if (link->cur == before)
-        link->cur = m;
-    if (!m->numbered && !link->plain)
-        link->plain = m;
-    atomic_store(&m->listed, link->rail);
-    link->nmsgs++;
-    if (link->state != LINK_DEAD)
-        return 1;
-    msg_end(m, link->dead_err);
-    return 0;
-}
-
-void msg_unlist(msg *m)
-{
-    gr_link *link = m->link;
-    if (!atomic_load(&m->listed))
-        return;
-    if (link->cur == m)
-        link->cur = m->next;
-    if (link->plain == m)
-        link->plain = m->next;
-    if (m->next)
-        m->next->prev = m->prev;
-    else
-        link->msgs_tail = m->prev;
-    if (m->prev)
-        m->prev->next = m->next;
-    else
-        link->msgs = m->next;
-    atomic_store(&m->listed, NULL);
-    link->nmsgs--;
-}
-
-/* The peer has it (err 0), or it will never be sent. */
-void msg_end(msg *m, int err)
-{
-    gr_link *link = m->link;
-    msg_unlist(m);
-    if (m->numbered)
-        msg_proved(m);
-    atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
-    if (!err)
-        COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
-    if (m->xfer) {
-        m->done = 1;
-        m->ended(m, err);
-    } else {
-        if (m->body != (char *)(m + 1))
-            free(m->body);
-        free(m);
-    }
-}
-
-/* The peer has nothing of a numbered message and shall go on without it: a gap goes out, and m is its transfer's again. */
-int msg_gap(msg *m)
-{
-    msg *gap = calloc(1, sizeof *gap);
-    if (!gap)
-        return -ENOMEM;
-    gap->seq = m->seq;
-    gap->len = m->len; /* counted in tx_queued */
-    gap->block = m->block;
-    gap->numbered = gap->skip = 1;
-    msg_unlist(m);
-    m->done = m->skip = 1;
-    msg_queue(m->link, gap);
-    return 0;
-}
-
-/* Parts a numbered message from its transfer, which ends with err (0: well) while the message, of which the peer may have
- * a part or all, goes its way: it is the link's now, and sent again after a fence if need be. */
-int msg_part(msg *m, int err)
-{
-    gr_link *link = m->link;
-    msg *own = malloc(sizeof *own);
-    if (!own)
-        return -ENOMEM;
-    *own = *m;
-    own->xfer = NULL;
-    own->unproved = err && m->pipelined;
-    if (own->prev)
-        own->prev->next = own;
-    else
-        link->msgs = own;
-    if (own->next)
-        own->next->prev = own;
-    else
-        link->msgs_tail = own;
-    if (link->cur == m)
-        link->cur = own;
-    for (ctx *c = link->posted; c; c = c->next)
-        if (c->msg == m)
-            c->msg = own;
-    atomic_store(&m->listed, NULL);
-    m->done = 1;
-    m->body = NULL;
-    m->ended(m, err);
-    return 0;
-}
-
-static void start_msg(rail_st *rail, cmd *self)
-{
-    (void)rail;
-    msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
-    gr_link *link = m->link;
-    if (msg_queue(link, m) && m->xfer && !m->numbered && atomic_load(&m->xfer->err))
-        msg_end(m, atomic_load(&m->xfer->err));
-    msg_pump(link);
-}
-
-/* To another link of the session, whose rail is not held. */
-void msg_move(msg *m, gr_link *to)
-{
-    msg_unlist(m);
-    m->link = to;
-    m->start.run = start_msg;
-    rail_push(to->rail, &m->start);
-}
 
 static int post_frame(gr_link *link, const header *h, const void *body, size_t len, int wake, msg *m)
 {
@@ -280,55 +145,21 @@ void msg_credit_cmd(rail_st *rail, cmd *self)
     msg_pump(link);
 }
 
-/* A message of no transfer; it counts in tx_queued already. */
-static msg *msg_new(gr_link *link, const void *body, size_t len)
+void msg_start(rail_st *rail, cmd *self)
 {
-    msg *m = calloc(1, sizeof *m + len);
-    if (!m) {
-        atomic_fetch_sub(&link->sess->tx_queued, len + OVERHEAD);
-        return NULL;
-    }
-    m->body = (char *)(m + 1);
-    if (len)
-        memcpy(m->body, body, len);
-    m->len = len;
-    m->link = link;
-    m->start.run = start_msg;
-    return m;
+    (void)rail;
+    msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
+    gr_link *link = m->link;
+    if (msg_queue(link, m) && m->xfer && !m->numbered && atomic_load(&m->xfer->err))
+        msg_end(m, atomic_load(&m->xfer->err));
+    msg_pump(link);
 }
 
-static void msg_send(msg *m)
+/* To another link of the session, whose rail is not held. */
+void msg_move(msg *m, gr_link *to)
 {
-    rail_st *rail = m->link->rail;
-    rail_push(rail, &m->start);
-    rail_run(rail);
-    rail_unstarve(rail);
-}
-
-int gr_notify(gr_link *link, const void *body, size_t len)
-{
-    gr_sess *sess = link->sess;
-    uint64_t size = len + OVERHEAD, before = atomic_fetch_add(&sess->tx_queued, size);
-    if (before && before + size > sess->core->cfg.notif_limit) {
-        atomic_fetch_sub(&sess->tx_queued, size);
-        return -EAGAIN;
-    }
-    msg *m = msg_new(link, body, len);
-    if (!m)
-        return -ENOMEM;
-    msg_send(m);
-    return 0;
-}
-
-int gr_notify_again(gr_link *link, const gr_taken *t)
-{
-    atomic_fetch_add(&link->sess->tx_queued, t->len + OVERHEAD);
-    msg *m = msg_new(link, t->body, t->len);
-    if (!m)
-        return -ENOMEM;
-    m->skip = t->skip != 0;
-    if (t->numbered)
-        msg_resend(m, t->seq);
-    msg_send(m);
-    return 0;
+    msg_unlist(m);
+    m->link = to;
+    m->start.run = msg_start;
+    rail_push(to->rail, &m->start);
 }

@@ -44,11 +44,6 @@ void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled)
     pthread_mutex_unlock(&sess->rx_mu);
 }
 
-void gr_sess_handled(gr_sess *sess, size_t len)
-{
-    sess_room(sess, &sess->handed_bytes, len + OVERHEAD);
-}
-
 uint64_t gr_sess_next_seq(gr_sess *sess, uint64_t *handed)
 {
     pthread_mutex_lock(&sess->rx_mu);
@@ -74,28 +69,6 @@ void gr_sess_end(gr_sess *sess)
 uint64_t gr_sess_queued(gr_sess *sess)
 {
     return atomic_load(&sess->tx_queued);
-}
-
-void gr_sess_home(gr_sess *sess, gr_link *link)
-{
-    gr_link *old = atomic_load(&sess->home);
-    if (!old || old == link) {
-        atomic_store(&sess->home, link);
-        return;
-    }
-    /* What waits there and has no number goes the new way, before what comes next. What has one keeps it; a transfer's has none to keep until its
-     * data is done. */
-    gr_rail_lock(old->rail->dev);
-    rail_inbox(old->rail);
-    for (msg *m = old->plain, *next; m; m = next) {
-        next = m->next;
-        if (!m->xfer)
-            msg_move(m, link);
-    }
-    atomic_store(&sess->home, link);
-    gr_rail_unlock(old->rail->dev);
-    rail_run(link->rail);
-    core_wake(sess->core);
 }
 
 uint64_t gr_sess_sent(gr_sess *sess)

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "core_int.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>

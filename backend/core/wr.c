@@ -1,9 +1,7 @@
-/* Links: a session's share of one rail. Posting within credits and window, completions, failure and rebirth. */
+/* Work requests: what goes into one, its post, its completion. */
 #include "core_int.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* One work request: what it has and where the run stands when it is posted. */
 typedef struct request {
@@ -51,33 +49,7 @@ static int weak_enough(const gr_link *link, const run *r, const request *q)
            r->weak_bytes + q->bytes < most;
 }
 
-/* While small transfers come, larger ones keep little in flight, in pieces: behind 4 x 1 MiB a write of 4 KiB took 3.5 ms,
- * behind 2 x 128 KiB 0.2 (alone 0.08). */
-enum { CALM_NS = 10000000, HURRY = 256 << 10 };
-static uint64_t window(gr_link *link, const xfer *x)
-{
-    if (!link->small_ns || x->pub.bytes <= SMALL || link->window <= HURRY)
-        return link->window;
-    if ((int64_t)(core_tick(link->rail->core) - link->small_ns) > CALM_NS) { /* the tick may be older */
-        link->small_ns = 0;
-        return link->window;
-    }
-    return HURRY;
-}
-
-/* The provider took no post: later, or never again on this endpoint. */
-void link_refused(gr_link *link, int rc)
-{
-    if (rc != -EAGAIN) {
-        link_count(link, GR_N_REFUSED, 1);
-        link_error(link, -rc);
-        return;
-    }
-    link->rail->starved = 1;
-    link_count(link, GR_N_EAGAIN, 1);
-}
-
-int link_no_post(gr_link *link, run *r, int rc)
+static int link_no_post(gr_link *link, run *r, int rc)
 {
     if (rc == -EAGAIN) {
         link_refused(link, rc);
@@ -107,13 +79,13 @@ static int strong(part *p, const run *r, const request *q)
 }
 
 /* Posts one work request of the part. */
-static int post_one(gr_link *link, part *p, uint64_t *bytes)
+int wr_post(gr_link *link, part *p, uint64_t *bytes)
 {
     rail_st *rail = link->rail;
     request q;
     if (link->inflight_ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
         return NO_ROOM;
-    uint64_t most = window(link, p->x);
+    uint64_t most = link_most(link, p->x->pub.bytes);
     if (!p->cur && link->inflight_ops && link->inflight_bytes >= most) {
         link->limited = 1;
         return NO_ROOM;
@@ -166,109 +138,67 @@ static int post_one(gr_link *link, part *p, uint64_t *bytes)
     return POSTED;
 }
 
-/* Posts messages, then parts in turn, until credits, window or budget end. */
-void link_pump(gr_link *link, uint64_t budget)
+/* What its regions are on this link now; -ESTALE when one is gone. */
+static int look(const gr_link *link, xfer *x)
 {
-    msg_pump(link);
-    while (link->state == LINK_UP && link->todo && budget) {
-        part *p = link->todo;
-        uint64_t turn = 0, bytes = 0;
-        int rc = POSTED;
-        if (atomic_load(&p->x->pub.err)) {
-            if (part_drop(p) != 0)
-                break;
-            continue;
-        }
-        if (p->x->bulk && (rc = bulk_post(link, p)) == POSTED)
-            turn = WR_COST;
-        while (!p->x->bulk && turn < QUANTUM && (rc = post_one(link, p, &bytes)) == POSTED)
-            turn += bytes < WR_COST ? WR_COST : bytes;
-        budget -= turn < budget ? turn : budget;
-        if (rc == REGION_GONE) {
-            if (part_drop(p) != 0)
-                break;
-        } else if (rc == NOTHING) {
-            part_rest(p);
-        } else if (rc == NO_ROOM) {
-            break;
-        } else if (p->next) { /* the next part's turn */
-            part_unlist(p);
-            part_list(p, LIST_TODO);
-        }
+    for (uint32_t i = 0; i < x->nlocal + x->nremote; i++) {
+        gr_bulk_region *b = &x->regions[i];
+        gr_region *g = gr_region_at(x->core, b->index);
+        gr_rkey *k = &g->rail[i < x->nlocal ? link->rail->index : link->peer_rail];
+        if (!atomic_load(&g->live) || !k->ok)
+            return -ESTALE;
+        b->addr = g->addr;
+        b->len = g->len;
+        b->desc = k->desc;
+        b->key = k->key;
     }
-    link->rail->more |= link->todo != NULL;
-    if (link->cur)
-        msg_pump(link);
+    return 0;
 }
 
-/* No more posts of any kind: its endpoint may be closed from here on. */
-void link_halt(gr_link *link)
+/* Posts the whole of it. */
+int wr_post_bulk(gr_link *link, part *p)
 {
-    if (link->state == LINK_UP || link->state == LINK_PROBING)
-        link->state = LINK_STOPPED;
-    link->reported = 1;
-    link->halted(link);
-}
-
-/* First failure: no more posts, and Go is asked what to do. */
-void link_error(gr_link *link, int err)
-{
-    if (link->reported)
-        return;
-    link_halt(link);
-    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->epoch};
-    core_event(link->rail->core, &ev, NULL);
-}
-
-uint64_t link_window(const gr_link *link, uint64_t bytes)
-{
-    const gr_core_cfg *cfg = &link->rail->core->cfg;
-    uint64_t least = link->rail->dev->window_min;
-    if (least < cfg->window_min)
-        least = cfg->window_min;
-    if (bytes < least)
-        bytes = least;
-    return bytes < cfg->window_max ? bytes : cfg->window_max;
-}
-
-enum { MEASURE_NS = 2000000 };
-
-/* The window follows the rate while it is what limits the link: rate x window_ns, at most doubled a step. A probe on
- * loopback settles near 16 MiB, a 1 Gbit/s link near 480 KiB. */
-static void measure(gr_link *link, uint64_t bytes)
-{
-    const gr_core_cfg *cfg = &link->rail->core->cfg;
-    uint64_t now = link->rail->now;
-    int coarse = link->rail->stream;
-    if (link->meas_ns == 0) { /* idle before: a new measurement */
-        link->meas_ns = coarse ? gr_now_ns() : now;
-        link->meas_bytes = 0;
-        return;
+    rail_st *rail = link->rail;
+    xfer *x = p->x;
+    int later = 0;
+    if (link->inflight_ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+        return NO_ROOM;
+    run *r = p->cur ? p->cur : (p->cur = run_take(p, &later));
+    if (!r)
+        return later ? NO_ROOM : NOTHING;
+    int rc = look(link, x);
+    ctx *c = rc ? NULL : rail_ctx(rail, link, CTX_RMA);
+    if (rc) {
+        xfer_fail(x, GR_ERR_BACKEND, -rc);
+        return REGION_GONE;
     }
-    link->meas_bytes += bytes;
-    if (coarse && (int64_t)(now - link->meas_ns) >= MEASURE_NS)
-        now = gr_now_ns();
-    int64_t dt = (int64_t)(now - link->meas_ns);
-    if (dt < MEASURE_NS) {
-        if (link->inflight_ops == 0)
-            link->meas_ns = 0;
-        return;
+    if (!c)
+        return NO_ROOM;
+    c->run = r;
+    c->bytes = x->pub.bytes;
+    c->bulk = 1;
+    gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->regions, .remote = x->regions + x->nlocal,
+                 .nlocal = x->nlocal, .nremote = x->nremote};
+    rc = rail->dev->bulk->post(rail->dev, link->ep, x->op, &b, &c->base);
+    if (rc) {
+        rail_ctx_done(rail, c);
+        if (rc != -ENOTSUP)
+            return link_no_post(link, r, rc);
+        xfer_fail(x, GR_ERR_NOT_SUPPORTED, ENOTSUP);
+        return REGION_GONE;
     }
-    uint64_t rate = (uint64_t)((double)link->meas_bytes * 1e9 / (double)dt);
-    link->rate = link->rate ? (link->rate * 3 + rate) / 4 : rate;
-    if (link->limited) { /* else the rate tells what was asked of the link, not what it can do */
-        atomic_store_explicit(&link->rate_pub, link->rate, memory_order_relaxed);
-        uint64_t w = (uint64_t)((double)link->rate * (double)cfg->window_ns / 1e9);
-        if (w > link->window * 2)
-            w = link->window * 2;
-        link->window = link_window(link, w);
-    }
-    link->limited = 0;
-    link->meas_ns = link->inflight_ops ? now : 0;
-    link->meas_bytes = 0;
+    rail->rma_ops++;
+    link->inflight_ops++;
+    link_count(link, GR_N_WRS, 1);
+    r->inflight++;
+    r->wrs++;
+    r->posted = r->count;
+    atomic_store_explicit(&p->idle, 0, memory_order_relaxed);
+    p->cur = NULL;
+    return POSTED;
 }
 
-void link_rma_done(ctx *c, int err)
+void wr_done(ctx *c, int err)
 {
     gr_link *link = c->link;
     run *r = c->run;
@@ -294,7 +224,7 @@ void link_rma_done(ctx *c, int err)
         atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
         atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
         if (c->bytes && !c->bulk) /* a weak WRITE's completion tells nothing about the wire */
-            measure(link, c->bytes);
+            link_measure(link, c->bytes);
     }
     if (r->inflight || r->posted < r->count || r->weak_bytes || r->failed)
         return;

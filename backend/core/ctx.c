@@ -1,0 +1,54 @@
+/* Contexts of posted operations. */
+#include "core_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A context for one operation of the link; NULL without memory. */
+ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
+{
+    ctx *c = rail->free_ctx;
+    if (c)
+        rail->free_ctx = c->next;
+    else if (!(c = malloc(sizeof *c))) {
+        rail->starved = 1; /* the thread tries again */
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    c->link = link;
+    c->kind = kind;
+    c->next = link->posted;
+    if (c->next)
+        c->next->prev = c;
+    link->posted = c;
+    return c;
+}
+
+static void ctx_unlink(ctx **head, ctx *c)
+{
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        *head = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+}
+
+/* The context is given up, though the library may still know it. */
+void rail_bury(rail_st *rail, ctx *c)
+{
+    ctx_unlink(&c->link->posted, c);
+    c->kind = CTX_DEAD;
+    c->prev = NULL;
+    c->next = rail->grave;
+    if (c->next)
+        c->next->prev = c;
+    rail->grave = c;
+}
+
+void rail_ctx_done(rail_st *rail, ctx *c)
+{
+    ctx_unlink(c->kind == CTX_DEAD ? &rail->grave : &c->link->posted, c);
+    c->next = rail->free_ctx;
+    rail->free_ctx = c;
+}

@@ -1,0 +1,96 @@
+/* One rail inside the core: its inbox and its message buffers. */
+#include "core_int.h"
+#include "msg_wire.h"
+
+#include <stdlib.h>
+
+/* Hands work to whoever holds the rail, so that a caller never waits for a poll that is going on. */
+void rail_push(rail_st *rail, cmd *c)
+{
+    cmd *head = atomic_load_explicit(&rail->inbox, memory_order_relaxed);
+    do
+        c->next = head;
+    while (!atomic_compare_exchange_weak(&rail->inbox, &head, c));
+    atomic_store(&rail->dev->pending, 1);
+}
+
+/* With the rail locked. Commands run in the order in which they were pushed. */
+void rail_inbox(rail_st *rail)
+{
+    if (!atomic_load(&rail->dev->pending))
+        return;
+    atomic_store(&rail->dev->pending, 0);
+    cmd *list = atomic_exchange(&rail->inbox, NULL), *order = NULL;
+    while (list) {
+        cmd *next = list->next;
+        list->next = order;
+        order = list;
+        list = next;
+    }
+    while (order) {
+        cmd *next = order->next;
+        order->run(rail, order);
+        order = next;
+    }
+}
+
+/* A refused post is tried again by the thread, which may be asleep. */
+void rail_unstarve(rail_st *rail)
+{
+    if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
+        core_wake(rail->core);
+}
+
+int rail_full(const rail_st *rail)
+{
+    uint32_t most = rail->core->cfg.inflight_ops;
+    return most && rail->rma_ops >= most;
+}
+
+size_t rail_msg_size(const rail_st *rail)
+{
+    size_t full = FRAG + HDR;
+    return rail->dev->msg_size < full ? rail->dev->msg_size : full;
+}
+
+/* A registered message buffer; NULL when memory or registration fails. */
+buf *rail_buf(rail_st *rail)
+{
+    if (!rail->free_buf) {
+        enum { N = 64 };
+        size_t size = rail_msg_size(rail);
+        struct slab *s = calloc(1, sizeof *s);
+        if (!s) {
+            rail->starved = 1;
+            return NULL;
+        }
+        s->bufs = calloc(N, sizeof *s->bufs);
+        s->mem = calloc(N, size);
+        void *desc = NULL;
+        if (!s->bufs || !s->mem || rail->dev->ops->reg(rail->dev, s->mem, N * size, &s->mr, &desc) != 0) {
+            free(s->bufs);
+            free(s->mem);
+            free(s);
+            rail->starved = 1;
+            return NULL;
+        }
+        s->next = rail->slabs;
+        rail->slabs = s;
+        for (int i = 0; i < N; i++) {
+            s->bufs[i].desc = desc;
+            s->bufs[i].data = s->mem + (size_t)i * size;
+            rail_buf_put(rail, &s->bufs[i]);
+        }
+    }
+    buf *b = rail->free_buf;
+    rail->free_buf = b->next;
+    return b;
+}
+
+void rail_buf_put(rail_st *rail, buf *b)
+{
+    if (!b)
+        return; /* its endpoint may still write to it */
+    b->next = rail->free_buf;
+    rail->free_buf = b;
+}
