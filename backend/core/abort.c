@@ -1,5 +1,5 @@
 /* A transfer is aborted, waited for, and asked about. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <time.h>
 

@@ -1,5 +1,5 @@
 /* What the application's threads ask without a step through Go: how a transfer stands, and notifications. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
 }
 
 /* A queue shrinks: credits that were held back for it go out. */
-void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
+static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
 {
     uint64_t limit = sess->core->cfg.notif_limit, before = atomic_fetch_sub(queue, size), after = before - size;
     atomic_fetch_sub(&sess->core->notif_bytes, size);

@@ -1,5 +1,5 @@
 /* Time, and the wake-up of the thread. */
-#include "core_int.h"
+#include "base.h"
 
 #include <time.h>
 #include <unistd.h>

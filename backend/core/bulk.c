@@ -1,5 +1,5 @@
 /* Transfers that a rail takes whole: one post, one completion, whatever they have of operations. Windows are not asked. */
-#include "core_int.h"
+#include "transfer.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The lifecycle of the core and of its rails. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <stdlib.h>

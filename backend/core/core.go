@@ -1,5 +1,5 @@
 // Package core is the C core of an engine and its Go face: posting, polling, counting transfers down, sending and
-// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and core_int.h.
+// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and base.h.
 //
 // Go decides (peers, keys, errors, replays) and is told through Events. Memory shared with C is C's; Go reads and
 // writes it through the typed views here.

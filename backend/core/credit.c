@@ -1,7 +1,7 @@
 /* Credits. A message that takes one of the peer's receives has a slot, a number of its link's: at most RX_BUFS are out beyond the first that the
  * peer has not told to have taken in. A CREDIT tells how many it has, all of them together: a lost one or a second one does no harm. A SEND that
  * failed keeps its slot, for the next message, whatever that is; the peer counts a slot once. */
-#include "core_int.h"
+#include "link.h"
 
 #include <errno.h>
 

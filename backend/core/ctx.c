@@ -1,5 +1,5 @@
 /* Contexts of posted operations. */
-#include "core_int.h"
+#include "link.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* What devices write to memory of GPUs, seen by the GPUs' work before the application hears of it. Nothing where GPUs need none. */
-#include "core_int.h"
+#include "base.h"
 
 #include <errno.h>
 

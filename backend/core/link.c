@@ -1,5 +1,5 @@
 /* The state of a link: it works, or it has stopped and Go is asked. */
-#include "core_int.h"
+#include "link.h"
 
 #include <errno.h>
 

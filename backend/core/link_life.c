@@ -1,5 +1,5 @@
 /* The lives of links: made, stopped, emptied after their endpoint was closed, bound to another, given up. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <stdlib.h>

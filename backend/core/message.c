@@ -1,5 +1,5 @@
 /* Outgoing notifications: their list on a link, their numbers, their end. */
-#include "core_int.h"
+#include "message.h"
 
 #include <errno.h>
 #include <stdlib.h>

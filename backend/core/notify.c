@@ -1,5 +1,5 @@
 /* Notifications as Go handles them: sent, moved to another link, and taken from a link whose session ends, for the next session. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <stdlib.h>

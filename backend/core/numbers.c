@@ -1,7 +1,7 @@
 /* Numbers of notifications. Of those behind one that is stuck on its rail the peer keeps what has come, within limits (notify.Limits), beyond which it
  * ends the session. So a notification gets its number only while it is near enough to the oldest that the peer is not known to have; others
  * wait where they are queued, and those with numbers pass them. */
-#include "core_int.h"
+#include "session.h"
 
 enum {
     BLOCK_NUMBERS = 2048,      /* TX_BLOCKS of them fit the answer to a fence (wire.MaxHave), and are a quarter of what the peer allows */

@@ -1,7 +1,7 @@
 /* Who has taken which operations of a transfer. Each link that works on it has a part; a part takes runs of operations
  * from the transfer's pool as fast as its link gets them through, so that shares follow the rates. A part is in while its
  * link has runs or may get some; the transfer's data is done when the last one has left. */
-#include "core_int.h"
+#include "transfer.h"
 
 /* Small transfers go before large ones. */
 void part_list(part *p, int which)

@@ -1,5 +1,6 @@
 /* A transfer is posted: its links are chosen, its parts begin. */
-#include "core_int.h"
+#include "progress.h"
+#include "pause.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Progress on one rail: completions taken in, work posted, the inbox run. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <sched.h>
 

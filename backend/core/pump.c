@@ -1,5 +1,5 @@
 /* What a link posts: messages, then parts in turn. */
-#include "core_int.h"
+#include "transfer.h"
 
 /* Posts messages, then parts in turn, until credits, window or budget end. */
 void link_pump(gr_link *link, uint64_t budget)

@@ -1,10 +1,17 @@
 /* What waits for the other side of the boundary: events for Go, notifications for the application. */
-#include "core_int.h"
+#include "session.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* One of the session's two queues of incoming notifications grows. */
+static void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
+{
+    atomic_fetch_add(&sess->core->notif_bytes, size);
+    atomic_fetch_add(queue, size);
+}
 
 void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
 {
@@ -36,13 +43,6 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
 int gr_event_fd(gr_core *core)
 {
     return core->ev_fd;
-}
-
-/* One of the session's two queues of incoming notifications grows. */
-void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
-{
-    atomic_fetch_add(&sess->core->notif_bytes, size);
-    atomic_fetch_add(queue, size);
 }
 
 /* The peer gets no more credits for now. */

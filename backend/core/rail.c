@@ -1,5 +1,5 @@
 /* One rail inside the core: its inbox and its message buffers. */
-#include "core_int.h"
+#include "rail.h"
 #include "msg_wire.h"
 
 #include <stdlib.h>

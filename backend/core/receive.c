@@ -1,5 +1,5 @@
 /* Messages come in: receives posted, notifications put on their way to the application, credits taken. */
-#include "core_int.h"
+#include "message.h"
 #include "msg_wire.h"
 
 #include <errno.h>

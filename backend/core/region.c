@@ -1,5 +1,5 @@
 /* The region table: memory that grows and is never unmapped while the core lives. */
-#include "core_int.h"
+#include "base.h"
 
 #include <stdlib.h>
 

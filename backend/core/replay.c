@@ -1,5 +1,5 @@
 /* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
-#include "core_int.h"
+#include "progress.h"
 
 enum { TRIES = 3, MSG_TRIES = 16 /* what was lost of six in a row is no news on a shared endpoint */, REPLAYS = 200 };
 

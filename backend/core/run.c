@@ -1,5 +1,5 @@
 /* The pool of a transfer's operations, and the runs that links take from it. */
-#include "core_int.h"
+#include "transfer.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Messages go out: notifications in fragments within the peer's credits, probes, credits back. */
-#include "core_int.h"
+#include "message.h"
 #include "msg_wire.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Sessions: what their links have in common. */
-#include "core_int.h"
+#include "session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Transfer slots: memory that is recycled but never unmapped while the core lives. */
-#include "core_int.h"
+#include "transfer.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* What has been counted, for whoever asks. No lock is taken here: see link_count. */
-#include "core_int.h"
+#include "progress.h"
 
 static uint64_t load(const _Atomic uint64_t *c)
 {

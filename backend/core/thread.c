@@ -1,6 +1,6 @@
 /* The engine's thread, and progress made by the application's own calls. */
 #define _GNU_SOURCE
-#include "core_int.h"
+#include "progress.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* The bytes that a link may have in flight. */
-#include "core_int.h"
+#include "link.h"
 
 enum { CALM_NS = 10000000 };
 uint64_t link_hurry(gr_link *link)

@@ -1,5 +1,5 @@
 /* Work requests: what goes into one, its post, its completion. */
-#include "core_int.h"
+#include "transfer.h"
 
 #include <errno.h>
 

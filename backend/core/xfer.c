@@ -1,5 +1,5 @@
 /* Transfers: their notification and their end. */
-#include "core_int.h"
+#include "transfer.h"
 
 /* The last thing the core does to a running transfer: from the exchange on it is the application's and Go's. */
 void xfer_end(xfer *x)
