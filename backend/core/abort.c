@@ -9,7 +9,7 @@ static void abort_msg(xfer *x, rail_st *rail, int err)
     msg *m = &x->msg;
     if (atomic_load(&m->listed) != rail)
         return;
-    if (!m->numbered)
+    if (!m->number.given)
         msg_end(m, err);
     else if (atomic_load(&x->pub.parts_left) == 0)
         msg_part(m, err);
@@ -84,7 +84,7 @@ void gr_xfer_prove(gr_xfer *pub) { ((xfer *)pub)->prove = 1; }
 int gr_xfer_unposted(const gr_xfer *pub)
 {
     const xfer *x = (const xfer *)pub;
-    int idle = (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING && atomic_load(&pub->parts_left) && !x->msg.numbered;
+    int idle = (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING && atomic_load(&pub->parts_left) && !x->msg.number.given;
     for (uint32_t i = 0; idle && i < x->nparts; i++)
         idle = atomic_load(&x->parts[i].idle);
     return idle;
@@ -95,7 +95,7 @@ int gr_xfer_message(const gr_xfer *pub, void **body, uint64_t *len)
     const xfer *x = (const xfer *)pub;
     *body = x->msg.body;
     *len = x->msg.body ? x->msg.len : 0;
-    return x->has_notif && (x->msg.numbered || x->msg.done) && !x->msg.skip ? -1 : x->has_notif;
+    return x->has_notif && (x->msg.number.given || x->msg.done) && !x->msg.skip ? -1 : x->has_notif;
 }
 
 int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)

@@ -24,11 +24,11 @@ static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
     atomic_fetch_sub(&sess->core->notif_bytes, size);
     if ((before < limit || after >= limit) && (before < FAIR || after >= FAIR))
         return;
-    pthread_mutex_lock(&sess->rx_mu);
-    for (gr_link *link = sess->rx_links; link; link = link->rx_next)
-        if (!atomic_exchange(&link->credit_queued, 1))
-            rail_push(link->rail, &link->credit_cmd);
-    pthread_mutex_unlock(&sess->rx_mu);
+    pthread_mutex_lock(&sess->rx.mu);
+    for (gr_link *link = sess->rx.links; link; link = link->rx_next)
+        if (!atomic_exchange(&link->credit.queued, 1))
+            rail_push(link->rail, &link->credit.cmd);
+    pthread_mutex_unlock(&sess->rx.mu);
     for (int i = 0, n = sess->core->nrails; i < n; i++) {
         rail_st *rail = sess->core->rails[i];
         if (!rail)
@@ -46,13 +46,13 @@ void gr_sess_handled(gr_sess *sess, size_t len)
 gr_notif *gr_notif_take(gr_core *core)
 {
     core_progress(core);
-    if (atomic_load_explicit(&core->nready, memory_order_acquire) == 0)
+    if (atomic_load_explicit(&core->ready.n, memory_order_acquire) == 0)
         return NULL;
-    pthread_mutex_lock(&core->ready_mu);
-    gr_notif *list = core->ready;
-    core->ready = core->ready_tail = NULL;
-    atomic_store(&core->nready, 0);
-    pthread_mutex_unlock(&core->ready_mu);
+    pthread_mutex_lock(&core->ready.mu);
+    gr_notif *list = core->ready.first;
+    core->ready.first = core->ready.last = NULL;
+    atomic_store(&core->ready.n, 0);
+    pthread_mutex_unlock(&core->ready.mu);
     core_flush(core); /* of what was written before these */
     return list;
 }

@@ -14,6 +14,6 @@ uint64_t gr_now_ns(void)
 void core_wake(gr_core *core)
 {
     uint64_t one = 1;
-    ssize_t n = write(core->wake_fd, &one, sizeof one);
+    ssize_t n = write(core->thread.wake_fd, &one, sizeof one);
     (void)n; /* full means that a wake is pending already */
 }

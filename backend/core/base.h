@@ -3,13 +3,13 @@
  *
  * Who guards what:
  *   rail->dev->mu      links, parts, messages, contexts and buffers of that rail; never two rails at once
- *   xfer->mu           the pool of a transfer: what has been taken and given back
- *   sess->rx_mu        order of incoming notifications
- *   sess->tx_mu        numbers of outgoing ones
- *   core->ready_mu     notifications ready for the application
- *   core->ev_mu        events for Go
- *   core->slot_mu      free transfer slots and the region table's growth
- * Order: rail -> xfer->mu; rail -> rx_mu -> ready_mu | ev_mu; rail -> tx_mu. Nothing is called back with ready_mu, ev_mu or slot_mu held.
+ *   xfer->queue.mu     the operations of a transfer: what has been taken and given back
+ *   sess->rx.mu        order of incoming notifications
+ *   sess->tx.mu        numbers of outgoing ones
+ *   core->ready.mu     notifications ready for the application
+ *   core->events.mu    events for Go
+ *   core->slots.mu     free transfer slots and the region table's growth
+ * Order: rail -> queue.mu; rail -> rx.mu -> ready.mu | events.mu; rail -> tx.mu. Nothing is called back with ready.mu, events.mu or slots.mu held.
  */
 #ifndef GORAIL_BASE_H
 #define GORAIL_BASE_H
@@ -32,31 +32,38 @@ struct gr_core {
     gr_core_cfg cfg;
     _Atomic int nrails;
     _Atomic(rail_st *) rails[MAX_RAILS]; /* NULL: reserved, see gr_core_reserve_rail */
-    size_t region_size;
-    _Atomic(char *) regions[REGION_CHUNKS];
-    pthread_mutex_t slot_mu;
-    xfer *free_xfers;
-    gr_link *free_links; /* never unmapped: an ended part may still name one */
-    struct xfer_block *blocks;
     rail_st *dropped; /* their rails are closed before their memory goes: what was posted may be written to until then */
-
-    pthread_mutex_t ready_mu;
-    gr_notif *ready, *ready_tail;
-    _Atomic uint64_t nready;
-
-    pthread_mutex_t ev_mu;
-    struct event_node *ev, *ev_tail;
-    int ev_fd;
-
+    struct {
+        size_t size; /* of an entry */
+        _Atomic(char *) chunk[REGION_CHUNKS];
+    } regions;
+    struct {
+        pthread_mutex_t mu; /* the rest, the growth of regions and flush */
+        xfer *xfers;        /* free */
+        gr_link *links;     /* free; never unmapped: an ended part may still name one */
+        struct xfer_block *blocks;
+    } slots;
+    struct { /* notifications for the application */
+        pthread_mutex_t mu;
+        gr_notif *first, *last;
+        _Atomic uint64_t n;
+    } ready;
+    struct { /* for Go */
+        pthread_mutex_t mu;
+        struct event_node *first, *last;
+        int fd;
+    } events;
     _Atomic uint64_t notif_bytes; /* of incoming notifications, of all sessions */
-
-    struct { void (*call)(void *); void *arg; } flush[MAX_FLUSHES]; /* written under slot_mu, never changed */
-    _Atomic uint32_t nflush;
-
-    pthread_t thread;
-    int thread_up, wake_fd, epoll_fd;
-    _Atomic int stop;
-    _Atomic uint64_t inline_polls;
+    struct {
+        struct { void (*call)(void *); void *arg; } by[MAX_FLUSHES]; /* never changed */
+        _Atomic uint32_t n;
+    } flush;
+    struct {
+        pthread_t id;
+        int up, wake_fd, epoll_fd;
+        _Atomic int stop;
+    } thread;
+    _Atomic uint64_t inline_polls; /* by the application */
     _Atomic uint64_t tick; /* the time, while the thread naps and the application polls, a nap old at most; 0: ask the system */
     _Atomic uint64_t count[GR_C_COUNT];
 };
@@ -76,6 +83,6 @@ void core_wake(gr_core *core);
 
 /* Before the application hears of what has arrived. No lock held. */
 void core_flush(gr_core *core);
-static inline int core_flushes(gr_core *core) { return atomic_load_explicit(&core->nflush, memory_order_acquire) != 0; }
+static inline int core_flushes(gr_core *core) { return atomic_load_explicit(&core->flush.n, memory_order_acquire) != 0; }
 
 #endif

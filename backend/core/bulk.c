@@ -20,31 +20,31 @@ int gr_xfer_bulk(gr_core *core, gr_xfer *pub, int rail, const uint32_t *local, u
     memcpy(ops, pub->ops, pub->nops * sizeof *ops);
     free(pub->ops);
     pub->ops = ops;
-    x->bulk = dev;
-    x->regions = regions;
-    x->nlocal = nlocal;
-    x->nremote = nremote;
+    x->bulk.rail = dev;
+    x->bulk.regions = regions;
+    x->bulk.nlocal = nlocal;
+    x->bulk.nremote = nremote;
     return 0;
 }
 
 void bulk_free(xfer *x)
 {
-    if (!x->bulk)
+    if (!x->bulk.rail)
         return;
-    x->bulk->bulk->ops_free(x->bulk, x->pub.ops);
+    x->bulk.rail->bulk->ops_free(x->bulk.rail, x->pub.ops);
     x->pub.ops = NULL;
-    x->bulk = NULL;
-    free(x->regions);
-    x->regions = NULL;
+    x->bulk.rail = NULL;
+    free(x->bulk.regions);
+    x->bulk.regions = NULL;
 }
 
 /* What is posted of an aborted transfer ends soon. */
 void bulk_stop(part *p)
 {
     gr_link *link = p->link;
-    for (ctx *c = link->posted; c; c = c->next)
+    for (ctx *c = link->ep.posted; c; c = c->next)
         if (c->bulk && c->run->part == p) {
             c->stopped = 1;
-            link->rail->dev->bulk->stop(link->rail->dev, link->ep, &c->base);
+            link->rail->dev->bulk->stop(link->rail->dev, link->ep.handle, &c->base);
         }
 }

@@ -15,23 +15,23 @@ gr_core *gr_core_new(const gr_core_cfg *cfg)
     core->cfg = *cfg;
     if (core->cfg.max_rails > MAX_RAILS)
         core->cfg.max_rails = MAX_RAILS;
-    core->region_size = sizeof(gr_region) + core->cfg.max_rails * sizeof(gr_rkey);
-    pthread_mutex_init(&core->slot_mu, NULL);
-    pthread_mutex_init(&core->ready_mu, NULL);
-    pthread_mutex_init(&core->ev_mu, NULL);
-    core->ev_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    core->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    core->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event ev = {.events = EPOLLIN, .data.fd = core->wake_fd};
-    if (core->ev_fd < 0 || core->wake_fd < 0 || core->epoll_fd < 0 ||
-        epoll_ctl(core->epoll_fd, EPOLL_CTL_ADD, core->wake_fd, &ev) != 0)
+    core->regions.size = sizeof(gr_region) + core->cfg.max_rails * sizeof(gr_rkey);
+    pthread_mutex_init(&core->slots.mu, NULL);
+    pthread_mutex_init(&core->ready.mu, NULL);
+    pthread_mutex_init(&core->events.mu, NULL);
+    core->events.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    core->thread.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    core->thread.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event ev = {.events = EPOLLIN, .data.fd = core->thread.wake_fd};
+    if (core->events.fd < 0 || core->thread.wake_fd < 0 || core->thread.epoll_fd < 0 ||
+        epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, core->thread.wake_fd, &ev) != 0)
         goto fail;
-    int rc = pthread_create(&core->thread, NULL, core_thread, core);
+    int rc = pthread_create(&core->thread.id, NULL, core_thread, core);
     if (rc != 0) {
         errno = rc;
         goto fail;
     }
-    core->thread_up = 1;
+    core->thread.up = 1;
     return core;
 fail:
     rc = errno;
@@ -42,12 +42,12 @@ fail:
 
 void gr_core_stop(gr_core *core)
 {
-    if (!core->thread_up)
+    if (!core->thread.up)
         return;
-    atomic_store(&core->stop, 1);
+    atomic_store(&core->thread.stop, 1);
     core_wake(core);
-    pthread_join(core->thread, NULL);
-    core->thread_up = 0;
+    pthread_join(core->thread.id, NULL);
+    core->thread.up = 0;
 }
 
 int gr_core_reserve_rail(gr_core *core)
@@ -69,19 +69,19 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     rail->core = core;
     rail->dev = dev;
     rail->index = index;
-    dev->thread = core->thread;
+    dev->thread = core->thread.id;
     if (dev->shared_ep && !(rail->hub = calloc(1, sizeof *rail->hub))) {
         free(rail);
         return -ENOMEM;
     }
     if (rail->hub) {
         rail->hub->rail = rail;
-        rail->hub->ep = dev->shared_ep;
+        rail->hub->ep.handle = dev->shared_ep;
         rail->hub->halted = part_evict_idle;
     }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};
-        if (epoll_ctl(core->epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
+        if (epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
             int e = errno;
             free(rail->hub);
             free(rail);
@@ -105,7 +105,7 @@ static void rail_unregister(rail_st *rail)
         rail->dev->shared->shut(rail->dev);
         gr_rail_unlock(rail->dev);
     }
-    for (struct slab *s = rail->slabs; s; s = s->next)
+    for (struct slab *s = rail->mem.slabs; s; s = s->next)
         if (s->mr) {
             gr_rail_lock(rail->dev);
             rail->dev->ops->unreg(rail->dev, s->mr);
@@ -115,20 +115,20 @@ static void rail_unregister(rail_st *rail)
 
 static void rail_free(rail_st *rail)
 {
-    while (rail->slabs) {
-        struct slab *s = rail->slabs;
-        rail->slabs = s->next;
+    while (rail->mem.slabs) {
+        struct slab *s = rail->mem.slabs;
+        rail->mem.slabs = s->next;
         free(s->bufs);
         free(s->mem);
         free(s);
     }
-    ctx *lists[3] = {rail->free_ctx, rail->grave, rail->hub ? rail->hub->posted : NULL};
+    ctx *lists[3] = {rail->mem.free_ctx, rail->mem.orphans, rail->hub ? rail->hub->ep.posted : NULL};
     for (int i = 0; i < 3; i++)
         for (ctx *c = lists[i], *n; c; c = n) {
             n = c->next;
             free(c);
         }
-    for (run *r = rail->free_run, *n; r; r = n) {
+    for (run *r = rail->mem.free_run, *n; r; r = n) {
         n = r->next;
         free(r);
     }
@@ -138,7 +138,7 @@ static void rail_free(rail_st *rail)
 
 void gr_core_drop_rails(gr_core *core)
 {
-    for (struct xfer_block *b = core->blocks; b; b = b->next)
+    for (struct xfer_block *b = core->slots.blocks; b; b = b->next)
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++)
             bulk_free(&b->x[i]);
     for (int i = 0; i < core->nrails; i++) {
@@ -146,7 +146,7 @@ void gr_core_drop_rails(gr_core *core)
         if (!rail)
             continue;
         if (rail->dev->wait_fd >= 0)
-            epoll_ctl(core->epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
+            epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
         rail_unregister(rail);
         rail->dev->kick = NULL;
         rail->dev->core = NULL;
@@ -164,15 +164,15 @@ void gr_core_free(gr_core *core)
         n = rail->next;
         rail_free(rail);
     }
-    gr_notif_free(core, core->ready);
-    for (struct event_node *e = core->ev, *n; e; e = n) {
+    gr_notif_free(core, core->ready.first);
+    for (struct event_node *e = core->events.first, *n; e; e = n) {
         n = e->next;
         free(e->ev.data);
         if (e->sess)
             sess_unref(e->sess);
         free(e);
     }
-    for (struct xfer_block *b = core->blocks, *n; b; b = n) {
+    for (struct xfer_block *b = core->slots.blocks, *n; b; b = n) {
         n = b->next;
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
             free(b->x[i].pub.ops);
@@ -181,18 +181,18 @@ void gr_core_free(gr_core *core)
         }
         free(b);
     }
-    for (gr_link *l = core->free_links, *n; l; l = n) {
+    for (gr_link *l = core->slots.links, *n; l; l = n) {
         n = l->next;
         free(l);
     }
     for (int i = 0; i < REGION_CHUNKS; i++)
-        free(core->regions[i]);
-    if (core->ev_fd >= 0)
-        close(core->ev_fd);
-    if (core->wake_fd >= 0)
-        close(core->wake_fd);
-    if (core->epoll_fd >= 0)
-        close(core->epoll_fd);
+        free(core->regions.chunk[i]);
+    if (core->events.fd >= 0)
+        close(core->events.fd);
+    if (core->thread.wake_fd >= 0)
+        close(core->thread.wake_fd);
+    if (core->thread.epoll_fd >= 0)
+        close(core->thread.epoll_fd);
     free(core);
 }
 

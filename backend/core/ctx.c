@@ -7,9 +7,9 @@
 /* A context for one operation of the link; NULL without memory. */
 ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
 {
-    ctx *c = rail->free_ctx;
+    ctx *c = rail->mem.free_ctx;
     if (c)
-        rail->free_ctx = c->next;
+        rail->mem.free_ctx = c->next;
     else if (!(c = malloc(sizeof *c))) {
         rail->starved = 1; /* the thread tries again */
         return NULL;
@@ -17,10 +17,10 @@ ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
     memset(c, 0, sizeof *c);
     c->link = link;
     c->kind = kind;
-    c->next = link->posted;
+    c->next = link->ep.posted;
     if (c->next)
         c->next->prev = c;
-    link->posted = c;
+    link->ep.posted = c;
     return c;
 }
 
@@ -37,18 +37,18 @@ static void ctx_unlink(ctx **head, ctx *c)
 /* The context is given up, though the library may still know it. */
 void rail_bury(rail_st *rail, ctx *c)
 {
-    ctx_unlink(&c->link->posted, c);
+    ctx_unlink(&c->link->ep.posted, c);
     c->kind = CTX_DEAD;
     c->prev = NULL;
-    c->next = rail->grave;
+    c->next = rail->mem.orphans;
     if (c->next)
         c->next->prev = c;
-    rail->grave = c;
+    rail->mem.orphans = c;
 }
 
 void rail_ctx_done(rail_st *rail, ctx *c)
 {
-    ctx_unlink(c->kind == CTX_DEAD ? &rail->grave : &c->link->posted, c);
-    c->next = rail->free_ctx;
-    rail->free_ctx = c;
+    ctx_unlink(c->kind == CTX_DEAD ? &rail->mem.orphans : &c->link->ep.posted, c);
+    c->next = rail->mem.free_ctx;
+    rail->mem.free_ctx = c;
 }

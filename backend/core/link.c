@@ -20,16 +20,16 @@ void link_halt(gr_link *link)
 {
     if (link->state == LINK_UP || link->state == LINK_PROBING)
         link->state = LINK_STOPPED;
-    link->reported = 1;
+    link->ep.reported = 1;
     link->halted(link);
 }
 
 /* First failure: no more posts, and Go is asked what to do. */
 void link_error(gr_link *link, int err)
 {
-    if (link->reported)
+    if (link->ep.reported)
         return;
     link_halt(link);
-    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->epoch};
+    gr_event ev = {.kind = GR_EV_LINK, .code = err, .id = link->id, .seq = link->ep.epoch};
     core_event(link->rail->core, &ev, NULL);
 }

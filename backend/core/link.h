@@ -15,11 +15,11 @@ enum {
 typedef struct msg msg;   /* message.h */
 typedef struct part part; /* transfer.h */
 
-enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* in the grave: its completion, should there be one, means nothing */ };
+enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* an orphan: its completion, should there be one, means nothing */ };
 
 struct ctx { /* one posted operation */
     gr_ctx base;
-    ctx *next, *prev; /* link->posted, or the free list */
+    ctx *next, *prev; /* link->ep.posted, or the free list */
     gr_link *link;
     int kind;
     uint8_t bulk;    /* all of a transfer: no bytes of the window's */
@@ -42,41 +42,58 @@ enum {
 
 enum { HELLO_WAITS = 1, HELLO_DUE = 2 /* something has gone through */ };
 
+/* Under the rail's lock but where something else is said. */
 struct gr_link {
-    rail_st *rail;
+    rail_st *rail; /* this and what follows to role: for good */
     gr_sess *sess;
-    gr_link *next, *prev; /* rail->links, or the core's free links */
-    void *ep;
-    uint64_t id;
-    int peer_rail, role, dead_err;
+    uint64_t id, peer_id; /* the peer's number of the link */
+    int peer_rail, role;
     void (*halted)(gr_link *link); /* tells the transfers that have work on it: no more posts */
-    _Atomic int state;
-    _Atomic uint64_t load, weight; /* bytes in flight; relative speed */
-    gr_link *rx_next; /* sess->rx_links */
+    _Atomic int state; /* read by any thread */
+    int dead_err;
+    gr_link *next, *prev; /* rail->links, or the core's free links */
+    gr_link *rx_next; /* sess->rx.links; rx.mu */
     gr_link *id_next; /* rail->by_id */
-    uint64_t peer_id; /* the peer's number of the link */
-    uint64_t small_ns; /* when a small transfer was posted last */
-    uint8_t reported; /* an error event is out */
-    uint8_t limited;  /* the window was the limit since the last measurement */
-    uint8_t probe;    /* it is posted */
-    uint8_t hello;    /* HELLO_*: a probe is to go out though the link is up: the peer's endpoint is new, and waits for a message */
-    uint8_t heard;    /* a message has come in since the endpoint is this one */
-    uint64_t answer, answered; /* the peer's probe that the next CREDIT answers; the last one's; 0: none */
-    uint32_t recv_debt; /* receives that the provider would not take yet */
-    uint32_t epoch; /* of the endpoint, Go's number */
-    part *todo, *todo_tail, *small_tail, *waiting; /* todo: small transfers first, small_tail the last of them */
-    msg *msgs, *msgs_tail, *cur, *plain; /* cur: the first that is not posted; plain: the first without a number, the last ones are */
-    ctx *posted;
-    uint32_t inflight_ops, nmsgs;
-    uint32_t slot_next, slot_acked, slots_failed;   /* see credit.c: of what we send; slots_failed is a bit for each from slot_acked on */
-    uint64_t slots_taken;                           /* of what comes in: all below are, */
-    uint32_t slots_seen, slots_told, slots_twice;   /* these bits of those from there on; and the peer knows of so many */
-    uint8_t credit_failed;                          /* a CREDIT is to go out again */
-    uint64_t inflight_bytes, window, rate;
-    _Atomic uint64_t rate_pub; /* rate, for whoever does not hold the rail */
-    uint64_t meas_ns, meas_bytes;
-    cmd credit_cmd;
-    _Atomic int credit_queued;
+    struct { /* the endpoint and what is posted on it */
+        void *handle;
+        uint32_t epoch; /* Go's number of it */
+        uint32_t ops;   /* in flight, sends among them */
+        ctx *posted;
+        uint32_t recv_debt; /* receives that the provider would not take yet */
+        uint8_t reported;   /* an error event is out */
+    } ep;
+    struct {
+        part *todo, *todo_tail, *small_tail; /* small transfers first, small_tail the last of them */
+        part *waiting; /* for completions */
+    } work;
+    struct {
+        msg *first, *last;
+        msg *cur;   /* the first that is not posted */
+        msg *plain; /* the first without a number, the last ones are */
+        uint32_t n;
+    } out;
+    struct { /* see window.c */
+        uint64_t inflight, size, rate;
+        _Atomic uint64_t load, rate_pub; /* inflight and rate, for any thread */
+        _Atomic uint64_t weight;  /* relative speed; any thread */
+        uint64_t meas_ns, meas_bytes;
+        uint64_t small_ns; /* when a small transfer was posted last */
+        uint8_t limited;   /* the window was the limit since the last measurement */
+    } win;
+    struct { /* see credit.c */
+        uint32_t next, acked, failed; /* slots of what we send; failed is a bit for each from acked on */
+        uint64_t taken;               /* of what comes in: all below are, */
+        uint32_t seen, told, twice;   /* these bits of those from there on; and the peer knows of so many */
+        uint8_t again;                /* a CREDIT is to go out again */
+        _Atomic int queued;           /* cmd is in the rail's inbox; any thread */
+        cmd cmd;
+    } credit;
+    struct {
+        uint8_t posted;
+        uint8_t hello; /* HELLO_*: a probe is to go out though the link is up: the peer's endpoint is new, and waits for a message */
+        uint8_t heard; /* a message has come in since the endpoint is this one */
+        uint64_t answer, answered; /* the peer's probe that the next CREDIT answers; the last one's; 0: none */
+    } probe;
     _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
 };
 
@@ -90,8 +107,8 @@ static inline void link_count(gr_link *link, int which, uint64_t n)
 /* Bytes in flight on the link: more and fewer of them. */
 static inline void link_flying(gr_link *link, uint64_t more, uint64_t less)
 {
-    link->inflight_bytes += more - less;
-    atomic_store_explicit(&link->load, link->inflight_bytes, memory_order_relaxed);
+    link->win.inflight += more - less;
+    atomic_store_explicit(&link->win.load, link->win.inflight, memory_order_relaxed);
     counter_add(&link->rail->load, more - less);
 }
 
@@ -115,7 +132,7 @@ uint64_t link_hurry(gr_link *link);
  * little in flight, in pieces: behind 4 x 1 MiB a write of 4 KiB took 3.5 ms, behind 2 x 128 KiB 0.2 (alone 0.08). */
 static inline uint64_t link_most(gr_link *link, uint64_t bytes)
 {
-    return !link->small_ns || bytes <= SMALL || link->window <= HURRY ? link->window : link_hurry(link);
+    return !link->win.small_ns || bytes <= SMALL || link->win.size <= HURRY ? link->win.size : link_hurry(link);
 }
 
 /* credit.c */
@@ -130,14 +147,14 @@ void credits_fresh(gr_link *link);
 /* Messages that may be posted now. */
 static inline uint32_t credits_left(const gr_link *link)
 {
-    uint32_t again = link->slots_failed ? (uint32_t)__builtin_popcount(link->slots_failed) : 0;
-    return link->role & GR_LINK_TX ? RX_BUFS - (link->slot_next - link->slot_acked) + again : 0;
+    uint32_t again = link->credit.failed ? (uint32_t)__builtin_popcount(link->credit.failed) : 0;
+    return link->role & GR_LINK_TX ? RX_BUFS - (link->credit.next - link->credit.acked) + again : 0;
 }
 
 /* Whether it is time for a CREDIT. */
 static inline int credits_due(const gr_link *link)
 {
-    return (uint32_t)link->slots_taken - link->slots_told >= CREDIT_BATCH || link->credit_failed || link->answer;
+    return (uint32_t)link->credit.taken - link->credit.told >= CREDIT_BATCH || link->credit.again || link->probe.answer;
 }
 
 #endif

@@ -14,25 +14,25 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     rail_st *rail = core->rails[rail_idx];
     if (!rail)
         return -ENODEV;
-    pthread_mutex_lock(&core->slot_mu);
-    gr_link *link = core->free_links, *none = NULL;
+    pthread_mutex_lock(&core->slots.mu);
+    gr_link *link = core->slots.links, *none = NULL;
     if (link)
-        core->free_links = link->next;
-    pthread_mutex_unlock(&core->slot_mu);
+        core->slots.links = link->next;
+    pthread_mutex_unlock(&core->slots.mu);
     if (!link && !(link = malloc(sizeof *link)))
         return -ENOMEM;
     memset(link, 0, sizeof *link);
     link->rail = rail;
     link->sess = sess;
-    link->ep = ep;
+    link->ep.handle = ep;
     link->id = id;
     link->peer_id = peer_id;
     link->peer_rail = peer_rail;
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
-    link->window = link_window(link, core->cfg.window_min * 4);
+    link->win.size = link_window(link, core->cfg.window_min * 4);
     link->halted = part_evict_idle;
-    link->credit_cmd.run = msg_credit_cmd;
+    link->credit.cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);
     gr_rail_lock(rail->dev);
     int rc = msg_post_recvs(link);
@@ -47,10 +47,10 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (role & GR_LINK_TX) /* until Go says otherwise */
         atomic_compare_exchange_strong(&sess->home, &none, link);
     if (role & GR_LINK_RX) {
-        pthread_mutex_lock(&sess->rx_mu);
-        link->rx_next = sess->rx_links;
-        sess->rx_links = link;
-        pthread_mutex_unlock(&sess->rx_mu);
+        pthread_mutex_lock(&sess->rx.mu);
+        link->rx_next = sess->rx.links;
+        sess->rx.links = link;
+        pthread_mutex_unlock(&sess->rx.mu);
     }
     *out = link;
     core_wake(core);
@@ -79,10 +79,10 @@ void gr_link_reap(gr_link *link)
 {
     rail_st *rail = link->rail;
     gr_rail_lock(rail->dev);
-    while (link->posted && rail_poll(rail, 1024) > 0)
+    while (link->ep.posted && rail_poll(rail, 1024) > 0)
         ;
-    while (link->posted) {
-        ctx *c = link->posted;
+    while (link->ep.posted) {
+        ctx *c = link->ep.posted;
         buf *b = c->buf;
         if (!rail->dev->private_ep)
             c->buf = NULL; /* not free before its completion comes */
@@ -99,8 +99,8 @@ void gr_link_reap(gr_link *link)
         c->buf = b;
         rail_bury(rail, c);
     }
-    reap_weak(link, link->todo);
-    reap_weak(link, link->waiting);
+    reap_weak(link, link->work.todo);
+    reap_weak(link, link->work.waiting);
     gr_rail_unlock(rail->dev);
     core_wake(rail->core); /* closing an endpoint may have left other links' completions in the queue */
 }
@@ -121,10 +121,10 @@ void gr_link_fail(gr_link *link, int err)
     link->state = LINK_DEAD;
     link->dead_err = err;
     rail_inbox(link->rail);
-    while (link->msgs)
-        msg_end(link->msgs, err);
+    while (link->out.first)
+        msg_end(link->out.first, err);
     part *p;
-    while ((p = link->todo ? link->todo : link->waiting)) {
+    while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
         xfer_fail(p->x, err, 0);
         for (run *r = p->runs; r; r = r->next)
             r->inflight = r->failed = 0;
@@ -137,7 +137,7 @@ int gr_link_unproved(gr_link *link)
 {
     int found = 0;
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->todo, link->waiting};
+    part *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
         for (part *p = lists[i]; p; p = p->next)
             for (run *r = p->runs; r; r = r->next)
@@ -148,7 +148,7 @@ int gr_link_unproved(gr_link *link)
 
 void gr_link_weight(gr_link *link, uint64_t weight)
 {
-    atomic_store(&link->weight, weight);
+    atomic_store(&link->win.weight, weight);
 }
 
 void gr_link_free(gr_link *link)
@@ -156,13 +156,13 @@ void gr_link_free(gr_link *link)
     rail_st *rail = link->rail;
     gr_sess *sess = link->sess;
     gr_core *core = sess->core;
-    pthread_mutex_lock(&sess->rx_mu);
-    for (gr_link **at = &sess->rx_links; *at; at = &(*at)->rx_next)
+    pthread_mutex_lock(&sess->rx.mu);
+    for (gr_link **at = &sess->rx.links; *at; at = &(*at)->rx_next)
         if (*at == link) {
             *at = link->rx_next;
             break;
         }
-    pthread_mutex_unlock(&sess->rx_mu);
+    pthread_mutex_unlock(&sess->rx.mu);
     gr_rail_lock(rail->dev);
     rail_inbox(rail);
     if (link->next)
@@ -180,23 +180,23 @@ void gr_link_free(gr_link *link)
         }
     if (rail->hub)
         rail->rx_surplus += msg_recvs(link);
-    link_flying(link, 0, link->inflight_bytes);
+    link_flying(link, 0, link->win.inflight);
     atomic_fetch_sub(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     sess_unref(sess);
-    pthread_mutex_lock(&core->slot_mu);
-    link->next = core->free_links;
-    core->free_links = link;
-    pthread_mutex_unlock(&core->slot_mu);
+    pthread_mutex_lock(&core->slots.mu);
+    link->next = core->slots.links;
+    core->slots.links = link;
+    pthread_mutex_unlock(&core->slots.mu);
 }
 
 void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
     *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
-                           link->inflight_bytes, link->window, link->rate, link->inflight_ops, credits_left(link), link->nmsgs,
+                           link->win.inflight, link->win.size, link->win.rate, link->ep.ops, credits_left(link), link->out.n,
                            0, link->state};
-    for (part *p = link->todo; p; p = p->next)
+    for (part *p = link->work.todo; p; p = p->next)
         out->queued_parts++;
     gr_rail_unlock(link->rail->dev);
 }

@@ -7,24 +7,24 @@
 /* Behind the last, but before those without a number if it has one. 0: the link is dead, and m has ended with its error; it may be gone. */
 int msg_queue(gr_link *link, msg *m)
 {
-    msg *before = m->numbered ? link->plain : NULL;
+    msg *before = m->number.given ? link->out.plain : NULL;
     m->link = link;
     m->next = before;
-    m->prev = before ? before->prev : link->msgs_tail;
+    m->prev = before ? before->prev : link->out.last;
     if (m->prev)
         m->prev->next = m;
     else
-        link->msgs = m;
+        link->out.first = m;
     if (before)
         before->prev = m;
     else
-        link->msgs_tail = m;
-    if (link->cur == before)
-        link->cur = m;
-    if (!m->numbered && !link->plain)
-        link->plain = m;
+        link->out.last = m;
+    if (link->out.cur == before)
+        link->out.cur = m;
+    if (!m->number.given && !link->out.plain)
+        link->out.plain = m;
     atomic_store(&m->listed, link->rail);
-    link->nmsgs++;
+    link->out.n++;
     if (link->state != LINK_DEAD)
         return 1;
     msg_end(m, link->dead_err);
@@ -36,40 +36,40 @@ void msg_unlist(msg *m)
     gr_link *link = m->link;
     if (!atomic_load(&m->listed))
         return;
-    if (link->cur == m)
-        link->cur = m->next;
-    if (link->plain == m)
-        link->plain = m->next;
+    if (link->out.cur == m)
+        link->out.cur = m->next;
+    if (link->out.plain == m)
+        link->out.plain = m->next;
     if (m->next)
         m->next->prev = m->prev;
     else
-        link->msgs_tail = m->prev;
+        link->out.last = m->prev;
     if (m->prev)
         m->prev->next = m->next;
     else
-        link->msgs = m->next;
+        link->out.first = m->next;
     atomic_store(&m->listed, NULL);
-    link->nmsgs--;
+    link->out.n--;
 }
 
 /* Its place among the session's. 0: not yet. */
 int msg_number(msg *m)
 {
     gr_link *link = m->link;
-    if (m->numbered)
+    if (m->number.given)
         return 1;
-    m->numbered = sess_number(link->sess, m->len, &m->block, &m->seq) != 0;
-    if (m->numbered && link->plain == m)
-        link->plain = m->next;
-    return m->numbered;
+    m->number.given = sess_number(link->sess, m->len, &m->number.block, &m->number.seq) != 0;
+    if (m->number.given && link->out.plain == m)
+        link->out.plain = m->next;
+    return m->number.given;
 }
 
 /* It goes out under its number of a session before. */
 void msg_resend(msg *m, uint64_t seq)
 {
-    m->numbered = 1;
-    m->seq = seq;
-    m->block = sess_resent(m->link->sess);
+    m->number.given = 1;
+    m->number.seq = seq;
+    m->number.block = sess_resent(m->link->sess);
 }
 
 /* The peer has it (err 0), or it will never be sent. */
@@ -77,8 +77,8 @@ void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
     msg_unlist(m);
-    if (m->numbered)
-        sess_proved(link->sess, m->block);
+    if (m->number.given)
+        sess_proved(link->sess, m->number.block);
     atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
@@ -98,10 +98,10 @@ int msg_gap(msg *m)
     msg *gap = calloc(1, sizeof *gap);
     if (!gap)
         return -ENOMEM;
-    gap->seq = m->seq;
+    gap->number.seq = m->number.seq;
     gap->len = m->len; /* counted in tx_queued */
-    gap->block = m->block;
-    gap->numbered = gap->skip = 1;
+    gap->number.block = m->number.block;
+    gap->number.given = gap->skip = 1;
     msg_unlist(m);
     m->done = m->skip = 1;
     msg_queue(m->link, gap);
@@ -122,14 +122,14 @@ int msg_part(msg *m, int err)
     if (own->prev)
         own->prev->next = own;
     else
-        link->msgs = own;
+        link->out.first = own;
     if (own->next)
         own->next->prev = own;
     else
-        link->msgs_tail = own;
-    if (link->cur == m)
-        link->cur = own;
-    for (ctx *c = link->posted; c; c = c->next)
+        link->out.last = own;
+    if (link->out.cur == m)
+        link->out.cur = own;
+    for (ctx *c = link->ep.posted; c; c = c->next)
         if (c->msg == m)
             c->msg = own;
     atomic_store(&m->listed, NULL);

@@ -12,24 +12,30 @@ struct msg { /* an outgoing notification */
     msg *next, *prev;
     _Atomic(rail_st *) listed; /* of the link in whose list it is; changed under its lock alone */
     char *body;
-    size_t len, off;
-    uint64_t seq;
-    uint32_t inflight;
-    uint8_t numbered; /* seq is given: from here on it must arrive */
-    uint8_t block;    /* of sess->tx_blocks, where it counts */
-    uint8_t skip;     /* given up after it was numbered: the peer is told to go on without it */
-    uint8_t posted;   /* every fragment is posted */
-    uint8_t failed;
-    uint8_t blamed, tries; /* as a run's */
+    size_t len;
+    struct {
+        uint64_t seq;
+        uint8_t given; /* from here on it must arrive */
+        uint8_t block; /* of sess->tx.blocks, where it counts */
+    } number;
+    struct msg_sent { /* over this endpoint: a fence clears it */
+        size_t off;
+        uint32_t inflight;
+        uint8_t posted; /* every fragment is */
+        uint8_t failed;
+        uint8_t blamed; /* as a run's */
+    } sent;
+    uint8_t tries;     /* as a run's */
+    uint8_t skip;      /* given up after it was numbered: the peer is told to go on without it */
     uint8_t pipelined; /* it follows its transfer's data on an ordered link without waiting */
-    uint8_t unproved; /* parted from its transfer while pipelined: sent again, it would no longer prove the data */
+    uint8_t unproved;  /* parted from its transfer while pipelined: sent again, it would no longer prove the data */
     uint8_t done;
 };
 
 /* The number of the link's probe: an answer to that of another endpoint tells nothing. */
 static inline uint64_t link_probe_seq(const gr_link *link)
 {
-    return (uint64_t)link->epoch + 1;
+    return (uint64_t)link->ep.epoch + 1;
 }
 
 /* message.c */

@@ -8,10 +8,10 @@
 /* Frames of it that are still posted, on an endpoint that others share, are nobody's. */
 static void msg_disown(msg *m)
 {
-    for (ctx *c = m->inflight ? m->link->posted : NULL; c; c = c->next)
+    for (ctx *c = m->sent.inflight ? m->link->ep.posted : NULL; c; c = c->next)
         if (c->msg == m)
             c->msg = NULL;
-    m->inflight = 0;
+    m->sent.inflight = 0;
 }
 
 int gr_link_take_msg(gr_link *link, gr_taken *out)
@@ -19,10 +19,10 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
     int rc = 0;
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
-    for (msg *m = link->msgs; m; m = m->next) {
+    for (msg *m = link->out.first; m; m = m->next) {
         if (m->xfer || m->skip || m->unproved)
             continue;
-        *out = (gr_taken){.seq = m->seq, .numbered = m->numbered, .len = m->len, .body = malloc(m->len ? m->len : 1)};
+        *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = malloc(m->len ? m->len : 1)};
         if (!out->body) {
             rc = -ENOMEM;
             break;
@@ -43,12 +43,12 @@ uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
     uint32_t n = 0;
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
-    for (msg *m = link->msgs; m; m = m->next) {
-        if (!m->numbered)
+    for (msg *m = link->out.first; m; m = m->next) {
+        if (!m->number.given)
             continue;
-        if (n++ == 0 || m->seq < *first)
-            *first = m->seq;
-        if (m->xfer && m->inflight) /* the peer may have ended the session before it comes */
+        if (n++ == 0 || m->number.seq < *first)
+            *first = m->number.seq;
+        if (m->xfer && m->sent.inflight) /* the peer may have ended the session before it comes */
             xfer_fail((xfer *)m->xfer, GR_ERR_BACKEND, 0);
     }
     gr_rail_unlock(link->rail->dev);
@@ -66,7 +66,7 @@ void gr_sess_home(gr_sess *sess, gr_link *link)
      * data is done. */
     gr_rail_lock(old->rail->dev);
     rail_inbox(old->rail);
-    for (msg *m = old->plain, *next; m; m = next) {
+    for (msg *m = old->out.plain, *next; m; m = next) {
         next = m->next;
         if (!m->xfer)
             msg_move(m, link);

@@ -8,9 +8,9 @@ void part_list(part *p, int which)
 {
     gr_link *link = p->link;
     int small = which == LIST_TODO && p->x->pub.bytes <= SMALL;
-    part **head = which == LIST_WAITING ? &link->waiting : &link->todo;
+    part **head = which == LIST_WAITING ? &link->work.waiting : &link->work.todo;
     p->listed = (uint8_t)which;
-    p->prev = which == LIST_WAITING ? NULL : small ? link->small_tail : link->todo_tail;
+    p->prev = which == LIST_WAITING ? NULL : small ? link->work.small_tail : link->work.todo_tail;
     p->next = p->prev ? p->prev->next : *head;
     if (p->prev)
         p->prev->next = p;
@@ -19,9 +19,9 @@ void part_list(part *p, int which)
     if (p->next)
         p->next->prev = p;
     else if (which == LIST_TODO)
-        link->todo_tail = p;
+        link->work.todo_tail = p;
     if (small)
-        link->small_tail = p;
+        link->work.small_tail = p;
 }
 
 void part_unlist(part *p)
@@ -29,18 +29,18 @@ void part_unlist(part *p)
     gr_link *link = p->link;
     if (!p->listed)
         return;
-    if (link->small_tail == p)
-        link->small_tail = p->prev;
+    if (link->work.small_tail == p)
+        link->work.small_tail = p->prev;
     if (p->next)
         p->next->prev = p->prev;
     else if (p->listed == LIST_TODO)
-        link->todo_tail = p->prev;
+        link->work.todo_tail = p->prev;
     if (p->prev)
         p->prev->next = p->next;
     else if (p->listed == LIST_TODO)
-        link->todo = p->next;
+        link->work.todo = p->next;
     else
-        link->waiting = p->next;
+        link->work.waiting = p->next;
     p->listed = 0;
 }
 
@@ -119,7 +119,7 @@ int part_evict(part *p)
 /* Who has nothing on a link that stops need not wait for what becomes of it. */
 void part_evict_idle(gr_link *link)
 {
-    for (part *next, *p = link->todo; p; p = next) {
+    for (part *next, *p = link->work.todo; p; p = next) {
         next = p->next;
         if (!p->runs && p->x->nparts > 1 && !atomic_load(&p->x->pub.err))
             part_evict(p);
@@ -167,7 +167,7 @@ int part_drop(part *p)
         r->posted = r->count;
         p->cur = NULL;
     }
-    if (p->x->bulk)
+    if (p->x->bulk.rail)
         bulk_stop(p);
     for (run *next, *q = p->runs; q; q = next) {
         next = q->next;

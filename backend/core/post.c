@@ -44,8 +44,8 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_noti
  * that is far from the memory counts double, as the distance of NUMA nodes does: it is taken when the near ones are busy. */
 static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 {
-    uint64_t speed = measured ? link->rate_pub : atomic_load_explicit(&link->weight, memory_order_relaxed);
-    double c = (double)(atomic_load_explicit(&link->load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
+    uint64_t speed = measured ? link->win.rate_pub : atomic_load_explicit(&link->win.weight, memory_order_relaxed);
+    double c = (double)(atomic_load_explicit(&link->win.load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
     return far ? 2 * c : c;
 }
 
@@ -55,7 +55,7 @@ static uint32_t choose(xfer *x, uint32_t want)
     uint32_t n = x->nparts, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
     int measured = 1;
     for (uint32_t i = 0; i < n; i++)
-        measured &= x->parts[i].link->rate_pub != 0;
+        measured &= x->parts[i].link->win.rate_pub != 0;
     while (chosen < want) {
         part *best = NULL;
         double least = 0;
@@ -103,7 +103,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     x->has_notif = has_notif != 0;
     atomic_store(&x->replays, 0);
     x->nparts = nlinks;
-    x->next = 0;
+    x->queue.next = 0;
     x->sess = links[0]->sess;
     if (prepare(x, links, nlinks, has_notif, body, len) != 0) {
         x->nparts = 0;
@@ -114,7 +114,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     if (has_notif)
         atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
     uint64_t most = pub->bytes / x->core->cfg.run_bytes, runs = most < pub->nops ? most : pub->nops;
-    uint32_t n = choose(x, runs < 1 || x->bulk ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
+    uint32_t n = choose(x, runs < 1 || x->bulk.rail ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
     part *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;

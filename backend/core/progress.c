@@ -12,8 +12,8 @@ static int prompt_rest(rail_st *rail)
     for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
         if (credits_due(link))
             msg_pump(link);
-        rail->more |= link->todo != NULL;
-        rest |= link->state == LINK_UP && link->todo && !link->inflight_ops;
+        rail->more |= link->work.todo != NULL;
+        rest |= link->state == LINK_UP && link->work.todo && !link->ep.ops;
     }
     return rest;
 }
@@ -59,8 +59,8 @@ static void complete(rail_st *rail, const gr_comp *comp)
         if (link != rail->hub) /* the others' messages must still come in */
             link_error(link, err);
     }
-    if (!err && link->hello && c->kind != CTX_RECV)
-        link->hello = HELLO_DUE;
+    if (!err && link->probe.hello && c->kind != CTX_RECV)
+        link->probe.hello = HELLO_DUE;
     switch (c->kind) {
     case CTX_RMA:
         wr_done(c, err);
@@ -107,7 +107,7 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->todo || link->cur || link->state == LINK_PROBING || link->hello || credits_due(link) || link->recv_debt)
+        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.hello || credits_due(link) || link->ep.recv_debt)
             link_pump(link, UINT64_MAX);
         link = link->next ? link->next : rail->links;
     } while (link != first);
@@ -129,7 +129,7 @@ static int step(rail_st *rail)
     rail_inbox(rail);
     rail->starved = 0;
     pump_links(rail);
-    if (rail->hub && rail->hub->recv_debt)
+    if (rail->hub && rail->hub->ep.recv_debt)
         msg_pump(rail->hub);
     if (rail->dev->prompt && rail->rma_ops != before && prompt_rest(rail))
         n = POLL_MAX;

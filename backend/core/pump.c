@@ -5,8 +5,8 @@
 void link_pump(gr_link *link, uint64_t budget)
 {
     msg_pump(link);
-    while (link->state == LINK_UP && link->todo && budget) {
-        part *p = link->todo;
+    while (link->state == LINK_UP && link->work.todo && budget) {
+        part *p = link->work.todo;
         uint64_t turn = 0, bytes = 0;
         int rc = POSTED;
         if (atomic_load(&p->x->pub.err)) {
@@ -14,9 +14,9 @@ void link_pump(gr_link *link, uint64_t budget)
                 break;
             continue;
         }
-        if (p->x->bulk && (rc = wr_post_bulk(link, p)) == POSTED)
+        if (p->x->bulk.rail && (rc = wr_post_bulk(link, p)) == POSTED)
             turn = WR_COST;
-        while (!p->x->bulk && turn < QUANTUM && (rc = wr_post(link, p, &bytes)) == POSTED)
+        while (!p->x->bulk.rail && turn < QUANTUM && (rc = wr_post(link, p, &bytes)) == POSTED)
             turn += bytes < WR_COST ? WR_COST : bytes;
         budget -= turn < budget ? turn : budget;
         if (rc == REGION_GONE) {
@@ -31,8 +31,8 @@ void link_pump(gr_link *link, uint64_t budget)
             part_list(p, LIST_TODO);
         }
     }
-    link->rail->more |= link->todo != NULL;
-    if (link->cur)
+    link->rail->more |= link->work.todo != NULL;
+    if (link->out.cur)
         msg_pump(link);
 }
 
@@ -50,7 +50,7 @@ void part_start(rail_st *rail, cmd *self)
     if (link->rail->rma_ops)
         link->rail->stream = 1;
     if (x->pub.bytes <= SMALL)
-        link->small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
+        link->win.small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
     part_list(p, LIST_TODO);
     if (atomic_load(&x->pub.err))
         part_drop(p);

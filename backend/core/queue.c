@@ -25,24 +25,24 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
         atomic_fetch_add(&sess->refs, 1);
         sess_fill(sess, &sess->handed_bytes, ev->len + OVERHEAD);
     }
-    pthread_mutex_lock(&core->ev_mu);
-    int first = !core->ev;
+    pthread_mutex_lock(&core->events.mu);
+    int first = !core->events.first;
     if (first)
-        core->ev = n;
+        core->events.first = n;
     else
-        core->ev_tail->next = n;
-    core->ev_tail = n;
-    pthread_mutex_unlock(&core->ev_mu);
+        core->events.last->next = n;
+    core->events.last = n;
+    pthread_mutex_unlock(&core->events.mu);
     if (first) {
         uint64_t one = 1;
-        ssize_t w = write(core->ev_fd, &one, sizeof one);
+        ssize_t w = write(core->events.fd, &one, sizeof one);
         (void)w;
     }
 }
 
 int gr_event_fd(gr_core *core)
 {
-    return core->ev_fd;
+    return core->events.fd;
 }
 
 /* The peer gets no more credits for now. */
@@ -59,16 +59,16 @@ int gr_events_take(gr_core *core, gr_event *out, int max)
 {
     int n = 0;
     struct event_node *list, **end = &list;
-    pthread_mutex_lock(&core->ev_mu);
-    while (n < max && core->ev) {
-        struct event_node *e = core->ev;
-        core->ev = e->next;
+    pthread_mutex_lock(&core->events.mu);
+    while (n < max && core->events.first) {
+        struct event_node *e = core->events.first;
+        core->events.first = e->next;
         out[n++] = e->ev;
         *end = e;
         end = &e->next;
     }
     *end = NULL;
-    pthread_mutex_unlock(&core->ev_mu);
+    pthread_mutex_unlock(&core->events.mu);
     for (struct event_node *e = list, *next; e; e = next) {
         next = e->next;
         if (e->sess)
@@ -82,14 +82,14 @@ void core_ready(gr_sess *sess, gr_notif *n)
 {
     gr_core *core = sess->core;
     n->next = NULL;
-    pthread_mutex_lock(&core->ready_mu);
-    if (core->ready)
-        core->ready_tail->next = n;
+    pthread_mutex_lock(&core->ready.mu);
+    if (core->ready.first)
+        core->ready.last->next = n;
     else
-        core->ready = n;
-    core->ready_tail = n;
-    atomic_fetch_add(&core->nready, 1);
-    pthread_mutex_unlock(&core->ready_mu);
+        core->ready.first = n;
+    core->ready.last = n;
+    atomic_fetch_add(&core->ready.n, 1);
+    pthread_mutex_unlock(&core->ready.mu);
     COUNT(core, GR_C_NOTIF_RECEIVED, 1);
 }
 

@@ -56,7 +56,7 @@ size_t rail_msg_size(const rail_st *rail)
 /* A registered message buffer; NULL when memory or registration fails. */
 buf *rail_buf(rail_st *rail)
 {
-    if (!rail->free_buf) {
+    if (!rail->mem.free_buf) {
         enum { N = 64 };
         size_t size = rail_msg_size(rail);
         struct slab *s = calloc(1, sizeof *s);
@@ -74,16 +74,16 @@ buf *rail_buf(rail_st *rail)
             rail->starved = 1;
             return NULL;
         }
-        s->next = rail->slabs;
-        rail->slabs = s;
+        s->next = rail->mem.slabs;
+        rail->mem.slabs = s;
         for (int i = 0; i < N; i++) {
             s->bufs[i].desc = desc;
             s->bufs[i].data = s->mem + (size_t)i * size;
             rail_buf_put(rail, &s->bufs[i]);
         }
     }
-    buf *b = rail->free_buf;
-    rail->free_buf = b->next;
+    buf *b = rail->mem.free_buf;
+    rail->mem.free_buf = b->next;
     return b;
 }
 
@@ -91,6 +91,6 @@ void rail_buf_put(rail_st *rail, buf *b)
 {
     if (!b)
         return; /* its endpoint may still write to it */
-    b->next = rail->free_buf;
-    rail->free_buf = b;
+    b->next = rail->mem.free_buf;
+    rail->mem.free_buf = b;
 }

@@ -36,26 +36,32 @@ struct rail_st {
     gr_core *core;
     gr_rail *dev;
     int index;
+    rail_st *next; /* core->dropped */
+
+    /* any thread */
+    _Atomic(cmd *) inbox;
+    _Atomic int nlinks;
+    _Atomic uint64_t load;   /* bytes in flight */
+    _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
+    _Atomic uint64_t count[GR_N_COUNT]; /* of all its links, those that are gone included; written under dev->mu */
+
+    /* dev->mu */
     gr_link *links;
     gr_link *by_id[ID_BUCKETS];
+    gr_link *turn;       /* cfg.inflight_ops was reached: it goes first when there is room */
     gr_link *hub;        /* has the receives of an endpoint that all peers share; else NULL */
     uint32_t rx_surplus; /* receives of the hub's that no link needs any more */
     uint32_t rma_ops;    /* WRITEs and READs in flight on all links */
-    gr_link *turn;       /* cfg.inflight_ops was reached: it goes first when there is room */
-    _Atomic int nlinks;
-    _Atomic(cmd *) inbox;
-    ctx *free_ctx;
-    rail_st *next; /* core->dropped */
-    ctx *grave; /* ended without a completion: not used again before one comes, the library may still know them */
-    buf *free_buf;
-    run *free_run;
-    struct slab *slabs;
-    _Atomic uint64_t count[GR_N_COUNT]; /* of all its links, those that are gone included */
-    _Atomic uint64_t load; /* bytes in flight */
+    uint64_t now;        /* time of the last poll that found something */
+    uint8_t stream;      /* transfers were posted beside others since it was idle: times are the core's tick */
     uint8_t more;        /* some link has left operations unposted, or owes credits: see prompt_rest */
-    _Atomic uint8_t starved; /* some link waits for the provider to take posts again */
-    uint64_t now;    /* time of the last poll that found something */
-    uint8_t stream;  /* transfers were posted beside others since it was idle: times are the core's tick */
+    struct {
+        ctx *free_ctx;
+        ctx *orphans; /* ended without a completion: not used again before one comes, the library may still know them */
+        buf *free_buf;
+        run *free_run;
+        struct slab *slabs;
+    } mem;
 };
 
 /* Only whoever holds the rail writes its counters and its links', so that no locked instruction is needed; anybody may read. */

@@ -8,19 +8,19 @@ gr_region *gr_region_at(gr_core *core, uint32_t idx)
     uint32_t c = idx / REGION_CHUNK;
     if (c >= REGION_CHUNKS)
         return NULL;
-    char *chunk = atomic_load_explicit(&core->regions[c], memory_order_acquire);
+    char *chunk = atomic_load_explicit(&core->regions.chunk[c], memory_order_acquire);
     if (!chunk) {
-        pthread_mutex_lock(&core->slot_mu);
-        chunk = atomic_load(&core->regions[c]);
+        pthread_mutex_lock(&core->slots.mu);
+        chunk = atomic_load(&core->regions.chunk[c]);
         if (!chunk) {
-            chunk = calloc(REGION_CHUNK, core->region_size);
-            atomic_store(&core->regions[c], chunk);
+            chunk = calloc(REGION_CHUNK, core->regions.size);
+            atomic_store(&core->regions.chunk[c], chunk);
         }
-        pthread_mutex_unlock(&core->slot_mu);
+        pthread_mutex_unlock(&core->slots.mu);
         if (!chunk)
             return NULL;
     }
-    return (gr_region *)(void *)(chunk + (size_t)(idx % REGION_CHUNK) * core->region_size);
+    return (gr_region *)(void *)(chunk + (size_t)(idx % REGION_CHUNK) * core->regions.size);
 }
 
 void gr_region_live(gr_region *region, int live)

@@ -27,7 +27,7 @@ static void charge(part *p)
 static void give_back(gr_link *link)
 {
     part *list = NULL, *p;
-    while ((p = link->todo ? link->todo : link->waiting)) {
+    while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
         part_unlist(p);
         p->next = list;
         list = p;
@@ -65,51 +65,49 @@ static int proved(const gr_proof *proof, uint64_t seq)
 /* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
 static void settle_msgs(gr_link *link, const gr_proof *proof)
 {
-    for (msg *m = link->msgs, *next; m; m = next) {
+    for (msg *m = link->out.first, *next; m; m = next) {
         next = m->next;
-        int blamed = m->blamed, sent = m->posted || m->off;
-        m->inflight = 0;
-        m->failed = m->blamed = m->posted = 0;
-        m->off = 0;
+        int blamed = m->sent.blamed, sent = m->sent.posted || m->sent.off;
+        m->sent = (struct msg_sent){0};
         m->skip |= m->unproved;
-        if (m->numbered && proved(proof, m->seq))
+        if (m->number.given && proved(proof, m->number.seq))
             msg_end(m, 0);
         else if (m->xfer && blamed && atomic_load(&m->xfer->parts_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
             m->ended(m, GR_ERR_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
     }
-    for (msg *m = link->msgs, *next; m; m = next) {
+    for (msg *m = link->out.first, *next; m; m = next) {
         next = m->next;
         if (m->xfer && m->pipelined && atomic_load(&m->xfer->parts_left) > 0)
             msg_unlist(m);
     }
-    link->cur = link->msgs;
+    link->out.cur = link->out.first;
 }
 
 static void fresh(gr_link *link)
 {
-    link->reported = 0;
-    link->recv_debt = 0;
-    link->inflight_ops = 0;
-    link_flying(link, 0, link->inflight_bytes);
-    link->meas_ns = 0;
+    link->ep.reported = 0;
+    link->ep.recv_debt = 0;
+    link->ep.ops = 0;
+    link_flying(link, 0, link->win.inflight);
+    link->win.meas_ns = 0;
     if (!link->rail->hub) { /* a shared endpoint's receives and credits go on */
         credits_fresh(link);
-        link->heard = 0;
-        link->answer = link->answered = 0;
+        link->probe.heard = 0;
+        link->probe.answer = link->probe.answered = 0;
     }
-    link->probe = 0;
+    link->probe.posted = 0;
 }
 
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe)
 {
     gr_rail_lock(link->rail->dev);
-    link->ep = ep;
+    link->ep.handle = ep;
     link->state = probe ? LINK_PROBING : LINK_UP;
-    link->epoch = epoch;
+    link->ep.epoch = epoch;
     fresh(link);
-    link->hello = !probe && link->role & GR_LINK_TX && !link->rail->hub ? HELLO_WAITS : 0;
+    link->probe.hello = !probe && link->role & GR_LINK_TX && !link->rail->hub ? HELLO_WAITS : 0;
     settle_msgs(link, proof);
     give_back(link);
     int rc = link->rail->hub ? 0 : msg_post_recvs(link);
@@ -137,7 +135,7 @@ void gr_link_yield(gr_link *link, const gr_proof *proof)
     give_back(link);
     part_evict_idle(link);
     gr_link *home = atomic_load(&link->sess->home);
-    for (msg *m = home && home != link ? link->msgs : NULL, *next; m; m = next) {
+    for (msg *m = home && home != link ? link->out.first : NULL, *next; m; m = next) {
         next = m->next;
         msg_move(m, home);
     }
@@ -148,7 +146,7 @@ void gr_link_yield(gr_link *link, const gr_proof *proof)
 void gr_link_settle(gr_link *link)
 {
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->todo, link->waiting};
+    part *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
         for (part *p = lists[i], *next; p; p = next) {
             int failed = 0;
@@ -168,7 +166,7 @@ void gr_link_settle(gr_link *link)
 void gr_link_abandon(gr_link *link, int writes)
 {
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->todo, link->waiting};
+    part *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
         for (part *p = lists[i], *next; p; p = next) {
             next = p->next;

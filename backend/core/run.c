@@ -7,18 +7,18 @@
 
 int pool_has(xfer *x)
 {
-    pthread_mutex_lock(&x->mu);
-    int has = x->back || x->next < x->pub.nops;
-    pthread_mutex_unlock(&x->mu);
+    pthread_mutex_lock(&x->queue.mu);
+    int has = x->queue.back || x->queue.next < x->pub.nops;
+    pthread_mutex_unlock(&x->queue.mu);
     return has;
 }
 
 /* How many operations a run has: all when nobody shares the transfer. */
 static uint64_t run_length(const xfer *x)
 {
-    const gr_op *op = x->pub.ops + x->next;
-    uint64_t left = x->pub.nops - x->next, most = left < RUN_OPS ? left : RUN_OPS, n = 1;
-    if (x->nparts == 1 || x->bulk)
+    const gr_op *op = x->pub.ops + x->queue.next;
+    uint64_t left = x->pub.nops - x->queue.next, most = left < RUN_OPS ? left : RUN_OPS, n = 1;
+    if (x->nparts == 1 || x->bulk.rail)
         return left;
     for (uint64_t bytes = op->len; n < most && bytes + op[n].len <= x->core->cfg.run_bytes; n++)
         bytes += op[n].len;
@@ -27,15 +27,15 @@ static uint64_t run_length(const xfer *x)
 
 static void run_free(rail_st *rail, run *r)
 {
-    r->next = rail->free_run;
-    rail->free_run = r;
+    r->next = rail->mem.free_run;
+    rail->mem.free_run = r;
 }
 
 /* Of a transfer that failed: nobody takes what was given back any more. */
 void pool_drop(xfer *x, rail_st *rail)
 {
-    for (run *r; (r = x->back);) {
-        x->back = r->next;
+    for (run *r; (r = x->queue.back);) {
+        x->queue.back = r->next;
         run_free(rail, r);
     }
 }
@@ -60,32 +60,32 @@ run *run_take(part *p, int *later)
 {
     xfer *x = p->x;
     rail_st *rail = p->link->rail;
-    run *r = rail->free_run;
+    run *r = rail->mem.free_run;
     if (atomic_load(&x->pub.err))
         return NULL;
     if (r)
-        rail->free_run = r->next;
+        rail->mem.free_run = r->next;
     else if (!(r = malloc(sizeof *r))) {
         rail->starved = 1;
         *later = 1;
         return NULL;
     }
     run *spare = r;
-    pthread_mutex_lock(&x->mu);
-    if (x->back) {
-        r = x->back;
-        x->back = r->next;
-    } else if (x->next < x->pub.nops) {
+    pthread_mutex_lock(&x->queue.mu);
+    if (x->queue.back) {
+        r = x->queue.back;
+        x->queue.back = r->next;
+    } else if (x->queue.next < x->pub.nops) {
         spare = NULL;
         memset(r, 0, sizeof *r);
-        r->first = x->next;
+        r->first = x->queue.next;
         r->count = run_length(x);
-        x->next += r->count;
+        x->queue.next += r->count;
     } else {
         r = NULL;
     }
-    int last = !x->back && x->next >= x->pub.nops;
-    pthread_mutex_unlock(&x->mu);
+    int last = !x->queue.back && x->queue.next >= x->pub.nops;
+    pthread_mutex_unlock(&x->queue.mu);
     if (spare)
         run_free(rail, spare);
     if (!r)
@@ -137,10 +137,10 @@ void run_back(run *r)
     r->posted = r->off = 0;
     r->inflight = r->wrs = 0;
     r->failed = r->blamed = 0;
-    pthread_mutex_lock(&x->mu);
-    r->next = x->back;
-    x->back = r;
-    pthread_mutex_unlock(&x->mu);
+    pthread_mutex_lock(&x->queue.mu);
+    r->next = x->queue.back;
+    x->queue.back = r;
+    pthread_mutex_unlock(&x->queue.mu);
 }
 
 /* A WRITE of nothing whose completion proves the weak ones before it. */
@@ -149,11 +149,11 @@ int run_proof(run *r)
     gr_link *link = r->part->link;
     rail_st *rail = link->rail;
     ctx *c;
-    if (link->state != LINK_UP || link->inflight_ops >= rail->dev->tx_depth || !(c = rail_ctx(rail, link, CTX_RMA)))
+    if (link->state != LINK_UP || link->ep.ops >= rail->dev->tx_depth || !(c = rail_ctx(rail, link, CTX_RMA)))
         return -EAGAIN;
     c->run = r;
     c->bytes = r->weak_bytes;
-    int rc = rail->dev->ops->rma(rail->dev, link->ep, GR_WRITE, 1, &r->weak_end, &c->base);
+    int rc = rail->dev->ops->rma(rail->dev, link->ep.handle, GR_WRITE, 1, &r->weak_end, &c->base);
     if (rc != 0) {
         rail_ctx_done(rail, c);
         link_refused(link, rc);
@@ -163,7 +163,7 @@ int run_proof(run *r)
     r->inflight++;
     r->wrs++;
     rail->rma_ops++; /* whatever the limit: it is what ends others */
-    link->inflight_ops++;
+    link->ep.ops++;
     link_count(link, GR_N_WRS, 1);
     return 0;
 }

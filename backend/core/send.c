@@ -8,7 +8,7 @@
 static int post_frame(gr_link *link, const header *h, const void *body, size_t len, int wake, msg *m)
 {
     rail_st *rail = link->rail;
-    if (link->inflight_ops >= rail->dev->tx_depth)
+    if (link->ep.ops >= rail->dev->tx_depth)
         return -EAGAIN;
     buf *b = rail_buf(rail);
     ctx *c = b ? rail_ctx(rail, link, CTX_SEND) : NULL;
@@ -24,14 +24,14 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
     c->buf = b;
     c->msg = m;
     c->slot = h->count;
-    int rc = rail->dev->ops->send(rail->dev, link->ep, b->data, HDR + len, b->desc, wake, &c->base);
+    int rc = rail->dev->ops->send(rail->dev, link->ep.handle, b->data, HDR + len, b->desc, wake, &c->base);
     if (rc != 0) {
         rail_buf_put(rail, b);
         rail_ctx_done(rail, c);
         link_refused(link, rc);
         return rc;
     }
-    link->inflight_ops++;
+    link->ep.ops++;
     c->slotted = h->kind != KIND_CREDIT && slot_use(link, c->slot);
     return 0;
 }
@@ -41,69 +41,69 @@ static void send_credits(gr_link *link)
     if (!credits_due(link)) /* never of a rail's hub, which has no session */
         return;
     int full = sess_full(link->sess);
-    if (full && !link->answer)
+    if (full && !link->probe.answer)
         return;
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->answer,
-                .count = full ? link->slots_told : (uint32_t)link->slots_taken};
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->probe.answer,
+                .count = full ? link->credit.told : (uint32_t)link->credit.taken};
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
-    link->slots_told = h.count;
-    link->credit_failed = 0;
-    link->answered = link->answer;
-    link->answer = 0;
+    link->credit.told = h.count;
+    link->credit.again = 0;
+    link->probe.answered = link->probe.answer;
+    link->probe.answer = 0;
 }
 
 /* One message that wants an answer, by which a link is known to work both ways. */
 static void send_probe(gr_link *link)
 {
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .seq = link_probe_seq(link), .count = slot_probe(link)};
-    if (link->probe || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+    if (link->probe.posted || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
-    link->probe = 1;
-    link->hello = 0;
+    link->probe.posted = 1;
+    link->probe.hello = 0;
     link_count(link, GR_N_PROBES, 1);
 }
 
 /* Not before other work, which would then not be the first to fail if the endpoint does not work. */
 static int hello_due(const gr_link *link)
 {
-    return link->hello == HELLO_DUE || (!link->inflight_ops && !link->todo && !link->cur);
+    return link->probe.hello == HELLO_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
 }
 
 void msg_pump(gr_link *link)
 {
-    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->hello && hello_due(link)))
+    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->probe.hello && hello_due(link)))
         send_probe(link);
     if (link->state != LINK_UP)
         return;
-    if (link->recv_debt)
+    if (link->ep.recv_debt)
         msg_repay(link);
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
-    while (link->state == LINK_UP && link->cur && credits_left(link)) {
-        msg *m = link->cur;
+    while (link->state == LINK_UP && link->out.cur && credits_left(link)) {
+        msg *m = link->out.cur;
         if (!msg_number(m))
             return;
-        size_t n = m->len - m->off < room ? m->len - m->off : room;
-        header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->seq,
-                    .total = (uint32_t)m->len, .offset = (uint32_t)m->off, .count = slot_next(link)};
+        size_t n = m->len - m->sent.off < room ? m->len - m->sent.off : room;
+        header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->number.seq,
+                    .total = (uint32_t)m->len, .offset = (uint32_t)m->sent.off, .count = slot_next(link)};
         if (m->skip) {
-            n = m->len - m->off; /* counted off, not sent */
+            n = m->len - m->sent.off; /* counted off, not sent */
             h.kind = KIND_SKIP;
             h.total = 0;
         }
         int wake = m->skip || m->len > room || (credits_left(link) - 1) % (RX_BUFS / 2) == 0;
-        int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->off, m->skip ? 0 : n, wake, m);
+        int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->sent.off, m->skip ? 0 : n, wake, m);
         if (rc != 0) {
-            m->blamed |= rc != -EAGAIN;
+            m->sent.blamed |= rc != -EAGAIN;
             return;
         }
         link_count(link, GR_N_MSGS_SENT, 1);
-        m->inflight++;
-        m->off += n;
-        if (m->off == m->len) {
-            m->posted = 1;
-            link->cur = m->next;
+        m->sent.inflight++;
+        m->sent.off += n;
+        if (m->sent.off == m->len) {
+            m->sent.posted = 1;
+            link->out.cur = m->next;
             if (m->xfer && atomic_load(&m->xfer->parts_left) == 0)
                 msg_part(m, atomic_load(&m->xfer->err)); /* the data is there and the rest is ours to see to */
         }
@@ -114,34 +114,34 @@ void msg_sent(ctx *c, int err)
 {
     gr_link *link = c->link;
     msg *m = c->msg;
-    link->inflight_ops--;
+    link->ep.ops--;
     rail_buf_put(link->rail, c->buf);
     if (err && c->slotted)
         slot_failed(link, c->slot);
     if (err && link->role & GR_LINK_RX) { /* a CREDIT is all that it sends */
-        link->credit_failed = 1;
-        if (!link->answer)
-            link->answer = link->answered;
+        link->credit.again = 1;
+        if (!link->probe.answer)
+            link->probe.answer = link->probe.answered;
     }
     if (!m)
         return;
-    m->inflight--;
+    m->sent.inflight--;
     if (err) {
-        m->failed = 1;
-        m->blamed |= c->first;
+        m->sent.failed = 1;
+        m->sent.blamed |= c->first;
         if (m->xfer)
             atomic_store(&m->xfer->wire_err, err);
     } else if (m->xfer)
         atomic_store_explicit(&m->xfer->last_ns, link->rail->now, memory_order_relaxed);
-    if (m->inflight == 0 && m->posted && !m->failed)
+    if (m->sent.inflight == 0 && m->sent.posted && !m->sent.failed)
         msg_end(m, 0);
 }
 
 void msg_credit_cmd(rail_st *rail, cmd *self)
 {
     (void)rail;
-    gr_link *link = (gr_link *)(void *)((char *)self - offsetof(gr_link, credit_cmd));
-    atomic_store(&link->credit_queued, 0);
+    gr_link *link = (gr_link *)(void *)((char *)self - offsetof(gr_link, credit.cmd));
+    atomic_store(&link->credit.queued, 0);
     msg_pump(link);
 }
 
@@ -150,7 +150,7 @@ void msg_start(rail_st *rail, cmd *self)
     (void)rail;
     msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
     gr_link *link = m->link;
-    if (msg_queue(link, m) && m->xfer && !m->numbered && atomic_load(&m->xfer->err))
+    if (msg_queue(link, m) && m->xfer && !m->number.given && atomic_load(&m->xfer->err))
         msg_end(m, atomic_load(&m->xfer->err));
     msg_pump(link);
 }

@@ -19,24 +19,28 @@ struct gr_sess {
     gr_core *core;
     uint64_t id;
     _Atomic int refs;
-    pthread_mutex_t tx_mu;         /* to tx_held */
-    uint64_t tx_seq;               /* next number to give */
-    tx_block tx_blocks[TX_BLOCKS];
-    uint64_t tx_oldest, tx_newest; /* blocks, by number: all before the oldest have arrived; the newest has room or is full */
-    uint64_t tx_bytes;             /* of these blocks; 0: the peer has all that have a number */
-    int tx_held;                   /* some message waits for a number */
-    uint32_t tx_resent;            /* out under numbers of a session before: nothing new gets one meanwhile */
+    struct { /* numbers of outgoing notifications */
+        pthread_mutex_t mu;
+        uint64_t seq;            /* next to give */
+        tx_block blocks[TX_BLOCKS];
+        uint64_t oldest, newest; /* blocks, by number: all before the oldest have arrived; the newest has room or is full */
+        uint64_t bytes;          /* of these blocks; 0: the peer has all that have a number */
+        int held;                /* some message waits for a number */
+        uint32_t resent;         /* out under numbers of a session before: nothing new gets one meanwhile */
+    } tx;
+    struct { /* order of incoming ones */
+        pthread_mutex_t mu;
+        uint64_t next;
+        uint64_t handed; /* messages given to Go */
+        int slow;        /* Go is putting messages in order */
+        int ended;       /* nothing more is taken in */
+        gr_link *links;  /* where owed credits go back */
+    } rx;
     _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
     _Atomic uint64_t ready_bytes;  /* bytes the application has not taken; also in core->notif_bytes, as handed_bytes */
-    pthread_mutex_t rx_mu;
-    uint64_t rx_next;
-    uint64_t handed; /* messages given to Go */
-    _Atomic uint64_t handed_bytes; /* of them, that Go is not done with */
-    int slow;        /* Go is putting messages in order */
-    int ended;       /* nothing more is taken in */
-    gr_link *rx_links;       /* where owed credits go back; guarded by rx_mu */
-    _Atomic(gr_link *) home; /* where notifications go out */
-    _Atomic uint32_t turn;   /* which link a small transfer tries first */
+    _Atomic uint64_t handed_bytes; /* of messages given to Go, that it is not done with */
+    _Atomic(gr_link *) home;       /* where notifications go out */
+    _Atomic uint32_t turn;         /* which link a small transfer tries first */
     size_t name_len;
     char name[];
 };

@@ -6,23 +6,23 @@
 /* Slots come in blocks that live as long as the core: a stale pointer of the shim's reads a passed handle, never freed memory. */
 static xfer *slot_take(gr_core *core)
 {
-    pthread_mutex_lock(&core->slot_mu);
-    if (!core->free_xfers) {
+    pthread_mutex_lock(&core->slots.mu);
+    if (!core->slots.xfers) {
         struct xfer_block *b = calloc(1, sizeof *b);
         if (b) {
-            b->next = core->blocks;
-            core->blocks = b;
+            b->next = core->slots.blocks;
+            core->slots.blocks = b;
             for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
-                pthread_mutex_init(&b->x[i].mu, NULL);
-                b->x[i].free_next = core->free_xfers;
-                core->free_xfers = &b->x[i];
+                pthread_mutex_init(&b->x[i].queue.mu, NULL);
+                b->x[i].free_next = core->slots.xfers;
+                core->slots.xfers = &b->x[i];
             }
         }
     }
-    xfer *x = core->free_xfers;
+    xfer *x = core->slots.xfers;
     if (x)
-        core->free_xfers = x->free_next;
-    pthread_mutex_unlock(&core->slot_mu);
+        core->slots.xfers = x->free_next;
+    pthread_mutex_unlock(&core->slots.mu);
     return x;
 }
 
@@ -42,15 +42,15 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->pub.ops = ops;
     x->pub.nops = nops;
     x->pub.bytes = 0;
-    x->next = 0;
-    x->back = NULL;
+    x->queue.next = 0;
+    x->queue.back = NULL;
     atomic_store(&x->pub.state, 0);
     atomic_store(&x->pub.posted_ns, 0);
     x->nparts = 0;
-    x->bulk = NULL;
-    x->regions = NULL;
+    x->bulk.rail = NULL;
+    x->bulk.regions = NULL;
     x->prove = 0;
-    x->msg.numbered = 0;
+    x->msg.number.given = 0;
     atomic_store(&x->pub.err, 0);
     atomic_store(&x->pub.wire_err, 0);
     atomic_store(&x->pub.parts_left, 0);
@@ -66,8 +66,8 @@ void gr_xfer_free(gr_core *core, gr_xfer *pub)
     free(pub->ops);
     pub->ops = NULL;
     pub->nops = 0;
-    pthread_mutex_lock(&core->slot_mu);
-    x->free_next = core->free_xfers;
-    core->free_xfers = x;
-    pthread_mutex_unlock(&core->slot_mu);
+    pthread_mutex_lock(&core->slots.mu);
+    x->free_next = core->slots.xfers;
+    core->slots.xfers = x;
+    pthread_mutex_unlock(&core->slots.mu);
 }

@@ -15,8 +15,8 @@ static void copy(const _Atomic uint64_t *count, uint64_t *out)
 void gr_link_tally(gr_link *link, gr_tally *out)
 {
     copy(link->count, out->count);
-    out->inflight = load(&link->load);
-    out->rate = load(&link->rate_pub);
+    out->inflight = load(&link->win.load);
+    out->rate = load(&link->win.rate_pub);
     out->links = 1;
 }
 

@@ -14,7 +14,7 @@ enum {
 };
 
 struct run { /* consecutive operations of a transfer that one link has taken */
-    run *next, *prev; /* part->runs, xfer->back or a free list */
+    run *next, *prev; /* part->runs, xfer->queue.back or a free list */
     part *part;
     uint64_t first, count, posted;
     uint64_t off;        /* bytes posted of the operation behind those */
@@ -30,7 +30,7 @@ struct part { /* a transfer on one link */
     cmd start;
     gr_link *link;
     xfer *x;
-    part *next, *prev; /* link->todo or link->waiting */
+    part *next, *prev; /* link->work.todo or .waiting */
     run *runs, *cur;   /* taken and not ended; the one that is being posted */
     _Atomic uint64_t bytes; /* proved over this link */
     uint8_t own, peer; /* the link's rails: it may be another session's when the transfer has ended */
@@ -48,23 +48,27 @@ struct xfer {
     gr_xfer pub;
     gr_core *core;
     xfer *free_next;
+    gr_sess *sess;
     int op;
     uint8_t has_notif;
-    uint8_t prove;   /* gr_xfer_prove */
+    uint8_t prove; /* gr_xfer_prove */
     _Atomic uint32_t shared;  /* SHARED: more than one link has worked on it in this round; SOLE and the part's number: none may any more */
     _Atomic uint32_t replays; /* links that failed under it */
+    part *parts;
     uint32_t nparts, part_cap;
     uint32_t near; /* the first parts' links that are near the local memory */
-    part *parts;
-    gr_sess *sess;
     cmd fin; /* its notification's turn has come, on the rail of the session's home link */
     msg msg;
-    gr_rail *bulk; /* whose memory the operations are in; NULL: they go by work requests */
-    gr_bulk_region *regions; /* a bulk's, local ones first */
-    uint32_t nlocal, nremote;
-    pthread_mutex_t mu; /* what follows; below the rails' locks */
-    uint64_t next; /* operations before it have been taken */
-    run *back;     /* taken, and given back unproved */
+    struct {
+        gr_rail *rail; /* whose memory the operations are in; NULL: they go by work requests */
+        gr_bulk_region *regions; /* local ones first */
+        uint32_t nlocal, nremote;
+    } bulk;
+    struct {
+        pthread_mutex_t mu; /* below the rails' locks */
+        uint64_t next; /* operations before it have been taken */
+        run *back;     /* taken, and given back unproved */
+    } queue;
 };
 
 enum { SHARED = 1, SOLE = 2, /* then the part's number */ SOLE_SHIFT = 2 };

@@ -44,7 +44,7 @@ static int build(gr_link *link, const run *r, uint64_t most, request *q)
  * for each 2.2 GB/s, with one for 512 KiB 2.6, side by side. */
 static int weak_enough(const gr_link *link, const run *r, const request *q)
 {
-    uint64_t most = link->window / 4 < CHAIN ? link->window / 4 : CHAIN;
+    uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
     return link->rail->dev->chained && r->part->x->op == GR_WRITE && r->posted + q->ops < r->count &&
            r->weak_bytes + q->bytes < most;
 }
@@ -83,24 +83,24 @@ int wr_post(gr_link *link, part *p, uint64_t *bytes)
 {
     rail_st *rail = link->rail;
     request q;
-    if (link->inflight_ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+    if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
         return NO_ROOM;
     uint64_t most = link_most(link, p->x->pub.bytes);
-    if (!p->cur && link->inflight_ops && link->inflight_bytes >= most) {
-        link->limited = 1;
+    if (!p->cur && link->ep.ops && link->win.inflight >= most) {
+        link->win.limited = 1;
         return NO_ROOM;
     }
     int later = 0;
     run *r = p->cur ? p->cur : (p->cur = run_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = build(link, r, most < link->window ? HURRY / 2 : UINT64_MAX, &q);
+    int rc = build(link, r, most < link->win.size ? HURRY / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
-    if (link->inflight_ops && link->inflight_bytes + q.bytes > most) {
-        link->limited = 1;
+    if (link->ep.ops && link->win.inflight + q.bytes > most) {
+        link->win.limited = 1;
         return NO_ROOM;
     }
     int weak = weak_enough(link, r, &q);
@@ -113,13 +113,13 @@ int wr_post(gr_link *link, part *p, uint64_t *bytes)
         return NO_ROOM;
     c->run = r;
     c->bytes = weak ? 0 : r->weak_bytes + q.bytes;
-    rc = rail->dev->ops->rma(rail->dev, link->ep, weak ? GR_WRITE_WEAK : strong(p, r, &q), (uint32_t)q.n, q.seg, &c->base);
+    rc = rail->dev->ops->rma(rail->dev, link->ep.handle, weak ? GR_WRITE_WEAK : strong(p, r, &q), (uint32_t)q.n, q.seg, &c->base);
     if (rc != 0) {
         rail_ctx_done(rail, c);
         return link_no_post(link, r, rc);
     }
     rail->rma_ops++;
-    link->inflight_ops++;
+    link->ep.ops++;
     link_flying(link, q.bytes, 0);
     r->weak_bytes = weak ? r->weak_bytes + q.bytes : 0;
     for (int i = 0; i < q.n; i++)
@@ -141,10 +141,10 @@ int wr_post(gr_link *link, part *p, uint64_t *bytes)
 /* What its regions are on this link now; -ESTALE when one is gone. */
 static int look(const gr_link *link, xfer *x)
 {
-    for (uint32_t i = 0; i < x->nlocal + x->nremote; i++) {
-        gr_bulk_region *b = &x->regions[i];
+    for (uint32_t i = 0; i < x->bulk.nlocal + x->bulk.nremote; i++) {
+        gr_bulk_region *b = &x->bulk.regions[i];
         gr_region *g = gr_region_at(x->core, b->index);
-        gr_rkey *k = &g->rail[i < x->nlocal ? link->rail->index : link->peer_rail];
+        gr_rkey *k = &g->rail[i < x->bulk.nlocal ? link->rail->index : link->peer_rail];
         if (!atomic_load(&g->live) || !k->ok)
             return -ESTALE;
         b->addr = g->addr;
@@ -161,7 +161,7 @@ int wr_post_bulk(gr_link *link, part *p)
     rail_st *rail = link->rail;
     xfer *x = p->x;
     int later = 0;
-    if (link->inflight_ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+    if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
         return NO_ROOM;
     run *r = p->cur ? p->cur : (p->cur = run_take(p, &later));
     if (!r)
@@ -177,9 +177,9 @@ int wr_post_bulk(gr_link *link, part *p)
     c->run = r;
     c->bytes = x->pub.bytes;
     c->bulk = 1;
-    gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->regions, .remote = x->regions + x->nlocal,
-                 .nlocal = x->nlocal, .nremote = x->nremote};
-    rc = rail->dev->bulk->post(rail->dev, link->ep, x->op, &b, &c->base);
+    gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->bulk.regions, .remote = x->bulk.regions + x->bulk.nlocal,
+                 .nlocal = x->bulk.nlocal, .nremote = x->bulk.nremote};
+    rc = rail->dev->bulk->post(rail->dev, link->ep.handle, x->op, &b, &c->base);
     if (rc) {
         rail_ctx_done(rail, c);
         if (rc != -ENOTSUP)
@@ -188,7 +188,7 @@ int wr_post_bulk(gr_link *link, part *p)
         return REGION_GONE;
     }
     rail->rma_ops++;
-    link->inflight_ops++;
+    link->ep.ops++;
     link_count(link, GR_N_WRS, 1);
     r->inflight++;
     r->wrs++;
@@ -208,7 +208,7 @@ void wr_done(ctx *c, int err)
         atomic_store_explicit(&x->pub.coarse, 1, memory_order_relaxed);
     if (--link->rail->rma_ops == 0)
         link->rail->stream = 0;
-    link->inflight_ops--;
+    link->ep.ops--;
     if (!c->bulk)
         link_flying(link, 0, c->bytes);
     r->inflight--;

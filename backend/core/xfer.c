@@ -29,7 +29,7 @@ static void finish(xfer *x, gr_link *home)
     if (!err) {
         msg_queue(home, m);
         msg_pump(home);
-    } else if (m->numbered && !m->done) { /* the peer waits for that number */
+    } else if (m->number.given && !m->done) { /* the peer waits for that number */
         m->link = home;
         if (msg_gap(m) != 0) {
             m->skip = 1;
@@ -66,10 +66,10 @@ void xfer_data_done(xfer *x, gr_link *link)
     pool_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {
         xfer_end(x);
-    } else if (m->listed && err && !m->numbered) {
+    } else if (m->listed && err && !m->number.given) {
         msg_end(m, err); /* ends x too */
     } else if (m->listed) { /* pipelined on this very link; without memory, its last completion ends x */
-        if (err || m->posted)
+        if (err || m->sent.posted)
             msg_part(m, err);
     } else {
         gr_link *home = atomic_load(&x->sess->home);
