@@ -2,7 +2,7 @@
  * session, rail, link, message, transfer, progress; docs/architecture.md has the picture.
  *
  * Who guards what:
- *   rail->dev->mu      links, parts, messages, contexts and buffers of that rail; never two rails at once
+ *   rail->dev->mu      links, sub-transfers, messages, contexts and buffers of that rail; never two rails at once
  *   xfer->queue.mu     the operations of a transfer: what has been taken and given back
  *   sess->rx.mu        order of incoming notifications
  *   sess->tx.mu        numbers of outgoing ones
@@ -40,7 +40,7 @@ struct gr_core {
     struct {
         pthread_mutex_t mu; /* the rest, the growth of regions and flush */
         xfer *xfers;        /* free */
-        gr_link *links;     /* free; never unmapped: an ended part may still name one */
+        gr_link *links;     /* free; never unmapped: an ended sub-transfer may still name one */
         struct xfer_block *blocks;
     } slots;
     struct { /* notifications for the application */

@@ -39,11 +39,11 @@ void bulk_free(xfer *x)
 }
 
 /* What is posted of an aborted transfer ends soon. */
-void bulk_stop(part *p)
+void bulk_stop(subxfer *p)
 {
     gr_link *link = p->link;
     for (ctx *c = link->ep.posted; c; c = c->next)
-        if (c->bulk && c->run->part == p) {
+        if (c->bulk && c->batch->sub == p) {
             c->stopped = 1;
             link->rail->dev->bulk->stop(link->rail->dev, link->ep.handle, &c->base);
         }

@@ -70,20 +70,20 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     rail->dev = dev;
     rail->index = index;
     dev->thread = core->thread.id;
-    if (dev->shared_ep && !(rail->hub = calloc(1, sizeof *rail->hub))) {
+    if (dev->shared_ep && !(rail->shared = calloc(1, sizeof *rail->shared))) {
         free(rail);
         return -ENOMEM;
     }
-    if (rail->hub) {
-        rail->hub->rail = rail;
-        rail->hub->ep.handle = dev->shared_ep;
-        rail->hub->halted = part_evict_idle;
+    if (rail->shared) {
+        rail->shared->rail = rail;
+        rail->shared->ep.handle = dev->shared_ep;
+        rail->shared->halted = sub_evict_idle;
     }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};
         if (epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
             int e = errno;
-            free(rail->hub);
+            free(rail->shared);
             free(rail);
             return -e;
         }
@@ -122,17 +122,17 @@ static void rail_free(rail_st *rail)
         free(s->mem);
         free(s);
     }
-    ctx *lists[3] = {rail->mem.free_ctx, rail->mem.orphans, rail->hub ? rail->hub->ep.posted : NULL};
+    ctx *lists[3] = {rail->mem.free_ctx, rail->mem.orphans, rail->shared ? rail->shared->ep.posted : NULL};
     for (int i = 0; i < 3; i++)
         for (ctx *c = lists[i], *n; c; c = n) {
             n = c->next;
             free(c);
         }
-    for (run *r = rail->mem.free_run, *n; r; r = n) {
+    for (batch *r = rail->mem.free_batch, *n; r; r = n) {
         n = r->next;
         free(r);
     }
-    free(rail->hub);
+    free(rail->shared);
     free(rail);
 }
 
@@ -176,7 +176,7 @@ void gr_core_free(gr_core *core)
         n = b->next;
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
             free(b->x[i].pub.ops);
-            free(b->x[i].parts);
+            free(b->x[i].subs);
             free(b->x[i].msg.body);
         }
         free(b);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* A context for one operation of the link; NULL without memory. */
-ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
+ctx *ctx_new(rail_st *rail, gr_link *link, int kind)
 {
     ctx *c = rail->mem.free_ctx;
     if (c)
@@ -35,10 +35,10 @@ static void ctx_unlink(ctx **head, ctx *c)
 }
 
 /* The context is given up, though the library may still know it. */
-void rail_bury(rail_st *rail, ctx *c)
+void ctx_orphan(rail_st *rail, ctx *c)
 {
     ctx_unlink(&c->link->ep.posted, c);
-    c->kind = CTX_DEAD;
+    c->kind = CTX_ORPHAN;
     c->prev = NULL;
     c->next = rail->mem.orphans;
     if (c->next)
@@ -46,9 +46,9 @@ void rail_bury(rail_st *rail, ctx *c)
     rail->mem.orphans = c;
 }
 
-void rail_ctx_done(rail_st *rail, ctx *c)
+void ctx_done(rail_st *rail, ctx *c)
 {
-    ctx_unlink(c->kind == CTX_DEAD ? &rail->mem.orphans : &c->link->ep.posted, c);
+    ctx_unlink(c->kind == CTX_ORPHAN ? &rail->mem.orphans : &c->link->ep.posted, c);
     c->next = rail->mem.free_ctx;
     rail->mem.free_ctx = c;
 }

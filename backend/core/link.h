@@ -13,9 +13,9 @@ enum {
 };
 
 typedef struct msg msg;   /* message.h */
-typedef struct part part; /* transfer.h */
+typedef struct subxfer subxfer; /* transfer.h */
 
-enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_DEAD /* an orphan: its completion, should there be one, means nothing */ };
+enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_ORPHAN /* an orphan: its completion, should there be one, means nothing */ };
 
 struct ctx { /* one posted operation */
     gr_ctx base;
@@ -28,7 +28,7 @@ struct ctx { /* one posted operation */
     uint8_t slotted; /* a SEND that took a credit, for the slot */
     uint32_t slot;
     uint64_t bytes;
-    run *run;
+    batch *batch;
     msg *msg;
     buf *buf;
 };
@@ -63,8 +63,8 @@ struct gr_link {
         uint8_t reported;   /* an error event is out */
     } ep;
     struct {
-        part *todo, *todo_tail, *small_tail; /* small transfers first, small_tail the last of them */
-        part *waiting; /* for completions */
+        subxfer *todo, *todo_tail, *small_tail; /* small transfers first, small_tail the last of them */
+        subxfer *waiting; /* for completions */
     } work;
     struct {
         msg *first, *last;
@@ -118,9 +118,9 @@ void link_refused(gr_link *link, int rc);
 void link_error(gr_link *link, int err);
 
 /* ctx.c */
-ctx *rail_ctx(rail_st *rail, gr_link *link, int kind);
-void rail_ctx_done(rail_st *rail, ctx *c);
-void rail_bury(rail_st *rail, ctx *c);
+ctx *ctx_new(rail_st *rail, gr_link *link, int kind);
+void ctx_done(rail_st *rail, ctx *c);
+void ctx_orphan(rail_st *rail, ctx *c);
 
 /* window.c */
 /* The window that is nearest to so many bytes. */

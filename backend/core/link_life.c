@@ -31,7 +31,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->win.size = link_window(link, core->cfg.window_min * 4);
-    link->halted = part_evict_idle;
+    link->halted = sub_evict_idle;
     link->credit.cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);
     gr_rail_lock(rail->dev);
@@ -65,10 +65,10 @@ void gr_link_stop(gr_link *link)
 }
 
 /* What nothing proves any more is posted again, or given up, once the peer's end is closed. */
-static void reap_weak(gr_link *link, part *p)
+static void reap_weak(gr_link *link, subxfer *p)
 {
     for (; p; p = p->next)
-        for (run *r = p->runs; r; r = r->next) {
+        for (batch *r = p->batches; r; r = r->next) {
             r->failed |= r->weak_bytes != 0;
             link_flying(link, 0, r->weak_bytes);
             r->weak_bytes = 0;
@@ -93,11 +93,11 @@ void gr_link_reap(gr_link *link)
         else
             msg_received(c, ECANCELED, 0);
         if (rail->dev->private_ep) {
-            rail_ctx_done(rail, c);
+            ctx_done(rail, c);
             continue;
         }
         c->buf = b;
-        rail_bury(rail, c);
+        ctx_orphan(rail, c);
     }
     reap_weak(link, link->work.todo);
     reap_weak(link, link->work.waiting);
@@ -123,12 +123,12 @@ void gr_link_fail(gr_link *link, int err)
     rail_inbox(link->rail);
     while (link->out.first)
         msg_end(link->out.first, err);
-    part *p;
+    subxfer *p;
     while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
         xfer_fail(p->x, err, 0);
-        for (run *r = p->runs; r; r = r->next)
+        for (batch *r = p->batches; r; r = r->next)
             r->inflight = r->failed = 0;
-        part_drop(p);
+        sub_drop(p);
     }
     gr_rail_unlock(link->rail->dev);
 }
@@ -137,10 +137,10 @@ int gr_link_unproved(gr_link *link)
 {
     int found = 0;
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->work.todo, link->work.waiting};
+    subxfer *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
-        for (part *p = lists[i]; p; p = p->next)
-            for (run *r = p->runs; r; r = r->next)
+        for (subxfer *p = lists[i]; p; p = p->next)
+            for (batch *r = p->batches; r; r = r->next)
                 found |= r->failed;
     gr_rail_unlock(link->rail->dev);
     return found;
@@ -178,7 +178,7 @@ void gr_link_free(gr_link *link)
             *at = link->id_next;
             break;
         }
-    if (rail->hub)
+    if (rail->shared)
         rail->rx_surplus += msg_recvs(link);
     link_flying(link, 0, link->win.inflight);
     atomic_fetch_sub(&rail->nlinks, 1);
@@ -196,7 +196,7 @@ void gr_link_stats_get(gr_link *link, gr_link_stats *out)
     *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
                            link->win.inflight, link->win.size, link->win.rate, link->ep.ops, credits_left(link), link->out.n,
                            0, link->state};
-    for (part *p = link->work.todo; p; p = p->next)
-        out->queued_parts++;
+    for (subxfer *p = link->work.todo; p; p = p->next)
+        out->queued_subs++;
     gr_rail_unlock(link->rail->dev);
 }

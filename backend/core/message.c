@@ -110,7 +110,7 @@ int msg_gap(msg *m)
 
 /* Parts a numbered message from its transfer, which ends with err (0: well) while the message, of which the peer may have
  * a part or all, goes its way: it is the link's now, and sent again after a fence if need be. */
-int msg_part(msg *m, int err)
+int msg_detach(msg *m, int err)
 {
     gr_link *link = m->link;
     msg *own = malloc(sizeof *own);

@@ -23,9 +23,9 @@ struct msg { /* an outgoing notification */
         uint32_t inflight;
         uint8_t posted; /* every fragment is */
         uint8_t failed;
-        uint8_t blamed; /* as a run's */
+        uint8_t blamed; /* as a batch's */
     } sent;
-    uint8_t tries;     /* as a run's */
+    uint8_t tries;     /* as a batch's */
     uint8_t skip;      /* given up after it was numbered: the peer is told to go on without it */
     uint8_t pipelined; /* it follows its transfer's data on an ordered link without waiting */
     uint8_t unproved;  /* parted from its transfer while pipelined: sent again, it would no longer prove the data */
@@ -45,7 +45,7 @@ int msg_number(msg *m);
 void msg_resend(msg *m, uint64_t seq);
 void msg_end(msg *m, int err);
 int msg_gap(msg *m);
-int msg_part(msg *m, int err);
+int msg_detach(msg *m, int err);
 
 /* send.c */
 void msg_pump(gr_link *link);

@@ -1,4 +1,4 @@
-/* A transfer is posted: its links are chosen, its parts begin. */
+/* A transfer is posted: its links are chosen, its sub-transfers begin. */
 #include "progress.h"
 #include "pause.h"
 
@@ -6,36 +6,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int prepare(xfer *x, gr_link *const *links, uint32_t nparts, int has_notif, const void *body, size_t len)
+static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif, const void *body, size_t len)
 {
-    if (nparts > x->part_cap) {
-        part *parts = realloc(x->parts, nparts * sizeof *parts);
-        if (!parts)
+    if (nsubs > x->sub_cap) {
+        subxfer *subs = realloc(x->subs, nsubs * sizeof *subs);
+        if (!subs)
             return -ENOMEM;
-        x->parts = parts;
-        x->part_cap = nparts;
+        x->subs = subs;
+        x->sub_cap = nsubs;
     }
     char *copy = NULL;
     if (has_notif && len && !(copy = malloc(len)))
         return -ENOMEM;
     free(x->msg.body);
     memset(&x->msg, 0, sizeof x->msg);
-    memset(x->parts, 0, nparts * sizeof *x->parts);
+    memset(x->subs, 0, nsubs * sizeof *x->subs);
     if (copy)
         memcpy(copy, body, len);
     x->msg.body = copy;
     x->msg.len = len;
     x->msg.xfer = &x->pub;
     x->msg.ended = xfer_msg_ended;
-    for (uint32_t i = 0; i < nparts; i++) {
-        x->parts[i].start.run = part_start;
-        x->parts[i].nudge.run = part_nudge;
-        x->parts[i].late.run = part_late;
-        x->parts[i].idle = 1;
-        x->parts[i].x = x;
-        x->parts[i].link = links[i];
-        x->parts[i].own = (uint8_t)links[i]->rail->index;
-        x->parts[i].peer = (uint8_t)links[i]->peer_rail;
+    for (uint32_t i = 0; i < nsubs; i++) {
+        x->subs[i].start.run = sub_start;
+        x->subs[i].nudge.run = sub_nudge;
+        x->subs[i].late.run = sub_late;
+        x->subs[i].idle = 1;
+        x->subs[i].x = x;
+        x->subs[i].link = links[i];
+        x->subs[i].own = (uint8_t)links[i]->rail->index;
+        x->subs[i].peer = (uint8_t)links[i]->peer_rail;
     }
     return 0;
 }
@@ -49,19 +49,19 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
     return far ? 2 * c : c;
 }
 
-/* Marks `want` of the parts as in, the least busy links first; of equals each is first in turn. */
+/* Marks `want` of the sub-transfers as in, the least busy links first; of equals each is first in turn. */
 static uint32_t choose(xfer *x, uint32_t want)
 {
-    uint32_t n = x->nparts, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
+    uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
     int measured = 1;
     for (uint32_t i = 0; i < n; i++)
-        measured &= x->parts[i].link->win.rate_pub != 0;
+        measured &= x->subs[i].link->win.rate_pub != 0;
     while (chosen < want) {
-        part *best = NULL;
+        subxfer *best = NULL;
         double least = 0;
         for (uint32_t i = 0; i < n; i++) {
             uint32_t k = (from + i) % n;
-            part *p = &x->parts[k];
+            subxfer *p = &x->subs[k];
             if (atomic_load(&p->in) || atomic_load(&p->link->state) != LINK_UP)
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
@@ -76,7 +76,7 @@ static uint32_t choose(xfer *x, uint32_t want)
         chosen++;
     }
     if (chosen == 0) { /* none is up: the first waits until it is, or another calls it off */
-        atomic_store(&x->parts[0].in, 1);
+        atomic_store(&x->subs[0].in, 1);
         chosen = 1;
     }
     return chosen;
@@ -102,30 +102,30 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     gr_xfer *pub = &x->pub;
     x->has_notif = has_notif != 0;
     atomic_store(&x->replays, 0);
-    x->nparts = nlinks;
+    x->nsubs = nlinks;
     x->queue.next = 0;
     x->sess = links[0]->sess;
     if (prepare(x, links, nlinks, has_notif, body, len) != 0) {
-        x->nparts = 0;
+        x->nsubs = 0;
         xfer_fail(x, GR_ERR_BACKEND, ENOMEM);
         xfer_end(x);
         return;
     }
     if (has_notif)
         atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
-    uint64_t most = pub->bytes / x->core->cfg.run_bytes, runs = most < pub->nops ? most : pub->nops;
-    uint32_t n = choose(x, runs < 1 || x->bulk.rail ? 1 : runs < nlinks ? (uint32_t)runs : nlinks);
-    part *in[GR_MAX_LINKS];
+    uint64_t most = pub->bytes / x->core->cfg.batch_bytes, batches = most < pub->nops ? most : pub->nops;
+    uint32_t n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks);
+    subxfer *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;
     gr_core *core = x->core; /* for when x is gone */
     for (uint32_t i = 0; i < nlinks; i++)
-        if (atomic_load(&x->parts[i].in)) {
+        if (atomic_load(&x->subs[i].in)) {
             rails[k] = links[i]->rail;
-            in[k++] = &x->parts[i];
+            in[k++] = &x->subs[i];
         }
     atomic_store(&x->shared, n > 1 ? SHARED : 0);
-    atomic_store(&x->pub.parts_left, n);
+    atomic_store(&x->pub.subs_left, n);
     for (uint32_t i = 0; i < n; i++) /* with the last push x may end and be posted again */
         rail_push(rails[i], &in[i]->start);
     int settled = 1;
@@ -153,9 +153,9 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
 static int again(xfer *x, int has_notif, const void *body, size_t len)
 {
     gr_link *links[GR_MAX_LINKS];
-    uint32_t n = x->nparts;
+    uint32_t n = x->nsubs;
     for (uint32_t i = 0; i < n; i++)
-        links[i] = x->parts[i].link;
+        links[i] = x->subs[i].link;
     COUNT(x->core, GR_C_REPOSTS, 1);
     xfer_stamp(x, links[0]); /* first: a deadline that sees it running must not see the time of the last round */
     atomic_store(&x->pub.state, GR_XFER_RUNNING);
@@ -179,28 +179,28 @@ int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const
 void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
 {
     xfer *x = (xfer *)pub;
-    part *p = NULL;
+    subxfer *p = NULL;
     rail_st *other = NULL;
-    for (uint32_t i = 0; i < x->nparts; i++)
-        if (x->parts[i].link == link)
-            p = &x->parts[i];
+    for (uint32_t i = 0; i < x->nsubs; i++)
+        if (x->subs[i].link == link)
+            p = &x->subs[i];
     if (!p)
         return;
     gr_rail_lock(link->rail->dev);
-    uint32_t was = 0, n = atomic_load(&pub->parts_left);
-    while (n && !atomic_compare_exchange_weak(&pub->parts_left, &n, n + 1))
+    uint32_t was = 0, n = atomic_load(&pub->subs_left);
+    while (n && !atomic_compare_exchange_weak(&pub->subs_left, &n, n + 1))
         ;
     GR_PAUSE(GR_PAUSE_JOIN);
     if (n) {
         int open = atomic_compare_exchange_strong(&x->shared, &was, SHARED) || was == SHARED;
         if (!open) {
-            p->late_to = was >> SOLE_SHIFT;
-            other = x->parts[p->late_to].link->rail;
+            p->late_to = was >> EXCLUSIVE_SHIFT;
+            other = x->subs[p->late_to].link->rail;
             rail_push(other, &p->late); /* x may be gone from here on */
         } else if (!atomic_exchange(&p->in, 1)) {
-            part_start(link->rail, &p->start);
+            sub_start(link->rail, &p->start);
         } else {
-            part_out(x, link);
+            sub_out(x, link);
         }
     }
     GR_PAUSE(GR_PAUSE_JOINED);

@@ -43,9 +43,9 @@ void rail_kick(gr_rail *dev)
 static void complete(rail_st *rail, const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
-    if (c->kind == CTX_DEAD) { /* a straggler: now it is over for the library, too */
+    if (c->kind == CTX_ORPHAN) { /* a straggler: now it is over for the library, too */
         rail_buf_put(rail, c->buf);
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         return;
     }
     gr_link *link = c->link;
@@ -56,7 +56,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
     } else if (err) {
         c->first = link->state == LINK_UP;
         link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
-        if (link != rail->hub) /* the others' messages must still come in */
+        if (link != rail->shared) /* the others' messages must still come in */
             link_error(link, err);
     }
     if (!err && link->probe.hello && c->kind != CTX_RECV)
@@ -72,7 +72,7 @@ static void complete(rail_st *rail, const gr_comp *comp)
         msg_received(c, err, comp->len);
         break;
     }
-    rail_ctx_done(rail, c);
+    ctx_done(rail, c);
 }
 
 /* With the rail locked: takes completions in until there is none or max is reached. */
@@ -129,8 +129,8 @@ static int step(rail_st *rail)
     rail_inbox(rail);
     rail->starved = 0;
     pump_links(rail);
-    if (rail->hub && rail->hub->ep.recv_debt)
-        msg_pump(rail->hub);
+    if (rail->shared && rail->shared->ep.recv_debt)
+        msg_pump(rail->shared);
     if (rail->dev->prompt && rail->rma_ops != before && prompt_rest(rail))
         n = POLL_MAX;
     gr_rail_leave(rail->dev);

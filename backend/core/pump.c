@@ -1,16 +1,16 @@
-/* What a link posts: messages, then parts in turn. */
+/* What a link posts: messages, then sub-transfers in turn. */
 #include "transfer.h"
 
-/* Posts messages, then parts in turn, until credits, window or budget end. */
+/* Posts messages, then sub-transfers in turn, until credits, window or budget end. */
 void link_pump(gr_link *link, uint64_t budget)
 {
     msg_pump(link);
     while (link->state == LINK_UP && link->work.todo && budget) {
-        part *p = link->work.todo;
+        subxfer *p = link->work.todo;
         uint64_t turn = 0, bytes = 0;
         int rc = POSTED;
         if (atomic_load(&p->x->pub.err)) {
-            if (part_drop(p) != 0)
+            if (sub_drop(p) != 0)
                 break;
             continue;
         }
@@ -20,15 +20,15 @@ void link_pump(gr_link *link, uint64_t budget)
             turn += bytes < WR_COST ? WR_COST : bytes;
         budget -= turn < budget ? turn : budget;
         if (rc == REGION_GONE) {
-            if (part_drop(p) != 0)
+            if (sub_drop(p) != 0)
                 break;
         } else if (rc == NOTHING) {
-            part_rest(p);
+            sub_rest(p);
         } else if (rc == NO_ROOM) {
             break;
-        } else if (p->next) { /* the next part's turn */
-            part_unlist(p);
-            part_list(p, LIST_TODO);
+        } else if (p->next) { /* the next sub-transfer's turn */
+            sub_unlist(p);
+            sub_list(p, LIST_TODO);
         }
     }
     link->rail->more |= link->work.todo != NULL;
@@ -36,12 +36,12 @@ void link_pump(gr_link *link, uint64_t budget)
         msg_pump(link);
 }
 
-void part_start(rail_st *rail, cmd *self)
+void sub_start(rail_st *rail, cmd *self)
 {
     /* Bytes posted inside the caller's postXfer: 1 MiB, and a turn more for its notification to go along. The rest goes out
      * with completions. */
     enum { IN_POST = (1 << 20) + WR_COST };
-    part *p = (part *)(void *)((char *)self - offsetof(part, start));
+    subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, start));
     gr_link *link = p->link;
     xfer *x = p->x;
     (void)rail;
@@ -51,12 +51,12 @@ void part_start(rail_st *rail, cmd *self)
         link->rail->stream = 1;
     if (x->pub.bytes <= SMALL)
         link->win.small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
-    part_list(p, LIST_TODO);
+    sub_list(p, LIST_TODO);
     if (atomic_load(&x->pub.err))
-        part_drop(p);
-    else if (link->state != LINK_UP && x->nparts > 1)
-        part_evict(p);
-    else if (x->nparts > 1 && !pool_has(x)) /* others were faster */
-        part_leave(p);
+        sub_drop(p);
+    else if (link->state != LINK_UP && x->nsubs > 1)
+        sub_evict(p);
+    else if (x->nsubs > 1 && !queue_has(x)) /* others were faster */
+        sub_leave(p);
     link_pump(link, IN_POST);
 }

@@ -10,7 +10,7 @@ enum {
 };
 
 typedef struct ctx ctx; /* link.h */
-typedef struct run run; /* transfer.h */
+typedef struct batch batch; /* transfer.h */
 
 typedef struct cmd cmd;
 struct cmd { /* work for whoever holds the rail next */
@@ -49,8 +49,8 @@ struct rail_st {
     gr_link *links;
     gr_link *by_id[ID_BUCKETS];
     gr_link *turn;       /* cfg.inflight_ops was reached: it goes first when there is room */
-    gr_link *hub;        /* has the receives of an endpoint that all peers share; else NULL */
-    uint32_t rx_surplus; /* receives of the hub's that no link needs any more */
+    gr_link *shared;     /* has the receives of an endpoint that all peers share; else NULL */
+    uint32_t rx_surplus; /* receives of the shared link's that no link needs any more */
     uint32_t rma_ops;    /* WRITEs and READs in flight on all links */
     uint64_t now;        /* time of the last poll that found something */
     uint8_t stream;      /* transfers were posted beside others since it was idle: times are the core's tick */
@@ -59,7 +59,7 @@ struct rail_st {
         ctx *free_ctx;
         ctx *orphans; /* ended without a completion: not used again before one comes, the library may still know them */
         buf *free_buf;
-        run *free_run;
+        batch *free_batch;
         struct slab *slabs;
     } mem;
 };

@@ -9,7 +9,7 @@
 int msg_post_recv(gr_link *link, buf *b)
 {
     rail_st *rail = link->rail;
-    ctx *c = rail_ctx(rail, link, CTX_RECV);
+    ctx *c = ctx_new(rail, link, CTX_RECV);
     if (!c) {
         rail_buf_put(rail, b);
         return -EAGAIN;
@@ -17,7 +17,7 @@ int msg_post_recv(gr_link *link, buf *b)
     c->buf = b;
     int rc = rail->dev->ops->recv(rail->dev, link->ep.handle, b->data, rail_msg_size(rail), b->desc, &c->base);
     if (rc != 0) {
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         rail_buf_put(rail, b);
     }
     return rc;
@@ -33,9 +33,9 @@ uint32_t msg_recvs(const gr_link *link)
 int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
-    gr_link *on = rail->hub ? rail->hub : link;
+    gr_link *on = rail->shared ? rail->shared : link;
     for (uint32_t i = 0, n = msg_recvs(link); i < n; i++) {
-        if (on == rail->hub && rail->rx_surplus) {
+        if (on == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
             continue;
         }
@@ -57,13 +57,13 @@ void msg_repay(gr_link *link)
     rail_st *rail = link->rail;
     while (link->ep.recv_debt && link->state == LINK_UP) {
         int rc = 0;
-        if (link == rail->hub && rail->rx_surplus) {
+        if (link == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
         } else {
             buf *b = rail_buf(rail);
             rc = b ? msg_post_recv(link, b) : -EAGAIN;
         }
-        if (rc == -EAGAIN || (rc != 0 && link == rail->hub)) {
+        if (rc == -EAGAIN || (rc != 0 && link == rail->shared)) {
             rail->starved = 1;
             break;
         }
@@ -117,7 +117,7 @@ static gr_link *find(rail_st *rail, uint64_t id)
 static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;
-    if (on == rail->hub && rail->rx_surplus)
+    if (on == rail->shared && rail->rx_surplus)
         rail->rx_surplus--;
     else if (on->state == LINK_UP || on->state == LINK_PROBING)
         return msg_post_recv(on, b);
@@ -195,7 +195,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     header h;
     if (err) {
         rail_buf_put(rail, c->buf);
-        if (on == rail->hub && err != ECANCELED) {
+        if (on == rail->shared && err != ECANCELED) {
             on->ep.recv_debt++;
             rail->starved = 1;
         }
@@ -209,16 +209,16 @@ void msg_received(ctx *c, int err, uint64_t len)
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         rc = -EBADMSG;
     } else {
-        link = on == rail->hub ? find(rail, h.to) : h.to == on->id ? on : NULL;
+        link = on == rail->shared ? find(rail, h.to) : h.to == on->id ? on : NULL;
         if (link)
             rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
         else
             COUNT(rail->core, GR_C_BAD_MSG, 1); /* of a session that has ended, maybe */
     }
-    if (rc != 0 && link && link != rail->hub)
+    if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);
     rc = post_again(on, c->buf);
-    if (rc == -EAGAIN || (rc != 0 && on == rail->hub)) {
+    if (rc == -EAGAIN || (rc != 0 && on == rail->shared)) {
         on->ep.recv_debt++;
         rail->starved = 1;
     } else if (rc != 0) {

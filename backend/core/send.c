@@ -11,7 +11,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
     if (link->ep.ops >= rail->dev->tx_depth)
         return -EAGAIN;
     buf *b = rail_buf(rail);
-    ctx *c = b ? rail_ctx(rail, link, CTX_SEND) : NULL;
+    ctx *c = b ? ctx_new(rail, link, CTX_SEND) : NULL;
     if (!c) {
         if (b)
             rail_buf_put(rail, b);
@@ -27,7 +27,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
     int rc = rail->dev->ops->send(rail->dev, link->ep.handle, b->data, HDR + len, b->desc, wake, &c->base);
     if (rc != 0) {
         rail_buf_put(rail, b);
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         link_refused(link, rc);
         return rc;
     }
@@ -38,7 +38,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
 
 static void send_credits(gr_link *link)
 {
-    if (!credits_due(link)) /* never of a rail's hub, which has no session */
+    if (!credits_due(link)) /* never of a rail's shared link, which has no session */
         return;
     int full = sess_full(link->sess);
     if (full && !link->probe.answer)
@@ -104,8 +104,8 @@ void msg_pump(gr_link *link)
         if (m->sent.off == m->len) {
             m->sent.posted = 1;
             link->out.cur = m->next;
-            if (m->xfer && atomic_load(&m->xfer->parts_left) == 0)
-                msg_part(m, atomic_load(&m->xfer->err)); /* the data is there and the rest is ours to see to */
+            if (m->xfer && atomic_load(&m->xfer->subs_left) == 0)
+                msg_detach(m, atomic_load(&m->xfer->err)); /* the data is there and the rest is ours to see to */
         }
     }
 }

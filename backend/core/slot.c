@@ -46,14 +46,14 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->queue.back = NULL;
     atomic_store(&x->pub.state, 0);
     atomic_store(&x->pub.posted_ns, 0);
-    x->nparts = 0;
+    x->nsubs = 0;
     x->bulk.rail = NULL;
     x->bulk.regions = NULL;
     x->prove = 0;
     x->msg.number.given = 0;
     atomic_store(&x->pub.err, 0);
     atomic_store(&x->pub.wire_err, 0);
-    atomic_store(&x->pub.parts_left, 0);
+    atomic_store(&x->pub.subs_left, 0);
     atomic_store(&x->pub.handle, handle);
     return &x->pub;
 }

@@ -3,20 +3,20 @@
 
 #include <errno.h>
 
-/* One work request: what it has and where the run stands when it is posted. */
+/* One work request: what it has and where the batch stands when it is posted. */
 typedef struct request {
     gr_seg seg[GR_MAX_IOV];
     int n;
     uint64_t bytes, ops, off;
 } request;
 
-/* Takes the next operations of the run that fit one work request; of one above `most` bytes, a piece. 0, or a negative
+/* Takes the next operations of the batch that fit one work request; of one above `most` bytes, a piece. 0, or a negative
  * errno when a region is gone. */
-static int build(gr_link *link, const run *r, uint64_t most, request *q)
+static int build(gr_link *link, const batch *r, uint64_t most, request *q)
 {
     gr_core *core = link->rail->core;
     gr_rail *dev = link->rail->dev;
-    const gr_op *op = r->part->x->pub.ops + r->first + r->posted;
+    const gr_op *op = r->sub->x->pub.ops + r->first + r->posted;
     uint64_t left = r->count - r->posted;
     *q = (request){.off = r->off};
     for (; q->n < (int)dev->iov_limit && q->ops < left; op++) {
@@ -42,27 +42,27 @@ static int build(gr_link *link, const run *r, uint64_t most, request *q)
 
 /* An acknowledgement costs both sides a system call and a wake-up. 10,000 x 8 KiB over tcp are 2,500 work requests: with one
  * for each 2.2 GB/s, with one for 512 KiB 2.6, side by side. */
-static int weak_enough(const gr_link *link, const run *r, const request *q)
+static int weak_enough(const gr_link *link, const batch *r, const request *q)
 {
     uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
-    return link->rail->dev->chained && r->part->x->op == GR_WRITE && r->posted + q->ops < r->count &&
+    return link->rail->dev->chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count &&
            r->weak_bytes + q->bytes < most;
 }
 
-static int link_no_post(gr_link *link, run *r, int rc)
+static int link_no_post(gr_link *link, batch *r, int rc)
 {
     if (rc == -EAGAIN) {
         link_refused(link, rc);
-        if (r->posted == 0 && r->off == 0 && r->part->x->nparts > 1) { /* a link that is slow to begin holds nothing back */
-            part *p = r->part;
-            xfer_not_sole(p, 0);
-            run_back(r);
-            (void)part_call(p);
+        if (r->posted == 0 && r->off == 0 && r->sub->x->nsubs > 1) { /* a link that is slow to begin holds nothing back */
+            subxfer *p = r->sub;
+            xfer_not_exclusive(p, 0);
+            batch_back(r);
+            (void)sub_call(p);
         }
     } else {
         r->failed = 1;
         r->blamed = link->state == LINK_UP;
-        atomic_store(&r->part->x->pub.wire_err, -rc);
+        atomic_store(&r->sub->x->pub.wire_err, -rc);
         link_refused(link, rc);
     }
     return NO_ROOM;
@@ -70,16 +70,16 @@ static int link_no_post(gr_link *link, run *r, int rc)
 
 /* What posts the last WRITE of several. A notification that goes out over another link than the data says nothing about the
  * data's order: then each link's must be proved by itself. */
-static int strong(part *p, const run *r, const request *q)
+static int strong(subxfer *p, const batch *r, const request *q)
 {
     xfer *x = p->x;
     if (x->op == GR_WRITE && x->prove && q->bytes + r->weak_bytes)
         return GR_WRITE_PROVEN;
-    return x->op == GR_WRITE && x->has_notif && q->bytes + r->weak_bytes && !xfer_sole(p) ? GR_WRITE_PROVEN : x->op;
+    return x->op == GR_WRITE && x->has_notif && q->bytes + r->weak_bytes && !xfer_exclusive(p) ? GR_WRITE_PROVEN : x->op;
 }
 
-/* Posts one work request of the part. */
-int wr_post(gr_link *link, part *p, uint64_t *bytes)
+/* Posts one work request of the sub-transfer. */
+int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
 {
     rail_st *rail = link->rail;
     request q;
@@ -91,7 +91,7 @@ int wr_post(gr_link *link, part *p, uint64_t *bytes)
         return NO_ROOM;
     }
     int later = 0;
-    run *r = p->cur ? p->cur : (p->cur = run_take(p, &later));
+    batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
     int rc = build(link, r, most < link->win.size ? HURRY / 2 : UINT64_MAX, &q);
@@ -108,14 +108,14 @@ int wr_post(gr_link *link, part *p, uint64_t *bytes)
         q.seg[0] = r->weak_end;
         q.n = 1;
     }
-    ctx *c = rail_ctx(rail, link, CTX_RMA);
+    ctx *c = ctx_new(rail, link, CTX_RMA);
     if (!c)
         return NO_ROOM;
-    c->run = r;
+    c->batch = r;
     c->bytes = weak ? 0 : r->weak_bytes + q.bytes;
     rc = rail->dev->ops->rma(rail->dev, link->ep.handle, weak ? GR_WRITE_WEAK : strong(p, r, &q), (uint32_t)q.n, q.seg, &c->base);
     if (rc != 0) {
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         return link_no_post(link, r, rc);
     }
     rail->rma_ops++;
@@ -156,32 +156,32 @@ static int look(const gr_link *link, xfer *x)
 }
 
 /* Posts the whole of it. */
-int wr_post_bulk(gr_link *link, part *p)
+int wr_post_bulk(gr_link *link, subxfer *p)
 {
     rail_st *rail = link->rail;
     xfer *x = p->x;
     int later = 0;
     if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
         return NO_ROOM;
-    run *r = p->cur ? p->cur : (p->cur = run_take(p, &later));
+    batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
     int rc = look(link, x);
-    ctx *c = rc ? NULL : rail_ctx(rail, link, CTX_RMA);
+    ctx *c = rc ? NULL : ctx_new(rail, link, CTX_RMA);
     if (rc) {
         xfer_fail(x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
     }
     if (!c)
         return NO_ROOM;
-    c->run = r;
+    c->batch = r;
     c->bytes = x->pub.bytes;
     c->bulk = 1;
     gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->bulk.regions, .remote = x->bulk.regions + x->bulk.nlocal,
                  .nlocal = x->bulk.nlocal, .nremote = x->bulk.nremote};
     rc = rail->dev->bulk->post(rail->dev, link->ep.handle, x->op, &b, &c->base);
     if (rc) {
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         if (rc != -ENOTSUP)
             return link_no_post(link, r, rc);
         xfer_fail(x, GR_ERR_NOT_SUPPORTED, ENOTSUP);
@@ -201,8 +201,8 @@ int wr_post_bulk(gr_link *link, part *p)
 void wr_done(ctx *c, int err)
 {
     gr_link *link = c->link;
-    run *r = c->run;
-    part *p = r->part;
+    batch *r = c->batch;
+    subxfer *p = r->sub;
     xfer *x = p->x;
     if (link->rail->stream)
         atomic_store_explicit(&x->pub.coarse, 1, memory_order_relaxed);
@@ -228,7 +228,7 @@ void wr_done(ctx *c, int err)
     }
     if (r->inflight || r->posted < r->count || r->weak_bytes || r->failed)
         return;
-    run_end(r);
-    if (!p->runs && p->listed == LIST_WAITING)
-        part_rest(p);
+    batch_end(r);
+    if (!p->batches && p->listed == LIST_WAITING)
+        sub_rest(p);
 }

@@ -13,7 +13,7 @@ void xfer_end(xfer *x)
         core_event(core, &ev, NULL);
 }
 
-/* Notes the first error; parts end as they drain. */
+/* Notes the first error; sub-transfers end as they drain. */
 void xfer_fail(xfer *x, int err, int wire_err)
 {
     int32_t none = 0;
@@ -57,20 +57,20 @@ void xfer_cmd_fin(rail_st *rail, cmd *self)
     core_wake(rail->core);
 }
 
-/* Every part has left; link is the last one's, its rail held. */
+/* Every sub-transfer has left; link is the last one's, its rail held. */
 void xfer_data_done(xfer *x, gr_link *link)
 {
     msg *m = &x->msg;
     rail_st *rail = link->rail;
     int err = atomic_load(&x->pub.err);
-    pool_drop(x, rail);
+    queue_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {
         xfer_end(x);
     } else if (m->listed && err && !m->number.given) {
         msg_end(m, err); /* ends x too */
     } else if (m->listed) { /* pipelined on this very link; without memory, its last completion ends x */
         if (err || m->sent.posted)
-            msg_part(m, err);
+            msg_detach(m, err);
     } else {
         gr_link *home = atomic_load(&x->sess->home);
         if (home->rail == rail) {
@@ -88,45 +88,45 @@ void xfer_msg_ended(msg *m, int err)
     xfer *x = (xfer *)m->xfer;
     if (err)
         xfer_fail(x, err, 0);
-    if (atomic_load(&x->pub.parts_left) == 0)
+    if (atomic_load(&x->pub.subs_left) == 0)
         xfer_end(x);
 }
 
-static uint32_t sole_mark(const part *p)
+static uint32_t exclusive_mark(const subxfer *p)
 {
-    return SOLE | (uint32_t)(p - p->x->parts) << SOLE_SHIFT;
+    return EXCLUSIVE | (uint32_t)(p - p->x->subs) << EXCLUSIVE_SHIFT;
 }
 
-/* Whether the part's link has done the transfer alone, up to its last run, and will send the notification behind it: then the
- * link's order is all the proof that the peer needs. Once said it stays, as long as something of that run is posted. */
-int xfer_sole(part *p)
+/* Whether the sub-transfer's link has done the transfer alone, up to its last batch, and will send the notification behind it: then the
+ * link's order is all the proof that the peer needs. Once said it stays, as long as something of that batch is posted. */
+int xfer_exclusive(subxfer *p)
 {
     xfer *x = p->x;
     uint32_t none = 0;
-    if (p->sole)
+    if (p->exclusive)
         return 1;
-    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || pool_has(x))
+    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || queue_has(x))
         return 0;
     if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
         return 0; /* others wait on the home link: they were first */
-    p->sole = atomic_compare_exchange_strong(&x->shared, &none, sole_mark(p)); /* from here on no other comes in */
-    return p->sole;
+    p->exclusive = atomic_compare_exchange_strong(&x->shared, &none, exclusive_mark(p)); /* from here on no other comes in */
+    return p->exclusive;
 }
 
-/* Its last run goes back to the pool with nothing of it posted (0), or posted on a link that has failed (SHARED). */
-void xfer_not_sole(part *p, uint32_t now)
+/* Its last batch goes back to the work queue with nothing of it posted (0), or posted on a link that has failed (SHARED). */
+void xfer_not_exclusive(subxfer *p, uint32_t now)
 {
-    uint32_t sole = sole_mark(p);
-    if (p->sole)
-        atomic_compare_exchange_strong(&p->x->shared, &sole, now);
-    p->sole = 0;
+    uint32_t exclusive = exclusive_mark(p);
+    if (p->exclusive)
+        atomic_compare_exchange_strong(&p->x->shared, &exclusive, now);
+    p->exclusive = 0;
 }
 
 /* On an ordered link the notification needs no wait: its receive proves the data before it. */
-void xfer_try_pipeline(part *p)
+void xfer_try_pipeline(subxfer *p)
 {
     xfer *x = p->x;
-    if (x->msg.listed || !xfer_sole(p))
+    if (x->msg.listed || !xfer_exclusive(p))
         return;
     x->msg.pipelined = 1;
     msg_queue(p->link, &x->msg);

@@ -22,7 +22,7 @@ static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const u
 static void open_side(world *w, side *s, const fake_config *config, uint64_t key)
 {
     const gr_core_cfg cfg = {.max_rails = MAX_RAILS, .window_min = 8 << 10, .window_max = 64 << 10, .window_ns = 4000000,
-                             .run_bytes = 3 << 10, .spin_ns = 20000, .notif_limit = 24 << 10, .inflight_ops = w->limit};
+                             .batch_bytes = 3 << 10, .spin_ns = 20000, .notif_limit = 24 << 10, .inflight_ops = w->limit};
     CHECK((s->core = gr_core_new(&cfg)), "%s", strerror(errno));
     if (!w->threads)
         gr_core_stop(s->core);

@@ -1,11 +1,11 @@
-/* The pool of a transfer's operations, and the runs that links take from it. */
+/* The work queue of a transfer's operations, and the batches that links take from it. */
 #include "transfer.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-int pool_has(xfer *x)
+int queue_has(xfer *x)
 {
     pthread_mutex_lock(&x->queue.mu);
     int has = x->queue.back || x->queue.next < x->pub.nops;
@@ -13,64 +13,64 @@ int pool_has(xfer *x)
     return has;
 }
 
-/* How many operations a run has: all when nobody shares the transfer. */
-static uint64_t run_length(const xfer *x)
+/* How many operations a batch has: all when nobody shares the transfer. */
+static uint64_t batch_length(const xfer *x)
 {
     const gr_op *op = x->pub.ops + x->queue.next;
-    uint64_t left = x->pub.nops - x->queue.next, most = left < RUN_OPS ? left : RUN_OPS, n = 1;
-    if (x->nparts == 1 || x->bulk.rail)
+    uint64_t left = x->pub.nops - x->queue.next, most = left < BATCH_OPS ? left : BATCH_OPS, n = 1;
+    if (x->nsubs == 1 || x->bulk.rail)
         return left;
-    for (uint64_t bytes = op->len; n < most && bytes + op[n].len <= x->core->cfg.run_bytes; n++)
+    for (uint64_t bytes = op->len; n < most && bytes + op[n].len <= x->core->cfg.batch_bytes; n++)
         bytes += op[n].len;
     return n;
 }
 
-static void run_free(rail_st *rail, run *r)
+static void batch_free(rail_st *rail, batch *r)
 {
-    r->next = rail->mem.free_run;
-    rail->mem.free_run = r;
+    r->next = rail->mem.free_batch;
+    rail->mem.free_batch = r;
 }
 
 /* Of a transfer that failed: nobody takes what was given back any more. */
-void pool_drop(xfer *x, rail_st *rail)
+void queue_drop(xfer *x, rail_st *rail)
 {
-    for (run *r; (r = x->queue.back);) {
+    for (batch *r; (r = x->queue.back);) {
         x->queue.back = r->next;
-        run_free(rail, r);
+        batch_free(rail, r);
     }
 }
 
-/* The pool is empty: parts that have posted nothing, because their links have no room, need not wait for any. Whoever
+/* The work queue is empty: sub-transfers that have posted nothing, because their links have no room, need not wait for any. Whoever
  * calls is in itself, so that the transfer can't end meanwhile. */
-static void nudge_others(part *p)
+static void nudge_others(subxfer *p)
 {
     xfer *x = p->x;
-    for (uint32_t i = 0; i < x->nparts; i++) {
-        part *q = &x->parts[i];
+    for (uint32_t i = 0; i < x->nsubs; i++) {
+        subxfer *q = &x->subs[i];
         if (q == p || !atomic_load(&q->in) || !atomic_load(&q->idle) || atomic_exchange(&q->nudged, 1))
             continue;
-        atomic_fetch_add(&x->pub.parts_left, 1);
+        atomic_fetch_add(&x->pub.subs_left, 1);
         rail_push(q->link->rail, &q->nudge);
         core_wake(q->link->rail->core);
     }
 }
 
-/* The next run for the part, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
-run *run_take(part *p, int *later)
+/* The next batch for the sub-transfer, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
+batch *batch_take(subxfer *p, int *later)
 {
     xfer *x = p->x;
     rail_st *rail = p->link->rail;
-    run *r = rail->mem.free_run;
+    batch *r = rail->mem.free_batch;
     if (atomic_load(&x->pub.err))
         return NULL;
     if (r)
-        rail->mem.free_run = r->next;
+        rail->mem.free_batch = r->next;
     else if (!(r = malloc(sizeof *r))) {
         rail->starved = 1;
         *later = 1;
         return NULL;
     }
-    run *spare = r;
+    batch *spare = r;
     pthread_mutex_lock(&x->queue.mu);
     if (x->queue.back) {
         r = x->queue.back;
@@ -79,7 +79,7 @@ run *run_take(part *p, int *later)
         spare = NULL;
         memset(r, 0, sizeof *r);
         r->first = x->queue.next;
-        r->count = run_length(x);
+        r->count = batch_length(x);
         x->queue.next += r->count;
     } else {
         r = NULL;
@@ -87,53 +87,53 @@ run *run_take(part *p, int *later)
     int last = !x->queue.back && x->queue.next >= x->pub.nops;
     pthread_mutex_unlock(&x->queue.mu);
     if (spare)
-        run_free(rail, spare);
+        batch_free(rail, spare);
     if (!r)
         return NULL;
     if (last)
         nudge_others(p);
-    r->part = p;
+    r->sub = p;
     r->prev = NULL;
-    r->next = p->runs;
+    r->next = p->batches;
     if (r->next)
         r->next->prev = r;
-    p->runs = r;
+    p->batches = r;
     return r;
 }
 
-/* The part has no run, or one that it could not post yet. */
-int part_unposted(const part *p)
+/* The sub-transfer has no batch, or one that it could not post yet. */
+int sub_unposted(const subxfer *p)
 {
-    return !p->runs || (p->runs == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
+    return !p->batches || (p->batches == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
 }
 
-static void run_unlink(run *r)
+static void batch_unlink(batch *r)
 {
-    part *p = r->part;
+    subxfer *p = r->sub;
     if (r->prev)
         r->prev->next = r->next;
     else
-        p->runs = r->next;
+        p->batches = r->next;
     if (r->next)
         r->next->prev = r->prev;
     if (p->cur == r)
         p->cur = NULL;
-    atomic_store_explicit(&p->idle, part_unposted(p), memory_order_relaxed);
+    atomic_store_explicit(&p->idle, sub_unposted(p), memory_order_relaxed);
 }
 
-/* The run is proved, or given up with nothing of it in flight. */
-void run_end(run *r)
+/* The batch is proved, or given up with nothing of it in flight. */
+void batch_end(batch *r)
 {
-    rail_st *rail = r->part->link->rail;
-    run_unlink(r);
-    run_free(rail, r);
+    rail_st *rail = r->sub->link->rail;
+    batch_unlink(r);
+    batch_free(rail, r);
 }
 
 /* Somebody else is to do it again, from its first operation on. */
-void run_back(run *r)
+void batch_back(batch *r)
 {
-    xfer *x = r->part->x;
-    run_unlink(r);
+    xfer *x = r->sub->x;
+    batch_unlink(r);
     r->posted = r->off = 0;
     r->inflight = r->wrs = 0;
     r->failed = r->blamed = 0;
@@ -144,18 +144,18 @@ void run_back(run *r)
 }
 
 /* A WRITE of nothing whose completion proves the weak ones before it. */
-int run_proof(run *r)
+int batch_proof(batch *r)
 {
-    gr_link *link = r->part->link;
+    gr_link *link = r->sub->link;
     rail_st *rail = link->rail;
     ctx *c;
-    if (link->state != LINK_UP || link->ep.ops >= rail->dev->tx_depth || !(c = rail_ctx(rail, link, CTX_RMA)))
+    if (link->state != LINK_UP || link->ep.ops >= rail->dev->tx_depth || !(c = ctx_new(rail, link, CTX_RMA)))
         return -EAGAIN;
-    c->run = r;
+    c->batch = r;
     c->bytes = r->weak_bytes;
     int rc = rail->dev->ops->rma(rail->dev, link->ep.handle, GR_WRITE, 1, &r->weak_end, &c->base);
     if (rc != 0) {
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         link_refused(link, rc);
         return rc;
     }
