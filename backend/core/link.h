@@ -12,7 +12,7 @@ enum {
     HURRY = 256 << 10, /* see link_most */
 };
 
-typedef struct msg msg;   /* message.h */
+typedef struct msg msg;         /* message.h */
 typedef struct subxfer subxfer; /* transfer.h */
 
 enum { CTX_RMA, CTX_SEND, CTX_RECV, CTX_ORPHAN /* an orphan: its completion, should there be one, means nothing */ };

@@ -67,7 +67,7 @@ struct xfer {
     struct {
         pthread_mutex_t mu; /* below the rails' locks */
         uint64_t next; /* operations before it have been taken */
-        batch *back;     /* taken, and given back unproved */
+        batch *back;   /* taken, and given back unproved */
     } queue;
 };
 
