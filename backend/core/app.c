@@ -1,5 +1,7 @@
-/* What the application's threads ask of a transfer, without a step through Go. */
-#include "core_int.h"
+/* What the application's threads ask without a step through Go: how a transfer stands, and notifications. */
+#include "progress.h"
+
+#include <stdlib.h>
 
 int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
 {
@@ -15,31 +17,54 @@ int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
     return s > 0 ? 1 : s;
 }
 
-/* A C->Go call of a thread that Go does not know wakes its sleeping scheduler: two futex calls a post, and more. What Go found
- * when it posted last (the peer is there, its keys are, these links have the memory) is good for as long as the transfer has
- * its ticket: Go takes that before it changes any of it. */
-static int again(xfer *x, int has_notif, const void *body, size_t len)
+/* A queue shrinks: credits that were held back for it go out. */
+static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
 {
-    gr_link *links[GR_MAX_LINKS];
-    uint32_t n = x->nparts;
-    for (uint32_t i = 0; i < n; i++)
-        links[i] = x->parts[i].link;
-    COUNT(x->core, GR_C_REPOSTS, 1);
-    xfer_stamp(x, links[0]); /* first: a deadline that sees it running must not see the time of the last round */
-    atomic_store(&x->pub.state, GR_XFER_RUNNING);
-    xfer_start(x, links, n, has_notif, body, len);
-    return atomic_load(&x->pub.state) != 0 || (x->op == GR_READ && core_flushes(x->core)); /* then its check says so */
+    uint64_t limit = sess->core->cfg.notif_limit, before = atomic_fetch_sub(queue, size), after = before - size;
+    atomic_fetch_sub(&sess->core->notif_bytes, size);
+    if ((before < limit || after >= limit) && (before < FAIR || after >= FAIR))
+        return;
+    pthread_mutex_lock(&sess->rx.mu);
+    for (gr_link *link = sess->rx.links; link; link = link->rx_next)
+        if (!atomic_exchange(&link->credit.queued, 1))
+            rail_push(link->rail, &link->credit.cmd);
+    pthread_mutex_unlock(&sess->rx.mu);
+    for (int i = 0, n = sess->core->nrails; i < n; i++) {
+        rail_st *rail = sess->core->rails[i];
+        if (!rail)
+            continue;
+        rail_run(rail);
+        rail_unstarve(rail);
+    }
 }
 
-int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const void *body, size_t len)
+void gr_sess_handled(gr_sess *sess, size_t len)
 {
-    uint32_t valid = GR_TICKET_VALID;
-    int rc = GR_NOT_TAKEN;
+    sess_room(sess, &sess->handed_bytes, len + OVERHEAD);
+}
+
+gr_notif *gr_notif_take(gr_core *core)
+{
+    core_progress(core);
+    if (atomic_load_explicit(&core->ready.n, memory_order_acquire) == 0)
+        return NULL;
+    pthread_mutex_lock(&core->ready.mu);
+    gr_notif *list = core->ready.first;
+    core->ready.first = core->ready.last = NULL;
+    atomic_store(&core->ready.n, 0);
+    pthread_mutex_unlock(&core->ready.mu);
+    core_flush(core); /* of what was written before these */
+    return list;
+}
+
+void gr_notif_free(gr_core *core, gr_notif *list)
+{
     (void)core;
-    if ((has_notif && len > GR_MAX_NOTIF) || !atomic_compare_exchange_strong(&pub->ticket, &valid, GR_TICKET_IN_USE))
-        return rc;
-    if (atomic_load(&pub->handle) == handle && atomic_load(&pub->state) == 0)
-        rc = again((xfer *)pub, has_notif, body, len);
-    atomic_store_explicit(&pub->ticket, GR_TICKET_VALID, memory_order_release);
-    return rc;
+    for (gr_notif *n = list, *next; n; n = next) {
+        next = n->next;
+        gr_sess *sess = n->origin;
+        sess_room(sess, &sess->ready_bytes, n->msg_len + sess->name_len + OVERHEAD);
+        sess_unref(sess);
+        free(n);
+    }
 }

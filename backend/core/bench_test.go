@@ -24,3 +24,34 @@ func BenchmarkWorkRequests(b *testing.B) {
 	require.GreaterOrEqual(b, from.core.Counters()["work_requests"], uint64(n))
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/request")
 }
+
+// Batches of small transfers with notifications: posts, completions, messages out and in, credits back.
+func BenchmarkNotified(b *testing.B) {
+	const n = 16 // within the credits
+	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {
+		b.Run(name, func(b *testing.B) {
+			from, to := ends(b, caps, nil)
+			from.core.Stop()
+			to.core.Stop()
+			xs := make([]core.Xfer, n)
+			for i := range xs {
+				xs[i] = from.xfer(to, core.Write, 1, 64)
+			}
+			for b.Loop() {
+				for _, x := range xs {
+					from.post(x, "done")
+				}
+				got := 0
+				for _, x := range xs {
+					for from.core.Check(x.Pointer(), 1<<32|64) != 0 {
+						got += len(to.core.TakeNotifs())
+					}
+				}
+				for got < n {
+					got += len(to.core.TakeNotifs())
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/transfer")
+		})
+	}
+}

@@ -1,21 +1,11 @@
-/* Lifecycle of the core, the region table, events for Go and notifications for the application. */
-#define _GNU_SOURCE
-#include "core_int.h"
+/* The lifecycle of the core and of its rails. */
+#include "progress.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
-
-uint64_t gr_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 gr_core *gr_core_new(const gr_core_cfg *cfg)
 {
@@ -25,23 +15,23 @@ gr_core *gr_core_new(const gr_core_cfg *cfg)
     core->cfg = *cfg;
     if (core->cfg.max_rails > MAX_RAILS)
         core->cfg.max_rails = MAX_RAILS;
-    core->region_size = sizeof(gr_region) + core->cfg.max_rails * sizeof(gr_rkey);
-    pthread_mutex_init(&core->slot_mu, NULL);
-    pthread_mutex_init(&core->ready_mu, NULL);
-    pthread_mutex_init(&core->ev_mu, NULL);
-    core->ev_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    core->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    core->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event ev = {.events = EPOLLIN, .data.fd = core->wake_fd};
-    if (core->ev_fd < 0 || core->wake_fd < 0 || core->epoll_fd < 0 ||
-        epoll_ctl(core->epoll_fd, EPOLL_CTL_ADD, core->wake_fd, &ev) != 0)
+    core->regions.size = sizeof(gr_region) + core->cfg.max_rails * sizeof(gr_rkey);
+    pthread_mutex_init(&core->slots.mu, NULL);
+    pthread_mutex_init(&core->ready.mu, NULL);
+    pthread_mutex_init(&core->events.mu, NULL);
+    core->events.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    core->thread.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    core->thread.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event ev = {.events = EPOLLIN, .data.fd = core->thread.wake_fd};
+    if (core->events.fd < 0 || core->thread.wake_fd < 0 || core->thread.epoll_fd < 0 ||
+        epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, core->thread.wake_fd, &ev) != 0)
         goto fail;
-    int rc = pthread_create(&core->thread, NULL, core_thread, core);
+    int rc = pthread_create(&core->thread.id, NULL, core_thread, core);
     if (rc != 0) {
         errno = rc;
         goto fail;
     }
-    core->thread_up = 1;
+    core->thread.up = 1;
     return core;
 fail:
     rc = errno;
@@ -50,21 +40,14 @@ fail:
     return NULL;
 }
 
-void core_wake(gr_core *core)
-{
-    uint64_t one = 1;
-    ssize_t n = write(core->wake_fd, &one, sizeof one);
-    (void)n; /* full means that a wake is pending already */
-}
-
 void gr_core_stop(gr_core *core)
 {
-    if (!core->thread_up)
+    if (!core->thread.up)
         return;
-    atomic_store(&core->stop, 1);
+    atomic_store(&core->thread.stop, 1);
     core_wake(core);
-    pthread_join(core->thread, NULL);
-    core->thread_up = 0;
+    pthread_join(core->thread.id, NULL);
+    core->thread.up = 0;
 }
 
 int gr_core_reserve_rail(gr_core *core)
@@ -86,20 +69,21 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     rail->core = core;
     rail->dev = dev;
     rail->index = index;
-    dev->thread = core->thread;
-    if (dev->shared_ep && !(rail->hub = calloc(1, sizeof *rail->hub))) {
+    dev->thread = core->thread.id;
+    if (dev->shared_ep && !(rail->shared = calloc(1, sizeof *rail->shared))) {
         free(rail);
         return -ENOMEM;
     }
-    if (rail->hub) {
-        rail->hub->rail = rail;
-        rail->hub->ep = dev->shared_ep;
+    if (rail->shared) {
+        rail->shared->rail = rail;
+        rail->shared->ep.handle = dev->shared_ep;
+        rail->shared->halted = sub_evict_idle;
     }
     if (dev->wait_fd >= 0) {
         struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = dev->wait_fd};
-        if (epoll_ctl(core->epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
+        if (epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_ADD, dev->wait_fd, &ev) != 0) {
             int e = errno;
-            free(rail->hub);
+            free(rail->shared);
             free(rail);
             return -e;
         }
@@ -121,7 +105,7 @@ static void rail_unregister(rail_st *rail)
         rail->dev->shared->shut(rail->dev);
         gr_rail_unlock(rail->dev);
     }
-    for (struct slab *s = rail->slabs; s; s = s->next)
+    for (struct slab *s = rail->mem.slabs; s; s = s->next)
         if (s->mr) {
             gr_rail_lock(rail->dev);
             rail->dev->ops->unreg(rail->dev, s->mr);
@@ -131,30 +115,30 @@ static void rail_unregister(rail_st *rail)
 
 static void rail_free(rail_st *rail)
 {
-    while (rail->slabs) {
-        struct slab *s = rail->slabs;
-        rail->slabs = s->next;
+    while (rail->mem.slabs) {
+        struct slab *s = rail->mem.slabs;
+        rail->mem.slabs = s->next;
         free(s->bufs);
         free(s->mem);
         free(s);
     }
-    ctx *lists[3] = {rail->free_ctx, rail->grave, rail->hub ? rail->hub->posted : NULL};
+    ctx *lists[3] = {rail->mem.free_ctx, rail->mem.orphans, rail->shared ? rail->shared->ep.posted : NULL};
     for (int i = 0; i < 3; i++)
         for (ctx *c = lists[i], *n; c; c = n) {
             n = c->next;
             free(c);
         }
-    for (run *r = rail->free_run, *n; r; r = n) {
+    for (batch *r = rail->mem.free_batch, *n; r; r = n) {
         n = r->next;
         free(r);
     }
-    free(rail->hub);
+    free(rail->shared);
     free(rail);
 }
 
 void gr_core_drop_rails(gr_core *core)
 {
-    for (struct xfer_block *b = core->blocks; b; b = b->next)
+    for (struct xfer_block *b = core->slots.blocks; b; b = b->next)
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++)
             bulk_free(&b->x[i]);
     for (int i = 0; i < core->nrails; i++) {
@@ -162,7 +146,7 @@ void gr_core_drop_rails(gr_core *core)
         if (!rail)
             continue;
         if (rail->dev->wait_fd >= 0)
-            epoll_ctl(core->epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
+            epoll_ctl(core->thread.epoll_fd, EPOLL_CTL_DEL, rail->dev->wait_fd, NULL);
         rail_unregister(rail);
         rail->dev->kick = NULL;
         rail->dev->core = NULL;
@@ -180,35 +164,35 @@ void gr_core_free(gr_core *core)
         n = rail->next;
         rail_free(rail);
     }
-    gr_notif_free(core, core->ready);
-    for (struct event_node *e = core->ev, *n; e; e = n) {
+    gr_notif_free(core, core->ready.first);
+    for (struct event_node *e = core->events.first, *n; e; e = n) {
         n = e->next;
         free(e->ev.data);
         if (e->sess)
             sess_unref(e->sess);
         free(e);
     }
-    for (struct xfer_block *b = core->blocks, *n; b; b = n) {
+    for (struct xfer_block *b = core->slots.blocks, *n; b; b = n) {
         n = b->next;
         for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
             free(b->x[i].pub.ops);
-            free(b->x[i].parts);
+            free(b->x[i].subs);
             free(b->x[i].msg.body);
         }
         free(b);
     }
-    for (gr_link *l = core->free_links, *n; l; l = n) {
+    for (gr_link *l = core->slots.links, *n; l; l = n) {
         n = l->next;
         free(l);
     }
     for (int i = 0; i < REGION_CHUNKS; i++)
-        free(core->regions[i]);
-    if (core->ev_fd >= 0)
-        close(core->ev_fd);
-    if (core->wake_fd >= 0)
-        close(core->wake_fd);
-    if (core->epoll_fd >= 0)
-        close(core->epoll_fd);
+        free(core->regions.chunk[i]);
+    if (core->events.fd >= 0)
+        close(core->events.fd);
+    if (core->thread.wake_fd >= 0)
+        close(core->thread.wake_fd);
+    if (core->thread.epoll_fd >= 0)
+        close(core->thread.epoll_fd);
     free(core);
 }
 
@@ -216,4 +200,3 @@ void gr_crossed(gr_core *core, int which)
 {
     COUNT(core, GR_C_CROSS + which, 1);
 }
-

@@ -1,5 +1,5 @@
 // Package core is the C core of an engine and its Go face: posting, polling, counting transfers down, sending and
-// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and core_int.h.
+// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and base.h.
 //
 // Go decides (peers, keys, errors, replays) and is told through Events. Memory shared with C is C's; Go reads and
 // writes it through the typed views here.
@@ -28,9 +28,9 @@ var ErrFull = errors.New("notification queue is full")
 // Core is one engine's C core. Its methods are safe for concurrent use unless they say otherwise.
 type Core struct{ c *C.gr_core }
 
-// runBytes is what a link takes at a time of a transfer that it shares. A run is the grain of the balance at a transfer's
+// batchBytes is what a link takes at a time of a transfer that it shares. A batch is the grain of the balance at a transfer's
 // end: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
-const runBytes = 256 << 10
+const batchBytes = 256 << 10
 
 // Slots is how many rails a core takes: the loopback device and this host's memory come on top of those of the option max_rails.
 func Slots(maxRails int) int { return maxRails + 2 }
@@ -53,7 +53,7 @@ func New(o Config) (*Core, error) {
 		window_min:  C.uint64_t(o.WindowMin),
 		window_max:  C.uint64_t(o.WindowMax),
 		window_ns:   C.uint64_t(o.WindowTime.Nanoseconds()),
-		run_bytes:   runBytes,
+		batch_bytes: batchBytes,
 		spin_ns:     C.uint64_t(o.SpinTime.Nanoseconds()),
 		notif_limit: C.uint64_t(o.NotifQueue),
 		notif_total: C.uint64_t(max(o.NotifMemory, o.NotifQueue)),

@@ -1,29 +1,29 @@
 /* What devices write to memory of GPUs, seen by the GPUs' work before the application hears of it. Nothing where GPUs need none. */
-#include "core_int.h"
+#include "base.h"
 
 #include <errno.h>
 
 int gr_core_flush_by(gr_core *core, void (*call)(void *arg), void *arg)
 {
     int rc = 0;
-    pthread_mutex_lock(&core->slot_mu);
-    uint32_t n = atomic_load(&core->nflush), i = 0;
-    while (i < n && !(core->flush[i].call == call && core->flush[i].arg == arg))
+    pthread_mutex_lock(&core->slots.mu);
+    uint32_t n = atomic_load(&core->flush.n), i = 0;
+    while (i < n && !(core->flush.by[i].call == call && core->flush.by[i].arg == arg))
         i++;
     if (i == MAX_FLUSHES) {
         rc = -ENOSPC;
     } else if (i == n) {
-        core->flush[n].call = call;
-        core->flush[n].arg = arg;
-        atomic_store_explicit(&core->nflush, n + 1, memory_order_release);
+        core->flush.by[n].call = call;
+        core->flush.by[n].arg = arg;
+        atomic_store_explicit(&core->flush.n, n + 1, memory_order_release);
     }
-    pthread_mutex_unlock(&core->slot_mu);
+    pthread_mutex_unlock(&core->slots.mu);
     return rc;
 }
 
 void core_flush(gr_core *core)
 {
-    uint32_t n = atomic_load_explicit(&core->nflush, memory_order_acquire);
+    uint32_t n = atomic_load_explicit(&core->flush.n, memory_order_acquire);
     for (uint32_t i = 0; i < n; i++)
-        core->flush[i].call(core->flush[i].arg);
+        core->flush.by[i].call(core->flush.by[i].arg);
 }

@@ -1,5 +1,5 @@
 /* What becomes of us in a child of fork: nothing works there, and the peers' connections are not kept open by it. */
-#include "gr_policy.h"
+#include "base.h"
 
 #include <errno.h>
 #include <stdlib.h>

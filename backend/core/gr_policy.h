@@ -20,7 +20,7 @@ typedef struct gr_core_cfg {
     uint64_t window_min;    /* bytes in flight a link, lower and upper bound */
     uint64_t window_max;
     uint64_t window_ns;     /* the window is the measured rate times this */
-    uint64_t run_bytes;     /* what a link takes at a time of a transfer that it shares with others */
+    uint64_t batch_bytes;   /* what a link takes at a time of a transfer that it shares with others */
     uint64_t spin_ns;       /* how long the thread polls after work before it blocks */
     uint64_t notif_limit;   /* bytes of undelivered notifications a session may pile up */
     uint64_t notif_total;   /* of all sessions: beyond it a session gets credits only while it has little; 0: no limit */
@@ -141,7 +141,7 @@ enum { GR_LINK_STATE_UP, GR_LINK_STATE_STOPPED, GR_LINK_STATE_DEAD, GR_LINK_STAT
 
 typedef struct gr_link_stats {
     uint64_t completions, errors, inflight_bytes, window, rate; /* rate: bytes/s */
-    uint32_t inflight_ops, credits, queued_msgs, queued_parts;
+    uint32_t inflight_ops, credits, queued_msgs, queued_subs;
     int32_t state;
 } gr_link_stats;
 void gr_link_stats_get(gr_link *link, gr_link_stats *out);
@@ -153,7 +153,7 @@ struct gr_xfer {
     _Atomic int32_t state;
     _Atomic int32_t err;       /* negative nixl_status_t that ends it, 0 while well */
     _Atomic int32_t wire_err;  /* errno behind err, for the message */
-    _Atomic uint32_t parts_left; /* parts with data still to move: 0 = no memory of either side is in use */
+    _Atomic uint32_t subs_left; /* sub-transfers with data still to move: 0 = no memory of either side is in use */
     _Atomic uint64_t handle;   /* {index, generation}; 0: free */
     _Atomic uint64_t last_ns;  /* CLOCK_MONOTONIC of the last progress */
     _Atomic uint64_t done;     /* bytes completed in this round */
@@ -209,7 +209,7 @@ int gr_xfer_abort_unposted(gr_core *core, gr_xfer *x, int err);
 int gr_xfer_posted(gr_core *core, gr_xfer *x, const gr_link *link);
 /* Makes progress until the transfer has ended or ns have passed: 1 ended, 0 not. */
 int gr_xfer_wait(gr_core *core, gr_xfer *x, uint64_t ns);
-/* The end of each run proves its WRITEs, as if a notification over another link followed: what follows goes another way. Before it is posted. */
+/* The end of each batch proves its WRITEs, as if a notification over another link followed: what follows goes another way. Before it is posted. */
 void gr_xfer_prove(gr_xfer *x);
 /* Whether nothing of a running transfer is posted: 1, 0. A hint. */
 int gr_xfer_unposted(const gr_xfer *x);

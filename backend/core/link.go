@@ -269,7 +269,7 @@ func (l Link) Stats() LinkStats {
 	var s C.gr_link_stats
 	C.gr_link_stats_get(l.l, &s)
 	return LinkStats{uint64(s.completions), uint64(s.errors), uint64(s.inflight_bytes), uint64(s.window), uint64(s.rate),
-		uint32(s.inflight_ops), uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_parts), LinkState(s.state)}
+		uint32(s.inflight_ops), uint32(s.credits), uint32(s.queued_msgs), uint32(s.queued_subs), LinkState(s.state)}
 }
 
 func bytesPtr(b []byte) unsafe.Pointer {

@@ -1,5 +1,5 @@
 /* The lives of links: made, stopped, emptied after their endpoint was closed, bound to another, given up. */
-#include "core_int.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,24 +14,25 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     rail_st *rail = core->rails[rail_idx];
     if (!rail)
         return -ENODEV;
-    pthread_mutex_lock(&core->slot_mu);
-    gr_link *link = core->free_links, *none = NULL;
+    pthread_mutex_lock(&core->slots.mu);
+    gr_link *link = core->slots.links, *none = NULL;
     if (link)
-        core->free_links = link->next;
-    pthread_mutex_unlock(&core->slot_mu);
+        core->slots.links = link->next;
+    pthread_mutex_unlock(&core->slots.mu);
     if (!link && !(link = malloc(sizeof *link)))
         return -ENOMEM;
     memset(link, 0, sizeof *link);
     link->rail = rail;
     link->sess = sess;
-    link->ep = ep;
+    link->ep.handle = ep;
     link->id = id;
     link->peer_id = peer_id;
     link->peer_rail = peer_rail;
     link->role = role;
     link->state = probe ? LINK_PROBING : LINK_UP;
-    link->window = link_window(link, core->cfg.window_min * 4);
-    link->credit_cmd.run = msg_credit_cmd;
+    link->win.size = link_window(link, core->cfg.window_min * 4);
+    link->halted = sub_evict_idle;
+    link->credit.cmd.run = msg_credit_cmd;
     atomic_fetch_add(&sess->refs, 1);
     gr_rail_lock(rail->dev);
     int rc = msg_post_recvs(link);
@@ -46,10 +47,10 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (role & GR_LINK_TX) /* until Go says otherwise */
         atomic_compare_exchange_strong(&sess->home, &none, link);
     if (role & GR_LINK_RX) {
-        pthread_mutex_lock(&sess->rx_mu);
-        link->rx_next = sess->rx_links;
-        sess->rx_links = link;
-        pthread_mutex_unlock(&sess->rx_mu);
+        pthread_mutex_lock(&sess->rx.mu);
+        link->rx_next = sess->rx.links;
+        sess->rx.links = link;
+        pthread_mutex_unlock(&sess->rx.mu);
     }
     *out = link;
     core_wake(core);
@@ -64,10 +65,10 @@ void gr_link_stop(gr_link *link)
 }
 
 /* What nothing proves any more is posted again, or given up, once the peer's end is closed. */
-static void reap_weak(gr_link *link, part *p)
+static void reap_weak(gr_link *link, subxfer *p)
 {
     for (; p; p = p->next)
-        for (run *r = p->runs; r; r = r->next) {
+        for (batch *r = p->batches; r; r = r->next) {
             r->failed |= r->weak_bytes != 0;
             link_flying(link, 0, r->weak_bytes);
             r->weak_bytes = 0;
@@ -78,28 +79,28 @@ void gr_link_reap(gr_link *link)
 {
     rail_st *rail = link->rail;
     gr_rail_lock(rail->dev);
-    while (link->posted && rail_poll(rail, 1024) > 0)
+    while (link->ep.posted && rail_poll(rail, 1024) > 0)
         ;
-    while (link->posted) {
-        ctx *c = link->posted;
+    while (link->ep.posted) {
+        ctx *c = link->ep.posted;
         buf *b = c->buf;
         if (!rail->dev->private_ep)
             c->buf = NULL; /* not free before its completion comes */
         if (c->kind == CTX_RMA)
-            link_rma_done(c, ECANCELED);
+            wr_done(c, ECANCELED);
         else if (c->kind == CTX_SEND)
             msg_sent(c, ECANCELED);
         else
             msg_received(c, ECANCELED, 0);
         if (rail->dev->private_ep) {
-            rail_ctx_done(rail, c);
+            ctx_done(rail, c);
             continue;
         }
         c->buf = b;
-        rail_bury(rail, c);
+        ctx_orphan(rail, c);
     }
-    reap_weak(link, link->todo);
-    reap_weak(link, link->waiting);
+    reap_weak(link, link->work.todo);
+    reap_weak(link, link->work.waiting);
     gr_rail_unlock(rail->dev);
     core_wake(rail->core); /* closing an endpoint may have left other links' completions in the queue */
 }
@@ -120,14 +121,14 @@ void gr_link_fail(gr_link *link, int err)
     link->state = LINK_DEAD;
     link->dead_err = err;
     rail_inbox(link->rail);
-    while (link->msgs)
-        msg_end(link->msgs, err);
-    part *p;
-    while ((p = link->todo ? link->todo : link->waiting)) {
+    while (link->out.first)
+        msg_end(link->out.first, err);
+    subxfer *p;
+    while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
         xfer_fail(p->x, err, 0);
-        for (run *r = p->runs; r; r = r->next)
+        for (batch *r = p->batches; r; r = r->next)
             r->inflight = r->failed = 0;
-        part_drop(p);
+        sub_drop(p);
     }
     gr_rail_unlock(link->rail->dev);
 }
@@ -136,10 +137,10 @@ int gr_link_unproved(gr_link *link)
 {
     int found = 0;
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->todo, link->waiting};
+    subxfer *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
-        for (part *p = lists[i]; p; p = p->next)
-            for (run *r = p->runs; r; r = r->next)
+        for (subxfer *p = lists[i]; p; p = p->next)
+            for (batch *r = p->batches; r; r = r->next)
                 found |= r->failed;
     gr_rail_unlock(link->rail->dev);
     return found;
@@ -147,7 +148,7 @@ int gr_link_unproved(gr_link *link)
 
 void gr_link_weight(gr_link *link, uint64_t weight)
 {
-    atomic_store(&link->weight, weight);
+    atomic_store(&link->win.weight, weight);
 }
 
 void gr_link_free(gr_link *link)
@@ -155,13 +156,13 @@ void gr_link_free(gr_link *link)
     rail_st *rail = link->rail;
     gr_sess *sess = link->sess;
     gr_core *core = sess->core;
-    pthread_mutex_lock(&sess->rx_mu);
-    for (gr_link **at = &sess->rx_links; *at; at = &(*at)->rx_next)
+    pthread_mutex_lock(&sess->rx.mu);
+    for (gr_link **at = &sess->rx.links; *at; at = &(*at)->rx_next)
         if (*at == link) {
             *at = link->rx_next;
             break;
         }
-    pthread_mutex_unlock(&sess->rx_mu);
+    pthread_mutex_unlock(&sess->rx.mu);
     gr_rail_lock(rail->dev);
     rail_inbox(rail);
     if (link->next)
@@ -177,25 +178,25 @@ void gr_link_free(gr_link *link)
             *at = link->id_next;
             break;
         }
-    if (rail->hub)
+    if (rail->shared)
         rail->rx_surplus += msg_recvs(link);
-    link_flying(link, 0, link->inflight_bytes);
+    link_flying(link, 0, link->win.inflight);
     atomic_fetch_sub(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     sess_unref(sess);
-    pthread_mutex_lock(&core->slot_mu);
-    link->next = core->free_links;
-    core->free_links = link;
-    pthread_mutex_unlock(&core->slot_mu);
+    pthread_mutex_lock(&core->slots.mu);
+    link->next = core->slots.links;
+    core->slots.links = link;
+    pthread_mutex_unlock(&core->slots.mu);
 }
 
 void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
     *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
-                           link->inflight_bytes, link->window, link->rate, link->inflight_ops, credits_left(link), link->nmsgs,
+                           link->win.inflight, link->win.size, link->win.rate, link->ep.ops, credits_left(link), link->out.n,
                            0, link->state};
-    for (part *p = link->todo; p; p = p->next)
-        out->queued_parts++;
+    for (subxfer *p = link->work.todo; p; p = p->next)
+        out->queued_subs++;
     gr_rail_unlock(link->rail->dev);
 }

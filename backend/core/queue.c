@@ -1,8 +1,17 @@
 /* What waits for the other side of the boundary: events for Go, notifications for the application. */
-#include "core_int.h"
+#include "session.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+/* One of the session's two queues of incoming notifications grows. */
+static void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
+{
+    atomic_fetch_add(&sess->core->notif_bytes, size);
+    atomic_fetch_add(queue, size);
+}
 
 void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
 {
@@ -16,31 +25,24 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
         atomic_fetch_add(&sess->refs, 1);
         sess_fill(sess, &sess->handed_bytes, ev->len + OVERHEAD);
     }
-    pthread_mutex_lock(&core->ev_mu);
-    int first = !core->ev;
+    pthread_mutex_lock(&core->events.mu);
+    int first = !core->events.first;
     if (first)
-        core->ev = n;
+        core->events.first = n;
     else
-        core->ev_tail->next = n;
-    core->ev_tail = n;
-    pthread_mutex_unlock(&core->ev_mu);
+        core->events.last->next = n;
+    core->events.last = n;
+    pthread_mutex_unlock(&core->events.mu);
     if (first) {
         uint64_t one = 1;
-        ssize_t w = write(core->ev_fd, &one, sizeof one);
+        ssize_t w = write(core->events.fd, &one, sizeof one);
         (void)w;
     }
 }
 
 int gr_event_fd(gr_core *core)
 {
-    return core->ev_fd;
-}
-
-/* One of the session's two queues of incoming notifications grows. */
-void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
-{
-    atomic_fetch_add(&sess->core->notif_bytes, size);
-    atomic_fetch_add(queue, size);
+    return core->events.fd;
 }
 
 /* The peer gets no more credits for now. */
@@ -53,41 +55,20 @@ int sess_full(gr_sess *sess)
     return cfg->notif_total && (ready >= FAIR || handed >= FAIR) && atomic_load(&sess->core->notif_bytes) >= cfg->notif_total;
 }
 
-/* A queue shrinks: credits that were held back for it go out. */
-void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
-{
-    uint64_t limit = sess->core->cfg.notif_limit, before = atomic_fetch_sub(queue, size), after = before - size;
-    atomic_fetch_sub(&sess->core->notif_bytes, size);
-    if ((before < limit || after >= limit) && (before < FAIR || after >= FAIR))
-        return;
-    pthread_mutex_lock(&sess->rx_mu);
-    for (gr_link *link = sess->rx_links; link; link = link->rx_next)
-        if (!atomic_exchange(&link->credit_queued, 1))
-            rail_push(link->rail, &link->credit_cmd);
-    pthread_mutex_unlock(&sess->rx_mu);
-    for (int i = 0, n = sess->core->nrails; i < n; i++) {
-        rail_st *rail = sess->core->rails[i];
-        if (!rail)
-            continue;
-        rail_run(rail);
-        rail_unstarve(rail);
-    }
-}
-
 int gr_events_take(gr_core *core, gr_event *out, int max)
 {
     int n = 0;
     struct event_node *list, **end = &list;
-    pthread_mutex_lock(&core->ev_mu);
-    while (n < max && core->ev) {
-        struct event_node *e = core->ev;
-        core->ev = e->next;
+    pthread_mutex_lock(&core->events.mu);
+    while (n < max && core->events.first) {
+        struct event_node *e = core->events.first;
+        core->events.first = e->next;
         out[n++] = e->ev;
         *end = e;
         end = &e->next;
     }
     *end = NULL;
-    pthread_mutex_unlock(&core->ev_mu);
+    pthread_mutex_unlock(&core->events.mu);
     for (struct event_node *e = list, *next; e; e = next) {
         next = e->next;
         if (e->sess)
@@ -101,39 +82,37 @@ void core_ready(gr_sess *sess, gr_notif *n)
 {
     gr_core *core = sess->core;
     n->next = NULL;
-    pthread_mutex_lock(&core->ready_mu);
-    if (core->ready)
-        core->ready_tail->next = n;
+    pthread_mutex_lock(&core->ready.mu);
+    if (core->ready.first)
+        core->ready.last->next = n;
     else
-        core->ready = n;
-    core->ready_tail = n;
-    atomic_fetch_add(&core->nready, 1);
-    pthread_mutex_unlock(&core->ready_mu);
+        core->ready.first = n;
+    core->ready.last = n;
+    atomic_fetch_add(&core->ready.n, 1);
+    pthread_mutex_unlock(&core->ready.mu);
     COUNT(core, GR_C_NOTIF_RECEIVED, 1);
 }
 
-gr_notif *gr_notif_take(gr_core *core)
+static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
 {
-    core_progress(core);
-    if (atomic_load_explicit(&core->nready, memory_order_acquire) == 0)
+    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
+    if (!n)
         return NULL;
-    pthread_mutex_lock(&core->ready_mu);
-    gr_notif *list = core->ready;
-    core->ready = core->ready_tail = NULL;
-    atomic_store(&core->nready, 0);
-    pthread_mutex_unlock(&core->ready_mu);
-    core_flush(core); /* of what was written before these */
-    return list;
+    char *p = (char *)(n + 1);
+    memcpy(p, sess->name, sess->name_len);
+    if (len)
+        memcpy(p + sess->name_len, body, len);
+    *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
+    atomic_fetch_add(&sess->refs, 1);
+    sess_fill(sess, &sess->ready_bytes, len + sess->name_len + OVERHEAD);
+    return n;
 }
 
-void gr_notif_free(gr_core *core, gr_notif *list)
+int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
 {
-    (void)core;
-    for (gr_notif *n = list, *next; n; n = next) {
-        next = n->next;
-        gr_sess *sess = n->origin;
-        sess_room(sess, &sess->ready_bytes, n->msg_len + sess->name_len + OVERHEAD);
-        sess_unref(sess);
-        free(n);
-    }
+    gr_notif *n = notif_new(sess, body, len);
+    if (!n)
+        return -ENOMEM;
+    core_ready(sess, n);
+    return 0;
 }

@@ -1,11 +1,8 @@
-/* One rail inside the core: its lock, its inbox, its contexts and buffers, and the dispatch of completions. */
-#include "core_int.h"
+/* One rail inside the core: its inbox and its message buffers. */
+#include "rail.h"
 #include "msg_wire.h"
 
-#include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Hands work to whoever holds the rail, so that a caller never waits for a poll that is going on. */
 void rail_push(rail_st *rail, cmd *c)
@@ -37,112 +34,11 @@ void rail_inbox(rail_st *rail)
     }
 }
 
-/* Takes in what completed within its post, of which no event tells, and gives credits for messages that came with it. 1: there is more to
- * do, and nothing under way that would tell. */
-static int prompt_rest(rail_st *rail)
-{
-    int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
-    rail->more = 0;
-    for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
-        if (credits_due(link))
-            msg_pump(link);
-        rail->more |= link->todo != NULL;
-        rest |= link->state == LINK_UP && link->todo && !link->inflight_ops;
-    }
-    return rest;
-}
-
-int rail_run(rail_st *rail)
-{
-    int settled = 0;
-    while (atomic_load(&rail->dev->pending)) {
-        if (pthread_mutex_trylock(&rail->dev->mu) != 0)
-            return 0;
-        rail_inbox(rail);
-        int rest = rail->dev->prompt && prompt_rest(rail);
-        settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
-        gr_rail_leave(rail->dev);
-        if (rest)
-            core_wake(rail->core);
-    }
-    return settled;
-}
-
-void rail_kick(gr_rail *dev)
-{
-    rail_run(dev->core);
-    rail_unstarve(dev->core);
-}
-
-size_t rail_msg_size(const rail_st *rail)
-{
-    size_t full = FRAG + HDR;
-    return rail->dev->msg_size < full ? rail->dev->msg_size : full;
-}
-
 /* A refused post is tried again by the thread, which may be asleep. */
 void rail_unstarve(rail_st *rail)
 {
     if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
         core_wake(rail->core);
-}
-
-static void complete(rail_st *rail, const gr_comp *comp)
-{
-    ctx *c = (ctx *)comp->ctx;
-    if (c->kind == CTX_DEAD) { /* a straggler: now it is over for the library, too */
-        rail_buf_put(rail, c->buf);
-        rail_ctx_done(rail, c);
-        return;
-    }
-    gr_link *link = c->link;
-    int err = comp->err;
-    link_count(link, GR_N_COMPLETIONS, 1);
-    if (err && c->stopped) { /* that is what was asked for */
-        link_count(link, GR_N_CANCELLED, 1);
-    } else if (err) {
-        c->first = link->state == LINK_UP;
-        link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
-        if (link != rail->hub) /* the others' messages must still come in */
-            link_error(link, err);
-    }
-    if (!err && link->hello && c->kind != CTX_RECV)
-        link->hello = HELLO_DUE;
-    switch (c->kind) {
-    case CTX_RMA:
-        link_rma_done(c, err);
-        break;
-    case CTX_SEND:
-        msg_sent(c, err);
-        break;
-    case CTX_RECV:
-        msg_received(c, err, comp->len);
-        break;
-    }
-    rail_ctx_done(rail, c);
-}
-
-/* With the rail locked: takes completions in until there is none or max is reached. */
-int rail_poll(rail_st *rail, int max)
-{
-    gr_comp comp[POLL_BATCH];
-    int total = 0;
-    while (total < max) {
-        int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
-        for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the queue itself has failed */
-            link_error(link, -n);
-        if (n <= 0)
-            break;
-        rail->now = rail->stream ? core_tick(rail->core) : gr_now_ns();
-        for (int i = 0; i < n; i++)
-            complete(rail, &comp[i]);
-        total += n;
-        if (n < POLL_BATCH)
-            break;
-    }
-    if (total)
-        COUNT(rail->core, GR_C_COMPLETIONS, (uint64_t)total);
-    return total;
 }
 
 int rail_full(const rail_st *rail)
@@ -151,119 +47,16 @@ int rail_full(const rail_st *rail)
     return most && rail->rma_ops >= most;
 }
 
-/* Every link with work posts what it can. Where that is limited for the rail as a whole, they go first in turn; a
- * link keeps its turn until there was room. */
-static void pump_links(rail_st *rail)
+size_t rail_msg_size(const rail_st *rail)
 {
-    gr_link *first = rail->turn ? rail->turn : rail->links, *link = first;
-    int had_room = !rail_full(rail);
-    if (!first)
-        return;
-    do {
-        if (link->todo || link->cur || link->state == LINK_PROBING || link->hello || credits_due(link) || link->recv_debt)
-            link_pump(link, UINT64_MAX);
-        link = link->next ? link->next : rail->links;
-    } while (link != first);
-    rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
-}
-
-static int rail_help(rail_st *rail)
-{
-    return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0;
-}
-
-/* With the rail locked, which it leaves. */
-static int step(rail_st *rail)
-{
-    int n = rail_poll(rail, POLL_MAX);
-    uint32_t before = rail->rma_ops;
-    if (rail->turn) /* before what has just been posted */
-        pump_links(rail);
-    rail_inbox(rail);
-    rail->starved = 0;
-    pump_links(rail);
-    if (rail->hub && rail->hub->recv_debt)
-        msg_pump(rail->hub);
-    if (rail->dev->prompt && rail->rma_ops != before && prompt_rest(rail))
-        n = POLL_MAX;
-    gr_rail_leave(rail->dev);
-    rail_run(rail);
-    return n;
-}
-
-int rail_progress(rail_st *rail, int *helped)
-{
-    *helped = 0;
-    if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
-        return 0;
-    int waited_for = atomic_load(&rail->dev->waiters) > 0;
-    if (waited_for || pthread_mutex_trylock(&rail->dev->mu) != 0) {
-        *helped = rail_help(rail);
-        if (waited_for && !*helped)
-            sched_yield();
-        return -1;
-    }
-    int n = step(rail);
-    if (n || !(*helped = rail_help(rail)))
-        return n;
-    if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
-        n = step(rail);
-    return n ? n : 1;
-}
-
-/* A context for one operation of the link; NULL without memory. */
-ctx *rail_ctx(rail_st *rail, gr_link *link, int kind)
-{
-    ctx *c = rail->free_ctx;
-    if (c)
-        rail->free_ctx = c->next;
-    else if (!(c = malloc(sizeof *c))) {
-        rail->starved = 1; /* the thread tries again */
-        return NULL;
-    }
-    memset(c, 0, sizeof *c);
-    c->link = link;
-    c->kind = kind;
-    c->next = link->posted;
-    if (c->next)
-        c->next->prev = c;
-    link->posted = c;
-    return c;
-}
-
-static void ctx_unlink(ctx **head, ctx *c)
-{
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        *head = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
-}
-
-/* The context is given up, though the library may still know it. */
-void rail_bury(rail_st *rail, ctx *c)
-{
-    ctx_unlink(&c->link->posted, c);
-    c->kind = CTX_DEAD;
-    c->prev = NULL;
-    c->next = rail->grave;
-    if (c->next)
-        c->next->prev = c;
-    rail->grave = c;
-}
-
-void rail_ctx_done(rail_st *rail, ctx *c)
-{
-    ctx_unlink(c->kind == CTX_DEAD ? &rail->grave : &c->link->posted, c);
-    c->next = rail->free_ctx;
-    rail->free_ctx = c;
+    size_t full = FRAG + HDR;
+    return rail->dev->msg_size < full ? rail->dev->msg_size : full;
 }
 
 /* A registered message buffer; NULL when memory or registration fails. */
 buf *rail_buf(rail_st *rail)
 {
-    if (!rail->free_buf) {
+    if (!rail->mem.free_buf) {
         enum { N = 64 };
         size_t size = rail_msg_size(rail);
         struct slab *s = calloc(1, sizeof *s);
@@ -281,16 +74,16 @@ buf *rail_buf(rail_st *rail)
             rail->starved = 1;
             return NULL;
         }
-        s->next = rail->slabs;
-        rail->slabs = s;
+        s->next = rail->mem.slabs;
+        rail->mem.slabs = s;
         for (int i = 0; i < N; i++) {
             s->bufs[i].desc = desc;
             s->bufs[i].data = s->mem + (size_t)i * size;
             rail_buf_put(rail, &s->bufs[i]);
         }
     }
-    buf *b = rail->free_buf;
-    rail->free_buf = b->next;
+    buf *b = rail->mem.free_buf;
+    rail->mem.free_buf = b->next;
     return b;
 }
 
@@ -298,6 +91,6 @@ void rail_buf_put(rail_st *rail, buf *b)
 {
     if (!b)
         return; /* its endpoint may still write to it */
-    b->next = rail->free_buf;
-    rail->free_buf = b;
+    b->next = rail->mem.free_buf;
+    rail->mem.free_buf = b;
 }

@@ -1,15 +1,15 @@
 /* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
-#include "core_int.h"
+#include "progress.h"
 
 enum { TRIES = 3, MSG_TRIES = 16 /* what was lost of six in a row is no news on a shared endpoint */, REPLAYS = 200 };
 
 /* What was the first to fail on four endpoints ends its transfer: it will fail on others, too. Being cancelled along with
  * others is charged to the transfer, once for each link that fails under it; the limit is there to end what never would. */
-static void charge(part *p)
+static void charge(subxfer *p)
 {
     xfer *x = p->x;
     int posted = 0, hopeless = 0;
-    for (run *r = p->runs; r; r = r->next) {
+    for (batch *r = p->batches; r; r = r->next) {
         int sent = r->posted || r->off;
         posted |= sent;
         if (sent)
@@ -19,36 +19,36 @@ static void charge(part *p)
     }
     if (hopeless || (posted && atomic_fetch_add(&x->replays, 1) >= REPLAYS))
         xfer_fail(x, GR_ERR_BACKEND, atomic_load(&x->pub.wire_err));
-    for (run *r = p->runs; r && !atomic_load(&x->pub.err); r = r->next)
+    for (batch *r = p->batches; r && !atomic_load(&x->pub.err); r = r->next)
         link_count(p->link, GR_N_RETRIES, r->wrs);
 }
 
-/* Gives back to their transfers' pools what the link has taken and not proved. */
+/* Gives back to their transfers' work queues what the link has taken and not proved. */
 static void give_back(gr_link *link)
 {
-    part *list = NULL, *p;
-    while ((p = link->todo ? link->todo : link->waiting)) {
-        part_unlist(p);
+    subxfer *list = NULL, *p;
+    while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
+        sub_unlist(p);
         p->next = list;
         list = p;
     }
     while ((p = list)) {
         xfer *x = p->x;
         list = p->next;
-        if (x->pipelined && x->msg.done) { /* its notification arrived behind all of its data */
-            while (p->runs)
-                run_end(p->runs);
-            part_leave(p);
+        if (x->msg.pipelined && x->msg.done) { /* its notification arrived behind all of its data */
+            while (p->batches)
+                batch_end(p->batches);
+            sub_leave(p);
             continue;
         }
-        x->pipelined = 0;
-        xfer_not_sole(p, SHARED);
+        x->msg.pipelined = 0;
+        xfer_not_exclusive(p, SHARED);
         charge(p);
-        while (p->runs)
-            run_back(p->runs);
-        part_list(p, LIST_TODO);
+        while (p->batches)
+            batch_back(p->batches);
+        sub_list(p, LIST_TODO);
         if (atomic_load(&x->pub.err))
-            part_drop(p);
+            sub_drop(p);
     }
 }
 
@@ -65,55 +65,52 @@ static int proved(const gr_proof *proof, uint64_t seq)
 /* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
 static void settle_msgs(gr_link *link, const gr_proof *proof)
 {
-    for (msg *m = link->msgs, *next; m; m = next) {
+    for (msg *m = link->out.first, *next; m; m = next) {
         next = m->next;
-        xfer *x = m->x;
-        int blamed = m->blamed, sent = m->posted || m->off;
-        m->inflight = 0;
-        m->failed = m->blamed = m->posted = 0;
-        m->off = 0;
+        int blamed = m->sent.blamed, sent = m->sent.posted || m->sent.off;
+        m->sent = (struct msg_sent){0};
         m->skip |= m->unproved;
-        if (m->numbered && proved(proof, m->seq))
+        if (m->number.given && proved(proof, m->number.seq))
             msg_end(m, 0);
-        else if (x && blamed && atomic_load(&x->pub.parts_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
-            xfer_msg_end(x, GR_ERR_BACKEND);
+        else if (m->xfer && blamed && atomic_load(&m->xfer->subs_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
+            m->ended(m, GR_ERR_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
     }
-    for (msg *m = link->msgs, *next; m; m = next) {
+    for (msg *m = link->out.first, *next; m; m = next) {
         next = m->next;
-        if (m->x && m->x->pipelined && atomic_load(&m->x->pub.parts_left) > 0)
+        if (m->xfer && m->pipelined && atomic_load(&m->xfer->subs_left) > 0)
             msg_unlist(m);
     }
-    link->cur = link->msgs;
+    link->out.cur = link->out.first;
 }
 
 static void fresh(gr_link *link)
 {
-    link->reported = 0;
-    link->recv_debt = 0;
-    link->inflight_ops = 0;
-    link_flying(link, 0, link->inflight_bytes);
-    link->meas_ns = 0;
-    if (!link->rail->hub) { /* a shared endpoint's receives and credits go on */
+    link->ep.reported = 0;
+    link->ep.recv_debt = 0;
+    link->ep.ops = 0;
+    link_flying(link, 0, link->win.inflight);
+    link->win.meas_ns = 0;
+    if (!link->rail->shared) { /* a shared endpoint's receives and credits go on */
         credits_fresh(link);
-        link->heard = 0;
-        link->answer = link->answered = 0;
+        link->probe.heard = 0;
+        link->probe.answer = link->probe.answered = 0;
     }
-    link->probe = 0;
+    link->probe.posted = 0;
 }
 
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe)
 {
     gr_rail_lock(link->rail->dev);
-    link->ep = ep;
+    link->ep.handle = ep;
     link->state = probe ? LINK_PROBING : LINK_UP;
-    link->epoch = epoch;
+    link->ep.epoch = epoch;
     fresh(link);
-    link->hello = !probe && link->role & GR_LINK_TX && !link->rail->hub ? HELLO_WAITS : 0;
+    link->probe.hello = !probe && link->role & GR_LINK_TX && !link->rail->shared ? HELLO_WAITS : 0;
     settle_msgs(link, proof);
     give_back(link);
-    int rc = link->rail->hub ? 0 : msg_post_recvs(link);
+    int rc = link->rail->shared ? 0 : msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
     core_wake(link->rail->core);
@@ -136,9 +133,9 @@ void gr_link_yield(gr_link *link, const gr_proof *proof)
     rail_inbox(link->rail);
     settle_msgs(link, proof);
     give_back(link);
-    part_evict_idle(link);
+    sub_evict_idle(link);
     gr_link *home = atomic_load(&link->sess->home);
-    for (msg *m = home && home != link ? link->msgs : NULL, *next; m; m = next) {
+    for (msg *m = home && home != link ? link->out.first : NULL, *next; m; m = next) {
         next = m->next;
         msg_move(m, home);
     }
@@ -149,19 +146,19 @@ void gr_link_yield(gr_link *link, const gr_proof *proof)
 void gr_link_settle(gr_link *link)
 {
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->todo, link->waiting};
+    subxfer *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
-        for (part *p = lists[i], *next; p; p = next) {
+        for (subxfer *p = lists[i], *next; p; p = next) {
             int failed = 0;
             next = p->next;
-            for (run *r = p->runs; r; r = r->next)
+            for (batch *r = p->batches; r; r = r->next)
                 failed |= r->failed;
             if (!failed)
                 continue;
             xfer_fail(p->x, GR_ERR_BACKEND, atomic_load(&p->x->pub.wire_err));
-            for (run *r = p->runs; r; r = r->next)
+            for (batch *r = p->batches; r; r = r->next)
                 r->failed = 0;
-            part_drop(p);
+            sub_drop(p);
         }
     gr_rail_unlock(link->rail->dev);
 }
@@ -169,15 +166,15 @@ void gr_link_settle(gr_link *link)
 void gr_link_abandon(gr_link *link, int writes)
 {
     gr_rail_lock(link->rail->dev);
-    part *lists[2] = {link->todo, link->waiting};
+    subxfer *lists[2] = {link->work.todo, link->work.waiting};
     for (int i = 0; i < 2; i++)
-        for (part *p = lists[i], *next; p; p = next) {
+        for (subxfer *p = lists[i], *next; p; p = next) {
             next = p->next;
             if (!atomic_load(&p->x->pub.err) || (p->x->op == GR_WRITE && !writes))
                 continue;
-            for (run *r = p->runs; r; r = r->next)
+            for (batch *r = p->batches; r; r = r->next)
                 r->failed = 0;
-            part_drop(p);
+            sub_drop(p);
         }
     gr_rail_unlock(link->rail->dev);
 }

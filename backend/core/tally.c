@@ -1,5 +1,5 @@
 /* What has been counted, for whoever asks. No lock is taken here: see link_count. */
-#include "core_int.h"
+#include "progress.h"
 
 static uint64_t load(const _Atomic uint64_t *c)
 {
@@ -15,8 +15,8 @@ static void copy(const _Atomic uint64_t *count, uint64_t *out)
 void gr_link_tally(gr_link *link, gr_tally *out)
 {
     copy(link->count, out->count);
-    out->inflight = load(&link->load);
-    out->rate = load(&link->rate_pub);
+    out->inflight = load(&link->win.load);
+    out->rate = load(&link->win.rate_pub);
     out->links = 1;
 }
 
@@ -50,9 +50,9 @@ uint64_t gr_xfer_share(gr_xfer *pub, gr_link *link)
 {
     xfer *x = (xfer *)pub;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < x->nparts; i++)
-        if (x->parts[i].link == link)
-            bytes = atomic_load_explicit(&x->parts[i].bytes, memory_order_relaxed);
+    for (uint32_t i = 0; i < x->nsubs; i++)
+        if (x->subs[i].link == link)
+            bytes = atomic_load_explicit(&x->subs[i].bytes, memory_order_relaxed);
     return bytes;
 }
 
@@ -60,8 +60,8 @@ uint32_t gr_xfer_paths(gr_xfer *pub, gr_path *out, uint32_t max)
 {
     xfer *x = (xfer *)pub;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < x->nparts; i++) {
-        part *p = &x->parts[i];
+    for (uint32_t i = 0; i < x->nsubs; i++) {
+        subxfer *p = &x->subs[i];
         uint64_t bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
         uint32_t k = 0;
         while (k < n && (out[k].own != p->own || out[k].peer != p->peer)) /* several links of a pair of rails are one way */

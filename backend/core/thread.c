@@ -1,8 +1,7 @@
 /* The engine's thread, and progress made by the application's own calls. */
 #define _GNU_SOURCE
-#include "core_int.h"
+#include "progress.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -57,7 +56,7 @@ void core_progress(gr_core *core)
 static void drain_wake(gr_core *core)
 {
     uint64_t v;
-    ssize_t n = read(core->wake_fd, &v, sizeof v);
+    ssize_t n = read(core->thread.wake_fd, &v, sizeof v);
     (void)n;
 }
 
@@ -116,7 +115,7 @@ void *core_thread(void *arg)
     pthread_setname_np(pthread_self(), "gorail");
     uint64_t last_work = 0, seen = atomic_load(&core->inline_polls);
     int naps = 0, nap = NAP_MS;
-    while (!atomic_load(&core->stop)) {
+    while (!atomic_load(&core->thread.stop)) {
         int n = 0, helped;
         COUNT(core, GR_C_THREAD_LOOKS, 1);
         for (int i = 0; i < core->nrails; i++) {
@@ -129,7 +128,7 @@ void *core_thread(void *arg)
             seen = polls;
             atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
             attend(core, 1);
-            struct pollfd p = {.fd = core->wake_fd, .events = 0}; /* a nap, not a wait: wakes can wait for it too */
+            struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a nap, not a wait: wakes can wait for it too */
             nap = ++naps < NAPS ? NAP_MS : LONG_NAP_MS;
             poll(&p, 1, nap);
             continue;
@@ -147,9 +146,9 @@ void *core_thread(void *arg)
         if (!may_block(core))
             continue;
         struct epoll_event ev[16];
-        int got = epoll_wait(core->epoll_fd, ev, 16, wait_time(core));
+        int got = epoll_wait(core->thread.epoll_fd, ev, 16, wait_time(core));
         for (int i = 0; i < got; i++)
-            if (ev[i].data.fd == core->wake_fd)
+            if (ev[i].data.fd == core->thread.wake_fd)
                 drain_wake(core);
         if (got > 0)
             COUNT(core, GR_C_THREAD_WAKES, 1);

@@ -91,7 +91,7 @@ func (x Xfer) Hold() { atomic.StoreInt32(x.state(), C.GR_XFER_FAILED) }
 
 // InFlight says that the core has it with data still to move, so that memory of either side is in use.
 func (x Xfer) InFlight() bool {
-	return x.Running() && atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.parts_left))) > 0
+	return x.Running() && atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.subs_left))) > 0
 }
 
 // LastProgress is the time of its last completion, on the clock of Now.

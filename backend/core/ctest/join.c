@@ -51,9 +51,9 @@ void late_join(void)
     gr_pause = pause_join;
     CHECK(pthread_create(&thread, NULL, join, w.a.link[1]) == 0, "thread");
     wait_for(&joining);
-    CHECK(atomic_load(&joins->parts_left) == 2, "%u parts", joins->parts_left);
+    CHECK(atomic_load(&joins->subs_left) == 2, "%u parts", joins->subs_left);
     fake_rail_stall(w.b.rail[0], 0);
-    while (atomic_load(&joins->parts_left) == 2) /* one operation: the WRITE */
+    while (atomic_load(&joins->subs_left) == 2) /* one operation: the WRITE */
         progress();
     fake_rail_stall(w.b.rail[0], 1);
     CHECK(running(joins), "its notification is not through");

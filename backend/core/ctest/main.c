@@ -255,9 +255,9 @@ int main(int argc, char **argv)
     int threads = argc > 3;
     rng = seed;
     world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
-    w.ended = on_end;
-    w.came_up = on_up;
-    w.change = change;
+    w.tell.ended = on_end;
+    w.tell.came_up = on_up;
+    w.tell.change = change;
     again_open(&w, seed);
     for (uint64_t i = 0; i < steps; i++)
         step();

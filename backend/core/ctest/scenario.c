@@ -20,9 +20,9 @@ static void change(void) {}
 void scene(int ordered, int rails, uint64_t seed)
 {
     world_open(&w, ordered, rails, 0, seed);
-    w.ended = ended;
-    w.came_up = came_up;
-    w.change = change;
+    w.tell.ended = ended;
+    w.tell.came_up = came_up;
+    w.tell.change = change;
 }
 
 void progress(void)

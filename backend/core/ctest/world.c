@@ -22,7 +22,7 @@ static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const u
 static void open_side(world *w, side *s, const fake_config *config, uint64_t key)
 {
     const gr_core_cfg cfg = {.max_rails = MAX_RAILS, .window_min = 8 << 10, .window_max = 64 << 10, .window_ns = 4000000,
-                             .run_bytes = 3 << 10, .spin_ns = 20000, .notif_limit = 24 << 10, .inflight_ops = w->limit};
+                             .batch_bytes = 3 << 10, .spin_ns = 20000, .notif_limit = 24 << 10, .inflight_ops = w->limit};
     CHECK((s->core = gr_core_new(&cfg)), "%s", strerror(errno));
     if (!w->threads)
         gr_core_stop(s->core);
@@ -125,55 +125,6 @@ static void quiesce(world *w, side *s, int i)
           (unsigned long)st.inflight_bytes);
 }
 
-static void link_event(world *w, const gr_event *ev, int from_a)
-{
-    int rail = (int)(ev->id % MAX_RAILS);
-    if (ev->id / MAX_RAILS != w->session)
-        return;
-    if (ev->code) {
-        w->broken[rail] = 1;
-    } else if (from_a && !w->up[rail]) { /* its probe is through */
-        gr_link_stats st;
-        gr_link_stats_get(w->a.link[rail], &st);
-        if (st.state != GR_LINK_STATE_PROBING)
-            return; /* broken again meanwhile */
-        w->up[rail] = 1;
-        w->change();
-        gr_link_up(w->a.link[rail]);
-        w->came_up(w->a.link[rail]);
-    }
-}
-
-static void handle(world *w, side *s, gr_event *ev)
-{
-    switch (ev->kind) {
-    case GR_EV_XFER:
-        w->xfer_events++;
-        w->ended(w, ev->id, ev->code);
-        break;
-    case GR_EV_LINK:
-        link_event(w, ev, s == &w->a);
-        break;
-    case GR_EV_MSG:
-        if (ev->id == w->session)
-            assembler_add(&w->order, s->sess, ev);
-        else if (w->guest)
-            gr_sess_handled(w->guest, ev->len);
-        break;
-    }
-    free(ev->data);
-}
-
-void world_events(world *w)
-{
-    side *sides[2] = {&w->a, &w->b};
-    gr_event ev[16];
-    for (int i = 0; i < 2; i++)
-        for (int n; (n = gr_events_take(sides[i]->core, ev, 16)) > 0;)
-            for (int k = 0; k < n; k++)
-                handle(w, sides[i], &ev[k]);
-}
-
 static int other_up(const world *w, int rail)
 {
     for (int i = 0; i < w->rails; i++)
@@ -185,7 +136,7 @@ static int other_up(const world *w, int rail)
 void world_fence(world *w, int rail)
 {
     uint64_t handed, next;
-    w->change();
+    w->tell.change();
     quiesce(w, &w->a, rail);
     quiesce(w, &w->b, rail);
     if (w->shared)
@@ -260,7 +211,7 @@ static void tally(const world *w, const side *s, int i)
 
 void world_restart(world *w, int err)
 {
-    w->change();
+    w->tell.change();
     end(w, &w->a, err);
     end(w, &w->b, err);
     world_events(w);

@@ -62,10 +62,11 @@ typedef struct world {
     int ordered, shared, threads, rails; /* shared: peers share endpoints, nothing can be fenced */
     uint32_t limit; /* of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], home;
-    void (*ended)(struct world *w, uint64_t handle, int code);
-    void (*came_up)(gr_link *link);
-    void (*change)(void); /* links are about to change: no ticket is good any more */
-    void *user;
+    struct {
+        void (*ended)(struct world *w, uint64_t handle, int code);
+        void (*came_up)(gr_link *link);
+        void (*change)(void); /* links are about to change: no ticket is good any more */
+    } tell;
     int deaf;    /* b's application takes no notifications */
     gr_sess *guest; /* of b, beside the session: Go is done with its messages at once */
     gr_xfer *poke; /* of b: a check of it is a step of progress and no more */

@@ -1,5 +1,5 @@
-/* Messages coming in: receives posted, notifications put on their way to the application, credits taken. */
-#include "core_int.h"
+/* Messages come in: receives posted, notifications put on their way to the application, credits taken. */
+#include "message.h"
 #include "msg_wire.h"
 
 #include <errno.h>
@@ -9,15 +9,15 @@
 int msg_post_recv(gr_link *link, buf *b)
 {
     rail_st *rail = link->rail;
-    ctx *c = rail_ctx(rail, link, CTX_RECV);
+    ctx *c = ctx_new(rail, link, CTX_RECV);
     if (!c) {
         rail_buf_put(rail, b);
         return -EAGAIN;
     }
     c->buf = b;
-    int rc = rail->dev->ops->recv(rail->dev, link->ep, b->data, rail_msg_size(rail), b->desc, &c->base);
+    int rc = rail->dev->ops->recv(rail->dev, link->ep.handle, b->data, rail_msg_size(rail), b->desc, &c->base);
     if (rc != 0) {
-        rail_ctx_done(rail, c);
+        ctx_done(rail, c);
         rail_buf_put(rail, b);
     }
     return rc;
@@ -33,9 +33,9 @@ uint32_t msg_recvs(const gr_link *link)
 int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
-    gr_link *on = rail->hub ? rail->hub : link;
+    gr_link *on = rail->shared ? rail->shared : link;
     for (uint32_t i = 0, n = msg_recvs(link); i < n; i++) {
-        if (on == rail->hub && rail->rx_surplus) {
+        if (on == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
             continue;
         }
@@ -43,7 +43,7 @@ int msg_post_recvs(gr_link *link)
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == 0)
             continue;
-        on->recv_debt += rc == -EAGAIN ? 1 : n - i;
+        on->ep.recv_debt += rc == -EAGAIN ? 1 : n - i;
         rail->starved = 1;
         if (rc != -EAGAIN)
             return rc;
@@ -55,46 +55,22 @@ int msg_post_recvs(gr_link *link)
 void msg_repay(gr_link *link)
 {
     rail_st *rail = link->rail;
-    while (link->recv_debt && link->state == LINK_UP) {
+    while (link->ep.recv_debt && link->state == LINK_UP) {
         int rc = 0;
-        if (link == rail->hub && rail->rx_surplus) {
+        if (link == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
         } else {
             buf *b = rail_buf(rail);
             rc = b ? msg_post_recv(link, b) : -EAGAIN;
         }
-        if (rc == -EAGAIN || (rc != 0 && link == rail->hub)) {
+        if (rc == -EAGAIN || (rc != 0 && link == rail->shared)) {
             rail->starved = 1;
             break;
         }
-        link->recv_debt--;
+        link->ep.recv_debt--;
         if (rc != 0)
             link_error(link, -rc);
     }
-}
-
-static gr_notif *notif_new(gr_sess *sess, const void *body, size_t len)
-{
-    gr_notif *n = malloc(sizeof *n + sess->name_len + len);
-    if (!n)
-        return NULL;
-    char *p = (char *)(n + 1);
-    memcpy(p, sess->name, sess->name_len);
-    if (len)
-        memcpy(p + sess->name_len, body, len);
-    *n = (gr_notif){NULL, p, p + sess->name_len, sess->name_len, len, sess};
-    atomic_fetch_add(&sess->refs, 1);
-    sess_fill(sess, &sess->ready_bytes, len + sess->name_len + OVERHEAD);
-    return n;
-}
-
-int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
-{
-    gr_notif *n = notif_new(sess, body, len);
-    if (!n)
-        return -ENOMEM;
-    core_ready(sess, n);
-    return 0;
 }
 
 /* In order and whole: straight to the application. Anything else is Go's to put in order, and so is all that follows
@@ -102,15 +78,15 @@ int gr_sess_deliver(gr_sess *sess, const void *body, size_t len)
 static int take_notif(gr_sess *sess, const header *h, const char *body, size_t len)
 {
     int rc = 0;
-    pthread_mutex_lock(&sess->rx_mu);
-    if (sess->ended || (!sess->slow && h->seq < sess->rx_next)) {
+    pthread_mutex_lock(&sess->rx.mu);
+    if (sess->rx.ended || (!sess->rx.slow && h->seq < sess->rx.next)) {
         COUNT(sess->core, GR_C_NOTIF_DUP, 1);
-    } else if (!sess->slow && h->seq == sess->rx_next && h->kind == KIND_SKIP) {
-        sess->rx_next++;
-    } else if (!sess->slow && h->seq == sess->rx_next && h->offset == 0 && h->total == len && h->parts == 1) {
+    } else if (!sess->rx.slow && h->seq == sess->rx.next && h->kind == KIND_SKIP) {
+        sess->rx.next++;
+    } else if (!sess->rx.slow && h->seq == sess->rx.next && h->offset == 0 && h->total == len && h->parts == 1) {
         rc = gr_sess_deliver(sess, body, len);
         if (rc == 0)
-            sess->rx_next++;
+            sess->rx.next++;
     } else {
         void *copy = malloc(len ? len : 1);
         if (copy) {
@@ -118,14 +94,14 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
             gr_event ev = {.kind = GR_EV_MSG, .id = sess->id, .seq = h->seq,
                            .parts = h->kind == KIND_SKIP ? 0 : h->parts, .total = h->total,
                            .offset = h->offset, .len = (uint32_t)len, .data = copy};
-            sess->slow = 1;
-            sess->handed++;
+            sess->rx.slow = 1;
+            sess->rx.handed++;
             core_event(sess->core, &ev, sess);
         } else {
             rc = -ENOMEM;
         }
     }
-    pthread_mutex_unlock(&sess->rx_mu);
+    pthread_mutex_unlock(&sess->rx.mu);
     return rc;
 }
 
@@ -141,7 +117,7 @@ static gr_link *find(rail_st *rail, uint64_t id)
 static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;
-    if (on == rail->hub && rail->rx_surplus)
+    if (on == rail->shared && rail->rx_surplus)
         rail->rx_surplus--;
     else if (on->state == LINK_UP || on->state == LINK_PROBING)
         return msg_post_recv(on, b);
@@ -153,11 +129,11 @@ static int post_again(gr_link *on, buf *b)
 static void first_heard(gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
-    link->heard = 1;
+    link->probe.heard = 1;
     if (dev->listen && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
-        dev->listen->heard(dev, link->ep);
+        dev->listen->heard(dev, link->ep.handle);
     if (link->role & GR_LINK_RX) {
-        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
+        gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
         core_event(link->rail->core, &ev, NULL);
     }
 }
@@ -165,9 +141,9 @@ static void first_heard(gr_link *link)
 /* The peer has our probe, and its answer came back. */
 static void probe_answered(gr_link *link, uint64_t seq)
 {
-    if (link->state != LINK_PROBING || !link->probe || seq != link_probe_seq(link))
+    if (link->state != LINK_PROBING || !link->probe.posted || seq != link_probe_seq(link))
         return;
-    gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->epoch};
+    gr_event ev = {.kind = GR_EV_LINK, .id = link->id, .seq = link->ep.epoch};
     core_event(link->rail->core, &ev, NULL);
 }
 
@@ -180,10 +156,10 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         return rc;
     }
-    if (!link->heard)
+    if (!link->probe.heard)
         first_heard(link);
     if (h->kind == KIND_PROBE)
-        link->answer = h->seq;
+        link->probe.answer = h->seq;
     else if (h->kind == KIND_CREDIT)
         probe_answered(link, h->seq);
     rail->more |= credits_due(link);
@@ -219,8 +195,8 @@ void msg_received(ctx *c, int err, uint64_t len)
     header h;
     if (err) {
         rail_buf_put(rail, c->buf);
-        if (on == rail->hub && err != ECANCELED) {
-            on->recv_debt++;
+        if (on == rail->shared && err != ECANCELED) {
+            on->ep.recv_debt++;
             rail->starved = 1;
         }
         return;
@@ -233,17 +209,17 @@ void msg_received(ctx *c, int err, uint64_t len)
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         rc = -EBADMSG;
     } else {
-        link = on == rail->hub ? find(rail, h.to) : h.to == on->id ? on : NULL;
+        link = on == rail->shared ? find(rail, h.to) : h.to == on->id ? on : NULL;
         if (link)
             rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
         else
             COUNT(rail->core, GR_C_BAD_MSG, 1); /* of a session that has ended, maybe */
     }
-    if (rc != 0 && link && link != rail->hub)
+    if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);
     rc = post_again(on, c->buf);
-    if (rc == -EAGAIN || (rc != 0 && on == rail->hub)) {
-        on->recv_debt++;
+    if (rc == -EAGAIN || (rc != 0 && on == rail->shared)) {
+        on->ep.recv_debt++;
         rail->starved = 1;
     } else if (rc != 0) {
         link_error(on, -rc);

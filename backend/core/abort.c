@@ -1,0 +1,115 @@
+/* A transfer is aborted, waited for, and asked about. */
+#include "progress.h"
+
+#include <time.h>
+
+/* Its notification, if it waits on that rail. */
+static void abort_msg(xfer *x, rail_st *rail, int err)
+{
+    msg *m = &x->msg;
+    if (atomic_load(&m->listed) != rail)
+        return;
+    if (!m->number.given)
+        msg_end(m, err);
+    else if (atomic_load(&x->pub.subs_left) == 0)
+        msg_detach(m, err);
+}
+
+int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
+{
+    xfer *x = (xfer *)pub;
+    (void)core;
+    xfer_fail(x, err, 0);
+    for (uint32_t i = 0; i < x->nsubs; i++) {
+        subxfer *p = &x->subs[i];
+        gr_rail *dev = p->link->rail->dev;
+        gr_rail_lock(dev);
+        rail_inbox(p->link->rail);
+        if (p->listed) /* else it drops itself when it starts */
+            sub_drop(p);
+        abort_msg(x, p->link->rail, err);
+        gr_rail_unlock(dev);
+    }
+    gr_link *home = x->sess ? atomic_load(&x->sess->home) : NULL;
+    if (home && (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING) { /* it may be none of the sub-transfers' links */
+        gr_rail_lock(home->rail->dev);
+        rail_inbox(home->rail);
+        abort_msg(x, home->rail, err);
+        gr_rail_unlock(home->rail->dev);
+    }
+    return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
+}
+
+/* Runs that are given back meanwhile are not posted again: a region of theirs is gone. */
+static int all_posted(xfer *x)
+{
+    int all = x->nsubs && !queue_has(x);
+    for (uint32_t i = 0; all && i < x->nsubs; i++) {
+        subxfer *p = &x->subs[i];
+        gr_rail_lock(p->link->rail->dev);
+        rail_inbox(p->link->rail);
+        for (batch *r = p->batches; r; r = r->next)
+            all &= r->posted == r->count && !r->failed;
+        gr_rail_unlock(p->link->rail->dev);
+    }
+    return all && !queue_has(x);
+}
+
+int gr_xfer_abort_unposted(gr_core *core, gr_xfer *pub, int err)
+{
+    if (all_posted((xfer *)pub))
+        return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
+    return gr_xfer_abort(core, pub, err);
+}
+
+int gr_xfer_posted(gr_core *core, gr_xfer *pub, const gr_link *link)
+{
+    xfer *x = (xfer *)pub;
+    int found = 0;
+    for (uint32_t i = 0; !found && i < x->nsubs; i++) {
+        subxfer *p = &x->subs[i];
+        rail_st *rail = core->rails[p->own]; /* its link may be gone */
+        if (link && p->link != link)
+            continue;
+        gr_rail_lock(rail->dev);
+        for (batch *r = p->batches; r; r = r->next)
+            found |= r->inflight || r->weak_bytes;
+        gr_rail_unlock(rail->dev);
+    }
+    return found;
+}
+
+void gr_xfer_prove(gr_xfer *pub) { ((xfer *)pub)->prove = 1; }
+
+int gr_xfer_unposted(const gr_xfer *pub)
+{
+    const xfer *x = (const xfer *)pub;
+    int idle = (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING && atomic_load(&pub->subs_left) && !x->msg.number.given;
+    for (uint32_t i = 0; idle && i < x->nsubs; i++)
+        idle = atomic_load(&x->subs[i].idle);
+    return idle;
+}
+
+int gr_xfer_message(const gr_xfer *pub, void **body, uint64_t *len)
+{
+    const xfer *x = (const xfer *)pub;
+    *body = x->msg.body;
+    *len = x->msg.body ? x->msg.len : 0;
+    return x->has_notif && (x->msg.number.given || x->msg.done) && !x->msg.skip ? -1 : x->has_notif;
+}
+
+int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)
+{
+    uint64_t end = gr_now_ns() + ns;
+    for (int i = 0;; i++) {
+        if ((atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING)
+            return 1;
+        if (gr_now_ns() >= end)
+            return 0;
+        core_progress(core);
+        if (i > 64) {
+            struct timespec nap = {.tv_nsec = 20000};
+            nanosleep(&nap, NULL);
+        }
+    }
+}

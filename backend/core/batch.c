@@ -1,0 +1,169 @@
+/* The work queue of a transfer's operations, and the batches that links take from it. */
+#include "transfer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int queue_has(xfer *x)
+{
+    pthread_mutex_lock(&x->queue.mu);
+    int has = x->queue.back || x->queue.next < x->pub.nops;
+    pthread_mutex_unlock(&x->queue.mu);
+    return has;
+}
+
+/* How many operations a batch has: all when nobody shares the transfer. */
+static uint64_t batch_length(const xfer *x)
+{
+    const gr_op *op = x->pub.ops + x->queue.next;
+    uint64_t left = x->pub.nops - x->queue.next, most = left < BATCH_OPS ? left : BATCH_OPS, n = 1;
+    if (x->nsubs == 1 || x->bulk.rail)
+        return left;
+    for (uint64_t bytes = op->len; n < most && bytes + op[n].len <= x->core->cfg.batch_bytes; n++)
+        bytes += op[n].len;
+    return n;
+}
+
+static void batch_free(rail_st *rail, batch *r)
+{
+    r->next = rail->mem.free_batch;
+    rail->mem.free_batch = r;
+}
+
+/* Of a transfer that failed: nobody takes what was given back any more. */
+void queue_drop(xfer *x, rail_st *rail)
+{
+    for (batch *r; (r = x->queue.back);) {
+        x->queue.back = r->next;
+        batch_free(rail, r);
+    }
+}
+
+/* The work queue is empty: sub-transfers that have posted nothing, because their links have no room, need not wait for any. Whoever
+ * calls is in itself, so that the transfer can't end meanwhile. */
+static void nudge_others(subxfer *p)
+{
+    xfer *x = p->x;
+    for (uint32_t i = 0; i < x->nsubs; i++) {
+        subxfer *q = &x->subs[i];
+        if (q == p || !atomic_load(&q->in) || !atomic_load(&q->idle) || atomic_exchange(&q->nudged, 1))
+            continue;
+        atomic_fetch_add(&x->pub.subs_left, 1);
+        rail_push(q->link->rail, &q->nudge);
+        core_wake(q->link->rail->core);
+    }
+}
+
+/* The next batch for the sub-transfer, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
+batch *batch_take(subxfer *p, int *later)
+{
+    xfer *x = p->x;
+    rail_st *rail = p->link->rail;
+    batch *r = rail->mem.free_batch;
+    if (atomic_load(&x->pub.err))
+        return NULL;
+    if (r)
+        rail->mem.free_batch = r->next;
+    else if (!(r = malloc(sizeof *r))) {
+        rail->starved = 1;
+        *later = 1;
+        return NULL;
+    }
+    batch *spare = r;
+    pthread_mutex_lock(&x->queue.mu);
+    if (x->queue.back) {
+        r = x->queue.back;
+        x->queue.back = r->next;
+    } else if (x->queue.next < x->pub.nops) {
+        spare = NULL;
+        memset(r, 0, sizeof *r);
+        r->first = x->queue.next;
+        r->count = batch_length(x);
+        x->queue.next += r->count;
+    } else {
+        r = NULL;
+    }
+    int last = !x->queue.back && x->queue.next >= x->pub.nops;
+    pthread_mutex_unlock(&x->queue.mu);
+    if (spare)
+        batch_free(rail, spare);
+    if (!r)
+        return NULL;
+    if (last)
+        nudge_others(p);
+    r->sub = p;
+    r->prev = NULL;
+    r->next = p->batches;
+    if (r->next)
+        r->next->prev = r;
+    p->batches = r;
+    return r;
+}
+
+/* The sub-transfer has no batch, or one that it could not post yet. */
+int sub_unposted(const subxfer *p)
+{
+    return !p->batches || (p->batches == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
+}
+
+static void batch_unlink(batch *r)
+{
+    subxfer *p = r->sub;
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        p->batches = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    if (p->cur == r)
+        p->cur = NULL;
+    atomic_store_explicit(&p->idle, sub_unposted(p), memory_order_relaxed);
+}
+
+/* The batch is proved, or given up with nothing of it in flight. */
+void batch_end(batch *r)
+{
+    rail_st *rail = r->sub->link->rail;
+    batch_unlink(r);
+    batch_free(rail, r);
+}
+
+/* Somebody else is to do it again, from its first operation on. */
+void batch_back(batch *r)
+{
+    xfer *x = r->sub->x;
+    batch_unlink(r);
+    r->posted = r->off = 0;
+    r->inflight = r->wrs = 0;
+    r->failed = r->blamed = 0;
+    pthread_mutex_lock(&x->queue.mu);
+    r->next = x->queue.back;
+    x->queue.back = r;
+    pthread_mutex_unlock(&x->queue.mu);
+}
+
+/* A WRITE of nothing whose completion proves the weak ones before it. */
+int batch_proof(batch *r)
+{
+    gr_link *link = r->sub->link;
+    rail_st *rail = link->rail;
+    ctx *c;
+    if (link->state != LINK_UP || link->ep.ops >= rail->dev->tx_depth || !(c = ctx_new(rail, link, CTX_RMA)))
+        return -EAGAIN;
+    c->batch = r;
+    c->bytes = r->weak_bytes;
+    int rc = rail->dev->ops->rma(rail->dev, link->ep.handle, GR_WRITE, 1, &r->weak_end, &c->base);
+    if (rc != 0) {
+        ctx_done(rail, c);
+        link_refused(link, rc);
+        return rc;
+    }
+    r->weak_bytes = 0;
+    r->inflight++;
+    r->wrs++;
+    rail->rma_ops++; /* whatever the limit: it is what ends others */
+    link->ep.ops++;
+    link_count(link, GR_N_WRS, 1);
+    return 0;
+}

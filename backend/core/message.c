@@ -1,0 +1,140 @@
+/* Outgoing notifications: their list on a link, their numbers, their end. */
+#include "message.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* Behind the last, but before those without a number if it has one. 0: the link is dead, and m has ended with its error; it may be gone. */
+int msg_queue(gr_link *link, msg *m)
+{
+    msg *before = m->number.given ? link->out.plain : NULL;
+    m->link = link;
+    m->next = before;
+    m->prev = before ? before->prev : link->out.last;
+    if (m->prev)
+        m->prev->next = m;
+    else
+        link->out.first = m;
+    if (before)
+        before->prev = m;
+    else
+        link->out.last = m;
+    if (link->out.cur == before)
+        link->out.cur = m;
+    if (!m->number.given && !link->out.plain)
+        link->out.plain = m;
+    atomic_store(&m->listed, link->rail);
+    link->out.n++;
+    if (link->state != LINK_DEAD)
+        return 1;
+    msg_end(m, link->dead_err);
+    return 0;
+}
+
+void msg_unlist(msg *m)
+{
+    gr_link *link = m->link;
+    if (!atomic_load(&m->listed))
+        return;
+    if (link->out.cur == m)
+        link->out.cur = m->next;
+    if (link->out.plain == m)
+        link->out.plain = m->next;
+    if (m->next)
+        m->next->prev = m->prev;
+    else
+        link->out.last = m->prev;
+    if (m->prev)
+        m->prev->next = m->next;
+    else
+        link->out.first = m->next;
+    atomic_store(&m->listed, NULL);
+    link->out.n--;
+}
+
+/* Its place among the session's. 0: not yet. */
+int msg_number(msg *m)
+{
+    gr_link *link = m->link;
+    if (m->number.given)
+        return 1;
+    m->number.given = sess_number(link->sess, m->len, &m->number.block, &m->number.seq) != 0;
+    if (m->number.given && link->out.plain == m)
+        link->out.plain = m->next;
+    return m->number.given;
+}
+
+/* It goes out under its number of a session before. */
+void msg_resend(msg *m, uint64_t seq)
+{
+    m->number.given = 1;
+    m->number.seq = seq;
+    m->number.block = sess_resent(m->link->sess);
+}
+
+/* The peer has it (err 0), or it will never be sent. */
+void msg_end(msg *m, int err)
+{
+    gr_link *link = m->link;
+    msg_unlist(m);
+    if (m->number.given)
+        sess_proved(link->sess, m->number.block);
+    atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
+    if (!err)
+        COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
+    if (m->xfer) {
+        m->done = 1;
+        m->ended(m, err);
+    } else {
+        if (m->body != (char *)(m + 1))
+            free(m->body);
+        free(m);
+    }
+}
+
+/* The peer has nothing of a numbered message and shall go on without it: a gap goes out, and m is its transfer's again. */
+int msg_gap(msg *m)
+{
+    msg *gap = calloc(1, sizeof *gap);
+    if (!gap)
+        return -ENOMEM;
+    gap->number.seq = m->number.seq;
+    gap->len = m->len; /* counted in tx_queued */
+    gap->number.block = m->number.block;
+    gap->number.given = gap->skip = 1;
+    msg_unlist(m);
+    m->done = m->skip = 1;
+    msg_queue(m->link, gap);
+    return 0;
+}
+
+/* Parts a numbered message from its transfer, which ends with err (0: well) while the message, of which the peer may have
+ * a part or all, goes its way: it is the link's now, and sent again after a fence if need be. */
+int msg_detach(msg *m, int err)
+{
+    gr_link *link = m->link;
+    msg *own = malloc(sizeof *own);
+    if (!own)
+        return -ENOMEM;
+    *own = *m;
+    own->xfer = NULL;
+    own->unproved = err && m->pipelined;
+    if (own->prev)
+        own->prev->next = own;
+    else
+        link->out.first = own;
+    if (own->next)
+        own->next->prev = own;
+    else
+        link->out.last = own;
+    if (link->out.cur == m)
+        link->out.cur = own;
+    for (ctx *c = link->ep.posted; c; c = c->next)
+        if (c->msg == m)
+            c->msg = own;
+    atomic_store(&m->listed, NULL);
+    m->done = 1;
+    m->body = NULL;
+    m->ended(m, err);
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* Notifications as Go handles them: sent, moved to another link, and taken from a link whose session ends, for the next session. */
+#include "progress.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Frames of it that are still posted, on an endpoint that others share, are nobody's. */
+static void msg_disown(msg *m)
+{
+    for (ctx *c = m->sent.inflight ? m->link->ep.posted : NULL; c; c = c->next)
+        if (c->msg == m)
+            c->msg = NULL;
+    m->sent.inflight = 0;
+}
+
+int gr_link_take_msg(gr_link *link, gr_taken *out)
+{
+    int rc = 0;
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    for (msg *m = link->out.first; m; m = m->next) {
+        if (m->xfer || m->skip || m->unproved)
+            continue;
+        *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = malloc(m->len ? m->len : 1)};
+        if (!out->body) {
+            rc = -ENOMEM;
+            break;
+        }
+        if (m->len)
+            memcpy(out->body, m->body, m->len);
+        msg_disown(m);
+        msg_end(m, GR_ERR_BACKEND);
+        rc = 1;
+        break;
+    }
+    gr_rail_unlock(link->rail->dev);
+    return rc;
+}
+
+uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
+{
+    uint32_t n = 0;
+    gr_rail_lock(link->rail->dev);
+    rail_inbox(link->rail);
+    for (msg *m = link->out.first; m; m = m->next) {
+        if (!m->number.given)
+            continue;
+        if (n++ == 0 || m->number.seq < *first)
+            *first = m->number.seq;
+        if (m->xfer && m->sent.inflight) /* the peer may have ended the session before it comes */
+            xfer_fail((xfer *)m->xfer, GR_ERR_BACKEND, 0);
+    }
+    gr_rail_unlock(link->rail->dev);
+    return n;
+}
+
+void gr_sess_home(gr_sess *sess, gr_link *link)
+{
+    gr_link *old = atomic_load(&sess->home);
+    if (!old || old == link) {
+        atomic_store(&sess->home, link);
+        return;
+    }
+    /* What waits there and has no number goes the new way, before what comes next. What has one keeps it; a transfer's has none to keep until its
+     * data is done. */
+    gr_rail_lock(old->rail->dev);
+    rail_inbox(old->rail);
+    for (msg *m = old->out.plain, *next; m; m = next) {
+        next = m->next;
+        if (!m->xfer)
+            msg_move(m, link);
+    }
+    atomic_store(&sess->home, link);
+    gr_rail_unlock(old->rail->dev);
+    rail_run(link->rail);
+    core_wake(sess->core);
+}
+
+/* A message of no transfer; it counts in tx_queued already. */
+static msg *msg_new(gr_link *link, const void *body, size_t len)
+{
+    msg *m = calloc(1, sizeof *m + len);
+    if (!m) {
+        atomic_fetch_sub(&link->sess->tx_queued, len + OVERHEAD);
+        return NULL;
+    }
+    m->body = (char *)(m + 1);
+    if (len)
+        memcpy(m->body, body, len);
+    m->len = len;
+    m->link = link;
+    m->start.run = msg_start;
+    return m;
+}
+
+static void msg_send(msg *m)
+{
+    rail_st *rail = m->link->rail;
+    rail_push(rail, &m->start);
+    rail_run(rail);
+    rail_unstarve(rail);
+}
+
+int gr_notify(gr_link *link, const void *body, size_t len)
+{
+    gr_sess *sess = link->sess;
+    uint64_t size = len + OVERHEAD, before = atomic_fetch_add(&sess->tx_queued, size);
+    if (before && before + size > sess->core->cfg.notif_limit) {
+        atomic_fetch_sub(&sess->tx_queued, size);
+        return -EAGAIN;
+    }
+    msg *m = msg_new(link, body, len);
+    if (!m)
+        return -ENOMEM;
+    msg_send(m);
+    return 0;
+}
+
+int gr_notify_again(gr_link *link, const gr_taken *t)
+{
+    atomic_fetch_add(&link->sess->tx_queued, t->len + OVERHEAD);
+    msg *m = msg_new(link, t->body, t->len);
+    if (!m)
+        return -ENOMEM;
+    m->skip = t->skip != 0;
+    if (t->numbered)
+        msg_resend(m, t->seq);
+    msg_send(m);
+    return 0;
+}

@@ -1,0 +1,211 @@
+/* A transfer is posted: its links are chosen, its sub-transfers begin. */
+#include "progress.h"
+#include "pause.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif, const void *body, size_t len)
+{
+    if (nsubs > x->sub_cap) {
+        subxfer *subs = realloc(x->subs, nsubs * sizeof *subs);
+        if (!subs)
+            return -ENOMEM;
+        x->subs = subs;
+        x->sub_cap = nsubs;
+    }
+    char *copy = NULL;
+    if (has_notif && len && !(copy = malloc(len)))
+        return -ENOMEM;
+    free(x->msg.body);
+    memset(&x->msg, 0, sizeof x->msg);
+    memset(x->subs, 0, nsubs * sizeof *x->subs);
+    if (copy)
+        memcpy(copy, body, len);
+    x->msg.body = copy;
+    x->msg.len = len;
+    x->msg.xfer = &x->pub;
+    x->msg.ended = xfer_msg_ended;
+    for (uint32_t i = 0; i < nsubs; i++) {
+        x->subs[i].start.run = sub_start;
+        x->subs[i].nudge.run = sub_nudge;
+        x->subs[i].late.run = sub_late;
+        x->subs[i].idle = 1;
+        x->subs[i].x = x;
+        x->subs[i].link = links[i];
+        x->subs[i].own = (uint8_t)links[i]->rail->index;
+        x->subs[i].peer = (uint8_t)links[i]->peer_rail;
+    }
+    return 0;
+}
+
+/* How long the link would take, roughly: what it has to do over its speed. Measured rates count once all have one. A link
+ * that is far from the memory counts double, as the distance of NUMA nodes does: it is taken when the near ones are busy. */
+static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
+{
+    uint64_t speed = measured ? link->win.rate_pub : atomic_load_explicit(&link->win.weight, memory_order_relaxed);
+    double c = (double)(atomic_load_explicit(&link->win.load, memory_order_relaxed) + bytes) / (double)(speed ? speed : 1);
+    return far ? 2 * c : c;
+}
+
+/* Marks `want` of the sub-transfers as in, the least busy links first; of equals each is first in turn. */
+static uint32_t choose(xfer *x, uint32_t want)
+{
+    uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
+    int measured = 1;
+    for (uint32_t i = 0; i < n; i++)
+        measured &= x->subs[i].link->win.rate_pub != 0;
+    while (chosen < want) {
+        subxfer *best = NULL;
+        double least = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t k = (from + i) % n;
+            subxfer *p = &x->subs[k];
+            if (atomic_load(&p->in) || atomic_load(&p->link->state) != LINK_UP)
+                continue;
+            double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
+            if (!best || c < least) {
+                best = p;
+                least = c;
+            }
+        }
+        if (!best)
+            break;
+        atomic_store(&best->in, 1);
+        chosen++;
+    }
+    if (chosen == 0) { /* none is up: the first waits until it is, or another calls it off */
+        atomic_store(&x->subs[0].in, 1);
+        chosen = 1;
+    }
+    return chosen;
+}
+
+/* A new round: what checks and deadlines look at, before it is running. */
+static void xfer_stamp(xfer *x, const gr_link *link)
+{
+    gr_xfer *pub = &x->pub;
+    atomic_store(&pub->err, 0);
+    atomic_store(&pub->wire_err, 0);
+    atomic_store(&pub->done, 0);
+    int busy = atomic_load_explicit(&link->rail->load, memory_order_relaxed) != 0;
+    uint64_t now = busy ? core_tick(x->core) : gr_now_ns();
+    atomic_store(&pub->coarse, (uint32_t)busy);
+    atomic_store(&pub->posted_ns, now);
+    atomic_store(&pub->last_ns, now);
+}
+
+/* With state running. */
+static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len)
+{
+    gr_xfer *pub = &x->pub;
+    x->has_notif = has_notif != 0;
+    atomic_store(&x->replays, 0);
+    x->nsubs = nlinks;
+    x->queue.next = 0;
+    x->sess = links[0]->sess;
+    if (prepare(x, links, nlinks, has_notif, body, len) != 0) {
+        x->nsubs = 0;
+        xfer_fail(x, GR_ERR_BACKEND, ENOMEM);
+        xfer_end(x);
+        return;
+    }
+    if (has_notif)
+        atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
+    uint64_t most = pub->bytes / x->core->cfg.batch_bytes, batches = most < pub->nops ? most : pub->nops;
+    uint32_t n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks);
+    subxfer *in[GR_MAX_LINKS];
+    rail_st *rails[GR_MAX_LINKS];
+    uint32_t k = 0;
+    gr_core *core = x->core; /* for when x is gone */
+    for (uint32_t i = 0; i < nlinks; i++)
+        if (atomic_load(&x->subs[i].in)) {
+            rails[k] = links[i]->rail;
+            in[k++] = &x->subs[i];
+        }
+    atomic_store(&x->shared, n > 1 ? SHARED : 0);
+    atomic_store(&x->pub.subs_left, n);
+    for (uint32_t i = 0; i < n; i++) /* with the last push x may end and be posted again */
+        rail_push(rails[i], &in[i]->start);
+    int settled = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        settled &= rail_run(rails[i]);
+        rail_unstarve(rails[i]);
+    }
+    if (settled)
+        core_posted(core);
+}
+
+void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif,
+                  const void *body, size_t len)
+{
+    xfer *x = (xfer *)pub;
+    COUNT(core, GR_C_TO_C_POST, 1);
+    x->near = near;
+    xfer_stamp(x, links[0]);
+    xfer_start(x, links, nlinks, has_notif, body, len);
+}
+
+/* A C->Go call of a thread that Go does not know wakes its sleeping scheduler: two futex calls a post, and more. What Go found
+ * when it posted last (the peer is there, its keys are, these links have the memory) is good for as long as the transfer has
+ * its ticket: Go takes that before it changes any of it. */
+static int again(xfer *x, int has_notif, const void *body, size_t len)
+{
+    gr_link *links[GR_MAX_LINKS];
+    uint32_t n = x->nsubs;
+    for (uint32_t i = 0; i < n; i++)
+        links[i] = x->subs[i].link;
+    COUNT(x->core, GR_C_REPOSTS, 1);
+    xfer_stamp(x, links[0]); /* first: a deadline that sees it running must not see the time of the last round */
+    atomic_store(&x->pub.state, GR_XFER_RUNNING);
+    xfer_start(x, links, n, has_notif, body, len);
+    return atomic_load(&x->pub.state) != 0 || (x->op == GR_READ && core_flushes(x->core)); /* then its check says so */
+}
+
+int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const void *body, size_t len)
+{
+    uint32_t valid = GR_TICKET_VALID;
+    int rc = GR_NOT_TAKEN;
+    (void)core;
+    if ((has_notif && len > GR_MAX_NOTIF) || !atomic_compare_exchange_strong(&pub->ticket, &valid, GR_TICKET_IN_USE))
+        return rc;
+    if (atomic_load(&pub->handle) == handle && atomic_load(&pub->state) == 0)
+        rc = again((xfer *)pub, has_notif, body, len);
+    atomic_store_explicit(&pub->ticket, GR_TICKET_VALID, memory_order_release);
+    return rc;
+}
+
+void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
+{
+    xfer *x = (xfer *)pub;
+    subxfer *p = NULL;
+    rail_st *other = NULL;
+    for (uint32_t i = 0; i < x->nsubs; i++)
+        if (x->subs[i].link == link)
+            p = &x->subs[i];
+    if (!p)
+        return;
+    gr_rail_lock(link->rail->dev);
+    uint32_t was = 0, n = atomic_load(&pub->subs_left);
+    while (n && !atomic_compare_exchange_weak(&pub->subs_left, &n, n + 1))
+        ;
+    GR_PAUSE(GR_PAUSE_JOIN);
+    if (n) {
+        int open = atomic_compare_exchange_strong(&x->shared, &was, SHARED) || was == SHARED;
+        if (!open) {
+            p->late_to = was >> EXCLUSIVE_SHIFT;
+            other = x->subs[p->late_to].link->rail;
+            rail_push(other, &p->late); /* x may be gone from here on */
+        } else if (!atomic_exchange(&p->in, 1)) {
+            sub_start(link->rail, &p->start);
+        } else {
+            sub_out(x, link);
+        }
+    }
+    GR_PAUSE(GR_PAUSE_JOINED);
+    gr_rail_unlock(link->rail->dev);
+    if (other)
+        rail_run(other);
+    core_wake(core);
+}

@@ -1,0 +1,159 @@
+/* Progress on one rail: completions taken in, work posted, the inbox run. */
+#include "progress.h"
+
+#include <sched.h>
+
+/* Takes in what completed within its post, of which no event tells, and gives credits for messages that came with it. 1: there is more to
+ * do, and nothing under way that would tell. */
+static int prompt_rest(rail_st *rail)
+{
+    int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
+    rail->more = 0;
+    for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
+        if (credits_due(link))
+            msg_pump(link);
+        rail->more |= link->work.todo != NULL;
+        rest |= link->state == LINK_UP && link->work.todo && !link->ep.ops;
+    }
+    return rest;
+}
+
+int rail_run(rail_st *rail)
+{
+    int settled = 0;
+    while (atomic_load(&rail->dev->pending)) {
+        if (pthread_mutex_trylock(&rail->dev->mu) != 0)
+            return 0;
+        rail_inbox(rail);
+        int rest = rail->dev->prompt && prompt_rest(rail);
+        settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
+        gr_rail_leave(rail->dev);
+        if (rest)
+            core_wake(rail->core);
+    }
+    return settled;
+}
+
+void rail_kick(gr_rail *dev)
+{
+    rail_run(dev->core);
+    rail_unstarve(dev->core);
+}
+
+static void complete(rail_st *rail, const gr_comp *comp)
+{
+    ctx *c = (ctx *)comp->ctx;
+    if (c->kind == CTX_ORPHAN) { /* a straggler: now it is over for the library, too */
+        rail_buf_put(rail, c->buf);
+        ctx_done(rail, c);
+        return;
+    }
+    gr_link *link = c->link;
+    int err = comp->err;
+    link_count(link, GR_N_COMPLETIONS, 1);
+    if (err && c->stopped) { /* that is what was asked for */
+        link_count(link, GR_N_CANCELLED, 1);
+    } else if (err) {
+        c->first = link->state == LINK_UP;
+        link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
+        if (link != rail->shared) /* the others' messages must still come in */
+            link_error(link, err);
+    }
+    if (!err && link->probe.hello && c->kind != CTX_RECV)
+        link->probe.hello = HELLO_DUE;
+    switch (c->kind) {
+    case CTX_RMA:
+        wr_done(c, err);
+        break;
+    case CTX_SEND:
+        msg_sent(c, err);
+        break;
+    case CTX_RECV:
+        msg_received(c, err, comp->len);
+        break;
+    }
+    ctx_done(rail, c);
+}
+
+/* With the rail locked: takes completions in until there is none or max is reached. */
+int rail_poll(rail_st *rail, int max)
+{
+    gr_comp comp[POLL_BATCH];
+    int total = 0;
+    while (total < max) {
+        int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
+        for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the queue itself has failed */
+            link_error(link, -n);
+        if (n <= 0)
+            break;
+        rail->now = rail->stream ? core_tick(rail->core) : gr_now_ns();
+        for (int i = 0; i < n; i++)
+            complete(rail, &comp[i]);
+        total += n;
+        if (n < POLL_BATCH)
+            break;
+    }
+    if (total)
+        COUNT(rail->core, GR_C_COMPLETIONS, (uint64_t)total);
+    return total;
+}
+
+/* Every link with work posts what it can. Where that is limited for the rail as a whole, they go first in turn; a
+ * link keeps its turn until there was room. */
+static void pump_links(rail_st *rail)
+{
+    gr_link *first = rail->turn ? rail->turn : rail->links, *link = first;
+    int had_room = !rail_full(rail);
+    if (!first)
+        return;
+    do {
+        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.hello || credits_due(link) || link->ep.recv_debt)
+            link_pump(link, UINT64_MAX);
+        link = link->next ? link->next : rail->links;
+    } while (link != first);
+    rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
+}
+
+static int rail_help(rail_st *rail)
+{
+    return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0;
+}
+
+/* With the rail locked, which it leaves. */
+static int step(rail_st *rail)
+{
+    int n = rail_poll(rail, POLL_MAX);
+    uint32_t before = rail->rma_ops;
+    if (rail->turn) /* before what has just been posted */
+        pump_links(rail);
+    rail_inbox(rail);
+    rail->starved = 0;
+    pump_links(rail);
+    if (rail->shared && rail->shared->ep.recv_debt)
+        msg_pump(rail->shared);
+    if (rail->dev->prompt && rail->rma_ops != before && prompt_rest(rail))
+        n = POLL_MAX;
+    gr_rail_leave(rail->dev);
+    rail_run(rail);
+    return n;
+}
+
+int rail_progress(rail_st *rail, int *helped)
+{
+    *helped = 0;
+    if (atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0 && !atomic_load(&rail->dev->pending))
+        return 0;
+    int waited_for = atomic_load(&rail->dev->waiters) > 0;
+    if (waited_for || pthread_mutex_trylock(&rail->dev->mu) != 0) {
+        *helped = rail_help(rail);
+        if (waited_for && !*helped)
+            sched_yield();
+        return -1;
+    }
+    int n = step(rail);
+    if (n || !(*helped = rail_help(rail)))
+        return n;
+    if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
+        n = step(rail);
+    return n ? n : 1;
+}

@@ -1,0 +1,165 @@
+/* Messages go out: notifications in fragments within the peer's credits, probes, credits back. */
+#include "message.h"
+#include "msg_wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+static int post_frame(gr_link *link, const header *h, const void *body, size_t len, int wake, msg *m)
+{
+    rail_st *rail = link->rail;
+    if (link->ep.ops >= rail->dev->tx_depth)
+        return -EAGAIN;
+    buf *b = rail_buf(rail);
+    ctx *c = b ? ctx_new(rail, link, CTX_SEND) : NULL;
+    if (!c) {
+        if (b)
+            rail_buf_put(rail, b);
+        return -EAGAIN;
+    }
+    memcpy(b->data, h, HDR);
+    memcpy(b->data + offsetof(header, to), &link->peer_id, sizeof link->peer_id);
+    if (len)
+        memcpy(b->data + HDR, body, len);
+    c->buf = b;
+    c->msg = m;
+    c->slot = h->count;
+    int rc = rail->dev->ops->send(rail->dev, link->ep.handle, b->data, HDR + len, b->desc, wake, &c->base);
+    if (rc != 0) {
+        rail_buf_put(rail, b);
+        ctx_done(rail, c);
+        link_refused(link, rc);
+        return rc;
+    }
+    link->ep.ops++;
+    c->slotted = h->kind != KIND_CREDIT && slot_use(link, c->slot);
+    return 0;
+}
+
+static void send_credits(gr_link *link)
+{
+    if (!credits_due(link)) /* never of a rail's shared link, which has no session */
+        return;
+    int full = sess_full(link->sess);
+    if (full && !link->probe.answer)
+        return;
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->probe.answer,
+                .count = full ? link->credit.told : (uint32_t)link->credit.taken};
+    if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+        return;
+    link->credit.told = h.count;
+    link->credit.again = 0;
+    link->probe.answered = link->probe.answer;
+    link->probe.answer = 0;
+}
+
+/* One message that wants an answer, by which a link is known to work both ways. */
+static void send_probe(gr_link *link)
+{
+    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .seq = link_probe_seq(link), .count = slot_probe(link)};
+    if (link->probe.posted || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
+        return;
+    link->probe.posted = 1;
+    link->probe.hello = 0;
+    link_count(link, GR_N_PROBES, 1);
+}
+
+/* Not before other work, which would then not be the first to fail if the endpoint does not work. */
+static int hello_due(const gr_link *link)
+{
+    return link->probe.hello == HELLO_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
+}
+
+void msg_pump(gr_link *link)
+{
+    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->probe.hello && hello_due(link)))
+        send_probe(link);
+    if (link->state != LINK_UP)
+        return;
+    if (link->ep.recv_debt)
+        msg_repay(link);
+    send_credits(link);
+    size_t room = rail_msg_size(link->rail) - HDR;
+    while (link->state == LINK_UP && link->out.cur && credits_left(link)) {
+        msg *m = link->out.cur;
+        if (!msg_number(m))
+            return;
+        size_t n = m->len - m->sent.off < room ? m->len - m->sent.off : room;
+        header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->number.seq,
+                    .total = (uint32_t)m->len, .offset = (uint32_t)m->sent.off, .count = slot_next(link)};
+        if (m->skip) {
+            n = m->len - m->sent.off; /* counted off, not sent */
+            h.kind = KIND_SKIP;
+            h.total = 0;
+        }
+        int wake = m->skip || m->len > room || (credits_left(link) - 1) % (RX_BUFS / 2) == 0;
+        int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->sent.off, m->skip ? 0 : n, wake, m);
+        if (rc != 0) {
+            m->sent.blamed |= rc != -EAGAIN;
+            return;
+        }
+        link_count(link, GR_N_MSGS_SENT, 1);
+        m->sent.inflight++;
+        m->sent.off += n;
+        if (m->sent.off == m->len) {
+            m->sent.posted = 1;
+            link->out.cur = m->next;
+            if (m->xfer && atomic_load(&m->xfer->subs_left) == 0)
+                msg_detach(m, atomic_load(&m->xfer->err)); /* the data is there and the rest is ours to see to */
+        }
+    }
+}
+
+void msg_sent(ctx *c, int err)
+{
+    gr_link *link = c->link;
+    msg *m = c->msg;
+    link->ep.ops--;
+    rail_buf_put(link->rail, c->buf);
+    if (err && c->slotted)
+        slot_failed(link, c->slot);
+    if (err && link->role & GR_LINK_RX) { /* a CREDIT is all that it sends */
+        link->credit.again = 1;
+        if (!link->probe.answer)
+            link->probe.answer = link->probe.answered;
+    }
+    if (!m)
+        return;
+    m->sent.inflight--;
+    if (err) {
+        m->sent.failed = 1;
+        m->sent.blamed |= c->first;
+        if (m->xfer)
+            atomic_store(&m->xfer->wire_err, err);
+    } else if (m->xfer)
+        atomic_store_explicit(&m->xfer->last_ns, link->rail->now, memory_order_relaxed);
+    if (m->sent.inflight == 0 && m->sent.posted && !m->sent.failed)
+        msg_end(m, 0);
+}
+
+void msg_credit_cmd(rail_st *rail, cmd *self)
+{
+    (void)rail;
+    gr_link *link = (gr_link *)(void *)((char *)self - offsetof(gr_link, credit.cmd));
+    atomic_store(&link->credit.queued, 0);
+    msg_pump(link);
+}
+
+void msg_start(rail_st *rail, cmd *self)
+{
+    (void)rail;
+    msg *m = (msg *)(void *)((char *)self - offsetof(msg, start));
+    gr_link *link = m->link;
+    if (msg_queue(link, m) && m->xfer && !m->number.given && atomic_load(&m->xfer->err))
+        msg_end(m, atomic_load(&m->xfer->err));
+    msg_pump(link);
+}
+
+/* To another link of the session, whose rail is not held. */
+void msg_move(msg *m, gr_link *to)
+{
+    msg_unlist(m);
+    m->link = to;
+    m->start.run = msg_start;
+    rail_push(to->rail, &m->start);
+}

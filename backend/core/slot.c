@@ -1,0 +1,73 @@
+/* Transfer slots: memory that is recycled but never unmapped while the core lives. */
+#include "transfer.h"
+
+#include <stdlib.h>
+
+/* Slots come in blocks that live as long as the core: a stale pointer of the shim's reads a passed handle, never freed memory. */
+static xfer *slot_take(gr_core *core)
+{
+    pthread_mutex_lock(&core->slots.mu);
+    if (!core->slots.xfers) {
+        struct xfer_block *b = calloc(1, sizeof *b);
+        if (b) {
+            b->next = core->slots.blocks;
+            core->slots.blocks = b;
+            for (size_t i = 0; i < sizeof b->x / sizeof b->x[0]; i++) {
+                pthread_mutex_init(&b->x[i].queue.mu, NULL);
+                b->x[i].free_next = core->slots.xfers;
+                core->slots.xfers = &b->x[i];
+            }
+        }
+    }
+    xfer *x = core->slots.xfers;
+    if (x)
+        core->slots.xfers = x->free_next;
+    pthread_mutex_unlock(&core->slots.mu);
+    return x;
+}
+
+gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
+{
+    if (nops > SIZE_MAX / sizeof(gr_op))
+        return NULL;
+    gr_op *ops = malloc(nops ? nops * sizeof *ops : 1);
+    xfer *x = ops ? slot_take(core) : NULL;
+    if (!x) {
+        free(ops);
+        return NULL;
+    }
+    COUNT(core, GR_C_TO_C_PREP, 1);
+    x->core = core;
+    x->op = op;
+    x->pub.ops = ops;
+    x->pub.nops = nops;
+    x->pub.bytes = 0;
+    x->queue.next = 0;
+    x->queue.back = NULL;
+    atomic_store(&x->pub.state, 0);
+    atomic_store(&x->pub.posted_ns, 0);
+    x->nsubs = 0;
+    x->bulk.rail = NULL;
+    x->bulk.regions = NULL;
+    x->prove = 0;
+    x->msg.number.given = 0;
+    atomic_store(&x->pub.err, 0);
+    atomic_store(&x->pub.wire_err, 0);
+    atomic_store(&x->pub.subs_left, 0);
+    atomic_store(&x->pub.handle, handle);
+    return &x->pub;
+}
+
+void gr_xfer_free(gr_core *core, gr_xfer *pub)
+{
+    xfer *x = (xfer *)pub;
+    atomic_store(&pub->handle, 0);
+    bulk_free(x);
+    free(pub->ops);
+    pub->ops = NULL;
+    pub->nops = 0;
+    pthread_mutex_lock(&core->slots.mu);
+    x->free_next = core->slots.xfers;
+    core->slots.xfers = x;
+    pthread_mutex_unlock(&core->slots.mu);
+}

@@ -1,0 +1,127 @@
+/* Transfers: their sub-transfers on links, the batches of operations that sub-transfers take, the work requests that these become. */
+#ifndef GORAIL_TRANSFER_H
+#define GORAIL_TRANSFER_H
+
+#include "message.h"
+
+enum {
+    TX_RESERVE = 8,      /* queue depth kept free for messages */
+    COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
+    QUANTUM = 256 << 10, /* bytes a sub-transfer posts before the next sub-transfer's turn */
+    CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see wr.c */
+    BATCH_OPS = 64,      /* descriptors that a link takes at a time, at most */
+    WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
+};
+
+struct batch { /* consecutive operations of a transfer that one link has taken */
+    batch *next, *prev; /* subxfer->batches, xfer->queue.back or a free list */
+    subxfer *sub;
+    uint64_t first, count, posted;
+    uint64_t off;        /* bytes posted of the operation behind those */
+    uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
+    gr_seg weak_end;     /* where the last of them with bytes went */
+    uint32_t inflight, wrs; /* work requests: in flight, posted */
+    uint8_t failed; /* an operation of it failed, and may yet land: the batch waits until the peer's end is known to be closed */
+    uint8_t blamed; /* its own operation was the first to fail */
+    uint8_t tries;  /* how often it was to blame */
+};
+
+struct subxfer { /* a transfer on one link */
+    cmd start;
+    gr_link *link;
+    xfer *x;
+    subxfer *next, *prev; /* link->work.todo or .waiting */
+    batch *batches, *cur;   /* taken and not ended; the one that is being posted */
+    _Atomic uint64_t bytes; /* proved over this link */
+    uint8_t own, peer; /* the link's rails: it may be another session's when the transfer has ended */
+    uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
+    uint8_t exclusive; /* it is the transfer's last, and the notification goes out behind it: see xfer_exclusive */
+    _Atomic uint8_t in; /* counted in subs_left */
+    _Atomic uint8_t idle; /* nothing of it is posted; a hint */
+    _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in subs_left */
+    cmd nudge;
+    cmd late; /* gr_xfer_join came too late: its count in subs_left goes back on the rail of the exclusive one, late_to */
+    uint32_t late_to;
+};
+
+struct xfer {
+    gr_xfer pub;
+    gr_core *core;
+    xfer *free_next;
+    gr_sess *sess;
+    int op;
+    uint8_t has_notif;
+    uint8_t prove; /* gr_xfer_prove */
+    _Atomic uint32_t shared;  /* SHARED: more than one link has worked on it in this round; EXCLUSIVE and the sub-transfer's number: none may any more */
+    _Atomic uint32_t replays; /* links that failed under it */
+    subxfer *subs;
+    uint32_t nsubs, sub_cap;
+    uint32_t near; /* the first sub-transfers' links that are near the local memory */
+    cmd fin; /* its notification's turn has come, on the rail of the session's home link */
+    msg msg;
+    struct {
+        gr_rail *rail; /* whose memory the operations are in; NULL: they go by work requests */
+        gr_bulk_region *regions; /* local ones first */
+        uint32_t nlocal, nremote;
+    } bulk;
+    struct {
+        pthread_mutex_t mu; /* below the rails' locks */
+        uint64_t next; /* operations before it have been taken */
+        batch *back;   /* taken, and given back unproved */
+    } queue;
+};
+
+enum { SHARED = 1, EXCLUSIVE = 2, /* then the sub-transfer's number */ EXCLUSIVE_SHIFT = 2 };
+
+struct xfer_block {
+    struct xfer_block *next;
+    xfer x[64];
+};
+
+/* batch.c */
+int queue_has(xfer *x);
+void queue_drop(xfer *x, rail_st *rail);
+batch *batch_take(subxfer *p, int *later);
+void batch_end(batch *r);
+void batch_back(batch *r);
+int batch_proof(batch *r);
+int sub_unposted(const subxfer *p);
+
+/* xfer.c */
+void xfer_end(xfer *x);
+void xfer_fail(xfer *x, int err, int wire_err);
+void xfer_data_done(xfer *x, gr_link *link);
+void xfer_msg_ended(msg *m, int err);
+int xfer_exclusive(subxfer *p);
+void xfer_not_exclusive(subxfer *p, uint32_t now);
+void xfer_try_pipeline(subxfer *p);
+
+/* bulk.c */
+void bulk_stop(subxfer *p);
+void bulk_free(xfer *x);
+
+/* subxfer.c */
+enum { LIST_TODO = 1, LIST_WAITING = 2 };
+void sub_list(subxfer *p, int which);
+void sub_unlist(subxfer *p);
+void sub_nudge(rail_st *rail, cmd *self);
+void sub_late(rail_st *rail, cmd *self);
+int sub_drop(subxfer *p);
+void sub_rest(subxfer *p);
+int sub_call(subxfer *p);
+void sub_leave(subxfer *p);
+void sub_out(xfer *x, gr_link *link);
+int sub_evict(subxfer *p);
+void sub_evict_idle(gr_link *link);
+
+/* wr.c */
+enum { POSTED, NO_ROOM, REGION_GONE, NOTHING };
+int wr_post(gr_link *link, subxfer *p, uint64_t *bytes);
+int wr_post_bulk(gr_link *link, subxfer *p);
+void wr_done(ctx *c, int err);
+
+/* pump.c */
+void link_pump(gr_link *link, uint64_t budget);
+void sub_start(rail_st *rail, cmd *self);
+
+#endif

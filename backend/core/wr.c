@@ -1,0 +1,234 @@
+/* Work requests: what goes into one, its post, its completion. */
+#include "transfer.h"
+
+#include <errno.h>
+
+/* One work request: what it has and where the batch stands when it is posted. */
+typedef struct request {
+    gr_seg seg[GR_MAX_IOV];
+    int n;
+    uint64_t bytes, ops, off;
+} request;
+
+/* Takes the next operations of the batch that fit one work request; of one above `most` bytes, a piece. 0, or a negative
+ * errno when a region is gone. */
+static int build(gr_link *link, const batch *r, uint64_t most, request *q)
+{
+    gr_core *core = link->rail->core;
+    gr_rail *dev = link->rail->dev;
+    const gr_op *op = r->sub->x->pub.ops + r->first + r->posted;
+    uint64_t left = r->count - r->posted;
+    *q = (request){.off = r->off};
+    for (; q->n < (int)dev->iov_limit && q->ops < left; op++) {
+        uint64_t len = op->len - q->off;
+        if (q->n && (q->bytes + len > COMBINE || q->bytes + len > dev->max_msg))
+            break;
+        gr_region *lr = gr_region_at(core, op->lregion), *rr = gr_region_at(core, op->rregion);
+        gr_rkey *lk = &lr->rail[link->rail->index], *rk = &rr->rail[link->peer_rail];
+        if (!atomic_load(&lr->live) || !atomic_load(&rr->live) || !lk->ok || !rk->ok)
+            return -ESTALE;
+        uint64_t take = len < most ? len : most;
+        q->seg[q->n++] = (gr_seg){op->local + q->off, op->remote + q->off - rr->addr + rk->base, take, lk->desc, rk->key};
+        q->bytes += take;
+        if (take < len) {
+            q->off += take;
+            break;
+        }
+        q->ops++;
+        q->off = 0;
+    }
+    return 0;
+}
+
+/* An acknowledgement costs both sides a system call and a wake-up. 10,000 x 8 KiB over tcp are 2,500 work requests: with one
+ * for each 2.2 GB/s, with one for 512 KiB 2.6, side by side. */
+static int weak_enough(const gr_link *link, const batch *r, const request *q)
+{
+    uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
+    return link->rail->dev->chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count &&
+           r->weak_bytes + q->bytes < most;
+}
+
+static int link_no_post(gr_link *link, batch *r, int rc)
+{
+    if (rc == -EAGAIN) {
+        link_refused(link, rc);
+        if (r->posted == 0 && r->off == 0 && r->sub->x->nsubs > 1) { /* a link that is slow to begin holds nothing back */
+            subxfer *p = r->sub;
+            xfer_not_exclusive(p, 0);
+            batch_back(r);
+            (void)sub_call(p);
+        }
+    } else {
+        r->failed = 1;
+        r->blamed = link->state == LINK_UP;
+        atomic_store(&r->sub->x->pub.wire_err, -rc);
+        link_refused(link, rc);
+    }
+    return NO_ROOM;
+}
+
+/* What posts the last WRITE of several. A notification that goes out over another link than the data says nothing about the
+ * data's order: then each link's must be proved by itself. */
+static int strong(subxfer *p, const batch *r, const request *q)
+{
+    xfer *x = p->x;
+    if (x->op == GR_WRITE && x->prove && q->bytes + r->weak_bytes)
+        return GR_WRITE_PROVEN;
+    return x->op == GR_WRITE && x->has_notif && q->bytes + r->weak_bytes && !xfer_exclusive(p) ? GR_WRITE_PROVEN : x->op;
+}
+
+/* Posts one work request of the sub-transfer. */
+int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
+{
+    rail_st *rail = link->rail;
+    request q;
+    if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+        return NO_ROOM;
+    uint64_t most = link_most(link, p->x->pub.bytes);
+    if (!p->cur && link->ep.ops && link->win.inflight >= most) {
+        link->win.limited = 1;
+        return NO_ROOM;
+    }
+    int later = 0;
+    batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
+    if (!r)
+        return later ? NO_ROOM : NOTHING;
+    int rc = build(link, r, most < link->win.size ? HURRY / 2 : UINT64_MAX, &q);
+    if (rc < 0) {
+        xfer_fail(p->x, GR_ERR_BACKEND, -rc);
+        return REGION_GONE;
+    }
+    if (link->ep.ops && link->win.inflight + q.bytes > most) {
+        link->win.limited = 1;
+        return NO_ROOM;
+    }
+    int weak = weak_enough(link, r, &q);
+    if (!weak && !q.bytes && r->weak_bytes) { /* operations of nothing, which still have to prove those before them */
+        q.seg[0] = r->weak_end;
+        q.n = 1;
+    }
+    ctx *c = ctx_new(rail, link, CTX_RMA);
+    if (!c)
+        return NO_ROOM;
+    c->batch = r;
+    c->bytes = weak ? 0 : r->weak_bytes + q.bytes;
+    rc = rail->dev->ops->rma(rail->dev, link->ep.handle, weak ? GR_WRITE_WEAK : strong(p, r, &q), (uint32_t)q.n, q.seg, &c->base);
+    if (rc != 0) {
+        ctx_done(rail, c);
+        return link_no_post(link, r, rc);
+    }
+    rail->rma_ops++;
+    link->ep.ops++;
+    link_flying(link, q.bytes, 0);
+    r->weak_bytes = weak ? r->weak_bytes + q.bytes : 0;
+    for (int i = 0; i < q.n; i++)
+        if (q.seg[i].len)
+            r->weak_end = q.seg[i];
+    r->weak_end.len = 0;
+    link_count(link, GR_N_WRS, 1);
+    r->inflight++;
+    r->wrs++;
+    r->posted += q.ops;
+    r->off = q.off;
+    atomic_store_explicit(&p->idle, 0, memory_order_relaxed);
+    if (r->posted == r->count)
+        p->cur = NULL;
+    *bytes = q.bytes;
+    return POSTED;
+}
+
+/* What its regions are on this link now; -ESTALE when one is gone. */
+static int look(const gr_link *link, xfer *x)
+{
+    for (uint32_t i = 0; i < x->bulk.nlocal + x->bulk.nremote; i++) {
+        gr_bulk_region *b = &x->bulk.regions[i];
+        gr_region *g = gr_region_at(x->core, b->index);
+        gr_rkey *k = &g->rail[i < x->bulk.nlocal ? link->rail->index : link->peer_rail];
+        if (!atomic_load(&g->live) || !k->ok)
+            return -ESTALE;
+        b->addr = g->addr;
+        b->len = g->len;
+        b->desc = k->desc;
+        b->key = k->key;
+    }
+    return 0;
+}
+
+/* Posts the whole of it. */
+int wr_post_bulk(gr_link *link, subxfer *p)
+{
+    rail_st *rail = link->rail;
+    xfer *x = p->x;
+    int later = 0;
+    if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+        return NO_ROOM;
+    batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
+    if (!r)
+        return later ? NO_ROOM : NOTHING;
+    int rc = look(link, x);
+    ctx *c = rc ? NULL : ctx_new(rail, link, CTX_RMA);
+    if (rc) {
+        xfer_fail(x, GR_ERR_BACKEND, -rc);
+        return REGION_GONE;
+    }
+    if (!c)
+        return NO_ROOM;
+    c->batch = r;
+    c->bytes = x->pub.bytes;
+    c->bulk = 1;
+    gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->bulk.regions, .remote = x->bulk.regions + x->bulk.nlocal,
+                 .nlocal = x->bulk.nlocal, .nremote = x->bulk.nremote};
+    rc = rail->dev->bulk->post(rail->dev, link->ep.handle, x->op, &b, &c->base);
+    if (rc) {
+        ctx_done(rail, c);
+        if (rc != -ENOTSUP)
+            return link_no_post(link, r, rc);
+        xfer_fail(x, GR_ERR_NOT_SUPPORTED, ENOTSUP);
+        return REGION_GONE;
+    }
+    rail->rma_ops++;
+    link->ep.ops++;
+    link_count(link, GR_N_WRS, 1);
+    r->inflight++;
+    r->wrs++;
+    r->posted = r->count;
+    atomic_store_explicit(&p->idle, 0, memory_order_relaxed);
+    p->cur = NULL;
+    return POSTED;
+}
+
+void wr_done(ctx *c, int err)
+{
+    gr_link *link = c->link;
+    batch *r = c->batch;
+    subxfer *p = r->sub;
+    xfer *x = p->x;
+    if (link->rail->stream)
+        atomic_store_explicit(&x->pub.coarse, 1, memory_order_relaxed);
+    if (--link->rail->rma_ops == 0)
+        link->rail->stream = 0;
+    link->ep.ops--;
+    if (!c->bulk)
+        link_flying(link, 0, c->bytes);
+    r->inflight--;
+    if (err && c->stopped) { /* its rail has ended it: nothing of it lands any more */
+        atomic_store(&x->pub.wire_err, err);
+    } else if (err) {
+        r->failed = 1;
+        r->blamed |= c->first;
+        atomic_store(&x->pub.wire_err, err);
+    } else {
+        link_count(link, x->op == GR_WRITE ? GR_N_WRITE_BYTES : GR_N_READ_BYTES, c->bytes);
+        atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
+        atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
+        if (c->bytes && !c->bulk) /* a weak WRITE's completion tells nothing about the wire */
+            link_measure(link, c->bytes);
+    }
+    if (r->inflight || r->posted < r->count || r->weak_bytes || r->failed)
+        return;
+    batch_end(r);
+    if (!p->batches && p->listed == LIST_WAITING)
+        sub_rest(p);
+}
