@@ -1,13 +1,7 @@
 /* libfabric's calls as set-up makes them from Go: the symbols behind pointers, and calls that take structures of abi.h. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <string.h>
 
 #include "ofi.h"
-
-void *ofi_dlopen(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); }
-
-void *ofi_dlvsym(void *dl, const char *name, const char *version) { return dlvsym(dl, name, version); }
 
 uint32_t ofi_version(const ofi_lib *lib) { return lib->version(); }
 

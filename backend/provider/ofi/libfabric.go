@@ -2,18 +2,16 @@ package ofi
 
 /*
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
-#cgo LDFLAGS: -ldl
-#include <dlfcn.h>
 #include <stdlib.h>
 #include "ofi.h"
 */
 import "C"
 
 import (
-	"errors"
-	"fmt"
 	"syscall"
 	"unsafe"
+
+	"gorail/backend/provider/internal/clib"
 )
 
 // libfabric's calls for set-up, one each. Objects are libfabric's memory. Who calls holds the rail's lock where a rail is open (rail.hold).
@@ -59,42 +57,22 @@ const (
 	apiDMABUF = C.OFI_API_DMABUF // the first libfabric that registers one
 )
 
-// dlopen implements dlopen and dlerror. The goroutine must be locked to its thread.
-func dlopen(path string) (unsafe.Pointer, error) {
-	cpath := C.CString(path)
-	defer C.free(unsafe.Pointer(cpath))
-	if dl := C.ofi_dlopen(cpath); dl != nil {
-		return dl, nil
-	}
-	return nil, errors.New(C.GoString(C.dlerror()))
-}
-
-// resolve implements dlvsym; what comes back is the caller's to free. The error names a symbol that is not there.
-func resolve(dl unsafe.Pointer) (*fiLib, error) {
+// newLib is an empty table of symbols, nil without memory, and where its members go. The versions are those that go with the fi_info of libfabric 1.9
+// to 1.17, whose headers we are compiled with. A newer library still carries them and converts hints to its own, longer
+// structures (src/abi_1_0.c there).
+func newLib() (*fiLib, []clib.Symbol) {
 	lib := (*fiLib)(C.calloc(1, C.sizeof_ofi_lib)) // C memory: calls get it
 	if lib == nil {
-		return nil, errors.New("out of memory")
+		return nil, nil
 	}
-	// The versions that go with the fi_info of libfabric 1.9 to 1.17, whose headers we are compiled with. A newer library
-	// still carries them and converts hints to its own, longer structures (src/abi_1_0.c there).
-	for _, s := range []struct {
-		to            **[0]byte
-		name, version string
-	}{
-		{&lib.getinfo, "fi_getinfo", "FABRIC_1.3"}, {&lib.freeinfo, "fi_freeinfo", "FABRIC_1.3"},
-		{&lib.dupinfo, "fi_dupinfo", "FABRIC_1.3"}, {&lib.fabric, "fi_fabric", "FABRIC_1.1"},
-		{&lib.strerror, "fi_strerror", "FABRIC_1.0"}, {&lib.version, "fi_version", "FABRIC_1.0"},
-	} {
-		name, version := C.CString(s.name), C.CString(s.version)
-		*s.to = (*[0]byte)(C.ofi_dlvsym(dl, name, version))
-		C.free(unsafe.Pointer(name))
-		C.free(unsafe.Pointer(version))
-		if *s.to == nil {
-			freeLib(lib)
-			return nil, fmt.Errorf("it has no %s@%s (not libfabric, or older than 1.9)", s.name, s.version)
-		}
+	return lib, []clib.Symbol{
+		{To: &lib.getinfo, Name: "fi_getinfo", Version: "FABRIC_1.3"},
+		{To: &lib.freeinfo, Name: "fi_freeinfo", Version: "FABRIC_1.3"},
+		{To: &lib.dupinfo, Name: "fi_dupinfo", Version: "FABRIC_1.3"},
+		{To: &lib.fabric, Name: "fi_fabric", Version: "FABRIC_1.1"},
+		{To: &lib.strerror, Name: "fi_strerror", Version: "FABRIC_1.0"},
+		{To: &lib.version, Name: "fi_version", Version: "FABRIC_1.0"},
 	}
-	return lib, nil
 }
 
 func freeLib(lib *fiLib) { C.free(unsafe.Pointer(lib)) }
@@ -141,7 +119,7 @@ func (l *library) getinfo(flags uint64, hints *fiInfo) (*fiInfo, error) {
 	var list *fiInfo
 	rc := C.ofi_getinfo(l.lib, C.uint32_t(l.api), C.uint64_t(flags), hints, &list)
 	if rc != 0 {
-		return nil, &Error{Errno: int(-rc), text: l.strerror(int(-rc))}
+		return nil, &clib.CallError{Errno: syscall.Errno(-C.ofi_errno(C.long(rc))), Text: l.strerror(int(-rc))}
 	}
 	return list, nil
 }
@@ -168,7 +146,7 @@ func (l *library) check(call string, rc int) error {
 }
 
 func (l *library) errno(call string, e syscall.Errno) error {
-	return &Error{Call: call, Errno: int(e), text: l.strerror(int(e))}
+	return &clib.CallError{Call: call, Errno: e, Text: l.strerror(int(e))}
 }
 
 func (l *library) openFabric(info *fiInfo) (out *fiFabric, err error) {

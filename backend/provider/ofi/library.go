@@ -1,15 +1,15 @@
 package ofi
 
 import (
+	"errors"
 	"fmt"
-	"runtime"
 	"strings"
-	"sync"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/internal/clib"
 )
 
-// library is a loaded libfabric. It stays loaded: its threads and atexit handlers may outlive us.
+// library is a loaded libfabric. Its threads and atexit handlers may outlive us.
 type library struct {
 	path      string
 	lib       *fiLib
@@ -24,51 +24,39 @@ const (
 	apiMin = 1<<16 | 9
 )
 
-// libraries holds what this process has loaded, by path. Nothing is ever unloaded; a failure is not remembered.
-var libraries struct {
-	sync.Mutex
-	byPath map[string]*library
-}
+var libraries clib.Cache[*library]
 
-// loadLibrary loads libfabric once. Implements dlopen, dlvsym and the first fi_getinfo; signal handlers and environment of
+// loadLibrary loads libfabric once for each path. Implements dlopen, dlvsym and the first fi_getinfo; signal handlers and environment of
 // the process are the same afterwards (guard.go). The error wraps provider.ErrNoLibrary.
 func loadLibrary(path string) (*library, error) {
-	libraries.Lock()
-	defer libraries.Unlock()
-	if l := libraries.byPath[path]; l != nil {
-		return l, nil
-	}
-	l := &library{path: path}
-	var err error
-	guarded(func() { err = l.load() })
+	l, err := libraries.Get(path, func(path string) (l *library, err error) {
+		guarded(func() { l, err = load(path) })
+		return l, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: libfabric %q: %w; install it (Debian: apt-get install libfabric1) or give its path "+
 			"in option libfabric_path", provider.ErrNoLibrary, path, err)
 	}
-	if libraries.byPath == nil {
-		libraries.byPath = make(map[string]*library)
-	}
-	libraries.byPath[path] = l
 	return l, nil
 }
 
-func (l *library) load() error {
-	runtime.LockOSThread() // dlerror is the thread's
-	defer runtime.UnlockOSThread()
-	dl, err := dlopen(l.path)
-	if err != nil {
-		return err
+func load(path string) (*library, error) {
+	lib, symbols := newLib()
+	if lib == nil {
+		return nil, errors.New("out of memory")
 	}
-	if l.lib, err = resolve(dl); err != nil {
-		return err
+	if err := clib.Load(path, "libfabric", "1.9", symbols); err != nil {
+		freeLib(lib)
+		return nil, err
 	}
-	if l.version = fiVersion(l.lib); l.version < apiMin {
-		freeLib(l.lib)
-		return fmt.Errorf("it is libfabric %d.%d and 1.9 is the oldest usable", l.version>>16, l.version&0xffff)
+	l := &library{path: path, lib: lib, version: fiVersion(lib)}
+	if l.version < apiMin {
+		freeLib(lib)
+		return nil, fmt.Errorf("it is libfabric %d.%d and 1.9 is the oldest usable", l.version>>16, l.version&0xffff)
 	}
 	l.api = min(l.version, apiMax)
 	l.providers = l.start()
-	return nil
+	return l, nil
 }
 
 // start makes libfabric start (and load) all of its providers (60-120 ms) by the cheapest call that does. Their names come back.

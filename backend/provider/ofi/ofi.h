@@ -27,9 +27,6 @@ typedef struct ofi_lib {
     const char *(*strerror)(int);
 } ofi_lib;
 
-void *ofi_dlopen(const char *path);
-void *ofi_dlvsym(void *dl, const char *name, const char *version);
-
 uint32_t ofi_version(const ofi_lib *lib);
 int ofi_getinfo(const ofi_lib *lib, uint32_t api, uint64_t flags, const struct fi_info *hints, struct fi_info **list);
 void ofi_freeinfo(const ofi_lib *lib, struct fi_info *list);

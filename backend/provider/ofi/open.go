@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/internal/clib"
 )
 
 // Completions that may wait to be read, over all peers. The tcp family grows its queue by itself; hardware doesn't, and
@@ -41,17 +42,15 @@ func openRail(d provider.Device, e *entry, q quirks, ports Ports, t Tuning) (*ra
 	if err := r.open(uint32(t.CQDepth)); err != nil {
 		_ = r.closeObjects()
 		r.free()
-		var call *Error
-		errors.As(err, &call)
 		return nil, fmt.Errorf("%w: %s/%s: %w%s; take another with option devices or provider (%s)", provider.ErrUnusable,
-			d.Fabric, d.Name, err, t.blame(e, call.Call), lib.Describe())
+			d.Fabric, d.Name, err, t.blame(e, clib.As(err).Call), lib.Describe())
 	}
 	r.fillCaps()
 	r.notes = append(t.notes(e, lib.version), r.emulation()...)
 	return r, nil
 }
 
-// open opens one after the other; what was opened stays when one fails. cqDepth 0: as deep as the provider makes it. The error is an *Error.
+// open opens one after the other; what was opened stays when one fails. cqDepth 0: as deep as the provider makes it. The error is a *clib.CallError.
 func (r *rail) open(cqDepth uint32) (err error) {
 	lib, info := r.lib(), r.entry.info
 	if r.quirks.perPeer {

@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/rdmacm"
 )
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // What C posts and polls with, in C memory: verbs.h says which members Go may touch, and when.

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/option"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // Entries of a completion queue. There is room for some thirty endpoints, 2 MiB: many drivers can't resize a queue (hns, mana, qedr,

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/rdmacm"
 	"gorail/backend/topo"
 )

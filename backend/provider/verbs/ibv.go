@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // Objects of libibverbs.

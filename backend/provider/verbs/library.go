@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 var libraries clib.Cache[*library]
@@ -13,7 +13,7 @@ var libraries clib.Cache[*library]
 func loadLibrary(path string) (*library, error) {
 	l, err := libraries.Get(path, func(path string) (*library, error) {
 		l, symbols := newLibrary()
-		if err := clib.Load(path, "libibverbs", symbols); err != nil {
+		if err := clib.Load(path, "libibverbs", "rdma-core", symbols); err != nil {
 			l.free()
 			return nil, err
 		}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // peersAccess is what peers and the device may do with a region.

@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // port is one port of a device, as the library sees it.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"syscall"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/vram"
 )
 

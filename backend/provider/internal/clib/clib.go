@@ -1,4 +1,4 @@
-// Package clib is what the bindings of libibverbs and librdmacm share: a C library that is loaded by path, and the error of a call.
+// Package clib is what bindings of C libraries share: a library that is loaded by path, and the error of a call.
 package clib
 
 /*
@@ -24,8 +24,9 @@ type Symbol struct {
 	Optional      bool // an older library lacks it: *To stays nil
 }
 
-// Load implements dlopen and dlvsym. The library stays for good. The error says what is missing.
-func Load(path, library string, want []Symbol) error {
+// Load implements dlopen and dlvsym. The library stays loaded: its threads and atexit handlers may outlive us. The error says what is
+// missing; library and oldest are the name and the version that the caller needs.
+func Load(path, library, oldest string, want []Symbol) error {
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
 	runtime.LockOSThread() // dlerror is the thread's
@@ -37,7 +38,7 @@ func Load(path, library string, want []Symbol) error {
 	for _, s := range want {
 		*s.To = (*[0]byte)(symbol(dl, s.Name, s.Version))
 		if *s.To == nil && !s.Optional {
-			return fmt.Errorf("it has no %s@%s (not %s, or older than rdma-core)", s.Name, s.Version, library)
+			return fmt.Errorf("it has no %s@%s (not %s, or older than %s)", s.Name, s.Version, library, oldest)
 		}
 	}
 	return nil

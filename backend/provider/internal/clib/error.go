@@ -7,11 +7,21 @@ import (
 
 // CallError is a call that failed. It unwraps to the errno, for errors.Is.
 type CallError struct {
-	Call  string // its name in C
+	Call  string // its name in C; "" where Text says it all
 	Errno syscall.Errno
+	Text  string // the library's own; "": that of the errno
 }
 
-func (e *CallError) Error() string { return e.Call + ": " + e.Errno.Error() }
+func (e *CallError) Error() string {
+	text := e.Text
+	if text == "" {
+		text = e.Errno.Error()
+	}
+	if e.Call == "" {
+		return text
+	}
+	return e.Call + ": " + text
+}
 
 // Unwrap gives the errno.
 func (e *CallError) Unwrap() error { return e.Errno }
@@ -22,7 +32,7 @@ func Failed(call string, err error) error {
 	if e, ok := errors.AsType[syscall.Errno](err); ok && e > 0 {
 		errno = e
 	}
-	return &CallError{call, errno}
+	return &CallError{Call: call, Errno: errno}
 }
 
 // Returned is the error of a call that returns 0, or an errno of either sign. After -1 errno has it, if the call has set it.
@@ -31,9 +41,9 @@ func Returned(call string, rc int, err error) error {
 	case rc == 0:
 		return nil
 	case rc > 0:
-		return &CallError{call, syscall.Errno(rc)}
+		return &CallError{Call: call, Errno: syscall.Errno(rc)}
 	case rc < -1:
-		return &CallError{call, syscall.Errno(-rc)}
+		return &CallError{Call: call, Errno: syscall.Errno(-rc)}
 	}
 	return Failed(call, err)
 }
@@ -43,5 +53,5 @@ func As(err error) *CallError {
 	if e, ok := errors.AsType[*CallError](err); ok {
 		return e
 	}
-	return &CallError{err.Error(), syscall.EIO}
+	return &CallError{Call: err.Error(), Errno: syscall.EIO}
 }

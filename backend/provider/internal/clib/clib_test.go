@@ -32,11 +32,20 @@ func TestReturned(t *testing.T) {
 	require.ErrorIs(t, Failed("ibv_x", nil), syscall.EIO)
 }
 
+// A library's own text takes the errno's place.
+func TestTextOfTheLibrary(t *testing.T) {
+	err := &CallError{Call: "fi_x", Errno: syscall.EBUSY, Text: "Device busy"}
+	require.EqualError(t, err, "fi_x: Device busy")
+	require.ErrorIs(t, err, syscall.EBUSY)
+	err.Call = ""
+	require.EqualError(t, err, "Device busy")
+}
+
 func TestLoadSaysWhatIsMissing(t *testing.T) {
 	var at *[0]byte
-	require.ErrorContains(t, Load("/nowhere/libx.so", "libx", nil), "/nowhere/libx.so: cannot open shared object file")
-	err := Load("libdl.so.2", "libx", []Symbol{{&at, "x_none", "X_1.0", true}, {&at, "x_call", "X_1.0", false}})
-	require.EqualError(t, err, "it has no x_call@X_1.0 (not libx, or older than rdma-core)")
+	require.ErrorContains(t, Load("/nowhere/libx.so", "libx", "1.2", nil), "/nowhere/libx.so: cannot open shared object file")
+	err := Load("libdl.so.2", "libx", "1.2", []Symbol{{&at, "x_none", "X_1.0", true}, {&at, "x_call", "X_1.0", false}})
+	require.EqualError(t, err, "it has no x_call@X_1.0 (not libx, or older than 1.2)")
 }
 
 // A failure is tried again, a success is kept.
