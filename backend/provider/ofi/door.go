@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // Endpoints of the tcp family listen; door.c has what that means.
@@ -28,7 +29,7 @@ func (e *endpoint) Admit(from []netip.Addr) {
 
 // fit finds the endpoint's listening socket, which admits nobody from then on. Under hold, since the endpoint was made.
 func (e *endpoint) fit(hint int) {
-	own, ok := nameOf(e.addr)
+	own, ok := sockets.NameOf(e.addr)
 	if !ok {
 		return
 	}
@@ -37,7 +38,7 @@ func (e *endpoint) fit(hint int) {
 		e.rail.noDoor = syscall.ENOENT
 		return
 	}
-	if err := filter(fd, nil); err != nil {
+	if err := sockets.Filter(fd, nil); err != nil {
 		e.rail.noDoor = err
 		return
 	}
@@ -47,11 +48,11 @@ func (e *endpoint) fit(hint int) {
 }
 
 // listener finds a listening socket by its address, first near the descriptor that was free before it was made.
-func (r *rail) listener(own sockName, hint int) int {
+func (r *rail) listener(own sockets.Name, hint int) int {
 	const nearby = 8 // but for other threads it is the first
 	at := func(fd int) bool {
-		name, _ := ownName(fd)
-		return name == own && listens(fd)
+		name, _ := sockets.Own(fd)
+		return name == own && sockets.Listens(fd)
 	}
 	for fd := hint; hint >= 0 && fd < hint+nearby; fd++ {
 		if at(fd) {
@@ -59,7 +60,7 @@ func (r *rail) listener(own sockName, hint int) int {
 		}
 	}
 	found := -1
-	_ = r.files.each(func(fd int) bool {
+	_ = r.files.Each(func(fd int) bool {
 		if at(fd) {
 			found = fd
 		}
@@ -73,16 +74,16 @@ func (e *endpoint) admit(peer []byte) error {
 	if !e.rail.entry.ip || !e.rail.quirks.perPeer {
 		return nil
 	}
-	from := append([]netip.Prefix{single(sockaddr(peer))}, e.rail.ports.Sources...)
+	from := append([]netip.Prefix{sockets.Single(sockets.Addr(peer))}, e.rail.ports.Sources...)
 	for _, a := range e.from {
-		from = append(from, single(a))
+		from = append(from, sockets.Single(a))
 	}
 	var err error
 	e.rail.hold(func() {
 		if e.c.listener < 0 {
 			return
 		}
-		if err = filter(int(e.c.listener), from); err == nil {
+		if err = sockets.Filter(int(e.c.listener), from); err == nil {
 			openDoor(e.rail.c, e.c)
 		}
 	})
@@ -114,7 +115,7 @@ func (e *endpoint) Shut() {
 func (e *endpoint) Ends() (own, peer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return socket(e.addr), socket(e.peer)
+	return sockets.Text(e.addr), sockets.Text(e.peer)
 }
 
 // news is what the log is told of a rail.

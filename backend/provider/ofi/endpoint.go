@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // endpoint implements provider.Endpoint. Where each peer has one it is an endpoint of libfabric's; elsewhere it is an address
@@ -17,7 +18,7 @@ import (
 type endpoint struct {
 	rail *rail
 	addr []byte
-	own  sockName // addr, where it listens and has a filter
+	own  sockets.Name // addr, where it listens and has a filter
 	core unsafe.Pointer
 
 	mu   sync.Mutex
@@ -48,7 +49,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 func (e *endpoint) open() (err error) {
 	r, hint := e.rail, -1
 	if r.quirks.perPeer {
-		hint = r.files.lowestFree() // which a listener may get
+		hint = r.files.LowestFree() // which a listener may get
 		e.c.ep, err = r.makeEP()
 	} else {
 		e.c.ep = r.c.shared
@@ -138,8 +139,8 @@ func sameForm(peer, own []byte, ip bool) bool {
 	if len(peer) != len(own) || len(peer) == 0 || len(peer) > maxAddr {
 		return false
 	}
-	if a := sockaddr(own); ip && a.IsValid() {
-		p := sockaddr(peer)
+	if a := sockets.Addr(own); ip && a.IsValid() {
+		p := sockets.Addr(peer)
 		return p.IsValid() && p.Is4() == a.Is4() && !p.IsUnspecified() && !p.IsMulticast() && (peer[2] != 0 || peer[3] != 0)
 	}
 	return true

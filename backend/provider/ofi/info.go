@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // want is what is asked of a provider beyond FI_EP_RDM, FI_RMA and FI_MSG.
@@ -94,7 +96,7 @@ func describe(p *fiInfo) *entry {
 	switch p.addr_format {
 	case fiSockaddr, fiSockaddrIn, fiSockaddrIn6:
 		e.ip = true
-		e.src = sockaddr(sourceOf(p))
+		e.src = sockets.Addr(sourceOf(p))
 	}
 	if p.nic == nil {
 		return e

@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/internal/clib"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // Completions that may wait to be read, over all peers. The tcp family grows its queue by itself; hardware doesn't, and
@@ -21,10 +22,10 @@ const cqMax, cqMin = 65536, 1024
 type opened struct {
 	av       *fiAV
 	cqSize   uint32
-	files    openFiles // of the process, for who holds the rail
-	bound    *fiInfo   // a copy of the entry for endpoints of a port of our choice, or nil
-	nextPort uint16    // of that choice
-	noP2P    error     // the provider refused to let the device alone move memory of GPUs
+	files    sockets.Files // of the process, for who holds the rail
+	bound    *fiInfo       // a copy of the entry for endpoints of a port of our choice, or nil
+	nextPort uint16        // of that choice
+	noP2P    error         // the provider refused to let the device alone move memory of GPUs
 }
 
 // openRail implements fi_fabric, fi_domain, fi_av_open and fi_cq_open. The error wraps provider.ErrUnusable.
@@ -33,9 +34,9 @@ func openRail(d provider.Device, e *entry, q quirks, ports Ports, t Tuning) (*ra
 	if err := t.check(e, q); err != nil {
 		return nil, err
 	}
-	r := &rail{dev: d, entry: e, quirks: q, ports: ports, c: newCoreRail(), peers: make(map[string]*peer), listening: make(map[sockName]*endpoint)}
+	r := &rail{dev: d, entry: e, quirks: q, ports: ports, c: newCoreRail(), peers: make(map[string]*peer), listening: make(map[sockets.Name]*endpoint)}
 	r.look.over.L = &r.look.mu
-	r.look.files, r.files = noFiles, noFiles
+	r.look.files, r.files = sockets.NoFiles, sockets.NoFiles
 	if r.c == nil {
 		return nil, r.error(provider.ErrUnusable, lib.errno("calloc", syscall.ENOMEM))
 	}
@@ -134,8 +135,8 @@ func (r *rail) findSignal() {
 }
 
 func (r *rail) openFolders() (err error) {
-	if r.files, err = listOpenFiles(); err == nil {
-		r.look.files, err = listOpenFiles()
+	if r.files, err = sockets.OpenFiles(); err == nil {
+		r.look.files, err = sockets.OpenFiles()
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -146,8 +147,8 @@ func (r *rail) openFolders() (err error) {
 
 // closeObjects closes in the reverse order of opening; a queue closes only when nothing is bound to it. The first error.
 func (r *rail) closeObjects() (first error) {
-	r.files.close()
-	r.look.files.close()
+	r.files.Close()
+	r.look.files.Close()
 	var order []*fiFid
 	if r.c.shared != nil {
 		order = append(order, &r.c.shared.fid)

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // rail implements provider.Rail: one domain with its address vector and completion queue. Locks, in their order: endpoint.mu or mu,
@@ -32,8 +33,8 @@ type rail struct {
 	opened
 	openEPs   int
 	peers     map[string]*peer
-	listening map[sockName]*endpoint // those with a filter
-	noDoor    error                  // why a listening socket has none; nil: all have
+	listening map[sockets.Name]*endpoint // those with a filter
+	noDoor    error                      // why a listening socket has none; nil: all have
 }
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -45,7 +46,7 @@ func (r *rail) lib() *library { return r.entry.handle.lib }
 
 func (r *rail) error(phase, err error) error {
 	err = fmt.Errorf("%w: %s/%s: %w", phase, r.dev.Fabric, r.dev.Name, err)
-	if noDescriptors() { // libfabric reports that as EIO at times
+	if sockets.Exhausted() { // libfabric reports that as EIO at times
 		err = fmt.Errorf("%w: %w", err, syscall.EMFILE)
 	}
 	return err

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/ofi/sockets"
 )
 
 const (
@@ -33,12 +35,12 @@ func (r *rail) sweepSoon(after time.Duration) {
 // sweep breaks connections of endpoints that were shut since the last time, but for the peers'. On an error it is to be done again. A
 // descriptor is looked at twice: without the rail's lock, for there may be many, and under it, where libfabric closes none.
 func (r *rail) sweep() error {
-	files, err := listOpenFiles()
+	files, err := sockets.OpenFiles()
 	if err != nil {
 		return err
 	}
-	defer files.close()
-	shut := make(map[sockName]bool)
+	defer files.Close()
+	shut := make(map[sockets.Name]bool)
 	r.hold(func() {
 		for own, e := range r.listening {
 			if e.c.unswept != 0 {
@@ -47,15 +49,15 @@ func (r *rail) sweep() error {
 		}
 	})
 	var candidates []int
-	_ = files.each(func(fd int) bool {
-		if own, ok := ownName(fd); ok && shut[own] {
+	_ = files.Each(func(fd int) bool {
+		if own, ok := sockets.Own(fd); ok && shut[own] {
 			candidates = append(candidates, fd)
 		}
 		return len(candidates) < sweepMost
 	})
 	r.hold(func() {
 		for _, fd := range candidates {
-			own, _ := ownName(fd)
+			own, _ := sockets.Own(fd)
 			if e := r.listening[own]; e != nil {
 				e.judge(fd)
 			}
@@ -78,7 +80,7 @@ func (e *endpoint) judge(fd int) {
 	const spoken = 64
 	switch {
 	case e.c.unswept == 0 || fd == int(e.c.listener):
-	case bytesRead(fd) < spoken:
+	case sockets.BytesRead(fd) < spoken:
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	default:
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // inherited from the listener

@@ -1,4 +1,4 @@
-package ofi
+package sockets
 
 import (
 	"encoding/binary"
@@ -10,8 +10,8 @@ import (
 // mostNets are the networks that one filter admits: what it has no room for is left out.
 const mostNets = 32
 
-// filter lets a listening socket take connections of these networks alone; of none: from nowhere. Implements SO_ATTACH_FILTER.
-func filter(fd int, from []netip.Prefix) error {
+// Filter lets a listening socket take connections of these networks alone; of none: from nowhere. Implements SO_ATTACH_FILTER.
+func Filter(fd int, from []netip.Prefix) error {
 	p := admitting(from)
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]})
 }
@@ -84,8 +84,8 @@ func (p *program) takeNet(n netip.Prefix, offset uint32) {
 	p.emit(verdict, 0, 0, take)
 }
 
-// single is the network of one address, in the form that packets have it.
-func single(a netip.Addr) netip.Prefix {
+// Single is the network of one address, in the form that packets have it.
+func Single(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	return netip.PrefixFrom(a, a.BitLen())
 }

@@ -1,4 +1,4 @@
-package ofi
+package sockets
 
 import (
 	"math"
@@ -6,45 +6,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel says of a TCP socket.
-
 // tcpEstablished and tcpCloseWait are states of struct tcp_info.
 const (
 	tcpEstablished = 1
 	tcpCloseWait   = 8
 )
 
-// listens implements SO_ACCEPTCONN.
-func listens(fd int) bool {
+// Listens implements SO_ACCEPTCONN.
+func Listens(fd int) bool {
 	yes, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	return err == nil && yes != 0
 }
 
-// story is what a connection has been through.
-type story struct {
-	stranger bool // nothing was read from it yet
-	open     bool // this side has not shut it down
+// Story is what a connection has been through.
+type Story struct {
+	Stranger bool // nothing was read from it yet
+	Open     bool // this side has not shut it down
 }
 
-// look tells a connection's story. The counter comes first: what arrives in between makes a socket look unread, which is the safe
+// Look tells a connection's story. The counter comes first: what arrives in between makes a socket look unread, which is the safe
 // error. A FIN counts as a byte received and never as one to read.
-func look(fd int) story {
+func Look(fd int) Story {
 	tcp, unread, ok := received(fd)
 	if !ok {
-		return story{stranger: true, open: true}
+		return Story{Stranger: true, Open: true}
 	}
 	var fin uint64
 	if tcp.State != tcpEstablished {
 		fin = 1
 	}
-	return story{
-		stranger: tcp.Bytes_received <= unread+fin,
-		open:     tcp.State == tcpEstablished || tcp.State == tcpCloseWait,
+	return Story{
+		Stranger: tcp.Bytes_received <= unread+fin,
+		Open:     tcp.State == tcpEstablished || tcp.State == tcpCloseWait,
 	}
 }
 
-// bytesRead says how many bytes of a connection libfabric has read; 0 where nobody knows.
-func bytesRead(fd int) uint64 {
+// BytesRead says how many bytes of a connection libfabric has read; 0 where nobody knows.
+func BytesRead(fd int) uint64 {
 	tcp, unread, ok := received(fd)
 	if !ok || tcp.Bytes_received < unread {
 		return 0
@@ -61,14 +59,14 @@ func received(fd int) (tcp *unix.TCPInfo, unread uint64, ok bool) {
 	return tcp, uint64(n), err == nil
 }
 
-// backlog says that connections wait to be accepted, or that it can't be told.
-func backlog(fd int) bool {
+// Backlog says that connections wait to be accepted, or that it can't be told.
+func Backlog(fd int) bool {
 	tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	return err != nil || tcp.Unacked != 0
 }
 
-// empty throws away what has come in to a socket that is shut down. No more will: from now on the kernel answers data with a reset.
-func empty(fd int) {
+// Empty throws away what has come in to a socket that is shut down. No more will: from now on the kernel answers data with a reset.
+func Empty(fd int) {
 	const rounds = 64 // one takes all there is
 	for range rounds {
 		n, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), 0, math.MaxInt32, unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
