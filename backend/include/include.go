@@ -19,7 +19,7 @@ import (
 var headers embed.FS
 
 // Users are the packages that include these headers, from the module's root.
-var Users = []string{"backend/core", "backend/gpu", "backend/provider/fake", "backend/provider/fake/drive", "backend/provider/ofi",
+var Users = []string{"backend/core", "backend/gpu", "backend/provider/fake", "backend/provider/fake/drive", "backend/provider/ofi/libfabric",
 	"backend/provider/shm", "backend/provider/verbs", "plugin", "test/cuda"}
 
 // File is the name of the file that each of Users has.

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/ofi/sockets"
 )
 
@@ -43,7 +44,7 @@ type lookout struct {
 }
 
 // find looks for an endpoint's sockets, without the rail's lock.
-func (l *lookout) find(rail *coreRail, own *search) {
+func (l *lookout) find(rail *libfabric.Rail, own *search) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wanted = append(l.wanted, own)
@@ -67,7 +68,7 @@ func (l *lookout) find(rail *coreRail, own *search) {
 
 // lookFor finds the sockets of all. Once an endpoint hears nothing more, no connection waits, and nobody is polling who may just have accepted
 // one, all its connections are there.
-func lookFor(files sockets.Files, rail *coreRail, batch []*search) {
+func lookFor(files sockets.Files, rail *libfabric.Rail, batch []*search) {
 	byOwn, byPeer, hosts := make(map[sockets.Name][]*search), make(map[sockets.Name][]*search), make(map[sockets.Name]bool)
 	for _, s := range batch {
 		byOwn[s.own] = append(byOwn[s.own], s)
@@ -88,7 +89,7 @@ func lookFor(files sockets.Files, rail *coreRail, batch []*search) {
 	for _, s := range batch {
 		s.later = failed != nil || !deafen(s.listener) || sockets.Backlog(s.listener)
 	}
-	pass(rail)
+	rail.Pass()
 	failed = files.Each(func(fd int) bool {
 		own, ok := sockets.Own(fd)
 		for _, s := range byOwn[own] {
@@ -113,26 +114,12 @@ func lookFor(files sockets.Files, rail *coreRail, batch []*search) {
 // deafen drops whatever comes to the socket. To shut it down would keep libfabric busy with it until the endpoint closes.
 func deafen(fd int) bool { return fd >= 0 && sockets.Filter(fd, nil) == nil }
 
-// connections finds an endpoint's sockets. Others may be closed by libfabric until the rail is held.
-func (r *rail) connections(e *endpoint) *search {
-	own, ok := sockets.NameOf(e.addr)
-	if !ok {
-		return nil
-	}
-	s := &search{own: own, listener: -1}
-	if e.at != nil {
-		s.peer, _ = sockets.NameOf(e.at.addr)
-	}
-	r.look.find(r.c, s)
-	return s
-}
-
 // breakAll breaks the connections that were found. Completions stay in the queue. Under hold: nothing is accepted meanwhile, as libfabric does
-// that when it is polled.
-func (s *search) breakAll(r *rail) {
+// that when it is polled. open: how many endpoints the rail has.
+func (s *search) breakAll(rail *libfabric.Rail, files sockets.Files, open int) {
 	const rounds, events = 8, 64 // one round is enough, as a rule; what one poll looks at, or less
 	if s.later {
-		_ = r.files.Each(func(fd int) bool { s.visit(fd); return true })
+		_ = files.Each(func(fd int) bool { s.visit(fd); return true })
 	} else {
 		for _, fd := range s.fds {
 			s.visit(fd)
@@ -144,7 +131,7 @@ func (s *search) breakAll(r *rail) {
 	for i := 0; i < rounds && (s.found > 0 || len(s.strangers) > 0); i++ {
 		strangers := s.strangers
 		s.found, s.strangers = 0, nil
-		progress(r.c, r.openEPs/events+1)
+		rail.Progress(open/events + 1)
 		for _, fd := range strangers {
 			s.visit(fd)
 		}

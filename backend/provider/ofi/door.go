@@ -2,23 +2,16 @@ package ofi
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// Endpoints of the tcp family listen; door.c has what that means.
+// Endpoints of the tcp family listen; libfabric/door.c has what that means.
 
-const tellAgain = time.Minute
-
-var (
-	_ provider.Door   = (*endpoint)(nil)
-	_ provider.Warner = (*rail)(nil)
-)
+var _ provider.Door = (*endpoint)(nil)
 
 // Admit implements provider.Door.
 func (e *endpoint) Admit(from []netip.Addr) {
@@ -33,7 +26,7 @@ func (e *endpoint) fit(hint int) {
 	if !ok {
 		return
 	}
-	fd := e.rail.listener(own, hint)
+	fd := listener(e.rail.files, own, hint)
 	if fd < 0 {
 		e.rail.noDoor = syscall.ENOENT
 		return
@@ -42,13 +35,12 @@ func (e *endpoint) fit(hint int) {
 		e.rail.noDoor = err
 		return
 	}
-	e.own, e.c.listener = own, cInt(fd)
-	e.rail.listening[own] = e
-	turnAway(e.rail.c, fd)
+	e.own, e.rail.listening[own] = own, e.c
+	e.c.Filtered(fd)
 }
 
 // listener finds a listening socket by its address, first near the descriptor that was free before it was made.
-func (r *rail) listener(own sockets.Name, hint int) int {
+func listener(files sockets.Files, own sockets.Name, hint int) int {
 	const nearby = 8 // but for other threads it is the first
 	at := func(fd int) bool {
 		name, _ := sockets.Own(fd)
@@ -60,7 +52,7 @@ func (r *rail) listener(own sockets.Name, hint int) int {
 		}
 	}
 	found := -1
-	_ = r.files.Each(func(fd int) bool {
+	_ = files.Each(func(fd int) bool {
 		if at(fd) {
 			found = fd
 		}
@@ -71,7 +63,7 @@ func (r *rail) listener(own sockets.Name, hint int) int {
 
 // admit lets the peer connect: from the address of its endpoint, from those that Admit was given, and from those of the option. Under mu.
 func (e *endpoint) admit(peer []byte) error {
-	if !e.rail.entry.ip || !e.rail.quirks.perPeer {
+	if !e.rail.entry.IP || !e.rail.quirks.perPeer {
 		return nil
 	}
 	from := append([]netip.Prefix{sockets.Single(sockets.Addr(peer))}, e.rail.ports.Sources...)
@@ -80,16 +72,16 @@ func (e *endpoint) admit(peer []byte) error {
 	}
 	var err error
 	e.rail.hold(func() {
-		if e.c.listener < 0 {
+		if e.c.Listener() < 0 {
 			return
 		}
-		if err = sockets.Filter(int(e.c.listener), from); err == nil {
-			openDoor(e.rail.c, e.c)
+		if err = sockets.Filter(e.c.Listener(), from); err == nil {
+			e.c.OpenDoor()
 		}
 	})
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return e.rail.error(provider.ErrEndpoint, e.rail.lib().errno("SO_ATTACH_FILTER on its listening socket", errno))
+		return e.rail.error(provider.ErrEndpoint, e.rail.lib().Errno("SO_ATTACH_FILTER on its listening socket", errno))
 	}
 	return nil
 }
@@ -103,8 +95,8 @@ func (e *endpoint) Shut() {
 	}
 	unswept := false
 	e.rail.hold(func() {
-		shutDoor(e.rail.c, e.c)
-		unswept = e.c.unswept != 0
+		e.c.ShutDoor()
+		unswept = e.c.Unswept()
 	})
 	if unswept {
 		e.rail.sweepSoon(sweepAfter)
@@ -116,34 +108,4 @@ func (e *endpoint) Ends() (own, peer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return sockets.Text(e.addr), sockets.Text(e.peer)
-}
-
-// news is what the log is told of a rail.
-type news struct {
-	said     bool   // that listening sockets can't be filtered
-	turned   uint64 // connections turned away, as told last
-	turnedAt time.Time
-}
-
-// Warnings implements provider.Warner.
-func (r *rail) Warnings() (news []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	var unfit error
-	var turned uint64
-	r.hold(func() { unfit, turned = r.noDoor, uint64(r.c.turned_away) })
-	if unfit != nil && !r.news.said {
-		r.news.said = true
-		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+
-			"no filter could be set (%v); close its ports to strangers by a firewall (option data_port)", unfit))
-	}
-	if turned > r.news.turned && time.Since(r.news.turnedAt) > tellAgain {
-		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process has no file descriptor left for them: raise the limit with ulimit -n",
-			turned-r.news.turned))
-		r.news.turned, r.news.turnedAt = turned, time.Now()
-	}
-	return news
 }

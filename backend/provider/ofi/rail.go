@@ -5,9 +5,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/ofi/sockets"
 )
 
@@ -15,12 +17,11 @@ import (
 // lookout.mu, setup, the C rail's.
 type rail struct {
 	dev    provider.Device
-	entry  *entry // keeps the fi_info that libfabric's objects were made of
+	entry  *entry
 	quirks quirks
-	ports  Ports
 	caps   caps
 	notes  []string
-	c      *coreRail // what the core posts to and polls; its lock guards it
+	c      *libfabric.Rail // what the core posts to and polls; its lock guards it
 
 	mu     sync.Mutex
 	closed bool
@@ -29,20 +30,35 @@ type rail struct {
 	look     lookout
 	sweeping atomic.Bool // a sweep is due
 
-	setup sync.Mutex // hold takes it, for what follows and round the C rail's lock
-	opened
+	setup     sync.Mutex    // hold takes it, for what follows and round the C rail's lock
+	files     sockets.Files // of the process, for who holds the rail
+	ports     ports
+	peers     peers
 	openEPs   int
-	peers     map[string]*peer
-	listening map[sockets.Name]*endpoint // those with a filter
-	noDoor    error                      // why a listening socket has none; nil: all have
+	listening map[sockets.Name]*libfabric.Endpoint // those with a filter
+	noDoor    error                                // why a listening socket has none; nil: all have
 }
+
+var _ provider.Warner = (*rail)(nil)
 
 func (r *rail) Device() provider.Device { return r.dev }
 func (r *rail) Caps() provider.Caps     { return r.caps.Caps }
 func (r *rail) Notes() []string         { return r.notes }
-func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
+func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 
-func (r *rail) lib() *library { return r.entry.handle.lib }
+func (r *rail) lib() *libfabric.Library { return r.entry.Library() }
+
+// how is what endpoints are asked for.
+func (r *rail) how() libfabric.Options {
+	return libfabric.Options{NoDetours: !r.quirks.perPeer, P2P: r.entry.HMEM}
+}
+
+// hold runs f with the rail's lock (libfabric.Rail.Hold) and setup.
+func (r *rail) hold(f func()) {
+	r.setup.Lock()
+	defer r.setup.Unlock()
+	r.c.Hold(f)
+}
 
 func (r *rail) error(phase, err error) error {
 	err = fmt.Errorf("%w: %s/%s: %w", phase, r.dev.Fabric, r.dev.Name, err)
@@ -62,18 +78,56 @@ func (r *rail) Close() error {
 	}
 	var err error
 	r.hold(func() {
-		if mrs := int(r.c.open_mrs); r.openEPs != 0 || mrs != 0 {
-			err = r.lib().errno(fmt.Sprintf("close with %d endpoints and %d regions open", r.openEPs, mrs), syscall.EBUSY)
+		if mrs := r.c.OpenMRs(); r.openEPs != 0 || mrs != 0 {
+			err = r.lib().Errno(fmt.Sprintf("close with %d endpoints and %d regions open", r.openEPs, mrs), syscall.EBUSY)
 			return
 		}
 		r.closed = true
 		err = r.closeObjects()
 	})
 	if r.closed {
-		r.free()
+		r.c.Free()
 	}
 	if err != nil {
 		return r.error(provider.ErrUnusable, err)
 	}
 	return nil
+}
+
+func (r *rail) closeObjects() error {
+	r.files.Close()
+	r.look.files.Close()
+	return r.c.Close()
+}
+
+// news is what the log is told of a rail.
+type news struct {
+	said     bool   // that listening sockets can't be filtered
+	turned   uint64 // connections turned away, as told last
+	turnedAt time.Time
+}
+
+const tellAgain = time.Minute
+
+// Warnings implements provider.Warner.
+func (r *rail) Warnings() (news []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	var unfit error
+	var turned uint64
+	r.hold(func() { unfit, turned = r.noDoor, r.c.TurnedAway() })
+	if unfit != nil && !r.news.said {
+		r.news.said = true
+		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+
+			"no filter could be set (%v); close its ports to strangers by a firewall (option data_port)", unfit))
+	}
+	if turned > r.news.turned && time.Since(r.news.turnedAt) > tellAgain {
+		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process has no file descriptor left for them: raise the limit with ulimit -n",
+			turned-r.news.turned))
+		r.news.turned, r.news.turnedAt = turned, time.Now()
+	}
+	return news
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/ofi/sockets"
 )
 
@@ -43,7 +44,7 @@ func (r *rail) sweep() error {
 	shut := make(map[sockets.Name]bool)
 	r.hold(func() {
 		for own, e := range r.listening {
-			if e.c.unswept != 0 {
+			if e.Unswept() {
 				shut[own] = true
 			}
 		}
@@ -59,7 +60,7 @@ func (r *rail) sweep() error {
 		for _, fd := range candidates {
 			own, _ := sockets.Own(fd)
 			if e := r.listening[own]; e != nil {
-				e.judge(fd)
+				judge(e, fd)
 			}
 		}
 		if len(candidates) == sweepMost {
@@ -68,7 +69,7 @@ func (r *rail) sweep() error {
 		}
 		for own := range shut {
 			if e := r.listening[own]; e != nil {
-				e.c.unswept = 0
+				e.Swept()
 			}
 		}
 	})
@@ -76,10 +77,10 @@ func (r *rail) sweep() error {
 }
 
 // judge breaks a connection over which fewer bytes have come than a connection request and a message have. Under hold.
-func (e *endpoint) judge(fd int) {
+func judge(e *libfabric.Endpoint, fd int) {
 	const spoken = 64
 	switch {
-	case e.c.unswept == 0 || fd == int(e.c.listener):
+	case !e.Unswept() || fd == e.Listener():
 	case sockets.BytesRead(fd) < spoken:
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	default:

@@ -4,10 +4,10 @@
  * (libfabric takes an acknowledgement while nothing waits for one), and a silent connection keeps its descriptor. So the listening
  * socket has a classic BPF filter from the start: it admits nobody, then the peer's addresses while the peer connects, and nobody
  * again once the peer's first message is in. What the kernel had queued before is reset. Connections of the peer's address that
- * have not sent a message by then are broken (sweep.go).
+ * have not sent a message by then are broken (ofi/sweep.go).
  *
  * Here is what cannot wait for Go: the core tells of the first message with the rail's lock held (`heard`), and a poll notices that
- * the process has no descriptor left (`arm`). Finding the listening socket and whom to admit is Go (door.go, filter.go).
+ * the process has no descriptor left (`arm`). Finding the listening socket and whom to admit is Go (ofi/door.go, sockets/filter.go).
  */
 #define _GNU_SOURCE
 #include <errno.h>

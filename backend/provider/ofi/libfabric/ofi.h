@@ -1,4 +1,4 @@
-/* What the Go files of the libfabric provider and its C files share.
+/* What the Go files of this package and its C files share.
  *
  * Set-up is Go. C is what the core calls (ops.c, and mr.c and door.c behind it) and libfabric's calls one by one (calls.c).
  * libfabric is never linked: six symbols come from dlvsym, all else from the ops tables in its objects.
@@ -57,6 +57,7 @@ typedef struct ofi_rail {
     gr_rail base;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
+    struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *shared; /* the endpoint of all peers, or NULL */
     ofi_ep any;            /* that one as an endpoint without a peer, for receives */

@@ -1,4 +1,4 @@
-package ofi
+package libfabric
 
 import (
 	"sync"
