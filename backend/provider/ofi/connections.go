@@ -112,7 +112,7 @@ func lookFor(files sockets.Files, rail *libfabric.Rail, batch []*search) {
 }
 
 // deafen drops whatever comes to the socket. To shut it down would keep libfabric busy with it until the endpoint closes.
-func deafen(fd int) bool { return fd >= 0 && sockets.Filter(fd, nil) == nil }
+func deafen(fd int) bool { return fd >= 0 && sockets.Filter(fd, sockets.Admitting()) == nil }
 
 // breakAll breaks the connections that were found. Completions stay in the queue. Under hold: nothing is accepted meanwhile, as libfabric does
 // that when it is polled. open: how many endpoints the rail has.

@@ -1,7 +1,6 @@
 package ofi
 
 import (
-	"errors"
 	"net/netip"
 	"syscall"
 
@@ -31,7 +30,7 @@ func (e *endpoint) fit(hint int) {
 		e.rail.noDoor = syscall.ENOENT
 		return
 	}
-	if err := sockets.Filter(fd, nil); err != nil {
+	if err := sockets.Filter(fd, sockets.Admitting()); err != nil {
 		e.rail.noDoor = err
 		return
 	}
@@ -70,17 +69,7 @@ func (e *endpoint) admit(peer []byte) error {
 	for _, a := range e.from {
 		from = append(from, sockets.Single(a))
 	}
-	var err error
-	e.rail.hold(func() {
-		if e.c.Listener() < 0 {
-			return
-		}
-		if err = sockets.Filter(e.c.Listener(), from); err == nil {
-			e.c.OpenDoor()
-		}
-	})
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno := e.c.Admit(sockets.Admitting(from...)); errno != 0 {
 		return e.rail.error(provider.ErrEndpoint, e.rail.lib().Errno("SO_ATTACH_FILTER on its listening socket", errno))
 	}
 	return nil
@@ -93,12 +82,7 @@ func (e *endpoint) Shut() {
 	if e.c == nil {
 		return
 	}
-	unswept := false
-	e.rail.hold(func() {
-		e.c.ShutDoor()
-		unswept = e.c.Unswept()
-	})
-	if unswept {
+	if e.c.Shut() {
 		e.rail.sweepSoon(sweepAfter)
 	}
 }

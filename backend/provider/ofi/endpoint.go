@@ -92,17 +92,24 @@ func (e *endpoint) Connect(peer []byte) error {
 		return err
 	}
 	e.peer = bytes.Clone(peer)
-	var err error
-	e.rail.hold(func() {
-		if e.at != nil {
-			err = e.rail.lib().Errno("fi_av_insert", syscall.EISCONN)
-		} else if e.at, err = e.rail.peers.join(e.peer); err == nil {
-			e.c.Point(e.at.place)
-		}
-	})
-	if err != nil {
+	if err := e.point(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, err)
 	}
+	return nil
+}
+
+// point finds the peer's place, where operations go from then on.
+func (e *endpoint) point() (err error) {
+	r := e.rail
+	r.setup.Lock()
+	defer r.setup.Unlock()
+	if e.at != nil {
+		return r.lib().Errno("fi_av_insert", syscall.EISCONN)
+	}
+	if e.at, err = r.peers.join(e.peer); err != nil {
+		return err
+	}
+	e.c.Point(e.at.place)
 	return nil
 }
 
@@ -147,7 +154,7 @@ func (e *endpoint) Close() error {
 func (e *endpoint) close(found *search) error {
 	r := e.rail
 	if r.quirks.perPeer {
-		e.c.ShutDoor()
+		e.c.ShutHeld()
 		if found != nil {
 			found.breakAll(r.c, r.files, r.openEPs)
 		}

@@ -31,8 +31,7 @@ func openRail(d provider.Device, e *entry, p Ports, t Tuning) (*rail, error) {
 	r.c, r.peers = c, peers{c, make(map[string]*peer)}
 	cq, err := r.open(p, uint32(t.CQDepth))
 	if err != nil {
-		_ = r.closeObjects()
-		r.c.Free()
+		_ = r.end()
 		return nil, fmt.Errorf("%w: %s/%s: %w%s; take another with option devices or provider (%s)", provider.ErrUnusable,
 			d.Fabric, d.Name, err, t.blame(e, clib.As(err).Call), lib.Describe())
 	}

@@ -14,7 +14,7 @@ type peer struct {
 	users int
 }
 
-// join gives the address's place, with one user more. Under hold.
+// join gives the address's place, with one user more. Under rail.setup.
 func (p *peers) join(addr []byte) (*peer, error) {
 	at := p.byAddr[string(addr)]
 	if at == nil {

@@ -30,7 +30,7 @@ type rail struct {
 	look     lookout
 	sweeping atomic.Bool // a sweep is due
 
-	setup     sync.Mutex    // hold takes it, for what follows and round the C rail's lock
+	setup     sync.Mutex    // for what follows; hold takes it round the C rail's lock
 	files     sockets.Files // of the process, for who holds the rail
 	ports     ports
 	peers     peers
@@ -76,28 +76,22 @@ func (r *rail) Close() error {
 	if r.closed {
 		return nil
 	}
-	var err error
-	r.hold(func() {
-		if mrs := r.c.OpenMRs(); r.openEPs != 0 || mrs != 0 {
-			err = r.lib().Errno(fmt.Sprintf("close with %d endpoints and %d regions open", r.openEPs, mrs), syscall.EBUSY)
-			return
-		}
-		r.closed = true
-		err = r.closeObjects()
-	})
-	if r.closed {
-		r.c.Free()
-	}
-	if err != nil {
+	if err := r.end(); err != nil {
 		return r.error(provider.ErrUnusable, err)
 	}
 	return nil
 }
 
-func (r *rail) closeObjects() error {
-	r.files.Close()
-	r.look.files.Close()
-	return r.c.Close()
+// end closes what is open, unless somebody uses the rail. Under mu, or before anybody knows of the rail.
+func (r *rail) end() (err error) {
+	r.setup.Lock()
+	defer r.setup.Unlock()
+	if r.closed, err = r.c.Close(r.openEPs); r.closed {
+		r.files.Close()
+		r.look.files.Close()
+		r.c.Free()
+	}
+	return err
 }
 
 // news is what the log is told of a rail.
@@ -116,9 +110,10 @@ func (r *rail) Warnings() (news []string) {
 	if r.closed {
 		return nil
 	}
-	var unfit error
-	var turned uint64
-	r.hold(func() { unfit, turned = r.noDoor, r.c.TurnedAway() })
+	r.setup.Lock()
+	unfit := r.noDoor
+	r.setup.Unlock()
+	turned := r.c.TurnedAway()
 	if unfit != nil && !r.news.said {
 		r.news.said = true
 		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+

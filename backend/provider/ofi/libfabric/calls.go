@@ -210,21 +210,6 @@ func sizeOption(ep *fiEP, option int) uint64 {
 	return uint64(value)
 }
 
-// insert implements fi_av_insert of one address.
-func insert(av *fiAV, addr []byte) (fiAddr, int) {
-	var room [MaxAddr]byte // libfabric never reads behind the peer's bytes
-	copy(room[:], addr)
-	at := fiAddr(C.FI_ADDR_NOTAVAIL)
-	rc := C.fi_av_insert(av, unsafe.Pointer(&room[0]), 1, &at, 0, nil)
-	if rc == 1 && at != C.FI_ADDR_NOTAVAIL {
-		return at, 0
-	}
-	if rc >= 0 {
-		rc = -C.FI_EADDRNOTAVAIL
-	}
-	return at, int(rc)
-}
-
 // remove implements fi_av_remove.
 func remove(av *fiAV, at fiAddr) { C.fi_av_remove(av, &at, 1, 0) }
 

@@ -8,7 +8,10 @@ import "C"
 
 import (
 	"runtime"
+	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // The C memory that the core posts to and polls, its lock, and what is done in C with it.
@@ -53,10 +56,39 @@ func hold(rail *coreRail, f func()) {
 func pass(rail *coreRail)                { C.ofi_rail_pass(rail) }
 func progress(rail *coreRail, times int) { C.ofi_rail_progress(rail, C.uint(times)) }
 
-// openDoor, shutDoor and turnAway are door.c's.
-func openDoor(rail *coreRail, ep *coreEP) { C.ofi_door_open(rail, ep) }
+// shutDoor and turnAway are door.c's; under hold.
 func shutDoor(rail *coreRail, ep *coreEP) { C.ofi_door_shut(rail, ep) }
 func turnAway(rail *coreRail, fd int)     { C.ofi_door_turn_away(rail, C.int(fd)) }
+
+// What follows is setup.c's, and takes the lock.
+
+// insert gives libfabric's code.
+func insert(rail *coreRail, addr []byte) (at fiAddr, rc int) {
+	var room [MaxAddr]byte // libfabric never reads behind the peer's bytes
+	copy(room[:], addr)
+	rc = int(C.ofi_av_insert(rail, unsafe.Pointer(&room[0]), &at))
+	return at, rc
+}
+
+func point(rail *coreRail, ep *coreEP, at fiAddr) { C.ofi_ep_point(rail, ep, at) }
+
+func admit(rail *coreRail, ep *coreEP, filter []unix.SockFilter) syscall.Errno {
+	first := (*C.struct_sock_filter)(unsafe.Pointer(unsafe.SliceData(filter)))
+	return syscall.Errno(-C.ofi_door_admit(rail, ep, first, C.ushort(len(filter))))
+}
+
+func endDoor(rail *coreRail, ep *coreEP) (unswept bool) { return C.ofi_door_end(rail, ep) != 0 }
+func unswept(rail *coreRail, ep *coreEP) bool           { return C.ofi_door_unswept(rail, ep) != 0 }
+func swept(rail *coreRail, ep *coreEP)                  { C.ofi_door_swept(rail, ep) }
+func turnedAway(rail *coreRail) uint64                  { return uint64(C.ofi_door_turned_away(rail)) }
+
+// closeRail gives the first of libfabric's codes; done is false, and nothing has changed, while endpoints or regions are open.
+func closeRail(rail *coreRail, endpoints int) (done bool, regions, rc int) {
+	var n C.uint32_t
+	var code C.int
+	done = C.ofi_rail_close(rail, C.uint32_t(endpoints), &n, &code) != 0
+	return done, int(n), int(code)
+}
 
 // Memory is a range to be registered.
 type Memory struct {

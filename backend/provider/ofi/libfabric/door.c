@@ -12,7 +12,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -60,15 +59,19 @@ int ofi_door_turn_away(ofi_rail *rail, int listener)
     return n;
 }
 
-void ofi_door_open(ofi_rail *rail, ofi_ep *ep)
+int ofi_door_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
 {
+    struct sock_fprog prog = {.len = len, .filter = filter};
+    if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
+        return -errno;
     if (ep->open)
-        return;
+        return 0;
     ep->open = 1;
     ep->prev = NULL;
     if ((ep->next = rail->doors))
         ep->next->prev = ep;
     rail->doors = ep;
+    return 0;
 }
 
 void ofi_door_shut(ofi_rail *rail, ofi_ep *ep)

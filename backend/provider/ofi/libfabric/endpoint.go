@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options are what an endpoint of libfabric's is asked for before it is enabled.
@@ -84,45 +86,51 @@ func (e *Endpoint) Free() { freeCoreEP(e.c) }
 // Core is the `ep` of the ops table.
 func (e *Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(e.c) }
 
-// Open implements fi_endpoint and fi_enable. Under Hold, as the rest.
+// Open implements fi_endpoint and fi_enable. Under Hold.
 func (e *Endpoint) Open(i *Info, how Options) (err error) {
 	e.c.ep, err = e.rail.openEP(i, how)
 	return err
 }
 
-// Borrow takes the endpoint of all peers.
+// Borrow takes the endpoint of all peers. Under Hold.
 func (e *Endpoint) Borrow() { e.c.ep = e.rail.c.shared }
 
-// Name implements fi_getname.
+// Name implements fi_getname. Under Hold.
 func (e *Endpoint) Name() ([]byte, error) {
 	addr, rc := getname(e.c.ep)
 	return addr, e.rail.lib.check("fi_getname", rc)
 }
 
 // Point says where operations go.
-func (e *Endpoint) Point(at Place) { e.c.peer = fiAddr(at) }
+func (e *Endpoint) Point(at Place) { point(e.rail.c, e.c, fiAddr(at)) }
 
-// Close implements fi_close of an endpoint that was opened.
+// Close implements fi_close of an endpoint that was opened. Under Hold.
 func (e *Endpoint) Close() error { return e.rail.lib.check("fi_close", closeFid(&e.c.ep.fid)) }
 
-// Filtered says that the endpoint's listening socket is fd, and has a filter that admits nobody. What the kernel has queued there is reset. Since
-// the endpoint was opened nobody has polled.
+// ---- its listening socket, where it has one ----
+
+// Filtered says that the listening socket is fd, and has a filter that admits nobody. What the kernel has queued there is reset. Under the Hold
+// that the endpoint was opened in: a poll in between would have accepted anybody.
 func (e *Endpoint) Filtered(fd int) {
 	e.c.listener = cInt(fd)
 	turnAway(e.rail.c, fd)
 }
 
-// Listener is the descriptor of the endpoint's listening socket, libfabric's; -1: there is none, or it has no filter.
+// Listener is the descriptor, libfabric's; -1: there is none, or it has no filter.
 func (e *Endpoint) Listener() int { return int(e.c.listener) }
 
-// OpenDoor says that the listening socket's filter admits the peer, until ShutDoor or the peer's first message.
-func (e *Endpoint) OpenDoor() { openDoor(e.rail.c, e.c) }
+// Admit implements SO_ATTACH_FILTER, if there is a listening socket: who the filter takes may connect, until Shut or the peer's first message. 0, or
+// the errno.
+func (e *Endpoint) Admit(filter []unix.SockFilter) syscall.Errno { return admit(e.rail.c, e.c, filter) }
 
-// ShutDoor admits nobody any more.
-func (e *Endpoint) ShutDoor() { shutDoor(e.rail.c, e.c) }
+// Shut admits nobody any more, and tells Unswept.
+func (e *Endpoint) Shut() (unswept bool) { return endDoor(e.rail.c, e.c) }
+
+// ShutHeld is Shut under Hold.
+func (e *Endpoint) ShutHeld() { shutDoor(e.rail.c, e.c) }
 
 // Unswept says that nobody is admitted any more, and what had been has not been looked at.
-func (e *Endpoint) Unswept() bool { return e.c.unswept != 0 }
+func (e *Endpoint) Unswept() bool { return unswept(e.rail.c, e.c) }
 
 // Swept says that it has.
-func (e *Endpoint) Swept() { e.c.unswept = 0 }
+func (e *Endpoint) Swept() { swept(e.rail.c, e.c) }

@@ -1,11 +1,13 @@
 /* What the Go files of this package and its C files share.
  *
- * Set-up is Go. C is what the core calls (ops.c, and mr.c and door.c behind it) and libfabric's calls one by one (calls.c).
+ * Set-up is Go. C is what the core calls (ops.c, and mr.c and door.c behind it) and libfabric's calls one by one: without the lock (calls.c),
+ * or each with it (setup.c).
  * libfabric is never linked: six symbols come from dlvsym, all else from the ops tables in its objects.
  */
 #ifndef GORAIL_OFI_H
 #define GORAIL_OFI_H
 
+#include <linux/filter.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -85,14 +87,31 @@ void ofi_rail_progress(ofi_rail *rail, unsigned times);
 
 /* ---- door.c; the caller holds the lock ---- */
 
-/* The listener of an endpoint admits somebody: it has a filter that says whom. */
-void ofi_door_open(ofi_rail *rail, ofi_ep *ep);
+/* The listener of an endpoint admits whom the filter admits. -errno. */
+int ofi_door_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
 /* Nobody is admitted any more: the peer's first message is in, or it does not come. */
 void ofi_door_shut(ofi_rail *rail, ofi_ep *ep);
 /* Resets what waits to be accepted; how many. */
 int ofi_door_turn_away(ofi_rail *rail, int listener);
 /* When libfabric has something to do that it may not be able to: resets connections for which there is no descriptor. */
 void ofi_door_relieve(ofi_rail *rail);
+
+/* ---- setup.c; each takes the lock ---- */
+
+/* Implements fi_av_insert of one address, in a buffer of 256 bytes. libfabric's code. */
+int ofi_av_insert(ofi_rail *rail, const void *addr, fi_addr_t *at);
+/* Says where operations go. */
+void ofi_ep_point(ofi_rail *rail, ofi_ep *ep, fi_addr_t at);
+/* ofi_door_open, if the endpoint has a listener. */
+int ofi_door_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
+/* ofi_door_shut; whether what had been admitted is to be looked at. */
+int ofi_door_end(ofi_rail *rail, ofi_ep *ep);
+int ofi_door_unswept(ofi_rail *rail, const ofi_ep *ep);
+void ofi_door_swept(ofi_rail *rail, ofi_ep *ep);
+uint64_t ofi_door_turned_away(ofi_rail *rail);
+/* Implements fi_close of all objects in the reverse order of opening: a queue closes only when nothing is bound to it. The first error is in
+ * *rc. 0, and nothing was done, while endpoints are open, or regions: how many. */
+int ofi_rail_close(ofi_rail *rail, uint32_t endpoints, uint32_t *regions, int *rc);
 
 /* ---- mr.c ---- */
 

@@ -2,14 +2,15 @@ package libfabric
 
 import (
 	"encoding/binary"
+	"fmt"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Rail is an opened device: libfabric's objects, and what the core posts to and polls. The C rail's lock guards them: what is done "under
-// Hold" needs it, and Register and Close take it.
+// Rail is an opened device: libfabric's objects, and what the core posts to and polls. The C rail's lock guards them. What is done under Hold
+// needs it; all else takes it in C, for its own time, once the core may have the rail.
 type Rail struct {
 	lib  *Library
 	info *Info // keeps the fi_info that the objects were made of
@@ -120,8 +121,8 @@ func (r *Rail) Tell(f Facts) {
 	c.base.private_ep, c.base.ordered, c.base.chained = flag(f.Private), flag(f.Ordered), flag(f.Chained)
 }
 
-// Hold runs f with the rail's lock: nobody posts or polls meanwhile, and libfabric opens and closes no descriptor of the rail's. f waits for no
-// other goroutine: the core waits for f.
+// Hold runs f with the rail's lock: nobody posts or polls meanwhile, and libfabric opens and closes no descriptor of the rail's. The core waits
+// for f: f is short, and waits for no other goroutine. It is for what looks at libfabric's sockets and must end before the next poll does.
 func (r *Rail) Hold(f func()) { hold(r.c, f) }
 
 // Pass returns when no poll is under way that had begun before.
@@ -130,37 +131,17 @@ func (r *Rail) Pass() { pass(r.c) }
 // Progress lets libfabric look at its sockets, `times` times. Under Hold.
 func (r *Rail) Progress(times int) { progress(r.c, times) }
 
-// OpenMRs is how many regions are registered. Under Hold.
-func (r *Rail) OpenMRs() int { return int(r.c.open_mrs) }
+// TurnedAway is how many connections were reset for want of descriptors.
+func (r *Rail) TurnedAway() uint64 { return turnedAway(r.c) }
 
-// TurnedAway is how many connections were reset for want of descriptors. Under Hold.
-func (r *Rail) TurnedAway() uint64 { return uint64(r.c.turned_away) }
-
-// Close closes libfabric's objects in the reverse order of opening; a queue closes only when nothing is bound to it. The first error. Under
-// Hold, unless nobody knows of the rail.
-func (r *Rail) Close() (first error) {
-	var order []*fiFid
-	if r.c.shared != nil {
-		order = append(order, &r.c.shared.fid)
+// Close closes libfabric's objects, and gives the first error. With endpoints or regions open it fails with EBUSY and changes nothing: done is
+// false.
+func (r *Rail) Close(endpoints int) (done bool, err error) {
+	done, regions, rc := closeRail(r.c, endpoints)
+	if !done {
+		return false, r.lib.Errno(fmt.Sprintf("close with %d endpoints and %d regions open", endpoints, regions), syscall.EBUSY)
 	}
-	if r.c.cq != nil {
-		order = append(order, &r.c.cq.fid)
-	}
-	if r.c.av != nil {
-		order = append(order, &r.c.av.fid)
-	}
-	if r.c.domain != nil {
-		order = append(order, &r.c.domain.fid)
-	}
-	if r.c.fabric != nil {
-		order = append(order, &r.c.fabric.fid)
-	}
-	for _, fid := range order {
-		if err := r.lib.check("fi_close", closeFid(fid)); first == nil {
-			first = err
-		}
-	}
-	return first
+	return true, r.lib.check("fi_close", rc)
 }
 
 // ---- the endpoint of all peers ----
@@ -184,9 +165,9 @@ func (r *Rail) Bool(option int) bool { return r.c.shared != nil && boolOption(r.
 // Place is a peer's in the address vector.
 type Place fiAddr
 
-// Insert implements fi_av_insert. Under Hold.
+// Insert implements fi_av_insert.
 func (r *Rail) Insert(addr []byte) (Place, error) {
-	at, rc := insert(r.c.av, addr)
+	at, rc := insert(r.c, addr)
 	return Place(at), r.lib.check("fi_av_insert", rc)
 }
 

@@ -10,16 +10,15 @@ import (
 // mostNets are the networks that one filter admits: what it has no room for is left out.
 const mostNets = 32
 
-// Filter lets a listening socket take connections of these networks alone; of none: from nowhere. Implements SO_ATTACH_FILTER.
-func Filter(fd int, from []netip.Prefix) error {
-	p := admitting(from)
+// Filter has a listening socket take connections that the program takes. Implements SO_ATTACH_FILTER.
+func Filter(fd int, p Program) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]})
 }
 
-// program is classic BPF that looks at a packet from its IP header on.
-type program []unix.SockFilter
+// Program is classic BPF that looks at a packet from its IP header on.
+type Program []unix.SockFilter
 
-func (p *program) emit(code uint16, yes, no uint8, k uint32) {
+func (p *Program) emit(code uint16, yes, no uint8, k uint32) {
 	*p = append(*p, unix.SockFilter{Code: code, Jt: yes, Jf: no, K: k})
 }
 
@@ -38,8 +37,8 @@ const (
 	take     = 1<<32 - 1
 )
 
-// admitting is the program that takes packets from these networks; invalid ones are left out.
-func admitting(from []netip.Prefix) program {
+// Admitting takes packets from these networks alone; of none: from nowhere. Invalid ones are left out.
+func Admitting(from ...netip.Prefix) Program {
 	const v4Source, v6Source = 12, 8
 	var v4, v6 []netip.Prefix
 	for _, n := range from {
@@ -51,7 +50,7 @@ func admitting(from []netip.Prefix) program {
 			v4 = append(v4, n)
 		}
 	}
-	var p program
+	var p Program
 	if len(v4)+len(v6) > 0 {
 		p.emit(loadByte, 0, 0, ipHeader)
 		p.emit(shift, 0, 0, 4)
@@ -72,7 +71,7 @@ func admitting(from []netip.Prefix) program {
 }
 
 // takeNet takes a source address whose words from offset on, masked, are the network's.
-func (p *program) takeNet(n netip.Prefix, offset uint32) {
+func (p *Program) takeNet(n netip.Prefix, offset uint32) {
 	addr := n.Masked().Addr().AsSlice()
 	words := len(addr) / 4
 	for i := range words {

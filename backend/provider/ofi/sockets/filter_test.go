@@ -45,7 +45,7 @@ func TestFilterOfBothFamilies(t *testing.T) {
 		}
 		f, err := l.(*net.TCPListener).File()
 		require.NoError(t, err)
-		require.NoError(t, Filter(int(f.Fd()), nets))
+		require.NoError(t, Filter(int(f.Fd()), Admitting(nets...)))
 		require.NoError(t, f.Close())
 		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 		to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
