@@ -1,5 +1,5 @@
 /* The native provider for InfiniBand, RoCE and iWARP: what runs per request, completion or poll, and what changes tables that those
- * read. Go sets everything up (package verbs); libibverbs is loaded, never linked.
+ * read. Go sets everything up (package verbs, by the Go files here); libibverbs is loaded, never linked.
  *
  * post.c (requests, READs that prove WRITEs), gather.c (what is posted in one call), poll.c (completions), slot.c (an endpoint's place on
  * the rail), mr.c (the core's own buffers); iwarp.c posts and takes completions there. What data passes is inline in libibverbs' own

@@ -7,7 +7,7 @@
  * The side that asks for the connection must send first (RFC 5044, 7.1.2): a message of nothing, the hello, for which the
  * other has a receive in front of all others. Nobody posts before that.
  *
- * C: runs per request and completion. What begins and ends a connection posts under the rail's lock; Go (connector.go) says when.
+ * C: runs per request and completion. What begins and ends a connection posts under the rail's lock; Go (verbs/connector.go) says when.
  */
 #include <errno.h>
 #include <stdlib.h>
