@@ -1,4 +1,4 @@
-package shm
+package cma
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestThreads(t *testing.T) {
 // build makes the program; flags[0] is its sanitizer.
 func build(t *testing.T, flags ...string) (bin string) {
 	return native.Part{Name: "ctest", Program: true, Flags: flags, Include: []string{"backend/include"},
-		Dirs: []string{"backend/provider/shm", "backend/provider/shm/ctest"}}.Build(t)
+		Dirs: []string{"backend/provider/shm/cma", "backend/provider/shm/cma/ctest"}}.Build(t)
 }
 
 func list(t *testing.T, bin string) []string {

@@ -1,4 +1,4 @@
-/* What posts ask of the mapper, which is Go's (mapper.go): they leave a task and ring, without Go. And why memory could not be reached, which posts
+/* What posts ask of the mapper, which is Go's (shm/mapper.go): they leave a task and ring, without Go. And why memory could not be reached, which posts
  * find, too. */
 #include <stdio.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
  *
- * table.c (what regions allow; Go enters them: table.go), peer.c (what is known of a peer; who it is and how endpoints connect is Go's: ipc, handshake), copy.c, pool.c and copier.c (who
+ * table.c (what regions allow; Go enters them: shm/table.go), peer.c (what is known of a peer; who it is and how endpoints connect is Go's: ipc, handshake), copy.c, pool.c and copier.c (who
  * copies), loan.c and favour.c (pieces that a polling target copies, as either side sees it), stopped.c (one that has stopped), ops.c (posting and polling), rail.c. shared.h
- * has what processes see of each other, vram.h what there is for memory of GPUs.
+ * has what processes see of each other, pool.h what there is for copies, vram.h what there is for memory of GPUs.
  *
  * An initiator copies by itself, but for pieces that a target takes off it; nobody's hardware checks keys. So each process shows a table of
  * its regions, read-only, and each endpoint a box in which the peer's lanes say when it copies: whoever lets go of memory makes the region's
@@ -18,43 +18,18 @@
 
 #include <stddef.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "gr_provider.h"
 #include "gr_ready.h"
+#include "pool.h"
 #include "shared.h"
 #include "vram.h"
 
-/* ---- one process's own ---- */
-
-/* Where threads of the pool run while they copy from or to memory of a NUMA node. n: 0 where there is nothing to choose. */
-typedef struct lc_nodes {
-    uint32_t n;
-    struct lc_node {
-        int id;
-        uint64_t cpus[LC_CPUS / 64]; /* bits */
-    } node[LC_NODES];
-} lc_nodes;
-
-/* Bytes queued that wake nobody while the application polls, and go in one call then. A piece is as large: halves, of which each costs a work
- * request, made 256 KiB 8 % slower and 1 MiB 1 %. */
-enum { LC_ALONE = 1 << 20 };
+/* ---- one process's own; pool.h has more ---- */
 
 /* How long a copy is waited for that another process is at: a turn takes some 50 us, or as long as it likes if that process is stopped in it. */
 enum { LC_WAIT_MS = 1000, LC_NAP_US = 20 };
-
-typedef struct lc_job {
-    struct lc_job *next;
-    lc_ep *ep;
-    gr_ctx *ctx;
-    int write, err;
-    lc_offer *loan; /* the bytes from `kept` on are offered to the peer, or being copied by it; NULL: none are */
-    uint64_t kept;
-    uint64_t long_ns; /* when it will have taken the peer long; 0: not asked yet */
-    int node; /* in the pool's nodes, of our memory; -1: unknown, or all the same */
-    uint32_t n;
-    uint64_t bytes;
-    gr_seg seg[GR_MAX_IOV];
-} lc_job;
 
 typedef struct lc_recv {
     gr_ctx *ctx;
@@ -111,29 +86,6 @@ struct lc_ep {
         lc_import *left; /* to be unmapped when no job is under way */
     } gpu;
 };
-
-typedef struct lc_pool {
-    pthread_mutex_t mu;
-    pthread_cond_t work;
-    struct { /* under mu */
-        pthread_t thread[LC_COPIERS];
-        uint32_t most, started, waiting;
-    } copiers;
-    lc_nodes nodes;
-    int stop;
-    lc_job *head, **tail;
-    _Atomic uint32_t queued;
-    _Atomic int call; /* the next poll rouses threads */
-    uint64_t bytes; /* queued */
-    lc_job *lent; /* they wait for the peer, who copies what is missing, or may still take it */
-    _Atomic uint32_t nlent;
-    lc_ep *_Atomic favour; /* its peer has offered something; changed under mu or the rail's lock, to NULL under mu alone */
-    _Atomic int served; /* a piece for a peer, lately */
-    _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
-    lc_lane own[LC_COPIERS]; /* likewise ours, while we copy for peers */
-    _Atomic uint32_t lanes; /* bits: those that nobody has */
-    lc_job *_Atomic done;
-} lc_pool;
 
 /* Under base's lock, but for what says otherwise. */
 struct lc_rail {
@@ -219,61 +171,12 @@ void lc_hear(lc_ep *ep);    /* takes what the peer has rung. With the rail locke
 void lc_hang_up(lc_ep *ep); /* at the endpoint's end */
 int lc_alive(lc_ep *ep);    /* 0: the peer's process has ended */
 int lc_ended(int pidfd);
+void lc_wake(lc_rail *rail); /* wakes whoever sleeps on the rail here; without the lock */
 
 /* ---- copy.c ---- */
 
 /* One or more segments; 0 or an errno. Only one thread at a time uses a lane. */
 int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg);
-
-/* ---- pool.c ---- */
-
-void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes);
-void lc_pool_close(lc_rail *rail);
-void lc_pool_add(lc_rail *rail, lc_job *job);
-/* What one copy can do: of the queue, or what a peer has not begun. NULL: there is nothing. With mu. */
-lc_job *lc_pool_take(lc_rail *rail);
-/* Copies that, but for what is lent, and hands it on. Without mu. */
-void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane);
-/* Copies what one call takes, ours or a peer's, on a lane that is lent; 0 when there was nothing to do, or no lane. Without the rail's lock. */
-int lc_pool_help(lc_rail *rail);
-/* Wakes whoever sleeps on the rail. */
-void lc_wake(lc_rail *rail);
-/* Takes what is finished, in no order. */
-lc_job *lc_pool_done(lc_rail *rail);
-/* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked; it is not while a peer copies, which is waited for a second
- * at most: -ETIMEDOUT, and its job has ended with ECANCELED all the same. */
-int lc_pool_drain(lc_rail *rail, lc_ep *ep);
-
-void lc_pool_put_done(lc_pool *pool, lc_job *job);
-/* Lends a lane; 0: there is none. */
-int lc_lane_take(lc_pool *pool, uint32_t *lane);
-void lc_lane_give(lc_pool *pool, uint32_t lane);
-
-/* ---- copier.c ---- */
-
-/* One thread more, with mu. */
-void lc_copier_start(lc_rail *rail);
-/* Which of the pool's nodes has the memory; -1: none, as what nobody has touched yet. */
-int lc_node_of(const lc_pool *pool, uint64_t addr);
-
-/* ---- loan.c: with pool.mu, but for lc_copy_part and lc_loan_over ---- */
-
-/* Whether the application here and the peer both poll, and the peer takes offers. */
-int lc_may_lend(const lc_rail *rail, const lc_ep *ep);
-/* Offers the job's bytes from `kept` on to its peer; 0: it takes none now. */
-int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept);
-/* Copies some of the job's bytes; 0 or an errno. */
-int lc_copy_part(const lc_job *job, uint32_t lane, uint64_t from, uint64_t to);
-/* Puts a job of which nothing but the loan is left among those that wait. */
-void lc_loan_wait(lc_pool *pool, lc_job *job);
-/* Takes what peers have copied. */
-void lc_loan_reap(lc_pool *pool);
-/* A job of which the bytes from `kept` on are the caller's to copy: the peer had not begun, or could not. It counts in ep->jobs. NULL: there is none. */
-lc_job *lc_loan_back(lc_pool *pool);
-/* Whether one of these would find something. */
-int lc_loan_over(lc_pool *pool);
-/* Ends the endpoint's, with ECANCELED where the peer has not copied; those that it is at only with `all`. How many these are. */
-uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all);
 
 /* ---- stopped.c ---- */
 
@@ -306,6 +209,12 @@ extern const gr_rail_bulk lc_whole;
  * has its message taken here. */
 int lc_cancel(lc_ep *ep); /* 0, or -ETIMEDOUT as lc_pool_drain */
 
-uint64_t lc_now(void);
+/* Nanoseconds. Implements clock_gettime. */
+static inline uint64_t lc_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
 
 #endif

@@ -20,7 +20,7 @@ typedef struct lc_vram {
 
 /* ---- mapper.c ---- */
 
-/* What the mapper (mapper.go) does: the driver's calls that last milliseconds. */
+/* What the mapper (shm/mapper.go) does: the driver's calls that last milliseconds. */
 enum { LC_BEGIN, LC_END, LC_PAIR };
 typedef struct lc_task {
     struct lc_task *next;

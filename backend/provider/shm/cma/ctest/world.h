@@ -48,7 +48,7 @@ int close_ep(end *e); /* its endpoint alone */
 void poll_end(end *e);
 card own_card(const end *e);
 int open_descriptors(void);
-/* A region in the table, as table.go enters it; its key. share: of a GPU's memory. */
+/* A region in the table, as shm/table.go enters it; its key. share: of a GPU's memory. */
 uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share);
 int close_region(lc_rail *rail, uint64_t key);
 /* The end's peer is the process of that number, with these descriptors; sock: our connection to it, and its to us. As package handshake does it. */
@@ -90,7 +90,7 @@ enum { FAKE_SIZE = 1 << 20 };
 static inline uint64_t fake_at(int number) { return (uint64_t)number << 30; }
 
 gr_gpu *fake_driver(void);
-/* A thread that does what mapper.go does: with fake mappings. */
+/* A thread that does what shm/mapper.go does: with fake mappings. */
 void start_mapper(end *e);
 void wait_mapper(end *e);
 void end_mapper(end *e);

@@ -13,6 +13,13 @@ enum {
     ALIVE_NS = 4000000, /* how old the knowledge may be that a process lives: its number may be another's soon after. A look is a system call */
 };
 
+/* Whoever waits for what is finished sleeps, and is woken. */
+void lc_wake(lc_rail *rail)
+{
+    if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
+        (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+}
+
 /* With the rail locked: whoever waits on the endpoint looks at it again. */
 static void told(lc_ep *ep)
 {

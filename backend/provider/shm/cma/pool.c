@@ -84,13 +84,6 @@ static void copy(lc_job *list, uint32_t lane)
         j->err = err ? lc_copy(j->ep, lane, j->write, j->n, j->seg) : 0;
 }
 
-void lc_pool_put_done(lc_pool *pool, lc_job *job)
-{
-    job->next = atomic_load_explicit(&pool->done, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak(&pool->done, &job->next, job))
-        ;
-}
-
 static void finish(lc_pool *pool, lc_job *list)
 {
     lc_ep *ep = list->ep;
@@ -106,13 +99,6 @@ static void finish(lc_pool *pool, lc_job *list)
     }
     ep->pool.jobs -= n;
     pthread_mutex_unlock(&pool->mu);
-}
-
-/* Whoever waits for what is finished sleeps, and is woken. */
-void lc_wake(lc_rail *rail)
-{
-    if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
-        (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
 }
 
 void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane)
@@ -161,19 +147,6 @@ void lc_pool_add(lc_rail *rail, lc_job *job)
     else if (call)
         rouse(rail);
 }
-
-int lc_lane_take(lc_pool *pool, uint32_t *lane)
-{
-    uint32_t free = atomic_load_explicit(&pool->lanes, memory_order_relaxed);
-    do {
-        if (!free)
-            return 0;
-        *lane = (uint32_t)__builtin_ctz(free);
-    } while (!atomic_compare_exchange_weak(&pool->lanes, &free, free & ~(1u << *lane)));
-    return 1;
-}
-
-void lc_lane_give(lc_pool *pool, uint32_t lane) { atomic_fetch_or(&pool->lanes, 1u << lane); }
 
 /* Half of a copy, maybe, and then the other half, should its peer not have begun. */
 static int copy_own(lc_rail *rail)

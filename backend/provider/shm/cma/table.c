@@ -1,4 +1,4 @@
-/* What a region allows, and the wait for those that are copying. Who enters regions is Go (table.go); the wait is C, as it looks at lanes of endpoints
+/* What a region allows, and the wait for those that are copying. Who enters regions is Go (shm/table.go); the wait is C, as it looks at lanes of endpoints
  * under the rail's lock. */
 #include <errno.h>
 #include <stdlib.h>
@@ -6,13 +6,6 @@
 #include <unistd.h>
 
 #include "local.h"
-
-uint64_t lc_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len)
 {

@@ -1,4 +1,4 @@
-/* Peers' memory as our GPUs see it: mapped when a transfer first wants it, by the mapper (mapper.go), and kept until the peer takes it back, its
+/* Peers' memory as our GPUs see it: mapped when a transfer first wants it, by the mapper (shm/mapper.go), and kept until the peer takes it back, its
  * metadata is unloaded or the endpoint is closed. It is C since each post looks here for its regions. */
 #include <errno.h>
 #include <stdlib.h>
