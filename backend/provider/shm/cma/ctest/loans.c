@@ -1,56 +1,9 @@
 /* Pieces that a polling target copies for us: what we offer, what becomes of it. */
-#define _GNU_SOURCE
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "world.h"
-
-/* The same range here and there. */
-static void begin(pair *p, int op, uint64_t at, uint64_t len, gr_ctx *c) { CHECK(post_end(&p->me, op, &p->peer, at, at, len, c) == 0); }
-
-/* Takes what was posted from the queue; half of it is offered. */
-static lc_job *take_half(lc_rail *rail)
-{
-    pthread_mutex_lock(&rail->pool.mu);
-    lc_job *job = lc_pool_take(rail);
-    pthread_mutex_unlock(&rail->pool.mu);
-    CHECK(job && job->loan);
-    return job;
-}
-
-/* Until the target takes offers. */
-static void wait_helps(pair *p)
-{
-    atomic_store(&p->me.rail->base.attended, 1);
-    CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, 1) == 0);
-    for (uint64_t stop = limit(); !atomic_load(&p->me.ep->peer.box->helps); poll_end(&p->me))
-        CHECK(lc_now() < stop);
-    p->me.done = 0;
-}
-
-/* How many copies the target has made for us, or is making. */
-static int copied_by_peer(const pair *p)
-{
-    int n = 0;
-    for (int i = 0; i < LC_OFFERS; i++)
-        n += atomic_load(&p->me.ep->peer.box->offer[i].who) != 0;
-    return n;
-}
-
-static void forget_offers(pair *p)
-{
-    for (int i = 0; i < LC_OFFERS; i++)
-        atomic_store(&p->me.ep->peer.box->offer[i].who, 0);
-}
+#include "loans.h"
 
 /* Many at a time and of all sizes, both ways: each byte is where it belongs, and the target has copied some. */
 void lent(void)
@@ -90,29 +43,6 @@ void lent(void)
             finish(&p);
         }
     }
-}
-
-/* ---- targets that take an offer by hand ---- */
-
-static uint32_t await_offer(pair *p)
-{
-    lc_box *box = p->me.ep->box;
-    for (uint64_t stop = limit();; poll_end(&p->me)) {
-        CHECK(lc_now() < stop);
-        uint32_t bits = atomic_load(&box->offered);
-        for (uint32_t i = 0; i < LC_OFFERS; i++)
-            if ((bits & 1u << i) && (atomic_fetch_and(&box->offered, ~(1u << i)) & 1u << i))
-                return i;
-    }
-}
-
-/* It polls, says that it helps and does not. */
-static void claims_to_help(pair *p)
-{
-    for (uint64_t stop = limit(); !p->me.ep->peer.box; poll_end(&p->me))
-        CHECK(lc_now() < stop);
-    p->me.ep->peer.kin = 0; /* no offer of it is served by what polls */
-    atomic_store(&p->me.ep->box->helps, 1);
 }
 
 static void idle_target(pair *p)
@@ -158,26 +88,6 @@ void taken_back(void)
     finish(&p);
 }
 
-/* It takes an offer as often as it is told to, and says what it is told. */
-static void answering(pair *p)
-{
-    claims_to_help(p);
-    tell(p, 'c');
-    for (char c; (c = hear(p)) != 'q';) {
-        uint32_t i = await_offer(p);
-        atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
-        if (c == 's')
-            raise(SIGSTOP);
-        if (c == 'k')
-            raise(SIGKILL);
-        if (c == 'w') {
-            tell(p, 't');
-            CHECK(hear(p) == 'g');
-        }
-        atomic_store(&p->me.ep->box->offer[i].ended, c == 'p' ? -EPERM : -EACCES);
-    }
-}
-
 /* What the peer can't copy we do; where it may not, it is not asked again. */
 void refused(void)
 {
@@ -196,123 +106,6 @@ void refused(void)
     }
     tell(&p, 'q');
     finish(&p);
-}
-
-/* Offers until the target has taken something, which is under way then. */
-static void until_taken(pair *p)
-{
-    lc_box *out = p->me.ep->peer.box;
-    for (uint64_t stop = limit(); !copied_by_peer(p);) {
-        CHECK(lc_now() < stop);
-        int before = p->me.done;
-        begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
-        gr_rail_lock(&p->me.rail->base); /* only the post's own half */
-        lc_job *job = take_half(p->me.rail);
-        for (uint64_t wait = lc_now() + 100000000; atomic_load(&out->offered) && lc_now() < wait;)
-            ;
-        lc_pool_copy(p->me.rail, job, LC_COPIERS - 1);
-        gr_rail_unlock(&p->me.rail->base);
-        for (uint64_t wait = lc_now() + 100000000; !atomic_load(&out->offered) && !copied_by_peer(p) && lc_now() < wait;)
-            ;
-        if (!copied_by_peer(p))
-            wait_done(&p->me, before + 1);
-    }
-}
-
-/* A target that is killed while it is at one. */
-void helper_killed(void)
-{
-    pair p = split(0, answering);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
-    tell(&p, 'k');
-    until_taken(&p);
-    wait_done(&p.me, p.me.done + 1);
-    CHECK(p.me.err == ECONNRESET);
-    CHECK(waitpid(p.child, NULL, 0) == p.child);
-    close_end(&p.me);
-}
-
-/* One that is stopped before its copy: it may still make it. Nothing ends before the endpoint does, which waits a second and says so. */
-void helper_stopped_before(void)
-{
-    pair p = split(0, answering);
-    gr_comp c[4];
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
-    tell(&p, 's');
-    until_taken(&p);
-    int before = p.me.done;
-    CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
-    for (uint64_t wait = lc_now() + 50000000; lc_now() < wait; poll_end(&p.me))
-        CHECK(p.me.done == before);
-    CHECK(close_ep(&p.me) == -ETIMEDOUT);
-    p.me.ep = NULL;
-    gr_rail_lock(&p.me.rail->base);
-    int n = lc_ops.poll(&p.me.rail->base, c, 4);
-    gr_rail_unlock(&p.me.rail->base);
-    CHECK(n == 1 && c[0].err == ECANCELED);
-    kill(p.child, SIGKILL);
-    CHECK(waitpid(p.child, NULL, 0) == p.child);
-    close_end(&p.me);
-}
-
-/* It copies for a long time, by one call. */
-static void slow_helper(pair *p)
-{
-    enum { TIMES = 256 };
-    static struct iovec here[TIMES], there[TIMES];
-    claims_to_help(p);
-    tell(p, 'c');
-    uint32_t i = await_offer(p);
-    for (int k = 0; k < TIMES; k++) {
-        here[k] = (struct iovec){ p->me.mem, MEM };
-        there[k] = (struct iovec){ (void *)(uintptr_t)p->peer.mem, MEM };
-    }
-    atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
-    for (;;) /* until it is stopped */
-        CHECK(process_vm_readv(p->me.ep->peer.pid, here, TIMES, there, TIMES, 0) > 0);
-}
-
-/* Stopped in it, as seen from outside: the call has ended then, and we copy by ourselves. What it says later of that offer is of no use. */
-void helper_stopped_behind(void)
-{
-    char path[64], line[256];
-    if (prctl(PR_GET_SECCOMP) != 0) {
-        fprintf(stderr, "there is a filter for calls: nothing can be said of stopped ones\n");
-        exit(SKIP);
-    }
-    pair p = split(0, slow_helper);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
-    memset(p.me.mem, 9, MEM);
-    until_taken(&p);
-    int before = p.me.done, status, nr = -1;
-    CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, &status, WUNTRACED) == p.child && WIFSTOPPED(status));
-    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)p.child);
-    FILE *f = fopen(path, "r");
-    if (!f || !fgets(line, sizeof(line), f) || sscanf(line, "%d ", &nr) != 1 || nr != SYS_process_vm_readv) {
-        fprintf(stderr, "the kernel doesn't say, or it was stopped between two calls: %d\n", nr);
-        kill(p.child, SIGKILL);
-        exit(!f || nr == -1 ? SKIP : 1);
-    }
-    fclose(f);
-    wait_done(&p.me, before + 1);
-    CHECK(p.me.err == 0 && p.me.ep->pool.lent != 0 && p.me.ep->pool.lost == p.me.ep->pool.lent && p.me.rail->pool.lent == NULL);
-    memset(p.me.mem, 0, MEM);
-    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* another offer, which nobody takes */
-    for (int i = 0; i < MEM / 4; i++)
-        CHECK(p.me.mem[i] == 9);
-    CHECK(p.me.ep->pool.lost != 0);
-    for (int i = 0; i < LC_OFFERS; i++)
-        atomic_store(&p.me.ep->peer.box->offer[i].ended, LC_COPIED); /* it goes on, and says so */
-    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
-    CHECK(p.me.ep->pool.lost == 0 && p.me.ep->pool.lent == 0);
-    CHECK(close_ep(&p.me) == 0);
-    p.me.ep = NULL;
-    kill(p.child, SIGKILL);
-    CHECK(waitpid(p.child, NULL, 0) == p.child);
-    close_end(&p.me);
 }
 
 /* A target that writes to an offer whatever it likes, all the time. */
@@ -336,49 +129,6 @@ void scribbled(void)
     wait_helps(&p);
     for (int i = 0; i < 2000; i++)
         CHECK(rma(&p.me, i % 2 ? GR_READ : GR_WRITE, &p.peer, 0, 0, 128 << 10) == 0);
-    tell(&p, 'q');
-    finish(&p);
-}
-
-static void *closes(void *arg)
-{
-    end *e = arg;
-    CHECK(close_ep(e) == 0);
-    return NULL;
-}
-
-static void still_closing(pthread_t t, int ms)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += ms % 1000 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    CHECK(pthread_timedjoin_np(t, NULL, &until) == ETIMEDOUT);
-}
-
-/* However long a copy of our own takes at the end: from then on the peer has its second for what it has taken. */
-void slow_close(void)
-{
-    pair p = split(0, answering);
-    lc_rail *rail = p.me.rail;
-    pthread_t t;
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
-    begin(&p, GR_READ, 0, MEM / 4, &ctx[0]);
-    lc_job *job = take_half(rail);
-    CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
-    still_closing(t, LC_WAIT_MS + 100);
-    tell(&p, 'w');
-    CHECK(hear(&p) == 't');
-    lc_pool_copy(rail, job, LC_COPIERS - 1);
-    still_closing(t, 50);
-    tell(&p, 'g');
-    CHECK(pthread_join(t, NULL) == 0);
-    p.me.ep = NULL;
     tell(&p, 'q');
     finish(&p);
 }
