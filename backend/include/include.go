@@ -19,8 +19,8 @@ import (
 var headers embed.FS
 
 // Users are the packages that include these headers, from the module's root.
-var Users = []string{"backend/core", "backend/gpu", "backend/provider/fake", "backend/provider/fake/drive", "backend/provider/ofi",
-	"backend/provider/shm", "backend/provider/verbs", "plugin", "test/cuda"}
+var Users = []string{"backend/core", "backend/gpu", "backend/provider/fake", "backend/provider/fake/drive", "backend/provider/ofi/libfabric",
+	"backend/provider/shm/cma", "backend/provider/verbs/ibverbs", "plugin", "test/cuda"}
 
 // File is the name of the file that each of Users has.
 const File = "include.go"

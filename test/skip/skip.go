@@ -1,7 +1,10 @@
 // Package skip is the one way in which tests treat what a machine lacks.
 package skip
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 // TB is the part of testing.TB that is used here.
 type TB interface {
@@ -20,4 +23,12 @@ func OrFail(t TB, err error) {
 		t.Fatalf("%v", err)
 	}
 	t.Skipf("%v", err)
+}
+
+// UnlessRoot skips what this user may not do; why says what that is.
+func UnlessRoot(t TB, why string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		OrFail(t, errors.New(why))
+	}
 }

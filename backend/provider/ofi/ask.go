@@ -5,12 +5,13 @@ import (
 	"slices"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 )
 
 // asker is a library that is asked for what an operator wants; it implements lister.
 type asker struct {
-	*library
-	asked asked
+	*libfabric.Library
+	asked libfabric.Hints // by the operator; 0 is the provider's own choice
 	tune  Tuning
 	// why devices are not asked to know memory of GPUs; nil: they are
 	unasked error
@@ -23,23 +24,23 @@ func (a asker) List(fabric string) ([]*entry, error) {
 	if len(got) > 0 {
 		return got, err
 	}
-	plain := asker{library: a.library}
+	plain := asker{Library: a.Library}
 	if hints := a.tune.hints(); hints != "" {
 		if own, _ := plain.delivering(fabric); len(own) > 0 {
 			return nil, fmt.Errorf("%w: %s/%s refuses the options %s; by itself it has tx_depth=%d, rx_depth=%d, threading=safe",
-				provider.ErrUnusable, fabric, own[0].domain, hints, own[0].txDepth, own[0].rxDepth)
+				provider.ErrUnusable, fabric, own[0].Domain, hints, own[0].TxDepth, own[0].RxDepth)
 		}
 	}
-	if early, _ := plain.list(fabric, want{}); len(early) > 0 {
+	if early, _ := plain.list(fabric, false, false); len(early) > 0 {
 		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would end before its data is in place at the peer; "+
-			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].domain, fabric)
+			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].Domain, fabric)
 	}
 	return got, err
 }
 
 // delivering are the devices whose completions say that data is in place.
 func (a asker) delivering(fabric string) ([]*entry, error) {
-	got, err := a.list(fabric, want{delivery: true})
+	got, err := a.list(fabric, true, false)
 	if err != nil || len(got) == 0 {
 		return nil, err
 	}
@@ -51,13 +52,13 @@ func (a asker) withHMEM(got []*entry, fabric string) []*entry {
 	if a.unasked != nil || !slices.ContainsFunc(got, func(e *entry) bool { return !e.sockets() }) {
 		return got
 	}
-	able, err := a.list(fabric, want{delivery: true, hmem: true})
+	able, err := a.list(fabric, true, true)
 	if err != nil {
 		return got
 	}
 	for i, e := range got {
 		same := func(a *entry) bool {
-			return a.domain == e.domain && a.fabric == e.fabric && a.protocol == e.protocol && a.src == e.src
+			return a.Domain == e.Domain && a.Fabric == e.Fabric && a.Protocol == e.Protocol && a.Src == e.Src
 		}
 		if k := slices.IndexFunc(able, same); k >= 0 && !e.sockets() {
 			able[k].hmem = true
@@ -65,4 +66,20 @@ func (a asker) withHMEM(got []*entry, fabric string) []*entry {
 		}
 	}
 	return got
+}
+
+// list implements List with FI_DELIVERY_COMPLETE and FI_HMEM, or without.
+func (a asker) list(fabric string, delivery, hmem bool) (out []*entry, err error) {
+	h := a.asked
+	h.Provider, h.Delivery, h.HMEM = fabric, delivery, hmem
+	got, err := a.Library.List(h)
+	for _, i := range got {
+		if k := a.tune.key(i.Domain); k != nil && i.Provider == "cxi" {
+			if err := i.SetKey(k.Service, k.VNI); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, &entry{Info: i, unasked: a.unasked})
+	}
+	return out, err
 }

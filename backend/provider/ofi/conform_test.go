@@ -10,6 +10,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/conform"
+	"gorail/backend/provider/ofi/libfabric"
 )
 
 // openLoopback opens the loopback device of a fabric, or skips.
@@ -46,8 +47,8 @@ func TestConformTCP(t *testing.T) {
 func TestTrafficSharedEndpoint(t *testing.T) {
 	for _, fabric := range []string{"tcp;ofi_rxm", "shm"} {
 		t.Run(fabric, func(t *testing.T) {
-			lib, err := loadLibrary(New(Options{LibraryPath: testLibrary()}).path)
-			if err == nil && fabric == "shm" && lib.version >= 2<<16 && lib.version <= 2<<16|3 {
+			lib, err := libfabric.Load(New(Options{LibraryPath: testLibrary()}).path)
+			if err == nil && fabric == "shm" && lib.Version() >= 2<<16 && lib.Version() <= 2<<16|3 {
 				t.Skip("shm of libfabric 2.0 to 2.3 crashes where both ends are in one process: docs/fabrics.md")
 			}
 			conform.RunTraffic(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, fabric) })

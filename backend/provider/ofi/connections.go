@@ -4,6 +4,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/ofi/libfabric"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // What libfabric forgets when an endpoint of its tcp family closes.
@@ -20,19 +23,19 @@ import (
 
 // search is for the sockets of one endpoint.
 type search struct {
-	own, peer sockName // peer: the zero name where there is none
-	listener  int      // -1: not found
-	fds       []int    // what may be the endpoint's
-	later     bool     // more connections may be accepted than were found
-	looked    bool     // the look is over
-	found     int      // in this pass, not seen to by libfabric yet
-	shut      bool     // the listener is among them
-	strangers []int    // those of which libfabric must get rid before the endpoint goes
+	own, peer sockets.Name // peer: the zero name where there is none
+	listener  int          // -1: not found
+	fds       []int        // what may be the endpoint's
+	later     bool         // more connections may be accepted than were found
+	looked    bool         // the look is over
+	found     int          // in this pass, not seen to by libfabric yet
+	shut      bool         // the listener is among them
+	strangers []int        // those of which libfabric must get rid before the endpoint goes
 }
 
 // lookout makes one look for all who call at a time.
 type lookout struct {
-	files openFiles // whose turn it is
+	files sockets.Files // whose turn it is
 
 	mu      sync.Mutex // above the rail's lock
 	over    sync.Cond
@@ -41,7 +44,7 @@ type lookout struct {
 }
 
 // find looks for an endpoint's sockets, without the rail's lock.
-func (l *lookout) find(rail *coreRail, own *search) {
+func (l *lookout) find(rail *libfabric.Rail, own *search) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wanted = append(l.wanted, own)
@@ -65,39 +68,39 @@ func (l *lookout) find(rail *coreRail, own *search) {
 
 // lookFor finds the sockets of all. Once an endpoint hears nothing more, no connection waits, and nobody is polling who may just have accepted
 // one, all its connections are there.
-func lookFor(files openFiles, rail *coreRail, batch []*search) {
-	byOwn, byPeer, hosts := make(map[sockName][]*search), make(map[sockName][]*search), make(map[sockName]bool)
+func lookFor(files sockets.Files, rail *libfabric.Rail, batch []*search) {
+	byOwn, byPeer, hosts := make(map[sockets.Name][]*search), make(map[sockets.Name][]*search), make(map[sockets.Name]bool)
 	for _, s := range batch {
 		byOwn[s.own] = append(byOwn[s.own], s)
-		hosts[s.own.host()] = true
-		if s.peer != (sockName{}) {
+		hosts[s.own.Host()] = true
+		if s.peer != (sockets.Name{}) {
 			byPeer[s.peer] = append(byPeer[s.peer], s)
 		}
 	}
-	failed := files.each(func(fd int) bool {
-		own, _ := ownName(fd)
+	failed := files.Each(func(fd int) bool {
+		own, _ := sockets.Own(fd)
 		for _, s := range byOwn[own] {
-			if listens(fd) {
+			if sockets.Listens(fd) {
 				s.listener = fd
 			}
 		}
 		return true
 	})
 	for _, s := range batch {
-		s.later = failed != nil || !deafen(s.listener) || backlog(s.listener)
+		s.later = failed != nil || !deafen(s.listener) || sockets.Backlog(s.listener)
 	}
-	pass(rail)
-	failed = files.each(func(fd int) bool {
-		own, ok := ownName(fd)
+	rail.Pass()
+	failed = files.Each(func(fd int) bool {
+		own, ok := sockets.Own(fd)
 		for _, s := range byOwn[own] {
 			s.fds = append(s.fds, fd)
 		}
-		if !ok || !hosts[own.host()] {
+		if !ok || !hosts[own.Host()] {
 			return true
 		}
-		peer, _ := peerName(fd)
+		peer, _ := sockets.Peer(fd)
 		for _, s := range byPeer[peer] {
-			if own != s.own && own.host() == s.own.host() {
+			if own != s.own && own.Host() == s.own.Host() {
 				s.fds = append(s.fds, fd)
 			}
 		}
@@ -109,28 +112,14 @@ func lookFor(files openFiles, rail *coreRail, batch []*search) {
 }
 
 // deafen drops whatever comes to the socket. To shut it down would keep libfabric busy with it until the endpoint closes.
-func deafen(fd int) bool { return fd >= 0 && filter(fd, nil) == nil }
-
-// connections finds an endpoint's sockets. Others may be closed by libfabric until the rail is held.
-func (r *rail) connections(e *endpoint) *search {
-	own, ok := nameOf(e.addr)
-	if !ok {
-		return nil
-	}
-	s := &search{own: own, listener: -1}
-	if e.at != nil {
-		s.peer, _ = nameOf(e.at.addr)
-	}
-	r.look.find(r.c, s)
-	return s
-}
+func deafen(fd int) bool { return fd >= 0 && sockets.Filter(fd, sockets.Admitting()) == nil }
 
 // breakAll breaks the connections that were found. Completions stay in the queue. Under hold: nothing is accepted meanwhile, as libfabric does
-// that when it is polled.
-func (s *search) breakAll(r *rail) {
+// that when it is polled. open: how many endpoints the rail has.
+func (s *search) breakAll(rail *libfabric.Rail, files sockets.Files, open int) {
 	const rounds, events = 8, 64 // one round is enough, as a rule; what one poll looks at, or less
 	if s.later {
-		_ = r.files.each(func(fd int) bool { s.visit(fd); return true })
+		_ = files.Each(func(fd int) bool { s.visit(fd); return true })
 	} else {
 		for _, fd := range s.fds {
 			s.visit(fd)
@@ -142,7 +131,7 @@ func (s *search) breakAll(r *rail) {
 	for i := 0; i < rounds && (s.found > 0 || len(s.strangers) > 0); i++ {
 		strangers := s.strangers
 		s.found, s.strangers = 0, nil
-		progress(r.c, r.openEPs/events+1)
+		rail.Progress(open/events + 1)
 		for _, fd := range strangers {
 			s.visit(fd)
 		}
@@ -151,7 +140,7 @@ func (s *search) breakAll(r *rail) {
 
 // visit breaks a connection, should it be the endpoint's.
 func (s *search) visit(fd int) {
-	own, ok := ownName(fd)
+	own, ok := sockets.Own(fd)
 	if !ok {
 		return
 	}
@@ -159,30 +148,30 @@ func (s *search) visit(fd int) {
 	if !accepted && !s.dialled(fd, own) {
 		return
 	}
-	if listens(fd) {
+	if sockets.Listens(fd) {
 		if s.shut = unix.Shutdown(fd, unix.SHUT_RD) == nil; s.shut {
 			s.found++
 		}
 		return
 	}
-	switch was := look(fd); {
-	case accepted && was.stranger:
+	switch was := sockets.Look(fd); {
+	case accepted && was.Stranger:
 		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
 			s.strangers = append(s.strangers, fd)
 		}
-	case was.open:
+	case was.Open:
 		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
 			s.found++
 		}
-		empty(fd)
+		sockets.Empty(fd)
 	}
 }
 
 // dialled says that it is a connection of the endpoint's to its peer, from the address of the rail.
-func (s *search) dialled(fd int, own sockName) bool {
-	if s.peer == (sockName{}) || own.host() != s.own.host() {
+func (s *search) dialled(fd int, own sockets.Name) bool {
+	if s.peer == (sockets.Name{}) || own.Host() != s.own.Host() {
 		return false
 	}
-	peer, ok := peerName(fd)
+	peer, ok := sockets.Peer(fd)
 	return ok && peer == s.peer
 }

@@ -10,27 +10,18 @@ import (
 	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 )
 
-// entry is one fi_info in Go's terms.
+// entry is a device that libfabric lists.
 type entry struct {
-	provider, fabric, domain, nic string
-	protocol                      uint32
-	maxMsg                        uint64
-	txDepth, rxDepth              uint64 // of an endpoint
-	bps                           uint64 // link speed, 0 = not told
-	src                           netip.Addr
-	ip                            bool   // addresses are socket addresses
-	pci                           string // "0000:3b:00.0" or ""
-	hmem                          bool   // asked for with FI_HMEM
-	unasked                       error  // why not
-
-	handle *handle // keeps info alive
-	info   *fiInfo
+	*libfabric.Info
+	hmem    bool  // asked for with FI_HMEM
+	unasked error // why not
 }
 
 // sockets says that the entry runs over the kernel's IP stack: it has an IP address and is no device on a bus.
-func (e *entry) sockets() bool { return e.src.IsValid() && e.nic == "" && e.pci == "" }
+func (e *entry) sockets() bool { return e.Src.IsValid() && e.NIC == "" && e.PCI == "" }
 
 // lister is what discover needs of a library; tests have their own.
 type lister interface {
@@ -102,8 +93,8 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 	var out []provider.Device
 	var seen []string
 	for _, e := range oneEach(entries) {
-		seen = append(seen, e.domain)
-		if globs.match(e.domain, e.nic) {
+		seen = append(seen, e.Domain)
+		if globs.match(e.Domain, e.NIC) {
 			out = append(out, device(sys, e))
 		}
 	}
@@ -121,15 +112,15 @@ func oneEach(entries []*entry) []*entry {
 	best := make(map[string]*entry)
 	var order []string
 	for _, e := range entries {
-		if e.sockets() && !usableAddr(e.src) {
+		if e.sockets() && !usableAddr(e.Src) {
 			continue
 		}
-		old := best[e.domain]
+		old := best[e.Domain]
 		if old == nil {
-			order = append(order, e.domain)
+			order = append(order, e.Domain)
 		}
 		if old == nil || preferred(e, old) {
-			best[e.domain] = e
+			best[e.Domain] = e
 		}
 	}
 	out := make([]*entry, 0, len(order))
@@ -145,29 +136,29 @@ func usableAddr(a netip.Addr) bool {
 
 func preferred(e, old *entry) bool {
 	if e.sockets() {
-		return e.src.Is4() && !old.src.Is4()
+		return e.Src.Is4() && !old.Src.Is4()
 	}
-	return e.maxMsg > old.maxMsg
+	return e.MaxMsg > old.MaxMsg
 }
 
 func device(sys fs.FS, e *entry) provider.Device {
 	d := provider.Device{
-		Provider: "ofi", Fabric: e.provider, Name: e.domain, Subnet: e.fabric, Hardware: !e.sockets(),
-		Mbps: e.bps / 1e6, NUMA: -1, Opaque: e,
+		Provider: "ofi", Fabric: e.Provider, Name: e.Domain, Subnet: e.Fabric, Hardware: !e.sockets(),
+		Mbps: e.BitsPerSecond / 1e6, NUMA: -1, Opaque: e,
 	}
-	if e.src.IsValid() {
-		d.Addr = e.src.String()
-		d.Loopback = e.src.IsLoopback()
+	if e.Src.IsValid() {
+		d.Addr = e.Src.String()
+		d.Loopback = e.Src.IsLoopback()
 	}
 	switch {
 	case e.sockets():
-		d.NUMA = readNUMA(sys, "class/net/"+e.domain+"/device")
+		d.NUMA = readNUMA(sys, "class/net/"+e.Domain+"/device")
 		if d.Mbps == 0 {
-			d.Mbps = interfaceMbps(sys, e.domain)
+			d.Mbps = interfaceMbps(sys, e.Domain)
 		}
-	case e.pci != "":
-		d.NUMA = readNUMA(sys, "bus/pci/devices/"+e.pci)
-	case e.provider == "shm":
+	case e.PCI != "":
+		d.NUMA = readNUMA(sys, "bus/pci/devices/"+e.PCI)
+	case e.Provider == "shm":
 		d.Hardware, d.Loopback = false, true
 	}
 	return d

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 )
 
 // fakeLister is a library with these entries by fabric.
@@ -24,8 +25,10 @@ func (f fakeLister) List(fabric string) ([]*entry, error) {
 	return f[fabric], nil
 }
 
+func listed(i libfabric.Info) *entry { return &entry{Info: &i} }
+
 func sock(prov, ifname, subnet, addr string) *entry {
-	return &entry{provider: prov, domain: ifname, fabric: subnet, src: netip.MustParseAddr(addr), protocol: protoXNET}
+	return listed(libfabric.Info{Provider: prov, Domain: ifname, Fabric: subnet, Src: netip.MustParseAddr(addr), Protocol: protoXNET})
 }
 
 func file(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s + "\n")} }
@@ -38,14 +41,16 @@ var oldLibrary = fakeLister{"net": {
 	sock("net", "eth2", "198.51.100.0/24", "198.51.100.1"),
 	sock("net", "eth3", "fe80::/64", "fe80::2"),
 	sock("net", "lo", "127.0.0.1/32", "127.0.0.1"),
-}, "shm": {{provider: "shm", domain: "shm", fabric: "shm"}}}
+}, "shm": {listed(libfabric.Info{Provider: "shm", Domain: "shm", Fabric: "shm"})}}
 
 var newLibrary = fakeLister{
 	"tcp": {sock("tcp", "eth0", "192.0.2.0/24", "192.0.2.2")},
-	"efa": {
-		{provider: "efa", fabric: "efa-direct", domain: "rdmap0-rdm", nic: "rdmap0", maxMsg: 1 << 30, pci: "0000:3b:00.0", bps: 100e9},
-		{provider: "efa", fabric: "efa", domain: "rdmap0-rdm", nic: "rdmap0", maxMsg: 1 << 60, pci: "0000:3b:00.0", bps: 100e9},
-	},
+	"efa": {efa("efa-direct", 1<<30), efa("efa", 1<<60)},
+}
+
+func efa(fabric string, maxMsg uint64) *entry {
+	return listed(libfabric.Info{Provider: "efa", Fabric: fabric, Domain: "rdmap0-rdm", NIC: "rdmap0", PCI: "0000:3b:00.0", BitsPerSecond: 100e9,
+		Attr: libfabric.Attr{MaxMsg: maxMsg}})
 }
 
 var machine = fstest.MapFS{
@@ -146,5 +151,5 @@ func TestDeviceFacts(t *testing.T) {
 func TestQuirks(t *testing.T) {
 	require.Equal(t, quirks{perPeer: true, noTrywait: true}, quirksOf(oldLibrary["net"][0]))
 	require.Equal(t, quirks{perPeer: true}, quirksOf(newLibrary["tcp"][0]))
-	require.Equal(t, quirks{}, quirksOf(&entry{provider: "tcp;ofi_rxm", protocol: 11}))
+	require.Equal(t, quirks{}, quirksOf(listed(libfabric.Info{Provider: "tcp;ofi_rxm", Protocol: 11})))
 }

@@ -1,23 +1,16 @@
 package ofi
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/sockets"
 )
 
-// Endpoints of the tcp family listen; door.c has what that means.
+// Endpoints of the tcp family listen; libfabric/door.c has what that means.
 
-const tellAgain = time.Minute
-
-var (
-	_ provider.Door   = (*endpoint)(nil)
-	_ provider.Warner = (*rail)(nil)
-)
+var _ provider.Door = (*endpoint)(nil)
 
 // Admit implements provider.Door.
 func (e *endpoint) Admit(from []netip.Addr) {
@@ -28,30 +21,29 @@ func (e *endpoint) Admit(from []netip.Addr) {
 
 // fit finds the endpoint's listening socket, which admits nobody from then on. Under hold, since the endpoint was made.
 func (e *endpoint) fit(hint int) {
-	own, ok := nameOf(e.addr)
+	own, ok := sockets.NameOf(e.addr)
 	if !ok {
 		return
 	}
-	fd := e.rail.listener(own, hint)
+	fd := listener(e.rail.files, own, hint)
 	if fd < 0 {
 		e.rail.noDoor = syscall.ENOENT
 		return
 	}
-	if err := filter(fd, nil); err != nil {
+	if err := sockets.Filter(fd, sockets.Admitting()); err != nil {
 		e.rail.noDoor = err
 		return
 	}
-	e.own, e.c.listener = own, cInt(fd)
-	e.rail.listening[own] = e
-	turnAway(e.rail.c, fd)
+	e.own, e.rail.listening[own] = own, e.c
+	e.c.Filtered(fd)
 }
 
 // listener finds a listening socket by its address, first near the descriptor that was free before it was made.
-func (r *rail) listener(own sockName, hint int) int {
+func listener(files sockets.Files, own sockets.Name, hint int) int {
 	const nearby = 8 // but for other threads it is the first
 	at := func(fd int) bool {
-		name, _ := ownName(fd)
-		return name == own && listens(fd)
+		name, _ := sockets.Own(fd)
+		return name == own && sockets.Listens(fd)
 	}
 	for fd := hint; hint >= 0 && fd < hint+nearby; fd++ {
 		if at(fd) {
@@ -59,7 +51,7 @@ func (r *rail) listener(own sockName, hint int) int {
 		}
 	}
 	found := -1
-	_ = r.files.each(func(fd int) bool {
+	_ = files.Each(func(fd int) bool {
 		if at(fd) {
 			found = fd
 		}
@@ -70,25 +62,15 @@ func (r *rail) listener(own sockName, hint int) int {
 
 // admit lets the peer connect: from the address of its endpoint, from those that Admit was given, and from those of the option. Under mu.
 func (e *endpoint) admit(peer []byte) error {
-	if !e.rail.entry.ip || !e.rail.quirks.perPeer {
+	if !e.rail.entry.IP || !e.rail.quirks.perPeer {
 		return nil
 	}
-	from := append([]netip.Prefix{single(sockaddr(peer))}, e.rail.ports.Sources...)
+	from := append([]netip.Prefix{sockets.Single(sockets.Addr(peer))}, e.rail.ports.Sources...)
 	for _, a := range e.from {
-		from = append(from, single(a))
+		from = append(from, sockets.Single(a))
 	}
-	var err error
-	e.rail.hold(func() {
-		if e.c.listener < 0 {
-			return
-		}
-		if err = filter(int(e.c.listener), from); err == nil {
-			openDoor(e.rail.c, e.c)
-		}
-	})
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return e.rail.error(provider.ErrEndpoint, e.rail.lib().errno("SO_ATTACH_FILTER on its listening socket", errno))
+	if errno := e.c.Admit(sockets.Admitting(from...)); errno != 0 {
+		return e.rail.error(provider.ErrEndpoint, e.rail.lib().Errno("SO_ATTACH_FILTER on its listening socket", errno))
 	}
 	return nil
 }
@@ -100,12 +82,7 @@ func (e *endpoint) Shut() {
 	if e.c == nil {
 		return
 	}
-	unswept := false
-	e.rail.hold(func() {
-		shutDoor(e.rail.c, e.c)
-		unswept = e.c.unswept != 0
-	})
-	if unswept {
+	if e.c.Shut() {
 		e.rail.sweepSoon(sweepAfter)
 	}
 }
@@ -114,35 +91,5 @@ func (e *endpoint) Shut() {
 func (e *endpoint) Ends() (own, peer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return socket(e.addr), socket(e.peer)
-}
-
-// news is what the log is told of a rail.
-type news struct {
-	said     bool   // that listening sockets can't be filtered
-	turned   uint64 // connections turned away, as told last
-	turnedAt time.Time
-}
-
-// Warnings implements provider.Warner.
-func (r *rail) Warnings() (news []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
-	var unfit error
-	var turned uint64
-	r.hold(func() { unfit, turned = r.noDoor, uint64(r.c.turned_away) })
-	if unfit != nil && !r.news.said {
-		r.news.said = true
-		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+
-			"no filter could be set (%v); close its ports to strangers by a firewall (option data_port)", unfit))
-	}
-	if turned > r.news.turned && time.Since(r.news.turnedAt) > tellAgain {
-		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process has no file descriptor left for them: raise the limit with ulimit -n",
-			turned-r.news.turned))
-		r.news.turned, r.news.turnedAt = turned, time.Now()
-	}
-	return news
+	return sockets.Text(e.addr), sockets.Text(e.peer)
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -150,53 +149,6 @@ func message(t *testing.T, r drive.Rail, from provider.Endpoint, id uint64, text
 
 // request is libfabric's connection request, as an initiator sends it: a control header of version 3, and its port.
 var request = []byte{3, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x85, 0xcf, 0, 0, 0, 1}
-
-// The filter knows IPv6, and addresses of IPv4 on a socket of both families.
-func TestFilterOfBothFamilies(t *testing.T) {
-	for _, c := range []struct {
-		listen, from string
-		nets         []string
-		in           bool
-	}{
-		{"[::1]:0", "::1", []string{"::1/128"}, true},
-		{"[::1]:0", "::1", []string{"fd00::/8", "::/64"}, true},
-		{"[::1]:0", "::1", []string{"::/127", "10.0.0.0/8"}, true},
-		{"[::1]:0", "::1", []string{"::2/127", "127.0.0.0/8"}, false},
-		{"[::1]:0", "::1", []string{"0.0.0.0/0"}, false},
-		{"[::1]:0", "::1", []string{"::/0"}, true},
-		{"[::1]:0", "::1", nil, false},
-		{"[::]:0", "127.0.0.5", []string{"127.0.0.4/31"}, true},
-		{"[::]:0", "127.0.0.5", []string{"127.0.0.6/31", "::/0"}, false},
-		{"127.0.0.1:0", "127.0.0.5", []string{"0.0.0.0/0"}, true},
-	} {
-		var plain net.ListenConfig
-		plain.SetMultipathTCP(false) // which takes no filters
-		l, err := plain.Listen(context.Background(), "tcp", c.listen)
-		if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
-			t.Skip(err)
-		}
-		require.NoError(t, err)
-		t.Cleanup(func() { l.Close() })
-		var nets []netip.Prefix
-		for _, n := range c.nets {
-			nets = append(nets, netip.MustParsePrefix(n))
-		}
-		f, err := l.(*net.TCPListener).File()
-		require.NoError(t, err)
-		require.NoError(t, filter(int(f.Fd()), nets))
-		require.NoError(t, f.Close())
-		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
-		to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-		if strings.HasPrefix(c.listen, "[::1]") {
-			to = netip.AddrPortFrom(netip.IPv6Loopback(), port)
-		}
-		if c.in {
-			letIn(t, c.from, to)
-		} else {
-			shutOut(t, c.from, to)
-		}
-	}
-}
 
 // free finds n ports in a row that nobody has.
 func free(t *testing.T, n uint16) uint16 {

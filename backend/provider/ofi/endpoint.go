@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 // endpoint implements provider.Endpoint. Where each peer has one it is an endpoint of libfabric's; elsewhere it is an address
@@ -17,29 +19,28 @@ import (
 type endpoint struct {
 	rail *rail
 	addr []byte
-	own  sockName // addr, where it listens and has a filter
+	own  sockets.Name // addr, where it listens and has a filter
 	core unsafe.Pointer
 
 	mu   sync.Mutex
-	c    *coreEP      // nil when closed
-	peer []byte       // what Connect was given
-	from []netip.Addr // addresses that the peer may connect from, besides the one that Connect is given
+	c    *libfabric.Endpoint // nil when closed
+	peer []byte              // what Connect was given
+	from []netip.Addr        // addresses that the peer may connect from, besides the one that Connect is given
 
 	at *peer // its place in the address vector; under rail.setup
 }
 
 // OpenEndpoint implements fi_endpoint, fi_ep_bind, fi_enable and fi_getname. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	e := &endpoint{rail: r, c: newCoreEP()}
-	if e.c == nil {
-		return nil, r.error(provider.ErrEndpoint, r.lib().errno("calloc", syscall.ENOMEM))
+	c, err := r.c.NewEndpoint()
+	if err != nil {
+		return nil, r.error(provider.ErrEndpoint, err)
 	}
-	e.core = unsafe.Pointer(e.c)
-	var err error
+	e := &endpoint{rail: r, c: c, core: c.Core()}
 	r.hold(func() { err = e.open() })
 	if err != nil {
-		freeCoreEP(e.c)
-		return nil, r.portsUsed(r.error(provider.ErrEndpoint, err))
+		c.Free()
+		return nil, r.ports.explain(r.error(provider.ErrEndpoint, err), r.dev.Addr)
 	}
 	return e, nil
 }
@@ -48,17 +49,17 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 func (e *endpoint) open() (err error) {
 	r, hint := e.rail, -1
 	if r.quirks.perPeer {
-		hint = r.files.lowestFree() // which a listener may get
-		e.c.ep, err = r.makeEP()
+		hint = r.files.LowestFree() // which a listener may get
+		err = r.ports.open(e.c, r.entry.Info, r.how())
 	} else {
-		e.c.ep = r.c.shared
+		e.c.Borrow()
 	}
 	if err != nil {
 		return err
 	}
-	if e.addr, err = r.lib().getname(e.c.ep); err != nil {
+	if e.addr, err = e.c.Name(); err != nil {
 		if r.quirks.perPeer {
-			_ = r.lib().close(&e.c.ep.fid)
+			_ = e.c.Close()
 		}
 		return err
 	}
@@ -67,32 +68,6 @@ func (e *endpoint) open() (err error) {
 		e.fit(hint)
 	}
 	return nil
-}
-
-// makeOf implements fi_endpoint, fi_ep_bind and fi_enable.
-func (r *rail) makeOf(info *fiInfo) (*fiEP, error) {
-	ep, err := r.lib().openEP(r.c.domain, info)
-	if err != nil {
-		return nil, err
-	}
-	if !r.quirks.perPeer {
-		// EFA: no CUDA calls and no detour through shared memory behind our back. Others don't know these: no harm.
-		setOff(ep, optCUDA)
-		setOff(ep, optSharedMemory)
-	}
-	if r.hmem() {
-		// Memory of GPUs is the device's own to move, or nobody's: a provider that copied it by way of the host's would call CUDA from
-		// our thread. One that has no such option has no such detour either.
-		r.noP2P = r.lib().requireP2P(ep)
-		if errors.Is(r.noP2P, syscall.ENOPROTOOPT) || errors.Is(r.noP2P, syscall.ENOSYS) {
-			r.noP2P = nil
-		}
-	}
-	if err := r.lib().enable(ep, r.av, r.c.cq); err != nil {
-		_ = r.lib().close(&ep.fid)
-		return nil, err
-	}
-	return ep, nil
 }
 
 // Addr is libfabric's raw address, a sockaddr for the tcp family.
@@ -110,24 +85,31 @@ func (e *endpoint) Connect(peer []byte) error {
 	if e.c == nil {
 		return fmt.Errorf("%w: %s/%s: endpoint is closed", provider.ErrEndpoint, d.Fabric, d.Name)
 	}
-	if !sameForm(peer, e.addr, e.rail.entry.ip) {
+	if !sameForm(peer, e.addr, e.rail.entry.IP) {
 		return fmt.Errorf("%w: %s/%s: %x: %w", provider.ErrBadAddress, d.Fabric, d.Name, peer, errAddress)
 	}
 	if err := e.admit(peer); err != nil {
 		return err
 	}
 	e.peer = bytes.Clone(peer)
-	var err error
-	e.rail.hold(func() {
-		if e.at != nil {
-			err = e.rail.lib().errno("fi_av_insert", syscall.EISCONN)
-		} else if e.at, err = e.rail.join(e.peer); err == nil {
-			e.c.peer = e.at.index
-		}
-	})
-	if err != nil {
+	if err := e.point(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, err)
 	}
+	return nil
+}
+
+// point finds the peer's place, where operations go from then on.
+func (e *endpoint) point() (err error) {
+	r := e.rail
+	r.setup.Lock()
+	defer r.setup.Unlock()
+	if e.at != nil {
+		return r.lib().Errno("fi_av_insert", syscall.EISCONN)
+	}
+	if e.at, err = r.peers.join(e.peer); err != nil {
+		return err
+	}
+	e.c.Point(e.at.place)
 	return nil
 }
 
@@ -135,11 +117,11 @@ var errAddress = errors.New("not an address of this fabric")
 
 // sameForm compares length and, for socket addresses, family, and wants a port and an address to be there.
 func sameForm(peer, own []byte, ip bool) bool {
-	if len(peer) != len(own) || len(peer) == 0 || len(peer) > maxAddr {
+	if len(peer) != len(own) || len(peer) == 0 || len(peer) > libfabric.MaxAddr {
 		return false
 	}
-	if a := sockaddr(own); ip && a.IsValid() {
-		p := sockaddr(peer)
+	if a := sockets.Addr(own); ip && a.IsValid() {
+		p := sockets.Addr(peer)
 		return p.IsValid() && p.Is4() == a.Is4() && !p.IsUnspecified() && !p.IsMulticast() && (peer[2] != 0 || peer[3] != 0)
 	}
 	return true
@@ -156,14 +138,14 @@ func (e *endpoint) Close() error {
 	}
 	var found *search
 	if e.rail.quirks.perPeer {
-		found = e.rail.connections(e)
+		found = e.connections()
 	}
 	var err error
 	e.rail.hold(func() { err = e.close(found) })
 	if err != nil {
 		return e.rail.error(provider.ErrEndpoint, err)
 	}
-	freeCoreEP(e.c)
+	e.c.Free()
 	e.c = nil
 	return nil
 }
@@ -172,18 +154,32 @@ func (e *endpoint) Close() error {
 func (e *endpoint) close(found *search) error {
 	r := e.rail
 	if r.quirks.perPeer {
-		shutDoor(r.c, e.c)
+		e.c.ShutHeld()
 		if found != nil {
-			found.breakAll(r)
+			found.breakAll(r.c, r.files, r.openEPs)
 		}
-		if err := r.lib().close(&e.c.ep.fid); err != nil {
+		if err := e.c.Close(); err != nil {
 			return err
 		}
 	}
-	r.leave(e.at)
+	r.peers.leave(e.at)
 	r.openEPs--
-	if r.listening[e.own] == e {
+	if r.listening[e.own] == e.c {
 		delete(r.listening, e.own)
 	}
 	return nil
+}
+
+// connections finds the endpoint's sockets. Others may be closed by libfabric until the rail is held.
+func (e *endpoint) connections() *search {
+	own, ok := sockets.NameOf(e.addr)
+	if !ok {
+		return nil
+	}
+	s := &search{own: own, listener: -1}
+	if e.at != nil {
+		s.peer, _ = sockets.NameOf(e.at.addr)
+	}
+	e.rail.look.find(e.rail.c, s)
+	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"gorail/backend/provider"
 	"gorail/backend/provider/fake/conform"
+	"gorail/backend/provider/ofi/sockets"
 	"gorail/test/fabric"
 )
 
@@ -58,7 +59,7 @@ func TestAddressLikeIP(t *testing.T) {
 	ep, err := rail.OpenEndpoint()
 	require.NoError(t, err)
 	defer ep.Close()
-	require.True(t, sockaddr(ep.Addr()).IsValid(), "it looks like one")
+	require.True(t, sockets.Addr(ep.Addr()).IsValid(), "it looks like one")
 	require.Empty(t, rail.Device().Addr)
 	require.NoError(t, ep.Connect(ep.Addr()))
 }

@@ -7,14 +7,14 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 )
 
 // region implements provider.MR.
 type region struct {
-	rail      *rail
-	c         *fiMR
-	desc      unsafe.Pointer
-	key, base uint64
+	rail *rail
+	c    libfabric.MR
+	base uint64
 
 	mu     sync.Mutex
 	closed bool
@@ -26,41 +26,41 @@ func (r *rail) Register(addr, length, key uint64) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
 	}
-	m, rc := r.register(memory{addr: addr, length: length, key: key})
-	if rc != 0 {
+	m, errno := r.register(libfabric.Memory{Addr: addr, Length: length, Key: key})
+	if errno != 0 {
 		hint := ""
-		if e := syscall.Errno(-rc); e == syscall.ENOMEM || e == syscall.EPERM {
+		if errno == syscall.ENOMEM || errno == syscall.EPERM {
 			hint = " (raise the limit on locked memory: ulimit -l)"
 		}
-		return nil, r.error(provider.ErrRegister, r.lib().check(fmt.Sprintf("fi_mr_regattr of %d bytes at %#x%s", length, addr, hint), rc))
+		return nil, r.error(provider.ErrRegister, r.lib().Errno(fmt.Sprintf("fi_mr_regattr of %d bytes at %#x%s", length, addr, hint), errno))
 	}
 	return m, nil
 }
 
-func (r *rail) registerGPU(call string, m memory) (provider.MR, error) {
-	m.gpu = true
-	reg, rc := r.register(m)
-	if rc != 0 {
-		return nil, r.lib().check(call, rc)
+func (r *rail) registerGPU(call string, m libfabric.Memory) (provider.MR, error) {
+	m.GPU = true
+	reg, errno := r.register(m)
+	if errno != 0 {
+		return nil, r.lib().Errno(call, errno)
 	}
 	return reg, nil
 }
 
-// register gives a negative errno where it can't.
-func (r *rail) register(m memory) (*region, int) {
-	reg, rc := &region{rail: r}, 0
-	if reg.c, reg.key, reg.desc, rc = openMR(r.c, m); rc != 0 {
-		return nil, rc
+func (r *rail) register(m libfabric.Memory) (*region, syscall.Errno) {
+	c, errno := r.c.Register(m)
+	if errno != 0 {
+		return nil, errno
 	}
+	reg := &region{rail: r, c: c}
 	if r.caps.VirtAddr {
-		reg.base = m.addr
+		reg.base = m.Addr
 	}
 	return reg, 0
 }
 
-func (m *region) Key() uint64          { return m.key }
+func (m *region) Key() uint64          { return m.c.Key }
 func (m *region) Base() uint64         { return m.base }
-func (m *region) Desc() unsafe.Pointer { return m.desc }
+func (m *region) Desc() unsafe.Pointer { return m.c.Desc }
 
 // Close implements fi_close. Operations that have begun still land: closing a region is no fence.
 func (m *region) Close() error {
@@ -69,8 +69,8 @@ func (m *region) Close() error {
 	if m.closed {
 		return nil
 	}
-	if rc := closeMR(m.rail.c, m.c); rc != 0 {
-		return m.rail.error(provider.ErrRegister, m.rail.lib().check("fi_close of a region", rc))
+	if err := m.c.Close(); err != nil {
+		return m.rail.error(provider.ErrRegister, err)
 	}
 	m.closed = true
 	return nil

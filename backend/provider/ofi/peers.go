@@ -1,34 +1,41 @@
 package ofi
 
-// peer is an address in the address vector. Some providers count how often it was inserted, EFA doesn't: so we do, and insert once.
+import "gorail/backend/provider/ofi/libfabric"
+
+// peers are the addresses in a rail's address vector. Some providers count how often one was inserted, EFA doesn't: so we do, and insert once.
+type peers struct {
+	c      *libfabric.Rail
+	byAddr map[string]*peer
+}
+
 type peer struct {
 	addr  []byte
-	index fiAddr
+	place libfabric.Place
 	users int
 }
 
-// join gives the address's place, with one user more. Under hold.
-func (r *rail) join(addr []byte) (*peer, error) {
-	p := r.peers[string(addr)]
-	if p == nil {
-		index, err := r.lib().insert(r.av, addr)
+// join gives the address's place, with one user more. Under rail.setup.
+func (p *peers) join(addr []byte) (*peer, error) {
+	at := p.byAddr[string(addr)]
+	if at == nil {
+		place, err := p.c.Insert(addr)
 		if err != nil {
 			return nil, err
 		}
-		p = &peer{addr: addr, index: index}
-		r.peers[string(addr)] = p
+		at = &peer{addr: addr, place: place}
+		p.byAddr[string(addr)] = at
 	}
-	p.users++
-	return p, nil
+	at.users++
+	return at, nil
 }
 
 // leave undoes a join; nil is nobody. Under hold.
-func (r *rail) leave(p *peer) {
-	if p == nil {
+func (p *peers) leave(at *peer) {
+	if at == nil {
 		return
 	}
-	if p.users--; p.users == 0 {
-		delete(r.peers, string(p.addr))
-		remove(r.av, p.index)
+	if at.users--; at.users == 0 {
+		delete(p.byAddr, string(at.addr))
+		p.c.Remove(at.place)
 	}
 }

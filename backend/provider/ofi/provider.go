@@ -1,40 +1,29 @@
 // Package ofi drives fabrics through libfabric (FI_EP_RDM endpoints with FI_RMA and FI_MSG): the native tcp providers,
 // EFA, CXI and what else libfabric offers.
 //
-// libfabric is loaded at run time, never linked: one binary works with 1.9 up to 2.x, and says what is missing where there
-// is none. Choosing devices (discover.go, pure), opening, and who may connect are Go; posting, polling and registering are small C
-// files (ofi.h). C is reached through libfabric.go (its calls) and core.go (what the core posts to and polls).
+// What is chosen, opened and let in is decided here: devices (discover.go, pure), their attributes (caps.go), endpoints and who may connect
+// to them (door.go). Package libfabric below is the binding, with all that is C; package sockets finds what libfabric keeps to itself.
 package ofi
 
 import (
 	"context"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
-	"runtime"
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 )
-
-// DefaultLibrary is the soname that dlopen looks for when Options.LibraryPath is empty.
-const DefaultLibrary = "libfabric.so.1"
 
 // Options of a Provider; the zero value is usable.
 type Options struct {
-	LibraryPath string // a path or soname of libfabric; "" = DefaultLibrary
+	LibraryPath string // a path or soname of libfabric; "" = libfabric.Default
 	CUDAPath    string // of the GPUs' driver; "" = gpu.DefaultPath
 	HMEM        string // whether devices are asked to know memory of GPUs: HMEMAuto ("", too), HMEMOn, HMEMOff
 	Sys         fs.FS  // "/sys"; nil = the machine's
 	Ports       Ports  // that the tcp family's endpoints listen on
 	Tuning
-}
-
-// Ports are what endpoints of the tcp family listen on, and who may connect to them besides the addresses that a peer is known by.
-type Ports struct {
-	First, Last uint16         // 0: the system chooses
-	Sources     []netip.Prefix // of peers behind a translation of addresses
 }
 
 // Provider implements provider.Provider over libfabric. Its methods are safe for concurrent use.
@@ -53,7 +42,7 @@ var _ provider.Provider = (*Provider)(nil)
 func New(o Options) *Provider {
 	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, port: o.Ports, tune: o.Tuning}
 	if p.path == "" {
-		p.path = DefaultLibrary
+		p.path = libfabric.Default
 	}
 	if p.cuda == "" {
 		p.cuda = gpu.DefaultPath
@@ -73,8 +62,8 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	unasked := p.wantsHMEM() // before libfabric loads the driver, too
-	lib, err := loadLibrary(p.path)
+	unasked := unasked(p.hmem, p.cuda) // before libfabric loads the driver, too
+	lib, err := libfabric.Load(p.path)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +77,10 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 // Open implements provider.Provider, for a Device that this package's Discover has returned.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	e, ok := d.Opaque.(*entry)
-	if !ok || e.handle == nil {
+	if !ok || e.Library() == nil {
 		return nil, fmt.Errorf("%w: %s/%s was not found by Discover of provider %q", provider.ErrNoDevice, d.Fabric, d.Name, p.Name())
 	}
-	r, err := openRail(d, e, quirksOf(e), p.port, p.tune)
-	runtime.KeepAlive(e)
+	r, err := openRail(d, e, p.port, p.tune)
 	if err != nil {
 		return nil, err
 	}

@@ -21,12 +21,12 @@ var quirkTable = []struct {
 }{
 	{
 		"net of libfabric 1.17: fi_trywait leaves the signal set; an edge-triggered wait after an empty poll works",
-		func(e *entry) bool { return e.protocol == protoXNET && e.provider == "net" },
+		func(e *entry) bool { return e.Protocol == protoXNET && e.Provider == "net" },
 		quirks{perPeer: true, noTrywait: true},
 	},
 	{
 		"tcp of libfabric 2.x: the same protocol, fi_trywait mended",
-		func(e *entry) bool { return e.protocol == protoXNET && e.provider == "tcp" },
+		func(e *entry) bool { return e.Protocol == protoXNET && e.Provider == "tcp" },
 		quirks{perPeer: true},
 	},
 }

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/ofi/libfabric"
+	"gorail/backend/provider/ofi/sockets"
 )
 
 const (
@@ -31,54 +34,62 @@ func (r *rail) sweepSoon(after time.Duration) {
 }
 
 // sweep breaks connections of endpoints that were shut since the last time, but for the peers'. On an error it is to be done again. A
-// descriptor is looked at twice: without the rail's lock, for there may be many, and under it, where libfabric closes none.
+// descriptor is looked at twice: without a lock, for there may be many, and under the rail's, where libfabric closes none.
 func (r *rail) sweep() error {
-	files, err := listOpenFiles()
+	files, err := sockets.OpenFiles()
 	if err != nil {
 		return err
 	}
-	defer files.close()
-	shut := make(map[sockName]bool)
-	r.hold(func() {
-		for own, e := range r.listening {
-			if e.c.unswept != 0 {
-				shut[own] = true
-			}
-		}
-	})
+	defer files.Close()
+	r.setup.Lock()
+	shut := r.unswept()
+	r.setup.Unlock()
 	var candidates []int
-	_ = files.each(func(fd int) bool {
-		if own, ok := ownName(fd); ok && shut[own] {
+	_ = files.Each(func(fd int) bool {
+		if own, ok := sockets.Own(fd); ok && shut[own] {
 			candidates = append(candidates, fd)
 		}
 		return len(candidates) < sweepMost
 	})
-	r.hold(func() {
-		for _, fd := range candidates {
-			own, _ := ownName(fd)
-			if e := r.listening[own]; e != nil {
-				e.judge(fd)
+	r.setup.Lock() // no endpoint opens or closes from here on
+	defer r.setup.Unlock()
+	still := r.unswept() // of those that have closed, another may have got the port
+	for _, fd := range candidates {
+		r.c.Hold(func() { // a few calls; the core has its turn in between
+			own, _ := sockets.Own(fd)
+			if still[own] {
+				judge(r.listening[own], fd)
 			}
+		})
+	}
+	if len(candidates) == sweepMost {
+		return errMore
+	}
+	for own := range shut {
+		if e := r.listening[own]; e != nil {
+			e.Swept()
 		}
-		if len(candidates) == sweepMost {
-			err = errMore
-			return
+	}
+	return nil
+}
+
+// unswept are the endpoints that were shut since the last sweep. Under setup.
+func (r *rail) unswept() map[sockets.Name]bool {
+	shut := make(map[sockets.Name]bool)
+	for own, e := range r.listening {
+		if e.Unswept() {
+			shut[own] = true
 		}
-		for own := range shut {
-			if e := r.listening[own]; e != nil {
-				e.c.unswept = 0
-			}
-		}
-	})
-	return err
+	}
+	return shut
 }
 
 // judge breaks a connection over which fewer bytes have come than a connection request and a message have. Under hold.
-func (e *endpoint) judge(fd int) {
+func judge(e *libfabric.Endpoint, fd int) {
 	const spoken = 64
 	switch {
-	case e.c.unswept == 0 || fd == int(e.c.listener):
-	case bytesRead(fd) < spoken:
+	case fd == e.Listener():
+	case sockets.BytesRead(fd) < spoken:
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	default:
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) // inherited from the listener

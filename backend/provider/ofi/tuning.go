@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 )
 
 // Tuning is what the operator asks of libfabric; the zero value leaves all to it. What a fabric can't give is an error of
@@ -28,19 +29,20 @@ type Key struct {
 func (k Key) String() string { return fmt.Sprintf("%d:%d", k.Service, k.VNI) }
 
 var trafficClasses = map[string]uint32{
-	"":                 tcUnspec,
-	"best_effort":      tcBestEffort,
-	"low_latency":      tcLowLatency,
-	"dedicated_access": tcDedicatedAccess,
-	"bulk_data":        tcBulkData,
+	"":                 libfabric.ClassUnspec,
+	"best_effort":      libfabric.ClassBestEffort,
+	"low_latency":      libfabric.ClassLowLatency,
+	"dedicated_access": libfabric.ClassDedicatedAccess,
+	"bulk_data":        libfabric.ClassBulkData,
 }
 
-func (t Tuning) asked() (asked, error) {
+// asked is what devices are listed with.
+func (t Tuning) asked() (libfabric.Hints, error) {
 	class, ok := trafficClasses[t.TrafficClass]
 	if !ok {
-		return asked{}, fmt.Errorf("%w: option traffic_class=%s: no such class", provider.ErrUnusable, t.TrafficClass)
+		return libfabric.Hints{}, fmt.Errorf("%w: option traffic_class=%s: no such class", provider.ErrUnusable, t.TrafficClass)
 	}
-	return asked{class: class, txDepth: t.TxDepth, rxDepth: t.RxDepth, threadDomain: t.ThreadDomain}, nil
+	return libfabric.Hints{Class: class, TxDepth: t.TxDepth, RxDepth: t.RxDepth, ThreadDomain: t.ThreadDomain}, nil
 }
 
 // key is a device's, or nil.
@@ -71,8 +73,8 @@ func (t Tuning) hints() string {
 // blame says which options may be why a call of opening failed; "" for none.
 func (t Tuning) blame(e *entry, step string) string {
 	var s []string
-	if k := t.key(e.domain); k != nil && e.provider == "cxi" {
-		s = append(s, fmt.Sprintf("cxi_auth_key=%s (does service %d of %s allow VNI %d, and this user?)", k, k.Service, e.domain, k.VNI))
+	if k := t.key(e.Domain); k != nil && e.Provider == "cxi" {
+		s = append(s, fmt.Sprintf("cxi_auth_key=%s (does service %d of %s allow VNI %d, and this user?)", k, k.Service, e.Domain, k.VNI))
 	}
 	if t.TrafficClass != "" {
 		s = append(s, fmt.Sprintf("traffic_class=%s (does the fabric, and on CXI the service, allow it?)", t.TrafficClass))
@@ -88,29 +90,29 @@ func (t Tuning) blame(e *entry, step string) string {
 
 // check compares depths. A queue too short for what may complete is lost on hardware; the tcp family's grow.
 func (t Tuning) check(e *entry, q quirks) error {
-	if need := e.txDepth + e.rxDepth; !q.perPeer && t.CQDepth != 0 && uint64(t.CQDepth) < need {
+	if need := e.TxDepth + e.RxDepth; !q.perPeer && t.CQDepth != 0 && uint64(t.CQDepth) < need {
 		return fmt.Errorf("%w: %s/%s: option cq_depth=%d is less than tx_depth + rx_depth = %d; write cq_depth=%d or more, or less of those",
-			provider.ErrUnusable, e.provider, e.domain, t.CQDepth, need, need)
+			provider.ErrUnusable, e.Provider, e.Domain, t.CQDepth, need, need)
 	}
 	return nil
 }
 
 // notes are what the fabric will not do, in words.
-func (t Tuning) notes(e *entry, version uint32) []string {
+func (t Tuning) notes(e *entry, version libfabric.Version) []string {
 	var s []string
 	known := map[string][]string{"efa": {"low_latency"}, "cxi": {"low_latency", "dedicated_access", "bulk_data"}, "net": {"bulk_data"}, "tcp": {"bulk_data"}}
 	switch {
 	case t.TrafficClass == "" || t.TrafficClass == "best_effort":
-	case !slices.Contains(known[e.provider], t.TrafficClass):
-		s = append(s, fmt.Sprintf("option traffic_class=%s has no effect on %s", t.TrafficClass, e.provider))
-	case e.provider == "efa" && version < 2<<16:
-		s = append(s, fmt.Sprintf("option traffic_class=%s has no effect on efa before libfabric 2.0; this is %d.%d", t.TrafficClass, version>>16, version&0xffff))
+	case !slices.Contains(known[e.Provider], t.TrafficClass):
+		s = append(s, fmt.Sprintf("option traffic_class=%s has no effect on %s", t.TrafficClass, e.Provider))
+	case e.Provider == "efa" && version < 2<<16:
+		s = append(s, fmt.Sprintf("option traffic_class=%s has no effect on efa before libfabric 2.0; this is %s", t.TrafficClass, version))
 	}
 	switch {
 	case len(t.Keys) == 0:
-	case e.provider != "cxi":
-		s = append(s, fmt.Sprintf("option cxi_auth_key has no effect on %s", e.provider))
-	case t.key(e.domain) == nil:
+	case e.Provider != "cxi":
+		s = append(s, fmt.Sprintf("option cxi_auth_key has no effect on %s", e.Provider))
+	case t.key(e.Domain) == nil:
 		s = append(s, "option cxi_auth_key has no key for it; libfabric chooses one")
 	}
 	return s

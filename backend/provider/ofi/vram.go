@@ -8,6 +8,7 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/ofi/libfabric"
 	"gorail/backend/provider/vram"
 	"gorail/backend/topo"
 )
@@ -19,13 +20,13 @@ const (
 	HMEMOff  = "off"
 )
 
-// wantsHMEM says whether devices are asked for that know memory of GPUs, and why not. A provider that is asked may make a CUDA context by that
+// unasked is why devices are not asked to know memory of GPUs; nil: they are. A provider that is asked may make a CUDA context by that
 // alone (efa tries a registration), so by itself that is for processes that have one.
-func (p *Provider) wantsHMEM() error {
+func unasked(hmem, cuda string) error {
 	switch {
-	case p.hmem == HMEMOff:
+	case hmem == HMEMOff:
 		return errors.New("option fi_hmem=off")
-	case p.hmem == HMEMOn || gpu.InUse(p.cuda):
+	case hmem == HMEMOn || gpu.InUse(cuda):
 		return nil
 	}
 	return errors.New("no CUDA context was in this process when the agent was made, and libfabric was not asked for FI_HMEM, which may make one: " +
@@ -51,18 +52,18 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	switch {
 	case asked == nil && !r.entry.hmem:
 		g.no = fmt.Errorf("the provider offers no FI_HMEM for this device (%s)", lib.Describe())
-	case asked == nil && r.noP2P != nil:
-		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider can't let the device alone move memory of GPUs: %w (%s)", errors.Unwrap(r.noP2P), lib.Describe())
+	case asked == nil && r.c.NoP2P() != nil:
+		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider can't let the device alone move memory of GPUs: %w (%s)", errors.Unwrap(r.c.NoP2P()), lib.Describe())
 	}
-	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: sys, PCI: topo.PathOf(sys, r.entry.pci), How: "FI_HMEM_CUDA"}
-	if v := lib.api; v < apiDMABUF {
-		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %d.%d; 1.20 is the first that knows it)", syscall.EOPNOTSUPP, v>>16, v&0xffff)
+	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: sys, PCI: topo.PathOf(sys, r.entry.PCI), How: "FI_HMEM_CUDA"}
+	if v := lib.API(); v < libfabric.APIDMABuf {
+		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %s; 1.20 is the first that knows it)", syscall.EOPNOTSUPP, v)
 	}
 	d.DMABuf = func(fd int, offset, length, addr uint64, device int) (provider.MR, error) {
-		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", memory{addr: addr, length: length, device: device, dmabuf: fd, offset: offset})
+		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: fd, Offset: offset})
 	}
 	d.Address = func(addr, length uint64, device int) (provider.MR, error) {
-		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", memory{addr: addr, length: length, device: device, dmabuf: -1})
+		mr, err := r.registerGPU("fi_mr_regattr with FI_HMEM_CUDA", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: -1})
 		if err != nil {
 			err = fmt.Errorf("%w%s", err, vram.Peermem(sys))
 		}

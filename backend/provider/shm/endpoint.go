@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
 )
@@ -15,7 +16,7 @@ import (
 // endpoint implements provider.Endpoint: a ring for the peer's messages, and its lanes.
 type endpoint struct {
 	rail *rail
-	core coreEP
+	core cma.Endpoint
 	addr []byte
 
 	mu     sync.Mutex
@@ -30,42 +31,24 @@ const (
 	addressLen  = 1 + nameLen + ipc.TokenSize
 )
 
-// nameLen is that of the name of a rail's socket in addresses and proofs: how many bytes, and these.
-const nameLen = 1 + ipc.MaxName
-
-// appendName appends a name that is at most ipc.MaxName long.
-func appendName(to, name []byte) []byte {
-	to = append(append(to, byte(len(name))), name...)
-	return append(to, make([]byte, ipc.MaxName-len(name))...)
-}
-
-// readName is the name in the first nameLen bytes, if it is of a socket in the abstract namespace.
-func readName(from []byte) (name []byte, ok bool) {
-	n := int(from[0])
-	if n < 2 || n > ipc.MaxName || from[1] != 0 {
-		return nil, false
-	}
-	return from[1 : 1+n], true
-}
-
 // OpenEndpoint implements memfd_create. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
-	segment, fd, err := ipc.Segment(sizes.Segment, false)
+	segment, fd, err := ipc.Segment(cma.Sizes.Segment, false)
 	if err != nil {
 		return nil, r.error(provider.ErrEndpoint, "memfd_create", err)
 	}
-	c, err := r.core.open(segment)
+	c, err := r.core.OpenEndpoint(segment)
 	if err != nil {
 		_ = unix.Close(fd)
-		_ = unix.MunmapPtr(segment, sizes.Segment)
+		_ = unix.MunmapPtr(segment, cma.Sizes.Segment)
 		return nil, r.error(provider.ErrEndpoint, "calloc", err)
 	}
 	e := &endpoint{rail: r, core: c}
 	r.eps.Add(1)
 	if e.hs, err = r.door.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
 		_ = unix.Close(fd)
-		_ = c.shut()
-		c.free()
+		_ = c.Shut()
+		c.Free()
 		r.eps.Add(-1)
 		return nil, r.error(provider.ErrEndpoint, "", err)
 	}
@@ -75,7 +58,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 }
 
 func (e *endpoint) Addr() []byte         { return e.addr }
-func (e *endpoint) Core() unsafe.Pointer { return unsafe.Pointer(e.core.c) }
+func (e *endpoint) Core() unsafe.Pointer { return e.core.Core() }
 
 // Connect implements connect and sendmsg of a unix socket: the peer gets what it needs to reach us. The address is the peer's word; so is all
 // that it shares, and is checked. Which process it is the kernel says. The error wraps provider.ErrBadAddress.
@@ -92,7 +75,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	if !ok {
 		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
-	if err := e.core.named(); err != nil {
+	if err := e.core.Named(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
 	if err := e.hs.Connect(name, handshake.Token(peer[1+nameLen:])); err != nil {
@@ -112,11 +95,11 @@ func (e *endpoint) Close() error {
 	}
 	e.closed = true
 	e.hs.Close()
-	err := e.core.shut()
-	if e.core.imports() {
+	err := e.core.Shut()
+	if e.core.Imports() {
 		e.rail.mapper.wait() // the peer may free what was mapped of it as soon as it hears of the end
 	}
-	e.core.free()
+	e.core.Free()
 	e.rail.eps.Add(-1)
 	if err != nil {
 		return e.rail.error(provider.ErrEndpoint, "close", err)
@@ -128,7 +111,7 @@ func (e *endpoint) Close() error {
 func (e *endpoint) Forget(region uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.closed && e.core.forget(region) {
+	if !e.closed && e.core.Forget(region) {
 		e.rail.mapper.wait()
 	}
 }

@@ -9,18 +9,19 @@ import (
 	"time"
 
 	"gorail/backend/gpu"
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
 )
 
 // mapper maps peers' memory and makes streams: calls of the driver that last milliseconds, in the order in which posts have asked for them
 // (mapper.c). What waits for a peer meanwhile has a goroutine of its own and holds up nobody.
 type mapper struct {
-	core  core
+	core  cma.Rail
 	bell  *os.File // an eventfd, rung with each task
 	ended chan struct{}
 
-	settling sync.Mutex             // core.settle
-	mappings map[importRef]*mapping // the goroutine's own
+	settling sync.Mutex              // core.Settle
+	mappings map[cma.Import]*mapping // the goroutine's own
 
 	mu   sync.Mutex
 	idle sync.Cond
@@ -29,7 +30,7 @@ type mapper struct {
 
 // mapping is a peer's memory for a GPU of ours, while a goroutine waits for it and after.
 type mapping struct {
-	importInfo
+	cma.ImportInfo
 	driver driver
 	at     mapped // nil: memory of this process as it is, or none
 	feeder bool   // the pieces are ours to bring
@@ -69,8 +70,8 @@ func (d gpuDriver) Map(s gpu.Share, device int) (mapped, bool, error) {
 // patience with a mapping that somebody else was to bring, and gave up.
 const patience = 5 * time.Second
 
-func newMapper(k core, bell int) *mapper {
-	m := &mapper{core: k, bell: os.NewFile(uintptr(bell), "eventfd"), ended: make(chan struct{}), mappings: map[importRef]*mapping{}}
+func newMapper(k cma.Rail, bell int) *mapper {
+	m := &mapper{core: k, bell: os.NewFile(uintptr(bell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
 	m.idle.L = &m.mu
 	go m.run()
 	return m
@@ -85,7 +86,7 @@ func (m *mapper) close() {
 
 // wait returns when all that was asked for has been run.
 func (m *mapper) wait() {
-	all := m.core.tasksAsked()
+	all := m.core.TasksAsked()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.done < all {
@@ -101,7 +102,7 @@ func (m *mapper) run() {
 			return
 		}
 		for {
-			t, ok := m.core.nextTask()
+			t, ok := m.core.NextTask()
 			if !ok {
 				break
 			}
@@ -114,22 +115,22 @@ func (m *mapper) run() {
 	}
 }
 
-func (m *mapper) do(t task) {
-	switch t.what {
-	case taskBegin:
-		m.begin(t.in)
-	case taskEnd:
-		m.end(t.in)
+func (m *mapper) do(t cma.Task) {
+	switch t.What {
+	case cma.TaskBegin:
+		m.begin(t.In)
+	case cma.TaskEnd:
+		m.end(t.In)
 	default:
-		m.core.makePair(t)
+		m.core.MakePair(t)
 	}
 }
 
 // begin maps an import, or leaves it to a goroutine that waits for its owner.
-func (m *mapper) begin(in importRef) {
-	p := &mapping{importInfo: in.info(), driver: gpuDriver{m.core.driver()}, over: make(chan struct{})}
-	p.peer = p.driver.Find(p.share.GPU())
-	in.setPeer(p.peer)
+func (m *mapper) begin(in cma.Import) {
+	p := &mapping{ImportInfo: in.Info(), driver: gpuDriver{m.core.Driver()}, over: make(chan struct{})}
+	p.Peer = p.driver.Find(p.Share.GPU())
+	in.SetPeer(p.Peer)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	m.mappings[in] = p
@@ -152,34 +153,34 @@ func (m *mapper) begin(in importRef) {
 }
 
 // end takes an import back that no job is at.
-func (m *mapper) end(in importRef) {
+func (m *mapper) end(in cma.Import) {
 	p := m.mappings[in]
 	delete(m.mappings, in)
 	p.cancel()
 	<-p.over
 	if !p.settled {
-		m.core.abandon()
+		m.core.Abandon()
 		if p.feeder && p.at != nil {
 			p.at.Fail(gpu.Cancelled)
 		}
 	}
 	p.unmap()
-	in.free()
+	in.Free()
 }
 
 // settle says how it has ended.
-func (m *mapper) settle(in importRef, p *mapping, err error) {
+func (m *mapper) settle(in cma.Import, p *mapping, err error) {
 	delta := uint64(0)
 	if err != nil {
-		m.core.setTrouble("the peer's GPU memory can't be mapped here: " + text(err))
+		m.core.SetTrouble("the peer's GPU memory can't be mapped here: " + text(err))
 		p.unmap()
 	} else if p.at != nil {
-		delta = p.at.At(p.share.Base()) - p.share.Base()
+		delta = p.at.At(p.Share.Base()) - p.Share.Base()
 	}
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	p.settled = true
-	if !m.core.settle(in, whyOf(err), delta) {
+	if !m.core.Settle(in, whyOf(err), delta) {
 		p.unmap()
 	}
 }
@@ -210,19 +211,19 @@ func text(err error) string {
 
 // open asks the driver.
 func (p *mapping) open() (err error) {
-	if !p.share.Mappable() { // nobody else can have it; here it is where it is
+	if !p.Share.Mappable() { // nobody else can have it; here it is where it is
 		switch {
-		case p.self && p.peer == p.device:
+		case p.Self && p.Peer == p.Device:
 			return nil
-		case p.why != 0:
-			return p.why
+		case p.Why != 0:
+			return p.Why
 		}
 		return gpu.BadShare
 	}
-	if p.driver.Owns(&p.share) && !p.self { // a peer that says that its memory is ours would have us write where we like to be
+	if p.driver.Owns(&p.Share) && !p.Self { // a peer that says that its memory is ours would have us write where we like to be
 		return gpu.BadShare
 	}
-	p.at, p.feeder, err = p.driver.Map(p.share, p.device)
+	p.at, p.feeder, err = p.driver.Map(p.Share, p.Device)
 	return err
 }
 
@@ -289,7 +290,7 @@ func nap(ctx context.Context) bool {
 
 // fetch brings the pieces.
 func (p *mapping) fetch(ctx context.Context) error {
-	err := descriptors.Fetch(ctx, p.owner, p.key, p.share.Pieces(), p.at.Add)
+	err := descriptors.Fetch(ctx, p.Owner, p.Key, p.Share.Pieces(), p.at.Add)
 	if err != nil && ctx.Err() == nil {
 		p.at.Fail(whyOf(err))
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
 )
 
@@ -87,12 +88,12 @@ func TestMappingRefused(t *testing.T) {
 		p    mapping
 		want error
 	}{
-		{mapping{importInfo: importInfo{self: true, device: 1, peer: 1}}, nil},
-		{mapping{importInfo: importInfo{self: true, device: 0, peer: 1}}, gpu.BadShare},
-		{mapping{importInfo: importInfo{self: true, device: 0, peer: 1, why: gpu.Pool}}, gpu.Pool},
-		{mapping{importInfo: importInfo{device: 1, peer: 1, why: gpu.Pool}}, gpu.Pool},
-		{mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{own: true}}, gpu.BadShare},
-		{mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{err: gpu.NoPeer}}, gpu.NoPeer},
+		{mapping{ImportInfo: cma.ImportInfo{Self: true, Device: 1, Peer: 1}}, nil},
+		{mapping{ImportInfo: cma.ImportInfo{Self: true, Device: 0, Peer: 1}}, gpu.BadShare},
+		{mapping{ImportInfo: cma.ImportInfo{Self: true, Device: 0, Peer: 1, Why: gpu.Pool}}, gpu.Pool},
+		{mapping{ImportInfo: cma.ImportInfo{Device: 1, Peer: 1, Why: gpu.Pool}}, gpu.Pool},
+		{mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3)}, driver: &fakeGPUs{own: true}}, gpu.BadShare},
+		{mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3)}, driver: &fakeGPUs{err: gpu.NoPeer}}, gpu.NoPeer},
 	} {
 		if c.p.driver == nil {
 			c.p.driver = d
@@ -123,7 +124,7 @@ func TestMappingFed(t *testing.T) {
 	require.NoError(t, err)
 	for _, pid := range []int{os.Getpid(), os.Getpid() + 1} {
 		m := &fakeMap{}
-		p := mapping{importInfo: importInfo{share: shareOf(3), owner: descriptors.Owner{Name: s.Name(), Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, feeder: true}}
+		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Name: s.Name(), Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, feeder: true}}
 		require.NoError(t, p.open())
 		require.True(t, p.opening())
 		err := p.await(context.Background(), nil)
@@ -149,7 +150,7 @@ func dup(t *testing.T) int {
 // TestMappingShared: somebody else brings the pieces; when he is told to stop, we do.
 func TestMappingShared(t *testing.T) {
 	one, two := &fakeMap{}, &fakeMap{}
-	p := mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{one, two}}}
+	p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{one, two}}}
 	require.NoError(t, p.open())
 	time.AfterFunc(10*time.Millisecond, func() { one.Fail(gpu.Cancelled) })
 	time.AfterFunc(30*time.Millisecond, func() { two.state.Store(int32(gpu.MapReady)) })
@@ -158,7 +159,7 @@ func TestMappingShared(t *testing.T) {
 	require.Zero(t, two.closed)
 
 	ctx, cancel := context.WithCancel(context.Background())
-	p = mapping{importInfo: importInfo{share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{{}}}}
+	p = mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{{}}}}
 	require.NoError(t, p.open())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	require.Equal(t, gpu.Cancelled, p.await(ctx, nil))

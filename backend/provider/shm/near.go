@@ -5,18 +5,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/topo"
 )
 
-// bind is where threads that copy run while they work on memory of a NUMA node.
-type bind struct {
-	node int
-	cpus []int
-}
-
-// binds says it for each node, of the processors that this process may use: those of the node, or all where the node has fewer of them
-// than there are threads. Nothing where there is no choice: all that may be used are on one node.
-func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []bind) {
+// binds says for each node where threads that copy run: on its processors that this process may use, or on all of those where the node has
+// fewer than there are threads. Nothing where there is no choice: all that may be used are on one node.
+func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []cma.Bind) {
 	var all []int
 	of := make([][]int, len(nodes))
 	some := 0
@@ -31,7 +26,7 @@ func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []bind) {
 			some++
 		}
 	}
-	if some < 2 || len(nodes) > maxNodes {
+	if some < 2 || len(nodes) > cma.MaxNodes {
 		return nil
 	}
 	for i, n := range nodes {
@@ -39,7 +34,7 @@ func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []bind) {
 		if len(cpus) < threads {
 			cpus = all
 		}
-		out = append(out, bind{n.ID, cpus})
+		out = append(out, cma.Bind{Node: n.ID, CPUs: cpus})
 	}
 	return out
 }
@@ -60,4 +55,4 @@ func allowed() map[int]bool {
 }
 
 // near is what the rail is told of this machine.
-func near(threads int) []bind { return binds(topo.Nodes(os.DirFS("/sys")), allowed(), threads) }
+func near(threads int) []cma.Bind { return binds(topo.Nodes(os.DirFS("/sys")), allowed(), threads) }

@@ -1,7 +1,8 @@
 // Package shm moves memory between processes of one host, and within one: a single copy by the processor, without sockets.
 //
 // The kernel lets a process read and write another's memory (process_vm_readv, process_vm_writev) where it would let it be
-// debugged. Whether it does is tried before such a rail is used for a peer: Rail.Reach.
+// debugged. Whether it does is tried before such a rail is used for a peer: Rail.Reach. What copies, posts and polls is package cma below, in C;
+// which process a peer is, and how endpoints connect, packages ipc and handshake.
 package shm
 
 import (
@@ -13,19 +14,8 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/cma"
 )
-
-// Name of the provider, of its only fabric and of its only device.
-const Name = "local"
-
-// Options of a Provider.
-type Options struct {
-	Threads int    // that copy, beside those who poll; < 0: by the processors that this process may use
-	CUDA    string // the library of the GPUs' driver, as dlopen takes it
-	Blocks  int    // of 256 threads that a copy between GPUs may take; 0: the driver's default
-	Aloof   bool   // polls copy nothing for peers
-	Ptracer bool   // lets any process of the user's read and write this one's memory where Yama would not: PR_SET_PTRACER_ANY
-}
 
 // Provider implements provider.Provider. Its methods are safe for concurrent use.
 type Provider struct{ opt Options }
@@ -37,7 +27,7 @@ func New(o Options) *Provider {
 	if o.Threads < 0 {
 		o.Threads = defaultThreads(runtime.GOMAXPROCS(0))
 	}
-	o.Threads = min(o.Threads, maxThreads)
+	o.Threads = min(o.Threads, cma.MaxThreads)
 	return &Provider{o}
 }
 

@@ -2,8 +2,6 @@ package shm
 
 import (
 	"crypto/rand"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -13,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/handshake"
 	"gorail/backend/provider/shm/ipc"
@@ -22,7 +21,7 @@ import (
 // rail implements provider.Rail and provider.Prover: this process's table of regions and its threads.
 type rail struct {
 	dev    provider.Device
-	core   core
+	core   cma.Rail
 	door   *handshake.Listener
 	mapper *mapper
 	gpus   *vram.GPUs
@@ -47,14 +46,14 @@ var (
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
-func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.core.c) }
+func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
 func (r *rail) Notes() []string         { return nil }
-func (r *rail) Caps() provider.Caps     { return r.core.caps() }
+func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 
 // openRail makes what peers read, what the core waits on and the core. The error says what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
 	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
-	p := parts{wait: -1, bell: -1, mapper: -1}
+	p := cma.Parts{Wait: -1, Bell: -1, Mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {
 		return r, nil
@@ -63,45 +62,46 @@ func openRail(d provider.Device, o Options) (*rail, error) {
 		r.door.Close()
 	}
 	r.closeShared()
-	closeFDs(p.wait, p.bell, p.mapper)
-	if p.table != nil {
-		_ = unix.MunmapPtr(p.table, sizes.Table)
+	closeFDs(p.Wait, p.Bell, p.Mapper)
+	if p.Table != nil {
+		_ = unix.MunmapPtr(p.Table, cma.Sizes.Table)
 	}
-	if p.shares != nil {
-		_ = unix.MunmapPtr(p.shares, sizes.Shares)
+	if p.Shares != nil {
+		_ = unix.MunmapPtr(p.Shares, cma.Sizes.Shares)
 	}
 	return nil, err
 }
 
-func (r *rail) open(o Options, p *parts) (err error) {
-	if p.table, r.tableFD, err = ipc.Segment(sizes.Table, true); err != nil {
+func (r *rail) open(o Options, p *cma.Parts) (err error) {
+	if p.Table, r.tableFD, err = ipc.Segment(cma.Sizes.Table, true); err != nil {
 		return ipc.Fail("memfd_create", err)
 	}
-	if p.shares, r.sharesFD, err = ipc.Segment(sizes.Shares, true); err != nil {
+	if p.Shares, r.sharesFD, err = ipc.Segment(cma.Sizes.Shares, true); err != nil {
 		return ipc.Fail("memfd_create", err)
 	}
-	if p.wait, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+	if p.Wait, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return ipc.Fail("epoll_create", err)
 	}
-	if p.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.Bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
-	if p.mapper, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.Mapper, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
-	if err = unix.EpollCtl(p.wait, unix.EPOLL_CTL_ADD, p.bell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil { // no data: that is the bell
+	if err = unix.EpollCtl(p.Wait, unix.EPOLL_CTL_ADD, p.Bell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil { // no data: that is the bell
 		return ipc.Fail("epoll_ctl", err)
 	}
-	if r.door, err = handshake.Listen(sizes); err != nil {
+	if r.door, err = handshake.Listen(cma.Sizes); err != nil {
 		return err
 	}
-	if r.core, err = openCore(o, runtime.GOMAXPROCS(0), near(o.Threads), *p); err != nil {
+	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, Aloof: o.Aloof, CPUs: runtime.GOMAXPROCS(0), Binds: near(o.Threads)}
+	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
-	r.table = newTable(p.table, p.shares)
-	r.mapper = newMapper(r.core, p.mapper)
-	r.gpus = vram.New(o.CUDA, maxGPUs)
-	_, _ = rand.Read(r.core.proof())
+	r.table = newTable(p.Table, p.Shares)
+	r.mapper = newMapper(r.core, p.Mapper)
+	r.gpus = vram.New(o.CUDA, cma.MaxGPUs)
+	_, _ = rand.Read(r.core.Proof())
 	return nil
 }
 
@@ -123,51 +123,16 @@ func (r *rail) error(phase error, what string, err error) error {
 	case unix.EMFILE:
 		hint = " (each peer takes 4 file descriptors: ulimit -n)"
 	case unix.ENOSPC:
-		hint = fmt.Sprintf(" (%d regions at most)", maxRegions)
+		hint = fmt.Sprintf(" (%d regions at most)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW, unix.ENOTSUP, unix.EXDEV:
 		hint = why(errno)
 	case unix.ETIMEDOUT:
-		hint = late(r.core.late())
+		hint = late(r.core.Late())
 	}
 	if what != "" {
 		what += ": "
 	}
 	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
-}
-
-// proofLen is that of the name of our socket, of an address, and of the bytes there.
-const proofLen = nameLen + 8 + ipc.TokenSize
-
-// Proof implements provider.Prover.
-func (r *rail) Proof() []byte {
-	bytes := r.core.proof()
-	b := appendName(nil, r.door.Name())
-	b = binary.BigEndian.AppendUint64(b, uint64(uintptr(unsafe.Pointer(&bytes[0]))))
-	return append(b, bytes...)
-}
-
-// Reach implements provider.Prover: the kernel says which process listens at the socket that the proof names, and process_vm_readv of a few
-// bytes shows that we may read it. The error says what forbids it and what would help.
-func (r *rail) Reach(proof []byte) error {
-	if len(proof) != proofLen {
-		return fmt.Errorf("%w: a proof of %d bytes", provider.ErrBadAddress, len(proof))
-	}
-	name, ok := readName(proof)
-	if !ok {
-		return fmt.Errorf("%w: a proof that names no socket: %x", provider.ErrBadAddress, proof[:nameLen])
-	}
-	p := ipc.Proof{Name: name, At: binary.BigEndian.Uint64(proof[nameLen:]), Bytes: [ipc.TokenSize]byte(proof[nameLen+8:])}
-	pid, err := p.Reach()
-	if err == nil {
-		return nil
-	}
-	var e *ipc.Error
-	_ = errors.As(err, &e)
-	what := e.Step
-	if pid != 0 {
-		what = fmt.Sprintf("%s, process %d", what, pid)
-	}
-	return fmt.Errorf("%s: %w%s", what, e.Errno, why(e.Errno))
 }
 
 // Register enters the range in the table; nothing is pinned, the memory need not be mapped yet. key is ignored. Implements no call.
@@ -199,7 +164,7 @@ func (r *rail) Close() error {
 	r.door.Close()
 	r.closeShared()
 	r.mapper.close()
-	if err := r.core.close(); err != nil {
+	if err := r.core.Close(); err != nil {
 		return r.error(provider.ErrUnusable, "close", err)
 	}
 	return r.gpus.Close()
@@ -229,9 +194,9 @@ func (m *region) Close() error {
 		return nil
 	}
 	m.closed = true
-	defer freeDesc(m.desc)
+	defer cma.FreeDesc(m.desc)
 	m.rail.table.revoke(m.key) // before any lane is looked at
-	err := m.rail.core.quiet(m.key)
+	err := m.rail.core.Quiet(m.key)
 	m.rail.table.release(m.key)
 	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)
@@ -246,5 +211,5 @@ func (r *rail) Helped() (forPeers, byPeers uint64) {
 	if r.closed {
 		return 0, 0
 	}
-	return r.core.helped()
+	return r.core.Helped()
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider"
+	"gorail/test/skip"
 )
 
 // asPeer names the variable that makes this test's binary a peer, which tells its rail's proof and waits to be ended.
@@ -48,7 +49,7 @@ func peerProof(t *testing.T, attr *syscall.SysProcAttr) []byte {
 	out, err := c.StdoutPipe()
 	require.NoError(t, err)
 	if err := c.Start(); err != nil {
-		t.Skipf("a process like that can't be started here: %v", err)
+		skip.OrFail(t, fmt.Errorf("a process like that can't be started here: %w", err))
 	}
 	t.Cleanup(func() {
 		_ = in.Close()
@@ -62,9 +63,7 @@ func peerProof(t *testing.T, attr *syscall.SysProcAttr) []byte {
 
 // TestReach: whose memory may be read is tried with the process that the kernel says listens there; the error says what is in the way.
 func TestReach(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("users and pid namespaces are root's to make")
-	}
+	skip.UnlessRoot(t, "users and pid namespaces are root's to make")
 	r := open(t, Options{})
 	defer func() { require.NoError(t, r.Close()) }()
 	reach := r.(provider.Prover).Reach

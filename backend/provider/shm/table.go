@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/gpu"
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
@@ -21,8 +22,17 @@ type shareTable struct {
 	nameLen uint8 // of the socket that gives descriptors of VMM memory; written before the first share that wants them
 	name    [ipc.MaxName]byte
 	token   descriptors.Token
-	share   [maxShares]gpu.Share
+	share   [cma.MaxShares]gpu.Share
 }
+
+// What Go and C have of what peers read is the same.
+var (
+	_ [cma.EntrySize - unsafe.Sizeof(entry{})]byte
+	_ [unsafe.Sizeof(entry{}) - cma.EntrySize]byte
+	_ [cma.SharesSize - unsafe.Sizeof(shareTable{})]byte
+	_ [unsafe.Sizeof(shareTable{}) - cma.SharesSize]byte
+	_ [unsafe.Offsetof(shareTable{}.share) - cma.SharesAt]byte
+)
 
 // table is the regions of a rail. Peers read it as it is; copies look at it without the lock.
 type table struct {
@@ -39,14 +49,14 @@ type table struct {
 }
 
 func newTable(entries, shares unsafe.Pointer) *table {
-	return &table{entries: unsafe.Slice((*entry)(entries), maxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{}}
+	return &table{entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{}}
 }
 
 // put enters a region; share and mem are of a GPU's memory, else nil. ENOSPC: there is no room.
 func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.free) == 0 && t.used == maxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == maxShares {
+	if len(t.free) == 0 && t.used == cma.MaxRegions || share != nil && len(t.freeShares) == 0 && t.usedShares == cma.MaxShares {
 		return 0, unix.ENOSPC
 	}
 	place := uint64(0)

@@ -7,6 +7,7 @@ import (
 
 	"gorail/backend/gpu"
 	"gorail/backend/provider"
+	"gorail/backend/provider/shm/cma"
 	"gorail/backend/provider/shm/descriptors"
 	"gorail/backend/provider/shm/ipc"
 	"gorail/backend/provider/vram"
@@ -53,7 +54,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	}
 	r.meet(&m)
 	d := m.Driver
-	r.core.use(d)
+	r.core.Use(d)
 	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
 	if m.NotShared == nil {
 		s, err := d.Share(m.Mem)
@@ -75,14 +76,14 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
 		share = gpu.Unshared(&m.Mem, m.GPU.UUID, why)
 	}
-	desc, err := newDesc(device)
+	desc, err := cma.NewDesc(device)
 	if err != nil {
 		return fail(err)
 	}
 	key, err := r.table.put(addr, length, &share, &m)
 	if err != nil {
-		freeDesc(desc)
-		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", maxShares), err)
+		cma.FreeDesc(desc)
+		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", cma.MaxShares), err)
 	}
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
@@ -132,7 +133,7 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 }
 
 // Mapping implements provider.Mapper.
-func (r *rail) Mapping() bool { return r.core.mapping() }
+func (r *rail) Mapping() bool { return r.core.Mapping() }
 
 // Trouble implements provider.VRAM.
-func (r *rail) Trouble() string { return r.core.trouble() }
+func (r *rail) Trouble() string { return r.core.Trouble() }

@@ -11,7 +11,7 @@ import (
 
 	"gorail/backend/option"
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/verbs/rdmacm"
 )
 
@@ -97,7 +97,7 @@ func (m *connector) next() bool {
 	case ev.Kind == rdmacm.Established && e.state == iwDialing:
 		e.state = iwUp
 		e.timer.Stop()
-		if err := iwSendFirst(e.qp.c); err != nil {
+		if err := e.qp.c.SendFirst(); err != nil {
 			m.fail(e, clib.As(err).Errno)
 		}
 	case ev.Kind == rdmacm.Established && e.state == iwWaiting:
@@ -180,7 +180,7 @@ func (m *connector) late(e *iwEndpoint) {
 func (m *connector) fail(e *iwEndpoint, errno syscall.Errno) {
 	e.state = iwFailed
 	e.timer.Stop()
-	iwFail(e.qp.c, errno)
+	e.qp.c.Fail(errno)
 }
 
 // forget implements rdma_destroy_id for an endpoint's connection.

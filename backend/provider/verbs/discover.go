@@ -4,36 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
-	"slices"
 	"strings"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/rdmacm"
+	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/topo"
 )
 
-// entry is a port that can become a rail.
-type entry struct {
-	lib   *library
-	port  port
-	sys   fs.FS
-	asked int             // option gid_index, -1: the best
-	gid   gid             // on iWARP its address
-	cm    *rdmacm.Library // of iWARP, else nil
-}
-
-// name is the device's, with the port where it is not the first.
-func (p port) name() string {
-	if p.number > 1 {
-		return fmt.Sprintf("%s:%d", p.device, p.number)
-	}
-	return p.device
-}
-
 // discover turns the ports of a machine into devices, those that cannot be used now last; why has a reason for each of these.
-func discover(ctx context.Context, lib *library, opt Options, ports []port) (devs []provider.Device, why []error) {
+func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []port) (devs []provider.Device, why []error) {
 	m := topo.Read(opt.Sys)
 	iwarp := &iwarpPorts{path: opt.CMLibraryPath}
 	var waiting []provider.Device
@@ -68,7 +47,7 @@ func waits(p port, opt Options, m *topo.Machine, why error) provider.Device {
 	return d
 }
 
-func usable(lib *library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {
+func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts, p port, gidIndex int) (provider.Device, error) {
 	switch {
 	case p.err != nil:
 		hint := limit(p.err.Errno)
@@ -115,29 +94,6 @@ func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
 		}
 	}
 	return addr, subnet
-}
-
-// here says that an interface of this network namespace has the address.
-func (g gid) here() bool {
-	return slices.ContainsFunc(prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() })
-}
-
-// prefixes are the addresses of an interface.
-func prefixes(name string) (list []netip.Prefix) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return nil
-	}
-	addrs, err := i.Addrs()
-	if err != nil {
-		return nil
-	}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			list = append(list, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
-		}
-	}
-	return list
 }
 
 // none is the error of a machine without a usable port.

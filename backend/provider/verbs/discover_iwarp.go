@@ -10,7 +10,8 @@ import (
 	"syscall"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
+	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/provider/verbs/rdmacm"
 	"gorail/backend/topo"
 )
@@ -26,7 +27,7 @@ type iwarpPorts struct {
 
 // device turns a port into a device. An iWARP port is reached by the address of its interface; its Subnet is of iWARP alone, so that
 // no RoCE device in the same network is taken for its peer.
-func (i *iwarpPorts) device(lib *library, sys fs.FS, m *topo.Machine, p port) (provider.Device, error) {
+func (i *iwarpPorts) device(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p port) (provider.Device, error) {
 	if !i.asked {
 		i.asked = true
 		if i.lib, i.err = loadCMLibrary(i.path); i.err == nil {
@@ -50,9 +51,6 @@ func (i *iwarpPorts) device(lib *library, sys fs.FS, m *topo.Machine, p port) (p
 	}
 	return d, nil
 }
-
-// DefaultCMLibrary is the soname that dlopen looks for when Options.CMLibraryPath is empty.
-const DefaultCMLibrary = "librdmacm.so.1"
 
 // loadCMLibrary loads librdmacm once. The error wraps provider.ErrNoLibrary.
 func loadCMLibrary(path string) (*rdmacm.Library, error) {

@@ -1,51 +1,13 @@
 package verbs
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider"
 )
-
-// address is what a peer must know of an endpoint.
-type address struct {
-	QPN, PSN uint32
-	LID, MTU uint16
-	Ethernet bool
-	Reads    uint8
-	GID      [16]byte
-}
-
-const (
-	addressForm = 1 // first byte; another is another layout
-	addressLen  = 1 + 4 + 4 + 2 + 2 + 1 + 1 + 16
-)
-
-func (a address) encode() []byte {
-	b := append(make([]byte, 0, addressLen), addressForm)
-	b = binary.BigEndian.AppendUint32(b, a.QPN)
-	b = binary.BigEndian.AppendUint32(b, a.PSN)
-	b = binary.BigEndian.AppendUint16(b, a.LID)
-	b = binary.BigEndian.AppendUint16(b, a.MTU)
-	eth := byte(0)
-	if a.Ethernet {
-		eth = 1
-	}
-	return append(append(b, eth, a.Reads), a.GID[:]...)
-}
-
-func decodeAddress(b []byte) (a address, ok bool) {
-	if len(b) != addressLen || b[0] != addressForm || b[13] > 1 {
-		return a, false
-	}
-	a = address{QPN: binary.BigEndian.Uint32(b[1:]), PSN: binary.BigEndian.Uint32(b[5:]), LID: binary.BigEndian.Uint16(b[9:]),
-		MTU: binary.BigEndian.Uint16(b[11:]), Ethernet: b[13] == 1, Reads: b[14], GID: [16]byte(b[15:])}
-	return a, a.QPN < 1<<24 && a.PSN < 1<<24 && a.MTU >= 256 && a.Reads > 0
-}
 
 // endpoint implements provider.Endpoint: a queue pair.
 type endpoint struct {
@@ -61,7 +23,7 @@ type endpoint struct {
 // OpenEndpoint implements ibv_create_qp and the step to INIT. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if r.cm != nil {
-		return r.openIW()
+		return r.cm.openEndpoint()
 	}
 	g, err := r.source()
 	if err != nil {
@@ -71,20 +33,12 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if err != nil {
 		return nil, r.openError(err)
 	}
-	e := &endpoint{qp: qp, gidIndex: r.ibGID, core: unsafe.Pointer(qp.c), addr: address{QPN: qp.num, PSN: qp.psn, LID: qp.lid, MTU: uint16(qp.mtu),
+	e := &endpoint{qp: qp, gidIndex: r.ibGID, core: qp.c.Core(), addr: address{QPN: qp.num, PSN: qp.psn, LID: qp.lid, MTU: uint16(qp.mtu),
 		Ethernet: r.ethernet, Reads: r.readsIn(), GID: g.addr.As16()}}
 	if r.ethernet {
 		e.gidIndex = g.index
 	}
 	return e, nil
-}
-
-func (r *rail) openError(err error) error {
-	to := ""
-	if errors.Is(err, syscall.ENOSPC) {
-		to = fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)", r.attr.maxCQE)
-	}
-	return r.error(provider.ErrEndpoint, err, to)
 }
 
 func (e *endpoint) Addr() []byte         { return e.addr.encode() }
@@ -108,7 +62,7 @@ func (e *endpoint) Connect(peer []byte) error {
 		err = e.qp.connect(a, e.gidIndex)
 	}
 	if err != nil {
-		return r.error(provider.ErrBadAddress, err, " to "+r.entry.peerName(a))
+		return r.error(provider.ErrBadAddress, err, " to "+a.port())
 	}
 	e.connected = true
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/ibverbs"
 )
 
 var _ provider.Watcher = (*rail)(nil)
@@ -15,7 +16,7 @@ var _ provider.Watcher = (*rail)(nil)
 // Watch implements provider.Watcher by ibv_get_async_event: ports that go down and come up, devices that are gone. addresses
 // that change: endpoints opened from then on use what is there now. Go's poller waits, no thread does.
 func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error {
-	_, events := fds(r.c.channel, r.ctx)
+	_, events := r.c.FDs(r.ctx)
 	fd, err := syscall.Dup(events) // ours to close; non-blocking as the original is
 	if err != nil {
 		return fmt.Errorf("%w: %s/%s: events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
@@ -30,18 +31,18 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
 	err = conn.Read(func(uintptr) bool {
 		for ctx.Err() == nil {
-			ev, ok := r.lib.nextEvent(r.ctx)
+			ev, ok := r.lib.NextEvent(r.ctx)
 			if !ok {
 				return false // until there is one
 			}
 			switch what := r.means(ev); what {
 			case portDown, portUp:
-				tell(what == portUp, ev.text)
+				tell(what == portUp, ev.Text)
 			case portGIDs:
 				if changed, err := r.resolve(); err != nil {
-					tell(false, ev.text+": "+err.Error())
+					tell(false, ev.Text+": "+err.Error())
 				} else if changed != "" {
-					tell(true, ev.text+": "+changed)
+					tell(true, ev.Text+": "+changed)
 				}
 			}
 		}
@@ -63,14 +64,14 @@ const (
 	portGIDs // the port's table of GIDs has changed
 )
 
-func (r *rail) means(ev asyncEvent) change {
-	ours := ev.port == r.entry.port.number
+func (r *rail) means(ev ibverbs.AsyncEvent) change {
+	ours := ev.Port == r.entry.port.number
 	switch {
-	case ev.kind == eventDeviceFatal, ev.kind == eventCQErr, ours && ev.kind == eventPortErr:
+	case ev.Kind == ibverbs.EventDeviceFatal, ev.Kind == ibverbs.EventCQErr, ours && ev.Kind == ibverbs.EventPortErr:
 		return portDown
-	case ours && ev.kind == eventPortActive:
+	case ours && ev.Kind == ibverbs.EventPortActive:
 		return portUp
-	case ours && ev.kind == eventGIDChange:
+	case ours && ev.Kind == ibverbs.EventGIDChange:
 		return portGIDs
 	}
 	return otherChange

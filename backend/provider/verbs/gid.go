@@ -3,6 +3,7 @@ package verbs
 import (
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -80,60 +81,25 @@ func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 	return gid{}, fmt.Errorf("its GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
 }
 
-// reachable is the port's table, without what another network namespace has: in a container it may be the host's.
-func (p port) reachable(sys fs.FS, asked int) []gid {
-	all := readGIDs(sys, p.device, p.number, p.gids)
-	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return !g.here() })
-	if p.ethernet && asked < 0 && len(here) > 0 {
-		return here
-	}
-	return all
+// here says that an interface of this network namespace has the address.
+func (g gid) here() bool {
+	return slices.ContainsFunc(prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() })
 }
 
-// source is the GID of new endpoints, or why there is none.
-func (r *rail) source() (gid, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.gid, r.noGID
-}
-
-// resolve looks the GID up again: the same address wherever it is now, else one of its kind, which peers can reach as they did that.
-// changed says what is different, err why there is none any more. Endpoints that are open keep theirs.
-func (r *rail) resolve() (changed string, err error) {
-	e := r.entry
-	if e.cm != nil { // iWARP has an IP address for good
-		return "", nil
-	}
-	list := e.port.reachable(e.sys, e.asked)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	was, had := r.gid, r.noGID == nil
-	if e.asked < 0 {
-		list = slices.DeleteFunc(list, func(g gid) bool { return g.rank() != was.rank() })
-		if same := slices.IndexFunc(list, func(g gid) bool { return g.addr == was.addr }); same >= 0 {
-			list = list[same : same+1]
-		}
-	}
-	g, err := chooseGID(list, e.port.ethernet, e.asked)
+// prefixes are the addresses of an interface.
+func prefixes(name string) (list []netip.Prefix) {
+	i, err := net.InterfaceByName(name)
 	if err != nil {
-		err = fmt.Errorf("%s is gone: %w", was.addr.Unmap(), err)
-		r.noGID = err
-		if !had {
-			return "", nil
+		return nil
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			list = append(list, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
 		}
-		return "", err
 	}
-	r.gid, r.noGID = g, nil
-	if had && r.gid == was {
-		return "", nil
-	}
-	return fmt.Sprintf("%s at index %d, was %s at %d", g.addr.Unmap(), g.index, was.addr.Unmap(), was.index), nil
-}
-
-// peerName is a peer's port, for messages.
-func (e *entry) peerName(a address) string {
-	if a.Ethernet {
-		return netip.AddrFrom16(a.GID).Unmap().String()
-	}
-	return fmt.Sprintf("lid %d", a.LID)
+	return list
 }

@@ -15,36 +15,6 @@ import (
 	"gorail/backend/provider/verbs/rdmacm"
 )
 
-// iwAddress is what a peer must know of an endpoint on iWARP.
-type iwAddress struct {
-	IP     netip.Addr
-	Port   uint16 // of the rail's listener
-	Cookie uint64 // names the endpoint there; who knows it has it from the control channel
-	Reads  uint8  // READs that may be under way towards it
-}
-
-const (
-	iwAddressForm = 2 // first byte, as addressForm
-	iwAddressLen  = 1 + 16 + 2 + 8 + 1
-)
-
-func (a iwAddress) encode() []byte {
-	ip := a.IP.As16()
-	b := append(append(make([]byte, 0, iwAddressLen), iwAddressForm), ip[:]...)
-	b = binary.BigEndian.AppendUint16(b, a.Port)
-	b = binary.BigEndian.AppendUint64(b, a.Cookie)
-	return append(b, a.Reads)
-}
-
-func decodeIWAddress(b []byte) (a iwAddress, ok bool) {
-	if len(b) != iwAddressLen || b[0] != iwAddressForm {
-		return a, false
-	}
-	a = iwAddress{IP: netip.AddrFrom16([16]byte(b[1:])).Unmap(), Port: binary.BigEndian.Uint16(b[17:]),
-		Cookie: binary.BigEndian.Uint64(b[19:]), Reads: b[27]}
-	return a, a.IP.IsValid() && !a.IP.IsUnspecified() && !a.IP.IsMulticast() && a.Port > 0 && a.Reads > 0
-}
-
 // iwState is where an endpoint's connection stands.
 //
 //	idle -> dialing -> up     we ask for it: the greater of the two addresses
@@ -60,9 +30,6 @@ const (
 	iwFailed
 	iwClosed
 )
-
-// connectTime is how long a connection may take to come about by itself; later it has failed.
-const connectTime = 5 * time.Second
 
 // iwEndpoint implements provider.Endpoint: a queue pair that rdma_cm connects.
 type iwEndpoint struct {
@@ -83,19 +50,20 @@ type iwEndpoint struct {
 
 var errIWAddress = errors.New("not an address of an iWARP endpoint")
 
-// openIW implements ibv_create_qp and the step to INIT.
-func (r *rail) openIW() (provider.Endpoint, error) {
+// openEndpoint implements ibv_create_qp and the step to INIT.
+func (m *connector) openEndpoint() (provider.Endpoint, error) {
+	r := m.rail
 	qp, err := r.openQP()
 	if err != nil {
 		return nil, r.openError(err)
 	}
 	var cookie [8]byte
 	_, _ = rand.Read(cookie[:]) // never fails
-	e := &iwEndpoint{m: r.cm, qp: qp, core: unsafe.Pointer(qp.c), addr: iwAddress{IP: r.entry.gid.addr, Port: r.cm.cm.Port(),
+	e := &iwEndpoint{m: m, qp: qp, core: qp.c.Core(), addr: iwAddress{IP: r.entry.gid.addr, Port: m.cm.Port(),
 		Cookie: binary.BigEndian.Uint64(cookie[:]), Reads: r.readsIn()}}
-	e.m.mu.Lock()
-	defer e.m.mu.Unlock()
-	e.m.byCookie[e.addr.Cookie] = e
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.byCookie[e.addr.Cookie] = e
 	return e, nil
 }
 
@@ -142,14 +110,14 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 
 // begin waits for the peer to ask, or asks it.
 func (e *iwEndpoint) begin(peer iwAddress, asked bool) (err error) {
-	if err = iwBegin(e.qp.c, asked); err == nil && !asked {
+	if err = e.qp.c.Await(asked); err == nil && !asked {
 		e.id, err = e.m.cm.Dial(netip.AddrPortFrom(peer.IP, peer.Port), e.m.within)
 	}
 	return err
 }
 
 // connected says that both sides may post. Under m.mu.
-func (e *iwEndpoint) connected() bool { return e.state == iwUp && iwConnected(e.qp.c) }
+func (e *iwEndpoint) connected() bool { return e.state == iwUp && e.qp.c.IsConnected() }
 
 // Close implements ibv_modify_qp to ERR, ibv_destroy_qp and rdma_destroy_id, as endpoint.Close. Where rdma_connect is still
 // under way, which nothing can hurry, it leaves the destroying to whoever waits for that.
@@ -161,7 +129,7 @@ func (e *iwEndpoint) Close() error {
 		return nil
 	}
 	if e.calling {
-		leave(e.qp.c)
+		e.qp.c.Leave()
 		m.orphans++
 	} else if err := e.qp.close(); err != nil {
 		return m.rail.error(provider.ErrEndpoint, err, "")

@@ -3,16 +3,34 @@ package verbs
 import (
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
+	"unsafe"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
+	"gorail/backend/provider/verbs/ibverbs"
 )
 
 // peersAccess is what peers and the device may do with a region.
-const peersAccess = accessLocalWrite | accessRemoteWrite | accessRemoteRead
+const peersAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
+
+// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28): the memory must be mapped and is pinned, unless it is
+// registered on demand (option ib_odp). key is ignored, the device chooses. The error wraps provider.ErrRegister and the errno.
+func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
+	if length == 0 || addr+length < addr {
+		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
+	}
+	access := uint32(peersAccess)
+	if r.opt.ODP {
+		access |= ibverbs.AccessOnDemand
+	}
+	mr, err := r.c.Register(addr, length, access)
+	if err != nil {
+		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
+	}
+	return r.opened(mr, addr), nil
+}
 
 // RegisterDMABuf makes length bytes from offset on of a dmabuf reachable, under the addresses from iova on, which must lie in its page as offset
 // does. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34, kernel 5.12). The error wraps
@@ -25,7 +43,7 @@ func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64) (provider.MR,
 	return r.opened(mr, iova), nil
 }
 
-func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibvMR, error) {
+func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibverbs.MR, error) {
 	page := uint64(os.Getpagesize())
 	switch {
 	case !r.dmabuf:
@@ -33,30 +51,11 @@ func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibvMR, error) {
 	case (offset^iova)&(page-1) != 0: // both must lie alike in their pages
 		return nil, clib.Failed("ibv_reg_dmabuf_mr", syscall.EINVAL)
 	}
-	return r.lib.regDMABuf(r.c.pd, fd, offset, length, iova, peersAccess|accessRelaxed)
-}
-
-// canDMABuf tries a descriptor that is none: whoever knows dmabufs says EBADF, kernels (before 5.12) and drivers that don't say other things.
-func (l *library) canDMABuf(pd *ibvPD) bool {
-	if !l.hasDMABuf() {
-		return false
-	}
-	mr, err := l.regDMABuf(pd, -1, 0, uint64(os.Getpagesize()), 0, accessLocalWrite)
-	if err == nil {
-		_ = l.deregMR(mr)
-		return false
-	}
-	return clib.As(err).Errno == syscall.EBADF
-}
-
-// canODP says whether what connections of ours do with memory works with pages that may not be there.
-func canODP(ctx *ibvContext) bool {
-	general, connections, ok := queryODP(ctx)
-	return ok && general&odpSupport != 0 && connections&odpConnections == odpConnections
+	return r.c.RegisterDMABuf(fd, offset, length, iova, peersAccess|ibverbs.AccessRelaxed)
 }
 
 // opened is a region of a registration.
-func (r *rail) opened(mr *ibvMR, base uint64) *region {
+func (r *rail) opened(mr *ibverbs.MR, base uint64) *region {
 	r.regions.Add(1)
 	return &region{rail: r, c: mr, base: base}
 }
@@ -73,9 +72,9 @@ func (r *rail) mrLimit(errno syscall.Errno, length uint64) string {
 	case (errno == syscall.ENOMEM || errno == syscall.EAGAIN || errno == syscall.EPERM) && limited:
 		return fmt.Sprintf(" (RLIMIT_MEMLOCK: %d KiB may be locked, all registrations of the process together; raise it: %s)", kib, raiseMemlock)
 	case errno == syscall.ENOMEM || errno == syscall.EAGAIN:
-		return fmt.Sprintf(" (RLIMIT_MEMLOCK is unlimited: out of memory, or of the device's regions, %d: register fewer and larger ranges)", r.attr.maxMR)
-	case errno == syscall.EINVAL && length > r.attr.maxMRSize:
-		return fmt.Sprintf(" (the device takes %d bytes a region: option mr_max)", r.attr.maxMRSize)
+		return fmt.Sprintf(" (RLIMIT_MEMLOCK is unlimited: out of memory, or of the device's regions, %d: register fewer and larger ranges)", r.attr.MaxMR)
+	case errno == syscall.EINVAL && length > r.attr.MaxMRSize:
+		return fmt.Sprintf(" (the device takes %d bytes a region: option mr_max)", r.attr.MaxMRSize)
 	case errno == syscall.EFAULT:
 		return " (the range is not mapped as a whole, or may not be written to: what is registered must be both; no limit to raise)"
 	case errno == syscall.EOPNOTSUPP && r.opt.ODP:
@@ -84,14 +83,30 @@ func (r *rail) mrLimit(errno syscall.Errno, length uint64) string {
 	return limit(errno)
 }
 
-// raiseMemlock is what raises RLIMIT_MEMLOCK.
-const raiseMemlock = "ulimit -l unlimited, LimitMEMLOCK=infinity of a systemd service, --ulimit memlock=-1 of a container"
+// region implements provider.MR.
+type region struct {
+	rail *rail
+	base uint64
 
-// memlock is how much memory the process may lock, in KiB; false: all.
-func memlock() (kib uint64, limited bool) {
-	var l unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) != nil || l.Cur == ^uint64(0) {
-		return 0, false
+	mu sync.Mutex
+	c  *ibverbs.MR // nil when closed
+}
+
+func (m *region) Key() uint64          { return uint64(ibverbs.RKey(m.c)) }
+func (m *region) Base() uint64         { return m.base }
+func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
+
+// Close implements ibv_dereg_mr.
+func (m *region) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.c == nil {
+		return nil
 	}
-	return l.Cur >> 10, true
+	if err := m.rail.lib.DeregMR(m.c); err != nil {
+		return m.rail.error(provider.ErrRegister, err, "")
+	}
+	m.c = nil
+	m.rail.regions.Add(-1)
+	return nil
 }

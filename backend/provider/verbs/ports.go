@@ -3,10 +3,14 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"syscall"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
+	"gorail/backend/provider/verbs/ibverbs"
+	"gorail/backend/provider/verbs/rdmacm"
 )
 
 // port is one port of a device, as the library sees it.
@@ -20,9 +24,17 @@ type port struct {
 	err                     *clib.CallError // what kept it from being asked; all but device, number and iwarp is unset then
 }
 
+// name is the device's, with the port where it is not the first.
+func (p port) name() string {
+	if p.number > 1 {
+		return fmt.Sprintf("%s:%d", p.device, p.number)
+	}
+	return p.device
+}
+
 // scan is all ports of all devices. Devices of other kinds (EFA) are left out; none is no error.
-func (l *library) scan() ([]port, error) {
-	list, free, err := l.deviceList()
+func scan(l *ibverbs.Library) ([]port, error) {
+	list, free, err := l.DeviceList()
 	if err != nil {
 		if errors.Is(err, syscall.ENOSYS) { // no RDMA in this kernel
 			return nil, nil
@@ -32,27 +44,27 @@ func (l *library) scan() ([]port, error) {
 	defer free()
 	var ports []port
 	for _, d := range list {
-		if _, transport := deviceName(d); transport == transportIB || transport == transportIWarp {
-			ports = append(ports, l.portsOf(d)...)
+		if _, transport := ibverbs.DeviceName(d); transport == ibverbs.TransportIB || transport == ibverbs.TransportIWarp {
+			ports = append(ports, portsOf(l, d)...)
 		}
 	}
 	return ports, nil
 }
 
 // portsOf is a device's ports; one that can't be opened or asked is taken to have one.
-func (l *library) portsOf(d *ibvDevice) (ports []port) {
+func portsOf(l *ibverbs.Library, d *ibverbs.Device) (ports []port) {
 	count := 1
-	ctx, err := l.openDevice(d)
+	ctx, err := l.OpenDevice(d)
 	if err == nil {
-		defer l.closeDevice(ctx)
-		var a deviceAttr
-		if a, err = l.queryDevice(ctx); err == nil {
-			count = a.ports
+		defer l.CloseDevice(ctx)
+		var a ibverbs.DeviceAttr
+		if a, err = l.QueryDevice(ctx); err == nil {
+			count = a.Ports
 		}
 	}
-	name, transport := deviceName(d)
+	name, transport := ibverbs.DeviceName(d)
 	for n := 1; n <= count; n++ {
-		p := port{device: name, number: n, iwarp: transport == transportIWarp}
+		p := port{device: name, number: n, iwarp: transport == ibverbs.TransportIWarp}
 		if err != nil {
 			p.err = clib.As(err)
 		} else {
@@ -64,15 +76,15 @@ func (l *library) portsOf(d *ibvDevice) (ports []port) {
 }
 
 // ask implements ibv_query_port.
-func (p *port) ask(l *library, ctx *ibvContext) {
-	a, err := l.queryPort(ctx, p.number)
+func (p *port) ask(l *ibverbs.Library, ctx *ibverbs.Context) {
+	a, err := l.QueryPort(ctx, p.number)
 	if err != nil {
 		p.err = clib.As(err)
 		return
 	}
-	p.ethernet, p.active, p.gids, p.mbps, p.state = a.ethernet, a.state == portActive, a.gids, a.mbps(), "unknown"
-	if states := []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}; a.state < len(states) {
-		p.state = states[a.state]
+	p.ethernet, p.active, p.gids, p.mbps, p.state = a.Ethernet, a.State == ibverbs.PortActive, a.GIDs, mbps(a), "unknown"
+	if states := []string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}; a.State < len(states) {
+		p.state = states[a.State]
 	}
 }
 
@@ -83,4 +95,24 @@ var (
 )
 
 // mbps is 0 for a speed that nobody knows; a width that nobody knows is one lane.
-func (a portAttr) mbps() uint64 { return laneMbps[a.speed] * max(lanes[a.width], 1) }
+func mbps(a ibverbs.PortAttr) uint64 { return laneMbps[a.Speed] * max(lanes[a.Width], 1) }
+
+// reachable is the port's table, without what another network namespace has: in a container it may be the host's.
+func (p port) reachable(sys fs.FS, asked int) []gid {
+	all := readGIDs(sys, p.device, p.number, p.gids)
+	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return !g.here() })
+	if p.ethernet && asked < 0 && len(here) > 0 {
+		return here
+	}
+	return all
+}
+
+// entry is a port that can become a rail.
+type entry struct {
+	lib   *ibverbs.Library
+	port  port
+	sys   fs.FS
+	asked int             // option gid_index, -1: the best
+	gid   gid             // on iWARP its address
+	cm    *rdmacm.Library // of iWARP, else nil
+}

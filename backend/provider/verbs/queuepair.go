@@ -6,7 +6,8 @@ import (
 	"errors"
 	"syscall"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
+	"gorail/backend/provider/verbs/ibverbs"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 //	any  -> ERR          close
 type queuePair struct {
 	rail     *rail
-	c        *coreQP // nil when closed
+	c        *ibverbs.QP // nil when closed
 	num, psn uint32
 	lid      uint16
 	mtu      int // bytes
@@ -29,21 +30,18 @@ type queuePair struct {
 // openQP implements ibv_create_qp and the step to INIT.
 func (r *rail) openQP() (q *queuePair, err error) {
 	q = &queuePair{rail: r, psn: drawPSN()}
-	if q.c, err = newCoreQP(r.c); err != nil {
+	if q.c, err = r.c.NewQP(); err != nil {
 		return nil, err
 	}
 	if err = q.create(); err == nil {
-		var p portAttr
-		if p, err = r.lib.queryPort(r.ctx, r.entry.port.number); err == nil { // a new subnet manager may have given another LID
-			q.lid, q.mtu = p.lid, r.pathMTU(p.mtu)
-			err = enter(q.c)
+		var p ibverbs.PortAttr
+		if p, err = r.lib.QueryPort(r.ctx, r.entry.port.number); err == nil { // a new subnet manager may have given another LID
+			q.lid, q.mtu = p.LID, r.pathMTU(p.MTU)
+			err = q.c.Enter()
 		}
 	}
 	if err != nil {
-		if q.c.qp != nil {
-			r.lib.destroyQP(q.c.qp)
-		}
-		freeCoreQP(q.c)
+		q.c.Discard()
 		return nil, err
 	}
 	r.endpoints.Add(1)
@@ -54,22 +52,22 @@ func (r *rail) openQP() (q *queuePair, err error) {
 // (mana, vmw_pvrdma): so every request has a key, and its bytes stay until it has completed.
 func (q *queuePair) create() error {
 	r := q.rail
-	want := qpCap{send: atMost(r.attr.maxQPWR, sendDepth), recv: atMost(r.attr.maxQPWR, recvDepth), inline: inlineAsked}
-	qp, has, err := r.lib.createQP(r.c.pd, r.c.cq, want)
+	want := ibverbs.Cap{Send: atMost(r.attr.MaxQPWR, ibverbs.SendDepth), Recv: atMost(r.attr.MaxQPWR, ibverbs.RecvDepth), Inline: inlineAsked}
+	has, err := q.c.Create(want)
 	if errors.Is(err, syscall.EINVAL) { // a device without inline data
-		want.inline = 0
-		qp, has, err = r.lib.createQP(r.c.pd, r.c.cq, want)
+		want.Inline = 0
+		has, err = q.c.Create(want)
 	}
 	if err != nil {
 		return err
 	}
-	if has.inline > inlineMost {
-		has.inline = want.inline
+	if has.Inline > inlineMost {
+		has.Inline = want.Inline
 	}
-	has.send, has.recv = atMost(int(has.send), sendDepth), atMost(int(has.recv), recvDepth)
-	has.set(q.c, qp)
-	q.num = uint32(qp.qp_num)
-	return r.lib.toInit(qp, r.entry.port.number, uint16(r.opt.PKeyIndex), r.iwarp())
+	has.Send, has.Recv = atMost(int(has.Send), ibverbs.SendDepth), atMost(int(has.Recv), ibverbs.RecvDepth)
+	q.c.SetCap(has)
+	q.num = q.c.Num()
+	return q.c.ToInit(r.entry.port.number, uint16(r.opt.PKeyIndex))
 }
 
 // drawPSN is the first packet's number. RoCE has no authentication: who can guess it, the queue pair's number and a key, can forge requests.
@@ -90,21 +88,21 @@ func (r *rail) pathMTU(port int) int {
 // connect implements the steps to RTR and RTS. Without the rail's lock: nothing is posted yet, and a route may have to be found first.
 func (q *queuePair) connect(peer address, gidIndex int) error {
 	r, opt := q.rail, &q.rail.opt
-	to := route{port: r.entry.port.number, lid: peer.LID, sl: uint8(opt.ServiceLevel), tc: uint8(opt.TrafficClass), gidIndex: gidIndex, gid: peer.GID}
-	if err := r.lib.toRTR(q.c.qp, to, peer.QPN, peer.PSN, min(int(peer.MTU), q.mtu), r.readsIn()); err != nil {
+	to := ibverbs.Route{Port: r.entry.port.number, LID: peer.LID, SL: uint8(opt.ServiceLevel), TC: uint8(opt.TrafficClass), GIDIndex: gidIndex, GID: peer.GID}
+	if err := q.c.ToRTR(to, peer.QPN, peer.PSN, min(int(peer.MTU), q.mtu), r.readsIn()); err != nil {
 		return err
 	}
-	try := retries{timeout: uint8(opt.Timeout), count: uint8(opt.RetryCount), rnr: uint8(opt.RNRRetry)}
-	if err := r.lib.toRTS(q.c.qp, q.psn, try, min(peer.Reads, r.readsOut())); err != nil {
+	try := ibverbs.Retries{Timeout: uint8(opt.Timeout), Count: uint8(opt.RetryCount), RNR: uint8(opt.RNRRetry)}
+	if err := q.c.ToRTS(q.psn, try, min(peer.Reads, r.readsOut())); err != nil {
 		return err
 	}
-	connected(q.c)
+	q.c.Connected()
 	return nil
 }
 
 // close implements ibv_modify_qp to ERR and ibv_destroy_qp. If it fails it can be tried again.
 func (q *queuePair) close() error {
-	if err := closeQP(q.c); err != nil {
+	if err := q.c.Close(); err != nil {
 		return err
 	}
 	q.c = nil
@@ -113,9 +111,9 @@ func (q *queuePair) close() error {
 }
 
 // readsIn is how many READs of a peer's are answered at a time, on a connection.
-func (r *rail) readsIn() uint8 { return uint8(atMost(r.attr.maxReads, uint32(r.opt.MaxReads))) }
+func (r *rail) readsIn() uint8 { return uint8(atMost(r.attr.MaxReads, uint32(r.opt.MaxReads))) }
 
 // readsOut is how many of ours may be under way.
-func (r *rail) readsOut() uint8 { return uint8(atMost(r.attr.maxReadsOut, uint32(r.opt.MaxReads))) }
+func (r *rail) readsOut() uint8 { return uint8(atMost(r.attr.MaxReadsOut, uint32(r.opt.MaxReads))) }
 
 var errConnected = &clib.CallError{Call: "connect", Errno: syscall.EISCONN}

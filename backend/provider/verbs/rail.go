@@ -3,13 +3,14 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"gorail/backend/provider"
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 	"gorail/backend/provider/vram"
 )
 
@@ -18,7 +19,7 @@ type rail struct {
 	dev   provider.Device
 	entry *entry
 	opt   Options
-	cm    *connector // of iWARP, else nil
+	cm    connections // of iWARP, else nil
 	gpus  *vram.Direct
 
 	device
@@ -30,78 +31,27 @@ type rail struct {
 	noGID  error // why there is none now
 }
 
-// openRail opens the device's port. The error wraps provider.ErrUnusable.
-func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
-	r := &rail{dev: d, entry: e, opt: o, gid: e.gid}
-	if err := r.device.open(e, o.IB); err != nil {
-		return nil, fmt.Errorf("%w; take another with option devices", r.error(provider.ErrUnusable, err, ""))
-	}
-	r.gpus = r.direct(o.CUDAPath)
-	if e.cm != nil {
-		var err error
-		if r.cm, err = newConnector(r, e.cm, o.Ports, o.connectTime); err != nil {
-			_ = r.device.close()
-			return nil, err
-		}
-	}
-	return r, nil
-}
-
-// limit says which limit an errno of registration or creation speaks of, and how to raise it.
-func limit(errno syscall.Errno) string {
-	switch errno {
-	case syscall.ENOMEM, syscall.EAGAIN:
-		if kib, limited := memlock(); limited {
-			return fmt.Sprintf(" (RLIMIT_MEMLOCK: %d KiB of memory may be locked; raise it: %s)", kib, raiseMemlock)
-		}
-		return " (out of memory, or of the device's resources)"
-	case syscall.EMFILE:
-		return " (out of file descriptors: ulimit -n)"
-	}
-	return ""
+// connections are those of a rail where rdma_cm connects: a connector.
+type connections interface {
+	openEndpoint() (provider.Endpoint, error)
+	// open is how many endpoints are open.
+	open() int
+	// stop is for a rail that closes, with no endpoint open. False: something is still under way, and rest is called when it is over.
+	stop(rest func()) bool
 }
 
 func (r *rail) Device() provider.Device { return r.dev }
-func (r *rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
+func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 func (r *rail) Notes() []string         { return nil }
 
-// mostMR is what regions are sliced by: one of more than 4 GiB was seen at 6.0 GB/s where slices of 3.5 GiB gave 9.24 (mlx5,
-// 4 KiB pages, IOMMU on).
-const mostMR = 3584 << 20
-
-// maxMR is that, or less where the device takes less.
-func maxMR(device uint64) uint64 {
-	if device > 0 && device < mostMR {
-		return device
-	}
-	return mostMR
-}
-
 func (r *rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 4, Pins: !r.opt.ODP, MaxMR: maxMR(r.attr.maxMRSize), MaxMsg: uint64(r.c.base.max_msg)}
+	return provider.Caps{ProviderKeys: true, KeySize: 4, Pins: !r.opt.ODP, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
 }
 
 // error is that of a call (clib.CallError), with what it was for and the limit that it has met.
 func (r *rail) error(phase, err error, what string) error {
 	call := clib.As(err)
 	return fmt.Errorf("%w: %s/%s: %s%s: %w%s", phase, r.dev.Fabric, r.dev.Name, call.Call, what, call.Errno, limit(call.Errno))
-}
-
-// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28): the memory must be mapped and is pinned, unless it is
-// registered on demand (option ib_odp). key is ignored, the device chooses. The error wraps provider.ErrRegister and the errno.
-func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
-	if length == 0 || addr+length < addr {
-		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
-	}
-	access := uint32(peersAccess)
-	if r.opt.ODP {
-		access |= accessOnDemand
-	}
-	mr, err := register(r.c, addr, length, access)
-	if err != nil {
-		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
-	}
-	return r.opened(mr, addr), nil
 }
 
 // Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. With endpoints or regions open it fails with EBUSY
@@ -137,30 +87,50 @@ func (r *rail) closeLate() {
 	}
 }
 
-// region implements provider.MR.
-type region struct {
-	rail *rail
-	base uint64
-
-	mu sync.Mutex
-	c  *ibvMR // nil when closed
+func (r *rail) openError(err error) error {
+	to := ""
+	if errors.Is(err, syscall.ENOSPC) {
+		to = fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)", r.attr.MaxCQE)
+	}
+	return r.error(provider.ErrEndpoint, err, to)
 }
 
-func (m *region) Key() uint64          { return uint64(m.c.rkey) }
-func (m *region) Base() uint64         { return m.base }
-func (m *region) Desc() unsafe.Pointer { return unsafe.Pointer(m.c) }
+// source is the GID of new endpoints, or why there is none.
+func (r *rail) source() (gid, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gid, r.noGID
+}
 
-// Close implements ibv_dereg_mr.
-func (m *region) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.c == nil {
-		return nil
+// resolve looks the GID up again: the same address wherever it is now, else one of its kind, which peers can reach as they did that.
+// changed says what is different, err why there is none any more. Endpoints that are open keep theirs.
+func (r *rail) resolve() (changed string, err error) {
+	e := r.entry
+	if e.cm != nil { // iWARP has an IP address for good
+		return "", nil
 	}
-	if err := m.rail.lib.deregMR(m.c); err != nil {
-		return m.rail.error(provider.ErrRegister, err, "")
+	list := e.port.reachable(e.sys, e.asked)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was, had := r.gid, r.noGID == nil
+	if e.asked < 0 {
+		list = slices.DeleteFunc(list, func(g gid) bool { return g.rank() != was.rank() })
+		if same := slices.IndexFunc(list, func(g gid) bool { return g.addr == was.addr }); same >= 0 {
+			list = list[same : same+1]
+		}
 	}
-	m.c = nil
-	m.rail.regions.Add(-1)
-	return nil
+	g, err := chooseGID(list, e.port.ethernet, e.asked)
+	if err != nil {
+		err = fmt.Errorf("%s is gone: %w", was.addr.Unmap(), err)
+		r.noGID = err
+		if !had {
+			return "", nil
+		}
+		return "", err
+	}
+	r.gid, r.noGID = g, nil
+	if had && r.gid == was {
+		return "", nil
+	}
+	return fmt.Sprintf("%s at index %d, was %s at %d", g.addr.Unmap(), g.index, was.addr.Unmap(), was.index), nil
 }

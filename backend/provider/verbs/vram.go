@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"gorail/backend/provider"
+	"gorail/backend/provider/verbs/ibverbs"
 	"gorail/backend/provider/vram"
 	"gorail/backend/topo"
 )
@@ -23,7 +24,7 @@ func (r *rail) direct(path string) *vram.Direct {
 		return r.RegisterDMABuf(fd, offset, length, addr)
 	}
 	d.Address = func(addr, length uint64, _ int) (provider.MR, error) {
-		mr, err := register(r.c, addr, length, peersAccess)
+		mr, err := r.c.Register(addr, length, peersAccess)
 		if err != nil {
 			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.entry.sys))
 		}
@@ -48,4 +49,4 @@ func (r *rail) Trouble() string { return "" }
 type gpuRegion struct{ *vram.Region }
 
 // Desc tells requests that the processor can't read the memory.
-func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), gpuMark) }
+func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), ibverbs.GPUMark) }

@@ -1,17 +1,10 @@
 package descriptors
 
 import (
-	"bufio"
 	"context"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,8 +35,11 @@ func source(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 	return fds, sizes, 0
 }
 
-func serve(t *testing.T, from Source) *Server {
-	s, err := Serve(token, from)
+func server(t *testing.T, from Source) *Server { return napping(t, from, time.After) }
+
+// napping is a server whose naps last until after says so.
+func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Time) *Server {
+	s, err := serve(token, from, after)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.mu.Lock()
@@ -106,7 +102,7 @@ func askPiece(c *ipc.Conn, token Token, key uint64) int {
 // TestFetch: in several messages, or a reason. Nothing stays open, nothing runs on.
 func TestFetch(t *testing.T) {
 	before, routines := descriptors(t), runtime.NumGoroutine()
-	s := serve(t, source)
+	s := server(t, source)
 	require.NoError(t, fetchAll(t, s.owner(), 200))
 	require.NoError(t, fetchAll(t, s.owner(), PerMessage))
 	require.Equal(t, gpu.Changed, Fetch(context.Background(), s.owner(), 8, 1, nil))
@@ -183,111 +179,10 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// TestIdleCallers: those who ask are served at once, and nobody is waited for at the end.
-func TestIdleCallers(t *testing.T) {
-	s := serve(t, source)
-	from := time.Now()
-	var idle []*ipc.Conn
-	for range 200 {
-		for {
-			c, err := ipc.Dial(s.Name())
-			if err == nil {
-				idle = append(idle, c)
-				break
-			}
-			require.ErrorIs(t, err, unix.EAGAIN)
-		}
-	}
-	require.NoError(t, fetchAll(t, s.owner(), 200))
-	s.Close()
-	require.Less(t, time.Since(from), patience/2)
-	for _, c := range idle {
-		c.Close()
-	}
-}
-
-// asCaller names the variable that makes this test's binary another user's process, which knows name and token.
-const asCaller = "GORAIL_TEST_CALLER"
-
-func TestMain(m *testing.M) {
-	name := os.Getenv(asCaller)
-	if name == "" {
-		os.Exit(m.Run())
-	}
-	at, _ := hex.DecodeString(name)
-	c, err := ipc.Dial(at)
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	fmt.Println(askPiece(c, token, 7))
-	os.Exit(0)
-}
-
-// TestCallers: another user's process gets no descriptor, though it knows the token. One of ours that has shown it stays when many come who say nothing.
-func TestCallers(t *testing.T) {
-	s := serve(t, source)
-	if os.Geteuid() == 0 {
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), asCaller+"="+hex.EncodeToString(s.Name()))
-		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
-		out, err := c.StdoutPipe()
-		require.NoError(t, err)
-		if c.Start() == nil {
-			line, _ := bufio.NewReader(out).ReadString('\n')
-			require.Equal(t, "0", strings.TrimSpace(line))
-			require.NoError(t, c.Wait())
-		}
-	}
-	mine := call(t, s.Name())
-	require.Equal(t, givenSize, askPiece(mine, token, 7))
-	for range 200 {
-		if c, err := ipc.Dial(s.Name()); err == nil {
-			defer c.Close()
-		}
-	}
-	for from := time.Now(); ; time.Sleep(time.Millisecond) { // behind those
-		require.Less(t, time.Since(from), limit)
-		c, err := ipc.Dial(s.Name())
-		if err != nil {
-			continue
-		}
-		n := askPiece(c, token, 7)
-		c.Close()
-		if n != 0 {
-			break
-		}
-	}
-	require.Equal(t, givenSize, askPiece(mine, token, 7))
-}
-
-// TestManyAsk: more than there are places ask at once, of a driver that takes its time: each is answered.
-func TestManyAsk(t *testing.T) {
-	const callers = 3 * places
-	begun, goOn := make(chan struct{}, callers), make(chan struct{})
-	s := serve(t, held(begun, goOn))
-	answered := make(chan error, callers)
-	for range callers {
-		go func() {
-			answered <- Fetch(context.Background(), s.owner(), 7, 1, func(fds []int32, _ []uint64) error {
-				for _, fd := range fds {
-					_ = unix.Close(int(fd))
-				}
-				return nil
-			})
-		}()
-	}
-	<-begun
-	time.AfterFunc(2*askIn, func() { close(goOn) }) // until all the others have come
-	for range callers {
-		require.NoError(t, <-answered)
-	}
-}
-
 // TestCloseUnderQuestions: a close waits for the answer that is being made, and for no other.
 func TestCloseUnderQuestions(t *testing.T) {
 	begun, goOn := make(chan struct{}, 10), make(chan struct{})
-	s := serve(t, held(begun, goOn))
+	s := server(t, held(begun, goOn))
 	for range 10 {
 		c := call(t, s.Name())
 		w := want{token, 7, 0, 1}
@@ -309,50 +204,4 @@ func held(begun chan<- struct{}, goOn <-chan struct{}) Source {
 		<-goOn
 		return source(key, first, n)
 	}
-}
-
-// TestSlowReader: a caller that takes no answers is let go, and holds up nobody.
-func TestSlowReader(t *testing.T) {
-	var asked atomic.Int32
-	s := serve(t, func(key uint64, first, n int) ([]int, []uint64, int) {
-		asked.Add(1)
-		return source(key, first, n)
-	})
-	slow := call(t, s.Name())
-	w := want{token, 7, 0, PerMessage}
-	for range 10000 {
-		if err := slow.Send(w.encode()); err != nil && err != unix.EAGAIN {
-			break
-		}
-	}
-	require.NoError(t, fetchAll(t, s.owner(), 3))
-	require.Less(t, asked.Load(), int32(10000))
-}
-
-// TestNoDescriptors: without any for callers the server waits, without a processor, and goes on when there are some.
-func TestNoDescriptors(t *testing.T) {
-	s := serve(t, source)
-	c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer unix.Close(c)
-	var was unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	next, err := unix.Dup(0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Close(next))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: was.Max}))
-	connected := unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(s.Name()[1:])})
-	before := cpu()
-	time.Sleep(500 * time.Millisecond)
-	spent := cpu() - before
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
-	require.NoError(t, connected)
-	require.Less(t, spent, 250*time.Millisecond)
-	require.NoError(t, fetchAll(t, s.owner(), 3))
-}
-
-func cpu() time.Duration {
-	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -76,7 +76,8 @@ type Server struct {
 	source Source
 	tasks  sync.WaitGroup
 	ended  chan struct{} // closed by Close
-	giving sync.Mutex    // calls of source; above mu
+	after  func(time.Duration) <-chan time.Time
+	giving sync.Mutex // calls of source; above mu
 
 	mu      sync.Mutex
 	closed  bool
@@ -92,12 +93,14 @@ type caller struct {
 }
 
 // Serve begins to. The error is an *ipc.Error.
-func Serve(token Token, source Source) (*Server, error) {
+func Serve(token Token, source Source) (*Server, error) { return serve(token, source, time.After) }
+
+func serve(token Token, source Source, after func(time.Duration) <-chan time.Time) (*Server, error) {
 	sock, err := ipc.Listen(backlog)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{sock: sock, token: token, source: source, ended: make(chan struct{})}
+	s := &Server{sock: sock, token: token, source: source, ended: make(chan struct{}), after: after}
 	s.tasks.Add(1)
 	go s.accept()
 	return s, nil
@@ -145,7 +148,7 @@ func (s *Server) accept() {
 func (s *Server) nap() {
 	select {
 	case <-s.ended:
-	case <-time.After(shortNap):
+	case <-s.after(shortNap):
 	}
 }
 

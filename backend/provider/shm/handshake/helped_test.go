@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider/shm/ipc"
+	"gorail/test/skip"
 )
 
 // asPeer names the variable that makes this test's binary a peer: it has the address of one, and is to expect this.
@@ -74,9 +75,7 @@ func peer(to []string) error {
 
 // TestWhoIsHelped: root may copy for root; who runs as another user is refused at once.
 func TestWhoIsHelped(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("users are changed by root")
-	}
+	skip.UnlessRoot(t, "users are changed by root")
 	for _, user := range []uint32{0, 54321} {
 		a := newEnd(t, nil)
 		c := exec.Command("/proc/self/exe")
@@ -88,7 +87,7 @@ func TestWhoIsHelped(t *testing.T) {
 		out, err := c.StdoutPipe()
 		require.NoError(t, err)
 		if err := c.Start(); err != nil {
-			t.Skipf("a process like that can't be started here: %v", err)
+			skip.OrFail(t, fmt.Errorf("a process like that can't be started here: %w", err))
 		}
 		lines := bufio.NewScanner(out)
 		require.True(t, lines.Scan())

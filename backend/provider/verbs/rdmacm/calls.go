@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // calls is librdmacm's functions, one method for each.
@@ -63,7 +63,7 @@ func loadCalls(path string) (calls, error) {
 	for i := range list {
 		list[i].Version = "RDMACM_1.0"
 	}
-	if err := clib.Load(path, "librdmacm", list); err != nil {
+	if err := clib.Load(path, "librdmacm", "rdma-core", list); err != nil {
 		C.free(unsafe.Pointer(t))
 		return calls{}, err
 	}

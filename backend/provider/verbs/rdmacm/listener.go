@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // backlog is how many connections may wait to be taken in.

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"syscall"
 
-	"gorail/backend/provider/verbs/internal/clib"
+	"gorail/backend/provider/internal/clib"
 )
 
 // Library is a loaded librdmacm. Its methods are safe for concurrent use.

@@ -1,0 +1,77 @@
+// Package clib is what bindings of C libraries share: a library that is loaded by path, and the error of a call.
+package clib
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17 -D_GNU_SOURCE
+#cgo LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// Symbol is a function that a library should have.
+type Symbol struct {
+	To            **[0]byte // where its address goes: a member of a table in C memory
+	Name, Version string
+	Optional      bool // an older library lacks it: *To stays nil
+}
+
+// Load implements dlopen and dlvsym. The library stays loaded: its threads and atexit handlers may outlive us. The error says what is
+// missing; library and oldest are the name and the version that the caller needs.
+func Load(path, library, oldest string, want []Symbol) error {
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	runtime.LockOSThread() // dlerror is the thread's
+	defer runtime.UnlockOSThread()
+	dl := C.dlopen(cpath, C.RTLD_NOW|C.RTLD_LOCAL|C.RTLD_NODELETE)
+	if dl == nil {
+		return errors.New(C.GoString(C.dlerror()))
+	}
+	for _, s := range want {
+		*s.To = (*[0]byte)(symbol(dl, s.Name, s.Version))
+		if *s.To == nil && !s.Optional {
+			return fmt.Errorf("it has no %s@%s (not %s, or older than %s)", s.Name, s.Version, library, oldest)
+		}
+	}
+	return nil
+}
+
+func symbol(dl unsafe.Pointer, name, version string) unsafe.Pointer {
+	cname, cversion := C.CString(name), C.CString(version)
+	defer C.free(unsafe.Pointer(cname))
+	defer C.free(unsafe.Pointer(cversion))
+	return C.dlvsym(dl, cname, cversion)
+}
+
+// Cache holds what this process has loaded of one library, by path. A failure is not remembered. Its methods are safe for
+// concurrent use.
+type Cache[T any] struct {
+	mu     sync.Mutex
+	byPath map[string]T
+}
+
+// Get calls load once for a path.
+func (c *Cache[T]) Get(path string, load func(path string) (T, error)) (T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t, ok := c.byPath[path]; ok {
+		return t, nil
+	}
+	t, err := load(path)
+	if err != nil {
+		return t, err
+	}
+	if c.byPath == nil {
+		c.byPath = make(map[string]T)
+	}
+	c.byPath[path] = t
+	return t, nil
+}

@@ -1,0 +1,265 @@
+package libfabric
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
+#include <stdlib.h>
+#include "ofi.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/provider/internal/clib"
+)
+
+// libfabric's calls for set-up, one each. Objects are libfabric's memory. Who calls holds the rail's lock where others may use the rail.
+// Calls return libfabric's codes: 0, or a negative one.
+
+type (
+	fiInfo   = C.struct_fi_info
+	fiFid    = C.struct_fid
+	fiFabric = C.struct_fid_fabric
+	fiDomain = C.struct_fid_domain
+	fiAV     = C.struct_fid_av
+	fiCQ     = C.struct_fid_cq
+	fiEP     = C.struct_fid_ep
+	fiMR     = C.struct_fid_mr
+	fiAddr   = C.fi_addr_t
+	fiWait   = C.enum_fi_wait_obj
+	fiPCI    = C.struct_fi_pci_attr
+)
+
+// libfabric's numbers, by their names there.
+const (
+	fiMsg, fiRMA, fiHMEM             = C.FI_MSG, C.FI_RMA, C.FI_HMEM
+	fiContext, fiContext2            = C.FI_CONTEXT, C.FI_CONTEXT2
+	fiCompletion, fiDeliveryComplete = C.FI_COMPLETION, C.FI_DELIVERY_COMPLETE
+	fiProvAttrOnly                   = C.FI_PROV_ATTR_ONLY
+	fiEpRDM                          = C.FI_EP_RDM
+	fiThreadSafe, fiThreadDomain     = C.FI_THREAD_SAFE, C.FI_THREAD_DOMAIN
+	fiOrderSAW, fiOrderRMAWAW        = C.FI_ORDER_SAW, C.FI_ORDER_RMA_WAW
+	fiWaitFD, fiWaitNone             = C.FI_WAIT_FD, C.FI_WAIT_NONE
+
+	fiMRLocal, fiMRVirtAddr, fiMRAllocated = C.FI_MR_LOCAL, C.FI_MR_VIRT_ADDR, C.FI_MR_ALLOCATED
+	fiMRProvKey, fiMREndpoint, fiMRHMEM    = C.FI_MR_PROV_KEY, C.FI_MR_ENDPOINT, C.FI_MR_HMEM
+
+	fiSockaddr, fiSockaddrIn, fiSockaddrIn6 = C.FI_SOCKADDR, C.FI_SOCKADDR_IN, C.FI_SOCKADDR_IN6
+
+	optCUDA, optSharedMemory = C.OFI_OPT_CUDA_API_PERMITTED, C.OFI_OPT_SHARED_MEMORY_PERMITTED
+)
+
+// Traffic classes.
+const (
+	ClassUnspec          = C.FI_TC_UNSPEC
+	ClassBestEffort      = C.FI_TC_BEST_EFFORT
+	ClassLowLatency      = C.FI_TC_LOW_LATENCY
+	ClassDedicatedAccess = C.FI_TC_DEDICATED_ACCESS
+	ClassBulkData        = C.FI_TC_BULK_DATA
+)
+
+// Options of endpoints, for Rail.Size and Rail.Bool.
+const (
+	OptMaxMsg        = C.OFI_OPT_MAX_MSG_SIZE
+	OptMaxRMA        = C.OFI_OPT_MAX_RMA_SIZE
+	OptEmulatedRead  = C.OFI_OPT_EFA_EMULATED_READ
+	OptEmulatedWrite = C.OFI_OPT_EFA_EMULATED_WRITE
+)
+
+// Version is libfabric's: the release in the upper half, what comes behind the dot in the lower.
+type Version uint32
+
+func (v Version) String() string { return fmt.Sprintf("%d.%d", v>>16, v&0xffff) }
+
+// The newest API whose structures and semantics were read, and the oldest; newer libraries are asked for that one. APIDMABuf is the first
+// that registers a dmabuf.
+const (
+	apiMax    Version = 2<<16 | 6
+	apiMin    Version = 1<<16 | 9
+	APIDMABuf Version = C.OFI_API_DMABUF
+)
+
+// MaxAddr is how many bytes an endpoint's address has at most.
+const MaxAddr = 256
+
+// calls is the table of libfabric's symbols. All else is in its objects.
+type calls struct{ t *C.ofi_lib }
+
+// newCalls is an empty table in C memory, false where there is none, and where its members go. The versions are those that go with the
+// fi_info of libfabric 1.9 to 1.17, whose headers we are compiled with. A newer library still carries them and converts hints to its own,
+// longer structures (src/abi_1_0.c there).
+func newCalls() (c calls, symbols []clib.Symbol, ok bool) {
+	t := (*C.ofi_lib)(C.calloc(1, C.sizeof_ofi_lib))
+	if t == nil {
+		return c, nil, false
+	}
+	return calls{t}, []clib.Symbol{
+		{To: &t.getinfo, Name: "fi_getinfo", Version: "FABRIC_1.3"},
+		{To: &t.freeinfo, Name: "fi_freeinfo", Version: "FABRIC_1.3"},
+		{To: &t.dupinfo, Name: "fi_dupinfo", Version: "FABRIC_1.3"},
+		{To: &t.fabric, Name: "fi_fabric", Version: "FABRIC_1.1"},
+		{To: &t.strerror, Name: "fi_strerror", Version: "FABRIC_1.0"},
+		{To: &t.version, Name: "fi_version", Version: "FABRIC_1.0"},
+	}, true
+}
+
+// free is for a table that could not be filled.
+func (c calls) free() { C.free(unsafe.Pointer(c.t)) }
+
+// errno is what a code of libfabric's means: its own become the nearest errno.
+func errno(rc int) syscall.Errno { return syscall.Errno(-C.ofi_errno(C.long(rc))) }
+
+func (c calls) version() Version { return Version(C.ofi_version(c.t)) }
+
+func (c calls) strerror(errno int) string { return C.GoString(C.ofi_strerror(c.t, C.int(errno))) }
+
+// getinfo implements fi_getinfo. The list is the caller's, for freeinfo.
+func (c calls) getinfo(api Version, flags uint64, hints *fiInfo) (list *fiInfo, rc int) {
+	rc = int(C.ofi_getinfo(c.t, C.uint32_t(api), C.uint64_t(flags), hints, &list))
+	return list, rc
+}
+
+func (c calls) freeinfo(list *fiInfo) {
+	if list != nil {
+		C.ofi_freeinfo(c.t, list)
+	}
+}
+
+// dupinfo implements fi_dupinfo; of nil, an empty one. nil without memory.
+func (c calls) dupinfo(info *fiInfo) *fiInfo { return C.ofi_dupinfo(c.t, info) }
+
+func (c calls) fabric(info *fiInfo) (out *fiFabric, rc int) {
+	rc = int(C.ofi_fabric(c.t, info.fabric_attr, &out))
+	return out, rc
+}
+
+func openDomain(f *fiFabric, info *fiInfo) (out *fiDomain, rc int) {
+	rc = int(C.fi_domain(f, info, &out, nil))
+	return out, rc
+}
+
+func openAV(d *fiDomain) (out *fiAV, rc int) {
+	rc = int(C.ofi_av_open(d, &out))
+	return out, rc
+}
+
+func openCQ(d *fiDomain, size uint32, wait fiWait) (out *fiCQ, rc int) {
+	rc = int(C.ofi_cq_open(d, C.size_t(size), wait, &out))
+	return out, rc
+}
+
+// waitFD implements FI_GETWAIT; -1 where the queue has no descriptor.
+func waitFD(cq *fiCQ) int {
+	fd := C.int(-1)
+	if C.ofi_cq_getwait(cq, &fd) != 0 {
+		return -1
+	}
+	return int(fd)
+}
+
+// raise implements fi_cq_signal.
+func raise(cq *fiCQ) bool { return C.fi_cq_signal(cq) == 0 }
+
+func openEP(d *fiDomain, info *fiInfo) (out *fiEP, rc int) {
+	rc = int(C.fi_endpoint(d, info, &out, nil))
+	return out, rc
+}
+
+func bindAV(ep *fiEP, av *fiAV) int { return int(C.fi_ep_bind(ep, &av.fid, 0)) }
+func bindCQ(ep *fiEP, cq *fiCQ) int { return int(C.fi_ep_bind(ep, &cq.fid, C.FI_SEND|C.FI_RECV)) }
+func enableEP(ep *fiEP) int         { return int(C.fi_enable(ep)) }
+
+// getname implements fi_getname.
+func getname(ep *fiEP) (addr []byte, rc int) {
+	var room [MaxAddr]byte
+	n := C.size_t(len(room))
+	if rc = int(C.fi_getname(&ep.fid, unsafe.Pointer(&room[0]), &n)); rc < 0 {
+		return nil, rc
+	}
+	return append([]byte(nil), room[:n]...), 0
+}
+
+// setOff implements fi_setopt of a bool. Libraries that don't know the option refuse it: no harm.
+func setOff(ep *fiEP, option int) {
+	no := C.bool(false)
+	C.fi_setopt(&ep.fid, C.FI_OPT_ENDPOINT, C.int(option), unsafe.Pointer(&no), C.size_t(unsafe.Sizeof(no)))
+}
+
+// requireP2P implements fi_setopt of FI_OPT_FI_HMEM_P2P.
+func requireP2P(ep *fiEP) int {
+	only := C.int(C.FI_HMEM_P2P_REQUIRED)
+	return int(C.fi_setopt(&ep.fid, C.FI_OPT_ENDPOINT, C.FI_OPT_FI_HMEM_P2P, unsafe.Pointer(&only), C.size_t(unsafe.Sizeof(only))))
+}
+
+// boolOption implements fi_getopt; false where the library doesn't know.
+func boolOption(ep *fiEP, option int) bool {
+	var value C.bool
+	n := C.size_t(unsafe.Sizeof(value))
+	return C.fi_getopt(&ep.fid, C.FI_OPT_ENDPOINT, C.int(option), unsafe.Pointer(&value), &n) == 0 && bool(value)
+}
+
+// sizeOption implements fi_getopt; 0 where the library doesn't know.
+func sizeOption(ep *fiEP, option int) uint64 {
+	var value C.size_t
+	n := C.size_t(unsafe.Sizeof(value))
+	if C.fi_getopt(&ep.fid, C.FI_OPT_ENDPOINT, C.int(option), unsafe.Pointer(&value), &n) != 0 {
+		return 0
+	}
+	return uint64(value)
+}
+
+// remove implements fi_av_remove.
+func remove(av *fiAV, at fiAddr) { C.fi_av_remove(av, &at, 1, 0) }
+
+// closeFid implements fi_close.
+func closeFid(fid *fiFid) int { return int(C.fi_close(fid)) }
+
+// pciOf is nil unless the device is on a PCI bus.
+func pciOf(info *fiInfo) *fiPCI { return C.ofi_pci(info) }
+
+// sourceOf is an entry's own address, in place.
+func sourceOf(info *fiInfo) []byte {
+	if info.src_addr == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(info.src_addr), int(info.src_addrlen))
+}
+
+// putKey gives an entry CXI's key, which fi_domain will show to the device; endpoints inherit it. fi_freeinfo frees it. False without memory.
+func putKey(info *fiInfo, service uint32, vni uint16) bool {
+	key := (*C.ofi_cxi_key)(C.calloc(1, C.sizeof_ofi_cxi_key))
+	if key == nil {
+		return false
+	}
+	key.svc_id, key.vni = C.uint32_t(service), C.uint16_t(vni)
+	C.free(unsafe.Pointer(info.domain_attr.auth_key))
+	info.domain_attr.auth_key = (*C.uint8_t)(unsafe.Pointer(key))
+	info.domain_attr.auth_key_size = C.sizeof_ofi_cxi_key
+	return true
+}
+
+// text is a Go string; of nil, "". newText is malloc's.
+func text(c *C.char) string    { return C.GoString(c) }
+func newText(s string) *C.char { return C.CString(s) }
+
+// getenv, setenv and unsetenv are the C library's: the host process may have changed its environment behind Go's copy.
+func getenv(name string) bool {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return C.getenv(c) != nil
+}
+
+func setenv(name, value string) bool {
+	c, v := C.CString(name), C.CString(value)
+	defer C.free(unsafe.Pointer(c))
+	defer C.free(unsafe.Pointer(v))
+	return C.setenv(c, v, 1) == 0
+}
+
+func unsetenv(name string) {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	C.unsetenv(c)
+}

@@ -1,0 +1,108 @@
+/* Who may connect to an endpoint of libfabric's tcp family: the part that polls and the core's calls reach.
+ *
+ * Each endpoint listens on a port of its own, and libfabric accepts whoever connects. Sixteen bytes of a stranger's end the process
+ * (libfabric takes an acknowledgement while nothing waits for one), and a silent connection keeps its descriptor. So the listening
+ * socket has a classic BPF filter from the start: it admits nobody, then the peer's addresses while the peer connects, and nobody
+ * again once the peer's first message is in. What the kernel had queued before is reset. Connections of the peer's address that
+ * have not sent a message by then are broken (ofi/sweep.go).
+ *
+ * Here is what cannot wait for Go: the core tells of the first message with the rail's lock held (`heard`), and a poll notices that
+ * the process has no descriptor left (`arm`). Finding the listening socket and whom to admit is Go (ofi/door.go, sockets/filter.go).
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ofi.h"
+
+static void reset(int fd)
+{
+    const struct linger none = {.l_onoff = 1, .l_linger = 0};
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+    close(fd);
+}
+
+static int spare(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* The process is out of descriptors: one is kept for this. Another thread may take it, then the connection waits for the next time. */
+static int accept_reserved(ofi_rail *rail, int listener)
+{
+    if ((errno != EMFILE && errno != ENFILE) || rail->reserve < 0)
+        return -1;
+    close(rail->reserve);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+        reset(fd);
+    rail->reserve = spare();
+    return fd;
+}
+
+int ofi_door_turn_away(ofi_rail *rail, int listener)
+{
+    enum { QUEUED = 4096 }; /* connections that the kernel may hold for a listener: net.core.somaxconn */
+    struct pollfd p = {.fd = listener, .events = POLLIN};
+    int n = 0;
+    for (int i = 0; i < QUEUED && poll(&p, 1, 0) > 0 && p.revents & POLLIN; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0)
+            reset(fd);
+        else if (errno != ECONNABORTED && errno != EINTR && accept_reserved(rail, listener) < 0)
+            break;
+        n++;
+    }
+    return n;
+}
+
+int ofi_door_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
+{
+    struct sock_fprog prog = {.len = len, .filter = filter};
+    if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
+        return -errno;
+    if (ep->open)
+        return 0;
+    ep->open = 1;
+    ep->prev = NULL;
+    if ((ep->next = rail->doors))
+        ep->next->prev = ep;
+    rail->doors = ep;
+    return 0;
+}
+
+void ofi_door_shut(ofi_rail *rail, ofi_ep *ep)
+{
+    struct sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog prog = {.len = 1, .filter = &none};
+    if (!ep->open)
+        return;
+    ep->open = 0;
+    if (ep->next)
+        ep->next->prev = ep->prev;
+    if (ep->prev)
+        ep->prev->next = ep->next;
+    else
+        rail->doors = ep->next;
+    if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
+        return;
+    ep->unswept = 1;
+    (void)ofi_door_turn_away(rail, ep->listener);
+}
+
+/* Without a descriptor libfabric accepts nothing, and is told of the connection for ever, at the cost of a core. */
+void ofi_door_relieve(ofi_rail *rail)
+{
+    int fd = spare();
+    if (fd >= 0 && rail->reserve < 0) /* another thread had taken it */
+        rail->reserve = fd;
+    else if (fd >= 0)
+        close(fd);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
+        return;
+    for (ofi_ep *ep = rail->doors; ep; ep = ep->next)
+        rail->turned_away += (uint64_t)ofi_door_turn_away(rail, ep->listener);
+}

@@ -1,0 +1,175 @@
+package libfabric
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rail is an opened device: libfabric's objects, and what the core posts to and polls. The C rail's lock guards them. What is done under Hold
+// needs it; all else takes it in C, for its own time, once the core may have the rail.
+type Rail struct {
+	lib  *Library
+	info *Info // keeps the fi_info that the objects were made of
+	c    *coreRail
+
+	noP2P error
+}
+
+// NewRail is a rail without objects.
+func NewRail(i *Info) (*Rail, error) {
+	r := &Rail{lib: i.Library(), info: i, c: newCoreRail()}
+	if r.c == nil {
+		return nil, r.lib.Errno("calloc", syscall.ENOMEM)
+	}
+	return r, nil
+}
+
+// Free gives back what is not libfabric's objects.
+func (r *Rail) Free() { freeCoreRail(r.c) }
+
+// Core is the gr_rail.
+func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
+
+// Library is what the rail was opened with.
+func (r *Rail) Library() *Library { return r.lib }
+
+// Reserve keeps a descriptor for when the process has no more.
+func (r *Rail) Reserve() {
+	if fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		r.c.reserve = cInt(fd)
+	}
+}
+
+// OpenDomain implements fi_fabric, fi_domain and fi_av_open. What was opened stays when one fails.
+func (r *Rail) OpenDomain() error {
+	var rc int
+	if r.c.fabric, rc = r.lib.calls.fabric(r.info.c); rc < 0 {
+		return r.lib.check("fi_fabric", rc)
+	}
+	if r.c.domain, rc = openDomain(r.c.fabric, r.info.c); rc < 0 {
+		return r.lib.check("fi_domain", rc)
+	}
+	r.c.av, rc = openAV(r.c.domain)
+	return r.lib.check("fi_av_open", rc)
+}
+
+// OpenCQ implements fi_cq_open; with wait, the queue has a descriptor to wait for.
+func (r *Rail) OpenCQ(size uint32, wait bool) error {
+	object := fiWait(fiWaitNone)
+	if wait {
+		object = fiWaitFD
+	}
+	cq, rc := openCQ(r.c.domain, size, object)
+	if rc < 0 {
+		return r.lib.check("fi_cq_open", rc)
+	}
+	r.c.cq = cq
+	if wait {
+		r.c.base.wait_fd = cInt(waitFD(cq))
+	}
+	return nil
+}
+
+// NoTrywait is for a queue whose fi_trywait never lets the caller block. Its signal is raised to see how that shows in the wait descriptor. Where
+// it doesn't, the rail is polled by timer.
+func (r *Rail) NoTrywait() {
+	r.c.no_trywait = 1
+	var events [4]unix.EpollEvent
+	if fd := int(r.c.base.wait_fd); fd >= 0 && raise(r.c.cq) {
+		if n, err := unix.EpollWait(fd, events[:], 0); err == nil && n == 1 {
+			tag := (*[8]byte)(unsafe.Pointer(&events[0].Fd)) // epoll_data, of which x/sys makes two
+			r.c.signal_tag = cUint64(binary.NativeEndian.Uint64(tag[:]))
+			return
+		}
+	}
+	r.c.base.wait_fd = -1
+}
+
+// Facts are what the core and the C files may rely on.
+type Facts struct {
+	DeliveryComplete bool // a completion proves placement at the target
+	Ordered          bool // the receive of a SEND proves the WRITEs before it on the same endpoint
+	Chained          bool // the completion of a WRITE proves the weak ones before it
+	ProviderKeys     bool
+	LocalDesc        bool // local buffers need registration descriptors
+	EndpointMR       bool // regions are bound to endpoints
+	Private          bool // each peer has an endpoint
+	KeySize          int
+	Segments         int
+	TxDepth, RxDepth int
+	MaxMsg           uint64
+	MaxSend          uint32
+}
+
+// Tell is for a rail that is being opened.
+func (r *Rail) Tell(f Facts) {
+	c := r.c
+	c.done_flags = fiCompletion
+	if f.DeliveryComplete {
+		c.done_flags |= fiDeliveryComplete
+	}
+	c.prov_key, c.local_desc, c.endpoint_mr = flag(f.ProviderKeys), flag(f.LocalDesc), flag(f.EndpointMR)
+	c.key_size = cUint64(f.KeySize)
+	c.base.iov_limit = cUint32(f.Segments)
+	c.base.tx_depth, c.base.rx_depth = cUint32(f.TxDepth), cUint32(f.RxDepth)
+	c.base.max_msg = cUint64(f.MaxMsg)
+	c.base.msg_size = cUint32(f.MaxSend)
+	c.base.private_ep, c.base.ordered, c.base.chained = flag(f.Private), flag(f.Ordered), flag(f.Chained)
+}
+
+// Hold runs f with the rail's lock: nobody posts or polls meanwhile, and libfabric opens and closes no descriptor of the rail's. The core waits
+// for f: f is short, and waits for no other goroutine. It is for what looks at libfabric's sockets and must end before the next poll does.
+func (r *Rail) Hold(f func()) { hold(r.c, f) }
+
+// Pass returns when no poll is under way that had begun before.
+func (r *Rail) Pass() { pass(r.c) }
+
+// Progress lets libfabric look at its sockets, `times` times. Under Hold.
+func (r *Rail) Progress(times int) { progress(r.c, times) }
+
+// TurnedAway is how many connections were reset for want of descriptors.
+func (r *Rail) TurnedAway() uint64 { return turnedAway(r.c) }
+
+// Close closes libfabric's objects, and gives the first error. With endpoints or regions open it fails with EBUSY and changes nothing: done is
+// false.
+func (r *Rail) Close(endpoints int) (done bool, err error) {
+	done, regions, rc := closeRail(r.c, endpoints)
+	if !done {
+		return false, r.lib.Errno(fmt.Sprintf("close with %d endpoints and %d regions open", endpoints, regions), syscall.EBUSY)
+	}
+	return true, r.lib.check("fi_close", rc)
+}
+
+// ---- the endpoint of all peers ----
+
+// Shared says that one endpoint serves all peers.
+func (r *Rail) Shared() bool { return r.c.shared != nil }
+
+// Size implements fi_getopt of the endpoint of all peers; 0 where there is none, or the library doesn't know.
+func (r *Rail) Size(option int) uint64 {
+	if r.c.shared == nil {
+		return 0
+	}
+	return sizeOption(r.c.shared, option)
+}
+
+// Bool likewise.
+func (r *Rail) Bool(option int) bool { return r.c.shared != nil && boolOption(r.c.shared, option) }
+
+// ---- addresses ----
+
+// Place is a peer's in the address vector.
+type Place fiAddr
+
+// Insert implements fi_av_insert.
+func (r *Rail) Insert(addr []byte) (Place, error) {
+	at, rc := insert(r.c, addr)
+	return Place(at), r.lib.check("fi_av_insert", rc)
+}
+
+// Remove implements fi_av_remove. Under Hold.
+func (r *Rail) Remove(p Place) { remove(r.c.av, fiAddr(p)) }

@@ -1,0 +1,88 @@
+/* Calls of set-up that Go makes while the core may post and poll. Each takes the rail's lock for its own time, so that nobody waits for Go
+ * meanwhile: a goroutine that comes back from C may have to wait for its turn.
+ */
+#include <errno.h>
+#include <rdma/fi_errno.h>
+
+#include "ofi.h"
+
+int ofi_av_insert(ofi_rail *rail, const void *addr, fi_addr_t *at)
+{
+    *at = FI_ADDR_NOTAVAIL;
+    gr_rail_lock(&rail->base);
+    int rc = fi_av_insert(rail->av, addr, 1, at, 0, NULL);
+    gr_rail_unlock(&rail->base);
+    if (rc < 0)
+        return rc;
+    return rc == 1 && *at != FI_ADDR_NOTAVAIL ? 0 : -FI_EADDRNOTAVAIL;
+}
+
+void ofi_ep_point(ofi_rail *rail, ofi_ep *ep, fi_addr_t at)
+{
+    gr_rail_lock(&rail->base);
+    ep->peer = at;
+    gr_rail_unlock(&rail->base);
+}
+
+int ofi_door_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
+{
+    int rc = 0;
+    gr_rail_lock(&rail->base);
+    if (ep->listener >= 0)
+        rc = ofi_door_open(rail, ep, filter, len);
+    gr_rail_unlock(&rail->base);
+    return rc;
+}
+
+int ofi_door_end(ofi_rail *rail, ofi_ep *ep)
+{
+    gr_rail_lock(&rail->base);
+    ofi_door_shut(rail, ep);
+    int unswept = ep->unswept;
+    gr_rail_unlock(&rail->base);
+    return unswept;
+}
+
+int ofi_door_unswept(ofi_rail *rail, const ofi_ep *ep)
+{
+    gr_rail_lock(&rail->base);
+    int unswept = ep->unswept;
+    gr_rail_unlock(&rail->base);
+    return unswept;
+}
+
+void ofi_door_swept(ofi_rail *rail, ofi_ep *ep)
+{
+    gr_rail_lock(&rail->base);
+    ep->unswept = 0;
+    gr_rail_unlock(&rail->base);
+}
+
+uint64_t ofi_door_turned_away(ofi_rail *rail)
+{
+    gr_rail_lock(&rail->base);
+    uint64_t n = rail->turned_away;
+    gr_rail_unlock(&rail->base);
+    return n;
+}
+
+int ofi_rail_close(ofi_rail *rail, uint32_t endpoints, uint32_t *regions, int *rc)
+{
+    gr_rail_lock(&rail->base);
+    *regions = rail->open_mrs;
+    int unused = !endpoints && !*regions;
+    *rc = 0;
+    if (unused) {
+        struct fid *order[] = {
+            rail->shared ? &rail->shared->fid : NULL, rail->cq ? &rail->cq->fid : NULL, rail->av ? &rail->av->fid : NULL,
+            rail->domain ? &rail->domain->fid : NULL, rail->fabric ? &rail->fabric->fid : NULL,
+        };
+        for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+            int failed = order[i] ? fi_close(order[i]) : 0;
+            if (!*rc)
+                *rc = failed;
+        }
+    }
+    gr_rail_unlock(&rail->base);
+    return unused;
+}

@@ -1,0 +1,152 @@
+/* Targets and endpoints that end, or stop, while a piece is lent. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loans.h"
+
+/* A target that is killed while it is at one. */
+void helper_killed(void)
+{
+    pair p = split(0, answering);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    tell(&p, 'k');
+    until_taken(&p);
+    wait_done(&p.me, p.me.done + 1);
+    CHECK(p.me.err == ECONNRESET);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
+
+/* One that is stopped before its copy: it may still make it. Nothing ends before the endpoint does, which waits a second and says so. */
+void helper_stopped_before(void)
+{
+    pair p = split(0, answering);
+    gr_comp c[4];
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    tell(&p, 's');
+    until_taken(&p);
+    int before = p.me.done;
+    CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
+    for (uint64_t wait = lc_now() + 50000000; lc_now() < wait; poll_end(&p.me))
+        CHECK(p.me.done == before);
+    CHECK(close_ep(&p.me) == -ETIMEDOUT);
+    p.me.ep = NULL;
+    gr_rail_lock(&p.me.rail->base);
+    int n = lc_ops.poll(&p.me.rail->base, c, 4);
+    gr_rail_unlock(&p.me.rail->base);
+    CHECK(n == 1 && c[0].err == ECANCELED);
+    kill(p.child, SIGKILL);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
+
+/* It copies for a long time, by one call. */
+static void slow_helper(pair *p)
+{
+    enum { TIMES = 256 };
+    static struct iovec here[TIMES], there[TIMES];
+    claims_to_help(p);
+    tell(p, 'c');
+    uint32_t i = await_offer(p);
+    for (int k = 0; k < TIMES; k++) {
+        here[k] = (struct iovec){ p->me.mem, MEM };
+        there[k] = (struct iovec){ (void *)(uintptr_t)p->peer.mem, MEM };
+    }
+    atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
+    for (;;) /* until it is stopped */
+        CHECK(process_vm_readv(p->me.ep->peer.pid, here, TIMES, there, TIMES, 0) > 0);
+}
+
+/* Stopped in it, as seen from outside: the call has ended then, and we copy by ourselves. What it says later of that offer is of no use. */
+void helper_stopped_behind(void)
+{
+    char path[64], line[256];
+    if (prctl(PR_GET_SECCOMP) != 0) {
+        fprintf(stderr, "there is a filter for calls: nothing can be said of stopped ones\n");
+        exit(SKIP);
+    }
+    pair p = split(0, slow_helper);
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    memset(p.me.mem, 9, MEM);
+    until_taken(&p);
+    int before = p.me.done, status, nr = -1;
+    CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, &status, WUNTRACED) == p.child && WIFSTOPPED(status));
+    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)p.child);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(line, sizeof(line), f) || sscanf(line, "%d ", &nr) != 1 || nr != SYS_process_vm_readv) {
+        fprintf(stderr, "the kernel doesn't say, or it was stopped between two calls: %d\n", nr);
+        kill(p.child, SIGKILL);
+        exit(!f || nr == -1 ? SKIP : 1);
+    }
+    fclose(f);
+    wait_done(&p.me, before + 1);
+    CHECK(p.me.err == 0 && p.me.ep->pool.lent != 0 && p.me.ep->pool.lost == p.me.ep->pool.lent && p.me.rail->pool.lent == NULL);
+    memset(p.me.mem, 0, MEM);
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* another offer, which nobody takes */
+    for (int i = 0; i < MEM / 4; i++)
+        CHECK(p.me.mem[i] == 9);
+    CHECK(p.me.ep->pool.lost != 0);
+    for (int i = 0; i < LC_OFFERS; i++)
+        atomic_store(&p.me.ep->peer.box->offer[i].ended, LC_COPIED); /* it goes on, and says so */
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
+    CHECK(p.me.ep->pool.lost == 0 && p.me.ep->pool.lent == 0);
+    CHECK(close_ep(&p.me) == 0);
+    p.me.ep = NULL;
+    kill(p.child, SIGKILL);
+    CHECK(waitpid(p.child, NULL, 0) == p.child);
+    close_end(&p.me);
+}
+
+static void *closes(void *arg)
+{
+    end *e = arg;
+    CHECK(close_ep(e) == 0);
+    return NULL;
+}
+
+static void still_closing(pthread_t t, int ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    CHECK(pthread_timedjoin_np(t, NULL, &until) == ETIMEDOUT);
+}
+
+/* However long a copy of our own takes at the end: from then on the peer has its second for what it has taken. */
+void slow_close(void)
+{
+    pair p = split(0, answering);
+    lc_rail *rail = p.me.rail;
+    pthread_t t;
+    CHECK(hear(&p) == 'c');
+    wait_helps(&p);
+    begin(&p, GR_READ, 0, MEM / 4, &ctx[0]);
+    lc_job *job = take_half(rail);
+    CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
+    still_closing(t, LC_WAIT_MS + 100);
+    tell(&p, 'w');
+    CHECK(hear(&p) == 't');
+    lc_pool_copy(rail, job, LC_COPIERS - 1);
+    still_closing(t, 50);
+    tell(&p, 'g');
+    CHECK(pthread_join(t, NULL) == 0);
+    p.me.ep = NULL;
+    tell(&p, 'q');
+    finish(&p);
+}

@@ -1,0 +1,179 @@
+/* Peers' memory as our GPUs see it: mapped when a transfer first wants it, by the mapper (shm/mapper.go), and kept until the peer takes it back, its
+ * metadata is unloaded or the endpoint is closed. It is C since each post looks here for its regions. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "local.h"
+
+static int delta_of(lc_rail *rail, const lc_import *m, uint64_t delta, gr_gpu_fault *f)
+{
+    gr_gpu *g = atomic_load(&rail->gpu.driver);
+    gr_gpu_table **t = &rail->gpu.deltas[m->device];
+    int rc = *t ? 0 : g->ops->table(g, m->device, t, f);
+    return rc ? rc : g->ops->entry(*t, m->index, delta, f);
+}
+
+int lc_import_settle(lc_rail *rail, lc_import *m, int why, uint64_t delta)
+{
+    gr_gpu_fault f = { 0 };
+    if (!why && (why = -delta_of(rail, m, delta, &f)))
+        lc_trouble(rail, "the peer's GPU memory can't be mapped here", why, f.why == why ? &f : NULL);
+    m->delta = delta;
+    m->why = why;
+    atomic_fetch_sub(&rail->mapper.opening, 1);
+    atomic_store(&m->state, why ? LC_FAILED : LC_READY);
+    return why;
+}
+
+void lc_import_abandon(lc_rail *rail) { atomic_fetch_sub(&rail->mapper.opening, 1); }
+void lc_import_free(lc_import *m) { free(m); }
+
+lc_import *lc_task_import(lc_task *task)
+{
+    return (lc_import *)(void *)((char *)task - (task->what == LC_END ? offsetof(lc_import, end) : offsetof(lc_import, begin)));
+}
+
+/* With the rail locked: what is left unmaps when no job is at it. */
+static void detach(lc_ep *ep, uint32_t index)
+{
+    while (ep->gpu.import[index]) {
+        lc_import *m = ep->gpu.import[index];
+        ep->gpu.import[index] = m->next;
+        m->next = ep->gpu.left;
+        ep->gpu.left = m;
+    }
+}
+
+void lc_import_sweep(lc_ep *ep)
+{
+    for (lc_import **at = &ep->gpu.left, *m; (m = *at);) {
+        if (m->jobs) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        lc_mapper_add(ep->rail, &m->end);
+    }
+}
+
+int lc_import_drop(lc_ep *ep, uint32_t index)
+{
+    gr_rail_lock(&ep->rail->base);
+    int there = index < ep->gpu.imports && ep->gpu.import[index];
+    if (there) {
+        detach(ep, index);
+        lc_import_sweep(ep);
+    }
+    gr_rail_unlock(&ep->rail->base);
+    return there;
+}
+
+void lc_import_close(lc_ep *ep)
+{
+    for (uint32_t i = 0; i < ep->gpu.imports; i++)
+        detach(ep, i);
+    lc_import_sweep(ep);
+}
+
+/* Room for that number. */
+static int room(lc_ep *ep, uint32_t index)
+{
+    uint32_t n = ep->gpu.imports ? ep->gpu.imports : 64;
+    while (n <= index)
+        n *= 2;
+    if (n == ep->gpu.imports)
+        return 0;
+    lc_import **more = realloc(ep->gpu.import, n * sizeof(lc_import *));
+    if (!more)
+        return -EAGAIN;
+    for (uint32_t i = ep->gpu.imports; i < n; i++)
+        more[i] = NULL;
+    ep->gpu.import = more;
+    ep->gpu.imports = n;
+    return 0;
+}
+
+/* What the peer says of the region, copied once. */
+static int look(const lc_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
+{
+    int err = lc_allowed(ep->peer.table, r->key, r->addr, r->len);
+    if (err)
+        return -err;
+    uint64_t place = atomic_load(&ep->peer.table[(uint32_t)r->key].share);
+    if (place > LC_SHARES)
+        return -EPROTO;
+    if (place == 0) {
+        lc_trouble(ep->rail, "between a GPU here and the peer's memory", GR_GPU_HOST, NULL);
+        return -ENOTSUP;
+    }
+    *out = *(const volatile gr_gpu_share *)&ep->peer.shares->share[place - 1];
+    if (r->addr < out->base || r->addr - out->base > out->size || r->len > out->size - (r->addr - out->base)) {
+        lc_trouble(ep->rail, "the peer's GPU memory", GR_GPU_BAD_SHARE, NULL);
+        return -ENOTSUP;
+    }
+    atomic_thread_fence(memory_order_acquire); /* what was copied is of that generation */
+    return -lc_allowed(ep->peer.table, r->key, r->addr, r->len);
+}
+
+static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
+{
+    int rc = room(ep, r->index);
+    lc_import *m = rc ? NULL : calloc(1, sizeof(*m));
+    if (!m)
+        return -EAGAIN;
+    rc = look(ep, r, &m->share);
+    m->feed_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
+    m->feed_len = m->feed_len < sizeof(m->feed_name) ? m->feed_len : sizeof(m->feed_name);
+    memcpy(m->feed_name, ep->peer.shares->name, sizeof(m->feed_name));
+    memcpy(m->feed_token, ep->peer.shares->token, LC_TOKEN);
+    m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
+    m->share.pad = (uint32_t)ep->peer.pid; /* by whose word: no other's mapping is taken for it */
+    m->begin.what = LC_BEGIN;
+    m->end.what = LC_END;
+    m->key = r->key;
+    m->index = r->index;
+    m->self = ep->peer.self;
+    m->device = device;
+    if (rc) {
+        free(m);
+        return rc;
+    }
+    atomic_fetch_add(&ep->rail->mapper.opening, 1);
+    lc_mapper_add(ep->rail, &m->begin);
+    m->next = ep->gpu.import[r->index];
+    ep->gpu.import[r->index] = m;
+    return -EAGAIN;
+}
+
+/* What may be otherwise the next time. The rest is so until the peer registers the memory anew. */
+static int passing(int why)
+{
+    return why == GR_GPU_NO_FDS || why == GR_GPU_NO_MEMORY || why == GR_GPU_SILENT || why == GR_GPU_REFUSED || why == GR_GPU_DRIVER ||
+           why == GR_GPU_CANCELLED;
+}
+
+lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *r, int device, int *rc)
+{
+    lc_import *m = r->index < ep->gpu.imports ? ep->gpu.import[r->index] : NULL;
+    if (m && m->key != r->key) { /* another region that has the number now */
+        detach(ep, r->index);
+        lc_import_sweep(ep);
+        m = NULL;
+    }
+    while (m && m->device != device)
+        m = m->next;
+    if (!m) {
+        *rc = ask(ep, r, device);
+        return NULL;
+    }
+    int state = atomic_load(&m->state);
+    if (state == LC_READY)
+        return m;
+    *rc = state == LC_FAILED ? -ENOTSUP : -EAGAIN;
+    if (state == LC_FAILED && passing(m->why)) { /* those for our other GPUs are asked for anew, too */
+        detach(ep, r->index);
+        lc_import_sweep(ep);
+    }
+    return NULL;
+}

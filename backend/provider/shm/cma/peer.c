@@ -1,0 +1,136 @@
+/* What is known of a peer, and its doorbells. The handshake is Go's (package handshake), which tells the endpoint here what has come of it. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "local.h"
+
+enum {
+    AT_ONCE = 16,       /* rings */
+    ALIVE_NS = 4000000, /* how old the knowledge may be that a process lives: its number may be another's soon after. A look is a system call */
+};
+
+/* Whoever waits for what is finished sleeps, and is woken. */
+void lc_wake(lc_rail *rail)
+{
+    if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
+        (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+}
+
+/* With the rail locked: whoever waits on the endpoint looks at it again. */
+static void told(lc_ep *ep)
+{
+    ep->rail->news = 1;
+    lc_wake(ep->rail);
+}
+
+int lc_ep_named(lc_ep *ep)
+{
+    gr_rail_lock(&ep->rail->base);
+    int rc = ep->named ? -EISCONN : 0;
+    ep->named = 1;
+    gr_rail_unlock(&ep->rail->base);
+    return rc;
+}
+
+void lc_ep_identified(lc_ep *ep, pid_t pid, int pidfd)
+{
+    gr_rail_lock(&ep->rail->base);
+    ep->peer.pid = pid;
+    ep->peer.pidfd = pidfd;
+    gr_rail_unlock(&ep->rail->base);
+}
+
+int lc_ep_connected(lc_ep *ep, const lc_peer *peer)
+{
+    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = ep };
+    gr_rail_lock(&ep->rail->base);
+    int rc = ep->err ? -ep->err : epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_ADD, peer->sock, &ev) ? -errno : 0;
+    if (!rc) {
+        ep->peer.sock = peer->sock;
+        ep->peer.table = peer->table;
+        ep->peer.shares = peer->shares;
+        ep->peer.self = peer->self;
+        ep->peer.mem = peer->mem;
+        ep->peer.kin = peer->mem >= 0;
+        ep->peer.box = peer->box;
+        told(ep);
+    }
+    gr_rail_unlock(&ep->rail->base);
+    return rc;
+}
+
+static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* a queue that is full holds enough to wake anybody */ }
+
+void lc_ep_accepted(lc_ep *ep, int sock)
+{
+    gr_rail_lock(&ep->rail->base);
+    atomic_store(&ep->bell, sock);
+    if (atomic_exchange(&ep->rung, 0))
+        ring(sock);
+    gr_rail_unlock(&ep->rail->base);
+}
+
+void lc_ep_fail(lc_ep *ep, int err, int ended)
+{
+    gr_rail_lock(&ep->rail->base);
+    if (!ep->err)
+        ep->err = err;
+    ep->peer.ended |= ended;
+    told(ep);
+    gr_rail_unlock(&ep->rail->base);
+}
+
+void lc_ring(lc_ep *ep)
+{
+    int sock = atomic_load(&ep->bell);
+    if (sock < 0) { /* rung when the peer has accepted */
+        atomic_store(&ep->rung, 1);
+        if ((sock = atomic_load(&ep->bell)) < 0 || !atomic_exchange(&ep->rung, 0))
+            return;
+    }
+    ring(sock);
+}
+
+void lc_hang_up(lc_ep *ep)
+{
+    if (ep->peer.sock < 0)
+        return;
+    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, ep->peer.sock, NULL); /* a child of ours may have it, too */
+    close(ep->peer.sock);
+    ep->peer.sock = -1;
+}
+
+void lc_hear(lc_ep *ep)
+{
+    char c;
+    for (int i = 0; i < AT_ONCE && ep->peer.sock >= 0; i++) {
+        ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0) /* its end is told otherwise; a closed socket would be readable for ever */
+            lc_hang_up(ep);
+    }
+}
+
+int lc_ended(int pidfd)
+{
+    struct pollfd p = { .fd = pidfd, .events = POLLIN };
+    return poll(&p, 1, 0) > 0;
+}
+
+int lc_alive(lc_ep *ep)
+{
+    uint64_t now = lc_now();
+    if (ep->peer.pidfd < 0)
+        return !ep->peer.ended;
+    if (now - ep->peer.alive_ns < ALIVE_NS)
+        return 1;
+    if (lc_ended(ep->peer.pidfd))
+        return 0;
+    ep->peer.alive_ns = now;
+    return 1;
+}

@@ -1,0 +1,125 @@
+package handshake
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/shm/ipc"
+)
+
+// TestConnect: each has the other's memory and doorbell, and knows who it is. Nothing is left of it.
+func TestConnect(t *testing.T) {
+	newEnd(t, nil) // whatever the runtime opens by itself
+	fds, routines := descriptors(t), runtime.NumGoroutine()
+	l := newListener(t)
+	a, b := newEnd(t, l), newEnd(t, l)
+	require.Nil(t, a.e.Err())
+	join(t, a, b)
+	*(*byte)(a.mem) = 42
+	require.Equal(t, byte(42), *(*byte)(b.peer.Segment))
+	require.True(t, a.peer.Self)
+	require.Equal(t, -1, a.peer.Memory)
+	require.Equal(t, os.Getpid(), a.pid)
+	require.NoError(t, unix.Send(a.bell, []byte{0}, 0))
+	n, err := unix.Read(b.peer.Sock, make([]byte, 8))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, unix.EISCONN, ipc.Errno(a.connect(b)))
+	a.close()
+	b.close()
+	l.Close()
+	eventually(t, func() bool { return descriptors(t) == fds && runtime.NumGoroutine() <= routines })
+}
+
+// TestConnectsAgain: a peer whose connection was let go before its token was seen, or for which there was no room, connects again.
+func TestConnectsAgain(t *testing.T) {
+	t.Run("let go", func(t *testing.T) {
+		a, b := newEnd(t, nil), newEnd(t, nil)
+		a.l.mu.Lock() // it takes nobody in
+		a.l.waiting = map[Token]*Endpoint{}
+		a.l.mu.Unlock()
+		require.NoError(t, b.connect(a))
+		time.Sleep(20 * time.Millisecond)
+		require.False(t, a.met())
+		a.l.mu.Lock()
+		a.l.waiting[a.e.token] = a.e
+		a.l.mu.Unlock()
+		require.NoError(t, a.connect(b))
+		eventually(t, func() bool { return a.both() && b.both() })
+		b.e.mu.Lock()
+		defer b.e.mu.Unlock()
+		require.Equal(t, -1, b.e.rights[0]) // the peer has it
+	})
+	t.Run("no room", func(t *testing.T) {
+		sock, err := ipc.Listen(0)
+		require.NoError(t, err)
+		var fill []*ipc.Conn
+		for {
+			c, err := ipc.Dial(sock.Name())
+			if err != nil {
+				require.ErrorIs(t, err, unix.EAGAIN)
+				break
+			}
+			fill = append(fill, c)
+		}
+		b := newEnd(t, nil)
+		require.NoError(t, b.e.Connect(sock.Name(), Token{}))
+		for range fill {
+			c, err := sock.Accept()
+			require.NoError(t, err)
+			c.Close()
+		}
+		c, err := sock.Accept()
+		require.NoError(t, err)
+		buf := make([]byte, 64)
+		n, err := c.Recv(buf)
+		require.NoError(t, err)
+		require.Equal(t, helloSize, n)
+		for _, c := range append(fill, c) {
+			c.Close()
+		}
+		sock.Close()
+	})
+}
+
+// TestNeverAccepted: a peer that never takes our connection: the endpoint says so, in the end.
+func TestNeverAccepted(t *testing.T) {
+	a, b := newEnd(t, nil), newEnd(t, nil)
+	wrong := a.e.Token()
+	wrong[0] ^= 1
+	require.NoError(t, b.e.Connect(a.l.Name(), wrong))
+	eventually(t, func() bool { return b.failed() != 0 })
+	require.Equal(t, unix.ECONNREFUSED, b.failed())
+	require.ErrorContains(t, b.e.Err(), "closes our connections")
+	require.False(t, a.met())
+}
+
+// TestCloseEndsAll: whatever a peer does not say, or take, a close ends; nothing is left running.
+func TestCloseEndsAll(t *testing.T) {
+	newEnd(t, nil)
+	routines := runtime.NumGoroutine()
+	for range 20 {
+		l := newListener(t)
+		a, b := newEnd(t, l), newEnd(t, l)
+		silent, half := dial(t, a), dial(t, a)
+		require.NoError(t, half.Send(greeting(a)))
+		sock, err := ipc.Listen(16)
+		require.NoError(t, err)
+		require.NoError(t, b.e.Connect(sock.Name(), Token{})) // it never answers
+		from := time.Now()
+		a.close()
+		b.close()
+		l.Close()
+		require.Less(t, time.Since(from), limit/2)
+		hungUp(t, silent)
+		silent.Close()
+		half.Close()
+		sock.Close()
+	}
+	eventually(t, func() bool { return runtime.NumGoroutine() <= routines })
+}

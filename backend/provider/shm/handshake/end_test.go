@@ -1,0 +1,161 @@
+package handshake
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/backend/provider/shm/ipc"
+)
+
+var small = Sizes{Segment: 4096, Table: 8192, Shares: 4096}
+
+const limit = 10 * time.Second
+
+// end is one side: a listener, an endpoint, and what its owner was told.
+type end struct {
+	t     *testing.T
+	l     *Listener
+	e     *Endpoint
+	fds   [3]int
+	mem   unsafe.Pointer // of our segment
+	sizes Sizes
+
+	mu         sync.Mutex
+	pid, pidfd int
+	peer       *Peer
+	bell       int
+	errno      unix.Errno
+	ended      bool
+}
+
+func (o *end) Identified(pid, pidfd int) { o.set(func() { o.pid, o.pidfd = pid, pidfd }) }
+func (o *end) Accepted(sock int)         { o.set(func() { o.bell = sock }) }
+func (o *end) Connected(p *Peer) error   { o.set(func() { o.peer = p }); return nil }
+func (o *end) Failed(errno unix.Errno, ended bool) {
+	o.set(func() { o.errno, o.ended = errno, ended })
+}
+
+func (o *end) set(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f()
+}
+
+func (o *end) met() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.peer != nil
+}
+
+func (o *end) both() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.peer != nil && o.bell >= 0
+}
+
+func (o *end) failed() unix.Errno {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.errno
+}
+
+func (o *end) callers() int {
+	o.l.mu.Lock()
+	defer o.l.mu.Unlock()
+	return len(o.l.callers)
+}
+
+// eventually asks in the test's own goroutine: there is none more.
+func eventually(t *testing.T, is func() bool) {
+	t.Helper()
+	for from := time.Now(); !is(); time.Sleep(time.Millisecond) {
+		require.Less(t, time.Since(from), limit)
+	}
+}
+
+func newListener(t *testing.T) *Listener {
+	l, err := Listen(small)
+	require.NoError(t, err)
+	return l
+}
+
+// newEnd opens an endpoint of that listener; nil: of one of its own.
+func newEnd(t *testing.T, l *Listener) *end {
+	o := &end{t: t, l: l, sizes: small, bell: -1, pidfd: -1}
+	if l == nil {
+		o.l = newListener(t)
+	}
+	for i, size := range []uintptr{small.Segment, small.Table, small.Shares} {
+		mem, fd, err := ipc.Segment(size, i > 0)
+		require.NoError(t, err)
+		if o.fds[i] = fd; i == 0 {
+			o.mem = mem
+		} else {
+			require.NoError(t, unix.MunmapPtr(mem, size))
+		}
+	}
+	var err error
+	o.e, err = o.l.Open(o, o.fds[0], o.fds[1], o.fds[2])
+	require.NoError(t, err)
+	if l == nil {
+		t.Cleanup(o.l.Close)
+	}
+	t.Cleanup(o.close)
+	return o
+}
+
+func (o *end) close() {
+	o.e.Close()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.peer != nil {
+		o.peer.drop(small)
+	}
+	ipc.CloseAll(o.fds[1:])
+	for _, fd := range []int{o.bell, o.pidfd} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	o.peer, o.bell, o.pidfd, o.fds = nil, -1, -1, [3]int{-1, -1, -1}
+}
+
+func (o *end) connect(to *end) error { return o.e.Connect(to.l.Name(), to.e.Token()) }
+
+func join(t *testing.T, a, b *end) {
+	require.NoError(t, a.connect(b))
+	require.NoError(t, b.connect(a))
+	eventually(t, func() bool { return a.both() && b.both() })
+}
+
+func dial(t *testing.T, o *end) *ipc.Conn {
+	c, err := ipc.Dial(o.l.Name())
+	require.NoError(t, err)
+	return c
+}
+
+// hungUp waits until the other end has closed a connection.
+func hungUp(t *testing.T, c *ipc.Conn) {
+	t.Helper()
+	c.Deadline(time.Now().Add(limit))
+	n, err := c.Recv(make([]byte, 8))
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.Zero(t, n)
+}
+
+func descriptors(t *testing.T) int {
+	all, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(all)
+}
+
+func greeting(to *end) []byte {
+	h := hello{magic, uint32(small.Segment), to.e.Token()}
+	return h.encode()
+}

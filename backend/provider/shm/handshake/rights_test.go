@@ -1,0 +1,107 @@
+package handshake
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestBadGreeting: memory that could shrink is not mapped, and the endpoint is of no use.
+func TestBadGreeting(t *testing.T) {
+	for i := range 3 {
+		a, b := newEnd(t, nil), newEnd(t, nil)
+		before := descriptors(t)
+		loose, err := unix.MemfdCreate("loose", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		require.NoError(t, err)
+		require.NoError(t, unix.Ftruncate(loose, int64(small.Segment)))
+		good := b.e.rights[i]
+		b.e.rights[i] = loose
+		require.NoError(t, b.connect(a))
+		eventually(t, func() bool { return a.failed() != 0 })
+		require.Equal(t, unix.EPROTO, a.failed())
+		require.ErrorContains(t, a.connect(b), "mapping what the peer shares")
+		b.e.Close()
+		b.e.rights[i] = -1
+		_ = unix.Close(good)
+		_ = unix.Close(loose)
+		eventually(t, func() bool { return descriptors(t) <= before+1 }) // the process
+	}
+}
+
+// TestManyDescriptors: more than are due, before the token, with it, instead of what a greeting has, and behind it: none of them stays open.
+func TestManyDescriptors(t *testing.T) {
+	for _, many := range []int{1, 2, 4, 5, 100} {
+		a := newEnd(t, nil)
+		fds := make([]int, many)
+		before := descriptors(t)
+		c := dial(t, a)
+		require.NoError(t, c.Send([]byte("x"), fds...))
+		hungUp(t, c)
+		c.Close()
+		require.Equal(t, before, descriptors(t))
+		c = dial(t, a)
+		require.NoError(t, c.Send(greeting(a), fds...))
+		n, err := c.Recv(make([]byte, 8))
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, before+3, descriptors(t)) // c, its other end, the process
+		h := hello{Magic: magic}
+		require.NoError(t, c.Send(h.encode()[:4], fds...))
+		eventually(t, func() bool { return a.failed() != 0 })
+		require.Equal(t, unix.EPROTO, a.failed())
+		hungUp(t, c)
+		require.Equal(t, before+2, descriptors(t))
+		c.Close()
+		a.close()
+	}
+}
+
+// few leaves no descriptor free until its result is called.
+func few(t *testing.T) (again func()) {
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	next, err := unix.Dup(0)
+	require.NoError(t, err)
+	_ = unix.Close(next)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: was.Max}))
+	return func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
+}
+
+// TestNoDescriptors: without any for the peer's connection for longer than a moment: an error that says so. For a moment: the peer is taken in when
+// there are some again.
+func TestNoDescriptors(t *testing.T) {
+	for _, moment := range []bool{false, true} {
+		t.Run(fmt.Sprintf("moment=%v", moment), func(t *testing.T) {
+			a := newEnd(t, nil)
+			c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+			require.NoError(t, err)
+			defer unix.Close(c)
+			again := few(t)
+			from := time.Now()
+			err = unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(a.l.Name()[1:])})
+			if err == nil {
+				err = unix.Send(c, greeting(a), unix.MSG_NOSIGNAL)
+			}
+			if moment {
+				time.Sleep(100 * time.Millisecond)
+			}
+			for !moment && a.failed() == 0 && time.Since(from) < limit {
+				time.Sleep(time.Millisecond)
+			}
+			again()
+			require.NoError(t, err)
+			if moment {
+				n, err := unix.Read(c, make([]byte, 8))
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				require.Zero(t, a.failed())
+				return
+			}
+			require.Equal(t, unix.EMFILE, a.failed())
+			require.Greater(t, time.Since(from), shortFor)
+		})
+	}
+}

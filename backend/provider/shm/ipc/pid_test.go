@@ -1,0 +1,135 @@
+package ipc
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// lonely has a number that its sibling can't know.
+func lonely([]string) error {
+	l, err := Listen(16)
+	if err != nil {
+		return err
+	}
+	fmt.Println(hex.EncodeToString(l.Name()))
+	its := Proof{Name: unhex(hear()), At: 4096}
+	pid, err := its.Reach()
+	if pid != 0 {
+		return fmt.Errorf("process %d", pid)
+	}
+	if err := expect(err, unix.ENOTSUP); err != nil {
+		return err
+	}
+	c, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	_, _, err = c.Identify(Ticks())
+	return expect(err, unix.ENOTSUP)
+}
+
+// TestSiblingPids: two siblings, each process 1.
+func TestSiblingPids(t *testing.T) {
+	both(t, func(t *testing.T) {
+		a, b := start(t, "lonely", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}), start(t, "lonely", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
+		one, two := a.line(), b.line()
+		a.say(two)
+		b.say(one)
+		a.endedWell()
+		b.endedWell()
+	})
+}
+
+// call connects, sends a message and ends; late: its child sends it, when it is told to, and its parent has ended by then.
+func call(args []string) error {
+	if args[0] == "child" {
+		hear()
+		return unix.Sendmsg(3, []byte("x"), nil, nil, unix.MSG_NOSIGNAL)
+	}
+	c, err := Dial(unhex(args[1]))
+	if err != nil || args[0] == "now" {
+		if err == nil {
+			err = c.Send([]byte("x"))
+		}
+		return err
+	}
+	child := newProcess("call child", nil)
+	child.Stdin = os.Stdin
+	child.ExtraFiles = []*os.File{c.file}
+	return child.Start()
+}
+
+// renumber is init of a pid namespace: it has a process connect, ends it, and has another of that number.
+func renumber(args []string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return err
+	}
+	l, err := Listen(16)
+	if err != nil {
+		return err
+	}
+	peer := newProcess("call "+args[0]+" "+hex.EncodeToString(l.Name()), nil)
+	go_, err := peer.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := peer.Start(); err != nil {
+		return err
+	}
+	pid := peer.Process.Pid
+	if _, err := peer.Process.Wait(); err != nil {
+		return err
+	}
+	c, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	since := Ticks()
+	for Ticks() < since+2 {
+	}
+	for {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
+			return err
+		}
+		other := newProcess("sleep", nil)
+		if err := other.Start(); err != nil {
+			return err
+		}
+		if other.Process.Pid == pid {
+			break
+		}
+		_ = other.Process.Kill()
+		_, _ = other.Process.Wait()
+	}
+	fmt.Fprintln(go_, "g")
+	var b [1]byte
+	if n, err := c.Recv(b[:]); n != 1 {
+		return fmt.Errorf("no message: %v", err)
+	}
+	_, pidfd, err := c.Identify(since)
+	if err == nil && !Ended(pidfd) {
+		return fmt.Errorf("another process is taken for the peer")
+	}
+	return nil
+}
+
+// TestNumberReused: a peer that has connected and ended, and a process that has its number now.
+func TestNumberReused(t *testing.T) {
+	for _, when := range []string{"now", "late"} {
+		t.Run(when, func(t *testing.T) {
+			both(t, func(t *testing.T) {
+				p := start(t, "renumber "+when, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS})
+				p.endedWell()
+			})
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package ipc
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"gorail/test/skip"
+)
+
+// role names the variable that makes this test's binary another process: it talks to the test by its standard input and output.
+const role = "GORAIL_TEST_ROLE"
+
+// another user's number.
+const user = 54321
+
+var roles = map[string]func(args []string) error{
+	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "lonely": lonely, "renumber": renumber, "call": call, "sleep": sleep,
+}
+
+func TestMain(m *testing.M) {
+	r := strings.Fields(os.Getenv(role))
+	if len(r) == 0 {
+		os.Exit(m.Run())
+	}
+	time.AfterFunc(time.Minute, func() { os.Exit(3) })
+	noPeerPIDFD = os.Getenv("GORAIL_TEST_OLD") != ""
+	if err := roles[r[0]](r[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, r[0]+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// both runs a test with SO_PEERPIDFD and as on Linux before 6.5.
+func both(t *testing.T, test func(t *testing.T)) {
+	skip.UnlessRoot(t, "users and pid namespaces are root's to make")
+	for _, old := range []bool{false, true} {
+		t.Run(fmt.Sprintf("old=%v", old), func(t *testing.T) {
+			noPeerPIDFD = old
+			defer func() { noPeerPIDFD = false }()
+			test(t)
+		})
+	}
+}
+
+// process is another one, in a role.
+type process struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+	t   *testing.T
+}
+
+func newProcess(what string, attr *syscall.SysProcAttr) *exec.Cmd {
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), role+"="+what)
+	if noPeerPIDFD {
+		c.Env = append(c.Env, "GORAIL_TEST_OLD=1")
+	}
+	c.Stderr = os.Stderr
+	c.SysProcAttr = attr
+	return c
+}
+
+func start(t *testing.T, what string, attr *syscall.SysProcAttr) *process {
+	p := &process{Cmd: newProcess(what, attr), t: t}
+	var err error
+	p.in, err = p.StdinPipe()
+	require.NoError(t, err)
+	out, err := p.StdoutPipe()
+	require.NoError(t, err)
+	p.out = bufio.NewReader(out)
+	if err := p.Start(); err != nil {
+		skip.OrFail(t, fmt.Errorf("a process like that can't be started here: %w", err))
+	}
+	t.Cleanup(func() {
+		_ = p.in.Close()
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
+	return p
+}
+
+func (p *process) line() string {
+	line, err := p.out.ReadString('\n')
+	require.NoError(p.t, err)
+	return strings.TrimSpace(line)
+}
+
+func (p *process) say(line string) {
+	_, err := fmt.Fprintln(p.in, line)
+	require.NoError(p.t, err)
+}
+
+func (p *process) endedWell() { require.NoError(p.t, p.Wait()) }
+
+func hear() string {
+	var line string
+	_, _ = fmt.Scanln(&line)
+	return line
+}
+
+func expect(err error, want unix.Errno) error {
+	if Errno(err) != want || err == nil {
+		return fmt.Errorf("%v instead of %v", err, want)
+	}
+	return nil
+}
+
+func unhex(s string) []byte {
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func listenHere(t *testing.T) *Listener {
+	l, err := Listen(16)
+	require.NoError(t, err)
+	t.Cleanup(l.Close)
+	return l
+}
+
+func accept(t *testing.T, l *Listener) *Conn {
+	c, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// pidOf is which process a descriptor is of, in our numbers.
+func pidOf(t *testing.T, pidfd int) int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
+	require.NoError(t, err)
+	_, rest, _ := bytes.Cut(b, []byte("Pid:"))
+	pid, err := strconv.Atoi(string(bytes.Fields(rest)[0]))
+	require.NoError(t, err)
+	return pid
+}

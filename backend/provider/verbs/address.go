@@ -1,0 +1,81 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// address is what a peer must know of an endpoint.
+type address struct {
+	QPN, PSN uint32
+	LID, MTU uint16
+	Ethernet bool
+	Reads    uint8
+	GID      [16]byte
+}
+
+const (
+	addressForm = 1 // first byte; another is another layout
+	addressLen  = 1 + 4 + 4 + 2 + 2 + 1 + 1 + 16
+)
+
+func (a address) encode() []byte {
+	b := append(make([]byte, 0, addressLen), addressForm)
+	b = binary.BigEndian.AppendUint32(b, a.QPN)
+	b = binary.BigEndian.AppendUint32(b, a.PSN)
+	b = binary.BigEndian.AppendUint16(b, a.LID)
+	b = binary.BigEndian.AppendUint16(b, a.MTU)
+	eth := byte(0)
+	if a.Ethernet {
+		eth = 1
+	}
+	return append(append(b, eth, a.Reads), a.GID[:]...)
+}
+
+func decodeAddress(b []byte) (a address, ok bool) {
+	if len(b) != addressLen || b[0] != addressForm || b[13] > 1 {
+		return a, false
+	}
+	a = address{QPN: binary.BigEndian.Uint32(b[1:]), PSN: binary.BigEndian.Uint32(b[5:]), LID: binary.BigEndian.Uint16(b[9:]),
+		MTU: binary.BigEndian.Uint16(b[11:]), Ethernet: b[13] == 1, Reads: b[14], GID: [16]byte(b[15:])}
+	return a, a.QPN < 1<<24 && a.PSN < 1<<24 && a.MTU >= 256 && a.Reads > 0
+}
+
+// port names it, for messages.
+func (a address) port() string {
+	if a.Ethernet {
+		return netip.AddrFrom16(a.GID).Unmap().String()
+	}
+	return fmt.Sprintf("lid %d", a.LID)
+}
+
+// iwAddress is what a peer must know of an endpoint on iWARP.
+type iwAddress struct {
+	IP     netip.Addr
+	Port   uint16 // of the rail's listener
+	Cookie uint64 // names the endpoint there; who knows it has it from the control channel
+	Reads  uint8  // READs that may be under way towards it
+}
+
+const (
+	iwAddressForm = 2 // first byte, as addressForm
+	iwAddressLen  = 1 + 16 + 2 + 8 + 1
+)
+
+func (a iwAddress) encode() []byte {
+	ip := a.IP.As16()
+	b := append(append(make([]byte, 0, iwAddressLen), iwAddressForm), ip[:]...)
+	b = binary.BigEndian.AppendUint16(b, a.Port)
+	b = binary.BigEndian.AppendUint64(b, a.Cookie)
+	return append(b, a.Reads)
+}
+
+func decodeIWAddress(b []byte) (a iwAddress, ok bool) {
+	if len(b) != iwAddressLen || b[0] != iwAddressForm {
+		return a, false
+	}
+	a = iwAddress{IP: netip.AddrFrom16([16]byte(b[1:])).Unmap(), Port: binary.BigEndian.Uint16(b[17:]),
+		Cookie: binary.BigEndian.Uint64(b[19:]), Reads: b[27]}
+	return a, a.IP.IsValid() && !a.IP.IsUnspecified() && !a.IP.IsMulticast() && a.Port > 0 && a.Reads > 0
+}

@@ -1,0 +1,184 @@
+package ibverbs
+
+/*
+#include <stdlib.h>
+#include "ibv.h"
+*/
+import "C"
+
+import (
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/provider/internal/clib"
+)
+
+// QP is what C posts and polls with of an endpoint, in C memory, with its queue pair.
+type QP struct {
+	rail *Rail
+	c    *C.vb_qp
+}
+
+// NewQP is an endpoint without a queue pair.
+func (r *Rail) NewQP() (*QP, error) {
+	c := (*C.vb_qp)(C.calloc(1, C.sizeof_vb_qp))
+	if c == nil {
+		return nil, clib.Failed("calloc", syscall.ENOMEM)
+	}
+	c.rail = r.c
+	c.sent = (*C.vb_sent)(C.calloc(SendDepth, C.sizeof_vb_sent))
+	c.recv = (**C.gr_ctx)(C.calloc(RecvDepth, C.sizeof_uintptr_t))
+	q := &QP{r, c}
+	if c.sent == nil || c.recv == nil {
+		q.free()
+		return nil, clib.Failed("calloc", syscall.ENOMEM)
+	}
+	return q, nil
+}
+
+func (q *QP) free() {
+	C.free(unsafe.Pointer(q.c.sent))
+	C.free(unsafe.Pointer(q.c.recv))
+	C.free(unsafe.Pointer(q.c))
+}
+
+// Core is the `ep` of the ops table.
+func (q *QP) Core() unsafe.Pointer { return unsafe.Pointer(q.c) }
+
+// Cap is what a queue pair has room for: requests, and bytes in a request.
+type Cap struct{ Send, Recv, Inline uint32 }
+
+// Create implements ibv_create_qp; has is what the device made of want.
+func (q *QP) Create(want Cap) (has Cap, err error) {
+	init := C.struct_ibv_qp_init_attr{send_cq: q.rail.c.cq, recv_cq: q.rail.c.cq, qp_type: C.IBV_QPT_RC, cap: C.struct_ibv_qp_cap{max_send_wr: C.uint32_t(want.Send),
+		max_recv_wr: C.uint32_t(want.Recv), max_send_sge: 1, max_recv_sge: 1, max_inline_data: C.uint32_t(want.Inline)}}
+	qp, err := C.vb_create_qp(q.rail.lib.t, q.rail.c.pd, &init)
+	if qp == nil {
+		return has, clib.Failed("ibv_create_qp", err)
+	}
+	q.c.qp = qp
+	return Cap{uint32(init.cap.max_send_wr), uint32(init.cap.max_recv_wr), uint32(init.cap.max_inline_data)}, nil
+}
+
+// SetCap says what C may use of that.
+func (q *QP) SetCap(has Cap) {
+	q.c.sq_size, q.c.rq_size, q.c.inline_max = C.uint32_t(has.Send), C.uint32_t(has.Recv), C.uint32_t(has.Inline)
+}
+
+// Num is the queue pair's number.
+func (q *QP) Num() uint32 { return uint32(q.c.qp.qp_num) }
+
+func (q *QP) modify(call string, a *C.struct_ibv_qp_attr, mask C.int) error {
+	rc, err := C.vb_modify_qp(q.rail.lib.t, q.c.qp, a, mask|C.IBV_QP_STATE)
+	return clib.Returned(call, int(rc), err)
+}
+
+// ToInit implements ibv_modify_qp to INIT. An iWARP queue pair has neither port nor partition.
+func (q *QP) ToInit(port int, pkeyIndex uint16) error {
+	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_INIT, pkey_index: C.uint16_t(pkeyIndex), port_num: C.uint8_t(port),
+		qp_access_flags: C.IBV_ACCESS_REMOTE_WRITE | C.IBV_ACCESS_REMOTE_READ}
+	mask := C.int(C.IBV_QP_ACCESS_FLAGS)
+	if q.rail.c.iwarp == 0 {
+		mask |= C.IBV_QP_PKEY_INDEX | C.IBV_QP_PORT
+	}
+	return q.modify("ibv_modify_qp (INIT)", &a, mask)
+}
+
+// Route is the way to a peer's port, from one of ours.
+type Route struct {
+	Port     int
+	LID      uint16
+	SL, TC   uint8
+	GIDIndex int // of our port; -1: within the subnet
+	GID      [16]byte
+}
+
+// ToRTR implements ibv_modify_qp to RTR. reads of the peer's are answered at a time.
+func (q *QP) ToRTR(to Route, peerQPN, peerPSN uint32, mtu int, reads uint8) error {
+	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_RTR, path_mtu: mtuCode(mtu), dest_qp_num: C.uint32_t(peerQPN), rq_psn: C.uint32_t(peerPSN),
+		max_dest_rd_atomic: C.uint8_t(reads), min_rnr_timer: 12,
+		ah_attr: C.struct_ibv_ah_attr{dlid: C.uint16_t(to.LID), sl: C.uint8_t(to.SL), port_num: C.uint8_t(to.Port)}}
+	if to.GIDIndex >= 0 {
+		a.ah_attr.is_global = 1
+		a.ah_attr.grh = C.struct_ibv_global_route{dgid: to.GID, sgid_index: C.uint8_t(to.GIDIndex), hop_limit: 64, traffic_class: C.uint8_t(to.TC)}
+	}
+	return q.modify("ibv_modify_qp (RTR)", &a, C.IBV_QP_AV|C.IBV_QP_PATH_MTU|C.IBV_QP_DEST_QPN|C.IBV_QP_RQ_PSN|C.IBV_QP_MAX_DEST_RD_ATOMIC|
+		C.IBV_QP_MIN_RNR_TIMER)
+}
+
+// mtuCode is the largest packet of at most so many bytes.
+func mtuCode(bytes int) C.enum_ibv_mtu {
+	code := C.enum_ibv_mtu(C.IBV_MTU_256)
+	for code < C.IBV_MTU_4096 && 256<<code <= bytes {
+		code++
+	}
+	return code
+}
+
+// Retries is how long a queue pair tries.
+type Retries struct{ Timeout, Count, RNR uint8 }
+
+// ToRTS implements ibv_modify_qp to RTS. reads of ours are under way at a time.
+func (q *QP) ToRTS(psn uint32, r Retries, reads uint8) error {
+	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_RTS, timeout: C.uint8_t(r.Timeout), retry_cnt: C.uint8_t(r.Count), rnr_retry: C.uint8_t(r.RNR),
+		sq_psn: C.uint32_t(psn), max_rd_atomic: C.uint8_t(reads)}
+	return q.modify("ibv_modify_qp (RTS)", &a, C.IBV_QP_TIMEOUT|C.IBV_QP_RETRY_CNT|C.IBV_QP_RNR_RETRY|C.IBV_QP_SQ_PSN|C.IBV_QP_MAX_QP_RD_ATOMIC)
+}
+
+// failed is the error of our own C, which returns 0 or a negative errno.
+func failed(call string, rc C.int) error {
+	if rc == 0 {
+		return nil
+	}
+	return &clib.CallError{Call: call, Errno: syscall.Errno(-rc)}
+}
+
+// Enter gives the endpoint its place on the rail, for which ibv_resize_cq may be needed.
+func (q *QP) Enter() error {
+	var call *C.char
+	rc := C.vb_ep_enter(q.c, &call)
+	return failed(C.GoString(call), rc)
+}
+
+// Discard frees an endpoint that has no place on the rail. Implements ibv_destroy_qp.
+func (q *QP) Discard() {
+	if q.c.qp != nil {
+		C.vb_destroy_qp(q.rail.lib.t, q.c.qp)
+	}
+	q.free()
+}
+
+// Connected lets requests in.
+func (q *QP) Connected() { C.vb_ep_connected(q.c) }
+
+// Leave ends all that is posted, for a queue pair that something else still uses.
+func (q *QP) Leave() { C.vb_ep_leave(q.c) }
+
+// Close ends all that is posted and implements ibv_destroy_qp. The endpoint is freed, unless that fails.
+func (q *QP) Close() error {
+	if err := failed("ibv_destroy_qp", C.vb_ep_close(q.c)); err != nil {
+		return err
+	}
+	q.free()
+	return nil
+}
+
+// ---- iWARP, where rdma_cm connects ----
+
+// Await lets requests wait for the connection; of a side that is asked for it, for the peer's first message.
+func (q *QP) Await(asked bool) error {
+	wait := C.int(0)
+	if asked {
+		wait = 1
+	}
+	return failed("ibv_post_recv", C.vb_iw_begin(q.c, wait))
+}
+
+// SendFirst sends the first message on a connection that we have asked for.
+func (q *QP) SendFirst() error { return failed("ibv_post_send", C.vb_iw_up(q.c)) }
+
+// IsConnected says that requests are let in.
+func (q *QP) IsConnected() bool { return C.vb_iw_connected(q.c) != 0 }
+
+// Fail ends what is posted and what will be.
+func (q *QP) Fail(errno syscall.Errno) { C.vb_iw_fail(q.c, C.int(errno)) }

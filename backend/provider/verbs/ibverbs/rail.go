@@ -1,0 +1,145 @@
+package ibverbs
+
+/*
+#include <stdlib.h>
+#include "ibv.h"
+*/
+import "C"
+
+import (
+	"syscall"
+	"unsafe"
+
+	"gorail/backend/provider/internal/clib"
+)
+
+// Limits of C.
+const (
+	SendDepth   = C.VB_SEND_DEPTH // requests of an endpoint, at most
+	RecvDepth   = C.VB_RECV_DEPTH
+	MaxSegments = C.GR_MAX_IOV // of an operation
+
+	// GPUMark is how many bytes the descriptor of a GPU's memory lies beyond its region.
+	GPUMark = C.VB_GPU
+)
+
+// Rail is what C posts and polls with, in C memory, and the objects that it uses: a protection domain, a completion channel and a queue.
+// verbs.h says which members Go may touch, and when.
+type Rail struct {
+	lib *Library
+	c   *C.vb_rail
+}
+
+// NewRail is a rail without objects.
+func NewRail(l *Library) (*Rail, error) {
+	c := (*C.vb_rail)(C.calloc(1, C.sizeof_vb_rail))
+	if c == nil {
+		return nil, clib.Failed("calloc", syscall.ENOMEM)
+	}
+	C.gr_rail_init(&c.base, &C.vb_ops)
+	c.base.batch = &C.vb_batch
+	c.lib = &l.t.lib
+	return &Rail{l, c}, nil
+}
+
+// Core is the gr_rail.
+func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
+
+// AllocPD implements ibv_alloc_pd.
+func (r *Rail) AllocPD(ctx *Context) (err error) {
+	r.c.pd, err = r.lib.allocPD(ctx)
+	return err
+}
+
+// RegisterSink implements ibv_reg_mr of the bytes where READs go that prove WRITEs.
+func (r *Rail) RegisterSink(access int) (err error) {
+	r.c.sink_mr, err = r.lib.regMR(r.c.pd, unsafe.Pointer(&r.c.sink), len(r.c.sink), access)
+	return err
+}
+
+// CreateChannel implements ibv_create_comp_channel.
+func (r *Rail) CreateChannel(ctx *Context) (err error) {
+	r.c.channel, err = r.lib.createChannel(ctx)
+	return err
+}
+
+// CreateCQ implements ibv_create_cq.
+func (r *Rail) CreateCQ(ctx *Context, size int) (err error) {
+	r.c.cq, err = r.lib.createCQ(ctx, r.c.channel, size)
+	return err
+}
+
+// FDs are the descriptors of completions and of the device's events.
+func (r *Rail) FDs(ctx *Context) (completions, events int) {
+	return int(r.c.channel.fd), int(ctx.async_fd)
+}
+
+// Facts are what the core may ask of a rail.
+type Facts struct {
+	WaitFD                     int
+	Segments, TxDepth, RxDepth uint32
+	MaxMsg                     uint32
+	MaxCQE                     int // the device's
+	IWarp                      bool
+}
+
+// Tell is for a rail that is being opened.
+func (r *Rail) Tell(f Facts) {
+	b := &r.c.base
+	b.wait_fd = C.int(f.WaitFD)
+	b.iov_limit = C.uint32_t(f.Segments)
+	b.max_msg = C.uint64_t(f.MaxMsg)
+	b.msg_size = C.uint32_t(f.MaxMsg)
+	b.tx_depth = C.uint32_t(f.TxDepth)
+	b.rx_depth = C.uint32_t(f.RxDepth)
+	b.private_ep, b.ordered, b.chained = 1, 1, 1
+	r.c.max_cqe = C.uint32_t(f.MaxCQE)
+	if f.IWarp {
+		r.c.iwarp = 1
+		b.ops = &C.vb_iw_ops
+	}
+}
+
+// MaxMsg is what the core was told.
+func (r *Rail) MaxMsg() uint64 { return uint64(r.c.base.max_msg) }
+
+// Register implements ibv_reg_mr_iova2, or ibv_reg_mr. It pins the memory unless it is registered on demand, which may take seconds.
+func (r *Rail) Register(addr, length uint64, access uint32) (*MR, error) {
+	mr, err := C.vb_reg(r.c, C.uint64_t(addr), C.size_t(length), C.uint(access))
+	if mr == nil {
+		return nil, clib.Failed("ibv_reg_mr", err)
+	}
+	return mr, nil
+}
+
+// RegisterDMABuf implements ibv_reg_dmabuf_mr, where the library has it.
+func (r *Rail) RegisterDMABuf(fd int, offset, length, iova uint64, access int) (*MR, error) {
+	return r.lib.regDMABuf(r.c.pd, fd, offset, length, iova, access)
+}
+
+// Close closes what is open, gives the first error, and frees the C rail. Nobody uses it.
+func (r *Rail) Close() (first error) {
+	l, c := r.lib, r.c
+	note := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	if c.cq != nil {
+		note(l.destroyCQ(c.cq))
+	}
+	if c.channel != nil {
+		note(l.destroyChannel(c.channel))
+	}
+	if c.sink_mr != nil {
+		note(l.DeregMR(c.sink_mr))
+	}
+	if c.pd != nil {
+		note(l.deallocPD(c.pd))
+	}
+	C.pthread_mutex_destroy(&c.base.mu)
+	C.free(unsafe.Pointer(c.slot))
+	C.gr_ready_free(&c.ready)
+	C.free(unsafe.Pointer(c))
+	return first
+}

@@ -1,0 +1,25 @@
+package verbs
+
+import (
+	"fmt"
+
+	"gorail/backend/provider"
+)
+
+// openRail opens the device's port. The error wraps provider.ErrUnusable.
+func openRail(d provider.Device, e *entry, o Options) (*rail, error) {
+	r := &rail{dev: d, entry: e, opt: o, gid: e.gid}
+	if err := r.device.open(e, o.IB); err != nil {
+		return nil, fmt.Errorf("%w; take another with option devices", r.error(provider.ErrUnusable, err, ""))
+	}
+	r.gpus = r.direct(o.CUDAPath)
+	if e.cm != nil {
+		m, err := newConnector(r, e.cm, o.Ports, o.connectTime)
+		if err != nil {
+			_ = r.device.close()
+			return nil, err
+		}
+		r.cm = m
+	}
+	return r, nil
+}
