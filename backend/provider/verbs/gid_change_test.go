@@ -43,6 +43,13 @@ func hca0(entries map[int]string) fs.FS {
 	return sys
 }
 
+// gidOf is the address that an endpoint has.
+func gidOf(t *testing.T, x provider.Endpoint) string {
+	addr, ok := decodeAddress(x.Addr())
+	require.True(t, ok)
+	return netip.AddrFrom16(addr.GID).Unmap().String()
+}
+
 // An address that is removed and added again, at another index, and one that takes its place: endpoints that are opened after the
 // event have it, those of before go on; while there is none, opening one says so and the rail counts as down.
 func TestGIDChange(t *testing.T) {
@@ -93,13 +100,8 @@ func TestGIDChange(t *testing.T) {
 		a.until(int(id))
 		require.Zero(t, a.done[id].Err)
 	}
-	gidOf := func(x provider.Endpoint) string {
-		addr, ok := decodeAddress(x.Addr())
-		require.True(t, ok)
-		return netip.AddrFrom16(addr.GID).Unmap().String()
-	}
 	first, _ := link(a, b)
-	require.Equal(t, "127.0.0.1", gidOf(first))
+	require.Equal(t, "127.0.0.1", gidOf(t, first))
 
 	// Another address's coming and going is not told.
 	change(0, map[int]string{0: "127.0.0.1"})
@@ -114,12 +116,12 @@ func TestGIDChange(t *testing.T) {
 
 	change(5, map[int]string{1: "127.0.0.9", 3: "127.0.0.1"}, event{true, "GID table change: 127.0.0.1 at index 3, was 127.0.0.1 at 0"})
 	second, _ := link(a, b) // index 0 is refused
-	require.Equal(t, "127.0.0.1", gidOf(second))
+	require.Equal(t, "127.0.0.1", gidOf(t, second))
 	works(second)
 
 	change(1, map[int]string{2: "127.0.0.2"}, event{true, "GID table change: 127.0.0.2 at index 2, was 127.0.0.1 at 3"})
 	third, _ := link(a, b)
-	require.Equal(t, "127.0.0.2", gidOf(third))
+	require.Equal(t, "127.0.0.2", gidOf(t, third))
 	for _, x := range []provider.Endpoint{first, second, third} {
 		works(x)
 	}

@@ -122,7 +122,7 @@ func (r *Rail) Tell(f Facts) {
 }
 
 // Hold runs f with the rail's lock: nobody posts or polls meanwhile, and libfabric opens and closes no descriptor of the rail's. The core waits
-// for f: f is short, and waits for no other goroutine. It is for what looks at libfabric's sockets and must end before the next poll does.
+// for f: f is short, and waits for no other goroutine. It is for what looks at libfabric's sockets and must be over when the next poll begins.
 func (r *Rail) Hold(f func()) { hold(r.c, f) }
 
 // Pass returns when no poll is under way that had begun before.
