@@ -1,33 +1,5 @@
 package nixlapi
 
-// Mem is nixl_capi_mem_type_t.
-type Mem int
-
-// The memory types of host and GPU memory; the C API has more.
-const (
-	DRAM Mem = 0
-	VRAM Mem = 1
-)
-
-// Sync is nixl_capi_thread_sync_t.
-type Sync int
-
-// The sync modes of an agent.
-const (
-	SyncNone   Sync = 0
-	SyncStrict Sync = 1
-	SyncRW     Sync = 2
-)
-
-// Config is nixl_capi_agent_config_t.
-type Config struct {
-	ProgThread  bool   // NIXL's progress thread
-	ProgDelayUs uint64 // microseconds between its rounds
-	Sync        Sync
-	ListenPort  int // 0: no listener thread
-	Telemetry   bool
-}
-
 // Agent is a nixlAgent. Close ends it.
 type Agent struct {
 	name     string

@@ -1,12 +1,5 @@
 package nixlapi
 
-// Desc is a range of memory; its layout is gn_desc's.
-type Desc struct {
-	Addr uint64
-	Len  uint64
-	Dev  uint64
-}
-
 // withRegList lends a registration list made in one crossing.
 func withRegList(mem Mem, d []Desc, f func(list ptr) Status) Status {
 	l, s := cRegList(mem, d)

@@ -1,11 +1,5 @@
 package nixlapi
 
-// Notif is one notification as it arrived.
-type Notif struct {
-	From string
-	Msg  []byte
-}
-
 // Notifs implements nixl_capi_get_notifs: what arrived since the last call, in
 // order per sender.
 func (a *Agent) Notifs() ([]Notif, error) {

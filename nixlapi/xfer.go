@@ -2,17 +2,6 @@ package nixlapi
 
 import "time"
 
-// Op is nixl_capi_xfer_op_t.
-type Op int
-
-// The two directions, seen from the initiator.
-const (
-	Read  Op = 0
-	Write Op = 1
-)
-
-func (o Op) String() string { return [...]string{"READ", "WRITE"}[o] }
-
 // XferOpts are the optional arguments of a request or a post.
 type XferOpts struct {
 	Backend *Backend // nil: the agent chooses

@@ -1,7 +1,7 @@
 /* CUDA's driver behind gr_gpu.h.
  *
  * What posts and polls, and what C calls: loader.c (the table of the driver's calls), device.c (contexts), arena.c (pinned memory), table.c, lane.c
- * (streams, jobs), post.c, flush.c. What memory is, for peers, peers' and pinned is Go's, over the same table (cuda.go).
+ * (streams, jobs), post.c, copy_engine.c. What memory is, for peers, peers' and pinned is Go's, over the same table (cuda.go).
  *
  * Locks, none taken under another: mu (devices, marks, tables), arena_mu, lane_mu.
  */
@@ -166,7 +166,7 @@ void gg_leave(gg *g);
 int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *fault);
 void gg_devices_close(gg *g);
 
-/* ---- flush.c ---- */
+/* ---- device.c: flushes ---- */
 
 int gg_flush(gr_gpu *gpu, int device, gr_gpu_fault *fault);
 /* The same with a gg_dev. */
@@ -202,10 +202,13 @@ void gg_lane_close(gr_gpu *gpu, gr_gpu_lane *lane);
 int gg_job(gr_gpu_lane *lane, gr_gpu_job **out, gr_gpu_fault *fault);
 int gg_job_free(gr_gpu_job *job);
 
-/* ---- post.c ---- */
+/* ---- post.c, copy_engine.c ---- */
 
 int gg_post(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);
 int gg_poll(gr_gpu_job *job, gr_gpu_fault *fault);
 void gg_cancel(gr_gpu_job *job);
+int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault);        /* of a copy engine: fills its queue */
+int gg_poll_engine(gr_gpu_job *job, gr_gpu_fault *fault);
+int gg_odd(gr_gpu_job *job, cu_result result);            /* ask again */
 
 #endif

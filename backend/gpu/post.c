@@ -1,6 +1,5 @@
-/* Posting and polling: the hot path. One launch of the kernel, or pieces for a copy engine, two of them queued. */
+/* Posting and polling by the kernel: the hot path, one launch; and by which of the two a copy goes. */
 #include <string.h>
-#include <time.h>
 
 #include "gpu_int.h"
 
@@ -11,150 +10,8 @@ enum {
     ASK_DRIVER = 64,         /* polls between two questions whether the context still lives */
     /* Slices of an operation in pinned memory: their readers queue up, a microsecond each, which is what so many bytes take. */
     PINNED_SPLIT = 4, READER = 256 << 10,
-    SHORT = 2 << 20, LOOKS = 4,
-    ODD = 16,                /* answers that are neither yes nor no, after which a copy is given up */
     LONG = 64 << 10,         /* bytes of a slice beside which reading its descriptor is nothing */
 };
-
-/* ---- copy engine ---- */
-
-static uint64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-/* A large piece that waited for none of its job's has ended: how large may they be? It took at most as long as until now, and longer
- * than until it was last seen under way, which is 0 for whoever polls late. */
-static void learn(gr_gpu_job *j, uint32_t at)
-{
-    gr_gpu_lane *l = j->lane;
-    uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), start = j->timed[at].ns, busy = j->timed[at].busy;
-    uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : piece;
-    if (fits < piece)
-        fits = most >= piece ? piece : piece - (piece - most) / 4; /* others may have had the stream */
-    fits = fits < GG_PIECE_LEAST ? GG_PIECE_LEAST : fits > GG_PIECE_MOST ? GG_PIECE_MOST : fits;
-    atomic_store_explicit(&l->piece, fits & ~(uint64_t)(GG_PIECE_ALIGN - 1), memory_order_relaxed);
-}
-
-/* Within the context: the next piece. *bytes of it are queued, whatever comes of the rest. */
-static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
-{
-    gr_gpu_lane *l = j->lane;
-    gg *g = l->g;
-    const gr_gpu_work *w = &j->work;
-    uint64_t room = atomic_load_explicit(&l->piece, memory_order_relaxed);
-    *bytes = 0;
-    for (int n = 0; n < GG_GROUP && room && j->next < w->nops; n++) {
-        const gr_op *op = &w->ops[j->next];
-        uint64_t len = op->len - j->at;
-        if (len > room)
-            len = room;
-        uint64_t local = op->local + j->at, remote = op->remote + j->at + (j->shadow ? j->shadow[op->rregion] : w->delta);
-        if (len) {
-            int rc = w->write ? GG_CALL(g, fault, copy, remote, local, len, l->stream) : GG_CALL(g, fault, copy, local, remote, len, l->stream);
-            if (rc)
-                return rc;
-        }
-        room -= len;
-        *bytes += len;
-        j->at += len;
-        if (j->at == op->len) {
-            j->at = 0;
-            j->next++;
-        }
-    }
-    return 0;
-}
-
-/* Fills the queue. What was queued before an error goes on, and is waited for. */
-static int pump(gr_gpu_job *j, gr_gpu_fault *fault)
-{
-    gg *g = j->lane->g;
-    int rc = 0;
-    if (j->queued == GG_QUEUED || j->next == j->work.nops)
-        return 0;
-    if ((rc = gg_enter(g, j->lane->dev, fault)))
-        return rc;
-    while (rc == 0 && j->queued < GG_QUEUED && j->next < j->work.nops && !atomic_load(&j->cancelled)) {
-        uint32_t at = (j->head + j->queued) % GG_QUEUED;
-        uint64_t start = j->queued ? 0 : now();
-        rc = queue(j, &j->timed[at].bytes, fault);
-        j->timed[at].ns = j->timed[at].bytes < GG_PIECE_LEAST ? 0 : start;
-        j->timed[at].busy = 0;
-        int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[at], j->lane->stream);
-        if (event == 0)
-            j->queued++;
-        else
-            j->unmarked = 1; /* nothing will tell when these copies have ended, but the stream */
-        rc = rc ? rc : event;
-    }
-    gg_leave(g);
-    atomic_fetch_add_explicit(&g->pub.engine_copies, 1, memory_order_relaxed);
-    return rc;
-}
-
-/* A question that the driver answers neither way: the copy may be under way still, so it is asked again, unless all is lost. */
-static int odd(gr_gpu_job *j, cu_result r)
-{
-    return !gg_lost(r) && ++j->odd < ODD;
-}
-
-/* 1: what is queued is under way. */
-static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
-{
-    gg *g = j->lane->g;
-    cu_result r = g->cu.stream_query(j->lane->stream);
-    if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
-        return 1;
-    j->unmarked = 0;
-    return gg_result(g, fault, r, gg_name_stream_query);
-}
-
-/* Of a short job the answer is waited for a little, but not within its post: the driver's takes 0.2 us, the way back to here through NIXL more. */
-static cu_result ended(gr_gpu_job *j)
-{
-    cu_result r;
-    int looks = j->work.bytes <= SHORT && j->polls++ ? LOOKS : 1;
-    do
-        r = j->lane->g->cu.event_query(j->event[j->head]);
-    while (r == CU_NOT_READY && --looks);
-    return r;
-}
-
-static int poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
-{
-    gg *g = j->lane->g;
-    int rc;
-    while (j->queued) {
-        cu_result r = ended(j);
-        if (r == CU_NOT_READY && j->timed[j->head].ns)
-            j->timed[j->head].busy = now();
-        if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
-            break;
-        if (r != CU_OK) {
-            j->queued = 0;
-            return gg_result(g, fault, r, gg_name_event_query);
-        }
-        j->odd = 0;
-        if (j->timed[j->head].ns)
-            learn(j, j->head);
-        j->head = (j->head + 1) % GG_QUEUED;
-        j->queued--;
-    }
-    if (!j->broken && (j->broken = pump(j, &j->fault)) == 0 && !j->queued && j->next < j->work.nops)
-        j->broken = gg_fail(&j->fault, GR_GPU_CANCELLED, "cancel");
-    if (j->queued)
-        return 1;
-    if (j->unmarked && (rc = poll_stream(j, fault)))
-        return rc;
-    if (j->broken && fault)
-        *fault = j->fault;
-    return j->broken;
-}
-
-/* ---- kernel ---- */
 
 static void layout(const gr_gpu_lane *l, const gr_gpu_work *w, int inlined, gr_gather_args *a, unsigned *blocks)
 {
@@ -239,7 +96,7 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
         if (++j->polls % ASK_DRIVER)
             return 1;
         cu_result r = g->cu.stream_query(j->lane->stream);
-        if (r == CU_NOT_READY || (r != CU_OK && odd(j, r)))
+        if (r == CU_NOT_READY || (r != CU_OK && gg_odd(j, r)))
             return 1;
         if (r != CU_OK)
             return gg_result(g, fault, r, gg_name_stream_query);
@@ -279,7 +136,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
         j->next = j->queued = j->head = j->polls = 0;
         j->at = 0;
         j->broken = 0;
-        rc = pump(j, fault);
+        rc = gg_pump(j, fault);
         if (rc && (j->queued || j->unmarked)) { /* poll tells, once what is queued has ended */
             j->broken = rc;
             j->fault = fault ? *fault : (gr_gpu_fault){ .why = -rc };
@@ -297,7 +154,7 @@ int gg_poll(gr_gpu_job *j, gr_gpu_fault *fault)
     if (j->state == GG_IDLE)
         return 0;
     atomic_fetch_add_explicit(&j->lane->g->pub.polls, 1, memory_order_relaxed);
-    rc = j->state == GG_BY_KERNEL ? poll_kernel(j, fault) : poll_engine(j, fault);
+    rc = j->state == GG_BY_KERNEL ? poll_kernel(j, fault) : gg_poll_engine(j, fault);
     if (rc <= 0) {
         atomic_store(&j->seq, 0);
         j->state = GG_IDLE;

@@ -21,53 +21,113 @@ import (
 
 // Options of one engine, as Parse makes them: all within their ranges.
 type Options struct {
-	Provider       []string // "auto", "local", "verbs" and libfabric provider names, in order of preference
-	Devices        []string // globs over device names; a leading '!' excludes; empty: all
-	LibfabricPath  string   // what is given to dlopen
+	Fabrics
+	Deadlines
+	Limits
+	Notifications
+	Flow
+	Queues
+	Libfabric
+	Verbs
+	Host
+	GPU
+	Ports
+	Logging
+}
+
+// Fabrics is what becomes a rail, and how memory is registered there.
+type Fabrics struct {
+	Provider   []string // "auto", "local", "verbs" and libfabric provider names, in order of preference
+	Devices    []string // globs over device names; a leading '!' excludes; empty: all
+	MaxRails   int
+	QPsPerRail int
+	MRMax      uint64 // bytes, 0: the fabrics' own
+}
+
+// Deadlines are how long something may take.
+type Deadlines struct {
 	XferTimeout    time.Duration
 	RailTimeout    time.Duration
 	PeerTimeout    time.Duration
+	ConnectTimeout time.Duration
+	ReleaseWait    time.Duration
+	CancelTimeout  time.Duration
+}
+
+// Limits are what peers may take.
+type Limits struct {
 	MaxSessions    int
 	SourceSessions int    // 0: three quarters of MaxSessions
 	MaxEndpoints   int    // 0: by the descriptors of the process
 	ControlMemory  uint64 // bytes
-	ConnectTimeout time.Duration
-	ReleaseWait    time.Duration
-	CancelTimeout  time.Duration
-	NotifQueue     uint64 // bytes a peer
-	NotifMemory    uint64 // bytes of all peers
-	ChunkMin       uint64 // bytes
-	ChunkMax       uint64 // bytes, >= ChunkMin
-	WindowMin      uint64 // bytes
-	WindowMax      uint64 // bytes, >= WindowMin
-	WindowTime     time.Duration
-	MRMax          uint64 // bytes, 0: the fabrics' own
-	MaxRails       int
-	QPsPerRail     int
-	InflightOps    int      // 0: no limit
-	TxDepth        int      // operations, 0: the fabric's own; so all depths
-	RxDepth        int      // receives
-	CQDepth        int      // completions
-	TrafficClass   string   // "": the fabric's own
-	CXIAuthKey     []CXIKey // empty: libfabric's choice
-	Threading      string   // "safe" or "domain"
-	IbverbsPath    string   // what is given to dlopen
-	RdmacmPath     string   // as well
-	IB             IB
-	CUDAPath       string // what is given to dlopen
-	StageSize      uint64 // bytes of a staging ring
-	GPUBlocks      int    // of 256 threads; 0: the measured default
-	HMEM           string // "auto", "on" or "off"
-	CopyThreads    int    // -1: by the processors
-	CopyForPeers   bool
-	Ptracer        bool
-	SpinTime       time.Duration
-	Log            slog.Level
-	StatsFile      string    // "": none
+}
+
+// Notifications are how many may wait.
+type Notifications struct {
+	NotifQueue  uint64 // bytes a peer
+	NotifMemory uint64 // bytes of all peers
+}
+
+// Flow is how transfers are cut and how much is in flight.
+type Flow struct {
+	ChunkMin    uint64 // bytes
+	ChunkMax    uint64 // bytes, >= ChunkMin
+	WindowMin   uint64 // bytes
+	WindowMax   uint64 // bytes, >= WindowMin
+	WindowTime  time.Duration
+	InflightOps int // 0: no limit
+	SpinTime    time.Duration
+}
+
+// Queues are the depths of an endpoint's queues, 0: the fabric's own.
+type Queues struct {
+	TxDepth int // operations
+	RxDepth int // receives
+	CQDepth int // completions
+}
+
+// Libfabric is what its devices are opened with.
+type Libfabric struct {
+	LibfabricPath string   // what is given to dlopen
+	TrafficClass  string   // "": the fabric's own
+	CXIAuthKey    []CXIKey // empty: libfabric's choice
+	Threading     string   // "safe" or "domain"
+	HMEM          string   // "auto", "on" or "off"
+}
+
+// Verbs is the same of libibverbs.
+type Verbs struct {
+	IbverbsPath string // what is given to dlopen
+	RdmacmPath  string // as well
+	IB          IB
+}
+
+// Host is how peers of one host share memory.
+type Host struct {
+	CopyThreads  int // -1: by the processors
+	CopyForPeers bool
+	Ptracer      bool
+}
+
+// GPU is what memory of GPUs needs.
+type GPU struct {
+	CUDAPath  string // what is given to dlopen
+	StageSize uint64 // bytes of a staging ring
+	GPUBlocks int    // of 256 threads; 0: the measured default
+}
+
+// Ports are where peers connect to, and which may.
+type Ports struct {
 	ControlPort    PortRange // zero: the system chooses
 	DataPort       PortRange // zero: the system chooses
 	DataSources    []netip.Prefix
 	ControlDevices []string // globs over interface names; empty: those of the rails
+}
+
+// Logging is what an engine tells.
+type Logging struct {
+	Log       slog.Level
+	StatsFile string // "": none
 }
 
 // IB is what queue pairs are made with, in InfiniBand's own units.

@@ -18,12 +18,19 @@ func vars(m map[string]string) func(string) (string, bool) {
 }
 
 var wantDefaults = Options{
-	Provider: []string{"auto"}, LibfabricPath: "libfabric.so.1", IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1", CUDAPath: "libcuda.so.1", HMEM: "auto", StageSize: 64 * mib, CopyThreads: -1, CopyForPeers: true,
-	IB:          IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16},
-	XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second, MaxSessions: 4096,
-	ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second,
-	NotifQueue: 16 * mib, NotifMemory: 256 * mib, ControlMemory: 256 * mib, ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib,
-	WindowTime: 4 * time.Millisecond, MaxRails: 8, QPsPerRail: 1, Threading: "safe", SpinTime: 20 * time.Microsecond, Log: slog.LevelWarn,
+	Fabrics: Fabrics{Provider: []string{"auto"}, MaxRails: 8, QPsPerRail: 1},
+	Deadlines: Deadlines{XferTimeout: 30 * time.Second, RailTimeout: time.Second, PeerTimeout: time.Minute, ConnectTimeout: 30 * time.Second,
+		ReleaseWait: 50 * time.Millisecond, CancelTimeout: 2 * time.Second},
+	Limits:        Limits{MaxSessions: 4096, ControlMemory: 256 * mib},
+	Notifications: Notifications{NotifQueue: 16 * mib, NotifMemory: 256 * mib},
+	Flow: Flow{ChunkMin: 128 * kib, ChunkMax: mib, WindowMin: 256 * kib, WindowMax: 64 * mib, WindowTime: 4 * time.Millisecond,
+		SpinTime: 20 * time.Microsecond},
+	Libfabric: Libfabric{LibfabricPath: "libfabric.so.1", Threading: "safe", HMEM: "auto"},
+	Verbs: Verbs{IbverbsPath: "libibverbs.so.1", RdmacmPath: "librdmacm.so.1",
+		IB: IB{GIDIndex: -1, Timeout: 14, RetryCount: 6, RNRRetry: 6, MaxReads: 16}},
+	Host:    Host{CopyThreads: -1, CopyForPeers: true},
+	GPU:     GPU{CUDAPath: "libcuda.so.1", StageSize: 64 * mib},
+	Logging: Logging{Log: slog.LevelWarn},
 }
 
 func TestDefaults(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/limiter"
 	"gorail/backend/wire"
 )
 
@@ -44,7 +44,7 @@ func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTarget()
 		n := newNode(Config{Identity: identity("target"), ConnectTimeout: 10 * time.Second}, s)
-		n.gate = newGate(limits{halfOpen: 4, minAge: time.Second, burst: 64, refill: 8, sources: 8})
+		n.limiter = limiter.New(limiter.Limits{HalfOpen: 4, MinAge: time.Second, Burst: 64, Refill: 8, Sources: 8})
 		defer n.Close()
 		var loris sync.WaitGroup
 		defer loris.Wait()
@@ -80,70 +80,6 @@ func TestSlowLoris(t *testing.T) {
 		assert.Zero(t, n.Stats().HalfOpen, "the deadline ends the others")
 		assert.Equal(t, uint64(4), n.Stats().MadeRoom+n.Stats().TimedOut+n.Stats().BadFrame)
 	})
-}
-
-func TestGatePrefersTheRare(t *testing.T) {
-	g := newGate(limits{halfOpen: 3, minAge: time.Second, burst: 2, refill: 1, sources: 2})
-	t0 := time.Unix(1000, 0)
-	many, few, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-	guests := make([]*guest, 0, 5)
-	for k, source := range []netip.Addr{few, many, many, third, third} {
-		c, other := net.Pipe()
-		other.Close()
-		p := &guest{conn: c, source: source}
-		guests = append(guests, p)
-		if k < 3 {
-			_, evicted := g.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
-			require.Nil(t, evicted)
-		}
-	}
-	wait, evicted := g.tryEnter(guests[3], t0.Add(500*time.Millisecond))
-	assert.Nil(t, evicted)
-	assert.Nil(t, guests[3].place)
-	assert.Equal(t, 501*time.Millisecond, wait)
-	_, evicted = g.tryEnter(guests[3], t0.Add(1001*time.Millisecond))
-	assert.Same(t, guests[1], evicted, "of the source with the most, the one that is old enough")
-	assert.False(t, g.leave(guests[1]))
-
-	for range 2 {
-		g.fail(few, t0.Add(2*time.Second))
-	}
-	_, evicted = g.tryEnter(guests[4], t0.Add(2*time.Second))
-	assert.Same(t, guests[0], evicted, "of the source that has failed too often")
-	for k := range 100 {
-		g.fail(netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}), t0)
-	}
-	assert.LessOrEqual(t, len(g.failed), 2, "memory is bounded")
-}
-
-// Of many that are held all have the same chance to be thrown out, and whoever is quick has none.
-func TestGateThrowsOutAtRandom(t *testing.T) {
-	const places, rounds = 64, 6400
-	g := newGate(limits{halfOpen: places, minAge: 20 * time.Millisecond, burst: 64, refill: 8, sources: 8})
-	now := time.Unix(1000, 0)
-	age := map[int]int{} // of those thrown out, in tenths of the mean
-	for range rounds {
-		now = now.Add(2 * time.Millisecond)
-		c, other := net.Pipe()
-		other.Close()
-		_, evicted := g.tryEnter(&guest{conn: c}, now)
-		if evicted != nil {
-			require.GreaterOrEqual(t, now.Sub(evicted.since), g.limits.minAge)
-			age[min(3, int(now.Sub(evicted.since)/(places*2*time.Millisecond)))]++
-		}
-	}
-	require.Equal(t, places, g.halfOpen())
-	for k := range 4 { // of the oldest alone all would be of one age
-		assert.Greater(t, age[k], rounds/100, "%v", age)
-	}
-}
-
-func TestSourceOf(t *testing.T) {
-	tcp := func(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
-	assert.Equal(t, sourceOf(tcp("[::ffff:192.0.2.1]:1")), sourceOf(tcp("192.0.2.1:2")))
-	assert.Equal(t, sourceOf(tcp("[2001:db8::1]:1")), sourceOf(tcp("[2001:db8::ffff]:1")))
-	assert.NotEqual(t, sourceOf(tcp("[2001:db8:0:1::1]:1")), sourceOf(tcp("[2001:db8:0:2::1]:1")))
-	assert.Equal(t, netip.Addr{}, sourceOf(&net.UnixAddr{}))
 }
 
 // exhausted is a listener in a process without descriptors.

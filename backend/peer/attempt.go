@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -35,14 +36,13 @@ func (k *search) try(ctx context.Context, a netip.AddrPort, delay time.Duration,
 
 // attempt resumes the session over one address. nil: it has, or that is not needed any more.
 func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
-	s, n := k.out.session, k.out.session.node
-	s.mu.Lock()
-	err := k.needless(a)
-	s.mu.Unlock()
+	o := k.out
+	var err error
+	o.stream.Do(func(l stream.Locked) { err = k.needless(l, a) })
 	begun := time.Now()
 	if err == nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(n.cfg.heartbeat()/2, n.cfg.ConnectTimeout))
+		ctx, cancel = context.WithTimeout(ctx, min(o.cfg.heartbeat()/2, o.cfg.ConnectTimeout))
 		defer cancel()
 		err = k.connect(ctx, a)
 	}
@@ -56,20 +56,20 @@ func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
 }
 
 func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
-	s := k.out.session
+	o := k.out
 	begun := time.Now()
-	c, err := s.node.dial(ctx, a)
+	c, err := o.dial(ctx, a)
 	if err != nil {
 		return timedOut(err, begun, noConnection)
 	}
-	c = s.node.held(c)
+	c = held(o.cfg.Descriptors, c)
 	count := func(n int) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		k.shakes += n
-		if k.out.proved[a] {
-			s.reached = time.Now()
-		}
+		o.stream.Do(func(l stream.Locked) {
+			k.shakes += n
+			if o.proved[a] {
+				l.Reached()
+			}
+		})
 	}
 	count(1)
 	defer count(-1)
@@ -83,7 +83,7 @@ func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
 
 // shake is the initiator's side of the handshake that resumes a session. stop keeps the end of ctx from closing the connection.
 func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop func() bool) error {
-	o, s := k.out, k.out.session
+	o := k.out
 	challenge, err := readChallenge(c)
 	if err != nil {
 		return err
@@ -105,13 +105,13 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 	if r.Mac, err = wire.MacResume(o.to.Token, challenge.Nonce, r); err != nil {
 		return &finalError{err}
 	}
-	_ = c.SetDeadline(time.Now().Add(max(answerMin, s.node.cfg.heartbeat()/6)))
+	_ = c.SetDeadline(time.Now().Add(max(answerMin, o.cfg.heartbeat()/6)))
 	var f wire.Frame
 	begun := time.Now()
 	if err = wire.WriteFrame(c, r); err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
-	if hungUp(err) {
+	if stream.HungUp(err) {
 		return errBusy
 	} else if err != nil {
 		return timedOut(err, begun, noWord)
@@ -127,8 +127,8 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 		if !stop() {
 			return ctx.Err()
 		}
-		if err = o.moveTo(newLine(c, a), f.Got); err == nil {
-			s.logResumed(c)
+		if err = o.moveTo(c, a, f.Got); err == nil {
+			o.stream.LogResumed(c)
 		}
 		return err
 	}
@@ -136,60 +136,55 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 }
 
 // shy says that a connection leaves from the address that is suspected, though there may be others.
-func (k *search) shy(c net.Conn) bool {
-	s := k.out.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(k.out.to.Control) > 1 && k.avoid.IsValid() && localAddr(c) == k.avoid
+func (k *search) shy(c net.Conn) (shy bool) {
+	k.out.stream.Do(func(stream.Locked) {
+		shy = len(k.out.to.Control) > 1 && k.avoid.IsValid() && stream.LocalAddr(c) == k.avoid
+	})
+	return shy
 }
 
-// needless says why an address need not be tried, if so. With the session's lock held.
-func (k *search) needless(a netip.AddrPort) error {
-	s := k.out.session
+// needless says why an address need not be tried, if so.
+func (k *search) needless(l stream.Locked, a netip.AddrPort) error {
 	switch {
-	case s.state.over():
+	case l.State().Over():
 		return ErrClosed
-	case s.line == nil:
-	case !k.urgent && k.works():
+	case !l.Connected():
+	case !k.urgent && k.works(l):
 		return errSettled
-	case k.urgent && a == s.at && len(k.out.to.Control) > 1:
+	case k.urgent && a == l.At() && len(k.out.to.Control) > 1:
 		return errors.New("leads where the suspected connection leads")
 	}
 	return nil
 }
 
-// commit gives up the line in use for an address that has answered: nothing more is taken in from it, so that the count in
-// the Resume is final.
-func (k *search) commit(a netip.AddrPort) (*wire.Resume, error) {
-	o, s := k.out, k.out.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := k.needless(a); err != nil {
-		return nil, err
-	}
-	if s.line != nil {
-		s.unplug(errUneasy)
-	}
-	s.try++
-	return &wire.Resume{Version: wire.Version, Engine: s.node.cfg.Identity.Engine, Target: o.to.Engine, Session: o.id.Load(),
-		Proof: s.proof, Try: s.try, Got: s.got}, nil
+// commit gives up the connection in use for an address that has answered.
+func (k *search) commit(a netip.AddrPort) (r *wire.Resume, err error) {
+	o := k.out
+	o.stream.Do(func(l stream.Locked) {
+		if err = k.needless(l, a); err == nil {
+			r = &wire.Resume{Version: wire.Version, Engine: o.cfg.Identity.Engine, Target: o.to.Engine, Session: o.id.Load()}
+			l.Commit(r)
+		}
+	})
+	return r, err
 }
 
-// moveTo makes a line the session's, whose target has got so many frames.
-func (o *Out) moveTo(l *line, got uint64) error {
-	s := o.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state.over() {
-		return ErrClosed
-	}
-	if !s.adopt(l, got) {
-		return &finalError{fmt.Errorf("%w: resumed after %d frames, which can't be", ErrProtocol, got)}
-	}
-	o.proved[l.addr], o.resumed = true, true
-	if k := o.search; k != nil {
-		k.calm()
-		k.since = time.Time{} // whoever answered later finds that the line works
-	}
-	return nil
+// moveTo makes a connection over an address the session's, whose target has got so many frames.
+func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
+	o.stream.Do(func(l stream.Locked) {
+		switch {
+		case l.State().Over():
+			err = ErrClosed
+			return
+		case !l.Resume(stream.NewConn(c, a, nil), got):
+			err = &finalError{fmt.Errorf("%w: resumed after %d frames, which can't be", ErrProtocol, got)}
+			return
+		}
+		o.proved[a], o.resumed = true, true
+		if k := o.search; k != nil {
+			k.calm()
+			k.since = time.Time{} // whoever answered later finds that the connection works
+		}
+	})
+	return err
 }

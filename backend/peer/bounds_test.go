@@ -55,7 +55,7 @@ func TestHalfFramesOfAllPeers(t *testing.T) {
 	gone := want[evGone](t, s.events)
 	assert.ErrorIs(t, gone.err, ErrOverflow)
 	assert.ErrorContains(t, gone.err, "control_memory")
-	eventually(t, func() bool { return to.frames.Load() <= memory }, "within the bound")
+	eventually(t, func() bool { return to.env.Held.Load() <= memory }, "within the bound")
 	honest.out.Fence(1, 1, 1, nil)
 	for {
 		select {
@@ -71,7 +71,7 @@ func TestHalfFramesOfAllPeers(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	eventually(t, func() bool { return to.frames.Load() < 64<<10 }, "all is given back")
+	eventually(t, func() bool { return to.env.Held.Load() < 64<<10 }, "all is given back")
 }
 
 // Answers that are not acknowledged count, too.
@@ -90,5 +90,5 @@ func TestAnswersOfAllPeers(t *testing.T) {
 	gone := want[evGone](t, s.events)
 	assert.ErrorIs(t, gone.err, ErrOverflow)
 	assert.ErrorContains(t, gone.err, "control_memory")
-	eventually(t, func() bool { return to.frames.Load() == 0 }, "all is given back")
+	eventually(t, func() bool { return to.env.Held.Load() == 0 }, "all is given back")
 }

@@ -94,7 +94,7 @@ func TestCutsLoseNothing(t *testing.T) {
 			assert.Positive(t, from.Resent+to.Resent)
 			assert.Equal(t, []uint64{1, 1, 0, 0}, []uint64{from.Established, to.Accepted, from.Lost, to.Lost})
 			t.Logf("%d resumed, %d and %d frames sent again", from.Resumed, from.Resent, to.Resent)
-			eventually(t, func() bool { return r.out.session.queue.kept() == 0 && r.in.session.queue.kept() == 0 }, "all is acknowledged")
+			eventually(t, func() bool { return r.out.stream.Held() == 0 && r.in.stream.Held() == 0 }, "all is acknowledged")
 		})
 	}
 }

@@ -5,14 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -23,25 +22,14 @@ const (
 	maxBackoff   = 160 * time.Millisecond
 )
 
-// errBusy marks a target that closed the connection before its Welcome or Reject: it is out of descriptors, limits our
-// address, or made room for others. Or it dies, and the next try is refused.
-var errBusy = errors.New("closed the connection in the handshake: it is not a GORAIL engine, or too busy")
-
-// failure is how one address failed.
-type failure struct {
-	addr netip.AddrPort
-	err  error
-}
-
 // connect tries the target's addresses until one welcomes us, or none is left that may, or ConnectTimeout is over.
 func (o *Out) connect() (*wire.Welcome, error) {
-	n := o.session.node
-	ctx, cancel := context.WithTimeout(o.session.ctx, n.cfg.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(o.stream.Context(), o.cfg.ConnectTimeout)
 	defer cancel()
-	addrs := reachable(&n.cfg.Identity, &o.to)
+	addrs := reachable(&o.cfg.Identity, &o.to)
 	if len(addrs) == 0 {
 		return nil, fmt.Errorf("%w: %s: none of its control addresses (%s) can be reached from here: have it listen on an address of the network between the two",
-			ErrUnreachable, o.session.peer, strings.Join(o.to.Control, ", "))
+			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))
 	}
 	since := make(map[netip.AddrPort]time.Time) // when an address began to say no
 	var tried failures                          // the last of each address
@@ -76,27 +64,26 @@ func (o *Out) connect() (*wire.Welcome, error) {
 // try dials one address and shakes hands. Both may take their share of the time that is left; reaching the address not more than
 // Config.reach of it: a host that drops what we send must not take the time of one that is slow to answer.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
-	n := o.session.node
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, errNoTime
 	}
 	until, _ := ctx.Deadline() // connect sets one
-	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), n.cfg.reach())/time.Duration(share))
+	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), o.cfg.reach())/time.Duration(share))
 	defer cancel()
 	begun := time.Now()
 	shaken := begun.Add(time.Until(until) / time.Duration(share))
-	c, err := n.dial(reach, a)
+	c, err := o.dial(reach, a)
 	if err != nil {
 		return nil, timedOut(err, begun, noConnection)
 	}
-	c = n.held(c)
-	if !o.session.attach(c, a) {
+	c = held(o.cfg.Descriptors, c)
+	if !o.stream.Attach(c, a) {
 		return nil, ErrClosed
 	}
 	_ = c.SetDeadline(shaken)
 	w, err := o.shake(c)
 	if err != nil {
-		o.session.detach()
+		o.stream.Detach()
 	}
 	return w, err
 }
@@ -105,9 +92,9 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	begun := time.Now()
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
-	if hungUp(err) {
+	if stream.HungUp(err) {
 		return nil, errBusy
-	} else if malformed(err) {
+	} else if stream.Malformed(err) {
 		return nil, fmt.Errorf("%w: something else answers at this address: %w", ErrProtocol, err)
 	} else if err != nil {
 		return nil, timedOut(err, begun, noWord)
@@ -129,15 +116,15 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 		return nil, err
 	}
 	if !o.offered {
-		err := o.session.guard("offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
+		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
 		if err != nil {
 			return nil, &finalError{fmt.Errorf("%w: our endpoints: %w", ErrHandler, err)}
 		}
 		o.offered = true
 	}
-	id := &o.session.node.cfg.Identity
+	id := &o.cfg.Identity
 	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent,
-		Session: o.session.node.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
+		Session: o.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
 	o.id.Store(hello.Session)
 	_, _ = rand.Read(hello.Nonce[:]) // never fails
 	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
@@ -148,7 +135,7 @@ func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
 	if err = wire.WriteFrame(c, hello); err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
-	if hungUp(err) {
+	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
 		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noWord))
@@ -172,48 +159,10 @@ func rejected(token wire.Token, challenge, asked wire.Nonce, f *wire.Reject) *Re
 	return &RejectError{Code: f.Code, Text: f.Text, Proved: err == nil && mac.Equal(f.Mac)}
 }
 
-// hungUp says that the other side closed the connection.
-func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-// finalError ends a dial: no other address would change the outcome.
-type finalError struct{ error }
-
-func (e *finalError) Unwrap() error { return e.error }
-
-func final(err error) bool {
-	var f *finalError
-	if errors.As(err, &f) || errors.Is(err, ErrClosed) {
-		return true
-	}
-	var r *RejectError
-	return errors.As(err, &r) && r.Proved && r.Code != wire.CodeBusy
-}
-
-// hint is a no that nobody has proved: anybody between the two, or at an address that was the peer's, can say it.
-func hint(err error) bool {
-	var r *RejectError
-	if errors.As(err, &r) {
-		return !r.Proved && r.Code != wire.CodeBusy
-	}
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrProtocol) || errors.Is(err, wire.ErrVersion)
-}
-
-// passing says that another try soon may succeed: a hint, or what one packet of anybody's or a change of routes can cause.
-func passing(err error) bool {
-	return hint(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
-}
-
-func busy(err error) bool {
-	var r *RejectError
-	return errors.Is(err, errBusy) || errors.As(err, &r) && r.Code == wire.CodeBusy
-}
-
 // failed is the error of a dial that led nowhere. A refusal counts more than silence: it comes from a live host.
 func (o *Out) failed(tried failures) error {
 	if tried.dead() {
-		return dead(o.explain(tried))
+		return stream.Dead(o.explain(tried))
 	}
 	return o.explain(tried)
 }
@@ -222,52 +171,11 @@ func (o *Out) failed(tried failures) error {
 func (o *Out) explain(tried failures) error {
 	for _, f := range tried {
 		if errors.Is(f.err, wire.ErrVersion) || errors.Is(f.err, ErrRejected) || errors.Is(f.err, ErrProtocol) || errors.Is(f.err, ErrHandler) {
-			return fmt.Errorf("%s: %w", o.session.peer, tried) // these say what to do
+			return fmt.Errorf("%s: %w", o.stream.Peer(), tried) // these say what to do
 		}
 	}
 	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current (option connect_timeout=%v)",
-		ErrUnreachable, o.session.peer, tried, o.session.node.cfg.ConnectTimeout)
-}
-
-// failures is an error for each address.
-type failures []failure
-
-// dead says that the engine that was meant is gone: every address refuses or has another engine. One that cannot be reached may be where
-// the peer is; one that refuses may be another host's, as private addresses are.
-func (fs failures) dead() bool {
-	for _, f := range fs {
-		var r *RejectError
-		switch {
-		case errors.As(f.err, &r):
-			if !elsewhere(r) && r.Code != wire.CodeToken {
-				return false
-			}
-		case errors.Is(f.err, syscall.ECONNREFUSED), errors.Is(f.err, ErrProtocol), errors.Is(f.err, wire.ErrVersion):
-		default:
-			return false
-		}
-	}
-	return len(fs) > 0
-}
-
-func (fs failures) has(a netip.AddrPort) bool {
-	return slices.ContainsFunc(fs, func(f failure) bool { return f.addr == a })
-}
-
-func (fs failures) Error() string {
-	texts := make([]string, len(fs))
-	for i, f := range fs {
-		texts[i] = fmt.Sprintf("%v: %v", f.addr, f.err)
-	}
-	return strings.Join(texts, "; ")
-}
-
-func (fs failures) Unwrap() []error {
-	errs := make([]error, len(fs))
-	for i, f := range fs {
-		errs[i] = f.err
-	}
-	return errs
+		ErrUnreachable, o.stream.Peer(), tried, o.cfg.ConnectTimeout)
 }
 
 // reachable orders a target's control addresses: on the same host and network namespace loopback first, else no loopback.
@@ -286,19 +194,6 @@ func reachable(self, to *wire.ConnBlob) []netip.AddrPort {
 		}
 	}
 	return append(loop, others...)
-}
-
-// dialTCP connects. To a loopback address it goes from a loopback address.
-func dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	d := net.Dialer{KeepAlive: -1}
-	if ip := to.Addr(); ip.IsLoopback() {
-		local := netip.IPv6Loopback()
-		if ip.Is4() {
-			local = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
-	}
-	return d.DialContext(ctx, "tcp", to.String()) // TCP_NODELAY is Go's default
 }
 
 // pause waits; false when ctx ends before.

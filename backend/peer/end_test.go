@@ -56,11 +56,12 @@ func vanish(n *Node) {
 	for _, l := range n.listeners {
 		l.Close()
 	}
-	n.mu.Lock()
-	sessions := slices.Collect(maps.Keys(n.sessions))
-	n.mu.Unlock()
+	r := n.sessions
+	r.mu.Lock()
+	sessions := slices.Collect(maps.Keys(r.all))
+	r.mu.Unlock()
 	for _, s := range sessions {
-		s.abort()
+		s.Abort()
 	}
 }
 

@@ -8,34 +8,39 @@ import (
 	"os"
 	"time"
 
+	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
 // Why a session ended or never began. What Lost and Gone get wraps one of these with the peer, the address and what to do.
 var (
-	ErrClosed      = errors.New("session closed by this side")
-	ErrPeerClosed  = errors.New("peer closed")
-	ErrDropped     = errors.New("connection to the peer broke")
-	ErrSilent      = errors.New("peer is silent")
-	ErrProtocol    = errors.New("bad frame on the control channel")
-	ErrOverflow    = errors.New("peer does not read its control channel")
+	ErrClosed      = stream.ErrClosed
+	ErrPeerClosed  = stream.ErrPeerClosed
+	ErrDropped     = stream.ErrDropped
+	ErrSilent      = stream.ErrSilent
+	ErrProtocol    = stream.ErrProtocol
+	ErrOverflow    = stream.ErrOverflow
 	ErrUnreachable = errors.New("peer cannot be reached")
 	ErrRejected    = errors.New("peer refused the connection")
-	ErrHandler     = errors.New("control handler failed")
+	ErrHandler     = stream.ErrHandler
 	ErrListen      = errors.New("control channel cannot listen")
 )
 
 // ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses, its engine said goodbye.
 // A session that ended for another reason may be followed by another with the same peer.
-var ErrDead = errors.New("peer is dead")
+var ErrDead = stream.ErrDead
 
-// deadError adds ErrDead to an error, and leaves its text alone.
-type deadError struct{ error }
+// State of a session; the package comment has the diagram.
+type State = stream.State
 
-func (e *deadError) Unwrap() error        { return e.error }
-func (e *deadError) Is(target error) bool { return target == ErrDead }
-
-func dead(err error) error { return &deadError{err} }
+// The states.
+const (
+	Dialing = stream.Dialing // looking for an address that answers
+	Hello   = stream.Hello   // shaking hands
+	Ready   = stream.Ready   // serving, though its connection may just be replaced by another
+	Lost    = stream.Lost    // ended by the peer or by a failure
+	Closed  = stream.Closed  // ended by this side
+)
 
 // RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code; an initiator finds it with
 // errors.As in the error of Lost.
@@ -86,19 +91,6 @@ const (
 
 // errNoTime is of an address that was not tried.
 var errNoTime = &timeoutError{"not tried: the time was over"}
-
-// malformed says that an error is one of the decoder.
-func malformed(err error) bool {
-	return errors.Is(err, wire.ErrFormat) || errors.Is(err, wire.ErrKind) || errors.Is(err, wire.ErrLimit) || errors.Is(err, wire.ErrVersion)
-}
-
-// clip cuts a text to what fits a frame.
-func clip(text string) string {
-	if len(text) > wire.MaxText {
-		return text[:wire.MaxText]
-	}
-	return text
-}
 
 // label names an engine in errors and logs.
 func label(agent string, e wire.EngineID) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/limiter"
 	"gorail/backend/wire"
 )
 
@@ -90,19 +91,19 @@ func TestHonestPeersAmongBadOnes(t *testing.T) {
 func TestPlacesAreTaken(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s)
-	conns := make([]net.Conn, 2*defaultLimits.halfOpen)
+	conns := make([]net.Conn, 2*limiter.Default.HalfOpen)
 	for k := range conns {
 		conns[k] = fakePeer(t, to)
 		_, err := wire.ReadFrame(conns[k], 0)
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, to.Stats().HalfOpen, uint64(defaultLimits.halfOpen))
+	require.LessOrEqual(t, to.Stats().HalfOpen, uint64(limiter.Default.HalfOpen))
 	i := newInitiator()
 	from := listen(t, newTarget())
 	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
 	want[evReady](t, i.events)
-	assert.GreaterOrEqual(t, to.Stats().MadeRoom, uint64(defaultLimits.halfOpen))
+	assert.GreaterOrEqual(t, to.Stats().MadeRoom, uint64(limiter.Default.HalfOpen))
 }
 
 // An answer that nobody has proved ends no dial while another address may welcome us, whatever the order.

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"gorail/backend/wire"
+	"gorail/backend/peer/stream"
 )
 
-// When the addresses of a peer are tried after a session lost its line.
+// When the addresses of a peer are tried after a session lost its connection.
 const (
 	stagger    = 20 * time.Millisecond  // from one address to the next,
 	launched   = 400 * time.Millisecond // but all are being tried by then
@@ -24,13 +24,13 @@ const (
 var errSettled = errors.New("the session has a connection that works")
 
 // search looks for a path to the peer of a session, on all its addresses at once, until the session has one or is over. The
-// line in use stays until an address answers: a challenge proves a path in both directions and a process that lives.
+// connection in use stays until an address answers: a challenge proves a path in both directions and a process that lives.
 type search struct {
 	out   *Out
 	claim chan struct{} // one token, for whoever resumes: one at a time, in the order of the answers
 
-	// Guarded by the session's lock.
-	since  time.Time  // the line in use works if it was heard later
+	// Guarded by the stream's lock.
+	since  time.Time  // the connection in use works if it was heard later
 	urgent bool       // replace it though it works
 	avoid  netip.Addr // a local address to leave from as a last resort
 	shakes int        // addresses that a connection is open to: there is life
@@ -42,11 +42,15 @@ type outcome struct {
 	err  error
 }
 
-// seek begins a search, or makes the one that goes on urgent. With the session's lock held.
-func (o *Out) seek(urgent bool, avoid netip.Addr) {
+// seeker begins searches for a session.
+type seeker struct{ out *Out }
+
+// Seek implements stream.Seeker.
+func (k seeker) Seek(urgent bool, avoid netip.Addr) {
+	o := k.out
 	if o.search == nil {
 		k := &search{out: o, claim: make(chan struct{}, 1), since: time.Now()}
-		if !o.session.node.spawn(k.run) {
+		if !o.spawn(k.run) {
 			return // the node has closed, which ends the session
 		}
 		o.search = k
@@ -56,32 +60,33 @@ func (o *Out) seek(urgent bool, avoid netip.Addr) {
 	}
 }
 
-// run searches until the session has a line or is over. When the last line has moved nothing, it pauses first.
+// run searches until the session has a connection or is over. When the last one has moved nothing, it pauses first.
 func (k *search) run() {
-	o, s := k.out, k.out.session
+	o, s := k.out, k.out.stream
 	for done := false; !done; {
-		s.mu.Lock()
-		moved := s.got + s.queue.acked()
-		again := o.resumed && o.mark == moved
-		o.mark = moved
-		s.mu.Unlock()
+		var again bool
+		s.Do(func(l stream.Locked) {
+			moved := l.Moved()
+			again = o.resumed && o.mark == moved
+			o.mark = moved
+		})
 		if again {
-			pause(s.ctx, firstBackoff)
+			pause(s.Context(), firstBackoff)
 		}
 		k.round()
-		s.mu.Lock()
-		if done = s.line != nil && !k.urgent || s.ctx.Err() != nil; done {
-			o.search = nil
-		}
-		k.since = time.Now()
-		s.mu.Unlock()
+		s.Do(func(l stream.Locked) {
+			if done = l.Connected() && !k.urgent || s.Context().Err() != nil; done {
+				o.search = nil
+			}
+			k.since = time.Now()
+		})
 	}
 }
 
 // round tries the addresses until the session has been resumed, or needs it no more, or the peer is known to be dead.
 func (k *search) round() {
-	s := k.out.session
-	ctx, cancel := context.WithCancel(s.ctx)
+	s := k.out.stream
+	ctx, cancel := context.WithCancel(s.Context())
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer cancel()
@@ -89,13 +94,13 @@ func (k *search) round() {
 	outcomes := make(chan outcome)
 	for i, a := range addrs {
 		workers.Add(1)
-		s.node.spawn(func() { // always runs: this is a goroutine of the node
+		k.out.spawn(func() { // always runs: this is a goroutine of the node
 			defer workers.Done()
 			k.try(ctx, a, delays[i], outcomes)
 		})
 	}
 	last := make(map[netip.AddrPort]error)
-	look := time.NewTicker(maxBackoff) // whether the line in use has come to life
+	look := time.NewTicker(maxBackoff) // whether the connection in use has come to life
 	defer look.Stop()
 	var late <-chan time.Time // for how long they must all have said no
 	for waited := false; ; {
@@ -105,7 +110,7 @@ func (k *search) round() {
 				return
 			}
 			if hopeless(r.err) {
-				s.end(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.peer, r.addr, r.err), nil)
+				s.End(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err), nil)
 				return
 			}
 			last[r.addr] = r.err
@@ -134,10 +139,8 @@ func (k *search) round() {
 // answered before must refuse; one that never answered only shows life when it takes connections. Nobody has proved a refusal: they count
 // once all have said so for hintsFor.
 func (k *search) census(last map[netip.AddrPort]error, proved []netip.AddrPort) (alive bool, refused int) {
-	s := k.out.session
-	s.mu.Lock()
-	hungUp := s.line == nil && dropped(s.broken)
-	s.mu.Unlock()
+	var hungUp bool
+	k.out.stream.Do(func(l stream.Locked) { hungUp = l.HungUp() })
 	for _, a := range proved {
 		alive = alive || !refuses(last[a], hungUp)
 	}
@@ -151,61 +154,58 @@ func (k *search) census(last map[netip.AddrPort]error, proved []netip.AddrPort) 
 }
 
 // candidates gives the addresses in the order in which they are tried: first those where the peer has answered before, the
-// last line's at the end; when each is due; and those that must refuse before the peer is taken for dead.
+// last connection's at the end; when each is due; and those that must refuse before the peer is taken for dead.
 func (k *search) candidates() (addrs []netip.AddrPort, delays []time.Duration, proved []netip.AddrPort) {
-	o, s := k.out, k.out.session
-	addrs = reachable(&s.node.cfg.Identity, &o.to)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rank := func(a netip.AddrPort) int {
-		switch {
-		case a == s.at:
-			return 2
-		case o.proved[a]:
-			return 0
+	o := k.out
+	addrs = reachable(&o.cfg.Identity, &o.to)
+	o.stream.Do(func(l stream.Locked) {
+		at := l.At()
+		rank := func(a netip.AddrPort) int {
+			switch {
+			case a == at:
+				return 2
+			case o.proved[a]:
+				return 0
+			}
+			return 1
 		}
-		return 1
-	}
-	slices.SortStableFunc(addrs, func(a, b netip.AddrPort) int { return rank(a) - rank(b) })
-	hungUp := s.line == nil && dropped(s.broken) // which came over a path that works
-	step := min(stagger, launched/time.Duration(max(1, len(addrs))))
-	for i, a := range addrs {
-		delay := time.Duration(i) * step
-		if a == s.at && i > 0 && !hungUp {
-			delay = max(delay, lastResort)
+		slices.SortStableFunc(addrs, func(a, b netip.AddrPort) int { return rank(a) - rank(b) })
+		hungUp := l.HungUp() // over a path that works
+		step := min(stagger, launched/time.Duration(max(1, len(addrs))))
+		for i, a := range addrs {
+			delay := time.Duration(i) * step
+			if a == at && i > 0 && !hungUp {
+				delay = max(delay, lastResort)
+			}
+			delays = append(delays, delay)
 		}
-		delays = append(delays, delay)
-	}
-	return addrs, delays, slices.Collect(maps.Keys(o.proved))
+		proved = slices.Collect(maps.Keys(o.proved))
+	})
+	return addrs, delays, proved
 }
 
-// settled says that the line in use shall stay. all: every address has been tried.
-func (k *search) settled(all bool) bool {
-	s := k.out.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !k.works() || k.urgent && !all {
-		return false
-	}
-	k.calm()
-	return true
+// settled says that the connection in use shall stay. all: every address has been tried.
+func (k *search) settled(all bool) (settled bool) {
+	k.out.stream.Do(func(l stream.Locked) {
+		if settled = k.works(l) && (!k.urgent || all); settled {
+			k.calm()
+		}
+	})
+	return settled
 }
 
 // shaking says that an address has accepted a connection and may yet resume the session.
-func (k *search) shaking() bool {
-	s := k.out.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return k.shakes > 0
+func (k *search) shaking() (shaking bool) {
+	k.out.stream.Do(func(stream.Locked) { shaking = k.shakes > 0 })
+	return shaking
 }
 
-// calm ends the urgency: there is another line, or no better path. With the session's lock held.
+// calm ends the urgency: there is another connection, or no better path. With the stream's lock held.
 func (k *search) calm() { k.urgent, k.avoid = false, netip.Addr{} }
 
-// works says that there is a line, and that it was heard since the search began. With the session's lock held.
-func (k *search) works() bool {
-	s := k.out.session
-	return s.line != nil && (k.urgent || s.live.lastHeard().After(k.since))
+// works says that there is a connection, and that it was heard since the search began.
+func (k *search) works(l stream.Locked) bool {
+	return l.Connected() && (k.urgent || l.Heard(k.since))
 }
 
 // bury ends the session of a peer that is dead: none of its addresses has a process any more that knows it.
@@ -215,45 +215,14 @@ func (k *search) bury(last map[netip.AddrPort]error) {
 		tried = append(tried, failure{addr: a, err: err})
 	}
 	slices.SortFunc(tried, func(a, b failure) int { return a.addr.Compare(b.addr) })
-	s := k.out.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	broken := s.broken
-	if s.line != nil {
-		if s.live.lastHeard().After(k.since) {
+	k.out.stream.Do(func(l stream.Locked) {
+		switch {
+		case l.Heard(k.since):
 			k.calm()
-			return
+		case !tried.gone():
+			l.End(Lost, fmt.Errorf("%w: %w", l.Why(), tried))
+		default:
+			l.End(Lost, stream.Dead(fmt.Errorf("%w, and its process is gone: %w", l.Why(), tried)))
 		}
-		broken = errUneasy
-	}
-	if !tried.gone() {
-		s.endLocked(Lost, fmt.Errorf("%w: %w", s.explain(broken), tried), nil)
-		return
-	}
-	s.endLocked(Lost, dead(fmt.Errorf("%w, and its process is gone: %w", s.explain(broken), tried)), nil)
-}
-
-// refuses says that, by its answer, the peer's session doesn't live behind an address any more. A Reject counts always; a
-// refused connection only when the peer had hung up: while a link is down, whoever the default route leads to may refuse.
-func refuses(err error, hungUp bool) bool {
-	var r *RejectError
-	return hint(err) && (hungUp || errors.As(err, &r))
-}
-
-// gone says that no address speaks of a session: there is no engine any more that knows it.
-func (fs failures) gone() bool {
-	return !slices.ContainsFunc(fs, func(f failure) bool {
-		var r *RejectError
-		return errors.As(f.err, &r) && !elsewhere(r)
 	})
-}
-
-// elsewhere is the answer of an engine that is not the peer.
-func elsewhere(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
-
-// hopeless says that no address will resume the session: its target has proved that it said so, or this side has.
-func hopeless(err error) bool {
-	var f *finalError
-	var r *RejectError
-	return errors.As(err, &f) || errors.As(err, &r) && r.Proved && r.Code != wire.CodeBusy
 }

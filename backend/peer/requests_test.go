@@ -70,7 +70,7 @@ func TestKeysHandlerGivesTooFew(t *testing.T) {
 
 func TestKeysNobodyAskedFor(t *testing.T) {
 	p := newPair(t)
-	p.in.session.send(&wire.Keys{ID: 3})
+	p.in.stream.Send(&wire.Keys{ID: 3})
 	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrProtocol)
 	assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrPeerClosed)
 }
@@ -156,7 +156,7 @@ func TestFrameThatCannotBeSent(t *testing.T) {
 
 func TestUnexpectedFrames(t *testing.T) {
 	p := newPair(t)
-	p.out.session.send(&wire.Welcome{})
+	p.out.stream.Send(&wire.Welcome{})
 	err := want[evGone](t, p.s.events).err
 	assert.ErrorIs(t, err, ErrProtocol)
 	assert.ErrorContains(t, err, "welcome")

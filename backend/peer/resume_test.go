@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -75,7 +76,7 @@ func TestSuspect(t *testing.T) {
 			r.resumed(t, 1)
 			assert.Less(t, time.Since(start), 2*time.Second)
 			r.works(t)
-			assert.Equal(t, r.paths[1].l.Addr().String(), r.out.session.where().String())
+			assert.Equal(t, r.paths[1].l.Addr().String(), r.out.where().String())
 		})
 	}
 	t.Run("no other path", func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestSuspect(t *testing.T) {
 // The target has ended the session, and its goodbye is lost.
 func TestEndedSessionIsNotResumed(t *testing.T) {
 	r := newRailed(t, 2, minute)
-	r.in.session.end(Lost, ErrOverflow, nil)
+	r.in.stream.End(Lost, ErrOverflow, nil)
 	err := want[evLost](t, r.i.events).err
 	assert.ErrorIs(t, err, ErrDropped)
 	var why *RejectError
@@ -185,22 +186,20 @@ func TestKeptFramesAreBounded(t *testing.T) {
 			p.in.Revoke(i, make([]uint64, 10_000)) // 16 MB in all
 			want[evRevoke](t, p.i.events)
 			synctest.Wait()
-			require.Less(t, p.in.session.queue.kept(), 300<<10)
+			require.Less(t, p.in.stream.Held(), 300<<10)
 		}
 		time.Sleep(2 * time.Second)
-		assert.Zero(t, p.in.session.queue.kept())
+		assert.Zero(t, p.in.stream.Held())
 	})
 }
 
-// where gives the address that the session's line leads to.
-func (s *session) where() netip.AddrPort {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.at
+// where gives the address that the session's connection leads to.
+func (o *Out) where() (at netip.AddrPort) {
+	o.stream.Do(func(l stream.Locked) { at = l.At() })
+	return at
 }
 
-func (o *Out) searching() bool {
-	o.session.mu.Lock()
-	defer o.session.mu.Unlock()
-	return o.search != nil
+func (o *Out) searching() (yes bool) {
+	o.stream.Do(func(stream.Locked) { yes = o.search != nil })
+	return yes
 }

@@ -2,38 +2,136 @@ package peer
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
+	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
 // searchEvery is how often a session that may give way is looked for: newcomers at the bound must cost little.
 const searchEvery = 10 * time.Millisecond
 
-// decoded is about how many bytes of memory one byte of a frame takes while the frame is read and decoded.
-const decoded = 3
+// registry knows the sessions of a node, and bounds those that it serves, by source and by the bytes of their frames.
+type registry struct {
+	*base
 
-// makeRoom counts one more session that we serve. At a bound the session whose peer is silent for longest gives way, if that
-// peer has missed its heartbeats; the newcomer is told to come back.
-func (n *Node) makeRoom(s *session) *RejectError {
-	n.mu.Lock()
-	all, same := n.inbound, n.sources[s.source]
-	if s.counted = all < n.cfg.MaxSessions && same < n.cfg.MaxPerSource; s.counted {
-		n.inbound++
-		n.sources[s.source]++
+	mu       sync.Mutex
+	closed   bool
+	all      map[*stream.Stream]struct{}
+	served   map[sessionKey]*In            // those that may be resumed
+	places   map[*stream.Stream]netip.Addr // of sessions that we serve, by where they come from
+	sources  map[netip.Addr]int            // how many of these
+	searched time.Time                     // when a session that gives way was looked for last
+	shedding bool                          // a session that holds too much is being looked for
+}
+
+// sessionKey is how an initiator names its session.
+type sessionKey struct {
+	engine  wire.EngineID
+	session uint64
+}
+
+// newRegistry needs its base before its first session.
+func newRegistry() *registry {
+	return &registry{all: make(map[*stream.Stream]struct{}), served: make(map[sessionKey]*In),
+		places: make(map[*stream.Stream]netip.Addr), sources: make(map[netip.Addr]int)}
+}
+
+// add makes a session known to close; false when that was called.
+func (r *registry) add(s *stream.Stream) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
 	}
-	fits := s.counted
-	n.mu.Unlock()
+	r.all[s] = struct{}{}
+	return true
+}
+
+// remove forgets a session, and gives its place back.
+func (r *registry) remove(s *stream.Stream) {
+	s.Release()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, s)
+	source, counted := r.places[s]
+	if !counted {
+		return
+	}
+	delete(r.places, s)
+	if r.sources[source]--; r.sources[source] == 0 {
+		delete(r.sources, source)
+	}
+}
+
+// close takes no more sessions, and gives those that there are.
+func (r *registry) close() []*stream.Stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return slices.Collect(maps.Keys(r.all))
+}
+
+// sizes counts the sessions of each direction.
+func (r *registry) sizes() (in, out uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.all {
+		if s.Inbound() {
+			in++
+		} else {
+			out++
+		}
+	}
+	return in, out
+}
+
+// enlist makes a session one that can be resumed.
+func (r *registry) enlist(in *In) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.served[sessionKey{in.engine, in.id}] = in
+}
+
+func (r *registry) dismiss(in *In) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if key := (sessionKey{in.engine, in.id}); r.served[key] == in {
+		delete(r.served, key)
+	}
+}
+
+// find is the session that an initiator names; nil: there is none.
+func (r *registry) find(key sessionKey) *In {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.served[key]
+}
+
+// place counts one more session that we serve. At a bound the session whose peer is silent for longest gives way, if that
+// peer has missed its heartbeats; the newcomer is told to come back.
+func (r *registry) place(s *stream.Stream, source netip.Addr) *RejectError {
+	r.mu.Lock()
+	all, same := len(r.places), r.sources[source]
+	fits := all < r.cfg.MaxSessions && same < r.cfg.MaxPerSource
+	if fits {
+		r.places[s] = source
+		r.sources[source]++
+	}
+	r.mu.Unlock()
 	switch {
 	case fits:
 		return nil
-	case all >= n.cfg.MaxSessions:
-		n.MakeRoom(netip.Addr{})
+	case all >= r.cfg.MaxSessions:
+		r.makeRoom(netip.Addr{})
 		return busyBy(all, "sessions are served", "max_sessions")
 	default:
-		n.MakeRoom(s.source)
-		return busyBy(same, "sessions from "+s.source.String()+" are served", "max_sessions_per_source")
+		r.makeRoom(source)
+		return busyBy(same, "sessions from "+source.String()+" are served", "max_sessions_per_source")
 	}
 }
 
@@ -41,99 +139,72 @@ func busyBy(count int, what, option string) *RejectError {
 	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (option %s)", count, what, option)}
 }
 
-// release is called with mu held.
-func (n *Node) release(s *session) {
-	if !s.counted {
-		return
-	}
-	s.counted = false
-	n.inbound--
-	if n.sources[s.source]--; n.sources[s.source] == 0 {
-		delete(n.sources, s.source)
-	}
-}
-
-// MakeRoom ends the session from that source whose peer is silent for longest, if it has missed its heartbeats;
-// of any source for the zero address. It does nothing when it was called just now.
-func (n *Node) MakeRoom(source netip.Addr) {
+// makeRoom is Node.MakeRoom.
+func (r *registry) makeRoom(source netip.Addr) {
 	now := time.Now()
-	n.mu.Lock()
-	soon := now.Sub(n.searched) < searchEvery
+	r.mu.Lock()
+	soon := now.Sub(r.searched) < searchEvery
 	if !soon {
-		n.searched = now
+		r.searched = now
 	}
-	n.mu.Unlock()
+	r.mu.Unlock()
 	if soon {
 		return
 	}
-	var silent *session
+	var silent *stream.Stream
 	var longest time.Duration
-	for _, s := range n.serving() {
-		if source.IsValid() && s.source != source || s.State() != Ready {
+	for s, from := range r.serving() {
+		if source.IsValid() && from != source || s.State() != Ready {
 			continue
 		}
-		if quiet := s.live.silence(now); quiet > longest {
+		if quiet := s.Silence(now); quiet > longest {
 			silent, longest = s, quiet
 		}
 	}
-	if silent == nil || longest <= n.cfg.heartbeat() {
+	if silent == nil || longest <= r.cfg.heartbeat() {
 		return
 	}
-	silent.end(Lost, fmt.Errorf("%w: %s: silent for %v, and others need its place (options max_sessions, max_sessions_per_source, max_endpoints)",
-		ErrSilent, silent.peer, longest.Round(time.Millisecond)), nil)
+	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and others need its place (options max_sessions, max_sessions_per_source, max_endpoints)",
+		ErrSilent, silent.Peer(), longest.Round(time.Millisecond)), nil)
 }
 
-// serving are the sessions with initiators.
-func (n *Node) serving() (list []*session) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for s := range n.sessions {
-		if s.inbound {
-			list = append(list, s)
-		}
-	}
-	return list
-}
-
-// holdPartial says how many bytes the frame takes that is being read.
-func (s *session) holdPartial(bytes int64) {
-	if !s.inbound {
-		return
-	}
-	s.node.frames.Add(bytes - s.partial.Swap(bytes))
-	s.node.shed()
+// serving are the sessions with initiators, and where they come from.
+func (r *registry) serving() map[*stream.Stream]netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.places)
 }
 
 // shed ends the session that holds the most bytes of frames, while all that we serve hold more than Config.Memory.
-func (n *Node) shed() {
-	if n.frames.Load() <= int64(n.cfg.Memory) {
+func (r *registry) shed() {
+	if r.env.Held.Load() <= int64(r.cfg.Memory) {
 		return
 	}
-	n.mu.Lock()
-	busy := n.shedding
-	n.shedding = true
-	n.mu.Unlock()
+	r.mu.Lock()
+	busy := r.shedding
+	r.shedding = true
+	r.mu.Unlock()
 	if busy {
 		return
 	}
-	n.spawn(func() {
+	r.spawn(func() {
 		defer func() {
-			n.mu.Lock()
-			n.shedding = false
-			n.mu.Unlock()
+			r.mu.Lock()
+			r.shedding = false
+			r.mu.Unlock()
 		}()
-		var worst *session
-		var most int64
-		for _, s := range n.serving() {
-			if held := int64(s.queue.kept()) + s.partial.Load(); held > most && !s.State().over() {
+		var worst *stream.Stream
+		most := 0
+		for s := range r.serving() {
+			if held := s.Held(); held > most && !s.State().Over() {
 				worst, most = s, held
 			}
 		}
-		if worst == nil || n.frames.Load() <= int64(n.cfg.Memory) {
+		if worst == nil || r.env.Held.Load() <= int64(r.cfg.Memory) {
 			return
 		}
-		n.count.overflows.Add(1)
-		worst.end(Lost, fmt.Errorf("%w: %s: its frames take %d MiB, and those of all peers more than %d MiB (option control_memory)",
-			ErrOverflow, worst.peer, most>>20, n.cfg.Memory>>20), nil)
+		r.env.Count.Overflows.Add(1)
+		worst.End(Lost, fmt.Errorf("%w: %s: its frames take %d MiB, and those of all peers more than %d MiB (option control_memory)",
+			ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
 	})
 }

@@ -9,8 +9,15 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
+	"gorail/backend/rails"
 	"gorail/backend/status"
 	"gorail/backend/wire"
+)
+
+// Memory types (nixl_mem_t).
+const (
+	DRAM = 0
+	VRAM = 1
 )
 
 // Region is a registered range: ours (peer == nil) or a peer's. Its id is {generation, index}; the index is its place
@@ -78,7 +85,48 @@ func (r *Region) registered() bool {
 	}
 }
 
+// onGPU is the registration of a GPU's memory on a rail that reaches it by itself, else nil.
+func (r *Region) onGPU(rail int) provider.GPUMemory {
+	if r.mrs[rail] == nil {
+		return nil
+	}
+	m, _ := r.mrs[rail].Handle()
+	g, _ := m.(provider.GPUMemory)
+	return g
+}
+
+// cacheOf is where a region is registered on a rail.
+func (r *Region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
+	if r.vram != nil {
+		return r.vram[rl.Index]
+	}
+	return rl.Cache
+}
+
+// RailKeys are the keys that a peer needs for a region of ours.
+func (r *Region) RailKeys() []wire.RailKey {
+	var keys []wire.RailKey
+	for i, ref := range r.mrs {
+		if ref == nil {
+			continue
+		}
+		if m, has := ref.Handle(); has {
+			base, _ := ref.Range()
+			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(), Base: m.Base() + (r.Addr - base)})
+		}
+	}
+	return keys
+}
+
 func Index(id uint64) uint32 { return uint32(id) }
+
+func Indices(list []*Region) []uint32 {
+	out := make([]uint32, len(list))
+	for i, g := range list {
+		out[i] = Index(g.ID)
+	}
+	return out
+}
 
 // Contains says whether [addr, addr+length) lies inside; no overflow.
 func (r *Region) Contains(addr, length uint64) bool {

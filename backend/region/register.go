@@ -9,7 +9,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/mr"
 	"gorail/backend/provider"
-	"gorail/backend/wire"
 )
 
 // How rails that pin memory are registered with: side by side, a few at a time (each holds a thread in the kernel), and
@@ -116,19 +115,4 @@ func (m *Registry) eachRail(bytes uint64, f func(rail int)) {
 	}
 	work()
 	others.Wait()
-}
-
-// RailKeys are the keys that a peer needs for a region of ours.
-func (r *Region) RailKeys() []wire.RailKey {
-	var keys []wire.RailKey
-	for i, ref := range r.mrs {
-		if ref == nil {
-			continue
-		}
-		if m, has := ref.Handle(); has {
-			base, _ := ref.Range()
-			keys = append(keys, wire.RailKey{Rail: uint8(i), Key: m.Key(), Base: m.Base() + (r.Addr - base)})
-		}
-	}
-	return keys
 }

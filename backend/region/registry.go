@@ -1,7 +1,6 @@
 package region
 
 import (
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"gorail/backend/core"
 	"gorail/backend/option"
 	"gorail/backend/rails"
-	"gorail/backend/status"
 	"gorail/backend/wire"
 )
 
@@ -61,112 +59,6 @@ func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.
 		local: map[wire.Range]*Region{}}
 	m.Slice = m.sliceSize()
 	return m
-}
-
-// Register makes a range of this process usable; see Engine.Register.
-func (m *Registry) Register(rng wire.Range) (uint64, error) {
-	if err := checkRange(rng); err != nil {
-		return 0, m.adviseRefused(rng.Mem, err)
-	}
-	r, fresh, err := m.enterLocal(rng)
-	if err != nil {
-		return 0, err
-	}
-	for _, f := range fresh {
-		m.fill(f)
-	}
-	<-r.ready
-	if rng.Mem == VRAM && len(fresh) == 0 && m.Regions.Refusal(r) == nil {
-		m.refresh(r)
-	}
-	if why := m.Regions.Refusal(r); rng.Mem == VRAM && why != nil {
-		return 0, m.adviseRefused(rng.Mem, m.refuse(r, why))
-	}
-	return r.ID, nil
-}
-
-// fill registers a region that was just entered.
-func (m *Registry) fill(r *Region) {
-	defer close(r.ready)
-	if r.Parts != nil {
-		for _, p := range r.Parts {
-			if <-p.ready; r.Refused == nil {
-				r.Refused = p.Refused
-			}
-		}
-		return
-	}
-	m.registerRails(r)
-	m.set.News()
-	if r.Mem != VRAM {
-		m.nearNode(r) // pinned pages are there now
-	}
-	r.Core.SetLive(true)
-}
-
-// enterLocal finds or enters the region of a range; fresh are those that the caller has to fill, in this order, without
-// mu, which deregistrations and peers that ask for keys want meanwhile.
-func (m *Registry) enterLocal(rng wire.Range) (r *Region, fresh []*Region, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.enterSliced(rng)
-}
-
-// Deregister ends a registration; see Engine.Deregister.
-func (m *Registry) Deregister(id uint64) (err error) {
-	r := m.Regions.Get(id)
-	if r == nil || r.Peer != nil {
-		return status.Errorf(status.ErrNotFound, "deregister: region %#x is not registered", id)
-	}
-	<-r.ready
-	m.mu.Lock()
-	if r.refs == 0 {
-		m.mu.Unlock()
-		return status.Errorf(status.ErrNotFound, "deregister: region %#x was deregistered before", id)
-	}
-	r.refs--
-	if r.refs > 0 {
-		m.mu.Unlock()
-		return nil
-	}
-	gone := m.leaveLocal(r)
-	holders := map[Holder][]uint64{}
-	for _, g := range gone {
-		for t := range g.holders {
-			holders[t] = append(holders[t], g.ID)
-		}
-	}
-	m.mu.Unlock()
-
-	if left := m.takeBack(gone, holders, "its local memory was deregistered"); left != nil {
-		err = status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", r.Addr, r.Len, left)
-	}
-	for _, g := range gone {
-		if left := m.deregisterRails(g); left != nil {
-			err = errors.Join(err, status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", g.Addr, g.Len, left))
-		}
-		g.Closed.Store(true)
-		m.Regions.Unpin(g)
-	}
-	return err
-}
-
-// takeBack ends all use of regions: peers that hold their keys are told and waited for, our own transfers are aborted and drained. An error:
-// their memory may still be in use.
-func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64, why string) error {
-	deadline := time.Now().Add(m.opt.CancelTimeout)
-	answers := map[Holder]<-chan struct{}{}
-	for t, ids := range holders {
-		answers[t] = t.Revoke(ids)
-	}
-	for _, g := range gone {
-		g.Core.SetLive(false)
-	}
-	m.users.EndTransfers(gone, deadline, why)
-	for t, answer := range answers {
-		t.AwaitRevoked(answer, deadline)
-	}
-	return m.awaitCopies(gone, deadline)
 }
 
 // KeysFor gives the keys of ranges, and notes that the peer has them, unless its session is closing.
@@ -226,9 +118,16 @@ func (m *Registry) All() []*Region {
 	return slices.Collect(maps.Values(m.local))
 }
 
-// Close ends the registrations of all; nobody uses them any more.
-func (m *Registry) Close() {
-	for _, r := range m.All() {
-		_ = m.deregisterRails(r) // it is in the log
+// sliceSize is the most bytes that are registered as one; 0: any.
+func (m *Registry) sliceSize() uint64 {
+	most := m.opt.MRMax
+	for _, r := range m.set.List {
+		if own := r.Can.MaxMR; m.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
+			most = own
+		}
 	}
+	if most == 0 {
+		return 0
+	}
+	return max(most-most%wire.SliceUnit, wire.MinSlice)
 }

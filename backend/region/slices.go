@@ -8,20 +8,6 @@ import (
 // A range above registry.slice, or the peer's, is several regions, its parts, each with its own entry in the core's table, its own
 // registrations, keys and revocations, and one more that is their name: what the agent knows. Transfers have the parts alone.
 
-// sliceSize is the most bytes that are registered as one; 0: any.
-func (m *Registry) sliceSize() uint64 {
-	most := m.opt.MRMax
-	for _, r := range m.set.List {
-		if own := r.Can.MaxMR; m.opt.MRMax == 0 && own > 0 && (most == 0 || own < most) {
-			most = own
-		}
-	}
-	if most == 0 {
-		return 0
-	}
-	return max(most-most%wire.SliceUnit, wire.MinSlice)
-}
-
 // enterSliced finds or enters a local range, with its parts: see enterLocal. Under mu.
 func (m *Registry) enterSliced(rng wire.Range) (r *Region, fresh []*Region, err error) {
 	if r := m.local[rng]; r != nil {

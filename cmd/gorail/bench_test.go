@@ -221,8 +221,8 @@ func TestBenchFlags(t *testing.T) {
 // TestBenchModes: what each mode asks for.
 func TestBenchModes(t *testing.T) {
 	for mode, want := range map[string]int{"transfer": 15, "small": 4 * 4 * 5, "descriptors": 9, "notify": 1, "idle": 1, "notify,idle": 2} {
-		o := benchFlags{startBlock: 4 << 10, maxBlock: 64 << 20, startBatch: 1, maxBatch: 1, repeats: 1, depth: []int{1}, threads: []int{1},
-			ops: []string{"WRITE"}, modes: strings.Split(mode, ",")}
+		o := benchFlags{loopFlags: loopFlags{repeats: 1}, pointFlags: pointFlags{startBlock: 4 << 10, maxBlock: 64 << 20, startBatch: 1, maxBatch: 1,
+			depth: []int{1}, threads: []int{1}, ops: []string{"WRITE"}, modes: strings.Split(mode, ",")}}
 		p, err := o.points()
 		require.NoError(t, err)
 		require.Len(t, p, want, mode)

@@ -7,15 +7,6 @@ import (
 	"gorail/test/hostmem"
 )
 
-// GPUMem says what memory of a GPU an application makes.
-type GPUMem struct {
-	Device  int
-	Kind    int  // as GPU.Alloc takes it
-	Handles int  // VMM: of that many handles; 0: Kind's
-	Fabric  bool // VMM: with a handle type for NVLink between hosts alone
-	Private bool // VMM: without a handle type that can be shared
-}
-
 // GPU is an application's use of a GPUs' driver.
 type GPU interface {
 	Alloc(m GPUMem, size uint64) uint64

@@ -1,4 +1,4 @@
-package peer
+package stream
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ const (
 
 // batch is what goes into one write.
 type batch struct {
-	line   *line        // nil: there is none now
+	conn   *Conn        // nil: there is none now
 	frames []wire.Frame // numbered ones, or the Bye
 	cost   int          // of frames
 	got    uint64       // to be acknowledged along with them
@@ -23,15 +23,15 @@ type batch struct {
 	end    bool         // nothing more will come
 }
 
-// gather takes what is to be written on the line, in the memory of frames.
-func (s *session) gather(frames []wire.Frame) (b batch) {
+// gather takes what is to be written on the connection, in the memory of frames.
+func (s *Stream) gather(frames []wire.Frame) (b batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.line == nil {
-		b.end = s.state.over()
+	if s.path.conn == nil {
+		b.end = s.state.Over()
 		return b
 	}
-	b.line, b.got = s.line, s.got // under one lock: got covers every answer that lets a keys request of this batch go
+	b.conn, b.got = s.path.conn, s.resume.got // under one lock: got covers every answer that lets a keys request of this batch go
 	b.frames, b.cost, b.end = s.queue.take(frames[:0], writeBatch)
 	b.seq, b.owed = s.queue.takePong()
 	return b
@@ -39,16 +39,16 @@ func (s *session) gather(frames []wire.Frame) (b batch) {
 
 // writer is the state of the goroutine that writes.
 type writer struct {
-	line         *line
-	sent, pinged time.Time // on this line
+	conn         *Conn
+	sent, pinged time.Time // on this connection
 	seq          uint64    // of the last ping
 	told         uint64    // acknowledged so far
 	unasked      int       // bytes since the last ping
 	buf          []byte
 }
 
-// write sends what is queued and pings, on one line after another, until the session ends; then it closes the connection.
-func (s *session) write() {
+// write sends what is queued and pings, on one connection after another, until the stream ends; then it closes the connection.
+func (s *Stream) write() {
 	defer s.hangUp()
 	timer := time.NewTimer(time.Hour) // reset before each use
 	defer timer.Stop()
@@ -59,41 +59,41 @@ func (s *session) write() {
 		if b.end {
 			return
 		}
-		if b.line == nil {
+		if b.conn == nil {
 			<-s.queue.wake
 			continue
 		}
-		w.begin(b.line)
-		ping := w.unasked+b.cost >= min(askEvery, s.node.cfg.QueueLimit/8)
+		w.begin(b.conn)
+		ping := w.unasked+b.cost >= min(askEvery, s.env.QueueLimit/8)
 		if len(w.buf) == 0 && len(b.frames) == 0 && !b.owed && !ping {
-			timer.Reset(time.Until(s.pingDue(&w)))
+			timer.Reset(time.Until(s.live.PingDue(w.sent, w.pinged)))
 			select {
 			case <-s.queue.wake:
 				continue
 			case <-timer.C:
 			}
-			if ping = !time.Now().Before(s.pingDue(&w)); !ping {
+			if ping = !time.Now().Before(s.live.PingDue(w.sent, w.pinged)); !ping {
 				continue
 			}
 		}
 		n, err := w.encode(b, ping)
 		if err != nil {
 			err = fmt.Errorf("%w: %s: cannot be sent: %w", ErrProtocol, s.peer, err)
-			s.end(Lost, err, s.bye("internal error"))
-			_ = wire.WriteFrame(b.line.conn, &wire.Bye{Text: clip(err.Error())})
+			s.End(Lost, err, s.Bye("internal error"))
+			_ = wire.WriteFrame(b.conn, &wire.Bye{Text: Clip(err.Error())})
 			return
 		}
-		if _, err := b.line.conn.Write(w.buf); err != nil {
-			s.readerFirst(b.line)
-			if s.State().over() {
+		if _, err := b.conn.Write(w.buf); err != nil {
+			s.readerFirst(b.conn)
+			if s.State().Over() {
 				return
 			}
-			s.broke(b.line, err)
+			s.broke(b.conn, err)
 			continue
 		}
 		w.sent = time.Now()
-		s.node.count.framesSent.Add(uint64(n))
-		s.node.count.bytesSent.Add(uint64(len(w.buf)))
+		s.env.Count.FramesSent.Add(uint64(n))
+		s.env.Count.BytesSent.Add(uint64(len(w.buf)))
 		w.buf = w.buf[:0]
 		if cap(w.buf) > 4*writeBatch {
 			w.buf = nil // a large frame passed; idle sessions keep little
@@ -103,12 +103,12 @@ func (s *session) write() {
 	}
 }
 
-// begin makes a line the one that is written to.
-func (w *writer) begin(l *line) {
-	if w.line != l {
+// begin makes a connection the one that is written to.
+func (w *writer) begin(c *Conn) {
+	if w.conn != c {
 		now := time.Now()
-		w.line, w.sent, w.pinged, w.unasked = l, now, now, 0
-		w.buf = append(w.buf[:0], l.first...)
+		w.conn, w.sent, w.pinged, w.unasked = c, now, now, 0
+		w.buf = append(w.buf[:0], c.first...)
 	}
 }
 
@@ -140,32 +140,27 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 	return n, err
 }
 
-// pingDue is when the next ping is due: nothing sent for a quarter of PeerTimeout, or nothing heard and no ping sent.
-func (s *session) pingDue(w *writer) time.Time {
-	return earlier(w.sent, later(w.pinged, s.live.lastHeard())).Add(s.node.cfg.heartbeat() / 4)
-}
-
 // readerFirst gives the reader a moment after a failed write: what it finds, a Bye for one, says better why.
-func (s *session) readerFirst(l *line) {
-	timer := time.NewTimer(linger)
+func (s *Stream) readerFirst(c *Conn) {
+	timer := time.NewTimer(Linger)
 	defer timer.Stop()
 	select {
-	case <-l.down:
+	case <-c.down:
 	case <-s.readDone:
 	case <-timer.C:
 	}
 }
 
-// hangUp closes the connection. After a Bye it closes one half first, until the peer has done the same or linger is over.
-func (s *session) hangUp() {
+// hangUp closes the connection. After a Bye it closes one half first, until the peer has done the same or Linger is over.
+func (s *Stream) hangUp() {
 	s.mu.Lock()
-	l, until := s.line, s.closeBy
+	c, until := s.path.conn, s.closeBy
 	s.mu.Unlock()
 	s.queue.drop()
-	if l == nil {
+	if c == nil {
 		return
 	}
-	if half, ok := l.conn.(interface{ CloseWrite() error }); ok && !until.IsZero() && half.CloseWrite() == nil {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && !until.IsZero() && half.CloseWrite() == nil {
 		timer := time.NewTimer(time.Until(until))
 		defer timer.Stop()
 		select {
@@ -173,5 +168,5 @@ func (s *session) hangUp() {
 		case <-timer.C:
 		}
 	}
-	l.conn.Close()
+	c.Close()
 }

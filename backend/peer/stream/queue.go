@@ -1,4 +1,4 @@
-package peer
+package stream
 
 import (
 	"sync"
@@ -11,20 +11,20 @@ import (
 // target keeps them until they are acknowledged, which every later request does: so they never take more than 4 MiB there.
 const maxAsked = 4 * (wire.MaxRanges + 1)
 
-// queue holds the frames that a session has yet to send, and those that the other side has not acknowledged, bounded by
-// the memory they take. Pushing never waits. Frames are encoded by the writer, and again for each line that they go over,
+// queue holds the frames that a stream has yet to send, and those that the other side has not acknowledged, bounded by
+// the memory they take. Pushing never waits. Frames are encoded by the writer, and again for each connection that they go over,
 // so their slices must not change any more.
 type queue struct {
 	limit int           // constant
-	total *atomic.Int64 // of all sessions that we serve; nil: it is not counted there
+	total *atomic.Int64 // of all streams that we serve; nil: it is not counted there
 	wake  chan struct{} // one token: there is something to take, or an end
 
 	mu     sync.Mutex
 	room   sync.Cond // on mu: unsent shrank, or the end
 	items  []item    // oldest first
 	base   uint64    // number of items[0]: so many frames are acknowledged
-	next   int       // items[next:] have not been taken for the present line
-	high   uint64    // frames of lower numbers have been taken for some line
+	next   int       // items[next:] have not been taken for the present connection
+	high   uint64    // frames of lower numbers have been taken for some connection
 	bytes  int       // cost of all items
 	unsent int       // cost of items[next:]
 	asked  int       // weight of the keys requests that were taken and have no answer
@@ -133,8 +133,8 @@ func (q *queue) resumable(got uint64) bool {
 	return q.base <= got && got <= q.high
 }
 
-// rewind begins with a new line, whose other side has got so many frames: what it has not comes again. resent frames had
-// been taken for an earlier line. false, and nothing is changed, for a number that can't be.
+// rewind begins with a new connection, whose other side has got so many frames: what it has not comes again. resent frames had
+// been taken for an earlier connection. false, and nothing is changed, for a number that can't be.
 func (q *queue) rewind(got uint64) (resent uint64, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -143,7 +143,7 @@ func (q *queue) rewind(got uint64) (resent uint64, ok bool) {
 	}
 	resent = uint64(q.next)
 	q.next, q.unsent = 0, q.bytes
-	q.owed = false // by the line that is gone
+	q.owed = false // by the connection that is gone
 	return resent, true
 }
 

@@ -1,8 +1,8 @@
-package peer
+package stream
 
 import "fmt"
 
-// State of a session; the package comment has the diagram.
+// State of a session; package peer's comment has the diagram.
 type State uint8
 
 // The states.
@@ -14,8 +14,8 @@ const (
 	Closed               // ended by this side
 )
 
-// over says that the session has ended.
-func (s State) over() bool { return s >= Lost }
+// Over says that the session has ended.
+func (s State) Over() bool { return s >= Lost }
 
 // String is the state's name.
 func (s State) String() string {

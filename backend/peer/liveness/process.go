@@ -1,8 +1,7 @@
-package peer
+package liveness
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -37,8 +36,8 @@ func startTime(pid string) (uint64, error) {
 	return strconv.ParseUint(string(fields[start-3]), 10, 64)
 }
 
-// openProcess opens a pidfd of a process of our pid namespace. nil without an error: it has ended.
-func openProcess(p wire.Process) (*os.File, error) {
+// OpenProcess opens a pidfd of a process of our pid namespace. nil without an error: it has ended.
+func OpenProcess(p wire.Process) (*os.File, error) {
 	fd, err := unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH {
 		return nil, nil
@@ -68,49 +67,13 @@ func exited(fd int) bool {
 	}
 }
 
-// awaitExit returns true when the process of a pidfd has ended, false when the file was closed before.
-func awaitExit(pidfd *os.File) bool {
+// AwaitExit returns true when the process of a pidfd has ended, false when the file was closed before.
+func AwaitExit(pidfd *os.File) bool {
 	raw, err := pidfd.SyscallConn()
 	return err == nil && raw.Read(func(fd uintptr) bool { return exited(int(fd)) }) == nil
 }
 
-// visible says that we can watch a process: it is on this host and in our pid namespace, and it is not ourselves.
-func (n *Node) visible(boot string, p wire.Process) bool {
-	own := &n.cfg.Identity
+// Visible says that we can watch a process of a host with that boot id: it is on this host and in our pid namespace, and it is not ourselves.
+func Visible(own *wire.ConnBlob, boot string, p wire.Process) bool {
 	return boot != "" && boot == own.Boot && p.PID != 0 && p.NS == own.Process.NS && p != own.Process
-}
-
-// watchProcess ends the session as soon as the peer's process ends. A child of that process may hold its sockets open, so
-// the connection does not always tell. Returns at once; the watch ends with the session.
-func (s *session) watchProcess(boot string, p wire.Process) {
-	if !s.node.visible(boot, p) {
-		return
-	}
-	pidfd, err := openProcess(p)
-	if err != nil {
-		s.node.cfg.Log.Debug("process of a peer not watched", "peer", s.peer, "pid", p.PID, "err", err)
-		return
-	}
-	if pidfd == nil {
-		s.processEnded(p)
-		return
-	}
-	s.mu.Lock()
-	s.running = true
-	s.mu.Unlock()
-	context.AfterFunc(s.ctx, func() { pidfd.Close() })
-	if !s.node.spawn(func() {
-		if awaitExit(pidfd) {
-			s.processEnded(p)
-		}
-	}) {
-		pidfd.Close()
-	}
-}
-
-func (s *session) processEnded(p wire.Process) {
-	s.mu.Lock()
-	s.running = false
-	s.mu.Unlock()
-	s.end(Lost, dead(fmt.Errorf("%w: %s: its process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
 }

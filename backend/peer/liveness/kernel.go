@@ -1,4 +1,4 @@
-package peer
+package liveness
 
 import (
 	"net"
@@ -9,27 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alive says whether a silent peer shows signs of life: its process runs on this host, its host acknowledges what we send, or
-// its host has accepted a connection lately. A process that is stopped or starved of CPU says nothing, and its kernel answers for
-// it. l is nil while the session has no connection.
-func (s *session) alive(l *line) bool {
-	s.mu.Lock()
-	running, reached, since := s.running, s.reached, s.unpluggedAt
-	s.mu.Unlock()
-	timeout := s.node.cfg.PeerTimeout
-	switch {
-	case l == nil && running && time.Since(since) < timeout:
-		return true // not for longer: its engine may have ended without a word
-	case l == nil:
-		return !reached.IsZero() && time.Since(reached) < timeout
-	case running:
-		return true
-	}
-	return s.node.cfg.acks(l.conn, timeout)
-}
-
-// leftAlone says that the other side of a connection has closed it or is gone, as far as our kernel knows and all that came was read.
-func leftAlone(c net.Conn) (gone bool) {
+// LeftAlone says that the other side of a connection has closed it or is gone, as far as our kernel knows and all that came was read.
+func LeftAlone(c net.Conn) (gone bool) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return false
@@ -52,9 +33,9 @@ const zeroWindow = 240 * time.Second
 // tellsWindow: the kernel fills in tcpi_snd_wnd, as Linux does from 5.4 on.
 var tellsWindow atomic.Bool
 
-// acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
+// Acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
 // there is always something to acknowledge.
-func acknowledges(c net.Conn, recent time.Duration) bool {
+func Acknowledges(c net.Conn, recent time.Duration) bool {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return false

@@ -1,4 +1,4 @@
-package peer
+package stream
 
 import (
 	"testing"
@@ -58,7 +58,7 @@ func TestQueueKeepsUntilAcknowledged(t *testing.T) {
 	assert.Equal(t, uint64(6), q.acked())
 }
 
-// A line that is gone had more frames written to it than the one that follows, when an acknowledgement comes.
+// A connection that is gone had more frames written to it than the one that follows, when an acknowledgement comes.
 func TestQueueAcknowledgedBeyondWhatWasSentAgain(t *testing.T) {
 	q := newQueue(1 << 20)
 	for i := range uint64(4) {

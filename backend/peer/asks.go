@@ -1,0 +1,54 @@
+package peer
+
+import (
+	"sync"
+
+	"gorail/backend/peer/stream"
+	"gorail/backend/wire"
+)
+
+// asks are the frames of keys requests that have no answer yet.
+type asks struct {
+	mu   sync.Mutex
+	list []ask // in the order sent
+}
+
+// ask is one frame of a keys request.
+type ask struct {
+	id     uint64
+	ranges int
+	last   bool // of the call
+	total  int  // ranges of the call
+}
+
+// send asks for the keys of ranges, in as many frames as that takes.
+func (a *asks) send(s *stream.Stream, id uint64, ranges []wire.Range) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.State().Over() {
+		return
+	}
+	total := len(ranges)
+	frames := make([]wire.Frame, 0, 1+total/wire.MaxRanges)
+	for first := true; first || len(ranges) > 0; first = false {
+		n := min(len(ranges), wire.MaxRanges)
+		frames = append(frames, &wire.KeysReq{ID: id, Ranges: ranges[:n:n]})
+		ranges = ranges[n:]
+		a.list = append(a.list, ask{id: id, ranges: n, last: len(ranges) == 0, total: total})
+	}
+	s.Send(frames...) // under mu: the list is in the order of the frames
+}
+
+// answered takes out the frame that f answers; false when it answers none.
+func (a *asks) answered(f *wire.Keys) (ask, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.list) == 0 || a.list[0].id != f.ID || a.list[0].ranges != len(f.Entries) {
+		return ask{}, false
+	}
+	asked := a.list[0]
+	if a.list = a.list[1:]; len(a.list) == 0 {
+		a.list = nil
+	}
+	return asked, true
+}

@@ -1,0 +1,97 @@
+package limiter
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPrefersTheRare(t *testing.T) {
+	l := New(Limits{HalfOpen: 3, MinAge: time.Second, Burst: 2, Refill: 1, Sources: 2})
+	t0 := time.Unix(1000, 0)
+	many, few, third := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	pending := make([]*Pending, 0, 5)
+	for k, source := range []netip.Addr{few, many, many, third, third} {
+		c, other := net.Pipe()
+		other.Close()
+		p := &Pending{Conn: c, Source: source}
+		pending = append(pending, p)
+		if k < 3 {
+			_, evicted := l.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
+			require.Nil(t, evicted)
+		}
+	}
+	wait, evicted := l.tryEnter(pending[3], t0.Add(500*time.Millisecond))
+	assert.Nil(t, evicted)
+	assert.Nil(t, pending[3].place)
+	assert.Equal(t, 501*time.Millisecond, wait)
+	_, evicted = l.tryEnter(pending[3], t0.Add(1001*time.Millisecond))
+	assert.Same(t, pending[1], evicted, "of the source with the most, the one that is old enough")
+	assert.False(t, l.Leave(pending[1]))
+
+	for range 2 {
+		l.Fail(few, t0.Add(2*time.Second))
+	}
+	_, evicted = l.tryEnter(pending[4], t0.Add(2*time.Second))
+	assert.Same(t, pending[0], evicted, "of the source that has failed too often")
+	for k := range 100 {
+		l.Fail(netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}), t0)
+	}
+	assert.LessOrEqual(t, len(l.failed), 2, "memory is bounded")
+}
+
+// Of many that are held all have the same chance to be evicted, and whoever is quick has none.
+func TestEvictsAtRandom(t *testing.T) {
+	const places, rounds = 64, 6400
+	l := New(Limits{HalfOpen: places, MinAge: 20 * time.Millisecond, Burst: 64, Refill: 8, Sources: 8})
+	now := time.Unix(1000, 0)
+	age := map[int]int{} // of those evicted, in tenths of the mean
+	for range rounds {
+		now = now.Add(2 * time.Millisecond)
+		c, other := net.Pipe()
+		other.Close()
+		_, evicted := l.tryEnter(&Pending{Conn: c}, now)
+		if evicted != nil {
+			require.GreaterOrEqual(t, now.Sub(evicted.since), l.limits.MinAge)
+			age[min(3, int(now.Sub(evicted.since)/(places*2*time.Millisecond)))]++
+		}
+	}
+	require.Equal(t, places, l.HalfOpen())
+	for k := range 4 { // of the oldest alone all would be of one age
+		assert.Greater(t, age[k], rounds/100, "%v", age)
+	}
+}
+
+func TestSourceOf(t *testing.T) {
+	tcp := func(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
+	assert.Equal(t, SourceOf(tcp("[::ffff:192.0.2.1]:1")), SourceOf(tcp("192.0.2.1:2")))
+	assert.Equal(t, SourceOf(tcp("[2001:db8::1]:1")), SourceOf(tcp("[2001:db8::ffff]:1")))
+	assert.NotEqual(t, SourceOf(tcp("[2001:db8:0:1::1]:1")), SourceOf(tcp("[2001:db8:0:2::1]:1")))
+	assert.Equal(t, netip.Addr{}, SourceOf(&net.UnixAddr{}))
+}
+
+// Who waits for a place gives up when the node ends, and Close ends who is in a handshake.
+func TestEnd(t *testing.T) {
+	l := New(Limits{HalfOpen: 1, MinAge: time.Hour, Burst: 1, Refill: 1, Sources: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	here, there := net.Pipe()
+	p, evicted := l.Enter(ctx, there, netip.Addr{})
+	require.NotNil(t, p)
+	require.Nil(t, evicted)
+	waits, other := net.Pipe()
+	cancel()
+	late, _ := l.Enter(ctx, other, netip.Addr{})
+	require.Nil(t, late)
+	for _, c := range []net.Conn{waits, here} {
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err)
+		l.Close()
+	}
+	require.True(t, l.Leave(p))
+	require.False(t, l.Leave(p))
+}

@@ -1,0 +1,111 @@
+package liveness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// verdict runs m from now on in steps as a reader does, each of which fires late by late; it gives the time of the loss.
+func verdict(m *Monitor, now time.Time, late time.Duration, until time.Time) (time.Time, bool) {
+	for now.Before(until) {
+		now = m.Arm(now).Add(late)
+		if m.Expired(now) {
+			return now, true
+		}
+	}
+	return now, false
+}
+
+func TestMonitor(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const timeout = 4 * time.Second
+	t.Run("silence", func(t *testing.T) {
+		at, lost := verdict(New(timeout, timeout, t0), t0, 0, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Equal(t, timeout+lookTime, at.Sub(t0), "with a last look")
+	})
+	t.Run("slightly late timers", func(t *testing.T) {
+		at, lost := verdict(New(timeout, timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Less(t, at.Sub(t0), timeout+50*time.Millisecond)
+	})
+	t.Run("heard", func(t *testing.T) {
+		m := New(timeout, timeout, t0)
+		m.Hear(t0.Add(3 * time.Second))
+		at, lost := verdict(m, t0.Add(3*time.Second), 0, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Equal(t, 3*time.Second+timeout+lookTime, at.Sub(t0))
+	})
+	for _, stopped := range []time.Duration{2 * time.Second, 3900 * time.Millisecond, 4100 * time.Millisecond, time.Minute} {
+		t.Run("stopped for "+stopped.String(), func(t *testing.T) {
+			m := New(timeout, timeout, t0)
+			m.Arm(t0)
+			back := t0.Add(stopped)
+			require.False(t, m.Expired(back), "the peer gets its chance")
+			at, lost := verdict(m, back, 0, t0.Add(time.Hour))
+			require.True(t, lost)
+			assert.GreaterOrEqual(t, at.Sub(back), timeout/2, "measured from the end of the stop")
+			assert.LessOrEqual(t, at.Sub(back), timeout)
+		})
+	}
+}
+
+func TestUneasy(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const timeout = 3 * time.Second
+	t.Run("silence", func(t *testing.T) {
+		m, now := New(timeout, timeout, t0), t0
+		for !m.Uneasy(now) {
+			require.False(t, m.Expired(now))
+			now = m.Arm(now)
+		}
+		assert.Equal(t, timeout/3, now.Sub(t0))
+		m.Hear(now)
+		assert.False(t, m.Uneasy(now))
+	})
+	t.Run("stopped", func(t *testing.T) {
+		m := New(timeout, timeout, t0)
+		m.Arm(t0)
+		back := t0.Add(2 * time.Second)
+		assert.False(t, m.Expired(back))
+		assert.False(t, m.Uneasy(back), "our own fault")
+		assert.True(t, m.Uneasy(back.Add(timeout/3)))
+	})
+}
+
+func TestHurry(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const timeout = time.Minute
+	m := New(timeout, timeout, t0)
+	m.Hurry(t0.Add(time.Second))
+	at, lost := verdict(m, t0, 0, t0.Add(time.Hour))
+	require.True(t, lost)
+	assert.Equal(t, time.Second+lookTime, at.Sub(t0))
+	m = New(timeout, timeout, t0)
+	m.Hurry(t0.Add(time.Second))
+	m.Hear(t0)
+	at, lost = verdict(m, t0, 0, t0.Add(time.Hour))
+	require.True(t, lost)
+	assert.Equal(t, timeout+lookTime, at.Sub(t0), "it is back")
+}
+
+func TestPingDue(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	m := New(time.Minute, 4*time.Second, t0)
+	assert.Equal(t, t0.Add(time.Second), m.PingDue(t0, t0))
+	m.Hear(t0.Add(time.Minute))
+	assert.Equal(t, t0.Add(31*time.Second), m.PingDue(t0.Add(30*time.Second), t0), "heard, but nothing sent")
+	assert.Equal(t, t0.Add(61*time.Second), m.PingDue(t0.Add(2*time.Minute), t0), "sent, but nothing heard")
+}
+
+func TestSilence(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	m := New(time.Minute, 4*time.Second, t0)
+	assert.Equal(t, 5*time.Second, m.Silence(t0.Add(5*time.Second)))
+	m.Arm(t0)
+	assert.False(t, m.Expired(t0.Add(time.Hour)))
+	assert.Zero(t, m.Silence(t0.Add(time.Hour)), "we were stopped")
+}

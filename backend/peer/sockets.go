@@ -1,0 +1,95 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// dialTCP connects. To a loopback address it goes from a loopback address.
+func dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: -1}
+	if ip := to.Addr(); ip.IsLoopback() {
+		local := netip.IPv6Loopback()
+		if ip.Is4() {
+			local = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
+	}
+	return d.DialContext(ctx, "tcp", to.String()) // TCP_NODELAY is Go's default
+}
+
+// freeBind lets a socket be bound to an address that the host does not have yet. Implements IP_FREEBIND, IPV6_FREEBIND.
+func freeBind(network, _ string, c syscall.RawConn) error {
+	level, option := unix.SOL_IP, unix.IP_FREEBIND
+	if strings.HasSuffix(network, "6") {
+		level, option = unix.SOL_IPV6, unix.IPV6_FREEBIND
+	}
+	var set error
+	if err := c.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil {
+		return err
+	}
+	return set
+}
+
+// Descriptors keeps sockets from children of fork: a child that holds our connections would hide our death from peers.
+// Release comes before the descriptor is closed. Safe for concurrent use.
+type Descriptors interface {
+	Hold(fd int)
+	Release(fd int)
+}
+
+// hold enters a socket; release, which may be called again, takes it out. d may be nil.
+func hold(d Descriptors, c syscall.Conn) (release func()) {
+	raw, err := c.SyscallConn()
+	if d == nil || err != nil {
+		return func() {}
+	}
+	number := -1
+	_ = raw.Control(func(fd uintptr) {
+		number = int(fd)
+		d.Hold(number)
+	})
+	return sync.OnceFunc(func() {
+		if number >= 0 {
+			d.Release(number)
+		}
+	})
+}
+
+// heldConn is a connection that children of fork close.
+type heldConn struct {
+	*net.TCPConn
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *heldConn) Close() error {
+	c.release()
+	return c.TCPConn.Close()
+}
+
+// held makes a connection one that children of fork close. Others than TCP, as tests have, are left alone.
+func held(d Descriptors, c net.Conn) net.Conn {
+	if t, ok := c.(*net.TCPConn); ok {
+		return &heldConn{t, hold(d, t)}
+	}
+	return c
+}
+
+// heldListener is the same of a listener.
+type heldListener struct {
+	net.Listener
+	release func()
+}
+
+// Close implements net.Listener.
+func (l *heldListener) Close() error {
+	l.release()
+	return l.Listener.Close()
+}

@@ -1,0 +1,67 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gorail/backend/peer/liveness"
+	"gorail/backend/wire"
+)
+
+// Run reads until the stream ends; begin runs first, with the writer at work. The caller calls the handler's last method
+// with what Ended gives, and then wait.
+func (s *Stream) Run(begin func() error) (wait func()) {
+	written := make(chan struct{})
+	s.env.Spawn(func() {
+		defer close(written)
+		s.write()
+	})
+	err := begin()
+	for err == nil {
+		var c *Conn
+		if c, err = s.await(); err == nil {
+			err = s.read(c)
+		}
+	}
+	var last *wire.Bye
+	switch {
+	case errors.Is(err, ErrHandler), errors.Is(err, ErrProtocol), errors.Is(err, ErrSilent):
+		last = s.Bye(err.Error())
+	}
+	s.End(Lost, err, last)
+	close(s.readDone)
+	return func() { <-written }
+}
+
+// WatchProcess ends the stream as soon as the peer's process ends, which must be visible. A child of that process may hold its sockets open, so
+// the connection does not always tell. Returns at once; the watch ends with the stream.
+func (s *Stream) WatchProcess(p wire.Process) {
+	pidfd, err := liveness.OpenProcess(p)
+	if err != nil {
+		s.env.Log.Debug("process of a peer not watched", "peer", s.peer, "pid", p.PID, "err", err)
+		return
+	}
+	if pidfd == nil {
+		s.processEnded(p)
+		return
+	}
+	s.mu.Lock()
+	s.signs.running = true
+	s.mu.Unlock()
+	context.AfterFunc(s.ctx, func() { pidfd.Close() })
+	if !s.env.Spawn(func() {
+		if liveness.AwaitExit(pidfd) {
+			s.processEnded(p)
+		}
+	}) {
+		pidfd.Close()
+	}
+}
+
+func (s *Stream) processEnded(p wire.Process) {
+	s.mu.Lock()
+	s.signs.running = false
+	s.mu.Unlock()
+	s.End(Lost, Dead(fmt.Errorf("%w: %s: its process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
+}

@@ -1,0 +1,229 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/peer/liveness"
+	"gorail/backend/wire"
+)
+
+// side is one end of a stream, run by hand.
+type side struct {
+	*Stream
+	env    *Env
+	got    chan wire.Frame
+	sought chan bool // urgent; nil: a target's
+	fail   error     // of the next frames
+	tasks  sync.WaitGroup
+}
+
+func (s *side) Handle(f wire.Frame) error {
+	s.got <- f
+	return s.fail
+}
+
+func (s *side) Seek(urgent bool, _ netip.Addr) {
+	select {
+	case s.sought <- urgent:
+	default: // what goes on is enough
+	}
+}
+
+const timeout = 4 * time.Second
+
+func newSide(t *testing.T, inbound bool) *side {
+	s := &side{got: make(chan wire.Frame, 100)}
+	s.env = &Env{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
+		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {},
+		Acks: func(net.Conn, time.Duration) bool { return false }}
+	var seeker Seeker
+	if !inbound {
+		s.sought = make(chan bool, 1)
+		seeker = s
+	}
+	s.Stream = New(s.env, "the other side", Hello, s, seeker)
+	return s
+}
+
+// run starts a stream on a connection.
+func (s *side) run(t *testing.T, c net.Conn) {
+	require.True(t, s.Attach(c, netip.AddrPort{}))
+	require.True(t, s.Start(wire.Mac{1}, nil))
+	s.tasks.Go(func() { s.Run(func() error { return nil })() })
+}
+
+// ends waits until both have ended.
+func ends(sides ...*side) {
+	for _, s := range sides {
+		s.End(Closed, ErrClosed, nil)
+		s.tasks.Wait()
+	}
+}
+
+// joined are both ends of a stream over a pipe.
+func joined(t *testing.T) (out, in *side, here, there net.Conn) {
+	out, in = newSide(t, false), newSide(t, true)
+	here, there = net.Pipe()
+	out.run(t, here)
+	in.run(t, there)
+	return out, in, here, there
+}
+
+// resume goes on over another connection, as a Resume and its answer do.
+func resume(t *testing.T, out, in *side) {
+	here, there := net.Pipe()
+	r := &wire.Resume{}
+	out.Do(func(l Locked) { l.Commit(r) })
+	var got uint64
+	in.Do(func(l Locked) {
+		code, text := l.Refuses(r)
+		require.Zero(t, code, text)
+		got = l.Got()
+		l.Replace(NewConn(there, netip.AddrPort{}, nil), r)
+	})
+	out.Do(func(l Locked) { require.True(t, l.Resume(NewConn(here, netip.AddrPort{}, nil), got)) })
+}
+
+func id(f wire.Frame) uint64 { return f.(*wire.Drain).Next }
+
+// A connection that breaks costs no frame, and none comes twice.
+func TestFramesOutliveConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, in, here, _ := joined(t)
+		defer ends(out, in)
+		out.Send(&wire.Drain{Next: 1})
+		require.Equal(t, uint64(1), id(<-in.got))
+		here.Close()
+		require.False(t, <-out.sought)
+		out.Send(&wire.Drain{Next: 2})
+		in.Send(&wire.Drain{Next: 3})
+		synctest.Wait()
+		out.Do(func(l Locked) { assert.False(t, l.Connected()) })
+		resume(t, out, in)
+		require.Equal(t, uint64(2), id(<-in.got))
+		require.Equal(t, uint64(3), id(<-out.got))
+		time.Sleep(timeout)
+		assert.Zero(t, out.Held()+in.Held(), "all is acknowledged")
+		assert.Equal(t, []State{Ready, Ready}, []State{out.State(), in.State()})
+		assert.Empty(t, in.got)
+		assert.Equal(t, uint64(1), out.env.Count.Resumed.Load())
+		out.Do(func(l Locked) { assert.Equal(t, uint64(3), l.Moved()) })
+	})
+}
+
+// Who is not the initiator, or comes late, resumes nothing.
+func TestRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, in, _, _ := joined(t)
+		refused := func(change func(*wire.Resume)) (code wire.Code) {
+			r := &wire.Resume{Proof: wire.Mac{1}, Try: 1}
+			change(r)
+			in.Do(func(l Locked) { code, _ = l.Refuses(r) })
+			return code
+		}
+		assert.Zero(t, refused(func(*wire.Resume) {}))
+		assert.Equal(t, wire.CodeToken, refused(func(r *wire.Resume) { r.Proof = wire.Mac{} }))
+		assert.Equal(t, wire.CodeBusy, refused(func(r *wire.Resume) { r.Try = 0 }))
+		assert.Equal(t, wire.CodeSession, refused(func(r *wire.Resume) { r.Got = 1 }))
+		ends(out, in)
+		assert.Equal(t, wire.CodeSession, refused(func(*wire.Resume) {}))
+		assert.Equal(t, wire.CodeBusy, func() (code wire.Code) {
+			newSide(t, true).Do(func(l Locked) { code, _ = l.Refuses(&wire.Resume{}) })
+			return code
+		}())
+	})
+}
+
+// An initiator whose peer is silent looks for another connection, keeps the one it has meanwhile, and gives up after PeerTimeout.
+func TestSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := newSide(t, false)
+		here, there := net.Pipe()
+		defer there.Close()
+		out.run(t, here)
+		go func() { // takes all and says nothing
+			for b := make([]byte, 4096); ; {
+				if _, err := there.Read(b); err != nil {
+					return
+				}
+			}
+		}()
+		start := time.Now()
+		require.False(t, <-out.sought)
+		assert.Equal(t, timeout/3, time.Since(start))
+		out.Do(func(l Locked) { assert.True(t, l.Connected()) })
+		out.tasks.Wait()
+		state, cause := out.Ended()
+		assert.Equal(t, Lost, state)
+		assert.ErrorIs(t, cause, ErrSilent)
+		assert.NotErrorIs(t, cause, ErrDead)
+		assert.InDelta(t, timeout, time.Since(start), float64(timeout/8))
+	})
+}
+
+// How one side ends, and what the other is told.
+func TestEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(out, in *side)
+		want error
+		text string
+	}{
+		"goodbye":     {func(out, _ *side) { out.End(Closed, ErrClosed, out.Bye("enough")) }, ErrPeerClosed, "enough"},
+		"engine ends": {func(out, _ *side) { out.env.Gone.Store(true); out.End(Closed, ErrClosed, out.Bye("")) }, ErrDead, ""},
+		"handler failed": {func(out, in *side) {
+			in.fail = errors.Join(ErrHandler, errors.New("no such thing"))
+			out.Send(&wire.Drain{})
+		}, ErrHandler, "no such thing"},
+		"out of order": {func(_, in *side) { in.End(Lost, in.Unexpected(&wire.Hello{}), nil) }, ErrProtocol, "hello"},
+		"overflow":     {func(_, in *side) { in.Send(&wire.Revoke{Regions: make([]uint64, 1<<18)}) }, ErrOverflow, "1 MiB"},
+		"hangs up":     {func(out, _ *side) { out.Abort() }, ErrDropped, "process ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				out, in, _, _ := joined(t)
+				c.end(out, in)
+				in.tasks.Wait()
+				state, cause := in.Ended()
+				assert.Equal(t, Lost, state)
+				assert.ErrorIs(t, cause, c.want)
+				assert.ErrorContains(t, cause, c.text)
+				ends(out)
+				assert.Zero(t, in.Held()+int(in.env.Held.Load()), "all is given back")
+			})
+		})
+	}
+}
+
+// A panic of a handler ends its stream alone.
+func TestGuard(t *testing.T) {
+	e := newSide(t, true).env
+	err := e.Guard("bob", "hello", func() error { panic("out of luck") })
+	assert.ErrorIs(t, err, ErrHandler)
+	assert.ErrorContains(t, err, "bob: panic in hello: out of luck")
+	assert.NoError(t, e.Guard("bob", "hello", func() error { return nil }))
+}
+
+// A process that is gone before the session begins ends it at once.
+func TestWatchProcess(t *testing.T) {
+	s := newSide(t, false)
+	p := liveness.Self()
+	p.Start-- // another process had our number
+	s.WatchProcess(p)
+	state, cause := s.Ended()
+	assert.Equal(t, Lost, state)
+	assert.ErrorIs(t, cause, ErrDead)
+	assert.ErrorContains(t, cause, fmt.Sprint(p.PID))
+	assert.ErrorIs(t, s.Context().Err(), context.Canceled)
+}

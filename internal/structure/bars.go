@@ -1,0 +1,72 @@
+package structure
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"path"
+	"slices"
+)
+
+// The bars: so much is allowed.
+const (
+	MostFiles  = 20  // of a package, Go and C
+	MostLines  = 299 // of a file
+	MostFunc   = 80  // lines of a function
+	MostFields = 20  // of a struct; a struct within it is one field, and has a bar of its own
+	MostCircle = 4   // files of a package that need each other
+)
+
+// Breach is something above a bar.
+type Breach struct {
+	Where     string // "files DIR", "lines FILE", "func FILE NAME", "fields FILE NAME" or "circle DIR"
+	Got, Most int
+	Note      string
+}
+
+func (b Breach) String() string {
+	return fmt.Sprintf("%s: %d, at most %d %s", b.Where, b.Got, b.Most, b.Note)
+}
+
+// Breaches are what of a package is above a bar.
+func (p *Package) Breaches() []Breach {
+	var out []Breach
+	check := func(got, most int, note, format string, args ...any) {
+		if got > most {
+			out = append(out, Breach{fmt.Sprintf(format, args...), got, most, note})
+		}
+	}
+	check(len(p.Lines), MostFiles, "", "files %s", p.Dir)
+	for _, name := range slices.Sorted(maps.Keys(p.Lines)) {
+		check(p.Lines[name], MostLines, "", "lines %s", path.Join(p.Dir, name))
+	}
+	for _, f := range p.Go {
+		file := path.Join(p.Dir, p.fileOf(f.Package))
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				check(p.fset.Position(n.End()).Line-p.fset.Position(n.Pos()).Line+1, MostFunc, "", "func %s %s", file, n.Name.Name)
+			case *ast.TypeSpec:
+				if s, ok := n.Type.(*ast.StructType); ok {
+					check(fields(s), MostFields, "", "fields %s %s", file, n.Name.Name)
+				}
+			case *ast.Field: // a struct without a name
+				if s, ok := n.Type.(*ast.StructType); ok && len(n.Names) > 0 {
+					check(fields(s), MostFields, "", "fields %s %s", file, n.Names[0].Name)
+				}
+			}
+			return true
+		})
+	}
+	for _, c := range p.Circles() {
+		check(len(c), MostCircle, fmt.Sprint(c), "circle %s", p.Dir)
+	}
+	return out
+}
+
+func fields(s *ast.StructType) (n int) {
+	for _, f := range s.Fields.List {
+		n += max(1, len(f.Names)) // an embedded one has no name
+	}
+	return n
+}

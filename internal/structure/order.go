@@ -1,0 +1,63 @@
+package structure
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Order are the packages of the plugin from the top downwards, each a name below backend/ or plugin.
+type Order []string
+
+// wide ends the names of a row of the list.
+var wide = regexp.MustCompile(`:|\s{2,}`)
+
+// ParseOrder reads the list in docs/architecture.md: the first column of the block below a heading, after its first row. A row has one name, or several
+// with one space between; what is indented by more than one goes on with the row above.
+func ParseOrder(page, heading string) (Order, error) {
+	_, rest, found := strings.Cut(page, heading+"\n")
+	parts := strings.SplitN(rest, "```", 3)
+	if !found || len(parts) < 3 {
+		return nil, fmt.Errorf("no block below %q", heading)
+	}
+	rows := strings.Split(strings.Trim(parts[1], "\n"), "\n")
+	var order Order
+	for _, row := range rows[1:] {
+		if !strings.HasPrefix(row, "  ") {
+			order = append(order, strings.Fields(wide.Split(strings.TrimSpace(row), 2)[0])...)
+		}
+	}
+	return order, nil
+}
+
+// place is where a folder is in the order; one below a folder of the list is with it. -1: it is not there.
+func (o Order) place(dir string) int {
+	name := strings.TrimPrefix(dir, "backend/")
+	top, _, _ := strings.Cut(name, "/")
+	return slices.IndexFunc(o, func(row string) bool { return row == top || row == top+"/…" })
+}
+
+// Upward are the imports of a package that the order forbids; so are those of what is no part of the plugin.
+func (o Order) Upward(p *Package, module string) (out []string) {
+	from := o.place(p.Dir)
+	if from < 0 {
+		return []string{p.Dir + " is not in the order of packages"}
+	}
+	imports := map[string]bool{}
+	for _, f := range p.Go {
+		for _, spec := range f.Imports {
+			if name, _ := strconv.Unquote(spec.Path.Value); strings.HasPrefix(name, module+"/") {
+				imports[strings.TrimPrefix(name, module+"/")] = true
+			}
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(imports)) {
+		if to := o.place(dir); to < from || !strings.HasPrefix(dir, "backend/") {
+			out = append(out, p.Dir+" imports "+dir)
+		}
+	}
+	return out
+}

@@ -1,0 +1,162 @@
+package structure
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// exceptions are what is above a bar today, and how far: more is a failure, and so is a line that nothing needs any more.
+var exceptions = map[string]int{
+	// The core: all C of a cgo package is in its folder. TestLayers holds it to its layers.
+	"files backend/core": 38,
+
+	// A driver has the methods of all that is asked of it.
+	"circle backend/gpu": 8,
+
+	// What has been the engine: packages of their own, but sessions and transfers have methods in many files.
+	"circle backend/engine":    7,
+	"circle backend/initiator": 16,
+	"circle backend/staging":   5,
+	"circle backend/target":    7,
+	"circle backend/transfer":  12,
+
+	// A library in C++, with a header for each of its parts.
+	"files cshim": 21,
+}
+
+func module(t *testing.T) []*Package {
+	list, err := Read(os.DirFS("../.."))
+	require.NoError(t, err)
+	require.Greater(t, len(list), 40)
+	return list
+}
+
+// TestBars holds the module to the bars.
+func TestBars(t *testing.T) {
+	needed := map[string]bool{}
+	for _, p := range module(t) {
+		for _, b := range p.Breaches() {
+			needed[b.Where] = true
+			if b.Got > exceptions[b.Where] {
+				t.Errorf("%s (%d is excepted)", b, exceptions[b.Where])
+			}
+		}
+	}
+	for where := range exceptions {
+		assert.True(t, needed[where], "%q is within its bar: take its exception out", where)
+	}
+}
+
+// TestOrder holds the plugin's packages to the order in docs/architecture.md.
+func TestOrder(t *testing.T) {
+	page, err := os.ReadFile("../../docs/architecture.md")
+	require.NoError(t, err)
+	order, err := ParseOrder(string(page), "## The order of packages")
+	require.NoError(t, err)
+	require.Equal(t, "plugin", order[0])
+	require.Contains(t, order, "provider/…")
+	packages := map[string]bool{}
+	for _, p := range module(t) {
+		if p.Dir == "plugin" || strings.HasPrefix(p.Dir, "backend/") {
+			packages[strings.TrimPrefix(p.Dir, "backend/")] = true
+			for _, why := range order.Upward(p, "gorail") {
+				t.Error(why)
+			}
+		}
+	}
+	for _, name := range order {
+		assert.True(t, packages[strings.TrimSuffix(name, "/…")], "%s is in the order of packages, but not in the tree", name)
+	}
+}
+
+// measure gives what is above a bar in a tree of files.
+func measure(t *testing.T, files map[string]string) (out []string) {
+	tree := fstest.MapFS{}
+	for name, text := range files {
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	list, err := Read(tree)
+	require.NoError(t, err)
+	for _, p := range list {
+		for _, b := range p.Breaches() {
+			out = append(out, b.String())
+		}
+	}
+	return out
+}
+
+// many is n times a line.
+func many(n int, line string) string { return strings.Repeat(line+"\n", n) }
+
+func TestFiles(t *testing.T) {
+	files := map[string]string{"a/test/x.c": many(500, ""), "a/ctest/x.c": many(500, ""), ".cache/a.go": many(500, ""), "build/a.go": many(500, ""), "a/a.txt": many(500, "")}
+	for k := range 19 {
+		files["a/"+string(rune('a'+k))+".go"] = "package a\n"
+		files["a/"+string(rune('a'+k))+"_test.go"] = "package a\n" + many(500, "")
+	}
+	files["a/a.c"] = many(299, "")
+	require.Empty(t, measure(t, files))
+	files["a/a.h"] = many(300, "")
+	require.Equal(t, []string{"files a: 21, at most 20 ", "lines a/a.h: 300, at most 299 "}, measure(t, files))
+}
+
+func TestFunctions(t *testing.T) {
+	f := func(lines int) string { return "func F() {\n" + many(lines-2, "\tF()") + "}\n" }
+	require.Empty(t, measure(t, map[string]string{"a/a.go": "package a\n" + f(80)}))
+	require.Equal(t, []string{"func a/a.go F: 81, at most 80 "}, measure(t, map[string]string{"a/a.go": "package a\n// F\n" + f(81)}))
+}
+
+func TestFields(t *testing.T) {
+	const nineteen = "a, b, c, d, e, f, g, h, i, j int\nk, l, m, n, o, p, q, r, s string\n"
+	s := func(more string) map[string]string {
+		return map[string]string{"a/a.go": "package a\ntype T struct {\n" + nineteen + more + "}\ntype E struct{}\n"}
+	}
+	require.Empty(t, measure(t, s("E\n")))
+	require.Empty(t, measure(t, s("inner struct {\n"+nineteen+"}\n")), "each has a bar of its own")
+	require.Equal(t, []string{"fields a/a.go T: 21, at most 20 "}, measure(t, s("E\nt int\n")))
+	require.Equal(t, []string{"fields a/a.go inner: 21, at most 20 "}, measure(t, s("inner struct {\n"+nineteen+"t, u int\n}\n")))
+	require.Equal(t, []string{"fields a/a.go local: 21, at most 20 "}, measure(t, map[string]string{
+		"a/a.go": "package a\nfunc F() {\ntype local struct {\n" + nineteen + "t, u int\n}\n}\n"}))
+}
+
+func TestCircles(t *testing.T) {
+	files := map[string]string{ // a type, a method, a field, a variable; and names of other packages, which are not there
+		"a/a.go": "package a\nimport \"fmt\"\ntype T struct { x int }\nfunc (T) Last() { fmt.Println(e) }\n",
+		"a/b.go": "package a\nimport \"C\"\nfunc B() T { return T{} }\n",
+		"a/c.go": "package a\nfunc C() int { return B().x }\n",
+		"a/d.go": "package a\nvar d = C()\n",
+		"a/f.go": "package a\nfunc F() { B().Last() }\n",
+		"a/e.go": "package a\nvar e = 1\n",
+	}
+	require.Empty(t, measure(t, files), "downwards alone")
+	files["a/e.go"] = "package a\nvar e = C()\n"
+	require.Empty(t, measure(t, files), "four of them")
+	files["a/e.go"] = "package a\nvar e = d\n"
+	require.Equal(t, []string{"circle a: 5, at most 4 [a.go b.go c.go d.go e.go]"}, measure(t, files))
+}
+
+func TestUpward(t *testing.T) {
+	order, err := ParseOrder("# A\n## The order\n\nText.\n\n```\npackage  what\nplugin   all: exports\n engine  wiring,\n         and more\n provider/…  libraries\nwire plan: pure\n```\nmore\n", "## The order")
+	require.NoError(t, err)
+	require.Equal(t, Order{"plugin", "engine", "provider/…", "wire", "plan"}, order)
+	_, err = ParseOrder("# A\n", "## The order")
+	require.Error(t, err)
+	upward := func(dir string, imports ...string) []string {
+		list, err := Read(fstest.MapFS{dir + "/a.go": {Data: []byte("package a\nimport (\n_ \"" + strings.Join(imports, "\"\n_ \"") + "\"\n)\n")}})
+		require.NoError(t, err)
+		return order.Upward(list[0], "m")
+	}
+	assert.Empty(t, upward("plugin", "fmt", "m/backend/engine", "m/backend/plan"))
+	assert.Empty(t, upward("backend/provider/a", "m/backend/provider", "m/backend/provider/b/c", "m/backend/wire"))
+	assert.Empty(t, upward("backend/wire", "m/backend/plan"))
+	assert.Equal(t, []string{"backend/plan imports backend/wire"}, upward("backend/plan", "m/backend/wire"), "left of it in the same row")
+	assert.Equal(t, []string{"backend/provider/a imports backend/engine"}, upward("backend/provider/a", "m/backend/engine"))
+	assert.Equal(t, []string{"backend/engine imports plugin", "backend/engine imports test/worker"}, upward("backend/engine", "m/plugin", "m/test/worker"))
+	assert.Equal(t, []string{"backend/engine imports backend/new"}, upward("backend/engine", "m/backend/new"))
+	assert.Equal(t, []string{"backend/new is not in the order of packages"}, upward("backend/new", "fmt"))
+}
