@@ -13,7 +13,7 @@ import (
 // exceptions are what is above a bar today, and how far: more is a failure, and so is a line that nothing needs any more.
 var exceptions = map[string]int{
 	// The core: all C of a cgo package is in its folder. TestLayers holds it to its layers.
-	"files backend/core": 38,
+	"files backend/core": 53,
 
 	// A driver has the methods of all that is asked of it.
 	"circle backend/gpu": 8,
