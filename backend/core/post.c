@@ -194,9 +194,11 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
     if (n) {
         int open = atomic_compare_exchange_strong(&x->shared, &was, SHARED) || was == SHARED;
         if (!open) {
-            p->late_to = was >> EXCLUSIVE_SHIFT;
-            other = x->subs[p->late_to].link->rail;
-            rail_push(other, &p->late); /* x may be gone from here on */
+            if (atomic_fetch_add(&p->lates, 1) == 0) { /* else late is in an inbox and takes this count along: x may be gone */
+                p->late_to = was >> EXCLUSIVE_SHIFT;
+                other = x->subs[p->late_to].link->rail;
+                rail_push(other, &p->late); /* x may be gone from here on */
+            }
         } else if (!atomic_exchange(&p->in, 1)) {
             sub_start(link->rail, &p->start);
         } else {

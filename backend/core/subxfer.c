@@ -145,14 +145,17 @@ void sub_nudge(rail_st *rail, cmd *self)
     sub_out(x, link);
 }
 
-/* The count that a late join took goes back where the transfer's only other sub-transfer is: its notification may be in that link's list, which the
+/* The counts that late joins took go back where the transfer's only other sub-transfer is: its notification may be in that link's list, which the
  * rail that joined must not touch. Unless several links share the transfer, it is that sub-transfer alone that was ever in. */
 void sub_late(rail_st *rail, cmd *self)
 {
     subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, late));
     xfer *x = p->x;
+    gr_link *link = x->subs[p->late_to].link; /* first: without lates it may be set anew */
+    uint32_t n = atomic_exchange(&p->lates, 0);
     (void)rail;
-    sub_out(x, x->subs[p->late_to].link);
+    if (atomic_fetch_sub(&x->pub.subs_left, n) == n)
+        xfer_data_done(x, link);
 }
 
 /* Gives up what is not posted; the sub-transfer leaves here, with its last completion, or, when an operation of it failed, with the

@@ -40,8 +40,9 @@ struct subxfer { /* a transfer on one link */
     _Atomic uint8_t idle; /* nothing of it is posted; a hint */
     _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in subs_left */
     cmd nudge;
-    cmd late; /* gr_xfer_join came too late: its count in subs_left goes back on the rail of the exclusive one, late_to */
+    cmd late; /* gr_xfer_join came too late: its counts in subs_left go back on the rail of the exclusive one, late_to */
     uint32_t late_to;
+    _Atomic uint32_t lates; /* counts that late gives back: a link may come up again before it is run */
 };
 
 struct xfer {

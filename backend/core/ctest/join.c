@@ -1,4 +1,4 @@
-/* A link joins a transfer whose only part leaves at that moment, its notification still on its way. */
+/* A link joins a transfer whose only sub-transfer leaves at that moment, its notification still on its way. */
 #include <sched.h>
 #include <string.h>
 
@@ -31,6 +31,32 @@ static void *join(void *link)
 {
     gr_xfer_join(w.a.core, joins, link);
     return NULL;
+}
+
+/* A link that comes up twice while another thread has the rail where its count is to go back. */
+void join_twice(void)
+{
+    uint64_t note;
+    scene(1, 2, 0);
+    gr_xfer *x = write_of(SLOTS, 4096);
+    memset(w.a.mem, 7, 4096);
+    fake_rail_stall(w.b.rail[0], 1);
+    gr_link_stop(w.a.link[1]); /* so that the other takes it */
+    post(x, w.a.link, 2, &note);
+    note_must(note, w.session);
+    const gr_proof none = {0};
+    CHECK(gr_link_rebind(w.a.link[1], w.a.ep[1], 0, &none, 0) == 0, "rebind");
+    gr_rail_lock((gr_rail *)w.a.rail[0]);
+    gr_xfer_join(w.a.core, x, w.a.link[1]);
+    gr_xfer_join(w.a.core, x, w.a.link[1]);
+    CHECK(atomic_load(&x->subs_left) == 3, "%u sub-transfers", x->subs_left);
+    gr_rail_unlock((gr_rail *)w.a.rail[0]);
+    CHECK(atomic_load(&x->subs_left) == 1, "%u sub-transfers", x->subs_left);
+    fake_rail_stall(w.b.rail[0], 0);
+    UNTIL(!running(x) && notes_all());
+    CHECK(memcmp(w.a.mem, w.b.mem, 4096) == 0, "the bytes differ");
+    gr_xfer_free(w.a.core, x);
+    world_close(&w);
 }
 
 void late_join(void)

@@ -21,6 +21,7 @@ int running(const gr_xfer *x);
         CHECK(gr_now_ns() < end_, "a minute has passed")
 
 void late_join(void);
+void join_twice(void);
 void lost_sends(void);
 void probe_without_credit(void);
 void too_many(void);
