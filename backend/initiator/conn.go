@@ -88,11 +88,10 @@ func (c *conn) Ready(w wire.Welcome) {
 	}
 	err := r.bringUp(w)
 	if err == nil {
-		r.change(func() {
+		r.changeAndKick(func() {
 			r.state = ready
 			r.flushNotifs(w)
 		})
-		r.peer.Kick()
 		r.pull()
 	}
 	r.mu.Unlock()

@@ -160,7 +160,6 @@ func (r *Session) drain(l *link.Link, why string) {
 			if err := r.goOn(l, core.Proof{}, nil); err != nil {
 				go r.conn.GiveUp(err)
 			}
-			r.peer.Kick()
 		}
 	}
 	r.s.Life.After(0, look)

@@ -90,18 +90,17 @@ func (c *conn) Keys(k wire.Keys) {
 	}
 	list := r.requests[k.ID]
 	delete(r.requests, k.ID)
-	r.change(func() {
+	r.changeAndKick(func() {
 		for i, g := range list {
 			g.Asked = false
 			if i < len(k.Entries) && !g.Closed.Load() {
 				r.take(g, k.Entries[i])
 			}
 		}
+		if len(r.requests) == 0 {
+			r.early = nil
+		}
 	})
-	if len(r.requests) == 0 {
-		r.early = nil
-	}
-	r.peer.Kick()
 	r.pull()
 }
 

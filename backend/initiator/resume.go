@@ -62,7 +62,6 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	if err := r.goOn(l, core.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
 		go c.GiveUp(err)
 	}
-	r.peer.Kick()
 }
 
 // goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
@@ -70,7 +69,7 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
 	alone := !r.failover.Others(&l.Link)
 	if alone && err == nil {
-		r.change(func() {
+		r.changeAndKick(func() {
 			if err = l.Rebind(proof, !l.Proved); err == nil {
 				r.failover.Renewed(&l.Link)
 			}
@@ -93,7 +92,7 @@ func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
 			"pause", l.Pause, "err", err)
 	}
 	var retry failover.Retry
-	r.change(func() {
+	r.changeAndKick(func() {
 		l.Core.Yield(proof) // what has arrived must not be sent again when another comes up first
 		retry = r.failover.Rest(&l.Link, err)
 	})
@@ -130,7 +129,7 @@ func (r *Session) cameUp(l *link.Link, epoch uint64) {
 		r.mu.Unlock()
 		return
 	}
-	r.change(func() {
+	r.changeAndKick(func() {
 		r.failover.CameUp(&l.Link)
 		l.ShutDoor()
 		r.rehome()
@@ -145,7 +144,6 @@ func (r *Session) cameUp(l *link.Link, epoch uint64) {
 		l.Late = false
 		r.askAgain(l.Peer)
 	}
-	r.peer.Kick()
 	r.announce()
 	r.mu.Unlock()
 	r.s.Log.Info("rail in use", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", epoch)

@@ -121,8 +121,13 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 func (r *Session) Peer() *transfer.Peer { return r.peer }
 
 // change makes a change of what posts look at, links, keys and the state, and publishes it: see transfer.Peer.Change. f may be nil. Under mu.
-func (r *Session) change(f func()) {
-	r.peer.Change(func(v *transfer.View) {
+func (r *Session) change(f func()) { r.peer.Change(r.publish(f)) }
+
+// changeAndKick is change, with which transfers may begin that wait: before what is posted after it. Under mu.
+func (r *Session) changeAndKick(f func()) { r.peer.ChangeAndKick(r.publish(f)) }
+
+func (r *Session) publish(f func()) func(v *transfer.View) {
+	return func(v *transfer.View) {
 		if f != nil {
 			f()
 		}
@@ -137,7 +142,7 @@ func (r *Session) change(f func()) {
 					Working: l.Phase == failover.Working, Away: l.Away()})
 			}
 		}
-	})
+	}
 }
 
 // spread gives every pair as many links as both sides want, in rounds: what fits is even.

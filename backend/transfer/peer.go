@@ -127,6 +127,19 @@ func (p *Peer) Epoch() uint64 {
 func (p *Peer) Change(f func(v *View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.change(f)
+}
+
+// ChangeAndKick is Change and Kick in one step: what waited for the change is posted before what comes after it.
+func (p *Peer) ChangeAndKick(f func(v *View)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.change(f)
+	p.kick()
+}
+
+// change: under mu.
+func (p *Peer) change(f func(v *View)) {
 	p.epoch++
 	for _, rec := range p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool {
 		return rec.Value.peer == p && rec.Value.x.HasTicket()
@@ -140,6 +153,11 @@ func (p *Peer) Change(f func(v *View)) {
 func (p *Peer) Kick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.kick()
+}
+
+// kick: under mu.
+func (p *Peer) kick() {
 	if p.view.Live == nil {
 		return
 	}

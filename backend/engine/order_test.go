@@ -1,0 +1,39 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/provider/fake"
+	"gorail/backend/transfer"
+)
+
+// A transfer that waits for keys is posted before one that is posted behind it, whenever the keys come.
+func TestQueuedPostsGoFirst(t *testing.T) {
+	const rounds = 3000
+	h := onFake(t, fake.TCPCaps())
+	p := h.pair(64)
+	p.a.connected("bob")
+	for n := range rounds {
+		m := p.b.memory(4096)
+		there := m.seenBy(p.a)
+		local, remote := []Desc{p.mine.desc(0, 64)}, []Desc{there.desc(0, 64)}
+		first, second := p.a.prep(transfer.Write, local, remote, "bob"), p.a.prep(transfer.Write, local, remote, "bob")
+		first.post("first")
+		for end := time.Now().Add(time.Duration(rand.IntN(400)) * time.Microsecond); time.Now().Before(end); { // the keys come in between
+		}
+		second.post("second")
+		first.wait()
+		second.wait()
+		until(t, "notifications", func() bool { return len(p.b.take()) >= 2 })
+		require.Equal(t, []string{"ann:first", "ann:second"}, p.b.got, "round %d", n)
+		p.b.got = nil
+		first.release()
+		second.release()
+		require.NoError(t, p.b.Deregister(m.md.region))
+		require.NoError(t, p.a.UnloadRemote(there.md.region))
+	}
+}
