@@ -1,4 +1,4 @@
-// The functions that the Go half exports. boundary_check.cpp holds these prototypes against the header that cgo
+// The functions that the Go half exports. test/boundary_check.cpp holds these prototypes against the header that cgo
 // writes, so the two can't drift apart.
 #pragma once
 

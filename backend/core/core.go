@@ -1,5 +1,6 @@
 // Package core is the C core of an engine and its Go face: posting, polling, counting transfers down, sending and
-// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and base.h.
+// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and base/base.h; it is in packages by layers:
+// base, link, transfer, control.
 //
 // Go decides (peers, keys, errors, replays) and is told through Events. Memory shared with C is C's; Go reads and
 // writes it through the typed views here.
@@ -20,6 +21,8 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	_ "gorail/backend/core/control" // the C
 )
 
 // ErrFull says that a session's notification queue has reached its limit.

@@ -19,13 +19,14 @@ func TestRandom(t *testing.T) {
 	}{
 		"address": {[]string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"},
 			[][]string{{"1", "6000"}, {"2", "6000"}, {"3", "3000"}, {"4", "3000"}, {"5", "5000", "t"}, {"6", "5000", "t"}, {"12", "5000"},
-				{"late_join"}, {"join_twice"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"}}},
+				{"late_join"}, {"join_twice"}, {"lost_sends"}, {"probe_without_credit"}, {"too_many"}, {"held_back"}, {"held_back_large"},
+				{"gathered"}, {"down_and_up"}}},
 		"thread": {[]string{"-fsanitize=thread"}, [][]string{{"7", "3000", "t"}, {"8", "3000", "t"}, {"14", "3000", "t"}, {"late_join"}, {"join_twice"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctest := native.Part{Name: "ctest", Program: true, Flags: append(c.flags, "-DGR_TEST_PAUSE"),
-				Dirs:    []string{"backend/core", "backend/core/ctest", "backend/provider/fake"},
-				Include: []string{"backend/core", "backend/include", "backend/provider/fake"}}
+				Dirs:    append(folders("backend/core/"), "backend/core/ctest", "backend/provider/fake"),
+				Include: append(folders("backend/core/"), "backend/core", "backend/include", "backend/provider/fake")}
 			bin := ctest.Build(t)
 			for _, run := range c.runs {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -2,5 +2,5 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x8efe5a5c3c5c
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x6ee06004611c
 import "C"

@@ -15,18 +15,41 @@ import (
 // layers are the headers of the C core from the lowest up. Above them is control, what Go and the shim call, which has no header of its own.
 var layers = []string{"base.h", "session.h", "rail.h", "link.h", "message.h", "transfer.h", "progress.h"}
 
+// folderOf are the packages that the layers' headers and files are in.
+var folderOf = map[string]string{"base.h": "base", "session.h": "base", "rail.h": "base", "link.h": "link", "message.h": "link", "transfer.h": "transfer",
+	"progress.h": "control"}
+
+// folders are these packages.
+func folders(prefix string) []string {
+	var list []string
+	for _, l := range layers {
+		if dir := prefix + folderOf[l]; !slices.Contains(list, dir) {
+			list = append(list, dir)
+		}
+	}
+	return list
+}
+
 // TestLayers: a header includes the one below it, a C file the header of its layer and none above. Calls go down, and files do not call each
 // other in circles. docs/architecture.md has the picture.
 func TestLayers(t *testing.T) {
 	text := map[string]string{}
-	for _, pattern := range []string{"*.h", "*.c"} {
-		names, err := filepath.Glob(pattern)
+	for _, folder := range folders("") {
+		names, err := filepath.Glob(folder + "/*.[ch]")
 		require.NoError(t, err)
-		for _, name := range names {
-			b, err := os.ReadFile(name)
+		require.NotEmpty(t, names)
+		for _, path := range names {
+			b, err := os.ReadFile(path)
 			require.NoError(t, err)
+			name := filepath.Base(path)
 			text[name] = string(b)
+			if own := layersOf(text[name]); filepath.Ext(name) == ".c" && len(own) == 1 {
+				require.Equal(t, folderOf[own[0]], folder, name)
+			}
 		}
+	}
+	for _, l := range layers {
+		require.FileExists(t, filepath.Join(folderOf[l], l))
 	}
 	require.Empty(t, breaches(text))
 }

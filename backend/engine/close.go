@@ -15,7 +15,6 @@ const settleTime = 2 * time.Second
 
 // shutdown undoes start, as far as it got.
 func (e *Engine) shutdown() {
-	e.life.Close()
 	if e.watcher != nil {
 		e.watcher.stop()
 	}

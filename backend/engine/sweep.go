@@ -2,13 +2,6 @@ package engine
 
 import "time"
 
-// sweeper looks after deadlines, of transfers and of links.
-type sweeper struct {
-	e    *Engine
-	quit chan struct{}
-	done chan struct{}
-}
-
 func startSweeper(e *Engine) *sweeper {
 	s := &sweeper{e, make(chan struct{}), make(chan struct{})}
 	go s.run()

@@ -4,18 +4,11 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"gorail/backend/provider"
 	"gorail/backend/rails"
 	"gorail/backend/topo"
 )
-
-// watcher hears of devices that go down and come up.
-type watcher struct {
-	cancel context.CancelFunc
-	all    sync.WaitGroup
-}
 
 // startWatcher begins to listen, to the kernel's network devices and to rails that tell themselves.
 func startWatcher(e *Engine) *watcher {
@@ -73,7 +66,7 @@ func (w *watcher) stop() {
 	w.all.Wait()
 }
 
-// UseRail brings up the links over a rail that has joined, on both sides. Implements rails.Joiner.
+// UseRail brings up the links over a rail that has joined, on both sides. Implements rails' joiner.
 func (e *Engine) UseRail(r *rails.Rail) {
 	e.initiators.UseRail(r)
 	e.targets.UseRail(r)

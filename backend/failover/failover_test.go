@@ -37,7 +37,7 @@ func TestWhoElseWorks(t *testing.T) {
 
 // Alone a link is fenced at once while bytes go through, then after pauses that double up to a bound; with others at once, and it rests longer.
 func TestFailed(t *testing.T) {
-	s, now := clocked(1)
+	s, _ := clocked(1)
 	l, probe := s.Links[0], Count{Completions: 1} // which is no news
 	require.Zero(t, s.Failed(l, probe, false), "its first endpoint")
 	l.Epoch++
@@ -48,7 +48,7 @@ func TestFailed(t *testing.T) {
 	require.Zero(t, s.Failed(l, probe, true), "urgent")
 	require.Zero(t, s.Failed(l, Count{Completions: 1000}, false), "bytes went through")
 
-	s, now = clocked(3)
+	s, now := clocked(3)
 	l = s.Links[0]
 	l.Epoch = 1
 	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 2000, 2000} {

@@ -5,6 +5,7 @@ package gpu
 import "C"
 
 import (
+	_ "embed"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -21,6 +22,9 @@ func load(path string) (*C.gr_gpu, error) {
 	}
 	return c, nil
 }
+
+//go:embed kernel/gather.ptx
+var ptx string
 
 // image is the kernel as C wants it, for good.
 var image = sync.OnceValue(func() unsafe.Pointer { return unsafe.Pointer(C.CString(ptx)) })

@@ -135,7 +135,7 @@ void gg_devices_close(gg *g)
     }
 }
 
-/* ---- what writes of other devices need to be seen: called for each transfer, by the core (core/flush.c), without Go ---- */
+/* ---- what writes of other devices need to be seen: called for each transfer, by the core (core/base/flush.c), without Go ---- */
 
 int gg_wants_flush(gg *g, cu_device dev)
 {

@@ -7,24 +7,10 @@ package gpu
 
 import (
 	"crypto/rand"
-	_ "embed"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
 )
-
-//go:embed kernel/gather.ptx
-var ptx string
-
-// Driver is a loaded driver, one in a process for each path. Its methods are safe for concurrent use.
-type Driver struct {
-	calls
-	path string
-	refs int // under drivers.mu
-	maps maps
-	pins pins
-}
 
 var drivers struct {
 	mu     sync.Mutex
@@ -128,50 +114,3 @@ var process = sync.OnceValue(func() (number [16]byte) {
 	_, _ = rand.Read(number[:])
 	return number
 })
-
-// Why says what can't be had, and Is lets errors.Is look for it.
-type Why int
-
-// Fault is an error of the driver, or of what it was asked.
-type Fault struct {
-	Why    Why
-	Result int    // the driver's (CUresult); 0: it was not asked
-	Call   string // its entry point, or what else failed
-	Text   string // its name of the result
-}
-
-func (f *Fault) Error() string {
-	s := f.Call + ": " + f.Why.Error()
-	if f.Text != "" {
-		s += " (" + f.Text + ")"
-	}
-	switch f.Why {
-	case NoLibrary:
-		s += "; install NVIDIA's driver or give its path in option cuda_path"
-	case OldDriver:
-		s += "; install a newer one"
-	case NoFDs:
-		s += "; raise ulimit -n"
-	}
-	return s
-}
-
-// Unwrap lets errors.Is find the reason.
-func (f *Fault) Unwrap() error { return f.Why }
-
-// failed is the error of a call of the driver.
-func (d calls) failed(r result, call string) error {
-	why := Failed
-	switch {
-	case r == ok:
-		return nil
-	case r.lost():
-		why = Lost
-	case r == outOfMemory:
-		why = NoMemory
-	}
-	return &Fault{Why: why, Result: int(r), Call: call, Text: d.errorName(r)}
-}
-
-// Is tells whether an error is of that reason.
-func Is(err error, why Why) bool { return errors.Is(err, why) }

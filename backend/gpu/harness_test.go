@@ -139,12 +139,11 @@ type answer struct {
 
 // peer is another process with memory of its own.
 type peer struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	in   *json.Encoder
-	out  *json.Decoder
-	fds  *net.UnixConn
-	stop func() error
+	t   *testing.T
+	cmd *exec.Cmd
+	in  *json.Encoder
+	out *json.Decoder
+	fds *net.UnixConn
 }
 
 // startPeer runs this test binary once more, with the same library.

@@ -4,43 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
-
-// maps are peers' memory, mapped once for each allocation and GPU of ours.
-type maps struct {
-	opened, failed, imports atomic.Uint64 // counters, for statistics
-
-	mu  sync.Mutex // above no other
-	all []*mapping
-}
-
-func (m *maps) busy() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.all) > 0
-}
-
-// mapping is one.
-type mapping struct {
-	d      *Driver
-	share  shared
-	device int // ours
-	refs   int // under maps.mu
-
-	mu       sync.Mutex // one opens, the others wait
-	begun    bool
-	identity bool // memory of this process at its own address: nothing to close
-	at       uint64
-	vmm      bool     // its address range is reserved
-	sizes    []uint64 // of pieces mapped, in order
-	mapped   uint64   // bytes
-	why      Why      // failed: why; before state
-	state    atomic.Int32
-}
 
 // Map is a peer's memory as one of our GPUs sees it; a reference that Close gives back. Its methods are safe for concurrent use.
 type Map struct{ m *mapping }

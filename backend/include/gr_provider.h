@@ -18,7 +18,7 @@
 #include "gr_nixl.h"
 
 /* A weak WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
- * the same endpoint proves it too (gr_rail.chained). A WRITE of length 0 is allowed, for that purpose alone.
+ * the same endpoint proves it too (gr_rail.is.chained). A WRITE of length 0 is allowed, for that purpose alone.
  * The completion of a proven WRITE is good for what goes to the peer by another way, too: another endpoint, another device.
  * That of an ordinary one may prove no more than that what follows on the same endpoint comes after it. Its last address
  * names a byte that the peer lets us read, even when it is of length 0. */
@@ -71,7 +71,7 @@ typedef struct gr_bulk {
 
 /* What every provider has. All functions return 0 (or a count) or a negative errno; -EAGAIN means: poll, then try again. */
 typedef struct gr_rail_ops {
-    /* One RMA work request of n segments (n <= caps.iov_limit); completes only when the data is proved placed (WRITE)
+    /* One RMA work request of n segments (n <= limit.iov_limit); completes only when the data is proved placed (WRITE)
      * or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
     int (*rma)(gr_rail *rail, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx);
     /* One message from a registered buffer; completes when the peer has it, as far as the caps promise. Without `wake` it may
@@ -143,17 +143,21 @@ struct gr_rail {
     void (*kick)(gr_rail *rail);
     _Atomic int attended; /* set by the core: the application polls all the time, or posts what leaves nothing under way; should it stop, the core's thread does so within eight milliseconds */
     int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
-    uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
-    uint32_t tx_depth;   /* work requests and sends one endpoint takes */
-    uint32_t rx_depth;   /* receives one endpoint takes */
-    uint64_t max_msg;    /* bytes of one work request */
-    uint64_t window_min; /* bytes that a link may have in flight at least: what waits here costs nobody, and is taken back at once; 0: the core's */
-    uint32_t msg_size;   /* bytes of one message, header included */
-    uint8_t gathered;    /* set by the provider: flush has something to do before the lock is let go */
-    uint8_t private_ep;  /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
-    uint8_t ordered;     /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
-    uint8_t prompt;      /* small operations complete within the post: a poll behind it finds them */
-    uint8_t chained;     /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
+    struct {
+        uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
+        uint32_t tx_depth;   /* work requests and sends one endpoint takes */
+        uint32_t rx_depth;   /* receives one endpoint takes */
+        uint64_t max_msg;    /* bytes of one work request */
+        uint64_t window_min; /* bytes that a link may have in flight at least: what waits here costs nobody, and is taken back at once; 0: the core's */
+        uint32_t msg_size;   /* bytes of one message, header included */
+    } limit;
+    struct {
+        uint8_t private_ep; /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
+        uint8_t ordered;    /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
+        uint8_t prompt;     /* small operations complete within the post: a poll behind it finds them */
+        uint8_t chained;    /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
+    } is;
+    uint8_t gathered; /* set by the provider: flush has something to do before the lock is let go */
     void *shared_ep;     /* the endpoint of all peers, for receives; NULL: each has its own */
     void *core;          /* the core's side of the rail, set by the core */
     pthread_t thread;    /* the core's, set by it: it polls when the application doesn't */
@@ -175,7 +179,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     rail->kick = NULL;
     rail->wait_fd = -1;
     rail->gathered = 0;
-    rail->window_min = 0;
+    rail->limit.window_min = 0;
     rail->shared_ep = NULL;
     rail->core = NULL;
     rail->thread = (pthread_t)0;

@@ -19,26 +19,6 @@ import (
 	"gorail/backend/wire"
 )
 
-// conn is one connection to a session's peer: what the control channel calls for it (peer.InitiatorHandler), and what transfers and their runs ask of
-// it (transfer.Live, staging.Session). A session that is suspended and connected again has another.
-type conn struct {
-	r        *Session
-	requests *staging.Requests
-
-	// Guarded by Session.mu.
-	out     *peer.Out // nil until it is dialed
-	parting *parting  // of its end; nil: it asks nothing
-}
-
-func newConn(r *Session) *conn {
-	c := &conn{r: r}
-	c.requests = staging.NewRequests(r.s.Staging, r.name, c, r.s.Options.XferTimeout)
-	return c
-}
-
-// current says that it is the session's, not one before it. Under Session.mu.
-func (c *conn) current() bool { return c.r.conn == c }
-
 // Offers opens our endpoints for the session.
 func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	r := c.r
@@ -165,25 +145,6 @@ func (c *conn) Lost(err error) {
 		r.lose(err)
 	default:
 		r.suspend(err)
-	}
-}
-
-// GiveUp ends a session that a failure of ours or of the peer's has made useless. Implements staging.Session, as the methods below.
-func (c *conn) GiveUp(err error) {
-	r := c.r
-	if !r.s.Life.Enter() {
-		return
-	}
-	defer r.s.Life.Leave()
-	r.mu.Lock()
-	var quiet <-chan struct{}
-	if c.current() {
-		quiet = r.suspend(err)
-	}
-	out := c.out
-	r.mu.Unlock()
-	if out != nil {
-		r.goodbye(out, quiet, err)
 	}
 }
 

@@ -208,3 +208,42 @@ func (r *Session) goodbye(out *peer.Out, quiet <-chan struct{}, why error) {
 		out.Close(why.Error())
 	})
 }
+
+// redialLater connects again for the notifications that are kept, or gives them up. Under mu, with the session lost.
+func (r *Session) redialLater() {
+	if !r.unsent() {
+		return
+	}
+	now := time.Now()
+	if r.keptUntil.IsZero() {
+		r.keptUntil = now.Add(r.s.Options.PeerTimeout)
+	}
+	if now.After(r.keptUntil) || r.s.Life.Closed() {
+		r.dropNotifs()
+		return
+	}
+	r.s.Life.After(redialNotifs, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.reconnect()
+	})
+}
+
+// GiveUp ends a session that a failure of ours or of the peer's has made useless. Implements staging.Session, as the methods below.
+func (c *conn) GiveUp(err error) {
+	r := c.r
+	if !r.s.Life.Enter() {
+		return
+	}
+	defer r.s.Life.Leave()
+	r.mu.Lock()
+	var quiet <-chan struct{}
+	if c.current() {
+		quiet = r.suspend(err)
+	}
+	out := c.out
+	r.mu.Unlock()
+	if out != nil {
+		r.goodbye(out, quiet, err)
+	}
+}

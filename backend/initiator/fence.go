@@ -19,7 +19,6 @@ func (r *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 			r.cameUp(l, epoch)
 			return
 		}
-		r.s.Log.Log(context.Background(), l.Level(), "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", errno)
 		r.failed(l, epoch, syscall.Errno(errno))
 	})
 }
@@ -42,10 +41,11 @@ func (r *Session) rehome() {
 func (r *Session) owns(l *link.Link) bool { return r.state == ready && slices.Contains(r.links, l) }
 
 // failed deals with a link that reported an error: see failover.Session.Failed.
-func (r *Session) failed(l *link.Link, epoch uint64, cause error) {
+func (r *Session) failed(l *link.Link, epoch uint64, cause syscall.Errno) {
 	const why = "completion error"
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.s.Log.Log(context.Background(), l.Level(), "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", int32(cause))
 	if !r.owns(l) || !l.Up || epoch != uint64(l.Epoch) { // or the endpoint that failed is gone already
 		return
 	}
@@ -118,10 +118,11 @@ func (r *Session) fence(l *link.Link, why string) {
 	}
 	r.change(func() { l.Enter(failover.Fencing, time.Now()) })
 	r.doubt(l, why)
+	l.Core.Stop()
+	r.rehome() // before the endpoint is closed, which may take its time
 	if r.s.Links.Quiesce(l) != nil {
 		r.peer.Leak()
 	}
-	r.rehome()
 	var addr []byte
 	if err := l.Renew(); err == nil {
 		addr = l.EP.Addr()

@@ -1,8 +1,12 @@
 package initiator
 
 import (
+	"fmt"
+	"strings"
+
 	"gorail/backend/core"
 	"gorail/backend/region"
+	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
 
@@ -169,4 +173,25 @@ func (r *Session) dropKeys() {
 	clear(r.byTarget)
 	clear(r.requests)
 	r.unloaded, r.early = nil, nil
+}
+
+// refusal says why the peer's range can't be used; "": it can. Memory of a GPU always can: what no rail in use reaches is staged, whatever other
+// rails the peer has it on. Under mu.
+func (r *Session) refusal(g *region.Region, entry wire.KeyEntry) string {
+	if !entry.Known {
+		return transfer.GoneThere
+	}
+	if g.Mem == region.VRAM || g.Len == 0 { // no rail has a key of no bytes, and none needs one
+		return ""
+	}
+	for _, l := range r.links {
+		for _, k := range entry.Rails {
+			if l.Up && int(k.Rail) == l.Peer {
+				return ""
+			}
+		}
+	}
+	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); its log says why", strings.Join(r.path(), ","))
+	r.s.Log.Error("a peer's memory can't be used", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
+	return why
 }

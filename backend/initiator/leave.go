@@ -10,18 +10,6 @@ import (
 	"gorail/backend/transfer"
 )
 
-// departure is the application's letting go of a peer, which the session outlives while the peer may lack notifications.
-type departure struct {
-	why   error
-	ended chan struct{} // closed when the session has ended, or the application has loaded the peer again
-	final bool          // there is nothing to deliver, and no way back; under Session.mu
-
-	// Guarded by Session.mu.
-	asked   bool          // whether the peer has
-	next    uint64        // all notifications below this one,
-	drained chan struct{} // closed when it has
-}
-
 // unname takes a peer from its name. The caller disconnects the peer. Until the departure ends the peer is among the leavers, so that no
 // other session with its engine begins. nil: no peer has that name.
 func (s *Sessions) unname(name, why string) (*Session, *departure) {
@@ -169,16 +157,4 @@ func (c *conn) Drained(next uint64) {
 		d.asked, d.next = true, ^uint64(0) // once
 		close(d.drained)
 	}
-}
-
-// olderThan gives the departure of a session with the engine that r is for, made before r; nil: there is none.
-func (s *Sessions) olderThan(r *Session) *departure {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for old, d := range s.leavers {
-		if old.blob.Engine == r.blob.Engine && old.number < r.number {
-			return d
-		}
-	}
-	return nil
 }

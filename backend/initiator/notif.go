@@ -60,6 +60,3 @@ func (r *Session) send(msg []byte) error {
 	}
 	return nil
 }
-
-// notifCost is what a notification counts towards notif_queue: its bytes, and 64 for its keeping, as in the core.
-func notifCost(msg []byte) uint64 { return uint64(len(msg)) + 64 }

@@ -60,26 +60,6 @@ func (r *Session) keepNotifs() {
 // unsent says that the next session has something to do for notifications that were accepted. Under mu.
 func (r *Session) unsent() bool { return len(r.notifs) > 0 || r.gap }
 
-// redialLater connects again for the notifications that are kept, or gives them up. Under mu, with the session lost.
-func (r *Session) redialLater() {
-	if !r.unsent() {
-		return
-	}
-	now := time.Now()
-	if r.keptUntil.IsZero() {
-		r.keptUntil = now.Add(r.s.Options.PeerTimeout)
-	}
-	if now.After(r.keptUntil) || r.s.Life.Closed() {
-		r.dropNotifs()
-		return
-	}
-	r.s.Life.After(redialNotifs, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.reconnect()
-	})
-}
-
 // dropNotifs gives up what waits for a session. Under mu.
 func (r *Session) dropNotifs() {
 	if len(r.notifs) > 0 {
@@ -130,3 +110,18 @@ func (r *Session) flushNotifs(w wire.Welcome) {
 	}
 	r.clearNotifs()
 }
+
+// olderThan gives the departure of a session with the engine that r is for, made before r; nil: there is none.
+func (s *Sessions) olderThan(r *Session) *departure {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for old, d := range s.leavers {
+		if old.blob.Engine == r.blob.Engine && old.number < r.number {
+			return d
+		}
+	}
+	return nil
+}
+
+// notifCost is what a notification counts towards notif_queue: its bytes, and 64 for its keeping, as in the core.
+func notifCost(msg []byte) uint64 { return uint64(len(msg)) + 64 }

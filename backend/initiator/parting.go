@@ -1,24 +1,12 @@
 package initiator
 
 import (
-	"sync"
 	"time"
 
 	"gorail/backend/failover"
 	"gorail/backend/link"
 	"gorail/backend/peer"
 )
-
-// parting is the end of a connection of ours whose control channel works: the target is asked to close its end of the links on which operations
-// failed. It implements link.Farewell.
-type parting struct {
-	s     *Sessions
-	out   *peer.Out
-	until time.Time
-
-	mu   sync.Mutex
-	left map[uint64]struct{} // FENCEs without an answer
-}
 
 // newParting begins the end of the connection; nil: it asks nothing. Under Session.mu.
 func (r *Session) newParting() *parting {

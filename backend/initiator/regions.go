@@ -1,9 +1,7 @@
 package initiator
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"gorail/backend/provider"
 	"gorail/backend/region"
@@ -11,30 +9,6 @@ import (
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
-
-// LoadRemote notes a peer's range; its keys are asked for on the control channel in the background. ErrNotFound for a
-// peer whose connection info was never loaded, and nothing is created.
-func (s *Sessions) LoadRemote(name string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error) {
-	r := s.Of(name)
-	if r == nil {
-		return 0, status.Errorf(status.ErrNotFound, "load metadata: no connection info of agent %q is loaded", name)
-	}
-	b, err := wire.DecodeRegion(blob)
-	if err != nil {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q: %w", name, err)
-	}
-	if b.Engine != r.blob.Engine {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q belongs to another engine: it was restarted; load its new metadata", name)
-	}
-	if b.Addr != addr || b.Len != length || b.Dev != dev || b.Mem != mem {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)
-	}
-	g, err := r.load(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
-	if err != nil {
-		return 0, err
-	}
-	return g.ID, nil
-}
 
 // load enters a range of the peer's, once.
 func (r *Session) load(rng wire.Range) (*region.Region, error) {
@@ -155,25 +129,4 @@ func (r *Session) forget(g *region.Region) {
 			m.Forget(region.Index(g.ID))
 		}
 	}
-}
-
-// refusal says why the peer's range can't be used; "": it can. Memory of a GPU always can: what no rail in use reaches is staged, whatever other
-// rails the peer has it on. Under mu.
-func (r *Session) refusal(g *region.Region, entry wire.KeyEntry) string {
-	if !entry.Known {
-		return transfer.GoneThere
-	}
-	if g.Mem == region.VRAM || g.Len == 0 { // no rail has a key of no bytes, and none needs one
-		return ""
-	}
-	for _, l := range r.links {
-		for _, k := range entry.Rails {
-			if l.Up && int(k.Rail) == l.Peer {
-				return ""
-			}
-		}
-	}
-	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); its log says why", strings.Join(r.path(), ","))
-	r.s.Log.Error("a peer's memory can't be used", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
-	return why
 }

@@ -8,14 +8,6 @@ import (
 	"gorail/backend/transfer"
 )
 
-// revocation is a REVOKE that waits for transfers to drain.
-type revocation struct {
-	id   uint64
-	all  bool
-	gone map[*region.Region]bool // regions of it that we had
-	left map[*transfer.Transfer]struct{}
-}
-
 // Revoke: the target takes regions back. Nothing new is posted on them; what is in flight drains, and a transfer that is posted whole ends well; then we answer. With
 // nothing in flight at all we give up every key of the peer's, so that it need not ask again for the rest of a burst.
 func (c *conn) Revoke(id uint64, regions []uint64) {

@@ -2,19 +2,22 @@ package initiator
 
 import (
 	"errors"
-	"slices"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/failover"
+	"gorail/backend/keylock"
+	"gorail/backend/lifetime"
 	"gorail/backend/link"
+	"gorail/backend/option"
 	"gorail/backend/peer"
-	"gorail/backend/provider"
 	"gorail/backend/rail"
 	"gorail/backend/rails"
 	"gorail/backend/region"
+	"gorail/backend/staging"
 	"gorail/backend/stats"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
@@ -100,21 +103,74 @@ type outbox struct {
 	notifLen  uint64    // what they count towards notif_queue
 }
 
-func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Session, error) {
-	r := &Session{s: s, number: s.Life.NextID(), name: name, raw: raw, blob: blob,
-		keys: keys{regions: map[wire.Range]*region.Region{}, byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}}
-	r.failover.Timeout = s.Options.RailTimeout
-	r.conn = newConn(r)
-	pairs := r.pair()
-	if len(pairs) == 0 {
-		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
-			name, railNames(blob.Rails), railNames(s.own.Rails))
-		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and says nothing of ours
-		return nil, err
-	}
-	r.lanes = r.spread(pairs)
-	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, pairs, len(r.lanes), r)
-	return r, nil
+// Config is what the sessions need of their engine.
+type Config struct {
+	Options   *option.Options
+	Log       *slog.Logger
+	Life      *lifetime.Engine
+	Core      *core.Core
+	Links     *link.Set
+	Regions   *region.Registry
+	Staging   *staging.Side
+	Transfers *transfer.Table
+	Past      *link.History
+}
+
+// Sessions are all sessions of ours. Safe for concurrent use.
+type Sessions struct {
+	Config
+	node *peer.Node
+	own  wire.ConnBlob // what peers get of us,
+	raw  []byte        // encoded
+
+	loads keylock.Locks[string] // by agent name: each peer is loaded by one caller at a time
+	hurry chan struct{}         // closed: sessions that are being left do not wait for peers any more
+
+	mu      sync.RWMutex
+	byName  map[string]*Session
+	leavers map[*Session]*departure // no name leads to them any more: they deliver their last notifications
+}
+
+// conn is one connection to a session's peer: what the control channel calls for it (peer.InitiatorHandler), and what transfers and their runs ask of
+// it (transfer.Live, staging.Session). A session that is suspended and connected again has another.
+type conn struct {
+	r        *Session
+	requests *staging.Requests
+
+	// Guarded by Session.mu.
+	out     *peer.Out // nil until it is dialed
+	parting *parting  // of its end; nil: it asks nothing
+}
+
+// departure is the application's letting go of a peer, which the session outlives while the peer may lack notifications.
+type departure struct {
+	why   error
+	ended chan struct{} // closed when the session has ended, or the application has loaded the peer again
+	final bool          // there is nothing to deliver, and no way back; under Session.mu
+
+	// Guarded by Session.mu.
+	asked   bool          // whether the peer has
+	next    uint64        // all notifications below this one,
+	drained chan struct{} // closed when it has
+}
+
+// revocation is a REVOKE that waits for transfers to drain.
+type revocation struct {
+	id   uint64
+	all  bool
+	gone map[*region.Region]bool // regions of it that we had
+	left map[*transfer.Transfer]struct{}
+}
+
+// parting is the end of a connection of ours whose control channel works: the target is asked to close its end of the links on which operations
+// failed. It implements link.Farewell.
+type parting struct {
+	s     *Sessions
+	out   *peer.Out
+	until time.Time
+
+	mu   sync.Mutex
+	left map[uint64]struct{} // FENCEs without an answer
 }
 
 // Peer is what transfers know of the session.
@@ -143,58 +199,6 @@ func (r *Session) publish(f func()) func(v *transfer.View) {
 			}
 		}
 	}
-}
-
-// spread gives every pair as many links as both sides want, in rounds: what fits is even.
-func (r *Session) spread(pairs []rail.Pair) (lanes []rail.Pair) {
-	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
-	for round := range n {
-		for _, p := range pairs {
-			if round == 0 || !r.s.Links.Rails.List[p.Own].Can.SharedEndpoint {
-				lanes = append(lanes, p)
-			}
-		}
-	}
-	return lanes
-}
-
-func railNames(offers []wire.RailOffer) []string {
-	names := make([]string, len(offers))
-	for i, o := range offers {
-		names[i] = o.Fabric + "/" + o.Name + " " + o.Subnet
-	}
-	return names
-}
-
-// pair chooses the rails for this peer: all that reach one of its.
-func (r *Session) pair() []rail.Pair {
-	own := r.s.own
-	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
-	devices := r.s.Links.Rails.Devices()
-	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= core.Slots(r.s.Options.MaxRails) || len(o.Proof) > 0 && !r.reaches(o, same) // no slot for its keys, or no way there
-	})
-	all := rail.Match(devices, usable, same)
-	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {
-		all = r.besideLate(all, devices, usable, same)
-	}
-	return all[:min(core.MaxLinks, len(all))]
-}
-
-// besideLate adds, in front, the pairs that there would be without the rails that wait for their interface: these may never come.
-func (r *Session) besideLate(all []rail.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rail.Pair {
-	for i, rl := range r.s.Links.Rails.List {
-		if rl.Waits() {
-			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing
-		}
-	}
-	now := rail.Match(devices, usable, same)
-	for _, p := range all {
-		if r.s.Links.Rails.List[p.Own].Waits() {
-			now = append(now, p)
-		}
-	}
-	return now
 }
 
 // view: under mu.
@@ -245,5 +249,11 @@ func (r *Session) Path() []string {
 	return r.path()
 }
 
-// out is the session's on the control channel; nil until it is dialed. Under mu.
-func (r *Session) out() *peer.Out { return r.conn.out }
+func newConn(r *Session) *conn {
+	c := &conn{r: r}
+	c.requests = staging.NewRequests(r.s.Staging, r.name, c, r.s.Options.XferTimeout)
+	return c
+}
+
+// current says that it is the session's, not one before it. Under Session.mu.
+func (c *conn) current() bool { return c.r.conn == c }

@@ -6,54 +6,19 @@ package initiator
 
 import (
 	"bytes"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"gorail/backend/core"
-	"gorail/backend/keylock"
-	"gorail/backend/lifetime"
 	"gorail/backend/link"
-	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/rails"
-	"gorail/backend/region"
-	"gorail/backend/staging"
 	"gorail/backend/status"
 	"gorail/backend/transfer"
 	"gorail/backend/wire"
 )
-
-// Config is what the sessions need of their engine.
-type Config struct {
-	Options   *option.Options
-	Log       *slog.Logger
-	Life      *lifetime.Engine
-	Core      *core.Core
-	Links     *link.Set
-	Regions   *region.Registry
-	Staging   *staging.Side
-	Transfers *transfer.Table
-	Past      *link.History
-}
-
-// Sessions are all sessions of ours. Safe for concurrent use.
-type Sessions struct {
-	Config
-	node *peer.Node
-	own  wire.ConnBlob // what peers get of us,
-	raw  []byte        // encoded
-
-	loads keylock.Locks[string] // by agent name: each peer is loaded by one caller at a time
-	hurry chan struct{}         // closed: sessions that are being left do not wait for peers any more
-
-	mu      sync.RWMutex
-	byName  map[string]*Session
-	leavers map[*Session]*departure // no name leads to them any more: they deliver their last notifications
-}
 
 // New has no session. node dials; own, encoded as raw, is our connection blob.
 func New(cfg Config, node *peer.Node, own wire.ConnBlob, raw []byte) *Sessions {
@@ -204,4 +169,28 @@ func (s *Sessions) leaving() []*departure {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Values(s.leavers))
+}
+
+// LoadRemote notes a peer's range; its keys are asked for on the control channel in the background. ErrNotFound for a
+// peer whose connection info was never loaded, and nothing is created.
+func (s *Sessions) LoadRemote(name string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error) {
+	r := s.Of(name)
+	if r == nil {
+		return 0, status.Errorf(status.ErrNotFound, "load metadata: no connection info of agent %q is loaded", name)
+	}
+	b, err := wire.DecodeRegion(blob)
+	if err != nil {
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q: %w", name, err)
+	}
+	if b.Engine != r.blob.Engine {
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q belongs to another engine: it was restarted; load its new metadata", name)
+	}
+	if b.Addr != addr || b.Len != length || b.Dev != dev || b.Mem != mem {
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)
+	}
+	g, err := r.load(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
+	if err != nil {
+		return 0, err
+	}
+	return g.ID, nil
 }

@@ -21,6 +21,12 @@ type Engine struct {
 
 	inside sync.RWMutex // held for reading by those inside
 	dead   bool         // guarded by inside: nobody enters any more
+
+	timers struct { // of After
+		mu      sync.Mutex
+		pending map[*time.Timer]struct{}
+		stopped bool
+	}
 }
 
 // NextID is a number that no link, session or request of the engine has.
@@ -45,14 +51,40 @@ func (e *Engine) Enter() bool {
 // Leave ends what Enter began.
 func (e *Engine) Leave() { e.inside.RUnlock() }
 
-// After runs f later, unless the engine is gone by then.
+// After runs f later, unless the engine is gone by then. An engine that is gone keeps no timer, which would keep all of its memory for as long.
 func (e *Engine) After(d time.Duration, f func()) {
-	time.AfterFunc(d, func() {
+	t := &e.timers
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return
+	}
+	if t.pending == nil {
+		t.pending = map[*time.Timer]struct{}{}
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		t.mu.Lock()
+		delete(t.pending, timer)
+		t.mu.Unlock()
 		if e.Enter() {
 			defer e.Leave()
 			f()
 		}
 	})
+	t.pending[timer] = struct{}{}
+}
+
+// stopTimers ends all that have not fired.
+func (e *Engine) stopTimers() {
+	t := &e.timers
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopped = true
+	for timer := range t.pending {
+		timer.Stop()
+	}
+	t.pending = nil
 }
 
 // Go runs f in a goroutine that the end of the engine waits for: see Wait.
@@ -67,6 +99,7 @@ func (e *Engine) SettleDown(most time.Duration) bool {
 		if e.inside.TryLock() {
 			e.dead = true
 			e.inside.Unlock()
+			e.stopTimers()
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package lifetime
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,29 @@ func TestSettleDown(t *testing.T) {
 		return !s.busy
 	}, time.Minute, time.Millisecond)
 	require.False(t, ran)
+}
+
+// Timers of an engine that is gone keep none of its memory.
+func TestTimersEnd(t *testing.T) {
+	var e Engine
+	fired := make(chan struct{})
+	e.After(0, func() { close(fired) })
+	<-fired
+	held, freed := new([1 << 20]byte), make(chan struct{})
+	runtime.AddCleanup(held, func(c chan struct{}) { close(c) }, freed)
+	e.After(time.Hour, func() { held[0] = 1 })
+	require.True(t, e.SettleDown(time.Minute))
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		select {
+		case <-freed:
+			return true
+		default:
+			return false
+		}
+	}, time.Minute, time.Millisecond)
+	e.After(0, func() { t.Error("fired") })
+	require.Empty(t, e.timers.pending)
 }
 
 func TestClose(t *testing.T) {

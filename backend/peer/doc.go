@@ -50,7 +50,7 @@
 // before refuses connections or has another engine for 600 ms, and no other address answers meanwhile; and at once when the target proves by
 // a MAC that the session has ended. A Reject without that, a reset and a refused connection are hints, which anybody can give: they end
 // neither a session nor a dial before all addresses have said so for 600 ms. The errors of a peer that is dead wrap ErrDead. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
-// PeerTimeout too, but 1.5 s after a connection that was closed without a Bye: nearly always the initiator has died then.
+// PeerTimeout too, but 1.2 s after a connection that was closed without a Bye: nearly always the initiator has died then.
 //
 // # Unauthenticated connections
 //
@@ -65,14 +65,16 @@
 // Node, Out and In are safe for concurrent use, also from inside a handler, and none waits for the network (Node.Close
 // waits, bounded).
 //
-// Locks: that of an Out's asks, the stream's (a search is guarded by it, too), the group's. Under the registry's and the limiter's none is taken.
+// Locks: that of an Out's asks, the stream's (a search is guarded by it, too), the group's. Under the stream's and the
+// limiter's connections are closed, which takes that of Descriptors; under the registry's none is taken.
 //
 // # Liveness
 //
 // Silence is not death. A side pings when it has sent or heard nothing for a quarter of Config.heartbeat. When it has heard nothing for
 // PeerTimeout, on whatever connection, it looks for other signs of life (Stream.alive): the peer's process runs, where it is on this host
 // and visible; the peer's kernel acknowledges our pings. Without any the session is lost. A process that was stopped itself notices
-// by a timer that fires late, and gives its peer half a PeerTimeout more, from what is in the socket on.
+// by a timer that fires late, and gives its peer half a PeerTimeout more, from what is in the socket on. A target that was stopped after its
+// initiator hung up waits as long again for it; where it was only starved of CPU, that time is not counted.
 //
 // The end of a visible process ends the session at once, whoever has inherited its sockets (Stream.WatchProcess).
 package peer

@@ -26,7 +26,8 @@ type registry struct {
 	places   map[*stream.Stream]netip.Addr // of sessions that we serve, by where they come from
 	sources  map[netip.Addr]int            // how many of these
 	searched time.Time                     // when a session that gives way was looked for last
-	shedding bool                          // a session that holds too much is being looked for
+	shedding bool                          // sessions that hold too much are being looked for,
+	again    bool                          // and shed was called since
 }
 
 // sessionKey is how an initiator names its session.
@@ -175,36 +176,58 @@ func (r *registry) serving() map[*stream.Stream]netip.Addr {
 	return maps.Clone(r.places)
 }
 
-// shed ends the session that holds the most bytes of frames, while all that we serve hold more than Config.Memory.
+// shed has sessions ended, those that hold the most bytes of frames first, until all that we serve hold no more than Config.Memory. It may
+// be called at any time, and does not wait.
 func (r *registry) shed() {
 	if r.env.Held.Load() <= int64(r.cfg.Memory) {
 		return
 	}
 	r.mu.Lock()
+	r.again = true
 	busy := r.shedding
 	r.shedding = true
 	r.mu.Unlock()
-	if busy {
-		return
+	if !busy {
+		r.spawn(r.shedAll)
 	}
-	r.spawn(func() {
-		defer func() {
-			r.mu.Lock()
-			r.shedding = false
-			r.mu.Unlock()
-		}()
-		var worst *stream.Stream
-		most := 0
-		for s := range r.serving() {
-			if held := s.Held(); held > most && !s.State().Over() {
-				worst, most = s, held
-			}
+}
+
+// shedAll is the goroutine of shed. It looks once more for every call that came while it looked.
+func (r *registry) shedAll() {
+	for r.called() {
+		for r.shedOne() {
 		}
-		if worst == nil || r.env.Held.Load() <= int64(r.cfg.Memory) {
-			return
+	}
+}
+
+// called says that shed was called since the last look. If not, shedAll ends: the next call starts it again.
+func (r *registry) called() (again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	again, r.again = r.again, false
+	r.shedding = again
+	return again
+}
+
+// shedOne ends a session; false: the rest fits. Sessions that are over do not count: they give back what they hold.
+func (r *registry) shedOne() bool {
+	var worst *stream.Stream
+	most, all := 0, 0
+	for s := range r.serving() {
+		if s.State().Over() {
+			continue
 		}
-		r.env.Count.Overflows.Add(1)
-		worst.End(Lost, fmt.Errorf("%w: %s: its frames take %d MiB, and those of all peers more than %d MiB (option control_memory)",
-			ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
-	})
+		held := s.Held()
+		all += held
+		if held > most {
+			worst, most = s, held
+		}
+	}
+	if worst == nil || all <= r.cfg.Memory {
+		return false
+	}
+	r.env.Count.Overflows.Add(1)
+	worst.End(Lost, fmt.Errorf("%w: %s: its frames take %d MiB, and those of all peers more than %d MiB (option control_memory)",
+		ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
+	return true
 }

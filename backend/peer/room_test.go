@@ -1,12 +1,15 @@
 package peer
 
 import (
+	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"gorail/backend/peer/stream"
 	"gorail/backend/wire"
 )
 
@@ -50,4 +53,73 @@ func TestMaxSessions(t *testing.T) {
 	assert.ErrorContains(t, gone.err, "max_sessions")
 	want[evReady](t, next.events)
 	assert.Equal(t, Ready, live.out.State())
+}
+
+// heldBy makes sessions that we serve, each of which holds so many bytes of frames, and of which the shedder has not heard.
+func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
+	t.Helper()
+	shed := n.env.Shed
+	n.env.Shed = func() {}
+	defer func() { n.env.Shed = shed }()
+	for _, b := range bytes {
+		s := newIn(n.base, newTarget(), &wire.Hello{}, netip.Addr{}).stream
+		require.Nil(t, n.sessions.place(s, netip.Addr{}))
+		s.Send(&wire.Revoke{Regions: make([]uint64, b/8)})
+		held = append(held, s)
+	}
+	return held
+}
+
+// over says which sessions have ended.
+func over(sessions []*stream.Stream) (over []bool) {
+	for _, s := range sessions {
+		over = append(over, s.State().Over())
+	}
+	return over
+}
+
+// Sessions end until the rest fits, however seldom the shedder is called.
+func TestShedsAllThatIsTooMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(Config{Memory: 100 << 10}, newTarget())
+		defer n.Close()
+		held := heldBy(t, n, 80<<10, 82<<10, 84<<10, 8<<10)
+		n.sessions.shed()
+		synctest.Wait()
+		assert.Equal(t, []bool{false, true, true, false}, over(held), "those that hold the most")
+		assert.LessOrEqual(t, n.env.Held.Load(), int64(100<<10))
+		assert.Equal(t, uint64(2), n.env.Count.Overflows.Load())
+	})
+}
+
+// What an ended session has yet to give back costs no other session its place.
+func TestShedsNoMoreThanIsTooMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(Config{Memory: 100 << 10}, newTarget())
+		defer n.Close()
+		held := heldBy(t, n, 60<<10, 30<<10)
+		n.env.Held.Add(80 << 10) // of one whose reader has not noticed its end
+		n.sessions.shed()
+		synctest.Wait()
+		assert.Equal(t, []bool{false, false}, over(held))
+	})
+}
+
+// A call that comes while the shedder looks makes it look once more, also when it has just found nothing.
+func TestShedForgetsNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(Config{Memory: 100 << 10}, newTarget())
+		defer n.Close()
+		r := n.sessions
+		r.again, r.shedding = true, true // as shed does that starts the shedder,
+		require.True(t, r.called())
+		require.False(t, r.shedOne()) // which finds nothing
+		held := heldBy(t, n, 80<<10, 82<<10)
+		r.shed()
+		synctest.Wait()
+		assert.Equal(t, []bool{false, false}, over(held), "there is no second one")
+		r.shedAll() // the first goes on
+		assert.Equal(t, []bool{false, true}, over(held))
+		assert.False(t, r.shedding)
+	})
 }

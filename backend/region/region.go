@@ -57,7 +57,7 @@ type registration struct {
 	pinErr error // why it can't be
 }
 
-// Keys is what a peer's region has besides. Guarded by its session.
+// Keys is what a peer's region has besides. Guarded by its session's lock; what posts read is written with that of transfer.Peer, too.
 type Keys struct {
 	Keyed    bool   // keys are in the core's table
 	Asked    bool   // a request for them is under way

@@ -100,3 +100,25 @@ func (s *Run) transfer(local, remote transfer.List) error {
 	t.Await()
 	return t.Outcome()
 }
+
+// Main does the run.
+func (s *Run) Main() {
+	s.side.transfers.Add(1)
+	err := s.live()
+	if err == nil {
+		err = s.move()
+	}
+	if err == nil && s.hasNotif {
+		err = s.notify()
+	}
+	if err != nil {
+		s.fail(err)
+	}
+	s.mu.Lock()
+	code, err := s.code, s.err
+	s.mu.Unlock()
+	if err == nil {
+		s.side.bytes.Add(s.t.Bytes())
+	}
+	s.t.EndRun(s.began, code, err)
+}

@@ -52,6 +52,8 @@ type Requests struct {
 	told   map[string]bool // reasons that are in the log
 }
 
+var errStopped = errors.New("stopped")
+
 // NewRequests has asked nothing yet.
 func NewRequests(side *Side, peer string, s Session, timeout time.Duration) *Requests {
 	return &Requests{side: side, name: peer, session: s, timeout: timeout, over: make(chan struct{}), rings: map[ringKey]*peerRing{},

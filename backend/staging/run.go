@@ -14,8 +14,6 @@ import (
 	"gorail/backend/transfer"
 )
 
-var errStopped = errors.New("stopped")
-
 // Run is one run of a transfer that no link carries as it is: its operations are sorted by what memory they go between; what links
 // carry is posted as inner transfers, the rest goes in chunks over rings. It has goroutines of its own, and ends the transfer.
 type Run struct {
@@ -40,28 +38,6 @@ type Run struct {
 func (a *Requests) Run(t *transfer.Transfer, hasNotif bool, msg []byte, tried transfer.Tried) *Run {
 	return &Run{side: a.side, t: t, asked: a, tried: tried, regions: t.Regions(), hasNotif: hasNotif, msg: msg, began: time.Now(), stop: make(chan struct{}),
 		inner: map[*transfer.Transfer]struct{}{}}
-}
-
-// Main does the run.
-func (s *Run) Main() {
-	s.side.transfers.Add(1)
-	err := s.live()
-	if err == nil {
-		err = s.move()
-	}
-	if err == nil && s.hasNotif {
-		err = s.notify()
-	}
-	if err != nil {
-		s.fail(err)
-	}
-	s.mu.Lock()
-	code, err := s.code, s.err
-	s.mu.Unlock()
-	if err == nil {
-		s.side.bytes.Add(s.t.Bytes())
-	}
-	s.t.EndRun(s.began, code, err)
 }
 
 // Cancel makes it end soon; the first reason counts. Implements transfer.Run.

@@ -185,3 +185,22 @@ func (t *Session) end(linger bool) (first bool) {
 	<-t.s.freeing
 	return first
 }
+
+// AwaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint. Implements region.Holder.
+func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return
+	case <-timer.C:
+		select {
+		case <-done: // both: it did answer
+			return
+		default:
+		}
+	}
+	t.s.warnOf(t.in, "peer did not give a deregistered region back in time: its endpoint is closed", "cancel_timeout", t.s.Options.CancelTimeout)
+	t.close()
+	t.in.Close("no answer to a revocation within cancel_timeout")
+}

@@ -3,27 +3,11 @@ package target
 import (
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/notify"
 )
-
-// order is the order of a session's notifications, while Go keeps it. Guarded by mu but for pending.
-type order struct {
-	pending atomic.Int64 // bytes of asm, in Sessions.pending
-
-	mu       sync.Mutex
-	asm      *notify.Assembler
-	skip     map[uint64]bool // numbers that the sender gave up
-	handled  uint64          // messages that the core has handed to Go
-	draining bool            // somebody waits until
-	drainTo  uint64          // all notifications below it have arrived
-	refused  bool            // it sent something impossible, or the session is frozen: nothing more is taken
-	first    uint64          // the initiator's session in which the numbers began
-}
 
 // begin goes on from where an earlier session got; nil: numbers begin with this one. Before anybody else has the session.
 func (o *order) begin(before *taken, session uint64) {

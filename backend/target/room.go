@@ -68,12 +68,6 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 		"peers have too many endpoints here: %d, with %d file descriptors, are the most (option max_endpoints, ulimit -n)", most.Endpoints, most.Descriptors)}
 }
 
-// leaveRoom is called when the endpoints are closed. It may be called again.
-func (t *Session) leaveRoom() {
-	t.s.room.Give(t.in.Source(), t.usage)
-	t.usage = quota.Usage{}
-}
-
 // warnOf warns of what a peer has caused, unless there is too much of it.
 func (s *Sessions) warnOf(in *peer.In, text string, args ...any) {
 	lost, ok := s.few.Next(time.Now())

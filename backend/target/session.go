@@ -3,6 +3,8 @@ package target
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -10,8 +12,11 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/keylock"
 	"gorail/backend/lifetime"
 	"gorail/backend/link"
+	"gorail/backend/notify"
+	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/quota"
 	"gorail/backend/rails"
@@ -51,6 +56,63 @@ type told struct {
 	missed bool      // that no data connection came in
 	known  bool      // that the peer is connected
 	waits  bool      // for other links, to say so
+}
+
+// taken is how far an engine's notifications got in its sessions that have ended. Numbers go on from session to session, as long as the initiator
+// says which one was before (Hello.After); what waits behind a gap then goes to the next session.
+type taken struct {
+	first, last uint64 // the sessions with these numbers
+	asm         *notify.Assembler
+	skip        map[uint64]bool
+}
+
+// order is the order of a session's notifications, while Go keeps it. Guarded by mu but for pending.
+type order struct {
+	pending atomic.Int64 // bytes of asm, in Sessions.pending
+
+	mu       sync.Mutex
+	asm      *notify.Assembler
+	skip     map[uint64]bool // numbers that the sender gave up
+	handled  uint64          // messages that the core has handed to Go
+	draining bool            // somebody waits until
+	drainTo  uint64          // all notifications below it have arrived
+	refused  bool            // it sent something impossible, or the session is frozen: nothing more is taken
+	first    uint64          // the initiator's session in which the numbers began
+}
+
+// Config is what the sessions need of their engine.
+type Config struct {
+	Options *option.Options
+	Log     *slog.Logger
+	Life    *lifetime.Engine
+	Core    *core.Core
+	Links   *link.Set
+	Regions *region.Registry
+	Staging *staging.Side
+	Past    *link.History
+}
+
+// Sessions are all sessions of peers. Safe for concurrent use.
+//
+// Locks, in the order in which they may be taken: the turn of an engine's Hello, Session.mu, Session.order.mu, Sessions.mu.
+type Sessions struct {
+	Config
+	node atomic.Pointer[peer.Node]
+
+	hellos  keylock.Locks[wire.EngineID] // one session of an engine begins at a time
+	room    quota.Places
+	opening *quota.Turns  // Hellos
+	fencing *quota.Turns  // fences of peers
+	ending  chan struct{} // sessions that close endpoints
+	freeing chan struct{} // and that free what these leave: not behind others that close theirs
+	few     quota.Lines   // lines in the log that peers cause
+	pending atomic.Int64  // bytes of notifications that miss a part, or an earlier one
+
+	mu       sync.RWMutex
+	all      map[*peer.In]*Session
+	byID     map[uint64]*Session
+	byEngine map[wire.EngineID][]*Session // by the peer's
+	taken    map[wire.EngineID]*taken     // how far notifications got in sessions that have ended
 }
 
 // open makes our end of a link.
@@ -115,25 +177,6 @@ func (t *Session) Revoke(regions []uint64) <-chan struct{} {
 	return done
 }
 
-// AwaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint. Implements region.Holder.
-func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-done:
-		return
-	case <-timer.C:
-		select {
-		case <-done: // both: it did answer
-			return
-		default:
-		}
-	}
-	t.s.warnOf(t.in, "peer did not give a deregistered region back in time: its endpoint is closed", "cancel_timeout", t.s.Options.CancelTimeout)
-	t.close()
-	t.in.Close("no answer to a revocation within cancel_timeout")
-}
-
 // wantStart asks the initiator for the links over a rail that has just come up.
 func (t *Session) wantStart(rl *rails.Rail) {
 	if !t.s.Life.Enter() {
@@ -147,4 +190,24 @@ func (t *Session) wantStart(rl *rails.Rail) {
 			t.in.WantFence(uint8(l.Num), l.Epoch)
 		}
 	}
+}
+
+// leaveRoom is called when the endpoints are closed. It may be called again.
+func (t *Session) leaveRoom() {
+	t.s.room.Give(t.in.Source(), t.usage)
+	t.usage = quota.Usage{}
+}
+
+// Of is the session of the control channel's; nil: it has ended, or has not begun.
+func (s *Sessions) Of(in *peer.In) *Session {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.all[in]
+}
+
+// All are the sessions that there are.
+func (s *Sessions) All() []*Session {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Values(s.all))
 }

@@ -4,60 +4,16 @@ package target
 
 import (
 	"errors"
-	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
-	"sync/atomic"
 
 	"gorail/backend/core"
-	"gorail/backend/keylock"
-	"gorail/backend/lifetime"
 	"gorail/backend/link"
-	"gorail/backend/option"
 	"gorail/backend/peer"
 	"gorail/backend/quota"
 	"gorail/backend/rails"
-	"gorail/backend/region"
-	"gorail/backend/staging"
 	"gorail/backend/wire"
 )
-
-// Config is what the sessions need of their engine.
-type Config struct {
-	Options *option.Options
-	Log     *slog.Logger
-	Life    *lifetime.Engine
-	Core    *core.Core
-	Links   *link.Set
-	Regions *region.Registry
-	Staging *staging.Side
-	Past    *link.History
-}
-
-// Sessions are all sessions of peers. Safe for concurrent use.
-//
-// Locks, in the order in which they may be taken: the turn of an engine's Hello, Session.mu, Session.order.mu, Sessions.mu.
-type Sessions struct {
-	Config
-	node atomic.Pointer[peer.Node]
-
-	hellos  keylock.Locks[wire.EngineID] // one session of an engine begins at a time
-	room    quota.Places
-	opening *quota.Turns  // Hellos
-	fencing *quota.Turns  // fences of peers
-	ending  chan struct{} // sessions that close endpoints
-	freeing chan struct{} // and that free what these leave: not behind others that close theirs
-	few     quota.Lines   // lines in the log that peers cause
-	pending atomic.Int64  // bytes of notifications that miss a part, or an earlier one
-
-	mu       sync.RWMutex
-	all      map[*peer.In]*Session
-	byID     map[uint64]*Session
-	byEngine map[wire.EngineID][]*Session // by the peer's
-	taken    map[wire.EngineID]*taken     // how far notifications got in sessions that have ended
-}
 
 // New has no session.
 func New(cfg Config) *Sessions {
@@ -68,20 +24,6 @@ func New(cfg Config) *Sessions {
 
 // SetNode names the control channel, which drops a session where there is no room for another.
 func (s *Sessions) SetNode(n *peer.Node) { s.node.Store(n) }
-
-// Of is the session of the control channel's; nil: it has ended, or has not begun.
-func (s *Sessions) Of(in *peer.In) *Session {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.all[in]
-}
-
-// All are the sessions that there are.
-func (s *Sessions) All() []*Session {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.Collect(maps.Values(s.all))
-}
 
 // Message has a message of a session's that the core leaves to Go.
 func (s *Sessions) Message(ev core.Event) {

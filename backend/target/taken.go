@@ -7,14 +7,6 @@ import (
 	"gorail/backend/wire"
 )
 
-// taken is how far an engine's notifications got in its sessions that have ended. Numbers go on from session to session, as long as the initiator
-// says which one was before (Hello.After); what waits behind a gap then goes to the next session.
-type taken struct {
-	first, last uint64 // the sessions with these numbers
-	asm         *notify.Assembler
-	skip        map[uint64]bool
-}
-
 // Bounds of what is kept of sessions that have ended: the engines, and the bytes that wait behind gaps, of all together.
 const (
 	mostTaken = 4096

@@ -18,13 +18,6 @@ const (
 	goodbyeLate = 2 * time.Second                 // after the first
 )
 
-// held is a transfer whose error waits.
-type held struct {
-	t    *Transfer
-	code int32
-	told bool // it is in the log
-}
-
 // TakeBack is Abort for a transfer of which the peer has taken memory back: posted whole it is left to complete. The peer waits for it, up to its
 // cancel_timeout.
 func (t *Transfer) TakeBack() {

@@ -103,6 +103,13 @@ type Peer struct {
 	until   time.Time
 }
 
+// held is a transfer whose error waits.
+type held struct {
+	t    *Transfer
+	code int32
+	told bool // it is in the log
+}
+
 // NewPeer is connecting. pairs and links don't change.
 func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
 	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s}
@@ -115,27 +122,12 @@ func (p *Peer) View() View {
 	return p.view
 }
 
-// Epoch grows with every Change.
-func (p *Peer) Epoch() uint64 {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.epoch
-}
-
 // Change makes a change of what posts look at: the view, keys of regions. Transfers that were found good are looked at again with their next
 // post, and nothing is posted past us until f has returned. f takes no lock of this package. With the session's lock held.
 func (p *Peer) Change(f func(v *View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.change(f)
-}
-
-// ChangeAndKick is Change and Kick in one step: what waited for the change is posted before what comes after it.
-func (p *Peer) ChangeAndKick(f func(v *View)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.change(f)
-	p.kick()
 }
 
 // change: under mu.
@@ -147,36 +139,6 @@ func (p *Peer) change(f func(v *View)) {
 		rec.Value.x.TakeTicket() // should it have been freed meanwhile, and the slot be another's, that one goes through Go once
 	}
 	f(&p.view)
-}
-
-// Kick starts the waiting transfers that have become ready and ends those that never will. With the session's lock held.
-func (p *Peer) Kick() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.kick()
-}
-
-// kick: under mu.
-func (p *Peer) kick() {
-	if p.view.Live == nil {
-		return
-	}
-	keep := p.waiting[:0]
-	for _, t := range p.waiting {
-		if t.ready() {
-			t.start(t.hasNotif, t.msg)
-			t.msg = nil
-			continue
-		}
-		if g := t.hopeless(); g != nil {
-			t.giveUp(g)
-			continue
-		}
-		keep = append(keep, t)
-		p.session.WantKeys(t.remotes)
-	}
-	clear(p.waiting[len(keep):])
-	p.waiting = keep
 }
 
 // EndWaiting gives those that wait their status.
@@ -216,7 +178,7 @@ func (p *Peer) has(link core.Link) bool {
 
 // Active gives the transfers of which the core has data to move, and those that are staged.
 func (p *Peer) Active() []*Transfer {
-	return p.tab.active(func(t *Transfer) bool { return t.peer == p && t.busy() })
+	return p.tab.active(func(t *Transfer) bool { return t.peer == p && t.Busy() })
 }
 
 // Leak notes the READs for which a stopped process may still make a copy, though the endpoint is closed.

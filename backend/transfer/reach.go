@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,9 +12,6 @@ import (
 
 // Which links have the memory of a transfer on both sides, and what becomes of one that no link carries: what is of GPUs is staged, the rest
 // fails.
-
-// ErrUnreachable says that no link moves bytes between the memories of an inner transfer.
-var ErrUnreachable = errors.New("no link reaches both memories")
 
 // reach gives what tells links that have all of the memory, on both sides, from others.
 func (t *Transfer) reach() func(*Route) bool {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gorail/backend/core"
+	"gorail/backend/region"
 	"gorail/backend/status"
 	"gorail/backend/xfer"
 )
@@ -125,15 +126,9 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 	}
 }
 
-// busy says that the transfer uses memory of either side: the core has data of it to move, or it is staged.
-func (t *Transfer) busy() bool { return !t.freed() && (t.x.InFlight() || t.run.Load() != nil) }
-
-// Busy is busy, for sessions.
-func (t *Transfer) Busy() bool { return t.busy() }
-
 // drained waits until a transfer that was aborted uses no memory of ours any more, or the deadline.
 func (t *Transfer) drained(deadline time.Time) bool {
-	for t.busy() && t.inUse() {
+	for t.Busy() && t.inUse() {
 		if !time.Now().Before(deadline) {
 			return false
 		}
@@ -196,4 +191,10 @@ func (t *Transfer) fence(why string) {
 	p.mu.RUnlock()
 	t.mu.Unlock()
 	p.session.Fence(on, why)
+}
+
+// EndTransfers aborts the transfers over regions that go away and returns when they have drained; after the deadline their endpoints
+// are closed, which ends all access to local memory. Implements region.Users.
+func (tab *Table) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
+	tab.end(func(t *Transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)
 }

@@ -202,10 +202,10 @@ func TestChangeTakesTickets(t *testing.T) {
 	_, err := x.Post(false, nil)
 	require.NoError(t, err)
 	x.x.GiveTicket()
-	epoch := w.peer.Epoch()
+	epoch := w.peer.epoch
 	w.publish(func(*View) {})
 	require.False(t, x.x.HasTicket())
-	require.Equal(t, epoch+1, w.peer.Epoch())
+	require.Equal(t, epoch+1, w.peer.epoch)
 	require.NoError(t, x.Release())
 }
 

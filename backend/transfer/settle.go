@@ -4,12 +4,13 @@ import (
 	"syscall"
 	"time"
 
+	"gorail/backend/core"
 	"gorail/backend/rlimit"
 	"gorail/backend/status"
 )
 
 // A transfer that ends in an error has its status when nothing of it touches memory of either side any more. What failed on a link waits in
-// the core for the link's fence (part.c), or with its session for the FENCEs of one that we end. What is said of our side alone (inUse) is for
+// the core for the link's fence (core/transfer/subxfer.c `sub_drop`), or with its session for the FENCEs of one that we end. What is said of our side alone (inUse) is for
 // releases and deregistrations, which don't wait for the peer.
 
 // ended takes in that a transfer has failed, or that one has ended whose end was waited for. One that ended well may have been posted
@@ -55,7 +56,7 @@ func (t *Transfer) finish(code int32) {
 	case code == int32(status.ErrRemoteDisconnect):
 		why = "the peer is gone"
 	case wire == syscall.ENOTSUP:
-		why = t.tab.Trouble()
+		why = t.Trouble()
 	case wire == syscall.ESTALE:
 		why = "a region of it was deregistered"
 	case wire != 0:
@@ -73,9 +74,6 @@ func (t *Transfer) finish(code int32) {
 	t.x.Settle(code)
 	t.tell()
 }
-
-// refusals is how often a request finds that the peer's memory can't be mapped before it no longer tries: it may have been for want of something.
-const refusals = 3
 
 // restage runs a transfer anew over rings whose links turned out not to reach the peer's memory. Under mu; false: it has failed.
 func (t *Transfer) restage() bool {
@@ -133,4 +131,11 @@ func (t *Transfer) EndRun(began time.Time, code status.Code, err error) {
 		t.reap()
 	}
 	t.peer.session.SettleRevokes()
+}
+
+// Event has the end of a transfer that the core tells of, with its status: it has failed, or somebody waits for its end.
+func (tab *Table) Event(ev core.Event) {
+	if t, err := tab.Get(ev.ID); err == nil { // else released and freed meanwhile
+		t.peer.Events.Do(tab.Life, func() { t.ended(ev.Code) })
+	}
 }

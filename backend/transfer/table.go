@@ -8,8 +8,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
-	"time"
 
 	"gorail/backend/core"
 	"gorail/backend/lifetime"
@@ -65,22 +63,9 @@ func (tab *Table) active(match func(*Transfer) bool) []*Transfer {
 	return list
 }
 
-// Event has the end of a transfer that the core tells of, with its status: it has failed, or somebody waits for its end.
-func (tab *Table) Event(ev core.Event) {
-	if t, err := tab.Get(ev.ID); err == nil { // else released and freed meanwhile
-		t.peer.Events.Do(tab.Life, func() { t.ended(ev.Code) })
-	}
-}
-
-// EndTransfers aborts the transfers over regions that go away and returns when they have drained; after the deadline their endpoints
-// are closed, which ends all access to local memory. Implements region.Users.
-func (tab *Table) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
-	tab.end(func(t *Transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)
-}
-
 // Trouble is why a rail could not copy, last.
-func (tab *Table) Trouble() string {
-	for _, rl := range tab.Rails.List {
+func (t *Transfer) Trouble() string {
+	for _, rl := range t.tab.Rails.List {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
 			if why := v.Trouble(); why != "" {
 				return fmt.Sprintf("rail %s: %s", rl.Name(), why)
@@ -89,6 +74,3 @@ func (tab *Table) Trouble() string {
 	}
 	return "this memory can't be reached over the rails in use"
 }
-
-// Trouble is the table's.
-func (t *Transfer) Trouble() string { return t.tab.Trouble() }

@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"bytes"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,6 +108,9 @@ const (
 	LinksOpening       // they will: it is being mapped
 )
 
+// refusals is how often a request finds that the peer's memory can't be mapped before it no longer tries: it may have been for want of something.
+const refusals = 3
+
 // Op is the operation, Bytes what it moves, Ops how: they are there until the transfer is freed.
 func (t *Transfer) Op() int        { return t.op }
 func (t *Transfer) Bytes() uint64  { return t.bytes }
@@ -158,119 +160,9 @@ func (t *Transfer) uses(r *region.Region) bool {
 	return false
 }
 
-// Post starts the transfer: at once when the peer is connected and its keys are here, else when they are. The result is
-// 0 or 1 (in progress). Implements postXfer.
-func (tab *Table) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
-	t, err := tab.Get(handle)
-	if err != nil {
-		return 0, status.Errorf(status.ErrNotFound, "post: %w", err)
-	}
-	return t.Post(hasNotif, msg)
-}
-
-// Post is Table.Post.
-func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.freed() {
-		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
-	}
-	t.x.TakeTicket() // nobody else posts it meanwhile
-	if t.x.Running() || t.x.Unsettled() {
-		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
-	}
-	t.tell()
-	if len(msg) > core.MaxNotif {
-		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
-	}
-	p := t.peer
-	p.mu.RLock()
-	if p.view.Live != nil && (t.checked == p.epoch || t.ready()) {
-		defer p.mu.RUnlock()
-		t.begin(hasNotif)
-		t.start(hasNotif, msg)
-		if !t.tab.debug && !t.rings { // else every run is told
-			t.x.GiveTicket()
-		}
-		return t.result()
-	}
-	p.mu.RUnlock()
-	return t.enqueue(hasNotif, msg)
-}
-
-// result is what post returns; a failure that is known already is the application's at once.
-func (t *Transfer) result() (int32, error) {
-	if t.x.Running() || t.x.Unsettled() || t.op == Read && t.tab.Regions.Flushes.Load() {
-		return int32(status.InProg), nil
-	}
-	return int32(status.Success), nil
-}
-
 // attached says that the core's links of the transfer are those of the session that is ready: those of an earlier one may be freed. Under t.mu
 // and Peer.mu for reading.
 func (t *Transfer) attached() bool { return t.peer.view.Live != nil && t.live == t.peer.view.Live }
 
-func (t *Transfer) begin(hasNotif bool) {
-	t.sample()
-	t.hasNotif, t.stopped = hasNotif, running
-	t.reason, t.kept = "", false
-	t.aborted, t.taken = time.Time{}, time.Time{}
-	t.leaked.Store(false)
-	t.x.Start()
-	t.tab.records.Begin(t.rec)
-}
-
-// start hands the transfer to the core. Under t.mu or with t queued, and under Peer.mu (reading is enough), with a session that is ready.
-func (t *Transfer) start(hasNotif bool, msg []byte) {
-	t.rec.Post()
-	t.live = t.peer.view.Live
-	if t.rings {
-		tried := LinksUntried
-		if t.refused == refusals {
-			tried = LinksRefused
-		}
-		t.stage(hasNotif, msg, tried)
-		return
-	}
-	if t.tab.debug {
-		t.untold.Store(true)
-	}
-	t.tab.Core.Post(t.x, t.links, t.near, hasNotif, msg)
-}
-
-// stage starts a run. Under t.mu or with t queued, with x running, and under Peer.mu (reading is enough), with a session that is ready.
-func (t *Transfer) stage(hasNotif bool, msg []byte, tried Tried) {
-	run := t.peer.view.Live.Stage(t, hasNotif, bytes.Clone(msg), tried)
-	t.run.Store(&run)
-	t.sampled = t.x.Posted() // what the core knows of times is of another run
-	t.tab.Life.Go(run.Main)
-}
-
-// enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
-func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
-	p, started := t.peer, false
-	err := p.session.Admit(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		t.begin(hasNotif)
-		t.posted = time.Now()
-		if started = p.view.Live != nil && t.ready(); started { // it became ready meanwhile
-			t.start(hasNotif, msg)
-			return
-		}
-		t.msg = bytes.Clone(msg)
-		p.waiting = append(p.waiting, t)
-		if p.view.Live != nil {
-			for _, g := range t.remotes {
-				g.Unknown = false // it may have been registered again
-			}
-		}
-	})
-	switch {
-	case err != nil:
-		return 0, err
-	case started:
-		return t.result()
-	}
-	return int32(status.InProg), nil
-}
+// Busy says that the transfer uses memory of either side: the core has data of it to move, or it is staged.
+func (t *Transfer) Busy() bool { return !t.freed() && (t.x.InFlight() || t.run.Load() != nil) }

@@ -12,48 +12,44 @@ import (
 
 // TestLoopback: an agent moves bytes and notifies itself.
 func TestLoopback(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			a := start(t, "alice", o)
-			src, dst := a.Buffer(5<<20, seedA), a.Buffer(5<<20, seedB)
-			la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
-			x := a.Xfer(worker.XferSpec{Op: op, Local: src.At(la), Remote: dst.At(lb), Peer: "alice", Notif: []byte("me")})
-			l := x.Loop(worker.LoopArgs{N: 50, Timeout: limit})
-			require.Equal(t, 50, l.Done, "%s\n%s", l.Status, a.Output())
-			require.NoError(t, a.GenNotif("alice", []byte("alone")))
-			got := a.WaitNotifs(51, limit)
-			require.Len(t, got, 51)
-			require.Equal(t, nixlapi.Notif{From: "alice", Msg: []byte("me")}, got[0])
-			want(op, src, dst, la, lb)
-			require.NoError(t, x.Release())
-		})
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		a := start(t, "alice")
+		src, dst := a.Buffer(5<<20, seedA), a.Buffer(5<<20, seedB)
+		la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
+		x := a.Xfer(worker.XferSpec{Op: op, Local: src.At(la), Remote: dst.At(lb), Peer: "alice", Notif: []byte("me")})
+		l := x.Loop(worker.LoopArgs{N: 50, Timeout: limit})
+		require.Equal(t, 50, l.Done, "%s\n%s", l.Status, a.Output())
+		require.NoError(t, a.GenNotif("alice", []byte("alone")))
+		got := a.WaitNotifs(51, limit)
+		require.Len(t, got, 51)
+		require.Equal(t, nixlapi.Notif{From: "alice", Msg: []byte("me")}, got[0])
+		want(op, src, dst, la, lb)
+		require.NoError(t, x.Release())
 	})
 }
 
 // TestTwoAgentsOneProcess: both ends in one process, in both directions.
 func TestTwoAgentsOneProcess(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		env := testenv.Need(t)
-		w := worker.Start(t, worker.Options{Env: env})
-		a, b := agent(w, env, "alice", o), agent(w, env, "bob", o)
-		ab, bb := a.Buffer(3<<20+5, seedA), b.Buffer(3<<20+5, seedB)
-		a.Learn(b)
-		b.Learn(a)
-		a.Polling(true)
-		b.Polling(true)
-		x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: ab.Span(1, 1<<20), Remote: bb.Span(3, 1<<20), Peer: "bob", Notif: []byte("w")})
-		y := b.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: bb.Span(2<<20, 1<<20), Remote: ab.Span(2<<20, 1<<20), Peer: "alice", Notif: []byte("r")})
-		for range 20 {
-			x.Do(limit)
-			y.Do(limit)
-		}
-		require.Len(t, b.WaitNotifs(20, limit), 20)
-		require.Len(t, a.WaitNotifs(20, limit), 20)
-		ab.Want(seedA)
-		require.EqualValues(t, -1, bb.Diff(3, 1<<20, seedA, 1))
-		require.EqualValues(t, -1, bb.Diff(2<<20, 1<<20, seedA, 2<<20))
-		require.NoError(t, w.Exit())
-	})
+	env := testenv.Need(t)
+	w := worker.Start(t, worker.Options{Env: env})
+	a, b := agent(w, env, "alice"), agent(w, env, "bob")
+	ab, bb := a.Buffer(3<<20+5, seedA), b.Buffer(3<<20+5, seedB)
+	a.Learn(b)
+	b.Learn(a)
+	a.Polling(true)
+	b.Polling(true)
+	x := a.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: ab.Span(1, 1<<20), Remote: bb.Span(3, 1<<20), Peer: "bob", Notif: []byte("w")})
+	y := b.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: bb.Span(2<<20, 1<<20), Remote: ab.Span(2<<20, 1<<20), Peer: "alice", Notif: []byte("r")})
+	for range 20 {
+		x.Do(limit)
+		y.Do(limit)
+	}
+	require.Len(t, b.WaitNotifs(20, limit), 20)
+	require.Len(t, a.WaitNotifs(20, limit), 20)
+	ab.Want(seedA)
+	require.EqualValues(t, -1, bb.Diff(3, 1<<20, seedA, 1))
+	require.EqualValues(t, -1, bb.Diff(2<<20, 1<<20, seedA, 2<<20))
+	require.NoError(t, w.Exit())
 }
 
 // TestManyAgentsOneProcess: twenty agents of one process write to one target.

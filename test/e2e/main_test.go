@@ -82,7 +82,7 @@ func (p *pairOf) buffers(size uint64) (a, b *worker.Buf) {
 	return a, b
 }
 
-// eachProgress runs a scenario with the progress thread on and off.
+// eachProgress runs a scenario with NIXL's progress flag on and off. GORAIL does not read the flag: two tests show that it makes no difference.
 func eachProgress(t *testing.T, f func(t *testing.T, o option)) {
 	for _, on := range []bool{true, false} {
 		t.Run(fmt.Sprintf("progress=%v", on), func(t *testing.T) { f(t, progress(on)) })

@@ -218,7 +218,8 @@ func (m *matrixCase) path() {
 		rails = "/" + m.place.wire
 	}
 	says(m.t, m.ini.Worker, "peer connected", "agent=alice", "peer=bob", "session=initiator", rails)
-	staged := []string{"GPU 0 and GPU 1", "GPU 0 and host memory", "host memory and GPU 1"}
+	theirs := fmt.Sprint("GPU ", worker.OnMachine(1))
+	staged := []string{"GPU 0 and " + theirs, "GPU 0 and host memory", "host memory and " + theirs}
 	switch {
 	case m.place.near:
 		staged = staged[1:]

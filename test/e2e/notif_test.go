@@ -13,18 +13,16 @@ import (
 
 // TestNotifAlone sends notifications without a transfer: short, empty, binary.
 func TestNotifAlone(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		p := pair(t, o)
-		p.ini.Learn(p.tgt)
-		p.ini.Polling(true) // without a progress thread the sender's polls move it
-		for _, msg := range [][]byte{[]byte("hello"), {}, {0, 1, 0, 255}, []byte("last")} {
-			require.NoError(t, p.ini.GenNotif("bob", msg))
-			got := p.tgt.WaitNotifs(1, limit)
-			require.Len(t, got, 1)
-			require.Equal(t, "alice", got[0].From)
-			require.True(t, bytes.Equal(msg, got[0].Msg), "%q", got[0].Msg)
-		}
-	})
+	p := pair(t)
+	p.ini.Learn(p.tgt)
+	p.ini.Polling(true) // without a progress thread the sender's polls move it
+	for _, msg := range [][]byte{[]byte("hello"), {}, {0, 1, 0, 255}, []byte("last")} {
+		require.NoError(t, p.ini.GenNotif("bob", msg))
+		got := p.tgt.WaitNotifs(1, limit)
+		require.Len(t, got, 1)
+		require.Equal(t, "alice", got[0].From)
+		require.True(t, bytes.Equal(msg, got[0].Msg), "%q", got[0].Msg)
+	}
 }
 
 // TestNotifEmptyWithTransfer: an empty message with a transfer is a message.
@@ -40,48 +38,44 @@ func TestNotifEmptyWithTransfer(t *testing.T) {
 
 // TestNotifBig sends messages around the sizes where they are cut, to 16 MiB.
 func TestNotifBig(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		p := pair(t, o)
-		a, b := p.buffers(4096)
-		p.ini.Polling(true)
-		for i, size := range []int{255, 256, 1023, 4096, 8191, 8192, 65535, 65537, 1 << 20, 4<<20 + 1, 16 << 20} {
-			msg := make([]byte, size)
-			pattern.Fill(msg, uint64(i), 0)
-			require.NoError(t, p.ini.GenNotif("bob", msg))
-			got := p.tgt.WaitNotifs(1, limit)
-			require.Len(t, got, 1, size)
-			require.True(t, bytes.Equal(msg, got[0].Msg), size)
+	p := pair(t)
+	a, b := p.buffers(4096)
+	p.ini.Polling(true)
+	for i, size := range []int{255, 256, 1023, 4096, 8191, 8192, 65535, 65537, 1 << 20, 4<<20 + 1, 16 << 20} {
+		msg := make([]byte, size)
+		pattern.Fill(msg, uint64(i), 0)
+		require.NoError(t, p.ini.GenNotif("bob", msg))
+		got := p.tgt.WaitNotifs(1, limit)
+		require.Len(t, got, 1, size)
+		require.True(t, bytes.Equal(msg, got[0].Msg), size)
 
-			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: msg})
-			x.Do(limit)
-			got = p.tgt.WaitNotifs(1, limit)
-			require.Len(t, got, 1, size)
-			require.True(t, bytes.Equal(msg, got[0].Msg), size)
-			require.NoError(t, x.Release())
-		}
-	})
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: msg})
+		x.Do(limit)
+		got = p.tgt.WaitNotifs(1, limit)
+		require.Len(t, got, 1, size)
+		require.True(t, bytes.Equal(msg, got[0].Msg), size)
+		require.NoError(t, x.Release())
+	}
 }
 
 // TestNotifMany sends 20,000 in a row, in both directions at once, in order.
 func TestNotifMany(t *testing.T) {
 	const n = 20_000
-	eachProgress(t, func(t *testing.T, o option) {
-		p := pair(t, o)
-		p.ini.Learn(p.tgt)
-		p.tgt.Learn(p.ini)
-		p.ini.Polling(true)
-		there, back := p.ini.GenNotifsAsync("bob", "to ", n), p.tgt.GenNotifsAsync("alice", "fro ", n)
-		require.Nil(t, there.Wait().Err)
-		require.Nil(t, back.Wait().Err)
-		check := func(got []nixlapi.Notif, prefix string) {
-			require.Len(t, got, n)
-			for i, g := range got {
-				require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg), "%s\n%s", p.ini.Output(), p.tgt.Output())
-			}
+	p := pair(t)
+	p.ini.Learn(p.tgt)
+	p.tgt.Learn(p.ini)
+	p.ini.Polling(true)
+	there, back := p.ini.GenNotifsAsync("bob", "to ", n), p.tgt.GenNotifsAsync("alice", "fro ", n)
+	require.Nil(t, there.Wait().Err)
+	require.Nil(t, back.Wait().Err)
+	check := func(got []nixlapi.Notif, prefix string) {
+		require.Len(t, got, n)
+		for i, g := range got {
+			require.Equal(t, string(worker.Seq(prefix, i)), string(g.Msg), "%s\n%s", p.ini.Output(), p.tgt.Output())
 		}
-		check(p.tgt.WaitNotifs(n, long), "to ")
-		check(p.ini.WaitNotifs(n, long), "fro ")
-	})
+	}
+	check(p.tgt.WaitNotifs(n, long), "to ")
+	check(p.ini.WaitNotifs(n, long), "fro ")
 }
 
 // TestNotifUnread: a receiver that does not poll must not stop the sender, and

@@ -18,26 +18,24 @@ var lost = min(testenv.Patient(5*time.Second), 15*time.Second)
 
 // TestReload forgets and reloads a live peer 20 times.
 func TestReload(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		p := pair(t, o)
-		a, b := p.buffers(1 << 20)
-		for i := range 20 {
-			a.Fill(uint64(i))
-			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: worker.Seq("r", i)})
-			x.Do(limit)
-			require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: worker.Seq("r", i)}}, p.tgt.WaitNotifs(1, limit))
-			b.Want(uint64(i))
-			if i%2 == 0 { // a request may outlive the metadata that it was made of
-				require.NoError(t, x.Release())
-			}
-			require.NoError(t, p.ini.Invalidate("bob"))
-			require.False(t, p.ini.Knows("bob"))
-			if i%2 != 0 {
-				require.True(t, x.Post().Failed())
-			}
-			p.ini.Learn(p.tgt)
+	p := pair(t)
+	a, b := p.buffers(1 << 20)
+	for i := range 20 {
+		a.Fill(uint64(i))
+		x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: worker.Seq("r", i)})
+		x.Do(limit)
+		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: worker.Seq("r", i)}}, p.tgt.WaitNotifs(1, limit))
+		b.Want(uint64(i))
+		if i%2 == 0 { // a request may outlive the metadata that it was made of
+			require.NoError(t, x.Release())
 		}
-	})
+		require.NoError(t, p.ini.Invalidate("bob"))
+		require.False(t, p.ini.Knows("bob"))
+		if i%2 != 0 {
+			require.True(t, x.Post().Failed())
+		}
+		p.ini.Learn(p.tgt)
+	}
 }
 
 // TestReloadInFlight forgets the peer while a transfer runs.
@@ -125,42 +123,38 @@ func forget(t *testing.T, a *worker.Agent, peer string) {
 
 // TestKillIdle kills a peer with nothing in flight.
 func TestKillIdle(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			p := pair(t, o)
-			a, b := p.buffers(64 << 10)
-			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-			x.Do(limit)
-			p.tgt.Kill()
-			began := time.Now()
-			expectLost(t, p.ini, x)
-			t.Logf("told after %v", time.Since(began))
-			require.NoError(t, x.Release())
-			require.NoError(t, p.ini.Exit())
-		})
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		p := pair(t)
+		a, b := p.buffers(64 << 10)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+		x.Do(limit)
+		p.tgt.Kill()
+		began := time.Now()
+		expectLost(t, p.ini, x)
+		t.Logf("told after %v", time.Since(began))
+		require.NoError(t, x.Release())
+		require.NoError(t, p.ini.Exit())
 	})
 }
 
 // TestKillInFlight kills a peer while requests are on their way.
 func TestKillInFlight(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			p := pair(t, o)
-			a, b := p.buffers(64 << 20)
-			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
-			loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
-			require.NotEmpty(t, p.tgt.WaitNotifs(3, limit))
-			p.tgt.Kill()
-			began := time.Now()
-			l := loop.Wait()
-			require.True(t, l.Status.Failed(), "%d transfers, then %s", l.Done, l.Status)
-			require.Less(t, time.Since(began), lost)
-			expectLost(t, p.ini, x) // what Status says, the C API folds
-			if x.Release() != nil {
-				require.NoError(t, x.Release())
-			}
-			require.NoError(t, p.ini.Exit())
-		})
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		p := pair(t)
+		a, b := p.buffers(64 << 20)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
+		loop := x.LoopAsync(worker.LoopArgs{N: 1 << 20, Timeout: limit})
+		require.NotEmpty(t, p.tgt.WaitNotifs(3, limit))
+		p.tgt.Kill()
+		began := time.Now()
+		l := loop.Wait()
+		require.True(t, l.Status.Failed(), "%d transfers, then %s", l.Done, l.Status)
+		require.Less(t, time.Since(began), lost)
+		expectLost(t, p.ini, x) // what Status says, the C API folds
+		if x.Release() != nil {
+			require.NoError(t, x.Release())
+		}
+		require.NoError(t, p.ini.Exit())
 	})
 }
 

@@ -77,20 +77,18 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 	ours(t)
 	for _, n := range []uint64{1, 64} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			eachProgress(t, func(t *testing.T, o option) {
-				p := pair(t, o)
-				a, b := p.buffers(64 << 20)
-				for i := range uint64(5) {
-					for _, x := range p.readAndStop(t, a, b, n) {
-						require.NoError(t, x.Release(), "an endpoint of one peer's can be closed")
-					}
-					a.Fill(100 + i)
-					p.tgt.Cont()
-					still(t, after, map[*worker.Buf]uint64{a: 100 + i, b: seedB})
-					p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-					a.Want(seedB)
+			p := pair(t)
+			a, b := p.buffers(64 << 20)
+			for i := range uint64(5) {
+				for _, x := range p.readAndStop(t, a, b, n) {
+					require.NoError(t, x.Release(), "an endpoint of one peer's can be closed")
 				}
-			})
+				a.Fill(100 + i)
+				p.tgt.Cont()
+				still(t, after, map[*worker.Buf]uint64{a: 100 + i, b: seedB})
+				p.ini.Xfer(worker.XferSpec{Op: nixlapi.Read, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+				a.Want(seedB)
+			}
 		})
 	}
 }

@@ -39,29 +39,27 @@ func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 func TestReleaseInFlight(t *testing.T) {
 	const size, rounds = 64 << 20, 8
 	rng := rand.New(rand.NewPCG(1, 2))
-	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			p := pair(t, o)
-			a, b := p.buffers(size)
-			for i := range uint64(rounds) {
-				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("never")})
-				require.False(t, x.Post().Failed())
-				s := x.Wait(time.Duration(rng.IntN(4000)) * time.Microsecond)
-				release(t, x)
-				a.Fill(100 + i)
-				b.Fill(200 + i)
-				untouched(t, map[*worker.Buf]uint64{a: 100 + i, b: 200 + i})
-				// A released request may have notified, but not one in progress twice.
-				got := p.tgt.WaitNotifs(2, 0)
-				require.LessOrEqual(t, len(got), 1, "%s", s)
-			}
-			// The next request is not disturbed by what was released.
-			a.Fill(seedA)
-			b.Fill(seedB)
-			p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
-			la := worker.Span(0, size)
-			want(op, a, b, la, la)
-		})
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		p := pair(t)
+		a, b := p.buffers(size)
+		for i := range uint64(rounds) {
+			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("never")})
+			require.False(t, x.Post().Failed())
+			s := x.Wait(time.Duration(rng.IntN(4000)) * time.Microsecond)
+			release(t, x)
+			a.Fill(100 + i)
+			b.Fill(200 + i)
+			untouched(t, map[*worker.Buf]uint64{a: 100 + i, b: 200 + i})
+			// A released request may have notified, but not one in progress twice.
+			got := p.tgt.WaitNotifs(2, 0)
+			require.LessOrEqual(t, len(got), 1, "%s", s)
+		}
+		// The next request is not disturbed by what was released.
+		a.Fill(seedA)
+		b.Fill(seedB)
+		p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+		la := worker.Span(0, size)
+		want(op, a, b, la, la)
 	})
 }
 

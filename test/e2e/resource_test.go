@@ -16,22 +16,20 @@ import (
 // 1 % of a core, with the progress thread on and off.
 func TestIdleCPU(t *testing.T) {
 	const window = 3 * time.Second
-	eachProgress(t, func(t *testing.T, o option) {
-		p := pair(t, o)
-		a, b := p.buffers(1 << 20)
-		p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
-		require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-		p.tgt.Polling(false)
-		// An adaptive poll may run on for a moment.
-		require.True(t, eventually(limit, func() bool {
-			i, j := p.ini.Stats().CPU, p.tgt.Stats().CPU
-			time.Sleep(window)
-			i, j = p.ini.Stats().CPU-i, p.tgt.Stats().CPU-j
-			t.Logf("idle: initiator %.2f %%, target %.2f %% of a core",
-				100*i.Seconds()/window.Seconds(), 100*j.Seconds()/window.Seconds())
-			return i < window/100 && j < window/100
-		}))
-	})
+	p := pair(t)
+	a, b := p.buffers(1 << 20)
+	p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")}).Do(limit)
+	require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+	p.tgt.Polling(false)
+	// An adaptive poll may run on for a moment.
+	require.True(t, eventually(limit, func() bool {
+		i, j := p.ini.Stats().CPU, p.tgt.Stats().CPU
+		time.Sleep(window)
+		i, j = p.ini.Stats().CPU-i, p.tgt.Stats().CPU-j
+		t.Logf("idle: initiator %.2f %%, target %.2f %% of a core",
+			100*i.Seconds()/window.Seconds(), 100*j.Seconds()/window.Seconds())
+		return i < window/100 && j < window/100
+	}))
 }
 
 // TestFirstEngine bounds what the first engine adds to a process.
@@ -49,13 +47,17 @@ func TestFirstEngine(t *testing.T) {
 	require.LessOrEqual(t, after.RSSKiB-before.RSSKiB, int64(128<<10))
 }
 
+// givesBack is the environment of workers whose memory is measured: malloc maps what is large, and unmaps what is freed. By itself it keeps that
+// in arenas, 70 MiB and more after 200 agents over libfabric 2.1, and with one arena nothing.
+var givesBack = []string{"GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072"}
+
 // leaks fails when fds, threads or memory grew between two states.
 func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 	t.Helper()
 	var now worker.Stats
 	ok := eventually(limit, func() bool { // ends of threads take their time, and Go's runtime keeps one for each call that ever blocked beside others
 		now = w.Stats()
-		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+8 && now.RSSKiB-before.RSSKiB < 64<<10
+		return now.FDs <= before.FDs+3 && now.Threads <= before.Threads+8 && now.RSSKiB-before.RSSKiB < 24<<10
 	})
 	t.Logf("threads %d -> %d, fds %d -> %d, RSS %d -> %d MiB", before.Threads, now.Threads,
 		before.FDs, now.FDs, before.RSSKiB>>10, now.RSSKiB>>10)
@@ -65,7 +67,7 @@ func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 // TestAgentsComeAndGo creates and destroys 200 agents that work in between.
 func TestAgentsComeAndGo(t *testing.T) {
 	env := testenv.Need(t)
-	w := worker.Start(t, worker.Options{Env: env})
+	w := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
 	buf := w.Alloc(64<<10, hostmem.Anon)
 	cycle := func() {
 		a := agent(w, env, "alice")
@@ -88,8 +90,8 @@ func TestAgentsComeAndGo(t *testing.T) {
 // TestPeersComeAndGo: an agent that met 60 peers keeps nothing of the gone ones.
 func TestPeersComeAndGo(t *testing.T) {
 	env := testenv.Need(t)
-	ini := start(t, "alice")
-	tw := worker.Start(t, worker.Options{Env: env})
+	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: givesBack}), env, "alice")
+	tw := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
 	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, hostmem.Anon)
 	cycle := func() {
 		b := agent(tw, env, "bob")

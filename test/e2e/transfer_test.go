@@ -57,35 +57,33 @@ func TestZeroLength(t *testing.T) {
 // TestRepost posts one request 2,000 times: one notification each, in order.
 func TestRepost(t *testing.T) {
 	const n = 2000
-	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			p := pair(t, o)
-			a, b := p.buffers(64 << 10)
-			x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("same")})
-			l := x.Loop(worker.LoopArgs{N: n, Timeout: limit})
-			require.Equal(t, n, l.Done, l.Status)
-			l = x.Loop(worker.LoopArgs{N: n, Timeout: limit, Prefix: "no. "})
-			require.Equal(t, n, l.Done, l.Status)
-			got := p.tgt.WaitNotifs(2*n, limit)
-			require.Len(t, got, 2*n)
-			for i, g := range got {
-				if i < n {
-					require.Equal(t, "same", string(g.Msg), i)
-				} else {
-					require.Equal(t, worker.Seq("no. ", i-n), g.Msg)
-				}
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		p := pair(t)
+		a, b := p.buffers(64 << 10)
+		x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("same")})
+		l := x.Loop(worker.LoopArgs{N: n, Timeout: limit})
+		require.Equal(t, n, l.Done, l.Status)
+		l = x.Loop(worker.LoopArgs{N: n, Timeout: limit, Prefix: "no. "})
+		require.Equal(t, n, l.Done, l.Status)
+		got := p.tgt.WaitNotifs(2*n, limit)
+		require.Len(t, got, 2*n)
+		for i, g := range got {
+			if i < n {
+				require.Equal(t, "same", string(g.Msg), i)
+			} else {
+				require.Equal(t, worker.Seq("no. ", i-n), g.Msg)
 			}
-			// Without a notification of its own, and nothing more arrives.
-			s := x.PostQuiet()
-			if s == nixlapi.InProgress {
-				s = x.Wait(limit)
-			}
-			require.Equal(t, nixlapi.Success, s)
-			require.NoError(t, p.ini.GenNotif("bob", []byte("end")))
-			got = p.tgt.WaitNotifs(1, limit)
-			require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("end")}}, got)
-			want(op, a, b, worker.Span(0, a.Size), worker.Span(0, b.Size))
-		})
+		}
+		// Without a notification of its own, and nothing more arrives.
+		s := x.PostQuiet()
+		if s == nixlapi.InProgress {
+			s = x.Wait(limit)
+		}
+		require.Equal(t, nixlapi.Success, s)
+		require.NoError(t, p.ini.GenNotif("bob", []byte("end")))
+		got = p.tgt.WaitNotifs(1, limit)
+		require.Equal(t, []nixlapi.Notif{{From: "alice", Msg: []byte("end")}}, got)
+		want(op, a, b, worker.Span(0, a.Size), worker.Span(0, b.Size))
 	})
 }
 

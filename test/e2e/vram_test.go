@@ -44,35 +44,33 @@ func device(n int) worker.GPUMem { return worker.GPUMem{Device: n, Kind: int(cud
 func TestVRAMTwoProcesses(t *testing.T) {
 	for _, gpus := range [][2]int{{0, 1}, {1, 1}} {
 		t.Run(fmt.Sprintf("GPUs %d,%d", gpus[0], gpus[1]), func(t *testing.T) {
-			eachProgress(t, func(t *testing.T, o option) {
-				eachOp(t, func(t *testing.T, op nixlapi.Op) {
-					const size = 8 << 20
-					p := gpuPair(t, o)
-					a, b := p.ini.GPUBuffer(size, seedA, device(gpus[0])), p.tgt.GPUBuffer(size, seedB, device(gpus[1]))
-					p.ini.Learn(p.tgt)
-					la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
-					x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
-					x.Do(limit)
-					require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
-					want(op, a, b, la, lb)
-					require.NoError(t, x.Release())
-					whole := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
-					a.Fill(seedA)
-					b.Fill(seedB)
-					for range 3 {
-						whole.Do(limit)
-					}
-					if op == nixlapi.Write {
-						b.Want(seedA)
-					} else {
-						a.Want(seedB)
-					}
-					require.NoError(t, p.ini.Close())
-					require.NoError(t, p.tgt.Close())
-					a.Free()
-					b.Free()
-					gpuEmpty(t, p.ini, p.tgt)
-				})
+			eachOp(t, func(t *testing.T, op nixlapi.Op) {
+				const size = 8 << 20
+				p := gpuPair(t)
+				a, b := p.ini.GPUBuffer(size, seedA, device(gpus[0])), p.tgt.GPUBuffer(size, seedB, device(gpus[1]))
+				p.ini.Learn(p.tgt)
+				la, lb := scattered(7, 4096, 100, 1000, 1), scattered(9, 4096, 300, 1000, 2)
+				x := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.At(la), Remote: b.At(lb), Peer: "bob", Notif: []byte("here")})
+				x.Do(limit)
+				require.Len(t, p.tgt.WaitNotifs(1, limit), 1)
+				want(op, a, b, la, lb)
+				require.NoError(t, x.Release())
+				whole := p.ini.Xfer(worker.XferSpec{Op: op, Local: a.All(), Remote: b.All(), Peer: "bob"})
+				a.Fill(seedA)
+				b.Fill(seedB)
+				for range 3 {
+					whole.Do(limit)
+				}
+				if op == nixlapi.Write {
+					b.Want(seedA)
+				} else {
+					a.Want(seedB)
+				}
+				require.NoError(t, p.ini.Close())
+				require.NoError(t, p.tgt.Close())
+				a.Free()
+				b.Free()
+				gpuEmpty(t, p.ini, p.tgt)
 			})
 		})
 	}
@@ -103,12 +101,14 @@ func TestVRAMRegister(t *testing.T) {
 	a := agent(worker.Start(t, o), o.Env, "alice")
 	b := a.AllocGPU(1<<20, device(1))
 	side := b.All()
-	side.Dev = 0
+	if worker.OnMachine(1) == 1 { // there are two
+		side.Dev = 0
+		require.Error(t, a.Register(side))
+		says(t, a.Worker, "it is on GPU 1, the descriptor's device id says 0")
+	}
+	side.Dev = 99
 	require.Error(t, a.Register(side))
-	says(t, a.Worker, "it is on GPU 1, the descriptor's device id says 0")
-	side.Dev = 7
-	require.Error(t, a.Register(side))
-	says(t, a.Worker, "there is no GPU 7: this process sees 2")
+	says(t, a.Worker, "there is no GPU 99: this process sees ")
 	host := a.Alloc(1<<20, hostmem.Anon)
 	side = host.All()
 	side.Mem = nixlapi.VRAM
@@ -165,37 +165,35 @@ func TestVRAMUnmappable(t *testing.T) {
 
 // TestVRAMOneProcess: an agent's own memory, and two agents of one process, between two GPUs and on one; private VMM memory, too, on one.
 func TestVRAMOneProcess(t *testing.T) {
-	eachProgress(t, func(t *testing.T, o option) {
-		eachOp(t, func(t *testing.T, op nixlapi.Op) {
-			const size = 2 * cuda.Granule
-			h := gpuHost(t)
-			w := worker.Start(t, h)
-			a, b := agent(w, h.Env, "alice", o), agent(w, h.Env, "bob", o)
-			b.Polling(true)
-			from := a.GPUBuffer(size, seedA, device(0))
-			la, lb := scattered(7, 4096, 100, 500, 1), scattered(9, 4096, 300, 500, 2)
-			var made []*worker.Buf
-			for peer, owner := range map[string]*worker.Agent{"alice": a, "bob": b} {
-				for _, m := range []worker.GPUMem{device(1), device(0), {Device: 1, Handles: 2}, {Device: 0, Handles: 2, Private: true}} {
-					to := owner.GPUBuffer(size, seedB, m)
-					made = append(made, to)
-					if owner == b {
-						a.Learn(b)
-					}
-					from.Fill(seedA)
-					x := a.Xfer(worker.XferSpec{Op: op, Local: from.At(la), Remote: to.At(lb), Peer: peer})
-					x.Do(limit)
-					want(op, from, to, la, lb)
-					require.NoError(t, x.Release())
+	eachOp(t, func(t *testing.T, op nixlapi.Op) {
+		const size = 2 * cuda.Granule
+		h := gpuHost(t)
+		w := worker.Start(t, h)
+		a, b := agent(w, h.Env, "alice"), agent(w, h.Env, "bob")
+		b.Polling(true)
+		from := a.GPUBuffer(size, seedA, device(0))
+		la, lb := scattered(7, 4096, 100, 500, 1), scattered(9, 4096, 300, 500, 2)
+		var made []*worker.Buf
+		for peer, owner := range map[string]*worker.Agent{"alice": a, "bob": b} {
+			for _, m := range []worker.GPUMem{device(1), device(0), {Device: 1, Handles: 2}, {Device: 0, Handles: 2, Private: true}} {
+				to := owner.GPUBuffer(size, seedB, m)
+				made = append(made, to)
+				if owner == b {
+					a.Learn(b)
 				}
+				from.Fill(seedA)
+				x := a.Xfer(worker.XferSpec{Op: op, Local: from.At(la), Remote: to.At(lb), Peer: peer})
+				x.Do(limit)
+				want(op, from, to, la, lb)
+				require.NoError(t, x.Release())
 			}
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-			for _, m := range append(made, from) {
-				m.Free()
-			}
-			gpuEmpty(t, a)
-		})
+		}
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		for _, m := range append(made, from) {
+			m.Free()
+		}
+		gpuEmpty(t, a)
 	})
 }
 

@@ -1,6 +1,9 @@
 package worker
 
 import (
+	"os"
+	"path/filepath"
+
 	"gorail/nixlapi"
 	"gorail/test/hostmem"
 )
@@ -22,9 +25,19 @@ func (w *Worker) Alloc(size uint64, kind hostmem.Kind) *Buf {
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
 }
 
+// OnMachine is the GPU that stands for one of the imitation's: where the tests use this machine's and it has fewer, one for several.
+func OnMachine(device int) int {
+	if os.Getenv("GORAIL_TEST_CUDA") == "" {
+		return device
+	}
+	found, _ := filepath.Glob("/dev/nvidia[0-9]*")
+	return device % max(1, len(found))
+}
+
 // AllocGPU makes memory of a GPU.
 func (w *Worker) AllocGPU(size uint64, m GPUMem) *Buf {
 	w.t.Helper()
+	m.Device = OnMachine(m.Device)
 	out := call[AllocOut](w, "Alloc", AllocArgs{Size: size, GPU: &m}, Deadline)
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixlapi.VRAM, Dev: uint64(m.Device)}
 }

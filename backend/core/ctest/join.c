@@ -33,11 +33,10 @@ static void *join(void *link)
     return NULL;
 }
 
-/* A link that comes up twice while another thread has the rail where its count is to go back. */
-void join_twice(void)
+/* A WRITE with a notification on one link, which stalls. The other link was down when it was posted, and is up again. */
+static gr_xfer *post_on_one(void)
 {
     uint64_t note;
-    scene(1, 2, 0);
     gr_xfer *x = write_of(SLOTS, 4096);
     memset(w.a.mem, 7, 4096);
     fake_rail_stall(w.b.rail[0], 1);
@@ -46,6 +45,22 @@ void join_twice(void)
     note_must(note, w.session);
     const gr_proof none = {0};
     CHECK(gr_link_rebind(w.a.link[1], w.a.ep[1], 0, &none, 0) == 0, "rebind");
+    return x;
+}
+
+static void end_well(gr_xfer *x)
+{
+    UNTIL(!running(x) && notes_all());
+    CHECK(memcmp(w.a.mem, w.b.mem, 4096) == 0, "the bytes differ");
+    gr_xfer_free(w.a.core, x);
+    world_close(&w);
+}
+
+/* A link that comes up twice while another thread has the rail where its count is to go back. */
+void join_twice(void)
+{
+    scene(1, 2, 0);
+    gr_xfer *x = post_on_one();
     gr_rail_lock((gr_rail *)w.a.rail[0]);
     gr_xfer_join(w.a.core, x, w.a.link[1]);
     gr_xfer_join(w.a.core, x, w.a.link[1]);
@@ -53,27 +68,16 @@ void join_twice(void)
     gr_rail_unlock((gr_rail *)w.a.rail[0]);
     CHECK(atomic_load(&x->subs_left) == 1, "%u sub-transfers", x->subs_left);
     fake_rail_stall(w.b.rail[0], 0);
-    UNTIL(!running(x) && notes_all());
-    CHECK(memcmp(w.a.mem, w.b.mem, 4096) == 0, "the bytes differ");
-    gr_xfer_free(w.a.core, x);
-    world_close(&w);
+    end_well(x);
 }
 
 void late_join(void)
 {
     pthread_t thread;
-    uint64_t note;
     fake_script slow = {.per_poll = 1};
     scene(1, 2, 0);
-    joins = write_of(SLOTS, 4096);
-    memset(w.a.mem, 7, 4096);
     fake_rail_script(w.a.rail[0], &slow);
-    fake_rail_stall(w.b.rail[0], 1);
-    gr_link_stop(w.a.link[1]); /* so that the other takes it */
-    post(joins, w.a.link, 2, &note);
-    note_must(note, w.session);
-    const gr_proof none = {0};
-    CHECK(gr_link_rebind(w.a.link[1], w.a.ep[1], 0, &none, 0) == 0, "rebind");
+    joins = post_on_one();
     gr_pause = pause_join;
     CHECK(pthread_create(&thread, NULL, join, w.a.link[1]) == 0, "thread");
     wait_for(&joining);
@@ -90,8 +94,5 @@ void late_join(void)
         progress();
     pthread_join(thread, NULL);
     gr_pause = NULL;
-    UNTIL(!running(joins) && notes_all());
-    CHECK(memcmp(w.a.mem, w.b.mem, 4096) == 0, "the bytes differ");
-    gr_xfer_free(w.a.core, joins);
-    world_close(&w);
+    end_well(joins);
 }

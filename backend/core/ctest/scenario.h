@@ -27,5 +27,7 @@ void probe_without_credit(void);
 void too_many(void);
 void held_back(void);
 void held_back_large(void);
+void gathered(void);
+void down_and_up(void);
 
 #endif

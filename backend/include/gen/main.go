@@ -1,4 +1,4 @@
-// Command gen writes the files by which packages find the shared headers; it runs in backend/include.
+// Command gen writes the files by which packages find headers of others; it runs in backend/include.
 package main
 
 import (
@@ -11,7 +11,11 @@ import (
 
 func main() {
 	for _, user := range include.Users {
-		file, want := filepath.Join("../..", user, include.File), include.Source(user)
+		want, err := user.Source(os.DirFS("../.."))
+		if err != nil {
+			log.Fatal(err)
+		}
+		file := filepath.Join("../..", user.Dir, include.File)
 		if text, err := os.ReadFile(file); err == nil && string(text) == want {
 			continue // ninja goes by times
 		}

@@ -93,9 +93,9 @@ func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
 	p = &Pending{Conn: c, Source: source}
 	for {
-		wait, evicted := l.tryEnter(p, time.Now())
-		if p.place != nil {
-			return p, evicted
+		entered, wait, evicted := l.tryEnter(p, time.Now())
+		if entered {
+			return p, evicted // p may be out again by now
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -110,16 +110,17 @@ func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, 
 	}
 }
 
-func (l *Limiter) tryEnter(p *Pending, now time.Time) (wait time.Duration, evicted *Pending) {
+// tryEnter gives a place, or says how long to wait for one.
+func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.Duration, evicted *Pending) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return time.Hour, nil // the context has ended too
+		return false, time.Hour, nil // the context has ended too
 	}
 	if l.open.Len() >= l.limits.HalfOpen {
 		old, wait := l.toEvict(now)
 		if old == nil {
-			return wait, nil
+			return false, wait, nil
 		}
 		old.Conn.Close()
 		l.out(old)
@@ -131,7 +132,7 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (wait time.Duration, evict
 	if l.open.Len() < l.limits.HalfOpen {
 		l.signal() // another listener may be waiting too
 	}
-	return 0, evicted
+	return true, 0, evicted
 }
 
 // toEvict is any handshake of the source that has failed too often, or else of the one with the most, if it is old enough; nil: none is before

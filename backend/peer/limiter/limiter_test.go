@@ -22,22 +22,22 @@ func TestPrefersTheRare(t *testing.T) {
 		p := &Pending{Conn: c, Source: source}
 		pending = append(pending, p)
 		if k < 3 {
-			_, evicted := l.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
+			_, _, evicted := l.tryEnter(p, t0.Add(time.Duration(k)*time.Millisecond))
 			require.Nil(t, evicted)
 		}
 	}
-	wait, evicted := l.tryEnter(pending[3], t0.Add(500*time.Millisecond))
+	entered, wait, evicted := l.tryEnter(pending[3], t0.Add(500*time.Millisecond))
 	assert.Nil(t, evicted)
-	assert.Nil(t, pending[3].place)
+	assert.False(t, entered)
 	assert.Equal(t, 501*time.Millisecond, wait)
-	_, evicted = l.tryEnter(pending[3], t0.Add(1001*time.Millisecond))
+	_, _, evicted = l.tryEnter(pending[3], t0.Add(1001*time.Millisecond))
 	assert.Same(t, pending[1], evicted, "of the source with the most, the one that is old enough")
 	assert.False(t, l.Leave(pending[1]))
 
 	for range 2 {
 		l.Fail(few, t0.Add(2*time.Second))
 	}
-	_, evicted = l.tryEnter(pending[4], t0.Add(2*time.Second))
+	_, _, evicted = l.tryEnter(pending[4], t0.Add(2*time.Second))
 	assert.Same(t, pending[0], evicted, "of the source that has failed too often")
 	for k := range 100 {
 		l.Fail(netip.AddrFrom4([4]byte{10, 0, 0, byte(k)}), t0)
@@ -55,7 +55,7 @@ func TestEvictsAtRandom(t *testing.T) {
 		now = now.Add(2 * time.Millisecond)
 		c, other := net.Pipe()
 		other.Close()
-		_, evicted := l.tryEnter(&Pending{Conn: c}, now)
+		_, _, evicted := l.tryEnter(&Pending{Conn: c}, now)
 		if evicted != nil {
 			require.GreaterOrEqual(t, now.Sub(evicted.since), l.limits.MinAge)
 			age[min(3, int(now.Sub(evicted.since)/(places*2*time.Millisecond)))]++
@@ -94,4 +94,22 @@ func TestEnd(t *testing.T) {
 	}
 	require.True(t, l.Leave(p))
 	require.False(t, l.Leave(p))
+}
+
+// One that enters while another evicts it is evicted, and enters no second time: for the race detector.
+func TestEntersWhileEvicted(t *testing.T) {
+	l := New(Limits{HalfOpen: 1, Burst: 1, Refill: 1, Sources: 1})
+	evicted := make(chan *Pending, 2)
+	for range 2 {
+		go func() {
+			here, there := net.Pipe()
+			defer here.Close()
+			_, e := l.Enter(t.Context(), there, netip.Addr{})
+			evicted <- e
+		}()
+	}
+	first, second := <-evicted, <-evicted
+	assert.NotEqual(t, first == nil, second == nil, "one makes room for the other")
+	assert.Equal(t, 1, l.HalfOpen())
+	l.Close()
 }

@@ -10,22 +10,30 @@ import (
 // lookTime is for a last look into the socket before a peer is blamed: a read with a deadline that has passed reads nothing.
 const lookTime = 10 * time.Millisecond
 
+// A peer that hung up has little time, so a short stop of ours matters: it is waited for in steps of backStep, and what a timer is late
+// is not counted, if it is more than backLate.
+const (
+	backStep = 100 * time.Millisecond
+	backLate = 20 * time.Millisecond
+)
+
 // Monitor decides when a silent peer is lost. Safe for concurrent use.
 //
 // The own process may have been stopped, or starved of CPU, while the peer's frames lie in the socket or while the peer
 // was stopped with us. Then a timer fires late: so a read waits for a quarter of the timeout at most, and when that takes
-// much longer, the peer has half a timeout from there.
+// much longer, the peer has half a timeout from there. One that hung up has again all of the time that Hurry gave it.
 type Monitor struct {
 	timeout time.Duration // constant
 	beat    time.Duration // constant: what pings and the search for other paths are timed by
 
 	mu     sync.Mutex
-	heard  time.Time // when something came last
-	armed  time.Time // the deadline given last
-	grace  time.Time // not lost before this
-	awake  time.Time // Silence makes uneasy from here on: we were stopped before
-	back   time.Time // when a peer that hung up must be back; zero when none did
-	looked bool      // the last look since heard was taken
+	heard  time.Time     // when something came last
+	armed  time.Time     // the deadline given last
+	grace  time.Time     // not lost before this
+	awake  time.Time     // Silence makes uneasy from here on: we were stopped before
+	back   time.Time     // when a peer that hung up must be back; zero when none did
+	hurry  time.Duration // what it was given for that
+	looked bool          // the last look since heard was taken
 }
 
 // New makes a monitor of a peer that was just heard.
@@ -40,11 +48,11 @@ func (m *Monitor) Hear(now time.Time) {
 	m.heard, m.looked, m.back = now, false, time.Time{}
 }
 
-// Hurry says that the peer hung up: it is lost if it is not back by then.
-func (m *Monitor) Hurry(back time.Time) {
+// Hurry says that the peer hung up: it is lost if it is not back within that time. Time in which we do not run is not counted.
+func (m *Monitor) Hurry(now time.Time, within time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.back, m.looked = back, false
+	m.back, m.hurry, m.looked = now.Add(within), within, false
 }
 
 // LastHeard is the time of the last Hear.
@@ -65,9 +73,16 @@ func (m *Monitor) Silence(now time.Time) time.Duration {
 func (m *Monitor) Arm(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.armed = earlier(m.due(), now.Add(m.beat/4))
+	step := m.beat / 4
+	if now.Before(m.back) {
+		step = min(step, backStep)
+	}
+	m.armed = earlier(m.due(), now.Add(step))
 	if w := m.worry(); now.Before(w) {
 		m.armed = earlier(m.armed, w)
+	}
+	if !m.back.IsZero() {
+		m.armed = later(m.armed, now) // no timer is late that was given no time
 	}
 	return m.armed
 }
@@ -76,10 +91,22 @@ func (m *Monitor) Arm(now time.Time) time.Time {
 func (m *Monitor) Expired(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	late := now.Sub(m.armed)
+	stopped := late > m.beat/8
+	if stopped {
+		m.awake, m.looked = now, false
+	}
+	m.armed = later(m.armed, now) // so that it is late once
 	switch {
-	case now.Sub(m.armed) > m.beat/8:
-		m.grace, m.awake, m.looked = now.Add(m.timeout/2), now, false
+	case stopped && m.back.IsZero():
+		m.grace = now.Add(m.timeout / 2)
 		return false
+	case stopped:
+		m.back = now.Add(m.hurry)
+	case !m.back.IsZero() && late > backLate:
+		m.back = m.back.Add(late)
+	}
+	switch {
 	case now.Before(m.due()):
 		return false
 	case !m.looked:

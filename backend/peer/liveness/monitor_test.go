@@ -80,16 +80,68 @@ func TestHurry(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = time.Minute
 	m := New(timeout, timeout, t0)
-	m.Hurry(t0.Add(time.Second))
+	m.Hurry(t0, time.Second)
 	at, lost := verdict(m, t0, 0, t0.Add(time.Hour))
 	require.True(t, lost)
 	assert.Equal(t, time.Second+lookTime, at.Sub(t0))
 	m = New(timeout, timeout, t0)
-	m.Hurry(t0.Add(time.Second))
+	m.Hurry(t0, time.Second)
 	m.Hear(t0)
 	at, lost = verdict(m, t0, 0, t0.Add(time.Hour))
 	require.True(t, lost)
 	assert.Equal(t, timeout+lookTime, at.Sub(t0), "it is back")
+}
+
+// While a peer that hung up may come back, only time in which we run counts.
+func TestHurryWhileStopped(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const timeout, beat, grace = time.Minute, 5 * time.Second, 1200 * time.Millisecond
+	hungUp := func() *Monitor {
+		m := New(timeout, beat, t0)
+		m.Hurry(t0, grace)
+		m.Arm(t0)
+		return m
+	}
+	t.Run("stopped", func(t *testing.T) {
+		m, wake := hungUp(), t0.Add(1450*time.Millisecond)
+		require.False(t, m.Expired(wake), "it may have knocked meanwhile")
+		at, lost := verdict(m, wake, 0, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Equal(t, grace+lookTime, at.Sub(wake), "and no longer")
+	})
+	t.Run("stopped at the last moment", func(t *testing.T) {
+		m, now := hungUp(), t0
+		for now.Before(t0.Add(grace)) {
+			now = m.Arm(now)
+			require.False(t, m.Expired(now))
+		}
+		m.Arm(now) // the last look
+		wake := now.Add(time.Minute)
+		require.False(t, m.Expired(wake))
+		at, lost := verdict(m, wake, 0, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Equal(t, grace+lookTime, at.Sub(wake))
+	})
+	t.Run("starved", func(t *testing.T) {
+		const late = 300 * time.Millisecond // for every 100 ms
+		at, lost := verdict(hungUp(), t0, late, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.GreaterOrEqual(t, at.Sub(t0), 4*grace, "of which it had a quarter")
+		assert.Less(t, at.Sub(t0), 5*grace)
+	})
+	t.Run("slightly late timers", func(t *testing.T) {
+		at, lost := verdict(hungUp(), t0, time.Millisecond, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Less(t, at.Sub(t0), grace+50*time.Millisecond)
+	})
+	t.Run("time was over before anybody waited", func(t *testing.T) {
+		m := New(timeout, beat, t0)
+		m.Hurry(t0, grace)
+		now := t0.Add(2 * time.Second)
+		at, lost := verdict(m, now, 0, t0.Add(time.Hour))
+		require.True(t, lost)
+		assert.Equal(t, lookTime, at.Sub(now), "that was no stop of ours")
+	})
 }
 
 func TestPingDue(t *testing.T) {

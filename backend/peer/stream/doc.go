@@ -18,8 +18,8 @@
 //
 // Run reads and calls the handler, so the calls of a stream come one at a time and in order; a goroutine of its own writes. A handler that
 // is slow delays its own stream only; the writer's pings go on meanwhile, and a connection can be replaced. What is to be sent goes into the
-// queue; above Env.QueueLimit, with what is not acknowledged, the stream is lost. Requests for keys wait in it while the answers to 8192
-// ranges are due.
+// queue; above Env.QueueLimit, with what is not acknowledged, the stream is lost. Requests for keys wait in it while the answers to about
+// 2048 ranges are due (maxAsked).
 //
 // Stream.mu guards the state and the connection. It comes before the locks of the queue and the monitor; Seeker.Seek is called with it held.
 package stream

@@ -27,6 +27,7 @@ func (s *Stream) unplug(why error) {
 	s.path.conn, s.path.broken, s.path.since = nil, why, time.Now()
 	close(c.down)
 	c.Close()
+	s.queue.unplug() // a reader that waits for room is to notice
 }
 
 // broke takes a connection that failed from the stream, which waits for another: the initiator looks for one. Nothing
@@ -42,7 +43,7 @@ func (s *Stream) broke(c *Conn, err error) {
 	case !s.Inbound():
 		s.seeker.Seek(false, netip.Addr{})
 	case dropped(err):
-		s.live.Hurry(time.Now().Add(min(s.env.PeerTimeout, hungUpGrace)))
+		s.live.Hurry(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
 	}
 }
 
@@ -52,7 +53,7 @@ func (s *Stream) await() (*Conn, error) {
 	defer timer.Stop()
 	for {
 		s.mu.Lock()
-		c, over, broken := s.path.conn, s.state.Over(), s.path.broken
+		c, over := s.path.conn, s.state.Over()
 		s.mu.Unlock()
 		switch {
 		case c != nil:
@@ -64,14 +65,45 @@ func (s *Stream) await() (*Conn, error) {
 		select {
 		case <-s.changed:
 		case <-timer.C:
-			if now := time.Now(); s.live.Expired(now) {
-				if !s.alive(nil) {
-					return nil, s.stranded(broken)
-				}
-				s.live.Spare(now)
+			if err := s.judge(nil, time.Now()); err != nil && !errors.Is(err, errReplaced) {
+				return nil, err
 			}
 		}
 	}
+}
+
+// judge ends the stream if its peer is lost, now that nothing came over c until the deadline; nil: there is no connection. An error says
+// that c is not to be read any more.
+func (s *Stream) judge(c *Conn, now time.Time) error {
+	if !s.live.Expired(now) {
+		return nil
+	}
+	if s.alive(c) {
+		s.live.Spare(now)
+		return nil
+	}
+	return s.condemn(c, now)
+}
+
+// condemn ends the stream of a peer without signs of life, unless it has resumed meanwhile: both are decided under the lock.
+func (s *Stream) condemn(c *Conn, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.path.conn != c:
+		return errReplaced
+	case s.state.Over():
+		return ErrClosed
+	case !s.live.Expired(now): // there was another connection, which broke too
+		return nil
+	case c == nil:
+		err := s.stranded(s.path.broken)
+		s.end(Lost, err, nil)
+		return err
+	}
+	err := s.Explain(ErrSilent)
+	s.end(Lost, err, s.Bye(err.Error()))
+	return err
 }
 
 // stranded is the error of a stream that has waited in vain for another connection.
@@ -105,11 +137,11 @@ func (s *Stream) alive(c *Conn) bool {
 }
 
 // Suspect says that the rail with a local address is in trouble: if the connection leaves from it, another is sought, and this
-// one kept until one answers. The zero address means any connection.
+// one kept until one answers. The zero address means any connection. An initiator's alone seeks: a target has GiveUp.
 func (s *Stream) Suspect(local netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.path.conn; s.state == Ready && c != nil && c.over(local) {
+	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.over(local) {
 		s.seeker.Seek(true, LocalAddr(c.Conn))
 	}
 }

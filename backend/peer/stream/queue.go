@@ -20,7 +20,7 @@ type queue struct {
 	wake  chan struct{} // one token: there is something to take, or an end
 
 	mu     sync.Mutex
-	room   sync.Cond // on mu: unsent shrank, or the end
+	room   sync.Cond // on mu: unsent shrank, there is no connection, or the end
 	items  []item    // oldest first
 	base   uint64    // number of items[0]: so many frames are acknowledged
 	next   int       // items[next:] have not been taken for the present connection
@@ -31,6 +31,7 @@ type queue struct {
 	owed   bool      // a Ping has no answer yet,
 	seq    uint64    // which is to have this number
 	last   bool      // no more frames are taken in
+	idle   bool      // there is no connection, so nothing is written
 }
 
 type item struct {
@@ -143,8 +144,17 @@ func (q *queue) rewind(got uint64) (resent uint64, ok bool) {
 	}
 	resent = uint64(q.next)
 	q.next, q.unsent = 0, q.bytes
+	q.idle = false
 	q.owed = false // by the connection that is gone
 	return resent, true
+}
+
+// unplug says that there is no connection until rewind.
+func (q *queue) unplug() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.idle = true
+	q.room.Broadcast()
 }
 
 // forget is called with mu held.
@@ -222,13 +232,13 @@ func (q *queue) takePong() (seq uint64, owed bool) {
 	return q.seq, owed
 }
 
-// waitRoom waits until no more than half of the queue's limit is yet to be written, or the end. The reader of a target does
-// so, to answer no faster than the initiator reads; an initiator's reader never waits, so the two can't wait for each other.
+// waitRoom waits until no more than half of the queue's limit is yet to be written, there is no connection, or the end. The reader of a
+// target does so, to answer no faster than the initiator reads; an initiator's reader never waits, so the two can't wait for each other.
 // What was written is not waited for: its acknowledgement would have to be read first. maxAsked bounds that.
 func (q *queue) waitRoom() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for !q.last && q.unsent > q.limit/2 {
+	for !q.last && !q.idle && q.unsent > q.limit/2 {
 		q.room.Wait()
 	}
 }

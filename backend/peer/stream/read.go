@@ -96,7 +96,7 @@ func (h heardReader) Read(p []byte) (int, error) {
 		s.mu.Unlock()
 		n, err := h.c.Read(p)
 		if n > 0 {
-			s.live.Hear(time.Now())
+			h.hear()
 			s.holdPartial(s.partial.Load() + decoded*int64(n))
 			return n, nil
 		}
@@ -104,11 +104,8 @@ func (h heardReader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		now := time.Now()
-		if s.live.Expired(now) {
-			if !s.alive(h.c) {
-				return 0, ErrSilent
-			}
-			s.live.Spare(now)
+		if err := s.judge(h.c, now); err != nil {
+			return 0, err
 		}
 		if !s.Inbound() && s.live.Uneasy(now) {
 			s.mu.Lock()
@@ -117,5 +114,14 @@ func (h heardReader) Read(p []byte) (int, error) {
 			}
 			s.mu.Unlock()
 		}
+	}
+}
+
+// hear notes a sign of life. What came over a connection that has broken since is none: the peer has yet to come back.
+func (h heardReader) hear() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if h.s.path.conn == h.c {
+		h.s.live.Hear(time.Now())
 	}
 }

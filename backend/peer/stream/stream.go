@@ -162,7 +162,7 @@ func (s *Stream) Send(frames ...wire.Frame) {
 	s.env.Shed()
 }
 
-// WaitRoom waits until no more than half of the queue's limit is yet to be written, or the end.
+// WaitRoom waits until no more than half of the queue's limit is yet to be written, the connection is lost, or the end.
 func (s *Stream) WaitRoom() { s.queue.waitRoom() }
 
 // Answered makes room for further keys requests.

@@ -26,11 +26,15 @@ type side struct {
 	got    chan wire.Frame
 	sought chan bool // urgent; nil: a target's
 	fail   error     // of the next frames
+	handle func()    // also called for each; may be nil
 	tasks  sync.WaitGroup
 }
 
 func (s *side) Handle(f wire.Frame) error {
 	s.got <- f
+	if s.handle != nil {
+		s.handle()
+	}
 	return s.fail
 }
 

@@ -50,14 +50,14 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->config = *config;
     if (!config->no_wait_fd)
         rail->base.wait_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    rail->base.iov_limit = config->iov_limit;
-    rail->base.tx_depth = config->tx_depth;
-    rail->base.rx_depth = config->rx_depth;
-    rail->base.max_msg = config->max_msg;
-    rail->base.msg_size = config->msg_size;
-    rail->base.window_min = config->window_min;
-    rail->base.ordered = config->ordered;
-    rail->base.chained = config->chained;
+    rail->base.limit.iov_limit = config->iov_limit;
+    rail->base.limit.tx_depth = config->tx_depth;
+    rail->base.limit.rx_depth = config->rx_depth;
+    rail->base.limit.max_msg = config->max_msg;
+    rail->base.limit.msg_size = config->msg_size;
+    rail->base.limit.window_min = config->window_min;
+    rail->base.is.ordered = config->ordered;
+    rail->base.is.chained = config->chained;
     pthread_mutex_lock(&fabric->mu);
     rail->own_key = fake_random(&fabric->rng);
     rail->dice = rail->own_key;
@@ -145,7 +145,7 @@ void fake_rail_stall(fake_rail *rail, int on)
     pthread_mutex_unlock(&rail->fabric->mu);
 }
 
-/* Link loss: what is posted over this rail, from either side, fails and nothing of it lands. */
+/* Link loss: what is posted over this rail, from either side, fails and nothing of it lands. An ordered endpoint stays broken. */
 void fake_rail_down(fake_rail *rail, int err)
 {
     fake_fabric *fabric = rail->fabric;
@@ -154,8 +154,10 @@ void fake_rail_down(fake_rail *rail, int err)
     for (fake_op *op = fabric->head, *next; err && op; op = next) {
         fake_ep *target = fake_ep_find(fabric, op->target);
         next = op->next;
-        if ((op->ep && op->ep->rail == rail) || (target && target->rail == rail))
+        if ((op->ep && op->ep->rail == rail) || (target && target->rail == rail)) {
+            fake_lost(op);
             fake_finish(fabric, op, err);
+        }
     }
     signal_peers(rail);
     pthread_mutex_unlock(&fabric->mu);

@@ -162,6 +162,7 @@ void fake_mr_drop(fake_rail *rail, fake_mr *mr);
 void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 void fake_finish(fake_fabric *fabric, fake_op *op, int err);
 int fake_snapshot(fake_op *op);
+void fake_lost(const fake_op *op);
 /* The first operations of a bulk; 0 or an errno. */
 int fake_copy_bulk(const fake_op *op, fake_rail *target, uint64_t nops);
 int fake_check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc);

@@ -93,14 +93,38 @@ static int deliver(fake_op *op, fake_ep *target)
     return 0;
 }
 
-/* Later operations of the same endpoint fail too, at the next poll. */
-static void cancel_behind(fake_op *op)
+static void cancel(fake_op *list, const fake_ep *ep)
 {
-    for (fake_op *o = op->next; o; o = o->next)
-        if (o->ep == op->ep && o->ep) {
+    for (fake_op *o = list; o; o = o->next)
+        if (o->ep == ep) {
             o->err = ECANCELED;
             o->wait = 0;
         }
+}
+
+/* Later operations of the same endpoint fail too, at the next poll. Those that still wait for flush are later ones: a target that polls
+ * meanwhile comes between. */
+static void cancel_behind(const fake_op *op)
+{
+    if (!op->ep)
+        return;
+    cancel(op->next, op->ep);
+    cancel(op->ep->rail->waiting, op->ep);
+}
+
+static void break_endpoint(const fake_op *op)
+{
+    if (!op->ep)
+        return;
+    op->ep->broken = 1;
+    cancel_behind(op);
+}
+
+/* An endpoint that promises order posts nothing behind what it has lost. */
+void fake_lost(const fake_op *op)
+{
+    if (op->ep && op->ep->rail->config.ordered)
+        break_endpoint(op);
 }
 
 /* One operation. 1: finished (and freed); 0: waits for time or chance; -1: waits for somebody else. */
@@ -116,16 +140,15 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
         op->wait--;
         return 0;
     }
-    if (!err && from && from->down_errno)
-        err = from->down_errno;
-    if (!err && target && target->rail->down_errno)
-        err = target->rail->down_errno;
+    int down = from && from->down_errno ? from->down_errno : target ? target->rail->down_errno : 0;
+    if (!err && down) {
+        err = down;
+        fake_lost(op);
+    }
     if (!err && !target)
         err = ECANCELED;
-    if (op->breaks && op->ep) {
-        op->ep->broken = 1;
-        cancel_behind(op);
-    }
+    if (op->breaks)
+        break_endpoint(op);
     if (!err && op->ep && op->ep->blocked == fabric->pass && from->config.ordered && !from->script.seed)
         return -1;
     if (!err && op->ep && op->ep->held == fabric->pass)

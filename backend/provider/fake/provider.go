@@ -30,15 +30,15 @@ type Link struct {
 // Caps is what a fake rail does: what the engine knows of it, and what it is to the core.
 type Caps struct {
 	provider.Caps
-	Ordered          bool   // gr_rail.ordered
-	Chained          bool   // gr_rail.chained
+	Ordered          bool   // gr_rail.is.ordered
+	Chained          bool   // gr_rail.is.chained
 	DeliveryComplete bool   // a completion proves placement at the target
 	VirtAddr         bool   // remote addresses are virtual addresses; else offsets from the region's start
 	LocalDesc        bool   // local buffers need registration descriptors
-	IOVLimit         int    // gr_rail.iov_limit
-	TxDepth, RxDepth int    // gr_rail.tx_depth, rx_depth
-	MaxSend          uint64 // gr_rail.msg_size
-	WindowMin        uint64 // gr_rail.window_min
+	IOVLimit         int    // gr_rail.limit.iov_limit
+	TxDepth, RxDepth int    // gr_rail.limit.tx_depth, rx_depth
+	MaxSend          uint64 // gr_rail.limit.msg_size
+	WindowMin        uint64 // gr_rail.limit.window_min
 }
 
 // TCPCaps is what libfabric's native tcp can do.

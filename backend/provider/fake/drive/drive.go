@@ -118,9 +118,9 @@ type Comp struct {
 }
 
 // IOVLimit, RxDepth and Chained are the fields of the gr_rail.
-func (r Rail) IOVLimit() int { return int(r.c.iov_limit) }
-func (r Rail) RxDepth() int  { return int(r.c.rx_depth) }
-func (r Rail) Chained() bool { return r.c.chained != 0 }
+func (r Rail) IOVLimit() int { return int(r.c.limit.iov_limit) }
+func (r Rail) RxDepth() int  { return int(r.c.limit.rx_depth) }
+func (r Rail) Chained() bool { return r.c.is.chained != 0 }
 
 // Rail drives one gr_rail.
 type Rail struct{ c *C.gr_rail }

@@ -2,5 +2,5 @@
 
 package drive
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x8efe5a5c3c5c
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0x7e2751952adf
 import "C"

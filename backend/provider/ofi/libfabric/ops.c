@@ -21,7 +21,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     void *desc[GR_MAX_IOV];
     union ofi_msg_rma msg;
 
-    if (n == 0 || n > base->iov_limit)
+    if (n == 0 || n > base->limit.iov_limit)
         return -FI_EINVAL;
     if (ep->peer == FI_ADDR_NOTAVAIL)
         return -FI_ENOTCONN;

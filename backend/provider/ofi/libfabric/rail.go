@@ -114,11 +114,11 @@ func (r *Rail) Tell(f Facts) {
 	}
 	c.prov_key, c.local_desc, c.endpoint_mr = flag(f.ProviderKeys), flag(f.LocalDesc), flag(f.EndpointMR)
 	c.key_size = cUint64(f.KeySize)
-	c.base.iov_limit = cUint32(f.Segments)
-	c.base.tx_depth, c.base.rx_depth = cUint32(f.TxDepth), cUint32(f.RxDepth)
-	c.base.max_msg = cUint64(f.MaxMsg)
-	c.base.msg_size = cUint32(f.MaxSend)
-	c.base.private_ep, c.base.ordered, c.base.chained = flag(f.Private), flag(f.Ordered), flag(f.Chained)
+	c.base.limit.iov_limit = cUint32(f.Segments)
+	c.base.limit.tx_depth, c.base.limit.rx_depth = cUint32(f.TxDepth), cUint32(f.RxDepth)
+	c.base.limit.max_msg = cUint64(f.MaxMsg)
+	c.base.limit.msg_size = cUint32(f.MaxSend)
+	c.base.is.private_ep, c.base.is.ordered, c.base.is.chained = flag(f.Private), flag(f.Ordered), flag(f.Chained)
 }
 
 // Hold runs f with the rail's lock: nobody posts or polls meanwhile, and libfabric opens and closes no descriptor of the rail's. The core waits

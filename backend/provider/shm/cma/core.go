@@ -112,7 +112,7 @@ func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.T
 
 // Caps are what it does.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.max_msg), Whole: C.LC_ALONE}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), Whole: C.LC_ALONE}
 }
 
 // Late is who a copy was waited for in vain last. Implements lc_late.

@@ -31,7 +31,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     lc_rail *rail = (lc_rail *)base;
     lc_ep *ep = opaque;
     uint64_t bytes = 0;
-    if (n == 0 || n > base->iov_limit)
+    if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
     int rc = room(rail, ep);
     if (rc)

@@ -38,14 +38,14 @@ int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts,
     rail->bell_fd = parts->bell_fd;
     rail->table = parts->table;
     rail->shares = parts->shares;
-    rail->base.iov_limit = GR_MAX_IOV;
-    rail->base.tx_depth = LC_OPS;
-    rail->base.rx_depth = LC_RECVS;
-    rail->base.max_msg = LC_ALONE; /* the pool's threads share what is cut */
-    rail->base.window_min = 16 << 20; /* work for all who may copy, also while one of them does not run */
-    rail->base.msg_size = LC_MSG;
-    rail->base.private_ep = 1;
-    rail->base.prompt = 1;
+    rail->base.limit.iov_limit = GR_MAX_IOV;
+    rail->base.limit.tx_depth = LC_OPS;
+    rail->base.limit.rx_depth = LC_RECVS;
+    rail->base.limit.max_msg = LC_ALONE; /* the pool's threads share what is cut */
+    rail->base.limit.window_min = 16 << 20; /* work for all who may copy, also while one of them does not run */
+    rail->base.limit.msg_size = LC_MSG;
+    rail->base.is.private_ep = 1;
+    rail->base.is.prompt = 1;
     lc_pool_open(&rail->pool, threads, nodes);
     lc_mapper_open(&rail->mapper, parts->mapper_fd);
     *out = rail;

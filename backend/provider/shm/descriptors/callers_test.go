@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gorail/backend/provider/shm/ipc"
+	"gorail/test/nofile"
 )
 
 // TestIdleCallers: those who ask are served at once, and nobody is waited for at the end.
@@ -149,12 +150,7 @@ func TestNoDescriptors(t *testing.T) {
 	c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer unix.Close(c)
-	var was unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	next, err := unix.Dup(0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Close(next))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: was.Max}))
+	restore := nofile.None(t)
 	connected := unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(s.Name()[1:])})
 	var nap chan time.Time
 	for range 3 {
@@ -167,7 +163,7 @@ func TestNoDescriptors(t *testing.T) {
 			nap = nil
 		}
 	}
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	restore()
 	require.NoError(t, connected)
 	require.NotNil(t, nap, "it looks at the connection that it can't take without a pause, or no more")
 	require.Empty(t, naps, "it naps once a look")

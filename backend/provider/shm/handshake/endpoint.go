@@ -47,7 +47,6 @@ type Endpoint struct {
 	err    error
 	in     *ipc.Conn // the peer's connection to us, until it is the owner's
 	out    *ipc.Conn // ours to the peer, likewise
-	met    bool      // the peer has connected
 	named  bool      // Connect was called
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"gorail/test/nofile"
+
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -59,17 +61,6 @@ func TestManyDescriptors(t *testing.T) {
 	}
 }
 
-// few leaves no descriptor free until its result is called.
-func few(t *testing.T) (again func()) {
-	var was unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	next, err := unix.Dup(0)
-	require.NoError(t, err)
-	_ = unix.Close(next)
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: was.Max}))
-	return func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
-}
-
 // TestNoDescriptors: without any for the peer's connection for longer than a moment: an error that says so. For a moment: the peer is taken in when
 // there are some again.
 func TestNoDescriptors(t *testing.T) {
@@ -79,7 +70,7 @@ func TestNoDescriptors(t *testing.T) {
 			c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 			require.NoError(t, err)
 			defer unix.Close(c)
-			again := few(t)
+			restore := nofile.None(t)
 			from := time.Now()
 			err = unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(a.l.Name()[1:])})
 			if err == nil {
@@ -91,7 +82,7 @@ func TestNoDescriptors(t *testing.T) {
 			for !moment && a.failed() == 0 && time.Since(from) < limit {
 				time.Sleep(time.Millisecond)
 			}
-			again()
+			restore()
 			require.NoError(t, err)
 			if moment {
 				n, err := unix.Read(c, make([]byte, 8))

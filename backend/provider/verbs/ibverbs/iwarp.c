@@ -60,7 +60,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     vb_qp *qp = opaque;
     struct ibv_send_wr wr[GR_MAX_IOV + 1];
     struct ibv_sge sge[GR_MAX_IOV + 1];
-    if (n == 0 || n > base->iov_limit)
+    if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
     uint32_t asks = op == GR_WRITE || op == GR_WRITE_PROVEN, all = n + asks;
     int rc = room(qp, all);

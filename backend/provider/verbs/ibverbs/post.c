@@ -57,7 +57,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
 {
     vb_qp *qp = opaque;
     vb_chain *c = &qp->rail->chain;
-    if (n == 0 || n > base->iov_limit)
+    if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
     uint32_t all = n + (op == GR_WRITE_PROVEN);
     int rc = room(qp, all);

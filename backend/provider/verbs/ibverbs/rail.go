@@ -87,12 +87,12 @@ type Facts struct {
 func (r *Rail) Tell(f Facts) {
 	b := &r.c.base
 	b.wait_fd = C.int(f.WaitFD)
-	b.iov_limit = C.uint32_t(f.Segments)
-	b.max_msg = C.uint64_t(f.MaxMsg)
-	b.msg_size = C.uint32_t(f.MaxMsg)
-	b.tx_depth = C.uint32_t(f.TxDepth)
-	b.rx_depth = C.uint32_t(f.RxDepth)
-	b.private_ep, b.ordered, b.chained = 1, 1, 1
+	b.limit.iov_limit = C.uint32_t(f.Segments)
+	b.limit.max_msg = C.uint64_t(f.MaxMsg)
+	b.limit.msg_size = C.uint32_t(f.MaxMsg)
+	b.limit.tx_depth = C.uint32_t(f.TxDepth)
+	b.limit.rx_depth = C.uint32_t(f.RxDepth)
+	b.is.private_ep, b.is.ordered, b.is.chained = 1, 1, 1
 	r.c.max_cqe = C.uint32_t(f.MaxCQE)
 	if f.IWarp {
 		r.c.iwarp = 1
@@ -101,7 +101,7 @@ func (r *Rail) Tell(f Facts) {
 }
 
 // MaxMsg is what the core was told.
-func (r *Rail) MaxMsg() uint64 { return uint64(r.c.base.max_msg) }
+func (r *Rail) MaxMsg() uint64 { return uint64(r.c.base.limit.max_msg) }
 
 // Register implements ibv_reg_mr_iova2, or ibv_reg_mr. It pins the memory unless it is registered on demand, which may take seconds.
 func (r *Rail) Register(addr, length uint64, access uint32) (*MR, error) {

@@ -25,7 +25,7 @@ int rail_run(rail_st *rail)
         if (pthread_mutex_trylock(&rail->dev->mu) != 0)
             return 0;
         rail_inbox(rail);
-        int rest = rail->dev->prompt && prompt_rest(rail);
+        int rest = rail->dev->is.prompt && prompt_rest(rail);
         settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
         gr_rail_leave(rail->dev);
         if (rest)
@@ -131,7 +131,7 @@ static int step(rail_st *rail)
     pump_links(rail);
     if (rail->shared && rail->shared->ep.recv_debt)
         msg_pump(rail->shared);
-    if (rail->dev->prompt && rail->rma_ops != before && prompt_rest(rail))
+    if (rail->dev->is.prompt && rail->rma_ops != before && prompt_rest(rail))
         n = POLL_MAX;
     gr_rail_leave(rail->dev);
     rail_run(rail);

@@ -19,9 +19,9 @@ static int build(gr_link *link, const batch *r, uint64_t most, request *q)
     const gr_op *op = r->sub->x->pub.ops + r->first + r->posted;
     uint64_t left = r->count - r->posted;
     *q = (request){.off = r->off};
-    for (; q->n < (int)dev->iov_limit && q->ops < left; op++) {
+    for (; q->n < (int)dev->limit.iov_limit && q->ops < left; op++) {
         uint64_t len = op->len - q->off;
-        if (q->n && (q->bytes + len > COMBINE || q->bytes + len > dev->max_msg))
+        if (q->n && (q->bytes + len > COMBINE || q->bytes + len > dev->limit.max_msg))
             break;
         gr_region *lr = gr_region_at(core, op->lregion), *rr = gr_region_at(core, op->rregion);
         gr_rkey *lk = &lr->rail[link->rail->index], *rk = &rr->rail[link->peer_rail];
@@ -45,7 +45,7 @@ static int build(gr_link *link, const batch *r, uint64_t most, request *q)
 static int weak_enough(const gr_link *link, const batch *r, const request *q)
 {
     uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
-    return link->rail->dev->chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count &&
+    return link->rail->dev->is.chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count &&
            r->weak_bytes + q->bytes < most;
 }
 
@@ -62,7 +62,7 @@ static int link_no_post(gr_link *link, batch *r, int rc)
     } else {
         r->failed = 1;
         r->blamed = link->state == LINK_UP;
-        atomic_store(&r->sub->x->pub.wire_err, -rc);
+        note_wire_err(&r->sub->x->pub, -rc);
         link_refused(link, rc);
     }
     return NO_ROOM;
@@ -83,7 +83,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
 {
     rail_st *rail = link->rail;
     request q;
-    if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+    if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
         return NO_ROOM;
     uint64_t most = link_most(link, p->x->pub.bytes);
     if (!p->cur && link->ep.ops && link->win.inflight >= most) {
@@ -113,7 +113,8 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
         return NO_ROOM;
     c->batch = r;
     c->bytes = weak ? 0 : r->weak_bytes + q.bytes;
-    rc = rail->dev->ops->rma(rail->dev, link->ep.handle, weak ? GR_WRITE_WEAK : strong(p, r, &q), (uint32_t)q.n, q.seg, &c->base);
+    int op = weak ? GR_WRITE_WEAK : p->x->has_notif || p->x->prove ? strong(p, r, &q) : p->x->op;
+    rc = rail->dev->ops->rma(rail->dev, link->ep.handle, op, (uint32_t)q.n, q.seg, &c->base);
     if (rc != 0) {
         ctx_done(rail, c);
         return link_no_post(link, r, rc);
@@ -161,7 +162,7 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     rail_st *rail = link->rail;
     xfer *x = p->x;
     int later = 0;
-    if (link->ep.ops + TX_RESERVE >= rail->dev->tx_depth || rail_full(rail))
+    if (link->ep.ops + TX_RESERVE >= rail->dev->limit.tx_depth || rail_full(rail))
         return NO_ROOM;
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
@@ -213,11 +214,11 @@ void wr_done(ctx *c, int err)
         link_flying(link, 0, c->bytes);
     r->inflight--;
     if (err && c->stopped) { /* its rail has ended it: nothing of it lands any more */
-        atomic_store(&x->pub.wire_err, err);
+        note_wire_err(&x->pub, err);
     } else if (err) {
         r->failed = 1;
         r->blamed |= c->first;
-        atomic_store(&x->pub.wire_err, err);
+        note_wire_err(&x->pub, err);
     } else {
         link_count(link, x->op == GR_WRITE ? GR_N_WRITE_BYTES : GR_N_READ_BYTES, c->bytes);
         atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
@@ -230,5 +231,5 @@ void wr_done(ctx *c, int err)
         return;
     batch_end(r);
     if (!p->batches && p->listed == LIST_WAITING)
-        sub_rest(p);
+        sub_leave(p);
 }

@@ -29,7 +29,7 @@ void core_posted(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        if (rail && !rail->dev->prompt && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
+        if (rail && !rail->dev->is.prompt && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
             return;
     }
     polled(core, 1);

@@ -50,7 +50,7 @@ int rail_full(const rail_st *rail)
 size_t rail_msg_size(const rail_st *rail)
 {
     size_t full = FRAG + HDR;
-    return rail->dev->msg_size < full ? rail->dev->msg_size : full;
+    return rail->dev->limit.msg_size < full ? rail->dev->limit.msg_size : full;
 }
 
 /* A registered message buffer; NULL when memory or registration fails. */

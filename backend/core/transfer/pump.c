@@ -4,7 +4,8 @@
 /* Posts messages, then sub-transfers in turn, until credits, window or budget end. */
 void link_pump(gr_link *link, uint64_t budget)
 {
-    msg_pump(link);
+    if (msg_due(link))
+        msg_pump(link);
     while (link->state == LINK_UP && link->work.todo && budget) {
         subxfer *p = link->work.todo;
         uint64_t turn = 0, bytes = 0;

@@ -63,7 +63,8 @@ void xfer_data_done(xfer *x, gr_link *link)
     msg *m = &x->msg;
     rail_st *rail = link->rail;
     int err = atomic_load(&x->pub.err);
-    queue_drop(x, rail);
+    if (x->queue.back)
+        queue_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {
         xfer_end(x);
     } else if (m->listed && err && !m->number.given) {
@@ -105,7 +106,7 @@ int xfer_exclusive(subxfer *p)
     uint32_t none = 0;
     if (p->exclusive)
         return 1;
-    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->ordered || queue_has(x))
+    if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->is.ordered || queue_has(x))
         return 0;
     if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
         return 0; /* others wait on the home link: they were first */

@@ -114,7 +114,11 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     if (has_notif)
         atomic_fetch_add(&x->sess->tx_queued, len + OVERHEAD);
     uint64_t most = pub->bytes / x->core->cfg.batch_bytes, batches = most < pub->nops ? most : pub->nops;
-    uint32_t n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks);
+    uint32_t n = 1;
+    if (nlinks == 1)
+        atomic_store(&x->subs[0].in, 1);
+    else
+        n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks);
     subxfer *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;

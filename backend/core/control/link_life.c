@@ -84,7 +84,7 @@ void gr_link_reap(gr_link *link)
     while (link->ep.posted) {
         ctx *c = link->ep.posted;
         buf *b = c->buf;
-        if (!rail->dev->private_ep)
+        if (!rail->dev->is.private_ep)
             c->buf = NULL; /* not free before its completion comes */
         if (c->kind == CTX_RMA)
             wr_done(c, ECANCELED);
@@ -92,7 +92,7 @@ void gr_link_reap(gr_link *link)
             msg_sent(c, ECANCELED);
         else
             msg_received(c, ECANCELED, 0);
-        if (rail->dev->private_ep) {
+        if (rail->dev->is.private_ep) {
             ctx_done(rail, c);
             continue;
         }

@@ -80,6 +80,7 @@ static inline uint64_t core_tick(gr_core *core)
 
 /* Wakes the thread. */
 void core_wake(gr_core *core);
+void note_wire_err(gr_xfer *x, int err);
 
 /* Before the application hears of what has arrived. No lock held. */
 void core_flush(gr_core *core);

@@ -86,7 +86,8 @@ void sub_rest(subxfer *p)
     }
     sub_unlist(p);
     sub_list(p, LIST_WAITING);
-    xfer_try_pipeline(p);
+    if (p->x->has_notif)
+        xfer_try_pipeline(p);
 }
 
 /* Lets the other links that work take what the sub-transfer has given back or can't take. How many there are. */

@@ -8,7 +8,7 @@
 static int post_frame(gr_link *link, const header *h, const void *body, size_t len, int wake, msg *m)
 {
     rail_st *rail = link->rail;
-    if (link->ep.ops >= rail->dev->tx_depth)
+    if (link->ep.ops >= rail->dev->limit.tx_depth)
         return -EAGAIN;
     buf *b = rail_buf(rail);
     ctx *c = b ? ctx_new(rail, link, CTX_SEND) : NULL;
@@ -130,7 +130,7 @@ void msg_sent(ctx *c, int err)
         m->sent.failed = 1;
         m->sent.blamed |= c->first;
         if (m->xfer)
-            atomic_store(&m->xfer->wire_err, err);
+            note_wire_err(m->xfer, err);
     } else if (m->xfer)
         atomic_store_explicit(&m->xfer->last_ns, link->rail->now, memory_order_relaxed);
     if (m->sent.inflight == 0 && m->sent.posted && !m->sent.failed)

@@ -13,7 +13,7 @@ uint64_t link_hurry(gr_link *link)
 uint64_t link_window(const gr_link *link, uint64_t bytes)
 {
     const gr_core_cfg *cfg = &link->rail->core->cfg;
-    uint64_t least = link->rail->dev->window_min;
+    uint64_t least = link->rail->dev->limit.window_min;
     if (least < cfg->window_min)
         least = cfg->window_min;
     if (bytes < least)

@@ -1,6 +1,7 @@
-/* Time, and the wake-up of the thread. */
+/* Time, the wake-up of the thread, and why an operation failed. */
 #include "base.h"
 
+#include <errno.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,4 +17,11 @@ void core_wake(gr_core *core)
     uint64_t one = 1;
     ssize_t n = write(core->thread.wake_fd, &one, sizeof one);
     (void)n; /* full means that a wake is pending already */
+}
+
+/* One that was cancelled along with another says nothing of the cause. */
+void note_wire_err(gr_xfer *x, int err)
+{
+    if (err != ECANCELED || !atomic_load(&x->wire_err))
+        atomic_store(&x->wire_err, err);
 }

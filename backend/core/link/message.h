@@ -38,6 +38,13 @@ static inline uint64_t link_probe_seq(const gr_link *link)
     return (uint64_t)link->ep.epoch + 1;
 }
 
+/* Whether msg_pump has something to do. */
+static inline int msg_due(const gr_link *link)
+{
+    return link->state == LINK_PROBING ||
+           (link->state == LINK_UP && (link->out.cur || link->probe.hello || link->ep.recv_debt || credits_due(link)));
+}
+
 /* message.c */
 int msg_queue(gr_link *link, msg *m);
 void msg_unlist(msg *m);

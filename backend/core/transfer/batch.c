@@ -149,7 +149,7 @@ int batch_proof(batch *r)
     gr_link *link = r->sub->link;
     rail_st *rail = link->rail;
     ctx *c;
-    if (link->state != LINK_UP || link->ep.ops >= rail->dev->tx_depth || !(c = ctx_new(rail, link, CTX_RMA)))
+    if (link->state != LINK_UP || link->ep.ops >= rail->dev->limit.tx_depth || !(c = ctx_new(rail, link, CTX_RMA)))
         return -EAGAIN;
     c->batch = r;
     c->bytes = r->weak_bytes;

@@ -1,0 +1,7 @@
+// Package transfer is the C of the core's transfers: sub-transfers, batches of operations, work requests. It has no Go: importing it links it.
+package transfer
+
+// #cgo CFLAGS: -std=gnu17 -O2 -Wall -Wextra -Werror
+import "C"
+
+import _ "gorail/backend/core/link" // the layer below

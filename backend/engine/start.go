@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+
+	"gorail/backend/core"
+	"gorail/backend/initiator"
+	"gorail/backend/link"
+	"gorail/backend/option"
+	"gorail/backend/peer"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+	"gorail/backend/rlimit"
+	"gorail/backend/stage"
+	"gorail/backend/staging"
+	"gorail/backend/status"
+	"gorail/backend/target"
+	"gorail/backend/topo"
+	"gorail/backend/transfer"
+	"gorail/backend/wire"
+)
+
+// New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
+func New(cfg Config) (*Engine, error) {
+	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent)}
+	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks), Log: e.log, Life: &e.life, Size: e.opt.StageSize}
+	if err := e.checkStatsFile(); err != nil {
+		return nil, err
+	}
+	if err := rlimit.Room(); err != nil {
+		return nil, status.Errorf(status.ErrBackend, "%w", rlimit.Advise(err))
+	}
+	if err := e.start(cfg.Provider, cfg.nets); err != nil {
+		_ = e.Close()
+		return nil, status.Errorf(status.Of(err), "%w", rlimit.Advise(err))
+	}
+	return e, nil
+}
+
+func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface) error {
+	found, err := prov.Discover(context.Background(), provider.Filter{Fabrics: e.opt.Provider, Devices: e.opt.Devices})
+	if err != nil {
+		return status.Errorf(status.ErrBackend, "find rails: %w", err)
+	}
+	if e.core, err = core.New(coreConfig(&e.opt)); err != nil {
+		return status.Errorf(status.ErrBackend, "%w", err)
+	}
+	machine := topo.Read(os.DirFS("/sys"))
+	e.rails = rails.New(e.opt, e.log, prov, e.core, nets)
+	if err := e.rails.Open(found, machine); err != nil {
+		return err
+	}
+	e.layers()
+	if e.ev, err = e.core.Events(e.onEvent); err != nil {
+		return status.Errorf(status.ErrBackend, "event descriptor: %w", err)
+	}
+	e.identity()
+	if err := e.openControl(machine); err != nil {
+		return err
+	}
+	e.blob.Control = e.node.Addrs()
+	if e.conn, err = e.blob.Encode(); err != nil {
+		return status.Errorf(status.ErrBackend, "connection blob: %w", err)
+	}
+	e.initiators = initiator.New(initiator.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
+		Staging: e.staging, Transfers: e.transfers, Past: &e.past}, e.node, e.blob, e.conn)
+	e.sweeper = startSweeper(e)
+	e.watcher = startWatcher(e)
+	return nil
+}
+
+// layers makes what lies between the rails and the control channel.
+func (e *Engine) layers() {
+	e.links = &link.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
+	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier, e)
+	e.staging.Regions = e.regions
+	e.transfers = transfer.New(transfer.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Rails: e.rails, Regions: e.regions})
+	e.targets = target.New(target.Config{Options: &e.opt, Log: e.log, Life: &e.life, Core: e.core, Links: e.links, Regions: e.regions,
+		Staging: e.staging, Past: &e.past})
+}
+
+func (e *Engine) identity() {
+	e.blob = wire.ConnBlob{Agent: e.name, Boot: bootID(), NetNS: netNS(), Process: peer.Self()}
+	rand.Read(e.blob.Engine[:])
+	rand.Read(e.blob.Token[:])
+	e.blob.Rails = e.offers()
+	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
+}
+
+// offers are our rails as peers hear of them.
+func (e *Engine) offers() []wire.RailOffer {
+	offers := rail.Offers(e.rails.Devices())
+	for i, r := range e.rails.List {
+		if p, ok := r.Rail.(provider.Prover); ok {
+			offers[i].Proof = p.Proof()
+		}
+	}
+	return offers
+}
+
+// coreConfig are the options that the core has.
+func coreConfig(o *option.Options) core.Config {
+	return core.Config{MaxRails: o.MaxRails, WindowMin: o.WindowMin, WindowMax: o.WindowMax, WindowTime: o.WindowTime, InflightOps: o.InflightOps,
+		SpinTime: o.SpinTime, NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}
+}

@@ -1,0 +1,118 @@
+package initiator
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+
+	"gorail/backend/core"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/rails"
+	"gorail/backend/region"
+	"gorail/backend/status"
+	"gorail/backend/wire"
+)
+
+var (
+	errPIDs     = errors.New("it lives in another pid namespace")
+	errNetworks = errors.New("it lives in another network namespace")
+)
+
+// reaches says whether a rail of ours reaches the peer by the one that it offers, which has to be tried. What hinders two of one
+// host is told: they go by the next best way.
+func (r *Session) reaches(o wire.RailOffer, sameNS bool) bool {
+	if r.s.own.Boot == "" || r.s.own.Boot != r.blob.Boot {
+		return false
+	}
+	for _, own := range r.s.Links.Rails.List {
+		p, ok := own.Rail.(provider.Prover)
+		if !ok || own.Device().Fabric != o.Fabric {
+			continue
+		}
+		var err error
+		switch {
+		case own.Device().Subnet != o.Subnet:
+			err = errPIDs
+		case !sameNS:
+			err = errNetworks
+		default:
+			err = p.Reach(o.Proof)
+		}
+		// A process that has ended is the control connection's to tell. Without a descriptor nothing was tried: the endpoint will.
+		if err == nil || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			return true
+		}
+		r.s.Log.Warn("rail not used for a peer of this host", "peer", r.name, "rail", own.Name(), "err", err)
+	}
+	return false
+}
+
+func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Session, error) {
+	r := &Session{s: s, number: s.Life.NextID(), name: name, raw: raw, blob: blob,
+		keys: keys{regions: map[wire.Range]*region.Region{}, byTarget: map[uint64]*region.Region{}, requests: map[uint64][]*region.Region{}}}
+	r.failover.Timeout = s.Options.RailTimeout
+	r.conn = newConn(r)
+	pairs := r.pair()
+	if len(pairs) == 0 {
+		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
+			name, railNames(blob.Rails), railNames(s.own.Rails))
+		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and says nothing of ours
+		return nil, err
+	}
+	r.lanes = r.spread(pairs)
+	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, pairs, len(r.lanes), r)
+	return r, nil
+}
+
+// spread gives every pair as many links as both sides want, in rounds: what fits is even.
+func (r *Session) spread(pairs []rail.Pair) (lanes []rail.Pair) {
+	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
+	for round := range n {
+		for _, p := range pairs {
+			if round == 0 || !r.s.Links.Rails.List[p.Own].Can.SharedEndpoint {
+				lanes = append(lanes, p)
+			}
+		}
+	}
+	return lanes
+}
+
+func railNames(offers []wire.RailOffer) []string {
+	names := make([]string, len(offers))
+	for i, o := range offers {
+		names[i] = o.Fabric + "/" + o.Name + " " + o.Subnet
+	}
+	return names
+}
+
+// pair chooses the rails for this peer: all that reach one of its.
+func (r *Session) pair() []rail.Pair {
+	own := r.s.own
+	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
+	devices := r.s.Links.Rails.Devices()
+	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
+		return int(o.Index) >= core.Slots(r.s.Options.MaxRails) || len(o.Proof) > 0 && !r.reaches(o, same) // no slot for its keys, or no way there
+	})
+	all := rail.Match(devices, usable, same)
+	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {
+		all = r.besideLate(all, devices, usable, same)
+	}
+	return all[:min(core.MaxLinks, len(all))]
+}
+
+// besideLate adds, in front, the pairs that there would be without the rails that wait for their interface: these may never come.
+func (r *Session) besideLate(all []rail.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rail.Pair {
+	for i, rl := range r.s.Links.Rails.List {
+		if rl.Waits() {
+			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing
+		}
+	}
+	now := rail.Match(devices, usable, same)
+	for _, p := range all {
+		if r.s.Links.Rails.List[p.Own].Waits() {
+			now = append(now, p)
+		}
+	}
+	return now
+}

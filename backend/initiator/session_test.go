@@ -1,0 +1,71 @@
+package initiator
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gorail/backend/core"
+	"gorail/backend/link"
+	"gorail/backend/option"
+	"gorail/backend/provider"
+	"gorail/backend/rail"
+	"gorail/backend/rails"
+	"gorail/backend/wire"
+)
+
+// peerOf is a session, not connected, with a peer that offers so many links, over rails of which the last one's endpoint all peers share.
+func peerOf(links uint8, qps int) *Session {
+	s := &Sessions{Config: Config{Options: &option.Options{}}, leavers: map[*Session]*departure{}}
+	s.Options.QPsPerRail = qps
+	s.Links = &link.Set{Rails: &rails.Set{List: []*rails.Rail{{}, {Can: provider.Caps{SharedEndpoint: true}}}}}
+	return &Session{s: s, blob: wire.ConnBlob{Links: links}}
+}
+
+// Every pair of rails has as many links as both sides want and fit; a shared endpoint has one.
+func TestSpread(t *testing.T) {
+	one, two, shared := rail.Pair{Own: 0, Peer: 0}, rail.Pair{Own: 0, Peer: 1}, rail.Pair{Own: 1, Peer: 2}
+	require.Equal(t, []rail.Pair{one, two, one, two}, peerOf(4, 2).spread([]rail.Pair{one, two}), "ours are fewer")
+	require.Equal(t, []rail.Pair{one, two, one, two}, peerOf(2, 4).spread([]rail.Pair{one, two}), "the peer's are")
+	require.Equal(t, []rail.Pair{one}, peerOf(0, 4).spread([]rail.Pair{one}), "a peer that says nothing of it")
+	require.Equal(t, []rail.Pair{one, shared, one}, peerOf(2, 2).spread([]rail.Pair{one, shared}))
+	many := make([]rail.Pair, core.MaxLinks-1)
+	require.Len(t, peerOf(8, 8).spread(many), len(many), "a second round would not fit")
+}
+
+// Numbers of notifications go on behind all that the target has.
+func TestFirstNumber(t *testing.T) {
+	require.EqualValues(t, 7, firstNumber(wire.Welcome{NextSeq: 7}))
+	require.EqualValues(t, 17, firstNumber(wire.Welcome{NextSeq: 7, Have: []uint16{2, 9}}), "16 is there already")
+}
+
+// A session waits for an older one with the same engine that still delivers, whatever its name was.
+func TestOlderThan(t *testing.T) {
+	r := peerOf(1, 1)
+	r.number, r.blob.Engine = 5, wire.EngineID{1}
+	leave := func(number uint64, engine byte) *departure {
+		d := &departure{}
+		r.s.leavers[&Session{s: r.s, number: number, blob: wire.ConnBlob{Engine: wire.EngineID{engine}}}] = d
+		return d
+	}
+	leave(4, 2)
+	leave(6, 1)
+	require.Nil(t, r.s.olderThan(r), "another engine's, and a later one")
+	older := leave(4, 1)
+	require.Same(t, older, r.s.olderThan(r))
+}
+
+// A peer that is dialed in vain is told of once a minute.
+func TestFailedDialsAreTold(t *testing.T) {
+	var f failedDials
+	require.Equal(t, slog.LevelInfo, f.dialing())
+	require.Equal(t, slog.LevelWarn, f.lost(false))
+	require.Equal(t, slog.LevelDebug, f.dialing())
+	require.Equal(t, slog.LevelDebug, f.lost(false))
+	f.told = f.told.Add(-tellAgain - time.Second)
+	require.Equal(t, slog.LevelWarn, f.lost(false))
+	require.Equal(t, slog.LevelWarn, f.lost(true), "it was ready between: that is news")
+	require.Equal(t, slog.LevelInfo, f.dialing())
+}

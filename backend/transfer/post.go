@@ -1,0 +1,160 @@
+package transfer
+
+import (
+	"bytes"
+	"time"
+
+	"gorail/backend/core"
+	"gorail/backend/status"
+)
+
+// Post starts the transfer: at once when the peer is connected and its keys are here, else when they are. The result is
+// 0 or 1 (in progress). Implements postXfer.
+func (tab *Table) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
+	t, err := tab.Get(handle)
+	if err != nil {
+		return 0, status.Errorf(status.ErrNotFound, "post: %w", err)
+	}
+	return t.Post(hasNotif, msg)
+}
+
+// Post is Table.Post.
+func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.freed() {
+		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
+	}
+	t.x.TakeTicket() // nobody else posts it meanwhile
+	if t.x.Running() || t.x.Unsettled() {
+		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
+	}
+	t.tell()
+	if len(msg) > core.MaxNotif {
+		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
+	}
+	p := t.peer
+	p.mu.RLock()
+	if p.view.Live != nil && (t.checked == p.epoch || t.ready()) {
+		defer p.mu.RUnlock()
+		t.begin(hasNotif)
+		t.start(hasNotif, msg)
+		if !t.tab.debug && !t.rings { // else every run is told
+			t.x.GiveTicket()
+		}
+		return t.result()
+	}
+	p.mu.RUnlock()
+	return t.enqueue(hasNotif, msg)
+}
+
+// result is what post returns; a failure that is known already is the application's at once.
+func (t *Transfer) result() (int32, error) {
+	if t.x.Running() || t.x.Unsettled() || t.op == Read && t.tab.Regions.Flushes.Load() {
+		return int32(status.InProg), nil
+	}
+	return int32(status.Success), nil
+}
+
+func (t *Transfer) begin(hasNotif bool) {
+	t.sample()
+	t.hasNotif, t.stopped = hasNotif, running
+	t.reason, t.kept = "", false
+	t.aborted, t.taken = time.Time{}, time.Time{}
+	t.leaked.Store(false)
+	t.x.Start()
+	t.tab.records.Begin(t.rec)
+}
+
+// start hands the transfer to the core. Under t.mu or with t queued, and under Peer.mu (reading is enough), with a session that is ready.
+func (t *Transfer) start(hasNotif bool, msg []byte) {
+	t.rec.Post()
+	t.live = t.peer.view.Live
+	if t.rings {
+		tried := LinksUntried
+		if t.refused == refusals {
+			tried = LinksRefused
+		}
+		t.stage(hasNotif, msg, tried)
+		return
+	}
+	if t.tab.debug {
+		t.untold.Store(true)
+	}
+	t.tab.Core.Post(t.x, t.links, t.near, hasNotif, msg)
+}
+
+// stage starts a run. Under t.mu or with t queued, with x running, and under Peer.mu (reading is enough), with a session that is ready.
+func (t *Transfer) stage(hasNotif bool, msg []byte, tried Tried) {
+	run := t.peer.view.Live.Stage(t, hasNotif, bytes.Clone(msg), tried)
+	t.run.Store(&run)
+	t.sampled = t.x.Posted() // what the core knows of times is of another run
+	t.tab.Life.Go(run.Main)
+}
+
+// enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
+func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
+	p, started := t.peer, false
+	err := p.session.Admit(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		t.begin(hasNotif)
+		t.posted = time.Now()
+		if started = p.view.Live != nil && t.ready(); started { // it became ready meanwhile
+			t.start(hasNotif, msg)
+			return
+		}
+		t.msg = bytes.Clone(msg)
+		p.waiting = append(p.waiting, t)
+		if p.view.Live != nil {
+			for _, g := range t.remotes {
+				g.Unknown = false // it may have been registered again
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case started:
+		return t.result()
+	}
+	return int32(status.InProg), nil
+}
+
+// ChangeAndKick is Change and Kick in one step: what waited for the change is posted before what comes after it.
+func (p *Peer) ChangeAndKick(f func(v *View)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.change(f)
+	p.kick()
+}
+
+// Kick starts the waiting transfers that have become ready and ends those that never will. With the session's lock held.
+func (p *Peer) Kick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kick()
+}
+
+// kick: under mu.
+func (p *Peer) kick() {
+	if p.view.Live == nil {
+		return
+	}
+	keep := p.waiting[:0]
+	for _, t := range p.waiting {
+		if t.ready() {
+			t.start(t.hasNotif, t.msg)
+			t.msg = nil
+			continue
+		}
+		if g := t.hopeless(); g != nil {
+			t.giveUp(g)
+			continue
+		}
+		keep = append(keep, t)
+		p.session.WantKeys(t.remotes)
+	}
+	clear(p.waiting[len(keep):])
+	p.waiting = keep
+}
