@@ -48,6 +48,11 @@ func createEngine(a createArgs) (created, error) {
 		slog.Warn("unknown parameters ignored", "agent", a.Agent, "asked for as", a.Type, "names", option.Unknowns(unknown))
 	}
 	warnVariables()
+	if old, now := option.Renamed(params, getenv); old != "" {
+		if _, logged := warned.LoadOrStore("provider="+old, true); !logged {
+			slog.Warn("option value has a new name; the old one works in this release, and not in the next", "option", "provider", "old", old, "new", now)
+		}
+	}
 	e, err := engine.New(engine.Config{
 		Agent:    a.Agent,
 		Options:  opts,
@@ -67,13 +72,13 @@ func createEngine(a createArgs) (created, error) {
 // name is the one under which GORAIL is no alias of another backend.
 const name = "GORAIL"
 
-// warned are variables that the log has.
+// warned are variables and old names that the log has.
 var warned sync.Map
 
 // warnVariables tells of GORAIL_* variables that nothing reads, once a process.
 func warnVariables() {
 	for _, u := range option.UnknownVariables(environ()) {
-		if _, told := warned.LoadOrStore(u.Name, true); !told {
+		if _, logged := warned.LoadOrStore(u.Name, true); !logged {
 			slog.Warn("unknown environment variable ignored; docs/options.md has all names", "name", u)
 		}
 	}

@@ -168,10 +168,10 @@ func TestAbort(t *testing.T) {
 	ids := map[uint64]bool{a.event().ID: true, a.event().ID: true}
 	require.Len(t, ids, 2)
 	for _, z := range []core.Xfer{x, y} {
-		require.True(t, z.Unsettled())
+		require.True(t, z.NeedsFinalize())
 		code, _ := z.Err()
 		require.EqualValues(t, -11, code)
-		z.Settle(-11)
+		z.Finalize(-11)
 	}
 	require.Less(t, x.Done(), uint64(32*128<<10))
 	z := a.xfer(b, core.Write, 1, 64)
@@ -223,7 +223,7 @@ func TestDeadRegion(t *testing.T) {
 	code, wire := x.Err()
 	require.EqualValues(t, -3, code)
 	require.Equal(t, syscall.ESTALE, wire)
-	x.Settle(-3)
+	x.Finalize(-3)
 	require.Zero(t, a.sess.Queued(), "its notification counts no more")
 	r.SetLive(true)
 	a.post(x, "now")

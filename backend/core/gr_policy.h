@@ -119,10 +119,10 @@ typedef struct gr_proof {
 int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proof, int probe);
 void gr_link_up(gr_link *link);
 /* After reap, when the target has answered the fence: what the link has goes to other links of the session. */
-void gr_link_yield(gr_link *link, const gr_proof *proof);
+void gr_link_hand_back(gr_link *link, const gr_proof *proof);
 /* Where no fence is to be had: the link has stopped and every operation of it has completed. Transfers of which one failed
- * end with an error: nobody can say when its bytes stop arriving. Then gr_link_yield or gr_link_rebind goes on. */
-void gr_link_settle(gr_link *link);
+ * end with an error: nobody can say when its bytes stop arriving. Then gr_link_hand_back or gr_link_rebind goes on. */
+void gr_link_finalize(gr_link *link);
 /* Of a link whose endpoint is closed and reaped: transfers that have failed end without the peer's answer to the fence, READs alone or WRITEs
  * too. What of a WRITE lies at the peer may then still land there. */
 void gr_link_abandon(gr_link *link, int writes);
@@ -132,7 +132,7 @@ int gr_link_unproved(gr_link *link);
 void gr_link_weight(gr_link *link, uint64_t weight);
 /* Where the session's notifications go out. A link that is not it any more keeps what was queued until it yields, numbered before
  * what comes then. */
-void gr_sess_home(gr_sess *sess, gr_link *link);
+void gr_sess_set_notif_link(gr_sess *sess, gr_link *link);
 /* After reap: everything queued on the link ends with err (a negative nixl_status_t). */
 void gr_link_fail(gr_link *link, int err);
 void gr_link_free(gr_link *link);
@@ -159,7 +159,7 @@ struct gr_xfer {
     _Atomic uint64_t done;     /* bytes completed in this round */
     _Atomic uint64_t posted_ns; /* when it was posted */
     _Atomic uint32_t coarse;   /* these times are good to four milliseconds alone: it was not alone on its rails */
-    _Atomic uint32_t ticket;   /* GR_TICKET_* */
+    _Atomic uint32_t cached;   /* GR_CACHED_* */
     gr_op *ops;
     uint64_t nops;
     uint64_t bytes; /* of all operations; the caller of gr_xfer_new fills it in with them */
@@ -169,17 +169,17 @@ struct gr_xfer {
  * error, set by Go. GR_XFER_WANT asks for an event at the end. */
 enum { GR_XFER_RUNNING = 1, GR_XFER_FAILED = 2, GR_XFER_WANT = 0x100 };
 
-/* The ticket lets gr_repost post the transfer the way of its last post: Go gives it with a post that it made itself, and takes
+/* The cached lets gr_repost post the transfer the way of its last post: Go gives it with a post that it made itself, and takes
  * it back before anything of what it looked at then changes. Whoever takes it waits while it is in use: that is a post's time,
  * in which no lock of Go's is wanted. */
-enum { GR_TICKET_NONE, GR_TICKET_VALID, GR_TICKET_IN_USE };
+enum { GR_CACHED_NONE, GR_CACHED_VALID, GR_CACHED_IN_USE };
 
 /* Makes a transfer with room for nops operations, to be filled by the caller. Slots are recycled, never unmapped. */
 gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops);
 /* Makes it one post of all its operations, by a rail that has gr_rail_bulk: they are filled in, and move to that rail's memory. The
  * regions are those that they name. 0 or -ENOMEM. */
 int gr_xfer_bulk(gr_core *core, gr_xfer *x, int rail, const uint32_t *local, uint32_t nlocal, const uint32_t *remote, uint32_t nremote);
-/* Only when it is not running, and without a ticket. */
+/* Only when it is not running, and without a cached. */
 void gr_xfer_free(gr_core *core, gr_xfer *x);
 enum { GR_MAX_LINKS = 64 }; /* of a session */
 

@@ -15,8 +15,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// stranger is a peer without a core of ours: it sends what it likes to an end, whose link has the number 92.
-type stranger struct {
+// intruder is a peer without a core of ours: it sends what it likes to an end, whose link has the number 92.
+type intruder struct {
 	f    *fake.Fabric
 	rail provider.Rail
 	ep   provider.Endpoint
@@ -24,8 +24,8 @@ type stranger struct {
 	to   *end
 }
 
-func newStranger(t require.TestingT, tb testing.TB) *stranger {
-	s := &stranger{f: fake.NewFabric(3), mem: drive.Alloc(4096)}
+func newIntruder(t require.TestingT, tb testing.TB) *intruder {
+	s := &intruder{f: fake.NewFabric(3), mem: drive.Alloc(4096)}
 	s.to = newEnd(tb, s.f, fake.TCPCaps(), 1, nil)
 	p := s.f.Provider(fake.Link{Name: "x", Caps: fake.TCPCaps()})
 	devs, err := p.Discover(context.Background(), provider.Filter{})
@@ -45,7 +45,7 @@ func newStranger(t require.TestingT, tb testing.TB) *stranger {
 	return s
 }
 
-func (s *stranger) close(t require.TestingT) {
+func (s *intruder) close(t require.TestingT) {
 	s.to.close(t)
 	require.NoError(t, s.ep.Close())
 	require.NoError(t, s.rail.Close())
@@ -101,7 +101,7 @@ func TestHostileMessages(t *testing.T) {
 
 // taken sends a message to a core and says whether it was taken for good, on which the core and package wire must agree.
 func taken(t require.TestingT, tb *testing.T, m []byte) bool {
-	s := newStranger(t, tb)
+	s := newIntruder(t, tb)
 	defer s.close(t)
 	msg := s.mem[:copy(s.mem, m)]
 	h, payload, err := wire.ParseMessage(msg)

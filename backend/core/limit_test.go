@@ -46,7 +46,7 @@ func (e *end) postOn(l core.Link, x core.Xfer) {
 // However much is posted on however many links, no more requests than inflight_ops are in flight on a rail; messages pass.
 func TestInflightOps(t *testing.T) {
 	tcp := fake.TCPCaps()
-	tcp.Chained, tcp.IOVLimit = false, 1 // a stalled weak WRITE would complete
+	tcp.Chained, tcp.IOVLimit = false, 1 // a stalled unsignaled WRITE would complete
 	for name, caps := range map[string]fake.Caps{"ordered": tcp, "unordered": fake.EFACaps()} {
 		t.Run(name, func(t *testing.T) {
 			a, b := ends(t, caps, map[string]string{"inflight_ops": "4"})

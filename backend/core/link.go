@@ -54,8 +54,8 @@ func (s Session) Free() {
 	}
 }
 
-// SetHome says which link notifications go out on.
-func (s Session) SetHome(l Link) { C.gr_sess_home(s.s, l.l) }
+// SetNotifLink says which link notifications go out on.
+func (s Session) SetNotifLink(l Link) { C.gr_sess_set_notif_link(s.s, l.l) }
 
 // Deliver appends a message that Go has put in order.
 func (s Session) Deliver(msg []byte) error {
@@ -153,18 +153,18 @@ func (l Link) Rebind(ep unsafe.Pointer, epoch uint32, proof Proof, probe bool) e
 // Up: see Rebind.
 func (l Link) Up() { C.gr_link_up(l.l) }
 
-// Yield gives what the link has to other links of the session; after Reap, when the target has answered the fence. The
-// session's home must be another link by then.
-func (l Link) Yield(proof Proof) {
+// HandBack gives what the link has to other links of the session; after Reap, when the target has answered the fence. The
+// session's notif_link must be another link by then.
+func (l Link) HandBack(proof Proof) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	c := proof.c(&pin)
-	C.gr_link_yield(l.l, &c)
+	C.gr_link_hand_back(l.l, &c)
 }
 
-// Settle ends the transfers of which an operation failed on a link that has stopped and drained; instead of Reap, where
+// Finalize ends the transfers of which an operation failed on a link that has stopped and drained; instead of Reap, where
 // the endpoint is shared and stays.
-func (l Link) Settle() { C.gr_link_settle(l.l) }
+func (l Link) Finalize() { C.gr_link_finalize(l.l) }
 
 // Unproved says, after Reap, that operations failed whose bytes may land until the peer's end is closed.
 func (l Link) Unproved() bool { return C.gr_link_unproved(l.l) != 0 }

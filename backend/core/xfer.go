@@ -53,8 +53,8 @@ func (x Xfer) Running() bool {
 	return s > 0 && s&0xff == C.GR_XFER_RUNNING
 }
 
-// Unsettled says that it has ended with an error that waits for Settle.
-func (x Xfer) Unsettled() bool {
+// NeedsFinalize says that it has ended with an error that waits for Finalize.
+func (x Xfer) NeedsFinalize() bool {
 	s := atomic.LoadInt32(x.state())
 	return s > 0 && s&0xff == C.GR_XFER_FAILED
 }
@@ -78,15 +78,15 @@ func (x Xfer) Want() bool {
 	}
 }
 
-// Settle gives the final status that the application sees: 0 or a negative nixl_status_t.
-func (x Xfer) Settle(status int32) { atomic.StoreInt32(x.state(), status) }
+// Finalize gives the final status that the application sees: 0 or a negative nixl_status_t.
+func (x Xfer) Finalize(status int32) { atomic.StoreInt32(x.state(), status) }
 
 // Err is the negative status that ended it, and the errno behind it.
 func (x Xfer) Err() (status int32, wire syscall.Errno) {
 	return atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.err))), syscall.Errno(atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.wire_err))))
 }
 
-// Hold ends it with an error that waits for Settle, as the core does.
+// Hold ends it with an error that waits for Finalize, as the core does.
 func (x Xfer) Hold() { atomic.StoreInt32(x.state(), C.GR_XFER_FAILED) }
 
 // InFlight says that the core has it with data still to move, so that memory of either side is in use.

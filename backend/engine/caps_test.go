@@ -14,18 +14,18 @@ import (
 // Whatever a fabric is like, the bytes and the notifications are the same.
 func TestCaps(t *testing.T) {
 	for name, change := range map[string]func(*fake.Caps){
-		"small queues":     func(c *fake.Caps) { c.TxDepth, c.RxDepth = 10, 32 },
-		"iov 1":            func(c *fake.Caps) { c.IOVLimit = 1 },
-		"iov 8":            func(c *fake.Caps) { c.IOVLimit = 8 },
-		"offsets":          func(c *fake.Caps) { c.VirtAddr = false },
-		"virtual":          func(c *fake.Caps) { c.VirtAddr = true },
-		"provider's keys":  func(c *fake.Caps) { c.ProviderKeys = true },
-		"short keys":       func(c *fake.Caps) { c.KeySize = 1 },
-		"descriptors":      func(c *fake.Caps) { c.LocalDesc = true },
-		"small messages":   func(c *fake.Caps) { c.MaxSend = 256 },
-		"small requests":   func(c *fake.Caps) { c.MaxMsg = 5000 },
-		"unordered":        func(c *fake.Caps) { c.Ordered = false },
-		"weak completions": func(c *fake.Caps) { *c = fake.VerbsCaps() },
+		"small queues":           func(c *fake.Caps) { c.TxDepth, c.RxDepth = 10, 32 },
+		"iov 1":                  func(c *fake.Caps) { c.IOVLimit = 1 },
+		"iov 8":                  func(c *fake.Caps) { c.IOVLimit = 8 },
+		"offsets":                func(c *fake.Caps) { c.VirtAddr = false },
+		"virtual":                func(c *fake.Caps) { c.VirtAddr = true },
+		"provider's keys":        func(c *fake.Caps) { c.ProviderKeys = true },
+		"short keys":             func(c *fake.Caps) { c.KeySize = 1 },
+		"descriptors":            func(c *fake.Caps) { c.LocalDesc = true },
+		"small messages":         func(c *fake.Caps) { c.MaxSend = 256 },
+		"small requests":         func(c *fake.Caps) { c.MaxMsg = 5000 },
+		"unordered":              func(c *fake.Caps) { c.Ordered = false },
+		"unsignaled completions": func(c *fake.Caps) { *c = fake.VerbsCaps() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			caps := fake.TCPCaps()

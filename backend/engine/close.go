@@ -10,8 +10,8 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// settleTime is how long the end of an engine waits for calls from outside that are going on.
-const settleTime = 2 * time.Second
+// quiesceTime is how long the end of an engine waits for calls from outside that are going on.
+const quiesceTime = 2 * time.Second
 
 // shutdown undoes start, as far as it got.
 func (e *Engine) shutdown() {
@@ -23,7 +23,7 @@ func (e *Engine) shutdown() {
 	}
 	e.endSessions()
 	e.life.Wait()
-	quiet := e.life.SettleDown(settleTime)
+	quiet := e.life.Quiesce(quiesceTime)
 	if e.ev != nil {
 		e.ev.Close()
 	}

@@ -109,7 +109,7 @@ type pair struct {
 func (h *harness) pair(n int, params ...string) *pair {
 	h.Helper()
 	p := &pair{a: h.agent("ann", params...), b: h.agent("bob", params...)}
-	meet(p.a, p.b)
+	loadBoth(p.a, p.b)
 	p.mine, p.theirs = p.a.memory(n), p.b.memory(n).seenBy(p.a)
 	return p
 }

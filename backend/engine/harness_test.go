@@ -214,8 +214,8 @@ func (h *harness) agent(name string, params ...string) *agent {
 // rail is the fake's rail under the engine, to be scripted.
 func (a *agent) rail() *fake.Rail { return a.prov.Rail("fake0") }
 
-// meet loads each one's connection blob at the other.
-func meet(a, b *agent) {
+// loadBoth loads each one's connection blob at the other.
+func loadBoth(a, b *agent) {
 	a.t.Helper()
 	require.NoError(a.t, a.LoadConn(b.name, b.Conn()))
 	require.NoError(a.t, b.LoadConn(a.name, a.Conn()))

@@ -23,8 +23,8 @@ type hostile struct {
 	session uint64
 }
 
-// greet proves the token and says Hello; nil where the connection broke.
-func greet(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) *hostile {
+// sayHello proves the token and says Hello; nil where the connection broke.
+func sayHello(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) *hostile {
 	c, err := net.Dial("tcp", to.Control[0])
 	if err != nil {
 		return nil
@@ -44,7 +44,7 @@ func greet(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.End
 
 // knock shakes hands by hand; the answer is a Welcome or a Reject, nil where the connection broke.
 func knock(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.EndpointOffer) (*hostile, wire.Frame) {
-	h := greet(to, id, session, offers)
+	h := sayHello(to, id, session, offers)
 	if h == nil {
 		return nil, nil
 	}
@@ -64,7 +64,7 @@ func TestHungUpInQueue(t *testing.T) {
 	to, offers := a.conn(), h.offer(a, 1)
 	release := a.targets.HoldHellos()
 	for i := range peers {
-		c := greet(to, engineID(i), 1, offers)
+		c := sayHello(to, engineID(i), 1, offers)
 		require.NotNil(t, c)
 		c.Close()
 	}

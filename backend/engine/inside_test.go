@@ -78,19 +78,19 @@ func settled(a *agent, r *remote) {
 // connected waits until a link to the peer works.
 func (a *agent) connected(peer string) *remote {
 	a.t.Helper()
-	r := a.welcomed(peer)
+	r := a.controlReady(peer)
 	until(a.t, "not connected", func() bool {
 		return r.ready() && r.count(func(l *link.Link) bool { return l.Phase == failover.Working }) > 0
 	})
 	return r
 }
 
-// welcomed waits until the control channel is ready, whatever the links do.
-func (a *agent) welcomed(peer string) *remote {
+// controlReady waits until the control channel is ready, whatever the links do.
+func (a *agent) controlReady(peer string) *remote {
 	a.t.Helper()
 	r := a.remote(peer)
 	require.NotNil(a.t, r.Session)
-	until(a.t, "not welcomed", r.ready)
+	until(a.t, "not controlReady", r.ready)
 	return r
 }
 
@@ -127,7 +127,7 @@ func (x *request) posted() *request {
 	slot := x.record().Slot()
 	until(x.a.t, "nothing posted", func() bool {
 		x.check()
-		slot.TakeTicket()
+		slot.DropCachedPost()
 		return x.a.core.Posted(slot, core.Link{})
 	})
 	return x

@@ -55,7 +55,7 @@ func benchKeys(b *testing.B, regions, rails int, caps fake.Caps, shuffled bool) 
 	}
 	p.mine = p.a.memory(size)
 	for b.Loop() {
-		meet(p.a, p.b)
+		loadBoth(p.a, p.b)
 		p.allUp(rails)
 		runtime.GC()
 		var before, after runtime.MemStats

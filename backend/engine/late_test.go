@@ -90,7 +90,7 @@ func wiredPair(h *harness, w *wires, n int) *pair {
 		return h.agent(name)
 	}
 	p := &pair{a: side("a"), b: side("b")}
-	meet(p.a, p.b)
+	loadBoth(p.a, p.b)
 	p.mine, p.theirs = p.a.memory(n), p.b.memory(n).seenBy(p.a)
 	return p
 }

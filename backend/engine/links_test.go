@@ -63,7 +63,7 @@ func TestLinksMixed(t *testing.T) {
 	for _, n := range [][3]int{{1, 2, 1}, {2, 1, 1}, {3, 2, 2}, {8, 8, 8}} {
 		h := onRails(t, 2, placing())
 		p := &pair{a: h.agent("ann", "qps_per_rail", fmt.Sprint(n[0])), b: h.agent("bob", "qps_per_rail", fmt.Sprint(n[1]))}
-		meet(p.a, p.b)
+		loadBoth(p.a, p.b)
 		own := p.b.memory(4 << 20)
 		p.mine, p.theirs = p.a.memory(4<<20), own.seenBy(p.a)
 		p.allUp(2 * n[2])

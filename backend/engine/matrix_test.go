@@ -89,7 +89,7 @@ func withMemory(t *testing.T, devices int) *gpuHarness {
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
 		return auto.Provider{OFI: wire(p), Sys: h.sys,
-			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
+			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.SharedMemory: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
 	}
 	h.params = append(h.params, "control_devices", "lo")
 	return h

@@ -25,7 +25,7 @@ func onNodes(t *testing.T, nodes ...int) *harness {
 func nearPair(h *harness, node int) *pair {
 	p := &pair{a: h.agent("ann"), b: h.agent("bob")}
 	p.a.rails.Nodes = func(uint64, uint64) (int, error) { return node, nil }
-	meet(p.a, p.b)
+	loadBoth(p.a, p.b)
 	p.mine, p.theirs = p.a.memory(16<<20), p.b.memory(16<<20).seenBy(p.a)
 	p.allUp(len(h.links))
 	return p

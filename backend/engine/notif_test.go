@@ -98,7 +98,7 @@ func TestManyNotifications(t *testing.T) {
 }
 
 // The receiver needs nothing of the sender's, and the sender's transfer is told nothing by its application.
-func TestNotifyStranger(t *testing.T) {
+func TestNotifyUnknown(t *testing.T) {
 	everywhere(t, func(h *harness) {
 		a, b := h.agent("ann"), h.agent("bob")
 		require.NoError(h, a.LoadConn("bob", b.Conn()))

@@ -32,7 +32,7 @@ func TestNotifyOrderRailDown(t *testing.T) {
 			notify()
 		}
 		h.lib.Event(device, imitation.PortErr, 1)
-		for rests := told("rail rests", fmt.Sprint("hca", device)); !rests(); {
+		for rests := told("rail down", fmt.Sprint("hca", device)); !rests(); {
 			notify()
 			require.Less(t, n, 100_000, "the rail goes on")
 		}

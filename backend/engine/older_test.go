@@ -23,7 +23,7 @@ func TestOlderSession(t *testing.T) {
 		old.inFlight(x)
 		p.a.initiators.Forget("bob") // as if by another process in its place, which knows nothing of it
 		require.NoError(h, p.a.LoadConn("bob", p.b.Conn()))
-		p.a.welcomed("bob") // its link can't be tried yet
+		p.a.controlReady("bob") // its link can't be tried yet
 		require.Equal(h, 1, p.b.sessions(), "the older one ends before the new one has endpoints")
 		before := string(p.theirs.b)
 		p.b.rail().Release()
@@ -48,7 +48,7 @@ func TestOlderSessionShared(t *testing.T) {
 	old.inFlight(x)
 	require.NoError(t, p.a.Disconnect("bob"))
 	require.NoError(t, p.a.LoadConn("bob", p.b.Conn()))
-	p.a.welcomed("bob") // its link can't be tried yet
+	p.a.controlReady("bob") // its link can't be tried yet
 	require.Equal(t, 2, p.b.sessions(), "the older one goes on")
 	p.b.rail().Release()
 	require.NotEqual(t, inProg, x.wait())

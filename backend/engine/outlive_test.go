@@ -63,7 +63,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 					want = append(want, "ann:"+text)
 				}
 				other := 1
-				if r.inside().Home.Rail.Name() == "fake/fake1" {
+				if r.inside().NotifLink.Rail.Name() == "fake/fake1" {
 					other = 0
 				}
 				b.railNo(1 - other).Stall()
@@ -74,7 +74,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 				until(t, "nothing is posted", func() bool { return r.inside().Core.Sent() > stuck })
 				g.open(false) // the fence is not answered
 				a.railChanged(fmt.Sprint("fake", 1-other), false)
-				until(t, "no other home", func() bool { in := r.inside(); return in.Home == in.Links[other] })
+				until(t, "no other home", func() bool { in := r.inside(); return in.NotifLink == in.Links[other] })
 				for range behind {
 					notify(0)
 				}

@@ -52,7 +52,7 @@ func TestPathsNotInLog(t *testing.T) {
 	m := a.memory(4096)
 	x := a.whole(transfer.Write, m, m)
 	x.run()
-	require.False(t, x.record().Untold())
+	require.False(t, x.record().Unlogged())
 	x.release()
 	require.NoError(t, e.Close())
 	require.Zero(t, h.log.count("transfer ended"))

@@ -220,7 +220,7 @@ func TestManyPeers(t *testing.T) {
 	var all []*request
 	for i := range n {
 		a := h.agent(fmt.Sprintf("p%d", i))
-		meet(hub, a)
+		loadBoth(hub, a)
 		own := a.memory(4096).fill(uint64(i))
 		back := mine.seenBy(a)
 		off := i * 512

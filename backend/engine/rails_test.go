@@ -180,7 +180,7 @@ func TestUnequalRails(t *testing.T) {
 	a := h.agent("ann")
 	h.links = h.links[:1]
 	b := h.agent("bob")
-	meet(a, b)
+	loadBoth(a, b)
 	own := b.memory(4 << 20)
 	p := &pair{a: a, b: b, mine: a.memory(4 << 20), theirs: own.seenBy(a)}
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run("many to one")

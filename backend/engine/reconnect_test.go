@@ -257,8 +257,8 @@ func TestCreationHammer(t *testing.T) {
 func TestBlockedPeer(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	a, b, c := h.agent("ann", "xfer_timeout", "150ms", "cancel_timeout", "100ms"), h.agent("bob"), h.agent("eve")
-	meet(a, b)
-	meet(a, c)
+	loadBoth(a, b)
+	loadBoth(a, c)
 	mine, theirs, others := a.memory(64<<10), b.memory(64<<10).seenBy(a), c.memory(64<<10).seenBy(a)
 	a.whole(transfer.Write, mine, theirs).run()
 	a.whole(transfer.Write, mine, others).run()
@@ -308,11 +308,11 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 	p.a.railChanged("fake1", false)
 	settled(p.a, p.a.connected("bob"))
 	until(t, "the link rests", func() bool {
-		return p.a.remote("bob").count(func(l *link.Link) bool { return l.Num == 1 && l.Phase == failover.Resting }) == 1
+		return p.a.remote("bob").count(func(l *link.Link) bool { return l.Num == 1 && l.Phase == failover.BackingOff }) == 1
 	})
 	p.a.remote("bob").fail("out of descriptors, for once")
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
-	for end := time.Now().Add(2 * failover.FirstRest); time.Now().Before(end); { // the timer's time comes
+	for end := time.Now().Add(2 * failover.FirstBackoff); time.Now().Before(end); { // the timer's time comes
 		p.a.whole(transfer.Write, p.mine, p.theirs).run()
 	}
 	p.same()

@@ -86,7 +86,7 @@ func TestPrepRefuses(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	c := h.agent("cat")
-	meet(p.a, c)
+	loadBoth(p.a, c)
 	other := c.memory(4096).seenBy(p.a)
 	l, r := p.mine.desc(0, 64), p.theirs.desc(0, 64)
 	with := func(d Desc, change func(*Desc)) Desc { change(&d); return d }

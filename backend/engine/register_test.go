@@ -16,7 +16,7 @@ import (
 
 func pinning() fake.Caps {
 	caps := fake.TCPCaps()
-	caps.Pins = true
+	caps.PinsMemory = true
 	return caps
 }
 

@@ -21,11 +21,11 @@ func (x *request) again(notif string) bool {
 	return taken
 }
 
-// warm posts until the transfer has its ticket.
+// warm posts until the transfer has its cached post.
 func (x *request) warm() *request {
 	x.a.t.Helper()
 	x.a.connected("bob")
-	until(x.a.t, "no ticket", func() bool { x.run(); return x.record().Slot().HasTicket() })
+	until(x.a.t, "no cached post", func() bool { x.run(); return x.record().Slot().HasCachedPost() })
 	return x
 }
 
@@ -80,8 +80,8 @@ func TestRepostAfterFailure(t *testing.T) {
 	})
 }
 
-// While it is posted again and again the sweeper keeps it; then its ticket goes, and the next post enters it again.
-func TestTicketEnds(t *testing.T) {
+// While it is posted again and again the sweeper keeps it; then its cached post goes, and the next post enters it again.
+func TestCachedPostEnds(t *testing.T) {
 	h := onFake(t, fake.TCPCaps())
 	const deadline = 300 * time.Millisecond
 	p := h.pair(4096, "xfer_timeout", deadline.String())
@@ -90,7 +90,7 @@ func TestTicketEnds(t *testing.T) {
 	for start, last := time.Now(), time.Now(); time.Since(start) < time.Second; last = time.Now() {
 		x.run()
 		if time.Since(last) > deadline/2 {
-			gaps++ // a busy machine held us up: its ticket may be gone
+			gaps++ // a busy machine held us up: its cached post may be gone
 		}
 	}
 	require.LessOrEqual(t, p.a.core.Counters()["to_c_post"], posts+gaps, "not once for each of the sweeper's rounds, of which there were 13")
@@ -99,7 +99,7 @@ func TestTicketEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, d)
 	until(t, "it stays for ever", func() bool { return p.a.transfers.ActiveLen() == 0 })
-	require.False(t, x.record().Slot().HasTicket())
+	require.False(t, x.record().Slot().HasCachedPost())
 	posts = p.a.core.Counters()["to_c_post"]
 	x.run()
 	require.Equal(t, posts+1, p.a.core.Counters()["to_c_post"])

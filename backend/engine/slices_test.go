@@ -89,7 +89,7 @@ func TestSlicesOfOneSide(t *testing.T) {
 			h := onFake(t, placing())
 			most := map[string]string{"ann": "0", "bob": "0", who: "1MiB"}
 			p := &pair{a: h.agent("ann", "mr_max", most["ann"]), b: h.agent("bob", "mr_max", most["bob"])}
-			meet(p.a, p.b)
+			loadBoth(p.a, p.b)
 			p.mine, p.theirs = p.a.memory(3*mib), p.b.memory(3*mib).seenBy(p.a)
 			p.scatter(rand.New(rand.NewPCG(3, 4)), 50)
 		})

@@ -38,8 +38,8 @@ func (e *Engine) snapshot() stats.Snapshot {
 		if r.Waits() {
 			rails[i].State = stats.Down
 		}
-		if h, ok := r.Inner().(provider.Helper); ok {
-			rails[i].ForPeers, rails[i].ByPeers = h.Helped()
+		if h, ok := r.Inner().(provider.Assistant); ok {
+			rails[i].ForPeers, rails[i].ByPeers = h.Assisted()
 		}
 	}
 	s := stats.New(e.name, rails, peers)

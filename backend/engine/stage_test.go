@@ -116,7 +116,7 @@ func TestStage(t *testing.T) {
 		g := h.withGPUs()
 		rnd := rand.New(rand.NewPCG(5, 6))
 		a, b := h.agent("a"), h.agent("b")
-		meet(a, b)
+		loadBoth(a, b)
 		const size = 3 << 20
 		for _, kinds := range [][2]int{{0, 1}, {-1, 1}, {0, -1}} {
 			for _, peer := range []*agent{b, a} {
@@ -159,7 +159,7 @@ func TestStageFailures(t *testing.T) {
 	g := h.withGPUs()
 	rnd := rand.New(rand.NewPCG(7, 8))
 	a, b := h.agent("a", "log", "error"), h.agent("b")
-	meet(a, b)
+	loadBoth(a, b)
 	const size = 1 << 20
 	mine, theirs := g.block(a, 0, size), g.block(b, 1, size)
 	seen := theirs.seenBy(a)
@@ -202,7 +202,7 @@ func TestStageHammer(t *testing.T) {
 	h := onRails(t, 2, fake.TCPCaps())
 	g := h.withGPUs()
 	a, b := h.agent("a"), h.agent("b")
-	meet(a, b)
+	loadBoth(a, b)
 	const size = 512 << 10
 	var wg sync.WaitGroup
 	for w := range 6 {

@@ -17,7 +17,7 @@ func TestStuckNotification(t *testing.T) {
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(64<<10, "rail_timeout", "1m")
 	p.allUp(2)
-	home, other := p.a.connected("bob").links()[0].Core, p.a.connected("bob").links()[1].Core
+	notifLink, other := p.a.connected("bob").links()[0].Core, p.a.connected("bob").links()[1].Core
 	p.b.railNo(1).Stall()
 	var xs []*request
 	for stuck := false; !stuck; { // small transfers take the rails in turn
@@ -34,7 +34,7 @@ func TestStuckNotification(t *testing.T) {
 	last, same := uint64(0), 0
 	until(h, "they go on and on", func() bool {
 		p.b.take()
-		sent := home.Tally().MessagesSent
+		sent := notifLink.Tally().MessagesSent
 		if same++; sent != last {
 			last, same = sent, 0
 		}

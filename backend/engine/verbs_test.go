@@ -15,7 +15,7 @@ import (
 // asked is what the engines of a test have asked of the devices since Zero.
 func asked(lib *imitation.Lib) map[string]int {
 	n := map[string]int{}
-	for _, name := range []string{"writes", "empty_writes", "reads", "sends", "signalled", "inlined", "chains", "longest", "cqes"} {
+	for _, name := range []string{"writes", "empty_writes", "reads", "sends", "signaled", "inlined", "chains", "longest", "cqes"} {
 		if c := lib.Count(name); c > 0 {
 			n[name] = c
 		}
@@ -49,20 +49,20 @@ func TestVerbsCounts(t *testing.T) {
 		x.release()
 		return asked(h.lib)
 	}
-	// 10,000 x 8 KiB: as many WRITEs in chains of 32, one of which is signalled, and one message behind the last of them, which
+	// 10,000 x 8 KiB: as many WRITEs in chains of 32, one of which is signaled, and one message behind the last of them, which
 	// completes on both sides.
-	require.Equal(t, map[string]int{"writes": 10_000, "sends": 1, "inlined": 1, "chains": 313, "longest": 32, "signalled": 313, "cqes": 314},
+	require.Equal(t, map[string]int{"writes": 10_000, "sends": 1, "inlined": 1, "chains": 313, "longest": 32, "signaled": 313, "cqes": 314},
 		run(transfer.Write, 10_000, 8<<10, "many"))
-	require.Equal(t, map[string]int{"writes": 10_000, "chains": 313, "longest": 32, "signalled": 313, "cqes": 313},
+	require.Equal(t, map[string]int{"writes": 10_000, "chains": 313, "longest": 32, "signaled": 313, "cqes": 313},
 		run(transfer.Write, 10_000, 8<<10))
-	require.Equal(t, map[string]int{"reads": 10_000, "chains": 313, "longest": 32, "signalled": 1250, "cqes": 1250},
+	require.Equal(t, map[string]int{"reads": 10_000, "chains": 313, "longest": 32, "signaled": 1250, "cqes": 1250},
 		run(transfer.Read, 10_000, 8<<10))
 	// One doorbell and, where one piece is all, one completion for a transfer and its notification.
-	require.Equal(t, map[string]int{"writes": 2, "sends": 1, "inlined": 1, "chains": 1, "longest": 3, "signalled": 2, "cqes": 3},
+	require.Equal(t, map[string]int{"writes": 2, "sends": 1, "inlined": 1, "chains": 1, "longest": 3, "signaled": 2, "cqes": 3},
 		run(transfer.Write, 1, 1<<20, "one"))
-	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signalled": 1, "cqes": 2},
+	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2},
 		run(transfer.Write, 1, 64<<10, "marker"))
-	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 2, "chains": 1, "longest": 2, "signalled": 1, "cqes": 2},
+	require.Equal(t, map[string]int{"writes": 1, "sends": 1, "inlined": 2, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2},
 		run(transfer.Write, 1, 64, "small"))
 }
 
@@ -86,7 +86,7 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	require.Zero(t, h.lib.Count("reads"), "without a notification nothing overtakes the data")
 	local, remote := p.every(1, 64<<10)
 	x := p.a.prep(transfer.Write, local, remote, "bob")
-	want, got := map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signalled": 1, "cqes": 2}, map[string]int(nil)
+	want, got := map[string]int{"writes": 1, "sends": 1, "inlined": 1, "chains": 1, "longest": 2, "signaled": 1, "cqes": 2}, map[string]int(nil)
 	for n := 0; n < 20 && !maps.Equal(want, got); n++ { // credits that go back, or a probe, may fall into it
 		h.lib.Zero()
 		x.run("small")

@@ -46,7 +46,7 @@ func TestVerbsVRAM(t *testing.T) {
 				h.lib.Peermem(h.cuda.Peermem())
 			}
 			a, b := h.agent("ann", c.params...), h.agent("bob", c.params...)
-			meet(a, b)
+			loadBoth(a, b)
 			h.moves(a, b, h.gpu(a, 0, size, c.handles), h.gpu(b, 1, size, c.handles))
 			h.moves(a, b, h.gpu(a, 1, size, c.handles), h.dram(b, size))
 			h.moves(a, b, h.dram(a, size), h.gpu(b, 0, size, c.handles))
@@ -63,7 +63,7 @@ func TestVerbsVRAM(t *testing.T) {
 func TestVerbsVRAMMixed(t *testing.T) {
 	h := onGPUDevices(t, 1)
 	a, b := h.agent("ann"), h.agent("bob")
-	meet(a, b)
+	loadBoth(a, b)
 	const size = 1 << 16
 	mine := []*vram{h.gpu(a, 0, size, 0), h.gpu(a, 1, size, 0), h.dram(a, size)}
 	theirs := []*vram{h.dram(b, size), h.gpu(b, 0, size, 0), h.gpu(b, 1, size, 0)}
@@ -87,7 +87,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 	h := onGPUDevices(t, 2)
 	h.lib.Set("dmabuf", 0)
 	a, b := h.agent("ann"), h.agent("bob")
-	meet(a, b)
+	loadBoth(a, b)
 	at := h.app.Alloc(0, cuda.Device, 1<<20)
 	defer h.app.Free(0, cuda.Device, at)
 	for range 3 {
@@ -122,7 +122,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 func TestVerbsVRAMOneRail(t *testing.T) {
 	h := onGPUDevices(t, 2)
 	a, b := h.agent("ann"), h.agent("bob")
-	meet(a, b)
+	loadBoth(a, b)
 	theirs := h.gpu(b, 1, 1<<20, 0)
 	h.lib.FailMany("reg_dmabuf_mr", 1, 1, syscall.EOPNOTSUPP)
 	mine := h.gpu(a, 0, 1<<20, 0)
@@ -134,7 +134,7 @@ func TestVerbsVRAMOneRail(t *testing.T) {
 func TestVerbsVRAMFreed(t *testing.T) {
 	h := onGPUDevices(t, 2)
 	a, b := h.agent("ann"), h.agent("bob")
-	meet(a, b)
+	loadBoth(a, b)
 	const size = 1 << 20
 	mine := h.gpu(a, 0, size, 0)
 	at := h.app.Alloc(1, cuda.Device, size)
@@ -165,7 +165,7 @@ func TestVerbsVRAMNear(t *testing.T) {
 	imitation.OnPCI(h.sys, -1, left+"0000:17:01.0/0000:a0:00.0")
 	imitation.OnPCI(h.sys, -1, right+"0000:82:01.0/0000:a1:00.0")
 	a, b := h.agent("ann"), h.agent("bob")
-	meet(a, b)
+	loadBoth(a, b)
 	theirs := h.dram(b, 16<<20)
 	seen := theirs.seenBy(a)
 	for dev := range 2 {
@@ -197,7 +197,7 @@ func TestVerbsVRAMFlush(t *testing.T) {
 		h := onGPUDevices(t, 1)
 		h.cuda.Set("writes_order", order)
 		a, b := h.agent("ann"), h.agent("bob")
-		meet(a, b)
+		loadBoth(a, b)
 		const size = 1 << 20
 		x := a.prep(transfer.Read, []Desc{h.dram(a, size).desc(0, size)}, []Desc{h.dram(b, size).seenBy(a).desc(0, size)}, "bob")
 		x.run("host")
@@ -229,13 +229,13 @@ func TestVerbsVRAMBesideMemory(t *testing.T) {
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {
 		return auto.Provider{OFI: wire(p), Sys: h.sys,
-			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.Local: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
+			Fabrics: map[string]provider.Provider{auto.Verbs: wire(p), auto.SharedMemory: shm.New(shm.Options{Threads: 1, CUDA: h.cuda.Path})}}
 	}
 	a, b := h.agent("ann"), h.agent("bob")
 	h.wrap = wire
 	c := h.agent("cyd")
-	meet(a, b)
-	meet(a, c)
+	loadBoth(a, b)
+	loadBoth(a, c)
 	const size = 1 << 20
 	mine, near, far := h.gpu(a, 0, size, 0), h.gpu(b, 1, size, 0), h.gpu(c, 1, size, 0)
 	for _, m := range []*vram{near, far} {

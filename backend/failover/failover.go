@@ -2,7 +2,7 @@
 // happened and the time, and says what to do. Its callers close endpoints, ask the peer and set timers.
 //
 //	Probing -> Working -> Fencing -> Working            when it is the only one
-//	                      Fencing -> Resting -> Probing when others work
+//	                      Fencing -> BackingOff -> Probing when others work
 //
 // Where peers share an endpoint nothing can be fenced: Draining takes the place of Fencing.
 package failover
@@ -16,19 +16,19 @@ import (
 type Phase int
 
 const (
-	Working  Phase = iota // it posts
-	Fencing               // its endpoint is closed and the target is asked to close its own
-	Draining              // it has stopped, and what it has posted ends by itself
-	Resting               // fenced; its work is with others; it is tried again after a pause
-	Probing               // nothing but a probe goes out
+	Working    Phase = iota // it posts
+	Fencing                 // its endpoint is closed and the target is asked to close its own
+	Draining                // it has stopped, and what it has posted ends by itself
+	BackingOff              // fenced; its work is with others; it is tried again after a pause
+	Probing                 // nothing but a probe goes out
 )
 
 // How long a link that failed again rests before the next try, and how long a probe may take.
 const (
 	FirstPause   = time.Millisecond
 	MostPause    = 500 * time.Millisecond // alone
-	FirstRest    = 100 * time.Millisecond // with others at work
-	MostRest     = 2 * time.Second
+	FirstBackoff = 100 * time.Millisecond // with others at work
+	MaxBackoff   = 2 * time.Second
 	MostUnproved = 10 * time.Second // of a link over which nothing ever came: a firewall, say
 	ProbeTime    = time.Second
 )
@@ -53,15 +53,15 @@ type Link struct {
 func (l *Link) Enter(p Phase, now time.Time) { l.Phase, l.Since = p, now }
 
 // Away says that the link has failed and rests, or is tried again: others may stand in for it.
-func (l *Link) Away() bool { return l.Phase == Resting || l.Phase == Probing && l.Epoch > 0 }
+func (l *Link) Away() bool { return l.Phase == BackingOff || l.Phase == Probing && l.Epoch > 0 }
 
-// RestLonger doubles the pause before the next try of a link that others stand in for.
-func (l *Link) RestLonger() {
-	most := MostRest
+// GrowBackoff doubles the pause before the next try of a link that others stand in for.
+func (l *Link) GrowBackoff() {
+	most := MaxBackoff
 	if l.Told {
 		most = MostUnproved
 	}
-	l.Pause = min(max(2*l.Pause, FirstRest), most)
+	l.Pause = min(max(2*l.Pause, FirstBackoff), most)
 }
 
 // Prove notes that messages go both ways.
@@ -91,18 +91,18 @@ func (s *Session) Others(l *Link) bool {
 	return s.any(l, func(o *Link) bool { return o.Phase == Working })
 }
 
-// Elsewhere says whether a link of another rail of ours works.
-func (s *Session) Elsewhere(l *Link) bool {
+// OtherRailWorks says whether a link of another rail of ours works.
+func (s *Session) OtherRailWorks(l *Link) bool {
 	return s.any(l, func(o *Link) bool { return o.OwnRail != l.OwnRail && o.Phase == Working })
 }
 
-// Twin says whether another link of the same rail works.
-func (s *Session) Twin(l *Link) bool {
+// SiblingWorks says whether another link of the same rail works.
+func (s *Session) SiblingWorks(l *Link) bool {
 	return s.any(l, func(o *Link) bool { return o.OwnRail == l.OwnRail && o.Phase == Working })
 }
 
-// Hope says whether another link may yet work.
-func (s *Session) Hope(l *Link) bool { return s.any(l, func(o *Link) bool { return o.Up }) }
+// AnyUsable says whether another link may yet work.
+func (s *Session) AnyUsable(l *Link) bool { return s.any(l, func(o *Link) bool { return o.Up }) }
 
 // AnyProved says whether a link is proved.
 func (s *Session) AnyProved() bool { return s.any(nil, func(o *Link) bool { return o.Proved }) }
@@ -124,7 +124,7 @@ func (s *Session) Failed(l *Link, n Count, urgent bool) (pause time.Duration) {
 	case good > l.good+1 || l.Epoch == 0: // a probe alone is no news
 		l.good, l.Pause = good, 0
 	case others:
-		l.RestLonger()
+		l.GrowBackoff()
 	default:
 		l.Pause = min(max(2*l.Pause, FirstPause), MostPause)
 	}
@@ -134,8 +134,8 @@ func (s *Session) Failed(l *Link, n Count, urgent bool) (pause time.Duration) {
 	return l.Pause
 }
 
-// Doubt says, once, that a link that is fenced did not come about while others did.
-func (s *Session) Doubt(l *Link) bool {
+// ReportUnproved says, once, that a link that is fenced did not come about while others did.
+func (s *Session) ReportUnproved(l *Link) bool {
 	if l.Proved || l.Told || !s.Others(l) {
 		return false
 	}
@@ -159,15 +159,15 @@ type Retry struct {
 	After time.Duration
 }
 
-// Rest has a link that is quiet, and is not used for the present: others work, or err is why it can't be used and others may yet work.
-func (s *Session) Rest(l *Link, err error) Retry {
+// BackOff has a link that is quiet, and is not used for the present: others work, or err is why it can't be used and others may yet work.
+func (s *Session) BackOff(l *Link, err error) Retry {
 	others := s.Others(l)
-	l.Enter(Resting, s.now())
+	l.Enter(BackingOff, s.now())
 	switch {
 	case !others:
-		return Retry{Fence: true, After: max(l.Pause, FirstRest)}
+		return Retry{Fence: true, After: max(l.Pause, FirstBackoff)}
 	case err != nil:
-		l.RestLonger()
+		l.GrowBackoff()
 		return Retry{Fence: true, After: l.Pause}
 	}
 	return Retry{After: l.Pause}
@@ -175,7 +175,7 @@ func (s *Session) Rest(l *Link, err error) Retry {
 
 // Unprobed has a link that could not even be probed: it is fenced after the pause.
 func (s *Session) Unprobed(l *Link) (pause time.Duration) {
-	l.Pause = max(l.Pause, FirstRest)
+	l.Pause = max(l.Pause, FirstBackoff)
 	return l.Pause
 }
 
@@ -208,7 +208,7 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 	for i, l := range s.Links {
 		switch {
 		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.Others(l) || s.AnyProved()): // else connect_timeout ends the session
-			l.RestLonger()
+			l.GrowBackoff()
 			stuck(i, NoAnswer)
 		case l.Phase == Working && well && now.Sub(l.moved) > s.Timeout:
 			stuck(i, NoMove)
@@ -219,10 +219,10 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 // Device has a link whose network device went down or came up, and says whether it is to be fenced: when it went down only if others can do its work.
 func (s *Session) Device(l *Link, up bool) (fence bool) {
 	switch {
-	case !up && (l.Phase == Working || l.Phase == Probing) && s.Elsewhere(l):
-		l.Pause = FirstRest
+	case !up && (l.Phase == Working || l.Phase == Probing) && s.OtherRailWorks(l):
+		l.Pause = FirstBackoff
 		return true
-	case up && (l.Phase == Resting || l.Phase == Probing):
+	case up && (l.Phase == BackingOff || l.Phase == Probing):
 		l.Pause = 0
 		return true
 	}

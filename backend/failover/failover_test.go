@@ -23,16 +23,16 @@ func clocked(n int) (*Session, *time.Time) {
 func TestWhoElseWorks(t *testing.T) {
 	s, now := clocked(4)
 	a, b, c, d := s.Links[0], s.Links[1], s.Links[2], s.Links[3]
-	require.True(t, s.Others(a) && s.Twin(a) && s.Elsewhere(a) && s.Hope(a))
-	b.Enter(Resting, *now)
-	require.False(t, s.Twin(a))
-	require.True(t, s.Twin(b), "a is of its rail")
+	require.True(t, s.Others(a) && s.SiblingWorks(a) && s.OtherRailWorks(a) && s.AnyUsable(a))
+	b.Enter(BackingOff, *now)
+	require.False(t, s.SiblingWorks(a))
+	require.True(t, s.SiblingWorks(b), "a is of its rail")
 	c.Enter(Fencing, *now)
 	d.Enter(Draining, *now)
-	require.False(t, s.Others(a) || s.Elsewhere(a))
-	require.True(t, s.Hope(a), "they may come back")
+	require.False(t, s.Others(a) || s.OtherRailWorks(a))
+	require.True(t, s.AnyUsable(a), "they may come back")
 	b.Up, c.Up, d.Up = false, false, false
-	require.False(t, s.Hope(a))
+	require.False(t, s.AnyUsable(a))
 }
 
 // Alone a link is fenced at once while bytes go through, then after pauses that double up to a bound; with others at once, and it rests longer.
@@ -55,26 +55,26 @@ func TestFailed(t *testing.T) {
 		require.Zero(t, s.Failed(l, Count{}, false), "others do its work")
 		require.Equal(t, want*time.Millisecond, l.Pause)
 		l.Enter(Fencing, *now)
-		require.Equal(t, Retry{After: l.Pause}, s.Rest(l, nil))
-		require.Equal(t, Resting, l.Phase)
+		require.Equal(t, Retry{After: l.Pause}, s.BackOff(l, nil))
+		require.Equal(t, BackingOff, l.Phase)
 	}
 	l.Told = true
-	l.RestLonger()
-	l.RestLonger()
-	l.RestLonger()
+	l.GrowBackoff()
+	l.GrowBackoff()
+	l.GrowBackoff()
 	require.Equal(t, MostUnproved, l.Pause, "nothing ever came over it")
 }
 
 func TestRest(t *testing.T) {
 	s, _ := clocked(2)
 	a, b := s.Links[0], s.Links[1]
-	require.Equal(t, Retry{}, s.Rest(a, nil), "after a first failure it is probed at once")
+	require.Equal(t, Retry{}, s.BackOff(a, nil), "after a first failure it is probed at once")
 	a.Enter(Fencing, s.now())
-	require.Equal(t, Retry{Fence: true, After: FirstRest}, s.Rest(a, errors.New("no endpoint")))
+	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(a, errors.New("no endpoint")))
 	b.Enter(Fencing, s.now())
-	require.Equal(t, Retry{Fence: true, After: FirstRest}, s.Rest(b, errors.New("no endpoint")), "alone: it is not left at that")
+	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(b, errors.New("no endpoint")), "alone: it is not left at that")
 	require.True(t, b.Away())
-	require.Equal(t, FirstRest, s.Unprobed(a))
+	require.Equal(t, FirstBackoff, s.Unprobed(a))
 }
 
 // A link goes on with a probe until something has come over it.
@@ -105,9 +105,9 @@ func TestKnownAndDoubt(t *testing.T) {
 	require.False(t, s.Known(), "the first probe is under way")
 	a.Epoch = 1
 	require.True(t, s.Known())
-	require.True(t, s.Doubt(a))
-	require.False(t, s.Doubt(a), "once")
-	require.False(t, s.Doubt(b), "it is proved")
+	require.True(t, s.ReportUnproved(a))
+	require.False(t, s.ReportUnproved(a), "once")
+	require.False(t, s.ReportUnproved(b), "it is proved")
 }
 
 // watched is what Watch has fenced.
@@ -141,7 +141,7 @@ func TestWatchProbes(t *testing.T) {
 	require.Empty(t, watched(s, counts))
 	*now = now.Add(ProbeTime + 1)
 	require.Equal(t, []int{0}, watched(s, counts))
-	require.Equal(t, FirstRest, a.Pause)
+	require.Equal(t, FirstBackoff, a.Pause)
 
 	s, now = clocked(1)
 	s.Links[0].Proved = false
@@ -154,10 +154,10 @@ func TestDevice(t *testing.T) {
 	s, now := clocked(4)
 	a, b, c := s.Links[0], s.Links[1], s.Links[2]
 	require.True(t, s.Device(a, false), "rail 1 works")
-	require.Equal(t, FirstRest, a.Pause)
+	require.Equal(t, FirstBackoff, a.Pause)
 	require.False(t, s.Device(a, true), "it works")
-	c.Enter(Resting, *now)
-	s.Links[3].Enter(Resting, *now)
+	c.Enter(BackingOff, *now)
+	s.Links[3].Enter(BackingOff, *now)
 	require.False(t, s.Device(b, false), "no other rail could do its work")
 	c.Pause = time.Second
 	require.True(t, s.Device(c, true))

@@ -19,7 +19,7 @@ static uint64_t now(void)
  * than until it was last seen under way, which is 0 for whoever polls late. */
 static void learn(gr_gpu_job *j, uint32_t at)
 {
-    gr_gpu_lane *l = j->lane;
+    gr_gpu_stream *l = j->stream;
     uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), start = j->timed[at].ns, busy = j->timed[at].busy;
     uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : piece;
     if (fits < piece)
@@ -31,7 +31,7 @@ static void learn(gr_gpu_job *j, uint32_t at)
 /* Within the context: the next piece. *bytes of it are queued, whatever comes of the rest. */
 static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
 {
-    gr_gpu_lane *l = j->lane;
+    gr_gpu_stream *l = j->stream;
     gg *g = l->g;
     const gr_gpu_work *w = &j->work;
     uint64_t room = atomic_load_explicit(&l->piece, memory_order_relaxed);
@@ -43,7 +43,7 @@ static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
             len = room;
         uint64_t local = op->local + j->at, remote = op->remote + j->at + (j->shadow ? j->shadow[op->rregion] : w->delta);
         if (len) {
-            int rc = w->write ? GG_CALL(g, fault, copy, remote, local, len, l->stream) : GG_CALL(g, fault, copy, local, remote, len, l->stream);
+            int rc = w->write ? GG_CALL(g, fault, copy, remote, local, len, l->handle) : GG_CALL(g, fault, copy, local, remote, len, l->handle);
             if (rc)
                 return rc;
         }
@@ -61,11 +61,11 @@ static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
 /* Fills the queue. What was queued before an error goes on, and is waited for. */
 int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
 {
-    gg *g = j->lane->g;
+    gg *g = j->stream->g;
     int rc = 0;
     if (j->queued == GG_QUEUED || j->next == j->work.nops)
         return 0;
-    if ((rc = gg_enter(g, j->lane->dev, fault)))
+    if ((rc = gg_enter(g, j->stream->dev, fault)))
         return rc;
     while (rc == 0 && j->queued < GG_QUEUED && j->next < j->work.nops && !atomic_load(&j->cancelled)) {
         uint32_t at = (j->head + j->queued) % GG_QUEUED;
@@ -73,7 +73,7 @@ int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
         rc = queue(j, &j->timed[at].bytes, fault);
         j->timed[at].ns = j->timed[at].bytes < GG_PIECE_LEAST ? 0 : start;
         j->timed[at].busy = 0;
-        int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[at], j->lane->stream);
+        int event = GG_CALL(g, rc ? NULL : fault, event_record, j->event[at], j->stream->handle);
         if (event == 0)
             j->queued++;
         else
@@ -94,8 +94,8 @@ int gg_odd(gr_gpu_job *j, cu_result r)
 /* 1: what is queued is under way. */
 static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
 {
-    gg *g = j->lane->g;
-    cu_result r = g->cu.stream_query(j->lane->stream);
+    gg *g = j->stream->g;
+    cu_result r = g->cu.stream_query(j->stream->handle);
     if (r == CU_NOT_READY || (r != CU_OK && gg_odd(j, r)))
         return 1;
     j->unmarked = 0;
@@ -108,14 +108,14 @@ static cu_result ended(gr_gpu_job *j)
     cu_result r;
     int looks = j->work.bytes <= SHORT && j->polls++ ? LOOKS : 1;
     do
-        r = j->lane->g->cu.event_query(j->event[j->head]);
+        r = j->stream->g->cu.event_query(j->event[j->head]);
     while (r == CU_NOT_READY && --looks);
     return r;
 }
 
 int gg_poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
 {
-    gg *g = j->lane->g;
+    gg *g = j->stream->g;
     int rc;
     while (j->queued) {
         cu_result r = ended(j);

@@ -23,9 +23,9 @@ func (r *rig) scatter(device, peer int, write bool, n int, how gpu.How) {
 	from, to := noise(1, room), noise(2, room)
 	s, err := r.drv.Share(r.what(far, room))
 	require.NoError(r, err)
-	m, feeder, err := r.drv.Map(s, device)
+	m, importer, err := r.drv.Map(s, device)
 	require.NoError(r, err)
-	require.False(r, feeder)
+	require.False(r, importer)
 	defer func() { require.NoError(r, m.Close()) }()
 
 	ops := r.drv.Ops(n)
@@ -65,7 +65,7 @@ func (r *rig) scatter(device, peer int, write bool, n int, how gpu.How) {
 		r.app.Write(peer, far, from)
 		r.app.Write(device, local, before)
 	}
-	l, err := r.drv.Lane(device, peer)
+	l, err := r.drv.Stream(device, peer)
 	require.NoError(r, err)
 	defer l.Close()
 	j, err := l.Job()
@@ -106,7 +106,7 @@ func TestWhichWay(t *testing.T) {
 		size        uint64
 	}{{b, 0, 1, 0, 4096}, {b, 0, 2, 1, 4096}, {b, 0, 500, 1, 4096}, {b, 0, 8, 1, 5 * mib}, {b, 0, 2, 0, 20 * mib},
 		{b, 1, 40, 1, mib}, {host, gpu.ToHost, 40, 0, mib}, {host, gpu.ToHost, 500, 1, 4096}} {
-		j, ops := r.job(r.lane(0, c.peer)), r.drv.Ops(c.n)
+		j, ops := r.job(r.stream(0, c.peer)), r.drv.Ops(c.n)
 		for i := range ops {
 			ops[i] = gpu.Op{Local: a + uint64(i)*c.size, Remote: c.to + uint64(i)*c.size, Len: c.size}
 		}
@@ -125,7 +125,7 @@ func TestBlocks(t *testing.T) {
 	r := open(t) // of 16 multiprocessors
 	a, b := r.alloc(0, cuda.Device, 4*mib), r.alloc(0, cuda.Device, 4*mib)
 	for _, c := range []struct{ peer, n, blocks, want int }{{0, 1000, 0, 16}, {1, 1000, 0, 4}, {0, 1000, 7, 7}, {0, 2, 0, 1}} {
-		j, ops := r.job(r.lane(0, c.peer)), r.drv.Ops(c.n)
+		j, ops := r.job(r.stream(0, c.peer)), r.drv.Ops(c.n)
 		for i := range ops {
 			ops[i] = gpu.Op{Local: a + uint64(i)*4096, Remote: b + uint64(i)*4096, Len: 4096}
 		}
@@ -142,7 +142,7 @@ func TestHostMemory(t *testing.T) {
 	vram, host := r.alloc(0, cuda.Device, mib), r.alloc(0, cuda.Host, 2*mib)
 	in := noise(3, mib)
 	r.app.Write(0, vram, in)
-	l := r.lane(0, gpu.ToHost)
+	l := r.stream(0, gpu.ToHost)
 	for _, how := range []gpu.How{gpu.Kernel, gpu.Engine} {
 		j := r.job(l)
 		ops := r.drv.Ops(256)
@@ -167,7 +167,7 @@ func TestRepost(t *testing.T) {
 	require.NoError(t, err)
 	defer m.Close()
 	for _, how := range []gpu.How{gpu.Kernel, gpu.Engine} {
-		j := r.job(r.lane(0, 1))
+		j := r.job(r.stream(0, 1))
 		ops := r.drv.Ops(8)
 		for i := range ops {
 			ops[i] = gpu.Op{Local: a + uint64(i)*1000, Remote: uint64(i) * 1000, Len: 1000}
@@ -200,7 +200,7 @@ func TestCancel(t *testing.T) {
 			r := open(t)
 			const n = 5000
 			a, b := r.alloc(0, cuda.Device, 8*mib), r.alloc(0, cuda.Device, 8*mib)
-			j := r.job(r.lane(0, 0))
+			j := r.job(r.stream(0, 0))
 			ops := r.drv.Ops(n)
 			defer r.drv.FreeOps(ops)
 			for i := range ops {
@@ -226,7 +226,7 @@ func TestPiecesQueued(t *testing.T) {
 	r := open(t)
 	const size = 320 * mib
 	a, b := r.alloc(0, cuda.Device, size), r.alloc(0, cuda.Device, size)
-	j := r.job(r.lane(0, 0))
+	j := r.job(r.stream(0, 0))
 	ops := r.drv.Ops(1)
 	defer r.drv.FreeOps(ops)
 	ops[0] = gpu.Op{Local: a, Remote: b, Len: size}
@@ -265,7 +265,7 @@ func TestLost(t *testing.T) {
 			require.NoError(t, err)
 			app := cuda.NewApp(t, lib.Path)
 			a := app.Alloc(0, cuda.Device, mib)
-			l, err := d.Lane(0, 0)
+			l, err := d.Stream(0, 0)
 			require.NoError(t, err)
 			j, err := l.Job()
 			require.NoError(t, err)
@@ -333,7 +333,7 @@ func TestTables(t *testing.T) {
 		tables = append(tables, table)
 	}
 	require.ErrorIs(t, r.drv.Close(), gpu.Busy)
-	j, ops := r.job(r.lane(0, 0)), r.drv.Ops(200)
+	j, ops := r.job(r.stream(0, 0)), r.drv.Ops(200)
 	defer r.drv.FreeOps(ops)
 	for i := range ops {
 		ops[i] = gpu.Op{Local: a + uint64(i)*1024, Remote: uint64(i) * 1024, Len: 1024, RemoteRegion: 9}

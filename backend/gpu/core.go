@@ -37,7 +37,7 @@ func (d calls) set(devices int, owner [16]byte) {
 
 func (d calls) owner() [16]byte { return *(*[16]byte)(unsafe.Pointer(&d.c.owner)) }
 
-// unload implements gg_close: Busy with lanes or tables left.
+// unload implements gg_close: Busy with streams or tables left.
 func (d calls) unload() error { return check(C.gg_close(d.c), nil) }
 
 // Core is the gr_gpu that C calls; good until Close.
@@ -161,28 +161,28 @@ func (d *Driver) Ops(n int) []Op {
 // FreeOps gives the room back.
 func (d *Driver) FreeOps(ops []Op) { d.Free(unsafe.Pointer(unsafe.SliceData(ops))) }
 
-// Lane is a stream of one GPU towards another.
-type Lane struct {
+// Stream is a stream of one GPU towards another.
+type Stream struct {
 	d *Driver
-	c *C.gr_gpu_lane
+	c *C.gr_gpu_stream
 }
 
-// ToHost is the peer of a lane towards host memory.
+// ToHost is the peer of a stream towards host memory.
 const ToHost = -1
 
-// Lane opens the lane of a pair, or counts one more user. Implements cuStreamCreateWithPriority.
-func (d *Driver) Lane(device, peer int) (*Lane, error) {
-	l := &Lane{d: d}
+// Stream opens the stream of a pair, or counts one more user. Implements cuStreamCreateWithPriority.
+func (d *Driver) Stream(device, peer int) (*Stream, error) {
+	l := &Stream{d: d}
 	var f C.gr_gpu_fault
-	rc := C.gg_lane(d.c, C.int(device), C.int(peer), &l.c, &f)
+	rc := C.gg_stream(d.c, C.int(device), C.int(peer), &l.c, &f)
 	if rc != 0 {
 		return nil, check(rc, &f)
 	}
 	return l, nil
 }
 
-// Close gives the lane back; jobs keep it.
-func (l *Lane) Close() { C.gg_lane_close(l.d.c, l.c) }
+// Close gives the stream back; jobs keep it.
+func (l *Stream) Close() { C.gg_stream_close(l.d.c, l.c) }
 
 // How a copy is to be made.
 type How int
@@ -208,7 +208,7 @@ type Work struct {
 type Job struct{ c *C.gr_gpu_job }
 
 // Job makes one.
-func (l *Lane) Job() (*Job, error) {
+func (l *Stream) Job() (*Job, error) {
 	j := new(Job)
 	var f C.gr_gpu_fault
 	if rc := C.gg_job(l.c, &j.c, &f); rc != 0 {

@@ -1,4 +1,4 @@
-/* GPUs and their primary contexts: retained on first use, current only within a call of ours. It is C since lanes and tables, which C makes, open
+/* GPUs and their primary contexts: retained on first use, current only within a call of ours. It is C since streams and tables, which C makes, open
  * GPUs, and each post enters one. */
 #include <string.h>
 

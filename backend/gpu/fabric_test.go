@@ -21,7 +21,7 @@ func TestFabric(t *testing.T) {
 	local := r.alloc(0, cuda.Device, size)
 	in := noise(1, size)
 	r.app.Write(0, local, in)
-	j, ops := r.job(r.lane(0, 1)), r.drv.Ops(300)
+	j, ops := r.job(r.stream(0, 1)), r.drv.Ops(300)
 	defer r.drv.FreeOps(ops)
 	write := func(m *gpu.Map, at uint64) {
 		for i := range ops {
@@ -29,9 +29,9 @@ func TestFabric(t *testing.T) {
 		}
 		r.run(j, gpu.Work{Ops: ops, Write: true, Delta: m.At(at) - at})
 	}
-	m, feeder, err := r.drv.Map(share(got.Share), 0)
+	m, importer, err := r.drv.Map(share(got.Share), 0)
 	require.NoError(t, err)
-	require.False(t, feeder)
+	require.False(t, importer)
 	write(m, got.At)
 	there := p.ask(ask{Do: "read", Device: 1, At: got.At, Size: size}).Data
 	require.True(t, bytes.Equal(in[20000:29000], there[20000:29000]))

@@ -37,7 +37,7 @@ func all(d *gpu.Driver, vram, vmm uint64) (err error) {
 		if err := table.Set(3, m.At(c.at)-c.at); err != nil {
 			return err
 		}
-		l, err := d.Lane(0, 1)
+		l, err := d.Stream(0, 1)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func TestCopiesWithoutEvent(t *testing.T) {
 			r := open(t)
 			at := r.alloc(0, cuda.Device, 4*mib)
 			r.app.Write(0, at, noise(1, 4*mib))
-			j := r.job(r.lane(0, 0))
+			j := r.job(r.stream(0, 0))
 			ops := r.drv.Ops(2)
 			defer r.drv.FreeOps(ops)
 			ops[0], ops[1] = gpu.Op{Local: at, Remote: at + mib, Len: mib}, gpu.Op{Local: at, Remote: at + 2*mib, Len: mib}
@@ -145,7 +145,7 @@ func TestOddAnswers(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			r := open(t)
 			at := r.alloc(0, cuda.Device, 4*mib)
-			j := r.job(r.lane(0, 0))
+			j := r.job(r.stream(0, 0))
 			ops := r.drv.Ops(2)
 			defer r.drv.FreeOps(ops)
 			ops[0], ops[1] = gpu.Op{Local: at, Remote: at + mib, Len: mib}, gpu.Op{Local: at, Remote: at + 2*mib, Len: mib}

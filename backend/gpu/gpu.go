@@ -1,7 +1,7 @@
 // Package gpu is what GORAIL wants of GPUs: what a pointer is, mapping the memory of a peer on the same host, and copies that are posted and
 // polled without Go. CUDA's driver library is loaded when somebody asks for it; nothing of a toolkit is needed.
 //
-// What posts and polls is C (gr_gpu.h), which C elsewhere calls through Driver.Core: lanes, jobs, tables, pinned memory. What may take its time,
+// What posts and polls is C (gr_gpu.h), which C elsewhere calls through Driver.Core: streams, jobs, tables, pinned memory. What may take its time,
 // registration and mapping, is Go, over one table of the driver's calls (cuda.go). docs/gpu.md has the decisions and the measurements behind them.
 package gpu
 
@@ -68,7 +68,7 @@ func Open(path string) (*Driver, error) {
 	return d, nil
 }
 
-// Close gives the driver back; the last user's Close releases contexts and pinned memory. With lanes, mappings, tables or pinned ranges left
+// Close gives the driver back; the last user's Close releases contexts and pinned memory. With streams, mappings, tables or pinned ranges left
 // it fails with Busy and changes nothing.
 func (d *Driver) Close() error {
 	drivers.mu.Lock()

@@ -1,9 +1,9 @@
 /* CUDA's driver behind gr_gpu.h.
  *
- * What posts and polls, and what C calls: loader.c (the table of the driver's calls), device.c (contexts), arena.c (pinned memory), table.c, lane.c
+ * What posts and polls, and what C calls: loader.c (the table of the driver's calls), device.c (contexts), arena.c (pinned memory), table.c, stream.c
  * (streams, jobs), post.c, copy_engine.c. What memory is, for peers, peers' and pinned is Go's, over the same table (cuda.go).
  *
- * Locks, none taken under another: mu (devices, marks, tables), arena_mu, lane_mu.
+ * Locks, none taken under another: mu (devices, marks, tables), arena_mu, stream_mu.
  */
 #ifndef GORAIL_GPU_INT_H
 #define GORAIL_GPU_INT_H
@@ -78,7 +78,7 @@ typedef struct gg {
     void *dl;
     const char *ptx; /* the kernel's, the caller's for good */
     cu_calls cu;
-    pthread_mutex_t mu, arena_mu, lane_mu;
+    pthread_mutex_t mu, arena_mu, stream_mu;
     gg_dev dev[GG_DEVICES];
     _Atomic(gg_dev *) first; /* whose context pinned memory is of */
     _Atomic uint32_t seq, chunks, tables;
@@ -86,16 +86,16 @@ typedef struct gg {
     size_t used; /* of the last chunk that is cut up */
     int cut;     /* its number, -1: none */
     void *free_block[GG_CLASSES];
-    gr_gpu_lane *lanes;
+    gr_gpu_stream *streams;
 } gg;
 
-struct gr_gpu_lane {
+struct gr_gpu_stream {
     gg *g;
     gg_dev *dev;
-    gr_gpu_lane *next;
+    gr_gpu_stream *next;
     int peer;
-    uint32_t refs, jobs; /* under lane_mu */
-    cu_stream stream;
+    uint32_t refs, jobs; /* under stream_mu */
+    cu_stream handle;
     _Atomic uint64_t piece; /* bytes that its copy engine gets at a time */
 };
 
@@ -111,7 +111,7 @@ struct gr_gpu_table {
 enum { GG_IDLE, GG_BY_KERNEL, GG_BY_ENGINE };
 
 struct gr_gpu_job {
-    gr_gpu_lane *lane;
+    gr_gpu_stream *stream;
     gr_gather_word *word;
     cu_ptr mark;
     cu_event event[GG_QUEUED];
@@ -140,7 +140,7 @@ static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
 
 /* NULL: *fault says why. The driver is not initialised: that, and gr_gpu.devices and owner, is Go's. */
 gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault);
-/* -GR_GPU_BUSY while lanes or tables are open. */
+/* -GR_GPU_BUSY while streams or tables are open. */
 int gg_close(gr_gpu *gpu);
 extern const gr_gpu_ops gg_ops;
 const char *gr_gpu_why_text(int why);
@@ -195,11 +195,11 @@ void gg_mark_free(gg *g, gg_dev *d, cu_ptr mark);
 int gg_vram(gr_gpu *gpu, int device, size_t size, uint64_t *addr, gr_gpu_fault *fault);
 int gg_vram_free(gr_gpu *gpu, int device, uint64_t addr, gr_gpu_fault *fault);
 
-/* ---- lane.c ---- */
+/* ---- stream.c ---- */
 
-int gg_lane(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault);
-void gg_lane_close(gr_gpu *gpu, gr_gpu_lane *lane);
-int gg_job(gr_gpu_lane *lane, gr_gpu_job **out, gr_gpu_fault *fault);
+int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault);
+void gg_stream_close(gr_gpu *gpu, gr_gpu_stream *stream);
+int gg_job(gr_gpu_stream *stream, gr_gpu_job **out, gr_gpu_fault *fault);
 int gg_job_free(gr_gpu_job *job);
 
 /* ---- post.c, copy_engine.c ---- */

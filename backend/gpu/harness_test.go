@@ -74,14 +74,14 @@ func (r *rig) what(at, size uint64) gpu.Mem {
 	return m
 }
 
-func (r *rig) lane(device, peer int) *gpu.Lane {
-	l, err := r.drv.Lane(device, peer)
+func (r *rig) stream(device, peer int) *gpu.Stream {
+	l, err := r.drv.Stream(device, peer)
 	require.NoError(r, err)
 	r.Cleanup(l.Close)
 	return l
 }
 
-func (r *rig) job(l *gpu.Lane) *gpu.Job {
+func (r *rig) job(l *gpu.Stream) *gpu.Job {
 	j, err := l.Job()
 	require.NoError(r, err)
 	r.Cleanup(func() { require.NoError(r, j.Free()) })

@@ -94,7 +94,7 @@ func (r *rig) layouts(count int) {
 			to, toDevice, toKind, source, sourceDevice, sourceKind = near, 0, cuda.Device, far, on, way.kind
 		}
 		r.put(sourceKind, sourceDevice, source, from)
-		l := r.lane(0, way.peer)
+		l := r.stream(0, way.peer)
 		jobs := []*gpu.Job{r.job(l), r.job(l), r.job(l), r.job(l)}
 		for left := count / 5; left > 0; left -= windows {
 			want, posted := bytes.Clone(before), [][]gpu.Op{}

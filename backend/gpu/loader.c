@@ -57,7 +57,7 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
     g->cut = -1;
     pthread_mutex_init(&g->mu, NULL);
     pthread_mutex_init(&g->arena_mu, NULL);
-    pthread_mutex_init(&g->lane_mu, NULL);
+    pthread_mutex_init(&g->stream_mu, NULL);
     for (int i = 0; i < GG_DEVICES; i++) {
         g->dev[i].ordinal = i;
         g->dev[i].gpu = &g->pub;
@@ -74,12 +74,12 @@ gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault)
 int gg_close(gr_gpu *gpu)
 {
     gg *g = gg_of(gpu);
-    if (g->lanes || atomic_load(&g->tables))
+    if (g->streams || atomic_load(&g->tables))
         return -GR_GPU_BUSY;
     gg_devices_close(g);
     pthread_mutex_destroy(&g->mu);
     pthread_mutex_destroy(&g->arena_mu);
-    pthread_mutex_destroy(&g->lane_mu);
+    pthread_mutex_destroy(&g->stream_mu);
     free(g);
     return 0;
 }
@@ -93,6 +93,6 @@ void gg_counts(gr_gpu *gpu, uint64_t out[3])
 
 const gr_gpu_ops gg_ops = {
     .alloc = gg_alloc, .free = gg_free, .table = gg_table, .table_free = gg_table_free, .entry = gg_entry,
-    .lane = gg_lane, .lane_close = gg_lane_close, .job = gg_job, .job_free = gg_job_free,
+    .stream = gg_stream, .stream_close = gg_stream_close, .job = gg_job, .job_free = gg_job_free,
     .post = gg_post, .poll = gg_poll, .cancel = gg_cancel,
 };

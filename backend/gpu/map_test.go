@@ -23,9 +23,9 @@ func TestMapIPC(t *testing.T) {
 	require.Zero(t, s.Pieces())
 	var maps []*gpu.Map
 	for range 3 {
-		m, feeder, err := r.drv.Map(s, 0)
+		m, importer, err := r.drv.Map(s, 0)
 		require.NoError(t, err)
-		require.False(t, feeder)
+		require.False(t, importer)
 		state, err := m.State()
 		require.NoError(t, err)
 		require.Equal(t, gpu.MapReady, state)
@@ -39,7 +39,7 @@ func TestMapIPC(t *testing.T) {
 	require.NoError(t, other.Close())
 
 	local := r.alloc(0, cuda.Device, mib)
-	j := r.job(r.lane(0, 1))
+	j := r.job(r.stream(0, 1))
 	for i, how := range []gpu.How{gpu.Kernel, gpu.Engine} {
 		in := noise(int64(i), 60000)
 		r.app.Write(0, local, in)
@@ -112,12 +112,12 @@ func TestMapVMM(t *testing.T) {
 	before := descriptors(t)
 	s := share(got.Share)
 	require.Equal(t, pieces, s.Pieces())
-	m, feeder, err := r.drv.Map(s, 0)
+	m, importer, err := r.drv.Map(s, 0)
 	require.NoError(t, err)
-	require.True(t, feeder)
-	second, feeder, err := r.drv.Map(s, 0)
+	require.True(t, importer)
+	second, importer, err := r.drv.Map(s, 0)
 	require.NoError(t, err)
-	require.False(t, feeder)
+	require.False(t, importer)
 	state, _ := second.State()
 	require.Equal(t, gpu.MapOpening, state)
 	feed(t, p, m, got.At, pieces*cuda.Granule, pieces, 2)
@@ -135,14 +135,14 @@ func TestMapVMM(t *testing.T) {
 	for k := range ops {
 		ops[k] = gpu.Op{Local: local + uint64(k)*cuda.Granule, Remote: got.At + 12345 + uint64(k)*cuda.Granule, Len: cuda.Granule}
 	}
-	r.run(r.job(r.lane(0, 1)), gpu.Work{Ops: ops, Write: true, Delta: second.At(got.At) - got.At, How: gpu.Kernel})
+	r.run(r.job(r.stream(0, 1)), gpu.Work{Ops: ops, Write: true, Delta: second.At(got.At) - got.At, How: gpu.Kernel})
 	require.True(t, bytes.Equal(in, p.ask(ask{Do: "read", Device: 1, At: got.At + 12345, Size: 3 * cuda.Granule}).Data))
 	require.NoError(t, second.Close())
 	require.Zero(t, r.lib.Count("vmm_maps"))
 	require.Zero(t, r.lib.Count("handles"))
 }
 
-// TestMapVMMWrong: descriptors that are none, sizes that don't fit, and a feeder that gives up end the mapping for all who share it.
+// TestMapVMMWrong: descriptors that are none, sizes that don't fit, and a importer that gives up end the mapping for all who share it.
 func TestMapVMMWrong(t *testing.T) {
 	r := open(t)
 	p := startPeer(t, r.lib.Path)
@@ -181,9 +181,9 @@ func TestMapVMMWrong(t *testing.T) {
 		}, gpu.NoFDs},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, feeder, err := r.drv.Map(share(got.Share), 0)
+			m, importer, err := r.drv.Map(share(got.Share), 0)
 			require.NoError(t, err)
-			require.True(t, feeder)
+			require.True(t, importer)
 			second, _, err := r.drv.Map(share(got.Share), 0)
 			require.NoError(t, err)
 			before := descriptors(t)
@@ -215,16 +215,16 @@ func TestMapOwn(t *testing.T) {
 		"vmm, other": {vmm, 3 * cuda.Granule, 0, false}} {
 		s, err := r.drv.Share(r.what(c.at, c.size))
 		require.NoError(t, err, name)
-		m, feeder, err := r.drv.Map(s, c.device)
+		m, importer, err := r.drv.Map(s, c.device)
 		require.NoError(t, err, name)
-		require.False(t, feeder, name)
+		require.False(t, importer, name)
 		require.Equal(t, c.same, m.At(c.at) == c.at, name)
 		in := noise(9, c.size/2)
 		local := r.app.Alloc(c.device, cuda.Device, c.size)
 		r.app.Write(c.device, local, in)
 		ops := r.drv.Ops(1)
 		ops[0] = gpu.Op{Local: local, Remote: c.at + c.size/4, Len: c.size / 2}
-		r.run(r.job(r.lane(c.device, 1)), gpu.Work{Ops: ops, Write: true, Delta: m.At(c.at) - c.at, How: gpu.Kernel})
+		r.run(r.job(r.stream(c.device, 1)), gpu.Work{Ops: ops, Write: true, Delta: m.At(c.at) - c.at, How: gpu.Kernel})
 		require.True(t, bytes.Equal(in, r.app.Read(1, c.at+c.size/4, c.size/2)), name)
 		r.drv.FreeOps(ops)
 		r.app.Free(c.device, cuda.Device, local)
@@ -301,7 +301,7 @@ func TestPeerKilled(t *testing.T) {
 		ops[k] = gpu.Op{Local: local, Remote: got.At + uint64(k)*4096, Len: 4096}
 	}
 	for _, how := range []gpu.How{gpu.Kernel, gpu.Engine} {
-		r.run(r.job(r.lane(0, 1)), gpu.Work{Ops: ops, Write: true, Delta: m.At(got.At) - got.At, How: how})
+		r.run(r.job(r.stream(0, 1)), gpu.Work{Ops: ops, Write: true, Delta: m.At(got.At) - got.At, How: how})
 	}
 	require.NoError(t, m.Close())
 	_, _, err = r.drv.Map(share(got.Share), 0)

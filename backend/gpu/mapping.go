@@ -28,17 +28,17 @@ func (s *shared) sane() bool {
 		uint64(s.pieces) <= (s.size+0xffff)>>16 && s.pieces <= maxPieces && (one || s.how == byFDs)
 }
 
-// Map maps a peer's memory for a GPU of ours, or counts one more user of the mapping. feeder: this caller shall bring the pieces, by Add.
+// Map maps a peer's memory for a GPU of ours, or counts one more user of the mapping. importer: this caller shall bring the pieces, by Add.
 // Implements cuIpcOpenMemHandle and cuMemAddressReserve; lasts milliseconds.
-func (d *Driver) Map(s Share, device int) (m *Map, feeder bool, err error) {
-	of, feeder, err := d.open(s.is(), device)
+func (d *Driver) Map(s Share, device int) (m *Map, importer bool, err error) {
+	of, importer, err := d.open(s.is(), device)
 	if err != nil {
 		return nil, false, fmt.Errorf("GPU %d: %w", device, err)
 	}
-	return &Map{of}, feeder, nil
+	return &Map{of}, importer, nil
 }
 
-func (d *Driver) open(s *shared, device int) (m *mapping, feeder bool, err error) {
+func (d *Driver) open(s *shared, device int) (m *mapping, importer bool, err error) {
 	if !s.sane() {
 		return nil, false, &Fault{Why: BadShare, Call: "share"}
 	}
@@ -57,11 +57,11 @@ func (d *Driver) open(s *shared, device int) (m *mapping, feeder bool, err error
 		}
 	}
 	m = d.mappingOf(s, device)
-	if feeder, err = m.begin(theirs); err != nil {
+	if importer, err = m.begin(theirs); err != nil {
 		_ = m.unref()
 		return nil, false, err
 	}
-	return m, feeder, nil
+	return m, importer, nil
 }
 
 // mappingOf is one reference more, or a new mapping that nobody has begun.
@@ -80,8 +80,8 @@ func (d *Driver) mappingOf(s *shared, device int) *mapping {
 	return d.maps.all[i]
 }
 
-// begin opens it, if nobody has. feeder: what is left to do is this caller's.
-func (m *mapping) begin(theirs int) (feeder bool, err error) {
+// begin opens it, if nobody has. importer: what is left to do is this caller's.
+func (m *mapping) begin(theirs int) (importer bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {

@@ -13,7 +13,7 @@ enum {
     LONG = 64 << 10,         /* bytes of a slice beside which reading its descriptor is nothing */
 };
 
-static void layout(const gr_gpu_lane *l, const gr_gpu_work *w, int inlined, gr_gather_args *a, unsigned *blocks)
+static void layout(const gr_gpu_stream *l, const gr_gpu_work *w, int inlined, gr_gather_args *a, unsigned *blocks)
 {
     uint32_t sms = (uint32_t)l->dev->info.sms, quarter = sms < 4 ? 1 : sms / 4, far = quarter < PEER_BLOCKS ? quarter : PEER_BLOCKS;
     uint32_t most = w->blocks ? w->blocks : l->peer == l->dev->ordinal ? sms : far, warps = most * (GR_GATHER_THREADS / GR_GATHER_WARP);
@@ -50,7 +50,7 @@ static void inline_ops(const gr_gpu_job *j, gr_gather_few *few)
 
 static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
 {
-    gr_gpu_lane *l = j->lane;
+    gr_gpu_stream *l = j->stream;
     gg *g = l->g;
     const gr_gpu_work *w = &j->work;
     int inlined = w->nops <= GR_GATHER_FEW;
@@ -76,7 +76,7 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     if (rc)
         return rc;
     j->polls = 0;
-    rc = GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->stream,
+    rc = GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle,
                  params, NULL);
     gg_leave(g);
     if (rc == 0) {
@@ -90,12 +90,12 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
 
 static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
 {
-    gg *g = j->lane->g;
+    gg *g = j->stream->g;
     uint32_t seq = atomic_load_explicit(&j->seq, memory_order_relaxed);
     if (__atomic_load_n(&j->word->done, __ATOMIC_ACQUIRE) != seq) {
         if (++j->polls % ASK_DRIVER)
             return 1;
-        cu_result r = g->cu.stream_query(j->lane->stream);
+        cu_result r = g->cu.stream_query(j->stream->handle);
         if (r == CU_NOT_READY || (r != CU_OK && gg_odd(j, r)))
             return 1;
         if (r != CU_OK)
@@ -111,11 +111,11 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
 static int by_kernel(const gr_gpu_job *j)
 {
     const gr_gpu_work *w = &j->work;
-    if (!j->lane->dev->gather || w->nops == 0 || w->nops >= 1u << 31 || w->how == GR_GPU_ENGINE)
+    if (!j->stream->dev->gather || w->nops == 0 || w->nops >= 1u << 31 || w->how == GR_GPU_ENGINE)
         return 0;
-    if (w->nops > GR_GATHER_FEW && !gg_in_arena(j->lane->g, w->ops, (size_t)w->nops * sizeof(gr_op)))
+    if (w->nops > GR_GATHER_FEW && !gg_in_arena(j->stream->g, w->ops, (size_t)w->nops * sizeof(gr_op)))
         return 0;
-    uint64_t large = j->lane->peer < 0 ? ENGINE_HOST : ENGINE_VRAM;
+    uint64_t large = j->stream->peer < 0 ? ENGINE_HOST : ENGINE_VRAM;
     return w->how == GR_GPU_KERNEL || (w->nops > 1 && w->bytes / w->nops < large);
 }
 
@@ -125,7 +125,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
         return gg_fail(fault, GR_GPU_BUSY, "post");
     j->work = *work;
     j->shadow = work->table ? atomic_load(&work->table->shadow) : NULL;
-    if (work->table && (!j->shadow || work->table->dev != j->lane->dev))
+    if (work->table && (!j->shadow || work->table->dev != j->stream->dev))
         return gg_fail(fault, GR_GPU_BAD_SHARE, "table");
     atomic_store(&j->cancelled, 0);
     j->odd = j->unmarked = 0;
@@ -153,7 +153,7 @@ int gg_poll(gr_gpu_job *j, gr_gpu_fault *fault)
     int rc = 0;
     if (j->state == GG_IDLE)
         return 0;
-    atomic_fetch_add_explicit(&j->lane->g->pub.polls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&j->stream->g->pub.polls, 1, memory_order_relaxed);
     rc = j->state == GG_BY_KERNEL ? poll_kernel(j, fault) : gg_poll_engine(j, fault);
     if (rc <= 0) {
         atomic_store(&j->seq, 0);
@@ -164,13 +164,13 @@ int gg_poll(gr_gpu_job *j, gr_gpu_fault *fault)
 
 void gg_cancel(gr_gpu_job *j)
 {
-    gg *g = j->lane->g;
+    gg *g = j->stream->g;
     atomic_store(&j->cancelled, 1);
     uint32_t seq = atomic_load(&j->seq);
-    if (!seq || gg_enter(g, j->lane->dev, NULL))
+    if (!seq || gg_enter(g, j->stream->dev, NULL))
         return;
     /* Numbers of launches never come again, so that one that lands late stops nothing. */
     j->word->cancel = seq;
-    (void)g->cu.copy_in(j->mark + offsetof(gr_gather_mark, cancel), &j->word->cancel, sizeof(j->word->cancel), j->lane->dev->util);
+    (void)g->cu.copy_in(j->mark + offsetof(gr_gather_mark, cancel), &j->word->cancel, sizeof(j->word->cancel), j->stream->dev->util);
     gg_leave(g);
 }

@@ -47,13 +47,13 @@ func TestRealPeer(t *testing.T) {
 				a = ask{Do: "alloc", Kind: "vmm", Device: r.second(), N: 16, Size: cuda.Granule}
 			}
 			got := p.ask(a)
-			m, feeder, err := r.drv.Map(share(got.Share), 0)
+			m, importer, err := r.drv.Map(share(got.Share), 0)
 			require.NoError(t, err)
-			if require.Equal(t, kind == "vmm", feeder); feeder {
+			if require.Equal(t, kind == "vmm", importer); importer {
 				feed(t, p, m, got.At, size, 16, 5)
 			}
 			local := r.alloc(0, cuda.Device, size)
-			j := r.job(r.lane(0, r.second()))
+			j := r.job(r.stream(0, r.second()))
 			for i, how := range []gpu.How{gpu.Kernel, gpu.Engine, gpu.Auto} {
 				in := noise(int64(i), size)
 				r.app.Write(0, local, in)
@@ -120,7 +120,7 @@ func TestRealCancel(t *testing.T) {
 		n   int
 		how gpu.How
 	}{"kernel, few large": {4, gpu.Kernel}, "kernel, many": {131072, gpu.Kernel}, "engine": {4, gpu.Engine}, "engine, many": {131072, gpu.Engine}} {
-		j := r.job(r.lane(0, r.second()))
+		j := r.job(r.stream(0, r.second()))
 		ops := r.drv.Ops(c.n)
 		each := uint64(size / c.n)
 		for i := range ops {

@@ -5,7 +5,7 @@
  * current context in its caller's thread.
  *
  * Every function may be called by any thread. Those that say "posts" or "polls" are for the hot path, allocate nothing and take no lock
- * but the lane's; the others take locks and may last milliseconds: not under a rail's lock. A lane's jobs are posted and polled by one
+ * but the stream's; the others take locks and may last milliseconds: not under a rail's lock. A stream's jobs are posted and polled by one
  * thread at a time (the core holds the rail's lock round it).
  *
  * All functions return 0 or a negative gr_gpu_why, and say more in *fault (which may be NULL).
@@ -77,7 +77,7 @@ _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");
 /* ---- copies ---- */
 
 /* A stream of one of our GPUs towards another GPU. */
-typedef struct gr_gpu_lane gr_gpu_lane;
+typedef struct gr_gpu_stream gr_gpu_stream;
 typedef struct gr_gpu_job gr_gpu_job;
 /* What is to be added to the addresses of remote regions, by their numbers: one for each core and GPU, since numbers are a core's. */
 typedef struct gr_gpu_table gr_gpu_table;
@@ -92,7 +92,7 @@ typedef struct gr_gpu_work {
     uint32_t nops;
     uint32_t write;         /* 1: local to remote, 0: remote to local */
     uint64_t bytes;         /* of all operations */
-    const gr_gpu_table *table; /* of the lane's GPU, or NULL */
+    const gr_gpu_table *table; /* of the stream's GPU, or NULL */
     uint64_t delta;
     uint32_t how;           /* of gr_gpu_how */
     uint32_t blocks;        /* that the kernel may take, of 256 threads; 0: the default */
@@ -112,11 +112,11 @@ typedef struct gr_gpu_ops {
     void (*table_free)(gr_gpu_table *table);
     /* Sets the entry of a remote region. No job that uses the region may be under way; others may. Some 10 us. */
     int (*entry)(gr_gpu_table *table, uint32_t idx, uint64_t delta, gr_gpu_fault *fault);
-    /* The lane of a pair of GPUs (peer -1: host memory), counted. */
-    int (*lane)(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault);
-    void (*lane_close)(gr_gpu *gpu, gr_gpu_lane *lane);
+    /* The stream of a pair of GPUs (peer -1: host memory), counted. */
+    int (*stream)(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault);
+    void (*stream_close)(gr_gpu *gpu, gr_gpu_stream *stream);
     /* A job can be posted again and again, by one at a time. Free: -GR_GPU_BUSY while it is under way. */
-    int (*job)(gr_gpu_lane *lane, gr_gpu_job **out, gr_gpu_fault *fault);
+    int (*job)(gr_gpu_stream *stream, gr_gpu_job **out, gr_gpu_fault *fault);
     int (*job_free)(gr_gpu_job *job);
     /* Posts. One launch, or the first pieces for the copy engine, which poll follows up. Work is copied; its operations are not. */
     int (*post)(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);

@@ -17,12 +17,12 @@
 
 #include "gr_nixl.h"
 
-/* A weak WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
+/* A unsignaled WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
  * the same endpoint proves it too (gr_rail.is.chained). A WRITE of length 0 is allowed, for that purpose alone.
  * The completion of a proven WRITE is good for what goes to the peer by another way, too: another endpoint, another device.
  * That of an ordinary one may prove no more than that what follows on the same endpoint comes after it. Its last address
  * names a byte that the peer lets us read, even when it is of length 0. */
-enum { GR_WRITE_WEAK = 4, GR_WRITE_PROVEN = 5 }; /* beside GR_READ and GR_WRITE */
+enum { GR_WRITE_UNSIGNALED = 4, GR_WRITE_FLUSHED = 5 }; /* beside GR_READ and GR_WRITE */
 enum { GR_MAX_IOV = 8 };
 
 /* One piece of a work request: local address and its registration descriptor, remote address and key as the wire
@@ -141,7 +141,7 @@ struct gr_rail {
     _Atomic int waiters; /* blocking lockers; the poller stands back for them */
     _Atomic int pending; /* work was queued while the lock was taken: whoever unlocks runs kick */
     void (*kick)(gr_rail *rail);
-    _Atomic int attended; /* set by the core: the application polls all the time, or posts what leaves nothing under way; should it stop, the core's thread does so within eight milliseconds */
+    _Atomic int app_polls; /* set by the core: the application polls all the time, or posts what leaves nothing under way; should it stop, the core's thread does so within eight milliseconds */
     int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
     struct {
         uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
@@ -154,8 +154,8 @@ struct gr_rail {
     struct {
         uint8_t private_ep; /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
         uint8_t ordered;    /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
-        uint8_t prompt;     /* small operations complete within the post: a poll behind it finds them */
-        uint8_t chained;    /* the completion of a WRITE proves the weak ones posted before it on the same endpoint */
+        uint8_t completes_inline;     /* small operations complete within the post: a poll behind it finds them */
+        uint8_t chained;    /* the completion of a WRITE proves the unsignaled ones posted before it on the same endpoint */
     } is;
     uint8_t gathered; /* set by the provider: flush has something to do before the lock is let go */
     void *shared_ep;     /* the endpoint of all peers, for receives; NULL: each has its own */
@@ -175,7 +175,7 @@ static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
     pthread_mutex_init(&rail->mu, NULL);
     atomic_init(&rail->waiters, 0);
     atomic_init(&rail->pending, 0);
-    atomic_init(&rail->attended, 0);
+    atomic_init(&rail->app_polls, 0);
     rail->kick = NULL;
     rail->wait_fd = -1;
     rail->gathered = 0;

@@ -33,7 +33,7 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	}
 	var offers []wire.EndpointOffer
 	var last error
-	for _, p := range r.lanes {
+	for _, p := range r.linkPairs {
 		l, err := r.s.Links.Open(r, len(r.links), p.Own, p.Peer)
 		r.links, r.failover.Links = append(r.links, l), append(r.failover.Links, &l.Link)
 		o := wire.EndpointOffer{Rail: uint8(p.Peer), Own: uint8(p.Own), ID: l.ID}
@@ -109,7 +109,7 @@ func (r *Session) bringUp(w wire.Welcome) error {
 		case err != nil && !l.Up: // see startLink
 			last = err
 			_ = r.s.Links.Quiesce(l) // it is in the log
-			l.Enter(failover.Resting, time.Now())
+			l.Enter(failover.BackingOff, time.Now())
 			r.s.Log.Info("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.PeerRail(l.Peer), "err", err)
 		case err != nil:
 			return err
@@ -118,13 +118,13 @@ func (r *Session) bringUp(w wire.Welcome) error {
 		}
 		if l.Up {
 			l.Core.SetWeight(r.Weight(l))
-			if r.home == nil {
-				r.home = l
-				s.SetHome(l.Core)
+			if r.notifLink == nil {
+				r.notifLink = l
+				s.SetNotifLink(l.Core)
 			}
 		}
 	}
-	if r.home == nil {
+	if r.notifLink == nil {
 		return last
 	}
 	return nil
@@ -194,7 +194,7 @@ func (c *conn) Notify(msg []byte) error {
 	if !c.current() || r.state != ready {
 		return staging.ErrSessionOver
 	}
-	return r.home.Core.Notify(msg)
+	return r.notifLink.Core.Notify(msg)
 }
 
 // Quiet says that nothing is under way over links that have stopped; those that have are fenced.

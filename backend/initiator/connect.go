@@ -160,8 +160,8 @@ func (r *Session) down(code status.Code) (quiet <-chan struct{}) {
 	}
 	quiet = r.s.Links.Drop(r.links, sess, st, bye)
 	r.hasSess = false
-	r.peer.SettleHeld()
-	r.links, r.failover.Links, r.home = nil, nil, nil
+	r.peer.FinalizeHeld()
+	r.links, r.failover.Links, r.notifLink = nil, nil, nil
 	r.peer.EndWaiting(code)
 	r.revokes = nil
 	return quiet

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// tellAgain is how often a peer that cannot be reached is logged while the application goes on trying.
-const tellAgain = time.Minute
+// logEvery is how often a peer that cannot be reached is logged while the application goes on trying.
+const logEvery = time.Minute
 
 // failedDials is what the log has of a peer that is dialed in vain.
 type failedDials struct {
@@ -19,7 +19,7 @@ func (f *failedDials) lost(wasReady bool) slog.Level {
 	if f.n++; wasReady {
 		f.n = 0
 	}
-	if f.n > 1 && time.Since(f.told) < tellAgain {
+	if f.n > 1 && time.Since(f.told) < logEvery {
 		return slog.LevelDebug
 	}
 	f.told = time.Now()

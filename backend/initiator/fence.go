@@ -23,15 +23,15 @@ func (r *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 	})
 }
 
-// rehome sees to it that notifications go out on a link that works, if one does. Under mu.
-func (r *Session) rehome() {
-	if r.home != nil && r.home.Phase == failover.Working {
+// moveNotifLink sees to it that notifications go out on a link that works, if one does. Under mu.
+func (r *Session) moveNotifLink() {
+	if r.notifLink != nil && r.notifLink.Phase == failover.Working {
 		return
 	}
 	for _, l := range r.links {
 		if l.Phase == failover.Working {
-			r.home = l
-			r.sess.SetHome(l.Core)
+			r.notifLink = l
+			r.sess.SetNotifLink(l.Core)
 			return
 		}
 	}
@@ -119,19 +119,19 @@ func (r *Session) fence(l *link.Link, why string) {
 	r.change(func() { l.Enter(failover.Fencing, time.Now()) })
 	r.doubt(l, why)
 	l.Core.Stop()
-	r.rehome() // before the endpoint is closed, which may take its time
+	r.moveNotifLink() // before the endpoint is closed, which may take its time
 	if r.s.Links.Quiesce(l) != nil {
 		r.peer.Leak()
 	}
 	var addr []byte
 	if err := l.Renew(); err == nil {
 		addr = l.EP.Addr()
-	} else if r.s.Log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.Rail.Name(), "err", err); !r.failover.Hope(&l.Link) {
+	} else if r.s.Log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.Rail.Name(), "err", err); !r.failover.AnyUsable(&l.Link) {
 		go r.conn.GiveUp(err)
 		return
 	}
 	r.s.Log.Log(context.Background(), l.Level(), "fencing a link", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "reason", why)
-	if len(r.peer.Pairs) > 1 && !r.failover.Twin(&l.Link) {
+	if len(r.peer.Pairs) > 1 && !r.failover.SiblingWorks(&l.Link) {
 		r.conn.out.Suspect(l.Rail.Addr(), "a rail over the same address is fenced: "+why)
 	}
 	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, addr)
@@ -146,7 +146,7 @@ func (r *Session) drain(l *link.Link, why string) {
 		l.Epoch++
 		l.Core.Stop()
 	})
-	r.rehome()
+	r.moveNotifLink()
 	epoch := l.Epoch
 	var look func()
 	look = func() {
@@ -157,7 +157,7 @@ func (r *Session) drain(l *link.Link, why string) {
 		case !l.Drained():
 			r.s.Life.After(time.Millisecond, look)
 		default:
-			l.Core.Settle()
+			l.Core.Finalize()
 			if err := r.goOn(l, core.Proof{}, nil); err != nil {
 				go r.conn.GiveUp(err)
 			}

@@ -7,23 +7,23 @@ import (
 
 // Inside is what a session is made of while Inspect shows it. Nothing of it is to be changed.
 type Inside struct {
-	Links    []*link.Link
-	Home     *link.Link // notifications go out here
-	Core     core.Session
-	Has      bool // Core is there
-	Regions  int  // ranges of the peer's that are loaded, and their slices
-	Keyed    int  // regions of the peer's with keys
-	Wanted   int  // those whose keys are to be asked for,
-	Requests []int
-	Failed   int // dials in vain since the last session that was ready
-	Revoking int // revocations that wait
+	Links     []*link.Link
+	NotifLink *link.Link // notifications go out here
+	Core      core.Session
+	Has       bool // Core is there
+	Regions   int  // ranges of the peer's that are loaded, and their slices
+	Keyed     int  // regions of the peer's with keys
+	Wanted    int  // those whose keys are to be asked for,
+	Requests  []int
+	Failed    int // dials in vain since the last session that was ready
+	Revoking  int // revocations that wait
 }
 
 // Inspect calls f with the session's lock held: nothing changes meanwhile.
 func (r *Session) Inspect(f func(in Inside)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	in := Inside{Links: r.links, Home: r.home, Core: r.sess, Has: r.hasSess, Regions: len(r.regions), Keyed: len(r.byTarget), Wanted: len(r.wanted), Failed: r.dials.n,
+	in := Inside{Links: r.links, NotifLink: r.notifLink, Core: r.sess, Has: r.hasSess, Regions: len(r.regions), Keyed: len(r.byTarget), Wanted: len(r.wanted), Failed: r.dials.n,
 		Revoking: len(r.revokes)}
 	for _, list := range r.requests {
 		in.Requests = append(in.Requests, len(list))

@@ -59,9 +59,9 @@ func (r *Session) started(l *link.Link, err error) {
 	}
 	r.s.Log.Debug("a rail is not there yet at a peer", "peer", r.name, "rail", l.Rail.Name(), "err", err)
 	_ = r.s.Links.Quiesce(l) // it is in the log
-	r.change(func() { l.Enter(failover.Resting, time.Now()) })
+	r.change(func() { l.Enter(failover.BackingOff, time.Now()) })
 	if l.Up { // it was attached in part
-		r.later(l, failover.FirstRest, "another try")
+		r.later(l, failover.FirstBackoff, "another try")
 	} else if l.Again { // the peer's rail came up while its answer was under way
 		r.startLink(l)
 	}

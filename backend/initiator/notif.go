@@ -51,7 +51,7 @@ func (r *Session) full(n int) error {
 
 // send queues the message on the link. Under mu.
 func (r *Session) send(msg []byte) error {
-	err := r.home.Core.Notify(msg)
+	err := r.notifLink.Core.Notify(msg)
 	if errors.Is(err, core.ErrFull) {
 		return r.full(len(msg))
 	}

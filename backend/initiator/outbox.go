@@ -84,7 +84,7 @@ func firstNumber(w wire.Welcome) uint64 {
 // flushNotifs sends what was accepted before the session was ready: first what the target lacks of the numbers before this session's. Under mu.
 func (r *Session) flushNotifs(w wire.Welcome) {
 	resend := func(m core.Taken) {
-		if err := r.home.Core.Resend(m); err != nil {
+		if err := r.notifLink.Core.Resend(m); err != nil {
 			r.s.Log.Error("notification lost", "peer", r.name, "err", err)
 		}
 	}

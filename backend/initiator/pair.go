@@ -60,22 +60,22 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and says nothing of ours
 		return nil, err
 	}
-	r.lanes = r.spread(pairs)
-	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, pairs, len(r.lanes), r)
+	r.linkPairs = r.spread(pairs)
+	r.peer = s.Transfers.NewPeer(name, blob.Engine == s.own.Engine, pairs, len(r.linkPairs), r)
 	return r, nil
 }
 
 // spread gives every pair as many links as both sides want, in rounds: what fits is even.
-func (r *Session) spread(pairs []rail.Pair) (lanes []rail.Pair) {
+func (r *Session) spread(pairs []rail.Pair) (linkPairs []rail.Pair) {
 	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
 	for round := range n {
 		for _, p := range pairs {
 			if round == 0 || !r.s.Links.Rails.List[p.Own].Can.SharedEndpoint {
-				lanes = append(lanes, p)
+				linkPairs = append(linkPairs, p)
 			}
 		}
 	}
-	return lanes
+	return linkPairs
 }
 
 func railNames(offers []wire.RailOffer) []string {

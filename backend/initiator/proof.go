@@ -29,7 +29,7 @@ func (r *Session) announce() {
 
 // doubt tells of a link that did not come about while others did; it is tried again. Under mu, when it is fenced.
 func (r *Session) doubt(l *link.Link, why string) {
-	if r.failover.Doubt(&l.Link) {
+	if r.failover.ReportUnproved(&l.Link) {
 		r.s.Log.Warn("rail not connected; others carry its work, and it is tried again", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason())
 	}
 	r.announce()

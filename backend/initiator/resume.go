@@ -75,26 +75,26 @@ func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
 			}
 		})
 		if err == nil && l.Phase == failover.Working {
-			r.rehome()
+			r.moveNotifLink()
 			r.s.Log.Info("link renewed", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num, "epoch", l.Epoch)
 		}
 		if err == nil {
 			return nil
 		}
 	}
-	if alone && !r.failover.Hope(&l.Link) {
+	if alone && !r.failover.AnyUsable(&l.Link) {
 		return err
 	}
 	if alone {
-		r.s.Log.Warn("rail rests, and no other works yet", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+		r.s.Log.Warn("rail down, and no other rail is available", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 	} else {
-		r.s.Log.Log(context.Background(), l.Level(), "rail rests; others carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num,
+		r.s.Log.Log(context.Background(), l.Level(), "rail down; other rails carry its work", "peer", r.name, "rail", l.Rail.Name(), "link", l.Num,
 			"pause", l.Pause, "err", err)
 	}
 	var retry failover.Retry
 	r.changeAndKick(func() {
-		l.Core.Yield(proof) // what has arrived must not be sent again when another comes up first
-		retry = r.failover.Rest(&l.Link, err)
+		l.Core.HandBack(proof) // what has arrived must not be sent again when another comes up first
+		retry = r.failover.BackOff(&l.Link, err)
 	})
 	switch epoch := l.Epoch; {
 	case retry.Fence:
@@ -105,7 +105,7 @@ func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
 		r.s.Life.After(retry.After, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.owns(l) && l.Epoch == epoch && l.Phase == failover.Resting {
+			if r.owns(l) && l.Epoch == epoch && l.Phase == failover.BackingOff {
 				r.probe(l)
 			}
 		})
@@ -131,12 +131,12 @@ func (r *Session) cameUp(l *link.Link, epoch uint64) {
 	}
 	r.changeAndKick(func() {
 		r.failover.CameUp(&l.Link)
-		l.ShutDoor()
-		r.rehome()
+		l.ShutFilter()
+		r.moveNotifLink()
 		l.Core.Up()
 		for _, o := range r.links {
-			if o.Up && (o.Phase == failover.Probing || o.Phase == failover.Resting) {
-				o.Core.Yield(core.Proof{})
+			if o.Up && (o.Phase == failover.Probing || o.Phase == failover.BackingOff) {
+				o.Core.HandBack(core.Proof{})
 			}
 		}
 	})

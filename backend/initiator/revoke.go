@@ -35,7 +35,7 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 	for _, t := range draining {
 		t.TakeBack()
 	}
-	r.SettleRevokes()
+	r.FinishRevokes()
 }
 
 // takeBack drops the keys that a revocation is of, and finds the transfers that it waits for. Within change.
@@ -83,8 +83,8 @@ func (r *Session) revoking() bool {
 	return len(r.revokes) > 0
 }
 
-// SettleRevokes answers the revocations whose transfers have all drained. Implements transfer.Session.
-func (r *Session) SettleRevokes() {
+// FinishRevokes answers the revocations whose transfers have all drained. Implements transfer.Session.
+func (r *Session) FinishRevokes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	keep := r.revokes[:0]

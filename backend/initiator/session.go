@@ -50,13 +50,13 @@ var (
 
 // Session is a peer whose connection blob was loaded: the session in which we are the initiator.
 type Session struct {
-	s      *Sessions
-	number uint64 // later ones are higher
-	name   string
-	raw    []byte
-	blob   wire.ConnBlob
-	lanes  []rail.Pair    // the pairs of rails in use, once for each link
-	peer   *transfer.Peer // what transfers know of us
+	s         *Sessions
+	number    uint64 // later ones are higher
+	name      string
+	raw       []byte
+	blob      wire.ConnBlob
+	linkPairs []rail.Pair    // the pairs of rails in use, once for each link
+	peer      *transfer.Peer // what transfers know of us
 
 	watched atomic.Bool // the last look at its links is not over
 
@@ -78,7 +78,7 @@ type wires struct {
 	hasSess   bool
 	links     []*link.Link
 	failover  failover.Session // the same links
-	home      *link.Link       // notifications go out here
+	notifLink *link.Link       // notifications go out here
 	connected bool             // a link of theirs is proved, and the log has it
 	dialed    time.Time        // the connection
 }
@@ -231,7 +231,7 @@ func (r *Session) Mbps(own *rails.Rail, peer int) uint64 {
 // Weight is the link's part of the speed of its pair of rails, in Mbit/s; 0: unknown.
 func (r *Session) Weight(l *link.Link) uint64 {
 	speed, links := r.Mbps(l.Rail, l.Peer), uint64(0)
-	for _, p := range r.lanes {
+	for _, p := range r.linkPairs {
 		if p.Own == l.Rail.Index && p.Peer == l.Peer {
 			links++
 		}

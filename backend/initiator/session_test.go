@@ -64,7 +64,7 @@ func TestFailedDialsAreTold(t *testing.T) {
 	require.Equal(t, slog.LevelWarn, f.lost(false))
 	require.Equal(t, slog.LevelDebug, f.dialing())
 	require.Equal(t, slog.LevelDebug, f.lost(false))
-	f.told = f.told.Add(-tellAgain - time.Second)
+	f.told = f.told.Add(-logEvery - time.Second)
 	require.Equal(t, slog.LevelWarn, f.lost(false))
 	require.Equal(t, slog.LevelWarn, f.lost(true), "it was ready between: that is news")
 	require.Equal(t, slog.LevelInfo, f.dialing())

@@ -103,11 +103,11 @@ func (s *Sessions) Views() (list []link.View) {
 // Watch looks at the links of every peer that has more than one, and at what revocations wait for.
 func (s *Sessions) Watch() {
 	for _, r := range s.All() {
-		if (len(r.lanes) > 1 || r.revoking()) && !r.watched.Swap(true) {
+		if (len(r.linkPairs) > 1 || r.revoking()) && !r.watched.Swap(true) {
 			r.peer.Events.Do(s.Life, func() {
 				defer r.watched.Store(false)
-				r.SettleRevokes() // of transfers whose data is there, and whose notification is not out
-				if len(r.lanes) > 1 {
+				r.FinishRevokes() // of transfers whose data is there, and whose notification is not out
+				if len(r.linkPairs) > 1 {
 					r.watch()
 				}
 			})

@@ -93,8 +93,8 @@ func (e *Engine) Go(f func()) { e.behind.Go(f) }
 // Wait returns when the goroutines of Go have ended.
 func (e *Engine) Wait() { e.behind.Wait() }
 
-// SettleDown waits, at most so long, until nobody is inside, and lets nobody enter any more. False: somebody stays.
-func (e *Engine) SettleDown(most time.Duration) bool {
+// Quiesce waits, at most so long, until nobody is inside, and lets nobody enter any more. False: somebody stays.
+func (e *Engine) Quiesce(most time.Duration) bool {
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
 		if e.inside.TryLock() {
 			e.dead = true

@@ -12,11 +12,11 @@ import (
 func TestSettleDown(t *testing.T) {
 	var e Engine
 	require.True(t, e.Enter())
-	require.False(t, e.SettleDown(time.Millisecond), "somebody is inside")
+	require.False(t, e.Quiesce(time.Millisecond), "somebody is inside")
 	e.Leave()
 	require.True(t, e.Enter(), "nobody was shut out")
 	e.Leave()
-	require.True(t, e.SettleDown(time.Minute))
+	require.True(t, e.Quiesce(time.Minute))
 	require.False(t, e.Enter())
 	ran := false
 	e.After(0, func() { ran = true })
@@ -39,7 +39,7 @@ func TestTimersEnd(t *testing.T) {
 	held, freed := new([1 << 20]byte), make(chan struct{})
 	runtime.AddCleanup(held, func(c chan struct{}) { close(c) }, freed)
 	e.After(time.Hour, func() { held[0] = 1 })
-	require.True(t, e.SettleDown(time.Minute))
+	require.True(t, e.Quiesce(time.Minute))
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		select {

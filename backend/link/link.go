@@ -80,8 +80,8 @@ func (l *Link) Renew() error {
 
 // NoteEnds keeps both ends of a link for messages, by address and port where its endpoint has them.
 func (l *Link) NoteEnds() {
-	if door, ok := l.EP.(provider.Door); ok {
-		if own, peer := door.Ends(); own != "" && peer != "" {
+	if filter, ok := l.EP.(provider.AcceptFilter); ok {
+		if own, peer := filter.Ends(); own != "" && peer != "" {
 			l.Where = fmt.Sprintf(" (%s to %s)", own, peer)
 		}
 	}
@@ -93,14 +93,14 @@ func (l *Link) Ends() string { return l.Rail.Name() + l.Where }
 // Prove notes that messages go both ways; nobody else is let in.
 func (l *Link) Prove() {
 	l.Link.Prove()
-	l.ShutDoor()
+	l.ShutFilter()
 }
 
-// ShutDoor lets nobody else in, for messages go both ways.
-func (l *Link) ShutDoor() {
+// ShutFilter lets nobody else in, for messages go both ways.
+func (l *Link) ShutFilter() {
 	l.Fault = nil
-	if door, ok := l.EP.(provider.Door); ok {
-		door.Shut()
+	if filter, ok := l.EP.(provider.AcceptFilter); ok {
+		filter.Shut()
 	}
 }
 

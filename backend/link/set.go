@@ -48,24 +48,24 @@ func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	l.OwnRail = rail
 	if l.EP, err = r.OpenEndpoint(); err != nil {
 		l.EP = nil
-		l.Enter(failover.Resting, time.Now())
+		l.Enter(failover.BackingOff, time.Now())
 	}
 	return l, err
 }
 
 // Reach names the peer's endpoint, which may come from these addresses as well. Implements Endpoint.Connect.
 func (s *Set) Reach(ep provider.Endpoint, addr []byte, from []netip.Addr) error {
-	door, ok := ep.(provider.Door)
+	filter, ok := ep.(provider.AcceptFilter)
 	if ok {
-		door.Admit(from)
+		filter.Admit(from)
 	}
 	err := ep.Connect(addr)
 	switch {
 	case !ok:
 	case err != nil:
-		door.Shut()
+		filter.Shut()
 	default:
-		s.Life.After(max(s.ConnectTimeout, failover.MostUnproved+2*failover.ProbeTime), door.Shut) // the peer's link may rest first
+		s.Life.After(max(s.ConnectTimeout, failover.MostUnproved+2*failover.ProbeTime), filter.Shut) // the peer's link may rest first
 	}
 	return err
 }

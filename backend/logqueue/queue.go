@@ -53,7 +53,7 @@ func (q *Queue) push(line []byte) (busy chan struct{}, wait bool) {
 		q.dropped++
 		return nil, false
 	}
-	q.tellDropped()
+	q.logDropped()
 	q.append(append([]byte(nil), line...))
 	if q.busy == nil {
 		q.busy = make(chan struct{})
@@ -62,8 +62,8 @@ func (q *Queue) push(line []byte) (busy chan struct{}, wait bool) {
 	return q.busy, !q.stuck && time.Now().After(q.until)
 }
 
-// tellDropped puts the count where the dropped lines would be. With mu held.
-func (q *Queue) tellDropped() {
+// logDropped puts the count where the dropped lines would be. With mu held.
+func (q *Queue) logDropped() {
 	if q.dropped > 0 {
 		q.append(q.o.Dropped(q.dropped))
 		q.dropped = 0
@@ -94,7 +94,7 @@ func (q *Queue) first() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.lines) == 0 {
-		q.tellDropped()
+		q.logDropped()
 	}
 	if len(q.lines) > 0 {
 		return q.lines[0]

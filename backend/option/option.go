@@ -37,7 +37,7 @@ type Options struct {
 
 // Fabrics is what becomes a rail, and how memory is registered there.
 type Fabrics struct {
-	Provider   []string // "auto", "local", "verbs" and libfabric provider names, in order of preference
+	Provider   []string // "auto", "sm", "verbs" and libfabric provider names, in order of preference
 	Devices    []string // globs over device names; a leading '!' excludes; empty: all
 	MaxRails   int
 	QPsPerRail int

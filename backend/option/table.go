@@ -23,7 +23,7 @@ const (
 const maxCopyThreads = 15
 
 var table = []row{
-	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `local`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
+	text("provider", "auto", "tcp", "list", "`auto`, or a comma list of `sm`, `verbs`, `tcp`, `efa`, `cxi` and other libfabric provider names",
 		func(o *Options, v string) error { return setProviders(&o.Provider, v) },
 		"Fabrics to use, best first. `auto` takes RDMA hardware, or tcp on a machine without RDMA hardware, and in both cases shared memory for peers of the same host. See [Providers](#providers)."),
 	text("devices", "", "eth0,!lo", "list", "a comma list of globs over device or interface names; `!` or `^` before a glob excludes, `#2` is the third in order",
@@ -110,13 +110,13 @@ var table = []row{
 		func(o *Options, v string) error { return setWord(&o.HMEM, v, "auto", "on", "off") },
 		"EFA, CXI: whether libfabric's devices are asked for GPU memory (`FI_HMEM`). `auto`: only if this process has a CUDA context when the agent is made. Without it GPU memory does not go over such a device. See [GPU memory](#gpu-memory)."),
 	integer("copy_threads", "-1", -1, maxCopyThreads, func(o *Options) *int { return &o.CopyThreads },
-		"local: threads that copy large transfers between processes of one host. Threads that poll assist them. -1: a quarter of the usable processors, one to four. 0: only the threads that poll. See [Shared memory](#shared-memory)."),
+		"sm: threads that copy large transfers between processes of one host. Threads that poll assist them. -1: a quarter of the usable processors, one to four. 0: only the threads that poll. See [Shared memory](#shared-memory)."),
 	text("copy_for_peers", "on", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.CopyForPeers, v) },
-		"local: while this application polls all the time, its polls copy a part of what peers of this host write or read here. Off: nothing is copied for peers here; peers may still copy for this engine. See [Shared memory](#shared-memory)."),
+		"sm: while this application polls all the time, its polls copy a part of what peers of this host write or read here. Off: nothing is copied for peers here; peers may still copy for this engine. See [Shared memory](#shared-memory)."),
 	text("ptracer", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.Ptracer, v) },
-		"local: lets every process of this user access this process's memory where Yama's scope 1 allows only its ancestors. Off: the next best way serves peers of this host, and a warning says so. See [Shared memory](#shared-memory)."),
+		"sm: lets every process of this user access this process's memory where Yama's scope 1 allows only its ancestors. Off: the next best way serves peers of this host, and a warning says so. See [Shared memory](#shared-memory)."),
 	text("ib_odp", "off", "", "word", "`on` or `off`",
 		func(o *Options, v string) error { return setSwitch(&o.IB.ODP, v) },
 		"verbs: memory is registered by on-demand paging. Nothing is pinned, and the first access to a page waits for it. A device without on-demand paging for RC WRITE, READ and SEND is an error."),

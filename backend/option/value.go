@@ -116,12 +116,16 @@ func split(v string) []string {
 	return list
 }
 
+// setProviders takes old names, too: Renamed finds them.
 func setProviders(field *[]string, v string) error {
 	list := split(strings.ToLower(v))
 	if len(list) == 0 {
 		return errList
 	}
-	for _, name := range list {
+	for i, name := range list {
+		if now := oldProviders[name]; now != "" {
+			list[i] = now
+		}
 		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_;-") != "" {
 			return errList
 		}

@@ -12,7 +12,7 @@ import (
 const (
 	acceptBackoff    = 5 * time.Millisecond // after a failed accept, doubled up to
 	acceptBackoffMax = time.Second
-	acceptToldAgain  = time.Minute
+	acceptLogEvery   = time.Minute
 )
 
 // acceptor serves initiators: it takes connections, and makes sessions of those that prove that they hold the token.
@@ -41,7 +41,7 @@ func (a *acceptor) accept(l net.Listener) {
 		}
 		if err != nil {
 			a.count.acceptErrors.Add(1)
-			if told.IsZero() || time.Since(told) > acceptToldAgain {
+			if told.IsZero() || time.Since(told) > acceptLogEvery {
 				told = time.Now()
 				a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
 			}
@@ -73,7 +73,7 @@ func (a *acceptor) admit(c net.Conn) {
 	}
 }
 
-// serve shakes hands as the target, and then reads until the session ends; a connection that resumes one goes to it.
+// serve handshakes hands as the target, and then reads until the session ends; a connection that resumes one goes to it.
 func (a *acceptor) serve(p *limiter.Pending) {
 	f, challenge, err := a.prove(p)
 	if r, ok := f.(*wire.Resume); ok && err == nil {

@@ -17,7 +17,7 @@ import (
 const answerMin = 100 * time.Millisecond
 
 // try tries one address, from its turn on, again and again.
-func (k *search) try(ctx context.Context, a netip.AddrPort, delay time.Duration, outcomes chan<- outcome) {
+func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Duration, outcomes chan<- outcome) {
 	if !pause(ctx, delay) {
 		return
 	}
@@ -35,7 +35,7 @@ func (k *search) try(ctx context.Context, a netip.AddrPort, delay time.Duration,
 }
 
 // attempt resumes the session over one address. nil: it has, or that is not needed any more.
-func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
+func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 	o := k.out
 	var err error
 	o.stream.Do(func(l stream.Locked) { err = k.needless(l, a) })
@@ -47,7 +47,7 @@ func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
 		err = k.connect(ctx, a)
 	}
 	switch {
-	case errors.Is(err, errSettled):
+	case errors.Is(err, errConnected):
 		return nil
 	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil: // which closed it
 		return timedOut(ctx.Err(), begun, noWord)
@@ -55,7 +55,7 @@ func (k *search) attempt(ctx context.Context, a netip.AddrPort) error {
 	return timedOut(err, begun, "the session was not resumed")
 }
 
-func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
+func (k *reconnect) connect(ctx context.Context, a netip.AddrPort) error {
 	o := k.out
 	begun := time.Now()
 	c, err := o.dial(ctx, a)
@@ -65,7 +65,7 @@ func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
 	c = held(o.cfg.Descriptors, c)
 	count := func(n int) {
 		o.stream.Do(func(l stream.Locked) {
-			k.shakes += n
+			k.handshakes += n
 			if o.proved[a] {
 				l.Reached()
 			}
@@ -74,21 +74,21 @@ func (k *search) connect(ctx context.Context, a netip.AddrPort) error {
 	count(1)
 	defer count(-1)
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	if err = k.shake(ctx, c, a, stop); err != nil {
+	if err = k.handshake(ctx, c, a, stop); err != nil {
 		stop()
 		c.Close()
 	}
 	return err
 }
 
-// shake is the initiator's side of the handshake that resumes a session. stop keeps the end of ctx from closing the connection.
-func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop func() bool) error {
+// handshake is the initiator's side of the handshake that resumes a session. stop keeps the end of ctx from closing the connection.
+func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort, stop func() bool) error {
 	o := k.out
 	challenge, err := readChallenge(c)
 	if err != nil {
 		return err
 	}
-	if k.shy(c) && !pause(ctx, lastResort) {
+	if k.leavesFromSuspect(c) && !pause(ctx, lastResort) {
 		return ctx.Err()
 	}
 	select {
@@ -135,22 +135,22 @@ func (k *search) shake(ctx context.Context, c net.Conn, a netip.AddrPort, stop f
 	return fmt.Errorf("%w: %v instead of an answer to a resume", ErrProtocol, f.Type())
 }
 
-// shy says that a connection leaves from the address that is suspected, though there may be others.
-func (k *search) shy(c net.Conn) (shy bool) {
+// leavesFromSuspect says that a connection leaves from the address that is suspected, though there may be others.
+func (k *reconnect) leavesFromSuspect(c net.Conn) (leavesFromSuspect bool) {
 	k.out.stream.Do(func(stream.Locked) {
-		shy = len(k.out.to.Control) > 1 && k.avoid.IsValid() && stream.LocalAddr(c) == k.avoid
+		leavesFromSuspect = len(k.out.to.Control) > 1 && k.avoid.IsValid() && stream.LocalAddr(c) == k.avoid
 	})
-	return shy
+	return leavesFromSuspect
 }
 
 // needless says why an address need not be tried, if so.
-func (k *search) needless(l stream.Locked, a netip.AddrPort) error {
+func (k *reconnect) needless(l stream.Locked, a netip.AddrPort) error {
 	switch {
 	case l.State().Over():
 		return ErrClosed
 	case !l.Connected():
 	case !k.urgent && k.works(l):
-		return errSettled
+		return errConnected
 	case k.urgent && a == l.At() && len(k.out.to.Control) > 1:
 		return errors.New("leads where the suspected connection leads")
 	}
@@ -158,7 +158,7 @@ func (k *search) needless(l stream.Locked, a netip.AddrPort) error {
 }
 
 // commit gives up the connection in use for an address that has answered.
-func (k *search) commit(a netip.AddrPort) (r *wire.Resume, err error) {
+func (k *reconnect) commit(a netip.AddrPort) (r *wire.Resume, err error) {
 	o := k.out
 	o.stream.Do(func(l stream.Locked) {
 		if err = k.needless(l, a); err == nil {
@@ -181,8 +181,8 @@ func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
 			return
 		}
 		o.proved[a], o.resumed = true, true
-		if k := o.search; k != nil {
-			k.calm()
+		if k := o.reconnect; k != nil {
+			k.endUrgency()
 			k.since = time.Time{} // whoever answered later finds that the connection works
 		}
 	})

@@ -61,7 +61,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	}
 }
 
-// try dials one address and shakes hands. Both may take their share of the time that is left; reaching the address not more than
+// try dials one address and handshakes hands. Both may take their share of the time that is left; reaching the address not more than
 // Config.reach of it: a host that drops what we send must not take the time of one that is slow to answer.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -71,7 +71,7 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), o.cfg.reach())/time.Duration(share))
 	defer cancel()
 	begun := time.Now()
-	shaken := begun.Add(time.Until(until) / time.Duration(share))
+	handshakeBy := begun.Add(time.Until(until) / time.Duration(share))
 	c, err := o.dial(reach, a)
 	if err != nil {
 		return nil, timedOut(err, begun, noConnection)
@@ -80,8 +80,8 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	if !o.stream.Attach(c, a) {
 		return nil, ErrClosed
 	}
-	_ = c.SetDeadline(shaken)
-	w, err := o.shake(c)
+	_ = c.SetDeadline(handshakeBy)
+	w, err := o.handshake(c)
 	if err != nil {
 		o.stream.Detach()
 	}
@@ -109,8 +109,8 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	return challenge, nil
 }
 
-// shake is the initiator's side of the handshake.
-func (o *Out) shake(c net.Conn) (*wire.Welcome, error) {
+// handshake is the initiator's side of the handshake.
+func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	challenge, err := readChallenge(c)
 	if err != nil {
 		return nil, err

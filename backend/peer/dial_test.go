@@ -215,7 +215,7 @@ func TestCloseWhileDialing(t *testing.T) {
 	})
 }
 
-func TestNextAddressAfterAStranger(t *testing.T) {
+func TestNextAddressAfterAnImpostor(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	to, from := listen(t, s), listen(t, newTarget())
 	b := blob(to)

@@ -36,7 +36,7 @@ type State = stream.State
 // The states.
 const (
 	Dialing = stream.Dialing // looking for an address that answers
-	Hello   = stream.Hello   // shaking hands
+	Hello   = stream.Hello   // inHandshake hands
 	Ready   = stream.Ready   // serving, though its connection may just be replaced by another
 	Lost    = stream.Lost    // ended by the peer or by a failure
 	Closed  = stream.Closed  // ended by this side

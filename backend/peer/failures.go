@@ -113,8 +113,8 @@ func (fs failures) gone() bool {
 // elsewhere is the answer of an engine that is not the peer.
 func elsewhere(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
 
-// hopeless says that no address will resume the session: its target has proved that it said so, or this side has.
-func hopeless(err error) bool {
+// rejectedForGood says that no address will resume the session: its target has proved that it said so, or this side has.
+func rejectedForGood(err error) bool {
 	var f *finalError
 	var r *RejectError
 	return errors.As(err, &f) || errors.As(err, &r) && r.Proved && r.Code != wire.CodeBusy

@@ -257,7 +257,7 @@ func fakePeer(t testing.TB, n *Node) net.Conn {
 	return c
 }
 
-// knock shakes hands as an initiator by hand, with a change to the hello before its MAC.
+// knock handshakes hands as an initiator by hand, with a change to the hello before its MAC.
 func knock(t testing.TB, c net.Conn, to wire.ConnBlob, change func(*wire.Hello)) wire.Frame {
 	t.Helper()
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)

@@ -22,17 +22,17 @@ type Out struct {
 	offered bool
 
 	// Guarded by the stream's lock.
-	proved  map[netip.AddrPort]bool // addresses where the target has answered
-	search  *search                 // going on; nil: none
-	resumed bool                    // ever
-	mark    uint64                  // frames moved when a connection was sought last
+	proved    map[netip.AddrPort]bool // addresses where the target has answered
+	reconnect *reconnect              // going on; nil: none
+	resumed   bool                    // ever
+	mark      uint64                  // frames moved when a connection was sought last
 
 	asks asks
 }
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := &Out{base: b, to: to, after: after, handler: h, proved: make(map[netip.AddrPort]bool)}
-	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, seeker{o})
+	o.stream = stream.New(b.env, label(to.Agent, to.Engine), Dialing, &answers{out: o}, reconnector{o})
 	return o
 }
 

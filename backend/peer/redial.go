@@ -20,20 +20,20 @@ const (
 	lastResort = 150 * time.Millisecond // what is suspected comes later than the rest by so much
 )
 
-// errSettled ends a search that is not needed any more.
-var errSettled = errors.New("the session has a connection that works")
+// errConnected ends a search that is not needed any more.
+var errConnected = errors.New("the session has a connection that works")
 
-// search looks for a path to the peer of a session, on all its addresses at once, until the session has one or is over. The
+// reconnect looks for a path to the peer of a session, on all its addresses at once, until the session has one or is over. The
 // connection in use stays until an address answers: a challenge proves a path in both directions and a process that lives.
-type search struct {
+type reconnect struct {
 	out   *Out
 	claim chan struct{} // one token, for whoever resumes: one at a time, in the order of the answers
 
 	// Guarded by the stream's lock.
-	since  time.Time  // the connection in use works if it was heard later
-	urgent bool       // replace it though it works
-	avoid  netip.Addr // a local address to leave from as a last resort
-	shakes int        // addresses that a connection is open to: there is life
+	since      time.Time  // the connection in use works if it was heard later
+	urgent     bool       // replace it though it works
+	avoid      netip.Addr // a local address to leave from as a last resort
+	handshakes int        // addresses that a connection is open to: there is life
 }
 
 // outcome is what came of trying an address.
@@ -42,26 +42,26 @@ type outcome struct {
 	err  error
 }
 
-// seeker begins searches for a session.
-type seeker struct{ out *Out }
+// reconnector begins searches for a session.
+type reconnector struct{ out *Out }
 
-// Seek implements stream.Seeker.
-func (k seeker) Seek(urgent bool, avoid netip.Addr) {
+// Reconnect implements stream.Reconnector.
+func (k reconnector) Reconnect(urgent bool, avoid netip.Addr) {
 	o := k.out
-	if o.search == nil {
-		k := &search{out: o, claim: make(chan struct{}, 1), since: time.Now()}
+	if o.reconnect == nil {
+		k := &reconnect{out: o, claim: make(chan struct{}, 1), since: time.Now()}
 		if !o.spawn(k.run) {
 			return // the node has closed, which ends the session
 		}
-		o.search = k
+		o.reconnect = k
 	}
 	if urgent {
-		o.search.urgent, o.search.avoid = true, avoid
+		o.reconnect.urgent, o.reconnect.avoid = true, avoid
 	}
 }
 
 // run searches until the session has a connection or is over. When the last one has moved nothing, it pauses first.
-func (k *search) run() {
+func (k *reconnect) run() {
 	o, s := k.out, k.out.stream
 	for done := false; !done; {
 		var again bool
@@ -76,7 +76,7 @@ func (k *search) run() {
 		k.round()
 		s.Do(func(l stream.Locked) {
 			if done = l.Connected() && !k.urgent || s.Context().Err() != nil; done {
-				o.search = nil
+				o.reconnect = nil
 			}
 			k.since = time.Now()
 		})
@@ -84,7 +84,7 @@ func (k *search) run() {
 }
 
 // round tries the addresses until the session has been resumed, or needs it no more, or the peer is known to be dead.
-func (k *search) round() {
+func (k *reconnect) round() {
 	s := k.out.stream
 	ctx, cancel := context.WithCancel(s.Context())
 	var workers sync.WaitGroup
@@ -109,7 +109,7 @@ func (k *search) round() {
 			if r.err == nil {
 				return
 			}
-			if hopeless(r.err) {
+			if rejectedForGood(r.err) {
 				s.End(Lost, fmt.Errorf("%w: %s: %v: %w", ErrDropped, s.Peer(), r.addr, r.err), nil)
 				return
 			}
@@ -120,14 +120,14 @@ func (k *search) round() {
 		case <-ctx.Done():
 			return
 		}
-		alive, refused := k.census(last, proved)
+		alive, refused := k.countReplies(last, proved)
 		switch {
-		case k.settled(len(last) == len(addrs)):
+		case k.satisfied(len(last) == len(addrs)):
 			return
 		case alive:
 			late, waited = nil, false
-		case waited && (refused == len(addrs) || !k.shaking()):
-			k.bury(last)
+		case waited && (refused == len(addrs) || !k.inHandshake()):
+			k.declareDead(last)
 			return
 		case late == nil:
 			late = time.After(hintsFor)
@@ -135,10 +135,10 @@ func (k *search) round() {
 	}
 }
 
-// census says whether the peer may be alive, for all that the addresses have said last, and how many refuse. One where it has
+// countReplies says whether the peer may be alive, for all that the addresses have said last, and how many refuse. One where it has
 // answered before must refuse; one that never answered only shows life when it takes connections. Nobody has proved a refusal: they count
 // once all have said so for hintsFor.
-func (k *search) census(last map[netip.AddrPort]error, proved []netip.AddrPort) (alive bool, refused int) {
+func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.AddrPort) (alive bool, refused int) {
 	var hungUp bool
 	k.out.stream.Do(func(l stream.Locked) { hungUp = l.HungUp() })
 	for _, a := range proved {
@@ -155,7 +155,7 @@ func (k *search) census(last map[netip.AddrPort]error, proved []netip.AddrPort) 
 
 // candidates gives the addresses in the order in which they are tried: first those where the peer has answered before, the
 // last connection's at the end; when each is due; and those that must refuse before the peer is taken for dead.
-func (k *search) candidates() (addrs []netip.AddrPort, delays []time.Duration, proved []netip.AddrPort) {
+func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration, proved []netip.AddrPort) {
 	o := k.out
 	addrs = reachable(&o.cfg.Identity, &o.to)
 	o.stream.Do(func(l stream.Locked) {
@@ -184,32 +184,32 @@ func (k *search) candidates() (addrs []netip.AddrPort, delays []time.Duration, p
 	return addrs, delays, proved
 }
 
-// settled says that the connection in use shall stay. all: every address has been tried.
-func (k *search) settled(all bool) (settled bool) {
+// satisfied says that the connection in use shall stay. all: every address has been tried.
+func (k *reconnect) satisfied(all bool) (satisfied bool) {
 	k.out.stream.Do(func(l stream.Locked) {
-		if settled = k.works(l) && (!k.urgent || all); settled {
-			k.calm()
+		if satisfied = k.works(l) && (!k.urgent || all); satisfied {
+			k.endUrgency()
 		}
 	})
-	return settled
+	return satisfied
 }
 
-// shaking says that an address has accepted a connection and may yet resume the session.
-func (k *search) shaking() (shaking bool) {
-	k.out.stream.Do(func(stream.Locked) { shaking = k.shakes > 0 })
-	return shaking
+// inHandshake says that an address has accepted a connection and may yet resume the session.
+func (k *reconnect) inHandshake() (inHandshake bool) {
+	k.out.stream.Do(func(stream.Locked) { inHandshake = k.handshakes > 0 })
+	return inHandshake
 }
 
-// calm ends the urgency: there is another connection, or no better path. With the stream's lock held.
-func (k *search) calm() { k.urgent, k.avoid = false, netip.Addr{} }
+// endUrgency ends the urgency: there is another connection, or no better path. With the stream's lock held.
+func (k *reconnect) endUrgency() { k.urgent, k.avoid = false, netip.Addr{} }
 
 // works says that there is a connection, and that it was heard since the search began.
-func (k *search) works(l stream.Locked) bool {
+func (k *reconnect) works(l stream.Locked) bool {
 	return l.Connected() && (k.urgent || l.Heard(k.since))
 }
 
-// bury ends the session of a peer that is dead: none of its addresses has a process any more that knows it.
-func (k *search) bury(last map[netip.AddrPort]error) {
+// declareDead ends the session of a peer that is dead: none of its addresses has a process any more that knows it.
+func (k *reconnect) declareDead(last map[netip.AddrPort]error) {
 	var tried failures
 	for a, err := range last {
 		tried = append(tried, failure{addr: a, err: err})
@@ -218,7 +218,7 @@ func (k *search) bury(last map[netip.AddrPort]error) {
 	k.out.stream.Do(func(l stream.Locked) {
 		switch {
 		case l.Heard(k.since):
-			k.calm()
+			k.endUrgency()
 		case !tried.gone():
 			l.End(Lost, fmt.Errorf("%w: %w", l.Why(), tried))
 		default:

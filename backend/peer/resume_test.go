@@ -200,6 +200,6 @@ func (o *Out) where() (at netip.AddrPort) {
 }
 
 func (o *Out) searching() (yes bool) {
-	o.stream.Do(func(stream.Locked) { yes = o.search != nil })
+	o.stream.Do(func(stream.Locked) { yes = o.reconnect != nil })
 	return yes
 }

@@ -29,7 +29,7 @@ var (
 
 // Provider finds and opens rails of one library.
 type Provider interface {
-	// Name is Device.Provider of what it finds: "verbs", "ofi", "local".
+	// Name is Device.Provider of what it finds: "verbs", "ofi", "sm".
 	Name() string
 	// Discover lists the devices that fit the filter, best first, without opening any of them. Those that cannot be opened now (Waits) are
 	// among them only beside others that can.
@@ -40,14 +40,14 @@ type Provider interface {
 
 // Filter narrows discovery.
 type Filter struct {
-	Fabrics []string // "verbs", "local" and libfabric provider names, in order of preference; "auto" for provider/auto alone
+	Fabrics []string // "verbs", "sm" and libfabric provider names, in order of preference; "auto" for provider/auto alone
 	Devices []string // globs over device names; a leading '!' excludes; empty: all
 }
 
 // Device is one thing that can become a rail.
 type Device struct {
 	Provider string // Provider.Name
-	Fabric   string // "verbs", "local" or libfabric's provider name: "net", "tcp", "efa", ...
+	Fabric   string // "verbs", "sm" or libfabric's provider name: "net", "tcp", "efa", ...
 	Name     string // domain or device name: "lo", "eth0", "mlx5_0"
 	Subnet   string // what a peer's device must share to be reachable, e.g. "192.0.2.0/24"; "" = any of the same Fabric
 	Addr     string // an IP address of the device for the control channel, "" if it has none
@@ -65,12 +65,12 @@ type Caps struct {
 	ProviderKeys   bool   // the provider chooses keys; else the caller does
 	KeySize        int    // bytes of a key
 	Bulk           bool   // copies memory of GPUs whole, by gr_rail_bulk; else a rail that takes it moves it as any other
-	Pins           bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
+	PinsMemory     bool   // registering pins the memory, which takes longer the larger it is; else it is an entry in a table
 	SharedEndpoint bool   // one endpoint serves all peers: closing is no fence. Else closing one ends its peer's access, and nobody else's
 	Descriptors    int    // of the process that an endpoint takes, its connection included
 	MaxMR          uint64 // bytes that one registration should have at most; 0: any
 	MaxMsg         uint64 // bytes of one work request
-	Whole          uint64 // bytes of a work request up to which it is best left whole, as one copies it; 0: whatever the options say
+	PreferUnsplit  uint64 // bytes of a work request up to which it is best left whole, as one copies it; 0: whatever the options say
 }
 
 // Rail is one opened device. Its methods are safe for concurrent use.
@@ -110,14 +110,14 @@ type VRAM interface {
 	// error wraps ErrRegister, and ErrNotThere where the memory isn't what the caller says, or ErrNoVRAM where that's the rail's, the
 	// driver's or the kernel's fault for good. Nothing is done to any GPU before the first. The MR is a GPUMemory.
 	RegisterVRAM(addr, length uint64, device int) (MR, error)
-	// Trouble is why a copy could not be made, last; "" without.
-	Trouble() string
+	// LastError is why a copy could not be made, last; "" without.
+	LastError() string
 }
 
-// Teller is a Rail that learns things after it was opened.
-type Teller interface {
-	// News is what the operator should know since the last call.
-	News() []string
+// Reporter is a Rail that learns things after it was opened.
+type Reporter interface {
+	// Reports is what the operator should know since the last call.
+	Reports() []string
 }
 
 // Warner is a Rail that finds after it was opened what the operator should do something about.
@@ -126,10 +126,10 @@ type Warner interface {
 	Warnings() []string
 }
 
-// Helper is a Rail whose peers copy for each other, to and from memory of this host.
-type Helper interface {
-	// Helped are the bytes that we have copied for peers, and that peers have for us.
-	Helped() (forPeers, byPeers uint64)
+// Assistant is a Rail whose peers copy for each other, to and from memory of this host.
+type Assistant interface {
+	// Assisted are the bytes that we have copied for peers, and that peers have for us.
+	Assisted() (forPeers, byPeers uint64)
 }
 
 // Mapper is a Rail that maps peers' memory when a transfer wants it.
@@ -175,8 +175,8 @@ type Endpoint interface {
 	Close() error
 }
 
-// Door is an Endpoint to which the peer connects over a network. Connect lets it in.
-type Door interface {
+// AcceptFilter is an Endpoint to which the peer connects over a network. Connect lets it in.
+type AcceptFilter interface {
 	// Admit says from which addresses the peer may come, besides that of its endpoint. Before Connect.
 	Admit(from []netip.Addr)
 	// Shut ends that: the peer is there, or does not come.

@@ -12,7 +12,7 @@ import (
 func TestDownDevices(t *testing.T) {
 	eth0 := provider.Device{Provider: "ofi", Fabric: "net", Name: "eth0", Addr: "192.0.2.1", Subnet: "192.0.2.0/24", NUMA: 1, Mbps: 1000, Opaque: 1}
 	efa := provider.Device{Provider: "ofi", Fabric: "efa", Name: "rdmap0", Hardware: true}
-	memory := provider.Device{Provider: "local", Fabric: "local", Name: "memory", Host: true, Addr: "127.0.0.1"}
+	memory := provider.Device{Provider: "sm", Fabric: "sm", Name: "memory", Host: true, Addr: "127.0.0.1"}
 	at := func(name string, up bool, addrs ...string) NetInterface {
 		i := NetInterface{Name: name, Up: up, loopback: name == "lo"}
 		for _, a := range addrs {

@@ -217,8 +217,8 @@ func (s *Set) addLate(devices []provider.Device) error {
 	return nil
 }
 
-// tellRails logs what is used, and warns of what an operator may not expect.
-func (s *Set) tellRails(left []rail.Left) {
+// logRails logs what is used, and warns of what an operator may not expect.
+func (s *Set) logRails(left []rail.Left) {
 	for i, l := range left {
 		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.late != nil && r.Name() == rail.Name(l.Device) }) {
 			left[i].Reason += "; joins when it comes up"
@@ -238,12 +238,12 @@ func (s *Set) tellRails(left []rail.Left) {
 	}
 	if len(leaving(open)) == 0 && slices.ContainsFunc(open, s.isLoopback) && s.wantsOthers() {
 		s.log.Warn("only agents of this host and network namespace can be reached: no network interface but the loopback one can be used",
-			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up, or say that this is meant by option devices=lo or provider=local")
+			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up, or say that this is meant by option devices=lo or provider=sm")
 	}
 }
 
 // wantsOthers says that the options leave room for rails to other hosts.
 func (s *Set) wantsOthers() bool {
 	named := func(r *Rail) bool { return topo.Patterns(s.opt.Devices).Judge(-1, r.Device().Name) == topo.Named }
-	return !slices.ContainsFunc(s.List, named) && slices.ContainsFunc(s.opt.Provider, func(p string) bool { return p != "local" && p != "shm" })
+	return !slices.ContainsFunc(s.List, named) && slices.ContainsFunc(s.opt.Provider, func(p string) bool { return p != "sm" && p != "shm" })
 }

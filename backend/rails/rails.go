@@ -49,11 +49,11 @@ func (s *Set) Devices() []provider.Device {
 	return d
 }
 
-// News logs what rails have learnt.
-func (s *Set) News() {
+// LogReports logs what rails have learnt.
+func (s *Set) LogReports() {
 	for _, rl := range s.List {
-		if t, ok := rl.Inner().(provider.Teller); ok {
-			for _, line := range t.News() {
+		if t, ok := rl.Inner().(provider.Reporter); ok {
+			for _, line := range t.Reports() {
 				s.log.Info(line, "rail", rl.Name())
 			}
 		}
@@ -178,7 +178,7 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	if err := s.addLate(late); err != nil {
 		return status.Errorf(status.ErrBackend, "%w", err)
 	}
-	s.tellRails(left)
+	s.logRails(left)
 	s.findNodes()
 	if len(s.List) == 0 {
 		if last == nil {

@@ -42,7 +42,7 @@ func (m *Registry) fill(r *Region) {
 		return
 	}
 	m.registerRails(r)
-	m.set.News()
+	m.set.LogReports()
 	if r.Mem != VRAM {
 		m.nearNode(r) // pinned pages are there now
 	}

@@ -94,7 +94,7 @@ func (m *Registry) deregisterRails(r *Region) error {
 func (m *Registry) eachRail(bytes uint64, f func(rail int)) {
 	var slow []int
 	for i, rl := range m.set.List {
-		if rl.Can.Pins && bytes >= sideBySide {
+		if rl.Can.PinsMemory && bytes >= sideBySide {
 			slow = append(slow, i)
 		} else {
 			f(i)

@@ -36,7 +36,7 @@ func (m *Registry) registerVRAM(r *Region) {
 			r.mrs[i], _, errs[i] = r.vram[i].Acquire(r.Addr, r.Len)
 		}
 	})
-	m.tellVRAM(r, errs)
+	m.logVRAM(r, errs)
 	m.registered(r, errs)
 	if err := m.checkVRAM(r); r.Rails.Load() == 0 && (err == nil || r.Refused == nil) {
 		r.Refused = err // without one it is staged
@@ -44,9 +44,9 @@ func (m *Registry) registerVRAM(r *Region) {
 	m.nearGPU(r)
 }
 
-// tellVRAM says once of each rail how it reaches memory of GPUs by itself, or why it can't, and takes the errors of those out of the list: what
+// logVRAM says once of each rail how it reaches memory of GPUs by itself, or why it can't, and takes the errors of those out of the list: what
 // they can't is no news with every region.
-func (m *Registry) tellVRAM(r *Region, errs []error) {
+func (m *Registry) logVRAM(r *Region, errs []error) {
 	for i, rl := range m.set.List {
 		if errors.Is(errs[i], provider.ErrNoVRAM) {
 			if rl.First("") {

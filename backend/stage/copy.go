@@ -15,27 +15,27 @@ import (
 // Piece is memory of a GPU, in bytes.
 type Piece struct{ Addr, Len uint64 }
 
-// stream is a lane whose jobs anybody may post: a lane wants one thread at a time.
-type stream struct {
-	drv  *gpu.Driver
-	lane *gpu.Lane
+// copyStream is a stream whose jobs anybody may post: a stream wants one thread at a time.
+type copyStream struct {
+	drv    *gpu.Driver
+	stream *gpu.Stream
 
 	mu   sync.Mutex
 	idle []*gpu.Job
 }
 
-func (s *stream) close() {
+func (s *copyStream) close() {
 	for _, j := range s.idle {
 		_ = j.Free()
 	}
-	s.lane.Close()
+	s.stream.Close()
 }
 
 // Copy copies between the pieces, all of one GPU, and the ring, where they lie one behind the other from at on (an address). out: to the
 // ring. It returns when every byte is in place, or when nothing of it touches memory any more: stop was closed (gpu.Cancelled), or the
 // driver's error. The pieces' bytes must fit the ring.
 func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, stop <-chan struct{}) error {
-	l := lane{device, gpu.ToHost}
+	l := streamKey{device, gpu.ToHost}
 	if r.device != Host {
 		l.peer = ofOurs
 	}
@@ -50,7 +50,7 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 // Within copies between memory of a GPU and pinned memory of the host, all of this process: from local to remote (write) or back. As Copy
 // otherwise.
 func (c *Copier) Within(device int, list []plan.Op, write bool, stop <-chan struct{}) error {
-	return c.run(lane{device, gpu.ToHost}, len(list), write, stop, func(ops []gpu.Op) {
+	return c.run(streamKey{device, gpu.ToHost}, len(list), write, stop, func(ops []gpu.Op) {
 		for i, o := range list {
 			ops[i] = gpu.Op{Local: o.Local, Remote: o.Remote, Len: o.Len}
 		}
@@ -79,7 +79,7 @@ func (c *Copier) Unpin(addr, size uint64) error {
 // pointer of memory that is not Go's.
 func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
-func (c *Copier) run(l lane, n int, write bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
+func (c *Copier) run(l streamKey, n int, write bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
 	select {
 	case <-stop:
 		return gpu.Cancelled
@@ -109,7 +109,7 @@ func (c *Copier) run(l lane, n int, write bool, stop <-chan struct{}, fill func(
 	return nil
 }
 
-func (s *stream) post(w gpu.Work) (*gpu.Job, error) {
+func (s *copyStream) post(w gpu.Work) (*gpu.Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var j *gpu.Job
@@ -117,7 +117,7 @@ func (s *stream) post(w gpu.Work) (*gpu.Job, error) {
 		j, s.idle = s.idle[n-1], s.idle[:n-1]
 	} else {
 		var err error
-		if j, err = s.lane.Job(); err != nil {
+		if j, err = s.stream.Job(); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +134,7 @@ const (
 	nap   = 20 * time.Microsecond
 )
 
-func (s *stream) wait(j *gpu.Job, stop <-chan struct{}) error {
+func (s *copyStream) wait(j *gpu.Job, stop <-chan struct{}) error {
 	for since := time.Now(); ; {
 		s.mu.Lock()
 		ended, err := j.Poll()

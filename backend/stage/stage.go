@@ -14,20 +14,20 @@ type Copier struct {
 	gpus   *vram.GPUs
 	blocks int
 
-	mu    sync.Mutex
-	lanes map[lane]*stream
+	mu      sync.Mutex
+	streams map[streamKey]*copyStream
 }
 
-// lane names a stream: of one GPU, towards host memory or its own.
-type lane struct{ device, peer int }
+// streamKey names a stream: of one GPU, towards host memory or its own.
+type streamKey struct{ device, peer int }
 
-// ofOurs is the peer of lanes within a GPU: another than the GPU itself, whose lanes are provider/shm's, and polled under its lock.
+// ofOurs is the peer of streams within a GPU: another than the GPU itself, whose streams are provider/shm's, and polled under its lock.
 const ofOurs = -2
 
 // New makes a Copier that loads the driver of that path when it is first needed. Nothing is done to any GPU before. blocks is how many the
 // copy kernel may take, 0: its default.
 func New(path string, blocks int) *Copier {
-	return &Copier{gpus: vram.New(path, 0), blocks: blocks, lanes: map[lane]*stream{}}
+	return &Copier{gpus: vram.New(path, 0), blocks: blocks, streams: map[streamKey]*copyStream{}}
 }
 
 // Check tells whether [addr, addr+size) is memory of that GPU, and retains its context: nil, or the error of a registration, which wraps
@@ -41,29 +41,29 @@ func (c *Copier) Check(addr, size uint64, device int) error {
 func (c *Copier) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.lanes {
+	for _, s := range c.streams {
 		s.close()
 	}
-	clear(c.lanes)
+	clear(c.streams)
 	return c.gpus.Close()
 }
 
 // stream gives the stream of a GPU.
-func (c *Copier) stream(l lane) (*stream, error) {
+func (c *Copier) stream(l streamKey) (*copyStream, error) {
 	d, err := c.gpus.Open()
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.lanes[l]; s != nil {
+	if s := c.streams[l]; s != nil {
 		return s, nil
 	}
-	g, err := d.Lane(l.device, l.peer)
+	g, err := d.Stream(l.device, l.peer)
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: a stream: %w", l.device, err)
 	}
-	s := &stream{drv: d, lane: g}
-	c.lanes[l] = s
+	s := &copyStream{drv: d, stream: g}
+	c.streams[l] = s
 	return s, nil
 }

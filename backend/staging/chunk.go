@@ -129,7 +129,7 @@ func (s *Run) tell(g *group, w *way) {
 	case s.tried == transfer.LinksOpening:
 		why = "the peer's memory is still being mapped here"
 	case g.GPUs() && s.t.Peer().MapsRings():
-		why = s.t.Trouble()
+		why = s.t.LastError()
 	case g.LocalMem != g.RemoteMem:
 		why = "no rail that works moves bytes between this host memory and GPU by itself"
 	}

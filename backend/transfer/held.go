@@ -28,7 +28,7 @@ func (t *Transfer) TakeBack() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.x.TakeTicket()
+	t.x.DropCachedPost()
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -70,7 +70,7 @@ func (p *Peer) hold(h held) {
 	now := time.Now()
 	if len(p.held) == 0 {
 		p.since = now
-		p.tab.Life.After(goodbyeSoon, p.settleHeld)
+		p.tab.Life.After(goodbyeSoon, p.finalizeHeld)
 	}
 	p.held = append(p.held, h)
 	p.until = now.Add(goodbyeSoon)
@@ -79,20 +79,20 @@ func (p *Peer) hold(h held) {
 	}
 }
 
-// SettleHeld gives transfers whose error waits their status soon: the session has ended.
-func (p *Peer) SettleHeld() {
+// FinalizeHeld gives transfers whose error waits their status soon: the session has ended.
+func (p *Peer) FinalizeHeld() {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if len(p.held) > 0 {
-		p.tab.Life.After(0, p.settleHeld) // not under the session's lock
+		p.tab.Life.After(0, p.finalizeHeld) // not under the session's lock
 	}
 }
 
-// settleHeld gives held transfers their status: the peer lives on, or the session has ended.
-func (p *Peer) settleHeld() {
+// finalizeHeld gives held transfers their status: the peer lives on, or the session has ended.
+func (p *Peer) finalizeHeld() {
 	p.mu.Lock()
 	if left := time.Until(p.until); p.view.State == Ready && left > 0 {
-		p.tab.Life.After(left, p.settleHeld)
+		p.tab.Life.After(left, p.finalizeHeld)
 		p.mu.Unlock()
 		return
 	}
@@ -105,9 +105,9 @@ func (p *Peer) settleHeld() {
 			h.code = code
 		}
 		h.t.mu.Lock()
-		if !h.t.freed() && h.t.x.Unsettled() {
+		if !h.t.freed() && h.t.x.NeedsFinalize() {
 			if h.told {
-				h.t.x.Settle(h.code)
+				h.t.x.Finalize(h.code)
 			} else {
 				h.t.finish(h.code)
 			}

@@ -42,7 +42,7 @@ func (t *Transfer) Await() {
 	}
 	for {
 		told := t.x.Want()
-		if !told && !t.x.Running() && !t.x.Unsettled() {
+		if !told && !t.x.Running() && !t.x.NeedsFinalize() {
 			return
 		}
 		select {

@@ -6,13 +6,13 @@ import (
 	"gorail/backend/status"
 )
 
-// tell logs which way the bytes of the transfer's last run went, once a run, where the log takes debug lines; else it costs a
+// logPath logs which way the bytes of the transfer's last run went, once a run, where the log takes debug lines; else it costs a
 // look at a flag. Under t.mu.
-func (t *Transfer) tell() {
-	if !t.untold.Load() || t.x.Running() {
+func (t *Transfer) logPath() {
+	if !t.unlogged.Load() || t.x.Running() {
 		return
 	}
-	t.untold.Store(false)
+	t.unlogged.Store(false)
 	code, _ := t.x.Err()
 	took, _ := t.x.Took()
 	op := "READ"

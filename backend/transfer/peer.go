@@ -64,8 +64,8 @@ type Session interface {
 	Fence(links []Route, why string)
 	// Unanswered ends the wait for a peer that does not answer a FENCE.
 	Unanswered(now time.Time)
-	// SettleRevokes looks for revocations whose transfers have all drained.
-	SettleRevokes()
+	// FinishRevokes looks for revocations whose transfers have all drained.
+	FinishRevokes()
 	// Path names the rails in use; Texts says of each link where it leads and what it does.
 	Path() []string
 	Texts() string
@@ -134,9 +134,9 @@ func (p *Peer) Change(f func(v *View)) {
 func (p *Peer) change(f func(v *View)) {
 	p.epoch++
 	for _, rec := range p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool {
-		return rec.Value.peer == p && rec.Value.x.HasTicket()
+		return rec.Value.peer == p && rec.Value.x.HasCachedPost()
 	}) {
-		rec.Value.x.TakeTicket() // should it have been freed meanwhile, and the slot be another's, that one goes through Go once
+		rec.Value.x.DropCachedPost() // should it have been freed meanwhile, and the slot be another's, that one goes through Go once
 	}
 	f(&p.view)
 }
@@ -147,7 +147,7 @@ func (p *Peer) EndWaiting(code status.Code) {
 	defer p.mu.Unlock()
 	for _, t := range p.waiting {
 		p.tab.records.Rest(t.rec) // before it may be posted again
-		t.x.Settle(int32(code))
+		t.x.Finalize(int32(code))
 	}
 	p.waiting = nil
 }
@@ -156,7 +156,7 @@ func (p *Peer) EndWaiting(code status.Code) {
 func (p *Peer) Join(link core.Link) {
 	for _, t := range p.Active() {
 		t.mu.Lock()
-		t.x.TakeTicket() // Join looks at what a post writes
+		t.x.DropCachedPost() // Join looks at what a post writes
 		p.mu.RLock()
 		if !t.freed() && t.x.InFlight() && p.has(link) {
 			p.tab.Core.Join(t.x, link)

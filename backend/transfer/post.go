@@ -25,11 +25,11 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	if t.freed() {
 		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
 	}
-	t.x.TakeTicket() // nobody else posts it meanwhile
-	if t.x.Running() || t.x.Unsettled() {
+	t.x.DropCachedPost() // nobody else posts it meanwhile
+	if t.x.Running() || t.x.NeedsFinalize() {
 		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
 	}
-	t.tell()
+	t.logPath()
 	if len(msg) > core.MaxNotif {
 		return 0, status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
 	}
@@ -40,7 +40,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 		t.begin(hasNotif)
 		t.start(hasNotif, msg)
 		if !t.tab.debug && !t.rings { // else every run is told
-			t.x.GiveTicket()
+			t.x.CachePost()
 		}
 		return t.result()
 	}
@@ -50,7 +50,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 
 // result is what post returns; a failure that is known already is the application's at once.
 func (t *Transfer) result() (int32, error) {
-	if t.x.Running() || t.x.Unsettled() || t.op == Read && t.tab.Regions.Flushes.Load() {
+	if t.x.Running() || t.x.NeedsFinalize() || t.op == Read && t.tab.Regions.Flushes.Load() {
 		return int32(status.InProg), nil
 	}
 	return int32(status.Success), nil
@@ -79,7 +79,7 @@ func (t *Transfer) start(hasNotif bool, msg []byte) {
 		return
 	}
 	if t.tab.debug {
-		t.untold.Store(true)
+		t.unlogged.Store(true)
 	}
 	t.tab.Core.Post(t.x, t.links, t.near, hasNotif, msg)
 }
@@ -148,7 +148,7 @@ func (p *Peer) kick() {
 			t.msg = nil
 			continue
 		}
-		if g := t.hopeless(); g != nil {
+		if g := t.unreachable(); g != nil {
 			t.giveUp(g)
 			continue
 		}

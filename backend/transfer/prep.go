@@ -251,8 +251,8 @@ func (p *Peer) sizes() (most, whole uint64) {
 		if i == 0 || c.MaxMsg < most {
 			most = c.MaxMsg
 		}
-		if i == 0 || c.Whole < whole {
-			whole = c.Whole
+		if i == 0 || c.PreferUnsplit < whole {
+			whole = c.PreferUnsplit
 		}
 	}
 	return most, whole

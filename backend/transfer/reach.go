@@ -78,12 +78,12 @@ func (t *Transfer) ready() bool {
 // slowRail is how long a transfer of GPUs' memory waits for its rails to come back before it is staged over others.
 const slowRail = 100 * time.Millisecond
 
-// offRails stops a transfer whose rails are away while others work: settle begins it anew, over rings. Under t.mu; false: it is none.
+// offRails stops a transfer whose rails are away while others work: finalize begins it anew, over rings. Under t.mu; false: it is none.
 func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.x.TakeTicket(); !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
+	if t.x.DropCachedPost(); !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
 		return false
 	}
 	t.stopped = withoutRails
@@ -118,7 +118,7 @@ func (t *Transfer) giveUp(g *region.Region) {
 		t.x.Hold() // the peer may be about to leave
 		t.peer.hold(held{t, int32(status.ErrBackend), true})
 	} else {
-		t.x.Settle(int32(status.ErrBackend))
+		t.x.Finalize(int32(status.ErrBackend))
 	}
 }
 
@@ -144,9 +144,9 @@ func (t *Transfer) apart() string {
 		all, ours, theirs)
 }
 
-// hopeless gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
+// unreachable gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
 // common with the others. Under Peer.mu, with the session's lock held.
-func (t *Transfer) hopeless() *region.Region {
+func (t *Transfer) unreachable() *region.Region {
 	for _, g := range t.remotes {
 		if (g.Unknown || g.Closed.Load()) && !g.Keyed && !g.Asked {
 			return g

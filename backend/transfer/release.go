@@ -21,7 +21,7 @@ func (t *Transfer) unqueue(code status.Code) bool {
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Transfer) bool { return w == t })
 	t.tab.records.Rest(t.rec) // before it may be posted again
-	t.x.Settle(int32(code))
+	t.x.Finalize(int32(code))
 	return true
 }
 
@@ -36,7 +36,7 @@ func (t *Transfer) Abort(code status.Code, why string) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.x.TakeTicket() // the next post goes through Go, which forgets the reason
+	t.x.DropCachedPost() // the next post goes through Go, which forgets the reason
 	if t.freed() || !t.x.Running() {
 		return true
 	}
@@ -81,7 +81,7 @@ func (t *Transfer) Release() error {
 		}
 	}
 	if t.reap() {
-		t.peer.session.SettleRevokes()
+		t.peer.session.FinishRevokes()
 	}
 	return nil
 }
@@ -93,12 +93,12 @@ func (t *Transfer) reap() bool {
 	if t.freed() {
 		return true
 	}
-	t.x.TakeTicket()
+	t.x.DropCachedPost()
 	if t.x.Running() {
 		return false
 	}
 	t.sample() // most are posted once
-	t.tell()
+	t.logPath()
 	_ = t.tab.records.Free(t.rec) // first: who looks at x without mu asks freed
 	t.tab.Core.FreeXfer(t.x)
 	for _, g := range t.locals {

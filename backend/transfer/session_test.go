@@ -44,7 +44,7 @@ func (s *session) WantKeys(list []*region.Region)                   { s.wanted =
 func (s *session) Load(wire.Range) (*region.Region, error)          { return nil, errors.New("it is not ours") }
 func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
-func (s *session) SettleRevokes()                                   { s.settled++ }
+func (s *session) FinishRevokes()                                   { s.settled++ }
 func (s *session) Path() []string                                   { return nil }
 func (s *session) Texts() string                                    { return "" }
 func (s *session) PeerRail(int) string                              { return "" }
@@ -85,7 +85,7 @@ func newWorld(t *testing.T) *world {
 	w.remote = &region.Region{Range: wire.Range{Addr: 1 << 20, Len: 4096}, Peer: w.peer}
 	require.NoError(t, regions.Regions.Add(w.remote))
 	t.Cleanup(func() {
-		require.True(t, life.SettleDown(time.Minute))
+		require.True(t, life.Quiesce(time.Minute))
 		require.Zero(t, w.Len(), "transfers are left")
 		require.EqualValues(t, 1, w.local.Pins.Load(), "its registration's")
 		require.EqualValues(t, 1, w.remote.Pins.Load())
@@ -161,14 +161,14 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 		require.NoError(t, err)
 		w.publish(func(*View) { w.remote.Unknown, w.remote.Why = true, GoneThere })
 		w.peer.Kick()
-		require.True(t, x.x.Unsettled())
+		require.True(t, x.x.NeedsFinalize())
 		want := status.ErrBackend
 		if leaves {
 			want = status.ErrRemoteDisconnect
 			w.publish(func(v *View) { *v = View{State: Lost, Code: want} })
-			w.peer.SettleHeld()
+			w.peer.FinalizeHeld()
 		}
-		require.Eventually(t, func() bool { return !x.x.Unsettled() }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return !x.x.NeedsFinalize() }, time.Minute, time.Millisecond)
 		require.Equal(t, want, x.status())
 		require.NoError(t, x.Release())
 	}
@@ -195,16 +195,16 @@ func TestEndWaiting(t *testing.T) {
 	require.Positive(t, w.settled)
 }
 
-// Whatever changes what a post looks at takes the tickets.
-func TestChangeTakesTickets(t *testing.T) {
+// Whatever changes what a post looks at takes the cached posts.
+func TestChangeDropsCachedPosts(t *testing.T) {
 	w := newWorld(t)
 	x := w.prep(t)
 	_, err := x.Post(false, nil)
 	require.NoError(t, err)
-	x.x.GiveTicket()
+	x.x.CachePost()
 	epoch := w.peer.epoch
 	w.publish(func(*View) {})
-	require.False(t, x.x.HasTicket())
+	require.False(t, x.x.HasCachedPost())
 	require.Equal(t, epoch+1, w.peer.epoch)
 	require.NoError(t, x.Release())
 }

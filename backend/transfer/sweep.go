@@ -31,45 +31,45 @@ func (tab *Table) Sweep() {
 
 func (t *Transfer) sweep() {
 	switch {
-	case t.x.Running() || t.x.Unsettled():
+	case t.x.Running() || t.x.NeedsFinalize():
 		t.look(time.Now())
 	case t.zombie.Load():
 		if t.reap() {
-			t.peer.session.SettleRevokes()
+			t.peer.session.FinishRevokes()
 		}
 	default:
 		t.mu.Lock()
 		if !t.freed() && !t.x.Running() {
-			t.rest()
+			t.retire()
 		}
 		t.mu.Unlock()
 	}
 }
 
-// rest takes a transfer that has ended off the active list, and its ticket with it: the next post enters it again. One that is
+// retire takes a transfer that has ended off the active list, and its cached post with it: the next post enters it again. One that is
 // posted again and again stays. Under t.mu.
-func (t *Transfer) rest() {
+func (t *Transfer) retire() {
 	t.sample()
-	if t.x.HasTicket() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
+	if t.x.HasCachedPost() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
 		return
 	}
-	if t.x.TakeTicket(); t.x.Running() {
+	if t.x.DropCachedPost(); t.x.Running() {
 		return // posted just now
 	}
 	t.tab.records.Rest(t.rec)
-	t.tell()
+	t.logPath()
 }
 
 // slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged: thousands of VMM handles take up to
 // 10 ms each.
 const slowMapping = 100 * time.Millisecond
 
-// notMapped stops a transfer that waits for memory to be mapped: settle begins it anew, over rings. Under mu; false: it does not wait for that.
+// notMapped stops a transfer that waits for memory to be mapped: finalize begins it anew, over rings. Under mu; false: it does not wait for that.
 func (t *Transfer) notMapped() bool {
 	p := t.peer
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if t.x.TakeTicket(); !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
+	if t.x.DropCachedPost(); !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
 		return false
 	}
 	t.stopped = slowToMap

@@ -63,11 +63,11 @@ func (tab *Table) active(match func(*Transfer) bool) []*Transfer {
 	return list
 }
 
-// Trouble is why a rail could not copy, last.
-func (t *Transfer) Trouble() string {
+// LastError is why a rail could not copy, last.
+func (t *Transfer) LastError() string {
 	for _, rl := range t.tab.Rails.List {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
-			if why := v.Trouble(); why != "" {
+			if why := v.LastError(); why != "" {
 				return fmt.Sprintf("rail %s: %s", rl.Name(), why)
 			}
 		}

@@ -31,7 +31,7 @@ type Transfer struct {
 
 	run      atomic.Pointer[Run]
 	zombie   atomic.Bool // the agent has released it; freed when drained
-	untold   atomic.Bool // its path is not in the log yet; set only where that takes it
+	unlogged atomic.Bool // its path is not in the log yet; set only where that takes it
 	unlinked atomic.Bool // an inner one that no link carries
 	leaked   atomic.Bool // an endpoint was closed while a stopped process may still copy for it
 

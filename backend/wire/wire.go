@@ -15,7 +15,7 @@ import (
 )
 
 // Version of the blobs and of the control channel. Both sides must have the same.
-const Version = 7
+const Version = 8
 
 // Errors of the decoders, wrapped with what was wrong. Encoders give ErrLimit and ErrFormat for values that a decoder would refuse.
 var (

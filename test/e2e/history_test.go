@@ -82,7 +82,7 @@ func TestErrorMeansQuiet(t *testing.T) {
 	set := params(limits...)
 	makers := map[string]func(t *testing.T) *pairOf{
 		"tcp":        func(t *testing.T) *pairOf { return pair(t, set) },
-		"memory":     func(t *testing.T) *pairOf { return pair(t, params(append(limits, "provider", "local")...)) },
+		"memory":     func(t *testing.T) *pairOf { return pair(t, params(append(limits, "provider", "sm")...)) },
 		"efa":        func(t *testing.T) *pairOf { return imitated(t, "efa", set) },
 		"efa-direct": func(t *testing.T) *pairOf { return imitated(t, "efa-direct", set) },
 		"cxi":        func(t *testing.T) *pairOf { return imitated(t, "cxi", set) },

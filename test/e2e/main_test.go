@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	worker.NewGPU = newApplication
 	worker.MaybeRun()
 	if os.Getenv("GORAIL_PROVIDER") == "" {
-		os.Setenv("GORAIL_PROVIDER", "tcp") // by itself it would be memory here: GORAIL_PROVIDER=local
+		os.Setenv("GORAIL_PROVIDER", "tcp") // by itself it would be memory here: GORAIL_PROVIDER=sm
 	}
 	os.Exit(m.Run())
 }

@@ -147,7 +147,7 @@ func startMatrix(t *testing.T, place placement, rails railSet) *matrixCase {
 	if rails.fabric != "" {                                                                                                  // what auto takes where such hardware is there
 		lib, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
 		t.Cleanup(func() { require.Empty(t, fabric.Breaches(t, breaches)) })
-		o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+rails.fabric+",local", "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches,
+		o.Setenv = append(o.Setenv, "GORAIL_PROVIDER="+rails.fabric+",sm", "GORAIL_LIBFABRIC_PATH="+lib, fabric.EnvBreaches+"="+breaches,
 			fabric.EnvConfig+"="+fabric.Config(rails.fabric, 1, 1, "on="+place.wire), "GORAIL_CONTROL_DEVICES="+place.wire)
 	}
 	m := &matrixCase{t: t, place: place, rails: rails}
@@ -213,7 +213,7 @@ func (m *matrixCase) path() {
 	rails := m.rails.fabric + "/"
 	switch {
 	case m.place.near:
-		rails = "rails=local/memory"
+		rails = "rails=sm/memory"
 	case m.rails.fabric == "":
 		rails = "/" + m.place.wire
 	}

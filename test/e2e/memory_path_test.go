@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -42,8 +43,21 @@ func TestMemoryChosen(t *testing.T) {
 			b.Want(seed)
 			release(t, x)
 		})
-		says(t, alice.Worker, "peer connected", "peer="+peer.Name, "rails=local/memory", "session=initiator")
+		says(t, alice.Worker, "peer connected", "peer="+peer.Name, "rails=sm/memory", "session=initiator")
 	}
+}
+
+// TestMemoryOldName: the provider's old name still means shared memory; the log says once that it has a new one.
+func TestMemoryOldName(t *testing.T) {
+	env := ours(t)
+	alice := agent(worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_LOG=info"}}), env, "alice")
+	bob := agent(alice.Worker, env, "bob")
+	a, b := alice.Buffer(4096, seedA), bob.Buffer(4096, seedB)
+	alice.Learn(bob)
+	alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}).Do(limit)
+	b.Want(seedA)
+	says(t, alice.Worker, "peer connected", "rails=sm/memory", "session=initiator")
+	require.Equal(t, 1, strings.Count(alice.Worker.Output(), "new name"))
 }
 
 // TestMemoryInPost: what is small has ended, notification included, when the post returns; what is large has not begun to hold

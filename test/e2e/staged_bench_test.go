@@ -33,15 +33,15 @@ func BenchmarkStaged(b *testing.B) {
 		here, there    *worker.GPUMem
 	}{
 		{"tcp,VRAM,VRAM", "tcp", gpuMem(0), gpuMem(far)}, {"tcp,host,VRAM", "tcp", nil, gpuMem(far)},
-		{"local,host,VRAM", "local", nil, gpuMem(far)}, {"local,VRAM,host", "local", gpuMem(0), nil},
-		{"local,VRAM,VMM", "local", gpuMem(0), vmm(false)}, {"local,VRAM,private", "local", gpuMem(0), vmm(true)},
-		{"local,VRAM,pool", "local", gpuMem(0), &worker.GPUMem{Device: far, Kind: int(cuda.Pool)}},
+		{"sm,host,VRAM", "sm", nil, gpuMem(far)}, {"sm,VRAM,host", "sm", gpuMem(0), nil},
+		{"sm,VRAM,VMM", "sm", gpuMem(0), vmm(false)}, {"sm,VRAM,private", "sm", gpuMem(0), vmm(true)},
+		{"sm,VRAM,pool", "sm", gpuMem(0), &worker.GPUMem{Device: far, Kind: int(cuda.Pool)}},
 	} {
 		if only := os.Getenv("GORAIL_TEST_STAGED"); only != "" && only != c.name {
 			continue
 		}
 		room := uint64(large)
-		if c.provider == "local" && (c.here == nil || c.there == nil) {
+		if c.provider == "sm" && (c.here == nil || c.there == nil) {
 			room *= 4 // as fast as PCIe: the first and the last chunk show
 		}
 		o := gpuHost(b)

@@ -41,8 +41,8 @@ func TestStaged(t *testing.T) {
 		here, there *worker.GPUMem
 	}{
 		{"tcp", gpuMem(0), gpuMem(1)}, {"tcp", nil, gpuMem(1)}, {"tcp", gpuMem(0), nil},
-		{"local", nil, gpuMem(1)}, {"local", gpuMem(0), nil},
-		{"local", gpuMem(0), &worker.GPUMem{Device: 1, Handles: 2, Private: true}}, {"local", gpuMem(1), &worker.GPUMem{Device: 1, Kind: int(cuda.Pool)}},
+		{"sm", nil, gpuMem(1)}, {"sm", gpuMem(0), nil},
+		{"sm", gpuMem(0), &worker.GPUMem{Device: 1, Handles: 2, Private: true}}, {"sm", gpuMem(1), &worker.GPUMem{Device: 1, Kind: int(cuda.Pool)}},
 	}
 	name := func(m *worker.GPUMem) string {
 		if m == nil {
@@ -88,13 +88,13 @@ func TestStaged(t *testing.T) {
 
 // TestStagedReleased: a staged transfer that is released under way ends soon, and what comes after it works.
 func TestStagedReleased(t *testing.T) {
-	for _, provider := range []string{"tcp", "local"} {
+	for _, provider := range []string{"tcp", "sm"} {
 		t.Run(provider, func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				const size = 16 << 20
 				p := stagedPair(t, provider)
 				there := gpuMem(1)
-				if provider == "local" {
+				if provider == "sm" {
 					there = &worker.GPUMem{Device: 1, Kind: int(cuda.Pool)}
 				}
 				a, b := buffer(p.ini, size, seedA, gpuMem(0)), buffer(p.tgt, size, seedB, there)
@@ -200,7 +200,7 @@ func TestStagedTakenBack(t *testing.T) {
 
 // TestManyGPUs: one list with memory of both GPUs on both sides goes each its way; so does one in which some can't be mapped.
 func TestManyGPUs(t *testing.T) {
-	for _, provider := range []string{"local", "tcp"} {
+	for _, provider := range []string{"sm", "tcp"} {
 		t.Run(provider, func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
 				const size = 2 * cuda.Granule
@@ -242,7 +242,7 @@ func TestStagedWhileMapping(t *testing.T) {
 		t.Skip("the real driver maps so many in no time")
 	}
 	const n, size = 70, 70 * cuda.Granule
-	p := stagedPair(t, "local")
+	p := stagedPair(t, "sm")
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, worker.GPUMem{Device: 1, Handles: n})
 	p.ini.Learn(p.tgt)
 	p.ini.GPUSwitch("slow_import", 900_000) // a minute for all of them

@@ -115,7 +115,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 	counter := map[string]string{"IpcOpenMemHandle": "ipc_opens", "MemImportFromShareableHandle": "imports"}
 	for call, m := range map[string]worker.GPUMem{"IpcOpenMemHandle": device(1), "MemImportFromShareableHandle": {Device: 1, Handles: 2}} {
 		const size = 2 * cuda.Granule
-		p := stagedPair(t, "local")
+		p := stagedPair(t, "sm")
 		a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m)
 		p.ini.Learn(p.tgt)
 		p.ini.GPUFail(call, 1, cuda.OutOfMemory)

@@ -22,7 +22,7 @@ func gpuHost(t testing.TB) worker.Options {
 	if path == "" {
 		path = cuda.Build(t).Path
 	}
-	provider := "local"
+	provider := "sm"
 	if p := os.Getenv("GORAIL_TEST_GPU_PROVIDER"); p != "" { // verbs, efa, ...: where the machine has such devices
 		provider = p
 	}
@@ -145,7 +145,7 @@ func TestVRAMUnmappable(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			const size = 2 * cuda.Granule
-			p := stagedPair(t, "local")
+			p := stagedPair(t, "sm")
 			a, b, good := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, m), p.tgt.GPUBuffer(size, seedB, device(1))
 			p.ini.Learn(p.tgt)
 			p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: good.All(), Peer: "bob"}).Do(limit)

@@ -54,7 +54,7 @@ struct rail_st {
     uint32_t rma_ops;    /* WRITEs and READs in flight on all links */
     uint64_t now;        /* time of the last poll that found something */
     uint8_t stream;      /* transfers were posted beside others since it was idle: times are the core's tick */
-    uint8_t more;        /* some link has left operations unposted, or owes credits: see prompt_rest */
+    uint8_t more;        /* some link has left operations unposted, or owes credits: see poll_inline */
     struct {
         ctx *free_ctx;
         ctx *orphans; /* ended without a completion: not used again before one comes, the library may still know them */

@@ -39,7 +39,7 @@ struct gr_sess {
     _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
     _Atomic uint64_t ready_bytes;  /* bytes the application has not taken; also in core->notif_bytes, as handed_bytes */
     _Atomic uint64_t handed_bytes; /* of messages given to Go, that it is not done with */
-    _Atomic(gr_link *) home;       /* where notifications go out */
+    _Atomic(gr_link *) notif_link;       /* where notifications go out */
     _Atomic uint32_t turn;         /* which link a small transfer tries first */
     size_t name_len;
     char name[];

@@ -30,12 +30,12 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
         abort_msg(x, p->link->rail, err);
         gr_rail_unlock(dev);
     }
-    gr_link *home = x->sess ? atomic_load(&x->sess->home) : NULL;
-    if (home && (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING) { /* it may be none of the sub-transfers' links */
-        gr_rail_lock(home->rail->dev);
-        rail_inbox(home->rail);
-        abort_msg(x, home->rail, err);
-        gr_rail_unlock(home->rail->dev);
+    gr_link *notif_link = x->sess ? atomic_load(&x->sess->notif_link) : NULL;
+    if (notif_link && (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING) { /* it may be none of the sub-transfers' links */
+        gr_rail_lock(notif_link->rail->dev);
+        rail_inbox(notif_link->rail);
+        abort_msg(x, notif_link->rail, err);
+        gr_rail_unlock(notif_link->rail->dev);
     }
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
@@ -73,7 +73,7 @@ int gr_xfer_posted(gr_core *core, gr_xfer *pub, const gr_link *link)
             continue;
         gr_rail_lock(rail->dev);
         for (batch *r = p->batches; r; r = r->next)
-            found |= r->inflight || r->weak_bytes;
+            found |= r->inflight || r->unflushed_bytes;
         gr_rail_unlock(rail->dev);
     }
     return found;

@@ -45,7 +45,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     atomic_fetch_add(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     if (role & GR_LINK_TX) /* until Go says otherwise */
-        atomic_compare_exchange_strong(&sess->home, &none, link);
+        atomic_compare_exchange_strong(&sess->notif_link, &none, link);
     if (role & GR_LINK_RX) {
         pthread_mutex_lock(&sess->rx.mu);
         link->rx_next = sess->rx.links;
@@ -65,13 +65,13 @@ void gr_link_stop(gr_link *link)
 }
 
 /* What nothing proves any more is posted again, or given up, once the peer's end is closed. */
-static void reap_weak(gr_link *link, subxfer *p)
+static void reap_unflushed(gr_link *link, subxfer *p)
 {
     for (; p; p = p->next)
         for (batch *r = p->batches; r; r = r->next) {
-            r->failed |= r->weak_bytes != 0;
-            link_flying(link, 0, r->weak_bytes);
-            r->weak_bytes = 0;
+            r->failed |= r->unflushed_bytes != 0;
+            link_flying(link, 0, r->unflushed_bytes);
+            r->unflushed_bytes = 0;
         }
 }
 
@@ -99,8 +99,8 @@ void gr_link_reap(gr_link *link)
         c->buf = b;
         ctx_orphan(rail, c);
     }
-    reap_weak(link, link->work.todo);
-    reap_weak(link, link->work.waiting);
+    reap_unflushed(link, link->work.todo);
+    reap_unflushed(link, link->work.waiting);
     gr_rail_unlock(rail->dev);
     core_wake(rail->core); /* closing an endpoint may have left other links' completions in the queue */
 }

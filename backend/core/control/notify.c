@@ -55,11 +55,11 @@ uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
     return n;
 }
 
-void gr_sess_home(gr_sess *sess, gr_link *link)
+void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
 {
-    gr_link *old = atomic_load(&sess->home);
+    gr_link *old = atomic_load(&sess->notif_link);
     if (!old || old == link) {
-        atomic_store(&sess->home, link);
+        atomic_store(&sess->notif_link, link);
         return;
     }
     /* What waits there and has no number goes the new way, before what comes next. What has one keeps it; a transfer's has none to keep until its
@@ -71,7 +71,7 @@ void gr_sess_home(gr_sess *sess, gr_link *link)
         if (!m->xfer)
             msg_move(m, link);
     }
-    atomic_store(&sess->home, link);
+    atomic_store(&sess->notif_link, link);
     gr_rail_unlock(old->rail->dev);
     rail_run(link->rail);
     core_wake(sess->core);

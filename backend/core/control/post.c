@@ -153,7 +153,7 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
 
 /* A C->Go call of a thread that Go does not know wakes its sleeping scheduler: two futex calls a post, and more. What Go found
  * when it posted last (the peer is there, its keys are, these links have the memory) is good for as long as the transfer has
- * its ticket: Go takes that before it changes any of it. */
+ * its cached: Go takes that before it changes any of it. */
 static int again(xfer *x, int has_notif, const void *body, size_t len)
 {
     gr_link *links[GR_MAX_LINKS];
@@ -169,14 +169,14 @@ static int again(xfer *x, int has_notif, const void *body, size_t len)
 
 int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const void *body, size_t len)
 {
-    uint32_t valid = GR_TICKET_VALID;
+    uint32_t valid = GR_CACHED_VALID;
     int rc = GR_NOT_TAKEN;
     (void)core;
-    if ((has_notif && len > GR_MAX_NOTIF) || !atomic_compare_exchange_strong(&pub->ticket, &valid, GR_TICKET_IN_USE))
+    if ((has_notif && len > GR_MAX_NOTIF) || !atomic_compare_exchange_strong(&pub->cached, &valid, GR_CACHED_IN_USE))
         return rc;
     if (atomic_load(&pub->handle) == handle && atomic_load(&pub->state) == 0)
         rc = again((xfer *)pub, has_notif, body, len);
-    atomic_store_explicit(&pub->ticket, GR_TICKET_VALID, memory_order_release);
+    atomic_store_explicit(&pub->cached, GR_CACHED_VALID, memory_order_release);
     return rc;
 }
 

@@ -5,7 +5,7 @@
 
 /* Takes in what completed within its post, of which no event tells, and gives credits for messages that came with it. 1: there is more to
  * do, and nothing under way that would tell. */
-static int prompt_rest(rail_st *rail)
+static int poll_inline(rail_st *rail)
 {
     int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
     rail->more = 0;
@@ -25,7 +25,7 @@ int rail_run(rail_st *rail)
         if (pthread_mutex_trylock(&rail->dev->mu) != 0)
             return 0;
         rail_inbox(rail);
-        int rest = rail->dev->is.prompt && prompt_rest(rail);
+        int rest = rail->dev->is.completes_inline && poll_inline(rail);
         settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
         gr_rail_leave(rail->dev);
         if (rest)
@@ -131,7 +131,7 @@ static int step(rail_st *rail)
     pump_links(rail);
     if (rail->shared && rail->shared->ep.recv_debt)
         msg_pump(rail->shared);
-    if (rail->dev->is.prompt && rail->rma_ops != before && prompt_rest(rail))
+    if (rail->dev->is.completes_inline && rail->rma_ops != before && poll_inline(rail))
         n = POLL_MAX;
     gr_rail_leave(rail->dev);
     rail_run(rail);

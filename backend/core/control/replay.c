@@ -8,16 +8,16 @@ enum { TRIES = 3, MSG_TRIES = 16 /* what was lost of six in a row is no news on 
 static void charge(subxfer *p)
 {
     xfer *x = p->x;
-    int posted = 0, hopeless = 0;
+    int posted = 0, gave_up = 0;
     for (batch *r = p->batches; r; r = r->next) {
         int sent = r->posted || r->off;
         posted |= sent;
         if (sent)
             COUNT(x->core, GR_C_REPLAYS, 1);
         if (r->blamed)
-            hopeless |= ++r->tries > TRIES;
+            gave_up |= ++r->tries > TRIES;
     }
-    if (hopeless || (posted && atomic_fetch_add(&x->replays, 1) >= REPLAYS))
+    if (gave_up || (posted && atomic_fetch_add(&x->replays, 1) >= REPLAYS))
         xfer_fail(x, GR_ERR_BACKEND, atomic_load(&x->pub.wire_err));
     for (batch *r = p->batches; r && !atomic_load(&x->pub.err); r = r->next)
         link_count(p->link, GR_N_RETRIES, r->wrs);
@@ -63,7 +63,7 @@ static int proved(const gr_proof *proof, uint64_t seq)
 }
 
 /* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
-static void settle_msgs(gr_link *link, const gr_proof *proof)
+static void finalize_msgs(gr_link *link, const gr_proof *proof)
 {
     for (msg *m = link->out.first, *next; m; m = next) {
         next = m->next;
@@ -108,7 +108,7 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     link->ep.epoch = epoch;
     fresh(link);
     link->probe.hello = !probe && link->role & GR_LINK_TX && !link->rail->shared ? HELLO_WAITS : 0;
-    settle_msgs(link, proof);
+    finalize_msgs(link, proof);
     give_back(link);
     int rc = link->rail->shared ? 0 : msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
@@ -127,23 +127,23 @@ void gr_link_up(gr_link *link)
     core_wake(link->rail->core);
 }
 
-void gr_link_yield(gr_link *link, const gr_proof *proof)
+void gr_link_hand_back(gr_link *link, const gr_proof *proof)
 {
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
-    settle_msgs(link, proof);
+    finalize_msgs(link, proof);
     give_back(link);
     sub_evict_idle(link);
-    gr_link *home = atomic_load(&link->sess->home);
-    for (msg *m = home && home != link ? link->out.first : NULL, *next; m; m = next) {
+    gr_link *notif_link = atomic_load(&link->sess->notif_link);
+    for (msg *m = notif_link && notif_link != link ? link->out.first : NULL, *next; m; m = next) {
         next = m->next;
-        msg_move(m, home);
+        msg_move(m, notif_link);
     }
     gr_rail_unlock(link->rail->dev);
     core_wake(link->rail->core);
 }
 
-void gr_link_settle(gr_link *link)
+void gr_link_finalize(gr_link *link)
 {
     gr_rail_lock(link->rail->dev);
     subxfer *lists[2] = {link->work.todo, link->work.waiting};

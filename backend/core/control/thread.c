@@ -29,7 +29,7 @@ void core_posted(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
-        if (rail && !rail->dev->is.prompt && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
+        if (rail && !rail->dev->is.completes_inline && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
             return;
     }
     polled(core, 1);
@@ -97,9 +97,9 @@ static void attend(gr_core *core, int application)
         rail_st *rail = core->rails[i];
         if (!rail)
             continue;
-        _Atomic int *told = &rail->dev->attended;
-        if (atomic_load_explicit(told, memory_order_relaxed) != application)
-            atomic_store_explicit(told, application, memory_order_relaxed);
+        _Atomic int *polls = &rail->dev->app_polls;
+        if (atomic_load_explicit(polls, memory_order_relaxed) != application)
+            atomic_store_explicit(polls, application, memory_order_relaxed);
     }
 }
 

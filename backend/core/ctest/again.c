@@ -15,10 +15,10 @@ static _Atomic uint64_t reposts;
 static _Atomic int stop, stop_polling;
 static pthread_t poster, pollers[2];
 
-void take_ticket(gr_xfer *x)
+void drop_cached(gr_xfer *x)
 {
-    for (uint32_t v = GR_TICKET_VALID; !atomic_compare_exchange_weak(&x->ticket, &v, GR_TICKET_NONE) && v != GR_TICKET_NONE;
-         v = GR_TICKET_VALID)
+    for (uint32_t v = GR_CACHED_VALID; !atomic_compare_exchange_weak(&x->cached, &v, GR_CACHED_NONE) && v != GR_CACHED_NONE;
+         v = GR_CACHED_VALID)
         sched_yield();
 }
 
@@ -84,18 +84,18 @@ void again_open(world *world, uint64_t seed)
 void again_post(uint64_t i)
 {
     gr_xfer *x = xfers[i];
-    take_ticket(x);
+    drop_cached(x);
     if (atomic_load(&x->state) > 0)
         return;
     atomic_store(&x->state, GR_XFER_RUNNING);
     gr_xfer_post(w->a.core, x, w->a.link, (uint32_t)w->rails, below(&rng, (uint32_t)w->rails + 1), 0, NULL, 0);
-    atomic_store(&x->ticket, GR_TICKET_VALID);
+    atomic_store(&x->cached, GR_CACHED_VALID);
 }
 
 void again_change(void)
 {
     for (int i = 0; i < AGAIN; i++)
-        take_ticket(xfers[i]);
+        drop_cached(xfers[i]);
 }
 
 int again_ended(uint64_t handle, int code)
@@ -145,7 +145,7 @@ uint64_t again_close(void)
     for (int i = 0; i < AGAIN; i++) {
         uint64_t at = (uint64_t)(SLOTS + i) * SLOT_SIZE;
         CHECK(memcmp(w->a.mem + at, w->b.mem + at, xfers[i]->bytes) == 0, "the bytes differ");
-        take_ticket(xfers[i]);
+        drop_cached(xfers[i]);
         gr_xfer_free(w->a.core, xfers[i]);
     }
     return atomic_load(&reposts);

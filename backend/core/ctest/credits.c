@@ -72,8 +72,8 @@ void probe_without_credit(void)
         world_fence(&w, 0);
         UNTIL(w.up[0]);
         UNTIL(notes_all());
-        w.home = 0;
-        gr_sess_home(w.a.sess, w.a.link[0]);
+        w.notif_rail = 0;
+        gr_sess_set_notif_link(w.a.sess, w.a.link[0]);
     }
     w.deaf = 1; /* credits that do not come back: nobody takes what was sent */
     for (int i = 0; credits(0); i++) {
@@ -102,8 +102,8 @@ void probe_without_credit(void)
 
 /* ---- a peer that sends more than it has credits for ---- */
 
-static fake_rail *stranger_rail;
-static fake_ep *stranger;
+static fake_rail *intruder_rail;
+static fake_ep *intruder;
 
 static void send_raw(uint32_t slot, uint64_t seq)
 {
@@ -114,10 +114,10 @@ static void send_raw(uint32_t slot, uint64_t seq)
     gr_comp comp[16];
     int i = n++ % 1024;
     m[i].h = (header){.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .total = 5, .seq = seq, .count = slot, .to = 77};
-    gr_rail *dev = (gr_rail *)stranger_rail;
+    gr_rail *dev = (gr_rail *)intruder_rail;
     gr_rail_lock(dev);
-    CHECK(fake_ops.send(dev, stranger, &m[i], HDR + 5, NULL, 1, &ctx[i]) == 0, "send");
-    (void)fake_ops.recv(dev, stranger, credit[i], sizeof credit[i], NULL, &rctx[i]); /* it takes credits; more than there is room for are refused */
+    CHECK(fake_ops.send(dev, intruder, &m[i], HDR + 5, NULL, 1, &ctx[i]) == 0, "send");
+    (void)fake_ops.recv(dev, intruder, credit[i], sizeof credit[i], NULL, &rctx[i]); /* it takes credits; more than there is room for are refused */
     gr_rail_unlock(dev);
     for (int k = 0; k < 4; k++) {
         progress();
@@ -137,9 +137,9 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     fake_ep *ep = fake_ep_open(w.b.rail[0]);
     CHECK(sess && gr_link_new(sess, 0, 0, ep, 77, 78, GR_LINK_RX, 0, &link) == 0, "link");
     w.guest = kept ? NULL : sess;
-    stranger = fake_ep_open(stranger_rail);
-    fake_ep_connect(stranger, fake_ep_id(w.b.ep[0]));
-    fake_ep_connect(ep, fake_ep_id(stranger));
+    intruder = fake_ep_open(intruder_rail);
+    fake_ep_connect(intruder, fake_ep_id(w.b.ep[0]));
+    fake_ep_connect(ep, fake_ep_id(intruder));
     for (int i = 0; i < n; i++)
         send_raw(slots[i], 1000000 + (uint64_t)i); /* out of order: handed on, and not ours to take */
     gr_link_stats_get(link, &st);
@@ -148,7 +148,7 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     gr_link_stop(link);
     gr_link_reap(link);
     fake_ep_close(ep);
-    fake_ep_close(stranger);
+    fake_ep_close(intruder);
     for (int k = 0; k < GR_N_COUNT; k++)
         w.b.gone[0].count[k] += t.count[k];
     gr_link_fail(link, -3);
@@ -170,7 +170,7 @@ void too_many(void)
     uint32_t slots[1000];
     uint64_t rng = 3, id;
     scene(0, 1, SHARED_SEED);
-    stranger_rail = fake_rail_open(w.fabric, &config);
+    intruder_rail = fake_rail_open(w.fabric, &config);
     const uint32_t before = w.b.rail[0]->hub->rx_out;
     for (uint32_t i = 0; i < 1000; i++)
         slots[i] = i;
@@ -200,6 +200,6 @@ void too_many(void)
     UNTIL(notes_all());
     CHECK(w.b.rail[0]->hub->rx_out == before, "%u receives, %u before", w.b.rail[0]->hub->rx_out, before);
     CHECK(!w.broken[0], "a link of somebody else has failed");
-    fake_rail_close(stranger_rail);
+    fake_rail_close(intruder_rail);
     world_close(&w);
 }

@@ -12,23 +12,23 @@ static uint64_t pass(uint32_t len, uint64_t count)
     uint64_t note, id, sent = 0, passed = 0;
     scene(1, 3, 0);
     x = write_of(0, 4096);
-    gr_link *home = w.a.link[0];
+    gr_link *notif_link = w.a.link[0];
     fake_rail_stall(w.b.rail[1], 1);
     post(x, &w.a.link[1], 1, &note);
     note_must(note, w.session);
     UNTIL(gr_xfer_message(x, &(void *){NULL}, &(uint64_t){0}) == -1); /* it has a number */
     for (uint64_t quiet = 0, last = 0; sent < count; sent++) {
         char *body = note_of(w.session, 1, len, &id);
-        while (gr_notify(home, body, len) != 0) {
+        while (gr_notify(notif_link, body, len) != 0) {
             gr_tally now;
             progress();
-            gr_link_tally(home, &now);
+            gr_link_tally(notif_link, &now);
             quiet = now.count[GR_N_MSGS_SENT] == last ? quiet + 1 : 0;
             last = now.count[GR_N_MSGS_SENT];
             if (quiet == QUIET && !passed) { /* that is all that may pass */
                 passed = last;
-                home = w.a.link[w.home = 2];
-                gr_sess_home(w.a.sess, home);
+                notif_link = w.a.link[w.notif_rail = 2];
+                gr_sess_set_notif_link(w.a.sess, notif_link);
                 fake_rail_stall(w.b.rail[1], 0);
             }
             CHECK(quiet < 100 * QUIET, "%lu were accepted, and nothing goes on", (unsigned long)sent);

@@ -111,7 +111,7 @@ static void post(int i)
     if (s->x) {
         CHECK(s->sum == sum(local(i)), "slot %d: its memory was touched after it had ended", i);
         if (below(&rng, 4) == 0) {
-            take_ticket(s->x);
+            drop_cached(s->x);
             gr_xfer_free(w.a.core, s->x);
             CHECK(gr_check(w.a.core, s->x, s->handle) == -4, "a stale handle");
             s->x = NULL;
@@ -126,15 +126,15 @@ static void post(int i)
     s->aborted = 0;
     char *body = below(&rng, 3) ? note_new(w.session, 0, &rng, &len, &s->note) : NULL;
     s->state = RUNNING;
-    int may = atomic_load(&s->x->ticket) == GR_TICKET_VALID && atomic_load(&s->x->state) == 0;
+    int may = atomic_load(&s->x->cached) == GR_CACHED_VALID && atomic_load(&s->x->state) == 0;
     int rc = gr_repost(w.a.core, s->x, s->handle, body != NULL, body, len);
     CHECK((rc != GR_NOT_TAKEN) == may, "%d", rc);
     reposts += may != 0;
     if (!may) {
-        take_ticket(s->x);
+        drop_cached(s->x);
         atomic_store(&s->x->state, GR_XFER_RUNNING);
         gr_xfer_post(w.a.core, s->x, w.a.link, (uint32_t)w.rails, below(&rng, (uint32_t)w.rails + 1), body != NULL, body, len);
-        atomic_store(&s->x->ticket, GR_TICKET_VALID);
+        atomic_store(&s->x->cached, GR_CACHED_VALID);
     }
     free(body);
 }
@@ -144,15 +144,15 @@ static void change(void)
     again_change();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].x)
-            take_ticket(slots[i].x);
+            drop_cached(slots[i].x);
 }
 
 /* One that may be posted past Go, if there is one. */
-static int ticketed(int from)
+static int cached(int from)
 {
     for (int n = 0; n < SLOTS; n++) {
         int i = (from + n) % SLOTS;
-        if (slots[i].state == ENDED && atomic_load(&slots[i].x->ticket) && !atomic_load(&slots[i].x->state))
+        if (slots[i].state == ENDED && atomic_load(&slots[i].x->cached) && !atomic_load(&slots[i].x->state))
             return i;
     }
     return from;
@@ -172,7 +172,7 @@ static void cancel(int i)
     if (s->state != RUNNING || below(&rng, 3))
         return;
     s->aborted = 1;
-    take_ticket(s->x);
+    drop_cached(s->x);
     int over = gr_xfer_abort(w.a.core, s->x, -11);
     if (below(&rng, 2) && gr_xfer_wait(w.a.core, s->x, 100000))
         over = 1;
@@ -184,7 +184,7 @@ static void notify(void)
     uint32_t len;
     uint64_t id;
     char *body = note_new(w.session, 1, &rng, &len, &id);
-    int rc = gr_notify(w.a.link[w.home], body, len);
+    int rc = gr_notify(w.a.link[w.notif_rail], body, len);
     CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
     if (rc == 0)
         note_must(id, w.session);
@@ -215,7 +215,7 @@ static void step(void)
     case 5: case 6: cancel(running(i)); break;
     case 7: case 8: case 9: case 10: notify(); break;
     case 11: case 12: case 13: post(i); break;
-    case 14: case 15: post(ticketed(i)); break;
+    case 14: case 15: post(cached(i)); break;
     case 16: again_post(below(&rng, AGAIN)); break;
     case 17: case 18: notes_take(w.b.core); break;
     case 19: if (below(&rng, 4) == 0) weather_cut(&w, &rng); break;
@@ -277,7 +277,7 @@ int main(int argc, char **argv)
     uint64_t threaded = again_close();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].x) {
-            take_ticket(slots[i].x);
+            drop_cached(slots[i].x);
             gr_xfer_free(w.a.core, slots[i].x);
         }
     world_close(&w);

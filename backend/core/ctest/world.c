@@ -61,8 +61,8 @@ static void begin(world *w)
         w->broken[i] = 0;
         w->up[i] = 1;
     }
-    w->home = 0;
-    gr_sess_home(w->a.sess, w->a.link[0]);
+    w->notif_rail = 0;
+    gr_sess_set_notif_link(w->a.sess, w->a.link[0]);
 }
 
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
@@ -140,7 +140,7 @@ void world_fence(world *w, int rail)
     quiesce(w, &w->a, rail);
     quiesce(w, &w->b, rail);
     if (w->shared)
-        gr_link_settle(w->a.link[rail]);
+        gr_link_finalize(w->a.link[rail]);
     do
         world_events(w);
     while (next = gr_sess_next_seq(w->b.sess, &handed), handed != w->order.handled);
@@ -151,11 +151,11 @@ void world_fence(world *w, int rail)
     w->broken[rail] = 0;
     int other = other_up(w, rail);
     if (other >= 0) {
-        if (w->home == rail) {
-            w->home = other;
-            gr_sess_home(w->a.sess, w->a.link[other]);
+        if (w->notif_rail == rail) {
+            w->notif_rail = other;
+            gr_sess_set_notif_link(w->a.sess, w->a.link[other]);
         }
-        gr_link_yield(w->a.link[rail], &proof);
+        gr_link_hand_back(w->a.link[rail], &proof);
     }
     if (!w->shared)
         endpoints(w, rail);

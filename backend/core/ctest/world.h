@@ -61,11 +61,11 @@ typedef struct world {
     uint64_t xfer_events, bulks, stops; /* bulks posted, and told to stop */
     int ordered, shared, threads, rails; /* shared: peers share endpoints, nothing can be fenced */
     uint32_t limit; /* of requests in flight on a rail */
-    int up[MAX_RAILS], broken[MAX_RAILS], home;
+    int up[MAX_RAILS], broken[MAX_RAILS], notif_rail;
     struct {
         void (*ended)(struct world *w, uint64_t handle, int code);
         void (*came_up)(gr_link *link);
-        void (*change)(void); /* links are about to change: no ticket is good any more */
+        void (*change)(void); /* links are about to change: no cached is good any more */
     } tell;
     int deaf;    /* b's application takes no notifications */
     gr_sess *guest; /* of b, beside the session: Go is done with its messages at once */
@@ -100,7 +100,7 @@ uint64_t notes_arrived(void);
 
 /* Other threads, which poll and post some transfers again and again, while links come and go. */
 void again_open(world *w, uint64_t seed);
-/* What Go does: a post of its own, which gives a ticket. */
+/* What Go does: a post of its own, which gives a cached. */
 void again_post(uint64_t i);
 void again_change(void);
 /* True: the event was for one of these. */
@@ -110,7 +110,7 @@ void again_stop(void);
 int again_settled(void);
 /* Their memory is compared and they are let go. How often they were posted past Go. */
 uint64_t again_close(void);
-void take_ticket(gr_xfer *x);
+void drop_cached(gr_xfer *x);
 
 /* Another weather on a rail of that side; without rng a fine one. */
 void weather(const world *w, side *s, int rail, uint64_t *rng);

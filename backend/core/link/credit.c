@@ -61,7 +61,7 @@ int slots_acked(gr_link *link, uint32_t below)
 int slot_taken(gr_link *link, uint32_t slot)
 {
     int64_t at = (int32_t)(slot - (uint32_t)link->credit.taken);
-    if ((int32_t)(slot - link->credit.told) >= RX_BUFS || at >= RX_BUFS || at < -(int64_t)link->credit.taken)
+    if ((int32_t)(slot - link->credit.granted) >= RX_BUFS || at >= RX_BUFS || at < -(int64_t)link->credit.taken)
         return -EBADMSG;
     if (at < 0 || link->credit.seen & UINT32_C(1) << at)
         return link->credit.twice++ < TWICE ? 0 : -EBADMSG;
@@ -77,6 +77,6 @@ void credits_fresh(gr_link *link)
 {
     link->credit.next = link->credit.acked = link->credit.failed = 0;
     link->credit.taken = 0;
-    link->credit.seen = link->credit.told = link->credit.twice = 0;
+    link->credit.seen = link->credit.granted = link->credit.twice = 0;
     link->credit.again = 0;
 }

@@ -83,7 +83,7 @@ struct gr_link {
     struct { /* see credit.c */
         uint32_t next, acked, failed; /* slots of what we send; failed is a bit for each from acked on */
         uint64_t taken;               /* of what comes in: all below are, */
-        uint32_t seen, told, twice;   /* these bits of those from there on; and the peer knows of so many */
+        uint32_t seen, granted, twice;   /* these bits of those from there on; and the peer knows of so many */
         uint8_t again;                /* a CREDIT is to go out again */
         _Atomic int queued;           /* cmd is in the rail's inbox; any thread */
         cmd cmd;
@@ -154,7 +154,7 @@ static inline uint32_t credits_left(const gr_link *link)
 /* Whether it is time for a CREDIT. */
 static inline int credits_due(const gr_link *link)
 {
-    return (uint32_t)link->credit.taken - link->credit.told >= CREDIT_BATCH || link->credit.again || link->probe.answer;
+    return (uint32_t)link->credit.taken - link->credit.granted >= CREDIT_BATCH || link->credit.again || link->probe.answer;
 }
 
 #endif

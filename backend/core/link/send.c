@@ -44,10 +44,10 @@ static void send_credits(gr_link *link)
     if (full && !link->probe.answer)
         return;
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->probe.answer,
-                .count = full ? link->credit.told : (uint32_t)link->credit.taken};
+                .count = full ? link->credit.granted : (uint32_t)link->credit.taken};
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
-    link->credit.told = h.count;
+    link->credit.granted = h.count;
     link->credit.again = 0;
     link->probe.answered = link->probe.answer;
     link->probe.answer = 0;

@@ -143,8 +143,8 @@ void batch_back(batch *r)
     pthread_mutex_unlock(&x->queue.mu);
 }
 
-/* A WRITE of nothing whose completion proves the weak ones before it. */
-int batch_proof(batch *r)
+/* A WRITE of nothing whose completion proves the unsignaled ones before it. */
+int batch_flush(batch *r)
 {
     gr_link *link = r->sub->link;
     rail_st *rail = link->rail;
@@ -152,14 +152,14 @@ int batch_proof(batch *r)
     if (link->state != LINK_UP || link->ep.ops >= rail->dev->limit.tx_depth || !(c = ctx_new(rail, link, CTX_RMA)))
         return -EAGAIN;
     c->batch = r;
-    c->bytes = r->weak_bytes;
-    int rc = rail->dev->ops->rma(rail->dev, link->ep.handle, GR_WRITE, 1, &r->weak_end, &c->base);
+    c->bytes = r->unflushed_bytes;
+    int rc = rail->dev->ops->rma(rail->dev, link->ep.handle, GR_WRITE, 1, &r->unflushed_end, &c->base);
     if (rc != 0) {
         ctx_done(rail, c);
         link_refused(link, rc);
         return rc;
     }
-    r->weak_bytes = 0;
+    r->unflushed_bytes = 0;
     r->inflight++;
     r->wrs++;
     rail->rma_ops++; /* whatever the limit: it is what ends others */

@@ -24,7 +24,7 @@ void link_pump(gr_link *link, uint64_t budget)
             if (sub_drop(p) != 0)
                 break;
         } else if (rc == NOTHING) {
-            sub_rest(p);
+            sub_deactivate(p);
         } else if (rc == NO_ROOM) {
             break;
         } else if (p->next) { /* the next sub-transfer's turn */

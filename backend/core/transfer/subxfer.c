@@ -78,7 +78,7 @@ void sub_leave(subxfer *p)
 }
 
 /* Nothing to take: the sub-transfer waits for its batches, or leaves. */
-void sub_rest(subxfer *p)
+void sub_deactivate(subxfer *p)
 {
     if (!p->batches) {
         sub_leave(p);
@@ -166,7 +166,7 @@ int sub_drop(subxfer *p)
 {
     batch *r = p->cur;
     if (r) {
-        if (r->weak_bytes && batch_proof(r) != 0)
+        if (r->unflushed_bytes && batch_flush(r) != 0)
             return 1;
         r->posted = r->count;
         p->cur = NULL;
@@ -175,7 +175,7 @@ int sub_drop(subxfer *p)
         bulk_stop(p);
     for (batch *next, *q = p->batches; q; q = next) {
         next = q->next;
-        if (q->inflight == 0 && !q->weak_bytes && !q->failed)
+        if (q->inflight == 0 && !q->unflushed_bytes && !q->failed)
             batch_end(q);
     }
     if (!p->batches) {

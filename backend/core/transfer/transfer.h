@@ -18,8 +18,8 @@ struct batch { /* consecutive operations of a transfer that one link has taken *
     subxfer *sub;
     uint64_t first, count, posted;
     uint64_t off;        /* bytes posted of the operation behind those */
-    uint64_t weak_bytes; /* posted by weak WRITEs that no other WRITE proves yet; they count as in flight */
-    gr_seg weak_end;     /* where the last of them with bytes went */
+    uint64_t unflushed_bytes; /* posted by unsignaled WRITEs that no other WRITE proves yet; they count as in flight */
+    gr_seg unflushed_end;     /* where the last of them with bytes went */
     uint32_t inflight, wrs; /* work requests: in flight, posted */
     uint8_t failed; /* an operation of it failed, and may yet land: the batch waits until the peer's end is known to be closed */
     uint8_t blamed; /* its own operation was the first to fail */
@@ -58,7 +58,7 @@ struct xfer {
     subxfer *subs;
     uint32_t nsubs, sub_cap;
     uint32_t near; /* the first sub-transfers' links that are near the local memory */
-    cmd fin; /* its notification's turn has come, on the rail of the session's home link */
+    cmd fin; /* its notification's turn has come, on the rail of the session's notification link */
     msg msg;
     struct {
         gr_rail *rail; /* whose memory the operations are in; NULL: they go by work requests */
@@ -85,7 +85,7 @@ void queue_drop(xfer *x, rail_st *rail);
 batch *batch_take(subxfer *p, int *later);
 void batch_end(batch *r);
 void batch_back(batch *r);
-int batch_proof(batch *r);
+int batch_flush(batch *r);
 int sub_unposted(const subxfer *p);
 
 /* xfer.c */
@@ -108,7 +108,7 @@ void sub_unlist(subxfer *p);
 void sub_nudge(rail_st *rail, cmd *self);
 void sub_late(rail_st *rail, cmd *self);
 int sub_drop(subxfer *p);
-void sub_rest(subxfer *p);
+void sub_deactivate(subxfer *p);
 int sub_call(subxfer *p);
 void sub_leave(subxfer *p);
 void sub_out(xfer *x, gr_link *link);

@@ -42,11 +42,11 @@ static int build(gr_link *link, const batch *r, uint64_t most, request *q)
 
 /* An acknowledgement costs both sides a system call and a wake-up. 10,000 x 8 KiB over tcp are 2,500 work requests: with one
  * for each 2.2 GB/s, with one for 512 KiB 2.6, side by side. */
-static int weak_enough(const gr_link *link, const batch *r, const request *q)
+static int may_be_unsignaled(const gr_link *link, const batch *r, const request *q)
 {
     uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
     return link->rail->dev->is.chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count &&
-           r->weak_bytes + q->bytes < most;
+           r->unflushed_bytes + q->bytes < most;
 }
 
 static int link_no_post(gr_link *link, batch *r, int rc)
@@ -70,12 +70,12 @@ static int link_no_post(gr_link *link, batch *r, int rc)
 
 /* What posts the last WRITE of several. A notification that goes out over another link than the data says nothing about the
  * data's order: then each link's must be proved by itself. */
-static int strong(subxfer *p, const batch *r, const request *q)
+static int write_kind(subxfer *p, const batch *r, const request *q)
 {
     xfer *x = p->x;
-    if (x->op == GR_WRITE && x->prove && q->bytes + r->weak_bytes)
-        return GR_WRITE_PROVEN;
-    return x->op == GR_WRITE && x->has_notif && q->bytes + r->weak_bytes && !xfer_exclusive(p) ? GR_WRITE_PROVEN : x->op;
+    if (x->op == GR_WRITE && x->prove && q->bytes + r->unflushed_bytes)
+        return GR_WRITE_FLUSHED;
+    return x->op == GR_WRITE && x->has_notif && q->bytes + r->unflushed_bytes && !xfer_exclusive(p) ? GR_WRITE_FLUSHED : x->op;
 }
 
 /* Posts one work request of the sub-transfer. */
@@ -103,17 +103,17 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
         link->win.limited = 1;
         return NO_ROOM;
     }
-    int weak = weak_enough(link, r, &q);
-    if (!weak && !q.bytes && r->weak_bytes) { /* operations of nothing, which still have to prove those before them */
-        q.seg[0] = r->weak_end;
+    int unsignaled = may_be_unsignaled(link, r, &q);
+    if (!unsignaled && !q.bytes && r->unflushed_bytes) { /* operations of nothing, which still have to prove those before them */
+        q.seg[0] = r->unflushed_end;
         q.n = 1;
     }
     ctx *c = ctx_new(rail, link, CTX_RMA);
     if (!c)
         return NO_ROOM;
     c->batch = r;
-    c->bytes = weak ? 0 : r->weak_bytes + q.bytes;
-    int op = weak ? GR_WRITE_WEAK : p->x->has_notif || p->x->prove ? strong(p, r, &q) : p->x->op;
+    c->bytes = unsignaled ? 0 : r->unflushed_bytes + q.bytes;
+    int op = unsignaled ? GR_WRITE_UNSIGNALED : p->x->has_notif || p->x->prove ? write_kind(p, r, &q) : p->x->op;
     rc = rail->dev->ops->rma(rail->dev, link->ep.handle, op, (uint32_t)q.n, q.seg, &c->base);
     if (rc != 0) {
         ctx_done(rail, c);
@@ -122,11 +122,11 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     rail->rma_ops++;
     link->ep.ops++;
     link_flying(link, q.bytes, 0);
-    r->weak_bytes = weak ? r->weak_bytes + q.bytes : 0;
+    r->unflushed_bytes = unsignaled ? r->unflushed_bytes + q.bytes : 0;
     for (int i = 0; i < q.n; i++)
         if (q.seg[i].len)
-            r->weak_end = q.seg[i];
-    r->weak_end.len = 0;
+            r->unflushed_end = q.seg[i];
+    r->unflushed_end.len = 0;
     link_count(link, GR_N_WRS, 1);
     r->inflight++;
     r->wrs++;
@@ -224,10 +224,10 @@ void wr_done(ctx *c, int err)
         atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
         atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
-        if (c->bytes && !c->bulk) /* a weak WRITE's completion tells nothing about the wire */
+        if (c->bytes && !c->bulk) /* a unsignaled WRITE's completion tells nothing about the wire */
             link_measure(link, c->bytes);
     }
-    if (r->inflight || r->posted < r->count || r->weak_bytes || r->failed)
+    if (r->inflight || r->posted < r->count || r->unflushed_bytes || r->failed)
         return;
     batch_end(r);
     if (!p->batches && p->listed == LIST_WAITING)

@@ -21,23 +21,23 @@ void xfer_fail(xfer *x, int err, int wire_err)
         atomic_store(&x->pub.wire_err, wire_err);
 }
 
-/* The data is done and the transfer's notification has its turn, on the home link's rail. */
-static void finish(xfer *x, gr_link *home)
+/* The data is done and the transfer's notification has its turn, on the notification link's rail. */
+static void finish(xfer *x, gr_link *notif_link)
 {
     msg *m = &x->msg;
     int err = atomic_load(&x->pub.err);
     if (!err) {
-        msg_queue(home, m);
-        msg_pump(home);
+        msg_queue(notif_link, m);
+        msg_pump(notif_link);
     } else if (m->number.given && !m->done) { /* the peer waits for that number */
-        m->link = home;
+        m->link = notif_link;
         if (msg_gap(m) != 0) {
             m->skip = 1;
-            msg_queue(home, m);
+            msg_queue(notif_link, m);
         } else {
             xfer_end(x);
         }
-        msg_pump(home);
+        msg_pump(notif_link);
     } else {
         if (!m->done)
             atomic_fetch_sub(&x->sess->tx_queued, m->len + OVERHEAD);
@@ -48,12 +48,12 @@ static void finish(xfer *x, gr_link *home)
 void xfer_cmd_fin(rail_st *rail, cmd *self)
 {
     xfer *x = (xfer *)(void *)((char *)self - offsetof(xfer, fin));
-    gr_link *home = atomic_load(&x->sess->home);
-    if (home->rail == rail) {
-        finish(x, home);
+    gr_link *notif_link = atomic_load(&x->sess->notif_link);
+    if (notif_link->rail == rail) {
+        finish(x, notif_link);
         return;
     }
-    rail_push(home->rail, self); /* the session has moved */
+    rail_push(notif_link->rail, self); /* the session has moved */
     core_wake(rail->core);
 }
 
@@ -73,14 +73,14 @@ void xfer_data_done(xfer *x, gr_link *link)
         if (err || m->sent.posted)
             msg_detach(m, err);
     } else {
-        gr_link *home = atomic_load(&x->sess->home);
-        if (home->rail == rail) {
-            finish(x, home);
+        gr_link *notif_link = atomic_load(&x->sess->notif_link);
+        if (notif_link->rail == rail) {
+            finish(x, notif_link);
             return;
         }
         x->fin.run = xfer_cmd_fin;
-        rail_push(home->rail, &x->fin);
-        home->rail->dev->kick(home->rail->dev); /* tries the lock only; else its holder does it */
+        rail_push(notif_link->rail, &x->fin);
+        notif_link->rail->dev->kick(notif_link->rail->dev); /* tries the lock only; else its holder does it */
     }
 }
 
@@ -108,8 +108,8 @@ int xfer_exclusive(subxfer *p)
         return 1;
     if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->is.ordered || queue_has(x))
         return 0;
-    if (p->link != atomic_load(&x->sess->home) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
-        return 0; /* others wait on the home link: they were first */
+    if (p->link != atomic_load(&x->sess->notif_link) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
+        return 0; /* others wait on the notification link: they were first */
     p->exclusive = atomic_compare_exchange_strong(&x->shared, &none, exclusive_mark(p)); /* from here on no other comes in */
     return p->exclusive;
 }

@@ -30,8 +30,8 @@ func LeftAlone(c net.Conn) (gone bool) {
 // zeroWindow is twice the longest time between our kernel's questions to a peer whose receive buffer is full (TCP_RTO_MAX).
 const zeroWindow = 240 * time.Second
 
-// tellsWindow: the kernel fills in tcpi_snd_wnd, as Linux does from 5.4 on.
-var tellsWindow atomic.Bool
+// reportsWindow: the kernel fills in tcpi_snd_wnd, as Linux does from 5.4 on.
+var reportsWindow atomic.Bool
 
 // Acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
 // there is always something to acknowledge.
@@ -53,8 +53,8 @@ func Acknowledges(c net.Conn, recent time.Duration) bool {
 		return false // Segs_out is 0 where the kernel does not fill the structure in
 	}
 	if info.Snd_wnd > 0 {
-		tellsWindow.Store(true)
-	} else if tellsWindow.Load() {
+		reportsWindow.Store(true)
+	} else if reportsWindow.Load() {
 		recent = max(recent, zeroWindow)
 	}
 	return time.Duration(info.Last_ack_recv)*time.Millisecond < recent

@@ -1,5 +1,5 @@
-// Package stream is a stream of control frames in both directions that outlives its connections. It shakes no hands: who opens a stream
-// gives it connections and takes its frames (Handler), and looks for another connection when it asks (Seeker). It knows nothing of
+// Package stream is a stream of control frames in both directions that outlives its connections. It handshakes no hands: who opens a stream
+// gives it connections and takes its frames (Handler), and looks for another connection when it asks (Reconnector). It knows nothing of
 // listeners, addresses to dial, tokens or what a frame means.
 //
 // # Connections
@@ -21,5 +21,5 @@
 // queue; above Env.QueueLimit, with what is not acknowledged, the stream is lost. Requests for keys wait in it while the answers to about
 // 2048 ranges are due (maxAsked).
 //
-// Stream.mu guards the state and the connection. It comes before the locks of the queue and the monitor; Seeker.Seek is called with it held.
+// Stream.mu guards the state and the connection. It comes before the locks of the queue and the monitor; Reconnector.Reconnect is called with it held.
 package stream

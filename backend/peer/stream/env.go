@@ -18,11 +18,11 @@ type Handler interface {
 	Handle(f wire.Frame) error
 }
 
-// Seeker looks for another connection of a stream, until Locked.Resume gives it one or it ends. Seek begins to, or makes what goes on urgent: then the
+// Reconnector looks for another connection of a stream, until Locked.Resume gives it one or it ends. Reconnect begins to, or makes what goes on urgent: then the
 // connection in use is to be replaced though it works, and by one that does not leave from avoid, if there is one. It is called with the
 // stream's lock held, must not wait, and may call nothing of the stream's.
-type Seeker interface {
-	Seek(urgent bool, avoid netip.Addr)
+type Reconnector interface {
+	Reconnect(urgent bool, avoid netip.Addr)
 }
 
 // Env is what the streams of one engine share. All but the counters is constant.

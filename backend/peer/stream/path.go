@@ -41,7 +41,7 @@ func (s *Stream) broke(c *Conn, err error) {
 	s.unplug(err)
 	switch {
 	case !s.Inbound():
-		s.seeker.Seek(false, netip.Addr{})
+		s.reconnector.Reconnect(false, netip.Addr{})
 	case dropped(err):
 		s.live.Hurry(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
 	}
@@ -142,7 +142,7 @@ func (s *Stream) Suspect(local netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.over(local) {
-		s.seeker.Seek(true, LocalAddr(c.Conn))
+		s.reconnector.Reconnect(true, LocalAddr(c.Conn))
 	}
 }
 

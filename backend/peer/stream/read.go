@@ -110,7 +110,7 @@ func (h heardReader) Read(p []byte) (int, error) {
 		if !s.Inbound() && s.live.Uneasy(now) {
 			s.mu.Lock()
 			if s.path.conn == h.c && !s.state.Over() {
-				s.seeker.Seek(false, netip.Addr{})
+				s.reconnector.Reconnect(false, netip.Addr{})
 			}
 			s.mu.Unlock()
 		}

@@ -8,7 +8,7 @@ type State uint8
 // The states.
 const (
 	Dialing State = iota // looking for an address that answers
-	Hello                // shaking hands
+	Hello                // inHandshake hands
 	Ready                // serving, though its connection may just be replaced by another
 	Lost                 // ended by the peer or by a failure
 	Closed               // ended by this side

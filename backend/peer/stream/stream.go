@@ -20,12 +20,12 @@ const Linger = 40 * time.Millisecond
 
 // Stream is what both sides of a session have in common: its connection, its queue, its liveness and its end. Safe for concurrent use.
 type Stream struct {
-	env     *Env
-	handler Handler
-	seeker  Seeker // an initiator's; nil: we serve the stream
-	peer    string // for errors and logs
-	queue   *queue
-	partial atomic.Int64 // bytes of the frame that is being read, in Env.Held
+	env         *Env
+	handler     Handler
+	reconnector Reconnector // an initiator's; nil: we serve the stream
+	peer        string      // for errors and logs
+	queue       *queue
+	partial     atomic.Int64 // bytes of the frame that is being read, in Env.Held
 
 	ctx      context.Context // ends with the stream
 	cancel   context.CancelFunc
@@ -64,9 +64,9 @@ type resumption struct {
 	try   uint64   // of the last Resume
 }
 
-// New makes a stream without a connection. seeker is nil for one that we serve.
-func New(env *Env, peer string, state State, handler Handler, seeker Seeker) *Stream {
-	s := &Stream{env: env, handler: handler, seeker: seeker, peer: peer, state: state, queue: newQueue(env.QueueLimit),
+// New makes a stream without a connection. reconnector is nil for one that we serve.
+func New(env *Env, peer string, state State, handler Handler, reconnector Reconnector) *Stream {
+	s := &Stream{env: env, handler: handler, reconnector: reconnector, peer: peer, state: state, queue: newQueue(env.QueueLimit),
 		readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
 	if s.Inbound() {
 		s.queue.total = &env.Held
@@ -76,7 +76,7 @@ func New(env *Env, peer string, state State, handler Handler, seeker Seeker) *St
 }
 
 // Inbound says that we serve the stream.
-func (s *Stream) Inbound() bool { return s.seeker == nil }
+func (s *Stream) Inbound() bool { return s.reconnector == nil }
 
 // Peer names the other side in errors and logs.
 func (s *Stream) Peer() string { return s.peer }
@@ -116,7 +116,7 @@ func (s *Stream) HungUp() bool {
 // Silence is how long nothing was heard while we could have. The stream was Ready before.
 func (s *Stream) Silence(now time.Time) time.Duration { return s.live.Silence(now) }
 
-// Attach gives the stream a connection to shake hands on; false, and the connection is closed, when the stream is over.
+// Attach gives the stream a connection to handshake hands on; false, and the connection is closed, when the stream is over.
 func (s *Stream) Attach(c net.Conn, addr netip.AddrPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,7 +38,7 @@ func (s *side) Handle(f wire.Frame) error {
 	return s.fail
 }
 
-func (s *side) Seek(urgent bool, _ netip.Addr) {
+func (s *side) Reconnect(urgent bool, _ netip.Addr) {
 	select {
 	case s.sought <- urgent:
 	default: // what goes on is enough
@@ -52,12 +52,12 @@ func newSide(t *testing.T, inbound bool) *side {
 	s.env = &Env{Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), PeerTimeout: timeout, Heartbeat: timeout, QueueLimit: 1 << 20,
 		Spawn: func(f func()) bool { s.tasks.Go(f); return true }, Shed: func() {},
 		Acks: func(net.Conn, time.Duration) bool { return false }}
-	var seeker Seeker
+	var reconnector Reconnector
 	if !inbound {
 		s.sought = make(chan bool, 1)
-		seeker = s
+		reconnector = s
 	}
-	s.Stream = New(s.env, "the other side", Hello, s, seeker)
+	s.Stream = New(s.env, "the other side", Hello, s, reconnector)
 	return s
 }
 

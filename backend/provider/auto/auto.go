@@ -16,12 +16,12 @@ import (
 	"gorail/backend/topo"
 )
 
-// Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs, Local that of
+// Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs, SharedMemory that of
 // one host's memory.
 const (
 	Word  = "auto"
 	Verbs = "verbs"
-	Local = "local"
+	SharedMemory = "sm"
 )
 
 // Provider implements provider.Provider over others.
@@ -85,7 +85,7 @@ func (p Provider) named(ctx context.Context, name string, devices []string, miss
 	if err != nil {
 		return nil, err
 	}
-	here, err := p.fabric(ctx, Local, devices)
+	here, err := p.fabric(ctx, SharedMemory, devices)
 	return append(found, here...), err
 }
 

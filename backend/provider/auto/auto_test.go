@@ -63,7 +63,7 @@ func TestDiscover(t *testing.T) {
 	ofi := library{name: "ofi", devices: map[string][]string{"tcp": {"eth0", "lo"}, "efa": {"rdmap0"}, "cxi": {"cxi0"}, "verbs;ofi_rxm": {"mlx5_0"}}}
 	ib := library{name: "verbs", devices: map[string][]string{"verbs": {"mlx5_0", "mlx5_1"}}}
 	none := library{name: "ofi", errs: map[string]error{"efa": fmt.Errorf("%w: No data available", provider.ErrNoDevice)}}
-	here := library{name: "local", devices: map[string][]string{"local": {"memory"}}}
+	here := library{name: "sm", devices: map[string][]string{"sm": {"memory"}}}
 	dead := library{name: "verbs", errs: map[string]error{"verbs": fmt.Errorf("%w: mlx5_0: the port is DOWN", provider.ErrUnusable)}}
 	const mlx, efa, cxi = "infiniband/mlx5_0=0x15b3", "infiniband/rdmap0=0x1d0f", "cxi/cxi0=0x17db"
 	for name, c := range map[string]struct {
@@ -76,18 +76,18 @@ func TestDiscover(t *testing.T) {
 		says    []string
 		warns   []string // each in a warning of its own, in order
 	}{
-		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo", "local/memory"}},
-		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1", "local/memory"}},
-		"EFA":                     {sys: sysfs(efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "local/memory"}},
-		"Slingshot":               {sys: sysfs(cxi), ofi: ofi, ib: ib, want: []string{"cxi/cxi0", "local/memory"}},
-		"both":                    {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "verbs/mlx5_0", "verbs/mlx5_1", "local/memory"}},
-		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "local/memory"}, warns: []string{"fabric=mlx5_0 reason=\"device is there but unusable: mlx5_0: the port is DOWN\" used=efa,local"}},
-		"one of both wanted":      {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, devices: []string{"rdmap0", "memory"}, want: []string{"efa/rdmap0", "local/memory"}},
+		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo", "sm/memory"}},
+		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1", "sm/memory"}},
+		"EFA":                     {sys: sysfs(efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "sm/memory"}},
+		"Slingshot":               {sys: sysfs(cxi), ofi: ofi, ib: ib, want: []string{"cxi/cxi0", "sm/memory"}},
+		"both":                    {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "verbs/mlx5_0", "verbs/mlx5_1", "sm/memory"}},
+		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "sm/memory"}, warns: []string{"fabric=mlx5_0 reason=\"device is there but unusable: mlx5_0: the port is DOWN\" used=efa,local"}},
+		"one of both wanted":      {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, devices: []string{"rdmap0", "memory"}, want: []string{"efa/rdmap0", "sm/memory"}},
 		"tcp for hardware":        {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "cxi", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"fabric=efa reason=\"no usable device: No data available\" used=verbs option=\"provider=efa,cxi,verbs\"", "fabric=cxi"}},
-		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1", "memory"}, want: []string{"verbs/mlx5_1", "local/memory"}},
+		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1", "memory"}, want: []string{"verbs/mlx5_1", "sm/memory"}},
 		"sockets beside hardware": {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"tcp"}, want: []string{"tcp/eth0", "tcp/lo"}},
 		"through libfabric":       {sys: sysfs(mlx), ofi: ofi, ib: ib, fabrics: []string{"verbs;ofi_rxm"}, want: []string{"verbs;ofi_rxm/mlx5_0"}},
-		"in order":                {sys: sysfs(), ofi: ofi, ib: ib, fabrics: []string{"local", "cxi", "verbs", "tcp"}, want: []string{"local/memory", "cxi/cxi0", "verbs/mlx5_0", "verbs/mlx5_1", "tcp/eth0", "tcp/lo"}},
+		"in order":                {sys: sysfs(), ofi: ofi, ib: ib, fabrics: []string{"sm", "cxi", "verbs", "tcp"}, want: []string{"sm/memory", "cxi/cxi0", "verbs/mlx5_0", "verbs/mlx5_1", "tcp/eth0", "tcp/lo"}},
 		"a list goes on":          {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"take efa out of option provider"}},
 		"unusable ends a list":    {sys: sysfs(), ofi: ofi, ib: dead, fabrics: []string{"verbs", "tcp"}, err: provider.ErrUnusable, says: []string{"mlx5_0", "DOWN"}},
 		"hardware unusable":       {sys: sysfs(mlx, efa), ofi: none, ib: dead, err: provider.ErrUnusable, says: []string{"mlx5_0", "DOWN", "rdmap0", "No data", "provider=tcp"}},
@@ -97,7 +97,7 @@ func TestDiscover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			got, err := Provider{Fabrics: map[string]provider.Provider{Verbs: c.ib, Local: here}, OFI: c.ofi, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
+			got, err := Provider{Fabrics: map[string]provider.Provider{Verbs: c.ib, SharedMemory: here}, OFI: c.ofi, Sys: c.sys, Log: slog.New(slog.NewTextHandler(&log, nil))}.Discover(context.Background(), provider.Filter{Fabrics: c.fabrics, Devices: c.devices})
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				for _, part := range c.says {
@@ -125,8 +125,8 @@ func TestDiscover(t *testing.T) {
 func TestOpen(t *testing.T) {
 	var opened string
 	p := Provider{OFI: library{name: "ofi", opened: &opened}, Fabrics: map[string]provider.Provider{Verbs: library{name: "verbs", opened: &opened},
-		Local: library{name: "local", opened: &opened}}}
-	for _, name := range []string{"verbs", "ofi", "local"} {
+		SharedMemory: library{name: "sm", opened: &opened}}}
+	for _, name := range []string{"verbs", "ofi", "sm"} {
 		_, err := p.Open(provider.Device{Provider: name, Name: "x"})
 		require.NoError(t, err)
 		require.Equal(t, name+" x", opened)

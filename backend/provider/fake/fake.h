@@ -92,7 +92,7 @@ struct fake_ep {
     uint32_t tx_out, rx_out;
     uint8_t broken;   /* every further operation is cancelled */
     uint64_t blocked; /* the pass in which an operation of this endpoint had to wait */
-    uint64_t held;    /* and one in which a weak WRITE had to */
+    uint64_t held;    /* and one in which a unsignaled WRITE had to */
     fake_recv *rx_head, *rx_tail;
 };
 
@@ -111,7 +111,7 @@ struct fake_op {
     uint8_t breaks; /* and break its endpoint */
     uint8_t lands;  /* a message: it arrives nevertheless */
     uint64_t target, len;
-    uint8_t weak;   /* completes early, and nothing of its endpoint overtakes it */
+    uint8_t unsignaled;   /* completes early, and nothing of its endpoint overtakes it */
     unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
     gr_seg seg[GR_MAX_IOV];
     const gr_op *bulk;      /* all of a transfer, where it says that they are; else NULL */

@@ -2,5 +2,5 @@
 
 package fake
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -DGR_INCLUDE=0x7e2751952adf
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -DGR_INCLUDE=0x2170d17b6317
 import "C"

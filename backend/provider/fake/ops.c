@@ -124,8 +124,8 @@ static int post(fake_rail *rail, fake_ep *ep, int kind, uint32_t n, const gr_seg
     op = calloc(1, sizeof(*op));
     if (!op)
         return -ENOMEM;
-    op->kind = kind == GR_WRITE_WEAK || kind == GR_WRITE_PROVEN ? GR_WRITE : kind;
-    op->weak = kind == GR_WRITE_WEAK;
+    op->kind = kind == GR_WRITE_UNSIGNALED || kind == GR_WRITE_FLUSHED ? GR_WRITE : kind;
+    op->unsignaled = kind == GR_WRITE_UNSIGNALED;
     op->n = n;
     op->len = len;
     for (uint32_t i = 0; i < n; i++)
@@ -193,7 +193,7 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
     pthread_mutex_lock(&rail->fabric->mu);
     rail->count.polls++;
     if (base->wait_fd >= 0 && read(base->wait_fd, &drained, sizeof(drained)) < 0)
-        drained = 0; /* was not signalled */
+        drained = 0; /* was not signaled */
     if (!rail->stalled)
         more = fake_progress(rail);
     for (; n < max && rail->cq_head; n++) { /* also when stalled: the other side may know that it is complete */

@@ -159,9 +159,9 @@ static int step(fake_rail *poller, fake_op *op, fake_ep *target)
         return -1;
     if (!err && op->kind != FAKE_SEND) {
         err = op->bulk ? fake_copy_bulk(op, target->rail, op->bulk_ops) : copy_rma(op, target->rail);
-        if (err && from && op->weak)
+        if (err && from && op->unsignaled)
             op->ep->broken = 1;
-        if (err && from && (from->script.bad_key_cancels || op->weak))
+        if (err && from && (from->script.bad_key_cancels || op->unsignaled))
             cancel_behind(op);
     }
     if (op->half && target)
@@ -183,7 +183,7 @@ int fake_progress(fake_rail *rail)
         if (!(ep && ep->rail == rail) && !(target && target->rail == rail))
             continue;
         /* Weak, or without delivery-complete: the initiator is told as soon as its buffers are free. */
-        if (ep && op->ctx && op->kind == GR_WRITE && !op->bulk && !op->err && (op->weak || !ep->rail->config.delivery) &&
+        if (ep && op->ctx && op->kind == GR_WRITE && !op->bulk && !op->err && (op->unsignaled || !ep->rail->config.delivery) &&
             !ep->rail->stalled && fake_snapshot(op) == 0) {
             ep->tx_out--;
             ep->rail->count.bytes += op->len;
@@ -194,12 +194,12 @@ int fake_progress(fake_rail *rail)
             more = 1;
             break;
         }
-        int weak = op->weak, state = step(rail, op, target);
+        int unsignaled = op->unsignaled, state = step(rail, op, target);
         done += state > 0;
         more |= state == 0;
         if (state <= 0 && ep)
             ep->blocked = fabric->pass;
-        if (state <= 0 && ep && weak)
+        if (state <= 0 && ep && unsignaled)
             ep->held = fabric->pass;
     }
     return more;

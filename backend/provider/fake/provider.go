@@ -3,7 +3,7 @@
 //
 // A Fabric joins the providers of several engines. Devices with the same Subnet reach each other. Everything is
 // deterministic: no time, and chance only from seeds. Operations are executed by polls of either side, in the order of
-// posting; a rail is polled again (its wait_fd signalled) as long as there is something to do.
+// posting; a rail is polled again (its wait_fd signaled) as long as there is something to do.
 package fake
 
 import (
@@ -49,13 +49,13 @@ func TCPCaps() Caps {
 
 // EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors.
 func EFACaps() Caps {
-	return Caps{Caps: provider.Caps{ProviderKeys: true, Pins: true, KeySize: 8, MaxMsg: 1 << 30}, DeliveryComplete: true, VirtAddr: true, LocalDesc: true,
+	return Caps{Caps: provider.Caps{ProviderKeys: true, PinsMemory: true, KeySize: 8, MaxMsg: 1 << 30}, DeliveryComplete: true, VirtAddr: true, LocalDesc: true,
 		IOVLimit: 1, TxDepth: 64, RxDepth: 128, MaxSend: 8 << 10}
 }
 
 // VerbsCaps is an ordered queue pair whose completions do not prove placement.
 func VerbsCaps() Caps {
-	return Caps{Caps: provider.Caps{ProviderKeys: true, Pins: true, KeySize: 4, MaxMsg: 1 << 31}, Ordered: true, VirtAddr: true, LocalDesc: true,
+	return Caps{Caps: provider.Caps{ProviderKeys: true, PinsMemory: true, KeySize: 4, MaxMsg: 1 << 31}, Ordered: true, VirtAddr: true, LocalDesc: true,
 		IOVLimit: 4, TxDepth: 128, RxDepth: 128, MaxSend: 64 << 10}
 }
 

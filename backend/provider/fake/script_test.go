@@ -239,8 +239,8 @@ func TestBadKeyCancels(t *testing.T) {
 	require.Equal(t, []drive.Comp{{ID: 1}, {ID: 2, Err: syscall.EACCES}, {ID: 3, Err: syscall.ECANCELED}}, a.got)
 }
 
-// A weak link completes when the source is free, and the bytes land later; a message behind them still proves them.
-func TestWeakCompletion(t *testing.T) {
+// A unsignaled link completes when the source is free, and the bytes land later; a message behind them still proves them.
+func TestUnsignaledCompletion(t *testing.T) {
 	caps := VerbsCaps()
 	a, b := twoEnds(t, caps)
 	a.rail.Script(Script{Delay: 3})

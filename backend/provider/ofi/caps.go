@@ -11,7 +11,7 @@ import (
 type caps struct {
 	provider.Caps
 	Ordered          bool // the receive of a SEND proves the WRITEs before it on the same endpoint
-	Chained          bool // the completion of a WRITE proves the weak ones before it
+	Chained          bool // the completion of a WRITE proves the unsignaled ones before it
 	DeliveryComplete bool // a completion proves placement at the target
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 	LocalDesc        bool // local buffers need registration descriptors
@@ -27,7 +27,7 @@ func newCaps(c *libfabric.Rail, e *entry, q quirks, pins bool, cq uint32) caps {
 		Ordered:          e.SendAfterWrite,
 		DeliveryComplete: e.DeliveryComplete,
 		VirtAddr:         e.VirtAddr,
-		Caps: provider.Caps{ProviderKeys: e.ProviderKeys, KeySize: int(e.KeySize), Pins: pins, SharedEndpoint: c.Shared(),
+		Caps: provider.Caps{ProviderKeys: e.ProviderKeys, KeySize: int(e.KeySize), PinsMemory: pins, SharedEndpoint: c.Shared(),
 			// Messages may be smaller than RMA (efa-direct: MTU and 1 GB); 2.x tells each size when asked.
 			MaxMsg: limit(c, libfabric.OptMaxRMA, e.MaxMsg)},
 		LocalDesc:  e.LocalDesc,

@@ -23,14 +23,14 @@ import (
 
 // search is for the sockets of one endpoint.
 type search struct {
-	own, peer sockets.Name // peer: the zero name where there is none
-	listener  int          // -1: not found
-	fds       []int        // what may be the endpoint's
-	later     bool         // more connections may be accepted than were found
-	looked    bool         // the look is over
-	found     int          // in this pass, not seen to by libfabric yet
-	shut      bool         // the listener is among them
-	strangers []int        // those of which libfabric must get rid before the endpoint goes
+	own, peer       sockets.Name // peer: the zero name where there is none
+	listener        int          // -1: not found
+	fds             []int        // what may be the endpoint's
+	later           bool         // more connections may be accepted than were found
+	looked          bool         // the look is over
+	found           int          // in this pass, not seen to by libfabric yet
+	shut            bool         // the listener is among them
+	unauthenticated []int        // those of which libfabric must get rid before the endpoint goes
 }
 
 // lookout makes one look for all who call at a time.
@@ -128,11 +128,11 @@ func (s *search) breakAll(rail *libfabric.Rail, files sockets.Files, open int) {
 	if s.found == 1 && s.shut {
 		s.found = 0 // the listener: libfabric closes it, and need not notice
 	}
-	for i := 0; i < rounds && (s.found > 0 || len(s.strangers) > 0); i++ {
-		strangers := s.strangers
-		s.found, s.strangers = 0, nil
+	for i := 0; i < rounds && (s.found > 0 || len(s.unauthenticated) > 0); i++ {
+		unauthenticated := s.unauthenticated
+		s.found, s.unauthenticated = 0, nil
 		rail.Progress(open/events + 1)
-		for _, fd := range strangers {
+		for _, fd := range unauthenticated {
 			s.visit(fd)
 		}
 	}
@@ -155,9 +155,9 @@ func (s *search) visit(fd int) {
 		return
 	}
 	switch was := sockets.Look(fd); {
-	case accepted && was.Stranger:
+	case accepted && was.Unread:
 		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
-			s.strangers = append(s.strangers, fd)
+			s.unauthenticated = append(s.unauthenticated, fd)
 		}
 	case was.Open:
 		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {

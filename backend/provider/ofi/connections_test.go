@@ -17,7 +17,7 @@ import (
 
 // A connection to an endpoint that never says who it is goes down with it. Left to libfabric it stays open, with a
 // pointer to the freed endpoint that the next poll follows.
-func TestStrangersGoWithTheEndpoint(t *testing.T) {
+func TestUnauthenticatedGoWithTheEndpoint(t *testing.T) {
 	rail := openLoopback(t, "tcp")
 	defer rail.Close()
 	poller := drive.New(rail.Core())

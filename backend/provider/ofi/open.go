@@ -36,7 +36,7 @@ func openRail(d provider.Device, e *entry, p Ports, t Tuning) (*rail, error) {
 			d.Fabric, d.Name, err, t.blame(e, clib.As(err).Call), lib.Describe())
 	}
 	r.caps = newCaps(c, e, q, d.Hardware, cq)
-	c.Tell(r.caps.facts(q.perPeer))
+	c.SetFacts(r.caps.facts(q.perPeer))
 	r.notes = append(t.notes(e, lib.Version()), emulation(c)...)
 	return r, nil
 }

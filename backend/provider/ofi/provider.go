@@ -2,7 +2,7 @@
 // EFA, CXI and what else libfabric offers.
 //
 // What is chosen, opened and let in is decided here: devices (discover.go, pure), their attributes (caps.go), endpoints and who may connect
-// to them (door.go). Package libfabric below is the binding, with all that is C; package sockets finds what libfabric keeps to itself.
+// to them (accept_filter.go). Package libfabric below is the binding, with all that is C; package sockets finds what libfabric keeps to itself.
 package ofi
 
 import (

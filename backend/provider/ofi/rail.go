@@ -36,7 +36,7 @@ type rail struct {
 	peers     peers
 	openEPs   int
 	listening map[sockets.Name]*libfabric.Endpoint // those with a filter
-	noDoor    error                                // why a listening socket has none; nil: all have
+	noFilter  error                                // why a listening socket has none; nil: all have
 }
 
 var _ provider.Warner = (*rail)(nil)
@@ -101,7 +101,7 @@ type news struct {
 	turnedAt time.Time
 }
 
-const tellAgain = time.Minute
+const logEvery = time.Minute
 
 // Warnings implements provider.Warner.
 func (r *rail) Warnings() (news []string) {
@@ -111,15 +111,15 @@ func (r *rail) Warnings() (news []string) {
 		return nil
 	}
 	r.setup.Lock()
-	unfit := r.noDoor
+	unfit := r.noFilter
 	r.setup.Unlock()
 	turned := r.c.TurnedAway()
 	if unfit != nil && !r.news.said {
 		r.news.said = true
 		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+
-			"no filter could be set (%v); close its ports to strangers by a firewall (option data_port)", unfit))
+			"no filter could be set (%v); close its ports to unauthenticated by a firewall (option data_port)", unfit))
 	}
-	if turned > r.news.turned && time.Since(r.news.turnedAt) > tellAgain {
+	if turned > r.news.turned && time.Since(r.news.turnedAt) > logEvery {
 		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process has no file descriptor left for them: raise the limit with ulimit -n",
 			turned-r.news.turned))
 		r.news.turned, r.news.turnedAt = turned, time.Now()

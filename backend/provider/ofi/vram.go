@@ -85,8 +85,8 @@ func (g *gpuRail) RegisterVRAM(addr, length uint64, device int) (provider.MR, er
 	return m, nil
 }
 
-// Trouble implements provider.VRAM: what a device could not copy fails with its request.
-func (g *gpuRail) Trouble() string { return "" }
+// LastError implements provider.VRAM: what a device could not copy fails with its request.
+func (g *gpuRail) LastError() string { return "" }
 
 // Close implements provider.Rail.
 func (g *gpuRail) Close() error {

@@ -45,7 +45,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	}
 	e := &endpoint{rail: r, core: c}
 	r.eps.Add(1)
-	if e.hs, err = r.door.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
+	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
 		_ = unix.Close(fd)
 		_ = c.Shut()
 		c.Free()
@@ -53,7 +53,7 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 		return nil, r.error(provider.ErrEndpoint, "", err)
 	}
 	token := e.hs.Token()
-	e.addr = append(appendName([]byte{addressForm}, r.door.Name()), token[:]...)
+	e.addr = append(appendName([]byte{addressForm}, r.listener.Name()), token[:]...)
 	return e, nil
 }
 

@@ -16,12 +16,12 @@ import (
 // mapper maps peers' memory and makes streams: calls of the driver that last milliseconds, in the order in which posts have asked for them
 // (mapper.c). What waits for a peer meanwhile has a goroutine of its own and holds up nobody.
 type mapper struct {
-	core  cma.Rail
-	bell  *os.File // an eventfd, rung with each task
-	ended chan struct{}
+	core     cma.Rail
+	doorbell *os.File // an eventfd, rung with each task
+	ended    chan struct{}
 
-	settling sync.Mutex              // core.Settle
-	mappings map[cma.Import]*mapping // the goroutine's own
+	finishing sync.Mutex              // core.FinishImport
+	mappings  map[cma.Import]*mapping // the goroutine's own
 
 	mu   sync.Mutex
 	idle sync.Cond
@@ -31,20 +31,20 @@ type mapper struct {
 // mapping is a peer's memory for a GPU of ours, while a goroutine waits for it and after.
 type mapping struct {
 	cma.ImportInfo
-	driver driver
-	at     mapped // nil: memory of this process as it is, or none
-	feeder bool   // the pieces are ours to bring
+	driver   driver
+	at       mapped // nil: memory of this process as it is, or none
+	importer bool   // the pieces are ours to bring
 
-	cancel  context.CancelFunc
-	over    chan struct{} // closed when no goroutine is at it
-	settled bool          // before over
+	cancel   context.CancelFunc
+	over     chan struct{} // closed when no goroutine is at it
+	finished bool          // before over
 }
 
 // driver is what the mapper wants of a gpu.Driver.
 type driver interface {
 	Find(uuid [16]byte) int
 	Owns(s *gpu.Share) bool
-	Map(s gpu.Share, device int) (m mapped, feeder bool, err error)
+	Map(s gpu.Share, device int) (m mapped, importer bool, err error)
 }
 
 // mapped is what it wants of a gpu.Map.
@@ -60,18 +60,18 @@ type mapped interface {
 type gpuDriver struct{ *gpu.Driver }
 
 func (d gpuDriver) Map(s gpu.Share, device int) (mapped, bool, error) {
-	m, feeder, err := d.Driver.Map(s, device)
+	m, importer, err := d.Driver.Map(s, device)
 	if err != nil {
 		return nil, false, err
 	}
-	return m, feeder, nil
+	return m, importer, nil
 }
 
 // patience with a mapping that somebody else was to bring, and gave up.
 const patience = 5 * time.Second
 
-func newMapper(k cma.Rail, bell int) *mapper {
-	m := &mapper{core: k, bell: os.NewFile(uintptr(bell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
+func newMapper(k cma.Rail, doorbell int) *mapper {
+	m := &mapper{core: k, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
 	m.idle.L = &m.mu
 	go m.run()
 	return m
@@ -80,7 +80,7 @@ func newMapper(k cma.Rail, bell int) *mapper {
 // close runs what was asked for and ends the mapper. No endpoint is open.
 func (m *mapper) close() {
 	m.wait()
-	_ = m.bell.Close()
+	_ = m.doorbell.Close()
 	<-m.ended
 }
 
@@ -98,7 +98,7 @@ func (m *mapper) run() {
 	defer close(m.ended)
 	var count [8]byte
 	for {
-		if _, err := m.bell.Read(count[:]); err != nil {
+		if _, err := m.doorbell.Read(count[:]); err != nil {
 			return
 		}
 		for {
@@ -140,7 +140,7 @@ func (m *mapper) begin(in cma.Import) {
 			defer close(p.over)
 			err := p.await(ctx, err)
 			if ctx.Err() == nil {
-				m.settle(in, p, err)
+				m.finish(in, p, err)
 			}
 		}()
 		return
@@ -148,7 +148,7 @@ func (m *mapper) begin(in cma.Import) {
 	if err == nil {
 		err = p.err()
 	}
-	m.settle(in, p, err)
+	m.finish(in, p, err)
 	close(p.over)
 }
 
@@ -158,9 +158,9 @@ func (m *mapper) end(in cma.Import) {
 	delete(m.mappings, in)
 	p.cancel()
 	<-p.over
-	if !p.settled {
+	if !p.finished {
 		m.core.Abandon()
-		if p.feeder && p.at != nil {
+		if p.importer && p.at != nil {
 			p.at.Fail(gpu.Cancelled)
 		}
 	}
@@ -168,19 +168,19 @@ func (m *mapper) end(in cma.Import) {
 	in.Free()
 }
 
-// settle says how it has ended.
-func (m *mapper) settle(in cma.Import, p *mapping, err error) {
+// finish says how it has ended.
+func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	delta := uint64(0)
 	if err != nil {
-		m.core.SetTrouble("the peer's GPU memory can't be mapped here: " + text(err))
+		m.core.SetLastError("the peer's GPU memory can't be mapped here: " + text(err))
 		p.unmap()
 	} else if p.at != nil {
 		delta = p.at.At(p.Share.Base()) - p.Share.Base()
 	}
-	m.settling.Lock()
-	defer m.settling.Unlock()
-	p.settled = true
-	if !m.core.Settle(in, whyOf(err), delta) {
+	m.finishing.Lock()
+	defer m.finishing.Unlock()
+	p.finished = true
+	if !m.core.FinishImport(in, whyOf(err), delta) {
 		p.unmap()
 	}
 }
@@ -223,7 +223,7 @@ func (p *mapping) open() (err error) {
 	if p.driver.Owns(&p.Share) && !p.Self { // a peer that says that its memory is ours would have us write where we like to be
 		return gpu.BadShare
 	}
-	p.at, p.feeder, err = p.driver.Map(p.Share, p.Device)
+	p.at, p.importer, err = p.driver.Map(p.Share, p.Device)
 	return err
 }
 
@@ -256,7 +256,7 @@ func (p *mapping) err() error {
 // all others have let go of that mapping, too, somebody else does it.
 func (p *mapping) await(ctx context.Context, err error) error {
 	for until := time.Now().Add(patience); ; {
-		if err == nil && p.feeder {
+		if err == nil && p.importer {
 			err = p.fetch(ctx)
 		}
 		for err == nil && p.opening() {

@@ -53,11 +53,11 @@ func (m *fakeMap) Close() error          { m.closed++; return nil }
 
 // fakeGPUs maps to what is next.
 type fakeGPUs struct {
-	own    bool
-	maps   []*fakeMap
-	feeder bool
-	err    error
-	asked  int
+	own      bool
+	maps     []*fakeMap
+	importer bool
+	err      error
+	asked    int
 }
 
 func (d *fakeGPUs) Find([16]byte) int    { return 1 }
@@ -67,7 +67,7 @@ func (d *fakeGPUs) Map(gpu.Share, int) (mapped, bool, error) {
 		return nil, false, d.err
 	}
 	d.asked++
-	return d.maps[d.asked-1], d.feeder, nil
+	return d.maps[d.asked-1], d.importer, nil
 }
 
 // shareOf is of memory in so many pieces; none: nobody else can have it.
@@ -124,7 +124,7 @@ func TestMappingFed(t *testing.T) {
 	require.NoError(t, err)
 	for _, pid := range []int{os.Getpid(), os.Getpid() + 1} {
 		m := &fakeMap{}
-		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Name: s.Name(), Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, feeder: true}}
+		p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3), Owner: descriptors.Owner{Name: s.Name(), Pid: pid}}, driver: &fakeGPUs{maps: []*fakeMap{m}, importer: true}}
 		require.NoError(t, p.open())
 		require.True(t, p.opening())
 		err := p.await(context.Background(), nil)

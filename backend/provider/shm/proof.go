@@ -16,7 +16,7 @@ const proofLen = nameLen + 8 + ipc.TokenSize
 // Proof implements provider.Prover.
 func (r *rail) Proof() []byte {
 	bytes := r.core.Proof()
-	b := appendName(nil, r.door.Name())
+	b := appendName(nil, r.listener.Name())
 	b = binary.BigEndian.AppendUint64(b, uint64(uintptr(unsafe.Pointer(&bytes[0]))))
 	return append(b, bytes...)
 }

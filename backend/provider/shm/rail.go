@@ -20,11 +20,11 @@ import (
 
 // rail implements provider.Rail and provider.Prover: this process's table of regions and its threads.
 type rail struct {
-	dev    provider.Device
-	core   cma.Rail
-	door   *handshake.Listener
-	mapper *mapper
-	gpus   *vram.GPUs
+	dev      provider.Device
+	core     cma.Rail
+	listener *handshake.Listener
+	mapper   *mapper
+	gpus     *vram.GPUs
 
 	table             *table
 	tableFD, sharesFD int // of what peers read
@@ -39,10 +39,10 @@ type rail struct {
 }
 
 var (
-	_ provider.Prover = (*rail)(nil)
-	_ provider.VRAM   = (*rail)(nil)
-	_ provider.Teller = (*rail)(nil)
-	_ provider.Helper = (*rail)(nil)
+	_ provider.Prover    = (*rail)(nil)
+	_ provider.VRAM      = (*rail)(nil)
+	_ provider.Reporter  = (*rail)(nil)
+	_ provider.Assistant = (*rail)(nil)
 )
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -53,16 +53,16 @@ func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 // openRail makes what peers read, what the core waits on and the core. The error says what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
 	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
-	p := cma.Parts{Wait: -1, Bell: -1, Mapper: -1}
+	p := cma.Parts{Wait: -1, Doorbell: -1, Mapper: -1}
 	err := r.open(o, &p)
 	if err == nil {
 		return r, nil
 	}
-	if r.door != nil {
-		r.door.Close()
+	if r.listener != nil {
+		r.listener.Close()
 	}
 	r.closeShared()
-	closeFDs(p.Wait, p.Bell, p.Mapper)
+	closeFDs(p.Wait, p.Doorbell, p.Mapper)
 	if p.Table != nil {
 		_ = unix.MunmapPtr(p.Table, cma.Sizes.Table)
 	}
@@ -82,19 +82,19 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	if p.Wait, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return ipc.Fail("epoll_create", err)
 	}
-	if p.Bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.Doorbell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
 	if p.Mapper, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
-	if err = unix.EpollCtl(p.Wait, unix.EPOLL_CTL_ADD, p.Bell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil { // no data: that is the bell
+	if err = unix.EpollCtl(p.Wait, unix.EPOLL_CTL_ADD, p.Doorbell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil { // no data: that is the doorbell
 		return ipc.Fail("epoll_ctl", err)
 	}
-	if r.door, err = handshake.Listen(cma.Sizes); err != nil {
+	if r.listener, err = handshake.Listen(cma.Sizes); err != nil {
 		return err
 	}
-	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, Aloof: o.Aloof, CPUs: runtime.GOMAXPROCS(0), Binds: near(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Binds: near(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
@@ -161,7 +161,7 @@ func (r *rail) Close() error {
 	if r.server != nil {
 		r.server.Close()
 	}
-	r.door.Close()
+	r.listener.Close()
 	r.closeShared()
 	r.mapper.close()
 	if err := r.core.Close(); err != nil {
@@ -204,12 +204,12 @@ func (m *region) Close() error {
 	return nil
 }
 
-// Helped implements provider.Helper.
-func (r *rail) Helped() (forPeers, byPeers uint64) {
+// Assisted implements provider.Assistant.
+func (r *rail) Assisted() (forPeers, byPeers uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return 0, 0
 	}
-	return r.core.Helped()
+	return r.core.Assisted()
 }

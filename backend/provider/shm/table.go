@@ -14,10 +14,10 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// entry is a region as peers see it: lc_entry. generation is odd while the region is there; a key is generation << 32 | index.
+// entry is a region as peers see it: cma_entry. generation is odd while the region is there; a key is generation << 32 | index.
 type entry struct{ generation, base, length, share atomic.Uint64 }
 
-// shareTable is what peers need to map regions of GPUs: lc_shares.
+// shareTable is what peers need to map regions of GPUs: cma_shares.
 type shareTable struct {
 	nameLen uint8 // of the socket that gives descriptors of VMM memory; written before the first share that wants them
 	name    [ipc.MaxName]byte

@@ -13,8 +13,8 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// meet looks at a GPU, once.
-func (r *rail) meet(m *vram.Memory) {
+// lookAt looks at a GPU, once.
+func (r *rail) lookAt(m *vram.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known[m.Device] {
@@ -36,8 +36,8 @@ func (r *rail) tell(line string) {
 	r.news = append(r.news, line)
 }
 
-// News implements provider.Teller.
-func (r *rail) News() []string {
+// Reports implements provider.Reporter.
+func (r *rail) Reports() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	news := r.news
@@ -52,7 +52,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	if err != nil {
 		return nil, err
 	}
-	r.meet(&m)
+	r.lookAt(&m)
 	d := m.Driver
 	r.core.Use(d)
 	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
@@ -135,5 +135,5 @@ func (r *rail) pieces(key uint64, first, n int) (fds []int, sizes []uint64, why 
 // Mapping implements provider.Mapper.
 func (r *rail) Mapping() bool { return r.core.Mapping() }
 
-// Trouble implements provider.VRAM.
-func (r *rail) Trouble() string { return r.core.Trouble() }
+// LastError implements provider.VRAM.
+func (r *rail) LastError() string { return r.core.LastError() }

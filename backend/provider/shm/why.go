@@ -38,7 +38,7 @@ func why(errno syscall.Errno) string {
 	return ""
 }
 
-// late says of a copy that was waited for in vain who makes it and what keeps it, as lc_late has it.
+// late says of a copy that was waited for in vain who makes it and what keeps it, as cma_late has it.
 func late(who uint64) string {
 	process, state := "another process", byte(who)
 	switch pid := int(who >> 8); pid {

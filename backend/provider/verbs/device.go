@@ -83,7 +83,7 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	if err = d.createCQ(); err != nil {
 		return err
 	}
-	c.Tell(d.facts(completions, port.MaxMsg, e.port.iwarp))
+	c.SetFacts(d.facts(completions, port.MaxMsg, e.port.iwarp))
 	return nil
 }
 

@@ -17,15 +17,15 @@ func (s *side) mixed(peer *side, ep unsafe.Pointer) []drive.Op {
 	msg := drive.Msg(s.mem[:40], s.mr.Desc())
 	return []drive.Op{
 		{Ep: ep, Kind: drive.Write, ID: 1, Segs: s.segs(peer, 8, 512)},
-		{Ep: ep, Kind: drive.WriteWeak, ID: 2, Segs: s.segs(peer, 3, 512)},
+		{Ep: ep, Kind: drive.WriteUnsignaled, ID: 2, Segs: s.segs(peer, 3, 512)},
 		{Ep: ep, Kind: drive.Write, ID: 3, Segs: s.segs(peer, 1, 512)},
 		{Ep: ep, Kind: drive.Send, ID: 4, Segs: msg},
 		{Ep: ep, Kind: drive.Read, ID: 5, Segs: s.segs(peer, 2, 512)},
-		{Ep: ep, Kind: drive.WriteWeak, ID: 6, Segs: s.segs(peer, 4, 512)},
-		{Ep: ep, Kind: drive.WriteWeak, ID: 7, Segs: s.segs(peer, 1, 512)},
+		{Ep: ep, Kind: drive.WriteUnsignaled, ID: 6, Segs: s.segs(peer, 4, 512)},
+		{Ep: ep, Kind: drive.WriteUnsignaled, ID: 7, Segs: s.segs(peer, 1, 512)},
 		{Ep: ep, Kind: drive.Write, ID: 8, Segs: s.segs(peer, 4, 512)},
 		{Ep: ep, Kind: drive.Send, ID: 9, Segs: msg},
-		{Ep: ep, Kind: drive.WriteWeak, ID: 10, Segs: s.segs(peer, 2, 512)},
+		{Ep: ep, Kind: drive.WriteUnsignaled, ID: 10, Segs: s.segs(peer, 2, 512)},
 	}
 }
 
@@ -40,7 +40,7 @@ func TestGather(t *testing.T) {
 	lib.Zero()
 	require.NoError(t, a.d.Together(a.mixed(b, x.Core())...))
 	require.Equal(t, []int{1, 27}, counts(lib, "chains", "longest"))
-	require.Equal(t, 4, lib.Count("signalled"), "the first WRITE, the READ and the messages")
+	require.Equal(t, 4, lib.Count("signaled"), "the first WRITE, the READ and the messages")
 	a.until(10)
 	b.until(2)
 
@@ -61,7 +61,7 @@ func TestGather(t *testing.T) {
 		if id >= 3 {
 			ep = z.Core()
 		}
-		ops = append(ops, drive.Op{Ep: ep, Kind: drive.WriteWeak, ID: 200 + id, Segs: a.segs(b, 1, 512)})
+		ops = append(ops, drive.Op{Ep: ep, Kind: drive.WriteUnsignaled, ID: 200 + id, Segs: a.segs(b, 1, 512)})
 	}
 	require.NoError(t, a.d.Together(ops...))
 	require.Equal(t, []int{2, 3}, counts(lib, "chains", "longest"))

@@ -34,7 +34,7 @@ func TestMemoryHere(t *testing.T) {
 		mr, err := rail.Register(drive.Addr(mem), 1<<16, 0)
 		require.NoError(t, err)
 		require.NoError(t, mr.Close())
-		require.False(t, rail.Caps().Pins)
+		require.False(t, rail.Caps().PinsMemory)
 		require.NoError(t, rail.Close())
 	}
 	opts.IB.ODP = false

@@ -77,7 +77,7 @@ func TestIWarpLost(t *testing.T) {
 }
 
 // Requests with a cookie that nobody has, or from another endpoint than Connect named, are refused.
-func TestIWarpStrangers(t *testing.T) {
+func TestIWarpUnauthenticated(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
 	b, a := newSide(t, o), newSide(t, o) // the later listener has the greater port: a asks

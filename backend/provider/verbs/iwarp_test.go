@@ -50,7 +50,7 @@ func settled(t *testing.T, a, b *side, eps ...provider.Endpoint) {
 	}, 10*time.Second, 100*time.Microsecond)
 }
 
-// What iWARP is asked for: every request is signalled, and behind WRITEs that are to be proved there is a READ of a byte.
+// What iWARP is asked for: every request is signaled, and behind WRITEs that are to be proved there is a READ of a byte.
 func TestIWarpCounts(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
@@ -58,14 +58,14 @@ func TestIWarpCounts(t *testing.T) {
 	x, y := link(a, b)
 	settled(t, a, b, x, y)
 	require.Equal(t, []int{1, 1}, counts(lib, "sends", "recvs"), "the hello")
-	names := []string{"writes", "reads", "sends", "signalled", "chains", "longest", "cqes"}
+	names := []string{"writes", "reads", "sends", "signaled", "chains", "longest", "cqes"}
 	for i, c := range []struct {
 		op, n, size int
 		want        []int
 	}{
-		{drive.WriteWeak, 8, 8 << 10, []int{8, 0, 0, 8, 1, 8, 8}},
+		{drive.WriteUnsignaled, 8, 8 << 10, []int{8, 0, 0, 8, 1, 8, 8}},
 		{drive.Write, 8, 8 << 10, []int{8, 1, 0, 9, 1, 9, 9}},
-		{drive.WriteProven, 1, 8 << 10, []int{1, 1, 0, 2, 1, 2, 2}},
+		{drive.WriteFlushed, 1, 8 << 10, []int{1, 1, 0, 2, 1, 2, 2}},
 		{drive.Write, 1, 0, []int{1, 1, 0, 2, 1, 2, 2}},
 		{drive.Read, 3, 8 << 10, []int{0, 3, 0, 3, 1, 3, 3}},
 	} {
@@ -78,7 +78,7 @@ func TestIWarpCounts(t *testing.T) {
 	}
 }
 
-// A WRITE is told of before it is in place. What asks for proof is told of when it is, and so are the weak ones before it.
+// A WRITE is told of before it is in place. What asks for proof is told of when it is, and so are the unsignaled ones before it.
 func TestIWarpProof(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("late", 1)
@@ -91,9 +91,9 @@ func TestIWarpProof(t *testing.T) {
 		for i := range 64 {
 			a.mem[i] = byte(round + i)
 		}
-		for _, op := range []int{drive.WriteWeak, []int{drive.Write, drive.WriteProven}[round%2]} {
+		for _, op := range []int{drive.WriteUnsignaled, []int{drive.Write, drive.WriteFlushed}[round%2]} {
 			seg := a.segs(b, 1, 64)
-			if op == drive.WriteWeak {
+			if op == drive.WriteUnsignaled {
 				seg[0].Remote += 4096
 			}
 			a.post(func() error { return a.d.RMA(x.Core(), op, id, seg...) })

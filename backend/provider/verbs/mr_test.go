@@ -92,11 +92,11 @@ func TestODP(t *testing.T) {
 	lib.Set("odp", odpSend|odpWrite|odpRead)
 	o := options(t, lib, true)
 	pinned := newSide(t, o)
-	require.True(t, pinned.rail.Caps().Pins)
+	require.True(t, pinned.rail.Caps().PinsMemory)
 	require.Zero(t, lib.Count("on_demand"))
 	o.ODP = true
 	a, b := newSide(t, o), newSide(t, o)
-	require.False(t, a.rail.Caps().Pins)
+	require.False(t, a.rail.Caps().PinsMemory)
 	require.Equal(t, 2, lib.Count("on_demand"))
 	later, err := a.rail.Register(unmapped(t), 2*uint64(os.Getpagesize()), 0)
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func TestPartialChain(t *testing.T) {
 			modify    bool // to ERR fails, too
 		}{
 			{name: "executed", set: "delay", op: drive.Write},
-			{name: "executed weak", set: "delay", op: drive.WriteWeak},
+			{name: "executed unsignaled", set: "delay", op: drive.WriteUnsignaled},
 			{name: "executed read", set: "delay", op: drive.Read},
 			{name: "flushed", set: "delay", to: 2, op: drive.Write},
 			{name: "async", set: "async", to: 1, op: drive.Write},
@@ -34,9 +34,9 @@ func TestPartialChain(t *testing.T) {
 				a, b := pair(t, lib)
 				x, _ := link(a, b)
 				segs := a.segs(b, 8, 100)
-				require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, 1, segs[:3]...))
+				require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, 1, segs[:3]...))
 				require.NoError(t, a.d.RMA(x.Core(), drive.Write, 2, segs[:2]...))
-				require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, 3, segs[:1]...))
+				require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, 3, segs[:1]...))
 				lib.Set("partial", taken+1)
 				lib.Set("partial_err", int(syscall.EIO))
 				if c.modify {
@@ -76,7 +76,7 @@ func stall(t *testing.T, a *side, ep provider.Endpoint, id uint64) {
 // fill posts until the queue is full and gives the number of operations; ids follow first.
 func fill(t *testing.T, a, b *side, ep provider.Endpoint, first uint64) int {
 	for n := 0; ; n++ {
-		op := []int{drive.WriteWeak, drive.WriteWeak, drive.Write, drive.Read}[n%4]
+		op := []int{drive.WriteUnsignaled, drive.WriteUnsignaled, drive.Write, drive.Read}[n%4]
 		if err := a.d.RMA(ep.Core(), op, first+uint64(n), a.segs(b, 1+n%3, 64)...); err != nil {
 			require.ErrorIs(t, err, syscall.EAGAIN)
 			return n
@@ -111,13 +111,13 @@ func TestCloseFlushes(t *testing.T) {
 	}
 }
 
-// Requests that nobody signalled are executed already when the endpoint closes: they end well, the last is asked after.
-func TestCloseBehindWeakWrites(t *testing.T) {
+// Requests that nobody signaled are executed already when the endpoint closes: they end well, the last is asked after.
+func TestCloseBehindUnsignaledWrites(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
 	x, _ := link(a, b)
 	for i := range uint64(5) {
-		require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, i, a.segs(b, 2, 512)...))
+		require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, i, a.segs(b, 2, 512)...))
 	}
 	require.NoError(t, x.Close())
 	a.until(5)

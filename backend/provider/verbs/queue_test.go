@@ -135,28 +135,28 @@ func TestGoldenCounts(t *testing.T) {
 	ops := 0
 	for ; ops < 1250; ops++ { // 10,000 x 8 KiB
 		for err := error(syscall.EAGAIN); err != nil; {
-			if err = a.d.RMA(x.Core(), drive.WriteWeak, uint64(ops), a.segs(b, 8, 8<<10)...); err != nil {
+			if err = a.d.RMA(x.Core(), drive.WriteUnsignaled, uint64(ops), a.segs(b, 8, 8<<10)...); err != nil {
 				require.ErrorIs(t, err, syscall.EAGAIN)
 				a.poll()
 			}
 		}
 	}
 	a.until(ops)
-	// One of 32 is signalled; the last 16 are asked after by a request of nothing.
+	// One of 32 is signaled; the last 16 are asked after by a request of nothing.
 	require.Equal(t, []int{10_001, 1}, counts(lib, "writes", "empty_writes"))
-	require.Equal(t, []int{313, 313}, counts(lib, "signalled", "cqes"))
+	require.Equal(t, []int{313, 313}, counts(lib, "signaled", "cqes"))
 	require.Equal(t, []int{1251, 8}, counts(lib, "chains", "longest"))
 	require.Zero(t, lib.Count("inlined")+lib.Count("sends")+lib.Count("reads"))
 
-	lib.Zero() // nothing is signalled behind three weak ones: a request of nothing is added, once
+	lib.Zero() // nothing is signaled behind three unsignaled ones: a request of nothing is added, once
 	for id := range uint64(3) {
-		require.NoError(t, a.d.RMA(x.Core(), drive.WriteWeak, 5000+id, a.segs(b, 1, 8<<10)...))
+		require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, 5000+id, a.segs(b, 1, 8<<10)...))
 	}
 	a.until(ops + 3)
 	for range 10 {
 		require.Zero(t, a.poll())
 	}
-	require.Equal(t, []int{4, 1, 1, 4}, counts(lib, "writes", "empty_writes", "signalled", "chains"))
+	require.Equal(t, []int{4, 1, 1, 4}, counts(lib, "writes", "empty_writes", "signaled", "chains"))
 
 	lib.Zero() // small writes and messages are inline, up to 64 bytes
 	require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:128], b.mr.Desc()))
@@ -168,7 +168,7 @@ func TestGoldenCounts(t *testing.T) {
 	}
 	a.until(ops + 3 + 6)
 	b.until(2)
-	require.Equal(t, []int{2, 2, 2, 2, 2, 6}, counts(lib, "writes", "reads", "sends", "recvs", "inlined", "signalled"))
+	require.Equal(t, []int{2, 2, 2, 2, 2, 6}, counts(lib, "writes", "reads", "sends", "recvs", "inlined", "signaled"))
 }
 
 func counts(lib *imitation.Lib, names ...string) (n []int) {
@@ -201,7 +201,7 @@ func TestOldestNamed(t *testing.T) {
 					a.mem[i] = byte(i/size + 1)
 				}
 				for i := range n {
-					op := []int{drive.WriteWeak, drive.WriteWeak, drive.Write}[i%3]
+					op := []int{drive.WriteUnsignaled, drive.WriteUnsignaled, drive.Write}[i%3]
 					seg := drive.Seg{Local: drive.Addr(a.mem) + uint64(i*size), Remote: b.mr.Base() + uint64(i*size), Len: size, Desc: a.mr.Desc(), Key: b.mr.Key()}
 					if i == bad {
 						seg.Key ^= 1

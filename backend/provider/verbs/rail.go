@@ -45,7 +45,7 @@ func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 func (r *rail) Notes() []string         { return nil }
 
 func (r *rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 4, Pins: !r.opt.ODP, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
+	return provider.Caps{ProviderKeys: true, KeySize: 4, PinsMemory: !r.opt.ODP, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
 }
 
 // error is that of a call (clib.CallError), with what it was for and the limit that it has met.

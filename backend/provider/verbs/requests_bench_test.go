@@ -22,7 +22,7 @@ func BenchmarkRequests(b *testing.B) {
 			best, total := time.Duration(1<<62), time.Duration(0)
 			for b.Loop() {
 				for i := range ops {
-					ops[i] = drive.Op{Ep: ep.Core(), Kind: drive.WriteWeak, Segs: x.segs(y, iov, 128)}
+					ops[i] = drive.Op{Ep: ep.Core(), Kind: drive.WriteUnsignaled, Segs: x.segs(y, iov, 128)}
 				}
 				start := time.Now()
 				if err := x.d.Together(ops...); err != nil {

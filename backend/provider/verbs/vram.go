@@ -42,8 +42,8 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	return gpuRegion{m}, nil
 }
 
-// Trouble implements provider.VRAM: what a device could not copy fails with its request.
-func (r *rail) Trouble() string { return "" }
+// LastError implements provider.VRAM: what a device could not copy fails with its request.
+func (r *rail) LastError() string { return "" }
 
 // gpuRegion implements provider.GPUMemory.
 type gpuRegion struct{ *vram.Region }

@@ -21,7 +21,7 @@ func TestYama(t *testing.T) {
 		t.Run("ptracer="+ptracer, func(t *testing.T) {
 			agent := func(name string) *worker.Agent {
 				env := testenv.Need(t)
-				w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local,tcp", "GORAIL_LOG=info", "GORAIL_PTRACER=" + ptracer}})
+				w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=sm,tcp", "GORAIL_LOG=info", "GORAIL_PTRACER=" + ptracer}})
 				return w.Agent(worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true})
 			}
 			alice, bob := agent("alice"), agent("bob")
@@ -32,7 +32,7 @@ func TestYama(t *testing.T) {
 			b.Want(seedA)
 			require.Len(t, bob.WaitNotifs(1, limit), 1)
 			if scope == "0" || scope == "1" && ptracer == "on" {
-				says(t, alice, "peer connected", "rails=local/memory", "session=initiator")
+				says(t, alice, "peer connected", "rails=sm/memory", "session=initiator")
 				return
 			}
 			says(t, alice, "level=WARN", "peer of this host", "Yama's scope is "+scope)

@@ -159,7 +159,7 @@ static void finish(vt_qp *qp, vt_wr *w, int status)
 {
     struct ibv_wc wc = { .wr_id = w->id, .status = (enum ibv_wc_status)status, .byte_len = (uint32_t)w->len,
                          .opcode = w->op == IBV_WR_SEND ? IBV_WC_SEND : w->op == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE };
-    int tell = w->signalled || status != IBV_WC_SUCCESS;
+    int tell = w->signaled || status != IBV_WC_SUCCESS;
     free(w->copy);
     w->copy = NULL;
     if (SW(oldest) && status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR)

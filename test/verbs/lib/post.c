@@ -9,7 +9,7 @@ static int check(const vt_qp *qp, const struct ibv_send_wr *wr, uint64_t len)
 {
     int in = wr->send_flags & IBV_SEND_INLINE;
     if (SW(iwarp) && !(wr->send_flags & IBV_SEND_SIGNALED))
-        vt_breach("iWARP: a request that is not signalled: nobody knows when its source has been read");
+        vt_breach("iWARP: a request that is not signaled: nobody knows when its source has been read");
     if (SW(iwarp) && qp->asked && !qp->heard)
         vt_breach("iWARP: the side that was asked for the connection sends first");
     if (SW(iwarp) && wr->opcode == IBV_WR_RDMA_READ && wr->num_sge != 1)
@@ -32,7 +32,7 @@ static int take(vt_qp *qp, const struct ibv_send_wr *wr)
     if (rc)
         return rc;
     vt_wr *w = &qp->sq[qp->sq_tail % qp->cap.max_send_wr];
-    *w = (vt_wr){ .id = wr->wr_id, .op = wr->opcode, .signalled = !!(wr->send_flags & IBV_SEND_SIGNALED),
+    *w = (vt_wr){ .id = wr->wr_id, .op = wr->opcode, .signaled = !!(wr->send_flags & IBV_SEND_SIGNALED),
                    .solicited = !!(wr->send_flags & IBV_SEND_SOLICITED), .nsge = wr->num_sge, .len = len,
                   .raddr = wr->wr.rdma.remote_addr, .rkey = wr->wr.rdma.rkey, .due = ((vt_cq *)qp->base.send_cq)->polls + (uint64_t)SW(delay) };
     for (int i = 0; i < wr->num_sge; i++)
@@ -54,7 +54,7 @@ static int take(vt_qp *qp, const struct ibv_send_wr *wr)
     COUNT(empty_writes) += w->op == IBV_WR_RDMA_WRITE && len == 0;
     COUNT(reads) += w->op == IBV_WR_RDMA_READ;
     COUNT(sends) += w->op == IBV_WR_SEND;
-    COUNT(signalled) += w->signalled;
+    COUNT(signaled) += w->signaled;
     return 0;
 }
 

@@ -54,7 +54,7 @@
     X(reads, "READ requests taken") \
     X(sends, "SEND requests taken") \
     X(recvs, "receives taken") \
-    X(signalled, "requests taken that are signalled") \
+    X(signaled, "requests taken that are signaled") \
     X(inlined, "requests taken that are inline") \
     X(chains, "calls of ibv_post_send that took requests") \
     X(longest, "requests of the longest chain") \

@@ -84,7 +84,7 @@ enum { VT_SGE = 4 };
 typedef struct vt_wr {
     uint64_t id;
     enum ibv_wr_opcode op;
-    int signalled, solicited, nsge;
+    int signaled, solicited, nsge;
     struct ibv_sge sge[VT_SGE];
     void *copy; /* of inline data */
     uint64_t len, raddr, due;

@@ -13,7 +13,7 @@ type testCase struct {
 var traffic = []testCase{
 	{"WriteAndRead", testWriteAndRead},
 	{"Segments", testSegments},
-	{"WeakWrites", testWeakWrites},
+	{"UnsignaledWrites", testUnsignaledWrites},
 	{"SourceReused", testSourceReused},
 	{"Messages", testMessages},
 	{"Addresses", testAddresses},

@@ -50,7 +50,7 @@ func testKeys(t *testing.T, a, b *side) {
 func testManyRegions(t *testing.T, a, b *side) {
 	big, err := a.rail.Register(1<<40, 64<<30, 44)
 	n := 100_000
-	if a.rail.Caps().Pins && err != nil { // what is not there can't be pinned; such devices have limits
+	if a.rail.Caps().PinsMemory && err != nil { // what is not there can't be pinned; such devices have limits
 		require.ErrorIs(t, err, provider.ErrRegister)
 		n = 1000
 	} else {

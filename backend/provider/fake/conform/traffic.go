@@ -47,14 +47,14 @@ func testSegments(t *testing.T, a, b *side) {
 }
 
 // One WRITE of nothing proves all that was written weakly before it.
-func testWeakWrites(t *testing.T, a, b *side) {
+func testUnsignaledWrites(t *testing.T, a, b *side) {
 	if !a.d.Chained() {
 		t.Skip("the rail does not chain")
 	}
 	random(a.mem[:2<<20])
 	const n, size = 60, 32 << 10
 	for i := range uint64(n) {
-		a.rma(b, drive.WriteWeak, i, a.seg(b, int(i)*size, int(i)*size, size))
+		a.rma(b, drive.WriteUnsignaled, i, a.seg(b, int(i)*size, int(i)*size, size))
 	}
 	a.rma(b, drive.Write, n, a.seg(b, 0, n*size, 0))
 	require.True(t, until(a, b, a.has(n)))
@@ -85,7 +85,7 @@ func testMessages(t *testing.T, a, b *side) {
 	}
 }
 
-// When a WRITE has completed its bytes are in place and its source may be overwritten, and so may those of the weak ones before it.
+// When a WRITE has completed its bytes are in place and its source may be overwritten, and so may those of the unsignaled ones before it.
 func testSourceReused(t *testing.T, a, b *side) {
 	if !a.traits.DeliveryComplete {
 		t.Skip("completions here don't tell")
@@ -97,9 +97,9 @@ func testSourceReused(t *testing.T, a, b *side) {
 		for i := range uint64(n) {
 			op := drive.Write
 			if a.d.Chained() && i < n-1 {
-				op = drive.WriteWeak
+				op = drive.WriteUnsignaled
 			} else if r%2 == 1 {
-				op = drive.WriteProven
+				op = drive.WriteFlushed
 			}
 			a.rma(b, op, r*n+i, a.seg(b, int(i)*size, int(i)*size, size))
 		}

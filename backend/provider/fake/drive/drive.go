@@ -94,13 +94,13 @@ import (
 
 // Operations, as in gr_provider.h.
 const (
-	Write       = C.GR_WRITE
-	WriteWeak   = C.GR_WRITE_WEAK
-	WriteProven = C.GR_WRITE_PROVEN
-	Read        = C.GR_READ
-	Send        = 2 // wakes the peer
-	recv        = 3
-	SendQuiet   = 6 // does not
+	Write           = C.GR_WRITE
+	WriteUnsignaled = C.GR_WRITE_UNSIGNALED
+	WriteFlushed    = C.GR_WRITE_FLUSHED
+	Read            = C.GR_READ
+	Send            = 2 // wakes the peer
+	recv            = 3
+	SendQuiet       = 6 // does not
 )
 
 // Seg is a gr_seg.
@@ -155,7 +155,7 @@ func (r Rail) Recv(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer
 	return r.Together(Op{ep, recv, id, Msg(buf, desc)})
 }
 
-// Op is an operation of Together; Kind is Write, WriteWeak, Read, Send or SendQuiet.
+// Op is an operation of Together; Kind is Write, WriteUnsignaled, Read, Send or SendQuiet.
 type Op struct {
 	Ep   unsafe.Pointer
 	Kind int

@@ -56,9 +56,9 @@ func hold(rail *coreRail, f func()) {
 func pass(rail *coreRail)                { C.ofi_rail_pass(rail) }
 func progress(rail *coreRail, times int) { C.ofi_rail_progress(rail, C.uint(times)) }
 
-// shutDoor and turnAway are door.c's; under hold.
-func shutDoor(rail *coreRail, ep *coreEP) { C.ofi_door_shut(rail, ep) }
-func turnAway(rail *coreRail, fd int)     { C.ofi_door_turn_away(rail, C.int(fd)) }
+// shutFilter and turnAway are accept_filter.c's; under hold.
+func shutFilter(rail *coreRail, ep *coreEP) { C.ofi_filter_shut(rail, ep) }
+func turnAway(rail *coreRail, fd int)       { C.ofi_filter_turn_away(rail, C.int(fd)) }
 
 // What follows is setup.c's, and takes the lock.
 
@@ -74,13 +74,13 @@ func point(rail *coreRail, ep *coreEP, at fiAddr) { C.ofi_ep_point(rail, ep, at)
 
 func admit(rail *coreRail, ep *coreEP, filter []unix.SockFilter) syscall.Errno {
 	first := (*C.struct_sock_filter)(unsafe.Pointer(unsafe.SliceData(filter)))
-	return syscall.Errno(-C.ofi_door_admit(rail, ep, first, C.ushort(len(filter))))
+	return syscall.Errno(-C.ofi_filter_admit(rail, ep, first, C.ushort(len(filter))))
 }
 
-func endDoor(rail *coreRail, ep *coreEP) (unswept bool) { return C.ofi_door_end(rail, ep) != 0 }
-func unswept(rail *coreRail, ep *coreEP) bool           { return C.ofi_door_unswept(rail, ep) != 0 }
-func swept(rail *coreRail, ep *coreEP)                  { C.ofi_door_swept(rail, ep) }
-func turnedAway(rail *coreRail) uint64                  { return uint64(C.ofi_door_turned_away(rail)) }
+func endFilter(rail *coreRail, ep *coreEP) (unswept bool) { return C.ofi_filter_end(rail, ep) != 0 }
+func unswept(rail *coreRail, ep *coreEP) bool             { return C.ofi_filter_unswept(rail, ep) != 0 }
+func swept(rail *coreRail, ep *coreEP)                    { C.ofi_filter_swept(rail, ep) }
+func turnedAway(rail *coreRail) uint64                    { return uint64(C.ofi_filter_turned_away(rail)) }
 
 // closeRail gives the first of libfabric's codes; done is false, and nothing has changed, while endpoints or regions are open.
 func closeRail(rail *coreRail, endpoints int) (done bool, regions, rc int) {

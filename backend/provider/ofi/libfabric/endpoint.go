@@ -124,10 +124,10 @@ func (e *Endpoint) Listener() int { return int(e.c.listener) }
 func (e *Endpoint) Admit(filter []unix.SockFilter) syscall.Errno { return admit(e.rail.c, e.c, filter) }
 
 // Shut admits nobody any more, and tells Unswept.
-func (e *Endpoint) Shut() (unswept bool) { return endDoor(e.rail.c, e.c) }
+func (e *Endpoint) Shut() (unswept bool) { return endFilter(e.rail.c, e.c) }
 
 // ShutHeld is Shut under Hold.
-func (e *Endpoint) ShutHeld() { shutDoor(e.rail.c, e.c) }
+func (e *Endpoint) ShutHeld() { shutFilter(e.rail.c, e.c) }
 
 // Unswept says that nobody is admitted any more, and what had been has not been looked at.
 func (e *Endpoint) Unswept() bool { return unswept(e.rail.c, e.c) }

@@ -1,6 +1,6 @@
 /* What the Go files of this package and its C files share.
  *
- * Set-up is Go. C is what the core calls (ops.c, and mr.c and door.c behind it) and libfabric's calls one by one: without the lock (calls.c),
+ * Set-up is Go. C is what the core calls (ops.c, and mr.c and accept_filter.c behind it) and libfabric's calls one by one: without the lock (calls.c),
  * or each with it (setup.c).
  * libfabric is never linked: six symbols come from dlvsym, all else from the ops tables in its objects.
  */
@@ -48,7 +48,7 @@ const struct fi_pci_attr *ofi_pci(const struct fi_info *info);
 typedef struct ofi_ep {
     struct fid_ep *ep;
     fi_addr_t peer;             /* where operations go; FI_ADDR_NOTAVAIL until connected */
-    struct ofi_ep *next, *prev; /* rail->doors, while open */
+    struct ofi_ep *next, *prev; /* rail->filters, while open */
     int listener;     /* the descriptor, libfabric's; -1: none, or it has no filter */
     uint8_t open;     /* the listener admits the peer */
     uint8_t unswept;  /* it does no more, and what it had admitted has not been looked at */
@@ -69,7 +69,7 @@ typedef struct ofi_rail {
     uint8_t local_desc, prov_key, endpoint_mr; /* FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_ENDPOINT */
     uint64_t key_size;     /* bytes */
     uint32_t open_mrs;
-    ofi_ep *doors;         /* endpoints that admit their peer; see door.c */
+    ofi_ep *filters;         /* endpoints that admit their peer; see accept_filter.c */
     int reserve;           /* a descriptor for when the process has no more; -1: none */
     uint64_t turned_away;  /* connections reset for want of descriptors */
 } ofi_rail;
@@ -85,16 +85,16 @@ void ofi_rail_pass(ofi_rail *rail);
 /* Implements fi_cq_read of nothing, `times` times: libfabric looks at its sockets. The caller holds the lock. */
 void ofi_rail_progress(ofi_rail *rail, unsigned times);
 
-/* ---- door.c; the caller holds the lock ---- */
+/* ---- accept_filter.c; the caller holds the lock ---- */
 
 /* The listener of an endpoint admits whom the filter admits. -errno. */
-int ofi_door_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
+int ofi_filter_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
 /* Nobody is admitted any more: the peer's first message is in, or it does not come. */
-void ofi_door_shut(ofi_rail *rail, ofi_ep *ep);
+void ofi_filter_shut(ofi_rail *rail, ofi_ep *ep);
 /* Resets what waits to be accepted; how many. */
-int ofi_door_turn_away(ofi_rail *rail, int listener);
+int ofi_filter_turn_away(ofi_rail *rail, int listener);
 /* When libfabric has something to do that it may not be able to: resets connections for which there is no descriptor. */
-void ofi_door_relieve(ofi_rail *rail);
+void ofi_filter_relieve(ofi_rail *rail);
 
 /* ---- setup.c; each takes the lock ---- */
 
@@ -102,13 +102,13 @@ void ofi_door_relieve(ofi_rail *rail);
 int ofi_av_insert(ofi_rail *rail, const void *addr, fi_addr_t *at);
 /* Says where operations go. */
 void ofi_ep_point(ofi_rail *rail, ofi_ep *ep, fi_addr_t at);
-/* ofi_door_open, if the endpoint has a listener. */
-int ofi_door_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
-/* ofi_door_shut; whether what had been admitted is to be looked at. */
-int ofi_door_end(ofi_rail *rail, ofi_ep *ep);
-int ofi_door_unswept(ofi_rail *rail, const ofi_ep *ep);
-void ofi_door_swept(ofi_rail *rail, ofi_ep *ep);
-uint64_t ofi_door_turned_away(ofi_rail *rail);
+/* ofi_filter_open, if the endpoint has a listener. */
+int ofi_filter_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
+/* ofi_filter_shut; whether what had been admitted is to be looked at. */
+int ofi_filter_end(ofi_rail *rail, ofi_ep *ep);
+int ofi_filter_unswept(ofi_rail *rail, const ofi_ep *ep);
+void ofi_filter_swept(ofi_rail *rail, ofi_ep *ep);
+uint64_t ofi_filter_turned_away(ofi_rail *rail);
 /* Implements fi_close of all objects in the reverse order of opening: a queue closes only when nothing is bound to it. The first error is in
  * *rc. 0, and nothing was done, while endpoints are open, or regions: how many. */
 int ofi_rail_close(ofi_rail *rail, uint32_t endpoints, uint32_t *regions, int *rc);

@@ -36,7 +36,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     };
     if (op == GR_READ)
         return ofi_errno(fi_readmsg(ep->ep, &msg.v, FI_COMPLETION));
-    return ofi_errno(fi_writemsg(ep->ep, &msg.v, op == GR_WRITE_WEAK ? FI_COMPLETION : rail->done_flags));
+    return ofi_errno(fi_writemsg(ep->ep, &msg.v, op == GR_WRITE_UNSIGNALED ? FI_COMPLETION : rail->done_flags));
 }
 
 /* Implements fi_sendmsg. */
@@ -131,15 +131,15 @@ static int arm(gr_rail *base)
     if (base->wait_fd < 0)
         return 0;
     int again = rail->no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
-    if (again && rail->doors)
-        ofi_door_relieve(rail);
+    if (again && rail->filters)
+        ofi_filter_relieve(rail);
     return again;
 }
 
 /* The peer has come: nobody else is let in. */
 static void heard(gr_rail *base, void *opaque)
 {
-    ofi_door_shut((ofi_rail *)base, opaque);
+    ofi_filter_shut((ofi_rail *)base, opaque);
 }
 
 /* Implements fi_close of the shared endpoint. Regions that are bound to it must go first, all others after it. */

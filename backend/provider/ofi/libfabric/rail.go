@@ -93,7 +93,7 @@ func (r *Rail) NoTrywait() {
 type Facts struct {
 	DeliveryComplete bool // a completion proves placement at the target
 	Ordered          bool // the receive of a SEND proves the WRITEs before it on the same endpoint
-	Chained          bool // the completion of a WRITE proves the weak ones before it
+	Chained          bool // the completion of a WRITE proves the unsignaled ones before it
 	ProviderKeys     bool
 	LocalDesc        bool // local buffers need registration descriptors
 	EndpointMR       bool // regions are bound to endpoints
@@ -105,8 +105,8 @@ type Facts struct {
 	MaxSend          uint32
 }
 
-// Tell is for a rail that is being opened.
-func (r *Rail) Tell(f Facts) {
+// SetFacts is for a rail that is being opened.
+func (r *Rail) SetFacts(f Facts) {
 	c := r.c
 	c.done_flags = fiCompletion
 	if f.DeliveryComplete {

@@ -24,26 +24,26 @@ void ofi_ep_point(ofi_rail *rail, ofi_ep *ep, fi_addr_t at)
     gr_rail_unlock(&rail->base);
 }
 
-int ofi_door_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
+int ofi_filter_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
 {
     int rc = 0;
     gr_rail_lock(&rail->base);
     if (ep->listener >= 0)
-        rc = ofi_door_open(rail, ep, filter, len);
+        rc = ofi_filter_open(rail, ep, filter, len);
     gr_rail_unlock(&rail->base);
     return rc;
 }
 
-int ofi_door_end(ofi_rail *rail, ofi_ep *ep)
+int ofi_filter_end(ofi_rail *rail, ofi_ep *ep)
 {
     gr_rail_lock(&rail->base);
-    ofi_door_shut(rail, ep);
+    ofi_filter_shut(rail, ep);
     int unswept = ep->unswept;
     gr_rail_unlock(&rail->base);
     return unswept;
 }
 
-int ofi_door_unswept(ofi_rail *rail, const ofi_ep *ep)
+int ofi_filter_unswept(ofi_rail *rail, const ofi_ep *ep)
 {
     gr_rail_lock(&rail->base);
     int unswept = ep->unswept;
@@ -51,14 +51,14 @@ int ofi_door_unswept(ofi_rail *rail, const ofi_ep *ep)
     return unswept;
 }
 
-void ofi_door_swept(ofi_rail *rail, ofi_ep *ep)
+void ofi_filter_swept(ofi_rail *rail, ofi_ep *ep)
 {
     gr_rail_lock(&rail->base);
     ep->unswept = 0;
     gr_rail_unlock(&rail->base);
 }
 
-uint64_t ofi_door_turned_away(ofi_rail *rail)
+uint64_t ofi_filter_turned_away(ofi_rail *rail)
 {
     gr_rail_lock(&rail->base);
     uint64_t n = rail->turned_away;

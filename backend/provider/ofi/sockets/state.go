@@ -20,8 +20,8 @@ func Listens(fd int) bool {
 
 // Story is what a connection has been through.
 type Story struct {
-	Stranger bool // nothing was read from it yet
-	Open     bool // this side has not shut it down
+	Unread bool // nothing was read from it yet
+	Open   bool // this side has not shut it down
 }
 
 // Look tells a connection's story. The counter comes first: what arrives in between makes a socket look unread, which is the safe
@@ -29,15 +29,15 @@ type Story struct {
 func Look(fd int) Story {
 	tcp, unread, ok := received(fd)
 	if !ok {
-		return Story{Stranger: true, Open: true}
+		return Story{Unread: true, Open: true}
 	}
 	var fin uint64
 	if tcp.State != tcpEstablished {
 		fin = 1
 	}
 	return Story{
-		Stranger: tcp.Bytes_received <= unread+fin,
-		Open:     tcp.State == tcpEstablished || tcp.State == tcpCloseWait,
+		Unread: tcp.Bytes_received <= unread+fin,
+		Open:   tcp.State == tcpEstablished || tcp.State == tcpCloseWait,
 	}
 }
 

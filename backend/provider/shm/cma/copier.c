@@ -7,15 +7,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
 typedef struct worker {
-    lc_rail *rail;
-    uint32_t lane;
+    cma_rail *rail;
+    uint32_t epoch;
     int node; /* that it runs near, -1: any */
 } worker;
 
-int lc_node_of(const lc_pool *pool, uint64_t addr)
+int cma_node_of(const cma_pool *pool, uint64_t addr)
 {
     int status = -1;
     if (pool->nodes.n == 0)
@@ -35,7 +35,7 @@ static void go_near(worker *me, int node)
     cpu_set_t set;
     if (node < 0 || node == me->node)
         return;
-    _Static_assert(sizeof(set) == LC_CPUS / 8, "as many bits");
+    _Static_assert(sizeof(set) == CMA_CPUS / 8, "as many bits");
     memcpy(&set, me->rail->pool.nodes.node[node].cpus, sizeof(set));
     (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
     me->node = node;
@@ -44,7 +44,7 @@ static void go_near(worker *me, int node)
 static void *work(void *arg)
 {
     worker me = *(worker *)arg;
-    lc_pool *pool = &me.rail->pool;
+    cma_pool *pool = &me.rail->pool;
     sigset_t all;
     free(arg);
     sigfillset(&all);
@@ -52,7 +52,7 @@ static void *work(void *arg)
     pthread_setname_np(pthread_self(), "gorail-copy");
     pthread_mutex_lock(&pool->mu);
     while (!pool->stop) {
-        lc_job *list = lc_pool_take(me.rail);
+        cma_job *list = cma_pool_take(me.rail);
         if (!list) {
             pool->copiers.waiting++;
             pthread_cond_wait(&pool->work, &pool->mu);
@@ -61,7 +61,7 @@ static void *work(void *arg)
         }
         pthread_mutex_unlock(&pool->mu);
         go_near(&me, list->node);
-        lc_pool_copy(me.rail, list, me.lane);
+        cma_pool_copy(me.rail, list, me.epoch);
         pthread_mutex_lock(&pool->mu);
     }
     pthread_mutex_unlock(&pool->mu);
@@ -69,9 +69,9 @@ static void *work(void *arg)
 }
 
 /* One that can't be made is one less: those who poll copy. */
-void lc_copier_start(lc_rail *rail)
+void cma_copier_start(cma_rail *rail)
 {
-    lc_pool *pool = &rail->pool;
+    cma_pool *pool = &rail->pool;
     worker *w = malloc(sizeof(*w));
     if (!w)
         return;

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "local.h"
+#include "cma.h"
 
 enum {
     TURN = 1 << 20,   /* bytes: 50 to 200 us. Every call costs 0.5 us: 1 MiB took 50.7 us by 256 KiB, 49.1 in one */
@@ -26,7 +26,7 @@ static void step(struct iovec **v, uint32_t *n, size_t done)
 }
 
 /* The kernel copies up to the first page that it can't; the call after that names the reason. */
-static int move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
+static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     uint32_t remotes = n;
     if (ep->peer.self) {
@@ -45,19 +45,19 @@ static int move(const lc_ep *ep, int write, uint32_t n, struct iovec *local, str
     return 0;
 }
 
-static int turn(lc_ep *ep, uint32_t lane, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local,
+static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local,
                 struct iovec *remote)
 {
-    _Atomic uint64_t *mark = &ep->peer.box->lane[lane].turn;
+    _Atomic uint64_t *mark = &ep->peer.shm->epoch[epoch].turn;
     int err = 0;
-    atomic_store(mark, ++ep->peer.turn[lane]); /* before the looks that follow, as the target looks at it after what it changes */
-    if (atomic_load(&ep->peer.box->closed) || !lc_alive(ep))
+    atomic_store(mark, ++ep->peer.turn[epoch]); /* before the looks that follow, as the target looks at it after what it changes */
+    if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
         err = ECONNRESET;
     for (uint32_t i = 0; !err && i < segs; i++)
-        err = lc_allowed(ep->peer.table, from[i].rkey, from[i].raddr, from[i].len);
+        err = cma_allowed(ep->peer.table, from[i].rkey, from[i].raddr, from[i].len);
     if (!err)
         err = move(ep, write, n, local, remote);
-    atomic_store_explicit(mark, ++ep->peer.turn[lane], memory_order_release);
+    atomic_store_explicit(mark, ++ep->peer.turn[epoch], memory_order_release);
     return err;
 }
 
@@ -67,7 +67,7 @@ static int follows(const struct iovec *a, const struct iovec *b, size_t local, s
     return (uintptr_t)a->iov_base + a->iov_len == local && (uintptr_t)b->iov_base + b->iov_len == remote;
 }
 
-int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg)
+int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg)
 {
     struct iovec local[BATCH], remote[BATCH];
     uint64_t at = 0; /* in seg[i] */
@@ -92,7 +92,7 @@ int lc_copy(lc_ep *ep, uint32_t lane, int write, uint32_t n, const gr_seg *seg)
         }
         if (atomic_load(&ep->closing))
             return ECANCELED;
-        int err = turn(ep, lane, write, &seg[i], j - i + (at != 0), k, local, remote);
+        int err = turn(ep, epoch, write, &seg[i], j - i + (at != 0), k, local, remote);
         if (err)
             return err;
         i = j;

@@ -1,12 +1,12 @@
 // Package cma is the half of package shm that posts and polls, in C: copies by process_vm_readv and process_vm_writev (cross-memory attach), by a pool
-// of threads, by whoever polls and by peers; messages; copies of GPUs' memory. local.h has the outline. Here is what Go calls of it.
+// of threads, by whoever polls and by peers; messages; copies of GPUs' memory. cma.h has the outline. Here is what Go calls of it.
 package cma
 
 /*
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror -std=gnu17
 #cgo LDFLAGS: -lpthread
 #include <stdlib.h>
-#include "local.h"
+#include "cma.h"
 */
 import "C"
 
@@ -24,22 +24,22 @@ import (
 
 // The limits of C.
 const (
-	MaxThreads = C.LC_THREADS
-	MaxRegions = C.LC_REGIONS
-	MaxShares  = C.LC_SHARES
-	MaxGPUs    = C.LC_GPUS
-	MaxNodes   = C.LC_NODES
+	MaxThreads = C.CMA_THREADS
+	MaxRegions = C.CMA_REGIONS
+	MaxShares  = C.CMA_SHARES
+	MaxGPUs    = C.CMA_GPUS
+	MaxNodes   = C.CMA_NODES
 )
 
-// What peers read, lc_entry and lc_shares, which Go writes: bytes, and where the shares begin.
+// What peers read, cma_entry and cma_shares, which Go writes: bytes, and where the shares begin.
 const (
-	EntrySize  = C.sizeof_lc_entry
-	SharesSize = C.sizeof_lc_shares
-	SharesAt   = unsafe.Offsetof(C.lc_shares{}.share)
+	EntrySize  = C.sizeof_cma_entry
+	SharesSize = C.sizeof_cma_shares
+	SharesAt   = unsafe.Offsetof(C.cma_shares{}.share)
 )
 
 // Sizes of what peers share.
-var Sizes = handshake.Sizes{Segment: C.sizeof_lc_box, Table: C.LC_REGIONS * C.sizeof_lc_entry, Shares: C.sizeof_lc_shares}
+var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares}
 
 // failed is the error of a call that returned 0 or a negative errno.
 func failed(rc C.int) error {
@@ -51,17 +51,17 @@ func failed(rc C.int) error {
 
 // Rail is the half of a rail that posts and polls. Its methods are safe for concurrent use, but for Close.
 type Rail struct {
-	c      *C.lc_rail
+	c      *C.cma_rail
 	loaded *atomic.Pointer[gpu.Driver] // what drives the GPUs of regions; nil: there is none yet
 }
 
 // Options of a Rail.
 type Options struct {
-	Threads int    // of the pool, at most MaxThreads
-	Blocks  int    // of 256 threads that a copy between GPUs may take; 0: the driver's default
-	Aloof   bool   // polls copy nothing for peers
-	CPUs    int    // that this process may use
-	Binds   []Bind // at most MaxNodes; none: there is nothing to choose
+	Threads  int    // of the pool, at most MaxThreads
+	Blocks   int    // of 256 threads that a copy between GPUs may take; 0: the driver's default
+	NoAssist bool   // polls copy nothing for peers
+	CPUs     int    // that this process may use
+	Binds    []Bind // at most MaxNodes; none: there is nothing to choose
 }
 
 // Bind is where threads of the pool run while they work on memory of a NUMA node.
@@ -72,14 +72,14 @@ type Bind struct {
 
 // Parts of a Rail, made by Go and its own from then on.
 type Parts struct {
-	Table, Shares unsafe.Pointer
-	Wait, Bell    int
-	Mapper        int // stays Go's
+	Table, Shares  unsafe.Pointer
+	Wait, Doorbell int
+	Mapper         int // stays Go's
 }
 
-// Open implements lc_rail_open.
+// Open implements cma_rail_open.
 func Open(o Options, p Parts) (Rail, error) {
-	var nodes C.lc_nodes
+	var nodes C.cma_nodes
 	for _, b := range o.Binds {
 		n := &nodes.node[nodes.n]
 		n.id = C.int(b.Node)
@@ -88,14 +88,14 @@ func Open(o Options, p Parts) (Rail, error) {
 		}
 		nodes.n++
 	}
-	from := C.lc_parts{table: (*C.lc_entry)(p.Table), shares: (*C.lc_shares)(p.Shares), wait_fd: C.int(p.Wait), bell_fd: C.int(p.Bell), mapper_fd: C.int(p.Mapper)}
-	var c *C.lc_rail
-	if err := failed(C.lc_rail_open(C.uint32_t(o.Threads), &nodes, &from, &c)); err != nil {
+	from := C.cma_parts{table: (*C.cma_entry)(p.Table), shares: (*C.cma_shares)(p.Shares), wait_fd: C.int(p.Wait), doorbell_fd: C.int(p.Doorbell), mapper_fd: C.int(p.Mapper)}
+	var c *C.cma_rail
+	if err := failed(C.cma_rail_open(C.uint32_t(o.Threads), &nodes, &from, &c)); err != nil {
 		return Rail{}, err
 	}
 	c.gpu.blocks = C.uint32_t(o.Blocks)
-	if o.Aloof {
-		c.favour.aloof = 1
+	if o.NoAssist {
+		c.assist.off = 1
 	}
 	c.cpus = C.uint32_t(o.CPUs)
 	return Rail{c, new(atomic.Pointer[gpu.Driver])}, nil
@@ -104,85 +104,85 @@ func Open(o Options, p Parts) (Rail, error) {
 // Core is the gr_rail.
 func (k Rail) Core() unsafe.Pointer { return unsafe.Pointer(k.c) }
 
-// Close implements lc_rail_close.
-func (k Rail) Close() error { return failed(C.lc_rail_close(k.c)) }
+// Close implements cma_rail_close.
+func (k Rail) Close() error { return failed(C.cma_rail_close(k.c)) }
 
 // Proof is the memory that a peer has to read.
 func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
 // Caps are what it does.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), Whole: C.LC_ALONE}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_ALONE}
 }
 
-// Late is who a copy was waited for in vain last. Implements lc_late.
-func (k Rail) Late() uint64 { return uint64(C.lc_late(k.c)) }
+// Late is who a copy was waited for in vain last. Implements cma_late.
+func (k Rail) Late() uint64 { return uint64(C.cma_late(k.c)) }
 
-// Helped implements lc_helped.
-func (k Rail) Helped() (forPeers, byPeers uint64) {
+// Assisted implements cma_assisted.
+func (k Rail) Assisted() (forPeers, byPeers uint64) {
 	var f, b C.uint64_t
-	C.lc_helped(k.c, &f, &b)
+	C.cma_assisted(k.c, &f, &b)
 	return uint64(f), uint64(b)
 }
 
 // Quiet waits, a second at most, until nobody copies to or from a region whose key was revoked. ETIMEDOUT: a process is still in the middle of a copy.
-// Implements lc_quiet.
+// Implements cma_quiet.
 func (k Rail) Quiet(key uint64) error {
-	return failed(C.lc_quiet(k.c, nil, C.lc_region_bit(C.uint64_t(key))))
+	return failed(C.cma_quiet(k.c, nil, C.cma_region_bit(C.uint64_t(key))))
 }
 
 // ---- endpoints ----
 
 // Endpoint is the half of an endpoint that posts and polls. It implements handshake.Owner.
-type Endpoint struct{ c *C.lc_ep }
+type Endpoint struct{ c *C.cma_ep }
 
 var _ handshake.Owner = Endpoint{}
 
-// OpenEndpoint implements lc_ep_open. segment is the endpoint's from then on.
+// OpenEndpoint implements cma_ep_open. segment is the endpoint's from then on.
 func (k Rail) OpenEndpoint(segment unsafe.Pointer) (Endpoint, error) {
-	var c *C.lc_ep
-	err := failed(C.lc_ep_open(k.c, (*C.lc_box)(segment), &c))
+	var c *C.cma_ep
+	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), &c))
 	return Endpoint{c}, err
 }
 
 // Core is the `ep` of the ops table.
 func (p Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(p.c) }
 
-// Shut implements lc_ep_shut.
-func (p Endpoint) Shut() error { return failed(C.lc_ep_shut(p.c)) }
+// Shut implements cma_ep_shut.
+func (p Endpoint) Shut() error { return failed(C.cma_ep_shut(p.c)) }
 
 // Imports says whether it ever had memory of its peer's GPUs mapped. Once it is shut.
 func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
 
-// Free implements lc_ep_free.
-func (p Endpoint) Free() { C.lc_ep_free(p.c) }
+// Free implements cma_ep_free.
+func (p Endpoint) Free() { C.cma_ep_free(p.c) }
 
-// Named implements lc_ep_named.
-func (p Endpoint) Named() error { return failed(C.lc_ep_named(p.c)) }
+// Named implements cma_ep_named.
+func (p Endpoint) Named() error { return failed(C.cma_ep_named(p.c)) }
 
-// Forget implements lc_import_drop: false where there was none.
-func (p Endpoint) Forget(region uint32) bool { return C.lc_import_drop(p.c, C.uint32_t(region)) != 0 }
+// Forget implements cma_import_drop: false where there was none.
+func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.uint32_t(region)) != 0 }
 
-// Identified implements lc_ep_identified.
-func (p Endpoint) Identified(pid, pidfd int) { C.lc_ep_identified(p.c, C.pid_t(pid), C.int(pidfd)) }
+// Identified implements cma_ep_identified.
+func (p Endpoint) Identified(pid, pidfd int) { C.cma_ep_identified(p.c, C.pid_t(pid), C.int(pidfd)) }
 
-// Accepted implements lc_ep_accepted.
-func (p Endpoint) Accepted(sock int) { C.lc_ep_accepted(p.c, C.int(sock)) }
+// Accepted implements cma_ep_accepted.
+func (p Endpoint) Accepted(sock int) { C.cma_ep_accepted(p.c, C.int(sock)) }
 
-// Connected implements lc_ep_connected.
+// Connected implements cma_ep_connected.
 func (p Endpoint) Connected(of *handshake.Peer) error {
-	peer := C.lc_peer{box: (*C.lc_box)(of.Segment), table: (*C.lc_entry)(of.Table), shares: (*C.lc_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory)}
+	peer := C.cma_peer{shm: (*C.cma_shm)(of.Segment), table: (*C.cma_entry)(of.Table), shares: (*C.cma_shares)(of.Shares), sock: C.int(of.Sock), mem: C.int(of.Memory)}
 	if of.Self {
 		peer.self = 1
 	}
-	return failed(C.lc_ep_connected(p.c, &peer))
+	return failed(C.cma_ep_connected(p.c, &peer))
 }
 
-// Failed implements lc_ep_fail.
+// Failed implements cma_ep_fail.
 func (p Endpoint) Failed(errno unix.Errno, ended bool) {
 	dead := C.int(0)
 	if ended {
 		dead = 1
 	}
-	C.lc_ep_fail(p.c, C.int(errno), dead)
+	C.cma_ep_fail(p.c, C.int(errno), dead)
 }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "local.h"
+#include "cma.h"
 
-static int delta_of(lc_rail *rail, const lc_import *m, uint64_t delta, gr_gpu_fault *f)
+static int delta_of(cma_rail *rail, const cma_import *m, uint64_t delta, gr_gpu_fault *f)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
     gr_gpu_table **t = &rail->gpu.deltas[m->device];
@@ -14,77 +14,77 @@ static int delta_of(lc_rail *rail, const lc_import *m, uint64_t delta, gr_gpu_fa
     return rc ? rc : g->ops->entry(*t, m->index, delta, f);
 }
 
-int lc_import_settle(lc_rail *rail, lc_import *m, int why, uint64_t delta)
+int cma_import_finish(cma_rail *rail, cma_import *m, int why, uint64_t delta)
 {
     gr_gpu_fault f = { 0 };
     if (!why && (why = -delta_of(rail, m, delta, &f)))
-        lc_trouble(rail, "the peer's GPU memory can't be mapped here", why, f.why == why ? &f : NULL);
+        cma_note_error(rail, "the peer's GPU memory can't be mapped here", why, f.why == why ? &f : NULL);
     m->delta = delta;
     m->why = why;
     atomic_fetch_sub(&rail->mapper.opening, 1);
-    atomic_store(&m->state, why ? LC_FAILED : LC_READY);
+    atomic_store(&m->state, why ? CMA_FAILED : CMA_READY);
     return why;
 }
 
-void lc_import_abandon(lc_rail *rail) { atomic_fetch_sub(&rail->mapper.opening, 1); }
-void lc_import_free(lc_import *m) { free(m); }
+void cma_import_abandon(cma_rail *rail) { atomic_fetch_sub(&rail->mapper.opening, 1); }
+void cma_import_free(cma_import *m) { free(m); }
 
-lc_import *lc_task_import(lc_task *task)
+cma_import *cma_task_import(cma_task *task)
 {
-    return (lc_import *)(void *)((char *)task - (task->what == LC_END ? offsetof(lc_import, end) : offsetof(lc_import, begin)));
+    return (cma_import *)(void *)((char *)task - (task->what == CMA_END ? offsetof(cma_import, end) : offsetof(cma_import, begin)));
 }
 
 /* With the rail locked: what is left unmaps when no job is at it. */
-static void detach(lc_ep *ep, uint32_t index)
+static void detach(cma_ep *ep, uint32_t index)
 {
     while (ep->gpu.import[index]) {
-        lc_import *m = ep->gpu.import[index];
+        cma_import *m = ep->gpu.import[index];
         ep->gpu.import[index] = m->next;
         m->next = ep->gpu.left;
         ep->gpu.left = m;
     }
 }
 
-void lc_import_sweep(lc_ep *ep)
+void cma_import_sweep(cma_ep *ep)
 {
-    for (lc_import **at = &ep->gpu.left, *m; (m = *at);) {
+    for (cma_import **at = &ep->gpu.left, *m; (m = *at);) {
         if (m->jobs) {
             at = &m->next;
             continue;
         }
         *at = m->next;
-        lc_mapper_add(ep->rail, &m->end);
+        cma_mapper_add(ep->rail, &m->end);
     }
 }
 
-int lc_import_drop(lc_ep *ep, uint32_t index)
+int cma_import_drop(cma_ep *ep, uint32_t index)
 {
     gr_rail_lock(&ep->rail->base);
     int there = index < ep->gpu.imports && ep->gpu.import[index];
     if (there) {
         detach(ep, index);
-        lc_import_sweep(ep);
+        cma_import_sweep(ep);
     }
     gr_rail_unlock(&ep->rail->base);
     return there;
 }
 
-void lc_import_close(lc_ep *ep)
+void cma_import_close(cma_ep *ep)
 {
     for (uint32_t i = 0; i < ep->gpu.imports; i++)
         detach(ep, i);
-    lc_import_sweep(ep);
+    cma_import_sweep(ep);
 }
 
 /* Room for that number. */
-static int room(lc_ep *ep, uint32_t index)
+static int room(cma_ep *ep, uint32_t index)
 {
     uint32_t n = ep->gpu.imports ? ep->gpu.imports : 64;
     while (n <= index)
         n *= 2;
     if (n == ep->gpu.imports)
         return 0;
-    lc_import **more = realloc(ep->gpu.import, n * sizeof(lc_import *));
+    cma_import **more = realloc(ep->gpu.import, n * sizeof(cma_import *));
     if (!more)
         return -EAGAIN;
     for (uint32_t i = ep->gpu.imports; i < n; i++)
@@ -95,42 +95,42 @@ static int room(lc_ep *ep, uint32_t index)
 }
 
 /* What the peer says of the region, copied once. */
-static int look(const lc_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
+static int look(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
 {
-    int err = lc_allowed(ep->peer.table, r->key, r->addr, r->len);
+    int err = cma_allowed(ep->peer.table, r->key, r->addr, r->len);
     if (err)
         return -err;
     uint64_t place = atomic_load(&ep->peer.table[(uint32_t)r->key].share);
-    if (place > LC_SHARES)
+    if (place > CMA_SHARES)
         return -EPROTO;
     if (place == 0) {
-        lc_trouble(ep->rail, "between a GPU here and the peer's memory", GR_GPU_HOST, NULL);
+        cma_note_error(ep->rail, "between a GPU here and the peer's memory", GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
     *out = *(const volatile gr_gpu_share *)&ep->peer.shares->share[place - 1];
     if (r->addr < out->base || r->addr - out->base > out->size || r->len > out->size - (r->addr - out->base)) {
-        lc_trouble(ep->rail, "the peer's GPU memory", GR_GPU_BAD_SHARE, NULL);
+        cma_note_error(ep->rail, "the peer's GPU memory", GR_GPU_BAD_SHARE, NULL);
         return -ENOTSUP;
     }
     atomic_thread_fence(memory_order_acquire); /* what was copied is of that generation */
-    return -lc_allowed(ep->peer.table, r->key, r->addr, r->len);
+    return -cma_allowed(ep->peer.table, r->key, r->addr, r->len);
 }
 
-static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
+static int ask(cma_ep *ep, const gr_bulk_region *r, int device)
 {
     int rc = room(ep, r->index);
-    lc_import *m = rc ? NULL : calloc(1, sizeof(*m));
+    cma_import *m = rc ? NULL : calloc(1, sizeof(*m));
     if (!m)
         return -EAGAIN;
     rc = look(ep, r, &m->share);
-    m->feed_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
-    m->feed_len = m->feed_len < sizeof(m->feed_name) ? m->feed_len : sizeof(m->feed_name);
-    memcpy(m->feed_name, ep->peer.shares->name, sizeof(m->feed_name));
-    memcpy(m->feed_token, ep->peer.shares->token, LC_TOKEN);
+    m->server_name_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
+    m->server_name_len = m->server_name_len < sizeof(m->server_name) ? m->server_name_len : sizeof(m->server_name);
+    memcpy(m->server_name, ep->peer.shares->name, sizeof(m->server_name));
+    memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN);
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
     m->share.pad = (uint32_t)ep->peer.pid; /* by whose word: no other's mapping is taken for it */
-    m->begin.what = LC_BEGIN;
-    m->end.what = LC_END;
+    m->begin.what = CMA_BEGIN;
+    m->end.what = CMA_END;
     m->key = r->key;
     m->index = r->index;
     m->self = ep->peer.self;
@@ -140,7 +140,7 @@ static int ask(lc_ep *ep, const gr_bulk_region *r, int device)
         return rc;
     }
     atomic_fetch_add(&ep->rail->mapper.opening, 1);
-    lc_mapper_add(ep->rail, &m->begin);
+    cma_mapper_add(ep->rail, &m->begin);
     m->next = ep->gpu.import[r->index];
     ep->gpu.import[r->index] = m;
     return -EAGAIN;
@@ -153,12 +153,12 @@ static int passing(int why)
            why == GR_GPU_CANCELLED;
 }
 
-lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *r, int device, int *rc)
+cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *r, int device, int *rc)
 {
-    lc_import *m = r->index < ep->gpu.imports ? ep->gpu.import[r->index] : NULL;
+    cma_import *m = r->index < ep->gpu.imports ? ep->gpu.import[r->index] : NULL;
     if (m && m->key != r->key) { /* another region that has the number now */
         detach(ep, r->index);
-        lc_import_sweep(ep);
+        cma_import_sweep(ep);
         m = NULL;
     }
     while (m && m->device != device)
@@ -168,12 +168,12 @@ lc_import *lc_import_of(lc_ep *ep, const gr_bulk_region *r, int device, int *rc)
         return NULL;
     }
     int state = atomic_load(&m->state);
-    if (state == LC_READY)
+    if (state == CMA_READY)
         return m;
-    *rc = state == LC_FAILED ? -ENOTSUP : -EAGAIN;
-    if (state == LC_FAILED && passing(m->why)) { /* those for our other GPUs are asked for anew, too */
+    *rc = state == CMA_FAILED ? -ENOTSUP : -EAGAIN;
+    if (state == CMA_FAILED && passing(m->why)) { /* those for our other GPUs are asked for anew, too */
         detach(ep, r->index);
-        lc_import_sweep(ep);
+        cma_import_sweep(ep);
     }
     return NULL;
 }

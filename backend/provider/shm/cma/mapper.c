@@ -3,61 +3,61 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
 #define TEXT(name, text) text,
 static const char *const whys[] = { GR_GPU_WHYS(TEXT) };
 
-void lc_trouble(lc_rail *rail, const char *what, int why, const gr_gpu_fault *fault)
+void cma_note_error(cma_rail *rail, const char *what, int why, const gr_gpu_fault *fault)
 {
-    lc_mapper *m = &rail->mapper;
+    cma_mapper *m = &rail->mapper;
     const char *text = why >= 0 && why < GR_GPU_WHY_COUNT ? whys[why] : "unknown reason";
     pthread_mutex_lock(&m->mu);
     if (fault && fault->call)
-        snprintf(m->trouble, sizeof(m->trouble), "%s: %s: %s%s%s", what, fault->call, text, fault->text[0] ? ": " : "", fault->text);
+        snprintf(m->last_error, sizeof(m->last_error), "%s: %s: %s%s%s", what, fault->call, text, fault->text[0] ? ": " : "", fault->text);
     else
-        snprintf(m->trouble, sizeof(m->trouble), "%s: %s", what, text);
+        snprintf(m->last_error, sizeof(m->last_error), "%s: %s", what, text);
     pthread_mutex_unlock(&m->mu);
 }
 
-void lc_trouble_text(lc_rail *rail, char *to, size_t size)
+void cma_last_error(cma_rail *rail, char *to, size_t size)
 {
     pthread_mutex_lock(&rail->mapper.mu);
-    snprintf(to, size, "%s", rail->mapper.trouble);
+    snprintf(to, size, "%s", rail->mapper.last_error);
     pthread_mutex_unlock(&rail->mapper.mu);
 }
 
-void lc_trouble_set(lc_rail *rail, const char *text)
+void cma_set_last_error(cma_rail *rail, const char *text)
 {
     pthread_mutex_lock(&rail->mapper.mu);
-    snprintf(rail->mapper.trouble, sizeof(rail->mapper.trouble), "%s", text);
+    snprintf(rail->mapper.last_error, sizeof(rail->mapper.last_error), "%s", text);
     pthread_mutex_unlock(&rail->mapper.mu);
 }
 
-void lc_mapper_open(lc_mapper *m, int bell_fd)
+void cma_mapper_open(cma_mapper *m, int doorbell_fd)
 {
     pthread_mutex_init(&m->mu, NULL);
     m->tail = &m->head;
-    m->bell_fd = bell_fd;
+    m->doorbell_fd = doorbell_fd;
 }
 
-void lc_mapper_add(lc_rail *rail, lc_task *task)
+void cma_mapper_add(cma_rail *rail, cma_task *task)
 {
-    lc_mapper *m = &rail->mapper;
+    cma_mapper *m = &rail->mapper;
     pthread_mutex_lock(&m->mu);
     task->next = NULL;
     *m->tail = task;
     m->tail = &task->next;
     m->asked++;
     pthread_mutex_unlock(&m->mu);
-    (void)!write(m->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+    (void)!write(m->doorbell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
 }
 
-lc_task *lc_mapper_take(lc_rail *rail)
+cma_task *cma_mapper_take(cma_rail *rail)
 {
-    lc_mapper *m = &rail->mapper;
+    cma_mapper *m = &rail->mapper;
     pthread_mutex_lock(&m->mu);
-    lc_task *t = m->head;
+    cma_task *t = m->head;
     if (t)
         m->head = t->next;
     if (!m->head)
@@ -66,7 +66,7 @@ lc_task *lc_mapper_take(lc_rail *rail)
     return t;
 }
 
-uint64_t lc_mapper_asked(lc_rail *rail)
+uint64_t cma_mapper_asked(cma_rail *rail)
 {
     pthread_mutex_lock(&rail->mapper.mu);
     uint64_t n = rail->mapper.asked;
@@ -74,4 +74,4 @@ uint64_t lc_mapper_asked(lc_rail *rail)
     return n;
 }
 
-void lc_mapper_close(lc_mapper *m) { pthread_mutex_destroy(&m->mu); }
+void cma_mapper_close(cma_mapper *m) { pthread_mutex_destroy(&m->mu); }

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
 enum {
     AT_ONCE = 16,       /* rings */
@@ -14,20 +14,20 @@ enum {
 };
 
 /* Whoever waits for what is finished sleeps, and is woken. */
-void lc_wake(lc_rail *rail)
+void cma_wake(cma_rail *rail)
 {
     if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
-        (void)!write(rail->bell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+        (void)!write(rail->doorbell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
 }
 
 /* With the rail locked: whoever waits on the endpoint looks at it again. */
-static void told(lc_ep *ep)
+static void told(cma_ep *ep)
 {
     ep->rail->news = 1;
-    lc_wake(ep->rail);
+    cma_wake(ep->rail);
 }
 
-int lc_ep_named(lc_ep *ep)
+int cma_ep_named(cma_ep *ep)
 {
     gr_rail_lock(&ep->rail->base);
     int rc = ep->named ? -EISCONN : 0;
@@ -36,7 +36,7 @@ int lc_ep_named(lc_ep *ep)
     return rc;
 }
 
-void lc_ep_identified(lc_ep *ep, pid_t pid, int pidfd)
+void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd)
 {
     gr_rail_lock(&ep->rail->base);
     ep->peer.pid = pid;
@@ -44,7 +44,7 @@ void lc_ep_identified(lc_ep *ep, pid_t pid, int pidfd)
     gr_rail_unlock(&ep->rail->base);
 }
 
-int lc_ep_connected(lc_ep *ep, const lc_peer *peer)
+int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
 {
     struct epoll_event ev = { .events = EPOLLIN, .data.ptr = ep };
     gr_rail_lock(&ep->rail->base);
@@ -55,8 +55,8 @@ int lc_ep_connected(lc_ep *ep, const lc_peer *peer)
         ep->peer.shares = peer->shares;
         ep->peer.self = peer->self;
         ep->peer.mem = peer->mem;
-        ep->peer.kin = peer->mem >= 0;
-        ep->peer.box = peer->box;
+        ep->peer.same_user = peer->mem >= 0;
+        ep->peer.shm = peer->shm;
         told(ep);
     }
     gr_rail_unlock(&ep->rail->base);
@@ -65,16 +65,16 @@ int lc_ep_connected(lc_ep *ep, const lc_peer *peer)
 
 static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* a queue that is full holds enough to wake anybody */ }
 
-void lc_ep_accepted(lc_ep *ep, int sock)
+void cma_ep_accepted(cma_ep *ep, int sock)
 {
     gr_rail_lock(&ep->rail->base);
-    atomic_store(&ep->bell, sock);
+    atomic_store(&ep->doorbell, sock);
     if (atomic_exchange(&ep->rung, 0))
         ring(sock);
     gr_rail_unlock(&ep->rail->base);
 }
 
-void lc_ep_fail(lc_ep *ep, int err, int ended)
+void cma_ep_fail(cma_ep *ep, int err, int ended)
 {
     gr_rail_lock(&ep->rail->base);
     if (!ep->err)
@@ -84,18 +84,18 @@ void lc_ep_fail(lc_ep *ep, int err, int ended)
     gr_rail_unlock(&ep->rail->base);
 }
 
-void lc_ring(lc_ep *ep)
+void cma_ring(cma_ep *ep)
 {
-    int sock = atomic_load(&ep->bell);
+    int sock = atomic_load(&ep->doorbell);
     if (sock < 0) { /* rung when the peer has accepted */
         atomic_store(&ep->rung, 1);
-        if ((sock = atomic_load(&ep->bell)) < 0 || !atomic_exchange(&ep->rung, 0))
+        if ((sock = atomic_load(&ep->doorbell)) < 0 || !atomic_exchange(&ep->rung, 0))
             return;
     }
     ring(sock);
 }
 
-void lc_hang_up(lc_ep *ep)
+void cma_hang_up(cma_ep *ep)
 {
     if (ep->peer.sock < 0)
         return;
@@ -104,7 +104,7 @@ void lc_hang_up(lc_ep *ep)
     ep->peer.sock = -1;
 }
 
-void lc_hear(lc_ep *ep)
+void cma_hear(cma_ep *ep)
 {
     char c;
     for (int i = 0; i < AT_ONCE && ep->peer.sock >= 0; i++) {
@@ -112,24 +112,24 @@ void lc_hear(lc_ep *ep)
         if (n < 0 && errno == EAGAIN)
             return;
         if (n <= 0) /* its end is told otherwise; a closed socket would be readable for ever */
-            lc_hang_up(ep);
+            cma_hang_up(ep);
     }
 }
 
-int lc_ended(int pidfd)
+int cma_ended(int pidfd)
 {
     struct pollfd p = { .fd = pidfd, .events = POLLIN };
     return poll(&p, 1, 0) > 0;
 }
 
-int lc_alive(lc_ep *ep)
+int cma_alive(cma_ep *ep)
 {
-    uint64_t now = lc_now();
+    uint64_t now = cma_now();
     if (ep->peer.pidfd < 0)
         return !ep->peer.ended;
     if (now - ep->peer.alive_ns < ALIVE_NS)
         return 1;
-    if (lc_ended(ep->peer.pidfd))
+    if (cma_ended(ep->peer.pidfd))
         return 0;
     ep->peer.alive_ns = now;
     return 1;

@@ -1,11 +1,11 @@
-/* What is to be copied, and who does it: the pool's threads (copier.c), whoever polls, and peers (loan.c). */
+/* What is to be copied, and who does it: the pool's threads (copier.c), whoever polls, and peers (offload.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
 enum {
     BATCH = 64,         /* segments that one call of the kernel's takes */
@@ -15,13 +15,13 @@ enum {
 };
 
 /* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
-static int alone(const lc_rail *rail)
+static int alone(const cma_rail *rail)
 {
-    return rail->pool.bytes <= LC_ALONE && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+    return rail->pool.bytes <= CMA_ALONE && atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
 }
 
 /* With mu: takes the jobs from the first of the queue to that one. */
-static void unqueue(lc_pool *pool, lc_job *last, uint32_t jobs, uint64_t bytes)
+static void unqueue(cma_pool *pool, cma_job *last, uint32_t jobs, uint64_t bytes)
 {
     pool->head = last->next;
     if (!pool->head)
@@ -33,19 +33,19 @@ static void unqueue(lc_pool *pool, lc_job *last, uint32_t jobs, uint64_t bytes)
 
 /* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. Its peer is offered half
  * of a large one, or the small ones before it. With mu. */
-static lc_job *take(lc_rail *rail)
+static cma_job *take(cma_rail *rail)
 {
-    lc_pool *pool = &rail->pool;
-    for (lc_job *j; (j = pool->head) && j->next && j->bytes >= LEND && j->bytes <= MOST && lc_lend(rail, j, 0);) {
+    cma_pool *pool = &rail->pool;
+    for (cma_job *j; (j = pool->head) && j->next && j->bytes >= LEND && j->bytes <= MOST && cma_lend(rail, j, 0);) {
         unqueue(pool, j, 1, j->bytes);
-        lc_loan_wait(pool, j);
+        cma_offload_wait(pool, j);
     }
-    lc_job *first = pool->head, *last = first;
+    cma_job *first = pool->head, *last = first;
     if (!first)
         return NULL;
-    uint64_t bytes = first->bytes, most = alone(rail) ? LC_ALONE : BATCH_BYTES; /* else others take some */
+    uint64_t bytes = first->bytes, most = alone(rail) ? CMA_ALONE : BATCH_BYTES; /* else others take some */
     uint32_t segs = first->n, jobs = 1;
-    for (lc_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
+    for (cma_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
         if (segs + j->n > BATCH || bytes + j->bytes > most)
             break;
         segs += j->n;
@@ -55,74 +55,74 @@ static lc_job *take(lc_rail *rail)
     }
     unqueue(pool, last, jobs, bytes);
     first->ep->pool.jobs += jobs;
-    if (jobs == 1 && bytes >= 2 * LEND) /* at most LC_ALONE */
-        (void)lc_lend(rail, first, bytes / 2);
+    if (jobs == 1 && bytes >= 2 * LEND) /* at most CMA_ALONE */
+        (void)cma_lend(rail, first, bytes / 2);
     return first;
 }
 
-lc_job *lc_pool_take(lc_rail *rail)
+cma_job *cma_pool_take(cma_rail *rail)
 {
-    lc_job *list = take(rail);
-    return list ? list : lc_loan_back(&rail->pool);
+    cma_job *list = take(rail);
+    return list ? list : cma_offload_back(&rail->pool);
 }
 
 /* Our part of it. One copy for all, or one each, to find out whose fault it is. */
-static void copy(lc_job *list, uint32_t lane)
+static void copy(cma_job *list, uint32_t epoch)
 {
     if (!list->next) {
         if (!list->err)
-            list->err = list->loan ? lc_copy_part(list, lane, 0, list->kept) : lc_copy_part(list, lane, list->kept, list->bytes);
+            list->err = list->offload ? cma_copy_part(list, epoch, 0, list->kept) : cma_copy_part(list, epoch, list->kept, list->bytes);
         return;
     }
     gr_seg seg[BATCH];
     uint32_t n = list->n;
     memcpy(seg, list->seg, n * sizeof(*seg));
-    for (lc_job *j = list->next; j; n += j->n, j = j->next)
+    for (cma_job *j = list->next; j; n += j->n, j = j->next)
         memcpy(&seg[n], j->seg, j->n * sizeof(*seg));
-    int err = lc_copy(list->ep, lane, list->write, n, seg);
-    for (lc_job *j = list; j; j = j->next)
-        j->err = err ? lc_copy(j->ep, lane, j->write, j->n, j->seg) : 0;
+    int err = cma_copy(list->ep, epoch, list->write, n, seg);
+    for (cma_job *j = list; j; j = j->next)
+        j->err = err ? cma_copy(j->ep, epoch, j->write, j->n, j->seg) : 0;
 }
 
-static void finish(lc_pool *pool, lc_job *list)
+static void finish(cma_pool *pool, cma_job *list)
 {
-    lc_ep *ep = list->ep;
+    cma_ep *ep = list->ep;
     uint32_t n = 0;
     pthread_mutex_lock(&pool->mu);
-    for (lc_job *j = list, *next; j; j = next) {
+    for (cma_job *j = list, *next; j; j = next) {
         next = j->next;
         n++;
-        if (j->loan)
-            lc_loan_wait(pool, j);
+        if (j->offload)
+            cma_offload_wait(pool, j);
         else
-            lc_pool_put_done(pool, j);
+            cma_pool_put_done(pool, j);
     }
     ep->pool.jobs -= n;
     pthread_mutex_unlock(&pool->mu);
 }
 
-void lc_pool_copy(lc_rail *rail, lc_job *list, uint32_t lane)
+void cma_pool_copy(cma_rail *rail, cma_job *list, uint32_t epoch)
 {
-    copy(list, lane);
+    copy(list, epoch);
     finish(&rail->pool, list);
-    lc_wake(rail);
+    cma_wake(rail);
 }
 
-/* Two processors have enough to do with whoever polls here and the peer that polls and helps. With mu. */
-static int crowded(const lc_rail *rail)
+/* Two processors have enough to do with whoever polls here and the peer that polls and assists. With mu. */
+static int crowded(const cma_rail *rail)
 {
-    const lc_job *first = rail->pool.head;
-    return rail->cpus && rail->cpus <= 2 && first && lc_may_lend(rail, first->ep);
+    const cma_job *first = rail->pool.head;
+    return rail->cpus && rail->cpus <= 2 && first && cma_may_lend(rail, first->ep);
 }
 
 /* A thread for each job that is queued, as far as there are any: sleeping ones, or one more. None if whoever polls has done most meanwhile. */
-static void rouse(lc_rail *rail)
+static void rouse(cma_rail *rail)
 {
-    lc_pool *pool = &rail->pool;
+    cma_pool *pool = &rail->pool;
     pthread_mutex_lock(&pool->mu);
     uint32_t queued = alone(rail) || crowded(rail) ? 0 : atomic_load(&pool->queued), wake = pool->copiers.waiting < queued ? pool->copiers.waiting : queued;
     if (!pool->copiers.waiting && pool->copiers.started < pool->copiers.most && queued > pool->copiers.started)
-        lc_copier_start(rail);
+        cma_copier_start(rail);
     pthread_mutex_unlock(&pool->mu);
     while (wake--)
         pthread_cond_signal(&pool->work);
@@ -130,17 +130,17 @@ static void rouse(lc_rail *rail)
 
 /* While the application polls its next poll rouses: a thread that a post wakes has its core for a whole turn, where the others are polled on
  * (64 MiB, two cores: 15 us in post, or 400). */
-void lc_pool_add(lc_rail *rail, lc_job *job)
+void cma_pool_add(cma_rail *rail, cma_job *job)
 {
-    lc_pool *pool = &rail->pool;
+    cma_pool *pool = &rail->pool;
     job->next = NULL;
-    job->node = lc_node_of(pool, job->seg[0].laddr);
+    job->node = cma_node_of(pool, job->seg[0].laddr);
     pthread_mutex_lock(&pool->mu);
     *pool->tail = job;
     pool->tail = &job->next;
     atomic_fetch_add(&pool->queued, 1);
     pool->bytes += job->bytes;
-    int call = !alone(rail), later = call && atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+    int call = !alone(rail), later = call && atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
     pthread_mutex_unlock(&pool->mu);
     if (later)
         atomic_store(&pool->call, 1);
@@ -149,37 +149,37 @@ void lc_pool_add(lc_rail *rail, lc_job *job)
 }
 
 /* Half of a copy, maybe, and then the other half, should its peer not have begun. */
-static int copy_own(lc_rail *rail)
+static int copy_own(cma_rail *rail)
 {
-    lc_pool *pool = &rail->pool;
-    uint32_t lane;
+    cma_pool *pool = &rail->pool;
+    uint32_t epoch;
     int did = 0;
     if (!atomic_load_explicit(&pool->queued, memory_order_relaxed) && !atomic_load_explicit(&pool->nlent, memory_order_relaxed))
         return 0;
     if (atomic_load_explicit(&pool->call, memory_order_relaxed) && atomic_exchange(&pool->call, 0))
         rouse(rail);
-    if (!lc_lane_take(pool, &lane))
+    if (!cma_lane_take(pool, &epoch))
         return 0;
     for (int more = 1; more && did < 2; did++) {
         pthread_mutex_lock(&pool->mu);
-        lc_job *list = lc_pool_take(rail);
+        cma_job *list = cma_pool_take(rail);
         pthread_mutex_unlock(&pool->mu);
         if (!list)
             break;
-        more = list->loan != NULL;
-        lc_pool_copy(rail, list, lane);
+        more = list->offload != NULL;
+        cma_pool_copy(rail, list, epoch);
     }
-    lc_lane_give(pool, lane);
+    cma_lane_give(pool, epoch);
     return did > 0;
 }
 
-int lc_pool_help(lc_rail *rail) { return copy_own(rail) || lc_favour(rail); }
+int cma_pool_help(cma_rail *rail) { return copy_own(rail) || cma_assist(rail); }
 
-lc_job *lc_pool_done(lc_rail *rail)
+cma_job *cma_pool_done(cma_rail *rail)
 {
     if (atomic_load_explicit(&rail->pool.nlent, memory_order_relaxed)) {
         pthread_mutex_lock(&rail->pool.mu);
-        lc_loan_reap(&rail->pool);
+        cma_offload_reap(&rail->pool);
         pthread_mutex_unlock(&rail->pool.mu);
     }
     if (!atomic_load_explicit(&rail->pool.done, memory_order_relaxed))
@@ -188,25 +188,25 @@ lc_job *lc_pool_done(lc_rail *rail)
 }
 
 /* With the rail and mu locked; they are not meanwhile. */
-static void nap(lc_rail *rail)
+static void nap(cma_rail *rail)
 {
     pthread_mutex_unlock(&rail->pool.mu);
     gr_rail_unlock(&rail->base);
-    nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
+    nanosleep(&(struct timespec){ .tv_nsec = CMA_NAP_US * 1000 }, NULL);
     gr_rail_lock(&rail->base);
     pthread_mutex_lock(&rail->pool.mu);
 }
 
-int lc_pool_drain(lc_rail *rail, lc_ep *ep)
+int cma_pool_drain(cma_rail *rail, cma_ep *ep)
 {
-    lc_pool *pool = &rail->pool;
+    cma_pool *pool = &rail->pool;
     uint64_t end = 0; /* of patience: begins when the peer alone is at something */
     uint32_t left;
     pthread_mutex_lock(&pool->mu);
-    if (atomic_load(&pool->favour) == ep)
-        atomic_store(&pool->favour, NULL);
+    if (atomic_load(&pool->assist) == ep)
+        atomic_store(&pool->assist, NULL);
     pool->tail = &pool->head;
-    for (lc_job *j = pool->head, *next; j; j = next) {
+    for (cma_job *j = pool->head, *next; j; j = next) {
         next = j->next;
         if (j->ep != ep) {
             *pool->tail = j;
@@ -216,38 +216,38 @@ int lc_pool_drain(lc_rail *rail, lc_ep *ep)
         atomic_fetch_sub(&pool->queued, 1);
         pool->bytes -= j->bytes;
         j->err = ECANCELED;
-        lc_pool_put_done(pool, j);
+        cma_pool_put_done(pool, j);
     }
     *pool->tail = NULL;
-    while ((left = lc_loan_cancel(pool, ep, 0)) || ep->pool.jobs) {
-        if (!ep->pool.jobs && end && lc_now() > end)
+    while ((left = cma_offload_cancel(pool, ep, 0)) || ep->pool.jobs) {
+        if (!ep->pool.jobs && end && cma_now() > end)
             break;
         if (!ep->pool.jobs && !end)
-            end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000;
+            end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000;
         nap(rail);
     }
     if (left)
-        left = lc_loan_cancel(pool, ep, 1);
+        left = cma_offload_cancel(pool, ep, 1);
     pthread_mutex_unlock(&pool->mu);
     if (left)
-        lc_note_late(rail, ep->peer.pid);
+        cma_note_late(rail, ep->peer.pid);
     return left ? -ETIMEDOUT : 0;
 }
 
-void lc_pool_open(lc_pool *pool, uint32_t threads, const lc_nodes *nodes)
+void cma_pool_open(cma_pool *pool, uint32_t threads, const cma_nodes *nodes)
 {
     pool->nodes = *nodes;
     pthread_mutex_init(&pool->mu, NULL);
     pthread_cond_init(&pool->work, NULL);
     pool->tail = &pool->head;
-    _Static_assert(LC_COPIERS == 32 && LC_THREADS < LC_COPIERS - 1, "a bit each, and some to lend");
-    pool->copiers.most = threads < LC_THREADS ? threads : LC_THREADS;
-    atomic_init(&pool->lanes, ~((2u << pool->copiers.most) - 1));
+    _Static_assert(CMA_COPIERS == 32 && CMA_THREADS < CMA_COPIERS - 1, "a bit each, and some to lend");
+    pool->copiers.most = threads < CMA_THREADS ? threads : CMA_THREADS;
+    atomic_init(&pool->epochs, ~((2u << pool->copiers.most) - 1));
 }
 
-void lc_pool_close(lc_rail *rail)
+void cma_pool_close(cma_rail *rail)
 {
-    lc_pool *pool = &rail->pool;
+    cma_pool *pool = &rail->pool;
     pthread_mutex_lock(&pool->mu);
     pool->stop = 1;
     pthread_cond_broadcast(&pool->work);

@@ -4,55 +4,55 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
-enum { EP_COMPS = LC_OPS + LC_BULKS + 2 * LC_RECVS }; /* what an endpoint may have to hand out */
-static const size_t table_size = LC_REGIONS * sizeof(lc_entry);
+enum { EP_COMPS = CMA_OPS + CMA_BULKS + 2 * CMA_RECVS }; /* what an endpoint may have to hand out */
+static const size_t table_size = CMA_REGIONS * sizeof(cma_entry);
 
-static void free_rail(lc_rail *rail)
+static void free_rail(cma_rail *rail)
 {
-    lc_pool_close(rail);
-    lc_mapper_close(&rail->mapper);
-    lc_bulk_close(rail);
-    for (lc_job *j = rail->free_job, *next; j; j = next) {
+    cma_pool_close(rail);
+    cma_mapper_close(&rail->mapper);
+    cma_bulk_close(rail);
+    for (cma_job *j = rail->free_job, *next; j; j = next) {
         next = j->next;
         free(j);
     }
     munmap(rail->table, table_size);
     munmap(rail->shares, sizeof(*rail->shares));
-    close(rail->bell_fd);
+    close(rail->doorbell_fd);
     close(rail->base.wait_fd);
     gr_ready_free(&rail->ready);
     free(rail);
 }
 
-int lc_rail_open(uint32_t threads, const lc_nodes *nodes, const lc_parts *parts, lc_rail **out)
+int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *parts, cma_rail **out)
 {
-    lc_rail *rail = calloc(1, sizeof(*rail));
+    cma_rail *rail = calloc(1, sizeof(*rail));
     if (!rail)
         return -ENOMEM;
-    gr_rail_init(&rail->base, &lc_ops);
-    rail->base.unlocked = &lc_unlocked;
-    rail->base.bulk = &lc_whole;
+    gr_rail_init(&rail->base, &cma_ops);
+    rail->base.unlocked = &cma_unlocked;
+    rail->base.bulk = &cma_whole;
     rail->base.wait_fd = parts->wait_fd;
-    rail->bell_fd = parts->bell_fd;
+    rail->doorbell_fd = parts->doorbell_fd;
     rail->table = parts->table;
     rail->shares = parts->shares;
     rail->base.limit.iov_limit = GR_MAX_IOV;
-    rail->base.limit.tx_depth = LC_OPS;
-    rail->base.limit.rx_depth = LC_RECVS;
-    rail->base.limit.max_msg = LC_ALONE; /* the pool's threads share what is cut */
+    rail->base.limit.tx_depth = CMA_OPS;
+    rail->base.limit.rx_depth = CMA_RECVS;
+    rail->base.limit.max_msg = CMA_ALONE; /* the pool's threads share what is cut */
     rail->base.limit.window_min = 16 << 20; /* work for all who may copy, also while one of them does not run */
-    rail->base.limit.msg_size = LC_MSG;
+    rail->base.limit.msg_size = CMA_MSG;
     rail->base.is.private_ep = 1;
-    rail->base.is.prompt = 1;
-    lc_pool_open(&rail->pool, threads, nodes);
-    lc_mapper_open(&rail->mapper, parts->mapper_fd);
+    rail->base.is.completes_inline = 1;
+    cma_pool_open(&rail->pool, threads, nodes);
+    cma_mapper_open(&rail->mapper, parts->mapper_fd);
     *out = rail;
     return 0;
 }
 
-int lc_rail_close(lc_rail *rail)
+int cma_rail_close(cma_rail *rail)
 {
     if (rail->open_eps)
         return -EBUSY;
@@ -60,17 +60,17 @@ int lc_rail_close(lc_rail *rail)
     return 0;
 }
 
-static void free_ep(lc_ep *ep)
+static void free_ep(cma_ep *ep)
 {
-    if (atomic_load(&ep->bell) >= 0)
-        close(atomic_load(&ep->bell)); /* not before: whoever copies may have rung it */
+    if (atomic_load(&ep->doorbell) >= 0)
+        close(atomic_load(&ep->doorbell)); /* not before: whoever copies may have rung it */
     if (ep->peer.pidfd >= 0)
         close(ep->peer.pidfd);
     if (ep->peer.mem >= 0)
         close(ep->peer.mem);
-    munmap(ep->box, sizeof(*ep->box));
-    if (ep->peer.box)
-        munmap(ep->peer.box, sizeof(*ep->peer.box));
+    munmap(ep->shm, sizeof(*ep->shm));
+    if (ep->peer.shm)
+        munmap(ep->peer.shm, sizeof(*ep->peer.shm));
     if (ep->peer.table)
         munmap((void *)ep->peer.table, table_size);
     if (ep->peer.shares)
@@ -79,18 +79,18 @@ static void free_ep(lc_ep *ep)
     free(ep);
 }
 
-int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out)
+int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out)
 {
-    lc_ep *ep = calloc(1, sizeof(*ep));
+    cma_ep *ep = calloc(1, sizeof(*ep));
     if (!ep)
         return -ENOMEM;
     ep->rail = rail;
     ep->peer.sock = ep->peer.pidfd = ep->peer.mem = -1;
-    atomic_store(&ep->bell, -1);
+    atomic_store(&ep->doorbell, -1);
     gr_rail_lock(&rail->base);
     int rc = gr_ready_room(&rail->ready, (rail->open_eps + 1) * EP_COMPS);
     if (!rc) {
-        ep->box = box;
+        ep->shm = shm;
         ep->number = ++rail->numbers;
         ep->next = rail->eps;
         rail->eps = ep;
@@ -104,26 +104,26 @@ int lc_ep_open(lc_rail *rail, lc_box *box, lc_ep **out)
     return rc;
 }
 
-int lc_ep_shut(lc_ep *ep)
+int cma_ep_shut(cma_ep *ep)
 {
-    lc_rail *rail = ep->rail;
+    cma_rail *rail = ep->rail;
     gr_rail_lock(&rail->base);
-    atomic_store(&ep->box->closed, 1);
+    atomic_store(&ep->shm->closed, 1);
     atomic_store(&ep->closing, 1);
-    lc_hang_up(ep);
-    int late = lc_cancel(ep);
+    cma_hang_up(ep);
+    int late = cma_cancel(ep);
     ep->err = ESHUTDOWN;
-    lc_import_close(ep);
+    cma_import_close(ep);
     gr_rail_unlock(&rail->base);
-    int rc = lc_quiet(rail, ep, 0);
+    int rc = cma_quiet(rail, ep, 0);
     return rc ? rc : late;
 }
 
-void lc_ep_free(lc_ep *ep)
+void cma_ep_free(cma_ep *ep)
 {
-    lc_rail *rail = ep->rail;
+    cma_rail *rail = ep->rail;
     gr_rail_lock(&rail->base);
-    lc_ep **at = &rail->eps;
+    cma_ep **at = &rail->eps;
     while (*at != ep)
         at = &(*at)->next;
     *at = ep->next;

@@ -1,4 +1,4 @@
-/* Whether another process's thread is past a call, though it has not said so. It is C since polls ask, under the pool's lock (loan.c). */
+/* Whether another process's thread is past a call, though it has not said so. It is C since polls ask, under the pool's lock (offload.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
 /* A file of the thread's; 0 or an errno. */
 static int told(pid_t pid, int tid, const char *file, char *to, size_t size)
@@ -36,7 +36,7 @@ static int gone(pid_t pid, int tid)
 
 /* The call is looked at first: one that is stopped before it is in no call. A tracer stops it in another state. A filter could stop it on its
  * way in, and let it in later. */
-int lc_stopped(pid_t pid, int tid, long nr)
+int cma_stopped(pid_t pid, int tid, long nr)
 {
     char text[4096];
     const char *state;
@@ -65,7 +65,7 @@ static int own_proc(void)
     return atoi(self) == getpid();
 }
 
-void lc_note_late(lc_rail *rail, pid_t pid)
+void cma_note_late(cma_rail *rail, pid_t pid)
 {
     char text[4096];
     const char *state = pid > 0 && own_proc() && told(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
@@ -73,4 +73,4 @@ void lc_note_late(lc_rail *rail, pid_t pid)
     atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | c);
 }
 
-uint64_t lc_late(lc_rail *rail) { return atomic_load(&rail->late); }
+uint64_t cma_late(cma_rail *rail) { return atomic_load(&rail->late); }

@@ -1,18 +1,18 @@
-/* What a region allows, and the wait for those that are copying. Who enters regions is Go (shm/table.go); the wait is C, as it looks at lanes of endpoints
+/* What a region allows, and the wait for those that are copying. Who enters regions is Go (shm/table.go); the wait is C, as it looks at epochs of endpoints
  * under the rail's lock. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
-int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len)
+int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t len)
 {
     uint64_t generation = key >> 32;
-    if ((uint32_t)key >= LC_REGIONS || !(generation & 1))
+    if ((uint32_t)key >= CMA_REGIONS || !(generation & 1))
         return EACCES;
-    const lc_entry *e = &table[(uint32_t)key];
+    const cma_entry *e = &table[(uint32_t)key];
     uint64_t before = atomic_load(&e->generation), base = atomic_load(&e->base), size = atomic_load(&e->len);
     if (before != generation || atomic_load(&e->generation) != generation)
         return EACCES;
@@ -21,12 +21,12 @@ int lc_allowed(const lc_entry *table, uint64_t key, uint64_t addr, uint64_t len)
 
 typedef struct busy {
     uint64_t ep, turn; /* ep 0: ours, for peers */
-    uint32_t lane;
+    uint32_t epoch;
 } busy;
 
-static lc_ep *find(lc_rail *rail, uint64_t number)
+static cma_ep *find(cma_rail *rail, uint64_t number)
 {
-    lc_ep *ep = rail->eps;
+    cma_ep *ep = rail->eps;
     while (ep && ep->number != number)
         ep = ep->next;
     return ep;
@@ -35,19 +35,19 @@ static lc_ep *find(lc_rail *rail, uint64_t number)
 static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn & 1) && (!at || !regions || (at & regions)); }
 
 /* With the rail locked. */
-static uint32_t look(lc_rail *rail, lc_ep *only, uint64_t regions, busy *out)
+static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
 {
     uint32_t n = 0;
-    for (lc_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
-        for (uint32_t i = 0; i < LC_LANES; i++) {
-            uint64_t turn = atomic_load(&ep->box->lane[i].turn), at = atomic_load(&ep->box->lane[i].regions);
+    for (cma_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
+        for (uint32_t i = 0; i < CMA_EPOCHS; i++) {
+            uint64_t turn = atomic_load(&ep->shm->epoch[i].turn), at = atomic_load(&ep->shm->epoch[i].regions);
             if (busy_at(turn, at, regions)) { /* of a later turn, which looks at generations anew: no harm */
                 if (out)
                     out[n] = (busy){ ep->number, turn, i };
                 n++;
             }
         }
-    for (uint32_t i = 0; !only && i < LC_COPIERS; i++) {
+    for (uint32_t i = 0; !only && i < CMA_COPIERS; i++) {
         uint64_t turn = atomic_load(&rail->pool.own[i].turn);
         if (busy_at(turn, atomic_load(&rail->pool.own[i].regions), regions)) {
             if (out)
@@ -58,7 +58,7 @@ static uint32_t look(lc_rail *rail, lc_ep *only, uint64_t regions, busy *out)
     return n;
 }
 
-int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
+int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions)
 {
     gr_rail_lock(&rail->base);
     uint32_t n = look(rail, only, regions, NULL);
@@ -66,35 +66,35 @@ int lc_quiet(lc_rail *rail, lc_ep *only, uint64_t regions)
     if (n == 0)
         return 0;
     gr_rail_lock(&rail->base);
-    busy *list = malloc((rail->open_eps + 1) * LC_LANES * sizeof(*list));
+    busy *list = malloc((rail->open_eps + 1) * CMA_EPOCHS * sizeof(*list));
     n = list ? look(rail, only, regions, list) : 0;
     gr_rail_unlock(&rail->base);
     if (!list)
         return -ENOMEM;
-    for (uint64_t end = lc_now() + (uint64_t)LC_WAIT_MS * 1000000; n;) {
+    for (uint64_t end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000; n;) {
         uint32_t left = 0;
         gr_rail_lock(&rail->base);
         for (uint32_t i = 0; i < n; i++) {
             if (!list[i].ep) {
-                if (atomic_load(&rail->pool.own[list[i].lane].turn) == list[i].turn)
+                if (atomic_load(&rail->pool.own[list[i].epoch].turn) == list[i].turn)
                     list[left++] = list[i];
                 continue;
             }
-            lc_ep *ep = find(rail, list[i].ep);
-            if (ep && atomic_load(&ep->box->lane[list[i].lane].turn) == list[i].turn && lc_alive(ep))
+            cma_ep *ep = find(rail, list[i].ep);
+            if (ep && atomic_load(&ep->shm->epoch[list[i].epoch].turn) == list[i].turn && cma_alive(ep))
                 list[left++] = list[i];
         }
-        int over = left && lc_now() > end;
-        lc_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
+        int over = left && cma_now() > end;
+        cma_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
         pid_t pid = late ? late->peer.pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;
         if (over) {
-            lc_note_late(rail, pid);
+            cma_note_late(rail, pid);
             break;
         }
         if (n)
-            nanosleep(&(struct timespec){ .tv_nsec = LC_NAP_US * 1000 }, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = CMA_NAP_US * 1000 }, NULL);
     }
     free(list);
     return n ? -ETIMEDOUT : 0;

@@ -22,7 +22,7 @@ type Owner struct {
 // at most for each message: that may be stopped, or never answer. The end of ctx ends it. The error is a gpu.Why, or add's.
 func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []int32, sizes []uint64) error) error {
 	f := fetch{ctx: ctx, of: of, key: key}
-	f.rest()
+	f.renewPatience()
 	defer func() { f.cancel() }()
 	if err := f.connect(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 			return err
 		}
 		got += n
-		f.rest()
+		f.renewPatience()
 	}
 	return nil
 }
@@ -55,8 +55,8 @@ type fetch struct {
 	cancel context.CancelFunc
 }
 
-// rest renews the patience.
-func (f *fetch) rest() {
+// renewPatience renews the patience.
+func (f *fetch) renewPatience() {
 	if f.cancel != nil {
 		f.cancel()
 	}

@@ -54,7 +54,7 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	}
 	ipc.CloseAll(fds) // before more are opened
 	if err == nil {
-		p.befriend(pid, pidfd)
+		p.openMemory(pid, pidfd)
 		p.Sock, err = e.release(&e.in)
 	}
 	if err == nil {
@@ -94,10 +94,10 @@ func (p *Peer) drop(s Sizes) {
 	}
 }
 
-// befriend opens the memory of a peer for which we may copy: of those that could do it themselves. One that gives its place to a program of more
+// openMemory opens the memory of a peer for which we may copy: of those that could do it themselves. One that gives its place to a program of more
 // rights would else reach into that by us. And of those whose memory may be read at all. The peer is of our user: nobody else gets so far.
-func (p *Peer) befriend(pid, pidfd int) {
-	if p.Self || mightier() || !ipc.OwnProc() {
+func (p *Peer) openMemory(pid, pidfd int) {
+	if p.Self || morePrivileged() || !ipc.OwnProc() {
 		return
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -111,8 +111,8 @@ func (p *Peer) befriend(pid, pidfd int) {
 	p.Memory = fd
 }
 
-// mightier says whether this process may do to others what its peer of that user may not.
-func mightier() bool {
+// morePrivileged says whether this process may do to others what its peer of that user may not.
+func morePrivileged() bool {
 	if unix.Getuid() != unix.Geteuid() {
 		return true
 	}

@@ -25,7 +25,7 @@ func TestConnect(t *testing.T) {
 	require.True(t, a.peer.Self)
 	require.Equal(t, -1, a.peer.Memory)
 	require.Equal(t, os.Getpid(), a.pid)
-	require.NoError(t, unix.Send(a.bell, []byte{0}, 0))
+	require.NoError(t, unix.Send(a.doorbell, []byte{0}, 0))
 	n, err := unix.Read(b.peer.Sock, make([]byte, 8))
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

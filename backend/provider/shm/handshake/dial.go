@@ -140,7 +140,7 @@ func (d *dialer) dial() (*ipc.Conn, error) {
 		conn.Close()
 		return nil, ipc.Fail(ipc.Checking, err)
 	}
-	if err := d.greet(conn); err != nil {
+	if err := d.sendHello(conn); err != nil {
 		conn.Close()
 		switch errno := ipc.Errno(err); errno {
 		case unix.EAGAIN, unix.EPIPE, unix.ECONNRESET:
@@ -152,7 +152,7 @@ func (d *dialer) dial() (*ipc.Conn, error) {
 	return conn, nil
 }
 
-func (d *dialer) greet(conn *ipc.Conn) error {
+func (d *dialer) sendHello(conn *ipc.Conn) error {
 	h := hello{Magic: magic, Segment: uint32(d.e.l.sizes.Segment), Token: d.token}
 	if err := conn.Send(h.encode()); err != nil {
 		return err

@@ -29,13 +29,13 @@ type end struct {
 	mu         sync.Mutex
 	pid, pidfd int
 	peer       *Peer
-	bell       int
+	doorbell   int
 	errno      unix.Errno
 	ended      bool
 }
 
 func (o *end) Identified(pid, pidfd int) { o.set(func() { o.pid, o.pidfd = pid, pidfd }) }
-func (o *end) Accepted(sock int)         { o.set(func() { o.bell = sock }) }
+func (o *end) Accepted(sock int)         { o.set(func() { o.doorbell = sock }) }
 func (o *end) Connected(p *Peer) error   { o.set(func() { o.peer = p }); return nil }
 func (o *end) Failed(errno unix.Errno, ended bool) {
 	o.set(func() { o.errno, o.ended = errno, ended })
@@ -56,7 +56,7 @@ func (o *end) met() bool {
 func (o *end) both() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.peer != nil && o.bell >= 0
+	return o.peer != nil && o.doorbell >= 0
 }
 
 func (o *end) failed() unix.Errno {
@@ -87,7 +87,7 @@ func newListener(t *testing.T) *Listener {
 
 // newEnd opens an endpoint of that listener; nil: of one of its own.
 func newEnd(t *testing.T, l *Listener) *end {
-	o := &end{t: t, l: l, sizes: small, bell: -1, pidfd: -1}
+	o := &end{t: t, l: l, sizes: small, doorbell: -1, pidfd: -1}
 	if l == nil {
 		o.l = newListener(t)
 	}
@@ -118,12 +118,12 @@ func (o *end) close() {
 		o.peer.drop(small)
 	}
 	ipc.CloseAll(o.fds[1:])
-	for _, fd := range []int{o.bell, o.pidfd} {
+	for _, fd := range []int{o.doorbell, o.pidfd} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
-	o.peer, o.bell, o.pidfd, o.fds = nil, -1, -1, [3]int{-1, -1, -1}
+	o.peer, o.doorbell, o.pidfd, o.fds = nil, -1, -1, [3]int{-1, -1, -1}
 }
 
 func (o *end) connect(to *end) error { return o.e.Connect(to.l.Name(), to.e.Token()) }

@@ -25,9 +25,9 @@ static void emptied(vb_rail *rail)
 /* What the operations at the end of the queue say about it. */
 static void recount(vb_qp *qp)
 {
-    qp->unsignalled = 0;
-    for (uint32_t i = qp->sent_tail; i != qp->sent_head && !qp->sent[(i - 1) % VB_SEND_DEPTH].signalled; i--)
-        qp->unsignalled += qp->sent[(i - 1) % VB_SEND_DEPTH].wrs;
+    qp->unsignaled = 0;
+    for (uint32_t i = qp->sent_tail; i != qp->sent_head && !qp->sent[(i - 1) % VB_SEND_DEPTH].signaled; i--)
+        qp->unsignaled += qp->sent[(i - 1) % VB_SEND_DEPTH].wrs;
 }
 
 /* The operations are the last in the queue. Of one that the device has in part the end is not its own: it fails with the
@@ -45,15 +45,15 @@ void vb_unpost(vb_qp *qp, int err)
         uint32_t wrs = s->wrs < left ? s->wrs : left;
         left -= wrs;
         qp->sq_used -= wrs;
-        qp->signalled -= s->signalled;
-        s->signalled = 0;
+        qp->signaled -= s->signaled;
+        s->signaled = 0;
         s->wrs = (uint16_t)(s->wrs - wrs);
         if (s->wrs) {
             s->broken = 1;
             break;
         }
         qp->sent_tail--;
-        vb_tell(rail, s->ctx, err, 0, 0);
+        vb_complete(rail, s->ctx, err, 0, 0);
     }
     emptied(rail);
     recount(qp);

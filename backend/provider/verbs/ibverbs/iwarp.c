@@ -1,7 +1,7 @@
 /* Requests on iWARP, where a completion says that the local buffer is free and nothing about the peer's memory.
  *
  * A WRITE that asks for proof is followed by a READ of a byte of what it wrote: the answer is generated when all WRITEs before
- * it on the connection are in place (RFC 5040, 5.5). Every request is signalled: on siw a WRITE without bytes of its own in
+ * it on the connection are in place (RFC 5040, 5.5). Every request is signaled: on siw a WRITE without bytes of its own in
  * the completion queue may still read its source when a later SEND has completed. Completions come in any order.
  *
  * The side that asks for the connection must send first (RFC 5044, 7.1.2): a message of nothing, the hello, for which the
@@ -62,7 +62,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     struct ibv_sge sge[GR_MAX_IOV + 1];
     if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
-    uint32_t asks = op == GR_WRITE || op == GR_WRITE_PROVEN, all = n + asks;
+    uint32_t asks = op == GR_WRITE || op == GR_WRITE_FLUSHED, all = n + asks;
     int rc = room(qp, all);
     if (rc)
         return rc;
@@ -122,7 +122,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 static void tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
 {
     if (ctx)
-        vb_tell(rail, ctx, err, vendor_err, len);
+        vb_complete(rail, ctx, err, vendor_err, len);
 }
 
 static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)

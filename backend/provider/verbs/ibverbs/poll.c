@@ -36,7 +36,7 @@ void vb_expect(vb_rail *rail)
         rail->armed = VB_ANY;
 }
 
-void vb_tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
+void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
 {
     gr_ready_put(&rail->ready, (gr_comp){ ctx, err, err ? vendor_err : 0, len });
 }
@@ -52,15 +52,15 @@ static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
         vb_sent *s = &qp->sent[qp->sent_head % VB_SEND_DEPTH];
         int last = qp->sent_head == seq;
         qp->sq_used -= s->wrs;
-        qp->signalled -= s->signalled;
-        vb_tell(qp->rail, s->ctx, s->broken ? EIO : last ? err : qp->alone ? ECANCELED : 0, (int)wc->vendor_err, 0);
+        qp->signaled -= s->signaled;
+        vb_complete(qp->rail, s->ctx, s->broken ? EIO : last ? err : qp->alone ? ECANCELED : 0, (int)wc->vendor_err, 0);
         if (last)
             break;
     }
     qp->sent_head++;
     qp->alone |= err != 0;
     if (qp->sent_head == qp->sent_tail)
-        qp->unsignalled = 0;
+        qp->unsignaled = 0;
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
@@ -81,7 +81,7 @@ void vb_take(vb_rail *rail, const struct ibv_wc *wc)
     if (seq != qp->recv_head)
         return;
     int err = vb_errno(wc->status);
-    vb_tell(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
+    vb_complete(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
 }
 
 void vb_give_up(vb_qp *qp)
@@ -92,9 +92,9 @@ void vb_give_up(vb_qp *qp)
     }
     qp->rail->tails -= (uint32_t)vb_tail(qp);
     for (; qp->sent_head != qp->sent_tail; qp->sent_head++)
-        vb_tell(qp->rail, qp->sent[qp->sent_head % VB_SEND_DEPTH].ctx, ECANCELED, 0, 0);
+        vb_complete(qp->rail, qp->sent[qp->sent_head % VB_SEND_DEPTH].ctx, ECANCELED, 0, 0);
     for (; qp->recv_head != qp->recv_tail; qp->recv_head++)
-        vb_tell(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
+        vb_complete(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
 }
 
 /* Takes from the queue what there is, up to max completions; how many. */

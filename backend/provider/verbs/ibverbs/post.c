@@ -7,38 +7,38 @@
 enum { SIGNAL_EVERY = 32 };
 
 /* One operation more, of which `wrs` requests are in the queue. */
-static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signalled)
+static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signaled)
 {
     int was = vb_tail(qp);
-    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signalled, 0 };
+    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signaled, 0 };
     qp->sq_used += wrs;
     gr_ready_owe(&qp->rail->ready);
     vb_expect(qp->rail);
-    if (signalled) {
-        qp->signalled++;
-        qp->unsignalled = 0;
+    if (signaled) {
+        qp->signaled++;
+        qp->unsignaled = 0;
     } else {
-        qp->unsignalled += wrs;
+        qp->unsignaled += wrs;
     }
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
 /* The n requests at the end of the chain become an operation, of which the last tells. A WRITE and the message behind it
  * end together: the message tells of both. */
-static void add(vb_qp *qp, uint32_t n, int signalled, gr_ctx *ctx)
+static void add(vb_qp *qp, uint32_t n, int signaled, gr_ctx *ctx)
 {
     vb_chain *c = &qp->rail->chain;
     struct ibv_send_wr *wr = &c->wr[c->tail];
     vb_sent *before = &qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH];
-    if (wr->opcode == IBV_WR_SEND && c->tail > c->head && wr[-1].opcode == IBV_WR_RDMA_WRITE && before->signalled) {
+    if (wr->opcode == IBV_WR_SEND && c->tail > c->head && wr[-1].opcode == IBV_WR_RDMA_WRITE && before->signaled) {
         wr[-1].send_flags &= ~(unsigned)IBV_SEND_SIGNALED;
-        before->signalled = 0;
-        qp->signalled--;
+        before->signaled = 0;
+        qp->signaled--;
     }
-    wr[n - 1].send_flags |= signalled ? IBV_SEND_SIGNALED : 0;
+    wr[n - 1].send_flags |= signaled ? IBV_SEND_SIGNALED : 0;
     c->tail += n;
     qp->rail->base.gathered = 1;
-    note(qp, ctx, n, signalled);
+    note(qp, ctx, n, signaled);
 }
 
 /* One request is kept for vb_close_tail. */
@@ -51,7 +51,7 @@ static int room(vb_qp *qp, uint32_t wrs)
     return gr_ready_full(&qp->rail->ready) ? -EAGAIN : vb_gather(qp, wrs);
 }
 
-/* A chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one a segment, of which the last tells of all. Weak ones say nothing
+/* A chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one a segment, of which the last tells of all. unsignaled ones say nothing
  * unless they are many. */
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
@@ -59,7 +59,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     vb_chain *c = &qp->rail->chain;
     if (n == 0 || n > base->limit.iov_limit)
         return -EINVAL;
-    uint32_t all = n + (op == GR_WRITE_PROVEN);
+    uint32_t all = n + (op == GR_WRITE_FLUSHED);
     int rc = room(qp, all);
     if (rc)
         return rc;
@@ -77,7 +77,7 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     }
     if (all > n)
         wr[n] = vb_proof(qp, &sge[n], op, n, seg);
-    add(qp, all, op != GR_WRITE_WEAK || qp->unsignalled + n >= SIGNAL_EVERY, ctx);
+    add(qp, all, op != GR_WRITE_UNSIGNALED || qp->unsignaled + n >= SIGNAL_EVERY, ctx);
     return 0;
 }
 
@@ -124,7 +124,7 @@ struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32
     for (uint32_t i = 0; i < n; i++)
         if (seg[i].len)
             last = &seg[i];
-    *sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)rail->sink, .length = last->len || op == GR_WRITE_PROVEN, .lkey = rail->sink_mr->lkey };
+    *sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)rail->sink, .length = last->len || op == GR_WRITE_FLUSHED, .lkey = rail->sink_mr->lkey };
     return (struct ibv_send_wr){
         .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
         .wr.rdma = { .remote_addr = last->raddr, .rkey = (uint32_t)last->rkey },
@@ -145,10 +145,10 @@ void vb_close_tail(vb_qp *qp)
         return;
     vb_sent *last = &qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH];
     last->wrs++;
-    last->signalled = 1;
+    last->signaled = 1;
     qp->sq_used++;
-    qp->signalled++;
-    qp->unsignalled = 0;
+    qp->signaled++;
+    qp->unsignaled = 0;
     qp->rail->tails--;
 }
 

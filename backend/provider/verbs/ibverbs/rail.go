@@ -83,8 +83,8 @@ type Facts struct {
 	IWarp                      bool
 }
 
-// Tell is for a rail that is being opened.
-func (r *Rail) Tell(f Facts) {
+// SetFacts is for a rail that is being opened.
+func (r *Rail) SetFacts(f Facts) {
 	b := &r.c.base
 	b.wait_fd = C.int(f.WaitFD)
 	b.limit.iov_limit = C.uint32_t(f.Segments)

@@ -47,7 +47,7 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
     return 0;
 }
 
-/* Every request of a failed queue pair is a completion, signalled or not. */
+/* Every request of a failed queue pair is a completion, signaled or not. */
 static uint32_t promise(const vb_qp *qp)
 {
     return qp->sq_size + qp->rq_size;

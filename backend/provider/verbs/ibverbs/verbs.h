@@ -32,7 +32,7 @@ typedef struct vb_lib {
 /* ---- rails ---- */
 
 enum {
-    VB_CHAIN = 32, /* work requests gathered for one ibv_post_send; as many as go unsignalled */
+    VB_CHAIN = 32, /* work requests gathered for one ibv_post_send; as many as go unsignaled */
     VB_SEND_DEPTH = 1024,  /* work requests of an endpoint */
     VB_RECV_DEPTH = 64,
 };
@@ -40,7 +40,7 @@ enum {
 typedef struct vb_sent { /* one operation in the send queue */
     gr_ctx *ctx;
     uint16_t wrs;
-    uint8_t signalled;
+    uint8_t signaled;
     uint8_t broken; /* its chain was taken in part: it fails, whatever its requests say; on iWARP, its errno */
 } vb_sent;
 
@@ -73,8 +73,8 @@ typedef struct vb_qp {
     vb_sent *sent;
     uint32_t sent_head, sent_tail;
     uint32_t sq_used;     /* work requests */
-    uint32_t unsignalled; /* work requests behind the last signalled one */
-    uint32_t signalled;   /* signalled operations under way */
+    uint32_t unsignaled; /* work requests behind the last signaled one */
+    uint32_t signaled;   /* signaled operations under way */
 
     gr_ctx **recv;
     uint32_t recv_head, recv_tail;
@@ -103,7 +103,7 @@ struct vb_rail {
     uint32_t cq_promised; /* completions that open endpoints may cause */
     vb_slot *slot;
     uint32_t slots;
-    uint32_t tails; /* endpoints with unsignalled requests and nothing behind them that would tell of their end */
+    uint32_t tails; /* endpoints with unsignaled requests and nothing behind them that would tell of their end */
     gr_ready ready;
     vb_chain chain;
 };
@@ -155,7 +155,7 @@ void vb_unpost(vb_qp *qp, int err);
 /* poll.c: an operation is posted, whose completion is to cause an event where one may be waited for. */
 void vb_expect(vb_rail *rail);
 /* poll.c: hands out a completion. */
-void vb_tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
+void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len);
 /* post.c: the READ behind WRITEs whose completion is to prove them. */
 struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg);
 extern const gr_rail_ops vb_iw_ops; /* iwarp.c */
@@ -176,13 +176,13 @@ void vb_take(vb_rail *rail, const struct ibv_wc *wc);
 void vb_give_up(vb_qp *qp);
 int vb_poll(gr_rail *base, gr_comp *out, int max);
 int vb_arm(gr_rail *base);
-/* post.c: a WRITE of nothing, signalled, behind unsignalled ones. */
+/* post.c: a WRITE of nothing, signaled, behind unsignaled ones. */
 void vb_close_tail(vb_qp *qp);
 
-/* The last requests are unsignalled, and nothing is behind them that would tell of their end. */
+/* The last requests are unsignaled, and nothing is behind them that would tell of their end. */
 static inline int vb_tail(const vb_qp *qp)
 {
-    return qp->unsignalled && !qp->signalled;
+    return qp->unsignaled && !qp->signaled;
 }
 
 static inline uint64_t vb_id(const vb_qp *qp, uint32_t seq, int recv)

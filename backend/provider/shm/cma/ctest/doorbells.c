@@ -10,7 +10,7 @@
 static int arm(const end *e)
 {
     gr_rail_lock(&e->rail->base);
-    int again = lc_ops.arm(&e->rail->base);
+    int again = cma_ops.arm(&e->rail->base);
     gr_rail_unlock(&e->rail->base);
     return again;
 }
@@ -18,14 +18,14 @@ static int arm(const end *e)
 static void post_recv(end *e, void *buf)
 {
     gr_rail_lock(&e->rail->base);
-    CHECK(lc_ops.recv(&e->rail->base, e->ep, buf, LC_MSG, NULL, &ctx[1]) == 0);
+    CHECK(cma_ops.recv(&e->rail->base, e->ep, buf, CMA_MSG, NULL, &ctx[1]) == 0);
     gr_rail_unlock(&e->rail->base);
 }
 
 static void send_msg(end *e)
 {
     gr_rail_lock(&e->rail->base);
-    CHECK(lc_ops.send(&e->rail->base, e->ep, "news", 5, NULL, 1, &ctx[2]) == 0);
+    CHECK(cma_ops.send(&e->rail->base, e->ep, "news", 5, NULL, 1, &ctx[2]) == 0);
     gr_rail_unlock(&e->rail->base);
 }
 
@@ -34,14 +34,14 @@ enum { RINGS = 100 };
 /* Sleeps for each message, and says when it is there. Only rings wake it: nobody else's message is taken for one. */
 static void sleeps(pair *p)
 {
-    char buf[LC_MSG];
+    char buf[CMA_MSG];
     for (int i = 0; i < RINGS; i++) {
         p->me.done = 0;
         post_recv(&p->me, buf);
         tell(p, 's');
         for (uint64_t stop = limit(); !p->me.done; poll_end(&p->me)) {
             struct pollfd f = { .fd = p->me.rail->base.wait_fd, .events = POLLIN };
-            CHECK(lc_now() < stop);
+            CHECK(cma_now() < stop);
             if (!arm(&p->me))
                 CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
         }
@@ -69,15 +69,15 @@ void early_ring(void)
 {
     end a = open_end(0), b = open_end(0);
     int s[2], t[2];
-    char buf[LC_MSG];
+    char buf[CMA_MSG];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
     connect_end(&a, getpid(), b.fd, (int[2]){ s[0], t[1] });
     connect_end(&b, getpid(), a.fd, (int[2]){ -1, s[1] });
-    atomic_store(&a.ep->box->sleeping, 1);
+    atomic_store(&a.ep->shm->sleeping, 1);
     send_msg(&b);
-    CHECK(!atomic_load(&a.ep->box->sleeping) && atomic_load(&b.ep->rung));
+    CHECK(!atomic_load(&a.ep->shm->sleeping) && atomic_load(&b.ep->rung));
     CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) < 0);
-    lc_ep_accepted(b.ep, t[0]);
+    cma_ep_accepted(b.ep, t[0]);
     CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) == 1 && !atomic_load(&b.ep->rung));
     close_end(&a);
     close_end(&b);

@@ -29,7 +29,7 @@ static int entry(gr_gpu_table *t, uint32_t index, uint64_t delta, gr_gpu_fault *
     return 0;
 }
 
-static int lane(gr_gpu *g, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault)
+static int stream(gr_gpu *g, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault)
 {
     (void)g;
     (void)device;
@@ -39,13 +39,13 @@ static int lane(gr_gpu *g, int device, int peer, gr_gpu_lane **out, gr_gpu_fault
     return 0;
 }
 
-static void lane_close(gr_gpu *g, gr_gpu_lane *l)
+static void stream_close(gr_gpu *g, gr_gpu_stream *l)
 {
     (void)g;
     free(l);
 }
 
-static int job(gr_gpu_lane *l, gr_gpu_job **out, gr_gpu_fault *fault)
+static int job(gr_gpu_stream *l, gr_gpu_job **out, gr_gpu_fault *fault)
 {
     (void)l;
     (void)fault;
@@ -81,36 +81,36 @@ static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck);
 
 static const gr_gpu_ops ops = {
     .table = table, .table_free = table_free,
-    .entry = entry, .lane = lane, .lane_close = lane_close, .job = job, .job_free = job_free, .post = post, .poll = poll_job, .cancel = cancel,
+    .entry = entry, .stream = stream, .stream_close = stream_close, .job = job, .job_free = job_free, .post = post, .poll = poll_job, .cancel = cancel,
 };
 
 struct mapper {
-    lc_rail *rail;
-    int bell;
+    cma_rail *rail;
+    int doorbell;
     pthread_t thread;
     _Atomic uint64_t done;
     _Atomic int stop;
 };
 
-static void do_task(lc_rail *rail, lc_task *t)
+static void do_task(cma_rail *rail, cma_task *t)
 {
     int what = t->what;
-    if (what == LC_PAIR) {
-        lc_pair_make(rail, t);
+    if (what == CMA_PAIR) {
+        cma_pair_make(rail, t);
         return;
     }
-    lc_import *m = lc_task_import(t);
-    if (what == LC_BEGIN) {
+    cma_import *m = cma_task_import(t);
+    if (what == CMA_BEGIN) {
         int why = fake.map_fails ? fake.why : 0;
         fake.maps++;
         fake.map_fails -= why != 0;
         atomic_fetch_add(&fake.mapped, !why);
-        CHECK(lc_import_settle(rail, m, why, 1 << 20) == why);
+        CHECK(cma_import_finish(rail, m, why, 1 << 20) == why);
         return;
     }
     nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
-    atomic_fetch_sub(&fake.mapped, atomic_load(&m->state) == LC_READY);
-    lc_import_free(m);
+    atomic_fetch_sub(&fake.mapped, atomic_load(&m->state) == CMA_READY);
+    cma_import_free(m);
 }
 
 static void *map_tasks(void *arg)
@@ -118,8 +118,8 @@ static void *map_tasks(void *arg)
     struct mapper *m = arg;
     uint64_t rings;
     while (!atomic_load(&m->stop)) {
-        CHECK(read(m->bell, &rings, sizeof(rings)) == sizeof(rings));
-        for (lc_task *t; (t = lc_mapper_take(m->rail)); atomic_fetch_add(&m->done, 1))
+        CHECK(read(m->doorbell, &rings, sizeof(rings)) == sizeof(rings));
+        for (cma_task *t; (t = cma_mapper_take(m->rail)); atomic_fetch_add(&m->done, 1))
             do_task(m->rail, t);
     }
     return NULL;
@@ -130,13 +130,13 @@ void start_mapper(end *e)
     e->mapper = calloc(1, sizeof(*e->mapper));
     CHECK(e->mapper);
     e->mapper->rail = e->rail;
-    e->mapper->bell = e->mapper_fd;
+    e->mapper->doorbell = e->mapper_fd;
     CHECK(pthread_create(&e->mapper->thread, NULL, map_tasks, e->mapper) == 0);
 }
 
 void wait_mapper(end *e)
 {
-    uint64_t all = lc_mapper_asked(e->rail);
+    uint64_t all = cma_mapper_asked(e->rail);
     while (e->mapper && atomic_load(&e->mapper->done) < all)
         nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
@@ -170,12 +170,12 @@ uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 
 int fake_bulk(end *e, int number, uint64_t key)
 {
-    static lc_vram here;
+    static cma_vram here;
     static gr_op op;
     gr_bulk_region local = { .desc = &here }, remote = { .index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key };
     gr_bulk b = { .ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1 };
     gr_rail_lock(&e->rail->base);
-    int rc = lc_whole.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
+    int rc = cma_whole.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
     gr_rail_unlock(&e->rail->base);
     return rc;
 }
@@ -183,7 +183,7 @@ int fake_bulk(end *e, int number, uint64_t key)
 int fake_bulk_until(end *e, int number, uint64_t key, double seconds)
 {
     int rc;
-    for (uint64_t stop = lc_now() + (uint64_t)(seconds * 1e9); (rc = fake_bulk(e, number, key)) == -EAGAIN && lc_now() < stop;)
+    for (uint64_t stop = cma_now() + (uint64_t)(seconds * 1e9); (rc = fake_bulk(e, number, key)) == -EAGAIN && cma_now() < stop;)
         poll_end(e);
     return rc;
 }

@@ -11,7 +11,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {
-    { "inline", inline_copies }, { "pool", pool_copies }, { "lent_lanes", lent_lanes }, { "left_alone", left_alone }, { "near", near }, { "region_goes", region_goes }, { "endpoint_goes", endpoint_goes },
+    { "inline", inline_copies }, { "pool", pool_copies }, { "lent_epochs", lent_epochs }, { "left_alone", left_alone }, { "near", near }, { "region_goes", region_goes }, { "endpoint_goes", endpoint_goes },
     { "killed", killed }, { "stopped", stopped }, { "ended_unseen", ended_unseen }, { "slow", slow }, { "holes", holes }, 
     { "hostile_ring", hostile_ring }, { "failed_handshake", failed_handshake }, { "closed_ring", closed_ring }, 
     { "lent", lent }, { "crowded", crowded }, { "taken_back", taken_back }, { "refused", refused }, { "helper_killed", helper_killed },
@@ -20,7 +20,7 @@ static const struct {
     { "hostile_offers", hostile_offers }, { "helper_rings", helper_rings }, { "ready_ring", ready_ring }, 
     { "doorbells", doorbells }, 
     { "early_ring", early_ring },
-    { "vram_again", vram_again }, { "vram_lanes", vram_lanes }, 
+    { "vram_again", vram_again }, { "vram_epochs", vram_epochs }, 
     { "vram_closed", vram_closed }, { "vram_peer_closes", vram_peer_closes }, { "vram_stuck", vram_stuck },
 };
 

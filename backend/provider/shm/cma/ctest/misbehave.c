@@ -8,34 +8,34 @@
 static void post_recv(end *e, void *buf, size_t len)
 {
     gr_rail_lock(&e->rail->base);
-    CHECK(lc_ops.recv(&e->rail->base, e->ep, buf, len, NULL, &ctx[1]) == 0);
+    CHECK(cma_ops.recv(&e->rail->base, e->ep, buf, len, NULL, &ctx[1]) == 0);
     gr_rail_unlock(&e->rail->base);
 }
 
-/* A ring that claims more than it can hold, and a message that does: the receives fail, nothing is read beyond the box. */
+/* A ring that claims more than it can hold, and a message that does: the receives fail, nothing is read beyond the shm. */
 void hostile_ring(void)
 {
-    char buf[LC_MSG];
+    char buf[CMA_MSG];
     for (int i = 0; i < 2; i++) {
         end a = open_end(0), b = open_end(0);
         join(&a, &b);
         post_recv(&b, buf, sizeof(buf));
         if (i == 0) {
-            atomic_store(&a.ep->peer.box->put, LC_SLOTS + 1);
+            atomic_store(&a.ep->peer.shm->put, CMA_SLOTS + 1);
         } else {
-            a.ep->peer.box->slot[0].len = UINT32_MAX;
-            atomic_store(&a.ep->peer.box->put, 1);
+            a.ep->peer.shm->slot[0].len = UINT32_MAX;
+            atomic_store(&a.ep->peer.shm->put, 1);
         }
         poll_end(&b);
         CHECK(b.done == 1 && b.err == EPROTO);
         gr_rail_lock(&b.rail->base);
-        CHECK(lc_ops.recv(&b.rail->base, b.ep, buf, sizeof(buf), NULL, &ctx[1]) == -EPROTO);
+        CHECK(cma_ops.recv(&b.rail->base, b.ep, buf, sizeof(buf), NULL, &ctx[1]) == -EPROTO);
         gr_rail_unlock(&b.rail->base);
-        atomic_store(&b.ep->box->taken, LC_SLOTS + 5); /* of what was never put in */
+        atomic_store(&b.ep->shm->taken, CMA_SLOTS + 5); /* of what was never put in */
         gr_rail_lock(&a.rail->base);
-        for (int k = 0; k < LC_SLOTS; k++)
-            CHECK(lc_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == 0);
-        CHECK(lc_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == -EPROTO);
+        for (int k = 0; k < CMA_SLOTS; k++)
+            CHECK(cma_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == 0);
+        CHECK(cma_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == -EPROTO);
         gr_rail_unlock(&a.rail->base);
         close_end(&a);
         close_end(&b);
@@ -46,12 +46,12 @@ void hostile_ring(void)
 void closed_ring(void)
 {
     end a = open_end(0), b = open_end(0);
-    char buf[2][LC_MSG] = { { 0 } };
+    char buf[2][CMA_MSG] = { { 0 } };
     join(&a, &b);
     post_recv(&b, buf[0], sizeof(buf[0]));
     post_recv(&b, buf[1], sizeof(buf[1]));
     gr_rail_lock(&a.rail->base);
-    CHECK(lc_ops.send(&a.rail->base, a.ep, "news", 5, NULL, 1, &ctx[2]) == 0);
+    CHECK(cma_ops.send(&a.rail->base, a.ep, "news", 5, NULL, 1, &ctx[2]) == 0);
     gr_rail_unlock(&a.rail->base);
     poll_end(&a);
     CHECK(a.done == 1 && a.err == 0);
@@ -59,12 +59,12 @@ void closed_ring(void)
     b.ep = NULL;
     gr_comp c[4];
     gr_rail_lock(&b.rail->base);
-    CHECK(lc_ops.poll(&b.rail->base, c, 4) == 2);
+    CHECK(cma_ops.poll(&b.rail->base, c, 4) == 2);
     gr_rail_unlock(&b.rail->base);
     CHECK(c[0].err == 0 && c[0].len == 5 && strcmp(buf[0], "news") == 0);
     CHECK(c[1].err == ECANCELED);
     gr_rail_lock(&a.rail->base);
-    CHECK(lc_ops.send(&a.rail->base, a.ep, "late", 5, NULL, 1, &ctx[2]) == 0);
+    CHECK(cma_ops.send(&a.rail->base, a.ep, "late", 5, NULL, 1, &ctx[2]) == 0);
     gr_rail_unlock(&a.rail->base);
     poll_end(&a);
     CHECK(a.done == 2 && a.err == ECONNRESET);
@@ -76,16 +76,16 @@ void closed_ring(void)
 void failed_handshake(void)
 {
     end a = open_end(0);
-    char buf[LC_MSG];
+    char buf[CMA_MSG];
     post_recv(&a, buf, sizeof(buf));
-    lc_ep_fail(a.ep, EPROTO, 0);
+    cma_ep_fail(a.ep, EPROTO, 0);
     gr_rail_lock(&a.rail->base);
-    CHECK(lc_ops.arm(&a.rail->base) == 1);
+    CHECK(cma_ops.arm(&a.rail->base) == 1);
     gr_rail_unlock(&a.rail->base);
     poll_end(&a);
     CHECK(a.done == 1 && a.err == EPROTO);
     gr_rail_lock(&a.rail->base);
-    CHECK(lc_ops.arm(&a.rail->base) == 0);
+    CHECK(cma_ops.arm(&a.rail->base) == 0);
     gr_rail_unlock(&a.rail->base);
     close_end(&a);
 }

@@ -37,13 +37,13 @@ static card look(int from, int fd[3])
     return its;
 }
 
-static pair meet(int fd, uint32_t threads, pid_t child, const int bells[2])
+static pair meet(int fd, uint32_t threads, pid_t child, const int doorbells[2])
 {
     pair p = { .me = open_end(threads), .child = child, .pipe = fd };
     int its[3];
     show(fd, &p.me);
     p.peer = look(fd, its);
-    connect_end(&p.me, child ? child : getppid(), its, bells);
+    connect_end(&p.me, child ? child : getppid(), its, doorbells);
     for (int i = 0; i < 3; i++)
         close(its[i]);
     return p;

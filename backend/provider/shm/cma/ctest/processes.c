@@ -82,12 +82,12 @@ static void write_for_ever(pair *p)
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
 }
 
-/* How often the peer's lanes have begun a copy to us or ended one. */
+/* How often the peer's epochs have begun a copy to us or ended one. */
 static uint64_t turns(const end *e)
 {
     uint64_t n = 0;
-    for (int i = 0; i < LC_LANES; i++)
-        n += atomic_load(&e->ep->box->lane[i].turn);
+    for (int i = 0; i < CMA_EPOCHS; i++)
+        n += atomic_load(&e->ep->shm->epoch[i].turn);
     return n;
 }
 
@@ -97,16 +97,16 @@ static void away(int sig)
     pair p = split(2, write_for_ever);
     CHECK(hear(&p) == 'w');
     for (uint64_t stop = limit(); turns(&p.me) < 100;) /* it is at it */
-        CHECK(lc_now() < stop);
+        CHECK(cma_now() < stop);
     CHECK(kill(p.child, sig) == 0);
     int status;
     CHECK(waitpid(p.child, &status, WUNTRACED) == p.child);
-    uint64_t begin = lc_now();
+    uint64_t begin = cma_now();
     int rc = close_region(p.me.rail, p.me.key);
     CHECK(rc == 0 || (sig == SIGSTOP && rc == -ETIMEDOUT));
-    CHECK(rc == 0 || lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
+    CHECK(rc == 0 || cma_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
-    CHECK(lc_now() - begin < UINT64_C(3000000000));
+    CHECK(cma_now() - begin < UINT64_C(3000000000));
     if (sig == SIGKILL)
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 4096) == ECONNRESET);
     close_end(&p.me);
@@ -118,17 +118,17 @@ void ended_unseen(void)
 {
     for (int numbered = 0; numbered < 2; numbered++) {
         end e = open_end(0);
-        atomic_store(&e.ep->box->lane[0].turn, 1); /* in the middle of a copy */
+        atomic_store(&e.ep->shm->epoch[0].turn, 1); /* in the middle of a copy */
         pid_t child = numbered ? fork() : 0;
         if (numbered && child == 0)
             _exit(0);
         if (numbered) {
-            lc_ep_identified(e.ep, child, (int)syscall(SYS_pidfd_open, child, 0));
+            cma_ep_identified(e.ep, child, (int)syscall(SYS_pidfd_open, child, 0));
             CHECK(waitpid(child, NULL, 0) == child);
         } else {
             CHECK(close_region(e.rail, e.key) == -ETIMEDOUT);
             CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
-            lc_ep_fail(e.ep, ECONNRESET, 1);
+            cma_ep_fail(e.ep, ECONNRESET, 1);
         }
         CHECK(close_region(e.rail, e.key) == 0);
         e.key = 0;
@@ -141,9 +141,9 @@ void stopped(void) { away(SIGSTOP); }
 
 static void at_a_copy(pair *p)
 {
-    while (!p->me.ep->peer.box)
+    while (!p->me.ep->peer.shm)
         poll_end(&p->me);
-    atomic_store(&p->me.ep->peer.box->lane[0].turn, 1);
+    atomic_store(&p->me.ep->peer.shm->epoch[0].turn, 1);
     tell(p, 'c');
     hear(p);
 }
@@ -154,10 +154,10 @@ void slow(void)
     pair p = split(0, at_a_copy);
     CHECK(hear(&p) == 'c');
     CHECK(close_region(p.me.rail, p.me.key) == -ETIMEDOUT);
-    uint64_t late = lc_late(p.me.rail);
+    uint64_t late = cma_late(p.me.rail);
     CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
     CHECK(kill(p.child, SIGSTOP) == 0 && waitpid(p.child, NULL, WUNTRACED) == p.child);
-    CHECK(close_ep(&p.me) == -ETIMEDOUT && lc_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
+    CHECK(close_ep(&p.me) == -ETIMEDOUT && cma_late(p.me.rail) == ((uint64_t)p.child << 8 | 'T'));
     p.me.key = 0;
     p.me.ep = NULL;
     CHECK(kill(p.child, SIGKILL) == 0 && waitpid(p.child, NULL, 0) == p.child);

@@ -8,19 +8,19 @@
 
 #include "world.h"
 
-/* Threads that find another at the poll copy what is queued, more of them than there are lanes; a poll copies nothing. */
+/* Threads that find another at the poll copy what is queued, more of them than there are epochs; a poll copies nothing. */
 static void *lend(void *arg)
 {
     end *e = arg;
     while (atomic_load(&e->rail->pool.queued))
-        lc_unlocked.help(&e->rail->base);
+        cma_unlocked.help(&e->rail->base);
     return NULL;
 }
 
-void lent_lanes(void)
+void lent_epochs(void)
 {
-    enum { PIECES = 64, LEN = MEM / PIECES, THREADS = LC_COPIERS };
-    static const uint32_t threads[] = { 0, 3, LC_THREADS };
+    enum { PIECES = 64, LEN = MEM / PIECES, THREADS = CMA_COPIERS };
+    static const uint32_t threads[] = { 0, 3, CMA_THREADS };
     for (uint32_t round = 0; round < 3; round++) {
         pair p = split(threads[round], wait_target);
         end *me = &p.me;
@@ -30,11 +30,11 @@ void lent_lanes(void)
         gr_rail_lock(&me->rail->base);
         for (uint64_t i = 0; i < PIECES; i++) {
             gr_seg seg = { .laddr = (uint64_t)(uintptr_t)me->mem + i * LEN, .raddr = p.peer.mem + i * LEN, .len = LEN, .rkey = p.peer.key };
-            CHECK(lc_ops.rma(&me->rail->base, me->ep, GR_WRITE, 1, &seg, &ctx[i]) == 0);
+            CHECK(cma_ops.rma(&me->rail->base, me->ep, GR_WRITE, 1, &seg, &ctx[i]) == 0);
         }
         if (!threads[round]) {
             gr_comp c;
-            CHECK(lc_ops.poll(&me->rail->base, &c, 1) == 1 && atomic_load(&me->rail->pool.queued) == PIECES - 1); /* the first was copied by its post */
+            CHECK(cma_ops.poll(&me->rail->base, &c, 1) == 1 && atomic_load(&me->rail->pool.queued) == PIECES - 1); /* the first was copied by its post */
             me->done++;
         }
         for (int i = 0; i < THREADS; i++)
@@ -57,10 +57,10 @@ void lent_lanes(void)
 /* Posts a piece of 512 KiB, which is left to the pool or to whoever polls. */
 static void post_half(pair *p, gr_ctx *c)
 {
-    lc_rail *rail = p->me.rail;
+    cma_rail *rail = p->me.rail;
     gr_seg seg = { .laddr = (uint64_t)(uintptr_t)p->me.mem, .raddr = p->peer.mem, .len = 512 << 10, .rkey = p->peer.key };
     gr_rail_lock(&rail->base);
-    CHECK(lc_ops.rma(&rail->base, p->me.ep, GR_WRITE, 1, &seg, c) == 0);
+    CHECK(cma_ops.rma(&rail->base, p->me.ep, GR_WRITE, 1, &seg, c) == 0);
     gr_rail_unlock(&rail->base);
 }
 
@@ -68,48 +68,48 @@ static void post_half(pair *p, gr_ctx *c)
 void left_alone(void)
 {
     pair p = split(1, wait_target);
-    lc_rail *rail = p.me.rail;
+    cma_rail *rail = p.me.rail;
     int n = 0;
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has greeted */
     p.me.done = 0;
-    atomic_store(&rail->base.attended, 1);
+    atomic_store(&rail->base.app_polls, 1);
     for (int round = 0; round < 20; round++) {
         post_half(&p, &ctx[n++ % 64]);
         post_half(&p, &ctx[n++ % 64]);
         CHECK(rail->pool.copiers.started == 0 && atomic_load(&rail->pool.queued) == 2);
-        while (lc_unlocked.help(&rail->base))
+        while (cma_unlocked.help(&rail->base))
             ;
     }
     CHECK(rail->pool.bytes == 0);
     for (int i = 0; i < 3; i++)
         post_half(&p, &ctx[n++ % 64]);
     CHECK(rail->pool.copiers.started == 0);
-    lc_unlocked.help(&rail->base);
+    cma_unlocked.help(&rail->base);
     CHECK(rail->pool.copiers.started == 1);
     wait_done(&p.me, n);
-    atomic_store(&rail->base.attended, 0);
+    atomic_store(&rail->base.app_polls, 0);
     post_half(&p, &ctx[n++ % 64]);
     for (uint64_t stop = limit(); p.me.done < n;) { /* by the pool's thread alone */
         gr_comp c;
         gr_rail_lock(&rail->base);
-        p.me.done += lc_ops.poll(&rail->base, &c, 1);
+        p.me.done += cma_ops.poll(&rail->base, &c, 1);
         gr_rail_unlock(&rail->base);
-        CHECK(lc_now() < stop);
+        CHECK(cma_now() < stop);
     }
     tell(&p, 'q');
     finish(&p);
 }
 
-/* Whether a lane of ours has copied to the peer. */
-static int turns_of(const end *e, int lane) { return atomic_load(&e->ep->peer.box->lane[lane].turn) > 1; }
+/* Whether a epoch of ours has copied to the peer. */
+static int turns_of(const end *e, int epoch) { return atomic_load(&e->ep->peer.shm->epoch[epoch].turn) > 1; }
 
 /* Copies until the pool's only thread has, too, and may run on these processors. */
 static void pool_runs_on(pair *p, const cpu_set_t *want)
 {
     cpu_set_t got;
-    lc_pool *pool = &p->me.rail->pool;
+    cma_pool *pool = &p->me.rail->pool;
     for (uint64_t stop = limit();;) {
-        CHECK(lc_now() < stop);
+        CHECK(cma_now() < stop);
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
         if (!turns_of(&p->me, 1))
             continue;
@@ -125,7 +125,7 @@ void near(void)
     cpu_set_t all, one;
     int status = -1, last = -1;
     CHECK(sched_getaffinity(0, sizeof(all), &all) == 0);
-    for (int cpu = 0; cpu < LC_CPUS; cpu++)
+    for (int cpu = 0; cpu < CMA_CPUS; cpu++)
         if (CPU_ISSET(cpu, &all))
             last = cpu;
     CPU_ZERO(&one);

@@ -25,11 +25,11 @@ static void part(end *a, end *b)
     CHECK(atomic_load(&fake.mapped) == 0);
 }
 
-static double since(uint64_t ns) { return (double)(lc_now() - ns) / 1e9; }
+static double since(uint64_t ns) { return (double)(cma_now() - ns) / 1e9; }
 
 static void done(end *e, int n)
 {
-    for (uint64_t stop = limit(); e->done < n && lc_now() < stop;)
+    for (uint64_t stop = limit(); e->done < n && cma_now() < stop;)
         poll_end(e);
     CHECK(e->done == n);
 }
@@ -59,7 +59,7 @@ void vram_again(void)
 
 /* A job at one region holds up nobody who lets go of another, and is waited for by who lets go of its own. What is taken back is unmapped
  * while other jobs of the endpoint go on. */
-void vram_lanes(void)
+void vram_epochs(void)
 {
     end a, b;
     meet(&a, &b);
@@ -70,13 +70,13 @@ void vram_lanes(void)
     atomic_store(&fake.held, 1);
     CHECK(fake_bulk_until(&a, 1, one, LIMIT_S) == 0);
     CHECK(atomic_load(&fake.mapped) == 2);
-    CHECK(lc_import_drop(a.ep, 2));
+    CHECK(cma_import_drop(a.ep, 2));
     wait_mapper(&a);
     CHECK(atomic_load(&fake.mapped) == 1);
-    uint64_t from = lc_now();
+    uint64_t from = cma_now();
     CHECK(close_region(b.rail, two) == 0);
     CHECK(since(from) < 0.5);
-    CHECK(lc_import_drop(a.ep, 1));
+    CHECK(cma_import_drop(a.ep, 1));
     wait_mapper(&a);
     CHECK(atomic_load(&fake.mapped) == 1);
     CHECK(close_region(b.rail, one) == -ETIMEDOUT);
@@ -94,13 +94,13 @@ void vram_closed(void)
     meet(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
-    for (int i = 0; i < LC_BULKS; i++)
+    for (int i = 0; i < CMA_BULKS; i++)
         CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
     CHECK(fake_bulk(&a, 1, key) == -EAGAIN);
     CHECK(close_ep(&a) == 0);
     a.ep = NULL;
     poll_end(&a);
-    CHECK(a.done == LC_BULKS && a.err == ECANCELED);
+    CHECK(a.done == CMA_BULKS && a.err == ECANCELED);
     CHECK(atomic_load(&fake.mapped) == 0);
     atomic_store(&fake.held, 0);
     CHECK(close_region(b.rail, key) == 0);
@@ -117,7 +117,7 @@ void vram_peer_closes(void)
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
     poll_end(&a);
     CHECK(a.done == 0);
-    atomic_store(&b.ep->box->closed, 1);
+    atomic_store(&b.ep->shm->closed, 1);
     done(&a, 1);
     CHECK(a.err == ECONNRESET);
     atomic_store(&fake.held, 0);

@@ -14,7 +14,7 @@
 
 const char *step;
 gr_ctx ctx[64];
-lc_nodes nodes;
+cma_nodes nodes;
 
 static void *map_fd(int fd, size_t size, int prot)
 {
@@ -30,13 +30,13 @@ static void *segment(size_t size, int *fd)
     return map_fd(*fd, size, PROT_READ | PROT_WRITE);
 }
 
-enum { TABLE = LC_REGIONS * sizeof(lc_entry) };
+enum { TABLE = CMA_REGIONS * sizeof(cma_entry) };
 
 uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share)
 {
     uint32_t index = e->regions++;
-    lc_entry *r = &e->rail->table[index];
-    CHECK(index < LC_SHARES);
+    cma_entry *r = &e->rail->table[index];
+    CHECK(index < CMA_SHARES);
     if (share)
         e->rail->shares->share[index] = *share;
     atomic_store(&r->base, base);
@@ -46,23 +46,23 @@ uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *sh
     return UINT64_C(1) << 32 | index;
 }
 
-int close_region(lc_rail *rail, uint64_t key)
+int close_region(cma_rail *rail, uint64_t key)
 {
     atomic_fetch_add(&rail->table[(uint32_t)key].generation, 1);
-    return lc_quiet(rail, NULL, lc_region_bit(key));
+    return cma_quiet(rail, NULL, cma_region_bit(key));
 }
 
 end open_end(uint32_t threads)
 {
     end e = { 0 };
     struct epoll_event ev = { .events = EPOLLIN };
-    lc_parts p = { .wait_fd = epoll_create1(EPOLL_CLOEXEC), .bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+    cma_parts p = { .wait_fd = epoll_create1(EPOLL_CLOEXEC), .doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
     p.mapper_fd = e.mapper_fd = eventfd(0, EFD_CLOEXEC);
     p.table = segment(TABLE, &e.fd[1]);
-    p.shares = segment(sizeof(lc_shares), &e.fd[2]);
-    CHECK(p.wait_fd >= 0 && p.bell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.bell_fd, &ev) == 0);
-    CHECK(lc_rail_open(threads, &nodes, &p, &e.rail) == 0);
-    CHECK(lc_ep_open(e.rail, segment(sizeof(lc_box), &e.fd[0]), &e.ep) == 0);
+    p.shares = segment(sizeof(cma_shares), &e.fd[2]);
+    CHECK(p.wait_fd >= 0 && p.doorbell_fd >= 0 && epoll_ctl(p.wait_fd, EPOLL_CTL_ADD, p.doorbell_fd, &ev) == 0);
+    CHECK(cma_rail_open(threads, &nodes, &p, &e.rail) == 0);
+    CHECK(cma_ep_open(e.rail, segment(sizeof(cma_shm), &e.fd[0]), &e.ep) == 0);
     e.mem = mmap(NULL, MEM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(e.mem != MAP_FAILED);
     CHECK((e.key = open_region(&e, (uint64_t)(uintptr_t)e.mem, MEM, NULL)) != 0);
@@ -72,17 +72,17 @@ end open_end(uint32_t threads)
 void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2])
 {
     char path[32];
-    lc_peer p = { .sock = sock[1], .self = pid == getpid(), .mem = -1 };
-    p.box = map_fd(fd[0], sizeof(lc_box), PROT_READ | PROT_WRITE);
+    cma_peer p = { .sock = sock[1], .self = pid == getpid(), .mem = -1 };
+    p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);
-    p.shares = map_fd(fd[2], sizeof(lc_shares), PROT_READ);
+    p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
     snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
     CHECK(p.self || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
-    CHECK(lc_ep_named(e->ep) == 0);
-    lc_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
-    CHECK(e->ep->peer.pidfd >= 0 && lc_ep_connected(e->ep, &p) == 0);
+    CHECK(cma_ep_named(e->ep) == 0);
+    cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
+    CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
-        lc_ep_accepted(e->ep, sock[0]);
+        cma_ep_accepted(e->ep, sock[0]);
 }
 
 void join(end *a, end *b)
@@ -95,9 +95,9 @@ void join(end *a, end *b)
 
 int close_ep(end *e)
 {
-    int rc = lc_ep_shut(e->ep);
+    int rc = cma_ep_shut(e->ep);
     wait_mapper(e);
-    lc_ep_free(e->ep);
+    cma_ep_free(e->ep);
     return rc;
 }
 
@@ -109,7 +109,7 @@ void close_end(end *e)
         (void)close_region(e->rail, e->key);
     end_mapper(e);
     close(e->mapper_fd);
-    CHECK(lc_rail_close(e->rail) == 0);
+    CHECK(cma_rail_close(e->rail) == 0);
     for (int i = 0; i < 3; i++)
         close(e->fd[i]);
 }
@@ -118,10 +118,10 @@ void poll_end(end *e)
 {
     gr_comp c[32];
     gr_rail_lock(&e->rail->base);
-    int n = lc_ops.poll(&e->rail->base, c, 32);
+    int n = cma_ops.poll(&e->rail->base, c, 32);
     gr_rail_unlock(&e->rail->base);
     if (n == 0)
-        lc_unlocked.help(&e->rail->base);
+        cma_unlocked.help(&e->rail->base);
     for (int i = 0; i < n; i++) {
         e->done++;
         if (c[i].err)
@@ -135,9 +135,9 @@ int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint6
     int rc;
     for (uint64_t stop = limit();; poll_end(e)) {
         gr_rail_lock(&e->rail->base);
-        rc = lc_ops.rma(&e->rail->base, e->ep, op, 1, &seg, c);
+        rc = cma_ops.rma(&e->rail->base, e->ep, op, 1, &seg, c);
         gr_rail_unlock(&e->rail->base);
-        if (rc != -EAGAIN || lc_now() >= stop)
+        if (rc != -EAGAIN || cma_now() >= stop)
             return -rc;
     }
 }
@@ -145,7 +145,7 @@ int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint6
 void wait_done(end *e, int n)
 {
     for (uint64_t stop = limit(); e->done < n; poll_end(e))
-        CHECK(lc_now() < stop);
+        CHECK(cma_now() < stop);
 }
 
 int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../local.h"
+#include "../cma.h"
 
 #define CHECK(x) \
     do { \
@@ -18,13 +18,13 @@
 
 enum { MEM = 4 << 20, LIMIT_S = 10, SKIP = 77 };
 
-static inline uint64_t limit(void) { return lc_now() + (uint64_t)LIMIT_S * 1000000000; }
+static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000000000; }
 
 /* One end: a rail, an endpoint, memory, and what completed. */
 typedef struct end {
-    lc_rail *rail;
-    lc_ep *ep;
-    int fd[3]; /* what peers map: box, table, shares */
+    cma_rail *rail;
+    cma_ep *ep;
+    int fd[3]; /* what peers map: shm, table, shares */
     uint32_t regions; /* that were opened, ever */
     int mapper_fd;
     struct mapper *mapper; /* NULL: it has none */
@@ -40,7 +40,7 @@ typedef struct card {
 
 extern const char *step; /* the call of the provider that failed */
 extern gr_ctx ctx[64];
-extern lc_nodes nodes; /* of the ends that are opened */
+extern cma_nodes nodes; /* of the ends that are opened */
 
 end open_end(uint32_t threads);
 void close_end(end *e);
@@ -50,7 +50,7 @@ card own_card(const end *e);
 int open_descriptors(void);
 /* A region in the table, as shm/table.go enters it; its key. share: of a GPU's memory. */
 uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share);
-int close_region(lc_rail *rail, uint64_t key);
+int close_region(cma_rail *rail, uint64_t key);
 /* The end's peer is the process of that number, with these descriptors; sock: our connection to it, and its to us. As package handshake does it. */
 void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2]);
 void join(end *a, end *b); /* two ends of this process */
@@ -103,7 +103,7 @@ int fake_bulk_until(end *e, int number, uint64_t key, double seconds);
 /* The tests. */
 void inline_copies(void);
 void pool_copies(void);
-void lent_lanes(void);
+void lent_epochs(void);
 void left_alone(void);
 void near(void);
 void region_goes(void);
@@ -134,7 +134,7 @@ void hostile_offers(void);
 void helper_rings(void);
 void ready_ring(void);
 void vram_again(void);
-void vram_lanes(void);
+void vram_epochs(void);
 void vram_closed(void);
 void vram_peer_closes(void);
 void vram_stuck(void);

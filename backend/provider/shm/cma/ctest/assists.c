@@ -20,17 +20,17 @@ static void offers(pair *p)
 {
     int err = 0;
     memset(p->me.mem, 0xee, MEM);
-    atomic_store(&p->me.rail->base.attended, 1);
+    atomic_store(&p->me.rail->base.app_polls, 1);
     for (uint64_t stop = limit(); !err; err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM / 4))
-        CHECK(lc_now() < stop);
+        CHECK(cma_now() < stop);
     CHECK(err == EACCES || err == ECONNRESET);
     tell(p, 'd');
 }
 
-static uint64_t turns(lc_rail *rail)
+static uint64_t turns(cma_rail *rail)
 {
     uint64_t n = 0;
-    for (int i = 0; i < LC_COPIERS; i++)
+    for (int i = 0; i < CMA_COPIERS; i++)
         n += atomic_load(&rail->pool.own[i].turn);
     return n;
 }
@@ -44,7 +44,7 @@ void help_ends(void)
         atomic_store(&stop_polls, 0);
         CHECK(pthread_create(&t, NULL, polls, &p.me) == 0);
         for (uint64_t stop = limit(); turns(p.me.rail) < 20;)
-            CHECK(lc_now() < stop);
+            CHECK(cma_now() < stop);
         if (i % 2)
             CHECK(close_ep(&p.me) == 0);
         else
@@ -72,23 +72,23 @@ static void hostile(pair *p)
     } bad[] = {
         { 0, 0, 0, 1, -EPROTO },
         { GR_MAX_IOV + 1, 0, 0, 1, -EPROTO },
-        { 1, 0, 0, LC_ALONE + 1, -EMSGSIZE },
-        { 8, 0, 0, LC_ALONE / 4, -EMSGSIZE },
+        { 1, 0, 0, CMA_ALONE + 1, -EMSGSIZE },
+        { 8, 0, 0, CMA_ALONE / 4, -EMSGSIZE },
         { 8, 0, 0, UINT64_MAX / 2, -EMSGSIZE },
         { 1, 1, 0, 64, -EACCES },
         { 1, UINT64_C(2) << 32, 0, 64, -EACCES },
-        { 1, LC_REGIONS, 0, 64, -EACCES },
+        { 1, CMA_REGIONS, 0, 64, -EACCES },
         { 1, 0, MEM - 63, 64, -ERANGE },
         { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
-        { 8, 0, MEM - 64, 64, LC_COPIED },
+        { 8, 0, MEM - 64, 64, CMA_COPIED },
     };
-    for (uint64_t stop = limit(); !p->me.ep->peer.box || !atomic_load(&p->me.ep->peer.box->helps); poll_end(&p->me))
-        CHECK(lc_now() < stop);
-    lc_box *out = p->me.ep->peer.box;
+    for (uint64_t stop = limit(); !p->me.ep->peer.shm || !atomic_load(&p->me.ep->peer.shm->assists); poll_end(&p->me))
+        CHECK(cma_now() < stop);
+    cma_shm *out = p->me.ep->peer.shm;
     memset(p->me.mem, 0xee, MEM);
-    atomic_store(&out->offered, ~((1u << LC_OFFERS) - 1)); /* bits of no offers */
+    atomic_store(&out->offered, ~((1u << CMA_OFFERS) - 1)); /* bits of no offers */
     for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
-        lc_offer *o = &out->offer[i % LC_OFFERS];
+        cma_offer *o = &out->offer[i % CMA_OFFERS];
         size_t k = i / 2;
         o->n = bad[k].n;
         o->write = i % 2;
@@ -98,17 +98,17 @@ static void hostile(pair *p)
             o->piece[s].there = (uint64_t)(uintptr_t)p->me.mem;
             o->piece[s].len = bad[k].len;
         }
-        atomic_store(&o->ended, LC_UNDER_WAY);
-        atomic_fetch_or(&out->offered, 1u << (i % LC_OFFERS));
-        for (uint64_t stop = limit(); atomic_load(&o->ended) == LC_UNDER_WAY;)
-            CHECK(lc_now() < stop);
+        atomic_store(&o->ended, CMA_UNDER_WAY);
+        atomic_fetch_or(&out->offered, 1u << (i % CMA_OFFERS));
+        for (uint64_t stop = limit(); atomic_load(&o->ended) == CMA_UNDER_WAY;)
+            CHECK(cma_now() < stop);
         CHECK(atomic_load(&o->ended) == bad[k].want);
     }
-    atomic_store(&p->me.ep->box->closed, 1); /* the last was good, but no more */
-    atomic_store(&out->offer[0].ended, LC_UNDER_WAY);
+    atomic_store(&p->me.ep->shm->closed, 1); /* the last was good, but no more */
+    atomic_store(&out->offer[0].ended, CMA_UNDER_WAY);
     atomic_fetch_or(&out->offered, 1);
-    for (uint64_t stop = limit(); atomic_load(&out->offer[0].ended) == LC_UNDER_WAY;)
-        CHECK(lc_now() < stop);
+    for (uint64_t stop = limit(); atomic_load(&out->offer[0].ended) == CMA_UNDER_WAY;)
+        CHECK(cma_now() < stop);
     CHECK(atomic_load(&out->offer[0].ended) == -ECONNRESET);
     tell(p, 'd');
     CHECK(hear(p) == 'q');
@@ -126,16 +126,16 @@ void hostile_offers(void)
 /* An offer for what is right there; the target's region has eights. */
 static void offer_read(pair *p)
 {
-    for (uint64_t stop = limit(); !p->me.ep->peer.box; poll_end(&p->me))
-        CHECK(lc_now() < stop);
-    lc_offer *o = &p->me.ep->peer.box->offer[0];
+    for (uint64_t stop = limit(); !p->me.ep->peer.shm; poll_end(&p->me))
+        CHECK(cma_now() < stop);
+    cma_offer *o = &p->me.ep->peer.shm->offer[0];
     o->n = 1;
     o->write = 0;
     o->piece[0].key = p->peer.key;
     o->piece[0].here = p->peer.mem;
     o->piece[0].there = (uint64_t)(uintptr_t)p->me.mem;
     o->piece[0].len = 4096;
-    atomic_fetch_or(&p->me.ep->peer.box->offered, 1);
+    atomic_fetch_or(&p->me.ep->peer.shm->offered, 1);
 }
 
 static void of_another_user(pair *p)
@@ -143,20 +143,20 @@ static void of_another_user(pair *p)
     offer_read(p);
     tell(p, 'o');
     CHECK(hear(p) == 'q');
-    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->peer.box->helps));
+    CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->peer.shm->assists));
 }
 
 /* Peers that we might be stronger than are not helped. */
 void other_users_offer(void)
 {
     pair p = split(0, of_another_user);
-    p.me.ep->peer.kin = 0;
+    p.me.ep->peer.same_user = 0;
     CHECK(hear(&p) == 'o');
-    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->favour.helps); poll_end(&p.me))
-        CHECK(lc_now() < stop);
+    for (uint64_t stop = limit(); !atomic_load(&p.me.rail->assist.assists); poll_end(&p.me))
+        CHECK(cma_now() < stop);
     for (int i = 0; i < 1000; i++)
         poll_end(&p.me);
-    CHECK(atomic_load(&p.me.ep->box->offered) == 1);
+    CHECK(atomic_load(&p.me.ep->shm->offered) == 1);
     tell(&p, 'q');
     finish(&p);
 }
@@ -178,15 +178,15 @@ void another_programs_offer(void)
     memset(p.me.mem, 8, MEM);
     snprintf(path, sizeof(path), "/proc/%d/comm", (int)p.child);
     for (uint64_t stop = limit(); strcmp(name, "cat\n") != 0;) {
-        CHECK(lc_now() < stop);
+        CHECK(cma_now() < stop);
         FILE *f = fopen(path, "r");
         CHECK(f && fgets(name, sizeof(name), f));
         fclose(f);
     }
-    CHECK(p.me.ep->peer.kin && lc_alive(p.me.ep));
-    for (uint64_t stop = limit(); atomic_load(&p.me.ep->box->offer[0].ended) == LC_UNDER_WAY; poll_end(&p.me))
-        CHECK(lc_now() < stop);
-    CHECK(atomic_load(&p.me.ep->box->offer[0].ended) == -ESRCH);
+    CHECK(p.me.ep->peer.same_user && cma_alive(p.me.ep));
+    for (uint64_t stop = limit(); atomic_load(&p.me.ep->shm->offer[0].ended) == CMA_UNDER_WAY; poll_end(&p.me))
+        CHECK(cma_now() < stop);
+    CHECK(atomic_load(&p.me.ep->shm->offer[0].ended) == -ESRCH);
     kill(p.child, SIGKILL);
     CHECK(waitpid(p.child, NULL, 0) == p.child);
     close_end(&p.me);

@@ -73,8 +73,8 @@ func TestSilentCallers(t *testing.T) {
 	}
 }
 
-// TestStrangers: what is said wrongly is nobody's.
-func TestStrangers(t *testing.T) {
+// TestUnauthenticated: what is said wrongly is nobody's.
+func TestUnauthenticated(t *testing.T) {
 	a := newEnd(t, nil)
 	for i := range 40 {
 		c := dial(t, a)

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "loans.h"
+#include "offloads.h"
 
 /* Many at a time and of all sizes, both ways: each byte is where it belongs, and the target has copied some. */
 void lent(void)
@@ -18,8 +18,8 @@ void lent(void)
         }
         end *me = &p.me;
         int had = 0;
-        for (uint64_t stop = limit(); !had;) { /* a target that the system does not run helps nobody */
-            CHECK(lc_now() < stop);
+        for (uint64_t stop = limit(); !had;) { /* a target that the system does not run assists nobody */
+            CHECK(cma_now() < stop);
             for (int i = 0; i < MEM; i++)
                 me->mem[i] = (uint8_t)(i * 7 + i / 4096 + (int)round);
             me->done = me->err = 0;
@@ -57,13 +57,13 @@ void crowded(void)
 {
     for (uint32_t cpus = 2; cpus < 4; cpus++) {
         pair p = split(1, idle_target);
-        lc_rail *rail = p.me.rail;
+        cma_rail *rail = p.me.rail;
         CHECK(hear(&p) == 'c');
         rail->cpus = cpus;
         wait_helps(&p);
         for (int i = 0; i < 3; i++)
             begin(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
-        lc_unlocked.help(&rail->base);
+        cma_unlocked.help(&rail->base);
         CHECK(rail->pool.copiers.started == cpus - 2);
         wait_done(&p.me, 3);
         tell(&p, 'q');
@@ -97,7 +97,7 @@ void refused(void)
     for (int op = 0; op < 2; op++) {
         tell(&p, op ? 'p' : 'a');
         for (uint64_t stop = limit(); !copied_by_peer(&p);) {
-            CHECK(lc_now() < stop);
+            CHECK(cma_now() < stop);
             CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
         }
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
@@ -113,10 +113,10 @@ static void scribbler(pair *p)
 {
     claims_to_help(p);
     tell(p, 'c');
-    lc_offer *o = p->me.ep->box->offer;
+    cma_offer *o = p->me.ep->shm->offer;
     for (char c = 0; c != 'q';) {
         for (int i = 0; i < 100000; i++)
-            ((volatile lc_offer *)&o[i % LC_OFFERS])->n = (uint32_t)i << 12;
+            ((volatile cma_offer *)&o[i % CMA_OFFERS])->n = (uint32_t)i << 12;
         if (recv(p->pipe, &c, 1, MSG_DONTWAIT) < 0)
             c = 0;
     }
@@ -136,18 +136,18 @@ void scribbled(void)
 /* A peer that sleeps is rung when its copy has been made. */
 static void sleeper(pair *p)
 {
-    lc_rail *rail = p->me.rail;
+    cma_rail *rail = p->me.rail;
     struct pollfd f = { .fd = rail->base.wait_fd, .events = POLLIN };
     wait_helps(p);
     gr_rail_lock(&rail->base);
-    for (uint64_t stop = limit(); lc_ops.arm(&rail->base);)
-        CHECK(lc_now() < stop);
+    for (uint64_t stop = limit(); cma_ops.arm(&rail->base);)
+        CHECK(cma_now() < stop);
     gr_rail_unlock(&rail->base);
     begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
-    atomic_store(&p->me.ep->peer.box->helps, 1); /* whatever it says at this moment */
-    lc_job *job = take_half(rail);
+    atomic_store(&p->me.ep->peer.shm->assists, 1); /* whatever it says at this moment */
+    cma_job *job = take_half(rail);
     CHECK(poll(&f, 1, 1000 * LIMIT_S) == 1);
-    lc_pool_copy(rail, job, LC_COPIERS - 1);
+    cma_pool_copy(rail, job, CMA_COPIERS - 1);
     wait_done(&p->me, 1);
     CHECK(p->me.err == 0 && copied_by_peer(p));
     tell(p, 'd');

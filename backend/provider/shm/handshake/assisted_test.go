@@ -51,7 +51,7 @@ func peer(to []string) error {
 	if err != nil {
 		return err
 	}
-	o := &end{l: l, bell: -1, pidfd: -1}
+	o := &end{l: l, doorbell: -1, pidfd: -1}
 	for i, size := range []uintptr{small.Segment, small.Table, small.Shares} {
 		if _, o.fds[i], err = ipc.Segment(size, i > 0); err != nil {
 			return err
@@ -73,8 +73,8 @@ func peer(to []string) error {
 	return nil
 }
 
-// TestWhoIsHelped: root may copy for root; who runs as another user is refused at once.
-func TestWhoIsHelped(t *testing.T) {
+// TestWhoIsAssisted: root may copy for root; who runs as another user is refused at once.
+func TestWhoIsAssisted(t *testing.T) {
 	skip.UnlessRoot(t, "users are changed by root")
 	for _, user := range []uint32{0, 54321} {
 		a := newEnd(t, nil)

@@ -13,19 +13,19 @@ import (
 // MaxNotif bounds one notification, in bytes.
 const MaxNotif = C.GR_MAX_NOTIF
 
-func (x Xfer) ticket() *uint32 { return (*uint32)(unsafe.Pointer(&x.x.ticket)) }
+func (x Xfer) cached() *uint32 { return (*uint32)(unsafe.Pointer(&x.x.cached)) }
 
-// GiveTicket lets the application's threads post the transfer again without Go, over the links of its last post, whenever that
+// CachePost lets the application's threads post the transfer again without Go, over the links of its last post, whenever that
 // has ended well.
-func (x Xfer) GiveTicket() { atomic.StoreUint32(x.ticket(), C.GR_TICKET_VALID) }
+func (x Xfer) CachePost() { atomic.StoreUint32(x.cached(), C.GR_CACHED_VALID) }
 
-// HasTicket says that it may be posted without Go.
-func (x Xfer) HasTicket() bool { return atomic.LoadUint32(x.ticket()) != C.GR_TICKET_NONE }
+// HasCachedPost says that it may be posted without Go.
+func (x Xfer) HasCachedPost() bool { return atomic.LoadUint32(x.cached()) != C.GR_CACHED_NONE }
 
-// TakeTicket ends that; a post that is under way in C is waited for. It takes the core's locks alone, so that any of the
+// DropCachedPost ends that; a post that is under way in C is waited for. It takes the core's locks alone, so that any of the
 // caller's may be held.
-func (x Xfer) TakeTicket() {
-	for i := 0; x.HasTicket() && !atomic.CompareAndSwapUint32(x.ticket(), C.GR_TICKET_VALID, C.GR_TICKET_NONE); i++ {
+func (x Xfer) DropCachedPost() {
+	for i := 0; x.HasCachedPost() && !atomic.CompareAndSwapUint32(x.cached(), C.GR_CACHED_VALID, C.GR_CACHED_NONE); i++ {
 		if i < 100 {
 			runtime.Gosched()
 		} else {

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "loans.h"
+#include "offloads.h"
 
 /* A target that is killed while it is at one. */
 void helper_killed(void)
@@ -37,12 +37,12 @@ void helper_stopped_before(void)
     until_taken(&p);
     int before = p.me.done;
     CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
-    for (uint64_t wait = lc_now() + 50000000; lc_now() < wait; poll_end(&p.me))
+    for (uint64_t wait = cma_now() + 50000000; cma_now() < wait; poll_end(&p.me))
         CHECK(p.me.done == before);
     CHECK(close_ep(&p.me) == -ETIMEDOUT);
     p.me.ep = NULL;
     gr_rail_lock(&p.me.rail->base);
-    int n = lc_ops.poll(&p.me.rail->base, c, 4);
+    int n = cma_ops.poll(&p.me.rail->base, c, 4);
     gr_rail_unlock(&p.me.rail->base);
     CHECK(n == 1 && c[0].err == ECANCELED);
     kill(p.child, SIGKILL);
@@ -62,7 +62,7 @@ static void slow_helper(pair *p)
         here[k] = (struct iovec){ p->me.mem, MEM };
         there[k] = (struct iovec){ (void *)(uintptr_t)p->peer.mem, MEM };
     }
-    atomic_store(&p->me.ep->box->offer[i].who, (int32_t)syscall(SYS_gettid));
+    atomic_store(&p->me.ep->shm->offer[i].who, (int32_t)syscall(SYS_gettid));
     for (;;) /* until it is stopped */
         CHECK(process_vm_readv(p->me.ep->peer.pid, here, TIMES, there, TIMES, 0) > 0);
 }
@@ -97,8 +97,8 @@ void helper_stopped_behind(void)
     for (int i = 0; i < MEM / 4; i++)
         CHECK(p.me.mem[i] == 9);
     CHECK(p.me.ep->pool.lost != 0);
-    for (int i = 0; i < LC_OFFERS; i++)
-        atomic_store(&p.me.ep->peer.box->offer[i].ended, LC_COPIED); /* it goes on, and says so */
+    for (int i = 0; i < CMA_OFFERS; i++)
+        atomic_store(&p.me.ep->peer.shm->offer[i].ended, CMA_COPIED); /* it goes on, and says so */
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
     CHECK(p.me.ep->pool.lost == 0 && p.me.ep->pool.lent == 0);
     CHECK(close_ep(&p.me) == 0);
@@ -132,17 +132,17 @@ static void still_closing(pthread_t t, int ms)
 void slow_close(void)
 {
     pair p = split(0, answering);
-    lc_rail *rail = p.me.rail;
+    cma_rail *rail = p.me.rail;
     pthread_t t;
     CHECK(hear(&p) == 'c');
     wait_helps(&p);
     begin(&p, GR_READ, 0, MEM / 4, &ctx[0]);
-    lc_job *job = take_half(rail);
+    cma_job *job = take_half(rail);
     CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
-    still_closing(t, LC_WAIT_MS + 100);
+    still_closing(t, CMA_WAIT_MS + 100);
     tell(&p, 'w');
     CHECK(hear(&p) == 't');
-    lc_pool_copy(rail, job, LC_COPIERS - 1);
+    cma_pool_copy(rail, job, CMA_COPIERS - 1);
     still_closing(t, 50);
     tell(&p, 'g');
     CHECK(pthread_join(t, NULL) == 0);

@@ -4,39 +4,39 @@
 #include <errno.h>
 #include <sys/syscall.h>
 
-#include "local.h"
+#include "cma.h"
 
 enum { LONG_NS = 5000000 }; /* for a copy: what is the matter with whoever makes it? */
 
-static uint32_t bit_of(const lc_job *job) { return 1u << (job->loan - job->ep->peer.box->offer); }
+static uint32_t bit_of(const cma_job *job) { return 1u << (job->offload - job->ep->peer.shm->offer); }
 
 /* Offers that were given up, and of which their peer has said its last meanwhile. */
-static void recover(lc_ep *ep)
+static void recover(cma_ep *ep)
 {
-    for (uint32_t i = 0; i < LC_OFFERS; i++)
-        if ((ep->pool.lost & 1u << i) && atomic_load(&ep->peer.box->offer[i].ended) != LC_UNDER_WAY) {
+    for (uint32_t i = 0; i < CMA_OFFERS; i++)
+        if ((ep->pool.lost & 1u << i) && atomic_load(&ep->peer.shm->offer[i].ended) != CMA_UNDER_WAY) {
             ep->pool.lost &= ~(1u << i);
             ep->pool.lent &= ~(1u << i);
         }
 }
 
-int lc_may_lend(const lc_rail *rail, const lc_ep *ep)
+int cma_may_lend(const cma_rail *rail, const cma_ep *ep)
 {
-    return ep->peer.kin && !ep->pool.declined && atomic_load_explicit(&ep->peer.box->helps, memory_order_relaxed) &&
-           atomic_load_explicit(&rail->base.attended, memory_order_relaxed);
+    return ep->peer.same_user && !ep->pool.declined && atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) &&
+           atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
 }
 
-int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
+int cma_lend(cma_rail *rail, cma_job *job, uint64_t kept)
 {
-    lc_ep *ep = job->ep;
-    lc_box *out = ep->peer.box;
+    cma_ep *ep = job->ep;
+    cma_shm *out = ep->peer.shm;
     uint64_t at = 0; /* of the job's bytes, where the segment begins */
-    uint32_t n = 0;  /* ours: what is in the box is anybody's */
+    uint32_t n = 0;  /* ours: what is in the shm is anybody's */
     if (ep->pool.lost)
         recover(ep);
-    if (!lc_may_lend(rail, ep) || ep->pool.lent == (1u << LC_OFFERS) - 1 || atomic_load(&ep->closing))
+    if (!cma_may_lend(rail, ep) || ep->pool.lent == (1u << CMA_OFFERS) - 1 || atomic_load(&ep->closing))
         return 0;
-    lc_offer *o = &out->offer[__builtin_ctz(~ep->pool.lent)];
+    cma_offer *o = &out->offer[__builtin_ctz(~ep->pool.lent)];
     o->write = (uint32_t)job->write;
     atomic_store_explicit(&o->who, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < job->n; at += job->seg[i++].len) {
@@ -50,8 +50,8 @@ int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
         o->piece[n++].len = s->len - skip;
     }
     o->n = n;
-    atomic_store_explicit(&o->ended, LC_UNDER_WAY, memory_order_relaxed);
-    job->loan = o;
+    atomic_store_explicit(&o->ended, CMA_UNDER_WAY, memory_order_relaxed);
+    job->offload = o;
     job->kept = kept;
     job->long_ns = 0;
     ep->pool.lent |= bit_of(job);
@@ -59,7 +59,7 @@ int lc_lend(lc_rail *rail, lc_job *job, uint64_t kept)
     return 1;
 }
 
-int lc_copy_part(const lc_job *job, uint32_t lane, uint64_t from, uint64_t to)
+int cma_copy_part(const cma_job *job, uint32_t epoch, uint64_t from, uint64_t to)
 {
     gr_seg seg[GR_MAX_IOV];
     uint64_t at = 0;
@@ -73,10 +73,10 @@ int lc_copy_part(const lc_job *job, uint32_t lane, uint64_t from, uint64_t to)
         seg[n].raddr += skip;
         seg[n++].len = end - skip;
     }
-    return n ? lc_copy(job->ep, lane, job->write, n, seg) : 0;
+    return n ? cma_copy(job->ep, epoch, job->write, n, seg) : 0;
 }
 
-void lc_loan_wait(lc_pool *pool, lc_job *job)
+void cma_offload_wait(cma_pool *pool, cma_job *job)
 {
     job->next = pool->lent;
     pool->lent = job;
@@ -84,99 +84,99 @@ void lc_loan_wait(lc_pool *pool, lc_job *job)
 }
 
 /* The offer may be used for another; unsaid: not before its peer has said its last of this one. */
-static void unlink_loan(lc_pool *pool, lc_job **at, int unsaid)
+static void unlink_offload(cma_pool *pool, cma_job **at, int unsaid)
 {
-    lc_job *job = *at;
+    cma_job *job = *at;
     *at = job->next;
     job->next = NULL;
     if (unsaid)
         job->ep->pool.lost |= bit_of(job);
     else
         job->ep->pool.lent &= ~bit_of(job);
-    job->loan = NULL;
+    job->offload = NULL;
     atomic_fetch_sub(&pool->nlent, 1);
 }
 
 /* Under way, as far as the peer says, and nothing of it will be touched any more. */
-static int over_unsaid(lc_job *job)
+static int over_unsaid(cma_job *job)
 {
-    uint64_t now = lc_now();
-    if (!lc_alive(job->ep))
+    uint64_t now = cma_now();
+    if (!cma_alive(job->ep))
         return 1;
     if (!job->long_ns)
         job->long_ns = now + LONG_NS;
     if (now < job->long_ns)
         return 0;
     job->long_ns = 0;
-    return lc_stopped(job->ep->peer.pid, atomic_load(&job->loan->who), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
+    return cma_stopped(job->ep->peer.pid, atomic_load(&job->offload->who), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
 }
 
 /* Whoever finds the bit set and clears it has the offer. */
-static int take_back(const lc_job *job)
+static int take_back(const cma_job *job)
 {
-    _Atomic uint32_t *offered = &job->ep->peer.box->offered; /* which the peer polls */
+    _Atomic uint32_t *offered = &job->ep->peer.shm->offered; /* which the peer polls */
     return (atomic_load(offered) & bit_of(job)) && (atomic_fetch_and(offered, ~bit_of(job)) & bit_of(job));
 }
 
-void lc_loan_reap(lc_pool *pool)
+void cma_offload_reap(cma_pool *pool)
 {
-    for (lc_job **at = &pool->lent, *job; (job = *at);) {
-        if (atomic_load(&job->loan->ended) != LC_COPIED) {
+    for (cma_job **at = &pool->lent, *job; (job = *at);) {
+        if (atomic_load(&job->offload->ended) != CMA_COPIED) {
             at = &job->next;
             continue;
         }
-        unlink_loan(pool, at, 0);
+        unlink_offload(pool, at, 0);
         atomic_store_explicit(&pool->by_peers, pool->by_peers + job->bytes - job->kept, memory_order_relaxed);
-        lc_pool_put_done(pool, job);
+        cma_pool_put_done(pool, job);
     }
 }
 
-lc_job *lc_loan_back(lc_pool *pool)
+cma_job *cma_offload_back(cma_pool *pool)
 {
-    for (lc_job **at = &pool->lent, *job; (job = *at); at = &job->next) {
-        int ended = atomic_load(&job->loan->ended), unsaid = 0;
-        if (ended == LC_COPIED || (ended == LC_UNDER_WAY && !take_back(job) && !(unsaid = over_unsaid(job))))
+    for (cma_job **at = &pool->lent, *job; (job = *at); at = &job->next) {
+        int ended = atomic_load(&job->offload->ended), unsaid = 0;
+        if (ended == CMA_COPIED || (ended == CMA_UNDER_WAY && !take_back(job) && !(unsaid = over_unsaid(job))))
             continue;
         if (ended < 0 && ended != -EACCES && ended != -ERANGE) /* nor will it be able to the next time */
             job->ep->pool.declined = 1;
-        unlink_loan(pool, at, unsaid);
+        unlink_offload(pool, at, unsaid);
         job->ep->pool.jobs++;
         return job;
     }
     return NULL;
 }
 
-int lc_loan_over(lc_pool *pool)
+int cma_offload_over(cma_pool *pool)
 {
     int over = 0;
     if (!atomic_load(&pool->nlent))
         return 0;
     pthread_mutex_lock(&pool->mu);
-    for (lc_job *job = pool->lent; job; job = job->next)
-        over |= atomic_load(&job->loan->ended) != LC_UNDER_WAY || (atomic_load(&job->ep->peer.box->offered) & bit_of(job));
+    for (cma_job *job = pool->lent; job; job = job->next)
+        over |= atomic_load(&job->offload->ended) != CMA_UNDER_WAY || (atomic_load(&job->ep->peer.shm->offered) & bit_of(job));
     pthread_mutex_unlock(&pool->mu);
     return over;
 }
 
-uint32_t lc_loan_cancel(lc_pool *pool, lc_ep *ep, int all)
+uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all)
 {
     uint32_t left = 0;
-    for (lc_job **at = &pool->lent, *job; (job = *at);) {
+    for (cma_job **at = &pool->lent, *job; (job = *at);) {
         if (job->ep != ep) {
             at = &job->next;
             continue;
         }
-        int ended = atomic_load(&job->loan->ended), back = ended == LC_UNDER_WAY && take_back(job);
-        int at_it = ended == LC_UNDER_WAY && !back && !over_unsaid(job);
+        int ended = atomic_load(&job->offload->ended), back = ended == CMA_UNDER_WAY && take_back(job);
+        int at_it = ended == CMA_UNDER_WAY && !back && !over_unsaid(job);
         left += (uint32_t)at_it;
         if (at_it && !all) {
             at = &job->next;
             continue;
         }
-        unlink_loan(pool, at, 1);
-        if (!job->err && ended != LC_COPIED)
+        unlink_offload(pool, at, 1);
+        if (!job->err && ended != CMA_COPIED)
             job->err = ECANCELED;
-        lc_pool_put_done(pool, job);
+        cma_pool_put_done(pool, job);
     }
     return left;
 }

@@ -7,7 +7,7 @@
  * have not sent a message by then are broken (ofi/sweep.go).
  *
  * Here is what cannot wait for Go: the core tells of the first message with the rail's lock held (`heard`), and a poll notices that
- * the process has no descriptor left (`arm`). Finding the listening socket and whom to admit is Go (ofi/door.go, sockets/filter.go).
+ * the process has no descriptor left (`arm`). Finding the listening socket and whom to admit is Go (ofi/accept_filter.go, sockets/filter.go).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -43,7 +43,7 @@ static int accept_reserved(ofi_rail *rail, int listener)
     return fd;
 }
 
-int ofi_door_turn_away(ofi_rail *rail, int listener)
+int ofi_filter_turn_away(ofi_rail *rail, int listener)
 {
     enum { QUEUED = 4096 }; /* connections that the kernel may hold for a listener: net.core.somaxconn */
     struct pollfd p = {.fd = listener, .events = POLLIN};
@@ -59,7 +59,7 @@ int ofi_door_turn_away(ofi_rail *rail, int listener)
     return n;
 }
 
-int ofi_door_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
+int ofi_filter_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len)
 {
     struct sock_fprog prog = {.len = len, .filter = filter};
     if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
@@ -68,13 +68,13 @@ int ofi_door_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsign
         return 0;
     ep->open = 1;
     ep->prev = NULL;
-    if ((ep->next = rail->doors))
+    if ((ep->next = rail->filters))
         ep->next->prev = ep;
-    rail->doors = ep;
+    rail->filters = ep;
     return 0;
 }
 
-void ofi_door_shut(ofi_rail *rail, ofi_ep *ep)
+void ofi_filter_shut(ofi_rail *rail, ofi_ep *ep)
 {
     struct sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
     struct sock_fprog prog = {.len = 1, .filter = &none};
@@ -86,15 +86,15 @@ void ofi_door_shut(ofi_rail *rail, ofi_ep *ep)
     if (ep->prev)
         ep->prev->next = ep->next;
     else
-        rail->doors = ep->next;
+        rail->filters = ep->next;
     if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
         return;
     ep->unswept = 1;
-    (void)ofi_door_turn_away(rail, ep->listener);
+    (void)ofi_filter_turn_away(rail, ep->listener);
 }
 
 /* Without a descriptor libfabric accepts nothing, and is told of the connection for ever, at the cost of a core. */
-void ofi_door_relieve(ofi_rail *rail)
+void ofi_filter_relieve(ofi_rail *rail)
 {
     int fd = spare();
     if (fd >= 0 && rail->reserve < 0) /* another thread had taken it */
@@ -103,6 +103,6 @@ void ofi_door_relieve(ofi_rail *rail)
         close(fd);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
         return;
-    for (ofi_ep *ep = rail->doors; ep; ep = ep->next)
-        rail->turned_away += (uint64_t)ofi_door_turn_away(rail, ep->listener);
+    for (ofi_ep *ep = rail->filters; ep; ep = ep->next)
+        rail->turned_away += (uint64_t)ofi_filter_turn_away(rail, ep->listener);
 }

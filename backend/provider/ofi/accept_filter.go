@@ -8,11 +8,11 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// Endpoints of the tcp family listen; libfabric/door.c has what that means.
+// Endpoints of the tcp family listen; libfabric/accept_filter.c has what that means.
 
-var _ provider.Door = (*endpoint)(nil)
+var _ provider.AcceptFilter = (*endpoint)(nil)
 
-// Admit implements provider.Door.
+// Admit implements provider.AcceptFilter.
 func (e *endpoint) Admit(from []netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -27,11 +27,11 @@ func (e *endpoint) fit(hint int) {
 	}
 	fd := listener(e.rail.files, own, hint)
 	if fd < 0 {
-		e.rail.noDoor = syscall.ENOENT
+		e.rail.noFilter = syscall.ENOENT
 		return
 	}
 	if err := sockets.Filter(fd, sockets.Admitting()); err != nil {
-		e.rail.noDoor = err
+		e.rail.noFilter = err
 		return
 	}
 	e.own, e.rail.listening[own] = own, e.c
@@ -75,7 +75,7 @@ func (e *endpoint) admit(peer []byte) error {
 	return nil
 }
 
-// Shut implements provider.Door.
+// Shut implements provider.AcceptFilter.
 func (e *endpoint) Shut() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,7 +87,7 @@ func (e *endpoint) Shut() {
 	}
 }
 
-// Ends implements provider.Door.
+// Ends implements provider.AcceptFilter.
 func (e *endpoint) Ends() (own, peer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

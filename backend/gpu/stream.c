@@ -4,7 +4,7 @@
 
 #include "gpu_int.h"
 
-int gg_lane(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *fault)
+int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault)
 {
     gg *g = gg_of(gpu);
     int rc;
@@ -12,8 +12,8 @@ int gg_lane(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *
     gg_dev *d = gg_device(g, device, fault, &rc);
     if (!d)
         return rc;
-    pthread_mutex_lock(&g->lane_mu);
-    gr_gpu_lane *l = g->lanes;
+    pthread_mutex_lock(&g->stream_mu);
+    gr_gpu_stream *l = g->streams;
     while (l && !(l->dev == d && l->peer == peer))
         l = l->next;
     if (l)
@@ -21,64 +21,64 @@ int gg_lane(gr_gpu *gpu, int device, int peer, gr_gpu_lane **out, gr_gpu_fault *
     else if (!(l = calloc(1, sizeof(*l))))
         rc = gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
     else {
-        *l = (gr_gpu_lane){ .g = g, .dev = d, .peer = peer, .refs = 1, .piece = peer < 0 ? GG_PIECE_HOST : GG_PIECE };
+        *l = (gr_gpu_stream){ .g = g, .dev = d, .peer = peer, .refs = 1, .piece = peer < 0 ? GG_PIECE_HOST : GG_PIECE };
         if ((rc = gg_enter(g, d, fault)) == 0) {
-            rc = GG_CALL(g, fault, stream_create, &l->stream, CU_STREAM_NON_BLOCKING, d->priority);
+            rc = GG_CALL(g, fault, stream_create, &l->handle, CU_STREAM_NON_BLOCKING, d->priority);
             gg_leave(g);
         }
         if (rc) {
             free(l);
             l = NULL;
         } else {
-            l->next = g->lanes;
-            g->lanes = l;
+            l->next = g->streams;
+            g->streams = l;
         }
     }
     *out = l;
-    pthread_mutex_unlock(&g->lane_mu);
+    pthread_mutex_unlock(&g->stream_mu);
     return rc;
 }
 
-/* With lane_mu held: the last reference of a caller or a job. */
-static void drop(gg *g, gr_gpu_lane *l)
+/* With stream_mu held: the last reference of a caller or a job. */
+static void drop(gg *g, gr_gpu_stream *l)
 {
     if (l->refs || l->jobs)
         return;
-    gr_gpu_lane **at = &g->lanes;
+    gr_gpu_stream **at = &g->streams;
     while (*at != l)
         at = &(*at)->next;
     *at = l->next;
     if (gg_enter(g, l->dev, NULL) == 0) {
-        (void)g->cu.stream_destroy(l->stream);
+        (void)g->cu.stream_destroy(l->handle);
         gg_leave(g);
     }
     free(l);
 }
 
-void gg_lane_close(gr_gpu *gpu, gr_gpu_lane *l)
+void gg_stream_close(gr_gpu *gpu, gr_gpu_stream *l)
 {
     gg *g = gg_of(gpu);
-    pthread_mutex_lock(&g->lane_mu);
+    pthread_mutex_lock(&g->stream_mu);
     l->refs--;
     drop(g, l);
-    pthread_mutex_unlock(&g->lane_mu);
+    pthread_mutex_unlock(&g->stream_mu);
 }
 
 static void discard(gg *g, gr_gpu_job *j)
 {
-    if (gg_enter(g, j->lane->dev, NULL) == 0) {
+    if (gg_enter(g, j->stream->dev, NULL) == 0) {
         for (int i = 0; i < GG_QUEUED; i++)
             if (j->event[i])
                 (void)g->cu.event_destroy(j->event[i]);
         gg_leave(g);
     }
     if (j->mark)
-        gg_mark_free(g, j->lane->dev, j->mark);
+        gg_mark_free(g, j->stream->dev, j->mark);
     gg_free(&g->pub, j->word);
     free(j);
 }
 
-int gg_job(gr_gpu_lane *l, gr_gpu_job **out, gr_gpu_fault *fault)
+int gg_job(gr_gpu_stream *l, gr_gpu_job **out, gr_gpu_fault *fault)
 {
     gg *g = l->g;
     gr_gpu_job *j = calloc(1, sizeof(*j));
@@ -86,7 +86,7 @@ int gg_job(gr_gpu_lane *l, gr_gpu_job **out, gr_gpu_fault *fault)
     *out = NULL;
     if (!j)
         return gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
-    j->lane = l;
+    j->stream = l;
     j->word = gg_alloc(&g->pub, sizeof(*j->word));
     if (!j->word)
         rc = gg_fail(fault, GR_GPU_NO_MEMORY, gg_name_host_alloc);
@@ -101,23 +101,23 @@ int gg_job(gr_gpu_lane *l, gr_gpu_job **out, gr_gpu_fault *fault)
         discard(g, j);
         return rc;
     }
-    pthread_mutex_lock(&g->lane_mu);
+    pthread_mutex_lock(&g->stream_mu);
     l->jobs++;
-    pthread_mutex_unlock(&g->lane_mu);
+    pthread_mutex_unlock(&g->stream_mu);
     *out = j;
     return 0;
 }
 
 int gg_job_free(gr_gpu_job *j)
 {
-    gr_gpu_lane *l = j->lane;
+    gr_gpu_stream *l = j->stream;
     gg *g = l->g;
     if (j->state != GG_IDLE)
         return -GR_GPU_BUSY;
     discard(g, j);
-    pthread_mutex_lock(&g->lane_mu);
+    pthread_mutex_lock(&g->stream_mu);
     l->jobs--;
     drop(g, l);
-    pthread_mutex_unlock(&g->lane_mu);
+    pthread_mutex_unlock(&g->stream_mu);
     return 0;
 }

@@ -93,7 +93,7 @@ func TestEndpointAdmitsItsPeerAlone(t *testing.T) {
 }
 
 // What had been let in and never said who it is goes when the peer is there, whether libfabric had accepted it or not.
-func TestSilentOnesGoWhenTheDoorIsShut(t *testing.T) {
+func TestSilentOnesGoWhenTheFilterIsShut(t *testing.T) {
 	rail := openPorts(t, Ports{})
 	poller := drive.New(rail.Core())
 	ep, other := openEP(t, rail), openEP(t, rail)

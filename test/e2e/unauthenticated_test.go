@@ -67,9 +67,9 @@ func kernelAddr(t testing.TB, text string) netip.AddrPort {
 
 var (
 	// A connection request to libfabric's tcp: a control header of version 3, and the port on which its sender claims to listen.
-	strangersRequest = []byte{3, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x85, 0xcf, 0, 0, 0, 1}
+	intruderRequest = []byte{3, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x85, 0xcf, 0, 0, 0, 1}
 	// A header of version 3: a message (op 0) that is an acknowledgement (op_data 2) of 16 bytes in all, though nothing was sent.
-	strangersAck = []byte{3, 0, 0, 0, 2, 0, 16, 0, 16, 0, 0, 0, 0, 0, 0, 0}
+	intruderAck = []byte{3, 0, 0, 0, 2, 0, 16, 0, 16, 0, 0, 0, 0, 0, 0, 0}
 )
 
 // knock dials from an address, says what ends a process, and tells whether it got in.
@@ -81,9 +81,9 @@ func knock(from string, to netip.AddrPort) bool {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Second))
-	_, _ = c.Write(strangersRequest)
+	_, _ = c.Write(intruderRequest)
 	_, _ = c.Read(make([]byte, 64)) // libfabric's answer, or the control channel's challenge
-	_, _ = c.Write(strangersAck)
+	_, _ = c.Write(intruderAck)
 	_, _ = c.Read(make([]byte, 64))
 	return true
 }
@@ -99,9 +99,9 @@ func knockAll(t testing.TB, from string, pid int) (in []netip.AddrPort) {
 	return in
 }
 
-// TestStrangerAtTheRails: with the peer connected nobody gets in at the rails' ports, from the peer's own address or another, at either
+// TestUnauthenticatedAtTheRails: with the peer connected nobody gets in at the rails' ports, from the peer's own address or another, at either
 // process, and what ended a process there does nothing.
-func TestStrangerAtTheRails(t *testing.T) {
+func TestUnauthenticatedAtTheRails(t *testing.T) {
 	ours(t)
 	p := pair(t, params("control_port", "7300-7399", "devices", "lo", "log", "info"))
 	a, b := p.buffers(1 << 20)
@@ -122,9 +122,9 @@ func TestStrangerAtTheRails(t *testing.T) {
 	require.NoError(t, p.tgt.Exit())
 }
 
-// TestStrangerWhileAPeerConnects: a peer's handshake is under way, and its rails don't come through. Others get in at no rail's port; the
+// TestUnauthenticatedWhileAPeerConnects: a peer's handshake is under way, and its rails don't come through. Others get in at no rail's port; the
 // doors shut when the peer's time is over, for the peer's address, too.
-func TestStrangerWhileAPeerConnects(t *testing.T) {
+func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
 	const timeout = 4 * time.Second
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's; the stranger comes by another of the host's addresses

@@ -17,7 +17,7 @@ import (
 // again since.
 func (t *Transfer) ended(code int32) {
 	if code != 0 {
-		t.settle(code)
+		t.finalize(code)
 	}
 	if t.zombie.Load() {
 		t.reap()
@@ -28,14 +28,14 @@ func (t *Transfer) ended(code int32) {
 		default:
 		}
 	}
-	t.peer.session.SettleRevokes()
+	t.peer.session.FinishRevokes()
 }
 
-// settle gives a failed transfer its final status and says why.
-func (t *Transfer) settle(code int32) {
+// finalize gives a failed transfer its final status and says why.
+func (t *Transfer) finalize(code int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.freed() || !t.x.Unsettled() {
+	if t.freed() || !t.x.NeedsFinalize() {
 		return
 	}
 	_, wire := t.x.Err()
@@ -47,7 +47,7 @@ func (t *Transfer) settle(code int32) {
 	}
 }
 
-// finish gives the status that settle has found, and logs it. Under mu.
+// finish gives the status that finalize has found, and logs it. Under mu.
 func (t *Transfer) finish(code int32) {
 	_, wire := t.x.Err()
 	why := t.reason
@@ -56,7 +56,7 @@ func (t *Transfer) finish(code int32) {
 	case code == int32(status.ErrRemoteDisconnect):
 		why = "the peer is gone"
 	case wire == syscall.ENOTSUP:
-		why = t.Trouble()
+		why = t.LastError()
 	case wire == syscall.ESTALE:
 		why = "a region of it was deregistered"
 	case wire != 0:
@@ -71,8 +71,8 @@ func (t *Transfer) finish(code int32) {
 		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "status", status.Code(code).String(), "reason", why,
 			"bytes", t.bytes, "bytes_left", t.bytes-min(t.bytes, t.x.Done()))
 	}
-	t.x.Settle(code)
-	t.tell()
+	t.x.Finalize(code)
+	t.logPath()
 }
 
 // restage runs a transfer anew over rings whose links turned out not to reach the peer's memory. Under mu; false: it has failed.
@@ -98,7 +98,7 @@ func (t *Transfer) restage() bool {
 	}
 	t.stopped = running
 	t.rings, t.checked = true, 0 // the next post finds out anew
-	t.x.TakeTicket()
+	t.x.DropCachedPost()
 	hasNotif, msg, ok := t.x.Message()
 	if !ok {
 		return false
@@ -117,20 +117,20 @@ func (t *Transfer) EndRun(began time.Time, code status.Code, err error) {
 	if err == nil {
 		t.peer.rates.add(t.bytes, time.Since(began))
 	}
-	t.untold.Store(false)
+	t.unlogged.Store(false)
 	t.run.Store(nil)
 	end, held := int32(code), false
 	if t.x.Hold(); err != nil {
 		end, held = t.hold(end, true)
 	}
 	if !held {
-		t.x.Settle(end)
+		t.x.Finalize(end)
 	}
 	t.mu.Unlock()
 	if t.zombie.Load() {
 		t.reap()
 	}
-	t.peer.session.SettleRevokes()
+	t.peer.session.FinishRevokes()
 }
 
 // Event has the end of a transfer that the core tells of, with its status: it has failed, or somebody waits for its end.

@@ -5,41 +5,41 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "local.h"
+#include "cma.h"
 
 enum {
     POLLS = 16, /* within so long: whoever polls does nothing else, and loses nothing by a copy */
     POLLS_NS = 2000000,
 };
 
-void lc_favour_look(lc_rail *rail)
+void cma_assist_look(cma_rail *rail)
 {
-    int helps = atomic_load_explicit(&rail->favour.helps, memory_order_relaxed);
-    lc_ep *next = NULL;
-    for (lc_ep *ep = rail->eps; ep; ep = ep->next) {
-        if (!ep->peer.kin)
+    int assists = atomic_load_explicit(&rail->assist.assists, memory_order_relaxed);
+    cma_ep *next = NULL;
+    for (cma_ep *ep = rail->eps; ep; ep = ep->next) {
+        if (!ep->peer.same_user)
             continue;
-        if (ep->helps != helps)
-            atomic_store_explicit(&ep->box->helps, (uint32_t)(ep->helps = helps), memory_order_relaxed);
-        if (helps && atomic_load_explicit(&ep->box->offered, memory_order_relaxed) && !atomic_load(&ep->closing) &&
-            (!next || ep->number - rail->favour.last - 1 < next->number - rail->favour.last - 1)) /* each in its turn */
+        if (ep->assists != assists)
+            atomic_store_explicit(&ep->shm->assists, (uint32_t)(ep->assists = assists), memory_order_relaxed);
+        if (assists && atomic_load_explicit(&ep->shm->offered, memory_order_relaxed) && !atomic_load(&ep->closing) &&
+            (!next || ep->number - rail->assist.last - 1 < next->number - rail->assist.last - 1)) /* each in its turn */
             next = ep;
     }
     if (next) {
-        rail->favour.last = next->number;
-        atomic_store(&rail->pool.favour, next);
+        rail->assist.last = next->number;
+        atomic_store(&rail->pool.assist, next);
     }
 }
 
 /* Somebody has polled and found nothing to do. */
-static void count_poll(lc_rail *rail)
+static void count_poll(cma_rail *rail)
 {
-    if ((atomic_fetch_add_explicit(&rail->favour.polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
+    if ((atomic_fetch_add_explicit(&rail->assist.polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
         return;
-    uint64_t now = lc_now(), began = atomic_exchange_explicit(&rail->favour.began, now, memory_order_relaxed);
-    int helps = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - began < POLLS_NS;
-    if (atomic_load_explicit(&rail->favour.helps, memory_order_relaxed) != helps)
-        atomic_store_explicit(&rail->favour.helps, helps, memory_order_relaxed);
+    uint64_t now = cma_now(), began = atomic_exchange_explicit(&rail->assist.began, now, memory_order_relaxed);
+    int assists = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - began < POLLS_NS;
+    if (atomic_load_explicit(&rail->assist.assists, memory_order_relaxed) != assists)
+        atomic_store_explicit(&rail->assist.assists, assists, memory_order_relaxed);
 }
 
 /* An offer as it was read once: what the peer changes meanwhile changes nothing. */
@@ -49,7 +49,7 @@ typedef struct piece {
     struct iovec here[GR_MAX_IOV], there[GR_MAX_IOV];
 } piece;
 
-static int read_offer(const volatile lc_offer *o, piece *p)
+static int read_offer(const volatile cma_offer *o, piece *p)
 {
     p->n = o->n;
     p->write = o->write;
@@ -58,7 +58,7 @@ static int read_offer(const volatile lc_offer *o, piece *p)
         return EPROTO;
     for (uint32_t i = 0; i < p->n; i++) {
         uint64_t len = o->piece[i].len;
-        if (len > LC_ALONE || (p->bytes += len) > LC_ALONE)
+        if (len > CMA_ALONE || (p->bytes += len) > CMA_ALONE)
             return EMSGSIZE;
         p->key[i] = o->piece[i].key;
         p->here[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].here, len };
@@ -68,7 +68,7 @@ static int read_offer(const volatile lc_offer *o, piece *p)
 }
 
 /* One call. What it does not copy the peer copies again, and finds out why. */
-static int move(const lc_ep *ep, const piece *p)
+static int move(const cma_ep *ep, const piece *p)
 {
     ssize_t got = p->write ? process_vm_readv(ep->peer.pid, p->here, p->n, p->there, p->n, 0)
                            : process_vm_writev(ep->peer.pid, p->here, p->n, p->there, p->n, 0);
@@ -77,77 +77,77 @@ static int move(const lc_ep *ep, const piece *p)
 
 /* Whether the peer's memory is what it was when it greeted: a process that begins another program keeps its number, and its offers. It costs
  * 2 us; not asked where we only read it, for a transfer that has ended with the program. */
-static int same_program(const lc_ep *ep, const piece *p)
+static int same_program(const cma_ep *ep, const piece *p)
 {
     char c;
     return pread(ep->peer.mem, &c, 1, (off_t)(uintptr_t)p->there[0].iov_base) == 1;
 }
 
-static int copy(lc_ep *ep, uint32_t lane, const lc_offer *o, uint64_t *bytes)
+static int copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
 {
     piece p;
-    lc_lane *own = &ep->rail->pool.own[lane];
+    cma_epoch *own = &ep->rail->pool.own[epoch];
     uint64_t regions = 0;
     int err = read_offer(o, &p);
     if (err)
         return err;
     *bytes = p.bytes;
     for (uint32_t i = 0; i < p.n; i++)
-        regions |= lc_region_bit(p.key[i]);
+        regions |= cma_region_bit(p.key[i]);
     atomic_store(&own->regions, regions);
     atomic_fetch_add(&own->turn, 1); /* before the looks that follow, as whoever lets go of a region looks at it after what it changes */
-    if (!lc_alive(ep) || (!p.write && !same_program(ep, &p)))
+    if (!cma_alive(ep) || (!p.write && !same_program(ep, &p)))
         err = ESRCH;
     for (uint32_t i = 0; !err && i < p.n; i++)
-        err = lc_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);
+        err = cma_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);
     if (!err)
-        err = atomic_load(&ep->peer.box->closed) ? ECONNRESET : move(ep, &p); /* it may have given the offer up */
+        err = atomic_load(&ep->peer.shm->closed) ? ECONNRESET : move(ep, &p); /* it may have given the offer up */
     atomic_fetch_add(&own->turn, 1);
     return err;
 }
 
 /* How many bytes it has copied; -1: there was nothing to do. */
-static int64_t serve(lc_ep *ep, uint32_t lane)
+static int64_t serve(cma_ep *ep, uint32_t epoch)
 {
-    lc_box *box = ep->box;
-    uint32_t offered = atomic_load(&box->offered) & ((1u << LC_OFFERS) - 1), bit = offered & -offered;
-    if (!bit || !(atomic_fetch_and(&box->offered, ~bit) & bit)) /* taken back */
+    cma_shm *shm = ep->shm;
+    uint32_t offered = atomic_load(&shm->offered) & ((1u << CMA_OFFERS) - 1), bit = offered & -offered;
+    if (!bit || !(atomic_fetch_and(&shm->offered, ~bit) & bit)) /* taken back */
         return -1;
-    lc_offer *o = &box->offer[__builtin_ctz(bit)];
+    cma_offer *o = &shm->offer[__builtin_ctz(bit)];
     atomic_store_explicit(&o->who, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     uint64_t bytes = 0;
-    int err = copy(ep, lane, o, &bytes);
-    atomic_store(&o->ended, err ? -err : LC_COPIED); /* before the look at whether it sleeps */
-    if (atomic_load(&ep->peer.box->sleeping) && atomic_exchange(&ep->peer.box->sleeping, 0))
-        lc_ring(ep);
+    int err = copy(ep, epoch, o, &bytes);
+    atomic_store(&o->ended, err ? -err : CMA_COPIED); /* before the look at whether it sleeps */
+    if (atomic_load(&ep->peer.shm->sleeping) && atomic_exchange(&ep->peer.shm->sleeping, 0))
+        cma_ring(ep);
     return err ? 0 : (int64_t)bytes;
 }
 
-int lc_favour(lc_rail *rail)
+int cma_assist(cma_rail *rail)
 {
-    lc_pool *pool = &rail->pool;
-    uint32_t lane;
+    cma_pool *pool = &rail->pool;
+    uint32_t epoch;
     int64_t did = -1;
-    if (rail->favour.aloof)
+    if (rail->assist.off)
         return 0;
     if (pthread_equal(pthread_self(), rail->base.thread)) { /* nobody has asked it to be busy */
-        if (!atomic_load_explicit(&rail->base.attended, memory_order_relaxed))
-            atomic_store_explicit(&rail->favour.helps, 0, memory_order_relaxed);
+        if (!atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed))
+            atomic_store_explicit(&rail->assist.assists, 0, memory_order_relaxed);
         return 0;
     }
-    if (!atomic_load_explicit(&pool->favour, memory_order_relaxed)) {
+    if (!atomic_load_explicit(&pool->assist, memory_order_relaxed)) {
         count_poll(rail);
         return 0;
     }
-    if (!lc_lane_take(pool, &lane))
+    if (!cma_lane_take(pool, &epoch))
         return 0;
     pthread_mutex_lock(&pool->mu);
-    lc_ep *ep = atomic_exchange(&pool->favour, NULL);
+    cma_ep *ep = atomic_exchange(&pool->assist, NULL);
     if (ep)
         ep->pool.jobs++;
     pthread_mutex_unlock(&pool->mu);
     if (ep) {
-        did = serve(ep, lane);
+        did = serve(ep, epoch);
         if (did >= 0)
             atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
@@ -156,11 +156,11 @@ int lc_favour(lc_rail *rail)
         ep->pool.jobs--;
         pthread_mutex_unlock(&pool->mu);
     }
-    lc_lane_give(pool, lane);
+    cma_lane_give(pool, epoch);
     return did >= 0;
 }
 
-void lc_helped(lc_rail *rail, uint64_t *for_peers, uint64_t *by_peers)
+void cma_assisted(cma_rail *rail, uint64_t *for_peers, uint64_t *by_peers)
 {
     *for_peers = atomic_load_explicit(&rail->pool.for_peers, memory_order_relaxed);
     *by_peers = atomic_load_explicit(&rail->pool.by_peers, memory_order_relaxed);
