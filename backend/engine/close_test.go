@@ -21,8 +21,13 @@ import (
 // An engine closes with everything in flight: transfers, zombies, notifications, a peer that hangs, one that is not
 // connected yet. Nothing is left; that the fabric is empty is checked by the harness.
 func TestCloseInFlight(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Run("", closeInFlight)
+	goleak.VerifyNone(t, before)
+}
+
+func closeInFlight(t *testing.T) {
 	everywhere(t, func(h *harness) {
-		before := goleak.IgnoreCurrent()
 		p := h.pair(8<<20, "release_wait", "0", "notif_queue", "64KiB")
 		c := h.agent("cat")
 		g := h.gate(c)
@@ -54,7 +59,6 @@ func TestCloseInFlight(t *testing.T) {
 		require.NoError(h, p.b.Close())
 		require.NoError(h, c.Close())
 		g.end()
-		goleak.VerifyNone(h, before)
 	})
 }
 

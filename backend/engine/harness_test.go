@@ -148,22 +148,35 @@ func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	return h
 }
 
-// everywhere runs one body on the fake fabric, tame and awkward, and on libfabric.
+// everywhere runs one body on fakes of each kind, on imitated devices, on libfabric and on shared memory, side by side.
 func everywhere(t *testing.T, body func(h *harness)) {
-	t.Run("fake-tcp", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
-	t.Run("fake-efa", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
-	t.Run("fake-3rails", func(t *testing.T) { body(onRails(t, 3, fake.TCPCaps())) })
-	t.Run("fake-3links", func(t *testing.T) { body(onLinks(t, 3, fake.TCPCaps())) })
-	t.Run("verbs", func(t *testing.T) { body(onVerbs(t, 1)) })
-	t.Run("iwarp", func(t *testing.T) { body(onIWarp(t)) })
-	t.Run("ofi-tcp", func(t *testing.T) { body(onOFI(t)) })
-	t.Run("host", func(t *testing.T) { body(onHost(t)) })
+	sideBySide(t, body, map[string]func(t testing.TB) *harness{
+		"fake-tcp":    func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
+		"fake-efa":    func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
+		"fake-3rails": func(t testing.TB) *harness { return onRails(t, 3, fake.TCPCaps()) },
+		"fake-3links": func(t testing.TB) *harness { return onLinks(t, 3, fake.TCPCaps()) },
+		"verbs":       func(t testing.TB) *harness { return onVerbs(t, 1) },
+		"iwarp":       onIWarp,
+		"ofi-tcp":     onOFI,
+		"host":        onHost,
+	})
 }
 
-// onFakes runs one body on ordered and on unordered fakes.
+// onFakes runs one body on ordered and on unordered fakes, side by side.
 func onFakes(t *testing.T, body func(h *harness)) {
-	t.Run("ordered", func(t *testing.T) { body(onFake(t, fake.TCPCaps())) })
-	t.Run("unordered", func(t *testing.T) { body(onFake(t, fake.EFACaps())) })
+	sideBySide(t, body, map[string]func(t testing.TB) *harness{
+		"ordered":   func(t testing.TB) *harness { return onFake(t, fake.TCPCaps()) },
+		"unordered": func(t testing.TB) *harness { return onFake(t, fake.EFACaps()) },
+	})
+}
+
+func sideBySide(t *testing.T, body func(h *harness), fabrics map[string]func(t testing.TB) *harness) {
+	for name, open := range fabrics {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			body(open(t))
+		})
+	}
 }
 
 // agent is an engine and what a test needs to drive it.

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,96 +24,131 @@ type Event struct {
 	Addrs bool // one of its addresses came or went; the rest is as it was
 }
 
-// Watch tells of every interface in the calling thread's network namespace and then of every change, until the context
-// ends (nil), or the kernel doesn't answer (an error). It runs on the caller's goroutine and holds no thread while nothing
-// happens. tell may take its time: what the kernel drops meanwhile is made up for by reading all links again, so that only
-// states that were over before anybody looked are missed.
-func Watch(ctx context.Context, tell func(Event)) error {
-	s, err := openSocket()
+// Watch reports every interface of the calling thread's network namespace, and then every change. It returns nil when the context ends, and an
+// error when the kernel does not answer. It runs on the caller's goroutine and holds no thread while nothing happens. report may take long: when
+// the kernel drops messages meanwhile, all links are read again, so that only states are missed that have changed again since.
+func Watch(ctx context.Context, report func(Event)) error {
+	w, err := newWatcher(report)
 	if err != nil {
 		return fmt.Errorf("watch links: %w", err)
 	}
-	return s.watch(ctx, tell)
+	return w.watch(ctx)
 }
 
-// linkSocket is a netlink socket that the runtime's poller waits for.
-type linkSocket struct {
-	file  *os.File
-	conn  syscall.RawConn
-	table *linkTable
-	buf   []byte
+// watcher has two sockets: messages come unasked on one, the other lists all links.
+type watcher struct {
+	messages *nl.NetlinkSocket
+	lister   *netlink.Handle
+	table    linkTable
+	lists    int // so often all links were read
 }
 
-func openSocket() (*linkSocket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+func newWatcher(report func(Event)) (*watcher, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
-		_ = unix.Close(fd)
-		return nil, os.NewSyscallError("bind", err)
-	}
-	s := &linkSocket{file: os.NewFile(uintptr(fd), "netlink"), table: newLinkTable(), buf: make([]byte, 64<<10)}
-	if s.conn, err = s.file.SyscallConn(); err != nil {
-		_ = s.file.Close()
 		return nil, err
 	}
-	return s, nil
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &watcher{messages: s, lister: h, table: linkTable{known: map[int]Event{}, report: report}}, nil
 }
 
-// watch is Watch on an open socket, which it closes.
-func (s *linkSocket) watch(ctx context.Context, tell func(Event)) error {
-	defer s.file.Close()
-	defer context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) })()
-	err := s.run(ctx, tell)
+// watch is Watch on open sockets, which it closes.
+func (w *watcher) watch(ctx context.Context) error {
+	defer w.lister.Close()
+	defer w.messages.Close()
+	defer context.AfterFunc(ctx, w.messages.Close)()
+	err := w.run(ctx)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("watch links: %w", err)
 }
 
-func (s *linkSocket) run(ctx context.Context, tell func(Event)) error {
-	again, pause := true, time.Duration(0)
-	for ctx.Err() == nil {
-		if again {
-			if err := s.ask(); err != nil {
-				return err
-			}
+// run lists all links at the beginning and after a loss. The messages that the socket still holds are older than those lost: they come first.
+func (w *watcher) run(ctx context.Context) error {
+	const drained = time.Millisecond
+	for lost := true; ctx.Err() == nil; {
+		timeout := unix.Timeval{}
+		if lost {
+			timeout = unix.NsecToTimeval(int64(drained))
 		}
-		messages, lost, err := s.receive()
-		if err != nil {
+		if err := w.messages.SetReceiveTimeout(&timeout); err != nil {
 			return err
 		}
-		again = lost
-		for _, m := range messages {
-			if m.kind == failure && m.err != nil && m.seq == s.table.seq && !retry(m.err) {
-				return fmt.Errorf("list links: %w", m.err)
+		messages, from, err := w.messages.Receive()
+		switch {
+		case err == unix.ENOBUFS:
+			lost = true
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			if err = w.list(ctx); err != nil && !passes(err) {
+				return fmt.Errorf("list links: %w", err)
 			}
-			events, more := s.table.take(m)
-			again = again || more
-			for _, e := range events {
-				if tell(e); ctx.Err() != nil {
-					return ctx.Err()
-				}
+			if lost = err != nil; !lost {
+				continue
 			}
-			if m.kind == dumpDone {
-				pause = 0
-			}
-		}
-		if again { // links that change faster than they can be read must not make us spin
-			pause = min(2*pause+time.Millisecond, 100*time.Millisecond)
-			if err := sleep(ctx, pause); err != nil {
+			if err := sleep(ctx, 10*time.Millisecond); err != nil { // links that change faster than they can be listed must not make us spin
 				return err
+			}
+		case err != nil:
+			return err
+		case from.Pid == nl.PidKernel:
+			for _, m := range messages {
+				if ctx.Err() == nil {
+					w.take(&m)
+				}
 			}
 		}
 	}
 	return ctx.Err()
 }
 
-// retry says that a question failed for a reason that passes.
-func retry(err error) bool {
-	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS)
+// list enters all links. The error is the kernel's: the list is incomplete, or there is none.
+func (w *watcher) list(ctx context.Context) error {
+	w.lists++
+	links, err := w.lister.LinkList()
+	if err != nil {
+		return err
+	}
+	missing := map[int]bool{}
+	for index := range w.table.known {
+		missing[index] = true
+	}
+	for _, l := range links {
+		delete(missing, l.Attrs().Index)
+		if ctx.Err() == nil {
+			w.table.is(l.Attrs())
+		}
+	}
+	for index := range missing {
+		w.table.gone(index)
+	}
+	return nil
+}
+
+// take enters one message. Those of a bridge about its ports are DELLINKs of a link that stays.
+func (w *watcher) take(m *syscall.NetlinkMessage) {
+	switch kind := m.Header.Type; {
+	case kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR:
+		if len(m.Data) >= unix.SizeofIfAddrmsg {
+			w.table.readdressed(int(nl.DeserializeIfAddrmsg(m.Data).Index))
+		}
+	case (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(m.Data) >= unix.SizeofIfInfomsg && m.Data[0] == unix.AF_UNSPEC:
+		if kind == unix.RTM_DELLINK {
+			w.table.gone(int(nl.DeserializeIfInfomsg(m.Data).Index))
+		} else if l, err := netlink.LinkDeserialize((*unix.NlMsghdr)(&m.Header), m.Data); err == nil {
+			w.table.is(l.Attrs())
+		}
+	}
+}
+
+// passes says that a list failed for a reason that passes.
+func passes(err error) bool {
+	return slices.ContainsFunc([]error{netlink.ErrDumpInterrupted, unix.EBUSY, unix.EINTR, unix.EAGAIN, unix.ENOBUFS}, func(e error) bool { return errors.Is(err, e) })
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -125,45 +162,40 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask sends the question for all links, unless one is open.
-func (s *linkSocket) ask() error {
-	seq, ok := s.table.ask()
-	if !ok {
-		return nil
-	}
-	var sent error
-	err := s.conn.Control(func(fd uintptr) {
-		sent = unix.Sendto(int(fd), dumpRequest(seq), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	})
-	return errors.Join(err, os.NewSyscallError("sendto", sent))
+// linkTable reports what differs from what was last said of each link.
+type linkTable struct {
+	known  map[int]Event // by index
+	report func(Event)
 }
 
-// receive waits for one datagram. lost says that the kernel had to drop some, or that it was cut or no good.
-func (s *linkSocket) receive() (messages []linkMessage, lost bool, err error) {
-	var n int
-	var from unix.Sockaddr
-	var failed error
-	err = s.conn.Read(func(fd uintptr) bool {
-		for {
-			n, from, failed = unix.Recvfrom(int(fd), s.buf, unix.MSG_TRUNC)
-			if failed != unix.EINTR {
-				return failed != unix.EAGAIN
-			}
-		}
-	})
-	switch {
-	case err != nil:
-		return nil, false, err
-	case failed == unix.ENOBUFS:
-		return nil, true, nil
-	case failed != nil:
-		return nil, false, os.NewSyscallError("recvfrom", failed)
-	case n > len(s.buf):
-		return nil, true, nil
+func (t *linkTable) is(a *netlink.LinkAttrs) {
+	const both = unix.IFF_UP | unix.IFF_LOWER_UP
+	old, known := t.known[a.Index]
+	now := Event{Name: a.Name, Index: a.Index, Up: a.RawFlags&both == both && (a.OperState == netlink.OperUnknown || a.OperState == netlink.OperUp)}
+	if now.Name == "" {
+		now.Name = old.Name
 	}
-	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-		return nil, false, nil // not the kernel
+	if now == old || now.Name == "" {
+		return
 	}
-	messages, err = parseMessages(s.buf[:n])
-	return messages, err != nil, nil
+	if known && old.Name != now.Name { // renamed
+		t.gone(a.Index)
+	}
+	t.known[a.Index] = now
+	t.report(now)
+}
+
+func (t *linkTable) readdressed(index int) {
+	if e, known := t.known[index]; known {
+		e.Addrs = true
+		t.report(e)
+	}
+}
+
+func (t *linkTable) gone(index int) {
+	if e, known := t.known[index]; known {
+		delete(t.known, index)
+		e.Up, e.Gone = false, true
+		t.report(e)
+	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,8 +27,8 @@ type watched struct {
 	nl     *netlink.Handle
 	cancel context.CancelFunc
 	ended  chan error
-	sock   *linkSocket // the watcher's until it has ended
-	gate   sync.Mutex  // who holds it holds up the watcher
+	under  *watcher   // the goroutine's until it has ended
+	gate   sync.Mutex // who holds it holds up the watcher
 
 	mu     sync.Mutex
 	events []Event
@@ -57,11 +56,11 @@ func watch(t *testing.T) *watched {
 		runtime.LockOSThread() // for good: the thread ends with its namespace
 		var err error
 		if ns, err = netns.New(); err == nil {
-			w.sock, err = openSocket()
+			w.under, err = newWatcher(w.tell)
 		}
 		ready <- err
 		if err == nil {
-			w.ended <- w.sock.watch(ctx, w.tell)
+			w.ended <- w.under.watch(ctx)
 		}
 	}()
 	if err := <-ready; err != nil {
@@ -196,7 +195,7 @@ func TestWatchOverrun(t *testing.T) {
 	require.NoError(t, w.nl.LinkSetUp(w.link("a0p")))
 	w.sees(func(e Event) bool { return e.Name == "a0" && e.Up })
 	w.end()
-	require.Greater(t, w.sock.table.seq, uint32(1), "nothing was lost: the test tests nothing")
+	require.Greater(t, w.under.lists, 1, "nothing was lost: the test tests nothing")
 }
 
 func TestWatchEnds(t *testing.T) {
@@ -217,26 +216,4 @@ func TestWatchEnds(t *testing.T) {
 	now, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(now), len(fds)+2)
-}
-
-// A socket that loses messages asks for all links again.
-func TestReceiveLoss(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	s := &linkSocket{file: os.NewFile(uintptr(pair[0]), "test"), table: newLinkTable(), buf: make([]byte, 8)}
-	defer s.file.Close()
-	defer unix.Close(pair[1])
-	s.conn, err = s.file.SyscallConn()
-	require.NoError(t, err)
-	_, err = unix.Write(pair[1], make([]byte, 9))
-	require.NoError(t, err)
-	got, lost, err := s.receive()
-	require.NoError(t, err)
-	require.True(t, lost, "longer than the buffer")
-	require.Empty(t, got)
-	_, err = unix.Write(pair[1], make([]byte, 8))
-	require.NoError(t, err)
-	_, lost, err = s.receive()
-	require.NoError(t, err)
-	require.False(t, lost, "not from the kernel")
 }
