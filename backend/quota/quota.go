@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // mostWait is how long somebody waits for a turn at most, for a pace.
@@ -147,12 +149,11 @@ func (s *Turns) Take(done <-chan struct{}, own *Pace) (end func(), ok bool) {
 	}, true
 }
 
-// Lines lets one log line in a second through, after the first ones: peers must not fill our log.
+// Lines lets fewAtOnce log lines through, and then one in a second: peers must not fill our log. The zero value is ready; safe for concurrent use.
 type Lines struct {
-	mu   sync.Mutex
-	at   time.Time
-	left float64 // lines
-	lost int     // not written since the last
+	mu    sync.Mutex
+	limit *rate.Limiter
+	lost  int // not written since the last
 }
 
 const fewAtOnce = 20
@@ -161,17 +162,13 @@ const fewAtOnce = 20
 func (f *Lines) Next(now time.Time) (lost int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.at.IsZero() {
-		f.left = fewAtOnce
-	} else if now.After(f.at) {
-		f.left = min(fewAtOnce, f.left+now.Sub(f.at).Seconds())
+	if f.limit == nil {
+		f.limit = rate.NewLimiter(1, fewAtOnce)
 	}
-	f.at = now
-	if f.left < 1 {
+	if !f.limit.AllowN(now, 1) {
 		f.lost++
 		return 0, false
 	}
-	f.left--
 	lost, f.lost = f.lost, 0
 	return lost, true
 }

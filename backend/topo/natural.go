@@ -3,32 +3,9 @@ package topo
 import (
 	"cmp"
 	"strings"
+
+	"github.com/maruel/natural"
 )
 
-// Natural compares names the way people count: eth2 before eth10. Equal only for equal strings.
-func Natural(a, b string) int {
-	for x, y := a, b; ; {
-		p, q := digits(x), digits(y)
-		if p > 0 && q > 0 {
-			m, n := strings.TrimLeft(x[:p], "0"), strings.TrimLeft(y[:q], "0")
-			if c := cmp.Or(cmp.Compare(len(m), len(n)), strings.Compare(m, n)); c != 0 {
-				return c
-			}
-			x, y = x[p:], y[q:]
-			continue
-		}
-		if x == "" || y == "" || x[0] != y[0] {
-			return cmp.Or(strings.Compare(x, y), strings.Compare(a, b)) // 01 and 1 are the same number
-		}
-		x, y = x[1:], y[1:]
-	}
-}
-
-// digits is how many of them s begins with.
-func digits(s string) int {
-	n := 0
-	for n < len(s) && '0' <= s[n] && s[n] <= '9' {
-		n++
-	}
-	return n
-}
+// Natural compares names the way people count: eth2 before eth10. The result is 0 only for equal strings.
+func Natural(a, b string) int { return cmp.Or(cmp.Compare(natural.Compare(a, b), 0), strings.Compare(a, b)) }
