@@ -15,7 +15,7 @@ import (
 func providers(o option.Options, log *slog.Logger) provider.Provider {
 	return auto.Provider{
 		Fabrics: map[string]provider.Provider{
-			auto.Verbs: verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
+			auto.Verbs:        verbs.New(verbs.Options{LibraryPath: o.IbverbsPath, CMLibraryPath: o.RdmacmPath, CUDAPath: o.CUDAPath, Ports: o.DataPort, IB: o.IB}),
 			auto.SharedMemory: shm.New(shm.Options{Threads: o.CopyThreads, NoAssist: !o.CopyForPeers, Ptracer: o.Ptracer, CUDA: o.CUDAPath, Blocks: o.GPUBlocks}),
 		},
 		OFI: ofi.New(ofi.Options{LibraryPath: o.LibfabricPath, CUDAPath: o.CUDAPath, HMEM: o.HMEM, Tuning: tuning(o),

@@ -19,8 +19,8 @@ import (
 // Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs, SharedMemory that of
 // one host's memory.
 const (
-	Word  = "auto"
-	Verbs = "verbs"
+	Word         = "auto"
+	Verbs        = "verbs"
 	SharedMemory = "sm"
 )
 
