@@ -30,7 +30,7 @@ func (r *Session) startLink(l *link.Link) {
 		return
 	}
 	if l.Phase == failover.Fencing {
-		l.Again = true
+		l.StartAgain = true
 		return
 	}
 	ep, err := l.Rail.OpenEndpoint()
@@ -38,7 +38,7 @@ func (r *Session) startLink(l *link.Link) {
 		r.s.Log.Debug("cannot start a link yet: our endpoint did not open", "peer", r.name, "rail", l.Rail.Name(), "err", err)
 		return
 	}
-	l.EP, l.Again = ep, false
+	l.EP, l.StartAgain = ep, false
 	l.Enter(failover.Fencing, time.Now())
 	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, ep.Addr())
 }
@@ -48,7 +48,7 @@ func (r *Session) started(l *link.Link, err error) {
 	if err == nil {
 		r.change(func() {
 			if err = r.s.Links.Attach(l, r.sess, l.PeerID, core.Initiator, true); err == nil {
-				l.Late = true
+				l.CameUpLate = true
 				l.Enter(failover.Probing, time.Now())
 				l.Core.SetWeight(r.Weight(l))
 			}
@@ -62,7 +62,7 @@ func (r *Session) started(l *link.Link, err error) {
 	r.change(func() { l.Enter(failover.BackingOff, time.Now()) })
 	if l.Up { // Attach failed halfway
 		r.fenceAfter(l, failover.FirstBackoff, "retry")
-	} else if l.Again { // the peer's rail came up before the answer arrived
+	} else if l.StartAgain { // the peer's rail came up before the answer arrived
 		r.startLink(l)
 	}
 }
@@ -100,7 +100,7 @@ func (r *Session) deviceChanged(name string, up bool, addr netip.Addr, why strin
 		case l.Rail.Device().Name != name:
 		case !l.Up && up:
 			r.startLink(l)
-		case r.failover.Device(&l.Link, up):
+		case r.failover.DeviceChanged(&l.Link, up):
 			r.fence(l, why)
 		}
 	}

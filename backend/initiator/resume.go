@@ -68,7 +68,7 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 // resumeLink uses a quiet link again, or backs the link off while others do its work. err is why the link cannot be used. The
 // returned error ends the session. Under mu.
 func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
-	alone := !r.failover.Others(&l.Link)
+	alone := !r.failover.OthersWork(&l.Link)
 	if alone && err == nil {
 		r.changeAndKick(func() {
 			if err = l.Rebind(proof, !l.Proved); err == nil {
@@ -119,7 +119,7 @@ func (r *Session) probe(l *link.Link) {
 	l.Enter(failover.Probing, time.Now())
 	if err := l.Rebind(core.Proof{}, true); err != nil {
 		r.s.Log.Warn("cannot probe a rail", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
-		r.fenceAfter(l, r.failover.Unprobed(&l.Link), "retry")
+		r.fenceAfter(l, r.failover.CannotProbe(&l.Link), "retry")
 	}
 }
 
@@ -132,7 +132,7 @@ func (r *Session) probeAnswered(l *link.Link, epoch uint64) {
 		return
 	}
 	r.changeAndKick(func() {
-		r.failover.CameUp(&l.Link)
+		r.failover.ProbeAnswered(&l.Link)
 		l.ShutFilter()
 		r.moveNotifLink()
 		l.Core.Up()
@@ -142,8 +142,8 @@ func (r *Session) probeAnswered(l *link.Link, epoch uint64) {
 			}
 		}
 	})
-	if l.Late {
-		l.Late = false
+	if l.CameUpLate {
+		l.CameUpLate = false
 		r.askAgain(l.Peer)
 	}
 	r.announce()
