@@ -108,7 +108,7 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	}
 	r.change(func() { r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err) }) // first: posts must stop
 	if r.leaving != nil {
-		r.leaving.asked = false // the next session asks its target again
+		r.leaving.drainSent = false // the next session asks its target again
 	}
 	r.keepNotifs()
 	if r.unsent() {

@@ -119,8 +119,8 @@ func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 		r.mu.Lock()
 		back := r.leaving != d
 		over := r.state == lost || r.state == closed || r.state == suspended && !r.unsent()
-		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer.Transfer).Busy) {
-			d.asked, d.next = true, r.sess.Sent() // every posted notification has a number: Sent is the number after the last
+		if !back && r.state == ready && !d.drainSent && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer.Transfer).Busy) {
+			d.drainSent, d.next = true, r.sess.Sent() // every posted notification has a number: Sent is the number after the last
 			r.conn.out.Drain(d.next)
 		}
 		r.mu.Unlock()
@@ -154,8 +154,8 @@ const deliverPoll = 500 * time.Microsecond
 func (c *conn) Drained(next uint64) {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if d := c.r.leaving; d != nil && c.current() && d.asked && d.next == next {
-		d.asked, d.next = true, ^uint64(0) // once: no later answer matches
+	if d := c.r.leaving; d != nil && c.current() && d.drainSent && d.next == next {
+		d.drainSent, d.next = true, ^uint64(0) // once: no later answer matches
 		close(d.drained)
 	}
 }

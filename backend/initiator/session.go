@@ -154,9 +154,9 @@ type disconnection struct {
 	final bool          // nothing is left to deliver, so Load cannot take the session back; under Session.mu
 
 	// Guarded by Session.mu.
-	asked   bool          // a Drain was sent
-	next    uint64        // the Drain asks for all notifications below this number
-	drained chan struct{} // closed when the peer has them
+	drainSent bool          // a Drain is in flight or answered
+	next      uint64        // the Drain asks for all notifications below this number
+	drained   chan struct{} // closed when the peer has them
 }
 
 // revocation is a REVOKE that waits for transfers to drain.
