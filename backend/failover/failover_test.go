@@ -35,8 +35,8 @@ func TestWhoElseWorks(t *testing.T) {
 	require.False(t, s.AnyUsable(a))
 }
 
-// If no other link works, a link is fenced at once while bytes go through, and then after pauses that double up to a
-// bound. If others work, it is fenced at once and backs off for longer.
+// If no other link works, a link is fenced at once while bytes go through. Then it is fenced after pauses that double
+// up to a bound. If others work, it is fenced at once and backs off for longer.
 func TestFailed(t *testing.T) {
 	s, _ := clocked(1)
 	l, probe := s.Links[0], Count{Completions: 1} // one completion is no progress

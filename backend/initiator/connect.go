@@ -102,9 +102,9 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {
 		return nil
 	}
-	what, level := "session with a peer suspended", r.dials.lost(r.state == ready)
+	msg, level := "session with a peer suspended", r.dials.lost(r.state == ready)
 	if r.state == connecting {
-		what = "peer not reached"
+		msg = "peer not reached"
 	}
 	r.change(func() { r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err) }) // first: posts must stop
 	if r.leaving != nil {
@@ -112,11 +112,11 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	}
 	r.keepNotifs()
 	if r.unsent() {
-		what += "; connecting again for its notifications"
+		msg += "; connecting again for its notifications"
 	} else {
-		what += "; the next post or notification connects again"
+		msg += "; the next post or notification connects again"
 	}
-	r.s.Log.Log(context.Background(), level, what, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
+	r.s.Log.Log(context.Background(), level, msg, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
 		"kept_notifications", len(r.notifs), "err", r.err)
 	quiet = r.down(status.ErrBackend)
 	r.change(r.dropKeys)

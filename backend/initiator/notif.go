@@ -46,7 +46,7 @@ func (s *Sessions) Notify(name string, msg []byte) error {
 }
 
 func (r *Session) full(n int) error {
-	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: the queue holds its limit of %d bytes and the peer takes none in (option notif_queue)",
+	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: the queue limit of %d bytes would be exceeded, and the peer takes none in (option notif_queue)",
 		n, r.name, r.s.Options.NotifQueue)
 }
 

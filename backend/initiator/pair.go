@@ -66,7 +66,8 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 	return r, nil
 }
 
-// spread gives every pair as many links as both sides want, in rounds, so that the number of links a pair is even.
+// spread gives every pair as many links as both sides want. It works in rounds, so that the links are even among the
+// pairs.
 func (r *Session) spread(pairs []rail.Pair) (linkPairs []rail.Pair) {
 	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
 	for round := range n {

@@ -8,9 +8,9 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Revoke handles a REVOKE: the target takes regions back. Nothing new is posted on them. Operations in flight drain, and
-// a transfer that is posted completely ends well. Then we answer. With no transfer and no key request in flight we give up every key of the
-// peer, so that the peer need not ask again for the rest of a burst.
+// Revoke handles a REVOKE: the target takes regions back. Nothing new is posted on them. Operations in flight drain,
+// and a transfer that is posted completely ends well. Then we answer. With no transfer and no key request in flight
+// we give up every key of the peer. The peer then need not ask again for the rest of a burst.
 func (c *conn) Revoke(id uint64, regions []uint64) {
 	r := c.r
 	if !r.s.Life.Enter() {

@@ -77,11 +77,11 @@ func byPlace(a, b candidate) int { return cmp.Compare(a.place, b.place) }
 // the order of found: loopback first, then by fabric, PCI address and name. Choose fills in speed and NUMA node where
 // the provider did not know them.
 //
-// Loopback devices are always chosen: they serve peers in the same network namespace. Of the others, Choose leaves out
-// devices that are down, and second addresses. It keeps the devices that the option devices names. Of the rest it leaves
-// out bridges, their ports, tunnels, wireless and management interfaces, and devices with less than a quarter of the
-// speed of their fabric's fastest. A bridge with a real port is used if its fabric has nothing else. If there are more
-// than MaxRails, Choose takes the fast ones, spread over NUMA nodes and PCI switches.
+// Loopback devices are always chosen: they serve peers in the same network namespace. Of the others, Choose leaves
+// out devices that are down, and second addresses. It keeps the devices that the option devices names. Of the rest it
+// leaves out bridges, their ports, tunnels, wireless and management interfaces. It also leaves out devices with less
+// than a quarter of the speed of their fabric's fastest. A bridge with a real port is used if its fabric has nothing
+// else. If there are more than MaxRails, Choose takes the fast ones, spread over NUMA nodes and PCI switches.
 func Choose(found []provider.Device, facts func(provider.Device) Facts, opt ChooseOptions) (chosen []provider.Device, left []Left) {
 	c := chooser{opt: opt}
 	c.sort(found, facts)

@@ -12,12 +12,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// endOlder ends the earlier sessions of an engine. A peer that gave us up, for example while we were stopped, must find
-// its old endpoint closed before it gets a new one. Closing a shared endpoint is no fence: operations of the peer still
-// in flight would fail, because we would no longer know the peer's address. Such a session stops taking notifications
-// in, and its links stay until the peer says goodbye.
-// If the engine has a newer session, this Hello comes late: its initiator has given it up. One engine has few sessions
-// at a time.
+// endOlder ends the earlier sessions of an engine. A peer may have given us up, for example while we were stopped.
+// Its old endpoint must be closed before it gets a new one. Closing a shared endpoint is no fence: operations of the
+// peer still in flight would fail, because we would no longer know the peer's address. Such a session stops taking
+// notifications in, and its links stay until the peer says goodbye. If the engine has a newer session, this Hello
+// comes late: its initiator has given it up. One engine has few sessions at a time.
 func (s *Sessions) endOlder(in *peer.In) error {
 	s.mu.RLock()
 	old := slices.Clone(s.byEngine[in.Engine()])
