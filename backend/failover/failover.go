@@ -1,10 +1,11 @@
-// Package failover decides what becomes of the links of a session when one fails, rests, is probed or works again. It is pure: it gets what has
-// happened and the time, and says what to do. Its callers close endpoints, ask the peer and set timers.
+// Package failover decides the next phase of a session's links when one fails, backs off, is probed or works again. It
+// is pure: it takes events and the time, and returns what to do. Its callers close endpoints, ask the peer and set
+// timers.
 //
-//	Probing -> Working -> Fencing -> Working            when it is the only one
-//	                      Fencing -> BackingOff -> Probing when others work
+//	Probing -> Working -> Fencing -> Working               if no other link works
+//	                      Fencing -> BackingOff -> Probing if others work
 //
-// Where peers share an endpoint nothing can be fenced: Draining takes the place of Fencing.
+// A shared endpoint cannot be fenced: Draining replaces Fencing there.
 package failover
 
 import (
@@ -12,62 +13,62 @@ import (
 	"time"
 )
 
-// Phase is where a link stands. Targets' links only ever work.
+// Phase is the state of a link. A target's link is Working, or BackingOff if its endpoint did not open.
 type Phase int
 
 const (
-	Working    Phase = iota // it posts
-	Fencing                 // its endpoint is closed and the target is asked to close its own
-	Draining                // it has stopped, and what it has posted ends by itself
-	BackingOff              // fenced; its work is with others; it is tried again after a pause
-	Probing                 // nothing but a probe goes out
+	Working    Phase = iota // the link posts
+	Fencing                 // its endpoint is closed, and the target is asked to close the target's endpoint
+	Draining                // the link has stopped, and its posted operations end by themselves
+	BackingOff              // fenced; other links have its work; it is retried after a pause
+	Probing                 // only a probe goes out
 )
 
-// How long a link that failed again rests before the next try, and how long a probe may take.
+// Bounds of the pauses of a link that failed again, and of the time of a probe.
 const (
 	FirstPause   = time.Millisecond
-	MostPause    = 500 * time.Millisecond // alone
-	FirstBackoff = 100 * time.Millisecond // with others at work
+	MostPause    = 500 * time.Millisecond // if no other link works
+	FirstBackoff = 100 * time.Millisecond // if others work
 	MaxBackoff   = 2 * time.Second
-	MostUnproved = 10 * time.Second // of a link over which nothing ever came: a firewall, say
+	MostUnproved = 10 * time.Second // of a link over which nothing ever came, for example behind a firewall
 	ProbeTime    = time.Second
 )
 
-// Link is what failover knows of one link. Guarded by the lock of its session.
+// Link is the failover state of one link. Guarded by the lock of its session.
 type Link struct {
-	OwnRail int    // its index
-	Up      bool   // the core has it
-	Epoch   uint32 // grows with every endpoint
-	Phase   Phase
-	Since   time.Time // of the phase
-	Proved  bool      // messages have gone both ways since the session began; a target's: one has come in
-	Told    bool      // the log has it that this is not so
+	OwnRail        int    // index of our rail
+	Up             bool   // the core has the link
+	Epoch          uint32 // incremented with every endpoint
+	Phase          Phase
+	Since          time.Time // start of the phase
+	Proved         bool      // messages have gone both ways since the session began; on a target: one has come in
+	UnprovedLogged bool      // the log says that the link is not proved
 
 	Pause time.Duration // before the next try
 	good  uint64        // completions without error at the last failure
-	seen  uint64        // completions at the last look of Watch
-	moved time.Time     // when it made progress last, or had nothing to do
+	seen  uint64        // completions at the last call of Watch
+	moved time.Time     // last time with progress, or with nothing in flight
 }
 
 // Enter begins a phase.
 func (l *Link) Enter(p Phase, now time.Time) { l.Phase, l.Since = p, now }
 
-// Away says that the link has failed and rests, or is tried again: others may stand in for it.
+// Away returns true if the link has failed and backs off or is probed: other links may do its work.
 func (l *Link) Away() bool { return l.Phase == BackingOff || l.Phase == Probing && l.Epoch > 0 }
 
-// GrowBackoff doubles the pause before the next try of a link that others stand in for.
+// GrowBackoff doubles the pause before the next try of a link whose work others do.
 func (l *Link) GrowBackoff() {
 	most := MaxBackoff
-	if l.Told {
+	if l.UnprovedLogged {
 		most = MostUnproved
 	}
 	l.Pause = min(max(2*l.Pause, FirstBackoff), most)
 }
 
 // Prove notes that messages go both ways.
-func (l *Link) Prove() { l.Proved, l.Told = true, false }
+func (l *Link) Prove() { l.Proved, l.UnprovedLogged = true, false }
 
-// Session are the links of one session. Guarded by its lock.
+// Session holds the links of one session. Guarded by the session's lock.
 type Session struct {
 	Links   []*Link
 	Timeout time.Duration    // option rail_timeout
@@ -81,47 +82,49 @@ func (s *Session) now() time.Time {
 	return s.Now()
 }
 
-// any says whether a link other than l is so.
+// any returns true if is(o) holds for a link o other than l.
 func (s *Session) any(l *Link, is func(o *Link) bool) bool {
 	return slices.ContainsFunc(s.Links, func(o *Link) bool { return o != l && is(o) })
 }
 
-// Others says whether another link of the session works.
-func (s *Session) Others(l *Link) bool {
+// OthersWork returns true if another link of the session works.
+func (s *Session) OthersWork(l *Link) bool {
 	return s.any(l, func(o *Link) bool { return o.Phase == Working })
 }
 
-// OtherRailWorks says whether a link of another rail of ours works.
+// OtherRailWorks returns true if a link on another of our rails works.
 func (s *Session) OtherRailWorks(l *Link) bool {
 	return s.any(l, func(o *Link) bool { return o.OwnRail != l.OwnRail && o.Phase == Working })
 }
 
-// SiblingWorks says whether another link of the same rail works.
+// SiblingWorks returns true if another link on the same rail works.
 func (s *Session) SiblingWorks(l *Link) bool {
 	return s.any(l, func(o *Link) bool { return o.OwnRail == l.OwnRail && o.Phase == Working })
 }
 
-// AnyUsable says whether another link may yet work.
+// AnyUsable returns true if another link is up, and so may still work.
 func (s *Session) AnyUsable(l *Link) bool { return s.any(l, func(o *Link) bool { return o.Up }) }
 
-// AnyProved says whether a link is proved.
+// AnyProved returns true if a link is proved.
 func (s *Session) AnyProved() bool { return s.any(nil, func(o *Link) bool { return o.Proved }) }
 
-// Known says that it is known of every link whether it works, and that one does.
+// Known returns true if one link is proved and no other still waits for its first probe.
 func (s *Session) Known() bool {
 	return s.AnyProved() && !s.any(nil, func(o *Link) bool { return !o.Proved && o.Phase == Probing && o.Epoch == 0 })
 }
 
-// Count is what a link has completed since it is there.
+// Count is a link's number of completions and of operations in flight.
 type Count struct{ Completions, Errors, InFlight uint64 }
 
-// Failed has a link that reported an error: it is fenced after the pause; 0: at once. Alone it is fenced at once, or, when nothing has gone through
-// since the last time, after a pause that doubles: a link that is away for good, and notifications that wait for it, would keep a
-// core busy. With others at work it is fenced at once, for them to take over, and rests afterwards. urgent: something waits for the fence.
+// Failed handles a link that reported an error, and returns the pause before its fence; 0: fence at once. If others work,
+// the link is fenced at once, so that others take its work, and backs off after the fence. If no other works, the link
+// is fenced at once on its first endpoint and after progress. Without progress since the last failure the pause doubles:
+// otherwise a link that never recovers, with notifications waiting for it, would keep a core busy. urgent: a revocation
+// waits for the fence, so the pause is 0.
 func (s *Session) Failed(l *Link, n Count, urgent bool) (pause time.Duration) {
-	others, good := s.Others(l), n.Completions-n.Errors
+	others, good := s.OthersWork(l), n.Completions-n.Errors
 	switch {
-	case good > l.good+1 || l.Epoch == 0: // a probe alone is no news
+	case good > l.good+1 || l.Epoch == 0: // one completion may be a probe, and is no progress
 		l.good, l.Pause = good, 0
 	case others:
 		l.GrowBackoff()
@@ -134,16 +137,16 @@ func (s *Session) Failed(l *Link, n Count, urgent bool) (pause time.Duration) {
 	return l.Pause
 }
 
-// ReportUnproved says, once, that a link that is fenced did not come about while others did.
+// ReportUnproved returns true, once, if a fenced link was not established while others were.
 func (s *Session) ReportUnproved(l *Link) bool {
-	if l.Proved || l.Told || !s.Others(l) {
+	if l.Proved || l.UnprovedLogged || !s.OthersWork(l) {
 		return false
 	}
-	l.Told = true
+	l.UnprovedLogged = true
 	return true
 }
 
-// Renewed has a link that goes on with another endpoint, and says whether by a probe.
+// Renewed handles a link that continues with another endpoint. It returns true if the link begins with a probe.
 func (s *Session) Renewed(l *Link) (probe bool) {
 	if l.Proved {
 		l.Enter(Working, s.now())
@@ -153,15 +156,16 @@ func (s *Session) Renewed(l *Link) (probe bool) {
 	return !l.Proved
 }
 
-// Retry is how a link that rests is tried again.
+// Retry is the next try of a link that backs off.
 type Retry struct {
-	Fence bool // for it has no endpoint; else by a probe
+	Fence bool // by a fence, because the link has no endpoint; else by a probe
 	After time.Duration
 }
 
-// BackOff has a link that is quiet, and is not used for the present: others work, or err is why it can't be used and others may yet work.
+// BackOff handles a quiet link that is not used for now: others work, or the link cannot be used (err) while others may
+// work later.
 func (s *Session) BackOff(l *Link, err error) Retry {
-	others := s.Others(l)
+	others := s.OthersWork(l)
 	l.Enter(BackingOff, s.now())
 	switch {
 	case !others:
@@ -173,27 +177,28 @@ func (s *Session) BackOff(l *Link, err error) Retry {
 	return Retry{After: l.Pause}
 }
 
-// Unprobed has a link that could not even be probed: it is fenced after the pause.
-func (s *Session) Unprobed(l *Link) (pause time.Duration) {
+// CannotProbe handles a link that could not send a probe. It returns the pause before the fence.
+func (s *Session) CannotProbe(l *Link) (pause time.Duration) {
 	l.Pause = max(l.Pause, FirstBackoff)
 	return l.Pause
 }
 
-// CameUp has a link whose probe is through.
-func (s *Session) CameUp(l *Link) {
+// ProbeAnswered handles a link whose probe was answered.
+func (s *Session) ProbeAnswered(l *Link) {
 	l.Enter(Working, s.now())
 	l.moved = s.now()
 	l.Prove()
 }
 
-// Why Watch finds a link stuck.
+// Reasons for which Watch finds a link stuck.
 const (
 	NoAnswer = "no answer to a probe"
-	NoMove   = "nothing moves on it while other rails are well (option rail_timeout)"
+	NoMove   = "no completions on this link while other rails make progress (option rail_timeout)"
 )
 
-// Watch looks for links that are stuck: a probe without an answer, and a link on which nothing moves while another is not
-// stuck (else it may be the peer as a whole). count reads a link that works; stuck is called for each that is to be fenced.
+// Watch finds stuck links: a probe without an answer, and a link without progress while another link makes progress. If
+// none makes progress, the cause may be the peer as a whole. count reads a working link. Watch calls stuck for each link
+// to fence.
 func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) {
 	now, well := s.now(), false
 	for i, l := range s.Links {
@@ -207,7 +212,7 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 	}
 	for i, l := range s.Links {
 		switch {
-		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.Others(l) || s.AnyProved()): // else connect_timeout ends the session
+		case l.Phase == Probing && now.Sub(l.Since) > ProbeTime && (s.OthersWork(l) || s.AnyProved()): // else connect_timeout ends the session
 			l.GrowBackoff()
 			stuck(i, NoAnswer)
 		case l.Phase == Working && well && now.Sub(l.moved) > s.Timeout:
@@ -216,8 +221,9 @@ func (s *Session) Watch(count func(i int) Count, stuck func(i int, why string)) 
 	}
 }
 
-// Device has a link whose network device went down or came up, and says whether it is to be fenced: when it went down only if others can do its work.
-func (s *Session) Device(l *Link, up bool) (fence bool) {
+// DeviceChanged handles a link whose network device went down or came up. It returns true if the link must be fenced. A device
+// that went down fences its link only if another rail can do its work.
+func (s *Session) DeviceChanged(l *Link, up bool) (fence bool) {
 	switch {
 	case !up && (l.Phase == Working || l.Phase == Probing) && s.OtherRailWorks(l):
 		l.Pause = FirstBackoff

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// clocked is a session of n links, two to a rail, that work and are proved; its time stands still.
+// clocked is a session of n links, two to a rail, that work and are proved. Its clock stands still.
 func clocked(n int) (*Session, *time.Time) {
 	now := time.Unix(1_000_000, 0)
 	s := &Session{Timeout: time.Second, Now: func() time.Time { return now }}
@@ -23,22 +23,23 @@ func clocked(n int) (*Session, *time.Time) {
 func TestWhoElseWorks(t *testing.T) {
 	s, now := clocked(4)
 	a, b, c, d := s.Links[0], s.Links[1], s.Links[2], s.Links[3]
-	require.True(t, s.Others(a) && s.SiblingWorks(a) && s.OtherRailWorks(a) && s.AnyUsable(a))
+	require.True(t, s.OthersWork(a) && s.SiblingWorks(a) && s.OtherRailWorks(a) && s.AnyUsable(a))
 	b.Enter(BackingOff, *now)
 	require.False(t, s.SiblingWorks(a))
-	require.True(t, s.SiblingWorks(b), "a is of its rail")
+	require.True(t, s.SiblingWorks(b), "a is on the same rail")
 	c.Enter(Fencing, *now)
 	d.Enter(Draining, *now)
-	require.False(t, s.Others(a) || s.OtherRailWorks(a))
+	require.False(t, s.OthersWork(a) || s.OtherRailWorks(a))
 	require.True(t, s.AnyUsable(a), "they may come back")
 	b.Up, c.Up, d.Up = false, false, false
 	require.False(t, s.AnyUsable(a))
 }
 
-// Alone a link is fenced at once while bytes go through, then after pauses that double up to a bound; with others at once, and it rests longer.
+// If no other link works, a link is fenced at once while bytes go through. Then it is fenced after pauses that double
+// up to a bound. If others work, it is fenced at once and backs off for longer.
 func TestFailed(t *testing.T) {
 	s, _ := clocked(1)
-	l, probe := s.Links[0], Count{Completions: 1} // which is no news
+	l, probe := s.Links[0], Count{Completions: 1} // one completion is no progress
 	require.Zero(t, s.Failed(l, probe, false), "its first endpoint")
 	l.Epoch++
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500} {
@@ -58,26 +59,26 @@ func TestFailed(t *testing.T) {
 		require.Equal(t, Retry{After: l.Pause}, s.BackOff(l, nil))
 		require.Equal(t, BackingOff, l.Phase)
 	}
-	l.Told = true
+	l.UnprovedLogged = true
 	l.GrowBackoff()
 	l.GrowBackoff()
 	l.GrowBackoff()
 	require.Equal(t, MostUnproved, l.Pause, "nothing ever came over it")
 }
 
-func TestRest(t *testing.T) {
+func TestBackOff(t *testing.T) {
 	s, _ := clocked(2)
 	a, b := s.Links[0], s.Links[1]
 	require.Equal(t, Retry{}, s.BackOff(a, nil), "after a first failure it is probed at once")
 	a.Enter(Fencing, s.now())
 	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(a, errors.New("no endpoint")))
 	b.Enter(Fencing, s.now())
-	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(b, errors.New("no endpoint")), "alone: it is not left at that")
+	require.Equal(t, Retry{Fence: true, After: FirstBackoff}, s.BackOff(b, errors.New("no endpoint")), "no other link works: it is retried")
 	require.True(t, b.Away())
-	require.Equal(t, FirstBackoff, s.Unprobed(a))
+	require.Equal(t, FirstBackoff, s.CannotProbe(a))
 }
 
-// A link goes on with a probe until something has come over it.
+// A link without proof continues with a probe.
 func TestRenewed(t *testing.T) {
 	s, now := clocked(1)
 	l := s.Links[0]
@@ -88,13 +89,13 @@ func TestRenewed(t *testing.T) {
 	require.True(t, s.Renewed(l))
 	require.Equal(t, Probing, l.Phase)
 	require.Equal(t, *now, l.Since)
-	l.Told = true
-	s.CameUp(l)
+	l.UnprovedLogged = true
+	s.ProbeAnswered(l)
 	require.Equal(t, Working, l.Phase)
-	require.True(t, l.Proved && !l.Told)
+	require.True(t, l.Proved && !l.UnprovedLogged)
 }
 
-func TestKnownAndDoubt(t *testing.T) {
+func TestKnownAndUnproved(t *testing.T) {
 	s, now := clocked(2)
 	a, b := s.Links[0], s.Links[1]
 	require.True(t, s.Known())
@@ -110,7 +111,7 @@ func TestKnownAndDoubt(t *testing.T) {
 	require.False(t, s.ReportUnproved(b), "it is proved")
 }
 
-// watched is what Watch has fenced.
+// watched returns the links that Watch has fenced.
 func watched(s *Session, counts []Count) (list []int) {
 	s.Watch(func(i int) Count { return counts[i] }, func(i int, why string) {
 		list = append(list, i)
@@ -119,7 +120,7 @@ func watched(s *Session, counts []Count) (list []int) {
 	return list
 }
 
-// A link is stuck when nothing moves on it while another is well; all together may be the peer.
+// A link is stuck if it makes no progress while another does. If none does, the cause may be the peer.
 func TestWatch(t *testing.T) {
 	s, now := clocked(3)
 	counts := []Count{{Completions: 1, InFlight: 1}, {Completions: 1, InFlight: 1}, {Completions: 1, InFlight: 1}}
@@ -153,13 +154,13 @@ func TestWatchProbes(t *testing.T) {
 func TestDevice(t *testing.T) {
 	s, now := clocked(4)
 	a, b, c := s.Links[0], s.Links[1], s.Links[2]
-	require.True(t, s.Device(a, false), "rail 1 works")
+	require.True(t, s.DeviceChanged(a, false), "rail 1 works")
 	require.Equal(t, FirstBackoff, a.Pause)
-	require.False(t, s.Device(a, true), "it works")
+	require.False(t, s.DeviceChanged(a, true), "it works")
 	c.Enter(BackingOff, *now)
 	s.Links[3].Enter(BackingOff, *now)
-	require.False(t, s.Device(b, false), "no other rail could do its work")
+	require.False(t, s.DeviceChanged(b, false), "no other rail could do its work")
 	c.Pause = time.Second
-	require.True(t, s.Device(c, true))
+	require.True(t, s.DeviceChanged(c, true))
 	require.Zero(t, c.Pause)
 }

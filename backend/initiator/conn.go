@@ -29,7 +29,7 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != connecting || !c.current() {
-		return nil, errors.New("the peer was closed")
+		return nil, errors.New("the session with the peer was closed")
 	}
 	var offers []wire.EndpointOffer
 	var last error
@@ -40,21 +40,21 @@ func (c *conn) Offers() ([]wire.EndpointOffer, error) {
 		switch {
 		case err == nil:
 			o.Addr = l.EP.Addr()
-		case l.Rail.Waits(): // in the log since the engine was made
+		case l.Rail.Waits(): // Open logged the reason when the engine was made
 			last = fmt.Errorf("rail %s: %w", l.Rail.Name(), err)
 		default:
 			last = err
-			r.s.Log.Warn("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+			r.s.Log.Warn("rail not used for a peer until the rail's device comes up", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 		}
 		offers = append(offers, o)
 	}
 	if len(link.InUse(r.links)) == 0 {
-		return nil, fmt.Errorf("%w: %w", errOurs, last)
+		return nil, fmt.Errorf("%w: %w", errLocal, last)
 	}
 	return offers, nil
 }
 
-// Ready brings the links up and starts what has been waiting.
+// Ready brings the links up and starts the transfers and notifications that wait.
 func (c *conn) Ready(w wire.Welcome) {
 	r := c.r
 	if !r.s.Life.Enter() {
@@ -76,13 +76,13 @@ func (c *conn) Ready(w wire.Welcome) {
 	}
 	r.mu.Unlock()
 	if err != nil {
-		c.GiveUp(fmt.Errorf("bring the link up: %w", err))
+		c.GiveUp(fmt.Errorf("bring the links up: %w", err))
 		return
 	}
 	c.awaitProof()
 }
 
-// bringUp starts the links; an error when none is there. Under mu.
+// bringUp starts the links. It returns an error when no link starts. Under mu.
 func (r *Session) bringUp(w wire.Welcome) error {
 	offers := w.Offers
 	s, err := r.s.Core.NewSession(r.s.Life.NextID(), r.name)
@@ -92,7 +92,7 @@ func (r *Session) bringUp(w wire.Welcome) error {
 	r.sess, r.hasSess = s, true
 	s.Continue(firstNumber(w), false)
 	if len(offers) != len(r.links) {
-		return fmt.Errorf("the peer answers %d endpoints for our %d", len(offers), len(r.links))
+		return fmt.Errorf("the peer answered with %d endpoints, we offered %d", len(offers), len(r.links))
 	}
 	r.connected = false
 	from := []netip.Addr{r.conn.out.Remote()}
@@ -101,16 +101,16 @@ func (r *Session) bringUp(w wire.Welcome) error {
 		if l.PeerID = offers[i].ID; l.EP == nil {
 			continue
 		}
-		err := errors.New("the peer could not open an endpoint for it")
+		err := errors.New("the peer could not open its endpoint for this link")
 		if len(offers[i].Addr) > 0 {
 			err = r.s.Links.Connect(l, s, offers[i], from, core.Initiator, true)
 		}
 		switch {
 		case err != nil && !l.Up: // see startLink
 			last = err
-			_ = r.s.Links.Quiesce(l) // it is in the log
+			_ = r.s.Links.Quiesce(l) // Quiesce logs the error
 			l.Enter(failover.BackingOff, time.Now())
-			r.s.Log.Info("rail not used for a peer until its device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.PeerRail(l.Peer), "err", err)
+			r.s.Log.Info("rail not used for a peer until the rail's device comes up", "peer", r.name, "rail", l.Rail.Name(), "peer_rail", r.PeerRail(l.Peer), "err", err)
 		case err != nil:
 			return err
 		default:
@@ -130,7 +130,8 @@ func (r *Session) bringUp(w wire.Welcome) error {
 	return nil
 }
 
-// Lost is the control channel's verdict.
+// Lost ends the session when the control channel has failed. A dead peer's session is lost; any other session is
+// suspended.
 func (c *conn) Lost(err error) {
 	r := c.r
 	if !r.s.Life.Enter() {
@@ -148,12 +149,12 @@ func (c *conn) Lost(err error) {
 	}
 }
 
-// Stage makes a run of a transfer. Implements transfer.Live.
+// Stage makes a run of a staged transfer. Implements transfer.Live.
 func (c *conn) Stage(t *transfer.Transfer, hasNotif bool, msg []byte, tried transfer.Tried) transfer.Run {
 	return c.requests.Run(t, hasNotif, msg, tried)
 }
 
-// Staged has the target's answers.
+// Staged passes the target's answers to the staging requests.
 func (c *conn) Staged(f wire.Frame) {
 	if c.r.s.Life.Enter() {
 		defer c.r.s.Life.Leave()
@@ -161,10 +162,10 @@ func (c *conn) Staged(f wire.Frame) {
 	}
 }
 
-// Send sends a frame of staging to the peer: the session is ready.
+// Send sends a staging frame to the peer. The session is ready.
 func (c *conn) Send(f wire.Frame) { c.out.Stage(f) }
 
-// Load enters a range of the peer's that is good for this connection alone.
+// Load enters a range of the peer's memory. The range is valid for this connection only.
 func (c *conn) Load(rng wire.Range) (*region.Region, error) {
 	r := c.r
 	r.mu.Lock()
@@ -179,14 +180,14 @@ func (c *conn) Load(rng wire.Range) (*region.Region, error) {
 	return g, err
 }
 
-// Unload forgets such a range. Under mu: staging.Requests.Forget.
+// Unload forgets a range that Load entered. staging.Requests.Forget calls it under mu.
 func (c *conn) Unload(g *region.Region) {
 	if c.r.regions[g.Range] == g {
 		c.r.leave(g)
 	}
 }
 
-// Notify queues a notification, behind what is complete.
+// Notify queues a notification behind the transfers that are complete.
 func (c *conn) Notify(msg []byte) error {
 	r := c.r
 	r.mu.RLock()
@@ -197,7 +198,7 @@ func (c *conn) Notify(msg []byte) error {
 	return r.notifLink.Core.Notify(msg)
 }
 
-// Quiet says that nothing is under way over links that have stopped; those that have are fenced.
+// Quiet fences the links that have stopped. It returns true when no link is fencing or draining.
 func (c *conn) Quiet() bool {
 	r := c.r
 	r.mu.Lock()
@@ -205,6 +206,6 @@ func (c *conn) Quiet() bool {
 	if !c.current() || r.state != ready {
 		return true
 	}
-	r.fenceBroken("a slot is given back over a broken link")
+	r.fenceBroken("a staging slot is released over a failed link")
 	return !slices.ContainsFunc(r.links, func(l *link.Link) bool { return l.Phase == failover.Fencing || l.Phase == failover.Draining })
 }

@@ -14,15 +14,15 @@ import (
 	"gorail/backend/status"
 )
 
-// usable says whether the peer can be posted to, now or once it is connected again.
+// usable returns true if the application can post to the peer, now or after a reconnect.
 func (r *Session) usable() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.leaving == nil && (r.state == connecting || r.state == ready || r.state == suspended)
 }
 
-// connect begins the first session. Older ones with the same engine that still deliver go first: the peer would end them, and
-// notifications keep their order.
+// connect begins the first session. Older sessions with the same engine that still deliver end first: the peer would end
+// them otherwise, and notifications keep their order.
 func (r *Session) connect() {
 	if r.s.olderThan(r) == nil {
 		r.mu.Lock()
@@ -48,7 +48,8 @@ func (r *Session) dial() {
 	}
 }
 
-// reconnect begins another connection to a peer that is suspended: keys are asked for anew, everything else is as it was. Under mu.
+// reconnect begins another connection to a suspended peer. It requests the keys again; everything else is unchanged.
+// Under mu.
 func (r *Session) reconnect() {
 	if r.state != suspended || r.s.Life.Closed() {
 		return
@@ -80,7 +81,7 @@ func (r *Session) Admit(add func()) error {
 	return nil
 }
 
-// postable says why nothing can be posted to the peer; one that is suspended is connected again. Under mu.
+// postable returns an error if the application cannot post to the peer. It reconnects a suspended peer. Under mu.
 func (r *Session) postable() error {
 	r.reconnect()
 	switch {
@@ -96,26 +97,26 @@ func (r *Session) postable() error {
 	return nil
 }
 
-// suspend ends a session that may be followed by another. The channel is as down's. Under mu.
+// suspend ends a session that another session may follow. The channel is the one of down. Under mu.
 func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	if r.state != connecting && r.state != ready {
 		return nil
 	}
-	what, level := "session with a peer suspended", r.dials.lost(r.state == ready)
+	msg, level := "session with a peer suspended", r.dials.lost(r.state == ready)
 	if r.state == connecting {
-		what = "peer not reached"
+		msg = "peer not reached"
 	}
-	r.change(func() { r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err) }) // first: nothing is posted any more
+	r.change(func() { r.state, r.code, r.err = suspended, status.ErrBackend, rlimit.Advise(err) }) // first: posts must stop
 	if r.leaving != nil {
-		r.leaving.asked = false // the next session's target is asked anew
+		r.leaving.drainSent = false // the next session asks its target again
 	}
 	r.keepNotifs()
 	if r.unsent() {
-		what += "; connecting again for its notifications"
+		msg += "; connecting again for its notifications"
 	} else {
-		what += "; the next post or notification connects again"
+		msg += "; the next post or notification connects again"
 	}
-	r.s.Log.Log(context.Background(), level, what, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
+	r.s.Log.Log(context.Background(), level, msg, "peer", r.name, "rails", strings.Join(r.path(), ","), "failed", r.dials.n,
 		"kept_notifications", len(r.notifs), "err", r.err)
 	quiet = r.down(status.ErrBackend)
 	r.change(r.dropKeys)
@@ -124,14 +125,14 @@ func (r *Session) suspend(err error) (quiet <-chan struct{}) {
 	return quiet
 }
 
-// lose ends the last session with a peer that is dead. Under mu.
+// lose ends the last session with a dead peer. Under mu.
 func (r *Session) lose(err error) {
 	if r.state == closed || r.state == lost {
 		return
 	}
 	level := slog.LevelWarn
 	if errors.Is(err, peer.ErrPeerClosed) {
-		level = slog.LevelInfo // it said goodbye
+		level = slog.LevelInfo // the peer sent a Bye
 	}
 	was := r.state
 	r.change(func() { r.state, r.code, r.err = lost, status.ErrRemoteDisconnect, rlimit.Advise(err) })
@@ -142,12 +143,12 @@ func (r *Session) lose(err error) {
 	r.dropNotifs()
 }
 
-// down drops the links, as link.Set.Drop does, and ends everything that waits. The channel is closed when nothing touches memory of either side
-// any more; nil: nothing does. Under mu, with the state published.
+// down drops the links with link.Set.Drop, and ends everything that waits. It closes the channel when nothing accesses
+// memory of either side any more. nil: nothing accesses it now. Under mu, with the state published.
 func (r *Session) down(code status.Code) (quiet <-chan struct{}) {
 	st := int32(code)
 	r.conn.requests.End()
-	if r.state != suspended && r.hasSess && r.sess.Queued() > 0 { // else these are transfers' that fail
+	if r.state != suspended && r.hasSess && r.sess.Queued() > 0 { // else the notifications belong to transfers that fail
 		r.s.Log.Warn("notifications lost with the session", "peer", r.name, "bytes", r.sess.Queued(), "err", r.err)
 	}
 	r.s.Past.Add(r.view(), r.state.String())
@@ -167,8 +168,9 @@ func (r *Session) down(code status.Code) (quiet <-chan struct{}) {
 	return quiet
 }
 
-// close ends the session on purpose; with a departure only if the application has not come back from that.
-func (r *Session) close(why error, d *departure) {
+// close ends the session on purpose. With a disconnection, it ends the session only while the application has not loaded
+// the peer again.
+func (r *Session) close(why error, d *disconnection) {
 	r.mu.Lock()
 	was, out := r.state, r.conn.out
 	if was == closed || d != nil && r.leaving != d {
@@ -193,8 +195,8 @@ func (r *Session) close(why error, d *departure) {
 	}
 }
 
-// goodbye tells the peer of the session's end, once all is quiet: the peer forgets our address with the session, not while operations are on
-// their way to it.
+// goodbye sends the end of the session to the peer after the links are quiet. The peer forgets our address with the
+// session, so the Bye must follow the operations on their way to the peer.
 func (r *Session) goodbye(out *peer.Out, quiet <-chan struct{}, why error) {
 	if quiet == nil {
 		out.Close(why.Error())
@@ -209,7 +211,8 @@ func (r *Session) goodbye(out *peer.Out, quiet <-chan struct{}, why error) {
 	})
 }
 
-// redialLater connects again for the notifications that are kept, or gives them up. Under mu, with the session lost.
+// redialLater schedules a reconnect for the kept notifications, or drops them after peer_timeout. Under mu, with the
+// session lost.
 func (r *Session) redialLater() {
 	if !r.unsent() {
 		return
@@ -229,7 +232,8 @@ func (r *Session) redialLater() {
 	})
 }
 
-// GiveUp ends a session that a failure of ours or of the peer's has made useless. Implements staging.Session, as the methods below.
+// GiveUp ends a session that a failure of ours or of the peer has made useless. GiveUp and the other methods of conn
+// implement staging.Session.
 func (c *conn) GiveUp(err error) {
 	r := c.r
 	if !r.s.Life.Enter() {

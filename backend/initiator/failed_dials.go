@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// logEvery is how often a peer that cannot be reached is logged while the application goes on trying.
+// logEvery is the interval of the log lines about an unreachable peer while the application keeps trying.
 const logEvery = time.Minute
 
-// failedDials is what the log has of a peer that is dialed in vain.
+// failedDials limits the log lines about an unreachable peer.
 type failedDials struct {
-	n    int // since the last session that was ready
-	told time.Time
+	n int // dials since the last session that was ready
+	// last log line at level WARN
+	logged time.Time
 }
 
-// lost counts the end of a session, and gives the level to log it at.
+// lost counts the end of a session, and returns the level to log it at.
 func (f *failedDials) lost(wasReady bool) slog.Level {
 	if f.n++; wasReady {
 		f.n = 0
 	}
-	if f.n > 1 && time.Since(f.told) < logEvery {
+	if f.n > 1 && time.Since(f.logged) < logEvery {
 		return slog.LevelDebug
 	}
-	f.told = time.Now()
+	f.logged = time.Now()
 	return slog.LevelWarn
 }
 
-// dialing is the level of the line before a dial.
+// dialing is the level of the log line before a dial.
 func (f *failedDials) dialing() slog.Level {
 	if f.n > 0 {
-		return slog.LevelDebug // what comes of it is logged
+		return slog.LevelDebug // the result of the dial is logged
 	}
 	return slog.LevelInfo
 }

@@ -16,14 +16,14 @@ import (
 func (r *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 	r.peer.Events.Do(r.s.Life, func() {
 		if errno == 0 {
-			r.cameUp(l, epoch)
+			r.probeAnswered(l, epoch)
 			return
 		}
 		r.failed(l, epoch, syscall.Errno(errno))
 	})
 }
 
-// moveNotifLink sees to it that notifications go out on a link that works, if one does. Under mu.
+// moveNotifLink selects a working link for notifications, if one works. Under mu.
 func (r *Session) moveNotifLink() {
 	if r.notifLink != nil && r.notifLink.Phase == failover.Working {
 		return
@@ -37,28 +37,29 @@ func (r *Session) moveNotifLink() {
 	}
 }
 
-// owns says that the link is one of the session that is ready: timers and events may come for links of an earlier one. Under mu.
+// owns returns true if the link belongs to the ready session. Timers and events may come for links of an earlier
+// session. Under mu.
 func (r *Session) owns(l *link.Link) bool { return r.state == ready && slices.Contains(r.links, l) }
 
-// failed deals with a link that reported an error: see failover.Session.Failed.
+// failed handles a link that reported an error: see failover.Session.Failed.
 func (r *Session) failed(l *link.Link, epoch uint64, cause syscall.Errno) {
 	const why = "completion error"
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.s.Log.Log(context.Background(), l.Level(), "link error", "peer", r.name, "rail", l.Rail.Name(), "errno", int32(cause))
-	if !r.owns(l) || !l.Up || epoch != uint64(l.Epoch) { // or the endpoint that failed is gone already
+	if !r.owns(l) || !l.Up || epoch != uint64(l.Epoch) { // or the failed endpoint is closed already
 		return
 	}
 	l.Fault = cause
-	if pause := r.failover.Failed(&l.Link, l.Count(), len(r.revokes) > 0); pause > 0 { // the answer to a revocation waits for the fence
-		r.later(l, pause, why)
+	if pause := r.failover.Failed(&l.Link, l.Count(), len(r.revokes) > 0); pause > 0 { // a revocation waits for the fence
+		r.fenceAfter(l, pause, why)
 		return
 	}
 	r.fence(l, why)
 }
 
-// later fences a link after a pause unless something else has happened to it by then. Under mu.
-func (r *Session) later(l *link.Link, pause time.Duration, why string) {
+// fenceAfter fences a link after a pause, unless its epoch has changed by then. Under mu.
+func (r *Session) fenceAfter(l *link.Link, pause time.Duration, why string) {
 	epoch := l.Epoch
 	r.s.Life.After(pause, func() {
 		r.mu.Lock()
@@ -69,7 +70,7 @@ func (r *Session) later(l *link.Link, pause time.Duration, why string) {
 	})
 }
 
-// Fence fences those of the links that still have the epoch. Implements transfer.Session.
+// Fence fences the links that still have the epoch of their route. Implements transfer.Session.
 func (r *Session) Fence(on []transfer.Route, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +83,7 @@ func (r *Session) Fence(on []transfer.Route, why string) {
 	}
 }
 
-// fenceBroken fences those that have stopped. Under mu.
+// fenceBroken fences the working links whose core link has stopped. Under mu.
 func (r *Session) fenceBroken(why string) {
 	for _, l := range r.links {
 		if l.Up && l.Phase == failover.Working && l.Core.Stats().State != core.LinkUp {
@@ -91,9 +92,9 @@ func (r *Session) fenceBroken(why string) {
 	}
 }
 
-// Unanswered ends the wait for a peer that does not answer a FENCE. A READ is over with our own endpoint, so it waits for no longer than
-// cancel_timeout. Of a WRITE bytes may lie in the peer's socket: its status waits up to peer_timeout. The session goes on. Implements
-// transfer.Session.
+// Unanswered ends the wait for a peer that does not answer a FENCE. A READ ends with our own endpoint, so its status
+// waits at most cancel_timeout. Bytes of a WRITE may still be in the peer's socket, so its status waits at most
+// peer_timeout. The session continues. Implements transfer.Session.
 func (r *Session) Unanswered(now time.Time) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -104,9 +105,9 @@ func (r *Session) Unanswered(now time.Time) {
 	}
 }
 
-// fence gives up our endpoint and asks the peer to end our access through its own and to open another. With the answer
-// what was not complete is replayed, by other links where there are. If the peer does not answer, the control channel
-// will tell. Under mu.
+// fence closes our endpoint of a link. It asks the peer to close the peer's endpoint and to open another. After the
+// answer, incomplete operations are replayed, on other links where there are any. If the peer does not answer, the
+// control channel reports the loss. Under mu.
 func (r *Session) fence(l *link.Link, why string) {
 	if r.state != ready || l.Phase == failover.Fencing || l.Phase == failover.Draining || !l.Up {
 		return
@@ -117,16 +118,16 @@ func (r *Session) fence(l *link.Link, why string) {
 		return
 	}
 	r.change(func() { l.Enter(failover.Fencing, time.Now()) })
-	r.doubt(l, why)
+	r.logUnproved(l, why)
 	l.Core.Stop()
-	r.moveNotifLink() // before the endpoint is closed, which may take its time
+	r.moveNotifLink() // before closing the endpoint, which may take long
 	if r.s.Links.Quiesce(l) != nil {
 		r.peer.Leak()
 	}
 	var addr []byte
 	if err := l.Renew(); err == nil {
 		addr = l.EP.Addr()
-	} else if r.s.Log.Error("cannot renew an endpoint", "peer", r.name, "rail", l.Rail.Name(), "err", err); !r.failover.AnyUsable(&l.Link) {
+	} else if r.s.Log.Error("cannot open a new endpoint for a link", "peer", r.name, "rail", l.Rail.Name(), "err", err); !r.failover.AnyUsable(&l.Link) {
 		go r.conn.GiveUp(err)
 		return
 	}
@@ -137,10 +138,10 @@ func (r *Session) fence(l *link.Link, why string) {
 	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, addr)
 }
 
-// drain is what takes the fence's place on a shared endpoint: the link stops, and when everything that is posted has
-// completed, the transfers of which an operation failed end in an error; the rest goes on. Under mu.
+// drain replaces the fence on a shared endpoint. The link stops, and waits until everything posted has completed.
+// Transfers with a failed operation then end in an error; the others continue. Under mu.
 func (r *Session) drain(l *link.Link, why string) {
-	r.s.Log.Info("a rail that cannot be fenced drains", "peer", r.name, "rail", l.Rail.Name(), "reason", why)
+	r.s.Log.Info("draining a link: a shared endpoint cannot be fenced", "peer", r.name, "rail", l.Rail.Name(), "reason", why)
 	r.change(func() {
 		l.Enter(failover.Draining, time.Now())
 		l.Epoch++
@@ -158,7 +159,7 @@ func (r *Session) drain(l *link.Link, why string) {
 			r.s.Life.After(time.Millisecond, look)
 		default:
 			l.Core.Finalize()
-			if err := r.goOn(l, core.Proof{}, nil); err != nil {
+			if err := r.resumeLink(l, core.Proof{}, nil); err != nil {
 				go r.conn.GiveUp(err)
 			}
 		}

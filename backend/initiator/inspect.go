@@ -5,21 +5,22 @@ import (
 	"gorail/backend/link"
 )
 
-// Inside is what a session is made of while Inspect shows it. Nothing of it is to be changed.
+// Inside is the state of a session that Inspect shows. Its reader must not change it.
 type Inside struct {
 	Links     []*link.Link
-	NotifLink *link.Link // notifications go out here
+	NotifLink *link.Link // carries the notifications without a transfer
 	Core      core.Session
-	Has       bool // Core is there
-	Regions   int  // ranges of the peer's that are loaded, and their slices
-	Keyed     int  // regions of the peer's with keys
-	Wanted    int  // those whose keys are to be asked for,
-	Requests  []int
-	Failed    int // dials in vain since the last session that was ready
-	Revoking  int // revocations that wait
+	Has       bool // Core exists
+	Regions   int  // loaded ranges of the peer, and their slices
+	Keyed     int  // regions of the peer with keys
+	Wanted    int  // regions whose keys are still to be requested
+	// regions of each key request that waits for its answer
+	Requests []int
+	Failed   int // failed dials since the last session that was ready
+	Revoking int // revocations that wait
 }
 
-// Inspect calls f with the session's lock held: nothing changes meanwhile.
+// Inspect calls f under the session's lock, so nothing changes meanwhile.
 func (r *Session) Inspect(f func(in Inside)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,7 +32,8 @@ func (r *Session) Inspect(f func(in Inside)) {
 	f(in)
 }
 
-// Keep queues a notification for the next connection, whatever waits already, as the loss of one does.
+// Keep queues a notification for the next connection, as the loss of a connection does. It ignores the limit
+// notif_queue.
 func (r *Session) Keep(msg []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +41,7 @@ func (r *Session) Keep(msg []byte) {
 	r.notifLen += notifCost(msg)
 }
 
-// GiveUp ends the connection, as a failure of this side's does.
+// GiveUp ends the connection, as a failure of this side does.
 func (r *Session) GiveUp(err error) {
 	r.mu.RLock()
 	c := r.conn
@@ -47,12 +49,12 @@ func (r *Session) GiveUp(err error) {
 	c.GiveUp(err)
 }
 
-// Forget lets a name lead nowhere without a word to anybody, as if by another process in our place.
+// Forget removes a name without a message to the peer. Tests simulate another process in our place with it.
 func (s *Sessions) Forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byName, name)
 }
 
-// Leaving is how many sessions are being left.
+// Leaving is the number of sessions that the application has disconnected and that have not ended.
 func (s *Sessions) Leaving() int { return len(s.leaving()) }

@@ -13,7 +13,7 @@ import (
 	"gorail/backend/region"
 )
 
-// startLinks tries the links over a rail that have never had an endpoint on both sides.
+// startLinks starts the links over a rail that have never had an endpoint on both sides.
 func (r *Session) startLinks(rl *rails.Rail) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -24,31 +24,31 @@ func (r *Session) startLinks(rl *rails.Rail) {
 	}
 }
 
-// startLink opens our endpoint of a link that is not up yet, and asks the peer for its own, as a fence does. Under mu.
+// startLink opens our endpoint of a link that is not up yet. It requests the peer's endpoint with a FENCE. Under mu.
 func (r *Session) startLink(l *link.Link) {
 	if r.state != ready || l.Up || l.Shared() {
 		return
 	}
 	if l.Phase == failover.Fencing {
-		l.Again = true
+		l.StartAgain = true
 		return
 	}
 	ep, err := l.Rail.OpenEndpoint()
 	if err != nil {
-		r.s.Log.Debug("a rail is not there yet for a peer", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+		r.s.Log.Debug("cannot start a link yet: our endpoint did not open", "peer", r.name, "rail", l.Rail.Name(), "err", err)
 		return
 	}
-	l.EP, l.Again = ep, false
+	l.EP, l.StartAgain = ep, false
 	l.Enter(failover.Fencing, time.Now())
 	r.conn.out.Fence(r.s.Life.NextID(), uint8(l.Num), l.Epoch, ep.Addr())
 }
 
-// started has the peer's answer: the link begins with a probe. Under mu.
+// started handles the peer's answer: the link begins with a probe. Under mu.
 func (r *Session) started(l *link.Link, err error) {
 	if err == nil {
 		r.change(func() {
 			if err = r.s.Links.Attach(l, r.sess, l.PeerID, core.Initiator, true); err == nil {
-				l.Late = true
+				l.CameUpLate = true
 				l.Enter(failover.Probing, time.Now())
 				l.Core.SetWeight(r.Weight(l))
 			}
@@ -57,24 +57,24 @@ func (r *Session) started(l *link.Link, err error) {
 	if err == nil {
 		return
 	}
-	r.s.Log.Debug("a rail is not there yet at a peer", "peer", r.name, "rail", l.Rail.Name(), "err", err)
-	_ = r.s.Links.Quiesce(l) // it is in the log
+	r.s.Log.Debug("cannot start a link yet: the peer's endpoint cannot be reached", "peer", r.name, "rail", l.Rail.Name(), "err", err)
+	_ = r.s.Links.Quiesce(l) // Quiesce logs the error
 	r.change(func() { l.Enter(failover.BackingOff, time.Now()) })
-	if l.Up { // it was attached in part
-		r.later(l, failover.FirstBackoff, "another try")
-	} else if l.Again { // the peer's rail came up while its answer was under way
+	if l.Up { // Attach failed halfway
+		r.fenceAfter(l, failover.FirstBackoff, "retry")
+	} else if l.StartAgain { // the peer's rail came up before the answer arrived
 		r.startLink(l)
 	}
 }
 
-// askAgain asks for the keys of regions that the peer had registered before the rail of its that a link goes to was there. Under mu.
+// askAgain requests the keys of regions that the peer registered before the peer's rail of a link was open. Under mu.
 func (r *Session) askAgain(peerRail int) {
 	r.askAll(slices.Collect(maps.Values(r.regions)), func(g *region.Region) bool {
 		return g.Keyed && !g.Asked && g.Parts == nil && g.Mem == region.DRAM && g.Rails.Load()&(1<<peerRail) == 0
 	})
 }
 
-// watch has links fenced that are stuck: see failover.Session.Watch. Called by the sweeper.
+// watch fences stuck links: see failover.Session.Watch. The sweeper calls it.
 func (r *Session) watch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,8 @@ func (r *Session) watch() {
 	})
 }
 
-// deviceChanged fences the links over a device that went down, if others can do their work, and tries those over one that came up.
+// deviceChanged fences the links over a device that went down, if other rails can do their work. It retries the links
+// over a device that came up.
 func (r *Session) deviceChanged(name string, up bool, addr netip.Addr, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +100,7 @@ func (r *Session) deviceChanged(name string, up bool, addr netip.Addr, why strin
 		case l.Rail.Device().Name != name:
 		case !l.Up && up:
 			r.startLink(l)
-		case r.failover.Device(&l.Link, up):
+		case r.failover.DeviceChanged(&l.Link, up):
 			r.fence(l, why)
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// MostPulled is how many requests for keys are under way before nobody waits for more of them: enough for the target to
-// have work, few enough that what a transfer waits for, which is asked at once, is not far behind.
+// MostPulled is the number of key requests in flight up to which we request keys that no transfer waits for. It gives
+// the target enough work. It also keeps the queue short for WantKeys, which sends its requests at once.
 const MostPulled = 3
 
-// want notes that a region's keys are missing. Under mu.
+// want queues a region for a key request. Under mu.
 func (r *Session) want(g *region.Region) {
 	if !g.Wanted {
 		g.Wanted = true
@@ -22,10 +22,11 @@ func (r *Session) want(g *region.Region) {
 	}
 }
 
-// missing says that a region's keys should be asked for: nobody has, and the peer has not said that it has no such region.
+// missing returns true if we should request a region's keys: no request is in flight, and the peer has not answered that
+// the region is unknown.
 func missing(g *region.Region) bool { return !g.Keyed && !g.Asked && !g.Unknown && !g.Closed.Load() }
 
-// pull asks for keys that are missing, a frame's worth a request, in the order of loading. Under mu.
+// pull requests missing keys in the order of loading. One request fills at most one frame. Under mu.
 func (r *Session) pull() {
 	for len(r.requests) < MostPulled && r.conn.out != nil {
 		var list []*region.Region
@@ -44,14 +45,14 @@ func (r *Session) pull() {
 	}
 }
 
-// WantKeys asks for what a transfer waits for, before all else. Implements transfer.Session. Under mu.
+// WantKeys requests the keys that a transfer waits for, before all others. Implements transfer.Session. Under mu.
 func (r *Session) WantKeys(list []*region.Region) {
 	if r.conn.out != nil {
 		r.askAll(list, missing)
 	}
 }
 
-// askAll asks for the keys of those that want it. Under mu.
+// askAll requests the keys of the regions for which wants returns true. Under mu.
 func (r *Session) askAll(list []*region.Region, wants func(g *region.Region) bool) {
 	var now []*region.Region
 	for _, g := range list {
@@ -68,7 +69,7 @@ func (r *Session) askAll(list []*region.Region, wants func(g *region.Region) boo
 	}
 }
 
-// ask sends a request. Under mu.
+// ask sends one request. Under mu.
 func (r *Session) ask(list []*region.Region) {
 	ranges := make([]wire.Range, len(list))
 	for i, g := range list {
@@ -80,7 +81,7 @@ func (r *Session) ask(list []*region.Region) {
 	r.conn.out.Keys(id, ranges)
 }
 
-// Keys are the target's answer.
+// Keys handles the target's answer to a key request.
 func (c *conn) Keys(k wire.Keys) {
 	r := c.r
 	if !r.s.Life.Enter() {
@@ -111,7 +112,7 @@ func (c *conn) Keys(k wire.Keys) {
 // take enters a region's keys. Within change.
 func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
 	if entry.Known && r.early[entry.Region] {
-		r.want(g) // revoked while the answer was under way: ask again
+		r.want(g) // revoked before the answer arrived: request the keys again
 		return
 	}
 	if g.Keyed {
@@ -130,7 +131,7 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
 			g.Core.SetKey(int(rk.Rail), core.Key{Key: rk.Key, Base: rk.Base})
 		}
 	}
-	if g.Len == 0 { // none has a key of it, and none needs one
+	if g.Len == 0 { // a region of no bytes needs no key
 		g.Rails.Store(^uint64(0))
 	}
 	g.TargetID = entry.Region
@@ -139,10 +140,11 @@ func (r *Session) take(g *region.Region, entry wire.KeyEntry) {
 	g.Core.SetLive(true)
 }
 
-// takeMore adds keys of rails to a region that has some: what is posted names others. Within change.
+// takeMore adds keys of more rails to a region that has keys. Posted operations use the keys of other rails. Within
+// change.
 func (r *Session) takeMore(g *region.Region, entry wire.KeyEntry) {
 	if !entry.Known || entry.Region != g.TargetID {
-		return // it is being taken back
+		return // a revocation is under way
 	}
 	for _, rk := range entry.Rails {
 		if bit := uint64(1) << rk.Rail; int(rk.Rail) < core.Slots(r.s.Options.MaxRails) && g.Rails.Load()&bit == 0 {
@@ -152,7 +154,7 @@ func (r *Session) takeMore(g *region.Region, entry wire.KeyEntry) {
 	}
 }
 
-// dropKeys forgets what a session that has ended knew of the peer's memory. Within change.
+// dropKeys forgets the keys of a session that has ended. Within change.
 func (r *Session) dropKeys() {
 	for _, g := range r.regions {
 		if g.Keyed {
@@ -164,7 +166,7 @@ func (r *Session) dropKeys() {
 		}
 	}
 	for _, g := range r.unloaded {
-		if g.Keyed && g.Pin() { // else its entry in the table may be another's
+		if g.Keyed && g.Pin() { // else another region may have its entry in the table
 			g.Core.SetLive(false)
 			g.Keyed = false
 			r.s.Regions.Regions.Unpin(g)
@@ -175,13 +177,13 @@ func (r *Session) dropKeys() {
 	r.unloaded, r.early = nil, nil
 }
 
-// refusal says why the peer's range can't be used; "": it can. Memory of a GPU always can: what no rail in use reaches is staged, whatever other
-// rails the peer has it on. Under mu.
+// refusal returns why we cannot use the peer's range; "": we can. Memory of a GPU always can be used: it is staged if no
+// rail in use reaches it, even if the peer has it on other rails. Under mu.
 func (r *Session) refusal(g *region.Region, entry wire.KeyEntry) string {
 	if !entry.Known {
 		return transfer.GoneThere
 	}
-	if g.Mem == region.VRAM || g.Len == 0 { // no rail has a key of no bytes, and none needs one
+	if g.Mem == region.VRAM || g.Len == 0 { // a region of no bytes needs no key
 		return ""
 	}
 	for _, l := range r.links {
@@ -191,7 +193,7 @@ func (r *Session) refusal(g *region.Region, entry wire.KeyEntry) string {
 			}
 		}
 	}
-	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); its log says why", strings.Join(r.path(), ","))
-	r.s.Log.Error("a peer's memory can't be used", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
+	why := fmt.Sprintf("the peer could not register its memory on any rail in use (%s); the peer's log says why", strings.Join(r.path(), ","))
+	r.s.Log.Error("cannot use a peer's memory", "peer", r.name, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len, "reason", why)
 	return why
 }

@@ -10,44 +10,45 @@ import (
 	"gorail/backend/transfer"
 )
 
-// unname takes a peer from its name. The caller disconnects the peer. Until the departure ends the peer is among the leavers, so that no
-// other session with its engine begins. nil: no peer has that name.
-func (s *Sessions) unname(name, why string) (*Session, *departure) {
+// removeName removes a peer's name. The caller disconnects the peer. Until the disconnection ends, the session stays in
+// disconnecting, so that no other session with its engine begins. nil: no peer has that name.
+func (s *Sessions) removeName(name, why string) (*Session, *disconnection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unnameLocked(name, why)
+	return s.removeNameLocked(name, why)
 }
 
-func (s *Sessions) unnameLocked(name, why string) (*Session, *departure) {
+func (s *Sessions) removeNameLocked(name, why string) (*Session, *disconnection) {
 	r := s.byName[name]
 	if r == nil {
 		return nil, nil
 	}
-	d := &departure{why: errors.New(why), ended: make(chan struct{}), drained: make(chan struct{})}
+	d := &disconnection{why: errors.New(why), ended: make(chan struct{}), drained: make(chan struct{})}
 	delete(s.byName, name)
-	s.leavers[r] = d
+	s.disconnecting[r] = d
 	return r, d
 }
 
-// departed ends a departure.
-func (s *Sessions) departed(r *Session, d *departure) {
+// disconnected ends a disconnection.
+func (s *Sessions) disconnected(r *Session, d *disconnection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leavers[r] == d {
-		delete(s.leavers, r)
+	if s.disconnecting[r] == d {
+		delete(s.disconnecting, r)
 		close(d.ended)
 	}
 }
 
-// disconnect lets go of a peer without waiting. Transfers in flight end in an error. The session ends behind the call: closing endpoints may take
-// long when the peer is stopped. While the peer may lack notifications that were accepted it lives on, peer_timeout at most.
-func (r *Session) disconnect(d *departure) {
+// disconnect ends a session without waiting. Transfers in flight end in an error. The session ends in the background,
+// because closing endpoints may take long when the peer is stopped. The session stays while the peer may lack accepted
+// notifications, at most for peer_timeout.
+func (r *Session) disconnect(d *disconnection) {
 	r.mu.Lock()
 	if r.unsent() {
 		r.reconnect()
 	}
-	d.final = r.state != connecting && r.state != ready || !r.owes()
-	r.change(func() { r.leaving = d }) // the next post looks again, and finds that we are leaving
+	d.final = r.state != connecting && r.state != ready || !r.lacksNotifs()
+	r.change(func() { r.leaving = d }) // the next post reads the new state
 	r.retireAll()
 	r.peer.EndWaiting(status.ErrBackend)
 	active := r.peer.Active()
@@ -60,16 +61,16 @@ func (r *Session) disconnect(d *departure) {
 			r.deliver(d, active)
 		}
 		r.close(d.why, d)
-		r.s.departed(r, d)
+		r.s.disconnected(r, d)
 	})
 }
 
-// back gives the session that is being left with the same engine under the same name, for the application to go on with: who comes and goes
-// needs no connection each time. nil: there is none. With the name's lock held.
-func (s *Sessions) back(name string, raw []byte) *Session {
+// reclaim returns the disconnecting session with the same engine and name, so that the application can use it again. A
+// repeated disconnect and load then needs no new connection. nil: there is no such session. With the name's lock held.
+func (s *Sessions) reclaim(name string, raw []byte) *Session {
 	s.mu.RLock()
 	var r *Session
-	for old := range s.leavers {
+	for old := range s.disconnecting {
 		if old.name == name && bytes.Equal(old.raw, raw) && (r == nil || old.number > r.number) {
 			r = old
 		}
@@ -91,18 +92,18 @@ func (s *Sessions) back(name string, raw []byte) *Session {
 	r.change(func() { r.leaving = nil })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.leavers, r)
+	delete(s.disconnecting, r)
 	s.byName[name] = r
 	close(d.ended)
 	return r
 }
 
-// owes says whether the peer may lack notifications that were accepted. Under mu.
-func (r *Session) owes() bool {
+// lacksNotifs returns true if the peer may lack accepted notifications. Under mu.
+func (r *Session) lacksNotifs() bool {
 	return r.unsent() || r.undelivered() > 0 || r.hasSess && r.sess.Sent() > 0
 }
 
-// undelivered is how many bytes of accepted notifications are known not to have been sent. Under mu.
+// undelivered is the number of bytes of accepted notifications that are certainly not sent. Under mu.
 func (r *Session) undelivered() (n uint64) {
 	n = r.notifLen
 	if r.hasSess {
@@ -111,15 +112,15 @@ func (r *Session) undelivered() (n uint64) {
 	return n
 }
 
-// deliver waits until the transfers have drained and the peer has all notifications; or the session has ended, the application is back, or a
-// bound is reached.
-func (r *Session) deliver(d *departure, active []*transfer.Transfer) {
+// deliver waits until the transfers have drained and the peer has all notifications. It also returns when the session
+// has ended, when the application has loaded the peer again, or after peer_timeout.
+func (r *Session) deliver(d *disconnection, active []*transfer.Transfer) {
 	for deadline := time.Now().Add(r.s.Options.PeerTimeout); time.Now().Before(deadline); {
 		r.mu.Lock()
 		back := r.leaving != d
 		over := r.state == lost || r.state == closed || r.state == suspended && !r.unsent()
-		if !back && r.state == ready && !d.asked && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer.Transfer).Busy) {
-			d.asked, d.next = true, r.sess.Sent() // numbers are given to what was posted: to all
+		if !back && r.state == ready && !d.drainSent && r.sess.Queued() == 0 && !slices.ContainsFunc(active, (*transfer.Transfer).Busy) {
+			d.drainSent, d.next = true, r.sess.Sent() // every posted notification has a number: Sent is the number after the last
 			r.conn.out.Drain(d.next)
 		}
 		r.mu.Unlock()
@@ -127,34 +128,34 @@ func (r *Session) deliver(d *departure, active []*transfer.Transfer) {
 			return
 		}
 		if over {
-			r.s.Log.Warn("session ended before the peer had confirmed its last notifications", "peer", r.name)
+			r.s.Log.Warn("session ended before the peer confirmed the last notifications", "peer", r.name)
 			return
 		}
-		wait := time.NewTimer(leaveLook)
+		wait := time.NewTimer(deliverPoll)
 		select {
 		case <-d.drained:
 			return
 		case <-d.ended:
-		case <-r.s.hurry:
+		case <-r.s.stopDelivery:
 			wait.Stop()
-			r.s.Log.Warn("engine closed before a peer had confirmed its last notifications", "peer", r.name, "waited", transfer.Farewell)
+			r.s.Log.Warn("engine closed before the peer confirmed the last notifications", "peer", r.name, "waited", transfer.Farewell)
 			return
 		case <-wait.C:
 		}
 		wait.Stop()
 	}
-	r.s.Log.Warn("a peer did not take its last notifications within peer_timeout", "peer", r.name, "peer_timeout", r.s.Options.PeerTimeout)
+	r.s.Log.Warn("peer did not take the last notifications within peer_timeout", "peer", r.name, "peer_timeout", r.s.Options.PeerTimeout)
 }
 
-// leaveLook is how often a session that is being left is looked at.
-const leaveLook = 500 * time.Microsecond
+// deliverPoll is the polling interval of deliver.
+const deliverPoll = 500 * time.Microsecond
 
-// Drained: the target has all notifications below next.
+// Drained handles the target's answer: the target has all notifications below next.
 func (c *conn) Drained(next uint64) {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if d := c.r.leaving; d != nil && c.current() && d.asked && d.next == next {
-		d.asked, d.next = true, ^uint64(0) // once
+	if d := c.r.leaving; d != nil && c.current() && d.drainSent && d.next == next {
+		d.drainSent, d.next = true, ^uint64(0) // once: no later answer matches
 		close(d.drained)
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"gorail/backend/status"
 )
 
-// Notify sends a notification of its own. It is queued at once, even while the peer is still being connected, up to
-// notif_queue bytes a peer; what is accepted arrives unless the peer dies. Implements genNotif.
+// Notify sends a notification without a transfer. It queues the notification at once, even while the peer is still
+// connecting, up to notif_queue bytes a peer. An accepted notification arrives unless the peer dies. Implements
+// genNotif.
 func (s *Sessions) Notify(name string, msg []byte) error {
 	if len(msg) > core.MaxNotif {
 		return status.Errorf(status.ErrInvalidParam, "notification of %d bytes: the limit is %d", len(msg), core.MaxNotif)
@@ -45,11 +46,11 @@ func (s *Sessions) Notify(name string, msg []byte) error {
 }
 
 func (r *Session) full(n int) error {
-	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: %d bytes wait for it already and it takes none in (option notif_queue)",
+	return status.Errorf(status.ErrBackend, "notification of %d bytes to peer %q refused: the queue limit of %d bytes would be exceeded, and the peer takes none in (option notif_queue)",
 		n, r.name, r.s.Options.NotifQueue)
 }
 
-// send queues the message on the link. Under mu.
+// send queues the message on the notification link. Under mu.
 func (r *Session) send(msg []byte) error {
 	err := r.notifLink.Core.Notify(msg)
 	if errors.Is(err, core.ErrFull) {

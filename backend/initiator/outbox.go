@@ -9,21 +9,22 @@ import (
 	"gorail/backend/wire"
 )
 
-// Notifications that were accepted outlive their session when that is lost and the peer is not dead: the next one sends them. Its numbers go on
-// from those of the session before (Hello.After), of which the target says what it has (Welcome.NextSeq, Have): it holds messages behind gaps,
-// which we have not any more. So gaps are filled first, with what was kept under these numbers, or a word to go on without.
+// Accepted notifications outlive their session if it is lost and the peer is not dead: the next session sends them. Its
+// numbers continue those of the session before (Hello.After). The target says which of those it has (Welcome.NextSeq,
+// Have). The target holds messages behind gaps that we no longer have. So we fill the gaps first, with the kept message
+// of each number, or with a SKIP.
 
-// redialNotifs is how often a peer is dialed for them, until peer_timeout.
+// redialNotifs is the interval of dials for kept notifications, until peer_timeout.
 const redialNotifs = 500 * time.Millisecond
 
-// keepNotifs takes what the links have still to deliver, before they are dropped. Under mu.
+// keepNotifs takes the undelivered notifications from the links before they are dropped. Under mu.
 func (r *Session) keepNotifs() {
 	if !r.hasSess {
 		return
 	}
 	var kept []core.Taken
-	for _, l := range r.links { // all first: what is taken from one makes room for others to number more
-		_ = r.s.Links.Quiesce(l) // in the log
+	for _, l := range r.links { // all links first: a message taken from one lets the session number more on the others
+		_ = r.s.Links.Quiesce(l) // Quiesce logs the error
 	}
 	left, lowest := 0, r.sess.Sent()
 	for _, l := range r.links {
@@ -57,10 +58,10 @@ func (r *Session) keepNotifs() {
 	r.notifs = append(kept, r.notifs...)
 }
 
-// unsent says that the next session has something to do for notifications that were accepted. Under mu.
+// unsent returns true if the next session must send notifications or fill a gap. Under mu.
 func (r *Session) unsent() bool { return len(r.notifs) > 0 || r.gap }
 
-// dropNotifs gives up what waits for a session. Under mu.
+// dropNotifs gives up the notifications that wait for a session. Under mu.
 func (r *Session) dropNotifs() {
 	if len(r.notifs) > 0 {
 		r.s.Log.Warn("notifications lost", "peer", r.name, "count", len(r.notifs), "err", r.err)
@@ -73,7 +74,7 @@ func (r *Session) clearNotifs() {
 	r.notifs, r.notifLen, r.gap, r.keptUntil = nil, 0, false, time.Time{}
 }
 
-// firstNumber is what the session's numbers begin with: all that the target has are below.
+// firstNumber is the first number of a new session. All numbers that the target has are lower.
 func firstNumber(w wire.Welcome) uint64 {
 	if n := len(w.Have); n > 0 {
 		return w.NextSeq + uint64(w.Have[n-1]) + 1
@@ -81,7 +82,8 @@ func firstNumber(w wire.Welcome) uint64 {
 	return w.NextSeq
 }
 
-// flushNotifs sends what was accepted before the session was ready: first what the target lacks of the numbers before this session's. Under mu.
+// flushNotifs sends the notifications that were accepted before the session was ready. First it sends the numbers before
+// this session that the target lacks. Under mu.
 func (r *Session) flushNotifs(w wire.Welcome) {
 	resend := func(m core.Taken) {
 		if err := r.notifLink.Core.Resend(m); err != nil {
@@ -95,9 +97,10 @@ func (r *Session) flushNotifs(w wire.Welcome) {
 		later++
 	}
 	have := w.Have
+	// A notification that was given up becomes a SKIP.
 	for seq := w.NextSeq; seq < first; seq++ {
 		if seq == w.NextSeq+uint64(have[0]) {
-			have = have[1:] // never empty before first is reached
+			have = have[1:] // never empty before seq reaches first
 			continue
 		}
 		m := before[seq]
@@ -111,11 +114,11 @@ func (r *Session) flushNotifs(w wire.Welcome) {
 	r.clearNotifs()
 }
 
-// olderThan gives the departure of a session with the engine that r is for, made before r; nil: there is none.
-func (s *Sessions) olderThan(r *Session) *departure {
+// olderThan returns the disconnection of a session with the engine of r that was made before r. nil: there is none.
+func (s *Sessions) olderThan(r *Session) *disconnection {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for old, d := range s.leavers {
+	for old, d := range s.disconnecting {
 		if old.blob.Engine == r.blob.Engine && old.number < r.number {
 			return d
 		}
@@ -123,5 +126,5 @@ func (s *Sessions) olderThan(r *Session) *departure {
 	return nil
 }
 
-// notifCost is what a notification counts towards notif_queue: its bytes, and 64 for its keeping, as in the core.
+// notifCost is the size of a notification in notif_queue: its bytes, and 64 of overhead, as in the core.
 func notifCost(msg []byte) uint64 { return uint64(len(msg)) + 64 }

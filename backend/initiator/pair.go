@@ -15,12 +15,12 @@ import (
 )
 
 var (
-	errPIDs     = errors.New("it lives in another pid namespace")
-	errNetworks = errors.New("it lives in another network namespace")
+	errPIDs     = errors.New("the peer is in another pid namespace")
+	errNetworks = errors.New("the peer is in another network namespace")
 )
 
-// reaches says whether a rail of ours reaches the peer by the one that it offers, which has to be tried. What hinders two of one
-// host is told: they go by the next best way.
+// reaches returns true if a rail of ours reaches the peer over the offered rail, which reaches must try. It logs what
+// prevents two agents of one host: they use the next best rail.
 func (r *Session) reaches(o wire.RailOffer, sameNS bool) bool {
 	if r.s.own.Boot == "" || r.s.own.Boot != r.blob.Boot {
 		return false
@@ -39,7 +39,8 @@ func (r *Session) reaches(o wire.RailOffer, sameNS bool) bool {
 		default:
 			err = p.Reach(o.Proof)
 		}
-		// A process that has ended is the control connection's to tell. Without a descriptor nothing was tried: the endpoint will.
+		// The control connection reports a process that has ended. Without a free descriptor nothing was tried: the
+		// endpoint tries again.
 		if err == nil || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 			return true
 		}
@@ -55,9 +56,9 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 	r.conn = newConn(r)
 	pairs := r.pair()
 	if len(pairs) == 0 {
-		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that ours can reach: its rails %v, ours %v (options provider, devices)",
+		err := status.Errorf(status.ErrNotSupported, "agent %q offers no rail that our rails can reach: the agent's rails %v, ours %v (options provider, devices)",
 			name, railNames(blob.Rails), railNames(s.own.Rails))
-		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and says nothing of ours
+		s.Log.Error("peer not usable", "peer", name, "err", err) // NIXL tries other backends and does not report our error
 		return nil, err
 	}
 	r.linkPairs = r.spread(pairs)
@@ -65,7 +66,8 @@ func (s *Sessions) newSession(name string, raw []byte, blob wire.ConnBlob) (*Ses
 	return r, nil
 }
 
-// spread gives every pair as many links as both sides want, in rounds: what fits is even.
+// spread gives every pair as many links as both sides want. It works in rounds, so that the links are even among the
+// pairs.
 func (r *Session) spread(pairs []rail.Pair) (linkPairs []rail.Pair) {
 	n := min(r.s.Options.QPsPerRail, max(1, int(r.blob.Links)), core.MaxLinks/len(pairs))
 	for round := range n {
@@ -86,23 +88,24 @@ func railNames(offers []wire.RailOffer) []string {
 	return names
 }
 
-// pair chooses the rails for this peer: all that reach one of its.
+// pair chooses the rails for this peer: all that reach a rail of the peer.
 func (r *Session) pair() []rail.Pair {
 	own := r.s.own
 	same := own.Boot != "" && own.Boot == r.blob.Boot && own.NetNS != 0 && own.NetNS == r.blob.NetNS
 	devices := r.s.Links.Rails.Devices()
 	usable := slices.DeleteFunc(slices.Clone(r.blob.Rails), func(o wire.RailOffer) bool {
-		return int(o.Index) >= core.Slots(r.s.Options.MaxRails) || len(o.Proof) > 0 && !r.reaches(o, same) // no slot for its keys, or no way there
+		return int(o.Index) >= core.Slots(r.s.Options.MaxRails) || len(o.Proof) > 0 && !r.reaches(o, same) // no key slot, or not reachable
 	})
 	all := rail.Match(devices, usable, same)
 	if slices.ContainsFunc(r.s.Links.Rails.List, (*rails.Rail).Waits) {
-		all = r.besideLate(all, devices, usable, same)
+		all = r.addLatePairs(all, devices, usable, same)
 	}
 	return all[:min(core.MaxLinks, len(all))]
 }
 
-// besideLate adds, in front, the pairs that there would be without the rails that wait for their interface: these may never come.
-func (r *Session) besideLate(all []rail.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rail.Pair {
+// addLatePairs puts the pairs that exist without the late rails in front. A late rail waits for its interface, which may
+// never come up.
+func (r *Session) addLatePairs(all []rail.Pair, devices []provider.Device, usable []wire.RailOffer, same bool) []rail.Pair {
 	for i, rl := range r.s.Links.Rails.List {
 		if rl.Waits() {
 			devices[i] = provider.Device{Fabric: "\x00"} // pairs with nothing

@@ -8,7 +8,7 @@ import (
 	"gorail/backend/peer"
 )
 
-// newParting begins the end of the connection; nil: it asks nothing. Under Session.mu.
+// newParting begins the end of the connection. nil: the peer is not asked for FENCEs. Under Session.mu.
 func (r *Session) newParting() *parting {
 	out := r.conn.out
 	if out == nil || out.State() != peer.Ready || r.s.Life.Closed() {
@@ -17,13 +17,13 @@ func (r *Session) newParting() *parting {
 	return &parting{s: r.s, out: out, until: time.Now().Add(r.s.Options.PeerTimeout), left: map[uint64]struct{}{}}
 }
 
-// Ask fences those of the links that need it; they are quiesced, and no endpoint takes their place.
+// Ask sends a FENCE for each link that needs one. The links are quiesced, and no new endpoint replaces theirs.
 func (p *parting) Ask(links []*link.Link) {
 	for _, l := range links {
 		if l.Shared() || !l.Up || !l.Core.Unproved() {
 			continue
 		}
-		if l.Phase == failover.Fencing { // it has been asked already
+		if l.Phase == failover.Fencing { // a FENCE was sent already
 			if until := l.Since.Add(p.s.Options.PeerTimeout); until.Before(p.until) {
 				p.until = until
 			}
@@ -36,7 +36,7 @@ func (p *parting) Ask(links []*link.Link) {
 	}
 }
 
-// answered has the answer to a FENCE. p may be nil.
+// answered handles the answer to a FENCE. p may be nil.
 func (p *parting) answered(id uint64) {
 	if p == nil {
 		return
@@ -46,7 +46,7 @@ func (p *parting) answered(id uint64) {
 	delete(p.left, id)
 }
 
-// Waits says that an answer is due, and will come as far as is known.
+// Waits returns true while an answer is due and can still come.
 func (p *parting) Waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

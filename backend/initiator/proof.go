@@ -12,12 +12,12 @@ import (
 	"gorail/backend/link"
 )
 
-// A peer is connected once a message has gone both ways over a link: the initiator's probe and the target's answer. What the
-// control channel says of endpoints proves nothing: a firewall may let its port through alone.
+// A peer is connected after a message has gone both ways over a link: the initiator's probe and the target's answer. The
+// control channel alone proves nothing, because a firewall may admit only its port.
 
-var errUnproved = errors.New("no data connection came about within connect_timeout")
+var errUnproved = errors.New("no data connection was established within connect_timeout")
 
-// announce tells that the peer is connected, once it is known of each link whether it works. Under mu.
+// announce logs that the peer is connected, once every link's first probe has a result. Under mu.
 func (r *Session) announce() {
 	if r.connected || !r.failover.Known() {
 		return
@@ -27,15 +27,15 @@ func (r *Session) announce() {
 	r.s.Log.Info("peer connected", "peer", r.name, "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "initiator")
 }
 
-// doubt tells of a link that did not come about while others did; it is tried again. Under mu, when it is fenced.
-func (r *Session) doubt(l *link.Link, why string) {
+// logUnproved logs a link that was not established while others were. The link is retried. Under mu, when the link is fenced.
+func (r *Session) logUnproved(l *link.Link, why string) {
 	if r.failover.ReportUnproved(&l.Link) {
-		r.s.Log.Warn("rail not connected; others carry its work, and it is tried again", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason())
+		r.s.Log.Warn("rail not connected; other rails carry its work, and the link is retried", "peer", r.name, "rail", l.Rail.Name(), "reason", why, "err", l.Reason())
 	}
 	r.announce()
 }
 
-// awaitProof ends the session when no link is proved in time: transfers would wait for it.
+// awaitProof ends the session if no link is proved in time: transfers would wait for a link.
 func (c *conn) awaitProof() {
 	most := c.r.s.Options.ConnectTimeout
 	c.r.mu.RLock()
@@ -69,7 +69,7 @@ func (c *conn) proofLate() {
 
 var stateNames = map[core.LinkState]string{core.LinkUp: "up", core.LinkStopped: "stopped", core.LinkDead: "ended", core.LinkProbing: "not proved"}
 
-// Texts says of each link where it leads and what it does. Implements transfer.Session.
+// Texts describes both ends and the state of each link. Implements transfer.Session.
 func (r *Session) Texts() string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// load enters a range of the peer's, once.
+// load enters a range of the peer's memory, once, and counts the use.
 func (r *Session) load(rng wire.Range) (*region.Region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -21,8 +21,8 @@ func (r *Session) load(rng wire.Range) (*region.Region, error) {
 	return g, err
 }
 
-// UnloadRemote forgets a peer's range; transfers that use it keep what they need. A range of ours (the agent unloads
-// its own metadata too) is left alone.
+// UnloadRemote forgets a range of a peer. Transfers that use it keep what they need. It ignores a range of our own
+// memory, because the agent also unloads its own metadata.
 func (s *Sessions) UnloadRemote(id uint64) {
 	g := s.Regions.Regions.Get(id)
 	if g == nil || g.Peer == nil {
@@ -36,7 +36,8 @@ func (s *Sessions) UnloadRemote(id uint64) {
 	}
 }
 
-// Load gives the peer's region of a range without a count: it lives as long as the session with ourselves. Implements transfer.Session.
+// Load returns the peer's region of a range. A known region gets no further use count: it lives as long as the session
+// with ourselves. Implements transfer.Session.
 func (r *Session) Load(rng wire.Range) (*region.Region, error) {
 	r.mu.RLock()
 	g := r.regions[rng]
@@ -47,7 +48,7 @@ func (r *Session) Load(rng wire.Range) (*region.Region, error) {
 	return r.load(rng)
 }
 
-// retireAll lets go of all of the peer's regions. Under mu.
+// retireAll retires all regions of the peer. Under mu.
 func (r *Session) retireAll() {
 	for rng, g := range r.regions {
 		delete(r.regions, rng)
@@ -55,7 +56,7 @@ func (r *Session) retireAll() {
 	}
 }
 
-// enter finds or enters a range of the peer's, with its parts. Under mu.
+// enter finds or adds a range of the peer's memory, with its parts. Under mu.
 func (r *Session) enter(rng wire.Range) (*region.Region, error) {
 	if g := r.regions[rng]; g != nil {
 		g.Uses++
@@ -88,7 +89,7 @@ func (r *Session) enter(rng wire.Range) (*region.Region, error) {
 	return g, nil
 }
 
-// leave ends one use of a range of the peer's. Under mu.
+// leave ends one use of a range of the peer's memory. Under mu.
 func (r *Session) leave(g *region.Region) {
 	if g.Uses--; g.Uses > 0 {
 		return
@@ -100,7 +101,7 @@ func (r *Session) leave(g *region.Region) {
 	}
 }
 
-// retire ends the loaded region's own pin. Under mu.
+// retire drops the loaded region's own pin. Under mu.
 func (r *Session) retire(g *region.Region) {
 	if g.Closed.Swap(true) {
 		return
@@ -111,7 +112,7 @@ func (r *Session) retire(g *region.Region) {
 	r.s.Regions.Regions.Unpin(g)
 	if g.Pins.Load() == 0 {
 		r.forget(g)
-	} else if g.Keyed { // prepared transfers go on: the peer must be able to take it back from them
+	} else if g.Keyed { // prepared transfers keep the region: the peer must still be able to revoke it
 		if len(r.unloaded) == cap(r.unloaded) {
 			r.unloaded = slices.DeleteFunc(r.unloaded, func(g *region.Region) bool { return g.Pins.Load() == 0 })
 		}
@@ -119,7 +120,7 @@ func (r *Session) retire(g *region.Region) {
 	}
 }
 
-// forget unmaps a region of the peer's where that was mapped; nothing is posted on it any more. Under mu.
+// forget unmaps a region of the peer where it was mapped. Nothing is posted on the region any more. Under mu.
 func (r *Session) forget(g *region.Region) {
 	if g.Mem != region.VRAM {
 		return

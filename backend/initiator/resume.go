@@ -13,7 +13,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// Fenced: the target has closed its endpoint; nothing of ours from before can land any more. Implements peer.InitiatorHandler.
+// Fenced handles the target's answer: the target has closed its endpoint, and no older operation of ours can land any
+// more. Implements peer.InitiatorHandler.
 func (c *conn) Fenced(f wire.Fenced) {
 	r := c.r
 	if !r.s.Life.Enter() {
@@ -29,7 +30,7 @@ func (c *conn) Fenced(f wire.Fenced) {
 	l := r.links[f.Rail]
 	switch {
 	case l.Epoch != f.Epoch:
-	case f.ID == 0: // the target asks for it
+	case f.ID == 0: // the target requests a fence
 		if !l.Up {
 			r.startLink(l)
 		} else if l.Phase != failover.Fencing {
@@ -40,14 +41,14 @@ func (c *conn) Fenced(f wire.Fenced) {
 	}
 }
 
-// answered goes on with a link whose fence the target has answered. Under mu, which it gives away for a while.
+// answered continues a link after the target's answer to its FENCE. Under mu, which answered releases for a while.
 func (c *conn) answered(l *link.Link, f wire.Fenced) {
 	r := c.r
 	ep, err := l.EP, errors.New("the peer could not open another endpoint")
 	if ep == nil {
-		err = errors.New("no endpoint could be opened")
+		err = errors.New("our endpoint could not be opened")
 	} else if len(f.Addr) > 0 {
-		r.mu.Unlock() // on RoCE the kernel may look for the neighbour for a second: posts over other rails go on
+		r.mu.Unlock() // on RoCE the kernel may resolve the neighbour for a second: posts on other rails continue
 		err = r.s.Links.Reach(ep, f.Addr, []netip.Addr{c.out.Remote()})
 		r.mu.Lock()
 	}
@@ -59,15 +60,15 @@ func (c *conn) answered(l *link.Link, f wire.Fenced) {
 		r.started(l, err)
 		return
 	}
-	if err := r.goOn(l, core.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
+	if err := r.resumeLink(l, core.Proof{Next: f.NextSeq, Have: f.Have}, err); err != nil {
 		go c.GiveUp(err)
 	}
 }
 
-// goOn uses a link again that is quiet now, or lets it rest while others do its work; err says why it can't be used. The
-// error given back ends the session. Under mu.
-func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
-	alone := !r.failover.Others(&l.Link)
+// resumeLink uses a quiet link again, or backs the link off while others do its work. err is why the link cannot be used. The
+// returned error ends the session. Under mu.
+func (r *Session) resumeLink(l *link.Link, proof core.Proof, err error) error {
+	alone := !r.failover.OthersWork(&l.Link)
 	if alone && err == nil {
 		r.changeAndKick(func() {
 			if err = l.Rebind(proof, !l.Proved); err == nil {
@@ -93,12 +94,12 @@ func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
 	}
 	var retry failover.Retry
 	r.changeAndKick(func() {
-		l.Core.HandBack(proof) // what has arrived must not be sent again when another comes up first
+		l.Core.HandBack(proof) // another rail must not send again what has arrived
 		retry = r.failover.BackOff(&l.Link, err)
 	})
 	switch epoch := l.Epoch; {
 	case retry.Fence:
-		r.later(l, retry.After, "another try")
+		r.fenceAfter(l, retry.After, "retry")
 	case retry.After == 0:
 		r.probe(l)
 	default:
@@ -113,24 +114,25 @@ func (r *Session) goOn(l *link.Link, proof core.Proof, err error) error {
 	return nil
 }
 
-// probe tries a link that rests. Under mu.
+// probe tries a link that has backed off. Under mu.
 func (r *Session) probe(l *link.Link) {
 	l.Enter(failover.Probing, time.Now())
 	if err := l.Rebind(core.Proof{}, true); err != nil {
 		r.s.Log.Warn("cannot probe a rail", "peer", r.name, "rail", l.Rail.Name(), "err", rlimit.Advise(err))
-		r.later(l, r.failover.Unprobed(&l.Link), "another try")
+		r.fenceAfter(l, r.failover.CannotProbe(&l.Link), "retry")
 	}
 }
 
-// cameUp: the link's probe is through. What waits for links that don't work is given to it, and what is under way may use it.
-func (r *Session) cameUp(l *link.Link, epoch uint64) {
+// probeAnswered handles an answered probe. It gives the link the work of links that do not work. Transfers in progress may use
+// the link.
+func (r *Session) probeAnswered(l *link.Link, epoch uint64) {
 	r.mu.Lock()
 	if !r.owns(l) || l.Phase != failover.Probing || epoch != uint64(l.Epoch) || l.Core.Stats().State != core.LinkProbing {
 		r.mu.Unlock()
 		return
 	}
 	r.changeAndKick(func() {
-		r.failover.CameUp(&l.Link)
+		r.failover.ProbeAnswered(&l.Link)
 		l.ShutFilter()
 		r.moveNotifLink()
 		l.Core.Up()
@@ -140,8 +142,8 @@ func (r *Session) cameUp(l *link.Link, epoch uint64) {
 			}
 		}
 	})
-	if l.Late {
-		l.Late = false
+	if l.CameUpLate {
+		l.CameUpLate = false
 		r.askAgain(l.Peer)
 	}
 	r.announce()

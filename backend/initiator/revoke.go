@@ -8,8 +8,9 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Revoke: the target takes regions back. Nothing new is posted on them; what is in flight drains, and a transfer that is posted whole ends well; then we answer. With
-// nothing in flight at all we give up every key of the peer's, so that it need not ask again for the rest of a burst.
+// Revoke handles a REVOKE: the target takes regions back. Nothing new is posted on them. Operations in flight drain,
+// and a transfer that is posted completely ends well. Then we answer. With no transfer and no key request in flight
+// we give up every key of the peer. The peer then need not ask again for the rest of a burst.
 func (c *conn) Revoke(id uint64, regions []uint64) {
 	r := c.r
 	if !r.s.Life.Enter() {
@@ -25,12 +26,12 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 	r.change(func() { r.takeBack(rev, regions) })
 	draining := slices.Collect(maps.Keys(rev.left))
 	if len(draining) == 0 {
-		r.answer(rev) // before anybody asks for keys again: the target reads in this order
+		r.answer(rev) // before the next key request: the target reads in this order
 		r.mu.Unlock()
 		return
 	}
 	r.revokes = append(r.revokes, rev)
-	r.fenceBroken("a region is taken back over a broken link")
+	r.fenceBroken("a region is revoked over a failed link")
 	r.mu.Unlock()
 	for _, t := range draining {
 		t.TakeBack()
@@ -38,7 +39,7 @@ func (c *conn) Revoke(id uint64, regions []uint64) {
 	r.FinishRevokes()
 }
 
-// takeBack drops the keys that a revocation is of, and finds the transfers that it waits for. Within change.
+// takeBack drops the keys of the revoked regions, and finds the transfers that the revocation waits for. Within change.
 func (r *Session) takeBack(rev *revocation, regions []uint64) {
 	drop := func(g *region.Region) {
 		rev.gone[g] = true
@@ -48,7 +49,7 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 		if g := r.byTarget[tid]; g != nil {
 			drop(g)
 		}
-		if g := r.byTarget[tid]; g == nil && len(r.requests) > 0 { // its keys may be under way
+		if g := r.byTarget[tid]; g == nil && len(r.requests) > 0 { // the answer with its keys may be under way
 			if r.early == nil {
 				r.early = map[uint64]bool{}
 			}
@@ -62,7 +63,7 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 		}
 	}
 	for _, g := range r.unloaded {
-		if g.Keyed && (rev.all || slices.Contains(regions, g.TargetID)) && g.Pin() { // else its entry in the table may be another's
+		if g.Keyed && (rev.all || slices.Contains(regions, g.TargetID)) && g.Pin() { // else another region may have its entry in the table
 			drop(g)
 			r.s.Regions.Regions.Unpin(g)
 		}
@@ -74,7 +75,7 @@ func (r *Session) takeBack(rev *revocation, regions []uint64) {
 	}
 }
 
-// revoking says that some wait, as far as can be seen without waiting.
+// revoking returns true if revocations wait. It does not wait for mu: if mu is taken, it returns false.
 func (r *Session) revoking() bool {
 	if !r.mu.TryRLock() {
 		return false
@@ -103,22 +104,22 @@ func (r *Session) FinishRevokes() {
 	r.revokes = keep
 }
 
-// answer gives a revocation back. Over a broken link the FENCE goes first, and the target closes the endpoint before it reads the answer:
-// what a staged transfer had there may still be on the way. Under mu.
+// answer sends the answer to a revocation. Failed links get a FENCE first, and the target closes the endpoint before it
+// reads the answer: operations of a staged transfer may still be on the way there. Under mu.
 func (r *Session) answer(rev *revocation) {
-	r.fenceBroken("a region is given back over a broken link")
+	r.fenceBroken("a revocation is answered over a failed link")
 	for g := range rev.gone {
 		r.forget(g)
 	}
 	r.conn.out.Revoked(rev.id, rev.all)
 }
 
-// dropKey forgets a region's keys, and asks for new ones. Within change.
+// dropKey forgets a region's keys, and requests new ones. Within change.
 func (r *Session) dropKey(g *region.Region) {
 	g.Core.SetLive(false)
 	g.Keyed = false
 	if g.Closed.Load() {
-		return // unloaded: it may be there anew, under the peer's same number
+		return // unloaded: a new region may have the same number of the peer
 	}
 	delete(r.byTarget, g.TargetID)
 	r.want(g)

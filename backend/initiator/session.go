@@ -24,9 +24,9 @@ import (
 	"gorail/backend/wire"
 )
 
-// Where a loaded peer stands.
+// The states of a session with a loaded peer.
 //
-//	               Welcome             silence, a broken path, an error of ours or of the peer's
+//	               Welcome             silence, a failed path, an error of ours or of the peer
 //	connecting ----------------> ready ----------------------------------------------------------> suspended
 //	   ^  |                        |                                                                 |   ^
 //	   |  +--- peer is dead ---+   +--- peer is dead ---+                                            |   |
@@ -45,65 +45,69 @@ const (
 
 var (
 	errClosed = errors.New("engine closed")
-	errOurs   = errors.New("local failure") // marks a failure of this side's
+	errLocal  = errors.New("local failure") // marks a failure of this side
 )
 
 // Session is a peer whose connection blob was loaded: the session in which we are the initiator.
 type Session struct {
 	s         *Sessions
-	number    uint64 // later ones are higher
+	number    uint64 // a later session has a higher number
 	name      string
 	raw       []byte
 	blob      wire.ConnBlob
-	linkPairs []rail.Pair    // the pairs of rails in use, once for each link
-	peer      *transfer.Peer // what transfers know of us
+	linkPairs []rail.Pair    // the rail pair of each link
+	peer      *transfer.Peer // the transfers' view of this session
 
-	watched atomic.Bool // the last look at its links is not over
+	watched atomic.Bool // a run of watch is queued or running
 
 	mu      sync.RWMutex
 	state   transfer.State
-	err     error       // why it is suspended, lost or closed
-	code    status.Code // what transfers in flight got, and posts to a lost peer get
-	leaving *departure  // the application has let go of it, and the session lives on to deliver; else nil
-	conn    *conn       // the connection that is there or being made; never nil
+	err     error          // why the session is suspended, lost or closed
+	code    status.Code    // the status of transfers in flight, and of posts to a lost peer
+	leaving *disconnection // set while the session only delivers, after the application has disconnected the peer; else nil
+	conn    *conn          // the current or next connection; never nil
 	dials   failedDials
-	wires
+	sessionLinks
 	keys
 	outbox
 }
 
-// wires are the links of the connection that is ready. Under Session.mu.
-type wires struct {
+// sessionLinks are the links of the connection that is ready. Under Session.mu.
+type sessionLinks struct {
 	sess      core.Session
 	hasSess   bool
 	links     []*link.Link
-	failover  failover.Session // the same links
-	notifLink *link.Link       // notifications go out here
-	connected bool             // a link of theirs is proved, and the log has it
-	dialed    time.Time        // the connection
+	failover  failover.Session // over the same links
+	notifLink *link.Link       // carries the notifications without a transfer
+	connected bool             // a link is proved, and the log says so
+	dialed    time.Time        // start of the last dial
 }
 
-// keys are what is known of the peer's memory. Under Session.mu; what transfers read of regions is written with transfer.Peer.mu, too: see change.
+// keys are the known keys of the peer's memory. Under Session.mu. Fields of regions that transfers read are written with
+// transfer.Peer.mu as well: see change.
 type keys struct {
 	regions  map[wire.Range]*region.Region
 	byTarget map[uint64]*region.Region
-	unloaded []*region.Region // keyed, and forgotten by the agent but not by prepared transfers; some may have no pin left
+	// regions with keys that the agent has unloaded while prepared transfers still pinned them; some may have no pin
+	// left
+	unloaded []*region.Region
 	requests map[uint64][]*region.Region
-	wanted   []*region.Region // their keys are asked for when there is time
+	wanted   []*region.Region // their keys are requested when fewer than MostPulled requests are in flight
 	revokes  []*revocation
-	early    map[uint64]bool // regions revoked while their keys were asked for
+	early    map[uint64]bool // regions revoked while a key request is in flight
 }
 
-// outbox are notifications that were accepted, for the next connection. Under Session.mu.
+// outbox are accepted notifications for the next connection. Under Session.mu.
 type outbox struct {
-	notifs    []core.Taken
-	after     uint64    // the connection before, whose numbers the next one goes on from; 0: there was none
+	notifs []core.Taken
+	// the connection before, whose numbers the next connection continues; 0: there was none
+	after     uint64
 	gap       bool      // the target may hold notifications behind one that was given up
-	keptUntil time.Time // they are given up then; zero: none was kept
-	notifLen  uint64    // what they count towards notif_queue
+	keptUntil time.Time // the notifications are dropped after this time; zero: no time is set
+	notifLen  uint64    // their size in notif_queue
 }
 
-// Config is what the sessions need of their engine.
+// Config holds the parts of the engine that the sessions use.
 type Config struct {
 	Options   *option.Options
 	Log       *slog.Logger
@@ -116,54 +120,55 @@ type Config struct {
 	Past      *link.History
 }
 
-// Sessions are all sessions of ours. Safe for concurrent use.
+// Sessions are all sessions in which we are the initiator. Safe for concurrent use.
 type Sessions struct {
 	Config
 	node *peer.Node
-	own  wire.ConnBlob // what peers get of us,
-	raw  []byte        // encoded
+	own  wire.ConnBlob // our connection blob
+	raw  []byte        // own, encoded
 
-	loads keylock.Locks[string] // by agent name: each peer is loaded by one caller at a time
-	hurry chan struct{}         // closed: sessions that are being left do not wait for peers any more
+	loads        keylock.Locks[string] // by agent name: one caller at a time loads a peer
+	stopDelivery chan struct{}         // closed: disconnecting sessions stop waiting for peers
 
-	mu      sync.RWMutex
-	byName  map[string]*Session
-	leavers map[*Session]*departure // no name leads to them any more: they deliver their last notifications
+	mu            sync.RWMutex
+	byName        map[string]*Session
+	disconnecting map[*Session]*disconnection // removed from byName; they deliver their last notifications
 }
 
-// conn is one connection to a session's peer: what the control channel calls for it (peer.InitiatorHandler), and what transfers and their runs ask of
-// it (transfer.Live, staging.Session). A session that is suspended and connected again has another.
+// conn is one connection to a session's peer. It implements the control channel's callbacks (peer.InitiatorHandler), and
+// the interfaces of transfers and their runs (transfer.Live, staging.Session). A suspended session that connects again
+// has a new conn.
 type conn struct {
 	r        *Session
 	requests *staging.Requests
 
 	// Guarded by Session.mu.
-	out     *peer.Out // nil until it is dialed
-	parting *parting  // of its end; nil: it asks nothing
+	out     *peer.Out // nil before the dial
+	parting *parting  // the end of this connection; nil: it needs no FENCE
 }
 
-// departure is the application's letting go of a peer, which the session outlives while the peer may lack notifications.
-type departure struct {
+// disconnection is a disconnection by the application. The session stays while the peer may lack notifications.
+type disconnection struct {
 	why   error
 	ended chan struct{} // closed when the session has ended, or the application has loaded the peer again
-	final bool          // there is nothing to deliver, and no way back; under Session.mu
+	final bool          // nothing is left to deliver, so Load cannot take the session back; under Session.mu
 
 	// Guarded by Session.mu.
-	asked   bool          // whether the peer has
-	next    uint64        // all notifications below this one,
-	drained chan struct{} // closed when it has
+	drainSent bool          // a Drain is in flight or answered
+	next      uint64        // the Drain asks for all notifications below this number
+	drained   chan struct{} // closed when the peer has them
 }
 
 // revocation is a REVOKE that waits for transfers to drain.
 type revocation struct {
 	id   uint64
 	all  bool
-	gone map[*region.Region]bool // regions of it that we had
+	gone map[*region.Region]bool // its regions that we had
 	left map[*transfer.Transfer]struct{}
 }
 
-// parting is the end of a connection of ours whose control channel works: the target is asked to close its end of the links on which operations
-// failed. It implements link.Farewell.
+// parting is the end of a connection while its control channel works. It asks the target to close the target's end of
+// the links on which operations failed. It implements link.Farewell.
 type parting struct {
 	s     *Sessions
 	out   *peer.Out
@@ -173,13 +178,14 @@ type parting struct {
 	left map[uint64]struct{} // FENCEs without an answer
 }
 
-// Peer is what transfers know of the session.
+// Peer is the transfers' view of the session.
 func (r *Session) Peer() *transfer.Peer { return r.peer }
 
-// change makes a change of what posts look at, links, keys and the state, and publishes it: see transfer.Peer.Change. f may be nil. Under mu.
+// change calls f to change what posts read (links, keys, state), and publishes the result: see transfer.Peer.Change. f
+// may be nil. Under mu.
 func (r *Session) change(f func()) { r.peer.Change(r.publish(f)) }
 
-// changeAndKick is change, with which transfers may begin that wait: before what is posted after it. Under mu.
+// changeAndKick is change that also starts waiting transfers before later posts. Under mu.
 func (r *Session) changeAndKick(f func()) { r.peer.ChangeAndKick(r.publish(f)) }
 
 func (r *Session) publish(f func()) func(v *transfer.View) {
@@ -207,7 +213,7 @@ func (r *Session) view() link.View {
 		r.links, r.PeerRail)
 }
 
-// PeerRail is the name of a rail of the peer's. Implements transfer.Session.
+// PeerRail is the name of a rail of the peer. Implements transfer.Session.
 func (r *Session) PeerRail(n int) string {
 	for _, o := range r.blob.Rails {
 		if int(o.Index) == n {
@@ -228,7 +234,7 @@ func (r *Session) Mbps(own *rails.Rail, peer int) uint64 {
 	return speed
 }
 
-// Weight is the link's part of the speed of its pair of rails, in Mbit/s; 0: unknown.
+// Weight is the link's share of the speed of its pair of rails, in Mbit/s; 0: unknown.
 func (r *Session) Weight(l *link.Link) uint64 {
 	speed, links := r.Mbps(l.Rail, l.Peer), uint64(0)
 	for _, p := range r.linkPairs {
@@ -255,5 +261,5 @@ func newConn(r *Session) *conn {
 	return c
 }
 
-// current says that it is the session's, not one before it. Under Session.mu.
+// current returns true if c is the session's connection, and not an earlier one. Under Session.mu.
 func (c *conn) current() bool { return c.r.conn == c }

@@ -16,38 +16,39 @@ import (
 	"gorail/backend/wire"
 )
 
-// peerOf is a session, not connected, with a peer that offers so many links, over rails of which the last one's endpoint all peers share.
+// peerOf is an unconnected session with a peer that offers this number of links. The endpoint of our last rail is
+// shared.
 func peerOf(links uint8, qps int) *Session {
-	s := &Sessions{Config: Config{Options: &option.Options{}}, leavers: map[*Session]*departure{}}
+	s := &Sessions{Config: Config{Options: &option.Options{}}, disconnecting: map[*Session]*disconnection{}}
 	s.Options.QPsPerRail = qps
 	s.Links = &link.Set{Rails: &rails.Set{List: []*rails.Rail{{}, {Can: provider.Caps{SharedEndpoint: true}}}}}
 	return &Session{s: s, blob: wire.ConnBlob{Links: links}}
 }
 
-// Every pair of rails has as many links as both sides want and fit; a shared endpoint has one.
+// Every pair of rails has as many links as both sides want and as fit. A pair over a shared endpoint has one link.
 func TestSpread(t *testing.T) {
 	one, two, shared := rail.Pair{Own: 0, Peer: 0}, rail.Pair{Own: 0, Peer: 1}, rail.Pair{Own: 1, Peer: 2}
 	require.Equal(t, []rail.Pair{one, two, one, two}, peerOf(4, 2).spread([]rail.Pair{one, two}), "ours are fewer")
 	require.Equal(t, []rail.Pair{one, two, one, two}, peerOf(2, 4).spread([]rail.Pair{one, two}), "the peer's are")
-	require.Equal(t, []rail.Pair{one}, peerOf(0, 4).spread([]rail.Pair{one}), "a peer that says nothing of it")
+	require.Equal(t, []rail.Pair{one}, peerOf(0, 4).spread([]rail.Pair{one}), "a peer that offers no number")
 	require.Equal(t, []rail.Pair{one, shared, one}, peerOf(2, 2).spread([]rail.Pair{one, shared}))
 	many := make([]rail.Pair, core.MaxLinks-1)
 	require.Len(t, peerOf(8, 8).spread(many), len(many), "a second round would not fit")
 }
 
-// Numbers of notifications go on behind all that the target has.
+// The numbers of a new session begin behind all that the target has.
 func TestFirstNumber(t *testing.T) {
 	require.EqualValues(t, 7, firstNumber(wire.Welcome{NextSeq: 7}))
 	require.EqualValues(t, 17, firstNumber(wire.Welcome{NextSeq: 7, Have: []uint16{2, 9}}), "16 is there already")
 }
 
-// A session waits for an older one with the same engine that still delivers, whatever its name was.
+// A session waits for an older one with the same engine that still delivers, whatever the older one's name was.
 func TestOlderThan(t *testing.T) {
 	r := peerOf(1, 1)
 	r.number, r.blob.Engine = 5, wire.EngineID{1}
-	leave := func(number uint64, engine byte) *departure {
-		d := &departure{}
-		r.s.leavers[&Session{s: r.s, number: number, blob: wire.ConnBlob{Engine: wire.EngineID{engine}}}] = d
+	leave := func(number uint64, engine byte) *disconnection {
+		d := &disconnection{}
+		r.s.disconnecting[&Session{s: r.s, number: number, blob: wire.ConnBlob{Engine: wire.EngineID{engine}}}] = d
 		return d
 	}
 	leave(4, 2)
@@ -57,15 +58,15 @@ func TestOlderThan(t *testing.T) {
 	require.Same(t, older, r.s.olderThan(r))
 }
 
-// A peer that is dialed in vain is told of once a minute.
-func TestFailedDialsAreTold(t *testing.T) {
+// An unreachable peer is logged once a minute.
+func TestFailedDialsAreLogged(t *testing.T) {
 	var f failedDials
 	require.Equal(t, slog.LevelInfo, f.dialing())
 	require.Equal(t, slog.LevelWarn, f.lost(false))
 	require.Equal(t, slog.LevelDebug, f.dialing())
 	require.Equal(t, slog.LevelDebug, f.lost(false))
-	f.told = f.told.Add(-logEvery - time.Second)
+	f.logged = f.logged.Add(-logEvery - time.Second)
 	require.Equal(t, slog.LevelWarn, f.lost(false))
-	require.Equal(t, slog.LevelWarn, f.lost(true), "it was ready between: that is news")
+	require.Equal(t, slog.LevelWarn, f.lost(true), "it was ready in between")
 	require.Equal(t, slog.LevelInfo, f.dialing())
 }

@@ -1,7 +1,8 @@
-// Package initiator is the sessions that we begin: with peers whose connection blob the application has loaded, and with ourselves. A Session outlives
-// the connections to its peer; conn is one of them.
+// Package initiator holds the sessions that we begin: with peers whose connection blob the application has loaded, and
+// with ourselves. A Session outlives the connections to its peer; conn is one of them.
 //
-// Locks, in the order in which they may be taken: Sessions.loads (by agent name), Session.mu, staging's, transfer.Peer.mu, Sessions.mu.
+// Locks, in the order in which they may be taken: Sessions.loads (by agent name), Session.mu, staging's,
+// transfer.Peer.mu, Sessions.mu.
 package initiator
 
 import (
@@ -20,15 +21,15 @@ import (
 	"gorail/backend/wire"
 )
 
-// New has no session. node dials; own, encoded as raw, is our connection blob.
+// New returns Sessions without a session. node dials; own, encoded as raw, is our connection blob.
 func New(cfg Config, node *peer.Node, own wire.ConnBlob, raw []byte) *Sessions {
-	return &Sessions{Config: cfg, node: node, own: own, raw: raw, hurry: make(chan struct{}), byName: map[string]*Session{},
-		leavers: map[*Session]*departure{}}
+	return &Sessions{Config: cfg, node: node, own: own, raw: raw, stopDelivery: make(chan struct{}), byName: map[string]*Session{},
+		disconnecting: map[*Session]*disconnection{}}
 }
 
-// Load finds or makes the session for a peer's blob, and begins to connect; the same blob again changes nothing, a different one
-// or one of a peer that is dead replaces what we held. One call at a time for a name: two would make two sessions, and the later one would end
-// the first with what it had accepted.
+// Load finds or makes the session for a peer's blob, and begins to connect. The same blob again changes nothing. A
+// different blob, or a blob of a dead peer, replaces the session. One caller at a time loads a name: two would make two
+// sessions, and the later session would end the earlier one with its accepted notifications.
 func (s *Sessions) Load(name string, raw []byte, blob wire.ConnBlob) (*Session, error) {
 	defer s.loads.Lock(name)()
 	old := s.named(name)
@@ -36,7 +37,7 @@ func (s *Sessions) Load(name string, raw []byte, blob wire.ConnBlob) (*Session, 
 		return old, nil
 	}
 	if old == nil {
-		if r := s.back(name, raw); r != nil {
+		if r := s.reclaim(name, raw); r != nil {
 			return r, nil
 		}
 	}
@@ -45,7 +46,7 @@ func (s *Sessions) Load(name string, raw []byte, blob wire.ConnBlob) (*Session, 
 		return nil, err
 	}
 	s.mu.Lock()
-	old, d := s.unnameLocked(name, "replaced by new metadata") // Disconnect may have been there
+	old, d := s.removeNameLocked(name, "replaced by new metadata") // Disconnect may have run meanwhile
 	s.byName[name] = r
 	s.mu.Unlock()
 	if old != nil {
@@ -61,7 +62,8 @@ func (s *Sessions) named(name string) *Session {
 	return s.byName[name]
 }
 
-// Of finds a session by the agent's name; our own name gives the session with ourselves, made on first use. nil: there is none.
+// Of finds a session by the agent's name. Our own name gives the session with ourselves, made on first use. nil: there
+// is none.
 func (s *Sessions) Of(name string) *Session {
 	r := s.named(name)
 	if r == nil && name == s.own.Agent {
@@ -70,10 +72,10 @@ func (s *Sessions) Of(name string) *Session {
 	return r
 }
 
-// Disconnect forgets a peer and returns without waiting. Transfers in flight to it end in an error. Notifications that were accepted
-// still arrive: the session lives on behind the call until the peer has them, peer_timeout at most.
+// Disconnect forgets a peer and returns without waiting. Transfers in flight to the peer end in an error. Accepted
+// notifications still arrive: the session stays in the background until the peer has them, at most for peer_timeout.
 func (s *Sessions) Disconnect(name string) error {
-	r, d := s.unname(name, "disconnected by the application")
+	r, d := s.removeName(name, "disconnected by the application")
 	if r == nil {
 		return status.Errorf(status.ErrNotFound, "disconnect: agent %q is not loaded", name)
 	}
@@ -81,14 +83,14 @@ func (s *Sessions) Disconnect(name string) error {
 	return nil
 }
 
-// All are the sessions that there are, also those that are being left.
+// All are all sessions, including the disconnecting ones.
 func (s *Sessions) All() []*Session {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return slices.AppendSeq(slices.Collect(maps.Values(s.byName)), maps.Keys(s.leavers))
+	return slices.AppendSeq(slices.Collect(maps.Values(s.byName)), maps.Keys(s.disconnecting))
 }
 
-// Views are the sessions as the counters have them.
+// Views are the connecting and ready sessions, for the counters.
 func (s *Sessions) Views() (list []link.View) {
 	for _, r := range s.All() {
 		r.mu.RLock()
@@ -100,13 +102,13 @@ func (s *Sessions) Views() (list []link.View) {
 	return list
 }
 
-// Watch looks at the links of every peer that has more than one, and at what revocations wait for.
+// Watch checks the links of every peer with more than one link, and the transfers that revocations wait for.
 func (s *Sessions) Watch() {
 	for _, r := range s.All() {
 		if (len(r.linkPairs) > 1 || r.revoking()) && !r.watched.Swap(true) {
 			r.peer.Events.Do(s.Life, func() {
 				defer r.watched.Store(false)
-				r.FinishRevokes() // of transfers whose data is there, and whose notification is not out
+				r.FinishRevokes() // of transfers that are done but for their notification
 				if len(r.linkPairs) > 1 {
 					r.watch()
 				}
@@ -115,33 +117,34 @@ func (s *Sessions) Watch() {
 	}
 }
 
-// UseRail brings up the links over a rail that has joined.
+// UseRail starts the links over a rail that has joined.
 func (s *Sessions) UseRail(rl *rails.Rail) {
 	for _, r := range s.All() {
 		r.peer.Events.Do(s.Life, func() { r.startLinks(rl) })
 	}
 }
 
-// DeviceChanged says that a network device went down or came up; addr is the address of the rail on it.
+// DeviceChanged handles a network device that went down or came up. addr is the address of the rail on the device.
 func (s *Sessions) DeviceChanged(name string, up bool, addr netip.Addr, why string) {
 	for _, r := range s.All() {
 		r.peer.Events.Do(s.Life, func() { r.deviceChanged(name, up, addr, why) })
 	}
 }
 
-// Farewell ends all sessions side by side, once the peers have the notifications that were accepted. It waits transfer.Farewell at most.
+// Farewell ends all sessions concurrently, after the peers have the accepted notifications. It waits at most
+// transfer.Farewell.
 func (s *Sessions) Farewell() {
 	for _, name := range s.names() {
-		if r, d := s.unname(name, "engine closed"); r != nil {
-			s.Life.Go(func() { r.disconnect(d) }) // its lock may be taken for as long as an endpoint of a stopped peer closes
+		if r, d := s.removeName(name, "engine closed"); r != nil {
+			s.Life.Go(func() { r.disconnect(d) }) // its lock may be held while an endpoint of a stopped peer closes
 		}
 	}
-	hurry := time.AfterFunc(transfer.Farewell, func() { close(s.hurry) })
+	timer := time.AfterFunc(transfer.Farewell, func() { close(s.stopDelivery) })
 	for _, d := range s.leaving() {
 		<-d.ended
 	}
-	if hurry.Stop() {
-		close(s.hurry)
+	if timer.Stop() {
+		close(s.stopDelivery)
 	}
 }
 
@@ -164,15 +167,15 @@ func (s *Sessions) names() []string {
 	return slices.Collect(maps.Keys(s.byName))
 }
 
-// leaving are the departures of sessions that no name leads to any more.
-func (s *Sessions) leaving() []*departure {
+// leaving are the disconnections in progress.
+func (s *Sessions) leaving() []*disconnection {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return slices.Collect(maps.Values(s.leavers))
+	return slices.Collect(maps.Values(s.disconnecting))
 }
 
-// LoadRemote notes a peer's range; its keys are asked for on the control channel in the background. ErrNotFound for a
-// peer whose connection info was never loaded, and nothing is created.
+// LoadRemote enters a range of a peer. Its keys are requested on the control channel in the background. For a peer whose
+// connection info was never loaded it returns ErrNotFound and creates nothing.
 func (s *Sessions) LoadRemote(name string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error) {
 	r := s.Of(name)
 	if r == nil {
@@ -183,7 +186,7 @@ func (s *Sessions) LoadRemote(name string, addr, length, dev uint64, mem int32, 
 		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q: %w", name, err)
 	}
 	if b.Engine != r.blob.Engine {
-		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q belongs to another engine: it was restarted; load its new metadata", name)
+		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q belongs to another engine: the agent was restarted; load the agent's new metadata", name)
 	}
 	if b.Addr != addr || b.Len != length || b.Dev != dev || b.Mem != mem {
 		return 0, status.Errorf(status.ErrMismatch, "metadata blob of agent %q names %#x+%d, its descriptor %#x+%d", name, b.Addr, b.Len, addr, length)

@@ -9,24 +9,24 @@ import (
 	"gorail/backend/stats"
 )
 
-// meter is what is left of a link when it is gone: its counters. The core counts without locks; mu only sees to it that the
-// link is there while they are read.
+// meter keeps a link's counters after the link is freed. The core counts without locks; mu only keeps the link alive
+// while read reads its counters.
 type meter struct {
 	fences, stalls atomic.Uint64
 
 	mu   sync.Mutex
 	l    core.Link
-	last core.Tally // when l has gone
+	last core.Tally // set when l is freed
 }
 
-// begin: the link is there.
+// begin is called when the link exists.
 func (m *meter) begin(l core.Link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.l = l
 }
 
-// end: the link is about to be freed, with nothing of it posted any more.
+// end is called before the link is freed, with nothing of it posted any more.
 func (m *meter) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,7 +46,7 @@ func (m *meter) read() core.Tally {
 	return t
 }
 
-// phaseName is the phase as the counters have it.
+// phaseName is the phase in the words of the counters.
 func (l *Link) phaseName() string {
 	if !l.Up && l.Phase == failover.Working {
 		return "connecting"

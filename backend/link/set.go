@@ -19,7 +19,7 @@ import (
 // GoodbyeWait is the least time that the goodbye of a session waits for operations in flight.
 const GoodbyeWait = 10 * time.Second
 
-// Set is all links of an engine.
+// Set holds all links of an engine.
 type Set struct {
 	Rails          *rails.Set
 	Log            *slog.Logger
@@ -27,10 +27,10 @@ type Set struct {
 	ConnectTimeout time.Duration // option connect_timeout
 
 	mu    sync.Mutex
-	links map[uint64]*Link // those that are in the core
+	links map[uint64]*Link // the links that are in the core
 }
 
-// Event hands an event of the core to the session of the link; links that are gone have none.
+// Event passes an event of the core to the session of its link. It drops events of links that are gone.
 func (s *Set) Event(ev core.Event) {
 	s.mu.Lock()
 	l := s.links[ev.ID]
@@ -40,8 +40,8 @@ func (s *Set) Event(ev core.Event) {
 	}
 }
 
-// Open opens an endpoint; the core's link follows when the peer's address is known. With an error the link is there without one, for
-// when the rail's device comes up.
+// Open opens an endpoint. The core's link follows when the peer's address is known. With an error Open returns a link
+// without an endpoint, for when the rail's device comes up.
 func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	r := s.Rails.List[rail]
 	l = &Link{ID: s.Life.NextID()<<32 | uint64(rand.Uint32()), Num: num, Rail: r, Peer: peerRail, owner: owner, meter: &meter{}}
@@ -53,7 +53,8 @@ func (s *Set) Open(owner Owner, num, rail, peerRail int) (l *Link, err error) {
 	return l, err
 }
 
-// Reach names the peer's endpoint, which may come from these addresses as well. Implements Endpoint.Connect.
+// Reach connects an endpoint to the peer's endpoint, with Endpoint.Connect. The accept filter admits the addresses in
+// from as well.
 func (s *Set) Reach(ep provider.Endpoint, addr []byte, from []netip.Addr) error {
 	filter, ok := ep.(provider.AcceptFilter)
 	if ok {
@@ -65,12 +66,12 @@ func (s *Set) Reach(ep provider.Endpoint, addr []byte, from []netip.Addr) error 
 	case err != nil:
 		filter.Shut()
 	default:
-		s.Life.After(max(s.ConnectTimeout, failover.MostUnproved+2*failover.ProbeTime), filter.Shut) // the peer's link may rest first
+		s.Life.After(max(s.ConnectTimeout, failover.MostUnproved+2*failover.ProbeTime), filter.Shut) // the peer's link may back off first
 	}
 	return err
 }
 
-// Connect names the peer's endpoint and starts the link. from are addresses of the peer's.
+// Connect connects an endpoint to the peer's endpoint and starts the link. from are addresses of the peer.
 func (s *Set) Connect(l *Link, sess core.Session, o wire.EndpointOffer, from []netip.Addr, role core.Role, probe bool) error {
 	if err := s.Reach(l.EP, o.Addr, from); err != nil {
 		return err
@@ -83,7 +84,7 @@ func (s *Set) Attach(l *Link, sess core.Session, peerID uint64, role core.Role, 
 	l.NoteEnds()
 	slot := l.Peer
 	if role == core.Target {
-		slot = 0 // a target uses no keys of the peer's
+		slot = 0 // a target uses no keys of the peer
 	}
 	s.mu.Lock()
 	if s.links == nil {
@@ -94,21 +95,22 @@ func (s *Set) Attach(l *Link, sess core.Session, peerID uint64, role core.Role, 
 	c, err := sess.NewLink(l.Rail.Index, slot, l.EP.Core(), l.ID, peerID, role, probe)
 	l.Core, l.Up = c, c.Exists()
 	l.meter.begin(c)
-	return err // Drop closes the endpoint, then the link
+	return err // on an error, Drop closes the endpoint and frees the link
 }
 
-// Quiesce ends all access through the link's endpoint: on return the library touches no local buffer for it, and
-// nobody reaches our memory through it. A link of a shared endpoint only stops. An error: a stopped process of this host may still make a copy.
+// Quiesce ends all access through the link's endpoint. On return the library accesses no local buffer for it, and no
+// peer reaches our memory through it. A link of a shared endpoint only stops. An error: a stopped process of this host
+// may still make a copy.
 func (s *Set) Quiesce(l *Link) (err error) {
 	if l.Up {
 		l.Core.Stop()
 	}
 	if l.Shared() {
-		return nil // it must drain first: see Drop, and the drain of a session
+		return nil // a shared endpoint drains first: see Drop, and drain of a session
 	}
 	if l.EP != nil {
 		if err = l.EP.Close(); err != nil {
-			s.Log.Warn("closing an endpoint", "rail", l.Rail.Name(), "err", err)
+			s.Log.Warn("closing an endpoint failed", "rail", l.Rail.Name(), "err", err)
 		}
 		l.EP = nil
 	}
@@ -118,23 +120,24 @@ func (s *Set) Quiesce(l *Link) (err error) {
 	return err
 }
 
-// stillPosted says that something of theirs is, which only links of shared endpoints can say once they have stopped.
+// stillPosted returns true if a link has operations posted. After Quiesce only links of shared endpoints can have any.
 func stillPosted(links []*Link) bool {
 	return slices.ContainsFunc(links, func(l *Link) bool { return !l.Drained() })
 }
 
-// Farewell is what the peer still has to confirm of links that are dropped.
+// Farewell waits for the peer's confirmations about links that are dropped.
 type Farewell interface {
-	Ask(links []*Link) // once they are quiesced
-	Waits() bool       // for an answer
+	Ask(links []*Link) // after the links are quiesced
+	Waits() bool       // true while an answer is due
 }
 
-// Drop ends a session's links for good; what is queued on them ends with the status. Links of shared endpoints drain first, and the peer
-// answers a FENCE for those on which something failed, behind the call: until then their transfers are in progress, for memory is in use.
-// The channel is closed when all is quiet; nil: it is already. bye may be nil.
+// Drop ends a session's links for good. Everything queued on them ends with the status. Links of shared endpoints drain
+// first, in the background. The peer answers a FENCE for the links on which an operation failed, also in the background.
+// Their transfers stay in progress until then, because their memory is in use. Drop closes the channel when all is
+// quiet. nil: all is quiet on return. bye may be nil.
 func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell) <-chan struct{} {
 	for _, l := range links {
-		_ = s.Quiesce(l) // in the log
+		_ = s.Quiesce(l) // Quiesce logs the error
 		s.mu.Lock()
 		delete(s.links, l.ID)
 		s.mu.Unlock()
@@ -145,7 +148,7 @@ func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell)
 	if stillPosted(links) || bye != nil && bye.Waits() {
 		drained := make(chan struct{})
 		s.Life.Go(func() {
-			s.dropLate(links, sess, status, bye)
+			s.dropWhenQuiet(links, sess, status, bye)
 			close(drained)
 		})
 		return drained
@@ -154,8 +157,8 @@ func (s *Set) Drop(links []*Link, sess core.Session, status int32, bye Farewell)
 	return nil
 }
 
-// dropLate waits until the links are quiet; when the engine closes, not for long.
-func (s *Set) dropLate(links []*Link, sess core.Session, status int32, bye Farewell) {
+// dropWhenQuiet waits until the links are quiet, but at most atClose after the engine begins to close.
+func (s *Set) dropWhenQuiet(links []*Link, sess core.Session, status int32, bye Farewell) {
 	const atClose = 2 * time.Second
 	var closing time.Time
 	for ; stillPosted(links) || bye != nil && bye.Waits(); time.Sleep(time.Millisecond) {
@@ -163,15 +166,15 @@ func (s *Set) dropLate(links []*Link, sess core.Session, status int32, bye Farew
 			closing = time.Now()
 		}
 		if !closing.IsZero() && time.Since(closing) > atClose {
-			s.Log.Error("operations of a peer that is gone have not completed; their memory may still be touched")
+			s.Log.Error("operations of an ended session did not complete; their memory may still be accessed")
 			break
 		}
 	}
 	s.free(links, sess, status)
 }
 
-// free ends links that are quiet. All of them end before the first is let go: a transfer's last part may still hand its
-// notification to another's.
+// free ends quiet links. All links end before the first is freed: a transfer's last sub-transfer may still hand its
+// notification to another link.
 func (s *Set) free(links []*Link, sess core.Session, status int32) {
 	for _, l := range links {
 		if !l.Shared() {
@@ -182,7 +185,7 @@ func (s *Set) free(links []*Link, sess core.Session, status int32) {
 		}
 		if l.EP != nil {
 			if err := l.EP.Close(); err != nil {
-				s.Log.Warn("leaving an endpoint", "rail", l.Rail.Name(), "err", err)
+				s.Log.Warn("closing a shared endpoint failed", "rail", l.Rail.Name(), "err", err)
 			}
 			l.EP = nil
 		}

@@ -6,12 +6,13 @@ import (
 	"gorail/backend/stats"
 )
 
-// View is a session as the counters have it: names now, figures when they are asked for.
+// View is a session for the counters: its names are read at once, its counters when Read is called.
 type View struct {
 	peer   stats.Peer
 	meters []*meter // of its links
 }
 
+// NewView makes the view of a session. peerRail gives the name of the peer's rail with an index.
 func NewView(p stats.Peer, links []*Link, peerRail func(n int) string) View {
 	v := View{peer: p}
 	for _, l := range links {
@@ -22,7 +23,7 @@ func NewView(p stats.Peer, links []*Link, peerRail func(n int) string) View {
 	return v
 }
 
-// Read gives the figures.
+// Read reads the counters.
 func (v View) Read() stats.Peer {
 	p := v.peer
 	p.Links = make([]stats.Link, len(v.peer.Links))
@@ -34,7 +35,7 @@ func (v View) Read() stats.Peer {
 	return p
 }
 
-// History has the sessions that ended last.
+// History holds the sessions that ended last.
 type History struct {
 	mu   sync.Mutex
 	list []View
@@ -42,7 +43,7 @@ type History struct {
 
 const mostHistory = 64
 
-// Add notes a session that ends, as lost or closed. One without links has counted nothing.
+// Add notes a session that ends, as lost or closed. A session without links has counted nothing.
 func (h *History) Add(v View, state string) {
 	if len(v.meters) == 0 {
 		return
@@ -59,7 +60,7 @@ func (h *History) Add(v View, state string) {
 	h.list = append(h.list, v)
 }
 
-// Besides gives those that are not among the given ones.
+// Besides returns the sessions of the history that are not in live.
 func (h *History) Besides(live []View) (list []View) {
 	known := map[*meter]bool{}
 	for _, v := range live {

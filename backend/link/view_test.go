@@ -11,12 +11,12 @@ import (
 	"gorail/backend/stats"
 )
 
-// named is a rail with a name and nothing else.
+// named is a rail with only a name.
 type named struct{ provider.Rail }
 
 func (named) Device() provider.Device { return provider.Device{Fabric: "fake", Name: "fake0"} }
 
-// Of sessions that have ended the last ones are kept.
+// The history keeps the last sessions that ended.
 func TestHistory(t *testing.T) {
 	var h History
 	r := &rails.Rail{Rail: named{}}
@@ -27,5 +27,5 @@ func TestHistory(t *testing.T) {
 	all := h.Besides(nil)
 	require.Len(t, all, mostHistory)
 	require.Equal(t, "3", all[0].peer.Agent)
-	require.Len(t, h.Besides(all[:1]), mostHistory-1, "one that was seen alive is not there twice")
+	require.Len(t, h.Besides(all[:1]), mostHistory-1, "a live session is not listed twice")
 }

@@ -1,4 +1,5 @@
-// Package quota bounds what peers may take: places for endpoints by source, turns and paces for what holds threads, lines in the log. It is pure.
+// Package quota limits what peers may take: endpoints by source, turns and paces for work that holds threads, and lines
+// in the log. It is pure.
 package quota
 
 import (
@@ -9,29 +10,31 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// mostWait is how long somebody waits for a turn at most, for a pace.
+// mostWait bounds the wait for a pace.
 const mostWait = 500 * time.Millisecond
 
-// Places counts the endpoints of peers' sessions, all and by where the peers are.
+// Places counts the endpoints of peers' sessions, in all and by source address.
 type Places struct {
 	mu      sync.Mutex
 	all     Usage
 	sources map[netip.Addr]Usage
 }
 
-// Usage is how many endpoints there are, and how many descriptors these take.
+// Usage is a number of endpoints, and the number of descriptors that they take.
 type Usage struct{ Endpoints, Descriptors int }
 
+// Plus adds two usages.
 func (u Usage) Plus(v Usage) Usage {
 	return Usage{u.Endpoints + v.Endpoints, u.Descriptors + v.Descriptors}
 }
 
-// within says whether it stays within so many quarters of a limit.
+// within returns true if u is within so many quarters of a limit.
 func (u Usage) within(most Usage, quarters int) bool {
 	return 4*u.Endpoints <= quarters*most.Endpoints && 4*u.Descriptors <= quarters*most.Descriptors
 }
 
-// Take counts endpoints of a source; false: they would be too many, of that source or of all.
+// Take counts endpoints of a source. fits false: the limit is exceeded, nothing is counted. same: the source exceeds its
+// own limit of three quarters.
 func (r *Places) Take(source netip.Addr, more, most Usage) (same, fits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,14 +49,14 @@ func (r *Places) Take(source netip.Addr, more, most Usage) (same, fits bool) {
 	return false, true
 }
 
-// Used is what is taken now, by all.
+// Used is the usage of all sources.
 func (r *Places) Used() Usage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.all
 }
 
-// Give takes back what take has counted.
+// Give takes back a count of Take.
 func (r *Places) Give(source netip.Addr, less Usage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +67,7 @@ func (r *Places) Give(source netip.Addr, less Usage) {
 	}
 }
 
-// Pace bounds the share of a core that something takes: burst at once, then one part of so many.
+// Pace limits the share of a core that some work takes: burst at once, then 1/parts of a core.
 type Pace struct {
 	burst time.Duration
 	parts int
@@ -74,18 +77,18 @@ type Pace struct {
 	at   time.Time
 }
 
-// drain is called with mu held.
+// drain lowers the debt by the time that has passed. Under mu.
 func (p *Pace) drain(now time.Time) {
-	if now.After(p.at) { // else another was quicker
+	if now.After(p.at) { // else another call was faster
 		p.debt = max(0, p.debt-now.Sub(p.at)/time.Duration(p.parts))
 		p.at = now
 	}
 }
 
-// NewPace lets burst at once, then one part of so many.
+// NewPace allows burst at once, then 1/parts of a core.
 func NewPace(burst time.Duration, parts int) *Pace { return &Pace{burst: burst, parts: parts} }
 
-// due is how long whoever wants to spend more must wait.
+// due is the wait before more work may begin.
 func (p *Pace) due(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,14 +96,15 @@ func (p *Pace) due(now time.Time) time.Duration {
 	return max(0, p.debt-p.burst) * time.Duration(p.parts)
 }
 
+// Spend adds the time that work took.
 func (p *Pace) Spend(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drain(time.Now())
-	p.debt = min(p.debt+d, p.burst+mostWait/time.Duration(p.parts)) // who has waited long for something else is no reason to keep others out
+	p.debt = min(p.debt+d, p.burst+mostWait/time.Duration(p.parts)) // bounded: a caller that waited long for something else must not lock others out
 }
 
-// Wait waits until more may be spent; false: done came before.
+// Wait waits until more work may begin. false: done was closed before.
 func (p *Pace) Wait(done <-chan struct{}) bool {
 	d := p.due(time.Now())
 	if d == 0 {
@@ -116,17 +120,19 @@ func (p *Pace) Wait(done <-chan struct{}) bool {
 	}
 }
 
-// Turns lets few of many do at a time what holds threads and locks, as much of the time as paces allow.
+// Turns limits how many callers work at a time, and their share of time by paces. The work holds threads and locks.
 type Turns struct {
 	places chan struct{}
-	pace   *Pace // of all together, or nil
+	pace   *Pace // of all callers together, or nil
 }
 
+// NewTurns makes Turns with this number of places. all may be nil.
 func NewTurns(places int, all *Pace) *Turns {
 	return &Turns{places: make(chan struct{}, places), pace: all}
 }
 
-// Take waits for a turn, which ends with end; false: the session has ended before. own is the session's own pace, or nil.
+// Take waits for a turn. The caller ends the turn with end. false: the session has ended before. own is the session's
+// own pace, or nil.
 func (s *Turns) Take(done <-chan struct{}, own *Pace) (end func(), ok bool) {
 	if own != nil && !own.Wait(done) || s.pace != nil && !s.pace.Wait(done) {
 		return nil, false
@@ -149,21 +155,21 @@ func (s *Turns) Take(done <-chan struct{}, own *Pace) (end func(), ok bool) {
 	}, true
 }
 
-// Lines lets fewAtOnce log lines through, and then one in a second: peers must not fill our log. The zero value is ready; safe for concurrent use.
+// Lines limits log lines that peers cause: a burst, then one line a second. The zero value is ready; safe for concurrent use.
 type Lines struct {
 	mu    sync.Mutex
 	limit *rate.Limiter
-	lost  int // not written since the last
+	lost  int // lines not written since the last written one
 }
 
-const fewAtOnce = 20
+const burstLines = 20
 
-// Next says whether a line may be written, and how many were not since the last.
+// Next returns ok if a line may be written, and how many lines were not written since the last one.
 func (f *Lines) Next(now time.Time) (lost int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.limit == nil {
-		f.limit = rate.NewLimiter(1, fewAtOnce)
+		f.limit = rate.NewLimiter(1, burstLines)
 	}
 	if !f.limit.AllowN(now, 1) {
 		f.lost++

@@ -52,10 +52,10 @@ func TestFewLines(t *testing.T) {
 			written++
 		}
 	}
-	require.Equal(t, fewAtOnce, written)
+	require.Equal(t, burstLines, written)
 	lost, ok := f.Next(now.Add(time.Second))
 	require.True(t, ok)
-	require.Equal(t, 1000-fewAtOnce, lost)
+	require.Equal(t, 1000-burstLines, lost)
 	_, ok = f.Next(now.Add(time.Second))
 	require.False(t, ok)
 }

@@ -10,15 +10,15 @@ import (
 	"gorail/backend/topo"
 )
 
-// ChooseOptions is what the user wants.
+// ChooseOptions are the options of the user.
 type ChooseOptions struct {
 	Devices  []string // the option devices, see topo.Patterns
-	Fabrics  []string // the option provider: fabrics in order of preference; those not named follow, hardware first
-	MaxRails int      // the most rails besides loopback ones, 0 = no limit
-	Slots    int      // the most rails at all, 0 = no limit
+	Fabrics  []string // the option provider: fabrics in order of preference; other fabrics follow, hardware first
+	MaxRails int      // the limit of rails without loopback rails; 0: no limit
+	Slots    int      // the limit of all rails; 0: no limit
 }
 
-// Left is a device that is not used, and why.
+// Left is an unused device, and the reason.
 type Left struct {
 	Device provider.Device
 	Reason string
@@ -26,13 +26,13 @@ type Left struct {
 
 func (l Left) String() string { return Name(l.Device) + ": " + l.Reason }
 
-// Name is what a device is called in messages, "net/eth0".
+// Name is the name of a device in messages: "net/eth0".
 func Name(d provider.Device) string { return d.Fabric + "/" + d.Name }
 
 // Names lists devices for messages.
 func Names(devices []provider.Device) string { return list(devices, Name) }
 
-// Reasons lists devices that are not used, with the reasons.
+// Reasons lists unused devices with the reasons.
 func Reasons(left []Left) string { return list(left, Left.String) }
 
 func list[T any](all []T, text func(T) string) string {
@@ -46,10 +46,10 @@ func list[T any](all []T, text func(T) string) string {
 	return strings.Join(parts, ", ")
 }
 
-// overLimit begins the reason of a device for which there was no room.
+// overLimit begins the reason of a device over the limit of rails.
 const overLimit = "over max_rails="
 
-// OverLimit counts, by fabric, the devices that leave this host and are not used for want of room.
+// OverLimit counts, by fabric, the unused devices over the limit that are not loopback.
 func OverLimit(left []Left) map[string]int {
 	n := map[string]int{}
 	for _, l := range left {
@@ -60,28 +60,28 @@ func OverLimit(left []Left) map[string]int {
 	return n
 }
 
-// candidate is a device on its way through the rules.
+// candidate is a device that the rules examine.
 type candidate struct {
 	provider.Device
 	Facts
-	place   int // in the order of all
+	place   int // index in the order of all candidates
 	verdict topo.Verdict
 }
 
-// asked says that no rule about what is sensible applies.
-func (d candidate) asked() bool { return d.Loopback || d.verdict == topo.Named }
+// exempt returns true if the rules for sensible defaults do not apply.
+func (d candidate) exempt() bool { return d.Loopback || d.verdict == topo.Named }
 
 func byPlace(a, b candidate) int { return cmp.Compare(a.place, b.place) }
 
-// Choose takes the devices to open. facts may be nil. The order of both results depends on the devices only, not on the
-// order in which they were found: loopback first, then by fabric, PCI address and name. Speed and NUMA node are filled in
-// where the provider didn't know.
+// Choose selects the devices to open. facts may be nil. The order of both results depends on the devices only, not on
+// the order of found: loopback first, then by fabric, PCI address and name. Choose fills in speed and NUMA node where
+// the provider did not know them.
 //
-// Loopback devices always come along: they serve peers in the same network namespace. Of the others, what is down is out,
-// and second addresses are. What the option devices names is in, otherwise bridges, their ports, tunnels, wireless and
-// management interfaces are out, and what has less than a quarter of the speed of its fabric's fastest. A bridge with a
-// real port stands in where its fabric has nothing else. If there are more than MaxRails the fast ones are taken, spread
-// over NUMA nodes and PCI switches.
+// Loopback devices are always chosen: they serve peers in the same network namespace. Of the others, Choose leaves
+// out devices that are down, and second addresses. It keeps the devices that the option devices names. Of the rest it
+// leaves out bridges, their ports, tunnels, wireless and management interfaces. It also leaves out devices with less
+// than a quarter of the speed of their fabric's fastest. A bridge with a real port is used if its fabric has nothing
+// else. If there are more than MaxRails, Choose takes the fast ones, spread over NUMA nodes and PCI switches.
 func Choose(found []provider.Device, facts func(provider.Device) Facts, opt ChooseOptions) (chosen []provider.Device, left []Left) {
 	c := chooser{opt: opt}
 	c.sort(found, facts)
@@ -102,8 +102,8 @@ func Choose(found []provider.Device, facts func(provider.Device) Facts, opt Choo
 	})
 	c.byKind()
 	c.bySpeed()
-	c.byPurpose()
-	c.standIn()
+	c.byManagement()
+	c.restoreBridges()
 	c.limit()
 	slices.SortStableFunc(c.left, func(a, b placed) int { return cmp.Compare(a.place, b.place) })
 	for _, d := range c.in {
@@ -124,7 +124,7 @@ type chooser struct {
 	opt     ChooseOptions
 	in      []candidate // in order
 	left    []placed
-	bridges []candidate // may come back
+	bridges []candidate // restoreBridges may bring them back
 }
 
 func (c *chooser) sort(found []provider.Device, facts func(provider.Device) Facts) {
@@ -165,7 +165,7 @@ func less(a, b bool) int {
 
 func (c *chooser) preference(fabric string) int {
 	for i, name := range c.opt.Fabrics {
-		if name == fabric || name == "tcp" && fabric == "net" { // the same provider under libfabric 1.17's name
+		if name == fabric || name == "tcp" && fabric == "net" { // libfabric 1.17 calls its tcp provider net
 			return i
 		}
 	}
@@ -182,7 +182,7 @@ func compareAddr(a, b string) int {
 	return x.Compare(y)
 }
 
-// drop leaves out each device for which why gives a reason.
+// drop leaves out each device for which why returns a reason.
 func (c *chooser) drop(why func(candidate) string) {
 	var in []candidate
 	for _, d := range c.in {

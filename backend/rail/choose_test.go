@@ -22,7 +22,8 @@ func machine(t *testing.T, name string) *topo.Machine {
 	return topotest.Read(t, "../topo/testdata/"+name+".txt")
 }
 
-// sockets are devices of libfabric's tcp provider, one a name; "name=addr" gives the address, else there is one of its own.
+// sockets are devices of libfabric's tcp provider, one for each name. "name=addr" gives the address; else the device has
+// one of its own.
 func sockets(names ...string) (all []provider.Device) {
 	for i, n := range names {
 		name, addr, ok := strings.Cut(n, "=")
@@ -44,7 +45,7 @@ func sockets(names ...string) (all []provider.Device) {
 	return all
 }
 
-// hardware are devices of an RDMA provider, whose speed libfabric doesn't tell.
+// hardware are devices of an RDMA provider, whose speed libfabric does not report.
 func hardware(fabric, suffix string, names ...string) (all []provider.Device) {
 	for _, n := range names {
 		all = append(all, provider.Device{Provider: "ofi", Fabric: fabric, Name: n + suffix, Subnet: fabric, Hardware: true, NUMA: -1})
@@ -126,7 +127,7 @@ func TestChooseOnMachines(t *testing.T) {
 		"nothing": {m: pod},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(5) { // whatever the order they are found in
+			for seed := range uint64(5) { // in any order of found
 				found := slices.Clone(c.found)
 				if seed > 0 {
 					rand.New(rand.NewPCG(seed, 0)).Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
@@ -157,7 +158,7 @@ func devicesOf(left []rail.Left) (all []provider.Device) {
 	return all
 }
 
-// What libfabric doesn't say of a device, the machine does; of two addresses the IPv4 one is taken.
+// Choose takes from the machine what libfabric does not report of a device. Of two addresses it takes the IPv4 one.
 func TestChooseFillsIn(t *testing.T) {
 	m := machine(t, "p5-48xlarge")
 	chosen, _ := rail.Choose(hardware("efa", "-rdm", "rdmap147s0"), rail.FactsOf(m), rail.ChooseOptions{})
@@ -180,7 +181,8 @@ net hsn0 operstate=down speed=-1 pci=pci0000:20/0000:20:01.0/0000:21:00.0`))
 	require.Equal(t, "none", rail.Names(nil))
 }
 
-// Any machine: nothing is lost or doubled, the limits hold, what is left has a reason, and the order of discovery does not matter.
+// For any machine: no device is lost or doubled, the limits hold, each unused device has a reason, and the order of
+// discovery does not matter.
 func TestChooseAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		facts := map[string]rail.Facts{}

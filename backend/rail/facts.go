@@ -9,22 +9,23 @@ import (
 	"gorail/backend/topo"
 )
 
-// Facts is what the machine knows of a device, as far as it matters for choosing. Unknown is the zero value, but for NUMA.
+// Facts are the machine's facts about a device that matter for the choice. The zero value is unknown, except for NUMA.
 type Facts struct {
 	Down       bool   // cannot carry data now
 	Bridge     bool   // an interface made of others, in software
 	Wired      bool   // of a bridge: one of its ports is a real interface
-	PortOf     string // "bridge docker0", "bond bond0": its traffic is theirs
+	PortOf     string // "bridge docker0", "bond bond0": its traffic belongs to that interface
 	Tunnel     bool   // tun, vxlan, wireguard and the like
 	Wireless   bool
-	Management bool // by its name or its bus: meant for looking after the machine
-	RDMA       bool // RDMA hardware, or the interface of some
+	Management bool // by its name or its bus: made for managing the machine
+	RDMA       bool // RDMA hardware, or its network interface
 	Mbps       uint64
-	NUMA       int // node, -1 = unknown
+	NUMA       int // node; -1: unknown
 	PCI        topo.PCIPath
 }
 
-// FactsOf looks devices up in the machine's inventory. RDMA devices go by their own name, sockets by the interface's.
+// FactsOf returns a lookup in the machine's inventory. It finds RDMA devices by their own name, sockets by the name of
+// the interface.
 func FactsOf(m *topo.Machine) func(provider.Device) Facts {
 	return func(d provider.Device) Facts {
 		for _, name := range names(d) {
@@ -54,7 +55,8 @@ func FactsOf(m *topo.Machine) func(provider.Device) Facts {
 	}
 }
 
-// hasRDMA: of a bond or a VLAN, that what it is made of has.
+// hasRDMA returns true if an interface belongs to an RDMA device. A bond or VLAN has RDMA if an interface up to two levels
+// below has.
 func hasRDMA(m *topo.Machine, n *topo.Net) bool {
 	if m.RDMAOf(n.Name) != nil {
 		return true
@@ -68,7 +70,7 @@ func hasRDMA(m *topo.Machine, n *topo.Net) bool {
 	})
 }
 
-// managementNames: interfaces to the machine's own controller, and the node management network of Cray machines.
+// managementNames matches interfaces to the machine's own controller, and the node management network of Cray machines.
 var managementNames = regexp.MustCompile(`^(bmc|ipmi|idrac|ilo|mgmt|nmn|hmn)[_0-9]`)
 
 func rdmaFacts(m *topo.Machine, r *topo.RDMA) Facts {
@@ -83,7 +85,7 @@ func rdmaFacts(m *topo.Machine, r *topo.RDMA) Facts {
 
 func known(mbps int) uint64 { return uint64(max(0, mbps)) }
 
-// names are what a device is called: libfabric puts the kind of endpoint behind the name of the hardware.
+// names are the possible names of a device: libfabric appends the kind of endpoint to the name of the hardware.
 func names(d provider.Device) []string {
 	for _, kind := range []string{"-rdm", "-dgrm", "-dgram", "-xrc"} {
 		if hardware, ok := strings.CutSuffix(d.Name, kind); ok {

@@ -9,7 +9,8 @@ import (
 	"gorail/backend/rail"
 )
 
-// On the machines of the fixtures half of the chosen devices are near each node's memory, and none that nobody knows of.
+// On the machines of the fixtures, half of the chosen devices are near each node's memory. No device is near an unknown
+// node.
 func TestNearOnMachines(t *testing.T) {
 	for name, c := range map[string]struct {
 		fabric, suffix string

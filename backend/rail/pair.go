@@ -1,4 +1,4 @@
-// Package rail decides which rails an engine has and which of them carry the traffic to a peer. It is pure.
+// Package rail chooses the rails of an engine, and pairs them with a peer's rails. It is pure.
 package rail
 
 import (
@@ -9,10 +9,10 @@ import (
 	"gorail/backend/wire"
 )
 
-// Pair is one rail of ours and the peer's rail that it talks to, by index on each side.
+// Pair is one rail of ours and the peer's rail that it communicates with, by index on each side.
 type Pair struct{ Own, Peer int }
 
-// Offers describes our rails for the connection blob; the index is the place in the slice.
+// Offers describes our rails for the connection blob. The index of an offer is its index in the slice.
 func Offers(devices []provider.Device) []wire.RailOffer {
 	offers := make([]wire.RailOffer, len(devices))
 	for i, d := range devices {
@@ -21,16 +21,17 @@ func Offers(devices []provider.Device) []wire.RailOffer {
 	return offers
 }
 
-// network is what rails have in common that pair with each other.
+// network is what paired rails have in common.
 type network struct{ fabric, subnet string }
 
-// Match pairs our rails with a peer's, best first; the peer, asked the same, gives the mirror image. Each pair is there once,
-// each rail that reaches one of the other side is in a pair.
+// Match pairs our rails with a peer's rails, best first. The peer computes the mirror image. Each pair occurs once. Each
+// rail that reaches a rail of the other side is in a pair.
 //
-// sameNS says that both live in one network namespace: then there are pairs by memory alone (Device.Host), if any, else loopback pairs
-// alone; otherwise loopback rails are left out. The n-th rail of a fabric and subnet talks to the peer's n-th of the same; where one side has
-// more, those of the other serve several in turn. What has no partner in its subnet on either side may be routed: such
-// rails of one fabric pair by number as well, and come last.
+// sameNS: both agents are in one network namespace. If so, shared-memory pairs (Device.Host) are the only ones, if there
+// are any; else loopback pairs are, if there are any. In all other cases loopback rails are left out. The n-th rail of a
+// fabric and subnet pairs with the peer's n-th rail of the same fabric and subnet. If one side has more rails there, the
+// other side's rails serve several in turn. Rails without a partner in their subnet may be routed: such rails of one
+// fabric pair by number as well, and come last.
 func Match(own []provider.Device, peer []wire.RailOffer, sameNS bool) []Pair {
 	theirs := slices.Clone(peer)
 	slices.SortStableFunc(theirs, func(a, b wire.RailOffer) int { return cmp.Compare(a.Index, b.Index) })
@@ -77,7 +78,7 @@ func (m *matcher) match(loopback bool) {
 	m.join(ours, theirs, fabric, true)
 }
 
-// join pairs within each network and gives back the rails that found none.
+// join pairs rails within each network. It returns the rails without a partner.
 func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) network, routed bool) (alone, theirsAlone []wire.RailOffer) {
 	group := func(offers []wire.RailOffer) map[network][]wire.RailOffer {
 		g := map[network][]wire.RailOffer{}
@@ -103,7 +104,7 @@ func (m *matcher) join(ours, theirs []wire.RailOffer, of func(wire.RailOffer) ne
 	return without(ours, b), without(theirs, a)
 }
 
-// sorted puts the pairs of one subnet first, then the faster. What is left is by number.
+// sorted puts pairs of one subnet first, then the faster pairs, then by number.
 func (m *matcher) sorted() []Pair {
 	slices.SortFunc(m.pairs, func(a, b scored) int {
 		return cmp.Or(less(b.routed, a.routed), cmp.Compare(b.mbps, a.mbps), cmp.Compare(a.Own, b.Own), cmp.Compare(a.Peer, b.Peer))

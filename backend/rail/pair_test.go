@@ -14,7 +14,7 @@ import (
 	"gorail/backend/rail"
 )
 
-// side makes rails from "fabric/subnet" or "fabric/subnet/mbps"; the fabric lo is loopback.
+// side makes rails from "fabric/subnet" or "fabric/subnet/mbps". The fabric lo is loopback.
 func side(text string) (all []provider.Device) {
 	for i, f := range strings.Fields(text) {
 		p := strings.Split(f, "/")

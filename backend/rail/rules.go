@@ -8,7 +8,8 @@ import (
 	"gorail/backend/topo"
 )
 
-// byOption numbers what could be a rail, up or not, so that a number means the same device when another's link is down.
+// byOption numbers the devices that could be a rail, up or down. So a number means the same device when the link of
+// another device is down.
 func (c *chooser) byOption() {
 	number := 0
 	for i := range c.in {
@@ -28,17 +29,17 @@ func (c *chooser) byOption() {
 	})
 }
 
-// byKind leaves out what no rail is made of, but keeps bridges with a real port in mind.
+// byKind leaves out devices that are unfit by their kind. It sets aside bridges with a real port for restoreBridges.
 func (c *chooser) byKind() {
 	c.drop(func(d candidate) string {
-		if d.asked() || d.Bridge && d.Wired && d.PortOf == "" {
+		if d.exempt() || d.Bridge && d.Wired && d.PortOf == "" {
 			return ""
 		}
 		return kind(d)
 	})
 	var in []candidate
 	for _, d := range c.in {
-		if !d.asked() && d.Bridge {
+		if !d.exempt() && d.Bridge {
 			c.bridges = append(c.bridges, d)
 		} else {
 			in = append(in, d)
@@ -47,43 +48,43 @@ func (c *chooser) byKind() {
 	c.in = in
 }
 
-// bySpeed leaves out what would only be in the way of the fast ones. Unknown speed counts as the same.
+// bySpeed leaves out devices that would slow down the fast ones. A device of unknown speed stays.
 func (c *chooser) bySpeed() {
 	fastest := c.fastest(func(candidate) bool { return true })
 	c.drop(func(d candidate) string {
 		mbps, most := d.Device.Mbps, fastest[d.Fabric]
-		if d.asked() || mbps == 0 || 4*mbps >= most {
+		if d.exempt() || mbps == 0 || 4*mbps >= most {
 			return ""
 		}
 		return speed(mbps) + " beside " + speed(most)
 	})
 }
 
-// byPurpose leaves out interfaces that look after the machine: those known as such beside others, and those without RDMA
-// beside faster ones with it.
-func (c *chooser) byPurpose() {
+// byManagement leaves out management interfaces: those known as such if the fabric has others, and those without RDMA if
+// the fabric has faster ones with RDMA.
+func (c *chooser) byManagement() {
 	const why = "management interface"
 	others := map[string]bool{}
 	for _, d := range c.in {
 		others[d.Fabric] = others[d.Fabric] || !d.Loopback && !d.Management
 	}
 	c.drop(func(d candidate) string {
-		if !d.asked() && d.Management && others[d.Fabric] {
+		if !d.exempt() && d.Management && others[d.Fabric] {
 			return why
 		}
 		return ""
 	})
 	rdma := c.fastest(func(d candidate) bool { return d.RDMA })
 	c.drop(func(d candidate) string {
-		if mbps := d.Device.Mbps; !d.asked() && !d.RDMA && mbps > 0 && mbps < rdma[d.Fabric] {
+		if mbps := d.Device.Mbps; !d.exempt() && !d.RDMA && mbps > 0 && mbps < rdma[d.Fabric] {
 			return why
 		}
 		return ""
 	})
 }
 
-// standIn brings bridges back where their fabric has nothing else that leaves the machine.
-func (c *chooser) standIn() {
+// restoreBridges brings bridges back if their fabric has no other device that leaves the machine.
+func (c *chooser) restoreBridges() {
 	real := map[string]bool{}
 	for _, d := range c.in {
 		real[d.Fabric] = real[d.Fabric] || !d.Loopback
@@ -91,14 +92,14 @@ func (c *chooser) standIn() {
 	c.in = append(c.in, c.bridges...)
 	slices.SortFunc(c.in, byPlace)
 	c.drop(func(d candidate) string {
-		if !d.asked() && d.Bridge && real[d.Fabric] {
+		if !d.exempt() && d.Bridge && real[d.Fabric] {
 			return kind(d)
 		}
 		return ""
 	})
 }
 
-// fastest is the greatest known speed among those that count, in Mb/s by fabric.
+// fastest is the highest known speed of the devices that count, in Mb/s by fabric.
 func (c *chooser) fastest(counts func(candidate) bool) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, d := range c.in {
@@ -109,7 +110,7 @@ func (c *chooser) fastest(counts func(candidate) bool) map[string]uint64 {
 	return out
 }
 
-// kind says what makes a device unfit by what it is.
+// kind returns why a device is unfit by its kind; "": it is fit.
 func kind(d candidate) string {
 	switch {
 	case d.PortOf != "":
@@ -128,7 +129,7 @@ func kind(d candidate) string {
 	return ""
 }
 
-// speed writes megabits per second as people do.
+// speed formats a speed in Mb/s or Gb/s.
 func speed(mbps uint64) string {
 	if mbps < 1000 {
 		return fmt.Sprintf("%d Mb/s", mbps)

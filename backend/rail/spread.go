@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// limit keeps what there is room for. Loopback devices leave room for one other.
+// limit keeps as many devices as the limits permit. Loopback devices leave room for at least one other.
 func (c *chooser) limit() {
 	loops := 0
 	for _, d := range c.in {
@@ -42,8 +42,8 @@ func (c *chooser) limit() {
 	})
 }
 
-// spread picks n rails, by place: of the first fabric before others, the faster, and then from the NUMA node and from the
-// switch that have given the fewest.
+// spread picks n rails, as a set of places: rails of the first fabric first, then the faster, then from the NUMA node
+// and the switch with the fewest picks.
 func (c *chooser) spread(n int) map[int]bool {
 	type key struct {
 		fabric, at string

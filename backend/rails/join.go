@@ -14,13 +14,13 @@ import (
 	"gorail/backend/topo"
 )
 
-// How soon a late rail is tried again while its interface is up: its address may come later than its carrier.
+// Bounds of the pause between tries of a late rail whose interface is up. The address may come later than the carrier.
 const (
 	firstJoin = 50 * time.Millisecond
 	mostJoin  = 2 * time.Second
 )
 
-// Nudge tells late rails that something has happened to an interface.
+// Nudge retries the late rails of an interface after an event of that interface.
 func (s *Set) Nudge(name string) {
 	for _, r := range s.List {
 		if r.Waits() && r.Device().Name == name {
@@ -32,17 +32,18 @@ func (s *Set) Nudge(name string) {
 	}
 }
 
-// joiner is who uses a rail that joins late.
+// joiner is the engine that uses a rail that joins late.
 type joiner interface {
-	// FillRail registers all memory on it. An error: the engine closes.
+	// FillRail registers all memory on the rail. An error: the engine closes.
 	FillRail(ctx context.Context, r *Rail) error
-	// UseRail lets sessions use it.
+	// UseRail lets sessions use the rail.
 	UseRail(r *Rail)
 }
 
-// JoinWhenUp opens a late rail once its interface or port is up; it returns then, or when ctx ends.
+// JoinWhenUp opens a late rail after its interface or port has come up. It returns when the rail has joined, or when ctx
+// ends.
 func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
-	var said string
+	var lastLogged string
 	for pause := firstJoin; ; {
 		err := s.join(ctx, r, by)
 		if err == nil || ctx.Err() != nil {
@@ -50,13 +51,13 @@ func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
 		}
 		again := (<-chan time.Time)(nil)
 		if !errors.Is(err, errNoCarrier) {
-			if err.Error() != said {
-				said = err.Error()
-				s.log.Warn("a network interface or port came up, but its rail cannot be used; it is tried again", "rail", r.Name(), "err", rlimit.Advise(err))
+			if err.Error() != lastLogged {
+				lastLogged = err.Error()
+				s.log.Warn("a network interface or port came up, but its rail cannot be used yet; retrying", "rail", r.Name(), "err", rlimit.Advise(err))
 			}
 			again = time.After(pause)
 			pause = min(2*pause, mostJoin)
-		} else if r.Device().Hardware { // nobody tells us of its port
+		} else if r.Device().Hardware { // no event reports the state of an RDMA port
 			again = time.After(mostJoin)
 		}
 		select {
@@ -69,7 +70,8 @@ func (s *Set) JoinWhenUp(ctx context.Context, r *Rail, by joiner) {
 	}
 }
 
-// join opens a late rail, registers all memory on it, and lets sessions use it. errNoCarrier: its interface is not up yet.
+// join opens a late rail, registers all memory on it, and lets sessions use it. errNoCarrier: its interface is not up
+// yet.
 func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
 	d, err := s.findLate(ctx, r)
 	if err != nil {
@@ -81,13 +83,13 @@ func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
 	}
 	if opened.Caps() != r.Can {
 		_ = opened.Close()
-		return fmt.Errorf("rail %s can do other things than the rails of its fabric that were open first; make the agent anew to use it", r.Name())
+		return fmt.Errorf("rail %s has other capabilities than the rails of its fabric that were opened first; restart the agent to use this rail", r.Name())
 	}
 	if err := s.core.SetRail(r.Index, opened.Core()); err != nil {
 		_ = opened.Close()
 		return fmt.Errorf("rail %s: %w", r.Name(), err)
 	}
-	r.late.rail.Store(&opened) // what is registered from now on is registered on it, too
+	r.late.rail.Store(&opened) // later registrations include this rail from here on
 	if err := by.FillRail(ctx, r); err != nil {
 		return nil // the engine closes
 	}
@@ -100,7 +102,7 @@ func (s *Set) join(ctx context.Context, r *Rail, by joiner) error {
 	return nil
 }
 
-// findLate looks for the device of a late rail.
+// findLate finds the device of a late rail.
 func (s *Set) findLate(ctx context.Context, r *Rail) (provider.Device, error) {
 	own := r.Device()
 	up := slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.Up && i.Name == own.Name && len(i.Addrs) > 0 })

@@ -16,11 +16,12 @@ import (
 	"gorail/backend/topo"
 )
 
-// errNoCarrier is why a late rail opens no endpoint.
+// errNoCarrier is the error of a late rail that is not up yet.
 var errNoCarrier = errors.New("the network interface, or the RDMA port, is down or has no carrier")
 
-// lateRail is the rail of a network interface, or of an RDMA port, that was down when the engine was made. Peers know of it from the start. It is opened
-// when the interface comes up, then memory is registered on it, and then it opens endpoints.
+// lateRail is the rail of a network interface, or of an RDMA port, that was down when the engine was made. Peers know of
+// it from the start. When the interface comes up, the rail is opened, then memory is registered on it, and then it opens
+// endpoints.
 type lateRail struct {
 	dev  provider.Device
 	caps provider.Caps // of an open rail of the same fabric
@@ -34,7 +35,7 @@ var _ provider.Rail = (*lateRail)(nil)
 func (l *lateRail) Caps() provider.Caps { return l.caps }
 func (l *lateRail) Notes() []string     { return nil }
 
-// Inner is the provider's rail, once it is open.
+// Inner is the provider's rail after it is open. Before that it is the lateRail.
 func (r *Rail) Inner() provider.Rail {
 	if r.late != nil {
 		if p := r.late.rail.Load(); p != nil {
@@ -46,7 +47,7 @@ func (r *Rail) Inner() provider.Rail {
 
 func (l *lateRail) Device() provider.Device {
 	if r := l.rail.Load(); r != nil {
-		return (*r).Device() // its address may be another than before
+		return (*r).Device() // its address may have changed
 	}
 	return l.dev
 }
@@ -79,21 +80,21 @@ func (l *lateRail) Close() error {
 	return nil
 }
 
-// Opened says that memory can be registered on the rail.
+// Opened returns true if memory can be registered on the rail.
 func (r *Rail) Opened() bool { return r.late == nil || r.late.rail.Load() != nil }
 
-// Waits says that the rail's interface has not come up since the engine was made.
+// Waits returns true if the rail's interface has not come up since the engine was made.
 func (r *Rail) Waits() bool { return r.late != nil && !r.late.up.Load() }
 
-// NetInterface is one network interface as the kernel tells of it.
+// NetInterface is one network interface as the kernel reports it.
 type NetInterface struct {
 	Name     string
-	Up       bool // set up, and with a carrier
+	Up       bool // administratively up, and with a carrier
 	loopback bool
 	Addrs    []netip.Prefix
 }
 
-// netInterfaces asks the kernel: /sys may be another network namespace's.
+// netInterfaces asks the kernel: /sys may belong to another network namespace.
 func netInterfaces() (list []NetInterface) {
 	all, _ := net.Interfaces()
 	for _, i := range all {
@@ -110,16 +111,16 @@ func netInterfaces() (list []NetInterface) {
 	return list
 }
 
-// sockets says that the device runs over the kernel's IP stack.
+// sockets returns true if the device runs over the kernel's IP stack.
 func sockets(d provider.Device) bool { return !d.Hardware && !d.Host && d.Addr != "" }
 
-// isLoopback says that the device is the loopback interface.
+// isLoopback returns true if the device is the loopback interface.
 func (s *Set) isLoopback(d provider.Device) bool {
 	return sockets(d) && slices.ContainsFunc(s.Nets(), func(i NetInterface) bool { return i.loopback && i.Name == d.Name })
 }
 
-// downDevices are interfaces that are down, as devices of the fabric that the sockets found have. One without an address is among them
-// only if the option devices names it: which network it will be in, nobody knows.
+// downDevices returns interfaces that are down, as devices of the fabric of the found sockets. An interface without an
+// address is included only if the option devices names it, because its network is unknown.
 func downDevices(found []provider.Device, local []NetInterface, want []string) (down []provider.Device) {
 	like := slices.IndexFunc(found, sockets)
 	if like < 0 {
@@ -142,7 +143,7 @@ func downDevices(found []provider.Device, local []NetInterface, want []string) (
 	return down
 }
 
-// choose takes the devices to open now, and those to open when they come up.
+// choose selects the devices to open now, and the devices to open when they come up.
 func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []provider.Device, left []rail.Left) {
 	down := downDevices(found, s.Nets(), s.opt.Devices)
 	facts := func(d provider.Device) rail.Facts {
@@ -153,7 +154,7 @@ func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []prov
 	opt := rail.ChooseOptions{Devices: s.opt.Devices, Fabrics: s.opt.Provider, MaxRails: s.opt.MaxRails, Slots: core.Slots(s.opt.MaxRails)}
 	all := append(slices.Clone(found), down...)
 	now, left = rail.Choose(all, facts, opt)
-	room := min(opt.MaxRails-len(leaving(now)), opt.Slots-len(now))
+	room := min(opt.MaxRails-len(nonLocal(now)), opt.Slots-len(now))
 	opt.MaxRails, opt.Slots = 0, 0
 	could := slices.Clone(all)
 	for i := range could {
@@ -173,7 +174,8 @@ func (s *Set) choose(found []provider.Device, m *topo.Machine) (now, late []prov
 	return now, late, left
 }
 
-// mayJoin says that a device is down, and worth waiting for: one without an address only if the option devices names it.
+// mayJoin returns true if a device is down and worth waiting for. An RDMA port without a subnet is worth waiting for
+// only if the option devices names it.
 func (s *Set) mayJoin(d provider.Device, down bool) bool {
 	switch {
 	case d.Loopback || d.Host:
@@ -184,8 +186,8 @@ func (s *Set) mayJoin(d provider.Device, down bool) bool {
 	return down
 }
 
-// leaving are the devices that reach other network namespaces.
-func leaving(devices []provider.Device) (out []provider.Device) {
+// nonLocal are the devices that reach other network namespaces.
+func nonLocal(devices []provider.Device) (out []provider.Device) {
 	for _, d := range devices {
 		if !d.Loopback && !d.Host {
 			out = append(out, d)
@@ -194,7 +196,7 @@ func leaving(devices []provider.Device) (out []provider.Device) {
 	return out
 }
 
-// addLate enters rails of interfaces that are down, behind the others: one of the same fabric must be open.
+// addLate adds the rails of interfaces that are down, behind the others. A rail of the same fabric must be open.
 func (s *Set) addLate(devices []provider.Device) error {
 	for _, d := range devices {
 		like := slices.IndexFunc(s.List, func(r *Rail) bool { return r.Device().Provider == d.Provider && r.Device().Fabric == d.Fabric })
@@ -217,7 +219,7 @@ func (s *Set) addLate(devices []provider.Device) error {
 	return nil
 }
 
-// logRails logs what is used, and warns of what an operator may not expect.
+// logRails logs the rails in use, and warns of results that an operator may not expect.
 func (s *Set) logRails(left []rail.Left) {
 	for i, l := range left {
 		if slices.ContainsFunc(s.List, func(r *Rail) bool { return r.late != nil && r.Name() == rail.Name(l.Device) }) {
@@ -232,18 +234,18 @@ func (s *Set) logRails(left []rail.Left) {
 	}
 	s.log.Info("rails", "used", rail.Names(open), "left_out", rail.Reasons(left))
 	for fabric, n := range rail.OverLimit(left) {
-		used := len(slices.DeleteFunc(leaving(open), func(d provider.Device) bool { return d.Fabric != fabric }))
-		s.log.Warn("more devices than max_rails: the others are not used, and every process of this host chooses the same", "fabric", fabric,
+		used := len(slices.DeleteFunc(nonLocal(open), func(d provider.Device) bool { return d.Fabric != fabric }))
+		s.log.Warn("more devices than max_rails: the others are not used; every process of this host chooses the same rails", "fabric", fabric,
 			"used", used, "of", used+n, "max_rails", s.opt.MaxRails, "advice", "raise option max_rails, or give each process devices of its own by option devices")
 	}
-	if len(leaving(open)) == 0 && slices.ContainsFunc(open, s.isLoopback) && s.wantsOthers() {
-		s.log.Warn("only agents of this host and network namespace can be reached: no network interface but the loopback one can be used",
-			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up, or say that this is meant by option devices=lo or provider=sm")
+	if len(nonLocal(open)) == 0 && slices.ContainsFunc(open, s.isLoopback) && s.wantsOtherHosts() {
+		s.log.Warn("only agents of this host and network namespace can be reached: the loopback interface is the only usable network interface",
+			"used", rail.Names(open), "left_out", rail.Reasons(left), "advice", "bring a network interface up; if only this host is intended, set option devices=lo or provider=sm")
 	}
 }
 
-// wantsOthers says that the options leave room for rails to other hosts.
-func (s *Set) wantsOthers() bool {
+// wantsOtherHosts returns true if the options permit rails to other hosts.
+func (s *Set) wantsOtherHosts() bool {
 	named := func(r *Rail) bool { return topo.Patterns(s.opt.Devices).Judge(-1, r.Device().Name) == topo.Named }
 	return !slices.ContainsFunc(s.List, named) && slices.ContainsFunc(s.opt.Provider, func(p string) bool { return p != "sm" && p != "shm" })
 }

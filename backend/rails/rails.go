@@ -1,5 +1,5 @@
-// Package rails is the devices that an engine has opened: the registration cache and keys of each, the ones that wait for their device and join
-// later, and what is said of them. Which devices these are is package rail's to say.
+// Package rails holds the devices that an engine has opened: their registration caches and keys, the rails that wait for
+// their device and join later, and the log lines about them. Package rail chooses the devices.
 package rails
 
 import (
@@ -20,7 +20,8 @@ import (
 	"gorail/backend/topo"
 )
 
-// Set is the rails of an engine: those that are open, and those that wait for their device. list does not change once they are open.
+// Set holds the rails of an engine: the open rails, and the rails that wait for their device. List does not change after
+// Open.
 type Set struct {
 	opt  option.Options
 	log  *slog.Logger
@@ -32,7 +33,7 @@ type Set struct {
 	Nodes func(addr, length uint64) (int, error) // topo.NodeOf; nil: the rails are not on several NUMA nodes
 }
 
-// New has no rail before open. nets may be nil: the kernel's network interfaces.
+// New returns a Set without rails; Open adds them. nets may be nil: the kernel's network interfaces.
 func New(opt option.Options, log *slog.Logger, prov provider.Provider, c *core.Core, nets func() []NetInterface) *Set {
 	if nets == nil {
 		nets = netInterfaces
@@ -40,7 +41,7 @@ func New(opt option.Options, log *slog.Logger, prov provider.Provider, c *core.C
 	return &Set{opt: opt, log: log, prov: prov, core: c, Nets: nets}
 }
 
-// Devices are those of all rails.
+// Devices are the devices of all rails.
 func (s *Set) Devices() []provider.Device {
 	d := make([]provider.Device, len(s.List))
 	for i, r := range s.List {
@@ -49,7 +50,7 @@ func (s *Set) Devices() []provider.Device {
 	return d
 }
 
-// LogReports logs what rails have learnt.
+// LogReports logs what the rails report.
 func (s *Set) LogReports() {
 	for _, rl := range s.List {
 		if t, ok := rl.Inner().(provider.Reporter); ok {
@@ -60,7 +61,7 @@ func (s *Set) LogReports() {
 	}
 }
 
-// Warnings logs what rails have found that somebody should mend.
+// Warnings logs problems that the rails have found and an operator should fix.
 func (s *Set) Warnings() {
 	for _, rl := range s.List {
 		if w, ok := rl.Inner().(provider.Warner); ok {
@@ -71,44 +72,44 @@ func (s *Set) Warnings() {
 	}
 }
 
-// Close closes the rails; nothing is registered on them any more.
+// Close closes the rails. Nothing is registered on them any more.
 func (s *Set) Close() {
 	for _, r := range s.List {
 		if err := r.Close(); err != nil {
-			s.log.Warn("closing a rail", "rail", r.Name(), "err", err)
+			s.log.Warn("closing a rail failed", "rail", r.Name(), "err", err)
 		}
 	}
 }
 
-// Rail is an open rail with its registrations.
+// Rail is a rail with its registrations.
 type Rail struct {
 	provider.Rail
 	Index int
 	Can   provider.Caps
-	late  *lateRail // Rail, where its interface was down when the engine was made; else nil
+	late  *lateRail // the same as Rail if its interface was down when the engine was made; else nil
 	keys  *mr.KeyAllocator
 	Cache *mr.Cache[provider.MR]
 
-	Fences, Stalls atomic.Uint64 // of all its links
-	told           sync.Map      // what the log has of it once, see first
+	Fences, Stalls atomic.Uint64 // of all links on the rail
+	logged         sync.Map      // the messages that were logged once: see First
 }
 
-// Joins says that the rail's device was down when the engine was made: it is opened later.
+// Joins returns true if the rail's device was down when the engine was made, and the rail is opened later.
 func (r *Rail) Joins() bool { return r.late != nil }
 
-// Name is the fabric's and the device's: "verbs/mlx5_0".
+// Name is the names of the fabric and of the device: "verbs/mlx5_0".
 func (r *Rail) Name() string {
 	d := r.Device()
 	return d.Fabric + "/" + d.Name
 }
 
-// Addr is the rail's IP address; the zero Addr when it has none.
+// Addr is the rail's IP address; the zero Addr if the rail has none.
 func (r *Rail) Addr() netip.Addr {
 	a, _ := netip.ParseAddr(r.Device().Addr)
 	return a
 }
 
-// registrar lets the cache register on a rail.
+// registrar registers memory on a rail for the cache.
 type registrar struct{ r *Rail }
 
 func (g registrar) Register(addr, length uint64) (provider.MR, error) {
@@ -125,7 +126,7 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 		if err == nil {
 			return ownKey{m, g.r.keys, key}, nil
 		}
-		defer g.r.keys.Free(key) // not before the loop ends: the next draw must not give it again
+		defer g.r.keys.Free(key) // after the loop: the next Alloc must not return the same key
 		if taken = err; !errors.Is(err, syscall.ENOKEY) {
 			break
 		}
@@ -133,19 +134,20 @@ func (g registrar) Register(addr, length uint64) (provider.MR, error) {
 	return nil, taken
 }
 
-// keyTries bounds the keys that are tried for one registration. The fabric has registrations that our allocator does not
-// know: message buffers of the core, memory of GPUs.
+// keyTries limits the keys that are tried for one registration. The fabric may have registrations that our allocator
+// does not know: message buffers of the core, memory of GPUs.
 const keyTries = 64
 
 func (g registrar) Unregister(m provider.MR) error { return m.Close() }
 
-// ownKey gives a key of ours back with its region.
+// ownKey frees a key of our allocator with its region.
 type ownKey struct {
 	provider.MR
 	keys *mr.KeyAllocator
 	key  uint64
 }
 
+// Open opens the chosen devices as rails, and adds the late rails. It returns an error if there is no rail.
 func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 	chosen, late, left := s.choose(found, m)
 	var last error
@@ -153,7 +155,7 @@ func (s *Set) Open(found []provider.Device, m *topo.Machine) error {
 		r, err := s.prov.Open(d)
 		if err != nil {
 			last = err
-			s.log.Warn("rail dropped", "device", rail.Name(d), "err", err)
+			s.log.Warn("rail not used: its device did not open", "device", rail.Name(d), "err", err)
 			left = append(left, rail.Left{Device: d, Reason: err.Error()})
 			continue
 		}
@@ -195,8 +197,8 @@ func (k ownKey) Close() error {
 	return err
 }
 
-// First says whether nobody has told this of the rail yet.
+// First returns true if this message about the rail was not logged before.
 func (r *Rail) First(what string) bool {
-	_, told := r.told.LoadOrStore(what, true)
-	return !told
+	_, logged := r.logged.LoadOrStore(what, true)
+	return !logged
 }

@@ -1,4 +1,4 @@
-// Package rlimit is what the engine asks of the process's limits.
+// Package rlimit reads and explains the limits of the process.
 package rlimit
 
 import (
@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Advise adds to an error that comes from a limit of the process which one it is and how to raise it.
+// Advise adds to an EMFILE error which limit it comes from and how to raise the limit.
 func Advise(err error) error {
 	if !errors.Is(err, syscall.EMFILE) {
 		return err
@@ -17,14 +17,14 @@ func Advise(err error) error {
 	return fmt.Errorf("%w: the process has used up its %d file descriptors: raise the limit with ulimit -n", err, l.Cur)
 }
 
-// Room checks that there are a few descriptors: Go's runtime opens its poller with the first file, timer or socket, and
-// ends the whole process when it cannot.
+// Room checks that a few descriptors are free. Go's runtime opens its poller with the first file, timer or socket, and
+// ends the process if that fails.
 func Room() error {
 	var fds [8]int
 	for i := range fds {
 		fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 		if err != nil {
-			return fmt.Errorf("descriptors for the engine: %w", err)
+			return fmt.Errorf("no free descriptors for the engine: %w", err)
 		}
 		defer syscall.Close(fd)
 		fds[i] = fd

@@ -6,10 +6,11 @@ import (
 	"gorail/backend/peer"
 )
 
-// drainLook is how often it is looked whether an initiator's last notifications are there.
+// drainLook is the polling interval of a Drain.
 const drainLook = 500 * time.Microsecond
 
-// Drain answers as soon as we have all notifications below next. It asks again and again for that: C takes notifications in without a word.
+// Drain answers when we have all notifications below next. It polls, because the core takes notifications in without an
+// event.
 func (s *Sessions) Drain(in *peer.In, next uint64) {
 	if !s.Life.Enter() {
 		return
@@ -23,7 +24,7 @@ func (s *Sessions) Drain(in *peer.In, next uint64) {
 	defer t.order.mu.Unlock()
 	t.order.drainTo = next
 	if t.order.draining {
-		return // who waits already answers the last question
+		return // the goroutine that waits answers the last Drain
 	}
 	t.order.draining = true
 	s.Life.Go(func() {
@@ -37,7 +38,7 @@ func (s *Sessions) Drain(in *peer.In, next uint64) {
 	})
 }
 
-// drained says whether all notifications that the initiator asks for are ready for the application; then nobody waits any more.
+// drained returns true if all notifications that the Drain names are ready for the application, and ends the wait.
 func (t *Session) drained() (next uint64, has bool) {
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
@@ -48,10 +49,11 @@ func (t *Session) drained() (next uint64, has bool) {
 	return t.order.drainTo, true
 }
 
-// nextLocked is the first notification that is not ready for the application. Under order.mu, with the session there.
+// nextLocked is the number of the first notification that is not ready for the application. Under order.mu, with sess
+// valid.
 func (t *Session) nextLocked() uint64 {
 	n, handed := t.sess.NextSeq()
-	if handed == t.order.handled { // else C's number may be all that is known
+	if handed == t.order.handled { // else only the core's number is reliable
 		n = max(n, t.order.asm.Next())
 	}
 	return n

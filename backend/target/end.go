@@ -12,11 +12,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// endOlder ends what an engine has left open of earlier sessions: a peer that has given us up, while we were stopped,
-// say, must find its old endpoint closed before it gets a new one. Where peers share an endpoint closing is no fence, and the peer's
-// operations still under way would fail without our knowing its address: the session takes nothing in any more, and its links stay until the
-// peer says goodbye.
-// A session that is older itself comes late: its initiator has given it up. One engine has few sessions at a time.
+// endOlder ends the earlier sessions of an engine. A peer may have given us up, for example while we were stopped.
+// Its old endpoint must be closed before it gets a new one. Closing a shared endpoint is no fence: operations of the
+// peer still in flight would fail, because we would no longer know the peer's address. Such a session stops taking
+// notifications in, and its links stay until the peer says goodbye. If the engine has a newer session, this Hello
+// comes late: its initiator has given it up. One engine has few sessions at a time.
 func (s *Sessions) endOlder(in *peer.In) error {
 	s.mu.RLock()
 	old := slices.Clone(s.byEngine[in.Engine()])
@@ -45,13 +45,13 @@ func (s *Sessions) endOlder(in *peer.In) error {
 	return nil
 }
 
-// shared says that an endpoint of the session serves other peers as well. Under mu.
+// shared returns true if an endpoint of the session also serves other peers. Under mu.
 func (t *Session) shared() bool {
 	return slices.ContainsFunc(t.links, func(l *link.Link) bool { return l.Shared() && l.Up })
 }
 
-// freeze ends access through endpoints of the session's own, and the taking in of notifications: how far they got is exact then, and is kept for the
-// engine's next session. Under mu.
+// freeze ends access through exclusive endpoints, and stops taking notifications in. The progress of the notifications
+// is exact then. freeze saves it for the engine's next session. Under mu.
 func (t *Session) freeze() {
 	if t.frozen {
 		return
@@ -59,9 +59,9 @@ func (t *Session) freeze() {
 	t.frozen = true
 	t.s.ending <- struct{}{}
 	for _, l := range t.links {
-		_ = t.s.Links.Quiesce(l) // in the log
+		_ = t.s.Links.Quiesce(l) // Quiesce logs the error
 		if l.Shared() && l.Up {
-			l.Core.CatchUp() // what the peer knows to have arrived
+			l.Core.CatchUp() // take in the messages that the peer knows to have arrived
 		}
 	}
 	<-t.s.ending
@@ -69,37 +69,37 @@ func (t *Session) freeze() {
 	err := t.inOrder(func() {})
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
-	next, held := max(t.nextLocked(), t.order.asm.Next()), t.order.asm // the core's is stale while Go puts messages in order
+	next, held := max(t.nextLocked(), t.order.asm.Next()), t.order.asm // the core's number is stale while Go orders messages
 	held.Advance(next)
-	held.DropPartial() // the peer has these
+	held.DropPartial() // the peer still has these messages and sends them again
 	t.order.asm = notify.New(notify.Limits{})
 	t.order.asm.Advance(next)
 	if err == nil && t.order.refused {
 		err = errors.New("the peer sent a bad notification")
 	}
 	if err != nil {
-		t.s.warnOf(t.in, "notifications of a session that ends were dropped", "count", held.Pending(), "err", err)
+		t.s.warnOf(t.in, "notifications dropped at the end of a session", "count", held.Pending(), "err", err)
 		held, t.order.skip = t.order.asm, map[uint64]bool{}
 	}
 	t.order.refused = true
-	t.holdPending(0) // noteTaken counts what is held
-	t.s.noteTaken(t.in.Engine(), &taken{first: t.order.first, last: t.in.Session(), asm: held, skip: t.order.skip})
+	t.holdPending(0) // saveProgress counts the held messages
+	t.s.saveProgress(t.in.Engine(), &notifProgress{first: t.order.first, last: t.in.Session(), asm: held, skip: t.order.skip})
 }
 
-// Bounds of what is left of sessions over shared endpoints that were lost: the peer goes on sending until it knows, which takes its peer_timeout.
+// Bounds of lost sessions over shared endpoints. The peer keeps sending until its peer_timeout.
 const (
-	leastLinger   = time.Minute // or two peer_timeouts of ours
-	mostLingering = 256         // at 70 KiB of receives each
+	leastLinger   = time.Minute // or two of our peer_timeouts, if that is longer
+	mostLingering = 256         // each keeps 70 KiB of receive buffers
 )
 
-// lingers says that a session that has ended takes notifications in until the peer begins another. Under mu.
+// lingers returns true if an ended session still takes notifications in until the peer begins another session. Under mu.
 func (t *Session) lingers() bool {
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
 	return t.shared() && !t.frozen && !t.order.refused && !t.s.Life.Closed()
 }
 
-// limitLingering ends the session that was lost first, when too many take notifications in.
+// limitLingering ends the session that was lost first, if more than mostLingering sessions linger.
 func (s *Sessions) limitLingering() {
 	var oldest *Session
 	var since time.Time
@@ -120,13 +120,13 @@ func (s *Sessions) limitLingering() {
 	}
 }
 
-// close ends the session on our side. Safe to call again.
+// close ends the session on our side. It may be called again.
 func (t *Session) close() { t.leave(true) }
 
-// leave ends the session on our side. Without linger nothing of it is left on return. Safe to call again.
+// leave ends the session on our side. Without linger nothing of the session is left on return. It may be called again.
 func (t *Session) leave(linger bool) {
 	s := t.s
-	t.closing.Store(true) // before the sweep over holders: no key is given out any more
+	t.closing.Store(true) // before DropHolder: KeysFor gives out no key from here on
 	s.Regions.DropHolder(t)
 	if !t.end(linger) {
 		t.staged.Await(s.Options.CancelTimeout)
@@ -138,7 +138,7 @@ func (t *Session) leave(linger bool) {
 	t.mu.Unlock()
 	if over {
 		s.mu.Lock()
-		delete(s.all, t.in) // last: whoever closes the engine finds us until we are done
+		delete(s.all, t.in) // last: Close must find the session until it has ended
 		id := t.in.Engine()
 		if s.byEngine[id] = slices.DeleteFunc(s.byEngine[id], func(o *Session) bool { return o == t }); len(s.byEngine[id]) == 0 {
 			delete(s.byEngine, id)
@@ -147,7 +147,7 @@ func (t *Session) leave(linger bool) {
 	}
 }
 
-// end is leave but for copies and rings; false: the session had ended before.
+// end is leave without the staging copies and bounce buffers. false: the session had ended before.
 func (t *Session) end(linger bool) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,13 +160,13 @@ func (t *Session) end(linger bool) (first bool) {
 	if linger = linger && t.lingers(); linger {
 		for _, l := range t.links {
 			if !l.Shared() {
-				_ = t.s.Links.Quiesce(l) // in the log
+				_ = t.s.Links.Quiesce(l) // Quiesce logs the error
 			}
 		}
 		if first {
 			t.lost = time.Now()
 			t.s.Life.After(max(leastLinger, 2*t.s.Options.PeerTimeout), func() { t.leave(false) })
-			t.s.Life.After(0, t.s.limitLingering) // not under mu
+			t.s.Life.After(0, t.s.limitLingering) // in another goroutine: it takes mu
 		}
 	}
 	if linger || t.over {
@@ -178,7 +178,7 @@ func (t *Session) end(linger bool) (first bool) {
 	delete(t.s.byID, t.id)
 	t.s.mu.Unlock()
 	t.s.Past.Add(t.view(), "closed")
-	t.order.mu.Lock() // no delivery to a session that is being freed
+	t.order.mu.Lock() // nothing may deliver to a session that is being freed
 	defer t.order.mu.Unlock()
 	t.s.freeing <- struct{}{}
 	t.drop()
@@ -186,7 +186,8 @@ func (t *Session) end(linger bool) (first bool) {
 	return first
 }
 
-// AwaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint. Implements region.Holder.
+// AwaitRevoked waits for the answer until the deadline. It ends the session of a peer that does not answer. Implements
+// region.Holder.
 func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -195,12 +196,12 @@ func (t *Session) AwaitRevoked(done <-chan struct{}, deadline time.Time) {
 		return
 	case <-timer.C:
 		select {
-		case <-done: // both: it did answer
+		case <-done: // both channels are ready: the peer did answer
 			return
 		default:
 		}
 	}
-	t.s.warnOf(t.in, "peer did not give a deregistered region back in time: its endpoint is closed", "cancel_timeout", t.s.Options.CancelTimeout)
+	t.s.warnOf(t.in, "peer did not answer the revocation of a deregistered region in time: its session is closed", "cancel_timeout", t.s.Options.CancelTimeout)
 	t.close()
 	t.in.Close("no answer to a revocation within cancel_timeout")
 }

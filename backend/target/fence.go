@@ -13,8 +13,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// Fence ends the peer's access through one endpoint and opens another. What it learns in NextSeq is exact: it will
-// replay everything that is not proved by it.
+// Fence ends the peer's access through one endpoint and opens another. NextSeq in the answer is exact: the peer replays
+// everything that the answer does not prove.
 func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 	answer := wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch}
 	t := s.Of(in)
@@ -53,7 +53,7 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 			continue
 		}
 		l.Fenced()
-		_ = s.Links.Quiesce(l) // in the log
+		_ = s.Links.Quiesce(l) // Quiesce logs the error
 		proof, err := t.proof()
 		if err != nil {
 			return answer, err
@@ -68,17 +68,17 @@ func (s *Sessions) Fence(in *peer.In, f wire.Fence) (wire.Fenced, error) {
 			answer.Addr = l.EP.Addr()
 		}
 		if err != nil {
-			answer.Addr = nil // the initiator decides: it may have other rails
+			answer.Addr = nil // the initiator decides, because it may have other rails
 			s.warnOf(in, "no endpoint for a peer on a rail", "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 			return answer, nil
 		}
 		s.Log.Info("endpoint renewed for a peer", "peer", in.Agent(), "rail", l.Rail.Name(), "next_seq", proof.Next)
 		return answer, nil
 	}
-	return answer, nil // the link never came about here
+	return answer, nil // the link was never up on this side
 }
 
-// failed asks the initiator for a fence, unless it has come already.
+// failed requests a fence from the initiator, unless the fence has come already.
 func (t *Session) failed(l *link.Link, epoch uint64) {
 	if !t.s.Life.Enter() {
 		return
@@ -95,7 +95,8 @@ func (t *Session) failed(l *link.Link, epoch uint64) {
 	}
 }
 
-// drain uses a link of a shared endpoint again when what it has posted has ended: there is nothing to fence. Under mu.
+// drain restarts a link of a shared endpoint after its posted operations have ended. A shared endpoint cannot be fenced.
+// Under mu.
 func (t *Session) drain(l *link.Link) {
 	switch {
 	case t.gone || !l.Up || l.Core.Stats().State != core.LinkStopped:
@@ -107,16 +108,16 @@ func (t *Session) drain(l *link.Link) {
 		})
 	default:
 		if err := l.Rebind(core.Proof{}, false); err != nil {
-			t.s.Log.Warn("a rail is lost to a peer", "peer", t.in.Agent(), "rail", l.Rail.Name(), "err", rlimit.Advise(err))
+			t.s.Log.Warn("cannot restart a link on a shared endpoint", "peer", t.in.Agent(), "rail", l.Rail.Name(), "err", rlimit.Advise(err))
 		}
 	}
 }
 
-// start opens our end of a link that has never been up, for an initiator whose endpoint is there. Under t.mu.
+// start opens our end of a link that was never up. The initiator's endpoint is open already. Under t.mu.
 func (t *Session) start(l *link.Link, f wire.Fence) ([]byte, error) {
-	_ = t.s.Links.Quiesce(l) // it is in the log
+	_ = t.s.Links.Quiesce(l) // Quiesce logs the error
 	if len(f.Addr) == 0 {
-		return nil, errors.New("the peer has no endpoint for it")
+		return nil, errors.New("the peer has no endpoint for this link")
 	}
 	ep, err := l.Rail.OpenEndpoint()
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 	"gorail/backend/wire"
 )
 
-// Hello opens our endpoints for a peer that has proved that it holds our token. Implements peer.TargetHandler, as the methods below.
+// Hello opens our endpoints for a peer that has proved that it holds our token. Hello and the methods below implement
+// peer.TargetHandler.
 func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 	if s.Life.Closed() || !s.Life.Enter() {
 		return peer.Accept{}, errLeaving
 	}
 	defer s.Life.Leave()
 	defer s.hellos.Lock(in.Engine())()
-	if err := s.endOlder(in); err != nil { // it may wait for copies and for endpoints to close
+	if err := s.endOlder(in); err != nil { // may wait for copies and for endpoints to close
 		return peer.Accept{}, err
 	}
 	endTurn, ok := s.opening.Take(in.Done(), nil)
@@ -27,12 +28,12 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 		return peer.Accept{}, errLeaving
 	}
 	defer endTurn()
-	if in.HungUp() { // Done is for sessions that have begun
+	if in.HungUp() { // Done serves only sessions that have begun
 		return peer.Accept{}, errHungUp
 	}
-	t := &Session{s: s, in: in, id: s.Life.NextID(), log: told{since: time.Now()}, revokes: map[uint64]chan struct{}{},
+	t := &Session{s: s, in: in, id: s.Life.NextID(), log: logState{since: time.Now()}, revokes: map[uint64]chan struct{}{},
 		pace: quota.NewPace(500*time.Millisecond, 4)}
-	t.order.begin(s.takenBefore(in.Engine(), hello.After), in.Session())
+	t.order.begin(s.progressAfter(in.Engine(), hello.After), in.Session())
 	t.staged = staging.NewServer(s.Staging, in, t.reaches)
 	if err := t.makeRoom(hello.Offers); err != nil {
 		return peer.Accept{}, err
@@ -54,13 +55,13 @@ func (s *Sessions) Hello(in *peer.In, hello wire.Hello) (peer.Accept, error) {
 		return peer.Accept{}, errLeaving
 	}
 	t.order.mu.Lock()
-	t.holdPending(int64(t.order.asm.Counts().Bytes)) // what the session before left
+	t.holdPending(int64(t.order.asm.Counts().Bytes)) // bytes that the session before left behind a gap
 	t.order.mu.Unlock()
 	s.Life.After(s.Options.ConnectTimeout, t.proofLate)
 	return accept, nil
 }
 
-// openAll opens our end of all links; an error when none is there.
+// openAll opens our end of all links. It returns an error when none opens.
 func (t *Session) openAll(offers []wire.EndpointOffer) (answers []wire.EndpointOffer, err error) {
 	open := 0
 	for i, o := range offers {
@@ -73,7 +74,7 @@ func (t *Session) openAll(offers []wire.EndpointOffer) (answers []wire.EndpointO
 		case failed == nil:
 			answer.Addr = l.EP.Addr()
 			open++
-		case l != nil && l.Rail.Waits() || len(o.Addr) == 0: // in the log of the side that lacks it
+		case l != nil && l.Rail.Waits() || len(o.Addr) == 0: // the side without the endpoint logs the reason
 			err = failed
 		default:
 			err = failed
@@ -90,9 +91,9 @@ func (t *Session) openAll(offers []wire.EndpointOffer) (answers []wire.EndpointO
 }
 
 // errNoOffers refuses a Hello without a link.
-var errNoOffers = errors.New("a Hello without a link")
+var errNoOffers = errors.New("the Hello offers no link")
 
-// enter notes a session that is there; false: the engine has begun to close.
+// enter adds an open session. false: the engine has begun to close.
 func (s *Sessions) enter(t *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,11 +102,11 @@ func (s *Sessions) enter(t *Session) bool {
 	}
 	s.all[t.in], s.byID[t.id] = t, t
 	s.byEngine[t.in.Engine()] = append(s.byEngine[t.in.Engine()], t)
-	delete(s.taken, t.in.Engine()) // it is t's now, or nobody asks for it any more
+	delete(s.progress, t.in.Engine()) // t has it now, or no session continues it
 	return true
 }
 
-// KeysWanted gives the keys of registered ranges and notes who has them.
+// KeysWanted returns the keys of registered ranges, and notes that the peer holds them.
 func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry {
 	t := s.Of(in)
 	if t == nil || !t.pace.Wait(in.Done()) {
@@ -116,7 +117,7 @@ func (s *Sessions) KeysWanted(in *peer.In, ranges []wire.Range) []wire.KeyEntry 
 	return s.Regions.KeysFor(ranges, t, &t.closing)
 }
 
-// Revoked is the peer's answer: nothing of its own is in flight on the region.
+// Revoked handles the peer's answer: the peer has no operation in flight on the region.
 func (s *Sessions) Revoked(in *peer.In, id uint64, all bool) {
 	if !s.Life.Enter() {
 		return
@@ -126,7 +127,8 @@ func (s *Sessions) Revoked(in *peer.In, id uint64, all bool) {
 	if t == nil {
 		return
 	}
-	if all { // it has given up every key: nobody need wait for it until it asks again
+	// The peer has given up every key. Deregistrations need not wait for it until it requests keys again.
+	if all {
 		s.Regions.DropHolder(t)
 	}
 	t.mu.Lock()
@@ -137,7 +139,7 @@ func (s *Sessions) Revoked(in *peer.In, id uint64, all bool) {
 	}
 }
 
-// Stage has an initiator's wishes for staged transfers.
+// Stage handles an initiator's requests for staged transfers.
 func (s *Sessions) Stage(in *peer.In, f wire.Frame) error {
 	if !s.Life.Enter() {
 		return lifetime.ErrClosing
@@ -145,12 +147,12 @@ func (s *Sessions) Stage(in *peer.In, f wire.Frame) error {
 	defer s.Life.Leave()
 	t := s.Of(in)
 	if t == nil {
-		return nil // it is being closed
+		return nil // the session is being closed
 	}
 	return t.staged.Stage(f)
 }
 
-// Gone: the control channel to the peer is gone, and with it its access.
+// Gone ends the session: the control channel to the peer has ended, and with it the peer's access.
 func (s *Sessions) Gone(in *peer.In, err error) {
 	if !s.Life.Enter() {
 		return

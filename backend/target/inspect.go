@@ -5,10 +5,10 @@ import (
 	"gorail/backend/quota"
 )
 
-// Used is what peers have taken of the room that there is.
+// Used is the peers' usage of endpoints and descriptors.
 func (s *Sessions) Used() quota.Usage { return s.room.Used() }
 
-// Latest is the session that the control channel began last; nil: there is none.
+// Latest is the session that the control channel began last. nil: there is none.
 func (s *Sessions) Latest() (latest *Session) {
 	for _, t := range s.All() {
 		if latest == nil || t.in.Session() > latest.in.Session() {
@@ -18,27 +18,27 @@ func (s *Sessions) Latest() (latest *Session) {
 	return latest
 }
 
-// Held is how many messages wait behind a gap.
+// Held is the number of messages that wait behind a gap.
 func (t *Session) Held() int {
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
 	return len(t.order.asm.Have())
 }
 
-// Frozen says that the session takes no notifications in any more.
+// Frozen returns true if the session no longer takes notifications in.
 func (t *Session) Frozen() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.frozen
 }
 
-// Close ends the session, and tells the initiator.
+// Close ends the session, and informs the initiator.
 func (t *Session) Close(why string) {
 	t.close()
 	t.in.Close(why)
 }
 
-// HoldHellos keeps Hellos waiting for their turn until release is called.
+// HoldHellos keeps Hellos waiting for their turn until the caller calls release.
 func (s *Sessions) HoldHellos() (release func()) {
 	var ends []func()
 	for range openers {

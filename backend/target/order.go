@@ -9,15 +9,16 @@ import (
 	"gorail/backend/notify"
 )
 
-// begin goes on from where an earlier session got; nil: numbers begin with this one. Before anybody else has the session.
-func (o *order) begin(before *taken, session uint64) {
+// begin continues the numbers of an earlier session. nil: the numbers begin with this session. It runs before the
+// session is visible to others.
+func (o *order) begin(before *notifProgress, session uint64) {
 	if before == nil {
-		before = &taken{first: session, asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
+		before = &notifProgress{first: session, asm: notify.New(notify.Limits{}), skip: map[uint64]bool{}}
 	}
 	o.asm, o.skip, o.first = before.asm, before.skip, before.first
 }
 
-// inOrder calls f under order.mu, as soon as Go has put in order whatever the core handed to it.
+// inOrder calls f under order.mu, after Go has put in order all messages that the core handed to it.
 func (t *Session) inOrder(f func()) error {
 	for deadline := time.Now().Add(time.Second); ; {
 		t.order.mu.Lock()
@@ -34,7 +35,8 @@ func (t *Session) inOrder(f func()) error {
 	}
 }
 
-// proof says what has come: over the endpoint that was closed nothing new does, and what others bring is no harm.
+// proof returns which notifications have come. The closed endpoint delivers no more. Notifications that other endpoints
+// deliver meanwhile do no harm.
 func (t *Session) proof() (p core.Proof, err error) {
 	err = t.inOrder(func() {
 		p = core.Proof{Next: t.nextLocked(), Have: t.order.asm.Have()}
@@ -45,7 +47,7 @@ func (t *Session) proof() (p core.Proof, err error) {
 	return p, err
 }
 
-// message takes in what the core did not deliver by itself: fragments, and what came out of order.
+// message takes in messages that the core does not deliver itself: fragments, and messages out of order.
 func (t *Session) message(ev core.Event) {
 	t.order.mu.Lock()
 	defer t.order.mu.Unlock()
@@ -61,7 +63,7 @@ func (t *Session) message(ev core.Event) {
 	ready := t.order.asm.Advance(next)
 	frame := notify.Frame{Seq: ev.Seq, Parts: 1, Total: ev.Total, Offset: ev.Offset, Payload: ev.Data}
 	if ev.Parts == 0 && ev.Seq >= t.order.asm.Next() {
-		t.order.asm.Forget(ev.Seq) // what came of it before the sender gave it up
+		t.order.asm.Forget(ev.Seq) // drop what came of it before the sender gave it up
 		t.order.skip[ev.Seq] = true
 	}
 	more, err := t.order.asm.Add(frame)
@@ -84,7 +86,7 @@ func (t *Session) message(ev core.Event) {
 	}
 }
 
-// refuse takes nothing more from the peer, and ends its session. Under order.mu.
+// refuse takes nothing more from the peer, and ends the peer's session. Under order.mu.
 func (t *Session) refuse(err error) {
 	t.order.refused = true
 	t.s.warnOf(t.in, "notification refused; the session is closed", "err", err)
@@ -97,8 +99,8 @@ func (t *Session) refuse(err error) {
 	}()
 }
 
-// holdPending says how many bytes of notifications wait for a part or an earlier one. While those of all peers are too many the session
-// ends that has the most.
+// holdPending notes the bytes of notifications that wait for a fragment or an earlier notification. If all peers
+// together exceed notif_memory, it ends the session with the most bytes.
 func (t *Session) holdPending(bytes int64) {
 	s := t.s
 	before := t.order.pending.Swap(bytes)
@@ -113,15 +115,16 @@ func (t *Session) holdPending(bytes int64) {
 		}
 	}
 	s.mu.RUnlock()
-	err := fmt.Errorf("%d MiB of notifications wait for a part, and of all peers more than %d MiB (option notif_memory)", worst.order.pending.Load()>>20, s.Options.NotifMemory>>20)
+	err := fmt.Errorf("%d MiB of this peer's notifications wait for a fragment or an earlier one, and all peers together hold more than %d MiB (option notif_memory)",
+		worst.order.pending.Load()>>20, s.Options.NotifMemory>>20)
 	if worst == t {
 		t.refuse(err)
 		return
 	}
-	go func() { // not under our order.mu
+	go func() { // outside of our order.mu
 		worst.order.mu.Lock()
 		defer worst.order.mu.Unlock()
-		if !worst.order.refused { // it may take notifications in though it is closing
+		if !worst.order.refused { // it may take notifications in while it is closing
 			worst.refuse(err)
 		}
 	}()

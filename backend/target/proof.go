@@ -7,18 +7,18 @@ import (
 	"gorail/backend/link"
 )
 
-// LinkEvent implements link.Owner. What it begins is not among the events: Fence holds mu while it waits for those.
+// LinkEvent implements link.Owner. Its work runs outside of the serial events: Fence holds mu while it waits for those.
 func (t *Session) LinkEvent(l *link.Link, epoch uint64, errno int32) {
 	if errno == 0 {
-		go t.heard(l, epoch)
+		go t.firstMessage(l, epoch)
 		return
 	}
 	t.s.Log.Info("link error", "peer", t.in.Agent(), "rail", l.Rail.Name(), "errno", errno, "session", "target")
 	go t.failed(l, epoch)
 }
 
-// heard: a peer's's first message has come in over a link.
-func (t *Session) heard(l *link.Link, epoch uint64) {
+// firstMessage handles the first message of a peer over a link.
+func (t *Session) firstMessage(l *link.Link, epoch uint64) {
 	if !t.s.Life.Enter() {
 		return
 	}
@@ -42,7 +42,7 @@ func (t *Session) heard(l *link.Link, epoch uint64) {
 	}
 }
 
-// announce tells that the peer is connected, once. Under mu.
+// announce logs once that the peer is connected. Under mu.
 func (t *Session) announce() {
 	if t.log.known || t.gone {
 		return
@@ -52,7 +52,7 @@ func (t *Session) announce() {
 	t.s.Log.Info("peer connected", "peer", t.in.Agent(), "memory", "DRAM", "rails", strings.Join(link.Names(works), ","), "links", len(works), "session", "target")
 }
 
-// proofLate tells what this side can know of a peer that did not get through.
+// proofLate logs what this side knows of a peer whose data connections did not come in.
 func (t *Session) proofLate() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,6 +66,6 @@ func (t *Session) proofLate() {
 			why = append(why, l.Ends())
 		}
 	}
-	t.s.Log.Warn("no data connection of a peer has come in; a firewall? Option data_port fixes the ports that it has to let through",
+	t.s.Log.Warn("no data connection of a peer has come in; a firewall? Option data_port sets the ports that the firewall must admit",
 		"peer", t.in.Agent(), "rails", strings.Join(why, ", "), "connect_timeout", t.s.Options.ConnectTimeout)
 }

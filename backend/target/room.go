@@ -11,15 +11,15 @@ import (
 	"gorail/backend/wire"
 )
 
-// What a peer that holds our token may take. docs/options.md has the options.
+// Limits of what a peer that holds our token may take. docs/options.md has the options.
 const (
-	mostEndpoints = 16384                  // of peers' sessions; and no more than half of the process's descriptors suffice for
-	mostOlder     = 4                      // sessions of one engine: where endpoints are shared, older ones go on for a while
+	mostEndpoints = 16384                  // of all peers; their descriptors may also take at most half of the process's limit
+	mostOlder     = 4                      // sessions of one engine: over shared endpoints, older sessions stay for a while
 	openers       = 2                      // Hellos that open endpoints at a time: each holds a thread, and a rail's lock
 	fencers       = 16                     // fences at a time: one may wait a second for its peer's notifications
 	enders        = 16                     // sessions that close endpoints at a time
-	share         = 8                      // opening takes one part of so many of a core, after
-	atOnce        = 300 * time.Millisecond // which is a thousand endpoints on tcp
+	share         = 8                      // opening endpoints takes 1/share of a core, after atOnce
+	atOnce        = 300 * time.Millisecond // time for about a thousand endpoints on tcp
 )
 
 // mostRoom is the limit of endpoints and of their descriptors.
@@ -39,7 +39,7 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 	links := map[pair]int{}
 	for _, o := range offers {
 		if int(o.Rail) >= len(s.Links.Rails.List) {
-			continue // it is told that there is none
+			continue // open answers that we have no such rail
 		}
 		most := s.Options.QPsPerRail
 		if s.Links.Rails.List[o.Rail].Can.SharedEndpoint {
@@ -65,12 +65,12 @@ func (t *Session) makeRoom(offers []wire.EndpointOffer) error {
 		n.MakeRoom(from)
 	}
 	return &peer.RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf(
-		"peers have too many endpoints here: %d, with %d file descriptors, are the most (option max_endpoints, ulimit -n)", most.Endpoints, most.Descriptors)}
+		"too many endpoints of peers: the limit is %d, with %d file descriptors (option max_endpoints, ulimit -n)", most.Endpoints, most.Descriptors)}
 }
 
-// warnOf warns of what a peer has caused, unless there is too much of it.
+// warnOf logs a warning that a peer has caused, within the limit of such lines.
 func (s *Sessions) warnOf(in *peer.In, text string, args ...any) {
-	lost, ok := s.few.Next(time.Now())
+	lost, ok := s.warnLimit.Next(time.Now())
 	if !ok {
 		return
 	}

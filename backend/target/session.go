@@ -26,61 +26,61 @@ import (
 	"gorail/backend/wire"
 )
 
-// Session is a session in which we serve.
+// Session is a session in which we are the target.
 type Session struct {
 	s    *Sessions
 	in   *peer.In
 	id   uint64
 	sess core.Session
 
-	events  lifetime.Serial // what the core has for us
-	pace    *quota.Pace     // of what it asks for
+	events  lifetime.Serial // events of the core for this session
+	pace    *quota.Pace     // bounds the time that the peer's requests take
 	staged  *staging.Server
 	order   order
 	closing atomic.Bool // gone, for readers without mu
 
 	mu      sync.Mutex
 	gone    bool
-	frozen  bool      // it takes no notifications in any more
+	frozen  bool      // takes no notifications in any more
 	over    bool      // its links are gone
-	lost    time.Time // when it ended, if it takes notifications in since
-	log     told
+	lost    time.Time // when it ended, if it has taken notifications in since
+	log     logState
 	links   []*link.Link
-	usage   quota.Usage              // of Sessions.room
+	usage   quota.Usage              // counted in Sessions.room
 	revokes map[uint64]chan struct{} // closed with the answer, or when the peer is gone
 }
 
-// told is what the log has of a session. Guarded by its mu.
-type told struct {
-	since  time.Time // it began then
-	missed bool      // that no data connection came in
-	known  bool      // that the peer is connected
-	waits  bool      // for other links, to say so
+// logState is the log's state of a session. Guarded by the session's mu.
+type logState struct {
+	since  time.Time // the session began then
+	missed bool      // logged that no data connection came in
+	known  bool      // logged that the peer is connected
+	waits  bool      // a timer for announce is set, to wait for other links
 }
 
-// taken is how far an engine's notifications got in its sessions that have ended. Numbers go on from session to session, as long as the initiator
-// says which one was before (Hello.After); what waits behind a gap then goes to the next session.
-type taken struct {
-	first, last uint64 // the sessions with these numbers
+// notifProgress is the progress of an engine's notifications in ended sessions. The numbers continue from session to session
+// while the initiator names the session before (Hello.After). Messages behind a gap then go to the next session.
+type notifProgress struct {
+	first, last uint64 // the numbers of the first and last session
 	asm         *notify.Assembler
 	skip        map[uint64]bool
 }
 
-// order is the order of a session's notifications, while Go keeps it. Guarded by mu but for pending.
+// order is the order of a session's notifications while Go keeps it. Guarded by mu, except pending.
 type order struct {
-	pending atomic.Int64 // bytes of asm, in Sessions.pending
+	pending atomic.Int64 // bytes of asm, counted in Sessions.pending
 
 	mu       sync.Mutex
 	asm      *notify.Assembler
 	skip     map[uint64]bool // numbers that the sender gave up
 	handled  uint64          // messages that the core has handed to Go
-	draining bool            // somebody waits until
-	drainTo  uint64          // all notifications below it have arrived
-	refused  bool            // it sent something impossible, or the session is frozen: nothing more is taken
+	draining bool            // a goroutine waits to answer the Drain
+	drainTo  uint64          // the Drain asks for all notifications below this number
+	refused  bool            // nothing more is taken in: the peer sent an invalid notification, or the session is frozen
 	first    uint64          // the initiator's session in which the numbers began
 }
 
-// Config is what the sessions need of their engine.
+// Config holds the parts of the engine that the sessions use.
 type Config struct {
 	Options *option.Options
 	Log     *slog.Logger
@@ -92,27 +92,28 @@ type Config struct {
 	Past    *link.History
 }
 
-// Sessions are all sessions of peers. Safe for concurrent use.
+// Sessions are all sessions in which we are the target. Safe for concurrent use.
 //
-// Locks, in the order in which they may be taken: the turn of an engine's Hello, Session.mu, Session.order.mu, Sessions.mu.
+// Locks, in the order in which they may be taken: the turn of an engine's Hello, Session.mu, Session.order.mu,
+// Sessions.mu.
 type Sessions struct {
 	Config
 	node atomic.Pointer[peer.Node]
 
-	hellos  keylock.Locks[wire.EngineID] // one session of an engine begins at a time
-	room    quota.Places
-	opening *quota.Turns  // Hellos
-	fencing *quota.Turns  // fences of peers
-	ending  chan struct{} // sessions that close endpoints
-	freeing chan struct{} // and that free what these leave: not behind others that close theirs
-	few     quota.Lines   // lines in the log that peers cause
-	pending atomic.Int64  // bytes of notifications that miss a part, or an earlier one
+	hellos    keylock.Locks[wire.EngineID] // one session of an engine begins at a time
+	room      quota.Places
+	opening   *quota.Turns  // turns of Hellos
+	fencing   *quota.Turns  // turns of the peers' fences
+	ending    chan struct{} // limits sessions that close endpoints
+	freeing   chan struct{} // limits sessions that free the rest, not behind others that close endpoints
+	warnLimit quota.Lines   // limits log lines that peers cause
+	pending   atomic.Int64  // bytes of notifications that lack a fragment, or wait for an earlier one
 
 	mu       sync.RWMutex
 	all      map[*peer.In]*Session
 	byID     map[uint64]*Session
-	byEngine map[wire.EngineID][]*Session // by the peer's
-	taken    map[wire.EngineID]*taken     // how far notifications got in sessions that have ended
+	byEngine map[wire.EngineID][]*Session     // by the peer's engine
+	progress map[wire.EngineID]*notifProgress // progress of notifications in ended sessions
 }
 
 // open makes our end of a link.
@@ -124,18 +125,18 @@ func (t *Session) open(num int, o wire.EndpointOffer) (*link.Link, error) {
 	l.PeerID = o.ID
 	t.links = append(t.links, l)
 	if err == nil && len(o.Addr) == 0 {
-		err = errors.New("the peer has no endpoint for it")
+		err = errors.New("the peer has no endpoint for this link")
 	}
 	if err == nil {
 		err = t.s.Links.Connect(l, t.sess, o, t.from(), core.Target, false)
 	}
 	if err != nil {
-		_ = t.s.Links.Quiesce(l) // it is in the log
+		_ = t.s.Links.Quiesce(l) // Quiesce logs the error
 	}
 	return l, err
 }
 
-// drop ends the session's access to our memory and its links.
+// drop ends the session's links, and with them the peer's access to our memory.
 func (t *Session) drop() {
 	if quiet := t.s.Links.Drop(t.links, t.sess, -3, nil); quiet == nil {
 		t.leaveRoom()
@@ -145,7 +146,7 @@ func (t *Session) drop() {
 	t.links = nil
 }
 
-// from are addresses that the peer's connections may come from, besides those of its endpoints.
+// from are the addresses that the peer's connections may come from, besides those of its endpoints.
 func (t *Session) from() []netip.Addr { return []netip.Addr{t.in.Remote()} }
 
 // view: under mu.
@@ -154,14 +155,14 @@ func (t *Session) view() link.View {
 		t.links, func(int) string { return "" })
 }
 
-// reaches says that a link of the session is on a rail that has the region.
+// reaches returns true if a link of the session is on a rail that has the region, or if the session has ended.
 func (t *Session) reaches(g *region.Region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.gone || slices.ContainsFunc(t.links, func(l *link.Link) bool { return l.Up && g.Rails.Load()&(1<<l.Rail.Index) != 0 })
 }
 
-// Revoke tells the peer that regions go away; the channel closes with its answer. Implements region.Holder.
+// Revoke sends a REVOKE of regions to the peer. The channel closes with the answer. Implements region.Holder.
 func (t *Session) Revoke(regions []uint64) <-chan struct{} {
 	done := make(chan struct{})
 	id := t.s.Life.NextID()
@@ -192,20 +193,20 @@ func (t *Session) wantStart(rl *rails.Rail) {
 	}
 }
 
-// leaveRoom is called when the endpoints are closed. It may be called again.
+// leaveRoom is called after the endpoints are closed. It may be called again.
 func (t *Session) leaveRoom() {
 	t.s.room.Give(t.in.Source(), t.usage)
 	t.usage = quota.Usage{}
 }
 
-// Of is the session of the control channel's; nil: it has ended, or has not begun.
+// Of is the session of a control channel session. nil: it has ended, or has not begun.
 func (s *Sessions) Of(in *peer.In) *Session {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.all[in]
 }
 
-// All are the sessions that there are.
+// All are all sessions.
 func (s *Sessions) All() []*Session {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -1,5 +1,6 @@
-// Package target is the sessions in which this side serves: peers write to and read from our memory and send us notifications. A peer may be one
-// whose metadata we never loaded. The control channel calls Sessions, which is its peer.TargetHandler.
+// Package target holds the sessions in which we are the target: peers write to and read from our memory and send us
+// notifications. We may not have loaded the metadata of such a peer. The control channel calls Sessions, which
+// implements its peer.TargetHandler.
 package target
 
 import (
@@ -15,17 +16,17 @@ import (
 	"gorail/backend/wire"
 )
 
-// New has no session.
+// New returns Sessions without a session.
 func New(cfg Config) *Sessions {
 	return &Sessions{Config: cfg, opening: quota.NewTurns(openers, quota.NewPace(atOnce, share)), fencing: quota.NewTurns(fencers, nil),
 		ending: make(chan struct{}, enders), freeing: make(chan struct{}, enders), all: map[*peer.In]*Session{}, byID: map[uint64]*Session{},
-		byEngine: map[wire.EngineID][]*Session{}, taken: map[wire.EngineID]*taken{}}
+		byEngine: map[wire.EngineID][]*Session{}, progress: map[wire.EngineID]*notifProgress{}}
 }
 
-// SetNode names the control channel, which drops a session where there is no room for another.
+// SetNode sets the control channel. makeRoom asks it to drop a session if there is no room for another.
 func (s *Sessions) SetNode(n *peer.Node) { s.node.Store(n) }
 
-// Message has a message of a session's that the core leaves to Go.
+// Message passes a session's message that the core leaves to Go.
 func (s *Sessions) Message(ev core.Event) {
 	s.mu.RLock()
 	t := s.byID[ev.ID]
@@ -35,7 +36,7 @@ func (s *Sessions) Message(ev core.Event) {
 	}
 }
 
-// Views are the sessions as the counters have them.
+// Views are the sessions that have not ended, for the counters.
 func (s *Sessions) Views() (list []link.View) {
 	for _, t := range s.All() {
 		t.mu.Lock()
@@ -50,11 +51,12 @@ func (s *Sessions) Views() (list []link.View) {
 // UseRail asks the initiators for the links over a rail that has just come up.
 func (s *Sessions) UseRail(r *rails.Rail) {
 	for _, t := range s.All() {
-		go t.wantStart(r) // not among the events: Fence holds mu while it waits for those
+		go t.wantStart(r) // outside of the serial events: Fence holds mu while it waits for those
 	}
 }
 
-// DeviceChanged says that a network device went down or came up: rails are those over it, addr is their address. Initiators are told to doubt it.
+// DeviceChanged handles a network device that went down or came up. over are the rails on it, addr is their address.
+// Initiators get a hint to suspect a lost address.
 func (s *Sessions) DeviceChanged(over []*rails.Rail, up bool, addr netip.Addr, why string) {
 	for _, t := range s.All() {
 		if !up && addr.IsValid() {
@@ -77,7 +79,7 @@ func (s *Sessions) Close() {
 	all.Wait()
 }
 
-// errLeaving is the answer of an engine that will be gone in a moment.
+// errLeaving is the answer of an engine that is being destroyed.
 var errLeaving = &peer.RejectError{Code: wire.CodeEngine, Text: "the engine is being destroyed"}
 
 var errHungUp = errors.New("the initiator hung up while its Hello waited for its turn")

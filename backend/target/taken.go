@@ -7,36 +7,36 @@ import (
 	"gorail/backend/wire"
 )
 
-// Bounds of what is kept of sessions that have ended: the engines, and the bytes that wait behind gaps, of all together.
+// Bounds of what is kept of ended sessions: the number of engines, and the bytes behind gaps of all engines together.
 const (
-	mostTaken = 4096
-	mostHeld  = 256 << 20
+	mostProgress = 4096
+	mostHeld     = 256 << 20
 )
 
-// noteTaken keeps how far a session got that ends. What waits behind a gap is given up when the engine has not come back: it connects again
-// for peer_timeout, and may notice the end later than we do.
-func (s *Sessions) noteTaken(id wire.EngineID, now *taken) {
+// saveProgress saves the progress of a session that ends. Messages behind a gap are given up after two peer_timeouts if the
+// engine has not come back. The engine reconnects for peer_timeout, and may notice the end later than we do.
+func (s *Sessions) saveProgress(id wire.EngineID, now *notifProgress) {
 	if s.Life.Closed() || now.asm.Next() == 0 && now.asm.Pending() == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before := s.taken[id]; before != nil && before.last > now.last {
+	if before := s.progress[id]; before != nil && before.last > now.last {
 		s.dropHeld(now, id) // an older session may end later
 		return
 	}
-	if len(s.taken) >= mostTaken {
-		for other := range s.taken {
-			s.dropTaken(other) // any one: it matters only to an engine that connects again within its peer_timeout
+	if len(s.progress) >= mostProgress {
+		for other := range s.progress {
+			s.dropProgress(other) // any entry: only an engine that reconnects within its peer_timeout needs it
 			break
 		}
 	}
-	s.taken[id] = now
+	s.progress[id] = now
 	if now.asm.Pending() == 0 {
 		return
 	}
 	held := uint64(0)
-	for _, t := range s.taken {
+	for _, t := range s.progress {
 		held += t.asm.Counts().Bytes
 	}
 	if held > mostHeld {
@@ -46,50 +46,50 @@ func (s *Sessions) noteTaken(id wire.EngineID, now *taken) {
 	s.Life.After(2*s.Options.PeerTimeout, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.taken[id] == now {
+		if s.progress[id] == now {
 			s.dropHeld(now, id)
 		}
 	})
 }
 
-// dropTaken forgets how far an engine's notifications got. Under mu.
-func (s *Sessions) dropTaken(id wire.EngineID) {
-	if t := s.taken[id]; t != nil {
+// dropProgress forgets an engine's progress. Under mu.
+func (s *Sessions) dropProgress(id wire.EngineID) {
+	if t := s.progress[id]; t != nil {
 		s.dropHeld(t, id)
-		delete(s.taken, id)
+		delete(s.progress, id)
 	}
 }
 
-// dropHeld gives up what waits behind a gap. Under mu.
-func (s *Sessions) dropHeld(t *taken, id wire.EngineID) {
+// dropHeld gives up the messages behind a gap. Under mu.
+func (s *Sessions) dropHeld(t *notifProgress, id wire.EngineID) {
 	if n := t.asm.Pending(); n > 0 {
-		s.Log.Warn("notifications dropped: those before them never came, and the peer has begun no session that sends them", "engine", id, "count", n)
+		s.Log.Warn("notifications dropped: earlier ones never arrived, and the peer began no session that sends them again", "engine", id, "count", n)
 		next := t.asm.Next()
 		t.asm, t.skip = notify.New(notify.Limits{}), map[uint64]bool{}
 		t.asm.Advance(next)
 	}
 }
 
-// takenBefore is how far an engine got with its notifications when its session `after` was lost; nil: nothing is known, and numbers begin anew. It
-// stays noted until the session that asks is there. One asks at a time, with older sessions frozen.
-func (s *Sessions) takenBefore(id wire.EngineID, after uint64) *taken {
+// progressAfter is an engine's progress when its session `after` was lost. nil: none is known, and the numbers begin anew.
+// The progress stays saved until the session that asks is open. One session asks at a time, with older sessions frozen.
+func (s *Sessions) progressAfter(id wire.EngineID, after uint64) *notifProgress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.taken[id]
+	t := s.progress[id]
 	switch {
 	case t == nil:
-	case after < t.first || after > t.last: // 0, or of numbers before these
-		s.dropTaken(id)
+	case after < t.first || after > t.last: // 0, or a session before these numbers
+		s.dropProgress(id)
 	default:
 		if have := t.asm.Have(); len(have) > wire.MaxHave || len(have) > 0 && have[len(have)-1]-t.asm.Next() > math.MaxUint16 {
-			s.dropHeld(t, id) // no initiator of ours has so many out
+			s.dropHeld(t, id) // no initiator of ours has so many in flight
 		}
 		return t
 	}
 	return nil
 }
 
-// distances are how far beyond the next notification those are that wait for it.
+// distances are the distances of the waiting notifications from the next one.
 func distances(asm *notify.Assembler) (d []uint16) {
 	for _, seq := range asm.Have() {
 		d = append(d, uint16(seq-asm.Next()))
