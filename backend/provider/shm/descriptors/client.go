@@ -80,7 +80,7 @@ func (f *fetch) connect() (err error) {
 			break
 		}
 		switch {
-		case ipc.Short(err):
+		case ipc.OutOfResources(err):
 			return gpu.NoFDs
 		case ipc.Errno(err) != unix.EAGAIN || !f.again():
 			return gpu.Silent

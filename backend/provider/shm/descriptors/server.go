@@ -138,7 +138,7 @@ func (s *Server) accept() {
 			s.take(conn)
 			continue
 		}
-		if ipc.Short(err) {
+		if ipc.OutOfResources(err) {
 			s.dropOldest()
 		}
 		s.nap()

@@ -123,10 +123,10 @@ func (l *Listener) accept() {
 		case err == nil:
 			short = time.Time{}
 			l.take(conn)
-		case ipc.Short(err) && l.dropOldest():
-		case ipc.Short(err) && short.IsZero():
+		case ipc.OutOfResources(err) && l.dropOldest():
+		case ipc.OutOfResources(err) && short.IsZero():
 			short = time.Now()
-		case ipc.Short(err) && time.Since(short) > shortFor:
+		case ipc.OutOfResources(err) && time.Since(short) > shortFor:
 			short = time.Time{}
 			l.giveUp(ipc.Fail("accept of the peer's connection", err))
 		}
