@@ -195,7 +195,7 @@ func Listen(backlog int) (*Listener, error) {
 	}
 	if err != nil {
 		_ = l.file.Close()
-		return nil, Fail("bind of a unix socket", err)
+		return nil, Fail("bind a unix socket", err)
 	}
 	return l, nil
 }
