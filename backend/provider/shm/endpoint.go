@@ -77,7 +77,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	if !ok {
 		return fmt.Errorf("%w: %s: malformed endpoint address %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
-	if err := e.core.Named(); err != nil {
+	if err := e.core.BeginConnect(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
 	if err := e.hs.Connect(name, handshake.Token(peer[1+nameLen:])); err != nil {

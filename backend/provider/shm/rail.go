@@ -199,8 +199,8 @@ func (m *region) Close() error {
 	}
 	m.closed = true
 	defer cma.FreeDesc(m.desc)
-	m.rail.table.revoke(m.key) // before Quiet reads the epochs
-	err := m.rail.core.Quiet(m.key)
+	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
+	err := m.rail.core.WaitIdle(m.key)
 	m.rail.table.release(m.key)
 	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)

@@ -1,5 +1,5 @@
-/* What a region allows, and the wait for those that are copying. Who enters regions is Go (shm/table.go); the wait is C, as it looks at epochs of endpoints
- * under the rail's lock. */
+/* Access checks of regions, and the wait for copies under way. Go enters regions (shm/table.go). The wait is C
+ * because it reads the epochs of endpoints under the rail's lock. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -20,7 +20,7 @@ int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t le
 }
 
 typedef struct busy {
-    uint64_t ep, turn; /* ep 0: ours, for peers */
+    uint64_t ep, turn; /* ep 0: our own epochs, for copies for peers */
     uint32_t epoch;
 } busy;
 
@@ -41,7 +41,8 @@ static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
     for (cma_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
         for (uint32_t i = 0; i < CMA_EPOCHS; i++) {
             uint64_t turn = atomic_load(&ep->shm->epoch[i].turn), at = atomic_load(&ep->shm->epoch[i].regions);
-            if (busy_at(turn, at, regions)) { /* of a later turn, which looks at generations anew: no harm */
+            /* `regions` may be of a later turn. That is harmless: a later turn checks the generations again */
+            if (busy_at(turn, at, regions)) {
                 if (out)
                     out[n] = (busy){ ep->number, turn, i };
                 n++;
@@ -58,7 +59,7 @@ static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
     return n;
 }
 
-int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions)
+int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
 {
     gr_rail_lock(&rail->base);
     uint32_t n = look(rail, only, regions, NULL);
@@ -94,7 +95,7 @@ int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions)
             break;
         }
         if (n)
-            nanosleep(&(struct timespec){ .tv_nsec = CMA_NAP_US * 1000 }, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = CMA_SLEEP_US * 1000 }, NULL);
     }
     free(list);
     return n ? -ETIMEDOUT : 0;

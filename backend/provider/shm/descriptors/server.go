@@ -188,7 +188,7 @@ func (s *Server) evictOldest() {
 }
 
 // evict closes the longest silent caller that has no pending request, unauthenticated callers first. False: there is
-// no such caller, or it was lastHeard less than minIdle ago. With mu.
+// no such caller, or it was heard less than minIdle ago. With mu.
 func (s *Server) evict() bool {
 	var oldest *caller
 	for _, c := range s.callers {

@@ -13,7 +13,7 @@ import (
 )
 
 // accept serves the connection that has shown the endpoint's token, until the peer's descriptors have arrived. False:
-// the endpoint has ended, and the pendingConn closes the connection.
+// the endpoint has ended, and the caller closes the connection.
 func (e *Endpoint) accept(c *pendingConn) bool {
 	if !e.startTask(&e.in, c.conn) {
 		return false

@@ -52,7 +52,7 @@ type Endpoint struct {
 	connecting bool      // Connect was called
 }
 
-// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptor segment; the pendingConn keeps table
+// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptor segment; the caller keeps table
 // and shares. The error is an *ipc.Error.
 func (l *Listener) Open(owner Owner, segment, table, shares int) (*Endpoint, error) {
 	e := &Endpoint{l: l, owner: owner, rights: []int{segment, table, shares}, ended: make(chan struct{})}

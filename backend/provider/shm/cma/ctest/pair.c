@@ -1,4 +1,4 @@
-/* Two processes that meet. */
+/* Two processes connected with each other. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 
 #include "world.h"
 
-/* Who we are: card and descriptors. */
+/* Sends our card and the descriptors of our segments. */
 static void show(int to, const end *e)
 {
     card mine = own_card(e);
@@ -37,7 +37,7 @@ static card look(int from, int fd[3])
     return its;
 }
 
-static pair meet(int fd, uint32_t threads, pid_t child, const int doorbells[2])
+static pair open_pair(int fd, uint32_t threads, pid_t child, const int doorbells[2])
 {
     pair p = { .me = open_end(threads), .child = child, .pipe = fd };
     int its[3];
@@ -61,7 +61,7 @@ pair split(uint32_t threads, void (*other)(pair *))
         close(s[0]);
         close(to[0]);
         close(from[1]);
-        pair p = meet(s[1], threads, 0, (int[2]){ from[0], to[1] });
+        pair p = open_pair(s[1], threads, 0, (int[2]){ from[0], to[1] });
         other(&p);
         close_end(&p.me);
         _exit(0);
@@ -69,7 +69,7 @@ pair split(uint32_t threads, void (*other)(pair *))
     close(s[1]);
     close(to[1]);
     close(from[0]);
-    return meet(s[0], threads, child, (int[2]){ to[0], from[1] });
+    return open_pair(s[0], threads, child, (int[2]){ to[0], from[1] });
 }
 
 void tell(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }
