@@ -113,8 +113,8 @@ func TestMappingText(t *testing.T) {
 	require.Equal(t, gpu.Failed, whyOf(os.ErrClosed))
 }
 
-// TestMappingFed: the pieces come from their owner. A wrong process at the owner's socket fails the mapping.
-func TestMappingFed(t *testing.T) {
+// TestMappingPieces: the pieces come from their owner. A wrong process at the owner's socket fails the mapping.
+func TestMappingPieces(t *testing.T) {
 	s, err := descriptors.Serve(descriptors.Token{}, func(_ uint64, _, n int) (fds []int, sizes []uint64, why int) {
 		for range n {
 			fds, sizes = append(fds, dup(t)), append(sizes, 1)

@@ -100,9 +100,9 @@ func stray(t *testing.T, r provider.Rail) {
 	require.NoError(t, unix.Close(s))
 }
 
-// TestNobodyPolls: the listener closes unauthenticated connections though no thread polls, also after a refused
+// TestAcceptWithoutPolling: the listener closes unauthenticated connections though no thread polls, also after a refused
 // Close.
-func TestNobodyPolls(t *testing.T) {
+func TestAcceptWithoutPolling(t *testing.T) {
 	r := open(t, Options{})
 	for range 100 {
 		stray(t, r)

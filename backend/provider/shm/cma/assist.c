@@ -12,7 +12,7 @@ enum {
     POLLS_NS = 2000000,
 };
 
-void cma_assist_look(cma_rail *rail)
+void cma_assist_update(cma_rail *rail)
 {
     int assists = atomic_load_explicit(&rail->assist.assists, memory_order_relaxed);
     cma_ep *next = NULL;

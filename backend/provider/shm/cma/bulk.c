@@ -23,7 +23,7 @@ struct cma_pair {
     cma_task task;
     cma_pair *next;
     int device, peer;
-    int asked, failed; /* asked: a task is queued; failed: a gr_gpu_why */
+    int asked, failed;     /* asked: a task is queued; failed: a gr_gpu_why */
     gr_gpu_stream *stream; /* set by the mapper */
     cma_bulk *free;
 };

@@ -51,12 +51,12 @@ struct cma_ep {
     uint64_t number;
     cma_shm *shm;
     int connecting;           /* Connect was called */
-    int err;             /* not 0: the endpoint is unusable, for this reason */
-    int assists;           /* the value that shm->assists has */
-    uint32_t posted;     /* jobs that poll has not completed */
-    _Atomic int closing; /* a copy under way ends before its next turn */
-    _Atomic int doorbell;    /* our connection to the peer, after the peer has accepted it; else -1 */
-    _Atomic int ring_pending;    /* ring when doorbell is set */
+    int err;                  /* not 0: the endpoint is unusable, for this reason */
+    int assists;              /* the value that shm->assists has */
+    uint32_t posted;          /* jobs that poll has not completed */
+    _Atomic int closing;      /* a copy under way ends before its next turn */
+    _Atomic int doorbell;     /* our connection to the peer, after the peer has accepted it; else -1 */
+    _Atomic int ring_pending; /* ring when doorbell is set */
 
     struct {
         uint32_t taken; /* messages taken from our ring */
@@ -64,26 +64,26 @@ struct cma_ep {
         cma_recv recv[CMA_RECVS];
     } in;
 
-    struct { /* set when the peer has connected */
+    struct { /* pid and pidfd: set when the peer is identified; the rest: when it has connected */
         int sock; /* the peer rings us over this socket; -1: none */
         cma_shm *shm;
         const cma_entry *table;
         const cma_shares *shares;
         pid_t pid;
         int pidfd;
-        int ended; /* the handshake failed because the process had ended */
-        int self;  /* the peer is this process */
-        int same_user;   /* another process that we may assist: see handshake/accept.go */
-        int mem;   /* /proc/PID/mem, opened when the peer connected; -1: none */
+        int ended;     /* the handshake failed because the process had ended */
+        int self;      /* the peer is this process */
+        int same_user; /* another process that we may assist: see handshake/accept.go */
+        int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
         _Atomic uint64_t alive_ns;
-        uint32_t put, taken; /* messages put into the peer's ring; the peer's `taken` as we read it last */
+        uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
         uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
     } peer;
 
     struct { /* under pool.mu */
         uint32_t offers, abandoned; /* bits: offers in use; offers among them that we gave up without the peer's answer */
-        uint32_t jobs;       /* jobs that threads are copying */
-        int declined;        /* the peer cannot copy for us */
+        uint32_t jobs;              /* jobs that threads are copying */
+        int declined;               /* the peer cannot copy for us */
     } pool;
 
     struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
@@ -100,15 +100,15 @@ struct cma_rail {
     cma_ep *eps;
     uint64_t numbers;
     uint32_t open_eps;
-    int handshake_event;        /* a handshake has made progress since the last poll */
+    int handshake_event;   /* a handshake has made progress since the last poll */
     uint32_t inline_bytes; /* bytes that posts have copied since the last poll */
     cma_job *free_job;
     gr_ready ready;
     int doorbell_fd;
-    _Atomic uint32_t asleep; /* a thread sleeps on the rail: cma_wake writes to doorbell_fd */
-    _Atomic uint64_t late;   /* the last wait for a copy that timed out: see cma_late */
+    _Atomic uint32_t asleep;  /* a thread sleeps on the rail: cma_wake writes to doorbell_fd */
+    _Atomic uint64_t late;    /* the last wait for a copy that timed out: see cma_late */
     uint8_t proof[CMA_TOKEN]; /* random bytes, filled by Go: a peer that knows them can read our memory */
-    uint32_t cpus;           /* processors that this process may use; 0: unknown. Set before the first endpoint */
+    uint32_t cpus;            /* processors that this process may use; 0: unknown. Set before the first endpoint */
     cma_entry *table;         /* written by Go */
     cma_shares *shares;       /* written by Go */
     cma_pool pool;
@@ -117,9 +117,9 @@ struct cma_rail {
     struct { /* copies that we make for peers */
         _Atomic uint32_t polls; /* polls without work since `began` */
         _Atomic uint64_t began;
-        uint64_t last;     /* number of the endpoint whose peer was assisted last */
+        uint64_t last;       /* number of the endpoint whose peer was assisted last */
         _Atomic int assists; /* the application polls all the time: peers may offer pieces */
-        int off;         /* never assist. Set before the first endpoint */
+        int off;             /* never assist. Set before the first endpoint */
     } assist;
 
     struct {
@@ -200,7 +200,7 @@ uint64_t cma_late(cma_rail *rail);
 /* ---- assist.c ---- */
 
 /* Called by each poll. Chooses the next peer with an offer, and tells peers whether to offer. With the rail locked. */
-void cma_assist_look(cma_rail *rail);
+void cma_assist_update(cma_rail *rail);
 /* Bytes copied for peers, and by peers for us. */
 void cma_assisted(cma_rail *rail, uint64_t *for_peers, uint64_t *by_peers);
 /* Copies one piece for a peer; 0: there was none. Without the rail's lock. */

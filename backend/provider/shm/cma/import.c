@@ -96,7 +96,7 @@ static int room(cma_ep *ep, uint32_t index)
 }
 
 /* Copies the peer's share of the region, and checks that the share belongs to the region's current generation. */
-static int look(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
+static int read_share(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
 {
     int err = cma_allowed(ep->peer.table, r->key, r->addr, r->len);
     if (err)
@@ -117,13 +117,13 @@ static int look(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
     return -cma_allowed(ep->peer.table, r->key, r->addr, r->len);
 }
 
-static int ask(cma_ep *ep, const gr_bulk_region *r, int device)
+static int request(cma_ep *ep, const gr_bulk_region *r, int device)
 {
     int rc = room(ep, r->index);
     cma_import *m = rc ? NULL : calloc(1, sizeof(*m));
     if (!m)
         return -EAGAIN;
-    rc = look(ep, r, &m->share);
+    rc = read_share(ep, r, &m->share);
     m->server_name_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
     m->server_name_len = m->server_name_len < sizeof(m->server_name) ? m->server_name_len : sizeof(m->server_name);
     memcpy(m->server_name, ep->peer.shares->name, sizeof(m->server_name));
@@ -165,7 +165,7 @@ cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *r, int device, int *
     while (m && m->device != device)
         m = m->next;
     if (!m) {
-        *rc = ask(ep, r, device);
+        *rc = request(ep, r, device);
         return NULL;
     }
     int state = atomic_load(&m->state);

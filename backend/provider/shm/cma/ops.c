@@ -168,7 +168,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
         cma_bulk_poll(rail);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         take(ep);
-    cma_assist_look(rail);
+    cma_assist_update(rail);
     return gr_ready_take(&rail->ready, out, max);
 }
 
@@ -234,7 +234,7 @@ int cma_cancel(cma_ep *ep)
     int rc = cma_pool_drain(ep->rail, ep);
     cma_bulk_drain(ep);
     finish(ep->rail);
-    take(ep); /* a message may lie here though no thread was woken for it: its sender was told that it arrived and does not repeat it */
+    take(ep); /* a message may lie here though no thread was woken for it: its sender has a completion and does not repeat it */
     if (!ep->err)
         fail(ep, ECANCELED);
     return rc;

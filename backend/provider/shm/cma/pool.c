@@ -10,8 +10,8 @@
 enum {
     BATCH = 64,         /* segments of one system call */
     BATCH_BYTES = 256 << 10,
-    OFFLOAD_MIN = 64 << 10,    /* bytes that are worth an offer: 128 KiB took 9.3 us in halves, 10.4 us in one */
-    OFFLOAD_MAX = 512 << 10,   /* bytes that keep the peer's poll for 50 to 150 us, which is acceptable */
+    OFFLOAD_MIN = 64 << 10,  /* bytes that are worth an offer: 128 KiB took 9.3 us in halves, 10.4 us in one */
+    OFFLOAD_MAX = 512 << 10, /* bytes that keep the peer's poll for 50 to 150 us, which is acceptable */
 };
 
 /* Polling threads copy up to CMA_UNSPLIT bytes, which fit in a core's cache. A thread that must be woken comes too

@@ -32,7 +32,7 @@ typedef struct cma_job {
     cma_offer *offload; /* the peer copies, or may copy, the bytes from `kept` on; NULL: no offer */
     uint64_t kept;
     uint64_t check_ns; /* time of the next check of a slow peer; 0: not set */
-    int node; /* of our memory, as index in the pool's nodes; -1: unknown, or no choice */
+    int node;          /* of our memory, as index in the pool's nodes; -1: unknown, or no choice */
     uint32_t n;
     uint64_t bytes;
     gr_seg seg[GR_MAX_IOV];
@@ -50,14 +50,14 @@ typedef struct cma_pool {
     cma_job *head, **tail;
     _Atomic uint32_t queued;
     _Atomic int wake_on_poll; /* the next poll wakes threads */
-    uint64_t bytes; /* queued */
-    cma_job *offloaded; /* jobs that wait for a peer; the peer copies the rest of each, or may still take it */
+    uint64_t bytes;           /* queued */
+    cma_job *offloaded;       /* jobs that wait for a peer; the peer copies the rest of each, or may still take it */
     _Atomic uint32_t noffloaded;
-    cma_ep *_Atomic assist; /* an endpoint whose peer has an offer; set under the rail's lock, cleared under mu */
-    _Atomic int assisted; /* a piece was copied for a peer since count_poll's last look */
+    cma_ep *_Atomic assist;               /* an endpoint whose peer has an offer; set under the rail's lock, cleared under mu */
+    _Atomic int assisted;                 /* a piece was copied for a peer since count_poll's last look */
     _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
-    cma_epoch own[CMA_COPIERS]; /* our own epochs, for copies that we make for peers */
-    _Atomic uint32_t epochs; /* bits: free epochs */
+    cma_epoch own[CMA_COPIERS];           /* our own epochs, for copies that we make for peers */
+    _Atomic uint32_t epochs;              /* bits: free epochs */
     cma_job *_Atomic done;
 } cma_pool;
 

@@ -1,4 +1,4 @@
-/* What processes of one host read and write of each other: tables of regions, and shared-memory segments of endpoints. */
+/* Memory that processes of one host share: tables of regions, and segments of endpoints. */
 #ifndef GORAIL_SHM_SHARED_H
 #define GORAIL_SHM_SHARED_H
 
@@ -9,10 +9,10 @@
 #include "gr_provider.h"
 
 enum {
-    CMA_MSG = 2096,          /* bytes of a message: a fragment of the core, with its header */
-    CMA_SLOTS = 64,          /* messages in a ring, a power of two; the core has fewer credits */
-    CMA_RECVS = 64,          /* receives of an endpoint, a power of two */
-    CMA_OPS = 256,           /* operations of an endpoint that wait for the pool */
+    CMA_MSG = 2096, /* bytes of a message: a fragment of the core, with its header */
+    CMA_SLOTS = 64, /* messages in a ring, a power of two; the core has fewer credits */
+    CMA_RECVS = 64, /* receives of an endpoint, a power of two */
+    CMA_OPS = 256,  /* operations of an endpoint that wait for the pool */
     /* epochs of copying threads: the first for the holder of the rail's lock, one per pool thread, the others for
      * polling threads */
     CMA_COPIERS = 32,
@@ -48,7 +48,7 @@ typedef struct cma_epoch {
     /* regions of the copy: one bit per region, from the last six bits of its index; written before turn. 0: any */
     _Atomic uint64_t regions;
 } cma_epoch;
-_Static_assert(sizeof(cma_epoch) == 64, "peers of another version have it, too");
+_Static_assert(sizeof(cma_epoch) == 64, "the layout is shared with peers of other versions");
 
 /* A piece that the segment's owner may copy instead of its peer. The peer writes it and then sets its bit in
  * cma_shm.offered. The owner copies with one system call at most: once stopped within that call, its thread touches
@@ -76,7 +76,7 @@ typedef struct cma_slot {
 typedef struct cma_shm {
     _Alignas(64) _Atomic uint32_t closed; /* no copy may begin */
     _Atomic uint32_t sleeping;            /* the owner wants a doorbell; the side that clears the flag rings */
-    _Atomic uint32_t assists;               /* the owner polls all the time and takes offers */
+    _Atomic uint32_t assists;             /* the owner polls all the time and takes offers */
     _Alignas(64) _Atomic uint32_t put;    /* messages put into the ring */
     /* bits: open offers; the side that clears a bit makes the copy. In put's cache line, which the owner polls */
     _Atomic uint32_t offered;

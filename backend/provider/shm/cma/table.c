@@ -24,7 +24,7 @@ typedef struct busy {
     uint32_t epoch;
 } busy;
 
-static cma_ep *find(cma_rail *rail, uint64_t number)
+static cma_ep *find_ep(cma_rail *rail, uint64_t number)
 {
     cma_ep *ep = rail->eps;
     while (ep && ep->number != number)
@@ -35,7 +35,7 @@ static cma_ep *find(cma_rail *rail, uint64_t number)
 static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn & 1) && (!at || !regions || (at & regions)); }
 
 /* With the rail locked. */
-static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
+static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
 {
     uint32_t n = 0;
     for (cma_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
@@ -62,13 +62,13 @@ static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
 int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
 {
     gr_rail_lock(&rail->base);
-    uint32_t n = look(rail, only, regions, NULL);
+    uint32_t n = find_busy(rail, only, regions, NULL);
     gr_rail_unlock(&rail->base);
     if (n == 0)
         return 0;
     gr_rail_lock(&rail->base);
     busy *list = malloc((rail->open_eps + 1) * CMA_EPOCHS * sizeof(*list));
-    n = list ? look(rail, only, regions, list) : 0;
+    n = list ? find_busy(rail, only, regions, list) : 0;
     gr_rail_unlock(&rail->base);
     if (!list)
         return -ENOMEM;
@@ -81,12 +81,12 @@ int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
                     list[left++] = list[i];
                 continue;
             }
-            cma_ep *ep = find(rail, list[i].ep);
+            cma_ep *ep = find_ep(rail, list[i].ep);
             if (ep && atomic_load(&ep->shm->epoch[list[i].epoch].turn) == list[i].turn && cma_alive(ep))
                 list[left++] = list[i];
         }
         int over = left && cma_now() > end;
-        cma_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
+        cma_ep *late = over && list[0].ep ? find_ep(rail, list[0].ep) : NULL;
         pid_t pid = late ? late->peer.pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;

@@ -33,7 +33,7 @@ typedef struct cma_mapper {
     int doorbell_fd; /* eventfd, signaled with each task */
     cma_task *head, **tail;
     uint64_t asked;
-    char last_error[256];        /* why GPU memory could not be reached, last */
+    char last_error[256];     /* why GPU memory could not be reached, last */
     _Atomic uint32_t opening; /* imports that are requested and not mapped yet */
 } cma_mapper;
 
@@ -55,10 +55,10 @@ struct cma_import {
     cma_import *next; /* of the same region, or in ep->left */
     uint64_t key;
     uint32_t index;
-    uint32_t jobs;   /* jobs that use the import; under the rail's lock */
-    int self;        /* memory of this process */
-    int device;      /* our GPU */
-    int peer;        /* the GPU that has the memory, in our numbering; set by the mapper */
+    uint32_t jobs; /* jobs that use the import; under the rail's lock */
+    int self;      /* memory of this process */
+    int device;    /* our GPU */
+    int peer;      /* the GPU that has the memory, in our numbering; set by the mapper */
     /* before the mapping: why no other process can map the memory, as its owner claims. CMA_FAILED: why the mapping failed */
     int why;
     _Atomic int state; /* the mapper owns the fields below while this is CMA_ASKED */

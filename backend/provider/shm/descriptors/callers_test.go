@@ -100,8 +100,8 @@ func TestCallers(t *testing.T) {
 	require.Equal(t, replySize, askPiece(mine, token, 7))
 }
 
-// TestManyAsk: three times maxCallers send requests at once, while the source is blocked. Each gets a reply.
-func TestManyAsk(t *testing.T) {
+// TestManyRequests: three times maxCallers send requests at once, while the source is blocked. Each gets a reply.
+func TestManyRequests(t *testing.T) {
 	const callers = 3 * maxCallers
 	begun, goOn := make(chan struct{}, callers), make(chan struct{})
 	s := server(t, held(begun, goOn))

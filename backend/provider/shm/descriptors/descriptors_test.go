@@ -179,8 +179,8 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// TestCloseUnderQuestions: Close waits for the reply that is being made. The other requests get no reply.
-func TestCloseUnderQuestions(t *testing.T) {
+// TestCloseUnderRequests: Close waits for the reply that is being made. The other requests get no reply.
+func TestCloseUnderRequests(t *testing.T) {
 	begun, goOn := make(chan struct{}, 10), make(chan struct{})
 	s := server(t, held(begun, goOn))
 	for range 10 {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBadGreeting: a segment that could shrink is not mapped, and the endpoint fails.
-func TestBadGreeting(t *testing.T) {
+// TestUnsealedSegment: a segment that could shrink is not mapped, and the endpoint fails.
+func TestUnsealedSegment(t *testing.T) {
 	for i := range 3 {
 		a, b := newEnd(t, nil), newEnd(t, nil)
 		before := descriptors(t)

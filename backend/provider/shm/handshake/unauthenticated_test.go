@@ -101,8 +101,8 @@ func TestUnauthenticated(t *testing.T) {
 	join(t, a, newEnd(t, nil))
 }
 
-// TestOldestGoes: a connection evicts the oldest pending one if there are maxPending, and may show its token later.
-func TestOldestGoes(t *testing.T) {
+// TestOldestEvicted: a connection evicts the oldest pending one if there are maxPending, and may show its token later.
+func TestOldestEvicted(t *testing.T) {
 	a := newEnd(t, nil)
 	var silent []*ipc.Conn
 	for range maxPending {

@@ -24,7 +24,7 @@ static void offers(pair *p)
     for (uint64_t stop = limit(); !err; err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM / 4))
         CHECK(cma_now() < stop);
     CHECK(err == EACCES || err == ECONNRESET);
-    tell(p, 'd');
+    pipe_put(p, 'd');
 }
 
 static uint64_t turns(cma_rail *rail)
@@ -54,7 +54,7 @@ void assist_ends(void)
             p.me.ep = NULL;
         else
             p.me.key = 0;
-        CHECK(hear(&p) == 'd');
+        CHECK(pipe_get(&p) == 'd');
         CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 1) == 0);
         atomic_store(&stop_polls, 1);
         CHECK(pthread_join(t, NULL) == 0);
@@ -110,8 +110,8 @@ static void hostile(pair *p)
     for (uint64_t stop = limit(); atomic_load(&out->offer[0].ended) == CMA_UNDER_WAY;)
         CHECK(cma_now() < stop);
     CHECK(atomic_load(&out->offer[0].ended) == -ECONNRESET);
-    tell(p, 'd');
-    CHECK(hear(p) == 'q');
+    pipe_put(p, 'd');
+    CHECK(pipe_get(p) == 'q');
 }
 
 void hostile_offers(void)
@@ -119,7 +119,7 @@ void hostile_offers(void)
     pair p = split(0, hostile);
     poll_until(&p, 'd');
     CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* the last 64 bytes were written by a valid offer */
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -141,8 +141,8 @@ static void offer_read(pair *p)
 static void of_another_user(pair *p)
 {
     offer_read(p);
-    tell(p, 'o');
-    CHECK(hear(p) == 'q');
+    pipe_put(p, 'o');
+    CHECK(pipe_get(p) == 'q');
     CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->peer.shm->assists));
 }
 
@@ -151,13 +151,13 @@ void other_users_offer(void)
 {
     pair p = split(0, of_another_user);
     p.me.ep->peer.same_user = 0;
-    CHECK(hear(&p) == 'o');
+    CHECK(pipe_get(&p) == 'o');
     for (uint64_t stop = limit(); !atomic_load(&p.me.rail->assist.assists); poll_end(&p.me))
         CHECK(cma_now() < stop);
     for (int i = 0; i < 1000; i++)
         poll_end(&p.me);
     CHECK(atomic_load(&p.me.ep->shm->offered) == 1);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 

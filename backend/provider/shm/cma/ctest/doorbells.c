@@ -38,7 +38,7 @@ static void sleeps(pair *p)
     for (int i = 0; i < RINGS; i++) {
         p->me.done = 0;
         post_recv(&p->me, buf);
-        tell(p, 's');
+        pipe_put(p, 's');
         for (uint64_t stop = limit(); !p->me.done; poll_end(&p->me)) {
             struct pollfd f = { .fd = p->me.rail->base.wait_fd, .events = POLLIN };
             CHECK(cma_now() < stop);
@@ -46,7 +46,7 @@ static void sleeps(pair *p)
                 CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
         }
         CHECK(p->me.err == 0);
-        tell(p, 'g');
+        pipe_put(p, 'g');
     }
 }
 
@@ -55,11 +55,11 @@ void doorbells(void)
 {
     pair p = split(0, sleeps);
     for (int i = 0; i < RINGS; i++) {
-        CHECK(hear(&p) == 's');
+        CHECK(pipe_get(&p) == 's');
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 256 << 10) == 0);
         send_msg(&p.me);
         wait_done(&p.me, 2 * (i + 1));
-        CHECK(hear(&p) == 'g');
+        CHECK(pipe_get(&p) == 'g');
     }
     finish(&p);
 }

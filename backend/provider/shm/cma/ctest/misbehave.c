@@ -43,7 +43,7 @@ void hostile_ring(void)
     }
 }
 
-/* A message whose sender was told that it arrived is received, also if nobody polls before the endpoint closes. */
+/* A message whose sender has a completion is received, also if nobody polls before the endpoint closes. */
 void closed_ring(void)
 {
     end a = open_end(0), b = open_end(0);

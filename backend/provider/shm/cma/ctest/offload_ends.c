@@ -16,9 +16,9 @@
 void assist_killed(void)
 {
     pair p = split(0, answering);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
-    tell(&p, 'k');
+    pipe_put(&p, 'k');
     until_taken(&p);
     wait_done(&p.me, p.me.done + 1);
     CHECK(p.me.err == ECONNRESET);
@@ -32,9 +32,9 @@ void assist_stopped_before(void)
 {
     pair p = split(0, answering);
     gr_comp c[4];
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
-    tell(&p, 's');
+    pipe_put(&p, 's');
     until_taken(&p);
     int before = p.me.done;
     CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
@@ -57,7 +57,7 @@ static void slow_assist(pair *p)
     enum { TIMES = 256 };
     static struct iovec here[TIMES], there[TIMES];
     claims_to_assist(p);
-    tell(p, 'c');
+    pipe_put(p, 'c');
     uint32_t i = await_offer(p);
     for (int k = 0; k < TIMES; k++) {
         here[k] = (struct iovec){ p->me.mem, MEM };
@@ -78,7 +78,7 @@ void assist_stopped_in_call(void)
         exit(SKIP);
     }
     pair p = split(0, slow_assist);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
     memset(p.me.mem, 9, MEM);
     until_taken(&p);
@@ -136,19 +136,19 @@ void slow_close(void)
     pair p = split(0, answering);
     cma_rail *rail = p.me.rail;
     pthread_t t;
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
     begin(&p, GR_READ, 0, MEM / 4, &ctx[0]);
     cma_job *job = take_half(rail);
     CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
     still_closing(t, CMA_WAIT_MS + 100);
-    tell(&p, 'w');
-    CHECK(hear(&p) == 't');
+    pipe_put(&p, 'w');
+    CHECK(pipe_get(&p) == 't');
     cma_pool_copy(rail, job, CMA_COPIERS - 1);
     still_closing(t, 50);
-    tell(&p, 'g');
+    pipe_put(&p, 'g');
     CHECK(pthread_join(t, NULL) == 0);
     p.me.ep = NULL;
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }

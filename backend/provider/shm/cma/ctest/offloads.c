@@ -39,7 +39,7 @@ void offloads(void)
                 CHECK(me->mem[i] == (uint8_t)((int)i * 7 + (int)i / 4096 + (int)round));
         }
         if (round % 20 == 19) {
-            tell(&p, 'q');
+            pipe_put(&p, 'q');
             finish(&p);
         }
     }
@@ -48,8 +48,8 @@ void offloads(void)
 static void idle_target(pair *p)
 {
     claims_to_assist(p);
-    tell(p, 'c');
-    CHECK(hear(p) == 'q');
+    pipe_put(p, 'c');
+    CHECK(pipe_get(p) == 'q');
 }
 
 /* With two processors no pool thread starts, because the polling threads on both sides use them. With three one starts. */
@@ -58,7 +58,7 @@ void few_cpus(void)
     for (uint32_t cpus = 2; cpus < 4; cpus++) {
         pair p = split(1, idle_target);
         cma_rail *rail = p.me.rail;
-        CHECK(hear(&p) == 'c');
+        CHECK(pipe_get(&p) == 'c');
         rail->cpus = cpus;
         wait_assists(&p);
         for (int i = 0; i < 3; i++)
@@ -66,7 +66,7 @@ void few_cpus(void)
         cma_unlocked.help(&rail->base);
         CHECK(rail->pool.copiers.started == cpus - 2);
         wait_done(&p.me, 3);
-        tell(&p, 'q');
+        pipe_put(&p, 'q');
         finish(&p);
     }
 }
@@ -75,7 +75,7 @@ void few_cpus(void)
 void withdrawn(void)
 {
     pair p = split(0, idle_target);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
     for (int op = 0; op < 2; op++) {
         memset(p.me.mem, 5, MEM);
@@ -84,7 +84,7 @@ void withdrawn(void)
     }
     for (int i = 0; i < MEM; i++)
         CHECK(p.me.mem[i] == 5);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -92,10 +92,10 @@ void withdrawn(void)
 void refused(void)
 {
     pair p = split(0, answering);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
     for (int op = 0; op < 2; op++) {
-        tell(&p, op ? 'p' : 'a');
+        pipe_put(&p, op ? 'p' : 'a');
         for (uint64_t stop = limit(); !copied_by_peer(&p);) {
             CHECK(cma_now() < stop);
             CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
@@ -104,7 +104,7 @@ void refused(void)
         CHECK(p.me.ep->pool.declined == op && p.me.ep->pool.offers == 0);
         forget_offers(&p);
     }
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -112,7 +112,7 @@ void refused(void)
 static void scribbler(pair *p)
 {
     claims_to_assist(p);
-    tell(p, 'c');
+    pipe_put(p, 'c');
     cma_offer *o = p->me.ep->shm->offer;
     for (char c = 0; c != 'q';) {
         for (int i = 0; i < 100000; i++)
@@ -125,11 +125,11 @@ static void scribbler(pair *p)
 void overwritten_offers(void)
 {
     pair p = split(0, scribbler);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     wait_assists(&p);
     for (int i = 0; i < 2000; i++)
         CHECK(rma(&p.me, i % 2 ? GR_READ : GR_WRITE, &p.peer, 0, 0, 128 << 10) == 0);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -150,7 +150,7 @@ static void sleeper(pair *p)
     cma_pool_copy(rail, job, CMA_COPIERS - 1);
     wait_done(&p->me, 1);
     CHECK(p->me.err == 0 && copied_by_peer(p));
-    tell(p, 'd');
+    pipe_put(p, 'd');
 }
 
 void assist_rings(void)

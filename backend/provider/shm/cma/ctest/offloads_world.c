@@ -82,8 +82,8 @@ void claims_to_assist(pair *p)
 void answering(pair *p)
 {
     claims_to_assist(p);
-    tell(p, 'c');
-    for (char c; (c = hear(p)) != 'q';) {
+    pipe_put(p, 'c');
+    for (char c; (c = pipe_get(p)) != 'q';) {
         uint32_t i = await_offer(p);
         atomic_store(&p->me.ep->shm->offer[i].tid, (int32_t)syscall(SYS_gettid));
         if (c == 's')
@@ -91,8 +91,8 @@ void answering(pair *p)
         if (c == 'k')
             raise(SIGKILL);
         if (c == 'w') {
-            tell(p, 't');
-            CHECK(hear(p) == 'g');
+            pipe_put(p, 't');
+            CHECK(pipe_get(p) == 'g');
         }
         atomic_store(&p->me.ep->shm->offer[i].ended, c == 'p' ? -EPERM : -EACCES);
     }

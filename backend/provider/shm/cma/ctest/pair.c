@@ -7,10 +7,10 @@
 
 #include "world.h"
 
-/* Sends our card and the descriptors of our segments. */
-static void show(int to, const end *e)
+/* Sends our region and the descriptors of our segments. */
+static void send_info(int to, const end *e)
 {
-    card mine = own_card(e);
+    region_info mine = own_region(e);
     union {
         char room[CMSG_SPACE(sizeof(e->fd))];
         struct cmsghdr align;
@@ -23,9 +23,9 @@ static void show(int to, const end *e)
     CHECK(sendmsg(to, &m, 0) == sizeof(mine));
 }
 
-static card look(int from, int fd[3])
+static region_info recv_info(int from, int fd[3])
 {
-    card its;
+    region_info its;
     union {
         char room[CMSG_SPACE(3 * sizeof(int))];
         struct cmsghdr align;
@@ -41,8 +41,8 @@ static pair open_pair(int fd, uint32_t threads, pid_t child, const int doorbells
 {
     pair p = { .me = open_end(threads), .child = child, .pipe = fd };
     int its[3];
-    show(fd, &p.me);
-    p.peer = look(fd, its);
+    send_info(fd, &p.me);
+    p.peer = recv_info(fd, its);
     connect_end(&p.me, child ? child : getppid(), its, doorbells);
     for (int i = 0; i < 3; i++)
         close(its[i]);
@@ -72,9 +72,9 @@ pair split(uint32_t threads, void (*other)(pair *))
     return open_pair(s[0], threads, child, (int[2]){ to[0], from[1] });
 }
 
-void tell(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }
+void pipe_put(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }
 
-char hear(const pair *p)
+char pipe_get(const pair *p)
 {
     char c = 0;
     CHECK(read(p->pipe, &c, 1) == 1);

@@ -25,7 +25,7 @@ static void copies(uint32_t threads)
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0);
     CHECK(memcmp(want, p.me.mem, MEM) == 0);
     free(want);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -37,11 +37,11 @@ static void writer(pair *p)
 {
     int err = 0;
     memset(p->me.mem, 0xee, MEM);
-    tell(p, 'w');
+    pipe_put(p, 'w');
     while (!(err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM)))
         ;
     CHECK(err == EACCES || err == ECONNRESET);
-    tell(p, 'd');
+    pipe_put(p, 'd');
 }
 
 static int zero(const uint8_t *m)
@@ -54,7 +54,7 @@ static void close_during_writes(int by_endpoint)
 {
     for (int i = 0; i < 10; i++) {
         pair p = split(i % 3, writer);
-        CHECK(hear(&p) == 'w');
+        CHECK(pipe_get(&p) == 'w');
         while (!p.me.mem[0] && !p.me.mem[MEM - 1])
             poll_end(&p.me);
         if (by_endpoint)
@@ -66,7 +66,7 @@ static void close_during_writes(int by_endpoint)
             p.me.ep = NULL;
         else
             p.me.key = 0;
-        CHECK(hear(&p) == 'd');
+        CHECK(pipe_get(&p) == 'd');
         CHECK(zero(p.me.mem));
         finish(&p);
     }
@@ -77,7 +77,7 @@ void endpoint_closed(void) { close_during_writes(1); }
 
 static void write_for_ever(pair *p)
 {
-    tell(p, 'w');
+    pipe_put(p, 'w');
     for (;;)
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
 }
@@ -95,7 +95,7 @@ static uint64_t turns(const end *e)
 static void signal_writer(int sig)
 {
     pair p = split(2, write_for_ever);
-    CHECK(hear(&p) == 'w');
+    CHECK(pipe_get(&p) == 'w');
     for (uint64_t stop = limit(); turns(&p.me) < 100;) /* the writer is busy */
         CHECK(cma_now() < stop);
     CHECK(kill(p.child, sig) == 0);
@@ -145,15 +145,15 @@ static void at_a_copy(pair *p)
     while (!p->me.ep->peer.shm)
         poll_end(&p->me);
     atomic_store(&p->me.ep->peer.shm->epoch[0].turn, 1);
-    tell(p, 'c');
-    hear(p);
+    pipe_put(p, 'c');
+    pipe_get(p);
 }
 
 /* A running process without progress is reported as late, and not as stopped. */
 void slow(void)
 {
     pair p = split(0, at_a_copy);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     CHECK(close_region(p.me.rail, p.me.key) == -ETIMEDOUT);
     uint64_t late = cma_late(p.me.rail);
     CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
@@ -169,7 +169,7 @@ static void with_holes(pair *p)
 {
     CHECK(munmap(p->me.mem + (1 << 20), 4096) == 0);
     CHECK(mprotect(p->me.mem + (2 << 20), 4096, PROT_READ) == 0);
-    tell(p, 'h');
+    pipe_put(p, 'h');
     wait_target(p);
 }
 
@@ -177,17 +177,17 @@ static void with_holes(pair *p)
 void holes(void)
 {
     pair p = split(1, with_holes);
-    CHECK(hear(&p) == 'h');
+    CHECK(pipe_get(&p) == 'h');
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1 << 20) == 0);
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, (1 << 20) + 1) == EFAULT);
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 1 << 20, 64) == EFAULT);
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 2 << 20, 64) == EFAULT);
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 2 << 20, 64) == 0);
-    card out = p.peer;
+    region_info out = p.peer;
     CHECK(rma(&p.me, GR_WRITE, &out, 0, MEM - 63, 64) == ERANGE);
     out.key += UINT64_C(1) << 32;
     CHECK(rma(&p.me, GR_WRITE, &out, 0, 0, 64) == EACCES);
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 64) == 0);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }

@@ -51,7 +51,7 @@ void poller_epochs(void)
         CHECK(rma(me, GR_READ, &p.peer, 0, 0, MEM) == 0);
         for (int i = 0; i < MEM; i++)
             CHECK(me->mem[i] == round + 1);
-        tell(&p, 'q');
+        pipe_put(&p, 'q');
         finish(&p);
     }
 }
@@ -99,7 +99,7 @@ void no_wakeups(void)
         gr_rail_unlock(&rail->base);
         CHECK(cma_now() < stop);
     }
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -137,7 +137,7 @@ void near(void)
         pair p = split(1, wait_target);
         void *page = memset(p.me.mem, 1, MEM);
         pool_runs_on(&p, told ? &one : &all);
-        tell(&p, 'q');
+        pipe_put(&p, 'q');
         if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0 || status < 0) {
             fprintf(stderr, "move_pages does not report the node of the memory: skipping the rest\n");
             told = 2;

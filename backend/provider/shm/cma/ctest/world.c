@@ -129,7 +129,7 @@ void poll_end(end *e)
     }
 }
 
-int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
+int post_end(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
 {
     gr_seg seg = { .laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key };
     int rc;
@@ -148,7 +148,7 @@ void wait_done(end *e, int n)
         CHECK(cma_now() < stop);
 }
 
-int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len)
+int rma(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len)
 {
     int before = e->done;
     e->err = 0;
@@ -159,7 +159,7 @@ int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t l
     return e->err;
 }
 
-card own_card(const end *e) { return (card){ (uint64_t)(uintptr_t)e->mem, e->key }; }
+region_info own_region(const end *e) { return (region_info){ (uint64_t)(uintptr_t)e->mem, e->key }; }
 
 int open_descriptors(void)
 {

@@ -24,7 +24,7 @@ static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000
 typedef struct end {
     cma_rail *rail;
     cma_ep *ep;
-    int fd[3]; /* segments that peers map: shm, table, shares */
+    int fd[3];        /* segments that peers map: shm, table, shares */
     uint32_t regions; /* regions opened so far */
     int mapper_fd;
     struct mapper *mapper; /* NULL: no mapper thread */
@@ -33,10 +33,10 @@ typedef struct end {
     int done, err;
 } end;
 
-/* What an end tells its peer: address and key of its memory. */
-typedef struct card {
+/* Address and key of an end's memory, for its peer. */
+typedef struct region_info {
     uint64_t mem, key;
-} card;
+} region_info;
 
 extern const char *step; /* the provider call that failed */
 extern gr_ctx ctx[64];
@@ -46,7 +46,7 @@ end open_end(uint32_t threads);
 void close_end(end *e);
 int close_ep(end *e); /* closes only the endpoint */
 void poll_end(end *e);
-card own_card(const end *e);
+region_info own_region(const end *e);
 int open_descriptors(void);
 /* Enters a region in the table, as shm/table.go does, and returns its key. share: of GPU memory, or NULL. */
 uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *share);
@@ -56,35 +56,35 @@ int close_region(cma_rail *rail, uint64_t key);
 void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2]);
 void join(end *a, end *b); /* connects two ends of this process */
 /* Posts one piece, repeating on -EAGAIN; 0 or an errno. */
-int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
+int post_end(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c);
 void wait_done(end *e, int n); /* polls until n operations have completed */
 /* Posts one piece and waits for it; returns its error. */
-int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len);
+int rma(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len);
 
 /* Two processes, each with one end. */
 typedef struct pair {
     end me;
-    card peer;
+    region_info peer;
     pid_t child;
     int pipe;
 } pair;
 
 /* Forks a child that runs `other` and exits. */
 pair split(uint32_t threads, void (*other)(pair *));
-void tell(const pair *p, char c);
-char hear(const pair *p);
+void pipe_put(const pair *p, char c);
+char pipe_get(const pair *p);
 void poll_until(pair *p, char told);
 void wait_target(pair *p); /* an `other` that polls until it receives 'q' */
 void finish(pair *p);      /* waits for the child's exit with status 0 and closes our end */
 
 /* A fake GPU driver that copies nothing. */
 typedef struct fake_gpu {
-    int map_fails, why;  /* the next map_fails mappings fail with why */
-    int maps;            /* mappings requested */
-    gr_gpu_work work;    /* the last job posted */
-    _Atomic int mapped;  /* open mappings */
-    _Atomic int held;    /* jobs stay under way */
-    _Atomic int stuck;   /* jobs stay under way although cancelled */
+    int map_fails, why; /* the next map_fails mappings fail with why */
+    int maps;           /* mappings requested */
+    gr_gpu_work work;   /* the last job posted */
+    _Atomic int mapped; /* open mappings */
+    _Atomic int held;   /* jobs stay under way */
+    _Atomic int stuck;  /* jobs stay under way although cancelled */
 } fake_gpu;
 extern fake_gpu fake;
 enum { FAKE_SIZE = 1 << 20 };
