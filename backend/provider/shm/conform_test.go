@@ -19,7 +19,7 @@ func open(t *testing.T, o Options) provider.Rail {
 	return r
 }
 
-// TestConform: with threads that copy, and with none but those who poll.
+// TestConform runs the conformance tests with copying threads and with polling threads alone.
 func TestConform(t *testing.T) {
 	for name, threads := range map[string]int{"threads": 2, "alone": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// endpoint implements provider.Endpoint: a ring for the peer's messages, and its lanes.
+// endpoint implements provider.Endpoint: a shared-memory segment with a ring for the peer's messages and in-use
+// epochs for the peer's copies.
 type endpoint struct {
 	rail *rail
 	core cma.Endpoint
@@ -27,11 +28,11 @@ type endpoint struct {
 var _ provider.Importer = (*endpoint)(nil)
 
 const (
-	addressForm = 4 // first byte; another is another layout
+	addressForm = 4 // first byte of an address; identifies the layout
 	addressLen  = 1 + nameLen + ipc.TokenSize
 )
 
-// OpenEndpoint implements memfd_create. The error wraps provider.ErrEndpoint.
+// OpenEndpoint implements provider.Rail and memfd_create. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	segment, fd, err := ipc.Segment(cma.Sizes.Segment, false)
 	if err != nil {
@@ -44,12 +45,12 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 		return nil, r.error(provider.ErrEndpoint, "calloc", err)
 	}
 	e := &endpoint{rail: r, core: c}
-	r.eps.Add(1)
+	r.openEPs.Add(1)
 	if e.hs, err = r.listener.Open(c, fd, r.tableFD, r.sharesFD); err != nil {
 		_ = unix.Close(fd)
 		_ = c.Shut()
 		c.Free()
-		r.eps.Add(-1)
+		r.openEPs.Add(-1)
 		return nil, r.error(provider.ErrEndpoint, "", err)
 	}
 	token := e.hs.Token()
@@ -60,8 +61,9 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 func (e *endpoint) Addr() []byte         { return e.addr }
 func (e *endpoint) Core() unsafe.Pointer { return e.core.Core() }
 
-// Connect implements connect and sendmsg of a unix socket: the peer gets what it needs to reach us. The address is the peer's word; so is all
-// that it shares, and is checked. Which process it is the kernel says. The error wraps provider.ErrBadAddress.
+// Connect starts the handshake with the peer's endpoint and does not wait for the peer. The peer gets our descriptors
+// over a unix socket. The address and all that the peer shares are untrusted and checked. The kernel identifies the
+// peer's process. The error wraps provider.ErrBadAddress. Implements connect and sendmsg of a unix socket.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,13 +71,13 @@ func (e *endpoint) Connect(peer []byte) error {
 		return fmt.Errorf("%w: %s: endpoint is closed", provider.ErrEndpoint, e.rail.dev.Name)
 	}
 	if len(peer) != addressLen || peer[0] != addressForm {
-		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
+		return fmt.Errorf("%w: %s: malformed endpoint address %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
 	name, ok := readName(peer[1:])
 	if !ok {
-		return fmt.Errorf("%w: %s: %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
+		return fmt.Errorf("%w: %s: malformed endpoint address %x", provider.ErrBadAddress, e.rail.dev.Name, peer)
 	}
-	if err := e.core.Named(); err != nil {
+	if err := e.core.BeginConnect(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, "connect", err)
 	}
 	if err := e.hs.Connect(name, handshake.Token(peer[1+nameLen:])); err != nil {
@@ -84,9 +86,9 @@ func (e *endpoint) Connect(peer []byte) error {
 	return nil
 }
 
-// Close ends the peer's access and our own operations, which are reported by poll as ECANCELED unless they had ended before. It waits for
-// copies of our own, a second at most for one that the peer makes for us and another for those that it makes for itself; the endpoint is
-// closed in any case.
+// Close ends the peer's access and our own operations. Poll reports unfinished operations as ECANCELED. Close waits
+// for our own copies. It waits 1 s at most for copies that the peer makes for us, and 1 s at most for the peer's own
+// copies. The endpoint is closed in any case.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,10 +99,10 @@ func (e *endpoint) Close() error {
 	e.hs.Close()
 	err := e.core.Shut()
 	if e.core.Imports() {
-		e.rail.mapper.wait() // the peer may free what was mapped of it as soon as it hears of the end
+		e.rail.mapper.wait() // unmap first: the peer may free that memory as soon as it sees the close
 	}
 	e.core.Free()
-	e.rail.eps.Add(-1)
+	e.rail.openEPs.Add(-1)
 	if err != nil {
 		return e.rail.error(provider.ErrEndpoint, "close", err)
 	}

@@ -13,41 +13,41 @@ import (
 	"gorail/backend/provider/shm/descriptors"
 )
 
-// mapper maps peers' memory and makes streams: calls of the driver that last milliseconds, in the order in which posts have asked for them
-// (mapper.c). What waits for a peer meanwhile has a goroutine of its own and holds up nobody.
+// mapper maps peers' memory and makes streams. These driver calls last milliseconds and run in the order in which
+// posts requested them (mapper.c). A mapping that waits for its owner gets a goroutine, so that other tasks go on.
 type mapper struct {
 	core     cma.Rail
-	doorbell *os.File // an eventfd, rung with each task
+	doorbell *os.File // eventfd, signaled with each task
 	ended    chan struct{}
 
-	finishing sync.Mutex              // core.FinishImport
-	mappings  map[cma.Import]*mapping // the goroutine's own
+	finishing sync.Mutex              // serializes core.FinishImport
+	mappings  map[cma.Import]*mapping // used by run's goroutine alone
 
 	mu   sync.Mutex
 	idle sync.Cond
-	done uint64 // tasks
+	done uint64 // tasks that have run
 }
 
-// mapping is a peer's memory for a GPU of ours, while a goroutine waits for it and after.
+// mapping is a peer's memory, mapped for one of our GPUs. A goroutine may wait for its pieces.
 type mapping struct {
 	cma.ImportInfo
 	driver   driver
-	at       mapped // nil: memory of this process as it is, or none
-	importer bool   // the pieces are ours to bring
+	at       mapped // nil: not mapped, or memory that this process uses directly
+	importer bool   // this mapping must fetch the pieces
 
 	cancel   context.CancelFunc
-	over     chan struct{} // closed when no goroutine is at it
-	finished bool          // before over
+	over     chan struct{} // closed when no goroutine works on the mapping
+	finished bool          // set before over is closed
 }
 
-// driver is what the mapper wants of a gpu.Driver.
+// driver is the part of gpu.Driver that the mapper uses.
 type driver interface {
 	Find(uuid [16]byte) int
 	Owns(s *gpu.Share) bool
 	Map(s gpu.Share, device int) (m mapped, importer bool, err error)
 }
 
-// mapped is what it wants of a gpu.Map.
+// mapped is the part of gpu.Map that the mapper uses.
 type mapped interface {
 	Add(fds []int32, sizes []uint64) error
 	Fail(why gpu.Why)
@@ -56,7 +56,7 @@ type mapped interface {
 	Close() error
 }
 
-// gpuDriver is a driver.
+// gpuDriver adapts gpu.Driver to driver.
 type gpuDriver struct{ *gpu.Driver }
 
 func (d gpuDriver) Map(s gpu.Share, device int) (mapped, bool, error) {
@@ -67,8 +67,8 @@ func (d gpuDriver) Map(s gpu.Share, device int) (mapped, bool, error) {
 	return m, importer, nil
 }
 
-// patience with a mapping that somebody else was to bring, and gave up.
-const patience = 5 * time.Second
+// mapTimeout bounds the retries when another importer of the same memory gives up.
+const mapTimeout = 5 * time.Second
 
 func newMapper(k cma.Rail, doorbell int) *mapper {
 	m := &mapper{core: k, doorbell: os.NewFile(uintptr(doorbell), "eventfd"), ended: make(chan struct{}), mappings: map[cma.Import]*mapping{}}
@@ -77,14 +77,14 @@ func newMapper(k cma.Rail, doorbell int) *mapper {
 	return m
 }
 
-// close runs what was asked for and ends the mapper. No endpoint is open.
+// close runs all requested tasks and ends the mapper. All endpoints must be closed.
 func (m *mapper) close() {
 	m.wait()
 	_ = m.doorbell.Close()
 	<-m.ended
 }
 
-// wait returns when all that was asked for has been run.
+// wait returns when all tasks requested so far have run.
 func (m *mapper) wait() {
 	all := m.core.TasksAsked()
 	m.mu.Lock()
@@ -126,7 +126,7 @@ func (m *mapper) do(t cma.Task) {
 	}
 }
 
-// begin maps an import, or leaves it to a goroutine that waits for its owner.
+// begin maps an import. If pieces are missing, a goroutine waits for the owner.
 func (m *mapper) begin(in cma.Import) {
 	p := &mapping{ImportInfo: in.Info(), driver: gpuDriver{m.core.Driver()}, over: make(chan struct{})}
 	p.Peer = p.driver.Find(p.Share.GPU())
@@ -152,7 +152,7 @@ func (m *mapper) begin(in cma.Import) {
 	close(p.over)
 }
 
-// end takes an import back that no job is at.
+// end unmaps an import that no job uses, and frees it.
 func (m *mapper) end(in cma.Import) {
 	p := m.mappings[in]
 	delete(m.mappings, in)
@@ -168,11 +168,11 @@ func (m *mapper) end(in cma.Import) {
 	in.Free()
 }
 
-// finish says how it has ended.
+// finish stores the result of a mapping: the address difference, or the error.
 func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	delta := uint64(0)
 	if err != nil {
-		m.core.SetLastError("the peer's GPU memory can't be mapped here: " + text(err))
+		m.core.SetLastError("cannot map the peer's GPU memory: " + errorText(err))
 		p.unmap()
 	} else if p.at != nil {
 		delta = p.at.At(p.Share.Base()) - p.Share.Base()
@@ -185,7 +185,7 @@ func (m *mapper) finish(in cma.Import, p *mapping, err error) {
 	}
 }
 
-// whyOf is the reason in an error; 0: none.
+// whyOf is the reason in an error; 0: no error.
 func whyOf(err error) gpu.Why {
 	if err == nil {
 		return 0
@@ -195,8 +195,8 @@ func whyOf(err error) gpu.Why {
 	return why
 }
 
-// text is an error of the driver as it is kept for whoever asks.
-func text(err error) string {
+// errorText is the text of a driver error as LastError keeps it.
+func errorText(err error) string {
 	var f *gpu.Fault
 	if !errors.As(err, &f) || f.Call == "" {
 		return whyOf(err).Error()
@@ -209,9 +209,9 @@ func text(err error) string {
 
 // ---- one mapping ----
 
-// open asks the driver.
+// open maps the memory with the driver.
 func (p *mapping) open() (err error) {
-	if !p.Share.Mappable() { // nobody else can have it; here it is where it is
+	if !p.Share.Mappable() { // no other process can map it; the owner's process uses it directly on the same GPU
 		switch {
 		case p.Self && p.Peer == p.Device:
 			return nil
@@ -220,7 +220,7 @@ func (p *mapping) open() (err error) {
 		}
 		return gpu.BadShare
 	}
-	if p.driver.Owns(&p.Share) && !p.Self { // a peer that says that its memory is ours would have us write where we like to be
+	if p.driver.Owns(&p.Share) && !p.Self { // a false claim of the peer: the memory would be ours, at an address of the peer's choice
 		return gpu.BadShare
 	}
 	p.at, p.importer, err = p.driver.Map(p.Share, p.Device)
@@ -234,7 +234,7 @@ func (p *mapping) unmap() {
 	p.at = nil
 }
 
-// opening says that pieces are missing.
+// opening reports that pieces are missing.
 func (p *mapping) opening() bool {
 	if p.at == nil {
 		return false
@@ -243,7 +243,7 @@ func (p *mapping) opening() bool {
 	return s == gpu.MapOpening
 }
 
-// err is why a mapping that is open no more has failed.
+// err is the error of a failed mapping.
 func (p *mapping) err() error {
 	if p.at == nil {
 		return nil
@@ -252,15 +252,16 @@ func (p *mapping) err() error {
 	return err
 }
 
-// await returns when the mapping is there, or why it is not; err is what opening it gave. Whoever brought the pieces may have been told to stop: when
-// all others have let go of that mapping, too, somebody else does it.
+// await returns when the mapping is complete or has failed; err is the result of open. Another importer of the same
+// memory may be cancelled while it fetches the pieces. Then we unmap and open again, and this mapping may become the
+// importer.
 func (p *mapping) await(ctx context.Context, err error) error {
-	for until := time.Now().Add(patience); ; {
+	for until := time.Now().Add(mapTimeout); ; {
 		if err == nil && p.importer {
 			err = p.fetch(ctx)
 		}
 		for err == nil && p.opening() {
-			if !nap(ctx) {
+			if !pause(ctx) {
 				return gpu.Cancelled
 			}
 		}
@@ -271,15 +272,15 @@ func (p *mapping) await(ctx context.Context, err error) error {
 			return err
 		}
 		p.unmap()
-		if !nap(ctx) {
+		if !pause(ctx) {
 			return err
 		}
 		err = p.open()
 	}
 }
 
-// nap is a millisecond. False: ctx has ended.
-func nap(ctx context.Context) bool {
+// pause sleeps one millisecond. False: ctx has ended.
+func pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -288,7 +289,7 @@ func nap(ctx context.Context) bool {
 	}
 }
 
-// fetch brings the pieces.
+// fetch gets the pieces from the descriptor server of the owner.
 func (p *mapping) fetch(ctx context.Context) error {
 	err := descriptors.Fetch(ctx, p.Owner, p.Key, p.Share.Pieces(), p.at.Add)
 	if err != nil && ctx.Err() == nil {

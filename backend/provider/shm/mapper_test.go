@@ -17,7 +17,7 @@ import (
 	"gorail/backend/provider/shm/descriptors"
 )
 
-// fakeMap is a mapping that a test ends.
+// fakeMap is a mapping whose state a test sets.
 type fakeMap struct {
 	state  atomic.Int32
 	why    gpu.Why
@@ -51,7 +51,7 @@ func (m *fakeMap) State() (gpu.MapState, error) {
 func (m *fakeMap) At(addr uint64) uint64 { return addr + 4096 }
 func (m *fakeMap) Close() error          { m.closed++; return nil }
 
-// fakeGPUs maps to what is next.
+// fakeGPUs is a driver whose Map returns the next of maps.
 type fakeGPUs struct {
 	own      bool
 	maps     []*fakeMap
@@ -70,7 +70,7 @@ func (d *fakeGPUs) Map(gpu.Share, int) (mapped, bool, error) {
 	return d.maps[d.asked-1], d.importer, nil
 }
 
-// shareOf is of memory in so many pieces; none: nobody else can have it.
+// shareOf describes memory in that number of pieces; 0: no other process can map it.
 func shareOf(pieces int) (s gpu.Share) {
 	if pieces > 0 {
 		binary.NativeEndian.PutUint32(s[4:], 2) // GR_GPU_SHARE_FDS
@@ -79,8 +79,8 @@ func shareOf(pieces int) (s gpu.Share) {
 	return s
 }
 
-// TestMappingRefused: memory that nobody else can have, and a peer that says that its memory is this process's own: it would have us copy to
-// where it likes.
+// TestMappingRefused: memory that no other process can map is refused. So is a peer's claim that its memory is this
+// process's own: copies would go to an address of the peer's choice.
 func TestMappingRefused(t *testing.T) {
 	require.Equal(t, 3, func() int { s := shareOf(3); return s.Pieces() }())
 	d := &fakeGPUs{}
@@ -105,16 +105,16 @@ func TestMappingRefused(t *testing.T) {
 }
 
 func TestMappingText(t *testing.T) {
-	require.Equal(t, gpu.Silent.Error(), text(gpu.Silent))
+	require.Equal(t, gpu.Silent.Error(), errorText(gpu.Silent))
 	f := &gpu.Fault{Why: gpu.NoPeer, Call: "cuThat", Text: "CUDA_ERROR"}
-	require.Equal(t, "cuThat: "+gpu.NoPeer.Error()+": CUDA_ERROR", text(errors.Join(f)))
+	require.Equal(t, "cuThat: "+gpu.NoPeer.Error()+": CUDA_ERROR", errorText(errors.Join(f)))
 	f.Text = ""
-	require.Equal(t, "cuThat: "+gpu.NoPeer.Error(), text(f))
+	require.Equal(t, "cuThat: "+gpu.NoPeer.Error(), errorText(f))
 	require.Equal(t, gpu.Failed, whyOf(os.ErrClosed))
 }
 
-// TestMappingFed: the pieces are fetched from their owner; one that is silent fails it.
-func TestMappingFed(t *testing.T) {
+// TestMappingPieces: the pieces come from their owner. A wrong process at the owner's socket fails the mapping.
+func TestMappingPieces(t *testing.T) {
 	s, err := descriptors.Serve(descriptors.Token{}, func(_ uint64, _, n int) (fds []int, sizes []uint64, why int) {
 		for range n {
 			fds, sizes = append(fds, dup(t)), append(sizes, 1)
@@ -147,7 +147,7 @@ func dup(t *testing.T) int {
 	return fd
 }
 
-// TestMappingShared: somebody else brings the pieces; when he is told to stop, we do.
+// TestMappingShared: another importer fetches the pieces; when it is cancelled, we open the mapping again.
 func TestMappingShared(t *testing.T) {
 	one, two := &fakeMap{}, &fakeMap{}
 	p := mapping{ImportInfo: cma.ImportInfo{Share: shareOf(3)}, driver: &fakeGPUs{maps: []*fakeMap{one, two}}}

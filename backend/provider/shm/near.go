@@ -9,9 +9,10 @@ import (
 	"gorail/backend/topo"
 )
 
-// binds says for each node where threads that copy run: on its processors that this process may use, or on all of those where the node has
-// fewer than there are threads. Nothing where there is no choice: all that may be used are on one node.
-func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []cma.Bind) {
+// numaBinds lists, for each NUMA node, the processors on which copying threads run. They are the node's allowed
+// processors, or all allowed processors if the node has fewer than there are threads. The list is empty if all
+// allowed processors are on one node, or if there are more than cma.MaxNodes nodes.
+func numaBinds(nodes []topo.Node, allowed map[int]bool, threads int) (out []cma.Bind) {
 	var all []int
 	of := make([][]int, len(nodes))
 	some := 0
@@ -39,8 +40,8 @@ func binds(nodes []topo.Node, allowed map[int]bool, threads int) (out []cma.Bind
 	return out
 }
 
-// allowed are the processors that this process may use. Implements sched_getaffinity(2).
-func allowed() map[int]bool {
+// allowedCPUs are the processors that this process may use. Implements sched_getaffinity(2).
+func allowedCPUs() map[int]bool {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil {
 		return nil
@@ -54,5 +55,7 @@ func allowed() map[int]bool {
 	return cpus
 }
 
-// near is what the rail is told of this machine.
-func near(threads int) []cma.Bind { return binds(topo.Nodes(os.DirFS("/sys")), allowed(), threads) }
+// localBinds is numaBinds for this machine.
+func localBinds(threads int) []cma.Bind {
+	return numaBinds(topo.Nodes(os.DirFS("/sys")), allowedCPUs(), threads)
+}

@@ -45,11 +45,11 @@ func TestBinds(t *testing.T) {
 		{"none of one, which has memory all the same", []topo.Node{{ID: 0, CPUs: cpus(0, 3)}, {ID: 2, CPUs: cpus(4, 7)}, {ID: 3, CPUs: cpus(8, 9)}}, may(cpus(0, 7)), 2,
 			[]cma.Bind{bind(0, cpus(0, 3)), bind(2, cpus(4, 7)), bind(3, cpus(0, 7))}},
 	} {
-		require.Equal(t, c.want, binds(c.nodes, c.allowed, c.threads), c.why)
+		require.Equal(t, c.want, numaBinds(c.nodes, c.allowed, c.threads), c.why)
 	}
 }
 
-// TestDefaultThreads: a quarter of the processors that the affinity mask and the cgroup's quota leave, of which Go makes GOMAXPROCS.
+// TestDefaultThreads: a quarter of GOMAXPROCS, which Go takes from the affinity mask and the cgroup's quota.
 func TestDefaultThreads(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for cpus, want := range map[int]int{1: 1, 2: 1, 7: 1, 8: 2, 12: 3, 16: 4, 224: 4} {

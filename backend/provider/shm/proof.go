@@ -10,10 +10,10 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// proofLen is that of the name of our socket, of an address, and of the bytes there.
+// proofLen is the size of a proof: name of our socket, address of the secret bytes, and the bytes.
 const proofLen = nameLen + 8 + ipc.TokenSize
 
-// Proof implements provider.Prover.
+// Proof implements provider.Prover. The layout is socket name, address of the secret bytes, the bytes.
 func (r *rail) Proof() []byte {
 	bytes := r.core.Proof()
 	b := appendName(nil, r.listener.Name())
@@ -21,15 +21,16 @@ func (r *rail) Proof() []byte {
 	return append(b, bytes...)
 }
 
-// Reach implements provider.Prover: the kernel says which process listens at the socket that the proof names, and process_vm_readv of a few
-// bytes shows that we may read it. The error says what forbids it and what would help.
+// Reach implements provider.Prover. The kernel names the process that listens at the proof's socket. process_vm_readv
+// of the secret bytes shows that we may read that process's memory. The error says what forbids the access and what
+// would help.
 func (r *rail) Reach(proof []byte) error {
 	if len(proof) != proofLen {
-		return fmt.Errorf("%w: a proof of %d bytes", provider.ErrBadAddress, len(proof))
+		return fmt.Errorf("%w: proof has %d bytes instead of %d", provider.ErrBadAddress, len(proof), proofLen)
 	}
 	name, ok := readName(proof)
 	if !ok {
-		return fmt.Errorf("%w: a proof that names no socket: %x", provider.ErrBadAddress, proof[:nameLen])
+		return fmt.Errorf("%w: proof names no socket in the abstract namespace: %x", provider.ErrBadAddress, proof[:nameLen])
 	}
 	p := ipc.Proof{Name: name, At: binary.BigEndian.Uint64(proof[nameLen:]), Bytes: [ipc.TokenSize]byte(proof[nameLen+8:])}
 	pid, err := p.Reach()
@@ -42,5 +43,5 @@ func (r *rail) Reach(proof []byte) error {
 	if pid != 0 {
 		what = fmt.Sprintf("%s, process %d", what, pid)
 	}
-	return fmt.Errorf("%s: %w%s", what, e.Errno, why(e.Errno))
+	return fmt.Errorf("%s: %w%s", what, e.Errno, accessHint(e.Errno))
 }

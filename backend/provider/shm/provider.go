@@ -1,8 +1,9 @@
-// Package shm moves memory between processes of one host, and within one: a single copy by the processor, without sockets.
+// Package shm implements the provider for shared memory: one copy by a processor (CMA) between two processes of one
+// host, or within one process.
 //
-// The kernel lets a process read and write another's memory (process_vm_readv, process_vm_writev) where it would let it be
-// debugged. Whether it does is tried before such a rail is used for a peer: Rail.Reach. What copies, posts and polls is package cma below, in C;
-// which process a peer is, and how endpoints connect, packages ipc and handshake.
+// The kernel allows process_vm_readv and process_vm_writev on another process where ptrace would be allowed.
+// Rail.Reach tries the access before a rail is used for a peer. Package cma, below, copies, posts and polls, in C.
+// Package ipc identifies the peer's process. Package handshake connects endpoints.
 package shm
 
 import (
@@ -22,7 +23,7 @@ type Provider struct{ opt Options }
 
 var _ provider.Provider = (*Provider)(nil)
 
-// New makes a Provider.
+// New makes a Provider. It resolves the default of Options.Threads and limits the number to cma.MaxThreads.
 func New(o Options) *Provider {
 	if o.Threads < 0 {
 		o.Threads = defaultThreads(runtime.GOMAXPROCS(0))
@@ -31,14 +32,15 @@ func New(o Options) *Provider {
 	return &Provider{o}
 }
 
-// defaultThreads leaves most processors to the application. GOMAXPROCS counts those that this process may use, by its affinity mask and
-// by the quota of its cgroup.
+// defaultThreads is a quarter of the processors, at least 1 and at most 4. The application keeps the rest. GOMAXPROCS
+// counts the processors of this process's affinity mask and cgroup quota.
 func defaultThreads(cpus int) int { return max(1, min(4, cpus/4)) }
 
 // Name implements provider.Provider.
 func (p *Provider) Name() string { return Name }
 
-// Discover implements provider.Provider: the one device. What a peer must share are boot and pid namespace.
+// Discover implements provider.Provider: there is one device. Its subnet holds boot id and pid namespace; a peer must
+// have the same.
 func (p *Provider) Discover(context.Context, provider.Filter) ([]provider.Device, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -55,7 +57,7 @@ func (p *Provider) Discover(context.Context, provider.Filter) ([]provider.Device
 // Open implements provider.Provider. The error wraps provider.ErrUnusable.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if p.opt.Ptracer {
-		const setPtracer, anyProcess = 0x59616d61, ^uintptr(0) // PR_SET_PTRACER, PR_SET_PTRACER_ANY; EINVAL without Yama
+		const setPtracer, anyProcess = 0x59616d61, ^uintptr(0) // EINVAL: a kernel without Yama
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, setPtracer, anyProcess, 0); errno != 0 && errno != syscall.EINVAL {
 			return nil, fmt.Errorf("%w: %s: option ptracer: prctl(PR_SET_PTRACER): %w", provider.ErrUnusable, Name, errno)
 		}

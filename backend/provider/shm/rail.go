@@ -18,7 +18,7 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// rail implements provider.Rail and provider.Prover: this process's table of regions and its threads.
+// rail implements provider.Rail and provider.Prover: this process's table of regions, and the threads that copy.
 type rail struct {
 	dev      provider.Device
 	core     cma.Rail
@@ -27,15 +27,15 @@ type rail struct {
 	gpus     *vram.GPUs
 
 	table             *table
-	tableFD, sharesFD int // of what peers read
+	tableFD, sharesFD int // of the segments that peers read
 
-	eps atomic.Int64 // that are open
+	openEPs atomic.Int64 // open endpoints
 
-	mu     sync.Mutex
-	closed bool
-	server *descriptors.Server // of VMM memory; nil before the first region that wants it
-	known  map[int]bool        // GPUs that were looked at
-	news   []string
+	mu        sync.Mutex
+	closed    bool
+	server    *descriptors.Server // descriptor server of VMM memory; nil before the first region that needs it
+	notedGPUs map[int]bool        // GPUs that noteGPU has seen
+	reports   []string
 }
 
 var (
@@ -50,7 +50,8 @@ func (r *rail) Core() unsafe.Pointer    { return r.core.Core() }
 func (r *rail) Notes() []string         { return nil }
 func (r *rail) Caps() provider.Caps     { return r.core.Caps() }
 
-// openRail makes what peers read, what the core waits on and the core. The error says what failed.
+// openRail makes the segments that peers read, the descriptors that the core waits on, and the core. The error says
+// what failed.
 func openRail(d provider.Device, o Options) (*rail, error) {
 	r := &rail{dev: d, tableFD: -1, sharesFD: -1}
 	p := cma.Parts{Wait: -1, Doorbell: -1, Mapper: -1}
@@ -88,13 +89,14 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	if p.Mapper, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return ipc.Fail("eventfd", err)
 	}
-	if err = unix.EpollCtl(p.Wait, unix.EPOLL_CTL_ADD, p.Doorbell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil { // no data: that is the doorbell
+	// no data: cma_rail.doorbell_fd
+	if err = unix.EpollCtl(p.Wait, unix.EPOLL_CTL_ADD, p.Doorbell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 		return ipc.Fail("epoll_ctl", err)
 	}
 	if r.listener, err = handshake.Listen(cma.Sizes); err != nil {
 		return err
 	}
-	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Binds: near(o.Threads)}
+	copying := cma.Options{Threads: o.Threads, Blocks: o.Blocks, NoAssist: o.NoAssist, CPUs: runtime.GOMAXPROCS(0), Binds: localBinds(o.Threads)}
 	if r.core, err = cma.Open(copying, *p); err != nil {
 		return ipc.Fail("calloc", err)
 	}
@@ -105,7 +107,7 @@ func (r *rail) open(o Options, p *cma.Parts) (err error) {
 	return nil
 }
 
-// closeShared closes what peers have mapped: they keep it.
+// closeShared closes our descriptors of the shared segments. Peers keep their mappings.
 func (r *rail) closeShared() { closeFDs(r.tableFD, r.sharesFD) }
 
 func closeFDs(fds ...int) {
@@ -116,18 +118,18 @@ func closeFDs(fds ...int) {
 	}
 }
 
-// error says what failed; what is "" for an *ipc.Error, which does.
+// error adds device and hint to an error. what names the failed step; "" for an *ipc.Error, which has one.
 func (r *rail) error(phase error, what string, err error) error {
 	hint := ""
 	switch errno := ipc.Errno(err); errno {
 	case unix.EMFILE:
-		hint = " (each peer takes 4 file descriptors: ulimit -n)"
+		hint = " (each peer takes 4 file descriptors: raise ulimit -n)"
 	case unix.ENOSPC:
-		hint = fmt.Sprintf(" (%d regions at most)", cma.MaxRegions)
+		hint = fmt.Sprintf(" (at most %d regions)", cma.MaxRegions)
 	case unix.EACCES, unix.EOVERFLOW, unix.ENOTSUP, unix.EXDEV:
-		hint = why(errno)
+		hint = accessHint(errno)
 	case unix.ETIMEDOUT:
-		hint = late(r.core.Late())
+		hint = lateCopy(r.core.Late())
 	}
 	if what != "" {
 		what += ": "
@@ -135,10 +137,11 @@ func (r *rail) error(phase error, what string, err error) error {
 	return fmt.Errorf("%w: %s: %s%w%s", phase, r.dev.Name, what, err, hint)
 }
 
-// Register enters the range in the table; nothing is pinned, the memory need not be mapped yet. key is ignored. Implements no call.
+// Register enters the range in the table. Nothing is pinned, and the memory may be mapped later. key is ignored.
+// Implements no call.
 func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
-		return nil, fmt.Errorf("%w: %s: range %#x + %d", provider.ErrRegister, r.dev.Name, addr, length)
+		return nil, fmt.Errorf("%w: %s: range %#x + %d is empty or wraps", provider.ErrRegister, r.dev.Name, addr, length)
 	}
 	key, err := r.table.put(addr, length, nil, nil)
 	if err != nil {
@@ -147,14 +150,15 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	return &region{rail: r, key: key, base: addr}, nil
 }
 
-// Close ends the threads. With endpoints or regions open it fails with EBUSY and changes nothing; a second Close does nothing.
+// Close ends the threads. It fails with EBUSY and changes nothing while endpoints or regions are open. A second Close
+// does nothing.
 func (r *rail) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil
 	}
-	if r.table.busy() || r.eps.Load() > 0 {
+	if r.table.busy() || r.openEPs.Load() > 0 {
 		return r.error(provider.ErrUnusable, "close", unix.EBUSY)
 	}
 	r.closed = true
@@ -174,7 +178,7 @@ func (r *rail) Close() error {
 type region struct {
 	rail      *rail
 	key, base uint64
-	desc      unsafe.Pointer // of memory of a GPU; C's, freed by Close
+	desc      unsafe.Pointer // of GPU memory; allocated by C, freed by Close
 	mem       vram.Memory
 
 	mu     sync.Mutex
@@ -185,8 +189,8 @@ func (m *region) Key() uint64          { return m.key }
 func (m *region) Base() uint64         { return m.base }
 func (m *region) Desc() unsafe.Pointer { return m.desc }
 
-// Close takes the entry out and waits until nobody copies to or from the range any more, a second at most: the error then names
-// the process that is in the middle of a copy. The region is closed in any case.
+// Close revokes the region's key and waits, 1 s at most, until no copy to or from the region is under way. After a
+// timeout the error names the process whose copy is unfinished. The region is closed in any case.
 func (m *region) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,8 +199,8 @@ func (m *region) Close() error {
 	}
 	m.closed = true
 	defer cma.FreeDesc(m.desc)
-	m.rail.table.revoke(m.key) // before any lane is looked at
-	err := m.rail.core.Quiet(m.key)
+	m.rail.table.revoke(m.key) // before WaitIdle reads the epochs
+	err := m.rail.core.WaitIdle(m.key)
 	m.rail.table.release(m.key)
 	if err != nil {
 		return m.rail.error(provider.ErrRegister, "deregister", err)

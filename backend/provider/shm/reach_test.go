@@ -16,7 +16,8 @@ import (
 	"gorail/test/skip"
 )
 
-// asPeer names the variable that makes this test's binary a peer, which tells its rail's proof and waits to be ended.
+// asPeer names the environment variable that makes this test binary a peer. The peer writes its rail's proof and
+// waits until its input ends.
 const asPeer = "GORAIL_TEST_PEER"
 
 func TestMain(m *testing.M) {
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// peerProof starts a process and is its rail's proof.
+// peerProof starts a peer process and returns its rail's proof.
 func peerProof(t *testing.T, attr *syscall.SysProcAttr) []byte {
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), asPeer+"=1")
@@ -49,7 +50,7 @@ func peerProof(t *testing.T, attr *syscall.SysProcAttr) []byte {
 	out, err := c.StdoutPipe()
 	require.NoError(t, err)
 	if err := c.Start(); err != nil {
-		skip.OrFail(t, fmt.Errorf("a process like that can't be started here: %w", err))
+		skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
 	}
 	t.Cleanup(func() {
 		_ = in.Close()
@@ -61,16 +62,16 @@ func peerProof(t *testing.T, attr *syscall.SysProcAttr) []byte {
 	return proof
 }
 
-// TestReach: whose memory may be read is tried with the process that the kernel says listens there; the error says what is in the way.
+// TestReach: Reach reads the memory of the process that listens at the proof's socket; the error names the obstacle.
 func TestReach(t *testing.T) {
-	skip.UnlessRoot(t, "users and pid namespaces are root's to make")
+	skip.UnlessRoot(t, "needs root to change users and create pid namespaces")
 	r := open(t, Options{})
 	defer func() { require.NoError(t, r.Close()) }()
 	reach := r.(provider.Prover).Reach
 	require.NoError(t, reach(r.(provider.Prover).Proof()))
 	good := peerProof(t, &syscall.SysProcAttr{})
 	require.NoError(t, reach(good))
-	require.NoError(t, reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})), "a child's namespace has numbers here")
+	require.NoError(t, reach(peerProof(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})), "processes of a child pid namespace have numbers here")
 
 	wrong := append([]byte{}, good...)
 	wrong[proofLen-1] ^= 1
@@ -78,7 +79,7 @@ func TestReach(t *testing.T) {
 	require.ErrorIs(t, reach(good[:proofLen-1]), provider.ErrBadAddress)
 	require.ErrorIs(t, reach(make([]byte, proofLen)), provider.ErrBadAddress)
 	gone := append([]byte{}, good...)
-	gone[2] ^= 0x40 // of its socket's name
+	gone[2] ^= 0x40 // in the socket's name
 	require.ErrorIs(t, reach(gone), syscall.ESRCH)
 
 	err := reach(peerProof(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}))
@@ -86,7 +87,7 @@ func TestReach(t *testing.T) {
 	require.ErrorContains(t, err, "another user")
 }
 
-// stray connects as anybody can, says something of no use, and is let go.
+// stray connects like any process of the host, sends junk, and expects the listener to close the connection.
 func stray(t *testing.T, r provider.Rail) {
 	proof := r.(provider.Prover).Proof()
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -99,8 +100,9 @@ func stray(t *testing.T, r provider.Rail) {
 	require.NoError(t, unix.Close(s))
 }
 
-// TestNobodyPolls: strangers are let go though nobody polls, also after a close that was refused.
-func TestNobodyPolls(t *testing.T) {
+// TestAcceptWithoutPolling: the listener closes unauthenticated connections though no thread polls, also after a refused
+// Close.
+func TestAcceptWithoutPolling(t *testing.T) {
 	r := open(t, Options{})
 	for range 100 {
 		stray(t, r)

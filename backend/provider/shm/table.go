@@ -14,18 +14,19 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// entry is a region as peers see it: cma_entry. generation is odd while the region is there; a key is generation << 32 | index.
+// entry is cma_entry: a region as peers read it. An odd generation means registered. A key is generation << 32 |
+// index.
 type entry struct{ generation, base, length, share atomic.Uint64 }
 
-// shareTable is what peers need to map regions of GPUs: cma_shares.
+// shareTable is cma_shares: peers need it to map GPU regions.
 type shareTable struct {
-	nameLen uint8 // of the socket that gives descriptors of VMM memory; written before the first share that wants them
+	nameLen uint8 // of the descriptor server's socket; written before the first share that needs the server
 	name    [ipc.MaxName]byte
 	token   descriptors.Token
 	share   [cma.MaxShares]gpu.Share
 }
 
-// What Go and C have of what peers read is the same.
+// The layouts in Go and C are equal.
 var (
 	_ [cma.EntrySize - unsafe.Sizeof(entry{})]byte
 	_ [unsafe.Sizeof(entry{}) - cma.EntrySize]byte
@@ -34,25 +35,25 @@ var (
 	_ [unsafe.Offsetof(shareTable{}.share) - cma.SharesAt]byte
 )
 
-// table is the regions of a rail. Peers read it as it is; copies look at it without the lock.
+// table holds the regions of a rail. Peers read its entries and shares directly. Copies read them without mu.
 type table struct {
-	entries []entry     // shared memory, the core's to unmap
-	shares  *shareTable // likewise
+	entries []entry     // shared memory; the core unmaps it
+	shares  *shareTable // shared memory; the core unmaps it
 
 	mu         sync.Mutex
 	open       int
-	used       uint32 // entries that were used, ever
+	used       uint32 // entries used so far, freed ones included
 	free       []uint32
 	usedShares uint32
 	freeShares []uint32
-	mem        map[uint32]vram.Memory // of regions of GPUs, by their shares
+	mem        map[uint32]vram.Memory // GPU memory of regions, by index of the share
 }
 
 func newTable(entries, shares unsafe.Pointer) *table {
 	return &table{entries: unsafe.Slice((*entry)(entries), cma.MaxRegions), shares: (*shareTable)(shares), mem: map[uint32]vram.Memory{}}
 }
 
-// put enters a region; share and mem are of a GPU's memory, else nil. ENOSPC: there is no room.
+// put enters a region. share and mem describe GPU memory and are nil for host memory. ENOSPC: the table is full.
 func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory) (key uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,12 +72,12 @@ func (t *table) put(base, length uint64, share *gpu.Share, mem *vram.Memory) (ke
 	e.base.Store(base)
 	e.length.Store(length)
 	e.share.Store(place)
-	e.generation.Store(generation) // behind what it is of
+	e.generation.Store(generation) // after the fields that it validates
 	t.open++
 	return generation<<32 | uint64(index), nil
 }
 
-// pop is a number that is free, or the next that was never used.
+// pop takes a free index, or the next unused one.
 func pop(free *[]uint32, used *uint32) uint32 {
 	if n := len(*free); n > 0 {
 		last := (*free)[n-1]
@@ -87,10 +88,10 @@ func pop(free *[]uint32, used *uint32) uint32 {
 	return *used - 1
 }
 
-// revoke ends a region's key; copies may be under way that have looked at it before.
+// revoke invalidates a region's key. Copies that checked the key earlier may still be under way.
 func (t *table) revoke(key uint64) { t.entries[uint32(key)].generation.Add(1) }
 
-// release frees what a region had that was revoked.
+// release frees the entry and the share of a revoked region.
 func (t *table) release(key uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,20 +100,20 @@ func (t *table) release(key uint64) {
 		t.freeShares = append(t.freeShares, uint32(place)-1)
 		delete(t.mem, uint32(place)-1)
 	}
-	if e.generation.Load() < 1<<32-2 { // 31 bits of a key are the generation; an entry that has used them up is not used again
+	if e.generation.Load() < 1<<32-2 { // a key has 31 bits for the generation; an entry that has used them up is not used again
 		t.free = append(t.free, uint32(key))
 	}
 	t.open--
 }
 
-// busy says whether regions are there.
+// busy reports registered regions.
 func (t *table) busy() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.open > 0
 }
 
-// memory is a region's, as long as that is registered.
+// memory is the GPU memory of a registered region.
 func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,7 +128,7 @@ func (t *table) memory(key uint64) (m vram.Memory, ok bool) {
 	return m, ok
 }
 
-// serveAt tells peers where descriptors of VMM memory are to be had.
+// serveAt publishes name and token of the descriptor server to peers.
 func (t *table) serveAt(name []byte, token descriptors.Token) {
 	t.shares.nameLen = uint8(len(name))
 	copy(t.shares.name[:], name)

@@ -13,36 +13,36 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// lookAt looks at a GPU, once.
-func (r *rail) lookAt(m *vram.Memory) {
+// noteGPU reports a GPU without copy kernel, once per GPU.
+func (r *rail) noteGPU(m *vram.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.known[m.Device] {
+	if r.notedGPUs[m.Device] {
 		return
 	}
-	if r.known == nil {
-		r.known = map[int]bool{}
+	if r.notedGPUs == nil {
+		r.notedGPUs = map[int]bool{}
 	}
-	r.known[m.Device] = true
+	r.notedGPUs[m.Device] = true
 	if !m.GPU.Kernel {
-		r.news = append(r.news, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): copy engines serve, one operation after the other",
+		r.reports = append(r.reports, fmt.Sprintf("GPU %d (%s): its driver does not take the copy kernel (%s): the copy engines copy instead, one operation at a time",
 			m.Device, m.GPU.Name, m.GPU.NoKernel))
 	}
 }
 
-func (r *rail) tell(line string) {
+func (r *rail) report(line string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.news = append(r.news, line)
+	r.reports = append(r.reports, line)
 }
 
 // Reports implements provider.Reporter.
 func (r *rail) Reports() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	news := r.news
-	r.news = nil
-	return news
+	reports := r.reports
+	r.reports = nil
+	return reports
 }
 
 // RegisterVRAM implements provider.VRAM: cuPointerGetAttributes, cuIpcGetMemHandle.
@@ -52,7 +52,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	if err != nil {
 		return nil, err
 	}
-	r.lookAt(&m)
+	r.noteGPU(&m)
 	d := m.Driver
 	r.core.Use(d)
 	share := gpu.Unshared(&m.Mem, m.GPU.UUID, 0)
@@ -61,10 +61,10 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 		switch {
 		case err == nil:
 			share = s
-		case m.Fabric() && !errors.Is(err, gpu.Lost): // here it is used as any
+		case m.Fabric() && !errors.Is(err, gpu.Lost): // the owner's process uses the memory as any other memory of the GPU
 			share = gpu.Unshared(&m.Mem, m.GPU.UUID, gpu.NoFabric)
-			r.tell(fmt.Sprintf("memory of GPU %d at %#x has a handle for NVLink between hosts alone, and the driver does not give it "+
-				"(is there an IMEX channel?): no other process can map it: %v", device, addr, err))
+			r.report(fmt.Sprintf("memory of GPU %d at %#x can be exported as a fabric handle (NVLink between hosts) alone, and the driver refuses that handle "+
+				"(is there an IMEX channel?): no other process can map the memory: %v", device, addr, err))
 		default:
 			return fail(err)
 		}
@@ -73,7 +73,8 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 				return fail(err)
 			}
 		}
-	} else if why, ok := m.NotShared.(gpu.Why); ok { // peers hear that when they want it; here it is used as any
+		// peers get the reason when they map the region; this process uses the memory all the same
+	} else if why, ok := m.NotShared.(gpu.Why); ok {
 		share = gpu.Unshared(&m.Mem, m.GPU.UUID, why)
 	}
 	desc, err := cma.NewDesc(device)
@@ -83,7 +84,7 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	key, err := r.table.put(addr, length, &share, &m)
 	if err != nil {
 		cma.FreeDesc(desc)
-		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (%d regions of GPUs at most)", cma.MaxShares), err)
+		return nil, r.error(provider.ErrRegister, fmt.Sprintf("register (at most %d GPU regions)", cma.MaxShares), err)
 	}
 	return &region{rail: r, key: key, base: addr, desc: desc, mem: m}, nil
 }
@@ -96,7 +97,7 @@ func (m *region) Same() error {
 	return m.mem.Same()
 }
 
-// serve starts giving peers descriptors of VMM memory.
+// serve starts the descriptor server for VMM memory, unless the server runs.
 func (r *rail) serve() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +108,7 @@ func (r *rail) serve() error {
 	_, _ = rand.Read(token[:])
 	server, err := descriptors.Serve(token, r.pieces)
 	if err != nil {
-		return r.error(provider.ErrRegister, "socket for descriptors", ipc.Errno(err))
+		return r.error(provider.ErrRegister, "listen for descriptor requests", ipc.Errno(err))
 	}
 	r.server = server
 	r.table.serveAt(server.Name(), token)

@@ -7,39 +7,40 @@ import (
 	"syscall"
 )
 
-// why says what forbids a process to touch another's memory, and what would help.
-func why(errno syscall.Errno) string {
+// accessHint says what forbids access to another process's memory, and what would help.
+func accessHint(errno syscall.Errno) string {
 	switch errno {
 	case syscall.EPERM:
-		switch scope() {
+		switch ptraceScope() {
 		case "1":
-			return " (Yama's scope is 1: only ancestors may; set option ptracer at the peer, or sysctl kernel.yama.ptrace_scope=0, or give CAP_SYS_PTRACE)"
+			return " (Yama's scope is 1: only an ancestor may access the memory; set option ptracer at the peer, or sysctl kernel.yama.ptrace_scope=0, or grant CAP_SYS_PTRACE)"
 		case "2":
-			return " (Yama's scope is 2: give CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0)"
+			return " (Yama's scope is 2: grant CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0)"
 		case "3":
-			return " (Yama's scope is 3, for good until the next boot: nobody may)"
+			return " (Yama's scope is 3, which forbids the access until the next boot)"
 		}
-		return " (its user or group ids differ, it may not be dumped, or seccomp: run both as one user and group, allow process_vm_readv and process_vm_writev)"
+		return " (the peer's user or group ids differ, the peer is not dumpable, or seccomp forbids the call: run both as one user and group, allow process_vm_readv and process_vm_writev)"
 	case syscall.EACCES:
 		return " (the peer runs as another user: run both as one user)"
 	case syscall.EOVERFLOW:
-		return " (this user has no number of its own in this user namespace: map it there)"
+		return " (this user's id is the overflow id, which stands for all unmapped users: map this user in the user namespace)"
 	case syscall.ENOTSUP:
-		return " (it lives in another pid namespace, and has no number in this one)"
+		return " (the peer is in another pid namespace and has no process number in this one)"
 	case syscall.EXDEV:
-		return " (before Linux 6.5 that wants a /proc of our own pid namespace: mount it)"
+		return " (before Linux 6.5 this check needs a /proc of this process's pid namespace: mount one)"
 	case syscall.EAGAIN:
-		return " (the queue of its socket is full of connections)"
+		return " (the backlog of the peer's socket is full)"
 	case syscall.ENOSYS:
-		return " (seccomp, or a kernel without CONFIG_CROSS_MEMORY_ATTACH)"
+		return " (seccomp forbids the call, or the kernel lacks CONFIG_CROSS_MEMORY_ATTACH)"
 	case syscall.ESRCH, syscall.EBADMSG, syscall.EFAULT:
-		return " (it has ended, or is another process)"
+		return " (the peer has ended, or another process answers in its place)"
 	}
 	return ""
 }
 
-// late says of a copy that was waited for in vain who makes it and what keeps it, as cma_late has it.
-func late(who uint64) string {
+// lateCopy explains a timed-out wait for a copy: which process makes the copy, and what delays that process. who is
+// the value of cma_late: process << 8 | state.
+func lateCopy(who uint64) string {
 	process, state := "another process", byte(who)
 	switch pid := int(who >> 8); pid {
 	case 0:
@@ -48,7 +49,7 @@ func late(who uint64) string {
 	default:
 		process = fmt.Sprintf("process %d", pid)
 	}
-	is := "is slow: it may be starved of CPU time, or its memory be waited for (swap, userfaultfd, FUSE)"
+	is := "is slow: starved of CPU time, or waiting for memory (swap, userfaultfd, FUSE)"
 	switch state {
 	case 'T':
 		is = "is stopped by a signal"
@@ -57,11 +58,11 @@ func late(who uint64) string {
 	case 0:
 		is = "may be stopped, or starved of CPU time"
 	}
-	return fmt.Sprintf(" (%s %s, in the middle of a copy; until that is over, it may still touch the memory)", process, is)
+	return fmt.Sprintf(" (%s %s; its copy is unfinished and may still touch the memory)", process, is)
 }
 
-// scope is Yama's, "" where there is none.
-func scope() string {
+// ptraceScope is Yama's ptrace_scope; "" without Yama.
+func ptraceScope() string {
 	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err != nil {
 		return ""

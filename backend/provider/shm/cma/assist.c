@@ -1,4 +1,4 @@
-/* What a target that polls copies for its peers: pieces of their WRITEs and READs, to and from regions of ours. */
+/* A polling target copies pieces of its peers' WRITEs and READs, to and from its own regions. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/syscall.h>
@@ -8,11 +8,11 @@
 #include "cma.h"
 
 enum {
-    POLLS = 16, /* within so long: whoever polls does nothing else, and loses nothing by a copy */
+    POLLS = 16, /* so many polls without work within POLLS_NS: the thread does nothing but poll, and a copy costs it nothing */
     POLLS_NS = 2000000,
 };
 
-void cma_assist_look(cma_rail *rail)
+void cma_assist_update(cma_rail *rail)
 {
     int assists = atomic_load_explicit(&rail->assist.assists, memory_order_relaxed);
     cma_ep *next = NULL;
@@ -22,7 +22,7 @@ void cma_assist_look(cma_rail *rail)
         if (ep->assists != assists)
             atomic_store_explicit(&ep->shm->assists, (uint32_t)(ep->assists = assists), memory_order_relaxed);
         if (assists && atomic_load_explicit(&ep->shm->offered, memory_order_relaxed) && !atomic_load(&ep->closing) &&
-            (!next || ep->number - rail->assist.last - 1 < next->number - rail->assist.last - 1)) /* each in its turn */
+            (!next || ep->number - rail->assist.last - 1 < next->number - rail->assist.last - 1)) /* in turn */
             next = ep;
     }
     if (next) {
@@ -31,18 +31,18 @@ void cma_assist_look(cma_rail *rail)
     }
 }
 
-/* Somebody has polled and found nothing to do. */
+/* Counts a poll that found nothing to do. Every POLLS such polls decide whether we assist. */
 static void count_poll(cma_rail *rail)
 {
     if ((atomic_fetch_add_explicit(&rail->assist.polls, 1, memory_order_relaxed) + 1) % POLLS != 0)
         return;
     uint64_t now = cma_now(), began = atomic_exchange_explicit(&rail->assist.began, now, memory_order_relaxed);
-    int assists = atomic_exchange_explicit(&rail->pool.served, 0, memory_order_relaxed) || now - began < POLLS_NS;
+    int assists = atomic_exchange_explicit(&rail->pool.assisted, 0, memory_order_relaxed) || now - began < POLLS_NS;
     if (atomic_load_explicit(&rail->assist.assists, memory_order_relaxed) != assists)
         atomic_store_explicit(&rail->assist.assists, assists, memory_order_relaxed);
 }
 
-/* An offer as it was read once: what the peer changes meanwhile changes nothing. */
+/* An offer, read once: later writes of the peer have no effect. */
 typedef struct piece {
     uint32_t n, write;
     uint64_t bytes, key[GR_MAX_IOV];
@@ -58,7 +58,7 @@ static int read_offer(const volatile cma_offer *o, piece *p)
         return EPROTO;
     for (uint32_t i = 0; i < p->n; i++) {
         uint64_t len = o->piece[i].len;
-        if (len > CMA_ALONE || (p->bytes += len) > CMA_ALONE)
+        if (len > CMA_UNSPLIT || (p->bytes += len) > CMA_UNSPLIT)
             return EMSGSIZE;
         p->key[i] = o->piece[i].key;
         p->here[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].here, len };
@@ -67,7 +67,7 @@ static int read_offer(const volatile cma_offer *o, piece *p)
     return 0;
 }
 
-/* One call. What it does not copy the peer copies again, and finds out why. */
+/* One call. The peer repeats an incomplete copy and finds the reason. */
 static int move(const cma_ep *ep, const piece *p)
 {
     ssize_t got = p->write ? process_vm_readv(ep->peer.pid, p->here, p->n, p->there, p->n, 0)
@@ -75,8 +75,8 @@ static int move(const cma_ep *ep, const piece *p)
     return got < 0 ? errno : (uint64_t)got < p->bytes ? EFAULT : 0;
 }
 
-/* Whether the peer's memory is what it was when it greeted: a process that begins another program keeps its number, and its offers. It costs
- * 2 us; not asked where we only read it, for a transfer that has ended with the program. */
+/* Whether the peer still runs the program that connected: a process that calls exec keeps its number and its offers.
+ * The check costs 2 us. Not needed when we only read the peer's memory: then the transfer has ended with the program. */
 static int same_program(const cma_ep *ep, const piece *p)
 {
     char c;
@@ -95,29 +95,29 @@ static int copy(cma_ep *ep, uint32_t epoch, const cma_offer *o, uint64_t *bytes)
     for (uint32_t i = 0; i < p.n; i++)
         regions |= cma_region_bit(p.key[i]);
     atomic_store(&own->regions, regions);
-    atomic_fetch_add(&own->turn, 1); /* before the looks that follow, as whoever lets go of a region looks at it after what it changes */
+    atomic_fetch_add(&own->turn, 1); /* before the checks that follow: deregistration changes the table first and then reads the epoch */
     if (!cma_alive(ep) || (!p.write && !same_program(ep, &p)))
         err = ESRCH;
     for (uint32_t i = 0; !err && i < p.n; i++)
         err = cma_allowed(ep->rail->table, p.key[i], (uint64_t)(uintptr_t)p.here[i].iov_base, p.here[i].iov_len);
     if (!err)
-        err = atomic_load(&ep->peer.shm->closed) ? ECONNRESET : move(ep, &p); /* it may have given the offer up */
+        err = atomic_load(&ep->peer.shm->closed) ? ECONNRESET : move(ep, &p); /* the peer may have given up its offer */
     atomic_fetch_add(&own->turn, 1);
     return err;
 }
 
-/* How many bytes it has copied; -1: there was nothing to do. */
+/* Returns the bytes copied; -1: nothing to do. */
 static int64_t serve(cma_ep *ep, uint32_t epoch)
 {
     cma_shm *shm = ep->shm;
     uint32_t offered = atomic_load(&shm->offered) & ((1u << CMA_OFFERS) - 1), bit = offered & -offered;
-    if (!bit || !(atomic_fetch_and(&shm->offered, ~bit) & bit)) /* taken back */
+    if (!bit || !(atomic_fetch_and(&shm->offered, ~bit) & bit)) /* withdrawn by the peer */
         return -1;
     cma_offer *o = &shm->offer[__builtin_ctz(bit)];
-    atomic_store_explicit(&o->who, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
+    atomic_store_explicit(&o->tid, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     uint64_t bytes = 0;
     int err = copy(ep, epoch, o, &bytes);
-    atomic_store(&o->ended, err ? -err : CMA_COPIED); /* before the look at whether it sleeps */
+    atomic_store(&o->ended, err ? -err : CMA_COPIED); /* before reading `sleeping` */
     if (atomic_load(&ep->peer.shm->sleeping) && atomic_exchange(&ep->peer.shm->sleeping, 0))
         cma_ring(ep);
     return err ? 0 : (int64_t)bytes;
@@ -130,7 +130,7 @@ int cma_assist(cma_rail *rail)
     int64_t did = -1;
     if (rail->assist.off)
         return 0;
-    if (pthread_equal(pthread_self(), rail->base.thread)) { /* nobody has asked it to be busy */
+    if (pthread_equal(pthread_self(), rail->base.thread)) { /* the progress thread does not assist: no application asked it to be busy */
         if (!atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed))
             atomic_store_explicit(&rail->assist.assists, 0, memory_order_relaxed);
         return 0;
@@ -139,7 +139,7 @@ int cma_assist(cma_rail *rail)
         count_poll(rail);
         return 0;
     }
-    if (!cma_lane_take(pool, &epoch))
+    if (!cma_epoch_take(pool, &epoch))
         return 0;
     pthread_mutex_lock(&pool->mu);
     cma_ep *ep = atomic_exchange(&pool->assist, NULL);
@@ -149,14 +149,14 @@ int cma_assist(cma_rail *rail)
     if (ep) {
         did = serve(ep, epoch);
         if (did >= 0)
-            atomic_store_explicit(&pool->served, 1, memory_order_relaxed);
+            atomic_store_explicit(&pool->assisted, 1, memory_order_relaxed);
         pthread_mutex_lock(&pool->mu);
         if (did > 0)
             atomic_store_explicit(&pool->for_peers, pool->for_peers + (uint64_t)did, memory_order_relaxed);
         ep->pool.jobs--;
         pthread_mutex_unlock(&pool->mu);
     }
-    cma_lane_give(pool, epoch);
+    cma_epoch_give(pool, epoch);
     return did >= 0;
 }
 

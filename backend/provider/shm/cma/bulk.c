@@ -1,11 +1,11 @@
-/* Copies that GPUs make: one job for a whole transfer, posted and polled with the rail locked. */
+/* Copies that GPUs make: one job per transfer, posted and polled with the rail locked. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "cma.h"
 
-/* A job of the driver's, with whom it is for while it is under way. */
+/* A job of the driver, with its endpoint and context while it is under way. */
 struct cma_bulk {
     cma_bulk *next;
     cma_pair *pair;
@@ -14,17 +14,17 @@ struct cma_bulk {
     gr_ctx *ctx;
     uint32_t epoch;
     int stopped;
-    cma_import **on; /* what of the peer's it copies to or from */
+    cma_import **on; /* the peer's imports that it uses */
     uint32_t n, room;
 };
 
-/* The stream of one of our GPUs towards another, and its jobs that nobody has. */
+/* A stream from one of our GPUs to another GPU, with its free jobs. */
 struct cma_pair {
     cma_task task;
     cma_pair *next;
     int device, peer;
-    int asked, failed; /* failed: a gr_gpu_why */
-    gr_gpu_stream *stream; /* the mapper's */
+    int asked, failed;     /* asked: a task is queued; failed: a gr_gpu_why */
+    gr_gpu_stream *stream; /* set by the mapper */
     cma_bulk *free;
 };
 
@@ -40,7 +40,7 @@ void cma_pair_make(cma_rail *rail, cma_task *task)
     if (!rc)
         rc = g->ops->job(p->stream, &b->job, &f);
     if (rc) {
-        cma_note_error(rail, "no stream for copies", -rc, f.why ? &f : NULL);
+        cma_note_error(rail, "cannot make a stream for GPU copies", -rc, f.why ? &f : NULL);
         free(b);
     }
     gr_rail_lock(&rail->base);
@@ -54,7 +54,7 @@ void cma_pair_make(cma_rail *rail, cma_task *task)
     gr_rail_unlock(&rail->base);
 }
 
-static cma_bulk *take(cma_rail *rail, int device, int peer, int *rc)
+static cma_bulk *take_free(cma_rail *rail, int device, int peer, int *rc)
 {
     cma_pair *p = rail->gpu.pairs;
     while (p && (p->device != device || p->peer != peer))
@@ -80,7 +80,7 @@ static cma_bulk *take(cma_rail *rail, int device, int peer, int *rc)
     return NULL;
 }
 
-static void give(cma_bulk *b)
+static void put_free(cma_bulk *b)
 {
     b->next = b->pair->free;
     b->pair->free = b;
@@ -97,10 +97,10 @@ static void release(cma_bulk *b)
     while (b->n)
         b->on[--b->n]->jobs--;
     b->ep->gpu.epochs &= ~(1u << (b->epoch - CMA_COPIERS));
-    give(b);
+    put_free(b);
 }
 
-/* Before the looks that follow, as copy.c does it. 0 or an errno. */
+/* Marks the epoch as busy before the checks, as copy.c does. 0 or an errno. */
 static int enter(cma_ep *ep, uint32_t epoch, const gr_bulk *w)
 {
     int err = 0;
@@ -129,11 +129,11 @@ static int start(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cm
         return err;
     int rc = g->ops->post(b->job, &work, &f);
     if (rc)
-        cma_note_error(rail, "posting a copy", -rc, &f);
+        cma_note_error(rail, "cannot post a GPU copy", -rc, &f);
     return rc ? EIO : 0;
 }
 
-/* Keeps the imports, which are all ready, from being unmapped. */
+/* Counts the job on its imports, which are all ready, so that they stay mapped. */
 static int hold(cma_ep *ep, cma_bulk *b, const gr_bulk *w, int device)
 {
     int rc;
@@ -155,15 +155,15 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     cma_ep *ep = opaque;
     cma_import *first = NULL;
     const cma_vram *here = w->local[0].desc;
-    int rc = ep->err ? -ep->err : !ep->named ? -ENOTCONN : !ep->peer.shm || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
+    int rc = ep->err ? -ep->err : !ep->connecting ? -ENOTCONN : !ep->peer.shm || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
     uint32_t busy = ep->gpu.epochs;
     if (rc)
         return rc;
     if (!here || w->nops > UINT32_MAX) {
-        cma_note_error(rail, "between memory here and a peer's GPU", GR_GPU_HOST, NULL);
+        cma_note_error(rail, "the local region is no GPU memory", GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
-    for (uint32_t i = w->nremote; i-- && (!rc || rc == -EAGAIN);) { /* all are asked for at once */
+    for (uint32_t i = w->nremote; i-- && (!rc || rc == -EAGAIN);) { /* request all imports at once */
         int one = 0;
         first = cma_import_of(ep, &w->remote[i], here->device, &one);
         if (!first)
@@ -171,18 +171,18 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
     }
     if (rc == -EAGAIN || rc == -ENOTSUP)
         return rc;
-    if (rc) { /* taken back meanwhile: an error of the operation's, as any copy's */
+    if (rc) { /* for instance revoked meanwhile: the operation fails, as any copy would */
         gr_ready_owe(&rail->ready);
         cma_complete(rail, ctx, -rc, 0);
         return 0;
     }
     if (busy == (1u << CMA_BULKS) - 1)
         return -EAGAIN;
-    cma_bulk *b = take(rail, here->device, first->peer, &rc);
+    cma_bulk *b = take_free(rail, here->device, first->peer, &rc);
     if (!b)
         return rc;
     if ((rc = hold(ep, b, w, here->device))) {
-        give(b);
+        put_free(b);
         return rc;
     }
     uint32_t free = (uint32_t)__builtin_ctz(~busy);
@@ -211,7 +211,7 @@ void cma_bulk_poll(cma_rail *rail)
         int rc = g->ops->poll(b->job, &f);
         int closed = atomic_load(&b->ep->peer.shm->closed);
         if (rc > 0) {
-            if (closed && !b->stopped) { /* the peer waits for it */
+            if (closed && !b->stopped) { /* the closing peer waits for the job */
                 b->stopped = 1;
                 g->ops->cancel(b->job);
             }
@@ -220,7 +220,7 @@ void cma_bulk_poll(cma_rail *rail)
         }
         *at = b->next;
         if (rc && rc != -GR_GPU_CANCELLED)
-            cma_note_error(rail, "a copy", -rc, &f);
+            cma_note_error(rail, "GPU copy failed", -rc, &f);
         release(b);
         cma_complete(rail, b->ctx, rc == 0 ? 0 : rc != -GR_GPU_CANCELLED ? EIO : closed ? ECONNRESET : ECANCELED, 0);
         cma_import_sweep(b->ep);

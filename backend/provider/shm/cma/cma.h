@@ -1,20 +1,26 @@
-/* The provider for processes of one host: one copy, by process_vm_readv and process_vm_writev, or plain ones within a process.
+/* The provider for processes of one host. It makes one copy: by process_vm_readv or process_vm_writev (CMA), or by
+ * memmove within a process.
  *
- * table.c (what regions allow; Go enters them: shm/table.go), peer.c (what is known of a peer; who it is and how endpoints connect is Go's: ipc, handshake), copy.c, pool.c and copier.c (who
- * copies), offload.c and assist.c (pieces that a polling target copies, as either side sees it), stopped.c (one that has stopped), ops.c (posting and polling), rail.c. shared.h
- * has what processes see of each other, pool.h what there is for copies, vram.h what there is for memory of GPUs.
+ * table.c: what regions allow. Go enters regions: shm/table.go.
+ * peer.c: what is known of a peer. Go identifies the peer and connects endpoints: ipc, handshake.
+ * copy.c, pool.c, copier.c: the copies and the threads that make them.
+ * offload.c, assist.c: pieces that a polling target copies, on the initiator's side and on the target's side.
+ * stopped.c: a peer's thread that has stopped.
+ * ops.c: posting and polling. rail.c: rails and endpoints.
+ * shared.h: what processes read and write of each other. pool.h: copies. vram.h: GPU memory.
  *
- * An initiator copies by itself, but for pieces that a target takes off it; nobody's hardware checks keys. So each process shows a table of
- * its regions, read-only, and each endpoint a shm in which the peer's epochs say when it copies: whoever lets go of memory makes the region's
- * generation another and then waits until every epoch that was busy, the peers' and our own, has been idle once.
+ * An initiator copies by itself, except for pieces that the target takes over. No hardware checks keys. So each
+ * process shows peers a read-only table of its regions. Each endpoint has a shared-memory segment with in-use epochs,
+ * in which the peer marks its copies. Deregistration increments the region's generation. Then it waits until every
+ * busy epoch, the peers' and our own, has been idle once.
  *
- * Nothing that a peer writes is trusted: which process it is the kernel says (ipc/creds.go), sizes are sealed, indices are masked and copied once, and no descriptor that a peer has, too, is
- * read or written without MSG_DONTWAIT.
+ * Nothing that a peer writes is trusted. The kernel identifies the peer's process (ipc/creds.go). Sizes are sealed.
+ * Indices are masked and read once. A descriptor that a peer holds, too, is read or written with MSG_DONTWAIT only.
  *
- * Locking: the ops table is called under the rail's lock; cma_ep_* and cma_quiet take it themselves. pool.mu is below it. Functions return 0 or a negative errno.
- */
-#ifndef GORAIL_LOCAL_H
-#define GORAIL_LOCAL_H
+ * Locking: the core calls the ops table under the rail's lock. cma_ep_* and cma_wait_idle take the lock themselves.
+ * pool.mu is taken after the rail's lock. Functions return 0 or a negative errno. */
+#ifndef GORAIL_SHM_CMA_H
+#define GORAIL_SHM_CMA_H
 
 #include <stddef.h>
 #include <sys/types.h>
@@ -26,10 +32,11 @@
 #include "shared.h"
 #include "vram.h"
 
-/* ---- one process's own; pool.h has more ---- */
+/* ---- not shared with peers; more in pool.h ---- */
 
-/* How long a copy is waited for that another process is at: a turn takes some 50 us, or as long as it likes if that process is stopped in it. */
-enum { CMA_WAIT_MS = 1000, CMA_NAP_US = 20 };
+/* CMA_WAIT_MS bounds the wait for a copy of another process. One turn of a copy takes some 50 us; if the process is
+ * stopped within the turn, there is no bound. CMA_SLEEP_US is the time between two looks. */
+enum { CMA_WAIT_MS = 1000, CMA_SLEEP_US = 20 };
 
 typedef struct cma_recv {
     gr_ctx *ctx;
@@ -37,179 +44,181 @@ typedef struct cma_recv {
     size_t len;
 } cma_recv;
 
-/* The `ep` of the ops table. Under the rail's lock, but for what says otherwise. */
+/* The `ep` of the ops table. Guarded by the rail's lock unless a field says otherwise. */
 struct cma_ep {
     cma_rail *rail;
-    cma_ep *next; /* in rail->eps */
+    cma_ep *next; /* next in rail->eps */
     uint64_t number;
     cma_shm *shm;
-    int named;           /* Connect was called */
-    int err;             /* not 0: the peer can't be served */
-    int assists;           /* as the shm says it */
-    uint32_t posted;     /* jobs that poll has not taken back */
-    _Atomic int closing; /* a copy under way ends at its next turn */
-    _Atomic int doorbell;    /* our connection to the peer, once it has accepted that; -1 */
-    _Atomic int rung;    /* to be rung then */
+    int connecting;           /* Connect was called */
+    int err;                  /* not 0: the endpoint is unusable, for this reason */
+    int assists;              /* the value that shm->assists has */
+    uint32_t posted;          /* jobs that poll has not completed */
+    _Atomic int closing;      /* a copy under way ends before its next turn */
+    _Atomic int doorbell;     /* our connection to the peer, after the peer has accepted it; else -1 */
+    _Atomic int ring_pending; /* ring when doorbell is set */
 
     struct {
-        uint32_t taken; /* of our ring */
+        uint32_t taken; /* messages taken from our ring */
         uint32_t head, tail;
         cma_recv recv[CMA_RECVS];
     } in;
 
-    struct { /* once it has connected */
-        int sock; /* its doorbell to us; -1 */
+    struct { /* pid and pidfd: set when the peer is identified; the rest: when it has connected */
+        int sock; /* the peer rings us over this socket; -1: none */
         cma_shm *shm;
         const cma_entry *table;
         const cma_shares *shares;
         pid_t pid;
         int pidfd;
-        int ended; /* its process had when it had connected */
-        int self;  /* this very process */
-        int same_user;   /* another, for which we may copy: see handshake/accept.go */
-        int mem;   /* its /proc/PID/mem as it was then */
+        int ended;     /* the handshake failed because the process had ended */
+        int self;      /* the peer is this process */
+        int same_user; /* another process that we may assist: see handshake/accept.go */
+        int mem;       /* /proc/PID/mem, opened when the peer connected; -1: none */
         _Atomic uint64_t alive_ns;
-        uint32_t put, gone; /* of its ring; gone: how many it had taken when that was looked at last */
-        uint64_t turn[CMA_EPOCHS]; /* each its epoch's owner's */
+        uint32_t put, taken;       /* messages put into the peer's ring; the peer's `taken` as we read it last */
+        uint64_t turn[CMA_EPOCHS]; /* written by the thread that holds the epoch */
     } peer;
 
     struct { /* under pool.mu */
-        uint32_t lent, lost; /* bits, offers that are in use; of these, that were given up */
-        uint32_t jobs;       /* a thread is at them */
-        int declined;        /* the peer can't copy for us */
+        uint32_t offers, abandoned; /* bits: offers in use; offers among them that we gave up without the peer's answer */
+        uint32_t jobs;              /* jobs that threads are copying */
+        int declined;               /* the peer cannot copy for us */
     } pool;
 
-    struct { /* its memory as our GPUs see it, by the core's numbers of regions; one for each GPU that wants it */
+    struct { /* the peer's memory as our GPUs see it: a list per region number, with one import per GPU */
         cma_import **import;
         uint32_t imports;
-        uint32_t epochs;  /* bits: epochs that jobs have */
-        cma_import *left; /* to be unmapped when no job is under way */
+        uint32_t epochs;  /* bits: epochs in use by jobs */
+        cma_import *left; /* dropped imports; unmapped when no job uses them */
     } gpu;
 };
 
-/* Under base's lock, but for what says otherwise. */
+/* Guarded by base's lock unless a field says otherwise. */
 struct cma_rail {
     gr_rail base;
     cma_ep *eps;
     uint64_t numbers;
     uint32_t open_eps;
-    int news;        /* of a handshake, since the last poll */
-    uint32_t prompt; /* bytes copied by posts since the last poll */
+    int handshake_event;   /* a handshake has made progress since the last poll */
+    uint32_t inline_bytes; /* bytes that posts have copied since the last poll */
     cma_job *free_job;
     gr_ready ready;
     int doorbell_fd;
-    _Atomic uint32_t asleep; /* the pool rings doorbell_fd */
-    _Atomic uint64_t late;   /* who a copy was waited for in vain last: see cma_late */
-    uint8_t proof[CMA_TOKEN]; /* bytes that a peer can know by nothing but reading them: Go's */
-    uint32_t cpus;           /* that this process may use; 0: unknown. Set before the first endpoint */
-    cma_entry *table;         /* Go writes it */
-    cma_shares *shares;       /* likewise */
+    _Atomic uint32_t asleep;  /* a thread sleeps on the rail: cma_wake writes to doorbell_fd */
+    _Atomic uint64_t late;    /* the last wait for a copy that timed out: see cma_late */
+    uint8_t proof[CMA_TOKEN]; /* random bytes, filled by Go: a peer that knows them can read our memory */
+    uint32_t cpus;            /* processors that this process may use; 0: unknown. Set before the first endpoint */
+    cma_entry *table;         /* written by Go */
+    cma_shares *shares;       /* written by Go */
     cma_pool pool;
     cma_mapper mapper;
 
-    struct { /* copies for peers */
-        _Atomic uint32_t polls; /* that found nothing to do, since `began` */
+    struct { /* copies that we make for peers */
+        _Atomic uint32_t polls; /* polls without work since `began` */
         _Atomic uint64_t began;
-        uint64_t last;     /* the endpoint whose peer had its turn last */
-        _Atomic int assists; /* the application polls all the time: peers may offer something */
-        int off;         /* none. Set before the first endpoint */
+        uint64_t last;       /* number of the endpoint whose peer was assisted last */
+        _Atomic int assists; /* the application polls all the time: peers may offer pieces */
+        int off;             /* never assist. Set before the first endpoint */
     } assist;
 
     struct {
-        gr_gpu *_Atomic driver; /* NULL: no region of a GPU yet */
-        uint32_t blocks;        /* that a copy may take; 0: the driver's default. Set before the first */
+        gr_gpu *_Atomic driver; /* NULL: no GPU region was registered yet */
+        uint32_t blocks;        /* blocks that a copy may use; 0: the driver's default. Set before the first copy */
         cma_pair *pairs;
-        cma_bulk *bulks;                /* under way */
-        gr_gpu_table *deltas[CMA_GPUS]; /* the mapper's */
+        cma_bulk *bulks;                /* jobs under way */
+        gr_gpu_table *deltas[CMA_GPUS]; /* written by the mapper */
     } gpu;
 };
 
 /* ---- rail.c ---- */
 
-/* What Go has made for a rail: its own from now on, if that opens. */
+/* What Go makes for a rail. The rail owns all but mapper_fd if cma_rail_open succeeds. */
 typedef struct cma_parts {
     cma_entry *table;
     cma_shares *shares;
     int wait_fd, doorbell_fd;
-    int mapper_fd; /* Go's: an eventfd */
+    int mapper_fd; /* an eventfd; Go closes it */
 } cma_parts;
 
-/* threads: of the pool, at most CMA_THREADS. */
+/* threads: size of the pool, limited to CMA_THREADS. */
 int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *parts, cma_rail **out);
-int cma_rail_close(cma_rail *rail); /* -EBUSY while endpoints are open; no region is */
-int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out); /* shm: the endpoint's from now on */
-/* The peer's access ends, and ours, but for a copy that another process may still make: -ETIMEDOUT, and the endpoint is shut all the same. Its
- * imports end when the mapper has done what it was asked: before cma_ep_free, since the peer may free the memory as soon as it hears of the end. */
+int cma_rail_close(cma_rail *rail); /* -EBUSY while endpoints are open. No region may be open. */
+int cma_ep_open(cma_rail *rail, cma_shm *shm, cma_ep **out); /* the endpoint owns shm if the call succeeds */
+/* Ends the peer's access and our own. -ETIMEDOUT: another process may still make a copy; the endpoint is shut all the
+ * same. Wait for the mapper's tasks before cma_ep_free, so that all imports are unmapped: the peer may free its
+ * memory as soon as it sees the close. */
 int cma_ep_shut(cma_ep *ep);
 void cma_ep_free(cma_ep *ep);
 
 /* ---- table.c ---- */
 
-/* Whether the region allows it. EACCES, or ERANGE beyond its bounds. */
+/* Whether the region allows the access. EACCES: no such region. ERANGE: out of its bounds. */
 int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t len);
-/* Waits, a second at most, until the epochs of that endpoint's shm, or of all, that are busy have been idle once; with regions given, of
- * epochs that say that they are at others, none. With the rail unlocked. */
-int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions);
+/* Waits, 1 s at most, until every busy epoch has been idle once: the epochs of endpoint `only`, or of all endpoints
+ * and our own. regions limits the wait to epochs that work on these regions or on unknown ones; 0: all. -ETIMEDOUT,
+ * -ENOMEM. Takes the rail's lock. */
+int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions);
 
-/* ---- peer.c: what the handshake tells, each once at most ---- */
+/* ---- peer.c: calls of the handshake, each once at most ---- */
 
 typedef struct cma_peer {
     cma_shm *shm;
     const cma_entry *table;
     const cma_shares *shares;
-    int sock, self, mem; /* as in cma_ep: in_sock, self, mem */
+    int sock, self, mem; /* as in cma_ep.peer */
 } cma_peer;
 
-int cma_ep_named(cma_ep *ep); /* -EISCONN */
+int cma_ep_begin_connect(cma_ep *ep); /* -EISCONN: called before */
 void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd);
-int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* all that it has is the endpoint's, unless it fails */
+int cma_ep_connected(cma_ep *ep, const cma_peer *peer); /* the endpoint owns all of it, unless the call fails */
 void cma_ep_accepted(cma_ep *ep, int sock);
-void cma_ep_fail(cma_ep *ep, int err, int ended); /* ended: the peer's process had */
+void cma_ep_fail(cma_ep *ep, int err, int ended); /* ended: the peer's process has ended */
 
 void cma_ring(cma_ep *ep);    /* wakes the peer; without the lock */
-void cma_hear(cma_ep *ep);    /* takes what the peer has rung. With the rail locked, as the rest */
-void cma_hang_up(cma_ep *ep); /* at the endpoint's end */
+void cma_drain_doorbell(cma_ep *ep);    /* empties our doorbell's socket; with the rail locked, as the next ones */
+void cma_hang_up(cma_ep *ep); /* closes our doorbell's socket */
 int cma_alive(cma_ep *ep);    /* 0: the peer's process has ended */
 int cma_ended(int pidfd);
-void cma_wake(cma_rail *rail); /* wakes whoever sleeps on the rail here; without the lock */
+void cma_wake(cma_rail *rail); /* wakes the thread that sleeps on the rail; without the lock */
 
 /* ---- copy.c ---- */
 
-/* One or more segments; 0 or an errno. Only one thread at a time uses a epoch. */
+/* Copies segments; 0 or an errno. One thread at a time uses an epoch. */
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg);
 
 /* ---- stopped.c ---- */
 
-/* Whether the thread of another process has been stopped by a signal as it came out of that call, which names this process, or is no more:
- * nothing of it will touch our memory or the other's. 0 where that can't be said. */
+/* Whether a thread of another process can no longer touch our memory or its own through `call`: a signal has stopped
+ * the thread on its way out of the call on this process, or the thread is gone. 0: no, or unknown. */
 int cma_stopped(pid_t pid, int tid, long call);
-/* Notes that a copy of that process, 0 if that is not known, was waited for in vain. */
+/* Notes that a wait for a copy of that process timed out; pid 0: unknown. */
 void cma_note_late(cma_rail *rail, pid_t pid);
-/* What was noted last: the process << 8 | its state then as /proc has it, or 0. */
+/* The value noted last: process << 8 | the process's state in /proc at that time, or 0. */
 uint64_t cma_late(cma_rail *rail);
 
 /* ---- assist.c ---- */
 
-/* Of each poll: looks at what peers offer, and tells them whether there is any use. With the rail locked. */
-void cma_assist_look(cma_rail *rail);
-/* Bytes that were copied for peers, and by peers for us. */
+/* Called by each poll. Chooses the next peer with an offer, and tells peers whether to offer. With the rail locked. */
+void cma_assist_update(cma_rail *rail);
+/* Bytes copied for peers, and by peers for us. */
 void cma_assisted(cma_rail *rail, uint64_t *for_peers, uint64_t *by_peers);
 /* Copies one piece for a peer; 0: there was none. Without the rail's lock. */
 int cma_assist(cma_rail *rail);
 
 /* ---- ops.c ---- */
 
-/* An operation has ended. */
+/* Reports the completion of an operation. */
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 
 extern const gr_rail_ops cma_ops;
 extern const gr_rail_unlocked cma_unlocked;
-extern const gr_rail_bulk cma_whole;
-/* All that is posted on the endpoint ends, as ECANCELED where it did not end before. After `closed`: a sender that does not see that
- * has its message taken here. */
-int cma_cancel(cma_ep *ep); /* 0, or -ETIMEDOUT as cma_pool_drain */
+extern const gr_rail_bulk cma_bulk_ops;
+/* Ends everything posted on the endpoint; unfinished operations end with ECANCELED. Called after `closed` is set: a
+ * message whose sender has not seen `closed` is received here. */
+int cma_cancel(cma_ep *ep); /* -ETIMEDOUT as cma_pool_drain */
 
-/* Nanoseconds. Implements clock_gettime. */
+/* The time in nanoseconds. Implements clock_gettime. */
 static inline uint64_t cma_now(void)
 {
     struct timespec t;

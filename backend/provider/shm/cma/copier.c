@@ -1,4 +1,4 @@
-/* The threads that copy, so that a post returns at once and several cores share one transfer, near its memory. */
+/* The pool's threads copy, so that a post returns at once and several cores share one transfer, near its memory. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 typedef struct worker {
     cma_rail *rail;
     uint32_t epoch;
-    int node; /* that it runs near, -1: any */
+    int node; /* NUMA node that the thread is bound to, as index in the pool's nodes; -1: none */
 } worker;
 
 int cma_node_of(const cma_pool *pool, uint64_t addr)
@@ -29,7 +29,7 @@ int cma_node_of(const cma_pool *pool, uint64_t addr)
     return -1;
 }
 
-/* The calling thread goes to where the node's copies are made, or stays where that is refused. */
+/* Moves the calling thread to the processors of a node. The thread stays where it is if the system refuses. */
 static void go_near(worker *me, int node)
 {
     cpu_set_t set;
@@ -48,7 +48,7 @@ static void *work(void *arg)
     sigset_t all;
     free(arg);
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals belong to the application's threads */
     pthread_setname_np(pthread_self(), "gorail-copy");
     pthread_mutex_lock(&pool->mu);
     while (!pool->stop) {
@@ -68,7 +68,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* One that can't be made is one less: those who poll copy. */
+/* If the thread cannot be made, polling threads copy in its place. */
 void cma_copier_start(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;

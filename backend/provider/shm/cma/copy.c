@@ -1,4 +1,4 @@
-/* The copy itself, in turns short enough that whoever waits for one waits microseconds. */
+/* The copy itself, in turns so short that a wait for one lasts microseconds. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "cma.h"
 
 enum {
-    TURN = 1 << 20,   /* bytes: 50 to 200 us. Every call costs 0.5 us: 1 MiB took 50.7 us by 256 KiB, 49.1 in one */
-    BATCH = 64,       /* pieces of one call: beyond that the call's own cost doesn't show */
+    TURN = 1 << 20,   /* bytes: 50 to 200 us. Every call costs 0.5 us: 1 MiB took 50.7 us in pieces of 256 KiB, 49.1 us in one */
+    BATCH = 64,       /* pieces of one call: beyond 64 the cost of the call itself does not show */
 };
 
-/* Steps over what was copied. */
+/* Advances past the bytes that were copied. */
 static void step(struct iovec **v, uint32_t *n, size_t done)
 {
     while (*n && done >= (*v)->iov_len) {
@@ -25,7 +25,7 @@ static void step(struct iovec **v, uint32_t *n, size_t done)
     }
 }
 
-/* The kernel copies up to the first page that it can't; the call after that names the reason. */
+/* The kernel copies up to the first page that it cannot access. The next call returns the reason. */
 static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     uint32_t remotes = n;
@@ -50,7 +50,8 @@ static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint3
 {
     _Atomic uint64_t *mark = &ep->peer.shm->epoch[epoch].turn;
     int err = 0;
-    atomic_store(mark, ++ep->peer.turn[epoch]); /* before the looks that follow, as the target looks at it after what it changes */
+    /* before the checks that follow: the target changes its table first and then reads the epoch */
+    atomic_store(mark, ++ep->peer.turn[epoch]);
     if (atomic_load(&ep->peer.shm->closed) || !cma_alive(ep))
         err = ECONNRESET;
     for (uint32_t i = 0; !err && i < segs; i++)
@@ -61,7 +62,7 @@ static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint3
     return err;
 }
 
-/* Whether the pieces lie end to end, on both sides: each piece by itself is 30 to 250 ns more to the kernel. */
+/* Whether two pieces are adjacent on both sides. A separate piece costs the kernel 30 to 250 ns. */
 static int follows(const struct iovec *a, const struct iovec *b, size_t local, size_t remote)
 {
     return (uintptr_t)a->iov_base + a->iov_len == local && (uintptr_t)b->iov_base + b->iov_len == remote;
@@ -70,7 +71,7 @@ static int follows(const struct iovec *a, const struct iovec *b, size_t local, s
 int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *seg)
 {
     struct iovec local[BATCH], remote[BATCH];
-    uint64_t at = 0; /* in seg[i] */
+    uint64_t at = 0; /* offset in seg[i] */
     for (uint32_t i = 0; i < n;) {
         uint32_t k = 0, j = i;
         for (uint64_t bytes = 0; j < n && k < BATCH && bytes < TURN;) {

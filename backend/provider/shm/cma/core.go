@@ -1,5 +1,6 @@
-// Package cma is the half of package shm that posts and polls, in C: copies by process_vm_readv and process_vm_writev (cross-memory attach), by a pool
-// of threads, by whoever polls and by peers; messages; copies of GPUs' memory. cma.h has the outline. Here is what Go calls of it.
+// Package cma is the part of package shm that posts and polls, in C: messages, copies by process_vm_readv and
+// process_vm_writev (CMA), and copies by GPUs. A pool of threads, polling threads and peers make the copies. cma.h
+// has the outline. The Go code here wraps the C functions.
 package cma
 
 /*
@@ -22,7 +23,7 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// The limits of C.
+// Limits of the C code.
 const (
 	MaxThreads = C.CMA_THREADS
 	MaxRegions = C.CMA_REGIONS
@@ -31,17 +32,17 @@ const (
 	MaxNodes   = C.CMA_NODES
 )
 
-// What peers read, cma_entry and cma_shares, which Go writes: bytes, and where the shares begin.
+// Sizes of cma_entry and cma_shares, and the offset of the shares. Go writes both, and peers read them.
 const (
 	EntrySize  = C.sizeof_cma_entry
 	SharesSize = C.sizeof_cma_shares
 	SharesAt   = unsafe.Offsetof(C.cma_shares{}.share)
 )
 
-// Sizes of what peers share.
+// Sizes are the sizes of the segments that peers share.
 var Sizes = handshake.Sizes{Segment: C.sizeof_cma_shm, Table: C.CMA_REGIONS * C.sizeof_cma_entry, Shares: C.sizeof_cma_shares}
 
-// failed is the error of a call that returned 0 or a negative errno.
+// failed turns a result of C, 0 or a negative errno, into an error.
 func failed(rc C.int) error {
 	if rc < 0 {
 		return unix.Errno(-rc)
@@ -49,32 +50,32 @@ func failed(rc C.int) error {
 	return nil
 }
 
-// Rail is the half of a rail that posts and polls. Its methods are safe for concurrent use, but for Close.
+// Rail is the part of a rail that posts and polls. Its methods are safe for concurrent use, except Close.
 type Rail struct {
 	c      *C.cma_rail
-	loaded *atomic.Pointer[gpu.Driver] // what drives the GPUs of regions; nil: there is none yet
+	loaded *atomic.Pointer[gpu.Driver] // driver of the GPUs; nil: no GPU region yet
 }
 
 // Options of a Rail.
 type Options struct {
 	Threads  int    // of the pool, at most MaxThreads
-	Blocks   int    // of 256 threads that a copy between GPUs may take; 0: the driver's default
-	NoAssist bool   // polls copy nothing for peers
-	CPUs     int    // that this process may use
-	Binds    []Bind // at most MaxNodes; none: there is nothing to choose
+	Blocks   int    // blocks of 256 threads that a copy between GPUs may use; 0: the driver's default
+	NoAssist bool   // polling threads copy nothing for peers
+	CPUs     int    // processors that this process may use
+	Binds    []Bind // at most MaxNodes; none: no choice
 }
 
-// Bind is where threads of the pool run while they work on memory of a NUMA node.
+// Bind lists the processors for pool threads that copy memory of a NUMA node.
 type Bind struct {
 	Node int
 	CPUs []int
 }
 
-// Parts of a Rail, made by Go and its own from then on.
+// Parts are made by Go and owned by the Rail once it is open.
 type Parts struct {
 	Table, Shares  unsafe.Pointer
 	Wait, Doorbell int
-	Mapper         int // stays Go's
+	Mapper         int // an eventfd that stays Go's
 }
 
 // Open implements cma_rail_open.
@@ -84,7 +85,7 @@ func Open(o Options, p Parts) (Rail, error) {
 		n := &nodes.node[nodes.n]
 		n.id = C.int(b.Node)
 		for _, cpu := range b.CPUs {
-			n.cpus[cpu/64] |= 1 << (cpu % 64) // no more than unix.CPUSet has
+			n.cpus[cpu/64] |= 1 << (cpu % 64) // the bits are those of unix.CPUSet, so no index is out of range
 		}
 		nodes.n++
 	}
@@ -107,15 +108,15 @@ func (k Rail) Core() unsafe.Pointer { return unsafe.Pointer(k.c) }
 // Close implements cma_rail_close.
 func (k Rail) Close() error { return failed(C.cma_rail_close(k.c)) }
 
-// Proof is the memory that a peer has to read.
+// Proof is the memory with the secret bytes that a peer reads.
 func (k Rail) Proof() []byte { return unsafe.Slice((*byte)(&k.c.proof[0]), ipc.TokenSize) }
 
-// Caps are what it does.
+// Caps are the rail's capabilities.
 func (k Rail) Caps() provider.Caps {
-	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_ALONE}
+	return provider.Caps{ProviderKeys: true, KeySize: 8, Bulk: true, Descriptors: 4, MaxMsg: uint64(k.c.base.limit.max_msg), PreferUnsplit: C.CMA_UNSPLIT}
 }
 
-// Late is who a copy was waited for in vain last. Implements cma_late.
+// Late is the last wait for a copy that timed out: process << 8 | state. Implements cma_late.
 func (k Rail) Late() uint64 { return uint64(C.cma_late(k.c)) }
 
 // Assisted implements cma_assisted.
@@ -125,20 +126,20 @@ func (k Rail) Assisted() (forPeers, byPeers uint64) {
 	return uint64(f), uint64(b)
 }
 
-// Quiet waits, a second at most, until nobody copies to or from a region whose key was revoked. ETIMEDOUT: a process is still in the middle of a copy.
-// Implements cma_quiet.
-func (k Rail) Quiet(key uint64) error {
-	return failed(C.cma_quiet(k.c, nil, C.cma_region_bit(C.uint64_t(key))))
+// WaitIdle waits, 1 s at most, until no copy to or from a region with a revoked key is under way. ETIMEDOUT: a
+// process has not finished a copy. Implements cma_wait_idle.
+func (k Rail) WaitIdle(key uint64) error {
+	return failed(C.cma_wait_idle(k.c, nil, C.cma_region_bit(C.uint64_t(key))))
 }
 
 // ---- endpoints ----
 
-// Endpoint is the half of an endpoint that posts and polls. It implements handshake.Owner.
+// Endpoint is the part of an endpoint that posts and polls. It implements handshake.Owner.
 type Endpoint struct{ c *C.cma_ep }
 
 var _ handshake.Owner = Endpoint{}
 
-// OpenEndpoint implements cma_ep_open. segment is the endpoint's from then on.
+// OpenEndpoint implements cma_ep_open. The endpoint owns segment afterwards, unless the call fails.
 func (k Rail) OpenEndpoint(segment unsafe.Pointer) (Endpoint, error) {
 	var c *C.cma_ep
 	err := failed(C.cma_ep_open(k.c, (*C.cma_shm)(segment), &c))
@@ -151,16 +152,16 @@ func (p Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(p.c) }
 // Shut implements cma_ep_shut.
 func (p Endpoint) Shut() error { return failed(C.cma_ep_shut(p.c)) }
 
-// Imports says whether it ever had memory of its peer's GPUs mapped. Once it is shut.
+// Imports reports that the endpoint has had imports of its peer's GPU memory. Call it after Shut.
 func (p Endpoint) Imports() bool { return p.c.gpu.imports != 0 }
 
 // Free implements cma_ep_free.
 func (p Endpoint) Free() { C.cma_ep_free(p.c) }
 
-// Named implements cma_ep_named.
-func (p Endpoint) Named() error { return failed(C.cma_ep_named(p.c)) }
+// BeginConnect implements cma_ep_begin_connect.
+func (p Endpoint) BeginConnect() error { return failed(C.cma_ep_begin_connect(p.c)) }
 
-// Forget implements cma_import_drop: false where there was none.
+// Forget implements cma_import_drop: false if there was no import.
 func (p Endpoint) Forget(region uint32) bool { return C.cma_import_drop(p.c, C.uint32_t(region)) != 0 }
 
 // Identified implements cma_ep_identified.

@@ -13,11 +13,11 @@ import (
 	"gorail/test/native"
 )
 
-// skipped is ctest's status for a test that can't be run here.
+// skipped is ctest's exit status for a test that cannot run here.
 const skipped = 77
 
-// TestProcesses builds ctest, the provider in C alone, under the sanitizers, and runs each of its tests: two processes, peers that are
-// killed, stopped or hostile; memory of GPUs over a driver that does as it is told.
+// TestProcesses builds ctest, a test program of the C code alone, with sanitizers and runs its tests: two processes;
+// killed, stopped and hostile peers; GPU memory over a scripted driver.
 func TestProcesses(t *testing.T) {
 	bin := build(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 	for _, name := range list(t, bin) {
@@ -25,17 +25,17 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestThreads runs those that have threads of the provider's own, the mapper and who gives descriptors, or doorbells, under the thread sanitizer.
+// TestThreads runs the tests of threads, the mapper and doorbells with the thread sanitizer.
 func TestThreads(t *testing.T) {
-	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // it knows no fences
+	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // the thread sanitizer does not support fences
 	for _, name := range list(t, bin) {
-		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"lent", "help_ends", "hostile_offers", "doorbells", "failed_handshake"}, name) {
+		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"offloads", "assist_ends", "hostile_offers", "doorbells", "failed_handshake"}, name) {
 			t.Run(name, func(t *testing.T) { run(t, bin, name) })
 		}
 	}
 }
 
-// build makes the program; flags[0] is its sanitizer.
+// build builds ctest; flags[0] is its sanitizer.
 func build(t *testing.T, flags ...string) (bin string) {
 	return native.Part{Name: "ctest", Program: true, Flags: flags, Include: []string{"backend/include"},
 		Dirs: []string{"backend/provider/shm/cma", "backend/provider/shm/cma/ctest"}}.Build(t)

@@ -17,19 +17,19 @@ import (
 	"gorail/backend/provider/shm/descriptors"
 )
 
-// Use is told of the driver with each region of a GPU: it is the same.
+// Use sets the driver of the GPUs. Each registration of a GPU region calls it, with the same driver.
 func (k Rail) Use(d *gpu.Driver) {
 	k.loaded.Store(d)
 	C.cma_set_gpu(k.c, d.Core())
 }
 
-// Driver is that one; nil: there is none yet.
+// Driver is the driver of the GPUs; nil: no GPU region yet.
 func (k Rail) Driver() *gpu.Driver { return k.loaded.Load() }
 
-// Mapping says whether a peer's memory is being mapped.
+// Mapping reports that a peer's memory is being mapped.
 func (k Rail) Mapping() bool { return C.cma_mapping(k.c) != 0 }
 
-// LastError is why memory could not be reached, last. Implements cma_last_error.
+// LastError is the last reason why GPU memory could not be reached. Implements cma_last_error.
 func (k Rail) LastError() string {
 	const room = 512
 	text := (*C.char)(C.calloc(1, room))
@@ -38,7 +38,7 @@ func (k Rail) LastError() string {
 	return C.GoString(text)
 }
 
-// NewDesc is what the core has as the descriptor of a region of that GPU; C's memory.
+// NewDesc makes the core's descriptor for a region of that GPU. C owns the memory.
 func NewDesc(device int) (unsafe.Pointer, error) {
 	v := (*C.cma_vram)(C.calloc(1, C.sizeof_cma_vram))
 	if v == nil {
@@ -48,7 +48,7 @@ func NewDesc(device int) (unsafe.Pointer, error) {
 	return unsafe.Pointer(v), nil
 }
 
-// FreeDesc is its end.
+// FreeDesc frees a descriptor of NewDesc.
 func FreeDesc(desc unsafe.Pointer) { C.free(desc) }
 
 // SetLastError implements cma_set_last_error.
@@ -58,16 +58,16 @@ func (k Rail) SetLastError(text string) {
 	C.cma_set_last_error(k.c, c)
 }
 
-// ---- what posts ask of the mapper ----
+// ---- tasks of the mapper ----
 
-// Task of the mapper's.
+// Task is a task of the mapper.
 type Task struct {
-	What int    // TaskBegin, TaskEnd, or to make a pair
-	In   Import // what it is about, but for a pair
+	What int    // TaskBegin, TaskEnd, or CMA_PAIR: make a stream and a job
+	In   Import // the import; unset for CMA_PAIR
 	c    *C.cma_task
 }
 
-// What tasks are for.
+// Kinds of tasks: map an import, unmap an import.
 const (
 	TaskBegin = C.CMA_BEGIN
 	TaskEnd   = C.CMA_END
@@ -86,26 +86,26 @@ func (k Rail) NextTask() (Task, bool) {
 	return t, true
 }
 
-// TasksAsked is how many there were, ever. Implements cma_mapper_asked.
+// TasksAsked is the number of tasks added so far. Implements cma_mapper_asked.
 func (k Rail) TasksAsked() uint64 { return uint64(C.cma_mapper_asked(k.c)) }
 
 // MakePair implements cma_pair_make.
 func (k Rail) MakePair(t Task) { C.cma_pair_make(k.c, t.c) }
 
-// Import is a peer's region for a GPU of ours: C's, until Free.
+// Import is a peer's region, mapped for one of our GPUs. C owns it until Free.
 type Import struct{ c *C.cma_import }
 
-// ImportInfo is what is known of it.
+// ImportInfo has what the mapper needs to know of an import.
 type ImportInfo struct {
 	Share        gpu.Share
-	Self         bool // memory of this very process
-	Device, Peer int  // GPUs: ours, and the memory's
+	Self         bool // memory of this process
+	Device, Peer int  // our GPU; the GPU that has the memory, in our numbering
 	Why          gpu.Why
 	Key          uint64
 	Owner        descriptors.Owner
 }
 
-// Info is what its peer says.
+// Info copies the peer's description of the import.
 func (i Import) Info() ImportInfo {
 	c := i.c
 	return ImportInfo{
@@ -115,13 +115,13 @@ func (i Import) Info() ImportInfo {
 	}
 }
 
-// SetPeer says which GPU the memory is of, as we number it.
+// SetPeer sets the GPU that has the memory, in our numbering.
 func (i Import) SetPeer(device int) { i.c.peer = C.int(device) }
 
 // Free implements cma_import_free.
 func (i Import) Free() { C.cma_import_free(i.c) }
 
-// FinishImport implements cma_import_finish: false where it is not there all the same.
+// FinishImport implements cma_import_finish. False: the import failed in spite of the mapping.
 func (k Rail) FinishImport(in Import, why gpu.Why, delta uint64) bool {
 	return C.cma_import_finish(k.c, in.c, C.int(why), C.uint64_t(delta)) == C.int(why)
 }

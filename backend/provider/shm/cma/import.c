@@ -1,5 +1,6 @@
-/* Peers' memory as our GPUs see it: mapped when a transfer first wants it, by the mapper (shm/mapper.go), and kept until the peer takes it back, its
- * metadata is unloaded or the endpoint is closed. It is C since each post looks here for its regions. */
+/* Imports: peers' memory as our GPUs see it. The mapper (shm/mapper.go) maps a region when a transfer first needs it.
+ * The mapping lasts until the peer revokes the region, its metadata is unloaded, or the endpoint is closed. This is C
+ * because each post looks up its regions here. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ int cma_import_finish(cma_rail *rail, cma_import *m, int why, uint64_t delta)
 {
     gr_gpu_fault f = { 0 };
     if (!why && (why = -delta_of(rail, m, delta, &f)))
-        cma_note_error(rail, "the peer's GPU memory can't be mapped here", why, f.why == why ? &f : NULL);
+        cma_note_error(rail, "cannot map the peer's GPU memory", why, f.why == why ? &f : NULL);
     m->delta = delta;
     m->why = why;
     atomic_fetch_sub(&rail->mapper.opening, 1);
@@ -34,7 +35,7 @@ cma_import *cma_task_import(cma_task *task)
     return (cma_import *)(void *)((char *)task - (task->what == CMA_END ? offsetof(cma_import, end) : offsetof(cma_import, begin)));
 }
 
-/* With the rail locked: what is left unmaps when no job is at it. */
+/* Moves the imports of a region to ep->gpu.left. They are unmapped when no job uses them. With the rail locked. */
 static void detach(cma_ep *ep, uint32_t index)
 {
     while (ep->gpu.import[index]) {
@@ -76,7 +77,7 @@ void cma_import_close(cma_ep *ep)
     cma_import_sweep(ep);
 }
 
-/* Room for that number. */
+/* Makes room for that region number. */
 static int room(cma_ep *ep, uint32_t index)
 {
     uint32_t n = ep->gpu.imports ? ep->gpu.imports : 64;
@@ -94,8 +95,8 @@ static int room(cma_ep *ep, uint32_t index)
     return 0;
 }
 
-/* What the peer says of the region, copied once. */
-static int look(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
+/* Copies the peer's share of the region, and checks that the share belongs to the region's current generation. */
+static int read_share(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
 {
     int err = cma_allowed(ep->peer.table, r->key, r->addr, r->len);
     if (err)
@@ -104,31 +105,31 @@ static int look(const cma_ep *ep, const gr_bulk_region *r, gr_gpu_share *out)
     if (place > CMA_SHARES)
         return -EPROTO;
     if (place == 0) {
-        cma_note_error(ep->rail, "between a GPU here and the peer's memory", GR_GPU_HOST, NULL);
+        cma_note_error(ep->rail, "the peer's region is no GPU memory", GR_GPU_HOST, NULL);
         return -ENOTSUP;
     }
     *out = *(const volatile gr_gpu_share *)&ep->peer.shares->share[place - 1];
     if (r->addr < out->base || r->addr - out->base > out->size || r->len > out->size - (r->addr - out->base)) {
-        cma_note_error(ep->rail, "the peer's GPU memory", GR_GPU_BAD_SHARE, NULL);
+        cma_note_error(ep->rail, "the peer's range is outside its GPU memory", GR_GPU_BAD_SHARE, NULL);
         return -ENOTSUP;
     }
-    atomic_thread_fence(memory_order_acquire); /* what was copied is of that generation */
+    atomic_thread_fence(memory_order_acquire); /* so that the copy is of the generation that the next check sees */
     return -cma_allowed(ep->peer.table, r->key, r->addr, r->len);
 }
 
-static int ask(cma_ep *ep, const gr_bulk_region *r, int device)
+static int request(cma_ep *ep, const gr_bulk_region *r, int device)
 {
     int rc = room(ep, r->index);
     cma_import *m = rc ? NULL : calloc(1, sizeof(*m));
     if (!m)
         return -EAGAIN;
-    rc = look(ep, r, &m->share);
+    rc = read_share(ep, r, &m->share);
     m->server_name_len = *(const volatile uint8_t *)&ep->peer.shares->name_len;
     m->server_name_len = m->server_name_len < sizeof(m->server_name) ? m->server_name_len : sizeof(m->server_name);
     memcpy(m->server_name, ep->peer.shares->name, sizeof(m->server_name));
     memcpy(m->server_token, ep->peer.shares->token, CMA_TOKEN);
     m->why = m->share.how ? 0 : m->share.pad < GR_GPU_WHY_COUNT ? (int)m->share.pad : GR_GPU_BAD_SHARE;
-    m->share.pad = (uint32_t)ep->peer.pid; /* by whose word: no other's mapping is taken for it */
+    m->share.pad = (uint32_t)ep->peer.pid; /* the peer's process: the mapping is not shared with one of another process */
     m->begin.what = CMA_BEGIN;
     m->end.what = CMA_END;
     m->key = r->key;
@@ -146,8 +147,8 @@ static int ask(cma_ep *ep, const gr_bulk_region *r, int device)
     return -EAGAIN;
 }
 
-/* What may be otherwise the next time. The rest is so until the peer registers the memory anew. */
-static int passing(int why)
+/* Whether a failure may pass by itself. The other reasons last until the peer registers the memory again. */
+static int transient(int why)
 {
     return why == GR_GPU_NO_FDS || why == GR_GPU_NO_MEMORY || why == GR_GPU_SILENT || why == GR_GPU_REFUSED || why == GR_GPU_DRIVER ||
            why == GR_GPU_CANCELLED;
@@ -156,7 +157,7 @@ static int passing(int why)
 cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *r, int device, int *rc)
 {
     cma_import *m = r->index < ep->gpu.imports ? ep->gpu.import[r->index] : NULL;
-    if (m && m->key != r->key) { /* another region that has the number now */
+    if (m && m->key != r->key) { /* the number now belongs to another region */
         detach(ep, r->index);
         cma_import_sweep(ep);
         m = NULL;
@@ -164,14 +165,14 @@ cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *r, int device, int *
     while (m && m->device != device)
         m = m->next;
     if (!m) {
-        *rc = ask(ep, r, device);
+        *rc = request(ep, r, device);
         return NULL;
     }
     int state = atomic_load(&m->state);
     if (state == CMA_READY)
         return m;
     *rc = state == CMA_FAILED ? -ENOTSUP : -EAGAIN;
-    if (state == CMA_FAILED && passing(m->why)) { /* those for our other GPUs are asked for anew, too */
+    if (state == CMA_FAILED && transient(m->why)) { /* imports for our other GPUs are requested again, too */
         detach(ep, r->index);
         cma_import_sweep(ep);
     }

@@ -1,5 +1,5 @@
-/* What posts ask of the mapper, which is Go's (shm/mapper.go): they leave a task and ring, without Go. And why memory could not be reached, which posts
- * find, too. */
+/* Posts leave tasks for the mapper, a goroutine (shm/mapper.go), without entering Go: they queue the task and signal
+ * an eventfd. Posts and the mapper keep the last reason why GPU memory could not be reached. */
 #include <stdio.h>
 #include <unistd.h>
 

@@ -1,44 +1,45 @@
-/* What an initiator offers of its copies to a target that polls: its core spins anyway, and two cores copy nearly twice as fast as one. What
- * the target has not begun when there is nothing else to copy is taken back; what it has begun is its own until it says that it has ended,
- * or has done so beyond doubt. */
+/* An initiator offers pieces of its copies to a polling target. The target's core spins anyway, and two cores copy
+ * nearly twice as fast as one. The initiator withdraws an offer that the target has not begun when nothing else is
+ * left to copy. An offer that the target has begun stays the target's until it reports the end, or until its thread
+ * is certainly past the copy. */
 #include <errno.h>
 #include <sys/syscall.h>
 
 #include "cma.h"
 
-enum { LONG_NS = 5000000 }; /* for a copy: what is the matter with whoever makes it? */
+enum { CHECK_NS = 5000000 }; /* a copy that takes longer: check the thread that makes it */
 
 static uint32_t bit_of(const cma_job *job) { return 1u << (job->offload - job->ep->peer.shm->offer); }
 
-/* Offers that were given up, and of which their peer has said its last meanwhile. */
+/* Frees offers that we had given up, once the peer has reported their end. */
 static void recover(cma_ep *ep)
 {
     for (uint32_t i = 0; i < CMA_OFFERS; i++)
-        if ((ep->pool.lost & 1u << i) && atomic_load(&ep->peer.shm->offer[i].ended) != CMA_UNDER_WAY) {
-            ep->pool.lost &= ~(1u << i);
-            ep->pool.lent &= ~(1u << i);
+        if ((ep->pool.abandoned & 1u << i) && atomic_load(&ep->peer.shm->offer[i].ended) != CMA_UNDER_WAY) {
+            ep->pool.abandoned &= ~(1u << i);
+            ep->pool.offers &= ~(1u << i);
         }
 }
 
-int cma_may_lend(const cma_rail *rail, const cma_ep *ep)
+int cma_may_offload(const cma_rail *rail, const cma_ep *ep)
 {
     return ep->peer.same_user && !ep->pool.declined && atomic_load_explicit(&ep->peer.shm->assists, memory_order_relaxed) &&
            atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
 }
 
-int cma_lend(cma_rail *rail, cma_job *job, uint64_t kept)
+int cma_offload_offer(cma_rail *rail, cma_job *job, uint64_t kept)
 {
     cma_ep *ep = job->ep;
     cma_shm *out = ep->peer.shm;
-    uint64_t at = 0; /* of the job's bytes, where the segment begins */
-    uint32_t n = 0;  /* ours: what is in the shm is anybody's */
-    if (ep->pool.lost)
+    uint64_t at = 0; /* offset in the job's bytes of the segment */
+    uint32_t n = 0;  /* local count: the peer can write to the shared segment */
+    if (ep->pool.abandoned)
         recover(ep);
-    if (!cma_may_lend(rail, ep) || ep->pool.lent == (1u << CMA_OFFERS) - 1 || atomic_load(&ep->closing))
+    if (!cma_may_offload(rail, ep) || ep->pool.offers == (1u << CMA_OFFERS) - 1 || atomic_load(&ep->closing))
         return 0;
-    cma_offer *o = &out->offer[__builtin_ctz(~ep->pool.lent)];
+    cma_offer *o = &out->offer[__builtin_ctz(~ep->pool.offers)];
     o->write = (uint32_t)job->write;
-    atomic_store_explicit(&o->who, 0, memory_order_relaxed);
+    atomic_store_explicit(&o->tid, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < job->n; at += job->seg[i++].len) {
         const gr_seg *s = &job->seg[i];
         uint64_t skip = kept > at ? kept - at : 0;
@@ -53,8 +54,8 @@ int cma_lend(cma_rail *rail, cma_job *job, uint64_t kept)
     atomic_store_explicit(&o->ended, CMA_UNDER_WAY, memory_order_relaxed);
     job->offload = o;
     job->kept = kept;
-    job->long_ns = 0;
-    ep->pool.lent |= bit_of(job);
+    job->check_ns = 0;
+    ep->pool.offers |= bit_of(job);
     atomic_fetch_or(&out->offered, bit_of(job));
     return 1;
 }
@@ -78,49 +79,50 @@ int cma_copy_part(const cma_job *job, uint32_t epoch, uint64_t from, uint64_t to
 
 void cma_offload_wait(cma_pool *pool, cma_job *job)
 {
-    job->next = pool->lent;
-    pool->lent = job;
-    atomic_fetch_add(&pool->nlent, 1);
+    job->next = pool->offloaded;
+    pool->offloaded = job;
+    atomic_fetch_add(&pool->noffloaded, 1);
 }
 
-/* The offer may be used for another; unsaid: not before its peer has said its last of this one. */
-static void unlink_offload(cma_pool *pool, cma_job **at, int unsaid)
+/* Ends the offload of a job. no_answer: the peer has not reported the end, so its offer stays in use until then. */
+static void unlink_offload(cma_pool *pool, cma_job **at, int no_answer)
 {
     cma_job *job = *at;
     *at = job->next;
     job->next = NULL;
-    if (unsaid)
-        job->ep->pool.lost |= bit_of(job);
+    if (no_answer)
+        job->ep->pool.abandoned |= bit_of(job);
     else
-        job->ep->pool.lent &= ~bit_of(job);
+        job->ep->pool.offers &= ~bit_of(job);
     job->offload = NULL;
-    atomic_fetch_sub(&pool->nlent, 1);
+    atomic_fetch_sub(&pool->noffloaded, 1);
 }
 
-/* Under way, as far as the peer says, and nothing of it will be touched any more. */
-static int over_unsaid(cma_job *job)
+/* Whether a copy without a report has ended all the same: the peer's process is gone, or its thread is stopped past
+ * the copy. Checks every CHECK_NS. */
+static int peer_gone_or_stopped(cma_job *job)
 {
     uint64_t now = cma_now();
     if (!cma_alive(job->ep))
         return 1;
-    if (!job->long_ns)
-        job->long_ns = now + LONG_NS;
-    if (now < job->long_ns)
+    if (!job->check_ns)
+        job->check_ns = now + CHECK_NS;
+    if (now < job->check_ns)
         return 0;
-    job->long_ns = 0;
-    return cma_stopped(job->ep->peer.pid, atomic_load(&job->offload->who), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
+    job->check_ns = 0;
+    return cma_stopped(job->ep->peer.pid, atomic_load(&job->offload->tid), job->write ? SYS_process_vm_readv : SYS_process_vm_writev);
 }
 
-/* Whoever finds the bit set and clears it has the offer. */
-static int take_back(const cma_job *job)
+/* Withdraws an offer. The side that clears the bit makes the copy; 0: the peer has it. */
+static int withdraw(const cma_job *job)
 {
-    _Atomic uint32_t *offered = &job->ep->peer.shm->offered; /* which the peer polls */
+    _Atomic uint32_t *offered = &job->ep->peer.shm->offered; /* the peer polls this word */
     return (atomic_load(offered) & bit_of(job)) && (atomic_fetch_and(offered, ~bit_of(job)) & bit_of(job));
 }
 
 void cma_offload_reap(cma_pool *pool)
 {
-    for (cma_job **at = &pool->lent, *job; (job = *at);) {
+    for (cma_job **at = &pool->offloaded, *job; (job = *at);) {
         if (atomic_load(&job->offload->ended) != CMA_COPIED) {
             at = &job->next;
             continue;
@@ -131,28 +133,28 @@ void cma_offload_reap(cma_pool *pool)
     }
 }
 
-cma_job *cma_offload_back(cma_pool *pool)
+cma_job *cma_offload_reclaim(cma_pool *pool)
 {
-    for (cma_job **at = &pool->lent, *job; (job = *at); at = &job->next) {
-        int ended = atomic_load(&job->offload->ended), unsaid = 0;
-        if (ended == CMA_COPIED || (ended == CMA_UNDER_WAY && !take_back(job) && !(unsaid = over_unsaid(job))))
+    for (cma_job **at = &pool->offloaded, *job; (job = *at); at = &job->next) {
+        int ended = atomic_load(&job->offload->ended), no_answer = 0;
+        if (ended == CMA_COPIED || (ended == CMA_UNDER_WAY && !withdraw(job) && !(no_answer = peer_gone_or_stopped(job))))
             continue;
-        if (ended < 0 && ended != -EACCES && ended != -ERANGE) /* nor will it be able to the next time */
+        if (ended < 0 && ended != -EACCES && ended != -ERANGE) /* the peer would fail the next time, too */
             job->ep->pool.declined = 1;
-        unlink_offload(pool, at, unsaid);
+        unlink_offload(pool, at, no_answer);
         job->ep->pool.jobs++;
         return job;
     }
     return NULL;
 }
 
-int cma_offload_over(cma_pool *pool)
+int cma_offload_ready(cma_pool *pool)
 {
     int over = 0;
-    if (!atomic_load(&pool->nlent))
+    if (!atomic_load(&pool->noffloaded))
         return 0;
     pthread_mutex_lock(&pool->mu);
-    for (cma_job *job = pool->lent; job; job = job->next)
+    for (cma_job *job = pool->offloaded; job; job = job->next)
         over |= atomic_load(&job->offload->ended) != CMA_UNDER_WAY || (atomic_load(&job->ep->peer.shm->offered) & bit_of(job));
     pthread_mutex_unlock(&pool->mu);
     return over;
@@ -161,13 +163,13 @@ int cma_offload_over(cma_pool *pool)
 uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all)
 {
     uint32_t left = 0;
-    for (cma_job **at = &pool->lent, *job; (job = *at);) {
+    for (cma_job **at = &pool->offloaded, *job; (job = *at);) {
         if (job->ep != ep) {
             at = &job->next;
             continue;
         }
-        int ended = atomic_load(&job->offload->ended), back = ended == CMA_UNDER_WAY && take_back(job);
-        int at_it = ended == CMA_UNDER_WAY && !back && !over_unsaid(job);
+        int ended = atomic_load(&job->offload->ended), back = ended == CMA_UNDER_WAY && withdraw(job);
+        int at_it = ended == CMA_UNDER_WAY && !back && !peer_gone_or_stopped(job);
         left += (uint32_t)at_it;
         if (at_it && !all) {
             at = &job->next;

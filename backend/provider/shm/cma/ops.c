@@ -1,4 +1,4 @@
-/* Posting and polling: the ops table. The core holds the rail's lock round every call here. */
+/* Posting and polling: the ops table. The core holds the rail's lock around every call here, except help. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -8,20 +8,21 @@
 
 #include "cma.h"
 
-/* Copied by the post itself; more between two polls goes to the pool. 64 KiB take 6 .. 10 us, a hand-over to a thread 5. */
-enum { PROMPT = 64 << 10 };
+/* Bytes that posts copy inline between two polls. The pool copies the rest. 64 KiB take 6 .. 10 us, a hand-over to a
+ * thread 5. */
+enum { INLINE_MAX = 64 << 10 };
 
 void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len)
 {
     gr_ready_put(&rail->ready, (gr_comp){ .ctx = ctx, .err = err, .len = len });
 }
 
-/* -EAGAIN until the peer has connected. */
+/* -EAGAIN until the peer has connected, and while completions lack room. */
 static int room(cma_rail *rail, const cma_ep *ep)
 {
     if (ep->err)
         return -ep->err;
-    if (!ep->named)
+    if (!ep->connecting)
         return -ENOTCONN;
     return !ep->peer.shm || gr_ready_full(&rail->ready) ? -EAGAIN : 0;
 }
@@ -38,8 +39,8 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         return rc;
     for (uint32_t i = 0; i < n; i++)
         bytes += seg[i].len;
-    if (rail->prompt + bytes <= PROMPT) {
-        rail->prompt += (uint32_t)bytes;
+    if (rail->inline_bytes + bytes <= INLINE_MAX) {
+        rail->inline_bytes += (uint32_t)bytes;
         gr_ready_owe(&rail->ready);
         cma_complete(rail, ctx, cma_copy(ep, 0, op != GR_READ, n, seg), 0);
         return 0;
@@ -75,16 +76,17 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     if (rc)
         return rc;
     cma_shm *out = ep->peer.shm;
-    if (ep->peer.put - ep->peer.gone >= CMA_SLOTS) { /* what the peer writes is in its core's cache: not looked at for every message */
-        uint32_t gone = atomic_load_explicit(&out->taken, memory_order_acquire);
-        if (ep->peer.put - gone >= CMA_SLOTS)
-            return ep->peer.put - gone == CMA_SLOTS ? -EAGAIN : -EPROTO;
-        ep->peer.gone = gone;
+    /* the peer writes `taken`, and its core's cache holds the line: read it only when the ring seems full */
+    if (ep->peer.put - ep->peer.taken >= CMA_SLOTS) {
+        uint32_t taken = atomic_load_explicit(&out->taken, memory_order_acquire);
+        if (ep->peer.put - taken >= CMA_SLOTS)
+            return ep->peer.put - taken == CMA_SLOTS ? -EAGAIN : -EPROTO;
+        ep->peer.taken = taken;
     }
     cma_slot *slot = &out->slot[ep->peer.put % CMA_SLOTS];
     slot->len = (uint32_t)len;
     memcpy(slot->data, buf, len);
-    atomic_store(&out->put, ++ep->peer.put); /* before the look at whether it sleeps */
+    atomic_store(&out->put, ++ep->peer.put); /* before reading `sleeping` */
     if (wake && atomic_load(&out->sleeping) && atomic_exchange(&out->sleeping, 0))
         cma_ring(ep);
     gr_ready_owe(&rail->ready);
@@ -106,7 +108,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     return 0;
 }
 
-/* The connection is of no use: whoever waits on it hears. */
+/* The connection is unusable: all posted receives fail. */
 static void fail(cma_ep *ep, int err)
 {
     ep->err = err;
@@ -117,20 +119,20 @@ static void fail(cma_ep *ep, int err)
 static uint32_t arrived(cma_ep *ep)
 {
     uint32_t n = atomic_load(&ep->shm->put) - ep->in.taken;
-    if (n > CMA_SLOTS && !ep->err) /* nobody puts in more than there is room for */
+    if (n > CMA_SLOTS && !ep->err) /* more messages than the ring has slots */
         fail(ep, EPROTO);
     return ep->err ? 0 : n;
 }
 
 static void take(cma_ep *ep)
 {
-    if (ep->err) { /* its handshake has failed */
+    if (ep->err) { /* the handshake has failed */
         fail(ep, ep->err);
         return;
     }
     for (uint32_t n = arrived(ep); n && ep->in.head != ep->in.tail; n--) {
         const cma_slot *slot = &ep->shm->slot[ep->in.taken % CMA_SLOTS];
-        uint32_t len = *(const volatile uint32_t *)&slot->len; /* once: the peer may change it meanwhile */
+        uint32_t len = *(const volatile uint32_t *)&slot->len; /* read once: the peer may change it meanwhile */
         cma_recv *r = &ep->in.recv[ep->in.head % CMA_RECVS];
         if (len > CMA_MSG) {
             fail(ep, EPROTO);
@@ -144,7 +146,7 @@ static void take(cma_ep *ep)
     }
 }
 
-/* What the pool has finished becomes completions. */
+/* Reports the completions of the pool's finished jobs. */
 static void finish(cma_rail *rail)
 {
     for (cma_job *j = cma_pool_done(rail), *next; j; j = next) {
@@ -159,25 +161,25 @@ static void finish(cma_rail *rail)
 static int poll_rail(gr_rail *base, gr_comp *out, int max)
 {
     cma_rail *rail = (cma_rail *)base;
-    rail->prompt = 0;
-    rail->news = 0;
+    rail->inline_bytes = 0;
+    rail->handshake_event = 0;
     finish(rail);
     if (rail->gpu.bulks)
         cma_bulk_poll(rail);
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         take(ep);
-    cma_assist_look(rail);
+    cma_assist_update(rail);
     return gr_ready_take(&rail->ready, out, max);
 }
 
-/* Whoever waits copies meanwhile: no copy of the pool's is made under the rail's lock. */
+/* Polling threads copy meanwhile, without the rail's lock. */
 static int help(gr_rail *base)
 {
     return cma_pool_help((cma_rail *)base);
 }
 
-/* Says that peers have to ring, once, and looks again at what came before they could know. Whoever polls meanwhile takes nothing
- * back: the thread that asked still sleeps. */
+/* Tells peers once to ring, then looks for work that came before they could see that. A poll by another thread does
+ * not undo this: the thread that called arm still sleeps. */
 static int arm(gr_rail *base)
 {
     cma_rail *rail = (cma_rail *)base;
@@ -192,12 +194,12 @@ static int arm(gr_rail *base)
     int n = epoll_wait(base->wait_fd, ev, 16, 0);
     for (int i = 0; i < n; i++) {
         if (!ev[i].data.ptr)
-            (void)!read(rail->doorbell_fd, &rings, sizeof(rings)); /* nobody else has it */
+            (void)!read(rail->doorbell_fd, &rings, sizeof(rings)); /* no peer has this descriptor, so the read may not block */
         else
-            cma_hear(ev[i].data.ptr);
+            cma_drain_doorbell(ev[i].data.ptr);
     }
-    if (n == 16 || rail->news || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
-        cma_offload_over(&rail->pool))
+    if (n == 16 || rail->handshake_event || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
+        cma_offload_ready(&rail->pool))
         return 1;
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         if (ep->in.head != ep->in.tail && (arrived(ep) || ep->err))
@@ -205,7 +207,7 @@ static int arm(gr_rail *base)
     return 0;
 }
 
-/* Messages are copied: their memory needs no registration. */
+/* Messages are copied, so their buffers need no registration. */
 static int reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     (void)base;
@@ -225,14 +227,14 @@ const gr_rail_ops cma_ops = {
     .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_rail, .arm = arm, .reg = reg, .unreg = unreg,
 };
 const gr_rail_unlocked cma_unlocked = { .help = help };
-const gr_rail_bulk cma_whole = { .post = cma_bulk_post, .stop = cma_bulk_stop, .ops_alloc = cma_ops_alloc, .ops_free = cma_ops_free };
+const gr_rail_bulk cma_bulk_ops = { .post = cma_bulk_post, .stop = cma_bulk_stop, .ops_alloc = cma_ops_alloc, .ops_free = cma_ops_free };
 
 int cma_cancel(cma_ep *ep)
 {
     int rc = cma_pool_drain(ep->rail, ep);
     cma_bulk_drain(ep);
     finish(ep->rail);
-    take(ep); /* nobody was woken for it, maybe; its sender was told that it has arrived, and sends it no more */
+    take(ep); /* a message may lie here though no thread was woken for it: its sender has a completion and does not repeat it */
     if (!ep->err)
         fail(ep, ECANCELED);
     return rc;

@@ -1,4 +1,5 @@
-/* What is known of a peer, and its doorbells. The handshake is Go's (package handshake), which tells the endpoint here what has come of it. */
+/* What is known of a peer, and doorbells. The handshake is Go (package handshake) and reports its results to the
+ * endpoint here. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -9,29 +10,31 @@
 #include "cma.h"
 
 enum {
-    AT_ONCE = 16,       /* rings */
-    ALIVE_NS = 4000000, /* how old the knowledge may be that a process lives: its number may be another's soon after. A look is a system call */
+    MAX_RINGS = 16,       /* doorbell messages read in one call */
+    /* for so long a process counts as alive without a new look, which is a system call; the kernel may give a dead
+     * process's number to another one soon after */
+    ALIVE_NS = 4000000,
 };
 
-/* Whoever waits for what is finished sleeps, and is woken. */
+/* Wakes the thread that sleeps on the rail. */
 void cma_wake(cma_rail *rail)
 {
     if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
         (void)!write(rail->doorbell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
 }
 
-/* With the rail locked: whoever waits on the endpoint looks at it again. */
-static void told(cma_ep *ep)
+/* Reports progress of the handshake: a sleeping thread wakes and looks at the endpoint. With the rail locked. */
+static void notify(cma_ep *ep)
 {
-    ep->rail->news = 1;
+    ep->rail->handshake_event = 1;
     cma_wake(ep->rail);
 }
 
-int cma_ep_named(cma_ep *ep)
+int cma_ep_begin_connect(cma_ep *ep)
 {
     gr_rail_lock(&ep->rail->base);
-    int rc = ep->named ? -EISCONN : 0;
-    ep->named = 1;
+    int rc = ep->connecting ? -EISCONN : 0;
+    ep->connecting = 1;
     gr_rail_unlock(&ep->rail->base);
     return rc;
 }
@@ -57,19 +60,20 @@ int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
         ep->peer.mem = peer->mem;
         ep->peer.same_user = peer->mem >= 0;
         ep->peer.shm = peer->shm;
-        told(ep);
+        notify(ep);
     }
     gr_rail_unlock(&ep->rail->base);
     return rc;
 }
 
-static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* a queue that is full holds enough to wake anybody */ }
+/* a full queue already holds a message that wakes the peer */
+static void ring(int sock) { (void)!send(sock, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
 void cma_ep_accepted(cma_ep *ep, int sock)
 {
     gr_rail_lock(&ep->rail->base);
     atomic_store(&ep->doorbell, sock);
-    if (atomic_exchange(&ep->rung, 0))
+    if (atomic_exchange(&ep->ring_pending, 0))
         ring(sock);
     gr_rail_unlock(&ep->rail->base);
 }
@@ -80,16 +84,16 @@ void cma_ep_fail(cma_ep *ep, int err, int ended)
     if (!ep->err)
         ep->err = err;
     ep->peer.ended |= ended;
-    told(ep);
+    notify(ep);
     gr_rail_unlock(&ep->rail->base);
 }
 
 void cma_ring(cma_ep *ep)
 {
     int sock = atomic_load(&ep->doorbell);
-    if (sock < 0) { /* rung when the peer has accepted */
-        atomic_store(&ep->rung, 1);
-        if ((sock = atomic_load(&ep->doorbell)) < 0 || !atomic_exchange(&ep->rung, 0))
+    if (sock < 0) { /* the peer has not accepted our connection: cma_ep_accepted rings */
+        atomic_store(&ep->ring_pending, 1);
+        if ((sock = atomic_load(&ep->doorbell)) < 0 || !atomic_exchange(&ep->ring_pending, 0))
             return;
     }
     ring(sock);
@@ -99,19 +103,20 @@ void cma_hang_up(cma_ep *ep)
 {
     if (ep->peer.sock < 0)
         return;
-    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, ep->peer.sock, NULL); /* a child of ours may have it, too */
+    /* close alone may not remove it: a child process may hold the socket, too */
+    epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_DEL, ep->peer.sock, NULL);
     close(ep->peer.sock);
     ep->peer.sock = -1;
 }
 
-void cma_hear(cma_ep *ep)
+void cma_drain_doorbell(cma_ep *ep)
 {
     char c;
-    for (int i = 0; i < AT_ONCE && ep->peer.sock >= 0; i++) {
+    for (int i = 0; i < MAX_RINGS && ep->peer.sock >= 0; i++) {
         ssize_t n = recv(ep->peer.sock, &c, 1, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n <= 0) /* its end is told otherwise; a closed socket would be readable for ever */
+        if (n <= 0) /* a closed socket stays readable; the pidfd or the segment reports the peer's end */
             cma_hang_up(ep);
     }
 }

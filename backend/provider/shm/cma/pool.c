@@ -1,4 +1,4 @@
-/* What is to be copied, and who does it: the pool's threads (copier.c), whoever polls, and peers (offload.c). */
+/* Copies and the threads that make them: pool threads (copier.c), polling threads, and peers (offload.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -8,19 +8,20 @@
 #include "cma.h"
 
 enum {
-    BATCH = 64,         /* segments that one call of the kernel's takes */
+    BATCH = 64,         /* segments of one system call */
     BATCH_BYTES = 256 << 10,
-    LEND = 64 << 10,    /* bytes that are worth offering to the peer: in halves 128 KiB took 9.3 us, in one 10.4 */
-    MOST = 512 << 10,   /* and that keep its poll for no longer than it likes: 50 to 150 us */
+    OFFLOAD_MIN = 64 << 10,  /* bytes that are worth an offer: 128 KiB took 9.3 us in halves, 10.4 us in one */
+    OFFLOAD_MAX = 512 << 10, /* bytes that keep the peer's poll for 50 to 150 us, which is acceptable */
 };
 
-/* What a core's cache holds is copied by whoever polls: a thread that has to be woken comes too late and takes a core from those who poll. */
-static int alone(const cma_rail *rail)
+/* Polling threads copy up to CMA_UNSPLIT bytes, which fit in a core's cache. A thread that must be woken comes too
+ * late, and takes a core from the polling threads. */
+static int poller_copies(const cma_rail *rail)
 {
-    return rail->pool.bytes <= CMA_ALONE && atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
+    return rail->pool.bytes <= CMA_UNSPLIT && atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
 }
 
-/* With mu: takes the jobs from the first of the queue to that one. */
+/* Takes the queue's jobs from the first to `last`. With mu. */
 static void unqueue(cma_pool *pool, cma_job *last, uint32_t jobs, uint64_t bytes)
 {
     pool->head = last->next;
@@ -31,19 +32,19 @@ static void unqueue(cma_pool *pool, cma_job *last, uint32_t jobs, uint64_t bytes
     atomic_fetch_sub(&pool->queued, jobs);
 }
 
-/* Takes from the queue what one copy can do: the first job, and those behind it of the same endpoint and direction. Its peer is offered half
- * of a large one, or the small ones before it. With mu. */
+/* Takes jobs for one copy from the queue: the first one, and the next ones of the same endpoint and direction. Offers
+ * small jobs before the last one whole to the peer, and half of a large job. With mu. */
 static cma_job *take(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;
-    for (cma_job *j; (j = pool->head) && j->next && j->bytes >= LEND && j->bytes <= MOST && cma_lend(rail, j, 0);) {
+    for (cma_job *j; (j = pool->head) && j->next && j->bytes >= OFFLOAD_MIN && j->bytes <= OFFLOAD_MAX && cma_offload_offer(rail, j, 0);) {
         unqueue(pool, j, 1, j->bytes);
         cma_offload_wait(pool, j);
     }
     cma_job *first = pool->head, *last = first;
     if (!first)
         return NULL;
-    uint64_t bytes = first->bytes, most = alone(rail) ? CMA_ALONE : BATCH_BYTES; /* else others take some */
+    uint64_t bytes = first->bytes, most = poller_copies(rail) ? CMA_UNSPLIT : BATCH_BYTES; /* leave some for other threads */
     uint32_t segs = first->n, jobs = 1;
     for (cma_job *j = first->next; j && j->ep == first->ep && j->write == first->write; j = j->next) {
         if (segs + j->n > BATCH || bytes + j->bytes > most)
@@ -55,18 +56,18 @@ static cma_job *take(cma_rail *rail)
     }
     unqueue(pool, last, jobs, bytes);
     first->ep->pool.jobs += jobs;
-    if (jobs == 1 && bytes >= 2 * LEND) /* at most CMA_ALONE */
-        (void)cma_lend(rail, first, bytes / 2);
+    if (jobs == 1 && bytes >= 2 * OFFLOAD_MIN) /* of at most CMA_UNSPLIT bytes */
+        (void)cma_offload_offer(rail, first, bytes / 2);
     return first;
 }
 
 cma_job *cma_pool_take(cma_rail *rail)
 {
     cma_job *list = take(rail);
-    return list ? list : cma_offload_back(&rail->pool);
+    return list ? list : cma_offload_reclaim(&rail->pool);
 }
 
-/* Our part of it. One copy for all, or one each, to find out whose fault it is. */
+/* Copies our part. One copy serves all jobs; if it fails, one copy per job finds the failing one. */
 static void copy(cma_job *list, uint32_t epoch)
 {
     if (!list->next) {
@@ -108,19 +109,21 @@ void cma_pool_copy(cma_rail *rail, cma_job *list, uint32_t epoch)
     cma_wake(rail);
 }
 
-/* Two processors have enough to do with whoever polls here and the peer that polls and assists. With mu. */
-static int crowded(const cma_rail *rail)
+/* Whether this process has only two processors: the polling threads here and at the assisting peer keep them busy.
+ * With mu. */
+static int few_cpus(const cma_rail *rail)
 {
     const cma_job *first = rail->pool.head;
-    return rail->cpus && rail->cpus <= 2 && first && cma_may_lend(rail, first->ep);
+    return rail->cpus && rail->cpus <= 2 && first && cma_may_offload(rail, first->ep);
 }
 
-/* A thread for each job that is queued, as far as there are any: sleeping ones, or one more. None if whoever polls has done most meanwhile. */
-static void rouse(cma_rail *rail)
+/* Wakes a sleeping thread for each queued job, or starts one more thread. Wakes none if polling threads have copied
+ * most of the queue meanwhile. */
+static void wake_copiers(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;
     pthread_mutex_lock(&pool->mu);
-    uint32_t queued = alone(rail) || crowded(rail) ? 0 : atomic_load(&pool->queued), wake = pool->copiers.waiting < queued ? pool->copiers.waiting : queued;
+    uint32_t queued = poller_copies(rail) || few_cpus(rail) ? 0 : atomic_load(&pool->queued), wake = pool->copiers.waiting < queued ? pool->copiers.waiting : queued;
     if (!pool->copiers.waiting && pool->copiers.started < pool->copiers.most && queued > pool->copiers.started)
         cma_copier_start(rail);
     pthread_mutex_unlock(&pool->mu);
@@ -128,8 +131,8 @@ static void rouse(cma_rail *rail)
         pthread_cond_signal(&pool->work);
 }
 
-/* While the application polls its next poll rouses: a thread that a post wakes has its core for a whole turn, where the others are polled on
- * (64 MiB, two cores: 15 us in post, or 400). */
+/* While the application polls, its next poll wakes threads. A thread that a post wakes would keep the post's core for
+ * a whole time slice, while other cores go on polling (64 MiB, two cores: the post took 15 us, or 400). */
 void cma_pool_add(cma_rail *rail, cma_job *job)
 {
     cma_pool *pool = &rail->pool;
@@ -140,25 +143,25 @@ void cma_pool_add(cma_rail *rail, cma_job *job)
     pool->tail = &job->next;
     atomic_fetch_add(&pool->queued, 1);
     pool->bytes += job->bytes;
-    int call = !alone(rail), later = call && atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
+    int call = !poller_copies(rail), later = call && atomic_load_explicit(&rail->base.app_polls, memory_order_relaxed);
     pthread_mutex_unlock(&pool->mu);
     if (later)
-        atomic_store(&pool->call, 1);
+        atomic_store(&pool->wake_on_poll, 1);
     else if (call)
-        rouse(rail);
+        wake_copiers(rail);
 }
 
-/* Half of a copy, maybe, and then the other half, should its peer not have begun. */
+/* Copies jobs; if half of a job was offered, also the other half, unless the peer has begun. */
 static int copy_own(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;
     uint32_t epoch;
     int did = 0;
-    if (!atomic_load_explicit(&pool->queued, memory_order_relaxed) && !atomic_load_explicit(&pool->nlent, memory_order_relaxed))
+    if (!atomic_load_explicit(&pool->queued, memory_order_relaxed) && !atomic_load_explicit(&pool->noffloaded, memory_order_relaxed))
         return 0;
-    if (atomic_load_explicit(&pool->call, memory_order_relaxed) && atomic_exchange(&pool->call, 0))
-        rouse(rail);
-    if (!cma_lane_take(pool, &epoch))
+    if (atomic_load_explicit(&pool->wake_on_poll, memory_order_relaxed) && atomic_exchange(&pool->wake_on_poll, 0))
+        wake_copiers(rail);
+    if (!cma_epoch_take(pool, &epoch))
         return 0;
     for (int more = 1; more && did < 2; did++) {
         pthread_mutex_lock(&pool->mu);
@@ -169,7 +172,7 @@ static int copy_own(cma_rail *rail)
         more = list->offload != NULL;
         cma_pool_copy(rail, list, epoch);
     }
-    cma_lane_give(pool, epoch);
+    cma_epoch_give(pool, epoch);
     return did > 0;
 }
 
@@ -177,7 +180,7 @@ int cma_pool_help(cma_rail *rail) { return copy_own(rail) || cma_assist(rail); }
 
 cma_job *cma_pool_done(cma_rail *rail)
 {
-    if (atomic_load_explicit(&rail->pool.nlent, memory_order_relaxed)) {
+    if (atomic_load_explicit(&rail->pool.noffloaded, memory_order_relaxed)) {
         pthread_mutex_lock(&rail->pool.mu);
         cma_offload_reap(&rail->pool);
         pthread_mutex_unlock(&rail->pool.mu);
@@ -187,12 +190,12 @@ cma_job *cma_pool_done(cma_rail *rail)
     return atomic_exchange(&rail->pool.done, NULL);
 }
 
-/* With the rail and mu locked; they are not meanwhile. */
-static void nap(cma_rail *rail)
+/* Sleeps with the rail and mu unlocked. Both are locked at entry and exit. */
+static void sleep_unlocked(cma_rail *rail)
 {
     pthread_mutex_unlock(&rail->pool.mu);
     gr_rail_unlock(&rail->base);
-    nanosleep(&(struct timespec){ .tv_nsec = CMA_NAP_US * 1000 }, NULL);
+    nanosleep(&(struct timespec){ .tv_nsec = CMA_SLEEP_US * 1000 }, NULL);
     gr_rail_lock(&rail->base);
     pthread_mutex_lock(&rail->pool.mu);
 }
@@ -200,7 +203,7 @@ static void nap(cma_rail *rail)
 int cma_pool_drain(cma_rail *rail, cma_ep *ep)
 {
     cma_pool *pool = &rail->pool;
-    uint64_t end = 0; /* of patience: begins when the peer alone is at something */
+    uint64_t end = 0; /* time limit; starts when only the peer still copies */
     uint32_t left;
     pthread_mutex_lock(&pool->mu);
     if (atomic_load(&pool->assist) == ep)
@@ -224,7 +227,7 @@ int cma_pool_drain(cma_rail *rail, cma_ep *ep)
             break;
         if (!ep->pool.jobs && !end)
             end = cma_now() + (uint64_t)CMA_WAIT_MS * 1000000;
-        nap(rail);
+        sleep_unlocked(rail);
     }
     if (left)
         left = cma_offload_cancel(pool, ep, 1);

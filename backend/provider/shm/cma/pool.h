@@ -1,6 +1,6 @@
-/* What is to be copied, and who does it: the pool's threads, whoever polls, and peers. Functions return 0 or a negative errno. */
-#ifndef GORAIL_LOCAL_POOL_H
-#define GORAIL_LOCAL_POOL_H
+/* Copies and the threads that make them: pool threads, polling threads, and peers. Functions return 0 or a negative errno. */
+#ifndef GORAIL_SHM_POOL_H
+#define GORAIL_SHM_POOL_H
 
 #include <pthread.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 typedef struct cma_rail cma_rail;
 typedef struct cma_ep cma_ep;
 
-/* Where threads of the pool run while they copy from or to memory of a NUMA node. n: 0 where there is nothing to choose. */
+/* Processors for pool threads that copy memory of a NUMA node. n = 0: no choice. */
 typedef struct cma_nodes {
     uint32_t n;
     struct cma_node {
@@ -20,19 +20,19 @@ typedef struct cma_nodes {
     } node[CMA_NODES];
 } cma_nodes;
 
-/* Bytes queued that wake nobody while the application polls, and go in one call then. A piece is as large: halves, of which each costs a work
- * request, made 256 KiB 8 % slower and 1 MiB 1 %. */
-enum { CMA_ALONE = 1 << 20 };
+/* Up to this many queued bytes wake no thread while the application polls; then one call copies them. A work request
+ * is as large at most. Halves cost a work request each: 256 KiB took 8 % longer, 1 MiB 1 %. */
+enum { CMA_UNSPLIT = 1 << 20 };
 
 typedef struct cma_job {
     struct cma_job *next;
     cma_ep *ep;
     gr_ctx *ctx;
     int write, err;
-    cma_offer *offload; /* the bytes from `kept` on are offered to the peer, or being copied by it; NULL: none are */
+    cma_offer *offload; /* the peer copies, or may copy, the bytes from `kept` on; NULL: no offer */
     uint64_t kept;
-    uint64_t long_ns; /* when it will have taken the peer long; 0: not asked yet */
-    int node; /* in the pool's nodes, of our memory; -1: unknown, or all the same */
+    uint64_t check_ns; /* time of the next check of a slow peer; 0: not set */
+    int node;          /* of our memory, as index in the pool's nodes; -1: unknown, or no choice */
     uint32_t n;
     uint64_t bytes;
     gr_seg seg[GR_MAX_IOV];
@@ -49,15 +49,15 @@ typedef struct cma_pool {
     int stop;
     cma_job *head, **tail;
     _Atomic uint32_t queued;
-    _Atomic int call; /* the next poll rouses threads */
-    uint64_t bytes; /* queued */
-    cma_job *lent; /* they wait for the peer, who copies what is missing, or may still take it */
-    _Atomic uint32_t nlent;
-    cma_ep *_Atomic assist; /* its peer has offered something; changed under mu or the rail's lock, to NULL under mu alone */
-    _Atomic int served; /* a piece for a peer, lately */
+    _Atomic int wake_on_poll; /* the next poll wakes threads */
+    uint64_t bytes;           /* queued */
+    cma_job *offloaded;       /* jobs that wait for a peer; the peer copies the rest of each, or may still take it */
+    _Atomic uint32_t noffloaded;
+    cma_ep *_Atomic assist;               /* an endpoint whose peer has an offer; set under the rail's lock, cleared under mu */
+    _Atomic int assisted;                 /* a piece was copied for a peer since count_poll's last look */
     _Atomic uint64_t for_peers, by_peers; /* bytes; written under mu */
-    cma_epoch own[CMA_COPIERS]; /* likewise ours, while we copy for peers */
-    _Atomic uint32_t epochs; /* bits: those that nobody has */
+    cma_epoch own[CMA_COPIERS];           /* our own epochs, for copies that we make for peers */
+    _Atomic uint32_t epochs;              /* bits: free epochs */
     cma_job *_Atomic done;
 } cma_pool;
 
@@ -66,45 +66,49 @@ typedef struct cma_pool {
 void cma_pool_open(cma_pool *pool, uint32_t threads, const cma_nodes *nodes);
 void cma_pool_close(cma_rail *rail);
 void cma_pool_add(cma_rail *rail, cma_job *job);
-/* What one copy can do: of the queue, or what a peer has not begun. NULL: there is nothing. With mu. */
+/* Takes jobs for one copy: from the queue, or an offer that we reclaimed. NULL: there is none. With mu. */
 cma_job *cma_pool_take(cma_rail *rail);
-/* Copies that, but for what is lent, and hands it on. Without mu. */
+/* Copies these jobs, except for offered bytes. Completes them, or lets them wait for the peer. Without mu. */
 void cma_pool_copy(cma_rail *rail, cma_job *list, uint32_t epoch);
-/* Copies what one call takes, ours or a peer's, on a epoch that is lent; 0 when there was nothing to do, or no epoch. Without the rail's lock. */
+/* Copies as much as one call takes, for ourselves or for a peer, in a free epoch. 0: no work, or no free epoch.
+ * Without the rail's lock. */
 int cma_pool_help(cma_rail *rail);
-/* Takes what is finished, in no order. */
+/* Takes all finished jobs, in no order. */
 cma_job *cma_pool_done(cma_rail *rail);
-/* Ends the endpoint's jobs: those that wait with ECANCELED. With the rail locked; it is not while a peer copies, which is waited for a second
- * at most: -ETIMEDOUT, and its job has ended with ECANCELED all the same. */
+/* Ends the endpoint's jobs; queued ones end with ECANCELED. With the rail locked; unlocks it while threads or the
+ * peer still copy. Waits 1 s at most for the peer. -ETIMEDOUT: the peer may still copy; its jobs have ended with
+ * ECANCELED. */
 int cma_pool_drain(cma_rail *rail, cma_ep *ep);
 
 /* ---- copier.c ---- */
 
-/* One thread more, with mu. */
+/* Starts one more thread. With mu. */
 void cma_copier_start(cma_rail *rail);
-/* Which of the pool's nodes has the memory; -1: none, as what nobody has touched yet. */
+/* The index in the pool's nodes of the node that holds the memory; -1: none, as for memory that was never touched. */
 int cma_node_of(const cma_pool *pool, uint64_t addr);
 
-/* ---- offload.c: with pool.mu, but for cma_copy_part and cma_offload_over ---- */
+/* ---- offload.c: with pool.mu, except for cma_copy_part and cma_offload_ready ---- */
 
-/* Whether the application here and the peer both poll, and the peer takes offers. */
-int cma_may_lend(const cma_rail *rail, const cma_ep *ep);
-/* Offers the job's bytes from `kept` on to its peer; 0: it takes none now. */
-int cma_lend(cma_rail *rail, cma_job *job, uint64_t kept);
-/* Copies some of the job's bytes; 0 or an errno. */
+/* Whether the peer takes offers and the application polls on both sides. */
+int cma_may_offload(const cma_rail *rail, const cma_ep *ep);
+/* Offers the job's bytes from `kept` on to the peer; 0: the peer takes none now. */
+int cma_offload_offer(cma_rail *rail, cma_job *job, uint64_t kept);
+/* Copies the job's bytes [from, to); 0 or an errno. */
 int cma_copy_part(const cma_job *job, uint32_t epoch, uint64_t from, uint64_t to);
-/* Puts a job of which nothing but the offload is left among those that wait. */
+/* Lets a job wait for its peer when only the offered bytes are left. */
 void cma_offload_wait(cma_pool *pool, cma_job *job);
-/* Takes what peers have copied. */
+/* Completes jobs whose offered bytes the peer has copied. */
 void cma_offload_reap(cma_pool *pool);
-/* A job of which the bytes from `kept` on are the caller's to copy: the peer had not begun, or could not. It counts in ep->jobs. NULL: there is none. */
-cma_job *cma_offload_back(cma_pool *pool);
-/* Whether one of these would find something. */
-int cma_offload_over(cma_pool *pool);
-/* Ends the endpoint's, with ECANCELED where the peer has not copied; those that it is at only with `all`. How many these are. */
+/* Takes back a job whose offered bytes we must copy: the peer has not begun, has failed, or is gone or stopped. It
+ * counts in ep->pool.jobs. NULL: there is none. */
+cma_job *cma_offload_reclaim(cma_pool *pool);
+/* Whether cma_offload_reap or cma_offload_reclaim would find a job. */
+int cma_offload_ready(cma_pool *pool);
+/* Ends the endpoint's waiting jobs, with ECANCELED unless the peer has copied. Jobs that the peer is copying end only
+ * with `all`. Returns their number. */
 uint32_t cma_offload_cancel(cma_pool *pool, cma_ep *ep, int all);
 
-/* ---- what all of these use ---- */
+/* ---- helpers of all these files ---- */
 
 /* Needs no lock. */
 static inline void cma_pool_put_done(cma_pool *pool, cma_job *job)
@@ -114,8 +118,8 @@ static inline void cma_pool_put_done(cma_pool *pool, cma_job *job)
         ;
 }
 
-/* Lends a epoch; 0: there is none. */
-static inline int cma_lane_take(cma_pool *pool, uint32_t *epoch)
+/* Takes a free epoch; 0: there is none. */
+static inline int cma_epoch_take(cma_pool *pool, uint32_t *epoch)
 {
     uint32_t free = atomic_load_explicit(&pool->epochs, memory_order_relaxed);
     do {
@@ -126,6 +130,6 @@ static inline int cma_lane_take(cma_pool *pool, uint32_t *epoch)
     return 1;
 }
 
-static inline void cma_lane_give(cma_pool *pool, uint32_t epoch) { atomic_fetch_or(&pool->epochs, 1u << epoch); }
+static inline void cma_epoch_give(cma_pool *pool, uint32_t epoch) { atomic_fetch_or(&pool->epochs, 1u << epoch); }
 
 #endif

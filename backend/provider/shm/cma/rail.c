@@ -6,7 +6,7 @@
 
 #include "cma.h"
 
-enum { EP_COMPS = CMA_OPS + CMA_BULKS + 2 * CMA_RECVS }; /* what an endpoint may have to hand out */
+enum { EP_COMPS = CMA_OPS + CMA_BULKS + 2 * CMA_RECVS }; /* completions that an endpoint may have outstanding */
 static const size_t table_size = CMA_REGIONS * sizeof(cma_entry);
 
 static void free_rail(cma_rail *rail)
@@ -33,7 +33,7 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
         return -ENOMEM;
     gr_rail_init(&rail->base, &cma_ops);
     rail->base.unlocked = &cma_unlocked;
-    rail->base.bulk = &cma_whole;
+    rail->base.bulk = &cma_bulk_ops;
     rail->base.wait_fd = parts->wait_fd;
     rail->doorbell_fd = parts->doorbell_fd;
     rail->table = parts->table;
@@ -41,8 +41,8 @@ int cma_rail_open(uint32_t threads, const cma_nodes *nodes, const cma_parts *par
     rail->base.limit.iov_limit = GR_MAX_IOV;
     rail->base.limit.tx_depth = CMA_OPS;
     rail->base.limit.rx_depth = CMA_RECVS;
-    rail->base.limit.max_msg = CMA_ALONE; /* the pool's threads share what is cut */
-    rail->base.limit.window_min = 16 << 20; /* work for all who may copy, also while one of them does not run */
+    rail->base.limit.max_msg = CMA_UNSPLIT; /* larger requests are split, and the pool's threads share the pieces */
+    rail->base.limit.window_min = 16 << 20; /* work for all copying threads, also while one of them is not scheduled */
     rail->base.limit.msg_size = CMA_MSG;
     rail->base.is.private_ep = 1;
     rail->base.is.completes_inline = 1;
@@ -63,7 +63,7 @@ int cma_rail_close(cma_rail *rail)
 static void free_ep(cma_ep *ep)
 {
     if (atomic_load(&ep->doorbell) >= 0)
-        close(atomic_load(&ep->doorbell)); /* not before: whoever copies may have rung it */
+        close(atomic_load(&ep->doorbell)); /* only now: copying threads may have used it */
     if (ep->peer.pidfd >= 0)
         close(ep->peer.pidfd);
     if (ep->peer.mem >= 0)
@@ -115,7 +115,7 @@ int cma_ep_shut(cma_ep *ep)
     ep->err = ESHUTDOWN;
     cma_import_close(ep);
     gr_rail_unlock(&rail->base);
-    int rc = cma_quiet(rail, ep, 0);
+    int rc = cma_wait_idle(rail, ep, 0);
     return rc ? rc : late;
 }
 

@@ -1,4 +1,5 @@
-/* Whether another process's thread is past a call, though it has not said so. It is C since polls ask, under the pool's lock (offload.c). */
+/* Whether a thread of another process is past a system call, without a report of that thread. This is C because polls
+ * ask under the pool's lock (offload.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +10,8 @@
 
 #include "cma.h"
 
-/* A file of the thread's; 0 or an errno. */
-static int told(pid_t pid, int tid, const char *file, char *to, size_t size)
+/* Reads a file of the thread in /proc; 0 or an errno. */
+static int read_task_file(pid_t pid, int tid, const char *file, char *to, size_t size)
 {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)pid, tid, file);
@@ -24,7 +25,7 @@ static int told(pid_t pid, int tid, const char *file, char *to, size_t size)
     return err;
 }
 
-static int gone(pid_t pid, int tid)
+static int thread_gone(pid_t pid, int tid)
 {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/task/%d", (int)pid, tid);
@@ -34,8 +35,9 @@ static int gone(pid_t pid, int tid)
     return access(path, X_OK) == 0;
 }
 
-/* The call is looked at first: one that is stopped before it is in no call. A tracer stops it in another state. A filter could stop it on its
- * way in, and let it in later. */
+/* Checks the call first: a thread that is stopped before its call shows no call. A tracer's stop has another state.
+ * With a seccomp filter the answer is no: the filter could stop a thread on its way into the call and let it continue
+ * later. */
 int cma_stopped(pid_t pid, int tid, long nr)
 {
     char text[4096];
@@ -44,17 +46,17 @@ int cma_stopped(pid_t pid, int tid, long nr)
     unsigned long to;
     if (tid <= 0)
         return 0;
-    int err = told(pid, tid, "syscall", text, sizeof(text));
+    int err = read_task_file(pid, tid, "syscall", text, sizeof(text));
     if (err == ENOENT || err == ESRCH)
-        return gone(pid, tid);
+        return thread_gone(pid, tid);
     if (err || sscanf(text, "%ld %lx", &call, &to) != 2 || call != nr || to != (unsigned long)getpid())
         return 0;
-    if (told(pid, tid, "stat", text, sizeof(text)) != 0 || !(state = strrchr(text, ')')) || strncmp(state, ") T ", 4) != 0)
+    if (read_task_file(pid, tid, "stat", text, sizeof(text)) != 0 || !(state = strrchr(text, ')')) || strncmp(state, ") T ", 4) != 0)
         return 0;
-    return told(pid, tid, "status", text, sizeof(text)) == 0 && (!strstr(text, "\nSeccomp:") || strstr(text, "\nSeccomp:\t0\n"));
+    return read_task_file(pid, tid, "status", text, sizeof(text)) == 0 && (!strstr(text, "\nSeccomp:") || strstr(text, "\nSeccomp:\t0\n"));
 }
 
-/* Whether /proc is of our own pid namespace: the numbers in another's are other processes'. */
+/* Whether /proc shows our own pid namespace. Process numbers of another namespace name other processes. */
 static int own_proc(void)
 {
     char self[16];
@@ -68,7 +70,7 @@ static int own_proc(void)
 void cma_note_late(cma_rail *rail, pid_t pid)
 {
     char text[4096];
-    const char *state = pid > 0 && own_proc() && told(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
+    const char *state = pid > 0 && own_proc() && read_task_file(pid, pid, "stat", text, sizeof(text)) == 0 ? strrchr(text, ')') : NULL;
     uint8_t c = state && state[1] == ' ' ? (uint8_t)state[2] : 0;
     atomic_store(&rail->late, (uint64_t)(uint32_t)pid << 8 | c);
 }

@@ -1,5 +1,5 @@
-/* What a region allows, and the wait for those that are copying. Who enters regions is Go (shm/table.go); the wait is C, as it looks at epochs of endpoints
- * under the rail's lock. */
+/* Access checks of regions, and the wait for copies under way. Go enters regions (shm/table.go). The wait is C
+ * because it reads the epochs of endpoints under the rail's lock. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -20,11 +20,11 @@ int cma_allowed(const cma_entry *table, uint64_t key, uint64_t addr, uint64_t le
 }
 
 typedef struct busy {
-    uint64_t ep, turn; /* ep 0: ours, for peers */
+    uint64_t ep, turn; /* ep 0: our own epochs, for copies for peers */
     uint32_t epoch;
 } busy;
 
-static cma_ep *find(cma_rail *rail, uint64_t number)
+static cma_ep *find_ep(cma_rail *rail, uint64_t number)
 {
     cma_ep *ep = rail->eps;
     while (ep && ep->number != number)
@@ -35,13 +35,14 @@ static cma_ep *find(cma_rail *rail, uint64_t number)
 static int busy_at(uint64_t turn, uint64_t at, uint64_t regions) { return (turn & 1) && (!at || !regions || (at & regions)); }
 
 /* With the rail locked. */
-static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
+static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
 {
     uint32_t n = 0;
     for (cma_ep *ep = only ? only : rail->eps; ep; ep = only ? NULL : ep->next)
         for (uint32_t i = 0; i < CMA_EPOCHS; i++) {
             uint64_t turn = atomic_load(&ep->shm->epoch[i].turn), at = atomic_load(&ep->shm->epoch[i].regions);
-            if (busy_at(turn, at, regions)) { /* of a later turn, which looks at generations anew: no harm */
+            /* `regions` may be of a later turn. That is harmless: a later turn checks the generations again */
+            if (busy_at(turn, at, regions)) {
                 if (out)
                     out[n] = (busy){ ep->number, turn, i };
                 n++;
@@ -58,16 +59,16 @@ static uint32_t look(cma_rail *rail, cma_ep *only, uint64_t regions, busy *out)
     return n;
 }
 
-int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions)
+int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
 {
     gr_rail_lock(&rail->base);
-    uint32_t n = look(rail, only, regions, NULL);
+    uint32_t n = find_busy(rail, only, regions, NULL);
     gr_rail_unlock(&rail->base);
     if (n == 0)
         return 0;
     gr_rail_lock(&rail->base);
     busy *list = malloc((rail->open_eps + 1) * CMA_EPOCHS * sizeof(*list));
-    n = list ? look(rail, only, regions, list) : 0;
+    n = list ? find_busy(rail, only, regions, list) : 0;
     gr_rail_unlock(&rail->base);
     if (!list)
         return -ENOMEM;
@@ -80,12 +81,12 @@ int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions)
                     list[left++] = list[i];
                 continue;
             }
-            cma_ep *ep = find(rail, list[i].ep);
+            cma_ep *ep = find_ep(rail, list[i].ep);
             if (ep && atomic_load(&ep->shm->epoch[list[i].epoch].turn) == list[i].turn && cma_alive(ep))
                 list[left++] = list[i];
         }
         int over = left && cma_now() > end;
-        cma_ep *late = over && list[0].ep ? find(rail, list[0].ep) : NULL;
+        cma_ep *late = over && list[0].ep ? find_ep(rail, list[0].ep) : NULL;
         pid_t pid = late ? late->peer.pid : getpid();
         gr_rail_unlock(&rail->base);
         n = left;
@@ -94,7 +95,7 @@ int cma_quiet(cma_rail *rail, cma_ep *only, uint64_t regions)
             break;
         }
         if (n)
-            nanosleep(&(struct timespec){ .tv_nsec = CMA_NAP_US * 1000 }, NULL);
+            nanosleep(&(struct timespec){ .tv_nsec = CMA_SLEEP_US * 1000 }, NULL);
     }
     free(list);
     return n ? -ETIMEDOUT : 0;

@@ -1,6 +1,6 @@
-/* Memory of GPUs: peers' as our GPUs see it, and the jobs that copy. */
-#ifndef GORAIL_LOCAL_VRAM_H
-#define GORAIL_LOCAL_VRAM_H
+/* GPU memory: peers' memory as our GPUs see it, and the jobs that copy. */
+#ifndef GORAIL_SHM_VRAM_H
+#define GORAIL_SHM_VRAM_H
 
 #include <pthread.h>
 
@@ -13,37 +13,37 @@ typedef struct cma_import cma_import;
 typedef struct cma_pair cma_pair;
 typedef struct cma_bulk cma_bulk;
 
-/* A region of ours in a GPU's memory: what the core has as its descriptor. */
+/* The descriptor that the core has of a GPU region. */
 typedef struct cma_vram {
     int device;
 } cma_vram;
 
 /* ---- mapper.c ---- */
 
-/* What the mapper (shm/mapper.go) does: the driver's calls that last milliseconds. */
+/* Tasks of the mapper (shm/mapper.go): driver calls that last milliseconds. */
 enum { CMA_BEGIN, CMA_END, CMA_PAIR };
 typedef struct cma_task {
     struct cma_task *next;
     int what;
 } cma_task;
 
-/* Under mu, which is below the rail's lock. */
+/* Guarded by mu, which is taken after the rail's lock. */
 typedef struct cma_mapper {
     pthread_mutex_t mu;
-    int doorbell_fd; /* rung with each task */
+    int doorbell_fd; /* eventfd, signaled with each task */
     cma_task *head, **tail;
     uint64_t asked;
-    char last_error[256];        /* why memory could not be reached, last */
-    _Atomic uint32_t opening; /* imports that are asked for and not there */
+    char last_error[256];     /* why GPU memory could not be reached, last */
+    _Atomic uint32_t opening; /* imports that are requested and not mapped yet */
 } cma_mapper;
 
 void cma_mapper_open(cma_mapper *m, int doorbell_fd);
 void cma_mapper_close(cma_mapper *m);
-void cma_mapper_add(cma_rail *rail, cma_task *task); /* it is run once, after those before it */
-cma_task *cma_mapper_take(cma_rail *rail);           /* the mapper's: the next; NULL */
-uint64_t cma_mapper_asked(cma_rail *rail);          /* how many were added, ever */
+void cma_mapper_add(cma_rail *rail, cma_task *task); /* runs once, after the tasks before it */
+cma_task *cma_mapper_take(cma_rail *rail);           /* for the mapper: the next task, or NULL */
+uint64_t cma_mapper_asked(cma_rail *rail);          /* tasks added so far */
 void cma_set_last_error(cma_rail *rail, const char *text);
-/* Keeps the reason why memory can't be reached: a gr_gpu_why, of a call that failed if fault is given. */
+/* Keeps the reason why GPU memory cannot be reached: a gr_gpu_why. fault: the driver call that failed, or NULL. */
 void cma_note_error(cma_rail *rail, const char *what, int why, const gr_gpu_fault *fault);
 void cma_last_error(cma_rail *rail, char *to, size_t size);
 
@@ -52,39 +52,41 @@ void cma_last_error(cma_rail *rail, char *to, size_t size);
 enum { CMA_ASKED, CMA_READY, CMA_FAILED };
 struct cma_import {
     cma_task begin, end;
-    cma_import *next; /* of the same region, or ep->left */
+    cma_import *next; /* of the same region, or in ep->left */
     uint64_t key;
     uint32_t index;
-    uint32_t jobs;   /* at it; under the rail's lock */
-    int self;        /* memory of this very process */
-    int device;      /* ours */
-    int peer;        /* the memory's GPU, as we number it: the mapper's */
-    int why;         /* why no other process can map it, by its owner's word; CMA_FAILED: why it is not there */
-    _Atomic int state; /* the rest is the mapper's until it is not CMA_ASKED */
+    uint32_t jobs; /* jobs that use the import; under the rail's lock */
+    int self;      /* memory of this process */
+    int device;    /* our GPU */
+    int peer;      /* the GPU that has the memory, in our numbering; set by the mapper */
+    /* before the mapping: why no other process can map the memory, as its owner claims. CMA_FAILED: why the mapping failed */
+    int why;
+    _Atomic int state; /* the mapper owns the fields below while this is CMA_ASKED */
     gr_gpu_share share;
     uint64_t delta;
 
-    /* where its owner gives descriptors */
+    /* descriptor server of the owner */
     uint8_t server_name_len, server_token[CMA_TOKEN];
     char server_name[15];
 };
 
-/* The mapper's: the import is there, or why not. 0, or why it is not there all the same. One at a time. */
+/* For the mapper: ends an import as mapped, or as failed because of `why`. Returns 0 or the reason of the failure.
+ * One call at a time. */
 int cma_import_finish(cma_rail *rail, cma_import *m, int why, uint64_t delta);
-/* Likewise of one that is not to be waited for any more. */
+/* For the mapper: ends an import that will not be finished. */
 void cma_import_abandon(cma_rail *rail);
-void cma_import_free(cma_import *m); /* its end has been run */
+void cma_import_free(cma_import *m); /* after its end task */
 cma_import *cma_task_import(cma_task *task);
 
-/* A peer's region as a GPU of ours sees it: ready, NULL while it is being mapped (*rc is -EAGAIN), or -ENOTSUP: what may be otherwise the next
- * time is tried again with the next post. With the rail locked. */
+/* A peer's region as our GPU sees it. NULL with *rc: -EAGAIN while the mapping is under way, -ENOTSUP if it has
+ * failed. The next post retries a transient failure. Other codes: the peer does not allow the access. With the rail
+ * locked. */
 cma_import *cma_import_of(cma_ep *ep, const gr_bulk_region *remote, int device, int *rc);
-/* The region's memory is wanted no more: unmapped when the mapper has done what it was asked, or as soon as no job is at it. 0: there was
- * none. Without the rail's lock. */
+/* Drops the imports of a region. The mapper unmaps each when no job uses it. 0: there was none. Takes the rail's lock. */
 int cma_import_drop(cma_ep *ep, uint32_t index);
-/* Those that were dropped are unmapped. With the rail locked. */
+/* Hands dropped imports without jobs to the mapper. With the rail locked. */
 void cma_import_sweep(cma_ep *ep);
-/* All of the endpoint's, at its end. With the rail locked. */
+/* Drops all imports of the endpoint, when it closes. With the rail locked. */
 void cma_import_close(cma_ep *ep);
 /* ---- bulk.c ---- */
 
@@ -92,11 +94,11 @@ int cma_bulk_post(gr_rail *base, void *ep, int op, const gr_bulk *bulk, gr_ctx *
 void cma_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx);
 void *cma_ops_alloc(gr_rail *base, size_t size);
 void cma_ops_free(gr_rail *base, void *mem);
-/* Jobs that have ended become completions. */
+/* Reports the completions of ended jobs. */
 void cma_bulk_poll(cma_rail *rail);
-/* The endpoint's jobs end, however long the GPU has no room for them. With the rail locked; it is not meanwhile. */
+/* Cancels the endpoint's jobs and waits for them, without a bound. With the rail locked; unlocks the rail while it waits. */
 void cma_bulk_drain(cma_ep *ep);
-void cma_pair_make(cma_rail *rail, cma_task *task); /* the mapper's: one job more */
-void cma_bulk_close(cma_rail *rail); /* streams and tables */
+void cma_pair_make(cma_rail *rail, cma_task *task); /* for the mapper: makes a stream, if needed, and one job */
+void cma_bulk_close(cma_rail *rail); /* frees streams, jobs and tables */
 
 #endif

@@ -20,7 +20,7 @@ import (
 	"gorail/test/nofile"
 )
 
-// TestIdleCallers: those who ask are served at once, and nobody is waited for at the end.
+// TestIdleCallers: the server answers a caller at once, in spite of idle connections. Close does not wait for those.
 func TestIdleCallers(t *testing.T) {
 	s := server(t, source)
 	from := time.Now()
@@ -37,13 +37,14 @@ func TestIdleCallers(t *testing.T) {
 	}
 	require.NoError(t, fetchAll(t, s.owner(), 200))
 	s.Close()
-	require.Less(t, time.Since(from), patience/2)
+	require.Less(t, time.Since(from), idleTimeout/2)
 	for _, c := range idle {
 		c.Close()
 	}
 }
 
-// asCaller names the variable that makes this test's binary another user's process, which knows name and token.
+// asCaller names the environment variable that makes this test binary a process of another user. It knows name and
+// token.
 const asCaller = "GORAIL_TEST_CALLER"
 
 func TestMain(m *testing.M) {
@@ -61,7 +62,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// TestCallers: another user's process gets no descriptor, though it knows the token. One of ours that has shown it stays when many come who say nothing.
+// TestCallers: a process of another user gets no descriptor, in spite of the right token. An authenticated caller
+// keeps its connection while many unauthenticated ones connect.
 func TestCallers(t *testing.T) {
 	s := server(t, source)
 	if os.Geteuid() == 0 {
@@ -77,13 +79,13 @@ func TestCallers(t *testing.T) {
 		}
 	}
 	mine := call(t, s.Name())
-	require.Equal(t, givenSize, askPiece(mine, token, 7))
+	require.Equal(t, replySize, askPiece(mine, token, 7))
 	for range 200 {
 		if c, err := ipc.Dial(s.Name()); err == nil {
 			defer c.Close()
 		}
 	}
-	for from := time.Now(); ; time.Sleep(time.Millisecond) { // behind those
+	for from := time.Now(); ; time.Sleep(time.Millisecond) { // queued behind those connections
 		require.Less(t, time.Since(from), limit)
 		c, err := ipc.Dial(s.Name())
 		if err != nil {
@@ -95,12 +97,12 @@ func TestCallers(t *testing.T) {
 			break
 		}
 	}
-	require.Equal(t, givenSize, askPiece(mine, token, 7))
+	require.Equal(t, replySize, askPiece(mine, token, 7))
 }
 
-// TestManyAsk: more than there are places ask at once, of a driver that takes its time: each is answered.
-func TestManyAsk(t *testing.T) {
-	const callers = 3 * places
+// TestManyRequests: three times maxCallers send requests at once, while the source is blocked. Each gets a reply.
+func TestManyRequests(t *testing.T) {
+	const callers = 3 * maxCallers
 	begun, goOn := make(chan struct{}, callers), make(chan struct{})
 	s := server(t, held(begun, goOn))
 	answered := make(chan error, callers)
@@ -115,13 +117,13 @@ func TestManyAsk(t *testing.T) {
 		}()
 	}
 	<-begun
-	time.AfterFunc(2*askIn, func() { close(goOn) }) // until all the others have come
+	time.AfterFunc(2*minIdle, func() { close(goOn) }) // by then the others have connected
 	for range callers {
 		require.NoError(t, <-answered)
 	}
 }
 
-// TestSlowReader: a caller that takes no answers is let go, and holds up nobody.
+// TestSlowReader: a caller that reads no replies is dropped and does not delay others.
 func TestSlowReader(t *testing.T) {
 	var asked atomic.Int32
 	s := server(t, func(key uint64, first, n int) ([]int, []uint64, int) {
@@ -129,7 +131,7 @@ func TestSlowReader(t *testing.T) {
 		return source(key, first, n)
 	})
 	slow := call(t, s.Name())
-	w := want{token, 7, 0, PerMessage}
+	w := request{token, 7, 0, PerMessage}
 	for range 10000 {
 		if err := slow.Send(w.encode()); err != nil && err != unix.EAGAIN {
 			break
@@ -139,7 +141,8 @@ func TestSlowReader(t *testing.T) {
 	require.Less(t, asked.Load(), int32(10000))
 }
 
-// TestNoDescriptors: without any for callers the server naps, again and again, and goes on when there are some.
+// TestNoDescriptors: without free descriptors the server pauses between its tries to accept. It continues when
+// descriptors are free.
 func TestNoDescriptors(t *testing.T) {
 	naps := make(chan chan time.Time, 64)
 	s := napping(t, source, func(time.Duration) <-chan time.Time {
@@ -165,8 +168,8 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	restore()
 	require.NoError(t, connected)
-	require.NotNil(t, nap, "it looks at the connection that it can't take without a pause, or no more")
-	require.Empty(t, naps, "it naps once a look")
+	require.NotNil(t, nap, "accept spins, or has stopped trying")
+	require.Empty(t, naps, "one pause per try")
 	close(nap)
 	require.NoError(t, fetchAll(t, s.owner(), 3))
 }

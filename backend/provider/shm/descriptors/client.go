@@ -11,18 +11,19 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// Owner is where the descriptors of a region's memory are to be had, by the word of its table of shares.
+// Owner says where to get the descriptors of a region's memory, as the owner's table of shares claims.
 type Owner struct {
-	Name  []byte // of its socket
+	Name  []byte // name of the socket
 	Token Token
-	Pid   int // who listens must be the process whose memory it is: another's descriptors would be mapped under its name
+	Pid   int // the listener must be the process that owns the memory; descriptors of another process would be mapped as that memory
 }
 
-// Fetch asks for `total` pieces and hands them to add, message by message; their descriptors are add's to close. It waits for the owner, 5 s
-// at most for each message: that may be stopped, or never answer. The end of ctx ends it. The error is a gpu.Why, or add's.
+// Fetch requests `total` pieces and passes them to add, message by message. add closes the descriptors. Fetch waits
+// for each reply, 5 s at most, because the owner may be stopped or never answer. It ends with ctx. The error is a
+// gpu.Why, or the error of add.
 func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []int32, sizes []uint64) error) error {
 	f := fetch{ctx: ctx, of: of, key: key}
-	f.renewPatience()
+	f.renewDeadline()
 	defer func() { f.cancel() }()
 	if err := f.connect(); err != nil {
 		return err
@@ -32,7 +33,7 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 	defer stop()
 	for got := 0; got < total; {
 		n := min(total-got, PerMessage)
-		fds, sizes, err := f.ask(got, n)
+		fds, sizes, err := f.roundTrip(got, n)
 		if err != nil {
 			return err
 		}
@@ -40,7 +41,7 @@ func Fetch(ctx context.Context, of Owner, key uint64, total int, add func(fds []
 			return err
 		}
 		got += n
-		f.renewPatience()
+		f.renewDeadline()
 	}
 	return nil
 }
@@ -51,21 +52,22 @@ type fetch struct {
 	key    uint64
 	conn   *ipc.Conn
 	until  time.Time
-	wait   context.Context // ends then
+	wait   context.Context // ends at until
 	cancel context.CancelFunc
 }
 
-// renewPatience renews the patience.
-func (f *fetch) renewPatience() {
+// renewDeadline starts a new wait of idleTimeout.
+func (f *fetch) renewDeadline() {
 	if f.cancel != nil {
 		f.cancel()
 	}
-	f.until = time.Now().Add(patience)
+	f.until = time.Now().Add(idleTimeout)
 	f.wait, f.cancel = context.WithDeadline(f.ctx, f.until)
 }
 
-// again naps before another try: the peer's queue is full.
-func (f *fetch) again() bool {
+// retryPause sleeps 1 ms before another try, because the peer's queue is full. False: the deadline has passed, or ctx
+// has ended.
+func (f *fetch) retryPause() bool {
 	select {
 	case <-f.wait.Done():
 		return false
@@ -80,9 +82,9 @@ func (f *fetch) connect() (err error) {
 			break
 		}
 		switch {
-		case ipc.Short(err):
+		case ipc.OutOfResources(err):
 			return gpu.NoFDs
-		case ipc.Errno(err) != unix.EAGAIN || !f.again():
+		case ipc.Errno(err) != unix.EAGAIN || !f.retryPause():
 			return gpu.Silent
 		}
 	}
@@ -93,25 +95,25 @@ func (f *fetch) connect() (err error) {
 	return nil
 }
 
-// ask is one message there and back. Whatever comes, nothing that came with it stays open but what is returned.
-func (f *fetch) ask(first, n int) (fds []int32, sizes []uint64, err error) {
-	w := want{f.of.Token, f.key, uint32(first), uint32(n)}
+// roundTrip sends one request and receives its reply. All received descriptors are returned or closed.
+func (f *fetch) roundTrip(first, n int) (fds []int32, sizes []uint64, err error) {
+	w := request{f.of.Token, f.key, uint32(first), uint32(n)}
 	for {
 		if err = f.conn.Send(w.encode()); err == nil {
 			break
 		}
-		if ipc.Errno(err) != unix.EAGAIN || !f.again() {
+		if ipc.Errno(err) != unix.EAGAIN || !f.retryPause() {
 			return nil, nil, gpu.Silent
 		}
 	}
-	var b [givenSize + 1]byte
+	var b [replySize + 1]byte
 	f.conn.Deadline(f.until)
 	got, rights, cut, err := f.conn.RecvRights(b[:], PerMessage)
 	if err != nil || got == 0 {
 		ipc.CloseAll(rights)
 		return nil, nil, gpu.Silent
 	}
-	if why := answered(b[:got], len(rights), cut, n); why != 0 {
+	if why := checkReply(b[:got], len(rights), cut, n); why != 0 {
 		ipc.CloseAll(rights)
 		return nil, nil, why
 	}
@@ -122,9 +124,9 @@ func (f *fetch) ask(first, n int) (fds []int32, sizes []uint64, err error) {
 	return fds, sizes, nil
 }
 
-// answered is what is wrong with an answer; 0: it has the n pieces that were asked for.
-func answered(b []byte, rights int, cut bool, n int) gpu.Why {
-	if len(b) != givenSize {
+// checkReply says what is wrong with a reply; 0: the reply has the n requested pieces.
+func checkReply(b []byte, rights int, cut bool, n int) gpu.Why {
+	if len(b) != replySize {
 		return gpu.BadShare
 	}
 	why, has := binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint32(b[4:])

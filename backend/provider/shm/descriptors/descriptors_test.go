@@ -19,7 +19,7 @@ const limit = 10 * time.Second
 
 var token = Token{1, 2, 3}
 
-// source gives the standard output, so many times.
+// source sends duplicates of the standard output.
 func source(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 	if key != 7 {
 		return nil, nil, int(gpu.Changed)
@@ -37,7 +37,7 @@ func source(key uint64, first, n int) (fds []int, sizes []uint64, why int) {
 
 func server(t *testing.T, from Source) *Server { return napping(t, from, time.After) }
 
-// napping is a server whose naps last until after says so.
+// napping is a server that pauses as after says.
 func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Time) *Server {
 	s, err := serve(token, from, after)
 	require.NoError(t, err)
@@ -54,7 +54,7 @@ func napping(t *testing.T, from Source, after func(time.Duration) <-chan time.Ti
 
 func (s *Server) owner() Owner { return Owner{s.Name(), token, os.Getpid()} }
 
-// take is an add that counts and closes.
+// take returns an add function that counts the descriptors and closes them.
 func take(t *testing.T, got *int) func(fds []int32, sizes []uint64) error {
 	return func(fds []int32, sizes []uint64) error {
 		for i, fd := range fds {
@@ -88,9 +88,9 @@ func call(t *testing.T, name []byte) *ipc.Conn {
 	return c
 }
 
-// askPiece is how long the answer to a question of one piece is; 0: the caller was let go.
+// askPiece requests one piece and returns the length of the reply; 0: the server closed the connection.
 func askPiece(c *ipc.Conn, token Token, key uint64) int {
-	w := want{token, key, 0, 1}
+	w := request{token, key, 0, 1}
 	if c.Send(w.encode()) != nil {
 		return 0
 	}
@@ -99,7 +99,7 @@ func askPiece(c *ipc.Conn, token Token, key uint64) int {
 	return n
 }
 
-// TestFetch: in several messages, or a reason. Nothing stays open, nothing runs on.
+// TestFetch: pieces come in several messages, or a reason comes. No descriptor and no goroutine is left.
 func TestFetch(t *testing.T) {
 	before, routines := descriptors(t), runtime.NumGoroutine()
 	s := server(t, source)
@@ -126,7 +126,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestSilentOwner: one that never sends is waited for, and no longer than its importer likes.
+// TestSilentOwner: Fetch waits for an owner that never answers, until ctx ends or idleTimeout has passed.
 func TestSilentOwner(t *testing.T) {
 	sock, err := ipc.Listen(8)
 	require.NoError(t, err)
@@ -136,15 +136,15 @@ func TestSilentOwner(t *testing.T) {
 	defer cancel()
 	from := time.Now()
 	require.Equal(t, gpu.Silent, Fetch(ctx, of, 7, 1, nil))
-	require.Less(t, time.Since(from), patience/2)
+	require.Less(t, time.Since(from), idleTimeout/2)
 	require.Equal(t, gpu.Silent, Fetch(context.Background(), of, 7, 1, nil))
-	require.Greater(t, time.Since(from), patience)
+	require.Greater(t, time.Since(from), idleTimeout)
 }
 
-// TestBadAnswers: what came with them is closed.
+// TestBadAnswers: Fetch closes the descriptors of an invalid reply.
 func TestBadAnswers(t *testing.T) {
-	good := given{n: 2, size: []uint64{1, 2}}
-	beyond := given{why: gpu.WhyCount}
+	good := reply{n: 2, size: []uint64{1, 2}}
+	beyond := reply{why: gpu.WhyCount}
 	for name, c := range map[string]struct {
 		what   []byte
 		rights int
@@ -179,13 +179,13 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// TestCloseUnderQuestions: a close waits for the answer that is being made, and for no other.
-func TestCloseUnderQuestions(t *testing.T) {
+// TestCloseUnderRequests: Close waits for the reply that is being made. The other requests get no reply.
+func TestCloseUnderRequests(t *testing.T) {
 	begun, goOn := make(chan struct{}, 10), make(chan struct{})
 	s := server(t, held(begun, goOn))
 	for range 10 {
 		c := call(t, s.Name())
-		w := want{token, 7, 0, 1}
+		w := request{token, 7, 0, 1}
 		require.NoError(t, c.Send(w.encode()))
 	}
 	<-begun
@@ -197,7 +197,7 @@ func TestCloseUnderQuestions(t *testing.T) {
 	require.Empty(t, begun)
 }
 
-// held is source, which tells that it was called and waits.
+// held is source; it signals each call and waits.
 func held(begun chan<- struct{}, goOn <-chan struct{}) Source {
 	return func(key uint64, first, n int) ([]int, []uint64, int) {
 		begun <- struct{}{}

@@ -1,6 +1,7 @@
-// Package descriptors carries descriptors of VMM memory (of GPUs) between processes of one host: its owner makes them when a peer maps it, and
-// sends them over a socket of the rail's own, whose name and token only those know who have the table of shares. Anybody may connect,
-// though: other users' processes are refused, and nobody is waited for.
+// Package descriptors passes file descriptors of VMM memory (of GPUs) between processes of one host. The owner of the
+// memory makes them when a peer maps the memory, and sends them over a socket of its rail. Peers read the socket's
+// name and a token from the table of shares. Any process of the host may connect: processes of other users are
+// refused, and no caller can hold up the others.
 package descriptors
 
 import (
@@ -12,72 +13,72 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// PerMessage is how many descriptors one message has at most; the kernel takes 253.
+// PerMessage is the number of descriptors in one message at most. The kernel's limit is 253.
 const PerMessage = 64
 
 const (
-	places   = 64                     // callers at a time; one more, and the one that was silent longest goes, of those first that have shown no token
-	patience = 5 * time.Second        // with one that says nothing
-	askIn    = 100 * time.Millisecond // is what a caller has, and who was answered, to ask
-	shortNap = 10 * time.Millisecond  // while there are no descriptors for callers, or no places
-	backlog  = 128
+	maxCallers  = 64                     // connections at a time; the next one evicts the longest silent one, unauthenticated ones first
+	idleTimeout = 5 * time.Second        // for a message of the other side
+	minIdle     = 100 * time.Millisecond // a caller is not evicted earlier, so that it can send its first or next request
+	retryDelay  = 10 * time.Millisecond  // between tries while the process is out of descriptors, or no caller can be evicted
+	backlog     = 128
 )
 
-// Token shows that a caller has read the table of shares.
+// Token is secret. A caller that shows the token has read the table of shares.
 type Token [ipc.TokenSize]byte
 
-// want asks for some pieces of a region's memory.
-type want struct {
+// request asks for some pieces of a region's memory.
+type request struct {
 	token    Token
 	key      uint64
 	first, n uint32
 }
 
-const wantSize = ipc.TokenSize + 8 + 4 + 4
+const requestSize = ipc.TokenSize + 8 + 4 + 4
 
-func (w *want) encode() []byte {
-	b := append(make([]byte, 0, wantSize), w.token[:]...)
+func (w *request) encode() []byte {
+	b := append(make([]byte, 0, requestSize), w.token[:]...)
 	b = binary.NativeEndian.AppendUint64(b, w.key)
 	b = binary.NativeEndian.AppendUint32(b, w.first)
 	return binary.NativeEndian.AppendUint32(b, w.n)
 }
 
-func (w *want) decode(b []byte) {
+func (w *request) decode(b []byte) {
 	w.token = Token(b)
 	w.key = binary.NativeEndian.Uint64(b[16:])
 	w.first, w.n = binary.NativeEndian.Uint32(b[24:]), binary.NativeEndian.Uint32(b[28:])
 }
 
-// given is the answer: why not (a gpu.Why), or how many, and the size of each.
-type given struct {
+// reply has the size of each piece, or the reason for a refusal (a gpu.Why). The descriptors come with it.
+type reply struct {
 	why, n uint32
 	size   []uint64
 }
 
-const givenSize = 4 + 4 + 8*PerMessage
+const replySize = 4 + 4 + 8*PerMessage
 
-func (g *given) encode() []byte {
-	b := binary.NativeEndian.AppendUint32(make([]byte, 0, givenSize), g.why)
+func (g *reply) encode() []byte {
+	b := binary.NativeEndian.AppendUint32(make([]byte, 0, replySize), g.why)
 	b = binary.NativeEndian.AppendUint32(b, g.n)
 	for _, size := range g.size {
 		b = binary.NativeEndian.AppendUint64(b, size)
 	}
-	return append(b, make([]byte, givenSize-len(b))...)
+	return append(b, make([]byte, replySize-len(b))...)
 }
 
-// Source makes n descriptors of a region's memory, from the first on, for the server to close, with the size of each; or says why not, which is not 0. It
-// is called by one goroutine at a time.
+// Source makes descriptors of n pieces of a region's memory, starting with piece first, and the size of each piece.
+// The server closes the descriptors. A refusal returns a reason other than 0. One goroutine at a time calls it.
 type Source func(key uint64, first, n int) (fds []int, sizes []uint64, why int)
 
-// Server gives descriptors. Safe for concurrent use.
+// Server sends descriptors to callers. It is safe for concurrent use.
 type Server struct {
-	sock   *ipc.Listener
-	token  Token
-	source Source
-	tasks  sync.WaitGroup
-	ended  chan struct{} // closed by Close
-	after  func(time.Duration) <-chan time.Time
-	giving sync.Mutex // calls of source; above mu
+	sock     *ipc.Listener
+	token    Token
+	source   Source
+	tasks    sync.WaitGroup
+	ended    chan struct{} // closed by Close
+	after    func(time.Duration) <-chan time.Time
+	sourceMu sync.Mutex // serializes calls of source; taken before mu
 
 	mu      sync.Mutex
 	closed  bool
@@ -87,12 +88,12 @@ type Server struct {
 type caller struct {
 	conn *ipc.Conn
 
-	heard  time.Time // the rest under Server.mu
-	proved bool
-	asked  bool // it has asked for what it may, and has no answer yet
+	lastHeard     time.Time // this and the fields below are under Server.mu
+	authenticated bool
+	pending       bool // a valid request waits for its reply
 }
 
-// Serve begins to. The error is an *ipc.Error.
+// Serve starts a Server. The error is an *ipc.Error.
 func Serve(token Token, source Source) (*Server, error) { return serve(token, source, time.After) }
 
 func serve(token Token, source Source, after func(time.Duration) <-chan time.Time) (*Server, error) {
@@ -106,10 +107,10 @@ func serve(token Token, source Source, after func(time.Duration) <-chan time.Tim
 	return s, nil
 }
 
-// Name is the socket's.
+// Name is the socket's name.
 func (s *Server) Name() []byte { return s.sock.Name() }
 
-// Close returns when source is called no more.
+// Close ends the Server and returns after the last call of source.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -135,118 +136,120 @@ func (s *Server) accept() {
 		default:
 		}
 		if err == nil {
-			s.take(conn)
+			s.admit(conn)
 			continue
 		}
-		if ipc.Short(err) {
-			s.dropOldest()
+		if ipc.OutOfResources(err) {
+			s.evictOldest()
 		}
-		s.nap()
+		s.pause()
 	}
 }
 
-func (s *Server) nap() {
+func (s *Server) pause() {
 	select {
 	case <-s.ended:
-	case <-s.after(shortNap):
+	case <-s.after(retryDelay):
 	}
 }
 
-func (s *Server) take(conn *ipc.Conn) {
-	c := &caller{conn: conn, heard: time.Now()}
-	if _, err := conn.CheckUser(); err != nil || !s.place(c) {
+func (s *Server) admit(conn *ipc.Conn) {
+	c := &caller{conn: conn, lastHeard: time.Now()}
+	if _, err := conn.CheckUser(); err != nil || !s.addCaller(c) {
 		conn.Close()
 		return
 	}
 	go s.serve(c)
 }
 
-// place gives a caller a place, somebody else's if all are taken. While all wait for their answers, or have come just now, nobody comes in: who
-// connects finds the backlog full in the end, and tries again.
-func (s *Server) place(c *caller) bool {
+// addCaller adds a caller. It evicts another one if the server is full. If no caller can be evicted yet, it waits,
+// and no other connection is accepted meanwhile. In the end a dialer finds the backlog full and tries again.
+func (s *Server) addCaller(c *caller) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.closed && len(s.callers) == places && !s.drop() {
+	for !s.closed && len(s.callers) == maxCallers && !s.evict() {
 		s.mu.Unlock()
-		s.nap()
+		s.pause()
 		s.mu.Lock()
 	}
 	if s.closed {
 		return false
 	}
-	c.heard = time.Now() // it may have waited above
+	c.lastHeard = time.Now() // addCaller may have waited above
 	s.callers = append(s.callers, c)
 	s.tasks.Add(1)
 	return true
 }
 
-func (s *Server) dropOldest() {
+func (s *Server) evictOldest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop()
+	s.evict()
 }
 
-// drop lets one go that waits for no answer, and has had time to ask: of those first that have shown no token. False: there is none. With mu.
-func (s *Server) drop() bool {
+// evict closes the longest silent caller that has no pending request, unauthenticated callers first. False: there is
+// no such caller, or it was heard less than minIdle ago. With mu.
+func (s *Server) evict() bool {
 	var oldest *caller
 	for _, c := range s.callers {
-		if !c.asked && (oldest == nil || c.proved == oldest.proved && c.heard.Before(oldest.heard) || !c.proved && oldest.proved) {
+		if !c.pending && (oldest == nil || c.authenticated == oldest.authenticated && c.lastHeard.Before(oldest.lastHeard) || !c.authenticated && oldest.authenticated) {
 			oldest = c
 		}
 	}
-	if oldest == nil || time.Since(oldest.heard) < askIn {
+	if oldest == nil || time.Since(oldest.lastHeard) < minIdle {
 		return false
 	}
 	oldest.conn.Close()
-	s.forget(oldest)
+	s.remove(oldest)
 	return true
 }
 
-// forget frees a caller's place. With mu.
-func (s *Server) forget(c *caller) {
+// remove takes a caller from the list. With mu.
+func (s *Server) remove(c *caller) {
 	if i := slices.Index(s.callers, c); i >= 0 {
 		s.callers = slices.Delete(s.callers, i, i+1)
 	}
 }
 
-// serve answers a caller until it is silent too long, or asks for what it may not.
+// serve answers a caller until the caller is silent for idleTimeout or sends an invalid request.
 func (s *Server) serve(c *caller) {
 	defer s.tasks.Done()
 	for s.next(c) {
 	}
 	c.conn.Close()
 	s.mu.Lock()
-	s.forget(c)
+	s.remove(c)
 	s.mu.Unlock()
 }
 
 func (s *Server) next(c *caller) bool {
-	var b [wantSize + 1]byte
-	c.conn.Deadline(time.Now().Add(patience))
+	var b [requestSize + 1]byte
+	c.conn.Deadline(time.Now().Add(idleTimeout))
 	n, err := c.conn.Recv(b[:])
-	var w want
-	if err != nil || n != wantSize {
+	var w request
+	if err != nil || n != requestSize {
 		return false
 	}
 	w.decode(b[:])
-	if w.n == 0 || w.n > PerMessage || w.token != s.token || !s.asks(c, true) {
+	if w.n == 0 || w.n > PerMessage || w.token != s.token || !s.setPending(c, true) {
 		return false
 	}
-	return s.answer(c, &w) && s.asks(c, false)
+	return s.answer(c, &w) && s.setPending(c, false)
 }
 
-// asks notes that a caller waits for an answer, or has it. False: it was let go.
-func (s *Server) asks(c *caller, now bool) bool {
+// setPending notes the start or end of a request. False: the caller was evicted, or the server is closed. With its
+// call the caller counts as authenticated.
+func (s *Server) setPending(c *caller, now bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.heard, c.proved, c.asked = time.Now(), true, now
+	c.lastHeard, c.authenticated, c.pending = time.Now(), true, now
 	return !s.closed && slices.Contains(s.callers, c)
 }
 
-// answer sends what was asked for. A caller that has not taken its last answer gets no other.
-func (s *Server) answer(c *caller, w *want) bool {
-	s.giving.Lock()
-	defer s.giving.Unlock()
+// answer sends the reply. It never waits: a caller that leaves replies unread until its queue is full is dropped.
+func (s *Server) answer(c *caller, w *request) bool {
+	s.sourceMu.Lock()
+	defer s.sourceMu.Unlock()
 	select {
 	case <-s.ended:
 		return false
@@ -254,7 +257,7 @@ func (s *Server) answer(c *caller, w *want) bool {
 	}
 	fds, sizes, why := s.source(w.key, int(w.first), int(w.n))
 	defer ipc.CloseAll(fds)
-	g := given{why: uint32(why), n: uint32(len(fds)), size: sizes}
+	g := reply{why: uint32(why), n: uint32(len(fds)), size: sizes}
 	if len(fds) > 0 && (len(fds) != int(w.n) || len(sizes) != len(fds)) {
 		return false
 	}

@@ -12,9 +12,10 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// accept takes the connection that has shown the endpoint's token, until what the peer shares has come. False: it was not taken.
-func (e *Endpoint) accept(c *caller) bool {
-	if !e.begin(&e.in, c.conn) {
+// accept serves the connection that has shown the endpoint's token, until the peer's descriptors have arrived. False:
+// the endpoint has ended, and the caller closes the connection.
+func (e *Endpoint) accept(c *pendingConn) bool {
+	if !e.startTask(&e.in, c.conn) {
 		return false
 	}
 	defer e.tasks.Done()
@@ -28,7 +29,7 @@ func (e *Endpoint) accept(c *caller) bool {
 		return true
 	}
 	e.owner.Identified(pid, pidfd)
-	_ = c.conn.Send([]byte{0}) // the answer that the peer waits for
+	_ = c.conn.Send([]byte{0}) // the answer that dialer.accepted waits for
 	c.conn.Deadline(time.Time{})
 	if err := e.connected(c.conn, pid, pidfd); err != nil {
 		e.fail(err, false)
@@ -36,7 +37,7 @@ func (e *Endpoint) accept(c *caller) bool {
 	return true
 }
 
-// connected waits for the message with the descriptors.
+// connected receives the message with the peer's descriptors and maps the segments.
 func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	var b [5]byte
 	n, fds, cut, err := conn.RecvRights(b[:], numRights)
@@ -44,7 +45,7 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	switch good := n == 4 && binary.NativeEndian.Uint32(b[:]) == magic; {
 	case err != nil || n == 0:
 		ipc.CloseAll(fds)
-		return ipc.Fail("waiting for the peer's descriptors", unix.ECONNRESET)
+		return ipc.Fail("receive the peer's descriptors", unix.ECONNRESET)
 	case good && len(fds) == numRights:
 		err = p.mapAll(fds, e.l.sizes)
 	case cut && len(fds) < numRights:
@@ -52,7 +53,7 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	default:
 		err = unix.EPROTO
 	}
-	ipc.CloseAll(fds) // before more are opened
+	ipc.CloseAll(fds) // before this function opens other descriptors
 	if err == nil {
 		p.openMemory(pid, pidfd)
 		p.Sock, err = e.release(&e.in)
@@ -63,7 +64,7 @@ func (e *Endpoint) connected(conn *ipc.Conn, pid, pidfd int) error {
 	if err != nil {
 		p.drop(e.l.sizes)
 	}
-	return ipc.Fail("mapping what the peer shares", err)
+	return ipc.Fail("map the peer's segments", err)
 }
 
 func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
@@ -77,7 +78,7 @@ func (p *Peer) mapAll(fds []int, s Sizes) (err error) {
 	return err
 }
 
-// drop lets go of what nobody owns.
+// drop unmaps and closes everything that no owner has taken.
 func (p *Peer) drop(s Sizes) {
 	for _, m := range []struct {
 		at   unsafe.Pointer
@@ -94,8 +95,9 @@ func (p *Peer) drop(s Sizes) {
 	}
 }
 
-// openMemory opens the memory of a peer for which we may copy: of those that could do it themselves. One that gives its place to a program of more
-// rights would else reach into that by us. And of those whose memory may be read at all. The peer is of our user: nobody else gets so far.
+// openMemory opens /proc/PID/mem of a peer that we may assist. We must not have more rights than the peer: a peer
+// that executes a more privileged program could reach that program's memory through us. The peer's memory must be
+// readable. The peer runs as our user, because CheckUser refuses other users.
 func (p *Peer) openMemory(pid, pidfd int) {
 	if p.Self || morePrivileged() || !ipc.OwnProc() {
 		return
@@ -104,14 +106,14 @@ func (p *Peer) openMemory(pid, pidfd int) {
 	if err != nil {
 		return
 	}
-	if ipc.Ended(pidfd) { // another's, maybe
+	if ipc.Ended(pidfd) { // the file may be of another process
 		_ = unix.Close(fd)
 		return
 	}
 	p.Memory = fd
 }
 
-// morePrivileged says whether this process may do to others what its peer of that user may not.
+// morePrivileged reports that this process may access processes which a peer of the same user may not.
 func morePrivileged() bool {
 	if unix.Getuid() != unix.Geteuid() {
 		return true

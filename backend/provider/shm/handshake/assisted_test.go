@@ -18,7 +18,8 @@ import (
 	"gorail/test/skip"
 )
 
-// asPeer names the variable that makes this test's binary a peer: it has the address of one, and is to expect this.
+// asPeer names the environment variable that makes this test binary a peer. Its value is the address of the test's
+// endpoint.
 const asPeer = "GORAIL_TEST_PEER"
 
 func TestMain(m *testing.M) {
@@ -44,7 +45,7 @@ func connectTo(o *end, name, token string) error {
 	return o.e.Connect(n, Token(t))
 }
 
-// peer connects, says what it knows of the other and waits to be ended.
+// peer connects, prints what it knows of the other process, and waits until its input ends.
 func peer(to []string) error {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	l, err := Listen(small)
@@ -64,7 +65,7 @@ func peer(to []string) error {
 	if err := connectTo(o, to[0], to[1]); err != nil {
 		fmt.Println("refused", int(ipc.Errno(err)))
 	} else {
-		for !o.both() {
+		for !o.complete() {
 			time.Sleep(time.Millisecond)
 		}
 		fmt.Println("memory", o.peer.Memory >= 0, o.pid)
@@ -73,9 +74,9 @@ func peer(to []string) error {
 	return nil
 }
 
-// TestWhoIsAssisted: root may copy for root; who runs as another user is refused at once.
+// TestWhoIsAssisted: root assists root. A process of another user is refused at once.
 func TestWhoIsAssisted(t *testing.T) {
-	skip.UnlessRoot(t, "users are changed by root")
+	skip.UnlessRoot(t, "needs root to change users")
 	for _, user := range []uint32{0, 54321} {
 		a := newEnd(t, nil)
 		c := exec.Command("/proc/self/exe")
@@ -87,7 +88,7 @@ func TestWhoIsAssisted(t *testing.T) {
 		out, err := c.StdoutPipe()
 		require.NoError(t, err)
 		if err := c.Start(); err != nil {
-			skip.OrFail(t, fmt.Errorf("a process like that can't be started here: %w", err))
+			skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
 		}
 		lines := bufio.NewScanner(out)
 		require.True(t, lines.Scan())
@@ -97,12 +98,12 @@ func TestWhoIsAssisted(t *testing.T) {
 		if user != 0 {
 			require.Equal(t, unix.EACCES, ipc.Errno(err))
 			require.Equal(t, fmt.Sprint("refused ", int(unix.EACCES)), lines.Text())
-			require.False(t, a.met())
+			require.False(t, a.hasPeer())
 			require.Equal(t, -1, a.pidfd)
 		} else {
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprint("memory true ", os.Getpid()), lines.Text())
-			eventually(t, a.both)
+			eventually(t, a.complete)
 			require.GreaterOrEqual(t, a.peer.Memory, 0)
 			require.False(t, a.peer.Self)
 			require.Equal(t, c.Process.Pid, a.pid)
@@ -117,9 +118,9 @@ func TestWhoIsAssisted(t *testing.T) {
 	}
 }
 
-// TestEndedPeer: one that had ended when its connection was seen is known for that.
+// TestEndedPeer: a peer that has ended before its connection is accepted is known to have ended.
 func TestEndedPeer(t *testing.T) {
-	sock, err := ipc.Listen(16) // as if nobody had accepted yet
+	sock, err := ipc.Listen(16) // its backlog holds the connection
 	require.NoError(t, err)
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), asPeer+"="+hex.EncodeToString(sock.Name())+" "+strings.Repeat("00", ipc.TokenSize))
@@ -134,7 +135,7 @@ func TestEndedPeer(t *testing.T) {
 	conn, err := sock.Accept()
 	require.NoError(t, err)
 	sock.Close()
-	require.True(t, a.e.accept(&caller{conn, time.Now(), ipc.Ticks()}))
+	require.True(t, a.e.accept(&pendingConn{conn, time.Now(), ipc.Ticks()}))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	require.True(t, a.ended || ipc.Ended(a.pidfd))

@@ -12,9 +12,10 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// TestConnect: each has the other's memory and doorbell, and knows who it is. Nothing is left of it.
+// TestConnect: each endpoint has the peer's memory, doorbell and process number. No descriptor and no goroutine is
+// left after the close.
 func TestConnect(t *testing.T) {
-	newEnd(t, nil) // whatever the runtime opens by itself
+	newEnd(t, nil) // opens what the runtime keeps open
 	fds, routines := descriptors(t), runtime.NumGoroutine()
 	l := newListener(t)
 	a, b := newEnd(t, l), newEnd(t, l)
@@ -36,24 +37,25 @@ func TestConnect(t *testing.T) {
 	eventually(t, func() bool { return descriptors(t) == fds && runtime.NumGoroutine() <= routines })
 }
 
-// TestConnectsAgain: a peer whose connection was let go before its token was seen, or for which there was no room, connects again.
+// TestConnectsAgain: a peer whose connection was closed before it showed a token, or found the backlog full, connects
+// again.
 func TestConnectsAgain(t *testing.T) {
 	t.Run("let go", func(t *testing.T) {
 		a, b := newEnd(t, nil), newEnd(t, nil)
-		a.l.mu.Lock() // it takes nobody in
+		a.l.mu.Lock() // no endpoint waits: connections are closed
 		a.l.waiting = map[Token]*Endpoint{}
 		a.l.mu.Unlock()
 		require.NoError(t, b.connect(a))
 		time.Sleep(20 * time.Millisecond)
-		require.False(t, a.met())
+		require.False(t, a.hasPeer())
 		a.l.mu.Lock()
 		a.l.waiting[a.e.token] = a.e
 		a.l.mu.Unlock()
 		require.NoError(t, a.connect(b))
-		eventually(t, func() bool { return a.both() && b.both() })
+		eventually(t, func() bool { return a.complete() && b.complete() })
 		b.e.mu.Lock()
 		defer b.e.mu.Unlock()
-		require.Equal(t, -1, b.e.rights[0]) // the peer has it
+		require.Equal(t, -1, b.e.rights[0]) // closed: the peer has the segment
 	})
 	t.Run("no room", func(t *testing.T) {
 		sock, err := ipc.Listen(0)
@@ -87,7 +89,7 @@ func TestConnectsAgain(t *testing.T) {
 	})
 }
 
-// TestNeverAccepted: a peer that never takes our connection: the endpoint says so, in the end.
+// TestNeverAccepted: the endpoint fails if the peer keeps closing its connections.
 func TestNeverAccepted(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	wrong := a.e.Token()
@@ -95,11 +97,11 @@ func TestNeverAccepted(t *testing.T) {
 	require.NoError(t, b.e.Connect(a.l.Name(), wrong))
 	eventually(t, func() bool { return b.failed() != 0 })
 	require.Equal(t, unix.ECONNREFUSED, b.failed())
-	require.ErrorContains(t, b.e.Err(), "closes our connections")
-	require.False(t, a.met())
+	require.ErrorContains(t, b.e.Err(), "keeps closing our connections")
+	require.False(t, a.hasPeer())
 }
 
-// TestCloseEndsAll: whatever a peer does not say, or take, a close ends; nothing is left running.
+// TestCloseEndsAll: Close ends all waits for a peer. No goroutine is left.
 func TestCloseEndsAll(t *testing.T) {
 	newEnd(t, nil)
 	routines := runtime.NumGoroutine()
@@ -107,10 +109,10 @@ func TestCloseEndsAll(t *testing.T) {
 		l := newListener(t)
 		a, b := newEnd(t, l), newEnd(t, l)
 		silent, half := dial(t, a), dial(t, a)
-		require.NoError(t, half.Send(greeting(a)))
+		require.NoError(t, half.Send(helloFor(a)))
 		sock, err := ipc.Listen(16)
 		require.NoError(t, err)
-		require.NoError(t, b.e.Connect(sock.Name(), Token{})) // it never answers
+		require.NoError(t, b.e.Connect(sock.Name(), Token{})) // the listener never answers
 		from := time.Now()
 		a.close()
 		b.close()

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	redialFirst = time.Millisecond
-	redialMost  = 64 * time.Millisecond
-	patience    = 5 * time.Second // with a peer that closes our connections
+	redialFirst  = time.Millisecond
+	redialMost   = 64 * time.Millisecond
+	refusalLimit = 5 * time.Second // for a peer that keeps closing our connections
 )
 
-// Connect dials the peer's endpoint and goes on with that until it has been accepted. The name is of the abstract namespace. The error is an
-// *ipc.Error: it is of no use to try again.
+// Connect dials the peer's endpoint and repeats the dial until the peer accepts. The name is in the abstract
+// namespace. The error is an *ipc.Error: another Connect would fail, too.
 func (e *Endpoint) Connect(name []byte, token Token) error {
 	e.mu.Lock()
-	again, over := e.named, e.closed || e.err != nil
-	e.named = true
+	again, over := e.connecting, e.closed || e.err != nil
+	e.connecting = true
 	e.mu.Unlock()
 	if again {
 		return ipc.Fail("connect", unix.EISCONN)
@@ -52,12 +52,12 @@ type dialer struct {
 	e       *Endpoint
 	name    []byte
 	token   Token
-	next    time.Time // no connection before that
+	next    time.Time // time of the next dial at the earliest
 	pause   time.Duration
-	refused time.Time // when the peer first closed one
+	refused time.Time // when the peer first closed a connection
 }
 
-// run goes on until the peer has accepted: one that is pressed for room lets go of connections whose token it has not seen.
+// run dials until the peer accepts. A peer that is short of room closes connections before it has read their token.
 func (d *dialer) run(conn *ipc.Conn) {
 	defer d.e.tasks.Done()
 	for !d.accepted(conn) {
@@ -67,12 +67,12 @@ func (d *dialer) run(conn *ipc.Conn) {
 		case <-time.After(time.Until(d.next)):
 		}
 		select {
-		case <-d.e.ended: // both
+		case <-d.e.ended: // select may choose either case when both are ready
 			return
 		default:
 		}
-		if !d.refused.IsZero() && time.Since(d.refused) > patience {
-			d.e.fail(ipc.Fail("greeting the peer's endpoint, which closes our connections", unix.ECONNREFUSED), false)
+		if !d.refused.IsZero() && time.Since(d.refused) > refusalLimit {
+			d.e.fail(ipc.Fail("connect to the peer's endpoint, which keeps closing our connections", unix.ECONNREFUSED), false)
 			return
 		}
 		var err error
@@ -86,7 +86,7 @@ func (d *dialer) run(conn *ipc.Conn) {
 	}
 }
 
-// keep makes the connection one that Close ends.
+// keep stores the connection so that Close can end its wait. False: the endpoint has ended.
 func (d *dialer) keep(conn *ipc.Conn) bool {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
@@ -117,15 +117,16 @@ func (d *dialer) accepted(conn *ipc.Conn) bool {
 	d.e.dropSegment()
 	sock, err := d.e.release(&d.e.out)
 	if err != nil {
-		d.e.fail(ipc.Fail("greeting the peer's endpoint", err), false)
+		d.e.fail(ipc.Fail("keep the socket of the accepted connection", err), false)
 		return true
 	}
 	d.e.owner.Accepted(sock)
 	return true
 }
 
-// dial is one connection, with all that the peer wants of us, or nil: the peer has no room for it now, or has let it go. Who listens may be
-// another by now: it is looked at before it is told anything.
+// dial makes one connection and sends hello and descriptors. It returns nil without an error if the peer has no room
+// now or closes the connection. It checks the listener's user first, because another process may have the name by
+// now.
 func (d *dialer) dial() (*ipc.Conn, error) {
 	d.next = time.Now().Add(d.pause)
 	d.pause = min(2*d.pause, redialMost)
@@ -146,7 +147,7 @@ func (d *dialer) dial() (*ipc.Conn, error) {
 		case unix.EAGAIN, unix.EPIPE, unix.ECONNRESET:
 			return nil, nil
 		default:
-			return nil, ipc.Fail("greeting the peer's endpoint", errno)
+			return nil, ipc.Fail("send hello to the peer's endpoint", errno)
 		}
 	}
 	return conn, nil

@@ -17,7 +17,7 @@ var small = Sizes{Segment: 4096, Table: 8192, Shares: 4096}
 
 const limit = 10 * time.Second
 
-// end is one side: a listener, an endpoint, and what its owner was told.
+// end is one side of a handshake: listener, endpoint, and what the endpoint reported.
 type end struct {
 	t     *testing.T
 	l     *Listener
@@ -47,13 +47,13 @@ func (o *end) set(f func()) {
 	f()
 }
 
-func (o *end) met() bool {
+func (o *end) hasPeer() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.peer != nil
 }
 
-func (o *end) both() bool {
+func (o *end) complete() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.peer != nil && o.doorbell >= 0
@@ -65,13 +65,13 @@ func (o *end) failed() unix.Errno {
 	return o.errno
 }
 
-func (o *end) callers() int {
+func (o *end) pending() int {
 	o.l.mu.Lock()
 	defer o.l.mu.Unlock()
-	return len(o.l.callers)
+	return len(o.l.pending)
 }
 
-// eventually asks in the test's own goroutine: there is none more.
+// eventually polls in the test's own goroutine, because tests count goroutines.
 func eventually(t *testing.T, is func() bool) {
 	t.Helper()
 	for from := time.Now(); !is(); time.Sleep(time.Millisecond) {
@@ -85,7 +85,7 @@ func newListener(t *testing.T) *Listener {
 	return l
 }
 
-// newEnd opens an endpoint of that listener; nil: of one of its own.
+// newEnd opens an endpoint of listener l; nil: of a new listener.
 func newEnd(t *testing.T, l *Listener) *end {
 	o := &end{t: t, l: l, sizes: small, doorbell: -1, pidfd: -1}
 	if l == nil {
@@ -131,7 +131,7 @@ func (o *end) connect(to *end) error { return o.e.Connect(to.l.Name(), to.e.Toke
 func join(t *testing.T, a, b *end) {
 	require.NoError(t, a.connect(b))
 	require.NoError(t, b.connect(a))
-	eventually(t, func() bool { return a.both() && b.both() })
+	eventually(t, func() bool { return a.complete() && b.complete() })
 }
 
 func dial(t *testing.T, o *end) *ipc.Conn {
@@ -140,7 +140,7 @@ func dial(t *testing.T, o *end) *ipc.Conn {
 	return c
 }
 
-// hungUp waits until the other end has closed a connection.
+// hungUp waits until the other end has closed the connection.
 func hungUp(t *testing.T, c *ipc.Conn) {
 	t.Helper()
 	c.Deadline(time.Now().Add(limit))
@@ -155,7 +155,7 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
-func greeting(to *end) []byte {
+func helloFor(to *end) []byte {
 	h := hello{magic, uint32(small.Segment), to.e.Token()}
 	return h.encode()
 }

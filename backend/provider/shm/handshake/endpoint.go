@@ -10,47 +10,50 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// Owner is what an Endpoint tells. Its methods are called from goroutines of the Endpoint's, each once at most, and do not wait for it.
+// Owner gets the results of an Endpoint. Goroutines of the Endpoint call each method once at most. The methods do not
+// wait for the Endpoint.
 type Owner interface {
-	// Identified: the process that has connected. pidfd is the owner's.
+	// Identified passes the process that has connected. The owner closes pidfd.
 	Identified(pid, pidfd int)
-	// Connected: what the peer shares, all of it the owner's. An error: nothing is.
+	// Connected passes the peer's segments and descriptors. The owner releases them, unless Connected returns an
+	// error.
 	Connected(p *Peer) error
-	// Accepted: the peer has our segment; sock, the owner's, is its doorbell.
+	// Accepted: the peer has our segment. sock is the peer's doorbell, and the owner closes it.
 	Accepted(sock int)
-	// Failed: the endpoint is of no use. ended: the peer's process had by then.
+	// Failed: the endpoint is unusable. ended: the peer's process had ended by then.
 	Failed(errno unix.Errno, ended bool)
 }
 
-// Peer is what a peer shares, mapped, and what is known of its process.
+// Peer has the mapped segments of a peer, and the facts about its process.
 type Peer struct {
 	Segment, Table, Shares unsafe.Pointer
-	Sock                   int  // its doorbell to us
-	Self                   bool // it is this very process
-	Memory                 int  // its /proc/PID/mem, where we may copy for it; else -1
+	Sock                   int  // the peer rings us over this socket
+	Self                   bool // the peer is this process
+	Memory                 int  // the peer's /proc/PID/mem if we may assist the peer; else -1
 }
 
-// numRights is how many descriptors an endpoint sends.
+// numRights is the number of descriptors that an endpoint sends.
 const numRights = 3
 
-// Endpoint is one end of a connection that is being made. Safe for concurrent use.
+// Endpoint is one end of a handshake. It is safe for concurrent use.
 type Endpoint struct {
 	l      *Listener
 	owner  Owner
 	token  Token
-	rights []int // descriptors of our segment, which is the Endpoint's, table and shares
+	rights []int // of our segment, table and shares; the Endpoint closes only the segment's
 	tasks  sync.WaitGroup
-	ended  chan struct{} // closed with the first of an error and Close
+	ended  chan struct{} // closed by the first error or by Close
 
-	mu     sync.Mutex // below the Listener's
-	closed bool
-	err    error
-	in     *ipc.Conn // the peer's connection to us, until it is the owner's
-	out    *ipc.Conn // ours to the peer, likewise
-	named  bool      // Connect was called
+	mu         sync.Mutex // taken after the Listener's mu
+	closed     bool
+	err        error
+	in         *ipc.Conn // the peer's connection to us; nil after release
+	out        *ipc.Conn // our connection to the peer; nil after release
+	connecting bool      // Connect was called
 }
 
-// Open makes an Endpoint that waits for its peer. segment is its own from now on; table and shares are not. The error is an *ipc.Error.
+// Open makes an Endpoint that waits for its peer. The Endpoint closes the descriptor segment; the caller keeps table
+// and shares. The error is an *ipc.Error.
 func (l *Listener) Open(owner Owner, segment, table, shares int) (*Endpoint, error) {
 	e := &Endpoint{l: l, owner: owner, rights: []int{segment, table, shares}, ended: make(chan struct{})}
 	if _, err := rand.Read(e.token[:]); err != nil {
@@ -62,20 +65,20 @@ func (l *Listener) Open(owner Owner, segment, table, shares int) (*Endpoint, err
 	return e, nil
 }
 
-// Token is what the peer has to show.
+// Token is the token that the peer must show.
 func (e *Endpoint) Token() Token { return e.token }
 
-// Err is why the endpoint is of no use, an *ipc.Error, or nil.
+// Err is the *ipc.Error that made the endpoint unusable, or nil.
 func (e *Endpoint) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.err
 }
 
-// Close returns when the owner is told no more.
+// Close ends the handshake. It returns after the last call of the owner.
 func (e *Endpoint) Close() {
 	e.l.mu.Lock()
-	e.l.forget(e)
+	e.l.remove(e)
 	e.l.mu.Unlock()
 	e.mu.Lock()
 	if !e.closed && e.err == nil {
@@ -88,7 +91,7 @@ func (e *Endpoint) Close() {
 	e.dropSegment()
 }
 
-// hangUp ends what the goroutines wait for. With mu.
+// hangUp closes the connections and so ends the waits of the goroutines. With mu.
 func (e *Endpoint) hangUp() {
 	if e.in != nil {
 		e.in.Close()
@@ -98,10 +101,10 @@ func (e *Endpoint) hangUp() {
 	}
 }
 
-// fail ends the handshake, unless it has ended.
+// fail ends the handshake with an error, unless the handshake has ended.
 func (e *Endpoint) fail(err error, ended bool) {
 	e.l.mu.Lock()
-	e.l.forget(e)
+	e.l.remove(e)
 	e.l.mu.Unlock()
 	e.mu.Lock()
 	over := e.closed || e.err != nil
@@ -109,7 +112,7 @@ func (e *Endpoint) fail(err error, ended bool) {
 		e.err = err
 		close(e.ended)
 		e.hangUp()
-		e.tasks.Add(1) // the owner is told before Close returns
+		e.tasks.Add(1) // Close waits for the call of Failed
 	}
 	e.mu.Unlock()
 	if !over {
@@ -118,8 +121,8 @@ func (e *Endpoint) fail(err error, ended bool) {
 	}
 }
 
-// begin counts a task of the endpoint's and keeps its connection, unless the endpoint has ended.
-func (e *Endpoint) begin(at **ipc.Conn, c *ipc.Conn) bool {
+// startTask counts a task of the endpoint and stores its connection. False: the endpoint has ended.
+func (e *Endpoint) startTask(at **ipc.Conn, c *ipc.Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || e.err != nil {
@@ -130,7 +133,7 @@ func (e *Endpoint) begin(at **ipc.Conn, c *ipc.Conn) bool {
 	return true
 }
 
-// release makes a connection the owner's: the socket, or -1 where the endpoint has ended.
+// release hands the socket of a connection over to the owner. sock is -1 if the endpoint has ended.
 func (e *Endpoint) release(at **ipc.Conn) (sock int, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,7 +145,7 @@ func (e *Endpoint) release(at **ipc.Conn) (sock int, err error) {
 	return c.Release()
 }
 
-// dropSegment closes our segment's descriptor: the peer has it.
+// dropSegment closes our descriptor of the segment. After a completed handshake the peer has its own.
 func (e *Endpoint) dropSegment() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

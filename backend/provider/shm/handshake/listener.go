@@ -1,5 +1,5 @@
-// Package handshake connects two endpoints of one host. Each dials the socket that the other's rail listens on, shows the token of the endpoint
-// that it wants, and then sends the descriptors of its segment, its table and its shares:
+// Package handshake connects two endpoints of one host. Each endpoint dials the socket of the peer's rail and shows
+// the token of the peer's endpoint. Then it sends the descriptors of its segment, its table and its shares:
 //
 //	dialer                                          listener
 //	connect                                         accept, check credentials, wait 100 ms at most for:
@@ -7,11 +7,12 @@
 //	hello: magic, size of a segment, token   --->   finds the endpoint, identifies the process
 //	magic, with three descriptors            --->
 //	                                         <---   one byte: the token was right
-//	the socket is the peer's doorbell               maps what came; the socket is heard for the peer's doorbell
+//	the socket is the peer's doorbell               maps the segments; polls the socket as its own doorbell
 //
-// An endpoint is connected when it has done both. Any process of the network namespace can connect: until one shows the token of an endpoint that
-// waits for its peer it gets a place among few, for a moment, and nothing of it is opened or mapped. No descriptor that a peer has, too, is read
-// or written in a way that waits, but by a goroutine that a Close ends.
+// An endpoint is connected when both directions are complete. Any process of the network namespace can connect. An
+// unauthenticated connection is one of a few pending ones and lasts a moment. Nothing of it is opened or mapped
+// before it shows the token of a waiting endpoint. A peer holds some of our descriptors, too. A read or write that
+// waits on such a descriptor runs in a goroutine that Close ends.
 package handshake
 
 import (
@@ -29,16 +30,16 @@ import (
 )
 
 const (
-	unproved = 16                     // connections that have shown no token, at a time: one more, and the oldest goes
-	proveIn  = 100 * time.Millisecond // how long one may be silent
-	backlog  = 4096
-	shortFor = time.Second // descriptors may be used up for so long before those who wait hear of it
-	shortNap = 10 * time.Millisecond
+	maxPending    = 16                     // unauthenticated connections at a time; one more evicts the oldest
+	tokenTimeout  = 100 * time.Millisecond // for the hello of a pending connection
+	backlog       = 4096
+	shortageLimit = time.Second // a shortage of descriptors that lasts longer fails the waiting endpoints
+	retryDelay    = 10 * time.Millisecond
 
 	magic = 0x6c6f6333
 )
 
-// Token shows that a connection is for one endpoint.
+// Token is the secret of one endpoint. A connection shows the token of the endpoint that it wants.
 type Token [ipc.TokenSize]byte
 
 // hello is the first message of a connection.
@@ -54,10 +55,10 @@ func (h *hello) encode() []byte {
 	return append(binary.NativeEndian.AppendUint32(b, h.Segment), h.Token[:]...)
 }
 
-// Sizes of what peers share, in bytes.
+// Sizes are the sizes of the shared segments in bytes.
 type Sizes struct{ Segment, Table, Shares uintptr }
 
-// Listener is a rail's socket, and those that have connected and shown nothing yet. Safe for concurrent use.
+// Listener is a rail's socket with its pending connections. It is safe for concurrent use.
 type Listener struct {
 	sock  *ipc.Listener
 	sizes Sizes
@@ -66,18 +67,18 @@ type Listener struct {
 
 	mu      sync.Mutex
 	closed  bool
-	waiting map[Token]*Endpoint // that no connection has named
-	callers []*caller           // the oldest first
+	waiting map[Token]*Endpoint // endpoints that no connection has claimed
+	pending []*pendingConn      // oldest first
 }
 
-// caller is a connection whose token was not seen.
-type caller struct {
+// pendingConn is a connection that has not shown a token.
+type pendingConn struct {
 	conn  *ipc.Conn
-	since time.Time // when it was accepted
-	ticks uint64    // likewise, ipc.Ticks
+	since time.Time // time of the accept
+	ticks uint64    // ipc.Ticks at the accept
 }
 
-// Listen begins to accept. The error is an *ipc.Error.
+// Listen opens a Listener and starts to accept. The error is an *ipc.Error.
 func Listen(sizes Sizes) (*Listener, error) {
 	sock, err := ipc.Listen(backlog)
 	if err != nil {
@@ -89,17 +90,17 @@ func Listen(sizes Sizes) (*Listener, error) {
 	return l, nil
 }
 
-// Name is the socket's.
+// Name is the socket's name.
 func (l *Listener) Name() []byte { return l.sock.Name() }
 
-// Close ends what the Listener runs. Endpoints are closed by then.
+// Close ends the Listener's goroutines. All endpoints must be closed.
 func (l *Listener) Close() {
 	l.mu.Lock()
 	l.closed = true
-	for _, c := range l.callers {
+	for _, c := range l.pending {
 		c.conn.Close()
 	}
-	l.callers = nil
+	l.pending = nil
 	l.mu.Unlock()
 	close(l.ended)
 	l.sock.Close()
@@ -108,7 +109,7 @@ func (l *Listener) Close() {
 
 func (l *Listener) accept() {
 	defer l.tasks.Done()
-	var short time.Time // since when connections can't be accepted for want of descriptors
+	var short time.Time // start of a shortage of descriptors; zero: none
 	for {
 		conn, err := l.sock.Accept()
 		select {
@@ -122,30 +123,30 @@ func (l *Listener) accept() {
 		switch {
 		case err == nil:
 			short = time.Time{}
-			l.take(conn)
-		case ipc.Short(err) && l.dropOldest():
-		case ipc.Short(err) && short.IsZero():
+			l.admit(conn)
+		case ipc.OutOfResources(err) && l.evictOldest():
+		case ipc.OutOfResources(err) && short.IsZero():
 			short = time.Now()
-		case ipc.Short(err) && time.Since(short) > shortFor:
+		case ipc.OutOfResources(err) && time.Since(short) > shortageLimit:
 			short = time.Time{}
-			l.giveUp(ipc.Fail("accept of the peer's connection", err))
+			l.failWaiting(ipc.Fail("accept the peer's connection", err))
 		}
 		if err != nil {
-			l.nap()
+			l.pause()
 		}
 	}
 }
 
-// nap keeps a connection that can't be accepted from keeping a processor busy.
-func (l *Listener) nap() {
+// pause keeps accept from spinning on a connection that cannot be accepted.
+func (l *Listener) pause() {
 	select {
 	case <-l.ended:
-	case <-time.After(shortNap):
+	case <-time.After(retryDelay):
 	}
 }
 
-// giveUp tells all endpoints that wait: the connection of any of their peers may be among those that can't be accepted.
-func (l *Listener) giveUp(err error) {
+// failWaiting fails all waiting endpoints: any of their peers may be among the connections that cannot be accepted.
+func (l *Listener) failWaiting(err error) {
 	l.mu.Lock()
 	var all []*Endpoint
 	for _, e := range l.waiting {
@@ -157,9 +158,10 @@ func (l *Listener) giveUp(err error) {
 	}
 }
 
-// take hands a connection to the endpoint that it names; mostly its token is there already. Else it gets a place, if any endpoint waits.
-func (l *Listener) take(conn *ipc.Conn) {
-	c := &caller{conn, time.Now(), ipc.Ticks()}
+// admit passes a connection to the endpoint whose token it shows. The hello is usually there already. Otherwise the
+// connection becomes a pending one, if any endpoint waits.
+func (l *Listener) admit(conn *ipc.Conn) {
+	c := &pendingConn{conn, time.Now(), ipc.Ticks()}
 	if _, err := conn.CheckUser(); err != nil {
 		conn.Close()
 		return
@@ -167,13 +169,13 @@ func (l *Listener) take(conn *ipc.Conn) {
 	var b [helloSize + 1]byte
 	n, err := conn.TryRecv(b[:])
 	switch {
-	case err == unix.EAGAIN && l.place(c):
+	case err == unix.EAGAIN && l.addPending(c):
 		go l.wait(c)
 	case err == unix.EAGAIN:
 		conn.Close()
 	default:
 		l.mu.Lock()
-		e := l.named(b[:n], err)
+		e := l.lookup(b[:n], err)
 		if e != nil {
 			l.tasks.Add(1)
 		}
@@ -182,70 +184,71 @@ func (l *Listener) take(conn *ipc.Conn) {
 			conn.Close()
 			return
 		}
-		go l.hand(c, e)
+		go l.handOver(c, e)
 	}
 }
 
-func (l *Listener) place(c *caller) bool {
+func (l *Listener) addPending(c *pendingConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.waiting) == 0 {
 		return false
 	}
-	if len(l.callers) == unproved {
-		l.callers[0].conn.Close()
-		l.callers = slices.Delete(l.callers, 0, 1)
+	if len(l.pending) == maxPending {
+		l.pending[0].conn.Close()
+		l.pending = slices.Delete(l.pending, 0, 1)
 	}
-	l.callers = append(l.callers, c)
+	l.pending = append(l.pending, c)
 	l.tasks.Add(1)
 	return true
 }
 
-func (l *Listener) dropOldest() bool {
+func (l *Listener) evictOldest() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.callers) == 0 {
+	if len(l.pending) == 0 {
 		return false
 	}
-	l.callers[0].conn.Close()
-	l.callers = slices.Delete(l.callers, 0, 1)
+	l.pending[0].conn.Close()
+	l.pending = slices.Delete(l.pending, 0, 1)
 	return true
 }
 
-// wait is for a caller's first message.
-func (l *Listener) wait(c *caller) {
+// wait receives the hello of a pending connection.
+func (l *Listener) wait(c *pendingConn) {
 	var b [helloSize + 1]byte
-	c.conn.Deadline(c.since.Add(proveIn))
+	c.conn.Deadline(c.since.Add(tokenTimeout))
 	n, err := c.conn.Recv(b[:])
-	if errors.Is(err, os.ErrDeadlineExceeded) { // which counts from before we ran: it may be there
+	if errors.Is(err, os.ErrDeadlineExceeded) { // the deadline counts from the accept: the hello may have arrived meanwhile
 		c.conn.Deadline(time.Time{})
 		n, err = c.conn.TryRecv(b[:])
 	}
-	l.hand(c, l.claim(c, b[:max(n, 0)], err))
+	l.handOver(c, l.claim(c, b[:max(n, 0)], err))
 }
 
-// hand is the end of a caller, and of its task: its connection is an endpoint's, or closed.
-func (l *Listener) hand(c *caller, e *Endpoint) {
+// handOver gives the connection to its endpoint or closes it. It ends the connection's task.
+func (l *Listener) handOver(c *pendingConn, e *Endpoint) {
 	defer l.tasks.Done()
 	if e == nil || !e.accept(c) {
 		c.conn.Close()
 	}
 }
 
-// claim takes the caller out, and the endpoint that it names, which no other gets. When none waits any more nobody is listened to.
-func (l *Listener) claim(c *caller, b []byte, err error) *Endpoint {
+// claim removes a pending connection and returns the endpoint whose token it shows. No other connection can claim
+// that endpoint. Without waiting endpoints all pending connections are closed.
+func (l *Listener) claim(c *pendingConn, b []byte, err error) *Endpoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.Index(l.callers, c)
+	i := slices.Index(l.pending, c)
 	if i < 0 {
 		return nil
 	}
-	l.callers = slices.Delete(l.callers, i, i+1)
-	return l.named(b, err)
+	l.pending = slices.Delete(l.pending, i, i+1)
+	return l.lookup(b, err)
 }
 
-// named takes out the endpoint that a hello names; nil: there is none. With mu.
-func (l *Listener) named(b []byte, err error) *Endpoint {
+// lookup removes and returns the waiting endpoint that a hello names; nil: there is none. With mu.
+func (l *Listener) lookup(b []byte, err error) *Endpoint {
 	if l.closed || err != nil || len(b) != helloSize {
 		return nil
 	}
@@ -254,12 +257,13 @@ func (l *Listener) named(b []byte, err error) *Endpoint {
 		return nil
 	}
 	e := l.waiting[h.Token]
-	l.forget(e)
+	l.remove(e)
 	return e
 }
 
-// forget takes an endpoint out of those that wait. With mu.
-func (l *Listener) forget(e *Endpoint) {
+// remove takes an endpoint from the waiting ones. It closes all pending connections when no endpoint waits any more.
+// With mu.
+func (l *Listener) remove(e *Endpoint) {
 	if e == nil || l.waiting[e.token] != e {
 		return
 	}
@@ -267,8 +271,8 @@ func (l *Listener) forget(e *Endpoint) {
 	if len(l.waiting) > 0 {
 		return
 	}
-	for _, c := range l.callers {
+	for _, c := range l.pending {
 		c.conn.Close()
 	}
-	l.callers = nil
+	l.pending = nil
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBadGreeting: memory that could shrink is not mapped, and the endpoint is of no use.
-func TestBadGreeting(t *testing.T) {
+// TestUnsealedSegment: a segment that could shrink is not mapped, and the endpoint fails.
+func TestUnsealedSegment(t *testing.T) {
 	for i := range 3 {
 		a, b := newEnd(t, nil), newEnd(t, nil)
 		before := descriptors(t)
@@ -24,16 +24,17 @@ func TestBadGreeting(t *testing.T) {
 		require.NoError(t, b.connect(a))
 		eventually(t, func() bool { return a.failed() != 0 })
 		require.Equal(t, unix.EPROTO, a.failed())
-		require.ErrorContains(t, a.connect(b), "mapping what the peer shares")
+		require.ErrorContains(t, a.connect(b), "map the peer's segments")
 		b.e.Close()
 		b.e.rights[i] = -1
 		_ = unix.Close(good)
 		_ = unix.Close(loose)
-		eventually(t, func() bool { return descriptors(t) <= before+1 }) // the process
+		eventually(t, func() bool { return descriptors(t) <= before+1 }) // +1: the pidfd
 	}
 }
 
-// TestManyDescriptors: more than are due, before the token, with it, instead of what a greeting has, and behind it: none of them stays open.
+// TestManyDescriptors: a wrong number of descriptors, with junk, with the hello, or in place of the three, fails. All
+// of them are closed.
 func TestManyDescriptors(t *testing.T) {
 	for _, many := range []int{1, 2, 4, 5, 100} {
 		a := newEnd(t, nil)
@@ -45,11 +46,11 @@ func TestManyDescriptors(t *testing.T) {
 		c.Close()
 		require.Equal(t, before, descriptors(t))
 		c = dial(t, a)
-		require.NoError(t, c.Send(greeting(a), fds...))
+		require.NoError(t, c.Send(helloFor(a), fds...))
 		n, err := c.Recv(make([]byte, 8))
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		require.Equal(t, before+3, descriptors(t)) // c, its other end, the process
+		require.Equal(t, before+3, descriptors(t)) // c, its other end, the pidfd
 		h := hello{Magic: magic}
 		require.NoError(t, c.Send(h.encode()[:4], fds...))
 		eventually(t, func() bool { return a.failed() != 0 })
@@ -61,8 +62,8 @@ func TestManyDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoDescriptors: without any for the peer's connection for longer than a moment: an error that says so. For a moment: the peer is taken in when
-// there are some again.
+// TestNoDescriptors: a lasting shortage of descriptors fails the endpoint with EMFILE. After a short one the peer is
+// accepted.
 func TestNoDescriptors(t *testing.T) {
 	for _, moment := range []bool{false, true} {
 		t.Run(fmt.Sprintf("moment=%v", moment), func(t *testing.T) {
@@ -74,7 +75,7 @@ func TestNoDescriptors(t *testing.T) {
 			from := time.Now()
 			err = unix.Connect(c, &unix.SockaddrUnix{Name: "@" + string(a.l.Name()[1:])})
 			if err == nil {
-				err = unix.Send(c, greeting(a), unix.MSG_NOSIGNAL)
+				err = unix.Send(c, helloFor(a), unix.MSG_NOSIGNAL)
 			}
 			if moment {
 				time.Sleep(100 * time.Millisecond)
@@ -92,7 +93,7 @@ func TestNoDescriptors(t *testing.T) {
 				return
 			}
 			require.Equal(t, unix.EMFILE, a.failed())
-			require.Greater(t, time.Since(from), shortFor)
+			require.Greater(t, time.Since(from), shortageLimit)
 		})
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"gorail/backend/provider/shm/ipc"
 )
 
-// TestStrayDatagrams: eleven fill the queue of a socket that takes datagrams; hundreds are more than any. The two connect all the same, while
-// as many connections say nothing, or junk.
+// TestStrayDatagrams: two endpoints connect in spite of datagrams and junk connections. 11 datagrams fill the queue
+// of a datagram socket; 400 are more than any queue holds.
 func TestStrayDatagrams(t *testing.T) {
 	for _, many := range []int{11, 400} {
 		a, b := newEnd(t, nil), newEnd(t, nil)
 		d, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		require.NoError(t, err)
-		var pests []*ipc.Conn
+		var strays []*ipc.Conn
 		for _, at := range []*end{a, b} {
 			for i := range many {
 				_ = unix.Sendto(d, make([]byte, i%64), unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: "@" + string(at.l.Name()[1:])})
 				if c, err := ipc.Dial(at.l.Name()); err == nil {
-					pests = append(pests, c)
+					strays = append(strays, c)
 					if i%2 == 1 {
 						_ = c.Send(make([]byte, i%64))
 					}
@@ -30,14 +30,15 @@ func TestStrayDatagrams(t *testing.T) {
 			}
 		}
 		join(t, a, b)
-		for _, c := range pests {
+		for _, c := range strays {
 			c.Close()
 		}
 		_ = unix.Close(d)
 	}
 }
 
-// TestSilentCallers: connections that say nothing wait, a moment, and a peer that comes behind them is taken in at once.
+// TestSilentCallers: silent connections stay pending for a moment only. A peer that connects behind them is accepted
+// at once.
 func TestSilentCallers(t *testing.T) {
 	const calls = 64
 	for first := 0; first <= calls; first += calls / 2 {
@@ -50,30 +51,30 @@ func TestSilentCallers(t *testing.T) {
 			}
 			silent = append(silent, dial(t, a))
 		}
-		eventually(t, a.met)
+		eventually(t, a.hasPeer)
 		require.Zero(t, a.failed())
-		eventually(t, func() bool { return a.callers() == 0 }) // nobody else is waited for
+		eventually(t, func() bool { return a.pending() == 0 }) // closed, since no endpoint waits any more
 		for _, c := range silent {
 			hungUp(t, c)
 			c.Close()
 		}
-		newEnd(t, l) // the listener takes connections in
+		newEnd(t, l) // so that the listener keeps connections pending
 		from := time.Now()
 		for i := range calls {
 			silent[i] = dial(t, a)
 		}
-		eventually(t, func() bool { n := a.callers(); return n > 0 && n <= unproved })
+		eventually(t, func() bool { n := a.pending(); return n > 0 && n <= maxPending })
 		last := silent[calls-1]
 		hungUp(t, last)
-		require.Greater(t, time.Since(from), proveIn/2)
-		eventually(t, func() bool { return a.callers() == 0 })
+		require.Greater(t, time.Since(from), tokenTimeout/2)
+		eventually(t, func() bool { return a.pending() == 0 })
 		for _, c := range silent {
 			c.Close()
 		}
 	}
 }
 
-// TestUnauthenticated: what is said wrongly is nobody's.
+// TestUnauthenticated: connections with a wrong hello are closed and reach no endpoint.
 func TestUnauthenticated(t *testing.T) {
 	a := newEnd(t, nil)
 	for i := range 40 {
@@ -82,7 +83,7 @@ func TestUnauthenticated(t *testing.T) {
 		hungUp(t, c)
 		c.Close()
 	}
-	good := greeting(a)
+	good := helloFor(a)
 	for i := range good {
 		bad := append([]byte{}, good...)
 		bad[i] ^= 1
@@ -95,23 +96,23 @@ func TestUnauthenticated(t *testing.T) {
 	defer c.Close()
 	_ = c.Send(append(good, 0))
 	hungUp(t, c)
-	require.False(t, a.met())
+	require.False(t, a.hasPeer())
 	require.Equal(t, -1, a.pidfd)
 	join(t, a, newEnd(t, nil))
 }
 
-// TestOldestGoes: one that comes when all places are taken, and shows its token later, has the place of the oldest.
-func TestOldestGoes(t *testing.T) {
+// TestOldestEvicted: a connection evicts the oldest pending one if there are maxPending, and may show its token later.
+func TestOldestEvicted(t *testing.T) {
 	a := newEnd(t, nil)
 	var silent []*ipc.Conn
-	for range unproved {
+	for range maxPending {
 		silent = append(silent, dial(t, a))
 	}
-	eventually(t, func() bool { return a.callers() == unproved })
+	eventually(t, func() bool { return a.pending() == maxPending })
 	mine := dial(t, a)
 	defer mine.Close()
 	hungUp(t, silent[0])
-	require.NoError(t, mine.Send(greeting(a)))
+	require.NoError(t, mine.Send(helloFor(a)))
 	n, err := mine.Recv(make([]byte, 8))
 	require.NoError(t, err)
 	require.Equal(t, 1, n) // the token was right
@@ -121,21 +122,21 @@ func TestOldestGoes(t *testing.T) {
 	}
 }
 
-// TestSecondCaller: the token works once.
+// TestSecondCaller: a token works once.
 func TestSecondCaller(t *testing.T) {
 	l := newListener(t)
 	a, b, c := newEnd(t, l), newEnd(t, nil), newEnd(t, nil)
-	newEnd(t, l) // the listener takes connections in
+	newEnd(t, l) // so that the listener keeps connections pending
 	require.NoError(t, b.connect(a))
-	eventually(t, a.met)
+	eventually(t, a.hasPeer)
 	peer := a.peer
 	require.NoError(t, c.connect(a))
 	other := dial(t, a)
 	defer other.Close()
-	require.NoError(t, other.Send(greeting(a)))
+	require.NoError(t, other.Send(helloFor(a)))
 	hungUp(t, other)
 	require.NoError(t, a.connect(b))
-	eventually(t, func() bool { return a.both() && b.both() })
+	eventually(t, func() bool { return a.complete() && b.complete() })
 	require.Same(t, peer, a.peer)
-	require.False(t, c.both())
+	require.False(t, c.complete())
 }

@@ -1,5 +1,6 @@
-// Package ipc is what processes of one host connect by: sockets in the abstract namespace, the credentials of the process at the other end, and
-// memory that both may map. Nothing here waits for a peer beyond a deadline or a Close.
+// Package ipc has the means by which processes of one host connect: sockets in the abstract namespace, the
+// credentials of the process at the other end, and shared-memory segments. A wait for a peer ends at a deadline or by
+// Close.
 package ipc
 
 import (
@@ -12,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error is a call that failed, or a check.
+// Error is a failed call or check.
 type Error struct {
 	Step  string
 	Errno unix.Errno
@@ -21,7 +22,7 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Errno) }
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Fail is an *Error of that step, or nil.
+// Fail wraps err in an *Error with that step; nil stays nil.
 func Fail(step string, err error) error {
 	if err == nil {
 		return nil
@@ -29,7 +30,7 @@ func Fail(step string, err error) error {
 	return &Error{step, Errno(err)}
 }
 
-// Errno is the system's number in an error, EIO if there is none.
+// Errno is the system's error number in an error; EIO without one.
 func Errno(err error) unix.Errno {
 	var errno unix.Errno
 	if !errors.As(err, &errno) {
@@ -38,7 +39,7 @@ func Errno(err error) unix.Errno {
 	return errno
 }
 
-// Address is a socket's in the abstract namespace: as the kernel has it, with a NUL first.
+// address turns a name as the kernel writes it, with a leading NUL, into a socket address in the abstract namespace.
 func address(name []byte) *unix.SockaddrUnix { return &unix.SockaddrUnix{Name: "@" + string(name[1:])} }
 
 const sockType = unix.SOCK_SEQPACKET | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
@@ -59,10 +60,10 @@ func newConn(sock int) (*Conn, error) {
 	return &Conn{f, raw}, nil
 }
 
-// Dial connects to the socket of that name, without waiting. EAGAIN: its queue is full. The error is an *Error.
+// Dial connects to the socket of that name and does not wait. EAGAIN: the backlog is full. The error is an *Error.
 func Dial(name []byte) (*Conn, error) {
-	if len(name) < 2 || len(name) > MaxName || name[0] != 0 { // by a peer's word
-		return nil, Fail("connecting to the peer's socket", unix.EINVAL)
+	if len(name) < 2 || len(name) > MaxName || name[0] != 0 { // the name comes from a peer
+		return nil, Fail("connect to the peer's socket", unix.EINVAL)
 	}
 	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
 	if err != nil {
@@ -70,16 +71,17 @@ func Dial(name []byte) (*Conn, error) {
 	}
 	if err := unix.Connect(sock, address(name)); err != nil {
 		_ = unix.Close(sock)
-		return nil, Fail("connecting to the peer's socket", err)
+		return nil, Fail("connect to the peer's socket", err)
 	}
 	c, err := newConn(sock)
 	return c, Fail("socket", err)
 }
 
-// Close ends whatever waits in Recv.
+// Close closes the socket and ends a wait in Recv.
 func (c *Conn) Close() { _ = c.file.Close() }
 
-// Release is the socket by itself, the caller's to close, when this process has nothing more to wait for on it. The Conn is closed.
+// Release returns a duplicate of the socket, which the caller closes, and closes the Conn. After Release this process
+// waits on the socket by other means, or not at all.
 func (c *Conn) Release() (sock int, err error) {
 	defer c.Close()
 	sock = -1
@@ -89,23 +91,24 @@ func (c *Conn) Release() (sock int, err error) {
 	return sock, err
 }
 
-// Deadline bounds the wait in Recv; the zero time: none.
+// Deadline bounds the wait in Recv; the zero time means no bound.
 func (c *Conn) Deadline(t time.Time) { _ = c.file.SetReadDeadline(t) }
 
-// Recv waits for a message; no bytes without an error: the peer has hung up. Descriptors that came with it are dropped.
+// Recv waits for a message. n = 0 without an error: the peer has closed the connection. Descriptors in the message
+// are dropped.
 func (c *Conn) Recv(to []byte) (n int, err error) {
 	n, _, _, err = c.recv(to, nil, true)
 	return n, err
 }
 
-// TryRecv is Recv without the wait: EAGAIN.
+// TryRecv is Recv without the wait: EAGAIN if there is no message.
 func (c *Conn) TryRecv(to []byte) (n int, err error) {
 	n, _, _, err = c.recv(to, nil, false)
 	return n, err
 }
 
-// RecvRights is Recv of a message with up to `most` descriptors, the caller's to close; there may be one more. cut: some were lost, for want
-// of room or since this process may have no more.
+// RecvRights is Recv for a message with up to `most` descriptors. The caller closes them; there may be one more. cut:
+// descriptors were lost, because there was no room or because this process is out of descriptors.
 func (c *Conn) RecvRights(to []byte, most int) (n int, fds []int, cut bool, err error) {
 	oob := make([]byte, unix.CmsgSpace(most*4))
 	n, oobn, flags, err := c.recv(to, oob, true)
@@ -131,7 +134,7 @@ func (c *Conn) recv(to, oob []byte, wait bool) (n, oobn, flags int, err error) {
 		}
 	})
 	if e != nil {
-		err = over(e)
+		err = waitError(e)
 	}
 	if err != nil {
 		return 0, 0, 0, err
@@ -139,15 +142,15 @@ func (c *Conn) recv(to, oob []byte, wait bool) (n, oobn, flags int, err error) {
 	return n, oobn, flags, nil
 }
 
-// over is why a wait has ended: a deadline, or Close.
-func over(err error) error {
+// waitError is the reason for the end of a wait: the deadline, or Close.
+func waitError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
 	return os.ErrClosed
 }
 
-// Send sends one message, with descriptors that stay the caller's, and does not wait: EAGAIN.
+// Send sends one message with descriptors, which the caller keeps. It does not wait: EAGAIN.
 func (c *Conn) Send(what []byte, fds ...int) (err error) {
 	var oob []byte
 	if len(fds) > 0 {
@@ -170,29 +173,29 @@ func CloseAll(fds []int) {
 	}
 }
 
-// Listener is a listening socket whose name the kernel has chosen. It holds no thread.
+// Listener is a listening socket with a name that the kernel has chosen. It holds no thread.
 type Listener struct {
 	file *os.File
 	raw  syscall.RawConn
 	name []byte
 }
 
-// MaxName is how long the name of a socket may be that the kernel chooses, with its NUL.
+// MaxName is the longest socket name that the kernel chooses, with the leading NUL.
 const MaxName = 15
 
-// Listen makes a Listener. The error is an *Error.
+// Listen opens a Listener. The error is an *Error.
 func Listen(backlog int) (*Listener, error) {
 	sock, err := unix.Socket(unix.AF_UNIX, sockType, 0)
 	if err != nil {
 		return nil, Fail("socket", err)
 	}
-	l := &Listener{file: os.NewFile(uintptr(sock), "unix socket that listens")}
+	l := &Listener{file: os.NewFile(uintptr(sock), "listening unix socket")}
 	if l.name, err = bind(sock, backlog); err == nil {
 		l.raw, err = l.file.SyscallConn()
 	}
 	if err != nil {
 		_ = l.file.Close()
-		return nil, Fail("bind of a unix socket", err)
+		return nil, Fail("bind a unix socket", err)
 	}
 	return l, nil
 }
@@ -218,10 +221,11 @@ func bind(sock, backlog int) ([]byte, error) {
 	return append([]byte{0}, u.Name[1:]...), nil
 }
 
-// Name is the socket's, its NUL first. It is not to be changed.
+// Name is the socket's name with a leading NUL. The caller must not change it.
 func (l *Listener) Name() []byte { return l.name }
 
-// Accept waits for a connection. EMFILE and the like: one is there and can't be accepted. os.ErrClosed: the Listener is.
+// Accept waits for a connection. An OutOfResources error: a connection is pending and cannot be accepted.
+// os.ErrClosed: the Listener is closed.
 func (l *Listener) Accept() (*Conn, error) {
 	var sock int
 	var err error
@@ -231,14 +235,14 @@ func (l *Listener) Accept() (*Conn, error) {
 			switch {
 			case err == unix.EINTR || err == unix.ECONNABORTED:
 				continue
-			case Short(err) && !readable(int(fd)): // it says so before it looks whether anybody is there
+			case OutOfResources(err) && !readable(int(fd)): // accept4 reports a shortage before it looks for a connection
 				return false
 			}
 			return err != unix.EAGAIN
 		}
 	})
 	if e != nil {
-		return nil, over(e)
+		return nil, waitError(e)
 	}
 	if err != nil {
 		return nil, err
@@ -246,11 +250,11 @@ func (l *Listener) Accept() (*Conn, error) {
 	return newConn(sock)
 }
 
-// Close ends Accept.
+// Close closes the socket and ends Accept.
 func (l *Listener) Close() { _ = l.file.Close() }
 
-// Short says that a call failed for want of descriptors or memory.
-func Short(err error) bool {
+// OutOfResources reports that a call failed for want of descriptors or memory.
+func OutOfResources(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS)
 }
 

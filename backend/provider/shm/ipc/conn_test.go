@@ -20,7 +20,7 @@ func pair(t *testing.T) (dialer, accepted *Conn) {
 	return d, accept(t, l)
 }
 
-// TestConn: messages and descriptors, a wait that has an end, and a hang-up.
+// TestConn: messages, descriptors, a deadline, and a closed connection.
 func TestConn(t *testing.T) {
 	a, b := pair(t)
 	require.NoError(t, a.Send([]byte("hello"), 0, 1, 2))
@@ -55,7 +55,7 @@ func TestConn(t *testing.T) {
 	require.ErrorIs(t, b.Send([]byte("x")), unix.EPIPE)
 }
 
-// TestCloseEndsWaits: of Recv and Accept.
+// TestCloseEndsWaits: Close ends Recv and Accept.
 func TestCloseEndsWaits(t *testing.T) {
 	_, b := pair(t)
 	l := listenHere(t)
@@ -75,7 +75,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	require.ErrorIs(t, <-done, os.ErrClosed)
 }
 
-// TestSendNeverWaits: to a peer that takes nothing.
+// TestSendNeverWaits: Send returns EAGAIN when the peer reads nothing.
 func TestSendNeverWaits(t *testing.T) {
 	a, _ := pair(t)
 	var err error
@@ -87,7 +87,8 @@ func TestSendNeverWaits(t *testing.T) {
 	require.ErrorIs(t, err, unix.EAGAIN)
 }
 
-// TestSegment: what peers may do with one, and what is not mapped: memory that could shrink under us, or of huge pages.
+// TestSegment: peers can map a segment, and only map a writable segment for writing. Map refuses memory that could
+// shrink, and memory of huge pages.
 func TestSegment(t *testing.T) {
 	const size = 2 << 20
 	for _, readonly := range []bool{false, true} {
@@ -109,7 +110,7 @@ func TestSegment(t *testing.T) {
 	for name, flags := range map[string]int{"loose": 0, "huge": unix.MFD_HUGETLB} {
 		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 		if err != nil || unix.Ftruncate(fd, size) != nil {
-			require.NotZero(t, flags) // a kernel without huge pages, or with larger ones
+			require.NotZero(t, flags) // no huge pages, or larger ones
 			continue
 		}
 		if flags != 0 {

@@ -10,17 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who is at the other end of a connected socket the kernel says, as of connect() and listen(). What a peer writes counts for nothing,
-// SCM_CREDENTIALS included: root of a pid namespace writes there what it likes.
+// The kernel identifies the process at the other end of a connected socket, as of connect() and listen(). Claims of
+// the peer do not count. Neither do SCM_CREDENTIALS: root of a pid namespace may write any process number there.
 
-// noPeerPIDFD makes Identify do as on Linux before 6.5. For tests.
+// noPeerPIDFD makes Identify work as on Linux before 6.5. Tests set it.
 var noPeerPIDFD bool
 
-// Checking names the step of CheckUser and Identify in messages.
-const Checking = "checking the peer's user and process"
+// Checking is the step name of CheckUser and Identify in errors.
+const Checking = "check of the peer's user and process"
 
-// CheckUser is the process at the socket's other end, or that listened there, if that is of our user and has a number here. EACCES: it is of
-// another user, EOVERFLOW: of one that has no number here, maybe, ENOTSUP: in another pid namespace. Implements SO_PEERCRED.
+// CheckUser returns the process that connected, or that listened, at the socket's other end. The process must run as
+// our user and have a number in our pid namespace. EACCES: another user. EOVERFLOW: our user's id may stand for other
+// users, too. ENOTSUP: another pid namespace. Implements SO_PEERCRED.
 func (c *Conn) CheckUser() (pid int, err error) {
 	e := c.raw.Control(func(fd uintptr) { pid, err = checkUser(int(fd)) })
 	if e != nil {
@@ -38,13 +39,14 @@ func checkUser(sock int) (pid int, err error) {
 		return 0, unix.EACCES
 	case ambiguous(who.Uid):
 		return 0, unix.EOVERFLOW
-	case who.Pid <= 0: // it lives in a pid namespace that has no number for it here
+	case who.Pid <= 0: // a process of another pid namespace, without a number in ours
 		return 0, unix.ENOTSUP
 	}
 	return int(who.Pid), nil
 }
 
-// ambiguous says whether this number could stand for others: users without a number in this user namespace all look like one.
+// ambiguous reports that a user id may stand for several users: all users that are not mapped in this user namespace
+// show the overflow id.
 func ambiguous(uid uint32) bool {
 	overflow := uint32(65534)
 	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
@@ -61,24 +63,24 @@ func ambiguous(uid uint32) bool {
 			n = 0
 		}
 	}
-	return n != ^uint32(0) // else all users have numbers here: this one is nobody else
+	return n != ^uint32(0) // a full map: every user has an id of its own here
 }
 
-// OwnProc says whether /proc is of our own pid namespace: the numbers in another's are other processes'.
+// OwnProc reports that /proc shows our own pid namespace. Process numbers of another namespace name other processes.
 func OwnProc() bool {
 	self, err := os.Readlink("/proc/self")
 	return err == nil && self == strconv.Itoa(os.Getpid())
 }
 
-// Ticks is the time as processes' start times are told, in hundredths of a second since the boot.
+// Ticks is the time since boot in the unit of process start times: hundredths of a second.
 func Ticks() uint64 {
-	const hz = 100 // USER_HZ of all that Go runs on
+	const hz = 100 // USER_HZ of all architectures that Go supports
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
 	return uint64(t.Sec)*hz + uint64(t.Nsec)*hz/1e9
 }
 
-// started is when the process of that number began.
+// started is the start time of a process.
 func started(pid int) (ticks uint64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -87,8 +89,8 @@ func started(pid int) (ticks uint64, err error) {
 		}
 		return 0, unix.ESRCH
 	}
-	const field = 22 - 3                                           // behind the name
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // its name may have anything in it
+	const field = 22 - 3                                           // counted after the process name
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the process name may contain any character
 	if len(f) <= field {
 		return 0, unix.ESRCH
 	}
@@ -98,11 +100,12 @@ func started(pid int) (ticks uint64, err error) {
 	return ticks, nil
 }
 
-// Ended says whether the process has.
+// Ended reports that the process of a pidfd has ended.
 func Ended(pidfd int) bool { return readable(pidfd) }
 
-// Identify is CheckUser and a descriptor of the process, the caller's to close: its number is no other's as long as that has not ended. since:
-// Ticks when the connection was there at the latest. ESRCH: it has ended. EXDEV: that can't be told without /proc. Implements SO_PEERPIDFD.
+// Identify is CheckUser and returns a pidfd of the process, too, which the caller closes. No other process gets the
+// number while this one lives. since: a Ticks value at which the connection existed. ESRCH: the process has ended.
+// EXDEV: the check needs a /proc of our pid namespace. Implements SO_PEERPIDFD.
 func (c *Conn) Identify(since uint64) (pid, pidfd int, err error) {
 	pidfd = -1
 	if e := c.raw.Control(func(fd uintptr) { pid, pidfd, err = identify(int(fd), since) }); e != nil {
@@ -124,14 +127,14 @@ func identify(sock int, since uint64) (pid, pidfd int, err error) {
 			return pid, -1, err
 		}
 	}
-	pidfd, err = secondLook(sock, pid, since)
+	pidfd, err = identifyByNumber(sock, pid, since)
 	return pid, pidfd, err
 }
 
-// secondLook is Identify before Linux 6.5. A number alone may be another process's by now. It is not while the socket's other end is open, and
-// its process began no later than the connection. What escapes: a process whose own children keep the socket while its number goes to
-// another.
-func secondLook(sock, pid int, since uint64) (pidfd int, err error) {
+// identifyByNumber is Identify before Linux 6.5. By now another process may have the number. It has not, if the
+// socket's other end is still open and the process started before the connection. One case escapes: the peer has
+// ended, its children keep the socket open, and another process has taken its number.
+func identifyByNumber(sock, pid int, since uint64) (pidfd int, err error) {
 	if !OwnProc() {
 		return -1, unix.EXDEV
 	}
@@ -143,14 +146,14 @@ func secondLook(sock, pid int, since uint64) (pidfd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := stillThere(sock, pid, fd, before, since); err != nil {
+	if err := checkSameProcess(sock, pid, fd, before, since); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-func stillThere(sock, pid, pidfd int, before, since uint64) error {
+func checkSameProcess(sock, pid, pidfd int, before, since uint64) error {
 	again, err := checkUser(sock)
 	if err != nil {
 		return err

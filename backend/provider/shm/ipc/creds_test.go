@@ -15,7 +15,7 @@ import (
 
 var secret = [TokenSize]byte{1, 2, 3, 4, 5}
 
-// offer tells where its socket is, and waits to be ended.
+// offer prints name and address of a proof, and waits until its input ends.
 func offer([]string) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return err
@@ -25,11 +25,11 @@ func offer([]string) error {
 		return err
 	}
 	fmt.Println(hex.EncodeToString(l.Name()), address0(&secret))
-	hear()
+	readLine()
 	return nil
 }
 
-// reach tells what it finds at a proof.
+// reach tries a proof and prints the result.
 func reach(args []string) error {
 	at, _ := strconv.ParseUint(args[1], 10, 64)
 	p := Proof{Name: unhex(args[0]), At: at, Bytes: secret}
@@ -38,12 +38,13 @@ func reach(args []string) error {
 	return nil
 }
 
-// TestOtherUser: another user's memory is out of reach, the same user's is not, but for Yama.
+// TestOtherUser: a process of another user is refused; one of the same user is reachable, unless Yama forbids the
+// access.
 func TestOtherUser(t *testing.T) {
 	as := func(uid uint32) *syscall.SysProcAttr {
 		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
-	both(t, func(t *testing.T) {
+	bothLookups(t, func(t *testing.T) {
 		proof := start(t, "offer", as(user)).line()
 		refused := fmt.Sprintf("false %d", unix.EACCES)
 		require.Equal(t, refused, start(t, "reach "+proof, as(user+1)).line())
@@ -54,7 +55,7 @@ func TestOtherUser(t *testing.T) {
 	})
 }
 
-// forge connects, and writes the credentials of another process of its own.
+// forge connects and sends the credentials of another process of its pid namespace.
 func forge(args []string) error {
 	other := newProcess("sleep", nil)
 	if err := other.Start(); err != nil {
@@ -68,7 +69,7 @@ func forge(args []string) error {
 	var sent error
 	_ = c.raw.Control(func(fd uintptr) { sent = unix.Sendmsg(int(fd), []byte("it is he"), oob, nil, unix.MSG_NOSIGNAL) })
 	fmt.Println("sent")
-	hear()
+	readLine()
 	return sent
 }
 
@@ -77,9 +78,10 @@ func sleep([]string) error {
 	return nil
 }
 
-// TestForgedCredentials: root of a user and pid namespace names another process of its own: it is known for itself all the same.
+// TestForgedCredentials: root of a user and pid namespace sends the credentials of another process. The kernel still
+// identifies the sender.
 func TestForgedCredentials(t *testing.T) {
-	both(t, func(t *testing.T) {
+	bothLookups(t, func(t *testing.T) {
 		l := listenHere(t)
 		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 		p := start(t, "forge "+hex.EncodeToString(l.Name()), &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID,
@@ -99,7 +101,7 @@ func TestForgedCredentials(t *testing.T) {
 	})
 }
 
-// refused is a process that the listener is not to be told anything by, nor to tell.
+// refused connects, and expects that the listener's process is refused as a process of another user.
 func refused(args []string) error {
 	l, err := Listen(16)
 	if err != nil {
@@ -110,20 +112,21 @@ func refused(args []string) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("is user %d", os.Geteuid())
+		return fmt.Errorf("runs as user %d", os.Geteuid())
 	}
 	_, err = c.CheckUser()
 	if err := expect(err, unix.EACCES); err != nil {
 		return err
 	}
 	fmt.Println(hex.EncodeToString(l.Name()))
-	hear()
+	readLine()
 	return nil
 }
 
-// TestAnotherUsersRoot: another user's process, root of a namespace where its user is called as ours.
+// TestAnotherUsersRoot: a process of another user is root of a user namespace that maps its user to our id. It is
+// refused.
 func TestAnotherUsersRoot(t *testing.T) {
-	both(t, func(t *testing.T) {
+	bothLookups(t, func(t *testing.T) {
 		l := listenHere(t)
 		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
 		p := start(t, "refused "+hex.EncodeToString(l.Name()), &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids,

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lonely has a number that its sibling can't know.
-func lonely([]string) error {
+// isolated runs in a pid namespace that is a sibling of its peer's.
+func isolated([]string) error {
 	l, err := Listen(16)
 	if err != nil {
 		return err
 	}
 	fmt.Println(hex.EncodeToString(l.Name()))
-	its := Proof{Name: unhex(hear()), At: 4096}
+	its := Proof{Name: unhex(readLine()), At: 4096}
 	pid, err := its.Reach()
 	if pid != 0 {
 		return fmt.Errorf("process %d", pid)
@@ -34,10 +34,10 @@ func lonely([]string) error {
 	return expect(err, unix.ENOTSUP)
 }
 
-// TestSiblingPids: two siblings, each process 1.
+// TestSiblingPids: two processes are process 1 of sibling pid namespaces.
 func TestSiblingPids(t *testing.T) {
-	both(t, func(t *testing.T) {
-		a, b := start(t, "lonely", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}), start(t, "lonely", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
+	bothLookups(t, func(t *testing.T) {
+		a, b := start(t, "isolated", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}), start(t, "isolated", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID})
 		one, two := a.line(), b.line()
 		a.say(two)
 		b.say(one)
@@ -46,10 +46,10 @@ func TestSiblingPids(t *testing.T) {
 	})
 }
 
-// call connects, sends a message and ends; late: its child sends it, when it is told to, and its parent has ended by then.
+// call connects, sends a message and ends. With "late" a child sends the message later, after the parent has ended.
 func call(args []string) error {
 	if args[0] == "child" {
-		hear()
+		readLine()
 		return unix.Sendmsg(3, []byte("x"), nil, nil, unix.MSG_NOSIGNAL)
 	}
 	c, err := Dial(unhex(args[1]))
@@ -65,7 +65,8 @@ func call(args []string) error {
 	return child.Start()
 }
 
-// renumber is init of a pid namespace: it has a process connect, ends it, and has another of that number.
+// renumber is process 1 of a pid namespace. It starts a process that connects and ends, and starts another one with
+// the same number.
 func renumber(args []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -117,16 +118,16 @@ func renumber(args []string) error {
 	}
 	_, pidfd, err := c.Identify(since)
 	if err == nil && !Ended(pidfd) {
-		return fmt.Errorf("another process is taken for the peer")
+		return fmt.Errorf("Identify took another process for the peer")
 	}
 	return nil
 }
 
-// TestNumberReused: a peer that has connected and ended, and a process that has its number now.
+// TestNumberReused: a peer has connected and ended, and another process has its number.
 func TestNumberReused(t *testing.T) {
 	for _, when := range []string{"now", "late"} {
 		t.Run(when, func(t *testing.T) {
-			both(t, func(t *testing.T) {
+			bothLookups(t, func(t *testing.T) {
 				p := start(t, "renumber "+when, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS})
 				p.endedWell()
 			})

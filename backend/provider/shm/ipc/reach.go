@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TokenSize is how many bytes nobody can guess.
+// TokenSize is the size of a random token.
 const TokenSize = 16
 
-// Proof is where a peer finds bytes that it can know by nothing but reading them: in the process that listens there.
+// Proof names a listening process and the address of secret bytes in its memory. A peer knows the bytes only if it
+// can read that memory.
 type Proof struct {
-	Name  []byte // of its socket
-	At    uint64 // their address
+	Name  []byte // name of the process's socket
+	At    uint64 // address of the bytes
 	Bytes [TokenSize]byte
 }
 
-// Reach tries whether this process may read the memory of the one that offers the proof, which is pid, 0 if that is not known. It asks for
-// nothing but the process: there need be no endpoint yet. The error is an *Error. Implements process_vm_readv.
+// Reach tries whether this process may read the memory of the process that offers the proof. pid is that process, or
+// 0 if unknown. No endpoint is needed. The error is an *Error. Implements process_vm_readv.
 func (p *Proof) Reach() (pid int, err error) {
-	const tries, nap = 10, time.Millisecond // while its socket's queue is full
+	const tries, pause = 10, time.Millisecond // while the socket's backlog is full
 	c, err := Dial(p.Name)
 	for i := 0; i < tries && err != nil && Errno(err) == unix.EAGAIN; i++ {
-		time.Sleep(nap)
+		time.Sleep(pause)
 		c, err = Dial(p.Name)
 	}
 	if err != nil {
@@ -50,7 +51,7 @@ func (p *Proof) read(pid, pidfd int) error {
 		return err
 	case n != TokenSize:
 		return unix.EIO
-	case Ended(pidfd): // it may have been another's memory
+	case Ended(pidfd): // the bytes may come from another process
 		return unix.ESRCH
 	case !bytes.Equal(seen, p.Bytes[:]):
 		return unix.EBADMSG

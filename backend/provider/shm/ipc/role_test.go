@@ -20,14 +20,15 @@ import (
 	"gorail/test/skip"
 )
 
-// role names the variable that makes this test's binary another process: it talks to the test by its standard input and output.
+// role names the environment variable that makes this test binary another process. The process talks to the test over
+// standard input and output.
 const role = "GORAIL_TEST_ROLE"
 
-// another user's number.
+// user is the id of another user.
 const user = 54321
 
 var roles = map[string]func(args []string) error{
-	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "lonely": lonely, "renumber": renumber, "call": call, "sleep": sleep,
+	"offer": offer, "reach": reach, "forge": forge, "refused": refused, "isolated": isolated, "renumber": renumber, "call": call, "sleep": sleep,
 }
 
 func TestMain(m *testing.M) {
@@ -44,9 +45,9 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// both runs a test with SO_PEERPIDFD and as on Linux before 6.5.
-func both(t *testing.T, test func(t *testing.T)) {
-	skip.UnlessRoot(t, "users and pid namespaces are root's to make")
+// bothLookups runs a test with SO_PEERPIDFD, and as on Linux before 6.5.
+func bothLookups(t *testing.T, test func(t *testing.T)) {
+	skip.UnlessRoot(t, "needs root to change users and create pid namespaces")
 	for _, old := range []bool{false, true} {
 		t.Run(fmt.Sprintf("old=%v", old), func(t *testing.T) {
 			noPeerPIDFD = old
@@ -56,7 +57,7 @@ func both(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// process is another one, in a role.
+// process is another process, in a role.
 type process struct {
 	*exec.Cmd
 	in  io.WriteCloser
@@ -84,7 +85,7 @@ func start(t *testing.T, what string, attr *syscall.SysProcAttr) *process {
 	require.NoError(t, err)
 	p.out = bufio.NewReader(out)
 	if err := p.Start(); err != nil {
-		skip.OrFail(t, fmt.Errorf("a process like that can't be started here: %w", err))
+		skip.OrFail(t, fmt.Errorf("cannot start a process with these attributes: %w", err))
 	}
 	t.Cleanup(func() {
 		_ = p.in.Close()
@@ -107,7 +108,7 @@ func (p *process) say(line string) {
 
 func (p *process) endedWell() { require.NoError(p.t, p.Wait()) }
 
-func hear() string {
+func readLine() string {
 	var line string
 	_, _ = fmt.Scanln(&line)
 	return line
@@ -142,7 +143,7 @@ func accept(t *testing.T, l *Listener) *Conn {
 	return c
 }
 
-// pidOf is which process a descriptor is of, in our numbers.
+// pidOf is the number of a pidfd's process in our pid namespace.
 func pidOf(t *testing.T, pidfd int) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
 	require.NoError(t, err)

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sizeSeals keep a segment as large as it is, so that whoever maps it can't be made to fault.
+// sizeSeals fix the size of a segment: a process that maps the segment cannot fault because of a truncation.
 const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Segment makes a shared-memory segment that peers may map, to read only or also to write, and maps it here. Both are the caller's: unmap by
-// munmap, close fd. Implements memfd_create and mmap.
+// Segment creates a shared-memory segment that peers may map, and maps it here. With readonly peers can map it for
+// reading only. The caller unmaps mem (munmap) and closes fd. Implements memfd_create and mmap.
 func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error) {
 	fd, err = unix.MemfdCreate("gorail", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -20,7 +20,7 @@ func Segment(size uintptr, readonly bool) (mem unsafe.Pointer, fd int, err error
 	if readonly {
 		seals |= unix.F_SEAL_FUTURE_WRITE // Linux 5.1
 		err = unix.Ftruncate(fd, int64(size))
-	} else { // what peers write to has its pages now: later there may be none, and no error but a signal
+	} else { // allocate now: a page missing at a later write raises a signal instead of an error
 		err = fallocate(fd, int64(size))
 	}
 	if err == nil {
@@ -46,8 +46,9 @@ func fallocate(fd int, size int64) error {
 	}
 }
 
-// Map maps a peer's segment. EPROTO: it has not just that size, for good. Of huge pages a peer can take some away again for all the seals
-// (FALLOC_FL_PUNCH_HOLE), and when the host has no more of them, who touches the hole gets SIGBUS. Small ones come back.
+// Map maps a peer's segment. EPROTO: not a tmpfs segment of exactly that size with sealed size. Segments of huge
+// pages are refused: despite the seals the peer can free huge pages (FALLOC_FL_PUNCH_HOLE). Access to the hole raises
+// SIGBUS if the host has no huge page left. Small pages come back.
 func Map(fd int, size uintptr, readonly bool) (unsafe.Pointer, error) {
 	var st unix.Stat_t
 	var fs unix.Statfs_t

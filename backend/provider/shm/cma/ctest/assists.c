@@ -1,4 +1,4 @@
-/* Pieces that we copy for peers, who offer what they like. */
+/* Pieces that we copy for peers. Peers may offer anything. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ static void offers(pair *p)
     for (uint64_t stop = limit(); !err; err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM / 4))
         CHECK(cma_now() < stop);
     CHECK(err == EACCES || err == ECONNRESET);
-    tell(p, 'd');
+    pipe_put(p, 'd');
 }
 
 static uint64_t turns(cma_rail *rail)
@@ -35,8 +35,8 @@ static uint64_t turns(cma_rail *rail)
     return n;
 }
 
-/* While we copy for a peer: nothing lands in memory that was let go, by region or by endpoint. */
-void help_ends(void)
+/* Closing a region or an endpoint while we copy for a peer: nothing lands in the memory afterwards. */
+void assist_ends(void)
 {
     for (int i = 0; i < 20; i++) {
         pair p = split(0, offers);
@@ -54,7 +54,7 @@ void help_ends(void)
             p.me.ep = NULL;
         else
             p.me.key = 0;
-        CHECK(hear(&p) == 'd');
+        CHECK(pipe_get(&p) == 'd');
         CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 1) == 0);
         atomic_store(&stop_polls, 1);
         CHECK(pthread_join(t, NULL) == 0);
@@ -62,18 +62,18 @@ void help_ends(void)
     }
 }
 
-/* Offers of what it may not have, and of nonsense. */
+/* Offers invalid pieces, and pieces of memory that it may not access. */
 static void hostile(pair *p)
 {
     static const struct {
         uint32_t n;
-        uint64_t key, at, len; /* key and at: beyond the good ones */
+        uint64_t key, at, len; /* key, at: added to the valid ones */
         int want;
     } bad[] = {
         { 0, 0, 0, 1, -EPROTO },
         { GR_MAX_IOV + 1, 0, 0, 1, -EPROTO },
-        { 1, 0, 0, CMA_ALONE + 1, -EMSGSIZE },
-        { 8, 0, 0, CMA_ALONE / 4, -EMSGSIZE },
+        { 1, 0, 0, CMA_UNSPLIT + 1, -EMSGSIZE },
+        { 8, 0, 0, CMA_UNSPLIT / 4, -EMSGSIZE },
         { 8, 0, 0, UINT64_MAX / 2, -EMSGSIZE },
         { 1, 1, 0, 64, -EACCES },
         { 1, UINT64_C(2) << 32, 0, 64, -EACCES },
@@ -86,7 +86,7 @@ static void hostile(pair *p)
         CHECK(cma_now() < stop);
     cma_shm *out = p->me.ep->peer.shm;
     memset(p->me.mem, 0xee, MEM);
-    atomic_store(&out->offered, ~((1u << CMA_OFFERS) - 1)); /* bits of no offers */
+    atomic_store(&out->offered, ~((1u << CMA_OFFERS) - 1)); /* bits beyond the offers */
     for (size_t i = 0; i < 2 * sizeof(bad) / sizeof(bad[0]); i++) {
         cma_offer *o = &out->offer[i % CMA_OFFERS];
         size_t k = i / 2;
@@ -104,26 +104,26 @@ static void hostile(pair *p)
             CHECK(cma_now() < stop);
         CHECK(atomic_load(&o->ended) == bad[k].want);
     }
-    atomic_store(&p->me.ep->shm->closed, 1); /* the last was good, but no more */
+    atomic_store(&p->me.ep->shm->closed, 1); /* a valid offer of a closed endpoint */
     atomic_store(&out->offer[0].ended, CMA_UNDER_WAY);
     atomic_fetch_or(&out->offered, 1);
     for (uint64_t stop = limit(); atomic_load(&out->offer[0].ended) == CMA_UNDER_WAY;)
         CHECK(cma_now() < stop);
     CHECK(atomic_load(&out->offer[0].ended) == -ECONNRESET);
-    tell(p, 'd');
-    CHECK(hear(p) == 'q');
+    pipe_put(p, 'd');
+    CHECK(pipe_get(p) == 'q');
 }
 
 void hostile_offers(void)
 {
     pair p = split(0, hostile);
     poll_until(&p, 'd');
-    CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* but for the last, which was good */
-    tell(&p, 'q');
+    CHECK(p.me.mem[0] == 0 && memcmp(p.me.mem, p.me.mem + 1, MEM - 65) == 0); /* the last 64 bytes were written by a valid offer */
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
-/* An offer for what is right there; the target's region has eights. */
+/* Offers a valid READ of the target's region. */
 static void offer_read(pair *p)
 {
     for (uint64_t stop = limit(); !p->me.ep->peer.shm; poll_end(&p->me))
@@ -141,23 +141,23 @@ static void offer_read(pair *p)
 static void of_another_user(pair *p)
 {
     offer_read(p);
-    tell(p, 'o');
-    CHECK(hear(p) == 'q');
+    pipe_put(p, 'o');
+    CHECK(pipe_get(p) == 'q');
     CHECK(p->me.mem[0] == 0 && !atomic_load(&p->me.ep->peer.shm->assists));
 }
 
-/* Peers that we might be stronger than are not helped. */
+/* A peer that may have fewer rights than we gets no assistance. */
 void other_users_offer(void)
 {
     pair p = split(0, of_another_user);
     p.me.ep->peer.same_user = 0;
-    CHECK(hear(&p) == 'o');
+    CHECK(pipe_get(&p) == 'o');
     for (uint64_t stop = limit(); !atomic_load(&p.me.rail->assist.assists); poll_end(&p.me))
         CHECK(cma_now() < stop);
     for (int i = 0; i < 1000; i++)
         poll_end(&p.me);
     CHECK(atomic_load(&p.me.ep->shm->offered) == 1);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
@@ -168,12 +168,12 @@ static void becomes_another(pair *p)
     CHECK(0);
 }
 
-/* A peer that begins another program leaves offers behind: they are for memory that is no more. */
+/* A peer that calls exec leaves offers behind, for memory that no longer exists. They fail. */
 void another_programs_offer(void)
 {
     char path[64], name[32] = "";
     int in[2];
-    CHECK(pipe(in) == 0 && dup2(in[0], 0) == 0); /* what cat waits for */
+    CHECK(pipe(in) == 0 && dup2(in[0], 0) == 0); /* cat waits for input */
     pair p = split(0, becomes_another);
     memset(p.me.mem, 8, MEM);
     snprintf(path, sizeof(path), "/proc/%d/comm", (int)p.child);

@@ -1,4 +1,4 @@
-/* Doorbells: whoever sleeps is woken. */
+/* Doorbells wake a sleeping thread. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <string.h>
@@ -31,14 +31,14 @@ static void send_msg(end *e)
 
 enum { RINGS = 100 };
 
-/* Sleeps for each message, and says when it is there. Only rings wake it: nobody else's message is taken for one. */
+/* Sleeps before each message and reports its arrival. Only a doorbell wakes it. */
 static void sleeps(pair *p)
 {
     char buf[CMA_MSG];
     for (int i = 0; i < RINGS; i++) {
         p->me.done = 0;
         post_recv(&p->me, buf);
-        tell(p, 's');
+        pipe_put(p, 's');
         for (uint64_t stop = limit(); !p->me.done; poll_end(&p->me)) {
             struct pollfd f = { .fd = p->me.rail->base.wait_fd, .events = POLLIN };
             CHECK(cma_now() < stop);
@@ -46,25 +46,25 @@ static void sleeps(pair *p)
                 CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
         }
         CHECK(p->me.err == 0);
-        tell(p, 'g');
+        pipe_put(p, 'g');
     }
 }
 
-/* Every doorbell is heard, every byte copied. */
+/* Every doorbell wakes the peer, and every copy succeeds. */
 void doorbells(void)
 {
     pair p = split(0, sleeps);
     for (int i = 0; i < RINGS; i++) {
-        CHECK(hear(&p) == 's');
+        CHECK(pipe_get(&p) == 's');
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 256 << 10) == 0);
         send_msg(&p.me);
         wait_done(&p.me, 2 * (i + 1));
-        CHECK(hear(&p) == 'g');
+        CHECK(pipe_get(&p) == 'g');
     }
     finish(&p);
 }
 
-/* A peer that is to be woken before it has accepted our connection is woken when it has. */
+/* A doorbell rung before the peer has accepted our connection is sent after the accept. */
 void early_ring(void)
 {
     end a = open_end(0), b = open_end(0);
@@ -75,10 +75,10 @@ void early_ring(void)
     connect_end(&b, getpid(), a.fd, (int[2]){ -1, s[1] });
     atomic_store(&a.ep->shm->sleeping, 1);
     send_msg(&b);
-    CHECK(!atomic_load(&a.ep->shm->sleeping) && atomic_load(&b.ep->rung));
+    CHECK(!atomic_load(&a.ep->shm->sleeping) && atomic_load(&b.ep->ring_pending));
     CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) < 0);
     cma_ep_accepted(b.ep, t[0]);
-    CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) == 1 && !atomic_load(&b.ep->rung));
+    CHECK(recv(a.ep->peer.sock, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK) == 1 && !atomic_load(&b.ep->ring_pending));
     close_end(&a);
     close_end(&b);
 }

@@ -1,4 +1,4 @@
-/* A driver of GPUs that does what a test says: nothing is copied, mappings are counted. */
+/* A fake GPU driver and mapper that do what a test says: they copy nothing and count mappings. */
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -160,7 +160,7 @@ gr_gpu *fake_driver(void)
     return &g;
 }
 
-/* A region of GPU 0: made up, nobody touches it. */
+/* A region of GPU 0 at a made-up address; nothing accesses it. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 {
     gr_gpu_share s = { .version = GR_GPU_SHARE_VERSION, .how = (uint32_t)how, .base = fake_at(number), .size = FAKE_SIZE, .pieces = pieces_of };
@@ -175,7 +175,7 @@ int fake_bulk(end *e, int number, uint64_t key)
     gr_bulk_region local = { .desc = &here }, remote = { .index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key };
     gr_bulk b = { .ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1 };
     gr_rail_lock(&e->rail->base);
-    int rc = cma_whole.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
+    int rc = cma_bulk_ops.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
     gr_rail_unlock(&e->rail->base);
     return rc;
 }

@@ -1,7 +1,7 @@
-/* The provider between two processes, and against peers that misbehave: what the conformance tests, in one process, don't see.
+/* Tests of the provider between two processes, and with misbehaving peers. The conformance tests run in one process
+ * and do not cover these cases.
  *
- *     ctest NAME      one test; status 0: passed, 77: it can't be run here
- */
+ *     ctest NAME      runs one test; exit status 0: passed, 77: it cannot run here */
 #include <string.h>
 #include <unistd.h>
 
@@ -11,13 +11,13 @@ static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {
-    { "inline", inline_copies }, { "pool", pool_copies }, { "lent_epochs", lent_epochs }, { "left_alone", left_alone }, { "near", near }, { "region_goes", region_goes }, { "endpoint_goes", endpoint_goes },
+    { "inline", inline_copies }, { "pool", pool_copies }, { "poller_epochs", poller_epochs }, { "no_wakeups", no_wakeups }, { "near", near }, { "region_closed", region_closed }, { "endpoint_closed", endpoint_closed },
     { "killed", killed }, { "stopped", stopped }, { "ended_unseen", ended_unseen }, { "slow", slow }, { "holes", holes }, 
     { "hostile_ring", hostile_ring }, { "failed_handshake", failed_handshake }, { "closed_ring", closed_ring }, 
-    { "lent", lent }, { "crowded", crowded }, { "taken_back", taken_back }, { "refused", refused }, { "helper_killed", helper_killed },
-    { "helper_stopped_before", helper_stopped_before }, { "helper_stopped_behind", helper_stopped_behind }, { "help_ends", help_ends },
-    { "scribbled", scribbled }, { "slow_close", slow_close }, { "other_users_offer", other_users_offer }, { "another_programs_offer", another_programs_offer },
-    { "hostile_offers", hostile_offers }, { "helper_rings", helper_rings }, { "ready_ring", ready_ring }, 
+    { "offloads", offloads }, { "few_cpus", few_cpus }, { "withdrawn", withdrawn }, { "refused", refused }, { "assist_killed", assist_killed },
+    { "assist_stopped_before", assist_stopped_before }, { "assist_stopped_in_call", assist_stopped_in_call }, { "assist_ends", assist_ends },
+    { "overwritten_offers", overwritten_offers }, { "slow_close", slow_close }, { "other_users_offer", other_users_offer }, { "another_programs_offer", another_programs_offer },
+    { "hostile_offers", hostile_offers }, { "assist_rings", assist_rings }, { "ready_ring", ready_ring }, 
     { "doorbells", doorbells }, 
     { "early_ring", early_ring },
     { "vram_again", vram_again }, { "vram_epochs", vram_epochs }, 

@@ -1,4 +1,4 @@
-/* Peers that misbehave, within one process. */
+/* Misbehaving peers, within one process. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +12,8 @@ static void post_recv(end *e, void *buf, size_t len)
     gr_rail_unlock(&e->rail->base);
 }
 
-/* A ring that claims more than it can hold, and a message that does: the receives fail, nothing is read beyond the shm. */
+/* A ring that claims more messages than it has slots, and a message longer than a slot: the receives fail, and
+ * nothing is read beyond the segment. */
 void hostile_ring(void)
 {
     char buf[CMA_MSG];
@@ -31,7 +32,7 @@ void hostile_ring(void)
         gr_rail_lock(&b.rail->base);
         CHECK(cma_ops.recv(&b.rail->base, b.ep, buf, sizeof(buf), NULL, &ctx[1]) == -EPROTO);
         gr_rail_unlock(&b.rail->base);
-        atomic_store(&b.ep->shm->taken, CMA_SLOTS + 5); /* of what was never put in */
+        atomic_store(&b.ep->shm->taken, CMA_SLOTS + 5); /* more than was ever put in */
         gr_rail_lock(&a.rail->base);
         for (int k = 0; k < CMA_SLOTS; k++)
             CHECK(cma_ops.send(&a.rail->base, a.ep, buf, 1, NULL, 1, &ctx[2]) == 0);
@@ -42,7 +43,7 @@ void hostile_ring(void)
     }
 }
 
-/* What the sender was told has arrived has: also when nobody looked at it before the endpoint closed. */
+/* A message whose sender has a completion is received, also if nobody polls before the endpoint closes. */
 void closed_ring(void)
 {
     end a = open_end(0), b = open_end(0);
@@ -72,7 +73,7 @@ void closed_ring(void)
     close_end(&b);
 }
 
-/* A handshake that fails while nobody polls: whoever waits on the endpoint hears, and it can be waited for others. */
+/* A handshake that fails while nobody polls: arm reports it once, the receive fails, and then the rail can be armed. */
 void failed_handshake(void)
 {
     end a = open_end(0);

@@ -1,4 +1,4 @@
-/* Targets and endpoints that end, or stop, while a piece is lent. */
+/* Targets and endpoints that end or stop while an offer is under way. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -12,13 +12,13 @@
 
 #include "offloads.h"
 
-/* A target that is killed while it is at one. */
-void helper_killed(void)
+/* The target is killed during a copy. */
+void assist_killed(void)
 {
     pair p = split(0, answering);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
-    tell(&p, 'k');
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
+    pipe_put(&p, 'k');
     until_taken(&p);
     wait_done(&p.me, p.me.done + 1);
     CHECK(p.me.err == ECONNRESET);
@@ -26,14 +26,15 @@ void helper_killed(void)
     close_end(&p.me);
 }
 
-/* One that is stopped before its copy: it may still make it. Nothing ends before the endpoint does, which waits a second and says so. */
-void helper_stopped_before(void)
+/* The target is stopped before its copy and may still make it. The job ends with the endpoint: the close waits one
+ * second and returns -ETIMEDOUT. */
+void assist_stopped_before(void)
 {
     pair p = split(0, answering);
     gr_comp c[4];
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
-    tell(&p, 's');
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
+    pipe_put(&p, 's');
     until_taken(&p);
     int before = p.me.done;
     CHECK(waitpid(p.child, NULL, WUNTRACED) == p.child);
@@ -50,34 +51,35 @@ void helper_stopped_before(void)
     close_end(&p.me);
 }
 
-/* It copies for a long time, by one call. */
-static void slow_helper(pair *p)
+/* Copies for a long time in one call. */
+static void slow_assist(pair *p)
 {
     enum { TIMES = 256 };
     static struct iovec here[TIMES], there[TIMES];
-    claims_to_help(p);
-    tell(p, 'c');
+    claims_to_assist(p);
+    pipe_put(p, 'c');
     uint32_t i = await_offer(p);
     for (int k = 0; k < TIMES; k++) {
         here[k] = (struct iovec){ p->me.mem, MEM };
         there[k] = (struct iovec){ (void *)(uintptr_t)p->peer.mem, MEM };
     }
-    atomic_store(&p->me.ep->shm->offer[i].who, (int32_t)syscall(SYS_gettid));
-    for (;;) /* until it is stopped */
+    atomic_store(&p->me.ep->shm->offer[i].tid, (int32_t)syscall(SYS_gettid));
+    for (;;) /* until the test stops this process */
         CHECK(process_vm_readv(p->me.ep->peer.pid, here, TIMES, there, TIMES, 0) > 0);
 }
 
-/* Stopped in it, as seen from outside: the call has ended then, and we copy by ourselves. What it says later of that offer is of no use. */
-void helper_stopped_behind(void)
+/* The target is stopped within its call, as seen in /proc. The call has ended then, and we copy the piece. A later
+ * report for that offer has no effect. */
+void assist_stopped_in_call(void)
 {
     char path[64], line[256];
     if (prctl(PR_GET_SECCOMP) != 0) {
-        fprintf(stderr, "there is a filter for calls: nothing can be said of stopped ones\n");
+        fprintf(stderr, "a seccomp filter is active: stopped calls cannot be told apart\n");
         exit(SKIP);
     }
-    pair p = split(0, slow_helper);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
+    pair p = split(0, slow_assist);
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
     memset(p.me.mem, 9, MEM);
     until_taken(&p);
     int before = p.me.done, status, nr = -1;
@@ -85,22 +87,22 @@ void helper_stopped_behind(void)
     snprintf(path, sizeof(path), "/proc/%d/syscall", (int)p.child);
     FILE *f = fopen(path, "r");
     if (!f || !fgets(line, sizeof(line), f) || sscanf(line, "%d ", &nr) != 1 || nr != SYS_process_vm_readv) {
-        fprintf(stderr, "the kernel doesn't say, or it was stopped between two calls: %d\n", nr);
+        fprintf(stderr, "/proc does not show the system call, or the child was stopped between two calls: %d\n", nr);
         kill(p.child, SIGKILL);
         exit(!f || nr == -1 ? SKIP : 1);
     }
     fclose(f);
     wait_done(&p.me, before + 1);
-    CHECK(p.me.err == 0 && p.me.ep->pool.lent != 0 && p.me.ep->pool.lost == p.me.ep->pool.lent && p.me.rail->pool.lent == NULL);
+    CHECK(p.me.err == 0 && p.me.ep->pool.offers != 0 && p.me.ep->pool.abandoned == p.me.ep->pool.offers && p.me.rail->pool.offloaded == NULL);
     memset(p.me.mem, 0, MEM);
-    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* another offer, which nobody takes */
+    CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0); /* a second offer, which the target does not take */
     for (int i = 0; i < MEM / 4; i++)
         CHECK(p.me.mem[i] == 9);
-    CHECK(p.me.ep->pool.lost != 0);
+    CHECK(p.me.ep->pool.abandoned != 0);
     for (int i = 0; i < CMA_OFFERS; i++)
-        atomic_store(&p.me.ep->peer.shm->offer[i].ended, CMA_COPIED); /* it goes on, and says so */
+        atomic_store(&p.me.ep->peer.shm->offer[i].ended, CMA_COPIED); /* as if the target went on and reported the end */
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM / 4) == 0);
-    CHECK(p.me.ep->pool.lost == 0 && p.me.ep->pool.lent == 0);
+    CHECK(p.me.ep->pool.abandoned == 0 && p.me.ep->pool.offers == 0);
     CHECK(close_ep(&p.me) == 0);
     p.me.ep = NULL;
     kill(p.child, SIGKILL);
@@ -128,25 +130,25 @@ static void still_closing(pthread_t t, int ms)
     CHECK(pthread_timedjoin_np(t, NULL, &until) == ETIMEDOUT);
 }
 
-/* However long a copy of our own takes at the end: from then on the peer has its second for what it has taken. */
+/* The close waits for our own copy without a bound. After it the peer has one second for the piece that it has taken. */
 void slow_close(void)
 {
     pair p = split(0, answering);
     cma_rail *rail = p.me.rail;
     pthread_t t;
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
     begin(&p, GR_READ, 0, MEM / 4, &ctx[0]);
     cma_job *job = take_half(rail);
     CHECK(pthread_create(&t, NULL, closes, &p.me) == 0);
     still_closing(t, CMA_WAIT_MS + 100);
-    tell(&p, 'w');
-    CHECK(hear(&p) == 't');
+    pipe_put(&p, 'w');
+    CHECK(pipe_get(&p) == 't');
     cma_pool_copy(rail, job, CMA_COPIERS - 1);
     still_closing(t, 50);
-    tell(&p, 'g');
+    pipe_put(&p, 'g');
     CHECK(pthread_join(t, NULL) == 0);
     p.me.ep = NULL;
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }

@@ -1,12 +1,12 @@
-/* Pieces that a polling target copies for us: what we offer, what becomes of it. */
+/* Pieces that a polling target copies for us, from the initiator's side. */
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "offloads.h"
 
-/* Many at a time and of all sizes, both ways: each byte is where it belongs, and the target has copied some. */
-void lent(void)
+/* Many copies of all sizes, in both directions: every byte is in its place, and the target has copied some. */
+void offloads(void)
 {
     enum { PIECES = 5 };
     static const uint64_t bounds[PIECES + 1] = { 0, 70000, 70000 + 140001, 1 << 20, 2 << 20, (2 << 20) + 900001 };
@@ -14,11 +14,11 @@ void lent(void)
         static pair p;
         if (round % 20 == 0) {
             p = split(round ? 2 : 0, wait_target);
-            wait_helps(&p);
+            wait_assists(&p);
         }
         end *me = &p.me;
         int had = 0;
-        for (uint64_t stop = limit(); !had;) { /* a target that the system does not run assists nobody */
+        for (uint64_t stop = limit(); !had;) { /* repeated: a target that is not scheduled copies nothing */
             CHECK(cma_now() < stop);
             for (int i = 0; i < MEM; i++)
                 me->mem[i] = (uint8_t)(i * 7 + i / 4096 + (int)round);
@@ -34,12 +34,12 @@ void lent(void)
             wait_done(me, 2 * PIECES);
             had = had && copied_by_peer(&p);
             forget_offers(&p);
-            CHECK(me->err == 0 && me->ep->pool.lent == 0 && me->rail->pool.lent == NULL);
+            CHECK(me->err == 0 && me->ep->pool.offers == 0 && me->rail->pool.offloaded == NULL);
             for (uint64_t i = 0; i < bounds[PIECES]; i++)
                 CHECK(me->mem[i] == (uint8_t)((int)i * 7 + (int)i / 4096 + (int)round));
         }
         if (round % 20 == 19) {
-            tell(&p, 'q');
+            pipe_put(&p, 'q');
             finish(&p);
         }
     }
@@ -47,72 +47,72 @@ void lent(void)
 
 static void idle_target(pair *p)
 {
-    claims_to_help(p);
-    tell(p, 'c');
-    CHECK(hear(p) == 'q');
+    claims_to_assist(p);
+    pipe_put(p, 'c');
+    CHECK(pipe_get(p) == 'q');
 }
 
-/* Two processors are kept busy by whoever polls here and there: no thread is begun; of more processors one is. */
-void crowded(void)
+/* With two processors no pool thread starts, because the polling threads on both sides use them. With three one starts. */
+void few_cpus(void)
 {
     for (uint32_t cpus = 2; cpus < 4; cpus++) {
         pair p = split(1, idle_target);
         cma_rail *rail = p.me.rail;
-        CHECK(hear(&p) == 'c');
+        CHECK(pipe_get(&p) == 'c');
         rail->cpus = cpus;
-        wait_helps(&p);
+        wait_assists(&p);
         for (int i = 0; i < 3; i++)
             begin(&p, GR_WRITE, (uint64_t)i << 20, 1 << 20, &ctx[i]);
         cma_unlocked.help(&rail->base);
         CHECK(rail->pool.copiers.started == cpus - 2);
         wait_done(&p.me, 3);
-        tell(&p, 'q');
+        pipe_put(&p, 'q');
         finish(&p);
     }
 }
 
-/* What nobody has begun is taken back. */
-void taken_back(void)
+/* An offer that the target has not begun is withdrawn. */
+void withdrawn(void)
 {
     pair p = split(0, idle_target);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
     for (int op = 0; op < 2; op++) {
         memset(p.me.mem, 5, MEM);
         CHECK(rma(&p.me, op ? GR_READ : GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
-        CHECK(p.me.ep->pool.lent == 0 && !copied_by_peer(&p));
+        CHECK(p.me.ep->pool.offers == 0 && !copied_by_peer(&p));
     }
     for (int i = 0; i < MEM; i++)
         CHECK(p.me.mem[i] == 5);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
-/* What the peer can't copy we do; where it may not, it is not asked again. */
+/* We copy what the peer cannot. After -EPERM the peer gets no more offers. */
 void refused(void)
 {
     pair p = split(0, answering);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
     for (int op = 0; op < 2; op++) {
-        tell(&p, op ? 'p' : 'a');
+        pipe_put(&p, op ? 'p' : 'a');
         for (uint64_t stop = limit(); !copied_by_peer(&p);) {
             CHECK(cma_now() < stop);
             CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
         }
         CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, MEM / 4) == 0);
-        CHECK(p.me.ep->pool.declined == op && p.me.ep->pool.lent == 0);
+        CHECK(p.me.ep->pool.declined == op && p.me.ep->pool.offers == 0);
         forget_offers(&p);
     }
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
-/* A target that writes to an offer whatever it likes, all the time. */
+/* A target that keeps overwriting the offers. */
 static void scribbler(pair *p)
 {
-    claims_to_help(p);
-    tell(p, 'c');
+    claims_to_assist(p);
+    pipe_put(p, 'c');
     cma_offer *o = p->me.ep->shm->offer;
     for (char c = 0; c != 'q';) {
         for (int i = 0; i < 100000; i++)
@@ -122,38 +122,38 @@ static void scribbler(pair *p)
     }
 }
 
-void scribbled(void)
+void overwritten_offers(void)
 {
     pair p = split(0, scribbler);
-    CHECK(hear(&p) == 'c');
-    wait_helps(&p);
+    CHECK(pipe_get(&p) == 'c');
+    wait_assists(&p);
     for (int i = 0; i < 2000; i++)
         CHECK(rma(&p.me, i % 2 ? GR_READ : GR_WRITE, &p.peer, 0, 0, 128 << 10) == 0);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
-/* A peer that sleeps is rung when its copy has been made. */
+/* A sleeping peer gets a doorbell when its copy has been made. */
 static void sleeper(pair *p)
 {
     cma_rail *rail = p->me.rail;
     struct pollfd f = { .fd = rail->base.wait_fd, .events = POLLIN };
-    wait_helps(p);
+    wait_assists(p);
     gr_rail_lock(&rail->base);
     for (uint64_t stop = limit(); cma_ops.arm(&rail->base);)
         CHECK(cma_now() < stop);
     gr_rail_unlock(&rail->base);
     begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
-    atomic_store(&p->me.ep->peer.shm->assists, 1); /* whatever it says at this moment */
+    atomic_store(&p->me.ep->peer.shm->assists, 1); /* whatever the target says at the moment */
     cma_job *job = take_half(rail);
     CHECK(poll(&f, 1, 1000 * LIMIT_S) == 1);
     cma_pool_copy(rail, job, CMA_COPIERS - 1);
     wait_done(&p->me, 1);
     CHECK(p->me.err == 0 && copied_by_peer(p));
-    tell(p, 'd');
+    pipe_put(p, 'd');
 }
 
-void helper_rings(void)
+void assist_rings(void)
 {
     pair p = split(0, sleeper);
     poll_until(&p, 'd');

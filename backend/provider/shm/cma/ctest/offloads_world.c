@@ -16,7 +16,7 @@ cma_job *take_half(cma_rail *rail)
     return job;
 }
 
-void wait_helps(pair *p)
+void wait_assists(pair *p)
 {
     atomic_store(&p->me.rail->base.app_polls, 1);
     CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, 1) == 0);
@@ -29,14 +29,14 @@ int copied_by_peer(const pair *p)
 {
     int n = 0;
     for (int i = 0; i < CMA_OFFERS; i++)
-        n += atomic_load(&p->me.ep->peer.shm->offer[i].who) != 0;
+        n += atomic_load(&p->me.ep->peer.shm->offer[i].tid) != 0;
     return n;
 }
 
 void forget_offers(pair *p)
 {
     for (int i = 0; i < CMA_OFFERS; i++)
-        atomic_store(&p->me.ep->peer.shm->offer[i].who, 0);
+        atomic_store(&p->me.ep->peer.shm->offer[i].tid, 0);
 }
 
 void until_taken(pair *p)
@@ -46,7 +46,7 @@ void until_taken(pair *p)
         CHECK(cma_now() < stop);
         int before = p->me.done;
         begin(p, GR_WRITE, 0, MEM / 4, &ctx[0]);
-        gr_rail_lock(&p->me.rail->base); /* only the post's own half */
+        gr_rail_lock(&p->me.rail->base); /* only half of the post */
         cma_job *job = take_half(p->me.rail);
         for (uint64_t wait = cma_now() + 100000000; atomic_load(&out->offered) && cma_now() < wait;)
             ;
@@ -71,28 +71,28 @@ uint32_t await_offer(pair *p)
     }
 }
 
-void claims_to_help(pair *p)
+void claims_to_assist(pair *p)
 {
     for (uint64_t stop = limit(); !p->me.ep->peer.shm; poll_end(&p->me))
         CHECK(cma_now() < stop);
-    p->me.ep->peer.same_user = 0; /* no offer of it is served by what polls */
+    p->me.ep->peer.same_user = 0; /* so that our own polls serve none of its offers */
     atomic_store(&p->me.ep->shm->assists, 1);
 }
 
 void answering(pair *p)
 {
-    claims_to_help(p);
-    tell(p, 'c');
-    for (char c; (c = hear(p)) != 'q';) {
+    claims_to_assist(p);
+    pipe_put(p, 'c');
+    for (char c; (c = pipe_get(p)) != 'q';) {
         uint32_t i = await_offer(p);
-        atomic_store(&p->me.ep->shm->offer[i].who, (int32_t)syscall(SYS_gettid));
+        atomic_store(&p->me.ep->shm->offer[i].tid, (int32_t)syscall(SYS_gettid));
         if (c == 's')
             raise(SIGSTOP);
         if (c == 'k')
             raise(SIGKILL);
         if (c == 'w') {
-            tell(p, 't');
-            CHECK(hear(p) == 'g');
+            pipe_put(p, 't');
+            CHECK(pipe_get(p) == 'g');
         }
         atomic_store(&p->me.ep->shm->offer[i].ended, c == 'p' ? -EPERM : -EACCES);
     }

@@ -1,4 +1,4 @@
-/* Two processes that meet. */
+/* Two processes connected with each other. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/socket.h>
@@ -7,10 +7,10 @@
 
 #include "world.h"
 
-/* Who we are: card and descriptors. */
-static void show(int to, const end *e)
+/* Sends our region and the descriptors of our segments. */
+static void send_info(int to, const end *e)
 {
-    card mine = own_card(e);
+    region_info mine = own_region(e);
     union {
         char room[CMSG_SPACE(sizeof(e->fd))];
         struct cmsghdr align;
@@ -23,9 +23,9 @@ static void show(int to, const end *e)
     CHECK(sendmsg(to, &m, 0) == sizeof(mine));
 }
 
-static card look(int from, int fd[3])
+static region_info recv_info(int from, int fd[3])
 {
-    card its;
+    region_info its;
     union {
         char room[CMSG_SPACE(3 * sizeof(int))];
         struct cmsghdr align;
@@ -37,12 +37,12 @@ static card look(int from, int fd[3])
     return its;
 }
 
-static pair meet(int fd, uint32_t threads, pid_t child, const int doorbells[2])
+static pair open_pair(int fd, uint32_t threads, pid_t child, const int doorbells[2])
 {
     pair p = { .me = open_end(threads), .child = child, .pipe = fd };
     int its[3];
-    show(fd, &p.me);
-    p.peer = look(fd, its);
+    send_info(fd, &p.me);
+    p.peer = recv_info(fd, its);
     connect_end(&p.me, child ? child : getppid(), its, doorbells);
     for (int i = 0; i < 3; i++)
         close(its[i]);
@@ -61,7 +61,7 @@ pair split(uint32_t threads, void (*other)(pair *))
         close(s[0]);
         close(to[0]);
         close(from[1]);
-        pair p = meet(s[1], threads, 0, (int[2]){ from[0], to[1] });
+        pair p = open_pair(s[1], threads, 0, (int[2]){ from[0], to[1] });
         other(&p);
         close_end(&p.me);
         _exit(0);
@@ -69,12 +69,12 @@ pair split(uint32_t threads, void (*other)(pair *))
     close(s[1]);
     close(to[1]);
     close(from[0]);
-    return meet(s[0], threads, child, (int[2]){ to[0], from[1] });
+    return open_pair(s[0], threads, child, (int[2]){ to[0], from[1] });
 }
 
-void tell(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }
+void pipe_put(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }
 
-char hear(const pair *p)
+char pipe_get(const pair *p)
 {
     char c = 0;
     CHECK(read(p->pipe, &c, 1) == 1);

@@ -1,4 +1,4 @@
-/* Two processes: what is copied, and what becomes of it when one of them lets go of memory, is killed or stopped. */
+/* Two processes: copies between them, and closes, kills and stops during copies. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <string.h>
@@ -25,23 +25,23 @@ static void copies(uint32_t threads)
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 0, MEM) == 0);
     CHECK(memcmp(want, p.me.mem, MEM) == 0);
     free(want);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
 void inline_copies(void) { copies(0); }
 void pool_copies(void) { copies(2); }
 
-/* Writes until it is refused, which is an error of the right kind. */
+/* Writes until a WRITE fails with one of the expected errors. */
 static void writer(pair *p)
 {
     int err = 0;
     memset(p->me.mem, 0xee, MEM);
-    tell(p, 'w');
+    pipe_put(p, 'w');
     while (!(err = rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM)))
         ;
     CHECK(err == EACCES || err == ECONNRESET);
-    tell(p, 'd');
+    pipe_put(p, 'd');
 }
 
 static int zero(const uint8_t *m)
@@ -49,12 +49,12 @@ static int zero(const uint8_t *m)
     return m[0] == 0 && memcmp(m, m + 1, MEM - 1) == 0;
 }
 
-/* Nothing lands in memory that was let go, by region or by endpoint. */
-static void lets_go(int by_endpoint)
+/* Nothing lands in the memory after its region or endpoint was closed. */
+static void close_during_writes(int by_endpoint)
 {
     for (int i = 0; i < 10; i++) {
         pair p = split(i % 3, writer);
-        CHECK(hear(&p) == 'w');
+        CHECK(pipe_get(&p) == 'w');
         while (!p.me.mem[0] && !p.me.mem[MEM - 1])
             poll_end(&p.me);
         if (by_endpoint)
@@ -66,23 +66,23 @@ static void lets_go(int by_endpoint)
             p.me.ep = NULL;
         else
             p.me.key = 0;
-        CHECK(hear(&p) == 'd');
+        CHECK(pipe_get(&p) == 'd');
         CHECK(zero(p.me.mem));
         finish(&p);
     }
 }
 
-void region_goes(void) { lets_go(0); }
-void endpoint_goes(void) { lets_go(1); }
+void region_closed(void) { close_during_writes(0); }
+void endpoint_closed(void) { close_during_writes(1); }
 
 static void write_for_ever(pair *p)
 {
-    tell(p, 'w');
+    pipe_put(p, 'w');
     for (;;)
         CHECK(rma(&p->me, GR_WRITE, &p->peer, 0, 0, MEM) == 0);
 }
 
-/* How often the peer's epochs have begun a copy to us or ended one. */
+/* The number of starts and ends of copies in the peer's epochs. */
 static uint64_t turns(const end *e)
 {
     uint64_t n = 0;
@@ -91,12 +91,12 @@ static uint64_t turns(const end *e)
     return n;
 }
 
-/* A writer that is killed or stopped holds nobody up for long. */
-static void away(int sig)
+/* Closing a region is bounded in time if a writer is killed or stopped. */
+static void signal_writer(int sig)
 {
     pair p = split(2, write_for_ever);
-    CHECK(hear(&p) == 'w');
-    for (uint64_t stop = limit(); turns(&p.me) < 100;) /* it is at it */
+    CHECK(pipe_get(&p) == 'w');
+    for (uint64_t stop = limit(); turns(&p.me) < 100;) /* the writer is busy */
         CHECK(cma_now() < stop);
     CHECK(kill(p.child, sig) == 0);
     int status;
@@ -113,12 +113,13 @@ static void away(int sig)
     kill(p.child, SIGKILL);
 }
 
-/* The same for one that is known to have ended, though nothing else of it is, or not even its number. */
+/* Closing a region does not wait for a peer that is known to have ended: by its pidfd, or by a failed handshake that
+ * gave no process number. */
 void ended_unseen(void)
 {
     for (int numbered = 0; numbered < 2; numbered++) {
         end e = open_end(0);
-        atomic_store(&e.ep->shm->epoch[0].turn, 1); /* in the middle of a copy */
+        atomic_store(&e.ep->shm->epoch[0].turn, 1); /* a copy under way */
         pid_t child = numbered ? fork() : 0;
         if (numbered && child == 0)
             _exit(0);
@@ -136,23 +137,23 @@ void ended_unseen(void)
     }
 }
 
-void killed(void) { away(SIGKILL); }
-void stopped(void) { away(SIGSTOP); }
+void killed(void) { signal_writer(SIGKILL); }
+void stopped(void) { signal_writer(SIGSTOP); }
 
 static void at_a_copy(pair *p)
 {
     while (!p->me.ep->peer.shm)
         poll_end(&p->me);
     atomic_store(&p->me.ep->peer.shm->epoch[0].turn, 1);
-    tell(p, 'c');
-    hear(p);
+    pipe_put(p, 'c');
+    pipe_get(p);
 }
 
-/* One that runs, and does not get on: it is not called stopped. */
+/* A running process without progress is reported as late, and not as stopped. */
 void slow(void)
 {
     pair p = split(0, at_a_copy);
-    CHECK(hear(&p) == 'c');
+    CHECK(pipe_get(&p) == 'c');
     CHECK(close_region(p.me.rail, p.me.key) == -ETIMEDOUT);
     uint64_t late = cma_late(p.me.rail);
     CHECK(late >> 8 == (uint64_t)p.child && (late & 0xff) != 'T' && (late & 0xff) != 't' && (late & 0xff) != 0);
@@ -168,25 +169,25 @@ static void with_holes(pair *p)
 {
     CHECK(munmap(p->me.mem + (1 << 20), 4096) == 0);
     CHECK(mprotect(p->me.mem + (2 << 20), 4096, PROT_READ) == 0);
-    tell(p, 'h');
+    pipe_put(p, 'h');
     wait_target(p);
 }
 
-/* An error for that piece alone, whatever lies before it. */
+/* A copy fails alone, whatever the copies before it did. */
 void holes(void)
 {
     pair p = split(1, with_holes);
-    CHECK(hear(&p) == 'h');
+    CHECK(pipe_get(&p) == 'h');
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1 << 20) == 0);
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, (1 << 20) + 1) == EFAULT);
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 1 << 20, 64) == EFAULT);
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 2 << 20, 64) == EFAULT);
     CHECK(rma(&p.me, GR_READ, &p.peer, 0, 2 << 20, 64) == 0);
-    card out = p.peer;
+    region_info out = p.peer;
     CHECK(rma(&p.me, GR_WRITE, &out, 0, MEM - 63, 64) == ERANGE);
     out.key += UINT64_C(1) << 32;
     CHECK(rma(&p.me, GR_WRITE, &out, 0, 0, 64) == EACCES);
     CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 64) == 0);
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }

@@ -1,5 +1,5 @@
-/* The ring of completions (ready.h), held against a count: however it is filled, emptied and made larger, each comes out once and in
- * order, and it takes as many as it has room for. */
+/* The ring of completions (gr_ready.h), compared with a count: in any sequence of puts, takes and growth each
+ * completion comes out once and in order, and the ring takes as many as it has room for. */
 #include <stdint.h>
 
 #include "world.h"
@@ -21,7 +21,7 @@ static void take(gr_ready *r, int max, uint64_t *next)
 
 void ready_ring(void)
 {
-    for (uint32_t start = UINT32_MAX - 5000, n = 0; n < 2; start = 3, n++) { /* the numbers wrap on the way, or don't */
+    for (uint32_t start = UINT32_MAX - 5000, n = 0; n < 2; start = 3, n++) { /* one start lets the numbers wrap */
         gr_ready r = { 0 };
         uint64_t in = 0, out = 0;
         CHECK(gr_ready_full(&r) && gr_ready_empty(&r));
@@ -40,7 +40,7 @@ void ready_ring(void)
             take(&r, rand() % 64, &out);
             CHECK(gr_ready_room(&r, want) == 0 && r.size >= want);
         }
-        gr_ready_owe(&r); /* posted, and not completed: it keeps its room */
+        gr_ready_owe(&r); /* posted and not completed: it keeps its room */
         while (!gr_ready_empty(&r))
             take(&r, 64, &out);
         CHECK(in == out && r.owed == 1);

@@ -1,4 +1,4 @@
-/* Who copies: threads that poll, and the pool's, near the memory. */
+/* The threads that copy: polling threads, and pool threads near the memory. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -8,7 +8,8 @@
 
 #include "world.h"
 
-/* Threads that find another at the poll copy what is queued, more of them than there are epochs; a poll copies nothing. */
+/* Threads that find the rail locked copy queued jobs in free epochs. There are more threads than epochs. Poll itself
+ * copies nothing. */
 static void *lend(void *arg)
 {
     end *e = arg;
@@ -17,7 +18,7 @@ static void *lend(void *arg)
     return NULL;
 }
 
-void lent_epochs(void)
+void poller_epochs(void)
 {
     enum { PIECES = 64, LEN = MEM / PIECES, THREADS = CMA_COPIERS };
     static const uint32_t threads[] = { 0, 3, CMA_THREADS };
@@ -26,7 +27,7 @@ void lent_epochs(void)
         end *me = &p.me;
         pthread_t t[THREADS];
         memset(me->mem, (int)round + 1, MEM);
-        CHECK(rma(me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has greeted */
+        CHECK(rma(me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has connected */
         gr_rail_lock(&me->rail->base);
         for (uint64_t i = 0; i < PIECES; i++) {
             gr_seg seg = { .laddr = (uint64_t)(uintptr_t)me->mem + i * LEN, .raddr = p.peer.mem + i * LEN, .len = LEN, .rkey = p.peer.key };
@@ -34,7 +35,8 @@ void lent_epochs(void)
         }
         if (!threads[round]) {
             gr_comp c;
-            CHECK(cma_ops.poll(&me->rail->base, &c, 1) == 1 && atomic_load(&me->rail->pool.queued) == PIECES - 1); /* the first was copied by its post */
+            /* the post has copied the first one */
+            CHECK(cma_ops.poll(&me->rail->base, &c, 1) == 1 && atomic_load(&me->rail->pool.queued) == PIECES - 1);
             me->done++;
         }
         for (int i = 0; i < THREADS; i++)
@@ -49,12 +51,12 @@ void lent_epochs(void)
         CHECK(rma(me, GR_READ, &p.peer, 0, 0, MEM) == 0);
         for (int i = 0; i < MEM; i++)
             CHECK(me->mem[i] == round + 1);
-        tell(&p, 'q');
+        pipe_put(&p, 'q');
         finish(&p);
     }
 }
 
-/* Posts a piece of 512 KiB, which is left to the pool or to whoever polls. */
+/* Posts a piece of 512 KiB, which the post does not copy itself. */
 static void post_half(pair *p, gr_ctx *c)
 {
     cma_rail *rail = p->me.rail;
@@ -64,13 +66,14 @@ static void post_half(pair *p, gr_ctx *c)
     gr_rail_unlock(&rail->base);
 }
 
-/* While the application polls, no thread is begun, and none is woken, for 1 MiB; for more its next poll does, and a post while it doesn't poll. */
-void left_alone(void)
+/* While the application polls, 1 MiB starts and wakes no pool thread. For more than that the next poll does. Without
+ * polling the post does. */
+void no_wakeups(void)
 {
     pair p = split(1, wait_target);
     cma_rail *rail = p.me.rail;
     int n = 0;
-    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has greeted */
+    CHECK(rma(&p.me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has connected */
     p.me.done = 0;
     atomic_store(&rail->base.app_polls, 1);
     for (int round = 0; round < 20; round++) {
@@ -89,21 +92,21 @@ void left_alone(void)
     wait_done(&p.me, n);
     atomic_store(&rail->base.app_polls, 0);
     post_half(&p, &ctx[n++ % 64]);
-    for (uint64_t stop = limit(); p.me.done < n;) { /* by the pool's thread alone */
+    for (uint64_t stop = limit(); p.me.done < n;) { /* only the pool's thread copies */
         gr_comp c;
         gr_rail_lock(&rail->base);
         p.me.done += cma_ops.poll(&rail->base, &c, 1);
         gr_rail_unlock(&rail->base);
         CHECK(cma_now() < stop);
     }
-    tell(&p, 'q');
+    pipe_put(&p, 'q');
     finish(&p);
 }
 
-/* Whether a epoch of ours has copied to the peer. */
+/* Whether one of our epochs has copied to the peer. */
 static int turns_of(const end *e, int epoch) { return atomic_load(&e->ep->peer.shm->epoch[epoch].turn) > 1; }
 
-/* Copies until the pool's only thread has, too, and may run on these processors. */
+/* Copies until the pool's only thread has copied, too, and checks the processors on which that thread may run. */
 static void pool_runs_on(pair *p, const cpu_set_t *want)
 {
     cpu_set_t got;
@@ -119,7 +122,7 @@ static void pool_runs_on(pair *p, const cpu_set_t *want)
     }
 }
 
-/* The pool's threads run near the memory where they are told what is near, else wherever the process may. */
+/* Pool threads run near the memory if nodes are given. Otherwise they run on all processors of the process. */
 void near(void)
 {
     cpu_set_t all, one;
@@ -134,9 +137,9 @@ void near(void)
         pair p = split(1, wait_target);
         void *page = memset(p.me.mem, 1, MEM);
         pool_runs_on(&p, told ? &one : &all);
-        tell(&p, 'q');
+        pipe_put(&p, 'q');
         if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) != 0 || status < 0) {
-            fprintf(stderr, "the kernel doesn't say where memory is: the rest is not tested\n");
+            fprintf(stderr, "move_pages does not report the node of the memory: skipping the rest\n");
             told = 2;
         }
         finish(&p);

@@ -1,4 +1,4 @@
-/* Memory of GPUs over a driver and a mapper that do what a test says. */
+/* GPU memory over a fake driver and mapper. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-static void meet(end *a, end *b)
+static void open_pair(end *a, end *b)
 {
     *a = open_end(0), *b = open_end(0);
     atomic_store(&a->rail->gpu.driver, fake_driver());
@@ -18,7 +18,7 @@ static void meet(end *a, end *b)
     start_mapper(b);
 }
 
-static void part(end *a, end *b)
+static void close_pair(end *a, end *b)
 {
     close_end(a);
     close_end(b);
@@ -34,11 +34,11 @@ static void done(end *e, int n)
     CHECK(e->done == n);
 }
 
-/* What failed for want of something is tried again by the next transfer; what can't be is not. */
+/* A transient failure is retried by the next transfer. A permanent one is not. */
 void vram_again(void)
 {
     end a, b;
-    meet(&a, &b);
+    open_pair(&a, &b);
     a.rail->gpu.blocks = 7;
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     fake.why = GR_GPU_NO_FDS;
@@ -54,15 +54,15 @@ void vram_again(void)
         CHECK(fake_bulk_until(&a, 2, other, LIMIT_S) == -ENOTSUP);
     CHECK(fake.maps == 3);
     CHECK(close_region(b.rail, key) == 0 && close_region(b.rail, other) == 0);
-    part(&a, &b);
+    close_pair(&a, &b);
 }
 
-/* A job at one region holds up nobody who lets go of another, and is waited for by who lets go of its own. What is taken back is unmapped
- * while other jobs of the endpoint go on. */
+/* A job on one region does not delay the close of another region. The close of its own region waits for it. A revoked
+ * region is unmapped while other jobs of the endpoint go on. */
 void vram_epochs(void)
 {
     end a, b;
-    meet(&a, &b);
+    open_pair(&a, &b);
     uint64_t one = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1), two = fake_region(&b, 2, GR_GPU_SHARE_IPC, 1);
     CHECK(fake_bulk_until(&a, 2, two, LIMIT_S) == 0);
     done(&a, 1);
@@ -84,14 +84,14 @@ void vram_epochs(void)
     done(&a, 2);
     wait_mapper(&a);
     CHECK(atomic_load(&fake.mapped) == 0);
-    part(&a, &b);
+    close_pair(&a, &b);
 }
 
-/* An endpoint that is closed ends its jobs, each once. */
+/* Closing an endpoint ends each of its jobs once. */
 void vram_closed(void)
 {
     end a, b;
-    meet(&a, &b);
+    open_pair(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     for (int i = 0; i < CMA_BULKS; i++)
@@ -104,14 +104,14 @@ void vram_closed(void)
     CHECK(atomic_load(&fake.mapped) == 0);
     atomic_store(&fake.held, 0);
     CHECK(close_region(b.rail, key) == 0);
-    part(&a, &b);
+    close_pair(&a, &b);
 }
 
-/* A copy to a peer that closes is not carried on to its end. */
+/* A copy to a peer whose endpoint closes is cancelled. */
 void vram_peer_closes(void)
 {
     end a, b;
-    meet(&a, &b);
+    open_pair(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
@@ -122,7 +122,7 @@ void vram_peer_closes(void)
     CHECK(a.err == ECONNRESET);
     atomic_store(&fake.held, 0);
     CHECK(close_region(b.rail, key) == 0);
-    part(&a, &b);
+    close_pair(&a, &b);
 }
 
 static void *close_it(void *e)
@@ -131,13 +131,14 @@ static void *close_it(void *e)
     return NULL;
 }
 
-/* An endpoint whose job does not end, since the application holds the GPU, waits for it and keeps nobody else from the rail. */
+/* The close of an endpoint waits for a job that does not end because the application holds the GPU. The rail stays
+ * usable meanwhile. */
 void vram_stuck(void)
 {
     end a, b;
     pthread_t thread;
     struct timespec soon;
-    meet(&a, &b);
+    open_pair(&a, &b);
     uint64_t key = fake_region(&b, 1, GR_GPU_SHARE_IPC, 1);
     atomic_store(&fake.held, 1);
     atomic_store(&fake.stuck, 1);
@@ -159,5 +160,5 @@ void vram_stuck(void)
     CHECK(a.done == 1 && a.err == ECANCELED);
     atomic_store(&fake.held, 0);
     CHECK(close_region(b.rail, key) == 0);
-    part(&a, &b);
+    close_pair(&a, &b);
 }

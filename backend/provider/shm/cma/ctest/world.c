@@ -1,4 +1,4 @@
-/* Ends of a connection: opened, polled, closed. */
+/* Ends of a connection: open, poll, close. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ uint64_t open_region(end *e, uint64_t base, uint64_t len, const gr_gpu_share *sh
 int close_region(cma_rail *rail, uint64_t key)
 {
     atomic_fetch_add(&rail->table[(uint32_t)key].generation, 1);
-    return cma_quiet(rail, NULL, cma_region_bit(key));
+    return cma_wait_idle(rail, NULL, cma_region_bit(key));
 }
 
 end open_end(uint32_t threads)
@@ -78,7 +78,7 @@ void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2])
     p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
     snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
     CHECK(p.self || (p.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
-    CHECK(cma_ep_named(e->ep) == 0);
+    CHECK(cma_ep_begin_connect(e->ep) == 0);
     cma_ep_identified(e->ep, pid, (int)syscall(SYS_pidfd_open, pid, 0));
     CHECK(e->ep->peer.pidfd >= 0 && cma_ep_connected(e->ep, &p) == 0);
     if (sock[0] >= 0)
@@ -129,7 +129,7 @@ void poll_end(end *e)
     }
 }
 
-int post_end(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
+int post_end(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
 {
     gr_seg seg = { .laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key };
     int rc;
@@ -148,7 +148,7 @@ void wait_done(end *e, int n)
         CHECK(cma_now() < stop);
 }
 
-int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t len)
+int rma(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len)
 {
     int before = e->done;
     e->err = 0;
@@ -159,7 +159,7 @@ int rma(end *e, int op, const card *peer, uint64_t from, uint64_t to, uint64_t l
     return e->err;
 }
 
-card own_card(const end *e) { return (card){ (uint64_t)(uintptr_t)e->mem, e->key }; }
+region_info own_region(const end *e) { return (region_info){ (uint64_t)(uintptr_t)e->mem, e->key }; }
 
 int open_descriptors(void)
 {
