@@ -11,16 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// App is an application with memory on GPUs. Its methods fail the test when the driver refuses.
+// App is an application with memory on GPUs. Its methods fail the test when the driver returns an error.
 type App struct {
 	t testing.TB
 	c *C.app
 }
 
-// Kind of memory that an App allocates.
+// Kind is a kind of memory that an App allocates.
 type Kind int
 
-// Kinds, but for VMM.
+// Kinds of memory for Alloc and Free. VMM memory has methods of its own.
 const (
 	Device  Kind = C.APP_ALLOC
 	Pool    Kind = C.APP_POOL
@@ -28,7 +28,7 @@ const (
 	Host    Kind = C.APP_HOST
 )
 
-// NewApp loads the driver at path. What it has at the end of the test is its own to have freed.
+// NewApp loads the driver at path. The test must free its memory before the end; contexts are released there.
 func NewApp(t testing.TB, path string) *App {
 	t.Helper()
 	const room = 512
@@ -43,7 +43,7 @@ func NewApp(t testing.TB, path string) *App {
 	return a
 }
 
-// Alloc makes memory, the caller's to free.
+// Alloc allocates size bytes. The caller frees them with Free.
 func (a *App) Alloc(device int, kind Kind, size uint64) uint64 {
 	a.t.Helper()
 	var at C.cu_ptr
@@ -51,13 +51,13 @@ func (a *App) Alloc(device int, kind Kind, size uint64) uint64 {
 	return uint64(at)
 }
 
-// Free gives it back.
+// Free frees memory that Alloc returned.
 func (a *App) Free(device int, kind Kind, at uint64) {
 	a.t.Helper()
 	require.Zero(a.t, C.app_free(a.c, C.int(device), C.int(kind), C.cu_ptr(at)))
 }
 
-// VMM makes n handles of so many bytes, end to end.
+// VMM allocates n handles of size bytes each and maps them at consecutive addresses. The caller frees them with FreeVMM.
 func (a *App) VMM(device, n int, size uint64, shareable bool) uint64 {
 	a.t.Helper()
 	var at C.cu_ptr
@@ -69,7 +69,7 @@ func (a *App) VMM(device, n int, size uint64, shareable bool) uint64 {
 	return uint64(at)
 }
 
-// FabricVMM is VMM of handles that only NVLink between hosts can share.
+// FabricVMM is VMM with handles of type CU_HANDLE_FABRIC: they can be shared only over NVLink between hosts.
 func (a *App) FabricVMM(device, n int, size uint64) uint64 {
 	a.t.Helper()
 	var at C.cu_ptr
@@ -77,19 +77,19 @@ func (a *App) FabricVMM(device, n int, size uint64) uint64 {
 	return uint64(at)
 }
 
-// FreeVMM gives them back.
+// FreeVMM unmaps and frees memory that VMM or FabricVMM returned.
 func (a *App) FreeVMM(device, n int, size, at uint64) {
 	a.t.Helper()
 	require.Zero(a.t, C.app_vmm_free(a.c, C.int(device), C.int(n), C.size_t(size), C.cu_ptr(at)))
 }
 
-// Write fills memory. Implements cuMemcpyHtoD.
+// Write copies b to GPU memory. Implements cuMemcpyHtoD.
 func (a *App) Write(device int, at uint64, b []byte) {
 	a.t.Helper()
 	require.Zero(a.t, C.app_write(a.c, C.int(device), C.cu_ptr(at), unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b))))
 }
 
-// Read gives what is there. Implements cuMemcpyDtoH.
+// Read returns size bytes of GPU memory. Implements cuMemcpyDtoH.
 func (a *App) Read(device int, at, size uint64) []byte {
 	a.t.Helper()
 	b := make([]byte, size)
@@ -97,7 +97,7 @@ func (a *App) Read(device int, at, size uint64) []byte {
 	return b
 }
 
-// HasContext tells whether this thread has a current context.
+// HasContext reports whether this thread has a current context.
 func (a *App) HasContext() bool {
 	a.t.Helper()
 	n := C.app_has_context(a.c)
@@ -105,13 +105,13 @@ func (a *App) HasContext() bool {
 	return n == 1
 }
 
-// Enter makes a GPU's context this thread's, Leave takes it away.
+// Enter makes the GPU's primary context current on this thread. Leave undoes that.
 func (a *App) Enter(device int) { require.Zero(a.t, C.app_enter(a.c, C.int(device))) }
 
-// Leave ends Enter.
+// Leave pops the context that Enter pushed.
 func (a *App) Leave() { require.Zero(a.t, C.app_leave(a.c)) }
 
-// Mistakes that App.Wrong makes.
+// Mistakes for App.Wrong.
 const (
 	NoContext       = C.WRONG_NO_CONTEXT
 	VMMSize         = C.WRONG_VMM_SIZE
@@ -125,5 +125,5 @@ const (
 	StreamFlags     = C.WRONG_STREAM
 )
 
-// Wrong makes a mistake and gives what the driver says, a CUresult; < 0: something else failed first.
+// Wrong makes a mistake and returns the driver's CUresult. A negative value means that a call before the mistake failed.
 func (a *App) Wrong(mistake int) int { return int(C.app_wrong(a.c, C.int(mistake))) }

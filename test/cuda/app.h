@@ -1,5 +1,6 @@
-/* What an application does with a GPU by itself, through the driver: memory of every kind, made, filled, read and freed. Each call retains
- * what it needs and leaves no context current. Functions return a CUresult. */
+/* The application's own use of a GPU through the driver: it allocates, fills, reads and frees memory of every kind.
+ * A call retains the GPU's primary context on first use; app_close releases it. Only app_enter leaves a context current.
+ * Functions return a CUresult. */
 #ifndef CUDA_APP_H
 #define CUDA_APP_H
 
@@ -13,18 +14,18 @@ void app_close(app *a);
 enum { APP_ALLOC, APP_POOL, APP_MANAGED, APP_HOST };
 int app_alloc(app *a, int device, int kind, size_t size, cu_ptr *out);
 int app_free(app *a, int device, int kind, cu_ptr at);
-/* n handles of size bytes each, end to end; handle_types: of CU_HANDLE_*, how they can be shared. */
+/* Maps n handles of size bytes each at consecutive addresses. handle_types: CU_HANDLE_* bits, how the handles can be shared. */
 int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out);
 int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at);
 int app_write(app *a, int device, cu_ptr to, const void *from, size_t len);
 int app_read(app *a, int device, void *to, cu_ptr from, size_t len);
-/* Whether this thread has a context, 1 or 0, or < 0. */
+/* 1: this thread has a current context, 0: it has none, < 0: -CUresult. */
 int app_has_context(app *a);
-/* Makes the GPU's context this thread's, as the application would have it; NULL takes it away. */
+/* app_enter pushes the GPU's primary context on this thread, app_leave pops a context. */
 int app_enter(app *a, int device);
 int app_leave(app *a);
 
-/* Mistakes that a driver has to refuse. What it says. */
+/* Makes a mistake that a driver must refuse. Returns the driver's CUresult, or < 0 if a call before the mistake failed. */
 enum { WRONG_NO_CONTEXT, WRONG_VMM_SIZE, WRONG_VMM_EXPORT, WRONG_VMM_IPC, WRONG_OWN_IPC, WRONG_DOUBLE_FREE, WRONG_REGISTERED_TWICE, WRONG_FREE_MAPPED,
        WRONG_PTX, WRONG_STREAM, WRONG_COUNT };
 int app_wrong(app *a, int which);

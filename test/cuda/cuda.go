@@ -1,5 +1,6 @@
-// Package cuda builds a libcuda.so.1 for tests: GPUs whose memory is shared memory of this host, as strict as the real driver, whose calls can
-// be made to fail one by one. lib/switches.h has all names. App is an application that uses a driver, this one or the real one.
+// Package cuda builds a libcuda.so.1 for tests. Its GPUs keep their memory in shared memory of this host. The library is as strict as
+// the real driver. A test can make each call fail. lib/switches.h lists all names. App is an application that uses this driver or the
+// real one.
 package cuda
 
 /*
@@ -32,10 +33,10 @@ const (
 	NotPermitted   = 800
 )
 
-// Granule is what sizes of VMM handles are multiples of.
+// Granule is the unit of VMM handle sizes, in bytes.
 const Granule = 2 << 20
 
-// Lib is one loaded library with switches and counters of its own.
+// Lib is one loaded library, with its own switches and counters.
 type Lib struct {
 	*board.Board
 	dead bool
@@ -44,30 +45,30 @@ type Lib struct {
 var part = native.Part{Name: "libcuda.so.1", SOName: "libcuda-imitation.so", Dirs: []string{"test/cuda/lib"}, Exports: "test/cuda/lib/exports.map",
 	Include: []string{"test/native", "backend/include"}, Flags: []string{"-Wl,-Bsymbolic"}}
 
-// Build makes the library; each call gives another copy. When the test ends nothing may be open any more, and nothing may have been
-// done that a real driver would not have borne. See native.Part for what skips the test.
+// Build builds and loads the library; each call returns another copy. The test fails at its end if an object is still open, or if a
+// call broke a rule of the real driver. native.Part says when the test is skipped.
 func Build(t testing.TB) *Lib {
 	t.Helper()
 	l := At(t, part.Build(t))
 	t.Cleanup(func() {
 		if !l.dead {
-			require.Empty(t, l.Open(), "left open")
+			require.Empty(t, l.Open(), "CUDA objects left open")
 		}
 		require.Empty(t, l.Breaches())
 	})
 	return l
 }
 
-// At is a library that another process has built.
+// At loads a library that another process has built.
 func At(t testing.TB, path string) *Lib { return &Lib{Board: board.Open(t, path, "ct")} }
 
-// Open lists what is open, a line each.
+// Open lists the kinds of open objects with their numbers, one a line.
 func (l *Lib) Open() string { return l.Text("open") }
 
-// Peermem is what the kernel's module nvidia_peermem knows of these GPUs: for test/verbs.
+// Peermem is the function with which nvidia_peermem finds memory of these GPUs. Lib.Peermem of test/verbs takes it.
 func (l *Lib) Peermem() unsafe.Pointer { return l.Func("peermem") }
 
-// Kill ends CUDA for this process: every call gives that result from now on, and what is open stays so.
+// Kill puts CUDA of this process into a sticky error: every later call that uses a device returns result. Open objects stay open.
 func (l *Lib) Kill(result int) {
 	l.dead = true
 	C.ct_kill(l.Func("kill"), C.int(result))

@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// drivers runs a test on the imitation, and where there is one on the real driver (make test-gpu): what one refuses the other has to.
+// drivers runs a test on the imitation, and on the real driver if there is one (make test-gpu). Both must refuse the same calls.
 func drivers(t *testing.T, body func(t *testing.T, a *App)) {
 	t.Run("imitation", func(t *testing.T) { body(t, NewApp(t, Build(t).Path)) })
 	t.Run("Real", func(t *testing.T) {
 		path := os.Getenv("GORAIL_TEST_CUDA")
 		if path == "" {
-			t.Skip("wants a GPU: make test-gpu")
+			t.Skip("needs a GPU; run make test-gpu")
 		}
 		body(t, NewApp(t, path))
 	})
 }
 
-// TestRealStrict: mistakes, and what CUDA says of each.
+// TestRealStrict: each mistake gets the CUresult of the real driver.
 func TestRealStrict(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -37,7 +37,7 @@ func TestRealStrict(t *testing.T) {
 	})
 }
 
-// TestHandsOff: what the imitation hands out is not to be touched by the processor.
+// TestHandsOff: the CPU faults when it reads device memory of the imitation.
 func TestHandsOff(t *testing.T) {
 	a := NewApp(t, Build(t).Path)
 	at := a.Alloc(0, Device, 4096)
@@ -48,7 +48,7 @@ func TestHandsOff(t *testing.T) {
 	require.Panics(t, func() { _ = **(**byte)(unsafe.Pointer(&at)) })
 }
 
-// TestSticky: after an illegal address every call says so.
+// TestSticky: after an illegal address every call returns that error.
 func TestSticky(t *testing.T) {
 	l := Build(t)
 	a := NewApp(t, l.Path)

@@ -1,4 +1,4 @@
-/* A libcudart of ours, without devices: what the wheel's GDS_MT plugin needs to load. */
+/* A libcudart without devices, for tests. The NIXL wheel's GDS_MT plugin needs its calls to load. */
 
 int cudaSetDevice(int device) {
     (void)device;

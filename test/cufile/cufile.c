@@ -1,5 +1,5 @@
-/* A libcufile of ours: reads and writes of files with the system's own calls. What the wheel's GDS plugins need to load
- * and to move bytes where there is no GPU, and no more. NVIDIA's interface in our own words. */
+/* A libcufile for tests. It reads and writes files with pread and pwrite. It has only the calls that the NIXL wheel's GDS plugins need
+ * to load and to move bytes on a machine without a GPU. The declarations of NVIDIA's interface are written anew here. */
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -29,7 +29,7 @@ result cuFileDriverClose_v2(void) {
     return good;
 }
 
-/* A handle is the descriptor's number and one, so that none is null. */
+/* A handle is the descriptor's number plus one, so that no handle is NULL. */
 result cuFileHandleRegister(void **handle, const descriptor *of) {
     if (of->kind != 1)
         return (result){5011, 0};

@@ -1,5 +1,5 @@
-// Package fabric builds a libfabric for tests: it offers EFA and CXI devices, keeps their rules, records whoever breaks one,
-// and moves the bytes through the real libfabric's tcp provider. lib/switches.h has all rules.
+// Package fabric builds a libfabric for tests. The library offers EFA and CXI devices, enforces their rules and records each breach.
+// It moves the bytes through the real libfabric's tcp provider. lib/switches.h lists all rules.
 package fabric
 
 import (
@@ -19,13 +19,13 @@ import (
 
 // Names of environment variables that the library reads.
 const (
-	EnvConfig   = "GORAIL_FABRIC"          // see Config
-	EnvBreaches = "GORAIL_FABRIC_BREACHES" // file that breaches are appended to
-	EnvCUDA     = "GORAIL_FABRIC_CUDA"     // a libcuda of test/cuda: memory of its GPUs can be registered by address
-	EnvOpened   = "GORAIL_FABRIC_OPENED"   // file that gets a line for each endpoint: what it was opened with
+	EnvConfig   = "GORAIL_FABRIC"          // the configuration, see Config
+	EnvBreaches = "GORAIL_FABRIC_BREACHES" // file to which breaches are appended
+	EnvCUDA     = "GORAIL_FABRIC_CUDA"     // path of a libcuda of test/cuda, whose GPU memory can then be registered by address
+	EnvOpened   = "GORAIL_FABRIC_OPENED"   // file that gets a line for each enabled endpoint with its attributes
 )
 
-// Library is the part that Build makes.
+// Library is the library that Build builds.
 var Library = native.Part{Name: "libfabric.so.1", SOName: "libfabric-imitation.so", Dirs: []string{"test/fabric/lib"},
 	Exports: "test/fabric/lib/exports.map", Include: []string{"test/native"}, Flags: []string{"-fvisibility=hidden"}, Libs: []string{"-ldl"}}
 
@@ -34,7 +34,8 @@ var (
 	probe = native.Part{Name: "probe", Program: true, Sources: []string{"test/fabric/drivers/probe.c"}, Libs: []string{"-ldl"}}
 )
 
-// lacking is why there is no real libfabric, looked for once: a test that finds no device later could have many reasons.
+// lacking is the error if there is no real libfabric. The probe runs once. Without the probe a test would only find no device, which
+// can have many causes.
 var lacking = sync.OnceValue(func() error {
 	look, err := probe.Make()
 	if err != nil {
@@ -45,14 +46,13 @@ var lacking = sync.OnceValue(func() error {
 		return err
 	}
 	if out, err := exec.Command(look, so).CombinedOutput(); err != nil {
-		return &native.Missing{What: "no real libfabric here: " + strings.TrimSpace(string(out))}
+		return &native.Missing{What: "real libfabric not found: " + strings.TrimSpace(string(out))}
 	}
 	return nil
 })
 
-// Build makes the library and returns its path, a new one each time: a process that loads two has two, each with the
-// configuration that it found in the environment when first used. It skips the test where there is no real libfabric; see
-// native.Part for what else does.
+// Build builds the library and returns its path, a new path each time. A process can load several copies; each reads its configuration
+// from the environment at first use. Build skips the test if there is no real libfabric. native.Part lists the other reasons to skip.
 func Build(t testing.TB) string {
 	t.Helper()
 	path := Library.Build(t)
@@ -62,32 +62,33 @@ func Build(t testing.TB) string {
 	return path
 }
 
-// BuildProvider makes an external provider (relay/relay.c) and returns the folder with it, for FI_PROVIDER_PATH, which
-// libfabric reads when it is first used. Its name is "relay". It skips the test like Build.
+// BuildProvider builds the external provider "relay" (relay/relay.c) and returns its folder, for FI_PROVIDER_PATH. libfabric reads that
+// variable at first use. native.Part says when the test is skipped.
 func BuildProvider(t testing.TB) string {
 	t.Helper()
 	return filepath.Dir(relay.Build(t))
 }
 
-// Config is the value of GORAIL_FABRIC; extra are more switches ("name=value").
+// Config returns a value for GORAIL_FABRIC. extra adds switches ("name=value").
 func Config(kind string, rails int, seed int64, extra ...string) string {
 	return strings.Join(append([]string{"kind=" + kind, fmt.Sprint("rails=", rails), fmt.Sprint("seed=", seed)}, extra...), ",")
 }
 
-// Env are environment variables for a process whose plugin shall load the library at path GORAIL_LIBFABRIC_PATH, which the
-// caller adds. kind is efa, efa-direct or cxi.
+// Env returns environment variables for a process whose plugin loads the library. The caller adds GORAIL_LIBFABRIC_PATH with the
+// library's path. kind is efa, efa-direct or cxi.
 func Env(kind string, rails int, seed int64, extra ...string) []string {
 	prov, _, _ := strings.Cut(kind, "-")
 	return []string{EnvConfig + "=" + Config(kind, rails, seed, extra...), "GORAIL_PROVIDER=" + prov, "GORAIL_CONTROL_DEVICES=lo"}
 }
 
-// Breaches are the lines recorded in file: the rule's name, the fabric's, and what happened.
+// Breaches returns the lines recorded in file: "RULE FABRIC: DESCRIPTION".
 func Breaches(t testing.TB, file string) []string {
 	t.Helper()
 	return lines(t, file)
 }
 
-// Opened are the lines about endpoints: device and number, tclass=, key=service:vni, tx=, rx=, cq= (depths), threading=.
+// Opened returns one line for each enabled endpoint: fabric and device number, tclass=, key=service:vni, tx=, rx=, cq= (depths),
+// threading=.
 func Opened(t testing.TB, file string) []string {
 	t.Helper()
 	return lines(t, file)

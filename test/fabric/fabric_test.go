@@ -15,11 +15,11 @@ import (
 	"gorail/test/native"
 )
 
-// program is what plays the cases of drivers/.
+// program runs the cases of drivers/.
 var program = native.Part{Name: "driver", Program: true, Libs: []string{"-ldl"}, Sources: []string{"test/fabric/drivers/main.c", "test/fabric/drivers/side.c",
 	"test/fabric/drivers/ops.c", "test/fabric/drivers/lives.c", "test/fabric/drivers/ways.c"}}
 
-// run is one case of the program's: what goes in and what is wanted of it.
+// run is one case of the program: name and switches, and the expected breaches, output and status.
 type run struct {
 	name, kind, switches string
 	breaches             []string
@@ -31,7 +31,7 @@ func (r run) String() string {
 	return strings.TrimSuffix(r.name+"/"+r.kind+"/"+r.switches, "/")
 }
 
-// runAll runs the cases, each in a process of its own, and compares.
+// runAll runs each case in its own process and compares the results.
 func runAll(t *testing.T, runs []run) {
 	lib, prog, dir := Build(t), program.Build(t), t.TempDir()
 	file := func(i int, what string) string { return filepath.Join(dir, fmt.Sprint(i, what)) }
@@ -43,7 +43,7 @@ func runAll(t *testing.T, runs []run) {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, prog, lib)
-	// A provider of the real library catches SIGABRT unless told not to.
+	// A provider of the real library catches SIGABRT without these variables.
 	cmd.Env = append(os.Environ(), "IPATH_NO_BACKTRACE=1", "HFI_NO_BACKTRACE=1")
 	cmd.Stdin, cmd.Stderr = strings.NewReader(stdin.String()), &stderr
 	out, err := cmd.Output()
@@ -66,7 +66,7 @@ func runAll(t *testing.T, runs []run) {
 	}
 }
 
-// Every breach is recorded under its name, and what follows is what the fabric would do.
+// TestBreaches: each breach is recorded under its rule's name, and the call returns the fabric's error.
 func TestBreaches(t *testing.T) {
 	runAll(t, []run{
 		{"bad_key", "efa-direct", "", []string{"bad_key"}, "err=22 prov=7\nerr=0 prov=7", false},
@@ -140,7 +140,7 @@ func repeat(s string, n int) []string {
 	return strings.Fields(strings.Repeat(s+" ", n))
 }
 
-// What befalls a caller who breaks no rule.
+// TestWays: how the fabrics behave if the caller breaks no rule.
 func TestWays(t *testing.T) {
 	runAll(t, []run{
 		{"clean", "efa", "", nil, "writes in order=0\nmessages in order=0", false},
@@ -168,7 +168,7 @@ func TestWays(t *testing.T) {
 	})
 }
 
-// abort ends the process at a breach, and a switch that nobody knows is no default in silence.
+// TestSwitches: with abort=1 a breach ends the process. An unknown switch is an error.
 func TestSwitches(t *testing.T) {
 	runAll(t, []run{
 		{"bad_key", "cxi", "abort=1", []string{"bad_key"}, "", true},

@@ -8,30 +8,30 @@ import (
 	"gorail/test/rdma/bed"
 )
 
-// guests gives tests time for a busy machine.
-const guests = 30 * time.Minute
+// guestLimit is the time limit of a guest, long enough for a busy machine.
+const guestLimit = 30 * time.Minute
 
-// whole skips what `go test -short` leaves out: CI runs a part of these tests, of each kind of test one.
-func whole(t *testing.T) {
+// skipShort skips the test with `go test -short`. CI runs with -short: one test of each kind.
+func skipShort(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("not with -short")
+		t.Skip("skipped with -short")
 	}
 }
 
-// verbs is a guest in which GORAIL uses rxe or siw through libibverbs.
+// verbs returns a guest in which GORAIL uses rxe or siw through libibverbs.
 func verbs(kind bed.Kind, rails int) bed.Guest {
-	return bed.Guest{Kind: kind, Rails: rails, Limit: guests, Memory: 4096, Env: []string{"GORAIL_PROVIDER=verbs"}}
+	return bed.Guest{Kind: kind, Rails: rails, Limit: guestLimit, Memory: 4096, Env: []string{"GORAIL_PROVIDER=verbs"}}
 }
 
-// TestVerbsConform: the provider's own tests, and what it asks the device.
+// TestVerbsConform: the provider's own tests on rxe and siw devices.
 func TestVerbsConform(t *testing.T) {
 	for _, kind := range []bed.Kind{bed.RXE, bed.SIW} {
 		t.Run(string(kind), func(t *testing.T) {
 			g := verbs(kind, 1)
 			g.Env = append(g.Env, "GORAIL_TEST_VERBS=1")
 			suite(t, g, "backend/provider/verbs", "^(TestConform|TestMemoryHere)$")
-			if kind == bed.RXE { // iWARP has no RNR: a message without a receive ends the connection
+			if kind == bed.RXE { // iWARP has no RNR retry: a message without a receive ends the connection
 				suite(t, g, "backend/provider/verbs", "^(TestNotReady|TestQueueFull)$")
 				suite(t, g, "backend/engine", "^TestWrongKey$")
 			}
@@ -39,17 +39,17 @@ func TestVerbsConform(t *testing.T) {
 	}
 }
 
-// TestVerbsMemlock: root without the right to lock what it likes.
+// TestVerbsMemlock: root without CAP_IPC_LOCK, with RLIMIT_MEMLOCK of 16 MiB.
 func TestVerbsMemlock(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	const inside = "test/rdma/inside"
 	g, command := prepare(t, verbs(bed.RXE, 1), inside, "^TestMemlock$")
 	r, err := g.Run(append([]string{"setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=16777216"}, command...)...)
 	report(t, r, err, inside, "TestMemlock")
 }
 
-// TestEndToEndVerbs: agents on verbs, on every device that there is: two a rail. lists_test.go has what runs, and what doesn't and why.
-// One guest at a time: two side by side on two processors take three times as long each.
+// TestEndToEndVerbs: agents on verbs use all devices, two for each rail. lists_test.go lists the tests that run, and the others with the
+// reason. Guests run one at a time: two guests side by side on two CPUs take three times as long each.
 func TestEndToEndVerbs(t *testing.T) {
 	for kind, lists := range map[bed.Kind]map[int][]string{
 		bed.RXE: {1: most, 2: several, 4: few},
@@ -58,7 +58,7 @@ func TestEndToEndVerbs(t *testing.T) {
 		for rails, run := range lists {
 			t.Run(fmt.Sprintf("%s/rails=%d", kind, rails), func(t *testing.T) {
 				if !(kind == bed.RXE && rails == 2 || kind == bed.SIW && rails == 1) {
-					whole(t)
+					skipShort(t)
 				}
 				suite(t, verbs(kind, rails), "test/e2e", exactly(run))
 			})
@@ -66,37 +66,37 @@ func TestEndToEndVerbs(t *testing.T) {
 	}
 }
 
-// TestVerbsSlicesAndLinks: memory in slices, and several queue pairs a rail.
+// TestVerbsSlicesAndLinks: memory registered in slices, and several queue pairs on a rail.
 func TestVerbsSlicesAndLinks(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	for _, rails := range []int{1, 2} {
 		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) { suite(t, verbs(bed.RXE, rails), "test/e2e", "^(TestSlices|TestLinks)$") })
 	}
 }
 
-// TestVerbsStopped: processes that stand still for longer than a queue pair retries.
+// TestVerbsStopped: processes are stopped for longer than a queue pair retries.
 func TestVerbsStopped(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	g := verbs(bed.RXE, 2)
 	g.Env = append(g.Env, "GORAIL_STOP=9s", "GORAIL_STOP_APART=1")
 	suite(t, g, "test/e2e", "^TestStoppedPeers$")
 }
 
-// TestVerbsBetweenHosts: an agent on A's devices and one on B's; a rail that goes down and comes back.
+// TestVerbsBetweenHosts: one agent uses A's devices, the other B's. A rail goes down and recovers; another comes up late.
 func TestVerbsBetweenHosts(t *testing.T) {
 	for _, rails := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) {
 			if rails != 2 {
-				whole(t)
+				skipShort(t)
 			}
 			suite(t, verbs(bed.RXE, rails), "test/rdma/inside", "^(TestBetweenHosts|TestRailDown|TestPortLate)$")
 		})
 	}
 }
 
-// TestVerbsTwoHosts: the same with a kernel for each host; tests at A drive agents at B.
+// TestVerbsTwoHosts: each host is a guest with its own kernel. Tests at A control agents at B.
 func TestVerbsTwoHosts(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	for kind, more := range map[bed.Kind]string{bed.RXE: "|TestAddressChange", bed.SIW: ""} {
 		t.Run(string(kind), func(t *testing.T) {
 			suitePair(t, verbs(kind, 3), "test/rdma/inside", "^(TestTwoHosts|TestPeerKilled|TestPeerRailSilent|TestPeerRailDown"+more+")$")
@@ -104,31 +104,32 @@ func TestVerbsTwoHosts(t *testing.T) {
 	}
 }
 
-// TestVerbsSourceReused: the same, with rails that stay whole: hundreds of transfers take long where a rail's frames pile up.
+// TestVerbsSourceReused: as TestVerbsTwoHosts, without failing rails, because hundreds of transfers take long where a rail's frames
+// pile up.
 func TestVerbsSourceReused(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	for kind, rails := range map[bed.Kind]int{bed.RXE: 2, bed.SIW: 1} {
 		t.Run(string(kind), func(t *testing.T) { suitePair(t, verbs(kind, rails), "test/rdma/inside", "^TestSourceReused$") })
 	}
 }
 
-// TestEndToEndTCP: the end-to-end tests run in a guest as on a machine (libfabric's native tcp over its loopback).
+// TestEndToEndTCP: end-to-end tests in a guest, with libfabric's native tcp over the guest's loopback.
 func TestEndToEndTCP(t *testing.T) {
-	whole(t)
-	suite(t, bed.Guest{Limit: guests, Env: []string{"GORAIL_PROVIDER=tcp"}}, "test/e2e", exactly(scenarios))
+	skipShort(t)
+	suite(t, bed.Guest{Limit: guestLimit, Env: []string{"GORAIL_PROVIDER=tcp"}}, "test/e2e", exactly(scenarios))
 }
 
-// TestEndToEndRXM: over verbs on rxe with libfabric's rxm, the shared-endpoint kind, named by the user. Without
-// FI_UNIVERSE_SIZE rxm asks for a longer completion queue than rxe has.
+// TestEndToEndRXM: end-to-end tests on rxe with libfabric's verbs;ofi_rxm, which has shared endpoints. The user names the provider.
+// Without FI_UNIVERSE_SIZE rxm requests a longer completion queue than rxe supports.
 func TestEndToEndRXM(t *testing.T) {
-	whole(t)
-	suite(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guests, Env: []string{"GORAIL_PROVIDER=verbs;ofi_rxm", "FI_UNIVERSE_SIZE=8"}},
+	skipShort(t)
+	suite(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guestLimit, Env: []string{"GORAIL_PROVIDER=verbs;ofi_rxm", "FI_UNIVERSE_SIZE=8"}},
 		"test/e2e", exactly(onRXM))
 }
 
-// TestBetweenHosts: an agent on A's devices and one on B's, in one guest with two rails between them.
+// TestBetweenHosts: one agent uses A's devices, the other B's, in one guest with two rails, with libfabric's rxm.
 func TestBetweenHosts(t *testing.T) {
-	whole(t)
-	suite(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guests, Env: []string{"GORAIL_PROVIDER=verbs;ofi_rxm", "FI_UNIVERSE_SIZE=8"}},
+	skipShort(t)
+	suite(t, bed.Guest{Kind: bed.RXE, Rails: 2, Limit: guestLimit, Env: []string{"GORAIL_PROVIDER=verbs;ofi_rxm", "FI_UNIVERSE_SIZE=8"}},
 		"test/rdma/inside", "TestBetweenHosts")
 }

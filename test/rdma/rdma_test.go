@@ -1,5 +1,5 @@
-// Package rdma runs tests in guests with software RDMA devices (package bed): rails made of rxe or siw, with the limits and
-// failures that a test wants.
+// Package rdma runs tests in guests with software RDMA devices (package bed). The rails are rxe or siw devices. Tests limit the rails'
+// rates and make rails fail.
 package rdma
 
 import (
@@ -13,9 +13,9 @@ import (
 	"gorail/test/rdma/bed"
 )
 
-// serve is bash: a perftest server on host B's rail, which listens when the function returns, and a client on host A's. A
-// server of READs sleeps (-e), since there is one CPU; that of WRITEs sleeps anyway, and refuses the option. What waits here has no limit
-// but the guest's.
+// serve has bash functions. server starts a perftest server on host B's rail and returns when the server listens. client runs a client
+// on host A's rail. A server of READs sleeps (-e), because the guest has one CPU. A server of WRITEs always sleeps and refuses -e. The
+// only time limit of these waits is the guest's.
 const serve = `
 events() { if [ "$1" = ib_read_bw ]; then printf %s -e; fi; }
 server() { # TOOL RAIL ARGS...
@@ -30,18 +30,18 @@ client() { # TOOL RAIL ARGS...
 sent() { cat "/sys/class/net/v$1/statistics/tx_bytes"; }
 `
 
-// script runs bash with serve in a guest and expects success.
+// script runs a bash script with the functions of serve in a guest and requires status 0.
 func script(t *testing.T, g bed.Guest, body string) bed.Result {
 	t.Helper()
 	g.Env = append(g.Env, "KIND="+string(g.Kind))
-	g.Limit = guests
+	g.Limit = guestLimit
 	r := bed.Run(t, g, bed.Shell(serve+body)...)
 	require.Zero(t, r.Status, r)
 	t.Logf("guest: %v", r.Took)
 	return r
 }
 
-// numbers reads the numbers of the output's last line.
+// numbers returns the numbers in the output's last line.
 func numbers(t *testing.T, r bed.Result) (n []int) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
@@ -58,13 +58,13 @@ func integers(t *testing.T, line string) (n []int) {
 	return n
 }
 
-// TestDevices: as many rails as wanted, active, with the names and addresses that rails.sh promises.
+// TestDevices: the requested number of rails is active, with the names and addresses of rails.sh.
 func TestDevices(t *testing.T) {
 	for _, kind := range []bed.Kind{bed.RXE, bed.SIW} {
 		for _, n := range []int{1, 2, 4} {
 			t.Run(fmt.Sprintf("%s/%d", kind, n), func(t *testing.T) {
 				if kind != bed.RXE {
-					whole(t)
+					skipShort(t)
 				}
 				r := script(t, bed.Guest{Kind: kind, Rails: n}, `rdma link; ip -br addr`)
 				for i := range n {
@@ -79,9 +79,9 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestPerftest: WRITE and READ from A to B through rxe, and the packets cross the rail.
+// TestPerftest: WRITE and READ from A to B with rxe cross the rail.
 func TestPerftest(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	for _, tool := range []string{"ib_write_bw", "ib_read_bw"} {
 		t.Run(tool, func(t *testing.T) {
 			r := script(t, bed.Guest{Kind: bed.RXE, Rails: 1}, `
@@ -93,9 +93,9 @@ func TestPerftest(t *testing.T) {
 	}
 }
 
-// TestRailDown: a rail that goes down under a running WRITE makes it fail; the other rail still works.
+// TestRailDown: a WRITE fails when its rail goes down. The other rail still works.
 func TestRailDown(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	script(t, bed.Guest{Kind: bed.RXE, Rails: 2, Rate: "200mbit"}, `
 		log=$(mktemp)
 		for r in 0 1; do server ib_write_bw $r -s 65536 -n 200; done
@@ -108,33 +108,33 @@ func TestRailDown(t *testing.T) {
 		client ib_write_bw 1 -s 65536 -n 200`)
 }
 
-// meet is bash: tell on host B and await on host A, so that a client starts when the server of a rail listens.
-const meet = `
-tell() { while :; do echo >/dev/udp/10.0.$1.1/$((7000 + $1)); sleep 0.05; done; } 2>/dev/null
-await() {
+// readiness has bash functions: notify_ready on host B and wait_ready on host A. With them a client starts after its server listens.
+const readiness = `
+notify_ready() { while :; do echo >/dev/udp/10.0.$1.1/$((7000 + $1)); sleep 0.05; done; } 2>/dev/null
+wait_ready() {
     perl -MIO::Socket::INET -e 'IO::Socket::INET->new(Proto => "udp", LocalPort => shift)->recv($x, 9)' $((7000 + $1))
 }
 `
 
-// TestTwoGuests: two kernels with their rails between them; rping (rdma_cm, SEND, READ, WRITE) over each.
+// TestTwoGuests: two kernels with rails between them; rping (rdma_cm, SEND, READ, WRITE) works over each rail.
 func TestTwoGuests(t *testing.T) {
-	whole(t)
+	skipShort(t)
 	for _, kind := range []bed.Kind{bed.SIW, bed.RXE} {
 		t.Run(string(kind), func(t *testing.T) {
-			client := bed.Shell(meet + `
+			client := bed.Shell(readiness + `
 				for r in 0 1; do
-					await $r
+					wait_ready $r
 					rping -c -a 10.0.$r.2 -C 10 -S 4000 -V
 					echo "rail $r: $(cat /sys/class/net/vec$r/statistics/tx_bytes)"
 				done; hostname; rdma link`)
-			server := bed.Shell(meet + `
+			server := bed.Shell(readiness + `
 				for r in 0 1; do
 					rping -s -a 10.0.$r.2 -C 10 -S 4000 -V & s=$!
 					until rdma res show cm_id | grep -q LISTEN; do kill -0 $s; sleep 0.02; done
-					tell $r & h=$!
+					notify_ready $r & h=$!
 					wait $s; kill $h
 				done; hostname`)
-			a, b := bed.Pair(t, bed.Guest{Kind: kind, Rails: 2, Limit: guests}, client, server)
+			a, b := bed.Pair(t, bed.Guest{Kind: kind, Rails: 2, Limit: guestLimit}, client, server)
 			require.Zero(t, a.Status, "%v\n%v", a, b)
 			require.Zero(t, b.Status, "%v\n%v", a, b)
 			t.Logf("guests: %v, %v", a.Took, b.Took)

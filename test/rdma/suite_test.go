@@ -17,19 +17,19 @@ import (
 	"gorail/test/worker"
 )
 
-// verdict is a line of -test.v about one test.
+// verdict matches the result line of a test in the output of -test.v.
 var verdict = regexp.MustCompile(`--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+s)\)`)
 
-// started is the line at a test's beginning.
+// started matches the line at a test's start.
 var started = regexp.MustCompile(`(?m)^=== RUN +(\S+)$`)
 
-// built holds the test binaries that this run has made, by package.
+// built holds the paths of the test binaries built by this run, by package.
 var built struct {
 	sync.Mutex
 	file map[string]string
 }
 
-// compile builds a package's tests on the host, once, into build/: a guest has one CPU and a cold cache.
+// compile builds a package's tests once, on the host, into build/, because a guest has one CPU and a cold cache.
 func compile(t *testing.T, pkg string) string {
 	t.Helper()
 	built.Lock()
@@ -49,16 +49,15 @@ func compile(t *testing.T, pkg string) string {
 	return file
 }
 
-// threads for Go code in a guest, on its one CPU. With one, a locked thread that naps for less than a hand-over takes (the
-// worker's polling) is always first in the queue, and nothing else of the process runs.
+// threads sets GOMAXPROCS in a guest, which has one CPU. With GOMAXPROCS=1 a locked thread that sleeps for less than a thread switch (the
+// worker's polling) is always first in the queue, and no other goroutine of the process runs.
 const threads = "GOMAXPROCS=4"
 
-// patient gives tests in a guest time, and engines for a first answer: its CPU is one for all processes there, and the machine's may be
-// busy.
+// patient sets longer time limits of tests and engines in a guest: its processes share one CPU, and the host may be busy.
 var patient = []string{testenv.EnvPatient + "=4", "GORAIL_CONNECT_TIMEOUT=20s", "GORAIL_PEER_TIMEOUT=20s"}
 
 // suite runs tests of a package of this module (pattern as for -run) in a guest, with the plugin, wheel and interpreter of
-// this run, and reports each as a subtest. A test that began and never ended has failed; no test at all is a failure.
+// this run. Each test becomes a subtest. A test that started and did not end has failed. No test at all is a failure.
 func suite(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) {
 	t.Helper()
 	g, command := prepare(t, g, pkg, pattern, args...)
@@ -66,19 +65,19 @@ func suite(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) {
 	report(t, r, err, pkg, pattern)
 }
 
-// suitePair is suite in the first of two guests; the tests start workers in the second by its keeper.
+// suitePair is suite in host A of two guests. The tests start workers in host B through the keeper there.
 func suitePair(t *testing.T, g bed.Guest, pkg, pattern string) {
 	t.Helper()
 	g, command := prepare(t, g, pkg, pattern)
-	r, b, err := g.Pair(command, []string{"env", worker.EnvKeep + "=" + keeperAt, command[0]})
+	r, b, err := g.Pair(command, []string{"env", worker.EnvKeep + "=" + keeperAddr, command[0]})
 	report(t, r, err, pkg, pattern)
 	require.Zero(t, b.Status, "host B: %v", b)
 }
 
-// keeperAt is where package inside looks for host B's keeper.
-const keeperAt = ":7100"
+// keeperAddr is the address on which host B's keeper listens; package inside connects to it.
+const keeperAddr = ":7100"
 
-// prepare gives the guest what tests of a package want, and the command that runs them.
+// prepare sets the guest's folder and environment for tests of a package. It returns the guest and the command that runs the tests.
 func prepare(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) (bed.Guest, []string) {
 	t.Helper()
 	bed.Need(t)
@@ -90,7 +89,7 @@ func prepare(t *testing.T, g bed.Guest, pkg, pattern string, args ...string) (be
 	return g, append([]string{file, "-test.v", "-test.run", pattern}, args...)
 }
 
-// report makes subtests of what a test binary in a guest has printed.
+// report turns the output of a test binary in a guest into subtests.
 func report(t *testing.T, r bed.Result, err error, pkg, pattern string) {
 	t.Helper()
 	t.Logf("guest: %v", r.Took)
@@ -101,7 +100,7 @@ func report(t *testing.T, r bed.Result, err error, pkg, pattern string) {
 	for _, m := range verdict.FindAllStringSubmatch(r.Stdout, -1) {
 		results[m[2]], took[m[2]] = m[1], m[3]
 	}
-	require.NotEmpty(t, results, "%s has no test %s, or the guest did not come so far: %v\n%v", pkg, pattern, err, r)
+	require.NotEmpty(t, results, "%s has no test %s, or the guest ended before the tests: %v\n%v", pkg, pattern, err, r)
 	failed := false
 	for name, result := range results {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +108,7 @@ func report(t *testing.T, r bed.Result, err error, pkg, pattern string) {
 			case "PASS":
 				t.Log("in the guest: ", took[name])
 			case "SKIP":
-				t.Skip("the guest's output has the reason")
+				t.Skip("skipped in the guest; its output has the reason")
 			default:
 				failed = true
 				t.Errorf("in the guest: %s", result)

@@ -6,11 +6,10 @@ import (
 	"gorail/test/rdma/bed"
 )
 
-// TestYama: processes that may not trace each other (root without the right to), under each of Yama's scopes. The last can't be undone
-// before the guest ends.
+// TestYama: processes of root without CAP_SYS_PTRACE, under each scope of Yama. Scope 3 stays until the guest ends.
 func TestYama(t *testing.T) {
 	const inside = "test/rdma/inside"
-	g, command := prepare(t, bed.Guest{Limit: guests}, inside, "^TestYama$")
+	g, command := prepare(t, bed.Guest{Limit: guestLimit}, inside, "^TestYama$")
 	r, err := g.Run(append([]string{"bash", "-c", `
 		for scope in 0 1 2 3; do
 			echo $scope > /proc/sys/kernel/yama/ptrace_scope || exit 9

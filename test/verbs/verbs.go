@@ -1,5 +1,5 @@
-// Package verbs builds a libibverbs and librdmacm (in one file) for tests: reliable connections within one process, in memory,
-// whose calls can be made to fail one by one, and which counts what it is asked. lib/switches.h has all names.
+// Package verbs builds a libibverbs and librdmacm (in one file) for tests. The library has reliable connections within one process, in
+// memory. A test can make each call fail. The library counts requests. lib/switches.h lists all names.
 package verbs
 
 /*
@@ -26,7 +26,7 @@ import (
 	"gorail/test/native/board"
 )
 
-// Events that Lib.Event raises: enum ibv_event_type.
+// Events for Lib.Event: values of enum ibv_event_type.
 const (
 	CQErr       = 0
 	DeviceFatal = 8
@@ -36,20 +36,20 @@ const (
 	GIDChange   = 18
 )
 
-// Lib is one loaded library with switches and counters of its own.
+// Lib is one loaded library, with its own switches and counters.
 type Lib struct {
 	*board.Board
-	MayOverrun bool // the test lets nobody poll: completion queues may run over
+	MayOverrun bool // the test does not poll, so completion queues may overrun
 }
 
 var part = native.Part{Name: "libibverbs.so.1", SOName: "libibverbs-imitation.so", Dirs: []string{"test/verbs/lib"}, Exports: "test/verbs/lib/exports.map",
 	Include: []string{"test/native"}, Flags: []string{"-Wl,-Bsymbolic"}}
 
-// Build makes the library; each call gives another copy. When the test ends no object may be open any more, and nothing may
-// have been done that a real library would not have borne. See native.Part for what skips the test.
+// Build builds and loads the library; each call returns another copy. The test fails at its end if an object is still open, or if a
+// call broke a rule of the real library. native.Part says when the test is skipped.
 func Build(t testing.TB) *Lib { return build(t, part) }
 
-// BuildOld is a libibverbs of before rdma-core 28, without ibv_reg_mr_iova2.
+// BuildOld is Build of a libibverbs older than rdma-core 28: without ibv_reg_mr_iova2.
 func BuildOld(t testing.TB) *Lib {
 	old := part
 	old.Exports, old.Flags = "test/verbs/lib/exports-old.map", []string{"-Wl,-Bsymbolic", "-DVT_OLD"}
@@ -60,7 +60,7 @@ func build(t testing.TB, part native.Part) *Lib {
 	t.Helper()
 	l := &Lib{Board: board.Open(t, part.Build(t), "vt")}
 	t.Cleanup(func() {
-		require.Empty(t, l.Open(), "left open")
+		require.Empty(t, l.Open(), "verbs objects left open")
 		for _, b := range strings.Split(strings.TrimSpace(l.Breaches()), "\n") {
 			require.True(t, b == "" || l.MayOverrun && strings.HasSuffix(b, "is overrun"), b)
 		}
@@ -68,21 +68,21 @@ func build(t testing.TB, part native.Part) *Lib {
 	return l
 }
 
-// Fail makes the n-th call from now fail with errno; n = 0: none.
+// Fail makes the n-th call from now fail with errno. n = 0 makes no call fail.
 func (l *Lib) Fail(call string, nth int, errno syscall.Errno) { l.Board.Fail(call, nth, int(errno)) }
 
-// FailMany makes the n-th call from now fail, and those after it: so many in all.
+// FailMany makes `times` calls fail, from the n-th call from now on.
 func (l *Lib) FailMany(call string, nth, times int, errno syscall.Errno) {
 	l.Board.FailMany(call, nth, times, int(errno))
 }
 
-// Zero starts the counters anew, but for those of open objects.
+// Zero resets the counters of requests, completions, events and polls. Counters above `writes` in lib/switches.h stay.
 func (l *Lib) Zero() { C.vt_call(l.Func("zero")) }
 
-// Break takes all queue pairs to the state ERR: everything posted is flushed.
+// Break moves all queue pairs to the state ERR, which flushes all posted requests.
 func (l *Lib) Break() { C.vt_call(l.Func("break")) }
 
-// Open is what is open: kind and number.
+// Open returns the kinds of open objects with their numbers.
 func (l *Lib) Open() map[string]int {
 	l.T.Helper()
 	open := map[string]int{}
@@ -94,17 +94,17 @@ func (l *Lib) Open() map[string]int {
 	return open
 }
 
-// Event raises an event of a port, or of the device, at everyone who has it open.
+// Event raises an event of a port, or of the device, in every context that has the device open.
 func (l *Lib) Event(device, event, port int) {
 	l.T.Helper()
-	require.Positive(l.T, int(C.vt_event(l.Func("event"), C.int(device), C.int(event), C.int(port))), "nobody has the device open")
+	require.Positive(l.T, int(C.vt_event(l.Func("event"), C.int(device), C.int(event), C.int(port))), "no context has device %d open", device)
 }
 
-// Peermem loads nvidia_peermem for the GPUs of a libcuda of ours (its Lib.Peermem), nil unloads it: by their addresses alone GPUs' memory
-// is nothing that can be registered.
+// Peermem loads nvidia_peermem for the GPUs of test/cuda: find is Lib.Peermem of package cuda. nil unloads the module; without it
+// GPU memory cannot be registered by address.
 func (l *Lib) Peermem(find unsafe.Pointer) { C.vt_peermem(l.Func("peermem"), find) }
 
-// Sys is a /sys with one GID for each of so many devices and ports: an address of the loopback interface for RoCE.
+// Sys returns a /sys with one GID for each port of each device. For RoCE the GID is an address of the loopback interface.
 func Sys(devices, ports int, ethernet bool) fstest.MapFS {
 	sys := fstest.MapFS{}
 	for d := range devices {
@@ -122,8 +122,8 @@ func Sys(devices, ports int, ethernet bool) fstest.MapFS {
 	return sys
 }
 
-// OnPCI puts a device of a /sys behind a path of the PCI bus ("pci0000:15/0000:15:01.0/..."): RDMA device number n, or a function that is none (a GPU)
-// with n < 0.
+// OnPCI adds a path of the PCI bus ("pci0000:15/0000:15:01.0/...") to a /sys. The device there is RDMA device n; with n < 0 it is
+// another PCI function, such as a GPU.
 func OnPCI(sys fstest.MapFS, n int, path string) {
 	link := "bus/pci/devices/" + path[strings.LastIndex(path, "/")+1:]
 	if n >= 0 {

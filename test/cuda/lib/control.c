@@ -1,4 +1,4 @@
-/* Control by tests: found by dlsym. All take the lock. */
+/* Control by tests, which find these functions with dlsym. All take the lock. */
 #include "ct.h"
 
 #define BOARD(name) ct_##name
@@ -10,7 +10,7 @@
 
 int ct_dead;
 
-/* What is open, "name number" each. */
+/* Writes one line "NAME NUMBER" for each kind of object that is open. */
 void ct_control_open(char *to, size_t len)
 {
     pthread_mutex_lock(&ct_mu);
@@ -21,7 +21,7 @@ void ct_control_open(char *to, size_t len)
     pthread_mutex_unlock(&ct_mu);
 }
 
-/* CUDA ends for this process with that result. */
+/* Sets the sticky error. */
 void ct_control_kill(int result)
 {
     pthread_mutex_lock(&ct_mu);

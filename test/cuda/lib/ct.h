@@ -1,9 +1,10 @@
-/* A libcuda.so.1 for tests. The memory of its GPUs is memfds: processes share it by IPC handles and descriptors as with the real one.
- * What the application has of it are addresses that nobody may touch but through the library; work of streams is done by threads, late.
+/* A libcuda.so.1 for tests. GPU memory is memfds. Processes share it by IPC handles and descriptors, as with the real driver.
+ * The application gets PROT_NONE addresses: only the library's calls can access the memory. Each stream is a thread that works with a delay.
  *
- * control.c (tests), entry.c (which calls there are), device.c (contexts), mem.c (allocations, addresses, pinned memory), ipc.c,
- * vmm.c, direct.c (other devices), what.c (pointers), stream.c (streams, events, copies), kernel.c (modules and what our kernel does). One lock, ct_mu, round everything; functions
- * named ct_* want it held unless they say otherwise.
+ * control.c (control by tests), entry.c (list of calls), device.c (devices, contexts), mem.c (allocations, addresses, pinned memory),
+ * ipc.c (IPC handles), vmm.c (VMM), direct.c (dmabufs, nvidia_peermem), what.c (pointer attributes), stream.c (streams, events, copies),
+ * kernel.c (modules, launches of our kernel). One lock, ct_mu, protects everything. The caller of a ct_* function holds ct_mu unless the
+ * function's comment says otherwise.
  */
 #ifndef CT_H
 #define CT_H
@@ -20,48 +21,49 @@ enum { CT_DEVICES = 8, CT_GRANULE = 2 << 20, CT_PAGE = 4096 };
 
 extern pthread_mutex_t ct_mu;
 extern long ct_switch[SW_COUNT], ct_count[CT_COUNT];
-extern int ct_dead; /* a CUresult: CUDA has ended for this process */
+extern int ct_dead; /* a sticky CUresult: all later calls of this process return it */
 
-/* Behind the memory of every memfd, in a page of its own. */
+/* In a page of its own, behind the memory in every memfd. */
 typedef struct ct_tail {
     uint64_t magic, size;
     int32_t device, types;
-    _Atomic uint32_t freed; /* by its owner */
-    _Atomic uint32_t mapped; /* by others */
-    _Atomic int32_t mapper;  /* the last of them */
+    _Atomic uint32_t freed; /* the owner has freed the memory */
+    _Atomic uint32_t mapped; /* mappings by IPC handles in other processes */
+    _Atomic int32_t mapper;  /* process id of the latest such mapping */
 } ct_tail;
 
-/* Memory, as a GPU has it. */
+/* Physical memory of a GPU. */
 typedef struct ct_mem {
     int fd, device, types;
     uint64_t size, inode;
     int refs;
-    char *view; /* where the library itself touches it; the tail is behind it */
+    char *view; /* the library's own mapping; the tail is behind the memory */
 } ct_mem;
 
 enum { KIND_ALLOC, KIND_POOL, KIND_MANAGED, KIND_IPC, KIND_VMM };
 
-/* Memory at an address. */
+/* Memory mapped at an address. */
 typedef struct ct_map {
     struct ct_map *next;
     uint64_t at, size, id;
     ct_mem *mem;
-    int kind, opens;    /* opens: of an IPC handle in this context */
-    int device;         /* IPC: whose context opened it */
-    unsigned access;    /* VMM: a bit for each device that may touch it */
+    int kind, opens;    /* opens: how often this context has opened the IPC handle */
+    int device;         /* IPC: the device whose context opened the handle; else the memory's device */
+    unsigned access;    /* VMM: a bit for each device with access */
 } ct_map;
 
+/* Pinned host memory. */
 typedef struct ct_host {
     struct ct_host *next;
     char *at;
     size_t size;
     uint64_t id;
-    int ours;
+    int ours; /* 1: by cuMemHostAlloc, 0: by cuMemHostRegister */
 } ct_host;
 
 struct CUctx_st {
     int device, refs;
-    unsigned peers; /* whose memory it may touch */
+    unsigned peers; /* a bit for each device whose memory the context may access */
 };
 extern struct CUctx_st ct_ctx[CT_DEVICES];
 
@@ -73,41 +75,41 @@ void ct_breach(const char *what, ...) __attribute__((format(printf, 1, 2)));
 /* ---- device.c ---- */
 
 extern int ct_ready; /* cuInit was called */
-cu_ctx ct_current(void); /* of this thread, or NULL */
-extern __thread int ct_depth;
+cu_ctx ct_current(void); /* this thread's context, or NULL */
+extern __thread int ct_depth; /* contexts on this thread's stack */
 
 /* ---- mem.c ---- */
 
-uint64_t ct_reserve(uint64_t size);      /* addresses that nobody may touch */
+uint64_t ct_reserve(uint64_t size);      /* PROT_NONE addresses */
 void ct_unreserve(uint64_t at, uint64_t size);
 ct_mem *ct_mem_new(uint64_t size, int device, int types);
-ct_mem *ct_mem_of(int fd);               /* takes the descriptor; NULL: not one of ours */
+ct_mem *ct_mem_of(int fd);               /* takes the descriptor; NULL: not memory of this library */
 void ct_mem_drop(ct_mem *mem, int owner);
 ct_tail *ct_mem_tail(ct_mem *mem);
 ct_map *ct_map_add(uint64_t at, ct_mem *mem, int kind, int device);
 void ct_map_remove(ct_map *map);
 ct_map *ct_map_at(uint64_t at);
-ct_map *ct_map_of(uint64_t inode, int device); /* of an IPC handle */
+ct_map *ct_map_of(uint64_t inode, int device); /* the mapping of an IPC handle in the device's context, or NULL */
 ct_host *ct_host_at(uint64_t at);
 uint64_t ct_id(void);
-/* Where the library may touch [at, at + *len), for a kernel or copy engine of that device; *len gets shorter at the end of a mapping. NULL: it
- * may not. */
+/* Translates [at, at + *len) to the library's own mapping, for a kernel or a copy engine of the device. *len gets shorter at the end
+ * of a mapping. NULL: unknown address, or the device has no access. */
 char *ct_touch(uint64_t at, uint64_t *len, int device, int kernel);
 
 /* ---- stream.c ---- */
 
-void ct_idle(void); /* waits until no stream has work; gives the lock away meanwhile */
+void ct_idle(void); /* waits until no stream has work, and releases the lock meanwhile */
 int ct_busy(void);
-int ct_uses(uint64_t at, uint64_t size);
-int ct_is_stream(cu_stream s); /* of the current context */
+int ct_uses(uint64_t at, uint64_t size); /* whether queued or running work may access the range */
+int ct_is_stream(cu_stream s); /* whether s is a stream of the current context */
 void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, unsigned blocks);
 
 /* ---- kernel.c ---- */
 
-/* Runs a launch; without the lock. 0 or a CUresult that ends CUDA. */
+/* Runs a launch. Called without the lock. Returns 0, or a CUresult that becomes the sticky error. */
 int ct_run(const void *args, int is_short, int device, unsigned blocks);
 
-/* Begins and ends every call. flags: whether a context must be current. */
+/* BEGIN and END enclose every call. with: WITH_CTX if the call needs a current context. */
 enum { NO_CTX = 0, WITH_CTX = 1 };
 int ct_begin(int call, int with_ctx);
 #define BEGIN(call, with) do { int e_ = ct_begin(call, with); if (e_) return e_; } while (0)

@@ -173,7 +173,7 @@ cu_result cuCtxPushCurrent(cu_ctx ctx)
     END(CU_OK);
 }
 
-/* Works when CUDA has ended, too: it is bookkeeping of the thread. */
+/* Pops after a sticky error, too, because the stack belongs to the thread. The result is then the sticky error. */
 cu_result cuCtxPopCurrent(cu_ctx *ctx)
 {
     pthread_mutex_lock(&ct_mu);

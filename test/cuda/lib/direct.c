@@ -1,10 +1,10 @@
-/* What other devices have of the memory of GPUs: dmabufs, and with nvidia_peermem its addresses. */
+/* Access by other devices to GPU memory: by dmabufs, or by addresses through nvidia_peermem. */
 #define _GNU_SOURCE
 #include "dmabuf.h"
 
 #include "ct.h"
 
-/* A file that stands for the range; the caller's. -1: it isn't memory of one GPU as a whole. */
+/* Returns a descriptor of a file that describes the range; the caller closes it. -1: the range is not memory of one GPU. */
 static int describe(uint64_t ptr, uint64_t size, int by_pcie)
 {
     static dmabuf d;
@@ -15,7 +15,7 @@ static int describe(uint64_t ptr, uint64_t size, int by_pcie)
         if (!m || d.pieces == DMABUF_PIECES || (device >= 0 && m->device != device) || m->kind == KIND_MANAGED || m->kind == KIND_IPC)
             return -1;
         device = m->device;
-        n = m->mem->size - (at - m->at); /* whole pages: what is behind the end of an allocation is nobody's */
+        n = m->mem->size - (at - m->at); /* Whole pages: no other allocation uses the rest of the last page. */
         n = n < ptr + size - at ? n : ptr + size - at;
         d.piece[d.pieces++] = (dmabuf_piece){ .fd = m->mem->fd, .inode = m->mem->inode, .offset = at - m->at, .len = n };
     }
@@ -58,12 +58,13 @@ cu_result cuFlushGPUDirectRDMAWrites(int target, int scope)
     if (target != CU_FLUSH_CURRENT || scope != CU_WRITES_TO_OWNER)
         END(CU_INVALID_VALUE);
     if (ct_switch[SW_writes_order] >= CU_WRITES_TO_OWNER)
-        ct_breach("writes were flushed on a GPU that has them in order");
+        ct_breach("cuFlushGPUDirectRDMAWrites: the GPU orders writes and needs no flush");
     ct_count[CT_flushes]++;
     END(CU_OK);
 }
 
-/* For nvidia_peermem, as devices ask it: a dmabuf of the pages round a range, the caller's; -1: not memory of a GPU. */
+/* A device asks nvidia_peermem with this. Returns a dmabuf of the pages around the range, which the caller closes; -1: not memory of
+ * one GPU. */
 int ct_control_peermem(uint64_t ptr, uint64_t size)
 {
     uint64_t from = ptr & ~(uint64_t)(CT_PAGE - 1), end = (ptr + size + CT_PAGE - 1) & ~(uint64_t)(CT_PAGE - 1);

@@ -1,10 +1,10 @@
-/* Which calls there are, and since which version of the driver. */
+/* The list of calls, with the driver version that introduced each. */
 #include <string.h>
 
 #include "ct.h"
 
 #define DECLARE(name, since, args) cu_result name args;
-/* As the driver's documentation has it, with those that applications use. */
+/* Calls that CU_ENTRIES of cuda_abi.h lacks, most of them for applications. Versions are those of the driver's documentation. */
 #define ALSO(X) \
     X(cuDriverGetVersion, 2020, (int *version)) X(cuDevicePrimaryCtxGetState, 7000, (cu_device device, unsigned *flags, int *active)) \
     X(cuCtxGetCurrent, 4000, (cu_ctx *ctx)) \
@@ -31,7 +31,7 @@ ALSO(DECLARE)
 #define DECLARED(name, since) extern void name##_(void) __asm__(#name);
 CALLS(DECLARED)
 
-/* The newest form that is not newer than the version asked for; there is one of each here. */
+/* The real driver returns the newest form of a call that is not newer than version. This library has one form of each call. */
 cu_result cuGetProcAddress(const char *name, void **to, int version, uint64_t flags)
 {
     static const struct { const char *name; int since; void (*call)(void); } calls[] = {

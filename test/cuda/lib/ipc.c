@@ -1,4 +1,4 @@
-/* IPC handles: they say which descriptor of which process it is, and /proc gives another. */
+/* IPC handles. A handle names a descriptor of a process; /proc opens another descriptor of the same file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ typedef struct handle {
     uint64_t inode, size, offset;
     uint8_t rest[24];
 } handle;
-_Static_assert(sizeof(handle) == sizeof(cu_ipc), "a handle");
+_Static_assert(sizeof(handle) == sizeof(cu_ipc), "cu_ipc");
 enum { MAGIC = 0x49504347 };
 
 cu_result cuIpcGetMemHandle(cu_ipc *out, cu_ptr ptr)
@@ -43,7 +43,7 @@ cu_result cuIpcOpenMemHandle(cu_ptr *ptr, cu_ipc in, unsigned flags)
     if (!mem || mem->inode != h.inode || ct_mem_tail(mem)->freed) {
         if (mem)
             ct_mem_drop(mem, 0);
-        END(CU_NOT_PERMITTED); /* what the real one says once the owner has freed it */
+        END(CU_NOT_PERMITTED); /* as the real driver after the owner has freed the memory */
     }
     int device = ct_current()->device;
     ct_map *m = ct_map_of(h.inode, device);
@@ -80,7 +80,7 @@ cu_result cuIpcCloseMemHandle(cu_ptr ptr)
     if (--m->opens)
         END(CU_OK);
     if (ct_uses(m->at, m->size))
-        ct_breach("an IPC handle was closed while a stream had work that may touch its memory");
+        ct_breach("cuIpcCloseMemHandle: a stream has queued work that may access the memory");
     ct_mem_tail(m->mem)->mapped--;
     ct_unreserve(m->at, m->mem->size);
     ct_mem_drop(m->mem, 0);

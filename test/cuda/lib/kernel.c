@@ -1,4 +1,4 @@
-/* Modules, and what our kernel does, without running it: kernel/gather.cu is what is imitated. */
+/* Modules, and launches of our kernel. C code here does the work of kernel/gather.cu. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, u
         END(CU_INVALID_HANDLE);
     if (!gx || gy != 1 || gz != 1 || bx != GR_GATHER_THREADS || by != 1 || bz != 1 || shared || extra || gx > 65535)
         END(CU_INVALID_VALUE);
-    /* What the kernel takes for granted. */
+    /* The kernel assumes all of this without a check. */
     if (!a->nops || !a->split || !a->run || a->run > GR_GATHER_RUN || (uint64_t)a->nops * a->split >= 1ull << 31 || !a->seq ||
         (f->is_short && a->nops > GR_GATHER_FEW))
         ct_breach("launch: %u operations, split %u, run %u, seq %u", a->nops, a->split, a->run, a->seq);

@@ -1,4 +1,4 @@
-/* Memory of GPUs, and where it is. */
+/* GPU memory and its addresses; pinned host memory. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -24,11 +24,11 @@ uint64_t ct_id(void)
     return ++ids;
 }
 
-/* The lowest gap that fits: what was freed last is given again, as the real one does. */
+/* Takes the lowest gap that is larger than size. Freed addresses are soon reused, as with the real driver. */
 uint64_t ct_reserve(uint64_t size)
 {
     if (!gaps) {
-        const uint64_t all = 1ull << 37; /* more than any test has; sanitizers leave no more */
+        const uint64_t all = 1ull << 37; /* more than any test needs; sanitizers leave no more address space */
         void *p = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         struct gap *g = calloc(1, sizeof(*g));
         if (p == MAP_FAILED || !g)
@@ -39,7 +39,7 @@ uint64_t ct_reserve(uint64_t size)
     }
     size = (size + CT_GRANULE - 1) & ~(uint64_t)(CT_GRANULE - 1);
     for (struct gap *g = gaps; g; g = g->next)
-        if (g->size > size) { /* the last is never used up */
+        if (g->size > size) { /* a gap is never used up: gaps is empty only before the first call */
             uint64_t at = g->at;
             g->at += size;
             g->size -= size;
@@ -123,7 +123,7 @@ void ct_mem_drop(ct_mem *m, int owner)
 {
     if (--m->refs)
         return;
-    /* What a process that was killed had mapped, its driver has let go of. */
+    /* The driver unmaps the memory of a killed process: that is no breach. */
     if (owner && ct_mem_tail(m)->mapped && kill(ct_mem_tail(m)->mapper, 0) == 0)
         ct_breach("memory was freed while a peer had it mapped by an IPC handle");
     if (owner)

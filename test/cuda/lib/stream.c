@@ -1,4 +1,4 @@
-/* Streams: a thread each, that does its work in order and late. */
+/* Streams. Each stream is a thread that does its tasks in order, each after a delay. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,8 @@ struct CUevent_st {
 };
 
 static struct CUstream_st *streams;
-static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
-static uint32_t made;
+static pthread_cond_t idle_cond = PTHREAD_COND_INITIALIZER;
+static uint32_t streams_made;
 
 int ct_busy(void)
 {
@@ -44,7 +44,7 @@ int ct_busy(void)
     return 0;
 }
 
-/* Whether work that is queued, or under way, may touch a range: a kernel may touch any. */
+/* Whether queued or running work may access a range. A kernel may access any memory. */
 int ct_uses(uint64_t at, uint64_t size)
 {
     for (struct CUstream_st *s = streams; s; s = s->next)
@@ -58,10 +58,10 @@ int ct_uses(uint64_t at, uint64_t size)
 void ct_idle(void)
 {
     while (ct_busy() && !ct_dead)
-        pthread_cond_wait(&idle, &ct_mu);
+        pthread_cond_wait(&idle_cond, &ct_mu);
 }
 
-/* With the lock: one piece of memory after another. */
+/* Copies or fills, mapping by mapping. The caller holds the lock. */
 static int copy(const task *t, int device)
 {
     for (uint64_t at = 0, n; at < t->len; at += n) {
@@ -78,7 +78,8 @@ static int copy(const task *t, int device)
     return 0;
 }
 
-static void nap(struct CUstream_st *s)
+/* Waits for the random delay, and while the switch hold is set. Releases the lock meanwhile. */
+static void delay(struct CUstream_st *s)
 {
     long most = ct_switch[SW_late];
     pthread_mutex_unlock(&ct_mu);
@@ -108,7 +109,7 @@ static void *worker(void *arg)
         s->now = t;
         if (!(s->head = t->next))
             s->tail = &s->head;
-        nap(s);
+        delay(s);
         int r = 0;
         if (!ct_dead) {
             if (t->what == MARK)
@@ -125,13 +126,13 @@ static void *worker(void *arg)
         s->now = NULL;
         free(t);
         s->busy = 0;
-        pthread_cond_broadcast(&idle);
+        pthread_cond_broadcast(&idle_cond);
     }
     pthread_mutex_unlock(&ct_mu);
     return NULL;
 }
 
-static task *add(cu_stream s, int what)
+static task *add_task(cu_stream s, int what)
 {
     task *t = calloc(1, sizeof(*t));
     t->what = what;
@@ -156,7 +157,7 @@ cu_result cuStreamCreateWithPriority(cu_stream *out, unsigned flags, int priorit
         END(CU_INVALID_VALUE);
     struct CUstream_st *s = calloc(1, sizeof(*s));
     s->device = ct_current()->device;
-    s->seed = (unsigned)ct_switch[SW_seed] * 31 + ++made;
+    s->seed = (unsigned)ct_switch[SW_seed] * 31 + ++streams_made;
     s->tail = &s->head;
     pthread_cond_init(&s->work, NULL);
     if (pthread_create(&s->thread, NULL, worker, s))
@@ -174,7 +175,7 @@ cu_result cuStreamDestroy(cu_stream s)
     if (!ct_is_stream(s))
         END(CU_INVALID_HANDLE);
     if (s->busy || s->head)
-        ct_breach("a stream with work was destroyed");
+        ct_breach("cuStreamDestroy: the stream has unfinished work");
     struct CUstream_st **p = &streams;
     while (*p != s)
         p = &(*p)->next;
@@ -189,7 +190,7 @@ cu_result cuStreamDestroy(cu_stream s)
     return CU_OK;
 }
 
-/* As the real ones, this and cuEventQuery want no context. */
+/* Needs no current context, like cuEventQuery and the real driver. */
 cu_result cuStreamQuery(cu_stream s)
 {
     BEGIN(CALL_StreamQuery, NO_CTX);
@@ -203,7 +204,7 @@ cu_result cuStreamSynchronize(cu_stream s)
         END(CU_INVALID_HANDLE);
     ct_count[CT_waits]++;
     while ((s->busy || s->head) && !ct_dead)
-        pthread_cond_wait(&idle, &ct_mu);
+        pthread_cond_wait(&idle_cond, &ct_mu);
     END(ct_dead);
 }
 
@@ -221,7 +222,7 @@ cu_result cuEventDestroy(cu_event event)
 {
     BEGIN(-1, WITH_CTX);
     if (event->recorded != event->done)
-        ct_breach("an event that has not come was destroyed");
+        ct_breach("cuEventDestroy: the event was recorded and has not completed");
     free(event);
     ct_count[CT_events]--;
     END(CU_OK);
@@ -233,7 +234,7 @@ cu_result cuEventRecord(cu_event event, cu_stream s)
     if (!ct_is_stream(s) || event->device != s->device)
         END(CU_INVALID_HANDLE);
     event->recorded++;
-    add(s, MARK)->event = event;
+    add_task(s, MARK)->event = event;
     END(CU_OK);
 }
 
@@ -250,10 +251,10 @@ static cu_result queue(cu_ptr to, cu_ptr from, size_t len, cu_stream s, int what
         return CU_INVALID_HANDLE;
     if (!len || !ct_touch(to, &one, s->device, 0) || (what == COPY && !ct_touch(from, &one, s->device, 0))) {
         if (len)
-            ct_breach("a copy of memory that the driver doesn't know, or that this GPU may not touch");
+            ct_breach("copy or fill: unknown memory, or the GPU has no access to it");
         return CU_INVALID_VALUE;
     }
-    task *t = add(s, what);
+    task *t = add_task(s, what);
     t->to = to;
     t->from = from;
     t->len = len;
@@ -280,8 +281,8 @@ cu_result cuMemsetD8Async(cu_ptr to, unsigned char value, size_t len, cu_stream 
     END(queue(to, value, len, s, FILL));
 }
 
-/* The application's, which wait. */
-static cu_result now(cu_ptr dev, void *host, size_t len, int in)
+/* The application's copies, which are synchronous. */
+static cu_result copy_sync(cu_ptr dev, void *host, size_t len, int in)
 {
     ct_idle();
     for (uint64_t at = 0, n; at < len; at += n) {
@@ -297,19 +298,19 @@ static cu_result now(cu_ptr dev, void *host, size_t len, int in)
 cu_result cuMemcpyHtoD(cu_ptr to, const void *from, size_t len)
 {
     BEGIN(-1, WITH_CTX);
-    END(now(to, (void *)(uintptr_t)from, len, 1));
+    END(copy_sync(to, (void *)(uintptr_t)from, len, 1));
 }
 
 cu_result cuMemcpyDtoH(void *to, cu_ptr from, size_t len)
 {
     BEGIN(-1, WITH_CTX);
-    END(now(from, to, len, 0));
+    END(copy_sync(from, to, len, 0));
 }
 
-/* A launch that kernel.c has checked. */
+/* Queues a launch that kernel.c has checked. */
 void ct_queue_kernel(cu_stream s, const void *args, size_t size, int is_short, unsigned blocks)
 {
-    task *t = add(s, KERNEL);
+    task *t = add_task(s, KERNEL);
     memcpy(t->args, args, size);
     t->is_short = is_short;
     t->blocks = blocks;

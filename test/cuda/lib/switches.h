@@ -1,53 +1,53 @@
-/* Everything that tests may change, count or break, by name. */
+/* The names of all switches, counters and calls that tests may change, read or make fail. */
 #ifndef CT_SWITCHES_H
 #define CT_SWITCHES_H
 
-/* name, value at first, what it does */
+/* name, initial value, effect */
 #define CT_SWITCHES(X) \
-    X(devices, 2, "GPUs there are, up to 8") \
-    X(version, 13000, "of CUDA that the driver is for; entry points of later ones are missing") \
-    X(init, 0, "what cuInit says: a CUresult") \
-    X(jit, 0, "what loading PTX says: a CUresult; 221 no compiler, 223 switched off") \
-    X(ptx, 90, "newest .version of PTX that is known, 90: 9.0") \
-    X(peers, 1, "GPUs have access to each other") \
-    X(dmabuf, 1, "memory can be had as dmabufs") \
-    X(slow_import, 0, "microseconds that importing a descriptor takes") \
-    X(fabric, 0, "VMM memory can be had for NVLink between hosts") \
-    X(dmabuf_pcie, 1, "those past C2C, too; 0: the driver does not know the flag") \
-    X(writes_order, 100, "of other devices' writes: CUflushGPUDirectRDMAWritesScope's, 0: none, a flush is needed") \
-    X(late, 200, "microseconds, at most, that each piece of work of a stream waits for") \
-    X(seed, 1, "of how long that is") \
-    X(op, 0, "microseconds that the kernel takes for an operation more") \
-    X(hold, 0, "1: streams stand still")
+    X(devices, 2, "number of GPUs, at most 8") \
+    X(version, 13000, "the driver's CUDA version; entry points of later versions are missing") \
+    X(init, 0, "the CUresult of cuInit") \
+    X(jit, 0, "the CUresult of loading PTX; 221 no compiler, 223 switched off") \
+    X(ptx, 90, "newest PTX .version that the driver knows, 90: 9.0") \
+    X(peers, 1, "1: GPUs can access each other's memory") \
+    X(dmabuf, 1, "1: memory can be exported as dmabufs") \
+    X(slow_import, 0, "microseconds that the import of a handle takes") \
+    X(fabric, 0, "1: VMM memory can be shared over NVLink between hosts") \
+    X(dmabuf_pcie, 1, "1: dmabufs of the path past C2C, too; 0: the driver does not know the flag") \
+    X(writes_order, 100, "order of other devices' writes, a CUflushGPUDirectRDMAWritesScope; 0: none, a flush is needed") \
+    X(late, 200, "longest random delay before each task of a stream, in microseconds") \
+    X(seed, 1, "seed of that delay") \
+    X(op, 0, "additional microseconds that the kernel takes for each operation") \
+    X(hold, 0, "1: streams do no work")
 
-/* objects first: what is open; then what was done */
+/* Open objects first, up to modules. Then counts of calls and work. */
 #define CT_COUNTERS(X) \
     X(contexts, "primary contexts retained") \
-    X(pushed, "contexts pushed and not popped, all threads") \
-    X(mems, "allocations of cuMemAlloc and its like") \
-    X(ipc_maps, "mappings of IPC handles, each opening counted") \
+    X(pushed, "contexts pushed and not popped, of all threads") \
+    X(mems, "allocations by cuMemAlloc, cuMemAllocManaged and cuMemAllocAsync") \
+    X(ipc_maps, "open IPC handles; every open counts") \
     X(reservations, "address ranges reserved") \
-    X(vmm_maps, "handles mapped") \
-    X(handles, "VMM handles, each reference counted") \
+    X(vmm_maps, "VMM handles mapped") \
+    X(handles, "references to VMM handles") \
     X(hosts, "pinned allocations") \
     X(registered, "ranges of host memory registered") \
     X(streams, "streams") \
     X(events, "events") \
     X(modules, "modules loaded") \
     X(launches, "kernels launched") \
-    X(blocks, "blocks of them") \
+    X(blocks, "blocks of those kernels") \
     X(copies, "copies queued") \
-    X(copied_host, "those of them that touch host memory") \
-    X(ipc_opens, "IPC handles opened anew") \
-    X(imports, "descriptors imported") \
-    X(exports, "descriptors made") \
-    X(dmabufs, "dmabufs made") \
-    X(dmabufs_pcie, "those of them past C2C") \
-    X(synced, "calls that make copies of an allocation synchronous") \
+    X(copied_host, "queued copies to or from host memory") \
+    X(ipc_opens, "IPC handles newly mapped") \
+    X(imports, "VMM handles imported") \
+    X(exports, "VMM handles exported") \
+    X(dmabufs, "dmabufs exported") \
+    X(dmabufs_pcie, "dmabufs exported for the path past C2C") \
+    X(synced, "calls that set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS") \
     X(flushes, "flushes of other devices' writes") \
-    X(waits, "calls that wait for a stream")
+    X(waits, "calls of cuStreamSynchronize")
 
-/* Calls that can be made to fail, by what follows "cu". */
+/* Calls that a test can make fail. The names lack the prefix "cu". */
 #define CT_CALLS(X) \
     X(DeviceGet) X(DevicePrimaryCtxRetain) X(CtxPushCurrent) X(CtxEnablePeerAccess) X(PointerGetAttributes) X(MemAlloc) X(MemHostAlloc) \
     X(MemHostRegister) X(IpcGetMemHandle) X(IpcOpenMemHandle) X(MemRetainAllocationHandle) X(MemExportToShareableHandle) \

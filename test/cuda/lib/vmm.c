@@ -1,4 +1,4 @@
-/* VMM: addresses, handles, and what is mapped where. */
+/* VMM: address ranges, handles, mappings. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,14 +12,14 @@ static struct range {
     uint64_t at, size;
 } *ranges;
 
-/* References that the caller holds of a handle; the memory's are these and its mappings. */
+/* References to a handle that the caller holds. Together they hold one reference to the memory; each mapping holds another. */
 static struct held {
     struct held *next;
     ct_mem *mem;
     int refs, owner;
 } *list;
 
-/* Says which descriptor of which process it is. */
+/* Names a descriptor of a process; /proc opens another descriptor of the same file. */
 typedef struct fabric_handle {
     uint32_t magic;
     int32_t pid, fd, pad;
@@ -28,7 +28,7 @@ typedef struct fabric_handle {
 _Static_assert(sizeof(fabric_handle) == 64, "CUmemFabricHandle");
 enum { FABRIC = 0x46414252 };
 
-static int of_process(const fabric_handle *f)
+static int open_fabric(const fabric_handle *f)
 {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", f->pid, f->fd);
@@ -89,7 +89,7 @@ cu_result cuMemAddressFree(cu_ptr ptr, size_t size)
         END(CU_INVALID_VALUE);
     for (uint64_t at = ptr; at < ptr + size; at += CT_GRANULE)
         if (ct_map_at(at))
-            END(CU_INVALID_VALUE); /* something is still mapped */
+            END(CU_INVALID_VALUE); /* a handle is still mapped */
     *p = r->next;
     free(r);
     ct_unreserve(ptr, size);
@@ -135,7 +135,7 @@ cu_result cuMemRetainAllocationHandle(cu_mem *handle, void *ptr)
     if (!m || m->kind != KIND_VMM)
         END(CU_INVALID_VALUE);
     if (!held((cu_mem)(uintptr_t)m->mem))
-        m->mem->refs++; /* the holders' one */
+        m->mem->refs++; /* the one reference of all holders */
     *handle = hold(m->mem, 0);
     END(CU_OK);
 }
@@ -167,11 +167,11 @@ cu_result cuMemImportFromShareableHandle(cu_mem *handle, void *shared, int type)
     const fabric_handle *f = type == CU_HANDLE_FABRIC ? shared : NULL;
     if (f && (f->magic != FABRIC || !ct_switch[SW_fabric]))
         END(CU_NOT_PERMITTED);
-    int fd = f ? of_process(f) : type == CU_HANDLE_FD ? fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3) : -1;
+    int fd = f ? open_fabric(f) : type == CU_HANDLE_FD ? fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3) : -1;
     ct_mem *m = fd < 0 ? NULL : ct_mem_of(fd);
     if (!m)
         END(fd < 0 ? CU_OS : CU_INVALID_VALUE);
-    if (f && m->inode != f->inode) { /* what had the handle is gone */
+    if (f && m->inode != f->inode) { /* the exporter has closed the memory; its descriptor number is another file now */
         ct_mem_drop(m, 0);
         END(CU_INVALID_VALUE);
     }
@@ -199,7 +199,7 @@ cu_result cuMemUnmap(cu_ptr ptr, size_t size)
 {
     BEGIN(-1, NO_CTX);
     if (ct_uses(ptr, size))
-        ct_breach("memory was unmapped while a stream had work that may touch it");
+        ct_breach("cuMemUnmap: a stream has queued work that may access the memory");
     for (uint64_t at = ptr; at < ptr + size;) {
         ct_map *m = ct_map_at(at);
         if (!m || m->kind != KIND_VMM || m->at != at || m->size > ptr + size - at)

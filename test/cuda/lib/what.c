@@ -1,4 +1,4 @@
-/* What a pointer is, as the real driver says it (H200, driver 580). */
+/* Pointer attributes, as the real driver returns them (H200, driver 580). */
 #include "ct.h"
 
 static cu_result attr(void *value, int attribute, cu_ptr ptr)
@@ -15,7 +15,7 @@ static cu_result attr(void *value, int attribute, cu_ptr ptr)
     case CU_PTR_MANAGED: *(unsigned *)value = m && m->kind == KIND_MANAGED; break;
     case CU_PTR_DEVICE: *(int *)value = h ? 0 : m ? m->device : -2; break;
     case CU_PTR_START:
-        /* Of VMM memory: from the first to the last handle that are mapped end to end. */
+        /* VMM memory: the start of the first of all handles that are mapped end to end. */
         for (ct_map *p; m && m->kind == KIND_VMM && (p = ct_map_at(start - 1)) && p->kind == KIND_VMM;)
             start = p->at;
         *(cu_ptr *)value = start;

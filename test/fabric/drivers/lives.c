@@ -1,4 +1,4 @@
-/* Objects used in the wrong order, or after their end. */
+/* Objects used in the wrong order, or after their close. */
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@ static void not_enabled(void)
     printf("rc=%d\n", (int)fi_recv(a.ep, a.mem, 64, NULL, FI_ADDR_UNSPEC, &ctx[0]));
 }
 
-/* FI_MR_ENDPOINT: neither enabled before it is bound, nor a key before that (prov_key=1). */
+/* FI_MR_ENDPOINT with prov_key=1: a region cannot be enabled before the bind, and has no key before the enable. */
 static void mr_order(void)
 {
     struct fid_mr *mr;
@@ -25,7 +25,7 @@ static void mr_order(void)
     printf("nokey=%d\n", fi_mr_key(mr) == FI_KEY_NOTAVAIL);
 }
 
-/* Registered, not enabled: nobody may use it. */
+/* A region that is registered and not enabled cannot be accessed. */
 static void mr_unenabled(void)
 {
     struct fid_mr *mr;
@@ -67,7 +67,7 @@ static void close_ep_first(void)
 {
     setup();
     printf("rc=%d\n", fi_close(&a.ep->fid));
-    close_side(&a); /* and in order all is well */
+    close_side(&a); /* the right order succeeds */
 }
 
 static void close_cq_first(void)
@@ -123,7 +123,7 @@ static void mr_in_flight(void)
 static void av_in_flight(void)
 {
     setup();
-    CHECK(rma(true, 0, 0, 0, 64, fi_mr_key(b.mr), FI_DELIVERY_COMPLETE) == 0); /* shuffle and hold keep it back */
+    CHECK(rma(true, 0, 0, 0, 64, fi_mr_key(b.mr), FI_DELIVERY_COMPLETE) == 0); /* shuffle and hold delay the operation */
     printf("rc=%d\n", fi_av_remove(a.av, &a.peer, 1, 0));
     CHECK(wait_done(&a, 1));
 }
@@ -143,12 +143,12 @@ static void cq_overrun(void)
     a.mr = region(&a, a.mem, MEM, FI_WRITE | FI_REMOTE_WRITE, 1);
     b.mr = region(&b, b.mem, MEM, FI_WRITE | FI_REMOTE_WRITE, 2);
     connect_sides();
-    for (int i = 0; i < 6; i++) /* without delivery complete: each completes at once */
+    for (int i = 0; i < 6; i++) /* without FI_DELIVERY_COMPLETE each WRITE completes at once */
         CHECK(rma(true, i, 0, 0, 64, fi_mr_key(b.mr), FI_COMPLETION) == 0);
     printf("posted\n");
 }
 
-/* The same address twice, removed once. */
+/* The same address inserted twice and removed once. */
 static void av_twice(void)
 {
     fi_addr_t again;
@@ -194,7 +194,7 @@ static void threads(void)
     poll_twice();
 }
 
-const test_case life_cases[] = {
+const test_case lifetime_cases[] = {
     { "not_enabled", not_enabled }, { "mr_order", mr_order }, { "mr_unenabled", mr_unenabled }, { "key_size", key_size },
     { "key_twice", key_twice }, { "not_allocated", not_allocated }, { "close_ep_first", close_ep_first },
     { "close_cq_first", close_cq_first }, { "close_av_first", close_av_first }, { "close_domain_first", close_domain_first },

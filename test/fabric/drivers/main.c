@@ -1,6 +1,6 @@
-/* <library>, and lines "case config breaches output" on stdin: each case does one thing right or wrong with the library, in a
- * process of its own. Breaches are recorded by the library; what the case saw goes to the file output, a line with its status
- * to stdout. The real libfabric is started once, before the first fork: that takes 0.3 s. */
+/* Usage: driver LIBRARY, with lines "case config breaches output" on stdin. Each case runs in its own process and does one thing right or
+ * wrong with the library. The library records breaches in the file breaches. The case prints its observations to the file output. Its
+ * wait status goes to stdout, one line each. The real libfabric is initialized once before the first fork, because that takes 0.3 s. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void warm_up(void)
 
 static void run(const char *library, const char *name)
 {
-    const test_case *const tables[] = { op_cases, life_cases, way_cases };
+    const test_case *const tables[] = { op_cases, lifetime_cases, behaviour_cases };
     load(library);
     for (int t = 0; t < 3; t++) {
         for (const test_case *c = tables[t]; c->name; c++) {
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         pid_t child = fork();
         if (child == 0) {
             alarm(LIMIT_S);
-            close(STDIN_FILENO); /* exit would move the parent's place in it */
+            close(STDIN_FILENO); /* exit would change the parent's file offset */
             setenv("GORAIL_FABRIC", config, 1);
             setenv("GORAIL_FABRIC_BREACHES", breaches, 1);
             if (!freopen(output, "w", stdout))

@@ -1,11 +1,11 @@
-/* Operations that break a rule. What the library answers is printed: rc of the call, or err and prov_err. */
+/* Operations that break a rule. Each case prints the library's answer: rc of the call, or err and prov_err of the completion. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cases.h"
 #include "side.h"
 
-static void said(int rc)
+static void print_result(int rc)
 {
     if (rc == 0 && wait_done(&a, 1))
         printf("err=%d prov=%d\n", a.err, a.prov_err);
@@ -21,9 +21,9 @@ static uint64_t key(void)
 static void bad_key(void)
 {
     setup();
-    said(rma(true, 0, 0, 0, 64, key() ^ 0x55, FI_DELIVERY_COMPLETE));
+    print_result(rma(true, 0, 0, 0, 64, key() ^ 0x55, FI_DELIVERY_COMPLETE));
     a.err = 0;
-    said(rma(true, 1, 0, 0, 64, key(), FI_DELIVERY_COMPLETE)); /* the next one is fine */
+    print_result(rma(true, 1, 0, 0, 64, key(), FI_DELIVERY_COMPLETE)); /* the next operation succeeds */
 }
 
 static void closed_key(void)
@@ -33,13 +33,13 @@ static void closed_key(void)
     k = key();
     CHECK(fi_close(&b.mr->fid) == 0);
     b.mr = NULL;
-    said(rma(false, 0, 0, 0, 64, k, 0));
+    print_result(rma(false, 0, 0, 0, 64, k, 0));
 }
 
 static void bounds(void)
 {
     setup();
-    said(rma(true, 0, 0, MEM - 32, 64, key(), FI_DELIVERY_COMPLETE));
+    print_result(rma(true, 0, 0, MEM - 32, 64, key(), FI_DELIVERY_COMPLETE));
 }
 
 static void access_right(void)
@@ -47,13 +47,13 @@ static void access_right(void)
     struct fid_mr *mr;
     setup();
     mr = region(&b, b.mem, 4096, FI_REMOTE_READ, 77);
-    said(rma(true, 0, 0, 0, 64, fi_mr_key(mr), FI_DELIVERY_COMPLETE));
+    print_result(rma(true, 0, 0, 0, 64, fi_mr_key(mr), FI_DELIVERY_COMPLETE));
 }
 
 static void desc_missing(void)
 {
     setup();
-    said((int)fi_write(a.ep, a.mem, 64, NULL, a.peer, remote_base(), key(), &ctx[0]));
+    print_result((int)fi_write(a.ep, a.mem, 64, NULL, a.peer, remote_base(), key(), &ctx[0]));
 }
 
 static void desc_closed(void)
@@ -64,7 +64,7 @@ static void desc_closed(void)
     mr = region(&a, a.mem, 4096, FI_WRITE, 77);
     desc = fi_mr_desc(mr);
     CHECK(fi_close(&mr->fid) == 0);
-    said((int)fi_write(a.ep, a.mem, 64, desc, a.peer, remote_base(), key(), &ctx[0]));
+    print_result((int)fi_write(a.ep, a.mem, 64, desc, a.peer, remote_base(), key(), &ctx[0]));
 }
 
 static void desc_range(void)
@@ -72,7 +72,7 @@ static void desc_range(void)
     struct fid_mr *mr;
     setup();
     mr = region(&a, a.mem, 4096, FI_WRITE, 77);
-    said((int)fi_write(a.ep, a.mem + 4090, 64, fi_mr_desc(mr), a.peer, remote_base(), key(), &ctx[0]));
+    print_result((int)fi_write(a.ep, a.mem + 4090, 64, fi_mr_desc(mr), a.peer, remote_base(), key(), &ctx[0]));
 }
 
 static void desc_access(void)
@@ -80,25 +80,25 @@ static void desc_access(void)
     struct fid_mr *mr;
     setup();
     mr = region(&a, a.mem, 4096, FI_RECV, 77);
-    said((int)fi_send(a.ep, a.mem, 64, fi_mr_desc(mr), a.peer, &ctx[0]));
+    print_result((int)fi_send(a.ep, a.mem, 64, fi_mr_desc(mr), a.peer, &ctx[0]));
 }
 
 static void msg_size(void)
 {
     setup();
-    said(post_send(&a, 0, 0, 100000));
+    print_result(post_send(&a, 0, 0, 100000));
 }
 
 static void rma_size(void)
 {
     setup();
-    said(rma(true, 0, 0, 0, 70000, key(), FI_DELIVERY_COMPLETE)); /* rma_max=65536 */
+    print_result(rma(true, 0, 0, 0, 70000, key(), FI_DELIVERY_COMPLETE)); /* rma_max=65536 */
 }
 
 static void inject_size(void)
 {
     setup();
-    said((int)fi_inject(a.ep, a.mem, 8000, a.peer));
+    print_result((int)fi_inject(a.ep, a.mem, 8000, a.peer));
 }
 
 static void pieces(size_t local, size_t remote)
@@ -113,7 +113,7 @@ static void pieces(size_t local, size_t remote)
         to[i] = (struct fi_rma_iov){ .addr = remote_base() + i * 1000, .len = 80 / remote, .key = key() };
         desc[i] = fi_mr_desc(a.mr);
     }
-    said((int)fi_writemsg(a.ep, &msg, FI_DELIVERY_COMPLETE));
+    print_result((int)fi_writemsg(a.ep, &msg, FI_DELIVERY_COMPLETE));
 }
 
 static void iov(void)
@@ -141,27 +141,27 @@ static void lengths(void)
     to.key = key();
     to.addr = remote_base();
     msg.addr = a.peer;
-    said((int)fi_writemsg(a.ep, &msg, FI_DELIVERY_COMPLETE));
+    print_result((int)fi_writemsg(a.ep, &msg, FI_DELIVERY_COMPLETE));
 }
 
 static void immediate(void)
 {
     setup();
-    said(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE | FI_REMOTE_CQ_DATA));
-    said((int)fi_writedata(a.ep, a.mem, 64, fi_mr_desc(a.mr), 7, a.peer, remote_base(), key(), &ctx[0]));
+    print_result(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE | FI_REMOTE_CQ_DATA));
+    print_result((int)fi_writedata(a.ep, a.mem, 64, fi_mr_desc(a.mr), 7, a.peer, remote_base(), key(), &ctx[0]));
 }
 
 static void context_null(void)
 {
     setup();
-    said((int)fi_write(a.ep, a.mem, 64, fi_mr_desc(a.mr), a.peer, remote_base(), key(), NULL));
+    print_result((int)fi_write(a.ep, a.mem, 64, fi_mr_desc(a.mr), a.peer, remote_base(), key(), NULL));
 }
 
 static void context_reused(void)
 {
     setup();
     CHECK(post_recv(&a, 0, 0, 64) == 0);
-    said(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
+    print_result(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
 }
 
 static void context_touched(void)
@@ -169,47 +169,47 @@ static void context_touched(void)
     setup();
     CHECK(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE) == 0);
     memset(&ctx[0], 0, sizeof(ctx[0]));
-    said(0);
+    print_result(0);
 }
 
 static void no_peer(void)
 {
     setup();
     a.peer = 99;
-    said(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
+    print_result(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
 }
 
 static void removed_peer(void)
 {
     setup();
     CHECK(fi_av_remove(a.av, &a.peer, 1, 0) == 0);
-    said(post_send(&a, 0, 0, 64));
+    print_result(post_send(&a, 0, 0, 64));
 }
 
-/* Only the initiator knows the other. */
+/* Only the initiator has the other's address. */
 static void unknown_peer(void)
 {
     setup();
     CHECK(fi_av_remove(b.av, &b.peer, 1, 0) == 0);
-    said(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
+    print_result(rma(true, 0, 0, 0, 64, key(), FI_DELIVERY_COMPLETE));
 }
 
-/* A message to one that has left. */
+/* A message to a target that has removed the initiator's address. */
 static void forgotten(void)
 {
     setup();
     CHECK(post_recv(&b, 1, 0, 64) == 0);
     CHECK(fi_av_remove(b.av, &b.peer, 1, 0) == 0);
-    said(post_send(&a, 0, 0, 64));
+    print_result(post_send(&a, 0, 0, 64));
 }
 
-/* One that the other side has never known. */
-static void stranger(void)
+/* A message to a target that has never inserted the initiator's address. */
+static void never_inserted(void)
 {
     open_sides();
     CHECK(fi_av_insert(a.av, b.addr, 1, &a.peer, 0, NULL) == 1);
     CHECK(post_recv(&b, 1, 0, 64) == 0);
-    said(post_send(&a, 0, 0, 64));
+    print_result(post_send(&a, 0, 0, 64));
 }
 
 static void cancel(void)
@@ -231,13 +231,13 @@ static void truncated(void)
 static void receiver_not_ready(void)
 {
     setup();
-    said(post_send(&a, 0, 0, 64));
+    print_result(post_send(&a, 0, 0, 64));
     a.err = 0;
     CHECK(post_recv(&b, 1, 0, 64) == 0);
-    said(post_send(&a, 2, 0, 64));
+    print_result(post_send(&a, 2, 0, 64));
 }
 
-/* The data of a write that is not delivery-complete comes when its region is closed. */
+/* The data of a WRITE without FI_DELIVERY_COMPLETE arrives after its region is closed. */
 static void late_write(void)
 {
     setup();
@@ -258,6 +258,6 @@ const test_case op_cases[] = {
     { "iov", iov }, { "rma_iov", rma_iov }, { "lengths", lengths }, { "imm", immediate }, { "context_null", context_null },
     { "context_reused", context_reused }, { "context_touched", context_touched }, { "no_peer", no_peer },
     { "removed_peer", removed_peer }, { "unknown_peer", unknown_peer },
-    { "forgotten", forgotten }, { "stranger", stranger }, { "cancel", cancel }, { "truncated", truncated },
+    { "forgotten", forgotten }, { "stranger", never_inserted }, { "cancel", cancel }, { "truncated", truncated },
     { "rnr", receiver_not_ready }, { "late_write", late_write }, { NULL, NULL },
 };

@@ -155,7 +155,7 @@ int post_recv(side *s, int n, uint64_t local, size_t len)
     return (int)fi_recv(s->ep, s->mem + local, len, fi_mr_desc(s->mr), FI_ADDR_UNSPEC, &ctx[n]);
 }
 
-static void note(side *s, void *context, size_t len)
+static void record(side *s, void *context, size_t len)
 {
     int at = s->ndone++ % DONE;
     s->order[at] = (int)((struct fi_context2 *)context - ctx);
@@ -172,10 +172,10 @@ void poll_side(side *s)
         s->err = err.err;
         s->prov_err = err.prov_errno;
         s->errors++;
-        note(s, err.op_context, 0);
+        record(s, err.op_context, 0);
     }
     for (ssize_t i = 0; i < n; i++)
-        note(s, e[i].op_context, e[i].len);
+        record(s, e[i].op_context, e[i].len);
 }
 
 bool wait_done(side *s, int n)

@@ -1,4 +1,4 @@
-/* What the fabrics do to a caller who breaks nothing. */
+/* The behaviour of the fabrics towards a caller that breaks no rule. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static bool sorted(const side *s, int n)
     return true;
 }
 
-/* Writes, reads and messages; the bytes are checked when the completion is there. Closing is in order. */
+/* WRITEs, READs and messages. The bytes are checked at each completion. Objects are closed in the right order. */
 static void clean(void)
 {
     enum { N = 40, SIZE = 4096 };
@@ -57,8 +57,8 @@ static void clean(void)
     close_side(&b);
 }
 
-/* A write without delivery complete says done while its data is not there yet; then it comes. */
-static void weak(void)
+/* A WRITE without FI_DELIVERY_COMPLETE completes before its data is in place. The data arrives later. */
+static void early_completion(void)
 {
     int early = 0;
     bool all = false;
@@ -68,7 +68,7 @@ static void weak(void)
         CHECK(rma(true, i, (uint64_t)i, (uint64_t)i, 1, key(), FI_COMPLETION) == 0);
         CHECK(wait_done(&a, 1));
         early += b.mem[i] == 0;
-        a.mem[i] = 2; /* the buffer is ours again */
+        a.mem[i] = 2; /* the caller may reuse the buffer */
     }
     for (int i = 0; i < 100000 && !all; i++) {
         poll_side(&a);
@@ -79,7 +79,7 @@ static void weak(void)
     printf("early=%d\n", early > 0);
 }
 
-/* Nothing lands while the target does not poll. */
+/* No data lands while the target does not poll. */
 static void manual(void)
 {
     setup();
@@ -113,7 +113,7 @@ static void injected_error(void)
     printf("errors=%d err=%d prov=%d\n", a.errors, a.err, a.prov_err);
 }
 
-/* Messages fail by chance, and some of those arrive; who they are the seed decides, not when anybody polls. */
+/* SENDs fail at random, and some of the failed ones arrive. Only the seed decides which; the times of polls do not. */
 static void lost_sends(void)
 {
     enum { N = 300 };
@@ -148,7 +148,7 @@ static void offers(void)
            getinfo(FI_VERSION(2, 1), 0, FI_EP_RDM, &none), version());
 }
 
-/* A blocked target is woken; without work trywait lets it block and the descriptor is quiet. */
+/* A blocked target is woken. Without work fi_trywait returns 0 and the descriptor is not readable. */
 static void waiting(void)
 {
     struct fid *fid;
@@ -176,7 +176,7 @@ static void waiting(void)
     printf("quiet=%d\n", quiet);
 }
 
-/* The target is another process, and is killed. */
+/* The target is another process, which is killed. */
 static void killed(void)
 {
     int there[2], back[2];
@@ -213,8 +213,8 @@ static void killed(void)
     printf("err=%d prov=%d\n", a.err, a.prov_err);
 }
 
-const test_case way_cases[] = {
-    { "clean", clean }, { "weak", weak }, { "manual", manual }, { "depth", depth }, { "fail_at", injected_error },
+const test_case behaviour_cases[] = {
+    { "clean", clean }, { "weak", early_completion }, { "manual", manual }, { "depth", depth }, { "fail_at", injected_error },
     { "lost_sends", lost_sends },
     { "api", old_api }, { "offers", offers }, { "waiting", waiting }, { "killed", killed }, { NULL, NULL },
 };

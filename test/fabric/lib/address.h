@@ -1,4 +1,4 @@
-/* An endpoint's address: 32 bytes that mean nothing to anybody else. */
+/* An endpoint's address: 32 bytes, opaque to the application. */
 #ifndef FAB_ADDRESS_H
 #define FAB_ADDRESS_H
 

@@ -15,7 +15,7 @@ fab_peer *fab_av_peer(fab_av *av, fi_addr_t addr)
     return addr < av->room ? av->peer[addr] : NULL;
 }
 
-/* A process that was killed may be a zombie yet. */
+/* A killed process that is a zombie counts as dead. */
 bool fab_peer_alive(const fab_peer *peer)
 {
     char path[64], line[256], *state;
@@ -89,7 +89,7 @@ static size_t spare(fab_av *av)
     return i;
 }
 
-/* Indices are given out again, lowest first. */
+/* Uses the lowest free index. */
 static int insert_one(fab_av *av, const void *addr, fi_addr_t *out)
 {
     static const uint8_t none[FAB_ADDR_LEN];
@@ -146,7 +146,7 @@ static int remove_one(fab_av *av, fi_addr_t addr)
 {
     fab_peer *peer = fab_av_peer(av, addr);
     if (!peer) {
-        fab_breach(av->dom->kind, "no_peer", "fi_av_remove of %llu", (unsigned long long)addr);
+        fab_breach(av->dom->kind, "no_peer", "fi_av_remove of fi_addr %llu, which is not in the address vector", (unsigned long long)addr);
         return -FI_EINVAL;
     }
     if (--peer->refs && SW(av->dom->kind, av_refs))

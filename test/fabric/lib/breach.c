@@ -1,4 +1,4 @@
-/* Breaches of rules, recorded. */
+/* Records of breaches and of endpoints; locks. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include "fab.h"
 #include "names.h"
 
-/* One line in one write: processes and threads share the file. */
+/* Writes each line with one write, because processes and threads share the file. */
 static void append(const char *variable, const char *line, size_t len)
 {
     const char *path = getenv(variable);
@@ -53,9 +53,9 @@ void fab_lock(fab_dom *dom)
     if (pthread_mutex_trylock(&dom->mu) == 0)
         return;
     pthread_mutex_lock(&dom->mu);
-    if (dom->one_thread && !dom->crowded) {
-        dom->crowded = true;
-        fab_breach(dom->kind, "threads", "two calls at a time on a domain of FI_THREAD_DOMAIN");
+    if (dom->one_thread && !dom->threads_reported) {
+        dom->threads_reported = true;
+        fab_breach(dom->kind, "threads", "concurrent calls on a domain with FI_THREAD_DOMAIN");
     }
 }
 

@@ -1,4 +1,4 @@
-/* The tables of messages and RMA: every form of a call becomes one. */
+/* The ops tables of messages and RMA. Every form of a call becomes fab_post or fab_recv. */
 #include "fab.h"
 
 static uint64_t flags_of(fab_ep *ep)

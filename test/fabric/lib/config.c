@@ -1,4 +1,4 @@
-/* GORAIL_FABRIC: "name=value,...". */
+/* Parses GORAIL_FABRIC: "name=value,...". */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static void parse(char *text)
                 rc = set_number(word, value);
         }
         if (rc)
-            snprintf(config.error, sizeof(config.error), "GORAIL_FABRIC: %.200s", word);
+            snprintf(config.error, sizeof(config.error), "GORAIL_FABRIC: unknown switch or bad value: %.200s", word);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Completion queues: real completions are taken in and come out in an order made by chance. */
+/* Completion queues. Completions of the real queue come out in random order. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void take(fab_dom *dom, fab_op *op, int err, size_t len)
         fab_op_free(dom, op);
 }
 
-/* Implements the progress of everything: what the real queue has, and what is held back. */
+/* Progress: handles the real queue's completions, then launches held operations. */
 void fab_progress(fab_dom *dom)
 {
     enum { ROUNDS = 4, BATCH = 32 };
@@ -73,12 +73,12 @@ void fab_cq_add(fab_cq *cq, const fab_entry *entry)
     }
     if (cq->n + cq->nerrors > cq->size && !cq->overrun) {
         cq->overrun = true;
-        fab_breach(cq->dom->kind, "cq_overrun", "more than %zu completions unread", cq->size);
+        fab_breach(cq->dom->kind, "cq_overrun", "more than %zu unread completions", cq->size);
     }
     fab_wake(cq->dom);
 }
 
-/* The one that has waited too long, else any; none when chance says so. */
+/* The oldest entry, if it was held longer than the switch hold allows. Else a random entry, or with probability 1/4 none (SIZE_MAX). */
 static size_t pick(fab_cq *cq)
 {
     fab_dom *dom = cq->dom;
@@ -133,7 +133,7 @@ static ssize_t read_cq(struct fid_cq *fid, void *buf, size_t count)
     return rc;
 }
 
-/* Fills what libfabric 1.17's entry has: a newer caller's is longer. */
+/* Fills the fields of libfabric 1.17's entry; the entry of a newer caller is longer. */
 static ssize_t readerr(struct fid_cq *fid, struct fi_cq_err_entry *out, uint64_t flags)
 {
     fab_cq *cq = FAB_OF(fab_cq, fid);

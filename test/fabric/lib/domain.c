@@ -7,7 +7,7 @@
 
 #include "fab.h"
 
-/* As libfabric's headers after 1.17 have it, and room for what comes. */
+/* Padded, because the attributes of libfabric after 1.17 are longer. */
 union padded_cq_attr {
     struct fi_cq_attr v;
     unsigned char room[256];
@@ -17,7 +17,7 @@ union padded_av_attr {
     unsigned char room[256];
 };
 
-uint64_t fab_dice(uint64_t *state)
+uint64_t fab_next_random(uint64_t *state)
 {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -27,7 +27,7 @@ uint64_t fab_dice(uint64_t *state)
 
 uint64_t fab_random(fab_dom *dom)
 {
-    return fab_dice(&dom->random);
+    return fab_next_random(&dom->random);
 }
 
 static int close_fabric(struct fid *fid)
@@ -89,7 +89,7 @@ static int close_real(fab_dom *dom)
     return first;
 }
 
-/* Whatever is left of operations goes; their endpoints are closed. */
+/* Frees the remaining operations. Their endpoints are closed already. */
 static int close_domain(struct fid *fid)
 {
     fab_dom *dom = FAB_OF(fab_dom, fid);
@@ -115,7 +115,7 @@ static struct fi_ops_domain domain_ops = {
     .size = sizeof(struct fi_ops_domain), .av_open = fab_av_open, .cq_open = fab_cq_open, .endpoint = fab_ep_open,
 };
 
-/* How the real queue's own signal shows in its descriptor, where it is never reset. */
+/* Finds the epoll data of the real queue's signal in real_fd. Provider net never resets that signal. */
 static int find_signal(fab_dom *dom)
 {
     struct epoll_event ev[4];
@@ -164,7 +164,7 @@ int fab_class_ok(int kind, uint32_t tclass)
     return kind == FAB_CXI && tclass != FI_TC_UNSPEC && (tclass < FI_TC_LABEL || tclass > FI_TC_SCAVENGER) ? -FI_EINVAL : 0;
 }
 
-/* As cxi does: the key has its form, and the device has the service, which allows the VNI. Others know no keys. */
+/* Like cxi: the key has the right size, the device has the service, and the service allows the VNI. Other fabrics refuse keys. */
 static int set_key(fab_dom *dom, const struct fi_domain_attr *attr)
 {
     struct key key;
@@ -199,7 +199,7 @@ int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_dom
     dom->rail = info->nic ? info->nic->bus_attr->attr.pci.bus_id - 0x3b : 0;
     dom->fabric = fabric;
     dom->random = ((uint64_t)SW(dom->kind, seed) + 1) * UINT64_C(0x9e3779b97f4a7c15) + atomic_fetch_add(&count, 1);
-    dom->dice = dom->random;
+    dom->fail_random = dom->random;
     dom->tclass = info->domain_attr->tclass;
     dom->hmem = (info->caps & FI_HMEM) != 0;
     dom->one_thread = info->domain_attr->threading == FI_THREAD_DOMAIN;

@@ -7,7 +7,7 @@
 #include "address.h"
 #include "fab.h"
 
-/* Numbers of libfabric 2.x. */
+/* Endpoint options of libfabric 2.x. */
 enum {
     OPT_CUDA = 10, OPT_SHARED_MEMORY = 11, OPT_MAX_MSG_SIZE = 12, OPT_MAX_RMA_SIZE = 14,
     OPT_EMULATED_READ = -(0xefa << 16) + 1, OPT_EMULATED_WRITE = -(0xefa << 16) + 2,
@@ -93,7 +93,7 @@ static int enable(fab_ep *ep)
     if (ep->enabled || !ep->av || !ep->tx_cq || !ep->rx_cq)
         return -FI_EOPBADSTATE;
     if (dom->kind == FAB_CXI && !(SW(FAB_CXI, classes) >> (ep->tclass ? ep->tclass - FI_TC_LABEL : 0) & 1))
-        return -FI_EINVAL; /* efa takes any class, and its own level where that is not to be had */
+        return -FI_EINVAL; /* efa accepts any class, and uses its own service level if the class is not available */
     rc = fi_endpoint(dom->real, dom->real_info, &ep->real, NULL);
     if (!rc)
         rc = fi_ep_bind(ep->real, &dom->real_av->fid, 0);
@@ -201,7 +201,7 @@ int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ou
         dom->ep[idx] = ep;
         dom->eps++;
     }
-    /* Unique on the host, whatever the seed. */
+    /* Unique on the host, independent of the seed. */
     ep->cookie = fab_now() << 20 ^ (uint64_t)fab_own_pid() << 44 ^ (uint64_t)(uintptr_t)ep >> 4;
     fab_unlock(dom);
     if (idx == FAB_EPS) {

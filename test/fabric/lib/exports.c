@@ -1,4 +1,4 @@
-/* The symbols that a program looks up; all else is reached through objects. */
+/* The exported symbols. Programs reach all other calls through objects. */
 #include <stdio.h>
 
 #include "fab.h"

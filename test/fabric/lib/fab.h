@@ -1,13 +1,13 @@
-/* A libfabric for tests: it offers the fabrics efa, efa-direct and cxi, keeps their rules, and lets the real libfabric's tcp
- * provider move the bytes.
+/* A libfabric for tests. It offers the fabrics efa, efa-direct and cxi, enforces their rules, and moves the bytes with the real
+ * libfabric's tcp provider.
  *
- * One file per noun: config.c (switches.h), breach.c (and what is recorded beside breaches), real.c (the real library), info.c and exports.c (what is offered),
- * domain.c, page.c (what endpoints of one host know about each other), av.c, mr.c, mapped.c, ep.c, post.c (what is checked when an
- * operation is posted), calls.c, op.c (an operation's life), launch.c, recv.c, cq.c, wait.c.
+ * config.c (switches.h), breach.c (records of breaches and endpoints, locks), real.c (the real library), info.c (fi_getinfo), exports.c,
+ * domain.c (fabrics, domains), page.c (state shared between processes), av.c, mr.c, mapped.c (is memory mapped), ep.c, post.c (checks
+ * at posting), calls.c (ops tables), op.c (operations), launch.c (posting to the real provider), recv.c, cq.c, wait.c.
  *
- * Objects are our own and hold real ones. One lock per domain covers all of it, and every call of the real library: its net
- * provider needs that. A closed object stays allocated, so that its use is seen. Errors are checked where the rule is known:
- * a bad key never reaches the real provider, which would cancel the innocents behind it.
+ * Each object here holds an object of the real library. One lock per domain covers the domain and all calls of the real library; its net
+ * provider needs that. A closed object stays allocated, so that a use after close is recorded. Rules are checked before the real
+ * provider: a bad key there would also cancel operations behind it that broke no rule.
  */
 #ifndef FAB_H
 #define FAB_H
@@ -29,14 +29,14 @@
 
 enum { FAB_IOV = 4, FAB_MRS_KEPT = 1024, FAB_ADDR_LEN = 32 };
 
-/* Appends to GORAIL_FABRIC_BREACHES and stderr; rule is one word that tests look for. */
+/* Writes a breach to the file GORAIL_FABRIC_BREACHES and to stderr. Tests compare rule, one word. */
 void fab_breach(int kind, const char *rule, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 typedef struct fab_real {
     void *dl;
     uint32_t version;
     const char *prov; /* "net" or "tcp" */
-    bool lazy_sockets; /* net: fi_trywait doesn't work and sockets keep data after a poll */
+    bool lazy_sockets; /* net: fi_trywait does not work, and sockets may keep data after a poll */
     char error[256];
     int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **);
     void (*freeinfo)(struct fi_info *);
@@ -45,9 +45,9 @@ typedef struct fab_real {
     const char *(*strerror)(int);
 } fab_real;
 
-/* NULL when there is none; loaded once. */
+/* The real library, loaded once, or NULL. */
 const fab_real *fab_real_get(void);
-/* The real provider's entry for an interface, or NULL; freed with freeinfo. */
+/* The real provider's entry for an interface, or NULL. The caller frees it with freeinfo. */
 struct fi_info *fab_real_info(const char *interface);
 
 const char *fab_prov_name(int kind);
@@ -55,7 +55,7 @@ const char *fab_fabric_name(int kind);
 int fab_getinfo(uint32_t version, uint64_t flags, const struct fi_info *hints, struct fi_info **out);
 int fab_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **out, void *context);
 
-/* state of every object: OPEN, then CLOSED for ever. */
+/* The state of every object. A closed object stays allocated in state CLOSED. */
 enum { FAB_OPEN = 0x6f70656e, FAB_CLOSED = 0x636c6f73 };
 
 typedef struct fab_fabric {
@@ -76,15 +76,15 @@ struct fab_dom {
     struct fid_domain fid;
     uint32_t state;
     int kind, rail;
-    bool hmem;       /* FI_HMEM was asked for */
-    bool one_thread; /* FI_THREAD_DOMAIN was asked for: two calls at a time are a breach, */
-    bool crowded;    /* told once */
+    bool hmem;       /* the caller requested FI_HMEM */
+    bool one_thread; /* the caller requested FI_THREAD_DOMAIN: concurrent calls are a breach, */
+    bool threads_reported; /* reported once */
     uint32_t tclass, service, vni;
     fab_fabric *fabric;
-    pthread_mutex_t mu; /* guards all below, and all that hangs on it */
-    int eps, cqs, avs, mrs; /* open ones */
+    pthread_mutex_t mu; /* protects all fields below, and the objects of the domain */
+    int eps, cqs, avs, mrs; /* numbers of open objects */
     uint64_t random;
-    uint64_t dice; /* of SENDs that fail: so that neither time nor polls decide which */
+    uint64_t fail_random; /* random state of fail_sends: separate, so that the number of polls does not change which SENDs fail */
     uint64_t posted; /* operations so far, for fail_at */
     struct fi_info *real_info;
     struct fid_fabric *real_fabric;
@@ -92,34 +92,34 @@ struct fab_dom {
     struct fid_av *real_av;
     struct fid_cq *real_cq;
     int real_fd;
-    uint64_t signal_tag; /* how the real queue's own signal shows in real_fd */
-    bool more;           /* the real queue was not read to its end */
+    uint64_t signal_tag; /* epoll data of the real queue's own signal in real_fd */
+    bool more;           /* the real queue may have more completions */
     int page_fd;
     fab_page *page;
     fab_ep *ep[FAB_EPS];
     fab_cq *cq_list;
-    fab_op *ops;        /* all of them */
-    fab_op *held;       /* not yet given to the real provider, oldest first */
+    fab_op *ops;        /* all operations of the domain */
+    fab_op *held;       /* not yet posted to the real provider, oldest first */
     fab_op *held_last;
     uint32_t nheld;
-    fab_op *contexts[1024]; /* operations by op_context, where those are ours */
+    fab_op *contexts[1024]; /* hash table by op_context, with the switch context2 */
     fab_mr **mr;        /* by descriptor */
     uint32_t mr_room, mr_next;
     fab_mr *mr_free, *mr_kept[FAB_MRS_KEPT];
     uint32_t mr_kept_at;
-    uint32_t mr_waiting; /* registered and not enabled */
+    uint32_t mr_waiting; /* regions registered and not enabled */
 };
 
 struct fab_av {
     struct fid_av fid;
     uint32_t state;
     fab_dom *dom;
-    int users; /* endpoints bound */
+    int users; /* number of bound endpoints */
     fab_peer **peer; /* by fi_addr_t */
     size_t room;
 };
 
-/* One address of a vector. It outlives its removal while operations name it. */
+/* An address in a vector. After removal it lives until its last operation ends. */
 struct fab_peer {
     uint8_t addr[FAB_ADDR_LEN];
     uint64_t cookie;
@@ -127,10 +127,10 @@ struct fab_peer {
     uint32_t idx; /* the peer's endpoint in its page */
     pid_t pid;
     fi_addr_t real;
-    fab_page *page; /* of the peer, or NULL: it is gone */
+    fab_page *page; /* the peer's page; NULL: the peer is gone */
     bool listed;
-    bool stuck, sent; /* in this pass over what is held: full, or a message of it stays */
-    uint64_t checked; /* when it was last seen alive */
+    bool full, send_held; /* in this pass of fab_pump: the real provider took no more; a message stays held */
+    uint64_t checked; /* time of the last check that the process lives, ns */
 };
 
 struct fab_mr {
@@ -141,10 +141,10 @@ struct fab_mr {
     struct fid_mr *real;
     uint64_t base, len, access, key;
     uint32_t index, salt;
-    int users; /* operations in flight with its descriptor */
+    int users; /* operations in flight with the descriptor of this region */
     bool enabled;
-    char *at;   /* of a GPU's memory: where this process has it, else NULL */
-    void *map;  /* the mapping around that */
+    char *at;   /* GPU memory: its address in this process; else NULL */
+    void *map;  /* the mapping that contains at */
     size_t map_len;
     fab_mr *next;
 };
@@ -159,12 +159,12 @@ struct fab_ep {
     size_t tx, rx; /* depths */
     fab_av *av;
     fab_cq *tx_cq, *rx_cq;
-    int mrs; /* bound to it */
+    int mrs; /* number of bound regions */
     bool enabled;
     struct fid_ep *real;
     uint8_t addr[FAB_ADDR_LEN];
     uint32_t sending, receiving; /* operations in flight */
-    fab_op *recvs, *recvs_last;  /* posted, in order */
+    fab_op *recvs, *recvs_last;  /* posted receives, in order */
 };
 
 typedef struct fab_entry {
@@ -183,31 +183,31 @@ struct fab_cq {
     enum fi_cq_format format;
     int users;
     size_t size;
-    fab_entry *entry; /* completions; errors are kept apart */
+    fab_entry *entry; /* successful completions; errors are separate */
     size_t n, room;
     fab_entry *error;
     size_t nerrors, errors_room;
     bool overrun;
-    int fd, event, timer; /* fd is an epoll of the other two and the real queue's; -1 without */
-    bool armed;           /* somebody may be blocked */
+    int fd, event, timer; /* fd is an epoll of the other two and of real_fd; -1 without a wait object */
+    bool armed;           /* fi_trywait has returned 0: a thread may block */
 };
 
 enum { FAB_WRITE, FAB_READ, FAB_SEND, FAB_RECV, FAB_BOUNCE };
 
-/* In front of every message on the real wire. */
+/* The header of every message on the real wire. */
 typedef struct fab_header {
-    uint64_t source; /* cookie of the sender's endpoint */
+    uint64_t source; /* the sending endpoint's cookie; in a posted receive: the peer's, or 0 */
     uint32_t len, directed;
 } fab_header;
 
 struct fab_op {
-    struct fi_context2 real; /* first: its address is the real op_context */
+    struct fi_context2 real; /* the first field: the operation's address is the real op_context */
     fab_op *next, *prev;     /* dom->ops */
     fab_op *held_next, *held_prev;
     fab_op *ctx_next;        /* dom->contexts */
     int kind;
-    bool held, silent, waiting, owns_ctx;
-    bool any; /* a receive for messages of all peers */
+    bool held, silent, waiting, owns_ctx; /* silent: reports no (further) completion; waiting: its last launch must be repeated */
+    bool any; /* a receive for messages from all peers */
     fab_ep *ep;
     fab_cq *cq;
     void *ctx;
@@ -217,23 +217,23 @@ struct fab_op {
     fab_mr *mr[FAB_IOV];
     size_t niov, nrma, len;
     uint32_t age, due, tries;
-    uint64_t number, since;  /* since: of waiting, ns */
+    uint64_t number, since;  /* number: n-th operation of the domain; since: time of the first launch, ns */
     int fail;
-    bool lands; /* a SEND that fails, and arrives all the same */
+    bool lands; /* a SEND that fails and still arrives */
     void *copy;
     fab_header header;
 };
 
-/* op.c. The caller holds the lock in all of these. */
+/* op.c. The caller holds the domain's lock. */
 fab_op *fab_op_new(fab_dom *dom, int kind);
 void fab_op_free(fab_dom *dom, fab_op *op);
 void fab_op_done(fab_dom *dom, fab_op *op, int err, int prov_err, size_t len);
-bool fab_op_context(fab_dom *dom, fab_op *op, void *ctx); /* false: a breach, refuse it */
+bool fab_op_context(fab_dom *dom, fab_op *op, void *ctx); /* false: a breach, and the operation is refused */
 void fab_op_hold(fab_dom *dom, fab_op *op);
 void fab_op_unhold(fab_dom *dom, fab_op *op);
-void fab_op_drop(fab_ep *ep); /* all of an endpoint that closes */
+void fab_op_drop(fab_ep *ep); /* drops all operations of an endpoint that closes */
 
-/* What goes wrong, and how each fabric says so. */
+/* Failures; fab_op_fail reports each with the fabric's own error. */
 enum { FAB_BAD_KEY, FAB_UNKNOWN, FAB_RNR, FAB_GONE, FAB_TRUNCATED };
 void fab_op_fail(fab_dom *dom, fab_op *op, int what);
 uint64_t fab_now(void);
@@ -243,7 +243,7 @@ void fab_pump(fab_dom *dom, bool polled);
 void fab_real_done(fab_dom *dom, fab_op *op, int err);
 bool fab_must_poll(const fab_dom *dom, bool *waiting);
 
-/* post.c. FAB_QUIET among the flags: it completes unseen (fi_inject). */
+/* post.c. Flag FAB_QUIET: the operation has no completion (fi_inject). */
 #define FAB_QUIET (UINT64_C(1) << 63)
 ssize_t fab_post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr,
                  const struct fi_rma_iov *rma, size_t nrma, void *ctx, uint64_t flags);
@@ -271,7 +271,7 @@ extern struct fi_ops_mr fab_mr_ops;
 extern struct fi_ops_msg fab_msg_ops;
 extern struct fi_ops_rma fab_rma_ops;
 
-/* mapped.c: whether there is something, and whether it is the processor's. */
+/* mapped.c: whether memory is mapped, and whether the CPU can read the byte. */
 bool fab_mapped(uint64_t base, uint64_t len);
 bool fab_readable(uint64_t at);
 
@@ -280,19 +280,19 @@ fab_peer *fab_av_peer(fab_av *av, fi_addr_t addr);
 void fab_peer_put(fab_dom *dom, fab_peer *peer);
 bool fab_peer_alive(const fab_peer *peer);
 
-/* Every call takes the domain's lock with this. */
+/* Takes the domain's lock for a call; reports concurrent calls with FI_THREAD_DOMAIN. */
 void fab_lock(fab_dom *dom);
 void fab_unlock(fab_dom *dom);
-/* Appends what an endpoint was opened with to GORAIL_FABRIC_OPENED. */
+/* Appends a line with the endpoint's attributes to the file GORAIL_FABRIC_OPENED. */
 void fab_opened(const fab_ep *ep);
 int fab_class_ok(int kind, uint32_t tclass); /* 0 or an error */
 
 uint64_t fab_random(fab_dom *dom);
-uint64_t fab_dice(uint64_t *state);
-/* Of a call on an object that was closed: recorded, and true. */
+uint64_t fab_next_random(uint64_t *state);
+/* Whether the object is closed. If so, records a breach of the call. */
 bool fab_is_closed(uint32_t state, int kind, const char *call);
-int fab_busy(int kind, const char *what, const char *why);
+int fab_busy(int kind, const char *what, const char *why); /* records a breach, returns -FI_EBUSY; without close_order returns 0 */
 
-#define FAB_OF(type, pointer) ((type *)(void *)(pointer)) /* the fid comes first in every object */
+#define FAB_OF(type, pointer) ((type *)(void *)(pointer)) /* the fid is the first field of every object */
 
 #endif

@@ -1,4 +1,4 @@
-/* What is offered: fi_getinfo. */
+/* fi_getinfo. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +122,7 @@ static bool named(const char *wanted, const char *have)
     return !wanted || !strcasecmp(wanted, have);
 }
 
-/* As the providers do: what is required must be in the hints, what is asked for must be offered. */
+/* Like the real providers: required modes must be in the hints, and requested capabilities must be offered. */
 static bool fits(const struct fi_info *hints, const struct fi_info *info, int kind)
 {
     if (!hints)
@@ -153,8 +153,8 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
     return !hints->rx_attr || hints->rx_attr->size <= granted(SW(kind, rx), SW(kind, rx_max));
 }
 
-/* Primary capabilities, flags and orders are given as asked for, no more; depths and threading, too. The traffic class is
- * not taken over by any provider. */
+/* Narrows the entry to the hints: FI_HMEM, and FI_DIRECTED_RECV if the hints have caps, only on request; op_flags, msg_order, depths and
+ * threading as in the hints. No provider copies the traffic class. */
 static void narrow(struct fi_info *info, const struct fi_info *hints)
 {
     if (hints && hints->caps)

@@ -1,12 +1,12 @@
-/* Operations on their way into the real provider, in an order made by chance, and back. */
+/* Posts operations to the real provider, in random order, and takes their completions. */
 #include "fab.h"
 
 enum { GO, WAIT };
 
-static const uint64_t look_ns = 100000000;
+static const uint64_t liveness_ns = 100000000;
 
-/* The real provider gives no answer about a peer that is gone. */
-static bool lost(fab_dom *dom, fab_op *op)
+/* Whether the peer is gone. The real provider does not report that. The process is checked at most every 100 ms. */
+static bool peer_gone(fab_dom *dom, fab_op *op)
 {
     uint64_t now = fab_now();
     (void)dom;
@@ -14,13 +14,13 @@ static bool lost(fab_dom *dom, fab_op *op)
         op->since = now;
     if (!op->peer->page || !atomic_load(&op->peer->page->ep[op->peer->idx].cookie))
         return true;
-    if (now - op->since < look_ns || now - op->peer->checked < look_ns)
+    if (now - op->since < liveness_ns || now - op->peer->checked < liveness_ns)
         return false;
     op->peer->checked = now;
     return !fab_peer_alive(op->peer);
 }
 
-/* What the target's device checks, before anything goes there. */
+/* Checks keys, bounds and access like the target's device, before the operation is posted. */
 static bool keys_good(fab_dom *dom, fab_op *op)
 {
     const uint64_t need = op->kind == FAB_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE;
@@ -66,7 +66,7 @@ static ssize_t post_rma(fab_dom *dom, fab_op *op)
     return fi_writemsg(op->ep->real, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-/* A receive at the target is taken first: a message without one would stop all else on the real connection. */
+/* Takes a receive of the target before the SEND, because a message without a receive would block the real connection. */
 static ssize_t post_send(fab_op *op)
 {
     struct iovec iov[FAB_IOV + 1] = { { .iov_base = &op->header, .iov_len = sizeof(op->header) } };
@@ -96,13 +96,13 @@ static int launch(fab_dom *dom, fab_op *op)
         fab_op_done(dom, op, op->fail, (int)SW(dom->kind, fail_prov), 0);
         return GO;
     }
-    if (!page || lost(dom, op)) {
+    if (!page || peer_gone(dom, op)) {
         fab_op_fail(dom, op, FAB_GONE);
         return GO;
     }
-    if (SW(dom->kind, unknown_peer) && !fab_page_knows(page, op->ep->cookie)) {
-        if (op->kind != FAB_SEND || !fab_page_knew(page, op->ep->cookie)) /* a peer may leave while a message is on its way */
-            fab_breach(dom->kind, "unknown_peer", "the target has not inserted our address");
+    if (SW(dom->kind, unknown_peer) && !fab_page_inserted(page, op->ep->cookie)) {
+        if (op->kind != FAB_SEND || !fab_page_ever_inserted(page, op->ep->cookie)) /* a SEND may be in flight when the target leaves */
+            fab_breach(dom->kind, "unknown_peer", "the target has not inserted the initiator's address");
         fab_op_fail(dom, op, FAB_UNKNOWN);
         return GO;
     }
@@ -120,7 +120,7 @@ static int launch(fab_dom *dom, fab_op *op)
         return WAIT;
     }
     if (rc == -FI_EAGAIN) {
-        op->peer->stuck = true;
+        op->peer->full = true;
         return WAIT;
     }
     if (rc)
@@ -130,36 +130,37 @@ static int launch(fab_dom *dom, fab_op *op)
     return GO;
 }
 
-/* Gives on what has been held long enough; when too much is held, one more. */
+/* Launches operations that were held long enough. After a post, if more than `shuffle` operations are held, launches one more. */
 void fab_pump(fab_dom *dom, bool polled)
 {
     bool spill = !polled && dom->nheld > (uint32_t)SW(dom->kind, shuffle);
     uint64_t at = spill ? fab_random(dom) % dom->nheld : 0, i = 0;
     for (fab_op *op = dom->held; op; op = op->held_next)
-        op->peer->stuck = op->peer->sent = false;
+        op->peer->full = op->peer->send_held = false;
     for (fab_op *op = dom->held, *next; op; op = next, i++) {
         fab_peer *peer = op->peer;
         bool send = op->kind == FAB_SEND, go = op->age >= op->due || (spill && i >= at && !op->waiting);
         next = op->held_next;
         op->age += polled;
-        if (peer->stuck || (send && peer->sent && SW(dom->kind, order_sas)))
+        if (peer->full || (send && peer->send_held && SW(dom->kind, order_sas)))
             go = false;
         if (go && (polled || !op->waiting)) {
             spill = spill && op->age >= op->due;
             peer->users++;
             if (launch(dom, op) == WAIT) {
                 op->waiting = true;
-                peer->sent = peer->sent || send;
+                peer->send_held = peer->send_held || send;
             }
             peer->users--;
             fab_peer_put(dom, peer);
         } else {
-            peer->sent = peer->sent || send;
+            peer->send_held = peer->send_held || send;
         }
     }
 }
 
-/* A failure of the real connection takes the innocent with it: they go again, for RMA may be done twice. */
+/* A failure of the real connection also fails operations that broke no rule. RMA operations are retried, because a second execution
+ * is harmless. */
 void fab_real_done(fab_dom *dom, fab_op *op, int err)
 {
     enum { TRIES = 5 };

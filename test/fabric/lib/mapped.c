@@ -1,4 +1,4 @@
-/* What is at an address. */
+/* Whether memory is mapped and readable. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -6,7 +6,7 @@
 
 #include "fab.h"
 
-/* A byte that the processor may read: memory of a GPU has addresses, and nothing there for it. */
+/* test/cuda's GPU memory is mapped without access: the CPU cannot read it. */
 bool fab_readable(uint64_t at)
 {
     char byte;
@@ -14,7 +14,7 @@ bool fab_readable(uint64_t at)
     return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
 }
 
-/* First, last and some pages between: regions may be huge. */
+/* Checks the first page, the last page and 63 pages between, because regions may be huge. */
 bool fab_mapped(uint64_t base, uint64_t len)
 {
     enum { SAMPLES = 64 };

@@ -9,7 +9,7 @@
 #include "dmabuf.h"
 #include "fab.h"
 
-/* As libfabric's headers after 1.17 have it. */
+/* As in libfabric's headers after 1.17. */
 #define MR_DMABUF (UINT64_C(1) << 40)
 struct mr_dmabuf {
     int fd;
@@ -18,7 +18,7 @@ struct mr_dmabuf {
     void *base;
 };
 
-/* A region is reachable from here on. */
+/* Makes the region accessible to peers. */
 static int publish(fab_mr *mr)
 {
     fab_page_key k = { .key = mr->key, .base = mr->base, .len = mr->len, .access = mr->access,
@@ -46,14 +46,14 @@ static bool key_used(fab_dom *dom, uint64_t key)
     return false;
 }
 
-/* Implements the choice of a key: of ours, at random, or the caller's. */
+/* Chooses a random key with the switch prov_key, else the caller's. */
 static int choose_key(fab_dom *dom, uint64_t wanted, uint64_t *out)
 {
     uint64_t most = SW(dom->kind, key_size) >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * SW(dom->kind, key_size))) - 1;
     if (!SW(dom->kind, prov_key)) {
         *out = wanted;
         if (wanted > most) {
-            fab_breach(dom->kind, "key_size", "key %#llx of more than %d bytes", (unsigned long long)wanted,
+            fab_breach(dom->kind, "key_size", "key %#llx has more than %d bytes", (unsigned long long)wanted,
                        (int)SW(dom->kind, key_size));
             return -FI_EKEYREJECTED;
         }
@@ -65,7 +65,8 @@ static int choose_key(fab_dom *dom, uint64_t wanted, uint64_t *out)
     return 0;
 }
 
-static int enter(fab_dom *dom, fab_mr *mr)
+/* Puts the region into a free slot of the table dom->mr. */
+static int add_to_table(fab_dom *dom, fab_mr *mr)
 {
     if (!dom->mr_free) {
         uint32_t room = dom->mr_room;
@@ -97,7 +98,7 @@ static int close_mr(struct fid *fid)
         return -FI_EBADF;
     }
     if (mr->users)
-        fab_breach(dom->kind, "mr_in_flight", "region closed under %d operations of its owner", mr->users);
+        fab_breach(dom->kind, "mr_in_flight", "region closed with %d operations of its owner in flight", mr->users);
     if (mr->enabled)
         fab_page_key_drop(dom->page, mr->key);
     else
@@ -109,7 +110,7 @@ static int close_mr(struct fid *fid)
     mr->state = FAB_CLOSED;
     dom->mr[mr->index] = NULL;
     dom->mrs--;
-    /* Kept for a while, so that its use is seen; its place in the table goes on. */
+    /* The region stays allocated for a while, so that a use after close is recorded. Its table slot becomes free now. */
     fab_mr *place = calloc(1, sizeof(*place));
     if (place) {
         place->index = mr->index;
@@ -118,7 +119,7 @@ static int close_mr(struct fid *fid)
     }
     kept = &dom->mr_kept[dom->mr_kept_at++ % FAB_MRS_KEPT];
     if (*kept && !(*kept)->users) {
-        if ((*kept)->map) /* till now: what was under way may have landed behind the closing */
+        if ((*kept)->map) /* the mapping stays until here, because operations in flight may write after the close */
             munmap((*kept)->map, (*kept)->map_len);
         free(*kept);
     }
@@ -168,7 +169,7 @@ static int make(fab_dom *dom, fab_mr *mr, uint64_t wanted)
         return -FI_ENOSPC;
     rc = choose_key(dom, wanted, &mr->key);
     if (!rc)
-        rc = enter(dom, mr);
+        rc = add_to_table(dom, mr);
     if (rc)
         return rc;
     mr->salt = (uint32_t)fab_random(dom) | 1;
@@ -186,7 +187,7 @@ static int make(fab_dom *dom, fab_mr *mr, uint64_t wanted)
     return rc;
 }
 
-/* buf: what the memory is, of a GPU, with the range at offset; NULL: the host's. */
+/* buf describes GPU memory with the range at offset. NULL: host memory. */
 static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint64_t wanted, const dmabuf *buf, uint64_t offset, struct fid_mr **out)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), in = offset & (page - 1);
@@ -197,7 +198,7 @@ static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint6
     if (!len || base + len < base)
         return -FI_EINVAL;
     if (SW(dom->kind, allocated) && !buf && fab_mapped(base, len) && !(fab_readable(base) && fab_readable(base + len - 1)))
-        return -FI_EFAULT; /* a GPU's, said to be the host's */
+        return -FI_EFAULT; /* GPU memory registered as host memory */
     if (SW(dom->kind, allocated) && !buf && !fab_mapped(base, len)) {
         fab_breach(dom->kind, "not_allocated", "%llu bytes at %#llx are not mapped", (unsigned long long)len,
                    (unsigned long long)base);
@@ -236,7 +237,7 @@ static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint6
     return 0;
 }
 
-/* Memory of a GPU by address, as nvidia_peermem and a provider that knows CUDA would find it. */
+/* Registers GPU memory by address, as a provider with CUDA support does through nvidia_peermem. */
 static int reg_cuda(fab_dom *dom, const struct fi_mr_attr *attr, struct fid_mr **out)
 {
     const char *path = getenv("GORAIL_FABRIC_CUDA");
@@ -275,7 +276,7 @@ static int reg_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t fla
     if (!(flags & MR_DMABUF))
         return reg(dom, (uint64_t)(uintptr_t)attr->mr_iov[0].iov_base, attr->mr_iov[0].iov_len, attr->access, attr->requested_key, NULL, 0, mr);
     if (SW(dom->kind, version) < 0x10014) {
-        fab_breach(dom->kind, "mr_dmabuf", "FI_MR_DMABUF with a library that doesn't know it");
+        fab_breach(dom->kind, "mr_dmabuf", "FI_MR_DMABUF with a library version that does not know the flag");
         return -FI_EBADFLAGS;
     }
     if (!SW(dom->kind, mr_dmabuf))

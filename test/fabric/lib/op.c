@@ -1,4 +1,4 @@
-/* An operation's life, from post to completion. */
+/* Operations, from post to completion. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -35,7 +35,7 @@ static uint64_t scribble(const fab_op *op, uint64_t i)
     return ((uintptr_t)op ^ 0x5c5c5c5c5c5c5c5c) + i * UINT64_C(0x0101010101010101);
 }
 
-/* Where the mode asks for it the context is ours now: written all over, and known. */
+/* With the switch context2, takes over the context: overwrites its bytes and enters the operation in dom->contexts. */
 bool fab_op_context(fab_dom *dom, fab_op *op, void *ctx)
 {
     uint64_t words[8];
@@ -48,7 +48,7 @@ bool fab_op_context(fab_dom *dom, fab_op *op, void *ctx)
     }
     for (fab_op *o = *bucket(dom, ctx); o; o = o->ctx_next) {
         if (o->ctx == ctx) {
-            fab_breach(dom->kind, "context_reused", "context %p is another operation's in flight", ctx);
+            fab_breach(dom->kind, "context_reused", "context %p belongs to another operation in flight", ctx);
             return false;
         }
     }
@@ -117,7 +117,7 @@ void fab_op_unhold(fab_dom *dom, fab_op *op)
     dom->nheld--;
 }
 
-/* Context and buffers are the caller's again. */
+/* Returns the context and the buffers to the caller. */
 static void release(fab_dom *dom, fab_op *op)
 {
     release_context(dom, op);
@@ -161,7 +161,7 @@ static uint64_t flags_of(const fab_op *op)
     return flags[op->kind];
 }
 
-/* Tells the caller; a write that may land late goes on behind that. */
+/* Reports the completion and frees the operation. A WRITE that completes early stays held until its data is written. */
 void fab_op_done(fab_dom *dom, fab_op *op, int err, int prov_err, size_t len)
 {
     fab_entry e = { .ctx = op->ctx, .flags = flags_of(op), .len = len, .err = err, .prov_err = prov_err };
@@ -194,7 +194,7 @@ void fab_op_fail(fab_dom *dom, fab_op *op, int what)
         fab_op_done(dom, op, say[what].efa, say[what].efa_prov, 0);
 }
 
-/* Nobody hears of these any more. The real provider may still name those that it has. */
+/* Operations in the real provider are only detached, because its completions still name them. The others are freed. */
 void fab_op_drop(fab_ep *ep)
 {
     for (fab_op *op = ep->dom->ops, *next; op; op = next) {

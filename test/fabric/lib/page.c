@@ -1,4 +1,4 @@
-/* See page.h. Tables are hashed with open addressing; what is removed leaves a mark, for readers in other processes. */
+/* See page.h. Tables use open addressing. A removed key leaves the mark DEAD, because other processes read without a lock. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static uint64_t hash(uint64_t v)
     return v >> 29;
 }
 
-/* Slots of peers are never given back before all others are used: an entry that counts nothing may be taken over. */
+/* Finds the peer's slot, or NULL. add: else takes over the first slot on the probe path that is empty or has no insertions. */
 static fab_page_peer *find_peer(fab_page *page, uint64_t cookie, bool add)
 {
     fab_page_peer *spare = NULL;
@@ -79,7 +79,7 @@ static fab_page_peer *find_peer(fab_page *page, uint64_t cookie, bool add)
     for (int e = 0; e < FAB_EPS; e++)
         atomic_store(&spare->receives[e], 0);
     atomic_store(&spare->inserted, 0);
-    atomic_store(&spare->knew, 0);
+    atomic_store(&spare->ever_inserted, 0);
     atomic_store(&spare->cookie, cookie);
     return spare;
 }
@@ -90,19 +90,19 @@ void fab_page_insert(fab_page *page, uint64_t cookie, int count)
     if (p)
         atomic_fetch_add(&p->inserted, count);
     if (p && count > 0)
-        atomic_store(&p->knew, 1);
+        atomic_store(&p->ever_inserted, 1);
 }
 
-bool fab_page_knows(fab_page *page, uint64_t cookie)
+bool fab_page_inserted(fab_page *page, uint64_t cookie)
 {
     fab_page_peer *p = find_peer(page, cookie, false);
     return p && atomic_load(&p->inserted) > 0;
 }
 
-bool fab_page_knew(fab_page *page, uint64_t cookie)
+bool fab_page_ever_inserted(fab_page *page, uint64_t cookie)
 {
     fab_page_peer *p = find_peer(page, cookie, false);
-    return p && atomic_load(&p->knew);
+    return p && atomic_load(&p->ever_inserted);
 }
 
 bool fab_page_post(fab_page *page, uint32_t ep, uint64_t cookie, int count)
@@ -162,7 +162,7 @@ bool fab_page_key_add(fab_page *page, const fab_page_key *key)
     return false;
 }
 
-/* Marks that end a run are taken away again, or they would be all that there is some day. */
+/* DEAD marks in front of an EMPTY slot become EMPTY. Otherwise all free slots would be DEAD in the end, and searches slow. */
 void fab_page_key_drop(fab_page *page, uint64_t key)
 {
     fab_page_key *k = find_key(page, key);

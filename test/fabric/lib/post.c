@@ -1,4 +1,4 @@
-/* What is checked when an operation is posted. */
+/* Checks at the posting of an operation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static size_t total(const struct iovec *iov, size_t n)
     return sum;
 }
 
-/* A region of a GPU's memory that has this address. */
+/* The region of GPU memory that contains this address, or NULL. */
 static fab_mr *of_gpu(fab_dom *dom, uint64_t at)
 {
     for (uint32_t i = 0; i < dom->mr_next; i++)
@@ -21,8 +21,8 @@ static fab_mr *of_gpu(fab_dom *dom, uint64_t at)
     return NULL;
 }
 
-/* Descriptors of a local buffer: there, of a region that is open, around it, and for this use. With FI_MR_HMEM they are wanted of GPUs' memory;
- * from here on an operation names where this process has that. */
+/* Checks a local buffer's descriptors. Each must be of an open region that contains the buffer and has the access. Only FI_MR_LOCAL
+ * needs a descriptor for host memory; FI_MR_HMEM needs one for GPU memory. Replaces a GPU address by its address in this process. */
 bool fab_descs(fab_ep *ep, fab_op *op, void **desc, uint64_t access)
 {
     fab_dom *dom = ep->dom;
@@ -38,11 +38,11 @@ bool fab_descs(fab_ep *ep, fab_op *op, void **desc, uint64_t access)
         if (!d)
             why = "no descriptor";
         else if (!mr || mr->salt != (uint32_t)(d >> 32))
-            why = "the descriptor of no region that is open";
+            why = "the descriptor is not of an open region";
         else if (at < mr->base || op->iov[i].iov_len > mr->len || at - mr->base > mr->len - op->iov[i].iov_len)
-            why = "outside the descriptor's region";
+            why = "the buffer is outside the descriptor's region";
         else if ((mr->access & access) != access)
-            why = "a region registered without this access";
+            why = "the region was registered without this access";
         if (why) {
             fab_breach(dom->kind, "desc", "local buffer %zu: %s", i, why);
             return false;
@@ -57,7 +57,7 @@ bool fab_descs(fab_ep *ep, fab_op *op, void **desc, uint64_t access)
 
 static int refuse(fab_dom *dom, const char *rule, int rc, uint64_t have, uint64_t most)
 {
-    fab_breach(dom->kind, rule, "%llu, and %llu is allowed", (unsigned long long)have, (unsigned long long)most);
+    fab_breach(dom->kind, rule, "got %llu, limit %llu", (unsigned long long)have, (unsigned long long)most);
     return rc;
 }
 
@@ -83,7 +83,7 @@ static int check_limits(fab_dom *dom, int kind, size_t niov, size_t nrma, size_t
     return 0;
 }
 
-/* Data that may be read after the caller's buffer is its own again. */
+/* Copies the data, because the operation reads it after the caller may reuse the buffer. */
 static int keep_copy(fab_op *op)
 {
     char *to = op->copy = malloc(op->len ? op->len : 1);
@@ -100,17 +100,17 @@ static int keep_copy(fab_op *op)
 static int prepare(fab_ep *ep, fab_op *op, void **desc, void *ctx, uint64_t flags)
 {
     static const uint64_t access[] = { [FAB_WRITE] = FI_WRITE, [FAB_READ] = FI_READ, [FAB_SEND] = FI_SEND };
-    const bool weak = op->kind == FAB_WRITE && !(flags & FI_DELIVERY_COMPLETE), inject = (flags & FI_INJECT) != 0;
+    const bool early = op->kind == FAB_WRITE && !(flags & FI_DELIVERY_COMPLETE), inject = (flags & FI_INJECT) != 0;
     fab_dom *dom = ep->dom;
-    int64_t most = weak ? SW(dom->kind, late) : SW(dom->kind, hold);
+    int64_t most = early ? SW(dom->kind, late) : SW(dom->kind, hold);
     for (size_t i = 0; inject && dom->hmem && i < op->niov; i++)
         if (of_gpu(dom, (uint64_t)(uintptr_t)op->iov[i].iov_base)) {
-            fab_breach(dom->kind, "desc", "memory of a GPU in an injected operation");
+            fab_breach(dom->kind, "desc", "an injected operation has GPU memory");
             return -FI_EINVAL;
         }
     if (!inject && !fab_descs(ep, op, desc, access[op->kind]))
         return -FI_EINVAL;
-    if ((weak || inject) && keep_copy(op))
+    if ((early || inject) && keep_copy(op))
         return -FI_ENOMEM;
     if (op->silent)
         op->ctx = NULL;
@@ -119,14 +119,14 @@ static int prepare(fab_ep *ep, fab_op *op, void **desc, void *ctx, uint64_t flag
     op->number = ++dom->posted;
     if ((int64_t)op->number == SW(dom->kind, fail_at))
         op->fail = (int)SW(dom->kind, fail_errno);
-    if (op->kind == FAB_SEND && SW(dom->kind, fail_sends) && fab_dice(&dom->dice) % (uint64_t)SW(dom->kind, fail_sends) == 0) {
+    if (op->kind == FAB_SEND && SW(dom->kind, fail_sends) && fab_next_random(&dom->fail_random) % (uint64_t)SW(dom->kind, fail_sends) == 0) {
         op->fail = (int)SW(dom->kind, fail_errno);
-        op->lands = SW(dom->kind, fail_lands) && fab_dice(&dom->dice) & 1;
+        op->lands = SW(dom->kind, fail_lands) && fab_next_random(&dom->fail_random) & 1;
     }
     op->due = SW(dom->kind, shuffle) ? (uint32_t)(fab_random(dom) % (uint64_t)(most + 1)) : 0;
     ep->sending += !op->silent;
     fab_op_hold(dom, op);
-    if (weak && !op->fail && !op->silent)
+    if (early && !op->fail && !op->silent)
         fab_op_done(dom, op, 0, 0, op->len);
     return 0;
 }
@@ -152,7 +152,7 @@ static ssize_t post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, 
         return rc;
     peer = fab_av_peer(ep->av, addr);
     if (!peer || !peer->cookie) {
-        fab_breach(dom->kind, "no_peer", "an operation to fi_addr %llu, which is not inserted", (unsigned long long)addr);
+        fab_breach(dom->kind, "no_peer", "an operation to fi_addr %llu, which is not in the address vector", (unsigned long long)addr);
         return -FI_EADDRNOTAVAIL;
     }
     if (ep->sending >= ep->tx)

@@ -1,4 +1,4 @@
-/* The real libfabric: found, loaded, asked for its tcp provider. */
+/* Finds and loads the real libfabric and its tcp provider. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static int resolve(void)
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
         *want[i].to = dlvsym(real.dl, want[i].name, want[i].version);
         if (!*want[i].to) {
-            snprintf(real.error, sizeof(real.error), "it has no %s", want[i].name);
+            snprintf(real.error, sizeof(real.error), "symbol %s is missing", want[i].name);
             return -1;
         }
     }

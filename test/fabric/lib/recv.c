@@ -1,4 +1,4 @@
-/* Receives. Messages land in buffers of ours, headers in front, and are given to the caller's receives from there. */
+/* Receives. A message with its header lands in a bounce buffer. The data is copied from there to the caller's receive. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static int post(fab_ep *ep, fab_op *op, void **desc, fi_addr_t from, void *ctx)
     if (!op->any) {
         fab_peer *peer = fab_av_peer(ep->av, from);
         if (!peer || !peer->cookie) {
-            fab_breach(dom->kind, "no_peer", "a receive from fi_addr %llu, which is not inserted", (unsigned long long)from);
+            fab_breach(dom->kind, "no_peer", "a receive from fi_addr %llu, which is not in the address vector", (unsigned long long)from);
             return -FI_EADDRNOTAVAIL;
         }
         cookie = peer->cookie;
@@ -77,7 +77,7 @@ ssize_t fab_recv(fab_ep *ep, const struct iovec *iov, void **desc, size_t niov, 
         fab_breach(dom->kind, "not_enabled", "fi_recv on an endpoint before fi_enable");
         rc = -FI_EOPBADSTATE;
     } else if (niov > (uint64_t)SW(dom->kind, iov) || niov > FAB_IOV) {
-        fab_breach(dom->kind, "iov", "a receive of %zu pieces", niov);
+        fab_breach(dom->kind, "iov", "a receive with %zu buffers", niov);
         rc = -FI_EINVAL;
     } else if (ep->receiving >= ep->rx) {
         rc = -FI_EAGAIN;
@@ -108,7 +108,7 @@ static size_t scatter(const fab_op *op, const char *from, size_t len)
     return done;
 }
 
-/* The sender took a receive of this kind before it sent. */
+/* The sender took a receive of the page before the SEND: one of the peer (directed) or one for all peers. */
 void fab_arrived(fab_dom *dom, fab_op *bounce, size_t len)
 {
     fab_header h;
@@ -128,17 +128,17 @@ void fab_arrived(fab_dom *dom, fab_op *bounce, size_t len)
         }
     }
     if (!op)
-        fprintf(stderr, "fabric: a message without the receive that it had taken\n");
+        fprintf(stderr, "fabric: a message arrived, but the receive that its sender took is gone\n");
     fab_op_free(dom, bounce);
 }
 
-/* Withdraws a receive, where that is allowed. Its buffer in the real queue is left for the next. */
+/* Cancels a receive, with the switch cancel. The bounce buffer stays posted in the real queue. */
 ssize_t fab_cancel(fid_t fid, void *ctx)
 {
     fab_ep *ep = FAB_OF(fab_ep, fid);
     fab_dom *dom = ep->dom;
     if (!SW(dom->kind, cancel)) {
-        fab_breach(dom->kind, "cancel", "fi_cancel is not there");
+        fab_breach(dom->kind, "cancel", "fi_cancel is not supported");
         return -FI_ENOSYS;
     }
     fab_lock(dom);

@@ -1,5 +1,6 @@
-/* Blocking: a queue's descriptor is readable when there may be something to do. It is an epoll of the real queue's (edges
- * only: that of net 1.17 stays readable for ever), an event for what is ours, and a timer for what waits for a peer. */
+/* Blocking. A queue's descriptor becomes readable when there may be work. The descriptor is an epoll of three: the real queue's
+ * descriptor (edge-triggered, because that of net 1.17 stays readable), an eventfd for our own work, and a timer for operations that
+ * wait for a peer. */
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -35,7 +36,7 @@ void fab_wait_close(fab_cq *cq)
     }
 }
 
-/* Wakes whoever was told that it may block. */
+/* Wakes the threads that block on a queue after fi_trywait returned 0. */
 void fab_wake(fab_dom *dom)
 {
     const uint64_t one = 1;
@@ -50,7 +51,7 @@ static bool real_ready(fab_dom *dom)
     struct fid *fid = &dom->real_cq->fid;
     struct epoll_event ev[4];
     int n;
-    if (!fab_real_get()->lazy_sockets) /* tcp of 2.x: the signal is reset, but sockets may have more and give no edge */
+    if (!fab_real_get()->lazy_sockets) /* tcp of 2.x resets its signal, but sockets may hold more data without a new edge */
         return fi_trywait(dom->real_fabric, &fid, 1) != 0 || epoll_wait(dom->real_fd, ev, 4, 0) > 0;
     n = epoll_wait(dom->real_fd, ev, 4, 0);
     for (int i = 0; i < n; i++)

@@ -1,4 +1,4 @@
-// Command make puts the libfabric of package fabric at a path, for scripts.
+// Command make builds the libfabric of package fabric and copies the library to a path, for scripts.
 package main
 
 import (

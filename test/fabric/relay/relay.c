@@ -1,5 +1,5 @@
-/* An external provider, as a vendor would ship one: libfabric loads it from FI_PROVIDER_PATH. It is the native tcp provider
- * under a name of its own, "relay", for endpoints of the kind FI_EP_RDM. */
+/* An external provider, like those of vendors. libfabric loads the provider from FI_PROVIDER_PATH. It offers the native tcp provider
+ * under the name "relay", for endpoints of type FI_EP_RDM. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <rdma/fabric.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The libfabric that loads us: it may be loaded by path and out of the linker's sight, but it has its soname. */
+/* Calls of the libfabric that loads this provider. That library may be loaded by path with RTLD_LOCAL; its soname finds it. */
 static struct {
     int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **);
     void (*freeinfo)(struct fi_info *);
@@ -18,13 +18,13 @@ static struct {
     uint32_t (*version)(void);
 } host;
 
-static const char *native; /* what the tcp provider is called here, NULL until it was found */
+static const char *native; /* name of the native tcp provider ("net" or "tcp"), NULL until found */
 
-/* Bits of libfabric's own, set when one of its providers looks for another to put itself upon. */
+/* Internal flags of libfabric, set when a layered provider looks for its core provider. */
 #define INTERNAL (15ULL << 58)
 
-/* The native provider's own entries, without those of layers over it, and with no name: libfabric gives them ours. */
-static struct fi_info *own(struct fi_info *list, const char *name)
+/* Keeps the native provider's entries, frees those of layered providers, and clears the provider name: libfabric sets "relay". */
+static struct fi_info *keep_native(struct fi_info *list, const char *name)
 {
     struct fi_info *kept = NULL, **end = &kept, *next;
     for (struct fi_info *p = list; p; p = next) {
@@ -56,7 +56,7 @@ static int relay_getinfo(uint32_t version, const char *node, const char *service
         free(ask->fabric_attr->prov_name);
         ask->fabric_attr->prov_name = strdup(names[i]);
         if (ask->fabric_attr->prov_name && host.getinfo(version, node, service, flags, ask, &list) == 0)
-            *info = own(list, names[i]);
+            *info = keep_native(list, names[i]);
         host.freeinfo(ask);
         if (*info)
             native = names[i];

@@ -1,8 +1,8 @@
-// Package bed runs commands in throw-away kernels with software RDMA devices, as root, without touching the machine's own
-// network: User-Mode Linux with rxe and siw built in (tools/rdma-kernel.sh), whose / is the host's / below a tmpfs.
+// Package bed is the test machine: it runs commands as root in guests with software RDMA devices. A guest is a temporary User-Mode Linux
+// kernel with rxe and siw (tools/rdma-kernel.sh). Its / is the host's /, read-only, below a tmpfs. The host's network stays unchanged.
 //
-// What the guests are good for is function, and throughput below some 200 MB/s; they have one CPU each, so their
-// latencies say nothing. See README.md beside this package.
+// Guests can test function, and throughput below about 200 MB/s. Each guest has one CPU, so latencies are meaningless. README.md in the
+// folder above has more.
 package bed
 
 import (
@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// EnvDir names the folder of the kernel.
+// EnvDir is the environment variable for the kernel's folder.
 const EnvDir = "GORAIL_RDMA_DIR"
 
-// Variables that tell a command in a guest where it is.
+// Environment variables of a command in a guest.
 const (
 	EnvKind  = "BED_KIND"  // Guest.Kind
 	EnvRails = "BED_RAILS" // Guest.Rails
-	EnvSide  = "BED_SIDE"  // host A or B of a pair; not set where one guest is both
+	EnvSide  = "BED_SIDE"  // host A or B of a pair; not set if one guest is both hosts
 )
 
 // Kind is a software RDMA driver.
@@ -31,37 +31,37 @@ type Kind string
 
 const (
 	RXE Kind = "rxe" // RoCE v2
-	SIW Kind = "siw" // iWARP; within one guest its packets do not cross the rails, but lo
+	SIW Kind = "siw" // iWARP; within one guest its packets cross lo instead of the rails
 )
 
 // Guest describes a guest. The zero value has no rails.
 type Guest struct {
 	Kind   Kind          // RDMA device at each end of a rail; "": plain network interfaces
-	Rails  int           // 10.0.<rail>.1 at host A, .2 at host B; names: see rails.sh
-	Rate   string        // of a rail in each direction, in tc's words ("200mbit"); "": as fast as it goes
-	Delay  string        // added in each direction, in tc's words ("1ms")
+	Rails  int           // number of rails: 10.0.<rail>.1 at host A, .2 at host B; rails.sh has the names
+	Rate   string        // of a rail in each direction, in tc's units ("200mbit"); "": no limit
+	Delay  string        // added in each direction, in tc's units ("1ms")
 	MTU    int           // of a rail's interfaces, bytes; 0: 4200, for RDMA's 4096
-	Memory int           // MiB; 0: 2048. Taken from the host as it is used
-	Limit  time.Duration // then the guest is killed; 0: 2 minutes
+	Memory int           // MiB; 0: 2048. The host allocates memory at first use
+	Limit  time.Duration // time after which the guest is killed; 0: 2 minutes
 	Dir    string        // the command's working directory; "": /
-	Env    []string      // NAME=value, beside PATH, HOME and TERM; the caller's environment is not handed down
-	Stdout io.Writer     // gets the command's output as it comes, too; may be nil
+	Env    []string      // NAME=value, beside PATH, HOME and TERM; the caller's environment is not passed on
+	Stdout io.Writer     // also receives the command's output at once; may be nil
 	Stderr io.Writer
 }
 
-// Result is how a command ended.
+// Result is the result of a command in a guest.
 type Result struct {
-	Status         int // its exit status; 128 + n for signal n
+	Status         int // exit status of the command; 128 + n for signal n
 	Stdout, Stderr string
-	Took           time.Duration // with the kernel's start and end
+	Took           time.Duration // includes the kernel's start and shutdown
 }
 
-// String is for failure messages.
+// String formats the result for failure messages.
 func (r Result) String() string {
 	return fmt.Sprintf("exit status %d after %v\n%s%s", r.Status, r.Took.Round(time.Millisecond), r.Stdout, r.Stderr)
 }
 
-// Dir is the folder of the kernel: GORAIL_RDMA_DIR, or gorail/rdma in the user's cache folder.
+// Dir returns the kernel's folder: GORAIL_RDMA_DIR, or gorail/rdma in the user's cache folder.
 func Dir() string {
 	if d := os.Getenv(EnvDir); d != "" {
 		return d
@@ -75,18 +75,18 @@ func Dir() string {
 
 func kernel() string { return filepath.Join(Dir(), "linux") }
 
-// Check says why there can be no guests on this machine, if so.
+// Check returns an error with the reason if this machine cannot run guests.
 func Check() error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("guests with RDMA devices need root (namespaces and mounts of their own)")
+		return fmt.Errorf("guests with RDMA devices need root, for namespaces and mounts")
 	}
 	if _, err := os.Stat(kernel()); err != nil {
-		return fmt.Errorf("no kernel for guests with RDMA devices: tools/rdma-kernel.sh builds it (%w)", err)
+		return fmt.Errorf("kernel for guests with RDMA devices not found: %w; build the kernel with tools/rdma-kernel.sh", err)
 	}
 	return namespaces()
 }
 
-// Need skips the test where there can be no guests; with CI set it fails.
+// Need skips the test if this machine cannot run guests. With CI set the test fails.
 func Need(t testing.TB) {
 	t.Helper()
 	if err := Check(); err != nil && os.Getenv("CI") != "" {
@@ -96,8 +96,8 @@ func Need(t testing.TB) {
 	}
 }
 
-// Run runs a command in a guest of its own and waits for its end. A status other than 0 is the caller's to judge; a guest
-// that does not come so far fails the test.
+// Run runs a command in a new guest and waits for its end. The caller checks the exit status. The test fails if the guest ends without
+// an exit status of the command.
 func Run(t testing.TB, g Guest, command ...string) Result {
 	t.Helper()
 	Need(t)
@@ -108,7 +108,7 @@ func Run(t testing.TB, g Guest, command ...string) Result {
 	return r
 }
 
-// Run is the function Run without a test. The error is about the guest, never about the command.
+// Run runs a command in a new guest, like the function Run. The error is about the guest, never about the command.
 func (g Guest) Run(command ...string) (Result, error) {
 	m, err := g.machine("", nil, command)
 	if err != nil {
@@ -117,10 +117,10 @@ func (g Guest) Run(command ...string) (Result, error) {
 	return m.run()
 }
 
-// Shell is a command that bash runs; it stops at the first error.
+// Shell returns a command that runs a bash script, which stops at the first error.
 func Shell(script string) []string { return []string{"bash", "-euc", script} }
 
-// script is what the guest runs: the rails, then the command.
+// script returns the guest's shell script: it creates the rails, then runs the command.
 func (g Guest) script(side string, command []string) string {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n")
@@ -162,10 +162,10 @@ func (g Guest) mtu() int {
 	return g.MTU
 }
 
-// quote makes one word of the shell's.
+// quote quotes a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// tail keeps the end of what is written to it.
+// tail keeps the last bytes written: between keep and 2*keep.
 type tail struct {
 	keep int
 	buf  bytes.Buffer

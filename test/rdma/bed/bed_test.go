@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets a test run a guest in a process of its own, to be killed.
+// TestMain runs a guest if BED_TEST_GUEST is set. TestKilled starts and kills such a process.
 func TestMain(m *testing.M) {
 	if os.Getenv("BED_TEST_GUEST") != "" {
 		_, err := Guest{Stdout: os.Stdout}.Run(Shell("echo up; sleep 600")...)
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestCommand: words, folder, variables, both outputs and the status come through as they are.
+// TestCommand: words, folder, variables, both outputs and the status pass through unchanged.
 func TestCommand(t *testing.T) {
 	var seen bytes.Buffer
 	g := Guest{Dir: "/usr", Env: []string{"ODD=it's \"$HOME\""}, Stdout: &seen}
@@ -37,7 +37,7 @@ func TestCommand(t *testing.T) {
 	require.Equal(t, 128+9, Run(t, Guest{}, "sh", "-c", "kill -9 $$").Status)
 }
 
-// TestOutput: megabytes of output arrive whole.
+// TestOutput: megabytes of output arrive completely.
 func TestOutput(t *testing.T) {
 	r := Run(t, Guest{}, "seq", "300000")
 	require.Zero(t, r.Status, r)
@@ -45,14 +45,15 @@ func TestOutput(t *testing.T) {
 	require.True(t, strings.HasSuffix(r.Stdout, "\n299999\n300000\n"))
 }
 
-// TestMappings: a process that has more pages apart from each other than the host lets a process map dies, and the bed says of what.
+// TestMappings: a process in the guest dies if it touches more scattered pages than the host's vm.max_map_count. The error names the
+// sysctl.
 func TestMappings(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
 	require.NoError(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
 	if most > 200_000 {
-		t.Skip("vm.max_map_count is ", most)
+		t.Skip("vm.max_map_count is above 200000: ", most)
 	}
 	Need(t)
 	touch := fmt.Sprintf("import mmap\nm = mmap.mmap(-1, %d * 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nfor i in range(%d): m[i * 8192] = 1", most+100, most+100)
@@ -63,7 +64,7 @@ func TestMappings(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestThrowAway: the guest reads what the host has; what it writes does not get there, and nothing of it is left.
+// TestThrowAway: the guest reads the host's files. Its writes do not reach the host and are gone afterwards.
 func TestThrowAway(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -91,10 +92,10 @@ func shm(t *testing.T) (names []string) {
 	return names
 }
 
-// TestLimits: a guest that takes too long is killed and says so; one with little memory has little.
+// TestLimits: a guest beyond its time limit is killed, and the error names the limit. Guest.Memory limits the guest's memory.
 func TestLimits(t *testing.T) {
 	Need(t)
-	for limit := 2 * time.Second; ; limit *= 2 { // a busy machine may not bring a guest as far as its command in two seconds
+	for limit := 2 * time.Second; ; limit *= 2 { // on a busy machine a guest may not start its command within two seconds
 		r, err := Guest{Limit: limit}.Run(Shell("echo before; sleep 600")...)
 		require.ErrorContains(t, err, "limit of "+limit.String())
 		if r.Stdout == "before\n" {
@@ -111,7 +112,7 @@ func TestLimits(t *testing.T) {
 	require.Greater(t, kib, 128<<10)
 }
 
-// TestKilled: a test that is killed takes its guests' processes along.
+// TestKilled: when a test is killed, the processes of its guests end, too.
 func TestKilled(t *testing.T) {
 	Need(t)
 	c := exec.Command(os.Args[0])
@@ -141,7 +142,7 @@ func TestKilled(t *testing.T) {
 	require.Zero(t, alive())
 }
 
-// descendants are the processes below one.
+// descendants returns all descendants of a process.
 func descendants(pid int) (all []int) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, l := range lists {
@@ -155,10 +156,10 @@ func descendants(pid int) (all []int) {
 	return all
 }
 
-// TestRailBuffers: a rail's ends do not block, whatever has happened to them in Go's hands.
+// TestRailBuffers: the descriptors of a rail's ends stay non-blocking in os.File.
 func TestRailBuffers(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("socket buffers beyond the limit need root")
+		t.Skip("needs root for socket buffers beyond the limit")
 	}
 	a, b, err := rail()
 	require.NoError(t, err)

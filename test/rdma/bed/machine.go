@@ -26,31 +26,31 @@ var (
 	railsScript string
 )
 
-// ownSpaces are what a guest's processes on the host have for themselves.
-const ownSpaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC
+// ownNamespaces are the clone flags for the namespaces of a guest's processes on the host.
+const ownNamespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC
 
-// firstRail is the first descriptor of rails in launch.sh, after the status and the console.
+// firstRail is the first descriptor of a rail in launch.sh, after the status (3) and the console (4).
 const firstRail = 5
 
-// noMaps is what the guest's kernel says when it can't map a page into one of its processes, which it then kills.
+// noMaps is the message of the guest's kernel when it cannot map a page into a process. The kernel then kills the process.
 const noMaps = "UML ran out of memory on the host side"
 
-// machine is a guest that is about to run.
+// machine is a guest that is ready to start.
 type machine struct {
 	cmd     *exec.Cmd
 	memory  int // MiB
 	limit   time.Duration
 	out     [2]bytes.Buffer
-	status  *os.File // the guest's side of the pipes
+	status  *os.File // the guest's ends of the pipes
 	console *os.File
-	answer  *os.File // our side
+	answer  *os.File // the ends of this process
 	words   *os.File
 }
 
-// machine makes everything that a guest needs but starts nothing. It takes the rails' descriptors over.
+// machine prepares a guest and does not start it. The machine owns the rails' descriptors; run closes them.
 func (g Guest) machine(side string, rails []*os.File, command []string) (m *machine, err error) {
 	if len(command) == 0 {
-		return nil, errors.New("no command for the guest")
+		return nil, errors.New("guest: no command")
 	}
 	cpu, err := cpuFor(side)
 	if err != nil {
@@ -82,7 +82,7 @@ func (g Guest) machine(side string, rails []*os.File, command []string) (m *mach
 	c.Dir = "/"
 	c.Stdout, c.Stderr = both(&m.out[0], g.Stdout), both(&m.out[1], g.Stderr)
 	c.ExtraFiles = append([]*os.File{m.status, m.console}, rails...)
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownSpaces, Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownNamespaces, Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	m.cmd = c
 	return m, nil
 }
@@ -94,8 +94,8 @@ func both(kept io.Writer, also io.Writer) io.Writer {
 	return io.MultiWriter(kept, also)
 }
 
-// run starts the guest and waits for its end. Its first process dies with the thread that started it, so that the thread
-// is this goroutine's until then, and everything in the guest dies with its first process: nothing outlives the test.
+// run starts the guest and waits for its end. The guest's first process dies with the thread that started it (Pdeathsig). Therefore this
+// goroutine locks its thread. All processes of the guest die with the first process, so none outlives the test.
 func (m *machine) run() (Result, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -127,8 +127,8 @@ func (m *machine) run() (Result, error) {
 		r.Status = status
 	}
 	if bytes.Contains(console.buf.Bytes(), []byte(noMaps)) {
-		return r, fmt.Errorf("a process in the guest died of SIGSEGV for want of mappings on the host, where each of its pages may take one: raise vm.max_map_count "+
-			"(sysctl), to %d at most, or let the test touch less memory; it said:\n%s", m.memory<<20/os.Getpagesize(), r)
+		return r, fmt.Errorf("guest: the kernel killed a process with SIGSEGV: the host's vm.max_map_count allows no more mappings, and each page may need one; raise the "+
+			"sysctl, to %d at most, or let the test touch less memory; output:\n%s", m.memory<<20/os.Getpagesize(), r)
 	}
 	if bad == nil {
 		return r, nil
@@ -137,11 +137,11 @@ func (m *machine) run() (Result, error) {
 	if late {
 		why = fmt.Sprintf("guest was killed after its limit of %v", m.limit)
 	}
-	return r, fmt.Errorf("%s; it said:\n%s%s\nits kernel:\n%s", why, r.Stdout, r.Stderr, console.buf.String())
+	return r, fmt.Errorf("%s; output:\n%s%s\nkernel messages:\n%s", why, r.Stdout, r.Stderr, console.buf.String())
 }
 
-// cpuFor is the CPU that a guest is pinned to: a guest has one, and its system calls are ten times faster when the kernel
-// does not move it. Which one depends on the process, so that guests of several do not crowd; host B gets host A's neighbour.
+// cpuFor returns the CPU to which a guest is pinned. A guest has one CPU, and its system calls are ten times faster on a fixed CPU. The
+// CPU depends on the process id, so that guests of several processes use several CPUs. Host B gets the CPU after host A's.
 func cpuFor(side string) (int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -160,12 +160,12 @@ func cpuFor(side string) (int, error) {
 	return ours[n%len(ours)], nil
 }
 
-// namespaces says whether a process may have namespaces of its own here; in a container it may lack the right.
+// namespaces returns an error if this process cannot create namespaces, as in some containers.
 func namespaces() error {
 	c := exec.Command("/bin/true")
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownSpaces}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: ownNamespaces}
 	if err := c.Run(); err != nil {
-		return fmt.Errorf("guests with RDMA devices need namespaces of their own (CAP_SYS_ADMIN): %w", err)
+		return fmt.Errorf("guests with RDMA devices need CAP_SYS_ADMIN to create namespaces: %w", err)
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair runs two guests as hosts A and B, joined by g.Rails rails and nothing else, a command in each, and waits for both.
-// They start at about the same time, neither waits for the other: commands try again until the other side answers.
+// Pair runs two guests as hosts A and B, with one command in each, and waits for both. The rails are their only connection. The guests
+// start at about the same time and do not wait for each other: commands must retry until the other host answers.
 func Pair(t testing.TB, g Guest, a, b []string) (ra, rb Result) {
 	t.Helper()
 	Need(t)
@@ -21,7 +21,7 @@ func Pair(t testing.TB, g Guest, a, b []string) (ra, rb Result) {
 	return ra, rb
 }
 
-// Pair is the function Pair without a test. The error is about the guests, never about the commands.
+// Pair runs two guests, like the function Pair. The error is about the guests, never about the commands.
 func (g Guest) Pair(a, b []string) (ra, rb Result, err error) {
 	var ends [2][]*os.File
 	for range g.Rails {
@@ -46,16 +46,16 @@ func (g Guest) Pair(a, b []string) (ra, rb Result, err error) {
 	wg.Wait()
 	for i, e := range errs {
 		if e != nil {
-			err = fmt.Errorf("host %s: %w (the other: %v)", []string{"A", "B"}[i], e, results[1-i])
+			err = fmt.Errorf("host %s: %w (result of the other host: %v)", []string{"A", "B"}[i], e, results[1-i])
 		}
 	}
 	return results[0], results[1], err
 }
 
-// railBuffer is what may be on its way in a rail, bytes; the host's limit for sockets does not apply to root.
+// railBuffer is the socket buffer of a rail's end, bytes. The host's limit for sockets does not apply to root.
 const railBuffer = 8 << 20
 
-// rail is a cable: frames go in at one end and come out at the other.
+// rail returns the two ends of a rail, a datagram socket pair: a frame written to one end is read from the other.
 func rail() (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -1,9 +1,9 @@
 #!/bin/sh
-# rails -n N [-k rxe|siw] [-r RATE] [-d DELAY] [-m MTU] [-s A|B]: makes N rails in a guest.
+# rails -n N [-k rxe|siw] [-r RATE] [-d DELAY] [-m MTU] [-s A|B]: creates N rails in a guest.
 #
-# Without -s: two logical hosts A and B in this guest, rail R a veth pair vA<R> (10.0.R.1) and vB<R> (10.0.R.2) in one network
-# namespace. With -s: this guest is that host, rail R is the interface vec<R> which its kernel got. With -k every end gets an
-# RDMA device <kind><host><R>: rxeA0, rxeB0, ... RATE and DELAY (tc's units: 200mbit, 1ms) hold for what leaves an end.
+# Without -s this guest is both hosts A and B. Rail R is then the veth pair vA<R> (10.0.R.1) and vB<R> (10.0.R.2) in one network
+# namespace. With -s this guest is that host, and rail R is the kernel's interface vec<R>. With -k each end gets an RDMA device
+# <kind><host><R>: rxeA0, rxeB0, ... RATE and DELAY (tc's units: 200mbit, 1ms) apply to outgoing traffic of each end.
 set -eu
 kind='' n=0 rate='' delay='' mtu=4200 side=''
 while getopts k:n:r:d:m:s: o; do
@@ -22,7 +22,7 @@ number() { if [ "$1" = A ]; then echo 1; else echo 2; fi; }
 other() { if [ "$1" = A ]; then echo B; else echo A; fi; }
 hardware() { printf '02:00:00:%02x:00:0%d' "$1" "$(number "$2")"; } # rail host
 
-# end RAIL HOST DEVICE: one end of a rail.
+# end RAIL HOST DEVICE: configures one end of a rail.
 end() {
     ip link set "$3" mtu "$mtu" address "$(hardware "$1" "$2")"
     ip addr add "10.0.$1.$(number "$2")/24" dev "$3"
@@ -38,18 +38,18 @@ end() {
     if [ -n "$kind" ]; then rdma link add "$kind$2$1" type "$kind" netdev "$3"; fi
 }
 
-# ready DEVICE: waits until its port is active and, with rxe, has its address (the table is filled a moment later).
+# ready DEVICE: waits until the port is active. With rxe, also waits for the GID of the address, which appears a moment later.
 ready() {
     port=/sys/class/infiniband/$1/ports/1
     for _ in $(seq 3000); do
         if grep -q ACTIVE "$port/state" && { [ "$kind" = siw ] || grep -q ':ffff:' "$port"/gids/1; }; then return; fi
         sleep 0.02
     done
-    echo "rails: $1 does not become active: $(cat "$port/state")" >&2
+    echo "rails: port of $1 is not active after 60 s, or has no GID: $(cat "$port/state")" >&2
     exit 1
 }
 
-# Both ends of a rail may be in this namespace: packets from an address of ours are welcome on another interface.
+# Both ends of a rail may be in this namespace: accept packets from a local address on another interface.
 for i in all default; do
     echo 0 >/proc/sys/net/ipv4/conf/$i/rp_filter
     echo 1 >/proc/sys/net/ipv4/conf/$i/accept_local

@@ -11,7 +11,7 @@ import (
 	"gorail/test/worker"
 )
 
-// gids is where host B's rail has an address in its table; -1: nowhere.
+// gid returns the index of an address in the GID table of host B's rail, or -1.
 func (p place) gid(rail int, addr string) int {
 	var a [4]int
 	_, err := fmt.Sscanf(addr, "%d.%d.%d.%d", &a[0], &a[1], &a[2], &a[3])
@@ -27,12 +27,12 @@ func (p place) gid(rail int, addr string) int {
 	return -1
 }
 
-// TestAddressChange: the address of the peer's rail is removed and added again, and then replaced by another, while engines live.
-// Transfers go on, and connections that are made from then on use the address where it is.
+// TestAddressChange: the address of the peer's rail is removed and added again, then replaced by another address. The engines keep
+// running, transfers continue, and later connections use the address at its new index.
 func TestAddressChange(t *testing.T) {
 	p := needPair(t, 2)
 	const size = 16 << 20
-	alice, bob, a, b := p.meet(size, "log", "info")
+	alice, bob, a, b := p.connect(size, "log", "info")
 	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	x.Do(limit)
 	ip := func(args ...string) {
@@ -66,10 +66,10 @@ func TestAddressChange(t *testing.T) {
 	ip("del", "10.0.1.2/24")
 	ip("add", "10.0.1.22/24")
 	require.Equal(t, nixlapi.Success, x.Wait(limit), "%s\n%s", alice.Output(), bob.Output())
-	says(t, bob, "10.0.1.22 at index") // what is sent to the old address again and again counts as bytes, too
+	says(t, bob, "10.0.1.22 at index") // the byte counters also count retries to the old address
 	again(101, "10.0.1.22")
 
-	// Sessions that begin now have the new address from the start.
+	// New sessions use the new address from the start.
 	carol := p.agent("carol", "A", "log", "info")
 	c := carol.Buffer(size, 77)
 	carol.Learn(bob)

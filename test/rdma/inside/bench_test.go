@@ -14,12 +14,12 @@ import (
 	"gorail/test/worker"
 )
 
-// BenchmarkWire compares what crosses rail 0's wire in mid-stream with perftest's, in a guest:
+// BenchmarkWire compares GORAIL's steady throughput on rail 0 with that of perftest, in a guest:
 //
 //	tools/rdma-run -n 1 -m 4096 'GOMAXPROCS=4 GORAIL_PROVIDER=verbs ./inside.test -test.run NONE -test.bench Wire -test.benchtime 1x'
 //
-// Both run all the time, and one of the two is stopped, in turns. Bytes of the interface count, headers included, which both have. Both
-// targets sleep.
+// Both streams exist during the whole benchmark; in turns, one runs and the other is stopped. The interface's bytes count, with headers,
+// which both have. Both targets sleep.
 func BenchmarkWire(b *testing.B) {
 	const turns, turn = 5, 1500 * time.Millisecond
 	p := need(b, 1)
@@ -54,7 +54,7 @@ func BenchmarkWire(b *testing.B) {
 	}
 }
 
-// BenchmarkRails compares all rails with the first alone, in a guest whose rails are shaped:
+// BenchmarkRails compares the throughput of all rails with that of the first rail, in a guest with shaped rails:
 //
 //	tools/rdma-run -n 2 -r 200mbit -m 4096 'GOMAXPROCS=4 GORAIL_PROVIDER=verbs ./inside.test -test.run NONE -test.bench Rails -test.benchtime 1x'
 func BenchmarkRails(b *testing.B) {
@@ -76,15 +76,15 @@ func BenchmarkRails(b *testing.B) {
 	}
 }
 
-// stream moves bytes until its end; between turns its initiator is stopped.
+// stream is a running data stream. Between turns its initiator is stopped with SIGSTOP.
 type stream struct {
 	at  place
 	pid int
 	end func()
 }
 
-// rate is what leaves one end of all rails, MB/s over a turn in which only s moves bytes, once they flow and what waited for the process
-// (heartbeats, timers) is over.
+// rate continues s for a turn and returns the throughput of all rails in one direction, MB/s. The measurement starts when 8 MiB have
+// passed and pending heartbeats and timers of the process are handled (up to 300 ms). rate stops s at the end.
 func (s stream) rate(b *testing.B, letter string, turn time.Duration) float64 {
 	all := func() (sum int) {
 		for _, n := range s.at.passed(letter) {
@@ -94,27 +94,27 @@ func (s stream) rate(b *testing.B, letter string, turn time.Duration) float64 {
 	}
 	require.NoError(b, syscall.Kill(s.pid, syscall.SIGCONT))
 	begin := all()
-	require.True(b, eventually(func() bool { return all()-begin > 8<<20 }), "nothing flows")
+	require.True(b, eventually(func() bool { return all()-begin > 8<<20 }), "no bytes on the rails within %v", limit)
 	time.Sleep(min(turn, 300*time.Millisecond))
 	from, start := all(), time.Now()
 	time.Sleep(turn)
 	rate := float64(all()-from) / time.Since(start).Seconds() / 1e6
 	require.NoError(b, syscall.Kill(s.pid, syscall.SIGSTOP))
 	last := -1
-	require.True(b, eventually(func() bool { // what is posted goes on
+	require.True(b, eventually(func() bool { // posted requests still complete
 		time.Sleep(5 * time.Millisecond)
 		was := last
 		last = all()
 		return last == was
-	}), "it does not stop")
+	}), "the stopped stream still moves bytes after %v", limit)
 	return rate
 }
 
-// perftest runs a pair of processes for longer than the benchmark takes.
+// perftest starts a perftest server and client that run longer than the benchmark.
 func (p place) perftest(b *testing.B, tool string) stream {
 	args := []string{"-x", "1", "-F", "-s", "65536", "-t", "64", "-n", "5000000"}
 	if tool == "ib_read_bw" {
-		args = append(args, "-e") // sleeps; refused for WRITE
+		args = append(args, "-e") // sleeps between completions; perftest refuses -e for WRITE
 	}
 	server := exec.Command(tool, append([]string{"-d", p.kind + "B0"}, args...)...)
 	require.NoError(b, server.Start())
@@ -131,16 +131,16 @@ func (p place) perftest(b *testing.B, tool string) stream {
 	return s
 }
 
-// gorail keeps up to 64 transfers in flight, and as many bytes as perftest; small ones carry a notification. Whoever waits for large ones
-// sleeps: on the one processor that is what READs of perftest do.
+// gorail keeps 2 to 64 transfers in flight, as many as fit in 16 MiB. Small WRITEs carry a notification. With large transfers the
+// waiting process sleeps, like READs of perftest, because the guest has one CPU.
 func (p place) gorail(b *testing.B, op nixlapi.Op, size uint64, rails, window string) stream {
 	var note []byte
 	if size <= 64<<10 && op == nixlapi.Write {
 		note = []byte("n")
 	}
-	var nap time.Duration
+	var sleep time.Duration
 	if size > 64<<10 {
-		nap = 3 * time.Millisecond
+		sleep = 3 * time.Millisecond
 	}
 	p.t = b
 	alice, bob := p.agentOn("alice", "A"+rails, "window_min", window), p.agentOn("bob", "B"+rails)
@@ -153,7 +153,7 @@ func (p place) gorail(b *testing.B, op nixlapi.Op, size uint64, rails, window st
 		x := alice.Xfer(worker.XferSpec{Op: op, Local: mine.Span(i*size, size), Remote: theirs.Span(i*size, size), Peer: "bob", Notif: note})
 		all, ids = append(all, x), append(ids, x.ID())
 	}
-	loop := all[0].LoopAsync(worker.LoopArgs{N: int(1 << 40 / size), Timeout: 10 * limit, Nap: nap, Beside: ids[1:]})
+	loop := all[0].LoopAsync(worker.LoopArgs{N: int(1 << 40 / size), Timeout: 10 * limit, Nap: sleep, Beside: ids[1:]})
 	s := stream{p, alice.Pid(), func() {
 		alice.Kill()
 		bob.Kill()

@@ -22,72 +22,72 @@ const seedA, seedB = 0xa, 0xb
 
 var limit = testenv.Patient(time.Minute)
 
-// keeperAt is where host B's keeper listens, when A and B are two guests.
-const keeperAt = "10.0.0.2:7100"
+// keeperAddr is the address of host B's keeper, if A and B are two guests.
+const keeperAddr = "10.0.0.2:7100"
 
-// TestMain: a program with worker.EnvKeep is host B of two guests; that at host A drives it.
+// TestMain: with worker.EnvKeep this program is the keeper at host B of two guests. The program at host A controls it.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	status := m.Run()
-	if there.host != nil {
-		there.host.Close()
+	if hostB.host != nil {
+		hostB.host.Close()
 	}
 	os.Exit(status)
 }
 
-// there is the connection to host B's keeper, one for all tests of this process.
-var there struct {
+// hostB is the connection to host B's keeper, shared by all tests of this process.
+var hostB struct {
 	sync.Once
 	host *worker.Host
 	err  error
 }
 
-// place is the guest that a test runs in: host A and host B with rails between them, here or in two guests.
+// place is the fixture of a test: hosts A and B with rails between them, in this guest or in two guests.
 type place struct {
 	t     testing.TB
 	env   testenv.Env
-	kind  string // of the devices: "rxe", "siw"
+	kind  string // kind of the devices: "rxe", "siw"
 	rails int
-	pair  *worker.Host // host B, when it is a guest of its own
+	pair  *worker.Host // host B, if it is another guest
 }
 
-// need skips the test unless it runs in a guest with so many rails, which is hosts A and B.
+// need skips the test unless it runs in a guest that is both hosts and has at least this number of rails.
 func need(t testing.TB, rails int) place {
 	t.Helper()
 	n := inGuest(t, rails)
 	if os.Getenv(bed.EnvSide) != "" {
-		t.Skip("host A or B alone")
+		t.Skip("needs one guest as hosts A and B; this guest is only one of them")
 	}
 	return place{t, testenv.Need(t), os.Getenv(bed.EnvKind), n, nil}
 }
 
-// needPair skips the test unless it runs in the first of two guests with so many rails between them.
+// needPair skips the test unless it runs in host A of two guests with at least this number of rails.
 func needPair(t testing.TB, rails int) place {
 	t.Helper()
 	n := inGuest(t, rails)
 	if os.Getenv(bed.EnvSide) != "A" {
-		t.Skip("not host A of two guests")
+		t.Skip("needs host A of two guests")
 	}
-	there.Do(func() { there.host, there.err = worker.Dial(keeperAt) })
-	require.NoError(t, there.err)
-	return place{t, testenv.Need(t), os.Getenv(bed.EnvKind), n, there.host}
+	hostB.Do(func() { hostB.host, hostB.err = worker.Dial(keeperAddr) })
+	require.NoError(t, hostB.err)
+	return place{t, testenv.Need(t), os.Getenv(bed.EnvKind), n, hostB.host}
 }
 
 func inGuest(t testing.TB, rails int) int {
 	t.Helper()
 	n, _ := strconv.Atoi(os.Getenv(bed.EnvRails))
 	if os.Getenv(bed.EnvKind) == "" || n < rails {
-		t.Skipf("not in a guest with %d RDMA rails", rails)
+		t.Skipf("needs a guest with %d RDMA rails", rails)
 	}
 	return n
 }
 
-// agent is one in a process of its own, at host "A" or "B", that uses that host's devices and no other's.
+// agent starts an agent in a new process at host "A" or "B". The agent uses only that host's devices.
 func (p place) agent(name, host string, params ...string) *worker.Agent {
 	return p.agentOn(name, host+"*", params...)
 }
 
-// agentOn uses those of a host's devices that the glob names: "A0", "B*". params are options by name and value.
+// agentOn is agent with a glob for the devices: "A0", "B*". params are pairs of option name and value.
 func (p place) agentOn(name, devices string, params ...string) *worker.Agent {
 	p.t.Helper()
 	start := worker.Start
@@ -101,8 +101,8 @@ func (p place) agentOn(name, devices string, params ...string) *worker.Agent {
 	return start(p.t, worker.Options{Env: p.env}).Agent(c)
 }
 
-// meet is alice at host A and bob, who polls, at B, with size bytes each that alice knows of.
-func (p place) meet(size uint64, params ...string) (alice, bob *worker.Agent, a, b *worker.Buf) {
+// connect starts agent alice at host A and agent bob, which polls, at host B. Each has a buffer of size bytes. alice has bob's metadata.
+func (p place) connect(size uint64, params ...string) (alice, bob *worker.Agent, a, b *worker.Buf) {
 	p.t.Helper()
 	alice, bob = p.agent("alice", "A", params...), p.agent("bob", "B", params...)
 	bob.Polling(true)
@@ -111,7 +111,7 @@ func (p place) meet(size uint64, params ...string) (alice, bob *worker.Agent, a,
 	return alice, bob, a, b
 }
 
-// net is a host's interface of a rail.
+// net returns the name of a rail's network interface at a host.
 func (p place) net(host string, rail int) string {
 	if p.pair != nil {
 		return fmt.Sprint("vec", rail)
@@ -119,7 +119,7 @@ func (p place) net(host string, rail int) string {
 	return fmt.Sprint("v", host, rail)
 }
 
-// passed is what has left host A over each rail ("A"), or come to it ("B" has sent it), bytes.
+// passed returns, for each rail, the bytes that host A (from "A") or host B (from "B") has sent, counted at host A.
 func (p place) passed(from string) (n []int) {
 	p.t.Helper()
 	way := map[string]string{"A": "tx_bytes", "B": "rx_bytes"}[from]
@@ -133,7 +133,7 @@ func (p place) passed(from string) (n []int) {
 	return n
 }
 
-// at runs a command at a host; anything but status 0 fails the test.
+// at runs a command at a host and returns its output. The test fails if the exit status is not 0.
 func (p place) at(host string, command ...string) string {
 	p.t.Helper()
 	if p.pair != nil && host == "B" {
@@ -153,7 +153,7 @@ func eventually(ok func() bool) bool {
 	return false
 }
 
-// says waits for a line of what the agent's worker printed that holds all the parts: the output comes by another pipe than the answers.
+// says waits until a line in the worker's output contains all parts. It must wait, because output and replies use different pipes.
 func says(t testing.TB, a *worker.Agent, parts ...string) {
 	t.Helper()
 	require.True(t, eventually(func() bool {

@@ -1,5 +1,5 @@
-// Package inside has tests for guests with rails (package rdma runs them there): hosts A and B are told apart by their
-// devices when one guest is both.
+// Package inside has tests that run inside guests with rails; package rdma runs them there. If one guest is both hosts A and B, the
+// devices' names distinguish the hosts.
 package inside
 
 import (
@@ -19,19 +19,19 @@ func run(command ...string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// TestBetweenHosts: WRITE and READ go from A's devices to B's, byte-exact, and cross the wires.
+// TestBetweenHosts: WRITE and READ between A's and B's devices are byte-exact and cross the rails.
 func TestBetweenHosts(t *testing.T) { betweenHosts(t, need(t, 1)) }
 
-// TestTwoHosts: as between two machines; each rail carries its part, and the metadata came over their addresses.
+// TestTwoHosts: as TestBetweenHosts, between two guests. Each rail carries a share, and the control channel uses the rails' addresses.
 func TestTwoHosts(t *testing.T) { betweenHosts(t, needPair(t, 1)) }
 
-// ways are the two operations and the host whose bytes they move.
+// ways are the two operations, each with the host that sends the data.
 var ways = []struct {
 	op   nixlapi.Op
 	from string
 }{{nixlapi.Write, "A"}, {nixlapi.Read, "B"}}
 
-// sides orders two buffers as an operation moves bytes.
+// sides returns the buffers a and b as source and destination of an operation.
 func sides(op nixlapi.Op, a, b *worker.Buf) (src, dst *worker.Buf) {
 	if op == nixlapi.Read {
 		return b, a
@@ -41,7 +41,7 @@ func sides(op nixlapi.Op, a, b *worker.Buf) (src, dst *worker.Buf) {
 
 func betweenHosts(t *testing.T, p place) {
 	const size = 16 << 20
-	alice, bob, a, b := p.meet(size)
+	alice, bob, a, b := p.connect(size)
 	alice.Polling(true)
 	bob.Learn(alice)
 	for i, c := range ways {
@@ -67,7 +67,7 @@ func betweenHosts(t *testing.T, p place) {
 			a.Want(seed)
 			b.Want(seed)
 			var bytes []int
-			require.True(t, eventually(func() bool { // a rail is probed before it carries anything
+			require.True(t, eventually(func() bool { // a rail is probed before it carries data
 				bytes = once()
 				return slices.Min(bytes) > size/p.rails/8
 			}), "rails: %v", &bytes)
@@ -79,7 +79,7 @@ func betweenHosts(t *testing.T, p place) {
 	require.NoError(t, bob.Exit())
 }
 
-// TestRailDown: the wire of a rail goes down under a transfer, which ends well over the other; up again, it is used.
+// TestRailDown: a rail goes down during a transfer. The transfer succeeds over the other rail. The rail is used again when it is up.
 func TestRailDown(t *testing.T) {
 	p := need(t, 2)
 	link := func(state string) func() {
@@ -88,8 +88,8 @@ func TestRailDown(t *testing.T) {
 	cut(t, p, link("down"), link("up"))
 }
 
-// TestPortLate: a port that is down when the agents are made is named, and carries data, over memory that was registered and a session that
-// began before, once it comes up; then it fails and recovers as any other.
+// TestPortLate: a port is down when the agents are created, and the log names the port. When the port comes up, its rail carries data of
+// the existing session and of memory registered before. Then the rail fails and recovers like others.
 func TestPortLate(t *testing.T) {
 	const size = 32 << 20
 	p := need(t, 2)
@@ -97,7 +97,7 @@ func TestPortLate(t *testing.T) {
 		return func() { p.at("B", "ip", "link", "set", p.net("B", 1), state) }
 	}
 	link("down")()
-	alice, bob, a, b := p.meet(size, "log", "info")
+	alice, bob, a, b := p.connect(size, "log", "info")
 	for _, w := range []*worker.Agent{alice, bob} {
 		says(t, w, "left_out=", "1: the port is DOWN; joins when it comes up")
 	}
@@ -123,17 +123,17 @@ func TestPortLate(t *testing.T) {
 	b.Want(101)
 }
 
-// TestPeerRailSilent: at the other machine packets of a rail vanish, and no device says anything, here or there.
+// TestPeerRailSilent: host B drops all packets of a rail. No device of either host reports an event.
 func TestPeerRailSilent(t *testing.T) {
 	p := needPair(t, 2)
 	cut(t, p, func() { p.at("B", "tc", "qdisc", "replace", "dev", p.net("B", 1), "root", "netem", "loss", "100%") },
 		func() { p.at("B", "tc", "qdisc", "del", "dev", p.net("B", 1), "root") })
 }
 
-// cut ends rail 1 under a transfer and restores it, for WRITE and for READ.
+// cut takes rail 1 down during a transfer and restores it, for WRITE and for READ.
 func cut(t *testing.T, p place, off, on func()) {
 	const size = 32 << 20
-	alice, bob, a, b := p.meet(size)
+	alice, bob, a, b := p.connect(size)
 	for i, c := range ways {
 		_, dst := sides(c.op, a, b)
 		x := alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
@@ -150,10 +150,10 @@ func cut(t *testing.T, p place, off, on func()) {
 	}
 }
 
-// TestPeerRailDown: an interface goes down at the other machine, one for each operation. A guest's own interfaces never come up again.
+// TestPeerRailDown: an interface of host B goes down, another one for each operation. A guest of a pair cannot take its interface up again.
 func TestPeerRailDown(t *testing.T) {
 	p := needPair(t, 3)
-	alice, bob, a, b := p.meet(48 << 20)
+	alice, bob, a, b := p.connect(48 << 20)
 	for i, c := range ways {
 		x := alice.Xfer(worker.XferSpec{Op: c.op, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("n")})
 		x.Do(limit)
@@ -164,7 +164,7 @@ func TestPeerRailDown(t *testing.T) {
 	require.NoError(t, bob.Exit())
 }
 
-// cutOnce ends a rail under a transfer, once it carries bytes; the transfer ends well.
+// cutOnce posts a transfer and takes a rail down when the rail has carried 1 MiB. The transfer must succeed.
 func (p place) cutOnce(alice, bob *worker.Agent, a, b *worker.Buf, x *worker.Xfer, op nixlapi.Op, from string, seed uint64, rail int, off func()) {
 	p.t.Helper()
 	src, dst := sides(op, a, b)

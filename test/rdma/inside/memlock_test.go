@@ -11,16 +11,16 @@ import (
 	"gorail/test/worker"
 )
 
-// TestMemlock: a process that may lock 16 MiB and no more. A registration beyond that is refused by the device: what is said names the
-// limit and what raises it, and a transfer over it is refused. Smaller ones, and their transfers, are well.
+// TestMemlock: a process may lock at most 16 MiB. The device refuses a larger registration. The log names the limit and how to raise it.
+// A transfer of that memory is refused. Smaller registrations and their transfers succeed.
 func TestMemlock(t *testing.T) {
 	p := need(t, 1)
 	var l unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l))
 	if l.Cur != 16<<20 {
-		t.Skip("16 MiB of memory are not the limit here")
+		t.Skip("needs RLIMIT_MEMLOCK of 16 MiB")
 	}
-	alice, bob, a, b := p.meet(1 << 20)
+	alice, bob, a, b := p.connect(1 << 20)
 	big := alice.Alloc(64<<20, hostmem.Anon)
 	require.NoError(t, alice.Register(big.All())) // an error would poison the agent's metadata
 	const what, most = "ibv_reg_mr of 67108864 bytes", "RLIMIT_MEMLOCK: 16384 KiB may be locked"

@@ -10,12 +10,12 @@ import (
 	"gorail/test/worker"
 )
 
-// TestSourceReused: when a transfer has succeeded its source is the application's again, and when its notification has come its
-// target is as written: the source is overwritten at once, hundreds of times, and the target compared.
+// TestSourceReused: after a transfer succeeds, the application may overwrite the source. After the notification arrives, the target has
+// all data. The test overwrites the source at once and compares the target, in 200 rounds.
 func TestSourceReused(t *testing.T) {
 	p := needPair(t, 1)
-	const rounds, size = 200, 1 << 20 // over two rails, both take part
-	alice, bob, a, b := p.meet(size)
+	const rounds, size = 200, 1 << 20 // large enough that two rails both take part
+	alice, bob, a, b := p.connect(size)
 	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
 	for i := range uint64(rounds) {
 		a.Fill(i)

@@ -11,11 +11,12 @@ import (
 	"gorail/test/worker"
 )
 
-// TestYama: what Yama's scope forbids goes by the next best way, with a warning that names the scope; the option ptracer helps where that is 1.
+// TestYama: if Yama's scope forbids CMA, transfers use another rail, and a warning names the scope. With scope 1 the option ptracer permits
+// CMA.
 func TestYama(t *testing.T) {
 	scope := os.Getenv("GORAIL_YAMA")
 	if scope == "" {
-		t.Skip("GORAIL_YAMA does not say which scope it is")
+		t.Skip("needs GORAIL_YAMA with the number of Yama's scope")
 	}
 	for _, ptracer := range []string{"off", "on"} {
 		t.Run("ptracer="+ptracer, func(t *testing.T) {

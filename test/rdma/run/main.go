@@ -1,4 +1,4 @@
-// Command run is tools/rdma-run: a command in a throw-away kernel with RDMA rails, by hand.
+// Command run is tools/rdma-run: it runs a command in a temporary kernel with RDMA rails.
 package main
 
 import (
@@ -14,14 +14,14 @@ import (
 const usage = `usage: tools/rdma-run [options] COMMAND [ARGUMENT...]   in one guest: hosts A and B joined by rails, in one namespace
        tools/rdma-run -pair [options] COMMAND-A COMMAND-B   in two guests: hosts A and B
 
-A COMMAND that is the only word (with -pair: each) is read by bash. It starts in the current folder, as root, with the
-environment's GORAIL_*, NIXL_*, UCX_* and FI_*. What it writes outside of /bed is gone afterwards. The exit status is the
-command's (with -pair: the first that is not 0), 125 when the guest itself failed.
+bash runs a COMMAND that is a single word (with -pair: each COMMAND). The command starts in the current folder, as root, with the
+variables GORAIL_*, NIXL_*, UCX_* and FI_* of the environment. All files that the command writes are gone afterwards. The exit status is
+the command's (with -pair: A's, or B's if A's is 0), or 125 if the guest itself failed.
 
 `
 
-// handedDown are the prefixes of the variables that a command sees.
-var handedDown = []string{"GORAIL_", "NIXL_", "UCX_", "FI_"}
+// inherited are the prefixes of the environment variables that a command inherits.
+var inherited = []string{"GORAIL_", "NIXL_", "UCX_", "FI_"}
 
 func main() {
 	flag.Usage = func() {
@@ -50,7 +50,7 @@ func main() {
 		g.Dir = dir
 	}
 	for _, e := range os.Environ() {
-		for _, p := range handedDown {
+		for _, p := range inherited {
 			if strings.HasPrefix(e, p) {
 				g.Env = append(g.Env, e)
 			}

@@ -1,4 +1,4 @@
-/* A librdmacm: connections of iWARP between ids of one process. Device d has the address 127.0.d.1, in the interface `lo`. */
+/* A librdmacm for tests: iWARP connections between ids of one process. Device d has the address 127.0.d.1, on the interface `lo`. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <rdma/rdma_cma.h>
@@ -17,9 +17,9 @@ typedef struct vt_cm_channel {
 
 struct vt_cm_id {
     struct rdma_cm_id base;
-    struct vt_cm_id *next, *other; /* other: the id at the peer's, from request to loss */
-    uint16_t port;                 /* bound to */
-    uint16_t to;                   /* resolved */
+    struct vt_cm_id *next, *other; /* other: the peer's id, from the request until the disconnect */
+    uint16_t port;                 /* local port */
+    uint16_t to;                   /* port of the resolved address */
     int listening, unacked;
     uint32_t qpn;
 };
@@ -57,7 +57,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *base)
     pthread_mutex_lock(&vt_mu);
     for (vt_cm_id *id = ids; id; id = id->next)
         if (id->base.channel == base)
-            vt_breach("rdma_destroy_event_channel: an id still uses it");
+            vt_breach("rdma_destroy_event_channel: an id still uses the channel");
     for (vt_event *e = ch->events.first; e; e = e->next)
         free(e->of);
     vt_queue_close(&ch->events);
@@ -78,8 +78,8 @@ static vt_cm_id *add(struct rdma_event_channel *ch)
     return id;
 }
 
-/* 0, or -1 and errno, as all of librdmacm. */
-static int answer(int rc)
+/* Releases the lock. Returns 0, or -1 and errno, like all calls of librdmacm. */
+static int unlock_result(int rc)
 {
     pthread_mutex_unlock(&vt_mu);
     if (rc)
@@ -96,11 +96,11 @@ int rdma_create_id(struct rdma_event_channel *ch, struct rdma_cm_id **out, void 
         rc = EINVAL;
     if (!rc)
         *out = &add(ch)->base;
-    return answer(rc);
+    return unlock_result(rc);
 }
 
-/* Tells an id's channel; status and data are 0 for most. */
-static void tell(vt_cm_id *id, enum rdma_cm_event_type type, int status, vt_cm_id *fresh, const struct rdma_conn_param *p)
+/* Raises an event in the channel of id. fresh: the new id of a connection request. */
+static void raise_cm_event(vt_cm_id *id, enum rdma_cm_event_type type, int status, vt_cm_id *fresh, const struct rdma_conn_param *p)
 {
     vt_cm_event *e = calloc(1, sizeof(*e));
     if (!e)
@@ -119,7 +119,7 @@ static void tell(vt_cm_id *id, enum rdma_cm_event_type type, int status, vt_cm_i
     vt_raise(&((vt_cm_channel *)id->base.channel)->events, e, NULL);
 }
 
-static void part(vt_cm_id *id)
+static void unlink_peer(vt_cm_id *id)
 {
     if (id->other)
         id->other->other = NULL;
@@ -132,9 +132,9 @@ void vt_cm_lost(vt_qp *qp)
     qp->cm = NULL;
     if (!other)
         return;
-    part(id);
-    tell(id, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, NULL);
-    tell(other, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, NULL);
+    unlink_peer(id);
+    raise_cm_event(id, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, NULL);
+    raise_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, NULL);
     vt_qp *peer = vt_find(other->qpn);
     if (peer && peer->base.state != IBV_QPS_ERR)
         vt_break(peer);
@@ -143,14 +143,14 @@ void vt_cm_lost(vt_qp *qp)
 static void refuse(vt_cm_id *id)
 {
     if (id->other)
-        tell(id->other, RDMA_CM_EVENT_REJECTED, -ECONNREFUSED, NULL, NULL);
-    part(id);
+        raise_cm_event(id->other, RDMA_CM_EVENT_REJECTED, -ECONNREFUSED, NULL, NULL);
+    unlink_peer(id);
 }
 
 static void drop(vt_cm_id *id)
 {
     vt_cm_id **at = &ids;
-    part(id);
+    unlink_peer(id);
     while (*at != id)
         at = &(*at)->next;
     *at = id->next;
@@ -163,14 +163,14 @@ int rdma_destroy_id(struct rdma_cm_id *base)
     vt_cm_id *id = (vt_cm_id *)base;
     pthread_mutex_lock(&vt_mu);
     if (id->unacked)
-        vt_breach("rdma_destroy_id: %d events were not acknowledged; it would wait for ever", id->unacked);
+        vt_breach("rdma_destroy_id: %d events were not acknowledged; the real call would block forever", id->unacked);
     vt_queue *q = &((vt_cm_channel *)base->channel)->events;
     for (vt_event *e = q->first, *next; e; e = next) {
         vt_cm_event *of = e->of;
         next = e->next;
         if (of->base.id != base && of->base.listen_id != base)
             continue;
-        if (of->base.listen_id == base) { /* nobody has heard of it yet */
+        if (of->base.listen_id == base) { /* a connection request that the application has not received */
             refuse((vt_cm_id *)of->base.id);
             drop((vt_cm_id *)of->base.id);
         }
@@ -183,7 +183,7 @@ int rdma_destroy_id(struct rdma_cm_id *base)
         qp->cm = NULL;
     }
     drop(id);
-    return answer(0);
+    return unlock_result(0);
 }
 
 int rdma_bind_addr(struct rdma_cm_id *base, struct sockaddr *addr)
@@ -205,7 +205,7 @@ int rdma_bind_addr(struct rdma_cm_id *base, struct sockaddr *addr)
         base->verbs = &contexts[d];
         id->port = in->sin_port ? ntohs(in->sin_port) : next_port++;
     }
-    return answer(rc);
+    return unlock_result(rc);
 }
 
 int rdma_listen(struct rdma_cm_id *base, int backlog)
@@ -214,7 +214,7 @@ int rdma_listen(struct rdma_cm_id *base, int backlog)
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_cm_listen);
     ((vt_cm_id *)base)->listening = !rc;
-    return answer(rc);
+    return unlock_result(rc);
 }
 
 __be16 rdma_get_src_port(struct rdma_cm_id *base)
@@ -229,8 +229,8 @@ int rdma_resolve_addr(struct rdma_cm_id *base, struct sockaddr *src, struct sock
     int rc = vt_fails(CALL_cm_resolve);
     ((vt_cm_id *)base)->to = ntohs(((struct sockaddr_in *)dst)->sin_port);
     if (!rc)
-        tell((vt_cm_id *)base, SW(cm_unreachable) ? RDMA_CM_EVENT_ADDR_ERROR : RDMA_CM_EVENT_ADDR_RESOLVED, SW(cm_unreachable) ? -EHOSTUNREACH : 0, NULL, NULL);
-    return answer(rc);
+        raise_cm_event((vt_cm_id *)base, SW(cm_unreachable) ? RDMA_CM_EVENT_ADDR_ERROR : RDMA_CM_EVENT_ADDR_RESOLVED, SW(cm_unreachable) ? -EHOSTUNREACH : 0, NULL, NULL);
+    return unlock_result(rc);
 }
 
 int rdma_resolve_route(struct rdma_cm_id *base, int ms)
@@ -239,8 +239,8 @@ int rdma_resolve_route(struct rdma_cm_id *base, int ms)
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_cm_route);
     if (!rc)
-        tell((vt_cm_id *)base, RDMA_CM_EVENT_ROUTE_RESOLVED, 0, NULL, NULL);
-    return answer(rc);
+        raise_cm_event((vt_cm_id *)base, RDMA_CM_EVENT_ROUTE_RESOLVED, 0, NULL, NULL);
+    return unlock_result(rc);
 }
 
 int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *p)
@@ -249,7 +249,7 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *p)
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_cm_connect);
     COUNT(cm_connects)++;
-    while (SW(cm_block)) { /* as siw while TCP connects */
+    while (SW(cm_block)) { /* siw blocks here while TCP connects */
         pthread_mutex_unlock(&vt_mu);
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
         pthread_mutex_lock(&vt_mu);
@@ -270,16 +270,16 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *p)
             vt_cm_id *fresh = add(to->base.channel);
             fresh->other = id;
             id->other = fresh;
-            tell(to, RDMA_CM_EVENT_CONNECT_REQUEST, 0, fresh, p);
+            raise_cm_event(to, RDMA_CM_EVENT_CONNECT_REQUEST, 0, fresh, p);
         }
     }
-    return answer(rc);
+    return unlock_result(rc);
 }
 
-static void join(vt_qp *qp, vt_cm_id *id, vt_qp *peer, int asked)
+static void connect_qp(vt_qp *qp, vt_cm_id *id, vt_qp *peer, int passive)
 {
     qp->cm = id;
-    qp->asked = asked;
+    qp->passive = passive;
     qp->attr.dest_qp_num = peer->base.qp_num;
     qp->base.state = IBV_QPS_RTS;
 }
@@ -300,12 +300,12 @@ int rdma_accept(struct rdma_cm_id *base, struct rdma_conn_param *p)
         id->qpn = p->qp_num;
         qp->attr.max_rd_atomic = p->initiator_depth;
         qp->attr.max_dest_rd_atomic = p->responder_resources;
-        join(qp, id, peer, 1);
-        join(peer, other, qp, 0);
-        tell(id, RDMA_CM_EVENT_ESTABLISHED, 0, NULL, NULL);
-        tell(other, RDMA_CM_EVENT_ESTABLISHED, 0, NULL, NULL);
+        connect_qp(qp, id, peer, 1);
+        connect_qp(peer, other, qp, 0);
+        raise_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, NULL, NULL);
+        raise_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, 0, NULL, NULL);
     }
-    return answer(rc);
+    return unlock_result(rc);
 }
 
 int rdma_reject(struct rdma_cm_id *base, const void *data, uint8_t len)
@@ -314,7 +314,7 @@ int rdma_reject(struct rdma_cm_id *base, const void *data, uint8_t len)
     pthread_mutex_lock(&vt_mu);
     COUNT(cm_rejects)++;
     refuse((vt_cm_id *)base);
-    return answer(0);
+    return unlock_result(0);
 }
 
 int rdma_get_cm_event(struct rdma_event_channel *base, struct rdma_cm_event **out)

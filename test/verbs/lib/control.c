@@ -1,4 +1,4 @@
-/* Control by tests: found by dlsym. All take the lock. */
+/* Control by tests, which find these functions with dlsym. All take the lock. */
 #include "vt.h"
 
 #define BOARD(name) vt_##name
@@ -7,7 +7,7 @@
 #define CALLS VT_CALLS
 #include "board.h"
 
-/* Counts of requests start anew; those of open objects stay. */
+/* Resets the counters from `writes` on. The counters above, most of them of open objects, stay. */
 void vt_control_zero(void)
 {
     pthread_mutex_lock(&vt_mu);
@@ -16,7 +16,7 @@ void vt_control_zero(void)
     pthread_mutex_unlock(&vt_mu);
 }
 
-/* All queue pairs go to ERR. */
+/* Moves all queue pairs to ERR. */
 void vt_control_break(void)
 {
     pthread_mutex_lock(&vt_mu);
@@ -25,7 +25,7 @@ void vt_control_break(void)
     pthread_mutex_unlock(&vt_mu);
 }
 
-/* Raises an event of a port, or of the device, at everyone who has it open. How many that are. */
+/* Raises an event of a port, or of the device, in every context that has the device open. Returns the number of these contexts. */
 int vt_control_event(int device, int type, int port)
 {
     struct ibv_async_event ev = { .element.port_num = port, .event_type = (enum ibv_event_type)type };
@@ -40,7 +40,7 @@ int vt_control_event(int device, int type, int port)
     return n;
 }
 
-/* nvidia_peermem is loaded, and knows memory of these GPUs; NULL: it isn't. */
+/* Loads nvidia_peermem with this function; NULL unloads the module. */
 void vt_control_peermem(int (*find)(uint64_t addr, uint64_t size))
 {
     pthread_mutex_lock(&vt_mu);

@@ -67,7 +67,7 @@ int ibv_destroy_cq(struct ibv_cq *base)
             base->channel->refcnt--;
         }
         vt_forget(&vt_ctx_of(base->context)->events, cq);
-        vt_wait_acks("ibv_destroy_cq", &cq->told, &base->comp_events_completed);
+        vt_wait_acks("ibv_destroy_cq", &cq->taken, &base->comp_events_completed);
         COUNT(cqs)--;
     }
     pthread_mutex_unlock(&vt_mu);
@@ -78,7 +78,7 @@ int ibv_destroy_cq(struct ibv_cq *base)
     return rc;
 }
 
-enum { ANY = 1, SOLICITED }; /* what vt_cq.armed asks for */
+enum { ANY = 1, SOLICITED }; /* vt_cq.armed: which completions cause an event */
 
 static void overrun(vt_cq *cq)
 {
@@ -106,7 +106,7 @@ void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires,
     vt_cqe *e = &cq->ring[(cq->head + cq->count++) % (uint32_t)cq->base.cqe];
     *e = (vt_cqe){ .wc = *wc, .retires = retires, .sent = sent };
     e->wc.qp_num = qp->base.qp_num;
-    if (wc->status != IBV_WC_SUCCESS) { /* nothing else is valid */
+    if (wc->status != IBV_WC_SUCCESS) { /* the other fields are invalid */
         e->wc.opcode = (enum ibv_wc_opcode)0x55;
         e->wc.byte_len = 0xdeadbeef;
         e->wc.vendor_err = 0x89;
@@ -166,14 +166,14 @@ int vt_poll_cq(struct ibv_cq *base, int n, struct ibv_wc *wc)
     return got;
 }
 
-/* As the specification has it: what is in the queue already causes no event. */
+/* As in the specification, a completion that is already in the queue causes no event. */
 int vt_req_notify_cq(struct ibv_cq *base, int solicited)
 {
     pthread_mutex_lock(&vt_mu);
     int rc = vt_fails(CALL_req_notify_cq);
     if (!rc) {
         COUNT(arms)++;
-        if (!solicited || !((vt_cq *)base)->armed) /* who has asked for every completion gets it */
+        if (!solicited || !((vt_cq *)base)->armed) /* an earlier request for every completion stays */
             ((vt_cq *)base)->armed = solicited ? SOLICITED : ANY;
     }
     pthread_mutex_unlock(&vt_mu);

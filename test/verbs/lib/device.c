@@ -135,7 +135,7 @@ int vt_lid(const struct ibv_context *ctx, int port)
     return vt_ctx_of(ctx)->device * PORTS + port;
 }
 
-/* Fills what the old structure had: all before flags. */
+/* Fills the fields of the old structure: all before flags. */
 int ibv_query_port(struct ibv_context *ctx, uint8_t port, struct _compat_ibv_port_attr *attr)
 {
     pthread_mutex_lock(&vt_mu);

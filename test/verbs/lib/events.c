@@ -1,4 +1,4 @@
-/* Completion channels, and what happens to devices. */
+/* Completion channels and async events. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ int vt_queue_open(vt_queue *q)
     return q->fd < 0 ? errno : 0;
 }
 
-/* With the lock, as everything here: the count is that of the list. */
+/* The caller holds the lock, so the eventfd's count equals the list's length. */
 static void drop(vt_queue *q, vt_event **at)
 {
     uint64_t one;
@@ -62,7 +62,7 @@ void vt_forget(vt_queue *q, const void *of)
             at = &(*at)->next;
 }
 
-/* Blocks unless the descriptor is non-blocking. */
+/* Blocks if the descriptor is blocking. */
 int vt_next(vt_queue *q, vt_event *out)
 {
     struct pollfd p = { .fd = q->fd, .events = POLLIN };
@@ -81,14 +81,14 @@ int vt_next(vt_queue *q, vt_event *out)
     return 0;
 }
 
-void vt_wait_acks(const char *what, const uint32_t *told, const uint32_t *acked)
+void vt_wait_acks(const char *what, const uint32_t *taken, const uint32_t *acked)
 {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += 2;
-    while (*told != *acked)
+    while (*taken != *acked)
         if (pthread_cond_timedwait(&vt_acked, &vt_mu, &end) == ETIMEDOUT) {
-            vt_breach("%s: %u events were not acknowledged; it would wait for ever", what, *told - *acked);
+            vt_breach("%s: %u events were not acknowledged; the real call would block forever", what, *taken - *acked);
             return;
         }
 }
@@ -136,7 +136,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *base, struct ibv_cq **cq, void **c
     if (vt_next(&((vt_channel *)base)->events, &e) != 0)
         return -1;
     vt_cq *of = e.of;
-    of->told++;
+    of->taken++;
     *cq = &of->base;
     *cq_ctx = of->base.cq_context;
     pthread_mutex_unlock(&vt_mu);
@@ -147,8 +147,8 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n)
 {
     pthread_mutex_lock(&vt_mu);
     cq->comp_events_completed += n;
-    if (cq->comp_events_completed > ((vt_cq *)cq)->told)
-        vt_breach("ibv_ack_cq_events: more than were taken");
+    if (cq->comp_events_completed > ((vt_cq *)cq)->taken)
+        vt_breach("ibv_ack_cq_events: more events than ibv_get_cq_event returned");
     pthread_cond_broadcast(&vt_acked);
     pthread_mutex_unlock(&vt_mu);
 }
@@ -165,7 +165,7 @@ int ibv_get_async_event(struct ibv_context *ctx, struct ibv_async_event *ev)
         return -1;
     *ev = e.async;
     if (of_qp(ev->event_type))
-        ((vt_qp *)ev->element.qp)->told++;
+        ((vt_qp *)ev->element.qp)->taken++;
     pthread_mutex_unlock(&vt_mu);
     return 0;
 }

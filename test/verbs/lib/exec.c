@@ -1,4 +1,4 @@
-/* What a device does with the requests of a queue pair: in order, one after the other. */
+/* Execution of requests: in order, one at a time. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ enum { UNREACHED = -1, NO_RECV = -2 }; /* else an enum ibv_wc_status */
 
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
-/* The queue pair at the other end, if both ends mean each other. */
+/* The queue pair at the other end, or NULL if the attributes of both ends do not match. */
 static vt_qp *peer_of(const vt_qp *qp)
 {
     vt_qp *p = vt_find(qp->attr.dest_qp_num);
@@ -22,7 +22,7 @@ static vt_qp *peer_of(const vt_qp *qp)
     return p;
 }
 
-/* Copies between one side's list of memory and a flat range; len is not above the list's. 0: a key of the list is bad. */
+/* Copies between the request's scatter/gather list and the buffer flat. len is at most the list's length. Returns 0 if a key is bad. */
 static int copy(const vt_qp *qp, const vt_wr *w, char *flat, uint64_t len, int into)
 {
     uint64_t at = 0;
@@ -42,6 +42,7 @@ static int copy(const vt_qp *qp, const vt_wr *w, char *flat, uint64_t len, int i
     return 1;
 }
 
+/* A completed WRITE that is not in place yet. */
 struct vt_late {
     struct vt_late *next;
     uint64_t addr, len;
@@ -49,7 +50,7 @@ struct vt_late {
     char data[];
 };
 
-/* Brings to its place what was written before. A region that has gone meanwhile gets nothing. */
+/* Copies completed WRITEs to their places. A WRITE to a region that was deregistered meanwhile is dropped. */
 static void place(vt_qp *qp, vt_qp *peer)
 {
     for (struct vt_late *l = qp->late, *next; l; l = next) {
@@ -95,7 +96,7 @@ static int rdma(vt_qp *qp, vt_qp *peer, const vt_wr *w)
     unsigned want = w->op == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     if (w->op == IBV_WR_RDMA_READ && (!qp->attr.max_rd_atomic || qp->attr.max_rd_atomic > peer->attr.max_dest_rd_atomic))
         return IBV_WC_REM_INV_REQ_ERR;
-    if (w->op == IBV_WR_RDMA_READ) /* its answer says that what was written is there */
+    if (w->op == IBV_WR_RDMA_READ) /* a READ response proves that earlier WRITEs are in place */
         place(qp, peer);
     if (!w->len)
         return IBV_WC_SUCCESS;
@@ -112,9 +113,9 @@ static int rdma(vt_qp *qp, vt_qp *peer, const vt_wr *w)
 static int send_to(vt_qp *qp, vt_qp *peer, const vt_wr *w)
 {
     if (peer->rq_done == peer->rq_tail)
-        return SW(iwarp) ? IBV_WC_REM_OP_ERR : NO_RECV; /* there it ends the connection */
+        return SW(iwarp) ? IBV_WC_REM_OP_ERR : NO_RECV; /* iWARP has no RNR retry: the connection breaks */
     place(qp, peer);
-    peer->heard = 1;
+    peer->received = 1;
     vt_wr *r = &peer->rq[peer->rq_done % peer->cap.max_recv_wr];
     struct ibv_wc wc = { .wr_id = r->id, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)w->len };
     char *data = malloc(w->len + 1);
@@ -159,23 +160,23 @@ static void finish(vt_qp *qp, vt_wr *w, int status)
 {
     struct ibv_wc wc = { .wr_id = w->id, .status = (enum ibv_wc_status)status, .byte_len = (uint32_t)w->len,
                          .opcode = w->op == IBV_WR_SEND ? IBV_WC_SEND : w->op == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE };
-    int tell = w->signaled || status != IBV_WC_SUCCESS;
+    int report = w->signaled || status != IBV_WC_SUCCESS;
     free(w->copy);
     w->copy = NULL;
     if (SW(oldest) && status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR)
-        for (; qp->sq_told != qp->sq_done; wc.status = IBV_WC_WR_FLUSH_ERR) {
-            wc.wr_id = qp->sq[qp->sq_told % qp->cap.max_send_wr].id;
-            qp->sq_told++;
+        for (; qp->sq_reported != qp->sq_done; wc.status = IBV_WC_WR_FLUSH_ERR) {
+            wc.wr_id = qp->sq[qp->sq_reported % qp->cap.max_send_wr].id;
+            qp->sq_reported++;
             if (SW(oldest) == 1 || wc.status != IBV_WC_WR_FLUSH_ERR)
-                vt_complete(qp, 1, &wc, qp->sq_told, 0);
-            tell = SW(oldest) == 1;
+                vt_complete(qp, 1, &wc, qp->sq_reported, 0);
+            report = SW(oldest) == 1;
         }
     wc.wr_id = w->id;
     qp->sq_done++;
     qp->tries = 0;
-    if (!tell)
+    if (!report)
         return;
-    qp->sq_told = qp->sq_done;
+    qp->sq_reported = qp->sq_done;
     vt_complete(qp, 1, &wc, qp->sq_done, 0);
 }
 
@@ -189,7 +190,7 @@ static void flush(vt_qp *qp)
     }
 }
 
-/* Whether another try is due: 7 receives are waited for without end. */
+/* Whether to retry. rnr_retry 7 means without end. */
 static int again(const vt_qp *qp, int status)
 {
     return status == NO_RECV ? qp->attr.rnr_retry == 7 || qp->tries < qp->attr.rnr_retry : qp->tries < qp->attr.retry_cnt;
@@ -197,7 +198,7 @@ static int again(const vt_qp *qp, int status)
 
 void vt_run(vt_qp *qp)
 {
-    if (qp->running) /* what it does has come back to it: it will see */
+    if (qp->running) /* a nested call: the outer call continues with the new requests */
         return;
     qp->running = 1;
     qp->stalled = 0;
@@ -240,7 +241,7 @@ void vt_break(vt_qp *qp)
     vt_cm_lost(qp);
 }
 
-/* Whether something was left to be tried again. One that is run may kick another. */
+/* Runs kicked queue pairs until none is left, because a run may kick another queue pair. Returns whether one waits for a retry. */
 static int run_kicked(void)
 {
     int stalled = 0, ran = 1;
@@ -258,7 +259,7 @@ static int run_kicked(void)
     return stalled;
 }
 
-/* Runs queue pairs that were kicked, and every millisecond those that are stalled. */
+/* The device thread. Runs kicked queue pairs at once, and queue pairs that wait for a retry every millisecond. */
 static void *device(void *unused)
 {
     pthread_mutex_lock(&vt_mu);

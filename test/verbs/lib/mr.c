@@ -1,4 +1,4 @@
-/* Regions. A key is the index in the table, and eight bits that change; that of remote use is not that of local use. */
+/* Regions. A key is the table index << 8, plus seven bits that change with each registration. An rkey has REMOTE_BIT, an lkey has not. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static vt_mr **table;
 static uint32_t size, last;
 static uint32_t turn;
 
-/* A byte that the processor may read: memory of a GPU has addresses, and nothing there for it. */
+/* Whether the CPU can read the byte: test/cuda's GPU memory is mapped without access. */
 static int readable(char *at)
 {
     char byte;
@@ -37,7 +37,7 @@ static int mapped(void *addr, size_t len)
     return 1;
 }
 
-/* A free slot; keys are not used again soon. */
+/* A free slot, or -1. The search starts after the last slot, so a key is not reused soon. */
 static int64_t slot(void)
 {
     for (uint32_t i = 0; i < size; i++) {
@@ -57,7 +57,7 @@ static int64_t slot(void)
     return last;
 }
 
-/* At map, if that is given, which is the region's from then on. */
+/* Registers memory at addr. map, if not NULL, is the mapping that contains addr. The region owns the mapping; a failure unmaps it. */
 static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size_t len, unsigned access, unsigned known, int call,
                               void *map, size_t map_len)
 {
@@ -104,7 +104,7 @@ enum { OLD_FLAGS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS
 
 int (*vt_peermem)(uint64_t addr, uint64_t size);
 
-/* Registers by address. What isn't the processor's is shown to nvidia_peermem, if that is there. */
+/* Registers by address. Memory that the CPU cannot read is passed to nvidia_peermem, if that is loaded. */
 static struct ibv_mr *at_address(struct ibv_pd *pd, void *addr, size_t len, unsigned access)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), in = (uint64_t)addr & (page - 1);
@@ -141,7 +141,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint6
     return at_address(pd, addr, len, access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
 }
 
-/* A dmabuf is one of our libcuda's, or any other file. As in the kernel the support is looked at first, then the descriptor. */
+/* The descriptor is a dmabuf of test/cuda or any other file. Support is checked before the descriptor, as in the kernel. */
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), in = offset & (page - 1);
@@ -165,7 +165,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len,
         return open_mr(pd, iova, at + in, len, (unsigned)access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE, OLD_FLAGS & ~(unsigned)IBV_ACCESS_ON_DEMAND,
                        CALL_reg_dmabuf_mr, at, whole);
     }
-    if (lseek(fd, 0, SEEK_END) < (off_t)(offset + len)) { /* also when it is no descriptor */
+    if (lseek(fd, 0, SEEK_END) < (off_t)(offset + len)) { /* lseek also fails if fd is no descriptor */
         errno = errno ? errno : EINVAL;
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* Posting. */
+/* Posting of requests. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@ static int check(const vt_qp *qp, const struct ibv_send_wr *wr, uint64_t len)
 {
     int in = wr->send_flags & IBV_SEND_INLINE;
     if (SW(iwarp) && !(wr->send_flags & IBV_SEND_SIGNALED))
-        vt_breach("iWARP: a request that is not signaled: nobody knows when its source has been read");
-    if (SW(iwarp) && qp->asked && !qp->heard)
-        vt_breach("iWARP: the side that was asked for the connection sends first");
+        vt_breach("iWARP: unsignaled request: no completion says when the device has read its source");
+    if (SW(iwarp) && qp->passive && !qp->received)
+        vt_breach("iWARP: the passive side of the connection sends first");
     if (SW(iwarp) && wr->opcode == IBV_WR_RDMA_READ && wr->num_sge != 1)
         return EINVAL;
     if (wr->opcode != IBV_WR_RDMA_WRITE && wr->opcode != IBV_WR_RDMA_READ && wr->opcode != IBV_WR_SEND)
@@ -117,7 +117,7 @@ int vt_post_recv(struct ibv_qp *base, struct ibv_recv_wr *wr, struct ibv_recv_wr
         *bad = wr;
     if (base->state == IBV_QPS_ERR)
         vt_kick(qp);
-    vt_qp *peer = vt_find(qp->attr.dest_qp_num); /* may wait for it */
+    vt_qp *peer = vt_find(qp->attr.dest_qp_num); /* the peer may wait for a receive */
     if (peer && peer->stalled)
         vt_kick(peer);
     pthread_mutex_unlock(&vt_mu);

@@ -43,12 +43,12 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
     if (!rc && (!(qp->sq = calloc(init->cap.max_send_wr, sizeof(*qp->sq))) || !(qp->rq = calloc(init->cap.max_recv_wr, sizeof(*qp->rq)))))
         rc = ENOMEM;
     if (!rc) {
-        long told = SW(report_inline);
+        long reported = SW(report_inline);
         qp->cap = init->cap;
-        if (told >= 0) {
-            init->cap.max_inline_data = (uint32_t)told;
-            if (told <= SW(max_inline)) /* else it is garbage */
-                qp->cap.max_inline_data = (uint32_t)told;
+        if (reported >= 0) {
+            init->cap.max_inline_data = (uint32_t)reported;
+            if (reported <= SW(max_inline)) /* else the reported value is garbage */
+                qp->cap.max_inline_data = (uint32_t)reported;
         }
         qp->base = (struct ibv_qp){ .context = pd->context, .pd = pd, .send_cq = init->send_cq, .recv_cq = init->recv_cq,
                                     .qp_num = next_qpn++, .state = IBV_QPS_RESET, .qp_type = init->qp_type };
@@ -171,7 +171,7 @@ int ibv_destroy_qp(struct ibv_qp *base)
     int rc = vt_fails(CALL_destroy_qp);
     if (!rc) {
         vt_forget(&vt_ctx_of(base->context)->events, qp);
-        vt_wait_acks("ibv_destroy_qp", &qp->told, &base->events_completed);
+        vt_wait_acks("ibv_destroy_qp", &qp->taken, &base->events_completed);
         vt_cm_lost(qp);
         vt_drop_late(qp);
         while (*at != qp)

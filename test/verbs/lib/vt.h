@@ -1,8 +1,9 @@
-/* A libibverbs for tests: reliable connections between queue pairs of one process, in memory. switches.h says what can be
- * changed, control.c how.
+/* A libibverbs for tests: reliable connections between queue pairs of one process, in memory. switches.h lists the switches, control.c
+ * has the functions for tests.
  *
- * device.c (devices, ports, protection domains), mr.c, events.c (channels), cq.c, qp.c (states), post.c, exec.c (what a device
- * does with requests), cm.c (librdmacm). One lock, vt_mu, round everything; functions named vt_* want it held unless they say otherwise.
+ * device.c (devices, ports, protection domains), mr.c, events.c (channels), cq.c, qp.c (states), post.c, exec.c (execution of
+ * requests), cm.c (librdmacm). One lock, vt_mu, protects everything. The caller of a vt_* function holds vt_mu unless the function's
+ * comment says otherwise.
  */
 #ifndef VT_H
 #define VT_H
@@ -21,10 +22,10 @@
 extern pthread_mutex_t vt_mu;
 extern pthread_cond_t vt_acked; /* an event was acknowledged */
 
-/* Events wait in a list; fd is an eventfd that counts them. */
+/* Pending events are in a list. fd is an eventfd: its count is the list's length. */
 typedef struct vt_event {
     struct vt_event *next;
-    void *of; /* its queue pair or completion queue, NULL: a port's or the device's */
+    void *of; /* queue pair, completion queue or vt_cm_event; NULL: an event of a port or of the device */
     struct ibv_async_event async;
 } vt_event;
 
@@ -37,7 +38,7 @@ typedef struct vt_ctx {
     struct vt_ctx *next;
     vt_queue events;
     int device;
-    struct verbs_context ex; /* what the caller has is ex.context */
+    struct verbs_context ex; /* the caller has a pointer to ex.context */
 } vt_ctx;
 
 static inline vt_ctx *vt_ctx_of(const struct ibv_context *ctx)
@@ -53,9 +54,9 @@ typedef struct vt_pd {
 typedef struct vt_mr {
     struct ibv_mr base;
     unsigned access;
-    uint64_t iova; /* what requests call the first byte */
-    char *mem;     /* where it is */
-    void *map;     /* of a dmabuf: the mapping around it, else NULL */
+    uint64_t iova; /* address of the first byte in work requests */
+    char *mem;     /* the first byte in this process */
+    void *map;     /* dmabuf: the mapping that contains mem; else NULL */
     size_t map_len;
 } vt_mr;
 
@@ -66,7 +67,7 @@ typedef struct vt_channel {
 
 typedef struct vt_cqe {
     struct ibv_wc wc;
-    uint64_t retires; /* requests of the send queue, up to this one */
+    uint64_t retires; /* the completion frees the send queue's slots below this request number */
     int sent;
 } vt_cqe;
 
@@ -76,7 +77,7 @@ typedef struct vt_cq {
     uint32_t head, count;
     uint64_t polls;
     int armed, overrun, users;
-    uint32_t told; /* events taken by ibv_get_cq_event */
+    uint32_t taken; /* events returned by ibv_get_cq_event */
 } vt_cq;
 
 enum { VT_SGE = 4 };
@@ -86,7 +87,7 @@ typedef struct vt_wr {
     enum ibv_wr_opcode op;
     int signaled, solicited, nsge;
     struct ibv_sge sge[VT_SGE];
-    void *copy; /* of inline data */
+    void *copy; /* inline data; else NULL */
     uint64_t len, raddr, due;
     uint32_t rkey;
 } vt_wr;
@@ -95,52 +96,52 @@ typedef struct vt_qp {
     struct ibv_qp base;
     struct vt_qp *next;
     struct ibv_qp_cap cap;
-    struct ibv_qp_attr attr; /* as modified so far */
+    struct ibv_qp_attr attr; /* attributes set so far */
     vt_wr *sq, *rq;
-    uint64_t sq_retired, sq_done, sq_tail; /* requests; the slots of those below retired are free */
-    uint64_t sq_told;                      /* those below have a completion, or are proved by one */
+    uint64_t sq_retired, sq_done, sq_tail; /* request numbers; the slots of requests below sq_retired are free */
+    uint64_t sq_reported;                  /* requests below have a completion, or a later completion covers them */
     uint64_t rq_done, rq_tail;
     int kicked, stalled, running, tries;
-    uint32_t told;
-    struct vt_cm_id *cm; /* of its connection on iWARP */
-    int asked, heard;    /* the peer wanted the connection; something came in */
-    struct vt_late *late; /* iWARP: written and told of, not in place yet */
+    uint32_t taken;        /* async events returned by ibv_get_async_event */
+    struct vt_cm_id *cm;   /* iWARP: the connection's id */
+    int passive, received; /* iWARP: this side accepted the connection; a message has come in */
+    struct vt_late *late;  /* iWARP: completed WRITEs that are not in place yet */
 } vt_qp;
 
 typedef struct vt_cm_id vt_cm_id;
 
 /* control.c */
-int vt_fails(int call); /* the errno with which this call shall fail, or 0 */
+int vt_fails(int call); /* the errno with which this call must fail, or 0 */
 void vt_breach(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
-/* cm.c: the connection of a queue pair is gone */
+/* cm.c: disconnects the connection of a queue pair */
 void vt_cm_lost(vt_qp *qp);
 
 /* events.c */
-/* The next event, or -1 and errno. Takes the lock, and keeps it when there is one. */
+/* Called without the lock. Returns 0 and the next event with the lock held, or -1 and errno without the lock. */
 int vt_next(vt_queue *q, vt_event *out);
 int vt_queue_open(vt_queue *q);
 void vt_queue_close(vt_queue *q);
 void vt_raise(vt_queue *q, void *of, const struct ibv_async_event *async);
-void vt_forget(vt_queue *q, const void *of);
-/* Waits until all events taken are acknowledged, as the real one does. */
-void vt_wait_acks(const char *what, const uint32_t *told, const uint32_t *acked);
+void vt_forget(vt_queue *q, const void *of); /* drops pending events of an object */
+/* Waits until all returned events are acknowledged, as the real library does. After 2 s that is a breach, and the wait ends. */
+void vt_wait_acks(const char *what, const uint32_t *taken, const uint32_t *acked);
 
 /* device.c */
 extern vt_ctx *vt_contexts;
 int vt_lid(const struct ibv_context *ctx, int port);
 
 /* mr.c */
-/* What nvidia_peermem does where it is loaded: see test/cuda/lib/direct.c. NULL: it isn't. Under vt_mu. */
+/* The function of nvidia_peermem, see test/cuda/lib/direct.c. NULL: the module is not loaded. Protected by vt_mu. */
 extern int (*vt_peermem)(uint64_t addr, uint64_t size);
-/* The memory behind a key, or NULL: unknown, of another domain, out of bounds, or without all of `access`. */
+/* The memory of a key. NULL: unknown key, another protection domain, out of bounds, or without all flags of access. */
 void *vt_memory(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t len, unsigned access);
 
 /* cq.c */
-/* solicited: the sender of what was received asked for an event. A failed completion causes one in any case. */
+/* solicited: the sender of the received message requested an event. A completion with an error causes one in any case. */
 void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires, int solicited);
 void vt_remove(struct ibv_cq *cq, uint32_t qpn);
-int vt_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* without the lock, as the others of struct ibv_context_ops */
+int vt_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* called without the lock, like the other functions of struct ibv_context_ops */
 int vt_req_notify_cq(struct ibv_cq *cq, int solicited);
 
 /* qp.c */
@@ -152,10 +153,10 @@ int vt_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 int vt_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 /* exec.c */
-void vt_kick(vt_qp *qp);  /* there is something to do; done at once unless it is the thread's */
-void vt_run(vt_qp *qp);   /* executes what can be */
-void vt_break(vt_qp *qp); /* to ERR; what is posted is flushed */
-void vt_drop_late(vt_qp *qp);
-int vt_thread_start(void); /* of the device; once, for good */
+void vt_kick(vt_qp *qp);  /* new work: runs the queue pair now, or by the device thread with the switch async */
+void vt_run(vt_qp *qp);   /* executes the requests that are due */
+void vt_break(vt_qp *qp); /* moves to ERR, which flushes posted requests */
+void vt_drop_late(vt_qp *qp); /* frees WRITEs that are not in place, without placing them */
+int vt_thread_start(void); /* starts the device thread at the first call; the thread never ends */
 
 #endif
