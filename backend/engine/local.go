@@ -42,13 +42,10 @@ func (e *Engine) Known(addr, length, dev uint64, mem int32) (bool, error) {
 }
 
 // Deregister ends a registration. For the last registration of a range:
-//
-// - It revokes the keys of all peers and waits for their answers, cancel_timeout at most. A peer that does not answer
-// loses its endpoint.
-//
-// - It aborts and drains our own transfers that use the range.
-//
-// - It then releases the memory.
+//   - It revokes the keys of all peers and waits for their answers, cancel_timeout at most. A peer that does not answer
+//     loses its endpoint.
+//   - It aborts and drains our own transfers that use the range.
+//   - It then releases the memory.
 //
 // An error of a rail means that the memory may still be in use. The registration has ended all the same. Implements
 // deregisterMem; the agent ignores the status.

@@ -95,8 +95,8 @@ func (e *Engine) Go(f func()) { e.behind.Go(f) }
 // Wait returns when the goroutines of Go have ended.
 func (e *Engine) Wait() { e.behind.Wait() }
 
-// Quiesce waits until no call is inside, for the time most at best, and then lets no call enter. It returns false if
-// calls remain inside.
+// Quiesce waits until no call is inside, for most at the longest, and then lets no call enter. It returns false if calls
+// are still inside.
 func (e *Engine) Quiesce(most time.Duration) bool {
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
 		if e.inside.TryLock() {

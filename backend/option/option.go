@@ -149,7 +149,7 @@ type PortRange struct{ First, Last uint16 }
 
 // CXIKey is the authorization key of a CXI device.
 type CXIKey struct {
-	Device  string // "": every device that has no key of its own
+	Device  string // "": every device without a key of its own
 	Service uint32
 	VNI     uint16
 }

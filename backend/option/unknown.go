@@ -8,7 +8,7 @@ import (
 // Unknown is a name that belongs to no option.
 type Unknown struct {
 	Name string
-	Near string // the option, or the variable, that was probably meant; "": none is near
+	Near string // the option or variable that was probably meant; "": no name is near
 }
 
 // String implements fmt.Stringer: the form for messages.

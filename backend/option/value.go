@@ -169,7 +169,7 @@ func setPorts(field *PortRange, v string) error {
 	return nil
 }
 
-// mostNetworks is the capacity of the kernel's accept filter.
+// mostNetworks is the maximum number of networks in data_sources. The accept filter has room for more.
 const mostNetworks = 16
 
 func setNetworks(field *[]netip.Prefix, v string) error {

@@ -53,9 +53,9 @@ type Snapshot struct {
 // Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these
 // bytes, once per wire crossing.
 type Staged struct {
-	Transfers uint64 `json:"transfers"` // of posts that succeeded
-	Bytes     uint64 `json:"bytes"`     // copies that peers requested
-	Copies    uint64 `json:"copies"`    // that peers had us make
+	Transfers uint64 `json:"transfers"` // posts that began
+	Bytes     uint64 `json:"bytes"`     // of posts that succeeded
+	Copies    uint64 `json:"copies"`    // copies that peers requested
 }
 
 // RailState is the state of a rail's links.
@@ -81,8 +81,8 @@ type Rail struct {
 	InFlight uint64    `json:"bytes_in_flight"` // now: posted and not yet flushed
 	Counts
 
-	ForPeers uint64 `json:"bytes_copied_for_peers"` // shared memory: bytes of peers' WRITEs and READs that we copied while our application polled
-	ByPeers  uint64 `json:"bytes_copied_by_peers"`  // bytes of ours that peers copied; bytes written and read include them
+	ForPeers uint64 `json:"bytes_copied_for_peers"` // shared memory: bytes of peers' WRITEs and READs that we copied while polling
+	ByPeers  uint64 `json:"bytes_copied_by_peers"`  // bytes of ours that peers copied; included in bytes written and read
 }
 
 // Direction of a session.

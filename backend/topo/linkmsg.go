@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errMessage: the kernel's message ends too early or in the wrong place. What came before it is good.
+// errMessage: the kernel's message ends too early or in the wrong place. The messages before it are valid.
 var errMessage = errors.New("malformed netlink message")
 
-// linkMessage is one message of NETLINK_ROUTE, as far as it matters here.
+// linkMessage holds the used fields of one NETLINK_ROUTE message.
 type linkMessage struct {
 	kind        messageKind
-	seq         uint32 // of the question that it answers, 0 = none
+	seq         uint32 // the request that the message answers; 0: none
 	index       int
-	name        string // links only; "" = not told
+	name        string // links only; "": not in the message
 	up          bool
-	interrupted bool  // the dump that it belongs to has missed changes
-	err         error // of kind failure
+	interrupted bool  // the dump of this message has missed changes
+	err         error // only for kind failure
 }
 
 type messageKind int
 
 const (
-	linkIs     messageKind = iota // a link is there, with this state
-	linkGone                      // it is not any more
-	addrChange                    // one of its addresses came or went
-	dumpDone                      // the end of a dump
-	failure                       // the answer to a question is an error, nil for "as you wish"
+	linkIs     messageKind = iota // a link exists, with this state
+	linkGone                      // a link is gone
+	addrChange                    // an address of a link was added or removed
+	dumpDone                      // end of a dump
+	failure                       // the answer to a request: err, or nil for success
 )
 
 // Sizes of struct nlmsghdr, ifinfomsg, ifaddrmsg and rtattr.
@@ -43,8 +43,8 @@ const (
 	sizeAttr   = 4
 )
 
-// parseMessages reads what one receive has given. It copies what it keeps. Messages about other things are left out, among
-// them those of a bridge about its ports, which are DELLINKs of a link that stays.
+// parseMessages parses the data of one receive. It copies the fields that it keeps. It skips other messages, among them
+// a bridge's DELLINKs about its ports: these links stay.
 func parseMessages(b []byte) (out []linkMessage, err error) {
 	for len(b) >= sizeHeader {
 		length := int(binary.NativeEndian.Uint32(b))
@@ -115,7 +115,7 @@ func parseMessage(b []byte) (m linkMessage, ok bool, err error) {
 	return m, err == nil, err
 }
 
-// attrs walks attributes; *err is set where one does not fit.
+// attrs iterates over attributes. It sets *err at a malformed attribute.
 func attrs(b []byte, err *error) func(func(uint16, []byte) bool) {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= sizeAttr {
@@ -135,7 +135,7 @@ func attrs(b []byte, err *error) func(func(uint16, []byte) bool) {
 
 func align(n int) int { return (n + 3) &^ 3 }
 
-// dumpRequest asks for all links.
+// dumpRequest is a request for all links.
 func dumpRequest(seq uint32) []byte {
 	b := make([]byte, sizeHeader+sizeIfInfo)
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))

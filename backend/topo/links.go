@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// linkTable turns messages into events: it knows what was last said of each link. It asks for all links (ask) when it
-// begins and when something was lost, and compares; while such a question is open, another one waits for its end.
+// linkTable turns messages into events. It keeps the last known state of each link. It requests a dump of all links
+// (ask) at the start and after a loss, and compares. While a request is open, the next one waits for its end.
 type linkTable struct {
 	known map[int]Event // by index
-	seq   uint32        // of the open question
+	seq   uint32        // of the open request
 	open  bool
-	again bool         // something was lost since it was asked
-	seen  map[int]bool // links named since then
+	again bool         // messages were lost since the request
+	seen  map[int]bool // links seen since the request
 }
 
 func newLinkTable() *linkTable { return &linkTable{known: map[int]Event{}} }
 
-// ask begins to compare. Without ok a question is open: the next one follows it.
+// ask begins a dump. It returns ok=false while a request is open; another one then follows it.
 func (t *linkTable) ask() (seq uint32, ok bool) {
 	if t.open {
 		t.again = true
@@ -30,7 +30,7 @@ func (t *linkTable) ask() (seq uint32, ok bool) {
 	return t.seq, true
 }
 
-// take enters one message. again: what the table knows may be incomplete, ask once more.
+// take processes one message. again means that the table may be incomplete and needs another dump.
 func (t *linkTable) take(m linkMessage) (events []Event, again bool) {
 	switch m.kind {
 	case linkIs:

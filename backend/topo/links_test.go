@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message builds one; attributes are type and value in turn.
+// message builds a netlink message. attrs alternates attribute types and values.
 func message(kind, flags uint16, seq uint32, body []byte, attrs ...any) []byte {
 	for i := 0; i < len(attrs); i += 2 {
 		value := attrs[i+1].([]byte)
@@ -116,7 +116,7 @@ func TestLinkTable(t *testing.T) {
 	expect(false, [][]byte{addrOf(2), addrOf(99)}, addrs)
 	expect(false, [][]byte{message(unix.RTM_NEWLINK, 0, 0, ifInfo(0, 2, bothUp)), message(unix.RTM_NEWLINK, 0, 0, ifInfo(0, 50, bothUp))}, eth)
 
-	// An overrun: ib0 went, wlan0 came, and nobody said so. A second overrun meanwhile asks once more.
+	// An overrun: ib0 went and wlan0 came without messages. A second overrun meanwhile asks once more.
 	seq, ok = table.ask()
 	require.True(t, ok)
 	_, ok = table.ask()
@@ -124,11 +124,11 @@ func TestLinkTable(t *testing.T) {
 	wlan, gone := Event{Name: "wlan0", Index: 4}, Event{Name: "ib0", Index: 3, Gone: true}
 	expect(true, [][]byte{newLink(seq, 1, "lo", bothUp, 0), newLink(seq, 4, "wlan0", 0, 2), done(seq)}, wlan)
 	seq, _ = table.ask()
-	tun := Event{Name: "tun0", Index: 5, Up: true} // comes while the answer does
+	tun := Event{Name: "tun0", Index: 5, Up: true} // comes while the answer arrives
 	expect(false, [][]byte{newLink(seq, 1, "lo", bothUp, 0), newLink(seq, 2, "eth0", bothUp, 6), newLink(0, 5, "tun0", bothUp, 0),
 		newLink(seq, 4, "wlan0", 0, 2), done(seq)}, tun, gone)
 
-	// An answer with holes, then a refusal.
+	// An incomplete answer, then a refusal.
 	seq, _ = table.ask()
 	expect(true, [][]byte{message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, seq, make([]byte, 4))})
 	seq, _ = table.ask()
@@ -143,7 +143,7 @@ func TestLinkTable(t *testing.T) {
 	expect(false, [][]byte{del, del}, renamed)
 }
 
-// FuzzLinkMessage: nothing that a socket may give makes the parser or the table fail, and a link that is told is complete.
+// FuzzLinkMessage: no input makes the parser or the table fail, and a reported link is complete.
 func FuzzLinkMessage(f *testing.F) {
 	f.Add(newLink(1, 3, "eth0", bothUp, 6))
 	f.Add(append(newLink(1, 3, "eth0", 0, 2), message(unix.NLMSG_DONE, 0, 1, make([]byte, 4))...))

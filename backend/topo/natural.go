@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Natural compares names the way people count: eth2 before eth10. Equal only for equal strings.
+// Natural compares names by the numbers in them: eth2 comes before eth10. The result is 0 only for equal strings.
 func Natural(a, b string) int {
 	for x, y := a, b; ; {
 		p, q := digits(x), digits(y)
@@ -24,7 +24,7 @@ func Natural(a, b string) int {
 	}
 }
 
-// digits is how many of them s begins with.
+// digits returns the number of leading digits of s.
 func digits(s string) int {
 	n := 0
 	for n < len(s) && '0' <= s[n] && s[n] <= '9' {

@@ -16,25 +16,26 @@ import (
 // Event is a change of a network interface.
 type Event struct {
 	Name  string
-	Index int  // the kernel's number; a name may come back with another one
-	Up    bool // set up, and the link below is up
-	Gone  bool // there is no such interface any more, or not by this name
-	Addrs bool // one of its addresses came or went; the rest is as it was
+	Index int  // the kernel's index; the same name may return with another index
+	Up    bool // set up, and the lower layer is up
+	Gone  bool // the interface no longer exists, or not under this name
+	Addrs bool // an address was added or removed; the other fields are unchanged
 }
 
-// Watch tells of every interface in the calling thread's network namespace and then of every change, until the context
-// ends (nil), or the kernel doesn't answer (an error). It runs on the caller's goroutine and holds no thread while nothing
-// happens. tell may take its time: what the kernel drops meanwhile is made up for by reading all links again, so that only
-// states that were over before anybody looked are missed.
-func Watch(ctx context.Context, tell func(Event)) error {
+// Watch calls report for every interface in the calling thread's network namespace, and then for every change. It ends
+// when the context ends (nil) or the kernel does not answer (an error).
+//
+// Watch runs on the caller's goroutine and holds no thread while nothing happens. report may be slow: if the kernel drops
+// messages meanwhile, Watch reads all links again. Only states that ended in between are missed.
+func Watch(ctx context.Context, report func(Event)) error {
 	s, err := openSocket()
 	if err != nil {
 		return fmt.Errorf("watch links: %w", err)
 	}
-	return s.watch(ctx, tell)
+	return s.watch(ctx, report)
 }
 
-// linkSocket is a netlink socket that the runtime's poller waits for.
+// linkSocket is a netlink socket that uses the runtime's poller.
 type linkSocket struct {
 	file  *os.File
 	conn  syscall.RawConn
@@ -60,18 +61,18 @@ func openSocket() (*linkSocket, error) {
 	return s, nil
 }
 
-// watch is Watch on an open socket, which it closes.
-func (s *linkSocket) watch(ctx context.Context, tell func(Event)) error {
+// watch is Watch on an open socket. It closes the socket.
+func (s *linkSocket) watch(ctx context.Context, report func(Event)) error {
 	defer s.file.Close()
 	defer context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) })()
-	err := s.run(ctx, tell)
+	err := s.run(ctx, report)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("watch links: %w", err)
 }
 
-func (s *linkSocket) run(ctx context.Context, tell func(Event)) error {
+func (s *linkSocket) run(ctx context.Context, report func(Event)) error {
 	again, pause := true, time.Duration(0)
 	for ctx.Err() == nil {
 		if again {
@@ -91,7 +92,7 @@ func (s *linkSocket) run(ctx context.Context, tell func(Event)) error {
 			events, more := s.table.take(m)
 			again = again || more
 			for _, e := range events {
-				if tell(e); ctx.Err() != nil {
+				if report(e); ctx.Err() != nil {
 					return ctx.Err()
 				}
 			}
@@ -99,7 +100,7 @@ func (s *linkSocket) run(ctx context.Context, tell func(Event)) error {
 				pause = 0
 			}
 		}
-		if again { // links that change faster than they can be read must not make us spin
+		if again { // links that change faster than we read them must not make us spin
 			pause = min(2*pause+time.Millisecond, 100*time.Millisecond)
 			if err := sleep(ctx, pause); err != nil {
 				return err
@@ -109,7 +110,7 @@ func (s *linkSocket) run(ctx context.Context, tell func(Event)) error {
 	return ctx.Err()
 }
 
-// retry says that a question failed for a reason that passes.
+// retry reports whether a failed request should be repeated.
 func retry(err error) bool {
 	return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS)
 }
@@ -125,7 +126,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask sends the question for all links, unless one is open.
+// ask requests all links, unless a request is open.
 func (s *linkSocket) ask() error {
 	seq, ok := s.table.ask()
 	if !ok {
@@ -138,7 +139,8 @@ func (s *linkSocket) ask() error {
 	return errors.Join(err, os.NewSyscallError("sendto", sent))
 }
 
-// receive waits for one datagram. lost says that the kernel had to drop some, or that it was cut or no good.
+// receive waits for one datagram. lost means that the kernel dropped datagrams, or that this one was truncated or
+// malformed.
 func (s *linkSocket) receive() (messages []linkMessage, lost bool, err error) {
 	var n int
 	var from unix.Sockaddr

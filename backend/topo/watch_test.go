@@ -22,20 +22,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 10 * time.Second
 
-// watched is a network namespace of its own and a Watch in it.
+// watched is a network namespace of its own with a Watch in it.
 type watched struct {
 	t      *testing.T
 	nl     *netlink.Handle
 	cancel context.CancelFunc
 	ended  chan error
-	sock   *linkSocket // the watcher's until it has ended
-	gate   sync.Mutex  // who holds it holds up the watcher
+	sock   *linkSocket // the watcher owns the socket until it has ended
+	gate   sync.Mutex  // the holder stops the watcher
 
 	mu     sync.Mutex
 	events []Event
 }
 
-// skip says what the machine lacks; in CI that is a failure.
+// skip names the missing capability of the machine. In CI that is a failure.
 func skip(t *testing.T, why ...any) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -54,7 +54,7 @@ func watch(t *testing.T) *watched {
 	ready := make(chan error, 1)
 	var ns netns.NsHandle
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with its namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 		var err error
 		if ns, err = netns.New(); err == nil {
 			w.sock, err = openSocket()
@@ -88,7 +88,7 @@ func (w *watched) tell(e Event) {
 	w.events = append(w.events, e)
 }
 
-// sees waits for an event and forgets it and those before it.
+// sees waits for an event, and forgets that event and all earlier ones.
 func (w *watched) sees(ok func(Event) bool) {
 	w.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -155,7 +155,7 @@ func TestWatch(t *testing.T) {
 	w.end()
 }
 
-// A port that leaves its bridge is not gone.
+// A port that leaves its bridge still exists.
 func TestWatchBridge(t *testing.T) {
 	w := watch(t)
 	if err := w.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
@@ -172,7 +172,7 @@ func TestWatchBridge(t *testing.T) {
 	w.end()
 }
 
-// More changes than the socket holds, while the watcher is held up: what is true in the end is told.
+// More changes than the socket holds arrive while the watcher is stopped. The final state is reported.
 func TestWatchOverrun(t *testing.T) {
 	w := watch(t)
 	for _, name := range []string{"a0", "c0"} {
@@ -183,15 +183,15 @@ func TestWatchOverrun(t *testing.T) {
 	addr, err := netlink.ParseAddr("192.0.2.1/24")
 	require.NoError(t, err)
 	w.gate.Lock()
-	require.NoError(t, w.nl.AddrAdd(a, addr)) // the watcher is told, and stuck
-	for i := range 1000 {                     // some 200 fill the socket
+	require.NoError(t, w.nl.AddrAdd(a, addr)) // the watcher is called and blocks
+	for i := range 1000 {                     // about 200 fill the socket
 		require.NoError(t, w.nl.LinkSetMTU(a, 1400+i%2))
 	}
 	require.NoError(t, w.nl.LinkDel(c))
 	require.NoError(t, w.nl.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "d0"}, PeerName: "d0p"}))
 	w.gate.Unlock()
 	w.sees(func(e Event) bool { return e.Name == "d0" && !e.Gone })
-	w.sees(func(e Event) bool { return e.Name == "c0" && e.Gone }) // the answer ends with what it lacks
+	w.sees(func(e Event) bool { return e.Name == "c0" && e.Gone }) // the dump's end reports missing links
 	require.NoError(t, w.nl.LinkSetUp(a))
 	require.NoError(t, w.nl.LinkSetUp(w.link("a0p")))
 	w.sees(func(e Event) bool { return e.Name == "a0" && e.Up })
@@ -219,7 +219,7 @@ func TestWatchEnds(t *testing.T) {
 	require.LessOrEqual(t, len(now), len(fds)+2)
 }
 
-// A socket that loses messages asks for all links again.
+// A socket that loses messages requests all links again.
 func TestReceiveLoss(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
