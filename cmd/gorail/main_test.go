@@ -86,7 +86,7 @@ func TestAlias(t *testing.T) {
 		maps := mapped(t, w)
 		require.Contains(t, maps, "libplugin_GORAIL.so")
 		require.NotContains(t, maps, "libucp-")
-		require.Equal(t, 1, strings.Count(w.Output(), "mean nothing to GORAIL"), w.Output())
+		require.Equal(t, 1, strings.Count(w.Output(), "parameters without a GORAIL equivalent ignored"), w.Output())
 		require.Contains(t, w.Output(), `"asked for as"=UCX names=[num_workers]`)
 		require.Regexp(t, `level=WARN msg="unknown parameters ignored" .*"asked for as"=UCX names="\[xfer_timout \(did you mean xfer_timeout\?\)\]"`, w.Output())
 		require.Regexp(t, `level=WARN msg="unknown environment variable .*name="GORAIL_DEVICE \(did you mean GORAIL_DEVICES\?\)"`, w.Output())

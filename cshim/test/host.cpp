@@ -9,7 +9,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// Calls done() until it is true; a minute is for ever here.
+// Calls done() until it is true, at most for a minute.
 template<class F> void wait(F done) {
     const auto deadline = clock::now() + std::chrono::seconds(60);
     while (!done()) {
