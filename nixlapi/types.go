@@ -9,7 +9,7 @@ const (
 	VRAM Mem = 1
 )
 
-// Desc is a range of memory; its layout is gn_desc's.
+// Desc is a range of memory with the layout of gn_desc.
 type Desc struct {
 	Addr uint64
 	Len  uint64
@@ -46,7 +46,7 @@ type Config struct {
 	Telemetry   bool
 }
 
-// Notif is one notification as it arrived.
+// Notif is one received notification.
 type Notif struct {
 	From string
 	Msg  []byte
