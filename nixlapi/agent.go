@@ -48,7 +48,7 @@ func (a *Agent) Close() error {
 		return nil
 	}
 	for _, b := range a.backends {
-		cDestroyBackend(b.h) // only the handle: the agent owns the engine
+		cDestroyBackend(b.h) // only the handle: the agent owns the backend
 	}
 	cDestroyNotifMap(a.notifs)
 	s := cDestroyAgent(a.h)

@@ -3,7 +3,7 @@ package nixlapi
 // Mem is nixl_capi_mem_type_t.
 type Mem int
 
-// The memory types of host and GPU memory; the C API has more.
+// The types of host and GPU memory. The C API has more.
 const (
 	DRAM Mem = 0
 	VRAM Mem = 1

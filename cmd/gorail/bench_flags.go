@@ -169,7 +169,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 		out = append(out, s.Points()...)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("the flags select no point: check sizes, batches and --total_buffer_size")
+		return nil, errors.New("the flags leave nothing to measure: check sizes, batches and --total_buffer_size")
 	}
 	return out, nil
 }

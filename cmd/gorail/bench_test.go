@@ -213,7 +213,7 @@ func TestBenchFlags(t *testing.T) {
 		{"--sync", "--sync all"}, {"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
 		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
 		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
-		{"no size", "--max_block_size lots"}, {"unknown flag", "--fast"},
+		{"not a size", "--max_block_size lots"}, {"unknown flag", "--fast"},
 	} {
 		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
 		require.ErrorContains(t, err, tt.says, tt.args)
