@@ -92,7 +92,7 @@ std::string method_name(const std::string &signature) {
 
 std::string differs(size_t slot, const std::string &there, const std::string &known) {
     const std::string a = method_name(there), b = method_name(known);
-    return "function " + std::to_string(slot) + " is " + a + ", not " + b + (a == b ? " as we know it (other parameters)" : "");
+    return "function " + std::to_string(slot) + " is " + a + (a == b ? " with other parameters" : ", not " + b);
 }
 
 // The first difference of one engine's table. same counts the functions that are equal.
@@ -105,7 +105,7 @@ std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
         if (i >= n) {
             const auto more = std::find_if(there.begin(), there.end(), [](const Method &m) { return m.owner == base; });
             if (more != there.end())
-                return "it has " + method_name(more->signature) + " behind the " + std::to_string(n) + " functions that we know";
+                return method_name(more->signature) + " follows the " + std::to_string(n) + " known functions";
             continue; // a function of the derived class
         }
         if (std::none_of(there.begin(), there.end(), [&](const Method &m) { return m.signature == known.slots[i]; }))
@@ -113,7 +113,7 @@ std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
         same++;
     }
     if (t.slots.size() < n || (t.owner == base && t.slots.size() != n))
-        return "it has " + std::to_string(t.slots.size()) + " functions, not " + std::to_string(n);
+        return std::to_string(t.slots.size()) + " functions instead of " + std::to_string(n);
     return {};
 }
 

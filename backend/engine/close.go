@@ -54,7 +54,7 @@ func (e *Engine) endSessions() {
 	}
 	e.node.Leaving()
 	if e.initiators != nil {
-		e.initiators.Farewell() // first: a peer that hears of the end may free memory that we have mapped
+		e.initiators.Farewell() // first: a peer that learns of the end may free memory that we have mapped
 	}
 	e.targets.Close() // before peers hear goodbye: their posted writes must not land after their transfers have ended
 	e.node.Close()

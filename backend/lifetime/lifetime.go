@@ -14,15 +14,15 @@ var ErrClosing = errors.New("the engine is closing")
 
 // Engine is the lifetime of one engine. The zero value is alive. Safe for concurrent use.
 type Engine struct {
-	IDs atomic.Uint64 // the last number given to a link, a session or a request
+	IDs atomic.Uint64 // the last number given to a link, session or request
 
 	closed atomic.Bool
-	behind sync.WaitGroup // see Go
+	running sync.WaitGroup // see Go
 
 	inside sync.RWMutex // read lock: held by each call inside
 	dead   bool         // guarded by inside: no call may enter any more
 
-	timers struct { // of After
+	timers struct { // timers of After
 		mu      sync.Mutex
 		pending map[*time.Timer]struct{}
 		stopped bool
@@ -90,10 +90,10 @@ func (e *Engine) stopTimers() {
 }
 
 // Go runs f in a goroutine that Wait waits for.
-func (e *Engine) Go(f func()) { e.behind.Go(f) }
+func (e *Engine) Go(f func()) { e.running.Go(f) }
 
 // Wait returns when the goroutines of Go have ended.
-func (e *Engine) Wait() { e.behind.Wait() }
+func (e *Engine) Wait() { e.running.Wait() }
 
 // Quiesce waits until no call is inside, for most at the longest, and then lets no call enter. It returns false if calls
 // are still inside.

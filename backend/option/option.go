@@ -127,7 +127,7 @@ type Ports struct {
 // Logging sets what an engine logs and writes.
 type Logging struct {
 	Log       slog.Level
-	StatsFile string // "": none
+	StatsFile string // "": no file
 }
 
 // IB has the attributes of queue pairs, in InfiniBand's own units.

@@ -19,7 +19,7 @@ var (
 	errDuration = errors.New("not a duration")
 	errSize     = errors.New("not a size")
 	errWord     = errors.New("unknown word")
-	errList     = errors.New("a list element is empty or has a character that no name has")
+	errList     = errors.New("a list element is empty or has an invalid character")
 	errAuto     = errors.New("auto stands alone")
 	errGlob     = errors.New("a glob is malformed")
 	errPorts    = errors.New("not a port or a range of ports")

@@ -122,7 +122,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// A GPU's path is found by its address alone, and its distance from a device.
+// A GPU's address gives its path and its distance from a device.
 func TestPathOf(t *testing.T) {
 	sys := topotest.Parse(t, `
 gpu a pci=pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 10 * time.Second
 
-// watched is a network namespace of its own with a Watch in it.
+// watched is a new network namespace with a Watch in it.
 type watched struct {
 	t      *testing.T
 	nl     *netlink.Handle

@@ -53,7 +53,7 @@ public:
     ~Buffer();
 
     nixlBackendMD *load_in(nixlBackendEngine &peer, const std::string &owner_name) const;
-    void give_back(); // what deregisterMem of the agent does; the destructor's job otherwise
+    void give_back(); // as the agent's deregisterMem; otherwise the destructor does it
     bool holds(unsigned char byte) const;
 
     nixlBackendEngine &owner;

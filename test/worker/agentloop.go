@@ -23,7 +23,7 @@ type agent struct {
 	b     *nixlapi.Backend
 	queue chan func() // nil: commands call from any thread
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	xfers   map[int]*xfer
 	lists   map[int]*nixlapi.Dlist
 	inbox   []nixlapi.Notif

@@ -12,7 +12,7 @@ import (
 type Server struct {
 	wheel string
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	lib    *nixlapi.Lib
 	next   int
 	agents map[int]*agent

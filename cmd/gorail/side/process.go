@@ -47,7 +47,7 @@ type watch struct {
 	threads0 int
 	mib0     float64
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards top
 	top Stats
 }
 
