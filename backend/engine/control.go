@@ -69,8 +69,9 @@ func localAddrs(nets []rails.NetInterface) (list []ifaceAddr) {
 const mostControl = 32
 
 // controlAddrs returns the addresses that peers get, best first. Without control_devices these are the addresses of the
-// rails. Hardware rails without an address (EFA, CXI, InfiniBand without IPoIB) add the addresses of the machine's
-// other networks and loopback. With control_devices (want), only the addresses of matching interfaces are returned.
+// rails. Hardware rails without an address (EFA, CXI, InfiniBand without IPoIB) add the addresses of the machine's other
+// networks. Loopback is added for such rails, and if there is no address at all. With control_devices (want), only the
+// addresses of matching interfaces are returned.
 func controlAddrs(rails []provider.Device, local []ifaceAddr, m *topo.Machine, want []string) (addrs []netip.Addr) {
 	add := func(a netip.Addr) {
 		if a.IsValid() && !slices.Contains(addrs, a) && len(addrs) < mostControl {

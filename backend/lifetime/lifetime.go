@@ -16,7 +16,7 @@ var ErrClosing = errors.New("the engine is closing")
 type Engine struct {
 	IDs atomic.Uint64 // the last number given to a link, session or request
 
-	closed atomic.Bool
+	closed  atomic.Bool
 	running sync.WaitGroup // see Go
 
 	inside sync.RWMutex // read lock: held by each call inside

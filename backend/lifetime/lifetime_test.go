@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSettleDown(t *testing.T) {
+func TestQuiesce(t *testing.T) {
 	var e Engine
 	require.True(t, e.Enter())
 	require.False(t, e.Quiesce(time.Millisecond), "somebody is inside")

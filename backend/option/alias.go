@@ -41,7 +41,7 @@ var aliases = []Alias{
 		{"network_devices", "", "devices"}, {"oob_interface", "", "control_devices"}, {"gpu_devices", "", ""}, {"cuda_streams", "", ""}}},
 }
 
-// mooncake has two names: NIXL writes Mooncake, nixlbench MOONCAKE.
+// mooncake has the parameters of both names: NIXL's own is MOONCAKE, nixlbench's is Mooncake.
 var mooncake = []aliasParam{{"mooncake_devices", "", "devices"}}
 
 // Aliases returns the names with known parameters.

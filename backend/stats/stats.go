@@ -14,7 +14,7 @@ type Counts struct {
 	WorkRequests     uint64 `json:"work_requests"` // RMA operations posted
 	Completions      uint64 `json:"completions"`   // of work requests, messages and receives, successful or not
 	Errors           uint64 `json:"errors"`        // completions with an error while the link was in use, and posts refused permanently
-	Cancelled        uint64 `json:"cancelled"`     // completions with an error after the link had stopped: flushed work requests
+	Cancelled        uint64 `json:"cancelled"`     // completions with an error after the link had stopped: consequences of the stop, or the end
 	Retries          uint64 `json:"retries"`       // work requests and messages posted again, on this or another link
 	EAGAIN           uint64 `json:"eagain"`        // posts refused temporarily
 	MessagesSent     uint64 `json:"messages_sent"` // notifications, counted by fragments

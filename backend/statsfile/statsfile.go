@@ -101,7 +101,7 @@ func Write(path string, data []byte, most time.Duration) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("write timed out after %v: the reader takes no data", most)
+		return fmt.Errorf("write timed out after %v", most)
 	}
 }
 
