@@ -1,5 +1,5 @@
-// The functions that the Go half exports. test/boundary_check.cpp holds these prototypes against the header that cgo
-// writes, so the two can't drift apart.
+// The functions that the Go half exports. test/boundary_check.cpp compares these prototypes with cgo's header, so both
+// stay equal.
 #pragma once
 
 #include "../backend/core/gr_core.h"

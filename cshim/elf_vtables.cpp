@@ -21,7 +21,7 @@ struct Symbol {
     bool defined;
 };
 
-// Read with pread: a mapped file that is cut short meanwhile would be a SIGBUS.
+// Reads with pread: a mapped file that shrinks meanwhile would raise SIGBUS.
 class File {
 public:
     explicit File(int fd) : fd_(fd) {
@@ -45,7 +45,7 @@ public:
         return s.sh_type == SHT_NOBITS ? std::vector<T>() : array<T>(s.sh_offset, s.sh_size);
     }
 
-    // The word that is loaded at an address.
+    // The word loaded at an address.
     uint64_t word(uint64_t address) const {
         for (const auto &p : segments) {
             if (p.p_type != PT_LOAD || address < p.p_vaddr || p.p_filesz < 8 || address - p.p_vaddr > p.p_filesz - 8)
@@ -95,7 +95,7 @@ std::vector<Symbol> symbols(const File &f, const Elf64_Shdr &section) {
     return all;
 }
 
-// "_ZTV12GorailEngine" is GorailEngine's; a class in a namespace has another form.
+// "_ZTV12GorailEngine" belongs to GorailEngine. A class in a namespace has another form.
 std::optional<std::string> owner_of(const std::string &name) {
     if (name.compare(0, 4, "_ZTV") != 0)
         return {};
@@ -154,7 +154,7 @@ public:
     }
 
 private:
-    // A word of the file that holds an address, and where the names of what is there go.
+    // A word of the file that holds an address, and the list for the names of the symbols at that address.
     struct Word {
         uint64_t address;
         std::vector<std::string> *names;
@@ -172,7 +172,7 @@ private:
                     *w->names = target(r);
             }
         }
-        // Packed relative relocations have the address in place.
+        // Packed relative relocations keep the address in place.
         for (const auto &w : words)
             if (w.names->empty())
                 *w.names = at(file_.word(w.address));

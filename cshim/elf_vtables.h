@@ -1,5 +1,5 @@
-// The virtual tables of classes, read from a shared object's file. Nothing in the file is believed: each offset and size
-// is checked, and what cannot be read is left out.
+// The virtual tables of classes, read from a shared object's file. The file is untrusted: each offset and size is
+// checked, and unreadable parts are skipped.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace gorail {
 
-// The table of a class in the global namespace: for each slot the mangled names of the function there. Several, where the
-// linker folded equal functions; none, where the file does not say.
+// The table of a class in the global namespace. Each slot has the mangled names of its function: several names if the
+// linker folded equal functions, none if the file has no name.
 struct VTable {
     std::string owner;
-    std::vector<std::string> parent; // names of the type information of the class that it derives from, if that is one
+    std::vector<std::string> parent; // names of the base class's type information, if there is one
     std::vector<std::vector<std::string>> slots;
 };
 
-// local: also by the names that strip would take, of which there can be a hundred thousand.
+// local: also read names that strip would remove. There may be a hundred thousand of these.
 std::vector<VTable> read_vtables(int fd, bool local);
 
-// The file's build id in hex; empty without one.
+// The file's build id in hex; empty if the file has none.
 std::string read_build_id(int fd);
 
 } // namespace gorail

@@ -1,4 +1,4 @@
-// GorailEngine: life, memory and peers. Transfers and notifications are in engine_xfer.cpp.
+// GorailEngine: creation and end, memory and peers. Transfers and notifications are in engine_xfer.cpp.
 #include "engine.h"
 
 #include "flat.h"
@@ -44,7 +44,7 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
     if (rc != GR_SUCCESS)
         return static_cast<nixl_status_t>(rc);
 
-    // From here on the destructor closes the engine, whatever happens.
+    // From here on the destructor closes the engine, also after an exception.
     state->engine = made.engine;
     state->core = static_cast<gr_core *>(made.core);
     state->vram = made.vram != 0;
@@ -55,7 +55,7 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
 
 GorailEngine::~GorailEngine() {
     if (gr_forked()) {
-        state_.release(); // the parent's: nothing in it can be used or freed here
+        state_.release(); // the state belongs to the parent: nothing in it can be used or freed here
         return;
     }
     if (state_ && state_->engine)
@@ -85,13 +85,13 @@ nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md) {
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         auto region = state_->registered.take(md);
         if (!region)
-            return GR_ERR_NOT_FOUND; // given back before
+            return GR_ERR_NOT_FOUND; // already deregistered
         return gorail_deregister(state_->engine, region->region);
     });
 }
 
-// The loopback target is an object of its own: when an agent goes it deregisters first and unloads afterwards, so a
-// shared one would be unloaded through a dangling pointer.
+// The loopback target is a separate object. An agent that ends deregisters first and unloads afterwards. A shared
+// object would then be unloaded through a dangling pointer.
 nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) {
     out = nullptr;
     return guard([&] {
@@ -127,7 +127,7 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md) {
             return GR_ERR_BACKEND;
         auto region = state_->loaded.take(md);
         if (!region)
-            return GR_ERR_NOT_FOUND; // given back before
+            return GR_ERR_NOT_FOUND; // already unloaded
         if (!region->remote)
             return GR_SUCCESS;
         gr_crossed(state_->core, GR_CROSS_OTHER);
@@ -160,7 +160,7 @@ nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<n
     });
 }
 
-// Immutable and made with the engine, so the agent's cached copy stays true.
+// The blob is immutable and made with the engine, so the agent's cached copy stays valid.
 nixl_status_t GorailEngine::getConnInfo(std::string &blob) const {
     blob.clear();
     return guard([&] {

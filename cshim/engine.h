@@ -1,4 +1,4 @@
-// The engine that the agent calls: every method turns into one call of the flat boundary.
+// The engine that the agent calls. Every method makes one call of the flat boundary.
 #pragma once
 
 #include "live_set.h"
@@ -8,19 +8,20 @@
 
 namespace gorail {
 
-// Memory types of getSupportedMems and get_backend_mems: the host's, and that of GPUs where there is a driver.
+// Memory types of getSupportedMems and get_backend_mems: host memory, and GPU memory if a driver is present.
 nixl_mem_list_t mem_list(bool vram) noexcept;
 
 } // namespace gorail
 
-// Rules for every method: any thread at any time; nothing is thrown; outputs are always assigned; in a child of fork()
-// the answer is NIXL_ERR_BACKEND and nothing is touched, because locks and Go's threads did not come along.
+// Rules for every method: it may be called from any thread at any time; it throws nothing; it always assigns its
+// outputs. In a child of fork() it returns NIXL_ERR_BACKEND and touches nothing, because locks and Go's threads do not
+// survive fork().
 //
-// In the global namespace like NIXL's own engines: test/abi compares the mangled signatures, and a namespace would
-// number their parts differently.
+// The class is in the global namespace like NIXL's own engines. test/abi compares the mangled signatures, and a
+// namespace would number their parts differently.
 class GorailEngine final : public nixlBackendEngine {
 public:
-    // Never throws for a reason of ours: a failure sets initErr, and every method is safe to call then.
+    // Does not throw from GORAIL's own code: a failure sets initErr, and every method is then safe to call.
     explicit GorailEngine(const nixlBackendInitParams *p);
     ~GorailEngine() override;
 
@@ -71,11 +72,11 @@ public:
     void releaseMemView(nixlMemViewH) const override {}
 
 private:
-    // Apart from the object, so that the destructor can leave it alone in a forked child.
+    // Separate from the object, so that the destructor can leave the state untouched in a forked child.
     struct State {
-        uint64_t engine = 0; // Go's handle; 0 when creation failed
+        uint64_t engine = 0; // Go's handle; 0 if creation failed
         gr_core *core = nullptr;
-        bool vram = false; // memory of GPUs can be registered
+        bool vram = false; // GPU memory can be registered
         std::string conn;
         gorail::LiveSet<gorail::Region, nixlBackendMD> registered; // from registerMem
         gorail::LiveSet<gorail::Region, nixlBackendMD> loaded;     // from loadLocalMD and loadRemoteMD

@@ -1,4 +1,5 @@
-// GorailEngine: transfers and notifications. Only prep, first posts, release, estimate and genNotif enter Go, once each.
+// GorailEngine: transfers and notifications. Only prep, first posts, release, estimate and genNotif enter Go, once
+// each.
 #include "flat.h"
 #include "guard.h"
 
@@ -12,7 +13,7 @@ Request *request(nixlBackendReqH *handle) noexcept {
 
 } // namespace
 
-// The request is set only on success: the agent then never sees a handle of a transfer that Go does not know.
+// The request is set only on success, so the agent never gets a handle that Go does not know.
 nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
                                      const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
                                      const nixlBackendOptionalArgs *) const {
@@ -34,8 +35,8 @@ nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_d
     });
 }
 
-// The lists are those of prepXfer and the plan is made: only the notification is new with each post. A transfer that was posted
-// before does not enter Go again unless something has changed.
+// The lists are those of prepXfer, and the plan exists. Only the notification is new with each post. A repeated post
+// does not enter Go unless the state has changed since the last post.
 nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
                                      const std::string &, nixlBackendReqH *&handle,
                                      const nixlBackendOptionalArgs *args) const {
@@ -64,13 +65,13 @@ nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const {
     return static_cast<nixl_status_t>(gr_check(state_->core, req->slot, req->xfer));
 }
 
-// Refused, once, is a READ that could still write to local memory: the agent keeps it, and its next release is its last. Of any other
-// what is in flight is Go's to quiesce, the agent may forget the handle.
+// A READ that could still write to local memory is refused once. The agent then keeps the handle, and its next release
+// is final. For other transfers Go drains the work in flight, and the agent may forget the handle.
 nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const {
     return enter_go(GR_CROSS_OTHER, [&] {
         const Request *req = state_->requests.find(handle);
         if (!req)
-            return GR_ERR_NOT_FOUND; // released before
+            return GR_ERR_NOT_FOUND; // already released
         if (gorail_release(state_->engine, req->xfer) == GR_ERR_REPOST_ACTIVE)
             return GR_ERR_REPOST_ACTIVE;
         state_->requests.take(handle);

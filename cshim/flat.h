@@ -20,7 +20,7 @@ inline gr_desc *flat(const nixl_meta_dlist_t &list) noexcept {
     return const_cast<gr_desc *>(reinterpret_cast<const gr_desc *>(list.data()));
 }
 
-// Bytes that Go allocated for us.
+// Memory that Go allocated and the shim frees.
 struct Owned : gr_owned {
     Owned() : gr_owned{nullptr, 0} {}
     Owned(const Owned &) = delete;

@@ -1,4 +1,4 @@
-// Nothing thrown leaves the shim: the agent catches nothing. Included by the engine's own files only.
+// No exception leaves the shim: the agent catches none. Only the engine's own files include this header.
 #pragma once
 
 #include "engine.h"
@@ -7,7 +7,7 @@
 
 namespace gorail {
 
-// Takes back a step whose successor threw.
+// Undoes a step if a later step throws.
 template<class F> class Undo {
 public:
     explicit Undo(F f) : f_(std::move(f)) {}
@@ -26,7 +26,7 @@ private:
 
 } // namespace gorail
 
-// Runs a call and turns its value, or whatever it throws (bad_alloc included), into a status.
+// Runs a call and converts its result, or any exception (bad_alloc included), to a status.
 template<class F> nixl_status_t GorailEngine::guard(F &&call) const noexcept {
     try {
         return static_cast<nixl_status_t>(call());
@@ -36,7 +36,7 @@ template<class F> nixl_status_t GorailEngine::guard(F &&call) const noexcept {
     }
 }
 
-// The same for a call that enters Go: refused in a forked child, counted otherwise.
+// guard for a call that enters Go: refused in a forked child, counted otherwise.
 template<class F> nixl_status_t GorailEngine::enter_go(int which, F &&call) const noexcept {
     if (!usable())
         return NIXL_ERR_BACKEND;

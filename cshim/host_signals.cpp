@@ -1,7 +1,8 @@
-// Go's runtime takes SIGPIPE and SIGURG over when the plugin is loaded. The host gets both back where that is safe.
+// Go's runtime takes over SIGPIPE and SIGURG when the plugin is loaded. The host gets both back where that is safe.
 //
-// SIGURG only preempts goroutines, which then run to their next call, and is ignored by default. SIGPIPE stays with Go
-// unless the host ignored it: Go's handler keeps a broken control connection from ending a host with the default action.
+// SIGURG only preempts goroutines. Without it they run to their next call. Its default action is to be ignored. SIGPIPE
+// stays with Go unless the host ignored it: with the default action a broken control connection would end the host, and
+// Go's handler prevents that.
 #include "host_signals.h"
 
 #include <atomic>

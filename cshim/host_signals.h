@@ -2,7 +2,8 @@
 
 namespace gorail {
 
-// Gives the host's SIGPIPE and SIGURG dispositions back, once. Call after Go's runtime is up: after any export returned.
+// Restores the host's SIGPIPE and SIGURG dispositions, once. Call it when Go's runtime is up: after any export has
+// returned.
 void restore_host_signals();
 
 } // namespace gorail

@@ -47,8 +47,8 @@ struct Method {
     std::string owner, signature;
 };
 
-// "_ZNK15nixlPosixEngine9checkXferEP..." is nixlPosixEngine's "_ZNK@9checkXferEP...". Classes in the global namespace number
-// the parts of their methods' names alike, so what follows the class can be compared as it is.
+// Splits "_ZNK15nixlPosixEngine9checkXferEP..." into nixlPosixEngine and "_ZNK@9checkXferEP...". Classes in the global
+// namespace number the parts of their methods' names alike. Everything after the class can thus be compared literally.
 std::optional<Method> method(const std::string &mangled) {
     for (const std::string prefix : {"_ZNK", "_ZN"}) {
         if (mangled.compare(0, prefix.size(), prefix) != 0)
@@ -66,7 +66,8 @@ std::optional<Method> method(const std::string &mangled) {
     return {};
 }
 
-// The functions of a slot that the class or the interface itself has: what equal code made the linker fold is not among them.
+// The functions of a slot that belong to the class or to the interface. Functions of other classes, folded by the
+// linker, are left out.
 std::vector<Method> methods(const VTable &t, size_t slot) {
     std::vector<Method> own;
     for (const auto &name : t.slots[slot])
@@ -75,13 +76,13 @@ std::vector<Method> methods(const VTable &t, size_t slot) {
     return own;
 }
 
-// A class of other purpose can have functions of the same names; what counts is what it derives from.
+// Other classes may have functions with the same names. An engine is a class derived from nixlBackendEngine.
 bool is_engine(const VTable &t) {
     return t.owner == base || std::find(t.parent.begin(), t.parent.end(), std::string("_ZTI17") + base) != t.parent.end();
 }
 
-// "_ZNK@9checkXferEP..." is checkXfer.
-std::string plain(const std::string &signature) {
+// "_ZNK@9checkXferEP..." gives checkXfer.
+std::string method_name(const std::string &signature) {
     size_t at = signature.find('@') + 1, length = 0;
     const size_t start = at;
     for (; at < signature.size() && at < start + 4 && signature[at] >= '0' && signature[at] <= '9'; at++)
@@ -90,11 +91,11 @@ std::string plain(const std::string &signature) {
 }
 
 std::string differs(size_t slot, const std::string &there, const std::string &known) {
-    const std::string a = plain(there), b = plain(known);
-    return "function " + std::to_string(slot) + " is " + a + ", not " + b + (a == b ? " as we know it (other parameters)" : "");
+    const std::string a = method_name(there), b = method_name(known);
+    return "function " + std::to_string(slot) + " is " + a + (a == b ? " with other parameters" : ", not " + b);
 }
 
-// The first difference of one engine's table, and how many of its functions are known to be the same.
+// The first difference of one engine's table. same counts the functions that are equal.
 std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
     const size_t n = known.slots.size();
     for (size_t i = 0; i < t.slots.size(); i++) {
@@ -104,15 +105,15 @@ std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
         if (i >= n) {
             const auto more = std::find_if(there.begin(), there.end(), [](const Method &m) { return m.owner == base; });
             if (more != there.end())
-                return "it has " + plain(more->signature) + " behind the " + std::to_string(n) + " functions that we know";
-            continue; // the derived class's own
+                return method_name(more->signature) + " follows the " + std::to_string(n) + " known functions";
+            continue; // a function of the derived class
         }
         if (std::none_of(there.begin(), there.end(), [&](const Method &m) { return m.signature == known.slots[i]; }))
             return differs(i, there[0].signature, known.slots[i]);
         same++;
     }
     if (t.slots.size() < n || (t.owner == base && t.slots.size() != n))
-        return "it has " + std::to_string(t.slots.size()) + " functions, not " + std::to_string(n);
+        return std::to_string(t.slots.size()) + " functions instead of " + std::to_string(n);
     return {};
 }
 
@@ -129,7 +130,7 @@ Judgement judge_tables(const std::vector<VTable> &plugin, const KnownTable &know
         const auto d = compare(t, known, same);
         most = std::max(most, same);
         if (difference.empty() || (!d.empty() && t.owner != base))
-            difference = d.empty() ? difference : d; // an engine's names more of them than the interface's own table
+            difference = d.empty() ? difference : d; // an engine's table names more functions than the interface's own table
     }
     if (!difference.empty())
         return {Verdict::different, difference};

@@ -1,4 +1,5 @@
-// The tables of virtual functions that releases of NIXL call a backend by, and which of them a stock plugin has.
+// The virtual function tables by which NIXL releases call a backend, and the comparison of a stock plugin with one of
+// them.
 #pragma once
 
 #include "elf_vtables.h"
@@ -9,10 +10,10 @@
 
 namespace gorail {
 
-// One table. A NIXL that calls backends by another one needs a row here, and in plugin.cpp what makes engines with such a
+// One table. A NIXL with another table needs a row here, and in plugin.cpp a function that creates engines with that
 // table.
 struct KnownTable {
-    const char *nixl; // its releases
+    const char *nixl; // NIXL releases
     std::span<const char *const> slots; // mangled names, @ for the class
 };
 
@@ -23,10 +24,10 @@ enum class Verdict { unknown, same, different };
 
 struct Judgement {
     Verdict verdict = Verdict::unknown;
-    std::string difference; // the first, for a person
+    std::string difference; // the first difference, human-readable
 };
 
-// Whether the engines of a stock plugin have this table. Unknown: the file names too few of their functions.
+// Compares the engines of a stock plugin with this table. Unknown: the file names too few of their functions.
 Judgement judge(int fd, const KnownTable &known);
 
 } // namespace gorail

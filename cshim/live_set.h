@@ -1,5 +1,5 @@
-// The objects that the agent holds pointers to: owned by the engine, so none leaks when an engine is destroyed with
-// live ones, and a pointer that was given back before is recognised instead of followed.
+// The objects that the agent holds pointers to. The engine owns them: none leaks when an engine is destroyed, and a
+// stale pointer is recognized without being dereferenced.
 #pragma once
 
 #include <memory>
@@ -8,14 +8,14 @@
 
 namespace gorail {
 
-// T is the object, Base the class by whose pointer the agent knows it.
+// T is the object; Base is the class of the agent's pointer.
 template<class T, class Base> class LiveSet {
 public:
     LiveSet() = default;
     LiveSet(const LiveSet &) = delete;
     void operator=(const LiveSet &) = delete;
 
-    // Takes ownership and gives the pointer for the agent. When it throws bad_alloc, nothing was taken.
+    // Takes ownership and returns the pointer for the agent. On bad_alloc the caller keeps ownership.
     Base *add(std::unique_ptr<T> &p) {
         std::lock_guard<std::mutex> lock(mu_);
         Base *key = p.get();
@@ -23,14 +23,14 @@ public:
         return key;
     }
 
-    // The object that the pointer stands for, as long as nobody takes it; null as take gives it.
+    // The object behind the pointer, valid until take; null if take would return null.
     T *find(const Base *p) {
         std::lock_guard<std::mutex> lock(mu_);
         const auto at = live_.find(p);
         return at == live_.end() ? nullptr : at->second.get();
     }
 
-    // Gives ownership back; null when the pointer is not, or no longer, one of ours. It is not followed.
+    // Returns ownership, or null if the pointer is not, or no longer, in the set. The pointer is not dereferenced.
     std::unique_ptr<T> take(const Base *p) {
         std::lock_guard<std::mutex> lock(mu_);
         auto node = live_.extract(p);

@@ -1,4 +1,4 @@
-// NIXL's plugin ABI in our own words, part 2: what a plugin derives from and fills in.
+// NIXL's plugin ABI in our own declarations, part 2: the classes that a plugin derives from and fills in.
 #pragma once
 
 #include "nixl_types_abi.h"
@@ -35,9 +35,9 @@ public:
     friend struct nixlLayout;
 };
 
-// The agent reads the data members through inline functions of its own, so their places are ABI as much as the order
-// of the virtual functions. The element type of the telemetry queue differs between releases: only the empty vector
-// lives here, and nothing of ours ever adds to it.
+// The agent reads the data members through its own inline functions. Their offsets are thus ABI, like the order of the
+// virtual functions. The element type of the telemetry queue differs between releases. Only the empty vector lives
+// here, and this plugin never adds to it.
 class nixlBackendEngine {
     using str = std::string;
     using usec = std::chrono::microseconds;
@@ -65,7 +65,7 @@ public:
     bool getInitErr() const noexcept { return initErr; }
     const nixl_b_params_t &getCustomParams() const noexcept { return customParams; }
 
-    // The virtual table, in its order.
+    // The virtual table, in order.
     virtual ~nixlBackendEngine() = default;
     virtual bool supportsRemote() const = 0;
     virtual bool supportsLocal() const = 0;
@@ -104,7 +104,7 @@ public:
     friend struct nixlLayout;
 };
 
-// What nixl_plugin_init returns; the agent keeps the pointer.
+// The result of nixl_plugin_init. The agent keeps the pointer.
 class nixlBackendPlugin {
 public:
     int api_version;

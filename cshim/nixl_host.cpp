@@ -13,7 +13,7 @@
 namespace gorail {
 namespace {
 
-// Plugins that NIXL brings itself, the smallest first. Others can be built with any header.
+// NIXL's own plugins, the smallest first. Other plugins may be built with any header.
 constexpr const char *stock[] = {"POSIX", "UCX", "OBJ", "LIBFABRIC", "GDS", "GDS_MT", "GUSLI", "AZURE_BLOB"};
 constexpr const char *prefix = "libplugin_";
 
@@ -57,7 +57,7 @@ bool cut_end(std::string &s, const std::string &end) {
     return true;
 }
 
-// The package whose library is in a folder of a wheel: nixl_cu12 for .nixl_cu12.mesonpy.libs and nixl_cu12.libs.
+// The package of a library folder in a wheel: nixl_cu12 for .nixl_cu12.mesonpy.libs and nixl_cu12.libs.
 std::string package_of(const std::string &folder) {
     std::string name = name_of(folder);
     if (name.size() > 1 && name[0] == '.' && cut_end(name, ".mesonpy.libs"))
@@ -65,7 +65,7 @@ std::string package_of(const std::string &folder) {
     return cut_end(name, ".libs") ? name : "";
 }
 
-// Where the plugins of a library are: beside it as installed, in its wheel, or in the folder that it was built in.
+// Folders that may hold a library's plugins: beside the library, in its wheel, or in its build folder.
 void add_folders(std::vector<std::string> &out, const std::string &library) {
     if (library.empty())
         return;
@@ -77,7 +77,7 @@ void add_folders(std::vector<std::string> &out, const std::string &library) {
         out.push_back(d + sub);
 }
 
-// Folders of stock plugins that are loaded already.
+// Folders of stock plugins that are already loaded.
 int loaded(dl_phdr_info *info, size_t, void *out) {
     const std::string path = info->dlpi_name ? info->dlpi_name : "";
     for (const char *s : stock)
@@ -92,7 +92,7 @@ std::vector<std::string> stock_folders(const std::string &library, const std::st
     if (const std::string there = real(library); there != library)
         add_folders(out, there);
     dl_iterate_phdr(loaded, &out);
-    out.push_back(folder_of(own)); // what NIXL_PLUGIN_DIR names may have them beside us
+    out.push_back(folder_of(own)); // NIXL_PLUGIN_DIR may have stock plugins beside us
     return out;
 }
 
@@ -114,12 +114,12 @@ std::string version_of(const std::string &library) {
     return id.empty() ? "of unknown version" : "of build " + id;
 }
 
-// Whether the file tells; the answer is in host then.
+// Compares a file with the known tables. Returns true if the file decides; host then has the result.
 bool compare_with(const std::string &path, const struct stat &own, Host &host) {
     const Descriptor file(path);
     struct stat st = {};
     if (file.fd < 0 || fstat(file.fd, &st) != 0 || (st.st_dev == own.st_dev && st.st_ino == own.st_ino))
-        return false; // the last: an alias of ours
+        return false; // the last condition: the file is an alias of this plugin
     for (const auto &known : known_tables) {
         const auto j = judge(file.fd, known);
         if (j.verdict == Verdict::unknown)
@@ -137,9 +137,9 @@ bool compare_with(const std::string &path, const struct stat &own, Host &host) {
 
 } // namespace
 
-Host look_at_host(const void *caller) {
+Host identify_host(const void *caller) {
     Host host;
-    const std::string library = file_at(caller), own = file_at(reinterpret_cast<const void *>(look_at_host));
+    const std::string library = file_at(caller), own = file_at(reinterpret_cast<const void *>(identify_host));
     struct stat st = {};
     stat(own.c_str(), &st);
     for (const auto &folder : stock_folders(library, own)) {
@@ -152,7 +152,7 @@ Host look_at_host(const void *caller) {
     }
     host.table = &known_tables[0];
     host.nixl = library;
-    host.compared = "nothing: no plugin of NIXL's own that names its functions is beside it";
+    host.compared = "nothing: no stock plugin with function names found for this library";
     return host;
 }
 

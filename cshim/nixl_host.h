@@ -1,4 +1,5 @@
-// Which NIXL loads us: the table of virtual functions that its own plugins have, held against those that we know.
+// Identifies the NIXL that loads this plugin: compares the virtual function table of its own plugins with the known
+// tables.
 #pragma once
 
 #include "known_tables.h"
@@ -6,13 +7,14 @@
 namespace gorail {
 
 struct Host {
-    const KnownTable *table = nullptr; // null: none that we know
-    std::string nixl;                  // the library that loads us and its version
-    std::string compared;              // with what, or why with nothing
-    std::string difference;            // from the table that we know best; without a table only
+    const KnownTable *table = nullptr; // null: none of the known tables
+    std::string nixl;                  // the library that loads this plugin, and its version
+    std::string compared;              // the file compared with, or why there is none
+    std::string difference;            // from the known table; only if table is null
 };
 
-// caller: an address in the code that calls nixl_plugin_init. What cannot be compared is taken to have the first table.
-Host look_at_host(const void *caller);
+// caller: an address in the code that calls nixl_plugin_init. A NIXL that cannot be compared is assumed to have the
+// first table.
+Host identify_host(const void *caller);
 
 } // namespace gorail

@@ -1,13 +1,13 @@
-// Every size and place of NIXL's ABI that the shim relies on, asserted at compile time.
+// Every size and offset of NIXL's ABI that the shim relies on, asserted at compile time.
 #pragma once
 
 #include "nixl_engine_abi.h"
 
-// offsetof on these classes is what the compilers we use define it to be (single inheritance, no virtual bases).
+// The compilers in use define offsetof for these classes (single inheritance, no virtual bases).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
 
-// A friend of the classes, so that it sees their private members.
+// A friend of the classes, so that it can access private members.
 struct nixlLayout {
     using E = nixlBackendEngine;
     using L = nixl_meta_dlist_t;

@@ -1,8 +1,8 @@
-// NIXL's plugin ABI in our own words, part 1: values, descriptors and lists.
+// NIXL's plugin ABI in our own declarations, part 1: values, descriptors and lists.
 //
-// Names are NIXL's, because they are part of the mangled signatures that test/abi holds against the installed wheels.
-// Only what a plugin is handed is declared; one layout serves every release from 1.0.0 on. No NIXL or absl header, no
-// symbol of theirs. Layouts are asserted in nixl_layout.h.
+// The names are NIXL's: they are part of the mangled signatures that test/abi compares with the installed wheels. Only
+// types that a plugin receives are declared. One layout serves every release from 1.0.0 on. No NIXL or absl header and
+// no NIXL or absl symbol is used. nixl_layout.h asserts the layouts.
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ using nixlMemViewH = void *;
 using notif_list_t = std::vector<std::pair<std::string, std::string>>; // (sender, message)
 
 class nixlBackendMD;
-struct nixlAgentOptionalArgs; // only ever passed by, never read
+struct nixlAgentOptionalArgs; // only passed on, never read
 
 class nixlBasicDesc {
 public:
@@ -61,7 +61,7 @@ public:
     std::string metaInfo;
 };
 
-// A range of a transfer with what registerMem or loadRemoteMD returned for the region that holds it.
+// A range of a transfer, with the result of registerMem or loadRemoteMD for the region that holds the range.
 class nixlMetaDesc : public nixlBasicDesc {
 public:
     nixlBackendMD *metadataP;
@@ -71,8 +71,8 @@ struct nixlRemoteMetaDesc : public nixlMetaDesc {
     std::string remoteAgent;
 };
 
-// The agent makes these lists and we read them. The virtual functions hold their places in the table; their bodies
-// serve only hosts that are built from this header (the tests).
+// The agent builds these lists and we read them. The virtual functions keep their slots in the table. Only hosts built
+// from this header (the tests) use their bodies.
 template<class T> class nixlDescList {
 protected:
     nixl_mem_t type;

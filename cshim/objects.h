@@ -1,4 +1,4 @@
-// What the agent holds by pointer between calls: a region and a request. Plain carriers of the Go side's handles.
+// The objects that the agent holds between calls: a region and a request. They only carry handles of the Go side.
 #pragma once
 
 #include "backend_calls.h"
@@ -6,8 +6,8 @@
 
 namespace gorail {
 
-// A registered range, ours or a peer's. The plan builder in Go reads `region` in place, GR_MD_REGION bytes behind the
-// object's start, so that a list of descriptors crosses the boundary as it is.
+// A registered range of this agent or a peer. The plan builder in Go reads `region` in place, GR_MD_REGION bytes after
+// the object's start. A descriptor list thus crosses the boundary in place.
 class Region final : public nixlBackendMD {
 public:
     uint64_t region = 0;

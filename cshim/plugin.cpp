@@ -28,14 +28,15 @@ void destroy_engine(nixlBackendEngine *engine) {
     delete engine;
 }
 
-// The file that we were loaded from, as the loader was given it: its name is what the agent calls us. A process that opens the
-// plugin under several names (links to one file) has it loaded once, and gets the first.
+// The file that this plugin was loaded from, as the loader got it. The agent uses its name for this plugin. A process
+// that opens the plugin under several names (links to one file) loads the file once, and gets the first name.
 std::string own_file() {
     Dl_info at = {};
     return dladdr(reinterpret_cast<void *>(destroy_engine), &at) && at.dli_fname ? at.dli_fname : "";
 }
 
-// Names and defaults as Go's option table has them: "name\0default\0name\0default\0...". NIXL does not say for which name it asks.
+// Names and defaults of Go's option table: "name\0default\0name\0default\0...". NIXL does not pass the plugin name that
+// it asks about.
 nixl_b_params_t get_backend_options() {
     try {
         nixl_b_params_t options;
@@ -64,33 +65,33 @@ nixl_mem_list_t get_backend_mems() {
     return gorail::mem_list(!gr_forked() && gorail_vram(&vram) == GR_SUCCESS && vram != 0);
 }
 
-// What makes engines for a NIXL with each of the known tables; null refuses it by name.
-constexpr decltype(nixlBackendPlugin::create_engine) makers[] = {create_engine};
-static_assert(std::size(makers) == gorail::known_count);
+// The function that creates engines, per known table; null: the table is known but not supported.
+constexpr decltype(nixlBackendPlugin::create_engine) factories[] = {create_engine};
+static_assert(std::size(factories) == gorail::known_count);
 
 nixlBackendPlugin *plugin_of(size_t table) {
     static auto plugins = [] {
         std::array<nixlBackendPlugin, gorail::known_count> all;
         for (size_t i = 0; i < all.size(); i++)
-            all[i] = {nixl_plugin_api_version, makers[i], destroy_engine, [] { return "GORAIL"; }, [] { return GORAIL_VERSION; },
+            all[i] = {nixl_plugin_api_version, factories[i], destroy_engine, [] { return "GORAIL"; }, [] { return GORAIL_VERSION; },
                       get_backend_options, get_backend_mems};
         return all;
     }();
-    return makers[table] ? &plugins[table] : nullptr;
+    return factories[table] ? &plugins[table] : nullptr;
 }
 
-// The plugin for the NIXL that calls, which is looked at. Null: it has a table that we don't serve, which is logged.
-nixlBackendPlugin *look(const void *caller) {
-    gorail::Host host = gorail::look_at_host(caller);
+// The plugin for the calling NIXL, after a look at that NIXL. Null: its table is not supported, which is logged.
+nixlBackendPlugin *identify(const void *caller) {
+    gorail::Host host = gorail::identify_host(caller);
     nixlBackendPlugin *plugin = nullptr;
     if (host.table) {
         plugin = plugin_of(static_cast<size_t>(host.table - gorail::known_tables.data()));
         if (!plugin)
-            host.difference = std::string("they are as in ") + host.table->nixl;
+            host.difference = std::string("the functions are as in ") + host.table->nixl;
     }
     std::string releases;
     for (size_t i = 0; i < gorail::known_count; i++)
-        if (makers[i])
+        if (factories[i])
             releases += (releases.empty() ? "" : ", ") + std::string(gorail::known_tables[i].nixl);
     gr_host_args args = {gorail::borrow(host.nixl), gorail::borrow(releases), gorail::borrow(host.compared),
                          gorail::borrow(host.difference), plugin != nullptr};
@@ -98,7 +99,7 @@ nixlBackendPlugin *look(const void *caller) {
     return plugin;
 }
 
-// A process can have several NIXLs; each is looked at once.
+// A process may have several NIXLs. Each is examined once.
 nixlBackendPlugin *plugin_for(const void *caller) noexcept {
     static std::mutex mu;
     static std::map<const void *, nixlBackendPlugin *> known;
@@ -108,7 +109,7 @@ nixlBackendPlugin *plugin_for(const void *caller) noexcept {
         dladdr(caller, &at);
         if (const auto seen = known.find(at.dli_fbase); seen != known.end())
             return seen->second;
-        return known[at.dli_fbase] = look(caller);
+        return known[at.dli_fbase] = identify(caller);
     }
     catch (...) {
         return plugin_of(0); // out of memory: not compared
@@ -119,11 +120,11 @@ nixlBackendPlugin *plugin_for(const void *caller) noexcept {
 
 extern "C" {
 
-// Any number of times, also with engines alive: the table is constant and there is nothing to tear down. The call into Go
-// waits until its runtime is up, and so knows when the host's signals can be given back.
+// May be called any number of times, also with live engines: the table is constant, and there is nothing to tear down.
+// The call into Go waits until Go's runtime is up. The host's signals can be restored after that.
 __attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init() {
     if (gr_forked())
-        return plugin_of(0); // everything in it refuses
+        return plugin_of(0); // every function in it refuses
     gorail::Owned version;
     if (gorail_version(&version) == GR_SUCCESS)
         gorail::restore_host_signals();

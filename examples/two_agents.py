@@ -3,12 +3,12 @@
 
     NIXL_PLUGIN_DIR=/path/to/plugins python two_agents.py [--backend GORAIL] [--mib 64] [--rounds 20]
 
-On two hosts, the first of them in a network where nobody else would answer for the other:
+On two hosts, in a trusted network:
 
     ... two_agents.py --listen 0.0.0.0:7777          # the target
     ... two_agents.py --connect target-host:7777     # the initiator
 
-The target only waits: every byte is moved by the initiator, which writes into the target's memory and reads from it.
+The target only waits. The initiator moves all bytes: it writes to the target's memory and reads from it.
 """
 
 import argparse
@@ -20,14 +20,14 @@ import numpy as np
 
 try:
     from nixl._api import nixl_agent, nixl_agent_config
-except ImportError:  # the wheel alone, without the package `nixl` around it
+except ImportError:  # only the wheel is installed, without the package `nixl`
     from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 TIMEOUT = 30  # seconds, for every wait
 
 
 def wait(what, done):
-    """Calls done() until it gives something true."""
+    """Calls done() until it returns a true value."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         if result := done():
@@ -63,7 +63,7 @@ def target(pipe, backend, size):
     def arrived():
         return agent.get_new_notifs().get("initiator")
 
-    # The notification comes after the data: what it announces is here.
+    # The notification arrives after the data, so the data is complete.
     message = wait("the notification", arrived)
     assert message == [b"written"], message
     assert (buffer == 0x11).all(), "the buffer is not what the initiator wrote"
@@ -76,7 +76,7 @@ def target(pipe, backend, size):
 
 
 def move(agent, handle, notification=b""):
-    """Posts a transfer and waits for its end; gives the seconds it took."""
+    """Posts a transfer and waits for its end. Returns the seconds it took."""
     start = time.perf_counter()
     state = agent.transfer(handle, notification)
 
@@ -103,16 +103,16 @@ def initiator(pipe, backend, size, rounds):
 
     def measure(operation, notification=b""):
         handle = agent.initialize_xfer(operation, local, remote, peer, backends=[backend])
-        move(agent, handle)  # connects and warms up
+        move(agent, handle)  # warmup, which also connects
         best = min(move(agent, handle) for _ in range(rounds))
         if notification:
-            move(agent, handle, notification)  # it arrives after the data
+            move(agent, handle, notification)  # the notification arrives after the data
         agent.release_xfer_handle(handle)
         print(f"{operation:5} {size >> 20} MiB: {size / best / 1e9:.2f} GB/s, best of {rounds}")
 
     measure("WRITE", b"written")
 
-    # The target has checked what we wrote and filled its buffer anew.
+    # The target has checked the written bytes and refilled its buffer.
     expect(pipe, "filled")
     measure("READ")
     assert (buffer == 0x33).all(), "the buffer is not what the target holds"
@@ -133,8 +133,8 @@ def main():
     parser.add_argument("--backend", default="GORAIL")
     parser.add_argument("--mib", type=int, default=64, help="size of the buffers")
     parser.add_argument("--rounds", type=int, default=20, help="transfers to time, each way")
-    parser.add_argument("--listen", metavar="HOST:PORT", type=address, help="be the target, and wait there for the initiator")
-    parser.add_argument("--connect", metavar="HOST:PORT", type=address, help="be the initiator, of the target that waits there")
+    parser.add_argument("--listen", metavar="HOST:PORT", type=address, help="run as the target, and wait there for the initiator")
+    parser.add_argument("--connect", metavar="HOST:PORT", type=address, help="run as the initiator, for the target that waits there")
     args = parser.parse_args()
     size = args.mib << 20
     key = b"two agents"
@@ -148,7 +148,7 @@ def main():
         print(f"{args.backend}: WRITE, READ and notification verified")
         return
 
-    # spawn: a forked child could not use the library its parent loaded.
+    # spawn: a forked child could not use the library that its parent has loaded.
     ours, theirs = mp.get_context("spawn").Pipe()
     other = mp.get_context("spawn").Process(target=target, args=(theirs, args.backend, size))
     other.start()

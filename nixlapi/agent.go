@@ -14,10 +14,10 @@ type Backend struct {
 	h    ptr
 }
 
-// Name is the plugin's name.
+// Name returns the plugin's name.
 func (b *Backend) Name() string { return b.name }
 
-// handle is nil for "let the agent choose".
+// handle returns nil if the agent should choose.
 func (b *Backend) handle() ptr {
 	if b == nil {
 		return nil
@@ -39,16 +39,16 @@ func (l *Lib) NewAgent(name string, cfg Config) (*Agent, error) {
 	return &Agent{name: name, h: h, notifs: m}, nil
 }
 
-// Name is the agent's name.
+// Name returns the agent's name.
 func (a *Agent) Name() string { return a.name }
 
-// Close implements nixl_capi_destroy_agent. Requests must be released first.
+// Close implements nixl_capi_destroy_agent. Requests must be released before.
 func (a *Agent) Close() error {
 	if a.h == nil {
 		return nil
 	}
 	for _, b := range a.backends {
-		cDestroyBackend(b.h) // only the handle: the agent owns the engine
+		cDestroyBackend(b.h) // only the handle: the agent owns the backend
 	}
 	cDestroyNotifMap(a.notifs)
 	s := cDestroyAgent(a.h)

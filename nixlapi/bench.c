@@ -17,8 +17,8 @@ static int wait_gate(int *gate, int64_t end) {
     return 0;
 }
 
-// stream posts every request again as it ends: count times, or until the time is over, but each at least once. Times go into lat and
-// post unless they are NULL.
+// stream posts each request again when it has ended: count times, or until the time is over, but each at least once. It
+// adds times to lat and post unless they are NULL.
 static int stream(gn_bench *b, int64_t *t0, uint64_t count, int64_t until, int64_t end, gn_hist *lat, gn_hist *post, uint64_t *done) {
     uint64_t posted = 0, turns = 0;
     size_t flying = 0;

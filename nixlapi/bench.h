@@ -7,7 +7,7 @@
 
 #include "hist.h"
 
-// gn_bench is one thread of an initiator: what it is asked, and what it saw.
+// gn_bench is one thread of an initiator: its settings and its results.
 typedef struct {
     void *agent;
     void **req;      // depth requests
@@ -15,10 +15,10 @@ typedef struct {
     uint64_t warmup; // posts before the clock starts
     uint64_t count;  // 0: as many as fit into time_ns
     int64_t time_ns;
-    int64_t limit_ns; // give up after so long
-    int *gate;        // threads that have not warmed up yet; timing starts when it is 0
+    int64_t limit_ns; // give up after this time
+    int *gate;        // threads still warming up; timing starts at 0
 
-    uint64_t posted; // with those before the clock started
+    uint64_t posted; // including those before the clock started
     uint64_t done;   // timed
     int64_t wall_ns;
     int status;
@@ -26,15 +26,15 @@ typedef struct {
     gn_hist post; // inside post
 } gn_bench;
 
-// gn_bench_run keeps depth requests in flight, each posted at least once, and polls them in turn; nothing of Go's runs in between. Returns b->status: 0, the
-// status of what failed, or 1 when limit_ns ran out.
+// gn_bench_run keeps depth requests in flight, posts each at least once, and polls them in turn. No Go code runs in
+// between. Returns b->status: 0, the status of a failed call, or 1 when limit_ns ran out.
 int gn_bench_run(gn_bench *b);
 
-// gn_serve polls notifications until *want have come since the start, or *stop is set, or limit_ns is over, and sleeps nap_ns after each
-// poll that brought none. It counts in *seen.
+// gn_serve polls notifications until *want have come since the start, *stop is set, or limit_ns is over. It sleeps
+// nap_ns after each empty poll. It counts in *seen.
 int gn_serve(void *agent, void *map, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns, uint64_t *seen);
 
-// gn_notify sends n notifications of the same message, one after the other.
+// gn_notify sends the same notification n times, one after the other.
 int gn_notify(void *agent, const char *peer, const void *msg, size_t len, void *opt, uint64_t n, uint64_t *sent);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-// Each call goes through a pointer that dlsym filled, or says GN_MISSING.
+// Each call uses a pointer from dlsym, or returns GN_MISSING.
 #define GN_DEFINE(name, params, args)                                                              \
     static int(*p_##name) params;                                                                  \
     int gn_##name params {                                                                         \
@@ -54,7 +54,7 @@ static uint8_t *put(uint8_t *p, const void *d, size_t n) {
     return p + n;
 }
 
-// Walks the map: with p NULL only adds up the size, else writes the records.
+// Walks the map. With p NULL it only adds up the size, otherwise it writes the records.
 static size_t walk(void *map, size_t senders, uint8_t *p) {
     size_t total = 0;
     for (size_t i = 0; i < senders; i++) {
@@ -140,7 +140,7 @@ int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t tim
     char flying[GN_MAX_DEPTH] = {0};
     size_t posted = 0;
     *done = 0;
-    for (unsigned turn = 0; *done < n && (turn % 64 || now_ns() < end); turn++) { // the clock is a system call in some guests
+    for (unsigned turn = 0; *done < n && (turn % 64 || now_ns() < end); turn++) { // reading the clock is a system call in some guests
         int idle = 1;
         for (size_t i = 0; i < depth; i++) {
             int s = flying[i] ? gn_get_xfer_status(agent, req[i]) : 0;

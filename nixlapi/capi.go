@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// All cgo of the package is in this file, capi_xfer.go and capi_bench.go; the others see ptr.
+// All cgo of the package is in this file, capi_xfer.go and capi_bench.go. The other files use ptr.
 type ptr = unsafe.Pointer
 
 func cOpen(path string) error {
@@ -60,7 +60,7 @@ func cDestroyNotifMap(m ptr)         { C.gn_destroy_notif_map(m) }
 func cRegister(a, l, o ptr) Status   { return Status(C.gn_register_mem(a, l, o)) }
 func cDeregister(a, l, o ptr) Status { return Status(C.gn_deregister_mem(a, l, o)) }
 
-// cBlob takes over a malloc'ed block.
+// cBlob copies a malloc'ed block to the Go heap and frees it.
 func cBlob(d ptr, n C.size_t) []byte {
 	if d == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Our own declarations of the part of libnixl_capi.so that is used here, and
-// the bulk helpers around it. Handles are opaque, so all of them are void *.
+// Our own declarations of the used part of libnixl_capi.so, with bulk helpers. Handles are opaque, so all of them are
+// void *.
 #ifndef GORAIL_NIXLAPI_CAPI_H
 #define GORAIL_NIXLAPI_CAPI_H
 
@@ -101,25 +101,25 @@ typedef struct {
 GN_CALLS(GN_DECLARE)
 #undef GN_DECLARE
 
-// gn_open loads the library and looks every call up; returns dlerror text or NULL.
+// gn_open loads the library and looks up every call. Returns the dlerror text or NULL.
 const char *gn_open(const char *path);
-// gn_preload loads one library globally; returns dlerror text or NULL.
+// gn_preload loads one library globally. Returns the dlerror text or NULL.
 const char *gn_preload(const char *path);
 
-// Bulk: one crossing for a whole list.
+// Bulk: one cgo call for a whole list.
 int gn_xfer_list(int mem, const gn_desc *d, size_t n, void **out);
 int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out);
-// gn_notifs flattens what get_notifs brought into one malloc'ed block of
-// {u32 sender len, u32 message len, sender, message}; *out is NULL when empty.
+// gn_notifs flattens the result of get_notifs into one malloc'ed block of {u32 sender len, u32 message len, sender,
+// message}. *out is NULL if there are no notifications.
 int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len);
-// gn_loop posts a request n times, each after the last has completed, and writes
-// the ns of every transfer and every post where lat and post are not NULL. In C,
-// so that the Go scheduler takes no part in what is timed. Returns the last status.
+// gn_loop posts a request n times, each after the previous has completed. It writes the ns of every transfer and every
+// post to lat and post unless they are NULL. The loop is in C so that the Go scheduler does not affect the times.
+// Returns the last status.
 int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, int64_t *post,
             size_t *done);
 
-// gn_stream keeps depth requests in flight, each posted again when it has ended, n posts in all; it sleeps nap_ns when
-// none has.
+// gn_stream keeps depth requests in flight and posts each again when it has ended, n posts in all. It sleeps nap_ns
+// when none has ended.
 enum { GN_MAX_DEPTH = 256 };
 int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t timeout_ns, int64_t nap_ns, size_t *done);
 // gn_same_backend compares the agent's backend behind two handles.

@@ -14,16 +14,16 @@ import (
 	"unsafe"
 )
 
-// HistSize is how many buckets a Times has.
+// HistSize is the number of buckets of a Times.
 const HistSize = C.GN_HIST_SIZE
 
-// Times is a histogram of nanoseconds as hist.h describes it.
+// Times is a histogram of nanoseconds, see hist.h.
 type Times struct {
 	Sum, Max uint64
 	N        []uint64 // HistSize counts
 }
 
-// HistIndex is the bucket of a time, as the C code has it.
+// HistIndex returns the bucket of a time, computed by the C code.
 func HistIndex(ns uint64) int { return int(C.gn_hist_index(C.uint64_t(ns))) }
 
 func times(h *C.gn_hist) Times {
@@ -31,25 +31,26 @@ func times(h *C.gn_hist) Times {
 	return Times{Sum: uint64(h.sum), Max: uint64(h.max), N: append([]uint64{}, n...)}
 }
 
-// BenchArgs say how the requests of a Bench are posted.
+// BenchArgs set how a Bench posts its requests.
 type BenchArgs struct {
 	Warmup uint64        // posts of each thread before the clock starts
 	Count  uint64        // timed posts of each thread; 0: as many as Time allows
 	Time   time.Duration // how long to post
-	Limit  time.Duration // give up after so long
+	Limit  time.Duration // give up after this time
 }
 
-// BenchOut is what one thread saw.
+// BenchOut is the result of one thread.
 type BenchOut struct {
-	Posted    uint64 // with those before the clock started
+	Posted    uint64 // including those before the clock started
 	Done      uint64 // timed
 	Wall      time.Duration
 	Status    Status // InProgress when the limit ran out
 	Lat, Post Times  // of each transfer, of each post
 }
 
-// Bench posts requests over and over, each list on a thread of its own that keeps all of it in flight: post, poll, post again when it
-// has ended. Threads warm up, wait for each other and are timed in C. With more than one list the agent needs a sync mode.
+// Bench posts requests repeatedly. Each list has its own thread, which keeps the whole list in flight: post, poll, post
+// again after the end. Threads warm up, wait for each other and are timed in C. With more than one list the agent needs
+// a sync mode.
 func Bench(a *Agent, threads [][]*Xfer, in BenchArgs) []BenchOut {
 	gate := (*C.int)(C.calloc(1, C.sizeof_int))
 	defer C.free(ptr(gate))
@@ -76,7 +77,7 @@ func Bench(a *Agent, threads [][]*Xfer, in BenchArgs) []BenchOut {
 	return out
 }
 
-// Server polls an agent's notifications flat out, on one thread, and counts them.
+// Server polls an agent's notifications on one thread and counts them.
 type Server struct {
 	a    *Agent
 	c    *serve
@@ -84,13 +85,13 @@ type Server struct {
 	s    Status
 }
 
-// serve is what the C loop reads and writes; it lives in C memory.
+// serve is shared with the C loop. It lives in C memory.
 type serve struct {
 	want, seen C.uint64_t
 	stop       C.int
 }
 
-// Serve starts polling for at most limit, with a nap of less than a second after each poll that brought nothing.
+// Serve starts polling for at most limit. It naps, for less than a second, after each empty poll.
 func (a *Agent) Serve(limit, nap time.Duration) *Server {
 	c := (*serve)(C.calloc(1, C.size_t(unsafe.Sizeof(serve{}))))
 	c.want = ^C.uint64_t(0)
@@ -102,7 +103,7 @@ func (a *Agent) Serve(limit, nap time.Duration) *Server {
 	return s
 }
 
-// Want makes it end when n notifications have come since the start, waits for that, at most wait long, and says how many came.
+// Want ends the polling when n notifications have come since the start, or after wait. It returns the number that came.
 func (s *Server) Want(n uint64, wait time.Duration) (uint64, error) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&s.c.want)), n)
 	select {
@@ -117,7 +118,7 @@ func (s *Server) Want(n uint64, wait time.Duration) (uint64, error) {
 	return seen, s.s.Err("get_notifs")
 }
 
-// Notify sends n notifications of the same message without returning to Go in between, and says how many went.
+// Notify sends the same notification n times without returning to Go in between. It returns the number sent.
 func (a *Agent) Notify(peer string, msg []byte, n uint64, b *Backend) (uint64, error) {
 	name, m := C.CString(peer), C.CBytes(msg)
 	defer C.free(ptr(name))

@@ -23,7 +23,7 @@ func cRegList(mem Mem, d []Desc) (ptr, Status) {
 	return l, Status(s)
 }
 
-// cOpt builds optional arguments; nil when there is nothing to say.
+// cOpt builds optional arguments. It returns nil if none is set.
 func cOpt(backend ptr, notif *[]byte, noMerge bool) (ptr, Status) {
 	if backend == nil && notif == nil && !noMerge {
 		return nil, Success

@@ -1,12 +1,12 @@
 package nixlapi
 
-// Dlist is a nixlDlistH, a prepared descriptor list. Release ends it, after the requests made of it.
+// Dlist is a nixlDlistH, a prepared descriptor list. Release it after the requests made from it.
 type Dlist struct {
 	a *Agent
 	h ptr
 }
 
-// LocalSide is the peer name that PrepDlist takes for the initiator's own side.
+// LocalSide is the peer name of the initiator's own side, for PrepDlist.
 const LocalSide = ""
 
 // PrepDlist implements nixl_capi_prep_xfer_dlist.

@@ -1,4 +1,4 @@
-// A histogram of times in nanoseconds: 64 buckets for each power of two, so a value is known to 1.6 %. Nothing is allocated.
+// A histogram of times in nanoseconds with 64 buckets per power of two, a resolution of 1.6 %. It allocates nothing.
 #ifndef GORAIL_NIXLAPI_HIST_H
 #define GORAIL_NIXLAPI_HIST_H
 
@@ -13,7 +13,8 @@ typedef struct {
     uint64_t n[GN_HIST_SIZE];
 } gn_hist;
 
-// gn_hist_index is v itself below 128, then the power of two and the six bits below the first. Nine hours and more share the last.
+// gn_hist_index returns v below 128. Above, it combines the power of two and the next six bits. The last bucket has all
+// times from nine hours on.
 static inline unsigned gn_hist_index(uint64_t v) {
     if (v < 2u << GN_HIST_BITS)
         return (unsigned)v;

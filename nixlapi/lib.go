@@ -1,17 +1,17 @@
-// Package nixlapi drives NIXL agents from Go through libnixl_capi.so, NIXL's flat C API, as the pip wheels ship it
-// (1.0.0 .. 1.5.1 and later). The plugin does not use it: gorail bench and the tests do.
+// Package nixlapi drives NIXL agents from Go through libnixl_capi.so, NIXL's flat C API, as shipped in the pip wheels
+// (1.0.0 .. 1.5.1 and later). gorail bench and the tests use it. The plugin does not.
 //
-// Open loads the library at run time, so a program builds without NIXL. A function that a wheel lacks fails with
+// Open loads the library at run time, so a program builds without NIXL. A function missing in a wheel fails with
 // ErrMissing when it is called.
 //
-// Ownership: the caller releases what it made, in this order: every Xfer and Dlist, then the Agent. Registered memory
-// must stay mapped until Deregister. Memory on the Go heap may move: use Alloc, or memory of C.
+// Ownership: the caller releases its objects in this order: every Xfer and Dlist, then the Agent. Registered memory
+// must stay mapped until Deregister. Memory on the Go heap may move: use Alloc, or C memory.
 //
-// Errors are of type *Error and name the C call. StatusOf gives the status.
+// Errors are of type *Error and name the C call. StatusOf returns the status.
 //
-// An Agent is as safe for concurrent use as the NIXL agent behind it: not at all unless Config.Sync says otherwise.
+// An Agent is as safe for concurrent use as its NIXL agent: not at all unless Config.Sync allows it.
 //
-// Loops that measure (Bench, Serve, Notify, Loop, Stream) run in C. Go's scheduler takes no part in what they time.
+// Measuring loops (Bench, Serve, Notify, Loop, Stream) run in C. Go's scheduler does not affect their times.
 package nixlapi
 
 import (
@@ -20,8 +20,7 @@ import (
 	"sync"
 )
 
-// Lib is the loaded library. There is one per process, as NIXL keeps its plugin
-// manager in a process-wide singleton.
+// Lib is the loaded library. There is one per process, as NIXL keeps its plugin manager in a process-wide singleton.
 type Lib struct{ dir string }
 
 var (
@@ -38,7 +37,7 @@ func LibDir(wheelDir string) (string, error) {
 	return filepath.Dir(found[0]), nil
 }
 
-// BundleDir finds the folder of the libraries that the wheel bundles.
+// BundleDir finds the folder of the wheel's bundled libraries.
 func BundleDir(wheelDir string) string {
 	found, _ := filepath.Glob(filepath.Join(wheelDir, "nixl_cu*.libs"))
 	if len(found) == 0 {
@@ -50,8 +49,9 @@ func BundleDir(wheelDir string) string {
 // PluginDir finds the folder of the stock plugins in a site-packages folder.
 func PluginDir(wheelDir string) string { return filepath.Join(BundleDir(wheelDir), "nixl") }
 
-// Open loads libnixl_capi.so from a site-packages folder, once for the process. It fails when another folder was opened
-// before. NIXL reads its environment (NIXL_PLUGIN_DIR and so on) when the first agent is made. Safe for concurrent use.
+// Open loads libnixl_capi.so from a site-packages folder, once per process. It fails if another folder was opened
+// before. NIXL reads its environment (NIXL_PLUGIN_DIR and others) when the first agent is created. Safe for concurrent
+// use.
 func Open(wheelDir string) (*Lib, error) {
 	openMu.Lock()
 	defer openMu.Unlock()
@@ -67,8 +67,8 @@ func Open(wheelDir string) (*Lib, error) {
 	}
 	path := filepath.Join(dir, "libnixl_capi.so")
 	if err := cOpen(path); err != nil {
-		// A wheel whose run path does not reach its own folder: load the
-		// neighbours first, then the library finds them by soname.
+		// The wheel's run path may not contain its own folder. Load the other libraries first; the library then finds
+		// them by soname.
 		for _, n := range []string{"libnixl_build.so", "libserdes.so", "libstream.so", "libnixl_common.so", "libnixl.so"} {
 			_ = cPreload(filepath.Join(dir, n))
 		}

@@ -1,6 +1,6 @@
 package nixlapi
 
-// withRegList lends a registration list made in one crossing.
+// withRegList calls f with a registration list, created in one cgo call.
 func withRegList(mem Mem, d []Desc, f func(list ptr) Status) Status {
 	l, s := cRegList(mem, d)
 	if l != nil {
@@ -12,7 +12,7 @@ func withRegList(mem Mem, d []Desc, f func(list ptr) Status) Status {
 	return f(l)
 }
 
-// withOpt lends optional arguments.
+// withOpt calls f with optional arguments.
 func withOpt(b *Backend, notif *[]byte, noMerge bool, f func(opt ptr) Status) Status {
 	o, s := cOpt(b.handle(), notif, noMerge)
 	if o != nil {

@@ -6,8 +6,8 @@ func (a *Agent) Metadata() ([]byte, error) {
 	return md, s.Err("get_local_md")
 }
 
-// PartialMetadata implements nixl_capi_get_local_partial_md for the given
-// regions. With no regions it is the connection info alone.
+// PartialMetadata implements nixl_capi_get_local_partial_md for the given regions. Without regions the result is only
+// the connection info.
 func (a *Agent) PartialMetadata(mem Mem, d []Desc, b *Backend) ([]byte, error) {
 	var md []byte
 	s := withRegList(mem, d, func(l ptr) Status {
@@ -19,7 +19,7 @@ func (a *Agent) PartialMetadata(mem Mem, d []Desc, b *Backend) ([]byte, error) {
 	return md, s.Err("get_local_partial_md")
 }
 
-// ConnInfo is the partial metadata of no region.
+// ConnInfo returns the partial metadata of no region.
 func (a *Agent) ConnInfo() ([]byte, error) { return a.PartialMetadata(DRAM, nil, nil) }
 
 // Load implements nixl_capi_load_remote_md and returns the remote's name.
@@ -33,9 +33,8 @@ func (a *Agent) Invalidate(remote string) error {
 	return cInvalidate(a.h, remote).Err("invalidate_remote_md")
 }
 
-// Knows implements nixl_capi_check_remote_md with no ranges. The agent forgets
-// a remote by itself only after NIXL_ERR_REMOTE_DISCONNECT, which the C API
-// otherwise cannot tell from other errors.
+// Knows implements nixl_capi_check_remote_md with no ranges. The agent itself forgets a remote only after
+// NIXL_ERR_REMOTE_DISCONNECT. The C API does not distinguish that status from other errors, but Knows does.
 func (a *Agent) Knows(remote string) bool { return cCheckRemote(a.h, remote, nil) == Success }
 
 // Connect implements nixl_capi_agent_make_connection.

@@ -24,7 +24,7 @@ func TestOpenWithoutWheel(t *testing.T) {
 	require.ErrorContains(t, err, "no NIXL wheel")
 }
 
-// TestOneProcess walks through the whole binding with two agents.
+// TestOneProcess exercises the whole binding with two agents.
 func TestOneProcess(t *testing.T) {
 	env := testenv.Need(t)
 	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
@@ -86,7 +86,7 @@ func TestOneProcess(t *testing.T) {
 	require.Equal(t, am.B, bm.B)
 	require.NoError(t, x.Release())
 
-	// The same over prepared lists.
+	// The same with prepared lists.
 	l, err := a.PrepDlist(nixlapi.LocalSide, nixlapi.DRAM, []nixlapi.Desc{am.Desc(0, 100), am.Desc(200, 100)}, ab)
 	require.NoError(t, err)
 	r, err := a.PrepDlist("two", nixlapi.DRAM, []nixlapi.Desc{bm.Desc(0, 100), bm.Desc(300, 100)}, ab)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Status is nixl_capi_status_t. NIXL's C API folds most of the agent's errors
-// into ErrBackend; where the exact one matters, ask the Python API.
+// Status is nixl_capi_status_t. NIXL's C API maps most of the agent's errors to ErrBackend. Use the Python API where
+// the exact status matters.
 type Status int32
 
-// The statuses of the C API, and ours for a function that the library lacks.
+// The statuses of the C API, and our own status for a function missing in the library.
 const (
 	Success         Status = 0
 	InProgress      Status = 1
@@ -18,7 +18,7 @@ const (
 	ErrInvalidState Status = -3
 	ErrException    Status = -4
 	ErrNoTelemetry  Status = -5
-	ErrNotFound     Status = -6 // wheels before 1.5 say ErrBackend
+	ErrNotFound     Status = -6 // wheels before 1.5 return ErrBackend
 	ErrMissing      Status = -1000
 )
 
@@ -36,11 +36,10 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", int32(s))
 }
 
-// Failed tells an error from Success and InProgress.
+// Failed reports whether s is an error: neither Success nor InProgress.
 func (s Status) Failed() bool { return s < 0 }
 
-// Error is a failed call of the C API. Its fields are exported so that it
-// travels through gob.
+// Error is a failed call of the C API. Its fields are exported for gob.
 type Error struct {
 	Call   string // without the nixl_capi_ prefix
 	Status Status
@@ -48,7 +47,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("nixl_capi_%s: %s", e.Call, e.Status) }
 
-// Err makes an error of a failed status of call, and nil of any other.
+// Err returns an error for a failed status of call, else nil.
 func (s Status) Err(call string) error {
 	if !s.Failed() {
 		return nil
@@ -56,7 +55,7 @@ func (s Status) Err(call string) error {
 	return &Error{Call: call, Status: s}
 }
 
-// StatusOf digs the status out of an error of this package; Success for nil.
+// StatusOf returns the status in an error of this package; Success for nil.
 func StatusOf(err error) Status {
 	var e *Error
 	switch {

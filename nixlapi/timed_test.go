@@ -11,8 +11,8 @@ import (
 	"gorail/test/testenv"
 )
 
-// TestBench: every request of every thread is posted, as often as asked and at least once, each timed post is counted, and the peer sees
-// a notification of every one.
+// TestBench: every request of every thread is posted, as often as asked and at least once. Each timed post is counted,
+// and the peer gets a notification for every post.
 func TestBench(t *testing.T) {
 	env := testenv.Need(t)
 	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
@@ -35,7 +35,7 @@ func TestBench(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		in           nixlapi.BenchArgs
-		posted, done uint64 // of each thread; 0: at least as many as requests
+		posted, done uint64 // of each thread; 0: at least the number of requests
 	}{
 		{nixlapi.BenchArgs{Warmup: 5, Count: 7}, 12, 7},
 		{nixlapi.BenchArgs{Warmup: 1, Count: 3}, 6, 3},

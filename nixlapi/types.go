@@ -3,13 +3,13 @@ package nixlapi
 // Mem is nixl_capi_mem_type_t.
 type Mem int
 
-// The memory types of host and GPU memory; the C API has more.
+// The types of host and GPU memory. The C API has more.
 const (
 	DRAM Mem = 0
 	VRAM Mem = 1
 )
 
-// Desc is a range of memory; its layout is gn_desc's.
+// Desc is a range of memory with the layout of gn_desc.
 type Desc struct {
 	Addr uint64
 	Len  uint64
@@ -46,7 +46,7 @@ type Config struct {
 	Telemetry   bool
 }
 
-// Notif is one notification as it arrived.
+// Notif is one received notification.
 type Notif struct {
 	From string
 	Msg  []byte

@@ -5,11 +5,11 @@ import "time"
 // XferOpts are the optional arguments of a request or a post.
 type XferOpts struct {
 	Backend *Backend // nil: the agent chooses
-	Notif   *[]byte  // nil: none; an empty message is a message
-	NoMerge bool     // the agent leaves descriptors that touch apart
+	Notif   *[]byte  // nil: no notification; an empty message is a message
+	NoMerge bool     // the agent does not merge adjacent descriptors
 }
 
-// Xfer is a nixlXferReqH, a transfer request. Release ends it, before its agent is closed.
+// Xfer is a nixlXferReqH, a transfer request. Release it before closing its agent.
 type Xfer struct {
 	a    *Agent
 	h    ptr
@@ -17,8 +17,7 @@ type Xfer struct {
 	msg  *[]byte
 }
 
-// CreateXfer implements nixl_capi_create_xfer_req. A notification given here is
-// repeated by every Post.
+// CreateXfer implements nixl_capi_create_xfer_req. Every Post repeats a notification given here.
 func (a *Agent) CreateXfer(op Op, mem Mem, local, remote []Desc, peer string, o XferOpts) (*Xfer, error) {
 	return a.CreateXferBetween(op, mem, local, mem, remote, peer, o)
 }
@@ -53,14 +52,13 @@ func (a *Agent) CreateXferBetween(op Op, here Mem, local []Desc, there Mem, remo
 // Post implements nixl_capi_post_xfer_req without optional arguments.
 func (x *Xfer) Post() Status { return cPost(x.a.h, x.h, nil) }
 
-// PostWith implements nixl_capi_post_xfer_req with a notification of its own;
-// nil switches the notification off.
+// PostWith implements nixl_capi_post_xfer_req with its own notification. nil disables the notification.
 func (x *Xfer) PostWith(notif *[]byte) Status {
 	if x.post == nil || x.msg != notif {
 		if x.post != nil {
 			cDestroyOpt(x.post)
 		}
-		// NoMerge has no meaning here; it makes the arguments exist.
+		// NoMerge has no effect here. It only makes cOpt create the arguments.
 		o, s := cOpt(nil, notif, true)
 		x.post, x.msg = o, notif
 		if s != Success {
@@ -70,18 +68,17 @@ func (x *Xfer) PostWith(notif *[]byte) Status {
 	return cPost(x.a.h, x.h, x.post)
 }
 
-// Loop posts the request n times, each after the last has completed, without
-// returning to Go in between. Where lat and post are not nil they have room for n
-// and take the nanoseconds of every transfer and every post.
+// Loop posts the request n times, each after the previous has completed, without returning to Go in between. lat and
+// post may be nil. Otherwise they have room for n, for the nanoseconds of every transfer and every post.
 func (x *Xfer) Loop(n int, timeout time.Duration, lat, post []int64) (done int, s Status) {
 	return cLoop(x.a.h, x.h, n, timeout, lat, post)
 }
 
-// MaxDepth is how many requests Stream takes.
+// MaxDepth is the maximum number of requests for Stream.
 const MaxDepth = maxDepth
 
-// Stream keeps requests of one agent in flight, each posted again when it has ended, n times in all. It sleeps, for less than a second
-// at a time, while none ends, and does not return to Go in between.
+// Stream keeps requests of one agent in flight and posts each again when it has ended, n times in all. While none ends
+// it sleeps, for less than a second at a time. It does not return to Go in between.
 func Stream(all []*Xfer, n int, timeout, nap time.Duration) (done int, s Status) {
 	handles := make([]ptr, len(all))
 	for i, x := range all {
@@ -93,8 +90,8 @@ func Stream(all []*Xfer, n int, timeout, nap time.Duration) (done int, s Status)
 // Status implements nixl_capi_get_xfer_status.
 func (x *Xfer) Status() Status { return cXferStatus(x.a.h, x.h) }
 
-// Release implements nixl_capi_release_xfer_req and nixl_capi_destroy_xfer_req.
-// The agent may refuse the first release of a request in flight; call again.
+// Release implements nixl_capi_release_xfer_req and nixl_capi_destroy_xfer_req. The agent may refuse the first release
+// of a request in flight; call Release again then.
 func (x *Xfer) Release() error {
 	if x.h == nil {
 		return nil
@@ -116,8 +113,8 @@ func (x *Xfer) Cost() (us, marginUs int64, err error) {
 	return us, marginUs, s.Err("estimate_xfer_cost")
 }
 
-// Backend implements nixl_capi_query_xfer_backend: the name of the backend that
-// carries the request, of those that this agent created.
+// Backend implements nixl_capi_query_xfer_backend: the name of the request's backend, among those that this agent
+// created.
 func (x *Xfer) Backend() (string, error) {
 	h, s := cXferBackend(x.a.h, x.h)
 	if s != Success {

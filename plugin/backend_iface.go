@@ -5,49 +5,50 @@ import (
 	"unsafe"
 )
 
-// backend is what the exports need of an engine, one method per call. Any method, from any thread, at any time. Errors
-// carry their code (backend/status). Slices and strings marked borrowed are C memory: valid during the call only.
+// backend is the part of an engine that the exports use, one method per call. Any method may be called from any thread
+// at any time. Errors carry their code (backend/status). Borrowed slices and strings are C memory, valid only during
+// the call.
 type backend interface {
-	// Close ends the engine; it waits for nothing of the peers'.
+	// Close ends the engine. It waits for no peer.
 	Close() error
 
-	// Register gives a region id for a local range; meta is the agent's borrowed blob.
+	// Register returns a region id for a local range. meta is the agent's borrowed blob.
 	Register(addr, length, dev uint64, mem int32, meta []byte) (uint64, error)
-	// RegionBlob gives what peers load: the same bytes for the same range.
+	// RegionBlob returns the blob that peers load: the same bytes for the same range.
 	RegionBlob(region uint64) ([]byte, error)
 	Deregister(region uint64) error
-	// Known tells whether a range is inside a registered region.
+	// Known reports whether a range is inside a registered region.
 	Known(addr, length, dev uint64, mem int32) (bool, error)
 
-	// LoadConn takes a peer's connection blob, borrowed; it does not wait for the peer.
+	// LoadConn loads a peer's connection blob, borrowed. It does not wait for the peer.
 	LoadConn(peer string, blob []byte) error
-	// LoadRemote gives a region id for a peer's range; ErrNotFound when the peer's connection blob was never loaded.
+	// LoadRemote returns a region id for a peer's range, or ErrNotFound if the peer's connection blob was never loaded.
 	LoadRemote(peer string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error)
 	UnloadRemote(region uint64) error
 	Connect(peer string) error
 	Disconnect(peer string) error
 
-	// Prep makes a transfer; op is 0 READ, 1 WRITE. The lists are borrowed. slot is the C core's gr_xfer.
+	// Prep creates a transfer. op is 0 READ, 1 WRITE. The lists are borrowed. slot is the C core's gr_xfer.
 	Prep(op int, local, remote []Desc, peer string) (xfer uint64, slot unsafe.Pointer, err error)
-	// Post starts it: 0 done, 1 in progress. msg is borrowed.
+	// Post starts a transfer: 0 done, 1 in progress. msg is borrowed.
 	Post(xfer uint64, hasNotif bool, msg []byte) (int32, error)
 	Release(xfer uint64) error
 	Estimate(xfer uint64) (duration, margin time.Duration, err error)
-	// Notify sends a notification of its own; msg is borrowed.
+	// Notify sends a notification without a transfer. msg is borrowed.
 	Notify(peer string, msg []byte) error
 }
 
-// createArgs is what the agent gives to a new engine.
+// createArgs are the agent's arguments for a new engine.
 type createArgs struct {
 	Agent  string
-	Type   string // the name that NIXL loaded the plugin under
+	Type   string // the plugin name that NIXL requested
 	Params map[string]string
 }
 
-// created is a new engine: its connection blob, immutable, and the C core (gr_core) that lives until Close returns.
+// created is a new engine, its immutable connection blob, and its C core (gr_core), which lives until Close returns.
 type created struct {
 	engine backend
 	conn   []byte
 	core   unsafe.Pointer
-	vram   bool // there is a driver for memory of GPUs
+	vram   bool // a driver for GPU memory is present
 }

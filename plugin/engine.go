@@ -20,13 +20,13 @@ import (
 	"gorail/backend/status"
 )
 
-// Desc is a descriptor as it lies in the agent's list.
+// Desc is a descriptor with the layout of the agent's list.
 type Desc = engine.Desc
 
-// The engine reads region ids where the shim's metadata objects have them.
+// The engine reads region ids at the shim's offset in metadata objects. This fails to compile if the offsets differ.
 const _ = -(uint(engine.MDRegion) ^ uint(C.GR_MD_REGION))
 
-// createEngine makes the engine of an agent from what it was given and the GORAIL_* environment.
+// createEngine creates the engine of an agent from the agent's parameters and the GORAIL_* environment.
 func createEngine(a createArgs) (created, error) {
 	params, ignored := option.AliasOf(a.Type).Translate(a.Params)
 	opts, unknown, err := option.Parse(params, getenv)
@@ -42,7 +42,7 @@ func createEngine(a createArgs) (created, error) {
 	logLevel.Set(opts.Log)
 	logHost(a.Agent)
 	if len(ignored) > 0 {
-		slog.Info("parameters that mean nothing to GORAIL, ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
+		slog.Info("parameters without a GORAIL equivalent ignored", "agent", a.Agent, "asked for as", a.Type, "names", ignored)
 	}
 	if len(unknown) > 0 {
 		slog.Warn("unknown parameters ignored", "agent", a.Agent, "asked for as", a.Type, "names", option.Unknowns(unknown))
@@ -69,13 +69,13 @@ func createEngine(a createArgs) (created, error) {
 	return created{engine: e, conn: e.Conn(), core: e.Core(), vram: absent == nil}, nil
 }
 
-// name is the one under which GORAIL is no alias of another backend.
+// name is GORAIL's own plugin name; every other name is an alias.
 const name = "GORAIL"
 
-// warned are variables and old names that the log has.
+// warned holds the variables and old names that have been logged.
 var warned sync.Map
 
-// warnVariables tells of GORAIL_* variables that nothing reads, once a process.
+// warnVariables logs unknown GORAIL_* variables, once per process.
 func warnVariables() {
 	for _, u := range option.UnknownVariables(environ()) {
 		if _, logged := warned.LoadOrStore(u.Name, true); !logged {
@@ -84,7 +84,7 @@ func warnVariables() {
 	}
 }
 
-// environ asks C, as getenv does.
+// environ reads C's environment, as getenv does.
 func environ() (list []string) {
 	if C.environ == nil {
 		return nil
@@ -95,7 +95,7 @@ func environ() (list []string) {
 	return list
 }
 
-// getenv asks C, not Go's copy from when the plugin was loaded: a host may set its environment afterwards.
+// getenv reads C's environment. Go's copy dates from the load of the plugin, and a host may set variables afterwards.
 func getenv(name string) (string, bool) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))

@@ -14,10 +14,10 @@ import (
 	"gorail/backend/option"
 )
 
-// engines holds every engine of the process.
+// engines holds all engines of the process.
 var engines handles
 
-// onEngine runs f on the engine of a handle.
+// onEngine calls f with the engine of a handle.
 func onEngine(call string, handle C.uint64_t, f func(backend) error) C.int32_t {
 	return C.int32_t(answer(call, func() error {
 		e, err := engines.get(uint64(handle))
@@ -188,7 +188,7 @@ func gorail_vram(yes *C.int32_t) C.int32_t {
 	return C.int32_t(answer("getPluginMems", func() error {
 		opts, _, err := option.Parse(nil, getenv)
 		if err != nil {
-			opts.CUDAPath = gpu.DefaultPath // the engine says what is wrong with the others
+			opts.CUDAPath = gpu.DefaultPath // createEngine reports the invalid options
 		}
 		*yes = C.int32_t(flag(gpu.Present(opts.CUDAPath) == nil))
 		return nil
@@ -206,7 +206,7 @@ func gorail_version(out *C.gr_owned) C.int32_t {
 //export gorail_host
 func gorail_host(in *C.gr_host_args) C.int32_t {
 	return C.int32_t(answer("nixl_plugin_init", func() error {
-		meetHost(host{str(&in.nixl), str(&in.releases), str(&in.compared), str(&in.difference), in.served != 0})
+		recordHost(host{str(&in.nixl), str(&in.releases), str(&in.compared), str(&in.difference), in.served != 0})
 		return nil
 	}))
 }

@@ -7,7 +7,7 @@ import "C"
 
 import "unsafe"
 
-// A descriptor list crosses the boundary as it is; this does not compile unless the layouts agree.
+// A descriptor list crosses the boundary in place. This fails to compile unless the layouts agree.
 const (
 	_ = -(unsafe.Sizeof(Desc{}) ^ unsafe.Sizeof(C.gr_desc{}))
 	_ = -(unsafe.Offsetof(Desc{}.Addr) ^ unsafe.Offsetof(C.gr_desc{}.addr))
@@ -19,7 +19,7 @@ const (
 // str copies a borrowed string.
 func str(b *C.gr_bytes) string { return string(bytes(b)) }
 
-// bytes shows borrowed bytes in place.
+// bytes returns borrowed bytes in place.
 func bytes(b *C.gr_bytes) []byte { return unsafe.Slice((*byte)(b.ptr), b.len) }
 
 // owned copies bytes into C memory that the caller frees.
@@ -27,5 +27,5 @@ func owned(b []byte) C.gr_owned {
 	return C.gr_owned{ptr: C.CBytes(b), len: C.uint64_t(len(b))}
 }
 
-// descs shows a borrowed descriptor list in place.
+// descs returns a borrowed descriptor list in place.
 func descs(d *C.gr_desc, n C.uint64_t) []Desc { return unsafe.Slice((*Desc)(unsafe.Pointer(d)), n) }

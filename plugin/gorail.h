@@ -1,8 +1,8 @@
-/* The flat C boundary between the shim (cshim/) and the Go backend (plugin/). Everything here is plain data.
+/* The flat C boundary between the shim (cshim/) and the Go backend (plugin/). All types here are plain data.
  *
- * Ownership: gr_bytes is borrowed for the length of the call; gr_owned is malloc'ed by the callee and freed by the caller.
- * Every exported function returns a nixl_status_t value (0 success, 1 in progress, negative an error) and never panics;
- * all of them may be called from any thread at any time.
+ * Ownership: gr_bytes is borrowed for the call; gr_owned is malloc'ed by the callee and freed by the caller.
+ * Every exported function returns a nixl_status_t value (0 success, 1 in progress, negative: an error) and never panics.
+ * Every function may be called from any thread at any time.
  */
 #ifndef GORAIL_H
 #define GORAIL_H
@@ -22,8 +22,8 @@ typedef struct gr_owned {
     uint64_t len;
 } gr_owned;
 
-/* One element of a descriptor list: the memory layout of nixlMetaDesc. md points to the shim's metadata object, whose
- * region id (uint64_t) lies GR_MD_REGION bytes behind it. */
+/* One element of a descriptor list, with the memory layout of nixlMetaDesc. md points to the shim's metadata object. The
+ * region id (uint64_t) is at offset GR_MD_REGION of that object. */
 typedef struct gr_desc {
     uint64_t addr;
     uint64_t len;
@@ -49,7 +49,7 @@ typedef struct gr_param {
 
 typedef struct gr_create_args {
     gr_bytes agent;  /* localAgent */
-    gr_bytes type;   /* backend name asked for */
+    gr_bytes type;   /* backend name that NIXL requested */
     gr_param *params;
     uint64_t nparams;
 } gr_create_args;
@@ -58,7 +58,7 @@ typedef struct gr_created {
     uint64_t engine; /* handle for all other calls */
     void *core;      /* gr_core*: the fast path, see backend/core/gr_core.h; valid until gorail_destroy returns */
     gr_owned conn;   /* connection blob, immutable */
-    int32_t vram;    /* a driver for memory of GPUs is there */
+    int32_t vram;    /* a driver for GPU memory is present */
 } gr_created;
 
 typedef struct gr_prep_args {
@@ -85,19 +85,19 @@ typedef struct gr_estimate {
     int64_t margin_us;
 } gr_estimate;
 
-/* What the shim found of the NIXL that loads the plugin. */
+/* Describes the NIXL that loads the plugin, as found by the shim. */
 typedef struct gr_host_args {
-    gr_bytes nixl;       /* its library and version */
-    gr_bytes releases;   /* those whose table of virtual functions we know */
-    gr_bytes compared;   /* the stock plugin that was compared with, or why none was */
-    gr_bytes difference; /* of its table from the one that we know */
+    gr_bytes nixl;       /* NIXL's library and version */
+    gr_bytes releases;   /* the NIXL releases with a supported table of virtual functions */
+    gr_bytes compared;   /* the stock plugin compared with, or why there is none */
+    gr_bytes difference; /* the first difference of its table from the supported one */
     int32_t served;
 } gr_host_args;
 
-/* Exported by the Go half (prototypes in the header that cgo makes):
+/* Exported by the Go half (prototypes in cgo's header):
  *
  *  int32_t gorail_create(gr_create_args *, gr_created *);
- *  int32_t gorail_destroy(uint64_t engine);                            waits 0.2 s at most for accepted notifications to leave
+ *  int32_t gorail_destroy(uint64_t engine);                            waits at most 0.2 s until accepted notifications are sent
  *  int32_t gorail_register(uint64_t engine, gr_region_args *, uint64_t *region);
  *  int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob);
  *  int32_t gorail_deregister(uint64_t engine, uint64_t region);
@@ -113,10 +113,10 @@ typedef struct gr_host_args {
  *  int32_t gorail_notify(uint64_t engine, gr_bytes peer, gr_bytes msg);         genNotif
  *  int32_t gorail_query_mem(uint64_t engine, gr_region_args *, int32_t *known);
  *  int32_t gorail_options(gr_bytes file, gr_owned *table);     "name\0default\0name\0default\0...": get_backend_options of the
- *                                                             plugin loaded from file, whose name may be another backend's
- *  int32_t gorail_vram(int32_t *yes);                          whether a driver for memory of GPUs is there; initialises nothing
+ *                                                             plugin loaded from file; the file may have another backend's name
+ *  int32_t gorail_vram(int32_t *yes);                          reports whether a driver for GPU memory is present; initializes nothing
  *  int32_t gorail_version(gr_owned *version);
- *  int32_t gorail_host(gr_host_args *);                        to be logged: a NIXL that we don't serve, or with what it was compared
+ *  int32_t gorail_host(gr_host_args *);                        logs an unsupported NIXL, or the plugin that NIXL was compared with
  *
  * gr_bytes parameters above are passed by pointer (gr_bytes *) in the real prototypes.
  */

@@ -7,10 +7,10 @@ import (
 	"gorail/backend/status"
 )
 
-// handles maps the integers that C holds to engines. A handle is {generation, index+1}: 0 is never one, and a handle of
-// a destroyed engine gives an error instead of another engine. Lookups take no lock.
+// handles maps integers held by C to engines. A handle is {generation, index+1}. 0 is never a handle, and a handle of a
+// destroyed engine gives an error instead of another engine. Lookups take no lock.
 type handles struct {
-	mu    sync.Mutex // orders writers
+	mu    sync.Mutex // serializes writers
 	slots atomic.Pointer[[]engineSlot]
 }
 
@@ -19,7 +19,7 @@ type engineSlot struct {
 	engine     backend // nil: free
 }
 
-// add gives the engine a handle.
+// add assigns a handle to an engine.
 func (h *handles) add(e backend) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,7 +37,7 @@ func (h *handles) add(e backend) uint64 {
 	return uint64(slots[index].generation)<<32 | uint64(index+1)
 }
 
-// get gives the engine of a live handle.
+// get returns the engine of a live handle.
 func (h *handles) get(handle uint64) (backend, error) {
 	if slots := h.slots.Load(); slots != nil {
 		if i := uint32(handle) - 1; uint64(i) < uint64(len(*slots)) {
@@ -49,7 +49,7 @@ func (h *handles) get(handle uint64) (backend, error) {
 	return nil, status.Errorf(status.ErrInvalidParam, "engine handle %#x is not alive", handle)
 }
 
-// remove ends a handle and gives its engine; of two concurrent calls one gets it.
+// remove invalidates a handle and returns its engine. Only one of two concurrent calls gets the engine.
 func (h *handles) remove(handle uint64) (backend, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,7 +63,7 @@ func (h *handles) remove(handle uint64) (backend, error) {
 	return e, nil
 }
 
-// copy gives a slice that readers do not see yet.
+// copy returns a slice that readers do not see yet.
 func (h *handles) copy() []engineSlot {
 	if old := h.slots.Load(); old != nil {
 		return append([]engineSlot(nil), *old...)

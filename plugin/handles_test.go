@@ -9,7 +9,7 @@ import (
 	"gorail/backend/status"
 )
 
-// fakeEngine stands for an engine that nobody calls.
+// fakeEngine is an engine that no test calls.
 type fakeEngine struct {
 	backend
 	name string
@@ -29,7 +29,7 @@ func TestHandles(t *testing.T) {
 	_, err = h.remove(ha)
 	require.Equal(t, status.ErrInvalidParam, status.Of(err), "removed twice")
 
-	// The slot is used again, and the old handle stays dead.
+	// The slot is reused, and the old handle stays invalid.
 	hc := h.add(&fakeEngine{name: "c"})
 	require.Equal(t, uint32(ha), uint32(hc))
 	_, err = h.get(ha)

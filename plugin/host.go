@@ -6,26 +6,27 @@ import (
 	"sync/atomic"
 )
 
-// host is what the shim found of the NIXL that loads the plugin.
+// host describes the NIXL that loads the plugin, as found by the shim.
 type host struct {
 	nixl, releases, compared, difference string
 	served                               bool
 }
 
-// lastHost is for the engines to log: the level is not set before.
+// lastHost keeps the host for engines to log: the log level is not set earlier.
 var lastHost atomic.Pointer[host]
 
-// meetHost logs a NIXL that we don't serve: it gets no plugin, so that no engine can say why.
-func meetHost(h host) {
+// recordHost stores the host, or logs an unsupported NIXL. An unsupported NIXL gets no plugin, so no engine could log
+// the reason.
+func recordHost(h host) {
 	if h.served {
 		lastHost.Store(&h)
 		return
 	}
-	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s knows the backend functions of %s, and those of %s are others: in %s, %s. "+
-		"Use one of those releases of NIXL, or a GORAIL that knows this one", version, h.releases, h.nixl, h.compared, h.difference))
+	slog.Error(fmt.Sprintf("no GORAIL backend: GORAIL %s supports the backend functions of %s, but %s has others: in %s, %s. "+
+		"Use one of those releases of NIXL, or a GORAIL release that supports this one", version, h.releases, h.nixl, h.compared, h.difference))
 }
 
-// logHost says at debug what NIXL was compared with.
+// logHost logs, at debug level, the plugin that NIXL was compared with.
 func logHost(agent string) {
 	if h := lastHost.Load(); h != nil {
 		slog.Debug("NIXL's table of backend functions", "agent", agent, "nixl", h.nixl, "compared_with", h.compared)

@@ -10,14 +10,14 @@ import (
 	"gorail/backend/logqueue"
 )
 
-// logLevel is one for the process; the option `log` of the newest engine sets it. Errors and warnings before that.
+// logLevel is shared by the process. The option `log` of the newest engine sets it. Before the first engine it is warn.
 var logLevel slog.LevelVar
 
-// logs is where lines go: standard error, which may be a pipe that nobody reads.
+// logs writes log lines to standard error, which may be a pipe that nobody reads.
 var logs = logqueue.New(logqueue.Options{Write: logqueue.To(syscall.Stderr), Dropped: droppedLine, Bytes: 1 << 20,
 	Patience: 10 * time.Millisecond, Calm: time.Second})
 
-// flushTime is how long the end of an engine waits for a log that is not read.
+// flushTime limits how long the end of an engine waits for an unread log.
 const flushTime = 100 * time.Millisecond
 
 func init() {
@@ -26,7 +26,7 @@ func init() {
 	slog.SetDefault(slog.New(h).With("backend", "GORAIL"))
 }
 
-// droppedLine is the log line in the place of those that were dropped.
+// droppedLine is the log line that replaces dropped lines.
 func droppedLine(lines int) []byte {
 	var b strings.Builder
 	r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: standard error was not read in time", 0)

@@ -1,9 +1,9 @@
-// Command plugin is the Go half of libplugin_GORAIL.so, linked with the shim by -buildmode=c-shared. It forwards the flat C boundary
-// of gorail.h to the engine and holds no policy: handles, status codes, panics caught, logs.
+// Command plugin is the Go half of libplugin_GORAIL.so, linked with the shim by -buildmode=c-shared. It forwards the
+// flat C boundary of gorail.h to the engine. It adds no policy: only handles, status codes, recovered panics and logs.
 package main
 
-// version is set by the build (-X main.version) from the file VERSION.
+// version comes from the file VERSION; the build sets it (-X main.version).
 var version = "dev"
 
-// main is never called: the entry points are the exports.
+// main is never called: the exports are the entry points.
 func main() {}

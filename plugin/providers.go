@@ -11,7 +11,8 @@ import (
 	"gorail/backend/provider/verbs"
 )
 
-// providers are all that an engine can use, by the word of the option provider. A new one is a line here (docs/providers.md).
+// providers lists all providers of an engine, by their name in the option provider. A new provider is one line here
+// (docs/providers.md).
 func providers(o option.Options, log *slog.Logger) provider.Provider {
 	return auto.Provider{
 		Fabrics: map[string]provider.Provider{
@@ -24,7 +25,7 @@ func providers(o option.Options, log *slog.Logger) provider.Provider {
 	}
 }
 
-// tuning is what the operator asks of libfabric.
+// tuning returns the operator's settings for libfabric.
 func tuning(o option.Options) ofi.Tuning {
 	t := ofi.Tuning{TrafficClass: o.TrafficClass, TxDepth: o.TxDepth, RxDepth: o.RxDepth, CQDepth: o.CQDepth,
 		ThreadDomain: o.Threading == "domain"}

@@ -14,13 +14,13 @@ import (
 	"gorail/backend/status"
 )
 
-// answer runs one exported call and gives its nixl_status_t. No panic leaves it: a panic is logged with its stack and
-// becomes NIXL_ERR_BACKEND. The error's text ends here, as the boundary carries only a number, so it is logged.
+// answer runs one exported call and returns its nixl_status_t. Panics are logged with their stack and become
+// NIXL_ERR_BACKEND. An error's text is logged here, because the boundary carries only a number.
 func answer(call string, f func() error) int32 {
 	return answerStatus(call, func() (int32, error) { return 0, f() })
 }
 
-// answerStatus is answer for a call with more than one good outcome (done, in progress).
+// answerStatus is answer for a call with two successful results (done, in progress).
 func answerStatus(call string, f func() (int32, error)) (rc int32) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -41,35 +41,35 @@ func answerStatus(call string, f func() (int32, error)) (rc int32) {
 	return rc
 }
 
-// tellAgain is how often calls that are refused alike are logged.
-const tellAgain = time.Minute
+// repeatAfter is the minimum time between two log lines for the same refusal.
+const repeatAfter = time.Minute
 
-// refusals are those of peers that are gone: an application may go on posting to one.
+// refusals tracks calls refused because a peer is gone: an application may keep posting to such a peer.
 var refusals repeats
 
-// repeats knows texts that were logged lately. Safe for concurrent use.
+// repeats tracks recently logged texts. Safe for concurrent use.
 type repeats struct {
-	mu   sync.Mutex
-	told map[string]time.Time
+	mu     sync.Mutex
+	logged map[string]time.Time
 }
 
-// seen says whether a text was logged within tellAgain; if not, it is now.
+// seen reports whether a text was logged within repeatAfter. Otherwise it records the text as logged now.
 func (r *repeats) seen(text string, now time.Time) bool {
-	const most = 256 // texts that are kept
+	const most = 256 // texts to keep
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at, ok := r.told[text]; ok && now.Sub(at) < tellAgain {
+	if at, ok := r.logged[text]; ok && now.Sub(at) < repeatAfter {
 		return true
 	}
-	if r.told == nil || len(r.told) >= most {
-		r.told = map[string]time.Time{}
+	if r.logged == nil || len(r.logged) >= most {
+		r.logged = map[string]time.Time{}
 	}
-	r.told[text] = now
+	r.logged[text] = now
 	return false
 }
 
-// levelOf says how loud an error is: what an agent meets on normal paths (a peer not loaded yet, a peer that left) is
-// not.
+// levelOf returns the log level of an error. Errors that an agent meets in normal operation (a peer not loaded yet, a
+// peer that left) are not logged as errors.
 func levelOf(code status.Code) slog.Level {
 	switch code {
 	case status.ErrNotFound, status.ErrNotSupported, status.ErrRepostActive, status.ErrCanceled:
@@ -80,7 +80,7 @@ func levelOf(code status.Code) slog.Level {
 	return slog.LevelError
 }
 
-// Package status has the codes as the C header has them.
+// The codes of package status equal those of the C header.
 var _ = [...][0]struct{}{
 	[C.GR_SUCCESS - status.Success]struct{}{}, [C.GR_IN_PROG - status.InProg]struct{}{}, [C.GR_ERR_NOT_POSTED - status.ErrNotPosted]struct{}{},
 	[C.GR_ERR_INVALID_PARAM - status.ErrInvalidParam]struct{}{}, [C.GR_ERR_BACKEND - status.ErrBackend]struct{}{},

@@ -12,7 +12,7 @@ import (
 	"gorail/backend/status"
 )
 
-// logged runs f and gives what it logged at debug level.
+// logged runs f and returns its log at debug level.
 func logged(t *testing.T, f func()) string {
 	var text strings.Builder
 	old := slog.Default()
@@ -34,7 +34,7 @@ func TestAnswer(t *testing.T) {
 	})
 	require.Contains(t, text, "level=ERROR msg=EOF call=registerMem status=NIXL_ERR_BACKEND")
 
-	// What an agent meets on normal paths is not loud.
+	// Errors of normal operation are logged at debug level.
 	text = logged(t, func() {
 		answer("loadRemoteMD", func() error { return status.Errorf(status.ErrNotFound, "peer %q", "b") })
 	})
@@ -43,7 +43,7 @@ func TestAnswer(t *testing.T) {
 	require.EqualValues(t, 1, answerStatus("postXfer", func() (int32, error) { return 1, nil }))
 }
 
-// Calls that a peer's end refuses alike are logged once, each peer's by itself, and again after a while.
+// Refusals with the same text are logged once, separately for each peer, and again after a while.
 func TestRefusedOften(t *testing.T) {
 	refused := func(peer string) error {
 		return status.Errorf(status.ErrRemoteDisconnect, "peer %q is gone: a long story", peer)
@@ -63,10 +63,10 @@ func TestRefusedOften(t *testing.T) {
 	now := time.Now()
 	for i := range 1000 {
 		require.False(t, r.seen(strings.Repeat("x", i), now))
-		require.True(t, r.seen(strings.Repeat("x", i), now.Add(tellAgain-1)))
-		require.LessOrEqual(t, len(r.told), 256)
+		require.True(t, r.seen(strings.Repeat("x", i), now.Add(repeatAfter-1)))
+		require.LessOrEqual(t, len(r.logged), 256)
 	}
-	require.False(t, r.seen(strings.Repeat("x", 999), now.Add(tellAgain)))
+	require.False(t, r.seen(strings.Repeat("x", 999), now.Add(repeatAfter)))
 }
 
 func TestAnswerCatchesPanics(t *testing.T) {

@@ -2,7 +2,8 @@ package engine
 
 import "time"
 
-// Close ends the engine: peers are told goodbye, every transfer ends, nothing of ours is left. It waits for no peer.
+// Close ends the engine. It says goodbye to the peers, ends every transfer and frees all resources. It waits for no
+// peer.
 func (e *Engine) Close() error {
 	if e.life.Close() {
 		e.shutdown()
@@ -10,10 +11,10 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// quiesceTime is how long the end of an engine waits for calls from outside that are going on.
+// quiesceTime limits how long shutdown waits for running calls from outside.
 const quiesceTime = 2 * time.Second
 
-// shutdown undoes start, as far as it got.
+// shutdown undoes start, as far as start got.
 func (e *Engine) shutdown() {
 	if e.watcher != nil {
 		e.watcher.stop()
@@ -33,7 +34,7 @@ func (e *Engine) shutdown() {
 	e.core.Stop()
 	e.writeStats()
 	if !quiet {
-		e.log.Error("a registration or a call from the control channel did not return: what it may use is left behind")
+		e.log.Error("shutdown timed out waiting for a registration or a control channel call; its resources are leaked")
 		return
 	}
 	e.core.DropRails()
@@ -46,19 +47,19 @@ func (e *Engine) shutdown() {
 	e.core = nil
 }
 
-// endSessions ends the sessions of both sides, and the control channel.
+// endSessions ends the sessions of both sides and the control channel.
 func (e *Engine) endSessions() {
 	if e.node == nil {
 		return
 	}
 	e.node.Leaving()
 	if e.initiators != nil {
-		e.initiators.Farewell() // first: a peer that hears of the end may free what we have mapped of it
+		e.initiators.Farewell() // first: a peer that learns of the end may free memory that we have mapped
 	}
-	e.targets.Close() // before they hear goodbye: what they have posted can't land behind their transfers' status
+	e.targets.Close() // before peers hear goodbye: their posted writes must not land after their transfers have ended
 	e.node.Close()
 	if e.initiators != nil {
-		e.initiators.Close() // those that were made meanwhile
+		e.initiators.Close() // sessions made since Farewell
 	}
 	e.targets.Close()
 }

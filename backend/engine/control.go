@@ -16,7 +16,7 @@ import (
 	"gorail/backend/topo"
 )
 
-// openControl listens, on the first port of the option control_port that is free on all addresses.
+// openControl listens on the first port of the option control_port that is free on all addresses.
 func (e *Engine) openControl(m *topo.Machine) error {
 	local := localAddrs(e.rails.Nets())
 	addrs := controlAddrs(e.rails.Devices(), local, m, e.opt.ControlDevices)
@@ -53,7 +53,7 @@ func (e *Engine) openControl(m *topo.Machine) error {
 type ifaceAddr struct {
 	name string
 	addr netip.Addr
-	down bool // the interface is
+	down bool // the interface is down
 }
 
 func localAddrs(nets []rails.NetInterface) (list []ifaceAddr) {
@@ -65,11 +65,13 @@ func localAddrs(nets []rails.NetInterface) (list []ifaceAddr) {
 	return list
 }
 
-// mostControl is how many addresses are listened on; the connection blob takes that many and more.
+// mostControl is the maximum number of addresses to listen on. The connection blob has room for more.
 const mostControl = 32
 
-// controlAddrs are those that peers are given, best first: of the rails. Hardware whose rails have none (EFA, CXI, InfiniBand
-// without IPoIB) leaves it to the machine's other networks. Of what the user names, it is all, and no other.
+// controlAddrs returns the addresses that peers get, best first. Without control_devices these are the addresses of the
+// rails. Hardware rails without an address (EFA, CXI, InfiniBand without IPoIB) add the addresses of the machine's other
+// networks. Loopback is added for such rails, and if there is no address at all. With control_devices (want), only the
+// addresses of matching interfaces are returned.
 func controlAddrs(rails []provider.Device, local []ifaceAddr, m *topo.Machine, want []string) (addrs []netip.Addr) {
 	add := func(a netip.Addr) {
 		if a.IsValid() && !slices.Contains(addrs, a) && len(addrs) < mostControl {
@@ -99,7 +101,7 @@ func controlAddrs(rails []provider.Device, local []ifaceAddr, m *topo.Machine, w
 		}
 	}
 	if other || len(addrs) == 0 {
-		add(netip.AddrFrom4([4]byte{127, 0, 0, 1})) // within this network namespace
+		add(netip.AddrFrom4([4]byte{127, 0, 0, 1})) // peers in this network namespace
 	}
 	return addrs
 }

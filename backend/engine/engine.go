@@ -1,6 +1,6 @@
-// Package engine wires the layers together: one method per call of the plugin API, and the lives of rails, regions,
-// sessions and transfers. All methods may be called from any thread at any time; none but Release and Deregister waits for
-// a peer. docs/architecture.md has the order of packages and of their locks.
+// Package engine connects the layers: one method per call of the plugin API, and the lifetimes of rails, regions,
+// sessions and transfers. All methods may be called from any thread at any time. Only Release and Deregister wait for a
+// peer. docs/architecture.md has the order of packages and of their locks.
 package engine
 
 import (
@@ -25,14 +25,14 @@ import (
 	"gorail/backend/wire"
 )
 
-// Config is what an engine is made from.
+// Config is the input of New.
 type Config struct {
 	Agent    string
 	Options  option.Options
 	Provider provider.Provider
 	Log      *slog.Logger
 
-	nets func() []rails.NetInterface // nil: the kernel's
+	nets func() []rails.NetInterface // nil: ask the kernel
 }
 
 // Engine is one backend instance of one agent.
@@ -54,29 +54,29 @@ type Engine struct {
 	initiators *initiator.Sessions
 	targets    *target.Sessions
 	node       *peer.Node
-	past       link.History // sessions that have ended
+	past       link.History // ended sessions
 
 	sweeper *sweeper
 	watcher *watcher
 }
 
-// sweeper looks after deadlines, of transfers and of links.
+// sweeper checks the deadlines of transfers and links.
 type sweeper struct {
 	e    *Engine
 	quit chan struct{}
 	done chan struct{}
 }
 
-// watcher hears of devices that go down and come up.
+// watcher receives up and down events of devices.
 type watcher struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 }
 
-// Conn is the connection blob; it never changes.
+// Conn returns the encoded connection blob. It never changes.
 func (e *Engine) Conn() []byte { return e.conn }
 
-// Core is the gr_core for the shim, valid until Close returns.
+// Core returns the gr_core pointer for the shim. It is valid until Close returns.
 func (e *Engine) Core() unsafe.Pointer { return e.core.Pointer() }
 
 func (e *Engine) usable() error {

@@ -2,7 +2,8 @@ package engine
 
 import "gorail/backend/core"
 
-// onEvent takes what the core leaves to Go, in the one goroutine for that, and hands it to the layer that it is of. None of them waits.
+// onEvent runs in the only goroutine for events of the core. It passes each event to the layer that owns it. No layer
+// waits here.
 func (e *Engine) onEvent(ev core.Event) {
 	switch ev.Kind {
 	case core.EvXfer:

@@ -11,9 +11,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// Register makes a local range usable. Ranges may repeat and overlap; exactly the same range is the same region. A rail
-// that refuses host memory does not fail the call (a refused first registration would poison the agent's metadata for
-// every peer): transfers over such a region fail with the rail's reason. What cannot be memory at all is refused, see checkRange.
+// Register registers a local range. Ranges may repeat and overlap. The same range again gives the same region.
+//
+// A rail that refuses host memory does not fail the call: a failed first registration would poison the agent's metadata
+// for every peer. Transfers over such a region fail with the rail's reason. A range that cannot be memory is refused,
+// see checkRange.
 func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -25,7 +27,7 @@ func (e *Engine) Register(addr, length, dev uint64, mem int32, _ []byte) (uint64
 	return e.regions.Register(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem})
 }
 
-// RegionBlob names the range and the engine, nothing that changes.
+// RegionBlob encodes the range and the engine's id. Both never change.
 func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
 	r := e.regions.Regions.Get(id)
 	if r == nil || r.Peer != nil {
@@ -34,18 +36,22 @@ func (e *Engine) RegionBlob(id uint64) ([]byte, error) {
 	return wire.RegionBlob{Engine: e.blob.Engine, Addr: r.Addr, Len: r.Len, Dev: r.Dev, Mem: r.Mem}.Encode()
 }
 
-// Known says whether a range lies inside a registered region.
+// Known reports whether a range lies inside a registered region.
 func (e *Engine) Known(addr, length, dev uint64, mem int32) (bool, error) {
 	return e.regions.Known(wire.Range{Addr: addr, Len: length, Dev: dev, Mem: mem}), nil
 }
 
-// Deregister ends a registration. With the last one of a range: peers that hold its keys are told and waited for
-// (bounded by cancel_timeout; one that does not answer loses its endpoint), our own transfers that use it are aborted
-// and drained, and only then the memory is let go. An error of a rail's says that the memory may still be in use; the registration has
-// ended all the same. Implements deregisterMem; the agent ignores the status.
+// Deregister ends a registration. For the last registration of a range:
+//   - It revokes the keys of all peers and waits for their answers, cancel_timeout at most. A peer that does not answer
+//     loses its endpoint.
+//   - It aborts and drains our own transfers that use the range.
+//   - It then releases the memory.
+//
+// An error of a rail means that the memory may still be in use. The registration has ended all the same. Implements
+// deregisterMem; the agent ignores the status.
 func (e *Engine) Deregister(id uint64) error {
 	if !e.life.Enter() {
-		return nil // all is deregistered, or about to be
+		return nil // the engine deregisters everything as it closes
 	}
 	defer e.life.Leave()
 	return e.regions.Deregister(id)

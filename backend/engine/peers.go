@@ -7,8 +7,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// LoadConn takes a peer's connection blob and begins to connect; the same blob again changes nothing, a different one
-// or one of a peer that is dead replaces what we held.
+// LoadConn loads a peer's connection blob and begins to connect. The same blob again changes nothing. A different blob,
+// or the blob of a dead peer, replaces the old one.
 func (e *Engine) LoadConn(name string, raw []byte) error {
 	if err := e.usable(); err != nil {
 		return err
@@ -24,10 +24,10 @@ func (e *Engine) LoadConn(name string, raw []byte) error {
 	return err
 }
 
-// Connect begins to connect to a loaded peer, or to ourselves, and returns.
+// Connect begins to connect to a loaded peer, or to this agent, and returns.
 func (e *Engine) Connect(name string) error {
 	if name == e.name {
-		return nil // the session with ourselves is made on first use
+		return nil // the session with this agent itself is made on first use
 	}
 	r := e.initiators.Of(name)
 	if r == nil {
@@ -37,12 +37,12 @@ func (e *Engine) Connect(name string) error {
 	return nil
 }
 
-// Disconnect forgets a peer and returns without waiting. Transfers in flight to it end in an error. Notifications that were accepted
-// still arrive: the session lives on behind the call until the peer has them, peer_timeout at most.
+// Disconnect forgets a peer and returns without waiting. Transfers in flight to the peer end in an error. Accepted
+// notifications still arrive: the session stays in the background until the peer has them, peer_timeout at most.
 func (e *Engine) Disconnect(name string) error { return e.initiators.Disconnect(name) }
 
-// LoadRemote notes a peer's range; its keys are asked for on the control channel in the background. ErrNotFound for a
-// peer whose connection info was never loaded, and nothing is created.
+// LoadRemote records a peer's range. Its keys are requested on the control channel in the background. LoadRemote
+// returns ErrNotFound, and creates nothing, if the peer's connection info was never loaded.
 func (e *Engine) LoadRemote(name string, addr, length, dev uint64, mem int32, blob []byte) (uint64, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -50,15 +50,16 @@ func (e *Engine) LoadRemote(name string, addr, length, dev uint64, mem int32, bl
 	return e.initiators.LoadRemote(name, addr, length, dev, mem, blob)
 }
 
-// UnloadRemote forgets a peer's range; transfers that use it keep what they need. A range of ours (the agent unloads
-// its own metadata too) is left alone.
+// UnloadRemote forgets a peer's range. Transfers that use the range keep its keys. A range of this agent stays: the
+// agent unloads its own metadata too.
 func (e *Engine) UnloadRemote(id uint64) error {
 	e.initiators.UnloadRemote(id)
 	return nil
 }
 
-// Notify sends a notification of its own. It is queued at once, even while the peer is still being connected, up to
-// notif_queue bytes a peer; what is accepted arrives unless the peer dies. Implements genNotif.
+// Notify sends a notification without a transfer. The notification is queued at once, even while the peer is
+// connecting. The queue holds up to notif_queue bytes per peer. An accepted notification arrives unless the peer dies.
+// Implements genNotif.
 func (e *Engine) Notify(name string, msg []byte) error {
 	if err := e.usable(); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"gorail/backend/status"
 )
 
-// Snapshot reads the counters of rails and peers. Nothing on a transfer's way waits for it. ErrBackend once the engine is
+// Snapshot reads the counters of rails and peers. No transfer waits for it. It returns ErrBackend if the engine is
 // closed.
 func (e *Engine) Snapshot() (stats.Snapshot, error) {
 	if !e.life.Enter() {
@@ -22,7 +22,7 @@ func (e *Engine) Snapshot() (stats.Snapshot, error) {
 	return e.snapshot(), nil
 }
 
-// snapshot wants the core's rails to be there.
+// snapshot needs the core's rails: call it before they are freed.
 func (e *Engine) snapshot() stats.Snapshot {
 	live := e.views()
 	var peers []stats.Peer
@@ -47,9 +47,9 @@ func (e *Engine) snapshot() stats.Snapshot {
 	return s
 }
 
-// views are the sessions that go on.
+// views returns the live sessions.
 func (e *Engine) views() (list []link.View) {
-	if e.initiators != nil { // else it did not start
+	if e.initiators != nil { // else the start failed
 		list = e.initiators.Views()
 	}
 	if e.targets != nil {
@@ -58,7 +58,7 @@ func (e *Engine) views() (list []link.View) {
 	return list
 }
 
-// writeStats writes the counters to the file of the option stats_file, as JSON.
+// writeStats writes the counters as JSON to the file of the option stats_file.
 func (e *Engine) writeStats() {
 	if e.opt.StatsFile == "" {
 		return
@@ -81,10 +81,10 @@ func (e *Engine) writeStats() {
 	}
 }
 
-// statsTime is how long the end of an engine waits for its stats_file: a terminal may be stopped, a file server gone.
+// statsTime limits how long shutdown waits for stats_file: a terminal may be stopped, a file server may be down.
 const statsTime = time.Second
 
-// checkStatsFile finds at the engine's creation what would else be found at its end, when nobody can help it.
+// checkStatsFile checks stats_file when the engine is created. At the engine's end an error could only be logged.
 func (e *Engine) checkStatsFile() (err error) {
 	if file := e.opt.StatsFile; file != "" {
 		if e.opt.StatsFile, err = statsfile.Check(file); err != nil {

@@ -24,7 +24,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// New makes an engine: opens rails, starts the core's thread and the control channel. On error nothing is left behind.
+// New creates an engine: it opens rails, starts the core's thread and opens the control channel. On error nothing is
+// left behind.
 func New(cfg Config) (*Engine, error) {
 	e := &Engine{name: cfg.Agent, opt: cfg.Options, log: cfg.Log.With("agent", cfg.Agent)}
 	e.staging = &staging.Side{Copier: stage.New(cfg.Options.CUDAPath, cfg.Options.GPUBlocks), Log: e.log, Life: &e.life, Size: e.opt.StageSize}
@@ -73,7 +74,7 @@ func (e *Engine) start(prov provider.Provider, nets func() []rails.NetInterface)
 	return nil
 }
 
-// layers makes what lies between the rails and the control channel.
+// layers creates the layers between the rails and the control channel.
 func (e *Engine) layers() {
 	e.links = &link.Set{Rails: e.rails, Log: e.log, Life: &e.life, ConnectTimeout: e.opt.ConnectTimeout}
 	e.regions = region.NewRegistry(e.opt, e.log, e.core, e.rails, e.staging.Copier, e)
@@ -91,7 +92,7 @@ func (e *Engine) identity() {
 	e.blob.Slice, e.blob.Links = e.regions.Slice, uint8(e.opt.QPsPerRail)
 }
 
-// offers are our rails as peers hear of them.
+// offers describes our rails for peers.
 func (e *Engine) offers() []wire.RailOffer {
 	offers := rail.Offers(e.rails.Devices())
 	for i, r := range e.rails.List {
@@ -102,7 +103,7 @@ func (e *Engine) offers() []wire.RailOffer {
 	return offers
 }
 
-// coreConfig are the options that the core has.
+// coreConfig returns the options of the core.
 func coreConfig(o *option.Options) core.Config {
 	return core.Config{MaxRails: o.MaxRails, WindowMin: o.WindowMin, WindowMax: o.WindowMax, WindowTime: o.WindowTime, InflightOps: o.InflightOps,
 		SpinTime: o.SpinTime, NotifQueue: o.NotifQueue, NotifMemory: o.NotifMemory}

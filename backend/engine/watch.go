@@ -10,7 +10,7 @@ import (
 	"gorail/backend/topo"
 )
 
-// startWatcher begins to listen, to the kernel's network devices and to rails that tell themselves.
+// startWatcher watches the kernel's network devices and rails with events of their own.
 func startWatcher(e *Engine) *watcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watcher{cancel: cancel}
@@ -41,7 +41,7 @@ func (e *Engine) watchRail(ctx context.Context, r *rails.Rail, own provider.Watc
 		e.railChanged(r.Device().Name, up)
 	})
 	if ctx.Err() == nil {
-		e.log.Warn("events of a rail are not heard of; it is judged by its progress alone", "rail", r.Name(), "err", err)
+		e.log.Warn("no events from rail; only its progress shows whether it is up", "rail", r.Name(), "err", err)
 	}
 }
 
@@ -57,7 +57,7 @@ func (e *Engine) watchNets(ctx context.Context) {
 		}
 	})
 	if ctx.Err() == nil {
-		e.log.Warn("changes of network devices are not heard of; rails are judged by their progress alone", "err", err)
+		e.log.Warn("no events from network devices; only the progress of rails shows whether they are up", "err", err)
 	}
 }
 
@@ -72,7 +72,7 @@ func (e *Engine) UseRail(r *rails.Rail) {
 	e.targets.UseRail(r)
 }
 
-// railChanged: the system says that a network device went down or came up.
+// railChanged handles an up or down event of a network device.
 func (e *Engine) railChanged(name string, up bool) {
 	why := "the network device came up"
 	if !up {

@@ -1,9 +1,9 @@
-// Package keylock is a lock for each key.
+// Package keylock provides one lock per key.
 package keylock
 
 import "sync"
 
-// Locks is a lock for each key: a caller waits only for those of its own key. The zero value is ready.
+// Locks is a set of locks, one per key. A caller waits only for callers with the same key. The zero value is ready.
 type Locks[K comparable] struct {
 	mu   sync.Mutex
 	used map[K]*lock
@@ -11,10 +11,10 @@ type Locks[K comparable] struct {
 
 type lock struct {
 	sync.Mutex
-	users int // holding it or waiting for it; guarded by Locks.mu
+	users int // holders and waiters; guarded by Locks.mu
 }
 
-// Lock takes the key's lock; the caller calls unlock once.
+// Lock takes the key's lock. The caller calls unlock once.
 func (k *Locks[K]) Lock(key K) (unlock func()) {
 	k.mu.Lock()
 	if k.used == nil {

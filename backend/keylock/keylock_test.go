@@ -10,7 +10,7 @@ import (
 func TestLocks(t *testing.T) {
 	var k Locks[string]
 	free := k.Lock("a")
-	k.Lock("b")() // waits for nobody
+	k.Lock("b")() // another key: does not wait
 	var all sync.WaitGroup
 	n := 0
 	for range 8 {

@@ -1,5 +1,5 @@
-// Package lifetime says whether an engine lives. Whatever calls into an engine from outside (control channel, timers, events) enters it first,
-// and the end of the engine waits for those that are inside.
+// Package lifetime tracks whether an engine is alive. Calls from outside (control channel, timers, events) enter the
+// engine first. The end of the engine waits for the calls inside.
 package lifetime
 
 import (
@@ -9,36 +9,37 @@ import (
 	"time"
 )
 
-// ErrClosing refuses a call to an engine that is being closed.
+// ErrClosing refuses a call to an engine that is closing.
 var ErrClosing = errors.New("the engine is closing")
 
-// Engine is the life of one engine. The zero value is alive. Safe for concurrent use.
+// Engine is the lifetime of one engine. The zero value is alive. Safe for concurrent use.
 type Engine struct {
-	IDs atomic.Uint64 // the last number given to a link, a session or a request
+	IDs atomic.Uint64 // the last number given to a link, session or request
 
-	closed atomic.Bool
-	behind sync.WaitGroup // see Go
+	closed  atomic.Bool
+	running sync.WaitGroup // see Go
 
-	inside sync.RWMutex // held for reading by those inside
-	dead   bool         // guarded by inside: nobody enters any more
+	inside sync.RWMutex // read lock: held by each call inside
+	dead   bool         // guarded by inside: no call may enter any more
 
-	timers struct { // of After
+	timers struct { // timers of After
 		mu      sync.Mutex
 		pending map[*time.Timer]struct{}
 		stopped bool
 	}
 }
 
-// NextID is a number that no link, session or request of the engine has.
+// NextID returns a new number, unique among the engine's links, sessions and requests.
 func (e *Engine) NextID() uint64 { return e.IDs.Add(1) }
 
-// Close begins the end; false: it has begun before.
+// Close begins the end. It returns false if the end had begun before.
 func (e *Engine) Close() (first bool) { return !e.closed.Swap(true) }
 
-// Closed says that the end has begun.
+// Closed reports whether the end has begun.
 func (e *Engine) Closed() bool { return e.closed.Load() }
 
-// Enter notes that a call from outside is going on; false: the engine is gone. Leave follows.
+// Enter registers a call from outside. It returns false if the engine is gone. If it returns true, the caller calls
+// Leave.
 func (e *Engine) Enter() bool {
 	e.inside.RLock()
 	if e.dead {
@@ -48,10 +49,11 @@ func (e *Engine) Enter() bool {
 	return true
 }
 
-// Leave ends what Enter began.
+// Leave ends the call that Enter registered.
 func (e *Engine) Leave() { e.inside.RUnlock() }
 
-// After runs f later, unless the engine is gone by then. An engine that is gone keeps no timer, which would keep all of its memory for as long.
+// After runs f after d, unless the engine is gone by then. A gone engine keeps no timers: a timer would keep all its
+// memory alive.
 func (e *Engine) After(d time.Duration, f func()) {
 	t := &e.timers
 	t.mu.Lock()
@@ -75,7 +77,7 @@ func (e *Engine) After(d time.Duration, f func()) {
 	t.pending[timer] = struct{}{}
 }
 
-// stopTimers ends all that have not fired.
+// stopTimers stops all timers that have not fired.
 func (e *Engine) stopTimers() {
 	t := &e.timers
 	t.mu.Lock()
@@ -87,13 +89,14 @@ func (e *Engine) stopTimers() {
 	t.pending = nil
 }
 
-// Go runs f in a goroutine that the end of the engine waits for: see Wait.
-func (e *Engine) Go(f func()) { e.behind.Go(f) }
+// Go runs f in a goroutine that Wait waits for.
+func (e *Engine) Go(f func()) { e.running.Go(f) }
 
 // Wait returns when the goroutines of Go have ended.
-func (e *Engine) Wait() { e.behind.Wait() }
+func (e *Engine) Wait() { e.running.Wait() }
 
-// Quiesce waits, at most so long, until nobody is inside, and lets nobody enter any more. False: somebody stays.
+// Quiesce waits until no call is inside, for most at the longest, and then lets no call enter. It returns false if calls
+// are still inside.
 func (e *Engine) Quiesce(most time.Duration) bool {
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
 		if e.inside.TryLock() {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSettleDown(t *testing.T) {
+func TestQuiesce(t *testing.T) {
 	var e Engine
 	require.True(t, e.Enter())
 	require.False(t, e.Quiesce(time.Millisecond), "somebody is inside")
@@ -30,7 +30,7 @@ func TestSettleDown(t *testing.T) {
 	require.False(t, ran)
 }
 
-// Timers of an engine that is gone keep none of its memory.
+// Timers of a gone engine keep none of its memory.
 func TestTimersEnd(t *testing.T) {
 	var e Engine
 	fired := make(chan struct{})
@@ -66,7 +66,7 @@ func TestClose(t *testing.T) {
 	require.NotEqual(t, e.NextID(), e.NextID())
 }
 
-// What is handed to a Serial runs in order, one at a time, whoever hands it over.
+// A Serial runs functions one at a time and in each caller's order, with several callers.
 func TestSerial(t *testing.T) {
 	const each = 1000
 	var e Engine

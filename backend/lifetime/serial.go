@@ -2,15 +2,15 @@ package lifetime
 
 import "sync"
 
-// Serial runs functions one after the other, in the order of Do, in a goroutine of their own: what one peer makes us wait for
-// holds up nobody else. The zero value is ready; safe for concurrent use.
+// Serial runs functions one after the other, in the order of Do, in its own goroutine. Waiting for one peer thus delays
+// no other peer. The zero value is ready; safe for concurrent use.
 type Serial struct {
 	mu   sync.Mutex
 	list []func()
-	busy bool // a goroutine is at it
+	busy bool // a goroutine runs the list
 }
 
-// Do queues f. Once the engine has gone it is dropped.
+// Do queues f. Once the engine is gone, f is dropped.
 func (s *Serial) Do(e *Engine, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

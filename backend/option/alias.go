@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Alias is a name of another backend under which the plugin is found (libplugin_UCX.so). Its callers know that backend's
-// parameters: they are shown and taken beside GORAIL's own. The zero Alias, and a name that is not in the table, adds none.
+// Alias is another backend's name under which NIXL finds the plugin (libplugin_UCX.so). Callers know that backend's
+// parameters, so GORAIL shows and accepts them beside its own options. The zero Alias, and a name outside the table,
+// add none.
 type Alias struct {
 	Name   string
 	params []aliasParam
@@ -18,16 +19,17 @@ type Alias struct {
 // aliasParam is a parameter of another backend.
 type aliasParam struct {
 	name string
-	def  string // what that backend does without it
-	to   string // the option that it sets; "": nothing here has its meaning
+	def  string // that backend's default
+	to   string // the option that the parameter sets; "": GORAIL has no such option
 }
 
-// aliases are what the stock plugins show (get_backend_options) and read, and what nixlbench and NIXL's Python API set on them.
-// Their num_threads share what a post would do alone, which where memory is copied is the copying. Workers and batches divide posting,
-// which here is done by whoever posts; UCX's error handling is always on.
+// aliases lists the parameters that the stock plugins show (get_backend_options) and read, and that nixlbench and
+// NIXL's Python API set. num_threads of these backends divides the work of a post. For copied memory this work is
+// copying, so the parameter sets copy_threads. Workers and batches divide posting; in GORAIL the posting thread posts
+// everything. UCX's error handling is always on.
 var aliases = []Alias{
 	{"UCX", []aliasParam{
-		{"device_list", "", "devices"}, {"ucx_devices", "", "devices"}, // the second is shown by UCX, and not read
+		{"device_list", "", "devices"}, {"ucx_devices", "", "devices"}, // UCX shows the second and does not read it
 		{"num_workers", "1", ""}, {"num_threads", "0", "copy_threads"}, {"split_batch_size", "1024", ""}, {"engine_config", "", ""},
 		{"ucx_error_handling_mode", "peer", ""}, {"ucx_num_device_channels", "4", ""}, {"ucx_ep_close_force", "false", ""}}},
 	{"LIBFABRIC", []aliasParam{
@@ -39,10 +41,10 @@ var aliases = []Alias{
 		{"network_devices", "", "devices"}, {"oob_interface", "", "control_devices"}, {"gpu_devices", "", ""}, {"cuda_streams", "", ""}}},
 }
 
-// mooncake is NIXL's own name in capitals, and nixlbench's without.
+// mooncake has the parameters of both names: NIXL's own is MOONCAKE, nixlbench's is Mooncake.
 var mooncake = []aliasParam{{"mooncake_devices", "", "devices"}}
 
-// Aliases gives the names whose parameters are known.
+// Aliases returns the names with known parameters.
 func Aliases() []string {
 	names := make([]string, len(aliases))
 	for i, a := range aliases {
@@ -51,7 +53,7 @@ func Aliases() []string {
 	return names
 }
 
-// AliasOf finds the alias of the name under which NIXL asks for the plugin.
+// AliasOf finds the alias by the name under which NIXL requests the plugin.
 func AliasOf(name string) Alias {
 	if i := slices.IndexFunc(aliases, func(a Alias) bool { return a.Name == name }); i >= 0 {
 		return aliases[i]
@@ -59,7 +61,7 @@ func AliasOf(name string) Alias {
 	return Alias{}
 }
 
-// AliasOfFile finds it by the file that was loaded, .../libplugin_NAME.so.
+// AliasOfFile finds the alias by the file that was loaded, .../libplugin_NAME.so.
 func AliasOfFile(file string) Alias {
 	name, found := strings.CutPrefix(path.Base(file), "libplugin_")
 	if !found {
@@ -68,7 +70,7 @@ func AliasOfFile(file string) Alias {
 	return AliasOf(strings.TrimSuffix(name, ".so"))
 }
 
-// Defaults gives GORAIL's options and then the parameters of the other backend, for get_backend_options.
+// Defaults returns GORAIL's options and then the other backend's parameters, for get_backend_options.
 func (a Alias) Defaults() []Pair {
 	pairs := Defaults()
 	for _, p := range a.params {
@@ -77,9 +79,12 @@ func (a Alias) Defaults() []Pair {
 	return pairs
 }
 
-// Translate turns parameters that were meant for the other backend into GORAIL's: what has a meaning here sets an option, unless
-// that option is given itself. ignored names, sorted, what was chosen and has none; a value that is just the default shown is not
-// a choice. What neither backend knows stays, for Parse to find. Without an alias nothing changes. given is left alone.
+// Translate turns another backend's parameters into GORAIL's. A parameter with a GORAIL equivalent sets that option,
+// unless the caller also sets the option itself.
+//
+// ignored lists, sorted, the parameters that were set and have no effect. A value equal to the shown default counts as
+// not set. Parameters that neither backend knows stay in params, for Parse to find. Without an alias nothing changes.
+// The map given is not modified.
 func (a Alias) Translate(given map[string]string) (params map[string]string, ignored []string) {
 	if a.Name == "" {
 		return given, nil
@@ -108,7 +113,7 @@ func (a Alias) Translate(given map[string]string) (params map[string]string, ign
 	return params, ignored
 }
 
-// from writes another backend's value as one of the option's; not ok: it means nothing.
+// from converts another backend's value to a value of the option. ok is false if the value has no meaning here.
 func (r row) from(value string) (ours string, ok bool) {
 	if r.Type == "list" {
 		return deviceList(value), true
@@ -116,14 +121,14 @@ func (r row) from(value string) (ours string, ok bool) {
 	return threads(value)
 }
 
-// threads writes a number of threads as copy_threads has it, which has a limit.
+// threads converts a number of threads to copy_threads, limited to maxCopyThreads.
 func threads(v string) (string, bool) {
 	n, err := parseInt(v)
 	return strconv.Itoa(min(n, maxCopyThreads)), err == nil && n >= 0
 }
 
-// deviceList writes a list of devices as other backends have it (mlx5_0:1, separated by commas or spaces, or all) as globs of ours,
-// where the first port has no number.
+// deviceList converts another backend's device list (mlx5_0:1, separated by commas or spaces, or all) to our globs. Our
+// names have no number for the first port.
 func deviceList(v string) string {
 	list := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 	for i, d := range list {

@@ -20,7 +20,7 @@ func TestAliasOfFile(t *testing.T) {
 	}
 }
 
-// TestAliasShows: what a caller of the other backend looks for is there, beside every option of ours, and no name twice.
+// TestAliasShows: an alias shows the other backend's parameters and all our options, and no name twice.
 func TestAliasShows(t *testing.T) {
 	for name, wants := range map[string][]string{
 		"UCX":       {"num_workers", "num_threads", "device_list", "ucx_error_handling_mode", "split_batch_size", "engine_config"},
@@ -39,7 +39,7 @@ func TestAliasShows(t *testing.T) {
 			assert.Contains(t, shown, w, name)
 		}
 
-		// All of it handed back is no choice: nothing ignored, nothing set.
+		// Handing all of it back sets nothing, and nothing is ignored.
 		params, ignored := AliasOf(name).Translate(shown)
 		assert.Empty(t, ignored, name)
 		o, unknown, err := Parse(params, nil)
@@ -57,12 +57,12 @@ func TestAliasTranslates(t *testing.T) {
 		params  map[string]string
 		ignored []string
 	}{
-		// As nixlbench and NIXL's gtest call a UCX.
+		// As nixlbench and NIXL's gtest create a UCX backend.
 		{"UCX", map[string]string{"num_workers": "2", "num_threads": "0", "device_list": "mlx5_0:1, mlx5_1:2", "engine_config": ""},
 			map[string]string{"devices": "mlx5_0,mlx5_1:2"}, []string{"num_workers"}},
 		{"UCX", map[string]string{"device_list": "all", "num_threads": "4", "xfer_timeout": "9s", "made_up": "1"},
 			map[string]string{"xfer_timeout": "9s", "copy_threads": "4", "made_up": "1"}, nil},
-		// The option, handed back as it was shown, is not given; given, it goes before.
+		// An option handed back with its default counts as not given. An option that is given wins over the parameter.
 		{"LIBFABRIC", map[string]string{"num_threads": "8", "copy_threads": "-1"}, map[string]string{"copy_threads": "8"}, nil},
 		{"LIBFABRIC", map[string]string{"num_threads": "8", "copy_threads": "2"}, map[string]string{"copy_threads": "2"}, []string{"num_threads"}},
 		{"UCX", map[string]string{"num_threads": "64"}, map[string]string{"copy_threads": "15"}, nil},
@@ -89,8 +89,8 @@ func TestAliasTranslates(t *testing.T) {
 	}
 }
 
-// TestAliasTable: a parameter sets an option that exists and is a list of devices or the number of threads that copy, and hides none
-// of ours; what it sets is in the generated text.
+// TestAliasTable: a parameter sets an existing option, which is a list of devices or the number of copy threads. It
+// hides none of our options. The generated text names the option that it sets.
 func TestAliasTable(t *testing.T) {
 	own := map[string]Info{}
 	for _, r := range table {

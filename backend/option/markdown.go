@@ -9,7 +9,7 @@ import (
 //go:embed page.md
 var page string
 
-// Markdown gives the text of docs/options.md: page.md with its two tables.
+// Markdown returns the text of docs/options.md: page.md with its two tables.
 func Markdown() []byte {
 	var options, parameters strings.Builder
 	for _, r := range table {
@@ -27,7 +27,7 @@ func Markdown() []byte {
 	return []byte(strings.NewReplacer("{{options}}\n", options.String(), "{{aliases}}\n", parameters.String()).Replace(page))
 }
 
-// shown writes a default.
+// shown formats a default.
 func shown(def string) string {
 	if def == "" {
 		return "(empty)"

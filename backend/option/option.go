@@ -1,9 +1,9 @@
-// Package option is the one table of GORAIL's options. It feeds what get_backend_options shows, the parsing of what the
-// user gives (parameters of createBackend, GORAIL_* variables), the errors, and docs/options.md.
+// Package option is the only table of GORAIL's options. The table feeds get_backend_options, the parsing of user values
+// (parameters of createBackend, GORAIL_* variables), the errors, and docs/options.md.
 //
-// A parameter beats the environment, which beats the default. One exception: a parameter that is, letter for letter, the
-// default counts as not given, since nixlbench and others hand all of get_backend_options back; the environment would
-// never be heard otherwise. An empty value counts as not given, too.
+// A parameter beats the environment, which beats the default. One exception: a parameter that equals the default letter
+// for letter counts as not given. nixlbench and other callers hand all of get_backend_options back, and would otherwise
+// override the environment. An empty value counts as not given, too.
 package option
 
 import (
@@ -19,7 +19,7 @@ import (
 
 //go:generate go run ./gen
 
-// Options of one engine, as Parse makes them: all within their ranges.
+// Options are the options of one engine. Parse makes them; all values are within their ranges.
 type Options struct {
 	Fabrics
 	Deadlines
@@ -35,16 +35,16 @@ type Options struct {
 	Logging
 }
 
-// Fabrics is what becomes a rail, and how memory is registered there.
+// Fabrics selects the rails and sets how memory is registered on them.
 type Fabrics struct {
 	Provider   []string // "auto", "sm", "verbs" and libfabric provider names, in order of preference
 	Devices    []string // globs over device names; a leading '!' excludes; empty: all
 	MaxRails   int
 	QPsPerRail int
-	MRMax      uint64 // bytes, 0: the fabrics' own
+	MRMax      uint64 // bytes; 0: the fabric's own limit
 }
 
-// Deadlines are how long something may take.
+// Deadlines are time limits.
 type Deadlines struct {
 	XferTimeout    time.Duration
 	RailTimeout    time.Duration
@@ -54,21 +54,21 @@ type Deadlines struct {
 	CancelTimeout  time.Duration
 }
 
-// Limits are what peers may take.
+// Limits are the resources that peers may take.
 type Limits struct {
 	MaxSessions    int
 	SourceSessions int    // 0: three quarters of MaxSessions
-	MaxEndpoints   int    // 0: by the descriptors of the process
+	MaxEndpoints   int    // 0: by the process's descriptor limit
 	ControlMemory  uint64 // bytes
 }
 
-// Notifications are how many may wait.
+// Notifications limits the queued notifications.
 type Notifications struct {
 	NotifQueue  uint64 // bytes a peer
 	NotifMemory uint64 // bytes of all peers
 }
 
-// Flow is how transfers are cut and how much is in flight.
+// Flow sets how transfers are cut and how much is in flight.
 type Flow struct {
 	ChunkMin    uint64 // bytes
 	ChunkMax    uint64 // bytes, >= ChunkMin
@@ -79,44 +79,44 @@ type Flow struct {
 	SpinTime    time.Duration
 }
 
-// Queues are the depths of an endpoint's queues, 0: the fabric's own.
+// Queues are the depths of an endpoint's queues; 0: the fabric's own.
 type Queues struct {
 	TxDepth int // operations
 	RxDepth int // receives
 	CQDepth int // completions
 }
 
-// Libfabric is what its devices are opened with.
+// Libfabric sets how libfabric devices are opened.
 type Libfabric struct {
-	LibfabricPath string   // what is given to dlopen
+	LibfabricPath string   // the argument of dlopen
 	TrafficClass  string   // "": the fabric's own
 	CXIAuthKey    []CXIKey // empty: libfabric's choice
 	Threading     string   // "safe" or "domain"
 	HMEM          string   // "auto", "on" or "off"
 }
 
-// Verbs is the same of libibverbs.
+// Verbs sets how libibverbs devices are opened.
 type Verbs struct {
-	IbverbsPath string // what is given to dlopen
-	RdmacmPath  string // as well
+	IbverbsPath string // the argument of dlopen
+	RdmacmPath  string // the argument of dlopen
 	IB          IB
 }
 
-// Host is how peers of one host share memory.
+// Host sets how peers of one host share memory.
 type Host struct {
-	CopyThreads  int // -1: by the processors
+	CopyThreads  int // -1: by the number of processors
 	CopyForPeers bool
 	Ptracer      bool
 }
 
-// GPU is what memory of GPUs needs.
+// GPU sets how memory of GPUs is handled.
 type GPU struct {
-	CUDAPath  string // what is given to dlopen
-	StageSize uint64 // bytes of a staging ring
+	CUDAPath  string // the argument of dlopen
+	StageSize uint64 // bytes of a ring of bounce buffers
 	GPUBlocks int    // of 256 threads; 0: the measured default
 }
 
-// Ports are where peers connect to, and which may.
+// Ports sets the ports that peers connect to, and which sources may connect.
 type Ports struct {
 	ControlPort    PortRange // zero: the system chooses
 	DataPort       PortRange // zero: the system chooses
@@ -124,32 +124,32 @@ type Ports struct {
 	ControlDevices []string // globs over interface names; empty: those of the rails
 }
 
-// Logging is what an engine tells.
+// Logging sets what an engine logs and writes.
 type Logging struct {
 	Log       slog.Level
-	StatsFile string // "": none
+	StatsFile string // "": no file
 }
 
-// IB is what queue pairs are made with, in InfiniBand's own units.
+// IB has the attributes of queue pairs, in InfiniBand's own units.
 type IB struct {
 	GIDIndex     int // -1: the best
 	ServiceLevel int
 	TrafficClass int
 	PKeyIndex    int
 	MTU          int // bytes, 0: the port's
-	Timeout      int // 4.096 us times 2 to its power
+	Timeout      int // 4.096 us times 2 to the power of Timeout
 	RetryCount   int
 	RNRRetry     int
 	MaxReads     int
-	ODP          bool // memory is registered on demand
+	ODP          bool // register memory on demand
 }
 
-// PortRange is the ports First..Last, both included; zero means that the system chooses.
+// PortRange is the ports First..Last, both included. Zero: the system chooses.
 type PortRange struct{ First, Last uint16 }
 
-// CXIKey is what a CXI device is opened with.
+// CXIKey is the authorization key of a CXI device.
 type CXIKey struct {
-	Device  string // "": every device that has no key of its own
+	Device  string // "": every device without a key of its own
 	Service uint32
 	VNI     uint16
 }
@@ -160,17 +160,17 @@ type Info struct {
 	Env     string // as an environment variable
 	Type    string
 	Default string
-	Range   string // what is allowed, in words
+	Range   string // the allowed values, in words
 	Doc     string
 }
 
 // Pair is an option's name and a value.
 type Pair struct{ Name, Value string }
 
-// ErrValue is what Parse's errors wrap.
+// ErrValue is wrapped by all errors of Parse.
 var ErrValue = errors.New("bad option")
 
-// Defaults gives all names and defaults in the table's order, for get_backend_options.
+// Defaults returns all names and defaults in the table's order, for get_backend_options.
 func Defaults() []Pair {
 	pairs := make([]Pair, len(table))
 	for i, r := range table {
@@ -179,8 +179,9 @@ func Defaults() []Pair {
 	return pairs
 }
 
-// Parse makes the options of an engine from what createBackend was given and the environment (os.LookupEnv; nil: none).
-// Parameters that are not in the table are returned by name, sorted; the caller knows whether they are an error. An error wraps ErrValue and names the option, where the value came from, the value, and what to write instead.
+// Parse makes the options of an engine from the parameters of createBackend and the environment (os.LookupEnv; nil:
+// none). It returns the names of parameters outside the table, sorted; the caller decides whether these are an error.
+// An error wraps ErrValue and names the option, the source of the value, the value, and the allowed values.
 func Parse(params map[string]string, getenv func(string) (string, bool)) (Options, []string, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
@@ -202,7 +203,7 @@ func Parse(params map[string]string, getenv func(string) (string, bool)) (Option
 	return o, slices.Sorted(maps.Keys(given)), nil
 }
 
-// value finds an option's value and says, for messages, where it comes from.
+// value finds an option's value, and its source for messages.
 func (r row) value(params map[string]string, getenv func(string) (string, bool)) (value, from string) {
 	if v := params[r.Name]; v != "" && v != r.Default {
 		return v, ""
@@ -213,7 +214,7 @@ func (r row) value(params map[string]string, getenv func(string) (string, bool))
 	return r.Default, ""
 }
 
-// sample is a value to show: the default, or the example of an option whose default is empty.
+// sample returns a value to show: the default, or the example of an option whose default is empty.
 func (r row) sample() string {
 	if r.Default == "" {
 		return r.example
@@ -221,7 +222,7 @@ func (r row) sample() string {
 	return r.Default
 }
 
-// check holds options against each other.
+// check compares options with each other.
 func (o *Options) check() error {
 	for _, p := range []struct {
 		low, high   string

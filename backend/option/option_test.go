@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// vars is an environment.
+// vars returns an environment.
 func vars(m map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
 }
@@ -145,7 +145,7 @@ func TestBadValues(t *testing.T) {
 		{"fi_hmem", "maybe", "unknown word"},
 		{"gid_index", "-2", "out of range"},
 		{"ib_service_level", "16", "out of range"},
-		{"ib_rnr_retry", "7", "out of range"}, // for ever
+		{"ib_rnr_retry", "7", "out of range"}, // retries forever
 		{"max_rails", "33", "out of range"},
 		{"max_rails", "99999999999999999999", "out of range"},
 		{"max_rails", "x", "not a whole number"},
@@ -180,7 +180,7 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// TestMessages shows whole messages, as a user reads them.
+// TestMessages checks complete messages, as a user reads them.
 func TestMessages(t *testing.T) {
 	_, _, err := Parse(nil, vars(map[string]string{"GORAIL_PEER_TIMEOUT": "5h"}))
 	assert.EqualError(t, err, `bad option: peer_timeout="5h" (from GORAIL_PEER_TIMEOUT): out of range; `+
@@ -206,7 +206,7 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// FuzzParse: any value gives an error or options within their ranges, never a panic.
+// FuzzParse: any value gives an error or options within their ranges, and never a panic.
 func FuzzParse(f *testing.F) {
 	for i, r := range table {
 		f.Add(uint8(i), r.sample())

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// oldProviders are values of the option provider that have another name since this release. They work until the next one.
+// oldProviders maps old values of the option provider to their new names. The old values work until the next release.
 var oldProviders = map[string]string{"local": "sm"}
 
-// Renamed finds an old name in what was given for the option provider: as a parameter, or else in the environment. Both are "" without one. Safe for
-// concurrent use.
+// Renamed finds an old name in the value of the option provider, given as a parameter or else in the environment.
+// Without an old name both results are "". Safe for concurrent use.
 func Renamed(params map[string]string, getenv func(string) (string, bool)) (old, now string) {
 	given := table[slices.IndexFunc(table, func(r row) bool { return r.Name == "provider" })]
 	v, _ := given.value(params, getenv)

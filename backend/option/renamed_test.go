@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRenamed: an old name of a provider works, and is found as a parameter or a variable; the parameter comes first.
+// TestRenamed: an old name of a provider works. Renamed finds it in a parameter or a variable; the parameter comes
+// first.
 func TestRenamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		param, env string

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// row is one option: what it is called and how it is set.
+// row is one option and its setter.
 type row struct {
 	Info
 	example string // for messages, where the default is empty
@@ -200,7 +200,7 @@ func integer(name, def string, least, most int, field func(*Options) *int, doc s
 	}, doc)
 }
 
-// limit is a number of which 0 means that there is none.
+// limit is a number option; 0 means no limit.
 func limit(name string, least, most int, field func(*Options) *int, doc string) row {
 	return text(name, "0", "", "number", fmt.Sprintf("`0`, or a whole number from %d to %d", least, most), func(o *Options, v string) error {
 		n, err := parseInt(v)

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Unknown is a name that no option has.
+// Unknown is a name that belongs to no option.
 type Unknown struct {
 	Name string
-	Near string // the option, or the variable, that was probably meant; "": none is near
+	Near string // the option or variable that was probably meant; "": no name is near
 }
 
 // String implements fmt.Stringer: the form for messages.
@@ -19,7 +19,7 @@ func (u Unknown) String() string {
 	return u.Name + " (did you mean " + u.Near + "?)"
 }
 
-// Unknowns looks for what was meant by names of parameters.
+// Unknowns finds the nearest option for each unknown parameter name.
 func Unknowns(names []string) []Unknown {
 	out := make([]Unknown, len(names))
 	for i, name := range names {
@@ -30,11 +30,13 @@ func Unknowns(names []string) []Unknown {
 
 const prefix = "GORAIL_"
 
-// tools are variables of GORAIL's tests and build, without the prefix. A name with '_' at its end stands for all that begin with it.
+// tools are variables of GORAIL's tests and build, without the prefix. A name that ends with '_' stands for all
+// variables with that prefix.
 var tools = []string{"BENCH_REMOTE", "FABRIC", "FABRIC_", "MESON_ARGS", "OTHER_PLUGIN_DIR", "PLUGIN_DIR", "PYTHON", "RDMA_DIR", "SOAK", "STOP", "STOP_APART",
 	"TEST_", "VISITS", "WORKER_", "YAMA"}
 
-// UnknownVariables finds GORAIL_* variables that nothing reads, among "NAME=value" as environ(7) has them. An empty value counts as not given.
+// UnknownVariables finds GORAIL_* variables that no option or tool reads, in a list of "NAME=value" as in environ(7).
+// An empty value counts as not given.
 func UnknownVariables(environ []string) (out []Unknown) {
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
@@ -55,8 +57,9 @@ func UnknownVariables(environ []string) (out []Unknown) {
 	return out
 }
 
-// nearest is the option that a name probably means: what another backend's parameter of that name sets, or the one that takes the fewest
-// changed letters, or the only one that it is a word of. "": none.
+// nearest returns the option that a name probably means, or "" if there is none. In this order: the option that another
+// backend's parameter of that name sets, the option with the smallest edit distance, the only option with the name as
+// one of its words.
 func nearest(name string) string {
 	for _, a := range aliases {
 		for _, p := range a.params {
@@ -81,7 +84,7 @@ func nearest(name string) string {
 	return near
 }
 
-// distance is how many letters must be put in, left out, changed or swapped with the next to make b of a.
+// distance is the edit distance of a and b: insertions, deletions, changes, and swaps of neighbouring letters.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

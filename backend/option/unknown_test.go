@@ -33,10 +33,10 @@ func TestUnknownVariables(t *testing.T) {
 	assert.Equal(t, []Unknown{{Name: "GORAIL_"}, {"GORAIL_DEVICE", "GORAIL_DEVICES"}, {Name: "GORAIL_FABRICS"}, {Name: "GORAIL_ZZZ"}}, got)
 }
 
-// The variables of this module's own tests and tools are known: whoever runs these is not told that they mean nothing.
+// The variables of this module's own tests and tools are known, so that running them logs no warning.
 func TestToolsVariablesAreKnown(t *testing.T) {
 	named := regexp.MustCompile(`\bGORAIL_[A-Z][A-Z0-9_]*[A-Z0-9]\b`)
-	notVariables := regexp.MustCompile(`_H$|^GORAIL_VERSION$|^GORAIL_DEVICE$`) // of C; a mistake that tests make
+	notVariables := regexp.MustCompile(`_H$|^GORAIL_VERSION$|^GORAIL_DEVICE$`) // C macros; a misspelling in tests
 	files := 0
 	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

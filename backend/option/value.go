@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// What is wrong with a value; Parse adds what to write instead.
+// Errors of a value. Parse adds the allowed values.
 var (
 	errRange    = errors.New("out of range")
 	errNumber   = errors.New("not a whole number")
 	errDuration = errors.New("not a duration")
 	errSize     = errors.New("not a size")
 	errWord     = errors.New("unknown word")
-	errList     = errors.New("a list element is empty or has a character that no name has")
+	errList     = errors.New("a list element is empty or has an invalid character")
 	errAuto     = errors.New("auto stands alone")
 	errGlob     = errors.New("a glob is malformed")
 	errPorts    = errors.New("not a port or a range of ports")
@@ -28,10 +28,10 @@ var (
 	errTwice    = errors.New("a device has two keys")
 )
 
-// env is the environment variable of an option.
+// env returns the environment variable of an option.
 func env(name string) string { return "GORAIL_" + strings.ToUpper(name) }
 
-// ParseDuration reads Go's form ("500ms"), or a plain whole number of milliseconds.
+// ParseDuration reads Go's form ("500ms"), or a whole number of milliseconds.
 func ParseDuration(v string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 		d := time.Duration(n) * time.Millisecond
@@ -71,7 +71,7 @@ func ParseSize(v string) (uint64, error) {
 	return n << shift, nil
 }
 
-// FormatSize writes a size the way ParseSize reads it, with the largest unit that loses nothing.
+// FormatSize formats a size for ParseSize, with the largest unit that divides it.
 func FormatSize(n uint64) string {
 	for _, u := range units {
 		if n != 0 && n&(1<<u.shift-1) == 0 {
@@ -81,7 +81,7 @@ func FormatSize(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// shortDuration drops the zeros of "1h0m0s".
+// shortDuration removes the zeros of "1h0m0s".
 func shortDuration(d time.Duration) string {
 	s := strings.ReplaceAll(d.String(), "µ", "u")
 	if strings.HasSuffix(s, "m0s") {
@@ -104,7 +104,7 @@ func parseInt(v string) (int, error) {
 	return n, nil
 }
 
-// split cuts a comma list, spaces round the elements dropped; an empty value has no elements.
+// split cuts a comma list and drops spaces around the elements. An empty value has no elements.
 func split(v string) []string {
 	if strings.TrimSpace(v) == "" {
 		return nil
@@ -116,7 +116,7 @@ func split(v string) []string {
 	return list
 }
 
-// setProviders takes old names, too: Renamed finds them.
+// setProviders accepts old names, too. Renamed reports them.
 func setProviders(field *[]string, v string) error {
 	list := split(strings.ToLower(v))
 	if len(list) == 0 {
@@ -169,7 +169,7 @@ func setPorts(field *PortRange, v string) error {
 	return nil
 }
 
-// mostNetworks is what a filter of the kernel's has room for, and more than anybody needs.
+// mostNetworks is the maximum number of networks in data_sources. The accept filter has room for more.
 const mostNetworks = 16
 
 func setNetworks(field *[]netip.Prefix, v string) error {
@@ -191,7 +191,7 @@ func setNetworks(field *[]netip.Prefix, v string) error {
 	return nil
 }
 
-// setLimit takes a size, or 0 for none.
+// setLimit accepts a size, or 0 for no limit.
 func setLimit(field *uint64, v string, least, most uint64) error {
 	n, err := ParseSize(v)
 	if err == nil && n != 0 && (n < least || n > most) {
@@ -210,7 +210,7 @@ func setTrafficClass(field *string, v string) error {
 	return nil
 }
 
-// setSwitch takes on or off.
+// setSwitch accepts on or off.
 func setSwitch(field *bool, v string) error {
 	v = strings.ToLower(strings.TrimSpace(v))
 	if v != "on" && v != "off" {

@@ -1,5 +1,5 @@
-// Package stats says what an engine counts: typed snapshots, to be written as JSON or in any other form. Counters only grow
-// while the engine lives; gauges say so.
+// Package stats defines an engine's counters as typed snapshots, to be written as JSON or in any other form. Counters
+// only grow while the engine lives. Gauges are marked as such.
 package stats
 
 import (
@@ -7,24 +7,24 @@ import (
 	"slices"
 )
 
-// Counts are the counters of a link, and, summed up, of a rail or a peer.
+// Counts are the counters of a link. Their sums are the counters of a rail or a peer.
 type Counts struct {
-	BytesWritten     uint64 `json:"bytes_written"` // by our WRITEs and READs; what was posted twice and came twice counts twice
+	BytesWritten     uint64 `json:"bytes_written"` // by our WRITEs and READs; bytes posted twice and completed twice count twice
 	BytesRead        uint64 `json:"bytes_read"`
 	WorkRequests     uint64 `json:"work_requests"` // RMA operations posted
-	Completions      uint64 `json:"completions"`   // of work requests, messages and receives, well or not
-	Errors           uint64 `json:"errors"`        // completions with an error while the link was in use, and posts refused for good
-	Cancelled        uint64 `json:"cancelled"`     // completions with an error after it had stopped: consequences, or the end
-	Retries          uint64 `json:"retries"`       // work requests and messages that had to be posted again, here or on another link
-	EAGAIN           uint64 `json:"eagain"`        // posts refused for now
-	MessagesSent     uint64 `json:"messages_sent"` // notifications, by fragments
+	Completions      uint64 `json:"completions"`   // of work requests, messages and receives, successful or not
+	Errors           uint64 `json:"errors"`        // completions with an error while the link was in use, and posts refused permanently
+	Cancelled        uint64 `json:"cancelled"`     // completions with an error after the link had stopped: consequences of the stop, or the end
+	Retries          uint64 `json:"retries"`       // work requests and messages posted again, on this or another link
+	EAGAIN           uint64 `json:"eagain"`        // posts refused temporarily
+	MessagesSent     uint64 `json:"messages_sent"` // notifications, counted by fragments
 	MessagesReceived uint64 `json:"messages_received"`
-	Probes           uint64 `json:"probes"` // messages that only try a link
-	Fences           uint64 `json:"fences"` // times the link was taken out of use, its endpoint closed or drained
-	Stalls           uint64 `json:"stalls"` // of these, because nothing moved on it, or a probe was not answered
+	Probes           uint64 `json:"probes"` // messages that only test a link
+	Fences           uint64 `json:"fences"` // times the link was taken out of use and its endpoint closed or drained
+	Stalls           uint64 `json:"stalls"` // fences because nothing moved on the link or a probe got no answer
 }
 
-// Add adds another's counts.
+// Add adds o to c.
 func (c *Counts) Add(o Counts) {
 	c.BytesWritten += o.BytesWritten
 	c.BytesRead += o.BytesRead
@@ -41,7 +41,7 @@ func (c *Counts) Add(o Counts) {
 	c.Stalls += o.Stalls
 }
 
-// Snapshot is what an engine has counted. Each counter was true at some moment while it was taken, not all at the same one.
+// Snapshot holds an engine's counters. Each counter was read while the snapshot was taken, not all at the same moment.
 type Snapshot struct {
 	Agent string `json:"agent"`
 	Rails []Rail `json:"rails"`
@@ -50,25 +50,27 @@ type Snapshot struct {
 	Staged Staged `json:"staged"`
 }
 
-// Staged is what went over rings, because no rail moves it by itself. The rails' counters have it, too, once for each way over a wire.
+// Staged counts transfers through bounce buffers, which no rail can move directly. The rails' counters include these
+// bytes, once per wire crossing.
 type Staged struct {
-	Transfers uint64 `json:"transfers"` // runs that began
-	Bytes     uint64 `json:"bytes"`     // of those that ended well
-	Copies    uint64 `json:"copies"`    // that peers had us make
+	Transfers uint64 `json:"transfers"` // posts that began
+	Bytes     uint64 `json:"bytes"`     // of posts that succeeded
+	Copies    uint64 `json:"copies"`    // copies that peers requested
 }
 
-// RailState is how the links of a rail fare.
+// RailState is the state of a rail's links.
 type RailState string
 
 // States of a rail.
 const (
-	Idle     RailState = "idle"     // it has no links
-	Up       RailState = "up"       // all of its links work
-	Degraded RailState = "degraded" // some do
-	Down     RailState = "down"     // none does, or its interface has not come up since the engine was made
+	Idle     RailState = "idle"     // the rail has no links
+	Up       RailState = "up"       // all links work
+	Degraded RailState = "degraded" // some links work
+	Down     RailState = "down"     // no link works, or the interface has not come up since the engine was created
 )
 
-// Rail is a device in use. Its counters have those of all its links since the engine was made, gone ones included.
+// Rail is a device in use. Its counters are the sums over all its links since the engine was created, closed links
+// included.
 type Rail struct {
 	Index    int       `json:"index"`
 	Name     string    `json:"name"`   // as in logs: fabric and device
@@ -76,11 +78,11 @@ type Rail struct {
 	Fabric   string    `json:"fabric"` // the library's provider: net, tcp, efa
 	State    RailState `json:"state"`
 	Links    int       `json:"links"`           // now
-	InFlight uint64    `json:"bytes_in_flight"` // now: posted and not proved
+	InFlight uint64    `json:"bytes_in_flight"` // now: posted and not yet flushed
 	Counts
 
-	ForPeers uint64 `json:"bytes_copied_for_peers"` // on one host: of their WRITEs and READs, while our application polled
-	ByPeers  uint64 `json:"bytes_copied_by_peers"`  // of ours; they are among the bytes written and read
+	ForPeers uint64 `json:"bytes_copied_for_peers"` // shared memory: bytes of peers' WRITEs and READs that we copied while polling
+	ByPeers  uint64 `json:"bytes_copied_by_peers"`  // bytes of ours that peers copied; included in bytes written and read
 }
 
 // Direction of a session.
@@ -89,41 +91,41 @@ type Direction string
 // Directions.
 const (
 	Initiator Direction = "initiator" // we move data and send notifications
-	Target    Direction = "target"    // the peer does; its bytes are in its own counters
+	Target    Direction = "target"    // the peer moves data; its own counters have the bytes
 )
 
-// Peer is a session with another engine, or with ourselves; one for each direction. Those that have ended are kept for a
-// while: an agent may be there several times.
+// Peer is a session with another engine or with this engine, one per direction. Ended sessions are kept for a while, so
+// an agent may appear several times.
 type Peer struct {
 	Agent     string    `json:"agent"`
-	Engine    string    `json:"engine"` // its id: another one after a restart
+	Engine    string    `json:"engine"` // the engine's id; a restart changes it
 	Direction Direction `json:"direction"`
-	State     string    `json:"state"` // connecting, ready; lost, closed: it has ended
+	State     string    `json:"state"` // connecting, ready, or ended: lost, closed
 	InFlight  uint64    `json:"bytes_in_flight"`
 	Counts
 	Links []Link `json:"links"`
 }
 
-// Ended says that the session has.
+// Ended reports whether the session has ended.
 func (p *Peer) Ended() bool { return p.State == "lost" || p.State == "closed" }
 
 // Working is the phase of a link that carries traffic.
 const Working = "working"
 
-// Link is a session's share of a rail: what went that way.
+// Link is a session's share of a rail.
 type Link struct {
-	Rail      string `json:"rail"` // ours
+	Rail      string `json:"rail"` // our rail
 	Index     int    `json:"index"`
-	PeerRail  string `json:"peer_rail"` // the initiator knows its name, the target its number only
+	PeerRail  string `json:"peer_rail"` // the initiator has its name, the target only its number
 	PeerIndex int    `json:"peer_index"`
-	Number    int    `json:"number"` // of the session's links: a pair of rails may have several
+	Number    int    `json:"number"` // number of the link in its session: a pair of rails may have several links
 	Phase     string `json:"phase"`  // connecting, working, fencing, draining, resting, probing, closed
 	InFlight  uint64 `json:"bytes_in_flight"`
-	Rate      uint64 `json:"rate"` // as measured, bytes per second; 0: not yet
+	Rate      uint64 `json:"rate"` // measured, in bytes per second; 0: not measured yet
 	Counts
 }
 
-// New puts a snapshot together: peers get the sums over their links, rails their states, and all are sorted.
+// New builds a snapshot. Peers get the sums over their links, rails get their states, and all are sorted.
 func New(agent string, rails []Rail, peers []Peer) Snapshot {
 	s := Snapshot{Agent: agent, Rails: append([]Rail{}, rails...), Peers: append([]Peer{}, peers...)}
 	works, fails := map[int]int{}, map[int]int{}

@@ -10,7 +10,7 @@ import (
 	"gorail/backend/stats"
 )
 
-// counts gives every field a value of its own times n.
+// counts sets every field to a different value times n.
 func counts(n uint64) (c stats.Counts) {
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
@@ -53,7 +53,7 @@ func TestNew(t *testing.T) {
 	require.False(t, s.Peers[1].Ended())
 }
 
-// The names in JSON are an interface.
+// JSON names are a public interface.
 func TestJSON(t *testing.T) {
 	s := stats.New("ann", []stats.Rail{{Name: "net/eth0", Counts: counts(1)}}, []stats.Peer{
 		{Agent: "bob", Links: []stats.Link{{Rail: "net/eth0", PeerRail: "net/eth1", Counts: counts(2)}}}})

@@ -1,4 +1,5 @@
-// Package statsfile writes the counters of an engine that ends to a file, a terminal or a descriptor of the host. It waits for no reader.
+// Package statsfile writes the counters of a closing engine to a file, a terminal or a descriptor of the host. It waits
+// for no reader.
 package statsfile
 
 import (
@@ -17,8 +18,8 @@ import (
 	"gorail/backend/logqueue"
 )
 
-// Check says that a path can be written, and makes the path absolute: the host may
-// change its folder. Nothing is created yet.
+// Check checks that a path can be written, and makes the path absolute: the host may change its working directory. It
+// creates nothing.
 func Check(path string) (string, error) {
 	if fd, ok := descriptor(path); ok {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
@@ -48,8 +49,8 @@ func Check(path string) (string, error) {
 	return path, nil
 }
 
-// descriptor is that of our own that a path names. What is behind it may be a pipe or a socket, which the host reads or gives to a
-// reader; opened anew, a file would be cut.
+// descriptor returns the process's own descriptor that a path names. The descriptor may be a pipe or a socket that the
+// host reads or passes on. Opening the path again would truncate a file.
 func descriptor(path string) (fd int, ok bool) {
 	switch path {
 	case "/dev/stdout":
@@ -66,7 +67,7 @@ func descriptor(path string) (fd int, ok bool) {
 	return 0, false
 }
 
-// writable refuses what counters cannot be left in: a file keeps them, a terminal shows them.
+// writable accepts files, which keep the counters, and terminals, which show them. It refuses everything else.
 func writable(mode fs.FileMode) error {
 	switch kind := mode.Type(); {
 	case kind.IsRegular(), kind&fs.ModeCharDevice != 0:
@@ -79,12 +80,12 @@ func writable(mode fs.FileMode) error {
 	return errors.New("is neither a file nor a terminal")
 }
 
-// Write writes what Check allowed, and waits no longer than most for that.
+// Write writes to a path that Check accepted. It waits no longer than most.
 func Write(path string, data []byte, most time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
 		if fd, ok := descriptor(path); ok {
-			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the host may close its own meanwhile
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the host may close its own descriptor meanwhile
 			if err == nil {
 				err = logqueue.To(own)(data)
 				_ = unix.Close(own)
@@ -100,7 +101,7 @@ func Write(path string, data []byte, most time.Duration) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("took no data for %v", most)
+		return fmt.Errorf("write timed out after %v", most)
 	}
 }
 
@@ -114,7 +115,7 @@ func replaceFile(path string, data []byte, most time.Duration) error {
 		err = writable(info.Mode())
 	}
 	if err == nil {
-		_ = f.SetWriteDeadline(time.Now().Add(most)) // a terminal; files have none
+		_ = f.SetWriteDeadline(time.Now().Add(most)) // effective for a terminal; files have no deadlines
 		_, err = f.Write(data)
 	}
 	return errors.Join(err, f.Close())

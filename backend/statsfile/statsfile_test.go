@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What an operator may well name is written: a file that is there, one that isn't, a device, and what is open already, which keeps what it has.
+// Usual values of stats_file work: an existing file, a new file, a device, and an open descriptor, which keeps its
+// earlier content.
 func TestStatsFileWritten(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("old", []byte(strings.Repeat("x", 1000)), 0o600))
@@ -44,17 +45,17 @@ func TestStatsFileWritten(t *testing.T) {
 	require.Equal(t, "before\ncounters\nafter\n", string(b))
 }
 
-// What takes no data, and a named pipe that came later, are given up soon.
+// Write gives up soon on a descriptor that takes no data, and on a named pipe that appeared after Check.
 func TestStatsFileStuck(t *testing.T) {
 	var fds [2]int
 	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
-	defer unix.Close(fds[0]) // the other end is still being written to
+	defer unix.Close(fds[0]) // the write end stays open
 	for err := error(nil); err == nil; {
 		_, err = unix.Write(fds[1], make([]byte, 4096))
 	}
 	path, err := Check(fmt.Sprint("/dev/fd/", fds[1]))
 	require.NoError(t, err)
-	require.ErrorContains(t, Write(path, []byte("counters\n"), time.Millisecond), "took no data for 1ms")
+	require.ErrorContains(t, Write(path, []byte("counters\n"), time.Millisecond), "write timed out after 1ms")
 
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))

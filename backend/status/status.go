@@ -1,5 +1,5 @@
-// Package status carries nixl_status_t values on Go errors. Every error that reaches the plugin boundary becomes one of
-// these codes through Of.
+// Package status carries nixl_status_t values on Go errors. Of turns every error that reaches the plugin boundary into
+// one of these codes.
 package status
 
 import (
@@ -30,8 +30,8 @@ const (
 // Info is one row of the table of codes.
 type Info struct {
 	Code Code
-	Name string // NIXL's
-	Doc  string // what it means when GORAIL returns it
+	Name string // NIXL's name
+	Doc  string // its meaning when GORAIL returns it
 }
 
 // Table lists all codes, success first.
@@ -51,7 +51,7 @@ var Table = []Info{
 	{ErrCanceled, "NIXL_ERR_CANCELED", "the request was released before it ended"},
 }
 
-// String gives NIXL's name of the code.
+// String returns NIXL's name of the code.
 func (c Code) String() string {
 	for _, i := range Table {
 		if i.Code == c {
@@ -67,18 +67,18 @@ type Error struct {
 	Err  error
 }
 
-// Error gives the cause's text; the code is the caller's to show.
+// Error returns the text of the cause. The caller shows the code.
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause, for errors.Is and errors.As.
+// Unwrap returns the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf is fmt.Errorf (with %w) carrying a code.
+// Errorf is fmt.Errorf (with %w) that carries a code.
 func Errorf(code Code, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// Of gives the code of an error: Success for nil, the outermost code in its chain, ErrBackend where there is none.
+// Of returns the code of an error: Success for nil, the outermost code in its chain, ErrBackend if the chain has none.
 func Of(err error) Code {
 	if err == nil {
 		return Success

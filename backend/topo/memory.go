@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NodeOf is the NUMA node of length bytes of this process's memory at addr, judged by the first, the middle and the last
-// page: -1 when they are on several nodes, or nobody has touched them yet. An error means that the kernel doesn't say: in
-// containers the call needs CAP_SYS_NICE. The memory is not touched. Implements move_pages(2), which moves nothing here.
+// NodeOf returns the NUMA node of length bytes of this process's memory at addr. It looks at the first, the middle and
+// the last page. The result is -1 if these pages are on several nodes or were never touched. An error means that the
+// kernel refused the query: in containers it needs CAP_SYS_NICE. NodeOf does not touch the memory. Implements
+// move_pages(2), which moves nothing here.
 func NodeOf(addr, length uint64) (int, error) {
 	if length == 0 || addr+length < addr {
 		return -1, nil
@@ -32,7 +33,7 @@ func NodeOf(addr, length uint64) (int, error) {
 	return common(status[:]), nil
 }
 
-// common is the node on which all pages are that are somewhere; a negative status is an errno.
+// common returns the node that all placed pages share, else -1. A negative status is an errno.
 func common(status []int32) int {
 	node := -1
 	for _, s := range status {

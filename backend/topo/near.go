@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// What Near says.
+// Results of Near.
 const (
 	SameNode   = 0
-	NoNode     = 1 // one of the two isn't known
+	NoNode     = 1 // the node of one of the two is unknown
 	OtherNodes = 2
 )
 
-// Near is the cost of reaching a network or RDMA device from a NUMA node (-1 = unknown): SameNode, NoNode or OtherNodes.
+// Near is the cost of reaching a network or RDMA device from a NUMA node (-1: unknown). The result is SameNode, NoNode
+// or OtherNodes.
 func (m *Machine) Near(numa int, dev string) int {
 	node := m.Node(dev)
 	switch {
@@ -27,8 +28,8 @@ func (m *Machine) Near(numa int, dev string) int {
 	return OtherNodes
 }
 
-// Node is the NUMA node of a network or RDMA device, -1 = unknown. A bond and a VLAN have the node of what they are made
-// of, if that is one.
+// Node returns the NUMA node of a network or RDMA device; -1: unknown. A bond or VLAN has the node of the interfaces
+// below it, if these share one node.
 func (m *Machine) Node(dev string) int { return m.node(dev, 4) }
 
 func (m *Machine) node(dev string, depth int) int {
@@ -51,10 +52,11 @@ func (m *Machine) node(dev string, depth int) int {
 	return node
 }
 
-// PCIPath is the way to a PCI function, from the root: "pci0000:5d", the addresses of the bridges, the function's own.
+// PCIPath is the path to a PCI function from the root: "pci0000:5d", the addresses of the bridges, the function's
+// address.
 type PCIPath []string
 
-// parsePCIPath takes the path from that of a device below /sys; nil if it isn't on PCI.
+// parsePCIPath extracts the PCI path from a device's path below /sys. It returns nil for a device that is not on PCI.
 func parsePCIPath(device string) PCIPath {
 	var p PCIPath
 	for part := range strings.SplitSeq(device, "/") {
@@ -72,7 +74,8 @@ func parsePCIPath(device string) PCIPath {
 	return p
 }
 
-// PathOf is the way to the PCI function of that address ("0000:5e:00.0", a GPU's, say); nil where sysfs does not have it.
+// PathOf returns the path of the PCI function with this address, such as a GPU's "0000:5e:00.0". It returns nil if
+// sysfs has no such function.
 func PathOf(sys fs.FS, address string) PCIPath {
 	t := tree{sys}
 	device, ok := t.resolve("bus/pci/devices/" + address)
@@ -82,7 +85,7 @@ func PathOf(sys fs.FS, address string) PCIPath {
 	return t.pci(device)
 }
 
-// RDMAPath is the way to an RDMA device of class infiniband or cxi; nil where it is on no PCI bus.
+// RDMAPath returns the path of an RDMA device of class infiniband or cxi. It returns nil if the device is not on PCI.
 func RDMAPath(sys fs.FS, class, name string) PCIPath {
 	t := tree{sys}
 	device, ok := t.resolve("class/" + class + "/" + name + "/device")
@@ -92,7 +95,7 @@ func RDMAPath(sys fs.FS, class, name string) PCIPath {
 	return t.pci(device)
 }
 
-// Addr is the address of the function itself, "0000:5e:00.0"; "" of no path.
+// Addr returns the function's address, "0000:5e:00.0"; "" for an empty path.
 func (p PCIPath) Addr() string {
 	if len(p) == 0 {
 		return ""
@@ -100,8 +103,8 @@ func (p PCIPath) Addr() string {
 	return p[len(p)-1]
 }
 
-// Switch names the switch, or lacking one the root port or root, below which the function hangs; "" of no path. Functions
-// of one device have the same.
+// Switch returns the name of the switch above the function; without a switch, the root port or root. It returns "" for
+// an empty path. Functions of one device have the same switch.
 func (p PCIPath) Switch() string {
 	switch {
 	case len(p) == 0:
@@ -112,7 +115,7 @@ func (p PCIPath) Switch() string {
 	return p[max(0, len(p)-2)]
 }
 
-// Compare orders paths by their function's address; a nil path comes last.
+// Compare orders paths by the function's address. A nil path comes last.
 func (p PCIPath) Compare(q PCIPath) int {
 	if len(p) == 0 || len(q) == 0 {
 		return cmp.Compare(min(1, len(q)), min(1, len(p)))
@@ -125,26 +128,26 @@ func (p PCIPath) Compare(q PCIPath) int {
 	return slices.Compare(a[:], b[:])
 }
 
-// parseAddress reads domain, bus, device and function.
+// parseAddress parses domain, bus, device and function.
 func parseAddress(s string) (a [4]uint32, err error) {
 	if len(s) < len("0000:00:00.0") || len(s) > len("00000000:00:00.0") {
-		return a, fmt.Errorf("%q is no PCI address", s)
+		return a, fmt.Errorf("%q is not a PCI address", s)
 	}
 	_, err = fmt.Sscanf(s, "%x:%x:%x.%x", &a[0], &a[1], &a[2], &a[3])
 	return a, err
 }
 
-// Closeness of two PCI functions; less is closer.
+// Closeness is the distance of two PCI functions. A smaller value is closer.
 type Closeness int
 
-// What lies between two functions.
+// Values of Closeness: the lowest element that connects two functions.
 const (
 	SameSlot    Closeness = iota // functions of one device
 	SameSwitch                   // one switch
 	SamePort                     // several switches below one root port
 	SameRoot                     // the root complex
-	OtherRoot                    // the processors' own interconnect
-	UnknownPath                  // one of them has no path
+	OtherRoot                    // the interconnect between processors
+	UnknownPath                  // a function has no path
 )
 
 func (c Closeness) String() string {
@@ -155,7 +158,7 @@ func (c Closeness) String() string {
 	return names[c]
 }
 
-// Between says how close two functions are, a GPU and a NIC, say. It is symmetric.
+// Between returns the closeness of two functions, such as a GPU and a NIC. It is symmetric.
 func Between(p, q PCIPath) Closeness {
 	if len(p) < 2 || len(q) < 2 {
 		return UnknownPath
@@ -164,7 +167,7 @@ func Between(p, q PCIPath) Closeness {
 	for common < min(len(p), len(q)) && p[common] == q[common] {
 		common++
 	}
-	deeper := max(len(p), len(q)) - common // ports and functions below what they share, on the longer side
+	deeper := max(len(p), len(q)) - common // ports and functions below the common part, on the longer side
 	slot := func(p PCIPath) string { s, _, _ := strings.Cut(p.Addr(), "."); return s }
 	switch {
 	case len(p) == len(q) && deeper <= 1 && slot(p) == slot(q):

@@ -70,7 +70,7 @@ func TestOrder(t *testing.T) {
 	require.Equal(t, []topo.PCIPath{{"q", "0000:3b:00.0"}, {"r", "0000:af:00.0"}, {"r", "0000:af:00.1"}, {"r", "10000:01:00.0"}, nil}, paths)
 }
 
-// An order of all names: whatever it is asked, it contradicts itself nowhere.
+// Natural is a consistent order of all names.
 func TestNaturalIsAnOrder(t *testing.T) {
 	name := rapid.StringMatching(`[a0]{0,2}[019]{0,3}[a.]?[012]{0,2}`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,7 +122,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// Where a GPU is, which is known by its address alone, and how far from a device.
+// A GPU's address gives its path and its distance from a device.
 func TestPathOf(t *testing.T) {
 	sys := topotest.Parse(t, `
 gpu a pci=pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0

@@ -9,10 +9,10 @@ import (
 // Node is a NUMA node that has processors.
 type Node struct {
 	ID   int
-	CPUs []int // by number, those that are on
+	CPUs []int // online CPUs, by number
 }
 
-// Nodes lists the NUMA nodes that have processors; none where sysfs doesn't say.
+// Nodes lists the NUMA nodes that have processors. It returns none if sysfs has no nodes.
 func Nodes(sys fs.FS) (nodes []Node) {
 	const dir = "devices/system/node"
 	t := tree{sys}
@@ -28,7 +28,7 @@ func Nodes(sys fs.FS) (nodes []Node) {
 	return nodes
 }
 
-// cpuList reads "0-3,8"; what is no number there is left out.
+// cpuList parses "0-3,8". It skips malformed parts.
 func cpuList(text string) (cpus []int) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, ok := strings.Cut(part, "-")

@@ -25,7 +25,7 @@ func TestNodes(t *testing.T) {
 	}{
 		{"", nil},
 		{"node 0 cpus=0", []topo.Node{{ID: 0, CPUs: []int{0}}}},
-		{"node 10 cpus=4-5\nnode 2 cpus=0,2-3\nnode 3 cpus=", []topo.Node{{ID: 2, CPUs: []int{0, 2, 3}}, {ID: 10, CPUs: []int{4, 5}}}}, // 3 is memory alone
+		{"node 10 cpus=4-5\nnode 2 cpus=0,2-3\nnode 3 cpus=", []topo.Node{{ID: 2, CPUs: []int{0, 2, 3}}, {ID: 10, CPUs: []int{4, 5}}}}, // node 3 has only memory
 		{"node 0 cpus=x-1,7,5-4", []topo.Node{{ID: 0, CPUs: []int{7}}}},
 	} {
 		require.Equal(t, c.want, topo.Nodes(topotest.Parse(t, c.text)), c.text)

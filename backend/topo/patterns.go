@@ -7,29 +7,29 @@ import (
 	"strings"
 )
 
-// Patterns is a choice of devices: globs over names, or "#n" for the n-th in order, from 0; '!' or '^' in front excludes.
-// Exclusions win; without an including pattern everything is in.
+// Patterns selects devices: globs over names, or "#n" for the n-th device in order, from 0. A leading '!' or '^'
+// excludes. Exclusions win. Without an including pattern every other device is included.
 type Patterns []string
 
-// Verdict is what Patterns say of a device.
+// Verdict is the decision of Patterns about a device.
 type Verdict int
 
 const (
-	Unsaid   Verdict = iota // in: nothing was said
-	Named                   // in: a pattern includes it
-	Excluded                // out
+	Unsaid   Verdict = iota // included: no pattern matches
+	Named                   // included by a pattern
+	Excluded                // excluded
 )
 
-// ParsePatterns checks them. The error names the bad one.
+// ParsePatterns checks patterns. The error names the bad pattern.
 func ParsePatterns(list []string) (Patterns, error) {
 	for _, p := range list {
 		glob, _ := splitPattern(p)
 		if _, err := path.Match(glob, ""); err != nil || glob == "" {
-			return nil, fmt.Errorf("%q is no pattern; use names or globs such as eth0, mlx5_*, !docker*, or #0 for the first", p)
+			return nil, fmt.Errorf("%q is not a pattern; use names or globs such as eth0, mlx5_*, !docker*, or #0 for the first", p)
 		}
 		if number, ok := strings.CutPrefix(glob, "#"); ok {
 			if _, err := strconv.ParseUint(number, 10, 16); err != nil {
-				return nil, fmt.Errorf("%q is no number of a device; #0 is the first", p)
+				return nil, fmt.Errorf("%q is not a device number; #0 is the first", p)
 			}
 		}
 	}
@@ -43,7 +43,7 @@ func splitPattern(p string) (glob string, exclude bool) {
 	return p, false
 }
 
-// Judge decides on a device with these names and this number (-1: it has none).
+// Judge decides about a device with these names and this number (-1: without a number).
 func (ps Patterns) Judge(number int, names ...string) Verdict {
 	verdict := Unsaid
 	for _, p := range ps {
@@ -55,13 +55,13 @@ func (ps Patterns) Judge(number int, names ...string) Verdict {
 		case hit:
 			verdict = Named
 		case !exclude && verdict == Unsaid:
-			verdict = Excluded // unless another includes it
+			verdict = Excluded // unless a later pattern includes the device
 		}
 	}
 	return verdict
 }
 
-// May says whether a device with these names can be in when its number isn't known yet.
+// May reports whether a device with these names can be included while its number is unknown.
 func (ps Patterns) May(names ...string) bool {
 	named := make(Patterns, 0, len(ps))
 	numbered := false
@@ -76,7 +76,7 @@ func (ps Patterns) May(names ...string) bool {
 	if !numbered {
 		return named.Judge(-1, names...) != Excluded
 	}
-	for _, p := range named { // the others need not include it
+	for _, p := range named { // including patterns need not match the name
 		if glob, exclude := splitPattern(p); exclude && hits(glob, -1, names) {
 			return false
 		}

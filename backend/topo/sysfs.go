@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// tree reads sysfs. Files are opened through links by the file system itself; where a link leads is found here.
+// tree reads sysfs. The file system itself opens files through links. follow resolves the target of a link.
 type tree struct{ fs.FS }
 
-// word is a file's content without the line's end, "" where it cannot be read.
+// word returns a file's content without the end of line; "" if the file cannot be read.
 func (t tree) word(name string) string { return Word(t.FS, name) }
 
-// Word is what a file of sysfs says, without the line's end; "" where it can't be read.
+// Word returns the content of a sysfs file without the end of line; "" if the file cannot be read.
 func Word(sys fs.FS, name string) string {
 	b, err := fs.ReadFile(sys, name)
 	if err != nil {
@@ -41,7 +41,7 @@ func (t tree) isDir(name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// names lists a folder in natural order; nothing where there is none.
+// names lists a folder in natural order. It returns nil if there is no folder.
 func (t tree) names(dir string) []string {
 	list, err := fs.ReadDir(t.FS, dir)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t tree) names(dir string) []string {
 	return names
 }
 
-// uevent finds a value in the file of that name.
+// uevent finds the value of a key in a device's uevent file.
 func (t tree) uevent(dir, key string) string {
 	for line := range strings.Lines(t.word(dir + "/uevent")) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), key+"="); ok {
@@ -65,7 +65,7 @@ func (t tree) uevent(dir, key string) string {
 	return ""
 }
 
-// link is the last part of where a link leads: the name of a driver, a bus, a bridge.
+// link returns the last part of a link's target: the name of a driver, a bus, a bridge.
 func (t tree) link(name string) string {
 	at, ok := t.follow(name)
 	if !ok {
@@ -74,19 +74,19 @@ func (t tree) link(name string) string {
 	return path.Base(at)
 }
 
-// resolve is the path without links of a file that is there.
+// resolve returns the path of an existing file with all links resolved.
 func (t tree) resolve(name string) (string, bool) {
 	at, ok := t.follow(name)
 	return at, ok && t.has(at)
 }
 
-// follow replaces every link on a path by what it stands for; what it leads to need not be there. ok is false where the
-// name isn't there, or leads out of the tree or in circles. A file system that knows no links has none.
+// follow replaces every link on a path with its target. The final target need not exist. ok is false if the name does
+// not exist, leads out of the tree or runs in circles. A file system without link support has no links.
 func (t tree) follow(name string) (at string, ok bool) {
 	if _, err := fs.Lstat(t.FS, name); err != nil {
 		return "", false
 	}
-	const most = 40 // links, the kernel's own limit
+	const most = 40 // links; the kernel's own limit
 	var done []string
 	todo := strings.Split(name, "/")
 	for links := 0; len(todo) > 0; {
@@ -115,7 +115,7 @@ func (t tree) follow(name string) (at string, ok bool) {
 	return strings.Join(done, "/"), len(done) > 0
 }
 
-// pci is the path of the PCI function that a device is or hangs on. Where no links are to be had, its address alone.
+// pci returns the path of a device's PCI function. Without resolvable links the path is only the function's address.
 func (t tree) pci(device string) PCIPath {
 	if p := parsePCIPath(device); p != nil {
 		return p
@@ -126,7 +126,7 @@ func (t tree) pci(device string) PCIPath {
 	return nil
 }
 
-// numa is told by the device or the nearest one above it that knows.
+// numa returns the NUMA node of the device, or of the nearest parent device with a numa_node file.
 func (t tree) numa(device string) int {
 	for dir := device; dir != "." && dir != "devices"; dir = path.Dir(dir) {
 		if w := t.word(dir + "/numa_node"); w != "" {

@@ -1,5 +1,5 @@
-// Package topo knows what network and RDMA devices a machine has, where they hang on its buses, and when links come and
-// go. What it reads, it reads below an fs.FS that stands for /sys; it is pure but for Watch.
+// Package topo reads a machine's network and RDMA devices, their places on the buses, and link changes. All reads go
+// through an fs.FS that stands for /sys. Apart from Watch and NodeOf the package has no side effects.
 package topo
 
 import (
@@ -9,51 +9,51 @@ import (
 	"strings"
 )
 
-// Machine is the inventory at one moment; read it again after changes. It is not changed once made, so that any number
-// of goroutines may use it.
+// Machine is the inventory at one moment. Read it again after changes. A Machine is immutable, so any number of
+// goroutines may use it.
 type Machine struct {
 	Nets []Net  // network interfaces, in natural order of their names
-	RDMA []RDMA // RDMA devices (class infiniband, class cxi), the same
+	RDMA []RDMA // RDMA devices (class infiniband, class cxi), in the same order
 }
 
 // Net is one network interface.
 type Net struct {
 	Name      string
-	Index     int     // the kernel's number, 0 = unknown
-	OperState string  // the kernel's word: up, down, unknown, lowerlayerdown, ...; "" = unknown
-	Carrier   int     // 1, 0, or -1 where the kernel doesn't say (it doesn't for interfaces that are set down)
-	Mbps      int     // megabits per second, -1 = unknown
-	MTU       int     // bytes, 0 = unknown
+	Index     int     // the kernel's index; 0: unknown
+	OperState string  // the kernel's state: up, down, unknown, lowerlayerdown, ...; "": unknown
+	Carrier   int     // 1, 0, or -1: unknown, as for interfaces that are set down
+	Mbps      int     // megabits per second; -1: unknown
+	MTU       int     // bytes; 0: unknown
 	PCI       PCIPath // nil without a PCI device
-	NUMA      int     // node, -1 = unknown
-	Driver    string  // "mlx5_core", "" = none or unknown
-	Bus       string  // of the device: "pci", "virtio", "usb"; "" without a device
-	Virtual   bool    // has no device: veth, bridge, bond, vlan, tunnels
+	NUMA      int     // node; -1: unknown
+	Driver    string  // "mlx5_core"; "": none or unknown
+	Bus       string  // bus of the device: "pci", "virtio", "usb"; "" without a device
+	Virtual   bool    // has no device: veth, bridge, bond, VLAN, tunnels
 	Loopback  bool
 	Wireless  bool
 	Bridge    bool
-	PortOf    string   // the bridge of which it is a port
+	PortOf    string   // the bridge that it is a port of
 	Bond      bool     // a bond of other interfaces
-	BondOf    string   // the bond of which it is a part
-	VLAN      bool     // one VLAN of another interface
+	BondOf    string   // the bond that it belongs to
+	VLAN      bool     // a VLAN of another interface
 	Tunnel    bool     // tun, tap, wireguard, vxlan and the like: no wire of its own
 	Over      []string // interfaces below a bond or a VLAN; the ports of a bridge
 }
 
-// RDMA is one RDMA device. Of several ports it is the best that is told.
+// RDMA is one RDMA device. For a device with several ports, the fields describe an active port if there is one.
 type RDMA struct {
 	Name   string // "mlx5_0", "rdmap79s0", "cxi0"
 	Class  string // "infiniband" or "cxi"
 	Nets   []string
-	State  string // "ACTIVE", "INIT", "DOWN", ...; "" = unknown (class cxi: see its interface)
-	Mbps   int    // megabits per second, -1 = unknown
-	Link   string // link layer: "InfiniBand", "Ethernet", "Unspecified"; "" = unknown
+	State  string // "ACTIVE", "INIT", "DOWN", ...; "": unknown (class cxi: use its interface)
+	Mbps   int    // megabits per second; -1: unknown
+	Link   string // link layer: "InfiniBand", "Ethernet", "Unspecified"; "": unknown
 	PCI    PCIPath
-	NUMA   int // node, -1 = unknown
+	NUMA   int // node; -1: unknown
 	Driver string
 }
 
-// Up says whether the interface can carry data. The loopback interface and tunnels have the state "unknown" all their life.
+// Up reports whether the interface can carry data. The loopback interface and tunnels always have the state "unknown".
 func (n *Net) Up() bool {
 	switch n.OperState {
 	case "down", "lowerlayerdown", "notpresent", "dormant", "testing":
@@ -62,8 +62,8 @@ func (n *Net) Up() bool {
 	return n.Carrier != 0
 }
 
-// Read takes the inventory from sysfs, "/sys" as os.DirFS or a copy of some of it. What cannot be read is unknown; without
-// sysfs the machine has nothing.
+// Read reads the inventory from sysfs: os.DirFS("/sys") or a partial copy. Unreadable values are unknown. Without sysfs
+// the machine has no devices.
 func Read(sys fs.FS) *Machine {
 	t := tree{sys}
 	m := &Machine{}
@@ -80,7 +80,7 @@ func Read(sys fs.FS) *Machine {
 	return m
 }
 
-// Net finds an interface by name, nil if there is none.
+// Net finds an interface by name. It returns nil if there is none.
 func (m *Machine) Net(name string) *Net {
 	i := slices.IndexFunc(m.Nets, func(n Net) bool { return n.Name == name })
 	if i < 0 {
@@ -89,7 +89,7 @@ func (m *Machine) Net(name string) *Net {
 	return &m.Nets[i]
 }
 
-// Device finds an RDMA device by name, nil if there is none.
+// Device finds an RDMA device by name. It returns nil if there is none.
 func (m *Machine) Device(name string) *RDMA {
 	i := slices.IndexFunc(m.RDMA, func(r RDMA) bool { return r.Name == name })
 	if i < 0 {
@@ -98,7 +98,7 @@ func (m *Machine) Device(name string) *RDMA {
 	return &m.RDMA[i]
 }
 
-// RDMAOf finds the RDMA device whose interface this is, nil if there is none.
+// RDMAOf finds the RDMA device of an interface. It returns nil if there is none.
 func (m *Machine) RDMAOf(net string) *RDMA {
 	i := slices.IndexFunc(m.RDMA, func(r RDMA) bool { return slices.Contains(r.Nets, net) })
 	if i < 0 {
@@ -145,7 +145,7 @@ func (t tree) net(name, dir string) Net {
 	return n
 }
 
-// tunnel knows them by the kernel's name or by the type of their link layer.
+// tunnel recognizes tunnels by the kernel's device type or by the type of their link layer.
 func tunnel(kind string, arphrd int) bool {
 	switch kind {
 	case "vxlan", "geneve", "wireguard", "gre", "gretap", "ip6gre", "bareudp":
@@ -181,7 +181,7 @@ func (t tree) rdma(name, class string) RDMA {
 	return r
 }
 
-// rate reads "400 Gb/sec (4X NDR)" as megabits per second, -1 if it says nothing of the kind.
+// rate parses "400 Gb/sec (4X NDR)" to megabits per second; -1 if the text has another form.
 func rate(s string) int {
 	number, _, _ := strings.Cut(s, " ")
 	g, err := strconv.ParseFloat(number, 64)

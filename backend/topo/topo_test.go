@@ -97,7 +97,7 @@ func TestContainer(t *testing.T) {
 	require.Equal(t, []string{"eno1", "vnet0"}, read(t, "hypervisor").Net("br0").Over)
 }
 
-// The machine at hand, whatever it is.
+// The machine that runs the test.
 func TestHere(t *testing.T) {
 	if _, err := os.Stat("/sys/class/net/lo"); err != nil {
 		t.Skip(err)
@@ -117,7 +117,7 @@ func TestHere(t *testing.T) {
 	}
 }
 
-// Odd trees: nothing, no links, links in circles or out of the tree, files that are no numbers.
+// Odd trees: an empty tree, no links, links in circles or out of the tree, files without numbers.
 func TestOddTrees(t *testing.T) {
 	require.Empty(t, *topo.Read(fstest.MapFS{}))
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }

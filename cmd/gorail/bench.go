@@ -26,8 +26,8 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure backends of NIXL with real agents in two processes, beside what the machine can do",
-		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend has a pair of processes of its own that lives only in its turn; backends and
-limits (memcpy, process_vm, plain TCP) take turns within a run, several times over, and ratios are given with their spread. The timed
+		Long: `Drives real NIXL agents through libnixl_capi.so. Each backend runs in its own pair of processes, which lives only during its turn.
+Backends and limits (memcpy, process_vm, plain TCP) take turns, several times per run. Ratios are given with their spread. The timed
 loops are in C. Modes: transfer (sizes and batches), small (64 B .. 16 KiB, 1 .. 64 in flight, 1 .. 8 threads), descriptors (1 .. 65,536 of
 1 KiB), notify, idle.`,
 		Example: `  gorail bench --compare GORAIL,UCX --shapes 4K,1M,64x4K
@@ -101,7 +101,7 @@ func (o *benchFlags) run(ctx context.Context, out, log io.Writer) error {
 
 var outputs = map[string]func(io.Writer, *measure.Run) error{"table": report.Text, "csv": report.CSV, "json": report.JSON}
 
-// writeFile makes a file of what f writes.
+// writeFile creates a file and writes it with f.
 func writeFile(path string, f func(io.Writer) error) error {
 	w, err := os.Create(path)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"gorail/nixlapi"
 )
 
-// config turns flags into what is to be driven.
+// config converts flags to the configuration of a benchmark.
 func (o *benchFlags) config() (*drive.Config, error) {
 	points, err := o.points()
 	if err != nil {
@@ -64,7 +64,7 @@ func (o *benchFlags) config() (*drive.Config, error) {
 	return c, nil
 }
 
-// pluginDir is the folder that a backend is loaded from.
+// pluginDir returns the folder that a backend is loaded from.
 func (o *benchFlags) pluginDir(backend string) string {
 	if o.plugins != "" {
 		return o.plugins
@@ -81,7 +81,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// setup says in words what all points have in common.
+// setup describes the settings that all points share.
 func (o *benchFlags) setup(c *drive.Config) string {
 	word := func(yes bool, a, b string) string {
 		if yes {

@@ -12,23 +12,23 @@ import (
 	"gorail/cmd/gorail/measure"
 )
 
-// benchFlags are those of gorail bench. Where nixlbench has a flag of the same meaning, the name is its.
+// benchFlags are the flags of gorail bench. A flag with the meaning of a nixlbench flag has nixlbench's name.
 type benchFlags struct {
 	subjectFlags
 	pointFlags
 	loopFlags
 	placeFlags
 	outputFlags
-	args []string // as they were given
+	args []string // as the user gave them
 }
 
-// subjectFlags are what is measured.
+// subjectFlags select the backends and limits.
 type subjectFlags struct {
 	backend, compare string
 	limits           []string
 }
 
-// pointFlags are the transfers that it is measured with.
+// pointFlags select the transfers.
 type pointFlags struct {
 	modes, ops []string
 	shapes     string
@@ -42,7 +42,7 @@ type pointFlags struct {
 	total      measure.Size
 }
 
-// loopFlags are what the agents do at each of them.
+// loopFlags set how the agents run each point.
 type loopFlags struct {
 	iterations, warmup uint64
 	time, timeout      time.Duration
@@ -54,19 +54,19 @@ type loopFlags struct {
 	check              bool
 }
 
-// placeFlags are where the two sides run, and what they load.
+// placeFlags set where the two sides run and what they load.
 type placeFlags struct {
 	listen, connect string
 	plugins, wheel  string
 }
 
-// outputFlags are what becomes of the samples.
+// outputFlags set the output of the samples.
 type outputFlags struct {
 	output, json string
 	title        string
 }
 
-// add defines all flags, in the order in which --help has them.
+// add defines all flags, in the order of --help.
 func (o *benchFlags) add(f *pflag.FlagSet) {
 	o.subjectFlags.add(f)
 	o.pointFlags.add(f)
@@ -77,23 +77,23 @@ func (o *benchFlags) add(f *pflag.FlagSet) {
 
 func (o *subjectFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.backend, "backend", "GORAIL", "backend, as NIXL names its plugin")
-	f.StringVar(&o.compare, "compare", "", "backends to compare instead, with the last; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp")
-	f.StringSliceVar(&o.limits, "limits", slices.Clone(measure.Limits), "limits beside them; an empty list for none")
+	f.StringVar(&o.compare, "compare", "", "backends to compare with the last one; +KEY=VALUE sets a variable or\na parameter: GORAIL,UCX+UCX_TLS=tcp")
+	f.StringSliceVar(&o.limits, "limits", slices.Clone(measure.Limits), "limits to measure too; empty: none")
 }
 
 func (o *pointFlags) add(f *pflag.FlagSet) {
 	o.startBlock, o.maxBlock = 4<<10, 64<<20
 	f.StringSliceVar(&o.modes, "mode", []string{"transfer"}, "what to measure: transfer, small, descriptors, notify, idle")
 	f.StringSliceVar(&o.ops, "op_type", []string{"WRITE"}, "WRITE, READ or both")
-	f.StringVar(&o.shapes, "shapes", "", "exactly these transfers, such as 4K,1M,64x4K; or blocks and batches that double:")
+	f.StringVar(&o.shapes, "shapes", "", "exactly these transfers, such as 4K,1M,64x4K; otherwise sizes double between:")
 	f.Var(&o.startBlock, "start_block_size", "smallest descriptor")
 	f.Var(&o.maxBlock, "max_block_size", "largest descriptor")
 	f.IntVar(&o.startBatch, "start_batch_size", 1, "fewest descriptors of a transfer")
 	f.IntVar(&o.maxBatch, "max_batch_size", 1, "most descriptors of a transfer")
-	f.Var(&o.total, "total_buffer_size", "most memory of a process; what needs more is left out (default no limit)")
+	f.Var(&o.total, "total_buffer_size", "most memory of a process; larger points are left out (default no limit)")
 	f.IntSliceVar(&o.depth, "depth", []int{1}, "transfers in flight of each thread")
 	f.IntSliceVar(&o.threads, "num_threads", []int{1}, "threads of the initiator")
-	f.BoolVar(&o.dense, "dense", false, "descriptors touch, so that they can be merged (default 4 KiB between them)")
+	f.BoolVar(&o.dense, "dense", false, "adjacent descriptors, which can be merged (default 4 KiB between them)")
 }
 
 func (o *loopFlags) add(f *pflag.FlagSet) {
@@ -105,13 +105,13 @@ func (o *loopFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&o.prog, "enable_pt", false, "progress thread")
 	f.StringVar(&o.sync, "sync", "", "sync mode of the agents: none, strict, rw (default rw with several threads, else none)")
 	f.BoolVar(&o.noNotify, "no_notif", false, "no notification with the transfers")
-	f.StringVar(&o.target, "target", "polls", "what the target does: polls its notifications, naps 1 ms between polls, or sleeps (calls nothing)")
+	f.StringVar(&o.target, "target", "polls", "the target polls its notifications, naps 1 ms between polls, or sleeps (calls nothing)")
 	f.BoolVar(&o.check, "check_consistency", true, "compare the bytes of every point")
 }
 
 func (o *placeFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "listen", "", "host:port: be the target's host for gorail bench --connect; for networks whose hosts trust each other")
-	f.StringVar(&o.connect, "connect", "", "host:port where gorail bench --listen runs")
+	f.StringVar(&o.listen, "listen", "", "host:port: serve targets for gorail bench --connect; only for networks whose hosts trust each other")
+	f.StringVar(&o.connect, "connect", "", "host:port of gorail bench --listen")
 	f.StringVar(&o.plugins, "plugins", "", "plugin folder for all backends (default GORAIL's own, and the wheel's)")
 	f.StringVar(&o.wheel, "wheel", "", "site-packages with a NIXL wheel (default NIXL_WHEEL_DIR, then what python3 imports)")
 }
@@ -119,10 +119,10 @@ func (o *placeFlags) add(f *pflag.FlagSet) {
 func (o *outputFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.output, "output", "table", "table, csv or json")
 	f.StringVar(&o.json, "json", "", "also write the run to this file; gorail report and gorail page read it")
-	f.StringVar(&o.title, "title", "Benchmark", "what the run is called in a report")
+	f.StringVar(&o.title, "title", "Benchmark", "title of the run in a report")
 }
 
-// points are what the flags ask for.
+// points returns the points that the flags select.
 func (o *benchFlags) points() (out []measure.Point, err error) {
 	for i, op := range o.ops {
 		if o.ops[i] = strings.ToUpper(op); o.ops[i] != "WRITE" && o.ops[i] != "READ" {
@@ -169,7 +169,7 @@ func (o *benchFlags) points() (out []measure.Point, err error) {
 		out = append(out, s.Points()...)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("the flags leave nothing to measure: look at sizes, batches and --total_buffer_size")
+		return nil, errors.New("the flags leave nothing to measure: check sizes, batches and --total_buffer_size")
 	}
 	return out, nil
 }

@@ -20,10 +20,10 @@ import (
 	"gorail/cmd/gorail/side"
 )
 
-// short keeps a run short: what it measures is of no interest here.
+// short keeps a run short: its results do not matter here.
 var short = []string{"--time", "20ms", "--warmup_iter", "2", "--timeout", "1m"}
 
-// bench runs gorail bench and gives what it wrote as JSON, every sample of it good.
+// bench runs gorail bench and returns its JSON output. Every sample must have succeeded.
 func bench(t *testing.T, args ...string) *measure.Run {
 	file := filepath.Join(t.TempDir(), "run.json")
 	out, log, err := gorail(append(append([]string{"bench", "--json", file}, short...), args...)...)
@@ -45,7 +45,8 @@ func bench(t *testing.T, args ...string) *measure.Run {
 	return r
 }
 
-// TestBenchCompare: two backends and the limits take turns, twice; every point of each is there, ratios can be made, and a page too.
+// TestBenchCompare: two backends and the limits take turns, twice. Every point of each is present. Ratios and a page
+// can be made.
 func TestBenchCompare(t *testing.T) {
 	env := needs(t)
 	most := children(t)
@@ -105,7 +106,7 @@ func writeRun(file string, r *measure.Run) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// children watches how many processes of ours live at a time, and gives the most there were.
+// children counts our live child processes, and returns the maximum.
 func children(t *testing.T) (most func() int) {
 	stop, got := make(chan struct{}), make(chan int)
 	self := fmt.Sprint(os.Getpid())
@@ -149,7 +150,8 @@ func TestBenchSmall(t *testing.T) {
 	require.Equal(t, measure.Point{Op: "WRITE", Block: 16 << 10, Batch: 1, Depth: 64, Threads: 8}, r.Samples[79].Point)
 }
 
-// TestBenchScattered: descriptors that touch and such that don't, without notifications, in the sync modes of agents, all verified.
+// TestBenchScattered: adjacent and scattered descriptors, without notifications, in the agents' sync modes, all
+// verified.
 func TestBenchScattered(t *testing.T) {
 	env := needs(t)
 	for _, args := range [][]string{{"--dense"}, {"--sync", "strict"}, {"--no_notif", "--dense", "--sync", "rw"}} {
@@ -162,7 +164,7 @@ func TestBenchScattered(t *testing.T) {
 	}
 }
 
-// TestBenchLoad: several threads, several transfers in flight, a fixed number of them, a target that sleeps.
+// TestBenchLoad: several threads, several transfers in flight, a fixed number of transfers, a sleeping target.
 func TestBenchLoad(t *testing.T) {
 	env := needs(t)
 	r := bench(t, "--wheel", env.WheelDir, "--shapes", "256", "--num_threads", "1,3", "--depth", "1,4", "--num_iter", "30", "--repeats", "1", "--limits", "memcpy,tcp",
@@ -174,7 +176,7 @@ func TestBenchLoad(t *testing.T) {
 	require.Contains(t, r.Setup, "sync mode rw")
 }
 
-// TestBenchTwoHosts: the target is started by a listener, which takes no environment from the other host.
+// TestBenchTwoHosts: a listener starts the target and takes no environment from the other host.
 func TestBenchTwoHosts(t *testing.T) {
 	env := needs(t)
 	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
@@ -211,14 +213,14 @@ func TestBenchFlags(t *testing.T) {
 		{"--sync", "--sync all"}, {"--target", "--target dies"}, {"--output", "--output xml"}, {"1 or more", "--num_threads 0"}, {"1 or more", "--start_block_size 0"},
 		{"nothing to measure", "--start_block_size 1M --max_block_size 4K"}, {"nothing to measure", "--total_buffer_size 1K"},
 		{"no backend NOSUCH", "--backend NOSUCH"}, {"named twice", "--compare UCX,UCX"}, {"not KEY=VALUE", "--compare UCX+tcp"},
-		{"no size", "--max_block_size lots"}, {"unknown flag", "--fast"},
+		{"not a size", "--max_block_size lots"}, {"unknown flag", "--fast"},
 	} {
 		_, _, err := gorail(append([]string{"bench", "--wheel", t.TempDir()}, strings.Fields(tt.args)...)...)
 		require.ErrorContains(t, err, tt.says, tt.args)
 	}
 }
 
-// TestBenchModes: what each mode asks for.
+// TestBenchModes: the number of points of each mode.
 func TestBenchModes(t *testing.T) {
 	for mode, want := range map[string]int{"transfer": 15, "small": 4 * 4 * 5, "descriptors": 9, "notify": 1, "idle": 1, "notify,idle": 2} {
 		o := benchFlags{loopFlags: loopFlags{repeats: 1}, pointFlags: pointFlags{startBlock: 4 << 10, maxBlock: 64 << 20, startBatch: 1, maxBatch: 1,

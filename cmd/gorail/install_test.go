@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestInstall: make install leaves plugin and tool below DESTDIR, nothing else, and the tool finds that plugin.
+// TestInstall: make install creates only the plugin and the tool below DESTDIR, and the tool finds that plugin.
 func TestInstall(t *testing.T) {
 	env := needs(t)
 	if _, err := os.Stat(filepath.Join(env.PluginDir, "build.ninja")); err != nil {
@@ -46,7 +46,7 @@ func TestInstall(t *testing.T) {
 
 	dir := filepath.Join(t.TempDir(), "d")
 	c := exec.Command(tool, "plugins", "--dir", dir, "--wheel", env.WheelDir)
-	c.Dir = t.TempDir() // no ./build there
+	c.Dir = t.TempDir() // without ./build
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "GORAIL_PLUGIN_DIR=") {
 			c.Env = append(c.Env, v)

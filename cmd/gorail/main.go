@@ -1,4 +1,4 @@
-// Command gorail is the tool beside the plugin: it makes plugin folders and measures backends.
+// Command gorail is the tool beside the plugin: it creates plugin folders and benchmarks backends.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestMain lets the test binary be what it starts: a side of a benchmark, or a worker.
+// TestMain lets the test binary run as a side of a benchmark or as a worker.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	if len(os.Args) > 1 && os.Args[1] == side.Command {
@@ -28,14 +28,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// gorail runs the tool and gives what it printed.
+// gorail runs the tool and returns its output.
 func gorail(args ...string) (out, log string, err error) {
 	var o, l strings.Builder
 	err = run(args, &o, &l)
 	return o.String(), l.String(), err
 }
 
-// folder makes a plugin folder with the tool, and gives what NIXL_PLUGIN_DIR is to be.
+// folder makes a plugin folder with the tool, and returns the value of NIXL_PLUGIN_DIR.
 func folder(t *testing.T, env testenv.Env, as ...string) string {
 	dir := filepath.Join(t.TempDir(), "with space")
 	args := []string{"plugins", "--dir", dir, "--wheel", env.WheelDir, "--plugin", filepath.Join(env.PluginDir, "libplugin_GORAIL.so"), "--as", strings.Join(as, ",")}
@@ -50,7 +50,7 @@ func folder(t *testing.T, env testenv.Env, as ...string) string {
 	return filepath.Join(dir, "plugins")
 }
 
-// needs is the environment of tests that want GORAIL and a wheel.
+// needs returns the environment for tests that need GORAIL and a wheel.
 func needs(t *testing.T) testenv.Env {
 	env := testenv.Need(t)
 	if env.Backend != "GORAIL" {
@@ -60,7 +60,7 @@ func needs(t *testing.T) testenv.Env {
 	return env
 }
 
-// TestPluginFolder: GORAIL and the wheel's own plugins, each with the libraries that it wants, load from the folder.
+// TestPluginFolder: GORAIL and the wheel's own plugins, each with its libraries, load from the folder.
 func TestPluginFolder(t *testing.T) {
 	env := needs(t)
 	env.PluginDir = folder(t, env)
@@ -71,7 +71,7 @@ func TestPluginFolder(t *testing.T) {
 	}
 }
 
-// TestAlias: who asks for UCX gets GORAIL, with UCX's parameters, and the bytes arrive; no UCX is loaded.
+// TestAlias: a request for UCX gets GORAIL with UCX's parameters, and the bytes arrive. No UCX is loaded.
 func TestAlias(t *testing.T) {
 	env := needs(t)
 	env.PluginDir = folder(t, env, "UCX", "Mooncake")
@@ -86,7 +86,7 @@ func TestAlias(t *testing.T) {
 		maps := mapped(t, w)
 		require.Contains(t, maps, "libplugin_GORAIL.so")
 		require.NotContains(t, maps, "libucp-")
-		require.Equal(t, 1, strings.Count(w.Output(), "mean nothing to GORAIL"), w.Output())
+		require.Equal(t, 1, strings.Count(w.Output(), "parameters without a GORAIL equivalent ignored"), w.Output())
 		require.Contains(t, w.Output(), `"asked for as"=UCX names=[num_workers]`)
 		require.Regexp(t, `level=WARN msg="unknown parameters ignored" .*"asked for as"=UCX names="\[xfer_timout \(did you mean xfer_timeout\?\)\]"`, w.Output())
 		require.Regexp(t, `level=WARN msg="unknown environment variable .*name="GORAIL_DEVICE \(did you mean GORAIL_DEVICES\?\)"`, w.Output())
@@ -98,7 +98,7 @@ func TestAlias(t *testing.T) {
 	require.EqualValues(t, -1, bufs[1].Diff(0, 1<<20, 1, 0))
 }
 
-// mapped lists the files that a process has mapped.
+// mapped returns the list of files that a process has mapped.
 func mapped(t *testing.T, w *worker.Worker) string {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", w.Pid()))
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestImports: the tool needs nothing below test/, and the plugin nothing of the tool's.
+// TestImports: the tool imports nothing below test/, and the plugin imports nothing of the tool.
 func TestImports(t *testing.T) {
 	for pkg, barred := range map[string][]string{
 		"gorail/cmd/...": {"gorail/test/"},
@@ -31,13 +31,13 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// Go downloads modules whose first path element has a dot alone, so the archive has this path in place of gorail.
+// Go downloads only modules whose first path element has a dot. The archive therefore has this path in place of gorail.
 const (
 	published = "gorail.test/gorail"
 	version   = "v0.0.1"
 )
 
-// TestGoInstall: `go install` makes the tool of a module archive, which holds regular files alone.
+// TestGoInstall: `go install` builds the tool from a module archive with only regular files.
 func TestGoInstall(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestGoInstall(t *testing.T) {
 	bin := filepath.Join(dir, "bin")
 	install := exec.Command("go", "install", published+"/cmd/gorail@"+version)
 	install.Dir = dir
-	// Dependencies come from this machine's cache where they are. -trimpath keeps what is built of them for the next time.
+	// Dependencies come from this machine's cache if present. -trimpath makes build results reusable.
 	install.Env = append(os.Environ(), "GOBIN="+bin, "GOMODCACHE="+filepath.Join(dir, "cache"), "GOSUMDB=off", "GOWORK=off",
 		"GOFLAGS=-mod=mod -modcacherw -trimpath", "GOPROXY=file://"+proxy+",file://"+cache+"/cache/download,"+upstream)
 	out, err := install.CombinedOutput()
@@ -61,7 +61,7 @@ func TestGoInstall(t *testing.T) {
 	require.Contains(t, string(out), "gorail plugins --dir")
 }
 
-// archive packs the module as a proxy has it, into the folder @v.
+// archive packs the module into the folder @v, as a proxy does.
 func archive(t *testing.T, root, to string) {
 	require.NoError(t, os.MkdirAll(to, 0o755))
 	var packed bytes.Buffer
@@ -102,7 +102,7 @@ func archive(t *testing.T, root, to string) {
 	}
 }
 
-// ignored says whether git ignores a path (see .gitignore).
+// ignored reports whether git ignores a path (see .gitignore).
 func ignored(rel string) bool {
 	first, _, _ := strings.Cut(rel, "/")
 	for _, pattern := range []string{".git", ".venv", ".cache", "build*"} {
@@ -114,7 +114,7 @@ func ignored(rel string) bool {
 	return base == "__pycache__" || strings.HasSuffix(base, ".test") || strings.HasSuffix(base, ".prof") || strings.HasSuffix(base, ".btr")
 }
 
-// publish gives a file the module path of the archive.
+// publish replaces gorail's module path in a file with the archive's.
 func publish(rel string, text []byte) []byte {
 	switch {
 	case rel == "go.mod":

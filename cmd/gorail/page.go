@@ -12,7 +12,7 @@ import (
 	"gorail/cmd/gorail/side"
 )
 
-// reportCommand writes all that runs measured.
+// reportCommand writes all results of runs into a folder.
 func reportCommand() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -31,7 +31,7 @@ func reportCommand() *cobra.Command {
 	return c
 }
 
-// pageCommand makes the generated part of a page anew.
+// pageCommand regenerates the generated part of a page.
 func pageCommand() *cobra.Command {
 	var page string
 	c := &cobra.Command{
@@ -50,7 +50,7 @@ func pageCommand() *cobra.Command {
 	return c
 }
 
-// readRuns reads what gorail bench --json has written.
+// readRuns reads files of gorail bench --json.
 func readRuns(files []string) (runs []*measure.Run, err error) {
 	for _, f := range files {
 		text, err := os.ReadFile(f)
@@ -66,7 +66,7 @@ func readRuns(files []string) (runs []*measure.Run, err error) {
 	return runs, nil
 }
 
-// sideCommand is one process of a benchmark; gorail bench starts it.
+// sideCommand is one process of a benchmark. gorail bench starts it.
 func sideCommand() *cobra.Command {
 	return &cobra.Command{Use: side.Command, Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return side.Main() }}
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// progress is a bar on a terminal, and only messages elsewhere.
+// progress is a bar on a terminal. Elsewhere it prints only messages.
 type progress struct {
 	log io.Writer
 	bar *progressbar.ProgressBar // nil: no terminal
@@ -24,7 +24,7 @@ func newProgress(log io.Writer, steps int) *progress {
 	return p
 }
 
-// step begins the next point.
+// step starts the next point.
 func (p *progress) step(what string) {
 	if p.bar != nil {
 		p.bar.Describe(what)
@@ -32,7 +32,7 @@ func (p *progress) step(what string) {
 	}
 }
 
-// say prints a line without tearing the bar.
+// say prints a line without breaking the bar.
 func (p *progress) say(text string) {
 	if p.bar != nil {
 		_ = p.bar.Clear()

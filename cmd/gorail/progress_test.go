@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a pseudo terminal: what is written to slave can be read from master.
+// terminal opens a pseudo terminal: data written to slave can be read from master.
 func terminal(t *testing.T) (master, slave *os.File) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -33,7 +33,7 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// TestProgress: a bar on a terminal, which messages don't tear; elsewhere messages alone.
+// TestProgress: a terminal shows a bar, which messages do not break. Elsewhere only messages are printed.
 func TestProgress(t *testing.T) {
 	run := func(to *os.File) {
 		p := newProgress(to, 2)

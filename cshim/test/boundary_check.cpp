@@ -1,4 +1,4 @@
-// Compiles only if the prototypes the shim calls are those that Go exports.
+// Compiles only if the shim's prototypes equal those that Go exports.
 #include "backend_calls.h"
 
 #include "libgorail.h" // written by cgo

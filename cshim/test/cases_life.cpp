@@ -1,4 +1,4 @@
-// Loading, making and destroying, fork.
+// Loading, creating and destroying engines, fork.
 #include "host.h"
 
 #include <cstring>
@@ -20,16 +20,16 @@ void test_life() {
     }
     CHECK(init() == plugin);
 
-    // Options of another backend are taken under its name.
+    // Options of another backend are accepted under its name.
     nixl_b_params_t foreign = {{"num_workers", "4"}, {"engine_config", ""}, {"split_batch_size", "1024"}, {"made_up", "1"}};
     nixlBackendInitParams as = {"solo", "UCX", &foreign, false, 0, nixl_thread_sync_t::NONE, false};
     EnginePtr e(plugin->create_engine(&as));
     CHECK(e && !e->getInitErr() && e->getCustomParams().at("num_workers") == "4");
-    fini(); // with an engine alive: it must go on
+    fini(); // with a live engine: it must keep working
     CHECK_RC(e->connect("solo"), NIXL_SUCCESS);
     e.reset();
 
-    // A creation that fails leaves an object that every call and the destructor are safe on.
+    // A failed creation leaves an object whose methods and destructor are safe to call.
     CHECK(!make_engine("bad", {{"xfer_timeout", "yesterday"}}));
     nixl_b_params_t bad = {{"xfer_timeout", "yesterday"}};
     nixlBackendInitParams p = {"bad", "GORAIL", &bad, false, 0, nixl_thread_sync_t::NONE, false};
@@ -43,7 +43,7 @@ void test_life() {
 }
 
 void test_several_engines() {
-    // The same agent name again and again, and several at a time.
+    // The same agent names repeatedly, and several engines at a time.
     for (int round = 0; round < 3; round++) {
         std::vector<EnginePtr> engines;
         for (int i = 0; i < 4; i++)
@@ -56,7 +56,7 @@ void test_several_engines() {
     }
 }
 
-// Loading the plugin started Go's runtime, so a child has none of its threads even if there was no engine yet.
+// Loading the plugin started Go's runtime. A child thus has none of its threads, even before the first engine.
 void test_fork_before_engines() {
     plugin = init();
     const pid_t child = fork();
@@ -116,7 +116,7 @@ void test_fork() {
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 
-    // The parent goes on.
+    // The parent keeps working.
     CHECK_RC(run(*e, NIXL_WRITE, local, remote, "peer", handle, none), NIXL_SUCCESS);
     CHECK(theirs.holds(1));
     CHECK_RC(e->releaseReqH(handle), NIXL_SUCCESS);

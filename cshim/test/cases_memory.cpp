@@ -1,4 +1,4 @@
-// Registration, metadata, queries: the orders in which the agent calls, and those in which it should not.
+// Registration, metadata, queries: in the agent's order of calls, and in wrong orders.
 #include "host.h"
 
 namespace host {
@@ -8,12 +8,12 @@ void test_memory() {
     auto b = make_engine("b");
     Buffer first(*a, 1 << 16, 1);
 
-    // The public blob is the same each time, and after registering the range once more.
+    // The public blob is the same each time, also after the range is registered again.
     std::string again;
     CHECK_RC(a->getPublicData(first.md, again), NIXL_SUCCESS);
     CHECK(again == first.blob);
 
-    // A peer whose connection info was never given: exactly this status, and nothing made.
+    // For a peer without loaded connection info the call returns exactly this status and creates nothing.
     nixlBlobDesc d;
     d.addr = reinterpret_cast<uintptr_t>(first.bytes.data());
     d.len = first.bytes.size();
@@ -23,22 +23,22 @@ void test_memory() {
     CHECK_RC(b->loadRemoteMD(d, DRAM_SEG, "a", out), NIXL_ERR_NOT_FOUND);
     CHECK(!out);
 
-    // Load, unload, load again with the connection info given twice.
+    // Load, unload and load again, with the connection info loaded twice.
     load(*b, "a", *a);
     load(*b, "a", *a);
     nixlBackendMD *md = first.load_in(*b, "a");
     CHECK_RC(b->unloadMD(md), NIXL_SUCCESS);
     CHECK(b->unloadMD(md) < 0);
     CHECK_RC(b->disconnect("a"), NIXL_SUCCESS);
-    b->disconnect("a"); // of nobody: any answer will do
+    b->disconnect("a"); // not connected: any status is fine
 
-    // A range named twice in the user's list: one pointer is given back twice.
+    // A range that is twice in the user's list: the same pointer is deregistered twice.
     nixlBackendMD *lost = first.md, *lost_self = first.self;
     first.give_back();
     CHECK(a->unloadMD(lost_self) < 0);
     CHECK(a->deregisterMem(lost) < 0);
 
-    // When an agent goes it deregisters first and unloads afterwards.
+    // An agent that ends deregisters first and unloads afterwards.
     Buffer second(*a, 4096, 1);
     CHECK_RC(a->deregisterMem(second.md), NIXL_SUCCESS);
     CHECK_RC(a->unloadMD(second.self), NIXL_SUCCESS);

@@ -23,7 +23,7 @@ void test_transfers() {
     nixlBackendMD *md = theirs.load_in(*a, "b");
     auto local = list_of(mine, mine.md, 16), remote = list_of(theirs, md, 16);
 
-    // WRITE with a notification, posted again and again.
+    // WRITE with a notification, posted repeatedly.
     nixlBackendReqH *handle = nullptr;
     CHECK_RC(a->prepXfer(NIXL_WRITE, local, remote, "b", handle, &none), NIXL_SUCCESS);
     for (int i = 0; i < 20; i++) {
@@ -40,7 +40,7 @@ void test_transfers() {
     CHECK_RC(a->releaseReqH(handle), NIXL_SUCCESS);
     CHECK(a->releaseReqH(handle) < 0); // a second time
 
-    // READ, then one to ourselves through the loopback metadata.
+    // READ, then a transfer to the same engine through the loopback metadata.
     std::fill(theirs.bytes.begin(), theirs.bytes.end(), 0x33);
     CHECK_RC(a->prepXfer(NIXL_READ, local, remote, "b", handle, &none), NIXL_SUCCESS);
     CHECK_RC(run(*a, NIXL_READ, local, remote, "b", handle, none), NIXL_SUCCESS);
@@ -59,7 +59,7 @@ void test_transfers() {
         CHECK_RC(first, NIXL_ERR_REPOST_ACTIVE);
         CHECK_RC(a->releaseReqH(handle), NIXL_SUCCESS);
     }
-    CHECK(a->releaseReqH(handle) < 0); // it is gone
+    CHECK(a->releaseReqH(handle) < 0); // already released
 
     Buffer other(*a, 1 << 20, 0x44);
     auto self = list_of(other, other.self, 16);
@@ -74,7 +74,7 @@ void test_transfers() {
     CHECK_RC(a->prepXfer(NIXL_READ, local, fewer, "b", handle, &none), NIXL_ERR_INVALID_PARAM);
     CHECK(!handle);
 
-    // A notification of its own, with every byte there is.
+    // A notification without a transfer, with every byte value.
     std::string all(300, '\0');
     for (size_t i = 0; i < all.size(); i++)
         all[i] = static_cast<char>(i);
@@ -83,7 +83,7 @@ void test_transfers() {
     CHECK_RC(a->unloadMD(md), NIXL_SUCCESS);
 }
 
-// Each thread registers, transfers and notifies on one pair of engines, with no lock of the agent's.
+// Each thread registers, transfers and notifies on one pair of engines, without the agent's lock.
 void test_threads() {
     auto a = make_engine("a");
     auto b = make_engine("b");
@@ -118,7 +118,7 @@ void test_threads() {
     CHECK(got == size_t(threads) * rounds);
 }
 
-// The agent destroys engines without releasing requests, and without unloading or deregistering what we still hold.
+// The agent destroys engines without releasing requests, unloading or deregistering.
 void test_live_requests() {
     auto a = make_engine("a");
     auto b = make_engine("b");
@@ -133,7 +133,7 @@ void test_live_requests() {
             CHECK(a->postXfer(NIXL_READ, local, remote, "b", handle, nullptr) >= 0);
     }
     a.reset();
-    mine.md = nullptr; // went with its engine
+    mine.md = nullptr; // ended with its engine
 }
 
 } // namespace host

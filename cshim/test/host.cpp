@@ -9,7 +9,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// Calls done() until it is true; a minute is for ever here.
+// Calls done() until it is true, at most for a minute.
 template<class F> void wait(F done) {
     const auto deadline = clock::now() + std::chrono::seconds(60);
     while (!done()) {
@@ -73,7 +73,7 @@ nixlBlobDesc Buffer::desc() const {
 nixlBackendMD *Buffer::load_in(nixlBackendEngine &peer, const std::string &owner_name) const {
     nixlBlobDesc d = desc();
     d.metaInfo = blob;
-    nixlBackendMD *out = md; // the agent leaves the previous element's pointer here
+    nixlBackendMD *out = md; // the agent passes the previous element's pointer
     CHECK_RC(peer.loadRemoteMD(d, DRAM_SEG, owner_name, out), NIXL_SUCCESS);
     CHECK(out && out != md);
     return out;

@@ -1,4 +1,4 @@
-// A miniature NIXL agent: loads the plugin as the real one does and calls every method of its engines.
+// A miniature NIXL agent: loads the plugin as the real agent does and calls every method of its engines.
 #pragma once
 
 #include "nixl_engine_abi.h"
@@ -40,10 +40,10 @@ struct Deleter {
 };
 using EnginePtr = std::unique_ptr<nixlBackendEngine, Deleter>;
 
-// Makes an engine and does what createBackend does with it; null when it says it failed.
+// Creates an engine as createBackend does; null if the engine reports a failure.
 EnginePtr make_engine(const std::string &agent, nixl_b_params_t params = {});
 
-// Gives `to` the connection blob of `from`, an agent of that name.
+// Gives `to` the connection blob of `from`, whose agent has this name.
 void load(nixlBackendEngine &to, const std::string &name, nixlBackendEngine &from);
 
 // A registered buffer and its three metadata objects, as the agent holds them.
@@ -53,7 +53,7 @@ public:
     ~Buffer();
 
     nixlBackendMD *load_in(nixlBackendEngine &peer, const std::string &owner_name) const;
-    void give_back(); // what deregisterMem of the agent does; the destructor's job otherwise
+    void give_back(); // as the agent's deregisterMem; otherwise the destructor does it
     bool holds(unsigned char byte) const;
 
     nixlBackendEngine &owner;
@@ -68,12 +68,12 @@ private:
 
 nixl_meta_dlist_t list_of(const Buffer &b, nixlBackendMD *md, size_t pieces = 1);
 
-// Posts and polls to the end.
+// Posts and polls until the transfer ends.
 nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist_t &local,
                   const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
                   const nixlBackendOptionalArgs &args);
 
-// Polls until a notification is there.
+// Polls until a notification arrives.
 std::pair<std::string, std::string> next_notif(nixlBackendEngine &e);
 
 // The cases.

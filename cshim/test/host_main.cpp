@@ -1,5 +1,5 @@
-// Runs the cases against a plugin file (host libplugin_GORAIL.so), or against the shim linked in with a stub of the Go
-// half (HOST_LINKED), where sanitizers see everything.
+// Runs the cases against a plugin file (host libplugin_GORAIL.so), or against the linked shim with a stub of the Go
+// half (HOST_LINKED), for the sanitizers.
 #include "host.h"
 
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ static void find(int, char **) {
 #else
 static void find(int argc, char **argv) {
     CHECK(argc == 2);
-    // NIXL's flags, without RTLD_NODELETE: the file has to bring that itself.
+    // NIXL's flags, without RTLD_NODELETE: the file itself must set that flag.
     void *so = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (!so)
         std::fprintf(stderr, "%s\n", dlerror());

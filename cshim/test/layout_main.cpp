@@ -5,7 +5,7 @@
 //   git clone --depth 1 --branch v1.4.0 https://github.com/ai-dynamo/nixl
 //   meson configure build -Dnixl_include=$PWD/nixl/src && meson test -C build layout
 //
-// absl is not needed: nixl_stub/ comes first in the include path and replaces the one header that asks for it.
+// absl is not needed: nixl_stub/ comes first in the include path and replaces the only header that uses it.
 #include "layout.h"
 
 #include <cinttypes>

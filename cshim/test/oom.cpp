@@ -1,5 +1,5 @@
-// Every allocation of every call fails once: each call must answer NIXL_ERR_BACKEND, leave nothing behind (the leak
-// checker and the stub's own checks see to that) and work when it is tried again.
+// Every allocation of every call fails once. The call must then return NIXL_ERR_BACKEND, leak nothing (checked by the
+// leak checker and the stub), and succeed when repeated.
 #include "host.h"
 
 #include <new>
@@ -29,7 +29,7 @@ namespace host {
 
 namespace {
 
-// Runs the call with its first allocation failing, then its second, and so on until it succeeds.
+// Runs the call with its first allocation failing, then its second, and so on until the call succeeds.
 template<class F> void survive(F call) {
     for (long n = 0; n < 200; n++) {
         fail_at = n;
@@ -81,7 +81,7 @@ void test_out_of_memory() {
 
     notif_list_t list;
     survive([&] {
-        CHECK_RC(a->genNotif("b", args.notifMsg), NIXL_SUCCESS); // a failed take consumes what it took
+        CHECK_RC(a->genNotif("b", args.notifMsg), NIXL_SUCCESS); // a failed take consumes the notifications that it took
         return b->getNotifs(list);
     });
     nixl_reg_dlist_t ask(DRAM_SEG);

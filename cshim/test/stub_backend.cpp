@@ -1,5 +1,5 @@
-// A stub of the Go half and the C core for sanitized tests of the shim: transfers between engines of this process, done
-// by the first check. Aborts on what the shim must never do: a handle given back twice or never given out.
+// A stub of the Go half and the C core for sanitized tests of the shim. Transfers run between engines of this process
+// and complete at the first check. The stub aborts on handles that were returned twice or never issued.
 #include "backend_calls.h"
 #include "host.h"
 
@@ -18,7 +18,7 @@ struct gr_core {
 
 struct gr_xfer {
     int status = GR_ERR_NOT_POSTED;
-    bool ticket = false; // a post past Go is taken, every other time
+    bool cached = false; // every second repeated post is taken without entering Go
 };
 
 namespace {
@@ -28,13 +28,13 @@ struct Xfer {
     std::vector<gr_desc> local, remote;
     std::string peer;
     gr_xfer slot;
-    bool kept = false; // a release was refused, as that of every READ in progress is once
+    bool kept = false; // a release was refused; this happens once for every READ in progress
 };
 
 struct Engine {
     std::string name, conn;
     gr_core core;
-    std::map<uint64_t, uint64_t> regions; // id -> start, so that a query can be answered
+    std::map<uint64_t, uint64_t> regions; // id -> start address, for queries
     std::set<uint64_t> remotes;
     std::map<std::string, std::string> peers; // name -> connection blob
     std::map<uint64_t, Xfer> xfers;
@@ -86,7 +86,7 @@ int32_t push(Engine &from, const std::string &peer, const gr_bytes &msg) {
     return GR_SUCCESS;
 }
 
-// Runs f on an engine under the one lock; an allocation that fails in here is the test's, not the shim's.
+// Runs f on an engine under the only lock. An allocation failure in here would be the test's, not the shim's.
 template<class F> int32_t on(uint64_t engine, F f) {
     CHECK(!forked);
     std::lock_guard<std::mutex> lock(mu);
@@ -100,7 +100,7 @@ template<class F> int32_t on(uint64_t engine, F f) {
     }
 }
 
-// Moves the bytes and sends the notification.
+// Copies the bytes and sends the notification.
 int32_t start(Engine &e, Xfer &x, bool has_notif, const gr_bytes &msg) {
     for (size_t i = 0; i < x.local.size(); i++) {
         void *l = reinterpret_cast<void *>(x.local[i].addr), *r = reinterpret_cast<void *>(x.remote[i].addr);
@@ -127,13 +127,13 @@ int gr_check(gr_core *, gr_xfer *slot, uint64_t) {
 int gr_repost(gr_core *core, gr_xfer *slot, uint64_t handle, int has_notif, const void *msg, size_t len) try {
     CHECK(core && slot && !forked);
     std::lock_guard<std::mutex> lock(mu);
-    if (slot->status != GR_SUCCESS || !slot->ticket)
+    if (slot->status != GR_SUCCESS || !slot->cached)
         return GR_NOT_TAKEN;
     for (auto &[id, e] : engines)
         if (&e.core == core) {
             Xfer &x = e.xfers.at(handle);
             CHECK(&x.slot == slot);
-            slot->ticket = false;
+            slot->cached = false;
             return start(e, x, has_notif, {msg, len});
         }
     CHECK(!"an engine of ours");
@@ -255,7 +255,7 @@ int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
         if (in->nlocal != in->nremote)
             return GR_ERR_INVALID_PARAM;
         for (uint64_t i = 0; i < in->nlocal; i++) {
-            // The region id behind the metadata object, read as Go reads it.
+            // The region id in the metadata object, read as Go reads it.
             uint64_t id;
             std::memcpy(&id, static_cast<const char *>(in->local[i].md) + GR_MD_REGION, sizeof(id));
             CHECK(e.regions.count(id));
@@ -272,8 +272,8 @@ int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
 int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif) {
     return on(engine, [&](Engine &e) -> int32_t {
         Xfer &x = e.xfers.at(xfer);
-        CHECK(x.slot.status != GR_SUCCESS || !x.slot.ticket); // it was not asked for past Go
-        x.slot.ticket = true;
+        CHECK(x.slot.status != GR_SUCCESS || !x.slot.cached); // the shim must try gr_repost first
+        x.slot.cached = true;
         return start(e, x, notif->has, notif->msg);
     });
 }

@@ -1,10 +1,10 @@
-// Package pattern makes bytes that a seed and a position determine, and finds the first wrong one.
+// Package pattern generates bytes from a seed and a position, and finds the first wrong byte.
 package pattern
 
 import "encoding/binary"
 
-// step bounds one call: the worker may hold two Go runtimes, and then a long
-// loop without calls cannot be preempted.
+// step bounds the work of one call. A worker may hold two Go runtimes; a long loop without calls cannot be preempted
+// there.
 const step = 64 << 10
 
 func word(seed, i uint64) uint64 {
@@ -15,7 +15,7 @@ func word(seed, i uint64) uint64 {
 
 func patternByte(seed, pos uint64) byte { return byte(word(seed, pos/8) >> (8 * (pos % 8))) }
 
-// Fill writes the bytes [pos, pos+len(dst)) of the pattern that seed names.
+// Fill writes the bytes [pos, pos+len(dst)) of seed's pattern.
 func Fill(dst []byte, seed, pos uint64) {
 	for len(dst) > 0 {
 		n := min(step, len(dst))
@@ -39,7 +39,7 @@ func fillStep(dst []byte, seed, pos uint64) {
 	}
 }
 
-// Diff is the index of the first byte that is not the pattern's, or -1.
+// Diff returns the index of the first byte that differs from the pattern, or -1.
 func Diff(b []byte, seed, pos uint64) int64 {
 	for done := int64(0); len(b) > 0; {
 		n := min(step, len(b))

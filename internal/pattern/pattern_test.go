@@ -9,8 +9,7 @@ import (
 	"gorail/internal/pattern"
 )
 
-// TestPattern: a window of the pattern does not depend on how it is cut, and
-// one wrong byte is found where it is.
+// TestPattern: a part of the pattern does not depend on how it is cut, and Diff finds one wrong byte at its position.
 func TestPattern(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")

@@ -1,4 +1,4 @@
-// Package procstat reads what this process uses, from /proc and getrusage.
+// Package procstat reads the resource use of this process from /proc and getrusage.
 package procstat
 
 import (
@@ -41,7 +41,7 @@ func Self() (u Usage, err error) {
 	return u, sc.Err()
 }
 
-// CPUTime is the processor time of this process so far, user and system.
+// CPUTime returns the processor time of this process so far, user and system.
 func CPUTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

@@ -10,7 +10,7 @@ import (
 	"gorail/internal/procstat"
 )
 
-// TestSelf: the figures are there, and a descriptor more is one more.
+// TestSelf: the figures are positive, and one more descriptor is counted.
 func TestSelf(t *testing.T) {
 	u, err := procstat.Self()
 	require.NoError(t, err)

@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// The bars: so much is allowed.
+// The bars: the maximum values.
 const (
 	MostFiles  = 20  // of a package, Go and C
 	MostLines  = 299 // of a file
 	MostFunc   = 80  // lines of a function
-	MostFields = 20  // of a struct; a struct within it is one field, and has a bar of its own
+	MostFields = 20  // of a struct; a nested struct counts as one field and is checked separately
 	MostCircle = 4   // files of a package that need each other
 )
 
-// Breach is something above a bar.
+// Breach is a value above a bar.
 type Breach struct {
 	Where     string // "files DIR", "lines FILE", "func FILE NAME", "fields FILE NAME" or "circle DIR"
 	Got, Most int
@@ -28,7 +28,7 @@ func (b Breach) String() string {
 	return fmt.Sprintf("%s: %d, at most %d %s", b.Where, b.Got, b.Most, b.Note)
 }
 
-// Breaches are what of a package is above a bar.
+// Breaches returns all values of a package above a bar.
 func (p *Package) Breaches() []Breach {
 	var out []Breach
 	check := func(got, most int, note, format string, args ...any) {
@@ -66,7 +66,7 @@ func (p *Package) Breaches() []Breach {
 
 func fields(s *ast.StructType) (n int) {
 	for _, f := range s.Fields.List {
-		n += max(1, len(f.Names)) // an embedded one has no name
+		n += max(1, len(f.Names)) // an embedded field has no name
 	}
 	return n
 }

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Circles are the sets of files that need each other, each directly or by others: a file needs another where it names a type, function,
-// method, field, variable or constant of its.
+// Circles returns the sets of files that need each other, directly or through other files. A file needs another file if
+// it names a type, function, method, field, variable or constant of that file.
 func (p *Package) Circles() [][]string {
 	needs := p.needs()
 	reach := map[string]map[string]bool{}
@@ -46,16 +46,16 @@ func follow(needs map[string]map[string]bool, from string, seen map[string]bool)
 	}
 }
 
-// nothing imports nothing: names of other packages are of no interest.
-type nothing struct{}
+// noImports imports no package: names of other packages do not matter.
+type noImports struct{}
 
-func (nothing) Import(string) (*types.Package, error) { return nil, errors.ErrUnsupported }
+func (noImports) Import(string) (*types.Package, error) { return nil, errors.ErrUnsupported }
 
-// needs is what files need of others of the package.
+// needs maps each file to the package's files that it needs.
 func (p *Package) needs() map[string]map[string]bool {
 	uses := map[*ast.Ident]types.Object{}
-	conf := types.Config{Error: func(error) {}, Importer: nothing{}, FakeImportC: true}
-	pkg, _ := conf.Check(p.Dir, p.fset, p.Go, &types.Info{Uses: uses}) // errors are of names of other packages
+	conf := types.Config{Error: func(error) {}, Importer: noImports{}, FakeImportC: true}
+	pkg, _ := conf.Check(p.Dir, p.fset, p.Go, &types.Info{Uses: uses}) // errors concern names of other packages
 	needs := map[string]map[string]bool{}
 	for id, o := range uses {
 		if o.Pkg() != pkg || o.Pos() == token.NoPos {

@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// Order are the packages of the plugin from the top downwards, each a name below backend/ or plugin.
+// Order lists the packages of the plugin from the top down. Each entry is a name below backend/, or plugin.
 type Order []string
 
-// wide ends the names of a row of the list.
+// wide matches the end of a row's names.
 var wide = regexp.MustCompile(`:|\s{2,}`)
 
-// ParseOrder reads the list in docs/architecture.md: the first column of the block below a heading, after its first row. A row has one name, or several
-// with one space between; what is indented by more than one goes on with the row above.
+// ParseOrder reads the list in docs/architecture.md: the first column of the block below a heading, without its first
+// row. A row has one name, or several names separated by one space. A row indented by more than one space continues the
+// row above.
 func ParseOrder(page, heading string) (Order, error) {
 	_, rest, found := strings.Cut(page, heading+"\n")
 	parts := strings.SplitN(rest, "```", 3)
@@ -33,14 +34,15 @@ func ParseOrder(page, heading string) (Order, error) {
 	return order, nil
 }
 
-// place is where a folder is in the order; one below a folder of the list is with it. -1: it is not there.
+// place returns the position of a folder in the order; -1 if it is not in the order. A folder below a listed folder has
+// the listed folder's position.
 func (o Order) place(dir string) int {
 	name := strings.TrimPrefix(dir, "backend/")
 	top, _, _ := strings.Cut(name, "/")
 	return slices.IndexFunc(o, func(row string) bool { return row == top || row == top+"/…" })
 }
 
-// Upward are the imports of a package that the order forbids; so are those of what is no part of the plugin.
+// Upward returns the imports of a package that the order forbids. These include imports from outside the plugin.
 func (o Order) Upward(p *Package, module string) (out []string) {
 	from := o.place(p.Dir)
 	if from < 0 {

@@ -17,7 +17,7 @@ func module(t *testing.T) []*Package {
 	return list
 }
 
-// TestBars holds the module to the bars, without exception.
+// TestBars checks the module against the bars, without exception.
 func TestBars(t *testing.T) {
 	for _, p := range module(t) {
 		for _, b := range p.Breaches() {
@@ -26,7 +26,7 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// TestOrder holds the plugin's packages to the order in docs/architecture.md.
+// TestOrder checks the plugin's packages against the order in docs/architecture.md.
 func TestOrder(t *testing.T) {
 	page, err := os.ReadFile("../../docs/architecture.md")
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// measure gives what is above a bar in a tree of files.
+// measure returns the breaches in a tree of files.
 func measure(t *testing.T, files map[string]string) (out []string) {
 	tree := fstest.MapFS{}
 	for name, text := range files {
@@ -64,7 +64,7 @@ func measure(t *testing.T, files map[string]string) (out []string) {
 	return out
 }
 
-// many is n times a line.
+// many repeats a line n times.
 func many(n int, line string) string { return strings.Repeat(line+"\n", n) }
 
 func TestFiles(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFields(t *testing.T) {
 }
 
 func TestCircles(t *testing.T) {
-	files := map[string]string{ // a type, a method, a field, a variable; and names of other packages, which are not there
+	files := map[string]string{ // a type, a method, a field, a variable; and names of absent packages
 		"a/a.go": "package a\nimport \"fmt\"\ntype T struct { x int }\nfunc (T) Last() { fmt.Println(e) }\n",
 		"a/b.go": "package a\nimport \"C\"\nfunc B() T { return T{} }\n",
 		"a/c.go": "package a\nfunc C() int { return B().x }\n",

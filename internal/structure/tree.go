@@ -1,5 +1,5 @@
-// Package structure measures the tree against the bars that keep its parts small: files of a package, lines of a file or a function, fields
-// of a struct, circles of files, and the order in which packages import each other. Its test holds the module to them.
+// Package structure measures the tree against the bars that keep its parts small: files of a package, lines of a file
+// or a function, fields of a struct, circles of files, and the import order of packages. Its test enforces the bars.
 package structure
 
 import (
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Package is one folder of product files: no test's.
+// Package is one folder of product files, without test files.
 type Package struct {
 	Dir   string
 	Lines map[string]int // of each file, Go and C, by name
@@ -22,7 +22,7 @@ type Package struct {
 	fset *token.FileSet
 }
 
-// Read gives the packages of a module in order. Hidden folders, and those that a build makes, are left out.
+// Read returns the packages of a module in order. It skips hidden folders and build folders.
 func Read(root fs.FS) ([]*Package, error) {
 	byDir := map[string]*Package{}
 	err := fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
@@ -57,7 +57,7 @@ func skipped(dir string) bool {
 	return strings.HasPrefix(base, ".") || base == "testdata" || strings.HasPrefix(dir, "build")
 }
 
-// product says that a file is source and no test's: C below test, ctest and the like is not.
+// product reports whether a file is product source. C below test and ctest is not.
 func product(p string) bool {
 	switch path.Ext(p) {
 	case ".go":
@@ -80,5 +80,5 @@ func (p *Package) add(name string, text []byte) error {
 	return err
 }
 
-// fileOf is the name of the file that something is in.
+// fileOf returns the name of the file at a position.
 func (p *Package) fileOf(at token.Pos) string { return path.Base(p.fset.Position(at).Filename) }

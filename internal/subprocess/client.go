@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client gives a process its commands. Its methods are safe for concurrent use.
+// Client sends commands to a process. Its methods are safe for concurrent use.
 type Client struct {
 	Handle
 	service string
 	rpc     *rpc.Client
-	ended   atomic.Bool // on purpose
+	ended   atomic.Bool // by End or Kill
 }
 
 // Start starts a process on this host. The caller ends it with End or Kill.
@@ -41,25 +41,25 @@ func Start(o Options, service string) (*Client, error) {
 	return Connect(conn, service, p), nil
 }
 
-// Connect gives commands over a connection to a process. h may be nil: whoever started the process ends it.
+// Connect sends commands over a connection to a process. h may be nil if another program ends the process.
 func Connect(conn net.Conn, service string, h Handle) *Client {
 	if h == nil {
-		h = nobody{}
+		h = unowned{}
 	}
 	return &Client{Handle: h, service: service, rpc: rpc.NewClient(conn)}
 }
 
-// nobody stands for a process that is not ours to end.
-type nobody struct{}
+// unowned is the handle of a process that another program ends.
+type unowned struct{}
 
-func (nobody) Pid() int                    { return 0 }
-func (nobody) Signal(syscall.Signal) error { return nil }
-func (nobody) Wait() (how string, ok bool) { return "its connection has ended", true }
-func (nobody) Output() string              { return "" }
-func (nobody) Forget()                     {}
+func (unowned) Pid() int                    { return 0 }
+func (unowned) Signal(syscall.Signal) error { return nil }
+func (unowned) Wait() (how string, ok bool) { return "its connection has ended", true }
+func (unowned) Output() string              { return "" }
+func (unowned) Forget()                     {}
 
-// End closes the connection, which ends a process that serves, and waits. A process that takes longer than limit is
-// killed. It does nothing after Kill.
+// End closes the connection, which ends a serving process, and waits for its end. A process that takes longer than
+// limit is killed. End does nothing after Kill.
 func (c *Client) End(limit time.Duration) {
 	if c.ended.Swap(true) {
 		return
@@ -79,7 +79,7 @@ func (c *Client) Kill() {
 	_ = c.rpc.Close()
 }
 
-// Future is a command under way.
+// Future is a running command.
 type Future[R any] struct {
 	c      *Client
 	method string
@@ -87,25 +87,25 @@ type Future[R any] struct {
 	end    time.Time
 }
 
-// Go starts a command that is to end within limit.
+// Go starts a command with a deadline of limit.
 func Go[R any](c *Client, method string, args any, limit time.Duration) *Future[R] {
 	f := &Future[R]{c: c, method: method, end: time.Now().Add(limit)}
 	f.call = c.rpc.Go(c.service+"."+method, args, new(R), make(chan *rpc.Call, 1))
 	return f
 }
 
-// Call gives a command and waits for its end.
+// Call runs a command and waits for its end.
 func Call[R any](c *Client, method string, args any, limit time.Duration) (R, error) {
 	return Go[R](c, method, args, limit).Result()
 }
 
-// Gone is the error of a command that the process has not lived to answer, or not answered in time.
+// Gone is the error of a command if the process died before its answer or did not answer in time.
 type Gone struct{ Method, How string }
 
 func (e *Gone) Error() string { return fmt.Sprintf("the process died in %s: %s", e.Method, e.How) }
 
-// Result waits for the reply. The error is a Gone, or what the process answered. A process that missed the limit, or
-// died, has ended when it returns. Call it once.
+// Result waits for the reply. The error is a Gone or the process's answer. A process that died or missed the limit has
+// ended when Result returns. Call it once.
 func (f *Future[R]) Result() (out R, err error) {
 	limit := time.Until(f.end)
 	timer := time.NewTimer(limit)

@@ -1,7 +1,7 @@
 // Package subprocess starts this program again as a second process, gives it commands and ends it.
 //
-// Commands are net/rpc calls over one inherited descriptor, so what a plugin prints cannot disturb them. Each has a
-// deadline, and a process that misses it is killed. Output has the end of what the process printed.
+// Commands are net/rpc calls over one inherited descriptor, so the output of a plugin cannot disturb them. Each command
+// has a deadline; a process that misses it is killed. Output returns the end of the process's output.
 //
 //	c, err := subprocess.Start(options, "Worker")               // in the first process
 //	out, err := subprocess.Call[Out](c, "Do", args, time.Minute)
@@ -9,6 +9,6 @@
 //
 //	subprocess.Serve("Worker", server)                          // in the second, until the first closes the connection
 //
-// A process on another host is reached over TCP: what runs there calls Exec with the connection, or with a listener that
-// the process accepts its one connection from. The other host calls Connect.
+// A process on another host is reached over TCP. A program there calls Exec with the connection, or with a listener
+// from which the process accepts one connection. The other host calls Connect.
 package subprocess

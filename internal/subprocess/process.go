@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Options say how to start a process.
+// Options describe how to start a process.
 type Options struct {
-	Args    []string             // behind the program's name
-	Setenv  []string             // KEY=VALUE, on top of the environment of this process
+	Args    []string             // after the program's name
+	Setenv  []string             // KEY=VALUE, added to the environment of this process
 	Attr    *syscall.SysProcAttr // namespaces, credentials
-	Verbose bool                 // what it prints goes to our standard error instead of Output
-	Stderr  *os.File             // its standard error; nil: as its standard output
+	Verbose bool                 // send the process's output to our standard error instead of Output
+	Stderr  *os.File             // the process's standard error; nil: same as its standard output
 }
 
-// Handle is a process, on this host or another. Its methods are safe for concurrent use.
+// Handle is a process on this or another host. Its methods are safe for concurrent use.
 type Handle interface {
 	Pid() int
 	Signal(syscall.Signal) error
-	Wait() (how string, ok bool) // blocks until its end; ok: status 0
-	Output() string              // the last part of what it printed
+	Wait() (how string, ok bool) // blocks until the process has ended; ok: status 0
+	Output() string              // the last part of the process's output
 	Forget()                     // empties Output
 }
 
@@ -34,9 +34,9 @@ type Process struct {
 	once sync.Once
 }
 
-// Exec runs this program again, with conn as the descriptor that Commands finds. The caller closes conn.
+// Exec runs this program again, with conn as its inherited descriptor. The caller closes conn.
 func Exec(o Options, conn *os.File) (*Process, error) {
-	// Not by its name: that may be another build's by now.
+	// Not by the program's name: another build may have replaced the file.
 	p := &Process{cmd: exec.Command("/proc/self/exe", o.Args...)}
 	p.cmd.Env = append(os.Environ(), o.Setenv...)
 	p.cmd.ExtraFiles = []*os.File{conn}
@@ -52,25 +52,25 @@ func Exec(o Options, conn *os.File) (*Process, error) {
 	return p, p.cmd.Start()
 }
 
-// Pid is the process id.
+// Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Output is the last part of what it printed.
+// Output returns the last part of the process's output.
 func (p *Process) Output() string { return p.out.String() }
 
 // Forget empties Output.
 func (p *Process) Forget() { p.out.clear() }
 
-// Wait blocks until the process has ended, and says how.
+// Wait blocks until the process has ended, and reports how it ended.
 func (p *Process) Wait() (how string, ok bool) {
 	p.once.Do(func() { _ = p.cmd.Wait() })
 	return p.cmd.ProcessState.String(), p.cmd.ProcessState.Success()
 }
 
-// tail keeps the end of what a process printed.
+// tail keeps the end of a process's output.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited is the descriptor that Exec hands on.
+// inherited is the descriptor that Exec passes.
 const inherited = 3
 
-// patience is how long a process with a listener waits for its connection.
-const patience = 2 * time.Minute
+// acceptTimeout limits how long a process with a listener waits for its connection.
+const acceptTimeout = 2 * time.Minute
 
-// ErrAlone is Serve's error in a process that Exec has not started.
+// ErrAlone is Serve's error in a process that Exec did not start.
 var ErrAlone = errors.New("no connection was inherited: this program starts such processes itself")
 
-// Serve obeys the commands of the process that started this one, until that closes the connection. The exported methods
-// of server are the commands; net/rpc says what they look like.
+// Serve executes the commands of the parent process until the parent closes the connection. The exported methods of
+// server are the commands; net/rpc defines their form.
 func Serve(service string, server any) error {
 	conn, err := commands()
 	if err != nil {
@@ -34,8 +34,8 @@ func Serve(service string, server any) error {
 	return nil
 }
 
-// commands is the connection that was inherited, or the first that an inherited listener accepts. It blocks a thread
-// instead of waiting in Go's poller: a process whose goroutines all spin hears of a command at once.
+// commands returns the inherited connection, or the first connection to an inherited listener. Reads block a thread
+// instead of waiting in Go's poller. A process whose goroutines all spin thus receives a command at once.
 func commands() (*os.File, error) {
 	listens, err := unix.GetsockoptInt(inherited, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil {
@@ -55,7 +55,7 @@ func commands() (*os.File, error) {
 		return nil, err
 	}
 	defer l.Close()
-	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
+	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(acceptTimeout))
 	conn, err := l.Accept()
 	if err != nil {
 		return nil, err

@@ -15,23 +15,23 @@ import (
 
 const service = "Test"
 
-// Server is the second process of these tests.
+// Server is the server in the second process of these tests.
 type Server struct{}
 
-// Echo gives the pid and what was said, and prints that.
+// Echo prints its input and returns it with the pid.
 func (Server) Echo(in string, out *Said) error {
 	fmt.Println(in)
 	*out = Said{os.Getpid(), in, os.Getenv("SUBPROCESS_TEST")}
 	return nil
 }
 
-// Fail refuses.
+// Fail returns an error.
 func (Server) Fail(in string, _ *Said) error { return errors.New(in) }
 
 // Die ends the process.
 func (Server) Die(status int, _ *Said) error { os.Exit(status); return nil }
 
-// Sleep takes its time.
+// Sleep takes the given time.
 func (Server) Sleep(d time.Duration, _ *Said) error { time.Sleep(d); return nil }
 
 // Said is the reply of Echo.
@@ -60,7 +60,7 @@ func start(t *testing.T) *subprocess.Client {
 	return c
 }
 
-// TestCall: commands and errors arrive, Output has what was printed, and the process ends by itself.
+// TestCall: commands and errors arrive, Output returns the process's output, and the process ends by itself.
 func TestCall(t *testing.T) {
 	c := start(t)
 	said, err := subprocess.Call[Said](c, "Echo", "hello", time.Minute)
@@ -78,7 +78,7 @@ func TestCall(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestGone: a process that dies, and one that does not answer in time, have ended when the command has.
+// TestGone: a process that dies or does not answer in time has ended when the command returns.
 func TestGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		method string
@@ -104,7 +104,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestListener: a process takes its commands from the first connection to a listener that it has inherited.
+// TestListener: a process takes its commands from the first connection to an inherited listener.
 func TestListener(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -122,12 +122,12 @@ func TestListener(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, p.Pid(), said.Pid)
 
-	// One that somebody else ends.
+	// A process that another program ends.
 	theirs := subprocess.Connect(conn, service, nil)
 	require.Zero(t, theirs.Pid())
 }
 
-// TestServeAlone: a program that nobody has started says so.
+// TestServeAlone: a program that Exec did not start reports that.
 func TestServeAlone(t *testing.T) {
 	p, err := subprocess.Exec(serve, func() *os.File { f, _ := os.Open("/dev/null"); return f }())
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func plugin(t *testing.T) *Library {
 	return lib
 }
 
-// wheels lists the site-packages folders to compare with: NIXL_WHEELS (joined by ':'), else the one installed.
+// wheels lists the site-packages folders to compare with: NIXL_WHEELS (joined by ':'), else the installed one.
 func wheels(t *testing.T) []string {
 	if list := os.Getenv("NIXL_WHEELS"); list != "" {
 		return filepath.SplitList(list)
@@ -43,7 +43,7 @@ func wheels(t *testing.T) []string {
 	return []string{env.WheelDir}
 }
 
-// TestABISlots compares order and mangled signatures of the virtual functions with those in the wheels' own plugins.
+// TestABISlots compares order and mangled signatures of the virtual functions with those of the wheels' own plugins.
 func TestABISlots(t *testing.T) {
 	mine, err := plugin(t).VTable(ours)
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestABISlots(t *testing.T) {
 				slots, err := theirs.VTable(class)
 				require.NoError(t, err)
 
-				// 25 functions and the destructor's two entries; a derived class of theirs may go on behind them.
+				// 25 functions and the destructor's two entries. Derived classes may append functions.
 				require.Len(t, abstract, 27)
 				require.Len(t, mine, len(abstract))
 				for i := range abstract {

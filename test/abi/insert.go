@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Patch is the bytes of a library, to be changed and written as another.
+// Patch is a library's content, to be changed and written to another file.
 type Patch struct {
 	*Library
 	Bytes []byte
@@ -24,8 +24,8 @@ func NewPatch(path string) (*Patch, error) {
 	return &Patch{lib, bytes}, err
 }
 
-// InsertSlot puts a virtual function without a name in front of slot k of the classes' tables, as a NIXL with another interface
-// would have it. The file is for readers alone: the table's end lies over what follows.
+// InsertSlot inserts a virtual function without a name in front of slot k of the classes' tables, as in a NIXL with
+// another interface. The file is only for readers: the end of the table overlaps the data after it.
 func (p *Patch) InsertSlot(k int, classes ...string) error {
 	for _, class := range classes {
 		name := fmt.Sprintf("_ZTV%d%s", len(class), class)
@@ -48,7 +48,7 @@ func (p *Patch) InsertSlot(k int, classes ...string) error {
 	return nil
 }
 
-// SwapSlots lets two functions of a class's table change places.
+// SwapSlots swaps two functions of a class's table.
 func (p *Patch) SwapSlots(class string, a, b int) {
 	table := p.size[fmt.Sprintf("_ZTV%d%s", len(class), class)].Value + 16
 	of := map[uint64]uint64{table + 8*uint64(a): table + 8*uint64(b), table + 8*uint64(b): table + 8*uint64(a)}
@@ -59,7 +59,7 @@ func (p *Patch) SwapSlots(class string, a, b int) {
 	})
 }
 
-// Nameless takes the names of all symbols that want wants gone.
+// Nameless removes the names of all symbols for which want returns true.
 func (p *Patch) Nameless(want func(name string) bool) {
 	p.eachSymbol(func(s elf.Symbol, entry []byte) {
 		if want(s.Name) {
@@ -68,7 +68,7 @@ func (p *Patch) Nameless(want func(name string) bool) {
 	})
 }
 
-// Rename replaces a part of names in the string tables by another of its length.
+// Rename replaces a part of names in the string tables with another part of the same length.
 func (p *Patch) Rename(old, new string) int {
 	n := 0
 	for _, s := range p.Sections {
@@ -86,7 +86,7 @@ func (p *Patch) Rename(old, new string) int {
 	return n
 }
 
-// Write makes a file of the bytes.
+// Write writes the content to a file.
 func (p *Patch) Write(path string) error { return os.WriteFile(path, p.Bytes, 0o644) }
 
 func (p *Patch) eachRelocation(f func(at []byte)) {

@@ -16,7 +16,7 @@ import (
 	"gorail/test/testenv"
 )
 
-// checker is the plugin's comparison of tables as a program, under sanitizers.
+// checker is the plugin's comparison of tables as a program, with sanitizers.
 var checker = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "checker")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 
 const slots = 27
 
-// TestKnownTable: the first row of the known tables is the table of our own engine.
+// TestKnownTable: the first row of the known tables equals the table of our own engine.
 func TestKnownTable(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(testenv.Root(), "cshim", "known_tables.cpp"))
 	require.NoError(t, err)
@@ -70,8 +70,9 @@ func TestKnownTable(t *testing.T) {
 	}
 }
 
-// TestTables: the plugin's own look at the stock plugins of each wheel. Theirs are the table that we know, stripped or not; with a function
-// put in at any place, two that changed places, or another signature they are not; without names nothing is said.
+// TestTables: the plugin's judgement of the stock plugins of each wheel. They have the known table, stripped or not.
+// With an inserted function, swapped functions or another signature they differ. Without names the judgement is
+// unknown.
 func TestTables(t *testing.T) {
 	for _, wheel := range wheels(t) {
 		for file, class := range map[string]string{"UCX": "nixlUcxEngine", "POSIX": "nixlPosixEngine"} {
@@ -106,7 +107,7 @@ func TestTables(t *testing.T) {
 				require.Contains(t, check(t, "row", "13", stock)[0], "different: ")
 				require.Equal(t, "different: function 8 is disconnect, not connect", made(func(p *Patch) { p.SwapSlots(class, 8, 9) }))
 				require.Equal(t, "different: function 12 is postYfer, not postXfer", made(func(p *Patch) { require.NotZero(t, p.Rename("8postXferE", "8postYferE")) }))
-				require.Equal(t, "different: function 13 is checkXfer, not checkXfer as we know it (other parameters)",
+				require.Equal(t, "different: function 13 is checkXfer with other parameters",
 					made(func(p *Patch) {
 						require.NotZero(t, p.Rename("9checkXferEP15nixlBackendReqH", "9checkXferER15nixlBackendReqH"))
 					}))
@@ -115,7 +116,7 @@ func TestTables(t *testing.T) {
 			})
 		}
 	}
-	for _, wheel := range wheels(t) { // whatever classes they have beside their engine
+	for _, wheel := range wheels(t) { // with all classes beside their engine
 		all, err := filepath.Glob(filepath.Join(nixlapi.PluginDir(wheel), testenv.PluginFile("*")))
 		require.NoError(t, err)
 		require.NotEmpty(t, all)
@@ -128,13 +129,13 @@ func TestTables(t *testing.T) {
 	require.Equal(t, "unknown", check(t, "judge", "/")[0])
 }
 
-// TestTablesMutated: files that are cut short or hold nonsense are read without a fault.
+// TestTablesMutated: truncated and corrupted files are read without a fault.
 func TestTablesMutated(t *testing.T) {
 	all := wheels(t)
 	stock := filepath.Join(nixlapi.PluginDir(all[len(all)-1]), testenv.PluginFile("POSIX"))
 	said := strings.Fields(check(t, "mutate", stock, "1", "1500")[0])
 	t.Log(said)
-	for _, i := range []int{1, 3} { // what changes nothing remains the same, and some is no longer readable
+	for _, i := range []int{1, 3} { // some mutations change nothing, and some make the file unreadable
 		n, err := strconv.Atoi(said[i])
 		require.NoError(t, err)
 		require.NotZero(t, n, "%v", said)

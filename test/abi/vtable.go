@@ -1,5 +1,5 @@
-// Package abi holds the plugin's binary interface against installed NIXL wheels: no header and no tool of NIXL's, only
-// the tables in the libraries themselves.
+// Package abi checks the plugin's binary interface against installed NIXL wheels. It uses no header and no tool of
+// NIXL, only the tables in the libraries themselves.
 package abi
 
 import (
@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Library is an ELF file with what the checks need of it.
+// Library is an ELF file with the symbols for the checks.
 type Library struct {
 	*elf.File
-	dynamic []elf.Symbol        // by index-1, as relocations count
+	dynamic []elf.Symbol        // by index-1, as in relocations
 	names   map[uint64][]string // defined symbols, by address
 	size    map[string]elf.Symbol
 }
@@ -38,9 +38,9 @@ func Open(path string) (*Library, error) {
 	return l, nil
 }
 
-// VTable gives the entries behind a class's two header words: for each slot the mangled names of the function there
-// (several, where the compiler folded equal functions). A pure virtual function gives "__cxa_pure_virtual", a deleted one
-// or an unnamed address nothing.
+// VTable returns the entries of a class's table after its two header words. Each slot has the mangled names of its
+// function (several if the compiler folded equal functions). A pure virtual function gives "__cxa_pure_virtual". A
+// deleted function or an unnamed address gives nothing.
 func (l *Library) VTable(class string) ([][]string, error) {
 	sym, ok := l.size[fmt.Sprintf("_ZTV%d%s", len(class), class)]
 	if !ok {
@@ -80,7 +80,7 @@ func (l *Library) relocations(f func(at, info uint64, addend int64)) error {
 
 // Signature makes the mangled name of a method independent of its class: "_ZNK15nixlPosixEngine9checkXferEP..." and
 // "_ZNK17nixlBackendEngine9checkXferEP..." both give "_ZNK@9checkXferEP...". Classes in the global namespace number the
-// parts of their methods' names alike, so what follows can be compared as it is.
+// parts of their methods' names alike. The rest of the names can thus be compared literally.
 func Signature(mangled string, classes ...string) (string, bool) {
 	for _, c := range classes {
 		name := fmt.Sprintf("%d%s", len(c), c)
@@ -97,7 +97,7 @@ func Signature(mangled string, classes ...string) (string, bool) {
 	return mangled, false
 }
 
-// StrippedSize is what strip would leave: all that is loaded, and the headers.
+// StrippedSize returns the size after strip: all loaded sections, and the headers.
 func (l *Library) StrippedSize() uint64 {
 	var size uint64
 	for _, s := range l.Sections {

@@ -1,4 +1,4 @@
-// Package hostmem maps kinds of host memory that applications register.
+// Package hostmem maps the kinds of host memory that applications register.
 package hostmem
 
 import (
@@ -7,14 +7,14 @@ import (
 	"gorail/nixlapi"
 )
 
-// Kind says what stands behind a buffer.
+// Kind is the kind of memory behind a buffer.
 type Kind int
 
 // Kinds of memory.
 const (
 	Anon    Kind = iota // private anonymous pages
 	Reserve             // address space only: PROT_NONE, never touched
-	Tiled               // many addresses over few pages: see Windows
+	Tiled               // many addresses over few pages, see Windows
 )
 
 // Alloc maps size bytes.

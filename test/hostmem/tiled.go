@@ -7,14 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tile is the size of what tiled memory repeats: pages, and no divisor of 4 GiB, so that an address cut to 32 bits hits other bytes.
+// Tile is the size of the repeated part of tiled memory. It is a multiple of the page size and no divisor of 4 GiB, so
+// that an address truncated to 32 bits hits other bytes.
 const Tile = 16<<20 + 4096
 
 // Range is a part of a buffer.
 type Range struct{ Off, Len uint64 }
 
-// Windows are the parts of tiled memory that have pages of their own: both ends, and where lengths and addresses outgrow 31 and 32 bits.
-// Between them the memory repeats one tile.
+// Windows returns the parts of tiled memory with their own pages: both ends, and the places where lengths and addresses
+// exceed 31 and 32 bits. The memory between them repeats one tile.
 func Windows(size uint64) []Range {
 	const half = 4 << 20
 	list := []Range{{0, half}}
@@ -31,7 +32,7 @@ func Windows(size uint64) []Range {
 	return append(list, Range{tail, size - tail})
 }
 
-// tiled maps size bytes over the pages of the windows and one tile, at least 64 MiB.
+// tiled maps size bytes over the pages of the windows and one tile.
 func tiled(size int) ([]byte, error) {
 	fd, err := unix.MemfdCreate("gorail-test", unix.MFD_CLOEXEC)
 	if err != nil {

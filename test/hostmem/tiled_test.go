@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Windows are apart and in order, and have both ends; a byte of one is nobody else's, a byte between them is there once a tile.
+// Windows are disjoint and in order, and include both ends. A byte of a window has only one address. A byte between
+// windows repeats once per tile.
 func TestTiled(t *testing.T) {
 	for _, size := range []uint64{77, 6 << 20, 9<<20 + 1, 1<<30 + 5, 4<<30 + 3<<20 + 77, 5 << 30} {
 		w := Windows(size)

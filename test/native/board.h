@@ -1,11 +1,11 @@
-/* The switchboard of an imitated library: what tests may change, count and break, by name, found by dlsym. One source for all of them, which
- * says before it includes this:
+/* The control board of an imitated library: tests change switches, read counters and inject faults by name, through dlsym. All imitated
+ * libraries include this source. Before the include they define:
  *
- *     BOARD(name)                the library's own name of something: ct_##name
- *     SWITCHES, COUNTERS, CALLS  its lists
- *     POLLS(call)                whether a call is made as often as somebody has patience: "*" doesn't mean those. May be left out
+ *     BOARD(name)                the library's own symbol name: ct_##name
+ *     SWITCHES, COUNTERS, CALLS  the library's lists
+ *     POLLS(call)                whether callers poll this call: "*" excludes such calls. Optional
  *
- * and has a lock, BOARD(mu), that everything here takes or wants held. Package board is the Go side.
+ * They also define a lock, BOARD(mu), which everything here takes or requires. Package board is the Go side.
  */
 #include <pthread.h>
 
@@ -27,7 +27,7 @@ static const char *const switches[SW_COUNT] = { SWITCHES(SWITCH) };
 static const char *const counters[CT_COUNT] = { COUNTERS(COUNTER) };
 static const char *const calls[CALL_COUNT] = { CALLS(CALL) };
 static struct fault { long nth, times; int err; } faults[CALL_COUNT], any;
-static long called; /* what can be made to fail */
+static long called; /* calls that can be made to fail */
 static char breaches[4096];
 
 static int due(struct fault *f)
@@ -58,7 +58,7 @@ void BOARD(breach)(const char *what, ...)
     va_end(ap);
 }
 
-/* -1: no such name. */
+/* Returns -1 if there is no such name. */
 int BOARD(control_set)(const char *name, long value)
 {
     int i = native_find(switches, SW_COUNT, name);
@@ -70,7 +70,8 @@ int BOARD(control_set)(const char *name, long value)
     return 0;
 }
 
-/* The n-th call from now of that name, or with "*" of any, and `times` - 1 after it, fail with err; nth 0: none. */
+/* The n-th call from now with that name, or any call for "*", and the `times` - 1 calls after it, fail with err. nth 0:
+ * none. */
 int BOARD(control_fail)(const char *name, long nth, long times, int err)
 {
     int i = native_find(calls, CALL_COUNT, name);
@@ -82,7 +83,7 @@ int BOARD(control_fail)(const char *name, long nth, long times, int err)
     return 0;
 }
 
-/* A counter, or with "*" how many calls there were that can be made to fail. */
+/* A counter, or for "*" the number of calls that could have failed. */
 long BOARD(control_count)(const char *name)
 {
     int i = native_find(counters, CT_COUNT, name);
@@ -94,7 +95,7 @@ long BOARD(control_count)(const char *name)
     return n;
 }
 
-/* What was done that a real library or device would not have borne, a line each. */
+/* Operations that a real library or device would not have accepted, one per line. */
 void BOARD(control_breaches)(char *to, size_t len)
 {
     pthread_mutex_lock(&BOARD(mu));

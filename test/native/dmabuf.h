@@ -1,5 +1,5 @@
-/* What a dmabuf of our libcuda is: a file that says which memory it stands for. Who takes it (test/verbs, test/fabric) maps that; from then
- * on the memory stays, whatever its owner frees. */
+/* A dmabuf of the imitated libcuda: a file that describes a piece of memory. The importers (test/verbs, test/fabric)
+ * map that memory. The memory then stays, even if its owner frees it. */
 #ifndef GORAIL_TEST_DMABUF_H
 #define GORAIL_TEST_DMABUF_H
 
@@ -25,13 +25,14 @@ typedef struct dmabuf {
     dmabuf_piece piece[DMABUF_PIECES];
 } dmabuf;
 
-/* 1: it is one, 0: another file, or none at all. */
+/* Returns 1 if fd is a dmabuf, 0 for another file or a bad descriptor. */
 static inline int dmabuf_read(int fd, dmabuf *out)
 {
     return pread(fd, out, sizeof(*out), 0) == (ssize_t)sizeof(*out) && out->magic == DMABUF_MAGIC;
 }
 
-/* Maps len bytes from offset on, both of whole pages; MAP_FAILED: out of bounds, or the memory has gone. */
+/* Maps len bytes at offset; both are multiples of the page size. Returns MAP_FAILED if they are out of bounds or the
+ * memory is gone. */
 static inline void *dmabuf_map(const dmabuf *d, uint64_t offset, uint64_t len)
 {
     uint64_t at = 0;

@@ -1,4 +1,4 @@
-/* What the boards of all imitated libraries share: names, countdowns, lines about breaches. */
+/* The common code of all boards: names, countdowns, lines about breaches. */
 #ifndef GORAIL_TEST_NAMES_H
 #define GORAIL_TEST_NAMES_H
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The index of a name among n, or -1. */
+/* Returns the index of a name among n, or -1. */
 static inline int native_find(const char *const *names, int n, const char *name)
 {
     for (int i = 0; i < n; i++)
@@ -16,13 +16,13 @@ static inline int native_find(const char *const *names, int n, const char *name)
     return -1;
 }
 
-/* Counts a "the n-th from now" down: 1 when it is this one's turn. 0 stands for none. */
+/* Counts down a "the n-th from now". Returns 1 when the count ends. 0 means none. */
 static inline int native_hit(long *nth)
 {
     return *nth > 0 && --*nth == 0;
 }
 
-/* Writes a line, cut to fit with its '\n', and gives its length. */
+/* Writes a line, truncated to fit with its '\n', and returns its length. */
 static inline size_t native_line(char *to, size_t size, const char *format, va_list args)
 {
     if (size < 2)

@@ -1,8 +1,8 @@
-// Package native builds the C parts of tests: imitated libraries, and programs that run under sanitizers. The folder also
-// has the C that the imitated libraries share: board.h, names.h and dmabuf.h. Package board drives a loaded library.
+// Package native builds the C parts of tests: imitated libraries, and programs with sanitizers. The folder also has the
+// C code that the imitated libraries share: board.h, names.h and dmabuf.h. Package board controls a loaded library.
 //
-// Go builds them instead of meson, so that `go test` of one package works in a bare checkout. What was built is kept in
-// build/native under a hash of its sources, flags and compiler, so that each change is compiled once on a machine.
+// Go builds them instead of meson, so that `go test` of one package works in a bare checkout. Results are kept in
+// build/native under a hash of their sources, flags and compiler. Each version is thus compiled once per machine.
 package native
 
 import (
@@ -23,26 +23,26 @@ import (
 	"gorail/test/skip"
 )
 
-// Part is a shared library or a program in C. Paths are relative to the root of the module.
+// Part is a shared library or a program in C. Paths are relative to the module's root.
 type Part struct {
-	Name    string // of its file
-	Program bool   // not a library
+	Name    string // file name
+	Program bool   // a program instead of a library
 	Sources []string
-	Dirs    []string // all *.c of each are sources, too
+	Dirs    []string // all *.c of each are sources too
 	Include []string // folders for headers
-	Exports string   // of a library: its version script
+	Exports string   // version script of a library
 	SOName  string   // of a library
-	Flags   []string // further ones
+	Flags   []string // further flags
 	Libs    []string // -ldl
 }
 
-// Missing is the error of what this machine lacks.
+// Missing is the error for a capability that this machine lacks.
 type Missing struct{ What string }
 
 func (m *Missing) Error() string { return m.What }
 
-// Build compiles the part if need be, and gives a copy of the test's own: a process that loads two copies has two
-// libraries. The test is skipped where the machine lacks a compiler, a header or a sanitizer.
+// Build compiles the part if needed, and returns a copy for this test: a process that loads two copies has two
+// libraries. The test is skipped if the machine lacks a compiler, a header or a sanitizer.
 func (p Part) Build(t testing.TB) string {
 	t.Helper()
 	made, err := p.Make()
@@ -59,7 +59,7 @@ func (p Part) Build(t testing.TB) string {
 	return path
 }
 
-// Copy copies a file that Make has made.
+// Copy copies a file made by Make.
 func Copy(from, to string) error {
 	text, err := os.ReadFile(from)
 	if err != nil {
@@ -70,7 +70,8 @@ func Copy(from, to string) error {
 
 const compiler = "gcc"
 
-// Make compiles the part if need be, and gives its path in the cache. The error is a Missing for what the machine lacks.
+// Make compiles the part if needed, and returns its path in the cache. The error is a Missing if the machine lacks
+// something.
 func (p Part) Make() (string, error) {
 	version, err := exec.Command(compiler, "--version").Output()
 	if err != nil {
@@ -97,7 +98,7 @@ func (p Part) Make() (string, error) {
 	if _, err := os.Stat(made); err == nil {
 		return made, nil
 	}
-	// Packages are tested side by side: the first one that is ready wins.
+	// Packages are tested in parallel: the first finished build wins.
 	own, err := os.MkdirTemp(dir, p.Name)
 	if err != nil {
 		return "", err
@@ -110,7 +111,7 @@ func (p Part) Make() (string, error) {
 	return made, os.Rename(out, made)
 }
 
-// command is what the compiler is called with, and the files that the result depends on.
+// command returns the compiler's arguments and the files that the result depends on.
 func (p Part) command() (args, inputs []string, err error) {
 	args = []string{"-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"}
 	if !p.Program {
@@ -150,10 +151,10 @@ func (p Part) command() (args, inputs []string, err error) {
 	return append(append(args, p.Libs...), "-pthread"), inputs, nil
 }
 
-// absent finds a header of a system library that is not installed.
+// absent matches the error for a missing header of a system library.
 var absent = regexp.MustCompile(`fatal error: ((?:infiniband|rdma)/\S+): No such file`)
 
-// why turns the compiler's error into a Missing where the machine is the reason.
+// why converts the compiler's error to a Missing if the machine is the reason.
 func (p Part) why(err error) error {
 	if m := absent.FindStringSubmatch(err.Error()); m != nil {
 		return &Missing{"no header " + m[1] + " here"}
@@ -166,20 +167,20 @@ func (p Part) why(err error) error {
 	return err
 }
 
-// links says whether a program can be linked with a flag.
+// links reports whether a program can be linked with a flag.
 func links(flag string) bool {
 	c := exec.Command(compiler, flag, "-x", "c", "-", "-o", "/dev/null")
 	c.Stdin = strings.NewReader("int main(void) { return 0; }\n")
 	return c.Run() == nil
 }
 
-// At is a path below the root of the module.
+// At returns a path below the module's root.
 func At(elem ...string) string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(append([]string{filepath.Dir(file), "..", ".."}, elem...)...)
 }
 
-// cache is a folder for what was built: a new one for this process where the checkout cannot be written.
+// cache returns a folder for build results: a new one for this process if the checkout is read-only.
 var cache = sync.OnceValues(func() (string, error) {
 	dir := At("build", "native")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

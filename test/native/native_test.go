@@ -43,7 +43,7 @@ func TestMake(t *testing.T) {
 	require.NoError(t, os.Remove(first))
 }
 
-// TestMissing: headers and sanitizers that the machine lacks are told from mistakes.
+// TestMissing: missing headers and sanitizers are distinguished from mistakes.
 func TestMissing(t *testing.T) {
 	dir, err := filepath.Rel(At(), t.TempDir())
 	require.NoError(t, err)

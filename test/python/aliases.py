@@ -1,4 +1,4 @@
-"""A plugin folder made by gorail plugins: argv[1] is a backend, the others are shown and load; with --alias argv[1] is GORAIL."""
+"""A plugin folder made by gorail plugins: argv[1] is a backend; all others are listed and load. With --alias argv[1] is GORAIL."""
 
 import sys
 
@@ -11,12 +11,12 @@ assert {"GORAIL", "UCX", "POSIX", "LIBFABRIC"} <= set(shown), shown
 params = a.get_plugin_params(BACKEND)
 if "--alias" in sys.argv:
     assert {"num_workers", "device_list", "ucx_error_handling_mode", "xfer_timeout"} <= params.keys(), params
-    params["num_workers"] = "3"  # as nixlbench: what was shown, changed
+    params["num_workers"] = "3"  # as nixlbench does: a shown parameter, changed
 a.create_backend(BACKEND, params)
 assert a.get_backend_params(BACKEND) == params
 
 src, here = common.buffer(a, 1 << 20, 1)
-if BACKEND != "POSIX":  # which moves between memory and files
+if BACKEND != "POSIX":  # POSIX moves between memory and files
     dst, there = common.buffer(a, 1 << 20, 2)
     h = common.request(a, "WRITE", here, there, "bare", b"n")
     assert common.finish(a, h, a.transfer(h)) == "DONE"

@@ -1,4 +1,4 @@
-"""What the scenarios share: agents, buffers, bounded waits.
+"""Common parts of the scenarios: agents, buffers, bounded waits.
 
 Every scenario is a program: argv[1] is the plugin, exit status 0 means passed.
 """
@@ -14,7 +14,7 @@ import numpy as np
 try:
     from nixl_cu12 import _api as api
     from nixl_cu12 import _bindings as bindings
-except ImportError:  # another CUDA flavour of the same wheel
+except ImportError:  # the wheel for another CUDA version
     from nixl_cu13 import _api as api
     from nixl_cu13 import _bindings as bindings
 
@@ -47,7 +47,7 @@ def finish(a, handle, state, seconds=20):
 
 
 def serve(size, *args, before=()):
-    """A child process: prints its metadata and buffer, then polls until killed. before: what starts it."""
+    """Starts a child that prints its metadata and buffer, then polls until killed. before: a command to start it with."""
     child = subprocess.Popen(
         [*before, sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "target.py"), BACKEND, str(size), *args],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""estimate_xfer_cost answers before a first transfer, for any size, and afterwards."""
+"""estimate_xfer_cost works before a first transfer, for any size, and afterwards."""
 
 import common
 

@@ -1,4 +1,4 @@
-"""A forked child that touches its agent gets an error, no hang; the parent goes on."""
+"""A forked child that uses its agent gets an error and does not hang. The parent keeps working."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ if pid == 0:
         except Exception as e:
             errors += 1
             print("child:", type(e).__name__, e, flush=True)
-    # At least what would reach the peer must have failed.
+    # At least the calls that would reach the peer must have failed.
     os._exit(0 if errors >= 2 else 3)
 
 status = None

@@ -1,7 +1,7 @@
 """A killed peer raises nixlRemoteDisconnectError within two seconds.
 
-argv[2] says when it is killed: idle or inflight; argv[3] the operation;
-argv[4] the progress thread, 0 or 1.
+argv[2] is the moment of the kill: idle or inflight; argv[3] is the operation;
+argv[4] is the progress thread, 0 or 1.
 """
 
 import sys
@@ -25,7 +25,7 @@ began = time.monotonic()
 seen = []
 while time.monotonic() < began + 10:
     try:
-        # One that was complete already is posted again.
+        # A transfer that had completed before the kill is posted again.
         state = common.finish(a, h, "PROC" if when == "inflight" and not seen else a.transfer(h), 5)
         seen.append(state)
         if state == "PROC":
@@ -46,7 +46,7 @@ a.release_xfer_handle(h)
 try:
     a.remove_remote_agent(peer)
 except common.bindings.nixlNotFoundError:
-    pass  # the agent forgot it by itself
+    pass  # the agent has already forgotten the peer
 child, md, remote = common.serve(size)
 peer = a.add_remote_agent(md)
 h = common.request(a, op, local, remote, peer)

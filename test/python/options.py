@@ -1,4 +1,4 @@
-"""Options as Python gives them: all the defaults handed back, one device chosen, a bad value refused and forgotten."""
+"""Options from Python: all defaults handed back, one device selected, a bad value refused without side effects."""
 
 import common
 from common import BACKEND, api
@@ -34,10 +34,10 @@ for bad in ({"xfer_timeout": "10 minutes"}, {"devices": "nosuch0"}, {"libfabric_
             {"devices": "lo", "made_up": "by somebody"}, {"device": "lo"}):
     try:
         c.create_backend(BACKEND, bad)
-    except Exception as e:  # what exactly differs between releases
+    except Exception as e:  # the exact error differs between releases
         print(bad, type(e).__name__, e, flush=True)
     else:
         raise AssertionError(f"{bad} was taken")
-c.create_backend(BACKEND, {"devices": "lo", "engine_config": ""})  # an empty value is none
+c.create_backend(BACKEND, {"devices": "lo", "engine_config": ""})  # an empty value counts as not given
 moves(c, "careless")
 print("\nok", flush=True)

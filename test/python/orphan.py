@@ -1,6 +1,6 @@
-"""A killed peer whose forked child lives on raises nixlRemoteDisconnectError within two seconds.
+"""A killed peer with a live forked child raises nixlRemoteDisconnectError within two seconds.
 
-argv[2] says where the peer lives: in this pid namespace, or in another one, where only its connections tell.
+argv[2] is the peer's place: in this pid namespace, or apart in another, where only its connections show its death.
 """
 
 import os
@@ -11,7 +11,7 @@ import common
 
 size = 65536
 apart = sys.argv[2] == "apart"
-# The peer is not the first process of its namespace: that one's death would end its child, too.
+# The peer is not the first process of its namespace: the death of that process would end the peer's child, too.
 before = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", '"$@"; sleep 60', "sh"] if apart else []
 child, md, remote = common.serve(size, "fork", before=before)
 
@@ -46,7 +46,7 @@ try:
         if time.monotonic() > began + 5:
             sys.exit("no nixlRemoteDisconnectError within 5 s")
     took = time.monotonic() - began
-    os.kill(orphan, 0)  # it lives
+    os.kill(orphan, 0)  # the orphan must be alive
     print(f"nixlRemoteDisconnectError after {took * 1e3:.1f} ms")
     if took > 2:
         sys.exit("too late")

@@ -1,5 +1,5 @@
-// Package python runs scenarios whose exact status only NIXL's Python API tells,
-// and the C++ client that the wheel brings.
+// Package python runs scenarios with NIXL's Python API, which alone reports the exact status, and the wheel's C++
+// client.
 package python
 
 import (
@@ -21,8 +21,7 @@ import (
 	"gorail/test/testenv"
 )
 
-// run executes a program with the plugin's environment and returns what it
-// printed. It and its children die with the deadline.
+// run executes a program with the plugin's environment and returns its output. It and its children die at the deadline.
 func run(t *testing.T, env testenv.Env, timeout time.Duration, setenv []string, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -59,7 +58,7 @@ func play(t *testing.T, env testenv.Env, file string, args ...string) {
 	skip.OrFail(t, env.CheckPython())
 	out, err := run(t, env, 60*time.Second, nil, env.Python, append([]string{file, env.Backend}, args...)...)
 	if err != nil && env.Backend != "GORAIL" && strings.Contains(out, "\nok\n") {
-		// Stock UCX dies in a destructor of the wheel's libnl when all is done.
+		// Stock UCX crashes in a destructor of the wheel's libnl after all work is done.
 		t.Logf("passed, then: %v", err)
 		err = nil
 	}
@@ -80,10 +79,10 @@ func TestPeerKilled(t *testing.T) {
 	}
 }
 
-// TestFork: the child gets errors, the parent goes on.
+// TestFork: the child gets errors, and the parent keeps working.
 func TestFork(t *testing.T) { scenario(t, "forked.py") }
 
-// TestPeerKilledBehindItsChild: a child of the dead peer's that holds what it has inherited does not hide its death.
+// TestPeerKilledBehindItsChild: a child of a dead peer with inherited descriptors does not hide the peer's death.
 func TestPeerKilledBehindItsChild(t *testing.T) {
 	t.Run("here", func(t *testing.T) { scenario(t, "orphan.py", "here") })
 	t.Run("apart", func(t *testing.T) {
@@ -94,11 +93,10 @@ func TestPeerKilledBehindItsChild(t *testing.T) {
 	})
 }
 
-// TestSignals: Ctrl-C works and handlers are what they were, but for those of
-// program faults that a language runtime needs.
+// TestSignals: Ctrl-C works and handlers are unchanged, except for the program faults that a language runtime needs.
 func TestSignals(t *testing.T) { scenario(t, "signals.py", "--lenient") }
 
-// TestOptions: get_plugin_params, create_backend with parameters, and what it refuses.
+// TestOptions: get_plugin_params, create_backend with parameters, and refused parameters.
 func TestOptions(t *testing.T) {
 	if b := testenv.Load().Backend; b != "GORAIL" {
 		t.Skipf("these are not the options of %s", b)
@@ -106,10 +104,10 @@ func TestOptions(t *testing.T) {
 	scenario(t, "options.py")
 }
 
-// TestRegisterRefused: what is no memory is refused as stock UCX refuses it, and FILE memory always.
+// TestRegisterRefused: ranges that are not memory are refused as in stock UCX, and FILE memory always.
 func TestRegisterRefused(t *testing.T) { besideStock(t, "refused.py") }
 
-// TestEstimate: estimate_xfer_cost answers before a first transfer, as stock UCX does.
+// TestEstimate: estimate_xfer_cost works before a first transfer, as in stock UCX.
 func TestEstimate(t *testing.T) { besideStock(t, "estimate.py") }
 
 // TestExampleClient runs the wheel's own C++ client.
@@ -121,7 +119,7 @@ func TestExampleClient(t *testing.T) {
 	}
 	lib, err := nixlapi.LibDir(env.WheelDir)
 	require.NoError(t, err)
-	// pip installs it without the permission to execute it.
+	// pip installs the client without the permission to execute it.
 	code, err := os.ReadFile(found[0])
 	require.NoError(t, err)
 	exe := filepath.Join(t.TempDir(), "nixl_example")
@@ -134,7 +132,8 @@ func TestExampleClient(t *testing.T) {
 	}
 }
 
-// TestPluginFolder: what gorail plugins has made serves Python, which finds GORAIL, the wheel's own UCX and POSIX, and GORAIL as UCX.
+// TestPluginFolder: Python can use a folder made by gorail plugins. It finds GORAIL, the wheel's own UCX and POSIX, and
+// GORAIL as UCX.
 func TestPluginFolder(t *testing.T) {
 	env := testenv.Need(t)
 	skip.OrFail(t, env.CheckPython())
@@ -153,13 +152,13 @@ func TestPluginFolder(t *testing.T) {
 			env := env
 			env.PluginDir = made.Plugins
 			out, err := run(t, env, 60*time.Second, nil, env.Python, append([]string{"aliases.py", tt.backend}, tt.args...)...)
-			require.Contains(t, out, "\nok\n", err) // stock UCX dies in a destructor when all is done
+			require.Contains(t, out, "\nok\n", err) // stock UCX crashes in a destructor after all work is done
 		})
 	}
 }
 
-// TestTogether: one agent has GORAIL, the wheel's UCX, POSIX and GDS_MT, and each moves what it is for, whichever was loaded first; also
-// where Go's runtime verifies its own code. GDS_MT gets a libcufile and a libcudart of ours, as there need be no GPU.
+// TestTogether: one agent has GORAIL, the wheel's UCX, POSIX and GDS_MT. Each moves its kind of memory, in any order of
+// loading, also with Go's runtime self-checks. GDS_MT gets an imitated libcufile and libcudart, so no GPU is needed.
 func TestTogether(t *testing.T) {
 	env := testenv.Need(t)
 	skip.OrFail(t, env.CheckPython())
@@ -177,7 +176,7 @@ func TestTogether(t *testing.T) {
 			t.Run(name+"/"+debug, func(t *testing.T) {
 				out, err := run(t, env, 60*time.Second, []string{"LD_LIBRARY_PATH=" + strings.Join(libs, ":"), "GODEBUG=" + debug}, env.Python,
 					append([]string{"together.py", "GORAIL"}, order...)...)
-				require.Contains(t, out, "\nok\n", err) // stock UCX dies in a destructor when all is done
+				require.Contains(t, out, "\nok\n", err) // stock UCX crashes in a destructor after all work is done
 			})
 		}
 	}

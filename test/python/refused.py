@@ -1,7 +1,7 @@
-"""Memory that is none is refused, and what that leaves of the agent's metadata; the same for stock UCX where it refuses.
+"""Ranges that are not memory are refused. Also checks the effect on the agent's metadata, and on stock UCX where it refuses.
 
 A refused registration leaves an empty list of the memory type in the agent's metadata (NIXL 1.5), which no peer can load. A
-registration of that type that succeeds ends that, and so does deregistering an empty list.
+successful registration of that type repairs the metadata. Deregistering an empty list also does.
 """
 
 import common
@@ -46,7 +46,7 @@ assert not registers(a, 0, 4096)
 assert loadable(a), "there is good memory of the type"
 assert registers(a, desc[0][0], 0), "no bytes are nobody's"
 
-# Files are no memory: UCX takes their offset for an address, and refuses 0 alone.
+# Files are not memory: UCX treats their offset as an address and refuses only 0.
 for kind in ("FILE", "BLOCK", "OBJ"):
     assert not registers(a, 0, 4096, kind)
     assert not loadable(a)
@@ -56,7 +56,7 @@ for kind in ("FILE", "BLOCK", "OBJ"):
     if ours:
         forget(a, kind)
 
-# What is registered moves as before.
+# The registered memory can be used as before.
 b = common.agent("second")
 to, there = common.buffer(b, 1 << 20, 2)
 a.add_remote_agent(b.get_agent_metadata())

@@ -1,4 +1,4 @@
-"""Creating a backend leaves the process's signals alone; Ctrl-C still works."""
+"""Creating a backend does not change the process's signals. Ctrl-C still works."""
 
 import os
 import signal
@@ -51,13 +51,13 @@ if os.fork() == 0:
     os.kill(pid, signal.SIGINT)
     os._exit(0)
 try:
-    os.write(w, b"x")  # not before fork has returned: it warns of threads, and eats a KeyboardInterrupt while it does
+    os.write(w, b"x")  # not before fork returns: fork warns of threads, and swallows a KeyboardInterrupt during the warning
     time.sleep(5)
     sys.exit("SIGINT was lost")
 except KeyboardInterrupt:
     assert time.monotonic() - started < 2, "SIGINT came late"
 os.wait()
-# A runtime may need the signals of program faults and one of its own (SIGURG).
+# A runtime may need the signals of program faults and SIGURG.
 allowed = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGURG} if "--lenient" in sys.argv else set()
 bad = [n for n in changed if n not in allowed]
 if bad:

@@ -1,4 +1,4 @@
-"""The far side of a scenario; see common.serve. argv[3] fork: a child of its own lives on for a minute."""
+"""The target of a scenario, see common.serve. With argv[3] fork, a child of the target lives for a minute."""
 
 import os
 import select

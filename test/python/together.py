@@ -1,4 +1,4 @@
-"""Backends of other kinds beside GORAIL in one agent, each at work: argv[2:] names them, in the order they are made."""
+"""Other backends beside GORAIL in one agent, all in use. argv[2:] names them, in the order of their creation."""
 
 import os
 import sys
@@ -50,6 +50,6 @@ def file(name):
 
 
 work = {"GORAIL": network, "UCX": network, "POSIX": file, "GDS_MT": file}
-for name in names * 2:  # each again, after all others
+for name in names * 2:  # each again, after all the others
     work[name](name)
 print("\nok", flush=True)

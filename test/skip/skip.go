@@ -1,4 +1,4 @@
-// Package skip is the one way in which tests treat what a machine lacks.
+// Package skip is the only way in which tests handle a capability that the machine lacks.
 package skip
 
 import (
@@ -6,14 +6,14 @@ import (
 	"os"
 )
 
-// TB is the part of testing.TB that is used here.
+// TB is the used part of testing.TB.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 	Skipf(format string, args ...any)
 }
 
-// OrFail skips a test for the reason that err gives. Where CI is set, what is missing is a failure. With nil it does nothing.
+// OrFail skips a test with err as the reason. If CI is set, it fails the test instead. With nil it does nothing.
 func OrFail(t TB, err error) {
 	t.Helper()
 	if err == nil {
@@ -25,7 +25,7 @@ func OrFail(t TB, err error) {
 	t.Skipf("%v", err)
 }
 
-// UnlessRoot skips what this user may not do; why says what that is.
+// UnlessRoot skips a test that needs root. why names the missing permission.
 func UnlessRoot(t TB, why string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -1,5 +1,5 @@
-// Package testenv tells the tests which NIXL wheel, plugin and interpreter to
-// use, and skips (or, under CI, fails) when one is missing.
+// Package testenv tells tests which NIXL wheel, plugin and interpreter to use. It skips a test (or fails it under CI)
+// if one is missing.
 package testenv
 
 import (
@@ -13,16 +13,16 @@ import (
 	"gorail/test/skip"
 )
 
-// Variables that choose what is tested.
+// Variables that select what is tested.
 const (
 	EnvBackend = "GORAIL_TEST_BACKEND" // plugin name, default GORAIL
 	EnvPlugins = "GORAIL_PLUGIN_DIR"   // folder of libplugin_<backend>.so
 	EnvWheel   = "NIXL_WHEEL_DIR"      // site-packages with nixl-cu12
 	EnvPython  = "GORAIL_PYTHON"       // interpreter that imports nixl_cu12
-	EnvPatient = "GORAIL_TEST_PATIENT" // a whole number: so many times longer may take what has no promised time
+	EnvPatient = "GORAIL_TEST_PATIENT" // a whole number: multiplies the time limits of Patient
 )
 
-// Patient is a time limit of a test, longer where the machine is slow.
+// Patient returns a time limit of a test, longer on a slow machine.
 func Patient(d time.Duration) time.Duration {
 	if n, err := strconv.Atoi(os.Getenv(EnvPatient)); err == nil && n > 0 {
 		return d * time.Duration(n)
@@ -30,7 +30,7 @@ func Patient(d time.Duration) time.Duration {
 	return d
 }
 
-// TB is the part of testing.TB that is used, so that a program which imports worker does not import testing.
+// TB is the used part of testing.TB, so that a program which imports worker does not import testing.
 type TB interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -39,7 +39,7 @@ type TB interface {
 	Cleanup(func())
 }
 
-// Env is what the variables resolve to.
+// Env has the values of the variables.
 type Env struct {
 	Backend   string
 	PluginDir string
@@ -54,7 +54,7 @@ func or(key, fallback string) string {
 	return fallback
 }
 
-// Root is the repository: the nearest folder upwards with a go.mod.
+// Root returns the repository: the nearest parent folder with a go.mod.
 func Root() string {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -70,7 +70,7 @@ func Root() string {
 	}
 }
 
-// Load resolves the variables without checking that anything exists.
+// Load resolves the variables without checking that files exist.
 func Load() Env {
 	root := Root()
 	e := Env{
@@ -88,8 +88,8 @@ func Load() Env {
 	return e
 }
 
-// PluginDirOf is where a backend's plugin is: the folder under test when it is
-// there, else the wheel's own.
+// PluginDirOf returns the folder of a backend's plugin: the folder under test if it has the plugin, else the wheel's
+// own.
 func (e Env) PluginDirOf(backend string) string {
 	dir := or(EnvPlugins, filepath.Join(Root(), "build"))
 	if _, err := os.Stat(filepath.Join(dir, PluginFile(backend))); err == nil {
@@ -103,10 +103,10 @@ func (e Env) PluginDirOf(backend string) string {
 	return dir
 }
 
-// PluginFile is the name NIXL looks for.
+// PluginFile returns the file name that NIXL looks for.
 func PluginFile(backend string) string { return "libplugin_" + backend + ".so" }
 
-// Check says what is missing, if anything.
+// Check returns an error if a needed file is missing.
 func (e Env) Check() error {
 	if e.WheelDir == "" {
 		return fmt.Errorf("no NIXL wheel: pip install --no-deps nixl-cu12 numpy into .venv, or set %s", EnvWheel)
@@ -120,7 +120,7 @@ func (e Env) Check() error {
 	return nil
 }
 
-// CheckPython says whether the interpreter is missing.
+// CheckPython returns an error if the interpreter is missing.
 func (e Env) CheckPython() error {
 	if _, err := os.Stat(e.Python); err != nil {
 		return fmt.Errorf("no interpreter with NIXL: set %s (%w)", EnvPython, err)
@@ -128,7 +128,7 @@ func (e Env) CheckPython() error {
 	return nil
 }
 
-// Need loads the environment or skips.
+// Need loads the environment, or skips the test.
 func Need(t TB) Env {
 	t.Helper()
 	e := Load()

@@ -1,5 +1,5 @@
-// Package wheels runs one plugin binary in several NIXL releases: those that NIXL_WHEELS lists (site-packages folders
-// joined by ':'), else the one installed.
+// Package wheels runs one plugin binary in several NIXL releases: those of NIXL_WHEELS (site-packages folders joined by
+// ':'), else the installed one.
 package wheels
 
 import (
@@ -40,7 +40,7 @@ func TestWheels(t *testing.T) {
 	}
 }
 
-// TestWheelsCompared: the table of backend functions of each release was held against the one that we know, and the release is named.
+// TestWheelsCompared: the plugin compared the table of backend functions of each release, and logs the release.
 func TestWheelsCompared(t *testing.T) {
 	env := testenv.Need(t)
 	dirs := filepath.SplitList(os.Getenv("NIXL_WHEELS"))

@@ -8,14 +8,14 @@ import (
 	"gorail/nixlapi"
 )
 
-// slice bounds how long a waiting command keeps the agent's thread.
+// slice limits how long a waiting command keeps the agent's thread.
 const slice = time.Millisecond
 
-// nap keeps a polling test process from starving its peer on a small machine.
-const nap = 20 * time.Microsecond
+// pollPause prevents a polling test process from starving its peer on a small machine.
+const pollPause = 20 * time.Microsecond
 
-// pauseAll is a pause of an application that polls seldom, whatever it finds.
-const pauseAll = time.Millisecond
+// slowPoll is the shortest pause that also follows successful polls.
+const slowPoll = time.Millisecond
 
 // agent is one NIXL agent of the worker and the thread that calls it.
 type agent struct {
@@ -23,12 +23,12 @@ type agent struct {
 	b     *nixlapi.Backend
 	queue chan func() // nil: commands call from any thread
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	xfers   map[int]*xfer
 	lists   map[int]*nixlapi.Dlist
 	inbox   []nixlapi.Notif
 	polling bool
-	pause   time.Duration // between polls that found nothing; of every poll from pauseAll on
+	pause   time.Duration // between empty polls; from slowPoll on, between all polls
 	pollErr *nixlapi.Error
 }
 
@@ -46,7 +46,7 @@ func newAgentLoop(concurrent bool) *agent {
 	return g
 }
 
-// run is the agent's thread. It polls for notifications in between when asked.
+// run is the agent's thread. If enabled, it polls for notifications between commands.
 func (g *agent) run() {
 	runtime.LockOSThread()
 	for {
@@ -66,7 +66,7 @@ func (g *agent) run() {
 			}
 			f()
 		default:
-			if n := g.poll(); pause > 0 && (n == 0 || pause >= pauseAll) {
+			if n := g.poll(); pause > 0 && (n == 0 || pause >= slowPoll) {
 				time.Sleep(pause)
 			}
 		}
@@ -84,14 +84,14 @@ func (g *agent) do(f func()) {
 	<-done
 }
 
-// until calls cond on the agent's thread, in slices, till it holds or time is up.
+// until calls cond on the agent's thread, in slices, until cond holds or the time is up.
 func (g *agent) until(timeout time.Duration, cond func() bool) bool {
 	ok := false
 	for end := time.Now().Add(timeout); !ok && time.Now().Before(end); {
 		g.do(func() {
 			for stop := time.Now().Add(slice); !ok && time.Now().Before(stop); {
 				if ok = cond(); !ok {
-					time.Sleep(nap)
+					time.Sleep(pollPause)
 				}
 			}
 		})
@@ -99,7 +99,7 @@ func (g *agent) until(timeout time.Duration, cond func() bool) bool {
 	return ok
 }
 
-// polls says whether it polls in between, and how long it pauses.
+// polls returns whether the thread polls between commands, and its pause.
 func (g *agent) polls() (on bool, pause time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +114,7 @@ func (g *agent) setPolling(on bool, pause time.Duration) {
 	})
 }
 
-// poll moves new notifications into the inbox and returns how many came.
+// poll moves new notifications into the inbox and returns their number.
 func (g *agent) poll() int {
 	n, err := g.a.Notifs()
 	if len(n) == 0 && err == nil {
@@ -145,7 +145,7 @@ func (g *agent) inboxLen() int {
 	return len(g.inbox)
 }
 
-// close releases what is left and destroys the agent.
+// close releases all requests and lists, and destroys the agent.
 func (g *agent) close() error {
 	var err error
 	g.do(func() {
@@ -154,7 +154,7 @@ func (g *agent) close() error {
 		g.polling = false
 		for _, x := range g.xfers {
 			if x.x.Release() != nil {
-				_ = x.x.Release() // the second one is final
+				_ = x.x.Release() // the second release is final
 			}
 		}
 		for _, l := range g.lists {

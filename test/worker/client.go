@@ -11,22 +11,22 @@ import (
 	"gorail/test/testenv"
 )
 
-// Deadline bounds every command that has no timeout of its own.
+// Deadline limits every command without its own timeout.
 var Deadline = testenv.Patient(60 * time.Second)
 
-// grace is added to the timeout of a command that has one.
+// grace is added to a command's own timeout.
 var grace = testenv.Patient(20 * time.Second)
 
-// Options say how to start a worker.
+// Options describe how to start a worker.
 type Options struct {
 	Env     testenv.Env
-	Setenv  []string             // KEY=VALUE, on top of the environment of the test
-	Verbose bool                 // print what the worker prints
+	Setenv  []string             // KEY=VALUE, added to the test's environment
+	Verbose bool                 // print the worker's output
 	Attr    *syscall.SysProcAttr // namespaces, credentials
-	Stderr  *os.File             // its standard error; nil: Output has it
+	Stderr  *os.File             // the worker's standard error; nil: same as its standard output
 }
 
-// process says how to start one.
+// process returns the options of the worker's process.
 func (o Options) process() subprocess.Options {
 	env := append([]string{envRun + "=1", envWheel + "=" + o.Env.WheelDir, "NIXL_PLUGIN_DIR=" + o.Env.PluginDir,
 		// UCX would replace the Go runtime's fault handlers.
@@ -40,7 +40,7 @@ type Worker struct {
 	t testenv.TB
 }
 
-// Start runs a worker that the test's cleanup ends.
+// Start starts a worker. The test's cleanup ends it.
 func Start(t testenv.TB, o Options) *Worker {
 	t.Helper()
 	c, err := subprocess.Start(o.process(), service)
@@ -50,7 +50,7 @@ func Start(t testenv.TB, o Options) *Worker {
 	return supervise(t, c)
 }
 
-// supervise has the test's cleanup end a worker, by SIGKILL if need be.
+// supervise makes the test's cleanup end a worker, with SIGKILL if needed.
 func supervise(t testenv.TB, c *subprocess.Client) *Worker {
 	w := &Worker{c, t}
 	t.Cleanup(w.end)
@@ -65,7 +65,7 @@ func (w *Worker) Stop() { _ = w.Signal(syscall.SIGSTOP) }
 // Cont sends SIGCONT.
 func (w *Worker) Cont() { _ = w.Signal(syscall.SIGCONT) }
 
-// Exit destroys the agents, ends the process and returns how it ended.
+// Exit destroys the agents, ends the process and returns its failure.
 func (w *Worker) Exit() error {
 	w.t.Helper()
 	out := call[ErrOut](w, "Shutdown", Ref{}, Deadline)
@@ -85,7 +85,7 @@ func (w *Worker) Stats() Stats {
 	return call[Stats](w, "ProcessStats", Ref{}, Deadline)
 }
 
-// Future is a command under way.
+// Future is a running command.
 type Future[R any] struct {
 	*subprocess.Future[R]
 	w *Worker
@@ -101,7 +101,7 @@ func call[R any](w *Worker, method string, args any, limit time.Duration) R {
 	return async[R](w, method, args, limit).Wait()
 }
 
-// Wait returns the reply. A missed deadline or a dead worker fails the test; Result is for a worker that may die.
+// Wait returns the reply. A missed deadline or a dead worker fails the test. Use Result for a worker that may die.
 func (f *Future[R]) Wait() R {
 	f.w.t.Helper()
 	r, err := f.Result()

@@ -37,7 +37,7 @@ func (a *Agent) Close() error {
 	return asErr(call[ErrOut](a.Worker, "CloseAgent", Ref{Agent: a.id}, Deadline).Err)
 }
 
-// manyRegions bounds the registration of a hundred thousand on four rails of a busy machine.
+// manyRegions limits the registration of a hundred thousand regions on four rails of a busy machine.
 var manyRegions = 5 * Deadline
 
 // Register registers every block of the sides in one call.
@@ -62,7 +62,7 @@ func (a *Agent) Metadata() []byte {
 	return out.Blob
 }
 
-// PartialMetadata exports some regions, or the connection info alone.
+// PartialMetadata exports the regions of the sides; without sides only the connection info.
 func (a *Agent) PartialMetadata(s ...Side) ([]byte, error) {
 	a.t.Helper()
 	out := call[MDOut](a.Worker, "PartialMD", RegArgs{a.id, s}, manyRegions)
@@ -96,7 +96,7 @@ func (a *Agent) Connect(peer string) error {
 	return asErr(call[MDOut](a.Worker, "Connect", MDArgs{Agent: a.id, Name: peer}, Deadline).Err)
 }
 
-// Knows asks whether a peer is loaded. See nixlapi.Agent.Knows.
+// Knows reports whether a peer is loaded. See nixlapi.Agent.Knows.
 func (a *Agent) Knows(peer string) bool {
 	a.t.Helper()
 	return call[MDOut](a.Worker, "Knows", MDArgs{Agent: a.id, Name: peer}, Deadline).Known
@@ -108,36 +108,37 @@ func (a *Agent) GenNotif(peer string, msg []byte) error {
 	return asErr(call[ErrOut](a.Worker, "GenNotif", NotifArgs{Agent: a.id, Peer: peer, Msg: msg}, Deadline).Err)
 }
 
-// GenNotifsAsync sends n notifications that say prefix and their number.
+// GenNotifsAsync sends n notifications with prefix and their number as text.
 func (a *Agent) GenNotifsAsync(peer, prefix string, n int) *Future[ErrOut] {
 	return async[ErrOut](a.Worker, "GenNotif", NotifArgs{Agent: a.id, Peer: peer, Prefix: prefix, Count: n}, 2*Deadline)
 }
 
-// Polling makes the agent poll for notifications in the background, or stop.
+// Polling turns polling for notifications in the background on or off.
 func (a *Agent) Polling(on bool) {
 	a.t.Helper()
-	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, on, nap}, Deadline)
+	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, on, pollPause}, Deadline)
 }
 
-// PollEvery is Polling(true) of an application that polls seldom: it pauses after each poll, for a millisecond at least.
+// PollEvery is Polling(true) for an application that polls seldom. It pauses after each poll, for a millisecond at
+// least.
 func (a *Agent) PollEvery(pause time.Duration) {
 	a.t.Helper()
 	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, true, pause}, Deadline)
 }
 
-// Spinning is Polling(true) without naps: the agent does nothing else.
+// Spinning is Polling(true) without pauses.
 func (a *Agent) Spinning() {
 	a.t.Helper()
 	call[ErrOut](a.Worker, "Polling", PollingArgs{a.id, true, 0}, Deadline)
 }
 
-// WaitNotifs polls until n notifications came; fewer when time is up.
+// WaitNotifs polls until n notifications have come. It returns fewer if the time is up.
 func (a *Agent) WaitNotifs(n int, timeout time.Duration) []nixlapi.Notif {
 	a.t.Helper()
 	return a.WaitNotifsAsync(n, timeout).Wait().Notifs
 }
 
-// WaitNotifsAsync is WaitNotifs under way.
+// WaitNotifsAsync starts WaitNotifs.
 func (a *Agent) WaitNotifsAsync(n int, timeout time.Duration) *Future[NotifOut] {
 	return async[NotifOut](a.Worker, "WaitNotifs", WaitArgs{Agent: a.id, N: n, Timeout: timeout}, timeout+grace)
 }

@@ -25,7 +25,8 @@ func (w *Worker) Alloc(size uint64, kind hostmem.Kind) *Buf {
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size}
 }
 
-// OnMachine is the GPU that stands for one of the imitation's: where the tests use this machine's and it has fewer, one for several.
+// OnMachine maps a GPU of the imitated driver to a GPU of this machine, if the tests use real GPUs. Several map to one
+// if the machine has fewer.
 func OnMachine(device int) int {
 	if os.Getenv("GORAIL_TEST_CUDA") == "" {
 		return device
@@ -34,7 +35,7 @@ func OnMachine(device int) int {
 	return device % max(1, len(found))
 }
 
-// AllocGPU makes memory of a GPU.
+// AllocGPU allocates GPU memory.
 func (w *Worker) AllocGPU(size uint64, m GPUMem) *Buf {
 	w.t.Helper()
 	m.Device = OnMachine(m.Device)
@@ -42,7 +43,7 @@ func (w *Worker) AllocGPU(size uint64, m GPUMem) *Buf {
 	return &Buf{w: w, id: out.ID, Addr: out.Addr, Size: size, Mem: nixlapi.VRAM, Dev: uint64(m.Device)}
 }
 
-// GPUBuffer makes memory of a GPU, fills it and registers it with the agent.
+// GPUBuffer allocates GPU memory, fills it and registers it with the agent.
 func (a *Agent) GPUBuffer(size, seed uint64, m GPUMem) *Buf {
 	a.t.Helper()
 	b := a.AllocGPU(size, m)
@@ -53,8 +54,8 @@ func (a *Agent) GPUBuffer(size, seed uint64, m GPUMem) *Buf {
 	return b
 }
 
-// GPUState ends the worker's own use of GPUs, and says what of the driver is still open, and what was done wrong; "" for neither, or where
-// the driver doesn't tell.
+// GPUState ends the worker's own use of GPUs. It returns the driver's open objects and the misuses of the driver; ""
+// for none, or if the driver does not report them.
 func (w *Worker) GPUState() (open, wrong string) {
 	w.t.Helper()
 	out := call[GPUStateOut](w, "GPUState", Ref{}, Deadline)
@@ -67,13 +68,13 @@ func (w *Worker) GPUSwitch(name string, value int) {
 	call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "switch", Name: name, A: value}, Deadline)
 }
 
-// GPUFail makes the n-th call of its driver from now fail, "*" is any; n = 0: none.
+// GPUFail makes the n-th call of its driver from now fail; "*" means any call; n = 0: none.
 func (w *Worker) GPUFail(name string, nth, result int) {
 	w.t.Helper()
 	call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "fail", Name: name, A: nth, B: result}, Deadline)
 }
 
-// GPUCount reads a counter of its driver's.
+// GPUCount reads a counter of the worker's driver.
 func (w *Worker) GPUCount(name string) int {
 	w.t.Helper()
 	return call[GPUControlOut](w, "GPUControl", GPUControlArgs{Do: "count", Name: name}, Deadline).N
@@ -90,7 +91,7 @@ func (a *Agent) Buffer(size, seed uint64) *Buf {
 	return b
 }
 
-// Free unmaps it.
+// Free unmaps the buffer.
 func (b *Buf) Free() {
 	b.w.t.Helper()
 	call[ErrOut](b.w, "Free", MemArgs{ID: b.id}, Deadline)
@@ -107,26 +108,26 @@ func (b *Buf) Span(off, n uint64) Side {
 // All is the whole buffer as one block.
 func (b *Buf) All() Side { return b.Span(0, b.Size) }
 
-// Fill writes the whole pattern of a seed.
+// Fill writes the pattern of a seed to the whole buffer.
 func (b *Buf) Fill(seed uint64) {
 	b.w.t.Helper()
 	call[ErrOut](b.w, "Fill", MemArgs{ID: b.id, N: b.Size, Seed: seed}, Deadline)
 }
 
-// FillRange writes n bytes at off with the pattern from its position pos on.
+// FillRange writes n bytes at off with the pattern, starting at the pattern's position pos.
 func (b *Buf) FillRange(off, n, seed, pos uint64) {
 	b.w.t.Helper()
 	call[ErrOut](b.w, "Fill", MemArgs{ID: b.id, Off: off, N: n, Seed: seed, SeedOff: pos}, Deadline)
 }
 
-// Diff is the first byte of [off, off+n) that differs from the pattern from its
-// position pos on, or -1.
+// Diff returns the first byte of [off, off+n) that differs from the pattern, or -1. The pattern starts at its position
+// pos.
 func (b *Buf) Diff(off, n, seed, pos uint64) int64 {
 	b.w.t.Helper()
 	return call[DiffOut](b.w, "Diff", MemArgs{ID: b.id, Off: off, N: n, Seed: seed, SeedOff: pos}, Deadline).At
 }
 
-// Want fails the test unless the whole buffer is the pattern of the seed.
+// Want fails the test unless the whole buffer has the pattern of the seed.
 func (b *Buf) Want(seed uint64) {
 	b.w.t.Helper()
 	if at := b.Diff(0, b.Size, seed, 0); at >= 0 {
@@ -134,8 +135,8 @@ func (b *Buf) Want(seed uint64) {
 	}
 }
 
-// WantBlocks fails the test unless block i of at is block i of from in the
-// pattern of seed, and every other byte is the pattern of own.
+// WantBlocks fails the test unless block i of at equals block i of from in the pattern of seed, and every other byte
+// has the pattern of own.
 func (b *Buf) WantBlocks(own uint64, at Layout, seed uint64, from Layout) {
 	b.w.t.Helper()
 	out := call[DiffOut](b.w, "DiffBlocks", MemArgs{ID: b.id, Own: own, At: at, Seed: seed, From: from}, Deadline)

@@ -11,7 +11,7 @@ type XferSpec struct {
 	Op            nixlapi.Op
 	Local, Remote Side
 	Peer          string
-	Notif         []byte // nil: none; empty: an empty one
+	Notif         []byte // nil: none; empty: a notification with an empty message
 	NoMerge       bool
 }
 
@@ -19,7 +19,7 @@ type XferSpec struct {
 type Xfer struct {
 	a  *Agent
 	id int
-	// Prepared is how long making the request took.
+	// Prepared is the time to create the request.
 	Prepared time.Duration
 }
 
@@ -41,13 +41,13 @@ func (a *Agent) xfer(method string, args XferArgs) (*Xfer, error) {
 	return &Xfer{a: a, id: out.ID, Prepared: out.Took}, asErr(out.Err)
 }
 
-// TryXfer makes a request.
+// TryXfer creates a request.
 func (a *Agent) TryXfer(s XferSpec) (*Xfer, error) {
 	a.t.Helper()
 	return a.xfer("CreateXfer", a.args(s))
 }
 
-// Xfer makes a request or fails the test.
+// Xfer creates a request or fails the test.
 func (a *Agent) Xfer(s XferSpec) *Xfer {
 	a.t.Helper()
 	x, err := a.TryXfer(s)
@@ -57,7 +57,7 @@ func (a *Agent) Xfer(s XferSpec) *Xfer {
 	return x
 }
 
-// Prep prepares a descriptor list for peer, or the own side for "".
+// Prep prepares a descriptor list for peer, or for the own side if peer is "".
 func (a *Agent) Prep(peer string, s Side) *Dlist {
 	a.t.Helper()
 	out := call[XferOut](a.Worker, "PrepDlist", XferArgs{Agent: a.id, Peer: peer, Local: s}, 2*Deadline)
@@ -67,13 +67,13 @@ func (a *Agent) Prep(peer string, s Side) *Dlist {
 	return &Dlist{a: a, id: out.ID, Prepared: out.Took}
 }
 
-// Release gives the list back.
+// Release releases the list.
 func (d *Dlist) Release() error {
 	d.a.t.Helper()
 	return asErr(call[ErrOut](d.a.Worker, "ReleaseDlist", Ref{d.a.id, d.id}, Deadline).Err)
 }
 
-// MakeXfer makes a request of indices into two prepared lists.
+// MakeXfer creates a request from indices into two prepared lists.
 func (a *Agent) MakeXfer(s XferSpec, l *Dlist, li []int32, r *Dlist, ri []int32) *Xfer {
 	a.t.Helper()
 	args := a.args(s)
@@ -90,17 +90,17 @@ func (x *Xfer) post(mode PostMode, msg []byte) XferOut {
 	return call[XferOut](x.a.Worker, "Post", PostArgs{x.a.id, x.id, mode, msg}, Deadline)
 }
 
-// Post posts as the request was made.
+// Post posts with the notification given at creation.
 func (x *Xfer) Post() nixlapi.Status { x.a.t.Helper(); return x.post(AsMade, nil).Status }
 
-// PostTimed is Post with the time that it took in the worker.
+// PostTimed is Post; it also returns the time of the post in the worker.
 func (x *Xfer) PostTimed() (nixlapi.Status, time.Duration) {
 	x.a.t.Helper()
 	out := x.post(AsMade, nil)
 	return out.Status, out.Took
 }
 
-// PostNotif posts with a notification of its own.
+// PostNotif posts with its own notification.
 func (x *Xfer) PostNotif(msg []byte) nixlapi.Status {
 	x.a.t.Helper()
 	return x.post(WithNotif, msg).Status
@@ -109,24 +109,24 @@ func (x *Xfer) PostNotif(msg []byte) nixlapi.Status {
 // PostQuiet posts without a notification.
 func (x *Xfer) PostQuiet() nixlapi.Status { x.a.t.Helper(); return x.post(NoNotif, nil).Status }
 
-// Status asks once.
+// Status polls once.
 func (x *Xfer) Status() nixlapi.Status {
 	x.a.t.Helper()
 	return call[XferOut](x.a.Worker, "Status", Ref{x.a.id, x.id}, Deadline).Status
 }
 
-// Wait polls until the request ended; InProgress when time is up.
+// Wait polls until the request has ended. It returns InProgress if the time is up.
 func (x *Xfer) Wait(timeout time.Duration) nixlapi.Status {
 	x.a.t.Helper()
 	return x.WaitAsync(timeout).Wait().Status
 }
 
-// WaitAsync is Wait under way; its reply has the time it took.
+// WaitAsync starts Wait. Its reply has the waiting time.
 func (x *Xfer) WaitAsync(timeout time.Duration) *Future[XferOut] {
 	return async[XferOut](x.a.Worker, "Wait", WaitArgs{Agent: x.a.id, ID: x.id, Timeout: timeout}, timeout+grace)
 }
 
-// Do posts, waits for Success or fails the test.
+// Do posts and waits for Success, or fails the test.
 func (x *Xfer) Do(timeout time.Duration) {
 	x.a.t.Helper()
 	s := x.Post()
@@ -151,16 +151,16 @@ func (x *Xfer) Cost() (us int64, backend string, err error) {
 	return out.Us, out.Backend, asErr(out.Err)
 }
 
-// LoopAsync posts the request again and again inside the worker.
+// LoopAsync posts the request repeatedly inside the worker.
 func (x *Xfer) LoopAsync(l LoopArgs) *Future[LoopResult] {
 	l.Agent, l.ID = x.a.id, x.id
 	return async[LoopResult](x.a.Worker, "Loop", l, l.Timeout+grace)
 }
 
-// ID names the request in LoopArgs.Beside.
+// ID returns the request's number for LoopArgs.Beside.
 func (x *Xfer) ID() int { return x.id }
 
-// Loop is LoopAsync and its end.
+// Loop runs LoopAsync to its end.
 func (x *Xfer) Loop(l LoopArgs) LoopResult {
 	x.a.t.Helper()
 	return x.LoopAsync(l).Wait()

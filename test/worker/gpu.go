@@ -7,28 +7,28 @@ import (
 	"gorail/test/hostmem"
 )
 
-// GPU is an application's use of a GPUs' driver.
+// GPU is an application's use of a GPU driver.
 type GPU interface {
 	Alloc(m GPUMem, size uint64) uint64
 	Free(m GPUMem, size, at uint64)
 	Write(device int, at uint64, b []byte)
 	Read(device int, at, size uint64) []byte
-	// Switch sets one of the driver's, Fail makes the n-th call from now fail with that result, Count reads a counter; "*" is any call. Of an
-	// imitated driver alone.
+	// Switch sets a switch of the driver. Fail makes the n-th call from now fail with that result. Count reads a
+	// counter. "*" means any call. Only for an imitated driver.
 	Switch(name string, value int)
 	Fail(call string, nth, result int)
 	Count(name string) int
-	// State ends the use, and says what is still open, and what was done wrong.
+	// State ends the use. It returns the open objects and the misuses.
 	State() (open, wrong string)
 }
 
-// NewGPU makes a worker's GPU; programs with such tests set it before MaybeRun.
+// NewGPU creates a worker's GPU. Programs with GPU tests set it before MaybeRun.
 var NewGPU func() GPU
 
 // GPUStateOut is the reply of GPUState.
 type GPUStateOut struct{ Open, Wrong string }
 
-// GPUControlArgs is what GPUControl is to do: "switch", "fail" or "count".
+// GPUControlArgs selects the action of GPUControl: "switch", "fail" or "count".
 type GPUControlArgs struct {
 	Do, Name string
 	A, B     int
@@ -37,7 +37,7 @@ type GPUControlArgs struct {
 // GPUControlOut is the reply of GPUControl.
 type GPUControlOut struct{ N int }
 
-// memory is what a worker has allocated.
+// memory is a worker's allocation.
 type memory interface {
 	Addr() uint64
 	Free() error
@@ -66,7 +66,7 @@ func (m *gpuMem) size() uint64               { return m.sz }
 func (m *gpuMem) read(off, n uint64) []byte  { return m.GPU.Read(m.m.Device, m.at+off, n) }
 func (m *gpuMem) write(off uint64, b []byte) { m.GPU.Write(m.m.Device, m.at+off, b) }
 
-// use starts the worker's use of GPUs. With mu held.
+// use starts the worker's use of GPUs. Call with mu held.
 func (s *Server) use() error {
 	if NewGPU == nil {
 		return errors.New("this program has no GPUs")
@@ -77,7 +77,7 @@ func (s *Server) use() error {
 	return nil
 }
 
-// alloc makes memory. With mu held.
+// alloc allocates memory. Call with mu held.
 func (s *Server) alloc(in AllocArgs) (memory, error) {
 	if in.GPU == nil {
 		b, err := hostmem.Alloc(int(in.Size), in.Kind)
@@ -89,7 +89,7 @@ func (s *Server) alloc(in AllocArgs) (memory, error) {
 	return &gpuMem{GPU: s.gpu, m: *in.GPU, at: s.gpu.Alloc(*in.GPU, in.Size), sz: in.Size}, nil
 }
 
-// GPUState tells of the driver.
+// GPUState ends the use of GPUs and returns the driver's state.
 func (s *Server) GPUState(_ Ref, out *GPUStateOut) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Server) GPUState(_ Ref, out *GPUStateOut) error {
 	return nil
 }
 
-// GPUControl changes what the driver does.
+// GPUControl controls the imitated driver.
 func (s *Server) GPUControl(in GPUControlArgs, out *GPUControlOut) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 	"gorail/test/testenv"
 )
 
-// Host is another machine, whose keeper (see EnvKeep) starts workers for a test.
+// Host is another machine. Its keeper (see EnvKeep) starts workers for a test.
 type Host struct{ rpc *rpc.Client }
 
-// Dial connects to a host's keeper, which may yet have to start.
+// Dial connects to a host's keeper. The keeper may still be starting.
 func Dial(addr string) (*Host, error) {
 	for end := time.Now().Add(Deadline); ; time.Sleep(20 * time.Millisecond) {
 		c, err := net.DialTimeout("tcp", addr, time.Second)
@@ -30,7 +30,7 @@ func Dial(addr string) (*Host, error) {
 // Close ends the keeper and all its workers.
 func (h *Host) Close() { _ = h.rpc.Close() }
 
-// ask is one command with a bound. The host may be out of reach.
+// ask runs one command with a time limit, as the host may be unreachable.
 func (h *Host) ask(method string, args, reply any, limit time.Duration) error {
 	select {
 	case c := <-h.rpc.Go(keeper+"."+method, args, reply, make(chan *rpc.Call, 1)).Done:
@@ -40,7 +40,8 @@ func (h *Host) ask(method string, args, reply any, limit time.Duration) error {
 	}
 }
 
-// Start runs a worker there that the test's cleanup ends. o.Env must hold there, too; o.Stderr does not apply.
+// Start starts a worker on the host. The test's cleanup ends it. o.Env must be valid on the host, too. o.Stderr is
+// ignored.
 func (h *Host) Start(t testenv.TB, o Options) *Worker {
 	t.Helper()
 	var s Started
@@ -52,10 +53,10 @@ func (h *Host) Start(t testenv.TB, o Options) *Worker {
 	if err != nil {
 		t.Fatalf("worker: %v", err)
 	}
-	return supervise(t, subprocess.Connect(c, service, &distant{h, s.Pid}))
+	return supervise(t, subprocess.Connect(c, service, &remoteWorker{h, s.Pid}))
 }
 
-// Run runs a command there and gives what it printed; anything but status 0 fails the test.
+// Run runs a command on the host and returns its output. Any status but 0 fails the test.
 func (h *Host) Run(t testenv.TB, command ...string) string {
 	t.Helper()
 	var out RunOut
@@ -68,19 +69,19 @@ func (h *Host) Run(t testenv.TB, command ...string) string {
 	return out.Output
 }
 
-// distant is a worker on another host: its handle.
-type distant struct {
+// remoteWorker is the handle of a worker on another host.
+type remoteWorker struct {
 	h  *Host
 	id int
 }
 
-func (d *distant) Pid() int { return d.id }
+func (d *remoteWorker) Pid() int { return d.id }
 
-func (d *distant) Signal(s syscall.Signal) error {
+func (d *remoteWorker) Signal(s syscall.Signal) error {
 	return d.h.ask("Signal", SignalArgs{d.id, s}, new(Nothing), grace)
 }
 
-func (d *distant) Wait() (how string, ok bool) {
+func (d *remoteWorker) Wait() (how string, ok bool) {
 	var e Ended
 	if err := d.h.ask("Wait", d.id, &e, grace); err != nil {
 		return err.Error(), false
@@ -88,7 +89,7 @@ func (d *distant) Wait() (how string, ok bool) {
 	return e.How, e.OK
 }
 
-func (d *distant) Output() string {
+func (d *remoteWorker) Output() string {
 	var s string
 	if err := d.h.ask("Output", d.id, &s, grace); err != nil {
 		return err.Error()
@@ -96,4 +97,4 @@ func (d *distant) Output() string {
 	return s
 }
 
-func (d *distant) Forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }
+func (d *remoteWorker) Forget() { _ = d.h.ask("Forget", d.id, new(Nothing), grace) }

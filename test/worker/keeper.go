@@ -14,8 +14,8 @@ import (
 	"gorail/test/testenv"
 )
 
-// EnvKeep makes a program that calls MaybeRun the keeper of a host: it listens at the address that the variable has, obeys
-// the one test that connects (see Dial), and ends with that connection.
+// EnvKeep turns a program that calls MaybeRun into the keeper of a host. The keeper listens at the variable's address,
+// serves the one test that connects (see Dial), and ends with that connection.
 const EnvKeep = "GORAIL_TEST_KEEPER"
 
 const keeper = "Keeper" // net/rpc service name
@@ -30,7 +30,7 @@ type Keeper struct {
 
 // The arguments and replies of a keeper's commands.
 type (
-	StartArgs struct { // Options, but for a file, which is this host's own
+	StartArgs struct { // Options without Stderr, a file of this host
 		Env     testenv.Env
 		Setenv  []string
 		Verbose bool
@@ -38,7 +38,7 @@ type (
 	}
 	Started struct {
 		Pid  int
-		Addr string // where the worker listens
+		Addr string // the worker's listen address
 	}
 	SignalArgs struct {
 		Pid    int
@@ -64,7 +64,7 @@ func keep(addr string) error {
 	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(2 * Deadline))
 	c, err := ln.Accept()
 	if err != nil {
-		return fmt.Errorf("no test has come: %w", err)
+		return fmt.Errorf("no test connected: %w", err)
 	}
 	_ = ln.Close()
 	k := &Keeper{ip: c.LocalAddr().(*net.TCPAddr).IP.String(), children: map[int]*subprocess.Process{}}
@@ -79,7 +79,7 @@ func keep(addr string) error {
 	return nil
 }
 
-// Start starts a worker that waits for its connection.
+// Start starts a worker. The worker waits for its connection.
 func (k *Keeper) Start(in StartArgs, out *Started) error {
 	ln, err := net.Listen("tcp", net.JoinHostPort(k.ip, "0"))
 	if err != nil {
@@ -129,7 +129,7 @@ func (k *Keeper) Wait(pid int, out *Ended) error {
 	return err
 }
 
-// Output is the last part of what a worker printed.
+// Output returns the last part of a worker's output.
 func (k *Keeper) Output(pid int, out *string) error {
 	c, err := k.child(pid)
 	if err == nil {

@@ -11,13 +11,13 @@ import (
 	"gorail/test/worker"
 )
 
-// TestMain lets the test binary be a keeper and a worker.
+// TestMain lets the test binary run as a keeper and as a worker.
 func TestMain(m *testing.M) {
 	worker.MaybeRun()
 	os.Exit(m.Run())
 }
 
-// TestKeeper: a keeper starts workers, which obey over TCP, end when they are asked to, and can be killed.
+// TestKeeper: a keeper starts workers. They execute commands over TCP, end on request, and can be killed.
 func TestKeeper(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

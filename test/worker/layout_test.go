@@ -8,7 +8,7 @@ import (
 	"gorail/test/worker"
 )
 
-// TestLayoutDescs: shuffled blocks are all there, each once.
+// TestLayoutDescs: a shuffled layout has every block once.
 func TestLayoutDescs(t *testing.T) {
 	l := worker.Layout{Off: 16, Len: 8, Stride: 24, Count: 100, Shuffle: 3}
 	seen := map[uint64]bool{}

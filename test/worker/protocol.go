@@ -8,18 +8,18 @@ import (
 	"gorail/test/hostmem"
 )
 
-// Layout describes many equal blocks of a buffer without listing them.
+// Layout describes many equal blocks of a buffer without a list.
 type Layout struct {
 	Off, Len uint64
-	Stride   uint64 // between the starts of blocks; Len lays them densely
+	Stride   uint64 // between the starts of blocks; a Stride of Len makes them adjacent
 	Count    int
-	Shuffle  uint64 // not 0: the blocks come in an order that this seed gives
+	Shuffle  uint64 // not 0: seed of the blocks' order
 }
 
 // Span is one block.
 func Span(off, n uint64) Layout { return Layout{Off: off, Len: n, Stride: n, Count: 1} }
 
-// End is the first byte behind the last block.
+// End is the offset behind the last block.
 func (l Layout) End() uint64 { return l.Off + uint64(l.Count-1)*l.Stride + l.Len }
 
 func (l Layout) order() func(int) uint64 {
@@ -57,10 +57,10 @@ type Side struct {
 	Layout
 	Mem  nixlapi.Mem
 	Dev  uint64
-	Also []Side // of the same kind, behind these
+	Also []Side // of the same kind, appended to this one
 }
 
-// AgentConfig says how to make an agent and its only backend.
+// AgentConfig describes an agent and its only backend.
 type AgentConfig struct {
 	Name       string
 	Backend    string // empty: none
@@ -68,31 +68,31 @@ type AgentConfig struct {
 	ProgThread bool
 	ProgDelay  time.Duration
 	Sync       nixlapi.Sync
-	Concurrent bool // commands call the agent from any thread; needs Sync
+	Concurrent bool // commands call the agent from any thread; requires Sync
 }
 
-// PostMode says what a post does about the notification.
+// PostMode selects the notification of a post.
 type PostMode int
 
-// Post modes: as the request was made, with a message, without one.
+// Post modes: the notification of the request, a message, none.
 const (
 	AsMade PostMode = iota
 	WithNotif
 	NoNotif
 )
 
-// LoopArgs asks for N posts of one request, one after the other.
+// LoopArgs requests N posts of one request, one after the other.
 type LoopArgs struct {
 	Agent, ID int
 	N         int
 	Timeout   time.Duration
-	Prefix    string        // not empty: notification number i says Prefix and i
+	Prefix    string        // not empty: notification i is Prefix and i
 	Times     bool          // return the time of every transfer and post
-	Nap       time.Duration // how long at a time whoever waits for several sleeps; 0: 100 us
-	Beside    []int         // further requests: all are kept in flight, and whoever waits for them sleeps; without Prefix and Times
+	Nap       time.Duration // sleep between polls of several requests; 0: 100 us
+	Beside    []int         // further requests: all are kept in flight, with sleeps between polls; excludes Prefix and Times
 }
 
-// LoopResult is what a loop measured. Times are in nanoseconds.
+// LoopResult has the results of a loop. Times are in nanoseconds.
 type LoopResult struct {
 	Done      int
 	Status    nixlapi.Status // of the last transfer
@@ -105,12 +105,12 @@ type Stats struct {
 	RSSKiB  int64
 	Threads int
 	FDs     int
-	Doubles int // those of an imitated GPU's memory that has another
+	Doubles int // descriptors of imitated GPU memory that has another descriptor
 	CPU     time.Duration
 	SigCgt  string
 }
 
-// The arguments and replies of the commands; net/rpc wants them exported.
+// The arguments and replies of the commands. net/rpc requires exported types.
 type (
 	Ref       struct{ Agent, ID int }
 	AgentArgs struct{ Cfg AgentConfig }
@@ -121,7 +121,7 @@ type (
 	AllocArgs struct {
 		Size uint64
 		Kind hostmem.Kind
-		GPU  *GPUMem // nil: the host's memory
+		GPU  *GPUMem // nil: host memory
 	}
 	AllocOut struct {
 		ID   int
@@ -197,8 +197,8 @@ type (
 	}
 )
 
-// VisitArgs asks for N rounds of loading a peer, a transfer with a notification if Transfer says so, Alone notifications without one,
-// and forgetting the peer.
+// VisitArgs requests N rounds: load a peer, run a transfer with a notification (if Transfer), send Alone notifications
+// without a transfer, forget the peer.
 type VisitArgs struct {
 	Agent, N      int
 	Blob          []byte // the peer's metadata
@@ -210,17 +210,17 @@ type VisitArgs struct {
 	Timeout       time.Duration
 }
 
-// VisitOut says how many notifications were accepted.
+// VisitOut has the number of accepted notifications.
 type VisitOut struct {
 	Accepted int
 	Err      *nixlapi.Error
 }
 
-// GPUMem says what memory of a GPU an application makes.
+// GPUMem describes an allocation of GPU memory.
 type GPUMem struct {
 	Device  int
-	Kind    int  // as GPU.Alloc takes it
-	Handles int  // VMM: of that many handles; 0: Kind's
-	Fabric  bool // VMM: with a handle type for NVLink between hosts alone
-	Private bool // VMM: without a handle type that can be shared
+	Kind    int  // see GPU.Alloc
+	Handles int  // VMM: number of handles; 0: Kind's default
+	Fabric  bool // VMM: only with a handle type for NVLink between hosts
+	Private bool // VMM: without a shareable handle type
 }

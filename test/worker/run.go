@@ -16,14 +16,13 @@ const (
 	service  = "Worker"              // net/rpc service name
 )
 
-// MaybeRun serves commands and exits when the process was started as a worker or a
-// keeper; otherwise it returns at once.
+// MaybeRun serves commands and exits if the process was started as a worker or a keeper. Otherwise it returns at once.
 func MaybeRun() {
 	ownProc()
 	var err error
 	switch {
 	case os.Getenv(envRun) != "":
-		// Go's own garbage would only add noise to the timed loops.
+		// Go's garbage collection would disturb the timed loops.
 		debug.SetGCPercent(400)
 		runtime.LockOSThread()
 		err = subprocess.Serve(service, newServer(os.Getenv(envWheel)))
@@ -39,8 +38,8 @@ func MaybeRun() {
 	os.Exit(0)
 }
 
-// OwnProc is a variable that has the first process of a pid namespace, with mounts of its own, mount a /proc of that namespace: a GPU's
-// driver looks itself up there.
+// OwnProc is a variable for the first process of a pid namespace with its own mounts. It makes that process mount a
+// /proc of the namespace, because a GPU driver looks up its own process there.
 const OwnProc = "GORAIL_WORKER_OWN_PROC"
 
 func ownProc() {

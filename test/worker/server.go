@@ -8,16 +8,16 @@ import (
 	"gorail/nixlapi"
 )
 
-// Server holds what a worker owns. Its exported methods are the commands.
+// Server holds a worker's objects. Its exported methods are the commands.
 type Server struct {
 	wheel string
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	lib    *nixlapi.Lib
 	next   int
 	agents map[int]*agent
 	bufs   map[int]memory
-	gpu    GPU // nil: none was wanted yet
+	gpu    GPU // nil: not used yet
 }
 
 func newServer(wheel string) *Server {
@@ -56,7 +56,7 @@ func (s *Server) xfer(r Ref) (*agent, *xfer, error) {
 	return nil, nil, fmt.Errorf("no request %d", r.ID)
 }
 
-// Agent makes an agent and its backend.
+// Agent creates an agent and its backend.
 func (s *Server) Agent(in AgentArgs, out *AgentOut) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,7 +38,7 @@ func (s *Server) Free(in MemArgs, out *ErrOut) error {
 	return b.Free()
 }
 
-// Fill writes a range of a pattern.
+// Fill writes a part of a pattern to a range.
 func (s *Server) Fill(in MemArgs, out *ErrOut) error {
 	b, err := s.buf(in.ID)
 	if err != nil {
@@ -60,8 +60,8 @@ func (s *Server) Diff(in MemArgs, out *DiffOut) error {
 	return nil
 }
 
-// DiffBlocks expects the buffer's own pattern with blocks of another pattern
-// laid over it: block i at At must be block i of the pattern at From.
+// DiffBlocks expects the buffer's own pattern, overwritten with blocks of another pattern: block i at At must equal
+// block i of the pattern at From.
 func (s *Server) DiffBlocks(in MemArgs, out *DiffOut) error {
 	b, err := s.buf(in.ID)
 	if err != nil {
@@ -78,10 +78,10 @@ func (s *Server) DiffBlocks(in MemArgs, out *DiffOut) error {
 	return nil
 }
 
-// step bounds one comparison: the worker may hold two Go runtimes, and then a long loop without calls cannot be preempted.
+// step limits one comparison. The worker may hold two Go runtimes; a long loop without calls cannot be preempted there.
 const step = 64 << 10
 
-// firstDiff is the index of the first difference of equally long slices, or -1.
+// firstDiff returns the index of the first difference of equally long slices, or -1.
 func firstDiff(a, b []byte) int64 {
 	for off := 0; off < len(a); off += step {
 		end := min(off+step, len(a))
@@ -97,7 +97,7 @@ func firstDiff(a, b []byte) int64 {
 	return -1
 }
 
-// memOf is the type of all the sides' memory.
+// memOf returns the memory type of the sides; all sides have the same.
 func memOf(sides []Side) nixlapi.Mem {
 	if len(sides) == 0 {
 		return nixlapi.DRAM
@@ -136,7 +136,7 @@ func (s *Server) onAgent(id int, f func(*agent)) error {
 	return nil
 }
 
-// Metadata exports the agent; PartialMD only the given regions.
+// Metadata exports the agent. PartialMD exports only the given regions.
 func (s *Server) Metadata(in MDArgs, out *MDOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
 		md, err := g.a.Metadata()
@@ -144,7 +144,7 @@ func (s *Server) Metadata(in MDArgs, out *MDOut) error {
 	})
 }
 
-// PartialMD exports the given regions, or the connection info alone.
+// PartialMD exports the given regions; without regions only the connection info.
 func (s *Server) PartialMD(in RegArgs, out *MDOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
 		md, err := g.a.PartialMetadata(memOf(in.Sides), descs(in.Sides), g.b)
@@ -170,7 +170,7 @@ func (s *Server) Connect(in MDArgs, out *MDOut) error {
 	return s.onAgent(in.Agent, func(g *agent) { out.Err = nixlError(g.a.Connect(in.Name, g.b)) })
 }
 
-// Knows asks whether a peer is loaded.
+// Knows reports whether a peer is loaded.
 func (s *Server) Knows(in MDArgs, out *MDOut) error {
 	return s.onAgent(in.Agent, func(g *agent) { out.Known = g.a.Knows(in.Name) })
 }

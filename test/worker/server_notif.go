@@ -9,7 +9,7 @@ import (
 	"gorail/nixlapi"
 )
 
-// GenNotif sends Msg, or Count messages that say Prefix and their number.
+// GenNotif sends Msg, or Count messages with Prefix and their number.
 func (s *Server) GenNotif(in NotifArgs, out *ErrOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
 		for i := range max(in.Count, 1) {
@@ -27,7 +27,7 @@ func (s *Server) GenNotif(in NotifArgs, out *ErrOut) error {
 
 func seqMsg(prefix string, i int) []byte { return fmt.Appendf(nil, "%s%d", prefix, i) }
 
-// Polling switches polling for notifications in the background on or off.
+// Polling turns polling for notifications in the background on or off.
 func (s *Server) Polling(in PollingArgs, out *ErrOut) error {
 	g, err := s.agent(in.Agent)
 	if err != nil {
@@ -37,8 +37,7 @@ func (s *Server) Polling(in PollingArgs, out *ErrOut) error {
 	return nil
 }
 
-// WaitNotifs polls until N notifications are there or time is up, and returns
-// up to N of them.
+// WaitNotifs polls until N notifications have come or the time is up, and returns up to N of them.
 func (s *Server) WaitNotifs(in WaitArgs, out *NotifOut) error {
 	g, err := s.agent(in.Agent)
 	if err != nil {
@@ -57,8 +56,7 @@ func (s *Server) WaitNotifs(in WaitArgs, out *NotifOut) error {
 	return nil
 }
 
-// Loop posts a request N times, each after the last has completed, and keeps
-// the agent's thread meanwhile.
+// Loop posts a request N times, each after the previous has completed. It keeps the agent's thread meanwhile.
 func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 	g, x, err := s.xfer(Ref{in.Agent, in.ID})
 	if err != nil {
@@ -93,7 +91,7 @@ func (s *Server) Loop(in LoopArgs, out *LoopResult) error {
 	return nil
 }
 
-// numbered posts with a notification of its own each time.
+// numbered posts each time with its own notification.
 func (x *xfer) numbered(in LoopArgs, end time.Time) int {
 	for i := range in.N {
 		msg := seqMsg(in.Prefix, i)

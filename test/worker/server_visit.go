@@ -7,7 +7,8 @@ import (
 	"gorail/nixlapi"
 )
 
-// Visit loads a peer's metadata, sends it notifications and forgets it at once, N times over. Messages say Prefix and their number.
+// Visit loads a peer's metadata, sends it notifications and forgets it at once, N times. Messages are Prefix and their
+// number.
 func (s *Server) Visit(in VisitArgs, out *VisitOut) error {
 	g, err := s.agent(in.Agent)
 	if err != nil {
@@ -25,7 +26,7 @@ func (s *Server) Visit(in VisitArgs, out *VisitOut) error {
 	return nil
 }
 
-// visit is one round; accepted counts the notifications that the agent took.
+// visit is one round. accepted counts the notifications that the agent accepted.
 func (g *agent) visit(in VisitArgs, accepted *int, end time.Time) error {
 	peer, err := g.a.Load(in.Blob)
 	if err != nil {

@@ -25,7 +25,7 @@ func (s *Server) addXfer(g *agent, x *nixlapi.Xfer, out *XferOut) {
 	g.mu.Unlock()
 }
 
-// CreateXfer makes a request of two layouts.
+// CreateXfer creates a request from two layouts.
 func (s *Server) CreateXfer(in XferArgs, out *XferOut) error {
 	l, r := in.Local.Descs(), in.Remote.Descs()
 	return s.onAgent(in.Agent, func(g *agent) {
@@ -38,7 +38,7 @@ func (s *Server) CreateXfer(in XferArgs, out *XferOut) error {
 	})
 }
 
-// PrepDlist prepares the Local layout: for Peer, or for the own side when empty.
+// PrepDlist prepares the Local layout for Peer, or for the own side if Peer is empty.
 func (s *Server) PrepDlist(in XferArgs, out *XferOut) error {
 	d := in.Local.Descs()
 	return s.onAgent(in.Agent, func(g *agent) {
@@ -57,7 +57,7 @@ func (s *Server) PrepDlist(in XferArgs, out *XferOut) error {
 	})
 }
 
-// ReleaseDlist gives a prepared list back.
+// ReleaseDlist releases a prepared list.
 func (s *Server) ReleaseDlist(in Ref, out *ErrOut) error {
 	return s.onAgent(in.Agent, func(g *agent) {
 		g.mu.Lock()
@@ -69,7 +69,7 @@ func (s *Server) ReleaseDlist(in Ref, out *ErrOut) error {
 	})
 }
 
-// MakeXfer makes a request of indices into two prepared lists.
+// MakeXfer creates a request from indices into two prepared lists.
 func (s *Server) MakeXfer(in XferArgs, out *XferOut) error {
 	g, err := s.agent(in.Agent)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Server) Post(in PostArgs, out *XferOut) error {
 	return nil
 }
 
-// Status asks once.
+// Status polls once.
 func (s *Server) Status(in Ref, out *XferOut) error {
 	g, x, err := s.xfer(in)
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *Server) Wait(in WaitArgs, out *XferOut) error {
 	return nil
 }
 
-// Release releases a request; an error leaves it for a second release.
+// Release releases a request. After an error the request stays for a second release.
 func (s *Server) Release(in Ref, out *ErrOut) error {
 	g, x, err := s.xfer(in)
 	if err != nil {

@@ -22,7 +22,7 @@ func selfStats() (Stats, error) {
 	return st, err
 }
 
-// doubles counts descriptors of an imitated GPU's memory that another descriptor has, too.
+// doubles counts descriptors of imitated GPU memory that has another descriptor, too.
 func doubles(fds []string) (n int) {
 	seen := map[uint64]bool{}
 	for _, fd := range fds {

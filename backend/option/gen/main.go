@@ -16,7 +16,7 @@ func main() {
 	}
 }
 
-// run finds the module's root above the working directory and writes the page.
+// run finds the module's root above the working directory and writes docs/options.md.
 func run() error {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -28,7 +28,7 @@ func run() error {
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return fmt.Errorf("no go.mod above the working directory: run it in the module")
+			return fmt.Errorf("no go.mod above the working directory: run gen inside the module")
 		}
 		dir = up
 	}

@@ -1,11 +1,15 @@
-// Package topotest makes a sysfs out of a short description of a machine. For tests only.
+// Package topotest makes a sysfs from a short description of a machine. For tests only.
 //
-// A description has one device a line: "net NAME key=value ..." or "rdma NAME key=value ...", values with spaces in double
-// quotes, '#' begins a comment. The bus: pci=root/bridge/.../function (the address with all its bridges), virtio=N below
-// it, usb=path below it; without pci an interface is virtual. Files of the same name: ifindex operstate carrier speed mtu
-// type devtype (net); state rate link_layer (rdma, port 1). Both: numa driver vendor. Interfaces: master=NAME with
-// brport or bonding_slave, the marks bridge bonding tun wireless, over=a,b. RDMA: class=cxi, nets=a,b, parent=NAME.
-// "node N cpus=0-3,8" is a NUMA node with its processors, "gpu NAME pci=..." a function that the kernel shows on its bus alone.
+// A description has one device per line: "net NAME key=value ..." or "rdma NAME key=value ...". Values with spaces are
+// in double quotes, and '#' begins a comment. The bus: pci=root/bridge/.../function (the address with all its bridges),
+// virtio=N below it, usb=path below it. Without pci an interface is virtual.
+//
+// Files of the same name: ifindex operstate carrier speed mtu type devtype (net); state rate link_layer (rdma, port 1).
+// Both: numa driver vendor. Interfaces: master=NAME with brport or bonding_slave, the marks bridge bonding tun
+// wireless, over=a,b. RDMA: class=cxi, nets=a,b, parent=NAME.
+//
+// "node N cpus=0-3,8" is a NUMA node with its processors. "gpu NAME pci=..." is a function that appears only on its
+// bus.
 package topotest
 
 import (
@@ -19,13 +23,13 @@ import (
 	"gorail/backend/topo"
 )
 
-// Read makes the machine described in a file.
+// Read returns the machine described in a file.
 func Read(t testing.TB, file string) *topo.Machine {
 	t.Helper()
 	return topo.Read(FS(t, file))
 }
 
-// FS is the sysfs of the machine described in a file.
+// FS returns the sysfs of the machine described in a file.
 func FS(t testing.TB, file string) fstest.MapFS {
 	t.Helper()
 	text, err := os.ReadFile(filepath.FromSlash(file))
@@ -91,13 +95,13 @@ func (s sysfs) file(name, content string) {
 
 func (s sysfs) folder(name string) { s.MapFS[name] = &fstest.MapFile{Mode: os.ModeDir | 0o755} }
 
-// link is relative, as all are in sysfs.
+// link creates a relative link, as all links in sysfs are.
 func (s sysfs) link(name, to string) {
 	up := strings.Repeat("../", strings.Count(name, "/"))
 	s.MapFS[name] = &fstest.MapFile{Data: []byte(up + to), Mode: os.ModeSymlink | 0o777}
 }
 
-// device makes the device itself and gives its path, "" for a virtual one.
+// device creates the device itself and returns its path; "" for a virtual one.
 func (s sysfs) device(v map[string]string) string {
 	if v["pci"] == "" {
 		return ""

@@ -1,5 +1,5 @@
-// Package drive runs a benchmark: every subject takes its turn with a pair of processes of its own, several times over, so that all
-// of them meet the same moods of a machine and none runs beside another.
+// Package drive runs a benchmark. Each subject in turn gets its own pair of processes, several times per run. All
+// subjects thus meet the same conditions of the machine, and no two run at the same time.
 package drive
 
 import (
@@ -12,7 +12,7 @@ import (
 	"gorail/cmd/gorail/side"
 )
 
-// Config is what is measured, and how.
+// Config selects the subjects and points of a benchmark and how they are measured.
 type Config struct {
 	Subjects  []measure.Subject // backends, then limits
 	Points    []measure.Point
@@ -20,18 +20,18 @@ type Config struct {
 	Repeats   int
 	Prog      bool   // progress thread
 	Sync      string // none, strict, rw
-	Target    string // polls, naps, sleeps: what it does while transfers run
+	Target    string // polls, naps, sleeps: the target's behaviour during transfers
 	Notify    bool   // a notification with each transfer
 	Check     bool   // compare the bytes
-	Connect   string // host:port of the target's gorail bench --listen; "": both processes here
+	Connect   string // host:port of the target's gorail bench --listen; "": both processes on this host
 	Wheel     string
 	PluginDir func(backend string) string
 
 	Step func(what string)               // called before each point
-	Warn func(subject string, why error) // called when something failed
+	Warn func(subject string, why error) // called after a failure
 }
 
-// Steps is how often Step is called.
+// Steps returns the number of calls of Step.
 func (c *Config) Steps() int {
 	n := 0
 	for _, s := range c.Subjects {
@@ -40,7 +40,7 @@ func (c *Config) Steps() int {
 	return n
 }
 
-// points are those that a subject can be measured at.
+// points returns the points that can be measured with a subject.
 func (c *Config) points(s measure.Subject) []measure.Point {
 	if s.Backend != "" {
 		return c.Points
@@ -48,11 +48,11 @@ func (c *Config) points(s measure.Subject) []measure.Point {
 	return slices.DeleteFunc(slices.Clone(c.Points), func(p measure.Point) bool { return !side.Runs(p) })
 }
 
-// Run measures all, and gives what there is when it is cancelled.
+// Run measures all points. If it is cancelled, it returns the samples so far.
 func (c *Config) Run(ctx context.Context) (samples []measure.Sample, pairs []measure.Pair, versions string) {
 	for repeat := range c.Repeats {
 		for i := range c.Subjects {
-			// Who comes first changes: the first may find the machine cold.
+			// The order rotates: the first subject may find the machine cold.
 			t := &turn{Config: c, subject: c.Subjects[(i+repeat)%len(c.Subjects)], repeat: repeat}
 			t.run(ctx)
 			samples, pairs = append(samples, t.samples...), append(pairs, t.pairs...)
@@ -69,7 +69,7 @@ type turn struct {
 	*Config
 	subject  measure.Subject
 	repeat   int
-	ini, tgt *side.Side // nil: not alive
+	ini, tgt *side.Side // nil: no process
 	info     measure.Pair
 
 	samples  []measure.Sample
@@ -90,22 +90,22 @@ func (t *turn) run(ctx context.Context) {
 			s.Failed = err.Error()
 			t.Warn(t.subject.Title, fmt.Errorf("%s %s: %w", p.Op, p.Shape(), err))
 			fresh := t.ini == nil || t.info.Subject == ""
-			t.end() // what a failed pair would say next is worth nothing
+			t.end() // later results of a failed pair would be useless
 			if fresh {
 				t.samples = append(t.samples, s)
-				return // it could not even be made
+				return // the pair could not be started
 			}
 		}
 		t.samples = append(t.samples, s)
 	}
 }
 
-// end lets both processes go.
+// end ends both processes.
 func (t *turn) end() {
 	if t.ini == nil {
 		return
 	}
-	t.grown()
+	t.recordPeak()
 	for _, s := range []*side.Side{t.ini, t.tgt} {
 		if err := s.Close(); err != nil {
 			t.Warn(t.subject.Title, fmt.Errorf("at the end: %w", err))
@@ -114,13 +114,13 @@ func (t *turn) end() {
 	t.ini, t.tgt, t.info = nil, nil, measure.Pair{}
 }
 
-// grown keeps what the pair grew to.
-func (t *turn) grown() {
+// recordPeak records the pair's largest number of threads and memory.
+func (t *turn) recordPeak() {
 	if t.subject.Backend == "" || t.info.First == 0 {
 		return
 	}
 	for i, s := range []*side.Side{t.ini, t.tgt} {
-		st, err := side.Call[side.Stats](s, "Stats", side.None{}, short)
+		st, err := side.Call[side.Stats](s, "Stats", side.None{}, commandLimit)
 		if err != nil {
 			return
 		}
@@ -129,5 +129,5 @@ func (t *turn) grown() {
 	t.pairs = append(t.pairs, t.info)
 }
 
-// short bounds commands that take no time of their own.
-const short = time.Minute
+// commandLimit is the deadline of commands that measure nothing.
+const commandLimit = time.Minute

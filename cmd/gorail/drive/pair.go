@@ -12,13 +12,13 @@ import (
 	"gorail/cmd/gorail/side"
 )
 
-// first is the transfer that a new pair begins with.
+// first is the first transfer of a new pair.
 var first = measure.Point{Op: "WRITE", Block: 4096, Batch: 1, Depth: 1, Threads: 1}
 
-// nap is how long a target that naps sleeps when nothing has come.
+// nap is how long a napping target sleeps after an empty poll.
 const nap = time.Millisecond
 
-// start makes the pair.
+// start starts the pair and opens both sides.
 func (t *turn) start() (err error) {
 	if t.subject.Title == "process_vm" && t.Connect != "" {
 		return errors.New("process_vm copies on one host only")
@@ -38,16 +38,16 @@ func (t *turn) start() (err error) {
 	}
 	args := t.open()
 	args.Name = "initiator"
-	i, err := side.Call[side.OpenOut](t.ini, "Open", args, short)
+	i, err := side.Call[side.OpenOut](t.ini, "Open", args, commandLimit)
 	if err != nil {
 		return fmt.Errorf("initiator: %w", err)
 	}
 	args.Name = "target"
-	o, err := side.Call[side.OpenOut](t.tgt, "Open", args, short)
+	o, err := side.Call[side.OpenOut](t.tgt, "Open", args, commandLimit)
 	if err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
-	if _, err = side.Call[side.None](t.ini, "Load", side.PeerArgs{MD: o.MD, Base: o.Base, Pid: o.Pid}, short); err != nil {
+	if _, err = side.Call[side.None](t.ini, "Load", side.PeerArgs{MD: o.MD, Base: o.Base, Pid: o.Pid}, commandLimit); err != nil {
 		return err
 	}
 	t.info = measure.Pair{Subject: t.subject.Title, Repeat: t.repeat, Create: i.Create, Later: i.Later, FDs: [2]int{i.FDs, o.FDs}}
@@ -64,7 +64,7 @@ func (t *turn) start() (err error) {
 	return nil
 }
 
-// open says what both processes are made with.
+// open returns the arguments of both processes.
 func (t *turn) open() side.OpenArgs {
 	in := side.OpenArgs{Backend: t.subject.Backend, Params: maps.Clone(t.subject.Params), Env: t.subject.Env, Wheel: t.Wheel,
 		Prog: t.Prog, Sync: t.Sync, Room: first.Room(), Threads: 1}
@@ -85,7 +85,7 @@ func (t *turn) open() side.OpenArgs {
 	return in
 }
 
-// point measures one, in a pair that is made if need be.
+// point measures one point. It starts a pair if there is none.
 func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 	if t.ini == nil {
 		if err := t.start(); err != nil {
@@ -95,7 +95,7 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 	if !t.Check || !p.Transfers() {
 		return t.timed(p, t.Pace)
 	}
-	// What is read is one pattern, what is written over another, both new for every point.
+	// The source has one pattern and the destination another. Both differ from those of other points.
 	from, to := side.MemArgs{Point: p, Seed: 2*n + 1, Between: 2*n + 1}, side.MemArgs{Point: p, Seed: 2*n + 2, Between: 2*n + 2}
 	src, dst := t.ini, t.tgt
 	if t.subject.Title == "memcpy" {
@@ -107,10 +107,10 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 	if t.subject.Backend == "" {
 		p.Depth = 1
 	}
-	if _, err := side.Call[side.None](src, "Fill", from, short); err != nil {
+	if _, err := side.Call[side.None](src, "Fill", from, commandLimit); err != nil {
 		return measure.Sample{}, err
 	}
-	if _, err := side.Call[side.None](dst, "Fill", to, short); err != nil {
+	if _, err := side.Call[side.None](dst, "Fill", to, commandLimit); err != nil {
 		return measure.Sample{}, err
 	}
 	s, err := t.timed(p, t.Pace)
@@ -118,12 +118,12 @@ func (t *turn) point(p measure.Point, n uint64) (measure.Sample, error) {
 		return s, err
 	}
 	to.Seed = from.Seed
-	_, err = side.Call[side.None](dst, "Check", to, short)
+	_, err = side.Call[side.None](dst, "Check", to, commandLimit)
 	s.Verified = err == nil
 	return s, err
 }
 
-// timed runs a point between two processes that are ready.
+// timed runs a point between two ready processes.
 func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err error) {
 	if p.Op == "IDLE" {
 		return t.idle(pace)
@@ -133,15 +133,15 @@ func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err 
 			return s, err
 		}
 	}
-	limit := pace.Limit + short
+	limit := pace.Limit + commandLimit
 	serve := side.ServeArgs{Limit: limit}
-	sleep := t.Target == "sleeps" && p != first // connecting takes both sides, with some backends
+	sleep := t.Target == "sleeps" && p != first // connecting needs both sides with some backends
 	if sleep {
 		serve.Limit = 0
 	} else if t.Target == "naps" {
 		serve.Nap = nap
 	}
-	if _, err := side.Call[side.None](t.tgt, "Serve", serve, short); err != nil {
+	if _, err := side.Call[side.None](t.tgt, "Serve", serve, commandLimit); err != nil {
 		return s, err
 	}
 	began := time.Now()
@@ -158,7 +158,7 @@ func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err 
 	if !t.Notify && p.Op != "NOTIFY" {
 		want.N = 0
 	}
-	w, err := side.Call[side.WantOut](t.tgt, "Want", want, short)
+	w, err := side.Call[side.WantOut](t.tgt, "Want", want, commandLimit)
 	switch {
 	case out.Failed != "":
 		return s, errors.New(out.Failed)
@@ -170,16 +170,16 @@ func (t *turn) timed(p measure.Point, pace measure.Pace) (s measure.Sample, err 
 	s.Done, s.Posted, s.Wall, s.Lat, s.Post = out.Done, out.Posted, out.Wall, out.Lat, out.Post
 	s.CPU = [2]time.Duration{out.CPU, w.CPU}
 	if p.Op == "NOTIFY" {
-		s.Wall = time.Since(began) // until the last has arrived
+		s.Wall = time.Since(began) // until the last notification has arrived
 	}
 	return s, nil
 }
 
-// prepare has the initiator make its requests; for tcp the target listens first.
+// prepare lets the initiator create its requests. For tcp the target listens first.
 func (t *turn) prepare(p measure.Point) (time.Duration, error) {
 	in := side.PointArgs{Point: p, Notify: t.Notify}
 	if t.subject.Title == "tcp" && t.subject.Backend == "" {
-		out, err := side.Call[side.PointOut](t.tgt, "Prepare", in, short)
+		out, err := side.Call[side.PointOut](t.tgt, "Prepare", in, commandLimit)
 		if err != nil {
 			return 0, err
 		}
@@ -189,17 +189,17 @@ func (t *turn) prepare(p measure.Point) (time.Duration, error) {
 		}
 		in.Addr = net.JoinHostPort(host, strconv.Itoa(out.Port))
 	}
-	out, err := side.Call[side.PointOut](t.ini, "Prepare", in, short)
+	out, err := side.Call[side.PointOut](t.ini, "Prepare", in, commandLimit)
 	return out.Make, err
 }
 
-// idle takes the CPU time of a connected pair that nobody uses.
+// idle measures the CPU time of a connected pair without transfers.
 func (t *turn) idle(pace measure.Pace) (s measure.Sample, err error) {
-	time.Sleep(min(pace.Time, time.Second)) // what the last transfers left behind
+	time.Sleep(min(pace.Time, time.Second)) // work left by the last transfers
 	var before [2]time.Duration
 	for round := range 2 {
 		for i, p := range []*side.Side{t.ini, t.tgt} {
-			st, err := side.Call[side.Stats](p, "Stats", side.None{}, short)
+			st, err := side.Call[side.Stats](p, "Stats", side.None{}, commandLimit)
 			if err != nil {
 				return s, err
 			}

@@ -11,7 +11,7 @@
 
 enum { IOVS = 1024, PIECE = 1 << 30 }; // UIO_MAXIOV; a call moves less than 2 GiB
 
-// next_batch fills up to IOVS pieces of the list from *i and *off on, and moves both. Returns how many.
+// next_batch fills up to IOVS pieces of the list from *i and *off on, and advances both. Returns the number of pieces.
 static size_t next_batch(const lim_desc *d, size_t n, size_t *i, size_t *off, struct iovec *l, struct iovec *r, size_t *bytes) {
     size_t k = 0;
     for (*bytes = 0; *i < n && k < IOVS && *bytes < PIECE; k++) {
@@ -74,7 +74,7 @@ static int byte(int fd, char *b, int out) {
     return all(fd, &(lim_desc){.local = b, .len = 1}, 1, out);
 }
 
-// tcp: a byte says what is wanted; a WRITE is done when the target says so.
+// tcp: a byte tells the target the operation. A WRITE is done when the target answers.
 static int tcp(const lim_job *j) {
     char b = j->write ? 'W' : 'R';
     int e = byte(j->fd, &b, 1);
@@ -149,5 +149,5 @@ void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns) {
 }
 
 void lim_allow(void) {
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // fails where there is no Yama, and nothing is needed
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // fails without Yama, where it is not needed
 }

@@ -1,5 +1,5 @@
-// Package limits times what no backend can beat, with the loops in C: memcpy within a process, process_vm_readv and writev between
-// processes, a bare TCP connection.
+// Package limits times copies that no backend can beat, with the loops in C: memcpy within a process, process_vm_readv
+// and process_vm_writev between processes, a plain TCP connection.
 package limits
 
 /*
@@ -20,24 +20,25 @@ import (
 	"gorail/cmd/gorail/measure"
 )
 
-// Desc is a range of this process (Local) and one of the other's (Remote) or, for memcpy, of this one's.
+// Desc is a range of this process (Local) and a range of the other process (Remote). For memcpy Remote is in this
+// process, too.
 type Desc struct {
 	Local, Remote uintptr
 	Len           uint64
 }
 
-// This does not compile unless the layouts agree.
+// This fails to compile unless the layouts agree.
 const _ = -(unsafe.Sizeof(Desc{}) ^ unsafe.Sizeof(C.lim_desc{}))
 
-// Job is what one thread copies.
+// Job is the work of one thread.
 type Job struct {
 	Descs []Desc
-	Sock  int // tcp: a connected socket whose other end answers
+	Sock  int // tcp: a connected socket whose other end runs Answer
 }
 
-// Out is what one thread saw.
+// Out is the result of one thread.
 type Out struct {
-	Posted uint64 // with those before the clock started
+	Posted uint64 // including those before the clock started
 	Done   uint64
 	Wall   time.Duration
 	Lat    measure.Times
@@ -46,7 +47,7 @@ type Out struct {
 
 var kinds = map[string]C.int{"memcpy": C.LIM_MEMCPY, "process_vm": C.LIM_PROCESS_VM, "tcp": C.LIM_TCP}
 
-// Run copies again and again, one thread for each job, all timed together. kind is one of measure.Limits.
+// Run copies repeatedly, one thread per job, all timed together. kind is one of measure.Limits.
 func Run(kind, op string, pid int, jobs []Job, pace measure.Pace) []Out {
 	gate := (*C.int)(C.calloc(1, C.sizeof_int))
 	defer C.free(unsafe.Pointer(gate))
@@ -79,7 +80,7 @@ func Run(kind, op string, pid int, jobs []Job, pace measure.Pace) []Out {
 	return out
 }
 
-// Answer serves the other end of a tcp job until it closes its socket.
+// Answer serves the other end of a tcp job until the other end closes its socket.
 func Answer(sock int, descs []Desc) error {
 	list := copyOf(descs)
 	defer C.free(unsafe.Pointer(list))
@@ -89,8 +90,8 @@ func Answer(sock int, descs []Desc) error {
 	return nil
 }
 
-// Poll starts a thread that does what a polling target's does, for at most limit, with naps of less than a second between its looks: what else
-// runs on the host takes part in every comparison. stop ends it and waits for its end.
+// Poll starts a thread that does the work of a polling target, for at most limit. It naps less than a second between
+// polls. The load on the host thus equals that of a backend's target. stop ends the thread and waits for its end.
 func Poll(limit, nap time.Duration) (stop func()) {
 	flag, done := (*C.int)(C.calloc(1, C.sizeof_int)), make(chan struct{})
 	go func() {
@@ -104,12 +105,12 @@ func Poll(limit, nap time.Duration) (stop func()) {
 	}
 }
 
-// copyOf gives a list in C memory.
+// copyOf copies a list to C memory.
 func copyOf(d []Desc) *C.lim_desc {
 	list := (*C.lim_desc)(C.calloc(C.size_t(len(d))+1, C.sizeof_lim_desc))
 	copy(unsafe.Slice((*Desc)(unsafe.Pointer(list)), len(d)), d)
 	return list
 }
 
-// Allow lets the other processes of this user copy to and from this one's memory, where Yama would not.
+// Allow lets other processes of this user read and write this process's memory, where Yama would refuse.
 func Allow() { C.lim_allow() }

@@ -1,4 +1,4 @@
-// Copies that no backend of NIXL's can beat, timed as nixlapi/bench.c times transfers.
+// Copies that no NIXL backend can beat, timed as nixlapi/bench.c times transfers.
 #ifndef GORAIL_LIMITS_H
 #define GORAIL_LIMITS_H
 
@@ -8,13 +8,13 @@
 
 typedef struct {
     void *local;
-    void *remote; // in this process (memcpy), in the other (process_vm); not looked at with a socket
+    void *remote; // in this process (memcpy) or the other (process_vm); unused with a socket
     size_t len;
 } lim_desc;
 
 enum { LIM_MEMCPY, LIM_PROCESS_VM, LIM_TCP };
 
-// lim_job is one thread: what it copies again and again, and what it saw. The names are gn_bench's.
+// lim_job is one thread: its repeated copy and its results. The names are those of gn_bench.
 typedef struct {
     int kind;
     int write;
@@ -33,14 +33,15 @@ typedef struct {
 
 void lim_run(lim_job *j);
 
-// lim_answer is the target's side of LIM_TCP: obeys the connection's other end until it closes. 0 or errno.
+// lim_answer is the target's side of LIM_TCP. It serves the connection until the other end closes it. Returns 0 or
+// errno.
 int lim_answer(int fd, const lim_desc *desc, size_t n);
 
-// lim_poll looks at *stop until it isn't 0 or limit_ns are over, with a nap after each look if nap_ns isn't 0: what a target that waits for a
-// notification does, without the notifications.
+// lim_poll polls *stop until it is not 0 or limit_ns have passed. It naps nap_ns after each poll if nap_ns is not 0. It
+// does the work of a target that waits for a notification, without the notifications.
 void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns);
 
-// lim_allow lets any process of this user read and write our memory, where Yama asks for that.
+// lim_allow lets any process of this user read and write our memory, where Yama requires that.
 void lim_allow(void);
 
 #endif

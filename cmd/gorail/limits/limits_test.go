@@ -13,7 +13,7 @@ import (
 	"gorail/nixlapi"
 )
 
-// TestLimits: every limit moves the bytes of both directions, also more descriptors than one system call takes.
+// TestLimits: every limit moves the bytes in both directions, also with more descriptors than one system call takes.
 func TestLimits(t *testing.T) {
 	const n, block, stride = 3000, 100, 128
 	for _, kind := range measure.Limits {
@@ -58,7 +58,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitFails: memory that the other process does not have is an error, not a figure.
+// TestLimitFails: memory that the other process does not have gives an error.
 func TestLimitFails(t *testing.T) {
 	a, err := nixlapi.Alloc(4096)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestLimitFails(t *testing.T) {
 	require.NoError(t, a.Free())
 }
 
-// TestBuckets: what C counts is what measure reads.
+// TestBuckets: C and package measure use the same buckets.
 func TestBuckets(t *testing.T) {
 	for _, ns := range []uint64{0, 1, 127, 128, 129, 255, 256, 1000, 12345, 999_999, 1 << 30, 3_600_000_000_000} {
 		h := measure.Times{N: make([]uint64, nixlapi.HistSize), Max: 1 << 62}
@@ -77,7 +77,7 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// TestPoll: it ends when it is told to, whether it naps or not, and though it has ended by itself.
+// TestPoll: stop ends a poll, with and without naps, also after the poll has ended by itself.
 func TestPoll(t *testing.T) {
 	for _, limit := range []time.Duration{0, time.Minute} {
 		Poll(limit, 0)()

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// bucket is what hist.h does; limits.TestBuckets holds lowest against the C code itself.
+// bucket computes the bucket as hist.h does. limits.TestBuckets compares lowest with the C code itself.
 func bucket(ns uint64) int {
 	i := 0
 	for lowest(i+1) <= ns {
@@ -30,7 +30,7 @@ func timesOf(v []uint64) (t Times) {
 	return t
 }
 
-// TestQuantiles: within a bucket's width of what sorting says.
+// TestQuantiles: quantiles differ from the sorted values by at most a bucket's width.
 func TestQuantiles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := rapid.SliceOfN(rapid.Uint64Range(0, 1e9), 1, 300).Draw(t, "times")
@@ -90,7 +90,7 @@ func TestMedian(t *testing.T) {
 	require.EqualValues(t, 3, Median([]float64{5, 1}))
 }
 
-// TestOffsets: no two descriptors of a point overlap or leave the room, and scattered ones keep their distance.
+// TestOffsets: no two descriptors of a point overlap or leave the room, and scattered descriptors keep their distance.
 func TestOffsets(t *testing.T) {
 	for range 200 {
 		p := Point{Op: "WRITE", Block: 1 + rand.Uint64N(9000), Batch: 1 + rand.IntN(9), Depth: 1 + rand.IntN(4), Threads: 1 + rand.IntN(4), Dense: rand.IntN(2) == 0}

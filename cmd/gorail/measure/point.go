@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Point is one thing to measure: a kind of transfer, repeated.
+// Point is one kind of transfer to measure repeatedly.
 type Point struct {
-	Op      string // READ, WRITE; NOTIFY: notifications alone; IDLE: nothing at all
+	Op      string // READ, WRITE; NOTIFY: only notifications; IDLE: nothing
 	Block   uint64 // bytes of a descriptor; of a notification
 	Batch   int    // descriptors of a transfer
 	Depth   int    // transfers in flight of a thread
 	Threads int    // of the initiator
-	Dense   bool   // descriptors touch; otherwise 4 KiB lie between them
+	Dense   bool   // adjacent descriptors; otherwise 4 KiB lie between them
 }
 
-// gap lies between scattered descriptors: nothing can merge them, and they share no page.
+// gap lies between scattered descriptors, so that they cannot be merged and share no page.
 const gap = 4096
 
-// Stride is from the start of a descriptor to the next.
+// Stride is the distance between the starts of two descriptors.
 func (p Point) Stride() uint64 {
 	if p.Dense {
 		return p.Block
@@ -28,16 +28,16 @@ func (p Point) Stride() uint64 {
 	return p.Block + gap
 }
 
-// Slot is the room of one transfer.
+// Slot is the buffer space of one transfer.
 func (p Point) Slot() uint64 { return (uint64(p.Batch)*p.Stride() + gap - 1) / gap * gap }
 
-// Room is what all transfers in flight take of a buffer.
+// Room is the buffer space of all transfers in flight.
 func (p Point) Room() uint64 { return uint64(p.Threads*p.Depth) * p.Slot() }
 
-// Bytes is what a transfer moves.
+// Bytes is the size of a transfer.
 func (p Point) Bytes() uint64 { return p.Block * uint64(p.Batch) }
 
-// Offsets gives where the descriptors of one transfer start in either side's buffer.
+// Offsets returns the start offsets of one transfer's descriptors, equal in both sides' buffers.
 func (p Point) Offsets(thread, slot int) []uint64 {
 	at := uint64(thread*p.Depth+slot) * p.Slot()
 	out := make([]uint64, p.Batch)
@@ -47,10 +47,10 @@ func (p Point) Offsets(thread, slot int) []uint64 {
 	return out
 }
 
-// Transfers says whether the point moves memory.
+// Transfers reports whether the point moves memory.
 func (p Point) Transfers() bool { return p.Op == "READ" || p.Op == "WRITE" }
 
-// Shape says what a transfer is made of: 4 KiB, 64 x 4 KiB.
+// Shape describes the descriptors of a transfer: 4 KiB, 64 x 4 KiB.
 func (p Point) Shape() string {
 	if p.Batch == 1 {
 		return SizeName(p.Block)
@@ -58,19 +58,19 @@ func (p Point) Shape() string {
 	return fmt.Sprintf("%s x %s", Thousands(p.Batch), SizeName(p.Block))
 }
 
-// Sweep makes points from flags: blocks and batches grow from start to max.
+// Sweep generates points from flags: blocks and batches grow from start to max.
 type Sweep struct {
 	Ops                  []string
 	StartBlock, MaxBlock uint64
 	StartBatch, MaxBatch int
 	Depths, Threads      []int
 	Dense                bool
-	BlockStep            uint64 // how much larger the next block is; 0: 2
+	BlockStep            uint64 // factor between blocks; 0: 2
 	BatchStep            int
-	Total                uint64 // a point that needs more memory is left out; 0: none is
+	Total                uint64 // points that need more memory are left out; 0: no limit
 }
 
-// Points of a sweep, in the order in which they are measured.
+// Points returns the points of a sweep, in the order of measurement.
 func (s Sweep) Points() (out []Point) {
 	blockStep, batchStep := max(s.BlockStep, 2), max(s.BatchStep, 2)
 	for _, op := range s.Ops {
@@ -90,7 +90,7 @@ func (s Sweep) Points() (out []Point) {
 	return out
 }
 
-// ParseShapes reads "4K,64x4K,10000x8K" into the points of ops, one thread, one transfer in flight.
+// ParseShapes parses "4K,64x4K,10000x8K" to points of ops, with one thread and one transfer in flight.
 func ParseShapes(text string, ops []string, dense bool) (out []Point, err error) {
 	for _, op := range ops {
 		for word := range strings.SplitSeq(text, ",") {
@@ -113,7 +113,7 @@ func ParseShapes(text string, ops []string, dense bool) (out []Point, err error)
 	return out, nil
 }
 
-// Load gives points for each number of threads and of transfers in flight.
+// Load returns the points with each number of threads and of transfers in flight.
 func Load(points []Point, depths, threads []int) (out []Point) {
 	for _, t := range threads {
 		for _, d := range depths {
@@ -126,7 +126,7 @@ func Load(points []Point, depths, threads []int) (out []Point) {
 	return out
 }
 
-// Pace says how often each point is measured.
+// Pace sets how often and how long each point is measured.
 type Pace struct {
 	Warmup uint64        // transfers of each thread before the clock starts
 	Count  uint64        // transfers in all; 0: as many as Time allows

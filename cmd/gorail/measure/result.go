@@ -6,71 +6,71 @@ import (
 	"time"
 )
 
-// Sample is what one pair of processes saw of one point.
+// Sample is the result of one point with one pair of processes.
 type Sample struct {
 	Subject string
 	Repeat  int
 	Point   Point
-	Failed  string `json:",omitempty"` // why there is nothing else
+	Failed  string `json:",omitempty"` // the error; the other results are then empty
 
 	Done      uint64           // transfers, or notifications, that were timed
-	Posted    uint64           // with those before the clock started
+	Posted    uint64           // including those before the clock started
 	Wall      time.Duration    // of the slowest thread
-	Make      time.Duration    // to make a transfer's request
+	Make      time.Duration    // to create one request
 	Lat, Post Times            // of each transfer: until done, inside post
-	CPU       [2]time.Duration // of all that was posted
+	CPU       [2]time.Duration // for all that was posted
 	Verified  bool             // the bytes were compared
 }
 
-// Pair is what making a pair of processes took, and what it grew to; initiator first.
+// Pair has the start times and the resource use of a pair of processes, initiator first.
 type Pair struct {
 	Subject string
 	Repeat  int
 	Create  time.Duration // the first engine of the process, loading included
-	Later   time.Duration // another one
+	Later   time.Duration // a second engine
 	First   time.Duration // the first transfer, of 4 KiB
-	Threads [2]int        // more than before the engine, at most
-	MiB     [2]float64    // resident more than before the engine and beside the buffers, at most
-	FDs     [2]int        // more than before the engine
+	Threads [2]int        // maximum, above the number before the engine
+	MiB     [2]float64    // maximum resident memory, without the buffers, above the amount before the engine
+	FDs     [2]int        // above the number before the engine
 }
 
-// Run is a whole run, as it is written to JSON.
+// Run is a whole run, as written to JSON.
 type Run struct {
 	When     time.Time
 	Command  string
 	Machine  string
 	Versions string
-	Setup    string // what all points share: progress thread, sync mode, target
+	Setup    string // settings that all points share: progress thread, sync mode, target
 	Title    string
 	Repeats  int
-	Subjects []string // backends, the one to compare with last
+	Subjects []string // backends; the last is the one to compare with
 	Limits   []string
 	Samples  []Sample
 	Pairs    []Pair
 }
 
-// GBps is 10^9 bytes a second.
+// GBps returns 10^9 bytes per second.
 func (s Sample) GBps() float64 {
 	return float64(s.Done) * float64(s.Point.Bytes()) / 1e9 / s.Wall.Seconds()
 }
 
-// PerSecond is transfers, or notifications, a second.
+// PerSecond returns transfers, or notifications, per second.
 func (s Sample) PerSecond() float64 { return float64(s.Done) / s.Wall.Seconds() }
 
-// CPUPerGiB is seconds of CPU for each GiB, initiator and target.
+// CPUPerGiB returns seconds of CPU per GiB, of initiator and target.
 func (s Sample) CPUPerGiB() (out [2]float64) {
 	gib := float64(s.Posted) * float64(s.Point.Bytes()) / (1 << 30)
 	return [2]float64{s.CPU[0].Seconds() / gib, s.CPU[1].Seconds() / gib}
 }
 
-// Cell is all that was measured of one subject at one point, over the repeats.
+// Cell has all samples of one subject at one point.
 type Cell struct {
-	Samples   []Sample // that did not fail, by repeat
+	Samples   []Sample // successful samples, by repeat
 	Lat, Post Times
 	Failed    string // the last failure
 }
 
-// Cell collects it.
+// Cell collects the samples of a subject at a point.
 func (r *Run) Cell(subject string, p Point) (c Cell) {
 	for _, s := range r.Samples {
 		switch {
@@ -86,7 +86,7 @@ func (r *Run) Cell(subject string, p Point) (c Cell) {
 	return c
 }
 
-// Median of what f says of the samples; NaN when there is none.
+// Median returns the median of f over the samples; NaN without samples.
 func (c Cell) Median(f func(Sample) float64) float64 {
 	var v []float64
 	for _, s := range c.Samples {
@@ -95,7 +95,7 @@ func (c Cell) Median(f func(Sample) float64) float64 {
 	return Median(v)
 }
 
-// Points of the run in the order in which they were measured.
+// Points returns the points of the run, in the order of measurement.
 func (r *Run) Points() (out []Point) {
 	for _, s := range r.Samples {
 		if !slices.Contains(out, s.Point) {
@@ -105,11 +105,11 @@ func (r *Run) Points() (out []Point) {
 	return out
 }
 
-// Spread is a middle and what lies around it.
+// Spread is a median with its range.
 type Spread struct{ Median, Low, High float64 }
 
-// Ratio compares two cells repeat by repeat, since only what ran side by side has met the same moods of a machine: the median of the
-// ratios a/b and their least and greatest. NaN where no repeat has both.
+// Ratio compares two cells repeat by repeat, since only samples of the same repeat met the same conditions of the
+// machine. It returns the median, the minimum and the maximum of the ratios a/b. They are NaN if no repeat has both.
 func Ratio(a, b Cell, f func(Sample) float64) Spread {
 	var v []float64
 	for _, s := range a.Samples {
@@ -125,7 +125,7 @@ func Ratio(a, b Cell, f func(Sample) float64) Spread {
 	return Spread{Median(v), slices.Min(v), slices.Max(v)}
 }
 
-// Median of values, which are left alone; NaN when there is none.
+// Median returns the median of values; NaN without values. It does not modify v.
 func Median(v []float64) float64 {
 	if len(v) == 0 {
 		return math.NaN()

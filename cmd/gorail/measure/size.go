@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// ParseSize reads bytes, or K, M, G (KiB, MiB, GiB) of them: powers of 1024.
+// ParseSize parses a number of bytes, or of K, M, G (KiB, MiB, GiB): powers of 1024.
 func ParseSize(s string) (uint64, error) {
 	digits := strings.TrimRight(s, "KMGiB")
 	shift, ok := map[string]uint{"": 0, "K": 10, "M": 20, "G": 30, "KiB": 10, "MiB": 20, "GiB": 30}[s[len(digits):]]
 	n, err := strconv.ParseUint(digits, 10, 64)
 	if !ok || err != nil || n<<shift>>shift != n {
-		return 0, fmt.Errorf("%q is no size; write bytes, or 4K, 64M, 1G", s)
+		return 0, fmt.Errorf("%q is not a size; write bytes, or 4K, 64M, 1G", s)
 	}
 	return n << shift, nil
 }
 
-// SizeName writes a size with the largest unit that loses nothing.
+// SizeName formats a size with the largest unit that divides it.
 func SizeName(n uint64) string {
 	for i, unit := range []string{"GiB", "MiB", "KiB"} {
 		if shift := 30 - 10*i; n != 0 && n&(1<<shift-1) == 0 {
@@ -27,7 +27,7 @@ func SizeName(n uint64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// Thousands writes a number with commas.
+// Thousands formats a number with commas.
 func Thousands(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

@@ -6,20 +6,21 @@ import (
 	"strings"
 )
 
-// Limits are what no backend can beat, measured beside them: one thread copying within a process, one system call that copies between
-// processes, and a bare TCP connection.
+// Limits are copies that no backend can beat: one thread that copies within a process, one system call that copies
+// between processes, and a plain TCP connection.
 var Limits = []string{"memcpy", "process_vm", "tcp"}
 
-// Subject is what takes its turn in a run: a backend as it is set up, or a limit.
+// Subject is one participant of a run: a backend with its settings, or a limit.
 type Subject struct {
-	Title   string // as it was asked for: UCX+UCX_TLS=tcp
-	Backend string // "": a limit, whose name is Title
+	Title   string // as the user wrote it: UCX+UCX_TLS=tcp
+	Backend string // "": a limit named Title
 	Params  map[string]string
 	Env     map[string]string
 }
 
-// ParseSubjects reads a list of backends. +KEY=VALUE sets a variable of the environment (a key in capitals) or a parameter of the
-// backend: "GORAIL,UCX+UCX_TLS=tcp,self,UCX+num_workers=2". After a plus a comma belongs to the value unless a capital follows.
+// ParseSubjects parses a list of backends. +KEY=VALUE sets an environment variable (a key in capitals) or a parameter
+// of the backend: "GORAIL,UCX+UCX_TLS=tcp,self,UCX+num_workers=2". After a plus a comma belongs to the value unless a
+// capital follows.
 func ParseSubjects(text string) (out []Subject, err error) {
 	var words []string
 	for word := range strings.SplitSeq(text, ",") {
@@ -33,7 +34,7 @@ func ParseSubjects(text string) (out []Subject, err error) {
 		parts := strings.Split(word, "+")
 		s := Subject{Title: word, Backend: parts[0], Params: map[string]string{}, Env: map[string]string{}}
 		if s.Backend == "" || strings.Trim(s.Backend, letters+"_0123456789") != "" {
-			return nil, fmt.Errorf("%q: no name of a backend; write GORAIL,UCX or UCX+UCX_TLS=tcp", word)
+			return nil, fmt.Errorf("%q: not a backend name; write GORAIL,UCX or UCX+UCX_TLS=tcp", word)
 		}
 		for _, set := range parts[1:] {
 			key, value, ok := strings.Cut(set, "=")
@@ -56,7 +57,7 @@ func ParseSubjects(text string) (out []Subject, err error) {
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// LimitSubjects gives subjects for names of Limits.
+// LimitSubjects returns subjects for names of Limits.
 func LimitSubjects(names []string) (out []Subject, err error) {
 	for _, n := range names {
 		if !slices.Contains(Limits, n) {

@@ -1,4 +1,4 @@
-// Package measure has what a benchmark is made of: points, samples, times, ratios. It measures nothing itself.
+// Package measure has the data of a benchmark: points, samples, times, ratios. It measures nothing itself.
 package measure
 
 import (
@@ -7,16 +7,16 @@ import (
 	"math"
 )
 
-// histBits is how many buckets a power of two has, as a power of two: nixlapi/hist.h counts, this package reads.
+// histBits gives the buckets per power of two: 1<<histBits. nixlapi/hist.h counts, this package reads.
 const histBits = 6
 
-// Times is a histogram of nanoseconds; values are known to 1.6 %.
+// Times is a histogram of nanoseconds with a resolution of 1.6 %.
 type Times struct {
 	Sum, Max uint64
 	N        []uint64
 }
 
-// lowest is the least time that a bucket counts.
+// lowest returns the smallest time of a bucket.
 func lowest(bucket int) uint64 {
 	if bucket < 2<<histBits {
 		return uint64(bucket)
@@ -25,7 +25,7 @@ func lowest(bucket int) uint64 {
 	return uint64(bucket-shift<<histBits) << shift
 }
 
-// Add takes the counts of another histogram of the same layout.
+// Add adds the counts of a histogram with the same layout.
 func (t *Times) Add(o Times) {
 	if t.N == nil {
 		t.N = make([]uint64, len(o.N))
@@ -36,7 +36,7 @@ func (t *Times) Add(o Times) {
 	t.Sum, t.Max = t.Sum+o.Sum, max(t.Max, o.Max)
 }
 
-// Count is how many times were counted.
+// Count returns the number of times.
 func (t *Times) Count() (n uint64) {
 	for _, c := range t.N {
 		n += c
@@ -44,7 +44,8 @@ func (t *Times) Count() (n uint64) {
 	return n
 }
 
-// Quantile is the time in nanoseconds that a share q (0..1) of all does not exceed: the middle of its bucket. 0 when there is none.
+// Quantile returns the time in nanoseconds that a share q (0..1) of all times does not exceed: the middle of its
+// bucket. It returns 0 without times.
 func (t *Times) Quantile(q float64) float64 {
 	want := uint64(math.Ceil(q * float64(t.Count())))
 	if want == 0 {
@@ -59,7 +60,7 @@ func (t *Times) Quantile(q float64) float64 {
 	return 0
 }
 
-// Mean is in nanoseconds; 0 when there is none.
+// Mean returns the mean in nanoseconds; 0 without times.
 func (t *Times) Mean() float64 {
 	if n := t.Count(); n > 0 {
 		return float64(t.Sum) / float64(n)
@@ -67,7 +68,7 @@ func (t *Times) Mean() float64 {
 	return 0
 }
 
-// MarshalJSON writes only the buckets that counted something.
+// MarshalJSON writes only non-empty buckets.
 func (t Times) MarshalJSON() ([]byte, error) {
 	short := shortTimes{Sum: t.Sum, Max: t.Max, Size: len(t.N), N: map[int]uint64{}}
 	for i, n := range t.N {
@@ -78,7 +79,7 @@ func (t Times) MarshalJSON() ([]byte, error) {
 	return json.Marshal(short)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
+// UnmarshalJSON reads the output of MarshalJSON.
 func (t *Times) UnmarshalJSON(b []byte) error {
 	var short shortTimes
 	if err := json.Unmarshal(b, &short); err != nil {

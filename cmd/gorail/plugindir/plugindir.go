@@ -1,13 +1,15 @@
-// Package plugindir makes a folder that NIXL_PLUGIN_DIR can point to. The variable replaces NIXL's own plugin folder, so the stock
-// plugins of an installed wheel are linked beside GORAIL, and GORAIL once more under names that programs have built in.
+// Package plugindir creates a folder for NIXL_PLUGIN_DIR. This variable replaces NIXL's own plugin folder. The folder
+// therefore links GORAIL, the stock plugins of an installed wheel, and GORAIL again under names that programs have
+// built in.
 //
-// The stock plugins look for the libraries that the wheel bundles in $ORIGIN/.., the folder above the one they were opened in:
+// The stock plugins look for the wheel's bundled libraries in $ORIGIN/.., the folder above the folder that they were
+// opened in:
 //
-//	D/                    links to every library of the wheel, and to the folders they load modules from (ucx)
+//	D/                    links to every library of the wheel, and to the folders with their modules (ucx)
 //	D/plugins/            links to GORAIL, to the stock plugins, and aliases of GORAIL
-//	D/.gorail-plugins     says that the folder is ours
+//	D/.gorail-plugins     marks the folder as ours
 //
-// Everything but the mark is a symbolic link: nothing is copied, and the wheel is only read.
+// Everything but the mark is a symbolic link. Nothing is copied, and the wheel is only read.
 package plugindir
 
 import (
@@ -26,26 +28,27 @@ const (
 	own    = "GORAIL"
 )
 
-// Spec says what goes into the folder.
+// Spec describes the folder to make.
 type Spec struct {
-	Dir    string   // the folder, made if it is missing
+	Dir    string   // the folder, created if missing
 	Plugin string   // libplugin_GORAIL.so
 	Wheel  string   // site-packages with a NIXL wheel
-	As     []string // names under which GORAIL is found as well
+	As     []string // further names for GORAIL
 }
 
-// Made says what is in the folder.
+// Made describes the content of the folder.
 type Made struct {
-	Plugins string   // what NIXL_PLUGIN_DIR has to say
-	Stock   []string // stock plugins that can be used
+	Plugins string   // the value of NIXL_PLUGIN_DIR
+	Stock   []string // usable stock plugins
 	Aliases []string
-	Hidden  []string // stock plugins that an alias stands in front of
+	Hidden  []string // stock plugins hidden by an alias
 }
 
 var nameRule = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`)
 
-// Make makes the folder what s says, whatever an earlier call has made it. It removes nothing but links that it may have made itself,
-// and fails before it has changed anything when the folder is not its own. A process that has loaded from the folder is not disturbed.
+// Make makes the folder as s describes, also if an earlier call made it differently. It removes only links that it may
+// have made itself. If the folder is not its own, it fails before any change. It does not disturb a process that has
+// loaded plugins from the folder.
 func Make(s Spec) (Made, error) {
 	for _, name := range s.As {
 		if !nameRule.MatchString(name) || name == own {
@@ -91,7 +94,7 @@ func Make(s Spec) (Made, error) {
 	return made, errors.Join(fill(dir, w.libs), fill(made.Plugins, plugins))
 }
 
-// claim makes the folders, or refuses one that is somebody else's.
+// claim creates the folders. It refuses a folder that gorail plugins did not create.
 func claim(dir string, w wheel) error {
 	for _, theirs := range w.folders {
 		if inside(dir, theirs) {
@@ -106,7 +109,7 @@ func claim(dir string, w wheel) error {
 		return err
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("--dir %s has something in it (%s) and was not made by gorail plugins: choose an empty or a new folder", dir, entries[0].Name())
+		return fmt.Errorf("--dir %s is not empty (it has %s) and was not made by gorail plugins: choose an empty or a new folder", dir, entries[0].Name())
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "plugins"), 0o755); err != nil {
 		return err
@@ -114,7 +117,7 @@ func claim(dir string, w wheel) error {
 	return os.WriteFile(filepath.Join(dir, mark), []byte("Made by gorail plugins, which removes links from here when it is run again.\n"), 0o644)
 }
 
-// inside tells whether path is, or would be, dir or below it, links resolved as far as path exists.
+// inside reports whether path is, or would be, dir or below dir. Links are resolved as far as path exists.
 func inside(path, dir string) bool {
 	rest := ""
 	for at := path; ; at = filepath.Dir(at) {
@@ -135,7 +138,7 @@ func inside(path, dir string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// fill makes the links of a folder exactly these (name -> target).
+// fill makes a folder's links equal to links (name -> target).
 func fill(dir string, links map[string]string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -156,14 +159,14 @@ func fill(dir string, links map[string]string) error {
 	return nil
 }
 
-// link makes one link, in place of another one at once; what is not a link stays, and is an error.
+// link makes one link and replaces an existing link atomically. It refuses to replace anything but a link.
 func link(target, at string) error {
 	if old, err := os.Readlink(at); err == nil {
 		if old == target {
 			return nil
 		}
 	} else if _, err := os.Lstat(at); err == nil {
-		return fmt.Errorf("%s is in the way: it is not a link", at)
+		return fmt.Errorf("%s exists and is not a link: remove or rename it", at)
 	}
 	temp := filepath.Join(filepath.Dir(at), "."+filepath.Base(at)+".new")
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// imitation makes a folder laid out like site-packages with a wheel, and a plugin beside it.
+// imitation makes a folder with the layout of site-packages with a wheel, and a plugin beside it.
 func imitation(t *testing.T) (site, plugin string) {
 	site, plugin = t.TempDir(), filepath.Join(t.TempDir(), "libplugin_GORAIL.so")
 	for _, f := range []string{".nixl_cu13.mesonpy.libs/libnixl.so", ".nixl_cu13.mesonpy.libs/plugins/libplugin_UCX.so", "nixl_cu13.libs/libucp-1.so.0",
@@ -22,7 +22,7 @@ func imitation(t *testing.T) (site, plugin string) {
 	return site, plugin
 }
 
-// tree lists a folder: links with what they lead to, other files with nothing.
+// tree lists a folder: links with their targets, other files with "".
 func tree(t *testing.T, dir string) map[string]string {
 	out := map[string]string{}
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -52,7 +52,7 @@ func TestMake(t *testing.T) {
 	}
 	require.Equal(t, plain, tree(t, dir))
 
-	// Again, with names: only those links are others. And without them: as before.
+	// Again, with names: only those links change. Without names: the first state.
 	made, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site, As: []string{"UCX", "Mooncake", "UCX"}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"Mooncake", "UCX"}, made.Aliases)
@@ -103,7 +103,7 @@ func TestMakeRefuses(t *testing.T) {
 	require.Len(t, tree(t, full), 1)
 }
 
-// TestMakeLeavesOthersFiles: what is not a link of ours stays, and is told when it is in the way.
+// TestMakeLeavesOthersFiles: foreign files stay. Make reports a file in place of a link.
 func TestMakeLeavesOthersFiles(t *testing.T) {
 	site, plugin := imitation(t)
 	dir := t.TempDir()
@@ -114,5 +114,5 @@ func TestMakeLeavesOthersFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.FileExists(t, filepath.Join(dir, "plugins", "libplugin_MINE.so"))
 	_, err = Make(Spec{Dir: dir, Plugin: plugin, Wheel: site, As: []string{"MINE"}})
-	require.ErrorContains(t, err, "in the way")
+	require.ErrorContains(t, err, "is not a link")
 }

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// wheel is what an installed NIXL wheel has.
+// wheel is the content of an installed NIXL wheel.
 type wheel struct {
-	folders []string          // its own
+	folders []string          // the wheel's own
 	plugins map[string]string // file name -> path
-	libs    map[string]string // libraries, and folders that libraries load modules from
+	libs    map[string]string // libraries, and folders with modules of libraries
 }
 
 // readWheel reads a site-packages folder. Wheels for other CUDA versions have the same layout under another name.
@@ -76,7 +76,7 @@ func list(dir string, into map[string]string, take func(os.DirEntry) bool) error
 	return nil
 }
 
-// FindWheel looks for a wheel: NIXL_WHEEL_DIR, then where the Python of this shell has it. "" when there is none.
+// FindWheel finds a wheel: NIXL_WHEEL_DIR, then the wheel that python3 imports. It returns "" if there is none.
 func FindWheel() string {
 	if dir := os.Getenv("NIXL_WHEEL_DIR"); dir != "" {
 		return dir
@@ -92,11 +92,11 @@ for n in ("nixl_cu12", "nixl_cu13"):
 	return filepath.Dir(strings.TrimSpace(string(out)))
 }
 
-// installed is where meson install puts the plugin, below the prefix if it is not absolute; the build sets it.
+// installed is the folder where meson install puts the plugin, relative to the prefix or absolute. The build sets it.
 var installed = ""
 
-// FindPlugin looks for libplugin_GORAIL.so: GORAIL_PLUGIN_DIR, beside the program, where both were installed, ./build. Where it was
-// looked for last when there is none.
+// FindPlugin finds libplugin_GORAIL.so: in GORAIL_PLUGIN_DIR, beside the program, in the installed folder, in ./build.
+// It returns the last path that it tried if there is none.
 func FindPlugin() string {
 	var dirs []string
 	if dir := os.Getenv("GORAIL_PLUGIN_DIR"); dir != "" {

@@ -12,7 +12,7 @@ import (
 	"gorail/cmd/gorail/measure"
 )
 
-// Folder writes all that runs measured into a folder: report.md with every table, plots, and a CSV file a run.
+// Folder writes all results of runs into a folder: report.md with every table, plots, and one CSV file per run.
 func Folder(dir string, runs []*measure.Run) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -39,7 +39,7 @@ func Folder(dir string, runs []*measure.Run) error {
 	return os.WriteFile(filepath.Join(dir, "report.md"), b.Bytes(), 0o644)
 }
 
-// create makes a file of what f writes.
+// create creates a file and writes it with f.
 func create(path string, f func(io.Writer) error) error {
 	w, err := os.Create(path)
 	if err != nil {
@@ -48,7 +48,7 @@ func create(path string, f func(io.Writer) error) error {
 	return errors.Join(f(w), w.Close())
 }
 
-// slug makes a title part of a file name.
+// slug converts a title to a part of a file name.
 func slug(s string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		switch {

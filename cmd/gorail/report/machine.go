@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine describes this one: cores that may be used, their model, kernel, distribution.
+// Machine describes this machine: usable cores, their model, kernel, distribution.
 func Machine() string {
 	model := runtime.GOARCH
 	scan("/proc/cpuinfo", ":", func(key, val string) {

@@ -15,7 +15,7 @@ import (
 	"gorail/cmd/gorail/measure"
 )
 
-// File is a plot that was written.
+// File is a written plot.
 type File struct{ Title, Path string }
 
 // kind is one way to draw the points of a run.
@@ -24,7 +24,7 @@ type kind struct {
 	in                func(measure.Point) bool
 	at                func(measure.Point) float64
 	of                func(measure.Cell, measure.Point) float64
-	top, left         bool // where no curve is, and the legend fits
+	top, left         bool // a corner without curves, for the legend
 }
 
 var kinds = []kind{
@@ -39,7 +39,7 @@ var kinds = []kind{
 		func(c measure.Cell, p measure.Point) float64 { return c.Lat.Quantile(0.5) / float64(p.Batch) }, true, false},
 }
 
-// Plots draws a run: for each op with one thread and one transfer in flight the kinds that have three points or more.
+// Plots draws a run: for each op, with one thread and one transfer in flight, the kinds with three points or more.
 func Plots(dir, name string, r *measure.Run) (out []File, err error) {
 	for _, op := range []string{"WRITE", "READ"} {
 		for _, k := range kinds {
@@ -63,7 +63,7 @@ func Plots(dir, name string, r *measure.Run) (out []File, err error) {
 	return out, nil
 }
 
-// palette can be told apart without colours, too: dashes follow it.
+// palette is readable without colours, too: limits are dashed.
 var palette = []color.RGBA{{0x1b, 0x6c, 0xa8, 0xff}, {0xd1, 0x49, 0x2c, 0xff}, {0x6a, 0x8d, 0x3a, 0xff}, {0x7d, 0x5b, 0xa6, 0xff},
 	{0x55, 0x55, 0x55, 0xff}, {0xc0, 0x8a, 0x1e, 0xff}}
 
@@ -109,7 +109,7 @@ func draws(k kind, op string, r *measure.Run) (p *plot.Plot, any bool, err error
 	return p, any, nil
 }
 
-// sizes marks powers of two that are powers of four or sixteen, so that they fit.
+// sizes places ticks at powers of two, four or sixteen, so that their labels fit.
 type sizes struct{}
 
 func (sizes) Ticks(low, high float64) (out []plot.Tick) {
@@ -123,7 +123,7 @@ func (sizes) Ticks(low, high float64) (out []plot.Tick) {
 	return out
 }
 
-// short is 64, 4K, 16M.
+// short formats 64, 4K, 16M.
 func short(v float64) string {
 	for i, unit := range []string{"G", "M", "K"} {
 		if scale := math.Exp2(float64(30 - 10*i)); v >= scale {

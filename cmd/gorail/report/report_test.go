@@ -54,7 +54,7 @@ func TestTables(t *testing.T) {
 	require.NoError(t, Text(&b, made()))
 }
 
-// TestCompact: one line a transfer, each backend's figures beside the other's, then the rate and the limits'; what failed is empty.
+// TestCompact: one line per transfer with each backend's figures, the rate and the limits. Failed cells are empty.
 func TestCompact(t *testing.T) {
 	tables := compact(made())
 	require.Len(t, tables, 2)
@@ -65,7 +65,7 @@ func TestCompact(t *testing.T) {
 	require.Equal(t, "Idle, % of a core", tables[1].Title)
 }
 
-// TestFolder: a report with every table, the plots that it shows, and the samples of each run.
+// TestFolder: a report with every table, its plots, and the samples of each run.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, Folder(dir, []*measure.Run{made(), made()}))
@@ -110,7 +110,7 @@ func TestPlots(t *testing.T) {
 	}
 }
 
-// TestPlotOfDescriptors: their cost over their number.
+// TestPlotOfDescriptors: the cost of descriptors over their number.
 func TestPlotOfDescriptors(t *testing.T) {
 	r := made()
 	for i := range r.Samples {

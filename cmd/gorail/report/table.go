@@ -1,4 +1,4 @@
-// Package report writes what a run has measured: tables, CSV, JSON, plots, and the compact table in docs/benchmarks.md.
+// Package report writes the results of a run: tables, CSV, JSON, plots, and the compact table in docs/benchmarks.md.
 package report
 
 import (
@@ -16,7 +16,7 @@ type Table struct {
 	Rows  [][]string
 }
 
-// Num prints three significant digits.
+// Num formats a number with three significant digits.
 func Num(v float64) string {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -35,7 +35,7 @@ func Num(v float64) string {
 	return fmt.Sprintf("%.2g", v)
 }
 
-// spread prints a ratio with what lies around it.
+// spread formats a ratio with its range.
 func spread(s measure.Spread) string {
 	if math.IsNaN(s.Median) {
 		return ""
@@ -45,7 +45,7 @@ func spread(s measure.Spread) string {
 
 func us(ns float64) string { return Num(ns / 1e3) }
 
-// Tables of a run, those that have rows.
+// Tables returns the non-empty tables of a run.
 func Tables(r *measure.Run) (out []Table) {
 	type group struct {
 		op             string
@@ -77,7 +77,7 @@ func contains[T comparable](list []T, v T) bool {
 	return false
 }
 
-// load says what is more than one.
+// load describes the threads and the depth if they are more than one.
 func load(p measure.Point) string {
 	var b strings.Builder
 	if p.Threads > 1 {
@@ -89,7 +89,7 @@ func load(p measure.Point) string {
 	return b.String()
 }
 
-// base is the backend that others are compared with, "" for none.
+// base returns the backend that others are compared with; "" for none.
 func base(r *measure.Run) string {
 	if len(r.Subjects) < 2 {
 		return ""
@@ -168,7 +168,7 @@ func idle(r *measure.Run) Table {
 	return t
 }
 
-// each calls f for each backend that has samples of an op.
+// each calls f for each backend with samples of an op.
 func each(r *measure.Run, op string, f func(p measure.Point, subject string, c measure.Cell)) {
 	for _, p := range r.Points() {
 		if p.Op != op {

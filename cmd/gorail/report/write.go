@@ -27,14 +27,14 @@ func Text(w io.Writer, r *measure.Run) error {
 	return nil
 }
 
-// JSON writes a run so that page reads it again.
+// JSON writes a run for gorail page and gorail report.
 func JSON(w io.Writer, r *measure.Run) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", " ")
 	return e.Encode(r)
 }
 
-// CSV writes one line for each sample, in plain units.
+// CSV writes one line per sample, in plain units.
 func CSV(w io.Writer, r *measure.Run) error {
 	c := csv.NewWriter(w)
 	_ = c.Write([]string{"backend", "repeat", "op", "block_bytes", "batch", "depth", "threads", "dense", "transfers", "seconds", "gb_per_second",

@@ -10,13 +10,13 @@ import (
 	"gorail/internal/subprocess"
 )
 
-// Side is a process as the driver sees it.
+// Side is the driver's handle of a process.
 type Side struct {
 	*subprocess.Client
-	Host string // the other host; "": this one
+	Host string // the other host; "": this host
 }
 
-// Command is what this program is called with to be a side.
+// Command is the argument that makes this program a side.
 const Command = "bench-side"
 
 // Spawn starts a process on this host.
@@ -28,7 +28,7 @@ func Spawn() (*Side, error) {
 	return &Side{Client: c}, nil
 }
 
-// Dial asks the gorail bench --listen at addr for a process there.
+// Dial requests a process from the gorail bench --listen at addr.
 func Dial(addr string) (*Side, error) {
 	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
@@ -38,8 +38,8 @@ func Dial(addr string) (*Side, error) {
 	return &Side{subprocess.Connect(conn, service, nil), host}, nil
 }
 
-// Listen starts a target for each connection until accepting fails. A caller decides which backend is loaded and how much memory is
-// taken: only for networks whose hosts trust each other.
+// Listen starts a target for each connection until accepting fails. A caller selects the backend and the amount of
+// memory, so use it only in networks whose hosts trust each other.
 func Listen(l net.Listener) error {
 	remote := subprocess.Options{Args: []string{Command}, Setenv: []string{envRemote + "=1"}, Verbose: true}
 	for {
@@ -62,7 +62,7 @@ func Listen(l net.Listener) error {
 	}
 }
 
-// Call gives a command and waits for its end; a process that misses the limit is of no use any more and is killed.
+// Call runs a command and waits for its end. A process that misses the limit is killed.
 func Call[R any](s *Side, method string, args any, limit time.Duration) (R, error) {
 	out, err := subprocess.Call[R](s.Client, method, args, limit)
 	if gone, ok := errors.AsType[*subprocess.Gone](err); ok {
@@ -71,10 +71,10 @@ func Call[R any](s *Side, method string, args any, limit time.Duration) (R, erro
 	return out, err
 }
 
-// lastOf is the end of what a process printed.
+// lastOf returns the end of a process's output.
 func lastOf(said string) string { return said[max(0, len(said)-4096):] }
 
-// Close asks the process to give everything back, and waits for its end.
+// Close asks the process to release everything, and waits for its end.
 func (s *Side) Close() error {
 	_, err := Call[None](s, "Close", None{}, 20*time.Second)
 	s.End(10 * time.Second)

@@ -9,7 +9,7 @@ import (
 	"gorail/cmd/gorail/measure"
 )
 
-// prepareLimit lays out what the threads copy, and connects them for tcp.
+// prepareLimit sets up the copies of each thread, and connects the threads for tcp.
 func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 	target := s.peer.Pid == 0
 	base := s.peer.Base
@@ -42,7 +42,7 @@ func (s *Server) prepareLimit(in PointArgs, out *PointOut) error {
 	return nil
 }
 
-// answerAll serves one connection a thread, in the order of the threads.
+// answerAll serves one connection per thread, in the order of the threads.
 func (s *Server) answerAll(out *PointOut) (err error) {
 	if s.listen, err = net.Listen("tcp", ":0"); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *Server) answerAll(out *PointOut) (err error) {
 		for _, j := range jobs {
 			conn, err := l.Accept()
 			if err != nil {
-				return // the point is over
+				return // the point has ended
 			}
 			f, err := file(conn)
 			if err != nil {
@@ -69,7 +69,7 @@ func (s *Server) answerAll(out *PointOut) (err error) {
 	return nil
 }
 
-// take turns a connection into a blocking socket that drop closes.
+// take turns a connection into a blocking socket. drop closes the socket.
 func (s *Server) take(conn net.Conn) (int, error) {
 	f, err := file(conn)
 	if err != nil {
@@ -79,11 +79,12 @@ func (s *Server) take(conn net.Conn) (int, error) {
 	return int(f.Fd()), nil
 }
 
-// file gives a connection's socket, without Nagle's delay (Go's default), in blocking mode once Fd is called.
+// file returns a connection's socket, without Nagle's delay (Go's default). The socket is in blocking mode once Fd is
+// called.
 func file(conn net.Conn) (*os.File, error) {
 	defer conn.Close()
 	return conn.(*net.TCPConn).File()
 }
 
-// Runs says whether a limit can be measured at a point: it copies in one go, one after the other.
+// Runs reports whether a limit can be measured at a point: a limit copies one transfer after the other.
 func Runs(p measure.Point) bool { return p.Transfers() && p.Depth == 1 }

@@ -12,7 +12,7 @@ import (
 	"gorail/nixlapi"
 )
 
-// Prepare makes the requests of a point, in place of the last one's.
+// Prepare creates the requests of a point, in place of the previous point's.
 func (s *Server) Prepare(in PointArgs, out *PointOut) error {
 	if err := s.drop(); err != nil {
 		return err
@@ -52,12 +52,12 @@ func (s *Server) Prepare(in PointArgs, out *PointOut) error {
 	return nil
 }
 
-// drop gives a point's requests and sockets back.
+// drop releases a point's requests and sockets.
 func (s *Server) drop() (err error) {
 	for _, list := range s.reqs {
 		for _, x := range list {
 			if x.Release() != nil {
-				err = errors.Join(err, x.Release()) // the agent may refuse the first
+				err = errors.Join(err, x.Release()) // the agent may refuse the first release
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Server) drop() (err error) {
 	return err
 }
 
-// Run posts the requests of the point, or copies as its limit does.
+// Run posts the requests of the point, or runs the copies of the limit.
 func (s *Server) Run(in measure.Pace, out *RunOut) error {
 	cpu := procstat.CPUTime()
 	defer func() { out.CPU = procstat.CPUTime() - cpu }()
@@ -93,7 +93,7 @@ func (s *Server) Run(in measure.Pace, out *RunOut) error {
 	return nil
 }
 
-// add takes what one thread saw.
+// add adds the results of one thread.
 func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measure.Times, err error) {
 	out.Posted, out.Done, out.Wall = out.Posted+posted, out.Done+done, max(out.Wall, wall)
 	out.Lat.Add(lat)
@@ -103,10 +103,11 @@ func (out *RunOut) add(posted, done uint64, wall time.Duration, lat, post measur
 	}
 }
 
-// Serve makes the target poll its notifications, or poll beside a limit that takes nothing of it: tcp has its answering threads.
+// Serve makes the target poll its notifications. A limit's target polls, too, as a load; tcp has its answering threads
+// instead.
 func (s *Server) Serve(in ServeArgs, _ *None) error {
 	s.cpu = procstat.CPUTime()
-	s.endPoll() // of a point that has failed
+	s.endPoll() // the polling of a failed point
 	switch {
 	case in.Limit <= 0:
 	case s.agent != nil:
@@ -124,7 +125,7 @@ func (s *Server) endPoll() {
 	}
 }
 
-// Want ends that.
+// Want ends the polling of Serve.
 func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 	if s.agent != nil && in.Sleep {
 		s.serve = s.agent.Serve(in.Wait, 0)
@@ -138,7 +139,7 @@ func (s *Server) Want(in WantArgs, out *WantOut) (err error) {
 	return err
 }
 
-// Notify sends notifications alone, in hundreds until the time is over.
+// Notify sends notifications without transfers, in batches of 100 until the time is over.
 func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 	cpu, began := procstat.CPUTime(), time.Now()
 	defer func() { out.CPU = procstat.CPUTime() - cpu }()
@@ -154,7 +155,7 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 	return nil
 }
 
-// Fill writes the memory of a point.
+// Fill writes the patterns of a point to memory.
 func (s *Server) Fill(in MemArgs, _ *None) error {
 	s.each(in, func(b []byte, at, seed uint64) error {
 		pattern.Fill(b, seed, at)
@@ -163,13 +164,13 @@ func (s *Server) Fill(in MemArgs, _ *None) error {
 	return nil
 }
 
-// Check compares it: the blocks with what was sent, what lies between them with what was there.
+// Check compares memory with the patterns: the blocks with the sent bytes, the gaps with their earlier bytes.
 func (s *Server) Check(in MemArgs, _ *None) error {
 	return s.each(in, func(b []byte, at, seed uint64) error {
 		if d := pattern.Diff(b, seed, at); d >= 0 {
-			where := "a transfer did not write"
+			where := "the transfer did not write"
 			if seed == in.Between {
-				where = "something wrote beside a transfer's descriptors,"
+				where = "written beside the transfer's descriptors:"
 			}
 			return fmt.Errorf("wrong bytes: %s offset %d of the buffer", where, at+uint64(d))
 		}
@@ -177,7 +178,7 @@ func (s *Server) Check(in MemArgs, _ *None) error {
 	})
 }
 
-// each calls f for every block and every gap of a point, until it fails.
+// each calls f for every block and every gap of a point, until f fails.
 func (s *Server) each(in MemArgs, f func(b []byte, at, seed uint64) error) error {
 	mem := s.buf.B
 	if in.Twin {

@@ -8,14 +8,14 @@ import (
 	"gorail/internal/procstat"
 )
 
-// touch has every page of a buffer there before something is timed.
+// touch touches every page of a buffer before the measurement.
 func touch(b []byte) {
 	for i := 0; i < len(b); i += 4096 {
 		b[i] = 1
 	}
 }
 
-// threads has the Go runtime start the threads that it will need now, so that later ones are the backend's.
+// threads makes the Go runtime start its threads now, so that later threads are the backend's.
 func threads(n int) {
 	var all, here sync.WaitGroup
 	here.Add(n)
@@ -30,24 +30,24 @@ func threads(n int) {
 	all.Wait()
 }
 
-// countFDs is how many descriptors the process has open.
+// countFDs returns the number of open descriptors of the process.
 func countFDs() int {
 	fds, _ := procstat.FDs()
 	return len(fds)
 }
 
-// usage is the number of threads and the resident memory in MiB.
+// usage returns the number of threads and the resident memory in MiB.
 func usage() (threads int, mib float64) {
 	u, _ := procstat.Self()
 	return u.Threads, float64(u.RSSKiB) / 1024
 }
 
-// watch looks ten times a second how large the process is.
+// watch samples the size of the process ten times a second.
 type watch struct {
 	threads0 int
 	mib0     float64
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards top
 	top Stats
 }
 
@@ -70,7 +70,7 @@ func (w *watch) look() {
 	w.top.Threads, w.top.MiB = max(w.top.Threads, t-w.threads0), max(w.top.MiB, m-w.mib0)
 }
 
-// peak is how much larger than at the start it was at most.
+// peak returns the largest growth since the start.
 func (w *watch) peak() Stats {
 	w.look()
 	w.mu.Lock()

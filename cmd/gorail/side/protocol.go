@@ -1,6 +1,6 @@
-// Package side is one process of a benchmark: an agent with one backend, or what a limit needs. It obeys the driver (see
-// package subprocess). A pair of them is alive only in its subject's turn. The target may be on another host, where
-// Listen starts it.
+// Package side is one process of a benchmark: an agent with one backend, or the work of a limit. It executes the
+// driver's commands (see package subprocess). A pair of processes lives only in its subject's turn. The target may be
+// on another host, where Listen starts it.
 package side
 
 import (
@@ -9,8 +9,8 @@ import (
 	"gorail/cmd/gorail/measure"
 )
 
-// OpenArgs say what the process is to be. A process that was started for another host takes neither folders nor an environment from
-// there: it has its own.
+// OpenArgs describe the process. A process started for another host ignores folders and refuses an environment from
+// there: it uses its own.
 type OpenArgs struct {
 	Name      string // of the agent
 	Limit     string // one of measure.Limits instead of an agent
@@ -25,79 +25,79 @@ type OpenArgs struct {
 	Threads   int    // most threads of a point
 }
 
-// OpenOut is what the other side has to know.
+// OpenOut is the information for the other side.
 type OpenOut struct {
-	MD            []byte // the agent's metadata, the buffer registered
-	Base          uint64 // where the buffer is
+	MD            []byte // the agent's metadata, with the buffer registered
+	Base          uint64 // the address of the buffer
 	Pid           int
-	Create, Later time.Duration // making the backend, making another
-	FDs           int           // more than before
+	Create, Later time.Duration // time to create the backend, and another one
+	FDs           int           // above the number before
 	Versions      string
 }
 
-// PeerArgs tell the initiator of its target.
+// PeerArgs describe the target to the initiator.
 type PeerArgs struct {
 	MD   []byte
 	Base uint64
 	Pid  int
 }
 
-// PointArgs make the requests of a point. For the limit tcp the target answers with the port to connect to.
+// PointArgs describe the requests of a point. For the limit tcp the target replies with the port to connect to.
 type PointArgs struct {
 	Point  measure.Point
 	Notify bool
-	Addr   string // tcp, initiator: where the target listens
+	Addr   string // tcp, initiator: the target's listen address
 }
 
-// PointOut says how long a request took to make.
+// PointOut has the time to create one request.
 type PointOut struct {
 	Make time.Duration
 	Port int // tcp, target
 }
 
-// MemArgs fill or check the memory of a point: the blocks with Seed, what is between them with Between.
+// MemArgs describe the memory of a point, to fill or check: the blocks with Seed, the gaps with Between.
 type MemArgs struct {
 	Point         measure.Point
 	Seed, Between uint64
 	Twin          bool // memcpy: the second buffer
 }
 
-// RunOut is what the initiator saw of a point.
+// RunOut is the initiator's result of a point.
 type RunOut struct {
-	Done, Posted uint64 // timed; all, with those that warmed up
+	Done, Posted uint64 // timed; all, including warmup
 	Wall, CPU    time.Duration
 	Lat, Post    measure.Times
 	Failed       string
 }
 
-// ServeArgs begin the target's polling; without a Limit it does not poll.
+// ServeArgs start the target's polling. Without a Limit the target does not poll.
 type ServeArgs struct{ Limit, Nap time.Duration }
 
-// WantArgs end it when N notifications have come, or after Wait.
+// WantArgs end the polling after N notifications or after Wait.
 type WantArgs struct {
 	N     uint64
 	Wait  time.Duration
-	Sleep bool // it has not polled until now
+	Sleep bool // the target has not polled until now
 }
 
-// WantOut is what the target saw.
+// WantOut is the target's result.
 type WantOut struct {
 	Seen uint64
 	CPU  time.Duration
 }
 
-// NotifyArgs send notifications alone.
+// NotifyArgs describe notifications without transfers.
 type NotifyArgs struct {
 	Size uint64
 	Pace measure.Pace
 }
 
-// Stats are what the process grew to since before the engine was made.
+// Stats is the growth of the process since before the engine was created.
 type Stats struct {
 	Threads int
 	MiB     float64
 	CPU     time.Duration
 }
 
-// None stands where there is nothing to say.
+// None is an empty argument or reply.
 type None struct{}

@@ -18,20 +18,20 @@ import (
 
 const (
 	service   = "Side"
-	envRemote = "GORAIL_BENCH_REMOTE" // set: the driver is on another host
+	envRemote = "GORAIL_BENCH_REMOTE" // set if the driver is on another host
 )
 
-// Main serves the driver until it closes the connection.
+// Main serves the driver until the driver closes the connection.
 func Main() error {
 	debug.SetGCPercent(400)
 	err := subprocess.Serve(service, &Server{remote: os.Getenv(envRemote) != ""})
 	if errors.Is(err, subprocess.ErrAlone) {
-		return errors.New("this command is for gorail bench itself")
+		return errors.New("only gorail bench may start this command")
 	}
 	return err
 }
 
-// Server is the process. Its exported methods are the commands; the driver gives one after the other.
+// Server is the process. Its exported methods are the commands. The driver sends one command after the other.
 type Server struct {
 	remote bool
 	in     OpenArgs
@@ -44,16 +44,16 @@ type Server struct {
 
 	reqs   [][]*nixlapi.Xfer // of the point, by thread
 	jobs   []limits.Job
-	op     string // that the jobs do
+	op     string // operation of the jobs
 	socks  []*os.File
 	listen net.Listener // tcp, target
 	serve  *nixlapi.Server
 	poll   func()        // ends the polling of a limit's target
-	cpu    time.Duration // when polling began
+	cpu    time.Duration // at the start of polling
 	watch  *watch
 }
 
-// Open makes the buffer, the agent and the backend. Once.
+// Open creates the buffer, the agent and the backend. It is called once.
 func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	s.in = in
 	if err := s.environ(); err != nil {
@@ -84,11 +84,11 @@ func (s *Server) Open(in OpenArgs, out *OpenOut) error {
 	return nil
 }
 
-// environ sets what NIXL and the backend read when they are loaded.
+// environ sets the variables that NIXL and the backend read when they are loaded.
 func (s *Server) environ() error {
 	if s.remote {
 		if len(s.in.Env) > 0 {
-			return errors.New("variables of the environment have to be set where --listen runs, for all backends")
+			return errors.New("environment variables have to be set where --listen runs, for all backends")
 		}
 		s.in.Wheel, s.in.PluginDir = "", ""
 	}
@@ -140,7 +140,7 @@ func (s *Server) open(out *OpenOut) error {
 	return nil
 }
 
-// again makes another agent with the backend, which is not the first of the process any more, and takes it away.
+// again creates a second agent with the backend, measures that, and closes the agent.
 func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, error) {
 	a, err := lib.NewAgent(in.Name+"-again", cfg)
 	if err != nil {
@@ -152,7 +152,7 @@ func again(lib *nixlapi.Lib, cfg nixlapi.Config, in OpenArgs) (time.Duration, er
 	return took, errors.Join(err, a.Close())
 }
 
-// Load tells the initiator of its target.
+// Load loads the target's metadata into the initiator.
 func (s *Server) Load(in PeerArgs, _ *None) error {
 	s.peer = in
 	if s.agent == nil {
@@ -163,7 +163,7 @@ func (s *Server) Load(in PeerArgs, _ *None) error {
 	return err
 }
 
-// Close gives everything back. The process ends with its connection.
+// Close releases everything. The process ends with its connection.
 func (s *Server) Close(None, *None) error {
 	err := s.drop()
 	if s.agent != nil {
@@ -172,13 +172,13 @@ func (s *Server) Close(None, *None) error {
 	return err
 }
 
-// Stats reads the state of the process.
+// Stats returns the growth of the process.
 func (s *Server) Stats(_ None, out *Stats) error {
 	*out = s.watch.peak()
 	return nil
 }
 
-// versions names the wheel, by its dist-info folder.
+// versions names the wheel by its dist-info folder.
 func versions(wheel string) string {
 	found, _ := filepath.Glob(filepath.Join(wheel, "nixl_cu*.dist-info"))
 	name := "NIXL"

@@ -9,7 +9,7 @@ import (
 	"gorail/nixlapi"
 )
 
-// TestCheck: every single wrong byte is found, in a block and beside one.
+// TestCheck: Check finds every single wrong byte, in a block and beside one.
 func TestCheck(t *testing.T) {
 	p := measure.Point{Op: "WRITE", Block: 100, Batch: 3, Depth: 2, Threads: 2}
 	buf, err := nixlapi.Alloc(int(p.Room()))

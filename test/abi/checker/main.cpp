@@ -1,4 +1,4 @@
-// Runs the plugin's own comparison of tables on files: checker judge FILE... | row K FILE | mutate FILE SEED N | time FILE
+// Runs the plugin's comparison of tables on files: checker judge FILE... | row K FILE | mutate FILE SEED N | time FILE
 #include "known_tables.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ static void show(const char *path, const KnownTable &known = known_tables[0]) {
 }
 
 // Values that break sums and counts.
-static uint64_t strange(std::mt19937_64 &random) {
+static uint64_t corrupt_value(std::mt19937_64 &random) {
     const uint64_t some[] = {0, 1, 7, 0xff, 0xffff, 0xffffffff, uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{7}, ~uint64_t{23}, random()};
     return some[random() % std::size(some)];
 }
@@ -38,7 +38,7 @@ static void mutate(const char *path, uint64_t seed, int rounds) {
     std::vector<char> good(size_t(lseek(in, 0, SEEK_END)));
     if (pread(in, good.data(), good.size(), 0) != ssize_t(good.size()))
         std::abort();
-    // Hit is what is read: the header, the list of sections, their symbols and relocations.
+    // Mutations hit the parts that the plugin reads: the header, the section list, its symbols and relocations.
     Elf64_Ehdr h;
     std::memcpy(&h, good.data(), sizeof h);
     std::vector<std::pair<uint64_t, uint64_t>> regions(8, {h.e_shoff, h.e_shnum * sizeof(Elf64_Shdr)});
@@ -57,7 +57,7 @@ static void mutate(const char *path, uint64_t seed, int rounds) {
         for (uint64_t n = 1 + random() % 16; n > 0; n--) {
             const auto [start, size] = regions[random() % regions.size()];
             const uint64_t at = std::min((start + random() % size) & ~uint64_t{3}, bad.size() - 8);
-            const uint64_t value = strange(random);
+            const uint64_t value = corrupt_value(random);
             std::memcpy(bad.data() + at, &value, random() % 2 ? 8 : 4);
         }
         if (random() % 8 == 0)
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     if (what == "judge")
         for (int i = 2; i < argc; i++)
             show(argv[i]);
-    else if (what == "row" && argc == 4) { // a row that has one function more, in front of function K
+    else if (what == "row" && argc == 4) { // a row with one more function, in front of function K
         std::vector<const char *> slots(known_tables[0].slots.begin(), known_tables[0].slots.end());
         slots.insert(slots.begin() + std::atoi(argv[2]), "_ZNK@8insertedEv");
         show(argv[3], {"another NIXL", slots});

@@ -1,4 +1,4 @@
-// Package board drives an imitated library that a test has loaded: the Go side of test/native/board.h.
+// Package board controls an imitated library that a test has loaded. It is the Go side of test/native/board.h.
 package board
 
 /*
@@ -25,8 +25,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Board is one loaded library with switches, counters and failures of its own. Its methods fail the test when the library
-// knows no such name.
+// Board is one loaded library with its own switches, counters and faults. Its methods fail the test if the library has
+// no such name.
 type Board struct {
 	T      testing.TB
 	Path   string
@@ -34,7 +34,7 @@ type Board struct {
 	dl     unsafe.Pointer
 }
 
-// Open loads the library at path, for good. Its control functions are called <prefix>_control_<name>.
+// Open loads the library at path permanently. Its control functions are named <prefix>_control_<name>.
 func Open(t testing.TB, path, prefix string) *Board {
 	t.Helper()
 	c := C.CString(path)
@@ -44,7 +44,7 @@ func Open(t testing.TB, path, prefix string) *Board {
 	return b
 }
 
-// Func is a control function of the library, for cgo to call.
+// Func returns a control function of the library, for cgo to call.
 func (b *Board) Func(name string) unsafe.Pointer {
 	b.T.Helper()
 	c := C.CString(b.prefix + "_control_" + name)
@@ -54,7 +54,7 @@ func (b *Board) Func(name string) unsafe.Pointer {
 	return f
 }
 
-// Set changes a switch for what comes.
+// Set changes a switch from now on.
 func (b *Board) Set(name string, value int) {
 	b.T.Helper()
 	c := C.CString(name)
@@ -62,10 +62,10 @@ func (b *Board) Set(name string, value int) {
 	require.Zero(b.T, C.bd_set(b.Func("set"), c, C.long(value)), "no switch %s", name)
 }
 
-// Fail makes the n-th call from now fail with err; n = 0: none. "*" is any call.
+// Fail makes the n-th call from now fail with err; n = 0: none. "*" means any call.
 func (b *Board) Fail(call string, nth, err int) { b.FailMany(call, nth, 1, err) }
 
-// FailMany makes the n-th call from now fail, and those after it: so many in all.
+// FailMany makes times calls fail with err, starting with the n-th call from now.
 func (b *Board) FailMany(call string, nth, times, err int) {
 	b.T.Helper()
 	c := C.CString(call)
@@ -83,7 +83,7 @@ func (b *Board) Count(name string) int {
 	return int(n)
 }
 
-// Text is what a control function writes about the library's state, a line each.
+// Text returns a control function's text about the library's state, one entry per line.
 func (b *Board) Text(name string) string {
 	const room = 4096
 	to := (*C.char)(C.calloc(1, room))
@@ -92,5 +92,5 @@ func (b *Board) Text(name string) string {
 	return C.GoString(to)
 }
 
-// Breaches lists what a real library or device would not have borne, a line each.
+// Breaches lists operations that a real library or device would not have accepted, one per line.
 func (b *Board) Breaches() string { return b.Text("breaches") }

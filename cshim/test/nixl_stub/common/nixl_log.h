@@ -1,4 +1,4 @@
-// Stands in for NIXL's own header of this name, which needs absl: its backend headers use no more of it than this.
+// Replaces NIXL's header of this name, which needs absl. NIXL's backend headers use only these two macros of it.
 #pragma once
 #include <iostream>
 #define NIXL_ASSERT(cond) ((void)(cond))
