@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// A frame's version is for the reader's own policy (answer with a Reject), so the checks below leave it alone.
+// The checks below ignore a frame's version: the reader decides about versions, and answers with a Reject.
 
 func (*Challenge) check() error { return nil }
 func (*Revoked) check() error   { return nil }
