@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	acceptBackoff    = 5 * time.Millisecond // after a failed accept, doubled up to
+	acceptBackoff    = 5 * time.Millisecond // after a failed accept; doubled up to the maximum
 	acceptBackoffMax = time.Second
 	acceptLogEvery   = time.Minute
 )
 
-// acceptor serves initiators: it takes connections, and makes sessions of those that prove that they hold the token.
+// acceptor serves initiators: it accepts connections, and starts a session for each initiator that proves it has the
+// token.
 type acceptor struct {
 	*base
 	target   TargetHandler
@@ -27,7 +28,7 @@ func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
 	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default)}
 }
 
-// accept takes connections until the node closes. When accept fails (no descriptors left), it backs off.
+// accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
 func (a *acceptor) accept(l net.Listener) {
 	backoff := acceptBackoff
 	var told time.Time
@@ -59,8 +60,8 @@ func (a *acceptor) accept(l net.Listener) {
 	}
 }
 
-// admit takes one connection through the limiter and serves it in a goroutine of its own. Every connection gets its challenge: who is
-// refused before it can prove the token may be an honest peer of the address that bad ones come from.
+// admit passes one connection through the limiter and serves it in its own goroutine. Every connection gets a
+// challenge. A refusal before the challenge would hit an honest peer that shares its address with bad ones.
 func (a *acceptor) admit(c net.Conn) {
 	p, evicted := a.limiter.Enter(a.env.Ctx, c, limiter.SourceOf(c.RemoteAddr()))
 	if evicted != nil {
@@ -73,7 +74,8 @@ func (a *acceptor) admit(c net.Conn) {
 	}
 }
 
-// serve handshakes hands as the target, and then reads until the session ends; a connection that resumes one goes to it.
+// serve does the target's side of the handshake, and then reads until the session ends. A connection with a Resume
+// goes to its session.
 func (a *acceptor) serve(p *limiter.Pending) {
 	f, challenge, err := a.prove(p)
 	if r, ok := f.(*wire.Resume); ok && err == nil {

@@ -7,21 +7,21 @@ import (
 	"gorail/backend/wire"
 )
 
-// asks are the frames of keys requests that have no answer yet.
+// keysRequests are the frames of keys requests that are not answered yet.
 type asks struct {
 	mu   sync.Mutex
-	list []ask // in the order sent
+	list []ask // in the order of sending
 }
 
-// ask is one frame of a keys request.
+// keysRequest is one frame of a keys request.
 type ask struct {
 	id     uint64
 	ranges int
-	last   bool // of the call
-	total  int  // ranges of the call
+	last   bool // the last frame of the call
+	total  int  // ranges of the whole call
 }
 
-// send asks for the keys of ranges, in as many frames as that takes.
+// send asks for the keys of ranges, in as many frames as necessary.
 func (a *asks) send(s *stream.Stream, id uint64, ranges []wire.Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -36,10 +36,10 @@ func (a *asks) send(s *stream.Stream, id uint64, ranges []wire.Range) {
 		ranges = ranges[n:]
 		a.list = append(a.list, ask{id: id, ranges: n, last: len(ranges) == 0, total: total})
 	}
-	s.Send(frames...) // under mu: the list is in the order of the frames
+	s.Send(frames...) // under mu, so that the list has the order of the frames
 }
 
-// answered takes out the frame that f answers; false when it answers none.
+// answered removes the request that f answers. It returns false if f answers none.
 func (a *asks) answered(f *wire.Keys) (ask, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 
 const readBuffer = 4 << 10
 
-// decoded is about how many bytes of memory one byte of a frame takes while the frame is read and decoded.
+// decoded is about the memory, in bytes, that one byte of a frame takes while the frame is read and decoded.
 const decoded = 3
 
-// read reads and handles the frames of one connection. nil when it broke or was replaced; an error ends the stream: it is one of the
-// package's, with the peer's name.
+// read reads and handles the frames of one connection. It returns nil if the connection broke or was replaced. An
+// error ends the stream; it is one of the package's errors, with the peer's name.
 func (s *Stream) read(c *Conn) error {
 	r := bufio.NewReaderSize(heardReader{s, c}, readBuffer)
 	defer s.holdPartial(0)
@@ -36,7 +36,7 @@ func (s *Stream) read(c *Conn) error {
 		}
 		s.env.Count.FramesReceived.Add(1)
 		if s.State().Over() {
-			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye: unread bytes would turn it into a reset
+			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye; unread bytes would cause a TCP reset
 			return ErrClosed
 		}
 		if err := s.dispatch(c, f); err != nil {
@@ -65,12 +65,12 @@ func (s *Stream) dispatch(c *Conn, f wire.Frame) error {
 	return s.env.Guard(s.peer, f.Type().String(), func() error { return s.handler.Handle(f) })
 }
 
-// Unexpected is the error of a frame that this side of a session never gets.
+// Unexpected returns the error of a frame that this side of a session must not receive.
 func (s *Stream) Unexpected(f wire.Frame) error {
 	return fmt.Errorf("%w: %s sent a frame of type %v", ErrProtocol, s.peer, f.Type())
 }
 
-// holdPartial says how many bytes the frame takes that is being read.
+// holdPartial sets the bytes that the frame being read takes, for inbound streams.
 func (s *Stream) holdPartial(bytes int64) {
 	if !s.Inbound() {
 		return
@@ -79,7 +79,8 @@ func (s *Stream) holdPartial(bytes int64) {
 	s.env.Shed()
 }
 
-// heardReader reads a connection under the stream's liveness. A deadline that turns out not to be the end loses no bytes.
+// monitoredReader reads a connection and reports to the stream's monitor. A deadline that does not end the stream
+// loses no bytes.
 type heardReader struct {
 	s *Stream
 	c *Conn
@@ -117,7 +118,8 @@ func (h heardReader) Read(p []byte) (int, error) {
 	}
 }
 
-// hear notes a sign of life. What came over a connection that has broken since is none: the peer has yet to come back.
+// hear records a sign of life. Data from a connection that has broken meanwhile do not count: the peer must resume
+// first.
 func (h heardReader) hear() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
