@@ -31,7 +31,7 @@ func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
 // accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
 func (a *acceptor) accept(l net.Listener) {
 	backoff := acceptBackoff
-	var told time.Time
+	var lastLogged time.Time
 	for {
 		c, err := l.Accept()
 		if a.env.Ctx.Err() != nil {
@@ -42,8 +42,8 @@ func (a *acceptor) accept(l net.Listener) {
 		}
 		if err != nil {
 			a.count.acceptErrors.Add(1)
-			if told.IsZero() || time.Since(told) > acceptLogEvery {
-				told = time.Now()
+			if lastLogged.IsZero() || time.Since(lastLogged) > acceptLogEvery {
+				lastLogged = time.Now()
 				a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
 			}
 			timer := time.NewTimer(backoff)
@@ -122,9 +122,9 @@ func (a *acceptor) serve(p *limiter.Pending) {
 	case s.Start(welcome.Mac, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
-		a.sessions.enlist(in)
+		a.sessions.addServed(in)
 		a.watchProcess(s, hello.Boot, hello.Process)
-		defer a.sessions.dismiss(in)
+		defer a.sessions.removeServed(in)
 		wait = s.Run(func() error { return nil })
 	}
 	a.finish(s, func(_ State, cause error) { a.target.Gone(in, cause) })

@@ -38,7 +38,7 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 	o := k.out
 	var err error
-	o.stream.Do(func(l stream.Locked) { err = k.needless(l, a) })
+	o.stream.Do(func(l stream.Locked) { err = k.notNeeded(l, a) })
 	begun := time.Now()
 	if err == nil {
 		var cancel context.CancelFunc
@@ -50,7 +50,7 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 	case errors.Is(err, errConnected):
 		return nil
 	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil: // ctx closed the connection
-		return timedOut(ctx.Err(), begun, noWord)
+		return timedOut(ctx.Err(), begun, noFrame)
 	}
 	return timedOut(err, begun, "the session was not resumed")
 }
@@ -115,7 +115,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if stream.HungUp(err) {
 		return errBusy
 	} else if err != nil {
-		return timedOut(err, begun, noWord)
+		return timedOut(err, begun, noFrame)
 	}
 	switch f := f.(type) {
 	case *wire.Reject:
@@ -146,7 +146,7 @@ func (k *reconnect) leavesFromSuspect(c net.Conn) (leavesFromSuspect bool) {
 }
 
 // notNeeded returns the reason not to try an address, if there is one.
-func (k *reconnect) needless(l stream.Locked, a netip.AddrPort) error {
+func (k *reconnect) notNeeded(l stream.Locked, a netip.AddrPort) error {
 	switch {
 	case l.State().Over():
 		return ErrClosed
@@ -163,7 +163,7 @@ func (k *reconnect) needless(l stream.Locked, a netip.AddrPort) error {
 func (k *reconnect) commit(a netip.AddrPort) (r *wire.Resume, err error) {
 	o := k.out
 	o.stream.Do(func(l stream.Locked) {
-		if err = k.needless(l, a); err == nil {
+		if err = k.notNeeded(l, a); err == nil {
 			r = &wire.Resume{Version: wire.Version, Engine: o.cfg.Identity.Engine, Target: o.to.Engine, Session: o.id.Load()}
 			l.Commit(r)
 		}

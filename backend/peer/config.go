@@ -20,11 +20,11 @@ const (
 
 // maxHeartbeat bounds the base of all heartbeat intervals: a quarter of it between pings, and a third of it in
 // silence before another path is tried. A larger PeerTimeout only lets the session wait longer.
-const mostHeartbeat = 5 * time.Second
+const maxHeartbeat = 5 * time.Second
 
 // maxReach bounds the time for an address to accept a connection, and for the handshake of an unauthenticated
 // connection.
-const mostReach = 5 * time.Second
+const maxReach = 5 * time.Second
 
 // Config of a Node. A zero duration or limit selects the default.
 type Config struct {
@@ -73,7 +73,7 @@ func (cfg Config) withDefaults() Config {
 }
 
 // heartbeat is the base of the intervals of pings and of searches for other paths.
-func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, mostHeartbeat) }
+func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, maxHeartbeat) }
 
 // reach is the time for an address to accept a connection, and for an unauthenticated connection to prove itself.
-func (c *Config) reach() time.Duration { return min(c.ConnectTimeout, mostReach) }
+func (c *Config) reach() time.Duration { return min(c.ConnectTimeout, maxReach) }

@@ -18,9 +18,9 @@ import (
 // How long a dial continues after a failure that may pass. Anybody can refuse a connection or reject a handshake, and
 // a busy target becomes free.
 const (
-	hintsFor     = 600 * time.Millisecond // an unproved refusal counts after all addresses have refused for this long
-	firstBackoff = 20 * time.Millisecond
-	maxBackoff   = 160 * time.Millisecond
+	refusalPeriod = 600 * time.Millisecond // an unproved refusal counts after all addresses have refused for this long
+	firstBackoff  = 20 * time.Millisecond
+	maxBackoff    = 160 * time.Millisecond
 )
 
 // connect tries the target's addresses until one sends a Welcome, or none is left to try, or ConnectTimeout is over.
@@ -41,17 +41,17 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			if err == nil {
 				return w, nil
 			}
-			if err == errNoTime && tried.has(a) {
+			if err == errNotTried && tried.has(a) {
 				continue // the earlier failure says more
 			}
 			tried = append(slices.DeleteFunc(tried, func(f failure) bool { return f.addr == a }), failure{a, err})
 			if final(err) {
 				return nil, o.failed(failures{{a, err}})
 			}
-			if _, known := since[a]; !known || !passing(err) {
+			if _, known := since[a]; !known || !transient(err) {
 				since[a] = time.Now()
 			}
-			if passing(err) && time.Since(since[a]) < hintsFor || busy(err) {
+			if transient(err) && time.Since(since[a]) < refusalPeriod || busy(err) {
 				again = append(again, a)
 			}
 		}
@@ -67,7 +67,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 // answers slowly.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, errNoTime
+		return nil, errNotTried
 	}
 	until, _ := ctx.Deadline() // connect has set one
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), o.cfg.reach())/time.Duration(share))
@@ -99,7 +99,7 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	} else if stream.Malformed(err) {
 		return nil, fmt.Errorf("%w: something else answers at this address: %w", ErrProtocol, err)
 	} else if err != nil {
-		return nil, timedOut(err, begun, noWord)
+		return nil, timedOut(err, begun, noFrame)
 	}
 	challenge, ok := f.(*wire.Challenge)
 	if !ok {
@@ -140,7 +140,7 @@ func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
-		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noWord))
+		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noFrame))
 	}
 	switch f := f.(type) {
 	case *wire.Reject:

@@ -72,8 +72,8 @@ func (e *timeoutError) Is(target error) bool {
 // without the addresses, because failure has the peer's address.
 func timedOut(err error, begun time.Time, what string) error {
 	var op *net.OpError
-	var said *timeoutError
-	if errors.As(err, &said) {
+	var already *timeoutError
+	if errors.As(err, &already) {
 		return err
 	}
 	if errors.As(err, &op) {
@@ -88,11 +88,11 @@ func timedOut(err error, begun time.Time, what string) error {
 // What a target failed to do in time. A kernel accepts connections for a process that does not run.
 const (
 	noConnection = "no answer to a connection request"
-	noWord       = "takes connections, but its process has said nothing (it may be stopped or starved of CPU time)"
+	noFrame      = "takes connections, but its process has said nothing (it may be stopped or starved of CPU time)"
 )
 
 // errNotTried is the error of an address that was not tried.
-var errNoTime = &timeoutError{"not tried: the time was over"}
+var errNotTried = &timeoutError{"not tried: the time was over"}
 
 // label returns an engine's name for errors and logs.
 func label(agent string, e wire.EngineID) string {

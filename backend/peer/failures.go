@@ -37,7 +37,7 @@ func final(err error) bool {
 
 // unprovedRefusal reports a refusal without proof. Anybody on the path, or at a former address of the peer, can send
 // one.
-func hint(err error) bool {
+func unprovedRefusal(err error) bool {
 	var r *RejectError
 	if errors.As(err, &r) {
 		return !r.Proved && r.Code != wire.CodeBusy
@@ -47,8 +47,8 @@ func hint(err error) bool {
 
 // transient reports that another try may soon succeed: after an unproved refusal, or after an error that a single
 // packet or a change of routes can cause.
-func passing(err error) bool {
-	return hint(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
+func transient(err error) bool {
+	return unprovedRefusal(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
 }
 
 func busy(err error) bool {
@@ -67,7 +67,7 @@ func (fs failures) dead() bool {
 		var r *RejectError
 		switch {
 		case errors.As(f.err, &r):
-			if !elsewhere(r) && r.Code != wire.CodeToken {
+			if !otherEngine(r) && r.Code != wire.CodeToken {
 				return false
 			}
 		case errors.Is(f.err, syscall.ECONNREFUSED), errors.Is(f.err, ErrProtocol), errors.Is(f.err, wire.ErrVersion):
@@ -103,19 +103,19 @@ func (fs failures) Unwrap() []error {
 // route may refuse.
 func refuses(err error, hungUp bool) bool {
 	var r *RejectError
-	return hint(err) && (hungUp || errors.As(err, &r))
+	return unprovedRefusal(err) && (hungUp || errors.As(err, &r))
 }
 
 // gone reports that no address knows the session. Then no engine knows it any more.
 func (fs failures) gone() bool {
 	return !slices.ContainsFunc(fs, func(f failure) bool {
 		var r *RejectError
-		return errors.As(f.err, &r) && !elsewhere(r)
+		return errors.As(f.err, &r) && !otherEngine(r)
 	})
 }
 
 // otherEngine reports whether a Reject comes from an engine that is not the peer.
-func elsewhere(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
+func otherEngine(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
 
 // rejectedForGood reports that no address will resume the session: the target has proved its Reject, or this side has
 // failed for good.

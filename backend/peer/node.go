@@ -14,8 +14,8 @@ import (
 // How long Node.Close waits before it closes connections by force, and how long before it leaks a handler that does
 // not return.
 const (
-	closeForce = 60 * time.Millisecond
-	closeGive  = 85 * time.Millisecond
+	closeForce  = 60 * time.Millisecond
+	closeGiveUp = 85 * time.Millisecond
 )
 
 // Node is an engine's control channel: its listeners and its sessions. It is safe for concurrent use.
@@ -123,7 +123,7 @@ func (n *Node) Close() {
 	for _, s := range sessions {
 		s.Abort()
 	}
-	if n.wait(start.Add(closeGive)) || !first {
+	if n.wait(start.Add(closeGiveUp)) || !first {
 		return
 	}
 	stuck := n.left()

@@ -25,9 +25,9 @@ type Out struct {
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
 	reconnect *reconnect              // the running search for a connection; nil: none
 	resumed   bool                    // the session has been resumed at least once
-	mark      uint64                  // frames exchanged when the last search for a connection began
+	progress  uint64                  // frames exchanged when the last search for a connection began
 
-	asks asks
+	keysRequests keysRequests
 }
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
@@ -54,7 +54,7 @@ func (o *Out) String() string { return o.stream.Peer() }
 // Keys asks for the keys of any number of ranges. One InitiatorHandler.Keys answers. The session owns the ranges from
 // now on.
 func (o *Out) Keys(id uint64, ranges []wire.Range) {
-	o.asks.send(o.stream, id, ranges)
+	o.keysRequests.send(o.stream, id, ranges)
 }
 
 // Fence asks the target to close our access through an endpoint, and to open another endpoint for ours at addr. The
@@ -144,16 +144,16 @@ func (a *answers) Handle(f wire.Frame) error {
 
 func (a *answers) keys(f *wire.Keys) error {
 	o := a.out
-	asked, ok := o.asks.answered(f)
+	request, ok := o.keysRequests.answered(f)
 	if !ok {
 		return fmt.Errorf("%w: %s: %d keys for request %d, which was not asked for", ErrProtocol, o.stream.Peer(), len(f.Entries), f.ID)
 	}
-	o.stream.Answered(asked.ranges)
-	if a.entries == nil && !asked.last {
-		a.entries = make([]wire.KeyEntry, 0, asked.total)
+	o.stream.Answered(request.ranges)
+	if a.entries == nil && !request.last {
+		a.entries = make([]wire.KeyEntry, 0, request.total)
 	}
 	a.entries = append(a.entries, f.Entries...)
-	if asked.last {
+	if request.last {
 		k := wire.Keys{ID: f.ID, Entries: a.entries}
 		a.entries = nil
 		o.handler.Keys(k)

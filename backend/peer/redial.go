@@ -16,7 +16,7 @@ import (
 // When the addresses of a peer are tried after a session has lost its connection.
 const (
 	stagger    = 20 * time.Millisecond  // from one address to the next,
-	launched   = 400 * time.Millisecond // but all are being tried by then
+	allStarted = 400 * time.Millisecond // but all are being tried by then
 	lastResort = 150 * time.Millisecond // extra delay of the suspected address
 )
 
@@ -68,9 +68,9 @@ func (k *reconnect) run() {
 	for done := false; !done; {
 		var again bool
 		s.Do(func(l stream.Locked) {
-			moved := l.Moved()
-			again = o.resumed && o.mark == moved
-			o.mark = moved
+			progress := l.Progress()
+			again = o.resumed && o.progress == progress
+			o.progress = progress
 		})
 		if again {
 			pause(s.Context(), firstBackoff)
@@ -103,8 +103,8 @@ func (k *reconnect) round() {
 		})
 	}
 	last := make(map[netip.AddrPort]error)
-	look := time.NewTicker(maxBackoff) // checks whether the connection in use works again
-	defer look.Stop()
+	poll := time.NewTicker(maxBackoff) // checks whether the connection in use works again
+	defer poll.Stop()
 	var late <-chan time.Time // fires when all addresses have refused long enough
 	for waited := false; ; {
 		select {
@@ -117,7 +117,7 @@ func (k *reconnect) round() {
 				return
 			}
 			last[r.addr] = r.err
-		case <-look.C:
+		case <-poll.C:
 		case <-late:
 			waited = true
 		case <-ctx.Done():
@@ -133,7 +133,7 @@ func (k *reconnect) round() {
 			k.declareDead(last)
 			return
 		case late == nil:
-			late = time.After(hintsFor)
+			late = time.After(refusalPeriod)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 		}
 		slices.SortStableFunc(addrs, func(a, b netip.AddrPort) int { return rank(a) - rank(b) })
 		hungUp := l.HungUp() // the path to the peer's host works then
-		step := min(stagger, launched/time.Duration(max(1, len(addrs))))
+		step := min(stagger, allStarted/time.Duration(max(1, len(addrs))))
 		for i, a := range addrs {
 			delay := time.Duration(i) * step
 			if a == at && i > 0 && !hungUp {

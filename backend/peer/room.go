@@ -20,15 +20,15 @@ const searchEvery = 10 * time.Millisecond
 type registry struct {
 	*base
 
-	mu       sync.Mutex
-	closed   bool
-	all      map[*stream.Stream]struct{}
-	served   map[sessionKey]*In            // inbound sessions that can be resumed
-	places   map[*stream.Stream]netip.Addr // inbound sessions, with their source
-	sources  map[netip.Addr]int            // number of inbound sessions of each source
-	searched time.Time                     // last search for a session to end
-	shedding bool                          // shedAll is running,
-	again    bool                          // and shed was called since its last look
+	mu         sync.Mutex
+	closed     bool
+	all        map[*stream.Stream]struct{}
+	served     map[sessionKey]*In            // inbound sessions that can be resumed
+	places     map[*stream.Stream]netip.Addr // inbound sessions, with their source
+	sources    map[netip.Addr]int            // number of inbound sessions of each source
+	lastSearch time.Time                     // last search for a session to end
+	shedding   bool                          // shedAll is running,
+	shedAgain  bool                          // and shed was called since its last look
 }
 
 // sessionKey identifies an inbound session, by the initiator's numbers.
@@ -93,13 +93,13 @@ func (r *registry) sizes() (in, out uint64) {
 }
 
 // addServed makes a session resumable.
-func (r *registry) enlist(in *In) {
+func (r *registry) addServed(in *In) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.served[sessionKey{in.engine, in.id}] = in
 }
 
-func (r *registry) dismiss(in *In) {
+func (r *registry) removeServed(in *In) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if key := (sessionKey{in.engine, in.id}); r.served[key] == in {
@@ -145,9 +145,9 @@ func busyBy(count int, what, option string) *RejectError {
 func (r *registry) makeRoom(source netip.Addr) {
 	now := time.Now()
 	r.mu.Lock()
-	soon := now.Sub(r.searched) < searchEvery
+	soon := now.Sub(r.lastSearch) < searchEvery
 	if !soon {
-		r.searched = now
+		r.lastSearch = now
 	}
 	r.mu.Unlock()
 	if soon {
@@ -184,7 +184,7 @@ func (r *registry) shed() {
 		return
 	}
 	r.mu.Lock()
-	r.again = true
+	r.shedAgain = true
 	busy := r.shedding
 	r.shedding = true
 	r.mu.Unlock()
@@ -195,7 +195,7 @@ func (r *registry) shed() {
 
 // shedAll is the goroutine of shed. It looks again after every call of shed that came meanwhile.
 func (r *registry) shedAll() {
-	for r.called() {
+	for r.shedRequested() {
 		for r.shedOne() {
 		}
 	}
@@ -203,10 +203,10 @@ func (r *registry) shedAll() {
 
 // shedRequested reports whether shed was called since the last look. If not, shedAll ends, and the next call starts
 // it again.
-func (r *registry) called() (again bool) {
+func (r *registry) shedRequested() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	again, r.again = r.again, false
+	again, r.shedAgain = r.shedAgain, false
 	r.shedding = again
 	return again
 }

@@ -62,6 +62,7 @@ const (
 	entryFlags    = 1<<iota - 1
 )
 
+// MarshalCBOR implements cbor.Marshaler.
 func (rs Ranges) MarshalCBOR() ([]byte, error) {
 	var b []byte
 	var last Range
@@ -87,6 +88,7 @@ func (rs Ranges) MarshalCBOR() ([]byte, error) {
 	return encMode.Marshal(b)
 }
 
+// UnmarshalCBOR implements cbor.Unmarshaler.
 func (rs *Ranges) UnmarshalCBOR(data []byte) error {
 	u, err := unpacker(data)
 	if err != nil {
@@ -112,7 +114,7 @@ func (rs *Ranges) UnmarshalCBOR(data []byte) error {
 // bases has the previous base of each rail.
 type bases [MaxKeyRails]uint64
 
-// MarshalCBOR packs a list. The list has passed its check.
+// MarshalCBOR implements cbor.Marshaler. The list has passed its check.
 func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 	var b []byte
 	var last bases
@@ -168,6 +170,7 @@ func keyBytes(flags uint64) int {
 	return 4
 }
 
+// UnmarshalCBOR implements cbor.Unmarshaler.
 func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 	u, err := unpacker(data)
 	if err != nil {

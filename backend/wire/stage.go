@@ -62,6 +62,7 @@ const (
 	pieceFlags      = 1<<iota - 1
 )
 
+// MarshalCBOR implements cbor.Marshaler.
 func (ps CopyPieces) MarshalCBOR() ([]byte, error) {
 	b := make([]byte, 0, 6*len(ps))
 	var last CopyPiece
@@ -86,6 +87,7 @@ func (ps CopyPieces) MarshalCBOR() ([]byte, error) {
 	return encMode.Marshal(b)
 }
 
+// UnmarshalCBOR implements cbor.Unmarshaler.
 func (ps *CopyPieces) UnmarshalCBOR(data []byte) error {
 	u, err := unpacker(data)
 	if err != nil {

@@ -42,10 +42,10 @@ type Limiter struct {
 
 // Pending is a connection in its handshake. It leaves the limiter by Leave or by eviction.
 type Pending struct {
-	Conn   net.Conn
-	Source netip.Addr
-	since  time.Time
-	place  *list.Element // nil after it has left; guarded by Limiter.mu
+	Conn    net.Conn
+	Source  netip.Addr
+	since   time.Time
+	element *list.Element // nil after it has left; guarded by Limiter.mu
 }
 
 // bucket counts failures; the count decreases with time.
@@ -124,11 +124,11 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 			return false, wait, nil
 		}
 		old.Conn.Close()
-		l.out(old)
+		l.remove(old)
 		evicted = old
 	}
 	p.since = now
-	p.place = l.open.PushBack(p)
+	p.element = l.open.PushBack(p)
 	l.sources[p.Source]++
 	if l.open.Len() < l.limits.HalfOpen {
 		l.signal() // another listener may be waiting too
@@ -151,7 +151,7 @@ func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 			worst, most = source, bad
 		}
 	}
-	var ripe []*Pending
+	var candidates []*Pending
 	for e := l.open.Front(); e != nil; e = e.Next() { // oldest first
 		p := e.Value.(*Pending)
 		if p.Source != worst {
@@ -161,12 +161,12 @@ func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 			wait = left
 			break
 		}
-		ripe = append(ripe, p)
+		candidates = append(candidates, p)
 	}
-	if len(ripe) == 0 {
+	if len(candidates) == 0 {
 		return nil, wait
 	}
-	return ripe[rand.IntN(len(ripe))], 0
+	return candidates[rand.IntN(len(candidates))], 0
 }
 
 // Leave takes a connection out of the limiter, because it is authenticated or has ended. It returns false if the
@@ -174,18 +174,18 @@ func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 func (l *Limiter) Leave(p *Pending) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.place == nil {
+	if p.element == nil {
 		return false
 	}
-	l.out(p)
+	l.remove(p)
 	l.signal()
 	return true
 }
 
 // remove needs mu.
-func (l *Limiter) out(p *Pending) {
-	l.open.Remove(p.place)
-	p.place = nil
+func (l *Limiter) remove(p *Pending) {
+	l.open.Remove(p.element)
+	p.element = nil
 	if l.sources[p.Source]--; l.sources[p.Source] == 0 {
 		delete(l.sources, p.Source)
 	}

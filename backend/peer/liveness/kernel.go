@@ -11,7 +11,7 @@ import (
 
 // ClosedByPeer reports whether the other side of a connection has closed it or is gone. Our kernel must know that,
 // and all received data must have been read.
-func LeftAlone(c net.Conn) (gone bool) {
+func ClosedByPeer(c net.Conn) (gone bool) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return false

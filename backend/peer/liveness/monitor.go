@@ -9,13 +9,13 @@ import (
 )
 
 // lastReadTime is for a last read before a peer is declared lost: a read whose deadline has passed reads nothing.
-const lookTime = 10 * time.Millisecond
+const lastReadTime = 10 * time.Millisecond
 
 // A peer that hung up has little time to resume, so even a short stop of our own process matters. The monitor waits
 // in steps of resumeStep. A timer's lateness above lateTolerance is not counted.
 const (
-	backStep = 100 * time.Millisecond
-	backLate = 20 * time.Millisecond
+	resumeStep    = 100 * time.Millisecond
+	lateTolerance = 20 * time.Millisecond
 )
 
 // Monitor decides when a silent peer is lost. It is safe for concurrent use.
@@ -28,14 +28,14 @@ type Monitor struct {
 	timeout time.Duration // constant
 	beat    time.Duration // constant: base of the intervals of pings and of searches for other paths
 
-	mu     sync.Mutex
-	heard  time.Time     // time of the last data
-	armed  time.Time     // the last deadline
-	grace  time.Time     // the peer is not lost before this time
-	awake  time.Time     // silence counts from here: our process was stopped before
-	back   time.Time     // when a peer that hung up must have resumed; zero: no peer hung up
-	hurry  time.Duration // the time that the peer got for that
-	looked bool          // the last read since heard has been granted
+	mu           sync.Mutex
+	heard        time.Time     // time of the last data
+	armed        time.Time     // the last deadline
+	grace        time.Time     // the peer is not lost before this time
+	awake        time.Time     // silence counts from here: our process was stopped before
+	resumeBy     time.Time     // when a peer that hung up must have resumed; zero: no peer hung up
+	resumeWithin time.Duration // the time that the peer got for that
+	lastReadDone bool          // the last read since heard has been granted
 }
 
 // New makes a monitor of a peer that was heard at the time now.
@@ -47,15 +47,15 @@ func New(timeout, beat time.Duration, now time.Time) *Monitor {
 func (m *Monitor) Hear(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard, m.looked, m.back = now, false, time.Time{}
+	m.heard, m.lastReadDone, m.resumeBy = now, false, time.Time{}
 }
 
 // HungUp records that the peer hung up. The peer is lost unless it resumes within the given time. Time in which our
 // process does not run is not counted.
-func (m *Monitor) Hurry(now time.Time, within time.Duration) {
+func (m *Monitor) HungUp(now time.Time, within time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.back, m.hurry, m.looked = now.Add(within), within, false
+	m.resumeBy, m.resumeWithin, m.lastReadDone = now.Add(within), within, false
 }
 
 // LastHeard returns the time of the last Hear.
@@ -77,14 +77,14 @@ func (m *Monitor) Arm(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	step := m.beat / 4
-	if now.Before(m.back) {
-		step = min(step, backStep)
+	if now.Before(m.resumeBy) {
+		step = min(step, resumeStep)
 	}
 	m.armed = earlier(m.due(), now.Add(step))
-	if w := m.worry(); now.Before(w) {
+	if w := m.reconnectAt(); now.Before(w) {
 		m.armed = earlier(m.armed, w)
 	}
-	if !m.back.IsZero() {
+	if !m.resumeBy.IsZero() {
 		m.armed = later(m.armed, now) // a timer that had no time to run is not late
 	}
 	return m.armed
@@ -97,41 +97,41 @@ func (m *Monitor) Expired(now time.Time) bool {
 	late := now.Sub(m.armed)
 	stopped := late > m.beat/8
 	if stopped {
-		m.awake, m.looked = now, false
+		m.awake, m.lastReadDone = now, false
 	}
 	m.armed = later(m.armed, now) // counts the lateness once
 	switch {
-	case stopped && m.back.IsZero():
+	case stopped && m.resumeBy.IsZero():
 		m.grace = now.Add(m.timeout / 2)
 		return false
 	case stopped:
-		m.back = now.Add(m.hurry)
-	case !m.back.IsZero() && late > backLate:
-		m.back = m.back.Add(late)
+		m.resumeBy = now.Add(m.resumeWithin)
+	case !m.resumeBy.IsZero() && late > lateTolerance:
+		m.resumeBy = m.resumeBy.Add(late)
 	}
 	switch {
 	case now.Before(m.due()):
 		return false
-	case !m.looked:
-		m.looked, m.grace = true, now.Add(min(lookTime, m.beat/16))
+	case !m.lastReadDone:
+		m.lastReadDone, m.grace = true, now.Add(min(lastReadTime, m.beat/16))
 		return false
 	}
 	return true
 }
 
 // Extend gives a silent peer with other signs of life a quarter of the beat more. Expired decides again afterwards.
-func (m *Monitor) Spare(now time.Time) {
+func (m *Monitor) Extend(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.grace, m.looked = now.Add(m.beat/4), false
+	m.grace, m.lastReadDone = now.Add(m.beat/4), false
 }
 
 // ShouldReconnect reports that the peer has been silent for a third of the beat, so another path is worth a try. A
 // ping goes out after a quarter of the beat, and its answer should have come.
-func (m *Monitor) Uneasy(now time.Time) bool {
+func (m *Monitor) ShouldReconnect(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !now.Before(m.worry())
+	return !now.Before(m.reconnectAt())
 }
 
 // PingDue returns when the next ping is due: nothing was sent for a quarter of the beat, or nothing was heard and no
@@ -141,14 +141,14 @@ func (m *Monitor) PingDue(sent, pinged time.Time) time.Time {
 }
 
 // reconnectAt needs mu.
-func (m *Monitor) worry() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
+func (m *Monitor) reconnectAt() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
 
 // due needs mu.
 func (m *Monitor) due() time.Time {
-	if m.back.IsZero() {
+	if m.resumeBy.IsZero() {
 		return later(m.heard.Add(m.timeout), m.grace)
 	}
-	return later(m.back, m.grace)
+	return later(m.resumeBy, m.grace)
 }
 
 func earlier(a, b time.Time) time.Time {

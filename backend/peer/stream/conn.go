@@ -20,16 +20,16 @@ func NewConn(c net.Conn, addr netip.AddrPort, first []byte) *Conn {
 }
 
 // leavesFrom reports whether the connection leaves from a local address. The zero address matches any connection.
-func (c *Conn) over(local netip.Addr) bool {
-	return !local.IsValid() || LocalAddr(c.Conn) == bare(local)
+func (c *Conn) leavesFrom(local netip.Addr) bool {
+	return !local.IsValid() || LocalAddr(c.Conn) == withoutZone(local)
 }
 
 // LocalAddr returns the local address of a connection.
 func LocalAddr(c net.Conn) netip.Addr {
 	if t, ok := c.LocalAddr().(*net.TCPAddr); ok {
-		return bare(t.AddrPort().Addr())
+		return withoutZone(t.AddrPort().Addr())
 	}
 	return netip.Addr{}
 }
 
-func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func withoutZone(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

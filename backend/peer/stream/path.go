@@ -22,33 +22,33 @@ func (s *Stream) install(c *Conn) {
 }
 
 // disconnect takes the connection from the stream. It needs mu.
-func (s *Stream) unplug(why error) {
+func (s *Stream) disconnect(why error) {
 	c := s.path.conn
 	s.path.conn, s.path.broken, s.path.since = nil, why, time.Now()
 	close(c.down)
 	c.Close()
-	s.queue.unplug() // wakes a reader that waits for room
+	s.queue.disconnected() // wakes a reader that waits for room
 }
 
 // connLost takes a failed connection from the stream, which then waits for another. An initiator starts to look for
 // one. connLost does nothing if the stream has another connection already, or has ended.
-func (s *Stream) broke(c *Conn, err error) {
+func (s *Stream) connLost(c *Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != c || s.state.Over() {
 		return
 	}
-	s.unplug(err)
+	s.disconnect(err)
 	switch {
 	case !s.Inbound():
 		s.reconnector.Reconnect(false, netip.Addr{})
 	case dropped(err):
-		s.live.Hurry(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
+		s.live.HungUp(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
 	}
 }
 
 // awaitConn waits for the stream's connection and returns it. An error ends the stream.
-func (s *Stream) await() (*Conn, error) {
+func (s *Stream) awaitConn() (*Conn, error) {
 	timer := time.NewTimer(time.Hour) // reset before each use
 	defer timer.Stop()
 	for {
@@ -65,7 +65,7 @@ func (s *Stream) await() (*Conn, error) {
 		select {
 		case <-s.changed:
 		case <-timer.C:
-			if err := s.judge(nil, time.Now()); err != nil && !errors.Is(err, errReplaced) {
+			if err := s.checkPeer(nil, time.Now()); err != nil && !errors.Is(err, errReplaced) {
 				return nil, err
 			}
 		}
@@ -74,20 +74,20 @@ func (s *Stream) await() (*Conn, error) {
 
 // checkPeer ends the stream if its peer is lost: nothing came over c until the deadline. c is nil if there is no
 // connection. After an error, c must not be read any more.
-func (s *Stream) judge(c *Conn, now time.Time) error {
+func (s *Stream) checkPeer(c *Conn, now time.Time) error {
 	if !s.live.Expired(now) {
 		return nil
 	}
 	if s.alive(c) {
-		s.live.Spare(now)
+		s.live.Extend(now)
 		return nil
 	}
-	return s.condemn(c, now)
+	return s.endLost(c, now)
 }
 
 // endLost ends the stream of a peer without signs of life, unless the stream has been resumed meanwhile. One lock
 // covers both checks.
-func (s *Stream) condemn(c *Conn, now time.Time) error {
+func (s *Stream) endLost(c *Conn, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -98,7 +98,7 @@ func (s *Stream) condemn(c *Conn, now time.Time) error {
 	case !s.live.Expired(now): // another connection was in use, and broke too
 		return nil
 	case c == nil:
-		err := s.stranded(s.path.broken)
+		err := s.noPathError(s.path.broken)
 		s.end(Lost, err, nil)
 		return err
 	}
@@ -108,8 +108,8 @@ func (s *Stream) condemn(c *Conn, now time.Time) error {
 }
 
 // noPathError is the error of a stream that got no other connection in time.
-func (s *Stream) stranded(broken error) error {
-	if errors.Is(broken, errUneasy) {
+func (s *Stream) noPathError(broken error) error {
+	if errors.Is(broken, errSuspected) {
 		return s.Explain(ErrSilent)
 	}
 	if s.Inbound() && dropped(broken) {
@@ -143,7 +143,7 @@ func (s *Stream) alive(c *Conn) bool {
 func (s *Stream) Suspect(local netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.over(local) {
+	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.leavesFrom(local) {
 		s.reconnector.Reconnect(true, LocalAddr(c.Conn))
 	}
 }
@@ -153,14 +153,14 @@ func (s *Stream) GiveUp(local netip.Addr, why string) {
 	s.mu.Lock()
 	c, ready := s.path.conn, s.state == Ready
 	s.mu.Unlock()
-	if ready && c != nil && c.over(local) {
-		s.broke(c, fmt.Errorf("given up: %s", why))
+	if ready && c != nil && c.leavesFrom(local) {
+		s.connLost(c, fmt.Errorf("given up: %s", why))
 	}
 }
 
 // countReceived counts a frame that is about to be handled. It returns false if c is not the stream's connection any
 // more; the frame then comes again over the next connection.
-func (s *Stream) takeIn(c *Conn) bool {
+func (s *Stream) countReceived(c *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != c {

@@ -10,7 +10,7 @@ import (
 // maxPendingKeys bounds the outstanding keys requests, by weight. Answers are many times larger than requests. The
 // target keeps an answer until it is acknowledged, which every later request does. The bound keeps the target's
 // answers below 4 MiB.
-const maxAsked = 4 * (wire.MaxRanges + 1)
+const maxPendingKeys = 4 * (wire.MaxRanges + 1)
 
 // queue holds the frames that a stream has not sent, and the frames that the other side has not acknowledged. Their
 // memory is bounded. Pushing never waits. The writer encodes a frame again for each connection, so the frame's slices
@@ -20,19 +20,19 @@ type queue struct {
 	total *atomic.Int64 // bytes of all inbound streams; nil: not counted
 	wake  chan struct{} // one token: frames to take, or the end
 
-	mu     sync.Mutex
-	room   sync.Cond // on mu: unsent shrank, the connection is gone, or the end
-	items  []item    // oldest first
-	base   uint64    // number of items[0], and the count of acknowledged frames
-	next   int       // items[next:] have not been taken for the current connection
-	high   uint64    // frames with lower numbers have been taken for some connection
-	bytes  int       // cost of all items
-	unsent int       // cost of items[next:]
-	asked  int       // weight of the keys requests that were taken and are not answered
-	owed   bool      // a Ping needs an answer,
-	seq    uint64    // with this number
-	last   bool      // the queue accepts no more frames
-	idle   bool      // there is no connection, so nothing is written
+	mu          sync.Mutex
+	room        sync.Cond // on mu: unsent shrank, the connection is gone, or the end
+	items       []item    // oldest first
+	base        uint64    // number of items[0], and the count of acknowledged frames
+	next        int       // items[next:] have not been taken for the current connection
+	high        uint64    // frames with lower numbers have been taken for some connection
+	bytes       int       // cost of all items
+	unsent      int       // cost of items[next:]
+	pendingKeys int       // weight of the keys requests that were taken and are not answered
+	pongDue     bool      // a Ping needs an answer,
+	seq         uint64    // with this number
+	last        bool      // the queue accepts no more frames
+	idle        bool      // there is no connection, so nothing is written
 }
 
 type item struct {
@@ -90,7 +90,7 @@ func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.hold(-q.bytes)
-	q.items, q.next, q.unsent, q.owed = nil, 0, 0, false
+	q.items, q.next, q.unsent, q.pongDue = nil, 0, 0, false
 	q.end()
 }
 
@@ -103,11 +103,11 @@ func (q *queue) take(to []wire.Frame, batch int) (frames []wire.Frame, cost int,
 	for q.next < len(q.items) && cost < batch {
 		it := q.items[q.next]
 		if number := q.base + uint64(q.next); number >= q.high {
-			w := askWeight(it.frame)
-			if q.asked > 0 && q.asked+w > maxAsked && w > 0 && !q.last {
+			w := keysWeight(it.frame)
+			if q.pendingKeys > 0 && q.pendingKeys+w > maxPendingKeys && w > 0 && !q.last {
 				break
 			}
-			q.asked += w
+			q.pendingKeys += w
 			q.high = number + 1
 		}
 		q.next++
@@ -148,12 +148,12 @@ func (q *queue) rewind(got uint64) (resent uint64, ok bool) {
 	resent = uint64(q.next)
 	q.next, q.unsent = 0, q.bytes
 	q.idle = false
-	q.owed = false // the Ping came over the previous connection
+	q.pongDue = false // the Ping came over the previous connection
 	return resent, true
 }
 
 // disconnected records that there is no connection until rewind.
-func (q *queue) unplug() {
+func (q *queue) disconnected() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle = true
@@ -213,7 +213,7 @@ func (q *queue) acked() uint64 {
 func (q *queue) answered(ranges int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.asked = max(0, q.asked-ranges-1)
+	q.pendingKeys = max(0, q.pendingKeys-ranges-1)
 	q.signal()
 }
 
@@ -222,17 +222,17 @@ func (q *queue) pong(seq uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.last {
-		q.owed, q.seq = true, seq
+		q.pongDue, q.seq = true, seq
 		q.signal()
 	}
 }
 
 // takePong returns the Ping to answer, if any.
-func (q *queue) takePong() (seq uint64, owed bool) {
+func (q *queue) takePong() (seq uint64, pongDue bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	owed, q.owed = q.owed, false
-	return q.seq, owed
+	pongDue, q.pongDue = q.pongDue, false
+	return q.seq, pongDue
 }
 
 // waitRoom waits until at most half of the queue's limit is unsent, there is no connection, or the end. A target's
@@ -262,7 +262,7 @@ func (q *queue) signal() {
 }
 
 // keysWeight returns the weight of a keys request towards maxPendingKeys, and 0 for other frames.
-func askWeight(f wire.Frame) int {
+func keysWeight(f wire.Frame) int {
 	if f, ok := f.(*wire.KeysReq); ok {
 		return len(f.Ranges) + 1
 	}

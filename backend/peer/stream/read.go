@@ -20,7 +20,7 @@ const decoded = 3
 // read reads and handles the frames of one connection. It returns nil if the connection broke or was replaced. An
 // error ends the stream; it is one of the package's errors, with the peer's name.
 func (s *Stream) read(c *Conn) error {
-	r := bufio.NewReaderSize(heardReader{s, c}, readBuffer)
+	r := bufio.NewReaderSize(monitoredReader{s, c}, readBuffer)
 	defer s.holdPartial(0)
 	for {
 		f, err := wire.ReadFrame(r, 0)
@@ -31,7 +31,7 @@ func (s *Stream) read(c *Conn) error {
 			return s.Explain(err)
 		default:
 			s.env.Log.Debug("control connection ended", "peer", s.peer, "error", err)
-			s.broke(c, err)
+			s.connLost(c, err)
 			return nil
 		}
 		s.env.Count.FramesReceived.Add(1)
@@ -59,7 +59,7 @@ func (s *Stream) dispatch(c *Conn, f wire.Frame) error {
 		}
 		return err
 	}
-	if !s.takeIn(c) {
+	if !s.countReceived(c) {
 		return nil
 	}
 	return s.env.Guard(s.peer, f.Type().String(), func() error { return s.handler.Handle(f) })
@@ -81,12 +81,12 @@ func (s *Stream) holdPartial(bytes int64) {
 
 // monitoredReader reads a connection and reports to the stream's monitor. A deadline that does not end the stream
 // loses no bytes.
-type heardReader struct {
+type monitoredReader struct {
 	s *Stream
 	c *Conn
 }
 
-func (h heardReader) Read(p []byte) (int, error) {
+func (h monitoredReader) Read(p []byte) (int, error) {
 	s := h.s
 	for {
 		s.mu.Lock()
@@ -105,10 +105,10 @@ func (h heardReader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		now := time.Now()
-		if err := s.judge(h.c, now); err != nil {
+		if err := s.checkPeer(h.c, now); err != nil {
 			return 0, err
 		}
-		if !s.Inbound() && s.live.Uneasy(now) {
+		if !s.Inbound() && s.live.ShouldReconnect(now) {
 			s.mu.Lock()
 			if s.path.conn == h.c && !s.state.Over() {
 				s.reconnector.Reconnect(false, netip.Addr{})
@@ -120,7 +120,7 @@ func (h heardReader) Read(p []byte) (int, error) {
 
 // hear records a sign of life. Data from a connection that has broken meanwhile do not count: the peer must resume
 // first.
-func (h heardReader) hear() {
+func (h monitoredReader) hear() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if h.s.path.conn == h.c {

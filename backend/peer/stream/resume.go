@@ -37,7 +37,7 @@ func (l Locked) Heard(after time.Time) bool {
 }
 
 // Progress returns the number of frames that have been received or acknowledged, in both directions together.
-func (l Locked) Moved() uint64 { return l.s.resume.got + l.s.queue.acked() }
+func (l Locked) Progress() uint64 { return l.s.resume.got + l.s.queue.acked() }
 
 // Reached records that an address of the peer has accepted a connection.
 func (l Locked) Reached() { l.s.signs.reached = time.Now() }
@@ -47,7 +47,7 @@ func (l Locked) Reached() { l.s.signs.reached = time.Now() }
 func (l Locked) Commit(r *wire.Resume) {
 	s := l.s
 	if s.path.conn != nil {
-		s.unplug(errUneasy)
+		s.disconnect(errSuspected)
 	}
 	s.resume.try++
 	r.Proof, r.Try, r.Got = s.resume.proof, s.resume.try, s.resume.got
@@ -77,7 +77,7 @@ func (l Locked) Got() uint64 { return l.s.resume.got }
 // Replace continues the stream on the connection of an acceptable Resume, in place of the connection in use.
 func (l Locked) Replace(c *Conn, r *wire.Resume) {
 	if l.s.path.conn != nil {
-		l.s.unplug(errReplaced)
+		l.s.disconnect(errReplaced)
 	}
 	l.s.resume.try = r.Try
 	l.Resume(c, r.Got)
@@ -99,7 +99,7 @@ func (l Locked) Resume(c *Conn, got uint64) bool {
 // Why returns the error that ends the stream: why there is no connection, or what is wrong with the current one.
 func (l Locked) Why() error {
 	if l.Connected() {
-		return l.s.Explain(errUneasy)
+		return l.s.Explain(errSuspected)
 	}
 	return l.s.Explain(l.s.path.broken)
 }

@@ -20,7 +20,7 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 	err := begin()
 	for err == nil {
 		var c *Conn
-		if c, err = s.await(); err == nil {
+		if c, err = s.awaitConn(); err == nil {
 			err = s.read(c)
 		}
 	}

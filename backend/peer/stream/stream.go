@@ -111,7 +111,7 @@ func (s *Stream) HungUp() bool {
 	s.mu.Lock()
 	c := s.path.conn
 	s.mu.Unlock()
-	return c == nil || liveness.LeftAlone(c.Conn)
+	return c == nil || liveness.ClosedByPeer(c.Conn)
 }
 
 // Silence returns how long this side could have heard from the peer and did not. The stream must have been Ready.
@@ -192,11 +192,11 @@ func (s *Stream) end(to State, cause error, bye *wire.Bye) {
 	if s.state.Over() {
 		return
 	}
-	polite := s.state == Ready && bye != nil && s.path.conn != nil
+	sendBye := s.state == Ready && bye != nil && s.path.conn != nil
 	s.state, s.cause = to, cause
 	s.cancel()
 	s.change()
-	if polite {
+	if sendBye {
 		s.closeBy = time.Now().Add(Linger)
 		_ = s.path.conn.SetDeadline(s.closeBy)
 		s.queue.finish(bye)

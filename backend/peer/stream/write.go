@@ -9,18 +9,18 @@ import (
 
 const (
 	writeBatch = 64 << 10  // about the bytes of one write
-	askEvery   = 256 << 10 // bytes after which a Ping asks for an acknowledgement, or an eighth of the limit if that is less: unacknowledged frames take memory
+	ackEvery   = 256 << 10 // bytes after which a Ping asks for an acknowledgement, or an eighth of the limit if that is less: unacknowledged frames take memory
 )
 
 // batch is the content of one write.
 type batch struct {
-	conn   *Conn        // nil: there is no connection now
-	frames []wire.Frame // numbered frames, or the Bye
-	cost   int          // of frames
-	got    uint64       // count to acknowledge with them
-	seq    uint64       // number of the Ping to answer,
-	owed   bool         // if there is one
-	end    bool         // nothing more will come
+	conn    *Conn        // nil: there is no connection now
+	frames  []wire.Frame // numbered frames, or the Bye
+	cost    int          // of frames
+	got     uint64       // count to acknowledge with them
+	seq     uint64       // number of the Ping to answer,
+	pongDue bool         // if there is one
+	end     bool         // nothing more will come
 }
 
 // gather collects the frames to write, and reuses the memory of frames.
@@ -33,7 +33,7 @@ func (s *Stream) gather(frames []wire.Frame) (b batch) {
 	}
 	b.conn, b.got = s.path.conn, s.resume.got // under one lock: got covers every answer that allowed a keys request of this batch
 	b.frames, b.cost, b.end = s.queue.take(frames[:0], writeBatch)
-	b.seq, b.owed = s.queue.takePong()
+	b.seq, b.pongDue = s.queue.takePong()
 	return b
 }
 
@@ -42,8 +42,8 @@ type writer struct {
 	conn         *Conn
 	sent, pinged time.Time // on this connection
 	seq          uint64    // of the last ping
-	told         uint64    // last count acknowledged
-	unasked      int       // bytes since the last ping
+	acked        uint64    // last count acknowledged
+	sincePing    int       // bytes since the last ping
 	buf          []byte
 }
 
@@ -65,8 +65,8 @@ func (s *Stream) write() {
 			continue
 		}
 		w.begin(b.conn)
-		ping := w.unasked+b.cost >= min(askEvery, s.env.QueueLimit/8)
-		if len(w.buf) == 0 && len(b.frames) == 0 && !b.owed && !ping {
+		ping := w.sincePing+b.cost >= min(ackEvery, s.env.QueueLimit/8)
+		if len(w.buf) == 0 && len(b.frames) == 0 && !b.pongDue && !ping {
 			timer.Reset(time.Until(s.live.PingDue(w.sent, w.pinged)))
 			select {
 			case <-s.queue.wake:
@@ -89,7 +89,7 @@ func (s *Stream) write() {
 			if s.State().Over() {
 				return
 			}
-			s.broke(b.conn, err)
+			s.connLost(b.conn, err)
 			continue
 		}
 		w.sent = time.Now()
@@ -108,7 +108,7 @@ func (s *Stream) write() {
 func (w *writer) begin(c *Conn) {
 	if w.conn != c {
 		now := time.Now()
-		w.conn, w.sent, w.pinged, w.unasked = c, now, now, 0
+		w.conn, w.sent, w.pinged, w.sincePing = c, now, now, 0
 		w.buf = append(w.buf[:0], c.first...)
 	}
 }
@@ -121,21 +121,21 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 			n++
 		}
 	}
-	if b.owed || len(b.frames) > 0 && b.got != w.told {
+	if b.pongDue || len(b.frames) > 0 && b.got != w.acked {
 		pong := &wire.Pong{Got: b.got}
-		if b.owed {
+		if b.pongDue {
 			pong.Seq = b.seq
 		}
 		put(pong)
-		w.told = b.got
+		w.acked = b.got
 	}
 	for _, f := range b.frames {
 		put(f)
 	}
-	w.unasked += b.cost
+	w.sincePing += b.cost
 	if ping {
 		w.seq++
-		w.pinged, w.unasked, w.told = time.Now(), 0, b.got
+		w.pinged, w.sincePing, w.acked = time.Now(), 0, b.got
 		put(&wire.Ping{Seq: w.seq, Got: b.got})
 	}
 	return n, err
