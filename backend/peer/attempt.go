@@ -123,7 +123,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	case *wire.Resumed:
 		mac, err := wire.MacResumed(o.to.Token, challenge.Nonce, r.Nonce, f)
 		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != r.Session || f.Version != wire.Version {
-			return fmt.Errorf("%w: its answer does not prove that it is the engine that was meant", ErrProtocol)
+			return fmt.Errorf("%w: the answer does not prove the identity of the peer", ErrProtocol)
 		}
 		if !stop() {
 			return ctx.Err()
@@ -154,7 +154,7 @@ func (k *reconnect) notNeeded(l stream.Locked, a netip.AddrPort) error {
 	case !k.urgent && k.works(l):
 		return errConnected
 	case k.urgent && a == l.At() && len(k.out.to.Control) > 1:
-		return errors.New("leads where the suspected connection leads")
+		return errors.New("same address as the suspected connection")
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
 			err = ErrClosed
 			return
 		case !l.Resume(stream.NewConn(c, a, nil), got):
-			err = &finalError{fmt.Errorf("%w: resumed after %d frames, which can't be", ErrProtocol, got)}
+			err = &finalError{fmt.Errorf("%w: the answer to a resume acknowledges %d frames, an impossible number", ErrProtocol, got)}
 			return
 		}
 		o.proved[a], o.resumed = true, true

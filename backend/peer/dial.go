@@ -29,7 +29,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	defer cancel()
 	addrs := reachable(&o.cfg.Identity, &o.to)
 	if len(addrs) == 0 {
-		return nil, fmt.Errorf("%w: %s: none of its control addresses (%s) can be reached from here: have it listen on an address of the network between the two",
+		return nil, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
 			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))
 	}
 	since := make(map[netip.AddrPort]time.Time) // when an address began to refuse
@@ -62,9 +62,9 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	}
 }
 
-// try dials one address and does the handshake. Each step may take an equal share of the remaining time; the
-// connection at most a share of Config.reach. So a host that drops our packets leaves time for an address that
-// answers slowly.
+// try dials one address and does the handshake. Each address gets an equal share of the
+// remaining time. Connecting may take at most the same share of Config.reach. So a host that drops our packets leaves
+// time for an address that answers slowly.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, errNotTried
@@ -97,7 +97,7 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if stream.Malformed(err) {
-		return nil, fmt.Errorf("%w: something else answers at this address: %w", ErrProtocol, err)
+		return nil, fmt.Errorf("%w: the process at this address does not speak the control protocol of GORAIL: %w", ErrProtocol, err)
 	} else if err != nil {
 		return nil, timedOut(err, begun, noFrame)
 	}
@@ -106,7 +106,7 @@ func readChallenge(c net.Conn) (*wire.Challenge, error) {
 		return nil, fmt.Errorf("%w: %v instead of a challenge", ErrProtocol, f.Type())
 	}
 	if challenge.Version != wire.Version {
-		return nil, fmt.Errorf("%w: control protocol %d there, %d here", wire.ErrVersion, challenge.Version, wire.Version)
+		return nil, fmt.Errorf("%w: the peer has control protocol %d, this side %d", wire.ErrVersion, challenge.Version, wire.Version)
 	}
 	return challenge, nil
 }
@@ -120,7 +120,7 @@ func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	if !o.offered {
 		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
 		if err != nil {
-			return nil, &finalError{fmt.Errorf("%w: our endpoints: %w", ErrHandler, err)}
+			return nil, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
 		}
 		o.offered = true
 	}
@@ -148,7 +148,7 @@ func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	case *wire.Welcome:
 		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
 		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != hello.Session || f.Version != wire.Version {
-			return nil, fmt.Errorf("%w: its welcome does not prove that it is the engine that was meant", ErrProtocol)
+			return nil, fmt.Errorf("%w: the welcome does not prove the identity of the peer", ErrProtocol)
 		}
 		return f, nil
 	}
@@ -177,7 +177,7 @@ func (o *Out) explain(tried failures) error {
 			return fmt.Errorf("%s: %w", o.stream.Peer(), tried) // these errors say what to do
 		}
 	}
-	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current (option connect_timeout=%v)",
+	return fmt.Errorf("%w: %s: %w: check that the peer runs and that its metadata is current (option connect_timeout=%v)",
 		ErrUnreachable, o.stream.Peer(), tried, o.cfg.ConnectTimeout)
 }
 

@@ -195,7 +195,7 @@ func TestNoTimeLeft(t *testing.T) {
 		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
 		i := newInitiator()
 		from.Dial(to, 0, i)
-		assert.ErrorContains(t, want[evLost](t, i.events).err, "192.0.2.2:1: not tried: the time was over")
+		assert.ErrorContains(t, want[evLost](t, i.events).err, "192.0.2.2:1: not tried: no time left")
 	})
 }
 

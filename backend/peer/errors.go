@@ -36,7 +36,7 @@ type State = stream.State
 
 // The states.
 const (
-	Dialing = stream.Dialing // no address has accepted a connection yet
+	Dialing = stream.Dialing // tries the target's addresses
 	Hello   = stream.Hello   // the handshake is in progress
 	Ready   = stream.Ready   // in use; the connection may be replaced meanwhile
 	Lost    = stream.Lost    // ended by the peer or by a failure
@@ -92,7 +92,7 @@ const (
 )
 
 // errNotTried is the error of an address that was not tried.
-var errNotTried = &timeoutError{"not tried: the time was over"}
+var errNotTried = &timeoutError{"not tried: no time left (option connect_timeout)"}
 
 // label returns an engine's name for errors and logs.
 func label(agent string, e wire.EngineID) string {

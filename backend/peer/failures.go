@@ -13,7 +13,7 @@ import (
 
 // errBusy is for a target that closed the connection before its Welcome or Reject. The target has no descriptors
 // left, or evicted the handshake. A dying target also closes the connection, but refuses the next try.
-var errBusy = errors.New("closed the connection in the handshake: it is not a GORAIL engine, or too busy")
+var errBusy = errors.New("closed the connection in the handshake: the process at this address is not a GORAIL engine, or is too busy")
 
 // failure is the last error of one address.
 type failure struct {

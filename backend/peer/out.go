@@ -146,7 +146,7 @@ func (a *answers) keys(f *wire.Keys) error {
 	o := a.out
 	request, ok := o.keysRequests.answered(f)
 	if !ok {
-		return fmt.Errorf("%w: %s: %d keys for request %d, which was not asked for", ErrProtocol, o.stream.Peer(), len(f.Entries), f.ID)
+		return fmt.Errorf("%w: %s: %d keys for request %d, which is not outstanding", ErrProtocol, o.stream.Peer(), len(f.Entries), f.ID)
 	}
 	o.stream.Answered(request.ranges)
 	if a.entries == nil && !request.last {

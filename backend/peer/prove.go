@@ -25,7 +25,7 @@ func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *wire.Challenge, error
 		why = a.verify(f, challenge)
 	}
 	if !a.limiter.Leave(p) {
-		return nil, nil, errors.New("made room for another handshake") // counted by admit
+		return nil, nil, errors.New("evicted for another handshake") // counted by admit
 	}
 	switch {
 	case a.env.Ctx.Err() != nil:
@@ -85,7 +85,7 @@ func (b *base) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
 		mac, err = wire.MacResume(b.cfg.Identity.Token, challenge.Nonce, f)
 	}
 	if version != wire.Version {
-		return &RejectError{Code: wire.CodeVersion, Text: fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", version, wire.Version)}
+		return &RejectError{Code: wire.CodeVersion, Text: fmt.Sprintf("the initiator has control protocol %d, the target %d: install the same GORAIL on both sides", version, wire.Version)}
 	}
 	if target != b.cfg.Identity.Engine {
 		return &RejectError{Code: wire.CodeEngine, Text: "not this engine: the peer was restarted; load its new metadata"}

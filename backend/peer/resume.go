@@ -12,7 +12,7 @@ import (
 // Reject.
 func (a *acceptor) resume(c net.Conn, r *wire.Resume, challenge *wire.Challenge) error {
 	in := a.sessions.find(sessionKey{r.Engine, r.Session})
-	why := &RejectError{Code: wire.CodeSession, Text: "no such session: it has ended"}
+	why := &RejectError{Code: wire.CodeSession, Text: "no such session: the session has ended"}
 	if in != nil {
 		in.stream.Do(func(l stream.Locked) { why = a.replace(l, c, r, challenge) })
 	}

@@ -166,7 +166,7 @@ func (r *registry) makeRoom(source netip.Addr) {
 	if silent == nil || longest <= r.cfg.heartbeat() {
 		return
 	}
-	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and others need its place (options max_sessions, max_sessions_per_source, max_endpoints)",
+	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
 		ErrSilent, silent.Peer(), longest.Round(time.Millisecond)), nil)
 }
 
@@ -230,7 +230,7 @@ func (r *registry) shedOne() bool {
 		return false
 	}
 	r.env.Count.Overflows.Add(1)
-	worst.End(Lost, fmt.Errorf("%w: %s: its frames take %d MiB, and those of all peers more than %d MiB (option control_memory)",
+	worst.End(Lost, fmt.Errorf("%w: %s: the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)",
 		ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
 	return true
 }

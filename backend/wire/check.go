@@ -75,7 +75,7 @@ func checkHave(have []uint16) error {
 	last := uint16(0)
 	for _, d := range have {
 		if d <= last {
-			return fmt.Errorf("%w: notifications behind the next one: %d after %d", ErrFormat, d, last)
+			return fmt.Errorf("%w: notification distances are not ascending: %d after %d", ErrFormat, d, last)
 		}
 		last = d
 	}

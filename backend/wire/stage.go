@@ -128,7 +128,7 @@ func (*Copied) Type() FrameType  { return TypeCopied }
 
 func (f *RingReq) check() error {
 	if f.Mem != 0 && f.Mem != 1 || f.Dev > math.MaxInt32 {
-		return fmt.Errorf("%w: a ring in memory %d of device %d", ErrFormat, f.Mem, f.Dev)
+		return fmt.Errorf("%w: ring request for memory type %d of device %d", ErrFormat, f.Mem, f.Dev)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ type Env struct {
 	Heartbeat   time.Duration // base of the intervals of pings and of searches for other paths
 	QueueLimit  int           // bound, in bytes, of the frames of one stream that wait to be sent or acknowledged
 	Spawn       func(f func()) bool
-	Shed        func()                                      // called after Held has grown; it must not wait
+	Shed        func()                                      // called when Held may have grown; it must not wait
 	Acks        func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, or a test's function
 
 	Gone  atomic.Bool  // set when the engine ends: each Bye says so

@@ -35,7 +35,7 @@ func Dead(err error) error { return &deadError{err} }
 // The reasons for taking the connection from a stream that stays alive.
 var (
 	errReplaced  = errors.New("replaced by another connection")
-	errSuspected = errors.New("silent, and another path answers")
+	errSuspected = errors.New("silent or suspected, and another path answers")
 )
 
 // HungUp reports whether an error says that the other side closed the connection.

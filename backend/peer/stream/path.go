@@ -113,9 +113,9 @@ func (s *Stream) noPathError(broken error) error {
 		return s.Explain(ErrSilent)
 	}
 	if s.Inbound() && dropped(broken) {
-		return fmt.Errorf("%w: its process ended", s.Explain(broken))
+		return fmt.Errorf("%w: the peer's process ended", s.Explain(broken))
 	}
-	return fmt.Errorf("%w: no other path within %v (option peer_timeout)", s.Explain(broken), s.env.PeerTimeout)
+	return fmt.Errorf("%w: no other path to the peer within %v (option peer_timeout)", s.Explain(broken), s.env.PeerTimeout)
 }
 
 // alive reports whether a silent peer shows other signs of life: its process runs on this host, its host acknowledges
@@ -154,7 +154,7 @@ func (s *Stream) GiveUp(local netip.Addr, why string) {
 	c, ready := s.path.conn, s.state == Ready
 	s.mu.Unlock()
 	if ready && c != nil && c.leavesFrom(local) {
-		s.connLost(c, fmt.Errorf("given up: %s", why))
+		s.connLost(c, fmt.Errorf("closed by this side: %s", why))
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *Stream) acked(c *Conn, got uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn == c && !s.queue.ack(got) {
-		return fmt.Errorf("%w: %s acknowledged %d frames, more than there were", ErrProtocol, s.peer, got)
+		return fmt.Errorf("%w: %s acknowledged %d frames, more than were sent", ErrProtocol, s.peer, got)
 	}
 	return nil
 }

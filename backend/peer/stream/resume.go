@@ -60,13 +60,13 @@ func (l Locked) Refuses(r *wire.Resume) (code wire.Code, text string) {
 	case s.state.Over():
 		return wire.CodeSession, "the session has ended"
 	case s.state != Ready:
-		return wire.CodeBusy, "the session is just beginning"
+		return wire.CodeBusy, "the session is still starting"
 	case !r.Proof.Equal(s.resume.proof):
-		return wire.CodeToken, "not the session's initiator"
+		return wire.CodeToken, "the resume does not come from the initiator of the session"
 	case r.Try <= s.resume.try:
-		return wire.CodeBusy, "overtaken by a later resume"
+		return wire.CodeBusy, "outdated: a later resume came first"
 	case !s.queue.resumable(r.Got):
-		return wire.CodeSession, "the session can't have got so many frames"
+		return wire.CodeSession, "the resume acknowledges an impossible number of frames"
 	}
 	return 0, ""
 }

@@ -40,7 +40,7 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 func (s *Stream) WatchProcess(p wire.Process) {
 	pidfd, err := liveness.OpenProcess(p)
 	if err != nil {
-		s.env.Log.Debug("process of a peer not watched", "peer", s.peer, "pid", p.PID, "err", err)
+		s.env.Log.Debug("cannot watch the process of the peer; the connection alone shows its end", "peer", s.peer, "pid", p.PID, "err", err)
 		return
 	}
 	if pidfd == nil {
@@ -64,5 +64,5 @@ func (s *Stream) processEnded(p wire.Process) {
 	s.mu.Lock()
 	s.signs.running = false
 	s.mu.Unlock()
-	s.End(Lost, Dead(fmt.Errorf("%w: %s: its process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
+	s.End(Lost, Dead(fmt.Errorf("%w: %s: the peer's process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
 }

@@ -7,7 +7,7 @@ type State uint8
 
 // The states.
 const (
-	Dialing State = iota // no address has accepted a connection yet
+	Dialing State = iota // tries the target's addresses
 	Hello                // the handshake is in progress
 	Ready                // in use; the connection may be replaced meanwhile
 	Lost                 // ended by the peer or by a failure

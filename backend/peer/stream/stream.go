@@ -239,7 +239,7 @@ func (s *Stream) change() {
 func (s *Stream) Explain(err error) error {
 	switch {
 	case errors.Is(err, ErrSilent):
-		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): it is stopped or starved of CPU time, or the network between is down",
+		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): the peer's process is stopped or starved of CPU time, or the network is down",
 			ErrSilent, s.peer, s.env.PeerTimeout)
 	case Malformed(err):
 		return fmt.Errorf("%w: %s: %w", ErrProtocol, s.peer, err)

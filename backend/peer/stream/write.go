@@ -79,7 +79,7 @@ func (s *Stream) write() {
 		}
 		n, err := w.encode(b, ping)
 		if err != nil {
-			err = fmt.Errorf("%w: %s: cannot be sent: %w", ErrProtocol, s.peer, err)
+			err = fmt.Errorf("%w: %s: cannot encode a frame: %w", ErrProtocol, s.peer, err)
 			s.End(Lost, err, s.Bye("internal error"))
 			_ = wire.WriteFrame(b.conn, &wire.Bye{Text: Clip(err.Error())})
 			return
