@@ -13,7 +13,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// answerMin is the least time to answer a Resume. The usual time is a sixth of Config.heartbeat.
+// answerMin is the least time that a target gets to answer a Resume. The usual time is a sixth of Config.heartbeat.
 const answerMin = 100 * time.Millisecond
 
 // try tries one address repeatedly, after its delay.

@@ -31,7 +31,7 @@ type Config struct {
 	Identity       wire.ConnBlob // of this engine, with its token; Control is unused
 	PeerTimeout    time.Duration // a session is lost if its peer shows no sign of life for this long, on any path
 	ConnectTimeout time.Duration // for a whole dial, handshake included
-	MaxSessions    int           // inbound sessions; one more is refused as busy, and ends the session with the longest silent peer
+	MaxSessions    int           // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
 	MaxPerSource   int           // inbound sessions from one address; default three quarters of MaxSessions
 	Memory         int           // bytes of frames that all inbound sessions may hold; above it, the session with the most is ended
 	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB

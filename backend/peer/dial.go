@@ -62,9 +62,9 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	}
 }
 
-// try dials one address and does the handshake. Each address gets an equal share of the
-// remaining time. Connecting may take at most the same share of Config.reach. So a host that drops our packets leaves
-// time for an address that answers slowly.
+// try dials one address and does the handshake. Each address gets an equal share of the remaining time. Connecting may
+// take at most the same share of Config.reach. So a host that drops our packets leaves time for an address that answers
+// slowly.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, errNotTried

@@ -114,8 +114,8 @@ func (r *registry) find(key sessionKey) *In {
 	return r.served[key]
 }
 
-// place counts one more inbound session. At a bound it ends the session with the longest silent peer, if that peer
-// has missed its heartbeats, and returns a busy error to the new initiator, which tries again.
+// place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
+// It then also ends the session with the longest silent peer, if that peer has missed its heartbeats.
 func (r *registry) place(s *stream.Stream, source netip.Addr) *RejectError {
 	r.mu.Lock()
 	all, same := len(r.places), r.sources[source]

@@ -114,7 +114,7 @@ type Revoke struct {
 type Revoked struct {
 	_   struct{} `cbor:",toarray"`
 	ID  uint64
-	All bool // the initiator also dropped all its other keys of the target. The target revokes a region again only after the initiator has asked for its key again
+	All bool // the initiator dropped all its other keys of the target too; the target need not revoke those until it is asked for them again
 }
 
 // Ping asks for a Pong with the same number.

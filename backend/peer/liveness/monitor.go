@@ -12,7 +12,7 @@ import (
 const lastReadTime = 10 * time.Millisecond
 
 // A peer that hung up has little time to resume, so even a short stop of our own process matters. The monitor waits
-// in steps of resumeStep. A timer's lateness above lateTolerance is not counted.
+// in steps of resumeStep. A timer that is late by more than lateTolerance extends the peer's time by its lateness.
 const (
 	resumeStep    = 100 * time.Millisecond
 	lateTolerance = 20 * time.Millisecond
@@ -20,10 +20,10 @@ const (
 
 // Monitor decides when a silent peer is lost. It is safe for concurrent use.
 //
-// Our own process may have been stopped, or starved of CPU time, while the peer's frames waited in the socket, or the
-// peer may have been stopped with us. A timer then fires late. So a read waits at most a quarter of the beat. If that
-// takes much longer, the peer gets half a timeout from then on. A peer that hung up gets all of the time of HungUp
-// again.
+// Our own process may have been stopped, or starved of CPU time, while the peer's frames waited in the socket. The
+// peer may have been stopped with us. In both cases a timer fires late. So a read waits at most a quarter of the beat.
+// If that takes much longer, the peer gets half a timeout from then on. A peer that hung up gets all of the time of
+// HungUp again.
 type Monitor struct {
 	timeout time.Duration // constant
 	beat    time.Duration // constant: base of the intervals of pings and of searches for other paths

@@ -26,7 +26,7 @@ type Reconnector interface {
 	Reconnect(urgent bool, avoid netip.Addr)
 }
 
-// Env is the state that all streams of one engine share. All fields but the counters are constant.
+// Env is the state that all streams of one engine share. The fields above Gone are constant.
 type Env struct {
 	Ctx         context.Context // its end ends all waits of the streams
 	Log         *slog.Logger
