@@ -60,8 +60,8 @@ func busy(err error) bool {
 type failures []failure
 
 // dead reports that the intended engine is gone. Every address refuses connections, or is answered by another process:
-// with another engine, token, version or protocol. An unreachable address may still be the peer's. A refusing address may belong to another host, because hosts of
-// different networks use the same private addresses.
+// with another engine, token, version or protocol. An unreachable address may still be the peer's. A refusing address
+// may belong to another host, because hosts of different networks use the same private addresses.
 func (fs failures) dead() bool {
 	for _, f := range fs {
 		var r *RejectError
