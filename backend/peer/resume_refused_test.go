@@ -232,5 +232,5 @@ func TestResumedWithAnImpossibleCount(t *testing.T) {
 	want[evReady](t, i.events)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrProtocol)
-	assert.ErrorContains(t, err, "can't be")
+	assert.ErrorContains(t, err, "an impossible number")
 }

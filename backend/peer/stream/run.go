@@ -64,5 +64,5 @@ func (s *Stream) processEnded(p wire.Process) {
 	s.mu.Lock()
 	s.signs.running = false
 	s.mu.Unlock()
-	s.End(Lost, Dead(fmt.Errorf("%w: %s: the peer's process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
+	s.End(Lost, Dead(fmt.Errorf("%w: %s: its process (pid %d) has ended", ErrDropped, s.peer, p.PID)), nil)
 }
