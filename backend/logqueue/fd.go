@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To writes to a file descriptor, as it is at the time: the host may put another file there. It waits for one that takes nothing
-// now, also where the host has made it non-blocking.
+// To returns a function that writes a line to a file descriptor. The file may change: the host may put another file
+// under the same number. If the file takes no data now, the function waits, also if the host has made the file
+// non-blocking.
 func To(fd int) func(line []byte) error {
 	return func(line []byte) error {
 		for len(line) > 0 {

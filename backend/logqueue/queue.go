@@ -1,8 +1,9 @@
-// Package logqueue lets nobody wait for a log that is not read. Lines go through a bounded queue; one goroutine writes them.
+// Package logqueue keeps callers from waiting for a log that is not read. Lines go through a bounded queue, and one
+// goroutine writes them.
 //
-// In the ordinary case a line is written when Write returns, so that none is lost at a crash. When the output takes no lines, Write
-// waits once and briefly; from then on it only queues, until the output has kept up for a while. A line that finds the queue full is
-// dropped and counted. The count takes its place in the output.
+// Normally Write returns after its line is written, so a crash loses no line. If the output takes no lines, Write
+// waits once, for a short time. From then on Write only queues, until all lines are written and a further pause has
+// passed. A line that finds the queue full is dropped and counted. The count is written in its place.
 package logqueue
 
 import (
@@ -12,14 +13,14 @@ import (
 
 // Options of a Queue. All fields are needed.
 type Options struct {
-	Write    func(line []byte) error       // may take as long as it likes; its errors are ignored: there is no other output
-	Dropped  func(lines int) (line []byte) // says how many lines were dropped
-	Bytes    int                           // what the queue holds at most
-	Patience time.Duration                 // how long Write waits for the output
-	Calm     time.Duration                 // how long it does not wait once all is written again
+	Write    func(line []byte) error       // may block for any time; its errors are ignored, because there is no other output
+	Dropped  func(lines int) (line []byte) // formats the line that reports dropped lines
+	Bytes    int                           // bound of the queued lines, in bytes
+	Patience time.Duration                 // the longest that Write waits for the output
+	Calm     time.Duration                 // how long Write only queues after a stuck output has taken all lines
 }
 
-// Queue is an io.Writer; one Write is one line. Safe for concurrent use.
+// Queue is an io.Writer: one Write is one line. It is safe for concurrent use.
 type Queue struct {
 	o Options
 
@@ -27,15 +28,15 @@ type Queue struct {
 	lines   [][]byte
 	bytes   int
 	dropped int
-	busy    chan struct{} // closed when all lines are written; nil: they are
-	stuck   bool          // Write has waited in vain since all was written last
-	until   time.Time     // Write does not wait before
+	busy    chan struct{} // closed when all lines are written; nil: all are
+	stuck   bool          // a Write has timed out since all lines were last written
+	until   time.Time     // Write does not wait before this time
 }
 
-// New makes a queue. It has no end; its goroutine lives while there are lines.
+// New makes a queue. The queue needs no Close: its goroutine runs only while there are lines.
 func New(o Options) *Queue { return &Queue{o: o} }
 
-// Write takes a line over. It never fails.
+// Write copies a line into the queue. It never fails.
 func (q *Queue) Write(line []byte) (int, error) {
 	busy, wait := q.push(line)
 	if wait && !closed(busy, q.o.Patience) {
@@ -62,7 +63,7 @@ func (q *Queue) push(line []byte) (busy chan struct{}, wait bool) {
 	return q.busy, !q.stuck && time.Now().After(q.until)
 }
 
-// logDropped puts the count where the dropped lines would be. With mu held.
+// logDropped appends the count of dropped lines in their place. It needs mu.
 func (q *Queue) logDropped() {
 	if q.dropped > 0 {
 		q.append(q.o.Dropped(q.dropped))
@@ -75,7 +76,7 @@ func (q *Queue) append(line []byte) {
 	q.bytes += len(line)
 }
 
-// run writes until there is nothing to write.
+// run writes until the queue is empty.
 func (q *Queue) run() {
 	for {
 		line := q.first()
@@ -89,7 +90,8 @@ func (q *Queue) run() {
 	}
 }
 
-// first is the line to be written; nil ends the goroutine. The line counts against the bound until it is written.
+// first returns the line to write, or nil to end the goroutine. The line counts towards the bound until it is
+// written.
 func (q *Queue) first() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -107,7 +109,7 @@ func (q *Queue) first() []byte {
 	return nil
 }
 
-// Flush waits until all lines are written, but not longer than that; false: some are not.
+// Flush waits until all lines are written, at most for the given time. It returns false if some are not.
 func (q *Queue) Flush(most time.Duration) bool {
 	q.mu.Lock()
 	busy := q.busy
@@ -115,7 +117,7 @@ func (q *Queue) Flush(most time.Duration) bool {
 	return busy == nil || closed(busy, most)
 }
 
-// closed waits for a channel to be closed.
+// closed waits for a channel to be closed, and reports whether it was closed in time.
 func closed(c chan struct{}, most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()

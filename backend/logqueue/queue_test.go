@@ -14,7 +14,7 @@ import (
 
 const limit = 30 * time.Second
 
-// output is a pipe that a queue writes to.
+// output is the pipe that a queue writes to.
 type output struct {
 	t    testing.TB
 	r, w *os.File
@@ -31,7 +31,7 @@ func newOutput(t testing.TB, bytes int, patience time.Duration) *output {
 	return o
 }
 
-// fill makes the pipe one that takes nothing; it gives the bytes in it.
+// fill fills the pipe until it takes no more, and returns the number of bytes in it.
 func (o *output) fill() int {
 	fd := int(o.w.Fd())
 	require.NoError(o.t, unix.SetNonblock(fd, true))
@@ -51,7 +51,7 @@ func (o *output) read(scan *bufio.Scanner) string {
 	return scan.Text()
 }
 
-// In the ordinary case a line is in the output when Write returns.
+// Normally a line is in the output when Write returns.
 func TestWritten(t *testing.T) {
 	o := newOutput(t, 1<<20, limit)
 	for i := range 100 {
@@ -68,7 +68,8 @@ func TestWritten(t *testing.T) {
 	require.True(t, o.q.Flush(limit))
 }
 
-// An output that takes nothing holds up no writer; what was queued comes later and in order, and what was not is counted in its place.
+// A full output delays no writer. Queued lines are written later and in order. Dropped lines are counted in their
+// place.
 func TestStuck(t *testing.T) {
 	for _, nonblock := range []bool{false, true} {
 		t.Run(fmt.Sprint("nonblock=", nonblock), func(t *testing.T) {
@@ -105,14 +106,14 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// An output that is closed is no reason to fail, and what comes when it is back is written.
+// A closed output causes no error. Lines that come after the output is back are written.
 func TestClosed(t *testing.T) {
 	o := newOutput(t, 1<<20, limit)
 	fd := int(o.w.Fd())
 	spare, err := unix.Dup(fd)
 	require.NoError(t, err)
 	defer unix.Close(spare)
-	null, err := os.Open("/dev/null") // which cannot be written
+	null, err := os.Open("/dev/null") // read-only
 	require.NoError(t, err)
 	defer null.Close()
 	require.NoError(t, unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC))

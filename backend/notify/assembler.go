@@ -1,9 +1,10 @@
-// Package notify puts the notifications of one sender back together: frames may arrive fragmented, out of order and
-// more than once; messages leave whole, once, in the order of their sequence numbers. It is pure.
+// Package notify reassembles the notifications of one sender. Frames may arrive fragmented, out of order and more
+// than once. Messages are delivered whole, once, and in the order of their sequence numbers. The package does no I/O.
 //
-// A message is whole when every byte of its body is there and each of its parts has been seen. A part is what one link
-// carried of the message's transfer; a frame tagged with part p arrived behind the data of p, so it proves p placed.
-// A notification without a transfer, or with a transfer on one link, has one part.
+// A message is whole when every byte of its body has arrived and each of its parts has been seen. A part stands for
+// one sub-transfer of the message's transfer, that is, for the data on one link. A frame with part p arrives after
+// the data of sub-transfer p, so it proves those data placed. A notification without a transfer, or with a transfer
+// on one link, has one part.
 package notify
 
 import (
@@ -12,8 +13,9 @@ import (
 	"slices"
 )
 
-// Errors of Add. The frame is not taken and the state is as before; a sender that causes one is broken or hostile, and
-// its connection is best closed. ErrPending and ErrDistance can't happen with a sender that keeps to its credits.
+// The errors of Add. The frame is refused and the state is unchanged. A sender that causes such an error is broken or
+// hostile; the caller should close its connection. A sender that respects its credits cannot cause ErrPending or
+// ErrDistance.
 var (
 	ErrBody     = errors.New("notification body is above the limit")
 	ErrRange    = errors.New("notification fragment lies outside its body")
@@ -23,51 +25,51 @@ var (
 	ErrDistance = errors.New("notification number is too far ahead")
 )
 
-// Limits of one sender. A zero field means the default.
+// Limits of one sender. A zero field selects the default.
 type Limits struct {
 	MaxBody     uint32 // bytes of one body; default 64 MiB
-	MaxPending  uint64 // bytes of messages behind the next one, whole bodies and bookkeeping; default 64 MiB
-	MaxDistance uint64 // how far a sequence number may be ahead of the next one; default 65,536
+	MaxPending  uint64 // bytes of the messages after the next one, whole bodies and bookkeeping; default 64 MiB
+	MaxDistance uint64 // largest distance of a sequence number from the next one; default 65,536
 }
 
-// DefaultLimits are the limits that zero fields stand for.
+// DefaultLimits are the defaults of zero fields.
 var DefaultLimits = Limits{MaxBody: 64 << 20, MaxPending: 64 << 20, MaxDistance: 1 << 16}
 
-// overhead is what an unfinished message counts for besides its body, in bytes.
+// overhead is the cost of an unfinished message besides its body, in bytes.
 const overhead = 256
 
-// spanSize is what one gap in a body counts for, in bytes.
+// spanSize is the cost of one span of a body, in bytes.
 const spanSize = 16
 
-// maxSpans bounds the pieces of one body: adding to them takes time in proportion. Fragments on the way at once, and so
-// holes in a body, are as many as there are credits: a few hundred.
+// maxSpans bounds the spans of one body, because adding to them takes time in proportion. The number of fragments in
+// flight, and so the number of gaps in a body, is limited by the credits: a few hundred.
 const maxSpans = 16 << 10
 
 // Frame is one arrived piece of a message.
 type Frame struct {
 	Seq     uint64 // the message's number, from 0
 	Parts   uint16 // parts of the message's transfer, >= 1
-	Part    uint16 // the part that this frame follows, < Parts
+	Part    uint16 // the part whose data precede this frame, < Parts
 	Total   uint32 // bytes of the whole body
-	Offset  uint32 // where the payload belongs in the body
-	Payload []byte // the caller's; copied
+	Offset  uint32 // the payload's offset in the body
+	Payload []byte // owned by the caller; Add copies it
 }
 
-// Message is a whole notification; Body is the receiver's to keep.
+// Message is a whole notification. The receiver owns Body.
 type Message struct {
 	Seq  uint64
 	Body []byte
 }
 
-// Counts are what an assembler dropped or holds.
+// Counts are counters, and the memory that an assembler holds.
 type Counts struct {
-	Duplicates uint64 // frames that brought nothing new to a message that is still held
-	Stale      uint64 // frames of messages that were delivered before
+	Duplicates uint64 // frames that added nothing to a message that is still held
+	Stale      uint64 // frames of messages that were already delivered
 	Messages   int    // messages held, whole or not
-	Bytes      uint64 // bytes that they will take when whole, bookkeeping included
+	Bytes      uint64 // bytes that these messages take when whole, bookkeeping included
 }
 
-// Assembler is the receiving side of one sender. Not safe for concurrent use. Make it with New.
+// Assembler reassembles the notifications of one sender. It is not safe for concurrent use. Make it with New.
 type Assembler struct {
 	limits Limits
 	next   uint64
@@ -75,23 +77,23 @@ type Assembler struct {
 	counts Counts
 }
 
-// message is one that can't be delivered yet.
+// message is a message that cannot be delivered yet.
 type message struct {
 	body  body
 	parts uint16
-	seen  []uint64 // a bit per part
+	seen  []uint64 // one bit for each part
 	left  int      // parts not seen yet
 	have  spans
 }
 
 func (m *message) whole() bool { return m.left == 0 && m.have.covers(m.body.total) }
 
-// cost has the whole body from the first frame on: a message that was let in can be completed.
+// cost counts the whole body from the first frame on, so that an accepted message can always be completed.
 func (m *message) cost() uint64 {
 	return uint64(m.body.total) + overhead + spanSize*uint64(len(m.have)) + 8*uint64(len(m.seen))
 }
 
-// New makes an assembler that waits for message number 0.
+// New makes an assembler that expects message number 0.
 func New(limits Limits) *Assembler {
 	if limits.MaxBody == 0 {
 		limits.MaxBody = DefaultLimits.MaxBody
@@ -105,20 +107,20 @@ func New(limits Limits) *Assembler {
 	return &Assembler{limits: limits, held: map[uint64]*message{}}
 }
 
-// Next is the number of the next message to be delivered: everything below has been.
+// Next returns the number of the next message to deliver. All lower ones have been delivered.
 func (a *Assembler) Next() uint64 { return a.next }
 
-// Counts gives the counters and what is held.
+// Counts returns the counters and the memory held.
 func (a *Assembler) Counts() Counts {
 	c := a.counts
 	c.Messages = len(a.held)
 	return c
 }
 
-// Pending is the number of messages held, whole or not.
+// Pending returns the number of messages held, whole or not.
 func (a *Assembler) Pending() int { return len(a.held) }
 
-// Have gives the numbers of the whole messages that wait for earlier ones, ascending.
+// Have returns the numbers of the whole messages that wait for earlier ones, ascending.
 func (a *Assembler) Have() []uint64 {
 	var have []uint64
 	for seq, m := range a.held {
@@ -130,7 +132,7 @@ func (a *Assembler) Have() []uint64 {
 	return have
 }
 
-// Forget drops what has arrived of a message that is not whole.
+// Forget drops a message that is not whole.
 func (a *Assembler) Forget(seq uint64) {
 	if m := a.held[seq]; m != nil && !m.whole() {
 		a.counts.Bytes -= m.cost()
@@ -138,8 +140,8 @@ func (a *Assembler) Forget(seq uint64) {
 	}
 }
 
-// Add takes one frame and gives the messages that it made deliverable, in order; usually none or one. Duplicates and
-// stale frames are dropped and counted, without an error.
+// Add takes one frame and returns the messages that became deliverable, in order: usually none or one. Duplicates and
+// stale frames are dropped and counted; they are no error.
 func (a *Assembler) Add(f Frame) ([]Message, error) {
 	if err := a.check(f); err != nil {
 		return nil, err
@@ -150,7 +152,7 @@ func (a *Assembler) Add(f Frame) ([]Message, error) {
 	}
 	m := a.held[f.Seq]
 	if m == nil && f.Seq == a.next && f.Parts == 1 && int(f.Total) == len(f.Payload) {
-		a.next++ // the usual case: nothing to keep
+		a.next++ // the usual case: the message is complete, so nothing is held
 		return a.ready([]Message{{Seq: f.Seq, Body: append([]byte(nil), f.Payload...)}}), nil
 	}
 	if m != nil && m.whole() {
@@ -177,7 +179,7 @@ func (a *Assembler) Add(f Frame) ([]Message, error) {
 	return a.ready(nil), nil
 }
 
-// check refuses frames that no right sender makes, whatever the state.
+// check refuses frames that no correct sender sends, regardless of the messages held.
 func (a *Assembler) check(f Frame) error {
 	switch {
 	case f.Total > a.limits.MaxBody:
@@ -192,7 +194,8 @@ func (a *Assembler) check(f Frame) error {
 	return nil
 }
 
-// room refuses a frame that would hold too much memory. The next message itself always has room: it frees the rest.
+// room refuses a frame that would need too much memory. The next message itself always has room, because its delivery
+// frees the others.
 func (a *Assembler) room(m *message, f Frame) error {
 	if m != nil && len(m.have) >= maxSpans {
 		return fmt.Errorf("%w: message %d is in %d pieces", ErrPending, f.Seq, len(m.have))
@@ -211,7 +214,7 @@ func (a *Assembler) room(m *message, f Frame) error {
 	return nil
 }
 
-// take copies the frame in; false when it brought nothing new.
+// take copies the frame's payload. It returns false if the frame added nothing.
 func (m *message) take(f Frame) bool {
 	fresh := false
 	if bit := uint64(1) << (f.Part % 64); m.seen[f.Part/64]&bit == 0 {
@@ -226,7 +229,7 @@ func (m *message) take(f Frame) bool {
 	return fresh
 }
 
-// ready moves whole messages from the front of the line to out.
+// ready appends to out the whole messages that are next in order, and removes them.
 func (a *Assembler) ready(out []Message) []Message {
 	for {
 		m := a.held[a.next]
@@ -240,8 +243,8 @@ func (a *Assembler) ready(out []Message) []Message {
 	}
 }
 
-// DropPartial forgets the messages that are not whole, so that the sender may lay them out anew (other fragments, other
-// parts) after a fence; whole ones that wait for their turn stay. It gives the number forgotten.
+// DropPartial drops the messages that are not whole, and returns their number. After a fence the sender may send them
+// again with other fragments and other parts. Whole messages that wait for earlier ones stay.
 func (a *Assembler) DropPartial() int {
 	n := 0
 	for seq, m := range a.held {
@@ -254,8 +257,8 @@ func (a *Assembler) DropPartial() int {
 	return n
 }
 
-// Advance says that the messages below seq were delivered by other means (the C core delivers those of one fragment),
-// and gives what became deliverable. A seq below Next changes nothing.
+// Advance records that the messages below seq were delivered by other means (the C core delivers messages of one
+// fragment). It returns the messages that became deliverable. A seq below Next changes nothing.
 func (a *Assembler) Advance(seq uint64) []Message {
 	if seq <= a.next {
 		return nil

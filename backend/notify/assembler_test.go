@@ -16,7 +16,7 @@ func whole(seq uint64, body string) Frame {
 	return Frame{Seq: seq, Parts: 1, Total: uint32(len(body)), Payload: []byte(body)}
 }
 
-// add feeds a frame that must be accepted and gives the bodies that came out.
+// add adds a frame that must be accepted, and returns the bodies of the delivered messages.
 func add(t require.TestingT, a *Assembler, f Frame) []string {
 	msgs, err := a.Add(f)
 	require.NoError(t, err)
@@ -70,8 +70,8 @@ func TestPayloadIsCopied(t *testing.T) {
 	assert.Equal(t, "abc", string(msgs[0].Body))
 }
 
-// TestMemoryComesWithBytes: a frame that claims a large body costs what it brings, wherever in the body that is; a body that
-// comes in pieces of any size is what was sent.
+// TestMemoryComesWithBytes: a frame that claims a large body allocates memory only for its own payload, at any
+// offset. A body in pieces of any size is reassembled correctly.
 func TestMemoryComesWithBytes(t *testing.T) {
 	const total = 64 << 20
 	var before, after runtime.MemStats
@@ -100,7 +100,7 @@ func TestMemoryComesWithBytes(t *testing.T) {
 	require.True(t, bytes.Equal(want, got[0].Body))
 }
 
-// BenchmarkFragments puts a body of 1 MiB together from fragments in order.
+// BenchmarkFragments reassembles a body of 1 MiB from fragments in order.
 func BenchmarkFragments(b *testing.B) {
 	const total, size = 1 << 20, 2 << 10
 	payload := make([]byte, size)
@@ -115,7 +115,8 @@ func BenchmarkFragments(b *testing.B) {
 	}
 }
 
-// TestParts: the body is there, but a message waits until every part is proved, and a part that comes twice proves nothing more.
+// TestParts: a message with a complete body waits until every part is proved. A part that comes twice proves nothing
+// more.
 func TestParts(t *testing.T) {
 	a := New(Limits{})
 	marker := func(part uint16) Frame { return Frame{Parts: 3, Part: part, Total: 2} }
@@ -163,7 +164,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestNextAlwaysFits: however full it is, the message that the others wait for is taken.
+// TestNextAlwaysFits: a full assembler still takes the message that the others wait for.
 func TestNextAlwaysFits(t *testing.T) {
 	a := New(Limits{MaxBody: 1000, MaxPending: 1000})
 	add(t, a, Frame{Seq: 1, Parts: 1, Total: 700, Payload: make([]byte, 700)})
@@ -201,7 +202,7 @@ func TestDropPartialAndAdvance(t *testing.T) {
 	assert.Zero(t, a.Counts())
 }
 
-// TestAnyOrder: whatever the network does to the frames, the messages come out whole, once and in order.
+// TestAnyOrder: messages are delivered whole, once and in order, whatever the order and the duplicates of the frames.
 func TestAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bodies := rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 0, 40), 1, 8).Draw(t, "bodies")
@@ -247,7 +248,7 @@ func parts(frames []Frame, seq uint64) int {
 	return 0
 }
 
-// cutUp makes a message's frames: its fragments, on any part, and a marker for each part.
+// cutUp makes a message's frames: one marker for each part, and fragments with random parts.
 func cutUp(t *rapid.T, seq uint64, body []byte) []Frame {
 	n := rapid.Uint16Range(1, 4).Draw(t, "parts")
 	var frames []Frame
@@ -263,7 +264,7 @@ func cutUp(t *rapid.T, seq uint64, body []byte) []Frame {
 	return frames
 }
 
-// TestSpansModel holds the spans against a plain set of bytes.
+// TestSpansModel compares the spans with a plain set of bytes.
 func TestSpansModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 40
@@ -291,7 +292,7 @@ func TestSpansModel(t *testing.T) {
 	})
 }
 
-// FuzzAdd feeds anything: no panic, the limits hold, the order holds. Each 8 bytes of input make a frame.
+// FuzzAdd adds arbitrary frames: no panic, the limits hold, the order holds. Each 8 bytes of input make a frame.
 func FuzzAdd(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 4, 0, 4, 0, 0, 1, 1, 0, 4, 0, 2, 0, 0})
 	f.Add([]byte{0, 2, 0, 9, 0, 4, 0, 0, 0, 2, 1, 9, 4, 5, 0, 0})
@@ -329,7 +330,7 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkShuffled is a 16 MiB body in shuffled fragments of 8 KiB.
+// BenchmarkShuffled reassembles a body of 16 MiB from shuffled fragments of 8 KiB.
 func BenchmarkShuffled(b *testing.B) {
 	const frag, total = 8 << 10, 16 << 20
 	order := rand.Perm(total / frag)

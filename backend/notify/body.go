@@ -1,15 +1,16 @@
 package notify
 
-// blockSize is the unit in which memory for a body is allocated, in bytes: two fragments' worth.
+// blockSize is the unit of allocation for a body, in bytes: twice the size of a fragment.
 const blockSize = 4 << 10
 
-// body is what has arrived of a message's body. Memory comes with the bytes, not with the length that a frame claims.
+// body is the part of a message's body that has arrived. Memory is allocated for bytes that arrive, not for the
+// length that a frame claims.
 type body struct {
 	total  uint32
-	blocks map[uint32][]byte // by offset / blockSize
+	blocks map[uint32][]byte // key: offset / blockSize
 }
 
-// put copies p to an offset; it lies within the total.
+// put copies p to an offset. The bytes lie within total.
 func (b *body) put(offset uint32, p []byte) {
 	if b.blocks == nil {
 		b.blocks = map[uint32][]byte{}
@@ -26,7 +27,7 @@ func (b *body) put(offset uint32, p []byte) {
 	}
 }
 
-// join gives a body that has arrived as a whole.
+// join returns a body that has arrived completely.
 func (b *body) join() []byte {
 	if b.total <= blockSize {
 		return b.blocks[0]

@@ -5,16 +5,17 @@ import "slices"
 // span is the bytes [from, to) of a body.
 type span struct{ from, to uint32 }
 
-// spans are the parts of a body that have arrived: ordered, disjoint, never touching. In-order fragments keep it at one.
+// spans are the byte ranges of a body that have arrived: ordered, disjoint and not adjacent. Fragments in order keep
+// a single span.
 type spans []span
 
-// add enters [offset, offset+n) and says whether any byte of it is new.
+// add adds [offset, offset+n) and reports whether any byte of it is new.
 func (s *spans) add(offset, n uint32) bool {
 	if n == 0 {
 		return false
 	}
 	add := span{offset, offset + n}
-	// the first span that reaches the new one, and the first behind it that doesn't
+	// the first span that touches or overlaps the new one, and the first after it that does not
 	first, _ := slices.BinarySearchFunc(*s, add.from, func(e span, from uint32) int {
 		if e.to < from {
 			return -1
@@ -36,7 +37,7 @@ func (s *spans) add(offset, n uint32) bool {
 	return true
 }
 
-// covers says whether the bytes [0, total) are all there.
+// covers reports whether all bytes [0, total) have arrived.
 func (s spans) covers(total uint32) bool {
 	return total == 0 || len(s) == 1 && s[0] == span{0, total}
 }

@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	acceptBackoff    = 5 * time.Millisecond // after a failed accept, doubled up to
+	acceptBackoff    = 5 * time.Millisecond // after a failed accept; doubled up to the maximum
 	acceptBackoffMax = time.Second
 	acceptLogEvery   = time.Minute
 )
 
-// acceptor serves initiators: it takes connections, and makes sessions of those that prove that they hold the token.
+// acceptor serves initiators: it accepts connections, and starts a session for each initiator that proves it has the
+// token.
 type acceptor struct {
 	*base
 	target   TargetHandler
@@ -27,10 +28,10 @@ func newAcceptor(b *base, sessions *registry, target TargetHandler) *acceptor {
 	return &acceptor{base: b, target: target, sessions: sessions, limiter: limiter.New(limiter.Default)}
 }
 
-// accept takes connections until the node closes. When accept fails (no descriptors left), it backs off.
+// accept accepts connections until the node closes. When accept fails (no descriptors left), it backs off.
 func (a *acceptor) accept(l net.Listener) {
 	backoff := acceptBackoff
-	var told time.Time
+	var lastLogged time.Time
 	for {
 		c, err := l.Accept()
 		if a.env.Ctx.Err() != nil {
@@ -41,8 +42,8 @@ func (a *acceptor) accept(l net.Listener) {
 		}
 		if err != nil {
 			a.count.acceptErrors.Add(1)
-			if told.IsZero() || time.Since(told) > acceptLogEvery {
-				told = time.Now()
+			if lastLogged.IsZero() || time.Since(lastLogged) > acceptLogEvery {
+				lastLogged = time.Now()
 				a.cfg.Log.Warn("control channel cannot accept: raise the limit of open files with ulimit -n", "address", l.Addr().String(), "error", err)
 			}
 			timer := time.NewTimer(backoff)
@@ -59,8 +60,8 @@ func (a *acceptor) accept(l net.Listener) {
 	}
 }
 
-// admit takes one connection through the limiter and serves it in a goroutine of its own. Every connection gets its challenge: who is
-// refused before it can prove the token may be an honest peer of the address that bad ones come from.
+// admit passes one connection through the limiter and serves it in its own goroutine. Every connection gets a
+// challenge. A refusal before the challenge would hit an honest peer that shares its address with bad ones.
 func (a *acceptor) admit(c net.Conn) {
 	p, evicted := a.limiter.Enter(a.env.Ctx, c, limiter.SourceOf(c.RemoteAddr()))
 	if evicted != nil {
@@ -73,7 +74,8 @@ func (a *acceptor) admit(c net.Conn) {
 	}
 }
 
-// serve handshakes hands as the target, and then reads until the session ends; a connection that resumes one goes to it.
+// serve does the target's side of the handshake, and then reads until the session ends. A connection with a Resume
+// goes to its session.
 func (a *acceptor) serve(p *limiter.Pending) {
 	f, challenge, err := a.prove(p)
 	if r, ok := f.(*wire.Resume); ok && err == nil {
@@ -120,9 +122,9 @@ func (a *acceptor) serve(p *limiter.Pending) {
 	case s.Start(welcome.Mac, first):
 		a.count.accepted.Add(1)
 		a.cfg.Log.Debug("control session accepted", "peer", s.Peer(), "session", in.id)
-		a.sessions.enlist(in)
+		a.sessions.addServed(in)
 		a.watchProcess(s, hello.Boot, hello.Process)
-		defer a.sessions.dismiss(in)
+		defer a.sessions.removeServed(in)
 		wait = s.Run(func() error { return nil })
 	}
 	a.finish(s, func(_ State, cause error) { a.target.Gone(in, cause) })

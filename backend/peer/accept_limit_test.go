@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// poor is a listener without descriptors to accept with.
+// poor is a listener without descriptors: each Accept fails.
 type poor struct{ tries chan struct{} }
 
 func (p poor) Accept() (net.Conn, error) {
@@ -23,7 +23,7 @@ func (p poor) Accept() (net.Conn, error) {
 func (p poor) Close() error   { return nil }
 func (p poor) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7000} }
 
-// lines counts what is logged.
+// lines collects what is logged.
 type lines struct {
 	sync.Mutex
 	bytes.Buffer
@@ -35,7 +35,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// Out of descriptors the target tries again and again, and says so once.
+// Without descriptors the target retries accept, and logs the failure once.
 func TestCannotAcceptIsSaidOnce(t *testing.T) {
 	log := &lines{}
 	n := listen(t, newTarget(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
@@ -47,7 +47,7 @@ func TestCannotAcceptIsSaidOnce(t *testing.T) {
 	log.Lock()
 	said := log.String()
 	log.Unlock()
-	go func() { // the last tries
+	go func() { // ends the last tries
 		for range l.tries {
 		}
 	}()

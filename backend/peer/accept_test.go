@@ -39,7 +39,8 @@ func TestGarbage(t *testing.T) {
 	assert.Empty(t, s.events)
 }
 
-// Connections that say nothing, or a byte now and then, hold a place until the deadline at most, and less where others wait.
+// Silent or very slow connections hold a place until the deadline at most, and for less time if other connections
+// wait.
 func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTarget()
@@ -71,8 +72,8 @@ func TestSlowLoris(t *testing.T) {
 		here, there := net.Pipe()
 		defer here.Close()
 		n.admit(there) // waits for a place
-		require.IsType(t, &wire.Welcome{}, knock(t, here, n.cfg.Identity, nil))
-		assert.Equal(t, time.Second, time.Since(start), "one goes once it is old enough")
+		require.IsType(t, &wire.Welcome{}, handshakeByHand(t, here, n.cfg.Identity, nil))
+		assert.Equal(t, time.Second, time.Since(start), "one is evicted once it is old enough")
 		want[evHello](t, s.events)
 		assert.Equal(t, uint64(1), n.Stats().MadeRoom)
 

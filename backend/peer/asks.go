@@ -7,22 +7,22 @@ import (
 	"gorail/backend/wire"
 )
 
-// asks are the frames of keys requests that have no answer yet.
-type asks struct {
+// keysRequests are the frames of keys requests that are not answered yet.
+type keysRequests struct {
 	mu   sync.Mutex
-	list []ask // in the order sent
+	list []keysRequest // in the order of sending
 }
 
-// ask is one frame of a keys request.
-type ask struct {
+// keysRequest is one frame of a keys request.
+type keysRequest struct {
 	id     uint64
 	ranges int
-	last   bool // of the call
-	total  int  // ranges of the call
+	last   bool // the last frame of the call
+	total  int  // ranges of the whole call
 }
 
-// send asks for the keys of ranges, in as many frames as that takes.
-func (a *asks) send(s *stream.Stream, id uint64, ranges []wire.Range) {
+// send asks for the keys of ranges, in as many frames as necessary.
+func (a *keysRequests) send(s *stream.Stream, id uint64, ranges []wire.Range) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.State().Over() {
@@ -34,21 +34,21 @@ func (a *asks) send(s *stream.Stream, id uint64, ranges []wire.Range) {
 		n := min(len(ranges), wire.MaxRanges)
 		frames = append(frames, &wire.KeysReq{ID: id, Ranges: ranges[:n:n]})
 		ranges = ranges[n:]
-		a.list = append(a.list, ask{id: id, ranges: n, last: len(ranges) == 0, total: total})
+		a.list = append(a.list, keysRequest{id: id, ranges: n, last: len(ranges) == 0, total: total})
 	}
-	s.Send(frames...) // under mu: the list is in the order of the frames
+	s.Send(frames...) // under mu, so that the list has the order of the frames
 }
 
-// answered takes out the frame that f answers; false when it answers none.
-func (a *asks) answered(f *wire.Keys) (ask, bool) {
+// answered removes the request that f answers. It returns false if f answers none.
+func (a *keysRequests) answered(f *wire.Keys) (keysRequest, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.list) == 0 || a.list[0].id != f.ID || a.list[0].ranges != len(f.Entries) {
-		return ask{}, false
+		return keysRequest{}, false
 	}
-	asked := a.list[0]
+	answered := a.list[0]
 	if a.list = a.list[1:]; len(a.list) == 0 {
 		a.list = nil
 	}
-	return asked, true
+	return answered, true
 }

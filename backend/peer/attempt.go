@@ -13,10 +13,10 @@ import (
 	"gorail/backend/wire"
 )
 
-// answerMin is how long a Resume may take at least; else it is a sixth of Config.heartbeat.
+// answerMin is the least time that a target gets to answer a Resume. The usual time is a sixth of Config.heartbeat.
 const answerMin = 100 * time.Millisecond
 
-// try tries one address, from its turn on, again and again.
+// try tries one address repeatedly, after its delay.
 func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Duration, outcomes chan<- outcome) {
 	if !pause(ctx, delay) {
 		return
@@ -34,11 +34,11 @@ func (k *reconnect) try(ctx context.Context, a netip.AddrPort, delay time.Durati
 	}
 }
 
-// attempt resumes the session over one address. nil: it has, or that is not needed any more.
+// attempt resumes the session over one address. It returns nil if that succeeded, or is no longer necessary.
 func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 	o := k.out
 	var err error
-	o.stream.Do(func(l stream.Locked) { err = k.needless(l, a) })
+	o.stream.Do(func(l stream.Locked) { err = k.notNeeded(l, a) })
 	begun := time.Now()
 	if err == nil {
 		var cancel context.CancelFunc
@@ -49,8 +49,8 @@ func (k *reconnect) attempt(ctx context.Context, a netip.AddrPort) error {
 	switch {
 	case errors.Is(err, errConnected):
 		return nil
-	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil: // which closed it
-		return timedOut(ctx.Err(), begun, noWord)
+	case errors.Is(err, net.ErrClosed) && ctx.Err() != nil: // ctx closed the connection
+		return timedOut(ctx.Err(), begun, noFrame)
 	}
 	return timedOut(err, begun, "the session was not resumed")
 }
@@ -81,7 +81,8 @@ func (k *reconnect) connect(ctx context.Context, a netip.AddrPort) error {
 	return err
 }
 
-// handshake is the initiator's side of the handshake that resumes a session. stop keeps the end of ctx from closing the connection.
+// handshake is the initiator's side of the handshake that resumes a session. stop keeps the end of ctx from closing
+// the connection.
 func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort, stop func() bool) error {
 	o := k.out
 	challenge, err := readChallenge(c)
@@ -114,7 +115,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	if stream.HungUp(err) {
 		return errBusy
 	} else if err != nil {
-		return timedOut(err, begun, noWord)
+		return timedOut(err, begun, noFrame)
 	}
 	switch f := f.(type) {
 	case *wire.Reject:
@@ -122,7 +123,7 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	case *wire.Resumed:
 		mac, err := wire.MacResumed(o.to.Token, challenge.Nonce, r.Nonce, f)
 		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != r.Session || f.Version != wire.Version {
-			return fmt.Errorf("%w: its answer does not prove that it is the engine that was meant", ErrProtocol)
+			return fmt.Errorf("%w: the answer does not prove the identity of the peer", ErrProtocol)
 		}
 		if !stop() {
 			return ctx.Err()
@@ -135,7 +136,8 @@ func (k *reconnect) handshake(ctx context.Context, c net.Conn, a netip.AddrPort,
 	return fmt.Errorf("%w: %v instead of an answer to a resume", ErrProtocol, f.Type())
 }
 
-// leavesFromSuspect says that a connection leaves from the address that is suspected, though there may be others.
+// leavesFromSuspect reports whether a connection leaves from the suspected local address, although the peer has
+// several addresses.
 func (k *reconnect) leavesFromSuspect(c net.Conn) (leavesFromSuspect bool) {
 	k.out.stream.Do(func(stream.Locked) {
 		leavesFromSuspect = len(k.out.to.Control) > 1 && k.avoid.IsValid() && stream.LocalAddr(c) == k.avoid
@@ -143,8 +145,8 @@ func (k *reconnect) leavesFromSuspect(c net.Conn) (leavesFromSuspect bool) {
 	return leavesFromSuspect
 }
 
-// needless says why an address need not be tried, if so.
-func (k *reconnect) needless(l stream.Locked, a netip.AddrPort) error {
+// notNeeded returns the reason not to try an address, if there is one.
+func (k *reconnect) notNeeded(l stream.Locked, a netip.AddrPort) error {
 	switch {
 	case l.State().Over():
 		return ErrClosed
@@ -152,16 +154,16 @@ func (k *reconnect) needless(l stream.Locked, a netip.AddrPort) error {
 	case !k.urgent && k.works(l):
 		return errConnected
 	case k.urgent && a == l.At() && len(k.out.to.Control) > 1:
-		return errors.New("leads where the suspected connection leads")
+		return errors.New("same address as the suspected connection")
 	}
 	return nil
 }
 
-// commit gives up the connection in use for an address that has answered.
+// commit gives up the connection in use, in favour of an address that has answered.
 func (k *reconnect) commit(a netip.AddrPort) (r *wire.Resume, err error) {
 	o := k.out
 	o.stream.Do(func(l stream.Locked) {
-		if err = k.needless(l, a); err == nil {
+		if err = k.notNeeded(l, a); err == nil {
 			r = &wire.Resume{Version: wire.Version, Engine: o.cfg.Identity.Engine, Target: o.to.Engine, Session: o.id.Load()}
 			l.Commit(r)
 		}
@@ -169,7 +171,7 @@ func (k *reconnect) commit(a netip.AddrPort) (r *wire.Resume, err error) {
 	return r, err
 }
 
-// moveTo makes a connection over an address the session's, whose target has got so many frames.
+// moveTo continues the session on a connection over an address. The target has received got frames.
 func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
 	o.stream.Do(func(l stream.Locked) {
 		switch {
@@ -177,13 +179,13 @@ func (o *Out) moveTo(c net.Conn, a netip.AddrPort, got uint64) (err error) {
 			err = ErrClosed
 			return
 		case !l.Resume(stream.NewConn(c, a, nil), got):
-			err = &finalError{fmt.Errorf("%w: resumed after %d frames, which can't be", ErrProtocol, got)}
+			err = &finalError{fmt.Errorf("%w: the answer to a resume acknowledges %d frames, an impossible number", ErrProtocol, got)}
 			return
 		}
 		o.proved[a], o.resumed = true, true
 		if k := o.reconnect; k != nil {
 			k.endUrgency()
-			k.since = time.Time{} // whoever answered later finds that the connection works
+			k.since = time.Time{} // other addresses that answer later find that the connection works
 		}
 	})
 	return err

@@ -14,10 +14,10 @@ import (
 	"gorail/backend/wire"
 )
 
-// Self is this process; PID is 0 where /proc does not tell.
+// Self returns this process. PID is 0 if /proc does not give the details.
 func Self() wire.Process { return liveness.Self() }
 
-// base is what all sessions of a node share.
+// base is the state that all sessions of a node share.
 type base struct {
 	cfg    Config
 	env    *stream.Env
@@ -29,7 +29,7 @@ type base struct {
 	cancel context.CancelFunc // ends env.Ctx
 }
 
-// newBase makes the base of a node. shed is told that the sessions that we serve hold more.
+// newBase makes the base of a node. shed is called when the inbound sessions hold more bytes.
 func newBase(cfg Config, shed func()) *base {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -39,14 +39,14 @@ func newBase(cfg Config, shed func()) *base {
 	return b
 }
 
-// watchProcess ends a session as soon as the peer's process ends, where that is visible.
+// watchProcess ends a session as soon as the peer's process ends, if that process is visible.
 func (b *base) watchProcess(s *stream.Stream, boot string, p wire.Process) {
 	if liveness.Visible(&b.cfg.Identity, boot, p) {
 		s.WatchProcess(p)
 	}
 }
 
-// finish tells of a session's end: to the log, and by last to the handler.
+// finish reports a session's end to the log and, by calling last, to the handler.
 func (b *base) finish(s *stream.Stream, last func(State, error)) {
 	state, cause := s.Ended()
 	if state == Closed {
@@ -54,7 +54,7 @@ func (b *base) finish(s *stream.Stream, last func(State, error)) {
 	} else {
 		b.count.lost.Add(1)
 	}
-	if state == Lost && s.Inbound() && !errors.Is(cause, ErrPeerClosed) { // the initiator's handler logs its own
+	if state == Lost && s.Inbound() && !errors.Is(cause, ErrPeerClosed) { // the initiator's handler logs its own sessions
 		b.cfg.Log.Info("control session lost", "peer", s.Peer(), "error", cause)
 	} else {
 		b.cfg.Log.Debug("control session ended", "peer", s.Peer(), "cause", cause)
@@ -62,9 +62,9 @@ func (b *base) finish(s *stream.Stream, last func(State, error)) {
 	_ = b.env.Guard(s.Peer(), "the end of the session", func() error { last(state, cause); return nil })
 }
 
-// group is the goroutines of a node.
+// group is the set of goroutines of a node.
 type group struct {
-	idle chan struct{} // closed when close was called and running is 0
+	idle chan struct{} // closed after close was called and running is 0
 
 	mu      sync.Mutex
 	closed  bool
@@ -73,8 +73,8 @@ type group struct {
 
 func newGroup() *group { return &group{idle: make(chan struct{})} }
 
-// spawn runs f in a goroutine that Close waits for; false, and f doesn't run, when the node is closed and nothing runs
-// any more. A goroutine of the node may always spawn.
+// spawn runs f in a goroutine that Close waits for. If the node is closed and runs no goroutine any more, spawn
+// returns false and f does not run. A goroutine of the node may always spawn.
 func (g *group) spawn(f func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,7 +98,7 @@ func (g *group) exit() {
 	}
 }
 
-// close says that no goroutine is wanted any more; false when that was said before.
+// close marks the group as closed. It returns false if it was closed before.
 func (g *group) close() (first bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,7 +110,7 @@ func (g *group) close() (first bool) {
 	return first
 }
 
-// wait waits for all goroutines; false when some run at that time.
+// wait waits for all goroutines. It returns false if some still run at the given time.
 func (g *group) wait(until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func (g *group) wait(until time.Time) bool {
 	}
 }
 
-// left is how many run.
+// left returns the number of running goroutines.
 func (g *group) left() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// many are sessions of other engines by hand.
+// many makes n sessions with different engines, by hand.
 func many(t *testing.T, to *Node, s *target, n int) (conns []net.Conn) {
 	for k := range n {
 		c := fakePeer(t, to)
-		f := knock(t, c, blob(to), func(h *wire.Hello) { h.Engine = wire.EngineID{byte(k), 7} })
+		f := handshakeByHand(t, c, blob(to), func(h *wire.Hello) { h.Engine = wire.EngineID{byte(k), 7} })
 		require.IsType(t, &wire.Welcome{}, f)
 		want[evHello](t, s.events)
 		conns = append(conns, c)
@@ -23,22 +23,23 @@ func many(t *testing.T, to *Node, s *target, n int) (conns []net.Conn) {
 	return conns
 }
 
-// Sessions of one address have a bound of their own, which the refusal names; and places come back.
+// The sessions of one address have their own bound, which the refusal names. A place becomes free when a session
+// ends.
 func TestMaxSessionsPerSource(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, minute, func(c *Config) { c.MaxSessions, c.MaxPerSource = 8, 2 })
 	conns := many(t, to, s, 2)
-	r, ok := knock(t, fakePeer(t, to), blob(to), nil).(*wire.Reject)
+	r, ok := handshakeByHand(t, fakePeer(t, to), blob(to), nil).(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions_per_source")
 	require.NoError(t, wire.WriteFrame(conns[0], &wire.Bye{}))
 	want[evGone](t, s.events)
 	next := &pair{from: listen(t, newTarget()), to: to, i: newInitiator(), s: s}
-	next.connect(t) // tries until there is room
+	next.connect(t) // retries until there is room
 }
 
-// Frames that are begun and never ended take memory up to a bound over all peers; then the session goes that has the most.
+// Unfinished frames take memory up to a bound over all peers. Above the bound, the session with the most memory ends.
 func TestHalfFramesOfAllPeers(t *testing.T) {
 	const memory = 8 << 20
 	s := newTarget()
@@ -50,7 +51,7 @@ func TestHalfFramesOfAllPeers(t *testing.T) {
 	binary.BigEndian.PutUint32(half, wire.MaxBody)
 	half[4] = byte(wire.TypeKeysReq)
 	for _, c := range conns {
-		go func() { _, _ = c.Write(half) }() // some are closed meanwhile
+		go func() { _, _ = c.Write(half) }() // the node closes some of them meanwhile
 	}
 	gone := want[evGone](t, s.events)
 	assert.ErrorIs(t, gone.err, ErrOverflow)
@@ -71,17 +72,17 @@ func TestHalfFramesOfAllPeers(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	eventually(t, func() bool { return to.env.Held.Load() < 64<<10 }, "all is given back")
+	eventually(t, func() bool { return to.env.Held.Load() < 64<<10 }, "all memory is released")
 }
 
-// Answers that are not acknowledged count, too.
+// Unacknowledged answers count towards the bound.
 func TestAnswersOfAllPeers(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, minute, func(c *Config) { c.Memory = 1 << 20 })
 	conns := many(t, to, s, 1)
 	conn := conns[0]
 	go func() {
-		for id := uint64(1); ; id++ { // reads nothing, and acknowledges nothing
+		for id := uint64(1); ; id++ { // without reading or acknowledging
 			if wire.WriteFrame(conn, &wire.KeysReq{ID: id, Ranges: ranges(wire.MaxRanges, 0)}) != nil {
 				return
 			}
@@ -90,5 +91,5 @@ func TestAnswersOfAllPeers(t *testing.T) {
 	gone := want[evGone](t, s.events)
 	assert.ErrorIs(t, gone.err, ErrOverflow)
 	assert.ErrorContains(t, gone.err, "control_memory")
-	eventually(t, func() bool { return to.env.Held.Load() == 0 }, "all is given back")
+	eventually(t, func() bool { return to.env.Held.Load() == 0 }, "all memory is released")
 }

@@ -9,7 +9,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// Defaults of Config.
+// The defaults of Config.
 const (
 	DefaultPeerTimeout    = time.Minute
 	DefaultConnectTimeout = 30 * time.Second
@@ -18,31 +18,32 @@ const (
 	DefaultMemory         = 256 << 20
 )
 
-// mostHeartbeat is the longest time that heartbeats are derived from: a quarter of it between pings, a third of silence before
-// another path is tried. A larger PeerTimeout only lets the session wait longer.
-const mostHeartbeat = 5 * time.Second
+// maxHeartbeat bounds the base of all heartbeat intervals: a quarter of it between pings, and a third of it in
+// silence before another path is tried. A larger PeerTimeout only lets the session wait longer.
+const maxHeartbeat = 5 * time.Second
 
-// mostReach bounds what is left to addresses that do not even accept a connection, and to handshakes of strangers.
-const mostReach = 5 * time.Second
+// maxReach bounds the time for an address to accept a connection, and for the handshake of an unauthenticated
+// connection.
+const maxReach = 5 * time.Second
 
-// Config of a Node. The zero value of a duration or limit is its default.
+// Config of a Node. A zero duration or limit selects the default.
 type Config struct {
-	Identity       wire.ConnBlob // of this engine, with its token; Control is not used
-	PeerTimeout    time.Duration // a session whose peer shows no sign of life for so long, on any path, is lost
-	ConnectTimeout time.Duration // for all of a dial, handshake included
-	MaxSessions    int           // that we serve; for one more the one whose peer is silent for longest gives way
-	MaxPerSource   int           // of these, behind one address; default three quarters
-	Memory         int           // bytes of frames that all sessions that we serve may hold; beyond it the one with the most ends
-	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; at least 4 MiB for large answers
-	Listen         []string      // "ip:port", port 0 for any; no wildcard, for peers are told these addresses
-	Later          []string      // the same of interfaces that are down: connections come once they are up
-	Descriptors    Descriptors   // nil: children of fork may hold our sockets
-	Log            *slog.Logger  // nil: none
+	Identity       wire.ConnBlob // of this engine, with its token; Control is unused
+	PeerTimeout    time.Duration // a session is lost if its peer shows no sign of life for this long, on any path
+	ConnectTimeout time.Duration // for a whole dial, handshake included
+	MaxSessions    int           // inbound sessions; one more is refused as busy, and may end the session with the longest silent peer
+	MaxPerSource   int           // inbound sessions from one address; default three quarters of MaxSessions
+	Memory         int           // bytes of frames that all inbound sessions may hold; above it, the session with the most is ended
+	QueueLimit     int           // bytes that may wait to be sent or acknowledged on one session; large answers need at least 4 MiB
+	Listen         []string      // "ip:port", port 0 for any; no wildcard address, because peers get these addresses
+	Later          []string      // the same for interfaces that are down; they accept connections as soon as they are up
+	Descriptors    Descriptors   // nil: children of fork may inherit our sockets
+	Log            *slog.Logger  // nil: no log
 
-	acks func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, but for tests
+	acks func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, except in tests
 }
 
-// withDefaults fills in what was left out.
+// withDefaults fills in zero fields.
 func (cfg Config) withDefaults() Config {
 	if cfg.PeerTimeout <= 0 {
 		cfg.PeerTimeout = DefaultPeerTimeout
@@ -71,8 +72,8 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// heartbeat is what pings and the search for other paths are timed by.
-func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, mostHeartbeat) }
+// heartbeat is the base of the intervals of pings and of searches for other paths.
+func (c *Config) heartbeat() time.Duration { return min(c.PeerTimeout, maxHeartbeat) }
 
-// reach is how long an address may take to accept a connection, and an unproved connection to prove itself.
-func (c *Config) reach() time.Duration { return min(c.ConnectTimeout, mostReach) }
+// reach is the time for an address to accept a connection, and for an unauthenticated connection to prove itself.
+func (c *Config) reach() time.Duration { return min(c.ConnectTimeout, maxReach) }

@@ -15,13 +15,13 @@ import (
 	"gorail/backend/wire"
 )
 
-// Thousands of frames in both directions over connections that are cut after any number of bytes: all of them come, once
-// and in order, and the handlers see one session.
+// Thousands of frames in both directions, over connections that are cut after any number of bytes: all frames arrive
+// once and in order, and the handlers see one session.
 func TestCutsLoseNothing(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			const n = 3000
-			r := newRailed(t, 2, func(c *Config) { c.PeerTimeout = 4 * time.Second })
+			r := newMultipath(t, 2, func(c *Config) { c.PeerTimeout = 4 * time.Second })
 			r.i.out, r.i.answer = r.out, true
 			var mu sync.Mutex
 			rng := rand.New(rand.NewPCG(seed, 0))
@@ -51,7 +51,7 @@ func TestCutsLoseNothing(t *testing.T) {
 			}()
 			var fenced, keys, revokes, revoked uint64
 			for events := 0; fenced < n || keys < n || revokes < n || revoked < n; events++ {
-				switch { // a third of the runs moves without need, too
+				switch { // a third of the runs also moves without need
 				case seed == 3 && events%2000 == 500:
 					r.out.Suspect(netip.Addr{}, "a whim")
 				case seed == 3 && events%2000 == 1500:
@@ -77,7 +77,7 @@ func TestCutsLoseNothing(t *testing.T) {
 					require.IsType(t, evRevoked{}, e, "%v", e)
 					require.Equal(t, revoked, e.(evRevoked).id)
 					revoked++
-				case <-time.After(patience):
+				case <-time.After(testTimeout):
 					require.Fail(t, "nothing comes any more", "%d %d %d %d", fenced, keys, revokes, revoked)
 				}
 			}

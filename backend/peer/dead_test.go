@@ -14,7 +14,7 @@ import (
 )
 
 func TestRefusedEverywhere(t *testing.T) {
-	r := newRailed(t, 3, minute)
+	r := newMultipath(t, 3, minute)
 	start := time.Now()
 	for _, p := range r.paths {
 		p.l.Close()
@@ -32,7 +32,7 @@ func TestRefusedEverywhere(t *testing.T) {
 	assert.Less(t, time.Since(start), 3200*time.Millisecond, "well before peer_timeout")
 }
 
-// An address that never answered, and doesn't refuse either, doesn't make a dead peer live on.
+// An address that never answered, and that does not refuse either, does not keep a dead peer alive.
 func TestDeadPeerWithAnAddressThatIsNotItsOwn(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	to, from := listen(t, s, minute), listen(t, newTarget(), minute)
@@ -55,10 +55,11 @@ func TestDeadPeerWithAnAddressThatIsNotItsOwn(t *testing.T) {
 	assert.Less(t, time.Since(start), 2*time.Second)
 }
 
-// While the links are down, the default route may lead to somebody who refuses everything: that doesn't make the peer dead.
+// While the links are down, the default route may lead to a host that refuses every connection. The peer is not dead
+// then.
 func TestRefusedThoughAlive(t *testing.T) {
 	const timeout = 2 * time.Second
-	r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+	r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 	change := func(c *Config) { c.PeerTimeout = timeout }
 	r.to, r.from = listen(t, r.s, change), listen(t, newTarget(), change)
 	path := newProxy(t, r.to)
@@ -88,16 +89,17 @@ type slow struct {
 }
 
 func (s slow) Read(p []byte) (int, error) {
-	s.once.Do(func() { time.Sleep(hintsFor + hintsFor/2) })
+	s.once.Do(func() { time.Sleep(refusalPeriod + refusalPeriod/2) })
 	return s.Conn.Read(p)
 }
 
-// Where the session never was, a process that takes connections may be the peer, though it is slow or busy; and it is.
+// Behind an address where the session never was, a slow or busy process that accepts connections may be the peer.
+// Here it is the peer.
 func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 	for name, spoil := range map[string]func(c net.Conn, dials int) net.Conn{
 		"slow": func(c net.Conn, _ int) net.Conn { return slow{c, new(sync.Once)} },
 		"busy": func(c net.Conn, dials int) net.Conn {
-			if dials > 8 { // hintsFor is over
+			if dials > 8 { // refusalPeriod is over
 				return c
 			}
 			c.Close()
@@ -107,13 +109,13 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+			r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 			r.to, r.from = listen(t, r.s, minute), listen(t, newTarget(), minute)
 			r.paths = []*proxy{newProxy(t, r.to), newProxy(t, r.to)}
 			other, dial, dials := r.paths[1].l.Addr().String(), r.from.dial, 0
 			r.from.dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 				c, err := dial(ctx, a)
-				if err == nil && a.String() == other { // by one goroutine at a time
+				if err == nil && a.String() == other { // one goroutine at a time
 					dials++
 					c = spoil(c, dials)
 				}
@@ -129,17 +131,17 @@ func TestPeerElsewhereIsSlowOrBusy(t *testing.T) {
 	}
 }
 
-// A peer behind no path any more is lost when nothing was heard of it for PeerTimeout, on both sides.
+// If no path leads to the peer, the session is lost on both sides after PeerTimeout without data.
 func TestNoPathLeft(t *testing.T) {
 	const timeout = 600 * time.Millisecond
-	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout, c.acks = timeout, noAcks })
+	r := newMultipath(t, 2, func(c *Config) { c.PeerTimeout, c.acks = timeout, noAcks })
 	for _, p := range r.paths {
 		p.spoil(nil, true)
 	}
 	start := time.Now()
 	err := want[evLost](t, r.i.events).err
 	assert.ErrorIs(t, err, ErrSilent)
-	assert.NotErrorIs(t, err, ErrDead, "silence is not death")
+	assert.NotErrorIs(t, err, ErrDead, "silence does not prove death")
 	assert.Greater(t, time.Since(start), timeout/2)
 	assert.Less(t, time.Since(start), 2*timeout)
 	assert.ErrorIs(t, want[evGone](t, r.s.events).err, ErrSilent)

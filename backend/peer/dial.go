@@ -15,24 +15,25 @@ import (
 	"gorail/backend/wire"
 )
 
-// How long a dial goes on where that may help. Anybody can refuse a connection or reject a handshake; a busy target frees itself.
+// How long a dial continues after a failure that may pass. Anybody can refuse a connection or reject a handshake, and
+// a busy target becomes free.
 const (
-	hintsFor     = 600 * time.Millisecond // how long addresses must have said no, without proof, to be believed
-	firstBackoff = 20 * time.Millisecond
-	maxBackoff   = 160 * time.Millisecond
+	refusalPeriod = 600 * time.Millisecond // an unproved refusal counts after all addresses have refused for this long
+	firstBackoff  = 20 * time.Millisecond
+	maxBackoff    = 160 * time.Millisecond
 )
 
-// connect tries the target's addresses until one welcomes us, or none is left that may, or ConnectTimeout is over.
+// connect tries the target's addresses until one sends a Welcome, or none is left to try, or ConnectTimeout is over.
 func (o *Out) connect() (*wire.Welcome, error) {
 	ctx, cancel := context.WithTimeout(o.stream.Context(), o.cfg.ConnectTimeout)
 	defer cancel()
 	addrs := reachable(&o.cfg.Identity, &o.to)
 	if len(addrs) == 0 {
-		return nil, fmt.Errorf("%w: %s: none of its control addresses (%s) can be reached from here: have it listen on an address of the network between the two",
+		return nil, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
 			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))
 	}
-	since := make(map[netip.AddrPort]time.Time) // when an address began to say no
-	var tried failures                          // the last of each address
+	since := make(map[netip.AddrPort]time.Time) // when an address began to refuse
+	var tried failures                          // the last failure of each address
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		var again []netip.AddrPort
 		for i, a := range addrs {
@@ -40,17 +41,17 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			if err == nil {
 				return w, nil
 			}
-			if err == errNoTime && tried.has(a) {
-				continue // what it said before is more
+			if err == errNotTried && tried.has(a) {
+				continue // the earlier failure says more
 			}
 			tried = append(slices.DeleteFunc(tried, func(f failure) bool { return f.addr == a }), failure{a, err})
 			if final(err) {
 				return nil, o.failed(failures{{a, err}})
 			}
-			if _, known := since[a]; !known || !passing(err) {
+			if _, known := since[a]; !known || !transient(err) {
 				since[a] = time.Now()
 			}
-			if passing(err) && time.Since(since[a]) < hintsFor || busy(err) {
+			if transient(err) && time.Since(since[a]) < refusalPeriod || busy(err) {
 				again = append(again, a)
 			}
 		}
@@ -61,13 +62,14 @@ func (o *Out) connect() (*wire.Welcome, error) {
 	}
 }
 
-// try dials one address and handshakes hands. Both may take their share of the time that is left; reaching the address not more than
-// Config.reach of it: a host that drops what we send must not take the time of one that is slow to answer.
+// try dials one address and does the handshake. Each address gets an equal share of the remaining time. Connecting may
+// take at most the same share of Config.reach. So a host that drops our packets leaves time for an address that answers
+// slowly.
 func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, errNoTime
+		return nil, errNotTried
 	}
-	until, _ := ctx.Deadline() // connect sets one
+	until, _ := ctx.Deadline() // connect has set one
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), o.cfg.reach())/time.Duration(share))
 	defer cancel()
 	begun := time.Now()
@@ -88,23 +90,23 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	return w, err
 }
 
-// readChallenge reads what a target says first.
+// readChallenge reads the first frame of a target.
 func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	begun := time.Now()
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if stream.Malformed(err) {
-		return nil, fmt.Errorf("%w: something else answers at this address: %w", ErrProtocol, err)
+		return nil, fmt.Errorf("%w: the process at this address does not speak the control protocol of GORAIL: %w", ErrProtocol, err)
 	} else if err != nil {
-		return nil, timedOut(err, begun, noWord)
+		return nil, timedOut(err, begun, noFrame)
 	}
 	challenge, ok := f.(*wire.Challenge)
 	if !ok {
 		return nil, fmt.Errorf("%w: %v instead of a challenge", ErrProtocol, f.Type())
 	}
 	if challenge.Version != wire.Version {
-		return nil, fmt.Errorf("%w: control protocol %d there, %d here", wire.ErrVersion, challenge.Version, wire.Version)
+		return nil, fmt.Errorf("%w: the peer has control protocol %d, this side %d", wire.ErrVersion, challenge.Version, wire.Version)
 	}
 	return challenge, nil
 }
@@ -118,7 +120,7 @@ func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	if !o.offered {
 		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
 		if err != nil {
-			return nil, &finalError{fmt.Errorf("%w: our endpoints: %w", ErrHandler, err)}
+			return nil, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
 		}
 		o.offered = true
 	}
@@ -138,7 +140,7 @@ func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
-		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noWord))
+		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noFrame))
 	}
 	switch f := f.(type) {
 	case *wire.Reject:
@@ -146,20 +148,21 @@ func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
 	case *wire.Welcome:
 		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
 		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != hello.Session || f.Version != wire.Version {
-			return nil, fmt.Errorf("%w: its welcome does not prove that it is the engine that was meant", ErrProtocol)
+			return nil, fmt.Errorf("%w: the welcome does not prove the identity of the peer", ErrProtocol)
 		}
 		return f, nil
 	}
 	return nil, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
 }
 
-// rejected is the error of a Reject, which says whether the engine that was meant has sent it.
+// rejected turns a Reject into an error. Proved reports whether the intended engine has sent the Reject.
 func rejected(token wire.Token, challenge, asked wire.Nonce, f *wire.Reject) *RejectError {
 	mac, err := wire.MacReject(token, challenge, asked, f)
 	return &RejectError{Code: f.Code, Text: f.Text, Proved: err == nil && mac.Equal(f.Mac)}
 }
 
-// failed is the error of a dial that led nowhere. A refusal counts more than silence: it comes from a live host.
+// failed returns the error of a failed dial. It is marked as dead if all addresses refused: a refusal comes from a
+// live host.
 func (o *Out) failed(tried failures) error {
 	if tried.dead() {
 		return stream.Dead(o.explain(tried))
@@ -167,18 +170,19 @@ func (o *Out) failed(tried failures) error {
 	return o.explain(tried)
 }
 
-// explain makes one error of what all addresses said.
+// explain makes one error of the failures of all addresses.
 func (o *Out) explain(tried failures) error {
 	for _, f := range tried {
 		if errors.Is(f.err, wire.ErrVersion) || errors.Is(f.err, ErrRejected) || errors.Is(f.err, ErrProtocol) || errors.Is(f.err, ErrHandler) {
-			return fmt.Errorf("%s: %w", o.stream.Peer(), tried) // these say what to do
+			return fmt.Errorf("%s: %w", o.stream.Peer(), tried) // these errors say what to do
 		}
 	}
-	return fmt.Errorf("%w: %s: %w: check that it runs and that its metadata is current (option connect_timeout=%v)",
+	return fmt.Errorf("%w: %s: %w: check that the peer runs and that its metadata is current (option connect_timeout=%v)",
 		ErrUnreachable, o.stream.Peer(), tried, o.cfg.ConnectTimeout)
 }
 
-// reachable orders a target's control addresses: on the same host and network namespace loopback first, else no loopback.
+// reachable orders a target's control addresses. On the same host and network namespace loopback addresses come
+// first; otherwise they are left out.
 func reachable(self, to *wire.ConnBlob) []netip.AddrPort {
 	same := self.Boot != "" && self.Boot == to.Boot && self.NetNS == to.NetNS
 	var loop, others []netip.AddrPort
@@ -196,7 +200,7 @@ func reachable(self, to *wire.ConnBlob) []netip.AddrPort {
 	return append(loop, others...)
 }
 
-// pause waits; false when ctx ends before.
+// pause waits. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

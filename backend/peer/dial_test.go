@@ -55,7 +55,7 @@ func TestNoAddressFits(t *testing.T) {
 	assert.ErrorContains(t, err, "127.0.0.1:80")
 }
 
-// dialer scripts what dialing gives.
+// dialer makes a node whose dial function is scripted.
 func dialer(t *testing.T, connectTimeout time.Duration, dial func(ctx context.Context, to netip.AddrPort) error) (from *Node, tried func() []string) {
 	from = newNode(Config{Identity: identity("from"), ConnectTimeout: connectTimeout}, newTarget())
 	var log []string
@@ -91,7 +91,7 @@ func TestRefusedIsTriedAgainBriefly(t *testing.T) {
 	})
 }
 
-// One packet of anybody's, or a route that is away for a moment, ends no dial.
+// Neither a single forged packet nor a route that is missing for a moment ends a dial.
 func TestUnreachableIsTriedAgainBriefly(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNRESET} {
 		synctest.Test(t, func(t *testing.T) {
@@ -126,11 +126,11 @@ func TestConnectTimeout(t *testing.T) {
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "192.0.2.2:1: no answer to a connection request within 1s")
 		assert.Equal(t, 3*time.Second, time.Since(start))
-		assert.Equal(t, to.Control, tried(), "each has its share of the time")
+		assert.Equal(t, to.Control, tried(), "each address gets its share of the time")
 	})
 }
 
-// A dial that ran out of time says what is true: of the peer's address, not of ours.
+// The error of a dial that timed out has the cause and the peer's address, not ours.
 func TestTimeoutsAreTold(t *testing.T) {
 	stuck, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestTimeoutsAreTold(t *testing.T) {
 	name, err := unix.Getsockname(stuck)
 	require.NoError(t, err)
 	full := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*unix.SockaddrInet4).Port))
-	for err == nil { // until its queue takes no connection more
+	for err == nil { // until its queue is full
 		var c net.Conn
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		if c, err = dialTCP(ctx, full); err == nil {
@@ -148,7 +148,7 @@ func TestTimeoutsAreTold(t *testing.T) {
 		}
 		cancel()
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // a kernel that accepts for a process that does not run
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // its kernel accepts for a process that does not run
 	require.NoError(t, err)
 	defer silent.Close()
 	for addr, says := range map[string]string{full.String(): "no answer to a connection request within ",
@@ -168,7 +168,7 @@ func TestTimeoutsAreTold(t *testing.T) {
 	}
 }
 
-// An address that there was no time for is not blamed: it keeps what it said before, if it did.
+// An address that was not tried for lack of time keeps its earlier error, if it has one.
 func TestNoTimeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
@@ -195,7 +195,7 @@ func TestNoTimeLeft(t *testing.T) {
 		to.Control = []string{"192.0.2.1:1", "192.0.2.2:1"}
 		i := newInitiator()
 		from.Dial(to, 0, i)
-		assert.ErrorContains(t, want[evLost](t, i.events).err, "192.0.2.2:1: not tried: the time was over")
+		assert.ErrorContains(t, want[evLost](t, i.events).err, "192.0.2.2:1: not tried: no time left")
 	})
 }
 
@@ -220,7 +220,7 @@ func TestNextAddressAfterAnImpostor(t *testing.T) {
 	to, from := listen(t, s), listen(t, newTarget())
 	b := blob(to)
 	stranger := impostor(t, func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2\r\n")) })
-	other := listen(t, newTarget()) // another engine at an address that the target names too
+	other := listen(t, newTarget()) // another engine, at an address that the target's blob names too
 	b.Control = append(append(stranger.Control, other.Addrs()...), b.Control...)
 	from.Dial(b, 0, i)
 	want[evOffers](t, i.events)

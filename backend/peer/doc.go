@@ -1,10 +1,11 @@
-// Package peer is the control channel between engines: sessions over TCP that agree on endpoints, carry keys, revocations
-// and fences, and tell when a peer has died. It is pure Go and knows nothing of fabrics or of memory.
+// Package peer is the control channel between engines: sessions over TCP. A session agrees on endpoints, carries
+// keys, revocations and fences, and detects the death of a peer. The package is pure Go and knows nothing of fabrics
+// or memory.
 //
-// A session has a direction. The initiator's engine dials the target's control address (Node.Dial gives an Out); the target
-// serves (its TargetHandler gets an In). The target need not know the initiator's metadata: the token in the target's
-// connection blob is the right to connect. Two agents that transfer both ways have two sessions, and an engine that talks to
-// itself has a session with its own listener.
+// A session has a direction. The initiator's engine dials the target's control address (Node.Dial returns an Out).
+// The target serves the session (its TargetHandler gets an In). The target does not need the initiator's metadata:
+// the token in the target's connection blob authorizes the connection. Two agents that transfer both ways have two
+// sessions. An engine that transfers to itself has a session with its own listener.
 //
 //	initiator (Out)                         target (In)
 //	    connect ------------------------------> accept
@@ -17,7 +18,7 @@
 //	            <---- Keys, Fenced, Revoke, Ring, Copied, Drained
 //	    Ping, Pong, Bye <---------------------->
 //	    ...                                      the connection breaks, or is silent
-//	    connect, elsewhere -------------------> accept
+//	    connect, another address ------------> accept
 //	            <------------ Challenge (nonce)
 //	    Resume (nonce, got, MAC) --------------> check version, engine, MAC, session, count
 //	            <------------ Resumed (got, MAC) or Reject (code, text)
@@ -35,46 +36,59 @@
 //	      +------------------+--------------+-+----------------------------------------------> Closed
 //	                                            Out.Close, In.Close, Node.Close
 //
-// An In starts in Hello. Lost and Closed are final; a peer that comes back has a new session.
+// An In starts in Hello. Lost and Closed are final. A peer that comes back gets a new session.
 //
 // # Connections
 //
-// A session runs over one connection at a time, and outlives it; package stream has how. A Resume gives it another. Package liveness has the
-// signs of life, package limiter what bounds the handshakes of connections that have proved nothing.
+// A session uses one connection at a time, and survives its loss; see package stream. A Resume gives the session
+// another connection. Package liveness has the signs of life. Package limiter bounds the handshakes of
+// unauthenticated connections.
 //
-// The initiator looks for another connection when its own breaks, when it is silent for a third of Config.heartbeat, and when
-// Out.Suspect says so. It tries all addresses of the peer at short intervals, that of the last connection at the end, and keeps one
-// that still works until another address has sent its challenge. In.Suspect closes the connection, so that the initiator looks.
+// The initiator looks for another connection when its own breaks, when that is silent for a third of
+// Config.heartbeat, and when Out.Suspect is called. It tries all addresses of the peer at short intervals, the last
+// connection's address at the end. A connection that still works is kept until another address has sent its
+// challenge. In.Suspect closes the connection, so that the initiator looks for another.
 //
-// The peer is dead, and the session Lost, when it has hung up without a Bye, every address where it has answered
-// before refuses connections or has another engine for 600 ms, and no other address answers meanwhile; and at once when the target proves by
-// a MAC that the session has ended. A Reject without that, a reset and a refused connection are hints, which anybody can give: they end
-// neither a session nor a dial before all addresses have said so for 600 ms. The errors of a peer that is dead wrap ErrDead. While it just can't be reached, PeerTimeout decides. A target that waits for an initiator to resume gives up after
-// PeerTimeout too, but 1.2 s after a connection that was closed without a Bye: nearly always the initiator has died then.
+// The session is Lost at once when the target proves by a MAC that the session has ended. It is also Lost when, for
+// 600 ms, every address where the peer has answered before refuses and no other address answers. A Reject always
+// counts as a refusal. A refused connection counts only if the peer has hung up without a Bye. The peer is dead, and
+// the error wraps ErrDead, if no address knows the session.
+//
+// A Reject without a MAC, a reset and a refused connection are hints, because anybody can cause them. Hints end a
+// session or a dial only after all addresses have given them for 600 ms.
+//
+// While the peer is only unreachable, PeerTimeout decides. A target also waits for PeerTimeout for an initiator to
+// resume. After a connection that was closed without a Bye the target waits for 1.2 s only, because the initiator has
+// almost always died then.
 //
 // # Unauthenticated connections
 //
-// Every connection to a listener gets its challenge, whatever others from its address have done: a bad one and an honest peer may share it.
-// There are 256 places for handshakes. When all are taken a random one is evicted for each newcomer, of the source that has failed
-// too often or has the most. A proof takes a round trip; an initiator that was evicted tries again within ConnectTimeout.
+// Every connection to a listener gets its challenge, regardless of earlier connections from its address: a bad and an
+// honest peer may share the address. There are 256 places for handshakes. When all are taken, each new connection
+// evicts a random handshake of one source. That source has failed too often, or else has the most handshakes. A proof
+// takes a round trip. An evicted initiator tries again within ConnectTimeout.
 //
 // # Threads
 //
-// Each session has the two goroutines of its stream: the calls of a session come one at a time and in order. An initiator that looks for a
-// connection has one for each address, and one more. All methods of
-// Node, Out and In are safe for concurrent use, also from inside a handler, and none waits for the network (Node.Close
-// waits, bounded).
+// Each session has the two goroutines of its stream, so its calls come one at a time and in order. A search for a
+// connection has one goroutine for each address, and one more. All methods of Node, Out and In are safe for
+// concurrent use, also inside a handler. None waits for the network, except Node.Close: its wait is bounded.
 //
-// Locks: that of an Out's asks, the stream's (a search is guarded by it, too), the group's. Under the stream's and the
-// limiter's connections are closed, which takes that of Descriptors; under the registry's none is taken.
+// The order of the locks: first the lock of an Out's keysRequests, then the stream's (which also guards a search),
+// then the group's. Connections are closed under the stream's and the limiter's lock, which takes the lock of
+// Descriptors. No lock is taken under the registry's.
 //
 // # Liveness
 //
-// Silence is not death. A side pings when it has sent or heard nothing for a quarter of Config.heartbeat. When it has heard nothing for
-// PeerTimeout, on whatever connection, it looks for other signs of life (Stream.alive): the peer's process runs, where it is on this host
-// and visible; the peer's kernel acknowledges our pings. Without any the session is lost. A process that was stopped itself notices
-// by a timer that fires late, and gives its peer half a PeerTimeout more, from what is in the socket on. A target that was stopped after its
-// initiator hung up waits as long again for it; where it was only starved of CPU, that time is not counted.
+// Silence does not prove death. A side pings when it has sent or heard nothing for a quarter of Config.heartbeat.
+// After PeerTimeout without data on any connection, it checks other signs of life (Stream.alive): the peer's process
+// runs, if it is visible on this host; the peer's kernel acknowledges our pings. The session is lost without any
+// sign.
 //
-// The end of a visible process ends the session at once, whoever has inherited its sockets (Stream.WatchProcess).
+// A process that was stopped itself notices a timer that fires late. It then gives its peer another half of
+// PeerTimeout, so that data in the socket count. A target that was stopped after its initiator hung up starts the
+// wait for it again. If the target only lacked CPU time, that time is not counted.
+//
+// The end of a visible process ends the session at once, even if another process has inherited its sockets
+// (Stream.WatchProcess).
 package peer

@@ -16,11 +16,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// byHand is a session with a target whose initiator is a bare connection.
+// byHand makes a session with a target; its initiator is a bare connection.
 func byHand(t *testing.T, s *target, change ...func(*Config)) (*net.TCPConn, *In) {
 	to := listen(t, s, change...)
 	c := fakePeer(t, to)
-	require.IsType(t, &wire.Welcome{}, knock(t, c, blob(to), nil))
+	require.IsType(t, &wire.Welcome{}, handshakeByHand(t, c, blob(to), nil))
 	return c.(*net.TCPConn), want[evHello](t, s.events).in
 }
 
@@ -51,7 +51,7 @@ func TestPeerVanishes(t *testing.T) {
 	}
 }
 
-// vanish ends a node as the kernel does for a killed process.
+// vanish ends a node as the kernel ends a killed process: without a Bye.
 func vanish(n *Node) {
 	for _, l := range n.listeners {
 		l.Close()
@@ -71,7 +71,7 @@ func TestTargetVanishes(t *testing.T) {
 	err := want[evLost](t, p.i.events).err
 	assert.ErrorIs(t, err, ErrDropped)
 	assert.Equal(t, Lost, p.out.State())
-	p.out.Keys(1, ranges(1, 0)) // all of these do nothing now
+	p.out.Keys(1, ranges(1, 0)) // these calls do nothing now
 	p.out.Fence(1, 1, 1, nil)
 	p.out.Revoked(1, true)
 	p.out.Close("late")
@@ -103,7 +103,7 @@ func TestClose(t *testing.T) {
 		p := newPair(t)
 		p.to.Close()
 		assert.ErrorIs(t, want[evGone](t, p.s.events).err, ErrClosed)
-		// The goodbye is lost when our last words reach a closed socket: then the connection just breaks.
+		// The Bye is lost when our last frames reach a closed socket. The connection then just breaks.
 		if err := want[evLost](t, p.i.events).err; !errors.Is(err, ErrDropped) {
 			assert.ErrorIs(t, err, ErrPeerClosed)
 		}
@@ -164,7 +164,7 @@ func drain(ev events) string {
 	}
 }
 
-// Close is bounded though a handler is stuck and, as a pipe holds nothing, the peer's writes and ours are too.
+// Close is bounded although a handler is stuck, and although all writes are stuck too: a pipe buffers nothing.
 func TestCloseWithStuckHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{})
@@ -197,7 +197,7 @@ func TestPanicInHandler(t *testing.T) {
 	assert.ErrorContains(t, err, "a bug")
 	assert.ErrorIs(t, want[evLost](t, p.i.events).err, ErrPeerClosed)
 	p.s.keys = nil
-	p.connect(t) // the node goes on
+	p.connect(t) // the node still works
 }
 
 func TestPanicInHello(t *testing.T) {
@@ -230,7 +230,7 @@ func TestQueueOverflow(t *testing.T) {
 	})
 }
 
-// A target answers no faster than the initiator reads, instead of filling its queue.
+// A target answers no faster than the initiator reads, and does not fill its queue.
 func TestAnswersWaitForTheReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{QueueLimit: 4 << 20})

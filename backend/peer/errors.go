@@ -12,7 +12,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// Why a session ended or never began. What Lost and Gone get wraps one of these with the peer, the address and what to do.
+// The reasons for the end of a session, or for its failure to begin. The errors of Lost and Gone wrap one of them
+// with the peer, the address and what to do.
 var (
 	ErrClosed      = stream.ErrClosed
 	ErrPeerClosed  = stream.ErrPeerClosed
@@ -26,8 +27,8 @@ var (
 	ErrListen      = errors.New("control channel cannot listen")
 )
 
-// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses, its engine said goodbye.
-// A session that ended for another reason may be followed by another with the same peer.
+// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses connections, or
+// its engine said goodbye. After another error, a new session with the same peer may succeed.
 var ErrDead = stream.ErrDead
 
 // State of a session; the package comment has the diagram.
@@ -35,43 +36,44 @@ type State = stream.State
 
 // The states.
 const (
-	Dialing = stream.Dialing // looking for an address that answers
-	Hello   = stream.Hello   // inHandshake hands
-	Ready   = stream.Ready   // serving, though its connection may just be replaced by another
+	Dialing = stream.Dialing // tries the target's addresses
+	Hello   = stream.Hello   // the handshake is in progress
+	Ready   = stream.Ready   // in use; the connection may be replaced meanwhile
 	Lost    = stream.Lost    // ended by the peer or by a failure
 	Closed  = stream.Closed  // ended by this side
 )
 
-// RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code; an initiator finds it with
-// errors.As in the error of Lost.
+// RejectError is a refused handshake. A TargetHandler returns one from Hello to choose the code. An initiator finds
+// it with errors.As in the error of Lost.
 type RejectError struct {
 	Code   wire.Code
 	Text   string
-	Proved bool // the target has sent it, which holds the token; else anybody may have, and it is a hint
+	Proved bool // the target, which has the token, sent the Reject; else anybody may have sent it
 }
 
-// Error is the target's text.
+// Error returns the target's text.
 func (e *RejectError) Error() string { return fmt.Sprintf("%v: %s", ErrRejected, e.Text) }
 
 // Is makes errors.Is(err, ErrRejected) hold.
 func (e *RejectError) Is(target error) bool { return target == ErrRejected }
 
-// timeoutError is an answer that did not come in time.
+// timeoutError is the error of an answer that did not come in time.
 type timeoutError struct{ text string }
 
 func (e *timeoutError) Error() string { return e.text }
 
-// Is makes it the error of a deadline.
+// Is makes the error match the deadline errors.
 func (e *timeoutError) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
 }
 
-// timedOut says what did not come since begun, where that is the error. Package net names our own end of the connection first, and says no
-// more than "i/o timeout"; its other errors go without their ends, too: failure has the peer's.
+// timedOut turns a deadline's error into a timeoutError that says what did not come since begun. Package net names
+// our own end of the connection first, and then only says "i/o timeout". Of other net errors it keeps the cause
+// without the addresses, because failure has the peer's address.
 func timedOut(err error, begun time.Time, what string) error {
 	var op *net.OpError
-	var said *timeoutError
-	if errors.As(err, &said) {
+	var already *timeoutError
+	if errors.As(err, &already) {
 		return err
 	}
 	if errors.As(err, &op) {
@@ -83,16 +85,16 @@ func timedOut(err error, begun time.Time, what string) error {
 	return err
 }
 
-// What a target did not do in time. A kernel takes connections for a process that does not run.
+// What a target failed to do in time. A kernel accepts connections for a process that does not run.
 const (
 	noConnection = "no answer to a connection request"
-	noWord       = "takes connections, but its process has said nothing (it may be stopped or starved of CPU time)"
+	noFrame      = "takes connections, but its process has said nothing (it may be stopped or starved of CPU time)"
 )
 
-// errNoTime is of an address that was not tried.
-var errNoTime = &timeoutError{"not tried: the time was over"}
+// errNotTried is the error of an address that was not tried.
+var errNotTried = &timeoutError{"not tried: no time left (option connect_timeout)"}
 
-// label names an engine in errors and logs.
+// label returns an engine's name for errors and logs.
 func label(agent string, e wire.EngineID) string {
 	const most = 64
 	if len(agent) > most {

@@ -11,17 +11,17 @@ import (
 	"gorail/backend/wire"
 )
 
-// errBusy marks a target that closed the connection before its Welcome or Reject: it is out of descriptors, limits our
-// address, or made room for others. Or it dies, and the next try is refused.
-var errBusy = errors.New("closed the connection in the handshake: it is not a GORAIL engine, or too busy")
+// errBusy is for a target that closed the connection before its Welcome or Reject. The target has no descriptors
+// left, or evicted the handshake. A dying target also closes the connection, but refuses the next try.
+var errBusy = errors.New("closed the connection in the handshake: the process at this address is not a GORAIL engine, or is too busy")
 
-// failure is how one address failed.
+// failure is the last error of one address.
 type failure struct {
 	addr netip.AddrPort
 	err  error
 }
 
-// finalError ends a dial: no other address would change the outcome.
+// finalError ends a dial, because no other address would change the outcome.
 type finalError struct{ error }
 
 func (e *finalError) Unwrap() error { return e.error }
@@ -35,8 +35,9 @@ func final(err error) bool {
 	return errors.As(err, &r) && r.Proved && r.Code != wire.CodeBusy
 }
 
-// hint is a no that nobody has proved: anybody between the two, or at an address that was the peer's, can say it.
-func hint(err error) bool {
+// unprovedRefusal reports a refusal without proof. Anybody on the path, or at a former address of the peer, can send
+// one.
+func unprovedRefusal(err error) bool {
 	var r *RejectError
 	if errors.As(err, &r) {
 		return !r.Proved && r.Code != wire.CodeBusy
@@ -44,9 +45,10 @@ func hint(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrProtocol) || errors.Is(err, wire.ErrVersion)
 }
 
-// passing says that another try soon may succeed: a hint, or what one packet of anybody's or a change of routes can cause.
-func passing(err error) bool {
-	return hint(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
+// transient reports that another try may soon succeed: after an unproved refusal, or after an error that a single
+// packet or a change of routes can cause.
+func transient(err error) bool {
+	return unprovedRefusal(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.ECONNRESET)
 }
 
 func busy(err error) bool {
@@ -54,17 +56,18 @@ func busy(err error) bool {
 	return errors.Is(err, errBusy) || errors.As(err, &r) && r.Code == wire.CodeBusy
 }
 
-// failures is an error for each address.
+// failures has one error for each address.
 type failures []failure
 
-// dead says that the engine that was meant is gone: every address refuses or has another engine. One that cannot be reached may be where
-// the peer is; one that refuses may be another host's, as private addresses are.
+// dead reports that the intended engine is gone. Every address refuses connections, or is answered by another process:
+// with another engine, token, version or protocol. An unreachable address may still be the peer's. A refusing address
+// may belong to another host, because hosts of different networks use the same private addresses.
 func (fs failures) dead() bool {
 	for _, f := range fs {
 		var r *RejectError
 		switch {
 		case errors.As(f.err, &r):
-			if !elsewhere(r) && r.Code != wire.CodeToken {
+			if !otherEngine(r) && r.Code != wire.CodeToken {
 				return false
 			}
 		case errors.Is(f.err, syscall.ECONNREFUSED), errors.Is(f.err, ErrProtocol), errors.Is(f.err, wire.ErrVersion):
@@ -95,25 +98,27 @@ func (fs failures) Unwrap() []error {
 	return errs
 }
 
-// refuses says that, by its answer, the peer's session doesn't live behind an address any more. A Reject counts always; a
-// refused connection only when the peer had hung up: while a link is down, whoever the default route leads to may refuse.
+// refuses reports whether an answer says that the peer's session is no longer behind an address. A Reject always
+// counts. A refused connection counts only if the peer had hung up: while a link is down, another host on the default
+// route may refuse.
 func refuses(err error, hungUp bool) bool {
 	var r *RejectError
-	return hint(err) && (hungUp || errors.As(err, &r))
+	return unprovedRefusal(err) && (hungUp || errors.As(err, &r))
 }
 
-// gone says that no address speaks of a session: there is no engine any more that knows it.
+// gone reports that no address knows the session. Then no engine knows it any more.
 func (fs failures) gone() bool {
 	return !slices.ContainsFunc(fs, func(f failure) bool {
 		var r *RejectError
-		return errors.As(f.err, &r) && !elsewhere(r)
+		return errors.As(f.err, &r) && !otherEngine(r)
 	})
 }
 
-// elsewhere is the answer of an engine that is not the peer.
-func elsewhere(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
+// otherEngine reports whether a Reject comes from an engine that is not the peer.
+func otherEngine(r *RejectError) bool { return r.Code == wire.CodeEngine || r.Code == wire.CodeVersion }
 
-// rejectedForGood says that no address will resume the session: its target has proved that it said so, or this side has.
+// rejectedForGood reports that no address will resume the session: the target has proved its Reject, or this side has
+// failed for good.
 func rejectedForGood(err error) bool {
 	var f *finalError
 	var r *RejectError

@@ -9,8 +9,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// FuzzAccept feeds what a stranger may send to the accepting side; with proved, what an initiator may send after a good
-// handshake. Nothing may crash, hang or outlive the node, and only a proved initiator reaches the handler.
+// FuzzAccept sends arbitrary bytes to the accepting side, as an unauthenticated connection or (proved) after a good
+// handshake. Nothing may crash, hang or outlive the node, and only an authenticated initiator reaches the handler.
 func FuzzAccept(f *testing.F) {
 	frame := func(fs ...wire.Frame) (out []byte) {
 		for _, fr := range fs {
@@ -35,10 +35,10 @@ func FuzzAccept(f *testing.F) {
 		s := newTarget()
 		n := newNode(Config{Identity: token, PeerTimeout: time.Minute}, s)
 		here, there := net.Pipe()
-		_ = here.SetDeadline(time.Now().Add(patience))
+		_ = here.SetDeadline(time.Now().Add(testTimeout))
 		n.admit(there)
 		if proved {
-			knock(t, here, token, nil)
+			handshakeByHand(t, here, token, nil)
 		} else if _, err := wire.ReadFrame(here, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -73,9 +73,9 @@ func TestRefusals(t *testing.T) {
 			assert.ErrorContains(t, err, to.Addrs()[0])
 			assert.Equal(t, Lost, out.State())
 			if c.hello != nil {
-				assert.Equal(t, uint64(1), c.count(to.Stats()), "it is proved")
+				assert.Equal(t, uint64(1), c.count(to.Stats()), "a proved refusal is final")
 			} else {
-				assert.Greater(t, c.count(to.Stats()), uint64(1), "anybody may have said so: it is asked again")
+				assert.Greater(t, c.count(to.Stats()), uint64(1), "anybody may have sent the refusal, so the initiator retries")
 			}
 			eventually(t, func() bool { return to.Stats().In == 0 }, "the session is forgotten")
 			if c.hello != nil {
@@ -91,7 +91,7 @@ func TestVersionMismatch(t *testing.T) {
 	t.Run("of the initiator", func(t *testing.T) {
 		s := newTarget()
 		to := listen(t, s)
-		f := knock(t, fakePeer(t, to), blob(to), func(h *wire.Hello) { h.Version = 99 })
+		f := handshakeByHand(t, fakePeer(t, to), blob(to), func(h *wire.Hello) { h.Version = 99 })
 		require.IsType(t, &wire.Reject{}, f)
 		assert.Equal(t, wire.CodeVersion, f.(*wire.Reject).Code)
 		assert.Contains(t, f.(*wire.Reject).Text, "install the same GORAIL")
@@ -108,7 +108,7 @@ func TestVersionMismatch(t *testing.T) {
 	})
 }
 
-// impostor listens, and does one thing with each connection.
+// impostor listens, and calls serve for each connection.
 func impostor(t *testing.T, serve func(net.Conn)) wire.ConnBlob {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestBusyTargetIsTriedAgain(t *testing.T) {
 	to, from := listen(t, s), listen(t, newTarget())
 	from.Dial(blob(to), 0, i)
 	want[evOffers](t, i.events)
-	want[evReady](t, i.events) // and no further Offers
+	want[evReady](t, i.events) // without further calls of Offers
 }
 
 func TestSelfSession(t *testing.T) {

@@ -16,16 +16,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if stoppable() {
+	if runChild() {
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// patience is when a test gives up; nothing waits for it when all is well.
-const patience = 20 * time.Second
+// testTimeout is when a test gives up. A successful test never waits for it.
+const testTimeout = 20 * time.Second
 
-// Events are what handlers were told, in order.
+// The events are the calls of the handlers, in order.
 type (
 	evOffers struct{}
 	evReady  struct{ w wire.Welcome }
@@ -57,7 +57,7 @@ type events chan any
 
 func newEvents() events { return make(events, 2048) }
 
-// want gives the next event, which must be a T.
+// want returns the next event, which must be a T.
 func want[T any](t testing.TB, ev events) T {
 	t.Helper()
 	select {
@@ -65,17 +65,17 @@ func want[T any](t testing.TB, ev events) T {
 		got, ok := e.(T)
 		require.Truef(t, ok, "got %T: %v", e, e)
 		return got
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		var none T
 		require.Failf(t, "nothing came", "want %T", none)
 		return none
 	}
 }
 
-// initiator records; it answers each Revoke when told to.
+// initiator records its calls. It answers each Revoke if answer is set.
 type initiator struct {
 	events
-	out    *Out // for answers; set before Revoke can come
+	out    *Out // for answers; set before a Revoke can come
 	answer bool
 	offer  []wire.EndpointOffer
 	hook   func() error // in Offers
@@ -112,7 +112,7 @@ func (i *initiator) Revoke(id uint64, r []uint64) {
 	}
 }
 
-// target records; hooks may be nil.
+// target records its calls. The hooks may be nil.
 type target struct {
 	events
 	hello func(in *In, h wire.Hello) (Accept, error)
@@ -148,7 +148,7 @@ func (s *target) Fence(_ *In, f wire.Fence) (wire.Fenced, error) {
 	return wire.Fenced{ID: f.ID, Rail: f.Rail, Epoch: f.Epoch, Addr: []byte("fresh"), NextSeq: 9}, nil
 }
 
-// Stage echoes: a ring where one is asked for, and copies that are done.
+// Stage answers a RingReq with a ring, and a Copy with success.
 func (s *target) Stage(in *In, f wire.Frame) error {
 	switch f := f.(type) {
 	case *wire.RingReq:
@@ -173,7 +173,7 @@ func identity(agent string) wire.ConnBlob {
 	return b
 }
 
-// listen makes a node on loopback; the test closes it at its end.
+// listen makes a node on loopback, which is closed at the end of the test.
 func listen(t testing.TB, h TargetHandler, change ...func(*Config)) *Node {
 	t.Helper()
 	cfg := Config{Identity: identity(t.Name()), Listen: []string{"127.0.0.1:0"}}
@@ -186,14 +186,14 @@ func listen(t testing.TB, h TargetHandler, change ...func(*Config)) *Node {
 	return n
 }
 
-// blob is what a peer of the node loads.
+// blob returns the connection blob of a node, with its addresses.
 func blob(n *Node) wire.ConnBlob {
 	b := n.cfg.Identity
 	b.Control = n.Addrs()
 	return b
 }
 
-// noAcks is a network that has lost the peer's host.
+// noAcks replaces liveness.Acknowledges when the peer's host is unreachable.
 func noAcks(net.Conn, time.Duration) bool { return false }
 
 // pair is a ready session.
@@ -221,7 +221,7 @@ func (p *pair) connect(t testing.TB) {
 	want[evReady](t, p.i.events)
 }
 
-// pipes makes a pair whose sessions run over net.Pipe, for synctest's clock. One config is for both nodes.
+// pipes makes a pair whose sessions use net.Pipe, for synctest's clock. A single config is for both nodes.
 func pipes(t testing.TB, cfg ...Config) *pair {
 	t.Helper()
 	p := &pair{i: newInitiator(), s: newTarget()}
@@ -253,12 +253,12 @@ func fakePeer(t testing.TB, n *Node) net.Conn {
 	c, err := net.Dial("tcp", n.Addrs()[0])
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	return c
 }
 
-// knock handshakes hands as an initiator by hand, with a change to the hello before its MAC.
-func knock(t testing.TB, c net.Conn, to wire.ConnBlob, change func(*wire.Hello)) wire.Frame {
+// handshakeByHand does an initiator's handshake on a bare connection. change may alter the Hello before its MAC.
+func handshakeByHand(t testing.TB, c net.Conn, to wire.ConnBlob, change func(*wire.Hello)) wire.Frame {
 	t.Helper()
 	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
 	require.NoError(t, err)
@@ -275,10 +275,10 @@ func knock(t testing.TB, c net.Conn, to wire.ConnBlob, change func(*wire.Hello))
 	return f
 }
 
-// eventually waits for a counter; nothing else tells when it has changed.
+// eventually polls a condition that no event reports.
 func eventually(t testing.TB, cond func() bool, text string) {
 	t.Helper()
-	require.Eventually(t, cond, patience, time.Millisecond, text)
+	require.Eventually(t, cond, testTimeout, time.Millisecond, text)
 }
 
 func (e evLost) String() string { return "lost: " + e.err.Error() }

@@ -9,25 +9,25 @@ import (
 	"gorail/backend/wire"
 )
 
-// In is a session with an initiator that we serve. Safe for concurrent use; no method waits.
+// In is an inbound session with an initiator. It is safe for concurrent use, and no method waits.
 type In struct {
 	stream *stream.Stream
 	target TargetHandler
-	own    *wire.ConnBlob // of the node
+	own    *wire.ConnBlob // the node's own blob
 	env    *stream.Env
 	agent  string
 	engine wire.EngineID
 	id     uint64
-	source netip.Addr // where the initiator's connection came from
+	source netip.Addr // the source of the initiator's connection, see Source
 
 	mu      sync.Mutex
 	revokes map[uint64]*revoking
 }
 
-// revoking is a call of In.Revoke whose answers are due.
+// revoking is a call of In.Revoke that is not fully answered.
 type revoking struct {
 	left int  // frames not answered yet
-	all  bool // all answers so far said so
+	all  bool // all answers so far have All set
 }
 
 func newIn(b *base, target TargetHandler, h *wire.Hello, source netip.Addr) *In {
@@ -37,35 +37,37 @@ func newIn(b *base, target TargetHandler, h *wire.Hello, source netip.Addr) *In 
 	return in
 }
 
-// Agent is the initiator's agent.
+// Agent returns the initiator's agent.
 func (in *In) Agent() string { return in.agent }
 
-// Engine is the initiator's engine.
+// Engine returns the initiator's engine.
 func (in *In) Engine() wire.EngineID { return in.engine }
 
-// Session is the initiator's number of the session: later ones of the same engine are higher.
+// Session returns the initiator's number of the session. Later sessions of the same engine have higher numbers.
 func (in *In) Session() uint64 { return in.id }
 
-// Source is the address that the initiator's connection came from, of IPv6 the /64.
+// Source returns the address that the initiator's connection came from; for IPv6 its /64.
 func (in *In) Source() netip.Addr { return in.source }
 
 // Done is closed when the session ends.
 func (in *In) Done() <-chan struct{} { return in.stream.Context().Done() }
 
-// HungUp says that the initiator has closed the session's connection, or is gone: what is still to be done for its Hello would be in vain.
+// HungUp reports whether the initiator has closed the session's connection or is gone. Further work for its Hello is
+// then useless.
 func (in *In) HungUp() bool { return in.stream.HungUp() }
 
-// State is where the session stands.
+// State returns the session's state.
 func (in *In) State() State { return in.stream.State() }
 
-// Remote is where its connection comes from; the zero Addr while there is none.
+// Remote returns the remote address of the connection, the zero Addr without a connection.
 func (in *In) Remote() netip.Addr { return in.stream.Remote() }
 
-// String names the initiator in errors and logs.
+// String returns the initiator's name for errors and logs.
 func (in *In) String() string { return in.stream.Peer() }
 
-// Revoke tells the initiator that regions are going away; TargetHandler.Revoked answers, once, unless the session ends
-// before. id must not be in use by another revocation of the session. The regions belong to the session from now on.
+// Revoke announces to the initiator that regions are deregistered. TargetHandler.Revoked answers once, unless the
+// session ends first. id must not be in use by another revocation of the session. The session owns the regions from
+// now on.
 func (in *In) Revoke(id uint64, regions []uint64) {
 	frames := make([]wire.Frame, 0, 1+len(regions)/wire.MaxRevoke)
 	for first := true; first || len(regions) > 0; first = false {
@@ -79,28 +81,29 @@ func (in *In) Revoke(id uint64, regions []uint64) {
 	in.stream.Send(frames...)
 }
 
-// WantFence asks the initiator to fence a rail of ours: our endpoint there has failed, which the other end need not notice.
-// On the wire it is the answer to a fence that was never asked for: no id and no address. InitiatorHandler.Fenced has it.
+// WantFence asks the initiator to fence one of our rails: our endpoint there has failed, and the initiator may not
+// notice. The frame is a Fenced without id and address. It arrives at InitiatorHandler.Fenced.
 func (in *In) WantFence(rail uint8, epoch uint32) {
 	in.stream.Send(&wire.Fenced{Rail: rail, Epoch: epoch})
 }
 
-// Staged answers a call of TargetHandler.Stage: a *wire.Ring or *wire.Copied, which belongs to the session from now on.
+// Staged answers a call of TargetHandler.Stage with a *wire.Ring or *wire.Copied. The session owns the frame from now
+// on.
 func (in *In) Staged(f wire.Frame) { in.stream.Send(f) }
 
 // Drained answers a call of TargetHandler.Drain.
 func (in *In) Drained(next uint64) { in.stream.Send(&wire.Drained{Next: next}) }
 
-// Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the connection
-// is closed, and the initiator resumes the session over another path. The zero address means any connection.
+// Suspect reports trouble on the rail with a local address. If the session's connection leaves from that address, it
+// is closed, and the initiator resumes the session over another path. The zero address matches any connection.
 func (in *In) Suspect(local netip.Addr, why string) { in.stream.GiveUp(local, why) }
 
-// Close ends the session and tells the initiator why; TargetHandler.Gone follows.
+// Close ends the session and sends the reason to the initiator. TargetHandler.Gone follows.
 func (in *In) Close(reason string) {
 	in.stream.End(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, in.stream.Peer(), reason), in.stream.Bye(reason))
 }
 
-// admitted asks the handler for its answer to a proved Hello.
+// admitted gets the handler's answer to an authenticated Hello.
 func (in *In) admitted(h *wire.Hello) (*wire.Welcome, error) {
 	w := &wire.Welcome{Version: wire.Version, Engine: in.own.Engine, Agent: in.own.Agent, Session: h.Session}
 	err := in.env.Guard(in.String(), "hello", func() error {
@@ -111,7 +114,7 @@ func (in *In) admitted(h *wire.Hello) (*wire.Welcome, error) {
 	return w, err
 }
 
-// requests are an initiator's frames.
+// requests handles an initiator's frames.
 type requests struct{ in *In }
 
 // Handle implements stream.Handler.
@@ -147,7 +150,7 @@ func (r requests) Handle(f wire.Frame) error {
 	return nil
 }
 
-// answered counts an answer of a revocation; done with the last one. Answers that nobody waits for are dropped.
+// answered counts an answer to a revocation. done is true for the last one. Unexpected answers are dropped.
 func (in *In) answered(f *wire.Revoked) (all, done bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

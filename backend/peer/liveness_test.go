@@ -27,7 +27,7 @@ func TestIdleSessionLivesAndCostsLittle(t *testing.T) {
 	})
 }
 
-// A side with a short timeout is kept alive by the answers of one that pings rarely.
+// A side with a short timeout stays satisfied by the answers of a side that rarely pings.
 func TestTimeoutsMayDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{PeerTimeout: time.Minute}, Config{PeerTimeout: time.Second})
@@ -55,7 +55,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, func(c *Config) { c.PeerTimeout, c.acks = 100*time.Millisecond, noAcks })
 	c := fakePeer(t, to)
-	knock(t, c, blob(to), nil)
+	handshakeByHand(t, c, blob(to), nil)
 	err := want[evHello](t, s.events)
 	start := time.Now()
 	gone := want[evGone](t, s.events)
@@ -63,7 +63,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 	assert.ErrorContains(t, gone.err, "peer_timeout")
 	assert.Same(t, err.in, gone.in)
 	assert.Greater(t, time.Since(start), 50*time.Millisecond)
-	for { // it pinged, and says why it closes
+	for { // the target pinged, and its Bye has the reason
 		f, err := wire.ReadFrame(c, 0)
 		require.NoError(t, err)
 		if bye, ok := f.(*wire.Bye); ok {

@@ -15,8 +15,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// flood attacks a node from the address that honest peers use: held connections that say nothing, and rate more a second, of which
-// half send garbage and half say nothing.
+// flood attacks a node from the address that honest peers use. It holds some silent connections, and opens rate more
+// per second: half of these send garbage, and half are silent.
 func flood(t *testing.T, n *Node, held, rate int) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -69,7 +69,7 @@ func flood(t *testing.T, n *Node, held, rate int) {
 	})
 }
 
-// Bad connections from the address of honest peers keep none of these out.
+// Bad connections do not lock out honest peers of the same address.
 func TestHonestPeersAmongBadOnes(t *testing.T) {
 	const honest = 20
 	s := newTarget()
@@ -87,7 +87,8 @@ func TestHonestPeersAmongBadOnes(t *testing.T) {
 	t.Logf("%+v", to.Stats())
 }
 
-// The handshakes of strangers have their places, and no more; who proves the token gets in though all are taken.
+// Unauthenticated handshakes have a bounded number of places. An initiator with the token gets in although all are
+// taken.
 func TestPlacesAreTaken(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s)
@@ -106,7 +107,7 @@ func TestPlacesAreTaken(t *testing.T) {
 	assert.GreaterOrEqual(t, to.Stats().MadeRoom, uint64(limiter.Default.HalfOpen))
 }
 
-// An answer that nobody has proved ends no dial while another address may welcome us, whatever the order.
+// An unproved answer does not end a dial while another address may send a Welcome, in any order of addresses.
 func TestHintsEndNoDial(t *testing.T) {
 	challenge := &wire.Challenge{Version: wire.Version}
 	hello := func(c net.Conn) *wire.Hello {
@@ -125,7 +126,7 @@ func TestHintsEndNoDial(t *testing.T) {
 		"another frame":       func(c net.Conn) { hello(c); _ = wire.WriteFrame(c, &wire.Ping{}) },
 		"no answer": func(c net.Conn) {
 			hello(c)
-			_ = c.SetReadDeadline(time.Now().Add(patience))
+			_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 			_, _ = c.Read(make([]byte, 1))
 		},
 	} {
@@ -142,7 +143,7 @@ func TestHintsEndNoDial(t *testing.T) {
 	}
 }
 
-// An address that says no and welcomes us with the next try has not said no for long enough.
+// An address that refuses, and accepts the next try, has not refused for long enough.
 func TestHintIsTriedAgain(t *testing.T) {
 	for name, code := range map[string]wire.Code{"internal error": wire.CodeInternal, "another engine": wire.CodeEngine} {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +175,7 @@ func TestHintIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A dial that everybody refuses ends, but not before they have done so for 600 ms.
+// A dial ends if all addresses refuse, but only after 600 ms.
 func TestRefusalsEndADialInTime(t *testing.T) {
 	i := newInitiator()
 	from := listen(t, newTarget())
@@ -187,16 +188,16 @@ func TestRefusalsEndADialInTime(t *testing.T) {
 	want[evOffers](t, i.events)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrDead)
-	assert.GreaterOrEqual(t, time.Since(start), hintsFor)
-	assert.Less(t, time.Since(start), 10*hintsFor)
+	assert.GreaterOrEqual(t, time.Since(start), refusalPeriod)
+	assert.Less(t, time.Since(start), 10*refusalPeriod)
 }
 
-// One address that rejects a Resume, or refuses, ends no session whose peer answers at another.
+// One address that rejects a Resume, or refuses, does not end a session whose peer answers at another address.
 func TestHintsEndNoSession(t *testing.T) {
 	for name, code := range map[string]wire.Code{"no such session": wire.CodeSession, "wrong token": wire.CodeToken,
 		"internal error": wire.CodeInternal, "no rails": wire.CodeRails} {
 		t.Run(name, func(t *testing.T) {
-			r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+			r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 			r.to, r.from = listen(t, r.s, minute), listen(t, newTarget(), minute)
 			path := newProxy(t, r.to)
 			b := blob(r.to)
@@ -214,9 +215,9 @@ func TestHintsEndNoSession(t *testing.T) {
 	}
 }
 
-// The only address rejects for a while, without proof: the session goes on with the first good answer.
+// The only address sends unproved Rejects for a while. The session goes on with the first good answer.
 func TestRejectForAWhileEndsNoSession(t *testing.T) {
-	r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+	r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 	r.to, r.from = listen(t, r.s, minute), listen(t, newTarget(), minute)
 	path := newProxy(t, r.to)
 	b := blob(r.to)
@@ -246,7 +247,7 @@ func TestRejectForAWhileEndsNoSession(t *testing.T) {
 	require.Zero(t, rejects)
 }
 
-// The target's own word needs no second: it is proved.
+// A single Reject of the target itself suffices, because it is proved.
 func TestProvedRejectEndsAtOnce(t *testing.T) {
 	i, s := newInitiator(), newTarget()
 	s.hello = func(*In, wire.Hello) (Accept, error) { return Accept{}, errors.New("no memory left") }
@@ -257,5 +258,5 @@ func TestProvedRejectEndsAtOnce(t *testing.T) {
 	require.ErrorAs(t, want[evLost](t, i.events).err, &why)
 	assert.True(t, why.Proved)
 	want[evHello](t, s.events)
-	assert.Empty(t, s.events, "it was asked once")
+	assert.Empty(t, s.events, "the initiator asked once")
 }

@@ -11,21 +11,22 @@ import (
 	"gorail/backend/wire"
 )
 
-// How long Node.Close waits before it closes connections by force, and before it leaves a stuck handler behind.
+// How long Node.Close waits before it closes connections by force, and how long before it leaks a handler that does
+// not return.
 const (
-	closeForce = 60 * time.Millisecond
-	closeGive  = 85 * time.Millisecond
+	closeForce  = 60 * time.Millisecond
+	closeGiveUp = 85 * time.Millisecond
 )
 
-// Node is an engine's control channel: its listeners and its sessions. Safe for concurrent use.
+// Node is an engine's control channel: its listeners and its sessions. It is safe for concurrent use.
 type Node struct {
 	*base
 	*acceptor
 	listeners []net.Listener // constant after NewNode
 }
 
-// NewNode listens on all addresses of cfg.Listen and cfg.Later (none is allowed: an engine that only dials) and serves initiators.
-// ErrListen names the address that failed. The caller must Close the node.
+// NewNode listens on all addresses of cfg.Listen and cfg.Later, and serves initiators. An engine that only dials
+// needs no address. An error wraps ErrListen and names the failed address. The caller must Close the node.
 func NewNode(cfg Config, target TargetHandler) (*Node, error) {
 	n := newNode(cfg, target)
 	lc := net.ListenConfig{KeepAlive: -1}
@@ -62,8 +63,9 @@ func newNode(cfg Config, target TargetHandler) *Node {
 	return &Node{base: b, acceptor: newAcceptor(b, r, target)}
 }
 
-// Dial begins a session with the engine that a connection blob names. It returns at once: the handler learns the outcome.
-// after is the session before with that engine, of which notifications may be missing; 0: none. On a closed node the session is Closed from the start, and the handler is not called.
+// Dial begins a session with the engine of a connection blob. It returns at once; the handler learns the outcome.
+// after is the previous session with that engine, whose notifications may be missing; 0: none. On a closed node the
+// session is Closed from the start, and the handler is not called.
 func (n *Node) Dial(to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	o := newOut(n.base, to, after, h)
 	n.count.dialed.Add(1)
@@ -81,7 +83,7 @@ func (n *Node) Dial(to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	return o
 }
 
-// Addrs are the control addresses for the connection blob, in the order of Config.Listen and Config.Later.
+// Addrs returns the control addresses for the connection blob, in the order of Config.Listen and Config.Later.
 func (n *Node) Addrs() []string {
 	addrs := make([]string, len(n.listeners))
 	for i, l := range n.listeners {
@@ -90,16 +92,17 @@ func (n *Node) Addrs() []string {
 	return addrs
 }
 
-// MakeRoom ends the session from that source whose peer is silent for longest, if it has missed its heartbeats;
-// of any source for the zero address. It does nothing when it was called just now.
+// MakeRoom ends the session, from the given source, with the longest silent peer, if that peer has missed its
+// heartbeats. The zero address means any source. MakeRoom does nothing if it was called within the last 10 ms.
 func (n *Node) MakeRoom(source netip.Addr) { n.sessions.makeRoom(source) }
 
-// Leaving says that Close will follow: sessions that end from now on, for whatever reason, end with the engine.
+// Leaving announces that Close will follow. The Byes of sessions that end from now on also report the end of the
+// engine.
 func (n *Node) Leaving() { n.env.Gone.Store(true) }
 
-// Close says goodbye to all peers, and ends all sessions, listeners and goroutines. Every In gets its Gone, no Out its Lost.
-// It returns within 100 ms; a goroutine whose handler has not returned by then ends when the handler does, with its
-// connection closed already. Further calls wait for the first.
+// Close sends a Bye to all peers, and ends all sessions, listeners and goroutines. Every In gets its Gone, and no Out
+// gets its Lost. Close returns within 100 ms. A goroutine whose handler has not returned by then ends when the
+// handler returns. Its connection is already closed. Further calls wait for the first.
 func (n *Node) Close() {
 	n.Leaving()
 	first := n.group.close()
@@ -120,7 +123,7 @@ func (n *Node) Close() {
 	for _, s := range sessions {
 		s.Abort()
 	}
-	if n.wait(start.Add(closeGive)) || !first {
+	if n.wait(start.Add(closeGiveUp)) || !first {
 		return
 	}
 	stuck := n.left()
@@ -128,7 +131,7 @@ func (n *Node) Close() {
 	n.cfg.Log.Warn("control channel closed with handlers still running", "goroutines", stuck)
 }
 
-// Stats reads the counters. It never waits for the network.
+// Stats returns the counters. It never waits for the network.
 func (n *Node) Stats() Stats {
 	s := n.count.read(&n.env.Count)
 	s.HalfOpen = uint64(n.limiter.HalfOpen())

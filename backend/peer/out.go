@@ -9,8 +9,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// Out is a session with a target. Safe for concurrent use; no method waits. What is asked before the session is ready is
-// sent once it is; after its end nothing is sent, and nothing answered.
+// Out is a session with a target. It is safe for concurrent use, and no method waits. Requests before the session is
+// ready are sent as soon as it is ready. After the session's end nothing is sent or answered.
 type Out struct {
 	*base
 	stream  *stream.Stream
@@ -18,16 +18,16 @@ type Out struct {
 	after   uint64
 	id      atomic.Uint64 // of the last Hello
 	handler InitiatorHandler
-	offers  []wire.EndpointOffer // of the handler; asked once, by the session's goroutine
+	offers  []wire.EndpointOffer // of the handler; requested once, by the session's goroutine
 	offered bool
 
 	// Guarded by the stream's lock.
 	proved    map[netip.AddrPort]bool // addresses where the target has answered
-	reconnect *reconnect              // going on; nil: none
-	resumed   bool                    // ever
-	mark      uint64                  // frames moved when a connection was sought last
+	reconnect *reconnect              // the running search for a connection; nil: none
+	resumed   bool                    // the session has been resumed at least once
+	progress  uint64                  // frames exchanged when the last search for a connection began
 
-	asks asks
+	keysRequests keysRequests
 }
 
 func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
@@ -36,52 +36,55 @@ func newOut(b *base, to wire.ConnBlob, after uint64, h InitiatorHandler) *Out {
 	return o
 }
 
-// Peer is the connection blob that was dialed.
+// Peer returns the connection blob that was dialed.
 func (o *Out) Peer() wire.ConnBlob { return o.to }
 
-// Session is the number that the target knows the session by; each try to connect has a higher one, 0 before the first.
+// Session returns the session's number at the target. Each try to connect has a higher number; 0 before the first.
 func (o *Out) Session() uint64 { return o.id.Load() }
 
-// State is where the session stands.
+// State returns the session's state.
 func (o *Out) State() State { return o.stream.State() }
 
-// Remote is where its connection leads; the zero Addr while there is none.
+// Remote returns the remote address of the connection, the zero Addr without a connection.
 func (o *Out) Remote() netip.Addr { return o.stream.Remote() }
 
-// String names the target in errors and logs.
+// String returns the target's name for errors and logs.
 func (o *Out) String() string { return o.stream.Peer() }
 
-// Keys asks for the keys of any number of ranges; one InitiatorHandler.Keys answers. The ranges belong to the session from now on.
+// Keys asks for the keys of any number of ranges. One InitiatorHandler.Keys answers. The session owns the ranges from
+// now on.
 func (o *Out) Keys(id uint64, ranges []wire.Range) {
-	o.asks.send(o.stream, id, ranges)
+	o.keysRequests.send(o.stream, id, ranges)
 }
 
-// Fence asks the target to end our access through an endpoint and to open another one for ours at addr, which belongs
-// to the session from now on. InitiatorHandler.Fenced answers.
+// Fence asks the target to close our access through an endpoint, and to open another endpoint for ours at addr. The
+// session owns addr from now on. InitiatorHandler.Fenced answers.
 func (o *Out) Fence(id uint64, rail uint8, epoch uint32, addr []byte) {
 	o.stream.Send(&wire.Fence{ID: id, Rail: rail, Epoch: epoch, Addr: addr})
 }
 
-// Revoked answers one call of InitiatorHandler.Revoke: nothing of ours is in flight on its regions any more. all says that
-// we have given up every other key of the target's as well.
+// Revoked answers one call of InitiatorHandler.Revoke: nothing of ours is in flight on its regions any more. all says
+// that we have also dropped all other keys of the target.
 func (o *Out) Revoked(id uint64, all bool) {
 	o.stream.Send(&wire.Revoked{ID: id, All: all})
 }
 
-// Stage sends a *wire.RingReq or *wire.Copy, which belongs to the session from now on; InitiatorHandler.Staged answers.
+// Stage sends a *wire.RingReq or *wire.Copy. The session owns the frame from now on. InitiatorHandler.Staged answers.
 func (o *Out) Stage(f wire.Frame) { o.stream.Send(f) }
 
-// Drain asks the target to say when all notifications below next have arrived. InitiatorHandler.Drained answers.
+// Drain asks the target to report when all notifications below next have arrived. InitiatorHandler.Drained answers.
 func (o *Out) Drain(next uint64) { o.stream.Send(&wire.Drain{Next: next}) }
 
-// Suspect says that the rail with a local address is in trouble: if the session's connection leaves from it, the session
-// moves to another path as soon as one answers, and keeps this one when none does. The zero address means any connection.
+// Suspect reports trouble on the rail with a local address. If the session's connection leaves from that address, the
+// session moves to another path as soon as one answers. Until then it keeps this connection. The zero address matches
+// any connection.
 func (o *Out) Suspect(local netip.Addr, why string) {
 	o.cfg.Log.Debug("control connection suspected", "peer", o.String(), "local", local, "reason", why)
 	o.stream.Suspect(local)
 }
 
-// Close ends the session and tells the target why. The handler is not called any more, but for a call that has begun.
+// Close ends the session and sends the reason to the target. A handler call that has begun may continue; no other
+// call follows.
 func (o *Out) Close(reason string) {
 	o.stream.End(Closed, fmt.Errorf("%w: %s: %s", ErrClosed, o.stream.Peer(), reason), o.stream.Bye(reason))
 }
@@ -113,7 +116,8 @@ func (o *Out) run() {
 	wait()
 }
 
-// answers handles a target's frames; it collects the entries of a keys request that took several. Session goroutine only.
+// answers handles a target's frames. It collects the entries of a keys request that took several frames. Only the
+// session's goroutine uses it.
 type answers struct {
 	out     *Out
 	entries []wire.KeyEntry
@@ -140,16 +144,16 @@ func (a *answers) Handle(f wire.Frame) error {
 
 func (a *answers) keys(f *wire.Keys) error {
 	o := a.out
-	asked, ok := o.asks.answered(f)
+	request, ok := o.keysRequests.answered(f)
 	if !ok {
-		return fmt.Errorf("%w: %s: %d keys for request %d, which was not asked for", ErrProtocol, o.stream.Peer(), len(f.Entries), f.ID)
+		return fmt.Errorf("%w: %s: %d keys for request %d, which is not outstanding", ErrProtocol, o.stream.Peer(), len(f.Entries), f.ID)
 	}
-	o.stream.Answered(asked.ranges)
-	if a.entries == nil && !asked.last {
-		a.entries = make([]wire.KeyEntry, 0, asked.total)
+	o.stream.Answered(request.ranges)
+	if a.entries == nil && !request.last {
+		a.entries = make([]wire.KeyEntry, 0, request.total)
 	}
 	a.entries = append(a.entries, f.Entries...)
-	if asked.last {
+	if request.last {
 		k := wire.Keys{ID: f.ID, Entries: a.entries}
 		a.entries = nil
 		o.handler.Keys(k)

@@ -13,8 +13,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// prove makes a connection prove that it has our token; it gives its Hello or Resume. On an error it has been counted, and
-// rejected where that is due.
+// prove makes a connection prove that it has our token, and returns its Hello or Resume. On an error prove has
+// counted the failure, and sent a Reject if one is due.
 func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *wire.Challenge, error) {
 	_ = p.Conn.SetDeadline(time.Now().Add(a.cfg.reach()))
 	challenge := &wire.Challenge{Version: wire.Version}
@@ -25,7 +25,7 @@ func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *wire.Challenge, error
 		why = a.verify(f, challenge)
 	}
 	if !a.limiter.Leave(p) {
-		return nil, nil, errors.New("made room for another handshake") // counted by admit
+		return nil, nil, errors.New("evicted for another handshake") // counted by admit
 	}
 	switch {
 	case a.env.Ctx.Err() != nil:
@@ -43,7 +43,7 @@ func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *wire.Challenge, error
 	case why == nil:
 		return f, challenge, nil
 	case why.Code == wire.CodeVersion:
-		a.count.badVersion.Add(1) // this one and the next are mistakes of honest peers: not held against the source
+		a.count.badVersion.Add(1) // honest peers make this mistake and the next, so the source is not blamed
 	case why.Code == wire.CodeEngine:
 		a.count.wrongEngine.Add(1)
 	default:
@@ -54,7 +54,7 @@ func (a *acceptor) prove(p *limiter.Pending) (wire.Frame, *wire.Challenge, error
 	return nil, nil, why
 }
 
-// readHello reads the Hello or Resume that answers a challenge.
+// readHello sends a challenge and reads the Hello or Resume that answers it.
 func readHello(c net.Conn, challenge *wire.Challenge) (wire.Frame, error) {
 	if err := wire.WriteFrame(c, challenge); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func readHello(c net.Conn, challenge *wire.Challenge) (wire.Frame, error) {
 	return nil, fmt.Errorf("%w: %v instead of a hello", ErrProtocol, f.Type())
 }
 
-// verify checks what a Hello or a Resume claims; nil when all is well.
+// verify checks the claims of a Hello or a Resume. It returns nil if they are correct.
 func (b *base) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
 	var version uint32
 	var target wire.EngineID
@@ -85,7 +85,7 @@ func (b *base) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
 		mac, err = wire.MacResume(b.cfg.Identity.Token, challenge.Nonce, f)
 	}
 	if version != wire.Version {
-		return &RejectError{Code: wire.CodeVersion, Text: fmt.Sprintf("control protocol %d, here %d: install the same GORAIL on both sides", version, wire.Version)}
+		return &RejectError{Code: wire.CodeVersion, Text: fmt.Sprintf("the initiator has control protocol %d, the target %d: install the same GORAIL on both sides", version, wire.Version)}
 	}
 	if target != b.cfg.Identity.Engine {
 		return &RejectError{Code: wire.CodeEngine, Text: "not this engine: the peer was restarted; load its new metadata"}
@@ -96,7 +96,7 @@ func (b *base) verify(f wire.Frame, challenge *wire.Challenge) *RejectError {
 	return nil
 }
 
-// rejection is what a refused initiator is told.
+// rejection returns the error to send to a refused initiator.
 func rejection(err error) *RejectError {
 	var r *RejectError
 	if errors.As(err, &r) {
@@ -105,7 +105,7 @@ func rejection(err error) *RejectError {
 	return &RejectError{Code: wire.CodeInternal, Text: err.Error()}
 }
 
-// reject sends a Reject, as far as the other side takes it at once. sign is nil where the other side has not proved itself.
+// reject sends a Reject, waiting at most Linger. sign is nil if the other side is not authenticated.
 func reject(c net.Conn, r *RejectError, sign func(*wire.Reject)) {
 	f := &wire.Reject{Code: r.Code, Text: stream.Clip(r.Text)}
 	if sign != nil {
@@ -115,7 +115,7 @@ func reject(c net.Conn, r *RejectError, sign func(*wire.Reject)) {
 	_ = wire.WriteFrame(c, f)
 }
 
-// sign proves a Reject to an initiator that has proved itself.
+// sign returns a function that signs a Reject for an authenticated initiator.
 func (b *base) sign(challenge *wire.Challenge, asked wire.Nonce) func(*wire.Reject) {
 	return func(f *wire.Reject) {
 		if mac, err := wire.MacReject(b.cfg.Identity.Token, challenge.Nonce, asked, f); err == nil {

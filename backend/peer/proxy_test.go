@@ -11,7 +11,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// proxy is a path to a node: it forwards connections to it, and spoils them as a network does.
+// proxy is a path to a node: it forwards connections to the node, and can disturb them as a network does.
 type proxy struct {
 	l  net.Listener
 	to string
@@ -19,10 +19,10 @@ type proxy struct {
 
 	mu    sync.Mutex
 	limit func() int // bytes that the next connection carries before it is cut; nil: any number
-	black bool       // nothing comes through, and nobody is told
-	shut  bool       // what is still being accepted comes too late
+	black bool       // drops all data silently
+	shut  bool       // connections that are still being accepted are closed
 	open  map[*tunnel]struct{}
-	taken []byte // what the initiator wrote on the last connection
+	taken []byte // bytes that the initiator wrote on the last connection
 }
 
 // tunnel is one forwarded connection.
@@ -109,7 +109,7 @@ func (p *proxy) forward(tun *tunnel, from, to *net.TCPConn, record bool) {
 	}
 }
 
-// end cuts a connection: every second one with a reset.
+// end cuts a connection, every second one with a reset.
 func (p *proxy) end(tun *tunnel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +122,7 @@ func (p *proxy) end(tun *tunnel) {
 	}
 }
 
-// cut ends all connections; later ones are forwarded.
+// cut ends all connections. Later connections are forwarded.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	var all []*tunnel
@@ -135,7 +135,7 @@ func (p *proxy) cut() {
 	}
 }
 
-// close makes the address one that refuses.
+// close makes the address refuse connections.
 func (p *proxy) close() {
 	p.l.Close()
 	p.mu.Lock()
@@ -156,15 +156,15 @@ func (p *proxy) wrote() []byte {
 	return append([]byte(nil), p.taken...)
 }
 
-// railed is a ready session with a target behind several paths. It runs over the first.
-type railed struct {
+// multipath is a ready session with a target behind several paths. It uses the first path.
+type multipath struct {
 	*pair
 	paths []*proxy
 }
 
-func newRailed(t *testing.T, paths int, change ...func(*Config)) *railed {
+func newMultipath(t *testing.T, paths int, change ...func(*Config)) *multipath {
 	t.Helper()
-	r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+	r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 	r.to, r.from = listen(t, r.s, change...), listen(t, newTarget(), change...)
 	b := blob(r.to)
 	b.Control = nil
@@ -177,7 +177,7 @@ func newRailed(t *testing.T, paths int, change ...func(*Config)) *railed {
 	return r
 }
 
-func (r *railed) dial(t *testing.T, to wire.ConnBlob) {
+func (r *multipath) dial(t *testing.T, to wire.ConnBlob) {
 	t.Helper()
 	r.out = r.from.Dial(to, 0, r.i)
 	want[evOffers](t, r.i.events)
@@ -185,8 +185,8 @@ func (r *railed) dial(t *testing.T, to wire.ConnBlob) {
 	want[evReady](t, r.i.events)
 }
 
-// works makes a round trip over the session. Nothing else may have happened on it.
-func (r *railed) works(t *testing.T) {
+// works makes a round trip over the session. No other event may have happened on it.
+func (r *multipath) works(t *testing.T) {
 	t.Helper()
 	r.out.Fence(77, 1, 1, nil)
 	require.Equal(t, uint64(77), want[evFenced](t, r.i.events).f.ID)
@@ -196,8 +196,8 @@ func (r *railed) works(t *testing.T) {
 	require.Empty(t, r.s.events)
 }
 
-// resumed waits until both sides have taken n lines in place of others.
-func (r *railed) resumed(t *testing.T, n uint64) {
+// resumed waits until both sides have resumed n times.
+func (r *multipath) resumed(t *testing.T, n uint64) {
 	t.Helper()
 	eventually(t, func() bool { return r.from.Stats().Resumed >= n && r.to.Stats().Resumed >= n }, "resumed")
 }

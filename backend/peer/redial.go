@@ -13,36 +13,37 @@ import (
 	"gorail/backend/peer/stream"
 )
 
-// When the addresses of a peer are tried after a session lost its connection.
+// When the addresses of a peer are tried after a session has lost its connection.
 const (
 	stagger    = 20 * time.Millisecond  // from one address to the next,
-	launched   = 400 * time.Millisecond // but all are being tried by then
-	lastResort = 150 * time.Millisecond // what is suspected comes later than the rest by so much
+	allStarted = 400 * time.Millisecond // but all are being tried by then
+	lastResort = 150 * time.Millisecond // extra delay of the suspected address
 )
 
-// errConnected ends a search that is not needed any more.
+// errConnected ends a search that is no longer necessary.
 var errConnected = errors.New("the session has a connection that works")
 
-// reconnect looks for a path to the peer of a session, on all its addresses at once, until the session has one or is over. The
-// connection in use stays until an address answers: a challenge proves a path in both directions and a process that lives.
+// reconnect looks for a path to the peer of a session, on all its addresses at once, until the session has one or is
+// over. The connection in use stays until an address answers. A challenge proves a live process and a path in both
+// directions.
 type reconnect struct {
 	out   *Out
-	claim chan struct{} // one token, for whoever resumes: one at a time, in the order of the answers
+	claim chan struct{} // one token: addresses resume one at a time, in the order of their answers
 
 	// Guarded by the stream's lock.
-	since      time.Time  // the connection in use works if it was heard later
-	urgent     bool       // replace it though it works
-	avoid      netip.Addr // a local address to leave from as a last resort
-	handshakes int        // addresses that a connection is open to: there is life
+	since      time.Time  // the connection in use works if it was heard after this time
+	urgent     bool       // replace the connection even if it works
+	avoid      netip.Addr // a local address to use only as a last resort
+	handshakes int        // addresses with an open connection: a sign of life
 }
 
-// outcome is what came of trying an address.
+// outcome is the result of one try of an address.
 type outcome struct {
 	addr netip.AddrPort
 	err  error
 }
 
-// reconnector begins searches for a session.
+// reconnector starts searches for a session.
 type reconnector struct{ out *Out }
 
 // Reconnect implements stream.Reconnector.
@@ -60,15 +61,16 @@ func (k reconnector) Reconnect(urgent bool, avoid netip.Addr) {
 	}
 }
 
-// run searches until the session has a connection or is over. When the last one has moved nothing, it pauses first.
+// run searches until the session has a connection or is over. It pauses first if the last connection has moved no
+// frame.
 func (k *reconnect) run() {
 	o, s := k.out, k.out.stream
 	for done := false; !done; {
 		var again bool
 		s.Do(func(l stream.Locked) {
-			moved := l.Moved()
-			again = o.resumed && o.mark == moved
-			o.mark = moved
+			progress := l.Progress()
+			again = o.resumed && o.progress == progress
+			o.progress = progress
 		})
 		if again {
 			pause(s.Context(), firstBackoff)
@@ -83,7 +85,8 @@ func (k *reconnect) run() {
 	}
 }
 
-// round tries the addresses until the session has been resumed, or needs it no more, or the peer is known to be dead.
+// round tries the addresses until the session has been resumed, needs no new connection, or the peer is known to be
+// dead.
 func (k *reconnect) round() {
 	s := k.out.stream
 	ctx, cancel := context.WithCancel(s.Context())
@@ -100,9 +103,9 @@ func (k *reconnect) round() {
 		})
 	}
 	last := make(map[netip.AddrPort]error)
-	look := time.NewTicker(maxBackoff) // whether the connection in use has come to life
-	defer look.Stop()
-	var late <-chan time.Time // for how long they must all have said no
+	poll := time.NewTicker(maxBackoff) // checks whether the connection in use works again
+	defer poll.Stop()
+	var late <-chan time.Time // fires when all addresses have refused long enough
 	for waited := false; ; {
 		select {
 		case r := <-outcomes:
@@ -114,7 +117,7 @@ func (k *reconnect) round() {
 				return
 			}
 			last[r.addr] = r.err
-		case <-look.C:
+		case <-poll.C:
 		case <-late:
 			waited = true
 		case <-ctx.Done():
@@ -130,14 +133,14 @@ func (k *reconnect) round() {
 			k.declareDead(last)
 			return
 		case late == nil:
-			late = time.After(hintsFor)
+			late = time.After(refusalPeriod)
 		}
 	}
 }
 
-// countReplies says whether the peer may be alive, for all that the addresses have said last, and how many refuse. One where it has
-// answered before must refuse; one that never answered only shows life when it takes connections. Nobody has proved a refusal: they count
-// once all have said so for hintsFor.
+// countReplies reports whether the peer may be alive, by the last answers of all addresses, and how many addresses
+// refuse. An address where the peer has answered before must refuse. Another address shows life only if it accepts
+// connections. Refusals are unproved, so they count only after all addresses have refused for refusalPeriod.
 func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.AddrPort) (alive bool, refused int) {
 	var hungUp bool
 	k.out.stream.Do(func(l stream.Locked) { hungUp = l.HungUp() })
@@ -153,8 +156,9 @@ func (k *reconnect) countReplies(last map[netip.AddrPort]error, proved []netip.A
 	return alive, refused
 }
 
-// candidates gives the addresses in the order in which they are tried: first those where the peer has answered before, the
-// last connection's at the end; when each is due; and those that must refuse before the peer is taken for dead.
+// candidates returns the addresses in the order of the tries: first those where the peer has answered before, at the
+// end the last connection's. delays has the start of each. proved has the addresses that must refuse before the peer
+// is declared dead.
 func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration, proved []netip.AddrPort) {
 	o := k.out
 	addrs = reachable(&o.cfg.Identity, &o.to)
@@ -170,8 +174,8 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 			return 1
 		}
 		slices.SortStableFunc(addrs, func(a, b netip.AddrPort) int { return rank(a) - rank(b) })
-		hungUp := l.HungUp() // over a path that works
-		step := min(stagger, launched/time.Duration(max(1, len(addrs))))
+		hungUp := l.HungUp() // the path to the peer's host works then
+		step := min(stagger, allStarted/time.Duration(max(1, len(addrs))))
 		for i, a := range addrs {
 			delay := time.Duration(i) * step
 			if a == at && i > 0 && !hungUp {
@@ -184,7 +188,7 @@ func (k *reconnect) candidates() (addrs []netip.AddrPort, delays []time.Duration
 	return addrs, delays, proved
 }
 
-// satisfied says that the connection in use shall stay. all: every address has been tried.
+// satisfied reports that the connection in use stays. all: every address has been tried.
 func (k *reconnect) satisfied(all bool) (satisfied bool) {
 	k.out.stream.Do(func(l stream.Locked) {
 		if satisfied = k.works(l) && (!k.urgent || all); satisfied {
@@ -194,21 +198,21 @@ func (k *reconnect) satisfied(all bool) (satisfied bool) {
 	return satisfied
 }
 
-// inHandshake says that an address has accepted a connection and may yet resume the session.
+// inHandshake reports that an address has accepted a connection and may still resume the session.
 func (k *reconnect) inHandshake() (inHandshake bool) {
 	k.out.stream.Do(func(stream.Locked) { inHandshake = k.handshakes > 0 })
 	return inHandshake
 }
 
-// endUrgency ends the urgency: there is another connection, or no better path. With the stream's lock held.
+// endUrgency ends the urgency: there is another connection, or no better path. It needs the stream's lock.
 func (k *reconnect) endUrgency() { k.urgent, k.avoid = false, netip.Addr{} }
 
-// works says that there is a connection, and that it was heard since the search began.
+// works reports that there is a connection, and that the peer was heard since the search began.
 func (k *reconnect) works(l stream.Locked) bool {
 	return l.Connected() && (k.urgent || l.Heard(k.since))
 }
 
-// declareDead ends the session of a peer that is dead: none of its addresses has a process any more that knows it.
+// declareDead ends the session of a dead peer: no process at any of its addresses knows the session.
 func (k *reconnect) declareDead(last map[netip.AddrPort]error) {
 	var tried failures
 	for a, err := range last {

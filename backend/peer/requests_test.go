@@ -89,7 +89,7 @@ func TestRevoke(t *testing.T) {
 	assert.Len(t, want[evRevoke](t, p.i.events).regions, 10)
 	assert.Equal(t, evRevoked{p.in, 12, true}, want[evRevoked](t, p.s.events), "one answer for all frames")
 
-	p.out.Revoked(99, true) // an answer to nothing
+	p.out.Revoked(99, true) // an answer without a revocation
 	p.in.Revoke(13, nil)
 	want[evRevoke](t, p.i.events)
 	assert.Equal(t, uint64(13), want[evRevoked](t, p.s.events).id)
@@ -198,7 +198,7 @@ func TestTwoDirectionsAtOnce(t *testing.T) {
 	oa.Close("one direction ends")
 	want[evHello](t, sb.events)
 	assert.ErrorIs(t, want[evGone](t, sb.events).err, ErrPeerClosed)
-	ob.Keys(3, ranges(1, 0)) // the other goes on
+	ob.Keys(3, ranges(1, 0)) // the other direction goes on
 	want[evKeys](t, ib.events)
 }
 
@@ -228,7 +228,7 @@ func Test500Sessions(t *testing.T) {
 	assert.Equal(t, uint64(n), to.Stats().In)
 	to.Close()
 	for k := range n {
-		if err := want[evLost](t, is[k].events).err; !errors.Is(err, ErrPeerClosed) { // no time left for its Bye
+		if err := want[evLost](t, is[k].events).err; !errors.Is(err, ErrPeerClosed) { // there was no time left for its Bye
 			assert.ErrorIs(t, err, ErrDropped)
 		}
 		assert.ErrorIs(t, want[evGone](t, s.events).err, ErrClosed)

@@ -8,10 +8,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// resume gives a connection that has proved itself to the session that it asks for. An error was told to the other side.
+// resume gives an authenticated connection to the session that its Resume names. On an error the other side has got a
+// Reject.
 func (a *acceptor) resume(c net.Conn, r *wire.Resume, challenge *wire.Challenge) error {
 	in := a.sessions.find(sessionKey{r.Engine, r.Session})
-	why := &RejectError{Code: wire.CodeSession, Text: "no such session: it has ended"}
+	why := &RejectError{Code: wire.CodeSession, Text: "no such session: the session has ended"}
 	if in != nil {
 		in.stream.Do(func(l stream.Locked) { why = a.replace(l, c, r, challenge) })
 	}
@@ -24,7 +25,7 @@ func (a *acceptor) resume(c net.Conn, r *wire.Resume, challenge *wire.Challenge)
 	return why
 }
 
-// replace replaces a session's connection; nil when all is well. It doesn't wait for the reader or the writer.
+// replace replaces a session's connection. It returns nil on success. It does not wait for the reader or the writer.
 func (a *acceptor) replace(l stream.Locked, c net.Conn, r *wire.Resume, challenge *wire.Challenge) *RejectError {
 	if code, text := l.Refuses(r); code != 0 {
 		return &RejectError{Code: code, Text: text}

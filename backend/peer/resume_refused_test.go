@@ -26,7 +26,7 @@ func newHandmade(t *testing.T) *handmade {
 	h := &handmade{s: newTarget()}
 	h.to = listen(t, h.s, minute)
 	h.conn = fakePeer(t, h.to)
-	w, ok := knock(t, h.conn, blob(h.to), nil).(*wire.Welcome)
+	w, ok := handshakeByHand(t, h.conn, blob(h.to), nil).(*wire.Welcome)
 	require.True(t, ok)
 	h.proof = w.Mac
 	h.in = want[evHello](t, h.s.events).in
@@ -34,7 +34,8 @@ func newHandmade(t *testing.T) *handmade {
 	return h
 }
 
-// resume asks for the session on another connection, with a change to the frame before its MAC and one after.
+// resume sends a Resume on another connection. before and after may alter the frame before and after its MAC is
+// computed.
 func (h *handmade) resume(t *testing.T, before, after func(*wire.Resume)) (net.Conn, wire.Frame) {
 	t.Helper()
 	c := fakePeer(t, h.to)
@@ -61,7 +62,7 @@ func (h *handmade) resume(t *testing.T, before, after func(*wire.Resume)) (net.C
 	return c, f2
 }
 
-// next reads the next frame that isn't a ping or a pong.
+// next reads the next frame other than Ping and Pong.
 func next(t *testing.T, c net.Conn) wire.Frame {
 	t.Helper()
 	for {
@@ -122,7 +123,7 @@ func TestResumeByHand(t *testing.T) {
 	c, f := h.resume(t, func(r *wire.Resume) { r.Got = 1 }, nil)
 	require.IsType(t, &wire.Resumed{}, f)
 	assert.Equal(t, uint64(1), f.(*wire.Resumed).Got)
-	assert.Equal(t, uint64(2), next(t, c).(*wire.Revoke).ID, "what was not got comes again")
+	assert.Equal(t, uint64(2), next(t, c).(*wire.Revoke).ID, "frames that were not received are sent again")
 	_, err := io.Copy(io.Discard, h.conn)
 	assert.NoError(t, err, "the old connection is closed")
 	require.NoError(t, wire.WriteFrame(c, &wire.Revoked{ID: 2}))
@@ -130,7 +131,7 @@ func TestResumeByHand(t *testing.T) {
 	assert.Equal(t, uint64(1), h.to.Stats().Resent)
 
 	_, f = h.resume(t, func(r *wire.Resume) { r.Got = 1 }, nil)
-	assert.Equal(t, wire.CodeBusy, f.(*wire.Reject).Code, "an overtaken try")
+	assert.Equal(t, wire.CodeBusy, f.(*wire.Reject).Code, "an outdated try")
 	_, f = h.resume(t, func(r *wire.Resume) { r.Try = 2 }, nil)
 	assert.Equal(t, wire.CodeSession, f.(*wire.Reject).Code, "fewer than were acknowledged")
 	h.in.Revoke(3, nil)
@@ -140,13 +141,13 @@ func TestResumeByHand(t *testing.T) {
 	assert.ErrorIs(t, want[evGone](t, h.s.events).err, ErrProtocol, "an impossible acknowledgement")
 }
 
-// What an initiator once wrote opens nothing again.
+// A replayed Resume does not resume the session.
 func TestReplayedResume(t *testing.T) {
-	r := newRailed(t, 1, minute)
+	r := newMultipath(t, 1, minute)
 	r.paths[0].cut()
 	r.works(t)
 	r.resumed(t, 1)
-	wrote := r.paths[0].wrote() // a Resume and what followed
+	wrote := r.paths[0].wrote() // a Resume and the frames after it
 	c := fakePeer(t, r.to)
 	_, err := wire.ReadFrame(c, 0)
 	require.NoError(t, err)
@@ -160,7 +161,7 @@ func TestReplayedResume(t *testing.T) {
 	assert.Equal(t, uint64(1), r.to.Stats().Resumed)
 }
 
-// Whoever answers at an address of the peer's without its token is not believed, and the true peer is found.
+// A process without the token that answers at an address of the peer is not trusted, and the true peer is found.
 func TestImpostorsDoNotResume(t *testing.T) {
 	challenge := func(c net.Conn) *wire.Resume {
 		_ = wire.WriteFrame(c, &wire.Challenge{Version: wire.Version})
@@ -182,17 +183,17 @@ func TestImpostorsDoNotResume(t *testing.T) {
 		"another service": func(c net.Conn) { _, _ = c.Write([]byte("220 mail.example ESMTP ready\r\n")) },
 		"closes at once":  func(net.Conn) {},
 		"says nothing": func(c net.Conn) {
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			_, _ = c.Read(make([]byte, 1))
 		},
 		"stops at the resume": func(c net.Conn) {
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			challenge(c)
 			_, _ = c.Read(make([]byte, 1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &railed{pair: &pair{i: newInitiator(), s: newTarget()}}
+			r := &multipath{pair: &pair{i: newInitiator(), s: newTarget()}}
 			timeout := func(c *Config) { c.PeerTimeout = 2 * time.Second }
 			r.to, r.from = listen(t, r.s, timeout), listen(t, newTarget(), timeout)
 			path := newProxy(t, r.to)
@@ -206,7 +207,7 @@ func TestImpostorsDoNotResume(t *testing.T) {
 	}
 }
 
-// A target that claims to have got what was never sent can't be one.
+// A target is refused if it claims to have received frames that were never sent.
 func TestResumedWithAnImpossibleCount(t *testing.T) {
 	i, token := newInitiator(), identity("evil")
 	from := listen(t, newTarget(), minute)
@@ -231,5 +232,5 @@ func TestResumedWithAnImpossibleCount(t *testing.T) {
 	want[evReady](t, i.events)
 	err := want[evLost](t, i.events).err
 	assert.ErrorIs(t, err, ErrProtocol)
-	assert.ErrorContains(t, err, "can't be")
+	assert.ErrorContains(t, err, "an impossible number")
 }

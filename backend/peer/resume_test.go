@@ -15,10 +15,10 @@ import (
 
 func minute(c *Config) { c.PeerTimeout = time.Minute }
 
-// A path that swallows everything is left after a third of PeerTimeout, with what it swallowed.
+// A path that drops all data is left after a third of PeerTimeout, and the dropped frames are sent again.
 func TestBlackHole(t *testing.T) {
 	const timeout = 1500 * time.Millisecond
-	r := newRailed(t, 2, func(c *Config) { c.PeerTimeout = timeout })
+	r := newMultipath(t, 2, func(c *Config) { c.PeerTimeout = timeout })
 	r.works(t)
 	r.paths[0].spoil(nil, true)
 	start := time.Now()
@@ -35,20 +35,20 @@ func TestBlackHole(t *testing.T) {
 			default:
 				require.Fail(t, "unexpected", "%v", e)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			require.Fail(t, "nothing came")
 		}
 	}
 	took := time.Since(start)
 	assert.Less(t, took, timeout*2/3)
-	assert.Greater(t, took, timeout/5, "not before it is uneasy")
+	assert.Greater(t, took, timeout/5, "not before the silence counts")
 	r.works(t)
 	assert.Equal(t, uint64(1), r.from.Stats().Resumed)
 }
 
-// With one address only, what broke is resumed over it.
+// With a single address, the session resumes over that address.
 func TestOneAddress(t *testing.T) {
-	r := newRailed(t, 1, minute)
+	r := newMultipath(t, 1, minute)
 	for k := range uint64(5) {
 		r.paths[0].cut()
 		r.works(t)
@@ -58,15 +58,15 @@ func TestOneAddress(t *testing.T) {
 
 func TestSuspect(t *testing.T) {
 	here, elsewhere := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
-	for name, suspect := range map[string]func(*railed){
-		"by the initiator":           func(r *railed) { r.out.Suspect(here, "link down") },
-		"by the initiator, any":      func(r *railed) { r.out.Suspect(netip.Addr{}, "link down") },
-		"by the initiator, 4 in 6":   func(r *railed) { r.out.Suspect(netip.MustParseAddr("::ffff:127.0.0.1"), "link down") },
-		"by the target":              func(r *railed) { r.in.Suspect(here, "link down") },
-		"by the target, any address": func(r *railed) { r.in.Suspect(netip.Addr{}, "link down") },
+	for name, suspect := range map[string]func(*multipath){
+		"by the initiator":           func(r *multipath) { r.out.Suspect(here, "link down") },
+		"by the initiator, any":      func(r *multipath) { r.out.Suspect(netip.Addr{}, "link down") },
+		"by the initiator, 4 in 6":   func(r *multipath) { r.out.Suspect(netip.MustParseAddr("::ffff:127.0.0.1"), "link down") },
+		"by the target":              func(r *multipath) { r.in.Suspect(here, "link down") },
+		"by the target, any address": func(r *multipath) { r.in.Suspect(netip.Addr{}, "link down") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRailed(t, 2, minute)
+			r := newMultipath(t, 2, minute)
 			r.out.Suspect(elsewhere, "link down")
 			r.in.Suspect(elsewhere, "link down")
 			r.works(t)
@@ -80,15 +80,15 @@ func TestSuspect(t *testing.T) {
 		})
 	}
 	t.Run("no other path", func(t *testing.T) {
-		r := newRailed(t, 2, minute)
+		r := newMultipath(t, 2, minute)
 		r.paths[1].close()
 		r.out.Suspect(here, "link down")
 		eventually(t, func() bool { return !r.out.searching() }, "given up")
 		r.works(t)
-		assert.Zero(t, r.from.Stats().Resumed, "the path that works stays")
+		assert.Zero(t, r.from.Stats().Resumed, "the working path stays")
 	})
 	t.Run("after the end", func(t *testing.T) {
-		r := newRailed(t, 1, minute)
+		r := newMultipath(t, 1, minute)
 		r.out.Close("enough")
 		r.out.Suspect(netip.Addr{}, "late")
 		want[evGone](t, r.s.events)
@@ -96,9 +96,9 @@ func TestSuspect(t *testing.T) {
 	})
 }
 
-// The target has ended the session, and its goodbye is lost.
+// The target has ended the session, and its Bye is lost.
 func TestEndedSessionIsNotResumed(t *testing.T) {
-	r := newRailed(t, 2, minute)
+	r := newMultipath(t, 2, minute)
 	r.in.stream.End(Lost, ErrOverflow, nil)
 	err := want[evLost](t, r.i.events).err
 	assert.ErrorIs(t, err, ErrDropped)
@@ -110,9 +110,9 @@ func TestEndedSessionIsNotResumed(t *testing.T) {
 	assert.Empty(t, r.i.events)
 }
 
-// A handler that is stuck doesn't hold the other path up, and what it was given doesn't come again.
+// A stuck handler does not delay the other path, and gets no frame twice.
 func TestResumeBehindAStuckHandler(t *testing.T) {
-	r := newRailed(t, 2, minute)
+	r := newMultipath(t, 2, minute)
 	entered, release := make(chan struct{}, 2), make(chan struct{})
 	r.s.fence = func(f wire.Fence) (wire.Fenced, error) {
 		entered <- struct{}{}
@@ -132,10 +132,10 @@ func TestResumeBehindAStuckHandler(t *testing.T) {
 	assert.Empty(t, entered)
 }
 
-// Everything breaks at once: each session of many finds its way.
+// All connections break at once: each of many sessions finds another path.
 func TestManySessionsResume(t *testing.T) {
 	const n = 200
-	r := newRailed(t, 2, minute)
+	r := newMultipath(t, 2, minute)
 	b := r.out.Peer()
 	others := make([]*initiator, n)
 	outs := make([]*Out, n)
@@ -154,7 +154,7 @@ func TestManySessionsResume(t *testing.T) {
 	assert.Empty(t, r.s.events)
 	assert.Zero(t, r.from.Stats().Lost)
 	r.paths[1].spoil(nil, true)
-	r.paths[1].cut() // they all search when the node closes
+	r.paths[1].cut() // all sessions search when the node closes
 	start := time.Now()
 	r.from.Close()
 	assert.Less(t, time.Since(start), time.Second)
@@ -162,7 +162,7 @@ func TestManySessionsResume(t *testing.T) {
 }
 
 func TestCloseWhileResuming(t *testing.T) {
-	r := newRailed(t, 2, minute)
+	r := newMultipath(t, 2, minute)
 	for _, p := range r.paths {
 		p.spoil(nil, true)
 	}
@@ -177,7 +177,8 @@ func TestCloseWhileResuming(t *testing.T) {
 	want[evGone](t, r.s.events)
 }
 
-// What waits for an acknowledgement stays far below the limit, and goes with the heartbeat at the latest.
+// The memory of unacknowledged frames stays far below the limit, and is released with the next heartbeat at the
+// latest.
 func TestKeptFramesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipes(t, Config{QueueLimit: 1 << 20, PeerTimeout: 4 * time.Second})
@@ -193,7 +194,7 @@ func TestKeptFramesAreBounded(t *testing.T) {
 	})
 }
 
-// where gives the address that the session's connection leads to.
+// where returns the address that the session's connection leads to.
 func (o *Out) where() (at netip.AddrPort) {
 	o.stream.Do(func(l stream.Locked) { at = l.At() })
 	return at

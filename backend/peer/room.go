@@ -12,37 +12,38 @@ import (
 	"gorail/backend/wire"
 )
 
-// searchEvery is how often a session that may give way is looked for: newcomers at the bound must cost little.
+// searchEvery is the shortest interval between searches for a session to end: new connections above the bound must
+// cost little.
 const searchEvery = 10 * time.Millisecond
 
-// registry knows the sessions of a node, and bounds those that it serves, by source and by the bytes of their frames.
+// registry has the sessions of a node. It bounds the inbound sessions, by source and by the bytes of their frames.
 type registry struct {
 	*base
 
-	mu       sync.Mutex
-	closed   bool
-	all      map[*stream.Stream]struct{}
-	served   map[sessionKey]*In            // those that may be resumed
-	places   map[*stream.Stream]netip.Addr // of sessions that we serve, by where they come from
-	sources  map[netip.Addr]int            // how many of these
-	searched time.Time                     // when a session that gives way was looked for last
-	shedding bool                          // sessions that hold too much are being looked for,
-	again    bool                          // and shed was called since
+	mu         sync.Mutex
+	closed     bool
+	all        map[*stream.Stream]struct{}
+	served     map[sessionKey]*In            // inbound sessions that can be resumed
+	places     map[*stream.Stream]netip.Addr // inbound sessions, with their source
+	sources    map[netip.Addr]int            // number of inbound sessions of each source
+	lastSearch time.Time                     // last search for a session to end
+	shedding   bool                          // shedAll is running,
+	shedAgain  bool                          // and shed was called since its last look
 }
 
-// sessionKey is how an initiator names its session.
+// sessionKey identifies an inbound session, by the initiator's numbers.
 type sessionKey struct {
 	engine  wire.EngineID
 	session uint64
 }
 
-// newRegistry needs its base before its first session.
+// newRegistry makes a registry. The caller sets its base before the first session.
 func newRegistry() *registry {
 	return &registry{all: make(map[*stream.Stream]struct{}), served: make(map[sessionKey]*In),
 		places: make(map[*stream.Stream]netip.Addr), sources: make(map[netip.Addr]int)}
 }
 
-// add makes a session known to close; false when that was called.
+// add adds a session. It returns false after close.
 func (r *registry) add(s *stream.Stream) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +54,7 @@ func (r *registry) add(s *stream.Stream) bool {
 	return true
 }
 
-// remove forgets a session, and gives its place back.
+// remove removes a session and frees its place.
 func (r *registry) remove(s *stream.Stream) {
 	s.Release()
 	r.mu.Lock()
@@ -69,7 +70,7 @@ func (r *registry) remove(s *stream.Stream) {
 	}
 }
 
-// close takes no more sessions, and gives those that there are.
+// close stops adding sessions, and returns the existing ones.
 func (r *registry) close() []*stream.Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +78,7 @@ func (r *registry) close() []*stream.Stream {
 	return slices.Collect(maps.Keys(r.all))
 }
 
-// sizes counts the sessions of each direction.
+// sizes returns the number of sessions of each direction.
 func (r *registry) sizes() (in, out uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,14 +92,14 @@ func (r *registry) sizes() (in, out uint64) {
 	return in, out
 }
 
-// enlist makes a session one that can be resumed.
-func (r *registry) enlist(in *In) {
+// addServed makes a session resumable.
+func (r *registry) addServed(in *In) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.served[sessionKey{in.engine, in.id}] = in
 }
 
-func (r *registry) dismiss(in *In) {
+func (r *registry) removeServed(in *In) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if key := (sessionKey{in.engine, in.id}); r.served[key] == in {
@@ -106,15 +107,15 @@ func (r *registry) dismiss(in *In) {
 	}
 }
 
-// find is the session that an initiator names; nil: there is none.
+// find returns the session that an initiator names, or nil.
 func (r *registry) find(key sessionKey) *In {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.served[key]
 }
 
-// place counts one more session that we serve. At a bound the session whose peer is silent for longest gives way, if that
-// peer has missed its heartbeats; the newcomer is told to come back.
+// place counts one more inbound session. At a bound it returns a busy error for the new initiator, which tries again.
+// It then also ends the session with the longest silent peer, if that peer has missed its heartbeats.
 func (r *registry) place(s *stream.Stream, source netip.Addr) *RejectError {
 	r.mu.Lock()
 	all, same := len(r.places), r.sources[source]
@@ -140,13 +141,13 @@ func busyBy(count int, what, option string) *RejectError {
 	return &RejectError{Code: wire.CodeBusy, Text: fmt.Sprintf("%d %s already (option %s)", count, what, option)}
 }
 
-// makeRoom is Node.MakeRoom.
+// makeRoom implements Node.MakeRoom.
 func (r *registry) makeRoom(source netip.Addr) {
 	now := time.Now()
 	r.mu.Lock()
-	soon := now.Sub(r.searched) < searchEvery
+	soon := now.Sub(r.lastSearch) < searchEvery
 	if !soon {
-		r.searched = now
+		r.lastSearch = now
 	}
 	r.mu.Unlock()
 	if soon {
@@ -165,25 +166,25 @@ func (r *registry) makeRoom(source netip.Addr) {
 	if silent == nil || longest <= r.cfg.heartbeat() {
 		return
 	}
-	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and others need its place (options max_sessions, max_sessions_per_source, max_endpoints)",
+	silent.End(Lost, fmt.Errorf("%w: %s: silent for %v, and another session needs the place (options max_sessions, max_sessions_per_source, max_endpoints)",
 		ErrSilent, silent.Peer(), longest.Round(time.Millisecond)), nil)
 }
 
-// serving are the sessions with initiators, and where they come from.
+// serving returns the inbound sessions and their sources.
 func (r *registry) serving() map[*stream.Stream]netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.places)
 }
 
-// shed has sessions ended, those that hold the most bytes of frames first, until all that we serve hold no more than Config.Memory. It may
-// be called at any time, and does not wait.
+// shed starts to end sessions, those with the most bytes of frames first, until all inbound sessions hold at most
+// Config.Memory. It may be called at any time, and does not wait.
 func (r *registry) shed() {
 	if r.env.Held.Load() <= int64(r.cfg.Memory) {
 		return
 	}
 	r.mu.Lock()
-	r.again = true
+	r.shedAgain = true
 	busy := r.shedding
 	r.shedding = true
 	r.mu.Unlock()
@@ -192,24 +193,26 @@ func (r *registry) shed() {
 	}
 }
 
-// shedAll is the goroutine of shed. It looks once more for every call that came while it looked.
+// shedAll is the goroutine of shed. It looks again after every call of shed that came meanwhile.
 func (r *registry) shedAll() {
-	for r.called() {
+	for r.shedRequested() {
 		for r.shedOne() {
 		}
 	}
 }
 
-// called says that shed was called since the last look. If not, shedAll ends: the next call starts it again.
-func (r *registry) called() (again bool) {
+// shedRequested reports whether shed was called since the last look. If not, shedAll ends, and the next call starts
+// it again.
+func (r *registry) shedRequested() (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	again, r.again = r.again, false
+	again, r.shedAgain = r.shedAgain, false
 	r.shedding = again
 	return again
 }
 
-// shedOne ends a session; false: the rest fits. Sessions that are over do not count: they give back what they hold.
+// shedOne ends one session. It returns false if the others fit. Ended sessions do not count, because they release
+// their memory.
 func (r *registry) shedOne() bool {
 	var worst *stream.Stream
 	most, all := 0, 0
@@ -227,7 +230,7 @@ func (r *registry) shedOne() bool {
 		return false
 	}
 	r.env.Count.Overflows.Add(1)
-	worst.End(Lost, fmt.Errorf("%w: %s: its frames take %d MiB, and those of all peers more than %d MiB (option control_memory)",
+	worst.End(Lost, fmt.Errorf("%w: %s: the frames of this session take %d MiB, and those of all sessions more than %d MiB (option control_memory)",
 		ErrOverflow, worst.Peer(), most>>20, r.cfg.Memory>>20), nil)
 	return true
 }

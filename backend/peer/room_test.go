@@ -13,7 +13,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// At the bound of sessions a newcomer is told to come back, unless a peer is silent: then the session that is silent for longest gives way.
+// At the bound of sessions a new initiator is refused as busy, unless a peer is silent: then the session with the
+// longest silent peer ends.
 func TestMaxSessions(t *testing.T) {
 	s := newTarget()
 	to := listen(t, s, func(c *Config) { c.MaxSessions, c.PeerTimeout = 2, 200*time.Millisecond })
@@ -24,27 +25,27 @@ func TestMaxSessions(t *testing.T) {
 	other.connect(t)
 
 	c := fakePeer(t, to)
-	r, ok := knock(t, c, blob(to), nil).(*wire.Reject)
+	r, ok := handshakeByHand(t, c, blob(to), nil).(*wire.Reject)
 	require.True(t, ok)
 	assert.Equal(t, wire.CodeBusy, r.Code)
 	assert.Contains(t, r.Text, "max_sessions")
 
 	other.out.Close("going")
 	assert.Same(t, other.in, want[evGone](t, s.events).in)
-	mute := fakePeer(t, to) // it says nothing more; its kernel answers for it
-	require.IsType(t, &wire.Welcome{}, knock(t, mute, blob(to), nil))
+	mute := fakePeer(t, to) // silent from now on; its kernel still acknowledges
+	require.IsType(t, &wire.Welcome{}, handshakeByHand(t, mute, blob(to), nil))
 	silent := want[evHello](t, s.events).in
 	next := newInitiator()
-	from.Dial(blob(to), 0, next) // tries until there is room
+	from.Dial(blob(to), 0, next) // retries until there is room
 	want[evOffers](t, next.events)
 	var gone evGone
-	for range 2 { // the newcomer's Hello and the end of the silent one, in any order
+	for range 2 { // the new Hello and the end of the silent session, in any order
 		select {
 		case e := <-s.events:
 			if g, ok := e.(evGone); ok {
 				gone = g
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("nothing came")
 		}
 	}
@@ -55,7 +56,7 @@ func TestMaxSessions(t *testing.T) {
 	assert.Equal(t, Ready, live.out.State())
 }
 
-// heldBy makes sessions that we serve, each of which holds so many bytes of frames, and of which the shedder has not heard.
+// heldBy makes inbound sessions that hold the given bytes of frames, without a call of shed.
 func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
 	t.Helper()
 	shed := n.env.Shed
@@ -70,7 +71,7 @@ func heldBy(t *testing.T, n *Node, bytes ...int) (held []*stream.Stream) {
 	return held
 }
 
-// over says which sessions have ended.
+// over reports which sessions have ended.
 func over(sessions []*stream.Stream) (over []bool) {
 	for _, s := range sessions {
 		over = append(over, s.State().Over())
@@ -78,7 +79,7 @@ func over(sessions []*stream.Stream) (over []bool) {
 	return over
 }
 
-// Sessions end until the rest fits, however seldom the shedder is called.
+// Sessions end until the rest fits, even if shed is called only once.
 func TestShedsAllThatIsTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Memory: 100 << 10}, newTarget())
@@ -92,33 +93,33 @@ func TestShedsAllThatIsTooMuch(t *testing.T) {
 	})
 }
 
-// What an ended session has yet to give back costs no other session its place.
+// Memory that an ended session has not released yet does not end another session.
 func TestShedsNoMoreThanIsTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Memory: 100 << 10}, newTarget())
 		defer n.Close()
 		held := heldBy(t, n, 60<<10, 30<<10)
-		n.env.Held.Add(80 << 10) // of one whose reader has not noticed its end
+		n.env.Held.Add(80 << 10) // of a session whose reader has not noticed its end
 		n.sessions.shed()
 		synctest.Wait()
 		assert.Equal(t, []bool{false, false}, over(held))
 	})
 }
 
-// A call that comes while the shedder looks makes it look once more, also when it has just found nothing.
+// A call of shed during a look causes another look, also if the look has just found nothing.
 func TestShedForgetsNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(Config{Memory: 100 << 10}, newTarget())
 		defer n.Close()
 		r := n.sessions
-		r.again, r.shedding = true, true // as shed does that starts the shedder,
-		require.True(t, r.called())
-		require.False(t, r.shedOne()) // which finds nothing
+		r.shedAgain, r.shedding = true, true // as the first call of shed sets them,
+		require.True(t, r.shedRequested())
+		require.False(t, r.shedOne()) // and its look finds nothing
 		held := heldBy(t, n, 80<<10, 82<<10)
 		r.shed()
 		synctest.Wait()
 		assert.Equal(t, []bool{false, false}, over(held), "there is no second one")
-		r.shedAll() // the first goes on
+		r.shedAll() // the first call continues
 		assert.Equal(t, []bool{false, true}, over(held))
 		assert.False(t, r.shedding)
 	})

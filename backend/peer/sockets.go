@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialTCP connects. To a loopback address it goes from a loopback address.
+// dialTCP connects to an address. It connects to a loopback address from a loopback address.
 func dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	d := net.Dialer{KeepAlive: -1}
 	if ip := to.Addr(); ip.IsLoopback() {
@@ -24,7 +24,8 @@ func dialTCP(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", to.String()) // TCP_NODELAY is Go's default
 }
 
-// freeBind lets a socket be bound to an address that the host does not have yet. Implements IP_FREEBIND, IPV6_FREEBIND.
+// freeBind allows a socket to bind to an address that the host does not have yet. Implements IP_FREEBIND,
+// IPV6_FREEBIND.
 func freeBind(network, _ string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_FREEBIND
 	if strings.HasSuffix(network, "6") {
@@ -37,14 +38,14 @@ func freeBind(network, _ string, c syscall.RawConn) error {
 	return set
 }
 
-// Descriptors keeps sockets from children of fork: a child that holds our connections would hide our death from peers.
-// Release comes before the descriptor is closed. Safe for concurrent use.
+// Descriptors keeps sockets from children of fork: a child that holds our connections would hide our death from
+// peers. Release comes before the descriptor is closed. It is safe for concurrent use.
 type Descriptors interface {
 	Hold(fd int)
 	Release(fd int)
 }
 
-// hold enters a socket; release, which may be called again, takes it out. d may be nil.
+// hold adds a socket to d. release removes it, and may be called repeatedly. d may be nil.
 func hold(d Descriptors, c syscall.Conn) (release func()) {
 	raw, err := c.SyscallConn()
 	if d == nil || err != nil {
@@ -74,7 +75,8 @@ func (c *heldConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// held makes a connection one that children of fork close. Others than TCP, as tests have, are left alone.
+// held makes a TCP connection one that children of fork close. Other connections, as in tests, are returned
+// unchanged.
 func held(d Descriptors, c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {
 		return &heldConn{t, hold(d, t)}
@@ -82,7 +84,7 @@ func held(d Descriptors, c net.Conn) net.Conn {
 	return c
 }
 
-// heldListener is the same of a listener.
+// heldListener is a listener that children of fork close.
 type heldListener struct {
 	net.Listener
 	release func()

@@ -6,9 +6,9 @@ import (
 	"gorail/backend/peer/stream"
 )
 
-// Stats is a snapshot of a node's counters. All but In, Out and HalfOpen only grow.
+// Stats is a snapshot of a node's counters. In, Out and HalfOpen are current numbers; the others never decrease.
 type Stats struct {
-	In, Out, HalfOpen uint64 // now: sessions of each direction, handshakes of unproved connections
+	In, Out, HalfOpen uint64 // sessions of each direction, handshakes of unauthenticated connections
 
 	AcceptStats
 	SessionStats
@@ -17,43 +17,43 @@ type Stats struct {
 
 // AcceptStats count the handshakes of a target.
 type AcceptStats struct {
-	Accepted     uint64 // handshakes that ended well, as the target
-	Refused      uint64 // Hello refused by the TargetHandler
+	Accepted     uint64 // sessions accepted as the target
+	Refused      uint64 // authenticated Hellos refused by the TargetHandler or by a bound of sessions
 	BadToken     uint64 // wrong MAC
-	BadFrame     uint64 // not our protocol, or broken off before the Hello
+	BadFrame     uint64 // not our protocol, or closed before the Hello
 	BadVersion   uint64 // another version of the protocol
-	WrongEngine  uint64 // meant an engine that was here before
+	WrongEngine  uint64 // the Hello named another engine, for example one before a restart
 	TimedOut     uint64 // handshakes that took too long
-	MadeRoom     uint64 // handshakes of unproved connections that were thrown out for others
-	AcceptErrors uint64 // accept failed: out of descriptors, for one
+	MadeRoom     uint64 // handshakes of unauthenticated connections that were evicted
+	AcceptErrors uint64 // accept failed, for example without descriptors
 }
 
-// SessionStats count beginnings and ends of sessions, and of their connections.
+// SessionStats count the beginnings and ends of sessions and of their connections.
 type SessionStats struct {
 	Dialed      uint64 // sessions begun as the initiator
-	Established uint64 // of these, the ones that became ready
-	Resumed     uint64 // connections of both directions that took the place of another in their session
-	Resent      uint64 // frames that were sent again for it
-	BadResume   uint64 // resumes refused, as the target: unknown session, wrong proof, a number that can't be
+	Established uint64 // of these, sessions that became ready
+	Resumed     uint64 // connections, of both directions, that replaced another one in their session
+	Resent      uint64 // frames that were sent again after such a replacement
+	BadResume   uint64 // resumes refused as the target: unknown session, wrong proof, impossible count
 	Lost        uint64 // sessions of both directions that ended in Lost
 	Closed      uint64 // and in Closed
-	Overflows   uint64 // of the lost ones, those whose queue was full
-	Stuck       uint64 // goroutines that were in a handler when Close gave up waiting
+	Overflows   uint64 // sessions that ended because a limit of queued frames was exceeded
+	Stuck       uint64 // goroutines whose handler still ran when Close stopped waiting
 }
 
-// FrameStats count what sessions that are ready send and receive.
+// FrameStats count the frames of ready sessions.
 type FrameStats struct {
 	FramesSent, FramesReceived uint64
 	BytesSent                  uint64
 }
 
-// counters are those that a node counts itself; its streams have others.
+// counters are the node's own counters; the streams have others.
 type counters struct {
 	accepted, refused, badToken, badFrame, badVersion, wrongEngine, timedOut, madeRoom, acceptErrors atomic.Uint64
 	dialed, established, badResume, lost, closed, stuck                                              atomic.Uint64
 }
 
-// read gives all but what is now.
+// read returns all counters, without the current numbers.
 func (c *counters) read(s *stream.Counters) Stats {
 	return Stats{
 		AcceptStats: AcceptStats{

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The names in stats_file: who reads them knows nothing of how Stats is cut.
+// The names in stats_file do not depend on how Stats is divided into structures.
 func TestStatsNames(t *testing.T) {
 	b, err := json.Marshal(Stats{})
 	require.NoError(t, err)

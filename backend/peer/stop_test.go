@@ -20,11 +20,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// childEnv makes the test binary a target in a process of its own, with the PeerTimeout that it holds.
+// childEnv makes the test binary a target in its own process, with the variable's value as PeerTimeout.
 const childEnv = "GORAIL_TEST_PEER_TIMEOUT"
 
-// stoppable is the child: it serves until its standard input ends.
-func stoppable() bool {
+// runChild is the child: it serves until its standard input ends.
+func runChild() bool {
 	timeout, err := time.ParseDuration(os.Getenv(childEnv))
 	if err != nil {
 		return false
@@ -41,14 +41,14 @@ func stoppable() bool {
 	}
 	fmt.Println(hex.EncodeToString(b))
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		fmt.Println(bequeath())
+		fmt.Println(startHolder())
 	}
 	n.Close()
 	return true
 }
 
-// bequeath starts a process that holds all of our sockets, and gives its number.
-func bequeath() int {
+// startHolder starts a process that inherits all of our sockets, and returns its pid.
+func startHolder() int {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		panic(err)
@@ -66,7 +66,7 @@ func bequeath() int {
 	return cmd.Process.Pid
 }
 
-// visible lets the child and us see each other's process.
+// visible lets the child and this process see each other.
 func visible(c *Config) { c.Identity.Process = Self() }
 
 // child is a ready session with a target in another process.
@@ -108,7 +108,7 @@ func startChild(t *testing.T, ours, theirs time.Duration, change ...func(*Config
 	return c
 }
 
-// stop stops the child for a time, or for good when that is 0.
+// stop stops the child for a time, or for good if d is 0.
 func (c *child) stop(t *testing.T, d time.Duration) {
 	t.Helper()
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
@@ -130,14 +130,14 @@ func TestPeerStoppedForLessThanTheTimeout(t *testing.T) {
 	c.answers(t)
 }
 
-// A process that was itself stopped for longer than its own timeout doesn't blame its peer for the silence.
+// A process that was stopped for longer than its own timeout does not blame its peer for the silence.
 func TestSelfStoppedForMoreThanTheTimeout(t *testing.T) {
 	c := startChild(t, time.Minute, 300*time.Millisecond)
 	c.stop(t, time.Second)
 	c.answers(t)
 }
 
-// A process that stands still is not dead, however long: its kernel acknowledges what it is sent.
+// A stopped process is not dead, however long it is stopped: its kernel acknowledges our pings.
 func TestPeerStoppedForMoreThanTheTimeout(t *testing.T) {
 	for name, theirs := range map[string]time.Duration{"both_would_time_out": 300 * time.Millisecond, "we_alone": time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestPeerStoppedForMoreThanTheTimeout(t *testing.T) {
 	}
 }
 
-// The same by the process alone, where nothing is known of the connection.
+// The same with the visible process as the only sign of life.
 func TestPeerStoppedAndVisible(t *testing.T) {
 	c := startChild(t, 300*time.Millisecond, 300*time.Millisecond, visible, func(c *Config) { c.acks = noAcks })
 	c.stop(t, 2*time.Second)
@@ -166,7 +166,7 @@ func TestPeerKilled(t *testing.T) {
 	assert.ErrorContains(t, err, "its process is gone")
 }
 
-// A child of the peer's that holds all of its sockets does not hide the peer's death.
+// A child that holds all sockets of the peer does not hide the peer's death.
 func TestPeerKilledBehindItsChild(t *testing.T) {
 	c := startChild(t, time.Minute, time.Minute, visible)
 	_, err := fmt.Fprintln(c.stdin, "fork")
@@ -186,14 +186,14 @@ func TestPeerKilledBehindItsChild(t *testing.T) {
 	require.NoError(t, syscall.Kill(pid, 0), "its child lives")
 }
 
-// The number of a process that has ended may be another's: its start time tells them apart.
+// The pid of a process that has ended may be another's: the start time distinguishes the two.
 func TestProcessNumberUsedAgain(t *testing.T) {
 	s := newTarget()
 	to, from := listen(t, s), listen(t, newTarget())
 	from.cfg.Identity.Process = wire.Process{PID: 1, NS: Self().NS, Start: 1}
 	b := blob(to)
 	b.Process = Self()
-	b.Process.Start-- // one that was here before us
+	b.Process.Start-- // a process that had the pid before us
 	i := newInitiator()
 	from.Dial(b, 0, i)
 	err := want[evLost](t, i.events).err

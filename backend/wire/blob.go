@@ -8,7 +8,8 @@ import (
 	"net/netip"
 )
 
-// A blob is: 'G' 'R', a letter for the kind, the version, CBOR, CRC-32C (big endian) of all before it.
+// A blob is: 'G' 'R', one letter for its kind, the version, CBOR, and the CRC-32C (big endian) of all bytes before
+// the checksum.
 const (
 	kindConn   = 'C'
 	kindRegion = 'M'
@@ -18,19 +19,20 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// RailOffer is one rail in a connection blob: enough to pair rails, nothing that changes.
+// RailOffer is one rail in a connection blob. It has the constant facts that both sides need to pair their rails.
 type RailOffer struct {
 	_        struct{} `cbor:",toarray"`
-	Index    uint8    // the engine's own number of the rail
+	Index    uint8    // the engine's own rail number
 	Fabric   string   // as provider.Device
 	Subnet   string   // as provider.Device
 	Name     string   // as provider.Device
 	Loopback bool     // reachable only from the same network namespace
 	Mbps     uint64   // 0 = unknown
-	Proof    []byte   // of provider.Prover; empty for others
+	Proof    []byte   // from provider.Prover; empty for other providers
 }
 
-// ConnBlob is what an engine tells its peers through NIXL's metadata. It doesn't change in the engine's life.
+// ConnBlob is the blob that an engine gives to its peers through NIXL's metadata. It stays the same for the engine's
+// life.
 type ConnBlob struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32   // set by Encode
@@ -42,19 +44,20 @@ type ConnBlob struct {
 	Token   Token
 	Control []string // "ip:port", best first
 	Rails   []RailOffer
-	Slice   uint64 // regions of more bytes are registered as several, see Range.Slices; 0 = none is
-	Links   uint8  // most links that it wants on a pair of rails, 1 and more
+	Slice   uint64 // larger regions are registered as several slices, see Range.Slices; 0 = never
+	Links   uint8  // the most links that the engine wants on one pair of rails, at least 1
 }
 
-// Process names a process among all that a host ever runs: a number alone is used again.
+// Process names a process uniquely among all processes that a host ever runs. A PID alone is not unique, because the
+// host reuses it.
 type Process struct {
 	_     struct{} `cbor:",toarray"`
-	PID   uint32   // as seen in its pid namespace; 0 = unknown
+	PID   uint32   // in its own pid namespace; 0 = unknown
 	NS    uint64   // inode of its pid namespace
 	Start uint64   // clock ticks since boot, field 22 of /proc/PID/stat
 }
 
-// RegionBlob is the public part of a registration: it names the range and nothing that changes.
+// RegionBlob is the public part of a registration. It names the memory range and holds only constant facts.
 type RegionBlob struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32   // set by Encode
@@ -65,13 +68,15 @@ type RegionBlob struct {
 	Mem     int32 // nixl_mem_t
 }
 
-// Encode gives the blob's bytes: the same for the same fields. ErrLimit or ErrFormat for fields that DecodeConn would refuse.
+// Encode returns the blob's bytes; equal fields give equal bytes. It returns ErrLimit or ErrFormat for fields that
+// DecodeConn would refuse.
 func (b ConnBlob) Encode() ([]byte, error) {
 	b.Version = Version
 	return seal(kindConn, &b)
 }
 
-// DecodeConn reads a connection blob. ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
+// DecodeConn decodes a connection blob. It returns ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or
+// ErrLimit.
 func DecodeConn(data []byte) (ConnBlob, error) {
 	var b ConnBlob
 	if err := open(kindConn, data, &b); err != nil {
@@ -80,13 +85,13 @@ func DecodeConn(data []byte) (ConnBlob, error) {
 	return b, nil
 }
 
-// Encode gives the blob's bytes, a pure function of the fields.
+// Encode returns the blob's bytes; equal fields give equal bytes.
 func (b RegionBlob) Encode() ([]byte, error) {
 	b.Version = Version
 	return seal(kindRegion, &b)
 }
 
-// DecodeRegion reads a region blob. ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
+// DecodeRegion decodes a region blob. It returns ErrForeign, ErrKind, ErrCorrupt, ErrVersion, ErrFormat or ErrLimit.
 func DecodeRegion(data []byte) (RegionBlob, error) {
 	var b RegionBlob
 	if err := open(kindRegion, data, &b); err != nil {
@@ -97,7 +102,7 @@ func DecodeRegion(data []byte) (RegionBlob, error) {
 
 func (b *ConnBlob) check() error {
 	if b.Version != Version {
-		return fmt.Errorf("%w: %d, here %d", ErrVersion, b.Version, Version)
+		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, b.Version, Version)
 	}
 	err := firstError(limit("agent name", len(b.Agent), MaxName), limit("boot id", len(b.Boot), MaxText),
 		limit("control addresses", len(b.Control), MaxControl), limit("rails", len(b.Rails), MaxRails))
@@ -132,7 +137,7 @@ func (b *ConnBlob) check() error {
 
 func (b *RegionBlob) check() error {
 	if b.Version != Version {
-		return fmt.Errorf("%w: %d, here %d", ErrVersion, b.Version, Version)
+		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, b.Version, Version)
 	}
 	if b.Addr+b.Len < b.Addr {
 		return fmt.Errorf("%w: %d bytes at %#x run past the end of the address space", ErrFormat, b.Len, b.Addr)
@@ -140,7 +145,7 @@ func (b *RegionBlob) check() error {
 	return nil
 }
 
-// seal frames an encoded blob.
+// seal adds the magic, the kind, the version and the checksum to an encoded blob.
 func seal(kind byte, v checked) ([]byte, error) {
 	body, err := marshal(v)
 	if err != nil {
@@ -153,7 +158,8 @@ func seal(kind byte, v checked) ([]byte, error) {
 	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out, castagnoli)), nil
 }
 
-// open checks a blob's frame and decodes it. The checksum comes before the version, so that a flipped bit is called that.
+// open checks a blob's magic, version and checksum, and decodes the blob. The checksum is checked before the version,
+// so that a flipped bit is reported as ErrCorrupt.
 func open(kind byte, data []byte, v checked) error {
 	if foreign(data) {
 		return ErrForeign
@@ -172,12 +178,13 @@ func open(kind byte, data []byte, v checked) error {
 		return fmt.Errorf("%w: starts with %q", ErrKind, data[:3])
 	}
 	if data[3] != Version {
-		return fmt.Errorf("%w: %d, here %d", ErrVersion, data[3], Version)
+		return fmt.Errorf("%w: blob version %d, here %d", ErrVersion, data[3], Version)
 	}
 	return unmarshal(body[headLen:], v)
 }
 
-// foreign tells another backend's blob from a damaged one of ours: more than one bit of the start is wrong.
+// foreign distinguishes another backend's blob from a damaged blob of ours: a foreign one differs by more than one
+// bit in its first two bytes.
 func foreign(data []byte) bool {
 	return len(data) >= 2 && bits.OnesCount8(data[0]^'G')+bits.OnesCount8(data[1]^'R') > 1
 }

@@ -39,7 +39,7 @@ func TestRegionIsPure(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// TestEveryBitCounts flips each bit of both blobs, cuts them at every length, and appends to them.
+// TestEveryBitCounts flips each bit of both blobs, cuts the blobs at every length, and appends bytes to them.
 func TestEveryBitCounts(t *testing.T) {
 	conn, err := sampleConn().Encode()
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestEveryBitCounts(t *testing.T) {
 	}
 }
 
-// resum gives a blob with body and version of our choice and the right checksum.
+// resum builds a blob with a chosen body and version, and the right checksum.
 func resum(head string, body []byte) []byte {
 	out := append([]byte(head), body...)
 	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
@@ -95,7 +95,7 @@ func TestBlobErrors(t *testing.T) {
 	assert.ErrorIs(t, err, ErrLimit)
 }
 
-// TestForeign: another backend's blob, of any length, is called that; a damaged one of ours is not.
+// TestForeign: another backend's blob of any length is reported as ErrForeign; a damaged blob of ours is not.
 func TestForeign(t *testing.T) {
 	for _, blob := range []string{"{}", "127.0.0.1:4711", "\x00\x01\xfe\x7f", strings.Repeat("u", MaxBlob+1)} {
 		_, err := DecodeConn([]byte(blob))

@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// A frame's version is for the reader's own policy (answer with a Reject), so the checks below leave it alone.
+// The checks below ignore a frame's version: the reader decides about versions, and answers with a Reject.
 
 func (*Challenge) check() error { return nil }
 func (*Revoked) check() error   { return nil }
@@ -75,7 +75,7 @@ func checkHave(have []uint16) error {
 	last := uint16(0)
 	for _, d := range have {
 		if d <= last {
-			return fmt.Errorf("%w: notifications behind the next one: %d after %d", ErrFormat, d, last)
+			return fmt.Errorf("%w: notification distances are not ascending: %d after %d", ErrFormat, d, last)
 		}
 		last = d
 	}

@@ -8,13 +8,15 @@ import (
 	"io"
 )
 
-// A frame is: length of the body (u32, big endian), type (u8), body (CBOR).
+// A frame is: the length of the body (u32, big endian), the type (u8), the body (CBOR).
 const frameHead = 5
 
-// HandshakeLimit is enough for every frame up to Welcome; use it with ReadFrame before the other side has proved itself.
+// HandshakeLimit is enough for every frame up to and including Welcome. Use it with ReadFrame until the other side is
+// authenticated.
 const HandshakeLimit = 128 << 10
 
-// AppendFrame appends a whole frame to dst. ErrLimit or ErrFormat for one that ReadFrame would refuse; dst is unchanged then.
+// AppendFrame appends a whole frame to dst. It returns ErrLimit or ErrFormat, with dst unchanged, for a frame that
+// ReadFrame would refuse.
 func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	body, err := marshal(f)
 	if err == nil {
@@ -28,7 +30,7 @@ func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	return append(dst, body...), nil
 }
 
-// WriteFrame writes a whole frame with one Write; writers on one connection take turns by the caller's lock.
+// WriteFrame writes a whole frame with one call of Write. The caller's lock serializes the writers of one connection.
 func WriteFrame(w io.Writer, f Frame) error {
 	out, err := AppendFrame(nil, f)
 	if err != nil {
@@ -38,9 +40,10 @@ func WriteFrame(w io.Writer, f Frame) error {
 	return err
 }
 
-// ReadFrame reads one frame of at most max bytes of body (0 or above MaxBody: MaxBody), and no byte beyond it. Memory grows with what has arrived, not
-// with what the header claims. io.EOF between frames, io.ErrUnexpectedEOF within one; ErrLimit, ErrKind or ErrFormat for
-// a bad one, after which the stream is of no more use.
+// ReadFrame reads exactly one frame, with at most max bytes of body; max = 0 or above MaxBody means MaxBody. Memory
+// grows with the bytes that have arrived, and not with the length in the header. It returns io.EOF between frames,
+// and io.ErrUnexpectedEOF within a frame. It returns ErrLimit, ErrKind or ErrFormat for a bad frame; the stream is
+// unusable afterwards.
 func ReadFrame(r io.Reader, max int) (Frame, error) {
 	if max <= 0 || max > MaxBody {
 		max = MaxBody

@@ -127,14 +127,14 @@ func TestNumbered(t *testing.T) {
 		TypeRingReq: true, TypeRing: true, TypeCopy: true, TypeCopied: true, TypeDrain: true, TypeDrained: true}
 	for _, f := range sampleFrames() {
 		switch f.Type() {
-		case TypeChallenge, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // not asked about
+		case TypeChallenge, TypeHello, TypeWelcome, TypeReject, TypeResume, TypeResumed: // frames of the handshake do not count
 		default:
 			assert.Equal(t, numbered[f.Type()], Numbered(f), f.Type())
 		}
 	}
 }
 
-// TestStageLimits: what a peer offers or asks for in staging is bounded.
+// TestStageLimits: the decoder bounds the numbers that a peer offers or asks for in staging.
 func TestStageLimits(t *testing.T) {
 	for name, f := range map[string]Frame{
 		"slots of a byte":        &Ring{Range: Range{Len: MaxRing}, Slot: 1},
@@ -156,11 +156,11 @@ func TestStageLimits(t *testing.T) {
 	assert.ErrorIs(t, err, ErrLimit)
 }
 
-// TestLargestFrames: what the limits allow, with the longest numbers, fits a frame.
+// TestLargestFrames: a frame at the limits, with the longest numbers, fits MaxBody.
 func TestLargestFrames(t *testing.T) {
 	const m = math.MaxUint64
 	req, keys, revoke := &KeysReq{ID: m}, &Keys{ID: m}, &Revoke{ID: m}
-	for i := range uint64(MaxRanges) { // differences of the greatest length
+	for i := range uint64(MaxRanges) { // differences with the longest encoding
 		req.Ranges = append(req.Ranges, Range{Addr: i % 2 << 63, Len: 1<<63 - 1 - i%2, Dev: m - i%2, Mem: math.MinInt32})
 		e := KeyEntry{Known: true, Region: i % 2 << 63, Gen: math.MaxUint32}
 		for k := range uint64(MaxKeyRails) {
@@ -192,7 +192,7 @@ func TestLargestFrames(t *testing.T) {
 	}
 }
 
-// TestClaimCostsNothing: a header that claims a megabyte doesn't make the reader allocate one.
+// TestClaimCostsNothing: a header that claims a megabyte does not make the reader allocate a megabyte.
 func TestClaimCostsNothing(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// FrameType is the byte that says what a frame's body is.
+// FrameType is the byte that identifies the type of a frame's body.
 type FrameType uint8
 
 // The types of frames.
@@ -50,25 +50,25 @@ type Hello struct {
 	Nonce   Nonce
 	Mac     Mac      // MacHello
 	Engine  EngineID // the dialer's
-	Target  EngineID // the engine that the dialer means
+	Target  EngineID // the engine that the dialer wants to reach
 	Agent   string   // the dialer's
-	Session uint64   // the dialer's number of this connection; a higher one replaces a lower one
-	After   uint64   // the dialer's session before, of which notifications may be missing; 0: none
+	Session uint64   // the dialer's number of this session; a higher number replaces a lower one
+	After   uint64   // the dialer's previous session, whose notifications may be missing; 0: none
 	Boot    string   // boot id of the dialer's host
 	Process Process  // the dialer's
 	Offers  []EndpointOffer
 }
 
-// EndpointOffer is an endpoint opened for the other side.
+// EndpointOffer describes an endpoint that its sender has opened for the receiver.
 type EndpointOffer struct {
 	_    struct{} `cbor:",toarray"`
 	Rail uint8    // the target's rail
-	Own  uint8    // the dialer's; a Welcome repeats both numbers
-	ID   uint64   // the offering side's number of the link, which messages to it carry
+	Own  uint8    // the dialer's rail; a Welcome repeats both numbers
+	ID   uint64   // the sender's number of the link; messages to the link carry it
 	Addr []byte   // provider.Endpoint.Addr
 }
 
-// Welcome ends a handshake well.
+// Welcome ends a successful handshake.
 type Welcome struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32
@@ -76,20 +76,20 @@ type Welcome struct {
 	Engine  EngineID // the acceptor's
 	Agent   string   // the acceptor's
 	Session uint64   // the Hello's
-	NextSeq uint64   // the acceptor has taken in all notifications below it of session Hello.After,
-	Have    []uint16 // and those so far beyond it; ascending. The session's numbers go on behind these
+	NextSeq uint64   // the acceptor has received all notifications of session Hello.After below it,
+	Have    []uint16 // and those at these distances above it; ascending. The new session continues these numbers
 	Offers  []EndpointOffer
 }
 
-// Reject ends a handshake.
+// Reject ends a refused handshake.
 type Reject struct {
 	_    struct{} `cbor:",toarray"`
 	Code Code
 	Text string
-	Mac  Mac // MacReject, where the dialer has proved itself; else zero, and anybody may have sent it
+	Mac  Mac // MacReject if the dialer is authenticated; else zero, and anybody may have sent the Reject
 }
 
-// KeysReq asks the target for the keys of ranges.
+// KeysReq asks the target for the keys of memory ranges.
 type KeysReq struct {
 	_      struct{} `cbor:",toarray"`
 	ID     uint64
@@ -103,18 +103,18 @@ type Keys struct {
 	Entries KeyEntries
 }
 
-// Revoke says that the target's regions are going away; the other side posts nothing more to them.
+// Revoke says that the target deregisters the regions; the initiator posts no more work requests to them.
 type Revoke struct {
 	_       struct{} `cbor:",toarray"`
 	ID      uint64
 	Regions []uint64
 }
 
-// Revoked answers a Revoke once nothing of the sender's is in flight on the regions.
+// Revoked answers a Revoke as soon as the initiator has nothing in flight on the regions.
 type Revoked struct {
 	_   struct{} `cbor:",toarray"`
 	ID  uint64
-	All bool // every other key of the target's is given up too: it need not ask about them before they are asked for again
+	All bool // the initiator dropped all its other keys of the target too; the target need not revoke those until it is asked for them again
 }
 
 // Ping asks for a Pong with the same number.
@@ -124,34 +124,35 @@ type Ping struct {
 	Got uint64 // as Pong
 }
 
-// Pong answers a Ping, or with number 0 only acknowledges.
+// Pong answers a Ping. With number 0 it is only an acknowledgement.
 type Pong struct {
 	_   struct{} `cbor:",toarray"`
 	Seq uint64
 	Got uint64 // frames of the other side's that the sender has taken in since the session began: see Numbered
-}
+} // number of the receiver's frames that the sender has received since the session began: see Numbered
 
-// Fence asks the target to end our access through one endpoint and to open another.
+// Fence asks the target to close the initiator's access through one endpoint, and to open another endpoint.
 type Fence struct {
 	_     struct{} `cbor:",toarray"`
 	ID    uint64
-	Rail  uint8  // the link's number: its place among the Hello's offers
+	Rail  uint8  // the link's number: its index in the Hello's offers
 	Epoch uint32 // the link's new epoch
-	Addr  []byte // our new endpoint's address
+	Addr  []byte // the initiator's new endpoint address
 }
 
-// Fenced answers a Fence: the old endpoint is closed.
+// Fenced answers a Fence: the target has closed the old endpoint.
 type Fenced struct {
 	_       struct{} `cbor:",toarray"`
 	ID      uint64
 	Rail    uint8
 	Epoch   uint32
-	Addr    []byte   // the target's new endpoint; empty: it opened none
-	NextSeq uint64   // the next notification that the target wants: all below have been proved
-	Have    []uint64 // and these, which wait for earlier ones; ascending
+	Addr    []byte   // the target's new endpoint; empty: none was opened
+	NextSeq uint64   // the next notification that the target expects: all lower ones are proved
+	Have    []uint64 // and these later ones have arrived too; ascending
 }
 
-// Drain asks the target to say when all notifications below Next have arrived: the initiator is about to end the session.
+// Drain asks the target to report when all notifications below Next have arrived. The initiator then ends the
+// session.
 type Drain struct {
 	_    struct{} `cbor:",toarray"`
 	Next uint64
@@ -163,14 +164,14 @@ type Drained struct {
 	Next uint64   // as in the Drain
 }
 
-// Bye ends a connection on purpose.
+// Bye ends a session on purpose.
 type Bye struct {
 	_    struct{} `cbor:",toarray"`
 	Text string
-	Gone bool // the engine itself ends; else only this session does, and another may follow
+	Gone bool // the engine itself ends; else only this session ends, and another may follow
 }
 
-// Resume is the dialer's answer to a Challenge when its session has lost its connection.
+// Resume is the dialer's answer to a Challenge after its session has lost its connection.
 type Resume struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32
@@ -178,13 +179,13 @@ type Resume struct {
 	Mac     Mac      // MacResume
 	Engine  EngineID // the dialer's
 	Target  EngineID // the engine that the dialer means
-	Session uint64   // the Hello's
+	Session uint64   // the engine that the dialer wants to reach
 	Proof   Mac      // the Mac of the Welcome, which only the session's dialer was told
-	Try     uint64   // grows with each Resume of the session: a lower one comes late
-	Got     uint64   // as Pong
+	Try     uint64   // the Mac of the Welcome, which only the session's dialer has received
+	Got     uint64   // increases with each Resume of the session; a lower number is outdated
 }
 
-// Resumed answers a Resume: this connection is the session's now.
+// Resumed answers a Resume: the session uses this connection from now on.
 type Resumed struct {
 	_       struct{} `cbor:",toarray"`
 	Version uint32
@@ -194,8 +195,9 @@ type Resumed struct {
 	Got     uint64   // as Pong
 }
 
-// Numbered says that a frame counts in Got: it is kept until the other side has taken it in, and comes once and in order
-// though the connection changes. Frames of the handshake are not asked about.
+// Numbered reports whether a frame counts in Got. The sender keeps a numbered frame until it is acknowledged. The
+// receiver gets numbered frames once and in order, also when the connection changes. Frames of the handshake do not
+// occur here.
 func Numbered(f Frame) bool {
 	switch f.Type() {
 	case TypePing, TypePong, TypeBye:
@@ -223,7 +225,7 @@ func (*Bye) Type() FrameType       { return TypeBye }
 func (*Resume) Type() FrameType    { return TypeResume }
 func (*Resumed) Type() FrameType   { return TypeResumed }
 
-// newFrame makes an empty frame of a type, nil for an unknown one.
+// newFrame returns an empty frame of a type, nil for an unknown type.
 func newFrame(t FrameType) Frame {
 	switch t {
 	case TypeChallenge:
@@ -276,7 +278,7 @@ var typeNames = [...]string{"none", "challenge", "hello", "welcome", "reject", "
 	"ping", "pong", "fence", "fenced", "bye", "resume", "resumed",
 	"ring-req", "ring", "copy", "copied", "drain", "drained"}
 
-// String is the type's name for logs.
+// String returns the type's name for logs.
 func (t FrameType) String() string {
 	if int(t) < len(typeNames) {
 		return typeNames[t]

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The header of a message on a link: 40 bytes, little endian, mirrored by a structure of the C core.
+// The header of a message on a link: 40 bytes, little endian. A structure of the C core has the same layout.
 const (
 	HeaderSize = 40
 
@@ -28,30 +28,30 @@ const (
 	HeaderVersion = 4
 )
 
-// Kind says what a message on a link is.
+// Kind is the type of a message on a link.
 type Kind uint8
 
 // The kinds of messages.
 const (
-	KindNotif  Kind = 1 // a fragment of a notification, or the whole of it
-	KindCredit Kind = 2 // receives posted again, or the answer to a probe
-	KindSkip   Kind = 3 // the sender gave this number up: go on without it
-	KindProbe  Kind = 4 // wants an answer: then messages go both ways
+	KindNotif  Kind = 1 // a fragment of a notification, or a whole one
+	KindCredit Kind = 2 // receive buffers were posted again; or the answer to a probe
+	KindSkip   Kind = 3 // the sender dropped this notification; the receiver skips its number
+	KindProbe  Kind = 4 // asks for an answer, which proves that messages pass in both directions
 )
 
-// Header is a message's header. Fields that a kind doesn't use are zero.
+// Header is a message's header. Fields that a kind does not use are zero.
 type Header struct {
 	Kind   Kind
-	Parts  uint16 // notif: parts of the transfer, >= 1
-	Part   uint16 // notif: the part that this message follows, < Parts
-	Seq    uint64 // notif, skip: number of the notification; probe: its own, from 1; credit: of the probe that it answers, 0: of none
+	Parts  uint16 // notif: number of the transfer's sub-transfers (parts), >= 1
+	Part   uint16 // notif: the part whose data precede this message, < Parts
+	Seq    uint64 // notif, skip: number of the notification; probe: its own number, from 1; credit: number of the answered probe, 0: none
 	Total  uint32 // notif: bytes of the whole body
-	Offset uint32 // notif: where the payload belongs in the body
-	Count  uint32 // notif, skip, probe: slot of the link, from 0; credit: the slots below have been taken in
+	Offset uint32 // notif: the payload's offset in the body
+	Count  uint32 // notif, skip, probe: slot of the link, from 0; credit: the receiver has consumed all slots below it
 	To     uint64 // the receiver's number of the link: peers may share an endpoint
 }
 
-// Put writes the header to the first HeaderSize bytes of dst, which must be there.
+// Put writes the header to the first HeaderSize bytes of dst. dst must have that length.
 func (h Header) Put(dst []byte) {
 	_ = dst[HeaderSize-1]
 	binary.LittleEndian.PutUint16(dst[OffMagic:], Magic)
@@ -67,16 +67,17 @@ func (h Header) Put(dst []byte) {
 	binary.LittleEndian.PutUint64(dst[OffTo:], h.To)
 }
 
-// ParseMessage splits a received message into header and payload (a part of msg). ErrFormat, ErrKind or ErrVersion.
+// ParseMessage splits a received message into header and payload (a slice of msg). It returns ErrFormat, ErrKind or
+// ErrVersion.
 func ParseMessage(msg []byte) (Header, []byte, error) {
 	if len(msg) < HeaderSize {
-		return Header{}, nil, fmt.Errorf("%w: message of %d bytes, the header alone has %d", ErrFormat, len(msg), HeaderSize)
+		return Header{}, nil, fmt.Errorf("%w: message of %d bytes, shorter than its header of %d", ErrFormat, len(msg), HeaderSize)
 	}
 	if m := binary.LittleEndian.Uint16(msg[OffMagic:]); m != Magic {
 		return Header{}, nil, fmt.Errorf("%w: message starts with %#04x", ErrKind, m)
 	}
 	if v := msg[OffVersion]; v != HeaderVersion {
-		return Header{}, nil, fmt.Errorf("%w: message has %d, here %d", ErrVersion, v, HeaderVersion)
+		return Header{}, nil, fmt.Errorf("%w: message version %d, here %d", ErrVersion, v, HeaderVersion)
 	}
 	h := Header{
 		Kind:   Kind(msg[OffKind]),

@@ -7,17 +7,18 @@ import (
 	"math/bits"
 )
 
-// Ranges and keys come by the hundred thousand. What is much alike in neighbours is packed as the difference to the one before, in
-// variable-length integers inside one CBOR byte string; the first number's predecessor is 0. Keys are random and go as they are.
+// Engines exchange ranges and keys by the hundred thousand, so their encoding is packed. Numbers that are similar in
+// neighbours are sent as the difference from the previous element, as variable-length integers inside one CBOR byte
+// string. The first element's predecessor is 0. Keys are random and are sent unchanged.
 //
-//	range:  flags, address - end of the one before, unless flagged: length, device and memory type
-//	entry:  flags, unless unknown: region - the one before - 1, generation if flagged, rails (a bit each) if flagged, then
-//	        for each rail its key, little endian, in 4 bytes or, if flagged, in 8, then for each rail, or once for all,
-//	        base - the rail's base before
+//	range:  flags, address - end of the previous range, unless flagged: length, device and memory type
+//	entry:  flags, unless unknown: region - the previous region - 1, generation if flagged, rails (one bit each) if flagged;
+//	        then the key of each rail, little endian, in 4 bytes or, if flagged, in 8; then for each rail, or once for all
+//	        rails, base - the same rail's previous base
 //
-// A decoded frame has at most MaxRanges entries of MaxKeyRails keys, 768 KiB, whatever it claims.
+// The decoder limits a frame to MaxRanges entries with MaxKeyRails keys each: 768 KiB.
 
-// Range names a registration as its RegionBlob does.
+// Range names a registration by the same numbers as its RegionBlob.
 type Range struct {
 	Addr uint64
 	Len  uint64
@@ -27,41 +28,41 @@ type Range struct {
 
 // RailKey is the key of a region on one rail.
 type RailKey struct {
-	Rail uint8 // the target's, below MaxKeyRails
+	Rail uint8 // the target's rail, below MaxKeyRails
 	Key  uint64
-	Base uint64 // remote address of the range's first byte, as the wire wants it
+	Base uint64 // remote address of the range's first byte, as the provider's work requests need it
 }
 
 // KeyEntry answers one range.
 type KeyEntry struct {
-	Known  bool      // false: no such registration, the rest is zero
+	Known  bool      // false: the target has no such registration, and the other fields are zero
 	Region uint64    // the target's number of the registration
-	Gen    uint32    // grows when the keys change
+	Gen    uint32    // increases when the keys change
 	Rails  []RailKey // ascending
 }
 
-// Ranges is a list that packs itself.
+// Ranges is a list with a packed encoding.
 type Ranges []Range
 
-// KeyEntries is a list that packs itself.
+// KeyEntries is a list with a packed encoding.
 type KeyEntries []KeyEntry
 
 const (
-	rangeSameLen  = 1 << iota // as the one before
-	rangeSameKind             // device and memory type, too
+	rangeSameLen  = 1 << iota // same length as the previous range
+	rangeSameKind             // same device and memory type as the previous range
 	rangeFlags    = 1<<iota - 1
 )
 
 const (
 	entryKnown    = 1 << iota
-	entryGen      // the generation is not the region number's upper half
-	entryRails    // other rails than before
+	entryGen      // the generation differs from the upper half of the region number
+	entryRails    // the set of rails differs from the previous entry's
 	entryWide     // a key has more than 32 bits
-	entryBaseEach // the differences of bases are not the same on all rails
+	entryBaseEach // the differences of bases vary between rails
 	entryFlags    = 1<<iota - 1
 )
 
-// MarshalCBOR packs.
+// MarshalCBOR implements cbor.Marshaler.
 func (rs Ranges) MarshalCBOR() ([]byte, error) {
 	var b []byte
 	var last Range
@@ -87,7 +88,7 @@ func (rs Ranges) MarshalCBOR() ([]byte, error) {
 	return encMode.Marshal(b)
 }
 
-// UnmarshalCBOR unpacks.
+// UnmarshalCBOR implements cbor.Unmarshaler.
 func (rs *Ranges) UnmarshalCBOR(data []byte) error {
 	u, err := unpacker(data)
 	if err != nil {
@@ -110,10 +111,10 @@ func (rs *Ranges) UnmarshalCBOR(data []byte) error {
 	return u.err
 }
 
-// bases are what a rail's base is taken from.
+// bases has the previous base of each rail.
 type bases [MaxKeyRails]uint64
 
-// MarshalCBOR packs a checked list.
+// MarshalCBOR implements cbor.Marshaler. The list has passed its check.
 func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 	var b []byte
 	var last bases
@@ -161,7 +162,7 @@ func (es KeyEntries) MarshalCBOR() ([]byte, error) {
 	return encMode.Marshal(b)
 }
 
-// keyBytes is how long the keys of an entry are.
+// keyBytes returns the encoded length of an entry's keys, in bytes.
 func keyBytes(flags uint64) int {
 	if flags&entryWide != 0 {
 		return 8
@@ -169,7 +170,7 @@ func keyBytes(flags uint64) int {
 	return 4
 }
 
-// UnmarshalCBOR unpacks.
+// UnmarshalCBOR implements cbor.Unmarshaler.
 func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 	u, err := unpacker(data)
 	if err != nil {
@@ -216,7 +217,7 @@ func (es *KeyEntries) UnmarshalCBOR(data []byte) error {
 	return u.err
 }
 
-// unpack reads numbers; after an error there are no more, and all are 0.
+// unpack reads numbers. After an error, all further numbers are 0.
 type unpack struct {
 	b   []byte
 	err error
@@ -227,7 +228,7 @@ func unpacker(data []byte) (u unpack, err error) {
 	return u, err
 }
 
-// more says whether there is another element after n.
+// more reports whether another element follows the first n elements.
 func (u *unpack) more(what string, n, most int) bool {
 	if u.err == nil && len(u.b) > 0 {
 		u.err = limit(what, n+1, most)
@@ -263,7 +264,7 @@ func (u *unpack) varint() int64 {
 	return v
 }
 
-// key is n bytes, 8 at most.
+// key reads a key of n bytes, at most 8.
 func (u *unpack) key(n int) uint64 {
 	if len(u.b) < n {
 		u.fail()
@@ -276,5 +277,5 @@ func (u *unpack) key(n int) uint64 {
 }
 
 func (u *unpack) fail() {
-	u.b, u.err = nil, fmt.Errorf("%w: packed numbers", ErrFormat)
+	u.b, u.err = nil, fmt.Errorf("%w: bad packed list", ErrFormat)
 }

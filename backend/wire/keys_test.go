@@ -13,20 +13,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-// number draws what comes: small ones, large ones, and those beside the one before.
+// number draws the next number: small, large, or close to the previous one.
 func number(t *rapid.T, last uint64, name string) uint64 {
 	return rapid.OneOf(rapid.Just(last), rapid.Just(last+1), rapid.Uint64Range(0, 300), rapid.Uint64(),
 		rapid.Just(uint64(math.MaxUint64))).Draw(t, name)
 }
 
-// size is a frame's whole length.
+// size returns a frame's encoded length.
 func size(t require.TestingT, f Frame) int {
 	data, err := AppendFrame(nil, f)
 	require.NoError(t, err)
 	return len(data)
 }
 
-// same says that a frame comes back as it was.
+// same checks that a frame decodes to what was encoded.
 func same(t require.TestingT, f Frame) {
 	data, err := AppendFrame(nil, f)
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestPackedRoundTrip(t *testing.T) {
 	})
 }
 
-// registered are the keys of regions registered one after the other on many rails, each of keyBytes.
+// registered returns the keys, of keyBytes each, of regions that were registered one after the other on many rails.
 func registered(regions, rails, keyBytes int) *Keys {
 	keys := &Keys{ID: 1}
 	for i := range uint64(regions) {
@@ -92,7 +92,7 @@ func registered(regions, rails, keyBytes int) *Keys {
 	return keys
 }
 
-// TestPackedSize: beside its keys a region costs a few bytes, on any number of rails.
+// TestPackedSize: a region takes a few bytes besides its keys, on any number of rails.
 func TestPackedSize(t *testing.T) {
 	for _, keyBytes := range []int{4, 8} {
 		for _, rails := range []int{1, 32} {
@@ -123,10 +123,10 @@ func TestPackedSize(t *testing.T) {
 	same(t, req)
 }
 
-// TestPackedBounds: a frame gives no more memory than a frame's worth, and nothing gets past the limits.
+// TestPackedBounds: a decoded frame stays within the limits, whatever its bytes claim.
 func TestPackedBounds(t *testing.T) {
 	keys := make([]byte, 4*MaxKeyRails)
-	head := []byte{entryKnown | entryRails, 0} // all rails, of which the bases change by nothing
+	head := []byte{entryKnown | entryRails, 0} // all rails, with unchanged bases
 	body := append(append(head, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), append(keys, 0)...)
 	for range MaxRanges - 1 {
 		body = append(append(body, entryKnown, 0), append(keys, 0)...)
@@ -169,7 +169,8 @@ func TestPackedBounds(t *testing.T) {
 	}
 }
 
-// BenchmarkKeysFrame also says how many bytes a Keys frame has for some numbers of regions; more than MaxRanges take several.
+// BenchmarkKeysFrame also reports the encoded length of a Keys frame by number of regions. More than MaxRanges
+// regions take several frames.
 func BenchmarkKeysFrame(b *testing.B) {
 	for _, regions := range []int{1, 100, 10_000} {
 		for _, rails := range []int{1, 8} {

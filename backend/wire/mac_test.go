@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMacs: whatever is changed, the MAC is another.
+// TestMacs: any change of the input changes the MAC.
 func TestMacs(t *testing.T) {
 	seen := map[Mac]string{}
 	note := func(what string, m Mac, err error) {

@@ -2,7 +2,7 @@ package wire
 
 import "math"
 
-// sampleConn is a blob with something in every field.
+// sampleConn is a blob with a value in every field.
 func sampleConn() ConnBlob {
 	return ConnBlob{
 		Version: Version, Engine: EngineID{1, 2, 3}, Agent: "agent_0", Boot: "7f1c", NetNS: 4026531840, Process: Process{PID: 4711, NS: 4026531836, Start: 99}, Slice: 7 << 29, Links: 2, Token: Token{9, 8},
@@ -18,7 +18,7 @@ func sampleRegion() RegionBlob {
 	return RegionBlob{Version: Version, Engine: EngineID{1}, Addr: 0x7f0000000000, Len: 64 << 30, Dev: 3, Mem: -1}
 }
 
-// sampleFrames has every type, with the largest numbers among them.
+// sampleFrames returns one frame of every type, some with the largest numbers.
 func sampleFrames() []Frame {
 	offers := []EndpointOffer{{Rail: 1, Own: 2, Addr: []byte("addr")}, {Addr: []byte{}}}
 	return []Frame{

@@ -2,18 +2,19 @@ package wire
 
 import "fmt"
 
-// What slices may be.
+// Limits of slices.
 const (
-	SliceUnit = 64 << 10 // bytes they are multiples of: the largest page
-	MinSlice  = 1 << 20  // the least of them
+	SliceUnit = 64 << 10 // slices are multiples of it, in bytes: the largest page size
+	MinSlice  = 1 << 20  // the smallest slice, in bytes
 	hugePage  = 2 << 20
 
-	MaxSlices = MaxRevoke // of a range: 64 GiB in slices of 1 MiB, 224 TiB in slices of 3.5 GiB
+	MaxSlices = MaxRevoke // of one range: 64 GiB in slices of 1 MiB, 224 TiB in slices of 3.5 GiB
 )
 
-// Slices are what a range is registered as, and its keys are asked for, by an engine that registers no more than size bytes at a
-// time; 0: no limit. Both sides compute them, from the range and ConnBlob.Slice alone. The first may be shorter, so that
-// all begin on multiples of a page, of a huge one where size is a multiple of it: no page is in two. ErrLimit above MaxSlices.
+// Slices splits a range into the parts that an engine registers, and asks keys for, separately. An engine sets size,
+// in bytes, if it cannot register more at a time; 0: no limit. Both sides compute the slices from the range and
+// ConnBlob.Slice alone. The first slice may be shorter, so that all others begin on multiples of a page, or of a huge
+// page if size is a multiple of one. So no page is in two slices. Slices returns ErrLimit above MaxSlices.
 func (r Range) Slices(size uint64) ([]Range, error) {
 	if size == 0 || r.Len <= size {
 		return []Range{r}, nil
@@ -30,13 +31,14 @@ func (r Range) Slices(size uint64) ([]Range, error) {
 	return list, nil
 }
 
-// SliceOf is the place in Slices of the slice that an address of the range, or its end, is in.
+// SliceOf returns the index, in the list of Slices, of the slice that contains addr. The end of the range counts as
+// its last byte.
 func (r Range) SliceOf(addr, size uint64) int {
 	addr = min(addr, r.Addr+r.Len-1)
 	return int((addr - sliceStart(r.Addr, size)) / size)
 }
 
-// sliceStart is where slices are counted from.
+// sliceStart returns the address from which slices are counted.
 func sliceStart(addr, size uint64) uint64 {
 	return addr &^ (min(size&-size, hugePage) - 1)
 }

@@ -25,7 +25,7 @@ func TestSlices(t *testing.T) {
 	assert.Equal(t, []Range{r}, one)
 	r.Len = size
 	assert.Equal(t, []Range{r}, slices(), "the limit itself is one")
-	r.Addr = 2 // so that the last has a byte
+	r.Addr = 2 // so that the last slice has a byte
 	r.Len = (MaxSlices - 1) * size
 	_, err = r.Slices(size)
 	assert.ErrorIs(t, err, ErrLimit)
@@ -36,7 +36,8 @@ func TestSlices(t *testing.T) {
 	assert.ErrorIs(t, err, ErrLimit)
 }
 
-// TestSlicesProperties: every byte is in one slice, none is too large, all but the first begin on pages, and SliceOf finds them.
+// TestSlicesProperties: every byte is in one slice, no slice is too large, all but the first begin on a page, and
+// SliceOf finds the slice.
 func TestSlicesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.Uint64Range(MinSlice/SliceUnit, 100).Draw(t, "size") * SliceUnit

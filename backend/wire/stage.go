@@ -6,60 +6,63 @@ import (
 	"math"
 )
 
-// Frames of staging: memory that no wire of ours reaches is copied by its owner to and from a ring of memory that one does.
+// Frames of staging. No rail reaches some memory. The memory's owner copies it to and from bounce buffers (a ring of
+// slots) that a rail reaches.
 
 // Limits of staging.
 const (
-	MaxPieces       = 4096 // pieces of a Copy
-	MaxStageRegions = 256  // regions of a Copy
+	MaxPieces       = 4096 // pieces in a Copy
+	MaxStageRegions = 256  // regions in a Copy
 	MaxRing         = 1 << 32
-	MaxSlots        = 1024 // of a ring
+	MaxSlots        = 1024 // slots in a ring
 )
 
-// RingReq asks the target for a ring that our wires reach.
+// RingReq asks the target for a ring that the initiator's rails reach.
 type RingReq struct {
 	_   struct{} `cbor:",toarray"`
 	ID  uint64
-	Mem int32  // of the host's memory or of a GPU's
-	Dev uint64 // the GPU, as the target numbers it
+	Mem int32  // nixl_mem_t: host memory or GPU memory
+	Dev uint64 // the GPU's number at the target
 }
 
-// Ring answers a RingReq: memory of the target's that is the asking session's alone, until its end.
+// Ring answers a RingReq. The ring is memory of the target, reserved for the asking session until the session ends.
 type Ring struct {
 	_     struct{} `cbor:",toarray"`
 	ID    uint64
-	Range Range  // as of a registration; no bytes: there is none, see Text
-	Slot  uint64 // bytes of a slot, of which the range has a whole number
+	Range Range  // as in a registration; Len 0: no ring, and Text has the reason
+	Slot  uint64 // bytes of a slot; the range is a whole number of slots
 	Text  string
 }
 
-// Copy asks the target to copy between a slot of a ring and pieces of its memory, which lie in the slot one behind the other.
+// Copy asks the target to copy between a slot of a ring and pieces of the target's memory. The pieces lie in the slot
+// back to back.
 type Copy struct {
 	_       struct{} `cbor:",toarray"`
 	ID      uint64
-	Out     bool   // from the pieces to the slot: a READ; else to the pieces
+	Out     bool   // true: from the pieces to the slot (a READ); false: from the slot to the pieces
 	At      uint64 // address in the ring
-	Regions Ranges // registrations that the pieces lie in
+	Regions Ranges // registrations that contain the pieces
 	Pieces  CopyPieces
 }
 
 // CopyPiece is one piece of a Copy.
 type CopyPiece struct {
-	Region uint16 // of Copy.Regions
+	Region uint16 // index in Copy.Regions
 	Addr   uint64
 	Len    uint64
 }
 
-// CopyPieces is a list that packs itself, as Ranges does: flags, address - end of the one before, unless flagged: length, region.
+// CopyPieces is a list with a packed encoding, like Ranges: flags, address - end of the previous piece, unless
+// flagged: length, region.
 type CopyPieces []CopyPiece
 
 const (
-	pieceSameLen    = 1 << iota // as the one before
-	pieceSameRegion             // too
+	pieceSameLen    = 1 << iota // same length as the previous piece
+	pieceSameRegion             // same region as the previous piece
 	pieceFlags      = 1<<iota - 1
 )
 
-// MarshalCBOR packs.
+// MarshalCBOR implements cbor.Marshaler.
 func (ps CopyPieces) MarshalCBOR() ([]byte, error) {
 	b := make([]byte, 0, 6*len(ps))
 	var last CopyPiece
@@ -84,7 +87,7 @@ func (ps CopyPieces) MarshalCBOR() ([]byte, error) {
 	return encMode.Marshal(b)
 }
 
-// UnmarshalCBOR unpacks.
+// UnmarshalCBOR implements cbor.Unmarshaler.
 func (ps *CopyPieces) UnmarshalCBOR(data []byte) error {
 	u, err := unpacker(data)
 	if err != nil {
@@ -110,11 +113,11 @@ func (ps *CopyPieces) UnmarshalCBOR(data []byte) error {
 	return u.err
 }
 
-// Copied answers a Copy: it is done, and every byte in place, or it will not be.
+// Copied answers a Copy: either every byte has been copied, or the copy has failed and nothing more will be copied.
 type Copied struct {
 	_    struct{} `cbor:",toarray"`
 	ID   uint64
-	Text string // why not; empty: done
+	Text string // the error; empty: done
 }
 
 // Type methods implement Frame.
@@ -125,7 +128,7 @@ func (*Copied) Type() FrameType  { return TypeCopied }
 
 func (f *RingReq) check() error {
 	if f.Mem != 0 && f.Mem != 1 || f.Dev > math.MaxInt32 {
-		return fmt.Errorf("%w: a ring in memory %d of device %d", ErrFormat, f.Mem, f.Dev)
+		return fmt.Errorf("%w: ring request for memory type %d of device %d", ErrFormat, f.Mem, f.Dev)
 	}
 	return nil
 }

@@ -1,8 +1,9 @@
-// Package wire is every encoding that another process reads: the two blobs that travel in NIXL's metadata, the frames of the
-// control channel, and the header of messages on the links. It is pure.
+// Package wire has every encoding that another process reads: the two blobs in NIXL's metadata, the frames of the
+// control channel, and the header of messages on the links. The package keeps no state.
 //
-// All decoders are strict: they take exactly the bytes that the encoders make (one encoding for each value), within limits, and
-// never panic. Blobs and frames are CBOR (RFC 8949, core deterministic, structures as arrays); a blob ends in a CRC-32C.
+// All decoders are strict: they accept exactly the bytes that the encoders produce (one encoding for each value),
+// within limits. They never panic. Blobs and frames are CBOR (RFC 8949, core deterministic, structures as arrays). A
+// blob ends in a CRC-32C.
 package wire
 
 import (
@@ -14,26 +15,27 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// Version of the blobs and of the control channel. Both sides must have the same.
+// Version is the version of the blobs and of the control channel. Both sides must have the same version.
 const Version = 8
 
-// Errors of the decoders, wrapped with what was wrong. Encoders give ErrLimit and ErrFormat for values that a decoder would refuse.
+// The errors of the decoders, wrapped with details. Encoders return ErrLimit and ErrFormat for values that a decoder
+// would refuse.
 var (
 	ErrCorrupt = errors.New("corrupt: the checksum does not match")
 	ErrForeign = errors.New("the peer's backend under this name is not GORAIL: it must be on both sides")
-	ErrKind    = errors.New("not what was expected")
+	ErrKind    = errors.New("unexpected data")
 	ErrVersion = errors.New("version mismatch: install the same GORAIL on both sides")
 	ErrFormat  = errors.New("malformed")
 	ErrLimit   = errors.New("above a limit")
 )
 
-// EngineID names one engine of one process; it is random.
+// EngineID is the random id of one engine of one process.
 type EngineID [16]byte
 
-// String is the id in hexadecimal.
+// String returns the id in hexadecimal.
 func (e EngineID) String() string { return hex.EncodeToString(e[:]) }
 
-// Token is the secret that a connection blob carries: who has it may connect.
+// Token is the secret in a connection blob. An engine that has the token may connect.
 type Token [32]byte
 
 // String hides the token from logs.
@@ -45,14 +47,14 @@ func (Token) GoString() string { return "(token)" }
 // Nonce makes a handshake unique.
 type Nonce [32]byte
 
-// Limits of what goes on the wire.
+// Limits of the encoded values.
 const (
 	MaxName     = 4096     // bytes of an agent's name
 	MaxText     = 1024     // bytes of any other text
 	MaxControl  = 64       // control addresses of an engine
 	MaxRails    = 64       // rails of an engine
 	MaxAddr     = 1024     // bytes of an endpoint address
-	MaxRanges   = 512      // ranges of a KeysReq and entries of a Keys, so that the answer fits a frame
+	MaxRanges   = 512      // ranges of a KeysReq and entries of a Keys; the answer fits a frame
 	MaxKeyRails = MaxRails // rails of a KeyEntry
 	MaxRevoke   = 1 << 16  // regions of a Revoke
 	MaxHave     = 1 << 14  // notifications of a Fenced or a Welcome
@@ -66,7 +68,7 @@ var (
 		DupMapKey:        cbor.DupMapKeyEnforcedAPF,
 		IndefLength:      cbor.IndefLengthForbidden,
 		TagsMd:           cbor.TagsForbidden,
-		UTF8:             cbor.UTF8DecodeInvalid, // agents' names are any bytes
+		UTF8:             cbor.UTF8DecodeInvalid, // agents' names may have any bytes
 		MaxArrayElements: MaxRevoke,
 		MaxMapPairs:      16,
 		MaxNestedLevels:  8,
@@ -83,15 +85,14 @@ func encOptions() cbor.EncOptions {
 
 func must[T any](v T, err error) T {
 	if err != nil {
-		panic(err) // constant options: found by any test
+		panic(err) // the options are constant: every test would find an error
 	}
 	return v
 }
 
-// checked is a value that knows its limits; check gives ErrLimit or ErrFormat.
+// checked is a value with limits. check returns ErrLimit or ErrFormat.
 type checked interface{ check() error }
 
-// marshal checks and encodes.
 func marshal(v checked) ([]byte, error) {
 	if err := v.check(); err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func marshal(v checked) ([]byte, error) {
 	return encMode.Marshal(v)
 }
 
-// unmarshal decodes into v, and refuses all but the one encoding that marshal makes: no null for a number, no long form.
+// unmarshal decodes into v. It accepts only the encoding that marshal produces: no null for a number, no long form.
 func unmarshal(data []byte, v checked) error {
 	if err := decMode.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
@@ -114,7 +115,7 @@ func unmarshal(data []byte, v checked) error {
 	return nil
 }
 
-// limit gives ErrLimit when n is above most.
+// limit returns ErrLimit if n is above most.
 func limit(what string, n, most int) error {
 	if n > most {
 		return fmt.Errorf("%w: %s: %d, at most %d", ErrLimit, what, n, most)

@@ -1,5 +1,5 @@
-// Package limiter bounds how many connections there are that have not proved themselves. It knows no protocol: its edge is net.Conn, of which
-// it takes the address and calls Close.
+// Package limiter bounds the number of unauthenticated connections. It knows no protocol: of a net.Conn it only uses
+// Close, and SourceOf takes a net.Addr.
 package limiter
 
 import (
@@ -12,22 +12,23 @@ import (
 	"time"
 )
 
-// Limits of what unauthenticated connections may cost.
+// Limits bound the cost of unauthenticated connections.
 type Limits struct {
-	HalfOpen int           // handshakes of unproved connections at a time, each at most wire.HandshakeLimit of memory
-	MinAge   time.Duration // a handshake is not evicted for another one before this
-	Burst    float64       // failed handshakes that a source has at once
-	Refill   float64       // and per second; above that its handshakes are evicted before those of other sources
-	Sources  int           // sources remembered
+	HalfOpen int           // handshakes of unauthenticated connections at a time, each with at most wire.HandshakeLimit of memory
+	MinAge   time.Duration // a handshake is not evicted before this age
+	Burst    float64       // failed handshakes that a source may have at once,
+	Refill   float64       // and per second; above that, its handshakes are evicted before those of other sources
+	Sources  int           // number of sources remembered
 }
 
-// Default are the limits of a node.
+// Default has the limits of a node.
 var Default = Limits{HalfOpen: 256, MinAge: 20 * time.Millisecond, Burst: 64, Refill: 8, Sources: 4096}
 
-// Limiter bounds the handshakes of connections that have not proved themselves. It refuses none: when it is full, one is evicted at
-// random. A proof takes one round trip, so that honest peers are through long before it is their turn, or with the next try; connections
-// that are held are evicted in the end. The source that has failed too often goes first, then the one with the most handshakes.
-// Accepting waits until one of them is older than Limits.MinAge. Safe for concurrent use.
+// Limiter bounds the handshakes of unauthenticated connections. It refuses no connection: when it is full, it evicts
+// a random handshake. A proof takes one round trip. So an honest peer usually finishes before it is evicted, or
+// succeeds with its next try. Connections that stay open without a proof are evicted in the end. Evicted handshakes
+// belong to a source with too many failures, or else to the source with the most handshakes. Enter waits until one of
+// them is older than Limits.MinAge. Limiter is safe for concurrent use.
 type Limiter struct {
 	limits Limits
 	freed  chan struct{} // one token: a place became free
@@ -39,15 +40,15 @@ type Limiter struct {
 	failed  map[netip.Addr]bucket
 }
 
-// Pending is a connection in its handshake. It is out once Leave was called or room was made of it.
+// Pending is a connection in its handshake. It leaves the limiter by Leave or by eviction.
 type Pending struct {
-	Conn   net.Conn
-	Source netip.Addr
-	since  time.Time
-	place  *list.Element // nil once out; by Limiter.mu
+	Conn    net.Conn
+	Source  netip.Addr
+	since   time.Time
+	element *list.Element // nil after it has left; guarded by Limiter.mu
 }
 
-// bucket holds failures that drain with time.
+// bucket counts failures; the count decreases with time.
 type bucket struct {
 	level float64
 	at    time.Time
@@ -69,7 +70,7 @@ func (l *Limiter) Fail(source netip.Addr, now time.Time) {
 				delete(l.failed, s)
 			}
 		}
-		for s := range l.failed { // still full: any one goes
+		for s := range l.failed { // still full: any source is dropped
 			if len(l.failed) < l.limits.Sources {
 				break
 			}
@@ -79,7 +80,7 @@ func (l *Limiter) Fail(source netip.Addr, now time.Time) {
 	l.failed[source] = bucket{level: l.level(source, now) + 1, at: now}
 }
 
-// level is called with mu held.
+// level needs mu.
 func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 	b, ok := l.failed[source]
 	if !ok {
@@ -88,14 +89,14 @@ func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 	return max(0, b.level-now.Sub(b.at).Seconds()*l.limits.Refill)
 }
 
-// Enter waits for a place; evicted is the handshake that was cut short for it. nil when the node closes; the
-// connection is closed then.
+// Enter waits for a place and returns the new pending handshake. evicted is the handshake that was ended for it, if
+// any. When ctx ends, Enter closes the connection and returns nil.
 func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
 	p = &Pending{Conn: c, Source: source}
 	for {
 		entered, wait, evicted := l.tryEnter(p, time.Now())
 		if entered {
-			return p, evicted // p may be out again by now
+			return p, evicted // p may have left again by now
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -110,12 +111,12 @@ func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, 
 	}
 }
 
-// tryEnter gives a place, or says how long to wait for one.
+// tryEnter takes a place, or returns how long to wait for one.
 func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.Duration, evicted *Pending) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return false, time.Hour, nil // the context has ended too
+		return false, time.Hour, nil // ctx has ended too
 	}
 	if l.open.Len() >= l.limits.HalfOpen {
 		old, wait := l.toEvict(now)
@@ -123,11 +124,11 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 			return false, wait, nil
 		}
 		old.Conn.Close()
-		l.out(old)
+		l.remove(old)
 		evicted = old
 	}
 	p.since = now
-	p.place = l.open.PushBack(p)
+	p.element = l.open.PushBack(p)
 	l.sources[p.Source]++
 	if l.open.Len() < l.limits.HalfOpen {
 		l.signal() // another listener may be waiting too
@@ -135,8 +136,9 @@ func (l *Limiter) tryEnter(p *Pending, now time.Time) (entered bool, wait time.D
 	return true, 0, evicted
 }
 
-// toEvict is any handshake of the source that has failed too often, or else of the one with the most, if it is old enough; nil: none is before
-// wait is over. With mu held.
+// toEvict returns a random handshake, old enough, of one source: preferably a source with too many failures, and
+// otherwise the source with the most handshakes. It returns nil if none is old enough before wait has passed. It
+// needs mu.
 func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 	var worst netip.Addr
 	var most float64
@@ -149,7 +151,7 @@ func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 			worst, most = source, bad
 		}
 	}
-	var ripe []*Pending
+	var candidates []*Pending
 	for e := l.open.Front(); e != nil; e = e.Next() { // oldest first
 		p := e.Value.(*Pending)
 		if p.Source != worst {
@@ -159,30 +161,31 @@ func (l *Limiter) toEvict(now time.Time) (old *Pending, wait time.Duration) {
 			wait = left
 			break
 		}
-		ripe = append(ripe, p)
+		candidates = append(candidates, p)
 	}
-	if len(ripe) == 0 {
+	if len(candidates) == 0 {
 		return nil, wait
 	}
-	return ripe[rand.IntN(len(ripe))], 0
+	return candidates[rand.IntN(len(candidates))], 0
 }
 
-// Leave takes a connection out of the limiter: it has proved itself or ended. false: it had to make room before.
+// Leave takes a connection out of the limiter, because it is authenticated or has ended. It returns false if the
+// connection was evicted before.
 func (l *Limiter) Leave(p *Pending) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.place == nil {
+	if p.element == nil {
 		return false
 	}
-	l.out(p)
+	l.remove(p)
 	l.signal()
 	return true
 }
 
-// out is called with mu held.
-func (l *Limiter) out(p *Pending) {
-	l.open.Remove(p.place)
-	p.place = nil
+// remove needs mu.
+func (l *Limiter) remove(p *Pending) {
+	l.open.Remove(p.element)
+	p.element = nil
 	if l.sources[p.Source]--; l.sources[p.Source] == 0 {
 		delete(l.sources, p.Source)
 	}
@@ -195,14 +198,14 @@ func (l *Limiter) signal() {
 	}
 }
 
-// HalfOpen is how many connections are in their handshake.
+// HalfOpen returns the number of connections in their handshake.
 func (l *Limiter) HalfOpen() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open.Len()
 }
 
-// Close closes all connections that are in their handshake.
+// Close closes all connections in their handshake.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,7 +215,7 @@ func (l *Limiter) Close() {
 	}
 }
 
-// SourceOf is what failures are counted by: an IPv4 address, or the /64 of an IPv6 address.
+// SourceOf returns the key for counting failures: an IPv4 address, or the /64 of an IPv6 address.
 func SourceOf(a net.Addr) netip.Addr {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {

@@ -45,12 +45,12 @@ func TestPrefersTheRare(t *testing.T) {
 	assert.LessOrEqual(t, len(l.failed), 2, "memory is bounded")
 }
 
-// Of many that are held all have the same chance to be evicted, and whoever is quick has none.
+// All of many held handshakes have the same chance to be evicted, and a quick one is never evicted.
 func TestEvictsAtRandom(t *testing.T) {
 	const places, rounds = 64, 6400
 	l := New(Limits{HalfOpen: places, MinAge: 20 * time.Millisecond, Burst: 64, Refill: 8, Sources: 8})
 	now := time.Unix(1000, 0)
-	age := map[int]int{} // of those evicted, in tenths of the mean
+	age := map[int]int{} // ages of the evicted ones, in tenths of the mean
 	for range rounds {
 		now = now.Add(2 * time.Millisecond)
 		c, other := net.Pipe()
@@ -62,7 +62,7 @@ func TestEvictsAtRandom(t *testing.T) {
 		}
 	}
 	require.Equal(t, places, l.HalfOpen())
-	for k := range 4 { // of the oldest alone all would be of one age
+	for k := range 4 { // if only the oldest were evicted, all would have one age
 		assert.Greater(t, age[k], rounds/100, "%v", age)
 	}
 }
@@ -75,7 +75,7 @@ func TestSourceOf(t *testing.T) {
 	assert.Equal(t, netip.Addr{}, SourceOf(&net.UnixAddr{}))
 }
 
-// Who waits for a place gives up when the node ends, and Close ends who is in a handshake.
+// Enter gives up when the node ends, and Close ends the handshakes.
 func TestEnd(t *testing.T) {
 	l := New(Limits{HalfOpen: 1, MinAge: time.Hour, Burst: 1, Refill: 1, Sources: 1})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -96,7 +96,8 @@ func TestEnd(t *testing.T) {
 	require.False(t, l.Leave(p))
 }
 
-// One that enters while another evicts it is evicted, and enters no second time: for the race detector.
+// A connection that enters while another evicts it is evicted and does not enter twice. This is for the race
+// detector.
 func TestEntersWhileEvicted(t *testing.T) {
 	l := New(Limits{HalfOpen: 1, Burst: 1, Refill: 1, Sources: 1})
 	evicted := make(chan *Pending, 2)
@@ -109,7 +110,7 @@ func TestEntersWhileEvicted(t *testing.T) {
 		}()
 	}
 	first, second := <-evicted, <-evicted
-	assert.NotEqual(t, first == nil, second == nil, "one makes room for the other")
+	assert.NotEqual(t, first == nil, second == nil, "one evicts the other")
 	assert.Equal(t, 1, l.HalfOpen())
 	l.Close()
 }

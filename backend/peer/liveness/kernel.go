@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LeftAlone says that the other side of a connection has closed it or is gone, as far as our kernel knows and all that came was read.
-func LeftAlone(c net.Conn) (gone bool) {
+// ClosedByPeer reports whether the other side of a connection has closed it or is gone. Our kernel must know that,
+// and all received data must have been read.
+func ClosedByPeer(c net.Conn) (gone bool) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return false
@@ -27,14 +28,15 @@ func LeftAlone(c net.Conn) (gone bool) {
 	return gone || err != nil
 }
 
-// zeroWindow is twice the longest time between our kernel's questions to a peer whose receive buffer is full (TCP_RTO_MAX).
+// zeroWindow is twice the longest interval between our kernel's window probes to a peer whose receive buffer is full
+// (TCP_RTO_MAX).
 const zeroWindow = 240 * time.Second
 
-// reportsWindow: the kernel fills in tcpi_snd_wnd, as Linux does from 5.4 on.
+// reportsWindow: the kernel fills in tcpi_snd_wnd. Linux does so since 5.4.
 var reportsWindow atomic.Bool
 
-// Acknowledges says that the kernel at the other end of a connection has acknowledged something within recent. We ping a silent peer, so
-// there is always something to acknowledge.
+// Acknowledges reports whether the kernel at the other end of a connection has acknowledged a segment within recent.
+// We ping a silent peer, so there is always a segment to acknowledge.
 func Acknowledges(c net.Conn, recent time.Duration) bool {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -50,7 +52,7 @@ func Acknowledges(c net.Conn, recent time.Duration) bool {
 	}
 	const established = 1 // TCP_ESTABLISHED
 	if info.State != established || info.Segs_out == 0 {
-		return false // Segs_out is 0 where the kernel does not fill the structure in
+		return false // the kernel does not fill in the structure if Segs_out is 0
 	}
 	if info.Snd_wnd > 0 {
 		reportsWindow.Store(true)

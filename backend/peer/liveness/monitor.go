@@ -1,5 +1,6 @@
-// Package liveness knows the signs of life of a peer: what was heard of it and when, its process where it is visible (pidfd), and the
-// acknowledgements of its kernel (TCP_INFO). It decides nothing of a session. A Monitor is told the time, so tests need no clock.
+// Package liveness collects the signs of life of a peer: the time of its last frame, its process if that is visible
+// (pidfd), and the acknowledgements of its kernel (TCP_INFO). It decides nothing about sessions. Callers pass the
+// time to a Monitor, so tests need no clock.
 package liveness
 
 import (
@@ -7,144 +8,147 @@ import (
 	"time"
 )
 
-// lookTime is for a last look into the socket before a peer is blamed: a read with a deadline that has passed reads nothing.
-const lookTime = 10 * time.Millisecond
+// lastReadTime is for a last read before a peer is declared lost: a read whose deadline has passed reads nothing.
+const lastReadTime = 10 * time.Millisecond
 
-// A peer that hung up has little time, so a short stop of ours matters: it is waited for in steps of backStep, and what a timer is late
-// is not counted, if it is more than backLate.
+// A peer that hung up has little time to resume, so even a short stop of our own process matters. The monitor waits
+// in steps of resumeStep. A timer that is late by more than lateTolerance extends the peer's time by its lateness.
 const (
-	backStep = 100 * time.Millisecond
-	backLate = 20 * time.Millisecond
+	resumeStep    = 100 * time.Millisecond
+	lateTolerance = 20 * time.Millisecond
 )
 
-// Monitor decides when a silent peer is lost. Safe for concurrent use.
+// Monitor decides when a silent peer is lost. It is safe for concurrent use.
 //
-// The own process may have been stopped, or starved of CPU, while the peer's frames lie in the socket or while the peer
-// was stopped with us. Then a timer fires late: so a read waits for a quarter of the timeout at most, and when that takes
-// much longer, the peer has half a timeout from there. One that hung up has again all of the time that Hurry gave it.
+// Our own process may have been stopped, or starved of CPU time, while the peer's frames waited in the socket. The
+// peer may have been stopped with us. In both cases a timer fires late. So a read waits at most a quarter of the beat.
+// If that takes much longer, the peer gets half a timeout from then on. A peer that hung up gets all of the time of
+// HungUp again.
 type Monitor struct {
 	timeout time.Duration // constant
-	beat    time.Duration // constant: what pings and the search for other paths are timed by
+	beat    time.Duration // constant: base of the intervals of pings and of searches for other paths
 
-	mu     sync.Mutex
-	heard  time.Time     // when something came last
-	armed  time.Time     // the deadline given last
-	grace  time.Time     // not lost before this
-	awake  time.Time     // Silence makes uneasy from here on: we were stopped before
-	back   time.Time     // when a peer that hung up must be back; zero when none did
-	hurry  time.Duration // what it was given for that
-	looked bool          // the last look since heard was taken
+	mu           sync.Mutex
+	heard        time.Time     // time of the last data
+	armed        time.Time     // the last deadline
+	grace        time.Time     // the peer is not lost before this time
+	awake        time.Time     // silence counts from here: our process was stopped before
+	resumeBy     time.Time     // when a peer that hung up must have resumed; zero: no peer hung up
+	resumeWithin time.Duration // the time that the peer got for that
+	lastReadDone bool          // the last read since heard has been granted
 }
 
-// New makes a monitor of a peer that was just heard.
+// New makes a monitor of a peer that was heard at the time now.
 func New(timeout, beat time.Duration, now time.Time) *Monitor {
 	return &Monitor{timeout: timeout, beat: beat, heard: now}
 }
 
-// Hear notes that something came.
+// Hear records that data came.
 func (m *Monitor) Hear(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard, m.looked, m.back = now, false, time.Time{}
+	m.heard, m.lastReadDone, m.resumeBy = now, false, time.Time{}
 }
 
-// Hurry says that the peer hung up: it is lost if it is not back within that time. Time in which we do not run is not counted.
-func (m *Monitor) Hurry(now time.Time, within time.Duration) {
+// HungUp records that the peer hung up. The peer is lost unless it resumes within the given time. Time in which our
+// process does not run is not counted.
+func (m *Monitor) HungUp(now time.Time, within time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.back, m.hurry, m.looked = now.Add(within), within, false
+	m.resumeBy, m.resumeWithin, m.lastReadDone = now.Add(within), within, false
 }
 
-// LastHeard is the time of the last Hear.
+// LastHeard returns the time of the last Hear.
 func (m *Monitor) LastHeard() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.heard
 }
 
-// Silence is how long nothing was heard while we could have.
+// Silence returns how long we could have heard the peer and did not.
 func (m *Monitor) Silence(now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return now.Sub(later(m.heard, m.awake))
 }
 
-// Arm gives the deadline of the next read; when it passes, Expired must be asked.
+// Arm returns the deadline of the next read. When the deadline has passed, the caller must call Expired.
 func (m *Monitor) Arm(now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	step := m.beat / 4
-	if now.Before(m.back) {
-		step = min(step, backStep)
+	if now.Before(m.resumeBy) {
+		step = min(step, resumeStep)
 	}
 	m.armed = earlier(m.due(), now.Add(step))
-	if w := m.worry(); now.Before(w) {
+	if w := m.reconnectAt(); now.Before(w) {
 		m.armed = earlier(m.armed, w)
 	}
-	if !m.back.IsZero() {
-		m.armed = later(m.armed, now) // no timer is late that was given no time
+	if !m.resumeBy.IsZero() {
+		m.armed = later(m.armed, now) // a timer that had no time to run is not late
 	}
 	return m.armed
 }
 
-// Expired says whether the peer is lost, now that a read has reached its deadline.
+// Expired reports whether the peer is lost. The caller's read has reached its deadline.
 func (m *Monitor) Expired(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	late := now.Sub(m.armed)
 	stopped := late > m.beat/8
 	if stopped {
-		m.awake, m.looked = now, false
+		m.awake, m.lastReadDone = now, false
 	}
-	m.armed = later(m.armed, now) // so that it is late once
+	m.armed = later(m.armed, now) // counts the lateness once
 	switch {
-	case stopped && m.back.IsZero():
+	case stopped && m.resumeBy.IsZero():
 		m.grace = now.Add(m.timeout / 2)
 		return false
 	case stopped:
-		m.back = now.Add(m.hurry)
-	case !m.back.IsZero() && late > backLate:
-		m.back = m.back.Add(late)
+		m.resumeBy = now.Add(m.resumeWithin)
+	case !m.resumeBy.IsZero() && late > lateTolerance:
+		m.resumeBy = m.resumeBy.Add(late)
 	}
 	switch {
 	case now.Before(m.due()):
 		return false
-	case !m.looked:
-		m.looked, m.grace = true, now.Add(min(lookTime, m.beat/16))
+	case !m.lastReadDone:
+		m.lastReadDone, m.grace = true, now.Add(min(lastReadTime, m.beat/16))
 		return false
 	}
 	return true
 }
 
-// Spare lets a silent peer live that shows other signs of life; Expired is asked again soon.
-func (m *Monitor) Spare(now time.Time) {
+// Extend gives a silent peer with other signs of life a quarter of the beat more. Expired decides again afterwards.
+func (m *Monitor) Extend(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.grace, m.looked = now.Add(m.beat/4), false
+	m.grace, m.lastReadDone = now.Add(m.beat/4), false
 }
 
-// Uneasy says that the peer is silent for so long that another path is worth a try. An answer to a ping, which goes out after
-// a quarter of the timeout, would have come.
-func (m *Monitor) Uneasy(now time.Time) bool {
+// ShouldReconnect reports that the peer has been silent for a third of the beat, so another path is worth a try. A
+// ping goes out after a quarter of the beat, and its answer should have come.
+func (m *Monitor) ShouldReconnect(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !now.Before(m.worry())
+	return !now.Before(m.reconnectAt())
 }
 
-// PingDue is when the next ping is due: nothing sent for a quarter of beat, or nothing heard and no ping sent.
+// PingDue returns when the next ping is due: nothing was sent for a quarter of the beat, or nothing was heard and no
+// ping was sent for that time.
 func (m *Monitor) PingDue(sent, pinged time.Time) time.Time {
 	return earlier(sent, later(pinged, m.LastHeard())).Add(m.beat / 4)
 }
 
-// worry is called with mu held.
-func (m *Monitor) worry() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
+// reconnectAt needs mu.
+func (m *Monitor) reconnectAt() time.Time { return later(m.heard, m.awake).Add(m.beat / 3) }
 
-// due is called with mu held.
+// due needs mu.
 func (m *Monitor) due() time.Time {
-	if m.back.IsZero() {
+	if m.resumeBy.IsZero() {
 		return later(m.heard.Add(m.timeout), m.grace)
 	}
-	return later(m.back, m.grace)
+	return later(m.resumeBy, m.grace)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// verdict runs m from now on in steps as a reader does, each of which fires late by late; it gives the time of the loss.
-func verdict(m *Monitor, now time.Time, late time.Duration, until time.Time) (time.Time, bool) {
+// runUntilLost runs m from now on in steps, as a reader does. Each timer fires late by late. It returns the time of
+// the loss.
+func runUntilLost(m *Monitor, now time.Time, late time.Duration, until time.Time) (time.Time, bool) {
 	for now.Before(until) {
 		now = m.Arm(now).Add(late)
 		if m.Expired(now) {
@@ -23,29 +24,29 @@ func TestMonitor(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = 4 * time.Second
 	t.Run("silence", func(t *testing.T) {
-		at, lost := verdict(New(timeout, timeout, t0), t0, 0, t0.Add(time.Hour))
+		at, lost := runUntilLost(New(timeout, timeout, t0), t0, 0, t0.Add(time.Hour))
 		require.True(t, lost)
-		assert.Equal(t, timeout+lookTime, at.Sub(t0), "with a last look")
+		assert.Equal(t, timeout+lastReadTime, at.Sub(t0), "with a last read")
 	})
 	t.Run("slightly late timers", func(t *testing.T) {
-		at, lost := verdict(New(timeout, timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
+		at, lost := runUntilLost(New(timeout, timeout, t0), t0, time.Millisecond, t0.Add(time.Hour))
 		require.True(t, lost)
 		assert.Less(t, at.Sub(t0), timeout+50*time.Millisecond)
 	})
 	t.Run("heard", func(t *testing.T) {
 		m := New(timeout, timeout, t0)
 		m.Hear(t0.Add(3 * time.Second))
-		at, lost := verdict(m, t0.Add(3*time.Second), 0, t0.Add(time.Hour))
+		at, lost := runUntilLost(m, t0.Add(3*time.Second), 0, t0.Add(time.Hour))
 		require.True(t, lost)
-		assert.Equal(t, 3*time.Second+timeout+lookTime, at.Sub(t0))
+		assert.Equal(t, 3*time.Second+timeout+lastReadTime, at.Sub(t0))
 	})
 	for _, stopped := range []time.Duration{2 * time.Second, 3900 * time.Millisecond, 4100 * time.Millisecond, time.Minute} {
 		t.Run("stopped for "+stopped.String(), func(t *testing.T) {
 			m := New(timeout, timeout, t0)
 			m.Arm(t0)
 			back := t0.Add(stopped)
-			require.False(t, m.Expired(back), "the peer gets its chance")
-			at, lost := verdict(m, back, 0, t0.Add(time.Hour))
+			require.False(t, m.Expired(back), "the peer gets more time")
+			at, lost := runUntilLost(m, back, 0, t0.Add(time.Hour))
 			require.True(t, lost)
 			assert.GreaterOrEqual(t, at.Sub(back), timeout/2, "measured from the end of the stop")
 			assert.LessOrEqual(t, at.Sub(back), timeout)
@@ -53,61 +54,61 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-func TestUneasy(t *testing.T) {
+func TestShouldReconnect(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = 3 * time.Second
 	t.Run("silence", func(t *testing.T) {
 		m, now := New(timeout, timeout, t0), t0
-		for !m.Uneasy(now) {
+		for !m.ShouldReconnect(now) {
 			require.False(t, m.Expired(now))
 			now = m.Arm(now)
 		}
 		assert.Equal(t, timeout/3, now.Sub(t0))
 		m.Hear(now)
-		assert.False(t, m.Uneasy(now))
+		assert.False(t, m.ShouldReconnect(now))
 	})
 	t.Run("stopped", func(t *testing.T) {
 		m := New(timeout, timeout, t0)
 		m.Arm(t0)
 		back := t0.Add(2 * time.Second)
 		assert.False(t, m.Expired(back))
-		assert.False(t, m.Uneasy(back), "our own fault")
-		assert.True(t, m.Uneasy(back.Add(timeout/3)))
+		assert.False(t, m.ShouldReconnect(back), "our process was stopped")
+		assert.True(t, m.ShouldReconnect(back.Add(timeout/3)))
 	})
 }
 
-func TestHurry(t *testing.T) {
+func TestHungUp(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout = time.Minute
 	m := New(timeout, timeout, t0)
-	m.Hurry(t0, time.Second)
-	at, lost := verdict(m, t0, 0, t0.Add(time.Hour))
+	m.HungUp(t0, time.Second)
+	at, lost := runUntilLost(m, t0, 0, t0.Add(time.Hour))
 	require.True(t, lost)
-	assert.Equal(t, time.Second+lookTime, at.Sub(t0))
+	assert.Equal(t, time.Second+lastReadTime, at.Sub(t0))
 	m = New(timeout, timeout, t0)
-	m.Hurry(t0, time.Second)
+	m.HungUp(t0, time.Second)
 	m.Hear(t0)
-	at, lost = verdict(m, t0, 0, t0.Add(time.Hour))
+	at, lost = runUntilLost(m, t0, 0, t0.Add(time.Hour))
 	require.True(t, lost)
-	assert.Equal(t, timeout+lookTime, at.Sub(t0), "it is back")
+	assert.Equal(t, timeout+lastReadTime, at.Sub(t0), "the peer is back")
 }
 
-// While a peer that hung up may come back, only time in which we run counts.
-func TestHurryWhileStopped(t *testing.T) {
+// While a peer that hung up may come back, only time in which our process runs counts.
+func TestHungUpWhileStopped(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	const timeout, beat, grace = time.Minute, 5 * time.Second, 1200 * time.Millisecond
 	hungUp := func() *Monitor {
 		m := New(timeout, beat, t0)
-		m.Hurry(t0, grace)
+		m.HungUp(t0, grace)
 		m.Arm(t0)
 		return m
 	}
 	t.Run("stopped", func(t *testing.T) {
 		m, wake := hungUp(), t0.Add(1450*time.Millisecond)
-		require.False(t, m.Expired(wake), "it may have knocked meanwhile")
-		at, lost := verdict(m, wake, 0, t0.Add(time.Hour))
+		require.False(t, m.Expired(wake), "the peer may have connected meanwhile")
+		at, lost := runUntilLost(m, wake, 0, t0.Add(time.Hour))
 		require.True(t, lost)
-		assert.Equal(t, grace+lookTime, at.Sub(wake), "and no longer")
+		assert.Equal(t, grace+lastReadTime, at.Sub(wake), "and no longer")
 	})
 	t.Run("stopped at the last moment", func(t *testing.T) {
 		m, now := hungUp(), t0
@@ -115,32 +116,32 @@ func TestHurryWhileStopped(t *testing.T) {
 			now = m.Arm(now)
 			require.False(t, m.Expired(now))
 		}
-		m.Arm(now) // the last look
+		m.Arm(now) // the last read
 		wake := now.Add(time.Minute)
 		require.False(t, m.Expired(wake))
-		at, lost := verdict(m, wake, 0, t0.Add(time.Hour))
+		at, lost := runUntilLost(m, wake, 0, t0.Add(time.Hour))
 		require.True(t, lost)
-		assert.Equal(t, grace+lookTime, at.Sub(wake))
+		assert.Equal(t, grace+lastReadTime, at.Sub(wake))
 	})
 	t.Run("starved", func(t *testing.T) {
 		const late = 300 * time.Millisecond // for every 100 ms
-		at, lost := verdict(hungUp(), t0, late, t0.Add(time.Hour))
+		at, lost := runUntilLost(hungUp(), t0, late, t0.Add(time.Hour))
 		require.True(t, lost)
-		assert.GreaterOrEqual(t, at.Sub(t0), 4*grace, "of which it had a quarter")
+		assert.GreaterOrEqual(t, at.Sub(t0), 4*grace, "the process ran for a quarter of it")
 		assert.Less(t, at.Sub(t0), 5*grace)
 	})
 	t.Run("slightly late timers", func(t *testing.T) {
-		at, lost := verdict(hungUp(), t0, time.Millisecond, t0.Add(time.Hour))
+		at, lost := runUntilLost(hungUp(), t0, time.Millisecond, t0.Add(time.Hour))
 		require.True(t, lost)
 		assert.Less(t, at.Sub(t0), grace+50*time.Millisecond)
 	})
 	t.Run("time was over before anybody waited", func(t *testing.T) {
 		m := New(timeout, beat, t0)
-		m.Hurry(t0, grace)
+		m.HungUp(t0, grace)
 		now := t0.Add(2 * time.Second)
-		at, lost := verdict(m, now, 0, t0.Add(time.Hour))
+		at, lost := runUntilLost(m, now, 0, t0.Add(time.Hour))
 		require.True(t, lost)
-		assert.Equal(t, lookTime, at.Sub(now), "that was no stop of ours")
+		assert.Equal(t, lastReadTime, at.Sub(now), "our process was not stopped")
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// Self is this process; PID is 0 where /proc does not tell.
+// Self returns this process. PID is 0 if /proc does not give the details.
 func Self() wire.Process {
 	var ns unix.Stat_t
 	start, err := startTime("self")
@@ -21,14 +21,14 @@ func Self() wire.Process {
 	return wire.Process{PID: uint32(os.Getpid()), NS: ns.Ino, Start: start}
 }
 
-// startTime is field 22 of /proc/PID/stat: clock ticks from boot to the start of the process.
+// startTime reads field 22 of /proc/PID/stat: the start of the process, in clock ticks since boot.
 func startTime(pid string) (uint64, error) {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
 		return 0, err
 	}
 	const start = 22
-	end := bytes.LastIndexByte(b, ')') // field 2 is the command, which may contain anything
+	end := bytes.LastIndexByte(b, ')') // field 2 is the command name, which may contain any bytes
 	fields := bytes.Fields(b[end+1:])
 	if end < 0 || len(fields) < start-2 {
 		return 0, fmt.Errorf("/proc/%s/stat: %d fields", pid, len(fields)+2)
@@ -36,7 +36,8 @@ func startTime(pid string) (uint64, error) {
 	return strconv.ParseUint(string(fields[start-3]), 10, 64)
 }
 
-// OpenProcess opens a pidfd of a process of our pid namespace. nil without an error: it has ended.
+// OpenProcess opens a pidfd of a process in our pid namespace. It returns nil without an error if the process has
+// ended.
 func OpenProcess(p wire.Process) (*os.File, error) {
 	fd, err := unix.PidfdOpen(int(p.PID), unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH {
@@ -46,18 +47,18 @@ func OpenProcess(p wire.Process) (*os.File, error) {
 		return nil, fmt.Errorf("pidfd_open: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	start, err := startTime(strconv.Itoa(int(p.PID))) // after pidfd_open: the number may have been another process's
+	start, err := startTime(strconv.Itoa(int(p.PID))) // after pidfd_open, because the number may have belonged to another process
 	if err == nil && start == p.Start {
 		return f, nil
 	}
 	defer f.Close()
-	if err == nil || exited(fd) { // without a look at /proc (option hidepid) nothing is known of one that runs
+	if err == nil || exited(fd) { // without access to /proc (option hidepid) a running process cannot be identified
 		return nil, nil
 	}
 	return nil, err
 }
 
-// exited says that the process of a pidfd has ended. An error says nothing of the process.
+// exited reports whether the process of a pidfd has ended. After an error of poll it returns false.
 func exited(fd int) bool {
 	for {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -67,13 +68,14 @@ func exited(fd int) bool {
 	}
 }
 
-// AwaitExit returns true when the process of a pidfd has ended, false when the file was closed before.
+// AwaitExit returns true after the process of a pidfd has ended, and false after the file was closed.
 func AwaitExit(pidfd *os.File) bool {
 	raw, err := pidfd.SyscallConn()
 	return err == nil && raw.Read(func(fd uintptr) bool { return exited(int(fd)) }) == nil
 }
 
-// Visible says that we can watch a process of a host with that boot id: it is on this host and in our pid namespace, and it is not ourselves.
+// Visible reports whether we can watch a process on a host with that boot id: the process is on this host, in our pid
+// namespace, and is not our own.
 func Visible(own *wire.ConnBlob, boot string, p wire.Process) bool {
 	return boot != "" && boot == own.Boot && p.PID != 0 && p.NS == own.Process.NS && p != own.Process
 }

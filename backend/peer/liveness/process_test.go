@@ -13,7 +13,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// An error of poll is no end of a process, neither for who asks nor for who waits; an end is one for both.
+// An error of poll does not mean that the process has ended, neither for exited nor for AwaitExit. A real end is
+// reported by both.
 func TestExited(t *testing.T) {
 	child := exec.Command("sleep", "1000")
 	require.NoError(t, child.Start())
@@ -24,7 +25,7 @@ func TestExited(t *testing.T) {
 
 	var was unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max})) // poll gives EINVAL
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max})) // poll returns EINVAL
 	_, failed := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	asked := exited(fd)
 	deadline := pidfd.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
@@ -45,7 +46,7 @@ func TestExited(t *testing.T) {
 	require.True(t, exited(fd))
 }
 
-// The number of a process that has ended may be another's: its start time tells them apart.
+// The pid of a process that has ended may be another's: the start time distinguishes the two.
 func TestOpenProcess(t *testing.T) {
 	child := exec.Command("sleep", "1000")
 	require.NoError(t, child.Start())
@@ -79,6 +80,6 @@ func TestVisible(t *testing.T) {
 	require.False(t, Visible(own, "c", other), "another host")
 	require.False(t, Visible(own, "b", own.Process), "ourselves")
 	require.False(t, Visible(own, "b", wire.Process{PID: 9, NS: 4}), "another pid namespace")
-	require.False(t, Visible(own, "b", wire.Process{NS: 2}), "not told")
+	require.False(t, Visible(own, "b", wire.Process{NS: 2}), "unknown pid")
 	require.False(t, Visible(&wire.ConnBlob{}, "", wire.Process{PID: 9}), "no boot id")
 }

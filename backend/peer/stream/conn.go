@@ -5,30 +5,31 @@ import (
 	"net/netip"
 )
 
-// Conn is one connection of a stream. The stream survives it.
+// Conn is one connection of a stream. The stream may outlive it.
 type Conn struct {
 	net.Conn
-	addr  netip.AddrPort // where the initiator dialed; not set at the target
-	first []byte         // is written before all else
-	down  chan struct{}  // closed when the stream has given the connection up
+	addr  netip.AddrPort // the address that the initiator dialed; unset at the target
+	first []byte         // bytes to write before all others
+	down  chan struct{}  // closed when the stream has given up the connection
 }
 
-// NewConn makes a connection one of a stream. addr is where the initiator dialed, not set at the target; first is written before all else.
+// NewConn wraps a connection for a stream. addr is the address that the initiator dialed, unset at the target. The
+// stream writes first before all else.
 func NewConn(c net.Conn, addr netip.AddrPort, first []byte) *Conn {
 	return &Conn{Conn: c, addr: addr, first: first, down: make(chan struct{})}
 }
 
-// over says that the connection leaves from a local address; the zero one means any.
-func (c *Conn) over(local netip.Addr) bool {
-	return !local.IsValid() || LocalAddr(c.Conn) == bare(local)
+// leavesFrom reports whether the connection leaves from a local address. The zero address matches any connection.
+func (c *Conn) leavesFrom(local netip.Addr) bool {
+	return !local.IsValid() || LocalAddr(c.Conn) == withoutZone(local)
 }
 
-// LocalAddr is the address that a connection leaves from.
+// LocalAddr returns the local address of a connection.
 func LocalAddr(c net.Conn) netip.Addr {
 	if t, ok := c.LocalAddr().(*net.TCPAddr); ok {
-		return bare(t.AddrPort().Addr())
+		return withoutZone(t.AddrPort().Addr())
 	}
 	return netip.Addr{}
 }
 
-func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func withoutZone(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

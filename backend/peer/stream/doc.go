@@ -1,25 +1,29 @@
-// Package stream is a stream of control frames in both directions that outlives its connections. It handshakes no hands: who opens a stream
-// gives it connections and takes its frames (Handler), and looks for another connection when it asks (Reconnector). It knows nothing of
-// listeners, addresses to dial, tokens or what a frame means.
+// Package stream provides a stream of control frames in both directions. A stream survives the loss of its
+// connection. The package performs no handshake: the user of a stream provides its connections, handles its frames
+// (Handler), and finds another connection on demand (Reconnector). The package knows nothing about listeners,
+// addresses to dial, tokens or the meaning of a frame.
 //
 // # Connections
 //
-// A stream runs over one connection at a time, and outlives it: handlers notice nothing. Numbered frames (all but
-// Ping, Pong and Bye) are counted by their order in each direction. The sender keeps what the other side has not acknowledged;
-// acknowledgements are counts, and travel in Ping and Pong, which also go out along with other frames and for every 256 KiB
-// of them. Each side of a Resume says how many frames it has taken in, takes in nothing more from the connection before, and sends
-// again, in order, what the other has not got. Of several Resumes the one with the highest try counts.
+// A stream uses one connection at a time, and survives the connection's loss; handlers do not notice a change.
+// Numbered frames (all but Ping, Pong and Bye) are counted in each direction. The sender keeps the frames that the
+// other side has not acknowledged. An acknowledgement is a count in a Ping or Pong. It also travels with other
+// frames, and the sender asks for one after every 256 KiB of frames. In a Resume each side sends the count of frames
+// that it has received. It receives nothing more from the previous connection. It then sends the missing frames
+// again, in order. Of several Resumes the one with the highest Try wins.
 //
 // # States
 //
-// A stream begins in Dialing or Hello and is Ready from Start on. Lost and Closed are final.
+// A stream begins in Dialing or Hello, and is Ready after Start. Lost and Closed are final.
 //
 // # Threads
 //
-// Run reads and calls the handler, so the calls of a stream come one at a time and in order; a goroutine of its own writes. A handler that
-// is slow delays its own stream only; the writer's pings go on meanwhile, and a connection can be replaced. What is to be sent goes into the
-// queue; above Env.QueueLimit, with what is not acknowledged, the stream is lost. Requests for keys wait in it while the answers to about
-// 2048 ranges are due (maxAsked).
+// Run reads and calls the handler, so the calls of a stream come one at a time and in order. Another goroutine
+// writes. A slow handler delays its own stream only: the writer still sends pings, and the connection can be
+// replaced. Frames to send go into a queue. The stream is lost when queued and unacknowledged frames exceed
+// Env.QueueLimit. Keys requests wait in the queue while the answers to about 2048 ranges are outstanding
+// (maxPendingKeys).
 //
-// Stream.mu guards the state and the connection. It comes before the locks of the queue and the monitor; Reconnector.Reconnect is called with it held.
+// Stream.mu guards the state and the connection. It is locked before the locks of the queue and of the monitor.
+// Reconnector.Reconnect is called with it held.
 package stream

@@ -13,44 +13,45 @@ import (
 	"gorail/backend/wire"
 )
 
-// Handler takes in a stream's numbered frames, one at a time and in order. An error ends the stream.
+// Handler handles a stream's numbered frames, one at a time and in order. An error ends the stream.
 type Handler interface {
 	Handle(f wire.Frame) error
 }
 
-// Reconnector looks for another connection of a stream, until Locked.Resume gives it one or it ends. Reconnect begins to, or makes what goes on urgent: then the
-// connection in use is to be replaced though it works, and by one that does not leave from avoid, if there is one. It is called with the
-// stream's lock held, must not wait, and may call nothing of the stream's.
+// Reconnector finds another connection for a stream, until Locked.Resume gets one or the stream ends. Reconnect
+// starts the search, or makes a running search urgent. An urgent search replaces the connection in use even if that
+// connection works, preferably by one that does not leave from avoid. Reconnect is called with the stream's lock
+// held. It must not wait, and must not call the stream.
 type Reconnector interface {
 	Reconnect(urgent bool, avoid netip.Addr)
 }
 
-// Env is what the streams of one engine share. All but the counters is constant.
+// Env is the state that all streams of one engine share. The fields above Gone are constant.
 type Env struct {
-	Ctx         context.Context // ends all streams' waiting
+	Ctx         context.Context // its end ends all waits of the streams
 	Log         *slog.Logger
-	PeerTimeout time.Duration // a stream whose peer shows no sign of life for so long, on any path, is lost
-	Heartbeat   time.Duration // what pings and the search for other paths are timed by
-	QueueLimit  int           // bytes that may wait to be sent or acknowledged on one stream
+	PeerTimeout time.Duration // a stream is lost if its peer shows no sign of life for this long, on any path
+	Heartbeat   time.Duration // base of the intervals of pings and of searches for other paths
+	QueueLimit  int           // bound, in bytes, of the frames of one stream that wait to be sent or acknowledged
 	Spawn       func(f func()) bool
-	Shed        func() // is told that Held has grown; it may not wait
-	Acks        func(c net.Conn, recent time.Duration) bool
+	Shed        func()                                      // called when Held may have grown; it must not wait
+	Acks        func(c net.Conn, recent time.Duration) bool // liveness.Acknowledges, or a test's function
 
-	Gone  atomic.Bool  // goodbyes say that the engine ends
-	Held  atomic.Int64 // bytes of frames of the streams that we serve
+	Gone  atomic.Bool  // set when the engine ends: each Bye says so
+	Held  atomic.Int64 // bytes of frames of the inbound streams
 	Count Counters
 }
 
-// Counters of all streams. They only grow.
+// Counters of all streams. They never decrease.
 type Counters struct {
-	Resumed   atomic.Uint64 // connections that took the place of another
-	Resent    atomic.Uint64 // frames that were sent again for it
-	Overflows atomic.Uint64 // streams that ended because their queue was full
+	Resumed   atomic.Uint64 // connections that replaced another one
+	Resent    atomic.Uint64 // frames that were sent again after such a replacement
+	Overflows atomic.Uint64 // streams that ended because a limit of queued frames was exceeded
 
 	FramesSent, FramesReceived, BytesSent atomic.Uint64
 }
 
-// Guard calls a handler and makes an error of a panic: a host process must not die of it.
+// Guard calls a handler and turns a panic into an error, because a panic would end the host process.
 func (e *Env) Guard(peer, what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -8,7 +8,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// Why a stream ended. What it ends with wraps one of these with the peer, the address and what to do.
+// The reasons for the end of a stream. A stream's error wraps one of them with the peer, the address and what to do.
 var (
 	ErrClosed     = errors.New("session closed by this side")
 	ErrPeerClosed = errors.New("peer closed")
@@ -19,39 +19,40 @@ var (
 	ErrHandler    = errors.New("control handler failed")
 )
 
-// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses, its engine said goodbye.
-// A session that ended for another reason may be followed by another with the same peer.
+// ErrDead marks the errors of a peer that will not come back: its process has ended, its host refuses connections, or
+// its engine said goodbye. After another error, a new session with the same peer may succeed.
 var ErrDead = errors.New("peer is dead")
 
-// deadError adds ErrDead to an error, and leaves its text alone.
+// deadError adds ErrDead to an error and keeps the error's text.
 type deadError struct{ error }
 
 func (e *deadError) Unwrap() error        { return e.error }
 func (e *deadError) Is(target error) bool { return target == ErrDead }
 
-// Dead marks an error as ErrDead does.
+// Dead marks an error with ErrDead.
 func Dead(err error) error { return &deadError{err} }
 
-// Why a connection was taken from a stream that lives on.
+// The reasons for taking the connection from a stream that stays alive.
 var (
-	errReplaced = errors.New("replaced by another connection")
-	errUneasy   = errors.New("silent, and another path answers")
+	errReplaced  = errors.New("replaced by another connection")
+	errSuspected = errors.New("silent or suspected, and another path answers")
 )
 
-// HungUp says that the other side closed the connection.
+// HungUp reports whether an error says that the other side closed the connection.
 func HungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// dropped says that the other side's host closed the connection, so the path to it works.
+// dropped reports whether an error says that the other side's host closed the connection. The path to that host then
+// works.
 func dropped(err error) bool { return HungUp(err) || errors.Is(err, io.ErrUnexpectedEOF) }
 
-// Malformed says that an error is one of the decoder.
+// Malformed reports whether an error is one of the decoder.
 func Malformed(err error) bool {
 	return errors.Is(err, wire.ErrFormat) || errors.Is(err, wire.ErrKind) || errors.Is(err, wire.ErrLimit) || errors.Is(err, wire.ErrVersion)
 }
 
-// Clip cuts a text to what fits a frame.
+// Clip shortens a text to the length that a frame may have.
 func Clip(text string) string {
 	if len(text) > wire.MaxText {
 		return text[:wire.MaxText]

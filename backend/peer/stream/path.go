@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// hungUpGrace is how long a target keeps the session of an initiator that hung up without a Bye. Most often its process has
-// died, and what waits for it should not wait long: two seconds with the time that closing a thousand endpoints takes (0.5 s). If not, it
-// knows at once and resumes at once.
+// hungUpGrace is the time that a target keeps the session of an initiator that hung up without a Bye. Usually the
+// initiator's process has died, and waiting users should get their error within two seconds, including the 0.5 s for
+// closing a thousand endpoints. A live initiator notices the loss at once and resumes at once.
 const hungUpGrace = 1200 * time.Millisecond
 
-// install makes a connection the stream's. With mu held, while there is none.
+// install sets the stream's connection. It needs mu, and a stream without connection.
 func (s *Stream) install(c *Conn) {
 	_ = c.SetDeadline(time.Time{})
 	s.path = path{conn: c, at: c.addr, since: s.path.since}
@@ -21,34 +21,34 @@ func (s *Stream) install(c *Conn) {
 	s.change()
 }
 
-// unplug takes the connection from the stream. With mu held.
-func (s *Stream) unplug(why error) {
+// disconnect takes the connection from the stream. It needs mu.
+func (s *Stream) disconnect(why error) {
 	c := s.path.conn
 	s.path.conn, s.path.broken, s.path.since = nil, why, time.Now()
 	close(c.down)
 	c.Close()
-	s.queue.unplug() // a reader that waits for room is to notice
+	s.queue.disconnected() // wakes a reader that waits for room
 }
 
-// broke takes a connection that failed from the stream, which waits for another: the initiator looks for one. Nothing
-// happens when the stream has another connection already, or is over.
-func (s *Stream) broke(c *Conn, err error) {
+// connLost takes a failed connection from the stream, which then waits for another. An initiator starts to look for
+// one. connLost does nothing if the stream has another connection already, or has ended.
+func (s *Stream) connLost(c *Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != c || s.state.Over() {
 		return
 	}
-	s.unplug(err)
+	s.disconnect(err)
 	switch {
 	case !s.Inbound():
 		s.reconnector.Reconnect(false, netip.Addr{})
 	case dropped(err):
-		s.live.Hurry(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
+		s.live.HungUp(time.Now(), min(s.env.PeerTimeout, hungUpGrace))
 	}
 }
 
-// await gives the stream's connection, as soon as it has one. An error ends the stream.
-func (s *Stream) await() (*Conn, error) {
+// awaitConn waits for the stream's connection and returns it. An error ends the stream.
+func (s *Stream) awaitConn() (*Conn, error) {
 	timer := time.NewTimer(time.Hour) // reset before each use
 	defer timer.Stop()
 	for {
@@ -65,28 +65,29 @@ func (s *Stream) await() (*Conn, error) {
 		select {
 		case <-s.changed:
 		case <-timer.C:
-			if err := s.judge(nil, time.Now()); err != nil && !errors.Is(err, errReplaced) {
+			if err := s.checkPeer(nil, time.Now()); err != nil && !errors.Is(err, errReplaced) {
 				return nil, err
 			}
 		}
 	}
 }
 
-// judge ends the stream if its peer is lost, now that nothing came over c until the deadline; nil: there is no connection. An error says
-// that c is not to be read any more.
-func (s *Stream) judge(c *Conn, now time.Time) error {
+// checkPeer ends the stream if its peer is lost: nothing came over c until the deadline. c is nil if there is no
+// connection. After an error, c must not be read any more.
+func (s *Stream) checkPeer(c *Conn, now time.Time) error {
 	if !s.live.Expired(now) {
 		return nil
 	}
 	if s.alive(c) {
-		s.live.Spare(now)
+		s.live.Extend(now)
 		return nil
 	}
-	return s.condemn(c, now)
+	return s.endLost(c, now)
 }
 
-// condemn ends the stream of a peer without signs of life, unless it has resumed meanwhile: both are decided under the lock.
-func (s *Stream) condemn(c *Conn, now time.Time) error {
+// endLost ends the stream of a peer without signs of life, unless the stream has been resumed meanwhile. One lock
+// covers both checks.
+func (s *Stream) endLost(c *Conn, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -94,10 +95,10 @@ func (s *Stream) condemn(c *Conn, now time.Time) error {
 		return errReplaced
 	case s.state.Over():
 		return ErrClosed
-	case !s.live.Expired(now): // there was another connection, which broke too
+	case !s.live.Expired(now): // another connection was in use, and broke too
 		return nil
 	case c == nil:
-		err := s.stranded(s.path.broken)
+		err := s.noPathError(s.path.broken)
 		s.end(Lost, err, nil)
 		return err
 	}
@@ -106,20 +107,20 @@ func (s *Stream) condemn(c *Conn, now time.Time) error {
 	return err
 }
 
-// stranded is the error of a stream that has waited in vain for another connection.
-func (s *Stream) stranded(broken error) error {
-	if errors.Is(broken, errUneasy) {
+// noPathError is the error of a stream that got no other connection in time.
+func (s *Stream) noPathError(broken error) error {
+	if errors.Is(broken, errSuspected) {
 		return s.Explain(ErrSilent)
 	}
 	if s.Inbound() && dropped(broken) {
-		return fmt.Errorf("%w: its process ended", s.Explain(broken))
+		return fmt.Errorf("%w: the peer's process ended", s.Explain(broken))
 	}
-	return fmt.Errorf("%w: no other path within %v (option peer_timeout)", s.Explain(broken), s.env.PeerTimeout)
+	return fmt.Errorf("%w: no other path to the peer within %v (option peer_timeout)", s.Explain(broken), s.env.PeerTimeout)
 }
 
-// alive says whether a silent peer shows signs of life: its process runs on this host, its host acknowledges what we send, or
-// its host has accepted a connection lately. A process that is stopped or starved of CPU says nothing, and its kernel answers for
-// it. c is nil while the stream has no connection.
+// alive reports whether a silent peer shows other signs of life: its process runs on this host, its host acknowledges
+// our segments, or its host has recently accepted a connection. A stopped process, or one without CPU time, sends
+// nothing, but its kernel still answers. c is nil while the stream has no connection.
 func (s *Stream) alive(c *Conn) bool {
 	s.mu.Lock()
 	running, reached, since := s.signs.running, s.signs.reached, s.path.since
@@ -127,7 +128,7 @@ func (s *Stream) alive(c *Conn) bool {
 	timeout := s.env.PeerTimeout
 	switch {
 	case c == nil && running && time.Since(since) < timeout:
-		return true // not for longer: its engine may have ended without a word
+		return true // no longer: the engine may have ended without a Bye
 	case c == nil:
 		return !reached.IsZero() && time.Since(reached) < timeout
 	case running:
@@ -136,29 +137,30 @@ func (s *Stream) alive(c *Conn) bool {
 	return s.env.Acks(c.Conn, timeout)
 }
 
-// Suspect says that the rail with a local address is in trouble: if the connection leaves from it, another is sought, and this
-// one kept until one answers. The zero address means any connection. An initiator's alone seeks: a target has GiveUp.
+// Suspect reports trouble on the rail with a local address. If the connection leaves from that address, the initiator
+// looks for another one, and keeps this one until another path answers. The zero address matches any connection. At a
+// target, Suspect does nothing; GiveUp is for targets.
 func (s *Stream) Suspect(local netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.over(local) {
+	if c := s.path.conn; !s.Inbound() && s.state == Ready && c != nil && c.leavesFrom(local) {
 		s.reconnector.Reconnect(true, LocalAddr(c.Conn))
 	}
 }
 
-// GiveUp closes the connection if it leaves from a local address; the zero address means any.
+// GiveUp closes the connection if it leaves from a local address. The zero address matches any connection.
 func (s *Stream) GiveUp(local netip.Addr, why string) {
 	s.mu.Lock()
 	c, ready := s.path.conn, s.state == Ready
 	s.mu.Unlock()
-	if ready && c != nil && c.over(local) {
-		s.broke(c, fmt.Errorf("given up: %s", why))
+	if ready && c != nil && c.leavesFrom(local) {
+		s.connLost(c, fmt.Errorf("closed by this side: %s", why))
 	}
 }
 
-// takeIn counts a frame that is about to be handled; false when the connection is not the stream's any more: the frame comes
-// again over the next.
-func (s *Stream) takeIn(c *Conn) bool {
+// countReceived counts a frame that is about to be handled. It returns false if c is not the stream's connection any
+// more; the frame then comes again over the next connection.
+func (s *Stream) countReceived(c *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn != c {
@@ -168,12 +170,12 @@ func (s *Stream) takeIn(c *Conn) bool {
 	return true
 }
 
-// acked takes in what the other side has got.
+// acked handles an acknowledgement of the other side.
 func (s *Stream) acked(c *Conn, got uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.path.conn == c && !s.queue.ack(got) {
-		return fmt.Errorf("%w: %s acknowledged %d frames, more than there were", ErrProtocol, s.peer, got)
+		return fmt.Errorf("%w: %s acknowledged %d frames, more than were sent", ErrProtocol, s.peer, got)
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 	"gorail/backend/wire"
 )
 
-// drain takes all that comes over a connection.
+// drain reads and drops all data of a connection.
 func drain(c net.Conn) { go func() { _, _ = io.Copy(io.Discard, c) }() }
 
-// replace gives a target's stream another connection, as a Resume does, and the initiator's end of it.
+// replace gives a target's stream another connection, as a Resume does. It returns the initiator's end.
 func replace(t *testing.T, in *side, try uint64) net.Conn {
 	here, there := net.Pipe()
 	in.Do(func(l Locked) {
@@ -30,7 +30,7 @@ func replace(t *testing.T, in *side, try uint64) net.Conn {
 	return here
 }
 
-// A Resume that comes while a silent connection is judged goes on with the stream.
+// A Resume that comes while a silent connection is checked saves the stream.
 func TestResumedWhileJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newSide(t, true)
@@ -53,7 +53,7 @@ func TestResumedWhileJudged(t *testing.T) {
 	})
 }
 
-// The same without a connection: the Resume comes when the time for it was just over.
+// The same without a connection: the Resume comes just after the deadline.
 func TestResumedWhileCondemned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newSide(t, true)
@@ -61,24 +61,24 @@ func TestResumedWhileCondemned(t *testing.T) {
 		_, there := net.Pipe()
 		require.True(t, in.Attach(there, netip.AddrPort{}))
 		require.True(t, in.Start(wire.Mac{1}, nil))
-		in.broke(in.path.conn, io.EOF)
+		in.connLost(in.path.conn, io.EOF)
 		time.Sleep(hungUpGrace + time.Second)
 		late := time.Now()
 		replace(t, in, 1)
-		require.ErrorIs(t, in.condemn(nil, late), errReplaced)
-		in.broke(in.path.conn, io.EOF)
-		require.NoError(t, in.condemn(nil, late), "it has broken again, and may come back again")
+		require.ErrorIs(t, in.endLost(nil, late), errReplaced)
+		in.connLost(in.path.conn, io.EOF)
+		require.NoError(t, in.endLost(nil, late), "the connection broke again, and the peer may resume again")
 		require.Equal(t, Ready, in.State())
 		time.Sleep(hungUpGrace)
 		in.live.Arm(time.Now())
-		require.NoError(t, in.condemn(nil, time.Now()), "the last look")
+		require.NoError(t, in.endLost(nil, time.Now()), "the last read")
 		time.Sleep(time.Until(in.live.Arm(time.Now())))
-		require.ErrorIs(t, in.condemn(nil, time.Now()), ErrDropped)
+		require.ErrorIs(t, in.endLost(nil, time.Now()), ErrDropped)
 		assert.Equal(t, Lost, in.State())
 	})
 }
 
-// heardAfterBreak is a connection that gives a frame, as if it had come just before the writer found it broken.
+// heardAfterBreak is a connection that delivers a frame just after the writer has found it broken.
 type heardAfterBreak struct {
 	net.Conn
 	in *side
@@ -91,12 +91,12 @@ func (c heardAfterBreak) Read(p []byte) (int, error) {
 	if own == nil {
 		return 0, net.ErrClosed
 	}
-	c.in.broke(own, io.EOF)
+	c.in.connLost(own, io.EOF)
 	b, err := wire.AppendFrame(nil, &wire.Pong{})
 	return copy(p, b), err
 }
 
-// What is read of a connection after it broke does not make its peer one that is back.
+// Data that are read from a connection after it broke do not count as a sign of life.
 func TestHeardAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newSide(t, true)
@@ -111,7 +111,7 @@ func TestHeardAfterBreak(t *testing.T) {
 	})
 }
 
-// A target whose reader waits for room notices that its peer is gone, and serves one that comes back.
+// A target whose reader waits for room notices that its peer is gone, and serves a peer that comes back.
 func TestGoneWhileAnswersWait(t *testing.T) {
 	for name, back := range map[string]bool{"gone": false, "back": true} {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestGoneWhileAnswersWait(t *testing.T) {
 	}
 }
 
-// Nobody looks for another connection of a stream that we serve.
+// A target does not look for another connection.
 func TestSuspectAtTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newSide(t, true)

@@ -7,31 +7,32 @@ import (
 	"gorail/backend/wire"
 )
 
-// maxAsked bounds the keys requests that are on their way, by weight. Answers are many times larger than requests, and the
-// target keeps them until they are acknowledged, which every later request does: so they never take more than 4 MiB there.
-const maxAsked = 4 * (wire.MaxRanges + 1)
+// maxPendingKeys bounds the outstanding keys requests, by weight. Answers are many times larger than requests. The
+// target keeps an answer until it is acknowledged, which every later request does. The bound keeps the target's
+// answers below 4 MiB.
+const maxPendingKeys = 4 * (wire.MaxRanges + 1)
 
-// queue holds the frames that a stream has yet to send, and those that the other side has not acknowledged, bounded by
-// the memory they take. Pushing never waits. Frames are encoded by the writer, and again for each connection that they go over,
-// so their slices must not change any more.
+// queue holds the frames that a stream has not sent, and the frames that the other side has not acknowledged. Their
+// memory is bounded. Pushing never waits. The writer encodes a frame again for each connection, so the frame's slices
+// must not change.
 type queue struct {
 	limit int           // constant
-	total *atomic.Int64 // of all streams that we serve; nil: it is not counted there
-	wake  chan struct{} // one token: there is something to take, or an end
+	total *atomic.Int64 // bytes of all inbound streams; nil: not counted
+	wake  chan struct{} // one token: frames to take, or the end
 
-	mu     sync.Mutex
-	room   sync.Cond // on mu: unsent shrank, there is no connection, or the end
-	items  []item    // oldest first
-	base   uint64    // number of items[0]: so many frames are acknowledged
-	next   int       // items[next:] have not been taken for the present connection
-	high   uint64    // frames of lower numbers have been taken for some connection
-	bytes  int       // cost of all items
-	unsent int       // cost of items[next:]
-	asked  int       // weight of the keys requests that were taken and have no answer
-	owed   bool      // a Ping has no answer yet,
-	seq    uint64    // which is to have this number
-	last   bool      // no more frames are taken in
-	idle   bool      // there is no connection, so nothing is written
+	mu          sync.Mutex
+	room        sync.Cond // on mu: unsent shrank, the connection is gone, or the end
+	items       []item    // oldest first
+	base        uint64    // number of items[0], and the count of acknowledged frames
+	next        int       // items[next:] have not been taken for the current connection
+	high        uint64    // frames with lower numbers have been taken for some connection
+	bytes       int       // cost of all items
+	unsent      int       // cost of items[next:]
+	pendingKeys int       // weight of the keys requests that were taken and are not answered
+	pongDue     bool      // a Ping needs an answer,
+	seq         uint64    // with this number
+	last        bool      // the queue accepts no more frames
+	idle        bool      // there is no connection, so nothing is written
 }
 
 type item struct {
@@ -45,7 +46,7 @@ func newQueue(limit int) *queue {
 	return q
 }
 
-// push appends all frames or none; false says that they would be too much. After the end it drops them.
+// push appends all frames or none. It returns false if they would exceed the limit. After the end it drops them.
 func (q *queue) push(frames ...wire.Frame) bool {
 	cost := 0
 	for _, f := range frames {
@@ -63,7 +64,7 @@ func (q *queue) push(frames ...wire.Frame) bool {
 	return true
 }
 
-// finish appends a last frame, whatever the limit.
+// finish appends the last frame, regardless of the limit.
 func (q *queue) finish(f wire.Frame) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,7 +74,7 @@ func (q *queue) finish(f wire.Frame) {
 	}
 }
 
-// append is called with mu held.
+// append needs mu.
 func (q *queue) append(frames ...wire.Frame) {
 	for _, f := range frames {
 		it := item{f, frameCost(f)}
@@ -84,16 +85,17 @@ func (q *queue) append(frames ...wire.Frame) {
 	q.signal()
 }
 
-// drop ends the queue and forgets what is in it.
+// drop ends the queue and drops its frames.
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.hold(-q.bytes)
-	q.items, q.next, q.unsent, q.owed = nil, 0, 0, false
+	q.items, q.next, q.unsent, q.pongDue = nil, 0, 0, false
 	q.end()
 }
 
-// take appends the next frames to to, about batch bytes of them, with their cost; end says that no more will come.
+// take appends the next frames to to, about batch bytes, and returns their cost. end reports that no more frames will
+// come.
 func (q *queue) take(to []wire.Frame, batch int) (frames []wire.Frame, cost int, end bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,11 +103,11 @@ func (q *queue) take(to []wire.Frame, batch int) (frames []wire.Frame, cost int,
 	for q.next < len(q.items) && cost < batch {
 		it := q.items[q.next]
 		if number := q.base + uint64(q.next); number >= q.high {
-			w := askWeight(it.frame)
-			if q.asked > 0 && q.asked+w > maxAsked && w > 0 && !q.last {
+			w := keysWeight(it.frame)
+			if q.pendingKeys > 0 && q.pendingKeys+w > maxPendingKeys && w > 0 && !q.last {
 				break
 			}
-			q.asked += w
+			q.pendingKeys += w
 			q.high = number + 1
 		}
 		q.next++
@@ -119,23 +121,24 @@ func (q *queue) take(to []wire.Frame, batch int) (frames []wire.Frame, cost int,
 	return frames, cost, q.last && cost == 0
 }
 
-// ack forgets the frames with numbers below got; false for a number that the other side can't have reached. One that was
-// heard before changes nothing.
+// ack drops the frames with numbers below got. It returns false for a number that the other side cannot have reached.
+// A repeated number changes nothing.
 func (q *queue) ack(got uint64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.forget(got)
 }
 
-// resumable says whether rewind would succeed.
+// resumable reports whether rewind would succeed.
 func (q *queue) resumable(got uint64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.base <= got && got <= q.high
 }
 
-// rewind begins with a new connection, whose other side has got so many frames: what it has not comes again. resent frames had
-// been taken for an earlier connection. false, and nothing is changed, for a number that can't be.
+// rewind starts over with a new connection, whose other side has received got frames. Later frames are sent again.
+// resent counts those that had been taken for an earlier connection. rewind returns false and changes nothing for an
+// impossible number.
 func (q *queue) rewind(got uint64) (resent uint64, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,19 +148,19 @@ func (q *queue) rewind(got uint64) (resent uint64, ok bool) {
 	resent = uint64(q.next)
 	q.next, q.unsent = 0, q.bytes
 	q.idle = false
-	q.owed = false // by the connection that is gone
+	q.pongDue = false // the Ping came over the previous connection
 	return resent, true
 }
 
-// unplug says that there is no connection until rewind.
-func (q *queue) unplug() {
+// disconnected records that there is no connection until rewind.
+func (q *queue) disconnected() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle = true
 	q.room.Broadcast()
 }
 
-// forget is called with mu held.
+// forget needs mu.
 func (q *queue) forget(got uint64) bool {
 	if q.last {
 		return true
@@ -184,7 +187,7 @@ func (q *queue) forget(got uint64) bool {
 	return true
 }
 
-// hold counts frames that are kept, or are no more. With mu held.
+// hold counts the cost of frames that are added (positive) or removed (negative). It needs mu.
 func (q *queue) hold(cost int) {
 	q.bytes += cost
 	if q.total != nil {
@@ -192,49 +195,50 @@ func (q *queue) hold(cost int) {
 	}
 }
 
-// kept is the cost of what is queued or not acknowledged.
+// kept returns the cost of the frames that are queued or not acknowledged.
 func (q *queue) kept() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes
 }
 
-// acked is how many frames the other side has acknowledged.
+// acked returns the number of frames that the other side has acknowledged.
 func (q *queue) acked() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.base
 }
 
-// answered makes room for further keys requests.
+// answered subtracts an answered keys request, which makes room for further ones.
 func (q *queue) answered(ranges int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.asked = max(0, q.asked-ranges-1)
+	q.pendingKeys = max(0, q.pendingKeys-ranges-1)
 	q.signal()
 }
 
-// pong notes that a Ping wants an answer; those that come before the writer gets to it share one.
+// pong records that a Ping needs an answer. Pings that come before the writer's next turn share one answer.
 func (q *queue) pong(seq uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.last {
-		q.owed, q.seq = true, seq
+		q.pongDue, q.seq = true, seq
 		q.signal()
 	}
 }
 
-// takePong gives the Ping that is to be answered.
-func (q *queue) takePong() (seq uint64, owed bool) {
+// takePong returns the Ping to answer, if any.
+func (q *queue) takePong() (seq uint64, pongDue bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	owed, q.owed = q.owed, false
-	return q.seq, owed
+	pongDue, q.pongDue = q.pongDue, false
+	return q.seq, pongDue
 }
 
-// waitRoom waits until no more than half of the queue's limit is yet to be written, there is no connection, or the end. The reader of a
-// target does so, to answer no faster than the initiator reads; an initiator's reader never waits, so the two can't wait for each other.
-// What was written is not waited for: its acknowledgement would have to be read first. maxAsked bounds that.
+// waitRoom waits until at most half of the queue's limit is unsent, there is no connection, or the end. A target's
+// reader waits here, so that the target answers no faster than the initiator reads. An initiator's reader never
+// waits, so the two sides cannot deadlock. waitRoom ignores written frames, because their acknowledgement would have
+// to be read first. maxPendingKeys bounds those.
 func (q *queue) waitRoom() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -243,7 +247,7 @@ func (q *queue) waitRoom() {
 	}
 }
 
-// end is called with mu held.
+// end needs mu.
 func (q *queue) end() {
 	q.last = true
 	q.room.Broadcast()
@@ -257,15 +261,15 @@ func (q *queue) signal() {
 	}
 }
 
-// askWeight counts a keys request towards maxAsked; 0 for other frames.
-func askWeight(f wire.Frame) int {
+// keysWeight returns the weight of a keys request towards maxPendingKeys, and 0 for other frames.
+func keysWeight(f wire.Frame) int {
 	if f, ok := f.(*wire.KeysReq); ok {
 		return len(f.Ranges) + 1
 	}
 	return 0
 }
 
-// frameCost is about the memory that a frame takes while it waits.
+// frameCost returns about the memory that a frame takes while it waits, in bytes.
 func frameCost(f wire.Frame) int {
 	const base, perRange, perEntry, perRail = 64, 32, 48, 24
 	switch f := f.(type) {

@@ -9,7 +9,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// ids takes about n bytes of frames and gives the ids of the revocations among them.
+// ids takes about n bytes of frames and returns the ids of the revocations among them.
 func ids(q *queue, n int) (ids []uint64) {
 	frames, _, _ := q.take(nil, n)
 	for _, f := range frames {
@@ -28,7 +28,7 @@ func TestQueueKeepsUntilAcknowledged(t *testing.T) {
 	}
 	assert.False(t, q.push(&wire.Revoke{}), "full")
 	assert.Equal(t, []uint64{0, 1, 2}, ids(q, 3*cost))
-	assert.False(t, q.push(&wire.Revoke{}), "what was sent counts")
+	assert.False(t, q.push(&wire.Revoke{}), "sent frames count")
 	assert.False(t, q.ack(4), "more than was sent")
 	assert.True(t, q.ack(2))
 	assert.True(t, q.ack(1), "late")
@@ -58,7 +58,7 @@ func TestQueueKeepsUntilAcknowledged(t *testing.T) {
 	assert.Equal(t, uint64(6), q.acked())
 }
 
-// A connection that is gone had more frames written to it than the one that follows, when an acknowledgement comes.
+// An acknowledgement may count more frames than the next connection has sent: the previous connection carried them.
 func TestQueueAcknowledgedBeyondWhatWasSentAgain(t *testing.T) {
 	q := newQueue(1 << 20)
 	for i := range uint64(4) {
@@ -95,7 +95,7 @@ func TestQueuePacesKeysRequests(t *testing.T) {
 	}
 	assert.Equal(t, 4, asks())
 	q.finish(&wire.Bye{})
-	assert.Equal(t, 3, asks(), "the last words wait for nothing")
+	assert.Equal(t, 3, asks(), "the last frames do not wait")
 	_, _, end := q.take(nil, 1)
 	assert.True(t, end)
 }
@@ -106,9 +106,9 @@ func TestQueueOwesOnePong(t *testing.T) {
 		q.pong(seq)
 	}
 	assert.Zero(t, q.bytes)
-	seq, owed := q.takePong()
-	assert.True(t, owed)
+	seq, pongDue := q.takePong()
+	assert.True(t, pongDue)
 	assert.Equal(t, uint64(999), seq)
-	_, owed = q.takePong()
-	assert.False(t, owed)
+	_, pongDue = q.takePong()
+	assert.False(t, pongDue)
 }

@@ -14,13 +14,13 @@ import (
 
 const readBuffer = 4 << 10
 
-// decoded is about how many bytes of memory one byte of a frame takes while the frame is read and decoded.
+// decoded is about the memory, in bytes, that one byte of a frame takes while the frame is read and decoded.
 const decoded = 3
 
-// read reads and handles the frames of one connection. nil when it broke or was replaced; an error ends the stream: it is one of the
-// package's, with the peer's name.
+// read reads and handles the frames of one connection. It returns nil if the connection broke or was replaced. An
+// error ends the stream; it is one of the package's errors, with the peer's name.
 func (s *Stream) read(c *Conn) error {
-	r := bufio.NewReaderSize(heardReader{s, c}, readBuffer)
+	r := bufio.NewReaderSize(monitoredReader{s, c}, readBuffer)
 	defer s.holdPartial(0)
 	for {
 		f, err := wire.ReadFrame(r, 0)
@@ -31,12 +31,12 @@ func (s *Stream) read(c *Conn) error {
 			return s.Explain(err)
 		default:
 			s.env.Log.Debug("control connection ended", "peer", s.peer, "error", err)
-			s.broke(c, err)
+			s.connLost(c, err)
 			return nil
 		}
 		s.env.Count.FramesReceived.Add(1)
 		if s.State().Over() {
-			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye: unread bytes would turn it into a reset
+			_, _ = io.Copy(io.Discard, r) // until the other side has read our Bye; unread bytes would cause a TCP reset
 			return ErrClosed
 		}
 		if err := s.dispatch(c, f); err != nil {
@@ -59,18 +59,18 @@ func (s *Stream) dispatch(c *Conn, f wire.Frame) error {
 		}
 		return err
 	}
-	if !s.takeIn(c) {
+	if !s.countReceived(c) {
 		return nil
 	}
 	return s.env.Guard(s.peer, f.Type().String(), func() error { return s.handler.Handle(f) })
 }
 
-// Unexpected is the error of a frame that this side of a session never gets.
+// Unexpected returns the error of a frame that this side of a session must not receive.
 func (s *Stream) Unexpected(f wire.Frame) error {
 	return fmt.Errorf("%w: %s sent a frame of type %v", ErrProtocol, s.peer, f.Type())
 }
 
-// holdPartial says how many bytes the frame takes that is being read.
+// holdPartial sets the bytes that the frame being read takes, for inbound streams.
 func (s *Stream) holdPartial(bytes int64) {
 	if !s.Inbound() {
 		return
@@ -79,13 +79,14 @@ func (s *Stream) holdPartial(bytes int64) {
 	s.env.Shed()
 }
 
-// heardReader reads a connection under the stream's liveness. A deadline that turns out not to be the end loses no bytes.
-type heardReader struct {
+// monitoredReader reads a connection and reports to the stream's monitor. A deadline that does not end the stream
+// loses no bytes.
+type monitoredReader struct {
 	s *Stream
 	c *Conn
 }
 
-func (h heardReader) Read(p []byte) (int, error) {
+func (h monitoredReader) Read(p []byte) (int, error) {
 	s := h.s
 	for {
 		s.mu.Lock()
@@ -104,10 +105,10 @@ func (h heardReader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		now := time.Now()
-		if err := s.judge(h.c, now); err != nil {
+		if err := s.checkPeer(h.c, now); err != nil {
 			return 0, err
 		}
-		if !s.Inbound() && s.live.Uneasy(now) {
+		if !s.Inbound() && s.live.ShouldReconnect(now) {
 			s.mu.Lock()
 			if s.path.conn == h.c && !s.state.Over() {
 				s.reconnector.Reconnect(false, netip.Addr{})
@@ -117,8 +118,9 @@ func (h heardReader) Read(p []byte) (int, error) {
 	}
 }
 
-// hear notes a sign of life. What came over a connection that has broken since is none: the peer has yet to come back.
-func (h heardReader) hear() {
+// hear records a sign of life. Data from a connection that has broken meanwhile do not count: the peer must resume
+// first.
+func (h monitoredReader) hear() {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if h.s.path.conn == h.c {

@@ -9,8 +9,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// Run reads until the stream ends; begin runs first, with the writer at work. The caller calls the handler's last method
-// with what Ended gives, and then wait.
+// Run reads until the stream ends. begin runs first, while the writer already works. Afterwards the caller calls the
+// handler's last method with the result of Ended, and then wait.
 func (s *Stream) Run(begin func() error) (wait func()) {
 	written := make(chan struct{})
 	s.env.Spawn(func() {
@@ -20,7 +20,7 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 	err := begin()
 	for err == nil {
 		var c *Conn
-		if c, err = s.await(); err == nil {
+		if c, err = s.awaitConn(); err == nil {
 			err = s.read(c)
 		}
 	}
@@ -34,12 +34,13 @@ func (s *Stream) Run(begin func() error) (wait func()) {
 	return func() { <-written }
 }
 
-// WatchProcess ends the stream as soon as the peer's process ends, which must be visible. A child of that process may hold its sockets open, so
-// the connection does not always tell. Returns at once; the watch ends with the stream.
+// WatchProcess ends the stream as soon as the peer's process ends. The process must be visible. A child of that
+// process may keep its sockets open, so the connection may stay open. WatchProcess returns at once. The watch ends
+// with the stream.
 func (s *Stream) WatchProcess(p wire.Process) {
 	pidfd, err := liveness.OpenProcess(p)
 	if err != nil {
-		s.env.Log.Debug("process of a peer not watched", "peer", s.peer, "pid", p.PID, "err", err)
+		s.env.Log.Debug("cannot watch the process of the peer; the connection alone shows its end", "peer", s.peer, "pid", p.PID, "err", err)
 		return
 	}
 	if pidfd == nil {

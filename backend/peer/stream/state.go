@@ -2,22 +2,22 @@ package stream
 
 import "fmt"
 
-// State of a session; package peer's comment has the diagram.
+// State of a session. The comment of package peer has the diagram.
 type State uint8
 
 // The states.
 const (
-	Dialing State = iota // looking for an address that answers
-	Hello                // inHandshake hands
-	Ready                // serving, though its connection may just be replaced by another
+	Dialing State = iota // tries the target's addresses
+	Hello                // the handshake is in progress
+	Ready                // in use; the connection may be replaced meanwhile
 	Lost                 // ended by the peer or by a failure
 	Closed               // ended by this side
 )
 
-// Over says that the session has ended.
+// Over reports whether the session has ended.
 func (s State) Over() bool { return s >= Lost }
 
-// String is the state's name.
+// String returns the state's name.
 func (s State) String() string {
 	names := [...]string{"dialing", "hello", "ready", "lost", "closed"}
 	if int(s) < len(names) {

@@ -15,56 +15,57 @@ import (
 	"gorail/backend/wire"
 )
 
-// Linger is for the last frames and the Bye of a stream that we end.
+// Linger is the time for the last frames and the Bye of a stream that this side ends.
 const Linger = 40 * time.Millisecond
 
-// Stream is what both sides of a session have in common: its connection, its queue, its liveness and its end. Safe for concurrent use.
+// Stream is the part of a session that both sides have: its connection, queue, liveness and end. It is safe for
+// concurrent use.
 type Stream struct {
 	env         *Env
 	handler     Handler
-	reconnector Reconnector // an initiator's; nil: we serve the stream
+	reconnector Reconnector // set for an initiator; nil: inbound stream
 	peer        string      // for errors and logs
 	queue       *queue
-	partial     atomic.Int64 // bytes of the frame that is being read, in Env.Held
+	partial     atomic.Int64 // bytes of the frame being read, included in Env.Held
 
 	ctx      context.Context // ends with the stream
 	cancel   context.CancelFunc
-	readDone chan struct{} // the reader is done with the last connection
-	changed  chan struct{} // one token: there is a connection, or an end
+	readDone chan struct{} // closed when the reader is done with the last connection
+	changed  chan struct{} // one token: a new connection, or the end
 
 	live *liveness.Monitor // set by Start
 
 	mu      sync.Mutex
 	state   State
-	cause   error     // why it is over
-	closeBy time.Time // set by an end with a Bye: the connection closes then at the latest
+	cause   error     // why the stream ended
+	closeBy time.Time // set by an end with a Bye: the latest time to close the connection
 	path    path
 	signs   signs
 	resume  resumption
 }
 
-// path is where a stream runs. By Stream.mu.
+// path describes the stream's current or last connection. Stream.mu guards it.
 type path struct {
-	conn   *Conn          // nil while dialing, and while there is no path to the peer
-	at     netip.AddrPort // where the last connection leads, as Conn.addr
+	conn   *Conn          // nil while dialing, and while the peer is not connected
+	at     netip.AddrPort // address that the last connection leads to, as Conn.addr
 	broken error          // why the last connection was given up, while there is none,
 	since  time.Time      // and when
 }
 
-// signs are signs of life of the peer besides what it says. By Stream.mu.
+// signs are signs of life of the peer other than its frames. Stream.mu guards them.
 type signs struct {
-	running bool      // the peer's process is watched, and has not ended
-	reached time.Time // when an address of the peer accepted a connection last, while there is no connection
+	running bool      // the peer's process is watched and has not ended
+	reached time.Time // last time that an address of the peer accepted a connection while the stream had none
 }
 
-// resumption is what a Resume tells or must know. By Stream.mu.
+// resumption has the numbers that a Resume carries or checks. Stream.mu guards it.
 type resumption struct {
-	got   uint64   // numbered frames taken in
-	proof wire.Mac // of the Welcome: who resumes must know it
+	got   uint64   // numbered frames received
+	proof wire.Mac // the Mac of the Welcome: a Resume must repeat it
 	try   uint64   // of the last Resume
 }
 
-// New makes a stream without a connection. reconnector is nil for one that we serve.
+// New makes a stream without a connection. reconnector is nil for an inbound stream.
 func New(env *Env, peer string, state State, handler Handler, reconnector Reconnector) *Stream {
 	s := &Stream{env: env, handler: handler, reconnector: reconnector, peer: peer, state: state, queue: newQueue(env.QueueLimit),
 		readDone: make(chan struct{}), changed: make(chan struct{}, 1)}
@@ -75,26 +76,26 @@ func New(env *Env, peer string, state State, handler Handler, reconnector Reconn
 	return s
 }
 
-// Inbound says that we serve the stream.
+// Inbound reports whether this side is the target.
 func (s *Stream) Inbound() bool { return s.reconnector == nil }
 
-// Peer names the other side in errors and logs.
+// Peer returns the other side's name for errors and logs.
 func (s *Stream) Peer() string { return s.peer }
 
-// Context ends with the stream.
+// Context returns the context that ends with the stream.
 func (s *Stream) Context() context.Context { return s.ctx }
 
-// Release ends what waits for the stream's context.
+// Release cancels the stream's context.
 func (s *Stream) Release() { s.cancel() }
 
-// State is where the session stands.
+// State returns the session's state.
 func (s *Stream) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
-// Remote is the address at the other end of the connection; the zero Addr while there is none.
+// Remote returns the remote address of the connection, the zero Addr without a connection.
 func (s *Stream) Remote() netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,18 +106,19 @@ func (s *Stream) Remote() netip.Addr {
 	return a.Addr()
 }
 
-// HungUp says that the other side has closed the connection, or is gone, or there is none.
+// HungUp reports whether the other side has closed the connection or is gone, or there is no connection.
 func (s *Stream) HungUp() bool {
 	s.mu.Lock()
 	c := s.path.conn
 	s.mu.Unlock()
-	return c == nil || liveness.LeftAlone(c.Conn)
+	return c == nil || liveness.ClosedByPeer(c.Conn)
 }
 
-// Silence is how long nothing was heard while we could have. The stream was Ready before.
+// Silence returns how long this side could have heard from the peer and did not. The stream must have been Ready.
 func (s *Stream) Silence(now time.Time) time.Duration { return s.live.Silence(now) }
 
-// Attach gives the stream a connection to handshake hands on; false, and the connection is closed, when the stream is over.
+// Attach gives the stream a connection for a handshake. If the stream is over, it closes the connection and returns
+// false.
 func (s *Stream) Attach(c net.Conn, addr netip.AddrPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +130,7 @@ func (s *Stream) Attach(c net.Conn, addr netip.AddrPort) bool {
 	return true
 }
 
-// Detach closes a connection that led to nothing.
+// Detach closes a connection whose handshake failed.
 func (s *Stream) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +142,8 @@ func (s *Stream) Detach() {
 	}
 }
 
-// Start makes the stream ready, with the Mac of its Welcome and what is to be written first; false when it is over.
+// Start makes the stream ready, with the Mac of its Welcome and the first bytes to write. It returns false if the
+// stream is over.
 func (s *Stream) Start(proof wire.Mac, first []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +156,7 @@ func (s *Stream) Start(proof wire.Mac, first []byte) bool {
 	return true
 }
 
-// Send queues frames; a full queue ends the stream. The frames belong to it from now on.
+// Send queues frames. A full queue ends the stream. The stream owns the frames from now on.
 func (s *Stream) Send(frames ...wire.Frame) {
 	if !s.queue.push(frames...) {
 		s.env.Count.Overflows.Add(1)
@@ -162,38 +165,38 @@ func (s *Stream) Send(frames ...wire.Frame) {
 	s.env.Shed()
 }
 
-// WaitRoom waits until no more than half of the queue's limit is yet to be written, the connection is lost, or the end.
+// WaitRoom waits until at most half of the queue's limit is unsent, the connection is lost, or the end.
 func (s *Stream) WaitRoom() { s.queue.waitRoom() }
 
 // Answered makes room for further keys requests.
 func (s *Stream) Answered(ranges int) { s.queue.answered(ranges) }
 
-// Held is how many bytes the stream takes: of frames that are queued, not acknowledged or being read.
+// Held returns the bytes of the stream's frames that are queued, not acknowledged or being read.
 func (s *Stream) Held() int { return s.queue.kept() + int(s.partial.Load()) }
 
-// Bye is the goodbye of a stream, and of its engine when that ends.
+// Bye returns a Bye for the stream. It reports the end of the engine if the engine ends.
 func (s *Stream) Bye(text string) *wire.Bye {
 	return &wire.Bye{Text: Clip(text), Gone: s.env.Gone.Load()}
 }
 
-// End ends the stream, once; later calls do nothing. With a bye it first sends what is queued, if there is a connection, bounded
-// by Linger. It never waits.
+// End ends the stream once; later calls do nothing. With a bye it first sends the queued frames and the bye if there
+// is a connection, within Linger. It never waits.
 func (s *Stream) End(to State, cause error, bye *wire.Bye) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end(to, cause, bye)
 }
 
-// end is called with mu held.
+// end needs mu.
 func (s *Stream) end(to State, cause error, bye *wire.Bye) {
 	if s.state.Over() {
 		return
 	}
-	polite := s.state == Ready && bye != nil && s.path.conn != nil
+	sendBye := s.state == Ready && bye != nil && s.path.conn != nil
 	s.state, s.cause = to, cause
 	s.cancel()
 	s.change()
-	if polite {
+	if sendBye {
 		s.closeBy = time.Now().Add(Linger)
 		_ = s.path.conn.SetDeadline(s.closeBy)
 		s.queue.finish(bye)
@@ -209,7 +212,7 @@ func (s *Stream) Abort() {
 	s.drop()
 }
 
-// drop is called with mu held.
+// drop needs mu.
 func (s *Stream) drop() {
 	s.queue.drop()
 	if s.path.conn != nil {
@@ -217,14 +220,14 @@ func (s *Stream) drop() {
 	}
 }
 
-// Ended gives the final state and its cause.
+// Ended returns the final state and its cause.
 func (s *Stream) Ended() (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state, s.cause
 }
 
-// change wakes await.
+// change wakes awaitConn.
 func (s *Stream) change() {
 	select {
 	case s.changed <- struct{}{}:
@@ -232,11 +235,11 @@ func (s *Stream) change() {
 	}
 }
 
-// Explain makes an error of the package out of one of the connection or the decoder.
+// Explain turns an error of the connection or the decoder into one of the package's errors.
 func (s *Stream) Explain(err error) error {
 	switch {
 	case errors.Is(err, ErrSilent):
-		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): it is stopped or starved of CPU time, or the network between is down",
+		return fmt.Errorf("%w: %s: nothing heard for %v (option peer_timeout): the peer's process is stopped or starved of CPU time, or the network is down",
 			ErrSilent, s.peer, s.env.PeerTimeout)
 	case Malformed(err):
 		return fmt.Errorf("%w: %s: %w", ErrProtocol, s.peer, err)

@@ -19,14 +19,14 @@ import (
 	"gorail/backend/wire"
 )
 
-// side is one end of a stream, run by hand.
+// side is one end of a stream, driven by the test.
 type side struct {
 	*Stream
 	env    *Env
 	got    chan wire.Frame
-	sought chan bool // urgent; nil: a target's
-	fail   error     // of the next frames
-	handle func()    // also called for each; may be nil
+	sought chan bool // searches, urgent or not; nil at a target
+	fail   error     // the result of handling the next frames
+	handle func()    // called for each frame; may be nil
 	tasks  sync.WaitGroup
 }
 
@@ -41,7 +41,7 @@ func (s *side) Handle(f wire.Frame) error {
 func (s *side) Reconnect(urgent bool, _ netip.Addr) {
 	select {
 	case s.sought <- urgent:
-	default: // what goes on is enough
+	default: // a search is already pending
 	}
 }
 
@@ -76,7 +76,7 @@ func ends(sides ...*side) {
 	}
 }
 
-// joined are both ends of a stream over a pipe.
+// joined returns both ends of a stream over a pipe.
 func joined(t *testing.T) (out, in *side, here, there net.Conn) {
 	out, in = newSide(t, false), newSide(t, true)
 	here, there = net.Pipe()
@@ -85,7 +85,7 @@ func joined(t *testing.T) (out, in *side, here, there net.Conn) {
 	return out, in, here, there
 }
 
-// resume goes on over another connection, as a Resume and its answer do.
+// resume continues over another connection, as a Resume and its answer do.
 func resume(t *testing.T, out, in *side) {
 	here, there := net.Pipe()
 	r := &wire.Resume{}
@@ -102,7 +102,7 @@ func resume(t *testing.T, out, in *side) {
 
 func id(f wire.Frame) uint64 { return f.(*wire.Drain).Next }
 
-// A connection that breaks costs no frame, and none comes twice.
+// A connection that breaks loses no frame and duplicates none.
 func TestFramesOutliveConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, in, here, _ := joined(t)
@@ -123,11 +123,11 @@ func TestFramesOutliveConnections(t *testing.T) {
 		assert.Equal(t, []State{Ready, Ready}, []State{out.State(), in.State()})
 		assert.Empty(t, in.got)
 		assert.Equal(t, uint64(1), out.env.Count.Resumed.Load())
-		out.Do(func(l Locked) { assert.Equal(t, uint64(3), l.Moved()) })
+		out.Do(func(l Locked) { assert.Equal(t, uint64(3), l.Progress()) })
 	})
 }
 
-// Who is not the initiator, or comes late, resumes nothing.
+// A Resume without the proof, or an outdated one, resumes nothing.
 func TestRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, in, _, _ := joined(t)
@@ -150,14 +150,15 @@ func TestRefuses(t *testing.T) {
 	})
 }
 
-// An initiator whose peer is silent looks for another connection, keeps the one it has meanwhile, and gives up after PeerTimeout.
+// An initiator whose peer is silent looks for another connection, meanwhile keeps its own, and gives up after
+// PeerTimeout.
 func TestSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := newSide(t, false)
 		here, there := net.Pipe()
 		defer there.Close()
 		out.run(t, here)
-		go func() { // takes all and says nothing
+		go func() { // reads everything and sends nothing
 			for b := make([]byte, 4096); ; {
 				if _, err := there.Read(b); err != nil {
 					return
@@ -177,7 +178,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// How one side ends, and what the other is told.
+// How one side ends, and the error that the other side gets.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(out, in *side)
@@ -204,13 +205,13 @@ func TestEnds(t *testing.T) {
 				assert.ErrorIs(t, cause, c.want)
 				assert.ErrorContains(t, cause, c.text)
 				ends(out)
-				assert.Zero(t, in.Held()+int(in.env.Held.Load()), "all is given back")
+				assert.Zero(t, in.Held()+int(in.env.Held.Load()), "all memory is released")
 			})
 		})
 	}
 }
 
-// A panic of a handler ends its stream alone.
+// A panic of a handler ends only its own stream.
 func TestGuard(t *testing.T) {
 	e := newSide(t, true).env
 	err := e.Guard("bob", "hello", func() error { panic("out of luck") })
@@ -219,11 +220,11 @@ func TestGuard(t *testing.T) {
 	assert.NoError(t, e.Guard("bob", "hello", func() error { return nil }))
 }
 
-// A process that is gone before the session begins ends it at once.
+// A process that has ended before the session begins ends the session at once.
 func TestWatchProcess(t *testing.T) {
 	s := newSide(t, false)
 	p := liveness.Self()
-	p.Start-- // another process had our number
+	p.Start-- // another process had our pid
 	s.WatchProcess(p)
 	state, cause := s.Ended()
 	assert.Equal(t, Lost, state)

@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	writeBatch = 64 << 10  // about how many bytes go into one write
-	askEvery   = 256 << 10 // after so much an acknowledgement is asked for, so that little is kept; or after an eighth of the limit
+	writeBatch = 64 << 10  // about the bytes of one write
+	ackEvery   = 256 << 10 // bytes after which a Ping asks for an acknowledgement, or an eighth of the limit if that is less: unacknowledged frames take memory
 )
 
-// batch is what goes into one write.
+// batch is the content of one write.
 type batch struct {
-	conn   *Conn        // nil: there is none now
-	frames []wire.Frame // numbered ones, or the Bye
-	cost   int          // of frames
-	got    uint64       // to be acknowledged along with them
-	seq    uint64       // of the Ping to be answered,
-	owed   bool         // if there is one
-	end    bool         // nothing more will come
+	conn    *Conn        // nil: there is no connection now
+	frames  []wire.Frame // numbered frames, or the Bye
+	cost    int          // of frames
+	got     uint64       // count to acknowledge with them
+	seq     uint64       // number of the Ping to answer,
+	pongDue bool         // if there is one
+	end     bool         // nothing more will come
 }
 
-// gather takes what is to be written on the connection, in the memory of frames.
+// gather collects the frames to write, and reuses the memory of frames.
 func (s *Stream) gather(frames []wire.Frame) (b batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,23 +31,24 @@ func (s *Stream) gather(frames []wire.Frame) (b batch) {
 		b.end = s.state.Over()
 		return b
 	}
-	b.conn, b.got = s.path.conn, s.resume.got // under one lock: got covers every answer that lets a keys request of this batch go
+	b.conn, b.got = s.path.conn, s.resume.got // under one lock: got covers every answer that allowed a keys request of this batch
 	b.frames, b.cost, b.end = s.queue.take(frames[:0], writeBatch)
-	b.seq, b.owed = s.queue.takePong()
+	b.seq, b.pongDue = s.queue.takePong()
 	return b
 }
 
-// writer is the state of the goroutine that writes.
+// writer is the state of the writing goroutine.
 type writer struct {
 	conn         *Conn
 	sent, pinged time.Time // on this connection
 	seq          uint64    // of the last ping
-	told         uint64    // acknowledged so far
-	unasked      int       // bytes since the last ping
+	acked        uint64    // last count acknowledged
+	sincePing    int       // bytes since the last ping
 	buf          []byte
 }
 
-// write sends what is queued and pings, on one connection after another, until the stream ends; then it closes the connection.
+// write sends queued frames and pings, over one connection after another, until the stream ends. Then it closes the
+// connection.
 func (s *Stream) write() {
 	defer s.hangUp()
 	timer := time.NewTimer(time.Hour) // reset before each use
@@ -64,8 +65,8 @@ func (s *Stream) write() {
 			continue
 		}
 		w.begin(b.conn)
-		ping := w.unasked+b.cost >= min(askEvery, s.env.QueueLimit/8)
-		if len(w.buf) == 0 && len(b.frames) == 0 && !b.owed && !ping {
+		ping := w.sincePing+b.cost >= min(ackEvery, s.env.QueueLimit/8)
+		if len(w.buf) == 0 && len(b.frames) == 0 && !b.pongDue && !ping {
 			timer.Reset(time.Until(s.live.PingDue(w.sent, w.pinged)))
 			select {
 			case <-s.queue.wake:
@@ -78,7 +79,7 @@ func (s *Stream) write() {
 		}
 		n, err := w.encode(b, ping)
 		if err != nil {
-			err = fmt.Errorf("%w: %s: cannot be sent: %w", ErrProtocol, s.peer, err)
+			err = fmt.Errorf("%w: %s: cannot encode a frame: %w", ErrProtocol, s.peer, err)
 			s.End(Lost, err, s.Bye("internal error"))
 			_ = wire.WriteFrame(b.conn, &wire.Bye{Text: Clip(err.Error())})
 			return
@@ -88,7 +89,7 @@ func (s *Stream) write() {
 			if s.State().Over() {
 				return
 			}
-			s.broke(b.conn, err)
+			s.connLost(b.conn, err)
 			continue
 		}
 		w.sent = time.Now()
@@ -96,23 +97,23 @@ func (s *Stream) write() {
 		s.env.Count.BytesSent.Add(uint64(len(w.buf)))
 		w.buf = w.buf[:0]
 		if cap(w.buf) > 4*writeBatch {
-			w.buf = nil // a large frame passed; idle sessions keep little
+			w.buf = nil // after a large frame; idle sessions keep little memory
 		}
 		clear(b.frames)
 		frames = b.frames
 	}
 }
 
-// begin makes a connection the one that is written to.
+// begin switches the writer to a connection, if it is new.
 func (w *writer) begin(c *Conn) {
 	if w.conn != c {
 		now := time.Now()
-		w.conn, w.sent, w.pinged, w.unasked = c, now, now, 0
+		w.conn, w.sent, w.pinged, w.sincePing = c, now, now, 0
 		w.buf = append(w.buf[:0], c.first...)
 	}
 }
 
-// encode appends a batch to the buffer, and says how many frames that makes. The acknowledgement comes first.
+// encode appends a batch to the buffer, and returns the number of frames. The acknowledgement comes first.
 func (w *writer) encode(b batch, ping bool) (n int, err error) {
 	put := func(f wire.Frame) {
 		if err == nil {
@@ -120,27 +121,28 @@ func (w *writer) encode(b batch, ping bool) (n int, err error) {
 			n++
 		}
 	}
-	if b.owed || len(b.frames) > 0 && b.got != w.told {
+	if b.pongDue || len(b.frames) > 0 && b.got != w.acked {
 		pong := &wire.Pong{Got: b.got}
-		if b.owed {
+		if b.pongDue {
 			pong.Seq = b.seq
 		}
 		put(pong)
-		w.told = b.got
+		w.acked = b.got
 	}
 	for _, f := range b.frames {
 		put(f)
 	}
-	w.unasked += b.cost
+	w.sincePing += b.cost
 	if ping {
 		w.seq++
-		w.pinged, w.unasked, w.told = time.Now(), 0, b.got
+		w.pinged, w.sincePing, w.acked = time.Now(), 0, b.got
 		put(&wire.Ping{Seq: w.seq, Got: b.got})
 	}
 	return n, err
 }
 
-// readerFirst gives the reader a moment after a failed write: what it finds, a Bye for one, says better why.
+// readerFirst waits briefly for the reader after a failed write. What the reader finds, for example a Bye, explains
+// the failure better.
 func (s *Stream) readerFirst(c *Conn) {
 	timer := time.NewTimer(Linger)
 	defer timer.Stop()
@@ -151,7 +153,8 @@ func (s *Stream) readerFirst(c *Conn) {
 	}
 }
 
-// hangUp closes the connection. After a Bye it closes one half first, until the peer has done the same or Linger is over.
+// hangUp closes the connection. After a Bye it first closes the write half, and waits until the peer has closed too
+// or Linger is over.
 func (s *Stream) hangUp() {
 	s.mu.Lock()
 	c, until := s.path.conn, s.closeBy
