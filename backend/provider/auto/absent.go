@@ -9,7 +9,7 @@ import (
 	"gorail/backend/provider"
 )
 
-// absent are fabrics, or the hardware of one, without a device that can be used.
+// absent lists fabrics, or hardware of a fabric, without a usable device. Each has a reason.
 type absent []struct {
 	name   string
 	reason error
@@ -34,7 +34,8 @@ func (a absent) err() (joined error) {
 	return joined
 }
 
-// warn tells what is left out although it was named or is in the machine: what stands in for it may be a tenth as fast.
+// warn logs each fabric that is named in the option or present in the machine but not used. The fabric used instead may
+// be a tenth as fast.
 func (a absent) warn(log *slog.Logger, names []string, found []provider.Device) {
 	if log == nil {
 		return
@@ -46,9 +47,9 @@ func (a absent) warn(log *slog.Logger, names []string, found []provider.Device) 
 		}
 	}
 	for _, one := range a {
-		advice := "mend that, or name the devices to use in option devices"
+		advice := "fix the device, or name the devices to use in option devices"
 		if slices.Contains(names, one.name) {
-			advice = "mend that, or take " + one.name + " out of option provider"
+			advice = "fix the device, or take " + one.name + " out of option provider"
 		}
 		log.Warn("fabric not used", "fabric", one.name, "reason", one.reason, "used", strings.Join(used, ","),
 			"option", "provider="+strings.Join(names, ","), "advice", advice)

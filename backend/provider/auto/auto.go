@@ -1,5 +1,6 @@
-// Package auto chooses between the libraries: libibverbs on InfiniBand, RoCE and iWARP, libfabric on EFA, CXI and sockets, and besides
-// them memory for peers of the same host. It is the one place that knows which fabric goes before which.
+// Package auto chooses between the providers: libibverbs for InfiniBand, RoCE and iWARP; libfabric for EFA, CXI and
+// sockets. Shared memory is added for peers of the same host. The order of preference between fabrics is defined only
+// here.
 package auto
 
 import (
@@ -16,8 +17,8 @@ import (
 	"gorail/backend/topo"
 )
 
-// Word is the name in the option `provider` that leaves the choice to this package; Verbs is the fabric of libibverbs, SharedMemory that of
-// one host's memory.
+// Names for the option `provider`. Word leaves the choice to this package. Verbs is the fabric of libibverbs,
+// SharedMemory the fabric of the host's memory.
 const (
 	Word         = "auto"
 	Verbs        = "verbs"
@@ -26,10 +27,10 @@ const (
 
 // Provider implements provider.Provider over others.
 type Provider struct {
-	Fabrics map[string]provider.Provider // by the word of the option provider, which is the fabric's name
-	OFI     provider.Provider            // libfabric: every other word
-	Sys     fs.FS                        // "/sys"; nil = the machine's
-	Log     *slog.Logger                 // warnings about fabrics that are left out; nil = none
+	Fabrics map[string]provider.Provider // by the word of option provider, which is the fabric's name
+	OFI     provider.Provider            // libfabric: serves every other word
+	Sys     fs.FS                        // "/sys"; nil = this machine's
+	Log     *slog.Logger                 // for warnings about unused fabrics; nil = no warnings
 }
 
 var _ provider.Provider = Provider{}
@@ -37,7 +38,7 @@ var _ provider.Provider = Provider{}
 // Name implements provider.Provider.
 func (Provider) Name() string { return Word }
 
-// Open implements provider.Provider: the one that found the device opens it.
+// Open implements provider.Provider. The provider that found the device opens it.
 func (p Provider) Open(d provider.Device) (provider.Rail, error) {
 	for _, from := range p.Fabrics {
 		if d.Provider == from.Name() {
@@ -47,8 +48,9 @@ func (p Provider) Open(d provider.Device) (provider.Rail, error) {
 	return p.OFI.Open(d)
 }
 
-// Discover implements provider.Provider: what the filter names, in its order, of fabrics that are there. Hardware that is
-// there and unusable is an error: the next in the list may be a tenth as fast. A named fabric without a device is a warning.
+// Discover implements provider.Provider. It returns the devices of the filter's fabrics, in the filter's order.
+// Unusable hardware is an error, because the next fabric in the list may be a tenth as fast. A named fabric without a
+// device is a warning.
 func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
 	names := f.Fabrics
 	if len(names) == 0 {
@@ -76,7 +78,7 @@ func (p Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.D
 	return out, nil
 }
 
-// named finds the devices of one word of the option provider.
+// named returns the devices for one word of option provider.
 func (p Provider) named(ctx context.Context, name string, devices []string, missing *absent) ([]provider.Device, error) {
 	if name != Word {
 		return p.fabric(ctx, name, devices)
@@ -97,8 +99,8 @@ func (p Provider) fabric(ctx context.Context, name string, devices []string) ([]
 	return from.Discover(ctx, provider.Filter{Fabrics: []string{name}, Devices: devices})
 }
 
-// auto takes RDMA hardware where there is any, and sockets only where there is none: silently moving to a path a tenth as
-// fast is worse than an error that names the device.
+// auto uses RDMA hardware if the machine has any, and sockets only if it has none. A silent fallback to a path a tenth
+// as fast would be worse than an error that names the device.
 func (p Provider) auto(ctx context.Context, devices []string, missing *absent) ([]provider.Device, error) {
 	there := p.hardware()
 	if len(there) == 0 {
@@ -121,7 +123,7 @@ func (p Provider) auto(ctx context.Context, devices []string, missing *absent) (
 	switch {
 	case len(out) > 0:
 		for _, a := range failed {
-			if !errors.Is(a.reason, provider.ErrFiltered) { // the option devices was meant so
+			if !errors.Is(a.reason, provider.ErrFiltered) { // option devices excludes the fabric on purpose
 				missing.add(a.name, a.reason)
 			}
 		}
@@ -129,11 +131,12 @@ func (p Provider) auto(ctx context.Context, devices []string, missing *absent) (
 	case filtered:
 		return nil, fmt.Errorf("%w: %v", provider.ErrNoDevice, failed.err())
 	default:
-		return nil, fmt.Errorf("%w: %v; mend that, or set option provider=tcp to use sockets all the same", provider.ErrUnusable, failed.err())
+		return nil, fmt.Errorf("%w: %v; fix the device, or set option provider=tcp to use sockets instead", provider.ErrUnusable, failed.err())
 	}
 }
 
-// hardware is the RDMA devices that the kernel knows (class/cxi, class/infiniband below sys), by the fabric that drives them.
+// hardware returns the RDMA devices that the kernel knows (class/cxi and class/infiniband in sysfs), by the fabric that
+// drives them.
 func (p Provider) hardware() map[string][]string {
 	sys := p.Sys
 	if sys == nil {

@@ -15,7 +15,7 @@ import (
 	"gorail/backend/provider"
 )
 
-// library has devices by fabric, and errors.
+// library is a provider with devices and errors by fabric.
 type library struct {
 	name    string
 	devices map[string][]string
@@ -74,14 +74,14 @@ func TestDiscover(t *testing.T) {
 		want    []string
 		err     error
 		says    []string
-		warns   []string // each in a warning of its own, in order
+		warns   []string // one entry per warning, in order
 	}{
 		"sockets":                 {sys: sysfs(), ofi: ofi, ib: ib, want: []string{"tcp/eth0", "tcp/lo", "sm/memory"}},
 		"InfiniBand":              {sys: sysfs(mlx), ofi: ofi, ib: ib, want: []string{"verbs/mlx5_0", "verbs/mlx5_1", "sm/memory"}},
 		"EFA":                     {sys: sysfs(efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "sm/memory"}},
 		"Slingshot":               {sys: sysfs(cxi), ofi: ofi, ib: ib, want: []string{"cxi/cxi0", "sm/memory"}},
 		"both":                    {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, want: []string{"efa/rdmap0", "verbs/mlx5_0", "verbs/mlx5_1", "sm/memory"}},
-		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "sm/memory"}, warns: []string{"fabric=mlx5_0 reason=\"device is there but unusable: mlx5_0: the port is DOWN\" used=efa,local"}},
+		"one of both":             {sys: sysfs(mlx, efa), ofi: ofi, ib: dead, want: []string{"efa/rdmap0", "sm/memory"}, warns: []string{"fabric=mlx5_0 reason=\"device is there but unusable: mlx5_0: the port is DOWN\" used=efa,sm"}},
 		"one of both wanted":      {sys: sysfs(mlx, efa), ofi: ofi, ib: ib, devices: []string{"rdmap0", "memory"}, want: []string{"efa/rdmap0", "sm/memory"}},
 		"tcp for hardware":        {sys: sysfs(), ofi: none, ib: ib, fabrics: []string{"efa", "cxi", "verbs"}, want: []string{"verbs/mlx5_0", "verbs/mlx5_1"}, warns: []string{"fabric=efa reason=\"no usable device: No data available\" used=verbs option=\"provider=efa,cxi,verbs\"", "fabric=cxi"}},
 		"a device of it":          {sys: sysfs(mlx), ofi: ofi, ib: ib, devices: []string{"mlx5_1", "memory"}, want: []string{"verbs/mlx5_1", "sm/memory"}},
@@ -121,7 +121,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// A device is opened by the library that found it.
+// The provider that found a device opens it.
 func TestOpen(t *testing.T) {
 	var opened string
 	p := Provider{OFI: library{name: "ofi", opened: &opened}, Fabrics: map[string]provider.Provider{Verbs: library{name: "verbs", opened: &opened},

@@ -1,4 +1,4 @@
-/* Transfers that are one post. */
+/* Bulk transfers: whole transfers as one post. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static const gr_bulk_region *region(const gr_bulk_region *list, uint32_t n, uint
     return i < n ? &list[i] : NULL;
 }
 
-/* Every operation lies in the regions that it names, and those of ours are registered. */
+/* Checks that every operation lies in the regions that it names, and that the local regions are registered. */
 static int check(fake_rail *rail, const gr_bulk *b)
 {
     uint64_t bytes = 0;
@@ -44,7 +44,7 @@ int fake_bulk(gr_rail *base, void *ep, int kind, const gr_bulk *b, gr_ctx *ctx)
         op->bulk = b->ops;
         op->bulk_ops = b->nops;
         op->nregions = b->nremote;
-        memcpy(op->regions, b->remote, b->nremote * sizeof(*b->remote)); /* the list is good during the call */
+        memcpy(op->regions, b->remote, b->nremote * sizeof(*b->remote)); /* the caller's list is valid only during the call */
         rc = fake_post(rail, ep, op, ctx);
     }
     pthread_mutex_unlock(&rail->fabric->mu);

@@ -1,4 +1,4 @@
-/* Endpoints: an id that is an address, one peer, posted receives. */
+/* Endpoints: an id as address, one peer, and posted receives. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -46,8 +46,8 @@ int fake_ep_connect(fake_ep *ep, uint64_t peer)
     return rc;
 }
 
-/* Operations of ep are cancelled, those of others towards it too. With late_landing the writes of ep stay under way:
- * their initiator has its cancelled completion, and the bytes land when the target polls. */
+/* Cancels operations of ep, and operations of other endpoints towards ep. With late_landing, writes of ep stay in
+ * flight: their initiator gets a cancelled completion, and the bytes land when the target polls. */
 static void cancel_ops(fake_ep *ep)
 {
     fake_fabric *fabric = ep->rail->fabric;
@@ -92,7 +92,7 @@ void fake_ep_close(fake_ep *ep)
     free(ep);
 }
 
-/* With the rail locked. Receives end without a completion. */
+/* Called with the rail locked. Receives end without a completion. */
 void fake_hub_close(gr_rail *base)
 {
     fake_rail *rail = (fake_rail *)base;

@@ -15,7 +15,7 @@ import (
 	"gorail/backend/provider"
 )
 
-// endpoint implements provider.Endpoint. Its address is eight bytes, valid in this process and fabric.
+// endpoint implements provider.Endpoint. Its address has eight bytes and is valid in this process and fabric.
 type endpoint struct {
 	rail *Rail
 	addr []byte
@@ -37,7 +37,8 @@ func (r *Rail) OpenEndpoint() (provider.Endpoint, error) {
 func (e *endpoint) Addr() []byte         { return e.addr }
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
-// Connect implements provider.Endpoint. Posts to an address that isn't there, or not any more, give EAGAIN.
+// Connect implements provider.Endpoint. Posts return EAGAIN while there is no endpoint at the address, or no longer
+// one.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,7 +54,7 @@ func (e *endpoint) Connect(peer []byte) error {
 	return nil
 }
 
-// Close implements provider.Endpoint: operations of both directions complete with ECANCELED.
+// Close implements provider.Endpoint. Operations of both directions complete with ECANCELED.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +65,7 @@ func (e *endpoint) Close() error {
 	return nil
 }
 
-// region implements provider.MR; its descriptor is the region itself.
+// region implements provider.MR. Its descriptor is the fake_mr.
 type region struct {
 	rail      *Rail
 	key, base uint64
@@ -105,7 +106,7 @@ func (m *region) Key() uint64          { return m.key }
 func (m *region) Base() uint64         { return m.base }
 func (m *region) Desc() unsafe.Pointer { return m.desc }
 
-// Close implements provider.MR. Operations on its key fail with EACCES from now on.
+// Close implements provider.MR. Later operations on its key fail with EACCES.
 func (m *region) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

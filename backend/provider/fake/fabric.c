@@ -1,4 +1,4 @@
-/* Fabrics and rails: life, scripts, signals. */
+/* Fabrics and rails: opening and closing, scripts, signals. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -60,12 +60,12 @@ fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config)
     rail->base.is.chained = config->chained;
     pthread_mutex_lock(&fabric->mu);
     rail->own_key = fake_random(&fabric->rng);
-    rail->dice = rail->own_key;
+    rail->send_rng = rail->own_key;
     fabric->rails++;
     pthread_mutex_unlock(&fabric->mu);
     if (config->shared) {
         rail->base.shared_ep = rail->hub = fake_ep_open(rail);
-        rail->open_eps = 0; /* that is the rail's own */
+        rail->open_eps = 0; /* does not count the rail's own endpoint */
     }
     return rail;
 }
@@ -124,7 +124,7 @@ void fake_rail_script(fake_rail *rail, const fake_script *script)
     pthread_mutex_unlock(&rail->fabric->mu);
 }
 
-/* Both sides of everything that waits on rail; a wake-up too many is harmless. */
+/* Signals both sides of all operations in the fabric. A spurious wake-up is harmless. */
 static void signal_peers(fake_rail *rail)
 {
     fake_signal(rail);
@@ -145,7 +145,8 @@ void fake_rail_stall(fake_rail *rail, int on)
     pthread_mutex_unlock(&rail->fabric->mu);
 }
 
-/* Link loss: what is posted over this rail, from either side, fails and nothing of it lands. An ordered endpoint stays broken. */
+/* Link loss: operations in flight over this rail, from either side, fail, and nothing of them lands. An ordered
+ * endpoint stays broken. */
 void fake_rail_down(fake_rail *rail, int err)
 {
     fake_fabric *fabric = rail->fabric;

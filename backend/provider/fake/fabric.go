@@ -16,10 +16,10 @@ import (
 	"gorail/backend/provider"
 )
 
-// Fabric is what joins rails. Its methods, and those of all that hangs on it, are safe for concurrent use.
+// Fabric joins rails. Its methods, and those of its providers, rails and endpoints, are safe for concurrent use.
 type Fabric struct{ c *C.fake_fabric }
 
-// NewFabric makes a fabric; the seed decides keys.
+// NewFabric makes a fabric. The seed determines the keys.
 func NewFabric(seed uint64) *Fabric { return &Fabric{C.fake_fabric_new(C.uint64_t(seed))} }
 
 // Close frees the fabric; EBUSY while rails are open.
@@ -34,7 +34,7 @@ func (f *Fabric) Close() error {
 	return nil
 }
 
-// Rail implements provider.Rail, and takes a test's orders.
+// Rail implements provider.Rail. A test controls its behaviour.
 type Rail struct {
 	dev  provider.Device
 	caps Caps
@@ -50,7 +50,7 @@ func openRail(f *Fabric, d provider.Device, l Link) (*Rail, error) {
 	cfg := C.fake_config{
 		ordered: flag(l.Caps.Ordered), chained: flag(l.Caps.Chained), delivery: flag(l.Caps.DeliveryComplete), virt_addr: flag(l.Caps.VirtAddr),
 		prov_key: flag(l.Caps.ProviderKeys), local_desc: flag(l.Caps.LocalDesc), no_wait_fd: flag(l.NoWaitFD), shared: flag(l.Caps.SharedEndpoint),
-		gather:   flag(l.Caps.Ordered), // as the fabrics of that kind
+		gather:   flag(l.Caps.Ordered), // as for all fabrics that keep order
 		key_size: C.uint32_t(l.Caps.KeySize), iov_limit: C.uint32_t(l.Caps.IOVLimit), tx_depth: C.uint32_t(l.Caps.TxDepth),
 		rx_depth: C.uint32_t(l.Caps.RxDepth), msg_size: C.uint32_t(l.Caps.MaxSend), max_msg: C.uint64_t(l.Caps.MaxMsg),
 		window_min: C.uint64_t(l.Caps.WindowMin),
@@ -77,7 +77,7 @@ func (r *Rail) Caps() provider.Caps     { return r.caps.Caps }
 func (r *Rail) Notes() []string         { return r.note }
 func (r *Rail) Core() unsafe.Pointer    { return unsafe.Pointer(r.c) }
 
-// Script replaces the rail's script; counting for FailAt and EagainEvery starts anew.
+// Script replaces the rail's script. FailAt and EagainEvery count from the call on.
 func (r *Rail) Script(s Script) {
 	c := C.fake_script{
 		delay: C.uint32_t(s.Delay), per_poll: C.uint32_t(s.PerPoll), seed: C.uint64_t(s.ReorderSeed),
@@ -88,27 +88,29 @@ func (r *Rail) Script(s Script) {
 	C.fake_rail_script(r.c, &c)
 }
 
-// Stall stops everything that goes over this rail, from either side: nothing is executed. What has
-// completed before is still there to be polled.
+// Stall stops everything that goes over this rail, from either side: no operation is executed. Earlier completions can
+// still be polled.
 func (r *Rail) Stall() { C.fake_rail_stall(r.c, 1) }
 
 // Release undoes Stall.
 func (r *Rail) Release() { C.fake_rail_stall(r.c, 0) }
 
-// Down takes the link away: whatever is or will be posted over it, from either side, completes with err and does not land.
+// Down takes the link down. Operations over it, posted before or later, from either side, complete with err and do not
+// land.
 func (r *Rail) Down(err syscall.Errno) { C.fake_rail_down(r.c, C.int(err)) }
 
 // Up undoes Down.
 func (r *Rail) Up() { C.fake_rail_down(r.c, 0) }
 
-// OnRegister has f called, without locks, before each registration; its error refuses the memory. nil: no more.
+// OnRegister sets a function that is called without locks before each registration. Its error refuses the memory. nil:
+// no function.
 func (r *Rail) OnRegister(f func(addr, length uint64) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.onRegister = f
 }
 
-// Counters reads the counters.
+// Counters returns the counters.
 func (r *Rail) Counters() Counters {
 	var c C.fake_counters
 	C.fake_rail_counters(r.c, &c)
@@ -116,7 +118,7 @@ func (r *Rail) Counters() Counters {
 		Polls: uint64(c.polls), EAGAIN: uint64(c.eagain), Failed: uint64(c.failed), Helps: uint64(c.helps)}
 }
 
-// Hold runs f while this thread has the rail, as one that polls.
+// Hold runs f while this thread holds the rail's lock, like a polling thread.
 func (r *Rail) Hold(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -125,7 +127,7 @@ func (r *Rail) Hold(f func()) {
 	f()
 }
 
-// Close frees the rail; EBUSY with endpoints or regions open.
+// Close frees the rail; EBUSY while endpoints or regions are open.
 func (r *Rail) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,9 +1,8 @@
 /* An in-process fabric behind the ops table of gr_provider.h, for tests: real copies, scripted misbehaviour.
  *
- * A fabric joins rails; one mutex guards all of it. Order of locks: a rail's mu (the core's), then the fabric's. Posted
- * operations wait in one list in the order of posting and are executed by polls of the initiator or the target. Nothing
- * here depends on time, and chance comes from a seed: the same calls give the same result.
- */
+ * A fabric joins rails; one mutex guards the whole fabric. Lock order: a rail's mu (the core's), then the fabric's.
+ * Posted operations wait in one list in the order of posting. Polls of the initiator or of the target execute them.
+ * Nothing depends on time, and random numbers come from a seed: the same calls give the same result. */
 #ifndef GORAIL_FAKE_H
 #define GORAIL_FAKE_H
 
@@ -16,7 +15,7 @@ enum { FAKE_SEND = 2, FAKE_BUCKETS = 1024, FAKE_MRS = 16384 };
 typedef struct fake_config {
     uint8_t ordered, chained, delivery, virt_addr, prov_key, local_desc, no_wait_fd;
     uint8_t gather; /* posts wait for flush */
-    uint8_t shared; /* one endpoint has the receives of all peers; nothing cancels what is posted */
+    uint8_t shared; /* one endpoint holds the receives of all peers; nothing cancels posted operations */
     uint32_t key_size, iov_limit, tx_depth, rx_depth, msg_size;
     uint64_t max_msg, window_min;
 } fake_config;
@@ -26,15 +25,15 @@ typedef struct fake_script {
     uint32_t delay;          /* polls of either side before an operation is executed */
     uint32_t per_poll;       /* operations executed in one poll, 0 = all */
     uint64_t seed;           /* not 0: executed and completed in random order */
-    uint64_t fail_at;        /* the n-th operation posted from now fails with fail_errno, 0 = none */
+    uint64_t fail_at;        /* the n-th operation posted from now on fails with fail_errno, 0 = none */
     int32_t fail_errno;
-    uint32_t fail_sends;     /* one SEND in so many fails with fail_errno, by chance, 0 = none */
-    uint8_t fail_lands;      /* half of those arrive all the same */
+    uint32_t fail_sends;     /* one SEND in this many fails with fail_errno, at random, 0 = none */
+    uint8_t fail_lands;      /* half of those still arrive */
     uint32_t eagain_every;   /* every n-th post is refused, 0 = none */
-    uint32_t no_bulk_every;  /* every n-th bulk is none that this fabric can do, 0 = none */
+    uint32_t no_bulk_every;  /* every n-th bulk is refused with ENOTSUP, 0 = none */
     uint8_t late_landing;    /* writes in flight when the initiator closes its endpoint still land */
-    uint8_t fail_breaks;     /* and breaks its endpoint: what is posted behind it and later is cancelled */
-    uint8_t bad_key_cancels; /* a wrong key also cancels what is posted behind it, as libfabric's tcp does */
+    uint8_t fail_breaks;     /* the failure of fail_at breaks the endpoint: operations behind it and later ones are cancelled */
+    uint8_t bad_key_cancels; /* a wrong key also cancels the operations behind it, as libfabric's tcp does */
 } fake_script;
 
 typedef struct fake_counters {
@@ -73,8 +72,8 @@ struct fake_rail {
     fake_script script;
     fake_counters count;
     uint64_t rng, posted; /* posted: since the script was set */
-    uint64_t dice;        /* for fail_sends; goes on */
-    fake_ep *hub;         /* of config.shared */
+    uint64_t send_rng;    /* random state of fail_sends; a new script does not reset it */
+    fake_ep *hub;         /* shared endpoint, with config.shared */
     uint64_t own_key;
     fake_op *waiting, *waiting_tail; /* gathered, for flush */
     uint8_t stalled;
@@ -82,7 +81,7 @@ struct fake_rail {
     fake_mr *mrs[FAKE_MRS]; /* by key */
     fake_comp *cq_head, *cq_tail;
     uint32_t open_eps, open_mrs;
-    _Atomic uint32_t open_ops; /* memory for operations of bulks */
+    _Atomic uint32_t open_ops; /* blocks of memory for operations of bulks */
 };
 
 struct fake_ep {
@@ -92,7 +91,7 @@ struct fake_ep {
     uint32_t tx_out, rx_out;
     uint8_t broken;   /* every further operation is cancelled */
     uint64_t blocked; /* the pass in which an operation of this endpoint had to wait */
-    uint64_t held;    /* and one in which a unsignaled WRITE had to */
+    uint64_t held;    /* the pass in which an unsignaled WRITE had to wait */
     fake_recv *rx_head, *rx_tail;
 };
 
@@ -107,23 +106,23 @@ struct fake_op {
     gr_ctx *ctx;  /* NULL once completed */
     int kind;
     uint32_t n, wait;
-    int err;      /* what it is bound to fail with */
-    uint8_t breaks; /* and break its endpoint */
-    uint8_t lands;  /* a message: it arrives nevertheless */
+    int err;      /* the errno that the operation will fail with */
+    uint8_t breaks; /* the failure breaks the endpoint */
+    uint8_t lands;  /* a failing message that still arrives */
     uint64_t target, len;
-    uint8_t unsignaled;   /* completes early, and nothing of its endpoint overtakes it */
-    unsigned char *copy; /* of the local buffers, when they are no longer ours to read */
+    uint8_t unsignaled;   /* completes early; no operation of its endpoint overtakes it */
+    unsigned char *copy; /* of the local buffers, once they belong to the initiator again */
     gr_seg seg[GR_MAX_IOV];
-    const gr_op *bulk;      /* all of a transfer, where it says that they are; else NULL */
-    uint64_t bulk_ops, half; /* half: so many are done before it ends, once it was told to */
-    gr_bulk_region *regions; /* the peer's */
+    const gr_op *bulk;      /* all operations of a bulk; else NULL */
+    uint64_t bulk_ops, half; /* half: number of operations that a stopped bulk still copies */
+    gr_bulk_region *regions; /* regions of the peer */
     uint32_t nregions;
 };
 
 fake_fabric *fake_fabric_new(uint64_t seed);
-int fake_fabric_free(fake_fabric *fabric); /* -EBUSY with rails open */
+int fake_fabric_free(fake_fabric *fabric); /* -EBUSY while rails are open */
 fake_rail *fake_rail_open(fake_fabric *fabric, const fake_config *config);
-int fake_rail_close(fake_rail *rail); /* -EBUSY with endpoints or regions open */
+int fake_rail_close(fake_rail *rail); /* -EBUSY while endpoints or regions are open */
 void fake_rail_script(fake_rail *rail, const fake_script *script);
 void fake_rail_stall(fake_rail *rail, int on);
 void fake_rail_down(fake_rail *rail, int err); /* err 0: up again */
@@ -133,16 +132,16 @@ fake_ep *fake_ep_open(fake_rail *rail);
 uint64_t fake_ep_id(fake_ep *ep);
 int fake_ep_connect(fake_ep *ep, uint64_t peer);
 void fake_ep_close(fake_ep *ep);
-/* Closes the endpoint of all peers, if there is one. */
+/* Closes the shared endpoint, if there is one. */
 void fake_hub_close(gr_rail *base);
 
 int fake_mr_open(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key, fake_mr **out, uint64_t *out_key);
 void fake_mr_close(fake_rail *rail, fake_mr *mr);
 
-/* Under the rail's lock: ends the program when posts wait that somebody has not flushed before he let go of the lock. */
+/* Under the rail's lock: aborts the program if posts wait although the lock was released without a flush. */
 void fake_flushed(const fake_rail *rail);
 extern const gr_rail_ops fake_ops;
-void fake_extend(gr_rail *rail); /* all extensions but gr_rail_listen */
+void fake_extend(gr_rail *rail); /* all extensions except gr_rail_listen */
 
 /* ---- bulk.c ---- */
 
@@ -151,7 +150,7 @@ void fake_bulk_stop(gr_rail *base, void *ep, gr_ctx *ctx);
 void *fake_ops_alloc(gr_rail *base, size_t size);
 void fake_ops_free(gr_rail *base, void *mem);
 
-/* Between the C files; all want the fabric's mutex held. */
+/* Shared by the C files. The caller holds the fabric's mutex. */
 uint64_t fake_random(uint64_t *state);
 void fake_signal(fake_rail *rail);
 void fake_flush(fake_rail *rail);
@@ -163,11 +162,12 @@ void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len);
 void fake_finish(fake_fabric *fabric, fake_op *op, int err);
 int fake_snapshot(fake_op *op);
 void fake_lost(const fake_op *op);
-/* The first operations of a bulk; 0 or an errno. */
+/* Copies the first nops operations of a bulk; 0 or an errno. */
 int fake_copy_bulk(const fake_op *op, fake_rail *target, uint64_t nops);
 int fake_check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc);
-/* Posts what is filled in but for its place: takes it, or -errno and it is the caller's. */
+/* Posts an operation and fills in its endpoint, context and target. On success it owns op; on -errno the caller still
+ * does. */
 int fake_post(fake_rail *rail, fake_ep *ep, fake_op *op, gr_ctx *ctx);
-int fake_progress(fake_rail *rail); /* 1: there is more to do without anybody else's help */
+int fake_progress(fake_rail *rail); /* 1: more to do without action of another rail */
 
 #endif

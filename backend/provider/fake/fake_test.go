@@ -29,7 +29,7 @@ func traits(c Caps) conform.TraitsOf {
 	return conform.Is(conform.Traits{DeliveryComplete: c.DeliveryComplete, VirtAddr: c.VirtAddr})
 }
 
-// The fake keeps the contract that real providers keep, behaving or misbehaving within it.
+// The fake fabric keeps the contract of real providers, with and without scripted misbehaviour.
 func TestConform(t *testing.T) {
 	for name, caps := range map[string]Caps{"tcp": TCPCaps(), "efa": EFACaps(), "verbs": VerbsCaps()} {
 		t.Run(name, func(t *testing.T) { conform.Run(t, traits(caps), opener(t, caps, Script{})) })

@@ -1,4 +1,4 @@
-/* Posting and polling. The core holds the rail's lock round every call here; each takes the fabric's mutex. */
+/* Posting and polling. The core holds the rail's lock around every call here. Each call takes the fabric's mutex. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "fake.h"
 
-/* A peer that is not there, or not any more, is EAGAIN for ever: so does libfabric's tcp. */
+/* A peer without an endpoint is EAGAIN for ever, as with libfabric's tcp. */
 static int admit(fake_rail *rail, fake_ep *ep)
 {
     rail->posted++;
@@ -80,7 +80,8 @@ int fake_post(fake_rail *rail, fake_ep *ep, fake_op *op, gr_ctx *ctx)
     int rc = admit(rail, ep);
     if (rc)
         return rc;
-    memset(ctx->scratch, 0xa5, sizeof(ctx->scratch)); /* ours until completion: whoever keeps things there shall notice */
+    memset(ctx->scratch, 0xa5, sizeof(ctx->scratch)); /* the provider owns scratch until completion: overwriting it exposes
+                                                       * other users */
     op->ep = ep;
     op->ctx = ctx;
     op->target = ep->peer;
@@ -89,9 +90,9 @@ int fake_post(fake_rail *rail, fake_ep *ep, fake_op *op, gr_ctx *ctx)
         op->err = rail->script.fail_errno;
         op->breaks = rail->script.fail_breaks;
     }
-    if (op->kind == FAKE_SEND && rail->script.fail_sends && fake_random(&rail->dice) % rail->script.fail_sends == 0) {
+    if (op->kind == FAKE_SEND && rail->script.fail_sends && fake_random(&rail->send_rng) % rail->script.fail_sends == 0) {
         op->err = rail->script.fail_errno;
-        op->lands = rail->script.fail_lands && fake_random(&rail->dice) & 1;
+        op->lands = rail->script.fail_lands && fake_random(&rail->send_rng) & 1;
     }
     if (ep->broken)
         op->err = ECANCELED;
@@ -149,7 +150,7 @@ static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, 
 {
     fake_rail *rail = (fake_rail *)base;
     const gr_seg seg = { .laddr = (uintptr_t)buf, .len = len, .ldesc = desc };
-    (void)wake; /* nothing moves here but by the polls of both sides */
+    (void)wake; /* only the polls of both sides make progress here */
     pthread_mutex_lock(&rail->fabric->mu);
     int rc = post(rail, ep, FAKE_SEND, 1, &seg, ctx);
     pthread_mutex_unlock(&rail->fabric->mu);
@@ -196,7 +197,7 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
         drained = 0; /* was not signaled */
     if (!rail->stalled)
         more = fake_progress(rail);
-    for (; n < max && rail->cq_head; n++) { /* also when stalled: the other side may know that it is complete */
+    for (; n < max && rail->cq_head; n++) { /* also when stalled: the peer may already count the operation as complete */
         fake_comp *c = rail->cq_head;
         out[n] = c->c;
         rail->cq_head = c->next;
@@ -220,7 +221,7 @@ static int arm(gr_rail *base)
     return again;
 }
 
-/* Own keys come from anywhere in the key space and step past those in use. */
+/* Own keys start anywhere in the key space and skip keys in use. */
 static int own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     fake_rail *rail = (fake_rail *)base;
@@ -250,7 +251,7 @@ static void own_unreg(gr_rail *base, void *mr)
     pthread_mutex_unlock(&rail->fabric->mu);
 }
 
-/* Nothing to do but count. */
+/* Only counts the calls. */
 static int help(gr_rail *base)
 {
     fake_rail *rail = (fake_rail *)base;

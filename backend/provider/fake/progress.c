@@ -5,7 +5,7 @@
 
 #include "fake.h"
 
-/* Takes op off the list; its initiator, if there still is one that waits, gets a completion. */
+/* Takes op off the list. Its initiator gets a completion, if it still waits for one. */
 void fake_finish(fake_fabric *fabric, fake_op *op, int err)
 {
     if (op->prev)
@@ -27,7 +27,7 @@ void fake_finish(fake_fabric *fabric, fake_op *op, int err)
     free(op);
 }
 
-/* Keeps what the local buffers hold now, so that they are the initiator's again. */
+/* Copies the local buffers, so that the initiator may reuse them. */
 int fake_snapshot(fake_op *op)
 {
     uint64_t at = 0;
@@ -43,7 +43,7 @@ int fake_snapshot(fake_op *op)
     return 0;
 }
 
-/* The remote address of a segment, or NULL when key or bounds are wrong. */
+/* Returns the remote address of a segment; NULL if key or bounds are wrong. */
 static unsigned char *remote(fake_rail *rail, const gr_seg *seg)
 {
     const fake_mr *mr = fake_mr_find(rail, seg->rkey);
@@ -57,7 +57,7 @@ static unsigned char *remote(fake_rail *rail, const gr_seg *seg)
     return (unsigned char *)(uintptr_t)(mr->addr + offset);
 }
 
-/* 0, or the errno; nothing is copied unless all segments are good. */
+/* Returns 0 or an errno. Nothing is copied unless all segments are valid. */
 static int copy_rma(fake_op *op, fake_rail *target)
 {
     const unsigned char *from = op->copy;
@@ -76,7 +76,7 @@ static int copy_rma(fake_op *op, fake_rail *target)
     return 0;
 }
 
-/* Returns -1 when the receiver has no buffer posted. */
+/* Returns -1 if the receiver has posted no buffer. */
 static int deliver(fake_op *op, fake_ep *target)
 {
     fake_recv *r = target->rx_head;
@@ -102,8 +102,8 @@ static void cancel(fake_op *list, const fake_ep *ep)
         }
 }
 
-/* Later operations of the same endpoint fail too, at the next poll. Those that still wait for flush are later ones: a target that polls
- * meanwhile comes between. */
+/* Cancels later operations of the same endpoint at the next poll. Operations that wait for flush are later ones: the
+ * target may poll before they are flushed. */
 static void cancel_behind(const fake_op *op)
 {
     if (!op->ep)
@@ -120,14 +120,15 @@ static void break_endpoint(const fake_op *op)
     cancel_behind(op);
 }
 
-/* An endpoint that promises order posts nothing behind what it has lost. */
+/* An ordered endpoint executes nothing behind a lost operation. */
 void fake_lost(const fake_op *op)
 {
     if (op->ep && op->ep->rail->config.ordered)
         break_endpoint(op);
 }
 
-/* One operation. 1: finished (and freed); 0: waits for time or chance; -1: waits for somebody else. */
+/* Executes one operation. 1: finished and freed; 0: waits for a later poll or a random number; -1: waits for another
+ * rail. */
 static int step(fake_rail *poller, fake_op *op, fake_ep *target)
 {
     fake_fabric *fabric = poller->fabric;
@@ -182,7 +183,7 @@ int fake_progress(fake_rail *rail)
         next = op->next;
         if (!(ep && ep->rail == rail) && !(target && target->rail == rail))
             continue;
-        /* Weak, or without delivery-complete: the initiator is told as soon as its buffers are free. */
+        /* Unsignaled, or without delivery-complete: the initiator's completion comes as soon as its buffers are free. */
         if (ep && op->ctx && op->kind == GR_WRITE && !op->bulk && !op->err && (op->unsignaled || !ep->rail->config.delivery) &&
             !ep->rail->stalled && fake_snapshot(op) == 0) {
             ep->tx_out--;

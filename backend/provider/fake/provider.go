@@ -1,9 +1,10 @@
-// Package fake is a fabric inside one process, for tests of the core and the engine: the interfaces of package provider and
-// the ops table of include/gr_provider.h, with real copies between buffers and misbehaviour by script.
+// Package fake is a fabric inside one process, for tests of the core and the engine. It implements the interfaces of
+// package provider and the ops table of include/gr_provider.h, with real copies between buffers and scripted
+// misbehaviour.
 //
 // A Fabric joins the providers of several engines. Devices with the same Subnet reach each other. Everything is
-// deterministic: no time, and chance only from seeds. Operations are executed by polls of either side, in the order of
-// posting; a rail is polled again (its wait_fd signaled) as long as there is something to do.
+// deterministic: nothing depends on time, and random numbers come from seeds. Polls of either side execute operations
+// in the order of posting. A rail's wait_fd stays signaled while there is more to do.
 package fake
 
 import (
@@ -23,11 +24,11 @@ type Link struct {
 	Mbps     uint64   // 0 = unknown
 	Node     int      // NUMA node plus one, 0 = unknown
 	Caps     Caps     // zero value: TCPCaps()
-	NoWaitFD bool     // polled by timer, as shm
-	Notes    []string // what Rail.Notes gives
+	NoWaitFD bool     // no wait descriptor: polled by timer
+	Notes    []string // the result of Rail.Notes
 }
 
-// Caps is what a fake rail does: what the engine knows of it, and what it is to the core.
+// Caps are the properties of a fake rail, for the engine and for the core.
 type Caps struct {
 	provider.Caps
 	Ordered          bool   // gr_rail.is.ordered
@@ -41,19 +42,19 @@ type Caps struct {
 	WindowMin        uint64 // gr_rail.limit.window_min
 }
 
-// TCPCaps is what libfabric's native tcp can do.
+// TCPCaps returns the capabilities of libfabric's native tcp.
 func TCPCaps() Caps {
 	return Caps{Caps: provider.Caps{KeySize: 8, MaxMsg: 1 << 40}, Ordered: true, Chained: true, DeliveryComplete: true, IOVLimit: 4, TxDepth: 256,
 		RxDepth: 256, MaxSend: 1 << 20}
 }
 
-// EFACaps is the awkward end: nothing ordered, provider's keys, virtual addresses, local descriptors.
+// EFACaps returns the most restricted capabilities: no order, provider's keys, virtual addresses, local descriptors.
 func EFACaps() Caps {
 	return Caps{Caps: provider.Caps{ProviderKeys: true, PinsMemory: true, KeySize: 8, MaxMsg: 1 << 30}, DeliveryComplete: true, VirtAddr: true, LocalDesc: true,
 		IOVLimit: 1, TxDepth: 64, RxDepth: 128, MaxSend: 8 << 10}
 }
 
-// VerbsCaps is an ordered queue pair whose completions do not prove placement.
+// VerbsCaps returns the capabilities of an ordered queue pair whose completions do not prove placement.
 func VerbsCaps() Caps {
 	return Caps{Caps: provider.Caps{ProviderKeys: true, PinsMemory: true, KeySize: 4, MaxMsg: 1 << 31}, Ordered: true, VirtAddr: true, LocalDesc: true,
 		IOVLimit: 4, TxDepth: 128, RxDepth: 128, MaxSend: 64 << 10}
@@ -65,12 +66,12 @@ type Provider struct {
 	links  []Link
 
 	mu    sync.Mutex
-	rails map[string]*Rail // the last opened, by device
+	rails map[string]*Rail // the last opened rail of each device
 }
 
 var _ provider.Provider = (*Provider)(nil)
 
-// Provider makes the provider of one engine; without links it has one device, "fake0".
+// Provider makes the provider of one engine. Without links it has one device, "fake0".
 func (f *Fabric) Provider(links ...Link) *Provider {
 	if len(links) == 0 {
 		links = []Link{{Name: "fake0"}}
@@ -81,7 +82,7 @@ func (f *Fabric) Provider(links ...Link) *Provider {
 // Name implements provider.Provider.
 func (p *Provider) Name() string { return "fake" }
 
-// Discover implements provider.Provider. Fabrics are ignored, Devices are globs as usual.
+// Discover implements provider.Provider. It ignores the filter's Fabrics; Devices are globs.
 func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -133,7 +134,7 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	return r, nil
 }
 
-// Rail gives the rail that was last opened on a device, so that a test can script what an engine has opened; else nil.
+// Rail returns the rail that was last opened on a device, else nil. A test scripts an engine's rail with it.
 func (p *Provider) Rail(device string) *Rail {
 	p.mu.Lock()
 	defer p.mu.Unlock()

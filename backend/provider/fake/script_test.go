@@ -11,7 +11,7 @@ import (
 	"gorail/backend/provider/fake/drive"
 )
 
-// end is one rail of a pair with a region and the completions of its polls, in order.
+// end is one rail of a pair, with a region and the completions of its polls, in order.
 type end struct {
 	rail *Rail
 	ep   provider.Endpoint
@@ -41,7 +41,7 @@ func twoEnds(t *testing.T, caps Caps) (a, b *end) {
 		for _, e := range ends {
 			require.ErrorIs(t, f.Close(), syscall.EBUSY)
 			require.NoError(t, e.ep.Close())
-			for e.rail.Release(); e.poll(t) > 0; { // contexts are the driver's until they have come back
+			for e.rail.Release(); e.poll(t) > 0; { // contexts must come back before they are freed
 			}
 			require.NoError(t, e.mr.Close())
 			require.NoError(t, e.rail.Close())
@@ -193,7 +193,7 @@ func TestLateLanding(t *testing.T) {
 			a.mem[0] = 1
 			require.NoError(t, a.write(b, 1, 0, 8))
 			require.NoError(t, a.ep.Close())
-			a.mem[0] = 2 // ours again: what lands is what was there
+			a.mem[0] = 2 // the buffer is reusable: the bytes of the time of the post land
 			a.poll(t)
 			require.Equal(t, []drive.Comp{{ID: 1, Err: syscall.ECANCELED}}, a.got)
 			for range 5 {
@@ -205,7 +205,7 @@ func TestLateLanding(t *testing.T) {
 	}
 }
 
-// Only the target's close stops what lands late.
+// Only a close of the target's endpoint stops late landing.
 func TestLateLandingFenced(t *testing.T) {
 	a, b := twoEnds(t, TCPCaps())
 	a.rail.Script(Script{Delay: 2, LateLanding: true})
@@ -239,7 +239,7 @@ func TestBadKeyCancels(t *testing.T) {
 	require.Equal(t, []drive.Comp{{ID: 1}, {ID: 2, Err: syscall.EACCES}, {ID: 3, Err: syscall.ECANCELED}}, a.got)
 }
 
-// A unsignaled link completes when the source is free, and the bytes land later; a message behind them still proves them.
+// Without delivery-complete, a completed WRITE has only left its source; a later message still proves that it landed.
 func TestUnsignaledCompletion(t *testing.T) {
 	caps := VerbsCaps()
 	a, b := twoEnds(t, caps)

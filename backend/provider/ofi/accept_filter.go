@@ -8,7 +8,7 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// Endpoints of the tcp family listen; libfabric/accept_filter.c has what that means.
+// Endpoints of the tcp family listen for connections; libfabric/accept_filter.c explains the consequences.
 
 var _ provider.AcceptFilter = (*endpoint)(nil)
 
@@ -19,8 +19,9 @@ func (e *endpoint) Admit(from []netip.Addr) {
 	e.from = from
 }
 
-// fit finds the endpoint's listening socket, which admits nobody from then on. Under hold, since the endpoint was made.
-func (e *endpoint) fit(hint int) {
+// attachFilter finds the endpoint's listening socket and attaches a filter that admits nobody. The caller has held the rail
+// since the endpoint was opened.
+func (e *endpoint) attachFilter(hint int) {
 	own, ok := sockets.NameOf(e.addr)
 	if !ok {
 		return
@@ -38,9 +39,10 @@ func (e *endpoint) fit(hint int) {
 	e.c.Filtered(fd)
 }
 
-// listener finds a listening socket by its address, first near the descriptor that was free before it was made.
+// listener finds a listening socket by its address. It tries hint first: the descriptor that was free before the
+// endpoint was opened.
 func listener(files sockets.Files, own sockets.Name, hint int) int {
-	const nearby = 8 // but for other threads it is the first
+	const nearby = 8 // the first one, unless other threads took descriptors
 	at := func(fd int) bool {
 		name, _ := sockets.Own(fd)
 		return name == own && sockets.Listens(fd)
@@ -60,7 +62,8 @@ func listener(files sockets.Files, own sockets.Name, hint int) int {
 	return found
 }
 
-// admit lets the peer connect: from the address of its endpoint, from those that Admit was given, and from those of the option. Under mu.
+// admit lets the peer connect from the address of its endpoint, from the addresses given to Admit, and from those of
+// option data_sources. Under mu.
 func (e *endpoint) admit(peer []byte) error {
 	if !e.rail.entry.IP || !e.rail.quirks.perPeer {
 		return nil
@@ -70,7 +73,7 @@ func (e *endpoint) admit(peer []byte) error {
 		from = append(from, sockets.Single(a))
 	}
 	if errno := e.c.Admit(sockets.Admitting(from...)); errno != 0 {
-		return e.rail.error(provider.ErrEndpoint, e.rail.lib().Errno("SO_ATTACH_FILTER on its listening socket", errno))
+		return e.rail.error(provider.ErrEndpoint, e.rail.lib().Errno("SO_ATTACH_FILTER on the listening socket", errno))
 	}
 	return nil
 }

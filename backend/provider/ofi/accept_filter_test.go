@@ -18,7 +18,7 @@ import (
 	"gorail/backend/provider/fake/drive"
 )
 
-// openPorts is openLoopback with ports of our choice.
+// openPorts opens the loopback rail with the given ports.
 func openPorts(t *testing.T, ports Ports) provider.Rail {
 	t.Helper()
 	p := New(Options{LibraryPath: testLibrary(), Ports: ports})
@@ -41,8 +41,8 @@ func openEP(t *testing.T, r provider.Rail) *endpoint {
 	return ep.(*endpoint)
 }
 
-// silence is how long nothing has to come of a SYN that is dropped. Nothing else is slow on loopback: an answer comes at once, or with
-// the next SYN after a second.
+// silence is how long no answer to a dropped SYN may come. An admitted connection is much faster on loopback: the
+// answer comes at once, or with the next SYN after a second.
 const silence = 1500 * time.Millisecond
 
 // dialFrom connects from an address of this host.
@@ -71,7 +71,7 @@ func letIn(t *testing.T, from string, to netip.AddrPort) net.Conn {
 	return c
 }
 
-// Nobody connects to an endpoint before its peer is named, then the peer's addresses alone, and nobody once that is over.
+// Before Connect nobody can connect to an endpoint. After Connect only the peer's addresses can. After Shut nobody can.
 func TestEndpointAdmitsItsPeerAlone(t *testing.T) {
 	rail := openPorts(t, Ports{Sources: []netip.Prefix{netip.MustParsePrefix("127.8.0.0/16")}})
 	ep, other := openEP(t, rail), openEP(t, rail)
@@ -89,10 +89,10 @@ func TestEndpointAdmitsItsPeerAlone(t *testing.T) {
 	for _, from := range []string{"127.0.0.1", "127.0.0.7", "127.8.3.4"} {
 		shutOut(t, from, addr)
 	}
-	ep.Shut() // again does no harm
+	ep.Shut() // a second Shut does no harm
 }
 
-// What had been let in and never said who it is goes when the peer is there, whether libfabric had accepted it or not.
+// Shut breaks connections that were admitted and sent no message, whether libfabric had accepted them or not.
 func TestSilentOnesGoWhenTheFilterIsShut(t *testing.T) {
 	rail := openPorts(t, Ports{})
 	poller := drive.New(rail.Core())
@@ -106,13 +106,13 @@ func TestSilentOnesGoWhenTheFilterIsShut(t *testing.T) {
 		silent = append(silent, letIn(t, "127.0.0.1", addrPort(ep)))
 		poll(t, poller)
 	}
-	half := letIn(t, "127.0.0.1", addrPort(ep)) // a connection request, and no more
+	half := letIn(t, "127.0.0.1", addrPort(ep)) // sends a connection request and no more
 	_, err := half.Write(request)
 	require.NoError(t, err)
 	silent = append(silent, half)
 	message(t, poller, other, 2, buf[4096:4136], 1)
 	for range 10 {
-		silent = append(silent, letIn(t, "127.0.0.1", addrPort(ep))) // in the kernel's queue
+		silent = append(silent, letIn(t, "127.0.0.1", addrPort(ep))) // waiting in the kernel's queue
 	}
 	ep.Shut()
 	for i, c := range silent {
@@ -127,7 +127,7 @@ func TestSilentOnesGoWhenTheFilterIsShut(t *testing.T) {
 	message(t, poller, other, 4, buf[4096:4136], 3)
 }
 
-// message sends one, and waits for its completion and the receive's.
+// message sends a message and waits for its completion and for the receive's.
 func message(t *testing.T, r drive.Rail, from provider.Endpoint, id uint64, text []byte, recv uint64) {
 	t.Helper()
 	posted := false
@@ -147,10 +147,11 @@ func message(t *testing.T, r drive.Rail, from provider.Endpoint, id uint64, text
 	}
 }
 
-// request is libfabric's connection request, as an initiator sends it: a control header of version 3, and its port.
+// request is libfabric's connection request as an initiator sends it: a control header of version 3, and the
+// initiator's port.
 var request = []byte{3, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x85, 0xcf, 0, 0, 0, 1}
 
-// free finds n ports in a row that nobody has.
+// free finds n consecutive free ports.
 func free(t *testing.T, n uint16) uint16 {
 	t.Helper()
 	for first := uint16(21000); first < 30000; first += n {
@@ -169,7 +170,8 @@ func free(t *testing.T, n uint16) uint16 {
 	return 0
 }
 
-// Endpoints listen within the range; one that has no port says which option to widen, and a port that was given back serves again.
+// Endpoints listen within the range. Without a free port the error names the option. A port of a closed endpoint can be
+// used again.
 func TestDataPorts(t *testing.T) {
 	first := free(t, 4)
 	rail, second := openPorts(t, Ports{First: first, Last: first + 3}), openPorts(t, Ports{First: first, Last: first + 3})
@@ -195,8 +197,8 @@ func TestDataPorts(t *testing.T) {
 	}
 }
 
-// Out of descriptors libfabric can accept nothing, and is told so without end. The connection is reset, the thread may sleep, and the log has
-// it; with descriptors the peer gets in.
+// Without free descriptors libfabric accepts nothing, but its poll reports the connection again and again. The
+// connection is reset, the thread may sleep, and a warning is logged. With free descriptors the peer can connect.
 func TestNoDescriptorForAConnection(t *testing.T) {
 	rail := openPorts(t, Ports{})
 	poller := drive.New(rail.Core())
@@ -209,18 +211,18 @@ func TestNoDescriptorForAConnection(t *testing.T) {
 
 	var was unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	lowest, err := unix.FcntlInt(uintptr(client), unix.F_DUPFD_CLOEXEC, 0) // libfabric polls some: their limit is not below them
+	lowest, err := unix.FcntlInt(uintptr(client), unix.F_DUPFD_CLOEXEC, 0) // libfabric passes these descriptors to poll, so the limit must not be below them
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(lowest))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(lowest), Max: was.Max}))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }()
 	require.NoError(t, unix.Connect(client, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}))
-	rests := false
-	for end := time.Now().Add(10 * time.Second); !rests && time.Now().Before(end); {
+	mayBlock := false
+	for end := time.Now().Add(10 * time.Second); !mayBlock && time.Now().Before(end); {
 		poll(t, poller)
-		rests = poller.Arm()
+		mayBlock = poller.Arm()
 	}
-	require.True(t, rests, "the thread would poll for ever")
+	require.True(t, mayBlock, "the thread would poll for ever")
 	_, err = unix.Read(client, make([]byte, 1))
 	require.ErrorIs(t, err, unix.ECONNRESET)
 	news := rail.(provider.Warner).Warnings()

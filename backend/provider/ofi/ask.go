@@ -8,17 +8,18 @@ import (
 	"gorail/backend/provider/ofi/libfabric"
 )
 
-// asker is a library that is asked for what an operator wants; it implements lister.
+// asker lists devices of a library with the operator's settings. It implements lister.
 type asker struct {
 	*libfabric.Library
-	asked libfabric.Hints // by the operator; 0 is the provider's own choice
+	asked libfabric.Hints // set by the operator; 0 is the provider's own choice
 	tune  Tuning
-	// why devices are not asked to know memory of GPUs; nil: they are
-	unasked error
+	// why FI_HMEM is not requested; nil: FI_HMEM is requested
+	noHMEM error
 }
 
-// List implements lister through fi_getinfo. A fabric must offer delivery-complete operations: without them a WRITE ends, and its
-// notification goes out, before the data is in place. What the operator asks for is not given up either.
+// List implements lister with fi_getinfo. A fabric must offer delivery-complete operations. Without them a WRITE
+// completes, and its notification is sent, before the data is in place. The operator's settings are never dropped
+// silently.
 func (a asker) List(fabric string) ([]*entry, error) {
 	got, err := a.delivering(fabric)
 	if len(got) > 0 {
@@ -27,18 +28,18 @@ func (a asker) List(fabric string) ([]*entry, error) {
 	plain := asker{Library: a.Library}
 	if hints := a.tune.hints(); hints != "" {
 		if own, _ := plain.delivering(fabric); len(own) > 0 {
-			return nil, fmt.Errorf("%w: %s/%s refuses the options %s; by itself it has tx_depth=%d, rx_depth=%d, threading=safe",
+			return nil, fmt.Errorf("%w: %s/%s refuses the options %s; without them it has tx_depth=%d, rx_depth=%d, threading=safe",
 				provider.ErrUnusable, fabric, own[0].Domain, hints, own[0].TxDepth, own[0].RxDepth)
 		}
 	}
 	if early, _ := plain.list(fabric, false, false); len(early) > 0 {
-		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would end before its data is in place at the peer; "+
+		return nil, fmt.Errorf("%w: %s/%s offers no FI_DELIVERY_COMPLETE: a WRITE would complete before its data is in place at the peer; "+
 			"take another fabric with option provider, or a libfabric whose %s has it (option libfabric_path)", provider.ErrUnusable, fabric, early[0].Domain, fabric)
 	}
 	return got, err
 }
 
-// delivering are the devices whose completions say that data is in place.
+// delivering returns the devices that offer FI_DELIVERY_COMPLETE.
 func (a asker) delivering(fabric string) ([]*entry, error) {
 	got, err := a.list(fabric, true, false)
 	if err != nil || len(got) == 0 {
@@ -47,9 +48,9 @@ func (a asker) delivering(fabric string) ([]*entry, error) {
 	return a.withHMEM(got, fabric), nil
 }
 
-// withHMEM takes devices as those that know memory of GPUs where they do; nothing is lost that doesn't.
+// withHMEM replaces devices by their entries with FI_HMEM, if they offer it. Other devices stay unchanged.
 func (a asker) withHMEM(got []*entry, fabric string) []*entry {
-	if a.unasked != nil || !slices.ContainsFunc(got, func(e *entry) bool { return !e.sockets() }) {
+	if a.noHMEM != nil || !slices.ContainsFunc(got, func(e *entry) bool { return !e.sockets() }) {
 		return got
 	}
 	able, err := a.list(fabric, true, true)
@@ -68,7 +69,7 @@ func (a asker) withHMEM(got []*entry, fabric string) []*entry {
 	return got
 }
 
-// list implements List with FI_DELIVERY_COMPLETE and FI_HMEM, or without.
+// list implements List, with or without FI_DELIVERY_COMPLETE and FI_HMEM.
 func (a asker) list(fabric string, delivery, hmem bool) (out []*entry, err error) {
 	h := a.asked
 	h.Provider, h.Delivery, h.HMEM = fabric, delivery, hmem
@@ -79,7 +80,7 @@ func (a asker) list(fabric string, delivery, hmem bool) (out []*entry, err error
 				return nil, err
 			}
 		}
-		out = append(out, &entry{Info: i, unasked: a.unasked})
+		out = append(out, &entry{Info: i, noHMEM: a.noHMEM})
 	}
 	return out, err
 }

@@ -7,11 +7,11 @@ import (
 	"gorail/backend/provider/ofi/libfabric"
 )
 
-// caps is what an opened device does: for the engine, and for the core.
+// caps are the properties of an opened device, for the engine and for the core.
 type caps struct {
 	provider.Caps
-	Ordered          bool // the receive of a SEND proves the WRITEs before it on the same endpoint
-	Chained          bool // the completion of a WRITE proves the unsignaled ones before it
+	Ordered          bool // the receive of a SEND proves earlier WRITEs of the same endpoint
+	Chained          bool // the completion of a WRITE proves earlier unsignaled WRITEs
 	DeliveryComplete bool // a completion proves placement at the target
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 	LocalDesc        bool // local buffers need registration descriptors
@@ -21,14 +21,15 @@ type caps struct {
 	MaxSend          uint64
 }
 
-// newCaps is for a rail that is open; pins: the device pins what is registered. cq is how many completions the queue holds.
+// newCaps returns the properties of an open rail. pins: registration pins memory. cq is the size of the completion
+// queue.
 func newCaps(c *libfabric.Rail, e *entry, q quirks, pins bool, cq uint32) caps {
 	out := caps{
 		Ordered:          e.SendAfterWrite,
 		DeliveryComplete: e.DeliveryComplete,
 		VirtAddr:         e.VirtAddr,
 		Caps: provider.Caps{ProviderKeys: e.ProviderKeys, KeySize: int(e.KeySize), PinsMemory: pins, SharedEndpoint: c.Shared(),
-			// Messages may be smaller than RMA (efa-direct: MTU and 1 GB); 2.x tells each size when asked.
+			// Messages may be smaller than RMA (efa-direct: MTU and 1 GB). libfabric 2.x reports each size on request.
 			MaxMsg: limit(c, libfabric.OptMaxRMA, e.MaxMsg)},
 		LocalDesc:  e.LocalDesc,
 		EndpointMR: e.EndpointMR,
@@ -41,21 +42,21 @@ func newCaps(c *libfabric.Rail, e *entry, q quirks, pins bool, cq uint32) caps {
 		out.KeySize = 8
 	}
 	if q.perPeer {
-		out.Descriptors = 3 // it listens, and has a connection in each direction; a shared endpoint has none for each peer
+		out.Descriptors = 3 // the listening socket and a connection in each direction; a shared endpoint has no descriptors per peer
 	}
 	out.Chained = q.perPeer && out.DeliveryComplete && e.MaxWriteOrder >= out.MaxMsg && e.WriteAfterWrite
 	return out
 }
 
-// facts are what the core is told. private: each peer has an endpoint.
+// facts returns the properties for the core. private: each peer has its own endpoint.
 func (c caps) facts(private bool) libfabric.Facts {
 	return libfabric.Facts{DeliveryComplete: c.DeliveryComplete, Ordered: c.Ordered, Chained: c.Chained, ProviderKeys: c.ProviderKeys,
 		LocalDesc: c.LocalDesc, EndpointMR: c.EndpointMR, Private: private, KeySize: c.KeySize, Segments: c.IOVLimit,
 		TxDepth: c.TxDepth, RxDepth: c.RxDepth, MaxMsg: c.MaxMsg, MaxSend: uint32(min(c.MaxSend, math.MaxUint32))}
 }
 
-// limit is what the option says of the shared endpoint, or the entry's. "No limit" comes as all ones; who calculates with these has
-// 63 bits.
+// limit returns the shared endpoint's value of the option, or the entry's value. "No limit" is all ones, so the result
+// is capped at 63 bits for calculations.
 func limit(c *libfabric.Rail, option int, entry uint64) uint64 {
 	entry = min(entry, math.MaxInt64)
 	if v := c.Size(option); v != 0 {
@@ -64,7 +65,8 @@ func limit(c *libfabric.Rail, option int, entry uint64) uint64 {
 	return entry
 }
 
-// emulation says what libfabric does by messages that the device should do: EFA's fabric `efa` does where the device has no RMA, or is told to.
+// emulation returns a note if libfabric emulates RMA with messages. EFA's fabric `efa` does that if the device has no
+// RMA, or if the environment forbids device RDMA.
 func emulation(c *libfabric.Rail) []string {
 	what := map[[2]bool]string{{true, false}: "READ is", {false, true}: "WRITE is", {true, true}: "READ and WRITE are"}
 	if s, ok := what[[2]bool{c.Bool(libfabric.OptEmulatedRead), c.Bool(libfabric.OptEmulatedWrite)}]; ok {

@@ -13,7 +13,7 @@ import (
 	"gorail/backend/provider/ofi/libfabric"
 )
 
-// openLoopback opens the loopback device of a fabric, or skips.
+// openLoopback opens the loopback device of a fabric, or skips the test.
 func openLoopback(t *testing.T, fabric string) provider.Rail {
 	t.Helper()
 	p := New(Options{LibraryPath: testLibrary()})
@@ -27,7 +27,7 @@ func openLoopback(t *testing.T, fabric string) provider.Rail {
 	return rail
 }
 
-// traits are what libfabric says of a fabric.
+// traits returns the properties that libfabric reports for the fabric.
 func traits(r provider.Rail) conform.Traits {
 	return conform.Traits{DeliveryComplete: capsOf(r).DeliveryComplete, VirtAddr: capsOf(r).VirtAddr}
 }
@@ -43,7 +43,7 @@ func TestConformTCP(t *testing.T) {
 	conform.Run(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, "tcp") })
 }
 
-// The layered and the shared-memory provider have one endpoint for all peers; they move bytes, and no more is promised.
+// The layered and the shared-memory provider have one endpoint for all peers. Only their data transfer is tested.
 func TestTrafficSharedEndpoint(t *testing.T) {
 	for _, fabric := range []string{"tcp;ofi_rxm", "shm"} {
 		t.Run(fabric, func(t *testing.T) {
@@ -56,8 +56,8 @@ func TestTrafficSharedEndpoint(t *testing.T) {
 	}
 }
 
-// TestConformFabric is for machines that have the fabric: GORAIL_TEST_FABRIC=efa (or cxi, ...), GORAIL_TEST_LIBFABRIC for
-// the library. Both ends are on its first device.
+// TestConformFabric is for machines with the fabric: GORAIL_TEST_FABRIC=efa (or cxi, ...), GORAIL_TEST_LIBFABRIC for
+// the library. Both ends use its first device.
 func TestConformFabric(t *testing.T) {
 	name := os.Getenv("GORAIL_TEST_FABRIC")
 	if name == "" {

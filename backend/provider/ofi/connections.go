@@ -9,66 +9,68 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// What libfabric forgets when an endpoint of its tcp family closes.
+// Closing an endpoint of the tcp family needs a workaround for two bugs of libfabric:
 //
-// An accepted connection that has not introduced itself yet keeps a pointer to the endpoint it came in by, and the next
-// poll follows it into freed memory (all releases 1.17 .. 2.6; its source says so). And net 1.17 frees and reports twice
-// the READ whose answer is coming in while its endpoint closes, after which operations share records; a connection that
-// breaks by itself is handled well. So before an endpoint goes, its connections are broken: they show in no part of the
-// API and are found among the process's sockets, by our port or by the peer's. They are shut down and emptied, and
-// libfabric is let notice.
+//  - An accepted connection that has not sent its connection request keeps a pointer to the listening endpoint. The
+//    next poll follows this pointer into freed memory (all releases 1.17 .. 2.6; a comment in its source says so).
+//  - net 1.17 frees and reports a READ twice if its response arrives while the endpoint closes. Afterwards operations
+//    share records. A connection that breaks by itself is handled correctly.
 //
-// A look at all descriptors takes milliseconds where there are thousands. So nobody waits for it: it is made without the rail's lock, and
-// one look serves all endpoints that are being closed.
+// So the endpoint's connections are broken before the endpoint closes. The API does not show them. They are found among
+// the process's sockets, by our port or by the peer's address. They are shut down and emptied, and then libfabric polls
+// until it has noticed.
+//
+// A scan of all descriptors takes milliseconds if there are thousands. The scan therefore runs without the rail's lock,
+// and one scan serves all endpoints that are closing.
 
-// search is for the sockets of one endpoint.
+// search is the search for the sockets of one endpoint.
 type search struct {
-	own, peer       sockets.Name // peer: the zero name where there is none
+	own, peer       sockets.Name // peer: the zero name if there is none
 	listener        int          // -1: not found
-	fds             []int        // what may be the endpoint's
+	fds             []int        // descriptors that may be the endpoint's
 	later           bool         // more connections may be accepted than were found
-	looked          bool         // the look is over
-	found           int          // in this pass, not seen to by libfabric yet
+	scanned         bool         // the scan is over
+	found           int          // broken in this pass, not yet noticed by libfabric
 	shut            bool         // the listener is among them
-	unauthenticated []int        // those of which libfabric must get rid before the endpoint goes
+	unauthenticated []int        // connections that libfabric must drop before the endpoint closes
 }
 
-// lookout makes one look for all who call at a time.
-type lookout struct {
-	files sockets.Files // whose turn it is
+// scanner shares one scan among all concurrent callers.
+type scanner struct {
+	files sockets.Files // used by the goroutine that scans
 
-	mu      sync.Mutex // above the rail's lock
-	over    sync.Cond
-	wanted  []*search
-	looking bool
+	mu       sync.Mutex // locked before the rail's lock
+	over     sync.Cond
+	wanted   []*search
+	scanning bool
 }
 
-// find looks for an endpoint's sockets, without the rail's lock.
-func (l *lookout) find(rail *libfabric.Rail, own *search) {
+// find scans for an endpoint's sockets, without the rail's lock.
+func (l *scanner) find(rail *libfabric.Rail, own *search) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wanted = append(l.wanted, own)
-	for !own.looked {
-		if l.looking {
+	for !own.scanned {
+		if l.scanning {
 			l.over.Wait()
 			continue
 		}
 		batch := l.wanted
-		l.wanted, l.looking = nil, true
+		l.wanted, l.scanning = nil, true
 		l.mu.Unlock()
-		lookFor(l.files, rail, batch)
+		scan(l.files, rail, batch)
 		l.mu.Lock()
-		l.looking = false
+		l.scanning = false
 		for _, s := range batch {
-			s.looked = true
+			s.scanned = true
 		}
 		l.over.Broadcast()
 	}
 }
 
-// lookFor finds the sockets of all. Once an endpoint hears nothing more, no connection waits, and nobody is polling who may just have accepted
-// one, all its connections are there.
-func lookFor(files sockets.Files, rail *libfabric.Rail, batch []*search) {
+// scan finds the sockets of all searches. A connection is final once three conditions hold: the listener drops new
+// connections, its backlog is empty, and every poll that may have accepted one is over.
+func scan(files sockets.Files, rail *libfabric.Rail, batch []*search) {
 	byOwn, byPeer, hosts := make(map[sockets.Name][]*search), make(map[sockets.Name][]*search), make(map[sockets.Name]bool)
 	for _, s := range batch {
 		byOwn[s.own] = append(byOwn[s.own], s)
@@ -87,7 +89,7 @@ func lookFor(files sockets.Files, rail *libfabric.Rail, batch []*search) {
 		return true
 	})
 	for _, s := range batch {
-		s.later = failed != nil || !deafen(s.listener) || sockets.Backlog(s.listener)
+		s.later = failed != nil || !dropIncoming(s.listener) || sockets.Backlog(s.listener)
 	}
 	rail.Pass()
 	failed = files.Each(func(fd int) bool {
@@ -111,13 +113,14 @@ func lookFor(files sockets.Files, rail *libfabric.Rail, batch []*search) {
 	}
 }
 
-// deafen drops whatever comes to the socket. To shut it down would keep libfabric busy with it until the endpoint closes.
-func deafen(fd int) bool { return fd >= 0 && sockets.Filter(fd, sockets.Admitting()) == nil }
+// dropIncoming drops everything that arrives at the socket. A shutdown would keep libfabric busy with the socket until the
+// endpoint closes.
+func dropIncoming(fd int) bool { return fd >= 0 && sockets.Filter(fd, sockets.Admitting()) == nil }
 
-// breakAll breaks the connections that were found. Completions stay in the queue. Under hold: nothing is accepted meanwhile, as libfabric does
-// that when it is polled. open: how many endpoints the rail has.
+// breakAll breaks the connections that were found. Completions stay in the queue. The caller holds the rail, so
+// libfabric accepts nothing meanwhile: it accepts only when polled. open is the number of the rail's endpoints.
 func (s *search) breakAll(rail *libfabric.Rail, files sockets.Files, open int) {
-	const rounds, events = 8, 64 // one round is enough, as a rule; what one poll looks at, or less
+	const rounds, events = 8, 64 // one round is usually enough; one poll handles at least this many events
 	if s.later {
 		_ = files.Each(func(fd int) bool { s.visit(fd); return true })
 	} else {
@@ -126,7 +129,7 @@ func (s *search) breakAll(rail *libfabric.Rail, files sockets.Files, open int) {
 		}
 	}
 	if s.found == 1 && s.shut {
-		s.found = 0 // the listener: libfabric closes it, and need not notice
+		s.found = 0 // only the listener: libfabric closes it and need not notice
 	}
 	for i := 0; i < rounds && (s.found > 0 || len(s.unauthenticated) > 0); i++ {
 		unauthenticated := s.unauthenticated
@@ -138,7 +141,7 @@ func (s *search) breakAll(rail *libfabric.Rail, files sockets.Files, open int) {
 	}
 }
 
-// visit breaks a connection, should it be the endpoint's.
+// visit breaks the connection if it belongs to the endpoint.
 func (s *search) visit(fd int) {
 	own, ok := sockets.Own(fd)
 	if !ok {
@@ -154,7 +157,7 @@ func (s *search) visit(fd int) {
 		}
 		return
 	}
-	switch was := sockets.Look(fd); {
+	switch was := sockets.StateOf(fd); {
 	case accepted && was.Unread:
 		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
 			s.unauthenticated = append(s.unauthenticated, fd)
@@ -167,7 +170,7 @@ func (s *search) visit(fd int) {
 	}
 }
 
-// dialled says that it is a connection of the endpoint's to its peer, from the address of the rail.
+// dialled reports whether fd is the endpoint's connection to its peer, from the address of the rail.
 func (s *search) dialled(fd int, own sockets.Name) bool {
 	if s.peer == (sockets.Name{}) || own.Host() != s.own.Host() {
 		return false

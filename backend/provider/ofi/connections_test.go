@@ -15,8 +15,8 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// A connection to an endpoint that never says who it is goes down with it. Left to libfabric it stays open, with a
-// pointer to the freed endpoint that the next poll follows.
+// An unauthenticated connection to an endpoint is closed together with the endpoint. libfabric alone would keep it
+// open, with a pointer to the freed endpoint that the next poll follows.
 func TestUnauthenticatedGoWithTheEndpoint(t *testing.T) {
 	rail := openLoopback(t, "tcp")
 	defer rail.Close()
@@ -28,10 +28,10 @@ func TestUnauthenticatedGoWithTheEndpoint(t *testing.T) {
 		require.NoError(t, err)
 		peer, err := rail.OpenEndpoint()
 		require.NoError(t, err)
-		require.NoError(t, ep.Connect(peer.Addr())) // whose address is let in
+		require.NoError(t, ep.Connect(peer.Addr())) // admits the peer's address
 		require.NoError(t, other.Connect(peer.Addr()))
 		addr := net.TCPAddrFromAddrPort(addrPort(ep))
-		stranger, err := net.DialTCP("tcp", nil, addr)
+		unauthenticated, err := net.DialTCP("tcp", nil, addr)
 		require.NoError(t, err)
 		bystander, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addrPort(other)))
 		require.NoError(t, err)
@@ -39,11 +39,11 @@ func TestUnauthenticatedGoWithTheEndpoint(t *testing.T) {
 			poll(t, poller)
 		}
 		require.NoError(t, ep.Close())
-		require.NoError(t, stranger.SetReadDeadline(time.Now().Add(5*time.Second)))
-		_, err = stranger.Read(make([]byte, 1))
+		require.NoError(t, unauthenticated.SetReadDeadline(time.Now().Add(5*time.Second)))
+		_, err = unauthenticated.Read(make([]byte, 1))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "still open")
-		require.NoError(t, stranger.Close())
+		require.NoError(t, unauthenticated.Close())
 		poll(t, poller)
 
 		require.NoError(t, bystander.SetReadDeadline(time.Now().Add(10*time.Millisecond)))

@@ -16,22 +16,22 @@ import (
 // entry is a device that libfabric lists.
 type entry struct {
 	*libfabric.Info
-	hmem    bool  // asked for with FI_HMEM
-	unasked error // why not
+	hmem   bool  // listed with FI_HMEM
+	noHMEM error // why FI_HMEM was not requested
 }
 
-// sockets says that the entry runs over the kernel's IP stack: it has an IP address and is no device on a bus.
+// sockets reports whether the entry uses the kernel's IP stack: it has an IP address and no NIC or PCI device.
 func (e *entry) sockets() bool { return e.Src.IsValid() && e.NIC == "" && e.PCI == "" }
 
-// lister is what discover needs of a library; tests have their own.
+// lister is the part of a library that discover uses; tests have their own.
 type lister interface {
 	Describe() string
-	// List gives the entries whose provider is exactly fabric, in libfabric's order.
+	// List returns the entries whose provider is exactly fabric, in libfabric's order.
 	List(fabric string) ([]*entry, error)
 }
 
-// nativeTCP are the names of libfabric's own tcp provider with RDM endpoints. 1.17 calls it net, and its "tcp" has only
-// the connected kind, so that the exact match in List leaves the layered tcp;ofi_rxm out.
+// nativeTCP lists the names of libfabric's own tcp provider with RDM endpoints. 1.17 calls it net. The "tcp" of 1.17
+// has only connected endpoints, so the exact match in List excludes the layered tcp;ofi_rxm.
 var nativeTCP = []string{"net", "tcp"}
 
 // discover turns a filter into devices, best first. Errors wrap provider.ErrUnusable or provider.ErrNoDevice.
@@ -67,7 +67,7 @@ func discover(ctx context.Context, lib lister, sys fs.FS, f provider.Filter) ([]
 	return out, nil
 }
 
-// discoverFabric lists the devices of one named fabric that pass the globs.
+// discoverFabric lists the devices of one fabric that match the globs.
 func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider.Device, error) {
 	names := []string{name}
 	if name == "tcp" {
@@ -106,8 +106,8 @@ func discoverFabric(lib lister, sys fs.FS, globs globs, name string) ([]provider
 	return out, nil
 }
 
-// oneEach picks one entry per device: for sockets the IPv4 address, else a global IPv6 one; for hardware the flavour that
-// takes the largest messages (efa before efa-direct). Interfaces that are down are among them: who chooses says so.
+// oneEach picks one entry per device. Sockets prefer IPv4 to global IPv6. Hardware prefers the entry with the largest
+// messages (efa before efa-direct). Interfaces that are down are included: the code that chooses rails reports them.
 func oneEach(entries []*entry) []*entry {
 	best := make(map[string]*entry)
 	var order []string
@@ -164,7 +164,7 @@ func device(sys fs.FS, e *entry) provider.Device {
 	return d
 }
 
-// better orders devices: those that leave the host first, then the faster, then by name.
+// better orders devices: those that leave the host first, then the faster ones, then by name.
 func better(a, b provider.Device) int {
 	switch {
 	case a.Loopback != b.Loopback:

@@ -14,20 +14,20 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// endpoint implements provider.Endpoint. Where each peer has one it is an endpoint of libfabric's; elsewhere it is an address
-// over the rail's one endpoint.
+// endpoint implements provider.Endpoint. If each peer has its own endpoint, it is an endpoint of libfabric. Otherwise
+// it is a peer's address on the rail's shared endpoint.
 type endpoint struct {
 	rail *rail
 	addr []byte
-	own  sockets.Name // addr, where it listens and has a filter
+	own  sockets.Name // addr, if the endpoint listens with a filter
 	core unsafe.Pointer
 
 	mu   sync.Mutex
 	c    *libfabric.Endpoint // nil when closed
-	peer []byte              // what Connect was given
-	from []netip.Addr        // addresses that the peer may connect from, besides the one that Connect is given
+	peer []byte              // the address given to Connect
+	from []netip.Addr        // further addresses from which the peer may connect
 
-	at *peer // its place in the address vector; under rail.setup
+	at *peer // entry in the address vector; under rail.setup
 }
 
 // OpenEndpoint implements fi_endpoint, fi_ep_bind, fi_enable and fi_getname. The error wraps provider.ErrEndpoint.
@@ -45,14 +45,14 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	return e, nil
 }
 
-// open makes the endpoint, which admits nobody. Under hold.
+// open opens the endpoint, which admits nobody yet. Under hold.
 func (e *endpoint) open() (err error) {
 	r, hint := e.rail, -1
 	if r.quirks.perPeer {
-		hint = r.files.LowestFree() // which a listener may get
-		err = r.ports.open(e.c, r.entry.Info, r.how())
+		hint = r.files.LowestFree() // the listener may get this descriptor
+		err = r.ports.open(e.c, r.entry.Info, r.options())
 	} else {
-		e.c.Borrow()
+		e.c.UseShared()
 	}
 	if err != nil {
 		return err
@@ -65,19 +65,19 @@ func (e *endpoint) open() (err error) {
 	}
 	r.openEPs++
 	if r.quirks.perPeer {
-		e.fit(hint)
+		e.attachFilter(hint)
 	}
 	return nil
 }
 
-// Addr is libfabric's raw address, a sockaddr for the tcp family.
+// Addr returns libfabric's raw address: a sockaddr for the tcp family.
 func (e *endpoint) Addr() []byte { return e.addr }
 
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
 // Connect implements fi_av_insert. The tcp family connects when the first operation is posted and both sides poll. The
-// address is the peer's word: its form is checked against ours. The error wraps provider.ErrBadAddress, and EISCONN where
-// there is a peer already.
+// address comes unverified from the peer; only its form is checked against ours. The error wraps
+// provider.ErrBadAddress, and EISCONN if the endpoint already has a peer.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -92,14 +92,14 @@ func (e *endpoint) Connect(peer []byte) error {
 		return err
 	}
 	e.peer = bytes.Clone(peer)
-	if err := e.point(); err != nil {
+	if err := e.setPeer(); err != nil {
 		return e.rail.error(provider.ErrBadAddress, err)
 	}
 	return nil
 }
 
-// point finds the peer's place, where operations go from then on.
-func (e *endpoint) point() (err error) {
+// setPeer enters the peer's address in the address vector. Later operations go to that address.
+func (e *endpoint) setPeer() (err error) {
 	r := e.rail
 	r.setup.Lock()
 	defer r.setup.Unlock()
@@ -109,13 +109,14 @@ func (e *endpoint) point() (err error) {
 	if e.at, err = r.peers.join(e.peer); err != nil {
 		return err
 	}
-	e.c.Point(e.at.place)
+	e.c.SetPeer(e.at.place)
 	return nil
 }
 
 var errAddress = errors.New("not an address of this fabric")
 
-// sameForm compares length and, for socket addresses, family, and wants a port and an address to be there.
+// sameForm compares length and, for socket addresses, the family. A socket address must have a port and a unicast
+// address.
 func sameForm(peer, own []byte, ip bool) bool {
 	if len(peer) != len(own) || len(peer) == 0 || len(peer) > libfabric.MaxAddr {
 		return false
@@ -127,9 +128,9 @@ func sameForm(peer, own []byte, ip bool) bool {
 	return true
 }
 
-// Close implements fi_close and fi_av_remove. What was posted comes out of poll as ECANCELED afterwards, so contexts live
-// on until then; their local buffers are no longer touched. On a shared endpoint (Caps.SharedEndpoint) nothing is cancelled:
-// drain first. A second Close does nothing.
+// Close implements fi_close and fi_av_remove. Afterwards poll reports posted operations as ECANCELED, so their contexts
+// stay valid until then. Their local buffers are no longer touched. On a shared endpoint (Caps.SharedEndpoint) nothing
+// is cancelled: drain first. A second Close does nothing.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -150,7 +151,7 @@ func (e *endpoint) Close() error {
 	return nil
 }
 
-// close ends the endpoint, its connections first. Under hold.
+// close breaks the endpoint's connections and closes the endpoint. Under hold.
 func (e *endpoint) close(found *search) error {
 	r := e.rail
 	if r.quirks.perPeer {
@@ -170,7 +171,7 @@ func (e *endpoint) close(found *search) error {
 	return nil
 }
 
-// connections finds the endpoint's sockets. Others may be closed by libfabric until the rail is held.
+// connections finds the endpoint's sockets. libfabric may close some of them until the rail is held.
 func (e *endpoint) connections() *search {
 	own, ok := sockets.NameOf(e.addr)
 	if !ok {
@@ -180,6 +181,6 @@ func (e *endpoint) connections() *search {
 	if e.at != nil {
 		s.peer, _ = sockets.NameOf(e.at.addr)
 	}
-	e.rail.look.find(e.rail.c, s)
+	e.rail.scanner.find(e.rail.c, s)
 	return s
 }

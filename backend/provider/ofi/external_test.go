@@ -15,19 +15,20 @@ import (
 	"gorail/test/fabric"
 )
 
-// TestExternalProvider: a provider that libfabric loads from FI_PROVIDER_PATH is named, is used when asked for, and only
-// then. It runs in a child: libfabric reads the variable when it is loaded.
+// TestExternalProvider: a provider that libfabric loads from FI_PROVIDER_PATH is listed, and used only on request. The
+// test runs in a child process, because libfabric reads the variable when it is loaded.
 func TestExternalProvider(t *testing.T) {
 	const child = "GORAIL_TEST_EXTERNAL"
 	if os.Getenv(child) != "" {
 		t.Run("named", externalNamed)
 		t.Run("traffic", func(t *testing.T) {
-			// Over net of 1.17 nobody sleeps: what is done about its signal (quirks.go) goes by its own name.
+			// Over net of 1.17 no thread can sleep: the workaround for its signal (quirks.go) matches the provider's
+			// own name only.
 			conform.RunTraffic(t, traits, func(t *testing.T) provider.Rail { return openLoopback(t, "relay") }, "Sleeps")
 		})
 		return
 	}
-	require.NoError(t, openLoopback(t, "tcp").Close()) // skips where there is no libfabric
+	require.NoError(t, openLoopback(t, "tcp").Close()) // skips if there is no libfabric
 	cmd := exec.Command(os.Args[0], "-test.run=^TestExternalProvider$", "-test.v")
 	cmd.Env = append(os.Environ(), child+"=1", "FI_PROVIDER_PATH="+fabric.BuildProvider(t))
 	var out bytes.Buffer
@@ -54,5 +55,5 @@ func externalNamed(t *testing.T) {
 		require.Contains(t, nativeTCP, d.Fabric)
 	}
 	_, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"nosuch"}})
-	require.ErrorContains(t, err, "relay", "among the providers that there are")
+	require.ErrorContains(t, err, "relay", "the error lists all providers")
 }

@@ -8,8 +8,8 @@ import (
 	"gorail/backend/topo"
 )
 
-// globs is the option `devices`: patterns over device names; '!' or '^' in front excludes. Exclusions win; without an
-// including pattern all devices are in. Numbers ("#0") say nothing yet: the order of devices is decided by who chooses rails.
+// globs is the option `devices`: patterns over device names; a leading '!' or '^' excludes. Exclusions win. Without an
+// including pattern all devices match. Numbers ("#0") match any device here: the code that chooses rails applies them.
 type globs topo.Patterns
 
 func parseGlobs(patterns []string) (globs, error) {
@@ -20,7 +20,7 @@ func parseGlobs(patterns []string) (globs, error) {
 	return globs(g), nil
 }
 
-// match says whether a device with these names (domain, and hardware's own name or "") may be wanted.
+// match reports whether a device with these names (domain, and the hardware's own name or "") may match.
 func (g globs) match(names ...string) bool { return topo.Patterns(g).May(names...) }
 
 func (g globs) String() string {

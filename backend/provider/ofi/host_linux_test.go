@@ -16,7 +16,7 @@ func signalActions() (all [65][64]byte) {
 	return all
 }
 
-// nativeEnviron is what the C environment holds for the variables that loading sets for a while.
+// nativeEnviron returns the C environment's values of the variables that loading sets temporarily.
 func nativeEnviron() string {
 	return drive.Getenv("IPATH_NO_BACKTRACE") + "|" + drive.Getenv("HFI_NO_BACKTRACE")
 }

@@ -18,7 +18,8 @@ import (
 	"gorail/backend/provider"
 )
 
-// TestHostProcess: loading libfabric changes nothing of the process. It runs in a child, since this one has loaded already.
+// TestHostProcess: loading libfabric leaves the process unchanged. It runs in a child, because this process has already
+// loaded libfabric.
 func TestHostProcess(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_CHILD") != "" {
 		hostChild()

@@ -15,8 +15,8 @@ import (
 	"gorail/test/fabric"
 )
 
-// imitation opens rails of a fabric that test/fabric imitates; breaches of its rules fail the test when it ends. The library
-// reads its switches when it is first used, so each gets a copy of its own.
+// imitation opens rails of a fabric that test/fabric imitates. Breaches of the fabric's rules fail the test at its end.
+// The library reads its switches at first use, so each test gets its own copy.
 func imitation(t *testing.T, kind string, seed int64, switches ...string) conform.Opener {
 	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
 	t.Setenv(fabric.EnvConfig, fabric.Config(kind, 1, seed, switches...))
@@ -34,7 +34,7 @@ func imitation(t *testing.T, kind string, seed int64, switches ...string) confor
 	}
 }
 
-// What conform asks beyond what these fabrics keep, as switches that make them keep it.
+// Switches that make these fabrics keep what package conform tests beyond their guarantees.
 const (
 	inOrder  = "order_sas=1" // conform.Messages: messages fill receives in the order of sending
 	unmapped = "allocated=0" // conform.ManyRegions: memory that is not mapped can be registered
@@ -52,7 +52,7 @@ func TestTrafficImitated(t *testing.T) {
 	}
 }
 
-// An opaque address that begins like a struct sockaddr_in is not taken for one.
+// An opaque address that begins like a struct sockaddr_in is not treated as one.
 func TestAddressLikeIP(t *testing.T) {
 	rail := imitation(t, "cxi", 1, "addr_ip=1")(t)
 	defer rail.Close()

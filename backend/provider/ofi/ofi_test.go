@@ -12,7 +12,7 @@ import (
 	"gorail/backend/provider/fake/drive"
 )
 
-// testLibrary lets the same tests run with another libfabric: GORAIL_TEST_LIBFABRIC=/path/libfabric.so.1.
+// testLibrary selects another libfabric for the tests: GORAIL_TEST_LIBFABRIC=/path/libfabric.so.1.
 func testLibrary() string { return os.Getenv("GORAIL_TEST_LIBFABRIC") }
 
 func TestMissingLibrary(t *testing.T) {
@@ -42,10 +42,10 @@ func TestUnknownFabric(t *testing.T) {
 	require.ErrorContains(t, err, "providers:")
 }
 
-// The second engine of a process must not pay for libfabric's start again.
+// The second engine of a process must not wait for libfabric's start again.
 func TestSecondOpenIsQuick(t *testing.T) {
 	require.NoError(t, openLoopback(t, "tcp").Close())
-	require.Eventually(t, func() bool { // on a busy machine one of many is not held up
+	require.Eventually(t, func() bool { // on a busy machine, one of many tries is not delayed
 		start := time.Now()
 		require.NoError(t, openLoopback(t, "tcp").Close())
 		return time.Since(start) < 30*time.Millisecond

@@ -11,19 +11,19 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// Completions that may wait to be read, over all peers. The tcp family grows its queue by itself; hardware doesn't, and
-// overrunning it is fatal there, so we ask for a lot and take what is given.
+// Completions that may wait in the queue, over all peers. The tcp family grows its queue. Hardware does not, and an
+// overrun is fatal there, so we request a large queue and accept a smaller one.
 const cqMax, cqMin = 65536, 1024
 
-// openRail opens the device's domain, address vector and queue. The error wraps provider.ErrUnusable.
+// openRail opens the device's domain, address vector and completion queue. The error wraps provider.ErrUnusable.
 func openRail(d provider.Device, e *entry, p Ports, t Tuning) (*rail, error) {
 	lib, q := e.Library(), quirksOf(e)
 	if err := t.check(e, q); err != nil {
 		return nil, err
 	}
 	r := &rail{dev: d, entry: e, quirks: q, listening: make(map[sockets.Name]*libfabric.Endpoint)}
-	r.look.over.L = &r.look.mu
-	r.look.files, r.files = sockets.NoFiles, sockets.NoFiles
+	r.scanner.over.L = &r.scanner.mu
+	r.scanner.files, r.files = sockets.NoFiles, sockets.NoFiles
 	c, err := libfabric.NewRail(e.Info)
 	if err != nil {
 		return nil, r.error(provider.ErrUnusable, err)
@@ -33,7 +33,7 @@ func openRail(d provider.Device, e *entry, p Ports, t Tuning) (*rail, error) {
 	if err != nil {
 		_ = r.end()
 		return nil, fmt.Errorf("%w: %s/%s: %w%s; take another with option devices or provider (%s)", provider.ErrUnusable,
-			d.Fabric, d.Name, err, t.blame(e, clib.As(err).Call), lib.Describe())
+			d.Fabric, d.Name, err, t.suspectOptions(e, clib.As(err).Call), lib.Describe())
 	}
 	r.caps = newCaps(c, e, q, d.Hardware, cq)
 	c.SetFacts(r.caps.facts(q.perPeer))
@@ -41,8 +41,8 @@ func openRail(d provider.Device, e *entry, p Ports, t Tuning) (*rail, error) {
 	return r, nil
 }
 
-// open opens one after the other; what was opened stays when one fails. cqDepth 0: as deep as the provider makes it; cq is how deep it is. The
-// error is a *clib.CallError.
+// open opens the objects in order. After a failure, opened objects stay open. cqDepth is the requested queue size, 0:
+// the default; cq is the size in use. The error is a *clib.CallError.
 func (r *rail) open(p Ports, cqDepth uint32) (cq uint32, err error) {
 	if r.quirks.perPeer {
 		r.c.Reserve()
@@ -60,13 +60,13 @@ func (r *rail) open(p Ports, cqDepth uint32) (cq uint32, err error) {
 		r.c.NoTrywait()
 	}
 	if r.quirks.perPeer {
-		return cq, r.openFolders()
+		return cq, r.openFiles()
 	}
-	return cq, r.c.Share(r.how())
+	return cq, r.c.Share(r.options())
 }
 
-// openCQ asks for a shorter queue, or one without a descriptor to wait for, until there is one; size is its own. asked is the operator's, that or
-// none; or 0.
+// openCQ tries ever shorter queues, then queues without a wait descriptor. size is the size of the opened queue. asked
+// is the operator's size, which is not reduced, or 0.
 func openCQ(c *libfabric.Rail, q quirks, asked uint32) (size uint32, err error) {
 	most, least := uint32(cqMax), uint32(cqMin)
 	if q.perPeer {
@@ -81,19 +81,19 @@ func openCQ(c *libfabric.Rail, q quirks, asked uint32) (size uint32, err error) 
 				return size, nil
 			}
 			if errors.Is(err, syscall.EMFILE) {
-				return 0, err // a queue without a wait object would be no cure
+				return 0, err // a queue without a wait object would not help
 			}
 			if errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EOPNOTSUPP) {
-				break // the wait object, not the size
+				break // the wait object is refused, not the size
 			}
 		}
 	}
 	return 0, err
 }
 
-func (r *rail) openFolders() (err error) {
+func (r *rail) openFiles() (err error) {
 	if r.files, err = sockets.OpenFiles(); err == nil {
-		r.look.files, err = sockets.OpenFiles()
+		r.scanner.files, err = sockets.OpenFiles()
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

@@ -2,7 +2,8 @@ package ofi
 
 import "gorail/backend/provider/ofi/libfabric"
 
-// peers are the addresses in a rail's address vector. Some providers count how often one was inserted, EFA doesn't: so we do, and insert once.
+// peers holds the addresses in a rail's address vector. Some providers count insertions of an address, EFA does not. So
+// the count is kept here, and each address is inserted once.
 type peers struct {
 	c      *libfabric.Rail
 	byAddr map[string]*peer
@@ -14,7 +15,7 @@ type peer struct {
 	users int
 }
 
-// join gives the address's place, with one user more. Under rail.setup.
+// join returns the entry of an address and adds a user. Under rail.setup.
 func (p *peers) join(addr []byte) (*peer, error) {
 	at := p.byAddr[string(addr)]
 	if at == nil {
@@ -29,7 +30,7 @@ func (p *peers) join(addr []byte) (*peer, error) {
 	return at, nil
 }
 
-// leave undoes a join; nil is nobody. Under hold.
+// leave undoes join; nil is ignored. Under hold.
 func (p *peers) leave(at *peer) {
 	if at == nil {
 		return

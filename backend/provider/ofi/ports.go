@@ -9,17 +9,17 @@ import (
 	"gorail/backend/provider/ofi/libfabric"
 )
 
-// Ports are what endpoints of the tcp family listen on, and who may connect to them besides the addresses that a peer is known by.
+// Ports are the listening ports of the tcp family's endpoints, and additional sources from which peers may connect.
 type Ports struct {
 	First, Last uint16         // 0: the system chooses
-	Sources     []netip.Prefix // of peers behind a translation of addresses
+	Sources     []netip.Prefix // source networks of peers behind address translation
 }
 
-// ports gives endpoints of one peer their ports: those that all peers share are the hardware's and listen on nothing.
+// ports assigns listening ports to endpoints of one peer. Shared endpoints belong to hardware and do not listen.
 type ports struct {
 	Ports
-	bound *libfabric.Info // a copy of the device for endpoints on a port of our choice; nil: the system chooses
-	next  uint16          // of that choice
+	bound *libfabric.Info // a copy of the device for endpoints on a port of the option; nil: the system chooses
+	next  uint16          // the next port to try
 }
 
 func choosePorts(p Ports, device *libfabric.Info) (chosen ports, err error) {
@@ -30,8 +30,8 @@ func choosePorts(p Ports, device *libfabric.Info) (chosen ports, err error) {
 	return chosen, err
 }
 
-// open opens an endpoint on a port of the option, or of the system's choice; under hold. The ports of our choice are tried in turn: one that
-// was used last is used last again.
+// open opens an endpoint on a port of the option, or on a port that the system chooses; under hold. Ports of the option
+// are tried in turn, so the last used port is reused last.
 func (p *ports) open(e *libfabric.Endpoint, device *libfabric.Info, how libfabric.Options) error {
 	if p.bound == nil {
 		return e.Open(device, how)
@@ -49,7 +49,7 @@ func (p *ports) open(e *libfabric.Endpoint, device *libfabric.Info, how libfabri
 	return err
 }
 
-// explain says why an endpoint got no port of that address.
+// explain adds to EADDRINUSE that every port of the option is in use.
 func (p *ports) explain(err error, addr string) error {
 	if p.First == 0 || !errors.Is(err, syscall.EADDRINUSE) {
 		return err

@@ -1,8 +1,9 @@
 // Package ofi drives fabrics through libfabric (FI_EP_RDM endpoints with FI_RMA and FI_MSG): the native tcp providers,
-// EFA, CXI and what else libfabric offers.
+// EFA, CXI and other providers of libfabric.
 //
-// What is chosen, opened and let in is decided here: devices (discover.go, pure), their attributes (caps.go), endpoints and who may connect
-// to them (accept_filter.go). Package libfabric below is the binding, with all that is C; package sockets finds what libfabric keeps to itself.
+// This package chooses devices (discover.go, without side effects), their properties (caps.go), endpoints and their
+// accept filters (accept_filter.go). Package libfabric is the binding, with all C code. Package sockets finds sockets
+// that libfabric does not expose.
 package ofi
 
 import (
@@ -18,11 +19,11 @@ import (
 
 // Options of a Provider; the zero value is usable.
 type Options struct {
-	LibraryPath string // a path or soname of libfabric; "" = libfabric.Default
-	CUDAPath    string // of the GPUs' driver; "" = gpu.DefaultPath
-	HMEM        string // whether devices are asked to know memory of GPUs: HMEMAuto ("", too), HMEMOn, HMEMOff
-	Sys         fs.FS  // "/sys"; nil = the machine's
-	Ports       Ports  // that the tcp family's endpoints listen on
+	LibraryPath string // path or soname of libfabric; "" = libfabric.Default
+	CUDAPath    string // path or soname of the GPU driver's library; "" = gpu.DefaultPath
+	HMEM        string // whether FI_HMEM is requested: HMEMAuto (or ""), HMEMOn, HMEMOff
+	Sys         fs.FS  // "/sys"; nil = this machine's
+	Ports       Ports  // listening ports of the tcp family's endpoints
 	Tuning
 }
 
@@ -38,7 +39,7 @@ type Provider struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// New makes a Provider; nothing is loaded before Discover.
+// New makes a Provider. Discover loads the library.
 func New(o Options) *Provider {
 	p := &Provider{path: o.LibraryPath, cuda: o.CUDAPath, hmem: o.HMEM, sys: o.Sys, port: o.Ports, tune: o.Tuning}
 	if p.path == "" {
@@ -56,13 +57,13 @@ func New(o Options) *Provider {
 // Name implements provider.Provider.
 func (p *Provider) Name() string { return "ofi" }
 
-// Discover implements provider.Provider. The first call of a process loads libfabric and starts its providers (60-120 ms);
-// each call asks libfabric anew (below 1 ms a fabric), so that interfaces that came or went are seen.
+// Discover implements provider.Provider. The first call of a process loads libfabric and starts its providers (60-120
+// ms). Each call queries libfabric again (less than 1 ms per fabric), so it sees interfaces that came or went.
 func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.Device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	unasked := unasked(p.hmem, p.cuda) // before libfabric loads the driver, too
+	noHMEM := noHMEM(p.hmem, p.cuda) // before libfabric loads the driver as well
 	lib, err := libfabric.Load(p.path)
 	if err != nil {
 		return nil, err
@@ -71,10 +72,10 @@ func (p *Provider) Discover(ctx context.Context, f provider.Filter) ([]provider.
 	if err != nil {
 		return nil, err
 	}
-	return discover(ctx, asker{lib, asked, p.tune, unasked}, p.sys, f)
+	return discover(ctx, asker{lib, asked, p.tune, noHMEM}, p.sys, f)
 }
 
-// Open implements provider.Provider, for a Device that this package's Discover has returned.
+// Open implements provider.Provider, for a Device from this package's Discover.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	e, ok := d.Opaque.(*entry)
 	if !ok || e.Library() == nil {
@@ -84,5 +85,5 @@ func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.withGPUs(p.sys, p.cuda, e.unasked), nil
+	return r.withGPUs(p.sys, p.cuda, e.noHMEM), nil
 }

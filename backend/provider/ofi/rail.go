@@ -13,30 +13,30 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// rail implements provider.Rail: one domain with its address vector and completion queue. Locks, in their order: endpoint.mu or mu,
-// lookout.mu, setup, the C rail's.
+// rail implements provider.Rail: one domain with its address vector and completion queue. Lock order: endpoint.mu or
+// mu, scanner.mu, setup, the C rail's lock.
 type rail struct {
 	dev    provider.Device
 	entry  *entry
 	quirks quirks
 	caps   caps
 	notes  []string
-	c      *libfabric.Rail // what the core posts to and polls; its lock guards it
+	c      *libfabric.Rail // the core posts to it and polls it; has its own lock
 
 	mu     sync.Mutex
 	closed bool
-	news   news
+	warned warned
 
-	look     lookout
-	sweeping atomic.Bool // a sweep is due
+	scanner  scanner
+	sweeping atomic.Bool // a sweep is scheduled
 
-	setup     sync.Mutex    // for what follows; hold takes it round the C rail's lock
-	files     sockets.Files // of the process, for who holds the rail
+	setup     sync.Mutex    // guards the following fields; hold takes it before the C rail's lock
+	files     sockets.Files // the process's descriptors, for holders of the rail
 	ports     ports
 	peers     peers
 	openEPs   int
-	listening map[sockets.Name]*libfabric.Endpoint // those with a filter
-	noFilter  error                                // why a listening socket has none; nil: all have
+	listening map[sockets.Name]*libfabric.Endpoint // endpoints with a filter
+	noFilter  error                                // why a listening socket has no filter; nil: all have one
 }
 
 var _ provider.Warner = (*rail)(nil)
@@ -48,12 +48,12 @@ func (r *rail) Core() unsafe.Pointer    { return r.c.Core() }
 
 func (r *rail) lib() *libfabric.Library { return r.entry.Library() }
 
-// how is what endpoints are asked for.
-func (r *rail) how() libfabric.Options {
+// options returns the settings for endpoints.
+func (r *rail) options() libfabric.Options {
 	return libfabric.Options{NoDetours: !r.quirks.perPeer, P2P: r.entry.HMEM}
 }
 
-// hold runs f with the rail's lock (libfabric.Rail.Hold) and setup.
+// hold runs f with setup and the rail's lock (libfabric.Rail.Hold).
 func (r *rail) hold(f func()) {
 	r.setup.Lock()
 	defer r.setup.Unlock()
@@ -62,14 +62,14 @@ func (r *rail) hold(f func()) {
 
 func (r *rail) error(phase, err error) error {
 	err = fmt.Errorf("%w: %s/%s: %w", phase, r.dev.Fabric, r.dev.Name, err)
-	if sockets.Exhausted() { // libfabric reports that as EIO at times
+	if sockets.Exhausted() { // libfabric sometimes reports that as EIO
 		err = fmt.Errorf("%w: %w", err, syscall.EMFILE)
 	}
 	return err
 }
 
-// Close implements fi_close of queue, address vector, domain and fabric. With endpoints or regions open it fails with
-// EBUSY and changes nothing; a second Close does nothing.
+// Close implements fi_close of queue, address vector, domain and fabric. While endpoints or regions are open, Close
+// fails with EBUSY and changes nothing. A second Close does nothing.
 func (r *rail) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,23 +82,23 @@ func (r *rail) Close() error {
 	return nil
 }
 
-// end closes what is open, unless somebody uses the rail. Under mu, or before anybody knows of the rail.
+// end closes all objects, unless endpoints or regions are open. Under mu, or before the rail is in use.
 func (r *rail) end() (err error) {
 	r.setup.Lock()
 	defer r.setup.Unlock()
 	if r.closed, err = r.c.Close(r.openEPs); r.closed {
 		r.files.Close()
-		r.look.files.Close()
+		r.scanner.files.Close()
 		r.c.Free()
 	}
 	return err
 }
 
-// news is what the log is told of a rail.
-type news struct {
-	said     bool   // that listening sockets can't be filtered
-	turned   uint64 // connections turned away, as told last
-	turnedAt time.Time
+// warned is the state of Warnings.
+type warned struct {
+	noFilter bool   // the missing filter was reported
+	resets   uint64 // connections reset for lack of descriptors, as last reported
+	resetAt  time.Time
 }
 
 const logEvery = time.Minute
@@ -113,16 +113,16 @@ func (r *rail) Warnings() (news []string) {
 	r.setup.Lock()
 	unfit := r.noFilter
 	r.setup.Unlock()
-	turned := r.c.TurnedAway()
-	if unfit != nil && !r.news.said {
-		r.news.said = true
-		news = append(news, fmt.Sprintf("its listening sockets take connections from any address, and libfabric's tcp trusts those: "+
-			"no filter could be set (%v); close its ports to unauthenticated by a firewall (option data_port)", unfit))
+	resets := r.c.ResetCount()
+	if unfit != nil && !r.warned.noFilter {
+		r.warned.noFilter = true
+		news = append(news, fmt.Sprintf("listening sockets accept connections from any address, and libfabric's tcp trusts them: "+
+			"no filter could be set (%v); block the ports of option data_port for other hosts with a firewall", unfit))
 	}
-	if turned > r.news.turned && time.Since(r.news.turnedAt) > logEvery {
-		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process has no file descriptor left for them: raise the limit with ulimit -n",
-			turned-r.news.turned))
-		r.news.turned, r.news.turnedAt = turned, time.Now()
+	if resets > r.warned.resets && time.Since(r.warned.resetAt) > logEvery {
+		news = append(news, fmt.Sprintf("%d connections of peers were reset: the process had no file descriptor left; raise the limit with ulimit -n",
+			resets-r.warned.resets))
+		r.warned.resets, r.warned.resetAt = resets, time.Now()
 	}
 	return news
 }

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	sweepAfter = 50 * time.Millisecond // peers often connect many at a time
-	sweepAgain = time.Second           // no descriptor was left to look with, or there is more to look at
-	sweepMost  = 512                   // connections looked at in one sweep; the others have their turn in the next
+	sweepAfter = 50 * time.Millisecond // many peers often connect at once
+	sweepAgain = time.Second           // no descriptor was left for the sweep, or connections remain
+	sweepMost  = 512                   // connections checked in one sweep; the next sweep checks the others
 )
 
-var errMore = errors.New("there is more to look at")
+var errMore = errors.New("more connections remain to be checked")
 
-// sweepSoon breaks connections of endpoints that admit nobody any more, all at once.
+// sweepSoon schedules one sweep for all endpoints whose filter has closed.
 func (r *rail) sweepSoon(after time.Duration) {
 	if !r.sweeping.CompareAndSwap(false, true) {
 		return
@@ -33,8 +33,9 @@ func (r *rail) sweepSoon(after time.Duration) {
 	})
 }
 
-// sweep breaks connections of endpoints that were shut since the last time, but for the peers'. On an error it is to be done again. A
-// descriptor is looked at twice: without a lock, for there may be many, and under the rail's, where libfabric closes none.
+// sweep breaks the connections of endpoints that were shut since the last sweep, except those of the peers. After an
+// error the sweep must be repeated. Descriptors are checked twice: first without a lock, since there may be many, then
+// under the rail's lock, where libfabric closes none.
 func (r *rail) sweep() error {
 	files, err := sockets.OpenFiles()
 	if err != nil {
@@ -53,12 +54,12 @@ func (r *rail) sweep() error {
 	})
 	r.setup.Lock() // no endpoint opens or closes from here on
 	defer r.setup.Unlock()
-	still := r.unswept() // of those that have closed, another may have got the port
+	still := r.unswept() // another endpoint may have got the port of a closed one
 	for _, fd := range candidates {
-		r.c.Hold(func() { // a few calls; the core has its turn in between
+		r.c.Hold(func() { // a few system calls; the core may run in between
 			own, _ := sockets.Own(fd)
 			if still[own] {
-				judge(r.listening[own], fd)
+				breakIfSilent(r.listening[own], fd)
 			}
 		})
 	}
@@ -73,7 +74,7 @@ func (r *rail) sweep() error {
 	return nil
 }
 
-// unswept are the endpoints that were shut since the last sweep. Under setup.
+// unswept returns the endpoints that were shut since the last sweep. Under setup.
 func (r *rail) unswept() map[sockets.Name]bool {
 	shut := make(map[sockets.Name]bool)
 	for own, e := range r.listening {
@@ -84,8 +85,8 @@ func (r *rail) unswept() map[sockets.Name]bool {
 	return shut
 }
 
-// judge breaks a connection over which fewer bytes have come than a connection request and a message have. Under hold.
-func judge(e *libfabric.Endpoint, fd int) {
+// breakIfSilent breaks a connection that has carried fewer bytes than a connection request and a message. Under hold.
+func breakIfSilent(e *libfabric.Endpoint, fd int) {
 	const spoken = 64
 	switch {
 	case fd == e.Listener():

@@ -7,7 +7,7 @@ import (
 	"gorail/backend/topo"
 )
 
-// interfaceMbps is 0 where the driver doesn't know (virtual interfaces say -1 or an error).
+// interfaceMbps returns 0 if the driver does not know the speed (virtual interfaces report -1 or an error).
 func interfaceMbps(sys fs.FS, name string) uint64 {
 	mbps, err := strconv.ParseInt(topo.Word(sys, "class/net/"+name+"/speed"), 10, 64)
 	if err != nil || mbps < 0 {
@@ -16,7 +16,7 @@ func interfaceMbps(sys fs.FS, name string) uint64 {
 	return uint64(mbps)
 }
 
-// readNUMA is -1 where the device has no node.
+// readNUMA returns -1 if the device has no NUMA node.
 func readNUMA(sys fs.FS, device string) int {
 	node, err := strconv.Atoi(topo.Word(sys, device+"/numa_node"))
 	if err != nil {

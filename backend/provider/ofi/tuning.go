@@ -9,19 +9,20 @@ import (
 	"gorail/backend/provider/ofi/libfabric"
 )
 
-// Tuning is what the operator asks of libfabric; the zero value leaves all to it. What a fabric can't give is an error of
-// Discover or Open that names the option, or a note of the rail where the fabric has no such thing.
+// Tuning holds the operator's settings for libfabric; the zero value leaves everything to libfabric. A setting that a
+// fabric refuses is an error of Discover or Open that names the option. A setting that a fabric does not have is a note
+// of the rail.
 type Tuning struct {
 	TrafficClass     string // best_effort, low_latency, dedicated_access or bulk_data
 	Keys             []Key  // of CXI devices
 	TxDepth, RxDepth int    // of endpoints
 	CQDepth          int    // of a rail
-	ThreadDomain     bool   // FI_THREAD_DOMAIN: this package and the core hold a rail's lock round all calls
+	ThreadDomain     bool   // FI_THREAD_DOMAIN: this package and the core hold a rail's lock around all calls
 }
 
-// Key is CXI's authorization key: which service of the device to use, and which virtual network.
+// Key is a CXI authorization key: a service of the device, and a virtual network.
 type Key struct {
-	Device  string // "": all devices that have none of their own
+	Device  string // "": all devices without their own key
 	Service uint32
 	VNI     uint16
 }
@@ -36,16 +37,16 @@ var trafficClasses = map[string]uint32{
 	"bulk_data":        libfabric.ClassBulkData,
 }
 
-// asked is what devices are listed with.
+// asked returns the hints for listing devices.
 func (t Tuning) asked() (libfabric.Hints, error) {
 	class, ok := trafficClasses[t.TrafficClass]
 	if !ok {
-		return libfabric.Hints{}, fmt.Errorf("%w: option traffic_class=%s: no such class", provider.ErrUnusable, t.TrafficClass)
+		return libfabric.Hints{}, fmt.Errorf("%w: option traffic_class=%s: unknown class", provider.ErrUnusable, t.TrafficClass)
 	}
 	return libfabric.Hints{Class: class, TxDepth: t.TxDepth, RxDepth: t.RxDepth, ThreadDomain: t.ThreadDomain}, nil
 }
 
-// key is a device's, or nil.
+// key returns a device's key, or nil.
 func (t Tuning) key(device string) *Key {
 	for _, name := range []string{device, ""} {
 		if i := slices.IndexFunc(t.Keys, func(k Key) bool { return k.Device == name }); i >= 0 {
@@ -55,7 +56,7 @@ func (t Tuning) key(device string) *Key {
 	return nil
 }
 
-// hints are the options that fi_getinfo is given and may refuse.
+// hints returns the options that fi_getinfo gets and may refuse.
 func (t Tuning) hints() string {
 	var s []string
 	if t.TxDepth != 0 {
@@ -70,8 +71,8 @@ func (t Tuning) hints() string {
 	return strings.Join(s, ", ")
 }
 
-// blame says which options may be why a call of opening failed; "" for none.
-func (t Tuning) blame(e *entry, step string) string {
+// suspectOptions names the options that may have made a call of opening fail; "" for none.
+func (t Tuning) suspectOptions(e *entry, step string) string {
 	var s []string
 	if k := t.key(e.Domain); k != nil && e.Provider == "cxi" {
 		s = append(s, fmt.Sprintf("cxi_auth_key=%s (does service %d of %s allow VNI %d, and this user?)", k, k.Service, e.Domain, k.VNI))
@@ -85,19 +86,19 @@ func (t Tuning) blame(e *entry, step string) string {
 	if len(s) == 0 {
 		return ""
 	}
-	return "; given were the options " + strings.Join(s, " and ")
+	return "; options that may be the cause: " + strings.Join(s, " and ")
 }
 
-// check compares depths. A queue too short for what may complete is lost on hardware; the tcp family's grow.
+// check compares depths. On hardware a queue that is too short loses completions; the tcp family grows its queues.
 func (t Tuning) check(e *entry, q quirks) error {
 	if need := e.TxDepth + e.RxDepth; !q.perPeer && t.CQDepth != 0 && uint64(t.CQDepth) < need {
-		return fmt.Errorf("%w: %s/%s: option cq_depth=%d is less than tx_depth + rx_depth = %d; write cq_depth=%d or more, or less of those",
+		return fmt.Errorf("%w: %s/%s: option cq_depth=%d is less than tx_depth + rx_depth = %d; write cq_depth=%d or more, or lower tx_depth and rx_depth",
 			provider.ErrUnusable, e.Provider, e.Domain, t.CQDepth, need, need)
 	}
 	return nil
 }
 
-// notes are what the fabric will not do, in words.
+// notes returns a message for each setting that has no effect on the fabric.
 func (t Tuning) notes(e *entry, version libfabric.Version) []string {
 	var s []string
 	known := map[string][]string{"efa": {"low_latency"}, "cxi": {"low_latency", "dedicated_access", "bulk_data"}, "net": {"bulk_data"}, "tcp": {"bulk_data"}}

@@ -16,7 +16,7 @@ import (
 	"gorail/test/fabric"
 )
 
-// tuned opens the first device of an imitated fabric, and its endpoint.
+// tuned opens the first device of an imitated fabric and returns the settings that the fabric recorded.
 func tuned(t *testing.T, kind, switches string, tune Tuning) (provider.Rail, []string, error) {
 	path, dir := fabric.Build(t), t.TempDir()
 	opened, breaches := filepath.Join(dir, "opened"), filepath.Join(dir, "breaches")
@@ -40,7 +40,7 @@ func tuned(t *testing.T, kind, switches string, tune Tuning) (provider.Rail, []s
 	return rail, fabric.Opened(t, opened), nil
 }
 
-// Every setting arrives at the provider, and nothing is set that nobody has asked for.
+// Every setting reaches the provider, and nothing else is set.
 func TestTuningArrives(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, switches string
@@ -70,7 +70,7 @@ func TestTuningArrives(t *testing.T) {
 	}
 }
 
-// What the fabric refuses is an error that names the option.
+// A setting that the fabric refuses is an error that names the option.
 func TestTuningRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, switches string
@@ -98,7 +98,7 @@ func TestTuningRefused(t *testing.T) {
 	}
 }
 
-// What a fabric has no use for, and what it does by detours, is told.
+// Settings without effect on the fabric, and emulated operations, become notes.
 func TestNotes(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, switches string
@@ -125,7 +125,7 @@ func TestNotes(t *testing.T) {
 	require.Empty(t, rail.Notes(), "this fabric has nothing but RDMA")
 }
 
-// A depth that tcp does not take is no reason to look further in silence.
+// If tcp refuses a depth, discovery fails. It does not silently try other fabrics.
 func TestTuningOfTCP(t *testing.T) {
 	p := New(Options{LibraryPath: testLibrary(), Tuning: Tuning{TxDepth: 1 << 20}})
 	_, err := p.Discover(context.Background(), provider.Filter{Fabrics: []string{"tcp"}})
@@ -136,7 +136,7 @@ func TestTuningOfTCP(t *testing.T) {
 	require.ErrorContains(t, err, "tx_depth=1048576")
 }
 
-// FI_THREAD_DOMAIN promises the library one call at a time: the imitation records two.
+// FI_THREAD_DOMAIN promises the library one call at a time. The imitation records concurrent calls.
 func TestOneThread(t *testing.T) {
 	path, breaches := fabric.Build(t), filepath.Join(t.TempDir(), "breaches")
 	t.Setenv(fabric.EnvConfig, fabric.Config("cxi", 1, 1, inOrder, unmapped, zeroes))
@@ -153,7 +153,7 @@ func TestOneThread(t *testing.T) {
 	require.Empty(t, fabric.Breaches(t, breaches))
 }
 
-// The option's words are those that are known here.
+// The option's values are exactly the classes known here.
 func TestTrafficClasses(t *testing.T) {
 	for word := range trafficClasses {
 		o, _, err := option.Parse(map[string]string{"traffic_class": word}, os.LookupEnv)

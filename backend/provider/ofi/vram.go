@@ -20,9 +20,9 @@ const (
 	HMEMOff  = "off"
 )
 
-// unasked is why devices are not asked to know memory of GPUs; nil: they are. A provider that is asked may make a CUDA context by that
-// alone (efa tries a registration), so by itself that is for processes that have one.
-func unasked(hmem, cuda string) error {
+// noHMEM returns why FI_HMEM is not requested from devices; nil: it is requested. The request alone may create a CUDA
+// context (efa tries a registration). By default it is therefore only made in processes that have a context.
+func noHMEM(hmem, cuda string) error {
 	switch {
 	case hmem == HMEMOff:
 		return errors.New("option fi_hmem=off")
@@ -33,16 +33,16 @@ func unasked(hmem, cuda string) error {
 		"use the GPU first, or set option fi_hmem=on")
 }
 
-// gpuRail is a rail of hardware, which may reach memory of GPUs.
+// gpuRail is a rail of hardware that may access GPU memory.
 type gpuRail struct {
 	*rail
 	gpus *vram.Direct
-	no   error // why it can't
+	no   error // why the rail cannot access GPU memory
 }
 
 var _ provider.VRAM = (*gpuRail)(nil)
 
-// withGPUs makes a rail of hardware one that takes memory of GPUs; asked is why libfabric was not asked for that.
+// withGPUs returns a rail for GPU memory if the device is hardware. asked is why FI_HMEM was not requested.
 func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	if !r.dev.Hardware {
 		return r
@@ -53,11 +53,11 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	case asked == nil && !r.entry.hmem:
 		g.no = fmt.Errorf("the provider offers no FI_HMEM for this device (%s)", lib.Describe())
 	case asked == nil && r.c.NoP2P() != nil:
-		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider can't let the device alone move memory of GPUs: %w (%s)", errors.Unwrap(r.c.NoP2P()), lib.Describe())
+		g.no = fmt.Errorf("FI_OPT_FI_HMEM_P2P: the provider does not guarantee that the device itself moves GPU memory: %w (%s)", errors.Unwrap(r.c.NoP2P()), lib.Describe())
 	}
 	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: sys, PCI: topo.PathOf(sys, r.entry.PCI), How: "FI_HMEM_CUDA"}
 	if v := lib.API(); v < libfabric.APIDMABuf {
-		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %s; 1.20 is the first that knows it)", syscall.EOPNOTSUPP, v)
+		d.NoDMABuf = fmt.Errorf("FI_MR_DMABUF: %w (libfabric %s; needs 1.20)", syscall.EOPNOTSUPP, v)
 	}
 	d.DMABuf = func(fd int, offset, length, addr uint64, device int) (provider.MR, error) {
 		return r.registerGPU("fi_mr_regattr with FI_MR_DMABUF", libfabric.Memory{Addr: addr, Length: length, Device: device, DMABuf: fd, Offset: offset})
@@ -73,7 +73,7 @@ func (r *rail) withGPUs(sys fs.FS, cuda string, asked error) provider.Rail {
 	return g
 }
 
-// RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF, or with an address, both with FI_HMEM_CUDA.
+// RegisterVRAM implements provider.VRAM: fi_mr_regattr with FI_MR_DMABUF or with an address, both with FI_HMEM_CUDA.
 func (g *gpuRail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error) {
 	if g.no != nil {
 		return nil, vram.Refused(g.dev.Fabric+"/"+g.dev.Name, addr, length, device, fmt.Errorf("%w: %w", provider.ErrNoVRAM, g.no))
@@ -85,7 +85,7 @@ func (g *gpuRail) RegisterVRAM(addr, length uint64, device int) (provider.MR, er
 	return m, nil
 }
 
-// LastError implements provider.VRAM: what a device could not copy fails with its request.
+// LastError implements provider.VRAM. It is always "": a failed copy fails its operation.
 func (g *gpuRail) LastError() string { return "" }
 
 // Close implements provider.Rail.

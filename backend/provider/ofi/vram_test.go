@@ -21,10 +21,10 @@ import (
 	"gorail/test/verbs"
 )
 
-// gpus are imitations of both libraries, and an application with memory on GPUs.
+// gpus holds imitations of both libraries, and an application with GPU memory.
 type gpus struct {
 	*testing.T
-	want []string // breaches, by what they begin with
+	want []string // prefixes of the expected breaches
 	cuda *cuda.Lib
 	app  *cuda.App
 	lib  string
@@ -87,8 +87,8 @@ func (g *gpus) fill(device int, at, size uint64) []byte {
 	return b
 }
 
-// Memory of a GPU on each side, registered by dmabuf and by address, on each fabric: WRITE and READ bring the bytes, of a GPU's memory that
-// the processor could not read.
+// GPU memory on each side, registered by dmabuf and by address, on each fabric. WRITE and READ copy the bytes, although
+// the CPU cannot read the GPU memory.
 func TestVRAM(t *testing.T) {
 	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
 		for name, c := range map[string]struct {
@@ -166,7 +166,7 @@ func TestVRAM(t *testing.T) {
 	}
 }
 
-// Without what it takes, one error that says what that is; host memory is registered all the same.
+// If a requirement is missing, one error names it. Host memory can still be registered.
 func TestVRAMNot(t *testing.T) {
 	for name, c := range map[string]struct {
 		switches []string
@@ -220,7 +220,7 @@ func TestVRAMNot(t *testing.T) {
 	})
 }
 
-// Asked for on, without any context yet; and what fails once leaves nothing open.
+// fi_hmem=on works without a CUDA context. After a single failure nothing stays open.
 func TestVRAMFaults(t *testing.T) {
 	g := newGPUs(t, "cxi", "mr_max=1")
 	r := g.open(HMEMOn)
@@ -242,7 +242,7 @@ func TestVRAMFaults(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// Where we choose the keys, those of GPUs' memory cannot be told from each other's.
+// If the caller chooses keys, keys of GPU memory are random, not consecutive.
 func TestVRAMKeysAreRandom(t *testing.T) {
 	g := newGPUs(t, "cxi")
 	r := g.open(HMEMOn)
@@ -263,7 +263,7 @@ func TestVRAMKeysAreRandom(t *testing.T) {
 	require.EqualValues(t, 1<<(8*r.Caps().KeySize)-1, none, "bits that are set in a key")
 }
 
-// What the imitation is there to catch: memory of a GPU without its descriptor.
+// The imitation detects a post of GPU memory without its descriptor.
 func TestVRAMWithoutDescriptor(t *testing.T) {
 	g := newGPUs(t, "efa")
 	g.want = []string{"desc"}

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// address is what a peer must know of an endpoint.
+// address describes an endpoint to its peer.
 type address struct {
 	QPN, PSN uint32
 	LID, MTU uint16
@@ -16,7 +16,7 @@ type address struct {
 }
 
 const (
-	addressForm = 1 // first byte; another is another layout
+	addressForm = 1 // first byte: version of the layout
 	addressLen  = 1 + 4 + 4 + 2 + 2 + 1 + 1 + 16
 )
 
@@ -42,7 +42,7 @@ func decodeAddress(b []byte) (a address, ok bool) {
 	return a, a.QPN < 1<<24 && a.PSN < 1<<24 && a.MTU >= 256 && a.Reads > 0
 }
 
-// port names it, for messages.
+// port returns the peer's port for messages: an IP address on Ethernet, a LID on InfiniBand.
 func (a address) port() string {
 	if a.Ethernet {
 		return netip.AddrFrom16(a.GID).Unmap().String()
@@ -50,16 +50,16 @@ func (a address) port() string {
 	return fmt.Sprintf("lid %d", a.LID)
 }
 
-// iwAddress is what a peer must know of an endpoint on iWARP.
+// iwAddress describes an iWARP endpoint to its peer.
 type iwAddress struct {
 	IP     netip.Addr
 	Port   uint16 // of the rail's listener
-	Cookie uint64 // names the endpoint there; who knows it has it from the control channel
-	Reads  uint8  // READs that may be under way towards it
+	Cookie uint64 // random id of the endpoint at that listener; a peer gets it over the control channel
+	Reads  uint8  // READs that may be in flight towards the endpoint
 }
 
 const (
-	iwAddressForm = 2 // first byte, as addressForm
+	iwAddressForm = 2 // first byte: version of the layout, as addressForm
 	iwAddressLen  = 1 + 16 + 2 + 8 + 1
 )
 

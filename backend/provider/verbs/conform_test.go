@@ -12,8 +12,8 @@ import (
 	"gorail/backend/provider/fake/conform"
 )
 
-// TestConform wants two ports of this machine that reach each other: GORAIL_TEST_VERBS says that they are there. test/rdma
-// runs it over the kernel's soft RoCE.
+// TestConform needs two ports of this machine that reach each other. GORAIL_TEST_VERBS says that the machine has them.
+// test/rdma runs it over the kernel's soft RoCE.
 func TestConform(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_VERBS") == "" {
 		t.Skip("GORAIL_TEST_VERBS is not set")

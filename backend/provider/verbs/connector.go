@@ -15,22 +15,23 @@ import (
 	"gorail/backend/provider/verbs/rdmacm"
 )
 
-// connector makes the connections of an iWARP rail: one listener, and one goroutine that takes rdma_cm's events.
+// connector makes the connections of an iWARP rail. It has one listener and one goroutine that handles rdma_cm's
+// events.
 //
-// Lock order: mu, then the rail's lock in C. Events are taken in and acknowledged under mu, and ids destroyed under it: so
-// no event speaks of an id that is gone, and no destroying waits for an acknowledgement.
+// Lock order: mu, then the rail's lock in C. Events are read and acknowledged under mu, and ids are destroyed under mu.
+// So no event names a destroyed id, and rdma_destroy_id never waits for an acknowledgement.
 type connector struct {
 	rail   *rail
 	cm     *rdmacm.Listener
-	within time.Duration // a connection must come about
+	within time.Duration // time limit for a connection
 	f      *os.File      // the event channel
 	done   chan struct{}
 
-	mu       sync.Mutex
-	byCookie map[uint64]*iwEndpoint
-	byID     map[rdmacm.ID]*iwEndpoint
-	orphans  int    // closed while rdma_connect is under way
-	last     func() // called when there is none any more
+	mu            sync.Mutex
+	byCookie      map[uint64]*iwEndpoint
+	byID          map[rdmacm.ID]*iwEndpoint
+	orphans       int    // endpoints closed while rdma_connect is still running
+	onOrphansGone func() // called when orphans reaches 0
 }
 
 // newConnector implements rdma_create_event_channel, rdma_bind_addr and rdma_listen.
@@ -40,12 +41,12 @@ func newConnector(r *rail, lib *rdmacm.Library, ports option.PortRange, within t
 	if err != nil {
 		err = r.error(provider.ErrUnusable, err, " "+r.entry.gid.addr.String())
 		if ports.First != 0 && errors.Is(err, syscall.EADDRINUSE) {
-			err = fmt.Errorf("%w: every port of option data_port=%d-%d is in use there; give a wider range", err, ports.First, ports.Last)
+			err = fmt.Errorf("%w: every port of option data_port=%d-%d is in use on this address; give a wider range", err, ports.First, ports.Last)
 		}
 		return nil, err
 	}
 	m.cm = cm
-	fd, err := syscall.Dup(cm.FD()) // ours to close; non-blocking as the original is
+	fd, err := syscall.Dup(cm.FD()) // owned by the connector; non-blocking like the original
 	if err != nil {
 		m.cm.Close()
 		return nil, fmt.Errorf("%w: %s/%s: rdma_cm events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
@@ -56,7 +57,7 @@ func newConnector(r *rail, lib *rdmacm.Library, ports option.PortRange, within t
 	return m, nil
 }
 
-// loop takes events until the file is closed. Go's poller waits, no thread does.
+// loop handles events until the file is closed. Go's poller waits for events, so no thread blocks.
 func (m *connector) loop() {
 	defer close(m.done)
 	conn, err := m.f.SyscallConn()
@@ -66,11 +67,11 @@ func (m *connector) loop() {
 	_ = conn.Read(func(uintptr) bool {
 		for m.next() {
 		}
-		return false // until there is one
+		return false // wait for the next event
 	})
 }
 
-// next takes in one event; false: there is none.
+// next handles one event; false: none was pending.
 func (m *connector) next() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +80,7 @@ func (m *connector) next() bool {
 		return false
 	}
 	if ev.Kind == rdmacm.Request {
-		m.asked(ev)
+		m.handleRequest(ev)
 		return true
 	}
 	e := m.byID[ev.ID]
@@ -92,8 +93,8 @@ func (m *connector) next() bool {
 			m.fail(e, clib.As(err).Errno)
 		}
 	case ev.Kind == rdmacm.RouteResolved && e.state == iwDialing:
-		e.calling = true
-		go m.call(e, e.id)
+		e.connecting = true
+		go m.connect(e, e.id)
 	case ev.Kind == rdmacm.Established && e.state == iwDialing:
 		e.state = iwUp
 		e.timer.Stop()
@@ -101,7 +102,7 @@ func (m *connector) next() bool {
 			m.fail(e, clib.As(err).Errno)
 		}
 	case ev.Kind == rdmacm.Established && e.state == iwWaiting:
-		e.state = iwUp // the peer's first message is still to come
+		e.state = iwUp // the peer's first message is still missing
 	case ev.Kind == rdmacm.Failed:
 		m.fail(e, ev.Err)
 	case ev.Kind == rdmacm.Lost:
@@ -110,21 +111,21 @@ func (m *connector) next() bool {
 	return true
 }
 
-// requestLen is how many bytes a request carries.
+// requestLen is the size of the private data of a connection request, in bytes.
 const requestLen = 16
 
-// data is what a request carries: whom it is for, and whom it is from.
-func data(to, from uint64) []byte {
+// privateData encodes the private data of a connection request: the receiver's cookie and the sender's cookie.
+func privateData(to, from uint64) []byte {
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, requestLen), to)
 	return binary.BigEndian.AppendUint64(b, from)
 }
 
-// call implements rdma_connect, which siw comes back from when TCP has connected or given up: after two minutes, maybe.
-func (m *connector) call(e *iwEndpoint, id rdmacm.ID) {
-	err := m.cm.Connect(id, rdmacm.Param{QPN: e.qp.num, In: e.addr.Reads, Out: min(m.rail.readsOut(), e.peer.Reads)}, data(e.peer.Cookie, e.addr.Cookie))
+// connect implements rdma_connect. On siw the call blocks until TCP has connected or given up, which may take two minutes.
+func (m *connector) connect(e *iwEndpoint, id rdmacm.ID) {
+	err := m.cm.Connect(id, rdmacm.Param{QPN: e.qp.num, In: e.addr.Reads, Out: min(m.rail.readsOut(), e.peer.Reads)}, privateData(e.peer.Cookie, e.addr.Cookie))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e.calling = false
+	e.connecting = false
 	if e.state != iwClosed {
 		if err != nil {
 			m.fail(e, clib.As(err).Errno)
@@ -132,14 +133,14 @@ func (m *connector) call(e *iwEndpoint, id rdmacm.ID) {
 		return
 	}
 	_ = e.qp.close()
-	m.forget(e)
-	if m.orphans--; m.orphans == 0 && m.last != nil {
-		m.last()
+	m.destroyID(e)
+	if m.orphans--; m.orphans == 0 && m.onOrphansGone != nil {
+		m.onOrphansGone()
 	}
 }
 
-// asked deals with a request of a peer's.
-func (m *connector) asked(ev rdmacm.Event) {
+// handleRequest handles a peer's connection request.
+func (m *connector) handleRequest(ev rdmacm.Event) {
 	var e *iwEndpoint
 	var from uint64
 	if len(ev.Data) >= requestLen {
@@ -157,7 +158,7 @@ func (m *connector) asked(ev rdmacm.Event) {
 	}
 }
 
-// accept implements rdma_accept. Receives are posted: the peer has our address since then.
+// accept implements rdma_accept. Receives are already posted: they are posted before the peer gets our address.
 func (m *connector) accept(e *iwEndpoint, id rdmacm.ID, reads uint8) {
 	e.id = id
 	m.byID[id] = e
@@ -167,8 +168,8 @@ func (m *connector) accept(e *iwEndpoint, id rdmacm.ID, reads uint8) {
 	}
 }
 
-// late ends a connection that has not come about in time.
-func (m *connector) late(e *iwEndpoint) {
+// timedOut fails a connection that was not established in time.
+func (m *connector) timedOut(e *iwEndpoint) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e.state == iwDialing || e.state == iwWaiting || e.state == iwUp && !e.connected() {
@@ -176,15 +177,15 @@ func (m *connector) late(e *iwEndpoint) {
 	}
 }
 
-// fail ends everything that is posted; the endpoint waits for its Close.
+// fail ends all posted operations. The endpoint stays open until its Close.
 func (m *connector) fail(e *iwEndpoint, errno syscall.Errno) {
 	e.state = iwFailed
 	e.timer.Stop()
 	e.qp.c.Fail(errno)
 }
 
-// forget implements rdma_destroy_id for an endpoint's connection.
-func (m *connector) forget(e *iwEndpoint) {
+// destroyID implements rdma_destroy_id for an endpoint's connection.
+func (m *connector) destroyID(e *iwEndpoint) {
 	if e.id != nil {
 		delete(m.byID, e.id)
 		m.cm.Destroy(e.id)
@@ -192,16 +193,16 @@ func (m *connector) forget(e *iwEndpoint) {
 	}
 }
 
-// open is how many endpoints are open.
+// open returns the number of open endpoints.
 func (m *connector) open() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.byCookie)
 }
 
-// stop ends the goroutine and the listener; false: rdma_connect is still under way for endpoints that are closed, and rest is
-// called, and the channel closed, when it has come back.
-func (m *connector) stop(rest func()) bool {
+// stop ends the goroutine and the listener. It returns false if rdma_connect is still running for closed endpoints. The
+// channel is then closed and onStopped called, when the last of these calls has returned.
+func (m *connector) stop(onStopped func()) bool {
 	_ = m.f.Close()
 	<-m.done
 	m.mu.Lock()
@@ -210,9 +211,9 @@ func (m *connector) stop(rest func()) bool {
 		m.cm.Close()
 		return true
 	}
-	m.last = func() {
+	m.onOrphansGone = func() {
 		m.cm.Close()
-		rest()
+		onStopped()
 	}
 	return false
 }

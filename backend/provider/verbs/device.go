@@ -11,26 +11,26 @@ import (
 	"gorail/backend/provider/verbs/ibverbs"
 )
 
-// Entries of a completion queue. There is room for some thirty endpoints, 2 MiB: many drivers can't resize a queue (hns, mana, qedr,
-// erdma; irdma at times).
+// Entries of a completion queue. The larger size has room for about thirty endpoints and takes 2 MiB. Many drivers
+// cannot resize a queue (hns, mana, qedr, erdma; irdma sometimes).
 const (
-	cqMost  = 32768
-	cqLeast = 1024
+	cqMax = 32768
+	cqMin = 1024
 )
 
-// device is what libibverbs has open for a rail. It does not change until it is closed.
+// device holds the libibverbs objects of a rail. The fields do not change while the device is open.
 type device struct {
 	lib  *ibverbs.Library
 	ctx  *ibverbs.Context
-	c    *ibverbs.Rail // with the protection domain, the completion channel and the queue
+	c    *ibverbs.Rail // owns the protection domain, the completion channel and the completion queue
 	attr ibverbs.DeviceAttr
 
 	ethernet bool // RoCE or iWARP, else InfiniBand
-	ibGID    int  // of InfiniBand: the index of the source of routes; -1: within the subnet
-	dmabuf   bool // memory can be registered by a dmabuf
+	ibGID    int  // InfiniBand only: GID index of the route's source; -1: no GRH, within the subnet
+	dmabuf   bool // the library and the driver can register a dmabuf
 }
 
-// open opens a port. An error leaves nothing open.
+// open opens a port. After an error nothing stays open.
 func (d *device) open(e *entry, o option.IB) (err error) {
 	d.lib = e.lib
 	if d.c, err = ibverbs.NewRail(d.lib); err != nil {
@@ -57,17 +57,17 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	}
 	d.ethernet, d.ibGID = port.Ethernet, o.GIDIndex
 	if !port.Ethernet && port.NeedsGRH && d.ibGID < 0 {
-		d.ibGID = 0 // virtual functions
+		d.ibGID = 0 // virtual functions need a GRH
 	}
 	if err = c.AllocPD(d.ctx); err != nil {
 		return err
 	}
-	d.dmabuf = libraryKnowsDMABuf(l, c)
+	d.dmabuf = supportsDMABuf(l, c)
 	if o.ODP && !canODP(d.ctx) {
 		return &clib.CallError{Call: "on-demand paging of RC WRITE, READ and SEND (option ib_odp)", Errno: syscall.EOPNOTSUPP}
 	}
 	access := ibverbs.AccessLocalWrite
-	if e.port.iwarp { // the sink of a READ is written to as by a peer
+	if e.port.iwarp { // on iWARP the response to a READ is a remote write to the sink
 		access |= ibverbs.AccessRemoteWrite
 	}
 	if err = c.RegisterSink(access); err != nil {
@@ -87,17 +87,17 @@ func (d *device) objects(e *entry, o option.IB) (err error) {
 	return nil
 }
 
-// facts are what the core is told of the device.
+// facts returns the device's properties for the core.
 func (d *device) facts(waitFD int, maxMsg uint32, iwarp bool) ibverbs.Facts {
 	f := ibverbs.Facts{
 		WaitFD: waitFD, MaxMsg: maxMsg, MaxCQE: d.attr.MaxCQE, IWarp: iwarp,
-		// One request is kept, see room() in post.c, and one is the READ that proves the others.
+		// Two requests are reserved: one by room() in post.c, and one for the READ that proves the WRITEs.
 		Segments: atMost(d.attr.MaxQPWR-2, ibverbs.MaxSegments),
 		TxDepth:  atMost(d.attr.MaxQPWR, ibverbs.SendDepth) / 2,
 		RxDepth:  atMost(d.attr.MaxQPWR, ibverbs.RecvDepth),
 	}
 	if iwarp {
-		f.RxDepth-- // the first is the connection's own
+		f.RxDepth-- // the first receive belongs to the connection set-up
 	}
 	return f
 }
@@ -117,17 +117,17 @@ func openNamed(l *ibverbs.Library, name string) (*ibverbs.Context, error) {
 	return nil, clib.Failed("ibv_open_device", syscall.ENODEV)
 }
 
-// createCQ takes a shorter queue where the device has no room for that.
+// createCQ halves the queue size until the device accepts it.
 func (d *device) createCQ() error {
-	for n := int(atMost(d.attr.MaxCQE, cqMost)); ; n /= 2 {
+	for n := int(atMost(d.attr.MaxCQE, cqMax)); ; n /= 2 {
 		err := d.c.CreateCQ(d.ctx, n)
-		if err == nil || n <= cqLeast || !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EINVAL) {
+		if err == nil || n <= cqMin || !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EINVAL) {
 			return err
 		}
 	}
 }
 
-// close closes what is open, and gives the first error.
+// close closes all open objects and returns the first error.
 func (d *device) close() error {
 	err := d.c.Close()
 	if d.ctx != nil {
@@ -136,8 +136,9 @@ func (d *device) close() error {
 	return err
 }
 
-// libraryKnowsDMABuf tries a descriptor that is none: whoever knows dmabufs says EBADF, kernels (before 5.12) and drivers that don't say other things.
-func libraryKnowsDMABuf(l *ibverbs.Library, c *ibverbs.Rail) bool {
+// supportsDMABuf tests dmabuf support with an invalid descriptor. EBADF means that the driver supports dmabufs.
+// Older kernels (before 5.12) and drivers without support return other errors.
+func supportsDMABuf(l *ibverbs.Library, c *ibverbs.Rail) bool {
 	if !l.HasDMABuf() {
 		return false
 	}
@@ -149,7 +150,7 @@ func libraryKnowsDMABuf(l *ibverbs.Library, c *ibverbs.Rail) bool {
 	return clib.As(err).Errno == syscall.EBADF
 }
 
-// canODP says whether what connections of ours do with memory works with pages that may not be there.
+// canODP reports whether RC operations of ours work on memory whose pages may be absent.
 func canODP(ctx *ibverbs.Context) bool {
 	general, connections, ok := ibverbs.QueryODP(ctx)
 	return ok && general&ibverbs.ODPSupport != 0 && connections&ibverbs.ODPConnections == ibverbs.ODPConnections

@@ -15,11 +15,12 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// devices is two rails with the plugin's defaults: of this machine where GORAIL_TEST_VERBS says that there are some, else imitated.
+// devices returns two rails with the plugin's defaults. They use this machine's devices if GORAIL_TEST_VERBS is set,
+// else imitated ones.
 func devices(t *testing.T) (a, b *side) {
 	if os.Getenv("GORAIL_TEST_VERBS") == "" {
 		lib := imitation.Build(t)
-		lib.Set("max_cqe", 32767) // soft RoCE's
+		lib.Set("max_cqe", 32767) // as on soft RoCE
 		lib.Set("async", 1)
 		o := options(t, lib, true)
 		return newSide(t, o), newSide(t, o)
@@ -32,19 +33,19 @@ func devices(t *testing.T) (a, b *side) {
 	return sideOn(t, o, devs[0]), sideOn(t, o, devs[len(devs)-1])
 }
 
-// soon polls till n operations have completed.
+// soon polls until n operations have completed.
 func (s *side) soon(n int) {
 	s.t.Helper()
 	for end := time.Now().Add(30 * time.Second); len(s.done) < n && time.Now().Before(end); {
 		if s.poll() == 0 {
-			time.Sleep(100 * time.Microsecond) // to others the one CPU of a guest
+			time.Sleep(100 * time.Microsecond) // yields the one CPU of a guest
 		}
 	}
 	require.Len(s.t, s.done, n)
 }
 
-// A message to a peer without a receive fails after its retries, in bounded time, and what is behind it with it; another connection
-// of the rail goes on, and a new one to the same peer works.
+// A message to a peer without a receive fails after its retries, in bounded time, together with the operations behind
+// it. Another connection of the rail continues, and a new connection to the same peer works.
 func TestNotReady(t *testing.T) {
 	a, b := devices(t)
 	x, y := link(a, b)
@@ -71,8 +72,8 @@ func TestNotReady(t *testing.T) {
 	require.Zero(t, b.done[0].Err)
 }
 
-// As many endpoints as the device's completion queue has room for, the next is refused and told why. All are full of requests that
-// complete while nobody looks: the queue holds them all.
+// The device's completion queue limits the number of endpoints: the next one is refused with the reason. All endpoints
+// are full of requests that complete without a poll. The queue holds all their completions.
 func TestQueueFull(t *testing.T) {
 	a, b := devices(t)
 	var all []provider.Endpoint
@@ -81,7 +82,7 @@ func TestQueueFull(t *testing.T) {
 		if err != nil {
 			require.ErrorIs(t, err, provider.ErrEndpoint)
 			require.ErrorIs(t, err, syscall.ENOSPC)
-			require.ErrorContains(t, err, "the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)")
+			require.ErrorContains(t, err, "entries, the device's max_cqe (use fewer peers, fewer qps_per_rail, or more devices)")
 			break
 		}
 		t.Cleanup(func() { require.NoError(t, x.Close()) })

@@ -11,7 +11,8 @@ import (
 	"gorail/backend/topo"
 )
 
-// discover turns the ports of a machine into devices, those that cannot be used now last; why has a reason for each of these.
+// discover turns the machine's ports into devices. Ports that cannot be used now come last; why has one reason for each
+// of them.
 func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []port) (devs []provider.Device, why []error) {
 	m := topo.Read(opt.Sys)
 	iwarp := &iwarpPorts{path: opt.CMLibraryPath}
@@ -23,7 +24,7 @@ func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []po
 		d, err := usable(lib, opt.Sys, m, iwarp, p, opt.GIDIndex)
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", p.name(), err))
-			waiting = append(waiting, waits(p, opt, m, err))
+			waiting = append(waiting, waitingDevice(p, opt, m, err))
 			continue
 		}
 		devs = append(devs, d)
@@ -31,8 +32,8 @@ func discover(ctx context.Context, lib *ibverbs.Library, opt Options, ports []po
 	return append(devs, waiting...), why
 }
 
-// waits is a port that cannot be used now. The subnet, where it has one already, says which network it will be in.
-func waits(p port, opt Options, m *topo.Machine, why error) provider.Device {
+// waitingDevice returns the device of a port that cannot be used now. Its subnet, if known, names the port's future network.
+func waitingDevice(p port, opt Options, m *topo.Machine, why error) provider.Device {
 	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, NUMA: -1, Waits: why.Error()}
 	var nets []string
 	if r := m.Device(p.device); r != nil {
@@ -73,8 +74,8 @@ func usable(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, iwarp *iwarpPorts,
 	return d, nil
 }
 
-// reach is the address of the port's interface, for the control channel, and what a peer's port must share. On InfiniBand
-// that is the subnet prefix of the GID, and the address that of an IPoIB interface if there is one.
+// reach returns the address of the port's interface, for the control channel, and the subnet that a peer must share. On
+// InfiniBand the subnet is the GID's subnet prefix. The address is then that of an IPoIB interface, if there is one.
 func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
 	own := g.addr.Unmap()
 	if !ethernet {
@@ -96,15 +97,15 @@ func reach(g gid, ethernet bool, nets []string) (addr, subnet string) {
 	return addr, subnet
 }
 
-// none is the error of a machine without a usable port.
-func none(why []error) error {
+// noUsablePort returns the error for a machine without a usable port.
+func noUsablePort(why []error) error {
 	if len(why) == 0 {
 		return fmt.Errorf("%w: no InfiniBand, RoCE or iWARP device", provider.ErrNoDevice)
 	}
 	return fmt.Errorf("%w: %w", provider.ErrUnusable, reasons(why))
 }
 
-// reasons is one error of several, on one line.
+// reasons joins several errors on one line.
 type reasons []error
 
 func (r reasons) Error() string {

@@ -16,17 +16,17 @@ import (
 	"gorail/backend/topo"
 )
 
-// iwarpPorts is what rdma_cm knows of this machine's iWARP devices, asked for at the first of them.
+// iwarpPorts holds rdma_cm's view of this machine's iWARP devices. It is read at the first iWARP port.
 type iwarpPorts struct {
-	path  string // of librdmacm
+	path  string // path of librdmacm
 	asked bool
 	lib   *rdmacm.Library
-	own   map[string]own // by device
+	own   map[string]localAddr // address by device name
 	err   error
 }
 
-// device turns a port into a device. An iWARP port is reached by the address of its interface; its Subnet is of iWARP alone, so that
-// no RoCE device in the same network is taken for its peer.
+// device turns a port into a device. Peers reach an iWARP port by the IP address of its interface. Its Subnet starts
+// with "iwarp:", so that no RoCE device of the same network becomes its peer.
 func (i *iwarpPorts) device(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p port) (provider.Device, error) {
 	if !i.asked {
 		i.asked = true
@@ -42,7 +42,7 @@ func (i *iwarpPorts) device(lib *ibverbs.Library, sys fs.FS, m *topo.Machine, p 
 	}
 	o, ok := i.own[p.device]
 	if !ok {
-		return provider.Device{}, fmt.Errorf("iWARP without an IP address that rdma_cm knows to be the device's; give its interface one (%w)", cmp.Or(i.err, error(syscall.ENODEV)))
+		return provider.Device{}, fmt.Errorf("iWARP without an IP address known to rdma_cm; give its network interface an address (%w)", cmp.Or(i.err, error(syscall.ENODEV)))
 	}
 	d := provider.Device{Provider: Name, Fabric: Name, Name: p.name(), Hardware: true, Mbps: p.mbps, NUMA: -1, Addr: o.addr.String(),
 		Subnet: "iwarp:" + o.prefix.Masked().String(), Opaque: &entry{lib: lib, port: p, sys: sys, gid: gid{addr: o.addr, net: o.net}, cm: i.lib}}
@@ -62,16 +62,16 @@ func loadCMLibrary(path string) (*rdmacm.Library, error) {
 	return lib, nil
 }
 
-// own is an address of an interface.
-type own struct {
+// localAddr is an address of a local interface.
+type localAddr struct {
 	addr   netip.Addr
 	prefix netip.Prefix
 	net    string
 }
 
-// better says whether iWARP should use a rather than b: IPv4 before IPv6, those of the link alone last.
-func (a own) better(b own) bool {
-	rank := func(o own) int {
+// better reports whether iWARP should prefer a to b: IPv4 first, then IPv6, link-local addresses last.
+func (a localAddr) better(b localAddr) bool {
+	rank := func(o localAddr) int {
 		switch {
 		case o.addr.IsLinkLocalUnicast():
 			return 0
@@ -83,19 +83,19 @@ func (a own) better(b own) bool {
 	return rank(a) > rank(b)
 }
 
-// addresses asks which device has which address of this network namespace; of several the best. why says for which of
-// them nobody knows: another reason before ENODEV, which those have that are of no RDMA device.
-func addresses(lib *rdmacm.Library) (best map[string]own, why error) {
-	best = map[string]own{}
+// addresses maps each RDMA device to its best address in this network namespace. why is the reason of a failed look-up.
+// ENODEV, the reason for an address without an RDMA device, gives way to any other reason.
+func addresses(lib *rdmacm.Library) (best map[string]localAddr, why error) {
+	best = map[string]localAddr{}
 	nets, err := net.Interfaces()
 	if err != nil {
 		return best, err
 	}
 	for _, n := range nets {
 		for _, p := range prefixes(n.Name) {
-			o := own{p.Addr(), p, n.Name}
+			o := localAddr{p.Addr(), p, n.Name}
 			if o.addr.Is6() && o.addr.IsLinkLocalUnicast() {
-				continue // means nothing without its interface
+				continue // ambiguous without its interface
 			}
 			name, err := lib.DeviceOf(o.addr)
 			if err != nil {

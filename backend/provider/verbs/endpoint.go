@@ -12,15 +12,15 @@ import (
 // endpoint implements provider.Endpoint: a queue pair.
 type endpoint struct {
 	addr     address
-	gidIndex int // the source of its route; -1: within the subnet
+	gidIndex int // source of the route; -1: no GRH, within the subnet
 	core     unsafe.Pointer
 
-	mu        sync.Mutex // the methods of qp, and connected
+	mu        sync.Mutex // guards the methods of qp, and connected
 	qp        *queuePair
 	connected bool
 }
 
-// OpenEndpoint implements ibv_create_qp and the step to INIT. The error wraps provider.ErrEndpoint.
+// OpenEndpoint implements ibv_create_qp and the transition to INIT. The error wraps provider.ErrEndpoint.
 func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 	if r.cm != nil {
 		return r.cm.openEndpoint()
@@ -44,8 +44,9 @@ func (r *rail) OpenEndpoint() (provider.Endpoint, error) {
 func (e *endpoint) Addr() []byte         { return e.addr.encode() }
 func (e *endpoint) Core() unsafe.Pointer { return e.core }
 
-// Connect implements the steps to RTR and RTS. On RoCE the kernel looks for the way to the peer's address, which may take a
-// second; nothing else waits meanwhile. The address is the peer's word. The error wraps provider.ErrBadAddress.
+// Connect implements the transitions to RTR and RTS. On RoCE the kernel resolves the route to the peer's address, which
+// may take a second. No lock of the rail is held meanwhile. The address comes unverified from the peer. The error wraps
+// provider.ErrBadAddress.
 func (e *endpoint) Connect(peer []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,8 +69,8 @@ func (e *endpoint) Connect(peer []byte) error {
 	return nil
 }
 
-// Close implements ibv_modify_qp to ERR and ibv_destroy_qp: the peer's access ends with it, and what was posted is reported by
-// poll as ECANCELED unless it had ended before. A second Close does nothing.
+// Close implements ibv_modify_qp to ERR and ibv_destroy_qp. The peer's access ends. poll reports posted operations as
+// ECANCELED unless they had completed before. A second Close does nothing.
 func (e *endpoint) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,11 +13,12 @@ import (
 
 var _ provider.Watcher = (*rail)(nil)
 
-// Watch implements provider.Watcher by ibv_get_async_event: ports that go down and come up, devices that are gone. addresses
-// that change: endpoints opened from then on use what is there now. Go's poller waits, no thread does.
-func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error {
+// Watch implements provider.Watcher by ibv_get_async_event. It reports port up, port down, failures of the device or of
+// the completion queue, and GID changes. Endpoints opened after a GID change use the new GID. Go's poller waits for
+// events, so no thread blocks.
+func (r *rail) Watch(ctx context.Context, report func(up bool, why string)) error {
 	_, events := r.c.FDs(r.ctx)
-	fd, err := syscall.Dup(events) // ours to close; non-blocking as the original is
+	fd, err := syscall.Dup(events) // owned by Watch; non-blocking like the original
 	if err != nil {
 		return fmt.Errorf("%w: %s/%s: events: %w", provider.ErrUnusable, r.dev.Fabric, r.dev.Name, err)
 	}
@@ -33,16 +34,16 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 		for ctx.Err() == nil {
 			ev, ok := r.lib.NextEvent(r.ctx)
 			if !ok {
-				return false // until there is one
+				return false // wait for the next event
 			}
-			switch what := r.means(ev); what {
+			switch what := r.effectOf(ev); what {
 			case portDown, portUp:
-				tell(what == portUp, ev.Text)
+				report(what == portUp, ev.Text)
 			case portGIDs:
-				if changed, err := r.resolve(); err != nil {
-					tell(false, ev.Text+": "+err.Error())
+				if changed, err := r.resolveGID(); err != nil {
+					report(false, ev.Text+": "+err.Error())
 				} else if changed != "" {
-					tell(true, ev.Text+": "+changed)
+					report(true, ev.Text+": "+changed)
 				}
 			}
 		}
@@ -54,17 +55,17 @@ func (r *rail) Watch(ctx context.Context, tell func(up bool, why string)) error 
 	return err
 }
 
-// change is what an event means for a rail.
+// change is the effect of an event on a rail.
 type change int
 
 const (
 	otherChange change = iota
 	portUp
-	portDown // or the device is gone
-	portGIDs // the port's table of GIDs has changed
+	portDown // the port is down, or the device or the completion queue has failed
+	portGIDs // the port's GID table has changed
 )
 
-func (r *rail) means(ev ibverbs.AsyncEvent) change {
+func (r *rail) effectOf(ev ibverbs.AsyncEvent) change {
 	ours := ev.Port == r.entry.port.number
 	switch {
 	case ev.Kind == ibverbs.EventDeviceFatal, ev.Kind == ibverbs.EventCQErr, ours && ev.Kind == ibverbs.EventPortErr:

@@ -13,7 +13,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// What happens to the port and to the device is told, nothing else; Watch ends with its context and leaves the rail as it was.
+// Only events of the port and the device are reported. Watch ends with its context and leaves the rail unchanged.
 func TestWatch(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("ports", 2)
@@ -39,10 +39,10 @@ func TestWatch(t *testing.T) {
 			case got := <-told:
 				require.Equal(t, want, got)
 			case <-time.After(10 * time.Second):
-				t.Fatal("nothing is told")
+				t.Fatal("no event was reported")
 			}
 		}
-		x, y := link(a, b) // a bad key's event is the queue pair's: taken and acknowledged, else the close would hang
+		x, y := link(a, b) // the event of a bad key belongs to the queue pair: without its acknowledgement Close would hang
 		bad := b.segs(a, 1, 64)
 		bad[0].Key ^= 1
 		b.done = map[uint64]drive.Comp{}
@@ -55,7 +55,7 @@ func TestWatch(t *testing.T) {
 		case err := <-ended:
 			require.NoError(t, err)
 		case <-time.After(10 * time.Second):
-			t.Fatal("Watch goes on")
+			t.Fatal("Watch did not return")
 		}
 		require.Empty(t, told)
 	}

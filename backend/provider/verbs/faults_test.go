@@ -14,7 +14,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// life is two rails from Discover to Close, or the first error. Whatever was opened is closed.
+// life runs two rails from Discover to Close, or to the first error. Everything opened is closed.
 func life(t *testing.T, o Options, mem []byte) (err error) {
 	p := New(o)
 	var eps []provider.Endpoint
@@ -50,7 +50,7 @@ func life(t *testing.T, o Options, mem []byte) (err error) {
 	return nil
 }
 
-// Each call of the set-up fails in turn, wherever it is made: the error says what, where and which limit, nothing stays open, and
+// Each call of the set-up fails in turn, at each place. The error names call, device and limit, nothing stays open, and
 // the next try succeeds.
 func TestSetUpFaults(t *testing.T) {
 	lib := imitation.Build(t)
@@ -60,16 +60,16 @@ func TestSetUpFaults(t *testing.T) {
 	for _, c := range []struct {
 		call, name string
 		phase      error
-		times      int // in one life
+		times      int // calls in one life
 	}{
 		{"get_device_list", "ibv_get_device_list", provider.ErrUnusable, 4},
 		{"open_device", "ibv_open_device", provider.ErrUnusable, 4},
 		{"query_device", "ibv_query_device", provider.ErrUnusable, 4},
-		{"query_port", "ibv_query_port", nil, 12}, // with each endpoint, too
+		{"query_port", "ibv_query_port", nil, 12}, // also for each endpoint
 		{"alloc_pd", "ibv_alloc_pd", provider.ErrUnusable, 2},
 		{"create_comp_channel", "ibv_create_comp_channel", provider.ErrUnusable, 2},
 		{"create_cq", "ibv_create_cq", provider.ErrUnusable, 2},
-		{"reg_mr", "ibv_reg_mr", nil, 4}, // the rail's own, too
+		{"reg_mr", "ibv_reg_mr", nil, 4}, // also for the rail's sink
 		{"create_qp", "ibv_create_qp", provider.ErrEndpoint, 8},
 		{"modify_init", "ibv_modify_qp (INIT)", provider.ErrEndpoint, 8},
 		{"modify_rtr", "ibv_modify_qp (RTR)", provider.ErrBadAddress, 8},
@@ -81,11 +81,11 @@ func TestSetUpFaults(t *testing.T) {
 				lib.Fail(c.call, n, errno)
 				err := life(t, o, mem)
 				if c.call == "create_cq" && (errno == syscall.ENOMEM || errno == syscall.EINVAL) {
-					require.NoError(t, err, "a shorter queue will do")
+					require.NoError(t, err, "a shorter queue is enough")
 					continue
 				}
 				if c.call == "create_qp" && errno == syscall.EINVAL {
-					require.NoError(t, err, "it will do without inline data")
+					require.NoError(t, err, "the endpoint works without inline data")
 					continue
 				}
 				if c.phase != nil {
@@ -107,16 +107,17 @@ func TestSetUpFaults(t *testing.T) {
 	}
 }
 
-// errnos are those that drivers give, and what is said of them besides.
+// errnos are errnos of drivers, each with a part of the hint in the error.
 var errnos = map[syscall.Errno]string{syscall.EMFILE: "ulimit -n", syscall.ENOMEM: "memory", syscall.EAGAIN: "memory", syscall.EIO: "", syscall.EPERM: "",
 	syscall.EACCES: "", syscall.EBUSY: "", syscall.ENODEV: "", syscall.EINVAL: "", syscall.ENOSPC: "", syscall.EOPNOTSUPP: "", syscall.ETIMEDOUT: ""}
 
-// A completion queue that can't grow refuses the endpoint that needs it; the others go on, and so does the next one.
+// If the completion queue cannot grow, the endpoint that needs the room is refused. Open endpoints continue, and the
+// next endpoint succeeds.
 func TestResizeFaults(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
 	x, _ := link(a, b)
-	for range 29 { // 30 of 1088 fit in 32,768
+	for range 29 { // 30 endpoints of 1088 entries each fit in 32,768
 		link(a, b)
 	}
 	id := uint64(0)
@@ -134,7 +135,7 @@ func TestResizeFaults(t *testing.T) {
 	link(a, b)
 }
 
-// Buffers of the core's own that can't be registered.
+// The core's own buffers cannot be registered.
 func TestOwnBufferFaults(t *testing.T) {
 	lib := imitation.Build(t)
 	a, _ := pair(t, lib)
@@ -148,7 +149,7 @@ func TestOwnBufferFaults(t *testing.T) {
 	a.d.Unreg(mr)
 }
 
-// A close that fails changes nothing and can be tried again.
+// A failed close changes nothing and can be repeated.
 func TestCloseFaults(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
@@ -166,7 +167,7 @@ func TestCloseFaults(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// One bad device of two comes last, with the reason; with none left the reasons are told.
+// A bad device is listed last, with the reason. If all devices are bad, the error has all reasons.
 func TestDiscoverReasons(t *testing.T) {
 	lib := imitation.Build(t)
 	o := options(t, lib, true)

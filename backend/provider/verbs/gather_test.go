@@ -12,7 +12,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// mixed is ten operations of 27 requests, two messages among them.
+// mixed returns ten operations with 27 requests in total, two of them messages.
 func (s *side) mixed(peer *side, ep unsafe.Pointer) []drive.Op {
 	msg := drive.Msg(s.mem[:40], s.mr.Desc())
 	return []drive.Op{
@@ -29,7 +29,8 @@ func (s *side) mixed(peer *side, ep unsafe.Pointer) []drive.Op {
 	}
 }
 
-// What is posted under one lock is one call of the device's, up to 32 requests; a WRITE and its message have one completion.
+// Requests posted under one lock reach the device in one call, up to 32 requests. A WRITE and the message behind it
+// share one completion.
 func TestGather(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
@@ -44,7 +45,7 @@ func TestGather(t *testing.T) {
 	a.until(10)
 	b.until(2)
 
-	lib.Zero() // too many for one chain; an operation is not split
+	lib.Zero() // too many for one chain; operations are not split
 	var ops []drive.Op
 	for id := range uint64(9) {
 		ops = append(ops, drive.Op{Ep: x.Core(), Kind: drive.Write, ID: 100 + id, Segs: a.segs(b, 7, 512)})
@@ -53,7 +54,7 @@ func TestGather(t *testing.T) {
 	require.Equal(t, []int{63, 3, 28}, counts(lib, "writes", "chains", "longest"))
 	a.until(19)
 
-	lib.Zero() // each endpoint has its own
+	lib.Zero() // each endpoint has its own chain
 	z, _ := link(a, b)
 	ops = ops[:0]
 	for id := range uint64(6) {
@@ -71,10 +72,11 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// The device stops in the middle of what was gathered, at each request. Full for now: the rest is posted later, and all ends well.
-// Broken: what it has not got ends in the error, what it has got in part too, and what was before ends well or is flushed; each once.
+// The device stops in the middle of the gathered requests, at each request in turn. ENOMEM: the rest is posted later,
+// and all succeed. EIO: operations that the device does not have, or has in part, fail with EIO. Earlier ones succeed
+// or are flushed. Each ends once.
 func TestGatherRefused(t *testing.T) {
-	last := []int{0, 8, 11, 12, 13, 15, 19, 20, 24, 25, 27} // requests up to the end of each operation
+	last := []int{0, 8, 11, 12, 13, 15, 19, 20, 24, 25, 27} // number of requests up to the end of each operation
 	for taken := range 27 {
 		for _, delay := range []int{0, 3} {
 			for _, e := range []syscall.Errno{syscall.ENOMEM, syscall.EIO} {
@@ -113,7 +115,7 @@ func TestGatherRefused(t *testing.T) {
 	}
 }
 
-// What the device never took ends with its endpoint, and holds up nobody else for longer.
+// Requests that the device never accepted end when their endpoint closes, and other endpoints continue.
 func TestGatherCloses(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)

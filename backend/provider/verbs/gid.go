@@ -14,12 +14,13 @@ import (
 // gid is one entry of a port's GID table.
 type gid struct {
 	index int
-	addr  netip.Addr // as an IPv6 address; RoCE's IPv4 ones are mapped
-	kind  string     // "IB/RoCE v1", "RoCE v2"; "" where the kernel doesn't tell
-	net   string     // its interface
+	addr  netip.Addr // in IPv6 form; RoCE's IPv4 addresses are IPv4-mapped
+	kind  string     // "IB/RoCE v1", "RoCE v2"; "" if the kernel does not say
+	net   string     // network interface
 }
 
-// readGIDs reads a port's table from below sys. Entries that can't be read (in containers) or are empty are left out.
+// readGIDs reads a port's GID table from sysfs. It skips empty entries and entries that cannot be read, as in
+// containers.
 func readGIDs(sys fs.FS, device string, port, count int) []gid {
 	var list []gid
 	dir := fmt.Sprintf("class/infiniband/%s/ports/%d/", device, port)
@@ -33,8 +34,8 @@ func readGIDs(sys fs.FS, device string, port, count int) []gid {
 	return list
 }
 
-// rank orders what RoCE can use: version 2 over an IPv4 address, a global one, one of a site, of the link alone. Version 1
-// reaches nothing behind a router and is not what networks are set up for: only on demand.
+// rank orders GIDs for RoCE: RoCE v2 on IPv4, then on global IPv6, private IPv6 and link-local addresses. RoCE v1 has
+// rank 0 and is used only on request, because it cannot be routed and networks are not set up for it.
 func (g gid) rank() int {
 	switch a := g.addr.Unmap(); {
 	case g.kind != "RoCE v2":
@@ -50,7 +51,7 @@ func (g gid) rank() int {
 	}
 }
 
-// chooseGID takes the entry with the index that is asked for, or the best. InfiniBand's is the first.
+// chooseGID returns the entry with the requested index, or the best entry. On InfiniBand the default is entry 0.
 func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 	best := -1
 	for i, g := range list {
@@ -74,19 +75,19 @@ func chooseGID(list []gid, ethernet bool, asked int) (gid, error) {
 	what, do := "no RoCE v2 entry", "give the interface an IP address, or choose with option gid_index"
 	switch {
 	case asked >= 0:
-		what, do = fmt.Sprintf("no entry %d (option gid_index)", asked), "choose one that there is"
+		what, do = fmt.Sprintf("no entry %d (option gid_index)", asked), "choose one of the listed entries"
 	case !ethernet:
 		what, do = "no entry 0", "is a subnet manager running?"
 	}
-	return gid{}, fmt.Errorf("its GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
+	return gid{}, fmt.Errorf("the GID table has %s: [%s]; %s", what, strings.Join(have, ", "), do)
 }
 
-// here says that an interface of this network namespace has the address.
-func (g gid) here() bool {
+// inThisNamespace reports whether an interface of this network namespace has the address.
+func (g gid) inThisNamespace() bool {
 	return slices.ContainsFunc(prefixes(g.net), func(p netip.Prefix) bool { return p.Addr() == g.addr.Unmap() })
 }
 
-// prefixes are the addresses of an interface.
+// prefixes returns the addresses of an interface.
 func prefixes(name string) (list []netip.Prefix) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// changingSys is a /sys of which one is there at a time.
+// changingSys is a sysfs whose contents the test replaces.
 type changingSys struct{ now atomic.Pointer[fs.FS] }
 
 func (c *changingSys) set(sys fs.FS)                     { c.now.Store(&sys) }
 func (c *changingSys) Open(name string) (fs.File, error) { return (*c.now.Load()).Open(name) }
 
-// hca0 is a table for the imitated device, all addresses of which are the loopback interface's.
+// hca0 returns a GID table of the imitated device. All its addresses belong to the loopback interface.
 func hca0(entries map[int]string) fs.FS {
 	list := map[int][2]string{}
 	for i, addr := range entries {
@@ -43,15 +43,15 @@ func hca0(entries map[int]string) fs.FS {
 	return sys
 }
 
-// gidOf is the address that an endpoint has.
+// gidOf returns the GID of an endpoint.
 func gidOf(t *testing.T, x provider.Endpoint) string {
 	addr, ok := decodeAddress(x.Addr())
 	require.True(t, ok)
 	return netip.AddrFrom16(addr.GID).Unmap().String()
 }
 
-// An address that is removed and added again, at another index, and one that takes its place: endpoints that are opened after the
-// event have it, those of before go on; while there is none, opening one says so and the rail counts as down.
+// A GID is removed, added again at another index, and replaced by another. Endpoints opened after the event have the
+// new GID; older endpoints keep working. Without a GID, OpenEndpoint returns the reason, and the rail counts as down.
 func TestGIDChange(t *testing.T) {
 	lib := imitation.Build(t)
 	o := options(t, lib, true)
@@ -80,14 +80,14 @@ func TestGIDChange(t *testing.T) {
 		sys.set(hca0(entries))
 		lib.Set("gid_holes", holes)
 		lib.Event(0, imitation.GIDChange, 1)
-		lib.Event(0, imitation.PortActive, 1) // told behind what comes of the first
+		lib.Event(0, imitation.PortActive, 1) // arrives after the reports of the GID change
 		for _, w := range append(want, event{true, "port active"}) {
 			for _, told := range told {
 				select {
 				case got := <-told:
 					require.Equal(t, w, got)
 				case <-time.After(10 * time.Second):
-					t.Fatal("nothing is told")
+					t.Fatal("no event was reported")
 				}
 			}
 		}
@@ -103,19 +103,19 @@ func TestGIDChange(t *testing.T) {
 	first, _ := link(a, b)
 	require.Equal(t, "127.0.0.1", gidOf(t, first))
 
-	// Another address's coming and going is not told.
+	// A change of another address is not reported.
 	change(0, map[int]string{0: "127.0.0.1"})
 	change(0, map[int]string{0: "127.0.0.1", 1: "127.0.0.9"})
 
-	change(2, map[int]string{0: linkLocal}, event{false, "GID table change: 127.0.0.1 is gone: its GID table has no RoCE v2 entry: []; give the interface an IP address, or choose with option gid_index"})
+	change(2, map[int]string{0: linkLocal}, event{false, "GID table change: 127.0.0.1 is gone: the GID table has no RoCE v2 entry: []; give the interface an IP address, or choose with option gid_index"})
 	_, err := a.rail.OpenEndpoint()
 	require.ErrorIs(t, err, provider.ErrEndpoint)
-	require.ErrorContains(t, err, "hca0: 127.0.0.1 is gone: its GID table has no RoCE v2 entry")
+	require.ErrorContains(t, err, "hca0: 127.0.0.1 is gone: the GID table has no RoCE v2 entry")
 	works(first)
-	change(2, map[int]string{0: linkLocal}) // it is told once
+	change(2, map[int]string{0: linkLocal}) // reported once
 
 	change(5, map[int]string{1: "127.0.0.9", 3: "127.0.0.1"}, event{true, "GID table change: 127.0.0.1 at index 3, was 127.0.0.1 at 0"})
-	second, _ := link(a, b) // index 0 is refused
+	second, _ := link(a, b) // the entry at index 0 is refused
 	require.Equal(t, "127.0.0.1", gidOf(t, second))
 	works(second)
 

@@ -16,7 +16,7 @@ const (
 	v2 = "RoCE v2"
 )
 
-// table is a /sys with one GID table: "index address kind" by entry, "" an address that cannot be read.
+// table returns a sysfs with one GID table: address and kind by index. An address of "" cannot be read.
 func table(entries map[int][2]string) fstest.MapFS {
 	sys := fstest.MapFS{}
 	for i, e := range entries {
@@ -71,7 +71,7 @@ func TestChooseGID(t *testing.T) {
 		"beyond the table":   {entries: entries{0: {ipv4, v2}, 9: {ipv4, v2}}, asked: 9, want: -1, err: "no entry 9"},
 		"InfiniBand":         {entries: entries{0: {linkLocal, v1}, 1: {global, v1}}, infiniband: true, asked: -1, want: 0},
 		"InfiniBand, second": {entries: entries{0: {linkLocal, v1}, 1: {global, v1}}, infiniband: true, asked: 1, want: 1},
-		"InfiniBand, none":   {infiniband: true, asked: -1, want: -1, err: "its GID table has no entry 0: []"},
+		"InfiniBand, none":   {infiniband: true, asked: -1, want: -1, err: "the GID table has no entry 0: []"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := readGIDs(table(c.entries), "mlx5_0", 1, 8)
@@ -115,7 +115,7 @@ func TestAddressRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzAddress: whatever a peer says, what is taken means one thing.
+// FuzzAddress: every address that decodes has exactly one encoding.
 func FuzzAddress(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(address{}.encode())

@@ -15,7 +15,8 @@ import (
 	"gorail/test/cuda"
 )
 
-// TestMemoryHere: what the machine's first device says of on-demand paging and dmabufs is heard and told, yes or no.
+// TestMemoryHere: the first device's on-demand paging and dmabuf support is detected and reported, whether present or
+// not.
 func TestMemoryHere(t *testing.T) {
 	if os.Getenv("GORAIL_TEST_VERBS") == "" {
 		t.Skip("set GORAIL_TEST_VERBS=1 to use this machine's devices")
@@ -51,8 +52,8 @@ func TestMemoryHere(t *testing.T) {
 	require.NoError(t, rail.Close())
 }
 
-// TestVRAMHere: memory of this machine's GPUs, by its devices: how each registers it, and its bytes both ways over a connection of the device with itself, the
-// next GPU at the other end.
+// TestVRAMHere registers memory of this machine's GPUs with each device, and copies bytes in both directions. The
+// connection goes from the device to itself, with the next GPU at the other end.
 func TestVRAMHere(t *testing.T) {
 	driver := os.Getenv("GORAIL_TEST_CUDA")
 	if os.Getenv("GORAIL_TEST_VERBS") == "" || driver == "" {

@@ -12,7 +12,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// options are the plugin's defaults over the imitated library.
+// options returns the plugin's defaults over the imitated library.
 func options(t testing.TB, lib *imitation.Lib, ethernet bool) Options {
 	t.Helper()
 	opts, _, err := option.Parse(nil, nil)
@@ -25,7 +25,7 @@ func options(t testing.TB, lib *imitation.Lib, ethernet bool) Options {
 	return Options{LibraryPath: lib.Path, CMLibraryPath: lib.Path, Sys: imitation.Sys(4, 4, ethernet), IB: opts.IB}
 }
 
-// opener opens the devices in turn.
+// opener returns a function that opens the devices in turn.
 func opener(o Options) conform.Opener {
 	n := 0
 	return func(t *testing.T) provider.Rail {

@@ -10,8 +10,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// What a queue pair reports of inline data is what is posted so, unless no device has that much. Bytes arrive, also where the provider
-// ignores the flag and reads them later, by their key.
+// A queue pair's reported inline size is used, unless no device has that much. The bytes arrive even if the driver
+// ignores the flag and reads them later through their key.
 func TestInline(t *testing.T) {
 	for _, c := range []struct{ report, limit int }{{-1, 64}, {0, 0}, {16, 16}, {64, 64}, {200, 200}, {1 << 20, 64}, {1<<32 - 1, 64}} {
 		for _, ignore := range []int{0, 1} {
@@ -21,7 +21,7 @@ func TestInline(t *testing.T) {
 					lib.Set("report_inline", c.report)
 					lib.Set("ignore_inline", ignore)
 					lib.Set("iwarp", iwarp)
-					lib.Set("delay", 3) // requests are executed after they were posted
+					lib.Set("delay", 3) // requests are executed after the post
 					testInline(t, lib, c.limit)
 				})
 			}

@@ -15,10 +15,10 @@ import (
 	"gorail/backend/provider/verbs/rdmacm"
 )
 
-// iwState is where an endpoint's connection stands.
+// iwState is the state of an endpoint's connection.
 //
-//	idle -> dialing -> up     we ask for it: the greater of the two addresses
-//	idle -> waiting -> up     the peer asks
+//	idle -> dialing -> up     we request the connection: our address is the greater one
+//	idle -> waiting -> up     the peer requests it
 //	any  -> failed | closed
 type iwState int
 
@@ -31,26 +31,26 @@ const (
 	iwClosed
 )
 
-// iwEndpoint implements provider.Endpoint: a queue pair that rdma_cm connects.
+// iwEndpoint implements provider.Endpoint: a queue pair connected by rdma_cm.
 type iwEndpoint struct {
 	m    *connector
 	addr iwAddress
 	core unsafe.Pointer
 
 	// Guarded by m.mu.
-	qp      *queuePair
-	peer    iwAddress
-	state   iwState
-	id      rdmacm.ID // of its connection, or nil
-	request rdmacm.ID // the peer's, which came before Connect, or nil
-	reads   uint8     // of the request
-	calling bool      // rdma_connect is under way, without mu
-	timer   *time.Timer
+	qp         *queuePair
+	peer       iwAddress
+	state      iwState
+	id         rdmacm.ID // id of the connection, or nil
+	request    rdmacm.ID // a peer's request that arrived before Connect, or nil
+	reads      uint8     // READs that the requester answers at a time
+	connecting bool      // rdma_connect is running, without mu
+	timer      *time.Timer
 }
 
 var errIWAddress = errors.New("not an address of an iWARP endpoint")
 
-// openEndpoint implements ibv_create_qp and the step to INIT.
+// openEndpoint implements ibv_create_qp and the transition to INIT.
 func (m *connector) openEndpoint() (provider.Endpoint, error) {
 	r := m.rail
 	qp, err := r.openQP()
@@ -70,9 +70,9 @@ func (m *connector) openEndpoint() (provider.Endpoint, error) {
 func (e *iwEndpoint) Addr() []byte         { return e.addr.encode() }
 func (e *iwEndpoint) Core() unsafe.Pointer { return e.core }
 
-// Connect implements rdma_resolve_addr where we ask for the connection; the rest follows behind the call, and what goes wrong
-// then ends what is posted, at the latest after connectTime. Until the connection stands posts give EAGAIN. The error wraps
-// provider.ErrBadAddress.
+// Connect implements rdma_resolve_addr on the side that requests the connection. The remaining steps run
+// asynchronously. If one fails, or after connectTime, all posted operations fail. Posts return EAGAIN until the
+// connection is established. The error wraps provider.ErrBadAddress.
 func (e *iwEndpoint) Connect(peer []byte) error {
 	m := e.m
 	m.mu.Lock()
@@ -94,7 +94,7 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 		e.state = iwFailed
 		return m.rail.error(provider.ErrBadAddress, err, " to "+a.IP.String())
 	}
-	e.timer = time.AfterFunc(m.within, func() { m.late(e) })
+	e.timer = time.AfterFunc(m.within, func() { m.timedOut(e) })
 	if first > 0 {
 		e.state = iwDialing
 		m.byID[e.id] = e
@@ -108,7 +108,7 @@ func (e *iwEndpoint) Connect(peer []byte) error {
 	return nil
 }
 
-// begin waits for the peer to ask, or asks it.
+// begin prepares to receive the peer's request, or sends one.
 func (e *iwEndpoint) begin(peer iwAddress, asked bool) (err error) {
 	if err = e.qp.c.Await(asked); err == nil && !asked {
 		e.id, err = e.m.cm.Dial(netip.AddrPortFrom(peer.IP, peer.Port), e.m.within)
@@ -116,11 +116,11 @@ func (e *iwEndpoint) begin(peer iwAddress, asked bool) (err error) {
 	return err
 }
 
-// connected says that both sides may post. Under m.mu.
+// connected reports whether both sides may post. The caller holds m.mu.
 func (e *iwEndpoint) connected() bool { return e.state == iwUp && e.qp.c.IsConnected() }
 
-// Close implements ibv_modify_qp to ERR, ibv_destroy_qp and rdma_destroy_id, as endpoint.Close. Where rdma_connect is still
-// under way, which nothing can hurry, it leaves the destroying to whoever waits for that.
+// Close implements ibv_modify_qp to ERR, ibv_destroy_qp and rdma_destroy_id, as endpoint.Close does. If rdma_connect is
+// still running, Close cannot interrupt it. The goroutine that runs rdma_connect then destroys queue pair and id.
 func (e *iwEndpoint) Close() error {
 	m := e.m
 	m.mu.Lock()
@@ -128,7 +128,7 @@ func (e *iwEndpoint) Close() error {
 	if e.state == iwClosed {
 		return nil
 	}
-	if e.calling {
+	if e.connecting {
 		e.qp.c.Leave()
 		m.orphans++
 	} else if err := e.qp.close(); err != nil {
@@ -143,8 +143,8 @@ func (e *iwEndpoint) Close() error {
 		m.cm.Reject(e.request)
 		e.request = nil
 	}
-	if !e.calling {
-		m.forget(e)
+	if !e.connecting {
+		m.destroyID(e)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func TestIWarpAddress(t *testing.T) {
 	require.False(t, ok)
 }
 
-// FuzzIWarpAddress: whatever a peer says, what is taken means one thing.
+// FuzzIWarpAddress: every address that decodes has exactly one encoding.
 func FuzzIWarpAddress(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(iwAddress{IP: netip.MustParseAddr("192.0.2.7"), Port: 5, Cookie: 7, Reads: 16}.encode())

@@ -16,7 +16,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// However a connection does not come about or ends, what is posted ends, once, and posts are refused. Nobody waits.
+// A connection fails at each step. Posted operations end once, later posts are refused, and no call blocks.
 func TestIWarpConnectFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  string
@@ -27,7 +27,7 @@ func TestIWarpConnectFaults(t *testing.T) {
 		"silent":      {set: "cm_silent", want: syscall.ETIMEDOUT},
 		"route":       {call: "cm_route", want: syscall.EIO},
 		"connect":     {call: "cm_connect", want: syscall.EIO},
-		"accept":      {call: "cm_accept", want: syscall.ETIMEDOUT}, // at who has asked; EIO at the other
+		"accept":      {call: "cm_accept", want: syscall.ETIMEDOUT}, // at the requesting side; EIO at the other side
 	} {
 		t.Run(name, func(t *testing.T) {
 			lib := imitation.Build(t)
@@ -60,7 +60,7 @@ func TestIWarpConnectFaults(t *testing.T) {
 	}
 }
 
-// A connection that is lost is told of at both ends.
+// Both ends report a lost connection.
 func TestIWarpLost(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
@@ -76,11 +76,11 @@ func TestIWarpLost(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// Requests with a cookie that nobody has, or from another endpoint than Connect named, are refused.
+// A request is refused if its cookie is unknown, or if it comes from another endpoint than Connect named.
 func TestIWarpUnauthenticated(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
-	b, a := newSide(t, o), newSide(t, o) // the later listener has the greater port: a asks
+	b, a := newSide(t, o), newSide(t, o) // the later listener has the greater port, so a sends the request
 	first := func() (x, y provider.Endpoint) {
 		x, err := a.rail.OpenEndpoint()
 		require.NoError(t, err)
@@ -111,14 +111,14 @@ func TestIWarpUnauthenticated(t *testing.T) {
 
 	x, y = first()
 	other, _ := first()
-	require.NoError(t, y.Connect(other.Addr())) // and waits for that
+	require.NoError(t, y.Connect(other.Addr())) // y waits for a request from other
 	lib.Zero()
 	require.NoError(t, x.Connect(y.Addr()))
 	refused(x)
 }
 
-// An endpoint is closed while rdma_connect is under way: the close does not wait, what is posted ends, and what is left is
-// destroyed when rdma_connect comes back, the rail with it.
+// An endpoint is closed while rdma_connect is running. Close does not wait, and posted operations end. The rest is
+// destroyed when rdma_connect returns, also if the rail is closed by then.
 func TestIWarpCloseInConnect(t *testing.T) {
 	for _, railFirst := range []bool{false, true} {
 		lib := imitation.Build(t)
@@ -153,7 +153,7 @@ func TestIWarpCloseInConnect(t *testing.T) {
 	}
 }
 
-// Each call of rdma_cm's set-up fails in turn: nothing stays open.
+// Each set-up call of rdma_cm fails in turn. Nothing stays open.
 func TestIWarpSetUpFaults(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
@@ -168,14 +168,15 @@ func TestIWarpSetUpFaults(t *testing.T) {
 				failed++
 			}
 			require.Eventually(t, func() bool { return len(lib.Open()) == 0 }, 10*time.Second, 100*time.Microsecond, "%s %d: %v", call, n,
-				lib.Open()) // an rdma_connect may still be on its way back
+				lib.Open()) // an rdma_connect may still be running
 			lib.Fail(call, 0, 0)
 		}
 		require.Positive(t, failed, call)
 	}
 }
 
-// Without librdmacm an iWARP device is there and unusable, and the error names the package; other devices need none.
+// Without librdmacm an iWARP device is unusable, and the error names the package to install. Other devices do not need
+// the library.
 func TestIWarpLibrary(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
@@ -200,7 +201,7 @@ func TestIWarpLibrary(t *testing.T) {
 	require.ErrorContains(t, err, "hca0: iWARP without an IP address")
 }
 
-// The listener is on a port of the range, the first that is free; when none is, the error names the option.
+// The listener uses the first free port of the range. If none is free, the error names the option.
 func TestIWarpDataPort(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)

@@ -12,13 +12,13 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// iwarp are options over an imitated iWARP device.
+// iwarp returns options over an imitated iWARP device.
 func iwarp(t *testing.T, lib *imitation.Lib) Options {
 	lib.Set("iwarp", 1)
 	return options(t, lib, true)
 }
 
-// post posts until it is taken.
+// post repeats a post until it is accepted.
 func (s *side) post(f func() error) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {
@@ -31,7 +31,7 @@ func (s *side) post(f func() error) {
 	}, 10*time.Second, 100*time.Microsecond)
 }
 
-// settled polls both sides until their connection stands.
+// settled polls both sides until their connections are established.
 func settled(t *testing.T, a, b *side, eps ...provider.Endpoint) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -50,7 +50,7 @@ func settled(t *testing.T, a, b *side, eps ...provider.Endpoint) {
 	}, 10*time.Second, 100*time.Microsecond)
 }
 
-// What iWARP is asked for: every request is signaled, and behind WRITEs that are to be proved there is a READ of a byte.
+// Requests posted on iWARP: each is signaled, and a READ of one byte follows WRITEs that must be proved.
 func TestIWarpCounts(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
@@ -78,7 +78,8 @@ func TestIWarpCounts(t *testing.T) {
 	}
 }
 
-// A WRITE is told of before it is in place. What asks for proof is told of when it is, and so are the unsignaled ones before it.
+// An unsignaled WRITE completes before its bytes are in place. A signaled or flushed one completes afterwards, and then
+// all unsignaled ones before it are in place too.
 func TestIWarpProof(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("late", 1)
@@ -110,7 +111,7 @@ func TestIWarpProof(t *testing.T) {
 	}
 }
 
-// A message that finds no receive ends a connection.
+// A message without a receive ends the connection.
 func TestIWarpNoReceive(t *testing.T) {
 	lib := imitation.Build(t)
 	o := iwarp(t, lib)
@@ -122,7 +123,7 @@ func TestIWarpNoReceive(t *testing.T) {
 	require.NotZero(t, a.done[1].Err)
 }
 
-// eventually polls till the operation has completed.
+// eventually polls until the operation has completed.
 func (s *side) eventually(id uint64) {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {

@@ -12,11 +12,12 @@ import (
 	"gorail/backend/provider/verbs/ibverbs"
 )
 
-// peersAccess is what peers and the device may do with a region.
+// peersAccess is the access of peers and of the device to a region.
 const peersAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
 
-// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28): the memory must be mapped and is pinned, unless it is
-// registered on demand (option ib_odp). key is ignored, the device chooses. The error wraps provider.ErrRegister and the errno.
+// Register implements ibv_reg_mr_iova2 (ibv_reg_mr before rdma-core 28). The memory must be mapped. It is pinned,
+// unless option ib_odp registers it on demand. key is ignored: the device chooses. The error wraps provider.ErrRegister
+// and the errno.
 func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	if length == 0 || addr+length < addr {
 		return nil, fmt.Errorf("%w: %s/%s: range %#x + %d", provider.ErrRegister, r.dev.Fabric, r.dev.Name, addr, length)
@@ -27,20 +28,20 @@ func (r *rail) Register(addr, length, _ uint64) (provider.MR, error) {
 	}
 	mr, err := r.c.Register(addr, length, access)
 	if err != nil {
-		return nil, r.refused(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
+		return nil, r.registerError(fmt.Sprintf("ibv_reg_mr of %d bytes at %#x", length, addr), length, err)
 	}
-	return r.opened(mr, addr), nil
+	return r.newRegion(mr, addr), nil
 }
 
-// RegisterDMABuf makes length bytes from offset on of a dmabuf reachable, under the addresses from iova on, which must lie in its page as offset
-// does. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34, kernel 5.12). The error wraps
-// provider.ErrRegister and the errno.
+// RegisterDMABuf registers length bytes of a dmabuf from offset on, under the remote addresses from iova on. offset and
+// iova must have the same position within a page. fd stays the caller's. Implements ibv_reg_dmabuf_mr (rdma-core 34,
+// kernel 5.12). The error wraps provider.ErrRegister and the errno.
 func (r *rail) RegisterDMABuf(fd int, offset, length, iova uint64) (provider.MR, error) {
 	mr, err := r.regDMABuf(fd, offset, length, iova)
 	if err != nil {
-		return nil, r.refused(fmt.Sprintf("ibv_reg_dmabuf_mr of %d bytes at %#x of descriptor %d", length, offset, fd), length, err)
+		return nil, r.registerError(fmt.Sprintf("ibv_reg_dmabuf_mr of %d bytes at %#x of descriptor %d", length, offset, fd), length, err)
 	}
-	return r.opened(mr, iova), nil
+	return r.newRegion(mr, iova), nil
 }
 
 func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibverbs.MR, error) {
@@ -48,20 +49,20 @@ func (r *rail) regDMABuf(fd int, offset, length, iova uint64) (*ibverbs.MR, erro
 	switch {
 	case !r.dmabuf:
 		return nil, clib.Failed("ibv_reg_dmabuf_mr", syscall.EOPNOTSUPP)
-	case (offset^iova)&(page-1) != 0: // both must lie alike in their pages
+	case (offset^iova)&(page-1) != 0: // both must have the same offset in their pages
 		return nil, clib.Failed("ibv_reg_dmabuf_mr", syscall.EINVAL)
 	}
 	return r.c.RegisterDMABuf(fd, offset, length, iova, peersAccess|ibverbs.AccessRelaxed)
 }
 
-// opened is a region of a registration.
-func (r *rail) opened(mr *ibverbs.MR, base uint64) *region {
+// newRegion returns the region of a registration and counts it.
+func (r *rail) newRegion(mr *ibverbs.MR, base uint64) *region {
 	r.regions.Add(1)
 	return &region{rail: r, c: mr, base: base}
 }
 
-// refused is the error of a registration, with the limit that it has met and what raises it.
-func (r *rail) refused(what string, length uint64, err error) error {
+// registerError returns the error of a failed registration, with the limit behind it and how to raise that limit.
+func (r *rail) registerError(what string, length uint64, err error) error {
 	errno := clib.As(err).Errno
 	return fmt.Errorf("%w: %s/%s: %s: %w%s", provider.ErrRegister, r.dev.Fabric, r.dev.Name, what, errno, r.mrLimit(errno, length))
 }
@@ -76,7 +77,7 @@ func (r *rail) mrLimit(errno syscall.Errno, length uint64) string {
 	case errno == syscall.EINVAL && length > r.attr.MaxMRSize:
 		return fmt.Sprintf(" (the device takes %d bytes a region: option mr_max)", r.attr.MaxMRSize)
 	case errno == syscall.EFAULT:
-		return " (the range is not mapped as a whole, or may not be written to: what is registered must be both; no limit to raise)"
+		return " (the range is not mapped as a whole, or may not be written to: registered memory must be mapped and writable)"
 	case errno == syscall.EOPNOTSUPP && r.opt.ODP:
 		return " (the device does not take this memory on demand: option ib_odp=off)"
 	}

@@ -16,7 +16,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// lockable sets how many bytes may be locked; the end of the test restores it. False: that is not ours to raise.
+// lockable sets how many bytes the process may lock, until the end of the test. It returns false if the process may not
+// raise the limit.
 func lockable(t *testing.T, bytes uint64) bool {
 	var was unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
@@ -28,7 +29,7 @@ func lockable(t *testing.T, bytes uint64) bool {
 	return true
 }
 
-// A registration that is refused says which limit it has met and what raises that.
+// The error of a refused registration names the limit and how to raise it.
 func TestRegisterRefused(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("mr_size", 1<<20)
@@ -64,7 +65,7 @@ func TestRegisterRefused(t *testing.T) {
 	}
 }
 
-// unmapped is the address of two pages of which the second is not there any more.
+// unmapped returns the address of two pages. The second page is no longer mapped.
 func unmapped(t *testing.T) uint64 {
 	page := os.Getpagesize()
 	b, err := unix.MmapPtr(-1, 0, nil, uintptr(2*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -74,7 +75,7 @@ func unmapped(t *testing.T) uint64 {
 	return uint64(uintptr(b))
 }
 
-// Slices are of 3.5 GiB where the device does not say less.
+// Slices have 3.5 GiB unless the device's limit is lower.
 func TestMaxMR(t *testing.T) {
 	for device, want := range map[uint64]uint64{0: 7 << 29, 1 << 20: 1 << 20, 7 << 29: 7 << 29, ^uint64(0): 7 << 29} {
 		require.Equal(t, want, maxMR(device))
@@ -86,7 +87,8 @@ func TestMaxMR(t *testing.T) {
 // SEND, WRITE and READ of enum ibv_odp_transport_cap_bits.
 const odpSend, odpWrite, odpRead = 1, 4, 8
 
-// On-demand paging where it is asked for, and only then: nothing need be mapped, nothing is pinned, and the bytes are right.
+// With ib_odp=on, and only then, memory is registered on demand. It need not be mapped, is not pinned, and the bytes
+// are right.
 func TestODP(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("odp", odpSend|odpWrite|odpRead)
@@ -106,7 +108,7 @@ func TestODP(t *testing.T) {
 	require.NoError(t, a.d.RMA(x.Core(), drive.Write, 1, a.segs(b, 1, 5)...))
 	a.until(1)
 	require.Equal(t, "paged", string(b.mem[:5]))
-	_, desc, err := a.d.Reg(a.mem[:4096]) // messages' memory is the engine's own: always there
+	_, desc, err := a.d.Reg(a.mem[:4096]) // buffers of messages belong to the engine and are always mapped
 	require.NoError(t, err)
 	t.Cleanup(func() { a.d.Unreg(desc) })
 	require.Equal(t, 3, lib.Count("on_demand"))
@@ -115,7 +117,8 @@ func TestODP(t *testing.T) {
 	require.ErrorContains(t, err, "option ib_odp=off")
 }
 
-// Asked for on a device without it, or without a part of it: an error at opening, with device and option.
+// ib_odp=on with a device that lacks on-demand paging, or a part of it: Open fails with an error that names device and
+// option.
 func TestNoODP(t *testing.T) {
 	for _, c := range []struct {
 		old  bool
@@ -140,7 +143,8 @@ func TestNoODP(t *testing.T) {
 	}
 }
 
-// Memory that is reached by a descriptor: bytes of it come and go under addresses of the caller's choice, and not one beyond.
+// A dmabuf: its bytes are read and written under addresses of the caller's choice, and no byte beyond the range is
+// reached.
 func TestDMABuf(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("dmabuf", 1)
@@ -195,7 +199,7 @@ func TestDMABuf(t *testing.T) {
 	refuse(fd, 64, iova, syscall.ENOMEM)
 }
 
-// Kernels, drivers and libraries that know no dmabufs.
+// Kernels, drivers and libraries without dmabuf support.
 func TestNoDMABuf(t *testing.T) {
 	for name, build := range map[string]func(testing.TB) *imitation.Lib{"kernel": imitation.Build, "library": imitation.BuildOld} {
 		t.Run(name, func(t *testing.T) {

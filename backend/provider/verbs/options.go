@@ -13,17 +13,17 @@ const Name = "verbs"
 // DefaultCMLibrary is the soname that dlopen looks for when Options.CMLibraryPath is empty.
 const DefaultCMLibrary = "librdmacm.so.1"
 
-// connectTime is how long an iWARP connection may take to come about by itself; later it has failed.
+// connectTime is the time limit for an iWARP connection.
 const connectTime = 5 * time.Second
 
 // Options of a Provider.
 type Options struct {
-	LibraryPath   string           // a path or soname of libibverbs; "" = ibverbs.Default
-	CMLibraryPath string           // of librdmacm, which iWARP devices need; "" = DefaultCMLibrary
-	CUDAPath      string           // of the GPUs' driver; "" = gpu.DefaultPath
-	Sys           fs.FS            // "/sys"; nil = the machine's
-	Ports         option.PortRange // that iWARP devices listen on
+	LibraryPath   string           // path or soname of libibverbs; "" = ibverbs.Default
+	CMLibraryPath string           // path or soname of librdmacm, for iWARP devices; "" = DefaultCMLibrary
+	CUDAPath      string           // path or soname of the GPU driver's library; "" = gpu.DefaultPath
+	Sys           fs.FS            // "/sys"; nil = this machine's
+	Ports         option.PortRange // listening ports of iWARP devices
 	option.IB
 
-	connectTime time.Duration // 0: connectTime
+	connectTime time.Duration // time limit for an iWARP connection; 0: the constant connectTime
 }

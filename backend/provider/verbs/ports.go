@@ -21,10 +21,10 @@ type port struct {
 	state                   string
 	gids                    int
 	mbps                    uint64
-	err                     *clib.CallError // what kept it from being asked; all but device, number and iwarp is unset then
+	err                     *clib.CallError // why the port could not be queried; then only device, number and iwarp are set
 }
 
-// name is the device's, with the port where it is not the first.
+// name returns the device's name, with the port's number if it is not 1.
 func (p port) name() string {
 	if p.number > 1 {
 		return fmt.Sprintf("%s:%d", p.device, p.number)
@@ -32,11 +32,12 @@ func (p port) name() string {
 	return p.device
 }
 
-// scan is all ports of all devices. Devices of other kinds (EFA) are left out; none is no error.
+// scan returns all ports of all InfiniBand, RoCE and iWARP devices. Other devices (EFA) are skipped. A machine without
+// devices is no error.
 func scan(l *ibverbs.Library) ([]port, error) {
 	list, free, err := l.DeviceList()
 	if err != nil {
-		if errors.Is(err, syscall.ENOSYS) { // no RDMA in this kernel
+		if errors.Is(err, syscall.ENOSYS) { // the kernel has no RDMA
 			return nil, nil
 		}
 		return nil, fmt.Errorf("%w: %w%s", provider.ErrUnusable, err, limit(clib.As(err).Errno))
@@ -51,7 +52,7 @@ func scan(l *ibverbs.Library) ([]port, error) {
 	return ports, nil
 }
 
-// portsOf is a device's ports; one that can't be opened or asked is taken to have one.
+// portsOf returns a device's ports. A device that cannot be opened or queried counts as one port.
 func portsOf(l *ibverbs.Library, d *ibverbs.Device) (ports []port) {
 	count := 1
 	ctx, err := l.OpenDevice(d)
@@ -88,19 +89,20 @@ func (p *port) ask(l *ibverbs.Library, ctx *ibverbs.Context) {
 	}
 }
 
-// laneMbps is what passes a lane after encoding, by the code of its speed; lanes is their number, by that of the width.
+// laneMbps is the data rate of one lane after encoding, by speed code; lanes is the number of lanes, by width code.
 var (
 	laneMbps = map[uint8]uint64{1: 2000, 2: 4000, 4: 8000, 8: 10_000, 16: 13_600, 32: 25_000, 64: 50_000, 128: 100_000}
 	lanes    = map[uint8]uint64{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 )
 
-// mbps is 0 for a speed that nobody knows; a width that nobody knows is one lane.
+// mbps returns the port's rate; 0 for an unknown speed code. An unknown width code counts as one lane.
 func mbps(a ibverbs.PortAttr) uint64 { return laneMbps[a.Speed] * max(lanes[a.Width], 1) }
 
-// reachable is the port's table, without what another network namespace has: in a container it may be the host's.
+// reachable returns the port's GID table without entries of other network namespaces. In a container the table may be
+// the host's.
 func (p port) reachable(sys fs.FS, asked int) []gid {
 	all := readGIDs(sys, p.device, p.number, p.gids)
-	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return !g.here() })
+	here := slices.DeleteFunc(slices.Clone(all), func(g gid) bool { return !g.inThisNamespace() })
 	if p.ethernet && asked < 0 && len(here) > 0 {
 		return here
 	}
@@ -113,6 +115,6 @@ type entry struct {
 	port  port
 	sys   fs.FS
 	asked int             // option gid_index, -1: the best
-	gid   gid             // on iWARP its address
-	cm    *rdmacm.Library // of iWARP, else nil
+	gid   gid             // on iWARP only its address
+	cm    *rdmacm.Library // on iWARP, else nil
 }

@@ -12,14 +12,14 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// Of a chain of eight the device takes `taken` and breaks: the operation ends once, in an error, whether the device had executed
-// its requests by then or not; those before it end as they should, those behind it in an error.
+// The device takes `taken` requests of a chain of eight, and refuses the rest. The operation fails once, whether the
+// device has executed its requests by then or not. Earlier operations end normally, later ones fail.
 func TestPartialChain(t *testing.T) {
 	for taken := range 8 {
 		for _, c := range []struct {
 			name, set string
 			to, op    int
-			modify    bool // to ERR fails, too
+			modify    bool // the transition to ERR fails, too
 		}{
 			{name: "executed", set: "delay", op: drive.Write},
 			{name: "executed unsignaled", set: "delay", op: drive.WriteUnsignaled},
@@ -57,7 +57,7 @@ func TestPartialChain(t *testing.T) {
 				if !c.modify {
 					require.Equal(t, syscall.ECANCELED, a.done[5].Err)
 				}
-				if c.name == "flushed" { // nothing has to be asked after
+				if c.name == "flushed" { // all requests are flushed: no empty WRITE is needed
 					require.Zero(t, lib.Count("empty_writes"))
 				}
 				require.LessOrEqual(t, lib.Count("empty_writes"), 1)
@@ -68,12 +68,12 @@ func TestPartialChain(t *testing.T) {
 	}
 }
 
-// stall posts a message that waits for a receive: nothing behind it is executed.
+// stall posts a message that waits for a receive. The device executes nothing behind the message.
 func stall(t *testing.T, a *side, ep provider.Endpoint, id uint64) {
 	require.NoError(t, a.d.Send(ep.Core(), id, a.mem[:64], a.mr.Desc()))
 }
 
-// fill posts until the queue is full and gives the number of operations; ids follow first.
+// fill posts until the queue is full and returns the number of operations. Their ids start with first.
 func fill(t *testing.T, a, b *side, ep provider.Endpoint, first uint64) int {
 	for n := 0; ; n++ {
 		op := []int{drive.WriteUnsignaled, drive.WriteUnsignaled, drive.Write, drive.Read}[n%4]
@@ -84,7 +84,7 @@ func fill(t *testing.T, a, b *side, ep provider.Endpoint, first uint64) int {
 	}
 }
 
-// Hundreds of requests are under way when their endpoint closes: each operation is reported once.
+// An endpoint closes with hundreds of requests in flight. Each operation is reported once.
 func TestCloseFlushes(t *testing.T) {
 	for _, set := range []string{"", "remove", "async"} {
 		t.Run("by "+set, func(t *testing.T) {
@@ -111,7 +111,8 @@ func TestCloseFlushes(t *testing.T) {
 	}
 }
 
-// Requests that nobody signaled are executed already when the endpoint closes: they end well, the last is asked after.
+// Unsignaled requests have been executed when their endpoint closes. They succeed, and one empty WRITE asks for their
+// completion.
 func TestCloseBehindUnsignaledWrites(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
@@ -127,7 +128,7 @@ func TestCloseBehindUnsignaledWrites(t *testing.T) {
 	require.Equal(t, 1, lib.Count("empty_writes"))
 }
 
-// A completion gets lost: what was posted ends all the same when its endpoint is closed.
+// A completion is lost. Closing the endpoint still ends the posted operations.
 func TestCloseLostCompletion(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
@@ -140,8 +141,8 @@ func TestCloseLostCompletion(t *testing.T) {
 	require.Equal(t, 1, lib.Count("lost"))
 }
 
-// Of 38 requests of a closed endpoint seven flushed ones stay in the queue. The next endpoint in the same slot has operations under
-// way that count alike: they are not taken for them.
+// A closed endpoint leaves seven flushed requests in the completion queue. The next endpoint in the same slot has
+// operations with the same sequence numbers. The stale completions do not complete them.
 func TestStaleCompletions(t *testing.T) {
 	for remove := range 2 {
 		lib := imitation.Build(t)
@@ -173,7 +174,7 @@ func TestStaleCompletions(t *testing.T) {
 	}
 }
 
-// Nobody fetches what completes, and endpoints that close take it from the device: at some point posting is refused, nothing is
+// No poll takes the completions, and closing endpoints adds more. Posting is refused at some point, and nothing is
 // overwritten.
 func TestUnfetched(t *testing.T) {
 	lib := imitation.Build(t)
@@ -189,12 +190,12 @@ func TestUnfetched(t *testing.T) {
 		}
 		z, _ := link(a, b)
 		if a.d.Recv(z.Core(), uint64(n), a.mem[:64], a.mr.Desc()) == nil {
-			n++ // flushed by the close
+			n++ // flushed by Close
 		}
 		require.NoError(t, z.Close())
 	}
 	require.Greater(t, n, 2000)
-	require.Less(t, n, 10_000, "it is never refused")
+	require.Less(t, n, 10_000, "no post was refused")
 	a.until(n)
 	require.NoError(t, a.d.RMA(x.Core(), drive.Write, uint64(n), a.segs(b, 1, 64)...))
 	a.until(n + 1)

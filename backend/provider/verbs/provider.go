@@ -1,7 +1,7 @@
-// Package verbs drives InfiniBand, RoCE and iWARP through libibverbs: one reliable connection per peer and rail.
+// Package verbs drives InfiniBand, RoCE and iWARP through libibverbs. It has one reliable connection per peer and rail.
 //
-// Which ports and GIDs are used, how they are opened and connected is decided here. Package ibverbs below is the binding of libibverbs, with what
-// posts and polls in C; rdmacm is that of librdmacm, which connects iWARP devices.
+// This package chooses ports and GIDs, opens them and connects them. Package ibverbs is the binding of libibverbs, with
+// the C code that posts and polls. Package rdmacm is the binding of librdmacm, which connects iWARP devices.
 package verbs
 
 import (
@@ -18,7 +18,7 @@ type Provider struct{ opt Options }
 
 var _ provider.Provider = (*Provider)(nil)
 
-// New makes a Provider; nothing is loaded before Discover.
+// New makes a Provider. Discover loads the library.
 func New(o Options) *Provider {
 	if o.LibraryPath == "" {
 		o.LibraryPath = ibverbs.Default
@@ -38,8 +38,8 @@ func New(o Options) *Provider {
 // Name implements provider.Provider.
 func (p *Provider) Name() string { return Name }
 
-// Discover implements provider.Provider. An error when no port can be used: provider.ErrNoLibrary, ErrNoDevice where there
-// is none, ErrUnusable with the reason for each where there is. Beside ports that can be used, the others are listed as waiting.
+// Discover implements provider.Provider. If no port can be used, the error is provider.ErrNoLibrary, ErrNoDevice if
+// there is no device, or ErrUnusable with one reason per port. Otherwise unusable ports are listed too, with Waits set.
 func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.Device, error) {
 	lib, err := ibverbs.Load(p.opt.LibraryPath)
 	if err != nil {
@@ -50,13 +50,13 @@ func (p *Provider) Discover(ctx context.Context, _ provider.Filter) ([]provider.
 		return nil, err
 	}
 	devs, why := discover(ctx, lib, p.opt, ports)
-	if len(devs) == len(why) { // none can be used
-		return nil, none(why)
+	if len(devs) == len(why) { // no port can be used
+		return nil, noUsablePort(why)
 	}
 	return devs, nil
 }
 
-// Open implements provider.Provider, for a Device that this package's Discover has returned.
+// Open implements provider.Provider, for a Device from this package's Discover.
 func (p *Provider) Open(d provider.Device) (provider.Rail, error) {
 	e, ok := d.Opaque.(*entry)
 	switch {

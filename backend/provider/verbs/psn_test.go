@@ -9,7 +9,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// A queue pair's first packet number follows neither from the clock nor from the queue pair's number, and has all 24 bits.
+// The first packet sequence number of a queue pair uses all 24 bits. It depends neither on the clock nor on the queue
+// pair number.
 func TestPSNIsRandom(t *testing.T) {
 	s := newSide(t, options(t, imitation.Build(t), true))
 	const n = 64
@@ -34,5 +35,5 @@ func TestPSNIsRandom(t *testing.T) {
 	}
 	require.Zero(t, all, "bits that are set in every number")
 	require.EqualValues(t, 1<<24-1, some, "bits that are set in a number")
-	require.Less(t, byClock, n, "the clock of the moment tells them")
+	require.Less(t, byClock, n, "every PSN follows from the clock")
 }

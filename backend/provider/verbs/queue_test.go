@@ -12,9 +12,9 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// The completion queue grows with the endpoints, and holds whatever can complete at once.
+// The completion queue grows with the endpoints, and holds everything that can complete at once.
 func TestQueueGrows(t *testing.T) {
-	for _, n := range []int{3, 12, 32} { // the last ones need a larger queue
+	for _, n := range []int{3, 12, 32} { // the last count needs a larger queue
 		lib := imitation.Build(t)
 		a, b := pair(t, lib)
 		var eps []provider.Endpoint
@@ -33,7 +33,7 @@ func TestQueueGrows(t *testing.T) {
 			}
 		}
 		require.Greater(t, lib.Count("writes")+lib.Count("reads")+lib.Count("recvs"), n*1080, "the queues are full")
-		lib.Break() // all is flushed at once, before anybody polls
+		lib.Break() // flushes all requests at once, before any poll
 		a.until(ops)
 		for id, c := range a.done {
 			require.Equal(t, syscall.ECANCELED, c.Err, "operation %d", id)
@@ -41,7 +41,7 @@ func TestQueueGrows(t *testing.T) {
 	}
 }
 
-// An endpoint that the device's largest queue has no room for is refused; closing another makes room.
+// An endpoint beyond the device's largest queue is refused. Closing another endpoint makes room.
 func TestQueueLimit(t *testing.T) {
 	lib := imitation.Build(t)
 	lib.Set("max_cqe", 10_000) // 9 times 1024 + 64
@@ -60,7 +60,8 @@ func TestQueueLimit(t *testing.T) {
 	require.NoError(t, x.Close())
 }
 
-// A message without a receive fails after its retries, one to a peer that is gone too; what is behind them is cancelled.
+// A message without a receive fails after its retries, and so does a READ from a closed peer. The operations behind
+// them are cancelled.
 func TestRetries(t *testing.T) {
 	lib := imitation.Build(t)
 	o := options(t, lib, false)
@@ -80,8 +81,8 @@ func TestRetries(t *testing.T) {
 	require.Equal(t, syscall.ECANCELED, a.done[3].Err)
 }
 
-// A completion event is lost. Who looks again finds the completion, and is woken by the next one: whether arm or poll has taken what
-// the event was for.
+// A completion event is lost. The next arm or poll finds the completion, and the next event wakes the sleeper,
+// whichever of the two has taken the completion.
 func TestLostEvent(t *testing.T) {
 	for _, first := range []string{"arm", "poll"} {
 		lib := imitation.Build(t)
@@ -109,7 +110,7 @@ func TestLostEvent(t *testing.T) {
 	}
 }
 
-// What cannot ask for events is not to sleep.
+// If arming fails, the caller must not sleep.
 func TestArmFails(t *testing.T) {
 	lib := imitation.Build(t)
 	a, _ := pair(t, lib)
@@ -126,7 +127,8 @@ func TestPollFails(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EIO)
 }
 
-// What GORAIL asks of a device. These numbers are the product's cost: a change here is a change of speed, and meant.
+// The number of requests and calls that GORAIL makes. These numbers are the cost of the product: change them only on
+// purpose.
 func TestGoldenCounts(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
@@ -142,13 +144,13 @@ func TestGoldenCounts(t *testing.T) {
 		}
 	}
 	a.until(ops)
-	// One of 32 is signaled; the last 16 are asked after by a request of nothing.
+	// One in 32 is signaled. An empty WRITE asks for the completion of the last 16.
 	require.Equal(t, []int{10_001, 1}, counts(lib, "writes", "empty_writes"))
 	require.Equal(t, []int{313, 313}, counts(lib, "signaled", "cqes"))
 	require.Equal(t, []int{1251, 8}, counts(lib, "chains", "longest"))
 	require.Zero(t, lib.Count("inlined")+lib.Count("sends")+lib.Count("reads"))
 
-	lib.Zero() // nothing is signaled behind three unsignaled ones: a request of nothing is added, once
+	lib.Zero() // three unsignaled WRITEs without a signaled one behind them: one empty WRITE is added
 	for id := range uint64(3) {
 		require.NoError(t, a.d.RMA(x.Core(), drive.WriteUnsignaled, 5000+id, a.segs(b, 1, 8<<10)...))
 	}
@@ -158,7 +160,7 @@ func TestGoldenCounts(t *testing.T) {
 	}
 	require.Equal(t, []int{4, 1, 1, 4}, counts(lib, "writes", "empty_writes", "signaled", "chains"))
 
-	lib.Zero() // small writes and messages are inline, up to 64 bytes
+	lib.Zero() // WRITEs and messages of up to 64 bytes are inline
 	require.NoError(t, b.d.Recv(y.Core(), 0, b.mem[:128], b.mr.Desc()))
 	require.NoError(t, b.d.Recv(y.Core(), 1, b.mem[:128], b.mr.Desc()))
 	for i, n := range []int{64, 65} {
@@ -178,8 +180,8 @@ func counts(lib *imitation.Lib, names ...string) (n []int) {
 	return n
 }
 
-// A device that names the oldest request instead of the one that has failed (bnxt_re): the wrong operation may be charged, but none is
-// reported well whose bytes have not arrived, and each is reported once.
+// A device names the oldest request instead of the failed one (bnxt_re). The wrong operation may get the error. But no
+// operation succeeds whose bytes have not arrived, and each is reported once.
 func TestOldestNamed(t *testing.T) {
 	for _, set := range []string{"", "async", "delay", "silent"} {
 		for bad := range 12 {
@@ -211,7 +213,7 @@ func TestOldestNamed(t *testing.T) {
 				for range 1000 {
 					a.poll()
 				}
-				require.NoError(t, x.Close()) // some may not have been told of
+				require.NoError(t, x.Close()) // some completions may still be missing
 				a.until(n)
 				failed := 0
 				for i := range n {

@@ -12,10 +12,10 @@ import (
 
 const (
 	inlineAsked = 64   // bytes: a header and a short notification
-	inlineMost  = 1024 // of any device: more is no answer
+	inlineMax   = 1024 // a larger reported value is not credible
 )
 
-// queuePair is what an endpoint has of its device.
+// queuePair is an endpoint's queue pair.
 //
 //	INIT -> RTR -> RTS   connect; on iWARP rdma_cm
 //	any  -> ERR          close
@@ -27,15 +27,15 @@ type queuePair struct {
 	mtu      int // bytes
 }
 
-// openQP implements ibv_create_qp and the step to INIT.
+// openQP implements ibv_create_qp and the transition to INIT.
 func (r *rail) openQP() (q *queuePair, err error) {
-	q = &queuePair{rail: r, psn: drawPSN()}
+	q = &queuePair{rail: r, psn: randomPSN()}
 	if q.c, err = r.c.NewQP(); err != nil {
 		return nil, err
 	}
 	if err = q.create(); err == nil {
 		var p ibverbs.PortAttr
-		if p, err = r.lib.QueryPort(r.ctx, r.entry.port.number); err == nil { // a new subnet manager may have given another LID
+		if p, err = r.lib.QueryPort(r.ctx, r.entry.port.number); err == nil { // a new subnet manager may have assigned another LID
 			q.lid, q.mtu = p.LID, r.pathMTU(p.MTU)
 			err = q.c.Enter()
 		}
@@ -48,20 +48,21 @@ func (r *rail) openQP() (q *queuePair, err error) {
 	return q, nil
 }
 
-// create goes by what the queue pair reports. A provider that knows no inline data leaves what we asked for, and ignores IBV_SEND_INLINE
-// (mana, vmw_pvrdma): so every request has a key, and its bytes stay until it has completed.
+// create uses the limits that the queue pair reports. A driver without inline data (mana, vmw_pvrdma) returns our
+// requested value and ignores IBV_SEND_INLINE. So every request has a key, and its buffer stays unchanged until the
+// request completes.
 func (q *queuePair) create() error {
 	r := q.rail
 	want := ibverbs.Cap{Send: atMost(r.attr.MaxQPWR, ibverbs.SendDepth), Recv: atMost(r.attr.MaxQPWR, ibverbs.RecvDepth), Inline: inlineAsked}
 	has, err := q.c.Create(want)
-	if errors.Is(err, syscall.EINVAL) { // a device without inline data
+	if errors.Is(err, syscall.EINVAL) { // the device has no inline data
 		want.Inline = 0
 		has, err = q.c.Create(want)
 	}
 	if err != nil {
 		return err
 	}
-	if has.Inline > inlineMost {
+	if has.Inline > inlineMax {
 		has.Inline = want.Inline
 	}
 	has.Send, has.Recv = atMost(int(has.Send), ibverbs.SendDepth), atMost(int(has.Recv), ibverbs.RecvDepth)
@@ -70,14 +71,15 @@ func (q *queuePair) create() error {
 	return q.c.ToInit(r.entry.port.number, uint16(r.opt.PKeyIndex))
 }
 
-// drawPSN is the first packet's number. RoCE has no authentication: who can guess it, the queue pair's number and a key, can forge requests.
-func drawPSN() uint32 {
+// randomPSN returns a random first packet sequence number. RoCE has no authentication: an attacker who guesses the PSN,
+// the queue pair number and a key can forge requests.
+func randomPSN() uint32 {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // rand.Read never fails
 	return binary.NativeEndian.Uint32(b[:]) & 0xffffff
 }
 
-// pathMTU is the port's, or that of option ib_mtu where it is less.
+// pathMTU returns the port's MTU, or option ib_mtu if that is smaller.
 func (r *rail) pathMTU(port int) int {
 	if r.opt.MTU > 0 {
 		return min(r.opt.MTU, port)
@@ -85,7 +87,8 @@ func (r *rail) pathMTU(port int) int {
 	return port
 }
 
-// connect implements the steps to RTR and RTS. Without the rail's lock: nothing is posted yet, and a route may have to be found first.
+// connect implements the transitions to RTR and RTS. It runs without the rail's lock: nothing is posted yet, and the
+// kernel may first have to resolve a route.
 func (q *queuePair) connect(peer address, gidIndex int) error {
 	r, opt := q.rail, &q.rail.opt
 	to := ibverbs.Route{Port: r.entry.port.number, LID: peer.LID, SL: uint8(opt.ServiceLevel), TC: uint8(opt.TrafficClass), GIDIndex: gidIndex, GID: peer.GID}
@@ -100,7 +103,7 @@ func (q *queuePair) connect(peer address, gidIndex int) error {
 	return nil
 }
 
-// close implements ibv_modify_qp to ERR and ibv_destroy_qp. If it fails it can be tried again.
+// close implements ibv_modify_qp to ERR and ibv_destroy_qp. After a failure close can be called again.
 func (q *queuePair) close() error {
 	if err := q.c.Close(); err != nil {
 		return err
@@ -110,10 +113,10 @@ func (q *queuePair) close() error {
 	return nil
 }
 
-// readsIn is how many READs of a peer's are answered at a time, on a connection.
+// readsIn returns how many READs of a peer one connection answers at a time.
 func (r *rail) readsIn() uint8 { return uint8(atMost(r.attr.MaxReads, uint32(r.opt.MaxReads))) }
 
-// readsOut is how many of ours may be under way.
+// readsOut returns how many of our READs may be in flight on one connection.
 func (r *rail) readsOut() uint8 { return uint8(atMost(r.attr.MaxReadsOut, uint32(r.opt.MaxReads))) }
 
 var errConnected = &clib.CallError{Call: "connect", Errno: syscall.EISCONN}

@@ -9,8 +9,8 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// A message that is not to wake leaves a sleeper alone, and the next that is wakes it. Whoever has something under way of its own,
-// posted before it went to sleep or since, is woken by its end.
+// A message without the wake flag does not wake a sleeper, and the next one with the flag does. A sleeper with an
+// operation in flight is woken by its completion, whether it was posted before or after arming.
 func TestQuietMessages(t *testing.T) {
 	lib := imitation.Build(t)
 	a, b := pair(t, lib)
@@ -35,7 +35,7 @@ func TestQuietMessages(t *testing.T) {
 	require.True(t, b.d.Readable(), "posted since")
 	b.until(3)
 
-	lib.Set("delay", 2) // requests end when their side polls for the second time
+	lib.Set("delay", 2) // requests complete at the second poll of their side
 	require.NoError(t, b.d.RMA(y.Core(), drive.Write, 11, b.segs(a, 1, 64)...))
 	require.True(t, b.d.Arm())
 	send(drive.SendQuiet, 2)

@@ -19,7 +19,7 @@ type rail struct {
 	dev   provider.Device
 	entry *entry
 	opt   Options
-	cm    connections // of iWARP, else nil
+	cm    connections // iWARP only, else nil
 	gpus  *vram.Direct
 
 	device
@@ -27,17 +27,18 @@ type rail struct {
 
 	mu     sync.Mutex
 	closed bool
-	gid    gid   // that new endpoints use
-	noGID  error // why there is none now
+	gid    gid   // GID for new endpoints
+	noGID  error // why there is no GID now
 }
 
-// connections are those of a rail where rdma_cm connects: a connector.
+// connections opens endpoints on a rail whose connections rdma_cm makes. Implemented by connector.
 type connections interface {
 	openEndpoint() (provider.Endpoint, error)
-	// open is how many endpoints are open.
+	// open returns the number of open endpoints.
 	open() int
-	// stop is for a rail that closes, with no endpoint open. False: something is still under way, and rest is called when it is over.
-	stop(rest func()) bool
+	// stop is called when the rail closes and no endpoint is open. It returns false if a call is still running.
+	// onStopped is then called when that call has returned.
+	stop(onStopped func()) bool
 }
 
 func (r *rail) Device() provider.Device { return r.dev }
@@ -48,14 +49,14 @@ func (r *rail) Caps() provider.Caps {
 	return provider.Caps{ProviderKeys: true, KeySize: 4, PinsMemory: !r.opt.ODP, MaxMR: maxMR(r.attr.MaxMRSize), MaxMsg: r.c.MaxMsg()}
 }
 
-// error is that of a call (clib.CallError), with what it was for and the limit that it has met.
+// error wraps the error of a call (clib.CallError) with the device, the object and the limit behind it.
 func (r *rail) error(phase, err error, what string) error {
 	call := clib.As(err)
 	return fmt.Errorf("%w: %s/%s: %s%s: %w%s", phase, r.dev.Fabric, r.dev.Name, call.Call, what, call.Errno, limit(call.Errno))
 }
 
-// Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. With endpoints or regions open it fails with EBUSY
-// and changes nothing; a second Close does nothing.
+// Close implements ibv_destroy_cq, ibv_dealloc_pd and ibv_close_device. While endpoints or regions are open, Close
+// fails with EBUSY and changes nothing. A second Close does nothing.
 func (r *rail) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,16 +73,16 @@ func (r *rail) Close() error {
 	}
 	r.closed = true
 	var err error
-	if r.cm != nil && !r.cm.stop(r.closeLate) {
-		// when the last connecting that was given up has come back
+	if r.cm != nil && !r.cm.stop(r.closeDeferred) {
+		// closeDeferred closes the device when the last abandoned rdma_connect has returned
 	} else if e := r.device.close(); e != nil {
 		err = r.error(provider.ErrUnusable, e, "")
 	}
 	return errors.Join(err, r.gpus.Close())
 }
 
-// closeLate leaves the device open where an endpoint could not be closed.
-func (r *rail) closeLate() {
+// closeDeferred closes the device unless an endpoint could not be closed.
+func (r *rail) closeDeferred() {
 	if r.endpoints.Load() == 0 {
 		_ = r.device.close()
 	}
@@ -90,23 +91,24 @@ func (r *rail) closeLate() {
 func (r *rail) openError(err error) error {
 	to := ""
 	if errors.Is(err, syscall.ENOSPC) {
-		to = fmt.Sprintf(" beyond %d entries, the most that the device has (max_cqe; fewer peers, fewer qps_per_rail, or more devices)", r.attr.MaxCQE)
+		to = fmt.Sprintf(" beyond %d entries, the device's max_cqe (use fewer peers, fewer qps_per_rail, or more devices)", r.attr.MaxCQE)
 	}
 	return r.error(provider.ErrEndpoint, err, to)
 }
 
-// source is the GID of new endpoints, or why there is none.
+// source returns the GID for new endpoints, or why there is none.
 func (r *rail) source() (gid, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.gid, r.noGID
 }
 
-// resolve looks the GID up again: the same address wherever it is now, else one of its kind, which peers can reach as they did that.
-// changed says what is different, err why there is none any more. Endpoints that are open keep theirs.
-func (r *rail) resolve() (changed string, err error) {
+// resolveGID looks the GID up again. It prefers the same address at any index, else an address of the same rank, which
+// peers can reach equally. changed describes a change; err says why there is no GID any more. Open endpoints keep their
+// GID.
+func (r *rail) resolveGID() (changed string, err error) {
 	e := r.entry
-	if e.cm != nil { // iWARP has an IP address for good
+	if e.cm != nil { // an iWARP rail keeps its IP address
 		return "", nil
 	}
 	list := e.port.reachable(e.sys, e.asked)

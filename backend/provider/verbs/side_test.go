@@ -11,7 +11,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// side is a rail over the imitated library, with memory and what has completed.
+// side is a rail over the imitated library, with memory and its completions.
 type side struct {
 	t    testing.TB
 	rail provider.Rail
@@ -44,14 +44,14 @@ func sideOn(t testing.TB, o Options, d provider.Device) *side {
 	return s
 }
 
-// pair is two rails. Messages wait for a receive without end.
+// pair returns two rails. Messages wait for a receive without limit.
 func pair(t *testing.T, lib *imitation.Lib) (a, b *side) {
 	o := options(t, lib, true)
 	o.RNRRetry = 7
 	return newSide(t, o), newSide(t, o)
 }
 
-// link connects new endpoints of both, which the end of the test closes unless it did itself.
+// link connects new endpoints of both sides. The end of the test closes them; closing them earlier is allowed.
 func link(a, b *side) (x, y provider.Endpoint) {
 	a.t.Helper()
 	x, err := a.rail.OpenEndpoint()
@@ -67,7 +67,7 @@ func link(a, b *side) (x, y provider.Endpoint) {
 	return x, y
 }
 
-// segs is n pieces of size bytes each at the same place on both sides.
+// segs returns n segments of size bytes each, at the same offsets on both sides.
 func (s *side) segs(peer *side, n, size int) (list []drive.Seg) {
 	for i := range n {
 		list = append(list, drive.Seg{Local: drive.Addr(s.mem) + uint64(i*size), Remote: peer.mr.Base() + uint64(i*size), Len: uint64(size),
@@ -76,7 +76,7 @@ func (s *side) segs(peer *side, n, size int) (list []drive.Seg) {
 	return list
 }
 
-// poll takes what has completed, each operation once.
+// poll takes completions and checks that each operation completes once.
 func (s *side) poll() int {
 	s.t.Helper()
 	comps, err := s.d.Poll(64)
@@ -89,7 +89,7 @@ func (s *side) poll() int {
 	return len(comps)
 }
 
-// until polls till n operations have completed.
+// until polls until n operations have completed.
 func (s *side) until(n int) {
 	s.t.Helper()
 	for range 2_000_000 {
@@ -100,5 +100,5 @@ func (s *side) until(n int) {
 	require.Len(s.t, s.done, n)
 }
 
-// canDMABuf says that memory can be registered on the rail by a dmabuf.
+// canDMABuf reports whether the rail can register dmabufs.
 func canDMABuf(r provider.Rail) bool { return r.(*rail).dmabuf }

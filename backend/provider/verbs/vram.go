@@ -13,12 +13,13 @@ import (
 
 var _ provider.VRAM = (*rail)(nil)
 
-// direct is what the device has for memory of GPUs: ibv_reg_dmabuf_mr, and ibv_reg_mr where the module nvidia_peermem is loaded.
+// direct describes how the device registers GPU memory: ibv_reg_dmabuf_mr, or ibv_reg_mr if the module nvidia_peermem
+// is loaded.
 func (r *rail) direct(path string) *vram.Direct {
 	d := vram.Device{Name: r.dev.Fabric + "/" + r.dev.Name, Sys: r.entry.sys, How: "nvidia_peermem",
 		PCI: topo.RDMAPath(r.entry.sys, "infiniband", r.entry.port.device)}
 	if !r.dmabuf {
-		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (it wants Linux 5.12, rdma-core 34 and a device whose driver knows it)", syscall.EOPNOTSUPP)
+		d.NoDMABuf = fmt.Errorf("ibv_reg_dmabuf_mr: %w (needs Linux 5.12, rdma-core 34 and a device driver with dmabuf support)", syscall.EOPNOTSUPP)
 	}
 	d.DMABuf = func(fd int, offset, length, addr uint64, _ int) (provider.MR, error) {
 		return r.RegisterDMABuf(fd, offset, length, addr)
@@ -28,7 +29,7 @@ func (r *rail) direct(path string) *vram.Direct {
 		if err != nil {
 			return nil, fmt.Errorf("%w%s", err, vram.Peermem(r.entry.sys))
 		}
-		return r.opened(mr, addr), nil
+		return r.newRegion(mr, addr), nil
 	}
 	return vram.NewDirect(path, d)
 }
@@ -42,11 +43,11 @@ func (r *rail) RegisterVRAM(addr, length uint64, device int) (provider.MR, error
 	return gpuRegion{m}, nil
 }
 
-// LastError implements provider.VRAM: what a device could not copy fails with its request.
+// LastError implements provider.VRAM. It is always "": a failed copy fails its work request.
 func (r *rail) LastError() string { return "" }
 
 // gpuRegion implements provider.GPUMemory.
 type gpuRegion struct{ *vram.Region }
 
-// Desc tells requests that the processor can't read the memory.
+// Desc marks the descriptor: the CPU cannot read this memory.
 func (g gpuRegion) Desc() unsafe.Pointer { return unsafe.Add(g.Region.Desc(), ibverbs.GPUMark) }

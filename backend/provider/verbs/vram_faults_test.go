@@ -12,12 +12,12 @@ import (
 	"gorail/test/cuda"
 )
 
-// Without dmabufs and without the module: one error with both reasons, the first of which is found out once.
+// Without dmabufs and without nvidia_peermem, one error has both reasons. The dmabuf reason is determined once.
 func TestVRAMNeither(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(g *gpus)
 		says string
-		asks int // exports
+		asks int // dmabuf exports
 	}{
 		"kernel":    {func(g *gpus) { g.ib.Set("dmabuf", 0) }, "Linux 5.12, rdma-core 34", 0},
 		"driver":    {func(g *gpus) { g.cuda.Set("dmabuf", 0) }, "CUDA 11.7", 0},
@@ -29,7 +29,7 @@ func TestVRAMNeither(t *testing.T) {
 			c.set(g)
 			s := newSide(t, g.o)
 			if name == "no module" || name == "524" {
-				c.set(g) // opening the rail has asked, too
+				c.set(g) // opening the rail has consumed one
 			}
 			at, _ := g.alloc(0, 1<<16)
 			for range 3 {
@@ -42,13 +42,13 @@ func TestVRAMNeither(t *testing.T) {
 				}
 			}
 			require.Equal(t, c.asks, g.cuda.Count("dmabufs"))
-			g.ib.Peermem(g.cuda.Peermem()) // loaded meanwhile
+			g.ib.Peermem(g.cuda.Peermem()) // loaded later
 			require.Equal(t, "nvidia_peermem", g.register(s, at, 1<<16, 0).How())
 		})
 	}
 }
 
-// What isn't there now may be there the next time: no descriptors, no memory.
+// A failure may be temporary: no descriptors, no memory.
 func TestVRAMLater(t *testing.T) {
 	g := newGPUs(t)
 	s := newSide(t, g.o)
@@ -63,7 +63,7 @@ func TestVRAMLater(t *testing.T) {
 	require.Equal(t, "dmabuf", g.register(s, at, 1<<16, 0).How())
 }
 
-// A descriptor that says what isn't: the errors of every rail that takes memory of GPUs.
+// Wrong arguments: errors that every rail for GPU memory returns.
 func TestVRAMNotThere(t *testing.T) {
 	g := newGPUs(t)
 	s := newSide(t, g.o)
@@ -85,8 +85,8 @@ func TestVRAMNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "cuda_path")
 }
 
-// The way to the memory goes with the place of GPU and device: past C2C behind one switch, else as the platform has it. A device that
-// takes no such mapping, and a driver that knows none, get the other.
+// The mapping depends on the distance between GPU and device: over PCIe, past C2C, behind one switch, else the
+// platform's default. If device or driver does not support the PCIe mapping, the default is used.
 func TestVRAMWay(t *testing.T) {
 	g := newGPUs(t)
 	g.ib.Set("devices", 2)
@@ -119,8 +119,8 @@ func TestVRAMWay(t *testing.T) {
 	}
 }
 
-// Freed without a word, and allocated again at the same address: it is told. What the region reaches is the old memory as long as it is
-// registered, never the new.
+// Memory is freed and allocated again at the same address. Same reports the change. The registered region reaches the
+// old memory, never the new.
 func TestVRAMFreed(t *testing.T) {
 	g := newGPUs(t)
 	s := newSide(t, g.o)
@@ -146,7 +146,7 @@ func TestVRAMFreed(t *testing.T) {
 	}
 }
 
-// On-demand paging is for memory that the processor has.
+// On-demand paging applies to host memory only.
 func TestVRAMWithODP(t *testing.T) {
 	g := newGPUs(t)
 	g.ib.Set("odp", odpSend|odpWrite|odpRead)
@@ -162,7 +162,8 @@ func TestVRAMWithODP(t *testing.T) {
 	require.Equal(t, was+1, g.ib.Count("on_demand"), "that of the second rail's own memory")
 }
 
-// Every call of a registration fails once: an error or the other way, and nothing is left open but what a rail keeps for good.
+// Each call of a registration fails once. The result is an error or the other method. Nothing stays open except what a
+// rail keeps until Close.
 func TestVRAMFaults(t *testing.T) {
 	for _, call := range []string{"DeviceGet", "DeviceGetUuid", "DevicePrimaryCtxRetain", "CtxPushCurrent", "CtxGetStreamPriorityRange", "ModuleLoadDataEx",
 		"ModuleGetFunction", "StreamCreateWithPriority", "PointerGetAttributes", "MemGetHandleForAddressRange"} {

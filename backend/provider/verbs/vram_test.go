@@ -15,7 +15,7 @@ import (
 	imitation "gorail/test/verbs"
 )
 
-// Where devices hang: the first beside GPU 0 on a switch, the second below another processor.
+// PCI paths: the first device is next to GPU 0 below a switch, the second below another root complex.
 const (
 	nearSwitch = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/"
 	gpu0       = nearSwitch + "0000:a0:00.0"
@@ -24,14 +24,14 @@ const (
 	nic1       = "pci0000:80/0000:80:01.0/0000:81:00.0"
 )
 
-// gpus are imitations of both libraries, an application with memory on GPUs, and what rails are opened with.
+// gpus holds imitations of both libraries, an application with GPU memory, and options for rails.
 type gpus struct {
 	*testing.T
 	ib   *imitation.Lib
 	cuda *cuda.Lib
 	app  *cuda.App
 	o    Options
-	far  int // the GPU of the peer's memory in between
+	far  int // the GPU with the peer's memory in between()
 }
 
 func newGPUs(t *testing.T) *gpus {
@@ -50,7 +50,7 @@ func newGPUs(t *testing.T) *gpus {
 	return g
 }
 
-// dmabufs counts those that this process has descriptors of.
+// dmabufs returns the number of dmabuf descriptors of this process.
 func dmabufs(t testing.TB) (n int) {
 	list, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func dmabufs(t testing.TB) (n int) {
 	return n
 }
 
-// alloc makes memory with random bytes, freed when the test ends.
+// alloc allocates GPU memory with random bytes. The end of the test frees it.
 func (g *gpus) alloc(device int, size uint64) (at uint64, content []byte) {
 	at = g.app.Alloc(device, cuda.Device, size)
 	g.Cleanup(func() { g.app.Free(device, cuda.Device, at) })
@@ -78,7 +78,7 @@ func (g *gpus) fill(device int, at, size uint64) []byte {
 	return b
 }
 
-// register is RegisterVRAM, closed when the test ends.
+// register calls RegisterVRAM. The end of the test closes the MR.
 func (g *gpus) register(s *side, at, size uint64, device int) provider.GPUMemory {
 	g.Helper()
 	mr, err := s.rail.(provider.VRAM).RegisterVRAM(at, size, device)
@@ -87,7 +87,8 @@ func (g *gpus) register(s *side, at, size uint64, device int) provider.GPUMemory
 	return mr.(provider.GPUMemory)
 }
 
-// between moves bytes of two GPUs both ways: one, as few as requests have in them where the processor can read them, and many.
+// between copies bytes of two GPUs in both directions: one byte, a size that would be inline in host memory, and larger
+// sizes.
 func (g *gpus) between(a, b *side, near, far uint64, mine, theirs []byte, x, y provider.MR) {
 	g.Helper()
 	ep, _ := link(a, b)
@@ -108,8 +109,8 @@ func (g *gpus) between(a, b *side, near, far uint64, mine, theirs []byte, x, y p
 	}
 }
 
-// Memory of GPUs by dmabuf and by nvidia_peermem, of one handle and of several: the bytes are right, and no byte of it is read by the processor,
-// which would end the process here.
+// GPU memory by dmabuf and by nvidia_peermem, of one handle and of several. The bytes are right. The CPU reads none of
+// them: that would kill the process here.
 func TestVRAM(t *testing.T) {
 	for name, c := range map[string]struct {
 		dmabuf, peermem, vmm bool
@@ -152,7 +153,7 @@ func TestVRAM(t *testing.T) {
 	}
 }
 
-// A part of an allocation, apart from its pages: nothing beyond it is to be had.
+// A range within an allocation, not aligned to pages: nothing beyond the range is reachable.
 func TestVRAMBounds(t *testing.T) {
 	g := newGPUs(t)
 	a, b := newSide(t, g.o), newSide(t, g.o)

@@ -33,13 +33,14 @@ var faults = []testCase{
 	{"Fence", testFence},
 }
 
-// Run runs all tests. Each gets two freshly opened and connected rails.
+// Run runs all tests. Each test gets two freshly opened and connected rails.
 func Run(t *testing.T, of TraitsOf, open Opener) {
 	RunTraffic(t, of, open)
 	run(t, of, open, faults)
 }
 
-// RunTraffic leaves out what fabrics outside the guarantees don't keep, and the tests that are named.
+// RunTraffic runs the tests of data transfer, without the fault tests, which some fabrics cannot pass, and without the
+// named tests.
 func RunTraffic(t *testing.T, of TraitsOf, open Opener, but ...string) {
 	run(t, of, open, slices.DeleteFunc(slices.Clone(traffic), func(c testCase) bool { return slices.Contains(but, c.name) }))
 }

@@ -22,7 +22,7 @@ func reconnect(t *testing.T, a, b *side) {
 	require.NoError(t, b.ep.Connect(a.ep.Addr()))
 }
 
-// works checks that bytes still move; id and id+1 are used up.
+// works checks that bytes still move. It uses operation id.
 func works(t *testing.T, a, b *side, id uint64) {
 	random(a.mem[:64<<10])
 	a.rma(b, drive.Write, id, a.seg(b, 0, 128<<10, 64<<10))
@@ -33,10 +33,10 @@ func works(t *testing.T, a, b *side, id uint64) {
 	require.Equal(t, a.mem[:64<<10], b.mem[128<<10:192<<10])
 }
 
-// testWrongKey: an error is reported, once, nothing lands, and after a reconnect all is well.
+// testWrongKey: the error is reported once, nothing lands, and after a reconnect everything works.
 func testWrongKey(t *testing.T, a, b *side) {
 	if !a.traits.DeliveryComplete {
-		t.Skip("completions here don't tell")
+		t.Skip("completions do not prove placement")
 	}
 	works(t, a, b, 1)
 	copy(b.mem[4096:8192], make([]byte, 4096))
@@ -58,7 +58,7 @@ func testWrongKey(t *testing.T, a, b *side) {
 
 func testClosedRegion(t *testing.T, a, b *side) {
 	if !a.traits.DeliveryComplete {
-		t.Skip("completions here don't tell")
+		t.Skip("completions do not prove placement")
 	}
 	works(t, a, b, 1)
 	seg := a.seg(b, 0, 0, 4096)
@@ -68,7 +68,7 @@ func testClosedRegion(t *testing.T, a, b *side) {
 	require.NotZero(t, a.done[2].Err)
 }
 
-// testInitiatorCloses: what was posted is reported, each once, after the close.
+// testInitiatorCloses: after the close, each posted operation is reported once.
 func testInitiatorCloses(t *testing.T, a, b *side) {
 	if a.rail.Caps().SharedEndpoint {
 		t.Skip("shared endpoints cancel nothing")
@@ -88,8 +88,8 @@ func testInitiatorCloses(t *testing.T, a, b *side) {
 	require.Equal(t, syscall.ECANCELED, a.done[99].Err)
 }
 
-// testClosesInRead: the endpoint closes while answers to READs come in. Each READ is reported once, and the rail goes on to
-// tell its operations apart.
+// testClosesInRead: the endpoint closes while responses to READs arrive. Each READ is reported once, and the rail still
+// tells later operations apart.
 func testClosesInRead(t *testing.T, a, b *side) {
 	if a.rail.Caps().SharedEndpoint {
 		t.Skip("shared endpoints cancel nothing")
@@ -103,7 +103,7 @@ func testClosesInRead(t *testing.T, a, b *side) {
 			at := int(id-first) << 21
 			a.rma(b, drive.Read, id, a.seg(b, at, 4<<20, 2<<20))
 		}
-		for range polls { // bring the answer to another point each time
+		for range polls { // the response is at another point in each round
 			b.poll()
 			a.poll()
 		}
@@ -125,11 +125,11 @@ func testClosesInRead(t *testing.T, a, b *side) {
 	}
 }
 
-// testFence: the target closes its endpoint for one peer in mid-stream. That peer's operations end, each reported once,
-// its bytes stop, and another peer of the same target goes on.
+// testFence: the target closes its endpoint for one peer in mid-stream. The peer's operations end, each reported once,
+// and no more bytes land. Another peer of the same target continues.
 func testFence(t *testing.T, a, b *side) {
 	if a.rail.Caps().SharedEndpoint {
-		t.Skip("this provider promises no fence")
+		t.Skip("closing a shared endpoint is no fence")
 	}
 	ep2, err := b.rail.OpenEndpoint()
 	require.NoError(t, err)

@@ -50,7 +50,7 @@ func testKeys(t *testing.T, a, b *side) {
 func testManyRegions(t *testing.T, a, b *side) {
 	big, err := a.rail.Register(1<<40, 64<<30, 44)
 	n := 100_000
-	if a.rail.Caps().PinsMemory && err != nil { // what is not there can't be pinned; such devices have limits
+	if a.rail.Caps().PinsMemory && err != nil { // unmapped memory cannot be pinned; such devices have limits
 		require.ErrorIs(t, err, provider.ErrRegister)
 		n = 1000
 	} else {
@@ -67,7 +67,8 @@ func testManyRegions(t *testing.T, a, b *side) {
 	}
 }
 
-// testRegisterUnderTraffic: regions come and go on another thread, as an application's do, and valid writes go on.
+// testRegisterUnderTraffic: another thread registers and deregisters regions, as an application does, while writes
+// continue.
 func testRegisterUnderTraffic(t *testing.T, a, b *side) {
 	var stop atomic.Bool
 	var wg sync.WaitGroup

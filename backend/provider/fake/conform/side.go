@@ -1,5 +1,5 @@
-// Package conform is the part of the contract of package provider that every provider keeps, as tests: the same bodies run
-// on the fake fabric and on real ones.
+// Package conform tests the part of package provider's contract that every provider keeps. The same tests run on the
+// fake fabric and on real ones.
 package conform
 
 import (
@@ -14,7 +14,7 @@ import (
 	"gorail/backend/provider/fake/drive"
 )
 
-// side is a rail with one endpoint, a region and what has completed.
+// side is a rail with an endpoint, a region and its completions.
 type side struct {
 	t      *testing.T
 	rail   provider.Rail
@@ -26,19 +26,19 @@ type side struct {
 	done   map[uint64]drive.Comp
 }
 
-// Traits are what is asked of a rail beyond its Caps.
+// Traits are properties of a rail beyond its Caps.
 type Traits struct {
 	DeliveryComplete bool // a completion proves placement at the target
 	VirtAddr         bool // remote addresses are virtual addresses; else offsets from the region's start
 }
 
-// TraitsOf says them of a rail that is open.
+// TraitsOf returns the traits of an open rail.
 type TraitsOf func(provider.Rail) Traits
 
-// Is are the same of every rail.
+// Is returns the same traits for every rail.
 func Is(t Traits) TraitsOf { return func(provider.Rail) Traits { return t } }
 
-// Opener opens a rail for one of two sides; it skips the test where there is nothing to open.
+// Opener opens a rail for one of two sides. It skips the test if there is no device.
 type Opener func(t *testing.T) provider.Rail
 
 func newSide(t *testing.T, of TraitsOf, open Opener, key uint64) *side {
@@ -58,7 +58,7 @@ func newSide(t *testing.T, of TraitsOf, open Opener, key uint64) *side {
 	return s
 }
 
-// pair is two connected rails in this process.
+// pair returns two connected rails in this process.
 func pair(t *testing.T, of TraitsOf, open Opener) (a, b *side) {
 	a, b = newSide(t, of, open, 11), newSide(t, of, open, 22)
 	require.NoError(t, a.ep.Connect(b.ep.Addr()))
@@ -76,7 +76,7 @@ func (s *side) poll() {
 	}
 }
 
-// until polls both sides till ok, for 10 s at most.
+// until polls both sides until ok returns true, for at most 10 s.
 func until(a, b *side, ok func() bool) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		a.poll()
@@ -121,5 +121,5 @@ func (s *side) has(ids ...uint64) func() bool {
 }
 
 func random(b []byte) {
-	_, _ = rand.NewChaCha8([32]byte{1, byte(len(b)), byte(len(b) >> 8), byte(len(b) >> 16)}).Read(b) // byte by byte, the race detector takes seconds
+	_, _ = rand.NewChaCha8([32]byte{1, byte(len(b)), byte(len(b) >> 8), byte(len(b) >> 16)}).Read(b) // reading byte by byte takes seconds under the race detector
 }

@@ -46,7 +46,7 @@ func testSegments(t *testing.T, a, b *side) {
 	require.ErrorIs(t, a.d.RMA(a.ep.Core(), drive.Write, 3, append(segs, segs...)...), syscall.EINVAL)
 }
 
-// One WRITE of nothing proves all that was written weakly before it.
+// One empty WRITE proves all earlier unsignaled WRITEs.
 func testUnsignaledWrites(t *testing.T, a, b *side) {
 	if !a.d.Chained() {
 		t.Skip("the rail does not chain")
@@ -85,10 +85,11 @@ func testMessages(t *testing.T, a, b *side) {
 	}
 }
 
-// When a WRITE has completed its bytes are in place and its source may be overwritten, and so may those of the unsignaled ones before it.
+// After a WRITE has completed, its bytes are in place. Its source and those of earlier unsignaled WRITEs may be
+// overwritten.
 func testSourceReused(t *testing.T, a, b *side) {
 	if !a.traits.DeliveryComplete {
-		t.Skip("completions here don't tell")
+		t.Skip("completions do not prove placement")
 	}
 	const rounds, n, size = 200, 8, 16 << 10
 	for r := range uint64(rounds) {

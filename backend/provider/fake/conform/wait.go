@@ -12,21 +12,22 @@ import (
 	"gorail/backend/provider/fake/drive"
 )
 
-// testWaitFD: the target blocks as the core's thread does (poll until empty, arm, edge-triggered epoll) and is woken for every
-// message, and for WRITEs where they need it. It sleeps without end: where a wake-up is missed nothing completes any more.
-func testWaitFD(t *testing.T, a, b *side) { awake(t, a, b, 30) }
+// testWaitFD: the target blocks as the core's thread does: poll until empty, arm, edge-triggered epoll. Every message
+// must wake it, and so must WRITEs that need its polls. It sleeps without a time limit, so after a lost wake-up nothing
+// completes.
+func testWaitFD(t *testing.T, a, b *side) { wakeUps(t, a, b, 30) }
 
-// testSleeps: such a target is hardly ever woken when there is nothing.
+// testSleeps: an idle target is hardly ever woken.
 func testSleeps(t *testing.T, a, b *side) {
-	w := awake(t, a, b, 3)
+	w := wakeUps(t, a, b, 3)
 	time.Sleep(50 * time.Millisecond)
 	before := w.loops.Load()
 	time.Sleep(300 * time.Millisecond)
 	require.Less(t, w.loops.Load()-before, int64(20), "woken with nothing to do")
 }
 
-// awake has a target that sleeps taken through so many small and so many large bursts.
-func awake(t *testing.T, a, b *side, bursts int) *waiter {
+// wakeUps wakes a sleeping target with a number of small and of large bursts.
+func wakeUps(t *testing.T, a, b *side, bursts int) *waiter {
 	if b.d.WaitFD() < 0 {
 		t.Skip("no descriptor to wait on")
 	}
@@ -80,12 +81,12 @@ const messageLen = 100
 
 // waiter is a side that polls when it is woken.
 type waiter struct {
-	b          *side
-	epoll, cry int // cry ends it
-	stop       atomic.Bool
-	loops, got atomic.Int64 // got: messages
-	sent       int64
-	done       chan error
+	b             *side
+	epoll, wakeFD int // wakeFD is an eventfd that ends the waiter
+	stop          atomic.Bool
+	loops, got    atomic.Int64 // got: number of messages
+	sent          int64
+	done          chan error
 }
 
 func newWaiter(t *testing.T, a, b *side) *waiter {
@@ -93,9 +94,9 @@ func newWaiter(t *testing.T, a, b *side) *waiter {
 	var err error
 	w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	require.NoError(t, err)
-	w.cry, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	w.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	require.NoError(t, err)
-	for fd, events := range map[int]uint32{b.d.WaitFD(): unix.EPOLLIN | unix.EPOLLET, w.cry: unix.EPOLLIN} {
+	for fd, events := range map[int]uint32{b.d.WaitFD(): unix.EPOLLIN | unix.EPOLLET, w.wakeFD: unix.EPOLLIN} {
 		require.NoError(t, unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events}))
 	}
 	for i := range uint64(min(4, b.d.RxDepth())) {
@@ -112,7 +113,7 @@ func (w *waiter) recv(i uint64) error {
 }
 
 func (w *waiter) run() error {
-	var again []uint64 // receives to be posted
+	var again []uint64 // receives to post again
 	for !w.stop.Load() {
 		w.loops.Add(1)
 		comps, err := w.b.d.Poll(16)
@@ -142,8 +143,8 @@ func (w *waiter) run() error {
 
 func (w *waiter) end(t *testing.T) {
 	w.stop.Store(true)
-	_, err := unix.Write(w.cry, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	_, err := unix.Write(w.wakeFD, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	require.NoError(t, err)
 	require.NoError(t, <-w.done)
-	_, _ = unix.Close(w.epoll), unix.Close(w.cry)
+	_, _ = unix.Close(w.epoll), unix.Close(w.wakeFD)
 }

@@ -1,5 +1,5 @@
-// Package drive lets Go tests post and poll through the ops table of include/gr_provider.h, as the core would: under the
-// rail's lock, with contexts in C memory. One cgo call for each operation, so it is for tests only.
+// Package drive lets Go tests post and poll through the ops table of include/gr_provider.h as the core does: under the
+// rail's lock, with contexts in C memory. It makes one cgo call per operation, so it is for tests only.
 package drive
 
 /*
@@ -31,7 +31,8 @@ static int drive_one(gr_rail *rail, void *ep, int kind, uint32_t n, const gr_seg
 
 typedef struct { void *ep; int kind; uint32_t n; uint64_t id; } drive_op;
 
-// Posts the operations under one lock, each with its segments behind the last one's; 0, or what the first that failed gave.
+// Posts the operations under one lock. Their segments follow one another in seg. Returns 0, or the error of the first
+// failed post.
 static int drive_post(gr_rail *rail, const drive_op *op, int n, const gr_seg *seg)
 {
     int rc = 0;
@@ -92,7 +93,7 @@ import (
 	"unsafe"
 )
 
-// Operations, as in gr_provider.h.
+// Operation kinds, as in gr_provider.h.
 const (
 	Write           = C.GR_WRITE
 	WriteUnsignaled = C.GR_WRITE_UNSIGNALED
@@ -100,7 +101,7 @@ const (
 	Read            = C.GR_READ
 	Send            = 2 // wakes the peer
 	recv            = 3
-	SendQuiet       = 6 // does not
+	SendQuiet       = 6 // does not wake the peer
 )
 
 // Seg is a gr_seg.
@@ -110,14 +111,14 @@ type Seg struct {
 	Key                uint64
 }
 
-// Comp is a gr_comp; ID is what the operation was posted with.
+// Comp is a gr_comp. ID is the id of the posted operation.
 type Comp struct {
 	ID  uint64
 	Err syscall.Errno // 0: success
 	Len uint64
 }
 
-// IOVLimit, RxDepth and Chained are the fields of the gr_rail.
+// IOVLimit, RxDepth and Chained return the fields of the gr_rail.
 func (r Rail) IOVLimit() int { return int(r.c.limit.iov_limit) }
 func (r Rail) RxDepth() int  { return int(r.c.limit.rx_depth) }
 func (r Rail) Chained() bool { return r.c.is.chained != 0 }
@@ -125,10 +126,10 @@ func (r Rail) Chained() bool { return r.c.is.chained != 0 }
 // Rail drives one gr_rail.
 type Rail struct{ c *C.gr_rail }
 
-// New takes what provider.Rail.Core gives.
+// New returns a Rail for the result of provider.Rail.Core.
 func New(core unsafe.Pointer) Rail { return Rail{(*C.gr_rail)(core)} }
 
-// Alloc gives zeroed memory outside Go's heap, for the test's life and longer.
+// Alloc returns zeroed memory outside Go's heap. It is never freed.
 func Alloc(n int) []byte {
 	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
@@ -137,15 +138,15 @@ func Alloc(n int) []byte {
 	return b
 }
 
-// Addr is the address of memory from Alloc.
+// Addr returns the address of memory from Alloc.
 func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
-// RMA posts one work request. The error is a syscall.Errno; EAGAIN: poll, then try again.
+// RMA posts one work request. The error is a syscall.Errno. After EAGAIN, poll and try again.
 func (r Rail) RMA(ep unsafe.Pointer, op int, id uint64, segs ...Seg) error {
 	return r.Together(Op{ep, op, id, segs})
 }
 
-// Send posts a message out of memory from Alloc.
+// Send posts a message from memory of Alloc.
 func (r Rail) Send(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer) error {
 	return r.Together(Op{ep, Send, id, Msg(buf, desc)})
 }
@@ -155,7 +156,7 @@ func (r Rail) Recv(ep unsafe.Pointer, id uint64, buf []byte, desc unsafe.Pointer
 	return r.Together(Op{ep, recv, id, Msg(buf, desc)})
 }
 
-// Op is an operation of Together; Kind is Write, WriteUnsignaled, Read, Send or SendQuiet.
+// Op is an operation of Together. Kind is Write, WriteUnsignaled, WriteFlushed, Read, Send or SendQuiet.
 type Op struct {
 	Ep   unsafe.Pointer
 	Kind int
@@ -163,12 +164,12 @@ type Op struct {
 	Segs []Seg
 }
 
-// Msg is memory from Alloc as the one segment of a message.
+// Msg returns the single segment of a message in memory from Alloc.
 func Msg(buf []byte, desc unsafe.Pointer) []Seg {
 	return []Seg{{Local: Addr(buf), Len: uint64(len(buf)), Desc: desc}}
 }
 
-// Together posts operations while the rail is locked once, up to the first error.
+// Together posts operations under one lock, up to the first error.
 func (r Rail) Together(all ...Op) error {
 	ops, segs := make([]C.drive_op, len(all)), make([]C.gr_seg, 0, 1)
 	for i, o := range all {
@@ -198,16 +199,16 @@ func (r Rail) Poll(max int) ([]Comp, error) {
 	return out, nil
 }
 
-// Arm says whether the caller may block on WaitFD now.
+// Arm reports whether the caller may block on WaitFD now.
 func (r Rail) Arm() bool { return C.drive_arm(r.c) == 0 }
 
-// WaitFD is the rail's descriptor, or -1.
+// WaitFD returns the rail's descriptor, or -1.
 func (r Rail) WaitFD() int { return int(r.c.wait_fd) }
 
-// Readable says whether poll(2) finds WaitFD readable now.
+// Readable reports whether poll(2) finds WaitFD readable now.
 func (r Rail) Readable() bool { return C.drive_readable(r.c.wait_fd) > 0 }
 
-// Reg registers a message buffer of the core's.
+// Reg registers a message buffer of the core.
 func (r Rail) Reg(buf []byte) (mr, desc unsafe.Pointer, err error) {
 	rc := C.drive_reg(r.c, unsafe.Pointer(&buf[0]), C.size_t(len(buf)), &mr, &desc)
 	return mr, desc, errno(rc)
@@ -216,7 +217,7 @@ func (r Rail) Reg(buf []byte) (mr, desc unsafe.Pointer, err error) {
 // Unreg undoes Reg.
 func (r Rail) Unreg(mr unsafe.Pointer) { C.drive_unreg(r.c, mr) }
 
-// Getenv reads the C environment, which Go's copy doesn't follow; "" also when unset.
+// Getenv reads the C environment, which Go's copy does not follow. It returns "" also for an unset variable.
 func Getenv(name string) string {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))

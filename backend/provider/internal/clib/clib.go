@@ -1,4 +1,4 @@
-// Package clib is what bindings of C libraries share: a library that is loaded by path, and the error of a call.
+// Package clib is shared by the bindings of C libraries. It loads a library by path and defines the error of a C call.
 package clib
 
 /*
@@ -17,19 +17,19 @@ import (
 	"unsafe"
 )
 
-// Symbol is a function that a library should have.
+// Symbol is a function to look up in a library.
 type Symbol struct {
-	To            **[0]byte // where its address goes: a member of a table in C memory
+	To            **[0]byte // receives the address: a member of a function table in C memory
 	Name, Version string
-	Optional      bool // an older library lacks it: *To stays nil
+	Optional      bool // older libraries lack the function: *To stays nil
 }
 
-// Load implements dlopen and dlvsym. The library stays loaded: its threads and atexit handlers may outlive us. The error says what is
-// missing; library and oldest are the name and the version that the caller needs.
+// Load implements dlopen and dlvsym. The library stays loaded, because its threads and atexit handlers may outlive the
+// caller. The error names the missing symbol. library and oldest are the name and the version that the caller needs.
 func Load(path, library, oldest string, want []Symbol) error {
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
-	runtime.LockOSThread() // dlerror is the thread's
+	runtime.LockOSThread() // dlerror is per thread
 	defer runtime.UnlockOSThread()
 	dl := C.dlopen(cpath, C.RTLD_NOW|C.RTLD_LOCAL|C.RTLD_NODELETE)
 	if dl == nil {
@@ -38,7 +38,7 @@ func Load(path, library, oldest string, want []Symbol) error {
 	for _, s := range want {
 		*s.To = (*[0]byte)(symbol(dl, s.Name, s.Version))
 		if *s.To == nil && !s.Optional {
-			return fmt.Errorf("it has no %s@%s (not %s, or older than %s)", s.Name, s.Version, library, oldest)
+			return fmt.Errorf("the library has no %s@%s (not %s, or older than %s)", s.Name, s.Version, library, oldest)
 		}
 	}
 	return nil
@@ -51,14 +51,14 @@ func symbol(dl unsafe.Pointer, name, version string) unsafe.Pointer {
 	return C.dlvsym(dl, cname, cversion)
 }
 
-// Cache holds what this process has loaded of one library, by path. A failure is not remembered. Its methods are safe for
-// concurrent use.
+// Cache holds the loaded instances of one library in this process, by path. Failures are not cached. Its methods are
+// safe for concurrent use.
 type Cache[T any] struct {
 	mu     sync.Mutex
 	byPath map[string]T
 }
 
-// Get calls load once for a path.
+// Get returns the cached value of a path. Get calls load if there is none.
 func (c *Cache[T]) Get(path string, load func(path string) (T, error)) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,7 +32,7 @@ func TestReturned(t *testing.T) {
 	require.ErrorIs(t, Failed("ibv_x", nil), syscall.EIO)
 }
 
-// A library's own text takes the errno's place.
+// The text of the library replaces the text of the errno.
 func TestTextOfTheLibrary(t *testing.T) {
 	err := &CallError{Call: "fi_x", Errno: syscall.EBUSY, Text: "Device busy"}
 	require.EqualError(t, err, "fi_x: Device busy")
@@ -45,10 +45,10 @@ func TestLoadSaysWhatIsMissing(t *testing.T) {
 	var at *[0]byte
 	require.ErrorContains(t, Load("/nowhere/libx.so", "libx", "1.2", nil), "/nowhere/libx.so: cannot open shared object file")
 	err := Load("libdl.so.2", "libx", "1.2", []Symbol{{&at, "x_none", "X_1.0", true}, {&at, "x_call", "X_1.0", false}})
-	require.EqualError(t, err, "it has no x_call@X_1.0 (not libx, or older than 1.2)")
+	require.EqualError(t, err, "the library has no x_call@X_1.0 (not libx, or older than 1.2)")
 }
 
-// A failure is tried again, a success is kept.
+// After a failure Get calls load again. A success is cached.
 func TestCache(t *testing.T) {
 	var c Cache[int]
 	calls := 0

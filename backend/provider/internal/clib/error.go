@@ -5,11 +5,11 @@ import (
 	"syscall"
 )
 
-// CallError is a call that failed. It unwraps to the errno, for errors.Is.
+// CallError is a failed call. It unwraps to the errno, for errors.Is.
 type CallError struct {
-	Call  string // its name in C; "" where Text says it all
+	Call  string // C name of the call; "" if Text says everything
 	Errno syscall.Errno
-	Text  string // the library's own; "": that of the errno
+	Text  string // the library's text; "": use the text of the errno
 }
 
 func (e *CallError) Error() string {
@@ -23,10 +23,10 @@ func (e *CallError) Error() string {
 	return e.Call + ": " + text
 }
 
-// Unwrap gives the errno.
+// Unwrap returns the errno.
 func (e *CallError) Unwrap() error { return e.Errno }
 
-// Failed is the error of a call that sets errno; err is what cgo has of that.
+// Failed returns the error of a call that sets errno. err is the errno as cgo returns it.
 func Failed(call string, err error) error {
 	errno := syscall.EIO
 	if e, ok := errors.AsType[syscall.Errno](err); ok && e > 0 {
@@ -35,7 +35,8 @@ func Failed(call string, err error) error {
 	return &CallError{Call: call, Errno: errno}
 }
 
-// Returned is the error of a call that returns 0, or an errno of either sign. After -1 errno has it, if the call has set it.
+// Returned returns the error of a call that returns 0, or an errno of either sign. For -1 the errno is in err, if the
+// call set errno.
 func Returned(call string, rc int, err error) error {
 	switch {
 	case rc == 0:
@@ -48,7 +49,7 @@ func Returned(call string, rc int, err error) error {
 	return Failed(call, err)
 }
 
-// As is err as a CallError; one of something else is an EIO of that.
+// As returns err as a CallError. Any other error becomes an EIO with the text of err as Call.
 func As(err error) *CallError {
 	if e, ok := errors.AsType[*CallError](err); ok {
 		return e

@@ -1,9 +1,8 @@
 /* Structures that we allocate and libfabric reads or fills.
  *
- * Ours are declared by libfabric 1.17's headers; later libraries think some of them longer (seen up to 2.6: fi_mr_attr
- * 80 -> 112 bytes, fi_cq_err_entry + src_addr, fi_cq_attr + xpu_ctx). So each is padded and zeroed here, and the offsets
- * that matter are pinned. Structures that libfabric allocates (fi_info) only ever grew at the end.
- */
+ * They are declared by the headers of libfabric 1.17. Some are longer in later releases (up to 2.6: fi_mr_attr 80 ->
+ * 112 bytes, fi_cq_err_entry + src_addr, fi_cq_attr + xpu_ctx). So each is padded and zeroed here, and assertions
+ * check the important offsets. Structures that libfabric allocates (fi_info) have only grown at the end. */
 #ifndef GORAIL_OFI_ABI_H
 #define GORAIL_OFI_ABI_H
 
@@ -70,14 +69,14 @@ _Static_assert(sizeof(struct fi_rma_iov) == 24, "fi_rma_iov");
 #endif
 _Static_assert(sizeof(struct fi_context2) <= 64, "gr_ctx.scratch");
 
-/* Options newer than our headers (fi_endpoint.h of 2.x); older libraries answer -FI_ENOPROTOOPT. */
+/* Options newer than our headers (fi_endpoint.h of 2.x); older libraries return -FI_ENOPROTOOPT. */
 enum {
     OFI_OPT_CUDA_API_PERMITTED = 10,      /* bool, 1.18 */
     OFI_OPT_SHARED_MEMORY_PERMITTED = 11, /* bool, 1.19 */
     OFI_OPT_MAX_MSG_SIZE = 12,            /* size_t, 1.20 */
     OFI_OPT_MAX_RMA_SIZE = 14,            /* size_t, 1.20 */
 };
-/* EFA's own, 1.18; bool. */
+/* EFA's own options, 1.18; bool. */
 enum { OFI_OPT_EFA_EMULATED_READ = -(0xefa << 16) + 1, OFI_OPT_EFA_EMULATED_WRITE = -(0xefa << 16) + 2 };
 _Static_assert(FI_OPT_FI_HMEM_P2P == 8 && FI_OPT_XPU_TRIGGER == 9, "option numbers");
 
@@ -92,7 +91,7 @@ typedef struct ofi_mr_dmabuf {
 } ofi_mr_dmabuf;
 _Static_assert(sizeof(ofi_mr_dmabuf) == 32 && offsetof(ofi_mr_dmabuf, base) == 24, "struct fi_mr_dmabuf");
 
-/* CXI's authorization key. */
+/* Authorization key of CXI. */
 typedef struct ofi_cxi_key {
     uint32_t svc_id;
     uint16_t vni;

@@ -1,14 +1,16 @@
-/* Who may connect to an endpoint of libfabric's tcp family: the part that polls and the core's calls reach.
+/* The accept filter of endpoints of libfabric's tcp family: the part that runs within polls and within calls of the
+ * core.
  *
- * Each endpoint listens on a port of its own, and libfabric accepts whoever connects. Sixteen bytes of a stranger's end the process
- * (libfabric takes an acknowledgement while nothing waits for one), and a silent connection keeps its descriptor. So the listening
- * socket has a classic BPF filter from the start: it admits nobody, then the peer's addresses while the peer connects, and nobody
- * again once the peer's first message is in. What the kernel had queued before is reset. Connections of the peer's address that
- * have not sent a message by then are broken (ofi/sweep.go).
+ * Each endpoint listens on its own port, and libfabric accepts every connection. Sixteen bytes from an unauthenticated
+ * client can crash the process, because libfabric accepts an acknowledgement that nothing waits for. A silent
+ * connection keeps its descriptor. So the listening socket has a classic BPF filter from the start. The filter first
+ * admits nobody, then the peer's addresses while the peer connects, and nobody again after the peer's first message.
+ * Connections that the kernel had queued before are reset. Connections from the peer's address without a message by
+ * then are broken (ofi/sweep.go).
  *
- * Here is what cannot wait for Go: the core tells of the first message with the rail's lock held (`heard`), and a poll notices that
- * the process has no descriptor left (`arm`). Finding the listening socket and whom to admit is Go (ofi/accept_filter.go, sockets/filter.go).
- */
+ * Two events cannot wait for Go: the core reports the first message with the rail's lock held (`heard`), and a poll
+ * notices that the process has no descriptor left (`arm`). Go finds the listening socket and builds the filters
+ * (ofi/accept_filter.go, sockets/filter.go). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +32,8 @@ static int spare(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* The process is out of descriptors: one is kept for this. Another thread may take it, then the connection waits for the next time. */
+/* The process is out of descriptors. One is reserved to accept and reset a connection. If another thread takes it, the
+ * connection waits for the next call. */
 static int accept_reserved(ofi_rail *rail, int listener)
 {
     if ((errno != EMFILE && errno != ENFILE) || rail->reserve < 0)
@@ -43,9 +46,9 @@ static int accept_reserved(ofi_rail *rail, int listener)
     return fd;
 }
 
-int ofi_filter_turn_away(ofi_rail *rail, int listener)
+int ofi_filter_reset_queued(ofi_rail *rail, int listener)
 {
-    enum { QUEUED = 4096 }; /* connections that the kernel may hold for a listener: net.core.somaxconn */
+    enum { QUEUED = 4096 }; /* largest accept backlog to expect: net.core.somaxconn */
     struct pollfd p = {.fd = listener, .events = POLLIN};
     int n = 0;
     for (int i = 0; i < QUEUED && poll(&p, 1, 0) > 0 && p.revents & POLLIN; i++) {
@@ -90,19 +93,20 @@ void ofi_filter_shut(ofi_rail *rail, ofi_ep *ep)
     if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
         return;
     ep->unswept = 1;
-    (void)ofi_filter_turn_away(rail, ep->listener);
+    (void)ofi_filter_reset_queued(rail, ep->listener);
 }
 
-/* Without a descriptor libfabric accepts nothing, and is told of the connection for ever, at the cost of a core. */
-void ofi_filter_relieve(ofi_rail *rail)
+/* Without a free descriptor libfabric cannot accept. Its poll then reports the connection again and again and keeps a
+ * CPU core busy. */
+void ofi_filter_on_emfile(ofi_rail *rail)
 {
     int fd = spare();
-    if (fd >= 0 && rail->reserve < 0) /* another thread had taken it */
+    if (fd >= 0 && rail->reserve < 0) /* another thread had taken the reserve */
         rail->reserve = fd;
     else if (fd >= 0)
         close(fd);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
         return;
     for (ofi_ep *ep = rail->filters; ep; ep = ep->next)
-        rail->turned_away += (uint64_t)ofi_filter_turn_away(rail, ep->listener);
+        rail->resets += (uint64_t)ofi_filter_reset_queued(rail, ep->listener);
 }

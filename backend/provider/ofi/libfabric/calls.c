@@ -1,4 +1,4 @@
-/* libfabric's calls as set-up makes them from Go: the symbols behind pointers, and calls that take structures of abi.h. */
+/* Calls of libfabric that Go makes for set-up: symbols behind pointers, and calls that take structures of abi.h. */
 #include <string.h>
 
 #include "ofi.h"

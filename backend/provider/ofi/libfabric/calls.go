@@ -15,8 +15,8 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// libfabric's calls for set-up, one each. Objects are libfabric's memory. Who calls holds the rail's lock where others may use the rail.
-// Calls return libfabric's codes: 0, or a negative one.
+// Calls of libfabric for set-up, one function each. Objects are in libfabric's memory. The caller holds the rail's lock
+// if others may use the rail. Calls return libfabric's codes: 0, or a negative one.
 
 type (
 	fiInfo   = C.struct_fi_info
@@ -32,7 +32,7 @@ type (
 	fiPCI    = C.struct_fi_pci_attr
 )
 
-// libfabric's numbers, by their names there.
+// Constants of libfabric, under their names there.
 const (
 	fiMsg, fiRMA, fiHMEM             = C.FI_MSG, C.FI_RMA, C.FI_HMEM
 	fiContext, fiContext2            = C.FI_CONTEXT, C.FI_CONTEXT2
@@ -60,7 +60,7 @@ const (
 	ClassBulkData        = C.FI_TC_BULK_DATA
 )
 
-// Options of endpoints, for Rail.Size and Rail.Bool.
+// Endpoint options, for Rail.Size and Rail.Bool.
 const (
 	OptMaxMsg        = C.OFI_OPT_MAX_MSG_SIZE
 	OptMaxRMA        = C.OFI_OPT_MAX_RMA_SIZE
@@ -68,28 +68,28 @@ const (
 	OptEmulatedWrite = C.OFI_OPT_EFA_EMULATED_WRITE
 )
 
-// Version is libfabric's: the release in the upper half, what comes behind the dot in the lower.
+// Version is a libfabric version: the major number in the upper half, the minor number in the lower half.
 type Version uint32
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v>>16, v&0xffff) }
 
-// The newest API whose structures and semantics were read, and the oldest; newer libraries are asked for that one. APIDMABuf is the first
-// that registers a dmabuf.
+// The newest API version whose structures and semantics were reviewed, and the oldest usable one. Newer libraries are
+// used with apiMax. APIDMABuf is the first version that can register a dmabuf.
 const (
 	apiMax    Version = 2<<16 | 6
 	apiMin    Version = 1<<16 | 9
 	APIDMABuf Version = C.OFI_API_DMABUF
 )
 
-// MaxAddr is how many bytes an endpoint's address has at most.
+// MaxAddr is the maximum length of an endpoint's address, in bytes.
 const MaxAddr = 256
 
-// calls is the table of libfabric's symbols. All else is in its objects.
+// calls is the table of libfabric's symbols. All other functions are reached through libfabric's objects.
 type calls struct{ t *C.ofi_lib }
 
-// newCalls is an empty table in C memory, false where there is none, and where its members go. The versions are those that go with the
-// fi_info of libfabric 1.9 to 1.17, whose headers we are compiled with. A newer library still carries them and converts hints to its own,
-// longer structures (src/abi_1_0.c there).
+// newCalls returns an empty table in C memory and the symbols that fill it; false: out of memory. The symbol versions
+// belong to the fi_info of libfabric 1.9 to 1.17, whose headers we compile with. Newer libraries still have these
+// versions, and convert hints to their longer structures (src/abi_1_0.c there).
 func newCalls() (c calls, symbols []clib.Symbol, ok bool) {
 	t := (*C.ofi_lib)(C.calloc(1, C.sizeof_ofi_lib))
 	if t == nil {
@@ -105,17 +105,17 @@ func newCalls() (c calls, symbols []clib.Symbol, ok bool) {
 	}, true
 }
 
-// free is for a table that could not be filled.
+// free frees the table. For a table that could not be filled.
 func (c calls) free() { C.free(unsafe.Pointer(c.t)) }
 
-// errno is what a code of libfabric's means: its own become the nearest errno.
+// errno maps a code of libfabric to an errno. libfabric's own codes become the nearest errno.
 func errno(rc int) syscall.Errno { return syscall.Errno(-C.ofi_errno(C.long(rc))) }
 
 func (c calls) version() Version { return Version(C.ofi_version(c.t)) }
 
 func (c calls) strerror(errno int) string { return C.GoString(C.ofi_strerror(c.t, C.int(errno))) }
 
-// getinfo implements fi_getinfo. The list is the caller's, for freeinfo.
+// getinfo implements fi_getinfo. The caller frees the list with freeinfo.
 func (c calls) getinfo(api Version, flags uint64, hints *fiInfo) (list *fiInfo, rc int) {
 	rc = int(C.ofi_getinfo(c.t, C.uint32_t(api), C.uint64_t(flags), hints, &list))
 	return list, rc
@@ -127,7 +127,7 @@ func (c calls) freeinfo(list *fiInfo) {
 	}
 }
 
-// dupinfo implements fi_dupinfo; of nil, an empty one. nil without memory.
+// dupinfo implements fi_dupinfo. For nil it returns an empty fi_info. nil: out of memory.
 func (c calls) dupinfo(info *fiInfo) *fiInfo { return C.ofi_dupinfo(c.t, info) }
 
 func (c calls) fabric(info *fiInfo) (out *fiFabric, rc int) {
@@ -150,7 +150,7 @@ func openCQ(d *fiDomain, size uint32, wait fiWait) (out *fiCQ, rc int) {
 	return out, rc
 }
 
-// waitFD implements FI_GETWAIT; -1 where the queue has no descriptor.
+// waitFD implements FI_GETWAIT; -1: the queue has no descriptor.
 func waitFD(cq *fiCQ) int {
 	fd := C.int(-1)
 	if C.ofi_cq_getwait(cq, &fd) != 0 {
@@ -181,7 +181,7 @@ func getname(ep *fiEP) (addr []byte, rc int) {
 	return append([]byte(nil), room[:n]...), 0
 }
 
-// setOff implements fi_setopt of a bool. Libraries that don't know the option refuse it: no harm.
+// setOff implements fi_setopt of false. A library that does not know the option refuses it without harm.
 func setOff(ep *fiEP, option int) {
 	no := C.bool(false)
 	C.fi_setopt(&ep.fid, C.FI_OPT_ENDPOINT, C.int(option), unsafe.Pointer(&no), C.size_t(unsafe.Sizeof(no)))
@@ -193,14 +193,14 @@ func requireP2P(ep *fiEP) int {
 	return int(C.fi_setopt(&ep.fid, C.FI_OPT_ENDPOINT, C.FI_OPT_FI_HMEM_P2P, unsafe.Pointer(&only), C.size_t(unsafe.Sizeof(only))))
 }
 
-// boolOption implements fi_getopt; false where the library doesn't know.
+// boolOption implements fi_getopt; false if the library does not know the option.
 func boolOption(ep *fiEP, option int) bool {
 	var value C.bool
 	n := C.size_t(unsafe.Sizeof(value))
 	return C.fi_getopt(&ep.fid, C.FI_OPT_ENDPOINT, C.int(option), unsafe.Pointer(&value), &n) == 0 && bool(value)
 }
 
-// sizeOption implements fi_getopt; 0 where the library doesn't know.
+// sizeOption implements fi_getopt; 0 if the library does not know the option.
 func sizeOption(ep *fiEP, option int) uint64 {
 	var value C.size_t
 	n := C.size_t(unsafe.Sizeof(value))
@@ -216,10 +216,10 @@ func remove(av *fiAV, at fiAddr) { C.fi_av_remove(av, &at, 1, 0) }
 // closeFid implements fi_close.
 func closeFid(fid *fiFid) int { return int(C.fi_close(fid)) }
 
-// pciOf is nil unless the device is on a PCI bus.
+// pciOf returns nil unless the device is on a PCI bus.
 func pciOf(info *fiInfo) *fiPCI { return C.ofi_pci(info) }
 
-// sourceOf is an entry's own address, in place.
+// sourceOf returns an entry's source address, in place.
 func sourceOf(info *fiInfo) []byte {
 	if info.src_addr == nil {
 		return nil
@@ -227,7 +227,8 @@ func sourceOf(info *fiInfo) []byte {
 	return unsafe.Slice((*byte)(info.src_addr), int(info.src_addrlen))
 }
 
-// putKey gives an entry CXI's key, which fi_domain will show to the device; endpoints inherit it. fi_freeinfo frees it. False without memory.
+// putKey stores CXI's key in an entry. fi_domain passes the key to the device, and endpoints inherit it. fi_freeinfo
+// frees it. False: out of memory.
 func putKey(info *fiInfo, service uint32, vni uint16) bool {
 	key := (*C.ofi_cxi_key)(C.calloc(1, C.sizeof_ofi_cxi_key))
 	if key == nil {
@@ -240,11 +241,11 @@ func putKey(info *fiInfo, service uint32, vni uint16) bool {
 	return true
 }
 
-// text is a Go string; of nil, "". newText is malloc's.
+// text returns a Go string; "" for nil. newText allocates with malloc.
 func text(c *C.char) string    { return C.GoString(c) }
 func newText(s string) *C.char { return C.CString(s) }
 
-// getenv, setenv and unsetenv are the C library's: the host process may have changed its environment behind Go's copy.
+// getenv, setenv and unsetenv use the C environment, because the host process may have changed it since Go copied it.
 func getenv(name string) bool {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))

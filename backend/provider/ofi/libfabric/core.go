@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The C memory that the core posts to and polls, its lock, and what is done in C with it.
+// C memory that the core posts to and polls, its lock, and the C functions that use it.
 
 type (
 	coreRail = C.ofi_rail // begins with a gr_rail
@@ -27,18 +27,18 @@ type (
 	cUint64 = C.uint64_t
 )
 
-// MaxSegments of an operation, whatever the device takes.
+// MaxSegments is the maximum number of segments of an operation, for all devices.
 const MaxSegments = C.GR_MAX_IOV
 
-// newCoreRail is nil without memory. freeCoreRail closes its reserve, and nothing else.
+// newCoreRail returns nil if out of memory. freeCoreRail closes the reserve descriptor, and nothing else.
 func newCoreRail() *coreRail      { return C.ofi_rail_new() }
 func freeCoreRail(rail *coreRail) { C.ofi_rail_free(rail) }
 
-// newCoreEP is nil without memory.
+// newCoreEP returns nil if out of memory.
 func newCoreEP() *coreEP    { return C.ofi_ep_new() }
 func freeCoreEP(ep *coreEP) { C.free(unsafe.Pointer(ep)) }
 
-// share makes ep the endpoint of all peers.
+// share makes ep the shared endpoint of the rail.
 func share(rail *coreRail, ep *fiEP) {
 	rail.shared, rail.any.ep = ep, ep
 	rail.base.shared_ep = unsafe.Pointer(&rail.any)
@@ -46,7 +46,7 @@ func share(rail *coreRail, ep *fiEP) {
 
 // hold runs f with the rail's lock.
 func hold(rail *coreRail, f func()) {
-	runtime.LockOSThread() // whose the lock is
+	runtime.LockOSThread() // the lock belongs to the thread
 	defer runtime.UnlockOSThread()
 	C.gr_rail_lock(&rail.base)
 	defer C.gr_rail_unlock(&rail.base)
@@ -56,21 +56,21 @@ func hold(rail *coreRail, f func()) {
 func pass(rail *coreRail)                { C.ofi_rail_pass(rail) }
 func progress(rail *coreRail, times int) { C.ofi_rail_progress(rail, C.uint(times)) }
 
-// shutFilter and turnAway are accept_filter.c's; under hold.
+// shutFilter and resetQueued are in accept_filter.c; under hold.
 func shutFilter(rail *coreRail, ep *coreEP) { C.ofi_filter_shut(rail, ep) }
-func turnAway(rail *coreRail, fd int)       { C.ofi_filter_turn_away(rail, C.int(fd)) }
+func resetQueued(rail *coreRail, fd int)    { C.ofi_filter_reset_queued(rail, C.int(fd)) }
 
-// What follows is setup.c's, and takes the lock.
+// The following functions are in setup.c and take the lock.
 
-// insert gives libfabric's code.
+// insert returns libfabric's code.
 func insert(rail *coreRail, addr []byte) (at fiAddr, rc int) {
-	var room [MaxAddr]byte // libfabric never reads behind the peer's bytes
+	var room [MaxAddr]byte // libfabric never reads beyond the bytes of the address
 	copy(room[:], addr)
 	rc = int(C.ofi_av_insert(rail, unsafe.Pointer(&room[0]), &at))
 	return at, rc
 }
 
-func point(rail *coreRail, ep *coreEP, at fiAddr) { C.ofi_ep_point(rail, ep, at) }
+func setPeer(rail *coreRail, ep *coreEP, at fiAddr) { C.ofi_ep_set_peer(rail, ep, at) }
 
 func admit(rail *coreRail, ep *coreEP, filter []unix.SockFilter) syscall.Errno {
 	first := (*C.struct_sock_filter)(unsafe.Pointer(unsafe.SliceData(filter)))
@@ -80,9 +80,10 @@ func admit(rail *coreRail, ep *coreEP, filter []unix.SockFilter) syscall.Errno {
 func endFilter(rail *coreRail, ep *coreEP) (unswept bool) { return C.ofi_filter_end(rail, ep) != 0 }
 func unswept(rail *coreRail, ep *coreEP) bool             { return C.ofi_filter_unswept(rail, ep) != 0 }
 func swept(rail *coreRail, ep *coreEP)                    { C.ofi_filter_swept(rail, ep) }
-func turnedAway(rail *coreRail) uint64                    { return uint64(C.ofi_filter_turned_away(rail)) }
+func resetCount(rail *coreRail) uint64                    { return uint64(C.ofi_filter_reset_count(rail)) }
 
-// closeRail gives the first of libfabric's codes; done is false, and nothing has changed, while endpoints or regions are open.
+// closeRail returns the first error code of libfabric. While endpoints or regions are open it changes nothing, and done
+// is false.
 func closeRail(rail *coreRail, endpoints int) (done bool, regions, rc int) {
 	var n C.uint32_t
 	var code C.int
@@ -90,17 +91,17 @@ func closeRail(rail *coreRail, endpoints int) (done bool, regions, rc int) {
 	return done, int(n), int(code)
 }
 
-// Memory is a range to be registered.
+// Memory is a range to register.
 type Memory struct {
 	Addr, Length uint64
-	Key          uint64 // of host memory, where the provider does not choose it
-	GPU          bool   // memory of a device, named by address (DMABuf -1) or as a part of a dmabuf
+	Key          uint64 // of host memory, if the provider does not choose keys
+	GPU          bool   // GPU memory, by address (DMABuf -1) or as a part of a dmabuf
 	Device       int
 	DMABuf       int
 	Offset       uint64
 }
 
-// openMR and closeMR are mr.c's. They take the lock.
+// openMR and closeMR are in mr.c. They take the lock.
 func openMR(rail *coreRail, m Memory) (mr *fiMR, key uint64, desc unsafe.Pointer, rc int) {
 	in := C.ofi_range{addr: C.uint64_t(m.Addr), len: C.uint64_t(m.Length), key: C.uint64_t(m.Key), gpu: flag(m.GPU),
 		device: C.int(m.Device), dmabuf: C.int(m.DMABuf), offset: C.uint64_t(m.Offset)}

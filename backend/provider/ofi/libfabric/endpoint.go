@@ -9,11 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are what an endpoint of libfabric's is asked for before it is enabled.
+// Options are settings of a libfabric endpoint before fi_enable.
 type Options struct {
-	// EFA: no CUDA calls and no detour through shared memory behind our back. Others don't know these: no harm.
+	// EFA: forbid hidden CUDA calls and copies through shared memory. Other providers refuse these options without
+	// harm.
 	NoDetours bool
-	// Memory of GPUs is the device's own to move, or nobody's: a provider that copied it by way of the host's would call CUDA from our thread.
+	// Only the device itself may move GPU memory. A provider that copies through host memory would call CUDA from our
+	// thread.
 	P2P bool
 }
 
@@ -30,7 +32,7 @@ func (r *Rail) openEP(i *Info, how Options) (*fiEP, error) {
 	}
 	if how.P2P {
 		r.noP2P = r.lib.check("FI_OPT_FI_HMEM_P2P", requireP2P(ep))
-		// One that has no such option has no such detour either.
+		// A provider without this option has no copies through host memory.
 		if errors.Is(r.noP2P, syscall.ENOPROTOOPT) || errors.Is(r.noP2P, syscall.ENOSYS) {
 			r.noP2P = nil
 		}
@@ -42,7 +44,7 @@ func (r *Rail) openEP(i *Info, how Options) (*fiEP, error) {
 	return ep, nil
 }
 
-// enable implements fi_ep_bind of address vector and queue, and fi_enable.
+// enable implements fi_ep_bind of address vector and completion queue, and fi_enable.
 func (r *Rail) enable(ep *fiEP) error {
 	if err := r.lib.check("fi_ep_bind (address vector)", bindAV(ep, r.c.av)); err != nil {
 		return err
@@ -53,7 +55,7 @@ func (r *Rail) enable(ep *fiEP) error {
 	return r.lib.check("fi_enable", enableEP(ep))
 }
 
-// Share opens the endpoint of all peers.
+// Share opens the shared endpoint.
 func (r *Rail) Share(how Options) error {
 	ep, err := r.openEP(r.info, how)
 	if err == nil {
@@ -62,16 +64,17 @@ func (r *Rail) Share(how Options) error {
 	return err
 }
 
-// NoP2P is why the provider does not let the device alone move memory of GPUs, where that was asked for; nil: it does.
+// NoP2P returns why the provider does not guarantee that the device itself moves GPU memory, if that was requested;
+// nil: it does.
 func (r *Rail) NoP2P() error { return r.noP2P }
 
-// Endpoint is what the core posts to for one peer: an endpoint of libfabric's, or that of all peers.
+// Endpoint is an endpoint of the core for one peer: an endpoint of libfabric, or the shared endpoint.
 type Endpoint struct {
 	rail *Rail
 	c    *coreEP
 }
 
-// NewEndpoint is one that is neither open nor connected.
+// NewEndpoint returns an endpoint that is neither open nor connected.
 func (r *Rail) NewEndpoint() (*Endpoint, error) {
 	e := &Endpoint{rail: r, c: newCoreEP()}
 	if e.c == nil {
@@ -80,10 +83,10 @@ func (r *Rail) NewEndpoint() (*Endpoint, error) {
 	return e, nil
 }
 
-// Free is for one that is not open.
+// Free frees an endpoint that is not open.
 func (e *Endpoint) Free() { freeCoreEP(e.c) }
 
-// Core is the `ep` of the ops table.
+// Core returns the `ep` of the ops table.
 func (e *Endpoint) Core() unsafe.Pointer { return unsafe.Pointer(e.c) }
 
 // Open implements fi_endpoint and fi_enable. Under Hold.
@@ -92,8 +95,8 @@ func (e *Endpoint) Open(i *Info, how Options) (err error) {
 	return err
 }
 
-// Borrow takes the endpoint of all peers. Under Hold.
-func (e *Endpoint) Borrow() { e.c.ep = e.rail.c.shared }
+// UseShared uses the shared endpoint. Under Hold.
+func (e *Endpoint) UseShared() { e.c.ep = e.rail.c.shared }
 
 // Name implements fi_getname. Under Hold.
 func (e *Endpoint) Name() ([]byte, error) {
@@ -101,36 +104,36 @@ func (e *Endpoint) Name() ([]byte, error) {
 	return addr, e.rail.lib.check("fi_getname", rc)
 }
 
-// Point says where operations go.
-func (e *Endpoint) Point(at Place) { point(e.rail.c, e.c, fiAddr(at)) }
+// SetPeer sets the address that operations go to.
+func (e *Endpoint) SetPeer(at Place) { setPeer(e.rail.c, e.c, fiAddr(at)) }
 
 // Close implements fi_close of an endpoint that was opened. Under Hold.
 func (e *Endpoint) Close() error { return e.rail.lib.check("fi_close", closeFid(&e.c.ep.fid)) }
 
-// ---- its listening socket, where it has one ----
+// ---- the listening socket, if there is one ----
 
-// Filtered says that the listening socket is fd, and has a filter that admits nobody. What the kernel has queued there is reset. Under the Hold
-// that the endpoint was opened in: a poll in between would have accepted anybody.
+// Filtered records the listening socket fd, whose filter admits nobody, and resets the connections that the kernel has
+// queued. It must run under the same Hold as Open: a poll in between would accept any connection.
 func (e *Endpoint) Filtered(fd int) {
 	e.c.listener = cInt(fd)
-	turnAway(e.rail.c, fd)
+	resetQueued(e.rail.c, fd)
 }
 
-// Listener is the descriptor, libfabric's; -1: there is none, or it has no filter.
+// Listener returns libfabric's descriptor of the listening socket; -1: no socket, or no filter.
 func (e *Endpoint) Listener() int { return int(e.c.listener) }
 
-// Admit implements SO_ATTACH_FILTER, if there is a listening socket: who the filter takes may connect, until Shut or the peer's first message. 0, or
-// the errno.
+// Admit implements SO_ATTACH_FILTER if there is a listening socket. The filter's addresses may connect until Shut or
+// the peer's first message. It returns 0 or the errno.
 func (e *Endpoint) Admit(filter []unix.SockFilter) syscall.Errno { return admit(e.rail.c, e.c, filter) }
 
-// Shut admits nobody any more, and tells Unswept.
+// Shut closes the filter and returns Unswept.
 func (e *Endpoint) Shut() (unswept bool) { return endFilter(e.rail.c, e.c) }
 
 // ShutHeld is Shut under Hold.
 func (e *Endpoint) ShutHeld() { shutFilter(e.rail.c, e.c) }
 
-// Unswept says that nobody is admitted any more, and what had been has not been looked at.
+// Unswept reports whether the filter is closed and the admitted connections still need a check.
 func (e *Endpoint) Unswept() bool { return unswept(e.rail.c, e.c) }
 
-// Swept says that it has.
+// Swept records that the admitted connections were checked.
 func (e *Endpoint) Swept() { swept(e.rail.c, e.c) }

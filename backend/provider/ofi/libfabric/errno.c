@@ -1,4 +1,4 @@
-/* libfabric's error codes as errno. In C: completions and refused posts bring them. */
+/* Maps libfabric's error codes to errno. C, because completions and refused posts carry them. */
 #include <errno.h>
 #include <rdma/fi_errno.h>
 

@@ -7,25 +7,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Debian's libfabric needs libinfinipath, whose constructor replaces the handlers of SEGV, BUS, ABRT, INT and TERM
-// (without SA_ONSTACK, which kills a Go or Java program at its next fault) unless IPATH_NO_BACKTRACE is set; libpsm2 and
-// psm3 do alike with HFI_NO_BACKTRACE.
-var quiet = [...]string{"IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"}
+// Environment variables that stop libraries from installing signal handlers. Debian's libfabric needs libinfinipath.
+// Its constructor replaces the handlers of SEGV, BUS, ABRT, INT and TERM without SA_ONSTACK, unless IPATH_NO_BACKTRACE
+// is set. Such a handler kills a Go or Java program at its next fault. libpsm2 and psm3 behave alike with
+// HFI_NO_BACKTRACE.
+var noBacktraceVars = [...]string{"IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"}
 
 const signals = 64
 
-// action is the kernel's record of a signal, restorer included: longer than any.
+// action is the kernel's record of a signal, with the restorer; larger than on any architecture.
 type action [64]byte
 
 // guardMu is held while the environment differs.
 var guardMu sync.Mutex
 
-// guarded keeps the host process as it was while f loads libfabric and what it drags in. The variables are set only
-// meanwhile, and what changed of the signals all the same is put back.
+// guarded runs f, which loads libfabric and its dependencies, and keeps the host process unchanged. The variables are
+// set only during f. Signal actions that still changed are restored.
 func guarded(f func()) {
 	guardMu.Lock()
 	defer guardMu.Unlock()
-	for _, name := range quiet {
+	for _, name := range noBacktraceVars {
 		if !getenv(name) && setenv(name, "1") {
 			defer unsetenv(name)
 		}
@@ -46,7 +47,7 @@ func guarded(f func()) {
 	f()
 }
 
-// sigaction implements rt_sigaction by the raw call: the C library's hides the restorer.
+// sigaction implements rt_sigaction by the raw call, because the C library's function hides the restorer.
 func sigaction(sig int, set, old *action) bool {
 	const sigset = 8
 	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), sigset, 0, 0)

@@ -11,35 +11,35 @@ import (
 	"gorail/backend/provider/ofi/sockets"
 )
 
-// Hints are what is asked of a provider beyond FI_EP_RDM, FI_RMA and FI_MSG.
+// Hints are the requirements for a provider, besides FI_EP_RDM, FI_RMA and FI_MSG.
 type Hints struct {
 	Provider         string
 	Delivery, HMEM   bool   // FI_DELIVERY_COMPLETE, FI_HMEM
-	Class            uint32 // 0: the provider's own choice, as the depths
+	Class            uint32 // 0: the provider's own choice; likewise for the depths
 	TxDepth, RxDepth int
 	ThreadDomain     bool // FI_THREAD_DOMAIN
 }
 
-// Info is a fi_info in Go's terms: a device, and how it can be used.
+// Info is a fi_info in Go: a device and its properties.
 type Info struct {
 	Provider, Fabric, Domain, NIC string
 	Protocol                      uint32
-	BitsPerSecond                 uint64     // link speed, 0 = not told
-	Src                           netip.Addr // of sockets
+	BitsPerSecond                 uint64     // link speed, 0 = unknown
+	Src                           netip.Addr // source address, of sockets only
 	IP                            bool       // addresses are socket addresses
 	PCI                           string     // "0000:3b:00.0" or ""
 	Attr
 
-	list *list // keeps c alive; nil: of no library
+	list *list // keeps c alive; nil: not listed by a library
 	c    *fiInfo
 }
 
-// Attr is what a device does.
+// Attr holds the properties of a device.
 type Attr struct {
 	MaxMsg, MaxWriteOrder           uint64 // bytes: of an operation; of WRITEs that land in the order of posting
 	TxDepth, RxDepth                uint64 // of an endpoint
 	Segments                        uint64 // of an operation
-	KeySize                         uint64 // bytes; 0: not told
+	KeySize                         uint64 // bytes; 0: unknown
 	DeliveryComplete                bool   // FI_DELIVERY_COMPLETE
 	SendAfterWrite, WriteAfterWrite bool   // FI_ORDER_SAW, FI_ORDER_RMA_WAW
 	VirtAddr, ProviderKeys          bool   // FI_MR_VIRT_ADDR, FI_MR_PROV_KEY
@@ -47,7 +47,7 @@ type Attr struct {
 	HMEM                            bool   // FI_HMEM
 }
 
-// list owns one result of fi_getinfo. It lives while an Info of it does.
+// list owns one result of fi_getinfo. It lives as long as any Info of the result.
 type list struct {
 	lib   *Library
 	first *fiInfo
@@ -59,7 +59,8 @@ func newList(l *Library, first *fiInfo) *list {
 	return own
 }
 
-// List implements fi_getinfo: the devices whose provider is exactly that of the hints, in libfabric's order.
+// List implements fi_getinfo. It returns the devices whose provider is exactly the hints' provider, in libfabric's
+// order.
 func (l *Library) List(h Hints) ([]*Info, error) {
 	hints := l.hints(h)
 	if hints == nil {
@@ -73,10 +74,10 @@ func (l *Library) List(h Hints) ([]*Info, error) {
 	own := newList(l, first)
 	var out []*Info
 	for c := first; c != nil; c = c.next {
-		if h.Class != 0 { // no provider takes it over from the hints; domains and endpoints are opened with what is in here
+		if h.Class != 0 { // no provider copies the class from the hints; domains and endpoints use this entry
 			setClass(c, h.Class)
 		}
-		// prov_name as a hint also brings layers over that provider ("net;ofi_rxm"): those are other fabrics.
+		// prov_name as a hint also returns layers over that provider ("net;ofi_rxm"). Those are other fabrics.
 		if i := describe(c); strings.EqualFold(i.Provider, h.Provider) {
 			i.list = own
 			out = append(out, i)
@@ -85,7 +86,7 @@ func (l *Library) List(h Hints) ([]*Info, error) {
 	return out, nil
 }
 
-// hints are for fi_getinfo, and the caller's to free. nil without memory.
+// hints returns the hints for fi_getinfo; the caller frees them. nil: out of memory.
 func (l *Library) hints(h Hints) *fiInfo {
 	c := l.calls.dupinfo(nil)
 	if c == nil {
@@ -107,7 +108,7 @@ func (l *Library) hints(h Hints) *fiInfo {
 	}
 	if h.HMEM {
 		c.caps |= fiHMEM
-		c.domain_attr.mr_mode |= fiMRHMEM // as all memory is: registered
+		c.domain_attr.mr_mode |= fiMRHMEM // GPU memory is registered, like all memory
 	}
 	c.fabric_attr.prov_name = newText(h.Provider) // freed by fi_freeinfo
 	return c
@@ -117,7 +118,7 @@ func setClass(c *fiInfo, class uint32) {
 	c.domain_attr.tclass, c.tx_attr.tclass = cUint32(class), cUint32(class)
 }
 
-// describe copies what is needed to choose.
+// describe copies the fields that device selection needs.
 func describe(c *fiInfo) *Info {
 	i := &Info{
 		Provider: text(c.fabric_attr.prov_name), Fabric: text(c.fabric_attr.name), Domain: text(c.domain_attr.name),
@@ -158,7 +159,7 @@ func attributes(c *fiInfo) Attr {
 	}
 }
 
-// Library is the one that has listed the device; nil: none has.
+// Library returns the library that listed the device; nil: none.
 func (i *Info) Library() *Library {
 	if i.list == nil {
 		return nil
@@ -166,7 +167,7 @@ func (i *Info) Library() *Library {
 	return i.list.lib
 }
 
-// SetKey gives a CXI device the authorization key that it is opened with.
+// SetKey sets the authorization key of a CXI device. Open passes the key to the device.
 func (i *Info) SetKey(service uint32, vni uint16) error {
 	if !putKey(i.c, service, vni) {
 		return i.Library().Errno("", syscall.ENOMEM)
@@ -174,7 +175,7 @@ func (i *Info) SetKey(service uint32, vni uint16) error {
 	return nil
 }
 
-// HasSource says whether endpoints are bound to an address.
+// HasSource reports whether endpoints are bound to an address.
 func (i *Info) HasSource() bool { return i.c.src_addr != nil }
 
 // Copy implements fi_dupinfo.
@@ -190,8 +191,8 @@ func (i *Info) Copy() (*Info, error) {
 	return &own, nil
 }
 
-// SetPort binds the endpoints that are opened from now on to a port.
+// SetPort binds endpoints opened later to a port.
 func (i *Info) SetPort(port uint16) {
-	binary.BigEndian.PutUint16(sourceOf(i.c)[2:], port) // at the same place in both families
+	binary.BigEndian.PutUint16(sourceOf(i.c)[2:], port) // at the same offset in both address families
 	runtime.KeepAlive(i.list)
 }

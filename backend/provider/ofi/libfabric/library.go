@@ -1,9 +1,9 @@
-// Package libfabric is the binding of libfabric, which is loaded at run time and never linked: one binary works with 1.9 up to 2.x, and says what
-// is missing where there is none.
+// Package libfabric is the binding of libfabric. The library is loaded at run time, never linked: one binary works with
+// 1.9 up to 2.x, and reports what is missing without a library.
 //
-// A Library lists devices as Infos; a Rail is one that is opened: what the core posts to and polls. Nothing is decided here. calls.go has
-// libfabric's calls for set-up, one each. Posting, polling and registering are small C files (ofi.h), reached through core.go: the core calls
-// them for each operation, with the rail's lock held.
+// A Library lists devices as Infos. A Rail is an opened device, which the core posts to and polls. This package decides
+// nothing. calls.go has libfabric's set-up calls, one function each. Posting, polling and registration are small C
+// files (ofi.h), reached through core.go. The core calls them for each operation with the rail's lock held.
 package libfabric
 
 import (
@@ -16,7 +16,7 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// Default is the soname that dlopen looks for when no path is given.
+// Default is the soname for dlopen if no path is given.
 const Default = "libfabric.so.1"
 
 // Library is a loaded libfabric. Its methods are safe for concurrent use.
@@ -24,14 +24,14 @@ type Library struct {
 	path      string
 	calls     calls
 	version   Version // fi_version
-	api       Version // what we ask for: the library's, or the newest that we know
+	api       Version // the API version that we request: the library's, capped at apiMax
 	providers []string
 }
 
 var libraries clib.Cache[*Library]
 
-// Load loads libfabric once for each path. Implements dlopen, dlvsym and the first fi_getinfo; signal handlers and environment of
-// the process are the same afterwards (guard.go). The error wraps provider.ErrNoLibrary.
+// Load loads libfabric once for each path. Implements dlopen, dlvsym and the first fi_getinfo. Afterwards signal
+// handlers and environment of the process are unchanged (guard.go). The error wraps provider.ErrNoLibrary.
 func Load(path string) (*Library, error) {
 	l, err := libraries.Get(path, func(path string) (l *Library, err error) {
 		guarded(func() { l, err = load(path) })
@@ -56,14 +56,15 @@ func load(path string) (*Library, error) {
 	l := &Library{path: path, calls: c, version: c.version()}
 	if l.version < apiMin {
 		c.free()
-		return nil, fmt.Errorf("it is libfabric %s and %s is the oldest usable", l.version, apiMin)
+		return nil, fmt.Errorf("version %s is too old; the oldest usable libfabric is %s", l.version, apiMin)
 	}
 	l.api = min(l.version, apiMax)
 	l.providers = l.start()
 	return l, nil
 }
 
-// start makes libfabric start (and load) all of its providers (60-120 ms) by the cheapest call that does. Their names come back.
+// start makes libfabric initialize and load all of its providers (60-120 ms) by the cheapest call that does so. It
+// returns their names.
 func (l *Library) start() (names []string) {
 	list, err := l.getinfo(fiProvAttrOnly, nil)
 	if err != nil {
@@ -78,7 +79,7 @@ func (l *Library) start() (names []string) {
 	return names
 }
 
-// getinfo implements fi_getinfo. The list is the caller's, for freeinfo.
+// getinfo implements fi_getinfo. The caller frees the list with freeinfo.
 func (l *Library) getinfo(flags uint64, hints *fiInfo) (*fiInfo, error) {
 	list, rc := l.calls.getinfo(l.api, flags, hints)
 	if rc != 0 {
@@ -87,23 +88,23 @@ func (l *Library) getinfo(flags uint64, hints *fiInfo) (*fiInfo, error) {
 	return list, nil
 }
 
-// Version is the library's own.
+// Version returns the library's own version.
 func (l *Library) Version() Version { return l.version }
 
-// API is the version that it is asked for.
+// API returns the API version that we request.
 func (l *Library) API() Version { return l.api }
 
-// Describe says which library it is, and what is in it.
+// Describe returns version, path and providers of the library.
 func (l *Library) Describe() string {
 	return fmt.Sprintf("libfabric %s (%s; providers: %s)", l.version, l.path, strings.Join(l.providers, " "))
 }
 
-// Errno is the error of a call, in libfabric's words: a *clib.CallError.
+// Errno returns the error of a call with libfabric's text: a *clib.CallError.
 func (l *Library) Errno(call string, e syscall.Errno) error {
 	return &clib.CallError{Call: call, Errno: e, Text: l.calls.strerror(int(e))}
 }
 
-// check is nil unless the call returned a negative code.
+// check returns nil unless the call returned a negative code.
 func (l *Library) check(call string, rc int) error {
 	if rc >= 0 {
 		return nil

@@ -1,6 +1,5 @@
-/* Memory registration. In C, because the core registers its message buffers through the ops table with the rail's lock held, and
- * so that a registration takes one call from Go, lock included.
- */
+/* Memory registration. C, because the core registers its message buffers through the ops table with the rail's lock
+ * held. It also lets Go register with one call, lock included. */
 #include <errno.h>
 #include <rdma/fi_errno.h>
 #include <string.h>
@@ -8,8 +7,8 @@
 
 #include "ofi.h"
 
-/* Registers one range; the caller holds the lock. Implements fi_mr_regattr, and fi_mr_bind and fi_mr_enable where regions
- * belong to an endpoint (the key is valid only after that). */
+/* Registers one range; the caller holds the lock. Implements fi_mr_regattr. If regions belong to an endpoint, also
+ * implements fi_mr_bind and fi_mr_enable; only then is the key valid. */
 static int reg_attr(ofi_rail *rail, union ofi_mr_attr *attr, uint64_t flags, struct fid_mr **out)
 {
     struct fid_mr *mr = NULL;
@@ -48,13 +47,14 @@ static int reg(ofi_rail *rail, const ofi_range *r, uint64_t access, uint64_t key
     return reg_attr(rail, &attr, dmabuf ? OFI_MR_DMABUF : 0, out);
 }
 
-/* A key that nobody can guess, of as many bits as the fabric takes; 0 where the provider chooses. Libraries say "none" by 0 and by all ones. */
+/* Draws a random key that cannot be guessed, of the fabric's key size; 0 if the provider chooses keys. 0 and all ones
+ * are skipped: libraries use them for "none". */
 static int draw_key(const ofi_rail *rail, uint64_t *key)
 {
     uint64_t mask = rail->key_size >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * rail->key_size)) - 1;
     *key = 0;
     while (!rail->prov_key && (*key == 0 || *key == mask)) {
-        ssize_t n = getrandom(key, sizeof(*key), 0); /* so few bytes are not interrupted */
+        ssize_t n = getrandom(key, sizeof(*key), 0); /* a read of so few bytes is not interrupted */
         if (n != (ssize_t)sizeof(*key))
             return n < 0 ? -errno : -FI_EIO;
         *key &= mask;
@@ -64,7 +64,7 @@ static int draw_key(const ofi_rail *rail, uint64_t *key)
 
 static int reg_drawn(ofi_rail *rail, const ofi_range *r, uint64_t access, struct fid_mr **out)
 {
-    enum { TRIES = 64 }; /* each key may be another's */
+    enum { TRIES = 64 }; /* each drawn key may be in use */
     uint64_t key;
     int rc = -FI_ENOKEY;
     for (int tries = 0; tries < TRIES && rc == -FI_ENOKEY; tries++)
@@ -102,7 +102,7 @@ int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr)
     return ofi_errno(rc);
 }
 
-/* The core's message buffers, never reached by peers. Only where the fabric wants descriptors is there anything to do. */
+/* Registers the core's message buffers, which peers never access. Does nothing unless the fabric needs descriptors. */
 int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     ofi_rail *rail = (ofi_rail *)base;

@@ -13,8 +13,8 @@ type MR struct {
 	Desc unsafe.Pointer
 }
 
-// Register implements fi_mr_regattr, and fi_mr_bind and fi_mr_enable where regions belong to the endpoint. Takes the lock. The errno is 0
-// where it has worked.
+// Register implements fi_mr_regattr. If regions belong to an endpoint, it also implements fi_mr_bind and fi_mr_enable.
+// It takes the lock. The errno is 0 on success.
 func (r *Rail) Register(m Memory) (MR, syscall.Errno) {
 	c, key, desc, rc := openMR(r.c, m)
 	return MR{rail: r, c: c, Key: key, Desc: desc}, syscall.Errno(-rc)

@@ -1,9 +1,8 @@
-/* What the Go files of this package and its C files share.
+/* Declarations shared by the Go files and the C files of this package.
  *
- * Set-up is Go. C is what the core calls (ops.c, and mr.c and accept_filter.c behind it) and libfabric's calls one by one: without the lock (calls.c),
- * or each with it (setup.c).
- * libfabric is never linked: six symbols come from dlvsym, all else from the ops tables in its objects.
- */
+ * Set-up is Go. C has the functions that the core calls (ops.c, with mr.c and accept_filter.c), and single calls of
+ * libfabric: without the lock (calls.c) or with it (setup.c). libfabric is never linked: six symbols come from dlvsym,
+ * all others from the ops tables in its objects. */
 #ifndef GORAIL_OFI_H
 #define GORAIL_OFI_H
 
@@ -17,7 +16,7 @@
 #include "abi.h"
 #include "gr_provider.h"
 
-/* ---- calls.c: thin calls, without locks ---- */
+/* ---- calls.c: thin wrappers, without locks ---- */
 
 /* The symbols of a loaded libfabric. */
 typedef struct ofi_lib {
@@ -42,83 +41,85 @@ int ofi_cq_getwait(struct fid_cq *cq, int *fd);
 /* NULL unless the device is on a PCI bus. */
 const struct fi_pci_attr *ofi_pci(const struct fi_info *info);
 
-/* ---- what posting and polling use; base.mu guards it ---- */
+/* ---- data of posting and polling, guarded by base.mu ---- */
 
 /* The `ep` of the ops table: one peer. */
 typedef struct ofi_ep {
     struct fid_ep *ep;
-    fi_addr_t peer;             /* where operations go; FI_ADDR_NOTAVAIL until connected */
-    struct ofi_ep *next, *prev; /* rail->filters, while open */
-    int listener;     /* the descriptor, libfabric's; -1: none, or it has no filter */
-    uint8_t open;     /* the listener admits the peer */
-    uint8_t unswept;  /* it does no more, and what it had admitted has not been looked at */
+    fi_addr_t peer;             /* address of operations; FI_ADDR_NOTAVAIL until connected */
+    struct ofi_ep *next, *prev; /* list rail->filters, while open */
+    int listener;     /* libfabric's descriptor; -1: no listener, or no filter */
+    uint8_t open;     /* the filter admits the peer */
+    uint8_t unswept;  /* the filter is closed, and the connections admitted before need a check */
 } ofi_ep;
 
-/* An opened device. base comes first: gr_rail * and ofi_rail * are the same address. */
+/* An opened device. base is the first member: gr_rail * and ofi_rail * are the same address. */
 typedef struct ofi_rail {
     gr_rail base;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
     struct fid_av *av;
     struct fid_cq *cq;
-    struct fid_ep *shared; /* the endpoint of all peers, or NULL */
-    ofi_ep any;            /* that one as an endpoint without a peer, for receives */
-    uint64_t done_flags;   /* of operations whose completion says that the data is in place */
-    uint64_t signal_tag;   /* how the queue's own signal shows in wait_fd (no_trywait) */
+    struct fid_ep *shared; /* the shared endpoint, or NULL */
+    ofi_ep any;            /* the shared endpoint as an endpoint without a peer, for receives */
+    uint64_t done_flags;   /* flags of operations whose completion must prove placement */
+    uint64_t signal_tag;   /* tag of the queue's own signal in wait_fd (no_trywait) */
     uint8_t no_trywait;    /* fi_trywait never lets the caller block */
     uint8_t local_desc, prov_key, endpoint_mr; /* FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_ENDPOINT */
     uint64_t key_size;     /* bytes */
     uint32_t open_mrs;
-    ofi_ep *filters;         /* endpoints that admit their peer; see accept_filter.c */
+    ofi_ep *filters;         /* endpoints whose filter admits the peer; see accept_filter.c */
     int reserve;           /* a descriptor for when the process has no more; -1: none */
-    uint64_t turned_away;  /* connections reset for want of descriptors */
+    uint64_t resets;       /* connections reset because no descriptor was free */
 } ofi_rail;
 
 extern const gr_rail_ops ofi_ops;
 
-/* NULL without memory. The second closes the reserve, and nothing else. */
+/* NULL: out of memory. The second function closes the reserve descriptor, and nothing else. */
 ofi_rail *ofi_rail_new(void);
 void ofi_rail_free(ofi_rail *rail);
 ofi_ep *ofi_ep_new(void);
-/* Returns when no poll is under way that had begun before the call. Takes the lock. */
+/* Waits until every poll that began before the call is over. Takes the lock. */
 void ofi_rail_pass(ofi_rail *rail);
-/* Implements fi_cq_read of nothing, `times` times: libfabric looks at its sockets. The caller holds the lock. */
+/* Implements fi_cq_read with room for 0 entries, `times` times: libfabric processes its sockets. The caller holds the
+ * lock. */
 void ofi_rail_progress(ofi_rail *rail, unsigned times);
 
 /* ---- accept_filter.c; the caller holds the lock ---- */
 
-/* The listener of an endpoint admits whom the filter admits. -errno. */
+/* Sets the filter of the endpoint's listener. -errno. */
 int ofi_filter_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
-/* Nobody is admitted any more: the peer's first message is in, or it does not come. */
+/* Closes the filter: the peer's first message has arrived, or the peer will not connect. */
 void ofi_filter_shut(ofi_rail *rail, ofi_ep *ep);
-/* Resets what waits to be accepted; how many. */
-int ofi_filter_turn_away(ofi_rail *rail, int listener);
-/* When libfabric has something to do that it may not be able to: resets connections for which there is no descriptor. */
-void ofi_filter_relieve(ofi_rail *rail);
+/* Resets connections that wait for accept. Returns their number. */
+int ofi_filter_reset_queued(ofi_rail *rail, int listener);
+/* For a libfabric that reports work it may be unable to do: resets connections if no descriptor is free. */
+void ofi_filter_on_emfile(ofi_rail *rail);
 
-/* ---- setup.c; each takes the lock ---- */
+/* ---- setup.c; each function takes the lock ---- */
 
-/* Implements fi_av_insert of one address, in a buffer of 256 bytes. libfabric's code. */
+/* Implements fi_av_insert of one address, in a buffer of 256 bytes. Returns libfabric's code. */
 int ofi_av_insert(ofi_rail *rail, const void *addr, fi_addr_t *at);
-/* Says where operations go. */
-void ofi_ep_point(ofi_rail *rail, ofi_ep *ep, fi_addr_t at);
-/* ofi_filter_open, if the endpoint has a listener. */
+/* Sets the address of operations. */
+void ofi_ep_set_peer(ofi_rail *rail, ofi_ep *ep, fi_addr_t at);
+/* Calls ofi_filter_open if the endpoint has a listener. */
 int ofi_filter_admit(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsigned short len);
-/* ofi_filter_shut; whether what had been admitted is to be looked at. */
+/* Calls ofi_filter_shut. Returns whether admitted connections need a check. */
 int ofi_filter_end(ofi_rail *rail, ofi_ep *ep);
 int ofi_filter_unswept(ofi_rail *rail, const ofi_ep *ep);
 void ofi_filter_swept(ofi_rail *rail, ofi_ep *ep);
-uint64_t ofi_filter_turned_away(ofi_rail *rail);
-/* Implements fi_close of all objects in the reverse order of opening: a queue closes only when nothing is bound to it. The first error is in
- * *rc. 0, and nothing was done, while endpoints are open, or regions: how many. */
+uint64_t ofi_filter_reset_count(ofi_rail *rail);
+/* Implements fi_close of all objects in the reverse order of opening: a queue closes only when nothing is bound to it.
+ * *rc is the first error. Returns 0 and does nothing while endpoints or regions are open; *regions is the number of
+ * open regions. */
 int ofi_rail_close(ofi_rail *rail, uint32_t endpoints, uint32_t *regions, int *rc);
 
 /* ---- mr.c ---- */
 
-/* A range to be registered. Memory of a GPU is named by address (dmabuf -1), or by a dmabuf in which the range begins at offset. */
+/* A range to register. GPU memory is named by address (dmabuf -1), or by a dmabuf in which the range begins at offset. */
 typedef struct ofi_range {
     uint64_t addr, len;
-    uint64_t key;    /* of host memory, where the provider does not choose it; of GPUs it is random */
+    uint64_t key;    /* of host memory, if the provider does not choose keys; keys of GPU memory are random */
     uint8_t gpu;     /* memory of GPU `device` */
     int device, dmabuf;
     uint64_t offset;
@@ -128,11 +129,11 @@ typedef struct ofi_range {
 int ofi_mr_open(ofi_rail *rail, const ofi_range *range, struct fid_mr **out, uint64_t *key, void **desc);
 int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr);
 
-/* For the ops table: memory of the core's own; the caller holds the lock. */
+/* For the ops table: memory of the core; the caller holds the lock. */
 int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc);
 void ofi_own_unreg(gr_rail *base, void *mr);
 
-/* A negative errno from what libfabric returned: its own codes (256 and up) become the nearest errno. */
+/* Maps a return value of libfabric to a negative errno. libfabric's own codes (256 and up) become the nearest errno. */
 int ofi_errno(long rc);
 
 #endif

@@ -1,6 +1,5 @@
-/* Posting and polling: the ops table, and the memory that it works on. In C, as the core calls it for each operation and each poll,
- * with the rail's lock held.
- */
+/* Posting and polling: the ops table and its data. C, because the core calls it for each operation and each poll with
+ * the rail's lock held. */
 #include <poll.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
@@ -11,7 +10,8 @@
 
 #include "ofi.h"
 
-/* Implements fi_writemsg (FI_DELIVERY_COMPLETE where offered, unless it is weak) and fi_readmsg. */
+/* Implements fi_writemsg and fi_readmsg. WRITEs have FI_DELIVERY_COMPLETE if the provider offers it, unless they are
+ * unsignaled. */
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     ofi_rail *rail = (ofi_rail *)base;
@@ -47,7 +47,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     struct iovec iov = { .iov_base = buf, .iov_len = len };
     union ofi_msg msg;
 
-    (void)wake; /* libfabric has no message that wakes nobody */
+    (void)wake; /* in libfabric every message wakes the receiver */
     if (ep->peer == FI_ADDR_NOTAVAIL)
         return -FI_ENOTCONN;
     msg.v = (struct fi_msg){ .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = ep->peer, .context = ctx };
@@ -62,7 +62,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     return ofi_errno(fi_recv(ep->ep, buf, len, desc, FI_ADDR_UNSPEC, ctx));
 }
 
-/* Takes the failed completion at the head of the queue. Only op_context, err and prov_errno are dependable in it. */
+/* Takes the failed completion at the head of the queue. Only its op_context, err and prov_errno are reliable. */
 static int poll_error(ofi_rail *rail, gr_comp *out)
 {
     union ofi_cq_err e;
@@ -107,9 +107,9 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
     return n;
 }
 
-/* net 1.17 reads one message at a time from a socket and leaves the rest for the next poll, and no edge comes for what
- * was there before. Its wait descriptor is an epoll of two: the queue's signal, which is never reset and says nothing,
- * and the sockets, which do. */
+/* net 1.17 reads one message at a time from a socket and leaves the rest for the next poll. The rest causes no new
+ * edge. The wait descriptor is an epoll of two: the queue's signal, which is never reset and says nothing, and the
+ * sockets, which are reliable. */
 static int sockets_ready(ofi_rail *rail)
 {
     struct epoll_event ev[4];
@@ -120,9 +120,10 @@ static int sockets_ready(ofi_rail *rail)
     return 0;
 }
 
-/* Implements fi_trywait, or does its work where it can't. What comes in between this and the wait is an edge that epoll
- * has kept. libfabric counts on levels: tcp of 2.x, too, leaves in a socket what one poll does not take, lets the caller
- * wait all the same, and the descriptor stays readable without another edge. */
+/* Implements fi_trywait, or replaces it if it does not work. epoll keeps an event that arrives between this call and
+ * the wait. libfabric relies on level triggering. tcp of 2.x also leaves data in a socket after one poll, and
+ * fi_trywait still lets the caller wait. The descriptor then stays readable without another edge, so its level is
+ * checked here. */
 static int arm(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
@@ -132,17 +133,18 @@ static int arm(gr_rail *base)
         return 0;
     int again = rail->no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
     if (again && rail->filters)
-        ofi_filter_relieve(rail);
+        ofi_filter_on_emfile(rail);
     return again;
 }
 
-/* The peer has come: nobody else is let in. */
+/* The peer has connected: the filter closes. */
 static void heard(gr_rail *base, void *opaque)
 {
     ofi_filter_shut((ofi_rail *)base, opaque);
 }
 
-/* Implements fi_close of the shared endpoint. Regions that are bound to it must go first, all others after it. */
+/* Implements fi_close of the shared endpoint. If regions are bound to the endpoint they must close first, else they
+ * close after it. */
 static void shut(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
@@ -203,5 +205,5 @@ void ofi_rail_progress(ofi_rail *rail, unsigned times)
 {
     struct fi_cq_msg_entry none;
     for (; times > 0; times--)
-        (void)fi_cq_read(rail->cq, &none, 0); /* takes no completion */
+        (void)fi_cq_read(rail->cq, &none, 0); /* with room for 0 entries no completion is taken */
 }

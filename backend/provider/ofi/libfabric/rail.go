@@ -9,17 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rail is an opened device: libfabric's objects, and what the core posts to and polls. The C rail's lock guards them. What is done under Hold
-// needs it; all else takes it in C, for its own time, once the core may have the rail.
+// Rail is an opened device: libfabric's objects, and the C rail that the core posts to and polls. The C rail's lock
+// guards both. Methods marked "under Hold" need that lock. Once the core may use the rail, all other methods take the
+// lock in C themselves.
 type Rail struct {
 	lib  *Library
-	info *Info // keeps the fi_info that the objects were made of
+	info *Info // keeps the fi_info of the objects alive
 	c    *coreRail
 
 	noP2P error
 }
 
-// NewRail is a rail without objects.
+// NewRail returns a rail without objects.
 func NewRail(i *Info) (*Rail, error) {
 	r := &Rail{lib: i.Library(), info: i, c: newCoreRail()}
 	if r.c == nil {
@@ -28,23 +29,23 @@ func NewRail(i *Info) (*Rail, error) {
 	return r, nil
 }
 
-// Free gives back what is not libfabric's objects.
+// Free frees everything except libfabric's objects.
 func (r *Rail) Free() { freeCoreRail(r.c) }
 
-// Core is the gr_rail.
+// Core returns the gr_rail.
 func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
 
-// Library is what the rail was opened with.
+// Library returns the library that opened the rail.
 func (r *Rail) Library() *Library { return r.lib }
 
-// Reserve keeps a descriptor for when the process has no more.
+// Reserve opens a spare descriptor for when the process has no more.
 func (r *Rail) Reserve() {
 	if fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
 		r.c.reserve = cInt(fd)
 	}
 }
 
-// OpenDomain implements fi_fabric, fi_domain and fi_av_open. What was opened stays when one fails.
+// OpenDomain implements fi_fabric, fi_domain and fi_av_open. After a failure, opened objects stay open.
 func (r *Rail) OpenDomain() error {
 	var rc int
 	if r.c.fabric, rc = r.lib.calls.fabric(r.info.c); rc < 0 {
@@ -57,7 +58,7 @@ func (r *Rail) OpenDomain() error {
 	return r.lib.check("fi_av_open", rc)
 }
 
-// OpenCQ implements fi_cq_open; with wait, the queue has a descriptor to wait for.
+// OpenCQ implements fi_cq_open. With wait, the queue has a descriptor to wait on.
 func (r *Rail) OpenCQ(size uint32, wait bool) error {
 	object := fiWait(fiWaitNone)
 	if wait {
@@ -74,14 +75,15 @@ func (r *Rail) OpenCQ(size uint32, wait bool) error {
 	return nil
 }
 
-// NoTrywait is for a queue whose fi_trywait never lets the caller block. Its signal is raised to see how that shows in the wait descriptor. Where
-// it doesn't, the rail is polled by timer.
+// NoTrywait prepares a queue whose fi_trywait never lets the caller block. It raises the queue's signal to learn the
+// signal's tag in the wait descriptor. If the tag does not show, the rail has no wait descriptor and is polled by
+// timer.
 func (r *Rail) NoTrywait() {
 	r.c.no_trywait = 1
 	var events [4]unix.EpollEvent
 	if fd := int(r.c.base.wait_fd); fd >= 0 && raise(r.c.cq) {
 		if n, err := unix.EpollWait(fd, events[:], 0); err == nil && n == 1 {
-			tag := (*[8]byte)(unsafe.Pointer(&events[0].Fd)) // epoll_data, of which x/sys makes two
+			tag := (*[8]byte)(unsafe.Pointer(&events[0].Fd)) // epoll_data, which x/sys splits into two fields
 			r.c.signal_tag = cUint64(binary.NativeEndian.Uint64(tag[:]))
 			return
 		}
@@ -89,15 +91,15 @@ func (r *Rail) NoTrywait() {
 	r.c.base.wait_fd = -1
 }
 
-// Facts are what the core and the C files may rely on.
+// Facts are the properties that the core and the C files rely on.
 type Facts struct {
 	DeliveryComplete bool // a completion proves placement at the target
-	Ordered          bool // the receive of a SEND proves the WRITEs before it on the same endpoint
-	Chained          bool // the completion of a WRITE proves the unsignaled ones before it
+	Ordered          bool // the receive of a SEND proves earlier WRITEs of the same endpoint
+	Chained          bool // the completion of a WRITE proves earlier unsignaled WRITEs
 	ProviderKeys     bool
 	LocalDesc        bool // local buffers need registration descriptors
 	EndpointMR       bool // regions are bound to endpoints
-	Private          bool // each peer has an endpoint
+	Private          bool // each peer has its own endpoint
 	KeySize          int
 	Segments         int
 	TxDepth, RxDepth int
@@ -105,7 +107,7 @@ type Facts struct {
 	MaxSend          uint32
 }
 
-// SetFacts is for a rail that is being opened.
+// SetFacts sets the properties of a rail that is being opened.
 func (r *Rail) SetFacts(f Facts) {
 	c := r.c
 	c.done_flags = fiCompletion
@@ -121,21 +123,22 @@ func (r *Rail) SetFacts(f Facts) {
 	c.base.is.private_ep, c.base.is.ordered, c.base.is.chained = flag(f.Private), flag(f.Ordered), flag(f.Chained)
 }
 
-// Hold runs f with the rail's lock: nobody posts or polls meanwhile, and libfabric opens and closes no descriptor of the rail's. The core waits
-// for f: f is short, and waits for no other goroutine. It is for what looks at libfabric's sockets and must be over when the next poll begins.
+// Hold runs f with the rail's lock. During f nothing posts or polls, and libfabric opens and closes no descriptor of
+// the rail. The core waits for f, so f must be short and must not wait for another goroutine. Hold is for work on
+// libfabric's sockets that must finish before the next poll.
 func (r *Rail) Hold(f func()) { hold(r.c, f) }
 
-// Pass returns when no poll is under way that had begun before.
+// Pass waits until every poll that began before the call is over.
 func (r *Rail) Pass() { pass(r.c) }
 
-// Progress lets libfabric look at its sockets, `times` times. Under Hold.
+// Progress makes libfabric process its sockets, `times` times. Under Hold.
 func (r *Rail) Progress(times int) { progress(r.c, times) }
 
-// TurnedAway is how many connections were reset for want of descriptors.
-func (r *Rail) TurnedAway() uint64 { return turnedAway(r.c) }
+// ResetCount returns how many connections were reset because no descriptor was free.
+func (r *Rail) ResetCount() uint64 { return resetCount(r.c) }
 
-// Close closes libfabric's objects, and gives the first error. With endpoints or regions open it fails with EBUSY and changes nothing: done is
-// false.
+// Close closes libfabric's objects and returns the first error. While endpoints or regions are open, it fails with
+// EBUSY, changes nothing, and done is false.
 func (r *Rail) Close(endpoints int) (done bool, err error) {
 	done, regions, rc := closeRail(r.c, endpoints)
 	if !done {
@@ -144,12 +147,12 @@ func (r *Rail) Close(endpoints int) (done bool, err error) {
 	return true, r.lib.check("fi_close", rc)
 }
 
-// ---- the endpoint of all peers ----
+// ---- the shared endpoint ----
 
-// Shared says that one endpoint serves all peers.
+// Shared reports whether one endpoint serves all peers.
 func (r *Rail) Shared() bool { return r.c.shared != nil }
 
-// Size implements fi_getopt of the endpoint of all peers; 0 where there is none, or the library doesn't know.
+// Size implements fi_getopt of the shared endpoint; 0 if there is none, or if the library does not know the option.
 func (r *Rail) Size(option int) uint64 {
 	if r.c.shared == nil {
 		return 0
@@ -157,12 +160,12 @@ func (r *Rail) Size(option int) uint64 {
 	return sizeOption(r.c.shared, option)
 }
 
-// Bool likewise.
+// Bool implements fi_getopt of the shared endpoint; false as for Size.
 func (r *Rail) Bool(option int) bool { return r.c.shared != nil && boolOption(r.c.shared, option) }
 
 // ---- addresses ----
 
-// Place is a peer's in the address vector.
+// Place is a peer's index in the address vector.
 type Place fiAddr
 
 // Insert implements fi_av_insert.

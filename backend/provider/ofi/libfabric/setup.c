@@ -1,6 +1,5 @@
-/* Calls of set-up that Go makes while the core may post and poll. Each takes the rail's lock for its own time, so that nobody waits for Go
- * meanwhile: a goroutine that comes back from C may have to wait for its turn.
- */
+/* Set-up calls that Go makes while the core may post and poll. Each holds the rail's lock only within C. A goroutine
+ * that returns from C may have to wait for its turn, and pollers must not wait for that. */
 #include <errno.h>
 #include <rdma/fi_errno.h>
 
@@ -17,7 +16,7 @@ int ofi_av_insert(ofi_rail *rail, const void *addr, fi_addr_t *at)
     return rc == 1 && *at != FI_ADDR_NOTAVAIL ? 0 : -FI_EADDRNOTAVAIL;
 }
 
-void ofi_ep_point(ofi_rail *rail, ofi_ep *ep, fi_addr_t at)
+void ofi_ep_set_peer(ofi_rail *rail, ofi_ep *ep, fi_addr_t at)
 {
     gr_rail_lock(&rail->base);
     ep->peer = at;
@@ -58,10 +57,10 @@ void ofi_filter_swept(ofi_rail *rail, ofi_ep *ep)
     gr_rail_unlock(&rail->base);
 }
 
-uint64_t ofi_filter_turned_away(ofi_rail *rail)
+uint64_t ofi_filter_reset_count(ofi_rail *rail)
 {
     gr_rail_lock(&rail->base);
-    uint64_t n = rail->turned_away;
+    uint64_t n = rail->resets;
     gr_rail_unlock(&rail->base);
     return n;
 }

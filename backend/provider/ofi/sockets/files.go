@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files is the folder of the process's descriptors, kept open: there may be no descriptor left to open it with. One goroutine at a time.
+// Files is the process's descriptor directory. It stays open, because later no descriptor may be left to open it. Not
+// safe for concurrent use.
 type Files struct{ dir int }
 
-// NoFiles lists nothing: a folder that is not open.
+// NoFiles is a directory that is not open: it lists nothing.
 var NoFiles = Files{-1}
 
 // OpenFiles implements open of /proc/self/fd. The error is an errno.
@@ -21,7 +22,7 @@ func OpenFiles() (Files, error) {
 	return Files{dir}, nil
 }
 
-// Each calls visit with every descriptor, until visit is false.
+// Each calls visit with every descriptor until visit returns false.
 func (f Files) Each(visit func(fd int) bool) error {
 	if _, err := unix.Seek(f.dir, 0, unix.SEEK_SET); err != nil {
 		return err
@@ -42,7 +43,7 @@ func (f Files) Each(visit func(fd int) bool) error {
 	}
 }
 
-// LowestFree is the descriptor that the process gets next, or -1.
+// LowestFree returns the descriptor that the process gets next, or -1.
 func (f Files) LowestFree() int {
 	fd, err := unix.FcntlInt(uintptr(f.dir), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -52,14 +53,14 @@ func (f Files) LowestFree() int {
 	return fd
 }
 
-// Close closes the folder.
+// Close closes the directory.
 func (f Files) Close() {
 	if f.dir >= 0 {
 		unix.Close(f.dir)
 	}
 }
 
-// Exhausted says whether the process has used up its descriptors.
+// Exhausted reports whether the process has used all its descriptors.
 func Exhausted() bool {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The folder that is kept open lists what was opened since, and knows which descriptor is next.
+// The open directory lists descriptors opened later, and reports the next free descriptor.
 func TestFiles(t *testing.T) {
 	files, err := OpenFiles()
 	require.NoError(t, err)

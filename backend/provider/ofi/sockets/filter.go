@@ -7,22 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostNets are the networks that one filter admits: what it has no room for is left out.
+// mostNets is the maximum number of networks in one filter. Further networks are left out.
 const mostNets = 32
 
-// Filter has a listening socket take connections that the program takes. Implements SO_ATTACH_FILTER.
+// Filter attaches the program to a listening socket. Implements SO_ATTACH_FILTER.
 func Filter(fd int, p Program) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]})
 }
 
-// Program is classic BPF that looks at a packet from its IP header on.
+// Program is classic BPF. It reads a packet from the IP header on.
 type Program []unix.SockFilter
 
 func (p *Program) emit(code uint16, yes, no uint8, k uint32) {
 	*p = append(*p, unix.SockFilter{Code: code, Jt: yes, Jf: no, K: k})
 }
 
-// Classic BPF's words: loads, a shift, a mask, jumps and the verdict.
+// Instructions of classic BPF: loads, a shift, a mask, jumps and the verdict.
 const (
 	loadByte = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
 	loadWord = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -37,7 +37,8 @@ const (
 	take     = 1<<32 - 1
 )
 
-// Admitting takes packets from these networks alone; of none: from nowhere. Invalid ones are left out.
+// Admitting returns a program that admits packets only from these networks. Without networks it admits nothing. Invalid
+// networks are left out.
 func Admitting(from ...netip.Prefix) Program {
 	const v4Source, v6Source = 12, 8
 	var v4, v6 []netip.Prefix
@@ -56,7 +57,7 @@ func Admitting(from ...netip.Prefix) Program {
 		p.emit(shift, 0, 0, 4)
 		p.emit(equal, 1, 0, 4)
 		skip := len(p)
-		p.emit(jump, 0, 0, 0) // to the networks of IPv6
+		p.emit(jump, 0, 0, 0) // to the IPv6 networks
 		for _, n := range v4 {
 			p.takeNet(n, v4Source)
 		}
@@ -70,7 +71,7 @@ func Admitting(from ...netip.Prefix) Program {
 	return p
 }
 
-// takeNet takes a source address whose words from offset on, masked, are the network's.
+// takeNet admits a source address whose masked words from offset on equal the network's.
 func (p *Program) takeNet(n netip.Prefix, offset uint32) {
 	addr := n.Masked().Addr().AsSlice()
 	words := len(addr) / 4
@@ -83,7 +84,7 @@ func (p *Program) takeNet(n netip.Prefix, offset uint32) {
 	p.emit(verdict, 0, 0, take)
 }
 
-// Single is the network of one address, in the form that packets have it.
+// Single returns the network of one address, in the form that packets have.
 func Single(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	return netip.PrefixFrom(a, a.BitLen())

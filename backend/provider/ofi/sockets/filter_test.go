@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The filter knows IPv6, and addresses of IPv4 on a socket of both families.
+// The filter handles IPv6, and IPv4 addresses on a dual-stack socket.
 func TestFilterOfBothFamilies(t *testing.T) {
 	for _, c := range []struct {
 		listen, from string
@@ -32,7 +32,7 @@ func TestFilterOfBothFamilies(t *testing.T) {
 		{"127.0.0.1:0", "127.0.0.5", []string{"0.0.0.0/0"}, true},
 	} {
 		var plain net.ListenConfig
-		plain.SetMultipathTCP(false) // which takes no filters
+		plain.SetMultipathTCP(false) // MPTCP sockets accept no filters
 		l, err := plain.Listen(context.Background(), "tcp", c.listen)
 		if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
 			t.Skip(err)
@@ -52,7 +52,7 @@ func TestFilterOfBothFamilies(t *testing.T) {
 		if strings.HasPrefix(c.listen, "[::1]") {
 			to = netip.AddrPortFrom(netip.IPv6Loopback(), port)
 		}
-		limit := 1500 * time.Millisecond // nothing comes of a SYN that is dropped; else an answer does at once, or with the next SYN after a second
+		limit := 1500 * time.Millisecond // a dropped SYN gets no answer; otherwise an answer comes at once, or with the next SYN after a second
 		if c.in {
 			limit = 10 * time.Second
 		}
@@ -60,7 +60,7 @@ func TestFilterOfBothFamilies(t *testing.T) {
 	}
 }
 
-// connects says whether a connection from an address of this host comes about within the limit.
+// connects reports whether a connection from an address of this host is established within the limit.
 func connects(t *testing.T, from string, to netip.AddrPort, limit time.Duration) bool {
 	t.Helper()
 	d := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}

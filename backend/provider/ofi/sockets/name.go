@@ -1,7 +1,8 @@
-// Package sockets is what Linux says of the process's own TCP sockets, and what it lets us do to them. libfabric's tcp family keeps its sockets
-// to itself: they are found here by their addresses.
+// Package sockets reads and changes the state of the process's own TCP sockets. libfabric's tcp family does not expose
+// its sockets, so they are found by their addresses.
 //
-// A descriptor is libfabric's. Who looks at one holds the rail's lock, or bears with one that has been closed and is another's by now.
+// The descriptors belong to libfabric. A caller either holds the rail's lock, or accepts that a descriptor may have
+// been closed and reused.
 package sockets
 
 import (
@@ -12,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Addr reads the IP address out of a struct sockaddr_in or sockaddr_in6; anything else gives the zero Addr. Only for
-// addresses that are known to be of that form: other fabrics' may look like it.
+// Addr reads the IP address in a struct sockaddr_in or sockaddr_in6; the zero Addr for anything else. Use it only for
+// addresses known to have that form, because other fabrics' addresses may look alike.
 func Addr(b []byte) netip.Addr {
 	if len(b) < 2 {
 		return netip.Addr{}
@@ -27,7 +28,7 @@ func Addr(b []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// Text is the text of a struct sockaddr_in or sockaddr_in6; "" of anything else.
+// Text formats a struct sockaddr_in or sockaddr_in6; "" for anything else.
 func Text(b []byte) string {
 	n, ok := NameOf(b)
 	if !ok {
@@ -36,10 +37,10 @@ func Text(b []byte) string {
 	return n.At.String()
 }
 
-// Name is what one end of a connection is bound to. Comparable.
+// Name is the address of one end of a connection. Names are comparable.
 type Name struct {
 	At    netip.AddrPort
-	Scope uint32 // of IPv6
+	Scope uint32 // of IPv6 addresses
 }
 
 // NameOf reads a struct sockaddr_in or sockaddr_in6.
@@ -55,14 +56,14 @@ func NameOf(b []byte) (Name, bool) {
 	return n, true
 }
 
-// Host is the name without its port.
+// Host returns the name without its port.
 func (n Name) Host() Name {
 	n.At = netip.AddrPortFrom(n.At.Addr(), 0)
 	return n
 }
 
-// Own implements getsockname, Peer getpeername; false unless it is an IP socket. unix.Getsockname allocates, and asks more:
-// these look at thousands.
+// Own implements getsockname, Peer getpeername; false unless fd is an IP socket. They avoid the allocations and further
+// calls of unix.Getsockname, because callers look at thousands of descriptors.
 func Own(fd int) (Name, bool)  { return askName(unix.SYS_GETSOCKNAME, fd) }
 func Peer(fd int) (Name, bool) { return askName(unix.SYS_GETPEERNAME, fd) }
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of sockets compare as the kernel tells them apart; what has no IP address has none.
+// Names compare equal exactly for the same socket address. A socket without an IP address has no name.
 func TestNames(t *testing.T) {
 	var plain net.ListenConfig
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0", "[::]:0"} {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpEstablished and tcpCloseWait are states of struct tcp_info.
+// States of struct tcp_info.
 const (
 	tcpEstablished = 1
 	tcpCloseWait   = 8
@@ -18,30 +18,30 @@ func Listens(fd int) bool {
 	return err == nil && yes != 0
 }
 
-// Story is what a connection has been through.
-type Story struct {
-	Unread bool // nothing was read from it yet
+// ConnState is the state of a connection.
+type ConnState struct {
+	Unread bool // no byte was read from it yet
 	Open   bool // this side has not shut it down
 }
 
-// Look tells a connection's story. The counter comes first: what arrives in between makes a socket look unread, which is the safe
-// error. A FIN counts as a byte received and never as one to read.
-func Look(fd int) Story {
+// StateOf returns a connection's state. The byte counter is read first. Bytes that arrive afterwards make a socket look
+// unread, which is the safe error. A FIN counts as a received byte, but never as an unread one.
+func StateOf(fd int) ConnState {
 	tcp, unread, ok := received(fd)
 	if !ok {
-		return Story{Unread: true, Open: true}
+		return ConnState{Unread: true, Open: true}
 	}
 	var fin uint64
 	if tcp.State != tcpEstablished {
 		fin = 1
 	}
-	return Story{
+	return ConnState{
 		Unread: tcp.Bytes_received <= unread+fin,
 		Open:   tcp.State == tcpEstablished || tcp.State == tcpCloseWait,
 	}
 }
 
-// BytesRead says how many bytes of a connection libfabric has read; 0 where nobody knows.
+// BytesRead returns how many bytes of a connection libfabric has read; 0 if unknown.
 func BytesRead(fd int) uint64 {
 	tcp, unread, ok := received(fd)
 	if !ok || tcp.Bytes_received < unread {
@@ -59,15 +59,16 @@ func received(fd int) (tcp *unix.TCPInfo, unread uint64, ok bool) {
 	return tcp, uint64(n), err == nil
 }
 
-// Backlog says that connections wait to be accepted, or that it can't be told.
+// Backlog reports whether connections wait to be accepted, or the state is unknown.
 func Backlog(fd int) bool {
 	tcp, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	return err != nil || tcp.Unacked != 0
 }
 
-// Empty throws away what has come in to a socket that is shut down. No more will: from now on the kernel answers data with a reset.
+// Empty discards the received data of a socket that is shut down. No more arrives: the kernel now answers data with a
+// reset.
 func Empty(fd int) {
-	const rounds = 64 // one takes all there is
+	const rounds = 64 // one round takes everything
 	for range rounds {
 		n, _, e := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), 0, math.MaxInt32, unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
 		if e != 0 || n == 0 {

@@ -14,7 +14,7 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// Objects of libibverbs.
+// Object types of libibverbs.
 type (
 	Device  = C.struct_ibv_device
 	Context = C.struct_ibv_context
@@ -25,7 +25,7 @@ type (
 	ibvCQ      = C.struct_ibv_cq
 )
 
-// What its header numbers.
+// Constants of infiniband/verbs.h.
 const (
 	TransportIB    = C.IBV_TRANSPORT_IB
 	TransportIWarp = C.IBV_TRANSPORT_IWARP
@@ -48,14 +48,15 @@ const (
 	EventGIDChange   = C.IBV_EVENT_GID_CHANGE
 )
 
-// Library is a loaded libibverbs, one method for each of its functions. Safe for concurrent use.
+// Library is a loaded libibverbs, with one method for each function. Its methods are safe for concurrent use.
 type Library struct{ t *C.vb_calls }
 
-// newLibrary has an empty table, in C memory since rails of C use it, and where its members go.
+// newLibrary returns a library with an empty function table, and the list of symbols that fill the table. The table is
+// in C memory, because C rails use it.
 func newLibrary() (*Library, []clib.Symbol) {
 	t := (*C.vb_calls)(C.calloc(1, C.sizeof_vb_calls))
 	const v10, v11 = "IBVERBS_1.0", "IBVERBS_1.1"
-	// The versions are those of the structures in the header; they have not changed since rdma-core began.
+	// The versions are the versions of the structures in the header. They have not changed since rdma-core began.
 	return &Library{t}, []clib.Symbol{
 		{To: &t.get_device_list, Name: "ibv_get_device_list", Version: v11},
 		{To: &t.free_device_list, Name: "ibv_free_device_list", Version: v11},
@@ -86,12 +87,12 @@ func newLibrary() (*Library, []clib.Symbol) {
 	}
 }
 
-// free is for a table that could not be filled.
+// free frees the table. For a library that could not be loaded.
 func (l *Library) free() { C.free(unsafe.Pointer(l.t)) }
 
 func (l *Library) forkInit() { C.vb_fork_init(l.t) }
 
-// DeviceList implements ibv_get_device_list; free is ibv_free_device_list.
+// DeviceList implements ibv_get_device_list; free implements ibv_free_device_list.
 func (l *Library) DeviceList() (list []*Device, free func(), err error) {
 	var n C.int
 	c, errno := C.vb_get_device_list(l.t, &n)
@@ -104,7 +105,7 @@ func (l *Library) DeviceList() (list []*Device, free func(), err error) {
 	return unsafe.Slice(c, int(n)), func() { C.vb_free_device_list(l.t, c) }, nil
 }
 
-// DeviceName is the name of a device in a list, and what connects it.
+// DeviceName returns name and transport of a device in a list.
 func DeviceName(d *Device) (name string, transport int) {
 	return C.GoString(&d.name[0]), int(d.transport_type)
 }
@@ -124,10 +125,10 @@ func (l *Library) CloseDevice(ctx *Context) error {
 	return clib.Returned("ibv_close_device", int(rc), err)
 }
 
-// DeviceAttr is what a device has; what is not positive is unknown.
+// DeviceAttr holds a device's limits. A value that is not positive is unknown.
 type DeviceAttr struct {
 	Ports, MaxCQE, MaxQPWR, MaxMR int
-	MaxReads, MaxReadsOut         int // of a peer's at a time on a connection, and of ours
+	MaxReads, MaxReadsOut         int // per connection: READs of the peer answered at a time, and READs of ours in flight
 	MaxMRSize                     uint64
 }
 
@@ -140,17 +141,17 @@ func (l *Library) QueryDevice(ctx *Context) (DeviceAttr, error) {
 		clib.Returned("ibv_query_device", int(rc), err)
 }
 
-// QueryODP is what the device can register on demand: general and of reliable connections; false: nobody knows.
+// QueryODP returns what the device can register on demand, in general and for RC; false: unknown.
 func QueryODP(ctx *Context) (general uint64, connections uint32, ok bool) {
 	var a C.struct_ibv_device_attr_ex
 	ok = C.vb_query_device_ex(ctx, &a) == 0
 	return uint64(a.odp_caps.general_caps), uint32(a.odp_caps.per_transport_caps.rc_odp_caps), ok
 }
 
-// PortAttr is how a port is.
+// PortAttr holds the attributes of a port.
 type PortAttr struct {
-	State, GIDs, MTU   int   // MTU: bytes
-	Width, Speed       uint8 // codes
+	State, GIDs, MTU   int   // MTU in bytes
+	Width, Speed       uint8 // codes of the header
 	LID                uint16
 	MaxMsg             uint32
 	Ethernet, NeedsGRH bool
@@ -178,7 +179,7 @@ func (l *Library) deallocPD(pd *ibvPD) error {
 	return clib.Returned("ibv_dealloc_pd", int(rc), err)
 }
 
-// regMR registers C memory; Rail.Register that of others.
+// regMR registers C memory. For other memory see Rail.Register.
 func (l *Library) regMR(pd *ibvPD, addr unsafe.Pointer, size, access int) (*MR, error) {
 	mr, err := C.vb_reg_mr(l.t, pd, addr, C.size_t(size), C.int(access))
 	if mr == nil {
@@ -187,7 +188,7 @@ func (l *Library) regMR(pd *ibvPD, addr unsafe.Pointer, size, access int) (*MR, 
 	return mr, nil
 }
 
-// HasDMABuf says whether the library has ibv_reg_dmabuf_mr.
+// HasDMABuf reports whether the library has ibv_reg_dmabuf_mr.
 func (l *Library) HasDMABuf() bool { return l.t.reg_dmabuf_mr != nil }
 
 func (l *Library) regDMABuf(pd *ibvPD, fd int, offset, length, iova uint64, access int) (*MR, error) {
@@ -230,13 +231,13 @@ func (l *Library) destroyCQ(cq *ibvCQ) error {
 	return clib.Returned("ibv_destroy_cq", int(rc), err)
 }
 
-// AsyncEvent is what has happened to a device, or to the port that it names.
+// AsyncEvent is an event of a device, or of the port that Port names.
 type AsyncEvent struct {
 	Kind, Port int
 	Text       string
 }
 
-// NextEvent implements ibv_get_async_event and ibv_ack_async_event; false: there is none.
+// NextEvent implements ibv_get_async_event and ibv_ack_async_event; false: none is pending.
 func (l *Library) NextEvent(ctx *Context) (AsyncEvent, bool) {
 	var ev C.struct_ibv_async_event
 	if C.vb_get_async_event(l.t, ctx, &ev) != 0 {
@@ -247,5 +248,5 @@ func (l *Library) NextEvent(ctx *Context) (AsyncEvent, bool) {
 		Text: C.GoString(C.vb_event_type_str(l.t, ev.event_type))}, true
 }
 
-// RKey is what peers name the region by.
+// RKey returns the key that peers use for the region.
 func RKey(mr *MR) uint32 { return uint32(mr.rkey) }

@@ -1,5 +1,6 @@
-/* What rma and send post goes to the device in one call, before the core lets go of the rail: a call rings the doorbell, which
- * is a write over PCIe, and a system call on soft RoCE. C: runs per request. */
+/* rma and send gather work requests. One ibv_post_send posts them before the core releases the rail. Each
+ * ibv_post_send rings the doorbell: a write over PCIe, or a system call on soft RoCE. C, because this runs per
+ * request. */
 #include <errno.h>
 
 #include "verbs.h"
@@ -22,7 +23,7 @@ static void emptied(vb_rail *rail)
     rail->base.gathered = 0;
 }
 
-/* What the operations at the end of the queue say about it. */
+/* Counts the unsignaled requests at the end of the queue again. */
 static void recount(vb_qp *qp)
 {
     qp->unsignaled = 0;
@@ -30,8 +31,8 @@ static void recount(vb_qp *qp)
         qp->unsignaled += qp->sent[(i - 1) % VB_SEND_DEPTH].wrs;
 }
 
-/* The operations are the last in the queue. Of one that the device has in part the end is not its own: it fails with the
- * connection, and vb_close_tail's request tells when. */
+/* The gathered operations are the last in the queue. An operation that the device has in part fails with the
+ * connection. The signaled request of vb_close_tail then reports its end. */
 void vb_unpost(vb_qp *qp, int err)
 {
     vb_rail *rail = qp->rail;
@@ -77,7 +78,7 @@ void vb_flush(gr_rail *base)
     if (bad >= first && bad < &c->wr[c->tail])
         c->head = (uint32_t)(bad - c->wr);
     if (rc == ENOMEM)
-        return; /* the queue is full: tried again when it is polled, or with what is posted next */
+        return; /* the send queue is full: the next poll or the next post tries again */
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
     (void)rail->lib->modify_qp(c->qp->qp, &attr, IBV_QP_STATE);
     vb_unpost(c->qp, rc > 0 ? rc : EIO);

@@ -1,4 +1,4 @@
-/* What Go calls of libibverbs, by pointer: the one way to it. Nothing is given a context of Go's. */
+/* Functions of libibverbs that Go calls, as pointers. Every call goes through them. No object gets a Go context. */
 #ifndef GORAIL_IBV_H
 #define GORAIL_IBV_H
 
@@ -7,7 +7,7 @@
 
 #include "verbs.h"
 
-/* NULL members: a library older than the function, which is optional then. */
+/* A NULL member is an optional function that the loaded library is too old for. */
 typedef struct vb_calls {
     vb_lib lib;
 
@@ -24,7 +24,7 @@ typedef struct vb_calls {
 
     struct ibv_pd *(*alloc_pd)(struct ibv_context *ctx);
     int (*dealloc_pd)(struct ibv_pd *pd);
-    struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access); /* 1.12 */
+    struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access); /* rdma-core 34 (IBVERBS_1.12) */
     struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *ctx);
     int (*destroy_comp_channel)(struct ibv_comp_channel *ch);
     struct ibv_cq *(*create_cq)(struct ibv_context *ctx, int n, void *cq_ctx, struct ibv_comp_channel *ch, int vector);
@@ -32,7 +32,7 @@ typedef struct vb_calls {
     struct ibv_qp *(*create_qp)(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 } vb_calls;
 
-/* Go calls no function pointers: one line for each. */
+/* Go cannot call function pointers, so each has a wrapper. */
 static inline struct ibv_device **vb_get_device_list(const vb_calls *c, int *n) { return c->get_device_list(n); }
 static inline void vb_free_device_list(const vb_calls *c, struct ibv_device **list) { c->free_device_list(list); }
 static inline struct ibv_context *vb_open_device(const vb_calls *c, struct ibv_device *dev) { return c->open_device(dev); }
@@ -59,7 +59,7 @@ static inline struct ibv_qp *vb_create_qp(const vb_calls *c, struct ibv_pd *pd, 
 static inline int vb_modify_qp(const vb_calls *c, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) { return c->lib.modify_qp(qp, attr, mask); }
 static inline int vb_destroy_qp(const vb_calls *c, struct ibv_qp *qp) { return c->lib.destroy_qp(qp); }
 
-/* The header's ibv_query_device_ex without its fallback, which is a symbol of the library's. */
+/* ibv_query_device_ex of the header, without the fallback, which is a symbol of the library. */
 static inline int vb_query_device_ex(struct ibv_context *ctx, struct ibv_device_attr_ex *attr)
 {
     struct verbs_context *ex = verbs_get_ctx_op(ctx, query_device_ex);

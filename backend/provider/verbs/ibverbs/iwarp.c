@@ -1,14 +1,14 @@
-/* Requests on iWARP, where a completion says that the local buffer is free and nothing about the peer's memory.
+/* Work requests on iWARP. An iWARP completion says that the local buffer is free, and nothing about the peer's memory.
  *
- * A WRITE that asks for proof is followed by a READ of a byte of what it wrote: the answer is generated when all WRITEs before
- * it on the connection are in place (RFC 5040, 5.5). Every request is signaled: on siw a WRITE without bytes of its own in
- * the completion queue may still read its source when a later SEND has completed. Completions come in any order.
+ * GR_WRITE and GR_WRITE_FLUSHED end with a READ of one byte that they wrote. The READ's answer is generated after all
+ * earlier WRITEs of the connection are in place (RFC 5040, 5.5). Every request is signaled. On siw a WRITE without its
+ * own completion may still read its source after a later SEND has completed. Completions come in any order.
  *
- * The side that asks for the connection must send first (RFC 5044, 7.1.2): a message of nothing, the hello, for which the
- * other has a receive in front of all others. Nobody posts before that.
+ * The side that requests the connection must send first (RFC 5044, 7.1.2). It sends an empty message, the hello. The
+ * other side has posted a receive for the hello before all others. Nothing else is posted before the hello.
  *
- * C: runs per request and completion. What begins and ends a connection posts under the rail's lock; Go (verbs/connector.go) says when.
- */
+ * C, because this runs per request and completion. Set-up and failure of a connection post under the rail's lock. Go
+ * (verbs/connector.go) decides when. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -27,7 +27,7 @@ static int room(const vb_qp *qp, uint32_t wrs)
     return gr_ready_full(&qp->rail->ready) ? -EAGAIN : 0;
 }
 
-/* What a driver says that takes no request: libsiw gives negative errnos. */
+/* Maps the error of a driver that refuses a request. libsiw returns negative errnos. */
 static int refusal(int rc)
 {
     return abs(rc) == ENOMEM ? -EAGAIN : rc == -1 ? -EIO : -abs(rc);
@@ -45,7 +45,7 @@ static int post(vb_qp *qp, struct ibv_send_wr *wr, uint32_t n, gr_ctx *ctx)
             return refusal(rc);
         struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
         (void)qp->rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE);
-        n = taken; /* the operation ends, in an error, when they have */
+        n = taken; /* the operation fails when the accepted requests have completed */
         broken = EIO;
     }
     qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)n, 1, broken };
@@ -85,7 +85,7 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 {
     vb_qp *qp = opaque;
     (void)base;
-    (void)wake; /* each does */
+    (void)wake; /* every message wakes the receiver */
     int rc = room(qp, 1);
     if (rc)
         return rc;
@@ -119,13 +119,13 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     return post_recv(qp, buf, len, desc, ctx);
 }
 
-static void tell(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
+static void report(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
 {
     if (ctx)
         vb_complete(rail, ctx, err, vendor_err, len);
 }
 
-static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
+static void send_completed(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
 {
     if ((int32_t)(seq - qp->sent_head) < 0 || (int32_t)(qp->sent_tail - seq) <= 0)
         return;
@@ -134,20 +134,20 @@ static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
     if (!s->wrs)
         return;
     qp->sq_used--;
-    if (err && (!s->broken || s->broken == ECANCELED)) /* a flush is the consequence of something */
+    if (err && (!s->broken || s->broken == ECANCELED)) /* a flush error is a consequence, so another error replaces it */
         s->broken = (uint8_t)err;
     if (--s->wrs == 0) {
-        tell(qp->rail, s->ctx, s->broken, (int)wc->vendor_err, 0);
+        report(qp->rail, s->ctx, s->broken, (int)wc->vendor_err, 0);
         s->ctx = NULL;
     }
     while (qp->sent_head != qp->sent_tail && !qp->sent[qp->sent_head % VB_SEND_DEPTH].wrs)
         qp->sent_head++;
 }
 
-void vb_iw_take(vb_qp *qp, const struct ibv_wc *wc, uint32_t seq)
+void vb_iw_handle_wc(vb_qp *qp, const struct ibv_wc *wc, uint32_t seq)
 {
     if (!(wc->wr_id & 1)) {
-        took_sent(qp, seq, wc);
+        send_completed(qp, seq, wc);
         return;
     }
     if (seq != qp->recv_head)
@@ -156,18 +156,18 @@ void vb_iw_take(vb_qp *qp, const struct ibv_wc *wc, uint32_t seq)
     gr_ctx *ctx = qp->recv[qp->recv_head++ % VB_RECV_DEPTH];
     if (!ctx && !err)
         qp->connected = 1;
-    tell(qp->rail, ctx, err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
+    report(qp->rail, ctx, err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
 }
 
-void vb_iw_give_up(vb_qp *qp)
+void vb_iw_cancel_posted(vb_qp *qp)
 {
     for (; qp->sent_head != qp->sent_tail; qp->sent_head++) {
         vb_sent *s = &qp->sent[qp->sent_head % VB_SEND_DEPTH];
         if (s->wrs)
-            tell(qp->rail, s->ctx, ECANCELED, 0, 0);
+            report(qp->rail, s->ctx, ECANCELED, 0, 0);
     }
     for (; qp->recv_head != qp->recv_tail; qp->recv_head++)
-        tell(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
+        report(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
 }
 
 int vb_iw_begin(vb_qp *qp, int asked)
@@ -188,7 +188,7 @@ int vb_iw_up(vb_qp *qp)
     gr_rail_lock(&qp->rail->base);
     int rc = post(qp, &wr, 1, NULL);
     if (!rc)
-        qp->connected = 1; /* its completion wakes whoever waits for that */
+        qp->connected = 1; /* the completion of the hello wakes a waiting poster */
     gr_rail_unlock(&qp->rail->base);
     return rc;
 }
@@ -201,7 +201,7 @@ int vb_iw_connected(vb_qp *qp)
     return is;
 }
 
-/* What is posted is flushed, which tells the core. */
+/* The posted requests are flushed. Their completions inform the core. */
 void vb_iw_fail(vb_qp *qp, int err)
 {
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

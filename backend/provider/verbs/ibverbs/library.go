@@ -1,7 +1,9 @@
-// Package ibverbs is the binding of libibverbs, which is loaded at run time, never linked: the plugin works where there is none, and says so.
+// Package ibverbs is the binding of libibverbs. The library is loaded at run time, never linked: without it the plugin
+// still loads, and reports what is missing.
 //
-// A Library has the calls of set-up, over one table of its functions (calls.go, ibv.h). A Rail and its QPs are what the core posts to and
-// polls. Nothing is decided here. Posting and polling are small C files (verbs.h). Errors of calls are *clib.CallError.
+// A Library has the set-up calls, over one table of function pointers (calls.go, ibv.h). The core posts to and polls a
+// Rail and its QPs. This package decides nothing. Posting and polling are small C files (verbs.h). Errors of calls are
+// *clib.CallError.
 package ibverbs
 
 import (
@@ -11,7 +13,7 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// Default is the soname that dlopen looks for when no path is given.
+// Default is the soname for dlopen if no path is given.
 const Default = "libibverbs.so.1"
 
 var libraries clib.Cache[*Library]
@@ -24,7 +26,8 @@ func Load(path string) (*Library, error) {
 			l.free()
 			return nil, err
 		}
-		// Before kernel 5.13 a fork would part registered pages from the device. Newer ones need nothing, and it does nothing.
+		// Before kernel 5.13, a fork would separate registered pages from the device. ibv_fork_init prevents that, and
+		// does nothing on newer kernels.
 		l.forkInit()
 		return l, nil
 	})

@@ -1,4 +1,5 @@
-/* Registration, as Go and the core's own buffers (gr_rail_ops.reg) want it. C, since the core is: it calls without Go. */
+/* Registration for Go and for the core's own buffers (gr_rail_ops.reg). C, because the core is C and calls it without
+ * Go. */
 #include <errno.h>
 
 #include "verbs.h"
@@ -7,7 +8,7 @@ struct ibv_mr *vb_reg(const vb_rail *rail, uint64_t addr, size_t len, unsigned a
 {
     void *at = (void *)(uintptr_t)addr;
     errno = 0;
-    if (rail->lib->reg_mr_iova2) /* knows the optional flags, and leaves out those that the device lacks */
+    if (rail->lib->reg_mr_iova2) /* accepts optional flags and ignores those that the device lacks */
         return rail->lib->reg_mr_iova2(rail->pd, at, len, addr, access | IBV_ACCESS_RELAXED_ORDERING);
     return rail->lib->reg_mr(rail->pd, at, len, (int)access);
 }

@@ -1,5 +1,5 @@
-/* Completions. Of a failed one only status, id and number of the queue pair are valid, so ids say everything. C: runs per
- * completion and poll. */
+/* Completions. Of a failed completion only status, wr_id and qp_num are valid, so the wr_id encodes everything. C,
+ * because this runs per completion and poll. */
 #include <errno.h>
 
 #include "verbs.h"
@@ -32,7 +32,7 @@ int vb_errno(enum ibv_wc_status s)
 
 void vb_expect(vb_rail *rail)
 {
-    if (rail->armed == VB_URGENT && ibv_req_notify_cq(rail->cq, 0) == 0)
+    if (rail->armed == VB_SOLICITED && ibv_req_notify_cq(rail->cq, 0) == 0)
         rail->armed = VB_ANY;
 }
 
@@ -41,41 +41,42 @@ void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t l
     gr_ready_put(&rail->ready, (gr_comp){ ctx, err, err ? vendor_err : 0, len });
 }
 
-/* Operations complete in order: what was posted before is well, told of or not, until one fails. Devices that name another than
- * that (bnxt_re: the oldest) must not make the one that failed look well. */
-static void took_sent(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
+/* Operations of a send queue complete in order. A completion of seq therefore completes all earlier operations with
+ * success, until one fails. Some devices name another operation than the failed one (bnxt_re: the oldest). So once an
+ * operation has failed, earlier operations end as ECANCELED, never as success. */
+static void send_completed(vb_qp *qp, uint32_t seq, const struct ibv_wc *wc)
 {
     int err = vb_errno(wc->status), was = vb_tail(qp);
     if ((int32_t)(seq - qp->sent_head) < 0 || (int32_t)(qp->sent_tail - seq) <= 0)
-        return; /* another request of a chain that has failed already */
+        return; /* another request of a chain that has already failed */
     for (;; qp->sent_head++) {
         vb_sent *s = &qp->sent[qp->sent_head % VB_SEND_DEPTH];
         int last = qp->sent_head == seq;
         qp->sq_used -= s->wrs;
         qp->signaled -= s->signaled;
-        vb_complete(qp->rail, s->ctx, s->broken ? EIO : last ? err : qp->alone ? ECANCELED : 0, (int)wc->vendor_err, 0);
+        vb_complete(qp->rail, s->ctx, s->broken ? EIO : last ? err : qp->send_failed ? ECANCELED : 0, (int)wc->vendor_err, 0);
         if (last)
             break;
     }
     qp->sent_head++;
-    qp->alone |= err != 0;
+    qp->send_failed |= err != 0;
     if (qp->sent_head == qp->sent_tail)
         qp->unsignaled = 0;
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
-void vb_take(vb_rail *rail, const struct ibv_wc *wc)
+void vb_handle_wc(vb_rail *rail, const struct ibv_wc *wc)
 {
     uint32_t number = wc->wr_id >> 33 & 0xffff, generation = wc->wr_id >> 49 & 0x7fff, seq = (uint32_t)(wc->wr_id >> 1);
     if (number >= rail->slots || !rail->slot[number].qp || (rail->slot[number].generation & 0x7fff) != generation)
-        return; /* of an endpoint that is gone */
+        return; /* the endpoint is gone */
     vb_qp *qp = rail->slot[number].qp;
     if (rail->iwarp) {
-        vb_iw_take(qp, wc, seq);
+        vb_iw_handle_wc(qp, wc, seq);
         return;
     }
     if (!(wc->wr_id & 1)) {
-        took_sent(qp, seq, wc);
+        send_completed(qp, seq, wc);
         return;
     }
     if (seq != qp->recv_head)
@@ -84,10 +85,10 @@ void vb_take(vb_rail *rail, const struct ibv_wc *wc)
     vb_complete(rail, qp->recv[qp->recv_head++ % VB_RECV_DEPTH], err, (int)wc->vendor_err, err ? 0 : wc->byte_len);
 }
 
-void vb_give_up(vb_qp *qp)
+void vb_cancel_posted(vb_qp *qp)
 {
     if (qp->rail->iwarp) {
-        vb_iw_give_up(qp);
+        vb_iw_cancel_posted(qp);
         return;
     }
     qp->rail->tails -= (uint32_t)vb_tail(qp);
@@ -97,7 +98,7 @@ void vb_give_up(vb_qp *qp)
         vb_complete(qp->rail, qp->recv[qp->recv_head % VB_RECV_DEPTH], ECANCELED, 0, 0);
 }
 
-/* Takes from the queue what there is, up to max completions; how many. */
+/* Takes up to max completions from the queue, rounded up to whole batches of 32. Returns their number. */
 static int drain(vb_rail *rail, int max)
 {
     struct ibv_wc wc[32];
@@ -105,9 +106,9 @@ static int drain(vb_rail *rail, int max)
     while (total < max) {
         int n = ibv_poll_cq(rail->cq, 32, wc);
         for (int i = 0; i < n; i++)
-            vb_take(rail, &wc[i]);
+            vb_handle_wc(rail, &wc[i]);
         if (n > 0)
-            rail->armed = VB_NOT; /* the event that they caused, if one, may have been lost: asking twice costs nothing */
+            rail->armed = VB_NOT; /* their event may be lost: arming again costs nothing */
         if (n < 0)
             return total ? total : n;
         total += n;
@@ -120,7 +121,7 @@ static int drain(vb_rail *rail, int max)
 int vb_poll(gr_rail *base, gr_comp *out, int max)
 {
     vb_rail *rail = (vb_rail *)base;
-    if (base->gathered) /* the device had no room */
+    if (base->gathered) /* the device had no room for the gathered requests */
         vb_flush(base);
     if (gr_ready_empty(&rail->ready)) {
         int rc = drain(rail, max);
@@ -133,19 +134,20 @@ int vb_poll(gr_rail *base, gr_comp *out, int max)
     return gr_ready_take(&rail->ready, out, max);
 }
 
-/* Whoever has nothing under way is woken by messages that say so alone: notifications wait for whoever asks for them. Not on iWARP: on
- * siw (Linux 6.1) a solicited message causes no event. */
-static int awaited(const vb_rail *rail)
+/* While no operation is in flight, only solicited messages cause an event. A notification without the flag waits until
+ * the application asks for it. Not on iWARP: on siw (Linux 6.1) a solicited message causes no event. */
+static int wanted_events(const vb_rail *rail)
 {
     if (rail->iwarp)
         return VB_ANY;
     for (uint32_t i = 0; i < rail->slots; i++)
         if (rail->slot[i].qp && rail->slot[i].qp->sent_head != rail->slot[i].qp->sent_tail)
             return VB_ANY;
-    return VB_URGENT;
+    return VB_SOLICITED;
 }
 
-/* ibv_req_notify_cq, and a look at what came before it. Events are taken when the next one is asked for. */
+/* Implements ibv_req_notify_cq, then polls once for completions from before. A pending event is consumed when the next
+ * one is requested. */
 int vb_arm(gr_rail *base)
 {
     vb_rail *rail = (vb_rail *)base;
@@ -153,13 +155,13 @@ int vb_arm(gr_rail *base)
     void *cq_ctx;
     if (rail->base.wait_fd < 0)
         return 0;
-    if (rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0) { /* each request for events brings one */
+    if (rail->lib->get_cq_event(rail->channel, &cq, &cq_ctx) == 0) { /* each request for events causes one event */
         rail->lib->ack_cq_events(rail->cq, 1);
         rail->armed = VB_NOT;
     }
-    int want = awaited(rail);
+    int want = wanted_events(rail);
     if (rail->armed < want) {
-        if (ibv_req_notify_cq(rail->cq, want == VB_URGENT) != 0)
+        if (ibv_req_notify_cq(rail->cq, want == VB_SOLICITED) != 0)
             return 1;
         rail->armed = want;
     }

@@ -1,13 +1,15 @@
-/* Requests: the ops table. The core holds the rail's lock round every call here. C: runs per request. */
+/* Work requests: the ops table. The core holds the rail's lock around every call here. C, because this runs per
+ * request. */
 #include <errno.h>
 
 #include "verbs.h"
 
-/* The fewer completions, the less the device and poll have to do; a chain too long makes its requests wait for room. */
+/* Fewer completions mean less work for device and poll. A chain that is too long delays the release of send queue
+ * entries. */
 enum { SIGNAL_EVERY = 32 };
 
-/* One operation more, of which `wrs` requests are in the queue. */
-static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signaled)
+/* Adds an operation of `wrs` work requests to the queue. */
+static void record(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signaled)
 {
     int was = vb_tail(qp);
     qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signaled, 0 };
@@ -23,8 +25,8 @@ static void note(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signaled)
     qp->rail->tails += (uint32_t)vb_tail(qp) - (uint32_t)was;
 }
 
-/* The n requests at the end of the chain become an operation, of which the last tells. A WRITE and the message behind it
- * end together: the message tells of both. */
+/* Turns the last n requests of the chain into one operation. The last request of the chain may be signaled. A WRITE
+ * and the message behind it end together: only the message is signaled. */
 static void add(vb_qp *qp, uint32_t n, int signaled, gr_ctx *ctx)
 {
     vb_chain *c = &qp->rail->chain;
@@ -38,10 +40,10 @@ static void add(vb_qp *qp, uint32_t n, int signaled, gr_ctx *ctx)
     wr[n - 1].send_flags |= signaled ? IBV_SEND_SIGNALED : 0;
     c->tail += n;
     qp->rail->base.gathered = 1;
-    note(qp, ctx, n, signaled);
+    record(qp, ctx, n, signaled);
 }
 
-/* One request is kept for vb_close_tail. */
+/* One entry stays reserved for vb_close_tail. */
 static int room(vb_qp *qp, uint32_t wrs)
 {
     if (!qp->connected)
@@ -51,8 +53,8 @@ static int room(vb_qp *qp, uint32_t wrs)
     return gr_ready_full(&qp->rail->ready) ? -EAGAIN : vb_gather(qp, wrs);
 }
 
-/* A chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one a segment, of which the last tells of all. unsignaled ones say nothing
- * unless they are many. */
+/* Posts a chain of IBV_WR_RDMA_WRITE or IBV_WR_RDMA_READ, one per segment. Only the last request is signaled. An
+ * unsignaled WRITE is signaled only after SIGNAL_EVERY unsignaled requests. */
 static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx)
 {
     vb_qp *qp = opaque;
@@ -115,8 +117,9 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     return 0;
 }
 
-/* Reads a byte of what the last WRITE with bytes wrote: at the peer that pushes what was written before it into memory, past
- * any bridge or cache. Without bytes, the answer alone is wanted, unless the caller promises that the address is readable. */
+/* Reads a byte that the last non-empty WRITE wrote. At the peer this READ pushes all earlier writes into memory, past
+ * any bridge or cache. If all WRITEs are empty, only the answer matters: the READ has length 0, except for
+ * GR_WRITE_FLUSHED, whose caller guarantees a readable address. */
 struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32_t n, const gr_seg *seg)
 {
     const vb_rail *rail = qp->rail;
@@ -131,7 +134,8 @@ struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32
     };
 }
 
-/* A WRITE of nothing reads and touches nothing at the peer; no key is looked at. It belongs to the operation before it. */
+/* An empty WRITE touches nothing at the peer, and its key is not checked. The request belongs to the operation before
+ * it. */
 void vb_close_tail(vb_qp *qp)
 {
     if (qp->rail->base.gathered)

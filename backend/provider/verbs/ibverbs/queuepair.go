@@ -13,13 +13,13 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// QP is what C posts and polls with of an endpoint, in C memory, with its queue pair.
+// QP is the C part of an endpoint, which C posts to and polls, with its queue pair. It is in C memory.
 type QP struct {
 	rail *Rail
 	c    *C.vb_qp
 }
 
-// NewQP is an endpoint without a queue pair.
+// NewQP returns an endpoint without a queue pair.
 func (r *Rail) NewQP() (*QP, error) {
 	c := (*C.vb_qp)(C.calloc(1, C.sizeof_vb_qp))
 	if c == nil {
@@ -42,13 +42,13 @@ func (q *QP) free() {
 	C.free(unsafe.Pointer(q.c))
 }
 
-// Core is the `ep` of the ops table.
+// Core returns the `ep` of the ops table.
 func (q *QP) Core() unsafe.Pointer { return unsafe.Pointer(q.c) }
 
-// Cap is what a queue pair has room for: requests, and bytes in a request.
+// Cap is the capacity of a queue pair: work requests, and inline bytes per request.
 type Cap struct{ Send, Recv, Inline uint32 }
 
-// Create implements ibv_create_qp; has is what the device made of want.
+// Create implements ibv_create_qp. has is the capacity that the device reports for want.
 func (q *QP) Create(want Cap) (has Cap, err error) {
 	init := C.struct_ibv_qp_init_attr{send_cq: q.rail.c.cq, recv_cq: q.rail.c.cq, qp_type: C.IBV_QPT_RC, cap: C.struct_ibv_qp_cap{max_send_wr: C.uint32_t(want.Send),
 		max_recv_wr: C.uint32_t(want.Recv), max_send_sge: 1, max_recv_sge: 1, max_inline_data: C.uint32_t(want.Inline)}}
@@ -60,12 +60,12 @@ func (q *QP) Create(want Cap) (has Cap, err error) {
 	return Cap{uint32(init.cap.max_send_wr), uint32(init.cap.max_recv_wr), uint32(init.cap.max_inline_data)}, nil
 }
 
-// SetCap says what C may use of that.
+// SetCap sets the capacity that C may use.
 func (q *QP) SetCap(has Cap) {
 	q.c.sq_size, q.c.rq_size, q.c.inline_max = C.uint32_t(has.Send), C.uint32_t(has.Recv), C.uint32_t(has.Inline)
 }
 
-// Num is the queue pair's number.
+// Num returns the queue pair number.
 func (q *QP) Num() uint32 { return uint32(q.c.qp.qp_num) }
 
 func (q *QP) modify(call string, a *C.struct_ibv_qp_attr, mask C.int) error {
@@ -73,7 +73,7 @@ func (q *QP) modify(call string, a *C.struct_ibv_qp_attr, mask C.int) error {
 	return clib.Returned(call, int(rc), err)
 }
 
-// ToInit implements ibv_modify_qp to INIT. An iWARP queue pair has neither port nor partition.
+// ToInit implements ibv_modify_qp to INIT. An iWARP queue pair has no port and no partition key.
 func (q *QP) ToInit(port int, pkeyIndex uint16) error {
 	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_INIT, pkey_index: C.uint16_t(pkeyIndex), port_num: C.uint8_t(port),
 		qp_access_flags: C.IBV_ACCESS_REMOTE_WRITE | C.IBV_ACCESS_REMOTE_READ}
@@ -84,16 +84,16 @@ func (q *QP) ToInit(port int, pkeyIndex uint16) error {
 	return q.modify("ibv_modify_qp (INIT)", &a, mask)
 }
 
-// Route is the way to a peer's port, from one of ours.
+// Route is the route from one of our ports to a peer's port.
 type Route struct {
 	Port     int
 	LID      uint16
 	SL, TC   uint8
-	GIDIndex int // of our port; -1: within the subnet
+	GIDIndex int // GID index of our port; -1: no GRH, within the subnet
 	GID      [16]byte
 }
 
-// ToRTR implements ibv_modify_qp to RTR. reads of the peer's are answered at a time.
+// ToRTR implements ibv_modify_qp to RTR. reads is how many READs of the peer are answered at a time.
 func (q *QP) ToRTR(to Route, peerQPN, peerPSN uint32, mtu int, reads uint8) error {
 	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_RTR, path_mtu: mtuCode(mtu), dest_qp_num: C.uint32_t(peerQPN), rq_psn: C.uint32_t(peerPSN),
 		max_dest_rd_atomic: C.uint8_t(reads), min_rnr_timer: 12,
@@ -106,7 +106,7 @@ func (q *QP) ToRTR(to Route, peerQPN, peerPSN uint32, mtu int, reads uint8) erro
 		C.IBV_QP_MIN_RNR_TIMER)
 }
 
-// mtuCode is the largest packet of at most so many bytes.
+// mtuCode returns the code of the largest MTU that is at most bytes.
 func mtuCode(bytes int) C.enum_ibv_mtu {
 	code := C.enum_ibv_mtu(C.IBV_MTU_256)
 	for code < C.IBV_MTU_4096 && 256<<code <= bytes {
@@ -115,17 +115,17 @@ func mtuCode(bytes int) C.enum_ibv_mtu {
 	return code
 }
 
-// Retries is how long a queue pair tries.
+// Retries holds the retry settings of a queue pair.
 type Retries struct{ Timeout, Count, RNR uint8 }
 
-// ToRTS implements ibv_modify_qp to RTS. reads of ours are under way at a time.
+// ToRTS implements ibv_modify_qp to RTS. reads is how many READs of ours may be in flight.
 func (q *QP) ToRTS(psn uint32, r Retries, reads uint8) error {
 	a := C.struct_ibv_qp_attr{qp_state: C.IBV_QPS_RTS, timeout: C.uint8_t(r.Timeout), retry_cnt: C.uint8_t(r.Count), rnr_retry: C.uint8_t(r.RNR),
 		sq_psn: C.uint32_t(psn), max_rd_atomic: C.uint8_t(reads)}
 	return q.modify("ibv_modify_qp (RTS)", &a, C.IBV_QP_TIMEOUT|C.IBV_QP_RETRY_CNT|C.IBV_QP_RNR_RETRY|C.IBV_QP_SQ_PSN|C.IBV_QP_MAX_QP_RD_ATOMIC)
 }
 
-// failed is the error of our own C, which returns 0 or a negative errno.
+// failed returns the error of our own C functions, which return 0 or a negative errno.
 func failed(call string, rc C.int) error {
 	if rc == 0 {
 		return nil
@@ -133,14 +133,14 @@ func failed(call string, rc C.int) error {
 	return &clib.CallError{Call: call, Errno: syscall.Errno(-rc)}
 }
 
-// Enter gives the endpoint its place on the rail, for which ibv_resize_cq may be needed.
+// Enter adds the endpoint to the rail's tables. It calls ibv_resize_cq if the completion queue is too small.
 func (q *QP) Enter() error {
 	var call *C.char
 	rc := C.vb_ep_enter(q.c, &call)
 	return failed(C.GoString(call), rc)
 }
 
-// Discard frees an endpoint that has no place on the rail. Implements ibv_destroy_qp.
+// Discard frees an endpoint that is not in the rail's tables. Implements ibv_destroy_qp.
 func (q *QP) Discard() {
 	if q.c.qp != nil {
 		C.vb_destroy_qp(q.rail.lib.t, q.c.qp)
@@ -148,13 +148,13 @@ func (q *QP) Discard() {
 	q.free()
 }
 
-// Connected lets requests in.
+// Connected allows posts.
 func (q *QP) Connected() { C.vb_ep_connected(q.c) }
 
-// Leave ends all that is posted, for a queue pair that something else still uses.
+// Leave ends all posted operations of a queue pair that rdma_connect still uses.
 func (q *QP) Leave() { C.vb_ep_leave(q.c) }
 
-// Close ends all that is posted and implements ibv_destroy_qp. The endpoint is freed, unless that fails.
+// Close ends all posted operations and implements ibv_destroy_qp. The endpoint is freed unless ibv_destroy_qp fails.
 func (q *QP) Close() error {
 	if err := failed("ibv_destroy_qp", C.vb_ep_close(q.c)); err != nil {
 		return err
@@ -163,9 +163,10 @@ func (q *QP) Close() error {
 	return nil
 }
 
-// ---- iWARP, where rdma_cm connects ----
+// ---- iWARP: rdma_cm connects ----
 
-// Await lets requests wait for the connection; of a side that is asked for it, for the peer's first message.
+// Await makes posts wait for the connection. A side whose peer requests the connection also posts a receive for the
+// first message.
 func (q *QP) Await(asked bool) error {
 	wait := C.int(0)
 	if asked {
@@ -174,11 +175,11 @@ func (q *QP) Await(asked bool) error {
 	return failed("ibv_post_recv", C.vb_iw_begin(q.c, wait))
 }
 
-// SendFirst sends the first message on a connection that we have asked for.
+// SendFirst sends the first message on a connection that we have requested.
 func (q *QP) SendFirst() error { return failed("ibv_post_send", C.vb_iw_up(q.c)) }
 
-// IsConnected says that requests are let in.
+// IsConnected reports whether posts are allowed.
 func (q *QP) IsConnected() bool { return C.vb_iw_connected(q.c) != 0 }
 
-// Fail ends what is posted and what will be.
+// Fail ends all posted operations and fails later ones.
 func (q *QP) Fail(errno syscall.Errno) { C.vb_iw_fail(q.c, C.int(errno)) }

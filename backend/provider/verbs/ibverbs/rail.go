@@ -13,24 +13,24 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// Limits of C.
+// Limits of the C code.
 const (
-	SendDepth   = C.VB_SEND_DEPTH // requests of an endpoint, at most
+	SendDepth   = C.VB_SEND_DEPTH // work requests of an endpoint, at most
 	RecvDepth   = C.VB_RECV_DEPTH
-	MaxSegments = C.GR_MAX_IOV // of an operation
+	MaxSegments = C.GR_MAX_IOV // segments of an operation
 
-	// GPUMark is how many bytes the descriptor of a GPU's memory lies beyond its region.
+	// GPUMark is the offset, in bytes, of a GPU memory descriptor from its region.
 	GPUMark = C.VB_GPU
 )
 
-// Rail is what C posts and polls with, in C memory, and the objects that it uses: a protection domain, a completion channel and a queue.
-// verbs.h says which members Go may touch, and when.
+// Rail is the C part of a rail, which C posts to and polls, in C memory. It owns a protection domain, a completion
+// channel and a completion queue. verbs.h says which members Go may access, and when.
 type Rail struct {
 	lib *Library
 	c   *C.vb_rail
 }
 
-// NewRail is a rail without objects.
+// NewRail returns a rail without libibverbs objects.
 func NewRail(l *Library) (*Rail, error) {
 	c := (*C.vb_rail)(C.calloc(1, C.sizeof_vb_rail))
 	if c == nil {
@@ -42,7 +42,7 @@ func NewRail(l *Library) (*Rail, error) {
 	return &Rail{l, c}, nil
 }
 
-// Core is the gr_rail.
+// Core returns the gr_rail.
 func (r *Rail) Core() unsafe.Pointer { return unsafe.Pointer(r.c) }
 
 // AllocPD implements ibv_alloc_pd.
@@ -51,7 +51,7 @@ func (r *Rail) AllocPD(ctx *Context) (err error) {
 	return err
 }
 
-// RegisterSink implements ibv_reg_mr of the bytes where READs go that prove WRITEs.
+// RegisterSink implements ibv_reg_mr of the sink: the bytes that receive the data of proving READs.
 func (r *Rail) RegisterSink(access int) (err error) {
 	r.c.sink_mr, err = r.lib.regMR(r.c.pd, unsafe.Pointer(&r.c.sink), len(r.c.sink), access)
 	return err
@@ -69,21 +69,21 @@ func (r *Rail) CreateCQ(ctx *Context, size int) (err error) {
 	return err
 }
 
-// FDs are the descriptors of completions and of the device's events.
+// FDs returns the file descriptors of the completion channel and of the device's async events.
 func (r *Rail) FDs(ctx *Context) (completions, events int) {
 	return int(r.c.channel.fd), int(ctx.async_fd)
 }
 
-// Facts are what the core may ask of a rail.
+// Facts are the properties of a rail that the core reads.
 type Facts struct {
 	WaitFD                     int
 	Segments, TxDepth, RxDepth uint32
 	MaxMsg                     uint32
-	MaxCQE                     int // the device's
+	MaxCQE                     int // the device's max_cqe
 	IWarp                      bool
 }
 
-// SetFacts is for a rail that is being opened.
+// SetFacts sets the properties of a rail that is being opened.
 func (r *Rail) SetFacts(f Facts) {
 	b := &r.c.base
 	b.wait_fd = C.int(f.WaitFD)
@@ -100,10 +100,11 @@ func (r *Rail) SetFacts(f Facts) {
 	}
 }
 
-// MaxMsg is what the core was told.
+// MaxMsg returns the largest work request that the core may post, in bytes.
 func (r *Rail) MaxMsg() uint64 { return uint64(r.c.base.limit.max_msg) }
 
-// Register implements ibv_reg_mr_iova2, or ibv_reg_mr. It pins the memory unless it is registered on demand, which may take seconds.
+// Register implements ibv_reg_mr_iova2, or ibv_reg_mr. Registration pins the memory, unless the access is on demand.
+// Pinning may take seconds.
 func (r *Rail) Register(addr, length uint64, access uint32) (*MR, error) {
 	mr, err := C.vb_reg(r.c, C.uint64_t(addr), C.size_t(length), C.uint(access))
 	if mr == nil {
@@ -112,12 +113,12 @@ func (r *Rail) Register(addr, length uint64, access uint32) (*MR, error) {
 	return mr, nil
 }
 
-// RegisterDMABuf implements ibv_reg_dmabuf_mr, where the library has it.
+// RegisterDMABuf implements ibv_reg_dmabuf_mr. The library must have it.
 func (r *Rail) RegisterDMABuf(fd int, offset, length, iova uint64, access int) (*MR, error) {
 	return r.lib.regDMABuf(r.c.pd, fd, offset, length, iova, access)
 }
 
-// Close closes what is open, gives the first error, and frees the C rail. Nobody uses it.
+// Close closes all open objects, frees the C rail and returns the first error. The rail must be unused.
 func (r *Rail) Close() (first error) {
 	l, c := r.lib, r.c
 	note := func(err error) {

@@ -1,5 +1,6 @@
-/* An endpoint's place on the rail: in the tables that posts and polls use. C, since the rail's lock is held, for which pollers wait: Go's
- * scheduler may stop who holds it. And what is flushed is taken in here, one completion after the other. */
+/* An endpoint's slot in the rail's tables, which posts and polls use. C, because pollers wait for the rail's lock, and
+ * Go's scheduler may stop a goroutine that holds it. This file also takes in flushed requests, one completion at a
+ * time. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -10,14 +11,14 @@
 
 enum {
     SLOTS_MAX = 65535,
-    FLUSH_MS = 200, /* flushing is the device's own work, without the wire */
+    FLUSH_MS = 200, /* flushing is local to the device, without the wire */
 };
 
-/* Room in the tables of the rail for one endpoint more; *number is its slot. */
+/* Makes room in the rail's tables for one more endpoint; *number is its slot. */
 static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char **step)
 {
     *step = "ibv_resize_cq";
-    uint32_t want = rail->cq_promised + comps, size = (uint32_t)rail->cq->cqe;
+    uint32_t want = rail->cq_reserved + comps, size = (uint32_t)rail->cq->cqe;
     if (want > size) {
         while (size < want)
             size *= 2;
@@ -47,8 +48,8 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
     return 0;
 }
 
-/* Every request of a failed queue pair is a completion, signaled or not. */
-static uint32_t promise(const vb_qp *qp)
+/* Every request of a failed queue pair becomes a completion, signaled or not. */
+static uint32_t max_comps(const vb_qp *qp)
 {
     return qp->sq_size + qp->rq_size;
 }
@@ -57,11 +58,11 @@ int vb_ep_enter(vb_qp *qp, const char **step)
 {
     vb_rail *rail = qp->rail;
     gr_rail_lock(&rail->base);
-    int rc = make_room(rail, promise(qp), &qp->number, step);
+    int rc = make_room(rail, max_comps(qp), &qp->number, step);
     if (!rc) {
         rail->slot[qp->number].qp = qp;
         rail->slot[qp->number].generation++;
-        rail->cq_promised += promise(qp);
+        rail->cq_reserved += max_comps(qp);
     }
     gr_rail_unlock(&rail->base);
     return rc;
@@ -79,8 +80,9 @@ static int posted(const vb_qp *qp)
     return qp->sent_head != qp->sent_tail || qp->recv_head != qp->recv_tail;
 }
 
-/* Everything posted is flushed to the completion queue, which is emptied before the queue pair goes: on some devices its
- * entries stay, on others they vanish with it. Unsignalled requests that were executed already say nothing by themselves. */
+/* Flushes everything posted to the completion queue, and empties the queue before the queue pair is destroyed. On some
+ * devices the entries of a destroyed queue pair stay in the queue, on others they vanish. An unsignaled request that
+ * had completed before produces no entry of its own. */
 static void flush(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
@@ -94,7 +96,7 @@ static void flush(vb_qp *qp)
     while (posted(qp)) {
         int n = ibv_poll_cq(rail->cq, 32, wc);
         for (int i = 0; i < n; i++)
-            vb_take(rail, &wc[i]);
+            vb_handle_wc(rail, &wc[i]);
         if (n > 0)
             continue;
         vb_close_tail(qp);
@@ -110,7 +112,7 @@ void vb_ep_leave(vb_qp *qp)
     vb_rail *rail = qp->rail;
     gr_rail_lock(&rail->base);
     flush(qp);
-    vb_give_up(qp);
+    vb_cancel_posted(qp);
     rail->slot[qp->number].generation++;
     gr_rail_unlock(&rail->base);
 }
@@ -121,11 +123,11 @@ int vb_ep_close(vb_qp *qp)
     gr_rail_lock(&rail->base);
     flush(qp);
     int rc = rail->lib->destroy_qp(qp->qp);
-    vb_give_up(qp); /* also when it could not be destroyed: what comes late is told by its generation */
+    vb_cancel_posted(qp); /* also after a failure: a late completion has the wrong generation */
     rail->slot[qp->number].generation++;
     if (rc == 0) {
         rail->slot[qp->number].qp = NULL;
-        rail->cq_promised -= promise(qp);
+        rail->cq_reserved -= max_comps(qp);
         qp->qp = NULL;
     }
     gr_rail_unlock(&rail->base);

@@ -18,7 +18,7 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// calls is librdmacm's functions, one method for each.
+// calls has one method for each function of librdmacm.
 type calls struct{ t *C.cm_calls }
 
 // channel is an rdma_event_channel.
@@ -41,7 +41,7 @@ const (
 	eventDeviceRemoval  = C.RDMA_CM_EVENT_DEVICE_REMOVAL
 )
 
-// loadCalls fills a table, which lives as long as the process.
+// loadCalls loads the library and fills a function table that lives as long as the process.
 func loadCalls(path string) (calls, error) {
 	t := (*C.cm_calls)(C.calloc(1, C.sizeof_cm_calls))
 	list := []clib.Symbol{
@@ -138,7 +138,7 @@ func (c calls) accept(id ID, p Param) error {
 
 func (c calls) reject(id ID) { C.cm_reject(c.t, id) }
 
-// next is the next event, acknowledged at once: whoever destroys an id waits for that.
+// next returns the next event and acknowledges it at once, because rdma_destroy_id waits for the acknowledgement.
 func (c calls) next(ch *channel) (ev rawEvent, ok bool) {
 	var e *C.struct_rdma_cm_event
 	if C.cm_get_cm_event(c.t, ch, &e) != 0 {
@@ -160,10 +160,10 @@ func (p Param) c() C.struct_rdma_conn_param {
 	return C.struct_rdma_conn_param{responder_resources: C.uint8_t(p.In), initiator_depth: C.uint8_t(p.Out), qp_num: C.uint32_t(p.QPN)}
 }
 
-// fdOf is the descriptor of a channel.
+// fdOf returns the file descriptor of a channel.
 func fdOf(ch *channel) int { return int(ch.fd) }
 
-// deviceOf names the device that an id is bound to; "": none.
+// deviceOf returns the name of the device that an id is bound to; "": none.
 func deviceOf(id ID) string {
 	if id.verbs == nil {
 		return ""
@@ -171,7 +171,7 @@ func deviceOf(id ID) string {
 	return C.GoString(&id.verbs.device.name[0])
 }
 
-// sockaddr is a struct sockaddr_in, or sockaddr_in6.
+// sockaddr returns a struct sockaddr_in or sockaddr_in6.
 func sockaddr(a netip.AddrPort) unsafe.Pointer {
 	port := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, a.Port()))
 	if ip := a.Addr().Unmap(); ip.Is4() {

@@ -2,7 +2,7 @@ package rdmacm
 
 import "syscall"
 
-// Kind is what an event is about.
+// Kind is the kind of an event.
 //
 //	we dial:  AddrResolved, RouteResolved, Established | Failed
 //	a peer:   Request, Established | Failed
@@ -20,29 +20,30 @@ const (
 	Lost
 )
 
-// Event is something that happened to a connection.
+// Event is an event of a connection.
 type Event struct {
 	Kind  Kind
-	ID    ID            // of a Request: a new one, which is to be accepted or rejected
+	ID    ID            // of a Request: a new id, to be accepted or rejected
 	Err   syscall.Errno // of Failed
 	Reads uint8         // of a Request: READs that its sender answers at a time
-	Data  []byte        // of a Request: its sender's; some transports pad it
+	Data  []byte        // of a Request: the sender's private data; some transports pad it
 }
 
-// Next is the next event, acknowledged; false: there is none now. Implements rdma_get_cm_event and rdma_ack_cm_event.
+// Next returns the next event, acknowledged; false: none is pending. Implements rdma_get_cm_event and
+// rdma_ack_cm_event.
 func (m *Listener) Next() (Event, bool) {
 	e, ok := m.lib.c.next(m.ch)
 	if !ok {
 		return Event{}, false
 	}
-	ev := Event{Kind: e.sort(), ID: e.id, Reads: e.reads, Data: e.data}
+	ev := Event{Kind: e.classify(), ID: e.id, Reads: e.reads, Data: e.data}
 	if ev.Kind == Failed {
 		ev.Err = e.reason()
 	}
 	return ev, true
 }
 
-// rawEvent is what rdma_cm_event says.
+// rawEvent holds the contents of an rdma_cm_event.
 type rawEvent struct {
 	kind, status int
 	id           ID
@@ -50,7 +51,7 @@ type rawEvent struct {
 	data         []byte
 }
 
-func (e rawEvent) sort() Kind {
+func (e rawEvent) classify() Kind {
 	switch e.kind {
 	case eventConnectRequest:
 		return Request
@@ -68,7 +69,8 @@ func (e rawEvent) sort() Kind {
 	return Other
 }
 
-// reason is why a connection failed. The status is a negative errno of the kernel's, or another fabric's reason for a rejection.
+// reason returns why a connection failed. The status is a negative errno of the kernel, or a fabric's own reason for a
+// rejection.
 func (e rawEvent) reason() syscall.Errno {
 	status := syscall.Errno(-e.status)
 	switch {

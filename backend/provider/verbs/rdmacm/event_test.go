@@ -12,7 +12,7 @@ func TestWhyAConnectionFailed(t *testing.T) {
 		kind, status int
 		want         syscall.Errno
 	}{
-		{eventRejected, 28, syscall.ECONNREFUSED}, // a reason of InfiniBand's
+		{eventRejected, 28, syscall.ECONNREFUSED}, // InfiniBand's code for a rejection
 		{eventConnectError, -int(syscall.ECONNRESET), syscall.ECONNREFUSED},
 		{eventConnectError, -int(syscall.ETIMEDOUT), syscall.ETIMEDOUT},
 		{eventAddrError, -int(syscall.ENODEV), syscall.ENODEV},
@@ -21,7 +21,7 @@ func TestWhyAConnectionFailed(t *testing.T) {
 		{eventUnreachable, 0, syscall.ETIMEDOUT},
 	} {
 		e := rawEvent{kind: c.kind, status: c.status}
-		require.Equal(t, Failed, e.sort())
+		require.Equal(t, Failed, e.classify())
 		require.Equal(t, c.want, e.reason(), "%+v", c)
 	}
 }

@@ -9,20 +9,20 @@ import (
 	"gorail/backend/provider/internal/clib"
 )
 
-// backlog is how many connections may wait to be taken in.
+// backlog is the number of connection requests that may wait for acceptance.
 const backlog = 128
 
-// Listener is a port that takes connections, and the event channel of those that come and go.
+// Listener is a listening port, and the event channel of all its connections.
 type Listener struct {
 	lib  *Library
-	ch   *channel // its descriptor does not block
+	ch   *channel // its descriptor is non-blocking
 	id   ID
 	ip   netip.Addr
 	port uint16
 }
 
-// Listen listens on the first port of the range that is free; 0: the system chooses. Implements rdma_create_event_channel, rdma_bind_addr
-// and rdma_listen.
+// Listen listens on the first free port of the range; 0: the system chooses. Implements rdma_create_event_channel,
+// rdma_bind_addr and rdma_listen.
 func (l *Library) Listen(ip netip.Addr, first, last uint16) (*Listener, error) {
 	ch, err := l.c.createEventChannel()
 	if err != nil {
@@ -60,13 +60,14 @@ func (m *Listener) listen(port uint16) error {
 	return nil
 }
 
-// Port is what it listens on.
+// Port returns the listening port.
 func (m *Listener) Port() uint16 { return m.port }
 
-// FD is the descriptor of its events, which does not block; the Listener's to close.
+// FD returns the non-blocking descriptor of the event channel. The Listener closes it.
 func (m *Listener) FD() int { return fdOf(m.ch) }
 
-// Close is for when there are no ids of connections any more. Implements rdma_destroy_id and rdma_destroy_event_channel.
+// Close closes the listener. All ids of connections must be destroyed before. Implements rdma_destroy_id and
+// rdma_destroy_event_channel.
 func (m *Listener) Close() {
 	if m.id != nil {
 		m.lib.c.destroyID(m.id)
@@ -74,7 +75,8 @@ func (m *Listener) Close() {
 	m.lib.c.destroyEventChannel(m.ch)
 }
 
-// Dial gives a new id that looks for the way to an address. AddrResolved or Failed tells. Implements rdma_resolve_addr.
+// Dial returns a new id and starts to resolve the address. AddrResolved or Failed follows. Implements
+// rdma_resolve_addr.
 func (m *Listener) Dial(to netip.AddrPort, within time.Duration) (ID, error) {
 	id, err := m.lib.bound(m.ch, netip.AddrPortFrom(m.ip, 0))
 	if err != nil {
@@ -87,25 +89,25 @@ func (m *Listener) Dial(to netip.AddrPort, within time.Duration) (ID, error) {
 	return id, nil
 }
 
-// Route implements rdma_resolve_route. RouteResolved or Failed tells.
+// Route implements rdma_resolve_route. RouteResolved or Failed follows.
 func (m *Listener) Route(id ID, within time.Duration) error {
 	return m.lib.c.resolveRoute(id, int(within.Milliseconds()))
 }
 
-// Param is what two sides agree upon.
+// Param holds the connection parameters that two sides negotiate.
 type Param struct {
-	QPN     uint32 // our queue pair
-	In, Out uint8  // READs of the peer's that we answer at a time, and of ours that are under way
+	QPN     uint32 // our queue pair's number
+	In, Out uint8  // READs of the peer that we answer at a time, and READs of ours in flight
 }
 
-// Connect asks the peer, whom data goes to, and takes the queue pair to RTS. Implements rdma_connect, which siw comes back from when TCP
-// has connected or given up. Other calls may be made meanwhile.
+// Connect requests the connection from the peer, sends data to it, and moves the queue pair to RTS. Implements
+// rdma_connect. On siw the call blocks until TCP has connected or given up. Other calls may run meanwhile.
 func (m *Listener) Connect(id ID, p Param, data []byte) error { return m.lib.c.connect(id, p, data) }
 
-// Accept implements rdma_accept, for a Request's id. It takes the queue pair to RTS.
+// Accept implements rdma_accept for a Request's id. The call moves the queue pair to RTS.
 func (m *Listener) Accept(id ID, p Param) error { return m.lib.c.accept(id, p) }
 
-// Reject implements rdma_reject, and destroys the Request's id.
+// Reject implements rdma_reject and destroys the Request's id.
 func (m *Listener) Reject(id ID) {
 	m.lib.c.reject(id)
 	m.lib.c.destroyID(id)

@@ -1,7 +1,8 @@
-// Package rdmacm makes connections by librdmacm, which is loaded at run time, never linked.
+// Package rdmacm makes connections with librdmacm. The library is loaded at run time, never linked.
 //
-// A Listener is one device's address and event channel. It has no lock of its own: calls that take a Listener or an ID are made one at a
-// time, but for Connect, which may wait as long as TCP does (siw connects in the caller's name). Errors are *clib.CallError.
+// A Listener is one device's address and event channel. It has no lock: the caller makes calls with a Listener or an ID
+// one at a time. Connect is the exception: it may block as long as TCP does (siw connects in the caller's thread).
+// Errors are *clib.CallError.
 package rdmacm
 
 import (
@@ -24,7 +25,7 @@ func Load(path string) (*Library, error) {
 	})
 }
 
-// bound is an id that is bound to an address of ours, and so to a device.
+// bound returns an id that is bound to a local address, and so to a device.
 func (l *Library) bound(ch *channel, a netip.AddrPort) (ID, error) {
 	id, err := l.c.createID(ch)
 	if err != nil {
@@ -37,7 +38,7 @@ func (l *Library) bound(ch *channel, a netip.AddrPort) (ID, error) {
 	return id, nil
 }
 
-// DeviceOf names the RDMA device that has an address of this machine; ENODEV: none. Implements rdma_bind_addr.
+// DeviceOf returns the name of the RDMA device with a local address; ENODEV: none. Implements rdma_bind_addr.
 func (l *Library) DeviceOf(a netip.Addr) (string, error) {
 	ch, err := l.c.createEventChannel()
 	if err != nil {

@@ -1,4 +1,5 @@
-/* librdmacm's functions, by pointer: the one way to them. Ids have no context, so the library keeps no pointer of Go's. */
+/* Functions of librdmacm, as pointers. Every call goes through them. Ids have no context, so the library keeps no Go
+ * pointer. */
 #ifndef GORAIL_RDMACM_H
 #define GORAIL_RDMACM_H
 
@@ -22,7 +23,7 @@ typedef struct cm_calls {
     int (*ack_cm_event)(struct rdma_cm_event *ev);
 } cm_calls;
 
-/* Go calls no function pointers: one line for each. */
+/* Go cannot call function pointers, so each has a wrapper. */
 static inline struct rdma_event_channel *cm_create_event_channel(const cm_calls *c) { return c->create_event_channel(); }
 static inline void cm_destroy_event_channel(const cm_calls *c, struct rdma_event_channel *ch) { c->destroy_event_channel(ch); }
 static inline int cm_create_id(const cm_calls *c, struct rdma_event_channel *ch, struct rdma_cm_id **id) { return c->create_id(ch, id, NULL, RDMA_PS_TCP); }
@@ -36,7 +37,7 @@ static inline int cm_reject(const cm_calls *c, struct rdma_cm_id *id) { return c
 static inline int cm_get_cm_event(const cm_calls *c, struct rdma_event_channel *ch, struct rdma_cm_event **ev) { return c->get_cm_event(ch, ev); }
 static inline int cm_ack_cm_event(const cm_calls *c, struct rdma_cm_event *ev) { return c->ack_cm_event(ev); }
 
-/* The parameters are put together here: they have a pointer to the data, which is Go's. */
+/* C fills in the parameters, because they contain a pointer to Go memory: the data. */
 static inline int cm_connect(const cm_calls *c, struct rdma_cm_id *id, struct rdma_conn_param p, const void *data, uint8_t len)
 {
     p.private_data = data;
