@@ -55,7 +55,7 @@ func (d *Driver) share(m *Mem, out *shared) error {
 	return err
 }
 
-// unshareable makes the error for memory that cannot be shared. what is the reason if m has none.
+// unshareable makes the error for memory that cannot be shared. Its reason is m.NotShared, or what if that is nil.
 func unshareable(m *Mem, call string, what Why) error {
 	_ = errors.As(m.NotShared, &what)
 	return &Fault{Why: what, Call: call}

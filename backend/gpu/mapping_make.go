@@ -140,7 +140,7 @@ func (m *mapping) add(fds []int32, sizes []uint64) error {
 	return m.access(m.at+from, m.mapped-from)
 }
 
-// unmap unmaps what is mapped, and returns the last error.
+// unmap undoes open and the added pieces, and returns the last error.
 func (m *mapping) unmap() (err error) {
 	record := func(r result, call string) {
 		if r != ok {

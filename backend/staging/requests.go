@@ -15,7 +15,7 @@ import (
 type peerRing struct {
 	key        ringKey
 	ready      chan struct{} // closed when the peer has answered
-	err        error         // the peer refused the ring for the rest of the session; valid once ready
+	err        error         // why the ring is unavailable for the rest of the session; valid once ready
 	region     *region.Region
 	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
 	slot       uint64

@@ -135,7 +135,7 @@ func (s *Server) copy(f *wire.Copy) error {
 	defer s.side.Regions.Copied(regions)
 	for i, p := range f.Pieces {
 		if r := regions[p.Region]; r.Dev != regions[0].Dev || !r.Contains(p.Addr, p.Len) {
-			return fmt.Errorf("piece %d, %#x+%d, is not inside its region %#x+%d, or of another GPU than the first", i, p.Addr, p.Len, r.Addr, r.Len)
+			return fmt.Errorf("piece %d, %#x+%d, is outside of its region %#x+%d, or on another GPU than the first piece", i, p.Addr, p.Len, r.Addr, r.Len)
 		}
 	}
 	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, s.stop)

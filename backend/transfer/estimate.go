@@ -8,7 +8,7 @@ import (
 	"gorail/backend/status"
 )
 
-// estimate returns the expected time for that many bytes. measured is false if the result rests on guess.
+// estimate returns the expected time for that many bytes. measured is false if the guess decides the result.
 func (r *rates) estimate(bytes uint64, guess speed) (d time.Duration, measured bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

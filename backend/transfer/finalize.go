@@ -54,7 +54,7 @@ func (t *Transfer) finish(code int32) {
 	switch {
 	case why != "":
 	case code == int32(status.ErrRemoteDisconnect):
-		why = "the peer is gone"
+		why = "the peer has disconnected"
 	case wire == syscall.ENOTSUP:
 		why = t.LastError()
 	case wire == syscall.ESTALE:

@@ -18,8 +18,8 @@ const (
 	goodbyeLate = 2 * time.Second                 // after the first one
 )
 
-// TakeBack ends a transfer after the peer has revoked some of its memory. Posted operations complete: the peer waits for them,
-// up to its cancel_timeout. Unposted ones are aborted.
+// TakeBack ends a transfer after the peer has revoked some of its memory. A fully posted transfer is left to complete: the peer
+// waits for it, up to its cancel_timeout. Any other transfer is aborted.
 func (t *Transfer) TakeBack() {
 	const why = "the peer deregistered its memory"
 	if t.staging() != nil {

@@ -203,7 +203,7 @@ func (p *Peer) stranded(reaches func(*Route) bool) bool {
 	return works
 }
 
-// Ended returns the status for transfers of a session that has ended; false: it has not.
+// Ended returns the status for transfers if the session is not ready; false: the session is ready.
 func (p *Peer) Ended() (status.Code, bool) {
 	v := p.View()
 	switch {

@@ -76,7 +76,7 @@ func (t *Transfer) Release() error {
 	if t.op == Read && !t.stopWrites() {
 		if t.keep() {
 			return status.Errorf(status.ErrRepostActive, "release: the READ from peer %q may still write to local memory, and no endpoint can be "+
-				"closed to end that: release it again", t.peer.Name)
+				"closed to stop the writes: release the request again", t.peer.Name)
 		}
 		if t.drained(time.Now().Add(o.CancelTimeout)); t.inUse() {
 			t.tab.Log.Error("a released READ may still write to local memory", "peer", t.peer.Name, "cancel_timeout", o.CancelTimeout)
@@ -157,7 +157,7 @@ func (t *Transfer) stopWrites() bool {
 	if !t.inUse() {
 		return true
 	}
-	t.fence("a READ that was released did not drain within release_wait")
+	t.fence("a released READ did not drain within release_wait")
 	return !t.inUse()
 }
 

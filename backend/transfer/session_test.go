@@ -139,7 +139,7 @@ func TestWaitsForKeys(t *testing.T) {
 	rc, err := x.Post(true, []byte("n"))
 	require.NoError(t, err)
 	require.EqualValues(t, status.InProg, rc)
-	require.Empty(t, w.wanted, "there is nobody to ask")
+	require.Empty(t, w.wanted, "no session to ask")
 	w.ready()
 	w.peer.Kick()
 	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)

@@ -31,18 +31,18 @@ type slicer struct {
 	v             *resolver
 	i             int    // index of the pair
 	off           uint64 // bytes of the pair already returned
-	local, remote side
+	local, remote lookup
 }
 
-// side caches the last lookup of one side: a slice, or an unsliced region.
-type side struct {
+// lookup caches the last lookup of one side: a slice, or an unsliced region.
+type lookup struct {
 	id          uint64 // region id
 	start, size uint64
 	number      uint32 // index in the core's table
 }
 
 // at returns the core's index of the slice or region at an address, and the bytes left in it.
-func (s *side) at(v *resolver, id, addr uint64) (number uint32, room uint64) {
+func (s *lookup) at(v *resolver, id, addr uint64) (number uint32, room uint64) {
 	if s.id != id || addr-s.start >= s.size {
 		s.id, s.start, s.size, s.number = id, 0, math.MaxUint64, region.Index(id)
 		if g := v.sliced[id]; g != nil {

@@ -61,8 +61,8 @@ func (t *Transfer) retire() {
 	t.logPath()
 }
 
-// slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged. Mapping thousands of
-// VMM handles takes up to 10 ms each.
+// slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged. There may be thousands
+// of VMM handles, which take up to 10 ms each.
 const slowMapping = 100 * time.Millisecond
 
 // notMapped stops a transfer that waits for memory to be mapped. finalize starts it again, over bounce buffers. Under mu.
@@ -119,7 +119,7 @@ func (t *Transfer) checkDeadlines(now time.Time) {
 	t.mu.Unlock()
 	switch {
 	case late:
-		t.fence("a transfer over memory that the peer has taken back did not drain within cancel_timeout")
+		t.fence("a transfer over memory that the peer has revoked did not drain within cancel_timeout")
 	case !aborted.IsZero():
 		if overdue {
 			t.fence("an aborted transfer did not drain within cancel_timeout")

@@ -85,7 +85,7 @@ type ending struct {
 	reason  string    // why we aborted it
 	why     string    // the error of an inner transfer, or of one that never started
 	aborted time.Time // when we aborted it
-	revoked time.Time // when the peer revoked memory of it; the posted operations complete
+	revoked time.Time // when the peer revoked memory of the transfer
 	kept    bool      // a release was refused
 }
 
