@@ -1,14 +1,14 @@
-/* Pinned memory: chunks that every GPU sees where the CPU has them, cut into blocks of powers of two; and memory of others, pinned. */
+/* Pinned memory: chunks that every GPU sees at the CPU's address, cut into blocks of powers of two. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu_int.h"
 
 enum {
-    LEAST = 7,            /* log2 of the smallest block, its head included */
-    HEAD = 64,            /* in front of a block: its class; keeps lines apart */
-    CHUNK = 8 << 20,      /* 5 ms to allocate, and pinning waits for the streams of the process */
-    WHOLE = 21,           /* log2 from which on a block is a chunk of its own */
+    MIN_CLASS = 7,        /* log2 of the smallest block, with its header */
+    HEAD = 64,            /* bytes in front of a block: its class; keeps cache lines apart */
+    CHUNK = 8 << 20,      /* allocating a chunk takes 5 ms, and pinning waits for the streams of the process */
+    OWN_CHUNK = 21,       /* log2 of the smallest block that is its own chunk */
 };
 
 static char *chunk_new(gg *g, size_t size)
@@ -32,7 +32,7 @@ static char *chunk_new(gg *g, size_t size)
 static char *carve(gg *g, int class)
 {
     size_t size = (size_t)1 << class;
-    if (class >= WHOLE)
+    if (class >= OWN_CHUNK)
         return chunk_new(g, size);
     if (g->cut < 0 || g->chunk[g->cut].size - g->used < size) {
         if (!chunk_new(g, CHUNK))
@@ -48,7 +48,7 @@ static char *carve(gg *g, int class)
 void *gg_alloc(gr_gpu *gpu, size_t size)
 {
     gg *g = gg_of(gpu);
-    int class = LEAST;
+    int class = MIN_CLASS;
     while (class < GG_CLASSES && ((size_t)1 << class) - HEAD < size)
         class++;
     if (class == GG_CLASSES)

@@ -1,11 +1,11 @@
-/* Copies by a copy engine: pieces, two of them queued. */
+/* Copies by a copy engine: in pieces, with two of them queued. */
 #include <time.h>
 
 #include "gpu_int.h"
 
 enum {
-    SHORT = 2 << 20, LOOKS = 4,
-    ODD = 16,                /* answers that are neither yes nor no, after which a copy is given up */
+    SHORT_JOB = 2 << 20, EVENT_POLLS = 4,
+    UNCLEAR_MAX = 16,         /* driver answers other than done or pending, after which the copy is given up */
 };
 
 static uint64_t now(void)
@@ -15,20 +15,20 @@ static uint64_t now(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* A large piece that waited for none of its job's has ended: how large may they be? It took at most as long as until now, and longer
- * than until it was last seen under way, which is 0 for whoever polls late. */
-static void learn(gr_gpu_job *j, uint32_t at)
+/* Adapts the piece size after a large piece that did not wait for other pieces of its job. The piece took at most until now,
+ * and longer than until it was last seen pending. busy is 0 if it was never seen pending, because the caller polled late. */
+static void adapt_piece(gr_gpu_job *j, uint32_t at)
 {
     gr_gpu_stream *l = j->stream;
     uint64_t piece = atomic_load_explicit(&l->piece, memory_order_relaxed), start = j->timed[at].ns, busy = j->timed[at].busy;
     uint64_t room = j->timed[at].bytes * GG_PIECE_NS, fits = room / (now() - start + 1), most = busy ? room / (busy - start + 1) : piece;
     if (fits < piece)
-        fits = most >= piece ? piece : piece - (piece - most) / 4; /* others may have had the stream */
+        fits = most >= piece ? piece : piece - (piece - most) / 4; /* other jobs may have used the stream */
     fits = fits < GG_PIECE_LEAST ? GG_PIECE_LEAST : fits > GG_PIECE_MOST ? GG_PIECE_MOST : fits;
     atomic_store_explicit(&l->piece, fits & ~(uint64_t)(GG_PIECE_ALIGN - 1), memory_order_relaxed);
 }
 
-/* Within the context: the next piece. *bytes of it are queued, whatever comes of the rest. */
+/* Queues the next piece. Within the context. *bytes of it are queued, also after an error. */
 static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
 {
     gr_gpu_stream *l = j->stream;
@@ -58,7 +58,7 @@ static int queue(gr_gpu_job *j, uint64_t *bytes, gr_gpu_fault *fault)
     return 0;
 }
 
-/* Fills the queue. What was queued before an error goes on, and is waited for. */
+/* Fills the queue. After an error, copies that are queued continue, and polls wait for them. */
 int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
 {
     gg *g = j->stream->g;
@@ -77,7 +77,7 @@ int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
         if (event == 0)
             j->queued++;
         else
-            j->unmarked = 1; /* nothing will tell when these copies have ended, but the stream */
+            j->unmarked = 1; /* without an event, only the stream tells when these copies have ended */
         rc = rc ? rc : event;
     }
     gg_leave(g);
@@ -85,31 +85,33 @@ int gg_pump(gr_gpu_job *j, gr_gpu_fault *fault)
     return rc;
 }
 
-/* A question that the driver answers neither way: the copy may be under way still, so it is asked again, unless all is lost. */
-int gg_odd(gr_gpu_job *j, cu_result r)
+/* Returns 1 if the driver must be asked again: its answer was neither done nor pending, so the copy may be in progress. Returns
+ * 0 if the context is lost, or after too many such answers. */
+int gg_unclear(gr_gpu_job *j, cu_result r)
 {
-    return !gg_lost(r) && ++j->odd < ODD;
+    return !gg_lost(r) && ++j->unclear < UNCLEAR_MAX;
 }
 
-/* 1: what is queued is under way. */
+/* Returns 1 while queued copies are in progress. */
 static int poll_stream(gr_gpu_job *j, gr_gpu_fault *fault)
 {
     gg *g = j->stream->g;
     cu_result r = g->cu.stream_query(j->stream->handle);
-    if (r == CU_NOT_READY || (r != CU_OK && gg_odd(j, r)))
+    if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
         return 1;
     j->unmarked = 0;
     return gg_result(g, fault, r, gg_name_stream_query);
 }
 
-/* Of a short job the answer is waited for a little, but not within its post: the driver's takes 0.2 us, the way back to here through NIXL more. */
+/* For a short job, polls the event a few times, except within the post. The driver takes 0.2 us per query; the way back here
+ * through NIXL takes longer. */
 static cu_result ended(gr_gpu_job *j)
 {
     cu_result r;
-    int looks = j->work.bytes <= SHORT && j->polls++ ? LOOKS : 1;
+    int left = j->work.bytes <= SHORT_JOB && j->polls++ ? EVENT_POLLS : 1;
     do
         r = j->stream->g->cu.event_query(j->event[j->head]);
-    while (r == CU_NOT_READY && --looks);
+    while (r == CU_NOT_READY && --left);
     return r;
 }
 
@@ -121,15 +123,15 @@ int gg_poll_engine(gr_gpu_job *j, gr_gpu_fault *fault)
         cu_result r = ended(j);
         if (r == CU_NOT_READY && j->timed[j->head].ns)
             j->timed[j->head].busy = now();
-        if (r == CU_NOT_READY || (r != CU_OK && gg_odd(j, r)))
+        if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
             break;
         if (r != CU_OK) {
             j->queued = 0;
             return gg_result(g, fault, r, gg_name_event_query);
         }
-        j->odd = 0;
+        j->unclear = 0;
         if (j->timed[j->head].ns)
-            learn(j, j->head);
+            adapt_piece(j, j->head);
         j->head = (j->head + 1) % GG_QUEUED;
         j->queued--;
     }

@@ -12,7 +12,7 @@ import (
 	"gorail/test/cuda"
 )
 
-// scatter moves n pieces of odd sizes and places between two GPUs of this process, and compares with what memory ought to be.
+// scatter moves n pieces of odd sizes and addresses between two GPUs of this process, and compares the result.
 func (r *rig) scatter(device, peer int, write bool, n int, how gpu.How) {
 	r.Helper()
 	rnd := rand.New(rand.NewSource(int64(n)*7 + int64(how)))
@@ -31,7 +31,7 @@ func (r *rig) scatter(device, peer int, write bool, n int, how gpu.How) {
 	ops := r.drv.Ops(n)
 	require.NotNil(r, ops)
 	defer r.drv.FreeOps(ops)
-	const named = 0x500000000000 // what the peer calls its memory
+	const named = 0x500000000000 // the peer's address of its memory
 	for i, at := 0, uint64(0); i < n; i++ {
 		size := uint64(rnd.Intn(3 * room / n / 2))
 		gap := uint64(rnd.Intn(room / n / 4))
@@ -71,15 +71,15 @@ func (r *rig) scatter(device, peer int, write bool, n int, how gpu.How) {
 	j, err := l.Job()
 	require.NoError(r, err)
 	defer func() { require.NoError(r, j.Free()) }()
-	r.run(j, gpu.Work{Ops: ops, Write: write, Table: table, Delta: 12345, How: how}) // the delta means nothing then
+	r.run(j, gpu.Work{Ops: ops, Write: write, Table: table, Delta: 12345, How: how}) // with a table, Delta is not used
 	got := r.app.Read(peer, far, room)
 	if !write {
 		got = r.app.Read(device, local, room)
 	}
-	require.True(r, bytes.Equal(to, got), "other bytes than expected")
+	require.True(r, bytes.Equal(to, got), "unexpected bytes")
 }
 
-// TestScatter: every way of copying, few pieces and many, both directions, one GPU and two.
+// TestScatter: all methods, few pieces and many, both directions, one GPU and two.
 func TestScatter(t *testing.T) {
 	r := open(t)
 	for _, how := range []gpu.How{gpu.Auto, gpu.Kernel, gpu.Engine} {
@@ -95,7 +95,8 @@ func TestScatter(t *testing.T) {
 	require.NotZero(t, c.EngineCopies)
 }
 
-// TestWhichWay: one launch for many pieces, copy engines for one or large ones, and what is large depends on where it goes.
+// TestWhichWay: many pieces take one launch. Single and large pieces take copy engines. The limit for large depends on the
+// destination.
 func TestWhichWay(t *testing.T) {
 	r := open(t)
 	a, b, host := r.alloc(0, cuda.Device, 40*mib), r.alloc(0, cuda.Device, 40*mib), r.alloc(0, cuda.Host, 40*mib)
@@ -120,9 +121,9 @@ func TestWhichWay(t *testing.T) {
 	}
 }
 
-// TestBlocks: a launch takes what it may of the GPU, and no more than it has use for.
+// TestBlocks: a launch takes as many blocks as it may and can use.
 func TestBlocks(t *testing.T) {
-	r := open(t) // of 16 multiprocessors
+	r := open(t) // with 16 multiprocessors
 	a, b := r.alloc(0, cuda.Device, 4*mib), r.alloc(0, cuda.Device, 4*mib)
 	for _, c := range []struct{ peer, n, blocks, want int }{{0, 1000, 0, 16}, {1, 1000, 0, 4}, {0, 1000, 7, 7}, {0, 2, 0, 1}} {
 		j, ops := r.job(r.stream(0, c.peer)), r.drv.Ops(c.n)
@@ -136,7 +137,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestHostMemory: VRAM to pinned memory and back, by both.
+// TestHostMemory: VRAM to pinned memory and back, by both methods.
 func TestHostMemory(t *testing.T) {
 	r := open(t)
 	vram, host := r.alloc(0, cuda.Device, mib), r.alloc(0, cuda.Host, 2*mib)
@@ -157,7 +158,7 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
-// TestRepost: a job again and again, and not twice at a time.
+// TestRepost: a job is posted repeatedly, but not while it is in progress.
 func TestRepost(t *testing.T) {
 	r := open(t)
 	a, b := r.alloc(0, cuda.Device, mib), r.alloc(1, cuda.Device, mib)
@@ -193,7 +194,7 @@ func TestRepost(t *testing.T) {
 	}
 }
 
-// TestCancel: what has begun ends soon, what is left is not begun, and the job can be posted again.
+// TestCancel: work in progress ends soon, the rest does not start, and the job can be posted again.
 func TestCancel(t *testing.T) {
 	for name, how := range map[string]gpu.How{"kernel": gpu.Kernel, "engine": gpu.Engine} {
 		t.Run(name, func(t *testing.T) {
@@ -208,20 +209,20 @@ func TestCancel(t *testing.T) {
 			}
 			r.app.Write(0, a, bytes.Repeat([]byte{1}, n*1024))
 			w := gpu.Work{Ops: ops, Write: true, How: how}
-			r.lib.Set("op", 1000) // five seconds of kernel
+			r.lib.Set("op", 1000) // the kernel would take five seconds
 			require.NoError(t, j.Post(w))
 			j.Cancel()
 			require.ErrorIs(t, finish(t, j), gpu.Cancelled)
 			require.Zero(t, r.app.Read(0, b+(n-1)*1024, 1024)[0], "the last operation was done")
 			r.lib.Set("op", 0)
-			j.Cancel() // of nothing
+			j.Cancel() // of an idle job
 			r.run(j, w)
 			require.Equal(t, byte(1), r.app.Read(0, b+(n-1)*1024, 1024)[0])
 		})
 	}
 }
 
-// TestPiecesQueued: a copy engine has two pieces at most, smaller ones the slower it is.
+// TestPiecesQueued: a copy engine has at most two pieces queued. Slower engines get smaller pieces.
 func TestPiecesQueued(t *testing.T) {
 	r := open(t)
 	const size = 320 * mib
@@ -246,7 +247,7 @@ func TestPiecesQueued(t *testing.T) {
 		r.lib.Set("hold", 1)
 		before = r.lib.Count("copies")
 		require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true}))
-		for start := time.Now(); time.Since(start) < 20*time.Millisecond; { // the first piece takes as long
+		for start := time.Now(); time.Since(start) < 20*time.Millisecond; { // makes the first piece take that long
 			_, err := j.Poll()
 			require.NoError(t, err)
 		}
@@ -256,7 +257,7 @@ func TestPiecesQueued(t *testing.T) {
 	require.Equal(t, 20, r.lib.Count("copies")-before, "of 16 MiB, the least")
 }
 
-// TestLost: when CUDA ends, jobs end with that, and nothing hangs.
+// TestLost: if CUDA ends, jobs end with Lost, and no call hangs.
 func TestLost(t *testing.T) {
 	for name, how := range map[string]gpu.How{"kernel": gpu.Kernel, "engine": gpu.Engine} {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +286,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestArena: blocks are apart, come again, and large ones are theirs alone.
+// TestArena: blocks do not overlap and are used again. Large blocks are separate chunks.
 func TestArena(t *testing.T) {
 	r := open(t)
 	require.Nil(t, r.drv.Alloc(64), "before any GPU is in use")
@@ -321,7 +322,8 @@ func TestArena(t *testing.T) {
 	require.Less(t, r.lib.Count("hosts"), 16)
 }
 
-// TestTables: numbers of regions are a core's; two tables of one GPU don't meet. One of another GPU is refused, as is one without entries.
+// TestTables: region indices belong to one core, so two tables of one GPU are independent. A table of another GPU, or without
+// entries, is refused.
 func TestTables(t *testing.T) {
 	r := open(t)
 	a, b := r.alloc(0, cuda.Device, mib), r.alloc(0, cuda.Device, mib)

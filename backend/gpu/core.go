@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// load implements dlopen and cuGetProcAddress: gg_open.
+// load loads the driver library. Implements dlopen and cuGetProcAddress: gg_open.
 func load(path string) (*C.gr_gpu, error) {
 	cpath := C.CString(path)
 	defer C.free(unsafe.Pointer(cpath))
@@ -26,10 +26,10 @@ func load(path string) (*C.gr_gpu, error) {
 //go:embed kernel/gather.ptx
 var ptx string
 
-// image is the kernel as C wants it, for good.
+// image is the kernel as a C string, which is never freed.
 var image = sync.OnceValue(func() unsafe.Pointer { return unsafe.Pointer(C.CString(ptx)) })
 
-// set says what the driver was found to have, before anybody else has it.
+// set stores the number of devices and the owner id, before the driver is used.
 func (d calls) set(devices int, owner [16]byte) {
 	d.c.devices = C.int32_t(devices)
 	d.c.owner = *(*[16]C.uint8_t)(unsafe.Pointer(&owner))
@@ -37,16 +37,16 @@ func (d calls) set(devices int, owner [16]byte) {
 
 func (d calls) owner() [16]byte { return *(*[16]byte)(unsafe.Pointer(&d.c.owner)) }
 
-// unload implements gg_close: Busy with streams or tables left.
+// unload implements gg_close. Busy: streams or tables are open.
 func (d calls) unload() error { return check(C.gg_close(d.c), nil) }
 
-// Core is the gr_gpu that C calls; good until Close.
+// Core is the gr_gpu for C callers, valid until Close.
 func (d *Driver) Core() unsafe.Pointer { return unsafe.Pointer(d.c) }
 
-// Devices is how many GPUs this process sees.
+// Devices is the number of GPUs that this process sees.
 func (d *Driver) Devices() int { return int(d.c.devices) }
 
-// Version is CUDA's that the driver is for: 13000 is 13.0.
+// Version is the CUDA version of the driver: 13000 is 13.0.
 func (d *Driver) Version() int { return int(d.c.version) }
 
 func (w Why) Error() string { return C.GoString(C.gr_gpu_why_text(C.int(w))) }
@@ -55,7 +55,7 @@ func fault(f *C.gr_gpu_fault) error {
 	return &Fault{Why: Why(f.why), Result: int(f.result), Call: C.GoString(f.call), Text: C.GoString(&f.text[0])}
 }
 
-// check is the error of a call that gave rc.
+// check converts the return code of a call to an error.
 func check(rc C.int, f *C.gr_gpu_fault) error {
 	if rc >= 0 {
 		return nil
@@ -66,8 +66,8 @@ func check(rc C.int, f *C.gr_gpu_fault) error {
 	return fault(f)
 }
 
-// Device retains the primary context of the GPU of that ordinal, once, and loads the copy kernel into it. Implements
-// cuDevicePrimaryCtxRetain and cuModuleLoadDataEx.
+// Device retains the primary context of a GPU once and loads the copy kernel into it. Implements cuDevicePrimaryCtxRetain and
+// cuModuleLoadDataEx.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	i, err := d.device(ordinal)
 	if err != nil {
@@ -86,7 +86,7 @@ func (d *Driver) device(ordinal int) (Device, error) {
 		Memory: uint64(i.memory), DMABuf: i.dmabuf != 0, Flush: i.flush != 0, Kernel: i.kernel != 0, NoKernel: C.GoString(&i.why_text[0])}, nil
 }
 
-// VRAM allocates memory of ours on a GPU. Implements cuMemAlloc.
+// VRAM allocates GPU memory. Implements cuMemAlloc.
 func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
 	var a C.uint64_t
 	var f C.gr_gpu_fault
@@ -94,26 +94,27 @@ func (d *Driver) VRAM(device int, size uint64) (addr uint64, err error) {
 	return uint64(a), check(rc, &f)
 }
 
-// FreeVRAM gives it back. Implements cuMemFree.
+// FreeVRAM frees GPU memory. Implements cuMemFree.
 func (d *Driver) FreeVRAM(device int, addr uint64) error {
 	var f C.gr_gpu_fault
 	return check(C.gg_vram_free(d.c, C.int(device), C.uint64_t(addr), &f), &f)
 }
 
-// Alloc gives memory of the pinned arena, nil without; a GPU must be in use. The contents are arbitrary.
+// Alloc returns memory of the pinned arena with arbitrary contents; nil: out of memory. A GPU must be in use.
 func (d *Driver) Alloc(size uint64) unsafe.Pointer { return C.gg_alloc(d.c, C.size_t(size)) }
 
-// Free gives it back.
+// Free returns memory to the pinned arena.
 func (d *Driver) Free(mem unsafe.Pointer) { C.gg_free(d.c, mem) }
 
-// Flush makes the GPU's work see what other devices have written to its memory; nothing where Device.Flush is false. Implements
+// Flush makes writes of other devices visible to the GPU's work. It does nothing if Device.Flush is false. Implements
 // cuFlushGPUDirectRDMAWrites.
 func (d *Driver) Flush(device int) error {
 	var f C.gr_gpu_fault
 	return check(C.gg_flush(d.c, C.int(device), &f), &f)
 }
 
-// Flusher is Flush for C: call(arg), for as long as the driver is open. nil: that GPU's work sees what other devices write by itself.
+// Flusher returns Flush for C, as call(arg), valid while the driver is open. nil: the GPU's work sees writes of other devices
+// without a flush.
 func (d *Driver) Flusher(device int) (call, arg unsafe.Pointer) {
 	if arg = C.gg_flusher(d.c, C.int(device)); arg != nil {
 		call = C.gg_flush_dev
@@ -121,10 +122,10 @@ func (d *Driver) Flusher(device int) (call, arg unsafe.Pointer) {
 	return call, arg
 }
 
-// Table says what is to be added to addresses of remote regions, by their numbers, for one GPU of ours.
+// Table holds the address deltas of remote regions, by region index, for one local GPU.
 type Table struct{ c *C.gr_gpu_table }
 
-// Table makes one without entries.
+// Table makes an empty table.
 func (d *Driver) Table(device int) (*Table, error) {
 	t := new(Table)
 	var f C.gr_gpu_fault
@@ -134,13 +135,13 @@ func (d *Driver) Table(device int) (*Table, error) {
 	return t, nil
 }
 
-// Set makes the entry of a region; no copy of the region may be under way. Implements cuMemcpyHtoDAsync.
+// Set sets the entry of a region. No copy of the region may be in progress. Implements cuMemcpyHtoDAsync.
 func (t *Table) Set(region uint32, delta uint64) error {
 	var f C.gr_gpu_fault
 	return check(C.gg_entry(t.c, C.uint32_t(region), C.uint64_t(delta), &f), &f)
 }
 
-// Free gives it back; no copy posted with it may be under way.
+// Free frees the table. No copy posted with it may be in progress.
 func (t *Table) Free() { C.gg_table_free(t.c) }
 
 // Op has the layout of gr_op and plan.Op.
@@ -149,7 +150,7 @@ type Op struct {
 	LocalRegion, RemoteRegion uint32
 }
 
-// Ops gives room for n operations in the pinned arena, to be given back by Free; nil without memory.
+// Ops allocates n operations in the pinned arena; nil: out of memory. FreeOps frees them.
 func (d *Driver) Ops(n int) []Op {
 	mem := d.Alloc(uint64(n) * C.sizeof_gr_op)
 	if mem == nil {
@@ -158,16 +159,16 @@ func (d *Driver) Ops(n int) []Op {
 	return unsafe.Slice((*Op)(mem), n)
 }
 
-// FreeOps gives the room back.
+// FreeOps frees operations of Ops.
 func (d *Driver) FreeOps(ops []Op) { d.Free(unsafe.Pointer(unsafe.SliceData(ops))) }
 
-// Stream is a stream of one GPU towards another.
+// Stream is a CUDA stream of one GPU for copies to and from a peer GPU or host memory.
 type Stream struct {
 	d *Driver
 	c *C.gr_gpu_stream
 }
 
-// ToHost is the peer of a stream towards host memory.
+// ToHost is the peer number of streams for host memory.
 const ToHost = -1
 
 // Stream opens the stream of a pair, or counts one more user. Implements cuStreamCreateWithPriority.
@@ -181,33 +182,34 @@ func (d *Driver) Stream(device, peer int) (*Stream, error) {
 	return l, nil
 }
 
-// Close gives the stream back; jobs keep it.
+// Close ends one use of the stream. Jobs keep the stream open.
 func (l *Stream) Close() { C.gg_stream_close(l.d.c, l.c) }
 
-// How a copy is to be made.
+// How selects the method of a copy.
 type How int
 
-// Auto is by measurement; see docs/gpu.md.
+// Auto selects by size, according to measurements; see docs/gpu.md.
 const (
 	Auto   How = C.GR_GPU_AUTO
 	Kernel How = C.GR_GPU_KERNEL
 	Engine How = C.GR_GPU_ENGINE
 )
 
-// Work is what to copy: gr_gpu_work. Ops must stay, unchanged and not moved, until the job has ended: of Driver.Ops, or other memory of C.
+// Work describes a copy: gr_gpu_work. Ops must stay unchanged and in place until the job has ended. They come from Driver.Ops
+// or from other C memory.
 type Work struct {
 	Ops    []Op
 	Write  bool
-	Table  *Table // nil: Delta is that of all
+	Table  *Table // nil: Delta applies to all operations
 	Delta  uint64
 	How    How
-	Blocks int // of 256 threads that the kernel may take; 0: the default
+	Blocks int // limit of blocks of 256 threads for the kernel; 0: the default
 }
 
-// Job is a copy that can be made again and again, by one caller at a time; Cancel alone may come from elsewhere.
+// Job is a copy that can be posted repeatedly, by one caller at a time. Only Cancel may come from other threads.
 type Job struct{ c *C.gr_gpu_job }
 
-// Job makes one.
+// Job makes a job.
 func (l *Stream) Job() (*Job, error) {
 	j := new(Job)
 	var f C.gr_gpu_fault
@@ -217,7 +219,7 @@ func (l *Stream) Job() (*Job, error) {
 	return j, nil
 }
 
-// Post starts it. Implements cuLaunchKernel or cuMemcpyAsync.
+// Post starts the job. Implements cuLaunchKernel or cuMemcpyAsync.
 func (j *Job) Post(w Work) error {
 	c := C.gr_gpu_work{ops: (*C.gr_op)(unsafe.Pointer(unsafe.SliceData(w.Ops))), nops: C.uint32_t(len(w.Ops)), delta: C.uint64_t(w.Delta),
 		how: C.uint32_t(w.How), blocks: C.uint32_t(w.Blocks)}
@@ -234,23 +236,23 @@ func (j *Job) Post(w Work) error {
 	return check(C.gg_post(j.c, &c, &f), &f)
 }
 
-// Poll tells whether it has ended, and how: Cancelled, Lost, or another error of the driver.
+// Poll reports whether the job has ended. err is Cancelled, Lost, or another error of the driver.
 func (j *Job) Poll() (ended bool, err error) {
 	var f C.gr_gpu_fault
 	rc := C.gg_poll(j.c, &f)
 	return rc <= 0, check(rc, &f)
 }
 
-// Cancel ends it soon; it has to be polled until it has ended.
+// Cancel makes the job end soon. The caller polls until the job has ended.
 func (j *Job) Cancel() { C.gg_cancel(j.c) }
 
-// Free fails with Busy while it is under way.
+// Free frees the job. Busy: the job is in progress.
 func (j *Job) Free() error { return check(C.gg_job_free(j.c), nil) }
 
-// Counts of what the driver did for us.
+// Counts holds counters of driver calls.
 type Counts struct{ Launches, EngineCopies, MapsOpen, MapsFailed, Imports, Polls uint64 }
 
-// Counts reads the counters; they only grow.
+// Counts reads the counters, which only grow.
 func (d *Driver) Counts() Counts {
 	var n [3]C.uint64_t
 	C.gg_counts(d.c, &n[0])

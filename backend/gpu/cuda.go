@@ -13,10 +13,10 @@ import (
 	"unsafe"
 )
 
-// result is what a call of the driver gave: a CUresult.
+// result is the result of a driver call: a CUresult.
 type result int
 
-// Results that are looked at.
+// Results that this package handles.
 const (
 	ok              result = C.CU_OK
 	invalidValue    result = C.CU_INVALID_VALUE
@@ -70,13 +70,13 @@ const (
 	Fabrics    Why = C.GR_GPU_FABRICS
 )
 
-// WhyCount is how many reasons there are, with 0, which is none.
+// WhyCount is the number of reasons, including 0 (no error).
 const WhyCount = C.GR_GPU_WHY_COUNT
 
-// lost says that no call of this process succeeds any more.
+// lost reports that all further calls of this process will fail.
 func (r result) lost() bool { return C.gg_lost(C.int(r)) != 0 }
 
-// calls is the driver, as Go calls it: one method for each of its calls, named in the comment.
+// calls is the driver. Each method makes the driver call that its comment names.
 type calls struct{ c *C.gr_gpu }
 
 // cuInit
@@ -115,9 +115,9 @@ func (d calls) canAccess(a, b int) (can bool, r result) {
 	return c != 0, r
 }
 
-// pointer is what the driver says of one.
+// pointer holds the driver's attributes of a pointer.
 type pointer struct {
-	kind                uint32 // 0: it does not know it
+	kind                uint32 // 0: unknown to the driver
 	managed             bool
 	device              int
 	buffer, start, size uint64
@@ -146,10 +146,10 @@ func (d calls) deviceOf(at uint64) (int, result) {
 	return int(v), r
 }
 
-// cuPointerSetAttribute (SYNC_MEMOPS); no driver of old has it
+// cuPointerSetAttribute (SYNC_MEMOPS); old drivers lack it
 func (d calls) syncMemops(at uint64) { C.gc_sync_memops(d.c, C.uint64_t(at)) }
 
-// cuMemRetainAllocationHandle; to be released
+// cuMemRetainAllocationHandle; the caller releases the handle
 func (d calls) retain(at uint64) (handle uint64, r result) {
 	var h C.uint64_t
 	r = result(C.gc_retain(d.c, &h, C.uint64_t(at)))
@@ -227,10 +227,10 @@ func (d calls) ipcOpen(handle *[64]byte) (at uint64, r result) {
 // cuIpcCloseMemHandle
 func (d calls) ipcClose(at uint64) result { return result(C.gc_ipc_close(d.c, C.uint64_t(at))) }
 
-// cuCtxEnablePeerAccess, of a GPU that was opened
+// cuCtxEnablePeerAccess, for a GPU that is in use
 func (d calls) enablePeer(ordinal int) result { return result(C.gc_enable_peer(d.c, C.int(ordinal))) }
 
-// cuMemGetHandleForAddressRange; only of a GPU that hasDMABuf
+// cuMemGetHandleForAddressRange; only for a GPU with hasDMABuf
 func (d calls) rangeFD(at, size uint64, how int) (fd int, r result) {
 	c := C.int(-1)
 	r = result(C.gc_range(d.c, &c, C.uint64_t(at), C.uint64_t(size), C.int(how)))
@@ -250,10 +250,11 @@ func (d calls) hostUnregister(at unsafe.Pointer) result { return result(C.gc_hos
 // cuGetErrorName
 func (d calls) errorName(r result) string { return C.GoString(C.gc_error_name(d.c, C.int(r))) }
 
-// first is the GPU that was opened first, -1: none was.
+// first returns the GPU that was used first; -1: none.
 func (d calls) first() int { return int(C.gc_first(d.c)) }
 
-// within runs f with the context of a GPU that was opened current in its thread. Implements cuCtxPushCurrent and cuCtxPopCurrent.
+// within runs f with the context of a GPU in use as the thread's current context. Implements cuCtxPushCurrent and
+// cuCtxPopCurrent.
 func (d *Driver) within(ordinal int, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -264,14 +265,14 @@ func (d *Driver) within(ordinal int, f func() error) error {
 	return f()
 }
 
-// present is gg_present.
+// present implements gg_present.
 func present(path string) int {
 	c := C.CString(path)
 	defer C.free(unsafe.Pointer(c))
 	return int(C.gg_present(c))
 }
 
-// inUse is gg_in_use.
+// inUse implements gg_in_use.
 func inUse(path string) bool {
 	c := C.CString(path)
 	defer C.free(unsafe.Pointer(c))

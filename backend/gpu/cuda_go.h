@@ -1,4 +1,4 @@
-/* The driver's calls that Go makes, with arguments that Go has: cuda.go alone includes it. */
+/* The driver calls that Go makes, with Go's argument types. Only cuda.go includes this file. */
 #ifndef GORAIL_CUDA_GO_H
 #define GORAIL_CUDA_GO_H
 
@@ -80,7 +80,7 @@ static const char *gc_error_name(gr_gpu *g, int result)
     return G(g)->error_name && G(g)->error_name(result, &name) == CU_OK ? name : NULL;
 }
 
-/* The context of a GPU that was opened, current in this thread. */
+/* Makes the context of a GPU in use current in this thread. */
 static cu_result gc_enter(gr_gpu *g, int ordinal) { return G(g)->ctx_push(gg_of(g)->dev[ordinal].ctx); }
 static void gc_leave(gr_gpu *g) { gg_leave(gg_of(g)); }
 static int gc_first(gr_gpu *g)
@@ -89,7 +89,7 @@ static int gc_first(gr_gpu *g)
     return d ? d->ordinal : -1;
 }
 
-/* Whether it is a driver's library; nothing of it is called. 0, 1: there is no such library, 2: it lacks calls of a driver. */
+/* Checks for a driver library without calling it. 0: found, 1: no such library, 2: the library lacks driver calls. */
 static int gg_present(const char *path)
 {
     void *dl = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
@@ -100,7 +100,7 @@ static int gg_present(const char *path)
     return rc;
 }
 
-/* Whether somebody in this process has a context on a GPU. Loads and initialises nothing. */
+/* Reports whether this process has a context on a GPU. Loads and initializes nothing. */
 static int gg_in_use(const char *path)
 {
     void *dl = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
@@ -110,7 +110,7 @@ static int gg_in_use(const char *path)
     int (*count)(int *) = 0, (*state)(int, unsigned *, int *) = 0;
     int n = 0, active = 0;
     if (find && find("cuDeviceGetCount", (void **)&count, 2000, 0) == 0 && find("cuDevicePrimaryCtxGetState", (void **)&state, 7000, 0) == 0 && count && state &&
-        count(&n) == 0) /* else nobody has called cuInit */
+        count(&n) == 0) /* fails if cuInit was not called in this process */
         for (int i = 0; i < n && !active; i++) {
             unsigned flags;
             if (state(i, &flags, &active) != 0)

@@ -1,5 +1,5 @@
-/* GPUs and their primary contexts: retained on first use, current only within a call of ours. It is C since streams and tables, which C makes, open
- * GPUs, and each post enters one. */
+/* GPUs and their primary contexts. A context is retained at first use, and current only within our calls. This is C code
+ * because streams and tables, which C code makes, open GPUs, and each post enters a context. */
 #include <string.h>
 
 #include "gpu_int.h"
@@ -12,7 +12,7 @@ int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault)
 void gg_leave(gg *g)
 {
     cu_ctx old;
-    (void)g->cu.ctx_pop(&old); /* fails only where CUDA has ended, and every other call tells that */
+    (void)g->cu.ctx_pop(&old); /* fails only if CUDA has ended, and every other call reports that */
 }
 
 static int cannot_jit(cu_result r)
@@ -20,7 +20,7 @@ static int cannot_jit(cu_result r)
     return r == CU_NO_JIT || r == CU_JIT_OFF || r == CU_PTX_VERSION || r == CU_INVALID_PTX || r == CU_NOT_SUPPORTED || r == CU_NOT_FOUND;
 }
 
-/* Within the context. Where the driver can't take the kernel, copy engines serve. */
+/* Loads the kernel. Within the context. If the driver cannot translate the kernel, copy engines are used. */
 static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
     cu_result r = g->cu.module_load(&d->module, g->ptx, 0, NULL, NULL);
@@ -45,7 +45,7 @@ static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
     return rc;
 }
 
-static int facts(gg *g, gg_dev *d, gr_gpu_fault *fault)
+static int query_info(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
     gr_gpu_device_info *i = &d->info;
     size_t memory = 0;
@@ -58,7 +58,7 @@ static int facts(gg *g, gg_dev *d, gr_gpu_fault *fault)
         return rc;
     memcpy(i->uuid, uuid.bytes, 16);
     i->memory = memory;
-    for (char *c = i->pci; *c; c++) /* sysfs has it in lower case */
+    for (char *c = i->pci; *c; c++) /* sysfs uses lower case */
         if (*c >= 'A' && *c <= 'F')
             *c += 'a' - 'A';
     if (!g->cu.range_handle || g->cu.device_attr(&i->dmabuf, CU_DEV_DMABUF, d->dev) != CU_OK)
@@ -69,7 +69,7 @@ static int facts(gg *g, gg_dev *d, gr_gpu_fault *fault)
 
 static int make(gg *g, gg_dev *d, gr_gpu_fault *fault)
 {
-    int least = 0, greatest = 0, rc = facts(g, d, fault);
+    int least = 0, greatest = 0, rc = query_info(g, d, fault);
     if (rc || (rc = GG_CALL(g, fault, primary_retain, &d->ctx, d->dev)))
         return rc;
     if ((rc = gg_enter(g, d, fault)) == 0) {
@@ -118,7 +118,7 @@ int gg_info(gr_gpu *gpu, int device, gr_gpu_device_info *out, gr_gpu_fault *faul
 
 void gg_devices_close(gg *g)
 {
-    /* Pinned memory goes first, while the context that it was made in is retained. */
+    /* Pinned memory goes first, while the context that made it is retained. */
     gg_arena_close(g);
     for (int i = 0; i < g->pub.devices; i++) {
         gg_dev *d = &g->dev[i];
@@ -135,7 +135,7 @@ void gg_devices_close(gg *g)
     }
 }
 
-/* ---- what writes of other devices need to be seen: called for each transfer, by the core (core/base/flush.c), without Go ---- */
+/* ---- flushes of other devices' writes: the core calls them for each transfer (core/base/flush.c), without Go ---- */
 
 int gg_wants_flush(gg *g, cu_device dev)
 {
@@ -159,7 +159,7 @@ int gg_flush(gr_gpu *gpu, int device, gr_gpu_fault *fault)
 void gg_flush_dev(void *dev)
 {
     gg_dev *d = dev;
-    (void)gg_flush(d->gpu, d->ordinal, NULL); /* fails only where CUDA has ended, which the application hears from all it does */
+    (void)gg_flush(d->gpu, d->ordinal, NULL); /* fails only if CUDA has ended, and all calls of the application report that */
 }
 
 void *gg_flusher(gr_gpu *gpu, int device)

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// Driver is a loaded driver, one in a process for each path. Its methods are safe for concurrent use.
+// Driver is a loaded driver. A process has one per path. Its methods are safe for concurrent use.
 type Driver struct {
 	calls
 	path string
@@ -16,44 +16,44 @@ type Driver struct {
 	pins pins
 }
 
-// Why says what can't be had, and Is lets errors.Is look for it.
+// Why is the reason of an error. errors.Is finds it.
 type Why int
 
-// Fault is an error of the driver, or of what it was asked.
+// Fault is an error of the driver, or of a request to it.
 type Fault struct {
 	Why    Why
-	Result int    // the driver's (CUresult); 0: it was not asked
-	Call   string // its entry point, or what else failed
-	Text   string // its name of the result
+	Result int    // the driver's CUresult; 0: no driver call was made
+	Call   string // the entry point of the driver, or the name of another failed step
+	Text   string // the driver's name of the result
 }
 
-// maps are peers' memory, mapped once for each allocation and GPU of ours.
+// maps holds mappings of peers' memory: one for each allocation and local GPU.
 type maps struct {
-	opened, failed, imports atomic.Uint64 // counters, for statistics
+	opened, failed, imports atomic.Uint64 // for statistics
 
-	mu  sync.Mutex // above no other
+	mu  sync.Mutex // no other lock is taken under it
 	all []*mapping
 }
 
-// mapping is one.
+// mapping is one mapping of a peer's memory.
 type mapping struct {
 	d      *Driver
 	share  shared
-	device int // ours
+	device int // local GPU
 	refs   int // under maps.mu
 
-	mu       sync.Mutex // one opens, the others wait
+	mu       sync.Mutex // one thread opens, the others wait
 	begun    bool
-	identity bool // memory of this process at its own address: nothing to close
+	identity bool // memory of this process at its own address; nothing to close
 	at       uint64
-	vmm      bool     // its address range is reserved
-	sizes    []uint64 // of pieces mapped, in order
-	mapped   uint64   // bytes
-	why      Why      // failed: why; before state
+	vmm      bool     // the address range is reserved
+	sizes    []uint64 // of mapped pieces, in order
+	mapped   uint64   // total bytes of mapped pieces
+	why      Why      // reason of the failure; written before state
 	state    atomic.Int32
 }
 
-// pins are the ranges of host memory that copies use.
+// pins holds the ranges of host memory that copies use.
 type pins struct {
 	mu     sync.Mutex
 	ranges map[pinned]*pin
@@ -66,7 +66,7 @@ type pinned struct {
 
 type pin struct {
 	refs    int
-	foreign bool // pinned by somebody else
+	foreign bool // pinned by other code of the process
 }
 
 func (f *Fault) Error() string {
@@ -78,7 +78,7 @@ func (f *Fault) Error() string {
 	case NoLibrary:
 		s += "; install NVIDIA's driver or give its path in option cuda_path"
 	case OldDriver:
-		s += "; install a newer one"
+		s += "; install driver 470 or later"
 	case NoFDs:
 		s += "; raise ulimit -n"
 	}
@@ -88,10 +88,10 @@ func (f *Fault) Error() string {
 // Unwrap lets errors.Is find the reason.
 func (f *Fault) Unwrap() error { return f.Why }
 
-// Is tells whether an error is of that reason.
+// Is reports whether an error has that reason.
 func Is(err error, why Why) bool { return errors.Is(err, why) }
 
-// failed is the error of a call of the driver.
+// failed converts the result of a driver call to an error.
 func (d calls) failed(r result, call string) error {
 	why := Failed
 	switch {

@@ -8,24 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owns tells whether a share says that it is of memory of this process.
-func (d *Driver) Owns(s *Share) bool { return s.is().owner == d.owner() }
+// Owns reports whether a share describes memory of this process.
+func (d *Driver) Owns(s *Share) bool { return s.fields().owner == d.owner() }
 
-// Unshared is what peers are told of memory that no other process can map, for that reason; 0: it is not known yet.
+// Unshared makes the share of memory that no other process can map, with the reason; 0: the reason is not known yet.
 func Unshared(m *Mem, uuid [16]byte, why Why) (s Share) {
-	c := s.is()
-	c.base, c.size, c.buffer, c.from = m.Base, m.Size, m.Buffer, uint32(why)
+	c := s.fields()
+	c.base, c.size, c.buffer, c.source = m.Base, m.Size, m.Buffer, uint32(why)
 	if why != 0 {
 		c.gpu = uuid
 	}
 	return s
 }
 
-// Share implements cuIpcGetMemHandle, for memory with a fabric handle cuMemExportToShareableHandle, and for other VMM memory nothing: see
-// Pieces. The error says why it can't be shared.
+// Share makes the description of memory for peers. Implements cuIpcGetMemHandle, or cuMemExportToShareableHandle for memory
+// with a fabric handle. For other VMM memory it makes no driver call: see Pieces. The error says why the memory cannot be
+// shared.
 func (d *Driver) Share(m Mem) (Share, error) {
 	var s Share
-	if err := d.share(&m, s.is()); err != nil {
+	if err := d.share(&m, s.fields()); err != nil {
 		return Share{}, fmt.Errorf("GPU %d: %w", m.Device, err)
 	}
 	return s, nil
@@ -54,13 +55,13 @@ func (d *Driver) share(m *Mem, out *shared) error {
 	return err
 }
 
-// unshareable is why, or what where nothing is known.
+// unshareable makes the error for memory that cannot be shared. Its reason is m.NotShared, or what if that is nil.
 func unshareable(m *Mem, call string, what Why) error {
 	_ = errors.As(m.NotShared, &what)
 	return &Fault{Why: what, Call: call}
 }
 
-// fabricHandle is the one that a range of one handle has for the fabric.
+// fabricHandle exports the fabric handle of a range with one handle.
 func (d *Driver) fabricHandle(m *Mem, out *[64]byte) error {
 	handle, r := d.retain(m.Base)
 	if r != ok {
@@ -70,7 +71,8 @@ func (d *Driver) fabricHandle(m *Mem, out *[64]byte) error {
 	return d.failed(d.exportFabric(handle, out), "cuMemExportToShareableHandle")
 }
 
-// Pieces makes descriptors of n handles from first on, all or none; the caller closes them. Implements cuMemExportToShareableHandle.
+// Pieces exports n handles from first on as file descriptors, all or none. The caller closes them. Implements
+// cuMemExportToShareableHandle.
 func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err error) {
 	if n <= 0 || first < 0 {
 		return nil, nil, &Fault{Why: BadShare, Call: "pieces"}
@@ -106,7 +108,7 @@ func (d *Driver) Pieces(m Mem, first, n int) (fds []int32, sizes []uint64, err e
 	return fds, sizes, nil
 }
 
-// piece makes a descriptor of the handle that is mapped there.
+// piece exports the handle that is mapped at an address.
 func (d *Driver) piece(at uint64) (fd int, err error) {
 	handle, r := d.retain(at)
 	if r != ok {
@@ -115,16 +117,18 @@ func (d *Driver) piece(at uint64) (fd int, err error) {
 	fd, r = d.exportFD(handle)
 	d.release(handle)
 	err = d.failed(r, "cuMemExportToShareableHandle")
-	if r == osError { // what it says of a full table, too
+	if r == osError { // the driver also returns this error if the descriptor table is full
 		err.(*Fault).Why = NoFDs
 	}
 	return fd, err
 }
 
-// DMABuf makes a dmabuf of whole pages round a range, of one handle or several; the caller closes it. offset is where addr is in it. byPCIe is
-// for devices that reach the GPU without passing a processor: where GPU and processor have another link beside PCIe (C2C) there are two ways
-// to the memory, and whoever registers the wrong one hears of it from failing transfers alone. A driver that knows one way gives
-// that. Implements cuMemGetHandleForAddressRange. The error is NoDMABuf where the GPU has none.
+// DMABuf makes a dmabuf of the whole pages around a range, of one or several handles. The caller closes it. offset is the
+// position of addr in it.
+//
+// byPCIe is for devices whose path to the GPU does not pass a CPU. If GPU and CPU also have a link beside PCIe (C2C), two paths
+// lead to the memory. A wrong choice shows only in failing transfers. A driver that knows one path returns a dmabuf for that
+// path. Implements cuMemGetHandleForAddressRange. NoDMABuf: the GPU does not support dmabufs.
 func (d *Driver) DMABuf(m Mem, addr, size uint64, byPCIe bool) (fd int, offset uint64, err error) {
 	const call = "cuMemGetHandleForAddressRange"
 	of, err := d.device(m.Device)
@@ -134,7 +138,7 @@ func (d *Driver) DMABuf(m Mem, addr, size uint64, byPCIe bool) (fd int, offset u
 	if !of.DMABuf {
 		return -1, 0, &Fault{Why: NoDMABuf, Call: call}
 	}
-	// What lies beside the range in its pages is not in the region that a device makes of it.
+	// The pages may hold bytes beside the range. A device's region of the range excludes them.
 	page := uint64(os.Getpagesize())
 	from, end := addr&^(page-1), (addr+size+page-1)&^(page-1)
 	err = d.within(m.Device, func() error {
@@ -153,8 +157,9 @@ func (d *Driver) DMABuf(m Mem, addr, size uint64, byPCIe bool) (fd int, offset u
 	return fd, addr - from, err
 }
 
-// SyncMemops makes the application's synchronous copies and fills of an allocation end before they return; else a copy within a GPU may not
-// have, and a device would read what was there before. VMM memory and pools are left as they are. Implements cuPointerSetAttribute.
+// SyncMemops makes the application's synchronous copies and fills of an allocation complete before they return. Otherwise a
+// copy within a GPU may be incomplete, and a device would read old data. VMM memory and pools are unchanged. Implements
+// cuPointerSetAttribute.
 func (d *Driver) SyncMemops(m Mem) {
 	if _, err := d.device(m.Device); err != nil {
 		return

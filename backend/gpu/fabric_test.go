@@ -10,7 +10,8 @@ import (
 	"gorail/test/cuda"
 )
 
-// TestFabric: memory that has a fabric handle alone, of another process and of this one; where it can't be shared, the reason.
+// TestFabric: memory with only a fabric handle, of another process and of this one. If it cannot be shared, the error has the
+// reason.
 func TestFabric(t *testing.T) {
 	t.Setenv("GORAIL_TEST_GPU_FABRIC", "1")
 	r := open(t)
@@ -66,7 +67,8 @@ func TestFabric(t *testing.T) {
 	require.ErrorIs(t, err, gpu.Refused)
 }
 
-// TestFabricFails: each call of mapping a fabric handle fails: an error, nothing is left, and the next attempt succeeds.
+// TestFabricFails: each call that maps a fabric handle fails once. Map returns an error, leaves no resource, and succeeds the
+// next time.
 func TestFabricFails(t *testing.T) {
 	t.Setenv("GORAIL_TEST_GPU_FABRIC", "1")
 	for _, call := range []string{"MemAddressReserve", "MemImportFromShareableHandle", "MemMap", "MemSetAccess"} {

@@ -1,4 +1,4 @@
-/* What a call that failed says: posts and polls fill it in. */
+/* Errors of failed calls. Posts and polls fill them in. */
 #include <stdio.h>
 
 #include "gpu_int.h"
@@ -21,7 +21,7 @@ int gg_fail(gr_gpu_fault *fault, int why, const char *what)
     return -why;
 }
 
-/* Errors after which no call of this process succeeds any more. */
+/* Errors after which all calls of this process fail. */
 int gg_lost(cu_result result)
 {
     switch (result) {

@@ -9,7 +9,7 @@ import (
 	"gorail/test/cuda"
 )
 
-// all does a little of everything; the first error ends it, and everything it had is given back.
+// all uses most functions once. The first error ends it, and all resources are freed.
 func all(d *gpu.Driver, vram, vmm uint64) (err error) {
 	_, err = d.Device(0)
 	if err != nil {
@@ -74,8 +74,8 @@ func all(d *gpu.Driver, vram, vmm uint64) (err error) {
 	return nil
 }
 
-// TestEveryCallFails: each call that can be made to fail, the first times it is made: the error comes through, nothing is left open, and the
-// next attempt succeeds.
+// TestEveryCallFails makes each call fail at its first uses. The error is returned, no resource stays open, and the next
+// attempt succeeds.
 func TestEveryCallFails(t *testing.T) {
 	for _, call := range []string{"DeviceGet", "DeviceGetUuid", "DevicePrimaryCtxRetain", "CtxPushCurrent", "CtxGetStreamPriorityRange",
 		"CtxEnablePeerAccess", "PointerGetAttributes", "MemAlloc", "MemHostAlloc", "IpcGetMemHandle", "MemRetainAllocationHandle",
@@ -107,7 +107,7 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// TestCopiesWithoutEvent: copies that are queued while the event behind them can't be: the job has not ended before they have.
+// TestCopiesWithoutEvent: copies are queued, but recording their event fails. The job ends only after the copies.
 func TestCopiesWithoutEvent(t *testing.T) {
 	for _, call := range []string{"EventRecord", "MemcpyAsync"} {
 		t.Run(call, func(t *testing.T) {
@@ -121,14 +121,14 @@ func TestCopiesWithoutEvent(t *testing.T) {
 			want := r.app.Read(0, at, mib)
 			r.lib.Set("hold", 1)
 			if call == "MemcpyAsync" {
-				r.lib.Fail(call, 2, cuda.OutOfMemory) // and the event, too
+				r.lib.Fail(call, 2, cuda.OutOfMemory) // the event fails, too
 			}
 			r.lib.Fail("EventRecord", 1, cuda.OutOfMemory)
 			require.NoError(t, j.Post(gpu.Work{Ops: ops, Write: true, How: gpu.Engine}))
 			for range 100 {
 				ended, err := j.Poll()
 				require.NoError(t, err)
-				require.False(t, ended, "the copy waits still")
+				require.False(t, ended, "the copy is still in progress")
 			}
 			r.lib.Set("hold", 0)
 			require.ErrorIs(t, finish(t, j), gpu.NoMemory)
@@ -139,7 +139,8 @@ func TestCopiesWithoutEvent(t *testing.T) {
 	}
 }
 
-// TestOddAnswers: a question about a copy that is answered neither yes nor no is asked again: the copy is under way.
+// TestOddAnswers: if the driver's answer about a copy is neither done nor pending, poll asks again, because the copy may be in
+// progress.
 func TestOddAnswers(t *testing.T) {
 	for call, how := range map[string]gpu.How{"EventQuery": gpu.Engine, "StreamQuery": gpu.Kernel} {
 		t.Run(call, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestOddAnswers(t *testing.T) {
 			for range 1000 {
 				ended, err := j.Poll()
 				require.NoError(t, err)
-				require.False(t, ended, "the copy waits still")
+				require.False(t, ended, "the copy is still in progress")
 			}
 			r.lib.Set("hold", 0)
 			require.NoError(t, finish(t, j))

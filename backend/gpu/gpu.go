@@ -1,8 +1,9 @@
-// Package gpu is what GORAIL wants of GPUs: what a pointer is, mapping the memory of a peer on the same host, and copies that are posted and
-// polled without Go. CUDA's driver library is loaded when somebody asks for it; nothing of a toolkit is needed.
+// Package gpu is the GPU support of GORAIL: it queries pointers, maps memory of peers on the same host, and makes copies that
+// are posted and polled without Go. It loads CUDA's driver library on demand and needs no toolkit.
 //
-// What posts and polls is C (gr_gpu.h), which C elsewhere calls through Driver.Core: streams, jobs, tables, pinned memory. What may take its time,
-// registration and mapping, is Go, over one table of the driver's calls (cuda.go). docs/gpu.md has the decisions and the measurements behind them.
+// C code posts and polls (gr_gpu.h). Other C code calls it through Driver.Core: streams, jobs, tables, pinned memory. Go code
+// registers and maps, which may take long. Both use one table of driver calls (cuda.go). docs/gpu.md has the decisions and the
+// measurements behind them.
 package gpu
 
 import (
@@ -17,15 +18,15 @@ var drivers struct {
 	byPath map[string]*Driver
 }
 
-// DefaultPath is the driver's library, as dlopen finds it.
+// DefaultPath is the name of the driver library for dlopen.
 const DefaultPath = "libcuda.so.1"
 
-// Present tells whether there is a driver with a device, without initialising anything: nil, or NoLibrary, NotADriver or NoDevice. A library
-// that somebody named is taken to have one. Implements dlopen.
+// Present checks for a driver with a device, without initializing anything. The error is NoLibrary, NotADriver or NoDevice. For
+// a path other than DefaultPath, Present assumes a device. Implements dlopen.
 func Present(path string) error {
 	if path == DefaultPath {
 		if found, _ := filepath.Glob("/dev/nvidia[0-9]*"); len(found) == 0 {
-			if found, _ = filepath.Glob("/dev/dxg"); len(found) == 0 { // Windows' subsystem for Linux
+			if found, _ = filepath.Glob("/dev/dxg"); len(found) == 0 { // Windows Subsystem for Linux
 				return NoDevice
 			}
 		}
@@ -39,12 +40,12 @@ func Present(path string) error {
 	return nil
 }
 
-// InUse tells whether this process has a primary context on some GPU already. Nothing is loaded or initialised. Implements
+// InUse reports whether this process has a primary context on a GPU. It loads and initializes nothing. Implements
 // cuDevicePrimaryCtxGetState.
 func InUse(path string) bool { return inUse(path) }
 
-// Open loads the driver's library, or counts one more user of it. Implements dlopen, cuGetProcAddress and cuInit: no GPU is touched. The
-// error is a Fault: NoLibrary, NotADriver, OldDriver, NoDevice or Driver (cuInit failed).
+// Open loads the driver library, or counts one more user of it. It touches no GPU. Implements dlopen, cuGetProcAddress and
+// cuInit. The error is a Fault: NoLibrary, NotADriver, OldDriver, NoDevice, NoMemory, Lost or Failed (cuInit failed).
 func Open(path string) (*Driver, error) {
 	drivers.mu.Lock()
 	defer drivers.mu.Unlock()
@@ -68,8 +69,8 @@ func Open(path string) (*Driver, error) {
 	return d, nil
 }
 
-// Close gives the driver back; the last user's Close releases contexts and pinned memory. With streams, mappings, tables or pinned ranges left
-// it fails with Busy and changes nothing.
+// Close ends one use of the driver. The last one releases contexts and pinned memory. Busy: streams, mappings, tables or pinned
+// ranges are left; Close has then changed nothing.
 func (d *Driver) Close() error {
 	drivers.mu.Lock()
 	defer drivers.mu.Unlock()
@@ -91,7 +92,7 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// start initialises the driver. Implements cuInit and cuDeviceGetCount.
+// start initializes the driver. Implements cuInit and cuDeviceGetCount.
 func (d *Driver) start() error {
 	if r := d.init(); r == noDevice {
 		return &Fault{Why: NoDevice, Call: "cuInit", Text: "CUDA_ERROR_NO_DEVICE"}
@@ -109,7 +110,7 @@ func (d *Driver) start() error {
 	return nil
 }
 
-// process is a number that no other process has.
+// process is a random number that identifies this process.
 var process = sync.OnceValue(func() (number [16]byte) {
 	_, _ = rand.Read(number[:])
 	return number

@@ -1,9 +1,11 @@
 /* CUDA's driver behind gr_gpu.h.
  *
- * What posts and polls, and what C calls: loader.c (the table of the driver's calls), device.c (contexts), arena.c (pinned memory), table.c, stream.c
- * (streams, jobs), post.c, copy_engine.c. What memory is, for peers, peers' and pinned is Go's, over the same table (cuda.go).
+ * C code posts and polls, and serves C callers: loader.c (the table of driver calls), device.c (contexts), arena.c (pinned
+ * memory), table.c, stream.c (streams, jobs), post.c, copy_engine.c. Go code queries memory, shares it, and maps and pins
+ * memory, over the same table (cuda.go).
  *
- * Locks, none taken under another: mu (devices, marks, tables), arena_mu, stream_mu.
+ * Locks: mu (devices, marks, tables), arena_mu, stream_mu. arena_mu may be taken under mu. stream_mu is never held with another
+ * one.
  */
 #ifndef GORAIL_GPU_INT_H
 #define GORAIL_GPU_INT_H
@@ -17,15 +19,16 @@
 enum {
     GG_DEVICES = 64,
     GG_CHUNKS = 512,
-    GG_CLASSES = 40,            /* of blocks of the arena, powers of two */
-    GG_MARKS = 4096,            /* of one allocation */
-    GG_TABLE = 4096,            /* entries at first */
-    GG_PIECES = 1 << 20,        /* handles of a mapping */
-    /* Bytes that a copy engine gets at a time, at first and once it is known how fast it is. At 396 GB/s 16 MiB cost 7 %, 64 MiB 2 %. */
+    GG_CLASSES = 40,            /* block sizes of the arena, powers of two */
+    GG_MARKS = 4096,            /* per allocation */
+    GG_TABLE = 4096,            /* initial entries */
+    GG_PIECES = 1 << 20,        /* largest number of handles of a mapping */
+    /* Bytes of a copy engine's piece: the initial size, until the speed is known. At 396 GB/s, pieces of 16 MiB cost 7 %, of 64
+     * MiB 2 %. */
     GG_PIECE = 64 << 20,
-    GG_PIECE_HOST = 16 << 20,   /* towards host memory, where as many take ten times as long */
+    GG_PIECE_HOST = 16 << 20,   /* to host memory, where copies take ten times as long */
     GG_PIECE_LEAST = 16 << 20, GG_PIECE_MOST = 256 << 20, GG_PIECE_ALIGN = 2 << 20,
-    GG_PIECE_NS = 900000,       /* for each of the two that are queued: a release waits some 2 ms, once that is known and above 17 GB/s */
+    GG_PIECE_NS = 900000,       /* target time of a piece; two are queued, so a release waits about 2 ms once the speed is known and above 17 GB/s */
     GG_GROUP = 8,               /* operations of a piece: 1.4 to 2.7 us each to post */
     GG_QUEUED = 2,
 };
@@ -33,18 +36,18 @@ enum {
 typedef struct gr_gpu_device_info {
     char name[64];
     uint8_t uuid[16];
-    char pci[16]; /* domain:bus:device.function, as sysfs spells it */
+    char pci[16]; /* domain:bus:device.function, in the format of sysfs */
     int32_t sms;
-    int32_t kernel;    /* 1: the copy kernel is loaded; 0: copy engines serve, since: */
-    int32_t why;       /* the driver's result of loading it */
-    int32_t dmabuf;    /* memory can be had as dmabufs */
-    int32_t flush;     /* what other devices write is in order for this GPU's work only after gg_flush */
+    int32_t kernel;    /* 1: the copy kernel is loaded; 0: copy engines are used, for the reason why */
+    int32_t why;       /* the driver's result of loading the kernel */
+    int32_t dmabuf;    /* dmabufs are supported */
+    int32_t flush;     /* the GPU's work sees other devices' writes in order only after gg_flush */
     int32_t pad;
-    char why_text[96]; /* its name */
+    char why_text[96]; /* name of why */
     uint64_t memory;
 } gr_gpu_device_info;
 
-/* Lists of things that are not freed before the driver is closed. */
+/* List of memory that is freed in one go, with its table or when the driver closes. */
 typedef struct gg_block {
     struct gg_block *next;
     cu_ptr mem;
@@ -57,10 +60,10 @@ typedef struct gg_dev {
     cu_ctx ctx;
     gr_gpu_device_info info;
     cu_module module;
-    cu_function gather, gather_short; /* NULL: copy engines serve */
-    cu_stream util;                   /* cancels, tables, fills: never behind a copy */
+    cu_function gather, gather_short; /* NULL: copy engines are used */
+    cu_stream util;                   /* for cancels, tables and fills: never behind a copy */
     int priority;
-    gr_gpu *gpu; /* that it is of */
+    gr_gpu *gpu; /* of this device */
 
     /* under mu */
     gg_block *blocks; /* of marks */
@@ -76,15 +79,15 @@ typedef struct gg_chunk {
 typedef struct gg {
     gr_gpu pub;
     void *dl;
-    const char *ptx; /* the kernel's, the caller's for good */
+    const char *ptx; /* the kernel; the caller keeps it forever */
     cu_calls cu;
     pthread_mutex_t mu, arena_mu, stream_mu;
     gg_dev dev[GG_DEVICES];
-    _Atomic(gg_dev *) first; /* whose context pinned memory is of */
+    _Atomic(gg_dev *) first; /* its context makes pinned memory */
     _Atomic uint32_t seq, chunks, tables;
     gg_chunk chunk[GG_CHUNKS];
-    size_t used; /* of the last chunk that is cut up */
-    int cut;     /* its number, -1: none */
+    size_t used; /* bytes used of the chunk that is being cut */
+    int cut;     /* index of that chunk; -1: none */
     void *free_block[GG_CLASSES];
     gr_gpu_stream *streams;
 } gg;
@@ -96,15 +99,15 @@ struct gr_gpu_stream {
     int peer;
     uint32_t refs, jobs; /* under stream_mu */
     cu_stream handle;
-    _Atomic uint64_t piece; /* bytes that its copy engine gets at a time */
+    _Atomic uint64_t piece; /* bytes of the next piece for the copy engine */
 };
 
 struct gr_gpu_table {
     gg *g;
     gg_dev *dev;
-    gg_block *blocks; /* those that have become too small, too: kernels may read them */
+    gg_block *blocks; /* includes replaced tables, which running kernels may read */
     uint32_t entries; /* under mu */
-    _Atomic(uint64_t *) shadow; /* as the CPU has it */
+    _Atomic(uint64_t *) shadow; /* the CPU's copy */
     _Atomic cu_ptr mem;
 };
 
@@ -115,22 +118,22 @@ struct gr_gpu_job {
     gr_gather_word *word;
     cu_ptr mark;
     cu_event event[GG_QUEUED];
-    _Atomic uint32_t seq; /* of the launch under way, 0: none */
+    _Atomic uint32_t seq; /* of the current launch; 0: none */
     _Atomic uint32_t cancelled;
     int state;
     uint32_t polls;
     gr_gpu_work work;
-    const uint64_t *shadow; /* by copy engine: the deltas, or NULL */
-    uint32_t next;          /* operation that is not queued yet */
-    uint64_t at;            /* bytes of it that are */
+    const uint64_t *shadow; /* for the copy engine: the deltas, or NULL */
+    uint32_t next;          /* first operation that is not fully queued */
+    uint64_t at;            /* bytes of that operation that are queued */
     uint32_t queued, head;
     struct {
-        uint64_t bytes, ns; /* ns: when it was queued, behind nothing of this job; else 0 */
-        uint64_t busy;      /* when it was seen to be under way last */
+        uint64_t bytes, ns; /* ns: when a large piece was queued as the only one of its job; otherwise 0 */
+        uint64_t busy;      /* when the piece was last seen pending */
     } timed[GG_QUEUED];
-    int unmarked;           /* copies without an event behind them may be under way */
-    int odd;
-    int broken;             /* why nothing more is queued; 0: nothing wrong */
+    int unmarked;           /* copies without an event may be in progress */
+    int unclear;
+    int broken;             /* why no more pieces are queued; 0: no error */
     gr_gpu_fault fault;
 };
 
@@ -138,18 +141,18 @@ static inline gg *gg_of(gr_gpu *gpu) { return (gg *)gpu; }
 
 /* ---- loader.c ---- */
 
-/* NULL: *fault says why. The driver is not initialised: that, and gr_gpu.devices and owner, is Go's. */
+/* NULL: *fault has the reason. Go initializes the driver and sets gr_gpu.devices and owner. */
 gr_gpu *gg_open(const char *path, const char *ptx, gr_gpu_fault *fault);
-/* -GR_GPU_BUSY while streams or tables are open. */
+/* -GR_GPU_BUSY: streams or tables are open. */
 int gg_close(gr_gpu *gpu);
 extern const gr_gpu_ops gg_ops;
 const char *gr_gpu_why_text(int why);
-/* For Go, which has no atomics of C. */
+/* For Go, which cannot use C atomics. */
 void gg_counts(gr_gpu *gpu, uint64_t out[3]);
 
 /* ---- fault.c ---- */
 
-/* Fills *fault in and returns -why. */
+/* Fills in *fault and returns -why. */
 int gg_fail(gr_gpu_fault *fault, int why, const char *what);
 int gg_result(gg *g, gr_gpu_fault *fault, cu_result result, const char *call);
 int gg_lost(cu_result result);
@@ -159,7 +162,7 @@ CU_ENTRIES(GG_NAME)
 
 /* ---- device.c ---- */
 
-/* The GPU's context, made on first use. NULL: *fault says why, *rc holds the error. */
+/* Makes the GPU's context at first use. NULL: *fault has the reason, and *rc the error. */
 gg_dev *gg_device(gg *g, int ordinal, gr_gpu_fault *fault, int *rc);
 int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault);
 void gg_leave(gg *g);
@@ -169,11 +172,11 @@ void gg_devices_close(gg *g);
 /* ---- device.c: flushes ---- */
 
 int gg_flush(gr_gpu *gpu, int device, gr_gpu_fault *fault);
-/* The same with a gg_dev. */
+/* gg_flush for C, with a gg_dev as argument. */
 void gg_flush_dev(void *dev);
-/* What to call gg_flush_dev with; NULL: that GPU's work needs no flush, or the GPU is not in use. */
+/* Returns the argument for gg_flush_dev. NULL: the GPU needs no flush, or is not in use. */
 void *gg_flusher(gr_gpu *gpu, int device);
-/* Whether it has to be called for work of that GPU. */
+/* Returns 1 if the GPU needs flushes. */
 int gg_wants_flush(gg *g, cu_device dev);
 
 /* ---- arena.c ---- */
@@ -207,8 +210,8 @@ int gg_job_free(gr_gpu_job *job);
 int gg_post(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);
 int gg_poll(gr_gpu_job *job, gr_gpu_fault *fault);
 void gg_cancel(gr_gpu_job *job);
-int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault);        /* of a copy engine: fills its queue */
+int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault);        /* fills the queue of a copy engine */
 int gg_poll_engine(gr_gpu_job *job, gr_gpu_fault *fault);
-int gg_odd(gr_gpu_job *job, cu_result result);            /* ask again */
+int gg_unclear(gr_gpu_job *job, cu_result result);        /* 1: ask again */
 
 #endif

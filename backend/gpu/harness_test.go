@@ -18,11 +18,11 @@ import (
 	"gorail/test/cuda"
 )
 
-// rig is a driver, an application beside it, and the library behind both; real: none of its switches work.
+// rig holds a driver, an application, and their common library. With a real driver, there is no library to control.
 type rig struct {
 	*testing.T
 	path string
-	lib  *cuda.Lib // nil: the driver is the real one
+	lib  *cuda.Lib // nil: a real driver
 	app  *cuda.App
 	drv  *gpu.Driver
 }
@@ -42,7 +42,7 @@ func openAt(t *testing.T, lib *cuda.Lib, path string) *rig {
 	return r
 }
 
-// openReal is the driver that GORAIL_TEST_CUDA names: make test-gpu.
+// openReal opens the driver that GORAIL_TEST_CUDA names: make test-gpu.
 func openReal(t *testing.T) *rig {
 	path := os.Getenv("GORAIL_TEST_CUDA")
 	if path == "" {
@@ -51,10 +51,10 @@ func openReal(t *testing.T) *rig {
 	return openAt(t, nil, path)
 }
 
-// second is another GPU than 0, where there is one.
+// second returns a GPU other than 0, if there is one.
 func (r *rig) second() int { return min(1, r.drv.Devices()-1) }
 
-// alloc makes memory that is freed when the test ends.
+// alloc allocates memory until the end of the test.
 func (r *rig) alloc(device int, kind cuda.Kind, size uint64) uint64 {
 	at := r.app.Alloc(device, kind, size)
 	r.Cleanup(func() { r.app.Free(device, kind, at) })
@@ -95,7 +95,7 @@ func finish(t testing.TB, j *gpu.Job) error {
 			return err
 		}
 	}
-	t.Fatal("the job doesn't end")
+	t.Fatal("the job did not end within 30 s")
 	return nil
 }
 
@@ -111,7 +111,7 @@ func noise(seed int64, n uint64) []byte {
 	return b
 }
 
-// descriptors is how many this process has open.
+// descriptors counts the open file descriptors of this process.
 func descriptors(t *testing.T) int {
 	list, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ type answer struct {
 	Data  []byte
 }
 
-// peer is another process with memory of its own.
+// peer is another process with its own memory.
 type peer struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -146,7 +146,7 @@ type peer struct {
 	fds *net.UnixConn
 }
 
-// startPeer runs this test binary once more, with the same library.
+// startPeer runs this test binary again, with the same library.
 func startPeer(t *testing.T, path string) *peer {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -187,7 +187,7 @@ func (p *peer) kill() {
 	_ = p.cmd.Wait()
 }
 
-// take receives descriptors of pieces.
+// take receives file descriptors of pieces.
 func (p *peer) take(n int) []int32 {
 	p.t.Helper()
 	b, oob := make([]byte, 1), make([]byte, syscall.CmsgSpace(4*n))
@@ -205,7 +205,7 @@ func (p *peer) take(n int) []int32 {
 	return out
 }
 
-// TestPeerProcess is no test: it is what startPeer runs.
+// TestPeerProcess is not a test: startPeer runs it in another process.
 func TestPeerProcess(t *testing.T) {
 	path := os.Getenv("GORAIL_TEST_GPU_PEER")
 	if path == "" {
@@ -224,7 +224,7 @@ func TestPeerProcess(t *testing.T) {
 	for {
 		var a ask
 		if in.Decode(&a) != nil {
-			os.Exit(0) // not one line of the test framework on stdout
+			os.Exit(0) // prevents output of the test framework on stdout
 		}
 		got := serve(d, app, conn.(*net.UnixConn), a)
 		if err := out.Encode(got); err != nil {
@@ -285,7 +285,7 @@ func serve(d *gpu.Driver, app *cuda.App, conn *net.UnixConn, a ask) (got answer)
 	return got
 }
 
-// cancelled is how long a job takes to end that is cancelled half a millisecond after its post.
+// cancelled returns the time from cancel to end of a job. The cancel comes 0.5 ms after the call.
 func cancelled(t *testing.T, j *gpu.Job) time.Duration {
 	for from := time.Now(); time.Since(from) < 500*time.Microsecond; {
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPTX: gather.ptx is made of the sources that are there, and where its compiler is at hand, of nothing else.
+// TestPTX: gather.ptx comes from the current sources. With the same compiler, the output is identical.
 func TestPTX(t *testing.T) {
 	ptx, err := os.ReadFile("kernel/gather.ptx")
 	require.NoError(t, err)

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	window  = 256 << 10 // of a layout's destination
-	windows = 32        // a batch: as many are compared at a time
+	window  = 256 << 10 // of the destination of one layout
+	windows = 32        // in a batch, which is compared as a whole
 	batch   = windows * window
 )
 
-// layout fills a window's operations: sizes from nothing to all of it, source and destination apart by a multiple of `apart` (16, 8, 4 or 1:
-// as the kernel tells them) and of no more. want is what the destination ought to be.
+// layout makes the operations of one window. Sizes go from 0 to the whole window. Source and destination differ by a multiple
+// of `apart` and of no larger power of two. The kernel distinguishes 16, 8, 4 and 1. want is the expected destination.
 func layout(rnd *rand.Rand, at, apart uint64, from, want []byte) (ops []gpu.Op, src []uint64) {
 	n := uint64(1 + rnd.Intn(8))
 	if rnd.Intn(2) == 0 {
-		n = uint64(1 + rnd.Intn(500)) // beyond 128 they are read in pinned memory
+		n = uint64(1 + rnd.Intn(500)) // above 128, the kernel reads them from pinned memory
 	}
 	for end := at + window; n > 0 && at < end; n-- {
 		at += uint64(rnd.Intn(40))
@@ -36,7 +36,7 @@ func layout(rnd *rand.Rand, at, apart uint64, from, want []byte) (ops []gpu.Op, 
 			size &^= 15
 		}
 		s := uint64(rnd.Int63n(int64(len(from)) - int64(size) - 32))
-		s += (at - s) % 16 // the same place in 16 bytes, then apart
+		s += (at - s) % 16 // equal modulo 16, then shifted by apart
 		if apart < 16 {
 			s += apart
 		}
@@ -48,7 +48,7 @@ func layout(rnd *rand.Rand, at, apart uint64, from, want []byte) (ops []gpu.Op, 
 	return ops, src
 }
 
-// pinned is host memory as the processor has it; the driver's copies between host and GPU are not for that.
+// pinned returns host memory for CPU access. The driver's copies are not used for it.
 func pinned(at uint64, n int) []byte { return unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), n) }
 
 func (r *rig) put(kind cuda.Kind, device int, at uint64, b []byte) {
@@ -68,7 +68,7 @@ func (r *rig) get(kind cuda.Kind, device int, at, n uint64) []byte {
 	return r.app.Read(device, at, n)
 }
 
-// layouts makes so many random layouts, on every way there is, and compares with what the processor makes of them.
+// layouts makes random layouts on all paths, and compares the result with the CPU's.
 func (r *rig) layouts(count int) {
 	r.Helper()
 	from, before := noise(1, batch), noise(2, batch)
@@ -135,7 +135,7 @@ func (r *rig) layouts(count int) {
 	}
 }
 
-// TestLayouts: the kernel as the imitation runs it.
+// TestLayouts: the kernel of the imitation.
 func TestLayouts(t *testing.T) {
 	r := open(t)
 	r.lib.Set("late", 0)
@@ -143,7 +143,7 @@ func TestLayouts(t *testing.T) {
 	require.GreaterOrEqual(t, r.lib.Count("launches"), 600)
 }
 
-// TestRealLayouts: the kernel itself, 10,000 layouts.
+// TestRealLayouts: the real kernel, 10,000 layouts.
 func TestRealLayouts(t *testing.T) {
 	r := openReal(t)
 	r.layouts(10000)

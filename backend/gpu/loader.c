@@ -1,4 +1,5 @@
-/* Loads the driver's library by path; nothing of a toolkit. It is C as it fills in the table of functions that posts call (cu_calls). */
+/* Loads the driver library by path; no toolkit is needed. This is C code because it fills in the table of functions that posts
+ * call (cu_calls). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static int resolve(gg *g, gr_gpu_fault *fault)
         return text(fault, GR_GPU_NOT_A_DRIVER, "cuDriverGetVersion", NULL);
     g->pub.version = v;
     char say[96];
-    snprintf(say, sizeof(say), "it is for CUDA %d.%d, 11.4 is the least (driver 470)", v / 1000, v % 1000 / 10);
+    snprintf(say, sizeof(say), "supports CUDA %d.%d, but CUDA 11.4 (driver 470) or later is required", v / 1000, v % 1000 / 10);
     if (v < OLDEST)
         return text(fault, GR_GPU_OLD_DRIVER, "cuDriverGetVersion", say);
     if (!find)

@@ -14,7 +14,7 @@ import (
 
 func share(b []byte) gpu.Share { return *(*gpu.Share)(b) }
 
-// TestMapIPC: memory of another process, mapped once for each GPU of ours, written and read by both ways.
+// TestMapIPC: memory of another process, mapped once for each local GPU, written and read by both methods.
 func TestMapIPC(t *testing.T) {
 	r := open(t)
 	p := startPeer(t, r.lib.Path)
@@ -76,7 +76,7 @@ func TestMapIPC(t *testing.T) {
 	m, _, err := r.drv.Map(share(again.Share), 0)
 	require.NoError(t, err)
 
-	// Freed and allocated anew while the old memory is mapped still: another mapping, of the new.
+	// Freed and allocated again while the old memory is still mapped: the new memory gets its own mapping.
 	p.ask(ask{Do: "free", Device: 1, At: again.At})
 	third := p.ask(ask{Do: "alloc", Device: 1, Size: mib})
 	require.Equal(t, got.At, third.At)
@@ -94,8 +94,8 @@ func TestMapIPC(t *testing.T) {
 	require.NoError(t, fresh.Close())
 }
 
-// feed brings the pieces of a mapping, so many at a time.
-func feed(t *testing.T, p *peer, m *gpu.Map, at, size uint64, pieces, step int) {
+// addPieces adds the pieces of a mapping, step at a time.
+func addPieces(t *testing.T, p *peer, m *gpu.Map, at, size uint64, pieces, step int) {
 	for first := 0; first < pieces; first += step {
 		n := min(step, pieces-first)
 		sizes := p.ask(ask{Do: "pieces", At: at, Size: size, First: first, N: n}).Sizes
@@ -103,7 +103,7 @@ func feed(t *testing.T, p *peer, m *gpu.Map, at, size uint64, pieces, step int) 
 	}
 }
 
-// TestMapVMM: memory of several handles becomes one range; one of those who want it brings the pieces.
+// TestMapVMM: memory of several handles becomes one range. One of its users adds the pieces.
 func TestMapVMM(t *testing.T) {
 	r := open(t)
 	p := startPeer(t, r.lib.Path)
@@ -120,7 +120,7 @@ func TestMapVMM(t *testing.T) {
 	require.False(t, importer)
 	state, _ := second.State()
 	require.Equal(t, gpu.MapOpening, state)
-	feed(t, p, m, got.At, pieces*cuda.Granule, pieces, 2)
+	addPieces(t, p, m, got.At, pieces*cuda.Granule, pieces, 2)
 	state, err = second.State()
 	require.NoError(t, err)
 	require.Equal(t, gpu.MapReady, state)
@@ -142,7 +142,7 @@ func TestMapVMM(t *testing.T) {
 	require.Zero(t, r.lib.Count("handles"))
 }
 
-// TestMapVMMWrong: descriptors that are none, sizes that don't fit, and a importer that gives up end the mapping for all who share it.
+// TestMapVMMWrong: invalid descriptors, wrong sizes, or an importer that gives up end the mapping for all its users.
 func TestMapVMMWrong(t *testing.T) {
 	r := open(t)
 	p := startPeer(t, r.lib.Path)
@@ -203,7 +203,7 @@ func TestMapVMMWrong(t *testing.T) {
 	}
 }
 
-// TestMapOwn: memory of this process, at its own address where that serves; VMM memory for another GPU is mapped once more.
+// TestMapOwn: memory of this process is used at its own address. VMM memory for another GPU is mapped again.
 func TestMapOwn(t *testing.T) {
 	r := open(t)
 	dev, vmm := r.alloc(1, cuda.Device, mib), r.vmm(1, 3, cuda.Granule, true)
@@ -232,7 +232,7 @@ func TestMapOwn(t *testing.T) {
 	}
 }
 
-// TestMapRefused: no access between the GPUs, and nonsense.
+// TestMapRefused: no access between the GPUs, and invalid shares.
 func TestMapRefused(t *testing.T) {
 	r := open(t)
 	at := r.alloc(1, cuda.Device, mib)
@@ -246,14 +246,14 @@ func TestMapRefused(t *testing.T) {
 		word int
 		why  gpu.Why
 	}{"version": {0, gpu.BadShare}, "base": {1, gpu.Torn}, "size": {2, gpu.Torn}, "buffer": {3, gpu.Changed}} {
-		lie := s // of ours, as a peer may tell it
+		lie := s // a share of our memory, changed by a peer
 		lie[c.word*8+1]++
 		_, _, err = r.drv.Map(lie, 0)
 		require.ErrorIs(t, err, c.why, name)
 	}
 	p := startPeer(t, r.lib.Path)
 	theirs := share(p.ask(ask{Do: "alloc", Device: 1, Size: mib}).Share)
-	theirs[18]++ // 64 KiB more than there are
+	theirs[18]++ // 64 KiB more than the allocation
 	_, _, err = r.drv.Map(theirs, 0)
 	require.ErrorIs(t, err, gpu.BadShare)
 	require.Zero(t, r.lib.Count("ipc_maps"))
@@ -262,7 +262,7 @@ func TestMapRefused(t *testing.T) {
 	require.ErrorIs(t, err, gpu.BadShare)
 }
 
-// TestMapAtOnce: many who want the same memory at the same time open it once.
+// TestMapAtOnce: concurrent users of the same memory. At the end no mapping is left.
 func TestMapAtOnce(t *testing.T) {
 	r := open(t)
 	p := startPeer(t, r.lib.Path)
@@ -286,7 +286,7 @@ func TestMapAtOnce(t *testing.T) {
 	require.Zero(t, r.lib.Count("ipc_maps"))
 }
 
-// TestPeerKilled: what was mapped stays good until it is unmapped (so it is on real GPUs: docs/gpu.md).
+// TestPeerKilled: a mapping stays valid until it is unmapped, as on real GPUs (docs/gpu.md).
 func TestPeerKilled(t *testing.T) {
 	r := open(t)
 	p := startPeer(t, r.lib.Path)

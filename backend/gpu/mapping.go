@@ -8,30 +8,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Map is a peer's memory as one of our GPUs sees it; a reference that Close gives back. Its methods are safe for concurrent use.
+// Map is a reference to a peer's memory as mapped for one local GPU. Close ends it. Its methods are safe for concurrent use.
 type Map struct{ m *mapping }
 
-// MapState of a Map.
+// MapState is the state of a Map.
 type MapState int
 
-// A mapping of VMM memory is opening until all of its pieces are there; the other states are for good.
+// A mapping of VMM memory is opening until all of its pieces are mapped. The other states are final.
 const (
 	MapOpening MapState = iota
 	MapReady
 	MapFailed
 )
 
-// sane: no driver has handles of less than 64 KiB, and the list of them is ours.
-func (s *shared) sane() bool {
+// valid checks a share. A driver's handles have at least 64 KiB, which limits the number of pieces.
+func (s *shared) valid() bool {
 	one := (s.how == byIPC || s.how == byFabric) && s.pieces == 1
 	return s.version == shareVersion && s.size != 0 && s.base != 0 && s.base+s.size > s.base && s.pieces != 0 &&
 		uint64(s.pieces) <= (s.size+0xffff)>>16 && s.pieces <= maxPieces && (one || s.how == byFDs)
 }
 
-// Map maps a peer's memory for a GPU of ours, or counts one more user of the mapping. importer: this caller shall bring the pieces, by Add.
-// Implements cuIpcOpenMemHandle and cuMemAddressReserve; lasts milliseconds.
+// Map maps a peer's memory for a local GPU, or counts one more user of the mapping. importer: the caller must bring the pieces
+// with Add. Map takes milliseconds. Implements cuIpcOpenMemHandle and cuMemAddressReserve.
 func (d *Driver) Map(s Share, device int) (m *Map, importer bool, err error) {
-	of, importer, err := d.open(s.is(), device)
+	of, importer, err := d.open(s.fields(), device)
 	if err != nil {
 		return nil, false, fmt.Errorf("GPU %d: %w", device, err)
 	}
@@ -39,13 +39,13 @@ func (d *Driver) Map(s Share, device int) (m *Map, importer bool, err error) {
 }
 
 func (d *Driver) open(s *shared, device int) (m *mapping, importer bool, err error) {
-	if !s.sane() {
+	if !s.valid() {
 		return nil, false, &Fault{Why: BadShare, Call: "share"}
 	}
 	if _, err := d.device(device); err != nil {
 		return nil, false, err
 	}
-	theirs := d.Find(s.gpu) // a GPU that this process doesn't see may be mappable all the same: the driver knows
+	theirs := d.Find(s.gpu) // a GPU that this process does not see may still be mappable; the driver decides
 	if theirs >= 0 {
 		if err := d.Peer(device, theirs); err != nil {
 			return nil, false, err
@@ -64,13 +64,13 @@ func (d *Driver) open(s *shared, device int) (m *mapping, importer bool, err err
 	return m, importer, nil
 }
 
-// mappingOf is one reference more, or a new mapping that nobody has begun.
+// mappingOf returns the mapping of a share with one more reference, or a new mapping that is not begun.
 func (d *Driver) mappingOf(s *shared, device int) *mapping {
 	d.maps.mu.Lock()
 	defer d.maps.mu.Unlock()
 	i := slices.IndexFunc(d.maps.all, func(m *mapping) bool {
 		o := &m.share
-		return m.device == device && o.base == s.base && o.buffer == s.buffer && o.size == s.size && o.from == s.from && o.how == s.how && o.owner == s.owner
+		return m.device == device && o.base == s.base && o.buffer == s.buffer && o.size == s.size && o.source == s.source && o.how == s.how && o.owner == s.owner
 	})
 	if i < 0 {
 		i = len(d.maps.all)
@@ -80,7 +80,7 @@ func (d *Driver) mappingOf(s *shared, device int) *mapping {
 	return d.maps.all[i]
 }
 
-// begin opens it, if nobody has. importer: what is left to do is this caller's.
+// begin opens the mapping if no other caller has begun. importer: the caller must bring the pieces.
 func (m *mapping) begin(theirs int) (importer bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,20 +91,20 @@ func (m *mapping) begin(theirs int) (importer bool, err error) {
 		return false, nil
 	}
 	m.begun = true
-	err = refused(m.d.within(m.device, func() error { return m.make(theirs) }))
+	err = refused(m.d.within(m.device, func() error { return m.open(theirs) }))
 	switch {
 	case err != nil:
-		m.end(err)
+		m.finish(err)
 	case m.vmm && len(m.sizes) < int(m.share.pieces):
 		return true, nil
 	default:
-		m.end(nil)
+		m.finish(nil)
 	}
 	return false, err
 }
 
-// end gives it its last state. With mu.
-func (m *mapping) end(err error) {
+// finish sets the final state. Under mu.
+func (m *mapping) finish(err error) {
 	if err == nil {
 		m.d.maps.opened.Add(1)
 		m.state.Store(int32(MapReady))
@@ -116,7 +116,7 @@ func (m *mapping) end(err error) {
 	m.state.Store(int32(MapFailed))
 }
 
-// refused tells what the driver says no to when a peer's memory can't be had from its being broken.
+// refused changes Failed to Refused: the driver works, but does not map the peer's memory.
 func refused(err error) error {
 	var f *Fault
 	if errors.As(err, &f) && f.Why == Failed {
@@ -125,8 +125,8 @@ func refused(err error) error {
 	return err
 }
 
-// Add maps the next pieces; the descriptors are closed whatever comes of it. An error makes the mapping fail. 0.1 to 10 ms a piece. Implements
-// cuMemImportFromShareableHandle, cuMemMap and cuMemSetAccess.
+// Add maps the next pieces. It closes the descriptors in any case. An error makes the mapping fail. A piece takes 0.1 to 10 ms.
+// Implements cuMemImportFromShareableHandle, cuMemMap and cuMemSetAccess.
 func (p *Map) Add(fds []int32, sizes []uint64) error {
 	defer func() {
 		for _, fd := range fds {
@@ -144,12 +144,12 @@ func (p *Map) Add(fds []int32, sizes []uint64) error {
 	}
 	err := refused(m.d.within(m.device, func() error { return m.add(fds, sizes) }))
 	if err != nil || m.mapped == m.share.size && len(m.sizes) == int(m.share.pieces) {
-		m.end(err)
+		m.finish(err)
 	}
 	return err
 }
 
-// Fail gives up bringing pieces: it has failed for all who share it.
+// Fail ends an opening mapping with a reason, for all its users.
 func (p *Map) Fail(why Why) {
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
@@ -159,10 +159,10 @@ func (p *Map) Fail(why Why) {
 	if why == 0 {
 		why = Cancelled
 	}
-	p.m.end(why)
+	p.m.finish(why)
 }
 
-// State is whether the mapping can be used, and if it has failed, why.
+// State returns the state of the mapping, and the reason if the mapping has failed.
 func (p *Map) State() (MapState, error) {
 	s := MapState(p.m.state.Load())
 	if s == MapFailed {
@@ -171,10 +171,10 @@ func (p *Map) State() (MapState, error) {
 	return s, nil
 }
 
-// At is where the peer's address is here; once the mapping is ready.
+// At translates an address of the peer to a local address. The mapping must be ready.
 func (p *Map) At(addr uint64) uint64 { return addr - p.m.share.base + p.m.at }
 
-// Close gives the reference back; with the last the memory is unmapped, and no copy may be under way.
+// Close ends the reference. The last one unmaps the memory; no copy may be in progress.
 func (p *Map) Close() error { return p.m.unref() }
 
 func (m *mapping) unref() error {
@@ -189,5 +189,5 @@ func (m *mapping) unref() error {
 	if left > 0 || m.identity || m.at == 0 {
 		return nil
 	}
-	return m.d.within(m.device, m.undo)
+	return m.d.within(m.device, m.unmap)
 }

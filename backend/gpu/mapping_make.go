@@ -1,22 +1,22 @@
 package gpu
 
-// make maps it, but for pieces that another process has to send. Within the context, with mu.
-func (m *mapping) make(theirs int) error {
+// open maps the memory, except for pieces that another process has to send. Within the context, under mu.
+func (m *mapping) open(theirs int) error {
 	d, s := m.d, &m.share
 	switch {
 	case s.owner == d.owner():
-		return m.own(theirs)
+		return m.mapOwn(theirs)
 	case s.how == byFDs:
 		return m.reserve()
 	case s.how == byFabric:
-		return m.ofHandle()
+		return m.mapFabric()
 	}
 	at, r := d.ipcOpen(&s.handle)
 	if r != ok {
 		return d.failed(r, "cuIpcOpenMemHandle")
 	}
 	m.at = at
-	// The size is the peer's word, and a copy beyond the end would end CUDA for this process.
+	// The size comes from the peer. A copy beyond the end would end CUDA for this process, so check it.
 	start, r := d.attr(attrStart, at)
 	if r != ok {
 		return d.failed(r, "cuPointerGetAttribute")
@@ -40,7 +40,7 @@ func (m *mapping) reserve() (err error) {
 	return nil
 }
 
-// place puts a handle behind those mapped already; the handle is the caller's to release.
+// place maps a handle behind the mapped pieces. The caller releases the handle.
 func (m *mapping) place(handle, size uint64) error {
 	have, left := len(m.sizes), m.share.size-m.mapped
 	if have == int(m.share.pieces) || size == 0 || size > left || have+1 == int(m.share.pieces) && size != left {
@@ -58,8 +58,8 @@ func (m *mapping) access(at, size uint64) error {
 	return m.d.failed(m.d.calls.access(at, size, m.device), "cuMemSetAccess")
 }
 
-// own maps memory of this process. A peer may say that its memory is ours: it has to be there.
-func (m *mapping) own(theirs int) error {
+// mapOwn maps memory of this process. The share may come from a peer, so check that the memory exists.
+func (m *mapping) mapOwn(theirs int) error {
 	d, s := m.d, &m.share
 	is, err := d.what(s.base, s.size)
 	if err != nil {
@@ -69,7 +69,7 @@ func (m *mapping) own(theirs int) error {
 		return &Fault{Why: Changed, Call: "memory of this process"}
 	}
 	if theirs != m.device && s.how != byIPC {
-		return m.again()
+		return m.mapAgain()
 	}
 	m.identity, m.at = true, s.base
 	if theirs == m.device {
@@ -81,8 +81,8 @@ func (m *mapping) own(theirs int) error {
 	return nil
 }
 
-// again maps VMM memory of this process for another GPU of it, so that the application's mapping stays as it is.
-func (m *mapping) again() error {
+// mapAgain maps VMM memory of this process for another GPU of it. The application's mapping does not change.
+func (m *mapping) mapAgain() error {
 	if err := m.reserve(); err != nil {
 		return err
 	}
@@ -105,8 +105,8 @@ func (m *mapping) again() error {
 	return m.access(m.at, m.share.size)
 }
 
-// ofHandle maps memory that its handle in the share is all of.
-func (m *mapping) ofHandle() error {
+// mapFabric maps memory by the fabric handle in the share.
+func (m *mapping) mapFabric() error {
 	if err := m.reserve(); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (m *mapping) ofHandle() error {
 		return m.d.failed(r, "cuMemImportFromShareableHandle")
 	}
 	err := m.place(handle, m.share.size)
-	m.d.release(handle) // the mapping keeps the memory
+	m.d.release(handle) // the mapping keeps the memory alive
 	m.d.maps.imports.Add(1)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (m *mapping) add(fds []int32, sizes []uint64) error {
 			return m.d.failed(r, "cuMemImportFromShareableHandle")
 		}
 		err := m.place(handle, sizes[i])
-		m.d.release(handle) // the mapping keeps the memory
+		m.d.release(handle) // the mapping keeps the memory alive
 		m.d.maps.imports.Add(1)
 		if err != nil {
 			return err
@@ -140,22 +140,22 @@ func (m *mapping) add(fds []int32, sizes []uint64) error {
 	return m.access(m.at+from, m.mapped-from)
 }
 
-// undo unmaps what there is of it, and returns the last error.
-func (m *mapping) undo() (err error) {
-	note := func(r result, call string) {
+// unmap undoes open and the added pieces, and returns the last error.
+func (m *mapping) unmap() (err error) {
+	record := func(r result, call string) {
 		if r != ok {
 			err = m.d.failed(r, call)
 		}
 	}
 	if !m.vmm {
-		note(m.d.ipcClose(m.at), "cuIpcCloseMemHandle")
+		record(m.d.ipcClose(m.at), "cuIpcCloseMemHandle")
 		return err
 	}
 	at := m.at
 	for _, size := range m.sizes {
-		note(m.d.unmapAt(at, size), "cuMemUnmap")
+		record(m.d.unmapAt(at, size), "cuMemUnmap")
 		at += size
 	}
-	note(m.d.unreserve(m.at, m.share.size), "cuMemAddressFree")
+	record(m.d.unreserve(m.at, m.share.size), "cuMemAddressFree")
 	return err
 }

@@ -5,20 +5,20 @@ import (
 	"unsafe"
 )
 
-// Device is what one GPU is.
+// Device describes one GPU.
 type Device struct {
 	Name     string
 	UUID     [16]byte
-	PCI      string // as sysfs spells it: 0000:3b:00.0
+	PCI      string // in the format of sysfs: 0000:3b:00.0
 	SMs      int
 	Memory   uint64 // bytes
-	DMABuf   bool   // memory can be had as dmabufs
-	Flush    bool   // what other devices write is in order for its work only after Driver.Flush
-	Kernel   bool   // the copy kernel is loaded; else copy engines serve, for the reason NoKernel (the driver's name of it)
+	DMABuf   bool   // dmabufs are supported
+	Flush    bool   // the GPU's work sees other devices' writes in order only after Driver.Flush
+	Kernel   bool   // the copy kernel is loaded; false: copy engines are used, and NoKernel is the driver's error name
 	NoKernel string
 }
 
-// Find is the ordinal of the GPU of that UUID, -1 where this process sees none.
+// Find returns the ordinal of the GPU with that UUID; -1: this process does not see it.
 func (d *Driver) Find(uuid [16]byte) int {
 	for i := range d.Devices() {
 		if device, r := d.get(i); r == ok {
@@ -30,7 +30,7 @@ func (d *Driver) Find(uuid [16]byte) int {
 	return -1
 }
 
-// Peer tells whether GPU a may map and touch memory of GPU b: nil, or NoPeer. Implements cuDeviceCanAccessPeer.
+// Peer checks that GPU a can map and access memory of GPU b. The error is NoPeer. Implements cuDeviceCanAccessPeer.
 func (d *Driver) Peer(a, b int) error {
 	if a == b {
 		return nil
@@ -56,10 +56,10 @@ func (d *Driver) Peer(a, b int) error {
 	return nil
 }
 
-// Kind of memory.
+// Kind is a type of memory.
 type Kind int
 
-// What a range may be. UnknownMemory is what the driver has no idea of, HostMemory is pinned.
+// Kinds of memory. The driver does not know UnknownMemory. HostMemory is pinned.
 const (
 	UnknownMemory Kind = iota
 	HostMemory
@@ -74,19 +74,19 @@ func (k Kind) String() string {
 		"device memory (VMM)", "device memory of a pool (cudaMallocAsync)"}[k]
 }
 
-// Mem is what a range is. The zero Kind has no other fields.
+// Mem describes a range of memory. For UnknownMemory, only Kind and Device are set.
 type Mem struct {
 	Kind       Kind
 	Device     int    // ordinal; -1: none
-	Base, Size uint64 // of the allocation; VMM: of the handles that the range touches, end to end
-	Buffer     uint64 // id of the allocation, never used twice in a process; VMM: of the first handle
-	Pieces     int    // VMM: handles
-	NotShared  error  // a Why: why no other process can map it; nil: it can
-	how        uint32 // a peer can map it: byIPC ..., or 0
+	Base, Size uint64 // of the allocation; VMM: of all handles that the range touches, end to end
+	Buffer     uint64 // id of the allocation, unique in a process; VMM: of the first handle
+	Pieces     int    // VMM: number of handles
+	NotShared  error  // a Why: why no other process can map the memory; nil: other processes can
+	how        uint32 // how a peer can map the memory: byIPC ..., or 0
 }
 
-// What tells what [addr, addr+size) is; no context is made. Implements cuPointerGetAttributes. The error is Torn when the range lies in
-// more than one allocation, or beyond its end.
+// What describes the memory [addr, addr+size), without making a context. Torn: the range spans several allocations, or goes
+// beyond the end of one. Implements cuPointerGetAttributes.
 func (d *Driver) What(addr, size uint64) (Mem, error) {
 	m, err := d.what(addr, size)
 	if err != nil {
@@ -120,7 +120,7 @@ func (d *Driver) what(addr, size uint64) (Mem, error) {
 	return m, nil
 }
 
-// kindOf tells kinds of memory of GPUs apart. vmm: it is all known by then.
+// kindOf determines the kind of GPU memory. vmm: m is complete.
 func (d *Driver) kindOf(addr, size uint64, managed bool, m *Mem) (vmm bool, err error) {
 	if managed {
 		m.Kind, m.NotShared = ManagedMemory, Managed
@@ -138,7 +138,7 @@ func (d *Driver) kindOf(addr, size uint64, managed bool, m *Mem) (vmm bool, err 
 	return false, nil
 }
 
-// handle is the mapping (one handle) that a VMM address is in.
+// handle returns the mapping (of one handle) that contains a VMM address.
 func (d *Driver) handle(addr uint64) (base, size uint64, is bool) {
 	base, r := d.attr(attrMappingBase, addr)
 	if r != ok {
@@ -148,10 +148,10 @@ func (d *Driver) handle(addr uint64) (base, size uint64, is bool) {
 	return base, size, r == ok && size != 0 && addr-base < size
 }
 
-// handles looks at those from the one that addr is in up to the one of the range's last byte, and how they can be shared.
+// handles collects the handles from the one at addr to the one of the range's last byte, and how they can be shared.
 func (d *Driver) handles(addr, size uint64, m *Mem) error {
 	m.Kind, m.Pieces = VMMMemory, 0
-	all := ^uint64(0) // what every handle can be shared as
+	all := ^uint64(0) // handle types that all of the handles support
 	at := addr
 	for end := addr + size; m.Pieces == 0 || at < end; {
 		base, size, is := d.handle(at)
@@ -192,10 +192,12 @@ func (d *Driver) hasFabric(ordinal int) bool {
 	return r == ok && d.fabric(device)
 }
 
-// Fabric tells that it can be shared, but by a handle for NVLink between hosts alone; whether the driver gives one, Share says.
+// Fabric reports that the memory can be shared only by a handle for NVLink between hosts. Share reports whether the driver
+// gives that handle.
 func (m *Mem) Fabric() bool { return m.how == byFabric }
 
-// Same tells whether the memory at addr still is the allocation of that buffer id: nil, or Changed. Implements cuPointerGetAttribute.
+// Same checks that the memory at addr is still the allocation with that buffer id. The error is Changed. Implements
+// cuPointerGetAttribute.
 func (d *Driver) Same(addr, buffer uint64) error {
 	now, r := d.attr(attrBuffer, addr)
 	switch {
@@ -207,8 +209,8 @@ func (d *Driver) Same(addr, buffer uint64) error {
 	return nil
 }
 
-// Pin makes host memory usable in copies, counted by exact range; what somebody else pinned stays as it is. A GPU must be in use. Implements
-// cuMemHostRegister.
+// Pin makes host memory usable in copies. Pins are counted by exact range. Memory that other code has pinned stays as it is. A
+// GPU must be in use. Implements cuMemHostRegister.
 func (d *Driver) Pin(addr unsafe.Pointer, size uint64) error {
 	d.pins.mu.Lock()
 	defer d.pins.mu.Unlock()
@@ -245,7 +247,7 @@ func (d *Driver) pin(addr unsafe.Pointer, size uint64) (foreign bool, err error)
 	if err != nil || !foreign {
 		return false, err
 	}
-	m, err := d.what(uint64(uintptr(addr)), size) // Torn: a part of it is pinned
+	m, err := d.what(uint64(uintptr(addr)), size) // Torn: only a part is pinned
 	if err == nil && m.Kind != HostMemory {
 		err = &Fault{Why: Torn, Call: call}
 	}

@@ -9,7 +9,7 @@ import (
 	"gorail/test/cuda"
 )
 
-// TestOpenRefused: an absent library, a library of something else, an old driver, no GPU and a driver that is broken are told apart.
+// TestOpenRefused: Open distinguishes an absent library, another library, an old driver, no GPU and a broken driver.
 func TestOpenRefused(t *testing.T) {
 	lib := cuda.Build(t)
 	for name, c := range map[string]struct {
@@ -20,7 +20,7 @@ func TestOpenRefused(t *testing.T) {
 	}{
 		"absent":    {"/nowhere/libcuda.so.1", nil, gpu.NoLibrary, "option cuda_path"},
 		"other":     {"libm.so.6", nil, gpu.NotADriver, "cuDriverGetVersion"},
-		"old":       {lib.Path, map[string]int{"version": 11020}, gpu.OldDriver, "it is for CUDA 11.2, 11.4 is the least"},
+		"old":       {lib.Path, map[string]int{"version": 11020}, gpu.OldDriver, "supports CUDA 11.2, but CUDA 11.4 (driver 470) or later is required"},
 		"no device": {lib.Path, map[string]int{"init": cuda.NoDevice}, gpu.NoDevice, "CUDA_ERROR_NO_DEVICE"},
 		"none seen": {lib.Path, map[string]int{"devices": 0}, gpu.NoDevice, "cuDeviceGetCount"},
 		"stub":      {lib.Path, map[string]int{"init": cuda.Stub}, gpu.Failed, "CUDA_ERROR_STUB_LIBRARY"},
@@ -39,7 +39,7 @@ func TestOpenRefused(t *testing.T) {
 	}
 }
 
-// TestOpenTouchesNothing: no context before a GPU is wanted, and then of that GPU alone; all is given back.
+// TestOpenTouchesNothing: a context is made at the first use of a GPU, only on that GPU. Close releases all.
 func TestOpenTouchesNothing(t *testing.T) {
 	lib := cuda.Build(t)
 	a, err := gpu.Open(lib.Path)
@@ -63,7 +63,7 @@ func TestOpenTouchesNothing(t *testing.T) {
 	require.Zero(t, lib.Count("contexts"))
 }
 
-// TestNoCompiler: a driver that can't translate PTX, may not, or knows only older ones: copy engines serve.
+// TestNoCompiler: if the driver cannot translate the PTX, may not, or knows only older versions, copy engines are used.
 func TestNoCompiler(t *testing.T) {
 	for name, set := range map[string][2]any{"none": {"jit", cuda.NoJIT}, "off": {"jit", cuda.JITOff}, "old": {"ptx", 50}} {
 		t.Run(name, func(t *testing.T) {

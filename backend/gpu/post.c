@@ -1,16 +1,18 @@
-/* Posting and polling by the kernel: the hot path, one launch; and by which of the two a copy goes. */
+/* Posting and polling with the kernel, which is the hot path and takes one launch; and the choice between kernel and copy
+ * engine. */
 #include <string.h>
 
 #include "gpu_int.h"
 
 enum {
-    /* So large are operations, on average, that a copy engine is as fast as the kernel (docs/gpu.md); it takes no SMs. */
+    /* Average size of operations from which a copy engine is as fast as the kernel (docs/gpu.md). A copy engine takes no SMs. */
     ENGINE_VRAM = 8 << 20, ENGINE_HOST = 256 << 10,
-    PEER_BLOCKS = 32,        /* at most: 310 of the 353 GB/s that NVLink gives, and 100 of 132 SMs are left to the application */
-    ASK_DRIVER = 64,         /* polls between two questions whether the context still lives */
-    /* Slices of an operation in pinned memory: their readers queue up, a microsecond each, which is what so many bytes take. */
-    PINNED_SPLIT = 4, READER = 256 << 10,
-    LONG = 64 << 10,         /* bytes of a slice beside which reading its descriptor is nothing */
+    PEER_BLOCKS = 32,        /* limit: reaches 310 of NVLink's 353 GB/s, and leaves 100 of 132 SMs to the application */
+    ASK_DRIVER = 64,         /* polls between two checks that the context is alive */
+    /* Limits of slices per operation in pinned memory. Readers of one descriptor queue up, a microsecond each. READER_BYTES of data
+     * take as long. */
+    PINNED_SPLIT = 4, READER_BYTES = 256 << 10,
+    LONG_SLICE = 64 << 10,   /* bytes of a slice that make the read of its descriptor negligible */
 };
 
 static void layout(const gr_gpu_stream *l, const gr_gpu_work *w, int inlined, gr_gather_args *a, unsigned *blocks)
@@ -18,22 +20,22 @@ static void layout(const gr_gpu_stream *l, const gr_gpu_work *w, int inlined, gr
     uint32_t sms = (uint32_t)l->dev->info.sms, quarter = sms < 4 ? 1 : sms / 4, far = quarter < PEER_BLOCKS ? quarter : PEER_BLOCKS;
     uint32_t most = w->blocks ? w->blocks : l->peer == l->dev->ordinal ? sms : far, warps = most * (GR_GATHER_THREADS / GR_GATHER_WARP);
     uint64_t each = w->bytes / warps, mean = w->bytes / w->nops;
-    if (each > LONG)
-        each = each / 4 > LONG ? each / 4 : LONG; /* so that no warp has one more than others and that one lasts */
+    if (each > LONG_SLICE)
+        each = each / 4 > LONG_SLICE ? each / 4 : LONG_SLICE; /* smaller slices even out the work of the warps */
     if (each < GR_GATHER_ROUND)
         each = GR_GATHER_ROUND;
     uint64_t split = (mean + each - 1) / each;
-    if (!inlined && split > PINNED_SPLIT + mean / READER)
-        split = PINNED_SPLIT + mean / READER;
-    if (split > 4 * warps) /* of at most 128 operations then */
+    if (!inlined && split > PINNED_SPLIT + mean / READER_BYTES)
+        split = PINNED_SPLIT + mean / READER_BYTES;
+    if (split > 4 * warps) /* at most 128 operations in this case */
         split = 4 * warps;
     a->nops = w->nops;
     a->split = split && w->nops < 1u << 24 ? (uint32_t)split : 1; /* items stay below 1 << 31 */
     uint64_t items = (uint64_t)a->nops * a->split, run = (items + warps - 1) / warps;
-    if (mean / a->split >= LONG)
+    if (mean / a->split >= LONG_SLICE)
         run = 1;
     a->run = run > GR_GATHER_RUN ? GR_GATHER_RUN : (uint32_t)run;
-    /* Half the warps of a block, so that few slices are on many SMs. */
+    /* Half the warps of a block, so that few slices spread over many SMs. */
     uint64_t need = (items + a->run * 4 - 1) / (a->run * 4);
     *blocks = need < most ? (unsigned)need : most;
 }
@@ -54,7 +56,7 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     gg *g = l->g;
     const gr_gpu_work *w = &j->work;
     int inlined = w->nops <= GR_GATHER_FEW;
-    gr_gather_few few; /* 3 KiB of which only what is used is written */
+    gr_gather_few few; /* 3 KiB; only the used part is written */
     unsigned blocks;
     uint32_t seq;
     do
@@ -81,7 +83,7 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     gg_leave(g);
     if (rc == 0) {
         atomic_store(&j->seq, seq);
-        if (atomic_load(&j->cancelled)) /* came before seq was known */
+        if (atomic_load(&j->cancelled)) /* cancelled before seq was known */
             gg_cancel(j);
         atomic_fetch_add_explicit(&g->pub.launches, 1, memory_order_relaxed);
     }
@@ -96,17 +98,17 @@ static int poll_kernel(gr_gpu_job *j, gr_gpu_fault *fault)
         if (++j->polls % ASK_DRIVER)
             return 1;
         cu_result r = g->cu.stream_query(j->stream->handle);
-        if (r == CU_NOT_READY || (r != CU_OK && gg_odd(j, r)))
+        if (r == CU_NOT_READY || (r != CU_OK && gg_unclear(j, r)))
             return 1;
         if (r != CU_OK)
             return gg_result(g, fault, r, gg_name_stream_query);
         if (__atomic_load_n(&j->word->done, __ATOMIC_ACQUIRE) != seq)
-            return gg_fail(fault, GR_GPU_LOST, "the kernel has ended without a word");
+            return gg_fail(fault, GR_GPU_LOST, "the kernel ended without reporting completion");
     }
     return __atomic_load_n(&j->word->stopped, __ATOMIC_RELAXED) == seq ? gg_fail(fault, GR_GPU_CANCELLED, "cancel") : 0;
 }
 
-/* ---- both ---- */
+/* ---- both methods ---- */
 
 static int by_kernel(const gr_gpu_job *j)
 {
@@ -128,7 +130,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
     if (work->table && (!j->shadow || work->table->dev != j->stream->dev))
         return gg_fail(fault, GR_GPU_BAD_SHARE, "table");
     atomic_store(&j->cancelled, 0);
-    j->odd = j->unmarked = 0;
+    j->unclear = j->unmarked = 0;
     int rc, kernel = by_kernel(j);
     if (kernel)
         rc = launch(j, fault);
@@ -137,7 +139,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
         j->at = 0;
         j->broken = 0;
         rc = gg_pump(j, fault);
-        if (rc && (j->queued || j->unmarked)) { /* poll tells, once what is queued has ended */
+        if (rc && (j->queued || j->unmarked)) { /* poll reports the error once the queued copies have ended */
             j->broken = rc;
             j->fault = fault ? *fault : (gr_gpu_fault){ .why = -rc };
             rc = 0;
@@ -169,7 +171,7 @@ void gg_cancel(gr_gpu_job *j)
     uint32_t seq = atomic_load(&j->seq);
     if (!seq || gg_enter(g, j->stream->dev, NULL))
         return;
-    /* Numbers of launches never come again, so that one that lands late stops nothing. */
+    /* Launch numbers are unique until they wrap at 2^32, so a late cancel stops no other launch. */
     j->word->cancel = seq;
     (void)g->cu.copy_in(j->mark + offsetof(gr_gather_mark, cancel), &j->word->cancel, sizeof(j->word->cancel), j->stream->dev->util);
     gg_leave(g);

@@ -13,7 +13,7 @@ import (
 	"gorail/test/cuda"
 )
 
-// TestRealScatter: 10,000 layouts and more against what memory ought to be, by kernel and by copy engine.
+// TestRealScatter compares more than 10,000 layouts with the expected memory, by kernel and by copy engine.
 func TestRealScatter(t *testing.T) {
 	r := openReal(t)
 	i, err := r.drv.Device(0)
@@ -35,7 +35,7 @@ func TestRealScatter(t *testing.T) {
 	}
 }
 
-// TestRealPeer: two processes, by IPC handle and by descriptors, both ways, and after the other one was killed.
+// TestRealPeer: two processes, by IPC handle and by file descriptors, in both directions, and after the peer was killed.
 func TestRealPeer(t *testing.T) {
 	for _, kind := range []string{"ipc", "vmm"} {
 		t.Run(kind, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestRealPeer(t *testing.T) {
 			m, importer, err := r.drv.Map(share(got.Share), 0)
 			require.NoError(t, err)
 			if require.Equal(t, kind == "vmm", importer); importer {
-				feed(t, p, m, got.At, size, 16, 5)
+				addPieces(t, p, m, got.At, size, 16, 5)
 			}
 			local := r.alloc(0, cuda.Device, size)
 			j := r.job(r.stream(0, r.second()))
@@ -81,7 +81,7 @@ func TestRealPeer(t *testing.T) {
 	}
 }
 
-// TestRealWhat: the attributes on which everything rests.
+// TestRealWhat checks the attributes that this package relies on.
 func TestRealWhat(t *testing.T) {
 	r := openReal(t)
 	dev, vmm, host := r.alloc(0, cuda.Device, mib), r.vmm(0, 3, cuda.Granule, true), r.alloc(0, cuda.Host, mib)
@@ -106,7 +106,7 @@ func TestRealWhat(t *testing.T) {
 	require.ErrorIs(t, r.drv.Same(fresh, m.Buffer), gpu.Changed)
 }
 
-// TestRealCancel: a release drains within 2 ms where SMs are free.
+// TestRealCancel measures the time of a cancel: within 2 ms if SMs are free.
 func TestRealCancel(t *testing.T) {
 	r := openReal(t)
 	const size = 1024 * mib
@@ -133,8 +133,8 @@ func TestRealCancel(t *testing.T) {
 	}
 }
 
-// TestRealDirect: what devices beside the GPU need of a real driver: dmabufs by both ways, of a part of an allocation and of a range of several
-// handles; whether writes have to be flushed is told, and flushing works either way.
+// TestRealDirect checks a real driver for other devices: dmabufs over both paths, of a part of an allocation and of several
+// handles. The driver says if writes need a flush, and Flush works in both cases.
 func TestRealDirect(t *testing.T) {
 	r := openReal(t)
 	is, err := r.drv.Device(0)

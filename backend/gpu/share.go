@@ -4,7 +4,7 @@ import (
 	"unsafe"
 )
 
-// How a peer maps memory: gr_gpu.h.
+// Methods for a peer to map memory, as in gr_gpu.h.
 const (
 	byIPC = 1 + iota
 	byFDs
@@ -16,36 +16,39 @@ const shareVersion = 1
 // ShareSize is the length of a Share.
 const ShareSize = 136
 
-// Share is what a process of this host needs to map memory, but for descriptors: gr_gpu_share as it is.
+// Share describes memory so that a process of this host can map it. VMM memory also takes file descriptors. It has the bytes of
+// a gr_gpu_share.
 type Share [ShareSize]byte
 
-// shared is a Share: gr_gpu_share.
+// shared is the layout of a Share: gr_gpu_share.
 type shared struct {
 	version, how       uint32
-	base, size, buffer uint64 // as its owner has it
+	base, size, buffer uint64 // addresses and sizes of the owner
 	owner, gpu         [16]byte
 	pieces             uint32
-	from               uint32 // with whom it came, for those who ask for a mapping: what another says is another mapping
-	handle             [64]byte
+	// In an unmappable share: its Why; in a share to map: pid of the peer that sent it, so that mappings are never shared
+	// between peers
+	source uint32
+	handle [64]byte
 }
 
 var _ = [1]byte{}[unsafe.Sizeof(shared{})-ShareSize]
 
-func (s *Share) is() *shared { return (*shared)(unsafe.Pointer(s)) }
+func (s *Share) fields() *shared { return (*shared)(unsafe.Pointer(s)) }
 
-// Pieces is how many descriptors a mapping wants; 0: none.
+// Pieces is the number of descriptors that a mapping needs; 0: none.
 func (s *Share) Pieces() int {
-	if s.is().how != byFDs {
+	if s.fields().how != byFDs {
 		return 0
 	}
-	return int(s.is().pieces)
+	return int(s.fields().pieces)
 }
 
-// Mappable tells whether another process can map it at all.
-func (s *Share) Mappable() bool { return s.is().how != 0 }
+// Mappable reports whether another process can map the memory.
+func (s *Share) Mappable() bool { return s.fields().how != 0 }
 
-// Base is where its owner has the memory.
-func (s *Share) Base() uint64 { return s.is().base }
+// Base is the address of the memory at its owner.
+func (s *Share) Base() uint64 { return s.fields().base }
 
-// GPU is the UUID of the memory's.
-func (s *Share) GPU() [16]byte { return s.is().gpu }
+// GPU is the UUID of the memory's GPU.
+func (s *Share) GPU() [16]byte { return s.fields().gpu }

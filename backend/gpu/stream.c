@@ -1,4 +1,4 @@
-/* Streams towards other GPUs, and jobs on them. */
+/* Streams to other GPUs or host memory, and jobs on them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fau
     return rc;
 }
 
-/* With stream_mu held: the last reference of a caller or a job. */
+/* Frees the stream without references of callers or jobs. With stream_mu held. */
 static void drop(gg *g, gr_gpu_stream *l)
 {
     if (l->refs || l->jobs)

@@ -1,10 +1,10 @@
-/* Memory on the GPU that is ours: marks of jobs, the table of deltas, staging. */
+/* GPU memory that we allocate: marks of jobs, tables of deltas, staging rings. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu_int.h"
 
-/* With mu held, within the context: zeroed GPU memory. */
+/* Allocates zeroed GPU memory. With mu held, within the context. */
 static int block(gg *g, gg_dev *d, gg_block **list, size_t size, cu_ptr *out, gr_gpu_fault *fault)
 {
     gg_block *b = malloc(sizeof(*b));
@@ -100,7 +100,7 @@ void gg_table_free(gr_gpu_table *t)
     atomic_fetch_sub(&g->tables, 1);
 }
 
-/* With mu held, within the context. The GPU's old entries stay, for kernels that run. */
+/* Enlarges a table. With mu held, within the context. The GPU's old entries stay for running kernels. */
 static int grow(gr_gpu_table *t, uint32_t idx, gr_gpu_fault *fault)
 {
     gg *g = t->g;
@@ -118,7 +118,7 @@ static int grow(gr_gpu_table *t, uint32_t idx, gr_gpu_fault *fault)
     if (rc == 0 && (rc = GG_CALL(g, fault, copy_in, mem, shadow, n * sizeof(*shadow), t->dev->util)) == 0)
         rc = GG_CALL(g, fault, stream_sync, t->dev->util);
     if (rc)
-        return rc; /* shadow is not given back: the copy may still read it */
+        return rc; /* shadow is leaked: the copy may still read it */
     atomic_store(&t->shadow, shadow);
     atomic_store(&t->mem, mem);
     t->entries = n;
@@ -142,7 +142,7 @@ int gg_entry(gr_gpu_table *t, uint32_t idx, uint64_t delta, gr_gpu_fault *fault)
             if ((rc = GG_CALL(g, fault, copy_in, to, &shadow[idx], sizeof(*shadow), t->dev->util)) == 0)
                 rc = GG_CALL(g, fault, stream_sync, t->dev->util);
             if (rc)
-                shadow[idx] = ~delta; /* the next attempt copies it */
+                shadow[idx] = ~delta; /* makes the next attempt copy the entry */
         }
         gg_leave(g);
     }

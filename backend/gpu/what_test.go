@@ -14,7 +14,7 @@ import (
 
 const mib = 1 << 20
 
-// TestWhat: every kind of memory, and whether others can map it.
+// TestWhat: every kind of memory, and whether other processes can map it.
 func TestWhat(t *testing.T) {
 	r := open(t)
 	dev, pool, managed := r.alloc(1, cuda.Device, 3*mib), r.alloc(0, cuda.Pool, mib), r.alloc(0, cuda.Managed, mib)
@@ -51,14 +51,14 @@ func TestWhat(t *testing.T) {
 			require.ErrorIs(t, err, m.NotShared.(gpu.Why), name)
 		}
 	}
-	require.Equal(t, contexts, r.lib.Count("contexts"), "asking made a context")
+	require.Equal(t, contexts, r.lib.Count("contexts"), "What made a context")
 	for name, at := range map[string][2]uint64{"device": {dev + mib, 2*mib + 1}, "vmm": {vmm, 3*cuda.Granule + 1}, "round": {dev, 1<<64 - 1}} {
 		_, err := r.drv.What(at[0], at[1])
 		require.ErrorIs(t, err, gpu.Torn, name)
 	}
 }
 
-// TestFreedAndAllocatedAnew: the same address is other memory, and the buffer id says so.
+// TestFreedAndAllocatedAnew: the same address is other memory, with another buffer id.
 func TestFreedAndAllocatedAnew(t *testing.T) {
 	r := open(t)
 	at := r.app.Alloc(0, cuda.Device, mib)
@@ -72,7 +72,7 @@ func TestFreedAndAllocatedAnew(t *testing.T) {
 	require.ErrorIs(t, err, gpu.Changed)
 }
 
-// TestCallersContext: calls leave the caller's thread as it was, with a context of its own or without.
+// TestCallersContext: calls do not change the context of the caller's thread.
 func TestCallersContext(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -94,7 +94,7 @@ func TestCallersContext(t *testing.T) {
 	r.app.Leave()
 }
 
-// TestPin: counted, and memory that the application pinned stays pinned.
+// TestPin: pins are counted, and memory that the application pinned stays pinned.
 func TestPin(t *testing.T) {
 	r := open(t)
 	b, err := syscall.Mmap(-1, 0, mib, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -117,7 +117,7 @@ func TestPin(t *testing.T) {
 	require.Error(t, r.drv.Unpin(p, mib))
 }
 
-// TestDMABuf: whole pages, and where the range is in them.
+// TestDMABuf: whole pages, and the offset of the range in them.
 func TestDMABuf(t *testing.T) {
 	r := open(t)
 	at := r.alloc(1, cuda.Device, 3*mib)
@@ -142,7 +142,7 @@ func TestDMABuf(t *testing.T) {
 	require.NoError(t, syscall.Close(fd))
 }
 
-// TestNoDMABuf: a GPU, or a driver, without them.
+// TestNoDMABuf: a GPU or a driver without dmabufs.
 func TestNoDMABuf(t *testing.T) {
 	r := open(t)
 	r.lib.Set("dmabuf", 0)
@@ -152,7 +152,7 @@ func TestNoDMABuf(t *testing.T) {
 	require.ErrorContains(t, err, "CUDA 11.7")
 }
 
-// TestFlush: where other devices' writes are not in order for the GPU, and there alone.
+// TestFlush: flushes happen only if other devices' writes are not ordered for the GPU.
 func TestFlush(t *testing.T) {
 	for order, want := range map[int]int{0: 1, 100: 0, 200: 0} {
 		r := open(t)

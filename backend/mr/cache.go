@@ -1,5 +1,5 @@
-// Package mr keeps memory registrations: a reference-counted cache of address ranges, and an allocator of keys. It is pure; a
-// registrar given by the caller does the registering.
+// Package mr keeps memory registrations: a reference-counted cache of address ranges, and an allocator of keys. The caller's
+// registrar does the registering.
 package mr
 
 import (
@@ -8,65 +8,65 @@ import (
 	"sync"
 )
 
-// Errors of Acquire and Release, besides the registrar's own.
+// Errors of Acquire and Release, besides those of the registrar.
 var (
 	ErrWraps    = errors.New("range runs past the end of the address space")
 	ErrReleased = errors.New("registration was released before")
 	ErrPanic    = errors.New("registrar panicked")
 )
 
-// Registrar does the real registering; H is its handle. Calls come without any lock, for different ranges in parallel.
+// Registrar registers memory; H is the handle of a registration. Calls come without a lock, for different ranges in parallel.
 type Registrar[H any] interface {
 	Register(addr, length uint64) (H, error)
 	Unregister(h H) error
 }
 
-// Outcome is what a Release did to the registration.
+// Outcome is the effect of a Release on the registration.
 type Outcome int
 
 // The outcomes of Release.
 const (
-	Kept    Outcome = iota // others still use it
-	Retired                // smaller ranges inside still use it, and no new one will
+	Kept    Outcome = iota // other users remain
+	Retired                // only users of ranges inside remain; the registration takes no new users
 	Closed                 // unregistered
-	Nothing                // the range was empty: there was no registration
+	Nothing                // the range was empty: no registration existed
 )
 
 // Cache shares registrations between ranges.
 //
-//   - The same range again shares the registration, and so does a range inside one that somebody has acquired as a whole.
-//   - When the last user of a registration's own range has released it, the registration is retired: ranges inside keep
-//     it alive, but nobody new gets it, since the memory around them may be unmapped, and mapped anew, from then on.
+//   - The same range again shares the registration. So does a range inside one that has an owner (a user of the whole range).
+//   - When the last owner releases its range, the registration is retired. Users of ranges inside keep it alive. It gets no new
+//     users, because the memory around those ranges may be unmapped, and mapped again, from then on.
 //   - A retired registration is closed with its last user.
 //
-// Lookups take O(log n). Safe for concurrent use.
+// Lookups take O(log n). A Cache is safe for concurrent use.
 type Cache[H any] struct {
 	registrar Registrar[H]
 
 	mu      sync.Mutex
-	live    tree[H] // entries with an owner, at most one for a range
+	live    tree[H] // entries with an owner, at most one per range
 	count   int
 	retired int
 }
 
-// entry is one registration. Guarded by Cache.mu, but for handle and err, which are written before ready is closed.
+// entry is one registration. Cache.mu guards it, except handle and err, which are written before ready is closed.
 type entry[H any] struct {
 	addr, last uint64 // first and last byte
 	owners     int    // users of exactly this range
-	guests     int    // users of ranges inside
+	partial    int    // users of ranges inside
 	ready      chan struct{}
 	handle     H
 	err        error
 }
 
-// Ref is one acquired range; it ends with Release.
+// Ref is one acquired range. It ends with Release.
 type Ref[H any] struct {
 	entry *entry[H] // nil for an empty range
 	owner bool
 	done  bool // guarded by Cache.mu
 }
 
-// Handle is the registration's; false for an empty range, which has none.
+// Handle returns the handle of the registration; false: the range is empty and has none.
 func (r *Ref[H]) Handle() (h H, ok bool) {
 	if r.entry == nil {
 		return h, false
@@ -74,7 +74,7 @@ func (r *Ref[H]) Handle() (h H, ok bool) {
 	return r.entry.handle, true
 }
 
-// Range is what is really registered: the range that was asked for, or one around it. Zeros for an empty range.
+// Range returns the registered range: the acquired range, or one around it. It returns zeros for an empty range.
 func (r *Ref[H]) Range() (addr, length uint64) {
 	if r.entry == nil {
 		return 0, 0
@@ -85,9 +85,10 @@ func (r *Ref[H]) Range() (addr, length uint64) {
 // NewCache makes an empty cache.
 func NewCache[H any](registrar Registrar[H]) *Cache[H] { return &Cache[H]{registrar: registrar} }
 
-// Acquire gives a registration that covers length bytes at addr, registering only when none can be shared; reused says
-// that one was. While another goroutine registers the same range or one around it, Acquire waits for that. Errors:
-// ErrWraps, the registrar's (also to those who waited for the same range), ErrPanic. The caller owns the Ref and releases it.
+// Acquire returns a registration that covers length bytes at addr. It registers only if no registration can be shared; reused
+// tells if one was shared. If another goroutine is registering the same range, or one around it, Acquire waits for that.
+// Errors: ErrWraps, ErrPanic, and the registrar's. All waiters for the same range get the registrar's error. The caller owns
+// the Ref and releases it.
 func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err error) {
 	if length == 0 {
 		return &Ref[H]{}, false, nil
@@ -112,11 +113,11 @@ func (c *Cache[H]) Acquire(addr, length uint64) (ref *Ref[H], reused bool, err e
 		case ref.owner:
 			return nil, false, err
 		}
-		// The range around could not be registered; ours perhaps can.
+		// The range around could not be registered. Try this range alone.
 	}
 }
 
-// join finds an entry to share, or enters a new one that the caller has to register.
+// join finds an entry to share, or adds a new one that the caller registers.
 func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +126,7 @@ func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], fresh bool) {
 		return &Ref[H]{entry: e, owner: true}, false
 	}
 	if e := c.live.cover(addr, last); e != nil {
-		e.guests++
+		e.partial++
 		return &Ref[H]{entry: e}, false
 	}
 	e := &entry[H]{addr: addr, last: last, owners: 1, ready: make(chan struct{})}
@@ -134,7 +135,7 @@ func (c *Cache[H]) join(addr, last uint64) (ref *Ref[H], fresh bool) {
 	return &Ref[H]{entry: e, owner: true}, true
 }
 
-// register fills a new entry and wakes those who wait for it. A failed one is out of the index before they wake.
+// register fills a new entry and wakes its waiters. A failed entry leaves the index before they wake.
 func (c *Cache[H]) register(e *entry[H]) error {
 	e.err = ErrPanic
 	defer func() {
@@ -150,8 +151,8 @@ func (c *Cache[H]) register(e *entry[H]) error {
 	return e.err
 }
 
-// Release ends a use, and unregisters with the last one; err is then the registrar's, and the registration counts as
-// closed nevertheless. ErrReleased for a Ref that was released before: nothing has changed.
+// Release ends a use. The last one unregisters; err is then the registrar's, and the registration counts as closed in any case.
+// ErrReleased: the Ref was released before, and nothing has changed.
 func (c *Cache[H]) Release(ref *Ref[H]) (Outcome, error) {
 	outcome, err := c.leave(ref)
 	if outcome == Closed && err == nil {
@@ -181,16 +182,16 @@ func (c *Cache[H]) leave(ref *Ref[H]) (Outcome, error) {
 			outcome = Retired
 		}
 	} else {
-		e.guests--
+		e.partial--
 	}
-	if e.owners == 0 && e.guests == 0 {
+	if e.owners == 0 && e.partial == 0 {
 		c.retired--
 		outcome = Closed
 	}
 	return outcome, nil
 }
 
-// Len gives the number of live and of retired registrations.
+// Len returns the number of live and of retired registrations.
 func (c *Cache[H]) Len() (live, retired int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

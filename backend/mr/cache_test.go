@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// region is the fake registrar's handle.
+// region is the handle of the fake registrar.
 type region struct{ addr, length uint64 }
 
-// fakeRegistrar counts, and finds double closes. hook, when set, runs inside Register.
+// fakeRegistrar counts registrations and detects double closes. If hook is set, Register calls it.
 type fakeRegistrar struct {
 	hook func(addr, length uint64) error
 
@@ -90,7 +90,7 @@ func TestSharing(t *testing.T) {
 	assert.Empty(t, f.open)
 }
 
-// TestRetired: memory round a range that is still in use may have been mapped anew, so its old registration is not for new users.
+// TestRetired: memory around a range in use may have been mapped again, so new users get a new registration.
 func TestRetired(t *testing.T) {
 	f, c := newFake()
 	big := acquire(t, c, 1000, 100, false)
@@ -100,14 +100,14 @@ func TestRetired(t *testing.T) {
 	assert.Equal(t, [2]int{0, 1}, [2]int{live, retired})
 
 	again := acquire(t, c, 1000, 100, false)
-	twin := acquire(t, c, 1010, 10, true)
+	inside2 := acquire(t, c, 1010, 10, true)
 	old, _ := inside.Handle()
-	for _, ref := range []*Ref[*region]{again, twin} {
+	for _, ref := range []*Ref[*region]{again, inside2} {
 		h, _ := ref.Handle()
 		assert.NotSame(t, old, h)
 	}
 	release(t, c, inside, Closed)
-	release(t, c, twin, Kept)
+	release(t, c, inside2, Kept)
 	release(t, c, again, Closed)
 	assert.Empty(t, f.open)
 }
@@ -126,7 +126,7 @@ func TestOddRanges(t *testing.T) {
 	_, _, err = c.Acquire(math.MaxUint64, 2)
 	assert.ErrorIs(t, err, ErrWraps)
 	_, _, err = c.Acquire(math.MaxUint64, 1)
-	assert.ErrorIs(t, err, ErrWraps, "the end must be an address, too")
+	assert.ErrorIs(t, err, ErrWraps, "the end must also be an address")
 	_, _, err = c.Acquire(2, math.MaxUint64)
 	assert.ErrorIs(t, err, ErrWraps)
 	assert.Zero(t, f.opened)
@@ -160,15 +160,15 @@ func TestFailure(t *testing.T) {
 	acquire(t, c, 10, 10, false)
 }
 
-// TestFlights: one registration for those who want the same range at once, none holds up another range, and one that
-// waits for a range around its own tries alone when that fails.
+// TestFlights: concurrent users of one range share one registration. A registration blocks no other range. A user that waits
+// for a larger range registers its own range if the larger one fails.
 func TestFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := newFake()
-		gate, fail := make(chan struct{}), atomic.Bool{}
+		proceed, fail := make(chan struct{}), atomic.Bool{}
 		f.hook = func(addr, length uint64) error {
 			if length == 100 {
-				<-gate
+				<-proceed
 				if fail.Load() {
 					return errors.New("no")
 				}
@@ -196,10 +196,10 @@ func TestFlights(t *testing.T) {
 				refs <- ref
 			}()
 			synctest.Wait()
-			release(t, c, acquire(t, c, 5000, 10, false), Closed) // not held up
+			release(t, c, acquire(t, c, 5000, 10, false), Closed) // not blocked
 			assert.Empty(t, refs)
 			opened := f.opened
-			gate <- struct{}{}
+			proceed <- struct{}{}
 			synctest.Wait()
 			assert.Len(t, refs, 5)
 			assert.Equal(t, opened+1, f.opened)

@@ -8,26 +8,27 @@ import (
 	"sync"
 )
 
-// ErrKeys says that every key of the fabric is in use.
+// ErrKeys means that all keys of the fabric are in use.
 var ErrKeys = errors.New("no registration key left: deregister some memory")
 
-// smallKeys is the largest key size, in bytes, at which a random key is likely to be one that was freed just now.
+// smallKeys is the largest key size, in bytes, for which freed keys are held back. With so few keys, a random key is likely one
+// that was freed recently.
 const smallKeys = 2
 
-// redraws bounds the random draws for one key. A table that takes more is nearly full; it is searched upwards then.
+// redraws limits the random draws for one key. After that the table is nearly full, and Alloc searches upwards.
 const redraws = 64
 
-// KeyAllocator gives out the keys of a fabric where the caller chooses them. They are random over all bits of the fabric's
-// keys: who knows some keys can guess no other. Keys of one or two bytes come back late, so that a straggler of an old
-// registration does not meet a new one. 0 and all ones are never given out: libraries use them to say "none". Safe for
+// KeyAllocator allocates the keys of a fabric on which the caller chooses them. Keys are random over all bits, so that known
+// keys do not help to guess others. Freed keys of one or two bytes are held back, so that a late access with an old key does
+// not reach a new registration. 0 and all ones are not used, because libraries use them for "none". A KeyAllocator is safe for
 // concurrent use.
 type KeyAllocator struct {
-	mask uint64
-	late int // freed keys that are held back
+	mask    uint64
+	heldMax int // number of freed keys that are held back
 
 	mu    sync.Mutex
 	used  map[uint64]bool // false: freed and held back
-	freed []uint64        // those held back, the oldest first
+	freed []uint64        // keys that are held back, oldest first
 }
 
 // NewKeyAllocator makes an allocator of keys of keySize bytes, 1 to 8.
@@ -37,12 +38,12 @@ func NewKeyAllocator(keySize int) (*KeyAllocator, error) {
 	}
 	a := &KeyAllocator{mask: ^uint64(0) >> (64 - 8*keySize), used: map[uint64]bool{}}
 	if keySize <= smallKeys {
-		a.late = int(a.mask / 2)
+		a.heldMax = int(a.mask / 2)
 	}
 	return a, nil
 }
 
-// Alloc gives a key that is not in use. ErrKeys when there is none.
+// Alloc returns an unused key. ErrKeys: all are in use.
 func (a *KeyAllocator) Alloc() (uint64, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,7 +51,7 @@ func (a *KeyAllocator) Alloc() (uint64, error) {
 		if len(a.freed) == 0 {
 			return 0, fmt.Errorf("%w: %d in use", ErrKeys, len(a.used))
 		}
-		a.forget()
+		a.recycle()
 	}
 	key := a.draw()
 	for n := 1; !a.free(key); n++ {
@@ -75,13 +76,13 @@ func (a *KeyAllocator) free(key uint64) bool {
 	return !taken && key != 0 && key != a.mask
 }
 
-// forget makes the key that was freed first available.
-func (a *KeyAllocator) forget() {
+// recycle makes the key available that was freed first.
+func (a *KeyAllocator) recycle() {
 	delete(a.used, a.freed[0])
 	a.freed = a.freed[1:]
 }
 
-// Free gives a key back. False when it was not in use.
+// Free frees a key. False: the key was not in use.
 func (a *KeyAllocator) Free(key uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -90,8 +91,8 @@ func (a *KeyAllocator) Free(key uint64) bool {
 	}
 	a.used[key] = false
 	a.freed = append(a.freed, key)
-	if len(a.freed) > a.late {
-		a.forget()
+	if len(a.freed) > a.heldMax {
+		a.recycle()
 	}
 	return true
 }

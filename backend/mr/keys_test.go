@@ -25,8 +25,8 @@ func TestKeySizes(t *testing.T) {
 	}
 }
 
-// TestKeysAreRandom: each bit of a key is set in about half of the keys, and differs from the key before in about half. With
-// 4,000 keys a bit that is fair is outside these bounds once in 10^30.
+// TestKeysAreRandom: each bit is set in about half of the keys, and differs from the previous key in about half. With 4,000
+// keys, a fair bit is outside these bounds once in 10^30.
 func TestKeysAreRandom(t *testing.T) {
 	const n = 4000
 	for _, size := range []int{4, 8} {
@@ -72,7 +72,8 @@ func TestKeysRunOut(t *testing.T) {
 	assert.Equal(t, 254, a.Len())
 }
 
-// TestKeysReturnLate: a freed key of a small key space comes back only after half of the space, or after all that were free.
+// TestKeysReturnLate: a freed key of a small key space is used again only after half of the space, or after all keys that were
+// free.
 func TestKeysReturnLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, err := NewKeyAllocator(1)

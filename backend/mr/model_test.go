@@ -7,11 +7,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestModel holds the cache against a list of registrations that is searched by brute force.
+// TestModel compares the cache with a list of registrations that is searched by brute force.
 func TestModel(t *testing.T) {
 	type reg struct {
-		addr, length   uint64
-		owners, guests int
+		addr, length    uint64
+		owners, partial int
 	}
 	type user struct {
 		ref   *Ref[*region]
@@ -42,12 +42,12 @@ func TestModel(t *testing.T) {
 				r := regs[h]
 				owner := r.addr == addr && r.length == length
 				require.True(t, owner || !exact && around)
-				require.True(t, r.addr <= addr && r.addr+r.length >= addr+length, "it covers what was asked for")
+				require.True(t, r.addr <= addr && r.addr+r.length >= addr+length, "covers the acquired range")
 				if owner {
 					r.owners++
 				} else {
-					require.Positive(t, r.owners, "a retired one is not for new users")
-					r.guests++
+					require.Positive(t, r.owners, "a retired registration gets no new users")
+					r.partial++
 				}
 				users = append(users, user{ref, r, owner})
 			},
@@ -64,9 +64,9 @@ func TestModel(t *testing.T) {
 						want = Retired
 					}
 				} else {
-					u.reg.guests--
+					u.reg.partial--
 				}
-				if u.reg.owners+u.reg.guests == 0 {
+				if u.reg.owners+u.reg.partial == 0 {
 					want = Closed
 					h, _ := u.ref.Handle()
 					delete(regs, h)
@@ -92,17 +92,17 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// checkTree checks order, priorities and reach.
-func checkTree[H any](t require.TestingT, n *node[H]) (reach uint64) {
+// checkTree checks order, priorities and maxLast.
+func checkTree[H any](t require.TestingT, n *node[H]) (maxLast uint64) {
 	if n == nil {
 		return 0
 	}
-	reach = max(n.last, checkTree(t, n.left), checkTree(t, n.right))
-	require.Equal(t, reach, n.reach)
+	maxLast = max(n.last, checkTree(t, n.left), checkTree(t, n.right))
+	require.Equal(t, maxLast, n.maxLast)
 	for _, child := range []*node[H]{n.left, n.right} {
 		require.True(t, child == nil || child.priority <= n.priority)
 	}
 	require.True(t, n.left == nil || before(n.left.addr, n.left.last, n.addr, n.last))
 	require.True(t, n.right == nil || before(n.addr, n.last, n.right.addr, n.right.last))
-	return reach
+	return maxLast
 }

@@ -2,15 +2,15 @@ package mr
 
 import "math/rand/v2"
 
-// tree is a treap of entries, ordered by first and then by last byte; each node knows the highest last byte below it, so that
-// a range around a given one is found in O(log n).
+// tree is a treap of entries, ordered by first byte, then by last byte. Each node has the highest last byte of its subtree, so
+// that a range around another one is found in O(log n).
 type tree[H any] struct{ root *node[H] }
 
 type node[H any] struct {
 	*entry[H]
 	left, right *node[H]
 	priority    uint32
-	reach       uint64 // highest last byte of the subtree
+	maxLast     uint64 // highest last byte of the subtree
 }
 
 // before orders ranges.
@@ -19,16 +19,16 @@ func before(addr, last, addr2, last2 uint64) bool {
 }
 
 func (n *node[H]) update() {
-	n.reach = n.last
+	n.maxLast = n.last
 	if n.left != nil {
-		n.reach = max(n.reach, n.left.reach)
+		n.maxLast = max(n.maxLast, n.left.maxLast)
 	}
 	if n.right != nil {
-		n.reach = max(n.reach, n.right.reach)
+		n.maxLast = max(n.maxLast, n.right.maxLast)
 	}
 }
 
-// find gives the entry of exactly [addr, last], or nil.
+// find returns the entry of exactly [addr, last], or nil.
 func (t *tree[H]) find(addr, last uint64) *entry[H] {
 	for n := t.root; n != nil; {
 		switch {
@@ -43,16 +43,16 @@ func (t *tree[H]) find(addr, last uint64) *entry[H] {
 	return nil
 }
 
-// cover gives some entry that contains [addr, last], or nil.
+// cover returns an entry that contains [addr, last], or nil.
 func (t *tree[H]) cover(addr, last uint64) *entry[H] {
-	for n := t.root; n != nil && n.reach >= last; {
+	for n := t.root; n != nil && n.maxLast >= last; {
 		switch {
 		case n.addr > addr:
 			n = n.left
 		case n.last >= last:
 			return n.entry
-		case n.left != nil && n.left.reach >= last:
-			n = n.left // all of it starts at or before addr, so the one that reaches so far covers
+		case n.left != nil && n.left.maxLast >= last:
+			n = n.left // all of the left subtree starts at or before addr, so its entry with that last byte covers the range
 		default:
 			n = n.right
 		}
@@ -60,19 +60,19 @@ func (t *tree[H]) cover(addr, last uint64) *entry[H] {
 	return nil
 }
 
-// insert adds an entry whose range isn't there.
+// insert adds an entry whose range is not in the tree.
 func (t *tree[H]) insert(e *entry[H]) {
 	n := &node[H]{entry: e, priority: rand.Uint32()}
 	n.left, n.right = split(t.root, e.addr, e.last)
 	n.update()
-	// n is above its halves now; sink it to where its priority belongs
+	// n is the root of both halves now; move it down to its priority
 	t.root = sink(n)
 }
 
-// remove takes the entry out; it must be there.
-func (t *tree[H]) remove(e *entry[H]) { t.root = without(t.root, e) }
+// remove removes an entry, which must be in the tree.
+func (t *tree[H]) remove(e *entry[H]) { t.root = removeFrom(t.root, e) }
 
-// split cuts a treap into what is before the range and the rest.
+// split divides a treap into the entries before the range, and the rest.
 func split[H any](n *node[H], addr, last uint64) (l, r *node[H]) {
 	if n == nil {
 		return nil, nil
@@ -87,7 +87,7 @@ func split[H any](n *node[H], addr, last uint64) (l, r *node[H]) {
 	return l, n
 }
 
-// join merges two treaps, all of l before all of r.
+// join merges two treaps; all of l is before all of r.
 func join[H any](l, r *node[H]) *node[H] {
 	switch {
 	case l == nil:
@@ -105,7 +105,7 @@ func join[H any](l, r *node[H]) *node[H] {
 	}
 }
 
-// sink puts a node that carries the two halves of a treap where its priority belongs.
+// sink moves a node with the two halves of a treap down to its priority.
 func sink[H any](n *node[H]) *node[H] {
 	l, r := n.left, n.right
 	n.left, n.right = nil, nil
@@ -113,16 +113,16 @@ func sink[H any](n *node[H]) *node[H] {
 	return join(join(l, n), r)
 }
 
-func without[H any](n *node[H], e *entry[H]) *node[H] {
+func removeFrom[H any](n *node[H], e *entry[H]) *node[H] {
 	switch {
 	case n == nil:
 		return nil
 	case n.entry == e:
 		return join(n.left, n.right)
 	case before(e.addr, e.last, n.addr, n.last):
-		n.left = without(n.left, e)
+		n.left = removeFrom(n.left, e)
 	default:
-		n.right = without(n.right, e)
+		n.right = removeFrom(n.right, e)
 	}
 	n.update()
 	return n

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkPlan is both passes over descriptors of 8 KiB: apart, as KV-cache blocks are, or all touching. One plan serves all
-// links; their number only decides how large pieces are cut.
+// BenchmarkPlan measures both passes over descriptors of 8 KiB: apart, like KV-cache blocks, or all touching. One plan serves
+// all links; their number only decides the size of the chunks.
 func BenchmarkPlan(b *testing.B) {
 	for _, links := range []int{1, 8} {
 		for _, kind := range []struct {

@@ -2,11 +2,11 @@ package plan
 
 import "math"
 
-// cutter knows how long chunks are.
+// cutter computes the length of chunks.
 type cutter struct {
-	share    uint64 // a chunk is about this part of its piece
-	min, max uint64 // ChunkMin, and the most bytes of a chunk
-	limit    uint64 // the most bytes of any operation
+	share    uint64 // a chunk is about 1/share of its piece
+	min, max uint64 // ChunkMin, and the largest chunk, in bytes
+	limit    uint64 // largest operation, in bytes
 }
 
 func (c Config) cutter() cutter {
@@ -29,7 +29,7 @@ func (c Config) cutter() cutter {
 	return k
 }
 
-// size is the length of a piece's chunks; the last may be shorter. The piece's own length when it isn't cut.
+// size returns the length of a piece's chunks. The last chunk may be shorter. The size of an uncut piece is its own length.
 func (k cutter) size(length uint64) uint64 {
 	if length <= k.min {
 		return length
@@ -46,7 +46,7 @@ func (k cutter) size(length uint64) uint64 {
 	return size
 }
 
-// count is the number of operations of a piece.
+// count returns the number of operations of a piece.
 func (k cutter) count(length uint64) int {
 	size := k.size(length)
 	if size >= length {
@@ -55,7 +55,7 @@ func (k cutter) count(length uint64) int {
 	return int(ceil(length, size))
 }
 
-// cut writes a piece's operations from dst[next] on and gives the index after the last; -1 when dst is too short.
+// cut writes the operations of a piece from dst[next] on. It returns the index after the last one; -1: dst is too short.
 func (k cutter) cut(dst []Op, next int, p Piece) int {
 	size := k.size(p.Len)
 	for p.Len > 0 {
@@ -71,7 +71,7 @@ func (k cutter) cut(dst []Op, next int, p Piece) int {
 	return next
 }
 
-// ceil is a/b rounded up, b > 0, without overflow.
+// ceil returns a/b rounded up, for b > 0, without overflow.
 func ceil(a, b uint64) uint64 {
 	q := a / b
 	if q*b != a {

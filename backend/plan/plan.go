@@ -1,21 +1,22 @@
-// Package plan turns descriptor pairs into the operations that are posted: merged where they touch and cut into chunks.
-// It is pure, and works in two passes so that nothing is allocated per descriptor:
+// Package plan turns descriptor pairs into the operations that are posted. It merges touching pieces and cuts large ones into
+// chunks. It has no state, and works in two passes, so that it allocates nothing per descriptor:
 //
 //	layout, err := config.Count(n, source)    // how many operations
 //	dst := unsafe.Slice(cMemory, layout.Ops)  // 32 bytes each
 //	err = config.Fill(dst, n, source)         // writes them
 //
-// Both passes cost some 6 to 9 ns a descriptor, for any number of links and from 1,000 descriptors to 1,000,000
-// [m: docs/performance.md].
+// Both passes cost about 6 to 9 ns a descriptor, for any number of links and from 1,000 descriptors to 1,000,000 [m:
+// docs/performance.md].
 //
 // Merging: consecutive pieces of the same regions that touch on both sides become one.
 //
-// Chunks: a piece above ChunkMin bytes is cut into chunks of about clamp(length/2, ChunkMin, ChunkMax), for several links
-// clamp(length/(64*links), ChunkMin, ChunkMax), never above MaxMsg, and about equal, starting on multiples of 4 KiB of the
-// piece.
+// Chunks: a piece above ChunkMin bytes is cut into chunks of about clamp(length/2, ChunkMin, ChunkMax). For several links the
+// size is clamp(length/(64*links), ChunkMin, ChunkMax). A chunk is never above MaxMsg. Chunks of a piece are about equal, and
+// start on multiples of 4 KiB of the piece.
 //
-// Which link carries what is not planned: the core's links take runs of operations as fast as they get them through, so that
-// shares follow the rates. Chunks are small enough for that: a 64th of a link's fair share of the piece, within the limits.
+// The plan does not assign operations to links. The core's links take batches of operations as fast as they complete them, so
+// that shares follow the rates. Chunks are small enough for that: a 64th of a link's fair share of the piece, within the
+// limits.
 package plan
 
 import (
@@ -24,29 +25,29 @@ import (
 	"unsafe"
 )
 
-// Defaults of a Config's zero fields, in bytes.
+// Defaults of the zero fields of a Config, in bytes.
 const (
 	DefaultChunkMin = 128 << 10
 	DefaultChunkMax = 1 << 20
 )
 
-// align is what chunks start on, counted from the start of their piece.
+// align is the alignment of chunks, counted from the start of their piece.
 const align = 4 << 10
 
 // Errors of Count and Fill.
 var (
 	ErrRange    = errors.New("descriptor runs past the end of the address space")
-	ErrTooLong  = errors.New("descriptors add up to more than 2^63 bytes")
-	ErrTooShort = errors.New("room for fewer operations than the plan has")
+	ErrTooLong  = errors.New("total length of the descriptors exceeds 2^63 bytes")
+	ErrTooShort = errors.New("the destination has room for fewer operations than the plan has")
 )
 
-// Piece is one descriptor pair, resolved. Addresses and lengths in bytes; regions are the caller's numbers.
+// Piece is one resolved descriptor pair. Addresses and lengths are in bytes. Regions are the caller's indices.
 type Piece struct {
 	Local, Remote, Len uint64
 	LRegion, RRegion   uint32
 }
 
-// Op is one operation: a segment of a work request, 32 bytes, the layout of the C core's own.
+// Op is one operation: a segment of a work request, 32 bytes, in the layout of the C core.
 type Op struct {
 	Local, Remote, Len uint64
 	LRegion, RRegion   uint32
@@ -55,25 +56,24 @@ type Op struct {
 // OpSize is the size of an Op in bytes.
 const OpSize = 32
 
-// At is operations that lie one behind the other in C's memory.
+// At returns n operations that lie consecutively in C memory.
 func At(first unsafe.Pointer, n int) []Op { return unsafe.Slice((*Op)(first), n) }
 
-// Config is how to plan for one peer. The zero value plans for one link with the default chunks.
+// Config says how to plan for one peer. The zero value plans for one link with default chunks.
 type Config struct {
-	Links    int    // that may share the work; 0 = 1
+	Links    int    // links that may share the work; 0 = 1
 	ChunkMin uint64 // bytes; 0 = DefaultChunkMin
 	ChunkMax uint64 // bytes; 0 = DefaultChunkMax
-	MaxMsg   uint64 // most bytes of one operation on any of the links; 0 = no limit
+	MaxMsg   uint64 // largest operation on any of the links, in bytes; 0 = no limit
 }
 
-// Layout is the outcome of Count.
+// Layout is the result of Count.
 type Layout struct {
-	Ops   int    // operations in all; 0 when all pieces are empty
-	Bytes uint64 // bytes in all
+	Ops   int    // total operations; 0 if all pieces are empty
+	Bytes uint64 // total bytes
 }
 
-// Count plans without writing anything: n pieces of the source.
-// ErrRange (naming the piece) or ErrTooLong.
+// Count plans n pieces of the source without writing anything. Errors: ErrRange (naming the piece) and ErrTooLong.
 func (c Config) Count(n int, source Source) (Layout, error) {
 	k := c.cutter()
 	l := Layout{}
@@ -100,8 +100,8 @@ func (c Config) Count(n int, source Source) (Layout, error) {
 	return l, nil
 }
 
-// Fill writes the operations of the same pieces to dst, in order. dst may be C memory.
-// ErrTooShort when dst is not long enough; the errors of Count otherwise.
+// Fill writes the operations of the same pieces to dst, in order. dst may be C memory. ErrTooShort: dst is too short. Other
+// errors are those of Count.
 func (c Config) Fill(dst []Op, n int, source Source) error {
 	k := c.cutter()
 	next := 0

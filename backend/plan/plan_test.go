@@ -14,7 +14,7 @@ func TestOpSize(t *testing.T) {
 	assert.EqualValues(t, OpSize, unsafe.Sizeof(Op{}))
 }
 
-// source gives the pieces of a function one by one.
+// source makes a Source from a function of the index.
 func source(at func(i int) Piece) Source {
 	return func(first int, dst []Piece) {
 		for i := range dst {
@@ -44,7 +44,7 @@ func TestMerge(t *testing.T) {
 	_, ops := build(t, Config{}, []Piece{
 		{Local: 0, Remote: 1000, Len: 10},
 		{Local: 10, Remote: 1010, Len: 10}, // touches
-		{Local: 999, Remote: 1, Len: 0},    // empty: not in the way
+		{Local: 999, Remote: 1, Len: 0},    // empty: does not prevent a merge
 		{Local: 20, Remote: 1020, Len: 5},  // touches
 		{Local: 25, Remote: 2000, Len: 5},  // remote gap
 		{Local: 40, Remote: 2005, Len: 5},  // local gap
@@ -109,7 +109,7 @@ func TestErrors(t *testing.T) {
 	assert.ErrorIs(t, Config{}.Fill(nil, 1, source(func(int) Piece { return Piece{Len: 1} })), ErrTooShort)
 }
 
-// drawPieces makes lists in which touching pieces are as common as gaps.
+// drawPieces makes lists with about as many touching pieces as gaps.
 func drawPieces(t *rapid.T) []Piece {
 	n := rapid.IntRange(0, 300).Draw(t, "n")
 	most := rapid.SampledFrom([]uint64{1, 100, 8 << 10, 200 << 10, 8 << 20}).Draw(t, "most")
@@ -125,13 +125,13 @@ func drawPieces(t *rapid.T) []Piece {
 	return pieces
 }
 
-// journey is where a byte comes from and goes to.
-type journey struct {
+// byteMove is the source and the destination of a byte.
+type byteMove struct {
 	local, remote    uint64
 	lregion, rregion uint32
 }
 
-// TestPlanProperties: every byte exactly once and in order, limits kept.
+// TestPlanProperties checks that every byte is planned exactly once and in order, within the limits.
 func TestPlanProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pieces := drawPieces(t)
@@ -154,7 +154,7 @@ func TestPlanProperties(t *testing.T) {
 	})
 }
 
-// checkBytes walks both lists side by side: the operations are the pieces, cut or merged.
+// checkBytes compares both lists byte range by byte range: the operations are the pieces, cut or merged.
 func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
 	var op Op
 	for _, p := range pieces {
@@ -164,25 +164,25 @@ func checkBytes(t *rapid.T, pieces []Piece, ops []Op) {
 				op, ops = ops[0], ops[1:]
 				require.NotZero(t, op.Len)
 			}
-			require.Equal(t, journey{p.Local, p.Remote, p.LRegion, p.RRegion}, journey{op.Local, op.Remote, op.LRegion, op.RRegion})
+			require.Equal(t, byteMove{p.Local, p.Remote, p.LRegion, p.RRegion}, byteMove{op.Local, op.Remote, op.LRegion, op.RRegion})
 			n := min(p.Len, op.Len)
 			p.Local, p.Remote, p.Len = p.Local+n, p.Remote+n, p.Len-n
 			op.Local, op.Remote, op.Len = op.Local+n, op.Remote+n, op.Len-n
 		}
 	}
 	require.Zero(t, op.Len)
-	require.Empty(t, ops, "a byte is there twice")
+	require.Empty(t, ops, "a byte is planned twice")
 }
 
 func TestNothingAllocatedPerDescriptor(t *testing.T) {
-	for _, stride := range []uint64{8192, 16384} { // they all merge, none does
+	for _, stride := range []uint64{8192, 16384} { // all merge; none merges
 		at := source(func(i int) Piece { return Piece{Local: uint64(i) * stride, Remote: uint64(i) * stride, Len: 8192} })
 		dst := make([]Op, 100_000)
 		for _, n := range []int{1000, len(dst)} {
 			assert.LessOrEqual(t, testing.AllocsPerRun(5, func() {
 				_, _ = Config{Links: 8}.Count(n, at)
 				_ = Config{Links: 8}.Fill(dst, n, at)
-			}), 2.0, "a buffer for each pass, whatever the number of descriptors")
+			}), 2.0, "one buffer per pass, for any number of descriptors")
 		}
 	}
 }

@@ -2,49 +2,48 @@ package plan
 
 import "fmt"
 
-// Source gives pieces: it fills dst with those numbered first, first+1, ... A pass asks for them in order, from 0 on, and
-// must be given the same ones as every other. A
-// batch for each call, because a call for each piece cost 11 ns, more than all of the planning.
+// Source fills dst with the pieces first, first+1, and so on. A pass asks for them in order, from 0 on. Every pass must get the
+// same pieces. Each call returns a batch, because one call per piece cost 11 ns, more than all of the planning.
 type Source func(first int, dst []Piece)
 
-// batchLen is how many pieces a source is asked for at once: 4 KiB of them.
+// batchLen is the number of pieces per call of a source. They take 4 KiB.
 const batchLen = 128
 
-// walker goes over the pieces with empty ones dropped and touching ones merged.
+// walker iterates over the pieces, drops empty ones and merges touching ones.
 type walker struct {
 	source  Source
 	n, from int
-	carry   Piece   // merged so far, not given yet; empty at the start
-	buf     []Piece // buf[0] is for the carry
+	pending Piece   // merged so far, not returned yet; empty at the start
+	buf     []Piece // buf[0] holds pending during a merge
 }
 
 func newWalker(n int, source Source) walker {
 	return walker{source: source, n: n, buf: make([]Piece, 1+min(n, batchLen))}
 }
 
-// next gives the next pieces, valid until the next call; none at the end. ErrRange.
+// next returns the next pieces, valid until the next call; none: the end. Error: ErrRange.
 func (w *walker) next() ([]Piece, error) {
 	for w.from < w.n {
 		in := w.buf[1:min(len(w.buf), 1+w.n-w.from)]
 		w.source(w.from, in)
-		w.buf[0] = w.carry
+		w.buf[0] = w.pending
 		last, err := w.merge(len(in))
 		if err != nil {
 			return nil, err
 		}
 		w.from += len(in)
-		if w.carry = w.buf[last]; last > 0 {
+		if w.pending = w.buf[last]; last > 0 {
 			return w.buf[:last], nil
 		}
 	}
-	if w.carry.Len == 0 {
+	if w.pending.Len == 0 {
 		return nil, nil
 	}
-	w.buf[0], w.carry = w.carry, Piece{}
+	w.buf[0], w.pending = w.pending, Piece{}
 	return w.buf[:1], nil
 }
 
-// merge merges buf[:1+n] in place and gives the index of the last piece, which may still grow.
+// merge merges buf[:1+n] in place and returns the index of the last piece, which may still grow.
 func (w *walker) merge(n int) (last int, err error) {
 	buf := w.buf[:1+n]
 	cur := &buf[0]

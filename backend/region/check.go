@@ -7,7 +7,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// memNames are the memory types by nixl_mem_t.
+// memNames maps nixl_mem_t to the name of the memory type.
 var memNames = [...]string{"DRAM", VRAM: "VRAM", 2: "BLK", 3: "OBJ", 4: "FILE"}
 
 func MemName(mem int32) string {
@@ -17,8 +17,8 @@ func MemName(mem int32) string {
 	return fmt.Sprintf("type %d", mem)
 }
 
-// checkRange refuses what cannot be memory of this process. An agent that is told to use this backend asks it for any memory type;
-// the address of FILE memory is an offset in a file, and peers would write to that address.
+// checkRange refuses ranges that cannot be memory of this process. An agent with this backend may register any memory type with
+// it. The address of FILE memory is an offset in a file, and peers would write to that address.
 func checkRange(rng wire.Range) error {
 	switch {
 	case rng.Mem != DRAM && rng.Mem != VRAM:
@@ -33,7 +33,8 @@ func checkRange(rng wire.Range) error {
 	return nil
 }
 
-// adviseRefused adds to a refusal what NIXL makes of it: its agent keeps an empty list of the memory type, and no peer can load its metadata.
+// adviseRefused adds NIXL's reaction to a refused registration. The agent keeps an empty list of the memory type, and no peer
+// can load its metadata.
 func (m *Registry) adviseRefused(mem int32, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

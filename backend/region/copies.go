@@ -10,7 +10,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// HoldForCopy finds regions of GPUs' memory and keeps them: whoever deregisters one waits until copied.
+// HoldForCopy finds regions of GPU memory and holds them. A deregistration waits until Copied releases them.
 func (m *Registry) HoldForCopy(ranges []wire.Range) ([]*Region, error) {
 	list := make([]*Region, len(ranges))
 	m.mu.Lock()
@@ -36,8 +36,8 @@ func (m *Registry) Copied(list []*Region) {
 	}
 }
 
-// awaitCopies waits for staging's copies of regions that are going away, which last as long as a slot where the GPU is free; until the
-// deadline and a second more. An error: their memory may still be in use.
+// awaitCopies waits for staging copies of regions that are being deregistered. On an idle GPU, such a copy takes as long as one
+// slot. The wait ends one second after the deadline. An error means that the memory may still be in use.
 func (m *Registry) awaitCopies(gone []*Region, deadline time.Time) error {
 	left := func() bool {
 		m.mu.Lock()
@@ -46,13 +46,13 @@ func (m *Registry) awaitCopies(gone []*Region, deadline time.Time) error {
 	}
 	for ; left(); time.Sleep(50 * time.Microsecond) {
 		if time.Now().After(deadline.Add(time.Second)) {
-			return errors.New("a copy of the GPU's for a staged transfer has not ended within cancel_timeout")
+			return errors.New("a GPU copy for a staged transfer has not ended within cancel_timeout")
 		}
 	}
 	return nil
 }
 
-// Hold keeps local regions of a transfer, as HoldForCopy does those that a peer names.
+// Hold holds local regions of a transfer. HoldForCopy holds regions that a peer names.
 func (m *Registry) Hold(list []*Region) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *Registry) Hold(list []*Region) error {
 	return nil
 }
 
-// OnGPU says whether memory of that GPU is registered.
+// OnGPU reports whether memory of that GPU is registered.
 func (m *Registry) OnGPU(dev uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +79,7 @@ func (m *Registry) OnGPU(dev uint64) bool {
 	return false
 }
 
-// checkVRAM tells whether memory is what a descriptor says; the error is the registration's.
+// checkVRAM checks that memory matches its descriptor. The error is that of a registration.
 func (m *Registry) checkVRAM(r *Region) error {
 	if r.Dev > 1<<16 {
 		return status.Errorf(status.ErrInvalidParam, "there is no GPU %d", r.Dev)
@@ -87,7 +87,7 @@ func (m *Registry) checkVRAM(r *Region) error {
 	return m.copier.Check(r.Addr, r.Len, int(r.Dev))
 }
 
-// Pin pins a local region, or the one that a region of the session with ourselves is, for as long as it is registered.
+// Pin pins a local region until its deregistration. A region of the session with ourselves stands for its local region.
 func (m *Registry) Pin(g *Region) error {
 	r := g
 	if g.Peer != nil {
@@ -109,7 +109,7 @@ func (m *Registry) Pin(g *Region) error {
 	return r.pinErr
 }
 
-// unpinGPU ends it. Nothing uses the region any more.
+// unpinGPU ends the pin. The caller ensures that the region is unused.
 func (m *Registry) unpinGPU(r *Region) error {
 	r.pinMu.Lock()
 	defer r.pinMu.Unlock()
@@ -118,7 +118,7 @@ func (m *Registry) unpinGPU(r *Region) error {
 	}
 	r.pinned = false
 	if err := m.copier.Unpin(r.Addr, r.Len); err != nil {
-		return fmt.Errorf("unpin for GPUs: %w", err)
+		return fmt.Errorf("unpin memory for GPU copies: %w", err)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// Register makes a range of this process usable; see Engine.Register.
+// Register registers a range of this process; see Engine.Register.
 func (m *Registry) Register(rng wire.Range) (uint64, error) {
 	if err := checkRange(rng); err != nil {
 		return 0, m.adviseRefused(rng.Mem, err)
@@ -30,7 +30,7 @@ func (m *Registry) Register(rng wire.Range) (uint64, error) {
 	return r.ID, nil
 }
 
-// fill registers a region that was just entered.
+// fill registers a region that has just been added.
 func (m *Registry) fill(r *Region) {
 	defer close(r.ready)
 	if r.Parts != nil {
@@ -44,13 +44,13 @@ func (m *Registry) fill(r *Region) {
 	m.registerRails(r)
 	m.set.LogReports()
 	if r.Mem != VRAM {
-		m.nearNode(r) // pinned pages are there now
+		m.nearNode(r) // the pages are pinned now, so their node is known
 	}
 	r.Core.SetLive(true)
 }
 
-// enterLocal finds or enters the region of a range; fresh are those that the caller has to fill, in this order, without
-// mu, which deregistrations and peers that ask for keys want meanwhile.
+// enterLocal finds or adds the region of a range. The caller fills the fresh regions in this order, without mu, because
+// deregistrations and peers' key requests take mu meanwhile.
 func (m *Registry) enterLocal(rng wire.Range) (r *Region, fresh []*Region, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +83,7 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	}
 	m.mu.Unlock()
 
-	if left := m.takeBack(gone, holders, "its local memory was deregistered"); left != nil {
+	if left := m.takeBack(gone, holders, "local memory was deregistered"); left != nil {
 		err = status.Errorf(status.ErrBackend, "deregister %#x+%d: %w", r.Addr, r.Len, left)
 	}
 	for _, g := range gone {
@@ -96,8 +96,8 @@ func (m *Registry) Deregister(id uint64) (err error) {
 	return err
 }
 
-// takeBack ends all use of regions: peers that hold their keys are told and waited for, our own transfers are aborted and drained. An error:
-// their memory may still be in use.
+// takeBack ends all use of regions. It revokes their keys at the peers and waits for the answers. It aborts local transfers and
+// drains them. An error means that the memory may still be in use.
 func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64, why string) error {
 	deadline := time.Now().Add(m.opt.CancelTimeout)
 	answers := map[Holder]<-chan struct{}{}
@@ -114,9 +114,9 @@ func (m *Registry) takeBack(gone []*Region, holders map[Holder][]uint64, why str
 	return m.awaitCopies(gone, deadline)
 }
 
-// Close ends the registrations of all; nobody uses them any more.
+// Close ends all registrations. The caller ensures that the regions are unused.
 func (m *Registry) Close() {
 	for _, r := range m.All() {
-		_ = m.deregisterRails(r) // it is in the log
+		_ = m.deregisterRails(r) // deregisterRails logs errors
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"gorail/backend/rails"
 )
 
-// FillRail registers all memory of this side on a rail that has just been opened. An error: the engine closes.
+// FillRail registers all local host memory on a rail that has just been opened. It fails only if ctx ends first: the engine
+// closes.
 func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 	for _, g := range m.All() {
 		select {
@@ -25,7 +26,7 @@ func (m *Registry) FillRail(ctx context.Context, r *rails.Rail) error {
 	return nil
 }
 
-// registerOn registers one region on one more rail: only what names that rail looks at what this writes. Under mu.
+// registerOn registers one region on one more rail. Only users of that rail read the entries that it writes. Under mu.
 func (m *Registry) registerOn(g *Region, r *rails.Rail) {
 	ref, _, err := r.Cache.Acquire(g.Addr, g.Len)
 	if err != nil {

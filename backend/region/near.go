@@ -5,7 +5,7 @@ import (
 	"gorail/backend/topo"
 )
 
-// nearNode notes which rails are near a region of the host's memory: on its node.
+// nearNode records which rails are near a region of host memory: those on the same NUMA node.
 func (m *Registry) nearNode(r *Region) {
 	node := m.set.NodeOf(r.Addr, r.Len)
 	for i, rl := range m.set.List {
@@ -15,8 +15,8 @@ func (m *Registry) nearNode(r *Region) {
 	}
 }
 
-// nearGPU notes which of the rails that reach a GPU's memory by themselves are nearest to it on the PCI bus; none where all are alike, or
-// nobody knows.
+// nearGPU records the rails nearest to GPU memory on the PCI bus, among the rails that reach that memory directly. It records
+// none if all distances are equal or unknown.
 func (m *Registry) nearGPU(r *Region) {
 	nearest, farthest := topo.UnknownPath, topo.SameSlot
 	for i := range m.set.List {
@@ -31,7 +31,7 @@ func (m *Registry) nearGPU(r *Region) {
 	}
 }
 
-// NearRails are those that are near all of some regions, a bit each.
+// NearRails returns the rails that are near all of the regions, as a bit mask.
 func NearRails(regions []*Region) uint64 {
 	near := ^uint64(0)
 	for _, g := range regions {

@@ -1,5 +1,6 @@
-// Package region is memory as an engine knows it: the table of regions that the core reads, what this side has registered on its rails, in
-// slices where it is large, and who has its keys. Regions of peers are in the same table; their sessions fill them in.
+// Package region holds the memory of an engine. It has the table of regions that the core reads, the local registrations on the
+// rails (in slices for large ranges), and the peers that hold their keys. Regions of peers are in the same table; their
+// sessions fill them in.
 package region
 
 import (
@@ -20,62 +21,64 @@ const (
 	VRAM = 1
 )
 
-// Region is a registered range: ours (peer == nil) or a peer's. Its id is {generation, index}; the index is its place
-// in the core's region table and stays taken while a transfer pins it.
+// Region is a registered range: local (Peer == nil) or a peer's. Its id is {generation, index}. The index is its place in the
+// core's region table, and stays taken while a transfer pins the region.
 type Region struct {
 	ID   uint64
 	Core core.Region
 	wire.Range
-	Peer  any       // the session that it was loaded for; nil: ours
-	Parts []*Region // of one that is registered in slices: these are regions, it is only their name; else nil
-	Slice uint64    // the most bytes of a part
+	Peer  any       // the session that loaded it; nil: a local region
+	Parts []*Region // slices, if registered in slices: they are regions themselves, and this one only names them; otherwise nil
+	Slice uint64    // largest size of a slice, in bytes
 
-	Pins   atomic.Int32 // transfers that name it, plus one while it is registered or loaded
+	Pins   atomic.Int32 // transfers that use the region, plus one while registered or loaded
 	Closed atomic.Bool
 
-	Rails atomic.Uint64 // bits: own rails that have it; a peer's region: the peer's rails that it is keyed on
+	Rails atomic.Uint64 // bit mask; local region: own rails that have it; peer's region: the peer's rails with keys
 
 	registration
 	Keys
 }
 
-// registration is what a region of ours has besides. copies, stale, refs and holders are guarded by Registry.mu, the rest is written before ready is
-// closed, but for pinned and pinErr.
+// registration holds the fields of a local region. Registry.mu guards copies, stale, refs and holders. The other fields, except
+// pinned and pinErr, are written before ready is closed. Later, registerOn (mrs) and reregister (mrs, vram, near, Refused)
+// write them under Registry.mu.
 type registration struct {
-	ready   chan struct{} // closed when the rails have answered
+	ready   chan struct{} // closed once all rails have been tried
 	mrs     []*mr.Ref[provider.MR]
-	vram    []*mr.Cache[provider.MR] // of a GPU's memory: what mrs are of; else the rails' own
-	Refused error                    // why no rail has it; registered anew it is written under Table.mu, too
-	near    uint64                   // bits: own rails that are near the memory; 0: none is nearer than others, or nobody knows
-	copies  int                      // that peers have us make of it now
-	stale   bool                     // it is being registered anew: no keys are given
-	refs    int                      // registrations of exactly this range, and of those that have it for a part
+	vram    []*mr.Cache[provider.MR] // for GPU memory: the caches of mrs; otherwise nil, and mrs are of the rails' own caches
+	Refused error                    // why no rail has the region; reregister writes it under Table.mu, too
+	near    uint64                   // bit mask of own rails near the memory; 0: no rail is nearer than the others, or distances are unknown
+	copies  int                      // copies in progress that staging makes of the memory
+	stale   bool                     // being registered again: no keys are given out
+	refs    int                      // registrations of exactly this range, and of ranges that have it as a slice
 	holders map[Holder]struct{}
 
 	pinMu  sync.Mutex
-	pinned bool  // for copies of GPUs; under pinMu, as pinErr
-	pinErr error // why it can't be
+	pinned bool  // pinned for GPU copies; under pinMu, like pinErr
+	pinErr error // why pinning failed
 }
 
-// Keys is what a peer's region has besides. Guarded by its session's lock; what posts read is written with that of transfer.Peer, too.
+// Keys holds the fields of a peer's region. The lock of its session guards them. Fields that posts read are written under the
+// lock of transfer.Peer, too.
 type Keys struct {
-	Keyed    bool   // keys are in the core's table
-	Asked    bool   // a request for them is under way
-	Wanted   bool   // it is among those whose keys are asked for when there is time
-	Unknown  bool   // the peer says that it has no such registration, or has it on no rail in use
-	Why      string // unknown: for the error
-	TargetID uint64 // the peer's number of it
-	Uses     int    // loads of exactly this range, and of those that have it for a part
+	Keyed    bool   // the keys are in the core's table
+	Asked    bool   // a request for the keys is in progress
+	Wanted   bool   // the keys are to be requested with low priority
+	Unknown  bool   // the peer has no such registration, or none on a rail in use
+	Why      string // reason of Unknown, for the error
+	TargetID uint64 // region id at the peer
+	Uses     int    // loads of exactly this range, and of ranges that have it as a slice
 }
 
-// Registrations is how many registrations a region of ours has, of exactly its range or of one that has it for a part.
+// Registrations counts the registrations of exactly this range, and of ranges that have it as a slice.
 func (r *Region) Registrations(m *Registry) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return r.refs
 }
 
-// registered says that the rails have answered.
+// registered reports that all rails have been tried.
 func (r *Region) registered() bool {
 	select {
 	case <-r.ready:
@@ -85,7 +88,7 @@ func (r *Region) registered() bool {
 	}
 }
 
-// onGPU is the registration of a GPU's memory on a rail that reaches it by itself, else nil.
+// onGPU returns the registration of GPU memory on a rail that reaches GPU memory directly; otherwise nil.
 func (r *Region) onGPU(rail int) provider.GPUMemory {
 	if r.mrs[rail] == nil {
 		return nil
@@ -95,7 +98,7 @@ func (r *Region) onGPU(rail int) provider.GPUMemory {
 	return g
 }
 
-// cacheOf is where a region is registered on a rail.
+// cacheOf returns the registration cache of a region on a rail.
 func (r *Region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
 	if r.vram != nil {
 		return r.vram[rl.Index]
@@ -103,7 +106,7 @@ func (r *Region) cacheOf(rl *rails.Rail) *mr.Cache[provider.MR] {
 	return rl.Cache
 }
 
-// RailKeys are the keys that a peer needs for a region of ours.
+// RailKeys returns the keys that a peer needs for a local region.
 func (r *Region) RailKeys() []wire.RailKey {
 	var keys []wire.RailKey
 	for i, ref := range r.mrs {
@@ -128,12 +131,12 @@ func Indices(list []*Region) []uint32 {
 	return out
 }
 
-// Contains says whether [addr, addr+length) lies inside; no overflow.
+// Contains reports whether [addr, addr+length) lies inside the region. Overflow-safe.
 func (r *Region) Contains(addr, length uint64) bool {
 	return addr >= r.Addr && length <= r.Len && addr-r.Addr <= r.Len-length
 }
 
-// Table gives out indices of the core's region table.
+// Table allocates indices of the core's region table.
 type Table struct {
 	core  *core.Core
 	slots int // key slots of an entry
@@ -144,7 +147,7 @@ type Table struct {
 	free []uint32
 }
 
-// Add enters a region with one pin, the owner's.
+// Add adds a region with one pin, which belongs to the owner.
 func (t *Table) Add(r *Region) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,27 +176,27 @@ func (t *Table) Add(r *Region) error {
 	return nil
 }
 
-// View is called before the look-ups of one that makes many by at, and what it gives after them.
+// View locks the table for reading, for a series of calls of At. The caller calls end afterwards.
 func (t *Table) View() (end func()) {
 	t.mu.RLock()
 	return t.mu.RUnlock
 }
 
-// Len is the number of indices that were given out.
+// Len is the number of indices in use.
 func (t *Table) Len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return len(t.tab) - len(t.free)
 }
 
-// Get finds a region by id; nil when there is none. Callers that look up many use view and at.
+// Get returns the region with that id; nil: none. For many lookups, use View and At.
 func (t *Table) Get(id uint64) *Region {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.At(id)
 }
 
-// At is get within view.
+// At is Get while View is held.
 func (t *Table) At(id uint64) *Region {
 	idx := Index(id)
 	if int(idx) >= len(t.tab) {
@@ -205,14 +208,14 @@ func (t *Table) At(id uint64) *Region {
 	return nil
 }
 
-// Refusal is why no rail has a region of ours.
+// Refusal returns why no rail has a local region.
 func (t *Table) Refusal(r *Region) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return r.Refused
 }
 
-// Pin adds a use; false: the last one has ended, the region is going away.
+// Pin adds a use. False: all uses have ended, and the region is going away.
 func (r *Region) Pin() bool {
 	for {
 		n := r.Pins.Load()
@@ -225,7 +228,7 @@ func (r *Region) Pin() bool {
 	}
 }
 
-// Unpin ends one use; the index is free again after the last.
+// Unpin ends one use. The last one frees the index.
 func (t *Table) Unpin(r *Region) {
 	if r.Pins.Add(-1) != 0 {
 		return

@@ -11,14 +11,14 @@ import (
 	"gorail/backend/provider"
 )
 
-// How rails that pin memory are registered with: side by side, a few at a time (each holds a thread in the kernel), and
-// one after the other below a size at which starting goroutines costs as much as the pages.
+// Rails that pin memory register in parallel, a few at a time, because each registration blocks a thread in the kernel. Below
+// parallelMin bytes, starting goroutines costs as much as pinning the pages, so rails register in turn.
 const (
-	mostAtOnce = 8
-	sideBySide = 64 << 10
+	maxParallel = 8
+	parallelMin = 64 << 10
 )
 
-// registerRails registers a region on every rail, and notes which refuse it and why. Before the region is ready.
+// registerRails registers a region on every rail and records refusals. It runs before the region is ready.
 func (m *Registry) registerRails(r *Region) {
 	if r.Mem == VRAM {
 		m.registerVRAM(r)
@@ -29,14 +29,14 @@ func (m *Registry) registerRails(r *Region) {
 	m.eachRail(r.Len, func(i int) {
 		defer recovered(&errs[i])
 		if !m.set.List[i].Opened() {
-			return // see join
+			return // FillRail registers the region once the rail is open
 		}
 		r.mrs[i], _, errs[i] = m.set.List[i].Cache.Acquire(r.Addr, r.Len)
 	})
 	m.registered(r, errs)
 }
 
-// registered notes which rails have it. Those that were not asked have neither.
+// registered records which rails have the region. A rail that was not tried has neither a registration nor an error.
 func (m *Registry) registered(r *Region, errs []error) {
 	for i, rl := range m.set.List {
 		if err := errs[i]; err != nil {
@@ -61,14 +61,15 @@ func (m *Registry) registered(r *Region, errs []error) {
 	}
 }
 
-// recovered turns a panic into an error: the call may be on a goroutine of its own.
+// recovered turns a panic into an error, because the call may run in its own goroutine.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%w: %v", mr.ErrPanic, p)
 	}
 }
 
-// deregisterRails ends a region's registrations. The error is of rails that can't promise that nobody touches the memory any more.
+// deregisterRails ends the registrations of a region. An error means that a rail cannot guarantee that the memory is no longer
+// accessed.
 func (m *Registry) deregisterRails(r *Region) error {
 	if r.Parts != nil {
 		return nil
@@ -82,19 +83,19 @@ func (m *Registry) deregisterRails(r *Region) error {
 	})
 	for i, err := range errs {
 		if err != nil {
-			m.log.Warn("closing a memory region", "rail", m.set.List[i].Name(), "err", err)
+			m.log.Warn("closing a memory region failed", "rail", m.set.List[i].Name(), "err", err)
 			errs[i] = fmt.Errorf("rail %s: %w", m.set.List[i].Name(), err)
 		}
 	}
 	return errors.Join(append(errs, m.unpinGPU(r))...)
 }
 
-// eachRail calls f for every rail and returns when all have: at the same time for those that pin so many bytes, else in
-// turn.
+// eachRail calls f for every rail and waits for all calls. Rails that pin memory are called in parallel from parallelMin bytes
+// on, others in turn.
 func (m *Registry) eachRail(bytes uint64, f func(rail int)) {
 	var slow []int
 	for i, rl := range m.set.List {
-		if rl.Can.PinsMemory && bytes >= sideBySide {
+		if rl.Can.PinsMemory && bytes >= parallelMin {
 			slow = append(slow, i)
 		} else {
 			f(i)
@@ -110,7 +111,7 @@ func (m *Registry) eachRail(bytes uint64, f func(rail int)) {
 		}
 	}
 	var others sync.WaitGroup
-	for range min(len(slow), mostAtOnce) - 1 {
+	for range min(len(slow), maxParallel) - 1 {
 		others.Go(work)
 	}
 	work()

@@ -14,7 +14,8 @@ import (
 	"gorail/backend/wire"
 )
 
-// Registry is the memory that this side has registered, by range. Its methods may be called from any thread; none is called with mu held.
+// Registry holds the local registrations, by range. Its methods are safe for concurrent use. No method may be called with mu
+// held.
 type Registry struct {
 	opt     option.Options
 	log     *slog.Logger
@@ -22,38 +23,39 @@ type Registry struct {
 	set     *rails.Set
 	copier  copier
 	users   Users
-	Slice   uint64 // regions of more bytes are registered as several; 0: none is
+	Slice   uint64 // larger ranges are registered in slices of at most this size; 0: never
 	Regions Table
 
-	Flushes atomic.Bool // a READ has ended when its check says so, which makes a GPU see it
+	Flushes atomic.Bool // a READ must be checked for its end: that check flushes device writes to the GPU
 
-	renewMu sync.Mutex // before all others: one region at a time is registered anew
+	renewMu sync.Mutex // taken before all other locks: one region at a time is registered again
 	mu      sync.Mutex
 	local   map[wire.Range]*Region
 }
 
-// Holder is a session of a peer that has keys of ours.
+// Holder is a session of a peer that holds our keys.
 type Holder interface {
-	// Revoke tells the peer that regions go away; the channel closes with its answer.
+	// Revoke revokes the peer's keys of regions. The channel closes with the peer's answer.
 	Revoke(regions []uint64) <-chan struct{}
-	// AwaitRevoked waits for the answer until the deadline; a peer that does not answer loses its endpoint.
+	// AwaitRevoked waits for the answer until the deadline. Without an answer, the peer's endpoint is closed.
 	AwaitRevoked(done <-chan struct{}, deadline time.Time)
 }
 
-// Users is who has transfers over regions.
+// Users ends transfers over regions.
 type Users interface {
-	// EndTransfers aborts those over regions that go away, and waits until they use no memory of ours; after the deadline their endpoints are closed.
+	// EndTransfers aborts the transfers over deregistered regions and waits until they no longer use local memory. After the
+	// deadline their endpoints are closed.
 	EndTransfers(gone []*Region, deadline time.Time, why string)
 }
 
-// copier copies memory of GPUs.
+// copier copies GPU memory.
 type copier interface {
 	Check(addr, length uint64, device int) error
 	Pin(addr, length uint64) error
 	Unpin(addr, length uint64) error
 }
 
-// NewRegistry has no region. The rails are open.
+// NewRegistry makes an empty registry. The rails must be open.
 func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.Set, gpus copier, u Users) *Registry {
 	m := &Registry{opt: opt, log: log, core: c, set: set, copier: gpus, users: u, Regions: Table{core: c, slots: core.Slots(opt.MaxRails)},
 		local: map[wire.Range]*Region{}}
@@ -61,7 +63,7 @@ func NewRegistry(opt option.Options, log *slog.Logger, c *core.Core, set *rails.
 	return m
 }
 
-// KeysFor gives the keys of ranges, and notes that the peer has them, unless its session is closing.
+// KeysFor returns the keys of ranges and records the peer as their holder, unless its session is closing.
 func (m *Registry) KeysFor(ranges []wire.Range, to Holder, closing *atomic.Bool) []wire.KeyEntry {
 	entries := make([]wire.KeyEntry, len(ranges))
 	m.mu.Lock()
@@ -77,7 +79,7 @@ func (m *Registry) KeysFor(ranges []wire.Range, to Holder, closing *atomic.Bool)
 	return entries
 }
 
-// DropHolder notes that a peer has no key any more.
+// DropHolder records that a peer no longer holds keys.
 func (m *Registry) DropHolder(h Holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +88,7 @@ func (m *Registry) DropHolder(h Holder) {
 	}
 }
 
-// Known says whether a range lies inside a region.
+// Known reports whether a range lies inside a local region.
 func (m *Registry) Known(rng wire.Range) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,27 +100,27 @@ func (m *Registry) Known(rng wire.Range) bool {
 	return false
 }
 
-// Find is the region of exactly a range; nil: there is none.
+// Find returns the region of exactly that range; nil: none.
 func (m *Registry) Find(rng wire.Range) *Region {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.local[rng]
 }
 
-// Pause holds up whoever looks for regions, such as peers that ask for keys, until resume is called.
+// Pause blocks all lookups, such as key requests of peers, until resume is called.
 func (m *Registry) Pause() (resume func()) {
 	m.mu.Lock()
 	return m.mu.Unlock
 }
 
-// All are the regions that are there.
+// All returns all local regions.
 func (m *Registry) All() []*Region {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.local))
 }
 
-// sliceSize is the most bytes that are registered as one; 0: any.
+// sliceSize returns the largest range that is registered as one region; 0: no limit.
 func (m *Registry) sliceSize() uint64 {
 	most := m.opt.MRMax
 	for _, r := range m.set.List {

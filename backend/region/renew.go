@@ -10,23 +10,23 @@ import (
 	"gorail/backend/status"
 )
 
-// refresh registers a region anew whose memory its owner has freed and allocated again at the same address without a word: what peers have
-// mapped is the old allocation.
+// refresh registers a region again if its memory was freed and allocated again at the same address without a deregistration.
+// Peers still map the old allocation.
 func (m *Registry) refresh(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
 	for _, g := range append([]*Region{r}, r.Parts...) {
 		if g.Parts == nil && g.changed() {
-			m.again(g)
+			m.reregister(g)
 		}
 	}
 }
 
-// Renew registers a region anew, whatever has become of its memory.
+// Renew registers a region again, in any case.
 func (m *Registry) Renew(r *Region) {
 	m.renewMu.Lock()
 	defer m.renewMu.Unlock()
-	m.again(r)
+	m.reregister(r)
 }
 
 func (r *Region) changed() bool {
@@ -43,7 +43,7 @@ func (r *Region) changed() bool {
 	return false
 }
 
-func (m *Registry) again(r *Region) {
+func (m *Registry) reregister(r *Region) {
 	m.mu.Lock()
 	r.stale = true
 	holders := map[Holder][]uint64{}
@@ -51,11 +51,11 @@ func (m *Registry) again(r *Region) {
 		holders[t] = []uint64{r.ID}
 	}
 	m.mu.Unlock()
-	m.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: peers are told", "addr",
+	m.log.Warn("memory of a GPU was freed without being deregistered, and is registered again at the same address: the keys of peers are revoked", "addr",
 		fmt.Sprintf("%#x", r.Addr), "len", r.Len, "gpu", r.Dev)
-	_ = m.takeBack([]*Region{r}, holders, "its local memory was freed and registered again") // it is gone already
-	_ = m.deregisterRails(r)                                                                 // the memory is gone already; what goes wrong is in the log
-	r.Core.Set(r.Addr, r.Len, core.Slots(m.opt.MaxRails))                                    // of a rail that refuses now, nothing is left
+	_ = m.takeBack([]*Region{r}, holders, "local memory was freed and registered again") // ignored: the old memory is gone
+	_ = m.deregisterRails(r)                                                             // ignored: the old memory is gone, and errors are in the log
+	r.Core.Set(r.Addr, r.Len, core.Slots(m.opt.MaxRails))                                // clears the keys of rails that refuse the memory now
 	fresh := &Region{Range: r.Range, Core: r.Core}
 	m.registerVRAM(fresh)
 	m.mu.Lock()
@@ -68,7 +68,7 @@ func (m *Registry) again(r *Region) {
 	r.Core.SetLive(r.Refused == nil)
 }
 
-// refuse ends a registration of a GPU's memory that no rail took: the application hears at once.
+// refuse ends a registration of GPU memory that no rail took, and returns the error for the application.
 func (m *Registry) refuse(r *Region, why error) error {
 	code := status.ErrBackend
 	switch {

@@ -5,10 +5,11 @@ import (
 	"gorail/backend/wire"
 )
 
-// A range above registry.slice, or the peer's, is several regions, its parts, each with its own entry in the core's table, its own
-// registrations, keys and revocations, and one more that is their name: what the agent knows. Transfers have the parts alone.
+// A range longer than Registry.Slice is registered in slices (Region.Parts); peers do the same with their limit. Each slice has
+// its own entry in the core's table, registrations, keys and revocations. One more region names the whole range for the agent.
+// Transfers use only the slices.
 
-// enterSliced finds or enters a local range, with its parts: see enterLocal. Under mu.
+// enterSliced finds or adds a local range with its slices: see enterLocal. Under mu.
 func (m *Registry) enterSliced(rng wire.Range) (r *Region, fresh []*Region, err error) {
 	if r := m.local[rng]; r != nil {
 		r.refs++
@@ -31,7 +32,7 @@ func (m *Registry) enterSliced(rng wire.Range) (r *Region, fresh []*Region, err 
 	}
 	if err != nil {
 		for _, p := range r.Parts {
-			if p.refs--; p.refs == 0 { // nobody has seen it
+			if p.refs--; p.refs == 0 { // no other thread has seen it
 				delete(m.local, p.Range)
 				m.Regions.Unpin(p)
 			}
@@ -42,7 +43,7 @@ func (m *Registry) enterSliced(rng wire.Range) (r *Region, fresh []*Region, err 
 	return r, append(fresh, r), nil
 }
 
-// leaveLocal takes out a range without registrations, and gives the regions that end with it. Under mu.
+// leaveLocal removes a range without registrations. It returns the regions that end with it. Under mu.
 func (m *Registry) leaveLocal(r *Region) []*Region {
 	delete(m.local, r.Range)
 	gone := []*Region{r}

@@ -19,8 +19,8 @@ func (v vramRail) Register(addr, length uint64) (provider.MR, error) {
 
 func (v vramRail) Unregister(m provider.MR) error { return m.Close() }
 
-// registerVRAM is registerRails for memory of a GPU. What is at an address may be another allocation the next time, so nothing is shared
-// between registrations: each region has a cache of its own.
+// registerVRAM is registerRails for GPU memory. An address may belong to another allocation the next time, so registrations
+// share nothing: each region has its own cache.
 func (m *Registry) registerVRAM(r *Region) {
 	r.mrs = make([]*mr.Ref[provider.MR], len(m.set.List))
 	r.vram = make([]*mr.Cache[provider.MR], len(m.set.List))
@@ -39,13 +39,13 @@ func (m *Registry) registerVRAM(r *Region) {
 	m.logVRAM(r, errs)
 	m.registered(r, errs)
 	if err := m.checkVRAM(r); r.Rails.Load() == 0 && (err == nil || r.Refused == nil) {
-		r.Refused = err // without one it is staged
+		r.Refused = err // nil: the memory is staged
 	}
 	m.nearGPU(r)
 }
 
-// logVRAM says once of each rail how it reaches memory of GPUs by itself, or why it can't, and takes the errors of those out of the list: what
-// they can't is no news with every region.
+// logVRAM logs once per rail how the rail reaches GPU memory directly, or why it cannot. Errors of rails without GPU support
+// are removed from the list, so that they are not logged for each region.
 func (m *Registry) logVRAM(r *Region, errs []error) {
 	for i, rl := range m.set.List {
 		if errors.Is(errs[i], provider.ErrNoVRAM) {
@@ -62,7 +62,8 @@ func (m *Registry) logVRAM(r *Region, errs []error) {
 	}
 }
 
-// flushFor makes the application hear of what devices have written to a GPU's memory when the GPU's work sees it, if that takes a flush.
+// flushFor installs the flush that makes device writes visible to the GPU's work, if one is needed. The application learns of
+// such writes after the flush.
 func (m *Registry) flushFor(g provider.GPUMemory) error {
 	call, arg := g.Flush()
 	if call == nil {

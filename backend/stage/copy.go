@@ -12,10 +12,11 @@ import (
 	"gorail/backend/plan"
 )
 
-// Piece is memory of a GPU, in bytes.
+// Piece is a range of GPU memory, in bytes.
 type Piece struct{ Addr, Len uint64 }
 
-// copyStream is a stream whose jobs anybody may post: a stream wants one thread at a time.
+// copyStream is a GPU stream that any thread may post to. Its mutex serializes them, because a stream takes one thread at a
+// time.
 type copyStream struct {
 	drv    *gpu.Driver
 	stream *gpu.Stream
@@ -31,13 +32,13 @@ func (s *copyStream) close() {
 	s.stream.Close()
 }
 
-// Copy copies between the pieces, all of one GPU, and the ring, where they lie one behind the other from at on (an address). out: to the
-// ring. It returns when every byte is in place, or when nothing of it touches memory any more: stop was closed (gpu.Cancelled), or the
-// driver's error. The pieces' bytes must fit the ring.
+// Copy copies between the pieces, all of one GPU, and the ring. In the ring, the bytes lie consecutively from address at. out:
+// to the ring. Copy returns when all bytes are in place, or on an error. The errors are gpu.Cancelled (stop was closed) and
+// those of the driver. After an error, the copy no longer touches memory. The pieces' bytes must fit the ring.
 func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, stop <-chan struct{}) error {
 	l := streamKey{device, gpu.ToHost}
 	if r.device != Host {
-		l.peer = ofOurs
+		l.peer = ownStream
 	}
 	return c.run(l, len(pieces), out, stop, func(ops []gpu.Op) {
 		for i, p := range pieces {
@@ -47,8 +48,8 @@ func (c *Copier) Copy(r *Ring, at uint64, device int, pieces []Piece, out bool, 
 	})
 }
 
-// Within copies between memory of a GPU and pinned memory of the host, all of this process: from local to remote (write) or back. As Copy
-// otherwise.
+// Within copies between GPU memory and pinned host memory of this process: from local to remote (write) or back. Otherwise it
+// works like Copy.
 func (c *Copier) Within(device int, list []plan.Op, write bool, stop <-chan struct{}) error {
 	return c.run(streamKey{device, gpu.ToHost}, len(list), write, stop, func(ops []gpu.Op) {
 		for i, o := range list {
@@ -57,8 +58,8 @@ func (c *Copier) Within(device int, list []plan.Op, write bool, stop <-chan stru
 	})
 }
 
-// Pin makes host memory usable by Within; Unpin of the same range ends it. A GPU must be in use. Implements cuMemHostRegister: milliseconds,
-// or for many GiB seconds.
+// Pin makes host memory usable by Within, until Unpin of the same range. A GPU must be in use. Pin takes milliseconds; for many
+// GiB, seconds. Implements cuMemHostRegister.
 func (c *Copier) Pin(addr, size uint64) error {
 	d, err := c.gpus.Open()
 	if err != nil {
@@ -67,7 +68,7 @@ func (c *Copier) Pin(addr, size uint64) error {
 	return d.Pin(pointer(addr), size)
 }
 
-// Unpin ends one Pin; no copy of the range may be under way. Implements cuMemHostUnregister.
+// Unpin ends one Pin. No copy of the range may be in progress. Implements cuMemHostUnregister.
 func (c *Copier) Unpin(addr, size uint64) error {
 	d, err := c.gpus.Open()
 	if err != nil {
@@ -76,7 +77,7 @@ func (c *Copier) Unpin(addr, size uint64) error {
 	return d.Unpin(pointer(addr), size)
 }
 
-// pointer of memory that is not Go's.
+// pointer converts an address outside of Go's heap.
 func pointer(addr uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
 func (c *Copier) run(l streamKey, n int, write bool, stop <-chan struct{}, fill func([]gpu.Op)) error {
@@ -128,10 +129,10 @@ func (s *copyStream) post(w gpu.Work) (*gpu.Job, error) {
 	return j, nil
 }
 
-// A copy of a slot takes 10 to 100 us: a thread that looks on costs less than one that is woken.
+// A copy of a slot takes 10 to 100 us. For that long, polling costs less than a wakeup.
 const (
-	looks = 200 * time.Microsecond
-	nap   = 20 * time.Microsecond
+	pollFor   = 200 * time.Microsecond
+	pollPause = 20 * time.Microsecond
 )
 
 func (s *copyStream) wait(j *gpu.Job, stop <-chan struct{}) error {
@@ -148,10 +149,10 @@ func (s *copyStream) wait(j *gpu.Job, stop <-chan struct{}) error {
 			stop = nil
 		default:
 		}
-		if time.Since(since) < looks {
+		if time.Since(since) < pollFor {
 			runtime.Gosched()
 		} else {
-			_ = syscall.Nanosleep(&syscall.Timespec{Nsec: int64(nap)}, nil) // time.Sleep's shortest is a millisecond where nothing else runs
+			_ = syscall.Nanosleep(&syscall.Timespec{Nsec: int64(pollPause)}, nil) // the shortest time.Sleep is a millisecond on an idle process
 		}
 	}
 }

@@ -6,19 +6,20 @@ import (
 	"unsafe"
 )
 
-// Host is the device of rings in host memory.
+// Host is the device number of rings in host memory.
 const Host = -1
 
-// Ring is memory of ours that a Copier's copies begin or end in.
+// Ring is local memory that copies of a Copier start or end in.
 type Ring struct {
 	c      *Copier
-	device int    // or Host
-	mem    []byte // Host
+	device int    // GPU, or Host
+	mem    []byte // of a Host ring
 	addr   uint64
 	size   uint64
 }
 
-// Ring allocates size bytes: of a GPU (cuMemAlloc), or of the host (mmap and cuMemHostRegister, in the context of GPU user).
+// Ring allocates size bytes. GPU memory comes from cuMemAlloc. Host memory comes from mmap and cuMemHostRegister, in the
+// context of GPU user.
 func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
 	d, err := c.gpus.Open()
 	if err != nil {
@@ -27,15 +28,15 @@ func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
 	r := &Ring{c: c, device: device, size: size}
 	if device != Host {
 		if r.addr, err = d.VRAM(device, size); err != nil {
-			return nil, fmt.Errorf("%d bytes of GPU %d for staging: %w", size, device, err)
+			return nil, fmt.Errorf("allocate %d bytes of GPU %d for staging: %w", size, device, err)
 		}
 		return r, nil
 	}
-	if _, err := d.Device(user); err != nil { // pinning wants a context
+	if _, err := d.Device(user); err != nil { // pinning requires a context
 		return nil, err
 	}
 	if r.mem, err = syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON); err != nil {
-		return nil, fmt.Errorf("%d bytes of memory for staging: %w", size, err)
+		return nil, fmt.Errorf("allocate %d bytes of host memory for staging: %w", size, err)
 	}
 	_ = syscall.Madvise(r.mem, 14) // MADV_HUGEPAGE: fewer entries to pin
 	at := unsafe.Pointer(unsafe.SliceData(r.mem))
@@ -47,13 +48,13 @@ func (c *Copier) Ring(device, user int, size uint64) (*Ring, error) {
 	return r, nil
 }
 
-// Addr is its first byte's address.
+// Addr is the address of the first byte.
 func (r *Ring) Addr() uint64 { return r.addr }
 
 // Size in bytes.
 func (r *Ring) Size() uint64 { return r.size }
 
-// Free gives it back; no copy may be under way, and no wire know it.
+// Free frees the ring. No copy may be in progress, and no rail may still know the ring.
 func (r *Ring) Free() error {
 	d, err := r.c.gpus.Open()
 	if err != nil {

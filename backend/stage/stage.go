@@ -1,5 +1,5 @@
-// Package stage copies between memory of GPUs and rings, which is memory that wires reach: pinned host memory, or a GPU's that peers can
-// map. It knows nothing of peers and transfers; see docs/gpu.md, "Staging".
+// Package stage copies between GPU memory and rings. A ring is memory that rails reach: pinned host memory, or GPU memory that
+// peers can map. Package stage has no peers or transfers; see docs/gpu.md, "Staging".
 package stage
 
 import (
@@ -9,7 +9,7 @@ import (
 	"gorail/backend/provider/vram"
 )
 
-// Copier is the driver with the streams that staging takes of it. Its methods are safe for concurrent use.
+// Copier holds the driver and the streams of staging. Its methods are safe for concurrent use.
 type Copier struct {
 	gpus   *vram.GPUs
 	blocks int
@@ -18,26 +18,27 @@ type Copier struct {
 	streams map[streamKey]*copyStream
 }
 
-// streamKey names a stream: of one GPU, towards host memory or its own.
+// streamKey identifies a stream: of one GPU, to host memory or to the same GPU.
 type streamKey struct{ device, peer int }
 
-// ofOurs is the peer of streams within a GPU: another than the GPU itself, whose streams are provider/shm's, and polled under its lock.
-const ofOurs = -2
+// ownStream is the peer number of streams within a GPU. It differs from the GPU's own number: provider/shm uses that one and
+// polls it under its lock.
+const ownStream = -2
 
-// New makes a Copier that loads the driver of that path when it is first needed. Nothing is done to any GPU before. blocks is how many the
-// copy kernel may take, 0: its default.
+// New makes a Copier. It loads the driver at path at first use and touches no GPU before. blocks limits the blocks of the copy
+// kernel; 0: its default.
 func New(path string, blocks int) *Copier {
 	return &Copier{gpus: vram.New(path, 0), blocks: blocks, streams: map[streamKey]*copyStream{}}
 }
 
-// Check tells whether [addr, addr+size) is memory of that GPU, and retains its context: nil, or the error of a registration, which wraps
-// provider.ErrNotThere where the descriptor is wrong. Implements cuPointerGetAttributes.
+// Check checks that [addr, addr+size) is memory of that GPU, and retains the GPU's context. The error is that of a
+// registration. It wraps provider.ErrNotThere if the descriptor is wrong. Implements cuPointerGetAttributes.
 func (c *Copier) Check(addr, size uint64, device int) error {
 	_, err := c.gpus.Look("staging", addr, size, device)
 	return err
 }
 
-// Close gives the driver back. No copy may be under way and no Ring be left.
+// Close closes the driver. No copy may be in progress, and all Rings must be freed.
 func (c *Copier) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +49,7 @@ func (c *Copier) Close() error {
 	return c.gpus.Close()
 }
 
-// stream gives the stream of a GPU.
+// stream returns the stream of a GPU, and makes it at first use.
 func (c *Copier) stream(l streamKey) (*copyStream, error) {
 	d, err := c.gpus.Open()
 	if err != nil {
@@ -61,7 +62,7 @@ func (c *Copier) stream(l streamKey) (*copyStream, error) {
 	}
 	g, err := d.Stream(l.device, l.peer)
 	if err != nil {
-		return nil, fmt.Errorf("GPU %d: a stream: %w", l.device, err)
+		return nil, fmt.Errorf("GPU %d: create a stream: %w", l.device, err)
 	}
 	s := &copyStream{drv: d, stream: g}
 	c.streams[l] = s

@@ -23,7 +23,7 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-// bytes are a ring's: in host memory, or read by the application.
+// bytes returns the contents of a ring. The application reads GPU memory.
 func (r *Ring) bytes(app *cuda.App) []byte {
 	if r.device != Host {
 		return app.Read(r.device, r.addr, r.size)
@@ -31,7 +31,8 @@ func (r *Ring) bytes(app *cuda.App) []byte {
 	return unsafe.Slice(unsafe.SliceData(r.mem), r.size)
 }
 
-// TestCopy: pieces of all sizes and alignments, to the ring and back, in host memory and on the GPU; and nothing is left open.
+// TestCopy copies pieces of all sizes and alignments to the ring and back, in host memory and on the GPU. At the end no
+// resource is left open.
 func TestCopy(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
@@ -74,7 +75,7 @@ func TestCopy(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestStopped: a copy that is stopped has ended when Copy returns, and the stream goes on.
+// TestStopped: a stopped copy has ended when Copy returns, and the stream still works.
 func TestStopped(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
@@ -104,7 +105,7 @@ func TestStopped(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestCheck: memory is looked at, and what is wrong with it said.
+// TestCheck: Check accepts GPU memory and names the mistake for other ranges.
 func TestCheck(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
@@ -134,7 +135,7 @@ func TestCheck(t *testing.T) {
 	require.NotErrorIs(t, err, provider.ErrNotThere)
 }
 
-// TestFailures: whatever call of the driver fails, the copy is right or an error, and nothing stays open.
+// TestFailures: after any failing driver call, Copy returns an error or has copied correctly. No resource is left open.
 func TestFailures(t *testing.T) {
 	lib := cuda.Build(t)
 	app := cuda.NewApp(t, lib.Path)
@@ -169,13 +170,13 @@ func TestFailures(t *testing.T) {
 			lib.Fail(call, 0, 0)
 			require.NoError(t, once(Piece{at, size}), "%s, call %d: afterwards", call, n)
 		}
-		question := call == "EventQuery" || call == "StreamQuery" // is asked again: the copy is under way
+		question := call == "EventQuery" || call == "StreamQuery" // the driver is asked again: the copy goes on
 		require.Equal(t, !question, failed, "%s", call)
 	}
 	app.Free(0, cuda.Device, at)
 }
 
-// BenchmarkCopy is what a GPU's copy engine does between pinned host memory and its own:
+// BenchmarkCopy measures a GPU's copy engine between pinned host memory and GPU memory:
 //
 //	GORAIL_TEST_CUDA=libcuda.so.1 go test ./backend/stage -run NONE -bench . -benchtime 20x
 func BenchmarkCopy(b *testing.B) {

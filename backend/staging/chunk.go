@@ -14,29 +14,30 @@ import (
 	"gorail/backend/wire"
 )
 
-// workers is how many chunks of a transfer are under way: enough that the copies here, the wire and the copies there all have some. 8 of
-// 4 MiB gave 91 GB/s between two H200s over a ring on one of them, for 250 us go by until the peer has answered.
+// workers is the number of chunks of a transfer in progress. With that many, the local copies, the wire and the peer's copies
+// all have work. 8 chunks of 4 MiB gave 91 GB/s between two H200s over a ring on one of them, because the peer takes 250 us to
+// answer.
 const workers = slotsOfRing
 
-// overRings moves a group in chunks; all of it anew over the host's memory when the ring that it began with can't be mapped.
+// overRings moves a group in chunks. If the peer's GPU ring cannot be mapped, overRings starts again over host memory.
 func (s *Run) overRings(g *group) error {
 	for {
 		w, err := s.rings(g)
 		if err != nil {
 			return err
 		}
-		s.tell(g, w)
+		s.logStaged(g, w)
 		if err := s.chunks(g, w); !errors.Is(err, transfer.ErrUnreachable) {
 			return err
 		} else if !w.mapped() {
-			return fmt.Errorf("staging rings can't be reached: %w", err)
+			return fmt.Errorf("no link reaches the staging rings: %w", err)
 		}
-		w.there.apart.Store(true)
+		w.there.unmappable.Store(true)
 	}
 }
 
-// chunks moves a group's chunks, some side by side; the error is the first one's.
-func (s *Run) chunks(g *group, w *way) error {
+// chunks moves the chunks of a group, some in parallel. It returns the first error.
+func (s *Run) chunks(g *group, w *ringPair) error {
 	cut := &cutter{g: g, slot: w.slot}
 	var mu sync.Mutex
 	var first error
@@ -71,27 +72,28 @@ func (s *Run) chunks(g *group, w *way) error {
 	return first
 }
 
-// way are the rings that a group goes over; nil: none on that side.
-type way struct {
+// ringPair holds the rings that a group uses; nil: none on that side.
+type ringPair struct {
 	here  *slots
 	there *peerRing
 	slot  uint64
 }
 
-// mapped says that this side copies to and from memory of the peer's GPU.
-func (w *way) mapped() bool { return w.there != nil && w.there.region.Mem == region.VRAM }
+// mapped reports whether this side copies directly to and from memory of the peer's GPU.
+func (w *ringPair) mapped() bool { return w.there != nil && w.there.region.Mem == region.VRAM }
 
-func (s *Run) rings(g *group) (*way, error) {
-	w := &way{slot: 1 << 62}
+func (s *Run) rings(g *group) (*ringPair, error) {
+	w := &ringPair{slot: 1 << 62}
 	if g.RemoteMem == region.VRAM {
-		// This side copies to memory of the peer's GPU, the peer from there; while mapping takes long, that would have to wait, too.
+		// With a ring on the peer's GPU, this side copies to the ring and the peer copies from there. While mappings are slow,
+		// mapping that ring would also be slow.
 		if s.t.Peer().MapsRings() && g.LocalMem == region.VRAM && s.tried != transfer.LinksOpening {
-			if p, err := s.asked.ring(ringKey{region.VRAM, g.RemoteDev}, s.stop); err == nil && !p.apart.Load() {
+			if p, err := s.requests.ring(ringKey{region.VRAM, g.RemoteDev}, s.stop); err == nil && !p.unmappable.Load() {
 				w.there = p
 			}
 		}
 		if w.there == nil {
-			p, err := s.asked.ring(ringKey{0, g.RemoteDev}, s.stop)
+			p, err := s.requests.ring(ringKey{0, g.RemoteDev}, s.stop)
 			if err != nil {
 				return nil, err
 			}
@@ -100,7 +102,7 @@ func (s *Run) rings(g *group) (*way, error) {
 		w.slot = w.there.slot
 	}
 	if g.LocalMem == region.VRAM && !w.mapped() {
-		l, err := s.side.ours(int(g.LocalDev))
+		l, err := s.side.ownRing(int(g.LocalDev))
 		if err != nil {
 			return nil, status.Errorf(status.ErrBackend, "%w", err)
 		}
@@ -112,35 +114,35 @@ func (s *Run) rings(g *group) (*way, error) {
 	return w, nil
 }
 
-// tell logs once a peer and kind of memory that its transfers are staged, and why.
-func (s *Run) tell(g *group, w *way) {
+// logStaged logs that transfers are staged, and why, once for each pair of memories and mapping state of a session.
+func (s *Run) logStaged(g *group, w *ringPair) {
 	what := g.String()
-	a := s.asked
+	a := s.requests
 	a.mu.Lock()
 	key := fmt.Sprint(what, s.tried == transfer.LinksOpening)
-	told := a.told[key]
-	a.told[key] = true
+	logged := a.logged[key]
+	a.logged[key] = true
 	a.mu.Unlock()
-	if told {
+	if logged {
 		return
 	}
-	why := "no rail that works moves memory of these GPUs by itself"
+	why := "no working rail moves memory of these GPUs directly"
 	switch {
 	case s.tried == transfer.LinksOpening:
 		why = "the peer's memory is still being mapped here"
 	case g.GPUs() && s.t.Peer().MapsRings():
 		why = s.t.LastError()
 	case g.LocalMem != g.RemoteMem:
-		why = "no rail that works moves bytes between this host memory and GPU by itself"
+		why = "no working rail moves bytes directly between this host memory and GPU"
 	}
 	s.side.Log.Info("transfers are staged", "peer", s.t.Peer().Name, "between", what, "reason", why, "ring_here", w.here != nil, "ring_there", w.there != nil,
 		"slot", w.slot)
 }
 
-// chunk moves one chunk. A slot is free again when nothing uses it any more, whatever came of it.
-func (s *Run) chunk(w *way, k chunk) error {
+// chunk moves one chunk. It frees its slots once nothing uses them, also after an error.
+func (s *Run) chunk(w *ringPair, k chunk) error {
 	var here, there uint64
-	sound := false
+	ok := false
 	if w.here != nil {
 		if here = s.take(w.here.free); here == 0 {
 			return errStopped
@@ -151,7 +153,7 @@ func (s *Run) chunk(w *way, k chunk) error {
 		if there = s.take(w.there.free); there == 0 {
 			return errStopped
 		}
-		defer func() { s.asked.slotBack(w.there, there, sound) }()
+		defer func() { s.requests.returnSlot(w.there, there, ok) }()
 	}
 	steps := []func() error{
 		func() error { return s.copyHere(w, k, here) },
@@ -166,14 +168,14 @@ func (s *Run) chunk(w *way, k chunk) error {
 			return err
 		}
 	}
-	sound = true
+	ok = true
 	return nil
 }
 
-// slotBack gives a slot of the peer's back. After a transfer that failed bytes of it may still be under way over a link that has stopped: until the
-// peer has closed its end of that, nobody else's bytes are put there.
-func (a *Requests) slotBack(p *peerRing, at uint64, sound bool) {
-	if sound || a.session.Quiet() {
+// returnSlot frees a slot of the peer's ring. After a failed transfer, a failed link may still have bytes for the slot in
+// flight. The slot stays unused until the peer has closed its end of that link.
+func (a *Requests) returnSlot(p *peerRing, at uint64, ok bool) {
+	if ok || a.session.Quiet() {
 		p.free <- at
 		return
 	}
@@ -193,12 +195,12 @@ func (s *Run) take(free <-chan uint64) uint64 {
 	case a := <-free:
 		return a
 	case <-s.stop:
-	case <-s.asked.over:
+	case <-s.requests.over:
 	}
 	return 0
 }
 
-func (s *Run) copyHere(w *way, k chunk, at uint64) error {
+func (s *Run) copyHere(w *ringPair, k chunk, at uint64) error {
 	if w.here == nil {
 		return nil
 	}
@@ -215,7 +217,7 @@ func (s *Run) copyHere(w *way, k chunk, at uint64) error {
 	})
 }
 
-func (s *Run) copyThere(w *way, k chunk, at uint64) error {
+func (s *Run) copyThere(w *ringPair, k chunk, at uint64) error {
 	if w.there == nil {
 		return nil
 	}
@@ -230,11 +232,11 @@ func (s *Run) copyThere(w *way, k chunk, at uint64) error {
 		}
 		f.Pieces[i] = wire.CopyPiece{Region: n, Addr: o.Remote, Len: o.Len}
 	}
-	return s.asked.copyThere(f)
+	return s.requests.copyThere(f)
 }
 
-// between moves a chunk from ring to ring, or between a ring and the memory of the other side.
-func (s *Run) between(w *way, k chunk, here, there uint64) error {
+// between moves a chunk between the two rings, or between one ring and the memory of the other side.
+func (s *Run) between(w *ringPair, k chunk, here, there uint64) error {
 	ops := k.ops
 	if w.here != nil && w.there != nil {
 		ops = []plan.Op{{Len: k.bytes}}

@@ -7,13 +7,13 @@ import (
 	"gorail/backend/wire"
 )
 
-// group are operations of one class, with the regions that they name.
+// group holds operations of one class, with the regions that they name.
 type group struct {
 	transfer.Class
 	ops []plan.Op
 }
 
-// groups sorts operations by class; nothing is copied when there is but one.
+// groups sorts operations by class. It copies nothing if all are of one class.
 func groups(ops []plan.Op, regions map[uint32]*region.Region) (list []*group) {
 	at := map[transfer.Class]*group{}
 	of := func(o *plan.Op) transfer.Class {
@@ -39,19 +39,19 @@ func groups(ops []plan.Op, regions map[uint32]*region.Region) (list []*group) {
 	return list
 }
 
-// chunk is what goes through one slot.
+// chunk is the part of a group that fits one slot.
 type chunk struct {
 	*group
 	ops   []plan.Op
 	bytes uint64
 }
 
-// cutter cuts a group into chunks of at most slot bytes, as many pieces as a frame takes, and as many regions.
+// cutter cuts a group into chunks. Limits of a chunk: slot bytes, and the pieces and regions that a frame can hold.
 type cutter struct {
 	g    *group
 	slot uint64
 	next int
-	at   uint64 // bytes of ops[next] that are taken
+	at   uint64 // bytes of ops[next] that are already in chunks
 }
 
 func (c *cutter) cut() (chunk, bool) {

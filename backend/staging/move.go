@@ -8,7 +8,7 @@ import (
 	"gorail/backend/transfer"
 )
 
-// move moves every byte.
+// move moves all bytes of the transfer.
 func (s *Run) move() error {
 	ops := s.t.Ops()
 	if len(ops) == 0 {
@@ -18,7 +18,7 @@ func (s *Run) move() error {
 	var rest []*group
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, g := range all { // several pairs of GPUs work side by side
+	for _, g := range all { // pairs of GPUs work in parallel
 		wg.Go(func() {
 			if (s.tried == transfer.LinksUntried || len(all) > 1) && s.reachable(g) {
 				err := s.direct(g)
@@ -36,7 +36,7 @@ func (s *Run) move() error {
 					return
 				}
 				if !errors.Is(err, gpu.Cancelled) {
-					s.side.Log.Info("memory can't be copied in one piece", "between", g.String(), "err", err)
+					s.side.Log.Info("direct copy between GPU and host memory failed; staging rings are used", "between", g.String(), "err", err)
 				}
 			}
 			mu.Lock()
@@ -55,7 +55,7 @@ func (s *Run) move() error {
 	return s.err
 }
 
-// reachable says whether links carry the group as it is, as far as is known.
+// reachable reports whether links carry the group directly, as far as is known.
 func (s *Run) reachable(g *group) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for i := range g.ops {
@@ -75,7 +75,7 @@ func (s *Run) direct(g *group) error {
 	return s.transfer(local, remote)
 }
 
-// transfer makes an inner transfer and waits until it has ended: it has no memory in use then.
+// transfer posts an inner transfer and waits for its end. Afterwards the transfer uses no memory.
 func (s *Run) transfer(local, remote transfer.List) error {
 	t, err := s.t.Inner(local, remote)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Run) transfer(local, remote transfer.List) error {
 	defer t.Release()
 	s.mu.Lock()
 	err = s.err
-	if err == nil { // under mu: whoever cancels finds it posted
+	if err == nil { // under mu: a later Cancel finds the transfer posted
 		s.inner[t] = struct{}{}
 		_, err = t.Post(false, nil)
 	}
@@ -101,10 +101,10 @@ func (s *Run) transfer(local, remote transfer.List) error {
 	return t.Outcome()
 }
 
-// Main does the run.
+// Main does the run. Implements transfer.Run.
 func (s *Run) Main() {
 	s.side.transfers.Add(1)
-	err := s.live()
+	err := s.checkLive()
 	if err == nil {
 		err = s.move()
 	}

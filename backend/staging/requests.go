@@ -11,36 +11,36 @@ import (
 	"gorail/backend/wire"
 )
 
-// peerRing is a ring of the peer's that is ours to use.
+// peerRing is a ring of the peer that this session may use.
 type peerRing struct {
-	key    ringKey
-	ready  chan struct{} // closed when the peer has answered
-	err    error         // what was asked for is refused for the rest of the session; once ready
-	region *region.Region
-	apart  atomic.Bool // it is on the peer's GPU and can't be mapped here
-	slot   uint64
-	free   chan uint64 // addresses
+	key        ringKey
+	ready      chan struct{} // closed when the peer has answered
+	err        error         // why the ring is unavailable for the rest of the session; valid once ready
+	region     *region.Region
+	unmappable atomic.Bool // the ring is on the peer's GPU and cannot be mapped here
+	slot       uint64
+	free       chan uint64 // addresses of free slots
 }
 
-// Session is what staging needs of a session that is ready.
+// Session is the interface from staging to a ready session.
 type Session interface {
 	// Send sends a frame to the peer: *wire.RingReq or *wire.Copy.
 	Send(f wire.Frame)
-	// Load enters a range of the peer's that is good for this session alone, until Unload.
+	// Load adds a range of the peer that is valid for this session only, until Unload.
 	Load(rng wire.Range) (*region.Region, error)
 	Unload(g *region.Region)
-	// Notify queues a notification. core.ErrFull: not now.
+	// Notify queues a notification. core.ErrFull: no space now.
 	Notify(msg []byte) error
-	// Quiet says that nothing is under way over links of the session that have stopped; those that have are fenced.
+	// Quiet reports that no operations are in flight on failed links of the session: all such links are fenced.
 	Quiet() bool
 	// GiveUp ends the session.
 	GiveUp(err error)
 }
 
-// Requests is what a session of ours asks of its target for staged transfers.
+// Requests are the staging requests of our session to its target.
 type Requests struct {
 	side    *Side
-	name    string // the peer's
+	name    string // of the peer
 	session Session
 	timeout time.Duration // option xfer_timeout
 	over    chan struct{} // closed with the session
@@ -49,21 +49,21 @@ type Requests struct {
 	rings  map[ringKey]*peerRing
 	opens  map[uint64]*peerRing
 	copies map[uint64]chan error
-	told   map[string]bool // reasons that are in the log
+	logged map[string]bool // reasons that are in the log
 }
 
 var errStopped = errors.New("stopped")
 
-// NewRequests has asked nothing yet.
+// NewRequests returns Requests with no request sent.
 func NewRequests(side *Side, peer string, s Session, timeout time.Duration) *Requests {
 	return &Requests{side: side, name: peer, session: s, timeout: timeout, over: make(chan struct{}), rings: map[ringKey]*peerRing{},
-		opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{}, told: map[string]bool{}}
+		opens: map[uint64]*peerRing{}, copies: map[uint64]chan error{}, logged: map[string]bool{}}
 }
 
-// End says that the session is over. It is called once.
+// End marks the session as ended. It is called once.
 func (a *Requests) End() { close(a.over) }
 
-// Forget lets go of the peer's rings: they end with the session.
+// Forget unloads the peer's rings, which end with the session.
 func (a *Requests) Forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,10 +74,10 @@ func (a *Requests) Forget() {
 	}
 }
 
-// ErrSessionOver says that the session has ended in which a run began.
+// ErrSessionOver means that the session of a run has ended.
 var ErrSessionOver = errors.New("the session with the peer has ended")
 
-// ring gives the peer's ring in that memory; the first who wants it asks for it.
+// ring returns the peer's ring in that memory. The first caller requests it from the peer.
 func (a *Requests) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
 	a.mu.Lock()
 	p := a.rings[k]
@@ -88,14 +88,14 @@ func (a *Requests) ring(k ringKey, stop <-chan struct{}) (*peerRing, error) {
 		a.session.Send(&wire.RingReq{ID: id, Mem: k.mem, Dev: k.dev})
 	}
 	a.mu.Unlock()
-	if err := a.answered(p.ready, stop); err != nil {
+	if err := a.awaitReply(p.ready, stop); err != nil {
 		return nil, err
 	}
 	return p, p.err
 }
 
-// answered waits for the peer.
-func (a *Requests) answered(done <-chan struct{}, stop <-chan struct{}) error {
+// awaitReply waits for the peer's answer.
+func (a *Requests) awaitReply(done <-chan struct{}, stop <-chan struct{}) error {
 	timer := time.NewTimer(a.timeout)
 	defer timer.Stop()
 	select {
@@ -110,8 +110,8 @@ func (a *Requests) answered(done <-chan struct{}, stop <-chan struct{}) error {
 	}
 }
 
-// copyThere has the peer copy between a slot of its ring and its memory, and waits until it has: nobody but the peer can stop it, so a
-// transfer that is stopped waits, too.
+// copyThere requests a copy between a slot of the peer's ring and the peer's memory, and waits for its end. Only the peer can
+// stop that copy, so a stopped transfer waits, too.
 func (a *Requests) copyThere(f *wire.Copy) error {
 	f.ID = a.side.Life.NextID()
 	done := make(chan error, 1)
@@ -126,14 +126,14 @@ func (a *Requests) copyThere(f *wire.Copy) error {
 		return err
 	case <-a.over:
 		return ErrSessionOver
-	case <-timer.C: // it may still copy: without it nothing is known of the memory
+	case <-timer.C: // the peer may still be copying; without an answer the state of the memory is unknown
 		err := fmt.Errorf("peer %q has not copied %d pieces within xfer_timeout (%v)", a.name, len(f.Pieces), a.timeout)
 		a.session.GiveUp(err)
 		return err
 	}
 }
 
-// Answer has the target's: *wire.Ring or *wire.Copied.
+// Answer handles an answer of the target: *wire.Ring or *wire.Copied.
 func (a *Requests) Answer(f wire.Frame) {
 	switch f := f.(type) {
 	case *wire.Ring:
@@ -159,7 +159,7 @@ func (a *Requests) Answer(f wire.Frame) {
 	}
 }
 
-// opened enters a ring that the peer gives us.
+// opened records a ring that the peer has made for us.
 func (a *Requests) opened(p *peerRing, f *wire.Ring) {
 	defer close(p.ready)
 	if f.Range.Len == 0 {

@@ -13,7 +13,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// session is a Session whose peer answers by hand.
+// session is a Session whose peer is answered by the test.
 type session struct {
 	sent   chan wire.Frame
 	gaveUp chan error
@@ -44,7 +44,7 @@ func newRequests(timeout time.Duration) (*Requests, *session) {
 	return NewRequests(&Side{Life: &lifetime.Engine{}}, "bob", s, timeout), s
 }
 
-// asked is what ring gives to two callers side by side, while the peer answers the one request with f.
+// asked returns the results of ring for two concurrent callers. The peer answers their one request with f.
 func asked(t *testing.T, a *Requests, s *session, k ringKey, f wire.Ring) (rings [2]*peerRing, errs [2]error) {
 	var all sync.WaitGroup
 	for i := range rings {
@@ -54,13 +54,13 @@ func asked(t *testing.T, a *Requests, s *session, k ringKey, f wire.Ring) (rings
 	require.Equal(t, wire.RingReq{ID: req.ID, Mem: k.mem, Dev: k.dev}, *req)
 	f.ID = req.ID
 	a.Answer(&f)
-	a.Answer(&f) // again: nobody waits for it
+	a.Answer(&f) // a second answer has no effect
 	all.Wait()
 	require.Empty(t, s.sent, "it is asked once")
 	return rings, errs
 }
 
-// The first who wants a ring asks for it, whoever wants it gets it, and it ends with the session.
+// The first caller requests a ring and all callers get the same one. The ring ends with the session.
 func TestRing(t *testing.T) {
 	a, s := newRequests(time.Minute)
 	rng := wire.Range{Addr: 1 << 20, Len: 4 << 10}
@@ -75,7 +75,7 @@ func TestRing(t *testing.T) {
 	require.Equal(t, []*region.Region{rings[0].region}, s.unloaded)
 }
 
-// What the peer refuses, or offers instead, is an error for the rest of the session.
+// A refusal, or an offer of another ring, is an error for the rest of the session.
 func TestRingRefused(t *testing.T) {
 	for why, f := range map[string]wire.Ring{
 		"no memory for staging: out of memory": {Text: "out of memory"},
@@ -94,7 +94,7 @@ func TestRingRefused(t *testing.T) {
 	}
 }
 
-// Nobody waits behind the end of the session, of his own run, or xfer_timeout.
+// A waiting caller returns when the session ends, when its run is stopped, or after xfer_timeout.
 func TestRingUnanswered(t *testing.T) {
 	a, _ := newRequests(time.Minute)
 	stop := make(chan struct{})
@@ -111,7 +111,7 @@ func TestRingUnanswered(t *testing.T) {
 	require.ErrorContains(t, err, "xfer_timeout")
 }
 
-// A copy ends with the peer's answer; without one nothing is known of the memory, and the session ends.
+// A copy ends with the peer's answer. Without an answer the state of the memory is unknown, and the session ends.
 func TestCopyThere(t *testing.T) {
 	a, s := newRequests(time.Minute)
 	for _, text := range []string{"", "no such region"} {

@@ -1,6 +1,7 @@
-// Package staging moves bytes that no rail carries whole: over a ring in memory that a rail does reach, on this side, the peer's or both. The
-// owner of a GPU's memory copies between it and the ring; what is between the rings is a transfer as any other (an inner one), with windows,
-// shares, fences and replays. A Run is one run of a transfer of ours, a Server what a peer's runs ask of us. See docs/gpu.md, "Staging".
+// Package staging moves bytes that no rail carries directly. They go over a ring of bounce buffers in memory that a rail
+// reaches: on this side, on the peer's, or on both. The owner of GPU memory copies between that memory and the ring. An inner
+// transfer moves the bytes between the rings, with windows, link shares, fences and replays like any transfer. A Run is one run
+// of a local transfer. A Server serves the runs of a peer. See docs/gpu.md, "Staging".
 package staging
 
 import (
@@ -16,7 +17,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// Side is what an engine has of staging: the driver, and a ring of its own. Safe for concurrent use.
+// Side is the staging state of an engine: the driver, and the engine's own ring. It is safe for concurrent use.
 type Side struct {
 	Copier  *stage.Copier
 	Regions *region.Registry
@@ -25,30 +26,30 @@ type Side struct {
 	Size    uint64 // of a ring: option stage_size
 
 	mu  sync.Mutex
-	own *slots // in host memory; nil: not yet
+	own *slots // ring in host memory; nil: not made yet
 
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
 }
 
-// Counts are the counters.
+// Counts returns the counters.
 func (s *Side) Counts() stats.Staged {
 	return stats.Staged{Transfers: s.transfers.Load(), Bytes: s.bytes.Load(), Copies: s.copies.Load()}
 }
 
-// slotsOfRing is how many slots a ring has: so many chunks are on their way at once.
+// slotsOfRing is the number of slots of a ring, which limits the chunks in flight.
 const slotsOfRing = 16
 
-// slots is a ring of ours, registered as any memory is.
+// slots is a local ring, registered like other memory.
 type slots struct {
 	side *Side
 	ring *stage.Ring
 	id   uint64
-	size uint64 // of one
+	size uint64 // of one slot
 	rng  wire.Range
-	free chan uint64 // addresses
+	free chan uint64 // addresses of free slots
 }
 
-// newSlots allocates and registers a ring: on a GPU, or of the host's memory for GPU user.
+// newSlots allocates and registers a ring: on a GPU, or in host memory for GPU user.
 func (s *Side) newSlots(device, user int) (*slots, error) {
 	size := max(s.Size/slotsOfRing, 64<<10) &^ (64<<10 - 1)
 	ring, err := s.Copier.Ring(device, user, size*slotsOfRing)
@@ -77,10 +78,10 @@ func (s *Side) register(rng wire.Range) (uint64, error) {
 	return s.Regions.Register(rng)
 }
 
-// close ends it; nothing uses it any more.
+// close deregisters and frees the ring. The caller ensures that the ring is unused.
 func (l *slots) close() {
 	err := error(nil)
-	if l.side.Life.Enter() { // else all is deregistered, or about to be
+	if l.side.Life.Enter() { // otherwise all memory is deregistered, or is about to be
 		err = l.side.Regions.Deregister(l.id)
 		l.side.Life.Leave()
 	}
@@ -88,12 +89,12 @@ func (l *slots) close() {
 		err = l.ring.Free()
 	}
 	if err != nil {
-		l.side.Log.Warn("memory of a staging ring stays allocated", "addr", fmt.Sprintf("%#x", l.rng.Addr), "len", l.rng.Len, "err", err)
+		l.side.Log.Warn("staging ring not freed: memory stays allocated", "addr", fmt.Sprintf("%#x", l.rng.Addr), "len", l.rng.Len, "err", err)
 	}
 }
 
-// ours is the ring of this side, made when it is needed first.
-func (s *Side) ours(user int) (*slots, error) {
+// ownRing returns the ring of this side. The first call makes it.
+func (s *Side) ownRing(user int) (*slots, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own == nil {
@@ -106,17 +107,17 @@ func (s *Side) ours(user int) (*slots, error) {
 	return s.own, nil
 }
 
-// Close gives everything back, once no rail knows the ring. Its registration has ended with all others.
+// Close frees all resources, once no rail knows the ring. The ring's registration has ended with all others.
 func (s *Side) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own != nil {
 		if err := s.own.ring.Free(); err != nil {
-			s.Log.Warn("memory of the staging ring stays allocated", "err", err)
+			s.Log.Warn("staging ring not freed: memory stays allocated", "err", err)
 		}
 		s.own = nil
 	}
 	if err := s.Copier.Close(); err != nil {
-		s.Log.Warn("closing the GPU's driver", "err", err)
+		s.Log.Warn("closing the GPU driver failed", "err", err)
 	}
 }

@@ -14,33 +14,33 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Run is one run of a transfer that no link carries as it is: its operations are sorted by what memory they go between; what links
-// carry is posted as inner transfers, the rest goes in chunks over rings. It has goroutines of its own, and ends the transfer.
+// Run is one run of a transfer that no link carries directly. It groups the operations by memory type. Inner transfers move the
+// groups that links can carry. The rest goes in chunks over rings. A run has its own goroutines and ends the transfer.
 type Run struct {
 	side     *Side
 	t        *transfer.Transfer
-	asked    *Requests // of the session that it began in
+	requests *Requests // of the session in which the run began
 	regions  map[uint32]*region.Region
 	tried    transfer.Tried
 	hasNotif bool
 	msg      []byte
 	began    time.Time
-	stop     chan struct{} // closed when it is to end early
+	stop     chan struct{} // closed to end the run early
 
 	mu     sync.Mutex
 	code   status.Code
-	err    error // why it ends early
+	err    error // why the run ends early
 	inner  map[*transfer.Transfer]struct{}
-	copies int // of our memory, under way
+	copies int // copies of local memory in progress
 }
 
-// Run makes a run that has not begun: see Main. msg is the run's to keep.
+// Run makes a run; Main starts it. The run owns msg.
 func (a *Requests) Run(t *transfer.Transfer, hasNotif bool, msg []byte, tried transfer.Tried) *Run {
-	return &Run{side: a.side, t: t, asked: a, tried: tried, regions: t.Regions(), hasNotif: hasNotif, msg: msg, began: time.Now(), stop: make(chan struct{}),
+	return &Run{side: a.side, t: t, requests: a, tried: tried, regions: t.Regions(), hasNotif: hasNotif, msg: msg, began: time.Now(), stop: make(chan struct{}),
 		inner: map[*transfer.Transfer]struct{}{}}
 }
 
-// Cancel makes it end soon; the first reason counts. Implements transfer.Run.
+// Cancel makes the run end soon. The first reason counts. Implements transfer.Run.
 func (s *Run) Cancel(code status.Code, err error) {
 	s.mu.Lock()
 	if s.err != nil {
@@ -59,21 +59,21 @@ func (s *Run) Cancel(code status.Code, err error) {
 	}
 }
 
-// Inner are the transfers that it is made of now. Implements transfer.Run.
+// Inner returns the current inner transfers of the run. Implements transfer.Run.
 func (s *Run) Inner() []*transfer.Transfer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.inner))
 }
 
-// Copying says that it has not been cancelled, or that memory of ours is being copied. Implements transfer.Run.
+// Copying reports that the run was not cancelled, or that a copy of local memory is in progress. Implements transfer.Run.
 func (s *Run) Copying() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err == nil || s.copies > 0
 }
 
-// copying makes a copy to or from memory of ours, unless the run is to end.
+// copying runs f, a copy to or from local memory, unless the run has been cancelled.
 func (s *Run) copying(f func() error) error {
 	s.mu.Lock()
 	if s.err != nil {
@@ -90,7 +90,7 @@ func (s *Run) copying(f func() error) error {
 	return f()
 }
 
-// fail is Cancel for what went wrong on the way; a session that has ended says itself what that means.
+// fail cancels the run with an error. If the session has ended, the session's status replaces that of the error.
 func (s *Run) fail(err error) {
 	code := status.Of(err)
 	if c, over := s.t.Peer().Ended(); over {
@@ -99,9 +99,9 @@ func (s *Run) fail(err error) {
 	s.Cancel(code, err)
 }
 
-// live says whether all of the memory is registered. Whoever deregisters some says so first, and then looks for transfers in progress, which
-// this one is already.
-func (s *Run) live() error {
+// checkLive checks that all of the memory is registered. A deregistration first marks the memory, then looks for transfers in
+// progress. This transfer is already one of them.
+func (s *Run) checkLive() error {
 	for _, g := range s.regions {
 		if !g.Core.Live() {
 			return status.Errorf(status.ErrBackend, "memory %#x+%d was deregistered", g.Addr, g.Len)
@@ -110,10 +110,10 @@ func (s *Run) live() error {
 	return nil
 }
 
-// notify sends the notification, behind all bytes.
+// notify sends the notification after all bytes.
 func (s *Run) notify() error {
-	for end := time.Now().Add(s.asked.timeout); ; {
-		err := s.asked.session.Notify(s.msg)
+	for end := time.Now().Add(s.requests.timeout); ; {
+		err := s.requests.session.Notify(s.msg)
 		if !errors.Is(err, core.ErrFull) || time.Now().After(end) {
 			return err
 		}

@@ -11,41 +11,42 @@ import (
 	"gorail/backend/wire"
 )
 
-// Initiator is the peer at the other end of a session in which we serve.
+// Initiator is the peer of a session in which this side is the target.
 type Initiator interface {
 	Agent() string
-	Staged(f wire.Frame) // sends an answer: *wire.Ring or *wire.Copied
+	Staged(f wire.Frame) // Staged sends an answer: *wire.Ring or *wire.Copied
 }
 
-// ringKey says what memory a ring is in.
+// ringKey identifies the memory of a ring.
 type ringKey struct {
 	mem int32
 	dev uint64
 }
 
-// Server is what a session of a peer has of staging: rings that the peer's transfers go over, and the copies that it asks for.
+// Server is the staging state of a session at its target: the rings for the peer's transfers, and the copies that the peer
+// requests.
 type Server struct {
 	side    *Side
 	in      Initiator
-	reaches func(*region.Region) bool // a rail of the session has the region
+	reaches func(*region.Region) bool // reports whether a rail of the session has the region
 
-	ended chan struct{}  // closed when all has ended
+	ended chan struct{}  // closed once all jobs and rings have ended
 	stop  chan struct{}  // closed with the session: copies end soon
-	jobs  sync.WaitGroup // copies and rings being made; added to under mu while the session is there
+	jobs  sync.WaitGroup // copies, and rings being made; added under mu until Close
 
 	mu    sync.Mutex
 	gone  bool // Close was called
-	count int  // copies under way
+	count int  // copies in progress
 	rings []*slots
 	asked map[ringKey]bool
 }
 
-// NewServer has no ring. reaches is called without any lock of the server's.
+// NewServer makes a server without rings. reaches is called without a lock of the server.
 func NewServer(side *Side, in Initiator, reaches func(*region.Region) bool) *Server {
 	return &Server{side: side, in: in, reaches: reaches, ended: make(chan struct{}), stop: make(chan struct{}), asked: map[ringKey]bool{}}
 }
 
-// Stage has an initiator's wishes, *wire.RingReq or *wire.Copy; each is done by a goroutine of its own. An error ends the session.
+// Stage handles a request of the initiator, *wire.RingReq or *wire.Copy, in its own goroutine. An error ends the session.
 func (s *Server) Stage(f wire.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,13 +61,13 @@ func (s *Server) Stage(f wire.Frame) error {
 			return nil
 		}
 		if s.asked[k] {
-			return fmt.Errorf("it has a ring in memory %d of device %d", f.Mem, f.Dev)
+			return fmt.Errorf("the initiator already has a ring in memory %d of device %d", f.Mem, f.Dev)
 		}
 		s.asked[k] = true
-		s.jobs.Go(func() { s.giveRing(f) })
+		s.jobs.Go(func() { s.makeRing(f) })
 	case *wire.Copy:
 		if most := slotsOfRing * len(s.rings); s.count >= most {
-			return fmt.Errorf("more copies at once than its %d slots", most)
+			return fmt.Errorf("more copies at once than the %d slots of the session", most)
 		}
 		s.count++
 		s.jobs.Go(func() {
@@ -85,8 +86,8 @@ func (s *Server) Stage(f wire.Frame) error {
 
 func clip(s string) string { return s[:min(len(s), wire.MaxText)] }
 
-// giveRing makes a ring and tells the peer.
-func (s *Server) giveRing(f *wire.RingReq) {
+// makeRing makes a ring and sends the answer to the peer.
+func (s *Server) makeRing(f *wire.RingReq) {
 	device := stage.Host
 	if f.Mem == region.VRAM {
 		device = int(f.Dev)
@@ -99,24 +100,24 @@ func (s *Server) giveRing(f *wire.RingReq) {
 	answer := &wire.Ring{ID: f.ID}
 	s.mu.Lock()
 	if err == nil {
-		s.rings = append(s.rings, l) // also when the session is gone: close waits for us, and takes it
+		s.rings = append(s.rings, l) // also after Close: its goroutine waits for this job, then closes the ring
 		answer.Range, answer.Slot = l.rng, l.size
 	} else {
 		answer.Text = clip(err.Error())
 	}
 	s.mu.Unlock()
 	if err != nil {
-		s.side.Log.Warn("no ring for a peer's staged transfers", "peer", s.in.Agent(), "gpu", f.Dev, "err", err)
+		s.side.Log.Warn("no staging ring made for a peer", "peer", s.in.Agent(), "gpu", f.Dev, "err", err)
 	}
 	s.in.Staged(answer)
 }
 
-// copy makes one copy between a ring and our memory.
+// copy makes one copy between a ring and local memory.
 func (s *Server) copy(f *wire.Copy) error {
 	var total uint64
 	pieces := make([]stage.Piece, len(f.Pieces))
 	for i, p := range f.Pieces {
-		total += p.Len // 4096 times 4 GiB at most
+		total += p.Len // at most 4096 times 4 GiB
 		pieces[i] = stage.Piece{Addr: p.Addr, Len: p.Len}
 	}
 	l := s.ringAt(f.At, total)
@@ -134,13 +135,13 @@ func (s *Server) copy(f *wire.Copy) error {
 	defer s.side.Regions.Copied(regions)
 	for i, p := range f.Pieces {
 		if r := regions[p.Region]; r.Dev != regions[0].Dev || !r.Contains(p.Addr, p.Len) {
-			return fmt.Errorf("piece %d, %#x+%d, is not inside its region %#x+%d, or of another GPU than the first", i, p.Addr, p.Len, r.Addr, r.Len)
+			return fmt.Errorf("piece %d, %#x+%d, is outside of its region %#x+%d, or on another GPU than the first piece", i, p.Addr, p.Len, r.Addr, r.Len)
 		}
 	}
 	return s.side.Copier.Copy(l.ring, f.At, int(regions[0].Dev), pieces, f.Out, s.stop)
 }
 
-// ringAt is the ring that has these bytes within one slot.
+// ringAt returns the ring that holds these bytes within one slot.
 func (s *Server) ringAt(at, n uint64) *slots {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +153,8 @@ func (s *Server) ringAt(at, n uint64) *slots {
 	return nil
 }
 
-// Close ends the session's copies, then its rings, which nobody reaches any more. What a GPU does not end is left to a goroutine, with the
-// rings. It is called once.
+// Close ends the session's copies and then frees its rings, which no peer reaches any more. It waits for that, at most for
+// patience. If a GPU does not end a copy, a goroutine keeps waiting, and the rings stay until then. Close is called once.
 func (s *Server) Close(patience time.Duration) {
 	s.mu.Lock()
 	s.gone = true
@@ -170,7 +171,7 @@ func (s *Server) Close(patience time.Duration) {
 	s.Await(patience)
 }
 
-// Await waits, so long at most, for the end that Close began.
+// Await waits for the end that Close began, at most for patience.
 func (s *Server) Await(patience time.Duration) {
 	select {
 	case <-s.ended:

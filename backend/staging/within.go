@@ -5,10 +5,10 @@ import (
 	"gorail/backend/transfer"
 )
 
-// Between memory of a GPU and of the host in one agent nothing needs a ring: the host's is pinned with the first transfer that wants it, and
-// the GPU copies once.
+// A copy between GPU and host memory of the same agent needs no ring. The first such transfer pins the host memory, and the GPU
+// copies once.
 
-// within moves a group of the session with ourselves.
+// within moves a group of a session with ourselves.
 func (s *Run) within(g *group) error {
 	device := g.LocalDev
 	if g.LocalMem != region.VRAM {

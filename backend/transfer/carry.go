@@ -9,10 +9,10 @@ import (
 	"gorail/backend/status"
 )
 
-// classify finds what memory a transfer is between, and what carries it: a rail that copies GPUs' memory whole, rails that have it
-// registered as any other (or may have at the peer's: ready looks), or none, which is staging.
+// classify records the memory types of both sides and decides what carries the transfer. A bulk rail copies GPU memory whole.
+// Other rails carry GPU memory that is registered on them here; ready checks the peer's side. Staging carries the rest.
 func (v *resolver) classify(t *Transfer) error {
-	mixed := false // of several kinds, or GPUs
+	mixed := false // regions differ in memory type or in GPU
 	for i, list := range [][]*region.Region{v.locals.list, v.remotes.list} {
 		for _, g := range list {
 			if g.Mem != list[0].Mem || g.Mem == region.VRAM && g.Dev != list[0].Dev {
@@ -42,7 +42,7 @@ func (v *resolver) classify(t *Transfer) error {
 	return nil
 }
 
-// copier is the rail that copies memory of GPUs whole, to that peer, and has all of ours; -1: there is none.
+// copier returns the index of our bulk rail to that peer on which all of our regions are registered; -1: none.
 func (p *Peer) copier(locals []*region.Region) int {
 	for _, pair := range p.Pairs {
 		if own := p.tab.Rails.List[pair.Own]; own.Can.Bulk && hasAll(own, locals) {
@@ -52,7 +52,7 @@ func (p *Peer) copier(locals []*region.Region) int {
 	return -1
 }
 
-// carries says that a rail to that peer which moves memory of GPUs as it moves the host's has all of ours.
+// carries reports whether a rail to that peer, other than a bulk rail, has all of our regions.
 func (p *Peer) carries(locals []*region.Region) bool {
 	return slices.ContainsFunc(p.Pairs, func(pair rail.Pair) bool {
 		own := p.tab.Rails.List[pair.Own]
@@ -60,12 +60,12 @@ func (p *Peer) carries(locals []*region.Region) bool {
 	})
 }
 
-// MapsRings says that a rail of ours copies to memory of the peer's GPUs.
+// MapsRings reports whether one of our rails copies to GPU memory of the peer.
 func (p *Peer) MapsRings() bool {
 	return slices.ContainsFunc(p.Pairs, func(pair rail.Pair) bool { return p.tab.Rails.List[pair.Own].Can.Bulk })
 }
 
-// bulk makes a transfer of GPUs' memory one post of the rail that copies it. The operations are there.
+// bulk turns a GPU memory transfer into one post of the bulk rail. The operations have been filled in before.
 func (p *Peer) bulk(x core.Xfer, locals, remotes []*region.Region) error {
 	if err := p.tab.Core.Bulk(x, p.copier(locals), region.Indices(locals), region.Indices(remotes)); err != nil {
 		return status.Errorf(status.ErrBackend, "prepare: no pinned memory for the operations of a copy between GPUs: %w", err)

@@ -8,7 +8,7 @@ import (
 	"gorail/backend/status"
 )
 
-// estimate gives the time for so many bytes, and whether it was measured: what was not is the guess's.
+// estimate returns the expected time for that many bytes. measured is false if the guess decides the result.
 func (r *rates) estimate(bytes uint64, guess speed) (d time.Duration, measured bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -26,7 +26,7 @@ func (r *rates) estimate(bytes uint64, guess speed) (d time.Duration, measured b
 	return max(time.Duration((s+float64(bytes)/rate)*1e9), time.Microsecond), measured
 }
 
-// sample notes how long the last run took, once. Under t.mu, with the transfer not running.
+// sample records the duration of the last run, once. Under t.mu, while the transfer is not running.
 func (t *Transfer) sample() {
 	posted := t.x.Posted()
 	took, exact := t.x.Took()
@@ -36,8 +36,8 @@ func (t *Transfer) sample() {
 	t.sampled = posted
 }
 
-// Estimate is what the transfer should take: from earlier transfers to the same peer, or before there were any from the speed of
-// the links. Implements estimateXferCost.
+// Estimate returns the expected duration of the transfer and its margin. Earlier transfers to the same peer give the numbers.
+// Before the first one, the link speeds do. Implements estimateXferCost.
 func (tab *Table) Estimate(handle uint64) (duration, margin time.Duration, err error) {
 	t, err := tab.Get(handle)
 	if err != nil {
@@ -56,28 +56,29 @@ func (tab *Table) Estimate(handle uint64) (duration, margin time.Duration, err e
 	return d, d/2 + 10*time.Microsecond, nil
 }
 
-// speed is what a way to a peer should do.
+// speed is the expected speed of a path to a peer.
 type speed struct {
 	latency float64 // seconds
 	rate    float64 // bytes a second
 }
 
-// Speeds of what has no link speed, and where the processor is slower than the link: what machines of two cores and up do.
+// Speeds of devices without a link speed, and of paths where the processor is slower than the link. Machines with two or more
+// cores reach them.
 var (
 	gpuCopies  = speed{10e-6, 100e9}  // between GPUs of one host
 	hostCopies = speed{3e-6, 8e9}     // shared memory and CMA
-	rdmaLink   = speed{5e-6, 12.5e9}  // of unknown speed: 100 Gbit/s
-	socketLink = speed{50e-6, 1.25e9} // of unknown speed: 10 Gbit/s
+	rdmaLink   = speed{5e-6, 12.5e9}  // unknown link speed: 100 Gbit/s
+	socketLink = speed{50e-6, 1.25e9} // unknown link speed: 10 Gbit/s
 )
 
-// socketsMost is what one connection moves, whatever its link does.
+// socketsMost limits the estimate for one connection, whatever the link speed.
 const socketsMost = 2.5e9
 
-// expected is what the links that can carry the transfer should do together. Under t.mu.
+// expected returns the speed of all links together that can carry the transfer. Under t.mu.
 func (t *Transfer) expected() speed {
 	p, c := t.peer, t.class
 	if t.staged {
-		c = Class{} // bytes go through bounce buffers of host memory
+		c = Class{} // the bytes go through bounce buffers in host memory
 	}
 	all := speed{latency: math.Inf(1)}
 	for _, pair := range p.Pairs {
@@ -89,7 +90,7 @@ func (t *Transfer) expected() speed {
 	if all.rate == 0 {
 		all = socketLink
 	}
-	if t.staged { // each byte is copied once more, and waits for that
+	if t.staged { // each byte is copied once more, and the transfer waits for that copy
 		all = speed{2 * all.latency, all.rate / 2}
 	}
 	return all

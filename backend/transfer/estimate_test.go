@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What was measured takes the guess's place: small transfers give the time of a message, large ones the rate.
+// Measurements replace the guess. Small transfers set the latency, large transfers the rate.
 func TestEstimate(t *testing.T) {
 	guess := speed{latency: 50e-6, rate: 1e9}
 	var r rates

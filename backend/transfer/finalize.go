@@ -9,11 +9,11 @@ import (
 	"gorail/backend/status"
 )
 
-// A transfer that ends in an error has its status when nothing of it touches memory of either side any more. What failed on a link waits in
-// the core for the link's fence (core/transfer/subxfer.c `sub_drop`), or with its session for the FENCEs of one that we end. What is said of our side alone (inUse) is for
-// releases and deregistrations, which don't wait for the peer.
+// A failed transfer gets its status once none of its operations access memory of either side. Operations that fail on a link
+// wait in the core for the fence of that link (core/transfer/subxfer.c `sub_drop`). If we end the session, they wait for its
+// FENCEs. inUse covers local memory only: releases and deregistrations use it, because they do not wait for the peer.
 
-// ended takes in that a transfer has failed, or that one has ended whose end was waited for. One that ended well may have been posted
+// ended handles the end of a transfer that failed, or whose end was waited for. A successful transfer may have been posted
 // again since.
 func (t *Transfer) ended(code int32) {
 	if code != 0 {
@@ -31,7 +31,7 @@ func (t *Transfer) ended(code int32) {
 	t.peer.session.FinishRevokes()
 }
 
-// finalize gives a failed transfer its final status and says why.
+// finalize gives a failed transfer its final status and logs the reason.
 func (t *Transfer) finalize(code int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,7 +39,7 @@ func (t *Transfer) finalize(code int32) {
 		return
 	}
 	_, wire := t.x.Err()
-	if (wire == syscall.ENOTSUP || t.stopped != running) && t.restage() {
+	if (wire == syscall.ENOTSUP || t.restart != noRestart) && t.restage() {
 		return
 	}
 	if code, held := t.hold(code, false); !held {
@@ -47,18 +47,18 @@ func (t *Transfer) finalize(code int32) {
 	}
 }
 
-// finish gives the status that finalize has found, and logs it. Under mu.
+// finish stores the status that finalize found, and logs it. Under mu.
 func (t *Transfer) finish(code int32) {
 	_, wire := t.x.Err()
 	why := t.reason
 	switch {
 	case why != "":
 	case code == int32(status.ErrRemoteDisconnect):
-		why = "the peer is gone"
+		why = "the peer has disconnected"
 	case wire == syscall.ENOTSUP:
 		why = t.LastError()
 	case wire == syscall.ESTALE:
-		why = "a region of it was deregistered"
+		why = "a region of the transfer was deregistered"
 	case wire != 0:
 		why = rlimit.Advise(wire).Error()
 	default:
@@ -75,7 +75,8 @@ func (t *Transfer) finish(code int32) {
 	t.logPath()
 }
 
-// restage runs a transfer anew over rings whose links turned out not to reach the peer's memory. Under mu; false: it has failed.
+// restage starts a transfer again over bounce buffers, because its links cannot reach the peer's memory. Under mu. False: the
+// transfer has failed.
 func (t *Transfer) restage() bool {
 	if t.inner != nil || t.zombie.Load() || t.reason != "" {
 		return false
@@ -87,7 +88,7 @@ func (t *Transfer) restage() bool {
 		return false
 	}
 	tried := LinksRefused
-	switch t.stopped {
+	switch t.restart {
 	case withoutRails:
 		tried = LinksUntried
 	case slowToMap:
@@ -96,8 +97,8 @@ func (t *Transfer) restage() bool {
 		t.refused++
 		t.staged = t.staged || t.refused == refusals
 	}
-	t.stopped = running
-	t.rings, t.checked = true, 0 // the next post finds out anew
+	t.restart = noRestart
+	t.rings, t.checked = true, 0 // the next post checks the links again
 	t.x.DropCachedPost()
 	hasNotif, msg, ok := t.x.Message()
 	if !ok {
@@ -108,7 +109,7 @@ func (t *Transfer) restage() bool {
 	return true
 }
 
-// EndRun gives a staged transfer its status; err is why its run, which began then, has failed.
+// EndRun gives a staged transfer its status. began is the start of the run; err is the reason of its failure.
 func (t *Transfer) EndRun(began time.Time, code status.Code, err error) {
 	t.mu.Lock()
 	if err != nil && !t.zombie.Load() {
@@ -133,9 +134,10 @@ func (t *Transfer) EndRun(began time.Time, code status.Code, err error) {
 	t.peer.session.FinishRevokes()
 }
 
-// Event has the end of a transfer that the core tells of, with its status: it has failed, or somebody waits for its end.
+// Event handles the end of a transfer that the core reports, with its status. The transfer failed, or a caller waits for its
+// end.
 func (tab *Table) Event(ev core.Event) {
-	if t, err := tab.Get(ev.ID); err == nil { // else released and freed meanwhile
+	if t, err := tab.Get(ev.ID); err == nil { // otherwise released and freed meanwhile
 		t.peer.Events.Do(tab.Life, func() { t.ended(ev.Code) })
 	}
 }

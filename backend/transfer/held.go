@@ -8,18 +8,18 @@ import (
 	"gorail/backend/status"
 )
 
-// An agent that is destroyed deregisters all memory first and says goodbye then. NIXL's agent forgets a peer by NIXL_ERR_REMOTE_DISCONNECT
-// alone, so the error of a transfer whose memory the peer has taken back waits for that goodbye.
+// A destroyed agent first deregisters all memory, then says goodbye. A NIXL agent forgets a peer only on
+// NIXL_ERR_REMOTE_DISCONNECT. If the peer has revoked memory of a failed transfer, its error therefore waits for that goodbye.
 const (
-	// Farewell is how long an engine that ends waits for peers to confirm its last notifications, before its goodbye. A peer that answers at all
-	// does so in a round trip.
+	// Farewell is how long an ending engine waits for peers to confirm its last notifications, before its goodbye. A peer that
+	// answers at all answers within a round trip.
 	Farewell    = 500 * time.Millisecond
-	goodbyeSoon = Farewell + 100*time.Millisecond // after the last of such errors
-	goodbyeLate = 2 * time.Second                 // after the first
+	goodbyeSoon = Farewell + 100*time.Millisecond // after the last such error
+	goodbyeLate = 2 * time.Second                 // after the first one
 )
 
-// TakeBack is Abort for a transfer of which the peer has taken memory back: posted whole it is left to complete. The peer waits for it, up to its
-// cancel_timeout.
+// TakeBack ends a transfer after the peer has revoked some of its memory. A fully posted transfer is left to complete: the peer
+// waits for it, up to its cancel_timeout. Any other transfer is aborted.
 func (t *Transfer) TakeBack() {
 	const why = "the peer deregistered its memory"
 	if t.staging() != nil {
@@ -35,18 +35,19 @@ func (t *Transfer) TakeBack() {
 	if t.freed() || !t.x.Running() || !t.attached() {
 		return
 	}
-	if t.taken.IsZero() {
-		t.taken = time.Now()
+	if t.revoked.IsZero() {
+		t.revoked = time.Now()
 	}
 	t.tab.Core.AbortUnposted(t.x, int32(status.ErrBackend))
-	t.x.Want() // the answer waits for its end
+	t.x.Want() // the answer to the REVOKE waits for this transfer's end
 	if err, _ := t.x.Err(); err != 0 && t.reason == "" {
 		t.reason = why
 	}
 }
 
-// hold keeps an error back when the peer has taken memory of the transfer back and may be about to leave; else it gives the status. Under t.mu.
-func (t *Transfer) hold(code int32, told bool) (int32, bool) {
+// hold defers an error if the peer has revoked memory of the transfer and may be about to leave. Otherwise hold returns the
+// final status. logged: the error is in the log. Under t.mu.
+func (t *Transfer) hold(code int32, logged bool) (int32, bool) {
 	if t.inner != nil || code != int32(status.ErrBackend) {
 		return code, false
 	}
@@ -57,7 +58,7 @@ func (t *Transfer) hold(code int32, told bool) (int32, bool) {
 	case !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed && !g.Closed.Load() }):
 		return code, false
 	case p.view.State == Ready:
-		p.hold(held{t, code, told})
+		p.hold(held{t, code, logged})
 		return code, true
 	case p.view.State == Lost:
 		return int32(p.view.Code), false
@@ -65,7 +66,7 @@ func (t *Transfer) hold(code int32, told bool) (int32, bool) {
 	return code, false
 }
 
-// hold: under mu.
+// hold adds a transfer to the held ones. Under mu.
 func (p *Peer) hold(h held) {
 	now := time.Now()
 	if len(p.held) == 0 {
@@ -79,16 +80,16 @@ func (p *Peer) hold(h held) {
 	}
 }
 
-// FinalizeHeld gives transfers whose error waits their status soon: the session has ended.
+// FinalizeHeld schedules finalizeHeld at once, because the session has ended.
 func (p *Peer) FinalizeHeld() {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if len(p.held) > 0 {
-		p.tab.Life.After(0, p.finalizeHeld) // not under the session's lock
+		p.tab.Life.After(0, p.finalizeHeld) // outside the session's lock
 	}
 }
 
-// finalizeHeld gives held transfers their status: the peer lives on, or the session has ended.
+// finalizeHeld gives held transfers their status: the peer is still there, or the session has ended.
 func (p *Peer) finalizeHeld() {
 	p.mu.Lock()
 	if left := time.Until(p.until); p.view.State == Ready && left > 0 {
@@ -106,7 +107,7 @@ func (p *Peer) finalizeHeld() {
 		}
 		h.t.mu.Lock()
 		if !h.t.freed() && h.t.x.NeedsFinalize() {
-			if h.told {
+			if h.logged {
 				h.t.x.Finalize(h.code)
 			} else {
 				h.t.finish(h.code)

@@ -8,18 +8,19 @@ import (
 	"gorail/backend/status"
 )
 
-// Inner prepares a transfer that a run of outer is made of, over regions that outer keeps. ErrUnreachable: no link carries it. Its owner releases it.
+// Inner prepares a transfer that serves a run of outer, over regions that outer pins. ErrUnreachable: no link carries it. The
+// caller releases it.
 func (outer *Transfer) Inner(local, remote List) (*Transfer, error) {
 	t := &Transfer{tab: outer.tab, peer: outer.peer, op: outer.op, inner: make(chan struct{}, 1)}
 	v := &resolver{tab: t.tab, local: local, remote: remote, peer: t.peer, held: true}
 	if err := v.plan(t); err != nil {
 		return nil, err
 	}
-	t.x.Prove() // what follows goes over the control channel, or by another link
+	t.x.Prove() // the next message uses the control channel or another link
 	return t, nil
 }
 
-// Outcome is what became of an inner transfer that has ended: nil, ErrUnreachable, or an error with its status.
+// Outcome returns the result of an inner transfer that has ended: nil, ErrUnreachable, or an error with its status.
 func (t *Transfer) Outcome() error {
 	if _, errno := t.x.Err(); t.x.Failed() && (errno == syscall.ENOTSUP || t.unlinked.Load()) {
 		return ErrUnreachable
@@ -32,8 +33,9 @@ func (t *Transfer) Outcome() error {
 	return status.Errorf(status.Code(t.x.Status()), "%s", t.why)
 }
 
-// Await waits until an inner transfer has ended. Between processes of one host it copies meanwhile, as all who wait do, and small ones are
-// worth a look. The core tells; of transfers that it never had nobody does.
+// Await waits until an inner transfer has ended. Small transfers are polled for 100 us. Between processes of one host, the
+// waiting thread also copies. Otherwise the core signals the end. Transfers that the core never had end without a signal, so
+// Await checks every 2 ms.
 func (t *Transfer) Await() {
 	if t.bytes <= smallBytes {
 		t.tab.Core.Wait(t.x, 100*time.Microsecond)
@@ -41,8 +43,8 @@ func (t *Transfer) Await() {
 	for t.hasHost() && !t.tab.Core.Wait(t.x, time.Millisecond) {
 	}
 	for {
-		told := t.x.Want()
-		if !told && !t.x.Running() && !t.x.NeedsFinalize() {
+		signaled := t.x.Want()
+		if !signaled && !t.x.Running() && !t.x.NeedsFinalize() {
 			return
 		}
 		select {
@@ -52,7 +54,7 @@ func (t *Transfer) Await() {
 	}
 }
 
-// hasHost says that a link of the transfer's copies memory, by threads.
+// hasHost reports whether threads copy for one of the transfer's links (shared memory).
 func (t *Transfer) hasHost() bool {
 	t.peer.mu.RLock()
 	defer t.peer.mu.RUnlock()

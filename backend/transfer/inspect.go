@@ -2,8 +2,8 @@ package transfer
 
 import "time"
 
-// Sampled is the post whose time Estimate knows, Bulk says that the transfer is one post of a rail that copies GPUs' memory, and Unlogged that the log
-// lacks the path of its last run.
+// Sampled is the post whose time Estimate knows. Bulk reports whether the transfer is one post of a bulk rail. Unlogged reports
+// that the path of its last run is not in the log yet.
 func (t *Transfer) Sampled() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,7 +8,7 @@ type Desc struct {
 	MD             unsafe.Pointer
 }
 
-// MDRegion is where the shim's metadata object keeps the region id: GR_MD_REGION, which package plugin compares.
+// MDRegion is the offset of the region id in the shim's metadata object: GR_MD_REGION. Package plugin compares both.
 const MDRegion = 16
 
 func (d *Desc) region() uint64 {
@@ -18,13 +18,13 @@ func (d *Desc) region() uint64 {
 	return *(*uint64)(unsafe.Add(d.MD, MDRegion))
 }
 
-// List is a descriptor list. The caller keeps it as it is while a transfer is prepared.
+// List is a descriptor list. The caller does not change it while a transfer is prepared.
 type List struct {
 	Descs   []Desc
-	Regions []uint64 // the region of each; nil: its metadata object has it
+	Regions []uint64 // the region of each descriptor; nil: the metadata object holds it
 }
 
-// Own is a list of the engine's own, for inner transfers.
+// Own makes a list of n empty descriptors, for inner transfers.
 func Own(n int) List { return List{make([]Desc, n), make([]uint64, n)} }
 
 // Set fills one element.
@@ -32,7 +32,7 @@ func (l List) Set(i int, region, addr, length uint64) {
 	l.Descs[i], l.Regions[i] = Desc{Addr: addr, Len: length}, region
 }
 
-// region is that of element i.
+// region returns the region id of element i.
 func (l *List) region(i int) uint64 {
 	if l.Regions != nil {
 		return l.Regions[i]

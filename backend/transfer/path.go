@@ -6,8 +6,8 @@ import (
 	"gorail/backend/status"
 )
 
-// logPath logs which way the bytes of the transfer's last run went, once a run, where the log takes debug lines; else it costs a
-// look at a flag. Under t.mu.
+// logPath logs the path of the transfer's last run, once a run, if the log takes debug lines. Otherwise it only checks a flag.
+// Under t.mu.
 func (t *Transfer) logPath() {
 	if !t.unlogged.Load() || t.x.Running() {
 		return
@@ -23,7 +23,7 @@ func (t *Transfer) logPath() {
 		"took", took, "paths", t.paths())
 }
 
-// paths are the pairs of rails that carried the last run, and how much each did: "net/eth0>net/eth1:1048576".
+// paths lists the rail pairs that carried the last run, with the bytes of each: "net/eth0>net/eth1:1048576".
 func (t *Transfer) paths() []string {
 	var list []string
 	for _, p := range t.x.Paths() {

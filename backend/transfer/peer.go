@@ -15,148 +15,150 @@ import (
 	"gorail/backend/xfer"
 )
 
-// State is where the session with a peer stands. Package initiator draws how it changes.
+// State is the state of the session with a peer. Package initiator has the state diagram.
 type State int
 
 const (
 	Connecting State = iota
 	Ready
-	Suspended // no session, and no word that the peer is dead
+	Suspended // no session, and no evidence that the peer is dead
 	Lost
 	Closed
 )
 
-// String is as the counters have it.
+// String is the name that the counters use.
 func (s State) String() string {
 	return [...]string{Connecting: "connecting", Ready: "ready", Suspended: "suspended", Lost: "lost", Closed: "closed"}[s]
 }
 
-// Route is a link that transfers may take, as it was when its session published it.
+// Route is a link that transfers may use, as the session published it.
 type Route struct {
 	Link    core.Link
 	Rail    *rails.Rail
-	Peer    int    // the peer's rail
-	Epoch   uint32 // of the link
+	Peer    int    // index of the peer's rail
+	Epoch   uint32 // the link's epoch
 	Working bool
-	Away    bool // it has failed, and rests or is tried again: others may stand in for it
+	Away    bool // the link has failed and backs off or is being probed; other links may replace it
 }
 
-// View is what a session tells its transfers.
+// View is the state that a session publishes to its transfers.
 type View struct {
 	State   State
-	Live    Live        // of the session that is ready; nil: there is none
-	Routes  []Route     // never changed once published
-	Leaving bool        // the application has let go of the peer: nothing new is begun
-	Why     error       // why it is suspended, lost or closed
-	Code    status.Code // what transfers in flight got when it was lost or suspended
+	Live    Live        // the ready session; nil: none
+	Routes  []Route     // never changed after publication
+	Leaving bool        // the application has disconnected the peer: no transfer starts
+	Why     error       // reason of Suspended, Lost or Closed
+	Code    status.Code // status of the transfers that were in flight when the session was lost or suspended
 }
 
-// Session is what transfers ask of the session with a peer. None of it is called with Peer.mu held but WantKeys.
+// Session is the interface from transfers to the session with a peer. Peer.mu must not be held during a call, except for
+// WantKeys.
 type Session interface {
-	// Admit calls add, with the session's lock held, if the peer can be posted to now or when it is connected; then it has Peer.Kick look at what
-	// waits. Else it says why not.
+	// Admit calls add under the session's lock if the peer can take posts now or once connected. Then Admit calls Peer.Kick.
+	// Otherwise it returns the reason.
 	Admit(add func()) error
-	// WantKeys asks for keys of the peer's regions that nobody has asked for, before all else. With the session's lock held.
+	// WantKeys requests missing keys of the peer's regions, before other requests. With the session's lock held.
 	WantKeys(list []*region.Region)
-	// Load gives the peer's region of that range, as long as the session with ourselves lives: for transfers to ourselves.
+	// Load returns the peer's region of that range, for transfers to ourselves. It stays while the session with ourselves
+	// lives.
 	Load(rng wire.Range) (*region.Region, error)
-	// Fence fences those of the links that still have the epoch.
+	// Fence fences the links whose epoch has not changed.
 	Fence(links []Route, why string)
 	// Unanswered ends the wait for a peer that does not answer a FENCE.
 	Unanswered(now time.Time)
-	// FinishRevokes looks for revocations whose transfers have all drained.
+	// FinishRevokes completes revocations whose transfers have all drained.
 	FinishRevokes()
-	// Path names the rails in use; Texts says of each link where it leads and what it does.
+	// Path names the rails in use. Texts describes the state of each link.
 	Path() []string
 	Texts() string
-	// PeerRail names a rail of the peer's. Mbps is the speed of a pair of rails, in Mbit/s; 0: unknown.
+	// PeerRail names a rail of the peer. Mbps is the speed of a rail pair, in Mbit/s; 0: unknown.
 	PeerRail(n int) string
 	Mbps(own *rails.Rail, peer int) uint64
 }
 
-// Live is one session that is ready.
+// Live is one session while it is ready.
 type Live interface {
-	// Stage makes a run for a transfer that links don't carry as it is; it has not begun.
+	// Stage makes a staged run for a transfer that links cannot carry directly. The caller starts it.
 	Stage(t *Transfer, hasNotif bool, msg []byte, tried Tried) Run
 }
 
-// Peer is what transfers know of a peer: which way there is, and what waits for one. Posts hold mu for reading; a session that changes links or
-// keys holds its own lock, and mu for writing while it publishes: see Change.
+// Peer is a peer as transfers see it: its links, and the transfers that wait for them. Posts hold mu for reading. A session
+// that changes links or keys holds its own lock, and mu for writing while it publishes: see Change.
 type Peer struct {
 	Name   string
-	Self   bool        // it is we ourselves
-	Pairs  []rail.Pair // the rails in use, ours and the peer's
-	Links  int         // how many links the session has
+	Self   bool        // the peer is this engine
+	Pairs  []rail.Pair // the rails in use: ours and the peer's
+	Links  int         // number of the session's links
 	Events lifetime.Serial
 
 	tab     *Table
 	session Session
-	swept   atomic.Bool // the sweeper's last look is not over
+	swept   atomic.Bool // the last sweep of this peer is still running
 	rates   rates
 
 	mu      sync.RWMutex
 	view    View
-	epoch   uint64 // grows when keys or links change: a transfer checked under an older one is checked again
+	epoch   uint64 // grows when keys or links change; a transfer that was checked under an older epoch is checked again
 	waiting []*Transfer
 	held    []held
-	since   time.Time // when the first of them ended
+	since   time.Time // when the first of the held transfers ended
 	until   time.Time
 }
 
-// held is a transfer whose error waits.
+// held is a transfer whose error is deferred.
 type held struct {
-	t    *Transfer
-	code int32
-	told bool // it is in the log
+	t      *Transfer
+	code   int32
+	logged bool // the error is in the log
 }
 
-// NewPeer is connecting. pairs and links don't change.
+// NewPeer returns a peer in state Connecting. pairs and links do not change later.
 func (tab *Table) NewPeer(name string, self bool, pairs []rail.Pair, links int, s Session) *Peer {
 	return &Peer{Name: name, Self: self, Pairs: pairs, Links: links, tab: tab, session: s}
 }
 
-// View is what was published last.
+// View returns the last published view.
 func (p *Peer) View() View {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.view
 }
 
-// Change makes a change of what posts look at: the view, keys of regions. Transfers that were found good are looked at again with their next
-// post, and nothing is posted past us until f has returned. f takes no lock of this package. With the session's lock held.
+// Change applies f to the state that posts read: the view, and the keys of regions. Afterwards each transfer is checked again
+// at its next post. No post runs until f has returned. f takes no lock of this package. With the session's lock held.
 func (p *Peer) Change(f func(v *View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.change(f)
 }
 
-// change: under mu.
+// change implements Change. Under mu.
 func (p *Peer) change(f func(v *View)) {
 	p.epoch++
 	for _, rec := range p.tab.records.CollectActive(func(rec *xfer.Record[*Transfer]) bool {
 		return rec.Value.peer == p && rec.Value.x.HasCachedPost()
 	}) {
-		rec.Value.x.DropCachedPost() // should it have been freed meanwhile, and the slot be another's, that one goes through Go once
+		rec.Value.x.DropCachedPost() // if the slot was freed and reused meanwhile, its new transfer takes one post through Go
 	}
 	f(&p.view)
 }
 
-// EndWaiting gives those that wait their status.
+// EndWaiting gives all waiting transfers that status.
 func (p *Peer) EndWaiting(code status.Code) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.waiting {
-		p.tab.records.Rest(t.rec) // before it may be posted again
+		p.tab.records.Retire(t.rec) // before the next post is possible
 		t.x.Finalize(int32(code))
 	}
 	p.waiting = nil
 }
 
-// Join lets transfers under way use a link that has come up.
+// Join lets active transfers use a link that has come up.
 func (p *Peer) Join(link core.Link) {
 	for _, t := range p.Active() {
 		t.mu.Lock()
-		t.x.DropCachedPost() // Join looks at what a post writes
+		t.x.DropCachedPost() // Core.Join reads fields that a post writes
 		p.mu.RLock()
 		if !t.freed() && t.x.InFlight() && p.has(link) {
 			p.tab.Core.Join(t.x, link)
@@ -166,7 +168,7 @@ func (p *Peer) Join(link core.Link) {
 	}
 }
 
-// has says that the link works. Under mu.
+// has reports whether the link works. Under mu.
 func (p *Peer) has(link core.Link) bool {
 	for _, r := range p.view.Routes {
 		if r.Link == link {
@@ -176,19 +178,19 @@ func (p *Peer) has(link core.Link) bool {
 	return false
 }
 
-// Active gives the transfers of which the core has data to move, and those that are staged.
+// Active returns the transfers with data left to move in the core, and the staged ones.
 func (p *Peer) Active() []*Transfer {
 	return p.tab.active(func(t *Transfer) bool { return t.peer == p && t.Busy() })
 }
 
-// Leak notes the READs for which a stopped process may still make a copy, though the endpoint is closed.
+// Leak marks READs for which a stopped process may still make a copy, although the endpoint is closed.
 func (p *Peer) Leak() {
 	for _, t := range p.tab.active(func(t *Transfer) bool { return t.peer == p && t.op == Read }) {
 		t.leaked.Store(true)
 	}
 }
 
-// stranded says that the routes that reach some memory are all away while others work. Under mu.
+// stranded reports that all routes to that memory have failed while another route works. Under mu.
 func (p *Peer) stranded(reaches func(*Route) bool) bool {
 	works := false
 	for i := range p.view.Routes {
@@ -201,7 +203,7 @@ func (p *Peer) stranded(reaches func(*Route) bool) bool {
 	return works
 }
 
-// Ended says what transfers get whose session is over; false: it is not.
+// Ended returns the status for transfers if the session is not ready; false: the session is ready.
 func (p *Peer) Ended() (status.Code, bool) {
 	v := p.View()
 	switch {
@@ -213,7 +215,7 @@ func (p *Peer) Ended() (status.Code, bool) {
 	return v.Code, true
 }
 
-// ended is why a link was closed under a transfer, as far as is known.
+// ended describes why a link closed under a transfer.
 func (p *Peer) ended() string {
 	if v := p.View(); v.State == Suspended && v.Why != nil {
 		return "the session was lost: " + v.Why.Error()
@@ -221,5 +223,5 @@ func (p *Peer) ended() string {
 	return "the link was closed"
 }
 
-// Session is the session with the peer.
+// Session returns the session with the peer.
 func (p *Peer) Session() Session { return p.session }

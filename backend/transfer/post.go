@@ -8,8 +8,8 @@ import (
 	"gorail/backend/status"
 )
 
-// Post starts the transfer: at once when the peer is connected and its keys are here, else when they are. The result is
-// 0 or 1 (in progress). Implements postXfer.
+// Post starts the transfer. It starts at once if the peer is connected and its keys are known, otherwise later. The result is 0
+// or 1 (in progress). Implements postXfer.
 func (tab *Table) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) {
 	t, err := tab.Get(handle)
 	if err != nil {
@@ -18,14 +18,14 @@ func (tab *Table) Post(handle uint64, hasNotif bool, msg []byte) (int32, error) 
 	return t.Post(hasNotif, msg)
 }
 
-// Post is Table.Post.
+// Post implements Table.Post.
 func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.freed() {
 		return 0, status.Errorf(status.ErrNotFound, "post: the transfer was released")
 	}
-	t.x.DropCachedPost() // nobody else posts it meanwhile
+	t.x.DropCachedPost() // only Go posts it from here on
 	if t.x.Running() || t.x.NeedsFinalize() {
 		return 0, status.Errorf(status.ErrRepostActive, "post: the transfer is still in flight")
 	}
@@ -39,7 +39,7 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 		defer p.mu.RUnlock()
 		t.begin(hasNotif)
 		t.start(hasNotif, msg)
-		if !t.tab.debug && !t.rings { // else every run is told
+		if !t.tab.debug && !t.rings { // otherwise each run is logged, or staged
 			t.x.CachePost()
 		}
 		return t.result()
@@ -48,7 +48,8 @@ func (t *Transfer) Post(hasNotif bool, msg []byte) (int32, error) {
 	return t.enqueue(hasNotif, msg)
 }
 
-// result is what post returns; a failure that is known already is the application's at once.
+// result is the return value of a post: in progress, or success. A failed transfer is in progress until finalize. A READ is in
+// progress while Regions.Flushes is set.
 func (t *Transfer) result() (int32, error) {
 	if t.x.Running() || t.x.NeedsFinalize() || t.op == Read && t.tab.Regions.Flushes.Load() {
 		return int32(status.InProg), nil
@@ -58,15 +59,16 @@ func (t *Transfer) result() (int32, error) {
 
 func (t *Transfer) begin(hasNotif bool) {
 	t.sample()
-	t.hasNotif, t.stopped = hasNotif, running
+	t.hasNotif, t.restart = hasNotif, noRestart
 	t.reason, t.kept = "", false
-	t.aborted, t.taken = time.Time{}, time.Time{}
+	t.aborted, t.revoked = time.Time{}, time.Time{}
 	t.leaked.Store(false)
 	t.x.Start()
 	t.tab.records.Begin(t.rec)
 }
 
-// start hands the transfer to the core. Under t.mu or with t queued, and under Peer.mu (reading is enough), with a session that is ready.
+// start hands the transfer to the core. Under t.mu or with t queued, and under Peer.mu (read lock is enough). The session must
+// be ready.
 func (t *Transfer) start(hasNotif bool, msg []byte) {
 	t.rec.Post()
 	t.live = t.peer.view.Live
@@ -84,15 +86,16 @@ func (t *Transfer) start(hasNotif bool, msg []byte) {
 	t.tab.Core.Post(t.x, t.links, t.near, hasNotif, msg)
 }
 
-// stage starts a run. Under t.mu or with t queued, with x running, and under Peer.mu (reading is enough), with a session that is ready.
+// stage starts a staged run. Under t.mu or with t queued, and under Peer.mu (read lock is enough). x must run and the session
+// must be ready.
 func (t *Transfer) stage(hasNotif bool, msg []byte, tried Tried) {
 	run := t.peer.view.Live.Stage(t, hasNotif, bytes.Clone(msg), tried)
 	t.run.Store(&run)
-	t.sampled = t.x.Posted() // what the core knows of times is of another run
+	t.sampled = t.x.Posted() // the core's times belong to another run
 	t.tab.Life.Go(run.Main)
 }
 
-// enqueue keeps the post until the peer is ready, or says why that will not be. Under t.mu.
+// enqueue keeps the post until the peer is ready, or returns why the peer cannot take it. Under t.mu.
 func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	p, started := t.peer, false
 	err := p.session.Admit(func() {
@@ -100,7 +103,7 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 		defer p.mu.Unlock()
 		t.begin(hasNotif)
 		t.posted = time.Now()
-		if started = p.view.Live != nil && t.ready(); started { // it became ready meanwhile
+		if started = p.view.Live != nil && t.ready(); started { // the peer became ready meanwhile
 			t.start(hasNotif, msg)
 			return
 		}
@@ -108,7 +111,7 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 		p.waiting = append(p.waiting, t)
 		if p.view.Live != nil {
 			for _, g := range t.remotes {
-				g.Unknown = false // it may have been registered again
+				g.Unknown = false // the region may have been registered again
 			}
 		}
 	})
@@ -121,7 +124,7 @@ func (t *Transfer) enqueue(hasNotif bool, msg []byte) (int32, error) {
 	return int32(status.InProg), nil
 }
 
-// ChangeAndKick is Change and Kick in one step: what waited for the change is posted before what comes after it.
+// ChangeAndKick does Change and Kick in one step. Transfers that waited for the change are posted before later posts.
 func (p *Peer) ChangeAndKick(f func(v *View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,14 +132,14 @@ func (p *Peer) ChangeAndKick(f func(v *View)) {
 	p.kick()
 }
 
-// Kick starts the waiting transfers that have become ready and ends those that never will. With the session's lock held.
+// Kick starts waiting transfers that have become ready, and ends those that cannot become ready. With the session's lock held.
 func (p *Peer) Kick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kick()
 }
 
-// kick: under mu.
+// kick implements Kick. Under mu.
 func (p *Peer) kick() {
 	if p.view.Live == nil {
 		return

@@ -9,7 +9,7 @@ import (
 	"gorail/backend/status"
 )
 
-// regionSet collects the regions that a list names, in order of first use.
+// regionSet collects the regions of a list, in order of first use.
 type regionSet struct {
 	list []*region.Region
 	seen map[*region.Region]struct{}
@@ -40,21 +40,21 @@ func (s *regionSet) add(r *region.Region) {
 	}
 }
 
-// resolver turns descriptors into pieces of a plan. The region table is locked for reading while it works.
+// resolver turns descriptors into pieces of a plan. plan locks the region table for reading while it checks the descriptors.
 type resolver struct {
 	tab           *Table
 	local, remote List
 	peer          *Peer
-	held          bool                      // the regions are another transfer's, which keeps them
-	self          map[uint64]*region.Region // loopback: our region id -> the session's region
+	held          bool                      // another transfer pins the regions
+	self          map[uint64]*region.Region // loopback: our region id -> the region of the session with ourselves
 
 	locals, remotes  regionSet
-	sliced           map[uint64]*region.Region // those registered in slices, by id
+	sliced           map[uint64]*region.Region // regions that are registered in slices, by id
 	lastL, lastR     *region.Region
 	lastLID, lastRID uint64
 }
 
-// check validates pair i and notes its regions.
+// check validates pair i and records its regions.
 func (v *resolver) check(i int) error {
 	l, r := &v.local.Descs[i], &v.remote.Descs[i]
 	if l.Len != r.Len {
@@ -63,7 +63,7 @@ func (v *resolver) check(i int) error {
 	if id := v.local.region(i); v.lastL == nil || id != v.lastLID {
 		g := v.tab.Regions.Regions.At(id)
 		if g == nil || g.Peer != nil || g.Closed.Load() && !v.held {
-			return status.Errorf(status.ErrNotFound, "descriptor %d: its local memory %#x+%d is not registered", i, l.Addr, l.Len)
+			return status.Errorf(status.ErrNotFound, "descriptor %d: local memory %#x+%d is not registered", i, l.Addr, l.Len)
 		}
 		if g.Refused != nil {
 			return status.Errorf(status.ErrBackend, "descriptor %d: its local memory could not be registered: %w", i, g.Refused)
@@ -94,15 +94,15 @@ func (v *resolver) remoteRegion(id uint64) (*region.Region, error) {
 	}
 	g := v.tab.Regions.Regions.At(id)
 	if g == nil || g.Closed.Load() && !v.held {
-		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not loaded")
+		return nil, status.Errorf(status.ErrNotFound, "remote metadata is not loaded")
 	}
 	if g.Peer != v.peer {
-		return nil, status.Errorf(status.ErrNotFound, "its remote metadata is not of agent %q", v.peer.Name)
+		return nil, status.Errorf(status.ErrNotFound, "remote metadata is not of agent %q", v.peer.Name)
 	}
 	return g, nil
 }
 
-// pieces gives pairs of a checked list.
+// pieces returns pairs of a checked list.
 func (v *resolver) pieces(first int, dst []plan.Piece) {
 	local, remote := v.local.Descs[first:first+len(dst)], v.remote.Descs[first:first+len(dst)]
 	for i := range dst {
@@ -115,7 +115,8 @@ func (v *resolver) pieces(first int, dst []plan.Piece) {
 	}
 }
 
-// Prep validates and plans a transfer. One crossing to C at any size. Implements prepXfer.
+// Prep validates and plans a transfer. It allocates the C transfer in one call, for any number of operations. Implements
+// prepXfer.
 func (tab *Table) Prep(op int, local, remote List, p *Peer) (*Transfer, error) {
 	if len(local.Descs) != len(remote.Descs) || len(local.Descs) == 0 {
 		return nil, status.Errorf(status.ErrInvalidParam, "prepare: %d local and %d remote descriptors: the lists must be equally long and not empty",
@@ -147,7 +148,7 @@ func (v *resolver) loopback() error {
 		}
 		g := v.tab.Regions.Regions.Get(id)
 		if g == nil || g.Closed.Load() {
-			return status.Errorf(status.ErrNotFound, "descriptor %d: its memory is not registered", i)
+			return status.Errorf(status.ErrNotFound, "descriptor %d: loopback memory is not registered", i)
 		}
 		if g.Peer == nil {
 			own, err := v.peer.session.Load(g.Range)
@@ -161,7 +162,7 @@ func (v *resolver) loopback() error {
 	return nil
 }
 
-// plan checks, pins and lays out the transfer, and enters it.
+// plan checks the descriptors, pins the regions, and lays out and enters the transfer.
 func (v *resolver) plan(t *Transfer) error {
 	tab := v.tab
 	var pinned []*region.Region
@@ -204,7 +205,7 @@ func (v *resolver) layout(t *Transfer) error {
 	if err := v.classify(t); err != nil {
 		return err
 	}
-	if t.bulk || t.staged { // GPUs share the work among themselves; rings have slots
+	if t.bulk || t.staged { // bulk: the GPUs divide the work; staged: ring slots divide it
 		cfg = plan.Config{Links: 1, ChunkMin: math.MaxInt64, ChunkMax: math.MaxInt64}
 	}
 	n, source := len(v.local.Descs), plan.Source(v.pieces)
@@ -244,7 +245,7 @@ func (v *resolver) layout(t *Transfer) error {
 	return nil
 }
 
-// sizes are the largest work request of the rails to this peer, and the largest that none of them wants cut.
+// sizes returns the largest work request that all rails to this peer take, and the smallest PreferUnsplit of those rails.
 func (p *Peer) sizes() (most, whole uint64) {
 	for i, pair := range p.Pairs {
 		c := p.tab.Rails.List[pair.Own].Can

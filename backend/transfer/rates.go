@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// rates are what transfers to a peer have taken so far: a time for small ones and a rate for large ones, each a moving
+// rates are the measured speeds of transfers to a peer: a time for small ones and a rate for large ones. Each is a moving
 // average over about eight transfers.
 type rates struct {
 	mu    sync.Mutex
-	small float64 // seconds; 0: none yet
-	rate  float64 // bytes a second; 0: none yet
+	small float64 // seconds; 0: none measured
+	rate  float64 // bytes a second; 0: none measured
 }
 
-// smallBytes parts transfers whose time is latency from those whose time is bytes.
+// smallBytes is the largest transfer whose time counts as latency. Larger transfers count for the rate.
 const smallBytes = 64 << 10
 
 func (r *rates) add(bytes uint64, took time.Duration) {

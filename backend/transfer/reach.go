@@ -10,10 +10,10 @@ import (
 	"gorail/backend/xfer"
 )
 
-// Which links have the memory of a transfer on both sides, and what becomes of one that no link carries: what is of GPUs is staged, the rest
-// fails.
+// This file finds the links that reach a transfer's memory on both sides. A transfer that no link carries is staged if it has
+// GPU memory. Otherwise it fails.
 
-// reach gives what tells links that have all of the memory, on both sides, from others.
+// reach returns a test for links that have all of the memory, on both sides.
 func (t *Transfer) reach() func(*Route) bool {
 	own, theirs := ^uint64(0), ^uint64(0)
 	for _, g := range t.remotes {
@@ -27,8 +27,8 @@ func (t *Transfer) reach() func(*Route) bool {
 	}
 }
 
-// Reachable says whether links carry operations between such memories as they are, as far as is known. own and theirs are bits: the rails of ours,
-// and of the peer's, that have all of the memory.
+// Reachable reports whether links carry operations between such memories directly. own and theirs are bit masks of our and the
+// peer's rails that have all of the memory.
 func (p *Peer) Reachable(c Class, own, theirs uint64) bool {
 	reaches := func(r *Route) bool {
 		return own&(1<<r.Rail.Index) != 0 && theirs&(1<<r.Peer) != 0 && moves(r.Rail, c, c.GPUs() && r.Rail.Can.Bulk)
@@ -43,8 +43,8 @@ func (p *Peer) Reachable(c Class, own, theirs uint64) bool {
 	return false
 }
 
-// ready checks that every key is here, and finds the links whose rails have all of the memory on both sides. Under t.mu (or with t queued) and
-// Peer.mu for reading.
+// ready checks that all keys are known, and collects the links whose rails have all of the memory on both sides. Under t.mu (or
+// with t queued) and Peer.mu for reading.
 func (t *Transfer) ready() bool {
 	p := t.peer
 	if p.view.Leaving || !t.keyed() {
@@ -75,10 +75,11 @@ func (t *Transfer) ready() bool {
 	return true
 }
 
-// slowRail is how long a transfer of GPUs' memory waits for its rails to come back before it is staged over others.
+// slowRail is how long a GPU memory transfer waits for its failed rails before it is staged over others.
 const slowRail = 100 * time.Millisecond
 
-// offRails stops a transfer whose rails are away while others work: finalize begins it anew, over rings. Under t.mu; false: it is none.
+// offRails stops a transfer whose rails have failed while others work. finalize starts it again, over bounce buffers. Under
+// t.mu. False: its rails have not failed.
 func (t *Transfer) offRails() bool {
 	p := t.peer
 	p.mu.RLock()
@@ -86,8 +87,8 @@ func (t *Transfer) offRails() bool {
 	if t.x.DropCachedPost(); !t.attached() || t.rec.State() == xfer.Queued || !t.x.Running() || !p.stranded(t.reach()) {
 		return false
 	}
-	t.stopped = withoutRails
-	t.unlinked.Store(t.inner != nil) // its run has another way
+	t.restart = withoutRails
+	t.unlinked.Store(t.inner != nil) // the run of the inner transfer has another path
 	t.tab.Core.Abort(t.x, int32(status.ErrBackend))
 	return true
 }
@@ -96,22 +97,22 @@ func (t *Transfer) keyed() bool {
 	return !slices.ContainsFunc(t.remotes, func(g *region.Region) bool { return !g.Keyed })
 }
 
-// GoneThere is why a range of the peer's has no keys.
+// GoneThere is the error for a range of the peer without keys.
 const GoneThere = "the peer has deregistered its memory, or its metadata was unloaded"
 
-// giveUp ends a waiting transfer for want of one of the peer's regions. Under Peer.mu.
+// giveUp ends a waiting transfer, because one of the peer's regions is unavailable. Under Peer.mu.
 func (t *Transfer) giveUp(g *region.Region) {
-	t.tab.records.Rest(t.rec)
+	t.tab.records.Retire(t.rec)
 	t.unlinked.Store(t.keyed())
 	switch {
 	case t.keyed():
-		t.why = t.apart()
+		t.why = t.noCommonRail()
 	case g.Unknown && g.Why != "":
 		t.why = g.Why
 	default:
 		t.why = GoneThere
 	}
-	if t.inner == nil { // else its run has another way, or tells
+	if t.inner == nil { // otherwise its run uses another path, or logs the error
 		t.tab.Log.Error("transfer failed", "peer", t.peer.Name, "reason", t.why, "addr", fmt.Sprintf("%#x", g.Addr), "len", g.Len)
 	}
 	if g.Unknown && t.inner == nil {
@@ -122,8 +123,8 @@ func (t *Transfer) giveUp(g *region.Region) {
 	}
 }
 
-// apart says that no rail in use has all of the memory. Under Peer.mu.
-func (t *Transfer) apart() string {
+// noCommonRail describes that no rail in use has all of the memory. Under Peer.mu.
+func (t *Transfer) noCommonRail() string {
 	var ours, theirs, all []string
 	add := func(list *[]string, name string) {
 		if !slices.Contains(*list, name) {
@@ -144,8 +145,8 @@ func (t *Transfer) apart() string {
 		all, ours, theirs)
 }
 
-// unreachable gives a region that the peer does not have, or whose keys nobody asks for any more, or one that has no rail in
-// common with the others. Under Peer.mu, with the session's lock held.
+// unreachable returns a region of the peer that blocks a waiting transfer. The peer lacks the region, or its keys are no longer
+// requested, or no rail is common to all regions. Under Peer.mu, with the session's lock held.
 func (t *Transfer) unreachable() *region.Region {
 	for _, g := range t.remotes {
 		if (g.Unknown || g.Closed.Load()) && !g.Keyed && !g.Asked {

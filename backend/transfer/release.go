@@ -11,7 +11,7 @@ import (
 	"gorail/backend/xfer"
 )
 
-// unqueue takes a waiting transfer out and gives it its status; false: it is not waiting.
+// unqueue removes a waiting transfer from the queue and gives it the status. False: it is not waiting.
 func (t *Transfer) unqueue(code status.Code) bool {
 	p := t.peer
 	p.mu.Lock()
@@ -20,12 +20,12 @@ func (t *Transfer) unqueue(code status.Code) bool {
 		return false
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *Transfer) bool { return w == t })
-	t.tab.records.Rest(t.rec) // before it may be posted again
+	t.tab.records.Retire(t.rec) // before the next post is possible
 	t.x.Finalize(int32(code))
 	return true
 }
 
-// Abort ends the transfer: unposted parts at once, posted ones as they drain. True: it has ended.
+// Abort ends the transfer: unposted operations at once, posted ones as they drain. True: it has ended.
 func (t *Transfer) Abort(code status.Code, why string) bool {
 	if t.unqueue(code) {
 		return true
@@ -36,7 +36,7 @@ func (t *Transfer) Abort(code status.Code, why string) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.x.DropCachedPost() // the next post goes through Go, which forgets the reason
+	t.x.DropCachedPost() // the next post goes through Go, which clears the reason
 	if t.freed() || !t.x.Running() {
 		return true
 	}
@@ -52,10 +52,12 @@ func (t *Transfer) Abort(code status.Code, why string) bool {
 	return t.tab.Core.Abort(t.x, int32(code))
 }
 
-// Release gives the request up, in any state. In flight it is aborted and waited for up to release_wait; if it has not
-// drained by then it lives on as a zombie until it has, and its memory stays registered. A READ writes nothing any more when this returns:
-// the endpoints on which it has something posted are closed, and what other transfers had there is sent again after the fence. Where that
-// can't be done, ErrRepostActive: the request is kept, and the second call waits for it up to cancel_timeout. Implements releaseReqH.
+// Release releases the request, in any state. A transfer in flight is aborted; Release waits for it up to release_wait. If it
+// has not drained by then, it lives on as a zombie until drained, and its memory stays registered.
+//
+// A released READ writes nothing after Release returns. The endpoints with posted operations of it are closed. Operations of
+// other transfers there are sent again after the fence. If no endpoint can be closed, Release returns ErrRepostActive and keeps
+// the request; the second call waits up to cancel_timeout. Implements releaseReqH.
 func (tab *Table) Release(handle uint64) error {
 	t, err := tab.Get(handle)
 	if err != nil {
@@ -64,17 +66,17 @@ func (tab *Table) Release(handle uint64) error {
 	return t.Release()
 }
 
-// Release is Table.Release.
+// Release implements Table.Release.
 func (t *Transfer) Release() error {
 	o := t.tab.Options
-	t.zombie.Store(true) // first: it is not begun anew, staged
+	t.zombie.Store(true) // first: prevents a restart over bounce buffers
 	if t.x.Running() && !t.Abort(status.ErrCanceled, "released by the application") {
 		t.tab.Core.Wait(t.x, o.ReleaseWait)
 	}
-	if t.op == Read && !t.silence() {
+	if t.op == Read && !t.stopWrites() {
 		if t.keep() {
 			return status.Errorf(status.ErrRepostActive, "release: the READ from peer %q may still write to local memory, and no endpoint can be "+
-				"closed to end that: release it again", t.peer.Name)
+				"closed to stop the writes: release the request again", t.peer.Name)
 		}
 		if t.drained(time.Now().Add(o.CancelTimeout)); t.inUse() {
 			t.tab.Log.Error("a released READ may still write to local memory", "peer", t.peer.Name, "cancel_timeout", o.CancelTimeout)
@@ -97,9 +99,9 @@ func (t *Transfer) reap() bool {
 	if t.x.Running() {
 		return false
 	}
-	t.sample() // most are posted once
+	t.sample() // most transfers are posted once
 	t.logPath()
-	_ = t.tab.records.Free(t.rec) // first: who looks at x without mu asks freed
+	_ = t.tab.records.Free(t.rec) // first: readers of x without mu check freed
 	t.tab.Core.FreeXfer(t.x)
 	for _, g := range t.locals {
 		t.tab.Regions.Regions.Unpin(g)
@@ -110,7 +112,7 @@ func (t *Transfer) reap() bool {
 	return true
 }
 
-// end aborts the transfers that match, and returns when they have drained; see EndTransfers.
+// end aborts the matching transfers, and returns when they have drained; see EndTransfers.
 func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string) {
 	var left []*Transfer
 	for _, t := range tab.active(match) {
@@ -126,7 +128,7 @@ func (tab *Table) end(match func(*Transfer) bool, deadline time.Time, why string
 	}
 }
 
-// drained waits until a transfer that was aborted uses no memory of ours any more, or the deadline.
+// drained waits until an aborted transfer no longer uses local memory, or until the deadline.
 func (t *Transfer) drained(deadline time.Time) bool {
 	for t.Busy() && t.inUse() {
 		if !time.Now().Before(deadline) {
@@ -137,7 +139,7 @@ func (t *Transfer) drained(deadline time.Time) bool {
 	return true
 }
 
-// inUse says that a transfer that was aborted still uses memory of ours.
+// inUse reports that an aborted transfer still uses local memory.
 func (t *Transfer) inUse() bool {
 	if s := t.staging(); s != nil {
 		return s.Copying() || slices.ContainsFunc(s.Inner(), (*Transfer).inUse)
@@ -150,16 +152,16 @@ func (t *Transfer) inUse() bool {
 	return t.leaked.Load() || t.x.Running() && t.tab.Core.Posted(t.x, core.Link{})
 }
 
-// silence ends what a READ that was aborted still writes to memory of ours. False: nothing can.
-func (t *Transfer) silence() bool {
+// stopWrites ends the writes of an aborted READ to local memory. False: they cannot be ended.
+func (t *Transfer) stopWrites() bool {
 	if !t.inUse() {
 		return true
 	}
-	t.fence("a READ that was released did not drain within release_wait")
+	t.fence("a released READ did not drain within release_wait")
 	return !t.inUse()
 }
 
-// keep says that a release is refused: not when one was before, and not when the transfer has ended meanwhile.
+// keep reports that a release is refused. The second release is never refused, and neither is one of a freed transfer.
 func (t *Transfer) keep() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +173,7 @@ func (t *Transfer) keep() bool {
 	return true
 }
 
-// fence fences the links on which a transfer that was aborted has something posted.
+// fence fences the links on which an aborted transfer has posted operations.
 func (t *Transfer) fence(why string) {
 	if s := t.staging(); s != nil {
 		for _, i := range s.Inner() {
@@ -193,8 +195,8 @@ func (t *Transfer) fence(why string) {
 	p.session.Fence(on, why)
 }
 
-// EndTransfers aborts the transfers over regions that go away and returns when they have drained; after the deadline their endpoints
-// are closed, which ends all access to local memory. Implements region.Users.
+// EndTransfers aborts the transfers over deregistered regions and returns when they have drained. After the deadline their
+// endpoints are closed, which ends all access to local memory. Implements region.Users.
 func (tab *Table) EndTransfers(gone []*region.Region, deadline time.Time, why string) {
 	tab.end(func(t *Transfer) bool { return slices.ContainsFunc(gone, t.uses) }, deadline, why)
 }

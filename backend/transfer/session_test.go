@@ -24,12 +24,12 @@ import (
 	"gorail/backend/wire"
 )
 
-// session is a Session and Live without a peer: it notes what transfers ask of it.
+// session is a Session and Live without a peer. It records the calls of transfers.
 type session struct {
-	peer    *Peer
-	refuses error
-	wanted  [][]*region.Region
-	settled int
+	peer     *Peer
+	refuses  error
+	wanted   [][]*region.Region
+	finished int
 }
 
 func (s *session) Admit(add func()) error {
@@ -41,10 +41,10 @@ func (s *session) Admit(add func()) error {
 	return nil
 }
 func (s *session) WantKeys(list []*region.Region)                   { s.wanted = append(s.wanted, list) }
-func (s *session) Load(wire.Range) (*region.Region, error)          { return nil, errors.New("it is not ours") }
+func (s *session) Load(wire.Range) (*region.Region, error)          { return nil, errors.New("not our region") }
 func (s *session) Fence([]Route, string)                            {}
 func (s *session) Unanswered(time.Time)                             {}
-func (s *session) FinishRevokes()                                   { s.settled++ }
+func (s *session) FinishRevokes()                                   { s.finished++ }
 func (s *session) Path() []string                                   { return nil }
 func (s *session) Texts() string                                    { return "" }
 func (s *session) PeerRail(int) string                              { return "" }
@@ -53,14 +53,14 @@ func (s *session) Stage(*Transfer, bool, []byte, Tried) Run         { return nil
 func (s *session) publish(change func(v *View))                     { s.peer.Change(change) }
 func (s *session) EndTransfers([]*region.Region, time.Time, string) {}
 
-// world is a table of transfers over one rail, with a peer to which no link leads yet, and a region on either side.
-type world struct {
+// fixture is a table of transfers over one rail. Its peer has no link yet. Each side has one region.
+type fixture struct {
 	*Table
 	*session
 	local, remote *region.Region
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	opt, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -73,7 +73,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	set := rails.New(opt, log, prov, c, nil)
 	require.NoError(t, set.Open(found, topo.Read(os.DirFS("/sys"))))
-	w := &world{session: &session{}}
+	w := &fixture{session: &session{}}
 	regions := region.NewRegistry(opt, log, c, set, nil, w.session)
 	life := &lifetime.Engine{}
 	w.Table = New(Config{Options: &opt, Log: log, Life: life, Core: c, Rails: set, Regions: regions})
@@ -99,8 +99,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// prep prepares a WRITE of all of the region.
-func (w *world) prep(t *testing.T) *Transfer {
+// prep prepares a WRITE of the whole region.
+func (w *fixture) prep(t *testing.T) *Transfer {
 	local, remote := Own(1), Own(1)
 	local.Set(0, w.local.ID, w.local.Addr, w.local.Len)
 	remote.Set(0, w.remote.ID, w.remote.Addr, w.remote.Len)
@@ -109,14 +109,14 @@ func (w *world) prep(t *testing.T) *Transfer {
 	return x
 }
 
-// ready publishes that a session is there, without a link.
-func (w *world) ready() { w.publish(func(v *View) { *v = View{State: Ready, Live: w.session} }) }
+// ready publishes a ready session without links.
+func (w *fixture) ready() { w.publish(func(v *View) { *v = View{State: Ready, Live: w.session} }) }
 
 func (t *Transfer) status() status.Code { return status.Code(t.x.Status()) }
 
-// A post to a peer that takes none has that error, and may be made again.
+// A peer that takes no posts returns its error. The same transfer may be posted again.
 func TestNotAdmitted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	x := w.prep(t)
 	w.refuses = status.Errorf(status.ErrRemoteDisconnect, "gone")
 	for range 2 {
@@ -132,14 +132,14 @@ func TestNotAdmitted(t *testing.T) {
 	require.Equal(t, status.ErrNotFound, status.Of(w.Table.Release(x.Handle())))
 }
 
-// A transfer waits for the session, then for keys, which it asks for; without a link for them it fails.
+// A transfer waits for the session, then requests keys and waits for them. It fails if no link has the keys.
 func TestWaitsForKeys(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	x := w.prep(t)
 	rc, err := x.Post(true, []byte("n"))
 	require.NoError(t, err)
 	require.EqualValues(t, status.InProg, rc)
-	require.Empty(t, w.wanted, "there is nobody to ask")
+	require.Empty(t, w.wanted, "no session to ask")
 	w.ready()
 	w.peer.Kick()
 	require.Equal(t, [][]*region.Region{{w.remote}}, w.wanted)
@@ -151,10 +151,10 @@ func TestWaitsForKeys(t *testing.T) {
 	require.NoError(t, x.Release())
 }
 
-// The error of a region that the peer has not waits for the peer's goodbye, which makes another of it.
+// The error of a region that the peer lacks waits for the peer's goodbye, which replaces the error.
 func TestErrorWaitsForGoodbye(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.ready()
 		x := w.prep(t)
 		_, err := x.Post(false, nil)
@@ -174,9 +174,9 @@ func TestErrorWaitsForGoodbye(t *testing.T) {
 	}
 }
 
-// What waits ends with its session, and with its release.
+// Waiting transfers end with their session or with their release.
 func TestEndWaiting(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	x, y := w.prep(t), w.prep(t)
 	for _, q := range []*Transfer{x, y} {
 		_, err := q.Post(false, nil)
@@ -192,12 +192,12 @@ func TestEndWaiting(t *testing.T) {
 	w.Table.EndTransfers([]*region.Region{w.local}, time.Now().Add(time.Minute), "deregistered")
 	require.Equal(t, status.ErrBackend, x.status())
 	require.NoError(t, x.Release())
-	require.Positive(t, w.settled)
+	require.Positive(t, w.finished)
 }
 
-// Whatever changes what a post looks at takes the cached posts.
+// A change of the view drops the cached posts.
 func TestChangeDropsCachedPosts(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	x := w.prep(t)
 	_, err := x.Post(false, nil)
 	require.NoError(t, err)
@@ -209,9 +209,9 @@ func TestChangeDropsCachedPosts(t *testing.T) {
 	require.NoError(t, x.Release())
 }
 
-// Lists are refused whole, and leave nothing pinned.
+// A list with one bad descriptor is refused and leaves nothing pinned.
 func TestRefusedLists(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for why, edit := range map[string]func(l, r List){
 		"not inside its region": func(l, r List) { l.Descs[0].Addr++ },
 		"bytes here":            func(l, r List) { r.Descs[0].Len-- },

@@ -7,7 +7,8 @@ import (
 	"gorail/backend/region"
 )
 
-// note enters a region of a list: what the core has of it.
+// note adds a region of a list to the set. A region that is registered in slices adds its slices, because the core knows only
+// those.
 func (v *resolver) note(set *regionSet, g *region.Region) {
 	if g.Parts == nil {
 		set.add(g)
@@ -24,24 +25,24 @@ func (v *resolver) note(set *regionSet, g *region.Region) {
 	}
 }
 
-// slicer gives the pairs of a checked list, cut where a part of either region ends. Lists that name no region in slices
-// go without it.
+// slicer returns the pairs of a checked list, cut at slice borders of either region. Lists without sliced regions do not use
+// it.
 type slicer struct {
 	v             *resolver
-	i             int    // the pair
-	off           uint64 // of it, given already
-	local, remote side
+	i             int    // index of the pair
+	off           uint64 // bytes of the pair already returned
+	local, remote lookup
 }
 
-// side is what one side's address looked at last is in: a part, or a region that is one.
-type side struct {
-	id          uint64 // of the region
+// lookup caches the last lookup of one side: a slice, or an unsliced region.
+type lookup struct {
+	id          uint64 // region id
 	start, size uint64
-	number      uint32 // in the core's table
+	number      uint32 // index in the core's table
 }
 
-// at gives the core's number of what an address is in, and how many bytes are left of that.
-func (s *side) at(v *resolver, id, addr uint64) (number uint32, room uint64) {
+// at returns the core's index of the slice or region at an address, and the bytes left in it.
+func (s *lookup) at(v *resolver, id, addr uint64) (number uint32, room uint64) {
 	if s.id != id || addr-s.start >= s.size {
 		s.id, s.start, s.size, s.number = id, 0, math.MaxUint64, region.Index(id)
 		if g := v.sliced[id]; g != nil {
@@ -69,7 +70,7 @@ func (s *slicer) next() plan.Piece {
 	return p
 }
 
-// count is how many pieces there are.
+// count returns the number of pieces.
 func (s *slicer) count() (n int) {
 	for s.i, s.off = 0, 0; s.i < len(s.v.local.Descs); n++ {
 		s.next()
@@ -77,7 +78,7 @@ func (s *slicer) count() (n int) {
 	return n
 }
 
-// pieces is a plan.Source.
+// pieces implements plan.Source.
 func (s *slicer) pieces(first int, dst []plan.Piece) {
 	if first == 0 {
 		s.i, s.off = 0, 0

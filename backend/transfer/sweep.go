@@ -10,7 +10,8 @@ import (
 	"gorail/backend/xfer"
 )
 
-// Sweep looks after deadlines: transfers without progress, aborted ones that do not drain. Every peer's are looked at apart, behind the call.
+// Sweep enforces deadlines: of transfers without progress, and of aborted ones that do not drain. Each peer is swept on its
+// own, asynchronously.
 func (tab *Table) Sweep() {
 	of := map[*Peer][]*Transfer{}
 	for _, rec := range tab.records.CollectActive(func(*xfer.Record[*Transfer]) bool { return true }) {
@@ -18,7 +19,7 @@ func (tab *Table) Sweep() {
 	}
 	for p, list := range of {
 		if p.swept.Swap(true) {
-			continue // the look before is not over
+			continue // the last sweep is still running
 		}
 		p.Events.Do(tab.Life, func() {
 			defer p.swept.Store(false)
@@ -32,7 +33,7 @@ func (tab *Table) Sweep() {
 func (t *Transfer) sweep() {
 	switch {
 	case t.x.Running() || t.x.NeedsFinalize():
-		t.look(time.Now())
+		t.checkDeadlines(time.Now())
 	case t.zombie.Load():
 		if t.reap() {
 			t.peer.session.FinishRevokes()
@@ -46,25 +47,26 @@ func (t *Transfer) sweep() {
 	}
 }
 
-// retire takes a transfer that has ended off the active list, and its cached post with it: the next post enters it again. One that is
-// posted again and again stays. Under t.mu.
+// retire removes an ended transfer and its cached post from the active list. The next post enters it again. A transfer that is
+// posted repeatedly stays. Under t.mu.
 func (t *Transfer) retire() {
 	t.sample()
 	if t.x.HasCachedPost() && core.Now()-t.x.LastProgress() < t.tab.Options.XferTimeout {
 		return
 	}
 	if t.x.DropCachedPost(); t.x.Running() {
-		return // posted just now
+		return // posted meanwhile
 	}
-	t.tab.records.Rest(t.rec)
+	t.tab.records.Retire(t.rec)
 	t.logPath()
 }
 
-// slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged: thousands of VMM handles take up to
-// 10 ms each.
+// slowMapping is how long a transfer waits for the peer's memory to be mapped here before it is staged. There may be thousands
+// of VMM handles, which take up to 10 ms each.
 const slowMapping = 100 * time.Millisecond
 
-// notMapped stops a transfer that waits for memory to be mapped: finalize begins it anew, over rings. Under mu; false: it does not wait for that.
+// notMapped stops a transfer that waits for memory to be mapped. finalize starts it again, over bounce buffers. Under mu.
+// False: it does not wait for a mapping.
 func (t *Transfer) notMapped() bool {
 	p := t.peer
 	p.mu.RLock()
@@ -72,12 +74,12 @@ func (t *Transfer) notMapped() bool {
 	if t.x.DropCachedPost(); !t.attached() || !t.x.Running() || !t.x.Unposted() || !p.mapping() {
 		return false
 	}
-	t.stopped = slowToMap
+	t.restart = slowToMap
 	t.tab.Core.Abort(t.x, int32(status.ErrNotSupported))
 	return true
 }
 
-// mapping says that a link works whose rail has memory of peers to map yet. Under mu.
+// mapping reports that the rail of a working link still has memory of peers to map. Under mu.
 func (p *Peer) mapping() bool {
 	for i := range p.view.Routes {
 		r := &p.view.Routes[i]
@@ -88,11 +90,11 @@ func (p *Peer) mapping() bool {
 	return false
 }
 
-// look checks the deadlines of one transfer in flight.
-func (t *Transfer) look(now time.Time) {
+// checkDeadlines checks the deadlines of one transfer in flight.
+func (t *Transfer) checkDeadlines(now time.Time) {
 	o := t.tab.Options
 	t.mu.Lock()
-	if t.freed() || !t.x.Running() || t.run.Load() != nil { // a run looks after itself
+	if t.freed() || !t.x.Running() || t.run.Load() != nil { // a staged run checks its own deadlines
 		t.mu.Unlock()
 		return
 	}
@@ -110,14 +112,14 @@ func (t *Transfer) look(now time.Time) {
 	if overdue {
 		t.aborted = now
 	}
-	late := aborted.IsZero() && !t.taken.IsZero() && moving && now.Sub(t.taken) > o.CancelTimeout
+	late := aborted.IsZero() && !t.revoked.IsZero() && moving && now.Sub(t.revoked) > o.CancelTimeout
 	if late {
-		t.taken = now
+		t.revoked = now
 	}
 	t.mu.Unlock()
 	switch {
 	case late:
-		t.fence("a transfer over memory that the peer has taken back did not drain within cancel_timeout")
+		t.fence("a transfer over memory that the peer has revoked did not drain within cancel_timeout")
 	case !aborted.IsZero():
 		if overdue {
 			t.fence("an aborted transfer did not drain within cancel_timeout")

@@ -1,7 +1,7 @@
-// Package transfer is the requests of an application: prepared, planned, posted, watched, released. What a transfer needs of the session with its
-// peer is an interface (Session, Live); what the session tells its transfers is published (Peer.Change).
+// Package transfer handles the requests of an application: it prepares, plans, posts, watches and releases them. Transfers use
+// the session with a peer through interfaces (Session, Live). The session publishes its state to transfers (Peer.Change).
 //
-// Locks, in the order in which they may be taken: Transfer.mu, the session's, Peer.mu. The table's and the core's come below.
+// Lock order: Transfer.mu, the session's lock, Peer.mu. The locks of the table and of the core come last.
 package transfer
 
 import (
@@ -18,7 +18,7 @@ import (
 	"gorail/backend/xfer"
 )
 
-// Config is what transfers need of their engine.
+// Config holds what transfers use of their engine.
 type Config struct {
 	Options *option.Options
 	Log     *slog.Logger
@@ -28,23 +28,23 @@ type Config struct {
 	Regions *region.Registry
 }
 
-// Table is all transfers of an engine. Safe for concurrent use.
+// Table holds all transfers of an engine. It is safe for concurrent use.
 type Table struct {
 	Config
 	records *xfer.Table[*Transfer]
 	debug   bool // the log takes debug lines
 }
 
-// New has no transfer.
+// New makes an empty table.
 func New(cfg Config) *Table {
 	return &Table{Config: cfg, records: xfer.New[*Transfer](), debug: cfg.Log.Enabled(context.Background(), slog.LevelDebug)}
 }
 
-// Len is the number of transfers that are prepared, and ActiveLen of those that may have something in flight.
+// Len is the number of prepared transfers. ActiveLen is the number of those that may have operations in flight.
 func (tab *Table) Len() int       { return tab.records.Len() }
 func (tab *Table) ActiveLen() int { return tab.records.ActiveLen() }
 
-// Get finds a transfer by its handle.
+// Get returns the transfer with that handle.
 func (tab *Table) Get(handle uint64) (*Transfer, error) {
 	rec, err := tab.records.Get(xfer.FromUint64(handle))
 	if err != nil {
@@ -53,7 +53,7 @@ func (tab *Table) Get(handle uint64) (*Transfer, error) {
 	return rec.Value, nil
 }
 
-// active gives the transfers in flight that match.
+// active returns the matching transfers in flight.
 func (tab *Table) active(match func(*Transfer) bool) []*Transfer {
 	recs := tab.records.CollectActive(func(r *xfer.Record[*Transfer]) bool { return r.Value.x.Running() && match(r.Value) })
 	list := make([]*Transfer, len(recs))
@@ -63,7 +63,7 @@ func (tab *Table) active(match func(*Transfer) bool) []*Transfer {
 	return list
 }
 
-// LastError is why a rail could not copy, last.
+// LastError is the last error of a rail that copies GPU memory.
 func (t *Transfer) LastError() string {
 	for _, rl := range t.tab.Rails.List {
 		if v, ok := rl.Rail.(provider.VRAM); ok {
@@ -72,5 +72,5 @@ func (t *Transfer) LastError() string {
 			}
 		}
 	}
-	return "this memory can't be reached over the rails in use"
+	return "the rails in use cannot reach this memory"
 }

@@ -18,7 +18,7 @@ const (
 	Write = core.Write
 )
 
-// Transfer is a prepared request. Its C slot is what the application's checks read; the record keeps its state here.
+// Transfer is a prepared request. The application's checks read its C slot. The record keeps its state in Go.
 type Transfer struct {
 	tab   *Table
 	rec   *xfer.Record[*Transfer]
@@ -27,101 +27,103 @@ type Transfer struct {
 	op    int
 	bytes uint64
 	memory
-	inner chan struct{} // of a run's: gets one when it has ended; nil: the application's
+	inner chan struct{} // of an inner transfer: receives a value when it has ended; nil: the application's transfer
 
 	run      atomic.Pointer[Run]
-	zombie   atomic.Bool // the agent has released it; freed when drained
-	unlogged atomic.Bool // its path is not in the log yet; set only where that takes it
-	unlinked atomic.Bool // an inner one that no link carries
+	zombie   atomic.Bool // the agent has released it; freed once drained
+	unlogged atomic.Bool // the path is not in the log yet; set only if the log takes debug lines
+	unlinked atomic.Bool // an inner transfer that no link carries
 	leaked   atomic.Bool // an endpoint was closed while a stopped process may still copy for it
 
 	mu sync.Mutex
-	way
+	routing
 	post
 	ending
 
-	msg []byte // while it is queued, in Peer.waiting; guarded by Peer.mu
+	msg []byte // while queued in Peer.waiting; guarded by Peer.mu
 }
 
-// memory is what a transfer is over. It does not change.
+// memory describes the memory of a transfer. It does not change.
 type memory struct {
 	locals  []*region.Region
 	remotes []*region.Region
 	class   Class
-	gpu     bool // some of its memory is a GPU's, whatever class says of the first
-	bulk    bool // one post of a rail that copies GPUs' memory
+	gpu     bool // some region is GPU memory; class covers only the first of each side
+	bulk    bool // one post of a bulk rail, which copies GPU memory
 }
 
-// way is how a transfer goes. Under its mu.
-type way struct {
-	checked uint64      // Peer.epoch under which keys and links were found good
-	links   []core.Link // those that can carry it, the near ones first
-	near    int         // how many of them are near its local memory
-	live    Live        // the session that its links are of
-	staged  bool        // always: links can't carry it
-	refused int         // runs in which links turned out not to reach the peer's memory
+// routing is how a transfer is carried. Under the transfer's mu.
+type routing struct {
+	checked uint64      // Peer.epoch at which keys and links were found usable
+	links   []core.Link // the links that can carry the transfer, near ones first
+	near    int         // how many of them are near the local memory
+	live    Live        // the session of these links
+	staged  bool        // links cannot carry the transfer; it is always staged
+	refused int         // number of runs whose links did not reach the peer's memory
 	rings   bool        // staged, as ready found last
 }
 
-// post is the last post of a transfer. Under its mu.
+// post is the last post of a transfer. Under the transfer's mu.
 type post struct {
 	hasNotif bool
-	posted   time.Time     // when it was last queued; the core notes when it starts
+	posted   time.Time     // when it was last queued; the core records when it starts
 	sampled  time.Duration // the post whose time is in Peer.rates
-	stopped  stopped
+	restart  restart
 }
 
-// stopped is why a transfer was stopped that is to be begun anew, over rings.
-type stopped int
+// restart is the reason to start a stopped transfer again, over bounce buffers.
+type restart int
 
 const (
-	running      stopped = iota
-	slowToMap            // the peer's memory takes long to be mapped
-	withoutRails         // the rails that reach its memory are down
+	noRestart    restart = iota
+	slowToMap            // mapping the peer's memory takes too long
+	withoutRails         // the rails that reach the memory are down
 )
 
 // ending is how a post ends early. Under the transfer's mu.
 type ending struct {
 	reason  string    // why we aborted it
-	why     string    // an inner one's error
-	aborted time.Time // by us
-	taken   time.Time // when the peer took memory of it back, all of it being posted
+	why     string    // the error of an inner transfer, or of one that never started
+	aborted time.Time // when we aborted it
+	revoked time.Time // when the peer revoked memory of the transfer
 	kept    bool      // a release was refused
 }
 
-// Run is one run of a transfer that is staged: it ends by Transfer.EndRun.
+// Run is one run of a staged transfer. It ends with Transfer.EndRun.
 type Run interface {
 	Main()
-	// Cancel makes it end soon; the first reason counts.
+	// Cancel makes the run end soon. The first reason counts.
 	Cancel(code status.Code, err error)
-	// Inner are the transfers that it is made of, and Copying says that it has not been cancelled, or that memory of ours is being copied.
+	// Inner returns the transfers of the run. Copying reports that the run was not cancelled, or that a copy of local memory is
+	// in progress.
 	Inner() []*Transfer
 	Copying() bool
 }
 
-// Tried is what a run knows of links that may carry the whole of it.
+// Tried is what a run knows about links that may carry the whole transfer.
 type Tried int
 
 const (
 	LinksUntried Tried = iota
-	LinksRefused       // they don't reach the peer's memory
-	LinksOpening       // they will: it is being mapped
+	LinksRefused       // the links do not reach the peer's memory
+	LinksOpening       // the links will reach it: the memory is being mapped
 )
 
-// refusals is how often a request finds that the peer's memory can't be mapped before it no longer tries: it may have been for want of something.
+// refusals is the number of runs that may fail to map the peer's memory before the transfer stays staged. A mapping can fail
+// temporarily.
 const refusals = 3
 
-// Op is the operation, Bytes what it moves, Ops how: they are there until the transfer is freed.
+// Op is the operation, Bytes the size, and Ops the planned operations. They exist until the transfer is freed.
 func (t *Transfer) Op() int        { return t.op }
 func (t *Transfer) Bytes() uint64  { return t.bytes }
 func (t *Transfer) Ops() []plan.Op { return plan.At(t.x.Ops()) }
 func (t *Transfer) Peer() *Peer    { return t.peer }
 
-// Handle is the transfer's for the application, and Slot what the shim reads.
+// Handle is the application's handle. Slot is the slot that the shim reads.
 func (t *Transfer) Handle() uint64  { return t.rec.Handle().Uint64() }
 func (t *Transfer) Slot() core.Xfer { return t.x }
 
-// Locals are its regions of ours, Remotes the peer's. Regions gives all by their numbers.
+// Locals are the local regions, Remotes the peer's. Regions returns all by index.
 func (t *Transfer) Locals() []*region.Region  { return t.locals }
 func (t *Transfer) Remotes() []*region.Region { return t.remotes }
 
@@ -135,10 +137,10 @@ func (t *Transfer) Regions() map[uint32]*region.Region {
 	return m
 }
 
-// freed says that x belongs to somebody else. Under mu it stays so.
+// freed reports that x no longer belongs to this transfer. Under mu the result stays true.
 func (t *Transfer) freed() bool { return t.rec.State() == xfer.Freed }
 
-// staging is the run that is under way; nil: there is none.
+// staging returns the current staged run; nil: none.
 func (t *Transfer) staging() Run {
 	if r := t.run.Load(); r != nil {
 		return *r
@@ -160,9 +162,9 @@ func (t *Transfer) uses(r *region.Region) bool {
 	return false
 }
 
-// attached says that the core's links of the transfer are those of the session that is ready: those of an earlier one may be freed. Under t.mu
-// and Peer.mu for reading.
+// attached reports that the transfer's links in the core belong to the ready session. Links of an earlier session may be freed.
+// Under t.mu and Peer.mu for reading.
 func (t *Transfer) attached() bool { return t.peer.view.Live != nil && t.live == t.peer.view.Live }
 
-// Busy says that the transfer uses memory of either side: the core has data of it to move, or it is staged.
+// Busy reports that the transfer uses memory of either side: the core has data to move, or it is staged.
 func (t *Transfer) Busy() bool { return !t.freed() && (t.x.InFlight() || t.run.Load() != nil) }

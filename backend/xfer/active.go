@@ -1,14 +1,14 @@
 package xfer
 
-// ActiveLen is the number of transfers that may have something in flight.
+// ActiveLen is the number of transfers that may have operations in flight.
 func (t *Table[T]) ActiveLen() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.active)
 }
 
-// EachActive calls f for every active transfer, in no order, under the table's lock: f must be quick, must not call the
-// table, and ends the walk by returning false. 3.4 ns a transfer [m], so asking "does any of them use this region?" needs no index.
+// EachActive calls f for every active transfer, in no order, under the table's lock. f must be quick and must not call the
+// table. f returns false to stop. A transfer costs 3.4 ns [m], so a search for users of a region needs no index.
 func (t *Table[T]) EachActive(f func(*Record[T]) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -19,8 +19,8 @@ func (t *Table[T]) EachActive(f func(*Record[T]) bool) {
 	}
 }
 
-// CollectActive gives the active transfers that match, as of now; match runs under the table's lock (see EachActive),
-// what the caller does with the result does not.
+// CollectActive returns the active transfers that match now. match runs under the table's lock (see EachActive). The caller
+// uses the result without that lock.
 func (t *Table[T]) CollectActive(match func(*Record[T]) bool) []*Record[T] {
 	var out []*Record[T]
 	t.EachActive(func(r *Record[T]) bool {
@@ -32,7 +32,7 @@ func (t *Table[T]) CollectActive(match func(*Record[T]) bool) []*Record[T] {
 	return out
 }
 
-// AnyActive says whether some active transfer matches; match runs under the table's lock (see EachActive).
+// AnyActive reports whether an active transfer matches. match runs under the table's lock (see EachActive).
 func (t *Table[T]) AnyActive(match func(*Record[T]) bool) bool {
 	found := false
 	t.EachActive(func(r *Record[T]) bool {

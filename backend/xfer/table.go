@@ -1,8 +1,7 @@
-// Package xfer is the table of transfers and their state machine. It is pure: what a transfer posts, and where, is the
-// payload's business.
+// Package xfer is the table of transfers and their state machine. The payload decides what a transfer posts, and where.
 //
-// Handles cross the C boundary as integers {index, generation}. A stale one is told from a live one: a slot's
-// generation grows with every use, and a slot whose generations are used up is never used again.
+// Handles cross the C boundary as integers {index, generation}. The generation identifies stale handles: it grows with every
+// use of a slot. A slot whose generations are used up is not used again.
 package xfer
 
 import (
@@ -13,19 +12,19 @@ import (
 	"sync/atomic"
 )
 
-// Handle names a transfer. The zero value names none.
+// Handle identifies a transfer. The zero value identifies none.
 type Handle struct {
 	Index uint32
-	Gen   uint32 // never 0 in a handle that was given out
+	Gen   uint32 // never 0 in a valid handle
 }
 
-// Uint64 packs the handle: the generation above, the index below. Never 0 for a handle that was given out.
+// Uint64 packs the handle: generation in the upper half, index in the lower. A valid handle is never 0.
 func (h Handle) Uint64() uint64 { return uint64(h.Gen)<<32 | uint64(h.Index) }
 
-// FromUint64 is the inverse of Uint64; any value is accepted, Get decides.
+// FromUint64 is the inverse of Uint64. It accepts any value; Get checks it.
 func FromUint64(v uint64) Handle { return Handle{Index: uint32(v), Gen: uint32(v >> 32)} }
 
-// String is "index.generation".
+// String returns "index.generation".
 func (h Handle) String() string { return fmt.Sprintf("%d.%d", h.Index, h.Gen) }
 
 // Errors of the table.
@@ -41,9 +40,9 @@ const (
 	notIn    = -1
 )
 
-// Record is one transfer. It outlives its slot: a pointer stays valid after Free, but can't change its state then.
+// Record is one transfer. A pointer stays valid after Free, but the state no longer changes.
 type Record[T any] struct {
-	Value T // the owner's; the table never touches it
+	Value T // the owner's; the table does not use it
 
 	handle Handle
 	state  atomic.Uint32
@@ -52,20 +51,20 @@ type Record[T any] struct {
 	active int // index in Table.active, or notIn
 }
 
-// Handle names the record.
+// Handle returns the handle of the record.
 func (r *Record[T]) Handle() Handle { return r.handle }
 
-// State is the present state; it may change right after.
+// State returns the present state, which may change right after.
 func (r *Record[T]) State() State { return State(r.state.Load()) }
 
 type page[T any] [pageLen]atomic.Pointer[Record[T]]
 
-// Table holds the transfers of an engine. All methods are safe for concurrent use; Get takes no lock.
+// Table holds the transfers of an engine. All methods are safe for concurrent use. Get takes no lock.
 type Table[T any] struct {
 	pages [maxPages]atomic.Pointer[page[T]] // written under mu, read without
 
 	mu     sync.Mutex
-	gens   []uint32 // last generation given out, per slot
+	gens   []uint32 // last generation of each slot
 	free   queue    // slots to use again, oldest first
 	live   int
 	active []*Record[T]
@@ -74,7 +73,7 @@ type Table[T any] struct {
 // New makes an empty table.
 func New[T any]() *Table[T] { return &Table[T]{} }
 
-// Alloc enters an idle transfer. ErrFull when there are 1,048,576 already.
+// Alloc adds an idle transfer. ErrFull: the table holds 1,048,576 transfers.
 func (t *Table[T]) Alloc(value T) (*Record[T], error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +95,7 @@ func (t *Table[T]) Alloc(value T) (*Record[T], error) {
 	return r, nil
 }
 
-// Get finds a live record; ErrStale when the handle's generation has passed or was never given out.
+// Get returns a live record. ErrStale: the generation of the handle is old, or was never used.
 func (t *Table[T]) Get(h Handle) (*Record[T], error) {
 	if p := h.Index >> pageBits; p < maxPages {
 		if page := t.pages[p].Load(); page != nil {
@@ -108,8 +107,8 @@ func (t *Table[T]) Get(h Handle) (*Record[T], error) {
 	return nil, fmt.Errorf("%w: %v", ErrStale, h)
 }
 
-// Free takes the record out of the table and of the active set; its handle is stale from here on. ErrStale when it was
-// freed before. The owner calls it once nothing of the transfer is posted.
+// Free removes the record from the table and from the active set. Its handle is stale afterwards. ErrStale: it was freed
+// before. The owner calls Free once no operation of the transfer is posted.
 func (t *Table[T]) Free(r *Record[T]) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +119,7 @@ func (t *Table[T]) Free(r *Record[T]) error {
 	i := r.handle.Index
 	t.pages[i>>pageBits].Load()[i%pageLen].Store(nil)
 	t.live--
-	if r.handle.Gen != math.MaxUint32 { // else the slot has no generation left
+	if r.handle.Gen != math.MaxUint32 { // otherwise the slot has no generation left
 		t.free.push(i)
 	}
 	return nil
@@ -153,7 +152,7 @@ func (t *Table[T]) deactivate(r *Record[T]) {
 	r.active = notIn
 }
 
-// queue is a FIFO of slot numbers: first in, first out keeps a freed slot unused for as long as possible.
+// queue is a FIFO of slot numbers. FIFO order keeps a freed slot unused for as long as possible.
 type queue struct {
 	list []uint32
 	head int

@@ -32,7 +32,7 @@ func TestLife(t *testing.T) {
 	assert.Same(t, r, got)
 	assert.Equal(t, Idle, r.State())
 	assert.False(t, r.Post())
-	assert.False(t, table.Rest(r))
+	assert.False(t, table.Retire(r))
 	for _, step := range []struct {
 		do     func() bool
 		to     State
@@ -41,10 +41,10 @@ func TestLife(t *testing.T) {
 		{func() bool { return table.Begin(r) }, Queued, 1},
 		{r.Post, Posted, 1},
 		{func() bool { return table.Begin(r) }, Queued, 1},
-		{func() bool { return table.Rest(r) }, Idle, 0},
+		{func() bool { return table.Retire(r) }, Idle, 0},
 		{func() bool { return table.Begin(r) }, Queued, 1},
 		{r.Post, Posted, 1},
-		{func() bool { return table.Rest(r) }, Idle, 0},
+		{func() bool { return table.Retire(r) }, Idle, 0},
 		{func() bool { return table.Begin(r) }, Queued, 1},
 	} {
 		require.True(t, step.do(), step.to)
@@ -62,13 +62,13 @@ func TestLife(t *testing.T) {
 	assert.Equal(t, Freed, r.State())
 	assert.False(t, table.Begin(r))
 	assert.False(t, r.Post())
-	assert.False(t, table.Rest(r))
+	assert.False(t, table.Retire(r))
 
 	again, err := table.Alloc("other")
 	require.NoError(t, err)
 	assert.Equal(t, r.Handle().Index, again.Handle().Index)
 	_, err = table.Get(r.Handle())
-	assert.ErrorIs(t, err, ErrStale, "the slot's next user is not found under the old handle")
+	assert.ErrorIs(t, err, ErrStale, "the old handle does not find the next record of the slot")
 }
 
 func TestNames(t *testing.T) {
@@ -76,7 +76,7 @@ func TestNames(t *testing.T) {
 	assert.Equal(t, "state(99)", State(99).String())
 }
 
-// TestGenerationsEnd: a slot whose generations are used up is never used again, so that no handle ever means two transfers.
+// TestGenerationsEnd: a slot whose generations are used up is not used again, so that no handle identifies two transfers.
 func TestGenerationsEnd(t *testing.T) {
 	table := New[int]()
 	r, _ := table.Alloc(0)
@@ -123,7 +123,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestModel runs any sequence of calls beside a plain map.
+// TestModel runs random sequences of calls and compares the table with a plain map.
 func TestModel(t *testing.T) {
 	type entry struct {
 		state  State
@@ -159,10 +159,10 @@ func TestModel(t *testing.T) {
 					e.state = Posted
 				}
 			},
-			"rest": func(t *rapid.T) {
+			"retire": func(t *rapid.T) {
 				r := live[pick(t)]
 				e := model[r]
-				require.Equal(t, e.state != Idle, table.Rest(r))
+				require.Equal(t, e.state != Idle, table.Retire(r))
 				e.state, e.active = Idle, false
 			},
 			"free": func(t *rapid.T) {
@@ -195,7 +195,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestRaces: posts, rests and walkers fight; what is active is on the list, whoever wins.
+// TestRaces: posts, retirements and walks race. Afterwards exactly the active records are on the list.
 func TestRaces(t *testing.T) {
 	table := New[int]()
 	var wg sync.WaitGroup
@@ -207,7 +207,7 @@ func TestRaces(t *testing.T) {
 					return
 				}
 				var inner sync.WaitGroup
-				for _, f := range []func() bool{func() bool { return table.Begin(r) }, r.Post, func() bool { return table.Rest(r) },
+				for _, f := range []func() bool{func() bool { return table.Begin(r) }, r.Post, func() bool { return table.Retire(r) },
 					func() bool { return table.Begin(r) }, func() bool { return table.AnyActive(func(*Record[int]) bool { return false }) }} {
 					inner.Go(func() { f() })
 				}
@@ -251,12 +251,12 @@ func BenchmarkAllocFree(b *testing.B) {
 	for b.Loop() {
 		r, _ := table.Alloc(1)
 		table.Begin(r)
-		table.Rest(r)
+		table.Retire(r)
 		_ = table.Free(r)
 	}
 }
 
-// A request that is posted again and again.
+// BenchmarkRepost posts the same request repeatedly.
 func BenchmarkRepost(b *testing.B) {
 	table := New[int]()
 	r, _ := table.Alloc(1)

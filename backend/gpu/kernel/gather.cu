@@ -1,7 +1,7 @@
-/* Copies many pieces in one launch. Made into gather.ptx by make.sh, with clang alone: no header of a toolkit.
+/* Copies many pieces in one launch. make.sh makes gather.ptx from this file, with clang only: no toolkit header.
  *
- * An operation is cut into `split` slices; a warp takes a run of slices, its lanes read one descriptor each, ahead of the run before
- * being copied, since they lie in the host's memory, a microsecond away. */
+ * Each operation is cut into `split` slices. A warp takes a run of consecutive slices. Its lanes read one descriptor each, one
+ * run ahead, because the descriptors lie in host memory and a read takes a microsecond. */
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define _Static_assert static_assert
@@ -25,7 +25,7 @@ static __device__ piece slice(piece whole, u32 number, u32 split)
     return piece{ whole.from + at, whole.to + at, whole.len - at < each ? whole.len - at : each };
 }
 
-/* Where the slices of a launch come from: operations in pinned memory, or in the parameter. */
+/* Sources of the slices of a launch: operations in pinned memory, or pieces in the kernel parameter. */
 struct pinned {
     u64 ops, table, delta;
     bool write;
@@ -46,7 +46,7 @@ struct given {
     __device__ piece at(u32 i) const { return piece{ list[i].from, list[i].to, list[i].len }; }
 };
 
-/* Four words of a lane in flight. */
+/* Copies bytes with four words per lane in flight. */
 template <typename T> static __device__ void words(u64 to, u64 from, u64 n, u32 lane)
 {
     u64 head = (0 - to) & (sizeof(T) - 1);
@@ -100,7 +100,7 @@ template <typename S> static __device__ void gather(S source, u64 word_at, u64 m
     const u32 block = __nvvm_read_ptx_sreg_ctaid_x(), blocks = __nvvm_read_ptx_sreg_nctaid_x();
     volatile gr_gather_word *word = (volatile gr_gather_word *)word_at;
     volatile gr_gather_mark *mark = (volatile gr_gather_mark *)mark_at;
-    /* Neighbouring runs go to different blocks, so that a few of them use many SMs. */
+    /* Neighbouring runs go to different blocks, so that a few runs use many SMs. */
     const u32 items = nops * split, step = blocks * (GR_GATHER_THREADS / 32) * most; /* items + 2 * step < 1 << 32 */
     u32 first = ((thread >> 5) * blocks + block) * most;
     bool stop = false;
@@ -116,7 +116,7 @@ template <typename S> static __device__ void gather(S source, u64 word_at, u64 m
         for (u32 i = 0; i < most && !stop; i++) {
             u64 to = pick(now.to, i), from = pick(now.from, i), len = pick(now.len, i);
             for (u64 at = 0; at < len && !stop; at += GR_GATHER_LOOK) {
-                u32 cancel = mark->cancel; /* asked for before the copy, looked at after it */
+                u32 cancel = mark->cancel; /* read before the copy, checked after it, to hide the latency */
                 copy(to + at, from + at, len - at < GR_GATHER_LOOK ? len - at : GR_GATHER_LOOK, lane);
                 stop = pick(cancel, 0) == seq;
             }
@@ -126,7 +126,7 @@ template <typename S> static __device__ void gather(S source, u64 word_at, u64 m
         word->stopped = seq;
     __syncthreads();
     if (thread == 0) {
-        __nvvm_membar_sys(); /* with the barrier: what the block has stored is there before the count says so */
+        __nvvm_membar_sys(); /* with the barrier: the block's stores are visible before its count */
         if (__nvvm_atom_add_gen_i((int *)&mark->ended, 1) == (int)blocks - 1) {
             mark->ended = 0;
             __nvvm_membar_sys();

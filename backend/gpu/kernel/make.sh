@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes gather.ptx from gather.cu: with clang, no CUDA toolkit. .version 6.0 (CUDA 9) is the lowest with shfl.sync, sm_50 the lowest
-# target that today's drivers take; they translate it for the GPU at hand. "make.sh FILE" writes there.
+# Writes gather.ptx from gather.cu with clang; no CUDA toolkit is needed. .version 6.0 (CUDA 9) is the lowest version with shfl.sync. sm_50 is the lowest
+# target that current drivers accept; they translate the PTX for the GPU in use. "make.sh FILE" writes to FILE.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=${1:-gather.ptx}

@@ -13,36 +13,37 @@ import (
 	"gorail/backend/topo"
 )
 
-// Device is what a device of some library has to reach memory of GPUs by itself.
+// Device describes how a library's device registers GPU memory directly.
 type Device struct {
 	Name string       // "verbs/mlx5_0"
 	Sys  fs.FS        // "/sys"
-	PCI  topo.PCIPath // its own; nil: unknown
-	// NoDMABuf is why it takes no dmabuf at all; nil: it may.
+	PCI  topo.PCIPath // PCI path of the device; nil: unknown
+	// NoDMABuf is why the device takes no dmabuf; nil: the device may take one.
 	NoDMABuf error
-	// DMABuf registers length bytes from offset on of a dmabuf, under the addresses from addr on. The descriptor stays the caller's.
+	// DMABuf registers length bytes of a dmabuf from offset on. Their registered addresses start at addr. The caller keeps the
+	// file descriptor.
 	DMABuf func(fd int, offset, length, addr uint64, device int) (provider.MR, error)
-	// Address registers the range by its addresses; How is what the log calls that.
+	// Address registers the range by its addresses. How is the name of that method in the log.
 	Address func(addr, length uint64, device int) (provider.MR, error)
 	How     string
 }
 
-// Direct is a device's use of GPUs. Its methods are safe for concurrent use.
+// Direct registers GPU memory on one device. Its methods are safe for concurrent use.
 type Direct struct {
 	*GPUs
 	dev Device
 
 	mu       sync.Mutex
-	no       map[int]error          // why memory of a GPU can't be registered as a dmabuf, found by trying
-	distance map[int]topo.Closeness // of GPUs
+	noDMABuf map[int]error          // per GPU: the error of the failed dmabuf registration, if it is permanent
+	distance map[int]topo.Closeness // per GPU: the PCI distance
 }
 
-// NewDirect makes one; path is New's.
+// NewDirect makes a Direct for a device. path is that of New.
 func NewDirect(path string, d Device) *Direct {
-	return &Direct{GPUs: New(path, 0), dev: d, no: map[int]error{}, distance: map[int]topo.Closeness{}}
+	return &Direct{GPUs: New(path, 0), dev: d, noDMABuf: map[int]error{}, distance: map[int]topo.Closeness{}}
 }
 
-// Region is a registration of memory of a GPU; it is a provider.GPUMemory.
+// Region is a registration of GPU memory. It is a provider.GPUMemory.
 type Region struct {
 	provider.MR
 	Memory
@@ -64,9 +65,9 @@ func (r *Region) Same() error { return r.Memory.Same() }
 // Flush implements provider.GPUMemory.
 func (r *Region) Flush() (call, arg unsafe.Pointer) { return r.Driver.Flusher(r.Device) }
 
-// Register registers memory of a GPU: by a dmabuf where driver, kernel and device can, else by address. That the first is not to be had is found
-// by trying, and remembered. The error wraps provider.ErrRegister and has both reasons; ErrNoVRAM where no other memory of that GPU would be
-// taken either. Implements cuMemGetHandleForAddressRange.
+// Register registers GPU memory: as a dmabuf if driver, kernel and device support it, otherwise by address. A try finds out
+// about dmabuf support; a permanent failure is remembered. The error wraps provider.ErrRegister and holds both reasons.
+// ErrNoVRAM means that all memory of that GPU would be refused. Implements cuMemGetHandleForAddressRange.
 func (d *Direct) Register(addr, length uint64, device int) (*Region, error) {
 	m, err := d.Look(d.dev.Name, addr, length, device)
 	if err != nil {
@@ -83,7 +84,7 @@ func (d *Direct) Register(addr, length uint64, device int) (*Region, error) {
 	}
 	r.how = d.dev.How
 	if r.MR, err = d.dev.Address(addr, length, device); err != nil {
-		err = fmt.Errorf("as a dmabuf: %w; by address: %w%s", byBuf, err, window(byBuf))
+		err = fmt.Errorf("as a dmabuf: %w; by address: %w%s", byBuf, err, barHint(byBuf))
 		if Lasting(byBuf) {
 			err = fmt.Errorf("%w: %w", provider.ErrNoVRAM, err)
 		}
@@ -92,27 +93,27 @@ func (d *Direct) Register(addr, length uint64, device int) (*Region, error) {
 	return r, nil
 }
 
-// window says what else may be short than the device's own.
-func window(err error) string {
+// barHint adds the GPU's BAR1 window as a possible cause to a lack of resources.
+func barHint(err error) string {
 	if errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOSPC) {
 		return "; the GPU's window for other devices (BAR1) may be full: nvidia-smi -q -d MEMORY"
 	}
 	return ""
 }
 
-// dmabuf registers a range as a dmabuf under its own addresses. near: the device reaches the GPU without passing a processor.
+// dmabuf registers a range as a dmabuf under its own addresses. near: the path from the device to the GPU does not pass a CPU.
 func (d *Direct) dmabuf(m Memory, addr, length uint64, near bool) (provider.MR, error) {
 	if d.dev.NoDMABuf != nil {
 		return nil, d.dev.NoDMABuf
 	}
-	mr, err := d.exported(m, addr, length, near)
-	if near && Unsupported(err) { // the device may not take what is mapped past C2C
-		mr, err = d.exported(m, addr, length, false)
+	mr, err := d.registerExport(m, addr, length, near)
+	if near && Unsupported(err) { // the device may not take a mapping over PCIe that bypasses C2C
+		mr, err = d.registerExport(m, addr, length, false)
 	}
 	return mr, err
 }
 
-func (d *Direct) exported(m Memory, addr, length uint64, byPCIe bool) (provider.MR, error) {
+func (d *Direct) registerExport(m Memory, addr, length uint64, byPCIe bool) (provider.MR, error) {
 	fd, offset, err := m.Driver.DMABuf(m.Mem, addr, length, byPCIe)
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (d *Direct) exported(m Memory, addr, length uint64, byPCIe bool) (provider.
 	return d.dev.DMABuf(fd, offset, length, addr, m.Device)
 }
 
-// Unsupported says whether an error is of what isn't there; ENOTSUPP of the kernel's own is among those errnos.
+// Unsupported reports that an error means a missing feature. One of the errnos is the kernel-internal ENOTSUPP.
 func Unsupported(err error) bool {
 	const enotsupp = syscall.Errno(524)
 	for _, errno := range []syscall.Errno{syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.ENOSYS, enotsupp} {
@@ -132,24 +133,24 @@ func Unsupported(err error) bool {
 	return false
 }
 
-// Lasting says whether another try would end alike.
+// Lasting reports that another try would fail the same way.
 func Lasting(err error) bool { return Unsupported(err) || errors.Is(err, gpu.NoDMABuf) }
 
 func (d *Direct) refused(device int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.no[device]
+	return d.noDMABuf[device]
 }
 
 func (d *Direct) remember(device int, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if Lasting(why) {
-		d.no[device] = why
+		d.noDMABuf[device] = why
 	}
 }
 
-// Distance is how close device and GPU are on the PCI bus; pci is the GPU's address.
+// Distance returns the PCI distance between the device and a GPU. pci is the GPU's address.
 func (d *Direct) Distance(device int, pci string) topo.Closeness {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,7 +162,7 @@ func (d *Direct) Distance(device int, pci string) topo.Closeness {
 	return at
 }
 
-// Peermem says what a registration by address may lack: the kernel's module that knows addresses of GPUs.
+// Peermem describes what a registration by address may lack: the kernel module that translates GPU addresses.
 func Peermem(sys fs.FS) string {
 	for _, module := range []string{"nvidia_peermem", "nv_peer_mem"} {
 		if _, err := fs.Stat(sys, "module/"+module); err == nil {

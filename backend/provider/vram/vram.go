@@ -1,4 +1,5 @@
-// Package vram is what rails have in common that register memory of GPUs: the driver, which says what memory is, and where GPUs are.
+// Package vram is shared by rails that register GPU memory. It asks the driver for the type of memory, and knows the locations
+// of GPUs.
 package vram
 
 import (
@@ -10,7 +11,7 @@ import (
 	"gorail/backend/provider"
 )
 
-// GPUs is a rail's use of the GPUs' driver, which is loaded when memory is looked at first. Its methods are safe for concurrent use.
+// GPUs is a rail's use of the GPU driver, which is loaded at first use. Its methods are safe for concurrent use.
 type GPUs struct {
 	path string
 	most int
@@ -19,7 +20,8 @@ type GPUs struct {
 	driver *gpu.Driver
 }
 
-// New makes one; path is the driver's library as dlopen takes it ("": gpu.DefaultPath), most how many GPUs the rail knows, 0: all.
+// New makes a GPUs. path is the driver's library as dlopen takes it ("": gpu.DefaultPath). most is the number of GPUs that the
+// rail knows; 0: all.
 func New(path string, most int) *GPUs {
 	if path == "" {
 		path = gpu.DefaultPath
@@ -34,8 +36,9 @@ type Memory struct {
 	GPU    gpu.Device
 }
 
-// Look asks the driver what a range is, retains that GPU's context with its first, and refuses what isn't memory of that GPU. The error wraps
-// provider.ErrRegister, and provider.ErrNotThere where the descriptor is wrong. Implements cuPointerGetAttributes.
+// Look asks the driver about a range, and refuses a range that is not memory of that GPU. It retains the GPU's context at the
+// first range. The error wraps provider.ErrRegister, and provider.ErrNotThere if the descriptor is wrong. Implements
+// cuPointerGetAttributes.
 func (g *GPUs) Look(rail string, addr, length uint64, device int) (Memory, error) {
 	m, err := g.look(addr, length, device)
 	if err != nil {
@@ -44,7 +47,7 @@ func (g *GPUs) Look(rail string, addr, length uint64, device int) (Memory, error
 	return m, err
 }
 
-// Refused is the error of a registration.
+// Refused wraps the error of a registration.
 func Refused(rail string, addr, length uint64, device int, err error) error {
 	return fmt.Errorf("%w: %s: memory of GPU %d at %#x + %d: %w", provider.ErrRegister, rail, device, addr, length, err)
 }
@@ -69,7 +72,7 @@ func (g *GPUs) look(addr, length uint64, device int) (Memory, error) {
 	return Memory{m, d, is}, nil
 }
 
-// Open loads the driver; it stays this one until Close. No GPU is touched.
+// Open loads the driver, which stays loaded until Close. It touches no GPU.
 func (g *GPUs) Open() (*gpu.Driver, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +102,7 @@ func (g *GPUs) open(device int) (*gpu.Driver, gpu.Device, error) {
 	return d, is, err
 }
 
-// Close gives the driver back; all memory must be deregistered before.
+// Close closes the driver. All memory must be deregistered before.
 func (g *GPUs) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,5 +114,5 @@ func (g *GPUs) Close() error {
 	return d.Close()
 }
 
-// Same is nil while the memory is the allocation that was looked at. Implements cuPointerGetAttribute of the buffer id.
+// Same returns nil while the memory is still the allocation that Look saw. Implements cuPointerGetAttribute of the buffer id.
 func (m *Memory) Same() error { return m.Driver.Same(m.Base, m.Buffer) }
