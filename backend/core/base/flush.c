@@ -1,4 +1,5 @@
-/* What devices write to memory of GPUs, seen by the GPUs' work before the application hears of it. Nothing where GPUs need none. */
+/* Flushes device writes to GPU memory. The GPU's work then sees the data before the application learns of the data. Without
+ * registered callbacks nothing happens. */
 #include "base.h"
 
 #include <errno.h>
