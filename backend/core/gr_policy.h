@@ -210,7 +210,7 @@ int gr_xfer_abort_unposted(gr_core *core, gr_xfer *x, int err);
 int gr_xfer_posted(gr_core *core, gr_xfer *x, const gr_link *link);
 /* Makes progress until the transfer has ended or ns have passed: 1 ended, 0 not. */
 int gr_xfer_wait(gr_core *core, gr_xfer *x, uint64_t ns);
-/* Before the post: every batch ends with a flushed WRITE, as if the notification took another link, since later work goes another way. */
+/* Before the post: makes signaled WRITEs flushed WRITEs, as if the notification took another link, since later work goes another way. */
 void gr_xfer_prove(gr_xfer *x);
 /* Whether a running transfer has nothing posted: 1, 0. A hint. */
 int gr_xfer_unposted(const gr_xfer *x);

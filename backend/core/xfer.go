@@ -113,8 +113,7 @@ func (x Xfer) Took() (d time.Duration, exact bool) {
 	return last - x.Posted(), exact
 }
 
-// Prove makes batches end with flushed WRITEs, since the work that follows takes another way than a notification. Before
-// the post.
+// Prove makes signaled WRITEs flushed WRITEs, since the work that follows takes another way than a notification. Before the post.
 func (x Xfer) Prove() { C.gr_xfer_prove(x.x) }
 
 // Unposted reports whether the transfer runs and has nothing posted yet; a hint. The transfer must not be posted meanwhile.

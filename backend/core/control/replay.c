@@ -1,10 +1,11 @@
-/* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
+/* Replay of a failed link's work: acknowledged, sent again, or handed to other links of its session. */
 #include "progress.h"
 
-enum { TRIES = 3, MSG_TRIES = 16 /* what was lost of six in a row is no news on a shared endpoint */, REPLAYS = 200 };
+enum { TRIES = 3, MSG_TRIES = 16 /* six losses in a row are normal on a shared endpoint */, REPLAYS = 200 };
 
-/* What was the first to fail on four endpoints ends its transfer: it will fail on others, too. Being cancelled along with
- * others is charged to the transfer, once for each link that fails under it; the limit is there to end what never would. */
+/* Counts a link's failure against the sub-transfer's transfer. A batch that was the first to fail on four endpoints ends
+ * its transfer, since other links would fail too. Each failed link with posted batches also counts once against the
+ * transfer. That limit ends transfers that would otherwise never end. */
 static void charge(subxfer *p)
 {
     xfer *x = p->x;
@@ -23,7 +24,7 @@ static void charge(subxfer *p)
         link_count(p->link, GR_N_RETRIES, r->wrs);
 }
 
-/* Gives back to their transfers' work queues what the link has taken and not proved. */
+/* Returns the link's unfinished batches to their transfers' work queues. */
 static void give_back(gr_link *link)
 {
     subxfer *list = NULL, *p;
@@ -62,7 +63,8 @@ static int proved(const gr_proof *proof, uint64_t seq)
     return 0;
 }
 
-/* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
+/* Ends acknowledged notifications after a fence and prepares the others for resending. A pipelined notification goes out
+ * behind its data again. */
 static void finalize_msgs(gr_link *link, const gr_proof *proof)
 {
     for (msg *m = link->out.first, *next; m; m = next) {
@@ -92,7 +94,7 @@ static void fresh(gr_link *link)
     link->ep.ops = 0;
     link_flying(link, 0, link->win.inflight);
     link->win.meas_ns = 0;
-    if (!link->rail->shared) { /* a shared endpoint's receives and credits go on */
+    if (!link->rail->shared) { /* a shared endpoint's receives and credits stay */
         credits_fresh(link);
         link->probe.heard = 0;
         link->probe.answer = link->probe.answered = 0;

@@ -1,4 +1,4 @@
-/* The engine's thread, and progress made by the application's own calls. */
+/* The engine's progress thread, and progress in the application's own calls. */
 #define _GNU_SOURCE
 #include "progress.h"
 
@@ -8,23 +8,24 @@
 #include <unistd.h>
 
 enum {
-    INLINE_BUSY = 8,  /* calls of the application in a millisecond of a nap that make the thread stand back */
-    COPYING = 4,      /* calls that one counts for that copied: 1 MiB takes it 50 to 250 us */
+    INLINE_BUSY = 8,  /* application calls per millisecond of sleep that make the thread back off */
+    COPYING = 4,      /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
     NAP_MS = 1,
-    NAPS = 16,        /* in a row: the application goes on polling; each look takes 2 to 26 us of a core that it polls on, maybe */
+    NAPS = 16,        /* sleeps in a row before longer ones. Each poll takes 2 to 26 us of a core that the application may poll on */
     LONG_NAP_MS = 4,
-    STARVED_MS = 1,   /* how soon a post refused with EAGAIN is tried again when nothing else happens */
-    LOOK_MS = 250,    /* how soon a completion is found whose event was lost; costs an idle engine nothing that shows */
+    STARVED_MS = 1,   /* how soon a post refused with EAGAIN is tried again without other events */
+    LOOK_MS = 250,    /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
 
-/* The application has polled, or done what is as good. */
+/* Counts calls that are progress made by the application. */
 static void polled(gr_core *core, int calls)
 {
     atomic_fetch_add_explicit(&core->inline_polls, (uint64_t)calls, memory_order_relaxed);
 }
 
-/* Who posts only what completes in its post never checks: 4 KiB to a process of this host took 60 us in one post of a hundred,
- * whose lock the thread had. Such a post is as good as a poll, unless there are links on other rails: those it did not look at. */
+/* Counts a post as a poll if nothing is left in flight. An application whose posts complete inline never polls. Without
+ * this, one 4 KiB post of a hundred to a process of this host took 60 us, because the thread held the lock. Links on rails
+ * that do not complete inline still need the thread. */
 void core_posted(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
@@ -35,7 +36,7 @@ void core_posted(gr_core *core)
     polled(core, 1);
 }
 
-/* One bounded step for the application's checkXfer and getNotifs; never blocks on a lock. */
+/* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. */
 void core_progress(gr_core *core)
 {
     int n = core->nrails, calls = 1, helped;
@@ -44,7 +45,7 @@ void core_progress(gr_core *core)
         if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         if (rail_progress(rail, &helped) >= POLL_MAX)
-            core_wake(core); /* more is there, and no further edge will tell the thread */
+            core_wake(core); /* more work is ready, and no further edge will wake the thread */
         else
             rail_unstarve(rail);
         if (helped)
@@ -90,7 +91,7 @@ static int may_block(gr_core *core)
     return 1;
 }
 
-/* Tells the rails who polls. */
+/* Sets app_polls on all rails. */
 static void attend(gr_core *core, int application)
 {
     for (int i = 0; i < core->nrails; i++) {
@@ -103,15 +104,15 @@ static void attend(gr_core *core, int application)
     }
 }
 
-/* Polls while there is work and a little longer, then blocks on completion events. While the application polls by
- * itself, the thread stands back and only looks in once a nap: on few cores the two would fight for every completion
- * (4 KiB over loopback, 2 cores: 21 us instead of 48). */
+/* The progress thread. It polls while there is work and a little longer, then blocks on completion events. While the
+ * application polls, the thread backs off and polls only after each sleep. On few cores the two would compete for every
+ * completion (4 KiB over loopback, 2 cores: 21 us instead of 48 us). */
 void *core_thread(void *arg)
 {
     gr_core *core = arg;
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");
     uint64_t last_work = 0, seen = atomic_load(&core->inline_polls);
     int naps = 0, nap = NAP_MS;
@@ -128,7 +129,7 @@ void *core_thread(void *arg)
             seen = polls;
             atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
             attend(core, 1);
-            struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a nap, not a wait: wakes can wait for it too */
+            struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a short sleep: events = 0, so wake_fd does not end it */
             nap = ++naps < NAPS ? NAP_MS : LONG_NAP_MS;
             poll(&p, 1, nap);
             continue;

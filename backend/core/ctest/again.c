@@ -1,5 +1,5 @@
-/* Other threads: two poll, and one posts the same few transfers past Go all the time, while Go takes their tickets before links
- * stop, go and come, and posts by itself where that was refused. */
+/* Concurrent threads: two poll, and one reposts a few transfers without Go all the time. Meanwhile the main thread plays
+ * Go: it drops the cached posts before links stop, go and come, and posts itself where gr_repost refused. */
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -30,7 +30,7 @@ static void *poll(void *arg)
             notes_take(w->b.core);
         gr_notif_free(w->a.core, gr_notif_take(w->a.core));
         gr_tally t;
-        gr_rail_tally(w->a.core, 0, &t); /* no lock, and no race */
+        gr_rail_tally(w->a.core, 0, &t); /* takes no lock, and has no data race */
         struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
         nanosleep(&nap, NULL);
     }
@@ -44,7 +44,7 @@ static void *post_again(void *unused)
     while (!atomic_load(&stop)) {
         uint64_t i = below(&mine, AGAIN), id;
         uint32_t len = 0;
-        /* of no session, so that none must arrive; but not twice, and whole */
+        /* of no session: it need not arrive, but must not arrive twice or damaged */
         char *body = below(&mine, 2) ? note_new(0, 0, &mine, &len, &id) : NULL;
         int rc = gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, body != NULL, body, len);
         CHECK(rc == 0 || rc == 1 || rc == GR_NOT_TAKEN, "%d", rc);
@@ -112,7 +112,7 @@ void again_stop(void)
     atomic_store(&stop, 1);
     if (w->threads)
         pthread_join(poster, NULL);
-    for (uint64_t i = 0; i < AGAIN; i++) /* the last round is one that ends well */
+    for (uint64_t i = 0; i < AGAIN; i++) /* the last round must end well */
         again_post(i);
 }
 
@@ -126,7 +126,7 @@ int again_settled(void)
             return 0;
         }
     }
-    static uint64_t past; /* nothing changes any more: some rounds past Go before the end, however the dice fell */
+    static uint64_t past; /* nothing changes any more: makes some reposts without Go before the end, whatever the random numbers were */
     int more = past < 4 * AGAIN;
     for (uint64_t i = 0; more && i < AGAIN; i++) {
         if (gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, 0, NULL, 0) == GR_NOT_TAKEN)

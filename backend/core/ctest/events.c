@@ -1,4 +1,4 @@
-/* What the cores leave to Go. */
+/* Handles the events that the cores pass to Go. */
 #include "world.h"
 
 static void link_event(world *w, const gr_event *ev, int from_a)
@@ -8,7 +8,7 @@ static void link_event(world *w, const gr_event *ev, int from_a)
         return;
     if (ev->code) {
         w->broken[rail] = 1;
-    } else if (from_a && !w->up[rail]) { /* its probe is through */
+    } else if (from_a && !w->up[rail]) { /* its probe was answered */
         gr_link_stats st;
         gr_link_stats_get(w->a.link[rail], &st);
         if (st.state != GR_LINK_STATE_PROBING)

@@ -1,8 +1,8 @@
-/* Does to the core, in random order, whatever the engine may do: posts, aborts, notifications, fences, ends of sessions,
- * under a fabric that refuses, delays, reorders and fails. Every outcome is checked; the sanitizers see to the rest.
+/* Random test of the core. It does in random order what the engine may do: posts, aborts, notifications, fences, ends of
+ * sessions. The fake fabric refuses, delays, reorders and fails. Every outcome is checked; the sanitizers check the rest.
  *
- *     ctest SEED STEPS      one thread: the same seed, the same run
- *     ctest SEED STEPS t    with the cores' own threads and two more that poll
+ *     ctest SEED STEPS      one thread: the same seed gives the same run
+ *     ctest SEED STEPS t    with the cores' own threads, and two more that poll
  *     ctest NAME            one scenario: see scenario.c
  */
 #include <errno.h>
@@ -15,7 +15,7 @@ enum { IDLE, RUNNING, ENDED };
 
 typedef struct slot {
     gr_xfer *x;
-    uint64_t handle, note, sum; /* note: its notification, 0 none; sum: of the local bytes when it ended */
+    uint64_t handle, note, sum; /* note: its notification, 0: none; sum: checksum of the local bytes at the end */
     int op, state, aborted;
 } slot;
 
@@ -53,7 +53,7 @@ static void ended_well(slot *s, int i)
         note_must(s->note, w.session);
 }
 
-/* An event: the transfer ended in an error, which Go settles. */
+/* Handles an event: the transfer ended in an error, which Go finalizes. */
 static void on_end(world *unused, uint64_t handle, int code)
 {
     (void)unused;
@@ -68,7 +68,7 @@ static void on_end(world *unused, uint64_t handle, int code)
             failed_count++;
             return;
         }
-    CHECK(!code, "an event for nobody");
+    CHECK(!code, "an event for no transfer");
 }
 
 static void look(int i)
@@ -79,7 +79,7 @@ static void look(int i)
     int st = gr_check(w.a.core, s->x, s->handle);
     if (st == 1)
         return;
-    CHECK(st == 0, "slot %d: %d before Go has settled it", i, st);
+    CHECK(st == 0, "slot %d: status %d before Go has finalized the transfer", i, st);
     s->state = ENDED;
     ended_well(s, i);
     s->sum = sum(local(i));
@@ -109,7 +109,7 @@ static void post(int i)
     if (s->state == RUNNING)
         return;
     if (s->x) {
-        CHECK(s->sum == sum(local(i)), "slot %d: its memory was touched after it had ended", i);
+        CHECK(s->sum == sum(local(i)), "slot %d: memory was changed after the transfer had ended", i);
         if (below(&rng, 4) == 0) {
             drop_cached(s->x);
             gr_xfer_free(w.a.core, s->x);
@@ -147,7 +147,7 @@ static void change(void)
             drop_cached(slots[i].x);
 }
 
-/* One that may be posted past Go, if there is one. */
+/* Finds a transfer with a cached post, if there is one. */
 static int cached(int from)
 {
     for (int n = 0; n < SLOTS; n++) {
@@ -176,7 +176,7 @@ static void cancel(int i)
     int over = gr_xfer_abort(w.a.core, s->x, -11);
     if (below(&rng, 2) && gr_xfer_wait(w.a.core, s->x, 100000))
         over = 1;
-    CHECK(!over || (atomic_load(&s->x->state) & 0xff) != GR_XFER_RUNNING, "not over");
+    CHECK(!over || (atomic_load(&s->x->state) & 0xff) != GR_XFER_RUNNING, "the transfer is still running");
 }
 
 static void notify(void)
@@ -193,13 +193,13 @@ static void notify(void)
 
 static void restart(void)
 {
-    notes_forgive(); /* what has not arrived may be lost with the session */
+    notes_forgive(); /* notifications that have not arrived may be lost with the session */
     world_restart(&w, -10);
     for (int i = 0; i < SLOTS; i++)
         look(i);
     world_events(&w);
     for (int i = 0; i < SLOTS; i++)
-        CHECK(slots[i].state != RUNNING, "slot %d goes on after the end of its session", i);
+        CHECK(slots[i].state != RUNNING, "slot %d: the transfer still runs after the end of its session", i);
 }
 
 static void step(void)
@@ -226,7 +226,7 @@ static void step(void)
         world_fence(&w, rail);
 }
 
-/* What is under way may use a link that has come up again. */
+/* Running transfers may use a link that has come up again. */
 static void on_up(gr_link *link)
 {
     for (int i = 0; i < SLOTS; i++)
@@ -237,7 +237,7 @@ static void on_up(gr_link *link)
 static int settled(void)
 {
     notes_take(w.b.core);
-    gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* progress */
+    gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* makes progress */
     for (int i = 0; i < SLOTS; i++) {
         look(i);
         if (slots[i].state == RUNNING)
@@ -268,7 +268,7 @@ int main(int argc, char **argv)
     }
     again_stop();
     for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
-        CHECK(gr_now_ns() < end, "30 s have passed and it has not come to rest");
+        CHECK(gr_now_ns() < end, "30 s have passed and transfers or notifications are unfinished");
         world_events(&w);
         for (int i = 0; i < w.rails; i++)
             if (w.broken[i])

@@ -1,4 +1,4 @@
-/* What chance seldom brings about, step by step. */
+/* Scenarios that random runs seldom reach, step by step. */
 #include <string.h>
 
 #include "scenario.h"
@@ -31,7 +31,7 @@ void progress(void)
     world_events(&w);
 }
 
-/* A WRITE of one operation, in a place of its own. */
+/* Makes a WRITE of one operation, in its own slot of memory. */
 gr_xfer *write_of(uint64_t handle, uint64_t len)
 {
     uint64_t at = handle % SLOTS * SLOT_SIZE;

@@ -1,4 +1,4 @@
-/* What the fabric does to those who use it. */
+/* Fault schedules: sets the faults of the fake fabric. */
 #include <errno.h>
 
 #include "world.h"

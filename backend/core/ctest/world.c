@@ -75,7 +75,7 @@ void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
     w->shared = shared;
     w->rails = rails;
     w->threads = threads;
-    w->limit = (uint32_t)(seed / 8 % 4); /* 0: none */
+    w->limit = (uint32_t)(seed / 8 % 4); /* 0: no limit */
     w->fabric = fake_fabric_new(seed);
     open_side(w, &w->a, &config, 1);
     open_side(w, &w->b, &config, 100);
@@ -94,7 +94,7 @@ void world_progress(world *w)
         (void)gr_check(w->b.core, w->poke, 1);
 }
 
-/* Nothing ends what is posted on an endpoint that others use as well: it ends by itself. */
+/* Waits until the posted operations have completed. On a shared endpoint they cannot be cancelled. */
 static void drain(world *w, side *s, int i)
 {
     gr_link_stats st;
@@ -109,9 +109,9 @@ static void quiesce(world *w, side *s, int i)
 {
     gr_link_stats st;
     gr_link_stop(s->link[i]);
-    gr_link_stop(s->link[i]); /* again does no harm */
+    gr_link_stop(s->link[i]); /* repeated calls are safe */
     gr_link_stats_get(s->link[i], &st);
-    CHECK(st.state != GR_LINK_STATE_UP && st.state != GR_LINK_STATE_PROBING, "it may still post on an endpoint that goes away");
+    CHECK(st.state != GR_LINK_STATE_UP && st.state != GR_LINK_STATE_PROBING, "a stopped link may still post on a closing endpoint");
     if (w->shared) {
         drain(w, s, i);
         return;
@@ -183,7 +183,7 @@ static void end(world *w, side *s, int err)
     for (int i = 0; i < w->rails; i++)
         gr_link_fail(s->link[i], err);
     too_late(w, s);
-    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* the other thread may have the last ones in hand */
+    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* another thread may still hold the last ones */
         struct timespec nap = {.tv_nsec = 1000000};
         nanosleep(&nap, NULL);
     }
@@ -197,7 +197,8 @@ static void end(world *w, side *s, int err)
     }
 }
 
-/* A rail has counted what its links have, but for the receives of a shared endpoint, and nothing is in flight. */
+/* Checks that a rail has counted what its links counted, except the receives of a shared endpoint, and that nothing is in
+ * flight. */
 static void tally(const world *w, const side *s, int i)
 {
     gr_tally t;

@@ -1,4 +1,4 @@
-/* Messages come in: receives posted, notifications put on their way to the application, credits taken. */
+/* Incoming messages: posts receives, passes notifications to the application, takes credits. */
 #include "message.h"
 #include "msg_wire.h"
 
@@ -23,13 +23,14 @@ int msg_post_recv(gr_link *link, buf *b)
     return rc;
 }
 
-/* Receives that a link needs. */
+/* Number of receives that a link needs. */
 uint32_t msg_recvs(const gr_link *link)
 {
     return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
 }
 
-/* A shared endpoint's receives are those of all links that there are, with rx_surplus beyond that and recv_debt to come. */
+/* Posts the receives that a link needs. A shared endpoint's receives serve all links of the rail. They exceed the links'
+ * needs by rx_surplus, and fall short of them by recv_debt. */
 int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -51,7 +52,7 @@ int msg_post_recvs(gr_link *link)
     return 0;
 }
 
-/* Posts the receives that could not be posted before. What all peers' need is tried for ever. */
+/* Posts the receives that could not be posted before. On a shared endpoint every failure is tried again. */
 void msg_repay(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -73,8 +74,8 @@ void msg_repay(gr_link *link)
     }
 }
 
-/* In order and whole: straight to the application. Anything else is Go's to put in order, and so is all that follows
- * until Go says that it has caught up. */
+/* A complete notification in order goes straight to the application. Anything else goes to Go, which restores the order.
+ * All later notifications then go to Go too, until Go calls gr_sess_resume. */
 static int take_notif(gr_sess *sess, const header *h, const char *body, size_t len)
 {
     int rc = 0;
@@ -113,7 +114,7 @@ static gr_link *find(rail_st *rail, uint64_t id)
     return link;
 }
 
-/* The buffer goes back to where it was posted. */
+/* Posts the buffer again where it was posted before. */
 static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;
@@ -125,7 +126,8 @@ static int post_again(gr_link *on, buf *b)
     return 0;
 }
 
-/* The first message over an endpoint: Go hears that the initiator's link works. */
+/* Handles the first message over an endpoint: the provider learns of it, and a target's Go learns that the initiator's link
+ * works. */
 static void first_heard(gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
@@ -138,7 +140,7 @@ static void first_heard(gr_link *link)
     }
 }
 
-/* The peer has our probe, and its answer came back. */
+/* Handles the answer to our probe: Go learns that the link works both ways. */
 static void probe_answered(gr_link *link, uint64_t seq)
 {
     if (link->state != LINK_PROBING || !link->probe.posted || seq != link_probe_seq(link))
@@ -169,7 +171,7 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
     return take_notif(link->sess, h, body, len);
 }
 
-/* What wire.ParseMessage takes for a message, of which the payload is not looked at. */
+/* Whether wire.ParseMessage would accept the header. The payload is not inspected. */
 static int well_formed(const header *h, size_t payload)
 {
     int alone = !h->parts && !h->part && !h->total && !h->offset && !payload;
@@ -213,7 +215,7 @@ void msg_received(ctx *c, int err, uint64_t len)
         if (link)
             rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
         else
-            COUNT(rail->core, GR_C_BAD_MSG, 1); /* of a session that has ended, maybe */
+            COUNT(rail->core, GR_C_BAD_MSG, 1); /* perhaps a message of an ended session */
     }
     if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);

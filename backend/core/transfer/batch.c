@@ -13,7 +13,7 @@ int queue_has(xfer *x)
     return has;
 }
 
-/* How many operations a batch has: all when nobody shares the transfer. */
+/* Number of operations of the next batch: all if no other link shares the transfer. */
 static uint64_t batch_length(const xfer *x)
 {
     const gr_op *op = x->pub.ops + x->queue.next;
@@ -31,7 +31,7 @@ static void batch_free(rail_st *rail, batch *r)
     rail->mem.free_batch = r;
 }
 
-/* Of a transfer that failed: nobody takes what was given back any more. */
+/* Frees the returned batches of a failed transfer: no link takes them any more. */
 void queue_drop(xfer *x, rail_st *rail)
 {
     for (batch *r; (r = x->queue.back);) {
@@ -40,8 +40,8 @@ void queue_drop(xfer *x, rail_st *rail)
     }
 }
 
-/* The work queue is empty: sub-transfers that have posted nothing, because their links have no room, need not wait for any. Whoever
- * calls is in itself, so that the transfer can't end meanwhile. */
+/* The work queue is empty. Sub-transfers without posted operations, because their links have no room, give up their places
+ * and need not wait for room. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
 static void nudge_others(subxfer *p)
 {
     xfer *x = p->x;
@@ -55,7 +55,8 @@ static void nudge_others(subxfer *p)
     }
 }
 
-/* The next batch for the sub-transfer, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
+/* Takes the next batch for the sub-transfer. NULL: none is left, the transfer has failed, or memory is short (*later is
+ * then 1). */
 batch *batch_take(subxfer *p, int *later)
 {
     xfer *x = p->x;
@@ -101,7 +102,7 @@ batch *batch_take(subxfer *p, int *later)
     return r;
 }
 
-/* The sub-transfer has no batch, or one that it could not post yet. */
+/* Whether the sub-transfer has no batch, or a single batch with nothing posted. */
 int sub_unposted(const subxfer *p)
 {
     return !p->batches || (p->batches == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
@@ -121,7 +122,7 @@ static void batch_unlink(batch *r)
     atomic_store_explicit(&p->idle, sub_unposted(p), memory_order_relaxed);
 }
 
-/* The batch is proved, or given up with nothing of it in flight. */
+/* Ends a batch: it has completed, or it was given up with nothing in flight. */
 void batch_end(batch *r)
 {
     rail_st *rail = r->sub->link->rail;
@@ -129,7 +130,7 @@ void batch_end(batch *r)
     batch_free(rail, r);
 }
 
-/* Somebody else is to do it again, from its first operation on. */
+/* Returns the batch to the work queue: any link may do it again from its first operation on. */
 void batch_back(batch *r)
 {
     xfer *x = r->sub->x;
@@ -143,7 +144,7 @@ void batch_back(batch *r)
     pthread_mutex_unlock(&x->queue.mu);
 }
 
-/* A WRITE of nothing whose completion proves the unsignaled ones before it. */
+/* Posts a WRITE of length 0, whose completion proves the unsignaled WRITEs before it. */
 int batch_flush(batch *r)
 {
     gr_link *link = r->sub->link;
@@ -162,7 +163,7 @@ int batch_flush(batch *r)
     r->unflushed_bytes = 0;
     r->inflight++;
     r->wrs++;
-    rail->rma_ops++; /* whatever the limit: it is what ends others */
+    rail->rma_ops++; /* not checked against the limit: its completion ends the others */
     link->ep.ops++;
     link_count(link, GR_N_WRS, 1);
     return 0;

@@ -1,9 +1,10 @@
-/* Transfer slots: memory that is recycled but never unmapped while the core lives. */
+/* Transfer slots. Their memory is recycled, and not unmapped while the core lives. */
 #include "transfer.h"
 
 #include <stdlib.h>
 
-/* Slots come in blocks that live as long as the core: a stale pointer of the shim's reads a passed handle, never freed memory. */
+/* Takes a free slot. Slots come in blocks that live as long as the core. A stale pointer of the shim then reads an outdated
+ * handle, never freed memory. */
 static xfer *slot_take(gr_core *core)
 {
     pthread_mutex_lock(&core->slots.mu);

@@ -1,9 +1,10 @@
-/* Who has taken which operations of a transfer. Each link that works on it has a sub-transfer; a sub-transfer takes batches of operations
- * from the transfer's work queue as fast as its link gets them through, so that shares follow the rates. A sub-transfer is in while its
- * link has batches or may get some; the transfer's data is done when the last one has left. */
+/* Sub-transfers. Each link that works on a transfer has a sub-transfer. It takes batches of operations from the transfer's
+ * work queue as fast as its link completes them, so that shares follow the links' rates.
+ * A sub-transfer is active while its link has batches or may take some. The transfer's data is done when the last active
+ * sub-transfer has left. */
 #include "transfer.h"
 
-/* Small transfers go before large ones. */
+/* Lists the sub-transfer on its link. In the todo list small transfers go before large ones. */
 void sub_list(subxfer *p, int which)
 {
     gr_link *link = p->link;
@@ -44,7 +45,7 @@ void sub_unlist(subxfer *p)
     p->listed = 0;
 }
 
-/* Another sub-transfer joins; whoever calls is in itself, so that the transfer can't end meanwhile. */
+/* Activates another sub-transfer. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
 static void sub_enter(subxfer *p)
 {
     uint32_t none = 0;
@@ -55,10 +56,10 @@ static void sub_enter(subxfer *p)
     }
     atomic_compare_exchange_strong(&p->x->shared, &none, SHARED);
     rail_push(p->link->rail, &p->start);
-    core_wake(p->link->rail->core); /* its rail may be held, or nobody may be at it: not run from under our lock */
+    core_wake(p->link->rail->core); /* its rail may be locked, or idle; it must not run under our rail's lock */
 }
 
-/* One sub-transfer fewer; with the last the data is done, and x may be gone. */
+/* Counts one active sub-transfer less. After the last one the data is done, and x may be freed. */
 void sub_out(xfer *x, gr_link *link)
 {
     if (atomic_fetch_sub(&x->pub.subs_left, 1) == 1)
@@ -70,14 +71,14 @@ void sub_leave(subxfer *p)
     xfer *x = p->x;
     sub_unlist(p);
     atomic_store(&p->in, 0);
-    if (!atomic_load(&x->pub.err) && queue_has(x) && !atomic_exchange(&p->in, 1)) { /* given back just now */
+    if (!atomic_load(&x->pub.err) && queue_has(x) && !atomic_exchange(&p->in, 1)) { /* a batch was returned just now */
         sub_list(p, LIST_TODO);
         return;
     }
     sub_out(x, p->link);
 }
 
-/* Nothing to take: the sub-transfer waits for its batches, or leaves. */
+/* Nothing is left to take: the sub-transfer waits for its batches, or leaves. */
 void sub_deactivate(subxfer *p)
 {
     if (!p->batches) {
@@ -90,7 +91,8 @@ void sub_deactivate(subxfer *p)
         xfer_try_pipeline(p);
 }
 
-/* Lets the other links that work take what the sub-transfer has given back or can't take. How many there are. */
+/* Activates the other sub-transfers whose links are up: they take returned batches, or work that this sub-transfer cannot
+ * take. Returns their number. */
 int sub_call(subxfer *p)
 {
     xfer *x = p->x;
@@ -103,13 +105,13 @@ int sub_call(subxfer *p)
     return others;
 }
 
-/* The sub-transfer's link can't go on: others of the transfer that can are called in, and a sub-transfer without batches leaves. 0: there is
- * no other, it stays. */
+/* The sub-transfer's link cannot continue. Activates the other sub-transfers that can. A sub-transfer without batches then
+ * leaves. 0: no other link is up, so it stays. */
 int sub_evict(subxfer *p)
 {
     if (p->batches)
         return sub_call(p) != 0;
-    atomic_store(&p->in, 0); /* first: whoever gives back from now on calls us in, as we do others */
+    atomic_store(&p->in, 0); /* first: a sub-transfer that returns a batch from now on activates this one again */
     if (!sub_call(p) && !atomic_exchange(&p->in, 1))
         return 0;
     sub_unlist(p);
@@ -117,7 +119,7 @@ int sub_evict(subxfer *p)
     return 1;
 }
 
-/* Who has nothing on a link that stops need not wait for what becomes of it. */
+/* Evicts the sub-transfers without batches from a link that stops, so that they do not wait for the link's recovery. */
 void sub_evict_idle(gr_link *link)
 {
     for (subxfer *next, *p = link->work.todo; p; p = next) {
@@ -127,7 +129,7 @@ void sub_evict_idle(gr_link *link)
     }
 }
 
-/* What the sub-transfer has not posted, others do. */
+/* Returns the sub-transfer's unposted batch to the work queue for other links, and leaves if one of them is up. */
 void sub_nudge(rail_st *rail, cmd *self)
 {
     subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, nudge));
@@ -146,22 +148,23 @@ void sub_nudge(rail_st *rail, cmd *self)
     sub_out(x, link);
 }
 
-/* The counts that late joins took go back where the transfer's only other sub-transfer is: its notification may be in that link's list, which the
- * rail that joined must not touch. Unless several links share the transfer, it is that sub-transfer alone that was ever in. */
+/* Gives back the counts of late joins, on the rail of the transfer's exclusive sub-transfer. The transfer's notification
+ * may be in that link's list, which the joining rail must not touch. With EXCLUSIVE set, no other sub-transfer was ever
+ * active. */
 void sub_late(rail_st *rail, cmd *self)
 {
     subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, late));
     xfer *x = p->x;
-    gr_link *link = x->subs[p->late_to].link; /* first: without lates it may be set anew */
+    gr_link *link = x->subs[p->late_to].link; /* first: once lates is 0, the field may change */
     uint32_t n = atomic_exchange(&p->lates, 0);
     (void)rail;
     if (atomic_fetch_sub(&x->pub.subs_left, n) == n)
         xfer_data_done(x, link);
 }
 
-/* Gives up what is not posted; the sub-transfer leaves here, with its last completion, or, when an operation of it failed, with the
- * peer's answer to the fence: until then its bytes may land. Not 0: what is posted can't be proved
- * now; it is tried again with the next turn, or the link has failed and reap ends it. */
+/* Gives up the unposted operations. The sub-transfer leaves here or with its last completion. If an operation of it failed,
+ * the sub-transfer leaves with the peer's answer to the fence: until then the bytes may land. Not 0: the unsignaled WRITEs
+ * cannot be flushed now. The next turn tries again, or the link has failed and gr_link_reap ends them. */
 int sub_drop(subxfer *p)
 {
     batch *r = p->cur;
