@@ -65,7 +65,7 @@ func New(o Config) (*Core, error) {
 	}
 	c, err := C.gr_core_new(&cfg)
 	if c == nil {
-		return nil, fmt.Errorf("start the engine's thread and its descriptors (limits: ulimit -u, ulimit -n): %w", err)
+		return nil, fmt.Errorf("starting the progress thread or opening its descriptors failed; check ulimit -u and ulimit -n: %w", err)
 	}
 	return &Core{c}, nil
 }
@@ -130,7 +130,7 @@ type Region struct{ r *C.gr_region }
 func (k *Core) Region(idx uint32) (Region, error) {
 	r := C.gr_region_at(k.c, C.uint32_t(idx))
 	if r == nil {
-		return Region{}, fmt.Errorf("region table is full at %d entries or memory is exhausted", idx)
+		return Region{}, fmt.Errorf("region table: no entry %d: the table is full or memory is exhausted", idx)
 	}
 	return Region{r}, nil
 }

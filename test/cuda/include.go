@@ -2,5 +2,5 @@
 
 package cuda
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xe4bc5625f012
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xeef5940d165b
 import "C"

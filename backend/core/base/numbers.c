@@ -7,15 +7,15 @@
 enum {
     BLOCK_NUMBERS = 2048,      /* TX_BLOCKS blocks fit the answer to a fence (wire.MaxHave), and are a quarter of the peer's limit */
     BLOCK_BYTES = 4 << 20,
-    MOST_BYTES = 48 << 20,     /* the peer's limit is 64 MiB; a longer notification goes alone */
-    BOOKS = 512,               /* at least what the peer counts for a notification besides its body */
+    MAX_BYTES = 48 << 20,      /* the peer's limit is 64 MiB; a longer notification goes alone */
+    MSG_OVERHEAD = 512,        /* at least what the peer counts for a notification besides its body */
 };
 
 /* Reserves room in a block for one notification of so many bytes. 0: no room. Caller holds tx.mu. */
-static int place(gr_sess *s, uint64_t bytes, uint8_t *block)
+static int reserve(gr_sess *s, uint64_t bytes, uint8_t *block)
 {
     tx_block *b = &s->tx.blocks[s->tx.newest % TX_BLOCKS];
-    if (s->tx.resent || (s->tx.bytes && s->tx.bytes + bytes > MOST_BYTES))
+    if (s->tx.resent || (s->tx.bytes && s->tx.bytes + bytes > MAX_BYTES))
         return 0;
     if (b->numbers == BLOCK_NUMBERS || b->bytes >= BLOCK_BYTES) {
         if (s->tx.newest + 1 - s->tx.oldest == TX_BLOCKS)
@@ -35,7 +35,7 @@ static int place(gr_sess *s, uint64_t bytes, uint8_t *block)
 int sess_number(gr_sess *s, size_t len, uint8_t *block, uint64_t *seq)
 {
     pthread_mutex_lock(&s->tx.mu);
-    int placed = place(s, len + BOOKS, block);
+    int placed = reserve(s, len + MSG_OVERHEAD, block);
     if (placed)
         *seq = s->tx.seq++;
     else
@@ -55,7 +55,7 @@ uint8_t sess_resent(gr_sess *s)
 }
 
 /* Counts one acknowledged notification of the block. Returns 1 if it was the block's last. Caller holds tx.mu. */
-static int block_proved(gr_sess *s, uint8_t block)
+static int block_acked(gr_sess *s, uint8_t block)
 {
     if (block == TX_RESENT)
         return --s->tx.resent == 0;
@@ -72,10 +72,10 @@ static int block_proved(gr_sess *s, uint8_t block)
 }
 
 /* The peer has received a message of the block, or will receive a SKIP instead. */
-void sess_proved(gr_sess *s, uint8_t block)
+void sess_acked(gr_sess *s, uint8_t block)
 {
     pthread_mutex_lock(&s->tx.mu);
-    int wake = block_proved(s, block) && s->tx.held;
+    int wake = block_acked(s, block) && s->tx.held;
     if (wake)
         s->tx.held = 0;
     pthread_mutex_unlock(&s->tx.mu);

@@ -36,7 +36,7 @@ void rail_inbox(rail_st *rail)
 }
 
 /* Wakes the progress thread, which may sleep, to retry refused posts. */
-void rail_unstarve(rail_st *rail)
+void rail_wake_starved(rail_st *rail)
 {
     if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
         core_wake(rail->core);

@@ -48,13 +48,13 @@ struct rail_st {
     /* fields under dev->mu */
     gr_link *links;
     gr_link *by_id[ID_BUCKETS];
-    gr_link *turn;       /* this link posts first when there is room again; set when cfg.inflight_ops was reached */
-    gr_link *shared;     /* pseudo link of a shared endpoint: owns the receives for all peers; else NULL */
-    uint32_t rx_surplus; /* posted receives of the shared endpoint that no link needs any more */
-    uint32_t rma_ops;    /* WRITEs and READs in flight on all links */
-    uint64_t now;        /* time of the last poll that returned completions */
-    uint8_t stream;      /* transfers overlapped since the rail was last idle: timestamps come from core_tick */
-    uint8_t more;        /* a link has unposted operations, or credits to send: see poll_inline */
+    gr_link *turn;        /* this link posts first when there is room again; set when cfg.inflight_ops was reached */
+    gr_link *shared;      /* pseudo link of a shared endpoint: owns the receives for all peers; else NULL */
+    uint32_t rx_surplus;  /* posted receives of the shared endpoint that no link needs any more */
+    uint32_t rma_ops;     /* WRITEs and READs in flight on all links */
+    uint64_t now;         /* time of the last poll that returned completions */
+    uint8_t coarse_clock; /* transfers overlapped since the rail was last idle: timestamps come from core_tick */
+    uint8_t work_left;    /* a link has unposted operations, or credits to send: see poll_inline */
     struct {
         ctx *free_ctx;
         ctx *orphans; /* contexts of ended operations without a completion; the library may still use them: no reuse before the completion */
@@ -74,7 +74,7 @@ static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
 /* rail.c */
 void rail_push(rail_st *rail, cmd *c);
 void rail_inbox(rail_st *rail);
-void rail_unstarve(rail_st *rail);
+void rail_wake_starved(rail_st *rail);
 int rail_full(const rail_st *rail);
 size_t rail_msg_size(const rail_st *rail);
 buf *rail_buf(rail_st *rail);

@@ -57,7 +57,7 @@ void sess_unref(gr_sess *sess);
 /* numbers.c */
 int sess_number(gr_sess *s, size_t len, uint8_t *block, uint64_t *seq);
 uint8_t sess_resent(gr_sess *s);
-void sess_proved(gr_sess *s, uint8_t block);
+void sess_acked(gr_sess *s, uint8_t block);
 
 /* queue.c */
 /* Queues an event for Go. With a session, the event's bytes count as handed to Go. */

@@ -108,8 +108,8 @@ int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)
             return 0;
         core_progress(core);
         if (i > 64) {
-            struct timespec nap = {.tv_nsec = 20000};
-            nanosleep(&nap, NULL);
+            struct timespec delay = {.tv_nsec = 20000};
+            nanosleep(&delay, NULL);
         }
     }
 }

@@ -34,7 +34,7 @@ static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
         if (!rail)
             continue;
         rail_run(rail);
-        rail_unstarve(rail);
+        rail_wake_starved(rail);
     }
 }
 

@@ -2,5 +2,5 @@
 
 package control
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x16c9d3c222d7
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0xe75c5458e0d0
 import "C"

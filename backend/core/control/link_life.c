@@ -71,7 +71,7 @@ static void reap_unflushed(gr_link *link, subxfer *p)
     for (; p; p = p->next)
         for (batch *r = p->batches; r; r = r->next) {
             r->failed |= r->unflushed_bytes != 0;
-            link_flying(link, 0, r->unflushed_bytes);
+            link_inflight(link, 0, r->unflushed_bytes);
             r->unflushed_bytes = 0;
         }
 }
@@ -181,7 +181,7 @@ void gr_link_free(gr_link *link)
         }
     if (rail->shared)
         rail->rx_surplus += msg_recvs(link);
-    link_flying(link, 0, link->win.inflight);
+    link_inflight(link, 0, link->win.inflight);
     atomic_fetch_sub(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     sess_unref(sess);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Detaches the message's posted frames, on an endpoint that other links share. */
-static void msg_disown(msg *m)
+static void msg_detach_frames(msg *m)
 {
     for (ctx *c = m->sent.inflight ? m->link->ep.posted : NULL; c; c = c->next)
         if (c->msg == m)
@@ -29,7 +29,7 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
         }
         if (m->len)
             memcpy(out->body, m->body, m->len);
-        msg_disown(m);
+        msg_detach_frames(m);
         msg_end(m, GR_ERR_BACKEND);
         rc = 1;
         break;
@@ -99,7 +99,7 @@ static void msg_send(msg *m)
     rail_st *rail = m->link->rail;
     rail_push(rail, &m->start);
     rail_run(rail);
-    rail_unstarve(rail);
+    rail_wake_starved(rail);
 }
 
 int gr_notify(gr_link *link, const void *body, size_t len)

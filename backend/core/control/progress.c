@@ -7,37 +7,37 @@
  * them. 1: more work is left, and nothing in flight would give an event. */
 static int poll_inline(rail_st *rail)
 {
-    int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
-    rail->more = 0;
+    int n = rail_poll(rail, POLL_MAX), more = rail->work_left, unfinished = n >= POLL_MAX;
+    rail->work_left = 0;
     for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
         if (credits_due(link))
             msg_pump(link);
-        rail->more |= link->work.todo != NULL;
-        rest |= link->state == LINK_UP && link->work.todo && !link->ep.ops;
+        rail->work_left |= link->work.todo != NULL;
+        unfinished |= link->state == LINK_UP && link->work.todo && !link->ep.ops;
     }
-    return rest;
+    return unfinished;
 }
 
 int rail_run(rail_st *rail)
 {
-    int settled = 0;
+    int idle = 0;
     while (atomic_load(&rail->dev->pending)) {
         if (pthread_mutex_trylock(&rail->dev->mu) != 0)
             return 0;
         rail_inbox(rail);
-        int rest = rail->dev->is.completes_inline && poll_inline(rail);
-        settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
+        int unfinished = rail->dev->is.completes_inline && poll_inline(rail);
+        idle = !unfinished && !rail->work_left && !rail->rma_ops && !rail->starved;
         gr_rail_leave(rail->dev);
-        if (rest)
+        if (unfinished)
             core_wake(rail->core);
     }
-    return settled;
+    return idle;
 }
 
 void rail_kick(gr_rail *dev)
 {
     rail_run(dev->core);
-    rail_unstarve(dev->core);
+    rail_wake_starved(dev->core);
 }
 
 static void complete(rail_st *rail, const gr_comp *comp)
@@ -59,8 +59,8 @@ static void complete(rail_st *rail, const gr_comp *comp)
         if (link != rail->shared) /* messages of other links must still come in */
             link_error(link, err);
     }
-    if (!err && link->probe.hello && c->kind != CTX_RECV)
-        link->probe.hello = HELLO_DUE;
+    if (!err && link->probe.wanted && c->kind != CTX_RECV)
+        link->probe.wanted = PROBE_DUE;
     switch (c->kind) {
     case CTX_RMA:
         wr_done(c, err);
@@ -86,7 +86,7 @@ int rail_poll(rail_st *rail, int max)
             link_error(link, -n);
         if (n <= 0)
             break;
-        rail->now = rail->stream ? core_tick(rail->core) : gr_now_ns();
+        rail->now = rail->coarse_clock ? core_tick(rail->core) : gr_now_ns();
         for (int i = 0; i < n; i++)
             complete(rail, &comp[i]);
         total += n;
@@ -107,14 +107,14 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.hello || credits_due(link) || link->ep.recv_debt)
+        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) || link->ep.missing_recvs)
             link_pump(link, UINT64_MAX);
         link = link->next ? link->next : rail->links;
     } while (link != first);
     rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
 }
 
-static int rail_help(rail_st *rail)
+static int rail_assist(rail_st *rail)
 {
     return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0;
 }
@@ -129,7 +129,7 @@ static int step(rail_st *rail)
     rail_inbox(rail);
     rail->starved = 0;
     pump_links(rail);
-    if (rail->shared && rail->shared->ep.recv_debt)
+    if (rail->shared && rail->shared->ep.missing_recvs)
         msg_pump(rail->shared);
     if (rail->dev->is.completes_inline && rail->rma_ops != before && poll_inline(rail))
         n = POLL_MAX;
@@ -145,13 +145,13 @@ int rail_progress(rail_st *rail, int *helped)
         return 0;
     int waited_for = atomic_load(&rail->dev->waiters) > 0;
     if (waited_for || pthread_mutex_trylock(&rail->dev->mu) != 0) {
-        *helped = rail_help(rail);
+        *helped = rail_assist(rail);
         if (waited_for && !*helped)
             sched_yield();
         return -1;
     }
     int n = step(rail);
-    if (n || !(*helped = rail_help(rail)))
+    if (n || !(*helped = rail_assist(rail)))
         return n;
     if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* the copy may have been the last of a transfer */
         n = step(rail);

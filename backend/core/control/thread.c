@@ -8,17 +8,17 @@
 #include <unistd.h>
 
 enum {
-    INLINE_BUSY = 8,  /* application calls per millisecond of sleep that make the thread back off */
-    COPYING = 4,      /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
+    BUSY_POLLS = 8,     /* application calls per millisecond of sleep that make the thread back off */
+    ASSIST_POLLS = 4,   /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
     NAP_MS = 1,
-    NAPS = 16,        /* sleeps in a row before longer ones. Each poll takes 2 to 26 us of a core that the application may poll on */
+    NAPS = 16,          /* sleeps in a row before longer ones. Each poll takes 2 to 26 us of a core that the application may poll on */
     LONG_NAP_MS = 4,
-    STARVED_MS = 1,   /* how soon a post refused with EAGAIN is tried again without other events */
-    LOOK_MS = 250,    /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
+    STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
+    IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
 
 /* Counts calls that are progress made by the application. */
-static void polled(gr_core *core, int calls)
+static void count_polls(gr_core *core, int calls)
 {
     atomic_fetch_add_explicit(&core->inline_polls, (uint64_t)calls, memory_order_relaxed);
 }
@@ -33,7 +33,7 @@ void core_posted(gr_core *core)
         if (rail && !rail->dev->is.completes_inline && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
             return;
     }
-    polled(core, 1);
+    count_polls(core, 1);
 }
 
 /* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. */
@@ -47,11 +47,11 @@ void core_progress(gr_core *core)
         if (rail_progress(rail, &helped) >= POLL_MAX)
             core_wake(core); /* more work is ready, and no further edge will wake the thread */
         else
-            rail_unstarve(rail);
+            rail_wake_starved(rail);
         if (helped)
-            calls = COPYING;
+            calls = ASSIST_POLLS;
     }
-    polled(core, calls);
+    count_polls(core, calls);
 }
 
 static void drain_wake(gr_core *core)
@@ -68,7 +68,7 @@ static int wait_time(gr_core *core)
         rail_st *rail = core->rails[i];
         if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
-        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : LOOK_MS;
+        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : IDLE_POLL_MS;
         if (ms < 0 || most < ms)
             ms = most;
     }
@@ -92,7 +92,7 @@ static int may_block(gr_core *core)
 }
 
 /* Sets app_polls on all rails. */
-static void attend(gr_core *core, int application)
+static void set_app_polls(gr_core *core, int application)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
@@ -115,7 +115,7 @@ void *core_thread(void *arg)
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");
     uint64_t last_work = 0, seen = atomic_load(&core->inline_polls);
-    int naps = 0, nap = NAP_MS;
+    int sleeps = 0, sleep_ms = NAP_MS;
     while (!atomic_load(&core->thread.stop)) {
         int n = 0, helped;
         COUNT(core, GR_C_THREAD_LOOKS, 1);
@@ -125,20 +125,20 @@ void *core_thread(void *arg)
             n += got > 0 ? got : 0;
         }
         uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
-        if (polls - seen >= (uint64_t)(INLINE_BUSY * nap)) {
+        if (polls - seen >= (uint64_t)(BUSY_POLLS * sleep_ms)) {
             seen = polls;
             atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
-            attend(core, 1);
+            set_app_polls(core, 1);
             struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a short sleep: events = 0, so wake_fd does not end it */
-            nap = ++naps < NAPS ? NAP_MS : LONG_NAP_MS;
-            poll(&p, 1, nap);
+            sleep_ms = ++sleeps < NAPS ? NAP_MS : LONG_NAP_MS;
+            poll(&p, 1, sleep_ms);
             continue;
         }
-        naps = 0;
-        nap = NAP_MS;
+        sleeps = 0;
+        sleep_ms = NAP_MS;
         uint64_t now = gr_now_ns();
         atomic_store_explicit(&core->tick, 0, memory_order_relaxed);
-        attend(core, 0);
+        set_app_polls(core, 0);
         if (n > 0)
             last_work = now;
         if (now - last_work < core->cfg.spin_ns)

@@ -4,7 +4,7 @@
 #include "world.h"
 
 /* As notify.DefaultLimits: a sender that exceeds them loses its session. */
-enum { MAX_DISTANCE = 1 << 16, MAX_PENDING = 64 << 20, BOOKS = 256 + 16 + 8 };
+enum { MAX_DISTANCE = 1 << 16, MAX_PENDING = 64 << 20, PIECE_OVERHEAD = 256 + 16 + 8 };
 
 static piece *find(const assembler *m, uint64_t seq)
 {
@@ -21,7 +21,7 @@ static void drop(assembler *m, piece *p)
         at = &(*at)->next;
     *at = p->next;
     m->npieces--;
-    m->bytes -= p->total + BOOKS;
+    m->bytes -= p->total + PIECE_OVERHEAD;
     free(p->body);
     free(p);
 }
@@ -42,7 +42,7 @@ static piece *add(assembler *m, const gr_event *ev)
     *p = (piece){.next = m->pieces[ev->seq % PIECE_BUCKETS], .seq = ev->seq, .total = ev->total, .body = p->body};
     m->pieces[ev->seq % PIECE_BUCKETS] = p;
     m->npieces++;
-    m->bytes += ev->total + BOOKS;
+    m->bytes += ev->total + PIECE_OVERHEAD;
     CHECK(ev->seq == m->next || m->bytes <= MAX_PENDING, "%lu bytes wait for number %lu", (unsigned long)m->bytes, (unsigned long)m->next);
     return p;
 }

@@ -36,7 +36,7 @@ void lost_sends(void)
         for (uint64_t i = 0; i < AT_ONCE; i++) {
             if (x[i] && !running(x[i])) {
                 CHECK(atomic_load(&x[i]->state) == 0, "state %d", x[i]->state);
-                note_must(note[i], w.session);
+                note_require(note[i], w.session);
                 gr_xfer_free(w.a.core, x[i]);
                 x[i] = NULL;
                 done++;
@@ -66,7 +66,7 @@ void probe_without_credit(void)
         char *body = note_new(w.session, 1, &rng, &len, &id);
         fake_rail_script(w.a.rail[0], &fails);
         CHECK(gr_notify(w.a.link[0], body, len) == 0, "refused");
-        note_must(id, w.session);
+        note_require(id, w.session);
         free(body);
         UNTIL(w.broken[0]);
         world_fence(&w, 0);
@@ -75,7 +75,7 @@ void probe_without_credit(void)
         w.notif_rail = 0;
         gr_sess_set_notif_link(w.a.sess, w.a.link[0]);
     }
-    w.deaf = 1; /* no credits come back: the receiver takes no notifications */
+    w.not_receiving = 1; /* no credits come back: the receiver takes no notifications */
     for (int i = 0; credits(0); i++) {
         char *body = note_new(w.session, 1, &rng, &len, &id);
         int rc = gr_notify(w.a.link[0], body, len);
@@ -95,7 +95,7 @@ void probe_without_credit(void)
     CHECK(!credits(0), "credits have come back, so the test proves nothing");
     UNTIL(!running(x));
     gr_xfer_free(w.a.core, x);
-    w.deaf = 0;
+    w.not_receiving = 0;
     UNTIL(credits(0) > RX - BATCH);
     world_close(&w);
 }
@@ -138,7 +138,7 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     gr_sess *sess = gr_sess_new(w.b.core, 1000, "x", 1);
     fake_ep *ep = fake_ep_open(w.b.rail[0]);
     CHECK(sess && gr_link_new(sess, 0, 0, ep, 77, 78, GR_LINK_RX, 0, &link) == 0, "link");
-    w.guest = kept ? NULL : sess;
+    w.other_sess = kept ? NULL : sess;
     intruder = fake_ep_open(intruder_rail);
     fake_ep_connect(intruder, fake_ep_id(w.b.ep[0]));
     fake_ep_connect(ep, fake_ep_id(intruder));
@@ -152,11 +152,11 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     fake_ep_close(ep);
     fake_ep_close(intruder);
     for (int k = 0; k < GR_N_COUNT; k++)
-        w.b.gone[0].count[k] += t.count[k];
+        w.b.freed_links[0].count[k] += t.count[k];
     gr_link_fail(link, -3);
     gr_link_free(link);
     UNTIL((world_events(&w), 1));
-    w.guest = NULL;
+    w.other_sess = NULL;
     gr_sess_free(sess);
     return t.count[GR_N_MSGS_RECEIVED];
 }
@@ -196,7 +196,7 @@ void too_many(void)
         char *body = note_new(w.session, 1, &rng, &len, &id);
         while (gr_notify(w.a.link[0], body, len) != 0)
             progress();
-        note_must(id, w.session);
+        note_require(id, w.session);
         free(body);
     }
     UNTIL(notes_all());

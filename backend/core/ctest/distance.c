@@ -15,7 +15,7 @@ static uint64_t pass(uint32_t len, uint64_t count)
     gr_link *notif_link = w.a.link[0];
     fake_rail_stall(w.b.rail[1], 1);
     post(x, &w.a.link[1], 1, &note);
-    note_must(note, w.session);
+    note_require(note, w.session);
     UNTIL(gr_xfer_message(x, &(void *){NULL}, &(uint64_t){0}) == -1); /* it has a number */
     for (uint64_t quiet = 0, last = 0; sent < count; sent++) {
         char *body = note_of(w.session, 1, len, &id);
@@ -33,7 +33,7 @@ static uint64_t pass(uint32_t len, uint64_t count)
             }
             CHECK(quiet < 100 * QUIET, "%lu notifications were accepted, and none goes out", (unsigned long)sent);
         }
-        note_must(id, w.session);
+        note_require(id, w.session);
         free(body);
     }
     UNTIL(!running(x) && notes_all() && gr_sess_queued(w.a.sess) == 0);

@@ -14,9 +14,9 @@ static void link_event(world *w, const gr_event *ev, int from_a)
         if (st.state != GR_LINK_STATE_PROBING)
             return; /* broken again meanwhile */
         w->up[rail] = 1;
-        w->tell.change();
+        w->callbacks.change();
         gr_link_up(w->a.link[rail]);
-        w->tell.came_up(w->a.link[rail]);
+        w->callbacks.link_up(w->a.link[rail]);
     }
 }
 
@@ -25,7 +25,7 @@ static void handle(world *w, side *s, gr_event *ev)
     switch (ev->kind) {
     case GR_EV_XFER:
         w->xfer_events++;
-        w->tell.ended(w, ev->id, ev->code);
+        w->callbacks.ended(w, ev->id, ev->code);
         break;
     case GR_EV_LINK:
         link_event(w, ev, s == &w->a);
@@ -33,8 +33,8 @@ static void handle(world *w, side *s, gr_event *ev)
     case GR_EV_MSG:
         if (ev->id == w->session)
             assembler_add(&w->order, s->sess, ev);
-        else if (w->guest)
-            gr_sess_handled(w->guest, ev->len);
+        else if (w->other_sess)
+            gr_sess_handled(w->other_sess, ev->len);
         break;
     }
     free(ev->data);

@@ -42,7 +42,7 @@ static gr_xfer *post_on_one(void)
     fake_rail_stall(w.b.rail[0], 1);
     gr_link_stop(w.a.link[1]); /* so that the other link takes the WRITE */
     post(x, w.a.link, 2, &note);
-    note_must(note, w.session);
+    note_require(note, w.session);
     const gr_proof none = {0};
     CHECK(gr_link_rebind(w.a.link[1], w.a.ep[1], 0, &none, 0) == 0, "rebind");
     return x;

@@ -50,14 +50,14 @@ static void ended_well(slot *s, int i)
     CHECK(memcmp(local(i), far_end(i), SLOT_SIZE) == 0, "slot %d: the bytes differ", i);
     done_count++;
     if (s->note)
-        note_must(s->note, w.session);
+        note_require(s->note, w.session);
 }
 
 /* Handles an event: the transfer ended in an error, which Go finalizes. */
 static void on_end(world *unused, uint64_t handle, int code)
 {
     (void)unused;
-    if (again_ended(handle, code))
+    if (repost_ended(handle, code))
         return;
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].handle == handle && slots[i].state == RUNNING && code) {
@@ -71,7 +71,7 @@ static void on_end(world *unused, uint64_t handle, int code)
     CHECK(!code, "an event for no transfer");
 }
 
-static void look(int i)
+static void check_slot(int i)
 {
     slot *s = &slots[i];
     if (s->state != RUNNING)
@@ -141,7 +141,7 @@ static void post(int i)
 
 static void change(void)
 {
-    again_change();
+    repost_change();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].x)
             drop_cached(slots[i].x);
@@ -187,16 +187,16 @@ static void notify(void)
     int rc = gr_notify(w.a.link[w.notif_rail], body, len);
     CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
     if (rc == 0)
-        note_must(id, w.session);
+        note_require(id, w.session);
     free(body);
 }
 
 static void restart(void)
 {
-    notes_forgive(); /* notifications that have not arrived may be lost with the session */
+    notes_unrequire(); /* notifications that have not arrived may be lost with the session */
     world_restart(&w, -10);
     for (int i = 0; i < SLOTS; i++)
-        look(i);
+        check_slot(i);
     world_events(&w);
     for (int i = 0; i < SLOTS; i++)
         CHECK(slots[i].state != RUNNING, "slot %d: the transfer still runs after the end of its session", i);
@@ -207,19 +207,19 @@ static void step(void)
     int i = (int)below(&rng, SLOTS);
     int rail = (int)below(&rng, (uint64_t)w.rails);
     switch (below(&rng, 40)) {
-    case 0: weather(&w, &w.a, rail, &rng); break;
-    case 1: weather(&w, &w.b, rail, &rng); break;
-    case 2: weather(&w, &w.a, rail, NULL); weather(&w, &w.b, rail, NULL); break;
+    case 0: set_faults(&w, &w.a, rail, &rng); break;
+    case 1: set_faults(&w, &w.b, rail, &rng); break;
+    case 2: set_faults(&w, &w.a, rail, NULL); set_faults(&w, &w.b, rail, NULL); break;
     case 3: if (below(&rng, 3) == 0) world_fence(&w, rail); break;
     case 4: if (below(&rng, 10) == 0) restart(); break;
     case 5: case 6: cancel(running(i)); break;
     case 7: case 8: case 9: case 10: notify(); break;
     case 11: case 12: case 13: post(i); break;
     case 14: case 15: post(cached(i)); break;
-    case 16: again_post(below(&rng, AGAIN)); break;
+    case 16: repost_one(below(&rng, REPOSTED)); break;
     case 17: case 18: notes_take(w.b.core); break;
-    case 19: if (below(&rng, 4) == 0) weather_cut(&w, &rng); break;
-    default: look(i);
+    case 19: if (below(&rng, 4) == 0) toggle_rail(&w, &rng); break;
+    default: check_slot(i);
     }
     world_events(&w);
     if (w.broken[rail] && below(&rng, 3) == 0)
@@ -234,16 +234,16 @@ static void on_up(gr_link *link)
             gr_xfer_join(w.a.core, slots[i].x, link);
 }
 
-static int settled(void)
+static int all_done(void)
 {
     notes_take(w.b.core);
     gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* makes progress */
     for (int i = 0; i < SLOTS; i++) {
-        look(i);
+        check_slot(i);
         if (slots[i].state == RUNNING)
             return 0;
     }
-    return again_settled() && notes_all() && gr_sess_queued(w.a.sess) == 0;
+    return repost_done() && notes_all() && gr_sess_queued(w.a.sess) == 0;
 }
 
 int main(int argc, char **argv)
@@ -255,26 +255,26 @@ int main(int argc, char **argv)
     int threads = argc > 3;
     rng = seed;
     world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
-    w.tell.ended = on_end;
-    w.tell.came_up = on_up;
-    w.tell.change = change;
-    again_open(&w, seed);
+    w.callbacks.ended = on_end;
+    w.callbacks.link_up = on_up;
+    w.callbacks.change = change;
+    repost_open(&w, seed);
     for (uint64_t i = 0; i < steps; i++)
         step();
     for (int i = 0; i < w.rails; i++) {
         fake_rail_down(w.a.rail[i], 0);
-        weather(&w, &w.a, i, NULL);
-        weather(&w, &w.b, i, NULL);
+        set_faults(&w, &w.a, i, NULL);
+        set_faults(&w, &w.b, i, NULL);
     }
-    again_stop();
-    for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
+    repost_stop();
+    for (uint64_t end = gr_now_ns() + 30000000000u; !all_done();) {
         CHECK(gr_now_ns() < end, "30 s have passed and transfers or notifications are unfinished");
         world_events(&w);
         for (int i = 0; i < w.rails; i++)
             if (w.broken[i])
                 world_fence(&w, i);
     }
-    uint64_t threaded = again_close();
+    uint64_t threaded = repost_close();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].x) {
             drop_cached(slots[i].x);

@@ -60,14 +60,14 @@ void notes_take(gr_core *core)
     gr_notif_free(core, list);
 }
 
-void note_must(uint64_t id, uint64_t session)
+void note_require(uint64_t id, uint64_t session)
 {
     pthread_mutex_lock(&note_mu);
     notes[id].must = notes[id].session == session;
     pthread_mutex_unlock(&note_mu);
 }
 
-void notes_forgive(void)
+void notes_unrequire(void)
 {
     pthread_mutex_lock(&note_mu);
     for (uint64_t i = 1; i < nnotes; i++)

@@ -14,15 +14,15 @@ static void ended(world *unused, uint64_t handle, int code)
         atomic_store(failing, code);
 }
 
-static void came_up(gr_link *link) { (void)link; }
+static void link_up(gr_link *link) { (void)link; }
 static void change(void) {}
 
 void scene(int ordered, int rails, uint64_t seed)
 {
     world_open(&w, ordered, rails, 0, seed);
-    w.tell.ended = ended;
-    w.tell.came_up = came_up;
-    w.tell.change = change;
+    w.callbacks.ended = ended;
+    w.callbacks.link_up = link_up;
+    w.callbacks.change = change;
 }
 
 void progress(void)

@@ -22,9 +22,9 @@
 
 enum {
     SLOTS = 24,
-    AGAIN = 4, /* more slots, for again.c */
+    REPOSTED = 4, /* more slots, for again.c */
     SLOT_SIZE = 24 << 10,
-    MEM_SIZE = (SLOTS + AGAIN) * SLOT_SIZE,
+    MEM_SIZE = (SLOTS + REPOSTED) * SLOT_SIZE,
     LOCAL = 0, REMOTE = 1, /* region numbers */
     MAX_RAILS = 3
 };
@@ -39,7 +39,7 @@ typedef struct side {
     gr_sess *sess;
     gr_link *link[MAX_RAILS];
     fake_ep *ep[MAX_RAILS];
-    gr_tally gone[MAX_RAILS]; /* counters of freed links */
+    gr_tally freed_links[MAX_RAILS]; /* counters of freed links */
 } side;
 
 /* The order of notifications, as notify.Assembler keeps it. */
@@ -71,12 +71,12 @@ typedef struct world {
     int up[MAX_RAILS], broken[MAX_RAILS], notif_rail;
     struct {
         void (*ended)(struct world *w, uint64_t handle, int code);
-        void (*came_up)(gr_link *link);
+        void (*link_up)(gr_link *link);
         void (*change)(void); /* links are about to change: drop all cached posts */
-    } tell;
-    int deaf;    /* b's application takes no notifications */
-    gr_sess *guest; /* another session of b: its messages count as handled at once */
-    gr_xfer *poke; /* a transfer of b: checking it makes a step of progress and nothing else */
+    } callbacks;
+    int not_receiving;    /* b's application takes no notifications */
+    gr_sess *other_sess; /* another session of b: its messages count as handled at once */
+    gr_xfer *poll_xfer; /* a transfer of b: checking it makes a step of progress and nothing else */
 } world;
 
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed);
@@ -96,33 +96,33 @@ size_t assembler_have(const assembler *m, uint64_t *out, size_t max);
 void assembler_clear(assembler *m);
 
 /* Notifications by number. A body carries its number and a pattern. A notification must arrive exactly once after
- * note_must, if its session continues. Notifications without a transfer (alone) arrive in order. */
+ * note_require, if its session continues. Notifications without a transfer (alone) arrive in order. */
 char *note_of(uint64_t session, int alone, uint32_t len, uint64_t *id);
 char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id);
-void note_must(uint64_t id, uint64_t session);
+void note_require(uint64_t id, uint64_t session);
 void notes_take(gr_core *core);
-void notes_forgive(void);
+void notes_unrequire(void);
 int notes_all(void);
 uint64_t notes_arrived(void);
 
 /* Concurrent threads, which poll and repost some transfers again and again while links come and go. */
-void again_open(world *w, uint64_t seed);
+void repost_open(world *w, uint64_t seed);
 /* Plays Go: posts the transfer and caches the post. */
-void again_post(uint64_t i);
-void again_change(void);
+void repost_one(uint64_t i);
+void repost_change(void);
 /* Returns 1 if the event belongs to one of these transfers. */
-int again_ended(uint64_t handle, int code);
+int repost_ended(uint64_t handle, int code);
 /* Ends the posting thread, then posts each transfer once more. */
-void again_stop(void);
-int again_settled(void);
+void repost_stop(void);
+int repost_done(void);
 /* Compares the memory and frees the transfers. Returns the number of reposts by the thread. */
-uint64_t again_close(void);
+uint64_t repost_close(void);
 void drop_cached(gr_xfer *x);
 
 /* Sets a random fault schedule on a rail of that side; without rng no faults. */
-void weather(const world *w, side *s, int rail, uint64_t *rng);
+void set_faults(const world *w, side *s, int rail, uint64_t *rng);
 /* Takes a rail down, or brings the rail that is down up again. At most one rail is down, and never the only one. */
-void weather_cut(const world *w, uint64_t *rng);
+void toggle_rail(const world *w, uint64_t *rng);
 
 uint64_t below(uint64_t *rng, uint64_t n);
 

@@ -8,7 +8,7 @@
 
 _Static_assert(RX_BUFS == 32, "a slot is a bit of 32");
 
-enum { TWICE = 256 /* repeated slots without new ones between; a failed SEND may have arrived, and its slot then comes again */ };
+enum { MAX_REPEATS = 256 /* repeated slots without new ones between; a failed SEND may have arrived, and its slot then comes again */ };
 
 /* The slot of the next message. Valid only if credits are left. */
 uint32_t slot_next(const gr_link *link)
@@ -65,8 +65,8 @@ int slot_taken(gr_link *link, uint32_t slot)
     if ((int32_t)(slot - link->credit.granted) >= RX_BUFS || at >= RX_BUFS || at < -(int64_t)link->credit.taken)
         return -EBADMSG;
     if (at < 0 || link->credit.seen & UINT32_C(1) << at)
-        return link->credit.twice++ < TWICE ? 0 : -EBADMSG;
-    link->credit.twice -= link->credit.twice != 0;
+        return link->credit.repeats++ < MAX_REPEATS ? 0 : -EBADMSG;
+    link->credit.repeats -= link->credit.repeats != 0;
     link->credit.seen |= UINT32_C(1) << at;
     for (; link->credit.seen & 1; link->credit.seen >>= 1)
         link->credit.taken++;
@@ -74,10 +74,10 @@ int slot_taken(gr_link *link, uint32_t slot)
 }
 
 /* Resets the credits: both ends have new endpoints. */
-void credits_fresh(gr_link *link)
+void credits_reset(gr_link *link)
 {
     link->credit.next = link->credit.acked = link->credit.failed = 0;
     link->credit.taken = 0;
-    link->credit.seen = link->credit.granted = link->credit.twice = 0;
-    link->credit.again = 0;
+    link->credit.seen = link->credit.granted = link->credit.repeats = 0;
+    link->credit.resend = 0;
 }

@@ -9,7 +9,7 @@ enum {
     CREDIT_BUFS = 8,  /* receives posted for CREDITs; at most RX_BUFS / CREDIT_BATCH of them are in flight */
     CREDIT_BATCH = 8,
     SMALL = 128 << 10, /* transfers up to this size go before larger ones */
-    HURRY = 256 << 10, /* see link_most */
+    SMALL_WINDOW = 256 << 10, /* window of large transfers while small ones are posted: see link_most */
 };
 
 typedef struct msg msg;         /* message.h */
@@ -40,7 +40,7 @@ enum {
     LINK_PROBING = GR_LINK_STATE_PROBING /* only a probe goes out */
 };
 
-enum { HELLO_WAITS = 1, HELLO_DUE = 2 /* an operation has completed */ };
+enum { PROBE_WAITS = 1, PROBE_DUE = 2 /* an operation has completed */ };
 
 /* Guarded by the rail's lock, except where noted. */
 struct gr_link {
@@ -59,7 +59,7 @@ struct gr_link {
         uint32_t epoch; /* Go's number of the endpoint */
         uint32_t ops;   /* operations in flight, SENDs included */
         ctx *posted;
-        uint32_t recv_debt; /* receives that the provider has not accepted yet */
+        uint32_t missing_recvs; /* receives that the provider has not accepted yet */
         uint8_t reported;   /* no further error event: one was sent, or the link has stopped */
     } ep;
     struct {
@@ -83,15 +83,15 @@ struct gr_link {
     struct { /* see credit.c */
         uint32_t next, acked, failed; /* slots that we send; failed: one bit for each slot from acked on */
         uint64_t taken;               /* slots that we receive: all below taken have arrived */
-        uint32_t seen, granted, twice;   /* seen: one bit for each slot from taken on; granted: acknowledged in the last CREDIT; twice: repeats */
-        uint8_t again;                /* a CREDIT must go out again */
+        uint32_t seen, granted, repeats; /* seen: a bit for each slot from taken on; granted: sent in the last CREDIT; repeats: repeated slots */
+        uint8_t resend;                /* a CREDIT must go out again */
         _Atomic int queued;           /* cmd is in the rail's inbox; any thread */
         cmd cmd;
     } credit;
     struct {
         uint8_t posted;
-        uint8_t hello; /* HELLO_*: a probe must go out though the link is up: the peer's new endpoint waits for a message */
-        uint8_t heard; /* a message has arrived over this endpoint */
+        uint8_t wanted; /* PROBE_*: a probe must go out though the link is up: the peer's new endpoint waits for a message */
+        uint8_t received; /* a message has arrived over this endpoint */
         uint64_t answer, answered; /* number of the peer's probe that the next CREDIT answers; number of the last answered one; 0: none */
     } probe;
     _Atomic uint64_t count[GR_N_COUNT]; /* see link_count */
@@ -105,7 +105,7 @@ static inline void link_count(gr_link *link, int which, uint64_t n)
 }
 
 /* Adds `more` bytes in flight to the link and its rail, and subtracts `less`. */
-static inline void link_flying(gr_link *link, uint64_t more, uint64_t less)
+static inline void link_inflight(gr_link *link, uint64_t more, uint64_t less)
 {
     link->win.inflight += more - less;
     atomic_store_explicit(&link->win.load, link->win.inflight, memory_order_relaxed);
@@ -126,14 +126,14 @@ void ctx_orphan(rail_st *rail, ctx *c);
 /* The window nearest to so many bytes, within the limits. */
 uint64_t link_window(const gr_link *link, uint64_t bytes);
 void link_measure(gr_link *link, uint64_t bytes);
-uint64_t link_hurry(gr_link *link);
+uint64_t link_small_window(gr_link *link);
 
 /* Bytes that the link may have in flight when it posts for a transfer of so many bytes. While small transfers are posted,
  * larger ones keep few bytes in flight, in small pieces. Behind 4 x 1 MiB a write of 4 KiB took 3.5 ms, behind 2 x 128 KiB
  * 0.2 ms (alone 0.08 ms). */
 static inline uint64_t link_most(gr_link *link, uint64_t bytes)
 {
-    return !link->win.small_ns || bytes <= SMALL || link->win.size <= HURRY ? link->win.size : link_hurry(link);
+    return !link->win.small_ns || bytes <= SMALL || link->win.size <= SMALL_WINDOW ? link->win.size : link_small_window(link);
 }
 
 /* credit.c */
@@ -143,7 +143,7 @@ int slot_use(gr_link *link, uint32_t slot);
 void slot_failed(gr_link *link, uint32_t slot);
 int slots_acked(gr_link *link, uint32_t below);
 int slot_taken(gr_link *link, uint32_t slot);
-void credits_fresh(gr_link *link);
+void credits_reset(gr_link *link);
 
 /* Number of messages that may be posted now. */
 static inline uint32_t credits_left(const gr_link *link)
@@ -155,7 +155,7 @@ static inline uint32_t credits_left(const gr_link *link)
 /* Whether a CREDIT must go out. */
 static inline int credits_due(const gr_link *link)
 {
-    return (uint32_t)link->credit.taken - link->credit.granted >= CREDIT_BATCH || link->credit.again || link->probe.answer;
+    return (uint32_t)link->credit.taken - link->credit.granted >= CREDIT_BATCH || link->credit.resend || link->probe.answer;
 }
 
 #endif

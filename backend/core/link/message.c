@@ -79,7 +79,7 @@ void msg_end(msg *m, int err)
     gr_link *link = m->link;
     msg_unlist(m);
     if (m->number.given)
-        sess_proved(link->sess, m->number.block);
+        sess_acked(link->sess, m->number.block);
     atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
@@ -94,18 +94,18 @@ void msg_end(msg *m, int err)
 }
 
 /* Replaces a numbered message that will not be sent by a SKIP with its number. m returns to its transfer. */
-int msg_gap(msg *m)
+int msg_skip(msg *m)
 {
-    msg *gap = calloc(1, sizeof *gap);
-    if (!gap)
+    msg *skip_msg = calloc(1, sizeof *skip_msg);
+    if (!skip_msg)
         return -ENOMEM;
-    gap->number.seq = m->number.seq;
-    gap->len = m->len; /* counted in tx_queued */
-    gap->number.block = m->number.block;
-    gap->number.given = gap->skip = 1;
+    skip_msg->number.seq = m->number.seq;
+    skip_msg->len = m->len; /* counted in tx_queued */
+    skip_msg->number.block = m->number.block;
+    skip_msg->number.given = skip_msg->skip = 1;
     msg_unlist(m);
     m->done = m->skip = 1;
-    msg_queue(m->link, gap);
+    msg_queue(m->link, skip_msg);
     return 0;
 }
 

@@ -23,7 +23,7 @@ struct msg { /* an outgoing notification */
         uint32_t inflight;
         uint8_t posted; /* every fragment is posted */
         uint8_t failed;
-        uint8_t blamed; /* as in struct batch */
+        uint8_t at_fault; /* as in struct batch */
     } sent;
     uint8_t tries;     /* as in struct batch */
     uint8_t skip;      /* given up after it was numbered: a SKIP goes out instead */
@@ -42,7 +42,7 @@ static inline uint64_t link_probe_seq(const gr_link *link)
 static inline int msg_due(const gr_link *link)
 {
     return link->state == LINK_PROBING ||
-           (link->state == LINK_UP && (link->out.cur || link->probe.hello || link->ep.recv_debt || credits_due(link)));
+           (link->state == LINK_UP && (link->out.cur || link->probe.wanted || link->ep.missing_recvs || credits_due(link)));
 }
 
 /* message.c */
@@ -51,7 +51,7 @@ void msg_unlist(msg *m);
 int msg_number(msg *m);
 void msg_resend(msg *m, uint64_t seq);
 void msg_end(msg *m, int err);
-int msg_gap(msg *m);
+int msg_skip(msg *m);
 int msg_detach(msg *m, int err);
 
 /* send.c */
@@ -65,6 +65,6 @@ void msg_credit_cmd(rail_st *rail, cmd *self);
 void msg_received(ctx *c, int err, uint64_t len);
 uint32_t msg_recvs(const gr_link *link);
 int msg_post_recvs(gr_link *link);
-void msg_repay(gr_link *link);
+void msg_post_missing_recvs(gr_link *link);
 
 #endif

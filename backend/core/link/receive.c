@@ -30,7 +30,7 @@ uint32_t msg_recvs(const gr_link *link)
 }
 
 /* Posts the receives that a link needs. A shared endpoint's receives serve all links of the rail. They exceed the links'
- * needs by rx_surplus, and fall short of them by recv_debt. */
+ * needs by rx_surplus, and fall short of them by missing_recvs. */
 int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -44,7 +44,7 @@ int msg_post_recvs(gr_link *link)
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == 0)
             continue;
-        on->ep.recv_debt += rc == -EAGAIN ? 1 : n - i;
+        on->ep.missing_recvs += rc == -EAGAIN ? 1 : n - i;
         rail->starved = 1;
         if (rc != -EAGAIN)
             return rc;
@@ -53,10 +53,10 @@ int msg_post_recvs(gr_link *link)
 }
 
 /* Posts the receives that could not be posted before. On a shared endpoint every failure is tried again. */
-void msg_repay(gr_link *link)
+void msg_post_missing_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
-    while (link->ep.recv_debt && link->state == LINK_UP) {
+    while (link->ep.missing_recvs && link->state == LINK_UP) {
         int rc = 0;
         if (link == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
@@ -68,7 +68,7 @@ void msg_repay(gr_link *link)
             rail->starved = 1;
             break;
         }
-        link->ep.recv_debt--;
+        link->ep.missing_recvs--;
         if (rc != 0)
             link_error(link, -rc);
     }
@@ -128,10 +128,10 @@ static int post_again(gr_link *on, buf *b)
 
 /* Handles the first message over an endpoint: the provider learns of it, and a target's Go learns that the initiator's link
  * works. */
-static void first_heard(gr_link *link)
+static void first_message(gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
-    link->probe.heard = 1;
+    link->probe.received = 1;
     if (dev->listen && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
         dev->listen->heard(dev, link->ep.handle);
     if (link->role & GR_LINK_RX) {
@@ -158,13 +158,13 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         return rc;
     }
-    if (!link->probe.heard)
-        first_heard(link);
+    if (!link->probe.received)
+        first_message(link);
     if (h->kind == KIND_PROBE)
         link->probe.answer = h->seq;
     else if (h->kind == KIND_CREDIT)
         probe_answered(link, h->seq);
-    rail->more |= credits_due(link);
+    rail->work_left |= credits_due(link);
     if (h->kind == KIND_CREDIT || h->kind == KIND_PROBE)
         return 0;
     link_count(link, GR_N_MSGS_RECEIVED, 1);
@@ -198,7 +198,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     if (err) {
         rail_buf_put(rail, c->buf);
         if (on == rail->shared && err != ECANCELED) {
-            on->ep.recv_debt++;
+            on->ep.missing_recvs++;
             rail->starved = 1;
         }
         return;
@@ -221,7 +221,7 @@ void msg_received(ctx *c, int err, uint64_t len)
         link_error(link, -rc);
     rc = post_again(on, c->buf);
     if (rc == -EAGAIN || (rc != 0 && on == rail->shared)) {
-        on->ep.recv_debt++;
+        on->ep.missing_recvs++;
         rail->starved = 1;
     } else if (rc != 0) {
         link_error(on, -rc);

@@ -48,7 +48,7 @@ static void send_credits(gr_link *link)
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->credit.granted = h.count;
-    link->credit.again = 0;
+    link->credit.resend = 0;
     link->probe.answered = link->probe.answer;
     link->probe.answer = 0;
 }
@@ -60,25 +60,25 @@ static void send_probe(gr_link *link)
     if (link->probe.posted || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->probe.posted = 1;
-    link->probe.hello = 0;
+    link->probe.wanted = 0;
     link_count(link, GR_N_PROBES, 1);
 }
 
 /* Whether the probe of a link that is up may go out. Other work goes first: if the endpoint does not work, that work must
  * be the first to fail. */
-static int hello_due(const gr_link *link)
+static int probe_due(const gr_link *link)
 {
-    return link->probe.hello == HELLO_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
+    return link->probe.wanted == PROBE_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
 }
 
 void msg_pump(gr_link *link)
 {
-    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->probe.hello && hello_due(link)))
+    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->probe.wanted && probe_due(link)))
         send_probe(link);
     if (link->state != LINK_UP)
         return;
-    if (link->ep.recv_debt)
-        msg_repay(link);
+    if (link->ep.missing_recvs)
+        msg_post_missing_recvs(link);
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
     while (link->state == LINK_UP && link->out.cur && credits_left(link)) {
@@ -96,7 +96,7 @@ void msg_pump(gr_link *link)
         int wake = m->skip || m->len > room || (credits_left(link) - 1) % (RX_BUFS / 2) == 0;
         int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->sent.off, m->skip ? 0 : n, wake, m);
         if (rc != 0) {
-            m->sent.blamed |= rc != -EAGAIN;
+            m->sent.at_fault |= rc != -EAGAIN;
             return;
         }
         link_count(link, GR_N_MSGS_SENT, 1);
@@ -120,7 +120,7 @@ void msg_sent(ctx *c, int err)
     if (err && c->slotted)
         slot_failed(link, c->slot);
     if (err && link->role & GR_LINK_RX) { /* a target's link sends only CREDITs */
-        link->credit.again = 1;
+        link->credit.resend = 1;
         if (!link->probe.answer)
             link->probe.answer = link->probe.answered;
     }
@@ -129,7 +129,7 @@ void msg_sent(ctx *c, int err)
     m->sent.inflight--;
     if (err) {
         m->sent.failed = 1;
-        m->sent.blamed |= c->first;
+        m->sent.at_fault |= c->first;
         if (m->xfer)
             note_wire_err(m->xfer, err);
     } else if (m->xfer)

@@ -1,11 +1,11 @@
 /* The window: bytes that a link may have in flight. */
 #include "link.h"
 
-enum { CALM_NS = 10000000 };
-uint64_t link_hurry(gr_link *link)
+enum { SMALL_IDLE_NS = 10000000 };
+uint64_t link_small_window(gr_link *link)
 {
-    if ((int64_t)(core_tick(link->rail->core) - link->win.small_ns) <= CALM_NS) /* core_tick may be older than small_ns */
-        return HURRY;
+    if ((int64_t)(core_tick(link->rail->core) - link->win.small_ns) <= SMALL_IDLE_NS) /* core_tick may be older than small_ns */
+        return SMALL_WINDOW;
     link->win.small_ns = 0;
     return link->win.size;
 }
@@ -29,7 +29,7 @@ void link_measure(gr_link *link, uint64_t bytes)
 {
     const gr_core_cfg *cfg = &link->rail->core->cfg;
     uint64_t now = link->rail->now;
-    int coarse = link->rail->stream;
+    int coarse = link->rail->coarse_clock;
     if (link->win.meas_ns == 0) { /* idle before: starts a new measurement */
         link->win.meas_ns = coarse ? gr_now_ns() : now;
         link->win.meas_bytes = 0;

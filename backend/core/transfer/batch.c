@@ -8,7 +8,7 @@
 int queue_has(xfer *x)
 {
     pthread_mutex_lock(&x->queue.mu);
-    int has = x->queue.back || x->queue.next < x->pub.nops;
+    int has = x->queue.returned || x->queue.next < x->pub.nops;
     pthread_mutex_unlock(&x->queue.mu);
     return has;
 }
@@ -34,23 +34,23 @@ static void batch_free(rail_st *rail, batch *r)
 /* Frees the returned batches of a failed transfer: no link takes them any more. */
 void queue_drop(xfer *x, rail_st *rail)
 {
-    for (batch *r; (r = x->queue.back);) {
-        x->queue.back = r->next;
+    for (batch *r; (r = x->queue.returned);) {
+        x->queue.returned = r->next;
         batch_free(rail, r);
     }
 }
 
 /* The work queue is empty. Sub-transfers without posted operations, because their links have no room, give up their places
  * and need not wait for room. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
-static void nudge_others(subxfer *p)
+static void release_idle(subxfer *p)
 {
     xfer *x = p->x;
     for (uint32_t i = 0; i < x->nsubs; i++) {
         subxfer *q = &x->subs[i];
-        if (q == p || !atomic_load(&q->in) || !atomic_load(&q->idle) || atomic_exchange(&q->nudged, 1))
+        if (q == p || !atomic_load(&q->active) || !atomic_load(&q->idle) || atomic_exchange(&q->release_queued, 1))
             continue;
         atomic_fetch_add(&x->pub.subs_left, 1);
-        rail_push(q->link->rail, &q->nudge);
+        rail_push(q->link->rail, &q->release);
         core_wake(q->link->rail->core);
     }
 }
@@ -73,9 +73,9 @@ batch *batch_take(subxfer *p, int *later)
     }
     batch *spare = r;
     pthread_mutex_lock(&x->queue.mu);
-    if (x->queue.back) {
-        r = x->queue.back;
-        x->queue.back = r->next;
+    if (x->queue.returned) {
+        r = x->queue.returned;
+        x->queue.returned = r->next;
     } else if (x->queue.next < x->pub.nops) {
         spare = NULL;
         memset(r, 0, sizeof *r);
@@ -85,14 +85,14 @@ batch *batch_take(subxfer *p, int *later)
     } else {
         r = NULL;
     }
-    int last = !x->queue.back && x->queue.next >= x->pub.nops;
+    int last = !x->queue.returned && x->queue.next >= x->pub.nops;
     pthread_mutex_unlock(&x->queue.mu);
     if (spare)
         batch_free(rail, spare);
     if (!r)
         return NULL;
     if (last)
-        nudge_others(p);
+        release_idle(p);
     r->sub = p;
     r->prev = NULL;
     r->next = p->batches;
@@ -131,16 +131,16 @@ void batch_end(batch *r)
 }
 
 /* Returns the batch to the work queue: any link may do it again from its first operation on. */
-void batch_back(batch *r)
+void batch_return(batch *r)
 {
     xfer *x = r->sub->x;
     batch_unlink(r);
     r->posted = r->off = 0;
     r->inflight = r->wrs = 0;
-    r->failed = r->blamed = 0;
+    r->failed = r->at_fault = 0;
     pthread_mutex_lock(&x->queue.mu);
-    r->next = x->queue.back;
-    x->queue.back = r;
+    r->next = x->queue.returned;
+    x->queue.returned = r;
     pthread_mutex_unlock(&x->queue.mu);
 }
 

@@ -32,7 +32,7 @@ void link_pump(gr_link *link, uint64_t budget)
             sub_list(p, LIST_TODO);
         }
     }
-    link->rail->more |= link->work.todo != NULL;
+    link->rail->work_left |= link->work.todo != NULL;
     if (link->out.cur)
         msg_pump(link);
 }
@@ -49,7 +49,7 @@ void sub_start(rail_st *rail, cmd *self)
     if (link->state == LINK_DEAD)
         xfer_fail(x, link->dead_err, 0);
     if (link->rail->rma_ops)
-        link->rail->stream = 1;
+        link->rail->coarse_clock = 1;
     if (x->pub.bytes <= SMALL)
         link->win.small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
     sub_list(p, LIST_TODO);

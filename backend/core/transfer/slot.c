@@ -44,7 +44,7 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->pub.nops = nops;
     x->pub.bytes = 0;
     x->queue.next = 0;
-    x->queue.back = NULL;
+    x->queue.returned = NULL;
     atomic_store(&x->pub.state, 0);
     atomic_store(&x->pub.posted_ns, 0);
     x->nsubs = 0;

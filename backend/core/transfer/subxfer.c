@@ -46,11 +46,11 @@ void sub_unlist(subxfer *p)
 }
 
 /* Activates another sub-transfer. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
-static void sub_enter(subxfer *p)
+static void sub_activate(subxfer *p)
 {
     uint32_t none = 0;
     atomic_fetch_add(&p->x->pub.subs_left, 1);
-    if (atomic_exchange(&p->in, 1)) {
+    if (atomic_exchange(&p->active, 1)) {
         atomic_fetch_sub(&p->x->pub.subs_left, 1);
         return;
     }
@@ -70,8 +70,8 @@ void sub_leave(subxfer *p)
 {
     xfer *x = p->x;
     sub_unlist(p);
-    atomic_store(&p->in, 0);
-    if (!atomic_load(&x->pub.err) && queue_has(x) && !atomic_exchange(&p->in, 1)) { /* a batch was returned just now */
+    atomic_store(&p->active, 0);
+    if (!atomic_load(&x->pub.err) && queue_has(x) && !atomic_exchange(&p->active, 1)) { /* a batch was returned just now */
         sub_list(p, LIST_TODO);
         return;
     }
@@ -93,14 +93,14 @@ void sub_deactivate(subxfer *p)
 
 /* Activates the other sub-transfers whose links are up: they take returned batches, or work that this sub-transfer cannot
  * take. Returns their number. */
-int sub_call(subxfer *p)
+int sub_activate_others(subxfer *p)
 {
     xfer *x = p->x;
     int others = 0;
     for (uint32_t i = 0; i < x->nsubs; i++)
         if (&x->subs[i] != p && atomic_load(&x->subs[i].link->state) == LINK_UP) {
             others++;
-            sub_enter(&x->subs[i]);
+            sub_activate(&x->subs[i]);
         }
     return others;
 }
@@ -110,9 +110,9 @@ int sub_call(subxfer *p)
 int sub_evict(subxfer *p)
 {
     if (p->batches)
-        return sub_call(p) != 0;
-    atomic_store(&p->in, 0); /* first: a sub-transfer that returns a batch from now on activates this one again */
-    if (!sub_call(p) && !atomic_exchange(&p->in, 1))
+        return sub_activate_others(p) != 0;
+    atomic_store(&p->active, 0); /* first: a sub-transfer that returns a batch from now on activates this one again */
+    if (!sub_activate_others(p) && !atomic_exchange(&p->active, 1))
         return 0;
     sub_unlist(p);
     sub_out(p->x, p->link);
@@ -130,18 +130,18 @@ void sub_evict_idle(gr_link *link)
 }
 
 /* Returns the sub-transfer's unposted batch to the work queue for other links, and leaves if one of them is up. */
-void sub_nudge(rail_st *rail, cmd *self)
+void sub_release(rail_st *rail, cmd *self)
 {
-    subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, nudge));
+    subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, release));
     gr_link *link = p->link;
     xfer *x = p->x;
     (void)rail;
-    atomic_store(&p->nudged, 0);
+    atomic_store(&p->release_queued, 0);
     if (p->listed == LIST_TODO && !atomic_load(&x->pub.err) && sub_unposted(p)) {
         if (!p->cur) {
             sub_leave(p);
         } else {
-            batch_back(p->cur);
+            batch_return(p->cur);
             (void)sub_evict(p);
         }
     }
@@ -155,8 +155,8 @@ void sub_late(rail_st *rail, cmd *self)
 {
     subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, late));
     xfer *x = p->x;
-    gr_link *link = x->subs[p->late_to].link; /* first: once lates is 0, the field may change */
-    uint32_t n = atomic_exchange(&p->lates, 0);
+    gr_link *link = x->subs[p->late_sub].link; /* first: once late_count is 0, the field may change */
+    uint32_t n = atomic_exchange(&p->late_count, 0);
     (void)rail;
     if (atomic_fetch_sub(&x->pub.subs_left, n) == n)
         xfer_data_done(x, link);

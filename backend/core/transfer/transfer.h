@@ -15,7 +15,7 @@ enum {
 };
 
 struct batch { /* consecutive operations of a transfer, taken by one link */
-    batch *next, *prev; /* subxfer->batches, xfer->queue.back or a free list */
+    batch *next, *prev; /* subxfer->batches, xfer->queue.returned or a free list */
     subxfer *sub;
     uint64_t first, count, posted;
     uint64_t off;        /* bytes posted of the next operation after the `posted` ones */
@@ -23,7 +23,7 @@ struct batch { /* consecutive operations of a transfer, taken by one link */
     gr_seg unflushed_end;     /* where the last of them with bytes went */
     uint32_t inflight, wrs; /* work requests: in flight, posted */
     uint8_t failed; /* an operation failed and may still land: the batch waits until the peer's endpoint is known to be closed */
-    uint8_t blamed; /* its own operation was the first to fail on the link */
+    uint8_t at_fault; /* its own operation was the first to fail on the link */
     uint8_t tries;  /* how often it was the first to fail */
 };
 
@@ -37,13 +37,13 @@ struct subxfer { /* a transfer's share on one link */
     uint8_t own, peer; /* the link's rails, noted here: the link may belong to another session once the transfer has ended */
     uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
     uint8_t exclusive; /* it has the transfer's last batch, and the notification goes out behind the batch: see xfer_exclusive */
-    _Atomic uint8_t in; /* active: counted in subs_left */
+    _Atomic uint8_t active; /* counted in subs_left */
     _Atomic uint8_t idle; /* nothing is posted; a hint */
-    _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in subs_left */
-    cmd nudge;
-    cmd late; /* gr_xfer_join came too late: gives its counts in subs_left back, on the rail of the exclusive sub-transfer late_to */
-    uint32_t late_to;
-    _Atomic uint32_t lates; /* counts that late gives back: a link may come up again before late runs */
+    _Atomic uint8_t release_queued; /* release is in the rail's inbox and counted in subs_left */
+    cmd release;
+    cmd late; /* gr_xfer_join came too late: gives its counts in subs_left back, on the rail of the exclusive sub-transfer late_sub */
+    uint32_t late_sub;
+    _Atomic uint32_t late_count; /* counts that late gives back: a link may come up again before late runs */
 };
 
 struct xfer {
@@ -69,7 +69,7 @@ struct xfer {
     struct {
         pthread_mutex_t mu; /* taken after a rail's lock */
         uint64_t next; /* all operations before this one have been taken */
-        batch *back;   /* batches taken, and returned without completion */
+        batch *returned;   /* batches taken, and returned without completion */
     } queue;
 };
 
@@ -85,7 +85,7 @@ int queue_has(xfer *x);
 void queue_drop(xfer *x, rail_st *rail);
 batch *batch_take(subxfer *p, int *later);
 void batch_end(batch *r);
-void batch_back(batch *r);
+void batch_return(batch *r);
 int batch_flush(batch *r);
 int sub_unposted(const subxfer *p);
 
@@ -106,11 +106,11 @@ void bulk_free(xfer *x);
 enum { LIST_TODO = 1, LIST_WAITING = 2 };
 void sub_list(subxfer *p, int which);
 void sub_unlist(subxfer *p);
-void sub_nudge(rail_st *rail, cmd *self);
+void sub_release(rail_st *rail, cmd *self);
 void sub_late(rail_st *rail, cmd *self);
 int sub_drop(subxfer *p);
 void sub_deactivate(subxfer *p);
-int sub_call(subxfer *p);
+int sub_activate_others(subxfer *p);
 void sub_leave(subxfer *p);
 void sub_out(xfer *x, gr_link *link);
 int sub_evict(subxfer *p);

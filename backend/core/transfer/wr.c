@@ -57,12 +57,12 @@ static int link_no_post(gr_link *link, batch *r, int rc)
         if (r->posted == 0 && r->off == 0 && r->sub->x->nsubs > 1) { /* a slow link must not hold the batch back: other links may take it */
             subxfer *p = r->sub;
             xfer_not_exclusive(p, 0);
-            batch_back(r);
-            (void)sub_call(p);
+            batch_return(r);
+            (void)sub_activate_others(p);
         }
     } else {
         r->failed = 1;
-        r->blamed = link->state == LINK_UP;
+        r->at_fault = link->state == LINK_UP;
         note_wire_err(&r->sub->x->pub, -rc);
         link_refused(link, rc);
     }
@@ -95,7 +95,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = build(link, r, most < link->win.size ? HURRY / 2 : UINT64_MAX, &q);
+    int rc = build(link, r, most < link->win.size ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
@@ -122,7 +122,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     }
     rail->rma_ops++;
     link->ep.ops++;
-    link_flying(link, q.bytes, 0);
+    link_inflight(link, q.bytes, 0);
     r->unflushed_bytes = unsignaled ? r->unflushed_bytes + q.bytes : 0;
     for (int i = 0; i < q.n; i++)
         if (q.seg[i].len)
@@ -141,7 +141,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
 }
 
 /* Looks up the registrations and keys of the transfer's regions on this link. -ESTALE when a region is gone. */
-static int look(const gr_link *link, xfer *x)
+static int bulk_lookup(const gr_link *link, xfer *x)
 {
     for (uint32_t i = 0; i < x->bulk.nlocal + x->bulk.nremote; i++) {
         gr_bulk_region *b = &x->bulk.regions[i];
@@ -168,7 +168,7 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = look(link, x);
+    int rc = bulk_lookup(link, x);
     ctx *c = rc ? NULL : ctx_new(rail, link, CTX_RMA);
     if (rc) {
         xfer_fail(x, GR_ERR_BACKEND, -rc);
@@ -206,19 +206,19 @@ void wr_done(ctx *c, int err)
     batch *r = c->batch;
     subxfer *p = r->sub;
     xfer *x = p->x;
-    if (link->rail->stream)
+    if (link->rail->coarse_clock)
         atomic_store_explicit(&x->pub.coarse, 1, memory_order_relaxed);
     if (--link->rail->rma_ops == 0)
-        link->rail->stream = 0;
+        link->rail->coarse_clock = 0;
     link->ep.ops--;
     if (!c->bulk)
-        link_flying(link, 0, c->bytes);
+        link_inflight(link, 0, c->bytes);
     r->inflight--;
     if (err && c->stopped) { /* the rail has ended the operation: no bytes land any more */
         note_wire_err(&x->pub, err);
     } else if (err) {
         r->failed = 1;
-        r->blamed |= c->first;
+        r->at_fault |= c->first;
         note_wire_err(&x->pub, err);
     } else {
         link_count(link, x->op == GR_WRITE ? GR_N_WRITE_BYTES : GR_N_READ_BYTES, c->bytes);

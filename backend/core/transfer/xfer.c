@@ -31,7 +31,7 @@ static void finish(xfer *x, gr_link *notif_link)
         msg_pump(notif_link);
     } else if (m->number.given && !m->done) { /* the peer waits for that number */
         m->link = notif_link;
-        if (msg_gap(m) != 0) {
+        if (msg_skip(m) != 0) {
             m->skip = 1;
             msg_queue(notif_link, m);
         } else {
@@ -63,7 +63,7 @@ void xfer_data_done(xfer *x, gr_link *link)
     msg *m = &x->msg;
     rail_st *rail = link->rail;
     int err = atomic_load(&x->pub.err);
-    if (x->queue.back)
+    if (x->queue.returned)
         queue_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {
         xfer_end(x);
