@@ -82,7 +82,7 @@ func (k *Core) DropRails() { C.gr_core_drop_rails(k.c) }
 // Free frees the core. The core must not be used afterwards.
 func (k *Core) Free() { C.gr_core_free(k.c) }
 
-// FlushBy registers the C function call with arg. It runs before the application learns that a READ has ended or takes a
+// FlushBy registers the C function call with arg. The call runs before the application learns that a READ has ended or takes a
 // notification. Permanent.
 func (k *Core) FlushBy(call, arg unsafe.Pointer) error {
 	if rc := C.gr_core_flush_by(k.c, (*[0]byte)(call), arg); rc != 0 {

@@ -70,7 +70,7 @@ typedef struct gr_region {
 gr_region *gr_region_at(gr_core *core, uint32_t idx);
 void gr_region_live(gr_region *region, int live);
 
-/* Registers call(arg). It runs before the application learns that a READ has ended or takes a notification, so that a GPU's work sees
+/* Registers call(arg). The call runs before the application learns that a READ has ended or takes a notification, so that a GPU's work sees
  * device writes to its memory. The application's threads call it without locks; some microseconds. Permanent, once for each pair. -ENOSPC
  * when there are too many. */
 int gr_core_flush_by(gr_core *core, void (*call)(void *arg), void *arg);

@@ -126,7 +126,7 @@ int repost_done(void)
             return 0;
         }
     }
-    static uint64_t past; /* nothing changes any more: makes some reposts without Go before the end, whatever the random numbers were */
+    static uint64_t past; /* nothing changes any more: makes some reposts without Go before the end, independent of the random numbers */
     int more = past < 4 * REPOSTED;
     for (uint64_t i = 0; more && i < REPOSTED; i++) {
         if (gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, 0, NULL, 0) == GR_NOT_TAKEN)

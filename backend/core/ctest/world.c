@@ -183,7 +183,7 @@ static void end(world *w, side *s, int err)
     for (int i = 0; i < w->rails; i++)
         gr_link_fail(s->link[i], err);
     notify_dead(w, s);
-    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* another thread may still hold the last ones */
+    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* another thread may still hold the last messages */
         struct timespec delay = {.tv_nsec = 1000000};
         nanosleep(&delay, NULL);
     }

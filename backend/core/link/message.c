@@ -93,7 +93,7 @@ void msg_end(msg *m, int err)
     }
 }
 
-/* Replaces a numbered message that will not be sent by a SKIP with its number. m returns to its transfer. */
+/* Queues a SKIP with the number of m, which will not be sent. m belongs to its transfer again. -ENOMEM. */
 int msg_skip(msg *m)
 {
     msg *skip_msg = calloc(1, sizeof *skip_msg);

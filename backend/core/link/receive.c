@@ -114,7 +114,7 @@ static gr_link *find(rail_st *rail, uint64_t id)
     return link;
 }
 
-/* Posts the buffer again where it was posted before. */
+/* Posts the buffer again on its endpoint, or frees it if no receive is needed there. */
 static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;

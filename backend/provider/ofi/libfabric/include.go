@@ -2,5 +2,5 @@
 
 package libfabric
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xeef5940d165b
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xb80df4abcd42
 import "C"
