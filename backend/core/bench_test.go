@@ -9,7 +9,7 @@ import (
 	"gorail/backend/provider/fake"
 )
 
-// What the core itself costs: the fake fabric copies 64 bytes a work request and nothing else.
+// Measures the cost of the core itself: the fake fabric only copies 64 bytes a work request.
 func BenchmarkWorkRequests(b *testing.B) {
 	const n = 2000
 	caps := fake.TCPCaps()
@@ -25,7 +25,7 @@ func BenchmarkWorkRequests(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/request")
 }
 
-// Batches of small transfers with notifications: posts, completions, messages out and in, credits back.
+// Small transfers with notifications, 16 at a time: posts, completions, messages in both directions, credits.
 func BenchmarkNotified(b *testing.B) {
 	const n = 16 // within the credits
 	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {

@@ -5,19 +5,19 @@ import "C"
 
 import "unsafe"
 
-// Notif is a notification that has arrived.
+// Notif is a received notification.
 type Notif struct {
 	From string
 	Msg  []byte
 }
 
-// Check is the status of a transfer, a nixl_status_t value, after one bounded step of progress. Implements gr_check, which
-// the shim calls without Go; here for tests and Go programs.
+// Check makes one bounded step of progress and returns the status of a transfer, a nixl_status_t value. Implements
+// gr_check, which the shim calls without Go; this method is for tests and Go programs.
 func (k *Core) Check(slot unsafe.Pointer, handle uint64) int {
 	return int(C.gr_check(k.c, (*C.gr_xfer)(slot), C.uint64_t(handle)))
 }
 
-// TakeNotifs takes all notifications that have arrived, oldest first, after one bounded step of progress. Implements
+// TakeNotifs makes one bounded step of progress, then takes all received notifications, oldest first. Implements
 // gr_notif_take and gr_notif_free.
 func (k *Core) TakeNotifs() []Notif {
 	list := C.gr_notif_take(k.c)

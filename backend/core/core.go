@@ -1,9 +1,9 @@
-// Package core is the C core of an engine and its Go face: posting, polling, counting transfers down, sending and
-// taking in notifications, all without the Go scheduler. The C side is described in gr_policy.h and base/base.h; it is in packages by layers:
-// base, link, transfer, control.
+// Package core is the C core of an engine and its Go interface. The core posts, polls, counts transfers down, and sends and
+// receives notifications, all without the Go scheduler. gr_policy.h and base/base.h describe the C side. Its packages are
+// its layers: base, link, transfer, control.
 //
-// Go decides (peers, keys, errors, replays) and is told through Events. Memory shared with C is C's; Go reads and
-// writes it through the typed views here.
+// Go decides policy (peers, keys, errors, replays) and learns of events through Events. C owns the memory that both share;
+// Go reads and writes it through the types of this package.
 package core
 
 /*
@@ -22,34 +22,34 @@ import (
 	"time"
 	"unsafe"
 
-	_ "gorail/backend/core/control" // the C
+	_ "gorail/backend/core/control" // links the C code
 )
 
-// ErrFull says that a session's notification queue has reached its limit.
+// ErrFull: a session's notification queue has reached its limit.
 var ErrFull = errors.New("notification queue is full")
 
-// Core is one engine's C core. Its methods are safe for concurrent use unless they say otherwise.
+// Core is one engine's C core. Its methods are safe for concurrent use unless their comments say otherwise.
 type Core struct{ c *C.gr_core }
 
-// batchBytes is what a link takes at a time of a transfer that it shares. A batch is the grain of the balance at a transfer's
-// end: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
+// batchBytes is the size of a batch: what a link takes at a time from a shared transfer. At a transfer's end the links
+// finish about one batch apart: 8 ms at 250 Mbit/s, 5 us at 400 Gbit/s.
 const batchBytes = 256 << 10
 
-// Slots is how many rails a core takes: the loopback device and this host's memory come on top of those of the option max_rails.
+// Slots is the number of rails that a core accepts: the option max_rails, plus the loopback device and shared memory.
 func Slots(maxRails int) int { return maxRails + 2 }
 
-// Config is what a core is made with: the options of these names.
+// Config is the configuration of a core, from the options of these names.
 type Config struct {
 	MaxRails             int
-	WindowMin, WindowMax uint64        // bytes in flight of a link
-	WindowTime           time.Duration // of the rate of a link that its window is
-	InflightOps          int           // work requests in flight of a link
-	SpinTime             time.Duration // that the thread polls for before it sleeps
-	NotifQueue           uint64        // bytes of notifications that wait, of a peer,
-	NotifMemory          uint64        // and of all
+	WindowMin, WindowMax uint64        // limits of a link's window, in bytes in flight
+	WindowTime           time.Duration // a link's window is its rate times this
+	InflightOps          int           // WRITEs and READs in flight on a rail
+	SpinTime             time.Duration // how long the thread polls before it sleeps
+	NotifQueue           uint64        // limit of undelivered notification bytes of a peer
+	NotifMemory          uint64        // and of all peers
 }
 
-// New starts a core with its one thread. Implements gr_core_new.
+// New makes a core and starts its one thread. Implements gr_core_new.
 func New(o Config) (*Core, error) {
 	cfg := C.gr_core_cfg{
 		max_rails:   C.uint32_t(Slots(o.MaxRails)),
@@ -65,24 +65,25 @@ func New(o Config) (*Core, error) {
 	}
 	c, err := C.gr_core_new(&cfg)
 	if c == nil {
-		return nil, fmt.Errorf("start the engine's thread and its descriptors (limits: ulimit -u, ulimit -n): %w", err)
+		return nil, fmt.Errorf("starting the progress thread or opening its descriptors failed; check ulimit -u and ulimit -n: %w", err)
 	}
 	return &Core{c}, nil
 }
 
-// Pointer is the gr_core for the shim.
+// Pointer returns the gr_core for the shim.
 func (k *Core) Pointer() unsafe.Pointer { return unsafe.Pointer(k.c) }
 
 // Stop ends the thread. Implements gr_core_stop.
 func (k *Core) Stop() { C.gr_core_stop(k.c) }
 
-// DropRails forgets the rails so that they can be closed; after Stop and with every link freed.
+// DropRails removes all rails from the core, so that they can be closed. Only after Stop and after every link was freed.
 func (k *Core) DropRails() { C.gr_core_drop_rails(k.c) }
 
-// Free frees the core; nothing of it may be used any more.
+// Free frees the core. The core must not be used afterwards.
 func (k *Core) Free() { C.gr_core_free(k.c) }
 
-// FlushBy makes call(arg), a function of C's, come before the application hears that a READ has ended or takes a notification. For good.
+// FlushBy registers the C function call with arg. The call runs before the application learns that a READ has ended or takes a
+// notification. Permanent.
 func (k *Core) FlushBy(call, arg unsafe.Pointer) error {
 	if rc := C.gr_core_flush_by(k.c, (*[0]byte)(call), arg); rc != 0 {
 		return syscall.Errno(-rc)
@@ -90,7 +91,7 @@ func (k *Core) FlushBy(call, arg unsafe.Pointer) error {
 	return nil
 }
 
-// AddRail hands a provider's gr_rail to the core and returns its index.
+// AddRail adds a provider's gr_rail to the core and returns its index.
 func (k *Core) AddRail(rail unsafe.Pointer) (int, error) {
 	n := C.gr_core_add_rail(k.c, (*C.gr_rail)(rail))
 	if n < 0 {
@@ -99,7 +100,7 @@ func (k *Core) AddRail(rail unsafe.Pointer) (int, error) {
 	return int(n), nil
 }
 
-// ReserveRail gives an index for a rail that SetRail adds later. Implements gr_core_reserve_rail.
+// ReserveRail reserves an index for a rail that SetRail adds later. Implements gr_core_reserve_rail.
 func (k *Core) ReserveRail() (int, error) {
 	n := C.gr_core_reserve_rail(k.c)
 	if n < 0 {
@@ -108,7 +109,7 @@ func (k *Core) ReserveRail() (int, error) {
 	return int(n), nil
 }
 
-// SetRail hands a provider's gr_rail to the core, once for an index from ReserveRail. Implements gr_core_set_rail.
+// SetRail adds a provider's gr_rail at an index from ReserveRail, once for each index. Implements gr_core_set_rail.
 func (k *Core) SetRail(index int, rail unsafe.Pointer) error {
 	if rc := C.gr_core_set_rail(k.c, C.int(index), (*C.gr_rail)(rail)); rc != 0 {
 		return syscall.Errno(-rc)
@@ -116,25 +117,25 @@ func (k *Core) SetRail(index int, rail unsafe.Pointer) error {
 	return nil
 }
 
-// Key is one slot of a region: what a rail wants for it.
+// Key is one slot of a region: the registration on one rail.
 type Key struct {
 	Key, Base uint64
 	Desc      unsafe.Pointer
 }
 
-// Region is an entry of the region table, in C memory; it never moves.
+// Region is an entry of the region table, in C memory. It never moves.
 type Region struct{ r *C.gr_region }
 
-// Region gives entry idx, or an error when the table is full.
+// Region returns entry idx, or an error when the table is full or memory is exhausted.
 func (k *Core) Region(idx uint32) (Region, error) {
 	r := C.gr_region_at(k.c, C.uint32_t(idx))
 	if r == nil {
-		return Region{}, fmt.Errorf("region table is full at %d entries or memory is exhausted", idx)
+		return Region{}, fmt.Errorf("region table: no entry %d: the table is full or memory is exhausted", idx)
 	}
 	return Region{r}, nil
 }
 
-// Set fills the entry for a range; it is not live yet.
+// Set fills the entry for an address range and clears its keys. The region is not live afterwards.
 func (r Region) Set(addr, length uint64, slots int) {
 	r.SetLive(false)
 	r.r.addr, r.r.len = C.uint64_t(addr), C.uint64_t(length)
@@ -149,10 +150,10 @@ func (r Region) SetKey(slot int, k Key) {
 	p.ok = 1
 }
 
-// Live says whether operations may be posted on it.
+// Live reports whether operations may be posted on the region.
 func (r Region) Live() bool { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.r.live))) != 0 }
 
-// SetLive opens or closes the region for posts.
+// SetLive allows or forbids posts on the region.
 func (r Region) SetLive(live bool) {
 	v := C.int(0)
 	if live {
@@ -164,7 +165,7 @@ func (r Region) SetLive(live bool) {
 // Now is CLOCK_MONOTONIC in nanoseconds, the clock of Xfer.LastProgress.
 func Now() time.Duration { return time.Duration(C.gr_now_ns()) }
 
-// Counters of the core, by name.
+// Counters returns the counters of the core by name.
 func (k *Core) Counters() map[string]uint64 {
 	var v [C.GR_C_COUNT]C.uint64_t
 	C.gr_counters(k.c, &v[0])

@@ -33,7 +33,7 @@ func TestWriteReadNotify(t *testing.T) {
 	require.EqualValues(t, n*size, c["write_bytes"])
 	require.EqualValues(t, n*size, c["read_bytes"])
 	require.EqualValues(t, 2, c["transfers_done"])
-	require.LessOrEqual(t, c["work_requests"], uint64(2*n/4+2), "several operations in a work request")
+	require.LessOrEqual(t, c["work_requests"], uint64(2*n/4+2), "work requests hold several operations")
 	a.core.FreeXfer(r)
 	require.Equal(t, -4, a.core.Check(r.Pointer(), uint64(n)<<32|size), "a stale handle")
 }
@@ -48,7 +48,7 @@ func TestWindow(t *testing.T) {
 	a.post(big)
 	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
 	s := a.link.Stats()
-	require.LessOrEqual(t, s.InflightBytes, uint64(256<<10), "four times window_min to begin with")
+	require.LessOrEqual(t, s.InflightBytes, uint64(256<<10), "the initial window is four times window_min")
 	b.rail.Release()
 	require.True(t, a.core.Wait(big, 10*time.Second))
 	b.rail.Stall()
@@ -56,14 +56,14 @@ func TestWindow(t *testing.T) {
 	a.post(small)
 	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
 	a.core.Wait(small, time.Millisecond)
-	require.Less(t, a.link.Stats().InflightOps, uint32(20), "some of the queue is kept for messages")
+	require.Less(t, a.link.Stats().InflightOps, uint32(20), "queue depth is kept for messages")
 	require.NoError(t, a.link.Notify([]byte("passes")))
 	b.rail.Release()
 	until(t, "notification", func() bool { return len(b.notes()) == 1 })
 	require.True(t, a.core.Wait(small, 10*time.Second))
 }
 
-// A provider that wants more in flight than rates tell gets it, up to window_max.
+// A provider's window_min raises the bytes in flight above the measured window, up to window_max.
 func TestProvidersWindow(t *testing.T) {
 	for _, tt := range []struct {
 		most       string
@@ -85,7 +85,7 @@ func TestProvidersWindow(t *testing.T) {
 	}
 }
 
-// Whoever finds another at the poll helps by what needs no lock.
+// A thread that finds the rail locked assists with work that needs no lock.
 func TestHelps(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	b.rail.Stall()
@@ -102,7 +102,7 @@ func TestHelps(t *testing.T) {
 	require.True(t, a.core.Wait(x, 10*time.Second))
 }
 
-// Messages stop when the credits are used up, and go on when the receiver takes some.
+// Messages stop when the credits are used up. They continue when the receiver takes notifications.
 func TestCredits(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), map[string]string{"notif_queue": "64KiB"})
 	sent := 0
@@ -111,7 +111,7 @@ func TestCredits(t *testing.T) {
 		if err == nil {
 			sent++
 		}
-		full := b.core.Counters()["notifs_received"] > 64<<10/1500 // its limit: no more credits
+		full := b.core.Counters()["notifs_received"] > 64<<10/1500 // the receiver's limit: no more credits
 		return err != nil && full && a.link.Stats().Credits == 0 && a.sess.Queued() > 62<<10
 	})
 	require.ErrorIs(t, a.link.Notify(make([]byte, 1500)), core.ErrFull)
@@ -119,11 +119,11 @@ func TestCredits(t *testing.T) {
 	got := 0
 	until(t, "notifications", func() bool { got += len(b.notes()); return got == sent })
 	until(t, "queue", func() bool { a.core.TakeNotifs(); return a.sess.Queued() == 0 })
-	until(t, "credits", func() bool { a.core.TakeNotifs(); return a.link.Stats().Credits > 24 }) // they come back in batches of 8
+	until(t, "credits", func() bool { a.core.TakeNotifs(); return a.link.Stats().Credits > 24 }) // credits come back in batches of 8
 	require.LessOrEqual(t, a.link.Stats().Credits, uint32(32))
 }
 
-// A message longer than a fragment is Go's to put together; afterwards the core goes on alone.
+// Go puts together a message of several fragments. Afterwards the core takes messages in alone again.
 func TestFragments(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	body := make([]byte, 10_000)
@@ -139,7 +139,7 @@ func TestFragments(t *testing.T) {
 		have += copy(whole[ev.Offset:], ev.Data)
 	}
 	require.True(t, bytes.Equal(body, whole))
-	ev := b.event() // what comes while Go is at it is Go's, too
+	ev := b.event() // messages that arrive meanwhile go to Go, too
 	require.EqualValues(t, 2, ev.Seq)
 	require.Equal(t, []string{"peer:before"}, b.notes())
 	require.NoError(t, b.sess.Deliver(whole))
@@ -152,7 +152,7 @@ func TestFragments(t *testing.T) {
 	require.Empty(t, b.got)
 }
 
-// Abort drops what is not posted; the transfer ends, with an event, when what is posted has drained.
+// Abort drops unposted operations. The transfer ends, with an event, when its posted operations have completed.
 func TestAbort(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	b.rail.Stall()
@@ -160,7 +160,7 @@ func TestAbort(t *testing.T) {
 	a.post(x, "never")
 	a.post(y, "never")
 	until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
-	require.False(t, a.core.Abort(x, -11), "some of it is posted")
+	require.False(t, a.core.Abort(x, -11), "operations are posted")
 	require.False(t, a.core.Wait(x, time.Millisecond))
 	a.core.Abort(y, -11)
 	b.rail.Release()
@@ -181,7 +181,7 @@ func TestAbort(t *testing.T) {
 	require.Equal(t, "peer:behind", got[len(got)-1])
 }
 
-// After an error nothing more is posted and one event says so; after a rebind everything unproved goes out again.
+// After an error nothing more is posted and one event reports it. After a rebind everything without proof goes out again.
 func TestRebind(t *testing.T) {
 	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps()} {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestRebind(t *testing.T) {
 	}
 }
 
-// A region that is not live any more ends what would be posted on it.
+// A post on a region that is not live ends the transfer with an error.
 func TestDeadRegion(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	r, err := a.core.Region(farRegion)
@@ -224,7 +224,7 @@ func TestDeadRegion(t *testing.T) {
 	require.EqualValues(t, -3, code)
 	require.Equal(t, syscall.ESTALE, wire)
 	x.Finalize(-3)
-	require.Zero(t, a.sess.Queued(), "its notification counts no more")
+	require.Zero(t, a.sess.Queued(), "the dropped notification no longer counts")
 	r.SetLive(true)
 	a.post(x, "now")
 	until(t, "write", func() bool { return a.done(x, 1, 64) })
@@ -232,13 +232,13 @@ func TestDeadRegion(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Want gives one event for a transfer that ends well; without it there is none.
+// Want gives one event for a transfer that ends well. Without Want there is none.
 func TestEvents(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), nil)
 	x := a.xfer(b, core.Write, 1, 64)
 	a.post(x)
 	require.True(t, a.core.Wait(x, 10*time.Second))
-	require.False(t, x.Want(), "it has ended")
+	require.False(t, x.Want(), "the transfer has ended")
 	b.rail.Stall()
 	a.post(x)
 	require.True(t, x.Want())

@@ -11,7 +11,7 @@ import (
 	"gorail/test/native"
 )
 
-// TestRandom builds ctest, the core and the fake fabric in C alone, under the sanitizers, and runs it.
+// TestRandom builds ctest (the core and the fake fabric in C alone) with the sanitizers and runs it.
 func TestRandom(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags []string

@@ -27,7 +27,7 @@ func until(t *testing.T, what string, ok func() bool) {
 
 const memSize = 4 << 20
 
-// Regions of an end: its own memory, and the other end's.
+// Regions of an end: its own memory, and the other end's memory.
 const (
 	ownRegion = iota
 	farRegion
@@ -79,7 +79,7 @@ func (e *end) region(idx uint32, addr uint64, k core.Key) {
 	r.SetLive(true)
 }
 
-// ends makes two connected cores; a sends to b.
+// ends makes two connected cores. a sends to b.
 func ends(t testing.TB, caps fake.Caps, params map[string]string) (a, b *end) {
 	f := fake.NewFabric(3)
 	a, b = newEnd(t, f, caps, 1, params), newEnd(t, f, caps, 2, params)
@@ -155,7 +155,7 @@ func (e *end) done(x core.Xfer, n, size int) bool {
 	return e.core.Check(x.Pointer(), uint64(n)<<32|uint64(size)) == 0
 }
 
-// event is the next but for the word that a link works.
+// event returns the next event, except events that report a working link.
 func (e *end) event() core.Event {
 	e.t.Helper()
 	for late := time.After(10 * time.Second); ; {
@@ -183,7 +183,7 @@ func pattern(b []byte, seed byte) {
 	}
 }
 
-// close ends the link and all below it.
+// close frees the link, the session, the core and the rail.
 func (e *end) close(t require.TestingT) {
 	e.quiesce()
 	e.link.Fail(-3)

@@ -17,25 +17,26 @@ const (
 	EvMessage = C.GR_EV_MSG  // ID: session; the rest is the fragment
 )
 
-// Event is something that C leaves to Go.
+// Event is one event that the core passes to Go.
 type Event struct {
 	Kind          int32
 	Code          int32
 	ID            uint64
 	Seq           uint64
-	Parts         uint16 // 0: the sender gave this number up
+	Parts         uint16 // 0: a SKIP, the sender gave this number up
 	Total, Offset uint32
 	Data          []byte
 }
 
-// Events delivers events to f, one at a time, until Close. The one goroutine blocks in Go's poller, not in a thread.
+// Events delivers events to a function, one at a time, until Close. Its one goroutine blocks in Go's poller and occupies no
+// thread.
 type Events struct {
 	core *Core
 	file *os.File
 	done chan struct{}
 }
 
-// Events starts the delivery.
+// Events starts the delivery to f.
 func (k *Core) Events(f func(Event)) (*Events, error) {
 	fd, err := syscall.Dup(int(C.gr_event_fd(k.c)))
 	if err != nil {
@@ -58,7 +59,7 @@ func (e *Events) run(f func(Event)) {
 	}
 }
 
-// Drain delivers what is there now, in the caller's goroutine; only after Close, or from f's own goroutine.
+// Drain delivers all queued events in the caller's goroutine. Only after Close, or from f's own goroutine.
 func (e *Events) Drain(f func(Event)) {
 	var ev [64]C.gr_event
 	for {
@@ -78,7 +79,7 @@ func (e *Events) Drain(f func(Event)) {
 	}
 }
 
-// Close ends the delivery; when it returns f is not running.
+// Close ends the delivery. f does not run after the return.
 func (e *Events) Close() {
 	e.file.Close()
 	<-e.done

@@ -5,7 +5,8 @@ import "C"
 
 import "unsafe"
 
-// The layout of a message's header as the core writes and reads it, in bytes, for package wire's, which must be the same.
+// The layout of a message's header in bytes, as the core writes and reads it. Package wire must have the same layout; a
+// test compares.
 const (
 	HeaderSize    = C.sizeof_header
 	HeaderMagic   = C.MAGIC

@@ -15,7 +15,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// intruder is a peer without a core of ours: it sends what it likes to an end, whose link has the number 92.
+// intruder is a peer without our core. It sends arbitrary messages to an end whose link has the number 92.
 type intruder struct {
 	f    *fake.Fabric
 	rail provider.Rail
@@ -52,7 +52,7 @@ func (s *intruder) close(t require.TestingT) {
 	require.NoError(t, s.f.Close())
 }
 
-// drawMessage makes messages of which many are nearly right.
+// drawMessage makes random messages. Many of them are nearly right.
 func drawMessage(t *rapid.T) []byte {
 	little := func(name string) uint32 {
 		return rapid.SampledFrom([]uint32{0, 0, 0, 1, 1, 2, 100, 1<<32 - 1}).Draw(t, name)
@@ -76,8 +76,8 @@ func drawMessage(t *rapid.T) []byte {
 	return msg
 }
 
-// TestHostileMessages: the core takes what package wire describes, from whoever may send it, and nothing else; the link on which
-// something else comes fails.
+// TestHostileMessages: the core accepts exactly the messages that package wire accepts, from any sender. Any other message
+// fails its link.
 func TestHostileMessages(t *testing.T) {
 	notif := func(change func(*wire.Header), payload int) []byte {
 		h := wire.Header{Kind: wire.KindNotif, Parts: 1, Total: uint32(payload), To: 92}
@@ -91,26 +91,26 @@ func TestHostileMessages(t *testing.T) {
 	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Parts = 0 }, 5)))
 	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Total, h.Offset = 1, 1<<32-2 }, 3)), "the sum wraps")
 	require.True(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 31 }, 5)))
-	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 32 }, 5)), "it has no credit for that")
-	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 1<<32 - 1 }, 5)), "before the first")
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 32 }, 5)), "the peer has no credit for slot 32")
+	require.False(t, taken(t, t, notif(func(h *wire.Header) { h.Count = 1<<32 - 1 }, 5)), "a slot before the first")
 	reserved := notif(func(*wire.Header) {}, 5)
 	reserved[wire.OffSum] = 1
 	require.False(t, taken(t, t, reserved))
 	rapid.Check(t, func(r *rapid.T) { taken(r, t, drawMessage(r)) })
 }
 
-// taken sends a message to a core and says whether it was taken for good, on which the core and package wire must agree.
+// taken sends a message to a core and reports whether the core accepted it. The core and package wire must agree.
 func taken(t require.TestingT, tb *testing.T, m []byte) bool {
 	s := newIntruder(t, tb)
 	defer s.close(t)
 	msg := s.mem[:copy(s.mem, m)]
 	h, payload, err := wire.ParseMessage(msg)
-	fine := err == nil && h.To == 92 && h.Kind != wire.KindCredit && h.Count < 32 // credits are an initiator's to take; it has 32
+	fine := err == nil && h.To == 92 && h.Kind != wire.KindCredit && h.Count < 32 // only initiators take credits; slots end at 31
 	require.NoError(t, drive.New(s.rail.Core()).Send(s.ep.Core(), 1, msg, nil))
 	until(tb, "the message", func() bool { return s.to.link.Tally().Completions > 0 })
-	s.to.link.Stop() // waits for whoever is taking it in
+	s.to.link.Stop() // waits for a thread that takes the message in
 	require.Equal(t, fine, s.to.core.Counters()["bad_messages"] == 0, "%+v: %v", h, err)
-	if !fine && (err != nil || h.To == 92) { // else it is nobody's
+	if !fine && (err != nil || h.To == 92) { // else the message belongs to no link
 		ev := s.to.event()
 		require.Equal(t, [3]uint64{core.EvLink, 92, uint64(syscall.EBADMSG)}, [3]uint64{uint64(ev.Kind), ev.ID, uint64(ev.Code)})
 	}

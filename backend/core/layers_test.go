@@ -12,14 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// layers are the headers of the C core from the lowest up. Above them is control, what Go and the shim call, which has no header of its own.
+// layers are the headers of the C core from the lowest up. Above them is control, which Go and the shim call. It has no
+// header of its own.
 var layers = []string{"base.h", "session.h", "rail.h", "link.h", "message.h", "transfer.h", "progress.h"}
 
-// folderOf are the packages that the layers' headers and files are in.
+// folderOf names the package of each layer's header and files.
 var folderOf = map[string]string{"base.h": "base", "session.h": "base", "rail.h": "base", "link.h": "link", "message.h": "link", "transfer.h": "transfer",
 	"progress.h": "control"}
 
-// folders are these packages.
+// folders lists these packages.
 func folders(prefix string) []string {
 	var list []string
 	for _, l := range layers {
@@ -30,8 +31,8 @@ func folders(prefix string) []string {
 	return list
 }
 
-// TestLayers: a header includes the one below it, a C file the header of its layer and none above. Calls go down, and files do not call each
-// other in circles. docs/architecture.md has the picture.
+// TestLayers: a header includes the header of the layer below. A C file includes the header of its own layer and none
+// above. Calls go down, and files do not call each other in circles. docs/architecture.md has the picture.
 func TestLayers(t *testing.T) {
 	text := map[string]string{}
 	for _, folder := range folders("") {
@@ -54,7 +55,7 @@ func TestLayers(t *testing.T) {
 	require.Empty(t, breaches(text))
 }
 
-// The check sees what it is there for.
+// The check finds each kind of breach.
 func TestLayersBreached(t *testing.T) {
 	text := func() map[string]string {
 		m := map[string]string{"base.c": "#include \"base.h\"\nvoid low(void)\n{\n}\n", "post.c": "#include \"progress.h\"\nint gr_up(void)\n{\n    low();\n}\n"}
@@ -96,7 +97,7 @@ var (
 	use         = regexp.MustCompile(`(->|\.)?\b([a-z_]\w*)\b`)
 )
 
-// breaches says what is wrong with the headers and C files, given by name.
+// breaches lists what is wrong with the headers and C files, given by name.
 func breaches(text map[string]string) (wrong []string) {
 	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for i, l := range layers {
@@ -169,7 +170,7 @@ func layersOf(text string) (found []string) {
 	return found
 }
 
-// circles are the sets of files that reach each other.
+// circles returns the sets of files that reach each other.
 func circles(files []string, calls map[string][]string) (found [][]string) {
 	reach := map[string]map[string]bool{}
 	for _, from := range files {

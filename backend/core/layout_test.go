@@ -10,7 +10,7 @@ import (
 	"gorail/backend/wire"
 )
 
-// What the core lays out in C others describe in Go. TestHostileMessages finds another reading.
+// Go packages describe the layouts that the core has in C. TestHostileMessages finds differences in how both read messages.
 func TestLayouts(t *testing.T) {
 	require.EqualValues(t, plan.OpSize, core.OpSize)
 	require.EqualValues(t, wire.HeaderSize, core.HeaderSize)

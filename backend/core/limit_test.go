@@ -43,7 +43,7 @@ func (e *end) postOn(l core.Link, x core.Xfer) {
 	e.core.Post(x, []core.Link{l}, 0, false, nil)
 }
 
-// However much is posted on however many links, no more requests than inflight_ops are in flight on a rail; messages pass.
+// A rail never has more than inflight_ops requests in flight, over any number of links. Messages still pass.
 func TestInflightOps(t *testing.T) {
 	tcp := fake.TCPCaps()
 	tcp.Chained, tcp.IOVLimit = false, 1 // a stalled unsignaled WRITE would complete
@@ -61,7 +61,7 @@ func TestInflightOps(t *testing.T) {
 				a.postOn(link, y)
 				until(t, "nothing posted", func() bool { return a.link.Stats().InflightOps > 0 })
 				a.core.Wait(y, time.Millisecond)
-				require.EqualValues(t, 4, a.link.Stats().InflightOps, "the first has all of them")
+				require.EqualValues(t, 4, a.link.Stats().InflightOps, "the first link uses the whole limit")
 				require.Zero(t, link.Stats().InflightOps)
 				require.NoError(t, a.link.Notify([]byte("passes")))
 				until(t, "the message is not posted", func() bool { return a.link.Stats().InflightOps == 5 })
@@ -77,7 +77,8 @@ func TestInflightOps(t *testing.T) {
 	}
 }
 
-// Links of a rail at its limit take turns: one with little to do does not wait for one with much, on whichever of them it is.
+// Links of a rail at its limit take turns: a link with little work does not wait for a link with much work, in either
+// order.
 func TestInflightTurns(t *testing.T) {
 	caps := fake.EFACaps()
 	a, b := ends(t, caps, map[string]string{"inflight_ops": "2"})
@@ -99,7 +100,7 @@ func TestInflightTurns(t *testing.T) {
 	}
 }
 
-// What a fence ends is in flight no more.
+// Operations that a fence has ended no longer count as in flight.
 func TestInflightOpsRebind(t *testing.T) {
 	a, b := ends(t, fake.TCPCaps(), map[string]string{"inflight_ops": "4"})
 	for range 3 {

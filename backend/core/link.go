@@ -11,19 +11,19 @@ import (
 	"unsafe"
 )
 
-// Role of a link: which end of the session we are.
+// Role is our end of a link's session.
 type Role int
 
 // Roles.
 const (
 	Initiator Role = C.GR_LINK_TX // posts transfers, sends notifications
-	Target    Role = C.GR_LINK_RX // takes notifications in
+	Target    Role = C.GR_LINK_RX // receives notifications
 )
 
 // Session is one direction between two engines.
 type Session struct{ s *C.gr_sess }
 
-// NewSession makes a session; id comes back in message events, name is the sender's for notifications taken in.
+// NewSession makes a session. Message events carry id. name is the sender's name of received notifications.
 func (k *Core) NewSession(id uint64, name string) (Session, error) {
 	p := C.CString(name)
 	defer C.free(unsafe.Pointer(p))
@@ -34,8 +34,8 @@ func (k *Core) NewSession(id uint64, name string) (Session, error) {
 	return Session{s}, nil
 }
 
-// Continue begins the numbers with next, before the first link: both ends' sessions go on from one that was lost. held: Go holds messages behind
-// next.
+// Continue sets the first sequence number, before the first link: both ends continue the numbers of a lost session. held:
+// Go holds messages behind next.
 func (s Session) Continue(next uint64, held bool) {
 	h := C.int(0)
 	if held {
@@ -44,20 +44,20 @@ func (s Session) Continue(next uint64, held bool) {
 	C.gr_sess_continue(s.s, C.uint64_t(next), h)
 }
 
-// End ends the taking in of messages: nothing more is handed to Go or to the application. Implements gr_sess_end.
+// End drops all messages that arrive from now on: neither Go nor the application gets any. Implements gr_sess_end.
 func (s Session) End() { C.gr_sess_end(s.s) }
 
-// Free gives the session up after its links; notifications not yet taken stay deliverable.
+// Free frees the session after its links. Notifications that wait can still be taken.
 func (s Session) Free() {
 	if s.s != nil {
 		C.gr_sess_free(s.s)
 	}
 }
 
-// SetNotifLink says which link notifications go out on.
+// SetNotifLink sets the session's notification link.
 func (s Session) SetNotifLink(l Link) { C.gr_sess_set_notif_link(s.s, l.l) }
 
-// Deliver appends a message that Go has put in order.
+// Deliver queues a message for the application that Go has put in order.
 func (s Session) Deliver(msg []byte) error {
 	if rc := C.gr_sess_deliver(s.s, bytesPtr(msg), C.size_t(len(msg))); rc != 0 {
 		return syscall.Errno(-rc)
@@ -65,34 +65,33 @@ func (s Session) Deliver(msg []byte) error {
 	return nil
 }
 
-// Handled says that a message of so many bytes, which C handed over, has been dealt with: until then it counts as undelivered.
+// Handled reports that Go has dealt with a message of so many bytes. Until then its bytes count as undelivered.
 func (s Session) Handled(n int) { C.gr_sess_handled(s.s, C.size_t(n)) }
 
-// Resume lets C take messages in by itself again from next on, unless more were handed to Go than handled.
+// Resume lets C take messages in alone again from next on, unless C has handed more messages to Go than handled.
 func (s Session) Resume(next, handled uint64) {
 	C.gr_sess_resume(s.s, C.uint64_t(next), C.uint64_t(handled))
 }
 
-// NextSeq is the number that C expects next, stale while Go puts messages in order, and how many messages C has handed
-// to Go so far.
+// NextSeq returns the number that C expects next, stale while Go reorders, and how many messages C has handed to Go so far.
 func (s Session) NextSeq() (next, handed uint64) {
 	var h C.uint64_t
 	n := C.gr_sess_next_seq(s.s, &h)
 	return uint64(n), uint64(h)
 }
 
-// Queued is how many bytes of notifications were accepted and not yet sent.
+// Queued returns how many bytes of notifications were accepted and not yet sent.
 func (s Session) Queued() uint64 { return uint64(C.gr_sess_queued(s.s)) }
 
-// Sent is how many notifications have been numbered: posted at least once, or given up since.
+// Sent returns how many notifications have a number: posted at least once, or given up since.
 func (s Session) Sent() uint64 { return uint64(C.gr_sess_sent(s.s)) }
 
-// Link is a session's share of one rail.
+// Link is a session's endpoint pair on one pair of rails.
 type Link struct{ l *C.gr_link }
 
-// NewLink makes a link over an endpoint and posts its receives. id and peerID are both sides' numbers of it. peerRail selects the key slot of remote regions. With an
-// error there may be a link all the same (Link.Exists): the caller closes the endpoint and then ends the link. For probe see
-// Rebind.
+// NewLink makes a link over an endpoint and posts its receives. id and peerID are both sides' numbers of the link. peerRail
+// selects the key slot of remote regions. An error may come with a link (Link.Exists): the caller then closes the endpoint
+// and ends the link. For probe see Rebind.
 func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id, peerID uint64, role Role, probe bool) (Link, error) {
 	var l *C.gr_link
 	only := C.int(0)
@@ -109,11 +108,11 @@ func (s Session) NewLink(rail, peerRail int, ep unsafe.Pointer, id, peerID uint6
 	return Link{l}, nil
 }
 
-// Exists says that there is a link.
+// Exists reports whether there is a link.
 func (l Link) Exists() bool { return l.l != nil }
 
-// Stop ends posting; Reap, after the endpoint was closed, ends every operation that was under way; Rebind goes on with
-// a new endpoint and replays; Fail ends everything queued with a status; Free gives the link up.
+// Stop ends posting. Reap ends all operations in flight, after the endpoint was closed. Rebind continues on a new endpoint
+// and replays. Fail ends everything queued with a status. Free frees the link.
 func (l Link) Stop()             { C.gr_link_stop(l.l) }
 func (l Link) Reap()             { C.gr_link_reap(l.l) }
 func (l Link) Fail(status int32) { C.gr_link_fail(l.l, C.int(status)) }
@@ -134,8 +133,8 @@ func (p Proof) c(pin *runtime.Pinner) C.gr_proof {
 	return c
 }
 
-// Rebind: see Stop. With probe the link sends nothing but a probe; an event of Code 0 says that it is through, and Up
-// lets the link work. Events carry the epoch.
+// Rebind continues on a new endpoint; see Stop. With probe the link sends only a probe. An event of Code 0 reports the
+// peer's answer, and Up then lets the link work. Events carry the epoch.
 func (l Link) Rebind(ep unsafe.Pointer, epoch uint32, proof Proof, probe bool) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -150,11 +149,11 @@ func (l Link) Rebind(ep unsafe.Pointer, epoch uint32, proof Proof, probe bool) e
 	return nil
 }
 
-// Up: see Rebind.
+// Up lets a probed link work; see Rebind.
 func (l Link) Up() { C.gr_link_up(l.l) }
 
-// HandBack gives what the link has to other links of the session; after Reap, when the target has answered the fence. The
-// session's notif_link must be another link by then.
+// HandBack hands the link's work to other links of the session; after Reap and the target's answer to the fence. The
+// session's notification link must be another link by then.
 func (l Link) HandBack(proof Proof) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -162,15 +161,15 @@ func (l Link) HandBack(proof Proof) {
 	C.gr_link_hand_back(l.l, &c)
 }
 
-// Finalize ends the transfers of which an operation failed on a link that has stopped and drained; instead of Reap, where
-// the endpoint is shared and stays.
+// Finalize ends transfers with a failed operation on a link that has stopped and drained. It replaces Reap where the
+// endpoint is shared and stays open.
 func (l Link) Finalize() { C.gr_link_finalize(l.l) }
 
-// Unproved says, after Reap, that operations failed whose bytes may land until the peer's end is closed.
+// Unproved reports, after Reap, whether failed operations exist whose bytes may land until the peer's endpoint is closed.
 func (l Link) Unproved() bool { return C.gr_link_unproved(l.l) != 0 }
 
-// Abandon ends transfers that have failed on a link whose endpoint is closed and reaped, though the peer has not answered the fence: READs, and
-// with writes WRITEs, of which bytes may then still land at the peer.
+// Abandon ends failed transfers of a link without the peer's answer to the fence. The link's endpoint must be closed and
+// reaped. READs end; with writes, WRITEs end too, though their bytes may then still land at the peer.
 func (l Link) Abandon(writes bool) {
 	w := C.int(0)
 	if writes {
@@ -179,13 +178,13 @@ func (l Link) Abandon(writes bool) {
 	C.gr_link_abandon(l.l, w)
 }
 
-// SetWeight gives the link's speed relative to the session's others; it counts until rates have been measured.
+// SetWeight sets the link's speed relative to the session's other links. It counts until all links have a measured rate.
 func (l Link) SetWeight(w uint64) { C.gr_link_weight(l.l, C.uint64_t(w)) }
 
-// CatchUp takes in what had completed before the call, on an endpoint that stays. Implements gr_link_catch_up.
+// CatchUp takes in the completions from before the call, on an endpoint that stays open. Implements gr_link_catch_up.
 func (l Link) CatchUp() { C.gr_link_catch_up(l.l) }
 
-// Notify queues a notification of no transfer. ErrFull when the session's limit is reached.
+// Notify queues a notification without a transfer. ErrFull when the session's limit is reached.
 func (l Link) Notify(msg []byte) error {
 	switch rc := C.gr_notify(l.l, bytesPtr(msg), C.size_t(len(msg))); {
 	case rc == 0:
@@ -199,13 +198,14 @@ func (l Link) Notify(msg []byte) error {
 
 // Taken is a notification that a link had still to deliver.
 type Taken struct {
-	Seq      uint64 // if Numbered: the peer may have it
+	Seq      uint64 // if Numbered: its number; the peer may have the notification
 	Numbered bool
-	Skip     bool // no notification: the peer goes on without the number
+	Skip     bool // a SKIP instead of a notification: the peer goes on without the number
 	Body     []byte
 }
 
-// Resend queues one that was taken, in a later session and with the number that it has now, whatever is queued already. Implements gr_notify_again.
+// Resend queues a taken notification in a later session, whatever the limit. A numbered notification keeps m.Seq.
+// Implements gr_notify_again.
 func (l Link) Resend(m Taken) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -226,16 +226,16 @@ func (l Link) Resend(m Taken) error {
 	return nil
 }
 
-// Numbered is how many messages with a number the link still has, transfers' among them, and the lowest; transfers that have one posted end in
-// an error. Implements gr_link_numbered.
+// Numbered returns how many numbered messages the link still has, with those of transfers, and the lowest number. Transfers
+// whose message is in flight end in an error. Implements gr_link_numbered.
 func (l Link) Numbered() (n int, first uint64) {
 	var low C.uint64_t
 	n = int(C.gr_link_numbered(l.l, &low))
 	return n, uint64(low)
 }
 
-// TakeNotif takes a notification of no transfer that the peer is not known to have, from a link that has stopped and, unless its endpoint is
-// shared, was reaped; false: there is none, or no memory. Implements gr_link_take_msg.
+// TakeNotif takes a notification that has no transfer and no acknowledgement. The link must be stopped, and reaped unless
+// its endpoint is shared. false: there is none left, or no memory. Implements gr_link_take_msg.
 func (l Link) TakeNotif() (Taken, bool) {
 	var t C.gr_taken
 	if C.gr_link_take_msg(l.l, &t) != 1 {
@@ -245,26 +245,26 @@ func (l Link) TakeNotif() (Taken, bool) {
 	return Taken{Seq: uint64(t.seq), Numbered: t.numbered != 0, Body: C.GoBytes(t.body, C.int(t.len))}, true
 }
 
-// LinkState is what a link does.
+// LinkState is the state of a link.
 type LinkState int32
 
 // States of a link.
 const (
-	LinkUp      LinkState = C.GR_LINK_STATE_UP      // it posts
-	LinkStopped LinkState = C.GR_LINK_STATE_STOPPED // it waits for Stop, Reap and Rebind or Fail
+	LinkUp      LinkState = C.GR_LINK_STATE_UP      // the link posts
+	LinkStopped LinkState = C.GR_LINK_STATE_STOPPED // the link waits for Stop, Reap, and Rebind or Fail
 	LinkDead    LinkState = C.GR_LINK_STATE_DEAD    // Fail was called
-	LinkProbing LinkState = C.GR_LINK_STATE_PROBING // a probe is on its way
+	LinkProbing LinkState = C.GR_LINK_STATE_PROBING // only a probe may go out
 )
 
-// LinkStats is a snapshot of a link. Bytes, bytes per second, counts.
+// LinkStats is a snapshot of a link. Units: bytes, bytes per second, counts.
 type LinkStats struct {
 	Completions, Errors, InflightBytes, Window, Rate uint64
 	InflightOps, Credits, QueuedMsgs, QueuedParts    uint32
 	State                                            LinkState
 }
 
-// Stats takes a snapshot under the rail's lock: what it says of the link's state was true of one moment. Counters without
-// it: Tally.
+// Stats takes a snapshot under the rail's lock, so that all its values belong to one moment. Tally reads the counters
+// without the lock.
 func (l Link) Stats() LinkStats {
 	var s C.gr_link_stats
 	C.gr_link_stats_get(l.l, &s)

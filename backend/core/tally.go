@@ -3,7 +3,8 @@ package core
 // #include "gr_policy.h"
 import "C"
 
-// Counts are the counters of a link or a rail; package stats, whose Counts are the same, says what each is. Fences and Stalls are for who decides on them.
+// Counts are the counters of a link or a rail. Package stats has the same Counts and describes each counter. The core
+// leaves Fences and Stalls at 0; the layers that decide on fences and stalls count them.
 type Counts struct {
 	BytesWritten     uint64
 	BytesRead        uint64
@@ -20,12 +21,12 @@ type Counts struct {
 	Stalls           uint64
 }
 
-// Tally is what has been counted of a link or a rail, and where it stands.
+// Tally holds the counters of a link or a rail, and its current state.
 type Tally struct {
 	Counts
-	InFlight uint64 // bytes posted and not proved
-	Rate     uint64 // of a link, as measured, in bytes per second; 0: not yet
-	Links    int    // of a rail, now
+	InFlight uint64 // bytes posted and not completed
+	Rate     uint64 // measured rate of a link in bytes per second; 0: not yet measured
+	Links    int    // current links of a rail
 }
 
 func tally(t *C.gr_tally) Tally {
@@ -41,29 +42,29 @@ func tally(t *C.gr_tally) Tally {
 	}
 }
 
-// Tally reads the link's counters; no lock is taken. Not after Free. Implements gr_link_tally.
+// Tally reads the link's counters without a lock. Not after Free. Implements gr_link_tally.
 func (l Link) Tally() Tally {
 	var t C.gr_tally
 	C.gr_link_tally(l.l, &t)
 	return tally(&t)
 }
 
-// RailTally reads the counters of a rail, by the index that AddRail gave: of all its links since, those that are gone
-// included. No lock is taken. Not after DropRails. Implements gr_rail_tally.
+// RailTally reads the counters of a rail by the index from AddRail, without a lock. It counts all links of the rail since
+// then, freed links included. Not after DropRails. Implements gr_rail_tally.
 func (k *Core) RailTally(rail int) Tally {
 	var t C.gr_tally
 	C.gr_rail_tally(k.c, C.int(rail), &t)
 	return tally(&t)
 }
 
-// Path is what one pair of rails carried of a transfer.
+// Path is the bytes of a transfer that one pair of rails carried.
 type Path struct {
-	Own, Peer int // numbers of the rails
+	Own, Peer int // rail numbers
 	Bytes     uint64
 }
 
-// Paths tells which way the bytes of the transfer's last run went; those that were posted twice count twice. Only when it is
-// not running. Implements gr_xfer_paths.
+// Paths returns the bytes of the transfer's last round by pair of rails. Bytes that a replay moved again count twice. Only
+// when the transfer is not running. Implements gr_xfer_paths.
 func (x Xfer) Paths() []Path {
 	var c [MaxLinks]C.gr_path
 	n := C.gr_xfer_paths(x.x, &c[0], MaxLinks)

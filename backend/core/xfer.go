@@ -10,16 +10,16 @@ import (
 	"unsafe"
 )
 
-// Op of a transfer: nixl_xfer_op_t.
+// Operation kinds of a transfer: nixl_xfer_op_t.
 const (
 	Write = C.GR_WRITE
 	Read  = C.GR_READ
 )
 
-// OpSize is the size of an operation in bytes: gr_op.
+// OpSize is the size of an operation (gr_op) in bytes.
 const OpSize = C.sizeof_gr_op
 
-// Xfer is a transfer slot in C memory; the slot is recycled, never unmapped, while the core lives.
+// Xfer is a transfer slot in C memory. Slots are recycled, and not unmapped while the core lives.
 type Xfer struct{ x *C.gr_xfer }
 
 // NewXfer takes a slot with room for nops operations.
@@ -31,41 +31,42 @@ func (k *Core) NewXfer(handle uint64, op int, nops uint64) (Xfer, error) {
 	return Xfer{x}, nil
 }
 
-// FreeXfer gives the slot back; only when it is not running.
+// FreeXfer frees the slot. Only when the transfer is not running.
 func (k *Core) FreeXfer(x Xfer) { C.gr_xfer_free(k.c, x.x) }
 
-// Pointer is the slot for gr_check.
+// Pointer returns the slot for gr_check.
 func (x Xfer) Pointer() unsafe.Pointer { return unsafe.Pointer(x.x) }
 
-// Ops is the C memory of the operations, gr_op each: of the first one, and how many there are.
+// Ops returns the C memory of the operations, a gr_op each: the first operation and their number.
 func (x Xfer) Ops() (first unsafe.Pointer, n int) {
 	return unsafe.Pointer(x.x.ops), int(x.x.nops)
 }
 
 func (x Xfer) state() *int32 { return (*int32)(unsafe.Pointer(&x.x.state)) }
 
-// Start marks the transfer running; the application sees "in progress" from here on.
+// Start marks the transfer running. From then on the application sees "in progress".
 func (x Xfer) Start() { atomic.StoreInt32(x.state(), C.GR_XFER_RUNNING) }
 
-// Running says that the core or a queue of Go's still has it. A failed one that Go has not yet settled is not running.
+// Running reports whether the core or a queue of Go still has the transfer. A failed transfer that Go must still finalize
+// is not running.
 func (x Xfer) Running() bool {
 	s := atomic.LoadInt32(x.state())
 	return s > 0 && s&0xff == C.GR_XFER_RUNNING
 }
 
-// NeedsFinalize says that it has ended with an error that waits for Finalize.
+// NeedsFinalize reports whether the transfer has ended with an error and waits for Finalize.
 func (x Xfer) NeedsFinalize() bool {
 	s := atomic.LoadInt32(x.state())
 	return s > 0 && s&0xff == C.GR_XFER_FAILED
 }
 
-// Failed says that the last run ended in an error.
+// Failed reports whether the last run ended in an error.
 func (x Xfer) Failed() bool { return atomic.LoadInt32(x.state()) < 0 }
 
-// Status is what the application sees: 1 in progress, 0 or an error.
+// Status is the status for the application: 1 in progress, 0 or an error.
 func (x Xfer) Status() int32 { return min(atomic.LoadInt32(x.state()), 1) }
 
-// Want asks for an event at the end; false: it has already ended, none will come for this asking.
+// Want asks for an event at the end. false: the transfer has already ended and no event will come for this call.
 func (x Xfer) Want() bool {
 	for {
 		s := atomic.LoadInt32(x.state())
@@ -78,46 +79,47 @@ func (x Xfer) Want() bool {
 	}
 }
 
-// Finalize gives the final status that the application sees: 0 or a negative nixl_status_t.
+// Finalize sets the final status for the application: 0 or a negative nixl_status_t.
 func (x Xfer) Finalize(status int32) { atomic.StoreInt32(x.state(), status) }
 
-// Err is the negative status that ended it, and the errno behind it.
+// Err returns the negative status that ended the transfer, and the errno behind it.
 func (x Xfer) Err() (status int32, wire syscall.Errno) {
 	return atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.err))), syscall.Errno(atomic.LoadInt32((*int32)(unsafe.Pointer(&x.x.wire_err))))
 }
 
-// Hold ends it with an error that waits for Finalize, as the core does.
+// Hold marks the transfer ended with an error that waits for Finalize, as the core does.
 func (x Xfer) Hold() { atomic.StoreInt32(x.state(), C.GR_XFER_FAILED) }
 
-// InFlight says that the core has it with data still to move, so that memory of either side is in use.
+// InFlight reports whether the core has the transfer with data still to move: memory of either side is in use.
 func (x Xfer) InFlight() bool {
 	return x.Running() && atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.subs_left))) > 0
 }
 
-// LastProgress is the time of its last completion, on the clock of Now.
+// LastProgress is the time of the last completion, on the clock of Now.
 func (x Xfer) LastProgress() time.Duration {
 	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.last_ns))))
 }
 
-// Posted is when it was last posted, on the same clock; 0: never.
+// Posted is the time of the last post, on the clock of Now; 0: never posted.
 func (x Xfer) Posted() time.Duration {
 	return time.Duration(atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.posted_ns))))
 }
 
-// Took is the time from the post to the last completion; exact: not by the core's tick.
+// Took returns the time from the post to the last completion. exact: the times come from the clock, not from the core's
+// coarse time.
 func (x Xfer) Took() (d time.Duration, exact bool) {
 	exact = atomic.LoadUint32((*uint32)(unsafe.Pointer(&x.x.coarse))) == 0
-	last := x.LastProgress() // first: of a round that begins just now it is nothing or less
+	last := x.LastProgress() // read first: if a new round begins now, the difference is zero or negative
 	return last - x.Posted(), exact
 }
 
-// Prove has the ends of its WRITEs proved, for what comes after it goes another way than a notification. Before it is posted.
+// Prove makes signaled WRITEs flushed WRITEs, since the work that follows takes another way than a notification. Before the post.
 func (x Xfer) Prove() { C.gr_xfer_prove(x.x) }
 
-// Unposted says that it runs and that nothing of it is posted yet; a hint. Nobody posts it meanwhile.
+// Unposted reports whether the transfer runs and has nothing posted yet; a hint. The transfer must not be posted meanwhile.
 func (x Xfer) Unposted() bool { return C.gr_xfer_unposted(x.x) != 0 }
 
-// Message is the notification of the last post; !ok: some of it has gone out.
+// Message returns the notification of the last post. !ok: parts of it may have gone out.
 func (x Xfer) Message() (has bool, msg []byte, ok bool) {
 	var body unsafe.Pointer
 	var n C.uint64_t
@@ -130,17 +132,17 @@ func (x Xfer) Message() (has bool, msg []byte, ok bool) {
 	return true, nil, false
 }
 
-// Done is how many bytes have completed since the post.
+// Done returns how many bytes have completed since the post.
 func (x Xfer) Done() uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&x.x.done))) }
 
-// MaxLinks is how many links a session may have.
+// MaxLinks is the largest number of links of a session.
 const MaxLinks = C.GR_MAX_LINKS
 
-// SetBytes notes the bytes of all operations; once, with the operations.
+// SetBytes sets the bytes of all operations; once, together with the operations.
 func (x Xfer) SetBytes(n uint64) { x.x.bytes = C.uint64_t(n) }
 
-// Bulk makes the transfer one post of a rail's; its operations are filled in, and move. The regions, by their numbers, are those that they
-// name. ENOMEM.
+// Bulk makes the transfer one bulk post on a rail. The operations are already filled in and move to the rail's memory.
+// local and remote list the numbers of the regions that they use. Error: ENOMEM.
 func (k *Core) Bulk(x Xfer, rail int, local, remote []uint32) error {
 	if C.gr_xfer_bulk(k.c, x.x, C.int(rail), (*C.uint32_t)(&local[0]), C.uint32_t(len(local)), (*C.uint32_t)(&remote[0]), C.uint32_t(len(remote))) != 0 {
 		return syscall.ENOMEM
@@ -148,8 +150,8 @@ func (k *Core) Bulk(x Xfer, rail int, local, remote []uint32) error {
 	return nil
 }
 
-// Post starts the transfer on links of one session; the caller has called Start. The first near links are near the local
-// memory and preferred; 0: none, or nobody knows. One crossing at any size. msg is copied.
+// Post starts the transfer on links of one session, after Start. The first near links are near the local memory and
+// preferred; 0: none or unknown. One call into C at any size. msg is copied.
 func (k *Core) Post(x Xfer, links []Link, near int, hasNotif bool, msg []byte) {
 	has := C.int(0)
 	if hasNotif {
@@ -159,27 +161,28 @@ func (k *Core) Post(x Xfer, links []Link, near int, hasNotif bool, msg []byte) {
 		bytesPtr(msg), C.size_t(len(msg)))
 }
 
-// Join lets a link take part that has come up since the post.
+// Join lets a link that has come up since the post take batches of the transfer.
 func (k *Core) Join(x Xfer, l Link) { C.gr_xfer_join(k.c, x.x, l.l) }
 
-// Share is how many bytes a link has moved since the post.
+// Share returns how many bytes a link has moved since the post.
 func (x Xfer) Share(l Link) uint64 { return uint64(C.gr_xfer_share(x.x, l.l)) }
 
-// Abort drops what is not posted. True: it has ended; false: an event will come when what is posted has drained.
+// Abort drops unposted operations. true: the transfer has ended. false: an event will come when the posted operations have
+// completed.
 func (k *Core) Abort(x Xfer, status int32) bool {
 	return C.gr_xfer_abort(k.c, x.x, C.int(status)) != 0
 }
 
-// AbortUnposted is Abort, unless everything is posted already: then it is left to complete.
+// AbortUnposted is Abort, unless all operations are posted: then the transfer completes normally.
 func (k *Core) AbortUnposted(x Xfer, status int32) bool {
 	return C.gr_xfer_abort_unposted(k.c, x.x, C.int(status)) != 0
 }
 
-// Posted says that operations of an aborted transfer are posted on the link, or with the zero Link on any, and not completed: our memory is in
-// use. Nobody posts it meanwhile.
+// Posted reports whether an aborted transfer has operations in flight on the link, or with the zero Link on any link: our
+// memory is in use. The transfer must not be posted meanwhile.
 func (k *Core) Posted(x Xfer, l Link) bool { return C.gr_xfer_posted(k.c, x.x, l.l) != 0 }
 
-// Wait makes progress until the transfer has ended or d has passed; true: ended.
+// Wait makes progress until the transfer has ended or d has passed. true: it has ended.
 func (k *Core) Wait(x Xfer, d time.Duration) bool {
 	return C.gr_xfer_wait(k.c, x.x, C.uint64_t(d)) != 0
 }

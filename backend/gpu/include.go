@@ -2,5 +2,5 @@
 
 package gpu
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0x2170d17b6317
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -DGR_INCLUDE=0xb80df4abcd42
 import "C"

@@ -1,5 +1,6 @@
-/* The part of the CUDA driver's binary interface that we use, in our own words: nothing of a toolkit is needed to build. The values
- * are those of the driver's documentation; entry points are asked for in the version named, so that a newer driver gives what we know. */
+/* The part of the CUDA driver's binary interface that we use, declared here, so that no CUDA toolkit is needed to build.
+ * The values come from the driver's documentation. Each entry point is requested in a named version: a newer driver then
+ * gives the form that we know. */
 #ifndef GORAIL_CUDA_ABI_H
 #define GORAIL_CUDA_ABI_H
 
@@ -40,9 +41,9 @@ enum {
 enum { CU_TYPE_HOST = 1, CU_TYPE_DEVICE = 2 };
 
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_NO_TIMING = 2, CU_IPC_LAZY_PEER = 1, CU_HANDLE_FD = 1, CU_HANDLE_FABRIC = 8, CU_RANGE_DMABUF = 1 };
-/* How devices reach memory behind a dmabuf: as the platform has it, or past C2C by the GPU's own PCIe (12.8). */
+/* How devices reach memory behind a dmabuf: over the platform's default path, or over the GPU's own PCIe past C2C (12.8). */
 enum { CU_RANGE_PLAIN = 0, CU_RANGE_PCIE = 1 };
-/* What CU_DEV_WRITES_ORDERING says of writes by other devices, and what CU_DEV_FLUSH_OPTIONS has a bit for. */
+/* CU_DEV_WRITES_ORDERING: ordering of writes by other devices. CU_DEV_FLUSH_OPTIONS: a bit mask. */
 enum { CU_WRITES_UNORDERED = 0, CU_WRITES_TO_OWNER = 100, CU_WRITES_TO_ALL = 200, CU_FLUSH_BY_HOST = 1, CU_FLUSH_CURRENT = 0 };
 enum { CU_HOST_PORTABLE = 1, CU_HOST_MAPPED = 2 };
 enum { CU_LOCATION_DEVICE = 1, CU_ACCESS_READWRITE = 3 };
@@ -64,7 +65,7 @@ typedef struct cu_access {
     int flags;
 } cu_access;
 
-typedef struct cu_alloc_prop { /* CUmemAllocationProp, of applications */
+typedef struct cu_alloc_prop { /* CUmemAllocationProp of the application's allocations */
     int type;                  /* 1: pinned */
     int handle_types;
     cu_location location;
@@ -77,7 +78,7 @@ typedef struct cu_alloc_prop { /* CUmemAllocationProp, of applications */
 } cu_alloc_prop;
 _Static_assert(sizeof(cu_access) == 12 && sizeof(cu_alloc_prop) == 32, "the driver's layout");
 
-/* field, name, version of the driver that brought this form of it, 0: may be missing, arguments */
+/* field, entry point, driver version that introduced this form, needed (0: may be missing), arguments */
 #define CU_ENTRIES(X) \
     X(init, "cuInit", 2000, 1, (unsigned flags)) \
     X(error_name, "cuGetErrorName", 6000, 1, (cu_result result, const char **name)) \

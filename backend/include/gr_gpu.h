@@ -1,14 +1,15 @@
-/* What C wants of a GPU's driver: copies that are posted and polled without Go. What a pointer is, and mapping a peer's memory, Go asks (package gpu).
+/* The interface between the core's C and a GPU driver: copies that are posted and polled without Go. Go (package gpu) finds
+ * out where a pointer's memory is, and maps a peer's memory.
  *
- * A driver is a table of functions, as a provider is (gr_provider.h), so that any C of ours may call it by a pointer that Go hands
- * over, and another driver (HIP) can stand beside CUDA's. Nothing is done to a GPU before it is used. No call leaves a
- * current context in its caller's thread.
+ * A driver is a table of functions, as a provider is (gr_provider.h). Any C of ours can call it through a pointer that Go
+ * passes on, and another driver (HIP) can stand beside CUDA's. A GPU is untouched before its first use. No call leaves a
+ * current context in the caller's thread.
  *
- * Every function may be called by any thread. Those that say "posts" or "polls" are for the hot path, allocate nothing and take no lock
- * but the stream's; the others take locks and may last milliseconds: not under a rail's lock. A stream's jobs are posted and polled by one
- * thread at a time (the core holds the rail's lock round it).
+ * Any thread may call every function. Functions that say "Posts" or "Polls" are for the hot path: they allocate nothing and
+ * take no lock except the stream's. The other functions take locks and may take milliseconds: do not call them under a rail's
+ * lock. One thread at a time posts and polls the jobs of a stream (the core holds the rail's lock meanwhile).
  *
- * All functions return 0 or a negative gr_gpu_why, and say more in *fault (which may be NULL).
+ * All functions return 0 or a negative gr_gpu_why, and give details in *fault (which may be NULL).
  */
 #ifndef GORAIL_GPU_H
 #define GORAIL_GPU_H
@@ -19,57 +20,58 @@
 
 #include "gr_op.h"
 
-/* Why something can't be had. The texts are gr_gpu_why_text's. */
+/* Why a GPU call or a mapping failed. gr_gpu_why_text gives the texts. */
 #define GR_GPU_WHYS(X) \
-    X(OK, "nothing is wrong") \
-    X(NO_LIBRARY, "the driver's library is not there") \
+    X(OK, "success") \
+    X(NO_LIBRARY, "the driver's library was not found") \
     X(NOT_A_DRIVER, "the library lacks calls of a CUDA driver") \
     X(OLD_DRIVER, "the driver is too old") \
     X(NO_DEVICE, "no such GPU in this process") \
-    X(DRIVER, "a call of the driver failed") \
+    X(DRIVER, "a driver call failed") \
     X(NO_MEMORY, "out of memory") \
-    X(LOST, "the GPU's context is in error for good: CUDA has ended for this process") \
-    X(HOST, "memory that the driver doesn't know") \
+    X(LOST, "the GPU's context has failed permanently: CUDA no longer works in this process") \
+    X(HOST, "the driver does not know the memory") \
     X(TORN, "the range is in several allocations, or not wholly in one") \
-    X(CHANGED, "the memory has been freed, or freed and allocated anew") \
+    X(CHANGED, "the memory was freed, or freed and allocated again") \
     X(NO_HANDLE, "VMM memory made without a handle type that can be shared") \
     X(POOL, "memory of a stream-ordered pool (cudaMallocAsync)") \
     X(MANAGED, "managed memory") \
     X(PINNED, "host memory") \
-    X(NO_PEER, "the two GPUs have no access to each other") \
+    X(NO_PEER, "the two GPUs have no peer access to each other") \
     X(UNSEEN, "the peer's GPU is not visible in this process") \
     X(REFUSED, "the driver refused to map the peer's memory") \
     X(NO_FDS, "out of file descriptors") \
-    X(BAD_SHARE, "the peer's description of its memory makes no sense") \
-    X(NO_DMABUF, "memory of this GPU can't be had as a dmabuf (the driver wants CUDA 11.7 and its open kernel modules)") \
+    X(BAD_SHARE, "the peer's description of its memory is invalid") \
+    X(NO_DMABUF, "the driver gives no dmabuf for memory of this GPU (needs CUDA 11.7 and the open kernel modules)") \
     X(BUSY, "still in use") \
     X(CANCELLED, "cancelled") \
-    X(SILENT, "the process that has the memory does not give its descriptors") \
-    X(NO_FABRIC, "VMM memory with a handle for NVLink between hosts alone, which the driver does not give") \
-    X(FABRICS, "VMM memory of several handles, each for NVLink between hosts alone")
+    X(SILENT, "the process that owns the memory does not send its descriptors") \
+    X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle") \
+    X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };
 
 typedef struct gr_gpu_fault {
     int32_t why;
-    int32_t result;   /* the driver's (CUresult), 0: it was not asked */
-    const char *call; /* its entry point, or what else failed */
-    char text[96];    /* the driver's name of the result, the loader's message */
+    int32_t result;   /* CUresult; 0: the driver was not called */
+    const char *call; /* the driver's entry point, or the other step that failed */
+    char text[96];    /* the driver's name of the result, or the loader's message */
 } gr_gpu_fault;
 
 /* ---- memory ---- */
 
-/* What a peer of the same host needs to map memory; goes to it as it is (fixed layout, little-endian machines of one host). */
+/* What a peer of the same host needs to map memory. Peers exchange the struct unchanged (fixed layout, little-endian
+ * machines of one host). */
 enum { GR_GPU_SHARE_IPC = 1, GR_GPU_SHARE_FDS = 2, GR_GPU_SHARE_FABRIC = 3 };
 enum { GR_GPU_SHARE_VERSION = 1 };
 typedef struct gr_gpu_share {
     uint32_t version, how;
-    uint64_t base, size;  /* where the owner has it */
+    uint64_t base, size;  /* the owner's address range */
     uint64_t buffer;
-    uint8_t owner[16];    /* the process, by a random number of its own */
+    uint8_t owner[16];    /* random number that identifies the owner's process */
     uint8_t gpu[16];      /* UUID */
-    uint32_t pieces;      /* FDS: descriptors that are to follow; IPC: 1 */
-    uint32_t pad;         /* with whom it came, for those who ask for a mapping: what another says is another mapping */
+    uint32_t pieces;      /* FDS: how many descriptors follow; IPC: 1 */
+    uint32_t pad;         /* how 0: the reason (gr_gpu_why); in the importer: the sending pid, which distinguishes mappings */
     uint8_t handle[64];   /* IPC, FABRIC */
 } gr_gpu_share;
 _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");
@@ -79,23 +81,24 @@ _Static_assert(sizeof(gr_gpu_share) == 136, "peers exchange it");
 /* A stream of one of our GPUs towards another GPU. */
 typedef struct gr_gpu_stream gr_gpu_stream;
 typedef struct gr_gpu_job gr_gpu_job;
-/* What is to be added to the addresses of remote regions, by their numbers: one for each core and GPU, since numbers are a core's. */
+/* Offsets to add to the addresses of remote regions, indexed by region number. One table for each core and GPU, since
+ * region numbers belong to a core. */
 typedef struct gr_gpu_table gr_gpu_table;
 
 enum gr_gpu_how { GR_GPU_AUTO, GR_GPU_KERNEL, GR_GPU_ENGINE };
 
-/* Operations to copy. ops lies in the arena (else copy engines serve) and stays unchanged until the job has ended. The remote address
- * of an operation is remote + the table's entry of rregion, or without a table remote + delta; the local one is as it is.
- * Memory of either side that is the host's must be pinned and known to the driver (gpu.Driver.Pin). */
+/* Operations to copy. ops lies in the arena and stays unchanged until the job ends; outside the arena, copy engines copy.
+ * The remote address is remote + the table's entry of rregion, or remote + delta without a table. The local address is used
+ * unchanged. Host memory of either side must be pinned and known to the driver (gpu.Driver.Pin). */
 typedef struct gr_gpu_work {
     const gr_op *ops;
     uint32_t nops;
     uint32_t write;         /* 1: local to remote, 0: remote to local */
-    uint64_t bytes;         /* of all operations */
-    const gr_gpu_table *table; /* of the stream's GPU, or NULL */
+    uint64_t bytes;         /* bytes of all operations */
+    const gr_gpu_table *table; /* table of the stream's GPU, or NULL */
     uint64_t delta;
-    uint32_t how;           /* of gr_gpu_how */
-    uint32_t blocks;        /* that the kernel may take, of 256 threads; 0: the default */
+    uint32_t how;           /* enum gr_gpu_how */
+    uint32_t blocks;        /* blocks of 256 threads that the kernel may use; 0: the default */
 } gr_gpu_work;
 
 /* ---- the driver ---- */
@@ -103,37 +106,40 @@ typedef struct gr_gpu_work {
 typedef struct gr_gpu gr_gpu;
 
 typedef struct gr_gpu_ops {
-    /* Memory that every GPU of the process reads at the address the CPU has: for operations. Aligned to 64 bytes. NULL without memory, or
-     * before any GPU is in use. Needs no call of the driver unless the arena has to grow. */
+    /* Allocates memory for operations, aligned to 64 bytes. Every GPU of the process reads it at the CPU's address. NULL
+     * without memory, or before a GPU is in use. Calls the driver only if the arena must grow. */
     void *(*alloc)(gr_gpu *gpu, size_t size);
     void (*free)(gr_gpu *gpu, void *mem);
     int (*table)(gr_gpu *gpu, int device, gr_gpu_table **out, gr_gpu_fault *fault);
-    /* No job that was posted with it may be under way. */
+    /* No job that was posted with the table may be in flight. */
     void (*table_free)(gr_gpu_table *table);
-    /* Sets the entry of a remote region. No job that uses the region may be under way; others may. Some 10 us. */
+    /* Sets the entry of a remote region. Jobs that use the region must have ended; other jobs may run. Takes about 10 us. */
     int (*entry)(gr_gpu_table *table, uint32_t idx, uint64_t delta, gr_gpu_fault *fault);
-    /* The stream of a pair of GPUs (peer -1: host memory), counted. */
+    /* The stream of a pair of GPUs (peer -1: host memory). Reference-counted. */
     int (*stream)(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fault *fault);
     void (*stream_close)(gr_gpu *gpu, gr_gpu_stream *stream);
-    /* A job can be posted again and again, by one at a time. Free: -GR_GPU_BUSY while it is under way. */
+    /* Makes a job. A job can be posted any number of times, by one thread at a time. job_free: -GR_GPU_BUSY while the job
+     * is in flight. */
     int (*job)(gr_gpu_stream *stream, gr_gpu_job **out, gr_gpu_fault *fault);
     int (*job_free)(gr_gpu_job *job);
-    /* Posts. One launch, or the first pieces for the copy engine, which poll follows up. Work is copied; its operations are not. */
+    /* Posts the job: one launch, or the first pieces for the copy engine, which poll continues. The driver copies *work,
+     * but not the operations. */
     int (*post)(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);
-    /* Polls. 1: under way, 0: done, every byte in place for whoever is told now; else it has ended with that: -GR_GPU_CANCELLED (nothing of
-     * it touches memory any more), -GR_GPU_LOST. */
+    /* Polls the job. 1: in flight. 0: done, and every byte is visible to a reader that learns of it now. -GR_GPU_CANCELLED
+     * or -GR_GPU_LOST: ended; with -GR_GPU_CANCELLED no access to memory follows. */
     int (*poll)(gr_gpu_job *job, gr_gpu_fault *fault);
-    /* The job ends soon: no piece more is queued, the kernel stops at its next operation. Poll until it has. Safe from any thread. */
+    /* Cancels the job: no further piece is queued, and the kernel stops at its next operation. Poll until the job has
+     * ended. Any thread may call it. */
     void (*cancel)(gr_gpu_job *job);
 } gr_gpu_ops;
 
-/* Begins every driver's own structure. */
+/* Every driver's own structure begins with this one. */
 struct gr_gpu {
     const gr_gpu_ops *ops;
-    int32_t devices; /* visible to this process */
-    int32_t version; /* of the driver: 13000 is 13.0 */
+    int32_t devices; /* GPUs visible to this process */
+    int32_t version; /* driver version: 13000 is 13.0 */
     uint8_t owner[16];
-    /* counters, for statistics; relaxed */
+    /* statistics counters; relaxed */
     _Atomic uint64_t launches, engine_copies, polls;
 };
 

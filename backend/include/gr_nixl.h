@@ -1,5 +1,5 @@
-/* NIXL's enums, by value: the one place below the shim that has the numbers. cshim/objects.h compares them with the ABI's, package status's
- * codes are compared in plugin/status.go. */
+/* NIXL's enums, by value. Below the shim only this header holds the numbers. cshim/objects.h compares them with the ABI.
+ * plugin/status.go compares them with package status's codes. */
 #ifndef GORAIL_NIXL_H
 #define GORAIL_NIXL_H
 

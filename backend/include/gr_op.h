@@ -1,4 +1,4 @@
-/* One operation of a transfer, as the plan lays it out, the core posts it and the copy kernel of a GPU reads it. */
+/* One operation of a transfer. The plan writes it, the core posts it, and a GPU's copy kernel reads it. */
 #ifndef GORAIL_OP_H
 #define GORAIL_OP_H
 

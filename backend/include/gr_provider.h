@@ -1,11 +1,11 @@
-/* What a provider implements in C, so that the core can post and poll without entering Go.
+/* The interface that a provider implements in C, so that the core can post and poll without entering Go.
  *
  * A rail is one opened fabric device (libfabric domain, verbs device port, ...). The provider's own rail structure
  * begins with a gr_rail. An endpoint (ep) serves exactly one peer, so no operation below names an address.
  *
- * Locking: the core holds rail->mu round every call of the tables but help and the memory of bulk, and lets go of it by gr_rail_leave alone. The provider's own C entry points that touch
- * the same device (registration, opening and closing endpoints, address tables) take it through gr_rail_lock():
- * libfabric's net provider up to 1.17 races there.
+ * Locking: the core holds rail->mu during every call of the tables, except help, ops_alloc and ops_free. The core releases
+ * the lock through gr_rail_leave only. The provider's own C entry points that touch the same device (registration, opening and
+ * closing endpoints, address tables) take the lock through gr_rail_lock(): libfabric's net provider up to 1.17 races there.
  */
 #ifndef GORAIL_PROVIDER_H
 #define GORAIL_PROVIDER_H
@@ -17,16 +17,17 @@
 
 #include "gr_nixl.h"
 
-/* A unsignaled WRITE completes when its local buffers are free and proves nothing; the completion of a WRITE posted behind it on
- * the same endpoint proves it too (gr_rail.is.chained). A WRITE of length 0 is allowed, for that purpose alone.
- * The completion of a proven WRITE is good for what goes to the peer by another way, too: another endpoint, another device.
- * That of an ordinary one may prove no more than that what follows on the same endpoint comes after it. Its last address
- * names a byte that the peer lets us read, even when it is of length 0. */
-enum { GR_WRITE_UNSIGNALED = 4, GR_WRITE_FLUSHED = 5 }; /* beside GR_READ and GR_WRITE */
+/* An unsignaled WRITE completes when its local buffers are free; its completion proves nothing about the target. With
+ * gr_rail.is.chained the completion of a later WRITE on the same endpoint proves it too. A WRITE of length 0 is allowed for
+ * this purpose only.
+ * The completion of a flushed WRITE proves that its data is visible to later work on any endpoint or device of the peer.
+ * The completion of an ordinary WRITE may prove only that its data is placed before later work on the same endpoint. The
+ * last address of a flushed WRITE names a byte that the peer lets us read, even at length 0. */
+enum { GR_WRITE_UNSIGNALED = 4, GR_WRITE_FLUSHED = 5 }; /* in addition to GR_READ and GR_WRITE */
 enum { GR_MAX_IOV = 8 };
 
-/* One piece of a work request: local address and its registration descriptor, remote address and key as the wire
- * wants them (already an offset where the fabric has no virtual addressing). */
+/* One segment of a work request: local address and its registration descriptor, remote address and key as the wire needs
+ * them (already an offset where the fabric has no virtual addressing). */
 typedef struct gr_seg {
     uint64_t laddr;
     uint64_t raddr;
@@ -35,13 +36,13 @@ typedef struct gr_seg {
     uint64_t rkey;
 } gr_seg;
 
-/* Context of one posted operation, owned by the core. `scratch` comes first and belongs to the provider from post
- * until completion (libfabric's FI_CONTEXT2 wants 64 bytes at the address of op_context). */
+/* Context of one posted operation. The core owns it. `scratch` comes first and belongs to the provider from the post until
+ * the completion (libfabric's FI_CONTEXT2 wants 64 bytes at the address of op_context). */
 typedef struct gr_ctx {
     uint64_t scratch[8];
 } gr_ctx;
 
-/* One completion. err is 0 or a positive errno; prov_err is for messages only. len is set for receives. */
+/* One completion. err is 0 or a positive errno. prov_err is for messages only. len is set for receives. */
 typedef struct gr_comp {
     gr_ctx *ctx;
     int32_t err;
@@ -52,118 +53,123 @@ typedef struct gr_comp {
 typedef struct gr_rail gr_rail;
 struct gr_op;
 
-/* A region that a bulk names: the core's number of it, and what it was registered as. */
+/* A region that a bulk transfer uses: the core's region number, and the registration. */
 typedef struct gr_bulk_region {
     uint32_t index;
     uint32_t pad;
     uint64_t addr, len;
-    void *desc;   /* ours */
-    uint64_t key; /* the peer's */
+    void *desc;   /* our registration descriptor */
+    uint64_t key; /* the peer's key */
 } gr_bulk_region;
 
-/* All operations of a transfer, each inside one of the regions on either side. */
+/* All operations of a transfer. Each operation lies inside one of the listed regions on either side. */
 typedef struct gr_bulk {
-    const struct gr_op *ops; /* of ops_alloc; unchanged until the completion */
+    const struct gr_op *ops; /* allocated by ops_alloc; unchanged until the completion */
     uint64_t nops, bytes;
-    const gr_bulk_region *local, *remote; /* good during the call */
+    const gr_bulk_region *local, *remote; /* valid during the call only */
     uint32_t nlocal, nremote;
 } gr_bulk;
 
-/* What every provider has. All functions return 0 (or a count) or a negative errno; -EAGAIN means: poll, then try again. */
+/* The functions that every provider has. All return 0 (or a count) or a negative errno. -EAGAIN: poll, then try again. */
 typedef struct gr_rail_ops {
-    /* One RMA work request of n segments (n <= limit.iov_limit); completes only when the data is proved placed (WRITE)
-     * or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
+    /* Posts one RMA work request of n segments (n <= limit.iov_limit). It completes only when the data is placed at the
+     * target (WRITE) or local (READ), as far as the caps promise. Implements fi_writemsg / fi_readmsg. */
     int (*rma)(gr_rail *rail, void *ep, int op, uint32_t n, const gr_seg *seg, gr_ctx *ctx);
-    /* One message from a registered buffer; completes when the peer has it, as far as the caps promise. Without `wake` it may
-     * lie there until the peer looks by itself: it does four times a second. fi_sendmsg */
+    /* Sends one message from a registered buffer. It completes when the peer has the message, as far as the caps promise.
+     * Without `wake` the peer may find the message only at its next regular poll: four times a second. Implements
+     * fi_sendmsg. */
     int (*send)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx);
-    /* Posts one receive buffer. fi_recv */
+    /* Posts one receive buffer. Implements fi_recv. */
     int (*recv)(gr_rail *rail, void *ep, void *buf, size_t len, void *desc, gr_ctx *ctx);
-    /* Makes progress and takes up to max completions, failed ones included. fi_cq_read / fi_cq_readerr */
+    /* Makes progress and takes up to max completions, failed ones included. Implements fi_cq_read / fi_cq_readerr. */
     int (*poll)(gr_rail *rail, gr_comp *out, int max);
-    /* Before blocking on wait_fd: 0 = may block, 1 = poll again first. fi_trywait where it works */
+    /* Called before blocking on wait_fd. 0: may block. 1: poll again first. Implements fi_trywait where it works. */
     int (*arm)(gr_rail *rail);
-    /* Registers memory of the core's own (message buffers); desc may come back NULL. fi_mr_reg */
+    /* Registers the core's own memory (message buffers). desc may come back NULL. Implements fi_mr_reg. */
     int (*reg)(gr_rail *rail, void *buf, size_t len, void **mr, void **desc);
     void (*unreg)(gr_rail *rail, void *mr);
 } gr_rail_ops;
 
-/* Extensions: a provider that has one sets its pointer in gr_rail; NULL means that it has none. docs/providers.md. */
+/* Extensions. A provider that has one sets its pointer in gr_rail; NULL: not available. See docs/providers.md. */
 
-/* rma and send only gather what they are given; it goes to the device in one batch. */
+/* Batched posts: rma and send only collect requests; flush gives them to the device in one batch. */
 typedef struct gr_rail_batch {
-    /* Hands to the device what was gathered (gr_rail.gathered), however many endpoints that is. What it does not
-     * take now stays gathered, or completes with an error. */
+    /* Gives all collected requests (gr_rail.gathered), of any number of endpoints, to the device. Requests that the device
+     * refuses for now stay collected, or complete with an error. */
     void (*flush)(gr_rail *rail);
 } gr_rail_batch;
 
-/* Progress that needs no lock. */
+/* Progress without the rail's lock. */
 typedef struct gr_rail_unlocked {
-    /* Called without the lock by whoever has polled and found nothing, or another at it: does, for a while that is bounded, work that
-     * needs no lock. 1: there was some. */
+    /* Called without the lock, after a poll that found nothing or while another thread polls. Does work that needs no lock,
+     * for a bounded time. Returns 1 if there was work. */
     int (*help)(gr_rail *rail);
 } gr_rail_unlocked;
 
-/* One endpoint serves all peers (gr_rail.shared_ep). */
+/* One shared endpoint serves all peers (gr_rail.shared_ep). */
 typedef struct gr_rail_shared {
-    /* The core is done with the rail: closes the shared endpoint where that must be before the memory of its receives is
-     * unregistered. */
+    /* The core has finished with the rail. Closes the shared endpoint if that must happen before the memory of its receives
+     * is unregistered. */
     void (*shut)(gr_rail *rail);
 } gr_rail_shared;
 
 /* Peers connect over a network. */
 typedef struct gr_rail_listen {
-    /* A message of the peer's has come in over the endpoint, the first since it was bound to a link. What the provider does to let
-     * the peer connect has an end. */
+    /* The first message arrived over the endpoint since it was bound to a link. The provider may end its work to accept the
+     * peer's connection. */
     void (*heard)(gr_rail *rail, void *ep);
 } gr_rail_listen;
 
-/* Memory of GPUs is copied whole. */
+/* Bulk transfers: memory of GPUs is copied with one post a transfer. */
 typedef struct gr_rail_bulk {
-    /* A whole transfer with one completion, whatever the limits of work requests. -EAGAIN as ever; -ENOTSUP: this memory can't be
-     * reached from here, and the rail keeps the reason for whoever asks. */
+    /* Posts a whole transfer with one completion; limits of work requests do not apply. -EAGAIN: poll, then try again.
+     * -ENOTSUP: this rail cannot reach the memory; the rail keeps the reason for later queries. */
     int (*post)(gr_rail *rail, void *ep, int op, const gr_bulk *bulk, gr_ctx *ctx);
-    /* That copy is to end soon: its completion is ECANCELED, unless it had ended. */
+    /* Asks to end that copy soon. Its completion is ECANCELED, unless the copy had ended. */
     void (*stop)(gr_rail *rail, void *ep, gr_ctx *ctx);
-    /* Memory for the operations, where the device reads them; any thread, without the lock. NULL without memory. */
+    /* Allocates memory for the operations, where the device reads them. Any thread, without the lock. NULL without memory. */
     void *(*ops_alloc)(gr_rail *rail, size_t size);
     void (*ops_free)(gr_rail *rail, void *mem);
 } gr_rail_bulk;
 
 struct gr_rail {
     const gr_rail_ops *ops;
-    const gr_rail_batch *batch;       /* the extensions; NULL: none */
+    const gr_rail_batch *batch;       /* extensions; NULL: not available */
     const gr_rail_unlocked *unlocked;
     const gr_rail_shared *shared;
     const gr_rail_listen *listen;
     const gr_rail_bulk *bulk;
     pthread_mutex_t mu;
-    _Atomic int waiters; /* blocking lockers; the poller stands back for them */
-    _Atomic int pending; /* work was queued while the lock was taken: whoever unlocks runs kick */
+    _Atomic int waiters; /* threads that wait for the lock; the poller yields to them */
+    _Atomic int pending; /* commands wait in the inbox; the thread that unlocks calls kick */
     void (*kick)(gr_rail *rail);
-    _Atomic int app_polls; /* set by the core: the application polls all the time, or posts what leaves nothing under way; should it stop, the core's thread does so within eight milliseconds */
+    /* Set by the core. 1: the application polls steadily, or its posts leave nothing in flight. When the application stops
+     * polling, the core's thread polls again within eight milliseconds. */
+    _Atomic int app_polls;
     int wait_fd;         /* readable (edge) when there may be completions; -1: none, polled by timer */
     struct {
         uint32_t iov_limit;  /* segments of one work request, <= GR_MAX_IOV */
-        uint32_t tx_depth;   /* work requests and sends one endpoint takes */
-        uint32_t rx_depth;   /* receives one endpoint takes */
+        uint32_t tx_depth;   /* work requests and sends in flight on one endpoint */
+        uint32_t rx_depth;   /* receives posted on one endpoint */
         uint64_t max_msg;    /* bytes of one work request */
-        uint64_t window_min; /* bytes that a link may have in flight at least: what waits here costs nobody, and is taken back at once; 0: the core's */
+        /* Lower limit of a link's window in bytes, for a provider whose queued work delays no other work and can be taken
+         * back at once; 0: the core's limit. */
+        uint64_t window_min;
         uint32_t msg_size;   /* bytes of one message, header included */
     } limit;
     struct {
-        uint8_t private_ep; /* an endpoint is one peer's: once closed and polled empty, nothing of it completes any more */
+        uint8_t private_ep; /* an endpoint serves one peer: after close and a poll that finds nothing, it gives no completions */
         uint8_t ordered;    /* the receive of a SEND proves the WRITEs posted before it on the same endpoint */
-        uint8_t completes_inline;     /* small operations complete within the post: a poll behind it finds them */
-        uint8_t chained;    /* the completion of a WRITE proves the unsignaled ones posted before it on the same endpoint */
+        uint8_t completes_inline;     /* small operations complete within the post: the next poll returns their completions */
+        uint8_t chained;    /* a WRITE's completion proves the unsignaled WRITEs posted before it on the same endpoint */
     } is;
-    uint8_t gathered; /* set by the provider: flush has something to do before the lock is let go */
-    void *shared_ep;     /* the endpoint of all peers, for receives; NULL: each has its own */
-    void *core;          /* the core's side of the rail, set by the core */
-    pthread_t thread;    /* the core's, set by it: it polls when the application doesn't */
+    uint8_t gathered; /* set by the provider: flush must run before the lock is released */
+    void *shared_ep;     /* the shared endpoint, which has the receives; NULL: each peer has its own endpoint */
+    void *core;          /* the core's rail structure; set by the core */
+    pthread_t thread;    /* the core's progress thread, set by the core; it polls when the application does not */
 };
 
-/* Sets up the base part; the provider then fills its extensions, wait_fd and the limits. */
+/* Initializes the base part. The provider then sets its extensions, wait_fd and the limits. */
 static inline void gr_rail_init(gr_rail *rail, const gr_rail_ops *ops)
 {
     rail->ops = ops;
@@ -192,7 +198,7 @@ static inline void gr_rail_lock(gr_rail *rail)
     atomic_fetch_sub(&rail->waiters, 1);
 }
 
-/* Unlocks; nothing stays gathered that the device would take. */
+/* Unlocks after a flush: no request that the device would accept stays collected. */
 static inline void gr_rail_leave(gr_rail *rail)
 {
     if (rail->gathered)

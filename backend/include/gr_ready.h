@@ -1,6 +1,6 @@
-/* Completions that a provider has and poll has not handed out yet: a ring that never runs over, since nothing is posted while
- * as many operations as it has room for wait for their completion to be handed out. Guarded by the rail's lock; all zero is an
- * empty one.
+/* Completions that a provider holds until poll returns them: a ring that never overflows. No operation is posted while as
+ * many operations as the ring has room for wait for poll to return their completions. Guarded by the rail's lock. An
+ * all-zero struct is an empty ring.
  */
 #ifndef GORAIL_READY_H
 #define GORAIL_READY_H
@@ -14,11 +14,11 @@ enum { GR_READY_LEAST = 1024 };
 
 typedef struct gr_ready {
     gr_comp *comp;
-    uint32_t head, tail, size; /* numbers that wrap; size is 0 or a power of two */
-    uint32_t owed;             /* operations posted whose completion was not handed out, <= size */
+    uint32_t head, tail, size; /* free-running counters; size is 0 or a power of two */
+    uint32_t owed;             /* posted operations whose completion poll has not returned; <= size */
 } gr_ready;
 
-/* Room for at least so many operations. 0, or -ENOMEM: it is as it was. */
+/* Makes room for at least `want` operations. 0, or -ENOMEM with the ring unchanged. */
 static inline int gr_ready_room(gr_ready *r, uint32_t want)
 {
     uint32_t size = r->size ? r->size : GR_READY_LEAST, n = 0;
@@ -36,15 +36,15 @@ static inline int gr_ready_room(gr_ready *r, uint32_t want)
     return 0;
 }
 
-/* Nothing more may be posted before some is handed out. */
+/* Whether posts must wait until poll has returned completions. */
 static inline int gr_ready_full(const gr_ready *r) { return r->owed >= r->size; }
 static inline int gr_ready_empty(const gr_ready *r) { return r->head == r->tail; }
 
-/* An operation was posted: a completion of it will come. */
+/* Counts a posted operation: its completion will come. */
 static inline void gr_ready_owe(gr_ready *r) { r->owed++; }
 static inline void gr_ready_put(gr_ready *r, gr_comp c) { r->comp[r->tail++ % r->size] = c; }
 
-/* Hands out up to max; how many. */
+/* Takes up to max completions. Returns their number. */
 static inline int gr_ready_take(gr_ready *r, gr_comp *out, int max)
 {
     int n = 0;

@@ -1,9 +1,10 @@
-// Package include holds the C headers that packages share: what a provider is to the core (gr_provider.h, gr_op.h, gr_ready.h), a driver of
-// GPUs (gr_gpu.h, gr_gather.h), NIXL's enums by value (gr_nixl.h) and CUDA's ABI in our own words (cuda_abi.h).
+// Package include holds the C headers that several packages share: the provider interface (gr_provider.h, gr_op.h,
+// gr_ready.h), the GPU driver interface (gr_gpu.h, gr_gather.h), NIXL's enums by value (gr_nixl.h) and the CUDA ABI
+// (cuda_abi.h).
 //
-// Go's build cache sees only files of the package that it builds. So each package that includes headers of others has a file that names their
-// folders and a hash of them all in its compiler flags. `go generate ./backend/include` writes these files, after each change of a header; a
-// test compares.
+// Go's build cache sees only the files of the package that it builds. So each package that includes headers of other
+// packages has a file with compiler flags: the header folders and a hash of all these headers. `go generate
+// ./backend/include` writes these files and must run after each change of a header. A test compares the files.
 package include
 
 //go:generate go run ./gen
@@ -16,13 +17,13 @@ import (
 	"strings"
 )
 
-// User is a package that includes headers of others. Folders are named from the module's root.
+// User is a package that includes headers of other packages. Folders are relative to the module's root.
 type User struct {
 	Dir  string
-	More []string // folders of headers beside this one
+	More []string // folders with headers, besides backend/include
 }
 
-// The core's packages see the headers of those below them, and none above.
+// A package of the core sees its own headers and those of the layers below, and no headers of the layers above.
 const (
 	core = "backend/core"
 	base = core + "/base"
@@ -30,7 +31,7 @@ const (
 	xfer = core + "/transfer"
 )
 
-// Users are the packages that include these headers, and others.
+// Users are the packages that include these headers.
 var Users = []User{
 	{core, []string{base}}, {base, []string{core}}, {link, []string{core, base}}, {xfer, []string{core, base, link}},
 	{core + "/control", []string{core, base, link, xfer}},
@@ -38,10 +39,10 @@ var Users = []User{
 	{Dir: "backend/provider/shm/cma"}, {Dir: "backend/provider/verbs/ibverbs"}, {Dir: "plugin"}, {Dir: "test/cuda"},
 }
 
-// File is the name of the file that each of Users has.
+// File is the name of the generated file in each of Users.
 const File = "include.go"
 
-// Source is what File has in a package of the module at root.
+// Source returns the content of File for a package of the module at root.
 func (u User) Source(root fs.FS) (string, error) {
 	up := strings.Repeat("../", strings.Count(u.Dir, "/")+1)
 	sum := sha256.New()

@@ -10,7 +10,7 @@ import (
 	"gorail/backend/include"
 )
 
-// The hashes in the packages' flags are those of the headers.
+// The generated flags hold the hashes of the current headers.
 func TestGenerated(t *testing.T) {
 	for _, user := range include.Users {
 		text, err := os.ReadFile(filepath.Join("../..", user.Dir, include.File))

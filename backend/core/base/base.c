@@ -1,4 +1,4 @@
-/* Time, the wake-up of the thread, and why an operation failed. */
+/* Time, waking the progress thread, and the errno of a failed operation. */
 #include "base.h"
 
 #include <errno.h>
@@ -16,10 +16,11 @@ void core_wake(gr_core *core)
 {
     uint64_t one = 1;
     ssize_t n = write(core->thread.wake_fd, &one, sizeof one);
-    (void)n; /* full means that a wake is pending already */
+    (void)n; /* the counter is full: a wake-up is pending already */
 }
 
-/* One that was cancelled along with another says nothing of the cause. */
+/* Records the errno of a failed operation. ECANCELED only follows another failure, so ECANCELED never replaces a recorded
+ * errno. */
 void note_wire_err(gr_xfer *x, int err)
 {
     if (err != ECANCELED || !atomic_load(&x->wire_err))

@@ -1,4 +1,5 @@
-// Package base is the lowest C of the core: limits, time, counters, regions; sessions' numbers and queues; rails. It has no Go: importing it links it.
+// Package base is the lowest layer of the core's C: limits, time, counters, regions, sessions with their numbers and
+// queues, rails. It has no Go code; an import links its C.
 package base
 
 // #cgo CFLAGS: -std=gnu17 -O2 -Wall -Wextra -Werror

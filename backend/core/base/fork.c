@@ -1,4 +1,5 @@
-/* What becomes of us in a child of fork: nothing works there, and the peers' connections are not kept open by it. */
+/* Fork. No engine works in a child of fork. The child closes our descriptors, so that the child does not keep the peers'
+ * connections open. */
 #include "base.h"
 
 #include <errno.h>
@@ -8,7 +9,7 @@
 static _Atomic int in_child;
 
 static pthread_mutex_t held_mu = PTHREAD_MUTEX_INITIALIZER;
-static int *held; /* descriptors */
+static int *held; /* descriptors that a child of fork closes */
 static size_t nheld, held_cap;
 
 static void before_fork(void)
@@ -30,7 +31,8 @@ static void after_fork_child(void)
     pthread_mutex_unlock(&held_mu);
 }
 
-/* With the library, not with the first engine: Go's runtime is there from then on, and a child has none of its threads. */
+/* Runs when the library is loaded, not with the first engine: Go's runtime exists from then on, and a child has none of its
+ * threads. */
 __attribute__((constructor)) static void fork_setup(void)
 {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);

@@ -1,4 +1,4 @@
-/* A message on a link: a header and up to FRAG bytes. */
+/* A message on a link: a header and up to FRAG bytes of payload. */
 #ifndef GORAIL_MSG_WIRE_H
 #define GORAIL_MSG_WIRE_H
 
@@ -6,7 +6,7 @@
 
 enum { HDR = 40, KIND_NOTIF = 1, KIND_CREDIT = 2, KIND_SKIP = 3, KIND_PROBE = 4, MAGIC = 0x5247, VERSION = 4 };
 
-/* Same layout as wire.Header (header.go compares), little endian on every machine we run on. */
+/* Same layout as wire.Header (header.go compares the two). Little endian on every machine that we run on. */
 typedef struct header {
     uint16_t magic;
     uint8_t version;

@@ -1,4 +1,4 @@
-/* What waits for the other side of the boundary: events for Go, notifications for the application. */
+/* Queues to the layers above: events for Go, notifications for the application. */
 #include "session.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One of the session's two queues of incoming notifications grows. */
+/* Adds bytes to one of the session's two queues of incoming notifications: ready_bytes or handed_bytes. */
 static void sess_fill(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
 {
     atomic_fetch_add(&sess->core->notif_bytes, size);
@@ -17,7 +17,7 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
 {
     struct event_node *n = malloc(sizeof *n);
     if (!n)
-        abort(); /* an event lost would be a hang; 80 bytes not to be had means the process is gone anyway */
+        abort(); /* a lost event would hang a caller; without 80 bytes of memory the process cannot go on */
     n->ev = *ev;
     n->next = NULL;
     n->sess = sess;
@@ -45,7 +45,7 @@ int gr_event_fd(gr_core *core)
     return core->events.fd;
 }
 
-/* The peer gets no more credits for now. */
+/* Whether the session's queues are full. The peer then gets no more credits for now. */
 int sess_full(gr_sess *sess)
 {
     const gr_core_cfg *cfg = &sess->core->cfg;

@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* Hands work to whoever holds the rail, so that a caller never waits for a poll that is going on. */
+/* Queues a command for the thread that holds the rail's lock, or takes the lock next. The caller never waits for a poll in
+ * progress. */
 void rail_push(rail_st *rail, cmd *c)
 {
     cmd *head = atomic_load_explicit(&rail->inbox, memory_order_relaxed);
@@ -14,7 +15,7 @@ void rail_push(rail_st *rail, cmd *c)
     atomic_store(&rail->dev->pending, 1);
 }
 
-/* With the rail locked. Commands run in the order in which they were pushed. */
+/* Runs the queued commands in the order in which they were pushed. Caller holds the rail's lock. */
 void rail_inbox(rail_st *rail)
 {
     if (!atomic_load(&rail->dev->pending))
@@ -34,8 +35,8 @@ void rail_inbox(rail_st *rail)
     }
 }
 
-/* A refused post is tried again by the thread, which may be asleep. */
-void rail_unstarve(rail_st *rail)
+/* Wakes the progress thread, which may sleep, to retry refused posts. */
+void rail_wake_starved(rail_st *rail)
 {
     if (atomic_load_explicit(&rail->starved, memory_order_relaxed))
         core_wake(rail->core);
@@ -53,7 +54,7 @@ size_t rail_msg_size(const rail_st *rail)
     return rail->dev->limit.msg_size < full ? rail->dev->limit.msg_size : full;
 }
 
-/* A registered message buffer; NULL when memory or registration fails. */
+/* Takes a registered message buffer. NULL when memory or registration fails. */
 buf *rail_buf(rail_st *rail)
 {
     if (!rail->mem.free_buf) {
@@ -90,7 +91,7 @@ buf *rail_buf(rail_st *rail)
 void rail_buf_put(rail_st *rail, buf *b)
 {
     if (!b)
-        return; /* its endpoint may still write to it */
+        return; /* a NULL buffer: its endpoint may still write to the buffer */
     b->next = rail->mem.free_buf;
     rail->mem.free_buf = b;
 }

@@ -1,4 +1,4 @@
-/* The region table: memory that grows and is never unmapped while the core lives. */
+/* The region table. Its memory grows, and is not unmapped while the core lives. */
 #include "base.h"
 
 #include <stdlib.h>

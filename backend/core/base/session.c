@@ -1,4 +1,4 @@
-/* Sessions: what their links have in common. */
+/* Sessions: the state that all links of a session share. */
 #include "session.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ void sess_unref(gr_sess *sess)
 {
     if (atomic_fetch_sub(&sess->refs, 1) != 1)
         return;
-    atomic_fetch_sub(&sess->core->notif_bytes, atomic_load(&sess->handed_bytes)); /* what Go was handed and dropped */
+    atomic_fetch_sub(&sess->core->notif_bytes, atomic_load(&sess->handed_bytes)); /* messages that Go took and dropped */
     pthread_mutex_destroy(&sess->rx.mu);
     pthread_mutex_destroy(&sess->tx.mu);
     free(sess);

@@ -1,17 +1,17 @@
-/* Sessions: the numbers of their notifications, and the queues to Go and to the application. */
+/* Sessions: the sequence numbers of their notifications, and the queues to Go and to the application. */
 #ifndef GORAIL_SESSION_H
 #define GORAIL_SESSION_H
 
 #include "base.h"
 
 enum {
-    FAIR = 64 << 10, /* undelivered bytes that a session may have though all sessions together have too many */
+    FAIR = 64 << 10, /* undelivered bytes that a session may always have, even when all sessions together exceed the limit */
     TX_BLOCKS = 8,
-    TX_RESENT = TX_BLOCKS /* in place of a block */
+    TX_RESENT = TX_BLOCKS /* instead of a block index: see sess_resent */
 };
 
-typedef struct tx_block { /* consecutive numbers of notifications: see numbers.c */
-    uint32_t numbers, left; /* given; of them, the peer is not known to have */
+typedef struct tx_block { /* consecutive sequence numbers: see numbers.c */
+    uint32_t numbers, left; /* numbers given; numbers not yet acknowledged */
     uint64_t bytes;
 } tx_block;
 
@@ -19,35 +19,35 @@ struct gr_sess {
     gr_core *core;
     uint64_t id;
     _Atomic int refs;
-    struct { /* numbers of outgoing notifications */
+    struct { /* sequence numbers of outgoing notifications */
         pthread_mutex_t mu;
-        uint64_t seq;            /* next to give */
+        uint64_t seq;            /* next number to give */
         tx_block blocks[TX_BLOCKS];
-        uint64_t oldest, newest; /* blocks, by number: all before the oldest have arrived; the newest has room or is full */
-        uint64_t bytes;          /* of these blocks; 0: the peer has all that have a number */
-        int held;                /* some message waits for a number */
-        uint32_t resent;         /* out under numbers of a session before: nothing new gets one meanwhile */
+        uint64_t oldest, newest; /* block numbers: all blocks before oldest have arrived; newest takes the next number while it has room */
+        uint64_t bytes;          /* bytes of these blocks; 0: the peer has every numbered notification */
+        int held;                /* a message waits for a number */
+        uint32_t resent;         /* notifications out under numbers of an earlier session: no new numbers meanwhile */
     } tx;
-    struct { /* order of incoming ones */
+    struct { /* order of incoming notifications */
         pthread_mutex_t mu;
         uint64_t next;
-        uint64_t handed; /* messages given to Go */
-        int slow;        /* Go is putting messages in order */
-        int ended;       /* nothing more is taken in */
-        gr_link *links;  /* where owed credits go back */
+        uint64_t handed; /* messages handed to Go */
+        int slow;        /* Go reorders messages */
+        int ended;       /* incoming messages are dropped */
+        gr_link *links;  /* links that return credits */
     } rx;
-    _Atomic uint64_t tx_queued;    /* bytes accepted, not yet sent */
-    _Atomic uint64_t ready_bytes;  /* bytes the application has not taken; also in core->notif_bytes, as handed_bytes */
-    _Atomic uint64_t handed_bytes; /* of messages given to Go, that it is not done with */
-    _Atomic(gr_link *) notif_link;       /* where notifications go out */
-    _Atomic uint32_t turn;         /* which link a small transfer tries first */
+    _Atomic uint64_t tx_queued;    /* bytes accepted and not yet sent */
+    _Atomic uint64_t ready_bytes;  /* bytes that the application has not taken; core->notif_bytes counts them too, and handed_bytes */
+    _Atomic uint64_t handed_bytes; /* bytes of messages that were handed to Go and not yet handled */
+    _Atomic(gr_link *) notif_link;       /* link for notifications without a transfer */
+    _Atomic uint32_t turn;         /* the link that a small transfer tries first: a round-robin counter */
     size_t name_len;
     char name[];
 };
 
 struct event_node {
     struct event_node *next;
-    gr_sess *sess; /* MSG: counted in its handed_bytes */
+    gr_sess *sess; /* MSG: the event's bytes count in its handed_bytes */
     gr_event ev;
 };
 
@@ -57,10 +57,10 @@ void sess_unref(gr_sess *sess);
 /* numbers.c */
 int sess_number(gr_sess *s, size_t len, uint8_t *block, uint64_t *seq);
 uint8_t sess_resent(gr_sess *s);
-void sess_proved(gr_sess *s, uint8_t block);
+void sess_acked(gr_sess *s, uint8_t block);
 
 /* queue.c */
-/* Queues an event for Go; with a session, its bytes count as handed to Go. */
+/* Queues an event for Go. With a session, the event's bytes count as handed to Go. */
 void core_event(gr_core *core, const gr_event *ev, gr_sess *sess);
 void core_ready(gr_sess *sess, gr_notif *n);
 int sess_full(gr_sess *sess);

@@ -1,9 +1,9 @@
-/* A transfer is aborted, waited for, and asked about. */
+/* Aborting a transfer, waiting for it, and its state. */
 #include "progress.h"
 
 #include <time.h>
 
-/* Its notification, if it waits on that rail. */
+/* Ends or detaches the transfer's notification if that rail lists it. Caller holds the rail's lock. */
 static void abort_msg(xfer *x, rail_st *rail, int err)
 {
     msg *m = &x->msg;
@@ -25,13 +25,13 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
         gr_rail *dev = p->link->rail->dev;
         gr_rail_lock(dev);
         rail_inbox(p->link->rail);
-        if (p->listed) /* else it drops itself when it starts */
+        if (p->listed) /* else sub_start drops it */
             sub_drop(p);
         abort_msg(x, p->link->rail, err);
         gr_rail_unlock(dev);
     }
     gr_link *notif_link = x->sess ? atomic_load(&x->sess->notif_link) : NULL;
-    if (notif_link && (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING) { /* it may be none of the sub-transfers' links */
+    if (notif_link && (atomic_load(&pub->state) & 0xff) == GR_XFER_RUNNING) { /* the notification link may have no sub-transfer of x */
         gr_rail_lock(notif_link->rail->dev);
         rail_inbox(notif_link->rail);
         abort_msg(x, notif_link->rail, err);
@@ -40,7 +40,7 @@ int gr_xfer_abort(gr_core *core, gr_xfer *pub, int err)
     return (atomic_load(&pub->state) & 0xff) != GR_XFER_RUNNING;
 }
 
-/* Runs that are given back meanwhile are not posted again: a region of theirs is gone. */
+/* Whether all operations are posted. A batch that is returned meanwhile is not posted again: a region of it is gone. */
 static int all_posted(xfer *x)
 {
     int all = x->nsubs && !queue_has(x);
@@ -68,7 +68,7 @@ int gr_xfer_posted(gr_core *core, gr_xfer *pub, const gr_link *link)
     int found = 0;
     for (uint32_t i = 0; !found && i < x->nsubs; i++) {
         subxfer *p = &x->subs[i];
-        rail_st *rail = core->rails[p->own]; /* its link may be gone */
+        rail_st *rail = core->rails[p->own]; /* its link may be freed */
         if (link && p->link != link)
             continue;
         gr_rail_lock(rail->dev);
@@ -108,8 +108,8 @@ int gr_xfer_wait(gr_core *core, gr_xfer *pub, uint64_t ns)
             return 0;
         core_progress(core);
         if (i > 64) {
-            struct timespec nap = {.tv_nsec = 20000};
-            nanosleep(&nap, NULL);
+            struct timespec delay = {.tv_nsec = 20000};
+            nanosleep(&delay, NULL);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* What the application's threads ask without a step through Go: how a transfer stands, and notifications. */
+/* Calls of the application's threads that do not enter Go: the status of a transfer, and notifications. */
 #include "progress.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ int gr_check(gr_core *core, gr_xfer *slot, uint64_t handle)
     return s > 0 ? 1 : s;
 }
 
-/* A queue shrinks: credits that were held back for it go out. */
+/* Subtracts bytes from one of the session's queues. When the queue falls below a limit, credits that were held back go out. */
 static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
 {
     uint64_t limit = sess->core->cfg.notif_limit, before = atomic_fetch_sub(queue, size), after = before - size;
@@ -34,7 +34,7 @@ static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
         if (!rail)
             continue;
         rail_run(rail);
-        rail_unstarve(rail);
+        rail_wake_starved(rail);
     }
 }
 
@@ -53,7 +53,7 @@ gr_notif *gr_notif_take(gr_core *core)
     core->ready.first = core->ready.last = NULL;
     atomic_store(&core->ready.n, 0);
     pthread_mutex_unlock(&core->ready.mu);
-    core_flush(core); /* of what was written before these */
+    core_flush(core); /* flushes the writes before these notifications */
     return list;
 }
 

@@ -97,7 +97,7 @@ int gr_core_set_rail(gr_core *core, int index, gr_rail *dev)
     return 0;
 }
 
-/* The memory of a rail's registrations stays for as long as something may be posted that names it. */
+/* Unregisters a rail's message buffers. Their memory stays while posted operations may use it. */
 static void rail_unregister(rail_st *rail)
 {
     if (rail->dev->shared) {

@@ -1,4 +1,5 @@
-// Package control is the C of the core that Go and the shim call (gr_policy.h, gr_core.h), and of its progress. It has no Go: importing it links it.
+// Package control is the C of the core that Go and the shim call (gr_policy.h, gr_core.h), and the C of its progress. It
+// has no Go code; an import links its C.
 package control
 
 // #cgo CFLAGS: -std=gnu17 -O2 -Wall -Wextra -Werror

@@ -1,4 +1,4 @@
-/* The lives of links: made, stopped, emptied after their endpoint was closed, bound to another, given up. */
+/* The lifecycle of links: made, stopped, reaped after their endpoint was closed, failed, freed. */
 #include "progress.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     rail->by_id[id % ID_BUCKETS] = link;
     atomic_fetch_add(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
-    if (role & GR_LINK_TX) /* until Go says otherwise */
+    if (role & GR_LINK_TX) /* until Go sets another one */
         atomic_compare_exchange_strong(&sess->notif_link, &none, link);
     if (role & GR_LINK_RX) {
         pthread_mutex_lock(&sess->rx.mu);
@@ -64,13 +64,14 @@ void gr_link_stop(gr_link *link)
     gr_rail_unlock(link->rail->dev);
 }
 
-/* What nothing proves any more is posted again, or given up, once the peer's end is closed. */
+/* Marks batches with unsignaled bytes failed: no later WRITE proves those bytes. Once the peer's endpoint is closed, they
+ * are posted again or given up. */
 static void reap_unflushed(gr_link *link, subxfer *p)
 {
     for (; p; p = p->next)
         for (batch *r = p->batches; r; r = r->next) {
             r->failed |= r->unflushed_bytes != 0;
-            link_flying(link, 0, r->unflushed_bytes);
+            link_inflight(link, 0, r->unflushed_bytes);
             r->unflushed_bytes = 0;
         }
 }
@@ -102,12 +103,12 @@ void gr_link_reap(gr_link *link)
     reap_unflushed(link, link->work.todo);
     reap_unflushed(link, link->work.waiting);
     gr_rail_unlock(rail->dev);
-    core_wake(rail->core); /* closing an endpoint may have left other links' completions in the queue */
+    core_wake(rail->core); /* closing an endpoint may have left completions of other links in the queue */
 }
 
 void gr_link_catch_up(gr_link *link)
 {
-    enum { MOST = 64 }; /* others' completions go on coming */
+    enum { MOST = 64 }; /* completions of other links keep coming */
     gr_rail_lock(link->rail->dev);
     for (int i = 0; i < MOST && rail_poll(link->rail, 1024) == 1024; i++)
         ;
@@ -180,7 +181,7 @@ void gr_link_free(gr_link *link)
         }
     if (rail->shared)
         rail->rx_surplus += msg_recvs(link);
-    link_flying(link, 0, link->win.inflight);
+    link_inflight(link, 0, link->win.inflight);
     atomic_fetch_sub(&rail->nlinks, 1);
     gr_rail_unlock(rail->dev);
     sess_unref(sess);

@@ -1,12 +1,12 @@
-/* Notifications as Go handles them: sent, moved to another link, and taken from a link whose session ends, for the next session. */
+/* Notifications for Go: sent, moved to another link, and taken from a link of an ended session for the next session. */
 #include "progress.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Frames of it that are still posted, on an endpoint that others share, are nobody's. */
-static void msg_disown(msg *m)
+/* Detaches the message's posted frames, on an endpoint that other links share. */
+static void msg_detach_frames(msg *m)
 {
     for (ctx *c = m->sent.inflight ? m->link->ep.posted : NULL; c; c = c->next)
         if (c->msg == m)
@@ -29,7 +29,7 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
         }
         if (m->len)
             memcpy(out->body, m->body, m->len);
-        msg_disown(m);
+        msg_detach_frames(m);
         msg_end(m, GR_ERR_BACKEND);
         rc = 1;
         break;
@@ -48,7 +48,7 @@ uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
             continue;
         if (n++ == 0 || m->number.seq < *first)
             *first = m->number.seq;
-        if (m->xfer && m->sent.inflight) /* the peer may have ended the session before it comes */
+        if (m->xfer && m->sent.inflight) /* the peer may have ended the session before the message arrives */
             xfer_fail((xfer *)m->xfer, GR_ERR_BACKEND, 0);
     }
     gr_rail_unlock(link->rail->dev);
@@ -62,8 +62,8 @@ void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
         atomic_store(&sess->notif_link, link);
         return;
     }
-    /* What waits there and has no number goes the new way, before what comes next. What has one keeps it; a transfer's has none to keep until its
-     * data is done. */
+    /* Unnumbered messages without a transfer move to the new link, before later ones are queued there. Numbered messages
+     * keep their link. A transfer's message gets its number only once the data is done. */
     gr_rail_lock(old->rail->dev);
     rail_inbox(old->rail);
     for (msg *m = old->out.plain, *next; m; m = next) {
@@ -77,7 +77,7 @@ void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
     core_wake(sess->core);
 }
 
-/* A message of no transfer; it counts in tx_queued already. */
+/* Makes a message without a transfer. tx_queued counts it already. */
 static msg *msg_new(gr_link *link, const void *body, size_t len)
 {
     msg *m = calloc(1, sizeof *m + len);
@@ -99,7 +99,7 @@ static void msg_send(msg *m)
     rail_st *rail = m->link->rail;
     rail_push(rail, &m->start);
     rail_run(rail);
-    rail_unstarve(rail);
+    rail_wake_starved(rail);
 }
 
 int gr_notify(gr_link *link, const void *body, size_t len)

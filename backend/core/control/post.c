@@ -1,4 +1,4 @@
-/* A transfer is posted: its links are chosen, its sub-transfers begin. */
+/* Posting a transfer: its links are chosen and its sub-transfers start. */
 #include "progress.h"
 #include "pause.h"
 
@@ -29,7 +29,7 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif
     x->msg.ended = xfer_msg_ended;
     for (uint32_t i = 0; i < nsubs; i++) {
         x->subs[i].start.run = sub_start;
-        x->subs[i].nudge.run = sub_nudge;
+        x->subs[i].release.run = sub_release;
         x->subs[i].late.run = sub_late;
         x->subs[i].idle = 1;
         x->subs[i].x = x;
@@ -40,8 +40,8 @@ static int prepare(xfer *x, gr_link *const *links, uint32_t nsubs, int has_notif
     return 0;
 }
 
-/* How long the link would take, roughly: what it has to do over its speed. Measured rates count once all have one. A link
- * that is far from the memory counts double, as the distance of NUMA nodes does: it is taken when the near ones are busy. */
+/* Estimates the time that the link would take: its queued bytes divided by its speed. Measured rates count once all links
+ * have one. A link far from the memory counts double, as NUMA distances do: it is used when the near ones are busy. */
 static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
 {
     uint64_t speed = measured ? link->win.rate_pub : atomic_load_explicit(&link->win.weight, memory_order_relaxed);
@@ -49,7 +49,7 @@ static double cost(const gr_link *link, uint64_t bytes, int measured, int far)
     return far ? 2 * c : c;
 }
 
-/* Marks `want` of the sub-transfers as in, the least busy links first; of equals each is first in turn. */
+/* Activates `want` sub-transfers, those with the least busy links first. Equally busy links take turns. */
 static uint32_t choose(xfer *x, uint32_t want)
 {
     uint32_t n = x->nsubs, near = x->near, from = n > 1 ? atomic_fetch_add(&x->sess->turn, 1) : 0, chosen = 0;
@@ -62,7 +62,7 @@ static uint32_t choose(xfer *x, uint32_t want)
         for (uint32_t i = 0; i < n; i++) {
             uint32_t k = (from + i) % n;
             subxfer *p = &x->subs[k];
-            if (atomic_load(&p->in) || atomic_load(&p->link->state) != LINK_UP)
+            if (atomic_load(&p->active) || atomic_load(&p->link->state) != LINK_UP)
                 continue;
             double c = cost(p->link, x->pub.bytes, measured, near && k >= near);
             if (!best || c < least) {
@@ -72,17 +72,17 @@ static uint32_t choose(xfer *x, uint32_t want)
         }
         if (!best)
             break;
-        atomic_store(&best->in, 1);
+        atomic_store(&best->active, 1);
         chosen++;
     }
-    if (chosen == 0) { /* none is up: the first waits until it is, or another calls it off */
-        atomic_store(&x->subs[0].in, 1);
+    if (chosen == 0) { /* no link is up: the first waits for its link, or for another sub-transfer that takes its work */
+        atomic_store(&x->subs[0].active, 1);
         chosen = 1;
     }
     return chosen;
 }
 
-/* A new round: what checks and deadlines look at, before it is running. */
+/* Starts a new round: resets the values that checks and deadlines read, before the state is running. */
 static void xfer_stamp(xfer *x, const gr_link *link)
 {
     gr_xfer *pub = &x->pub;
@@ -96,7 +96,7 @@ static void xfer_stamp(xfer *x, const gr_link *link)
     atomic_store(&pub->last_ns, now);
 }
 
-/* With state running. */
+/* Starts the sub-transfers. The state is running already. */
 static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_notif, const void *body, size_t len)
 {
     gr_xfer *pub = &x->pub;
@@ -116,28 +116,28 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
     uint64_t most = pub->bytes / x->core->cfg.batch_bytes, batches = most < pub->nops ? most : pub->nops;
     uint32_t n = 1;
     if (nlinks == 1)
-        atomic_store(&x->subs[0].in, 1);
+        atomic_store(&x->subs[0].active, 1);
     else
         n = choose(x, batches < 1 || x->bulk.rail ? 1 : batches < nlinks ? (uint32_t)batches : nlinks);
     subxfer *in[GR_MAX_LINKS];
     rail_st *rails[GR_MAX_LINKS];
     uint32_t k = 0;
-    gr_core *core = x->core; /* for when x is gone */
+    gr_core *core = x->core; /* x may be freed below */
     for (uint32_t i = 0; i < nlinks; i++)
-        if (atomic_load(&x->subs[i].in)) {
+        if (atomic_load(&x->subs[i].active)) {
             rails[k] = links[i]->rail;
             in[k++] = &x->subs[i];
         }
     atomic_store(&x->shared, n > 1 ? SHARED : 0);
     atomic_store(&x->pub.subs_left, n);
-    for (uint32_t i = 0; i < n; i++) /* with the last push x may end and be posted again */
+    for (uint32_t i = 0; i < n; i++) /* after the last push x may end and be posted again */
         rail_push(rails[i], &in[i]->start);
-    int settled = 1;
+    int idle = 1;
     for (uint32_t i = 0; i < n; i++) {
-        settled &= rail_run(rails[i]);
-        rail_unstarve(rails[i]);
+        idle &= rail_run(rails[i]);
+        rail_wake_starved(rails[i]);
     }
-    if (settled)
+    if (idle)
         core_posted(core);
 }
 
@@ -151,20 +151,20 @@ void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t n
     xfer_start(x, links, nlinks, has_notif, body, len);
 }
 
-/* A C->Go call of a thread that Go does not know wakes its sleeping scheduler: two futex calls a post, and more. What Go found
- * when it posted last (the peer is there, its keys are, these links have the memory) is good for as long as the transfer has
- * its cached: Go takes that before it changes any of it. */
-static int again(xfer *x, int has_notif, const void *body, size_t len)
+/* Posts the transfer again without Go. A call into Go from a thread that Go does not know wakes Go's sleeping scheduler: at
+ * least two futex calls a post. The results of Go's last post (the peer exists, its keys are valid, these links reach the
+ * memory) hold while the transfer has its cached post. Go withdraws the cached post before it changes any of them. */
+static int repost(xfer *x, int has_notif, const void *body, size_t len)
 {
     gr_link *links[GR_MAX_LINKS];
     uint32_t n = x->nsubs;
     for (uint32_t i = 0; i < n; i++)
         links[i] = x->subs[i].link;
     COUNT(x->core, GR_C_REPOSTS, 1);
-    xfer_stamp(x, links[0]); /* first: a deadline that sees it running must not see the time of the last round */
+    xfer_stamp(x, links[0]); /* first: a deadline check must not see state running with the last round's time */
     atomic_store(&x->pub.state, GR_XFER_RUNNING);
     xfer_start(x, links, n, has_notif, body, len);
-    return atomic_load(&x->pub.state) != 0 || (x->op == GR_READ && core_flushes(x->core)); /* then its check says so */
+    return atomic_load(&x->pub.state) != 0 || (x->op == GR_READ && core_flushes(x->core)); /* then gr_check reports the end */
 }
 
 int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const void *body, size_t len)
@@ -175,7 +175,7 @@ int gr_repost(gr_core *core, gr_xfer *pub, uint64_t handle, int has_notif, const
     if ((has_notif && len > GR_MAX_NOTIF) || !atomic_compare_exchange_strong(&pub->cached, &valid, GR_CACHED_IN_USE))
         return rc;
     if (atomic_load(&pub->handle) == handle && atomic_load(&pub->state) == 0)
-        rc = again((xfer *)pub, has_notif, body, len);
+        rc = repost((xfer *)pub, has_notif, body, len);
     atomic_store_explicit(&pub->cached, GR_CACHED_VALID, memory_order_release);
     return rc;
 }
@@ -198,12 +198,12 @@ void gr_xfer_join(gr_core *core, gr_xfer *pub, gr_link *link)
     if (n) {
         int open = atomic_compare_exchange_strong(&x->shared, &was, SHARED) || was == SHARED;
         if (!open) {
-            if (atomic_fetch_add(&p->lates, 1) == 0) { /* else late is in an inbox and takes this count along: x may be gone */
-                p->late_to = was >> EXCLUSIVE_SHIFT;
-                other = x->subs[p->late_to].link->rail;
+            if (atomic_fetch_add(&p->late_count, 1) == 0) { /* else late is in an inbox already and takes this count along; x may be gone */
+                p->late_sub = was >> EXCLUSIVE_SHIFT;
+                other = x->subs[p->late_sub].link->rail;
                 rail_push(other, &p->late); /* x may be gone from here on */
             }
-        } else if (!atomic_exchange(&p->in, 1)) {
+        } else if (!atomic_exchange(&p->active, 1)) {
             sub_start(link->rail, &p->start);
         } else {
             sub_out(x, link);

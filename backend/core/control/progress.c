@@ -1,49 +1,49 @@
-/* Progress on one rail: completions taken in, work posted, the inbox run. */
+/* Progress on one rail: takes in completions, posts work, runs the inbox. */
 #include "progress.h"
 
 #include <sched.h>
 
-/* Takes in what completed within its post, of which no event tells, and gives credits for messages that came with it. 1: there is more to
- * do, and nothing under way that would tell. */
+/* Takes in operations that completed within their post, for which no event comes. Sends credits for messages that came with
+ * them. 1: more work is left, and nothing in flight would give an event. */
 static int poll_inline(rail_st *rail)
 {
-    int n = rail_poll(rail, POLL_MAX), more = rail->more, rest = n >= POLL_MAX;
-    rail->more = 0;
+    int n = rail_poll(rail, POLL_MAX), more = rail->work_left, unfinished = n >= POLL_MAX;
+    rail->work_left = 0;
     for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
         if (credits_due(link))
             msg_pump(link);
-        rail->more |= link->work.todo != NULL;
-        rest |= link->state == LINK_UP && link->work.todo && !link->ep.ops;
+        rail->work_left |= link->work.todo != NULL;
+        unfinished |= link->state == LINK_UP && link->work.todo && !link->ep.ops;
     }
-    return rest;
+    return unfinished;
 }
 
 int rail_run(rail_st *rail)
 {
-    int settled = 0;
+    int idle = 0;
     while (atomic_load(&rail->dev->pending)) {
         if (pthread_mutex_trylock(&rail->dev->mu) != 0)
             return 0;
         rail_inbox(rail);
-        int rest = rail->dev->is.completes_inline && poll_inline(rail);
-        settled = !rest && !rail->more && !rail->rma_ops && !rail->starved;
+        int unfinished = rail->dev->is.completes_inline && poll_inline(rail);
+        idle = !unfinished && !rail->work_left && !rail->rma_ops && !rail->starved;
         gr_rail_leave(rail->dev);
-        if (rest)
+        if (unfinished)
             core_wake(rail->core);
     }
-    return settled;
+    return idle;
 }
 
 void rail_kick(gr_rail *dev)
 {
     rail_run(dev->core);
-    rail_unstarve(dev->core);
+    rail_wake_starved(dev->core);
 }
 
 static void complete(rail_st *rail, const gr_comp *comp)
 {
     ctx *c = (ctx *)comp->ctx;
-    if (c->kind == CTX_ORPHAN) { /* a straggler: now it is over for the library, too */
+    if (c->kind == CTX_ORPHAN) { /* a late completion: now the library has released the context too */
         rail_buf_put(rail, c->buf);
         ctx_done(rail, c);
         return;
@@ -51,16 +51,16 @@ static void complete(rail_st *rail, const gr_comp *comp)
     gr_link *link = c->link;
     int err = comp->err;
     link_count(link, GR_N_COMPLETIONS, 1);
-    if (err && c->stopped) { /* that is what was asked for */
+    if (err && c->stopped) { /* expected: the rail was asked to end it */
         link_count(link, GR_N_CANCELLED, 1);
     } else if (err) {
         c->first = link->state == LINK_UP;
         link_count(link, link->state == LINK_UP || link->state == LINK_PROBING ? GR_N_ERRORS : GR_N_CANCELLED, 1);
-        if (link != rail->shared) /* the others' messages must still come in */
+        if (link != rail->shared) /* messages of other links must still come in */
             link_error(link, err);
     }
-    if (!err && link->probe.hello && c->kind != CTX_RECV)
-        link->probe.hello = HELLO_DUE;
+    if (!err && link->probe.wanted && c->kind != CTX_RECV)
+        link->probe.wanted = PROBE_DUE;
     switch (c->kind) {
     case CTX_RMA:
         wr_done(c, err);
@@ -75,18 +75,18 @@ static void complete(rail_st *rail, const gr_comp *comp)
     ctx_done(rail, c);
 }
 
-/* With the rail locked: takes completions in until there is none or max is reached. */
+/* Takes in completions until there are none or max is reached. Caller holds the rail's lock. */
 int rail_poll(rail_st *rail, int max)
 {
     gr_comp comp[POLL_BATCH];
     int total = 0;
     while (total < max) {
         int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
-        for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the queue itself has failed */
+        for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the completion queue itself has failed */
             link_error(link, -n);
         if (n <= 0)
             break;
-        rail->now = rail->stream ? core_tick(rail->core) : gr_now_ns();
+        rail->now = rail->coarse_clock ? core_tick(rail->core) : gr_now_ns();
         for (int i = 0; i < n; i++)
             complete(rail, &comp[i]);
         total += n;
@@ -98,8 +98,8 @@ int rail_poll(rail_st *rail, int max)
     return total;
 }
 
-/* Every link with work posts what it can. Where that is limited for the rail as a whole, they go first in turn; a
- * link keeps its turn until there was room. */
+/* Each link with work posts what it can. If the rail limits its requests in flight, links post first in turn. A link keeps
+ * its turn until there was room. */
 static void pump_links(rail_st *rail)
 {
     gr_link *first = rail->turn ? rail->turn : rail->links, *link = first;
@@ -107,29 +107,29 @@ static void pump_links(rail_st *rail)
     if (!first)
         return;
     do {
-        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.hello || credits_due(link) || link->ep.recv_debt)
+        if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) || link->ep.missing_recvs)
             link_pump(link, UINT64_MAX);
         link = link->next ? link->next : rail->links;
     } while (link != first);
     rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
 }
 
-static int rail_help(rail_st *rail)
+static int rail_assist(rail_st *rail)
 {
     return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0;
 }
 
-/* With the rail locked, which it leaves. */
+/* One step of progress. Caller holds the rail's lock; the step releases it. */
 static int step(rail_st *rail)
 {
     int n = rail_poll(rail, POLL_MAX);
     uint32_t before = rail->rma_ops;
-    if (rail->turn) /* before what has just been posted */
+    if (rail->turn) /* before new work from the inbox */
         pump_links(rail);
     rail_inbox(rail);
     rail->starved = 0;
     pump_links(rail);
-    if (rail->shared && rail->shared->ep.recv_debt)
+    if (rail->shared && rail->shared->ep.missing_recvs)
         msg_pump(rail->shared);
     if (rail->dev->is.completes_inline && rail->rma_ops != before && poll_inline(rail))
         n = POLL_MAX;
@@ -145,15 +145,15 @@ int rail_progress(rail_st *rail, int *helped)
         return 0;
     int waited_for = atomic_load(&rail->dev->waiters) > 0;
     if (waited_for || pthread_mutex_trylock(&rail->dev->mu) != 0) {
-        *helped = rail_help(rail);
+        *helped = rail_assist(rail);
         if (waited_for && !*helped)
             sched_yield();
         return -1;
     }
     int n = step(rail);
-    if (n || !(*helped = rail_help(rail)))
+    if (n || !(*helped = rail_assist(rail)))
         return n;
-    if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* that copy may have been a transfer's last */
+    if (!atomic_load(&rail->dev->waiters) && pthread_mutex_trylock(&rail->dev->mu) == 0) /* the copy may have been the last of a transfer */
         n = step(rail);
     return n ? n : 1;
 }

@@ -1,4 +1,4 @@
-/* Progress: whoever polls takes completions in, posts what has room, and runs the inbox. */
+/* Progress: a polling thread takes in completions, posts work that has room, and runs the inbox. */
 #ifndef GORAIL_PROGRESS_H
 #define GORAIL_PROGRESS_H
 
@@ -7,11 +7,11 @@
 enum { POLL_BATCH = 32, POLL_MAX = 4 * POLL_BATCH };
 
 /* progress.c */
-/* Runs the inbox unless somebody else has the rail, who will do it when unlocking. 1: it has, and nothing is left, neither under way
- * nor undone. */
+/* Runs the inbox, unless another thread holds the rail's lock; that thread then runs the inbox when it unlocks. 1: this
+ * thread ran it, and nothing is left to do or in flight. */
 int rail_run(rail_st *rail);
-/* One bounded step. Returns completions taken in, or 1 for a copy; POLL_MAX or more when there is more to do at once; -1 when another
- * thread is at it. *helped: this one copied. */
+/* One bounded step. Returns the number of completions taken in, or 1 if this thread only assisted. POLL_MAX or more: more
+ * work is ready now. -1: another thread has the rail. *helped: this thread assisted. */
 int rail_progress(rail_st *rail, int *helped);
 int rail_poll(rail_st *rail, int max);
 void rail_kick(gr_rail *dev);
@@ -19,6 +19,6 @@ void rail_kick(gr_rail *dev);
 /* thread.c */
 void *core_thread(void *arg);
 void core_progress(gr_core *core);
-void core_posted(gr_core *core); /* the application has, and that left nothing under way on its rails */
+void core_posted(gr_core *core); /* the application has posted, and nothing is left in flight on its rails */
 
 #endif

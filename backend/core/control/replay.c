@@ -1,11 +1,12 @@
-/* What a link that has failed had to do: proved, sent again, or handed to other links of its session. */
+/* Replay of a failed link's work: acknowledged, sent again, or handed to other links of its session. */
 #include "progress.h"
 
-enum { TRIES = 3, MSG_TRIES = 16 /* what was lost of six in a row is no news on a shared endpoint */, REPLAYS = 200 };
+enum { TRIES = 3, MSG_TRIES = 16 /* six losses in a row are normal on a shared endpoint */, REPLAYS = 200 };
 
-/* What was the first to fail on four endpoints ends its transfer: it will fail on others, too. Being cancelled along with
- * others is charged to the transfer, once for each link that fails under it; the limit is there to end what never would. */
-static void charge(subxfer *p)
+/* Counts a link's failure against the sub-transfer's transfer. A batch that was the first to fail on four endpoints ends
+ * its transfer, since other links would fail too. Each failed link with posted batches also counts once against the
+ * transfer. That limit ends transfers that would otherwise never end. */
+static void count_failure(subxfer *p)
 {
     xfer *x = p->x;
     int posted = 0, gave_up = 0;
@@ -14,7 +15,7 @@ static void charge(subxfer *p)
         posted |= sent;
         if (sent)
             COUNT(x->core, GR_C_REPLAYS, 1);
-        if (r->blamed)
+        if (r->at_fault)
             gave_up |= ++r->tries > TRIES;
     }
     if (gave_up || (posted && atomic_fetch_add(&x->replays, 1) >= REPLAYS))
@@ -23,8 +24,8 @@ static void charge(subxfer *p)
         link_count(p->link, GR_N_RETRIES, r->wrs);
 }
 
-/* Gives back to their transfers' work queues what the link has taken and not proved. */
-static void give_back(gr_link *link)
+/* Returns the link's unfinished batches to their transfers' work queues. */
+static void return_batches(gr_link *link)
 {
     subxfer *list = NULL, *p;
     while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
@@ -43,9 +44,9 @@ static void give_back(gr_link *link)
         }
         x->msg.pipelined = 0;
         xfer_not_exclusive(p, SHARED);
-        charge(p);
+        count_failure(p);
         while (p->batches)
-            batch_back(p->batches);
+            batch_return(p->batches);
         sub_list(p, LIST_TODO);
         if (atomic_load(&x->pub.err))
             sub_drop(p);
@@ -62,17 +63,18 @@ static int proved(const gr_proof *proof, uint64_t seq)
     return 0;
 }
 
-/* What is known of the link's notifications after a fence. A pipelined one goes out behind its data again. */
+/* Ends acknowledged notifications after a fence and prepares the others for resending. A pipelined notification goes out
+ * behind its data again. */
 static void finalize_msgs(gr_link *link, const gr_proof *proof)
 {
     for (msg *m = link->out.first, *next; m; m = next) {
         next = m->next;
-        int blamed = m->sent.blamed, sent = m->sent.posted || m->sent.off;
+        int at_fault = m->sent.at_fault, sent = m->sent.posted || m->sent.off;
         m->sent = (struct msg_sent){0};
         m->skip |= m->unproved;
         if (m->number.given && proved(proof, m->number.seq))
             msg_end(m, 0);
-        else if (m->xfer && blamed && atomic_load(&m->xfer->subs_left) == 0 && ++m->tries > MSG_TRIES && msg_gap(m) == 0)
+        else if (m->xfer && at_fault && atomic_load(&m->xfer->subs_left) == 0 && ++m->tries > MSG_TRIES && msg_skip(m) == 0)
             m->ended(m, GR_ERR_BACKEND);
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
@@ -85,16 +87,16 @@ static void finalize_msgs(gr_link *link, const gr_proof *proof)
     link->out.cur = link->out.first;
 }
 
-static void fresh(gr_link *link)
+static void link_reset(gr_link *link)
 {
     link->ep.reported = 0;
-    link->ep.recv_debt = 0;
+    link->ep.missing_recvs = 0;
     link->ep.ops = 0;
-    link_flying(link, 0, link->win.inflight);
+    link_inflight(link, 0, link->win.inflight);
     link->win.meas_ns = 0;
-    if (!link->rail->shared) { /* a shared endpoint's receives and credits go on */
-        credits_fresh(link);
-        link->probe.heard = 0;
+    if (!link->rail->shared) { /* a shared endpoint's receives and credits stay */
+        credits_reset(link);
+        link->probe.received = 0;
         link->probe.answer = link->probe.answered = 0;
     }
     link->probe.posted = 0;
@@ -106,10 +108,10 @@ int gr_link_rebind(gr_link *link, void *ep, uint32_t epoch, const gr_proof *proo
     link->ep.handle = ep;
     link->state = probe ? LINK_PROBING : LINK_UP;
     link->ep.epoch = epoch;
-    fresh(link);
-    link->probe.hello = !probe && link->role & GR_LINK_TX && !link->rail->shared ? HELLO_WAITS : 0;
+    link_reset(link);
+    link->probe.wanted = !probe && link->role & GR_LINK_TX && !link->rail->shared ? PROBE_WAITS : 0;
     finalize_msgs(link, proof);
-    give_back(link);
+    return_batches(link);
     int rc = link->rail->shared ? 0 : msg_post_recvs(link);
     link_pump(link, UINT64_MAX);
     gr_rail_unlock(link->rail->dev);
@@ -132,7 +134,7 @@ void gr_link_hand_back(gr_link *link, const gr_proof *proof)
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
     finalize_msgs(link, proof);
-    give_back(link);
+    return_batches(link);
     sub_evict_idle(link);
     gr_link *notif_link = atomic_load(&link->sess->notif_link);
     for (msg *m = notif_link && notif_link != link ? link->out.first : NULL, *next; m; m = next) {

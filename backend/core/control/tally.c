@@ -1,4 +1,4 @@
-/* What has been counted, for whoever asks. No lock is taken here: see link_count. */
+/* Reads the counters without a lock: see link_count. */
 #include "progress.h"
 
 static uint64_t load(const _Atomic uint64_t *c)
@@ -31,7 +31,7 @@ void gr_rail_tally(gr_core *core, int idx, gr_tally *out)
     out->links = (uint32_t)atomic_load_explicit(&rail->nlinks, memory_order_relaxed);
 }
 
-/* What rails count is summed up here, so that the hot path counts it once. */
+/* Adds up the counters that only rails count, so that the hot path counts each only once. */
 void gr_counters(gr_core *core, uint64_t *out)
 {
     static const struct { int core, rail; } sums[] = {
@@ -64,7 +64,7 @@ uint32_t gr_xfer_paths(gr_xfer *pub, gr_path *out, uint32_t max)
         subxfer *p = &x->subs[i];
         uint64_t bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
         uint32_t k = 0;
-        while (k < n && (out[k].own != p->own || out[k].peer != p->peer)) /* several links of a pair of rails are one way */
+        while (k < n && (out[k].own != p->own || out[k].peer != p->peer)) /* links over the same pair of rails count together */
             k++;
         if (k < n)
             out[k].bytes += bytes;

@@ -1,4 +1,4 @@
-/* The engine's thread, and progress made by the application's own calls. */
+/* The engine's progress thread, and progress in the application's own calls. */
 #define _GNU_SOURCE
 #include "progress.h"
 
@@ -8,23 +8,24 @@
 #include <unistd.h>
 
 enum {
-    INLINE_BUSY = 8,  /* calls of the application in a millisecond of a nap that make the thread stand back */
-    COPYING = 4,      /* calls that one counts for that copied: 1 MiB takes it 50 to 250 us */
+    BUSY_POLLS = 8,     /* application calls per millisecond of sleep that make the thread back off */
+    ASSIST_POLLS = 4,   /* a call that assisted counts as so many: copying 1 MiB takes it 50 to 250 us */
     NAP_MS = 1,
-    NAPS = 16,        /* in a row: the application goes on polling; each look takes 2 to 26 us of a core that it polls on, maybe */
+    NAPS = 16,          /* sleeps in a row before longer ones. Each poll takes 2 to 26 us of a core that the application may poll on */
     LONG_NAP_MS = 4,
-    STARVED_MS = 1,   /* how soon a post refused with EAGAIN is tried again when nothing else happens */
-    LOOK_MS = 250,    /* how soon a completion is found whose event was lost; costs an idle engine nothing that shows */
+    STARVED_MS = 1,     /* how soon a post refused with EAGAIN is tried again without other events */
+    IDLE_POLL_MS = 250, /* how soon a completion with a lost event is found; the cost for an idle engine is not measurable */
 };
 
-/* The application has polled, or done what is as good. */
-static void polled(gr_core *core, int calls)
+/* Counts calls that are progress made by the application. */
+static void count_polls(gr_core *core, int calls)
 {
     atomic_fetch_add_explicit(&core->inline_polls, (uint64_t)calls, memory_order_relaxed);
 }
 
-/* Who posts only what completes in its post never checks: 4 KiB to a process of this host took 60 us in one post of a hundred,
- * whose lock the thread had. Such a post is as good as a poll, unless there are links on other rails: those it did not look at. */
+/* Counts a post as a poll if nothing is left in flight. An application whose posts complete inline never polls. Without
+ * this, one 4 KiB post of a hundred to a process of this host took 60 us, because the thread held the lock. Links on rails
+ * that do not complete inline still need the thread. */
 void core_posted(gr_core *core)
 {
     for (int i = 0; i < core->nrails; i++) {
@@ -32,10 +33,10 @@ void core_posted(gr_core *core)
         if (rail && !rail->dev->is.completes_inline && atomic_load_explicit(&rail->nlinks, memory_order_relaxed))
             return;
     }
-    polled(core, 1);
+    count_polls(core, 1);
 }
 
-/* One bounded step for the application's checkXfer and getNotifs; never blocks on a lock. */
+/* One bounded step for the application's checkXfer and getNotifs. It never waits for a lock. */
 void core_progress(gr_core *core)
 {
     int n = core->nrails, calls = 1, helped;
@@ -44,13 +45,13 @@ void core_progress(gr_core *core)
         if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
         if (rail_progress(rail, &helped) >= POLL_MAX)
-            core_wake(core); /* more is there, and no further edge will tell the thread */
+            core_wake(core); /* more work is ready, and no further edge will wake the thread */
         else
-            rail_unstarve(rail);
+            rail_wake_starved(rail);
         if (helped)
-            calls = COPYING;
+            calls = ASSIST_POLLS;
     }
-    polled(core, calls);
+    count_polls(core, calls);
 }
 
 static void drain_wake(gr_core *core)
@@ -67,7 +68,7 @@ static int wait_time(gr_core *core)
         rail_st *rail = core->rails[i];
         if (!rail || atomic_load_explicit(&rail->nlinks, memory_order_relaxed) == 0)
             continue;
-        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : LOOK_MS;
+        int most = rail->dev->wait_fd < 0 || rail->starved ? STARVED_MS : IDLE_POLL_MS;
         if (ms < 0 || most < ms)
             ms = most;
     }
@@ -90,8 +91,8 @@ static int may_block(gr_core *core)
     return 1;
 }
 
-/* Tells the rails who polls. */
-static void attend(gr_core *core, int application)
+/* Sets app_polls on all rails. */
+static void set_app_polls(gr_core *core, int application)
 {
     for (int i = 0; i < core->nrails; i++) {
         rail_st *rail = core->rails[i];
@@ -103,18 +104,18 @@ static void attend(gr_core *core, int application)
     }
 }
 
-/* Polls while there is work and a little longer, then blocks on completion events. While the application polls by
- * itself, the thread stands back and only looks in once a nap: on few cores the two would fight for every completion
- * (4 KiB over loopback, 2 cores: 21 us instead of 48). */
+/* The progress thread. It polls while there is work and a little longer, then blocks on completion events. While the
+ * application polls, the thread backs off and polls only after each sleep. On few cores the two would compete for every
+ * completion (4 KiB over loopback, 2 cores: 21 us instead of 48 us). */
 void *core_thread(void *arg)
 {
     gr_core *core = arg;
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are the application's */
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* the application handles signals */
     pthread_setname_np(pthread_self(), "gorail");
     uint64_t last_work = 0, seen = atomic_load(&core->inline_polls);
-    int naps = 0, nap = NAP_MS;
+    int sleeps = 0, sleep_ms = NAP_MS;
     while (!atomic_load(&core->thread.stop)) {
         int n = 0, helped;
         COUNT(core, GR_C_THREAD_LOOKS, 1);
@@ -124,20 +125,20 @@ void *core_thread(void *arg)
             n += got > 0 ? got : 0;
         }
         uint64_t polls = atomic_load_explicit(&core->inline_polls, memory_order_relaxed);
-        if (polls - seen >= (uint64_t)(INLINE_BUSY * nap)) {
+        if (polls - seen >= (uint64_t)(BUSY_POLLS * sleep_ms)) {
             seen = polls;
             atomic_store_explicit(&core->tick, gr_now_ns(), memory_order_relaxed);
-            attend(core, 1);
-            struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a nap, not a wait: wakes can wait for it too */
-            nap = ++naps < NAPS ? NAP_MS : LONG_NAP_MS;
-            poll(&p, 1, nap);
+            set_app_polls(core, 1);
+            struct pollfd p = {.fd = core->thread.wake_fd, .events = 0}; /* a short sleep: events = 0, so wake_fd does not end it */
+            sleep_ms = ++sleeps < NAPS ? NAP_MS : LONG_NAP_MS;
+            poll(&p, 1, sleep_ms);
             continue;
         }
-        naps = 0;
-        nap = NAP_MS;
+        sleeps = 0;
+        sleep_ms = NAP_MS;
         uint64_t now = gr_now_ns();
         atomic_store_explicit(&core->tick, 0, memory_order_relaxed);
-        attend(core, 0);
+        set_app_polls(core, 0);
         if (n > 0)
             last_work = now;
         if (now - last_work < core->cfg.spin_ns)

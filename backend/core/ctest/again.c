@@ -1,5 +1,5 @@
-/* Other threads: two poll, and one posts the same few transfers past Go all the time, while Go takes their tickets before links
- * stop, go and come, and posts by itself where that was refused. */
+/* Concurrent threads: two poll, and one reposts a few transfers without Go all the time. Meanwhile the main thread plays
+ * Go: it drops the cached posts before links stop, go and come, and posts itself where gr_repost refused. */
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 enum { FIRST_HANDLE = 1 << 30 };
 
 static world *w;
-static gr_xfer *xfers[AGAIN];
+static gr_xfer *xfers[REPOSTED];
 static uint64_t rng;
 static _Atomic uint64_t reposts;
 static _Atomic int stop, stop_polling;
@@ -30,9 +30,9 @@ static void *poll(void *arg)
             notes_take(w->b.core);
         gr_notif_free(w->a.core, gr_notif_take(w->a.core));
         gr_tally t;
-        gr_rail_tally(w->a.core, 0, &t); /* no lock, and no race */
-        struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 50)};
-        nanosleep(&nap, NULL);
+        gr_rail_tally(w->a.core, 0, &t); /* takes no lock, and has no data race */
+        struct timespec delay = {.tv_nsec = 1000 * (long)below(&mine, 50)};
+        nanosleep(&delay, NULL);
     }
     return NULL;
 }
@@ -42,27 +42,27 @@ static void *post_again(void *unused)
     uint64_t mine = 77;
     (void)unused;
     while (!atomic_load(&stop)) {
-        uint64_t i = below(&mine, AGAIN), id;
+        uint64_t i = below(&mine, REPOSTED), id;
         uint32_t len = 0;
-        /* of no session, so that none must arrive; but not twice, and whole */
+        /* of no session: it need not arrive, but must not arrive twice or damaged */
         char *body = below(&mine, 2) ? note_new(0, 0, &mine, &len, &id) : NULL;
         int rc = gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, body != NULL, body, len);
         CHECK(rc == 0 || rc == 1 || rc == GR_NOT_TAKEN, "%d", rc);
         free(body);
         if (rc != GR_NOT_TAKEN)
             atomic_fetch_add(&reposts, 1);
-        CHECK(gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i + AGAIN, 0, NULL, 0) == GR_NOT_TAKEN, "another handle");
-        struct timespec nap = {.tv_nsec = 1000 * (long)below(&mine, 100)};
-        nanosleep(&nap, NULL);
+        CHECK(gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i + REPOSTED, 0, NULL, 0) == GR_NOT_TAKEN, "another handle");
+        struct timespec delay = {.tv_nsec = 1000 * (long)below(&mine, 100)};
+        nanosleep(&delay, NULL);
     }
     return NULL;
 }
 
-void again_open(world *world, uint64_t seed)
+void repost_open(world *world, uint64_t seed)
 {
     w = world;
     rng = seed;
-    for (uint64_t i = 0; i < AGAIN; i++) {
+    for (uint64_t i = 0; i < REPOSTED; i++) {
         uint64_t at = (SLOTS + i) * SLOT_SIZE, nops = 1 + below(&rng, 6), len = SLOT_SIZE / nops;
         CHECK((xfers[i] = gr_xfer_new(w->a.core, FIRST_HANDLE + i, GR_WRITE, nops)), "out of memory");
         memset(w->a.mem + at, (int)(1 + i), SLOT_SIZE);
@@ -81,7 +81,7 @@ void again_open(world *world, uint64_t seed)
         CHECK(pthread_create(&pollers[i], NULL, poll, (void *)(seed + i)) == 0, "thread");
 }
 
-void again_post(uint64_t i)
+void repost_one(uint64_t i)
 {
     gr_xfer *x = xfers[i];
     drop_cached(x);
@@ -92,13 +92,13 @@ void again_post(uint64_t i)
     atomic_store(&x->cached, GR_CACHED_VALID);
 }
 
-void again_change(void)
+void repost_change(void)
 {
-    for (int i = 0; i < AGAIN; i++)
+    for (int i = 0; i < REPOSTED; i++)
         drop_cached(xfers[i]);
 }
 
-int again_ended(uint64_t handle, int code)
+int repost_ended(uint64_t handle, int code)
 {
     if (handle < FIRST_HANDLE)
         return 0;
@@ -107,42 +107,42 @@ int again_ended(uint64_t handle, int code)
     return 1;
 }
 
-void again_stop(void)
+void repost_stop(void)
 {
     atomic_store(&stop, 1);
     if (w->threads)
         pthread_join(poster, NULL);
-    for (uint64_t i = 0; i < AGAIN; i++) /* the last round is one that ends well */
-        again_post(i);
+    for (uint64_t i = 0; i < REPOSTED; i++) /* the last round must end well */
+        repost_one(i);
 }
 
-int again_settled(void)
+int repost_done(void)
 {
-    for (int i = 0; i < AGAIN; i++) {
+    for (int i = 0; i < REPOSTED; i++) {
         if (atomic_load(&xfers[i]->state) > 0)
             return 0;
         if (atomic_load(&xfers[i]->state) < 0) {
-            again_post((uint64_t)i);
+            repost_one((uint64_t)i);
             return 0;
         }
     }
-    static uint64_t past; /* nothing changes any more: some rounds past Go before the end, however the dice fell */
-    int more = past < 4 * AGAIN;
-    for (uint64_t i = 0; more && i < AGAIN; i++) {
+    static uint64_t past; /* nothing changes any more: makes some reposts without Go before the end, independent of the random numbers */
+    int more = past < 4 * REPOSTED;
+    for (uint64_t i = 0; more && i < REPOSTED; i++) {
         if (gr_repost(w->a.core, xfers[i], FIRST_HANDLE + i, 0, NULL, 0) == GR_NOT_TAKEN)
-            again_post(i);
+            repost_one(i);
         else
             past++;
     }
     return !more;
 }
 
-uint64_t again_close(void)
+uint64_t repost_close(void)
 {
     atomic_store(&stop_polling, 1);
     for (int i = 0; w->threads && i < 2; i++)
         pthread_join(pollers[i], NULL);
-    for (int i = 0; i < AGAIN; i++) {
+    for (int i = 0; i < REPOSTED; i++) {
         uint64_t at = (uint64_t)(SLOTS + i) * SLOT_SIZE;
         CHECK(memcmp(w->a.mem + at, w->b.mem + at, xfers[i]->bytes) == 0, "the bytes differ");
         drop_cached(xfers[i]);

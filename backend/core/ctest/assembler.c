@@ -1,10 +1,10 @@
-/* What comes out of order or in fragments, put in order by number. */
+/* Puts messages that arrive out of order or in fragments in order by number. */
 #include <string.h>
 
 #include "world.h"
 
-/* notify.DefaultLimits: a sender that goes beyond loses its session. */
-enum { MAX_DISTANCE = 1 << 16, MAX_PENDING = 64 << 20, BOOKS = 256 + 16 + 8 };
+/* As notify.DefaultLimits: a sender that exceeds them loses its session. */
+enum { MAX_DISTANCE = 1 << 16, MAX_PENDING = 64 << 20, PIECE_OVERHEAD = 256 + 16 + 8 };
 
 static piece *find(const assembler *m, uint64_t seq)
 {
@@ -21,7 +21,7 @@ static void drop(assembler *m, piece *p)
         at = &(*at)->next;
     *at = p->next;
     m->npieces--;
-    m->bytes -= p->total + BOOKS;
+    m->bytes -= p->total + PIECE_OVERHEAD;
     free(p->body);
     free(p);
 }
@@ -42,7 +42,7 @@ static piece *add(assembler *m, const gr_event *ev)
     *p = (piece){.next = m->pieces[ev->seq % PIECE_BUCKETS], .seq = ev->seq, .total = ev->total, .body = p->body};
     m->pieces[ev->seq % PIECE_BUCKETS] = p;
     m->npieces++;
-    m->bytes += ev->total + BOOKS;
+    m->bytes += ev->total + PIECE_OVERHEAD;
     CHECK(ev->seq == m->next || m->bytes <= MAX_PENDING, "%lu bytes wait for number %lu", (unsigned long)m->bytes, (unsigned long)m->next);
     return p;
 }
@@ -52,8 +52,8 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
     uint64_t handed, next = gr_sess_next_seq(sess, &handed);
     m->handled++;
     gr_sess_handled(sess, ev->len);
-    if (next > m->next) { /* the core went on alone until then */
-        CHECK(!m->npieces, "the core passed %lu pieces by", (unsigned long)m->npieces);
+    if (next > m->next) { /* the core took messages in alone until then */
+        CHECK(!m->npieces, "the core continued although %lu pieces wait", (unsigned long)m->npieces);
         m->next = next;
     }
     CHECK(ev->seq <= m->next || ev->seq - m->next <= MAX_DISTANCE, "number %lu, the next is %lu", (unsigned long)ev->seq,
@@ -67,7 +67,7 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
             CHECK(p->total == ev->total && (uint64_t)ev->offset + ev->len <= ev->total, "fragment %u+%u of %u", ev->offset, ev->len,
                   ev->total);
             memcpy(p->body + ev->offset, ev->data, ev->len);
-            uint64_t bit = UINT64_C(1) << (ev->offset >> 10); /* after a fence it comes again, and maybe over another link */
+            uint64_t bit = UINT64_C(1) << (ev->offset >> 10); /* after a fence the fragment comes again, perhaps over another link */
             p->have += p->seen & bit ? 0 : ev->len;
             p->seen |= bit;
         }

@@ -1,11 +1,11 @@
-/* Credits where peers share an endpoint: nothing is made anew after an error. */
+/* Credits on a shared endpoint: errors do not reset it. */
 #include <errno.h>
 #include <string.h>
 
 #include "msg_wire.h"
 #include "scenario.h"
 
-enum { SHARED_SEED = 4, RX = 32, BATCH = 8 /* receives, and how many of them come back at a time */ };
+enum { SHARED_SEED = 4, RX = 32, BATCH = 8 /* receives of a peer; credits that return at a time */ };
 
 static void mend(void)
 {
@@ -21,7 +21,7 @@ static uint32_t credits(int rail)
     return st.credits;
 }
 
-/* Of six SENDs one fails, of either side; half of those that fail have arrived. */
+/* One SEND in six fails on either side. Half of the failed SENDs have arrived. */
 void lost_sends(void)
 {
     enum { TRANSFERS = 10000, AT_ONCE = 12 };
@@ -36,7 +36,7 @@ void lost_sends(void)
         for (uint64_t i = 0; i < AT_ONCE; i++) {
             if (x[i] && !running(x[i])) {
                 CHECK(atomic_load(&x[i]->state) == 0, "state %d", x[i]->state);
-                note_must(note[i], w.session);
+                note_require(note[i], w.session);
                 gr_xfer_free(w.a.core, x[i]);
                 x[i] = NULL;
                 done++;
@@ -55,7 +55,7 @@ void lost_sends(void)
     world_close(&w);
 }
 
-/* It may be that nothing is left to send a probe with: it comes back all the same. */
+/* No credit may be left for a probe. The probe goes out and is answered all the same. */
 void probe_without_credit(void)
 {
     const fake_script fails = {.fail_at = 1, .fail_errno = EIO};
@@ -66,7 +66,7 @@ void probe_without_credit(void)
         char *body = note_new(w.session, 1, &rng, &len, &id);
         fake_rail_script(w.a.rail[0], &fails);
         CHECK(gr_notify(w.a.link[0], body, len) == 0, "refused");
-        note_must(id, w.session);
+        note_require(id, w.session);
         free(body);
         UNTIL(w.broken[0]);
         world_fence(&w, 0);
@@ -75,14 +75,14 @@ void probe_without_credit(void)
         w.notif_rail = 0;
         gr_sess_set_notif_link(w.a.sess, w.a.link[0]);
     }
-    w.deaf = 1; /* credits that do not come back: nobody takes what was sent */
+    w.not_receiving = 1; /* no credits come back: the receiver takes no notifications */
     for (int i = 0; credits(0); i++) {
         char *body = note_new(w.session, 1, &rng, &len, &id);
         int rc = gr_notify(w.a.link[0], body, len);
         CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
         free(body);
         progress();
-        CHECK(i < 10000, "there is no end of credits");
+        CHECK(i < 10000, "the credits do not run out");
     }
     fake_rail_script(w.a.rail[0], &fails);
     gr_xfer *x = write_of(1, 4096);
@@ -92,15 +92,15 @@ void probe_without_credit(void)
     UNTIL(w.broken[0]);
     world_fence(&w, 0);
     UNTIL(w.up[0]);
-    CHECK(!credits(0), "credits have come back: this shows nothing");
+    CHECK(!credits(0), "credits have come back, so the test proves nothing");
     UNTIL(!running(x));
     gr_xfer_free(w.a.core, x);
-    w.deaf = 0;
+    w.not_receiving = 0;
     UNTIL(credits(0) > RX - BATCH);
     world_close(&w);
 }
 
-/* ---- a peer that sends more than it has credits for ---- */
+/* ---- a peer that sends more than its credits allow ---- */
 
 static fake_rail *intruder_rail;
 static fake_ep *intruder;
@@ -117,7 +117,8 @@ static void send_raw(uint32_t slot, uint64_t seq)
     gr_rail *dev = (gr_rail *)intruder_rail;
     gr_rail_lock(dev);
     CHECK(fake_ops.send(dev, intruder, &m[i], HDR + 5, NULL, 1, &ctx[i]) == 0, "send");
-    (void)fake_ops.recv(dev, intruder, credit[i], sizeof credit[i], NULL, &rctx[i]); /* it takes credits; more than there is room for are refused */
+    /* Receives for CREDITs. Posts beyond the fabric's limit are refused. */
+    (void)fake_ops.recv(dev, intruder, credit[i], sizeof credit[i], NULL, &rctx[i]);
     gr_rail_unlock(dev);
     for (int k = 0; k < 4; k++) {
         progress();
@@ -127,7 +128,8 @@ static void send_raw(uint32_t slot, uint64_t seq)
     }
 }
 
-/* What slots do to a link of its own, at an endpoint that others use, too; how many messages were taken. kept: Go is not done with any. */
+/* Sends messages with the given slots to a link of its own, on an endpoint that other links share. Returns how many were
+ * accepted. kept: Go does not finish handling any of them. */
 static uint64_t sent(const uint32_t *slots, int n, int kept)
 {
     gr_link *link;
@@ -136,12 +138,12 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     gr_sess *sess = gr_sess_new(w.b.core, 1000, "x", 1);
     fake_ep *ep = fake_ep_open(w.b.rail[0]);
     CHECK(sess && gr_link_new(sess, 0, 0, ep, 77, 78, GR_LINK_RX, 0, &link) == 0, "link");
-    w.guest = kept ? NULL : sess;
+    w.other_sess = kept ? NULL : sess;
     intruder = fake_ep_open(intruder_rail);
     fake_ep_connect(intruder, fake_ep_id(w.b.ep[0]));
     fake_ep_connect(ep, fake_ep_id(intruder));
     for (int i = 0; i < n; i++)
-        send_raw(slots[i], 1000000 + (uint64_t)i); /* out of order: handed on, and not ours to take */
+        send_raw(slots[i], 1000000 + (uint64_t)i); /* out of order: handed to Go, not for the application */
     gr_link_stats_get(link, &st);
     gr_link_tally(link, &t);
     CHECK((st.state == GR_LINK_STATE_UP) == (t.count[GR_N_MSGS_RECEIVED] == (uint64_t)n), "state %d", st.state);
@@ -150,11 +152,11 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     fake_ep_close(ep);
     fake_ep_close(intruder);
     for (int k = 0; k < GR_N_COUNT; k++)
-        w.b.gone[0].count[k] += t.count[k];
+        w.b.freed_links[0].count[k] += t.count[k];
     gr_link_fail(link, -3);
     gr_link_free(link);
     UNTIL((world_events(&w), 1));
-    w.guest = NULL;
+    w.other_sess = NULL;
     gr_sess_free(sess);
     return t.count[GR_N_MSGS_RECEIVED];
 }
@@ -174,32 +176,32 @@ void too_many(void)
     const uint32_t before = w.b.rail[0]->hub->rx_out;
     for (uint32_t i = 0; i < 1000; i++)
         slots[i] = i;
-    CHECK(taken(slots, 1000) == 1000, "all in turn");
+    CHECK(taken(slots, 1000) == 1000, "slots in order");
     uint64_t n = sent(slots, 1000, 1);
-    CHECK(n * (5 + 64) >= 24 << 10, "it had credits for more than %lu", (unsigned long)n);
-    CHECK(n * (5 + 64) <= (24 << 10) + (RX + BATCH) * (5 + 64), "%lu were taken of a peer whose credits are held back", (unsigned long)n);
+    CHECK(n * (5 + 64) >= 24 << 10, "the peer had credits for more than %lu", (unsigned long)n);
+    CHECK(n * (5 + 64) <= (24 << 10) + (RX + BATCH) * (5 + 64), "%lu messages accepted from a peer whose credits are held back", (unsigned long)n);
     slots[0] = 31, slots[31] = 0;
-    CHECK(taken(slots, 32) == 32, "in another order");
+    CHECK(taken(slots, 32) == 32, "slots in another order");
     slots[0] = 32;
-    CHECK(taken(slots, 1) == 0, "beyond its credits");
+    CHECK(taken(slots, 1) == 0, "a slot beyond the credits");
     slots[0] = 31, slots[1] = 32;
-    CHECK(taken(slots, 2) == 1, "beyond its credits: the first is missing");
+    CHECK(taken(slots, 2) == 1, "a slot beyond the credits: slot 0 is missing");
     slots[0] = UINT32_MAX;
-    CHECK(taken(slots, 1) == 0, "before the first");
+    CHECK(taken(slots, 1) == 0, "a slot before the first");
     memset(slots, 0, sizeof slots);
-    CHECK(taken(slots, 20) == 20, "one that came again");
-    CHECK(taken(slots, 1000) < 300, "and no end of it");
-    for (int i = 0; i < 200; i++) { /* whom that was none of */
+    CHECK(taken(slots, 20) == 20, "a slot that repeats");
+    CHECK(taken(slots, 1000) < 300, "a slot that repeats without end");
+    for (int i = 0; i < 200; i++) { /* the other link must be unaffected */
         uint32_t len;
         char *body = note_new(w.session, 1, &rng, &len, &id);
         while (gr_notify(w.a.link[0], body, len) != 0)
             progress();
-        note_must(id, w.session);
+        note_require(id, w.session);
         free(body);
     }
     UNTIL(notes_all());
     CHECK(w.b.rail[0]->hub->rx_out == before, "%u receives, %u before", w.b.rail[0]->hub->rx_out, before);
-    CHECK(!w.broken[0], "a link of somebody else has failed");
+    CHECK(!w.broken[0], "the other link has failed");
     fake_rail_close(intruder_rail);
     world_close(&w);
 }

@@ -1,10 +1,10 @@
-/* A notification is stuck on one rail, and others pass: assembler.c ends the program where they are too many. */
+/* A notification is stuck on one rail, and others pass it. assembler.c ends the program if too many pass. */
 #include <string.h>
 
 #include "scenario.h"
 
-/* Sends notifications of so many bytes behind one that is stuck, and gives how many went before they were held back. Those that wait then move
- * to another link, and come before later ones all the same. */
+/* Sends notifications of len bytes behind one that is stuck. Returns how many went out before the rest was held back. The
+ * waiting ones then move to another link, and must still arrive before later ones. */
 static uint64_t pass(uint32_t len, uint64_t count)
 {
     enum { QUIET = 200 };
@@ -15,7 +15,7 @@ static uint64_t pass(uint32_t len, uint64_t count)
     gr_link *notif_link = w.a.link[0];
     fake_rail_stall(w.b.rail[1], 1);
     post(x, &w.a.link[1], 1, &note);
-    note_must(note, w.session);
+    note_require(note, w.session);
     UNTIL(gr_xfer_message(x, &(void *){NULL}, &(uint64_t){0}) == -1); /* it has a number */
     for (uint64_t quiet = 0, last = 0; sent < count; sent++) {
         char *body = note_of(w.session, 1, len, &id);
@@ -25,15 +25,15 @@ static uint64_t pass(uint32_t len, uint64_t count)
             gr_link_tally(notif_link, &now);
             quiet = now.count[GR_N_MSGS_SENT] == last ? quiet + 1 : 0;
             last = now.count[GR_N_MSGS_SENT];
-            if (quiet == QUIET && !passed) { /* that is all that may pass */
+            if (quiet == QUIET && !passed) { /* no more may pass */
                 passed = last;
                 notif_link = w.a.link[w.notif_rail = 2];
                 gr_sess_set_notif_link(w.a.sess, notif_link);
                 fake_rail_stall(w.b.rail[1], 0);
             }
-            CHECK(quiet < 100 * QUIET, "%lu were accepted, and nothing goes on", (unsigned long)sent);
+            CHECK(quiet < 100 * QUIET, "%lu notifications were accepted, and none goes out", (unsigned long)sent);
         }
-        note_must(id, w.session);
+        note_require(id, w.session);
         free(body);
     }
     UNTIL(!running(x) && notes_all() && gr_sess_queued(w.a.sess) == 0);
@@ -45,11 +45,11 @@ static uint64_t pass(uint32_t len, uint64_t count)
 void held_back(void)
 {
     uint64_t n = pass(8, 100000);
-    CHECK(n > 10000 && n <= 1 << 14, "%lu have passed", (unsigned long)n);
+    CHECK(n > 10000 && n <= 1 << 14, "%lu notifications have passed", (unsigned long)n);
 }
 
 void held_back_large(void)
 {
     uint64_t n = pass(2000, 60000);
-    CHECK(n > 10000 && n < 30000, "%lu have passed", (unsigned long)n);
+    CHECK(n > 10000 && n < 30000, "%lu notifications have passed", (unsigned long)n);
 }

@@ -1,4 +1,4 @@
-/* What the cores leave to Go. */
+/* Handles the events that the cores pass to Go. */
 #include "world.h"
 
 static void link_event(world *w, const gr_event *ev, int from_a)
@@ -8,15 +8,15 @@ static void link_event(world *w, const gr_event *ev, int from_a)
         return;
     if (ev->code) {
         w->broken[rail] = 1;
-    } else if (from_a && !w->up[rail]) { /* its probe is through */
+    } else if (from_a && !w->up[rail]) { /* its probe was answered */
         gr_link_stats st;
         gr_link_stats_get(w->a.link[rail], &st);
         if (st.state != GR_LINK_STATE_PROBING)
             return; /* broken again meanwhile */
         w->up[rail] = 1;
-        w->tell.change();
+        w->callbacks.change();
         gr_link_up(w->a.link[rail]);
-        w->tell.came_up(w->a.link[rail]);
+        w->callbacks.link_up(w->a.link[rail]);
     }
 }
 
@@ -25,7 +25,7 @@ static void handle(world *w, side *s, gr_event *ev)
     switch (ev->kind) {
     case GR_EV_XFER:
         w->xfer_events++;
-        w->tell.ended(w, ev->id, ev->code);
+        w->callbacks.ended(w, ev->id, ev->code);
         break;
     case GR_EV_LINK:
         link_event(w, ev, s == &w->a);
@@ -33,8 +33,8 @@ static void handle(world *w, side *s, gr_event *ev)
     case GR_EV_MSG:
         if (ev->id == w->session)
             assembler_add(&w->order, s->sess, ev);
-        else if (w->guest)
-            gr_sess_handled(w->guest, ev->len);
+        else if (w->other_sess)
+            gr_sess_handled(w->other_sess, ev->len);
         break;
     }
     free(ev->data);

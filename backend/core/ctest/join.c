@@ -1,4 +1,4 @@
-/* A link joins a transfer whose only sub-transfer leaves at that moment, its notification still on its way. */
+/* A link joins a transfer at the moment when its only sub-transfer leaves, with the notification still in flight. */
 #include <sched.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 void (*gr_pause)(int where);
 
-/* Relaxed: they order the two threads, and tell the sanitizer of no order that the core does not see to by itself. */
+/* Relaxed: they order the two threads, but show the sanitizer no ordering that the core itself does not provide. */
 static _Atomic int joining, go_on, joined;
 static gr_xfer *joins;
 
@@ -33,16 +33,16 @@ static void *join(void *link)
     return NULL;
 }
 
-/* A WRITE with a notification on one link, which stalls. The other link was down when it was posted, and is up again. */
+/* Posts a WRITE with a notification on one link, which stalls. The other link was down at the post, and is up again. */
 static gr_xfer *post_on_one(void)
 {
     uint64_t note;
     gr_xfer *x = write_of(SLOTS, 4096);
     memset(w.a.mem, 7, 4096);
     fake_rail_stall(w.b.rail[0], 1);
-    gr_link_stop(w.a.link[1]); /* so that the other takes it */
+    gr_link_stop(w.a.link[1]); /* so that the other link takes the WRITE */
     post(x, w.a.link, 2, &note);
-    note_must(note, w.session);
+    note_require(note, w.session);
     const gr_proof none = {0};
     CHECK(gr_link_rebind(w.a.link[1], w.a.ep[1], 0, &none, 0) == 0, "rebind");
     return x;
@@ -56,7 +56,7 @@ static void end_well(gr_xfer *x)
     world_close(&w);
 }
 
-/* A link that comes up twice while another thread has the rail where its count is to go back. */
+/* A link comes up twice while another thread holds the rail on which its counts must go back. */
 void join_twice(void)
 {
     scene(1, 2, 0);
@@ -81,12 +81,12 @@ void late_join(void)
     gr_pause = pause_join;
     CHECK(pthread_create(&thread, NULL, join, w.a.link[1]) == 0, "thread");
     wait_for(&joining);
-    CHECK(atomic_load(&joins->subs_left) == 2, "%u parts", joins->subs_left);
+    CHECK(atomic_load(&joins->subs_left) == 2, "%u sub-transfers", joins->subs_left);
     fake_rail_stall(w.b.rail[0], 0);
     while (atomic_load(&joins->subs_left) == 2) /* one operation: the WRITE */
         progress();
     fake_rail_stall(w.b.rail[0], 1);
-    CHECK(running(joins), "its notification is not through");
+    CHECK(running(joins), "the notification is already sent");
     atomic_store_explicit(&go_on, 1, memory_order_relaxed);
     wait_for(&joined);
     fake_rail_stall(w.b.rail[0], 0);

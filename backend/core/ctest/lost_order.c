@@ -1,5 +1,5 @@
-/* The fake fabric itself: an endpoint that promises order executes nothing behind what it has lost. Once it did, and a notification arrived without
- * the bytes that it stood for. */
+/* Tests the fake fabric itself: an ordered endpoint executes nothing behind a lost operation. An earlier version did, and a
+ * notification arrived without its data. */
 #include <errno.h>
 
 #include "scenario.h"
@@ -41,7 +41,7 @@ static void begin(pair *p)
     gr_rail_unlock(b);
 }
 
-/* A WRITE under way, and a message that waits for flush. The rail stays locked. */
+/* Posts a WRITE, and a message that waits for flush. The rail stays locked. */
 static void post_both(pair *p)
 {
     gr_rail *a = (gr_rail *)p->a;
@@ -64,10 +64,10 @@ static void end(pair *p, int err)
     fake_ep_close(p->to);
     CHECK(poll_rail(p->b) == 1, "the receive");
     fake_mr_close(p->b, p->mr);
-    CHECK(fake_rail_close(p->a) == 0 && fake_rail_close(p->b) == 0 && fake_fabric_free(p->fabric) == 0, "something is open");
+    CHECK(fake_rail_close(p->a) == 0 && fake_rail_close(p->b) == 0 && fake_fabric_free(p->fabric) == 0, "a rail, an endpoint or a region is open");
 }
 
-/* The target polls, so that the WRITE fails, before the message is flushed. */
+/* The target polls, and the WRITE fails, before the message is flushed. */
 void gathered(void)
 {
     const fake_script breaks = {.fail_at = 1, .fail_errno = EIO, .fail_breaks = 1};
@@ -79,7 +79,7 @@ void gathered(void)
     end(&p, EIO);
 }
 
-/* The rail goes down and comes up again before anybody has polled. */
+/* The rail goes down and comes up again before any poll. */
 void down_and_up(void)
 {
     pair p;

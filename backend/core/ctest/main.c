@@ -1,8 +1,8 @@
-/* Does to the core, in random order, whatever the engine may do: posts, aborts, notifications, fences, ends of sessions,
- * under a fabric that refuses, delays, reorders and fails. Every outcome is checked; the sanitizers see to the rest.
+/* Random test of the core. It does in random order what the engine may do: posts, aborts, notifications, fences, ends of
+ * sessions. The fake fabric refuses, delays, reorders and fails. Every outcome is checked; the sanitizers check the rest.
  *
- *     ctest SEED STEPS      one thread: the same seed, the same run
- *     ctest SEED STEPS t    with the cores' own threads and two more that poll
+ *     ctest SEED STEPS      one thread: the same seed gives the same run
+ *     ctest SEED STEPS t    with the cores' own threads, and two more that poll
  *     ctest NAME            one scenario: see scenario.c
  */
 #include <errno.h>
@@ -15,7 +15,7 @@ enum { IDLE, RUNNING, ENDED };
 
 typedef struct slot {
     gr_xfer *x;
-    uint64_t handle, note, sum; /* note: its notification, 0 none; sum: of the local bytes when it ended */
+    uint64_t handle, note, sum; /* note: its notification, 0: none; sum: checksum of the local bytes at the end */
     int op, state, aborted;
 } slot;
 
@@ -50,14 +50,14 @@ static void ended_well(slot *s, int i)
     CHECK(memcmp(local(i), far_end(i), SLOT_SIZE) == 0, "slot %d: the bytes differ", i);
     done_count++;
     if (s->note)
-        note_must(s->note, w.session);
+        note_require(s->note, w.session);
 }
 
-/* An event: the transfer ended in an error, which Go settles. */
+/* Handles an event: the transfer ended in an error, which Go finalizes. */
 static void on_end(world *unused, uint64_t handle, int code)
 {
     (void)unused;
-    if (again_ended(handle, code))
+    if (repost_ended(handle, code))
         return;
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].handle == handle && slots[i].state == RUNNING && code) {
@@ -68,10 +68,10 @@ static void on_end(world *unused, uint64_t handle, int code)
             failed_count++;
             return;
         }
-    CHECK(!code, "an event for nobody");
+    CHECK(!code, "an event for no transfer");
 }
 
-static void look(int i)
+static void check_slot(int i)
 {
     slot *s = &slots[i];
     if (s->state != RUNNING)
@@ -79,7 +79,7 @@ static void look(int i)
     int st = gr_check(w.a.core, s->x, s->handle);
     if (st == 1)
         return;
-    CHECK(st == 0, "slot %d: %d before Go has settled it", i, st);
+    CHECK(st == 0, "slot %d: status %d before Go has finalized the transfer", i, st);
     s->state = ENDED;
     ended_well(s, i);
     s->sum = sum(local(i));
@@ -109,7 +109,7 @@ static void post(int i)
     if (s->state == RUNNING)
         return;
     if (s->x) {
-        CHECK(s->sum == sum(local(i)), "slot %d: its memory was touched after it had ended", i);
+        CHECK(s->sum == sum(local(i)), "slot %d: memory was changed after the transfer had ended", i);
         if (below(&rng, 4) == 0) {
             drop_cached(s->x);
             gr_xfer_free(w.a.core, s->x);
@@ -141,13 +141,13 @@ static void post(int i)
 
 static void change(void)
 {
-    again_change();
+    repost_change();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].x)
             drop_cached(slots[i].x);
 }
 
-/* One that may be posted past Go, if there is one. */
+/* Finds a transfer with a cached post, if there is one. */
 static int cached(int from)
 {
     for (int n = 0; n < SLOTS; n++) {
@@ -176,7 +176,7 @@ static void cancel(int i)
     int over = gr_xfer_abort(w.a.core, s->x, -11);
     if (below(&rng, 2) && gr_xfer_wait(w.a.core, s->x, 100000))
         over = 1;
-    CHECK(!over || (atomic_load(&s->x->state) & 0xff) != GR_XFER_RUNNING, "not over");
+    CHECK(!over || (atomic_load(&s->x->state) & 0xff) != GR_XFER_RUNNING, "the transfer is still running");
 }
 
 static void notify(void)
@@ -187,19 +187,19 @@ static void notify(void)
     int rc = gr_notify(w.a.link[w.notif_rail], body, len);
     CHECK(rc == 0 || rc == -EAGAIN, "%d", rc);
     if (rc == 0)
-        note_must(id, w.session);
+        note_require(id, w.session);
     free(body);
 }
 
 static void restart(void)
 {
-    notes_forgive(); /* what has not arrived may be lost with the session */
+    notes_unrequire(); /* notifications that have not arrived may be lost with the session */
     world_restart(&w, -10);
     for (int i = 0; i < SLOTS; i++)
-        look(i);
+        check_slot(i);
     world_events(&w);
     for (int i = 0; i < SLOTS; i++)
-        CHECK(slots[i].state != RUNNING, "slot %d goes on after the end of its session", i);
+        CHECK(slots[i].state != RUNNING, "slot %d: the transfer still runs after the end of its session", i);
 }
 
 static void step(void)
@@ -207,26 +207,26 @@ static void step(void)
     int i = (int)below(&rng, SLOTS);
     int rail = (int)below(&rng, (uint64_t)w.rails);
     switch (below(&rng, 40)) {
-    case 0: weather(&w, &w.a, rail, &rng); break;
-    case 1: weather(&w, &w.b, rail, &rng); break;
-    case 2: weather(&w, &w.a, rail, NULL); weather(&w, &w.b, rail, NULL); break;
+    case 0: set_faults(&w, &w.a, rail, &rng); break;
+    case 1: set_faults(&w, &w.b, rail, &rng); break;
+    case 2: set_faults(&w, &w.a, rail, NULL); set_faults(&w, &w.b, rail, NULL); break;
     case 3: if (below(&rng, 3) == 0) world_fence(&w, rail); break;
     case 4: if (below(&rng, 10) == 0) restart(); break;
     case 5: case 6: cancel(running(i)); break;
     case 7: case 8: case 9: case 10: notify(); break;
     case 11: case 12: case 13: post(i); break;
     case 14: case 15: post(cached(i)); break;
-    case 16: again_post(below(&rng, AGAIN)); break;
+    case 16: repost_one(below(&rng, REPOSTED)); break;
     case 17: case 18: notes_take(w.b.core); break;
-    case 19: if (below(&rng, 4) == 0) weather_cut(&w, &rng); break;
-    default: look(i);
+    case 19: if (below(&rng, 4) == 0) toggle_rail(&w, &rng); break;
+    default: check_slot(i);
     }
     world_events(&w);
     if (w.broken[rail] && below(&rng, 3) == 0)
         world_fence(&w, rail);
 }
 
-/* What is under way may use a link that has come up again. */
+/* Running transfers may use a link that has come up again. */
 static void on_up(gr_link *link)
 {
     for (int i = 0; i < SLOTS; i++)
@@ -234,16 +234,16 @@ static void on_up(gr_link *link)
             gr_xfer_join(w.a.core, slots[i].x, link);
 }
 
-static int settled(void)
+static int all_done(void)
 {
     notes_take(w.b.core);
-    gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* progress */
+    gr_notif_free(w.a.core, gr_notif_take(w.a.core)); /* makes progress */
     for (int i = 0; i < SLOTS; i++) {
-        look(i);
+        check_slot(i);
         if (slots[i].state == RUNNING)
             return 0;
     }
-    return again_settled() && notes_all() && gr_sess_queued(w.a.sess) == 0;
+    return repost_done() && notes_all() && gr_sess_queued(w.a.sess) == 0;
 }
 
 int main(int argc, char **argv)
@@ -255,26 +255,26 @@ int main(int argc, char **argv)
     int threads = argc > 3;
     rng = seed;
     world_open(&w, (int)(seed & 1), 1 + (int)(seed / 2 % MAX_RAILS), threads, seed);
-    w.tell.ended = on_end;
-    w.tell.came_up = on_up;
-    w.tell.change = change;
-    again_open(&w, seed);
+    w.callbacks.ended = on_end;
+    w.callbacks.link_up = on_up;
+    w.callbacks.change = change;
+    repost_open(&w, seed);
     for (uint64_t i = 0; i < steps; i++)
         step();
     for (int i = 0; i < w.rails; i++) {
         fake_rail_down(w.a.rail[i], 0);
-        weather(&w, &w.a, i, NULL);
-        weather(&w, &w.b, i, NULL);
+        set_faults(&w, &w.a, i, NULL);
+        set_faults(&w, &w.b, i, NULL);
     }
-    again_stop();
-    for (uint64_t end = gr_now_ns() + 30000000000u; !settled();) {
-        CHECK(gr_now_ns() < end, "30 s have passed and it has not come to rest");
+    repost_stop();
+    for (uint64_t end = gr_now_ns() + 30000000000u; !all_done();) {
+        CHECK(gr_now_ns() < end, "30 s have passed and transfers or notifications are unfinished");
         world_events(&w);
         for (int i = 0; i < w.rails; i++)
             if (w.broken[i])
                 world_fence(&w, i);
     }
-    uint64_t threaded = again_close();
+    uint64_t threaded = repost_close();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].x) {
             drop_cached(slots[i].x);

@@ -1,4 +1,4 @@
-/* What was sent, what must arrive, and what has. */
+/* Records notifications: sent, required to arrive, arrived. */
 #include <string.h>
 
 #include "world.h"
@@ -15,12 +15,12 @@ static note notes[MAX_NOTES];
 static uint64_t nnotes = 1, last_alone, arrived;
 static pthread_mutex_t note_mu = PTHREAD_MUTEX_INITIALIZER;
 
-/* Body: the number, then a pattern that depends on it. */
+/* Body: the number, then a pattern that depends on the number. */
 char *note_of(uint64_t session, int alone, uint32_t len, uint64_t *id)
 {
     pthread_mutex_lock(&note_mu);
     *id = nnotes++;
-    CHECK(*id < MAX_NOTES, "too many steps");
+    CHECK(*id < MAX_NOTES, "too many notifications: more than MAX_NOTES");
     notes[*id] = (note){.session = session, .len = len, .alone = (uint8_t)alone};
     pthread_mutex_unlock(&note_mu);
     char *body = malloc(len);
@@ -39,7 +39,7 @@ char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64
 
 void notes_take(gr_core *core)
 {
-    pthread_mutex_lock(&note_mu); /* taking and checking are one step, or two takers could swap */
+    pthread_mutex_lock(&note_mu); /* taking and checking are one step: else two takers could swap their notifications */
     gr_notif *list = gr_notif_take(core);
     for (gr_notif *n = list; n; n = n->next) {
         uint64_t id;
@@ -52,7 +52,7 @@ void notes_take(gr_core *core)
         notes[id].arrived = 1;
         arrived++;
         if (notes[id].alone) {
-            CHECK(id > last_alone, "%lu after %lu", (unsigned long)id, (unsigned long)last_alone);
+            CHECK(id > last_alone, "notification %lu arrived after %lu", (unsigned long)id, (unsigned long)last_alone);
             last_alone = id;
         }
     }
@@ -60,14 +60,14 @@ void notes_take(gr_core *core)
     gr_notif_free(core, list);
 }
 
-void note_must(uint64_t id, uint64_t session)
+void note_require(uint64_t id, uint64_t session)
 {
     pthread_mutex_lock(&note_mu);
     notes[id].must = notes[id].session == session;
     pthread_mutex_unlock(&note_mu);
 }
 
-void notes_forgive(void)
+void notes_unrequire(void)
 {
     pthread_mutex_lock(&note_mu);
     for (uint64_t i = 1; i < nnotes; i++)

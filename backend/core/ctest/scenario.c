@@ -1,4 +1,4 @@
-/* What chance seldom brings about, step by step. */
+/* Scenarios that random runs seldom reach, step by step. */
 #include <string.h>
 
 #include "scenario.h"
@@ -14,15 +14,15 @@ static void ended(world *unused, uint64_t handle, int code)
         atomic_store(failing, code);
 }
 
-static void came_up(gr_link *link) { (void)link; }
+static void link_up(gr_link *link) { (void)link; }
 static void change(void) {}
 
 void scene(int ordered, int rails, uint64_t seed)
 {
     world_open(&w, ordered, rails, 0, seed);
-    w.tell.ended = ended;
-    w.tell.came_up = came_up;
-    w.tell.change = change;
+    w.callbacks.ended = ended;
+    w.callbacks.link_up = link_up;
+    w.callbacks.change = change;
 }
 
 void progress(void)
@@ -31,7 +31,7 @@ void progress(void)
     world_events(&w);
 }
 
-/* A WRITE of one operation, in a place of its own. */
+/* Makes a WRITE of one operation, in its own slot of memory. */
 gr_xfer *write_of(uint64_t handle, uint64_t len)
 {
     uint64_t at = handle % SLOTS * SLOT_SIZE;

@@ -1,4 +1,4 @@
-/* What scenarios share: a world of their own, which one thread drives. */
+/* Functions that scenarios share. Each scenario has its own world, driven by one thread. */
 #ifndef SCENARIO_H
 #define SCENARIO_H
 
@@ -6,7 +6,7 @@
 
 extern world w;
 
-/* Where a transfer that fails is written down; NULL: none may. */
+/* Receives the error of a transfer that fails; NULL: no transfer may fail. */
 extern _Atomic int32_t *failing;
 
 void scene(int ordered, int rails, uint64_t seed);
@@ -15,7 +15,7 @@ gr_xfer *write_of(uint64_t handle, uint64_t len);
 void post(gr_xfer *x, gr_link *const *links, uint32_t n, uint64_t *note);
 int running(const gr_xfer *x);
 
-/* Progress until it is so. */
+/* Makes progress until the condition holds. */
 #define UNTIL(cond)                                                                   \
     for (uint64_t end_ = gr_now_ns() + 60000000000u; !(cond); progress())             \
         CHECK(gr_now_ns() < end_, "a minute has passed")

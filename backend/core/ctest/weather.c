@@ -1,9 +1,9 @@
-/* What the fabric does to those who use it. */
+/* Fault schedules: sets the faults of the fake fabric. */
 #include <errno.h>
 
 #include "world.h"
 
-void weather(const world *w, side *s, int rail, uint64_t *rng)
+void set_faults(const world *w, side *s, int rail, uint64_t *rng)
 {
     fake_script c = {0};
     if (rng) {
@@ -21,7 +21,7 @@ void weather(const world *w, side *s, int rail, uint64_t *rng)
     fake_rail_script(s->rail[rail], &c);
 }
 
-void weather_cut(const world *w, uint64_t *rng)
+void toggle_rail(const world *w, uint64_t *rng)
 {
     static int down = -1;
     int rail = down >= 0 ? down : (int)below(rng, (uint64_t)w->rails);

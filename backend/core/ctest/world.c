@@ -75,26 +75,26 @@ void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
     w->shared = shared;
     w->rails = rails;
     w->threads = threads;
-    w->limit = (uint32_t)(seed / 8 % 4); /* 0: none */
+    w->limit = (uint32_t)(seed / 8 % 4); /* 0: no limit */
     w->fabric = fake_fabric_new(seed);
     open_side(w, &w->a, &config, 1);
     open_side(w, &w->b, &config, 100);
     region(w, &w->a, REMOTE, (uintptr_t)w->b.mem, w->b.key, NULL);
-    CHECK((w->poke = gr_xfer_new(w->b.core, 1, GR_READ, 0)), "out of memory");
-    atomic_store(&w->poke->state, GR_XFER_RUNNING);
+    CHECK((w->poll_xfer = gr_xfer_new(w->b.core, 1, GR_READ, 0)), "out of memory");
+    atomic_store(&w->poll_xfer->state, GR_XFER_RUNNING);
     begin(w);
 }
 
 void world_progress(world *w)
 {
     gr_notif_free(w->a.core, gr_notif_take(w->a.core));
-    if (!w->deaf)
+    if (!w->not_receiving)
         notes_take(w->b.core);
     else
-        (void)gr_check(w->b.core, w->poke, 1);
+        (void)gr_check(w->b.core, w->poll_xfer, 1);
 }
 
-/* Nothing ends what is posted on an endpoint that others use as well: it ends by itself. */
+/* Waits until the posted operations have completed. On a shared endpoint they cannot be cancelled. */
 static void drain(world *w, side *s, int i)
 {
     gr_link_stats st;
@@ -109,9 +109,9 @@ static void quiesce(world *w, side *s, int i)
 {
     gr_link_stats st;
     gr_link_stop(s->link[i]);
-    gr_link_stop(s->link[i]); /* again does no harm */
+    gr_link_stop(s->link[i]); /* repeated calls are safe */
     gr_link_stats_get(s->link[i], &st);
-    CHECK(st.state != GR_LINK_STATE_UP && st.state != GR_LINK_STATE_PROBING, "it may still post on an endpoint that goes away");
+    CHECK(st.state != GR_LINK_STATE_UP && st.state != GR_LINK_STATE_PROBING, "a stopped link may still post on a closing endpoint");
     if (w->shared) {
         drain(w, s, i);
         return;
@@ -136,7 +136,7 @@ static int other_up(const world *w, int rail)
 void world_fence(world *w, int rail)
 {
     uint64_t handed, next;
-    w->tell.change();
+    w->callbacks.change();
     quiesce(w, &w->a, rail);
     quiesce(w, &w->b, rail);
     if (w->shared)
@@ -165,7 +165,7 @@ void world_fence(world *w, int rail)
 }
 
 /* A notification for a link that has just died ends at once. */
-static void too_late(const world *w, side *s)
+static void notify_dead(const world *w, side *s)
 {
     for (int i = 0; s == &w->a && i < w->rails; i++)
         CHECK(gr_notify(s->link[i], "late", 4) == 0, "refused");
@@ -182,36 +182,37 @@ static void end(world *w, side *s, int err)
     }
     for (int i = 0; i < w->rails; i++)
         gr_link_fail(s->link[i], err);
-    too_late(w, s);
-    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* the other thread may have the last ones in hand */
-        struct timespec nap = {.tv_nsec = 1000000};
-        nanosleep(&nap, NULL);
+    notify_dead(w, s);
+    for (int i = 0; i < 1000 && gr_sess_queued(s->sess) != 0; i++) { /* another thread may still hold the last messages */
+        struct timespec delay = {.tv_nsec = 1000000};
+        nanosleep(&delay, NULL);
     }
     CHECK(gr_sess_queued(s->sess) == 0, "%lu bytes still count as queued", (unsigned long)gr_sess_queued(s->sess));
     for (int i = 0; i < w->rails; i++) {
         gr_tally t;
         gr_link_tally(s->link[i], &t);
         for (int k = 0; k < GR_N_COUNT; k++)
-            s->gone[i].count[k] += t.count[k];
+            s->freed_links[i].count[k] += t.count[k];
         gr_link_free(s->link[i]);
     }
 }
 
-/* A rail has counted what its links have, but for the receives of a shared endpoint, and nothing is in flight. */
+/* Checks that a rail has counted what its links counted, except the receives of a shared endpoint, and that nothing is in
+ * flight. */
 static void tally(const world *w, const side *s, int i)
 {
     gr_tally t;
     gr_rail_tally(s->core, i, &t);
     CHECK(t.links == 0 && t.inflight == 0, "%u links, %lu bytes in flight", t.links, (unsigned long)t.inflight);
     for (int k = 0; k < GR_N_COUNT; k++)
-        CHECK(t.count[k] == s->gone[i].count[k] || (w->shared && k == GR_N_COMPLETIONS), "counter %d: %lu, its links %lu", k, (unsigned long)t.count[k],
-              (unsigned long)s->gone[i].count[k]);
+        CHECK(t.count[k] == s->freed_links[i].count[k] || (w->shared && k == GR_N_COMPLETIONS), "counter %d: %lu, its links %lu", k, (unsigned long)t.count[k],
+              (unsigned long)s->freed_links[i].count[k]);
     CHECK(t.count[GR_N_RETRIES] <= t.count[GR_N_WRS] + t.count[GR_N_MSGS_SENT], "more retries than posts");
 }
 
 void world_restart(world *w, int err)
 {
-    w->tell.change();
+    w->callbacks.change();
     end(w, &w->a, err);
     end(w, &w->b, err);
     world_events(w);
@@ -228,7 +229,7 @@ void world_close(world *w)
         end(w, sides[i], -3);
     world_events(w);
     assembler_clear(&w->order);
-    gr_xfer_free(w->b.core, w->poke);
+    gr_xfer_free(w->b.core, w->poll_xfer);
     for (int i = 0; i < 2; i++) {
         side *s = sides[i];
         gr_sess_free(s->sess);

@@ -1,4 +1,4 @@
-/* Two cores over one fake fabric, and what Go does for them: sessions, fences, the order of notifications. */
+/* Two cores over one fake fabric, and the parts of Go that they need: sessions, fences, the order of notifications. */
 #ifndef WORLD_H
 #define WORLD_H
 
@@ -20,9 +20,16 @@
         }                                                                        \
     } while (0)
 
-enum { SLOTS = 24, AGAIN = 4 /* more, see again.c */, SLOT_SIZE = 24 << 10, MEM_SIZE = (SLOTS + AGAIN) * SLOT_SIZE, LOCAL = 0, REMOTE = 1 /* region numbers */, MAX_RAILS = 3 };
+enum {
+    SLOTS = 24,
+    REPOSTED = 4, /* more slots, for again.c */
+    SLOT_SIZE = 24 << 10,
+    MEM_SIZE = (SLOTS + REPOSTED) * SLOT_SIZE,
+    LOCAL = 0, REMOTE = 1, /* region numbers */
+    MAX_RAILS = 3
+};
 
-/* One end: a core with rails, a registered buffer, and its side of the one session there is. */
+/* One end: a core with rails, a registered buffer, and its side of the only session. */
 typedef struct side {
     gr_core *core;
     fake_rail *rail[MAX_RAILS];
@@ -32,7 +39,7 @@ typedef struct side {
     gr_sess *sess;
     gr_link *link[MAX_RAILS];
     fake_ep *ep[MAX_RAILS];
-    gr_tally gone[MAX_RAILS]; /* what links that are gone had counted */
+    gr_tally freed_links[MAX_RAILS]; /* counters of freed links */
 } side;
 
 /* The order of notifications, as notify.Assembler keeps it. */
@@ -41,7 +48,7 @@ typedef struct piece {
     uint64_t seq;
     int skip;
     uint32_t total, have;
-    uint64_t seen; /* fragments, by their first kilobyte */
+    uint64_t seen; /* fragments that have arrived: a bit each, by their offset in KiB */
     char *body;
 } piece;
 
@@ -57,30 +64,30 @@ typedef struct world {
     fake_fabric *fabric;
     side a, b; /* a sends to b */
     assembler order;
-    uint64_t session; /* its number */
-    uint64_t xfer_events, bulks, stops; /* bulks posted, and told to stop */
-    int ordered, shared, threads, rails; /* shared: peers share endpoints, nothing can be fenced */
-    uint32_t limit; /* of requests in flight on a rail */
+    uint64_t session; /* the session's number */
+    uint64_t xfer_events, bulks, stops; /* bulks posted, and bulks asked to stop */
+    int ordered, shared, threads, rails; /* shared: peers share endpoints, and no endpoint can be fenced */
+    uint32_t limit; /* limit of requests in flight on a rail */
     int up[MAX_RAILS], broken[MAX_RAILS], notif_rail;
     struct {
         void (*ended)(struct world *w, uint64_t handle, int code);
-        void (*came_up)(gr_link *link);
-        void (*change)(void); /* links are about to change: no cached is good any more */
-    } tell;
-    int deaf;    /* b's application takes no notifications */
-    gr_sess *guest; /* of b, beside the session: Go is done with its messages at once */
-    gr_xfer *poke; /* of b: a check of it is a step of progress and no more */
+        void (*link_up)(gr_link *link);
+        void (*change)(void); /* links are about to change: drop all cached posts */
+    } callbacks;
+    int not_receiving;    /* b's application takes no notifications */
+    gr_sess *other_sess; /* another session of b: its messages count as handled at once */
+    gr_xfer *poll_xfer; /* a transfer of b: checking it makes a step of progress and nothing else */
 } world;
 
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed);
 void world_close(world *w);
-/* One step of each core. */
+/* Makes one step of progress in each core. */
 void world_progress(world *w);
-/* Takes in what the cores leave to Go. */
+/* Handles the events that the cores pass to Go. */
 void world_events(world *w);
-/* Both endpoints of a rail are replaced and what was not proved goes out again, over other rails where there are. */
+/* Replaces both endpoints of a rail. Work without proof goes out again, over other rails if there are any. */
 void world_fence(world *w, int rail);
-/* The session ends with err, and another begins. */
+/* Ends the session with err, and begins another. */
 void world_restart(world *w, int err);
 
 void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev);
@@ -88,38 +95,38 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev);
 size_t assembler_have(const assembler *m, uint64_t *out, size_t max);
 void assembler_clear(assembler *m);
 
-/* Notifications by number. A body carries its number and a pattern; it must arrive once if note_must was said of it in
- * the session that still goes on. Those of no transfer (alone) arrive in order. */
+/* Notifications by number. A body carries its number and a pattern. A notification must arrive exactly once after
+ * note_require, if its session continues. Notifications without a transfer (alone) arrive in order. */
 char *note_of(uint64_t session, int alone, uint32_t len, uint64_t *id);
 char *note_new(uint64_t session, int alone, uint64_t *rng, uint32_t *len, uint64_t *id);
-void note_must(uint64_t id, uint64_t session);
+void note_require(uint64_t id, uint64_t session);
 void notes_take(gr_core *core);
-void notes_forgive(void);
+void notes_unrequire(void);
 int notes_all(void);
 uint64_t notes_arrived(void);
 
-/* Other threads, which poll and post some transfers again and again, while links come and go. */
-void again_open(world *w, uint64_t seed);
-/* What Go does: a post of its own, which gives a cached. */
-void again_post(uint64_t i);
-void again_change(void);
-/* True: the event was for one of these. */
-int again_ended(uint64_t handle, int code);
-/* The thread posts no more. */
-void again_stop(void);
-int again_settled(void);
-/* Their memory is compared and they are let go. How often they were posted past Go. */
-uint64_t again_close(void);
+/* Concurrent threads, which poll and repost some transfers again and again while links come and go. */
+void repost_open(world *w, uint64_t seed);
+/* Plays Go: posts the transfer and caches the post. */
+void repost_one(uint64_t i);
+void repost_change(void);
+/* Returns 1 if the event belongs to one of these transfers. */
+int repost_ended(uint64_t handle, int code);
+/* Ends the posting thread, then posts each transfer once more. */
+void repost_stop(void);
+int repost_done(void);
+/* Compares the memory and frees the transfers. Returns the number of reposts by the thread. */
+uint64_t repost_close(void);
 void drop_cached(gr_xfer *x);
 
-/* Another weather on a rail of that side; without rng a fine one. */
-void weather(const world *w, side *s, int rail, uint64_t *rng);
-/* Takes a rail down, or the one that is down up again: one at a time, and never the only one. */
-void weather_cut(const world *w, uint64_t *rng);
+/* Sets a random fault schedule on a rail of that side; without rng no faults. */
+void set_faults(const world *w, side *s, int rail, uint64_t *rng);
+/* Takes a rail down, or brings the rail that is down up again. At most one rail is down, and never the only one. */
+void toggle_rail(const world *w, uint64_t *rng);
 
 uint64_t below(uint64_t *rng, uint64_t n);
 
-/* Runs one by its name. */
+/* Runs the scenario of that name. */
 int scenario(const char *name);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A context for one operation of the link; NULL without memory. */
+/* Takes a context for one operation of the link. NULL without memory. */
 ctx *ctx_new(rail_st *rail, gr_link *link, int kind)
 {
     ctx *c = rail->mem.free_ctx;
@@ -34,7 +34,7 @@ static void ctx_unlink(ctx **head, ctx *c)
         c->next->prev = c->prev;
 }
 
-/* The context is given up, though the library may still know it. */
+/* Orphans the context: its link no longer waits for it, but the library may still use it. */
 void ctx_orphan(rail_st *rail, ctx *c)
 {
     ctx_unlink(&c->link->ep.posted, c);

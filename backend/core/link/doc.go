@@ -1,4 +1,4 @@
-// Package link is the C of the core's links and of the messages on them. It has no Go: importing it links it.
+// Package link is the C of the core's links and of their messages. It has no Go code; an import links its C.
 package link
 
 // #cgo CFLAGS: -std=gnu17 -O2 -Wall -Wextra -Werror

@@ -1,9 +1,9 @@
-/* The state of a link: it works, or it has stopped and Go is asked. */
+/* The state of a link: it works, or it has stopped and Go decides what follows. */
 #include "link.h"
 
 #include <errno.h>
 
-/* The provider took no post: later, or never again on this endpoint. */
+/* The provider refused a post. -EAGAIN: the post is tried again later. Other errors end the use of this endpoint. */
 void link_refused(gr_link *link, int rc)
 {
     if (rc != -EAGAIN) {
@@ -15,7 +15,7 @@ void link_refused(gr_link *link, int rc)
     link_count(link, GR_N_EAGAIN, 1);
 }
 
-/* No more posts of any kind: its endpoint may be closed from here on. */
+/* Stops all posts on the link. Its endpoint may be closed from now on. */
 void link_halt(gr_link *link)
 {
     if (link->state == LINK_UP || link->state == LINK_PROBING)
@@ -24,7 +24,7 @@ void link_halt(gr_link *link)
     link->halted(link);
 }
 
-/* First failure: no more posts, and Go is asked what to do. */
+/* Handles the first failure of an endpoint: stops all posts and reports the error to Go. */
 void link_error(gr_link *link, int err)
 {
     if (link->ep.reported)

@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Behind the last, but before those without a number if it has one. 0: the link is dead, and m has ended with its error; it may be gone. */
+/* Appends m to the link's list; a numbered message goes before the unnumbered ones. 0: the link is dead, and m has ended
+ * with the link's error; m may be freed. */
 int msg_queue(gr_link *link, msg *m)
 {
     msg *before = m->number.given ? link->out.plain : NULL;
@@ -52,7 +53,7 @@ void msg_unlist(msg *m)
     link->out.n--;
 }
 
-/* Its place among the session's. 0: not yet. */
+/* Gives the message its number of the session. 0: no number yet. */
 int msg_number(msg *m)
 {
     gr_link *link = m->link;
@@ -64,7 +65,7 @@ int msg_number(msg *m)
     return m->number.given;
 }
 
-/* It goes out under its number of a session before. */
+/* The message keeps its number of an earlier session. */
 void msg_resend(msg *m, uint64_t seq)
 {
     m->number.given = 1;
@@ -72,13 +73,13 @@ void msg_resend(msg *m, uint64_t seq)
     m->number.block = sess_resent(m->link->sess);
 }
 
-/* The peer has it (err 0), or it will never be sent. */
+/* Ends the message: the peer has it (err 0), or it will never be sent. */
 void msg_end(msg *m, int err)
 {
     gr_link *link = m->link;
     msg_unlist(m);
     if (m->number.given)
-        sess_proved(link->sess, m->number.block);
+        sess_acked(link->sess, m->number.block);
     atomic_fetch_sub(&link->sess->tx_queued, m->len + OVERHEAD);
     if (!err)
         COUNT(link->rail->core, GR_C_NOTIF_SENT, 1);
@@ -92,24 +93,24 @@ void msg_end(msg *m, int err)
     }
 }
 
-/* The peer has nothing of a numbered message and shall go on without it: a gap goes out, and m is its transfer's again. */
-int msg_gap(msg *m)
+/* Queues a SKIP with the number of m, which will not be sent. m belongs to its transfer again. -ENOMEM. */
+int msg_skip(msg *m)
 {
-    msg *gap = calloc(1, sizeof *gap);
-    if (!gap)
+    msg *skip_msg = calloc(1, sizeof *skip_msg);
+    if (!skip_msg)
         return -ENOMEM;
-    gap->number.seq = m->number.seq;
-    gap->len = m->len; /* counted in tx_queued */
-    gap->number.block = m->number.block;
-    gap->number.given = gap->skip = 1;
+    skip_msg->number.seq = m->number.seq;
+    skip_msg->len = m->len; /* counted in tx_queued */
+    skip_msg->number.block = m->number.block;
+    skip_msg->number.given = skip_msg->skip = 1;
     msg_unlist(m);
     m->done = m->skip = 1;
-    msg_queue(m->link, gap);
+    msg_queue(m->link, skip_msg);
     return 0;
 }
 
-/* Parts a numbered message from its transfer, which ends with err (0: well) while the message, of which the peer may have
- * a part or all, goes its way: it is the link's now, and sent again after a fence if need be. */
+/* Detaches a numbered message from its transfer, which ends with err (0: success). The link owns the message from then on,
+ * and sends it again after a fence if necessary. The peer may have none, a part or all of it. */
 int msg_detach(msg *m, int err)
 {
     gr_link *link = m->link;

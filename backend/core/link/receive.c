@@ -1,4 +1,4 @@
-/* Messages come in: receives posted, notifications put on their way to the application, credits taken. */
+/* Incoming messages: posts receives, passes notifications to the application, takes credits. */
 #include "message.h"
 #include "msg_wire.h"
 
@@ -23,13 +23,14 @@ int msg_post_recv(gr_link *link, buf *b)
     return rc;
 }
 
-/* Receives that a link needs. */
+/* Number of receives that a link needs. */
 uint32_t msg_recvs(const gr_link *link)
 {
     return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
 }
 
-/* A shared endpoint's receives are those of all links that there are, with rx_surplus beyond that and recv_debt to come. */
+/* Posts the receives that a link needs. A shared endpoint's receives serve all links of the rail. They exceed the links'
+ * needs by rx_surplus, and fall short of them by missing_recvs. */
 int msg_post_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
@@ -43,7 +44,7 @@ int msg_post_recvs(gr_link *link)
         int rc = b ? msg_post_recv(on, b) : -ENOMEM;
         if (rc == 0)
             continue;
-        on->ep.recv_debt += rc == -EAGAIN ? 1 : n - i;
+        on->ep.missing_recvs += rc == -EAGAIN ? 1 : n - i;
         rail->starved = 1;
         if (rc != -EAGAIN)
             return rc;
@@ -51,11 +52,11 @@ int msg_post_recvs(gr_link *link)
     return 0;
 }
 
-/* Posts the receives that could not be posted before. What all peers' need is tried for ever. */
-void msg_repay(gr_link *link)
+/* Posts the receives that could not be posted before. On a shared endpoint every failure is tried again. */
+void msg_post_missing_recvs(gr_link *link)
 {
     rail_st *rail = link->rail;
-    while (link->ep.recv_debt && link->state == LINK_UP) {
+    while (link->ep.missing_recvs && link->state == LINK_UP) {
         int rc = 0;
         if (link == rail->shared && rail->rx_surplus) {
             rail->rx_surplus--;
@@ -67,14 +68,14 @@ void msg_repay(gr_link *link)
             rail->starved = 1;
             break;
         }
-        link->ep.recv_debt--;
+        link->ep.missing_recvs--;
         if (rc != 0)
             link_error(link, -rc);
     }
 }
 
-/* In order and whole: straight to the application. Anything else is Go's to put in order, and so is all that follows
- * until Go says that it has caught up. */
+/* A complete notification in order goes straight to the application. Anything else goes to Go, which restores the order.
+ * All later notifications then go to Go too, until Go calls gr_sess_resume. */
 static int take_notif(gr_sess *sess, const header *h, const char *body, size_t len)
 {
     int rc = 0;
@@ -113,7 +114,7 @@ static gr_link *find(rail_st *rail, uint64_t id)
     return link;
 }
 
-/* The buffer goes back to where it was posted. */
+/* Posts the buffer again on its endpoint, or frees it if no receive is needed there. */
 static int post_again(gr_link *on, buf *b)
 {
     rail_st *rail = on->rail;
@@ -125,11 +126,12 @@ static int post_again(gr_link *on, buf *b)
     return 0;
 }
 
-/* The first message over an endpoint: Go hears that the initiator's link works. */
-static void first_heard(gr_link *link)
+/* Handles the first message over an endpoint: the provider learns of it, and a target's Go learns that the initiator's link
+ * works. */
+static void first_message(gr_link *link)
 {
     gr_rail *dev = link->rail->dev;
-    link->probe.heard = 1;
+    link->probe.received = 1;
     if (dev->listen && (link->state == LINK_UP || link->state == LINK_PROBING)) /* else its endpoint may be closed */
         dev->listen->heard(dev, link->ep.handle);
     if (link->role & GR_LINK_RX) {
@@ -138,7 +140,7 @@ static void first_heard(gr_link *link)
     }
 }
 
-/* The peer has our probe, and its answer came back. */
+/* Handles the answer to our probe: Go learns that the link works both ways. */
 static void probe_answered(gr_link *link, uint64_t seq)
 {
     if (link->state != LINK_PROBING || !link->probe.posted || seq != link_probe_seq(link))
@@ -156,20 +158,20 @@ static int dispatch(gr_link *link, const header *h, const char *body, size_t len
         COUNT(rail->core, GR_C_BAD_MSG, 1);
         return rc;
     }
-    if (!link->probe.heard)
-        first_heard(link);
+    if (!link->probe.received)
+        first_message(link);
     if (h->kind == KIND_PROBE)
         link->probe.answer = h->seq;
     else if (h->kind == KIND_CREDIT)
         probe_answered(link, h->seq);
-    rail->more |= credits_due(link);
+    rail->work_left |= credits_due(link);
     if (h->kind == KIND_CREDIT || h->kind == KIND_PROBE)
         return 0;
     link_count(link, GR_N_MSGS_RECEIVED, 1);
     return take_notif(link->sess, h, body, len);
 }
 
-/* What wire.ParseMessage takes for a message, of which the payload is not looked at. */
+/* Whether wire.ParseMessage would accept the header. The payload is not inspected. */
 static int well_formed(const header *h, size_t payload)
 {
     int alone = !h->parts && !h->part && !h->total && !h->offset && !payload;
@@ -196,7 +198,7 @@ void msg_received(ctx *c, int err, uint64_t len)
     if (err) {
         rail_buf_put(rail, c->buf);
         if (on == rail->shared && err != ECANCELED) {
-            on->ep.recv_debt++;
+            on->ep.missing_recvs++;
             rail->starved = 1;
         }
         return;
@@ -213,13 +215,13 @@ void msg_received(ctx *c, int err, uint64_t len)
         if (link)
             rc = dispatch(link, &h, c->buf->data + HDR, len - HDR);
         else
-            COUNT(rail->core, GR_C_BAD_MSG, 1); /* of a session that has ended, maybe */
+            COUNT(rail->core, GR_C_BAD_MSG, 1); /* perhaps a message of an ended session */
     }
     if (rc != 0 && link && link != rail->shared)
         link_error(link, -rc);
     rc = post_again(on, c->buf);
     if (rc == -EAGAIN || (rc != 0 && on == rail->shared)) {
-        on->ep.recv_debt++;
+        on->ep.missing_recvs++;
         rail->starved = 1;
     } else if (rc != 0) {
         link_error(on, -rc);

@@ -1,4 +1,4 @@
-/* Messages go out: notifications in fragments within the peer's credits, probes, credits back. */
+/* Outgoing messages: notifications in fragments within the peer's credits, probes, credits. */
 #include "message.h"
 #include "msg_wire.h"
 
@@ -38,7 +38,7 @@ static int post_frame(gr_link *link, const header *h, const void *body, size_t l
 
 static void send_credits(gr_link *link)
 {
-    if (!credits_due(link)) /* never of a rail's shared link, which has no session */
+    if (!credits_due(link)) /* false for a rail's shared link, which has no session */
         return;
     int full = sess_full(link->sess);
     if (full && !link->probe.answer)
@@ -48,36 +48,37 @@ static void send_credits(gr_link *link)
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->credit.granted = h.count;
-    link->credit.again = 0;
+    link->credit.resend = 0;
     link->probe.answered = link->probe.answer;
     link->probe.answer = 0;
 }
 
-/* One message that wants an answer, by which a link is known to work both ways. */
+/* Sends a probe: a message whose answer proves that the link works both ways. */
 static void send_probe(gr_link *link)
 {
     header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_PROBE, .seq = link_probe_seq(link), .count = slot_probe(link)};
     if (link->probe.posted || post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
     link->probe.posted = 1;
-    link->probe.hello = 0;
+    link->probe.wanted = 0;
     link_count(link, GR_N_PROBES, 1);
 }
 
-/* Not before other work, which would then not be the first to fail if the endpoint does not work. */
-static int hello_due(const gr_link *link)
+/* Whether the probe of a link that is up may go out. Other work goes first: if the endpoint does not work, that work must
+ * be the first to fail. */
+static int probe_due(const gr_link *link)
 {
-    return link->probe.hello == HELLO_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
+    return link->probe.wanted == PROBE_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
 }
 
 void msg_pump(gr_link *link)
 {
-    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->probe.hello && hello_due(link)))
+    if (link->state == LINK_PROBING || (link->state == LINK_UP && link->probe.wanted && probe_due(link)))
         send_probe(link);
     if (link->state != LINK_UP)
         return;
-    if (link->ep.recv_debt)
-        msg_repay(link);
+    if (link->ep.missing_recvs)
+        msg_post_missing_recvs(link);
     send_credits(link);
     size_t room = rail_msg_size(link->rail) - HDR;
     while (link->state == LINK_UP && link->out.cur && credits_left(link)) {
@@ -88,14 +89,14 @@ void msg_pump(gr_link *link)
         header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->number.seq,
                     .total = (uint32_t)m->len, .offset = (uint32_t)m->sent.off, .count = slot_next(link)};
         if (m->skip) {
-            n = m->len - m->sent.off; /* counted off, not sent */
+            n = m->len - m->sent.off; /* consumes the length without sending a body */
             h.kind = KIND_SKIP;
             h.total = 0;
         }
         int wake = m->skip || m->len > room || (credits_left(link) - 1) % (RX_BUFS / 2) == 0;
         int rc = post_frame(link, &h, m->skip ? NULL : m->body + m->sent.off, m->skip ? 0 : n, wake, m);
         if (rc != 0) {
-            m->sent.blamed |= rc != -EAGAIN;
+            m->sent.at_fault |= rc != -EAGAIN;
             return;
         }
         link_count(link, GR_N_MSGS_SENT, 1);
@@ -105,7 +106,7 @@ void msg_pump(gr_link *link)
             m->sent.posted = 1;
             link->out.cur = m->next;
             if (m->xfer && atomic_load(&m->xfer->subs_left) == 0)
-                msg_detach(m, atomic_load(&m->xfer->err)); /* the data is there and the rest is ours to see to */
+                msg_detach(m, atomic_load(&m->xfer->err)); /* the data is complete, and the link takes over the message */
         }
     }
 }
@@ -118,8 +119,8 @@ void msg_sent(ctx *c, int err)
     rail_buf_put(link->rail, c->buf);
     if (err && c->slotted)
         slot_failed(link, c->slot);
-    if (err && link->role & GR_LINK_RX) { /* a CREDIT is all that it sends */
-        link->credit.again = 1;
+    if (err && link->role & GR_LINK_RX) { /* a target's link sends only CREDITs */
+        link->credit.resend = 1;
         if (!link->probe.answer)
             link->probe.answer = link->probe.answered;
     }
@@ -128,7 +129,7 @@ void msg_sent(ctx *c, int err)
     m->sent.inflight--;
     if (err) {
         m->sent.failed = 1;
-        m->sent.blamed |= c->first;
+        m->sent.at_fault |= c->first;
         if (m->xfer)
             note_wire_err(m->xfer, err);
     } else if (m->xfer)
@@ -155,7 +156,7 @@ void msg_start(rail_st *rail, cmd *self)
     msg_pump(link);
 }
 
-/* To another link of the session, whose rail is not held. */
+/* Moves the message to another link of the session. The caller need not hold that link's rail. */
 void msg_move(msg *m, gr_link *to)
 {
     msg_unlist(m);

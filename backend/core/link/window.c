@@ -1,11 +1,11 @@
-/* The bytes that a link may have in flight. */
+/* The window: bytes that a link may have in flight. */
 #include "link.h"
 
-enum { CALM_NS = 10000000 };
-uint64_t link_hurry(gr_link *link)
+enum { SMALL_IDLE_NS = 10000000 };
+uint64_t link_small_window(gr_link *link)
 {
-    if ((int64_t)(core_tick(link->rail->core) - link->win.small_ns) <= CALM_NS) /* the tick may be older */
-        return HURRY;
+    if ((int64_t)(core_tick(link->rail->core) - link->win.small_ns) <= SMALL_IDLE_NS) /* core_tick may be older than small_ns */
+        return SMALL_WINDOW;
     link->win.small_ns = 0;
     return link->win.size;
 }
@@ -23,14 +23,14 @@ uint64_t link_window(const gr_link *link, uint64_t bytes)
 
 enum { MEASURE_NS = 2000000 };
 
-/* The window follows the rate while it is what limits the link: rate x window_ns, at most doubled a step. A probe on
- * loopback settles near 16 MiB, a 1 Gbit/s link near 480 KiB. */
+/* Measures the rate. While the window limits the link, the window follows the rate: rate x window_ns, at most doubled a
+ * step. On loopback the window settles near 16 MiB, on a 1 Gbit/s link near 480 KiB. */
 void link_measure(gr_link *link, uint64_t bytes)
 {
     const gr_core_cfg *cfg = &link->rail->core->cfg;
     uint64_t now = link->rail->now;
-    int coarse = link->rail->stream;
-    if (link->win.meas_ns == 0) { /* idle before: a new measurement */
+    int coarse = link->rail->coarse_clock;
+    if (link->win.meas_ns == 0) { /* idle before: starts a new measurement */
         link->win.meas_ns = coarse ? gr_now_ns() : now;
         link->win.meas_bytes = 0;
         return;
@@ -46,7 +46,7 @@ void link_measure(gr_link *link, uint64_t bytes)
     }
     uint64_t rate = (uint64_t)((double)link->win.meas_bytes * 1e9 / (double)dt);
     link->win.rate = link->win.rate ? (link->win.rate * 3 + rate) / 4 : rate;
-    if (link->win.limited) { /* else the rate tells what was asked of the link, not what it can do */
+    if (link->win.limited) { /* else the rate shows the demand, not the link's speed */
         atomic_store_explicit(&link->win.rate_pub, link->win.rate, memory_order_relaxed);
         uint64_t w = (uint64_t)((double)link->win.rate * (double)cfg->window_ns / 1e9);
         if (w > link->win.size * 2)

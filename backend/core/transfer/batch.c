@@ -8,12 +8,12 @@
 int queue_has(xfer *x)
 {
     pthread_mutex_lock(&x->queue.mu);
-    int has = x->queue.back || x->queue.next < x->pub.nops;
+    int has = x->queue.returned || x->queue.next < x->pub.nops;
     pthread_mutex_unlock(&x->queue.mu);
     return has;
 }
 
-/* How many operations a batch has: all when nobody shares the transfer. */
+/* Number of operations of the next batch: all if no other link shares the transfer. */
 static uint64_t batch_length(const xfer *x)
 {
     const gr_op *op = x->pub.ops + x->queue.next;
@@ -31,31 +31,32 @@ static void batch_free(rail_st *rail, batch *r)
     rail->mem.free_batch = r;
 }
 
-/* Of a transfer that failed: nobody takes what was given back any more. */
+/* Frees the returned batches of a failed transfer: no link takes them any more. */
 void queue_drop(xfer *x, rail_st *rail)
 {
-    for (batch *r; (r = x->queue.back);) {
-        x->queue.back = r->next;
+    for (batch *r; (r = x->queue.returned);) {
+        x->queue.returned = r->next;
         batch_free(rail, r);
     }
 }
 
-/* The work queue is empty: sub-transfers that have posted nothing, because their links have no room, need not wait for any. Whoever
- * calls is in itself, so that the transfer can't end meanwhile. */
-static void nudge_others(subxfer *p)
+/* The work queue is empty. Sub-transfers without posted operations, because their links have no room, give up their places
+ * and need not wait for room. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
+static void release_idle(subxfer *p)
 {
     xfer *x = p->x;
     for (uint32_t i = 0; i < x->nsubs; i++) {
         subxfer *q = &x->subs[i];
-        if (q == p || !atomic_load(&q->in) || !atomic_load(&q->idle) || atomic_exchange(&q->nudged, 1))
+        if (q == p || !atomic_load(&q->active) || !atomic_load(&q->idle) || atomic_exchange(&q->release_queued, 1))
             continue;
         atomic_fetch_add(&x->pub.subs_left, 1);
-        rail_push(q->link->rail, &q->nudge);
+        rail_push(q->link->rail, &q->release);
         core_wake(q->link->rail->core);
     }
 }
 
-/* The next batch for the sub-transfer, or NULL: there is none, or the transfer has failed, or, with later set, memory is short. */
+/* Takes the next batch for the sub-transfer. NULL: none is left, the transfer has failed, or memory is short (*later is
+ * then 1). */
 batch *batch_take(subxfer *p, int *later)
 {
     xfer *x = p->x;
@@ -72,9 +73,9 @@ batch *batch_take(subxfer *p, int *later)
     }
     batch *spare = r;
     pthread_mutex_lock(&x->queue.mu);
-    if (x->queue.back) {
-        r = x->queue.back;
-        x->queue.back = r->next;
+    if (x->queue.returned) {
+        r = x->queue.returned;
+        x->queue.returned = r->next;
     } else if (x->queue.next < x->pub.nops) {
         spare = NULL;
         memset(r, 0, sizeof *r);
@@ -84,14 +85,14 @@ batch *batch_take(subxfer *p, int *later)
     } else {
         r = NULL;
     }
-    int last = !x->queue.back && x->queue.next >= x->pub.nops;
+    int last = !x->queue.returned && x->queue.next >= x->pub.nops;
     pthread_mutex_unlock(&x->queue.mu);
     if (spare)
         batch_free(rail, spare);
     if (!r)
         return NULL;
     if (last)
-        nudge_others(p);
+        release_idle(p);
     r->sub = p;
     r->prev = NULL;
     r->next = p->batches;
@@ -101,7 +102,7 @@ batch *batch_take(subxfer *p, int *later)
     return r;
 }
 
-/* The sub-transfer has no batch, or one that it could not post yet. */
+/* Whether the sub-transfer has no batch, or a single batch with nothing posted. */
 int sub_unposted(const subxfer *p)
 {
     return !p->batches || (p->batches == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
@@ -121,7 +122,7 @@ static void batch_unlink(batch *r)
     atomic_store_explicit(&p->idle, sub_unposted(p), memory_order_relaxed);
 }
 
-/* The batch is proved, or given up with nothing of it in flight. */
+/* Ends a batch: it has completed, or it was given up with nothing in flight. */
 void batch_end(batch *r)
 {
     rail_st *rail = r->sub->link->rail;
@@ -129,21 +130,21 @@ void batch_end(batch *r)
     batch_free(rail, r);
 }
 
-/* Somebody else is to do it again, from its first operation on. */
-void batch_back(batch *r)
+/* Returns the batch to the work queue: any link may do it again from its first operation on. */
+void batch_return(batch *r)
 {
     xfer *x = r->sub->x;
     batch_unlink(r);
     r->posted = r->off = 0;
     r->inflight = r->wrs = 0;
-    r->failed = r->blamed = 0;
+    r->failed = r->at_fault = 0;
     pthread_mutex_lock(&x->queue.mu);
-    r->next = x->queue.back;
-    x->queue.back = r;
+    r->next = x->queue.returned;
+    x->queue.returned = r;
     pthread_mutex_unlock(&x->queue.mu);
 }
 
-/* A WRITE of nothing whose completion proves the unsignaled ones before it. */
+/* Posts a WRITE of length 0, whose completion proves the unsignaled WRITEs before it. */
 int batch_flush(batch *r)
 {
     gr_link *link = r->sub->link;
@@ -162,7 +163,7 @@ int batch_flush(batch *r)
     r->unflushed_bytes = 0;
     r->inflight++;
     r->wrs++;
-    rail->rma_ops++; /* whatever the limit: it is what ends others */
+    rail->rma_ops++; /* not checked against the limit: its completion ends the others */
     link->ep.ops++;
     link_count(link, GR_N_WRS, 1);
     return 0;

@@ -1,4 +1,4 @@
-/* Transfers that a rail takes whole: one post, one completion, whatever they have of operations. Windows are not asked. */
+/* Bulk transfers: one post and one completion, with any number of operations. The window does not apply. */
 #include "transfer.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ void bulk_free(xfer *x)
     x->bulk.regions = NULL;
 }
 
-/* What is posted of an aborted transfer ends soon. */
+/* Asks the rail to end the posted bulk of an aborted transfer soon. */
 void bulk_stop(subxfer *p)
 {
     gr_link *link = p->link;

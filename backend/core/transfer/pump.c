@@ -1,7 +1,7 @@
-/* What a link posts: messages, then sub-transfers in turn. */
+/* Posting on a link: messages, then sub-transfers in turn. */
 #include "transfer.h"
 
-/* Posts messages, then sub-transfers in turn, until credits, window or budget end. */
+/* Posts messages, then sub-transfers in turn, until credits, window or budget are used up. */
 void link_pump(gr_link *link, uint64_t budget)
 {
     if (msg_due(link))
@@ -32,15 +32,15 @@ void link_pump(gr_link *link, uint64_t budget)
             sub_list(p, LIST_TODO);
         }
     }
-    link->rail->more |= link->work.todo != NULL;
+    link->rail->work_left |= link->work.todo != NULL;
     if (link->out.cur)
         msg_pump(link);
 }
 
 void sub_start(rail_st *rail, cmd *self)
 {
-    /* Bytes posted inside the caller's postXfer: 1 MiB, and a turn more for its notification to go along. The rest goes out
-     * with completions. */
+    /* Bytes posted inside the caller's postXfer: 1 MiB, and one more turn for the notification behind the data. The rest
+     * goes out as completions come in. */
     enum { IN_POST = (1 << 20) + WR_COST };
     subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, start));
     gr_link *link = p->link;
@@ -49,7 +49,7 @@ void sub_start(rail_st *rail, cmd *self)
     if (link->state == LINK_DEAD)
         xfer_fail(x, link->dead_err, 0);
     if (link->rail->rma_ops)
-        link->rail->stream = 1;
+        link->rail->coarse_clock = 1;
     if (x->pub.bytes <= SMALL)
         link->win.small_ns = atomic_load_explicit(&x->pub.posted_ns, memory_order_relaxed);
     sub_list(p, LIST_TODO);
@@ -57,7 +57,7 @@ void sub_start(rail_st *rail, cmd *self)
         sub_drop(p);
     else if (link->state != LINK_UP && x->nsubs > 1)
         sub_evict(p);
-    else if (x->nsubs > 1 && !queue_has(x)) /* others were faster */
+    else if (x->nsubs > 1 && !queue_has(x)) /* other links took all operations first */
         sub_leave(p);
     link_pump(link, IN_POST);
 }

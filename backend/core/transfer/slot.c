@@ -1,9 +1,10 @@
-/* Transfer slots: memory that is recycled but never unmapped while the core lives. */
+/* Transfer slots. Their memory is recycled, and not unmapped while the core lives. */
 #include "transfer.h"
 
 #include <stdlib.h>
 
-/* Slots come in blocks that live as long as the core: a stale pointer of the shim's reads a passed handle, never freed memory. */
+/* Takes a free slot. Slots come in blocks that live as long as the core. A stale pointer of the shim then reads an outdated
+ * handle, never freed memory. */
 static xfer *slot_take(gr_core *core)
 {
     pthread_mutex_lock(&core->slots.mu);
@@ -43,7 +44,7 @@ gr_xfer *gr_xfer_new(gr_core *core, uint64_t handle, int op, uint64_t nops)
     x->pub.nops = nops;
     x->pub.bytes = 0;
     x->queue.next = 0;
-    x->queue.back = NULL;
+    x->queue.returned = NULL;
     atomic_store(&x->pub.state, 0);
     atomic_store(&x->pub.posted_ns, 0);
     x->nsubs = 0;

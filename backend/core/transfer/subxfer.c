@@ -1,9 +1,10 @@
-/* Who has taken which operations of a transfer. Each link that works on it has a sub-transfer; a sub-transfer takes batches of operations
- * from the transfer's work queue as fast as its link gets them through, so that shares follow the rates. A sub-transfer is in while its
- * link has batches or may get some; the transfer's data is done when the last one has left. */
+/* Sub-transfers. Each link that works on a transfer has a sub-transfer. It takes batches of operations from the transfer's
+ * work queue as fast as its link completes them, so that shares follow the links' rates.
+ * A sub-transfer is active while its link has batches or may take some. The transfer's data is done when the last active
+ * sub-transfer has left. */
 #include "transfer.h"
 
-/* Small transfers go before large ones. */
+/* Lists the sub-transfer on its link. In the todo list small transfers go before large ones. */
 void sub_list(subxfer *p, int which)
 {
     gr_link *link = p->link;
@@ -44,21 +45,21 @@ void sub_unlist(subxfer *p)
     p->listed = 0;
 }
 
-/* Another sub-transfer joins; whoever calls is in itself, so that the transfer can't end meanwhile. */
-static void sub_enter(subxfer *p)
+/* Activates another sub-transfer. The caller's sub-transfer is active, so the transfer cannot end meanwhile. */
+static void sub_activate(subxfer *p)
 {
     uint32_t none = 0;
     atomic_fetch_add(&p->x->pub.subs_left, 1);
-    if (atomic_exchange(&p->in, 1)) {
+    if (atomic_exchange(&p->active, 1)) {
         atomic_fetch_sub(&p->x->pub.subs_left, 1);
         return;
     }
     atomic_compare_exchange_strong(&p->x->shared, &none, SHARED);
     rail_push(p->link->rail, &p->start);
-    core_wake(p->link->rail->core); /* its rail may be held, or nobody may be at it: not run from under our lock */
+    core_wake(p->link->rail->core); /* its rail may be locked, or idle; it must not run under our rail's lock */
 }
 
-/* One sub-transfer fewer; with the last the data is done, and x may be gone. */
+/* Counts one active sub-transfer less. After the last one the data is done, and x may be freed. */
 void sub_out(xfer *x, gr_link *link)
 {
     if (atomic_fetch_sub(&x->pub.subs_left, 1) == 1)
@@ -69,15 +70,15 @@ void sub_leave(subxfer *p)
 {
     xfer *x = p->x;
     sub_unlist(p);
-    atomic_store(&p->in, 0);
-    if (!atomic_load(&x->pub.err) && queue_has(x) && !atomic_exchange(&p->in, 1)) { /* given back just now */
+    atomic_store(&p->active, 0);
+    if (!atomic_load(&x->pub.err) && queue_has(x) && !atomic_exchange(&p->active, 1)) { /* a batch was returned just now */
         sub_list(p, LIST_TODO);
         return;
     }
     sub_out(x, p->link);
 }
 
-/* Nothing to take: the sub-transfer waits for its batches, or leaves. */
+/* Nothing is left to take: the sub-transfer waits for its batches, or leaves. */
 void sub_deactivate(subxfer *p)
 {
     if (!p->batches) {
@@ -90,34 +91,35 @@ void sub_deactivate(subxfer *p)
         xfer_try_pipeline(p);
 }
 
-/* Lets the other links that work take what the sub-transfer has given back or can't take. How many there are. */
-int sub_call(subxfer *p)
+/* Activates the other sub-transfers whose links are up: they take returned batches, or work that this sub-transfer cannot
+ * take. Returns their number. */
+int sub_activate_others(subxfer *p)
 {
     xfer *x = p->x;
     int others = 0;
     for (uint32_t i = 0; i < x->nsubs; i++)
         if (&x->subs[i] != p && atomic_load(&x->subs[i].link->state) == LINK_UP) {
             others++;
-            sub_enter(&x->subs[i]);
+            sub_activate(&x->subs[i]);
         }
     return others;
 }
 
-/* The sub-transfer's link can't go on: others of the transfer that can are called in, and a sub-transfer without batches leaves. 0: there is
- * no other, it stays. */
+/* The sub-transfer's link cannot continue. Activates the other sub-transfers that can. A sub-transfer without batches then
+ * leaves. 0: no other link is up, so it stays. */
 int sub_evict(subxfer *p)
 {
     if (p->batches)
-        return sub_call(p) != 0;
-    atomic_store(&p->in, 0); /* first: whoever gives back from now on calls us in, as we do others */
-    if (!sub_call(p) && !atomic_exchange(&p->in, 1))
+        return sub_activate_others(p) != 0;
+    atomic_store(&p->active, 0); /* first: a sub-transfer that returns a batch from now on activates this one again */
+    if (!sub_activate_others(p) && !atomic_exchange(&p->active, 1))
         return 0;
     sub_unlist(p);
     sub_out(p->x, p->link);
     return 1;
 }
 
-/* Who has nothing on a link that stops need not wait for what becomes of it. */
+/* Evicts the sub-transfers without batches from a link that stops, so that they do not wait for the link's recovery. */
 void sub_evict_idle(gr_link *link)
 {
     for (subxfer *next, *p = link->work.todo; p; p = next) {
@@ -127,41 +129,42 @@ void sub_evict_idle(gr_link *link)
     }
 }
 
-/* What the sub-transfer has not posted, others do. */
-void sub_nudge(rail_st *rail, cmd *self)
+/* Returns the sub-transfer's unposted batch to the work queue for other links, and leaves if one of them is up. */
+void sub_release(rail_st *rail, cmd *self)
 {
-    subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, nudge));
+    subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, release));
     gr_link *link = p->link;
     xfer *x = p->x;
     (void)rail;
-    atomic_store(&p->nudged, 0);
+    atomic_store(&p->release_queued, 0);
     if (p->listed == LIST_TODO && !atomic_load(&x->pub.err) && sub_unposted(p)) {
         if (!p->cur) {
             sub_leave(p);
         } else {
-            batch_back(p->cur);
+            batch_return(p->cur);
             (void)sub_evict(p);
         }
     }
     sub_out(x, link);
 }
 
-/* The counts that late joins took go back where the transfer's only other sub-transfer is: its notification may be in that link's list, which the
- * rail that joined must not touch. Unless several links share the transfer, it is that sub-transfer alone that was ever in. */
+/* Gives back the counts of late joins, on the rail of the transfer's exclusive sub-transfer. The transfer's notification
+ * may be in that link's list, which the joining rail must not touch. With EXCLUSIVE set, no other sub-transfer was ever
+ * active. */
 void sub_late(rail_st *rail, cmd *self)
 {
     subxfer *p = (subxfer *)(void *)((char *)self - offsetof(subxfer, late));
     xfer *x = p->x;
-    gr_link *link = x->subs[p->late_to].link; /* first: without lates it may be set anew */
-    uint32_t n = atomic_exchange(&p->lates, 0);
+    gr_link *link = x->subs[p->late_sub].link; /* first: once late_count is 0, the field may change */
+    uint32_t n = atomic_exchange(&p->late_count, 0);
     (void)rail;
     if (atomic_fetch_sub(&x->pub.subs_left, n) == n)
         xfer_data_done(x, link);
 }
 
-/* Gives up what is not posted; the sub-transfer leaves here, with its last completion, or, when an operation of it failed, with the
- * peer's answer to the fence: until then its bytes may land. Not 0: what is posted can't be proved
- * now; it is tried again with the next turn, or the link has failed and reap ends it. */
+/* Gives up the unposted operations. The sub-transfer leaves here or with its last completion. If an operation of it failed,
+ * the sub-transfer leaves with the peer's answer to the fence: until then the bytes may land. Not 0: the unsignaled WRITEs
+ * cannot be flushed now. The next turn tries again, or the link has failed and gr_link_reap ends them. */
 int sub_drop(subxfer *p)
 {
     batch *r = p->cur;

@@ -1,4 +1,5 @@
-/* Transfers: their sub-transfers on links, the batches of operations that sub-transfers take, the work requests that these become. */
+/* Transfers: their sub-transfers on links, the batches of operations that sub-transfers take, and the work requests made
+ * from batches. */
 #ifndef GORAIL_TRANSFER_H
 #define GORAIL_TRANSFER_H
 
@@ -7,42 +8,42 @@
 enum {
     TX_RESERVE = 8,      /* queue depth kept free for messages */
     COMBINE = 128 << 10, /* bytes of descriptors packed into one work request */
-    QUANTUM = 256 << 10, /* bytes a sub-transfer posts before the next sub-transfer's turn */
+    QUANTUM = 256 << 10, /* bytes that a sub-transfer posts before the next sub-transfer's turn */
     CHAIN = 512 << 10,   /* bytes of WRITEs that one acknowledgement proves: see wr.c */
-    BATCH_OPS = 64,      /* descriptors that a link takes at a time, at most */
-    WR_COST = 16 << 10,  /* what a work request counts at least for turns and budgets: about 3 us of copying */
+    BATCH_OPS = 64,      /* most descriptors that a link takes at a time */
+    WR_COST = 16 << 10,  /* least cost of a work request in turns and budgets, in bytes: about 3 us of copying */
 };
 
-struct batch { /* consecutive operations of a transfer that one link has taken */
-    batch *next, *prev; /* subxfer->batches, xfer->queue.back or a free list */
+struct batch { /* consecutive operations of a transfer, taken by one link */
+    batch *next, *prev; /* subxfer->batches, xfer->queue.returned or a free list */
     subxfer *sub;
     uint64_t first, count, posted;
-    uint64_t off;        /* bytes posted of the operation behind those */
-    uint64_t unflushed_bytes; /* posted by unsignaled WRITEs that no other WRITE proves yet; they count as in flight */
+    uint64_t off;        /* bytes posted of the next operation after the `posted` ones */
+    uint64_t unflushed_bytes; /* bytes of unsignaled WRITEs that no later WRITE proves yet; they count as in flight */
     gr_seg unflushed_end;     /* where the last of them with bytes went */
     uint32_t inflight, wrs; /* work requests: in flight, posted */
-    uint8_t failed; /* an operation of it failed, and may yet land: the batch waits until the peer's end is known to be closed */
-    uint8_t blamed; /* its own operation was the first to fail */
-    uint8_t tries;  /* how often it was to blame */
+    uint8_t failed; /* an operation failed and may still land: the batch waits until the peer's endpoint is known to be closed */
+    uint8_t at_fault; /* its own operation was the first to fail on the link */
+    uint8_t tries;  /* how often it was the first to fail */
 };
 
-struct subxfer { /* a transfer on one link */
+struct subxfer { /* a transfer's share on one link */
     cmd start;
     gr_link *link;
     xfer *x;
     subxfer *next, *prev; /* link->work.todo or .waiting */
-    batch *batches, *cur;   /* taken and not ended; the one that is being posted */
-    _Atomic uint64_t bytes; /* proved over this link */
-    uint8_t own, peer; /* the link's rails: it may be another session's when the transfer has ended */
+    batch *batches, *cur;   /* batches taken and not ended; the batch that is being posted */
+    _Atomic uint64_t bytes; /* bytes completed over this link */
+    uint8_t own, peer; /* the link's rails, noted here: the link may belong to another session once the transfer has ended */
     uint8_t listed;    /* 0, LIST_TODO or LIST_WAITING */
-    uint8_t exclusive; /* it is the transfer's last, and the notification goes out behind it: see xfer_exclusive */
-    _Atomic uint8_t in; /* counted in subs_left */
-    _Atomic uint8_t idle; /* nothing of it is posted; a hint */
-    _Atomic uint8_t nudged; /* nudge is in the rail's inbox and counted in subs_left */
-    cmd nudge;
-    cmd late; /* gr_xfer_join came too late: its counts in subs_left go back on the rail of the exclusive one, late_to */
-    uint32_t late_to;
-    _Atomic uint32_t lates; /* counts that late gives back: a link may come up again before it is run */
+    uint8_t exclusive; /* it has the transfer's last batch, and the notification goes out behind the batch: see xfer_exclusive */
+    _Atomic uint8_t active; /* counted in subs_left */
+    _Atomic uint8_t idle; /* nothing is posted; a hint */
+    _Atomic uint8_t release_queued; /* release is in the rail's inbox and counted in subs_left */
+    cmd release;
+    cmd late; /* gr_xfer_join came too late: gives its counts in subs_left back, on the rail of the exclusive sub-transfer late_sub */
+    uint32_t late_sub;
+    _Atomic uint32_t late_count; /* counts that late gives back: a link may come up again before late runs */
 };
 
 struct xfer {
@@ -53,26 +54,26 @@ struct xfer {
     int op;
     uint8_t has_notif;
     uint8_t prove; /* gr_xfer_prove */
-    _Atomic uint32_t shared;  /* SHARED: more than one link has worked on it in this round; EXCLUSIVE and the sub-transfer's number: none may any more */
-    _Atomic uint32_t replays; /* links that failed under it */
+    _Atomic uint32_t shared;  /* SHARED: several links have worked on this round. EXCLUSIVE and a sub-transfer's number: no other may join */
+    _Atomic uint32_t replays; /* how many links failed under the transfer */
     subxfer *subs;
     uint32_t nsubs, sub_cap;
-    uint32_t near; /* the first sub-transfers' links that are near the local memory */
-    cmd fin; /* its notification's turn has come, on the rail of the session's notification link */
+    uint32_t near; /* how many of the first sub-transfers have links near the local memory */
+    cmd fin; /* runs the notification's turn on the rail of the session's notification link */
     msg msg;
     struct {
-        gr_rail *rail; /* whose memory the operations are in; NULL: they go by work requests */
-        gr_bulk_region *regions; /* local ones first */
+        gr_rail *rail; /* the rail whose memory holds the operations; NULL: the transfer uses work requests */
+        gr_bulk_region *regions; /* local regions first */
         uint32_t nlocal, nremote;
     } bulk;
     struct {
-        pthread_mutex_t mu; /* below the rails' locks */
-        uint64_t next; /* operations before it have been taken */
-        batch *back;   /* taken, and given back unproved */
+        pthread_mutex_t mu; /* taken after a rail's lock */
+        uint64_t next; /* all operations before this one have been taken */
+        batch *returned;   /* batches taken, and returned without completion */
     } queue;
 };
 
-enum { SHARED = 1, EXCLUSIVE = 2, /* then the sub-transfer's number */ EXCLUSIVE_SHIFT = 2 };
+enum { SHARED = 1, EXCLUSIVE = 2, /* the sub-transfer's number follows */ EXCLUSIVE_SHIFT = 2 };
 
 struct xfer_block {
     struct xfer_block *next;
@@ -84,7 +85,7 @@ int queue_has(xfer *x);
 void queue_drop(xfer *x, rail_st *rail);
 batch *batch_take(subxfer *p, int *later);
 void batch_end(batch *r);
-void batch_back(batch *r);
+void batch_return(batch *r);
 int batch_flush(batch *r);
 int sub_unposted(const subxfer *p);
 
@@ -105,11 +106,11 @@ void bulk_free(xfer *x);
 enum { LIST_TODO = 1, LIST_WAITING = 2 };
 void sub_list(subxfer *p, int which);
 void sub_unlist(subxfer *p);
-void sub_nudge(rail_st *rail, cmd *self);
+void sub_release(rail_st *rail, cmd *self);
 void sub_late(rail_st *rail, cmd *self);
 int sub_drop(subxfer *p);
 void sub_deactivate(subxfer *p);
-int sub_call(subxfer *p);
+int sub_activate_others(subxfer *p);
 void sub_leave(subxfer *p);
 void sub_out(xfer *x, gr_link *link);
 int sub_evict(subxfer *p);

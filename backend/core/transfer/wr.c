@@ -1,17 +1,17 @@
-/* Work requests: what goes into one, its post, its completion. */
+/* Work requests: building, posting, completion. */
 #include "transfer.h"
 
 #include <errno.h>
 
-/* One work request: what it has and where the batch stands when it is posted. */
+/* One work request: its segments, and the batch's position when it is posted. */
 typedef struct request {
     gr_seg seg[GR_MAX_IOV];
     int n;
     uint64_t bytes, ops, off;
 } request;
 
-/* Takes the next operations of the batch that fit one work request; of one above `most` bytes, a piece. 0, or a negative
- * errno when a region is gone. */
+/* Fills a work request with the next operations of the batch that fit. Of an operation above `most` bytes it takes a piece.
+ * 0, or a negative errno when a region is gone. */
 static int build(gr_link *link, const batch *r, uint64_t most, request *q)
 {
     gr_core *core = link->rail->core;
@@ -40,8 +40,9 @@ static int build(gr_link *link, const batch *r, uint64_t most, request *q)
     return 0;
 }
 
-/* An acknowledgement costs both sides a system call and a wake-up. 10,000 x 8 KiB over tcp are 2,500 work requests: with one
- * for each 2.2 GB/s, with one for 512 KiB 2.6, side by side. */
+/* Whether the WRITE may be unsignaled. An acknowledgement costs both sides a system call and a wake-up. 10,000 x 8 KiB over
+ * tcp are 2,500 work requests: with one acknowledgement for each 2.2 GB/s, with one for 512 KiB 2.6 GB/s, measured side by
+ * side. */
 static int may_be_unsignaled(const gr_link *link, const batch *r, const request *q)
 {
     uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
@@ -53,23 +54,23 @@ static int link_no_post(gr_link *link, batch *r, int rc)
 {
     if (rc == -EAGAIN) {
         link_refused(link, rc);
-        if (r->posted == 0 && r->off == 0 && r->sub->x->nsubs > 1) { /* a link that is slow to begin holds nothing back */
+        if (r->posted == 0 && r->off == 0 && r->sub->x->nsubs > 1) { /* a slow link must not hold the batch back: other links may take it */
             subxfer *p = r->sub;
             xfer_not_exclusive(p, 0);
-            batch_back(r);
-            (void)sub_call(p);
+            batch_return(r);
+            (void)sub_activate_others(p);
         }
     } else {
         r->failed = 1;
-        r->blamed = link->state == LINK_UP;
+        r->at_fault = link->state == LINK_UP;
         note_wire_err(&r->sub->x->pub, -rc);
         link_refused(link, rc);
     }
     return NO_ROOM;
 }
 
-/* What posts the last WRITE of several. A notification that goes out over another link than the data says nothing about the
- * data's order: then each link's must be proved by itself. */
+/* Chooses the operation for a signaled work request. If the notification goes out over another link than the data, its
+ * arrival says nothing about the data. Each link's WRITEs are then flushed. */
 static int write_kind(subxfer *p, const batch *r, const request *q)
 {
     xfer *x = p->x;
@@ -94,7 +95,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = build(link, r, most < link->win.size ? HURRY / 2 : UINT64_MAX, &q);
+    int rc = build(link, r, most < link->win.size ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
@@ -104,7 +105,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
         return NO_ROOM;
     }
     int unsignaled = may_be_unsignaled(link, r, &q);
-    if (!unsignaled && !q.bytes && r->unflushed_bytes) { /* operations of nothing, which still have to prove those before them */
+    if (!unsignaled && !q.bytes && r->unflushed_bytes) { /* operations of length 0, which must still prove the WRITEs before them */
         q.seg[0] = r->unflushed_end;
         q.n = 1;
     }
@@ -121,7 +122,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     }
     rail->rma_ops++;
     link->ep.ops++;
-    link_flying(link, q.bytes, 0);
+    link_inflight(link, q.bytes, 0);
     r->unflushed_bytes = unsignaled ? r->unflushed_bytes + q.bytes : 0;
     for (int i = 0; i < q.n; i++)
         if (q.seg[i].len)
@@ -139,8 +140,8 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     return POSTED;
 }
 
-/* What its regions are on this link now; -ESTALE when one is gone. */
-static int look(const gr_link *link, xfer *x)
+/* Looks up the registrations and keys of the transfer's regions on this link. -ESTALE when a region is gone. */
+static int bulk_lookup(const gr_link *link, xfer *x)
 {
     for (uint32_t i = 0; i < x->bulk.nlocal + x->bulk.nremote; i++) {
         gr_bulk_region *b = &x->bulk.regions[i];
@@ -156,7 +157,7 @@ static int look(const gr_link *link, xfer *x)
     return 0;
 }
 
-/* Posts the whole of it. */
+/* Posts the whole transfer as one bulk. */
 int wr_post_bulk(gr_link *link, subxfer *p)
 {
     rail_st *rail = link->rail;
@@ -167,7 +168,7 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = look(link, x);
+    int rc = bulk_lookup(link, x);
     ctx *c = rc ? NULL : ctx_new(rail, link, CTX_RMA);
     if (rc) {
         xfer_fail(x, GR_ERR_BACKEND, -rc);
@@ -205,26 +206,26 @@ void wr_done(ctx *c, int err)
     batch *r = c->batch;
     subxfer *p = r->sub;
     xfer *x = p->x;
-    if (link->rail->stream)
+    if (link->rail->coarse_clock)
         atomic_store_explicit(&x->pub.coarse, 1, memory_order_relaxed);
     if (--link->rail->rma_ops == 0)
-        link->rail->stream = 0;
+        link->rail->coarse_clock = 0;
     link->ep.ops--;
     if (!c->bulk)
-        link_flying(link, 0, c->bytes);
+        link_inflight(link, 0, c->bytes);
     r->inflight--;
-    if (err && c->stopped) { /* its rail has ended it: nothing of it lands any more */
+    if (err && c->stopped) { /* the rail has ended the operation: no bytes land any more */
         note_wire_err(&x->pub, err);
     } else if (err) {
         r->failed = 1;
-        r->blamed |= c->first;
+        r->at_fault |= c->first;
         note_wire_err(&x->pub, err);
     } else {
         link_count(link, x->op == GR_WRITE ? GR_N_WRITE_BYTES : GR_N_READ_BYTES, c->bytes);
         atomic_fetch_add_explicit(&p->bytes, c->bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&x->pub.done, c->bytes, memory_order_relaxed);
         atomic_store_explicit(&x->pub.last_ns, link->rail->now, memory_order_relaxed);
-        if (c->bytes && !c->bulk) /* a unsignaled WRITE's completion tells nothing about the wire */
+        if (c->bytes && !c->bulk) /* the completion of an unsignaled WRITE says nothing about the wire's rate */
             link_measure(link, c->bytes);
     }
     if (r->inflight || r->posted < r->count || r->unflushed_bytes || r->failed)

@@ -1,7 +1,7 @@
 /* Transfers: their notification and their end. */
 #include "transfer.h"
 
-/* The last thing the core does to a running transfer: from the exchange on it is the application's and Go's. */
+/* Ends a running transfer. After the exchange of state the application and Go own the transfer. */
 void xfer_end(xfer *x)
 {
     gr_core *core = x->core;
@@ -13,7 +13,7 @@ void xfer_end(xfer *x)
         core_event(core, &ev, NULL);
 }
 
-/* Notes the first error; sub-transfers end as they drain. */
+/* Records the first error; sub-transfers end as their posted operations complete. */
 void xfer_fail(xfer *x, int err, int wire_err)
 {
     int32_t none = 0;
@@ -21,7 +21,7 @@ void xfer_fail(xfer *x, int err, int wire_err)
         atomic_store(&x->pub.wire_err, wire_err);
 }
 
-/* The data is done and the transfer's notification has its turn, on the notification link's rail. */
+/* The data is done. Sends the transfer's notification, or ends the transfer. Runs on the notification link's rail. */
 static void finish(xfer *x, gr_link *notif_link)
 {
     msg *m = &x->msg;
@@ -31,7 +31,7 @@ static void finish(xfer *x, gr_link *notif_link)
         msg_pump(notif_link);
     } else if (m->number.given && !m->done) { /* the peer waits for that number */
         m->link = notif_link;
-        if (msg_gap(m) != 0) {
+        if (msg_skip(m) != 0) {
             m->skip = 1;
             msg_queue(notif_link, m);
         } else {
@@ -53,23 +53,23 @@ void xfer_cmd_fin(rail_st *rail, cmd *self)
         finish(x, notif_link);
         return;
     }
-    rail_push(notif_link->rail, self); /* the session has moved */
+    rail_push(notif_link->rail, self); /* the session has another notification link now */
     core_wake(rail->core);
 }
 
-/* Every sub-transfer has left; link is the last one's, its rail held. */
+/* All sub-transfers have left. link is the last one's; its rail is locked. */
 void xfer_data_done(xfer *x, gr_link *link)
 {
     msg *m = &x->msg;
     rail_st *rail = link->rail;
     int err = atomic_load(&x->pub.err);
-    if (x->queue.back)
+    if (x->queue.returned)
         queue_drop(x, rail);
     if (!x->has_notif || (!err && m->done)) {
         xfer_end(x);
     } else if (m->listed && err && !m->number.given) {
         msg_end(m, err); /* ends x too */
-    } else if (m->listed) { /* pipelined on this very link; without memory, its last completion ends x */
+    } else if (m->listed) { /* pipelined on this link; if msg_detach lacks memory, the message's last completion ends x */
         if (err || m->sent.posted)
             msg_detach(m, err);
     } else {
@@ -80,7 +80,7 @@ void xfer_data_done(xfer *x, gr_link *link)
         }
         x->fin.run = xfer_cmd_fin;
         rail_push(notif_link->rail, &x->fin);
-        notif_link->rail->dev->kick(notif_link->rail->dev); /* tries the lock only; else its holder does it */
+        notif_link->rail->dev->kick(notif_link->rail->dev); /* only tries the lock; a thread that holds the lock runs the command */
     }
 }
 
@@ -98,8 +98,9 @@ static uint32_t exclusive_mark(const subxfer *p)
     return EXCLUSIVE | (uint32_t)(p - p->x->subs) << EXCLUSIVE_SHIFT;
 }
 
-/* Whether the sub-transfer's link has done the transfer alone, up to its last batch, and will send the notification behind it: then the
- * link's order is all the proof that the peer needs. Once said it stays, as long as something of that batch is posted. */
+/* Whether the sub-transfer's link alone has done the transfer, up to the last batch, and will send the notification behind
+ * it. The peer then needs no other proof than the link's order. The answer stays 1 while operations of the last batch are
+ * posted. */
 int xfer_exclusive(subxfer *p)
 {
     xfer *x = p->x;
@@ -109,12 +110,13 @@ int xfer_exclusive(subxfer *p)
     if (!x->has_notif || atomic_load(&x->shared) || x->op != GR_WRITE || !p->link->rail->dev->is.ordered || queue_has(x))
         return 0;
     if (p->link != atomic_load(&x->sess->notif_link) && atomic_load(&x->sess->tx_queued) > x->msg.len + OVERHEAD)
-        return 0; /* others wait on the notification link: they were first */
-    p->exclusive = atomic_compare_exchange_strong(&x->shared, &none, exclusive_mark(p)); /* from here on no other comes in */
+        return 0; /* earlier messages wait on the notification link */
+    p->exclusive = atomic_compare_exchange_strong(&x->shared, &none, exclusive_mark(p)); /* from here on no other link may join */
     return p->exclusive;
 }
 
-/* Its last batch goes back to the work queue with nothing of it posted (0), or posted on a link that has failed (SHARED). */
+/* Ends the exclusive state. The last batch returns to the work queue: unposted (now is 0), or posted on a failed link (now
+ * is SHARED). */
 void xfer_not_exclusive(subxfer *p, uint32_t now)
 {
     uint32_t exclusive = exclusive_mark(p);
@@ -123,7 +125,7 @@ void xfer_not_exclusive(subxfer *p, uint32_t now)
     p->exclusive = 0;
 }
 
-/* On an ordered link the notification needs no wait: its receive proves the data before it. */
+/* On an ordered link the notification goes out at once: its receive proves the data before it. */
 void xfer_try_pipeline(subxfer *p)
 {
     xfer *x = p->x;

@@ -1,4 +1,4 @@
-// Command gen writes the files by which packages find headers of others; it runs in backend/include.
+// Command gen writes the files that let packages find headers of other packages. It runs in backend/include.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 		}
 		file := filepath.Join("../..", user.Dir, include.File)
 		if text, err := os.ReadFile(file); err == nil && string(text) == want {
-			continue // ninja goes by times
+			continue // unchanged: ninja compares modification times
 		}
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			log.Fatal(err)
