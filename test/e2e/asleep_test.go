@@ -12,6 +12,7 @@ import (
 // TestTargetAsleep: the target exports its metadata and then calls nothing, not
 // even getNotifs; transfers complete all the same, the first one included.
 func TestTargetAsleep(t *testing.T) {
+	t.Parallel()
 	eachProgress(t, func(t *testing.T, o option) {
 		eachOp(t, func(t *testing.T, op nixlapi.Op) {
 			p := quietPair(t, o)
@@ -32,6 +33,7 @@ func TestTargetAsleep(t *testing.T) {
 // TestInitiatorAsleep: posted and never asked again; with a progress thread the
 // data and the notification arrive all the same.
 func TestInitiatorAsleep(t *testing.T) {
+	t.Parallel()
 	for _, size := range []uint64{100, 16 << 20} {
 		p := pair(t)
 		a, b := p.buffers(size)
@@ -49,6 +51,7 @@ func TestInitiatorAsleep(t *testing.T) {
 
 // TestFirstPostAsleep: not even the first post is asked about.
 func TestFirstPostAsleep(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("f")})
@@ -59,6 +62,7 @@ func TestFirstPostAsleep(t *testing.T) {
 
 // TestNotifAfterData: whoever sees the notification sees the data.
 func TestNotifAfterData(t *testing.T) {
+	t.Parallel()
 	const n, size = 200, 300_001
 	p := pair(t)
 	a, b := p.buffers(size)

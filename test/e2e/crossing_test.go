@@ -18,6 +18,7 @@ import (
 // TestCrossings counts the calls from C into Go: one to make a request and one to post it, whatever its size, none to
 // post it again, none to ask about it and none to ask for notifications, however often.
 func TestCrossings(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	for _, n := range []int{1, 1000, 100_000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -71,6 +72,7 @@ func TestCrossings(t *testing.T) {
 // TestCrossingsBack counts the calls from Go into C: one for a request of any size, and one for its first post. The engine's
 // own goroutines call C, too, so the fewest of a few tries count.
 func TestCrossingsBack(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	copied, cgo := watched(t, env, "runtime.cgocall")
 	if cgo.p == nil {
@@ -119,6 +121,7 @@ func counters(t *testing.T, file string) map[string]uint64 {
 
 // TestStatsFileFromEnvironment: the variable does what the parameter does.
 func TestStatsFileFromEnvironment(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "stats.json")
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_STATS_FILE=" + file}})

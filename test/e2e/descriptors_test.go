@@ -25,6 +25,7 @@ func limitFDs(t *testing.T, w *worker.Worker, n int) {
 // TestNoDescriptors: wherever in its creation a backend runs out of descriptors, the limit and the command that raises
 // it are named, and nothing stays open.
 func TestNoDescriptors(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	for _, c := range []struct {
 		name string
@@ -70,6 +71,7 @@ func starve(t *testing.T, w *worker.Worker, env testenv.Env, open int) {
 // TestNoDescriptorsToConnect: a side that has none left for a connection gets an error in time and a word about the limit,
 // and connects when it has some again.
 func TestNoDescriptorsToConnect(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, end := range []string{"initiator", "target"} {
 		t.Run(end, func(t *testing.T) {

@@ -31,6 +31,7 @@ func onFabric(t *testing.T, kind string, switches []string, opts ...string) (p *
 
 // TestFabricOptions: what an operator gives createBackend reaches the provider, and traffic runs with it.
 func TestFabricOptions(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p, opened := onFabric(t, "cxi", []string{"service=5", "vni=234"}, "tx_depth", "4096", "rx_depth", "4000", "cq_depth", "8192",
 		"traffic_class", "low_latency", "cxi_auth_key", "cxi0=5:234,6:1", "threading", "domain", "inflight_ops", "3")
@@ -46,6 +47,7 @@ func TestFabricOptions(t *testing.T) {
 
 // TestFabricOptionsRefused: createBackend fails and says which option it was.
 func TestFabricOptionsRefused(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	lib := fabric.Build(t)
 	for _, c := range []struct{ name, value, says string }{
@@ -64,6 +66,7 @@ func TestFabricOptionsRefused(t *testing.T) {
 
 // TestFabricTwoHosts: rails without IP addresses leave the control channel to the hosts' other networks.
 func TestFabricTwoHosts(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 20
 	ours(t)
 	lib := fabric.Build(t)
@@ -98,6 +101,7 @@ func TestFabricTwoHosts(t *testing.T) {
 
 // TestFabricEmulated: RDMA that is none is told, once a device.
 func TestFabricEmulated(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p, _ := onFabric(t, "efa", []string{"emulated=3"})
 	says(t, p.ini.Worker, "WARN", "efa/rdmap0-rdm", "READ and WRITE are emulated", "FI_EFA_USE_DEVICE_RDMA")
@@ -106,6 +110,7 @@ func TestFabricEmulated(t *testing.T) {
 // TestFabricLostSends: of six messages one fails, credits among them, and half of those that fail have arrived. No transfer fails, and each
 // notification arrives once, a request's in the order of its posts.
 func TestFabricLostSends(t *testing.T) {
+	t.Parallel()
 	const requests, each, size = 4, 2500, 4 << 10
 	ours(t)
 	for _, kind := range []string{"efa-direct", "cxi"} {
@@ -138,6 +143,7 @@ func TestFabricLostSends(t *testing.T) {
 // TestFabricControlLost: the control channel fails while the fabric works, and the target notices first. Notifications that are accepted meanwhile, or
 // while there is no session, arrive once and in order.
 func TestFabricControlLost(t *testing.T) {
+	t.Parallel()
 	const burst, least = 20, 400
 	lib := fabric.Build(t)
 	for kind, switches := range map[string][]string{"efa": nil, "efa-direct": {"fail_sends=6", "fail_lands=1"}, "cxi": nil} {

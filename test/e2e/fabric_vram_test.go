@@ -16,6 +16,7 @@ import (
 // TestFabricVRAM: memory of GPUs of two processes over imitated EFA and Slingshot, two rails, to VRAM and to host memory, whole and scattered, of one
 // handle and of several: the bytes, and no rule broken.
 func TestFabricVRAM(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	lib, driver := fabric.Build(t), cuda.Build(t).Path
 	const size = 4 << 20

@@ -13,6 +13,7 @@ import (
 // TestFIPS: with GODEBUG=fips140 Go's runtime verifies the checksum of the code it is linked into, and ends a process whose code has none.
 // The plugin's is right: hosts live, and bytes move between them, with GORAIL as with what they were before.
 func TestFIPS(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"on", "only"} {
 		t.Run(mode, func(t *testing.T) {
 			env := ours(t)

@@ -35,6 +35,7 @@ func (h *host) blockAllBut(to string, first, last uint16) {
 // TestFirewall: only the control port is let through. The transfer fails within connect_timeout, and both sides say between which addresses
 // nothing came through, and what to do.
 func TestFirewall(t *testing.T) {
+	t.Parallel()
 	const timeout = 2 * time.Second
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("0.0.0.0/0", 7000, 7000)
@@ -61,6 +62,7 @@ func TestFirewall(t *testing.T) {
 
 // TestFirewallOfTwoLines: control_port and data_port are all that a firewall has to let through.
 func TestFirewallOfTwoLines(t *testing.T) {
+	t.Parallel()
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("0.0.0.0/0", 7000, 7009)
 	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info")),
@@ -76,6 +78,7 @@ func TestFirewallOfTwoLines(t *testing.T) {
 
 // TestFirewallOnOneRail: one of two rails is blocked. The other carries everything; the log names the blocked one, and does not call it connected.
 func TestFirewallOnOneRail(t *testing.T) {
+	t.Parallel()
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("10.77.1.0/24", 7000, 7000)
 	p := &pairOf{env: testenv.Need(t), ini: ha.start("alice", params("log", "info")), tgt: hb.start("bob", params("control_port", "7000", "log", "info"))}
@@ -95,6 +98,7 @@ func TestFirewallOnOneRail(t *testing.T) {
 
 // TestDataPort: what listens is on control_port and data_port, whatever the rails; two agents of one host have ranges of their own.
 func TestDataPort(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	h, far := newHost(t), newHost(t)
 	for i, name := range []string{"fast0", "slow0"} {
@@ -128,6 +132,7 @@ func TestDataPort(t *testing.T) {
 
 // TestDataPortsUsedUp: a range that is too small says so on both sides, and serves again when a peer has gone.
 func TestDataPortsUsedUp(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	h := newHost(t)
 	bob := h.start("bob", params("data_port", "7200", "devices", "lo", "log", "info"))

@@ -14,6 +14,7 @@ import (
 
 // TestForeignPeer: the metadata of an agent whose UCX is the wheel's own, loaded by one whose UCX is GORAIL, is refused and named.
 func TestForeignPeer(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	made, err := plugindir.Make(plugindir.Spec{Dir: t.TempDir(), Wheel: env.WheelDir, As: []string{"UCX"},
 		Plugin: filepath.Join(env.PluginDir, testenv.PluginFile("GORAIL"))})

@@ -14,6 +14,7 @@ import (
 // TestFreshAgents: sixteen threads make the first use of an agent at once, a hundred times over, in both sync modes: with notifications or
 // transfers, to the agent itself or to another. Every call succeeds, and each notification arrives once.
 func TestFreshAgents(t *testing.T) {
+	t.Parallel()
 	const agents, threads, each = 50, 16, 10
 	env := testenv.Need(t)
 	for mode, sync := range map[string]nixlapi.Sync{"strict": nixlapi.SyncStrict, "rw": nixlapi.SyncRW} {

@@ -77,6 +77,7 @@ var errorsOf = map[string]func(h *history){
 
 // TestErrorMeansQuiet: once a request has ended in an error, neither side's memory changes any more on its behalf.
 func TestErrorMeansQuiet(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	limits := []string{"xfer_timeout", "500ms", "cancel_timeout", "300ms", "peer_timeout", "20s"}
 	set := params(limits...)
@@ -138,6 +139,7 @@ func TestErrorMeansQuiet(t *testing.T) {
 // TestDeregisteredBehindPost: a WRITE is posted and the target takes its memory back at once. What is posted whole, as a WRITE up to the
 // least window is, ends well.
 func TestDeregisteredBehindPost(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	const rounds = 80
 	for _, size := range []uint64{4 << 10, 256 << 10, 8 << 20} {
@@ -173,6 +175,7 @@ func TestDeregisteredBehindPost(t *testing.T) {
 
 // TestLeavesBehindPost: the same with a target whose agent is destroyed: the transfer ends well, or the agent forgets the peer.
 func TestLeavesBehindPost(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	n := map[nixlapi.Status]int{}
 	for i := range uint64(10) {

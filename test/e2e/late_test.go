@@ -34,6 +34,7 @@ func railStats(t *testing.T, file string) map[string]stats.Rail {
 // TestRailLate: an interface that is down when the agents are made is named, and carries data, over memory that was registered and
 // sessions that began before, once it comes up. Where one end of a wire is down the other has no carrier, so both kinds are there.
 func TestRailLate(t *testing.T) {
+	t.Parallel()
 	for _, end := range []string{"here", "there", "here, without an address"} {
 		t.Run(end, func(t *testing.T) {
 			const size = 32 << 20
@@ -98,6 +99,7 @@ func TestRailLate(t *testing.T) {
 // TestRailLateOnly: the only wire between two agents comes up after both were made, and after a first post has failed for want of it;
 // the next post dials again.
 func TestRailLateOnly(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	ha, hb := twoHosts(t)
 	for _, h := range []*host{ha, hb} {
@@ -133,6 +135,7 @@ func TestRailLateOnly(t *testing.T) {
 
 // TestRailDownForASession: the rail's interface is down while a session begins, not when the agents were made.
 func TestRailDownForASession(t *testing.T) {
+	t.Parallel()
 	const size = 32 << 20
 	for _, end := range []string{"here", "there"} {
 		t.Run(end, func(t *testing.T) {
@@ -159,6 +162,7 @@ func TestRailDownForASession(t *testing.T) {
 
 // TestLoopbackAlone: an agent that can reach no other host says so, unless that was asked for.
 func TestLoopbackAlone(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	const line = "only agents of this host and network namespace can be reached"
 	h := newHost(t)
@@ -175,6 +179,7 @@ func TestLoopbackAlone(t *testing.T) {
 
 // TestMoreThanMaxRails: what is left out for want of room is a warning with both numbers.
 func TestMoreThanMaxRails(t *testing.T) {
+	t.Parallel()
 	ha, _ := twoNamespaces(t)
 	w := ha.start("a", params("max_rails", "1"))
 	says(t, w.Worker, "level=WARN", "more devices than max_rails", "used=1", "of=2", "option devices")

@@ -12,6 +12,7 @@ import (
 
 // TestLoopback: an agent moves bytes and notifies itself.
 func TestLoopback(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		a := start(t, "alice")
 		src, dst := a.Buffer(5<<20, seedA), a.Buffer(5<<20, seedB)
@@ -30,6 +31,7 @@ func TestLoopback(t *testing.T) {
 
 // TestTwoAgentsOneProcess: both ends in one process, in both directions.
 func TestTwoAgentsOneProcess(t *testing.T) {
+	t.Parallel()
 	env := testenv.Need(t)
 	w := worker.Start(t, worker.Options{Env: env})
 	a, b := agent(w, env, "alice"), agent(w, env, "bob")
@@ -54,6 +56,7 @@ func TestTwoAgentsOneProcess(t *testing.T) {
 
 // TestManyAgentsOneProcess: twenty agents of one process write to one target.
 func TestManyAgentsOneProcess(t *testing.T) {
+	t.Parallel()
 	const n, block = 20, 100_000
 	env := testenv.Need(t)
 	tgt := start(t, "bob")
@@ -75,6 +78,7 @@ func TestManyAgentsOneProcess(t *testing.T) {
 
 // TestBothDirections: two processes write and read each other at the same time.
 func TestBothDirections(t *testing.T) {
+	t.Parallel()
 	const n, size = 200, 1 << 20
 	p := pair(t)
 	a, b := p.buffers(2 * size)

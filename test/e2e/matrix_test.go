@@ -119,6 +119,7 @@ type matrixCase struct {
 
 // TestMatrix: wherever the other agent lives and whatever rails both have, memory of every kind goes to memory of every kind.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, place := range placements {
 		t.Run(place.name, func(t *testing.T) {

@@ -27,6 +27,7 @@ func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
 
 // TestMemoryChosen: two processes of one host go by its memory, whatever else there is, and so do two agents of one.
 func TestMemoryChosen(t *testing.T) {
+	t.Parallel()
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	bob.Polling(true)
 	carol := agent(alice.Worker, ours(t), "carol")
@@ -49,6 +50,7 @@ func TestMemoryChosen(t *testing.T) {
 
 // TestMemoryOldName: the provider's old name still means shared memory; the log says once that it has a new one.
 func TestMemoryOldName(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	alice := agent(worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_PROVIDER=local", "GORAIL_LOG=info"}}), env, "alice")
 	bob := agent(alice.Worker, env, "bob")
@@ -63,6 +65,7 @@ func TestMemoryOldName(t *testing.T) {
 // TestMemoryInPost: what is small has ended, notification included, when the post returns; what is large has not begun to hold
 // the caller up.
 func TestMemoryInPost(t *testing.T) {
+	t.Parallel()
 	for _, on := range []bool{true, false} {
 		env := ours(t)
 		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: byItself}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: byItself})
@@ -90,6 +93,7 @@ func TestMemoryInPost(t *testing.T) {
 // TestMemoryPollsNoMore: while the initiator polls, nobody else is woken for what it can copy itself; when it stops, that is copied all
 // the same.
 func TestMemoryPollsNoMore(t *testing.T) {
+	t.Parallel()
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
@@ -110,6 +114,7 @@ func TestMemoryPollsNoMore(t *testing.T) {
 
 // TestMemoryTargetStopped: a target whose process stands still is served all the same.
 func TestMemoryTargetStopped(t *testing.T) {
+	t.Parallel()
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
@@ -140,6 +145,7 @@ func helped(t *testing.T, file string) (forPeers, byPeers uint64) {
 // TestMemoryTargetHelps: a target that polls copies a part of what is written to it and read from it; one that doesn't poll, or has the option
 // that says so, copies nothing.
 func TestMemoryTargetHelps(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		polls bool
 		opt   string
@@ -191,6 +197,7 @@ func TestMemoryTargetHelps(t *testing.T) {
 // TestMemoryHelperStopped: a target that polls, and copies, is stopped at any moment: what is under way goes on without it. Only where that
 // moment was between its taking a piece and its call does the transfer wait until it goes on.
 func TestMemoryHelperStopped(t *testing.T) {
+	t.Parallel()
 	const rounds, n, patience = 20, 1000, 2 * time.Second
 	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
@@ -220,6 +227,7 @@ func TestMemoryHelperStopped(t *testing.T) {
 
 // TestMemoryOtherNetwork: the same for a peer in another network namespace.
 func TestMemoryOtherNetwork(t *testing.T) {
+	t.Parallel()
 	ha, hb := twoNamespaces(t)
 	alice, bob := ha.startWith(byItself, "alice"), hb.startWith(byItself, "bob")
 	bob.Polling(true)
@@ -233,6 +241,7 @@ func TestMemoryOtherNetwork(t *testing.T) {
 
 // TestMemoryOtherPIDs: a peer in another pid namespace goes by the next best way, and the log says why.
 func TestMemoryOtherPIDs(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("a pid namespace wants root")
 	}

@@ -13,6 +13,7 @@ import (
 // TestOver4GiB moves one block that no 32-bit length can hold, between memories of 4 GiB of addresses and 60 MiB of pages. What a cut
 // length or address leaves out or hits is a window's.
 func TestOver4GiB(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("moves 8 GiB")
 	}
@@ -41,6 +42,7 @@ func TestOver4GiB(t *testing.T) {
 // TestBigReservation registers 64 GiB of address space that holds no page but
 // the one in use.
 func TestBigReservation(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
 	r := p.tgt.Alloc(64<<30, hostmem.Reserve)
@@ -56,6 +58,7 @@ func TestBigReservation(t *testing.T) {
 
 // TestSameRangeTwice registers one range twice and takes one away again.
 func TestSameRangeTwice(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
 	require.NoError(t, p.ini.Register(a.All()))
@@ -73,6 +76,7 @@ func TestSameRangeTwice(t *testing.T) {
 
 // TestOverlapping registers ranges that share bytes and uses each of them.
 func TestOverlapping(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	const size = 1 << 20
 	a, b := p.ini.Buffer(size, seedA), p.tgt.Alloc(size, hostmem.Anon)
@@ -96,6 +100,7 @@ func TestOverlapping(t *testing.T) {
 
 // TestManyRegions registers 100,000 regions on both sides and uses them.
 func TestManyRegions(t *testing.T) {
+	t.Parallel()
 	const n = 100_000
 	p := pair(t)
 	at := scattered(0, 256, 64, n, 0)
@@ -116,6 +121,7 @@ func TestManyRegions(t *testing.T) {
 
 // TestPartialMetadata: regions reach the peer piece by piece.
 func TestPartialMetadata(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
 	c := p.tgt.Buffer(1<<20, seedB)

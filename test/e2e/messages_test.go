@@ -16,6 +16,7 @@ import (
 
 // TestBadOptions: a bad value names option, value and what is allowed, and harms nothing else in the process.
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_SPIN_TIME=a while"}})
 	refused(t, w, env, "environment")
@@ -46,6 +47,7 @@ func TestBadOptions(t *testing.T) {
 
 // TestNoLibfabric: the path that was tried, and what to install or set.
 func TestNoLibfabric(t *testing.T) {
+	t.Parallel()
 	const path = "/nonexistent/libfabric.so.1"
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
@@ -56,6 +58,7 @@ func TestNoLibfabric(t *testing.T) {
 
 // TestNothingToUse: devices and providers that are not there are told from those that are.
 func TestNothingToUse(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
 	for _, c := range []struct {
@@ -75,6 +78,7 @@ func TestNothingToUse(t *testing.T) {
 
 // TestStatsFileNowhere: counters that could not be written at the end are an error at the beginning, which names option and file.
 func TestStatsFileNowhere(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -88,6 +92,7 @@ func TestStatsFileNowhere(t *testing.T) {
 
 // TestStatsToStuckOutput: counters that a standard error does not take hold the end of an engine up for a moment only.
 func TestStatsToStuckOutput(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	_, stuck, _ := fullPipe(t)
 	w := worker.Start(t, worker.Options{Env: env, Stderr: stuck})
@@ -99,6 +104,7 @@ func TestStatsToStuckOutput(t *testing.T) {
 
 // TestStatsFileGone: counters that can be written no more at the end are no reason to fail, but are told with the file's name.
 func TestStatsFileGone(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
 	dir := filepath.Join(t.TempDir(), "gone")
@@ -112,6 +118,7 @@ func TestStatsFileGone(t *testing.T) {
 
 // TestTransferTimeout: a transfer that stands still ends by xfer_timeout, and the message names peer, rail and bytes.
 func TestTransferTimeout(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p := pair(t, params("xfer_timeout", "700ms", "peer_timeout", "3s", "cancel_timeout", "500ms"))
 	a, b := p.buffers(16 << 20)

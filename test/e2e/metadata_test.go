@@ -32,6 +32,7 @@ func (p *pairOf) reach(t *testing.T, a, b *worker.Buf) {
 
 // TestCorruptMetadata flips bytes in what the backend put into the metadata.
 func TestCorruptMetadata(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p := pair(t)
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
@@ -54,6 +55,7 @@ func TestCorruptMetadata(t *testing.T) {
 
 // TestTruncatedMetadata cuts the metadata anywhere.
 func TestTruncatedMetadata(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p := pair(t)
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
@@ -67,6 +69,7 @@ func TestTruncatedMetadata(t *testing.T) {
 
 // TestTruncatedBlob shortens a blob inside metadata that is otherwise well-formed.
 func TestTruncatedBlob(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p := pair(t)
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
@@ -97,6 +100,7 @@ func shorten(t *testing.T, md, mark []byte, keep int) []byte {
 
 // TestDeadPeer: metadata of a process that is no more.
 func TestDeadPeer(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p := pair(t)
 	a, b := p.ini.Buffer(1<<20, seedA), p.tgt.Buffer(1<<20, seedB)
@@ -118,6 +122,7 @@ func TestDeadPeer(t *testing.T) {
 
 // TestSilentPeer: a peer that accepts and does not answer within connect_timeout is not dead: the post fails, and the next one tries again.
 func TestSilentPeer(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, c := range []struct{ connect, peer, says string }{
 		{"800ms", "10s", "connect_timeout"},

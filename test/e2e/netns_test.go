@@ -48,6 +48,7 @@ func over(t *testing.T, opts ...string) (a, b *host, p *pairOf) {
 
 // TestTwoHosts: bytes and notifications go over the wire, both ways.
 func TestTwoHosts(t *testing.T) {
+	t.Parallel()
 	const size = 16 << 20
 	ha, hb, p := over(t, "log", "info")
 	a, b := p.buffers(size)
@@ -78,6 +79,7 @@ func TestTwoHosts(t *testing.T) {
 
 // TestTwoHostsKill: the peer on the other host dies.
 func TestTwoHostsKill(t *testing.T) {
+	t.Parallel()
 	_, _, p := over(t)
 	a, b := p.buffers(64 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
@@ -94,6 +96,7 @@ func TestTwoHostsKill(t *testing.T) {
 // TestWireCut: nobody closes anything, packets just vanish, here or at the peer's end. What is in flight ends in an error, but not in one
 // that makes the agent forget the peer: when the packets get through again the next posts connect by themselves.
 func TestWireCut(t *testing.T) {
+	t.Parallel()
 	const timeout = 2 * time.Second
 	for _, end := range []string{"here", "there"} {
 		t.Run(end, func(t *testing.T) {
@@ -132,6 +135,7 @@ func TestWireCut(t *testing.T) {
 
 // TestDevices chooses a wire by a name, a glob, an exclusion; the bytes go nowhere else.
 func TestDevices(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	for _, c := range []struct{ devices, used, idle string }{
 		{"fast*", "fast0", "slow0"},
@@ -156,6 +160,7 @@ func TestDevices(t *testing.T) {
 // TestNoCommonDevice: a peer with nothing but its loopback interface is told from one that can be reached, and loses
 // nothing for the next.
 func TestNoCommonDevice(t *testing.T) {
+	t.Parallel()
 	ha, hb := twoHosts(t)
 	a, b := ha.start("alice"), hb.start("bob", params("devices", "lo"))
 	_, err := a.Load(b.Metadata())

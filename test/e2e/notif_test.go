@@ -13,6 +13,7 @@ import (
 
 // TestNotifAlone sends notifications without a transfer: short, empty, binary.
 func TestNotifAlone(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	p.ini.Learn(p.tgt)
 	p.ini.Polling(true) // without a progress thread the sender's polls move it
@@ -27,6 +28,7 @@ func TestNotifAlone(t *testing.T) {
 
 // TestNotifEmptyWithTransfer: an empty message with a transfer is a message.
 func TestNotifEmptyWithTransfer(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(4096)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte{}})
@@ -38,6 +40,7 @@ func TestNotifEmptyWithTransfer(t *testing.T) {
 
 // TestNotifBig sends messages around the sizes where they are cut, to 16 MiB.
 func TestNotifBig(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(4096)
 	p.ini.Polling(true)
@@ -60,6 +63,7 @@ func TestNotifBig(t *testing.T) {
 
 // TestNotifMany sends 20,000 in a row, in both directions at once, in order.
 func TestNotifMany(t *testing.T) {
+	t.Parallel()
 	const n = 20_000
 	p := pair(t)
 	p.ini.Learn(p.tgt)
@@ -81,6 +85,7 @@ func TestNotifMany(t *testing.T) {
 // TestNotifUnread: a receiver that does not poll must not stop the sender, and
 // finds everything when it does.
 func TestNotifUnread(t *testing.T) {
+	t.Parallel()
 	const n = 5000
 	p := quietPair(t)
 	a, b := p.buffers(1 << 20)
@@ -103,6 +108,7 @@ func TestNotifUnread(t *testing.T) {
 
 // TestNotifManySenders: the receiver never loaded any sender's metadata.
 func TestNotifManySenders(t *testing.T) {
+	t.Parallel()
 	const senders, n = 3, 300
 	tgt := start(t, "bob")
 	tgt.Polling(true)
@@ -125,6 +131,7 @@ func TestNotifManySenders(t *testing.T) {
 
 // TestNotifConcurrent sends from 4 threads of one agent at once.
 func TestNotifConcurrent(t *testing.T) {
+	t.Parallel()
 	const threads, n = 4, 100
 	p := pair(t, func(c *worker.AgentConfig) { c.Sync = nixlapi.SyncRW })
 	shared := start(t, "carol", func(c *worker.AgentConfig) { c.Sync, c.Concurrent = nixlapi.SyncRW, true })
@@ -147,5 +154,6 @@ func TestNotifConcurrent(t *testing.T) {
 
 // TestNotifUnknown: a notification to an agent nobody loaded is an error.
 func TestNotifUnknown(t *testing.T) {
+	t.Parallel()
 	require.Error(t, start(t, "alice").GenNotif("nobody", []byte("x")))
 }

@@ -18,6 +18,7 @@ var lost = min(testenv.Patient(5*time.Second), 15*time.Second)
 
 // TestReload forgets and reloads a live peer 20 times.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
 	for i := range 20 {
@@ -40,6 +41,7 @@ func TestReload(t *testing.T) {
 
 // TestReloadInFlight forgets the peer while a transfer runs.
 func TestReloadInFlight(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(64 << 20)
 	for range 5 {
@@ -58,6 +60,7 @@ func TestReloadInFlight(t *testing.T) {
 
 // TestConnectEarly: an explicit connection before the first transfer.
 func TestConnectEarly(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(4096)
 	require.NoError(t, p.ini.Connect("bob"))
@@ -68,6 +71,7 @@ func TestConnectEarly(t *testing.T) {
 
 // TestRestart: the peer dies and comes back under its name, several times.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	ini := start(t, "alice")
 	a := ini.Buffer(1<<20, seedA)
 	for i := range 4 {
@@ -123,6 +127,7 @@ func forget(t *testing.T, a *worker.Agent, peer string) {
 
 // TestKillIdle kills a peer with nothing in flight.
 func TestKillIdle(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(64 << 10)
@@ -139,6 +144,7 @@ func TestKillIdle(t *testing.T) {
 
 // TestKillInFlight kills a peer while requests are on their way.
 func TestKillInFlight(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(64 << 20)
@@ -160,6 +166,7 @@ func TestKillInFlight(t *testing.T) {
 
 // TestKillInitiator: a target outlives its initiator and serves the next one.
 func TestKillInitiator(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(64 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob", Notif: []byte("k")})
@@ -177,6 +184,7 @@ func TestKillInitiator(t *testing.T) {
 
 // TestStopped: a peer that stands still for three seconds is not a dead one.
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		a, b := p.buffers(64 << 20)

@@ -74,6 +74,7 @@ func (p *pairOf) readAndStop(t *testing.T, a, b *worker.Buf, n uint64) (left []*
 // TestReleasedReadWritesNothing: the target stands still in the middle of READs, which are released. From then on nothing of them is written,
 // when the target goes on neither.
 func TestReleasedReadWritesNothing(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, n := range []uint64{1, 64} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -96,6 +97,7 @@ func TestReleasedReadWritesNothing(t *testing.T) {
 // TestReleasedReadShared: where an endpoint serves all peers nothing can be closed. A release of what may still write is refused; the next one
 // takes.
 func TestReleasedReadShared(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, kind := range []string{"efa", "efa-direct", "cxi"} {
 		t.Run(kind, func(t *testing.T) {

@@ -44,6 +44,7 @@ func onRails(t testing.TB, a, b *host, opts ...string) *pairOf {
 
 // TestRailsShare: two rails carry about half each, one of half the speed about a third.
 func TestRailsShare(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	const size = 24 << 20
 	for _, c := range []struct {
@@ -72,6 +73,7 @@ func TestRailsShare(t *testing.T) {
 
 // TestRailCut: a rail goes away under a transfer and comes back, at either end; nothing is lost and nothing fails.
 func TestRailCut(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	const size = 64 << 20
 	for i, op := range []nixlapi.Op{nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Write, nixlapi.Read, nixlapi.Read} {
@@ -117,6 +119,7 @@ func TestRailCut(t *testing.T) {
 // TestRailsSoak takes rails down and up at random under transfers and notifications: no wrong byte, nothing lost, nothing
 // twice. GORAIL_SOAK=2m makes it long.
 func TestRailsSoak(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	const size = 8 << 20
 	length := 6 * time.Second

@@ -37,6 +37,7 @@ func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 // TestReleaseInFlight releases requests at random moments, refills both sides
 // at once and watches them: nothing of the request may arrive any more.
 func TestReleaseInFlight(t *testing.T) {
+	t.Parallel()
 	const size, rounds = 64 << 20, 8
 	rng := rand.New(rand.NewPCG(1, 2))
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -66,6 +67,7 @@ func TestReleaseInFlight(t *testing.T) {
 // TestReleaseManyInFlight releases half of many small requests in flight; the
 // other half arrives whole.
 func TestReleaseManyInFlight(t *testing.T) {
+	t.Parallel()
 	const n, block = 64, 1 << 20
 	p := pair(t)
 	a, b := p.buffers(n * block)
@@ -100,6 +102,7 @@ func TestReleaseManyInFlight(t *testing.T) {
 // From then on nothing of the initiator may change it, and the initiator's
 // other transfers go on.
 func TestDeregisterInFlight(t *testing.T) {
+	t.Parallel()
 	const size = 64 << 20
 	p := pair(t)
 	a, b := p.ini.Buffer(size, seedA), p.tgt.Buffer(size, seedB)
@@ -123,6 +126,7 @@ func TestDeregisterInFlight(t *testing.T) {
 // TestDeregisterUnderReposts: the same under small requests that are posted all the time, past Go; when the memory is registered
 // again they go on.
 func TestDeregisterUnderReposts(t *testing.T) {
+	t.Parallel()
 	const size, requests = 4096, 4
 	p := pair(t)
 	a, b := p.ini.Buffer(requests*size, seedA), p.tgt.Buffer(requests*size, seedB)
@@ -153,6 +157,7 @@ func TestDeregisterUnderReposts(t *testing.T) {
 
 // TestDeregisterLocalInFlight: the initiator takes its own memory back.
 func TestDeregisterLocalInFlight(t *testing.T) {
+	t.Parallel()
 	const size = 64 << 20
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
@@ -172,6 +177,7 @@ func TestDeregisterLocalInFlight(t *testing.T) {
 
 // TestCloseInFlight destroys the initiator's agent while it transfers.
 func TestCloseInFlight(t *testing.T) {
+	t.Parallel()
 	for _, who := range []string{"initiator", "target"} {
 		t.Run(who, func(t *testing.T) {
 			p := pair(t)

@@ -15,6 +15,7 @@ import (
 // TestIdleCPU: agents that are connected and have nothing to do use less than
 // 1 % of a core, with the progress thread on and off.
 func TestIdleCPU(t *testing.T) {
+	t.Parallel()
 	const window = 3 * time.Second
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
@@ -34,6 +35,7 @@ func TestIdleCPU(t *testing.T) {
 
 // TestFirstEngine bounds what the first engine adds to a process.
 func TestFirstEngine(t *testing.T) {
+	t.Parallel()
 	env := testenv.Need(t)
 	w := worker.Start(t, worker.Options{Env: env})
 	w.Agent(worker.AgentConfig{Name: "bare", ProgThread: true})
@@ -66,6 +68,7 @@ func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 
 // TestAgentsComeAndGo creates and destroys 200 agents that work in between.
 func TestAgentsComeAndGo(t *testing.T) {
+	t.Parallel()
 	env := testenv.Need(t)
 	w := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
 	buf := w.Alloc(64<<10, hostmem.Anon)
@@ -89,6 +92,7 @@ func TestAgentsComeAndGo(t *testing.T) {
 
 // TestPeersComeAndGo: an agent that met 60 peers keeps nothing of the gone ones.
 func TestPeersComeAndGo(t *testing.T) {
+	t.Parallel()
 	env := testenv.Need(t)
 	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: givesBack}), env, "alice")
 	tw := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})

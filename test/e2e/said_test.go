@@ -11,6 +11,7 @@ import (
 
 // TestFabricMissing: a fabric that was asked for first and has no device is a warning, whatever stands in for it.
 func TestFabricMissing(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, first := range []string{"efa", "cxi", "verbs"} {
 		a := start(t, "a", params("provider", first+",tcp"))
@@ -24,6 +25,7 @@ func TestFabricMissing(t *testing.T) {
 
 // TestUnknownNames: a parameter that no option has is an error that names the nearest one; so named, a variable is a warning, once a process.
 func TestUnknownNames(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env, Setenv: []string{"GORAIL_DEVICE=lo", "GORAIL_TEST_THIS=1"}})
 	for name, near := range map[string]string{"device": "devices", "max_rail": "max_rails", "num_threads": "copy_threads"} {
@@ -46,6 +48,7 @@ func TestUnknownNames(t *testing.T) {
 
 // TestStatsFileNoFolder: what could not be written at the end is refused at the beginning.
 func TestStatsFileNoFolder(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	w := worker.Start(t, worker.Options{Env: env})
 	_, err := w.TryAgent(worker.AgentConfig{Name: "a", Backend: env.Backend, Params: map[string]string{"stats_file": filepath.Join(t.TempDir(), "none", "s.json")}})

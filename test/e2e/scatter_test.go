@@ -17,6 +17,7 @@ func scattered(off, block, gap uint64, n int, shuffle uint64) worker.Layout {
 
 // TestScattered moves lists of blocks whose order differs on both sides.
 func TestScattered(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		n     int
 		block uint64
@@ -39,6 +40,7 @@ func TestScattered(t *testing.T) {
 
 // TestScatteredSmallInLarge mixes: local blocks dense, remote blocks apart.
 func TestScatteredSmallInLarge(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
 		la, lb := scattered(0, 4096, 0, 2000, 0), scattered(0, 4096, 4096, 2000, 0)
@@ -51,6 +53,7 @@ func TestScatteredSmallInLarge(t *testing.T) {
 
 // TestPrepared makes requests of indices into prepared lists, merged or not.
 func TestPrepared(t *testing.T) {
+	t.Parallel()
 	const n = 512
 	for _, noMerge := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noMerge=%v", noMerge), func(t *testing.T) {
@@ -88,6 +91,7 @@ func TestPrepared(t *testing.T) {
 
 // TestPreparedHuge prepares 2,097,152 blocks and uses some thousand of them.
 func TestPreparedHuge(t *testing.T) {
+	t.Parallel()
 	const n = 2 << 20
 	p := pair(t)
 	all := scattered(0, 16, 16, n, 0)
@@ -108,6 +112,7 @@ func TestPreparedHuge(t *testing.T) {
 // TestMillionRequest makes a request of 1,048,576 blocks of 8 bytes and moves
 // it where the backend is quick enough.
 func TestMillionRequest(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("moves a million blocks")
 	}

@@ -15,6 +15,7 @@ import (
 // TestSlices: memory that is registered in slices of a MiB, on both sides or on one, moves as any other: as a whole, and in
 // blocks most of which lie across a boundary of either side; and its metadata holds when it is registered again.
 func TestSlices(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, most := range [][2]string{{"1MiB", "1MiB"}, {"1MiB", "0"}, {"0", "1MiB"}} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
@@ -49,6 +50,7 @@ func TestSlices(t *testing.T) {
 // TestLinks: several queue pairs (connections, on tcp) a rail; where the sides want different numbers, the smaller. Both
 // directions, whole buffers and small blocks, and notifications in order.
 func TestLinks(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	for _, n := range [][3]int{{2, 2, 2}, {2, 1, 1}, {1, 2, 1}} {
 		t.Run(fmt.Sprint(n[:2]), func(t *testing.T) {

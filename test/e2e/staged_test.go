@@ -36,6 +36,7 @@ func gpuMem(n int) *worker.GPUMem { m := device(n); return &m }
 
 // TestStaged: memory of GPUs, on one side or both, where no rail moves it: over tcp, and between host memory and GPUs on one host.
 func TestStaged(t *testing.T) {
+	t.Parallel()
 	both := []struct {
 		provider    string
 		here, there *worker.GPUMem
@@ -88,6 +89,7 @@ func TestStaged(t *testing.T) {
 
 // TestStagedReleased: a staged transfer that is released under way ends soon, and what comes after it works.
 func TestStagedReleased(t *testing.T) {
+	t.Parallel()
 	for _, provider := range []string{"tcp", "sm"} {
 		t.Run(provider, func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -130,6 +132,7 @@ func TestStagedReleased(t *testing.T) {
 
 // TestStagedKilled: a peer that is killed under staged transfers ends them with REMOTE_DISCONNECT, and nothing of ours stays in use.
 func TestStagedKilled(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		const size = 16 << 20
 		p := stagedPair(t, "tcp")
@@ -151,6 +154,7 @@ func TestStagedKilled(t *testing.T) {
 // TestStagedTakenBack: memory that is deregistered under a staged transfer, on either side, ends it with an error, and is free to go when
 // that has returned.
 func TestStagedTakenBack(t *testing.T) {
+	t.Parallel()
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ours=%v", ours), func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -200,6 +204,7 @@ func TestStagedTakenBack(t *testing.T) {
 
 // TestManyGPUs: one list with memory of both GPUs on both sides goes each its way; so does one in which some can't be mapped.
 func TestManyGPUs(t *testing.T) {
+	t.Parallel()
 	for _, provider := range []string{"sm", "tcp"} {
 		t.Run(provider, func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -238,6 +243,7 @@ func TestManyGPUs(t *testing.T) {
 
 // TestStagedWhileMapping: VMM memory of many handles is mapped behind transfers, which are staged until it is.
 func TestStagedWhileMapping(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
 		t.Skip("the real driver maps so many in no time")
 	}

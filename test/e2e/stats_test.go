@@ -16,6 +16,7 @@ import (
 // TestStatsPaths: an engine's stats_file says which way the bytes went; both rails have some, and together all of them. At
 // debug level the log says so of each transfer.
 func TestStatsPaths(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	const size = 24 << 20
 	file := filepath.Join(t.TempDir(), "stats.json")

@@ -62,6 +62,7 @@ func (s *stopped) notify(n int) {
 // transfer is done, and nothing of the application's is needed. With and without transfers posted meanwhile. GORAIL_STOP_APART: one phase
 // after the other, where twelve processes are too many.
 func TestStoppedPeers(t *testing.T) {
+	t.Parallel()
 	for _, d := range stops(t) {
 		for _, meanwhile := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/posts_meanwhile=%v", d, meanwhile), func(t *testing.T) {
@@ -145,6 +146,7 @@ func count(list []nixlapi.Notif, msg string) (n int) {
 // TestStoppedPeerBesideOthers: of ten peers one stands still, with transfers to it under way. The latencies of the other nine are what
 // they were before, but for 10 ms.
 func TestStoppedPeerBesideOthers(t *testing.T) {
+	t.Parallel()
 	const peers, rounds = 10, 200
 	ini := start(t, "alice", params("xfer_timeout", "1s", "cancel_timeout", "200ms"))
 	a := ini.Buffer(4<<20, seedA)

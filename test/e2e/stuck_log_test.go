@@ -35,6 +35,7 @@ func fullPipe(t *testing.T) (r, w *os.File, lines int) {
 // TestStuckLog: a standard error that nobody reads holds up neither new peers nor transfers nor the end; what was to be said
 // is there once it is read.
 func TestStuckLog(t *testing.T) {
+	t.Parallel()
 	for _, level := range []string{"info", "debug"} {
 		t.Run(level, func(t *testing.T) {
 			env := ours(t)

@@ -41,6 +41,7 @@ func wheelWith(t *testing.T, env testenv.Env, change func(p *abi.Patch)) testenv
 // TestAnotherTable: a NIXL whose own plugins have another table of virtual functions gets no plugin and one ERROR, however often it asks; one
 // whose plugins tell nothing gets it. test/abi has each place that a function can be put in.
 func TestAnotherTable(t *testing.T) {
+	t.Parallel()
 	env := ours(t)
 	try := func(t *testing.T, change func(p *abi.Patch)) (*worker.Worker, testenv.Env) {
 		env := wheelWith(t, env, change)

@@ -13,6 +13,7 @@ import (
 // TestSizes moves one block of odd sizes from and to odd offsets, and checks
 // that nothing around it changes.
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	eachProgress(t, func(t *testing.T, o option) {
 		p := pair(t, o)
 		const room = 4096
@@ -42,6 +43,7 @@ func TestSizes(t *testing.T) {
 
 // TestZeroLength: an empty block moves nothing and completes.
 func TestZeroLength(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(4096)
 	x, err := p.ini.TryXfer(worker.XferSpec{Op: nixlapi.Write, Local: a.Span(10, 0), Remote: b.Span(20, 0),
@@ -56,6 +58,7 @@ func TestZeroLength(t *testing.T) {
 
 // TestRepost posts one request 2,000 times: one notification each, in order.
 func TestRepost(t *testing.T) {
+	t.Parallel()
 	const n = 2000
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
@@ -89,6 +92,7 @@ func TestRepost(t *testing.T) {
 
 // TestParallelRequests keeps 64 requests in flight at once.
 func TestParallelRequests(t *testing.T) {
+	t.Parallel()
 	const n, block = 64, 96 << 10
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		p := pair(t)
@@ -118,6 +122,7 @@ func TestParallelRequests(t *testing.T) {
 // TestBackendOfRequest: the agent says which backend carries a request, and an
 // estimate, where the backend gives one, is not negative.
 func TestBackendOfRequest(t *testing.T) {
+	t.Parallel()
 	p := pair(t)
 	a, b := p.buffers(1 << 20)
 	x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})

@@ -102,6 +102,7 @@ func knockAll(t testing.TB, from string, pid int) (in []netip.AddrPort) {
 // TestUnauthenticatedAtTheRails: with the peer connected nobody gets in at the rails' ports, from the peer's own address or another, at either
 // process, and what ended a process there does nothing.
 func TestUnauthenticatedAtTheRails(t *testing.T) {
+	t.Parallel()
 	ours(t)
 	p := pair(t, params("control_port", "7300-7399", "devices", "lo", "log", "info"))
 	a, b := p.buffers(1 << 20)
@@ -125,6 +126,7 @@ func TestUnauthenticatedAtTheRails(t *testing.T) {
 // TestUnauthenticatedWhileAPeerConnects: a peer's handshake is under way, and its rails don't come through. Others get in at no rail's port; the
 // doors shut when the peer's time is over, for the peer's address, too.
 func TestUnauthenticatedWhileAPeerConnects(t *testing.T) {
+	t.Parallel()
 	const timeout = 4 * time.Second
 	ha, hb := twoHosts(t)
 	hb.blockAllBut("10.77.0.1/32", 7000, 7000) // alice's; the stranger comes by another of the host's addresses

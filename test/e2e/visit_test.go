@@ -22,6 +22,7 @@ func visits() int {
 
 // TestRemoveDelivers: what was accepted arrives, in order, though remove_remote_agent follows at once; however the target polls.
 func TestRemoveDelivers(t *testing.T) {
+	t.Parallel()
 	n := visits()
 	for _, pattern := range []struct {
 		name string
@@ -69,6 +70,7 @@ func TestRemoveDelivers(t *testing.T) {
 
 // TestCloseDelivers: the same when the agent is destroyed, or its process exits in order.
 func TestCloseDelivers(t *testing.T) {
+	t.Parallel()
 	p := quietPair(t)
 	const n = 200
 	for i := range 5 {

@@ -13,6 +13,7 @@ import (
 
 // TestVRAMTakenBack: what its owner deregisters is unmapped before that returns; other memory at the same address is never taken for it.
 func TestVRAMTakenBack(t *testing.T) {
+	t.Parallel()
 	const size = 4 << 20
 	p := gpuPair(t)
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
@@ -47,6 +48,7 @@ func TestVRAMTakenBack(t *testing.T) {
 
 // TestVRAMFreedUnsaid: memory that is freed without being deregistered, and registered again at the same address, is never taken for the old.
 func TestVRAMFreedUnsaid(t *testing.T) {
+	t.Parallel()
 	const size = 4 << 20
 	p := gpuPair(t)
 	a, b := p.ini.GPUBuffer(size, seedA, device(0)), p.tgt.GPUBuffer(size, seedB, device(1))
@@ -79,6 +81,7 @@ func TestVRAMFreedUnsaid(t *testing.T) {
 
 // TestVRAMReleased: a copy under way that is released ends at once, and what comes after it works; one whose peer is killed is told so.
 func TestVRAMReleased(t *testing.T) {
+	t.Parallel()
 	const size = 64 << 20
 	t.Run("released", func(t *testing.T) {
 		p := gpuPair(t)

@@ -80,6 +80,7 @@ func faultRound(t *testing.T, ini, tgt *worker.Worker, o worker.Options, m worke
 // TestVRAMEveryCallFails: whichever call of the driver fails, on either side: the transfer succeeds with the right bytes or there is an error,
 // nothing hangs, and nothing stays open.
 func TestVRAMEveryCallFails(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
 		t.Skip("the real driver fails when it likes")
 	}
@@ -109,6 +110,7 @@ func TestVRAMEveryCallFails(t *testing.T) {
 
 // TestVRAMMappedAgain: with a mapping that failed for want of something its transfer is staged, and no other after it.
 func TestVRAMMappedAgain(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
 		t.Skip("the real driver fails when it likes")
 	}
@@ -139,6 +141,7 @@ func TestVRAMMappedAgain(t *testing.T) {
 
 // TestVRAMFabric: VMM memory with a handle for NVLink between hosts alone, within one host; where the driver gives none it is staged, and a line says why.
 func TestVRAMFabric(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
 		t.Skip("wants a driver with IMEX channels: unproved on hardware")
 	}
@@ -162,7 +165,7 @@ func TestVRAMFabric(t *testing.T) {
 			x.Do(limit)
 			b.Want(seedA)
 			if refused {
-				says(t, ini, "which the driver does not give")
+				says(t, ini, "and the driver does not export that handle")
 				says(t, ini, "transfers are staged")
 				says(t, tgt, "is there an IMEX channel?")
 			} else {
@@ -179,6 +182,7 @@ func TestVRAMFabric(t *testing.T) {
 
 // TestVRAMReleaseEndsIt: a copy under way that would take seconds has ended when its release has returned, or soon after.
 func TestVRAMReleaseEndsIt(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("GORAIL_TEST_CUDA") != "" {
 		t.Skip("the real driver is too fast")
 	}

@@ -42,6 +42,7 @@ func device(n int) worker.GPUMem { return worker.GPUMem{Device: n, Kind: int(cud
 
 // TestVRAMTwoProcesses: bytes of two processes' GPUs, one transfer whole and one in scattered blocks; one GPU and two.
 func TestVRAMTwoProcesses(t *testing.T) {
+	t.Parallel()
 	for _, gpus := range [][2]int{{0, 1}, {1, 1}} {
 		t.Run(fmt.Sprintf("GPUs %d,%d", gpus[0], gpus[1]), func(t *testing.T) {
 			eachOp(t, func(t *testing.T, op nixlapi.Op) {
@@ -97,6 +98,7 @@ func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
 
 // TestVRAMRegister: what a descriptor says of its memory is checked, and the error names both.
 func TestVRAMRegister(t *testing.T) {
+	t.Parallel()
 	o := gpuHost(t)
 	a := agent(worker.Start(t, o), o.Env, "alice")
 	b := a.AllocGPU(1<<20, device(1))
@@ -125,6 +127,7 @@ func TestVRAMRegister(t *testing.T) {
 
 // TestVRAMNoDriver: without a driver the backend offers the host's memory alone, and that works.
 func TestVRAMNoDriver(t *testing.T) {
+	t.Parallel()
 	o := gpuHost(t)
 	o.Setenv[1] = "GORAIL_CUDA_PATH=/nowhere/libcuda.so.1"
 	a := agent(worker.Start(t, o), o.Env, "alice")
@@ -139,6 +142,7 @@ func TestVRAMNoDriver(t *testing.T) {
 
 // TestVRAMUnmappable: memory that no peer can map is staged over a ring on its GPU, and the log says why; other memory is copied at once.
 func TestVRAMUnmappable(t *testing.T) {
+	t.Parallel()
 	for reason, m := range map[string]worker.GPUMem{
 		"VMM memory made without a handle type that can be shared": {Device: 1, Handles: 2, Private: true},
 		"memory of a stream-ordered pool (cudaMallocAsync)":        {Device: 1, Kind: int(cuda.Pool)},
@@ -165,6 +169,7 @@ func TestVRAMUnmappable(t *testing.T) {
 
 // TestVRAMOneProcess: an agent's own memory, and two agents of one process, between two GPUs and on one; private VMM memory, too, on one.
 func TestVRAMOneProcess(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		const size = 2 * cuda.Granule
 		h := gpuHost(t)
@@ -199,6 +204,7 @@ func TestVRAMOneProcess(t *testing.T) {
 
 // TestVRAMHandles: VMM memory of another process, of more handles than one message has descriptors; regions inside it; unmapped at the end.
 func TestVRAMHandles(t *testing.T) {
+	t.Parallel()
 	eachOp(t, func(t *testing.T, op nixlapi.Op) {
 		const n, size = 70, 70 * cuda.Granule
 		p := gpuPair(t)

@@ -1,4 +1,4 @@
-module gorail/tools
+module gorail
 
 go 1.26.0
 
