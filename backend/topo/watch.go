@@ -70,30 +70,25 @@ func (w *watcher) watch(ctx context.Context) error {
 
 // run lists all links at the beginning and after a loss. The messages that the socket still holds are older than those lost: they come first.
 func (w *watcher) run(ctx context.Context) error {
-	const drained = time.Millisecond
 	for lost := true; ctx.Err() == nil; {
-		timeout := unix.Timeval{}
-		if lost {
-			timeout = unix.NsecToTimeval(int64(drained))
-		}
-		if err := w.messages.SetReceiveTimeout(&timeout); err != nil {
-			return err
+		if lost && w.drained() {
+			err := w.list(ctx)
+			if lost = err != nil; !lost {
+				continue
+			}
+			if !passes(err) {
+				return fmt.Errorf("list links: %w", err)
+			}
+			if err := sleep(ctx, 10*time.Millisecond); err != nil { // links that change faster than they can be listed must not make us spin
+				return err
+			}
+			continue
 		}
 		messages, from, err := w.messages.Receive()
 		switch {
 		case err == unix.ENOBUFS:
 			lost = true
 		case err == unix.EINTR:
-		case err == unix.EAGAIN:
-			if err = w.list(ctx); err != nil && !passes(err) {
-				return fmt.Errorf("list links: %w", err)
-			}
-			if lost = err != nil; !lost {
-				continue
-			}
-			if err := sleep(ctx, 10*time.Millisecond); err != nil { // links that change faster than they can be listed must not make us spin
-				return err
-			}
 		case err != nil:
 			return err
 		case from.Pid == nl.PidKernel:
@@ -105,6 +100,12 @@ func (w *watcher) run(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// drained reports that no message and no error waits.
+func (w *watcher) drained() bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.messages.GetFd()), Events: unix.POLLIN}}, 0)
+	return n == 0 && err == nil
 }
 
 // list enters all links. The error is the kernel's: the list is incomplete, or there is none.
