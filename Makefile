@@ -1,7 +1,7 @@
 # The front door only: the work is in tools/ and meson.build.
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help quickstart test test-wheels test-fabrics test-trixie test-rdma test-gpu soak fuzz bench bench-rails build setup install clean
+.PHONY: help quickstart check test test-all lint test-wheels test-fabrics test-trixie test-rdma test-gpu soak fuzz bench bench-rails build setup install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -9,7 +9,10 @@ help: ## this list
 quickstart: build ## build, then two Python agents move 64 MiB both ways
 	@tools/quickstart.sh
 
-test: ## everything, on this machine
+check: ## before each commit: 90 s
+	@tools/check.sh
+
+test: ## before a change lands: every test, the long ones in a short form; 5 minutes
 	@tools/test.sh
 
 test-wheels: build ## the wheel matrix against every NIXL release from 1.0.0 on

@@ -98,6 +98,9 @@ func TestTables(t *testing.T) {
 				require.Equal(t, "same", check(t, "judge", stripped)[0])
 
 				for k := range slots + 1 {
+					if testing.Short() && k%5 != 0 {
+						continue
+					}
 					said := made(func(p *Patch) { require.NoError(t, p.InsertSlot(k, base, class)) })
 					require.Contains(t, said, "different: ", "a slot in front of %d", k)
 					if k%9 == 0 { // a row makes another table a known one

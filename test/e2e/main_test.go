@@ -34,6 +34,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// rounds is how often something is done: fewer times with -short.
+func rounds(short, full int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // pairOf is an initiator and a target that polls, in two processes.
 type pairOf struct {
 	env testenv.Env

@@ -123,6 +123,7 @@ func TestMatrix(t *testing.T) {
 	ours(t)
 	for _, place := range placements {
 		t.Run(place.name, func(t *testing.T) {
+			t.Parallel()
 			for _, rails := range railSets {
 				t.Run(rails.name, func(t *testing.T) {
 					m := startMatrix(t, place, rails)

@@ -101,7 +101,7 @@ func TestOverlapping(t *testing.T) {
 // TestManyRegions registers 100,000 regions on both sides and uses them.
 func TestManyRegions(t *testing.T) {
 	t.Parallel()
-	const n = 100_000
+	n := rounds(20_000, 100_000)
 	p := pair(t)
 	at := scattered(0, 256, 64, n, 0)
 	a, b := p.ini.Alloc(at.End(), hostmem.Anon), p.tgt.Alloc(at.End(), hostmem.Anon)

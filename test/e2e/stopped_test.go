@@ -21,7 +21,7 @@ func stops(t *testing.T) []time.Duration {
 		require.NoError(t, err)
 		return []time.Duration{d}
 	}
-	return []time.Duration{3 * time.Second, 9 * time.Second}
+	return []time.Duration{3 * time.Second, 9 * time.Second}[:rounds(1, 2)]
 }
 
 // stopped is a pair one of whose processes stands still at some point.

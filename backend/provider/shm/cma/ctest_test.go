@@ -27,6 +27,9 @@ func TestProcesses(t *testing.T) {
 
 // TestThreads runs the tests of threads, the mapper and doorbells with the thread sanitizer.
 func TestThreads(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the thread sanitizer")
+	}
 	bin := build(t, "-fsanitize=thread", "-Wno-tsan") // the thread sanitizer does not support fences
 	for _, name := range list(t, bin) {
 		if strings.HasPrefix(name, "vram_") || slices.Contains([]string{"offloads", "assist_ends", "hostile_offers", "doorbells", "failed_handshake"}, name) {

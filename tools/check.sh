@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# `make check`: before each commit, in less than 90 s. Formats, vet, generated pages, the packages without hardware, the core and the engine on
+# fakes, two agents over tcp and over shared memory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh
+. tools/env.sh
+. tools/stages.sh
+
+stage build
+tools/build.sh
+tools/static.sh
+stage 'go test'
+# What waits for time or for processes, and not for us, is for `make test`.
+slow='gorail/(backend/(peer|gpu|provider/(shm.*|ofi|verbs|ofi/sockets))|cmd/gorail|test/.*)$'
+# shellcheck disable=SC2046
+side_by_side \
+    'gotest units -short -parallel 8 $(go list ./... | grep -vE "$slow")' \
+    'gotest e2e -short -count=1 -parallel 4 ./test/e2e -run "^Test(TwoAgentsOneProcess|Prepared|NotifAfterData|BothDirections|Loopback|KillTarget|RailCut)$"' \
+    'GORAIL_PROVIDER=sm gotest e2e-sm -short -count=1 -parallel 4 ./test/e2e -run "^Test(MemoryChosen|MemoryInPost|NotifAfterData|BothDirections|Staged)$"'
+summary
