@@ -13,6 +13,7 @@ import (
 
 // Whatever a fabric is like, the bytes and the notifications are the same.
 func TestCaps(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*fake.Caps){
 		"small queues":           func(c *fake.Caps) { c.TxDepth, c.RxDepth = 10, 32 },
 		"iov 1":                  func(c *fake.Caps) { c.IOVLimit = 1 },
@@ -84,6 +85,7 @@ func exercise(h *harness) {
 
 // One byte of key is 254 registrations; the next one is refused for transfers, not for the agent.
 func TestKeysUsedUp(t *testing.T) {
+	t.Parallel()
 	caps := fake.TCPCaps()
 	caps.KeySize = 1
 	h := onFake(t, caps)
@@ -108,6 +110,7 @@ func TestKeysUsedUp(t *testing.T) {
 
 // A key that the fabric has given to a message buffer is not ours to use: another is drawn.
 func TestKeyTakenByTheFabric(t *testing.T) {
+	t.Parallel()
 	caps := fake.TCPCaps()
 	caps.KeySize, caps.LocalDesc = 1, true
 	h := onFake(t, caps)
@@ -123,6 +126,7 @@ func TestKeyTakenByTheFabric(t *testing.T) {
 
 // The same range twice is one region, overlapping ones are two; each deregistration takes one registration away.
 func TestRegistrations(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(64 << 10)
 		again, err := p.a.Register(p.mine.addr(), 64<<10, 0, 0, nil)

@@ -64,6 +64,7 @@ func closeInFlight(t *testing.T) {
 
 // Both sides close at the same time, in mid-transfer.
 func TestCloseTogether(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		for range 5 {
 			p := h.pair(1 << 20)
@@ -98,6 +99,7 @@ func openFiles(t *testing.T) int {
 
 // A provider that finds nothing, or whose rails do not open: the error names what was asked for, and nothing is left.
 func TestNewFails(t *testing.T) {
+	t.Parallel()
 	f := fake.NewFabric(1)
 	defer func() { require.NoError(t, f.Close()) }()
 	bad := fake.TCPCaps()
@@ -122,6 +124,7 @@ func (failing) Discover(context.Context, provider.Filter) ([]provider.Device, er
 }
 
 func TestStatsFile(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	file := filepath.Join(t.TempDir(), "stats.json")
 	a := h.agent("ann", "stats_file", file)

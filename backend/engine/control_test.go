@@ -12,6 +12,7 @@ import (
 )
 
 func TestControlAddrs(t *testing.T) {
+	t.Parallel()
 	local := []ifaceAddr{}
 	for _, l := range [][2]string{{"lo", "127.0.0.1"}, {"eth0", "192.0.2.7"}, {"eth0", "fe80::7"}, {"eth0", "2001:db8::7"},
 		{"eth1", "198.51.100.7"}, {"docker0", "172.17.0.1"}, {"tun0", "10.8.0.2"}, {"eth2", "203.0.113.7"}} {

@@ -34,6 +34,7 @@ func (m heldMR) Close() error { return errors.Join(m.MR.Close(), errHeld) }
 
 // Memory that a rail can't promise to be let alone is not given back in silence; its registration has ended all the same.
 func TestDeregisterHeld(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	h.wrap = func(p provider.Provider) provider.Provider { return holder{p} }
 	a := h.agent("ann")

@@ -12,6 +12,7 @@ import (
 
 // One rail is lost with hundreds of requests in flight: its loss is charged once.
 func TestRailDownManyInFlight(t *testing.T) {
+	t.Parallel()
 	const n, piece = 450, 130 << 10
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(n*piece, "window_min", "64MiB", "rail_timeout", "1m", "chunk_max", "1MiB", "chunk_min", "512KiB")
@@ -44,6 +45,7 @@ func TestRailDownManyInFlight(t *testing.T) {
 
 // A rail goes down again and again under one transfer, which the other carries to its end.
 func TestFlappingRail(t *testing.T) {
+	t.Parallel()
 	const size = 256 << 20
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(size, "rail_timeout", "1m", "window_min", "1MiB")

@@ -12,6 +12,7 @@ import (
 
 // Before a first transfer the estimate follows from the links: it is there for any size, and larger sizes take longer.
 func TestEstimateBeforeFirst(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8 << 20)
 		last := time.Duration(0)
@@ -33,6 +34,7 @@ func TestEstimateBeforeFirst(t *testing.T) {
 
 // The estimate before a first transfer has the speed of all links, the slower side's of each.
 func TestEstimateLinkSpeed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		mbps []uint64
 		most time.Duration
@@ -50,6 +52,7 @@ func TestEstimateLinkSpeed(t *testing.T) {
 
 // Transfers that have ended count.
 func TestEstimateMeasured(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(8<<20, "window_max", "256KiB")
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -65,6 +68,7 @@ func TestEstimateMeasured(t *testing.T) {
 
 // A transfer that is posted once and released counts; one that was never posted does not.
 func TestEstimateReleased(t *testing.T) {
+	t.Parallel()
 	p := onFake(t, fake.TCPCaps()).pair(8 << 20)
 	asked := p.a.whole(transfer.Write, p.mine, p.theirs)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)

@@ -11,6 +11,7 @@ import (
 
 // A peer that is dialed in vain again and again is logged once.
 func TestDialedInVain(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "connect_timeout", "100ms"), h.agent("bob")
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // its kernel takes connections; nobody answers

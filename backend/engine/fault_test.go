@@ -20,6 +20,7 @@ func (h *harness) failAt(a *agent, n int) {
 // The n-th operation of a transfer fails, be it data or a fragment of its notification: the link is fenced, what was not
 // proved is sent again, and the application sees nothing but its bytes and one notification.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20) // 8 chunks
 		var all []*request
@@ -54,6 +55,7 @@ func TestReplay(t *testing.T) {
 
 // Several transfers and notifications are under way when an operation fails.
 func TestReplayBusy(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		const n = 8
@@ -99,6 +101,7 @@ func TestReplayBusy(t *testing.T) {
 
 // The peer's credits fail to arrive: notifications must not stop for good.
 func TestReplayCredits(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(4096)
 		for round := range 6 {
@@ -116,6 +119,7 @@ func TestReplayCredits(t *testing.T) {
 
 // Errors that do not end: the transfer is given up after a few attempts, with the reason, and the engine goes on.
 func TestRepeatedErrors(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
@@ -135,6 +139,7 @@ func TestRepeatedErrors(t *testing.T) {
 
 // A limit of the process that libfabric runs into: the reason says which.
 func TestLimitWhilePosting(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(4096)
 		p.a.connected("bob")
@@ -147,6 +152,7 @@ func TestLimitWhilePosting(t *testing.T) {
 
 // The link is away for a while: what was posted ends in an error, what is posted when it is back arrives.
 func TestLinkLoss(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(4 << 20)
 		for i, end := range []*agent{p.a, p.b} {
@@ -169,6 +175,7 @@ func TestLinkLoss(t *testing.T) {
 
 // The provider refuses every n-th post.
 func TestEAGAIN(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		for every := 2; every <= 4; every++ {
@@ -190,6 +197,7 @@ func TestEAGAIN(t *testing.T) {
 
 // All chance there is: random order of execution and completion, delays, refusals.
 func TestUnordered(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.EFACaps())
 	p := h.pair(512 << 10)
 	x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)

@@ -18,6 +18,7 @@ import (
 // Eight goroutines do to two agents whatever applications do, at once. What is accepted must end, what ends well must have
 // moved its bytes, and notifications arrive once.
 func TestHammer(t *testing.T) {
+	t.Parallel()
 	for name, script := range map[string]fake.Script{
 		"calm":      {},
 		"refusals":  {EagainEvery: 5, Delay: 2},

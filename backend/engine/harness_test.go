@@ -148,6 +148,14 @@ func onLinks(t testing.TB, n int, caps fake.Caps) *harness {
 	return h
 }
 
+// rounds is how often something is done: fewer times with -short.
+func rounds(short, full int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // everywhere runs one body on fakes of each kind, on imitated devices, on libfabric and on shared memory, side by side.
 func everywhere(t *testing.T, body func(h *harness)) {
 	sideBySide(t, body, map[string]func(t testing.TB) *harness{

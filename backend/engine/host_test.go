@@ -14,6 +14,7 @@ import (
 // Pieces that are copied within the post complete there, and no event tells: the rest of them goes out at once all the same, whether the
 // application looks or not.
 func TestHostAsleep(t *testing.T) {
+	t.Parallel()
 	h := onHost(t)
 	p := h.pair(1 << 20)
 	var local, remote []Desc
@@ -59,6 +60,7 @@ func (r *request) posts(n int, notif ...string) (looks uint64) {
 
 // Who posts what completes in its post need not check; the engine's thread keeps away all the same, though credits come in.
 func TestHostPoster(t *testing.T) {
+	t.Parallel()
 	h := onHost(t)
 	p := h.pair(4 << 10)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()

@@ -58,6 +58,7 @@ func knock(to wire.ConnBlob, id wire.EngineID, session uint64, offers []wire.End
 
 // Nothing is opened for initiators that have hung up while their Hellos waited for a turn.
 func TestHungUpInQueue(t *testing.T) {
+	t.Parallel()
 	const peers = 50
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann")
@@ -101,6 +102,7 @@ func engineID(n int) wire.EngineID { return wire.EngineID{byte(n), byte(n >> 8),
 
 // More links on a pair of rails than the option allows are refused whole, by its name.
 func TestTooManyOffers(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann", "qps_per_rail", "2")
 	to := a.conn()
@@ -117,6 +119,7 @@ func TestTooManyOffers(t *testing.T) {
 
 // Endpoints of peers are bounded, those of one address by three quarters; who is beyond is told which option it is, and finds room later.
 func TestEndpointsAreBounded(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "max_endpoints", "8"), h.agent("bob", "connect_timeout", "10s")
 	to, offers := a.conn(), h.offer(a, 1)
@@ -146,6 +149,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 
 // An engine has one session; an older Hello that comes late is told so, and harms no newer one.
 func TestLateHello(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann")
 	to, offers := a.conn(), h.offer(a, 1)
@@ -160,6 +164,7 @@ func TestLateHello(t *testing.T) {
 
 // Notifications that nobody takes are bounded over all peers, and none is lost.
 func TestNotificationsOfAllPeers(t *testing.T) {
+	t.Parallel()
 	const peers, each, size, memory = 6, 4000, 1000, 1 << 20
 	h := onFake(t, fake.TCPCaps())
 	to := h.agent("ann", "notif_memory", "1MiB", "notif_queue", "1MiB")

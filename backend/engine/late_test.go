@@ -109,6 +109,7 @@ func (p *pair) onOneRail(h *harness, why string) (x *request, r *remote) {
 // A rail whose interface was down when its engine was made joins the session that is there: what is prepared uses it, over memory that was
 // registered before, while memory comes and goes and transfers run.
 func TestLateRail(t *testing.T) {
+	t.Parallel()
 	for name, down := range map[string][]string{"ours": {"a1"}, "theirs": {"b1"}, "both": {"a1", "b1"}, "both, theirs first": {"b1", "a1"}} {
 		t.Run(name, func(t *testing.T) {
 			h := onFake(t, fake.TCPCaps())
@@ -170,6 +171,7 @@ func TestLateRail(t *testing.T) {
 
 // The port of an RDMA device that was down when its engine was made.
 func TestLatePort(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	w := newWires(h, "a1")
 	w.ports = true
@@ -184,6 +186,7 @@ func TestLatePort(t *testing.T) {
 
 // The rail fails after it has joined, and is used again, as any other.
 func TestLateRailFails(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	w := newWires(h, "b1")
 	p := wiredPair(h, w, 16<<20)
@@ -202,6 +205,7 @@ func TestLateRailFails(t *testing.T) {
 
 // A region that was deregistered while the new rail's keys were under way is not used any more.
 func TestLateRailDeregister(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	w := newWires(h, "b1")
 	p := wiredPair(h, w, 1<<20)

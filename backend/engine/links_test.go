@@ -13,6 +13,7 @@ import (
 
 // Several links of a rail share transfers as rails do; whoever counts rails counts them once.
 func TestLinks(t *testing.T) {
+	t.Parallel()
 	for _, rails := range []int{1, 2} {
 		t.Run(fmt.Sprint("rails=", rails), func(t *testing.T) {
 			h := onRails(t, rails, fake.TCPCaps())
@@ -60,6 +61,7 @@ func TestLinks(t *testing.T) {
 
 // Both sides take the smaller number, in either direction.
 func TestLinksMixed(t *testing.T) {
+	t.Parallel()
 	for _, n := range [][3]int{{1, 2, 1}, {2, 1, 1}, {3, 2, 2}, {8, 8, 8}} {
 		h := onRails(t, 2, placing())
 		p := &pair{a: h.agent("ann", "qps_per_rail", fmt.Sprint(n[0])), b: h.agent("bob", "qps_per_rail", fmt.Sprint(n[1]))}
@@ -79,6 +81,7 @@ func TestLinksMixed(t *testing.T) {
 
 // More links than a session may have are not asked for; what there is is even.
 func TestLinksAtMost(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 9, fake.TCPCaps())
 	p := h.pair(4096, "qps_per_rail", "8", "max_rails", "9")
 	r := p.a.connected("bob")
@@ -89,6 +92,7 @@ func TestLinksAtMost(t *testing.T) {
 
 // One link of a rail breaks: it alone is fenced, the others go on and do its work.
 func TestOneLinkBreaks(t *testing.T) {
+	t.Parallel()
 	for _, end := range []int{0, 1} {
 		h := onLinks(t, 3, placing())
 		p := h.pair(8 << 20)
@@ -118,6 +122,7 @@ func TestOneLinkBreaks(t *testing.T) {
 
 // A rail with several links goes down and comes back: all of them do.
 func TestLinksRailDown(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(8<<20, "qps_per_rail", "2", "rail_timeout", "30ms")
 	p.allUp(4)
@@ -139,6 +144,7 @@ func TestLinksRailDown(t *testing.T) {
 // The system says that a device is down: all links over it are fenced if there are others over another device, else none, for
 // they are all the session has.
 func TestLinksDeviceDown(t *testing.T) {
+	t.Parallel()
 	for _, rails := range []int{1, 2} {
 		h := onRails(t, rails, fake.TCPCaps())
 		p := h.pair(4096, "qps_per_rail", "3")
@@ -155,6 +161,7 @@ func TestLinksDeviceDown(t *testing.T) {
 
 // Where one endpoint serves all peers there is nothing to open several of.
 func TestLinksShared(t *testing.T) {
+	t.Parallel()
 	caps := fake.EFACaps()
 	caps.SharedEndpoint = true
 	h := onFake(t, caps)

@@ -14,6 +14,7 @@ import (
 
 // A rail that did not come about with the session is none of its rails: what it alone would reach is staged over the others.
 func TestMatrixRailNotUp(t *testing.T) {
+	t.Parallel()
 	h := withMemory(t, 2)
 	a, b := h.agent("ann"), h.agent("bob")
 	h.lacks("reg_dmabuf_mr", 1)
@@ -32,6 +33,7 @@ func TestMatrixRailNotUp(t *testing.T) {
 // The one rail that both sides have a GPU's memory on goes down, under a transfer or before it: it is staged over the other. When the rail is
 // back nothing is staged any more.
 func TestMatrixRailAway(t *testing.T) {
+	t.Parallel()
 	for _, under := range []bool{false, true} {
 		for op := range 2 {
 			t.Run(fmt.Sprintf("under=%v, op %d", under, op), func(t *testing.T) {

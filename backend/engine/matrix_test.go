@@ -114,6 +114,7 @@ const small = 60 << 10
 // TestMatrixVerbs: wherever the peer lives, and whichever devices reach memory of GPUs on either side: bytes of host memory and of GPUs, both
 // ways, over a device that both sides have it on, else staged.
 func TestMatrixVerbs(t *testing.T) {
+	t.Parallel()
 	if inNetwork(t) {
 		return
 	}
@@ -172,6 +173,7 @@ func TestMatrixVerbs(t *testing.T) {
 
 // A list with memory of the host and of GPUs that no common rail has is staged in part, whatever comes first in it.
 func TestMatrixMixed(t *testing.T) {
+	t.Parallel()
 	h := withMemory(t, 1)
 	a, b := h.pairApart(apart{pids: true})
 	mine := []*vram{h.dram(a, small), h.gpu(a, 0, small, 0), h.gpu(a, 1, small, 0)}
@@ -203,6 +205,7 @@ func TestMatrixMixed(t *testing.T) {
 // Host memory that one side has on no rail in use, though on others, fails, and the error says which side lacks which rail; other memory of the
 // same peer works.
 func TestMatrixHostMemoryRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		devices      int
 		mine, theirs []int // devices that refuse it
@@ -244,6 +247,7 @@ func TestMatrixHostMemoryRefused(t *testing.T) {
 
 // A ring for staging that no rail of the session takes, though another does, is refused by its owner, and the transfer says so.
 func TestMatrixRingRefused(t *testing.T) {
+	t.Parallel()
 	h := withMemory(t, 1)
 	h.lib.Set("dmabuf", 0)
 	a, b := h.pairApart(apart{pids: true})

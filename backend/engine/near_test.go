@@ -58,6 +58,7 @@ func (p *pair) used(rounds int) map[string]int {
 // Small transfers go over the rail near the memory though others are listed first, over another when that one fails, and
 // back when it is up again. Large ones use all.
 func TestNearRail(t *testing.T) {
+	t.Parallel()
 	h := onNodes(t, 1, 1, 0, -1)
 	p := nearPair(h, 0)
 	require.Equal(t, map[string]int{"fake2": 16}, p.used(16))
@@ -81,6 +82,7 @@ func TestNearRail(t *testing.T) {
 
 // A near rail that has enough to do is helped by the others.
 func TestNearRailBusy(t *testing.T) {
+	t.Parallel()
 	h := onNodes(t, 1, 0)
 	p := nearPair(h, 0)
 	posts := func(n int) uint64 { return p.a.railNo(n).Counters().Posts }
@@ -100,6 +102,7 @@ func TestNearRailBusy(t *testing.T) {
 
 // Where nobody knows, or all are alike, each rail has its turn, and no system call is spent.
 func TestNoNearRail(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		nodes []int
 		node  int

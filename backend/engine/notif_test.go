@@ -24,6 +24,7 @@ func body(n, seed int) []byte {
 
 // Sizes around fragments' borders up to 1 MiB, before the connection is there and after, in order.
 func TestNotifySizes(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
 		sizes := []int{0, 1, 2047, 2048, 2049, 4096, 10_000, 65 << 10, 1 << 20, 3, 0}
@@ -43,6 +44,7 @@ func TestNotifySizes(t *testing.T) {
 }
 
 func TestTransferNotifySizes(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(256 << 10)
 		for op := range 2 {
@@ -62,6 +64,7 @@ func TestTransferNotifySizes(t *testing.T) {
 
 // The order per sender is kept, whatever the mix of transfers' and own notifications that are behind each other.
 func TestNotifyOrder(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
 		x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -80,6 +83,7 @@ func TestNotifyOrder(t *testing.T) {
 }
 
 func TestManyNotifications(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		const n = 20_000
 		p := h.pair(4096)
@@ -99,6 +103,7 @@ func TestManyNotifications(t *testing.T) {
 
 // The receiver needs nothing of the sender's, and the sender's transfer is told nothing by its application.
 func TestNotifyUnknown(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		a, b := h.agent("ann"), h.agent("bob")
 		require.NoError(h, a.LoadConn("bob", b.Conn()))
@@ -111,6 +116,7 @@ func TestNotifyUnknown(t *testing.T) {
 // A receiver that takes nothing: what was accepted waits, what was refused has a clear error, a transfer's notification
 // keeps the transfer in progress, and in the end everything accepted arrives once and in order.
 func TestBackPressure(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096, "notif_queue", "64KiB")
 		x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -149,6 +155,7 @@ func TestBackPressure(t *testing.T) {
 
 // The limit holds for what waits for the connection, too; one notification is always taken, whatever its size.
 func TestBackPressureBeforeConnection(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "notif_queue", "64KiB"), h.agent("bob")
 	g := h.gate(b)
@@ -173,6 +180,7 @@ func TestBackPressureBeforeConnection(t *testing.T) {
 }
 
 func TestNotifyTooLong(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	long := make([]byte, core.MaxNotif+1)

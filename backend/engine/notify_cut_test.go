@@ -12,6 +12,7 @@ import (
 // The rail that notifications go out on, one of the two, goes down while many wait there: those that come later, over the other, do
 // not overtake them.
 func TestNotifyOrderRailDown(t *testing.T) {
+	t.Parallel()
 	for device := range 2 {
 		h := onVerbs(t, 2)
 		a, b := h.agent("ann"), h.agent("bob", "notif_queue", "64KiB") // bob takes nothing for now

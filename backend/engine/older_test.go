@@ -13,6 +13,7 @@ import (
 // A peer that has given its session up without a word, and begins another: the older one's endpoint is closed first, and what was
 // under way through it never lands.
 func TestOlderSession(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
@@ -37,6 +38,7 @@ func TestOlderSession(t *testing.T) {
 
 // Where peers share an endpoint nothing of the older session's is cut off: it ends when what was under way has landed.
 func TestOlderSessionShared(t *testing.T) {
+	t.Parallel()
 	caps := fake.EFACaps()
 	caps.SharedEndpoint = true
 	h := onFake(t, caps)

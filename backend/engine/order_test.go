@@ -13,6 +13,7 @@ import (
 
 // A transfer that waits for keys is posted before one that is posted behind it, whenever the keys come.
 func TestQueuedPostsGoFirst(t *testing.T) {
+	t.Parallel()
 	const rounds = 3000
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64)

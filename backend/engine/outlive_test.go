@@ -50,6 +50,7 @@ func gatedPair(h *harness) (a, b *agent, g *gate, r *remote) {
 
 // What the target holds behind a gap when the session is lost, and the initiator has not any more, arrives all the same, in its turn.
 func TestHeldNotificationsOutliveSession(t *testing.T) {
+	t.Parallel()
 	const stuck, behind = 8, 20
 	for name, caps := range map[string]fake.Caps{"ordered": fake.TCPCaps(), "unordered": fake.EFACaps(), "shared": sharedCaps()} {
 		for _, long := range []int{0, 9000} { // fragments: a part of the last one that is stuck
@@ -97,6 +98,7 @@ func TestHeldNotificationsOutliveSession(t *testing.T) {
 // Sessions are lost at any moment of a stream of notifications, with fragments and transfers' among them, over paths that delay and reorder
 // them: each that was accepted arrives once and in order, and none twice.
 func TestNotificationsOutliveSessions(t *testing.T) {
+	t.Parallel()
 	onManyPaths(t, func(h *harness) {
 		rng := rand.New(rand.NewPCG(7, 7))
 		p := h.pair(4096)
@@ -154,6 +156,7 @@ func TestNotificationsOutliveSessions(t *testing.T) {
 
 // A target that ends the session first, over an endpoint that peers share: what the initiator sends before it knows arrives.
 func TestSharedEndpointOutlivesSession(t *testing.T) {
+	t.Parallel()
 	for name, h := range map[string]func(testing.TB) *harness{"shared": func(t testing.TB) *harness { return onFake(t, sharedCaps()) }, "mixed": onMixed} {
 		t.Run(name, func(t *testing.T) {
 			h := h(t)
@@ -189,6 +192,7 @@ func TestSharedEndpointOutlivesSession(t *testing.T) {
 // What was accepted is sent in the next session though it is more than notif_queue: transfers' notifications are not counted when they are
 // accepted.
 func TestKeptBeyondQueue(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "notif_queue", "64KiB"), h.agent("bob")
 	g := h.gate(b)

@@ -15,6 +15,7 @@ import (
 
 // One line for each run says which way it went, where the log takes debug lines.
 func TestPathsInLog(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	h.log.debug = true
 	p := h.pair(8 << 20)
@@ -43,6 +44,7 @@ func (q quiet) WithAttrs([]slog.Attr) slog.Handler         { return q }
 
 // Without debug lines nobody asks the core.
 func TestPathsNotInLog(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	opt, _, err := option.Parse(nil, nil)
 	require.NoError(t, err)

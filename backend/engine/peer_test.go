@@ -14,6 +14,7 @@ import (
 
 // What is posted before the connection is up waits, and is done without another call.
 func TestPostBeforeConnection(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		a, b := h.agent("ann"), h.agent("bob")
 		g := h.gate(b)
@@ -40,6 +41,7 @@ func TestPostBeforeConnection(t *testing.T) {
 }
 
 func TestReleaseBeforeConnection(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann"), h.agent("bob")
 	g := h.gate(b)
@@ -55,6 +57,7 @@ func TestReleaseBeforeConnection(t *testing.T) {
 
 // A peer that cannot be reached: posts fail after connect_timeout, with the reason, and the next one tries again.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann", "connect_timeout", "300ms"), h.agent("bob")
 	g := h.gate(b)
@@ -74,6 +77,7 @@ func TestUnreachable(t *testing.T) {
 
 // The peer goes: idle, with a transfer in flight, with one that waits for its notification to be taken.
 func TestPeerCloses(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8<<20, "notif_queue", "64KiB")
 		x, y, idle := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
@@ -109,6 +113,7 @@ func TestPeerCloses(t *testing.T) {
 // The connection breaks without a goodbye, as when the peer is killed; its engine here takes it for the same of us, and
 // loading the same metadata again makes a new session.
 func TestPeerKilledAndLoadedAgain(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		a, b := h.agent("ann"), h.agent("bob")
 		g := h.gate(b)
@@ -140,6 +145,7 @@ func TestPeerKilledAndLoadedAgain(t *testing.T) {
 
 // The same blob again changes nothing, not even under way.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs)
@@ -157,6 +163,7 @@ func TestReload(t *testing.T) {
 
 // A peer that was started anew under the same name.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		old := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -182,6 +189,7 @@ func TestRestart(t *testing.T) {
 
 // Disconnect ends what is in flight and what waits, and forgets; loading again works.
 func TestDisconnect(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8 << 20)
 		for i := range 5 {
@@ -213,6 +221,7 @@ func TestDisconnect(t *testing.T) {
 }
 
 func TestManyPeers(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	const n = 100
 	hub := h.agent("hub")

@@ -14,6 +14,7 @@ import (
 
 // Keys that nobody waits for are asked for a few requests at a time; what a transfer waits for is asked at once.
 func TestPullForTransfer(t *testing.T) {
+	t.Parallel()
 	const regions, size = 3000, 4096
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(size)
@@ -59,6 +60,7 @@ func TestPullForTransfer(t *testing.T) {
 
 // As many rails as the option allows, with regions keyed on all of them.
 func TestManyRails(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 32, fake.TCPCaps())
 	p := h.pair(32<<20, "max_rails", "32")
 	p.allUp(32)

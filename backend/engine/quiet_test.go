@@ -60,6 +60,7 @@ var causes = map[string]struct {
 
 // Writes land late, as they may on tcp, and the peer hears late of a fence: the status waits until they can't land any more.
 func TestStatusWaitsForFence(t *testing.T) {
+	t.Parallel()
 	for name, c := range causes {
 		for op := range 2 {
 			t.Run(fmt.Sprint(name, " ", op), func(t *testing.T) {
@@ -92,6 +93,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 
 // A peer that never answers the fence: the session's end bounds the wait.
 func TestStatusWithoutAnswer(t *testing.T) {
+	t.Parallel()
 	for name, c := range causes {
 		t.Run(name, func(t *testing.T) {
 			h := onFake(t, fake.TCPCaps())
@@ -111,6 +113,7 @@ func TestStatusWithoutAnswer(t *testing.T) {
 // The target takes memory back of a transfer that is posted whole: it ends well. What had not gone ends in an error, and in
 // NIXL_ERR_REMOTE_DISCONNECT when the target leaves.
 func TestTakenBack(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		for _, leaves := range []bool{false, true} {
 			p := h.pair(4<<20, "window_max", "64KiB")

@@ -24,6 +24,7 @@ func (a *agent) railNo(n int) *fake.Rail { return a.prov.Rail(fmt.Sprint("fake",
 
 // A large transfer uses every rail, a small one only one, and small ones use each in turn.
 func TestShares(t *testing.T) {
+	t.Parallel()
 	for op := range 2 {
 		h := onRails(t, 4, fake.TCPCaps())
 		p := h.pair(16 << 20)
@@ -59,6 +60,7 @@ func TestShares(t *testing.T) {
 
 // A rail that stands still holds back no more than what it has in flight; when it is found out, others do that too.
 func TestStalledRail(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
 	p := h.pair(8<<20, "rail_timeout", "30ms")
 	p.allUp(3)
@@ -78,6 +80,7 @@ func TestStalledRail(t *testing.T) {
 
 // A transfer that has posted nothing on a rail does not wait for it, though others stand still there.
 func TestPastAFullRail(t *testing.T) {
+	t.Parallel()
 	const size = 16 << 20
 	h := onRails(t, 3, fake.TCPCaps())
 	p := h.pair(size, "rail_timeout", "1m", "chunk_max", "128KiB", "window_min", "1MiB", "window_max", "1MiB")
@@ -111,6 +114,7 @@ func TestPastAFullRail(t *testing.T) {
 
 // A rail that goes down in mid-transfer costs no transfer, no notification and no byte; up again, it is used again.
 func TestRailDown(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
 	p := h.pair(8<<20, "rail_timeout", "30ms")
 	p.allUp(3)
@@ -142,6 +146,7 @@ func TestRailDown(t *testing.T) {
 
 // All rails away for good: an error, and in time; the session goes on when they are back.
 func TestAllRailsDown(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(4 << 20)
 	p.allUp(2)
@@ -159,6 +164,7 @@ func TestAllRailsDown(t *testing.T) {
 
 // A rail comes back in the middle of a transfer and takes its share.
 func TestRailJoins(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(8 << 20)
 	p.allUp(2)
@@ -176,6 +182,7 @@ func TestRailJoins(t *testing.T) {
 
 // Rails of which only one side has several.
 func TestUnequalRails(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
 	a := h.agent("ann")
 	h.links = h.links[:1]
@@ -194,6 +201,7 @@ func TestUnequalRails(t *testing.T) {
 
 // What is released while its rails fail is gone when release and deregistration say so.
 func TestReleaseUnderFailure(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
 	p := h.pair(4<<20, "rail_timeout", "20ms", "cancel_timeout", "100ms")
 	var stop atomic.Bool
@@ -225,6 +233,7 @@ func TestReleaseUnderFailure(t *testing.T) {
 
 // What a rail can't do as asked is told where the engine starts.
 func TestRailNotes(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	h.links[1].Notes = []string{"READ is emulated"}
 	h.agent("ann")

@@ -21,6 +21,7 @@ import (
 // A session that was lost, while nothing says that the peer is dead, is followed by another with the next post or notification.
 // Requests, metadata and registrations are as good as before.
 func TestConnectsAgain(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		x, y := p.a.whole(transfer.Write, p.mine, p.theirs), p.a.whole(transfer.Read, p.mine, p.theirs)
@@ -61,6 +62,7 @@ func TestConnectsAgain(t *testing.T) {
 
 // The session with ourselves is made again, too.
 func TestConnectsAgainToItself(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		a := h.agent("ann")
 		m := a.memory(1 << 20).fill(1)
@@ -82,6 +84,7 @@ func TestConnectsAgainToItself(t *testing.T) {
 // A control channel through which nothing comes for many times peer_timeout, while the peer's host answers for it: what was posted
 // before and meanwhile ends well.
 func TestSilentPeer(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		a, b := h.agent("ann", "peer_timeout", "200ms"), h.agent("bob", "peer_timeout", "200ms")
 		g := h.gate(b)
@@ -106,6 +109,7 @@ func TestSilentPeer(t *testing.T) {
 
 // Notifications that were accepted arrive though the application lets go of the peer at once, in the order of the sessions.
 func TestDisconnectDelivers(t *testing.T) {
+	t.Parallel()
 	const rounds = 60
 	everywhere(t, func(h *harness) {
 		p := h.pair(256 << 10)
@@ -140,6 +144,7 @@ func TestDisconnectDelivers(t *testing.T) {
 
 // The same when the engine is destroyed.
 func TestCloseDelivers(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		b := h.agent("bob")
 		var want []string
@@ -158,6 +163,7 @@ func TestCloseDelivers(t *testing.T) {
 
 // A peer that takes nothing more does not hold up who lets go of it, and is not waited for longer than peer_timeout.
 func TestDisconnectIsBounded(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096, "peer_timeout", "300ms")
 	p.a.whole(transfer.Write, p.mine, p.theirs).run()
@@ -175,6 +181,7 @@ func TestDisconnectIsBounded(t *testing.T) {
 
 // Sixteen threads make the first use of a fresh engine, or load, use and forget a peer, at once: whatever was accepted arrives once.
 func TestCreationHammer(t *testing.T) {
+	t.Parallel()
 	const threads, each = 16, 20
 	everywhere(t, func(h *harness) {
 		b := h.agent("bob")
@@ -255,8 +262,9 @@ func TestCreationHammer(t *testing.T) {
 
 // What is to be done for one peer, and takes its time, holds up no other: each has events and deadlines of its own.
 func TestBlockedPeer(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
-	a, b, c := h.agent("ann", "xfer_timeout", "150ms", "cancel_timeout", "100ms"), h.agent("bob"), h.agent("eve")
+	a, b, c := h.agent("ann", "xfer_timeout", "1s", "cancel_timeout", "100ms"), h.agent("bob"), h.agent("eve")
 	loadBoth(a, b)
 	loadBoth(a, c)
 	mine, theirs, others := a.memory(64<<10), b.memory(64<<10).seenBy(a), c.memory(64<<10).seenBy(a)
@@ -279,6 +287,7 @@ func TestBlockedPeer(t *testing.T) {
 // Notifications that were accepted survive their session, when it is lost and the peer lives: each arrives once, in order, though nothing
 // follows that would connect again.
 func TestNotificationsOutliveSession(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
 		p.a.whole(transfer.Write, p.mine, p.theirs).run()
@@ -302,6 +311,7 @@ func TestNotificationsOutliveSession(t *testing.T) {
 
 // A timer of a link whose session was lost does nothing to the next one.
 func TestRestingLinkOfLostSession(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 3, fake.TCPCaps())
 	p := h.pair(4096)
 	p.allUp(3)
@@ -320,6 +330,7 @@ func TestRestingLinkOfLostSession(t *testing.T) {
 
 // A transfer whose data is done when the peer takes its memory back has its deadline all the same, for its notification.
 func TestDeadlineBehindTakenMemory(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096, "notif_queue", "64KiB", "xfer_timeout", "300ms", "cancel_timeout", "1s")
 	p.a.whole(transfer.Write, p.mine, p.theirs).run()

@@ -13,6 +13,7 @@ import (
 
 // Damaged connection blobs are refused one and all, and leave nothing behind.
 func TestDamagedConn(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a, b := h.agent("ann"), h.agent("bob")
 	good := b.Conn()
@@ -39,6 +40,7 @@ func TestDamagedConn(t *testing.T) {
 }
 
 func TestDamagedRegion(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	m := p.b.memory(8192)
@@ -62,6 +64,7 @@ func TestDamagedRegion(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	a := p.a
@@ -83,6 +86,7 @@ func TestUnknown(t *testing.T) {
 
 // What Prep refuses, and nothing is left of it.
 func TestPrepRefuses(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	c := h.agent("cat")
@@ -118,6 +122,7 @@ func TestPrepRefuses(t *testing.T) {
 }
 
 func TestStaleHandle(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4096)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)

@@ -16,6 +16,7 @@ import (
 // What cannot be memory is refused with a reason, and nothing is left of it. The error tells of the agent's empty list where the engine
 // has no other memory of the type.
 func TestRegisterImpossible(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	a := h.agent("ann")
 	const advice = "NIXL's agent now has an empty list of "
@@ -62,6 +63,7 @@ func TestRegisterImpossible(t *testing.T) {
 
 // Memory of no bytes is memory: what is posted between such ends, with its notification, and takes no other transfer along.
 func TestRegisterNoBytes(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
 		here, there := &memory{owner: p.a, b: p.mine.b[:0]}, &memory{owner: p.b, b: p.theirs.b[:0]}

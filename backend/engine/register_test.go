@@ -22,6 +22,7 @@ func pinning() fake.Caps {
 
 // Rails that pin memory are registered with at the same time: the first waits for the last to begin.
 func TestRegisterSideBySide(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 4, pinning())
 	a := h.agent("ann")
 	begun := make(chan struct{})
@@ -37,6 +38,7 @@ func TestRegisterSideBySide(t *testing.T) {
 
 // Small ranges, and tables, are not worth a goroutine: one rail after the other, in order.
 func TestRegisterInTurn(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		caps  fake.Caps
 		bytes int
@@ -54,6 +56,7 @@ func TestRegisterInTurn(t *testing.T) {
 
 // A rail that refuses does not fail the call; when all do, transfers name the first. One that panics has refused.
 func TestRegisterRefused(t *testing.T) {
+	t.Parallel()
 	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
 		h := onRails(t, 3, caps)
 		p := h.pair(1 << 20)
@@ -92,6 +95,7 @@ func TestRegisterRefused(t *testing.T) {
 // A registration that takes its time holds up nobody else: not other ranges, not peers that ask for keys. The same range
 // again waits for it, and so does its deregistration.
 func TestRegisterSlowly(t *testing.T) {
+	t.Parallel()
 	for _, caps := range []fake.Caps{pinning(), fake.TCPCaps()} {
 		h := onRails(t, 2, caps)
 		p := h.pair(1 << 20)
@@ -136,6 +140,7 @@ func TestRegisterSlowly(t *testing.T) {
 
 // Close waits for a registration that is under way, and none begins behind it.
 func TestRegisterAndClose(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	a := h.agent("ann")
 	begun, goOn := make(chan struct{}), make(chan struct{})

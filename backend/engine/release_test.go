@@ -21,6 +21,7 @@ func (a *agent) released() {
 
 // A request released in flight: the call returns soon, what is posted drains behind it, and the peer is none the worse.
 func TestReleaseInFlight(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8<<20, "release_wait", "2ms")
 		if p.a.prov != nil {
@@ -44,6 +45,7 @@ func TestReleaseInFlight(t *testing.T) {
 
 // A peer that is stopped: release waits release_wait and no longer; the zombie ends when the peer goes on.
 func TestReleaseStalled(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "release_wait", "20ms", "cancel_timeout", "10m")
 		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -66,6 +68,7 @@ func TestReleaseStalled(t *testing.T) {
 // A READ that hangs is released: nothing of it is written when that returns. Only the link that it is on is fenced, and what else is there
 // goes on.
 func TestReleaseReadStalled(t *testing.T) {
+	t.Parallel()
 	h := onLinks(t, 3, fake.TCPCaps())
 	p := h.pair(1<<20, "release_wait", "1ms", "cancel_timeout", "10m")
 	r := p.a.connected("bob")
@@ -96,6 +99,7 @@ func TestReleaseReadStalled(t *testing.T) {
 // Where peers share an endpoint the release of such a READ is refused, once; the request can't be posted until it has ended, and the second
 // release waits for that.
 func TestReleaseReadShared(t *testing.T) {
+	t.Parallel()
 	caps := fake.EFACaps()
 	caps.SharedEndpoint = true
 	h := onFake(t, caps)
@@ -132,6 +136,7 @@ func TestReleaseReadShared(t *testing.T) {
 
 // A peer whose fabric hangs but whose control channel works: after cancel_timeout it is fenced, and the link goes on.
 func TestZombieFenced(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "release_wait", "0", "cancel_timeout", "50ms")
 		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -154,10 +159,11 @@ func TestZombieFenced(t *testing.T) {
 // The target deregisters in mid-transfer: the transfer ends in an error, the call returns, and from then on nothing
 // changes the memory. It is refused until the range is registered again, and then works with the same metadata.
 func TestDeregisterAtTarget(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8 << 20)
 		own := &memory{owner: p.b, b: p.theirs.b, md: &metaObject{}}
-		for i := range 8 {
+		for i := range rounds(3, 8) {
 			own.register() // twice from the second round on
 			x := p.a.whole(transfer.Write, p.mine.fill(uint64(i)), p.theirs).post("n")
 			for range 1 + i*4 {
@@ -188,6 +194,7 @@ func TestDeregisterAtTarget(t *testing.T) {
 // The same with the transfer hanging: the initiator's answer must wait for the drain, so the target's call is bounded by
 // cancel_timeout and then closes the initiator's endpoint.
 func TestDeregisterAtTargetStalled(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "cancel_timeout", "100ms")
 		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -217,6 +224,7 @@ func ownID(p *pair) uint64 {
 
 // The initiator deregisters: its own transfers over that memory end, others go on.
 func TestDeregisterAtInitiator(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(8 << 20)
 		for i := range 6 {
@@ -249,6 +257,7 @@ func TestDeregisterAtInitiator(t *testing.T) {
 
 // With a peer that hangs, the initiator's deregistration closes its endpoint after cancel_timeout: the memory is its own.
 func TestDeregisterAtInitiatorStalled(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "cancel_timeout", "50ms")
 		warm := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -271,6 +280,7 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 
 // A transfer without progress ends after xfer_timeout with an error that names peer, rail and bytes left.
 func TestDeadline(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(1<<20, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
 		p.a.connected("bob")
@@ -288,8 +298,9 @@ func TestDeadline(t *testing.T) {
 // The same for a transfer whose bytes are there, but whose long notification the receiver does not take: it ends in an error,
 // what the receiver has begun to get arrives once, and the next one is well.
 func TestDeadlineOfNotification(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
-		p := h.pair(64<<10, "xfer_timeout", "150ms", "notif_queue", "64KiB", "release_wait", "0")
+		p := h.pair(64<<10, "xfer_timeout", "500ms", "notif_queue", "64KiB", "release_wait", "0")
 		require.NoError(h, p.a.Notify("bob", body(70<<10, 0)))
 		until(h, "the first one", func() bool { return p.b.core.Counters()["notifs_received"] == 1 })
 		text := string(body(1<<20, 1))
@@ -321,6 +332,7 @@ func TestDeadlineOfNotification(t *testing.T) {
 
 // A transfer that crawls, but moves, has no deadline.
 func TestNoDeadlineWhileMoving(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	const deadline = 2 * time.Second // twenty times what it stands still
 	p := h.pair(1<<20, "xfer_timeout", deadline.String(), "window_max", "64KiB", "window_min", "64KiB")

@@ -31,6 +31,7 @@ func (x *request) warm() *request {
 
 // What goes through Go: anything but a good run's repetition.
 func TestRepostRefused(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64 << 10)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -57,6 +58,7 @@ func TestRepostRefused(t *testing.T) {
 
 // After a failure the next post is Go's, which finds out what it was about and begins anew.
 func TestRepostAfterFailure(t *testing.T) {
+	t.Parallel()
 	onFakes(t, func(h *harness) {
 		p := h.pair(256<<10, "xfer_timeout", "200ms", "cancel_timeout", "5s")
 		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).warm()
@@ -82,6 +84,7 @@ func TestRepostAfterFailure(t *testing.T) {
 
 // While it is posted again and again the sweeper keeps it; then its cached post goes, and the next post enters it again.
 func TestCachedPostEnds(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	const deadline = 300 * time.Millisecond
 	p := h.pair(4096, "xfer_timeout", deadline.String())
@@ -108,6 +111,7 @@ func TestCachedPostEnds(t *testing.T) {
 
 // Reposts count for the estimate.
 func TestRepostSampled(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64 << 10)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()
@@ -183,10 +187,7 @@ func (r *reposters) end(p *pair) {
 // Links, keys and rails change under requests that are posted all the time: what ends well has moved its bytes, nothing
 // else than the change's own error is seen, and in between posts go past Go.
 func TestRepostUnderChanges(t *testing.T) {
-	rounds := 30
-	if testing.Short() {
-		rounds = 5
-	}
+	t.Parallel()
 	changes := map[string]struct {
 		rails  int
 		errors bool
@@ -216,7 +217,7 @@ func TestRepostUnderChanges(t *testing.T) {
 			p := h.pair(256 << 10)
 			p.a.whole(transfer.Write, p.mine, p.theirs).warm()
 			r := p.repost(4)
-			for i := range rounds {
+			for i := range rounds(5, 30) {
 				past, runs := r.past.Load(), r.runs.Load()
 				until(t, "nobody posts past Go", func() bool { p.b.take(); return r.past.Load() > past+4 && r.runs.Load() > runs+4 })
 				c.change(h, p, i)
@@ -233,6 +234,7 @@ func TestRepostUnderChanges(t *testing.T) {
 
 // The session ends under them, from either side or by new metadata: every post ends.
 func TestRepostUntilLost(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		end  func(p *pair) error
 		post status.Code // what posts get afterwards
@@ -257,6 +259,7 @@ func TestRepostUntilLost(t *testing.T) {
 
 // Released by one thread while another posts: a post that comes too late is refused, and nobody else's slot is touched.
 func TestReleaseUnderRepost(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64<<10, "release_wait", "1s")
 	for range 50 {

@@ -61,6 +61,7 @@ func (h *harness) slowToClose(closing *atomic.Pointer[func()], peers ...string) 
 
 // The end of the engine closes the endpoints of all peers side by side.
 func TestCloseSideBySide(t *testing.T) {
+	t.Parallel()
 	names := []string{"bob", "cyd", "dan", "eve"}
 	h := onFake(t, fake.TCPCaps())
 	var closing atomic.Pointer[func()]
@@ -84,6 +85,7 @@ func TestCloseSideBySide(t *testing.T) {
 
 // While the endpoint of a peer closes, its application has its call back, and others are loaded, used and let go of.
 func TestSlowCloseHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	for what, let := range map[string]func(a, b *agent) error{
 		"disconnect":   func(a, b *agent) error { return a.Disconnect("bob") },
 		"new metadata": func(a, b *agent) error { return a.LoadConn("bob", b.Conn()) },

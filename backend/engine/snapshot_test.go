@@ -71,6 +71,7 @@ func (a *agent) sums() stats.Snapshot {
 
 // A transfer on two rails, to the byte and the work request: rails, peers and links agree with each other and with the fabric.
 func TestSnapshot(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	caps := fake.TCPCaps()
 	caps.IOVLimit = 1
@@ -124,6 +125,7 @@ func TestSnapshot(t *testing.T) {
 // A rail fails under a transfer: its counters have the error, the fence and the work that was done again; and they keep
 // what the session had counted when it has gone.
 func TestSnapshotFailure(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	caps := fake.TCPCaps()
 	caps.IOVLimit = 1
@@ -199,6 +201,7 @@ func TestSnapshotFailure(t *testing.T) {
 
 // A link on which nothing moves counts as stalled, and its rail as degraded until it works again.
 func TestSnapshotStall(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(8<<20, "rail_timeout", "30ms")
 	p.allUp(2)
@@ -219,6 +222,7 @@ func TestSnapshotStall(t *testing.T) {
 
 // Posts that the fabric refuses for now, and bytes in flight while it stands still.
 func TestSnapshotPressure(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(4 << 20)
 	p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).run()
@@ -240,6 +244,7 @@ func TestSnapshotPressure(t *testing.T) {
 
 // Counters are read while everything goes on, ends and begins.
 func TestSnapshotMeanwhile(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(1 << 20)
 	p.allUp(2)

@@ -112,6 +112,7 @@ func lists(rnd *rand.Rand, op int, mine, theirs *block, n int) (local, remote []
 
 // TestStage: memory of GPUs on either side or both, over all kinds of rails, to another engine and to our own.
 func TestStage(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		g := h.withGPUs()
 		rnd := rand.New(rand.NewPCG(5, 6))
@@ -155,6 +156,7 @@ func TestStage(t *testing.T) {
 
 // TestStageFailures: whatever call of the driver fails at either side, a transfer ends, with the right bytes or an error; the next one works.
 func TestStageFailures(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	g := h.withGPUs()
 	rnd := rand.New(rand.NewPCG(7, 8))
@@ -199,6 +201,7 @@ func TestStageFailures(t *testing.T) {
 // TestStageHammer: many staged transfers at once, some released under way, regions that come and go, and at the end a peer that closes
 // under them: nothing hangs, nothing stays open.
 func TestStageHammer(t *testing.T) {
+	t.Parallel()
 	h := onRails(t, 2, fake.TCPCaps())
 	g := h.withGPUs()
 	a, b := h.agent("a"), h.agent("b")

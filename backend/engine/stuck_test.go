@@ -13,6 +13,7 @@ import (
 // A notification that is stuck on one rail holds later ones back, before the peer has more of them than it takes; when that rail is fenced all
 // arrive, in order.
 func TestStuckNotification(t *testing.T) {
+	t.Parallel()
 	const n, quiet = 70_000, 1000
 	h := onRails(t, 2, fake.TCPCaps())
 	p := h.pair(64<<10, "rail_timeout", "1m")

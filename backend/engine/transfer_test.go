@@ -12,6 +12,7 @@ import (
 )
 
 func TestWriteAndRead(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4 << 20)
 		for i, op := range []int{transfer.Write, transfer.Read, transfer.Write} {
@@ -27,6 +28,7 @@ func TestWriteAndRead(t *testing.T) {
 }
 
 func TestScattered(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		const n, size = 3000, 1 << 20
 		p := h.pair(size)
@@ -55,6 +57,7 @@ func TestScattered(t *testing.T) {
 
 // Many descriptors that cannot be merged.
 func TestHugeCount(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		const n, each = 20_000, 64
 		p := h.pair(2 * n * each)
@@ -73,6 +76,7 @@ func TestHugeCount(t *testing.T) {
 }
 
 func TestEmpty(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(4096)
 		p.a.prep(transfer.Write, []Desc{p.mine.desc(0, 0), p.mine.desc(4096, 0)}, []Desc{p.theirs.desc(0, 0), p.theirs.desc(7, 0)}, "bob").run("none")
@@ -82,6 +86,7 @@ func TestEmpty(t *testing.T) {
 
 // A request is posted again and again; each post is one notification, with that post's text and bytes.
 func TestRepost(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(64 << 10)
 		x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -101,6 +106,7 @@ func TestRepost(t *testing.T) {
 }
 
 func TestPostWhileInFlight(t *testing.T) {
+	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
 	p := h.pair(64 << 10)
 	p.a.connected("bob")
@@ -115,6 +121,7 @@ func TestPostWhileInFlight(t *testing.T) {
 
 // An agent that transfers to itself, by its own metadata.
 func TestLoopback(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		a := h.agent("ann")
 		from, to := a.memory(1<<20).fill(1), a.memory(1<<20)
@@ -132,6 +139,7 @@ func TestLoopback(t *testing.T) {
 
 // Both directions at once, several requests in flight.
 func TestBothWays(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(h *harness) {
 		p := h.pair(1 << 20)
 		back := p.mine.seenBy(p.b)

@@ -13,6 +13,7 @@ import (
 // The agent unloads a range that prepared transfers name: they keep what they need, until the peer takes the memory back. It is waited for
 // as that of any other, and nothing is posted from then on, whoever has loaded the range again meanwhile.
 func TestUnloadedThenRevoked(t *testing.T) {
+	t.Parallel()
 	for name, again := range map[string]bool{"gone": false, "loaded again": true} {
 		t.Run(name, func(t *testing.T) {
 			onFakes(t, func(h *harness) {

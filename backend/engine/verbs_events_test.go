@@ -15,6 +15,7 @@ import (
 // An event takes a rail out of use under a transfer, which ends well over the other; the port's coming up brings it back. What
 // is said of another port, and a table of GIDs that is as it was, do nothing.
 func TestVerbsEvents(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		event, port int
 		down        bool
@@ -59,6 +60,7 @@ func TestVerbsEvents(t *testing.T) {
 
 // No completion event ever comes: who sleeps looks after a while, on both sides.
 func TestVerbsNoEvents(t *testing.T) {
+	t.Parallel()
 	h := onVerbs(t, 1)
 	p := h.pair(1 << 20)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -86,6 +88,7 @@ func TestVerbsNoEvents(t *testing.T) {
 
 // The completion queue itself fails: once, and transfers go on; for good, and they end in an error in time.
 func TestVerbsQueueFails(t *testing.T) {
+	t.Parallel()
 	h := onVerbs(t, 1)
 	p := h.pair(4<<20, "xfer_timeout", "1s", "cancel_timeout", "200ms")
 	x := p.a.whole(transfer.Write, p.mine, p.theirs)
@@ -107,6 +110,7 @@ func TestVerbsQueueFails(t *testing.T) {
 
 // A request fails under many transfers, and the device names another one than that (bnxt_re): whatever is told to be done is there.
 func TestVerbsOldestNamed(t *testing.T) {
+	t.Parallel()
 	for _, nth := range []int{1, 3, 17, 60} {
 		t.Run(fmt.Sprint(nth), func(t *testing.T) {
 			h := onVerbs(t, 1)

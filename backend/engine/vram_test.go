@@ -19,6 +19,7 @@ import (
 
 // TestVRAMNoKernel: where the driver does not take the kernel, copies go all the same, and one line a GPU says so.
 func TestVRAMNoKernel(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 20
 	lib := cuda.Build(t)
 	lib.Set("jit", cuda.JITOff)
@@ -59,6 +60,7 @@ func TestVRAMNoKernel(t *testing.T) {
 // TestVRAMRenewedMeanwhile: memory of a GPU is registered anew, as when it was freed without a word, while transfers over it are prepared and posted.
 // What comes of those is their luck; the race detector is who judges.
 func TestVRAMRenewedMeanwhile(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 20
 	lib := cuda.Build(t)
 	lib.Set("late", 0)

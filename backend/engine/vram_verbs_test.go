@@ -19,6 +19,7 @@ import (
 // Memory of GPUs goes over the wire as the host's does, to memory of a GPU or of the host: bytes, by every way in which it is registered, over one
 // device and three, and in slices.
 func TestVerbsVRAM(t *testing.T) {
+	t.Parallel()
 	const size = 3 << 20
 	for name, c := range map[string]struct {
 		devices, handles int
@@ -61,6 +62,7 @@ func TestVerbsVRAM(t *testing.T) {
 
 // One list may have memory of several GPUs and of the host.
 func TestVerbsVRAMMixed(t *testing.T) {
+	t.Parallel()
 	h := onGPUDevices(t, 1)
 	a, b := h.agent("ann"), h.agent("bob")
 	loadBoth(a, b)
@@ -84,6 +86,7 @@ func TestVerbsVRAMMixed(t *testing.T) {
 
 // No rail that can: the log says why, once, and transfers are staged.
 func TestVerbsVRAMRefused(t *testing.T) {
+	t.Parallel()
 	h := onGPUDevices(t, 2)
 	h.lib.Set("dmabuf", 0)
 	a, b := h.agent("ann"), h.agent("bob")
@@ -120,6 +123,7 @@ func TestVerbsVRAMRefused(t *testing.T) {
 
 // A rail that can't is left out, the other has all of it.
 func TestVerbsVRAMOneRail(t *testing.T) {
+	t.Parallel()
 	h := onGPUDevices(t, 2)
 	a, b := h.agent("ann"), h.agent("bob")
 	loadBoth(a, b)
@@ -132,6 +136,7 @@ func TestVerbsVRAMOneRail(t *testing.T) {
 
 // Freed without a word and allocated anew: registering it again, as an application that doesn't know better does, brings the new memory to peers.
 func TestVerbsVRAMFreed(t *testing.T) {
+	t.Parallel()
 	h := onGPUDevices(t, 2)
 	a, b := h.agent("ann"), h.agent("bob")
 	loadBoth(a, b)
@@ -158,6 +163,7 @@ func TestVerbsVRAMFreed(t *testing.T) {
 
 // The rail beside a GPU carries small transfers from and to its memory, whichever is listed first; a large one goes over both.
 func TestVerbsVRAMNear(t *testing.T) {
+	t.Parallel()
 	h := onGPUDevices(t, 2)
 	const left, right = "pci0000:15/0000:15:01.0/0000:16:00.0/", "pci0000:80/0000:80:01.0/0000:81:00.0/"
 	imitation.OnPCI(h.sys, 0, left+"0000:17:00.0/0000:18:00.0")
@@ -193,6 +199,7 @@ func TestVerbsVRAMNear(t *testing.T) {
 // Where a GPU's work does not see by itself what devices have written: a flush before the application hears of it, of a WRITE by its notification, of a
 // READ by its check. Nowhere else, and not before memory of such a GPU is registered.
 func TestVerbsVRAMFlush(t *testing.T) {
+	t.Parallel()
 	for _, order := range []int{0, 100} {
 		h := onGPUDevices(t, 1)
 		h.cuda.Set("writes_order", order)
@@ -225,6 +232,7 @@ func TestVerbsVRAMFlush(t *testing.T) {
 // Beside the memory of one host: peers there are copied to whole, by that rail; a peer that has none gets it over the wire, from the same
 // registration.
 func TestVerbsVRAMBesideMemory(t *testing.T) {
+	t.Parallel()
 	h := onGPUDevices(t, 1)
 	wire := h.wrap
 	h.wrap = func(p provider.Provider) provider.Provider {

@@ -41,6 +41,7 @@ func (m lyingMR) Key() uint64 { return m.MR.Key() ^ 0x55 }
 // TestWrongKey: an initiator that presents a wrong key breaks the connection at both ends, again and again. Its transfer fails; those
 // beside it on the same rail are replayed and end well, and so does what comes then. GORAIL_TEST_VERBS: on a device of this machine.
 func TestWrongKey(t *testing.T) {
+	t.Parallel()
 	h := onDevices(t)
 	var bad uint64
 	h.wrap = func(p provider.Provider) provider.Provider { return liar{p, &bad} }
