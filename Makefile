@@ -15,6 +15,12 @@ check: ## before each commit: 90 s
 test: ## before a change lands: every test, the long ones in a short form; 5 minutes
 	@tools/test.sh
 
+test-all: ## what make test shortens or leaves out: 25 minutes and more (LIMIT=40: only what fits)
+	@tools/test-all.sh
+
+lint: ## golangci-lint, clang-format, clang-tidy (tools/lint.sh; installs them into .cache)
+	@tools/lint.sh
+
 test-wheels: build ## the wheel matrix against every NIXL release from 1.0.0 on
 	@tools/test-wheels.sh
 

@@ -23,8 +23,9 @@ struct Symbol {
 
 // Reads with pread: a mapped file that shrinks meanwhile would raise SIGBUS.
 class File {
-public:
-    explicit File(int fd) : fd_(fd) {
+  public:
+    explicit File(int fd) : fd_(fd)
+    {
         struct stat st = {};
         if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
             size_ = static_cast<uint64_t>(st.st_size);
@@ -41,12 +42,14 @@ public:
     std::vector<Elf64_Shdr> sections;
     std::vector<Elf64_Phdr> segments;
 
-    template<class T> std::vector<T> content(const Elf64_Shdr &s) const {
+    template <class T> std::vector<T> content(const Elf64_Shdr &s) const
+    {
         return s.sh_type == SHT_NOBITS ? std::vector<T>() : array<T>(s.sh_offset, s.sh_size);
     }
 
     // The word loaded at an address.
-    uint64_t word(uint64_t address) const {
+    uint64_t word(uint64_t address) const
+    {
         for (const auto &p : segments) {
             if (p.p_type != PT_LOAD || address < p.p_vaddr || p.p_filesz < 8 || address - p.p_vaddr > p.p_filesz - 8)
                 continue;
@@ -57,8 +60,9 @@ public:
         return 0;
     }
 
-private:
-    bool read(uint64_t at, void *to, uint64_t n) const {
+  private:
+    bool read(uint64_t at, void *to, uint64_t n) const
+    {
         if (n > size_ || at > size_ - n)
             return false;
         for (uint64_t done = 0; done < n;) {
@@ -70,7 +74,8 @@ private:
         return true;
     }
 
-    template<class T> std::vector<T> array(uint64_t at, uint64_t bytes) const {
+    template <class T> std::vector<T> array(uint64_t at, uint64_t bytes) const
+    {
         if (bytes > most_bytes || bytes > size_ || at > size_ - bytes)
             return {};
         std::vector<T> out(bytes / sizeof(T));
@@ -81,7 +86,8 @@ private:
     uint64_t size_ = 0;
 };
 
-std::vector<Symbol> symbols(const File &f, const Elf64_Shdr &section) {
+std::vector<Symbol> symbols(const File &f, const Elf64_Shdr &section)
+{
     std::vector<Symbol> all;
     if (section.sh_link >= f.sections.size())
         return all;
@@ -96,7 +102,8 @@ std::vector<Symbol> symbols(const File &f, const Elf64_Shdr &section) {
 }
 
 // "_ZTV12GorailEngine" belongs to GorailEngine. A class in a namespace has another form.
-std::optional<std::string> owner_of(const std::string &name) {
+std::optional<std::string> owner_of(const std::string &name)
+{
     if (name.compare(0, 4, "_ZTV") != 0)
         return {};
     size_t at = 4, length = 0;
@@ -108,15 +115,15 @@ std::optional<std::string> owner_of(const std::string &name) {
 }
 
 class Reader {
-public:
-    Reader(const File &f, bool local) : file_(f) {
+  public:
+    Reader(const File &f, bool local) : file_(f)
+    {
         for (size_t i = 0; i < f.sections.size(); i++) {
             const uint32_t type = f.sections[i].sh_type;
             if (type == SHT_DYNSYM && dynamic_.empty()) {
                 dynamic_ = symbols(f, f.sections[i]);
                 dynamic_section_ = i;
-            }
-            else if (type == SHT_SYMTAB && local && local_.empty())
+            } else if (type == SHT_SYMTAB && local && local_.empty())
                 local_ = symbols(f, f.sections[i]);
         }
         for (const auto *set : {&dynamic_, &local_})
@@ -126,13 +133,13 @@ public:
         std::sort(named_.begin(), named_.end(), [](auto *a, auto *b) { return a->value < b->value; });
     }
 
-    std::vector<VTable> tables() {
+    std::vector<VTable> tables()
+    {
         std::vector<VTable> out;
         std::vector<uint64_t> starts;
         for (const auto *s : named_) {
             const auto owner = owner_of(s->name);
-            if (!owner || s->size <= header || s->size % 8 != 0 || s->size > header + 8 * most_slots ||
-                s->value > UINT64_MAX - s->size)
+            if (!owner || s->size <= header || s->size % 8 != 0 || s->size > header + 8 * most_slots || s->value > UINT64_MAX - s->size)
                 continue;
             if (std::find(starts.begin(), starts.end(), s->value + header) != starts.end())
                 continue; // in both symbol tables
@@ -153,21 +160,21 @@ public:
         return out;
     }
 
-private:
+  private:
     // A word of the file that holds an address, and the list for the names of the symbols at that address.
     struct Word {
         uint64_t address;
         std::vector<std::string> *names;
     };
 
-    void fill(std::vector<Word> &words) {
+    void fill(std::vector<Word> &words)
+    {
         std::sort(words.begin(), words.end(), [](auto &a, auto &b) { return a.address < b.address; });
         for (const auto &section : file_.sections) {
             if (section.sh_type != SHT_RELA || section.sh_link != dynamic_section_ || words.empty())
                 continue;
             for (const auto &r : file_.content<Elf64_Rela>(section)) {
-                auto w = std::lower_bound(words.begin(), words.end(), r.r_offset,
-                                          [](auto &a, uint64_t v) { return a.address < v; });
+                auto w = std::lower_bound(words.begin(), words.end(), r.r_offset, [](auto &a, uint64_t v) { return a.address < v; });
                 for (; w != words.end() && w->address == r.r_offset; w++)
                     *w->names = target(r);
             }
@@ -178,7 +185,8 @@ private:
                 *w.names = at(file_.word(w.address));
     }
 
-    std::vector<std::string> target(const Elf64_Rela &r) const {
+    std::vector<std::string> target(const Elf64_Rela &r) const
+    {
         const uint64_t symbol = ELF64_R_SYM(r.r_info);
         if (symbol == 0)
             return at(static_cast<uint64_t>(r.r_addend));
@@ -187,7 +195,8 @@ private:
         return {dynamic_[symbol].name};
     }
 
-    std::vector<std::string> at(uint64_t address) const {
+    std::vector<std::string> at(uint64_t address) const
+    {
         std::vector<std::string> names;
         auto s = std::lower_bound(named_.begin(), named_.end(), address, [](auto *a, uint64_t v) { return a->value < v; });
         for (; address != 0 && s != named_.end() && (*s)->value == address && names.size() < 64; s++)
@@ -203,12 +212,14 @@ private:
 
 } // namespace
 
-std::vector<VTable> read_vtables(int fd, bool local) {
+std::vector<VTable> read_vtables(int fd, bool local)
+{
     const File file(fd);
     return Reader(file, local).tables();
 }
 
-std::string read_build_id(int fd) {
+std::string read_build_id(int fd)
+{
     const File file(fd);
     std::string hex;
     for (const auto &s : file.sections) {

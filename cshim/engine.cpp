@@ -7,21 +7,23 @@
 
 using namespace gorail;
 
-nixl_mem_list_t gorail::mem_list(bool vram) noexcept {
+nixl_mem_list_t gorail::mem_list(bool vram) noexcept
+{
     try {
         return vram ? nixl_mem_list_t{DRAM_SEG, VRAM_SEG} : nixl_mem_list_t{DRAM_SEG};
-    }
-    catch (...) {
+    } catch (...) {
         return {};
     }
 }
 
-GorailEngine::GorailEngine(const nixlBackendInitParams *p) : nixlBackendEngine(p) {
+GorailEngine::GorailEngine(const nixlBackendInitParams *p) : nixlBackendEngine(p)
+{
     const auto rc = guard([&] { return create(p); });
     initErr = rc != NIXL_SUCCESS;
 }
 
-nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
+nixl_status_t GorailEngine::create(const nixlBackendInitParams *p)
+{
     if (gr_forked())
         return NIXL_ERR_BACKEND;
     auto state = std::make_unique<State>();
@@ -53,7 +55,8 @@ nixl_status_t GorailEngine::create(const nixlBackendInitParams *p) {
     return NIXL_SUCCESS;
 }
 
-GorailEngine::~GorailEngine() {
+GorailEngine::~GorailEngine()
+{
     if (gr_forked()) {
         state_.release(); // the state belongs to the parent: nothing in it can be used or freed here
         return;
@@ -62,11 +65,10 @@ GorailEngine::~GorailEngine() {
         gorail_destroy(state_->engine);
 }
 
-nixl_mem_list_t GorailEngine::getSupportedMems() const {
-    return mem_list(state_ && state_->vram);
-}
+nixl_mem_list_t GorailEngine::getSupportedMems() const { return mem_list(state_ && state_->vram); }
 
-nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) {
+nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out)
+{
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
         auto md = std::make_unique<Region>(false);
@@ -81,7 +83,8 @@ nixl_status_t GorailEngine::registerMem(const nixlBlobDesc &mem, const nixl_mem_
     });
 }
 
-nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md) {
+nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md)
+{
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         auto region = state_->registered.take(md);
         if (!region)
@@ -92,7 +95,8 @@ nixl_status_t GorailEngine::deregisterMem(nixlBackendMD *md) {
 
 // The loopback target is a separate object. An agent that ends deregisters first and unloads afterwards. A shared
 // object would then be unloaded through a dangling pointer.
-nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) {
+nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out)
+{
     out = nullptr;
     return guard([&] {
         if (!usable())
@@ -104,8 +108,8 @@ nixl_status_t GorailEngine::loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) 
     });
 }
 
-nixl_status_t GorailEngine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer,
-                                         nixlBackendMD *&out) {
+nixl_status_t GorailEngine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer, nixlBackendMD *&out)
+{
     out = nullptr;
     return enter_go(GR_CROSS_OTHER, [&] {
         auto md = std::make_unique<Region>(true);
@@ -121,7 +125,8 @@ nixl_status_t GorailEngine::loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem
     });
 }
 
-nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md) {
+nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md)
+{
     return guard([&]() -> int32_t {
         if (!usable())
             return GR_ERR_BACKEND;
@@ -135,7 +140,8 @@ nixl_status_t GorailEngine::unloadMD(nixlBackendMD *md) {
     });
 }
 
-nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &blob) const {
+nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &blob) const
+{
     blob.clear();
     return enter_go(GR_CROSS_OTHER, [&] {
         Owned got;
@@ -145,7 +151,8 @@ nixl_status_t GorailEngine::getPublicData(const nixlBackendMD *md, std::string &
     });
 }
 
-nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const {
+nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const
+{
     resp.clear();
     return enter_go(GR_CROSS_OTHER, [&]() -> int32_t {
         for (const auto &mem : mems) {
@@ -161,7 +168,8 @@ nixl_status_t GorailEngine::queryMem(const nixl_reg_dlist_t &mems, std::vector<n
 }
 
 // The blob is immutable and made with the engine, so the agent's cached copy stays valid.
-nixl_status_t GorailEngine::getConnInfo(std::string &blob) const {
+nixl_status_t GorailEngine::getConnInfo(std::string &blob) const
+{
     blob.clear();
     return guard([&] {
         if (!usable())
@@ -171,7 +179,8 @@ nixl_status_t GorailEngine::getConnInfo(std::string &blob) const {
     });
 }
 
-nixl_status_t GorailEngine::loadRemoteConnInfo(const std::string &peer, const std::string &blob) {
+nixl_status_t GorailEngine::loadRemoteConnInfo(const std::string &peer, const std::string &blob)
+{
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         gr_bytes info = borrow(blob);
@@ -179,14 +188,16 @@ nixl_status_t GorailEngine::loadRemoteConnInfo(const std::string &peer, const st
     });
 }
 
-nixl_status_t GorailEngine::connect(const std::string &peer) {
+nixl_status_t GorailEngine::connect(const std::string &peer)
+{
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         return gorail_connect(state_->engine, &name);
     });
 }
 
-nixl_status_t GorailEngine::disconnect(const std::string &peer) {
+nixl_status_t GorailEngine::disconnect(const std::string &peer)
+{
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         return gorail_disconnect(state_->engine, &name);

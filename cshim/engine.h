@@ -20,7 +20,7 @@ nixl_mem_list_t mem_list(bool vram) noexcept;
 // The class is in the global namespace like NIXL's own engines. test/abi compares the mangled signatures, and a
 // namespace would number their parts differently.
 class GorailEngine final : public nixlBackendEngine {
-public:
+  public:
     // Does not throw from GORAIL's own code: a failure sets initErr, and every method is then safe to call.
     explicit GorailEngine(const nixlBackendInitParams *p);
     ~GorailEngine() override;
@@ -33,8 +33,7 @@ public:
     nixl_status_t registerMem(const nixlBlobDesc &mem, const nixl_mem_t &type, nixlBackendMD *&out) override;
     nixl_status_t deregisterMem(nixlBackendMD *md) override;
     nixl_status_t loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) override;
-    nixl_status_t loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer,
-                               nixlBackendMD *&out) override;
+    nixl_status_t loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &type, const std::string &peer, nixlBackendMD *&out) override;
     nixl_status_t unloadMD(nixlBackendMD *md) override;
     nixl_status_t getPublicData(const nixlBackendMD *md, std::string &blob) const override;
     nixl_status_t queryMem(const nixl_reg_dlist_t &mems, std::vector<nixl_query_resp_t> &resp) const override;
@@ -44,34 +43,30 @@ public:
     nixl_status_t connect(const std::string &peer) override;
     nixl_status_t disconnect(const std::string &peer) override;
 
-    nixl_status_t prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
-                           const std::string &peer, nixlBackendReqH *&handle,
-                           const nixlBackendOptionalArgs *args) const override;
-    nixl_status_t postXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
-                           const std::string &peer, nixlBackendReqH *&handle,
-                           const nixlBackendOptionalArgs *args) const override;
+    nixl_status_t prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const std::string &peer,
+                           nixlBackendReqH *&handle, const nixlBackendOptionalArgs *args) const override;
+    nixl_status_t postXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const std::string &peer,
+                           nixlBackendReqH *&handle, const nixlBackendOptionalArgs *args) const override;
     nixl_status_t checkXfer(nixlBackendReqH *handle) const override;
     nixl_status_t releaseReqH(nixlBackendReqH *handle) const override;
-    nixl_status_t estimateXferCost(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
-                                   const nixl_meta_dlist_t &remote, const std::string &peer,
-                                   nixlBackendReqH *const &handle, std::chrono::microseconds &duration,
-                                   std::chrono::microseconds &margin, nixl_cost_t &method,
-                                   const nixlAgentOptionalArgs *args) const override;
+    nixl_status_t estimateXferCost(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const std::string &peer,
+                                   nixlBackendReqH *const &handle, std::chrono::microseconds &duration, std::chrono::microseconds &margin,
+                                   nixl_cost_t &method, const nixlAgentOptionalArgs *args) const override;
 
     nixl_status_t getNotifs(notif_list_t &list) override;
     nixl_status_t genNotif(const std::string &peer, const std::string &msg) const override;
 
-    nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &,
-                              const nixlBackendOptionalArgs *) const override {
+    nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override
+    {
         return NIXL_ERR_NOT_SUPPORTED;
     }
-    nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &,
-                              const nixlBackendOptionalArgs *) const override {
+    nixl_status_t prepMemView(const nixl_meta_dlist_t &, nixlMemViewH &, const nixlBackendOptionalArgs *) const override
+    {
         return NIXL_ERR_NOT_SUPPORTED;
     }
     void releaseMemView(nixlMemViewH) const override {}
 
-private:
+  private:
     // Separate from the object, so that the destructor can leave the state untouched in a forked child.
     struct State {
         uint64_t engine = 0; // Go's handle; 0 if creation failed
@@ -85,8 +80,8 @@ private:
 
     bool usable() const noexcept { return state_ && state_->engine != 0 && !gr_forked(); }
     nixl_status_t create(const nixlBackendInitParams *p);
-    template<class F> nixl_status_t guard(F &&call) const noexcept;
-    template<class F> nixl_status_t enter_go(int which, F &&call) const noexcept;
+    template <class F> nixl_status_t guard(F &&call) const noexcept;
+    template <class F> nixl_status_t enter_go(int which, F &&call) const noexcept;
 
     std::unique_ptr<State> state_;
 };

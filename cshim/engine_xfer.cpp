@@ -7,21 +7,18 @@ using namespace gorail;
 
 namespace {
 
-Request *request(nixlBackendReqH *handle) noexcept {
-    return static_cast<Request *>(handle);
-}
+Request *request(nixlBackendReqH *handle) noexcept { return static_cast<Request *>(handle); }
 
 } // namespace
 
 // The request is set only on success, so the agent never gets a handle that Go does not know.
-nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local,
-                                     const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
-                                     const nixlBackendOptionalArgs *) const {
+nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
+                                     const std::string &peer, nixlBackendReqH *&handle, const nixlBackendOptionalArgs *) const
+{
     handle = nullptr;
     return enter_go(GR_CROSS_PREP, [&] {
         auto req = std::make_unique<Request>();
-        gr_prep_args args = {static_cast<int32_t>(op), flat(local),   local.size(), flat(remote),
-                             remote.size(),            borrow(peer)};
+        gr_prep_args args = {static_cast<int32_t>(op), flat(local), local.size(), flat(remote), remote.size(), borrow(peer)};
         gr_prepped made = {};
         const int32_t rc = gorail_prep(state_->engine, &args, &made);
         if (rc != GR_SUCCESS)
@@ -37,9 +34,9 @@ nixl_status_t GorailEngine::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_d
 
 // The lists are those of prepXfer, and the plan exists. Only the notification is new with each post. A repeated post
 // does not enter Go unless the state has changed since the last post.
-nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
-                                     const std::string &, nixlBackendReqH *&handle,
-                                     const nixlBackendOptionalArgs *args) const {
+nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &, const std::string &,
+                                     nixlBackendReqH *&handle, const nixlBackendOptionalArgs *args) const
+{
     if (!handle)
         return NIXL_ERR_INVALID_PARAM;
     if (!usable())
@@ -56,7 +53,8 @@ nixl_status_t GorailEngine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dli
     return enter_go(GR_CROSS_POST, [&] { return gorail_post(state_->engine, req->xfer, &notif); });
 }
 
-nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const {
+nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const
+{
     if (!usable())
         return NIXL_ERR_BACKEND;
     if (!handle)
@@ -67,7 +65,8 @@ nixl_status_t GorailEngine::checkXfer(nixlBackendReqH *handle) const {
 
 // A READ that could still write to local memory is refused once. The agent then keeps the handle, and its next release
 // is final. For other transfers Go drains the work in flight, and the agent may forget the handle.
-nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const {
+nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const
+{
     return enter_go(GR_CROSS_OTHER, [&] {
         const Request *req = state_->requests.find(handle);
         if (!req)
@@ -79,11 +78,10 @@ nixl_status_t GorailEngine::releaseReqH(nixlBackendReqH *handle) const {
     });
 }
 
-nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &,
-                                             const nixl_meta_dlist_t &,
-                                             const std::string &, nixlBackendReqH *const &handle,
-                                             std::chrono::microseconds &duration, std::chrono::microseconds &margin,
-                                             nixl_cost_t &method, const nixlAgentOptionalArgs *) const {
+nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &, const std::string &,
+                                             nixlBackendReqH *const &handle, std::chrono::microseconds &duration, std::chrono::microseconds &margin,
+                                             nixl_cost_t &method, const nixlAgentOptionalArgs *) const
+{
     duration = margin = std::chrono::microseconds(0);
     method = nixl_cost_t::ANALYTICAL_BACKEND;
     if (!handle)
@@ -97,7 +95,8 @@ nixl_status_t GorailEngine::estimateXferCost(const nixl_xfer_op_t &, const nixl_
     });
 }
 
-nixl_status_t GorailEngine::getNotifs(notif_list_t &list) {
+nixl_status_t GorailEngine::getNotifs(notif_list_t &list)
+{
     if (!usable())
         return NIXL_ERR_BACKEND;
     gr_notif *first = gr_notif_take(state_->core);
@@ -112,7 +111,8 @@ nixl_status_t GorailEngine::getNotifs(notif_list_t &list) {
     return rc;
 }
 
-nixl_status_t GorailEngine::genNotif(const std::string &peer, const std::string &msg) const {
+nixl_status_t GorailEngine::genNotif(const std::string &peer, const std::string &msg) const
+{
     return enter_go(GR_CROSS_OTHER, [&] {
         gr_bytes name = borrow(peer);
         gr_bytes body = borrow(msg);

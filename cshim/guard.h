@@ -8,18 +8,19 @@
 namespace gorail {
 
 // Undoes a step if a later step throws.
-template<class F> class Undo {
-public:
+template <class F> class Undo {
+  public:
     explicit Undo(F f) : f_(std::move(f)) {}
     Undo(const Undo &) = delete;
     void operator=(const Undo &) = delete;
-    ~Undo() {
+    ~Undo()
+    {
         if (armed_)
             f_();
     }
     void dismiss() noexcept { armed_ = false; }
 
-private:
+  private:
     F f_;
     bool armed_ = true;
 };
@@ -27,17 +28,18 @@ private:
 } // namespace gorail
 
 // Runs a call and converts its result, or any exception (bad_alloc included), to a status.
-template<class F> nixl_status_t GorailEngine::guard(F &&call) const noexcept {
+template <class F> nixl_status_t GorailEngine::guard(F &&call) const noexcept
+{
     try {
         return static_cast<nixl_status_t>(call());
-    }
-    catch (...) {
+    } catch (...) {
         return NIXL_ERR_BACKEND;
     }
 }
 
 // guard for a call that enters Go: refused in a forked child, counted otherwise.
-template<class F> nixl_status_t GorailEngine::enter_go(int which, F &&call) const noexcept {
+template <class F> nixl_status_t GorailEngine::enter_go(int which, F &&call) const noexcept
+{
     if (!usable())
         return NIXL_ERR_BACKEND;
     gr_crossed(state_->core, which);

@@ -13,7 +13,8 @@ namespace {
 struct sigaction pipe_before, urg_before;
 
 // Runs before the constructor of Go's half, which has no priority.
-__attribute__((constructor(101))) void remember() {
+__attribute__((constructor(101))) void remember()
+{
     sigaction(SIGPIPE, nullptr, &pipe_before);
     sigaction(SIGURG, nullptr, &urg_before);
 }
@@ -22,7 +23,8 @@ __attribute__((constructor(101))) void remember() {
 
 namespace gorail {
 
-void restore_host_signals() {
+void restore_host_signals()
+{
     static std::atomic_flag done = ATOMIC_FLAG_INIT;
     if (done.test_and_set())
         return;

@@ -8,7 +8,7 @@
 inline constexpr int nixl_plugin_api_version = 1;
 
 class nixlBackendInitParams {
-public:
+  public:
     std::string localAgent;
     std::string type;
     nixl_b_params_t *customParams;
@@ -19,16 +19,16 @@ public:
 };
 
 class nixlBackendReqH {
-public:
+  public:
     nixlBackendReqH() = default;
     virtual ~nixlBackendReqH() = default;
 };
 
 class nixlBackendMD {
-protected:
+  protected:
     bool isPrivateMD;
 
-public:
+  public:
     explicit nixlBackendMD(bool is_private) : isPrivateMD(is_private) {}
     virtual ~nixlBackendMD() = default;
 
@@ -48,17 +48,17 @@ class nixlBackendEngine {
     std::vector<void *> telemetryEvents_;
     std::mutex telemetryEventsMutex_;
 
-protected:
+  protected:
     bool initErr = false;
     const std::string localAgent;
     const bool enableTelemetry_;
 
-public:
+  public:
     explicit nixlBackendEngine(const nixlBackendInitParams *p)
-        : backendType(p->type),
-          customParams(p->customParams ? *p->customParams : nixl_b_params_t()),
-          localAgent(p->localAgent),
-          enableTelemetry_(p->enableTelemetry_) {}
+        : backendType(p->type), customParams(p->customParams ? *p->customParams : nixl_b_params_t()), localAgent(p->localAgent),
+          enableTelemetry_(p->enableTelemetry_)
+    {
+    }
     nixlBackendEngine(const nixlBackendEngine &) = delete;
     void operator=(const nixlBackendEngine &) = delete;
 
@@ -76,12 +76,10 @@ public:
     virtual nixl_status_t connect(const str &peer) = 0;
     virtual nixl_status_t disconnect(const str &peer) = 0;
     virtual nixl_status_t unloadMD(nixlBackendMD *) = 0;
-    virtual nixl_status_t prepXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &local,
-                                   const nixl_meta_dlist_t &remote, const str &peer, nixlBackendReqH *&handle,
-                                   const opt_args *) const = 0;
-    virtual nixl_status_t postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &local,
-                                   const nixl_meta_dlist_t &remote, const str &peer, nixlBackendReqH *&handle,
-                                   const opt_args *) const = 0;
+    virtual nixl_status_t prepXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const str &peer,
+                                   nixlBackendReqH *&handle, const opt_args *) const = 0;
+    virtual nixl_status_t postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const str &peer,
+                                   nixlBackendReqH *&handle, const opt_args *) const = 0;
     virtual nixl_status_t checkXfer(nixlBackendReqH *) const = 0;
     virtual nixl_status_t releaseReqH(nixlBackendReqH *) const = 0;
     virtual nixl_status_t prepMemView(const nixl_remote_meta_dlist_t &, nixlMemViewH &, const opt_args *) const = 0;
@@ -90,23 +88,21 @@ public:
     virtual nixl_status_t getPublicData(const nixlBackendMD *, str &blob) const = 0;
     virtual nixl_status_t getConnInfo(str &blob) const = 0;
     virtual nixl_status_t loadRemoteConnInfo(const str &peer, const str &blob) = 0;
-    virtual nixl_status_t loadRemoteMD(const nixlBlobDesc &, const nixl_mem_t &, const str &peer,
-                                       nixlBackendMD *&out) = 0;
+    virtual nixl_status_t loadRemoteMD(const nixlBlobDesc &, const nixl_mem_t &, const str &peer, nixlBackendMD *&out) = 0;
     virtual nixl_status_t loadLocalMD(nixlBackendMD *in, nixlBackendMD *&out) = 0;
     virtual nixl_status_t getNotifs(notif_list_t &) = 0;
     virtual nixl_status_t genNotif(const str &peer, const str &msg) const = 0;
     virtual nixl_status_t queryMem(const nixl_reg_dlist_t &, std::vector<nixl_query_resp_t> &) const = 0;
-    virtual nixl_status_t estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &local,
-                                           const nixl_meta_dlist_t &remote, const str &peer,
-                                           nixlBackendReqH *const &handle, usec &duration, usec &margin,
-                                           nixl_cost_t &method, const nixlAgentOptionalArgs *) const = 0;
+    virtual nixl_status_t estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const str &peer,
+                                           nixlBackendReqH *const &handle, usec &duration, usec &margin, nixl_cost_t &method,
+                                           const nixlAgentOptionalArgs *) const = 0;
 
     friend struct nixlLayout;
 };
 
 // The result of nixl_plugin_init. The agent keeps the pointer.
 class nixlBackendPlugin {
-public:
+  public:
     int api_version;
     nixlBackendEngine *(*create_engine)(const nixlBackendInitParams *);
     void (*destroy_engine)(nixlBackendEngine *);

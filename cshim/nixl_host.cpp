@@ -18,39 +18,42 @@ constexpr const char *stock[] = {"POSIX", "UCX", "OBJ", "LIBFABRIC", "GDS", "GDS
 constexpr const char *prefix = "libplugin_";
 
 class Descriptor {
-public:
+  public:
     explicit Descriptor(const std::string &path) : fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
     Descriptor(const Descriptor &) = delete;
     void operator=(const Descriptor &) = delete;
-    ~Descriptor() {
+    ~Descriptor()
+    {
         if (fd >= 0)
             close(fd);
     }
     const int fd;
 };
 
-std::string folder_of(const std::string &path) {
+std::string folder_of(const std::string &path)
+{
     const size_t slash = path.rfind('/');
     return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-std::string name_of(const std::string &path) {
-    return path.substr(path.rfind('/') + 1);
-}
+std::string name_of(const std::string &path) { return path.substr(path.rfind('/') + 1); }
 
-std::string real(const std::string &path) {
+std::string real(const std::string &path)
+{
     char *at = realpath(path.c_str(), nullptr);
     const std::string out = at ? at : "";
     free(at);
     return out;
 }
 
-std::string file_at(const void *address) {
+std::string file_at(const void *address)
+{
     Dl_info at = {};
     return dladdr(address, &at) && at.dli_fname ? at.dli_fname : "";
 }
 
-bool cut_end(std::string &s, const std::string &end) {
+bool cut_end(std::string &s, const std::string &end)
+{
     if (s.size() <= end.size() || s.compare(s.size() - end.size(), end.size(), end) != 0)
         return false;
     s.resize(s.size() - end.size());
@@ -58,7 +61,8 @@ bool cut_end(std::string &s, const std::string &end) {
 }
 
 // The package of a library folder in a wheel: nixl_cu12 for .nixl_cu12.mesonpy.libs and nixl_cu12.libs.
-std::string package_of(const std::string &folder) {
+std::string package_of(const std::string &folder)
+{
     std::string name = name_of(folder);
     if (name.size() > 1 && name[0] == '.' && cut_end(name, ".mesonpy.libs"))
         return name.substr(1);
@@ -66,7 +70,8 @@ std::string package_of(const std::string &folder) {
 }
 
 // Folders that may hold a library's plugins: beside the library, in its wheel, or in its build folder.
-void add_folders(std::vector<std::string> &out, const std::string &library) {
+void add_folders(std::vector<std::string> &out, const std::string &library)
+{
     if (library.empty())
         return;
     const std::string d = folder_of(library), package = package_of(d);
@@ -78,7 +83,8 @@ void add_folders(std::vector<std::string> &out, const std::string &library) {
 }
 
 // Folders of stock plugins that are already loaded.
-int loaded(dl_phdr_info *info, size_t, void *out) {
+int loaded(dl_phdr_info *info, size_t, void *out)
+{
     const std::string path = info->dlpi_name ? info->dlpi_name : "";
     for (const char *s : stock)
         if (name_of(path) == prefix + std::string(s) + ".so")
@@ -86,7 +92,8 @@ int loaded(dl_phdr_info *info, size_t, void *out) {
     return 0;
 }
 
-std::vector<std::string> stock_folders(const std::string &library, const std::string &own) {
+std::vector<std::string> stock_folders(const std::string &library, const std::string &own)
+{
     std::vector<std::string> out;
     add_folders(out, library);
     if (const std::string there = real(library); there != library)
@@ -97,7 +104,8 @@ std::vector<std::string> stock_folders(const std::string &library, const std::st
 }
 
 // "1.5.1" from the wheel's nixl_cu12-1.5.1.dist-info, or the build id.
-std::string version_of(const std::string &library) {
+std::string version_of(const std::string &library)
+{
     for (const std::string &path : {library, real(library)}) {
         const std::string d = folder_of(path), package = package_of(d) + "-";
         DIR *dir = package.size() > 1 ? opendir((d + "/..").c_str()) : nullptr;
@@ -115,7 +123,8 @@ std::string version_of(const std::string &library) {
 }
 
 // Compares a file with the known tables. Returns true if the file decides; host then has the result.
-bool compare_with(const std::string &path, const struct stat &own, Host &host) {
+bool compare_with(const std::string &path, const struct stat &own, Host &host)
+{
     const Descriptor file(path);
     struct stat st = {};
     if (file.fd < 0 || fstat(file.fd, &st) != 0 || (st.st_dev == own.st_dev && st.st_ino == own.st_ino))
@@ -137,7 +146,8 @@ bool compare_with(const std::string &path, const struct stat &own, Host &host) {
 
 } // namespace
 
-Host identify_host(const void *caller) {
+Host identify_host(const void *caller)
+{
     Host host;
     const std::string library = file_at(caller), own = file_at(reinterpret_cast<const void *>(identify_host));
     struct stat st = {};

@@ -49,7 +49,7 @@ class nixlBackendMD;
 struct nixlAgentOptionalArgs; // only passed on, never read
 
 class nixlBasicDesc {
-public:
+  public:
     uintptr_t addr;
     size_t len;
     uint64_t devId;
@@ -57,13 +57,13 @@ public:
 
 // A range to register, or a peer's range with its public blob.
 class nixlBlobDesc : public nixlBasicDesc {
-public:
+  public:
     std::string metaInfo;
 };
 
 // A range of a transfer, with the result of registerMem or loadRemoteMD for the region that holds the range.
 class nixlMetaDesc : public nixlBasicDesc {
-public:
+  public:
     nixlBackendMD *metadataP;
 };
 
@@ -73,12 +73,12 @@ struct nixlRemoteMetaDesc : public nixlMetaDesc {
 
 // The agent builds these lists and we read them. The virtual functions keep their slots in the table. Only hosts built
 // from this header (the tests) use their bodies.
-template<class T> class nixlDescList {
-protected:
+template <class T> class nixlDescList {
+  protected:
     nixl_mem_t type;
     std::vector<T> descs;
 
-public:
+  public:
     explicit nixlDescList(const nixl_mem_t &mem) : type(mem) {}
     nixlDescList(const nixlDescList &) = default;
     nixlDescList &operator=(const nixlDescList &) = default;

@@ -9,7 +9,7 @@ namespace gorail {
 // A registered range of this agent or a peer. The plan builder in Go reads `region` in place, GR_MD_REGION bytes after
 // the object's start. A descriptor list thus crosses the boundary in place.
 class Region final : public nixlBackendMD {
-public:
+  public:
     uint64_t region = 0;
     const bool remote; // loaded from a peer's metadata
 
@@ -18,7 +18,7 @@ public:
 
 // A transfer request. checkXfer reads the slot and never enters Go.
 class Request final : public nixlBackendReqH {
-public:
+  public:
     uint64_t xfer = 0;
     gr_xfer *slot = nullptr;
 };

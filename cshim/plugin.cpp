@@ -15,29 +15,29 @@
 
 namespace {
 
-nixlBackendEngine *create_engine(const nixlBackendInitParams *params) {
+nixlBackendEngine *create_engine(const nixlBackendInitParams *params)
+{
     try {
         return new GorailEngine(params);
-    }
-    catch (...) {
+    } catch (...) {
         return nullptr; // out of memory; the agent reports NIXL_ERR_BACKEND
     }
 }
 
-void destroy_engine(nixlBackendEngine *engine) {
-    delete engine;
-}
+void destroy_engine(nixlBackendEngine *engine) { delete engine; }
 
 // The file that this plugin was loaded from, as the loader got it. The agent uses its name for this plugin. A process
 // that opens the plugin under several names (links to one file) loads the file once, and gets the first name.
-std::string own_file() {
+std::string own_file()
+{
     Dl_info at = {};
     return dladdr(reinterpret_cast<void *>(destroy_engine), &at) && at.dli_fname ? at.dli_fname : "";
 }
 
 // Names and defaults of Go's option table: "name\0default\0name\0default\0...". NIXL does not pass the plugin name that
 // it asks about.
-nixl_b_params_t get_backend_options() {
+nixl_b_params_t get_backend_options()
+{
     try {
         nixl_b_params_t options;
         gorail::Owned table;
@@ -54,13 +54,13 @@ nixl_b_params_t get_backend_options() {
             options.emplace(name, value);
         }
         return options;
-    }
-    catch (...) {
+    } catch (...) {
         return {};
     }
 }
 
-nixl_mem_list_t get_backend_mems() {
+nixl_mem_list_t get_backend_mems()
+{
     int32_t vram = 0;
     return gorail::mem_list(!gr_forked() && gorail_vram(&vram) == GR_SUCCESS && vram != 0);
 }
@@ -69,19 +69,21 @@ nixl_mem_list_t get_backend_mems() {
 constexpr decltype(nixlBackendPlugin::create_engine) factories[] = {create_engine};
 static_assert(std::size(factories) == gorail::known_count);
 
-nixlBackendPlugin *plugin_of(size_t table) {
+nixlBackendPlugin *plugin_of(size_t table)
+{
     static auto plugins = [] {
         std::array<nixlBackendPlugin, gorail::known_count> all;
         for (size_t i = 0; i < all.size(); i++)
-            all[i] = {nixl_plugin_api_version, factories[i], destroy_engine, [] { return "GORAIL"; }, [] { return GORAIL_VERSION; },
-                      get_backend_options, get_backend_mems};
+            all[i] = {nixl_plugin_api_version,       factories[i],        destroy_engine,  [] { return "GORAIL"; },
+                      [] { return GORAIL_VERSION; }, get_backend_options, get_backend_mems};
         return all;
     }();
     return factories[table] ? &plugins[table] : nullptr;
 }
 
 // The plugin for the calling NIXL, after a look at that NIXL. Null: its table is not supported, which is logged.
-nixlBackendPlugin *identify(const void *caller) {
+nixlBackendPlugin *identify(const void *caller)
+{
     gorail::Host host = gorail::identify_host(caller);
     nixlBackendPlugin *plugin = nullptr;
     if (host.table) {
@@ -93,14 +95,15 @@ nixlBackendPlugin *identify(const void *caller) {
     for (size_t i = 0; i < gorail::known_count; i++)
         if (factories[i])
             releases += (releases.empty() ? "" : ", ") + std::string(gorail::known_tables[i].nixl);
-    gr_host_args args = {gorail::borrow(host.nixl), gorail::borrow(releases), gorail::borrow(host.compared),
-                         gorail::borrow(host.difference), plugin != nullptr};
+    gr_host_args args = {gorail::borrow(host.nixl), gorail::borrow(releases), gorail::borrow(host.compared), gorail::borrow(host.difference),
+                         plugin != nullptr};
     gorail_host(&args);
     return plugin;
 }
 
 // A process may have several NIXLs. Each is examined once.
-nixlBackendPlugin *plugin_for(const void *caller) noexcept {
+nixlBackendPlugin *plugin_for(const void *caller) noexcept
+{
     static std::mutex mu;
     static std::map<const void *, nixlBackendPlugin *> known;
     try {
@@ -110,8 +113,7 @@ nixlBackendPlugin *plugin_for(const void *caller) noexcept {
         if (const auto seen = known.find(at.dli_fbase); seen != known.end())
             return seen->second;
         return known[at.dli_fbase] = identify(caller);
-    }
-    catch (...) {
+    } catch (...) {
         return plugin_of(0); // out of memory: not compared
     }
 }
@@ -122,7 +124,8 @@ extern "C" {
 
 // May be called any number of times, also with live engines: the table is constant, and there is nothing to tear down.
 // The call into Go waits until Go's runtime is up. The host's signals can be restored after that.
-__attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init() {
+__attribute__((visibility("default"))) nixlBackendPlugin *nixl_plugin_init()
+{
     if (gr_forked())
         return plugin_of(0); // every function in it refuses
     gorail::Owned version;

@@ -7,7 +7,8 @@
 #include "capi.h"
 
 // wait_gate waits until every thread has warmed up.
-static int wait_gate(int *gate, int64_t end) {
+static int wait_gate(int *gate, int64_t end)
+{
     __atomic_sub_fetch(gate, 1, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) > 0) {
         if (gn_now_ns() > end)
@@ -19,7 +20,8 @@ static int wait_gate(int *gate, int64_t end) {
 
 // stream posts each request again when it has ended: count times, or until the time is over, but each at least once. It
 // adds times to lat and post unless they are NULL.
-static int stream(gn_bench *b, int64_t *t0, uint64_t count, int64_t until, int64_t end, gn_hist *lat, gn_hist *post, uint64_t *done) {
+static int stream(gn_bench *b, int64_t *t0, uint64_t count, int64_t until, int64_t end, gn_hist *lat, gn_hist *post, uint64_t *done)
+{
     uint64_t posted = 0, turns = 0;
     size_t flying = 0;
     int more = 1, late = 0;
@@ -61,7 +63,8 @@ static int stream(gn_bench *b, int64_t *t0, uint64_t count, int64_t until, int64
     return 0;
 }
 
-int gn_bench_run(gn_bench *b) {
+int gn_bench_run(gn_bench *b)
+{
     int64_t end = gn_now_ns() + b->limit_ns, *t0 = calloc(b->depth, sizeof *t0);
     uint64_t warmed = 0;
     if (!t0)
@@ -79,7 +82,8 @@ int gn_bench_run(gn_bench *b) {
     return b->status;
 }
 
-int gn_serve(void *agent, void *map, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns, uint64_t *seen) {
+int gn_serve(void *agent, void *map, const uint64_t *want, const int *stop, int64_t limit_ns, int64_t nap_ns, uint64_t *seen)
+{
     int64_t end = gn_now_ns() + limit_ns;
     *seen = 0;
     for (unsigned i = 1; *seen < __atomic_load_n(want, __ATOMIC_RELAXED) && !__atomic_load_n(stop, __ATOMIC_RELAXED); i++) {
@@ -103,7 +107,8 @@ int gn_serve(void *agent, void *map, const uint64_t *want, const int *stop, int6
     return 0;
 }
 
-int gn_notify(void *agent, const char *peer, const void *msg, size_t len, void *opt, uint64_t n, uint64_t *sent) {
+int gn_notify(void *agent, const char *peer, const void *msg, size_t len, void *opt, uint64_t n, uint64_t *sent)
+{
     for (*sent = 0; *sent < n; ++*sent) {
         int rc = gn_gen_notif(agent, peer, msg, len, opt);
         if (rc < 0)

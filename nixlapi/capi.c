@@ -7,19 +7,16 @@
 #include <time.h>
 
 // Each call uses a pointer from dlsym, or returns GN_MISSING.
-#define GN_DEFINE(name, params, args)                                                              \
-    static int(*p_##name) params;                                                                  \
-    int gn_##name params {                                                                         \
-        return p_##name ? p_##name args : GN_MISSING;                                              \
-    }
+#define GN_DEFINE(name, params, args)                                                                                                                \
+    static int(*p_##name) params;                                                                                                                    \
+    int gn_##name params { return p_##name ? p_##name args : GN_MISSING; }
 GN_CALLS(GN_DEFINE)
 #undef GN_DEFINE
 
-const char *gn_preload(const char *path) {
-    return dlopen(path, RTLD_NOW | RTLD_GLOBAL) ? NULL : dlerror();
-}
+const char *gn_preload(const char *path) { return dlopen(path, RTLD_NOW | RTLD_GLOBAL) ? NULL : dlerror(); }
 
-const char *gn_open(const char *path) {
+const char *gn_open(const char *path)
+{
     // Never closed: NIXL's plugin manager lives as long as the process.
     void *h = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
     if (!h) {
@@ -31,7 +28,8 @@ const char *gn_open(const char *path) {
     return NULL;
 }
 
-int gn_xfer_list(int mem, const gn_desc *d, size_t n, void **out) {
+int gn_xfer_list(int mem, const gn_desc *d, size_t n, void **out)
+{
     int rc = gn_create_xfer_dlist(mem, out);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         rc = gn_xfer_dlist_add_desc(*out, d[i].addr, d[i].len, d[i].dev);
@@ -39,7 +37,8 @@ int gn_xfer_list(int mem, const gn_desc *d, size_t n, void **out) {
     return rc;
 }
 
-int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out) {
+int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out)
+{
     int rc = gn_create_reg_dlist(mem, out);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         rc = gn_reg_dlist_add_desc(*out, d[i].addr, d[i].len, d[i].dev, NULL, 0);
@@ -47,7 +46,8 @@ int gn_reg_list(int mem, const gn_desc *d, size_t n, void **out) {
     return rc;
 }
 
-static uint8_t *put(uint8_t *p, const void *d, size_t n) {
+static uint8_t *put(uint8_t *p, const void *d, size_t n)
+{
     if (n) {
         memcpy(p, d, n);
     }
@@ -55,13 +55,13 @@ static uint8_t *put(uint8_t *p, const void *d, size_t n) {
 }
 
 // Walks the map. With p NULL it only adds up the size, otherwise it writes the records.
-static size_t walk(void *map, size_t senders, uint8_t *p) {
+static size_t walk(void *map, size_t senders, uint8_t *p)
+{
     size_t total = 0;
     for (size_t i = 0; i < senders; i++) {
         const char *name = NULL;
         size_t count = 0;
-        if (gn_notif_map_get_agent_at(map, i, &name) != 0 ||
-            gn_notif_map_get_notifs_size(map, name, &count) != 0) {
+        if (gn_notif_map_get_agent_at(map, i, &name) != 0 || gn_notif_map_get_notifs_size(map, name, &count) != 0) {
             continue;
         }
         uint32_t nlen = (uint32_t)strlen(name);
@@ -84,7 +84,8 @@ static size_t walk(void *map, size_t senders, uint8_t *p) {
     return total;
 }
 
-int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len) {
+int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len)
+{
     size_t senders = 0;
     *out = NULL;
     *len = 0;
@@ -102,14 +103,15 @@ int gn_notifs(void *agent, void *map, uint8_t **out, size_t *len) {
     return gn_notif_map_clear(map);
 }
 
-static int64_t now_ns(void) {
+static int64_t now_ns(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, int64_t *post,
-            size_t *done) {
+int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, int64_t *post, size_t *done)
+{
     int64_t end = now_ns() + timeout_ns;
     int s = 0;
     for (*done = 0; *done < n; (*done)++) {
@@ -135,7 +137,8 @@ int gn_loop(void *agent, void *req, size_t n, int64_t timeout_ns, int64_t *lat, 
     return s;
 }
 
-int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t timeout_ns, int64_t nap_ns, size_t *done) {
+int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t timeout_ns, int64_t nap_ns, size_t *done)
+{
     int64_t end = now_ns() + timeout_ns;
     char flying[GN_MAX_DEPTH] = {0};
     size_t posted = 0;
@@ -172,7 +175,8 @@ int gn_stream(void *agent, void *const *req, size_t depth, size_t n, int64_t tim
     return 0;
 }
 
-bool gn_same_backend(void *a, void *b) {
+bool gn_same_backend(void *a, void *b)
+{
     // A handle is a struct whose only member points at the agent's backend.
     return a && b && *(void **)a == *(void **)b;
 }

@@ -15,7 +15,8 @@ typedef struct {
 
 // gn_hist_index returns v below 128. Above, it combines the power of two and the next six bits. The last bucket has all
 // times from nine hours on.
-static inline unsigned gn_hist_index(uint64_t v) {
+static inline unsigned gn_hist_index(uint64_t v)
+{
     if (v < 2u << GN_HIST_BITS)
         return (unsigned)v;
     unsigned shift = 63 - GN_HIST_BITS - (unsigned)__builtin_clzll(v);
@@ -23,7 +24,8 @@ static inline unsigned gn_hist_index(uint64_t v) {
     return i < GN_HIST_SIZE ? i : GN_HIST_SIZE - 1;
 }
 
-static inline void gn_hist_add(gn_hist *h, int64_t ns) {
+static inline void gn_hist_add(gn_hist *h, int64_t ns)
+{
     uint64_t v = ns < 0 ? 0 : (uint64_t)ns;
     h->n[gn_hist_index(v)]++;
     h->sum += v;
@@ -31,7 +33,8 @@ static inline void gn_hist_add(gn_hist *h, int64_t ns) {
         h->max = v;
 }
 
-static inline int64_t gn_now_ns(void) {
+static inline int64_t gn_now_ns(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;

@@ -1,7 +1,6 @@
 package nixlapi_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -27,7 +26,7 @@ func TestOpenWithoutWheel(t *testing.T) {
 // TestOneProcess exercises the whole binding with two agents.
 func TestOneProcess(t *testing.T) {
 	env := testenv.Need(t)
-	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
+	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	lib, err := nixlapi.Open(env.WheelDir)
 	require.NoError(t, err)
 

@@ -1,7 +1,6 @@
 package nixlapi_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 // and the peer gets a notification for every post.
 func TestBench(t *testing.T) {
 	env := testenv.Need(t)
-	require.NoError(t, os.Setenv("NIXL_PLUGIN_DIR", env.PluginDir))
+	t.Setenv("NIXL_PLUGIN_DIR", env.PluginDir)
 	lib, err := nixlapi.Open(env.WheelDir)
 	require.NoError(t, err)
 	a, err := lib.NewAgent("alone", nixlapi.Config{ProgThread: true, Sync: nixlapi.SyncRW})

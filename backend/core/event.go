@@ -7,7 +7,6 @@ import "C"
 import (
 	"os"
 	"syscall"
-	"unsafe"
 )
 
 // Event kinds.
@@ -72,7 +71,7 @@ func (e *Events) Drain(f func(Event)) {
 				Total: uint32(c.total), Offset: uint32(c.offset)}
 			if c.data != nil {
 				g.Data = C.GoBytes(c.data, C.int(c.len))
-				C.free(unsafe.Pointer(c.data))
+				C.free(c.data)
 			}
 			f(g)
 		}

@@ -100,8 +100,7 @@ enum { GR_LINK_TX = 1, GR_LINK_RX = 2 };
 
 /* Makes a link and posts its receives; -errno on failure. id and peer_id are both sides' link numbers, which messages carry. peer_rail
  * selects the key slot of remote regions. probe: see gr_link_rebind. */
-int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, uint64_t peer_id, int role, int probe,
-                gr_link **out);
+int gr_link_new(gr_sess *sess, int rail, int peer_rail, void *ep, uint64_t id, uint64_t peer_id, int role, int probe, gr_link **out);
 /* Stops posting on the link; posted operations continue. Repeated calls are safe. */
 void gr_link_stop(gr_link *link);
 /* After the endpoint was closed: takes in all completions, and ends the operations that have none. */
@@ -187,8 +186,7 @@ enum { GR_MAX_LINKS = 64 }; /* links of a session */
 /* Starts the transfer on links of one session. A small transfer goes to the least busy link, a large one to all links that are up. Links
  * take batches as fast as they complete them. The first near links are near the local memory and preferred; 0: none or unknown. The caller
  * has set state to running. msg is copied. */
-void gr_xfer_post(gr_core *core, gr_xfer *x, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif,
-                  const void *msg, size_t msg_len);
+void gr_xfer_post(gr_core *core, gr_xfer *x, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif, const void *msg, size_t msg_len);
 /* Lets a link that has come up since the post take batches of the transfer. */
 void gr_xfer_join(gr_core *core, gr_xfer *x, gr_link *link);
 /* Bytes that a link has moved of the transfer in this round; a snapshot. */
@@ -260,9 +258,11 @@ int gr_events_take(gr_core *core, gr_event *out, int max);
 /* ---- counters ---- */
 
 enum {
-    GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE,
-    GR_C_XFERS_FAILED, GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_REPLAYS,
-    GR_C_THREAD_WAKES, GR_C_THREAD_LOOKS, GR_C_TO_C_PREP, GR_C_TO_C_POST, /* calls from Go into C */
+    /* clang-format off */
+    GR_C_WRS, GR_C_COMPLETIONS, GR_C_ERRORS, GR_C_EAGAIN, GR_C_WRITE_BYTES, GR_C_READ_BYTES, GR_C_XFERS_DONE, GR_C_XFERS_FAILED,
+    GR_C_NOTIF_SENT, GR_C_NOTIF_RECEIVED, GR_C_NOTIF_DUP, GR_C_BAD_MSG, GR_C_REPLAYS, GR_C_THREAD_WAKES, GR_C_THREAD_LOOKS,
+    GR_C_TO_C_PREP, GR_C_TO_C_POST, /* calls from Go into C */
+    /* clang-format on */
     GR_C_REPOSTS, /* posts without a step through Go */
     GR_C_CROSS, /* GR_CROSS_COUNT counters follow */
     GR_C_COUNT = GR_C_CROSS + GR_CROSS_COUNT

@@ -2,5 +2,5 @@
 
 package core
 
-// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0x828eccda5f79
+// #cgo CFLAGS: -I${SRCDIR}/../../backend/include -I${SRCDIR}/../../backend/core/base -DGR_INCLUDE=0xd3c9f02d1078
 import "C"

@@ -106,7 +106,7 @@ func hammer(h *harness, p *pair) {
 						h.Error(err)
 					}
 				case 7:
-					p.a.Known(extra.addr(), 10, 0, 0)
+					_, _ = p.a.Known(extra.addr(), 10, 0, 0)
 					if err := p.a.LoadConn("bob", p.b.Conn()); err != nil {
 						h.Error(err)
 					}

@@ -35,8 +35,8 @@ func TestUnloadedThenRevoked(t *testing.T) {
 				gone := make(chan error)
 				go func() { gone <- p.b.Deregister(own) }()
 				select {
-				case <-gone:
-					h.Error("deregistered under a transfer in flight")
+				case err := <-gone:
+					h.Error("deregistered under a transfer in flight", err)
 				case <-time.After(50 * time.Millisecond):
 				}
 				p.b.rail().Release()

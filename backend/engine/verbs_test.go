@@ -73,7 +73,9 @@ func TestVerbsCountsTwoRails(t *testing.T) {
 	t.Parallel()
 	h := onVerbs(t, 2)
 	p := h.pair(64<<20, "window_min", "4MiB", "window_max", "4MiB", "chunk_max", "1MiB")
-	proved := func() bool { return h.lib.Count("reads") > 0 && h.lib.Count("writes")-h.lib.Count("empty_writes") == h.lib.Count("reads") }
+	proved := func() bool {
+		return h.lib.Count("reads") > 0 && h.lib.Count("writes")-h.lib.Count("empty_writes") == h.lib.Count("reads")
+	}
 	for n := 0; n == 0 || n < 1000 && !proved(); n++ { // until both rails work from the first WRITE on
 		h.lib.Zero()
 		p.a.whole(transfer.Write, p.mine, p.theirs).run("all")

@@ -23,7 +23,7 @@ static char *chunk_new(gg *g, size_t size)
     gg_leave(g);
     if (!mem)
         return NULL;
-    g->chunk[n] = (gg_chunk){ mem, size };
+    g->chunk[n] = (gg_chunk){mem, size};
     atomic_store(&g->chunks, n + 1);
     return mem;
 }

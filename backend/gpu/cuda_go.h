@@ -26,9 +26,9 @@ typedef struct gc_ptr {
 
 static cu_result gc_ptr_attrs(gr_gpu *g, uint64_t at, gc_ptr *p)
 {
-    int which[] = { CU_PTR_TYPE, CU_PTR_MANAGED, CU_PTR_DEVICE, CU_PTR_BUFFER, CU_PTR_START, CU_PTR_SIZE };
-    void *to[] = { &p->type, &p->managed, &p->device, &p->buffer, &p->start, &p->size };
-    *p = (gc_ptr){ .device = -1 };
+    int which[] = {CU_PTR_TYPE, CU_PTR_MANAGED, CU_PTR_DEVICE, CU_PTR_BUFFER, CU_PTR_START, CU_PTR_SIZE};
+    void *to[] = {&p->type, &p->managed, &p->device, &p->buffer, &p->start, &p->size};
+    *p = (gc_ptr){.device = -1};
     return G(g)->ptr_attrs(sizeof(which) / sizeof(which[0]), which, to, at);
 }
 
@@ -55,7 +55,7 @@ static cu_result gc_unmap(gr_gpu *g, uint64_t at, uint64_t size) { return G(g)->
 
 static cu_result gc_access(gr_gpu *g, uint64_t at, uint64_t size, int ordinal)
 {
-    cu_access a = { { CU_LOCATION_DEVICE, ordinal }, CU_ACCESS_READWRITE };
+    cu_access a = {{CU_LOCATION_DEVICE, ordinal}, CU_ACCESS_READWRITE};
     return G(g)->vmm_access(at, size, &a, 1);
 }
 
@@ -106,11 +106,12 @@ static int gg_in_use(const char *path)
     void *dl = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (!dl)
         return 0;
-    int (*find)(const char *, void **, int, unsigned long long) = (int (*)(const char *, void **, int, unsigned long long))dlsym(dl, "cuGetProcAddress");
+    int (*find)(const char *, void **, int, unsigned long long) =
+        (int (*)(const char *, void **, int, unsigned long long))dlsym(dl, "cuGetProcAddress");
     int (*count)(int *) = 0, (*state)(int, unsigned *, int *) = 0;
     int n = 0, active = 0;
-    if (find && find("cuDeviceGetCount", (void **)&count, 2000, 0) == 0 && find("cuDevicePrimaryCtxGetState", (void **)&state, 7000, 0) == 0 && count && state &&
-        count(&n) == 0) /* fails if cuInit was not called in this process */
+    if (find && find("cuDeviceGetCount", (void **)&count, 2000, 0) == 0 && find("cuDevicePrimaryCtxGetState", (void **)&state, 7000, 0) == 0 &&
+        count && state && count(&n) == 0) /* fails if cuInit was not called in this process */
         for (int i = 0; i < n && !active; i++) {
             unsigned flags;
             if (state(i, &flags, &active) != 0)

@@ -4,10 +4,7 @@
 
 #include "gpu_int.h"
 
-int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault)
-{
-    return GG_CALL(g, fault, ctx_push, d->ctx);
-}
+int gg_enter(gg *g, gg_dev *d, gr_gpu_fault *fault) { return GG_CALL(g, fault, ctx_push, d->ctx); }
 
 void gg_leave(gg *g)
 {
@@ -35,7 +32,7 @@ static int load(gg *g, gg_dev *d, gr_gpu_fault *fault)
     d->module = NULL;
     d->gather = d->gather_short = NULL;
     d->info.why = r; /* the driver's result */
-    gr_gpu_fault mine = { 0 };
+    gr_gpu_fault mine = {0};
     int rc = gg_result(g, &mine, r, gg_name_module_load);
     memcpy(d->info.why_text, mine.text, sizeof(d->info.why_text));
     if (cannot_jit(r))

@@ -7,17 +7,14 @@
 CU_ENTRIES(NAME)
 
 #define TEXT(name, text) text,
-static const char *const texts[] = { GR_GPU_WHYS(TEXT) };
+static const char *const texts[] = {GR_GPU_WHYS(TEXT)};
 
-const char *gr_gpu_why_text(int why)
-{
-    return why >= 0 && why < GR_GPU_WHY_COUNT ? texts[why] : "unknown";
-}
+const char *gr_gpu_why_text(int why) { return why >= 0 && why < GR_GPU_WHY_COUNT ? texts[why] : "unknown"; }
 
 int gg_fail(gr_gpu_fault *fault, int why, const char *what)
 {
     if (fault)
-        *fault = (gr_gpu_fault){ .why = why, .call = what };
+        *fault = (gr_gpu_fault){.why = why, .call = what};
     return -why;
 }
 
@@ -25,10 +22,18 @@ int gg_fail(gr_gpu_fault *fault, int why, const char *what)
 int gg_lost(cu_result result)
 {
     switch (result) {
-    case CU_DEINITIALIZED: case CU_ECC: case CU_ILLEGAL_ADDRESS: case CU_LAUNCH_TIMEOUT: case CU_CONTEXT_DESTROYED: case CU_ASSERT:
-    case CU_HARDWARE_STACK: case CU_ILLEGAL_INSTRUCTION: case CU_MISALIGNED: case CU_ADDRESS_SPACE: case CU_INVALID_PC:
-    case CU_LAUNCH_FAILED:
-        return 1;
+    case CU_DEINITIALIZED:
+    case CU_ECC:
+    case CU_ILLEGAL_ADDRESS:
+    case CU_LAUNCH_TIMEOUT:
+    case CU_CONTEXT_DESTROYED:
+    case CU_ASSERT:
+    case CU_HARDWARE_STACK:
+    case CU_ILLEGAL_INSTRUCTION:
+    case CU_MISALIGNED:
+    case CU_ADDRESS_SPACE:
+    case CU_INVALID_PC:
+    case CU_LAUNCH_FAILED: return 1;
     }
     return 0;
 }
@@ -40,7 +45,7 @@ int gg_result(gg *g, gr_gpu_fault *fault, cu_result result, const char *call)
     int why = gg_lost(result) ? GR_GPU_LOST : result == CU_OUT_OF_MEMORY ? GR_GPU_NO_MEMORY : GR_GPU_DRIVER;
     if (fault) {
         const char *name = NULL;
-        *fault = (gr_gpu_fault){ .why = why, .result = result, .call = call };
+        *fault = (gr_gpu_fault){.why = why, .result = result, .call = call};
         if (g->cu.error_name && g->cu.error_name(result, &name) == CU_OK && name)
             snprintf(fault->text, sizeof(fault->text), "%s", name);
     }

@@ -46,12 +46,12 @@ func all(d *gpu.Driver, vram, vmm uint64) (err error) {
 		if err != nil {
 			return err
 		}
-		defer j.Free()
+		defer func() { _ = j.Free() }()
 		own, err := d.VRAM(0, mib)
 		if err != nil {
 			return err
 		}
-		defer d.FreeVRAM(0, own)
+		defer func() { _ = d.FreeVRAM(0, own) }()
 		ops := d.Ops(200)
 		if ops == nil {
 			return gpu.NoMemory

@@ -27,9 +27,11 @@ enum {
      * MiB 2 %. */
     GG_PIECE = 64 << 20,
     GG_PIECE_HOST = 16 << 20,   /* to host memory, where copies take ten times as long */
-    GG_PIECE_LEAST = 16 << 20, GG_PIECE_MOST = 256 << 20, GG_PIECE_ALIGN = 2 << 20,
-    GG_PIECE_NS = 900000,       /* target time of a piece; two are queued, so a release waits about 2 ms once the speed is known and above 17 GB/s */
-    GG_GROUP = 8,               /* operations of a piece: 1.4 to 2.7 us each to post */
+    GG_PIECE_LEAST = 16 << 20,
+    GG_PIECE_MOST = 256 << 20,
+    GG_PIECE_ALIGN = 2 << 20,
+    GG_PIECE_NS = 900000, /* target time of a piece; two are queued, so a release waits about 2 ms once the speed is known and above 17 GB/s */
+    GG_GROUP = 8, /* operations of a piece: 1.4 to 2.7 us each to post */
     GG_QUEUED = 2,
 };
 
@@ -38,10 +40,10 @@ typedef struct gr_gpu_device_info {
     uint8_t uuid[16];
     char pci[16]; /* domain:bus:device.function, in the format of sysfs */
     int32_t sms;
-    int32_t kernel;    /* 1: the copy kernel is loaded; 0: copy engines are used, for the reason why */
-    int32_t why;       /* the driver's result of loading the kernel */
-    int32_t dmabuf;    /* dmabufs are supported */
-    int32_t flush;     /* the GPU's work sees other devices' writes in order only after gg_flush */
+    int32_t kernel; /* 1: the copy kernel is loaded; 0: copy engines are used, for the reason why */
+    int32_t why; /* the driver's result of loading the kernel */
+    int32_t dmabuf; /* dmabufs are supported */
+    int32_t flush; /* the GPU's work sees other devices' writes in order only after gg_flush */
     int32_t pad;
     char why_text[96]; /* name of why */
     uint64_t memory;
@@ -61,7 +63,7 @@ typedef struct gg_dev {
     gr_gpu_device_info info;
     cu_module module;
     cu_function gather, gather_short; /* NULL: copy engines are used */
-    cu_stream util;                   /* for cancels, tables and fills: never behind a copy */
+    cu_stream util; /* for cancels, tables and fills: never behind a copy */
     int priority;
     gr_gpu *gpu; /* of this device */
 
@@ -87,7 +89,7 @@ typedef struct gg {
     _Atomic uint32_t seq, chunks, tables;
     gg_chunk chunk[GG_CHUNKS];
     size_t used; /* bytes used of the chunk that is being cut */
-    int cut;     /* index of that chunk; -1: none */
+    int cut; /* index of that chunk; -1: none */
     void *free_block[GG_CLASSES];
     gr_gpu_stream *streams;
 } gg;
@@ -124,16 +126,16 @@ struct gr_gpu_job {
     uint32_t polls;
     gr_gpu_work work;
     const uint64_t *shadow; /* for the copy engine: the deltas, or NULL */
-    uint32_t next;          /* first operation that is not fully queued */
-    uint64_t at;            /* bytes of that operation that are queued */
+    uint32_t next; /* first operation that is not fully queued */
+    uint64_t at; /* bytes of that operation that are queued */
     uint32_t queued, head;
     struct {
         uint64_t bytes, ns; /* ns: when a large piece was queued as the only one of its job; otherwise 0 */
-        uint64_t busy;      /* when the piece was last seen pending */
+        uint64_t busy; /* when the piece was last seen pending */
     } timed[GG_QUEUED];
-    int unmarked;           /* copies without an event may be in progress */
+    int unmarked; /* copies without an event may be in progress */
     int unclear;
-    int broken;             /* why no more pieces are queued; 0: no error */
+    int broken; /* why no more pieces are queued; 0: no error */
     gr_gpu_fault fault;
 };
 
@@ -210,8 +212,8 @@ int gg_job_free(gr_gpu_job *job);
 int gg_post(gr_gpu_job *job, const gr_gpu_work *work, gr_gpu_fault *fault);
 int gg_poll(gr_gpu_job *job, gr_gpu_fault *fault);
 void gg_cancel(gr_gpu_job *job);
-int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault);        /* fills the queue of a copy engine */
+int gg_pump(gr_gpu_job *job, gr_gpu_fault *fault); /* fills the queue of a copy engine */
 int gg_poll_engine(gr_gpu_job *job, gr_gpu_fault *fault);
-int gg_unclear(gr_gpu_job *job, cu_result result);        /* 1: ask again */
+int gg_unclear(gr_gpu_job *job, cu_result result); /* 1: ask again */
 
 #endif

@@ -19,9 +19,8 @@ static int text(gr_gpu_fault *fault, int why, const char *what, const char *say)
 
 static int resolve(gg *g, gr_gpu_fault *fault)
 {
-    cu_result (*version)(int *) = (cu_result(*)(int *))dlsym(g->dl, "cuDriverGetVersion");
-    cu_result (*find)(const char *, void **, int, uint64_t) =
-        (cu_result(*)(const char *, void **, int, uint64_t))dlsym(g->dl, "cuGetProcAddress");
+    cu_result (*version)(int *) = (cu_result (*)(int *))dlsym(g->dl, "cuDriverGetVersion");
+    cu_result (*find)(const char *, void **, int, uint64_t) = (cu_result (*)(const char *, void **, int, uint64_t))dlsym(g->dl, "cuGetProcAddress");
     int v = 0;
     if (!version || version(&v) != CU_OK)
         return text(fault, GR_GPU_NOT_A_DRIVER, "cuDriverGetVersion", NULL);
@@ -37,9 +36,8 @@ static int resolve(gg *g, gr_gpu_fault *fault)
         const char *name;
         int version, needed;
     } want[] = {
-#define WANT(field, name, version, needed, args) { (void **)&g->cu.field, name, version, needed },
-        CU_ENTRIES(WANT)
-    };
+#define WANT(field, name, version, needed, args) {(void **)&g->cu.field, name, version, needed},
+        CU_ENTRIES(WANT)};
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++)
         if ((find(want[i].name, want[i].to, want[i].version, 0) != CU_OK || !*want[i].to) && want[i].needed)
             return text(fault, GR_GPU_NOT_A_DRIVER, want[i].name, NULL);
@@ -87,13 +85,22 @@ int gg_close(gr_gpu *gpu)
 
 void gg_counts(gr_gpu *gpu, uint64_t out[3])
 {
-    _Atomic uint64_t *const of[3] = { &gpu->launches, &gpu->engine_copies, &gpu->polls };
+    _Atomic uint64_t *const of[3] = {&gpu->launches, &gpu->engine_copies, &gpu->polls};
     for (int i = 0; i < 3; i++)
         out[i] = atomic_load_explicit(of[i], memory_order_relaxed);
 }
 
 const gr_gpu_ops gg_ops = {
-    .alloc = gg_alloc, .free = gg_free, .table = gg_table, .table_free = gg_table_free, .entry = gg_entry,
-    .stream = gg_stream, .stream_close = gg_stream_close, .job = gg_job, .job_free = gg_job_free,
-    .post = gg_post, .poll = gg_poll, .cancel = gg_cancel,
+    .alloc = gg_alloc,
+    .free = gg_free,
+    .table = gg_table,
+    .table_free = gg_table_free,
+    .entry = gg_entry,
+    .stream = gg_stream,
+    .stream_close = gg_stream_close,
+    .job = gg_job,
+    .job_free = gg_job_free,
+    .post = gg_post,
+    .poll = gg_poll,
+    .cancel = gg_cancel,
 };

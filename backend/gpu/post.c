@@ -6,12 +6,14 @@
 
 enum {
     /* Average size of operations from which a copy engine is as fast as the kernel (docs/gpu.md). A copy engine takes no SMs. */
-    ENGINE_VRAM = 8 << 20, ENGINE_HOST = 256 << 10,
+    ENGINE_VRAM = 8 << 20,
+    ENGINE_HOST = 256 << 10,
     PEER_BLOCKS = 32,        /* limit: reaches 310 of NVLink's 353 GB/s, and leaves 100 of 132 SMs to the application */
     ASK_DRIVER = 64,         /* polls between two checks that the context is alive */
     /* Limits of slices per operation in pinned memory. Readers of one descriptor queue up, a microsecond each. READER_BYTES of data
      * take as long. */
-    PINNED_SPLIT = 4, READER_BYTES = 256 << 10,
+    PINNED_SPLIT = 4,
+    READER_BYTES = 256 << 10,
     LONG_SLICE = 64 << 10,   /* bytes of a slice that make the read of its descriptor negligible */
 };
 
@@ -46,7 +48,7 @@ static void inline_ops(const gr_gpu_job *j, gr_gather_few *few)
     for (uint32_t i = 0; i < w->nops; i++) {
         const gr_op *op = &w->ops[i];
         uint64_t remote = op->remote + (j->shadow ? j->shadow[op->rregion] : w->delta);
-        few->piece[i] = w->write ? (gr_gather_piece){ op->local, remote, op->len } : (gr_gather_piece){ remote, op->local, op->len };
+        few->piece[i] = w->write ? (gr_gather_piece){op->local, remote, op->len} : (gr_gather_piece){remote, op->local, op->len};
     }
 }
 
@@ -73,13 +75,13 @@ static int launch(gr_gpu_job *j, gr_gpu_fault *fault)
     layout(l, w, inlined, &few.args, &blocks);
     if (inlined)
         inline_ops(j, &few);
-    void *params[] = { &few };
+    void *params[] = {&few};
     int rc = gg_enter(g, l->dev, fault);
     if (rc)
         return rc;
     j->polls = 0;
-    rc = GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle,
-                 params, NULL);
+    rc =
+        GG_CALL(g, fault, launch, inlined ? l->dev->gather_short : l->dev->gather, blocks, 1, 1, GR_GATHER_THREADS, 1, 1, 0, l->handle, params, NULL);
     gg_leave(g);
     if (rc == 0) {
         atomic_store(&j->seq, seq);
@@ -141,7 +143,7 @@ int gg_post(gr_gpu_job *j, const gr_gpu_work *work, gr_gpu_fault *fault)
         rc = gg_pump(j, fault);
         if (rc && (j->queued || j->unmarked)) { /* poll reports the error once the queued copies have ended */
             j->broken = rc;
-            j->fault = fault ? *fault : (gr_gpu_fault){ .why = -rc };
+            j->fault = fault ? *fault : (gr_gpu_fault){.why = -rc};
             rc = 0;
         }
     }

@@ -21,7 +21,7 @@ int gg_stream(gr_gpu *gpu, int device, int peer, gr_gpu_stream **out, gr_gpu_fau
     else if (!(l = calloc(1, sizeof(*l))))
         rc = gg_fail(fault, GR_GPU_NO_MEMORY, "calloc");
     else {
-        *l = (gr_gpu_stream){ .g = g, .dev = d, .peer = peer, .refs = 1, .piece = peer < 0 ? GG_PIECE_HOST : GG_PIECE };
+        *l = (gr_gpu_stream){.g = g, .dev = d, .peer = peer, .refs = 1, .piece = peer < 0 ? GG_PIECE_HOST : GG_PIECE};
         if ((rc = gg_enter(g, d, fault)) == 0) {
             rc = GG_CALL(g, fault, stream_create, &l->handle, CU_STREAM_NON_BLOCKING, d->priority);
             gg_leave(g);

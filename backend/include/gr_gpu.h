@@ -21,32 +21,32 @@
 #include "gr_op.h"
 
 /* Why a GPU call or a mapping failed. gr_gpu_why_text gives the texts. */
-#define GR_GPU_WHYS(X) \
-    X(OK, "success") \
-    X(NO_LIBRARY, "the driver's library was not found") \
-    X(NOT_A_DRIVER, "the library lacks calls of a CUDA driver") \
-    X(OLD_DRIVER, "the driver is too old") \
-    X(NO_DEVICE, "no such GPU in this process") \
-    X(DRIVER, "a driver call failed") \
-    X(NO_MEMORY, "out of memory") \
-    X(LOST, "the GPU's context has failed permanently: CUDA no longer works in this process") \
-    X(HOST, "the driver does not know the memory") \
-    X(TORN, "the range is in several allocations, or not wholly in one") \
-    X(CHANGED, "the memory was freed, or freed and allocated again") \
-    X(NO_HANDLE, "VMM memory made without a handle type that can be shared") \
-    X(POOL, "memory of a stream-ordered pool (cudaMallocAsync)") \
-    X(MANAGED, "managed memory") \
-    X(PINNED, "host memory") \
-    X(NO_PEER, "the two GPUs have no peer access to each other") \
-    X(UNSEEN, "the peer's GPU is not visible in this process") \
-    X(REFUSED, "the driver refused to map the peer's memory") \
-    X(NO_FDS, "out of file descriptors") \
-    X(BAD_SHARE, "the peer's description of its memory is invalid") \
-    X(NO_DMABUF, "the driver gives no dmabuf for memory of this GPU (needs CUDA 11.7 and the open kernel modules)") \
-    X(BUSY, "still in use") \
-    X(CANCELLED, "cancelled") \
-    X(SILENT, "the process that owns the memory does not send its descriptors") \
-    X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle") \
+#define GR_GPU_WHYS(X)                                                                                                                               \
+    X(OK, "success")                                                                                                                                 \
+    X(NO_LIBRARY, "the driver's library was not found")                                                                                              \
+    X(NOT_A_DRIVER, "the library lacks calls of a CUDA driver")                                                                                      \
+    X(OLD_DRIVER, "the driver is too old")                                                                                                           \
+    X(NO_DEVICE, "no such GPU in this process")                                                                                                      \
+    X(DRIVER, "a driver call failed")                                                                                                                \
+    X(NO_MEMORY, "out of memory")                                                                                                                    \
+    X(LOST, "the GPU's context has failed permanently: CUDA no longer works in this process")                                                        \
+    X(HOST, "the driver does not know the memory")                                                                                                   \
+    X(TORN, "the range is in several allocations, or not wholly in one")                                                                             \
+    X(CHANGED, "the memory was freed, or freed and allocated again")                                                                                 \
+    X(NO_HANDLE, "VMM memory made without a handle type that can be shared")                                                                         \
+    X(POOL, "memory of a stream-ordered pool (cudaMallocAsync)")                                                                                     \
+    X(MANAGED, "managed memory")                                                                                                                     \
+    X(PINNED, "host memory")                                                                                                                         \
+    X(NO_PEER, "the two GPUs have no peer access to each other")                                                                                     \
+    X(UNSEEN, "the peer's GPU is not visible in this process")                                                                                       \
+    X(REFUSED, "the driver refused to map the peer's memory")                                                                                        \
+    X(NO_FDS, "out of file descriptors")                                                                                                             \
+    X(BAD_SHARE, "the peer's description of its memory is invalid")                                                                                  \
+    X(NO_DMABUF, "the driver gives no dmabuf for memory of this GPU (needs CUDA 11.7 and the open kernel modules)")                                  \
+    X(BUSY, "still in use")                                                                                                                          \
+    X(CANCELLED, "cancelled")                                                                                                                        \
+    X(SILENT, "the process that owns the memory does not send its descriptors")                                                                      \
+    X(NO_FABRIC, "VMM memory that has only a handle for NVLink between hosts, and the driver does not export that handle")                           \
     X(FABRICS, "VMM memory of several allocations, each with only a handle for NVLink between hosts")
 #define GR_GPU_WHY_ENUM(name, text) GR_GPU_##name,
 enum gr_gpu_why { GR_GPU_WHYS(GR_GPU_WHY_ENUM) GR_GPU_WHY_COUNT };

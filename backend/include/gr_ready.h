@@ -32,7 +32,7 @@ static inline int gr_ready_room(gr_ready *r, uint32_t want)
     while (r->head != r->tail)
         comp[n++] = r->comp[r->head++ % r->size];
     free(r->comp);
-    *r = (gr_ready){ .comp = comp, .tail = n, .size = size, .owed = r->owed };
+    *r = (gr_ready){.comp = comp, .tail = n, .size = size, .owed = r->owed};
     return 0;
 }
 
@@ -57,7 +57,7 @@ static inline int gr_ready_take(gr_ready *r, gr_comp *out, int max)
 static inline void gr_ready_free(gr_ready *r)
 {
     free(r->comp);
-    *r = (gr_ready){ 0 };
+    *r = (gr_ready){0};
 }
 
 #endif

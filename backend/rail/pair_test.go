@@ -20,7 +20,7 @@ func side(text string) (all []provider.Device) {
 		p := strings.Split(f, "/")
 		d := provider.Device{Fabric: p[0], Subnet: p[1], Name: fmt.Sprint("eth", i), Loopback: p[0] == "lo"}
 		if len(p) > 2 {
-			fmt.Sscan(p[2], &d.Mbps)
+			_, _ = fmt.Sscan(p[2], &d.Mbps)
 		}
 		all = append(all, d)
 	}

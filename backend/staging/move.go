@@ -81,7 +81,7 @@ func (s *Run) transfer(local, remote transfer.List) error {
 	if err != nil {
 		return err
 	}
-	defer t.Release()
+	defer func() { _ = t.Release() }() // drained by then: a release cannot fail
 	s.mu.Lock()
 	err = s.err
 	if err == nil { // under mu: a later Cancel finds the transfer posted

@@ -7,7 +7,8 @@
 
 namespace host {
 
-void test_life() {
+void test_life()
+{
     for (int i = 0; i < 5; i++) {
         plugin = init();
         CHECK(plugin && plugin->api_version == nixl_plugin_api_version);
@@ -42,7 +43,8 @@ void test_life() {
     CHECK_RC(broken->getNotifs(notifs), NIXL_ERR_BACKEND);
 }
 
-void test_several_engines() {
+void test_several_engines()
+{
     // The same agent names repeatedly, and several engines at a time.
     for (int round = 0; round < 3; round++) {
         std::vector<EnginePtr> engines;
@@ -57,7 +59,8 @@ void test_several_engines() {
 }
 
 // Loading the plugin started Go's runtime. A child thus has none of its threads, even before the first engine.
-void test_fork_before_engines() {
+void test_fork_before_engines()
+{
     plugin = init();
     const pid_t child = fork();
     if (child == 0) {
@@ -71,7 +74,8 @@ void test_fork_before_engines() {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-void test_fork() {
+void test_fork()
+{
     auto e = make_engine("parent");
     auto peer = make_engine("peer");
     load(*e, "peer", *peer);

@@ -3,7 +3,8 @@
 
 namespace host {
 
-void test_memory() {
+void test_memory()
+{
     auto a = make_engine("a");
     auto b = make_engine("b");
     Buffer first(*a, 1 << 16, 1);

@@ -5,7 +5,8 @@ namespace host {
 
 namespace {
 
-nixlBackendOptionalArgs with_notif(const std::string &text) {
+nixlBackendOptionalArgs with_notif(const std::string &text)
+{
     nixlBackendOptionalArgs args;
     args.hasNotif = true;
     args.notifMsg = text;
@@ -14,7 +15,8 @@ nixlBackendOptionalArgs with_notif(const std::string &text) {
 
 } // namespace
 
-void test_transfers() {
+void test_transfers()
+{
     const nixlBackendOptionalArgs none;
     auto a = make_engine("a");
     auto b = make_engine("b");
@@ -34,8 +36,7 @@ void test_transfers() {
     }
     std::chrono::microseconds duration(1), margin(1);
     nixl_cost_t method;
-    const nixl_status_t rc =
-        a->estimateXferCost(NIXL_WRITE, local, remote, "b", handle, duration, margin, method, nullptr);
+    const nixl_status_t rc = a->estimateXferCost(NIXL_WRITE, local, remote, "b", handle, duration, margin, method, nullptr);
     CHECK(rc == NIXL_SUCCESS || rc == NIXL_ERR_NOT_SUPPORTED);
     CHECK_RC(a->releaseReqH(handle), NIXL_SUCCESS);
     CHECK(a->releaseReqH(handle) < 0); // a second time
@@ -84,7 +85,8 @@ void test_transfers() {
 }
 
 // Each thread registers, transfers and notifies on one pair of engines, without the agent's lock.
-void test_threads() {
+void test_threads()
+{
     auto a = make_engine("a");
     auto b = make_engine("b");
     load(*a, "b", *b);
@@ -119,7 +121,8 @@ void test_threads() {
 }
 
 // The agent destroys engines without releasing requests, unloading or deregistering.
-void test_live_requests() {
+void test_live_requests()
+{
     auto a = make_engine("a");
     auto b = make_engine("b");
     load(*a, "b", *b);

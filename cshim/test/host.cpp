@@ -10,7 +10,8 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 // Calls done() until it is true, at most for a minute.
-template<class F> void wait(F done) {
+template <class F> void wait(F done)
+{
     const auto deadline = clock::now() + std::chrono::seconds(60);
     while (!done()) {
         CHECK(clock::now() < deadline);
@@ -20,7 +21,8 @@ template<class F> void wait(F done) {
 
 } // namespace
 
-EnginePtr make_engine(const std::string &agent, nixl_b_params_t params) {
+EnginePtr make_engine(const std::string &agent, nixl_b_params_t params)
+{
     nixlBackendInitParams p = {agent, "GORAIL", &params, false, 0, nixl_thread_sync_t::NONE, false};
     EnginePtr e(plugin->create_engine(&p));
     CHECK(e);
@@ -35,13 +37,15 @@ EnginePtr make_engine(const std::string &agent, nixl_b_params_t params) {
     return e;
 }
 
-void load(nixlBackendEngine &to, const std::string &name, nixlBackendEngine &from) {
+void load(nixlBackendEngine &to, const std::string &name, nixlBackendEngine &from)
+{
     std::string conn;
     CHECK_RC(from.getConnInfo(conn), NIXL_SUCCESS);
     CHECK_RC(to.loadRemoteConnInfo(name, conn), NIXL_SUCCESS);
 }
 
-Buffer::Buffer(nixlBackendEngine &e, size_t size, unsigned char fill) : owner(e), bytes(size, fill) {
+Buffer::Buffer(nixlBackendEngine &e, size_t size, unsigned char fill) : owner(e), bytes(size, fill)
+{
     CHECK_RC(e.registerMem(desc(), DRAM_SEG, md), NIXL_SUCCESS);
     CHECK(md);
     CHECK_RC(e.loadLocalMD(md, self), NIXL_SUCCESS);
@@ -50,11 +54,10 @@ Buffer::Buffer(nixlBackendEngine &e, size_t size, unsigned char fill) : owner(e)
     CHECK_RC(e.getPublicData(md, blob), NIXL_SUCCESS);
 }
 
-Buffer::~Buffer() {
-    give_back();
-}
+Buffer::~Buffer() { give_back(); }
 
-void Buffer::give_back() {
+void Buffer::give_back()
+{
     if (!md)
         return;
     owner.unloadMD(self);
@@ -62,7 +65,8 @@ void Buffer::give_back() {
     md = nullptr;
 }
 
-nixlBlobDesc Buffer::desc() const {
+nixlBlobDesc Buffer::desc() const
+{
     nixlBlobDesc d;
     d.addr = reinterpret_cast<uintptr_t>(bytes.data());
     d.len = bytes.size();
@@ -70,7 +74,8 @@ nixlBlobDesc Buffer::desc() const {
     return d;
 }
 
-nixlBackendMD *Buffer::load_in(nixlBackendEngine &peer, const std::string &owner_name) const {
+nixlBackendMD *Buffer::load_in(nixlBackendEngine &peer, const std::string &owner_name) const
+{
     nixlBlobDesc d = desc();
     d.metaInfo = blob;
     nixlBackendMD *out = md; // the agent passes the previous element's pointer
@@ -79,14 +84,16 @@ nixlBackendMD *Buffer::load_in(nixlBackendEngine &peer, const std::string &owner
     return out;
 }
 
-bool Buffer::holds(unsigned char byte) const {
+bool Buffer::holds(unsigned char byte) const
+{
     for (unsigned char b : bytes)
         if (b != byte)
             return false;
     return true;
 }
 
-nixl_meta_dlist_t list_of(const Buffer &b, nixlBackendMD *md, size_t pieces) {
+nixl_meta_dlist_t list_of(const Buffer &b, nixlBackendMD *md, size_t pieces)
+{
     nixl_meta_dlist_t list(DRAM_SEG);
     const size_t step = b.bytes.size() / pieces;
     for (size_t i = 0; i < pieces; i++) {
@@ -100,9 +107,9 @@ nixl_meta_dlist_t list_of(const Buffer &b, nixlBackendMD *md, size_t pieces) {
     return list;
 }
 
-nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist_t &local,
-                  const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
-                  const nixlBackendOptionalArgs &args) {
+nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const std::string &peer,
+                  nixlBackendReqH *&handle, const nixlBackendOptionalArgs &args)
+{
     nixl_status_t rc = e.postXfer(op, local, remote, peer, handle, &args);
     wait([&] {
         if (rc == NIXL_IN_PROG)
@@ -112,7 +119,8 @@ nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist
     return rc;
 }
 
-std::pair<std::string, std::string> next_notif(nixlBackendEngine &e) {
+std::pair<std::string, std::string> next_notif(nixlBackendEngine &e)
+{
     notif_list_t list;
     wait([&] {
         CHECK_RC(e.getNotifs(list), NIXL_SUCCESS);

@@ -8,21 +8,21 @@
 #include <memory>
 #include <thread>
 
-#define CHECK(cond)                                                            \
-    do {                                                                       \
-        if (!(cond)) {                                                         \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);    \
-            std::abort();                                                      \
-        }                                                                      \
+#define CHECK(cond)                                                                                                                                  \
+    do {                                                                                                                                             \
+        if (!(cond)) {                                                                                                                               \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                                                          \
+            std::abort();                                                                                                                            \
+        }                                                                                                                                            \
     } while (0)
 
-#define CHECK_RC(call, want)                                                   \
-    do {                                                                       \
-        const int got_ = (call);                                               \
-        if (got_ != (want)) {                                                  \
-            std::fprintf(stderr, "%s:%d: %s is %d\n", __FILE__, __LINE__, #call, got_); \
-            std::abort();                                                      \
-        }                                                                      \
+#define CHECK_RC(call, want)                                                                                                                         \
+    do {                                                                                                                                             \
+        const int got_ = (call);                                                                                                                     \
+        if (got_ != (want)) {                                                                                                                        \
+            std::fprintf(stderr, "%s:%d: %s is %d\n", __FILE__, __LINE__, #call, got_);                                                              \
+            std::abort();                                                                                                                            \
+        }                                                                                                                                            \
     } while (0)
 
 namespace host {
@@ -48,7 +48,7 @@ void load(nixlBackendEngine &to, const std::string &name, nixlBackendEngine &fro
 
 // A registered buffer and its three metadata objects, as the agent holds them.
 class Buffer {
-public:
+  public:
     Buffer(nixlBackendEngine &owner, size_t size, unsigned char fill);
     ~Buffer();
 
@@ -62,16 +62,15 @@ public:
     nixlBackendMD *self = nullptr;
     std::string blob;
 
-private:
+  private:
     nixlBlobDesc desc() const;
 };
 
 nixl_meta_dlist_t list_of(const Buffer &b, nixlBackendMD *md, size_t pieces = 1);
 
 // Posts and polls until the transfer ends.
-nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist_t &local,
-                  const nixl_meta_dlist_t &remote, const std::string &peer, nixlBackendReqH *&handle,
-                  const nixlBackendOptionalArgs &args);
+nixl_status_t run(nixlBackendEngine &e, nixl_xfer_op_t op, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote, const std::string &peer,
+                  nixlBackendReqH *&handle, const nixlBackendOptionalArgs &args);
 
 // Polls until a notification arrives.
 std::pair<std::string, std::string> next_notif(nixlBackendEngine &e);

@@ -15,12 +15,14 @@ nixl_fini_fn fini;
 extern "C" nixlBackendPlugin *nixl_plugin_init();
 extern "C" void nixl_plugin_fini();
 
-static void find(int, char **) {
+static void find(int, char **)
+{
     host::init = nixl_plugin_init;
     host::fini = nixl_plugin_fini;
 }
 #else
-static void find(int argc, char **argv) {
+static void find(int argc, char **argv)
+{
     CHECK(argc == 2);
     // NIXL's flags, without RTLD_NODELETE: the file itself must set that flag.
     void *so = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -34,13 +36,14 @@ static void find(int argc, char **argv) {
 }
 #endif
 
-#define RUN(name)                                  \
-    do {                                           \
-        std::fprintf(stderr, "-- %s\n", #name);    \
-        host::test_##name();                       \
+#define RUN(name)                                                                                                                                    \
+    do {                                                                                                                                             \
+        std::fprintf(stderr, "-- %s\n", #name);                                                                                                      \
+        host::test_##name();                                                                                                                         \
     } while (0)
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     alarm(170); // never hang
     find(argc, argv);
     RUN(fork_before_engines);

@@ -11,13 +11,13 @@
 #include <cinttypes>
 #include <cstdio>
 
-int main() {
+int main()
+{
     const LayoutTable ours = layout_ours(), nixl = layout_nixl();
     int wrong = ours.count != nixl.count;
     for (size_t i = 0; i < ours.count && i < nixl.count; i++) {
         if (ours.rows[i].value != nixl.rows[i].value) {
-            std::printf("%s: ours %" PRIu64 ", NIXL's %" PRIu64 "\n", ours.rows[i].what, ours.rows[i].value,
-                        nixl.rows[i].value);
+            std::printf("%s: ours %" PRIu64 ", NIXL's %" PRIu64 "\n", ours.rows[i].what, ours.rows[i].value, nixl.rows[i].value);
             wrong++;
         }
     }

@@ -2,7 +2,8 @@
 
 #include "layout_rows.inc"
 
-LayoutTable layout_nixl() {
+LayoutTable layout_nixl()
+{
     static_assert(NIXL_PLUGIN_API_VERSION == 1);
     return {rows, sizeof(rows) / sizeof(rows[0])};
 }

@@ -8,7 +8,8 @@ namespace {
 
 thread_local long fail_at = -1; // allocations until one fails; negative: never
 
-void *allocate(size_t n) {
+void *allocate(size_t n)
+{
     if (fail_at >= 0 && fail_at-- == 0)
         throw std::bad_alloc();
     if (void *p = std::malloc(n))
@@ -30,7 +31,8 @@ namespace host {
 namespace {
 
 // Runs the call with its first allocation failing, then its second, and so on until the call succeeds.
-template<class F> void survive(F call) {
+template <class F> void survive(F call)
+{
     for (long n = 0; n < 200; n++) {
         fail_at = n;
         const int rc = call();
@@ -44,10 +46,10 @@ template<class F> void survive(F call) {
 
 } // namespace
 
-void test_out_of_memory() {
+void test_out_of_memory()
+{
     nixl_b_params_t params = {{"some", "thing that is too long for a small string"}};
-    nixlBackendInitParams p = {"an agent with a long enough name to be allocated", "GORAIL", &params, false, 0,
-                               nixl_thread_sync_t::NONE, false};
+    nixlBackendInitParams p = {"an agent with a long enough name to be allocated", "GORAIL", &params, false, 0, nixl_thread_sync_t::NONE, false};
     EnginePtr a;
     survive([&] {
         a.reset(plugin->create_engine(&p));

@@ -47,24 +47,25 @@ std::atomic<int> forked;
 
 [[maybe_unused]] const int watch_fork = pthread_atfork(nullptr, nullptr, [] { forked = 1; });
 
-std::string text(const gr_bytes *b) {
-    return std::string(static_cast<const char *>(b->ptr), b->len);
-}
+std::string text(const gr_bytes *b) { return std::string(static_cast<const char *>(b->ptr), b->len); }
 
-gr_owned owned(const std::string &s) {
+gr_owned owned(const std::string &s)
+{
     void *p = std::malloc(s.size() + 1);
     std::memcpy(p, s.data(), s.size());
     return {p, s.size()};
 }
 
-Engine *by_conn(const std::string &conn) {
+Engine *by_conn(const std::string &conn)
+{
     for (auto &[id, e] : engines)
         if (e.conn == conn)
             return &e;
     return nullptr;
 }
 
-int32_t push(Engine &from, const std::string &peer, const gr_bytes &msg) {
+int32_t push(Engine &from, const std::string &peer, const gr_bytes &msg)
+{
     auto it = from.peers.find(peer);
     if (it == from.peers.end())
         return GR_ERR_NOT_FOUND;
@@ -87,21 +88,22 @@ int32_t push(Engine &from, const std::string &peer, const gr_bytes &msg) {
 }
 
 // Runs f on an engine under the only lock. An allocation failure in here would be the test's, not the shim's.
-template<class F> int32_t on(uint64_t engine, F f) {
+template <class F> int32_t on(uint64_t engine, F f)
+{
     CHECK(!forked);
     std::lock_guard<std::mutex> lock(mu);
     auto it = engines.find(engine);
     CHECK(it != engines.end());
     try {
         return f(it->second);
-    }
-    catch (const std::bad_alloc &) {
+    } catch (const std::bad_alloc &) {
         return GR_ERR_BACKEND;
     }
 }
 
 // Copies the bytes and sends the notification.
-int32_t start(Engine &e, Xfer &x, bool has_notif, const gr_bytes &msg) {
+int32_t start(Engine &e, Xfer &x, bool has_notif, const gr_bytes &msg)
+{
     for (size_t i = 0; i < x.local.size(); i++) {
         void *l = reinterpret_cast<void *>(x.local[i].addr), *r = reinterpret_cast<void *>(x.remote[i].addr);
         x.op ? std::memcpy(r, l, x.local[i].len) : std::memcpy(l, r, x.local[i].len);
@@ -119,12 +121,14 @@ extern "C" {
 int gr_forked(void) { return forked; }
 void gr_crossed(gr_core *core, int which) { CHECK(core && which >= 0 && which < GR_CROSS_COUNT); }
 
-int gr_check(gr_core *, gr_xfer *slot, uint64_t) {
+int gr_check(gr_core *, gr_xfer *slot, uint64_t)
+{
     std::lock_guard<std::mutex> lock(mu);
     return slot->status == GR_IN_PROG ? slot->status = GR_SUCCESS : slot->status;
 }
 
-int gr_repost(gr_core *core, gr_xfer *slot, uint64_t handle, int has_notif, const void *msg, size_t len) try {
+int gr_repost(gr_core *core, gr_xfer *slot, uint64_t handle, int has_notif, const void *msg, size_t len)
+try {
     CHECK(core && slot && !forked);
     std::lock_guard<std::mutex> lock(mu);
     if (slot->status != GR_SUCCESS || !slot->cached)
@@ -138,12 +142,12 @@ int gr_repost(gr_core *core, gr_xfer *slot, uint64_t handle, int has_notif, cons
         }
     CHECK(!"an engine of ours");
     return GR_NOT_TAKEN;
-}
-catch (const std::bad_alloc &) {
+} catch (const std::bad_alloc &) {
     return GR_NOT_TAKEN;
 }
 
-gr_notif *gr_notif_take(gr_core *core) {
+gr_notif *gr_notif_take(gr_core *core)
+{
     std::lock_guard<std::mutex> lock(core->mu);
     gr_notif *all = core->head;
     core->head = nullptr;
@@ -151,7 +155,8 @@ gr_notif *gr_notif_take(gr_core *core) {
     return all;
 }
 
-void gr_notif_free(gr_core *, gr_notif *n) {
+void gr_notif_free(gr_core *, gr_notif *n)
+{
     while (n) {
         gr_notif *next = n->next;
         std::free(n);
@@ -159,7 +164,8 @@ void gr_notif_free(gr_core *, gr_notif *n) {
     }
 }
 
-int32_t gorail_create(gr_create_args *in, gr_created *out) try {
+int32_t gorail_create(gr_create_args *in, gr_created *out)
+try {
     for (uint64_t i = 0; i < in->nparams; i++)
         if (text(&in->params[i].key) == "xfer_timeout")
             return GR_ERR_INVALID_PARAM;
@@ -174,14 +180,14 @@ int32_t gorail_create(gr_create_args *in, gr_created *out) try {
     out->core = &e.core;
     out->conn = owned(conn);
     return GR_SUCCESS;
-}
-catch (const std::bad_alloc &) {
+} catch (const std::bad_alloc &) {
     std::lock_guard<std::mutex> lock(mu);
     engines.erase(next_id);
     return GR_ERR_BACKEND;
 }
 
-int32_t gorail_destroy(uint64_t engine) {
+int32_t gorail_destroy(uint64_t engine)
+{
     std::lock_guard<std::mutex> lock(mu);
     auto it = engines.find(engine);
     CHECK(it != engines.end());
@@ -190,7 +196,8 @@ int32_t gorail_destroy(uint64_t engine) {
     return GR_SUCCESS;
 }
 
-int32_t gorail_register(uint64_t engine, gr_region_args *in, uint64_t *region) {
+int32_t gorail_register(uint64_t engine, gr_region_args *in, uint64_t *region)
+{
     return on(engine, [&](Engine &e) {
         e.regions[++next_id] = in->addr;
         *region = next_id;
@@ -198,7 +205,8 @@ int32_t gorail_register(uint64_t engine, gr_region_args *in, uint64_t *region) {
     });
 }
 
-int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob) {
+int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob)
+{
     return on(engine, [&](Engine &e) {
         CHECK(e.regions.count(region));
         *blob = owned("range " + std::to_string(e.regions[region]));
@@ -206,21 +214,24 @@ int32_t gorail_region_blob(uint64_t engine, uint64_t region, gr_owned *blob) {
     });
 }
 
-int32_t gorail_deregister(uint64_t engine, uint64_t region) {
+int32_t gorail_deregister(uint64_t engine, uint64_t region)
+{
     return on(engine, [&](Engine &e) {
         CHECK(e.regions.erase(region) == 1);
         return GR_SUCCESS;
     });
 }
 
-int32_t gorail_load_conn(uint64_t engine, gr_bytes *peer, gr_bytes *blob) {
+int32_t gorail_load_conn(uint64_t engine, gr_bytes *peer, gr_bytes *blob)
+{
     return on(engine, [&](Engine &e) {
         e.peers.insert_or_assign(text(peer), text(blob));
         return GR_SUCCESS;
     });
 }
 
-int32_t gorail_load_remote(uint64_t engine, gr_bytes *peer, gr_region_args *, uint64_t *region) {
+int32_t gorail_load_remote(uint64_t engine, gr_bytes *peer, gr_region_args *, uint64_t *region)
+{
     return on(engine, [&](Engine &e) -> int32_t {
         if (!e.peers.count(text(peer)))
             return GR_ERR_NOT_FOUND;
@@ -230,27 +241,29 @@ int32_t gorail_load_remote(uint64_t engine, gr_bytes *peer, gr_region_args *, ui
     });
 }
 
-int32_t gorail_unload_remote(uint64_t engine, uint64_t region) {
+int32_t gorail_unload_remote(uint64_t engine, uint64_t region)
+{
     return on(engine, [&](Engine &e) {
         CHECK(e.remotes.erase(region) == 1);
         return GR_SUCCESS;
     });
 }
 
-int32_t gorail_connect(uint64_t engine, gr_bytes *peer) {
-    return on(engine, [&](Engine &e) -> int32_t {
-        return e.peers.count(text(peer)) ? GR_SUCCESS : GR_ERR_NOT_FOUND;
-    });
+int32_t gorail_connect(uint64_t engine, gr_bytes *peer)
+{
+    return on(engine, [&](Engine &e) -> int32_t { return e.peers.count(text(peer)) ? GR_SUCCESS : GR_ERR_NOT_FOUND; });
 }
 
-int32_t gorail_disconnect(uint64_t engine, gr_bytes *peer) {
+int32_t gorail_disconnect(uint64_t engine, gr_bytes *peer)
+{
     return on(engine, [&](Engine &e) {
         e.peers.erase(text(peer));
         return GR_SUCCESS;
     });
 }
 
-int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
+int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out)
+{
     return on(engine, [&](Engine &e) -> int32_t {
         if (in->nlocal != in->nremote)
             return GR_ERR_INVALID_PARAM;
@@ -260,8 +273,7 @@ int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
             std::memcpy(&id, static_cast<const char *>(in->local[i].md) + GR_MD_REGION, sizeof(id));
             CHECK(e.regions.count(id));
         }
-        Xfer x = {in->op, {in->local, in->local + in->nlocal}, {in->remote, in->remote + in->nremote},
-                  text(&in->peer), {}};
+        Xfer x = {in->op, {in->local, in->local + in->nlocal}, {in->remote, in->remote + in->nremote}, text(&in->peer), {}};
         auto [it, fresh] = e.xfers.emplace(++next_id, std::move(x));
         out->xfer = next_id;
         out->slot = &it->second.slot;
@@ -269,7 +281,8 @@ int32_t gorail_prep(uint64_t engine, gr_prep_args *in, gr_prepped *out) {
     });
 }
 
-int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif) {
+int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif)
+{
     return on(engine, [&](Engine &e) -> int32_t {
         Xfer &x = e.xfers.at(xfer);
         CHECK(x.slot.status != GR_SUCCESS || !x.slot.cached); // the shim must try gr_repost first
@@ -278,7 +291,8 @@ int32_t gorail_post(uint64_t engine, uint64_t xfer, gr_notif_args *notif) {
     });
 }
 
-int32_t gorail_release(uint64_t engine, uint64_t xfer) {
+int32_t gorail_release(uint64_t engine, uint64_t xfer)
+{
     return on(engine, [&](Engine &e) {
         Xfer &x = e.xfers.at(xfer);
         if (x.op == NIXL_READ && x.slot.status == GR_IN_PROG && !std::exchange(x.kept, true))
@@ -290,11 +304,13 @@ int32_t gorail_release(uint64_t engine, uint64_t xfer) {
 
 int32_t gorail_estimate(uint64_t, uint64_t, gr_estimate *) { return GR_ERR_NOT_SUPPORTED; }
 
-int32_t gorail_notify(uint64_t engine, gr_bytes *peer, gr_bytes *msg) {
+int32_t gorail_notify(uint64_t engine, gr_bytes *peer, gr_bytes *msg)
+{
     return on(engine, [&](Engine &e) { return push(e, text(peer), *msg); });
 }
 
-int32_t gorail_query_mem(uint64_t engine, gr_region_args *in, int32_t *known) {
+int32_t gorail_query_mem(uint64_t engine, gr_region_args *in, int32_t *known)
+{
     return on(engine, [&](Engine &e) {
         for (auto &[id, addr] : e.regions)
             *known |= addr == in->addr;
@@ -302,25 +318,29 @@ int32_t gorail_query_mem(uint64_t engine, gr_region_args *in, int32_t *known) {
     });
 }
 
-int32_t gorail_options(gr_bytes *file, gr_owned *table) {
+int32_t gorail_options(gr_bytes *file, gr_owned *table)
+{
     if (file->len == 0)
         return GR_ERR_INVALID_PARAM;
     *table = owned(std::string("provider\0auto\0devices\0\0", 23));
     return GR_SUCCESS;
 }
 
-int32_t gorail_vram(int32_t *yes) {
+int32_t gorail_vram(int32_t *yes)
+{
     *yes = 0;
     return GR_SUCCESS;
 }
 
-int32_t gorail_host(gr_host_args *args) {
+int32_t gorail_host(gr_host_args *args)
+{
     if (!args->served)
         std::abort();
     return GR_SUCCESS;
 }
 
-int32_t gorail_version(gr_owned *version) {
+int32_t gorail_version(gr_owned *version)
+{
     *version = owned("0.0.0");
     return GR_SUCCESS;
 }

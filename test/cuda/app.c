@@ -22,7 +22,7 @@ app *app_open(const char *path, char *err, size_t len)
     void *dl = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     cu_result (*find)(const char *, void **, int, uint64_t) = NULL;
     if (dl)
-        find = (cu_result(*)(const char *, void **, int, uint64_t))dlsym(dl, "cuGetProcAddress");
+        find = (cu_result (*)(const char *, void **, int, uint64_t))dlsym(dl, "cuGetProcAddress");
     if (!find) {
         snprintf(err, len, "%s", dlerror());
         free(a);
@@ -65,14 +65,15 @@ int app_leave(app *a)
     return a->cu.ctx_pop(&old);
 }
 
-#define WITHIN(a, device, call) do { \
-    int r_ = app_enter(a, device); \
-    if (r_) \
-        return r_; \
-    r_ = (call); \
-    (void)app_leave(a); \
-    return r_; \
-} while (0)
+#define WITHIN(a, device, call)                                                                                                                      \
+    do {                                                                                                                                             \
+        int r_ = app_enter(a, device);                                                                                                               \
+        if (r_)                                                                                                                                      \
+            return r_;                                                                                                                               \
+        r_ = (call);                                                                                                                                 \
+        (void)app_leave(a);                                                                                                                          \
+        return r_;                                                                                                                                   \
+    } while (0)
 
 int app_alloc(app *a, int device, int kind, size_t size, cu_ptr *out)
 {
@@ -93,8 +94,8 @@ int app_free(app *a, int device, int kind, cu_ptr at)
 
 static int vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
 {
-    cu_alloc_prop p = { .type = 1, .handle_types = handle_types, .location = { CU_LOCATION_DEVICE, device } };
-    cu_access access = { { CU_LOCATION_DEVICE, device }, CU_ACCESS_READWRITE };
+    cu_alloc_prop p = {.type = 1, .handle_types = handle_types, .location = {CU_LOCATION_DEVICE, device}};
+    cu_access access = {{CU_LOCATION_DEVICE, device}, CU_ACCESS_READWRITE};
     int r = a->cu.vmm_reserve(out, n * size, 0, 0, 0);
     for (int i = 0; i < n && !r; i++) {
         cu_mem handle;
@@ -106,10 +107,7 @@ static int vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr 
     return r ? r : a->cu.vmm_access(*out, n * size, &access, 1);
 }
 
-int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out)
-{
-    WITHIN(a, device, vmm(a, device, n, size, handle_types, out));
-}
+int app_vmm(app *a, int device, int n, size_t size, int handle_types, cu_ptr *out) { WITHIN(a, device, vmm(a, device, n, size, handle_types, out)); }
 
 static int vmm_free(app *a, int n, size_t size, cu_ptr at)
 {
@@ -119,20 +117,11 @@ static int vmm_free(app *a, int n, size_t size, cu_ptr at)
     return r ? r : a->cu.vmm_free(at, n * size);
 }
 
-int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at)
-{
-    WITHIN(a, device, vmm_free(a, n, size, at));
-}
+int app_vmm_free(app *a, int device, int n, size_t size, cu_ptr at) { WITHIN(a, device, vmm_free(a, n, size, at)); }
 
-int app_write(app *a, int device, cu_ptr to, const void *from, size_t len)
-{
-    WITHIN(a, device, a->write(to, from, len));
-}
+int app_write(app *a, int device, cu_ptr to, const void *from, size_t len) { WITHIN(a, device, a->write(to, from, len)); }
 
-int app_read(app *a, int device, void *to, cu_ptr from, size_t len)
-{
-    WITHIN(a, device, a->read(to, from, len));
-}
+int app_read(app *a, int device, void *to, cu_ptr from, size_t len) { WITHIN(a, device, a->read(to, from, len)); }
 
 int app_has_context(app *a)
 {
@@ -163,7 +152,7 @@ static int wrong_vmm(app *a, int which)
 
 static int wrong(app *a, int which)
 {
-    cu_alloc_prop p = { .type = 1, .location = { CU_LOCATION_DEVICE, 0 } };
+    cu_alloc_prop p = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
     cu_ptr at = 0, other = 0;
     cu_mem handle;
     cu_ipc ipc;
@@ -172,10 +161,10 @@ static int wrong(app *a, int which)
     void *host = NULL;
     int r;
     switch (which) {
-    case WRONG_VMM_SIZE:
-        return a->create(&handle, 4096, &p, 0);
-    case WRONG_VMM_EXPORT: case WRONG_VMM_IPC: case WRONG_FREE_MAPPED:
-        return wrong_vmm(a, which);
+    case WRONG_VMM_SIZE: return a->create(&handle, 4096, &p, 0);
+    case WRONG_VMM_EXPORT:
+    case WRONG_VMM_IPC:
+    case WRONG_FREE_MAPPED: return wrong_vmm(a, which);
     case WRONG_OWN_IPC:
         if ((r = a->cu.mem_alloc(&at, 4096)) || (r = a->cu.ipc_get(&ipc, at)))
             return -r;
@@ -193,10 +182,8 @@ static int wrong(app *a, int which)
         (void)a->cu.host_unregister(host);
         free(host);
         return r;
-    case WRONG_PTX:
-        return a->cu.module_load(&module, ".version 99.9\n.target sm_50\n.address_size 64\n", 0, NULL, NULL);
-    default:
-        return a->cu.stream_create(&stream, 77, 0);
+    case WRONG_PTX: return a->cu.module_load(&module, ".version 99.9\n.target sm_50\n.address_size 64\n", 0, NULL, NULL);
+    default: return a->cu.stream_create(&stream, 77, 0);
     }
 }
 

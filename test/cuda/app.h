@@ -26,8 +26,19 @@ int app_enter(app *a, int device);
 int app_leave(app *a);
 
 /* Makes a mistake that a driver must refuse. Returns the driver's CUresult, or < 0 if a call before the mistake failed. */
-enum { WRONG_NO_CONTEXT, WRONG_VMM_SIZE, WRONG_VMM_EXPORT, WRONG_VMM_IPC, WRONG_OWN_IPC, WRONG_DOUBLE_FREE, WRONG_REGISTERED_TWICE, WRONG_FREE_MAPPED,
-       WRONG_PTX, WRONG_STREAM, WRONG_COUNT };
+enum {
+    WRONG_NO_CONTEXT,
+    WRONG_VMM_SIZE,
+    WRONG_VMM_EXPORT,
+    WRONG_VMM_IPC,
+    WRONG_OWN_IPC,
+    WRONG_DOUBLE_FREE,
+    WRONG_REGISTERED_TWICE,
+    WRONG_FREE_MAPPED,
+    WRONG_PTX,
+    WRONG_STREAM,
+    WRONG_COUNT
+};
 int app_wrong(app *a, int which);
 
 #endif

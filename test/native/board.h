@@ -20,13 +20,16 @@
 #define CALL(name) #name,
 
 pthread_mutex_t BOARD(mu) = PTHREAD_MUTEX_INITIALIZER;
-long BOARD(switch)[SW_COUNT] = { SWITCHES(VALUE) };
+long BOARD(switch)[SW_COUNT] = {SWITCHES(VALUE)};
 long BOARD(count)[CT_COUNT];
 
-static const char *const switches[SW_COUNT] = { SWITCHES(SWITCH) };
-static const char *const counters[CT_COUNT] = { COUNTERS(COUNTER) };
-static const char *const calls[CALL_COUNT] = { CALLS(CALL) };
-static struct fault { long nth, times; int err; } faults[CALL_COUNT], any;
+static const char *const switches[SW_COUNT] = {SWITCHES(SWITCH)};
+static const char *const counters[CT_COUNT] = {COUNTERS(COUNTER)};
+static const char *const calls[CALL_COUNT] = {CALLS(CALL)};
+static struct fault {
+    long nth, times;
+    int err;
+} faults[CALL_COUNT], any;
 static long called; /* calls that can be made to fail */
 static char breaches[4096];
 
@@ -78,7 +81,7 @@ int BOARD(control_fail)(const char *name, long nth, long times, int err)
     if (i < 0 && strcmp(name, "*") != 0)
         return -1;
     pthread_mutex_lock(&BOARD(mu));
-    *(i < 0 ? &any : &faults[i]) = (struct fault){ nth, times, err };
+    *(i < 0 ? &any : &faults[i]) = (struct fault){nth, times, err};
     pthread_mutex_unlock(&BOARD(mu));
     return 0;
 }

@@ -26,10 +26,7 @@ typedef struct dmabuf {
 } dmabuf;
 
 /* Returns 1 if fd is a dmabuf, 0 for another file or a bad descriptor. */
-static inline int dmabuf_read(int fd, dmabuf *out)
-{
-    return pread(fd, out, sizeof(*out), 0) == (ssize_t)sizeof(*out) && out->magic == DMABUF_MAGIC;
-}
+static inline int dmabuf_read(int fd, dmabuf *out) { return pread(fd, out, sizeof(*out), 0) == (ssize_t)sizeof(*out) && out->magic == DMABUF_MAGIC; }
 
 /* Maps len bytes at offset; both are multiples of the page size. Returns MAP_FAILED if they are out of bounds or the
  * memory is gone. */
@@ -46,7 +43,8 @@ static inline void *dmabuf_map(const dmabuf *d, uint64_t offset, uint64_t len)
         if (from >= to)
             continue;
         if (fstat(p->fd, &st) || st.st_ino != p->inode ||
-            mmap(all + (from - offset), to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, p->fd, (off_t)(p->offset + from - at)) == MAP_FAILED) {
+            mmap(all + (from - offset), to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, p->fd, (off_t)(p->offset + from - at)) ==
+                MAP_FAILED) {
             munmap(all, len);
             all = MAP_FAILED;
         }

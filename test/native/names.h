@@ -17,10 +17,7 @@ static inline int native_find(const char *const *names, int n, const char *name)
 }
 
 /* Counts down a "the n-th from now". Returns 1 when the count ends. 0 means none. */
-static inline int native_hit(long *nth)
-{
-    return *nth > 0 && --*nth == 0;
-}
+static inline int native_hit(long *nth) { return *nth > 0 && --*nth == 0; }
 
 /* Writes a line, truncated to fit with its '\n', and returns its length. */
 static inline size_t native_line(char *to, size_t size, const char *format, va_list args)

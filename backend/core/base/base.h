@@ -56,7 +56,10 @@ struct gr_core {
     } events;
     _Atomic uint64_t notif_bytes; /* bytes of incoming notifications of all sessions */
     struct {
-        struct { void (*call)(void *); void *arg; } callbacks[MAX_FLUSHES]; /* entries do not change once set */
+        struct {
+            void (*call)(void *);
+            void *arg;
+        } callbacks[MAX_FLUSHES]; /* entries do not change once set */
         _Atomic uint32_t n;
     } flush;
     struct {

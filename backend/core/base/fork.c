@@ -12,15 +12,9 @@ static pthread_mutex_t held_mu = PTHREAD_MUTEX_INITIALIZER;
 static int *held; /* descriptors that a child of fork closes */
 static size_t nheld, held_cap;
 
-static void before_fork(void)
-{
-    pthread_mutex_lock(&held_mu);
-}
+static void before_fork(void) { pthread_mutex_lock(&held_mu); }
 
-static void after_fork_parent(void)
-{
-    pthread_mutex_unlock(&held_mu);
-}
+static void after_fork_parent(void) { pthread_mutex_unlock(&held_mu); }
 
 static void after_fork_child(void)
 {
@@ -33,15 +27,9 @@ static void after_fork_child(void)
 
 /* Runs when the library is loaded, not with the first engine: Go's runtime exists from then on, and a child has none of its
  * threads. */
-__attribute__((constructor)) static void fork_setup(void)
-{
-    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
+__attribute__((constructor)) static void fork_setup(void) { pthread_atfork(before_fork, after_fork_parent, after_fork_child); }
 
-int gr_forked(void)
-{
-    return atomic_load_explicit(&in_child, memory_order_relaxed);
-}
+int gr_forked(void) { return atomic_load_explicit(&in_child, memory_order_relaxed); }
 
 int gr_fd_hold(int fd)
 {

@@ -37,7 +37,7 @@ int sess_number(gr_sess *s, size_t len, uint8_t *block, uint64_t *seq)
     pthread_mutex_lock(&s->tx.mu);
     int placed = reserve(s, len + MSG_OVERHEAD, block);
     if (placed)
-        *seq = s->tx.seq++;
+        *seq = atomic_fetch_add_explicit(&s->tx.seq, 1, memory_order_relaxed);
     else
         s->tx.held = 1;
     pthread_mutex_unlock(&s->tx.mu);

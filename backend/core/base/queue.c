@@ -40,10 +40,7 @@ void core_event(gr_core *core, const gr_event *ev, gr_sess *sess)
     }
 }
 
-int gr_event_fd(gr_core *core)
-{
-    return core->events.fd;
-}
+int gr_event_fd(gr_core *core) { return core->events.fd; }
 
 /* Whether the session's queues are full. The peer then gets no more credits for now. */
 int sess_full(gr_sess *sess)

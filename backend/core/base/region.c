@@ -23,7 +23,4 @@ gr_region *gr_region_at(gr_core *core, uint32_t idx)
     return (gr_region *)(void *)(chunk + (size_t)(idx % REGION_CHUNK) * core->regions.size);
 }
 
-void gr_region_live(gr_region *region, int live)
-{
-    atomic_store(&region->live, (uint32_t)live);
-}
+void gr_region_live(gr_region *region, int live) { atomic_store(&region->live, (uint32_t)live); }

@@ -29,10 +29,7 @@ void sess_unref(gr_sess *sess)
     free(sess);
 }
 
-void gr_sess_free(gr_sess *sess)
-{
-    sess_unref(sess);
-}
+void gr_sess_free(gr_sess *sess) { sess_unref(sess); }
 
 void gr_sess_resume(gr_sess *sess, uint64_t next_seq, uint64_t handled)
 {
@@ -66,12 +63,6 @@ void gr_sess_end(gr_sess *sess)
     pthread_mutex_unlock(&sess->rx.mu);
 }
 
-uint64_t gr_sess_queued(gr_sess *sess)
-{
-    return atomic_load(&sess->tx_queued);
-}
+uint64_t gr_sess_queued(gr_sess *sess) { return atomic_load(&sess->tx_queued); }
 
-uint64_t gr_sess_sent(gr_sess *sess)
-{
-    return atomic_load(&sess->tx.seq);
-}
+uint64_t gr_sess_sent(gr_sess *sess) { return atomic_load(&sess->tx.seq); }

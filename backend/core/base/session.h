@@ -21,7 +21,7 @@ struct gr_sess {
     _Atomic int refs;
     struct { /* sequence numbers of outgoing notifications */
         pthread_mutex_t mu;
-        uint64_t seq;            /* next number to give */
+        _Atomic uint64_t seq;    /* next number to give */
         tx_block blocks[TX_BLOCKS];
         uint64_t oldest, newest; /* block numbers: all blocks before oldest have arrived; newest takes the next number while it has room */
         uint64_t bytes;          /* bytes of these blocks; 0: the peer has every numbered notification */

@@ -38,10 +38,7 @@ static void sess_room(gr_sess *sess, _Atomic uint64_t *queue, uint64_t size)
     }
 }
 
-void gr_sess_handled(gr_sess *sess, size_t len)
-{
-    sess_room(sess, &sess->handed_bytes, len + OVERHEAD);
-}
+void gr_sess_handled(gr_sess *sess, size_t len) { sess_room(sess, &sess->handed_bytes, len + OVERHEAD); }
 
 gr_notif *gr_notif_take(gr_core *core)
 {

@@ -50,10 +50,7 @@ void gr_core_stop(gr_core *core)
     core->thread.up = 0;
 }
 
-int gr_core_reserve_rail(gr_core *core)
-{
-    return core->nrails < (int)core->cfg.max_rails ? core->nrails++ : -ENOSPC;
-}
+int gr_core_reserve_rail(gr_core *core) { return core->nrails < (int)core->cfg.max_rails ? core->nrails++ : -ENOSPC; }
 
 int gr_core_add_rail(gr_core *core, gr_rail *dev)
 {
@@ -196,7 +193,4 @@ void gr_core_free(gr_core *core)
     free(core);
 }
 
-void gr_crossed(gr_core *core, int which)
-{
-    COUNT(core, GR_C_CROSS + which, 1);
-}
+void gr_crossed(gr_core *core, int which) { COUNT(core, GR_C_CROSS + which, 1); }

@@ -2,5 +2,5 @@
 
 package control
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0xe3dc4451c3d0
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -I${SRCDIR}/../../../backend/core/link -I${SRCDIR}/../../../backend/core/transfer -DGR_INCLUDE=0x4b0e4c2e8b9e
 import "C"

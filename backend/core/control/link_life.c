@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, uint64_t peer_id, int role,
-                int probe, gr_link **out)
+int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t id, uint64_t peer_id, int role, int probe, gr_link **out)
 {
     gr_core *core = sess->core;
     if (rail_idx < 0 || rail_idx >= core->nrails || peer_rail < 0 || peer_rail >= (int)core->cfg.max_rails)
@@ -147,10 +146,7 @@ int gr_link_unproved(gr_link *link)
     return found;
 }
 
-void gr_link_weight(gr_link *link, uint64_t weight)
-{
-    atomic_store(&link->win.weight, weight);
-}
+void gr_link_weight(gr_link *link, uint64_t weight) { atomic_store(&link->win.weight, weight); }
 
 void gr_link_free(gr_link *link)
 {
@@ -194,9 +190,16 @@ void gr_link_free(gr_link *link)
 void gr_link_stats_get(gr_link *link, gr_link_stats *out)
 {
     gr_rail_lock(link->rail->dev);
-    *out = (gr_link_stats){link->count[GR_N_COMPLETIONS], link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
-                           link->win.inflight, link->win.size, link->win.rate, link->ep.ops, credits_left(link), link->out.n,
-                           0, link->state};
+    *out = (gr_link_stats){link->count[GR_N_COMPLETIONS],
+                           link->count[GR_N_ERRORS] + link->count[GR_N_CANCELLED],
+                           link->win.inflight,
+                           link->win.size,
+                           link->win.rate,
+                           link->ep.ops,
+                           credits_left(link),
+                           link->out.n,
+                           0,
+                           link->state};
     for (subxfer *p = link->work.todo; p; p = p->next)
         out->queued_subs++;
     gr_rail_unlock(link->rail->dev);

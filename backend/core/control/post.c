@@ -141,8 +141,7 @@ static void xfer_start(xfer *x, gr_link *const *links, uint32_t nlinks, int has_
         core_posted(core);
 }
 
-void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif,
-                  const void *body, size_t len)
+void gr_xfer_post(gr_core *core, gr_xfer *pub, gr_link *const *links, uint32_t nlinks, uint32_t near, int has_notif, const void *body, size_t len)
 {
     xfer *x = (xfer *)pub;
     COUNT(core, GR_C_TO_C_POST, 1);

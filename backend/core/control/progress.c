@@ -62,15 +62,9 @@ static void complete(rail_st *rail, const gr_comp *comp)
     if (!err && link->probe.wanted && c->kind != CTX_RECV)
         link->probe.wanted = PROBE_DUE;
     switch (c->kind) {
-    case CTX_RMA:
-        wr_done(c, err);
-        break;
-    case CTX_SEND:
-        msg_sent(c, err);
-        break;
-    case CTX_RECV:
-        msg_received(c, err, comp->len);
-        break;
+    case CTX_RMA: wr_done(c, err); break;
+    case CTX_SEND: msg_sent(c, err); break;
+    case CTX_RECV: msg_received(c, err, comp->len); break;
     }
     ctx_done(rail, c);
 }
@@ -114,10 +108,7 @@ static void pump_links(rail_st *rail)
     rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
 }
 
-static int rail_assist(rail_st *rail)
-{
-    return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0;
-}
+static int rail_assist(rail_st *rail) { return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0; }
 
 /* One step of progress. Caller holds the rail's lock; the step releases it. */
 static int step(rail_st *rail)

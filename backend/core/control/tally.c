@@ -1,10 +1,7 @@
 /* Reads the counters without a lock: see link_count. */
 #include "progress.h"
 
-static uint64_t load(const _Atomic uint64_t *c)
-{
-    return atomic_load_explicit(c, memory_order_relaxed);
-}
+static uint64_t load(const _Atomic uint64_t *c) { return atomic_load_explicit(c, memory_order_relaxed); }
 
 static void copy(const _Atomic uint64_t *count, uint64_t *out)
 {
@@ -34,9 +31,10 @@ void gr_rail_tally(gr_core *core, int idx, gr_tally *out)
 /* Adds up the counters that only rails count, so that the hot path counts each only once. */
 void gr_counters(gr_core *core, uint64_t *out)
 {
-    static const struct { int core, rail; } sums[] = {
-        {GR_C_WRS, GR_N_WRS}, {GR_C_ERRORS, GR_N_ERRORS}, {GR_C_ERRORS, GR_N_CANCELLED}, {GR_C_EAGAIN, GR_N_EAGAIN},
-        {GR_C_WRITE_BYTES, GR_N_WRITE_BYTES}, {GR_C_READ_BYTES, GR_N_READ_BYTES}};
+    static const struct {
+        int core, rail;
+    } sums[] = {{GR_C_WRS, GR_N_WRS},       {GR_C_ERRORS, GR_N_ERRORS},           {GR_C_ERRORS, GR_N_CANCELLED},
+                {GR_C_EAGAIN, GR_N_EAGAIN}, {GR_C_WRITE_BYTES, GR_N_WRITE_BYTES}, {GR_C_READ_BYTES, GR_N_READ_BYTES}};
     for (int i = 0; i < GR_C_COUNT; i++)
         out[i] = load(&core->count[i]);
     for (int i = 0, n = core->nrails; i < n; i++) {

@@ -18,10 +18,7 @@ enum {
 };
 
 /* Counts calls that are progress made by the application. */
-static void count_polls(gr_core *core, int calls)
-{
-    atomic_fetch_add_explicit(&core->inline_polls, (uint64_t)calls, memory_order_relaxed);
-}
+static void count_polls(gr_core *core, int calls) { atomic_fetch_add_explicit(&core->inline_polls, (uint64_t)calls, memory_order_relaxed); }
 
 /* Counts a post as a poll if nothing is left in flight. An application whose posts complete inline never polls. Without
  * this, one 4 KiB post of a hundred to a process of this host took 60 us, because the thread held the lock. Links on rails

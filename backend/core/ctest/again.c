@@ -17,8 +17,7 @@ static pthread_t poster, pollers[2];
 
 void drop_cached(gr_xfer *x)
 {
-    for (uint32_t v = GR_CACHED_VALID; !atomic_compare_exchange_weak(&x->cached, &v, GR_CACHED_NONE) && v != GR_CACHED_NONE;
-         v = GR_CACHED_VALID)
+    for (uint32_t v = GR_CACHED_VALID; !atomic_compare_exchange_weak(&x->cached, &v, GR_CACHED_NONE) && v != GR_CACHED_NONE; v = GR_CACHED_VALID)
         sched_yield();
 }
 
@@ -67,8 +66,11 @@ void repost_open(world *world, uint64_t seed)
         CHECK((xfers[i] = gr_xfer_new(w->a.core, FIRST_HANDLE + i, GR_WRITE, nops)), "out of memory");
         memset(w->a.mem + at, (int)(1 + i), SLOT_SIZE);
         for (uint64_t k = 0; k < nops; k++)
-            xfers[i]->ops[k] = (gr_op){.local = (uintptr_t)w->a.mem + at + k * len, .remote = (uintptr_t)w->b.mem + at + k * len,
-                                       .len = len, .lregion = LOCAL, .rregion = REMOTE};
+            xfers[i]->ops[k] = (gr_op){.local = (uintptr_t)w->a.mem + at + k * len,
+                                       .remote = (uintptr_t)w->b.mem + at + k * len,
+                                       .len = len,
+                                       .lregion = LOCAL,
+                                       .rregion = REMOTE};
         xfers[i]->bytes = nops * len;
         const uint32_t here = LOCAL, there = REMOTE;
         if (i & 1)

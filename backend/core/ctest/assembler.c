@@ -56,16 +56,14 @@ void assembler_add(assembler *m, gr_sess *sess, const gr_event *ev)
         CHECK(!m->npieces, "the core continued although %lu pieces wait", (unsigned long)m->npieces);
         m->next = next;
     }
-    CHECK(ev->seq <= m->next || ev->seq - m->next <= MAX_DISTANCE, "number %lu, the next is %lu", (unsigned long)ev->seq,
-          (unsigned long)m->next);
+    CHECK(ev->seq <= m->next || ev->seq - m->next <= MAX_DISTANCE, "number %lu, the next is %lu", (unsigned long)ev->seq, (unsigned long)m->next);
     if (ev->seq >= m->next) {
         piece *p = find(m, ev->seq);
         if (!p)
             p = add(m, ev);
         p->skip |= ev->parts == 0;
         if (!p->skip) {
-            CHECK(p->total == ev->total && (uint64_t)ev->offset + ev->len <= ev->total, "fragment %u+%u of %u", ev->offset, ev->len,
-                  ev->total);
+            CHECK(p->total == ev->total && (uint64_t)ev->offset + ev->len <= ev->total, "fragment %u+%u of %u", ev->offset, ev->len, ev->total);
             memcpy(p->body + ev->offset, ev->data, ev->len);
             uint64_t bit = UINT64_C(1) << (ev->offset >> 10); /* after a fence the fragment comes again, perhaps over another link */
             p->have += p->seen & bit ? 0 : ev->len;

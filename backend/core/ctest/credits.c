@@ -107,7 +107,10 @@ static fake_ep *intruder;
 
 static void send_raw(uint32_t slot, uint64_t seq)
 {
-    static struct { header h; char body[5]; } m[1024];
+    static struct {
+        header h;
+        char body[5];
+    } m[1024];
     static gr_ctx ctx[1024], rctx[1024];
     static char credit[1024][4096];
     static int n;
@@ -161,10 +164,7 @@ static uint64_t sent(const uint32_t *slots, int n, int kept)
     return t.count[GR_N_MSGS_RECEIVED];
 }
 
-static uint64_t taken(const uint32_t *slots, int n)
-{
-    return sent(slots, n, 0);
-}
+static uint64_t taken(const uint32_t *slots, int n) { return sent(slots, n, 0); }
 
 void too_many(void)
 {

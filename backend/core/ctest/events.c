@@ -27,9 +27,7 @@ static void handle(world *w, side *s, gr_event *ev)
         w->xfer_events++;
         w->callbacks.ended(w, ev->id, ev->code);
         break;
-    case GR_EV_LINK:
-        link_event(w, ev, s == &w->a);
-        break;
+    case GR_EV_LINK: link_event(w, ev, s == &w->a); break;
     case GR_EV_MSG:
         if (ev->id == w->session)
             assembler_add(&w->order, s->sess, ev);

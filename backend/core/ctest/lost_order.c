@@ -27,7 +27,8 @@ static int poll_rail(fake_rail *rail)
 
 static void begin(pair *p)
 {
-    const fake_config config = {.ordered = 1, .gather = 1, .delivery = 1, .key_size = 8, .iov_limit = 1, .tx_depth = 8, .rx_depth = 8, .msg_size = 64, .max_msg = 64};
+    const fake_config config = {
+        .ordered = 1, .gather = 1, .delivery = 1, .key_size = 8, .iov_limit = 1, .tx_depth = 8, .rx_depth = 8, .msg_size = 64, .max_msg = 64};
     *p = (pair){.fabric = fake_fabric_new(1), .data = "data", .text = "note"};
     p->a = fake_rail_open(p->fabric, &config);
     p->b = fake_rail_open(p->fabric, &config);

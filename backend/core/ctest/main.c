@@ -93,8 +93,8 @@ static void prepare(slot *s, int i)
     CHECK((s->x = gr_xfer_new(w.a.core, s->handle, s->op, nops)), "out of memory");
     for (uint64_t k = 0; k < nops; k++) {
         uint64_t len = k + 1 == nops ? SLOT_SIZE - at : below(&rng, (SLOT_SIZE - at) / 2 + 1);
-        s->x->ops[k] = (gr_op){.local = (uintptr_t)local(i) + at, .remote = (uintptr_t)far_end(i) + at, .len = len,
-                               .lregion = LOCAL, .rregion = REMOTE};
+        s->x->ops[k] =
+            (gr_op){.local = (uintptr_t)local(i) + at, .remote = (uintptr_t)far_end(i) + at, .len = len, .lregion = LOCAL, .rregion = REMOTE};
         at += len;
     }
     s->x->bytes = at;
@@ -209,16 +209,36 @@ static void step(void)
     switch (below(&rng, 40)) {
     case 0: set_faults(&w, &w.a, rail, &rng); break;
     case 1: set_faults(&w, &w.b, rail, &rng); break;
-    case 2: set_faults(&w, &w.a, rail, NULL); set_faults(&w, &w.b, rail, NULL); break;
-    case 3: if (below(&rng, 3) == 0) world_fence(&w, rail); break;
-    case 4: if (below(&rng, 10) == 0) restart(); break;
-    case 5: case 6: cancel(running(i)); break;
-    case 7: case 8: case 9: case 10: notify(); break;
-    case 11: case 12: case 13: post(i); break;
-    case 14: case 15: post(cached(i)); break;
+    case 2:
+        set_faults(&w, &w.a, rail, NULL);
+        set_faults(&w, &w.b, rail, NULL);
+        break;
+    case 3:
+        if (below(&rng, 3) == 0)
+            world_fence(&w, rail);
+        break;
+    case 4:
+        if (below(&rng, 10) == 0)
+            restart();
+        break;
+    case 5:
+    case 6: cancel(running(i)); break;
+    case 7:
+    case 8:
+    case 9:
+    case 10: notify(); break;
+    case 11:
+    case 12:
+    case 13: post(i); break;
+    case 14:
+    case 15: post(cached(i)); break;
     case 16: repost_one(below(&rng, REPOSTED)); break;
-    case 17: case 18: notes_take(w.b.core); break;
-    case 19: if (below(&rng, 4) == 0) toggle_rail(&w, &rng); break;
+    case 17:
+    case 18: notes_take(w.b.core); break;
+    case 19:
+        if (below(&rng, 4) == 0)
+            toggle_rail(&w, &rng);
+        break;
     default: check_slot(i);
     }
     world_events(&w);
@@ -282,8 +302,8 @@ int main(int argc, char **argv)
         }
     world_close(&w);
     CHECK(w.bulks > steps / 100, "%lu bulks", (unsigned long)w.bulks);
-    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped\n", (unsigned long)done_count,
-           (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events, (unsigned long)reposts,
-           (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops);
+    printf("%lu transfers well, %lu in error, %lu notifications, %lu events, %lu and %lu reposts, %lu bulks, %lu stopped\n",
+           (unsigned long)done_count, (unsigned long)failed_count, (unsigned long)notes_arrived(), (unsigned long)w.xfer_events,
+           (unsigned long)reposts, (unsigned long)threaded, (unsigned long)w.bulks, (unsigned long)w.stops);
     return 0;
 }

@@ -85,7 +85,4 @@ int notes_all(void)
     return all;
 }
 
-uint64_t notes_arrived(void)
-{
-    return arrived;
-}
+uint64_t notes_arrived(void) { return arrived; }

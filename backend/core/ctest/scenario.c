@@ -56,9 +56,19 @@ int running(const gr_xfer *x) { return (atomic_load(&x->state) & 0xff) == GR_XFE
 
 int scenario(const char *name)
 {
-    static const struct { const char *name; void (*run)(void); } all[] = {
-        {"late_join", late_join}, {"join_twice", join_twice}, {"lost_sends", lost_sends}, {"probe_without_credit", probe_without_credit}, {"too_many", too_many},
-        {"held_back", held_back}, {"held_back_large", held_back_large}, {"gathered", gathered}, {"down_and_up", down_and_up},
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } all[] = {
+        {"late_join", late_join},
+        {"join_twice", join_twice},
+        {"lost_sends", lost_sends},
+        {"probe_without_credit", probe_without_credit},
+        {"too_many", too_many},
+        {"held_back", held_back},
+        {"held_back_large", held_back_large},
+        {"gathered", gathered},
+        {"down_and_up", down_and_up},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(all[i].name, name)) {

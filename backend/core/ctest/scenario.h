@@ -16,9 +16,9 @@ void post(gr_xfer *x, gr_link *const *links, uint32_t n, uint64_t *note);
 int running(const gr_xfer *x);
 
 /* Makes progress until the condition holds. */
-#define UNTIL(cond)                                                                   \
-    for (uint64_t end_ = gr_now_ns() + 60000000000u; !(cond); progress())             \
-        CHECK(gr_now_ns() < end_, "a minute has passed")
+#define UNTIL(cond)                                                                                                                                  \
+    for (uint64_t end_ = gr_now_ns() + 60000000000u; !(cond); progress())                                                                            \
+    CHECK(gr_now_ns() < end_, "a minute has passed")
 
 void late_join(void);
 void join_twice(void);

@@ -4,10 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-uint64_t below(uint64_t *rng, uint64_t n)
-{
-    return n ? fake_random(rng) % n : 0;
-}
+uint64_t below(uint64_t *rng, uint64_t n) { return n ? fake_random(rng) % n : 0; }
 
 static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const uint64_t *keys, fake_mr *const *descs)
 {
@@ -21,8 +18,14 @@ static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const u
 
 static void open_side(world *w, side *s, const fake_config *config, uint64_t key)
 {
-    const gr_core_cfg cfg = {.max_rails = MAX_RAILS, .window_min = 8 << 10, .window_max = 64 << 10, .window_ns = 4000000,
-                             .batch_bytes = 3 << 10, .spin_ns = 20000, .notif_limit = 24 << 10, .inflight_ops = w->limit};
+    const gr_core_cfg cfg = {.max_rails = MAX_RAILS,
+                             .window_min = 8 << 10,
+                             .window_max = 64 << 10,
+                             .window_ns = 4000000,
+                             .batch_bytes = 3 << 10,
+                             .spin_ns = 20000,
+                             .notif_limit = 24 << 10,
+                             .inflight_ops = w->limit};
     CHECK((s->core = gr_core_new(&cfg)), "%s", strerror(errno));
     if (!w->threads)
         gr_core_stop(s->core);
@@ -30,8 +33,7 @@ static void open_side(world *w, side *s, const fake_config *config, uint64_t key
     for (int i = 0; i < w->rails; i++) {
         s->rail[i] = fake_rail_open(w->fabric, config);
         CHECK(gr_core_add_rail(s->core, (gr_rail *)s->rail[i]) == i, "add rail");
-        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, MEM_SIZE, key + (uint64_t)i, &s->mr[i], &s->key[i]) == 0,
-              "register");
+        CHECK(fake_mr_open(s->rail[i], (uintptr_t)s->mem, MEM_SIZE, key + (uint64_t)i, &s->mr[i], &s->key[i]) == 0, "register");
     }
     region(w, s, LOCAL, (uintptr_t)s->mem, NULL, s->mr);
 }
@@ -44,10 +46,7 @@ static void endpoints(world *w, int i)
     fake_ep_connect(w->b.ep[i], fake_ep_id(w->a.ep[i]));
 }
 
-static uint64_t link_id(const world *w, int rail)
-{
-    return w->session * MAX_RAILS + (uint64_t)rail;
-}
+static uint64_t link_id(const world *w, int rail) { return w->session * MAX_RAILS + (uint64_t)rail; }
 
 static void begin(world *w)
 {
@@ -68,8 +67,18 @@ static void begin(world *w)
 void world_open(world *w, int ordered, int rails, int threads, uint64_t seed)
 {
     const int shared = !ordered && (seed & 4);
-    const fake_config config = {.shared = (uint8_t)shared, .ordered = (uint8_t)ordered, .chained = (uint8_t)ordered, .gather = seed & 1, .delivery = 1, .local_desc = !ordered, .key_size = 8,
-                                .iov_limit = ordered ? 4 : 1, .tx_depth = 24, .rx_depth = shared ? 128 : 40, .msg_size = 1 << 20, .max_msg = 1 << 30};
+    const fake_config config = {.shared = (uint8_t)shared,
+                                .ordered = (uint8_t)ordered,
+                                .chained = (uint8_t)ordered,
+                                .gather = seed & 1,
+                                .delivery = 1,
+                                .local_desc = !ordered,
+                                .key_size = 8,
+                                .iov_limit = ordered ? 4 : 1,
+                                .tx_depth = 24,
+                                .rx_depth = shared ? 128 : 40,
+                                .msg_size = 1 << 20,
+                                .max_msg = 1 << 30};
     memset(w, 0, sizeof *w);
     w->ordered = ordered;
     w->shared = shared;
@@ -205,8 +214,8 @@ static void tally(const world *w, const side *s, int i)
     gr_rail_tally(s->core, i, &t);
     CHECK(t.links == 0 && t.inflight == 0, "%u links, %lu bytes in flight", t.links, (unsigned long)t.inflight);
     for (int k = 0; k < GR_N_COUNT; k++)
-        CHECK(t.count[k] == s->freed_links[i].count[k] || (w->shared && k == GR_N_COMPLETIONS), "counter %d: %lu, its links %lu", k, (unsigned long)t.count[k],
-              (unsigned long)s->freed_links[i].count[k]);
+        CHECK(t.count[k] == s->freed_links[i].count[k] || (w->shared && k == GR_N_COMPLETIONS), "counter %d: %lu, its links %lu", k,
+              (unsigned long)t.count[k], (unsigned long)s->freed_links[i].count[k]);
     CHECK(t.count[GR_N_RETRIES] <= t.count[GR_N_WRS] + t.count[GR_N_MSGS_SENT], "more retries than posts");
 }
 

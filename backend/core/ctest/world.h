@@ -10,14 +10,14 @@
 #include "fake.h"
 #include "gr_policy.h"
 
-#define CHECK(cond, ...)                                                         \
-    do {                                                                         \
-        if (!(cond)) {                                                           \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #cond);           \
-            fprintf(stderr, __VA_ARGS__);                                        \
-            fprintf(stderr, "\n");                                               \
-            abort();                                                             \
-        }                                                                        \
+#define CHECK(cond, ...)                                                                                                                             \
+    do {                                                                                                                                             \
+        if (!(cond)) {                                                                                                                               \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #cond);                                                                               \
+            fprintf(stderr, __VA_ARGS__);                                                                                                            \
+            fprintf(stderr, "\n");                                                                                                                   \
+            abort();                                                                                                                                 \
+        }                                                                                                                                            \
     } while (0)
 
 enum {
@@ -25,7 +25,8 @@ enum {
     REPOSTED = 4, /* more slots, for again.c */
     SLOT_SIZE = 24 << 10,
     MEM_SIZE = (SLOTS + REPOSTED) * SLOT_SIZE,
-    LOCAL = 0, REMOTE = 1, /* region numbers */
+    LOCAL = 0,
+    REMOTE = 1, /* region numbers */
     MAX_RAILS = 3
 };
 

@@ -18,10 +18,7 @@ uint32_t slot_next(const gr_link *link)
 
 /* The slot for a probe, which may always go out. Without credits a probe reuses the slot of the last message. Earlier
  * messages have completed by then, so a receive is posted for the probe. */
-uint32_t slot_probe(const gr_link *link)
-{
-    return credits_left(link) ? slot_next(link) : link->credit.next - 1;
-}
+uint32_t slot_probe(const gr_link *link) { return credits_left(link) ? slot_next(link) : link->credit.next - 1; }
 
 /* Marks the slot used by a posted message. 0: an earlier message has used the slot, and this message takes no credit. */
 int slot_use(gr_link *link, uint32_t slot)

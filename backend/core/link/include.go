@@ -2,5 +2,5 @@
 
 package link
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0x99f960673a24
+// #cgo CFLAGS: -I${SRCDIR}/../../../backend/include -I${SRCDIR}/../../../backend/core -I${SRCDIR}/../../../backend/core/base -DGR_INCLUDE=0xd0736bfcfcda
 import "C"

@@ -33,10 +33,7 @@ struct msg { /* an outgoing notification */
 };
 
 /* The number of the link's probe. It differs for each endpoint, so that answers to earlier endpoints' probes do not count. */
-static inline uint64_t link_probe_seq(const gr_link *link)
-{
-    return (uint64_t)link->ep.epoch + 1;
-}
+static inline uint64_t link_probe_seq(const gr_link *link) { return (uint64_t)link->ep.epoch + 1; }
 
 /* Whether msg_pump has work. */
 static inline int msg_due(const gr_link *link)

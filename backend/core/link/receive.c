@@ -24,10 +24,7 @@ int msg_post_recv(gr_link *link, buf *b)
 }
 
 /* Number of receives that a link needs. */
-uint32_t msg_recvs(const gr_link *link)
-{
-    return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS;
-}
+uint32_t msg_recvs(const gr_link *link) { return link->role & GR_LINK_RX ? RX_BUFS : CREDIT_BUFS; }
 
 /* Posts the receives that a link needs. A shared endpoint's receives serve all links of the rail. They exceed the links'
  * needs by rx_surplus, and fall short of them by missing_recvs. */
@@ -92,9 +89,14 @@ static int take_notif(gr_sess *sess, const header *h, const char *body, size_t l
         void *copy = malloc(len ? len : 1);
         if (copy) {
             memcpy(copy, body, len);
-            gr_event ev = {.kind = GR_EV_MSG, .id = sess->id, .seq = h->seq,
-                           .parts = h->kind == KIND_SKIP ? 0 : h->parts, .total = h->total,
-                           .offset = h->offset, .len = (uint32_t)len, .data = copy};
+            gr_event ev = {.kind = GR_EV_MSG,
+                           .id = sess->id,
+                           .seq = h->seq,
+                           .parts = h->kind == KIND_SKIP ? 0 : h->parts,
+                           .total = h->total,
+                           .offset = h->offset,
+                           .len = (uint32_t)len,
+                           .data = copy};
             sess->rx.slow = 1;
             sess->rx.handed++;
             core_event(sess->core, &ev, sess);
@@ -178,14 +180,10 @@ static int well_formed(const header *h, size_t payload)
     if (h->magic != MAGIC || h->version != VERSION || h->sum)
         return 0;
     switch (h->kind) {
-    case KIND_NOTIF:
-        return h->part < h->parts && h->offset + (uint64_t)payload <= h->total;
-    case KIND_SKIP:
-        return h->parts == 1 && !h->part && !h->total && !payload;
-    case KIND_PROBE:
-        return alone && h->seq;
-    case KIND_CREDIT:
-        return alone;
+    case KIND_NOTIF: return h->part < h->parts && h->offset + (uint64_t)payload <= h->total;
+    case KIND_SKIP: return h->parts == 1 && !h->part && !h->total && !payload;
+    case KIND_PROBE: return alone && h->seq;
+    case KIND_CREDIT: return alone;
     }
     return 0;
 }

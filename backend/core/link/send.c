@@ -43,7 +43,10 @@ static void send_credits(gr_link *link)
     int full = sess_full(link->sess);
     if (full && !link->probe.answer)
         return;
-    header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_CREDIT, .seq = link->probe.answer,
+    header h = {.magic = MAGIC,
+                .version = VERSION,
+                .kind = KIND_CREDIT,
+                .seq = link->probe.answer,
                 .count = full ? link->credit.granted : (uint32_t)link->credit.taken};
     if (post_frame(link, &h, NULL, 0, 1, NULL) != 0)
         return;
@@ -66,10 +69,7 @@ static void send_probe(gr_link *link)
 
 /* Whether the probe of a link that is up may go out. Other work goes first: if the endpoint does not work, that work must
  * be the first to fail. */
-static int probe_due(const gr_link *link)
-{
-    return link->probe.wanted == PROBE_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur);
-}
+static int probe_due(const gr_link *link) { return link->probe.wanted == PROBE_DUE || (!link->ep.ops && !link->work.todo && !link->out.cur); }
 
 void msg_pump(gr_link *link)
 {
@@ -86,8 +86,14 @@ void msg_pump(gr_link *link)
         if (!msg_number(m))
             return;
         size_t n = m->len - m->sent.off < room ? m->len - m->sent.off : room;
-        header h = {.magic = MAGIC, .version = VERSION, .kind = KIND_NOTIF, .parts = 1, .seq = m->number.seq,
-                    .total = (uint32_t)m->len, .offset = (uint32_t)m->sent.off, .count = slot_next(link)};
+        header h = {.magic = MAGIC,
+                    .version = VERSION,
+                    .kind = KIND_NOTIF,
+                    .parts = 1,
+                    .seq = m->number.seq,
+                    .total = (uint32_t)m->len,
+                    .offset = (uint32_t)m->sent.off,
+                    .count = slot_next(link)};
         if (m->skip) {
             n = m->len - m->sent.off; /* consumes the length without sending a body */
             h.kind = KIND_SKIP;

@@ -103,10 +103,7 @@ batch *batch_take(subxfer *p, int *later)
 }
 
 /* Whether the sub-transfer has no batch, or a single batch with nothing posted. */
-int sub_unposted(const subxfer *p)
-{
-    return !p->batches || (p->batches == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off);
-}
+int sub_unposted(const subxfer *p) { return !p->batches || (p->batches == p->cur && !p->cur->next && !p->cur->posted && !p->cur->off); }
 
 static void batch_unlink(batch *r)
 {

@@ -46,8 +46,7 @@ static int build(gr_link *link, const batch *r, uint64_t most, request *q)
 static int may_be_unsignaled(const gr_link *link, const batch *r, const request *q)
 {
     uint64_t most = link->win.size / 4 < CHAIN ? link->win.size / 4 : CHAIN;
-    return link->rail->dev->is.chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count &&
-           r->unflushed_bytes + q->bytes < most;
+    return link->rail->dev->is.chained && r->sub->x->op == GR_WRITE && r->posted + q->ops < r->count && r->unflushed_bytes + q->bytes < most;
 }
 
 static int link_no_post(gr_link *link, batch *r, int rc)
@@ -179,8 +178,13 @@ int wr_post_bulk(gr_link *link, subxfer *p)
     c->batch = r;
     c->bytes = x->pub.bytes;
     c->bulk = 1;
-    gr_bulk b = {.ops = x->pub.ops, .nops = x->pub.nops, .bytes = x->pub.bytes, .local = x->bulk.regions, .remote = x->bulk.regions + x->bulk.nlocal,
-                 .nlocal = x->bulk.nlocal, .nremote = x->bulk.nremote};
+    gr_bulk b = {.ops = x->pub.ops,
+                 .nops = x->pub.nops,
+                 .bytes = x->pub.bytes,
+                 .local = x->bulk.regions,
+                 .remote = x->bulk.regions + x->bulk.nlocal,
+                 .nlocal = x->bulk.nlocal,
+                 .nremote = x->bulk.nremote};
     rc = rail->dev->bulk->post(rail->dev, link->ep.handle, x->op, &b, &c->base);
     if (rc) {
         ctx_done(rail, c);

@@ -93,10 +93,7 @@ void xfer_msg_ended(msg *m, int err)
         xfer_end(x);
 }
 
-static uint32_t exclusive_mark(const subxfer *p)
-{
-    return EXCLUSIVE | (uint32_t)(p - p->x->subs) << EXCLUSIVE_SHIFT;
-}
+static uint32_t exclusive_mark(const subxfer *p) { return EXCLUSIVE | (uint32_t)(p - p->x->subs) << EXCLUSIVE_SHIFT; }
 
 /* Whether the sub-transfer's link alone has done the transfer, up to the last batch, and will send the notification behind
  * it. The peer then needs no other proof than the link's order. The answer stays 1 while operations of the last batch are

@@ -129,9 +129,9 @@ func (p Provider) auto(ctx context.Context, devices []string, missing *absent) (
 		}
 		return out, nil
 	case filtered:
-		return nil, fmt.Errorf("%w: %v", provider.ErrNoDevice, failed.err())
+		return nil, fmt.Errorf("%w: %v", provider.ErrNoDevice, failed.err()) //nolint:errorlint // ErrNoDevice alone classifies it
 	default:
-		return nil, fmt.Errorf("%w: %v; fix the device, or set option provider=tcp to use sockets instead", provider.ErrUnusable, failed.err())
+		return nil, fmt.Errorf("%w: %v; fix the device, or set option provider=tcp to use sockets instead", provider.ErrUnusable, failed.err()) //nolint:errorlint // as above
 	}
 }
 

@@ -29,10 +29,7 @@ fake_ep *fake_ep_open(fake_rail *rail)
 }
 
 /* The address that peers connect to; it never changes. */
-uint64_t fake_ep_id(fake_ep *ep)
-{
-    return ep->rail->hub ? ep->rail->hub->id : ep->id;
-}
+uint64_t fake_ep_id(fake_ep *ep) { return ep->rail->hub ? ep->rail->hub->id : ep->id; }
 
 int fake_ep_connect(fake_ep *ep, uint64_t peer)
 {

@@ -104,7 +104,7 @@ void fake_complete(fake_rail *rail, gr_ctx *ctx, int err, uint64_t len)
     fake_comp *c = malloc(sizeof(*c));
     if (!c)
         abort();
-    *c = (fake_comp){ .c = { .ctx = ctx, .err = err, .prov_err = err, .len = len } };
+    *c = (fake_comp){.c = {.ctx = ctx, .err = err, .prov_err = err, .len = len}};
     if (rail->cq_tail)
         rail->cq_tail->next = c;
     else

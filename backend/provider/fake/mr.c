@@ -4,10 +4,7 @@
 
 #include "fake.h"
 
-static uint64_t key_mask(const fake_rail *rail)
-{
-    return rail->config.key_size >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * rail->config.key_size)) - 1;
-}
+static uint64_t key_mask(const fake_rail *rail) { return rail->config.key_size >= 8 ? UINT64_MAX : (UINT64_C(1) << (8 * rail->config.key_size)) - 1; }
 
 fake_mr *fake_mr_find(fake_rail *rail, uint64_t key)
 {
@@ -34,7 +31,7 @@ fake_mr *fake_mr_add(fake_rail *rail, uint64_t addr, uint64_t len, uint64_t key,
         *err = *err ? *err : -ENOMEM;
         return NULL;
     }
-    *mr = (fake_mr){ .next = rail->mrs[key % FAKE_MRS], .addr = addr, .len = len, .key = key };
+    *mr = (fake_mr){.next = rail->mrs[key % FAKE_MRS], .addr = addr, .len = len, .key = key};
     rail->mrs[key % FAKE_MRS] = mr;
     rail->open_mrs++;
     return mr;

@@ -13,8 +13,8 @@ static int admit(fake_rail *rail, fake_ep *ep)
     rail->posted++;
     if (!ep->peer)
         return -ENOTCONN;
-    if ((rail->script.eagain_every && rail->posted % rail->script.eagain_every == 0) ||
-        ep->tx_out >= rail->config.tx_depth || !fake_ep_find(rail->fabric, ep->peer)) {
+    if ((rail->script.eagain_every && rail->posted % rail->script.eagain_every == 0) || ep->tx_out >= rail->config.tx_depth ||
+        !fake_ep_find(rail->fabric, ep->peer)) {
         rail->count.eagain++;
         return -EAGAIN;
     }
@@ -26,8 +26,7 @@ int fake_check_desc(fake_rail *rail, uint64_t addr, uint64_t len, void *desc)
     const fake_mr *mr = desc;
     if (!rail->config.local_desc)
         return 0;
-    if (!mr || fake_mr_find(rail, mr->key) != mr || addr < mr->addr || addr - mr->addr > mr->len ||
-        len > mr->len - (addr - mr->addr))
+    if (!mr || fake_mr_find(rail, mr->key) != mr || addr < mr->addr || addr - mr->addr > mr->len || len > mr->len - (addr - mr->addr))
         return -EINVAL;
     return 0;
 }
@@ -149,7 +148,7 @@ static int rma(gr_rail *base, void *ep, int op, uint32_t n, const gr_seg *seg, g
 static int send_msg(gr_rail *base, void *ep, void *buf, size_t len, void *desc, int wake, gr_ctx *ctx)
 {
     fake_rail *rail = (fake_rail *)base;
-    const gr_seg seg = { .laddr = (uintptr_t)buf, .len = len, .ldesc = desc };
+    const gr_seg seg = {.laddr = (uintptr_t)buf, .len = len, .ldesc = desc};
     (void)wake; /* only the polls of both sides make progress here */
     pthread_mutex_lock(&rail->fabric->mu);
     int rc = post(rail, ep, FAKE_SEND, 1, &seg, ctx);
@@ -164,7 +163,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     fake_recv *r = calloc(1, sizeof(*r));
     if (!r)
         return -ENOMEM;
-    *r = (fake_recv){ .ctx = ctx, .buf = buf, .len = len };
+    *r = (fake_recv){.ctx = ctx, .buf = buf, .len = len};
     pthread_mutex_lock(&rail->fabric->mu);
     int rc = fake_check_desc(rail, (uintptr_t)buf, len, desc);
     if (!rc && ep->rx_out >= rail->config.rx_depth)
@@ -262,13 +261,19 @@ static int help(gr_rail *base)
 }
 
 const gr_rail_ops fake_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_cq, .arm = arm, .reg = own_reg, .unreg = own_unreg,
+    .rma = rma,
+    .send = send_msg,
+    .recv = recv_msg,
+    .poll = poll_cq,
+    .arm = arm,
+    .reg = own_reg,
+    .unreg = own_unreg,
 };
 
-static const gr_rail_batch batch = { .flush = flush };
-static const gr_rail_unlocked unlocked = { .help = help };
-static const gr_rail_shared shared = { .shut = fake_hub_close };
-static const gr_rail_bulk bulk = { .post = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free };
+static const gr_rail_batch batch = {.flush = flush};
+static const gr_rail_unlocked unlocked = {.help = help};
+static const gr_rail_shared shared = {.shut = fake_hub_close};
+static const gr_rail_bulk bulk = {.post = fake_bulk, .stop = fake_bulk_stop, .ops_alloc = fake_ops_alloc, .ops_free = fake_ops_free};
 
 void fake_extend(gr_rail *rail)
 {

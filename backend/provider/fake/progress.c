@@ -184,8 +184,8 @@ int fake_progress(fake_rail *rail)
         if (!(ep && ep->rail == rail) && !(target && target->rail == rail))
             continue;
         /* Unsignaled, or without delivery-complete: the initiator's completion comes as soon as its buffers are free. */
-        if (ep && op->ctx && op->kind == GR_WRITE && !op->bulk && !op->err && (op->unsignaled || !ep->rail->config.delivery) &&
-            !ep->rail->stalled && fake_snapshot(op) == 0) {
+        if (ep && op->ctx && op->kind == GR_WRITE && !op->bulk && !op->err && (op->unsignaled || !ep->rail->config.delivery) && !ep->rail->stalled &&
+            fake_snapshot(op) == 0) {
             ep->tx_out--;
             ep->rail->count.bytes += op->len;
             fake_complete(ep->rail, op->ctx, 0, 0);

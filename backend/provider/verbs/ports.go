@@ -57,7 +57,7 @@ func portsOf(l *ibverbs.Library, d *ibverbs.Device) (ports []port) {
 	count := 1
 	ctx, err := l.OpenDevice(d)
 	if err == nil {
-		defer l.CloseDevice(ctx)
+		defer func() { _ = l.CloseDevice(ctx) }() // nothing was made of it
 		var a ibverbs.DeviceAttr
 		if a, err = l.QueryDevice(ctx); err == nil {
 			count = a.Ports

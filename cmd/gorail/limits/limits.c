@@ -12,7 +12,8 @@
 enum { IOVS = 1024, PIECE = 1 << 30 }; // UIO_MAXIOV; a call moves less than 2 GiB
 
 // next_batch fills up to IOVS pieces of the list from *i and *off on, and advances both. Returns the number of pieces.
-static size_t next_batch(const lim_desc *d, size_t n, size_t *i, size_t *off, struct iovec *l, struct iovec *r, size_t *bytes) {
+static size_t next_batch(const lim_desc *d, size_t n, size_t *i, size_t *off, struct iovec *l, struct iovec *r, size_t *bytes)
+{
     size_t k = 0;
     for (*bytes = 0; *i < n && k < IOVS && *bytes < PIECE; k++) {
         size_t len = d[*i].len - *off, room = PIECE - *bytes;
@@ -29,7 +30,8 @@ static size_t next_batch(const lim_desc *d, size_t n, size_t *i, size_t *off, st
     return k;
 }
 
-static int vm(const lim_job *j) {
+static int vm(const lim_job *j)
+{
     struct iovec l[IOVS], r[IOVS];
     size_t bytes, off = 0;
     for (size_t i = 0; i < j->n;) {
@@ -44,7 +46,8 @@ static int vm(const lim_job *j) {
 }
 
 // all sends or receives a whole list.
-static int all(int fd, const lim_desc *d, size_t n, int out) {
+static int all(int fd, const lim_desc *d, size_t n, int out)
+{
     struct iovec v[IOVS];
     size_t bytes, off = 0;
     for (size_t i = 0; i < n;) {
@@ -70,12 +73,11 @@ static int all(int fd, const lim_desc *d, size_t n, int out) {
     return 0;
 }
 
-static int byte(int fd, char *b, int out) {
-    return all(fd, &(lim_desc){.local = b, .len = 1}, 1, out);
-}
+static int byte(int fd, char *b, int out) { return all(fd, &(lim_desc){.local = b, .len = 1}, 1, out); }
 
 // tcp: a byte tells the target the operation. A WRITE is done when the target answers.
-static int tcp(const lim_job *j) {
+static int tcp(const lim_job *j)
+{
     char b = j->write ? 'W' : 'R';
     int e = byte(j->fd, &b, 1);
     if (e == 0)
@@ -85,7 +87,8 @@ static int tcp(const lim_job *j) {
     return e;
 }
 
-int lim_answer(int fd, const lim_desc *desc, size_t n) {
+int lim_answer(int fd, const lim_desc *desc, size_t n)
+{
     for (;;) {
         char b;
         ssize_t got = recv(fd, &b, 1, 0);
@@ -101,7 +104,8 @@ int lim_answer(int fd, const lim_desc *desc, size_t n) {
     }
 }
 
-static int once(const lim_job *j) {
+static int once(const lim_job *j)
+{
     switch (j->kind) {
     case LIM_MEMCPY:
         for (size_t i = 0; i < j->n; i++) {
@@ -109,14 +113,13 @@ static int once(const lim_job *j) {
             memcpy(j->write ? d->remote : d->local, j->write ? d->local : d->remote, d->len);
         }
         return 0;
-    case LIM_PROCESS_VM:
-        return vm(j);
-    default:
-        return tcp(j);
+    case LIM_PROCESS_VM: return vm(j);
+    default: return tcp(j);
     }
 }
 
-void lim_run(lim_job *j) {
+void lim_run(lim_job *j)
+{
     int64_t end = gn_now_ns() + j->limit_ns;
     for (; j->posted < j->warmup && !j->error && gn_now_ns() < end; j->posted++)
         j->error = once(j);
@@ -138,7 +141,8 @@ void lim_run(lim_job *j) {
         j->error = ETIMEDOUT;
 }
 
-void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns) {
+void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns)
+{
     int64_t end = gn_now_ns() + limit_ns;
     for (unsigned i = 1; !__atomic_load_n(stop, __ATOMIC_RELAXED); i++) {
         if (nap_ns)
@@ -148,6 +152,7 @@ void lim_poll(const int *stop, int64_t limit_ns, int64_t nap_ns) {
     }
 }
 
-void lim_allow(void) {
+void lim_allow(void)
+{
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // fails without Yama, where it is not needed
 }

@@ -157,11 +157,10 @@ func (s *Server) Notify(in NotifyArgs, out *RunOut) error {
 
 // Fill writes the patterns of a point to memory.
 func (s *Server) Fill(in MemArgs, _ *None) error {
-	s.each(in, func(b []byte, at, seed uint64) error {
+	return s.each(in, func(b []byte, at, seed uint64) error {
 		pattern.Fill(b, seed, at)
 		return nil
 	})
-	return nil
 }
 
 // Check compares memory with the patterns: the blocks with the sent bytes, the gaps with their earlier bytes.

@@ -16,11 +16,10 @@ using namespace gorail;
 
 static const char *words[] = {"unknown", "same", "different"};
 
-static Judgement judged(int fd) {
-    return judge(fd, known_tables[0]);
-}
+static Judgement judged(int fd) { return judge(fd, known_tables[0]); }
 
-static void show(const char *path, const KnownTable &known = known_tables[0]) {
+static void show(const char *path, const KnownTable &known = known_tables[0])
+{
     const int fd = open(path, O_RDONLY);
     const auto j = judge(fd, known);
     std::printf("%s%s%s\n", words[int(j.verdict)], j.difference.empty() ? "" : ": ", j.difference.c_str());
@@ -28,12 +27,14 @@ static void show(const char *path, const KnownTable &known = known_tables[0]) {
 }
 
 // Values that break sums and counts.
-static uint64_t corrupt_value(std::mt19937_64 &random) {
+static uint64_t corrupt_value(std::mt19937_64 &random)
+{
     const uint64_t some[] = {0, 1, 7, 0xff, 0xffff, 0xffffffff, uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{7}, ~uint64_t{23}, random()};
     return some[random() % std::size(some)];
 }
 
-static void mutate(const char *path, uint64_t seed, int rounds) {
+static void mutate(const char *path, uint64_t seed, int rounds)
+{
     const int in = open(path, O_RDONLY);
     std::vector<char> good(size_t(lseek(in, 0, SEEK_END)));
     if (pread(in, good.data(), good.size(), 0) != ssize_t(good.size()))
@@ -70,7 +71,8 @@ static void mutate(const char *path, uint64_t seed, int rounds) {
     std::printf("unknown %d same %d different %d\n", verdicts[0], verdicts[1], verdicts[2]);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const std::string what = argc > 2 ? argv[1] : "";
     if (what == "judge")
         for (int i = 2; i < argc; i++)
@@ -79,15 +81,13 @@ int main(int argc, char **argv) {
         std::vector<const char *> slots(known_tables[0].slots.begin(), known_tables[0].slots.end());
         slots.insert(slots.begin() + std::atoi(argv[2]), "_ZNK@8insertedEv");
         show(argv[3], {"another NIXL", slots});
-    }
-    else if (what == "mutate" && argc == 5)
+    } else if (what == "mutate" && argc == 5)
         mutate(argv[2], std::strtoull(argv[3], nullptr, 10), std::atoi(argv[4]));
     else if (what == "time") {
         const auto began = std::chrono::steady_clock::now();
         show(argv[2]);
         std::printf("%ld us\n", long(std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - began).count()));
-    }
-    else
+    } else
         return 2;
     return 0;
 }

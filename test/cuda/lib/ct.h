@@ -112,7 +112,17 @@ int ct_run(const void *args, int is_short, int device, unsigned blocks);
 /* BEGIN and END enclose every call. with: WITH_CTX if the call needs a current context. */
 enum { NO_CTX = 0, WITH_CTX = 1 };
 int ct_begin(int call, int with_ctx);
-#define BEGIN(call, with) do { int e_ = ct_begin(call, with); if (e_) return e_; } while (0)
-#define END(result) do { int r_ = (result); pthread_mutex_unlock(&ct_mu); return r_; } while (0)
+#define BEGIN(call, with)                                                                                                                            \
+    do {                                                                                                                                             \
+        int e_ = ct_begin(call, with);                                                                                                               \
+        if (e_)                                                                                                                                      \
+            return e_;                                                                                                                               \
+    } while (0)
+#define END(result)                                                                                                                                  \
+    do {                                                                                                                                             \
+        int r_ = (result);                                                                                                                           \
+        pthread_mutex_unlock(&ct_mu);                                                                                                                \
+        return r_;                                                                                                                                   \
+    } while (0)
 
 #endif

@@ -9,10 +9,7 @@ struct CUctx_st ct_ctx[CT_DEVICES];
 __thread int ct_depth;
 static __thread cu_ctx stack[16];
 
-cu_ctx ct_current(void)
-{
-    return ct_depth ? stack[ct_depth - 1] : NULL;
-}
+cu_ctx ct_current(void) { return ct_depth ? stack[ct_depth - 1] : NULL; }
 
 int ct_begin(int call, int with_ctx)
 {
@@ -43,15 +40,27 @@ cu_result cuInit(unsigned flags)
 
 cu_result cuGetErrorName(cu_result result, const char **name)
 {
-    static const struct { int result; const char *name; } names[] = {
-        { CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE" }, { CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
-        { CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" }, { CU_STUB, "CUDA_ERROR_STUB_LIBRARY" }, { CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
-        { CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" }, { CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
-        { CU_MAP_FAILED, "CUDA_ERROR_MAP_FAILED" }, { CU_NO_JIT, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND" },
-        { CU_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" }, { CU_JIT_OFF, "CUDA_ERROR_JIT_COMPILATION_DISABLED" },
-        { CU_OS, "CUDA_ERROR_OPERATING_SYSTEM" }, { CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE" },
-        { CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS" }, { CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED" },
-        { CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED" }, { CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+    static const struct {
+        int result;
+        const char *name;
+    } names[] = {
+        {CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+        {CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+        {CU_STUB, "CUDA_ERROR_STUB_LIBRARY"},
+        {CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+        {CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+        {CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+        {CU_MAP_FAILED, "CUDA_ERROR_MAP_FAILED"},
+        {CU_NO_JIT, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND"},
+        {CU_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+        {CU_JIT_OFF, "CUDA_ERROR_JIT_COMPILATION_DISABLED"},
+        {CU_OS, "CUDA_ERROR_OPERATING_SYSTEM"},
+        {CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+        {CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+        {CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+        {CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
+        {CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (names[i].result == result) {
@@ -69,10 +78,7 @@ cu_result cuDeviceGetCount(int *count)
     END(CU_OK);
 }
 
-static int is_device(cu_device d)
-{
-    return d >= 0 && d < ct_switch[SW_devices] && d < CT_DEVICES;
-}
+static int is_device(cu_device d) { return d >= 0 && d < ct_switch[SW_devices] && d < CT_DEVICES; }
 
 cu_result cuDeviceGet(cu_device *device, int ordinal)
 {
@@ -112,7 +118,10 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device)
     case CU_DEV_FLUSH_OPTIONS: *value = CU_FLUSH_BY_HOST; break;
     case CU_DEV_WRITES_ORDERING: *value = (int)ct_switch[SW_writes_order]; break;
     case CU_DEV_DMABUF: *value = (int)ct_switch[SW_dmabuf]; break;
-    case CU_DEV_UNIFIED: case CU_DEV_HOST_POINTER: case CU_DEV_VMM: case CU_DEV_POSIX_FD: *value = 1; break;
+    case CU_DEV_UNIFIED:
+    case CU_DEV_HOST_POINTER:
+    case CU_DEV_VMM:
+    case CU_DEV_POSIX_FD: *value = 1; break;
     default: END(CU_INVALID_VALUE);
     }
     END(is_device(device) ? CU_OK : CU_INVALID_DEVICE);

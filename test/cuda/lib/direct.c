@@ -9,7 +9,7 @@ static int describe(uint64_t ptr, uint64_t size, int by_pcie)
 {
     static dmabuf d;
     int fd, device = -1;
-    d = (dmabuf){ .magic = DMABUF_MAGIC, .size = size, .by_pcie = (uint32_t)by_pcie };
+    d = (dmabuf){.magic = DMABUF_MAGIC, .size = size, .by_pcie = (uint32_t)by_pcie};
     for (uint64_t at = ptr, n; at < ptr + size; at += n) {
         ct_map *m = ct_map_at(at);
         if (!m || d.pieces == DMABUF_PIECES || (device >= 0 && m->device != device) || m->kind == KIND_MANAGED || m->kind == KIND_IPC)
@@ -17,7 +17,7 @@ static int describe(uint64_t ptr, uint64_t size, int by_pcie)
         device = m->device;
         n = m->mem->size - (at - m->at); /* Whole pages: no other allocation uses the rest of the last page. */
         n = n < ptr + size - at ? n : ptr + size - at;
-        d.piece[d.pieces++] = (dmabuf_piece){ .fd = m->mem->fd, .inode = m->mem->inode, .offset = at - m->at, .len = n };
+        d.piece[d.pieces++] = (dmabuf_piece){.fd = m->mem->fd, .inode = m->mem->inode, .offset = at - m->at, .len = n};
     }
     fd = memfd_create("dmabuf", MFD_CLOEXEC);
     if (fd >= 0 && pwrite(fd, &d, sizeof(d), 0) != (ssize_t)sizeof(d)) {

@@ -22,7 +22,7 @@ cu_result cuIpcGetMemHandle(cu_ipc *out, cu_ptr ptr)
     ct_map *m = ct_map_at(ptr);
     if (!m || m->kind != KIND_ALLOC)
         END(CU_INVALID_VALUE);
-    handle h = { .magic = MAGIC, .pid = getpid(), .fd = m->mem->fd, .inode = m->mem->inode, .size = m->size };
+    handle h = {.magic = MAGIC, .pid = getpid(), .fd = m->mem->fd, .inode = m->mem->inode, .size = m->size};
     memcpy(out, &h, sizeof(h));
     END(CU_OK);
 }

@@ -30,8 +30,8 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned n, i
     if (!strstr(image, ".entry gr_gather(") || !strstr(image, ".entry gr_gather_short("))
         END(CU_INVALID_PTX);
     *module = calloc(1, sizeof(**module));
-    (*module)->f[0] = (struct CUfunc_st){ ct_current()->device, 0 };
-    (*module)->f[1] = (struct CUfunc_st){ ct_current()->device, 1 };
+    (*module)->f[0] = (struct CUfunc_st){ct_current()->device, 0};
+    (*module)->f[1] = (struct CUfunc_st){ct_current()->device, 1};
     ct_count[CT_modules]++;
     END(CU_OK);
 }
@@ -105,13 +105,13 @@ static int op(run *r, uint32_t i, const gr_gather_few *few)
     if (!o || !delta)
         return CU_ILLEGAL_ADDRESS;
     uint64_t remote = o->remote + *delta;
-    return piece(r, a->write ? (gr_gather_piece){ o->local, remote, o->len } : (gr_gather_piece){ remote, o->local, o->len });
+    return piece(r, a->write ? (gr_gather_piece){o->local, remote, o->len} : (gr_gather_piece){remote, o->local, o->len});
 }
 
 int ct_run(const void *args, int is_short, int device, unsigned blocks)
 {
     const gr_gather_args *a = args;
-    run r = { .device = device, .a = a };
+    run r = {.device = device, .a = a};
     int err = 0, stop = 0;
     (void)blocks;
     for (uint32_t i = 0; i < a->nops && !err && !stop; i++) {

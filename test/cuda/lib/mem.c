@@ -19,10 +19,7 @@ static struct gap {
     uint64_t at, size;
 } *gaps;
 
-uint64_t ct_id(void)
-{
-    return ++ids;
-}
+uint64_t ct_id(void) { return ++ids; }
 
 /* Takes the lowest gap that is larger than size. Freed addresses are soon reused, as with the real driver. */
 uint64_t ct_reserve(uint64_t size)
@@ -60,14 +57,11 @@ void ct_unreserve(uint64_t at, uint64_t size)
         return;
     }
     struct gap *g = calloc(1, sizeof(*g));
-    *g = (struct gap){ *p, at, size };
+    *g = (struct gap){*p, at, size};
     *p = g;
 }
 
-ct_tail *ct_mem_tail(ct_mem *mem)
-{
-    return (ct_tail *)(mem->view + mem->size);
-}
+ct_tail *ct_mem_tail(ct_mem *mem) { return (ct_tail *)(mem->view + mem->size); }
 
 static ct_mem *view(int fd, uint64_t size)
 {
@@ -79,7 +73,7 @@ static ct_mem *view(int fd, uint64_t size)
         close(fd);
         return NULL;
     }
-    *m = (ct_mem){ .fd = fd, .size = size, .inode = st.st_ino, .refs = 1, .view = v };
+    *m = (ct_mem){.fd = fd, .size = size, .inode = st.st_ino, .refs = 1, .view = v};
     return m;
 }
 
@@ -95,7 +89,7 @@ ct_mem *ct_mem_new(uint64_t size, int device, int types)
     if (m) {
         m->device = device;
         m->types = types;
-        *ct_mem_tail(m) = (ct_tail){ .magic = MAGIC, .size = size, .device = device, .types = types };
+        *ct_mem_tail(m) = (ct_tail){.magic = MAGIC, .size = size, .device = device, .types = types};
     }
     return m;
 }
@@ -136,7 +130,7 @@ void ct_mem_drop(ct_mem *m, int owner)
 ct_map *ct_map_add(uint64_t at, ct_mem *mem, int kind, int device)
 {
     ct_map *m = calloc(1, sizeof(*m));
-    *m = (ct_map){ .next = maps, .at = at, .size = mem->size, .id = ct_id(), .mem = mem, .kind = kind, .device = device };
+    *m = (ct_map){.next = maps, .at = at, .size = mem->size, .id = ct_id(), .mem = mem, .kind = kind, .device = device};
     maps = m;
     return m;
 }
@@ -245,7 +239,7 @@ cu_result cuMemFree(cu_ptr ptr)
 static void pinned(void *at, size_t size, int ours)
 {
     ct_host *h = calloc(1, sizeof(*h));
-    *h = (ct_host){ hosts, at, size, ct_id(), ours };
+    *h = (ct_host){hosts, at, size, ct_id(), ours};
     hosts = h;
     ct_count[ours ? CT_hosts : CT_registered]++;
 }

@@ -48,7 +48,7 @@ static cu_mem hold(ct_mem *mem, int owner)
     struct held *h = held((cu_mem)(uintptr_t)mem);
     if (!h) {
         h = calloc(1, sizeof(*h));
-        *h = (struct held){ list, mem, 0, owner };
+        *h = (struct held){list, mem, 0, owner};
         list = h;
     }
     h->refs++;
@@ -71,7 +71,7 @@ cu_result cuMemAddressReserve(cu_ptr *ptr, size_t size, size_t align, cu_ptr at,
     if (!size || size % CT_GRANULE || align || flags)
         END(CU_INVALID_VALUE);
     struct range *r = calloc(1, sizeof(*r));
-    *r = (struct range){ ranges, ct_reserve(size), size };
+    *r = (struct range){ranges, ct_reserve(size), size};
     ranges = r;
     ct_count[CT_reservations]++;
     *ptr = r->at;
@@ -147,7 +147,7 @@ cu_result cuMemExportToShareableHandle(void *shared, cu_mem handle, int type, un
     if (!h || (type != CU_HANDLE_FD && type != CU_HANDLE_FABRIC) || flags || !(h->mem->types & type))
         END(CU_INVALID_VALUE);
     if (type == CU_HANDLE_FABRIC) {
-        *(fabric_handle *)shared = (fabric_handle){ .magic = FABRIC, .pid = getpid(), .fd = h->mem->fd, .inode = h->mem->inode };
+        *(fabric_handle *)shared = (fabric_handle){.magic = FABRIC, .pid = getpid(), .fd = h->mem->fd, .inode = h->mem->inode};
         ct_count[CT_exports]++;
         END(CU_OK);
     }

@@ -100,8 +100,8 @@ static void double_close(void)
     setup();
     mr = a.mr;
     close_side(&a);
-    printf("%d %d %d %d %d %d\n", fi_close(&mr->fid), fi_close(&a.ep->fid), fi_close(&a.cq->fid), fi_close(&a.av->fid),
-           fi_close(&a.domain->fid), fi_close(&a.fabric->fid));
+    printf("%d %d %d %d %d %d\n", fi_close(&mr->fid), fi_close(&a.ep->fid), fi_close(&a.cq->fid), fi_close(&a.av->fid), fi_close(&a.domain->fid),
+           fi_close(&a.fabric->fid));
 }
 
 static void use_after_close(void)
@@ -130,7 +130,7 @@ static void av_in_flight(void)
 
 static void cq_overrun(void)
 {
-    struct fi_cq_attr attr = { .size = 4, .format = FI_CQ_FORMAT_MSG };
+    struct fi_cq_attr attr = {.size = 4, .format = FI_CQ_FORMAT_MSG};
     open_side(&b, true);
     open_side(&a, false);
     CHECK(fi_close(&a.ep->fid) == 0 && fi_close(&a.cq->fid) == 0);
@@ -160,7 +160,7 @@ static void av_twice(void)
 
 static void bad_address(void)
 {
-    uint8_t bad[ADDR] = { 0 };
+    uint8_t bad[ADDR] = {0};
     fi_addr_t got;
     int rc;
     open_side(&a, true);
@@ -195,10 +195,25 @@ static void threads(void)
 }
 
 const test_case lifetime_cases[] = {
-    { "not_enabled", not_enabled }, { "mr_order", mr_order }, { "mr_unenabled", mr_unenabled }, { "key_size", key_size },
-    { "key_twice", key_twice }, { "not_allocated", not_allocated }, { "close_ep_first", close_ep_first },
-    { "close_cq_first", close_cq_first }, { "close_av_first", close_av_first }, { "close_domain_first", close_domain_first },
-    { "close_fabric_first", close_fabric_first }, { "double_close", double_close }, { "use_after_close", use_after_close },
-    { "mr_in_flight", mr_in_flight }, { "av_in_flight", av_in_flight }, { "cq_overrun", cq_overrun }, { "av_twice", av_twice },
-    { "bad_address", bad_address }, { "threads", threads }, { "threads_safe", poll_twice }, { NULL, NULL },
+    {"not_enabled", not_enabled},
+    {"mr_order", mr_order},
+    {"mr_unenabled", mr_unenabled},
+    {"key_size", key_size},
+    {"key_twice", key_twice},
+    {"not_allocated", not_allocated},
+    {"close_ep_first", close_ep_first},
+    {"close_cq_first", close_cq_first},
+    {"close_av_first", close_av_first},
+    {"close_domain_first", close_domain_first},
+    {"close_fabric_first", close_fabric_first},
+    {"double_close", double_close},
+    {"use_after_close", use_after_close},
+    {"mr_in_flight", mr_in_flight},
+    {"av_in_flight", av_in_flight},
+    {"cq_overrun", cq_overrun},
+    {"av_twice", av_twice},
+    {"bad_address", bad_address},
+    {"threads", threads},
+    {"threads_safe", poll_twice},
+    {NULL, NULL},
 };

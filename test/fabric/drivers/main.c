@@ -25,7 +25,7 @@ static void warm_up(void)
 
 static void run(const char *library, const char *name)
 {
-    const test_case *const tables[] = { op_cases, lifetime_cases, behaviour_cases };
+    const test_case *const tables[] = {op_cases, lifetime_cases, behaviour_cases};
     load(library);
     for (int t = 0; t < 3; t++) {
         for (const test_case *c = tables[t]; c->name; c++) {

@@ -13,10 +13,7 @@ static void print_result(int rc)
         printf("rc=%d\n", rc);
 }
 
-static uint64_t key(void)
-{
-    return fi_mr_key(b.mr);
-}
+static uint64_t key(void) { return fi_mr_key(b.mr); }
 
 static void bad_key(void)
 {
@@ -106,11 +103,11 @@ static void pieces(size_t local, size_t remote)
     struct iovec iov[8];
     struct fi_rma_iov to[8];
     void *desc[8];
-    struct fi_msg_rma msg = { .msg_iov = iov, .desc = desc, .iov_count = local, .addr = a.peer, .rma_iov = to,
-                              .rma_iov_count = remote, .context = &ctx[0] };
+    struct fi_msg_rma msg = {
+        .msg_iov = iov, .desc = desc, .iov_count = local, .addr = a.peer, .rma_iov = to, .rma_iov_count = remote, .context = &ctx[0]};
     for (size_t i = 0; i < 8; i++) {
-        iov[i] = (struct iovec){ .iov_base = a.mem + i * 1000, .iov_len = 80 / local };
-        to[i] = (struct fi_rma_iov){ .addr = remote_base() + i * 1000, .len = 80 / remote, .key = key() };
+        iov[i] = (struct iovec){.iov_base = a.mem + i * 1000, .iov_len = 80 / local};
+        to[i] = (struct fi_rma_iov){.addr = remote_base() + i * 1000, .len = 80 / remote, .key = key()};
         desc[i] = fi_mr_desc(a.mr);
     }
     print_result((int)fi_writemsg(a.ep, &msg, FI_DELIVERY_COMPLETE));
@@ -130,11 +127,10 @@ static void rma_iov(void)
 
 static void lengths(void)
 {
-    struct iovec local = { .iov_base = a.mem, .iov_len = 64 };
-    struct fi_rma_iov to = { .len = 32 };
+    struct iovec local = {.iov_base = a.mem, .iov_len = 64};
+    struct fi_rma_iov to = {.len = 32};
     void *desc;
-    struct fi_msg_rma msg = { .msg_iov = &local, .desc = &desc, .iov_count = 1, .rma_iov = &to, .rma_iov_count = 1,
-                              .context = &ctx[0] };
+    struct fi_msg_rma msg = {.msg_iov = &local, .desc = &desc, .iov_count = 1, .rma_iov = &to, .rma_iov_count = 1, .context = &ctx[0]};
     setup();
     local.iov_base = a.mem;
     desc = fi_mr_desc(a.mr);
@@ -252,12 +248,32 @@ static void late_write(void)
 }
 
 const test_case op_cases[] = {
-    { "bad_key", bad_key }, { "closed_key", closed_key }, { "bounds", bounds }, { "access", access_right },
-    { "desc_missing", desc_missing }, { "desc_closed", desc_closed }, { "desc_range", desc_range },
-    { "desc_access", desc_access }, { "msg_size", msg_size }, { "rma_size", rma_size }, { "inject_size", inject_size },
-    { "iov", iov }, { "rma_iov", rma_iov }, { "lengths", lengths }, { "imm", immediate }, { "context_null", context_null },
-    { "context_reused", context_reused }, { "context_touched", context_touched }, { "no_peer", no_peer },
-    { "removed_peer", removed_peer }, { "unknown_peer", unknown_peer },
-    { "forgotten", forgotten }, { "stranger", never_inserted }, { "cancel", cancel }, { "truncated", truncated },
-    { "rnr", receiver_not_ready }, { "late_write", late_write }, { NULL, NULL },
+    {"bad_key", bad_key},
+    {"closed_key", closed_key},
+    {"bounds", bounds},
+    {"access", access_right},
+    {"desc_missing", desc_missing},
+    {"desc_closed", desc_closed},
+    {"desc_range", desc_range},
+    {"desc_access", desc_access},
+    {"msg_size", msg_size},
+    {"rma_size", rma_size},
+    {"inject_size", inject_size},
+    {"iov", iov},
+    {"rma_iov", rma_iov},
+    {"lengths", lengths},
+    {"imm", immediate},
+    {"context_null", context_null},
+    {"context_reused", context_reused},
+    {"context_touched", context_touched},
+    {"no_peer", no_peer},
+    {"removed_peer", removed_peer},
+    {"unknown_peer", unknown_peer},
+    {"forgotten", forgotten},
+    {"stranger", never_inserted},
+    {"cancel", cancel},
+    {"truncated", truncated},
+    {"rnr", receiver_not_ready},
+    {"late_write", late_write},
+    {NULL, NULL},
 };

@@ -42,10 +42,7 @@ void load(const char *path)
     CHECK(lib_getinfo && lib_fabric && lib_dupinfo && lib_freeinfo && lib_version);
 }
 
-uint32_t version(void)
-{
-    return lib_version();
-}
+uint32_t version(void) { return lib_version(); }
 
 int getinfo(uint32_t api, uint64_t mode, int type, struct fi_info **out)
 {
@@ -63,8 +60,8 @@ int getinfo(uint32_t api, uint64_t mode, int type, struct fi_info **out)
 
 void open_side(side *s, bool enable)
 {
-    struct fi_av_attr av = { .type = FI_AV_UNSPEC };
-    struct fi_cq_attr cq = { .size = 1024, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD };
+    struct fi_av_attr av = {.type = FI_AV_UNSPEC};
+    struct fi_cq_attr cq = {.size = 1024, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD};
     size_t len = ADDR;
     if (!info)
         CHECK(getinfo(FI_VERSION(2, 1), FI_CONTEXT | FI_CONTEXT2, FI_EP_RDM, &info) == 0);
@@ -130,25 +127,18 @@ void close_side(side *s)
     CHECK(fi_close(&s->fabric->fid) == 0);
 }
 
-uint64_t remote_base(void)
-{
-    return info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)b.mem : 0;
-}
+uint64_t remote_base(void) { return info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)b.mem : 0; }
 
 int rma(bool write, int n, uint64_t local, uint64_t remote, size_t len, uint64_t key, uint64_t flags)
 {
-    struct iovec iov = { .iov_base = a.mem + local, .iov_len = len };
-    struct fi_rma_iov to = { .addr = remote_base() + remote, .len = len, .key = key };
+    struct iovec iov = {.iov_base = a.mem + local, .iov_len = len};
+    struct fi_rma_iov to = {.addr = remote_base() + remote, .len = len, .key = key};
     void *desc = a.mr ? fi_mr_desc(a.mr) : NULL;
-    struct fi_msg_rma msg = { .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = a.peer, .rma_iov = &to,
-                              .rma_iov_count = 1, .context = &ctx[n] };
+    struct fi_msg_rma msg = {.msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = a.peer, .rma_iov = &to, .rma_iov_count = 1, .context = &ctx[n]};
     return (int)(write ? fi_writemsg(a.ep, &msg, flags) : fi_readmsg(a.ep, &msg, flags));
 }
 
-int post_send(side *s, int n, uint64_t local, size_t len)
-{
-    return (int)fi_send(s->ep, s->mem + local, len, fi_mr_desc(s->mr), s->peer, &ctx[n]);
-}
+int post_send(side *s, int n, uint64_t local, size_t len) { return (int)fi_send(s->ep, s->mem + local, len, fi_mr_desc(s->mr), s->peer, &ctx[n]); }
 
 int post_recv(side *s, int n, uint64_t local, size_t len)
 {
@@ -167,7 +157,7 @@ void poll_side(side *s)
     struct fi_cq_msg_entry e[16];
     ssize_t n = fi_cq_read(s->cq, e, 16);
     if (n == -FI_EAVAIL) {
-        struct fi_cq_err_entry err = { 0 };
+        struct fi_cq_err_entry err = {0};
         CHECK(fi_cq_readerr(s->cq, &err, 0) == 1);
         s->err = err.err;
         s->prov_err = err.prov_errno;

@@ -9,10 +9,7 @@
 #include "cases.h"
 #include "side.h"
 
-static uint64_t key(void)
-{
-    return fi_mr_key(b.mr);
-}
+static uint64_t key(void) { return fi_mr_key(b.mr); }
 
 static bool sorted(const side *s, int n)
 {
@@ -152,7 +149,7 @@ static void offers(void)
 static void waiting(void)
 {
     struct fid *fid;
-    struct pollfd p = { .events = POLLIN };
+    struct pollfd p = {.events = POLLIN};
     bool quiet = false;
     setup();
     fid = &b.cq->fid;
@@ -188,7 +185,7 @@ static void killed(void)
         open_side(&b, true);
         b.mr = region(&b, b.mem, MEM, FI_REMOTE_WRITE | FI_REMOTE_READ, 2);
         memcpy(addr, b.addr, ADDR);
-        uint64_t words[2] = { fi_mr_key(b.mr), remote_base() };
+        uint64_t words[2] = {fi_mr_key(b.mr), remote_base()};
         fi_addr_t peer;
         if (write(there[1], addr, ADDR) != ADDR || write(there[1], words, 16) != 16 || read(back[0], addr, ADDR) != ADDR)
             _exit(1);
@@ -214,7 +211,15 @@ static void killed(void)
 }
 
 const test_case behaviour_cases[] = {
-    { "clean", clean }, { "weak", early_completion }, { "manual", manual }, { "depth", depth }, { "fail_at", injected_error },
-    { "lost_sends", lost_sends },
-    { "api", old_api }, { "offers", offers }, { "waiting", waiting }, { "killed", killed }, { NULL, NULL },
+    {"clean", clean},
+    {"weak", early_completion},
+    {"manual", manual},
+    {"depth", depth},
+    {"fail_at", injected_error},
+    {"lost_sends", lost_sends},
+    {"api", old_api},
+    {"offers", offers},
+    {"waiting", waiting},
+    {"killed", killed},
+    {NULL, NULL},
 };

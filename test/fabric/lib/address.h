@@ -22,8 +22,7 @@ _Static_assert(sizeof(fab_address) == 32, "fab_address");
 
 static inline uint32_t fab_address_check(const fab_address *a)
 {
-    return (uint32_t)((a->cookie ^ a->ip ^ (uint64_t)a->port << 32 ^ (uint64_t)a->pid << 16 ^ a->fd ^ a->idx) *
-                          UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    return (uint32_t)((a->cookie ^ a->ip ^ (uint64_t)a->port << 32 ^ (uint64_t)a->pid << 16 ^ a->fd ^ a->idx) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
 }
 
 static inline bool fab_address_read(const void *raw, fab_address *a)

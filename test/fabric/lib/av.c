@@ -10,10 +10,7 @@
 #include "fab.h"
 #include "address.h"
 
-fab_peer *fab_av_peer(fab_av *av, fi_addr_t addr)
-{
-    return addr < av->room ? av->peer[addr] : NULL;
-}
+fab_peer *fab_av_peer(fab_av *av, fi_addr_t addr) { return addr < av->room ? av->peer[addr] : NULL; }
 
 /* A killed process that is a zombie counts as dead. */
 bool fab_peer_alive(const fab_peer *peer)
@@ -47,7 +44,7 @@ static fab_peer *make_peer(fab_dom *dom, const void *addr)
 {
     fab_address a;
     fab_peer *peer;
-    struct sockaddr_in sin = { .sin_family = AF_INET };
+    struct sockaddr_in sin = {.sin_family = AF_INET};
     if (!fab_address_read(addr, &a))
         return NULL;
     peer = calloc(1, sizeof(*peer));
@@ -201,8 +198,8 @@ static int close_av(struct fid *fid)
     return 0;
 }
 
-static struct fi_ops fid_ops = { .size = sizeof(struct fi_ops), .close = close_av };
-static struct fi_ops_av av_ops = { .size = sizeof(struct fi_ops_av), .insert = insert, .remove = remove_all };
+static struct fi_ops fid_ops = {.size = sizeof(struct fi_ops), .close = close_av};
+static struct fi_ops_av av_ops = {.size = sizeof(struct fi_ops_av), .insert = insert, .remove = remove_all};
 
 int fab_av_open(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **out, void *context)
 {
@@ -214,7 +211,7 @@ int fab_av_open(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av *
     av = calloc(1, sizeof(*av));
     if (!av)
         return -FI_ENOMEM;
-    av->fid.fid = (struct fid){ .fclass = FI_CLASS_AV, .context = context, .ops = &fid_ops };
+    av->fid.fid = (struct fid){.fclass = FI_CLASS_AV, .context = context, .ops = &fid_ops};
     av->fid.ops = &av_ops;
     av->state = FAB_OPEN;
     av->dom = dom;

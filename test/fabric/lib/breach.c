@@ -42,9 +42,8 @@ void fab_opened(const fab_ep *ep)
 {
     const fab_dom *dom = ep->dom;
     char line[256];
-    int n = snprintf(line, sizeof(line), "%s%d tclass=%#x key=%u:%u tx=%zu rx=%zu cq=%zu threading=%s\n",
-                     fab_fabric_name(dom->kind), dom->rail, ep->tclass, dom->service, dom->vni, ep->tx, ep->rx, ep->tx_cq->size,
-                     dom->one_thread ? "domain" : "safe");
+    int n = snprintf(line, sizeof(line), "%s%d tclass=%#x key=%u:%u tx=%zu rx=%zu cq=%zu threading=%s\n", fab_fabric_name(dom->kind), dom->rail,
+                     ep->tclass, dom->service, dom->vni, ep->tx, ep->rx, ep->tx_cq->size, dom->one_thread ? "domain" : "safe");
     append("GORAIL_FABRIC_OPENED", line, (size_t)n);
 }
 
@@ -59,10 +58,7 @@ void fab_lock(fab_dom *dom)
     }
 }
 
-void fab_unlock(fab_dom *dom)
-{
-    pthread_mutex_unlock(&dom->mu);
-}
+void fab_unlock(fab_dom *dom) { pthread_mutex_unlock(&dom->mu); }
 
 bool fab_is_closed(uint32_t state, int kind, const char *call)
 {

@@ -14,16 +14,16 @@ static fab_config config;
 #define FAB_VALUE_DIRECT(name, efa, direct, cxi, what) direct,
 #define FAB_VALUE_CXI(name, efa, direct, cxi, what) cxi,
 
-static const char *const names[SW_COUNT] = { FAB_SWITCHES(FAB_NAME) };
+static const char *const names[SW_COUNT] = {FAB_SWITCHES(FAB_NAME)};
 static const int64_t defaults[FAB_KINDS][SW_COUNT] = {
-    [FAB_EFA] = { FAB_SWITCHES(FAB_VALUE_EFA) },
-    [FAB_DIRECT] = { FAB_SWITCHES(FAB_VALUE_DIRECT) },
-    [FAB_CXI] = { FAB_SWITCHES(FAB_VALUE_CXI) },
+    [FAB_EFA] = {FAB_SWITCHES(FAB_VALUE_EFA)},
+    [FAB_DIRECT] = {FAB_SWITCHES(FAB_VALUE_DIRECT)},
+    [FAB_CXI] = {FAB_SWITCHES(FAB_VALUE_CXI)},
 };
 
 static int set_kinds(char *value)
 {
-    static const char *const kinds[FAB_KINDS] = { "efa", "efa-direct", "cxi" };
+    static const char *const kinds[FAB_KINDS] = {"efa", "efa-direct", "cxi"};
     char *save = NULL;
     config.nkinds = 0;
     for (char *word = strtok_r(value, ":", &save); word; word = strtok_r(NULL, ":", &save)) {

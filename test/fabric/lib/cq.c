@@ -96,12 +96,9 @@ static size_t pick(fab_cq *cq)
 static size_t entry_size(enum fi_cq_format format)
 {
     switch (format) {
-    case FI_CQ_FORMAT_CONTEXT:
-        return sizeof(struct fi_cq_entry);
-    case FI_CQ_FORMAT_DATA:
-        return sizeof(struct fi_cq_data_entry);
-    default:
-        return sizeof(struct fi_cq_msg_entry);
+    case FI_CQ_FORMAT_CONTEXT: return sizeof(struct fi_cq_entry);
+    case FI_CQ_FORMAT_DATA: return sizeof(struct fi_cq_data_entry);
+    default: return sizeof(struct fi_cq_msg_entry);
     }
 }
 
@@ -118,7 +115,7 @@ static ssize_t read_cq(struct fid_cq *fid, void *buf, size_t count)
         cq->entry[i].age++;
     while (!cq->nerrors && n < count && cq->n) {
         size_t i = pick(cq);
-        struct fi_cq_data_entry out = { 0 };
+        struct fi_cq_data_entry out = {0};
         if (i == SIZE_MAX)
             break;
         out.op_context = cq->entry[i].ctx;
@@ -203,9 +200,13 @@ static int close_cq(struct fid *fid)
     return 0;
 }
 
-static struct fi_ops fid_ops = { .size = sizeof(struct fi_ops), .close = close_cq, .control = fab_cq_control };
+static struct fi_ops fid_ops = {.size = sizeof(struct fi_ops), .close = close_cq, .control = fab_cq_control};
 static struct fi_ops_cq cq_ops = {
-    .size = sizeof(struct fi_ops_cq), .read = read_cq, .readerr = readerr, .signal = signal_cq, .strerror = describe,
+    .size = sizeof(struct fi_ops_cq),
+    .read = read_cq,
+    .readerr = readerr,
+    .signal = signal_cq,
+    .strerror = describe,
 };
 
 int fab_cq_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **out, void *context)
@@ -223,7 +224,7 @@ int fab_cq_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq *
     cq = calloc(1, sizeof(*cq));
     if (!cq)
         return -FI_ENOMEM;
-    cq->fid.fid = (struct fid){ .fclass = FI_CLASS_CQ, .context = context, .ops = &fid_ops };
+    cq->fid.fid = (struct fid){.fclass = FI_CLASS_CQ, .context = context, .ops = &fid_ops};
     cq->fid.ops = &cq_ops;
     cq->state = FAB_OPEN;
     cq->dom = dom;

@@ -25,10 +25,7 @@ uint64_t fab_next_random(uint64_t *state)
     return (*state * UINT64_C(0x2545f4914f6cdd1d)) >> 16;
 }
 
-uint64_t fab_random(fab_dom *dom)
-{
-    return fab_next_random(&dom->random);
-}
+uint64_t fab_random(fab_dom *dom) { return fab_next_random(&dom->random); }
 
 static int close_fabric(struct fid *fid)
 {
@@ -41,9 +38,11 @@ static int close_fabric(struct fid *fid)
     return 0;
 }
 
-static struct fi_ops fabric_fid_ops = { .size = sizeof(struct fi_ops), .close = close_fabric };
+static struct fi_ops fabric_fid_ops = {.size = sizeof(struct fi_ops), .close = close_fabric};
 static struct fi_ops_fabric fabric_ops = {
-    .size = sizeof(struct fi_ops_fabric), .domain = fab_domain_open, .trywait = fab_trywait,
+    .size = sizeof(struct fi_ops_fabric),
+    .domain = fab_domain_open,
+    .trywait = fab_trywait,
 };
 
 int fab_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **out, void *context)
@@ -57,7 +56,7 @@ int fab_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **out, void *
         fabric = calloc(1, sizeof(*fabric));
         if (!fabric)
             return -FI_ENOMEM;
-        fabric->fid.fid = (struct fid){ .fclass = FI_CLASS_FABRIC, .context = context, .ops = &fabric_fid_ops };
+        fabric->fid.fid = (struct fid){.fclass = FI_CLASS_FABRIC, .context = context, .ops = &fabric_fid_ops};
         fabric->fid.ops = &fabric_ops;
         fabric->state = FAB_OPEN;
         fabric->kind = kind;
@@ -70,8 +69,10 @@ int fab_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **out, void *
 static int close_real(fab_dom *dom)
 {
     struct fid *const order[] = {
-        dom->real_cq ? &dom->real_cq->fid : NULL, dom->real_av ? &dom->real_av->fid : NULL,
-        dom->real ? &dom->real->fid : NULL, dom->real_fabric ? &dom->real_fabric->fid : NULL,
+        dom->real_cq ? &dom->real_cq->fid : NULL,
+        dom->real_av ? &dom->real_av->fid : NULL,
+        dom->real ? &dom->real->fid : NULL,
+        dom->real_fabric ? &dom->real_fabric->fid : NULL,
     };
     int first = 0;
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
@@ -110,9 +111,12 @@ static int close_domain(struct fid *fid)
     return 0;
 }
 
-static struct fi_ops domain_fid_ops = { .size = sizeof(struct fi_ops), .close = close_domain };
+static struct fi_ops domain_fid_ops = {.size = sizeof(struct fi_ops), .close = close_domain};
 static struct fi_ops_domain domain_ops = {
-    .size = sizeof(struct fi_ops_domain), .av_open = fab_av_open, .cq_open = fab_cq_open, .endpoint = fab_ep_open,
+    .size = sizeof(struct fi_ops_domain),
+    .av_open = fab_av_open,
+    .cq_open = fab_cq_open,
+    .endpoint = fab_ep_open,
 };
 
 /* Finds the epoll data of the real queue's signal in real_fd. Provider net never resets that signal. */
@@ -175,9 +179,7 @@ static int set_key(fab_dom *dom, const struct fi_domain_attr *attr)
     memcpy(&key, attr->auth_key, sizeof(key));
     dom->service = key.service;
     dom->vni = key.vni;
-    return (SW(FAB_CXI, service) && key.service != SW(FAB_CXI, service)) || (SW(FAB_CXI, vni) && key.vni != SW(FAB_CXI, vni))
-               ? -FI_EINVAL
-               : 0;
+    return (SW(FAB_CXI, service) && key.service != SW(FAB_CXI, service)) || (SW(FAB_CXI, vni) && key.vni != SW(FAB_CXI, vni)) ? -FI_EINVAL : 0;
 }
 
 int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_domain **out, void *context)
@@ -191,7 +193,7 @@ int fab_domain_open(struct fid_fabric *fid, struct fi_info *info, struct fid_dom
     dom = calloc(1, sizeof(*dom));
     if (!dom)
         return -FI_ENOMEM;
-    dom->fid.fid = (struct fid){ .fclass = FI_CLASS_DOMAIN, .context = context, .ops = &domain_fid_ops };
+    dom->fid.fid = (struct fid){.fclass = FI_CLASS_DOMAIN, .context = context, .ops = &domain_fid_ops};
     dom->fid.ops = &domain_ops;
     dom->fid.mr = &fab_mr_ops;
     dom->state = FAB_OPEN;

@@ -9,8 +9,12 @@
 
 /* Endpoint options of libfabric 2.x. */
 enum {
-    OPT_CUDA = 10, OPT_SHARED_MEMORY = 11, OPT_MAX_MSG_SIZE = 12, OPT_MAX_RMA_SIZE = 14,
-    OPT_EMULATED_READ = -(0xefa << 16) + 1, OPT_EMULATED_WRITE = -(0xefa << 16) + 2,
+    OPT_CUDA = 10,
+    OPT_SHARED_MEMORY = 11,
+    OPT_MAX_MSG_SIZE = 12,
+    OPT_MAX_RMA_SIZE = 14,
+    OPT_EMULATED_READ = -(0xefa << 16) + 1,
+    OPT_EMULATED_WRITE = -(0xefa << 16) + 2,
 };
 
 static int close_ep(struct fid *fid)
@@ -73,7 +77,10 @@ static int make_address(fab_ep *ep)
     size_t len = sizeof(sin);
     int kind = ep->dom->kind, rc = fi_getname(&ep->real->fid, &sin, &len);
     fab_address a = {
-        .kind = (uint8_t)kind, .idx = (uint8_t)ep->idx, .pid = (uint32_t)fab_own_pid(), .cookie = ep->cookie,
+        .kind = (uint8_t)kind,
+        .idx = (uint8_t)ep->idx,
+        .pid = (uint32_t)fab_own_pid(),
+        .cookie = ep->cookie,
         .fd = (uint32_t)ep->dom->page_fd,
     };
     if (rc)
@@ -175,12 +182,18 @@ static int setopt_ep(fid_t fid, int level, int name, const void *value, size_t l
 }
 
 static struct fi_ops fid_ops = {
-    .size = sizeof(struct fi_ops), .close = close_ep, .bind = bind_ep, .control = control,
+    .size = sizeof(struct fi_ops),
+    .close = close_ep,
+    .bind = bind_ep,
+    .control = control,
 };
 static struct fi_ops_ep ep_ops = {
-    .size = sizeof(struct fi_ops_ep), .cancel = fab_cancel, .getopt = getopt_ep, .setopt = setopt_ep,
+    .size = sizeof(struct fi_ops_ep),
+    .cancel = fab_cancel,
+    .getopt = getopt_ep,
+    .setopt = setopt_ep,
 };
-static struct fi_ops_cm cm_ops = { .size = sizeof(struct fi_ops_cm), .getname = getname_ep };
+static struct fi_ops_cm cm_ops = {.size = sizeof(struct fi_ops_cm), .getname = getname_ep};
 
 int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **out, void *context)
 {
@@ -208,7 +221,7 @@ int fab_ep_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **ou
         free(ep);
         return -FI_ENOSPC;
     }
-    ep->fid.fid = (struct fid){ .fclass = FI_CLASS_EP, .context = context, .ops = &fid_ops };
+    ep->fid.fid = (struct fid){.fclass = FI_CLASS_EP, .context = context, .ops = &fid_ops};
     ep->fid.ops = &ep_ops;
     ep->fid.cm = &cm_ops;
     ep->fid.msg = &fab_msg_ops;

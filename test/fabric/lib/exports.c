@@ -5,13 +5,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-EXPORT uint32_t fi_version(void)
-{
-    return (uint32_t)SW(FAB_CXI, version);
-}
+EXPORT uint32_t fi_version(void) { return (uint32_t)SW(FAB_CXI, version); }
 
-EXPORT int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
-                      struct fi_info **info)
+EXPORT int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints, struct fi_info **info)
 {
     (void)node;
     (void)service;
@@ -31,10 +27,7 @@ EXPORT struct fi_info *fi_dupinfo(const struct fi_info *info)
     return real ? real->dupinfo(info) : NULL;
 }
 
-EXPORT int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context)
-{
-    return fab_fabric_open(attr, fabric, context);
-}
+EXPORT int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context) { return fab_fabric_open(attr, fabric, context); }
 
 EXPORT const char *fi_strerror(int err)
 {

@@ -245,8 +245,8 @@ bool fab_must_poll(const fab_dom *dom, bool *waiting);
 
 /* post.c. Flag FAB_QUIET: the operation has no completion (fi_inject). */
 #define FAB_QUIET (UINT64_C(1) << 63)
-ssize_t fab_post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr,
-                 const struct fi_rma_iov *rma, size_t nrma, void *ctx, uint64_t flags);
+ssize_t fab_post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr, const struct fi_rma_iov *rma, size_t nrma,
+                 void *ctx, uint64_t flags);
 bool fab_descs(fab_ep *ep, fab_op *op, void **desc, uint64_t access);
 
 /* recv.c */

@@ -6,38 +6,25 @@
 
 #include "fab.h"
 
-const char *fab_prov_name(int kind)
-{
-    return kind == FAB_CXI ? "cxi" : "efa";
-}
+const char *fab_prov_name(int kind) { return kind == FAB_CXI ? "cxi" : "efa"; }
 
-const char *fab_fabric_name(int kind)
-{
-    return kind == FAB_CXI ? "cxi" : kind == FAB_EFA ? "efa" : "efa-direct";
-}
+const char *fab_fabric_name(int kind) { return kind == FAB_CXI ? "cxi" : kind == FAB_EFA ? "efa" : "efa-direct"; }
 
 static uint64_t caps_of(int kind)
 {
-    return FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_LOCAL_COMM |
-           FI_REMOTE_COMM | (SW(kind, directed) ? FI_DIRECTED_RECV : 0) | (SW(kind, hmem) ? FI_HMEM : 0);
+    return FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_LOCAL_COMM | FI_REMOTE_COMM |
+           (SW(kind, directed) ? FI_DIRECTED_RECV : 0) | (SW(kind, hmem) ? FI_HMEM : 0);
 }
 
 static int mr_mode_of(int kind)
 {
-    return (SW(kind, mr_local) ? FI_MR_LOCAL : 0) | (SW(kind, virt_addr) ? FI_MR_VIRT_ADDR : 0) |
-           (SW(kind, prov_key) ? FI_MR_PROV_KEY : 0) | (SW(kind, mr_endpoint) ? FI_MR_ENDPOINT : 0) |
-           (SW(kind, allocated) ? FI_MR_ALLOCATED : 0);
+    return (SW(kind, mr_local) ? FI_MR_LOCAL : 0) | (SW(kind, virt_addr) ? FI_MR_VIRT_ADDR : 0) | (SW(kind, prov_key) ? FI_MR_PROV_KEY : 0) |
+           (SW(kind, mr_endpoint) ? FI_MR_ENDPOINT : 0) | (SW(kind, allocated) ? FI_MR_ALLOCATED : 0);
 }
 
-static uint64_t order_of(int kind)
-{
-    return kind == FAB_DIRECT ? 0 : FI_ORDER_SAS;
-}
+static uint64_t order_of(int kind) { return kind == FAB_DIRECT ? 0 : FI_ORDER_SAS; }
 
-static uint64_t op_flags(int kind)
-{
-    return FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | (SW(kind, delivery) ? FI_DELIVERY_COMPLETE : 0);
-}
+static uint64_t op_flags(int kind) { return FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | (SW(kind, delivery) ? FI_DELIVERY_COMPLETE : 0); }
 
 static int close_nic(struct fid *fid)
 {
@@ -50,7 +37,7 @@ static int close_nic(struct fid *fid)
     return 0;
 }
 
-static struct fi_ops nic_ops = { .size = sizeof(struct fi_ops), .close = close_nic };
+static struct fi_ops nic_ops = {.size = sizeof(struct fi_ops), .close = close_nic};
 
 static struct fid_nic *make_nic(int kind, int rail)
 {
@@ -83,13 +70,22 @@ static struct fi_info *make_info(int kind, int rail)
     info->src_addr = calloc(1, FAB_ADDR_LEN);
     memcpy(info->src_addr, "\xfe\x80", 2);
     *info->tx_attr = (struct fi_tx_attr){
-        .caps = info->caps, .mode = info->mode, .op_flags = op_flags(kind), .msg_order = order_of(kind),
-        .inject_size = (size_t)SW(kind, inject), .size = (size_t)SW(kind, tx), .iov_limit = (size_t)SW(kind, iov),
+        .caps = info->caps,
+        .mode = info->mode,
+        .op_flags = op_flags(kind),
+        .msg_order = order_of(kind),
+        .inject_size = (size_t)SW(kind, inject),
+        .size = (size_t)SW(kind, tx),
+        .iov_limit = (size_t)SW(kind, iov),
         .rma_iov_limit = (size_t)SW(kind, rma_iov),
     };
     *info->rx_attr = (struct fi_rx_attr){
-        .caps = info->caps, .mode = info->mode, .op_flags = FI_COMPLETION, .msg_order = order_of(kind),
-        .size = (size_t)SW(kind, rx), .iov_limit = (size_t)SW(kind, iov),
+        .caps = info->caps,
+        .mode = info->mode,
+        .op_flags = FI_COMPLETION,
+        .msg_order = order_of(kind),
+        .size = (size_t)SW(kind, rx),
+        .iov_limit = (size_t)SW(kind, iov),
     };
     info->ep_attr->type = FI_EP_RDM;
     info->ep_attr->protocol = kind == FAB_CXI ? FI_PROTO_CXI : FI_PROTO_EFA;
@@ -112,15 +108,9 @@ static struct fi_info *make_info(int kind, int rail)
     return info;
 }
 
-static size_t granted(int64_t by_itself, int64_t most)
-{
-    return (size_t)(most ? most : by_itself);
-}
+static size_t granted(int64_t by_itself, int64_t most) { return (size_t)(most ? most : by_itself); }
 
-static bool named(const char *wanted, const char *have)
-{
-    return !wanted || !strcasecmp(wanted, have);
-}
+static bool named(const char *wanted, const char *have) { return !wanted || !strcasecmp(wanted, have); }
 
 /* Like the real providers: required modes must be in the hints, and requested capabilities must be offered. */
 static bool fits(const struct fi_info *hints, const struct fi_info *info, int kind)
@@ -137,17 +127,15 @@ static bool fits(const struct fi_info *hints, const struct fi_info *info, int ki
         return false;
     if (hints->ep_attr && hints->ep_attr->max_msg_size > info->ep_attr->max_msg_size)
         return false;
-    if (hints->domain_attr && ((info->domain_attr->mr_mode & ~hints->domain_attr->mr_mode) ||
-                               !named(hints->domain_attr->name, info->domain_attr->name)))
+    if (hints->domain_attr &&
+        ((info->domain_attr->mr_mode & ~hints->domain_attr->mr_mode) || !named(hints->domain_attr->name, info->domain_attr->name)))
         return false;
     if (hints->domain_attr && hints->domain_attr->threading == FI_THREAD_ENDPOINT)
         return false;
-    if (hints->fabric_attr && (!named(hints->fabric_attr->prov_name, fab_prov_name(kind)) ||
-                               !named(hints->fabric_attr->name, fab_fabric_name(kind))))
+    if (hints->fabric_attr && (!named(hints->fabric_attr->prov_name, fab_prov_name(kind)) || !named(hints->fabric_attr->name, fab_fabric_name(kind))))
         return false;
     if (hints->tx_attr && ((hints->tx_attr->op_flags & ~op_flags(kind)) || (hints->tx_attr->msg_order & ~order_of(kind)) ||
-                           hints->tx_attr->size > granted(SW(kind, tx), SW(kind, tx_max)) ||
-                           hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
+                           hints->tx_attr->size > granted(SW(kind, tx), SW(kind, tx_max)) || hints->tx_attr->iov_limit > info->tx_attr->iov_limit ||
                            hints->tx_attr->inject_size > info->tx_attr->inject_size))
         return false;
     return !hints->rx_attr || hints->rx_attr->size <= granted(SW(kind, rx), SW(kind, rx_max));

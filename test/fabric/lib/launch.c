@@ -39,8 +39,8 @@ static bool keys_good(fab_dom *dom, fab_op *op)
                 rule = "access";
         }
         if (rule) {
-            fab_breach(dom->kind, rule, "%s of %zu bytes at %#llx with key %#llx", op->kind == FAB_READ ? "read" : "write",
-                       r->len, (unsigned long long)r->addr, (unsigned long long)r->key);
+            fab_breach(dom->kind, rule, "%s of %zu bytes at %#llx with key %#llx", op->kind == FAB_READ ? "read" : "write", r->len,
+                       (unsigned long long)r->addr, (unsigned long long)r->key);
             return false;
         }
     }
@@ -50,10 +50,14 @@ static bool keys_good(fab_dom *dom, fab_op *op)
 static ssize_t post_rma(fab_dom *dom, fab_op *op)
 {
     struct fi_rma_iov rma[FAB_IOV];
-    struct iovec copy = { .iov_base = op->copy, .iov_len = op->len };
+    struct iovec copy = {.iov_base = op->copy, .iov_len = op->len};
     struct fi_msg_rma msg = {
-        .msg_iov = op->copy ? &copy : op->iov, .iov_count = op->copy ? 1 : op->niov, .addr = op->peer->real,
-        .rma_iov = rma, .rma_iov_count = op->nrma, .context = op,
+        .msg_iov = op->copy ? &copy : op->iov,
+        .iov_count = op->copy ? 1 : op->niov,
+        .addr = op->peer->real,
+        .rma_iov = rma,
+        .rma_iov_count = op->nrma,
+        .context = op,
     };
     for (size_t i = 0; i < op->nrma; i++) {
         fab_page_key k;
@@ -69,15 +73,15 @@ static ssize_t post_rma(fab_dom *dom, fab_op *op)
 /* Takes a receive of the target before the SEND, because a message without a receive would block the real connection. */
 static ssize_t post_send(fab_op *op)
 {
-    struct iovec iov[FAB_IOV + 1] = { { .iov_base = &op->header, .iov_len = sizeof(op->header) } };
-    struct fi_msg msg = { .msg_iov = iov, .iov_count = 1, .addr = op->peer->real, .context = op };
+    struct iovec iov[FAB_IOV + 1] = {{.iov_base = &op->header, .iov_len = sizeof(op->header)}};
+    struct fi_msg msg = {.msg_iov = iov, .iov_count = 1, .addr = op->peer->real, .context = op};
     ssize_t rc;
     int took = fab_page_take(op->peer->page, op->peer->idx, op->ep->cookie);
     if (!took)
         return -FI_ENORX;
-    op->header = (fab_header){ .source = op->ep->cookie, .len = (uint32_t)op->len, .directed = took == 1 };
+    op->header = (fab_header){.source = op->ep->cookie, .len = (uint32_t)op->len, .directed = took == 1};
     if (op->copy)
-        iov[msg.iov_count++] = (struct iovec){ .iov_base = op->copy, .iov_len = op->len };
+        iov[msg.iov_count++] = (struct iovec){.iov_base = op->copy, .iov_len = op->len};
     else
         for (size_t i = 0; i < op->niov; i++)
             if (op->iov[i].iov_len)

@@ -10,7 +10,7 @@
 bool fab_readable(uint64_t at)
 {
     char byte;
-    struct iovec to = { &byte, 1 }, from = { (void *)(uintptr_t)at, 1 };
+    struct iovec to = {&byte, 1}, from = {(void *)(uintptr_t)at, 1};
     return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
 }
 

@@ -21,8 +21,7 @@ struct mr_dmabuf {
 /* Makes the region accessible to peers. */
 static int publish(fab_mr *mr)
 {
-    fab_page_key k = { .key = mr->key, .base = mr->base, .len = mr->len, .access = mr->access,
-                       .ep = mr->ep ? mr->ep->cookie : 0 };
+    fab_page_key k = {.key = mr->key, .base = mr->base, .len = mr->len, .access = mr->access, .ep = mr->ep ? mr->ep->cookie : 0};
     fab_dom *dom = mr->dom;
     int rc = fi_mr_reg(dom->real, mr->at ? mr->at : (void *)(uintptr_t)mr->base, mr->len, mr->access, 0, mr->key, 0, &mr->real, NULL);
     if (rc)
@@ -53,8 +52,7 @@ static int choose_key(fab_dom *dom, uint64_t wanted, uint64_t *out)
     if (!SW(dom->kind, prov_key)) {
         *out = wanted;
         if (wanted > most) {
-            fab_breach(dom->kind, "key_size", "key %#llx has more than %d bytes", (unsigned long long)wanted,
-                       (int)SW(dom->kind, key_size));
+            fab_breach(dom->kind, "key_size", "key %#llx has more than %d bytes", (unsigned long long)wanted, (int)SW(dom->kind, key_size));
             return -FI_EKEYREJECTED;
         }
         return key_used(dom, wanted) ? -FI_ENOKEY : 0;
@@ -159,7 +157,10 @@ static int control_mr(struct fid *fid, int command, void *arg)
 }
 
 static struct fi_ops fid_ops = {
-    .size = sizeof(struct fi_ops), .close = close_mr, .bind = bind_mr, .control = control_mr,
+    .size = sizeof(struct fi_ops),
+    .close = close_mr,
+    .bind = bind_mr,
+    .control = control_mr,
 };
 
 static int make(fab_dom *dom, fab_mr *mr, uint64_t wanted)
@@ -200,14 +201,13 @@ static int reg(fab_dom *dom, uint64_t base, uint64_t len, uint64_t access, uint6
     if (SW(dom->kind, allocated) && !buf && fab_mapped(base, len) && !(fab_readable(base) && fab_readable(base + len - 1)))
         return -FI_EFAULT; /* GPU memory registered as host memory */
     if (SW(dom->kind, allocated) && !buf && !fab_mapped(base, len)) {
-        fab_breach(dom->kind, "not_allocated", "%llu bytes at %#llx are not mapped", (unsigned long long)len,
-                   (unsigned long long)base);
+        fab_breach(dom->kind, "not_allocated", "%llu bytes at %#llx are not mapped", (unsigned long long)len, (unsigned long long)base);
         return -FI_EFAULT;
     }
     mr = calloc(1, sizeof(*mr));
     if (!mr)
         return -FI_ENOMEM;
-    mr->fid.fid = (struct fid){ .fclass = FI_CLASS_MR, .ops = &fid_ops };
+    mr->fid.fid = (struct fid){.fclass = FI_CLASS_MR, .ops = &fid_ops};
     mr->state = FAB_OPEN;
     mr->dom = dom;
     mr->base = base;
@@ -253,8 +253,8 @@ static int reg_cuda(fab_dom *dom, const struct fi_mr_attr *attr, struct fid_mr *
     return rc;
 }
 
-static int reg_buf(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset, uint64_t key,
-                   uint64_t flags, struct fid_mr **mr, void *context)
+static int reg_buf(struct fid *fid, const void *buf, size_t len, uint64_t access, uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **mr,
+                   void *context)
 {
     (void)offset;
     (void)flags;
@@ -287,4 +287,4 @@ static int reg_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t fla
     return reg(dom, (uint64_t)(uintptr_t)d.base + d.offset, d.len, attr->access, attr->requested_key, &buf, d.offset, mr);
 }
 
-struct fi_ops_mr fab_mr_ops = { .size = sizeof(struct fi_ops_mr), .reg = reg_buf, .regattr = reg_attr };
+struct fi_ops_mr fab_mr_ops = {.size = sizeof(struct fi_ops_mr), .reg = reg_buf, .regattr = reg_attr};

@@ -25,15 +25,9 @@ fab_op *fab_op_new(fab_dom *dom, int kind)
     return op;
 }
 
-static fab_op **bucket(fab_dom *dom, const void *ctx)
-{
-    return &dom->contexts[((uintptr_t)ctx * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
-}
+static fab_op **bucket(fab_dom *dom, const void *ctx) { return &dom->contexts[((uintptr_t)ctx * UINT64_C(0x9e3779b97f4a7c15)) >> 54]; }
 
-static uint64_t scribble(const fab_op *op, uint64_t i)
-{
-    return ((uintptr_t)op ^ 0x5c5c5c5c5c5c5c5c) + i * UINT64_C(0x0101010101010101);
-}
+static uint64_t scribble(const fab_op *op, uint64_t i) { return ((uintptr_t)op ^ 0x5c5c5c5c5c5c5c5c) + i * UINT64_C(0x0101010101010101); }
 
 /* With the switch context2, takes over the context: overwrites its bytes and enters the operation in dom->contexts. */
 bool fab_op_context(fab_dom *dom, fab_op *op, void *ctx)
@@ -155,8 +149,10 @@ void fab_op_free(fab_dom *dom, fab_op *op)
 static uint64_t flags_of(const fab_op *op)
 {
     static const uint64_t flags[] = {
-        [FAB_WRITE] = FI_RMA | FI_WRITE, [FAB_READ] = FI_RMA | FI_READ,
-        [FAB_SEND] = FI_MSG | FI_SEND, [FAB_RECV] = FI_MSG | FI_RECV,
+        [FAB_WRITE] = FI_RMA | FI_WRITE,
+        [FAB_READ] = FI_RMA | FI_READ,
+        [FAB_SEND] = FI_MSG | FI_SEND,
+        [FAB_RECV] = FI_MSG | FI_RECV,
     };
     return flags[op->kind];
 }
@@ -164,7 +160,7 @@ static uint64_t flags_of(const fab_op *op)
 /* Reports the completion and frees the operation. A WRITE that completes early stays held until its data is written. */
 void fab_op_done(fab_dom *dom, fab_op *op, int err, int prov_err, size_t len)
 {
-    fab_entry e = { .ctx = op->ctx, .flags = flags_of(op), .len = len, .err = err, .prov_err = prov_err };
+    fab_entry e = {.ctx = op->ctx, .flags = flags_of(op), .len = len, .err = err, .prov_err = prov_err};
     if (op->ep && !op->silent) {
         check_context(dom, op);
         if (op->kind == FAB_RECV)
@@ -183,10 +179,12 @@ void fab_op_done(fab_dom *dom, fab_op *op, int err, int prov_err, size_t len)
 
 void fab_op_fail(fab_dom *dom, fab_op *op, int what)
 {
-    static const struct { int efa, efa_prov, cxi, cxi_prov; } say[] = {
-        [FAB_BAD_KEY] = { FI_EINVAL, 7, FI_EIO, 11 },     [FAB_UNKNOWN] = { FI_ENOTCONN, 14, FI_ENOTCONN, 27 },
-        [FAB_RNR] = { FI_ENORX, 10, FI_EIO, 21 },         [FAB_GONE] = { FI_ECONNABORTED, 13, FI_EHOSTUNREACH, 35 },
-        [FAB_TRUNCATED] = { FI_ETRUNC, 11, FI_ETRUNC, 0 },
+    static const struct {
+        int efa, efa_prov, cxi, cxi_prov;
+    } say[] = {
+        [FAB_BAD_KEY] = {FI_EINVAL, 7, FI_EIO, 11},      [FAB_UNKNOWN] = {FI_ENOTCONN, 14, FI_ENOTCONN, 27},
+        [FAB_RNR] = {FI_ENORX, 10, FI_EIO, 21},          [FAB_GONE] = {FI_ECONNABORTED, 13, FI_EHOSTUNREACH, 35},
+        [FAB_TRUNCATED] = {FI_ETRUNC, 11, FI_ETRUNC, 0},
     };
     if (dom->kind == FAB_CXI)
         fab_op_done(dom, op, say[what].cxi, say[what].cxi_prov, 0);

@@ -16,8 +16,7 @@ fab_page *fab_page_new(int *fd)
     *fd = memfd_create("fabric", MFD_CLOEXEC);
     if (*fd < 0)
         return NULL;
-    page = ftruncate(*fd, sizeof(*page)) ? MAP_FAILED
-                                         : mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    page = ftruncate(*fd, sizeof(*page)) ? MAP_FAILED : mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (page == MAP_FAILED) {
         close(*fd);
         return NULL;
@@ -41,9 +40,7 @@ fab_page *fab_page_of(int pid, int fd)
     copy = open(path, O_RDWR | O_CLOEXEC);
     if (copy < 0)
         return NULL;
-    page = lseek(copy, 0, SEEK_END) != (off_t)sizeof(*page)
-               ? MAP_FAILED
-               : mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, copy, 0);
+    page = lseek(copy, 0, SEEK_END) != (off_t)sizeof(*page) ? MAP_FAILED : mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, copy, 0);
     close(copy);
     return page == MAP_FAILED ? NULL : page;
 }

@@ -99,7 +99,7 @@ static int keep_copy(fab_op *op)
 
 static int prepare(fab_ep *ep, fab_op *op, void **desc, void *ctx, uint64_t flags)
 {
-    static const uint64_t access[] = { [FAB_WRITE] = FI_WRITE, [FAB_READ] = FI_READ, [FAB_SEND] = FI_SEND };
+    static const uint64_t access[] = {[FAB_WRITE] = FI_WRITE, [FAB_READ] = FI_READ, [FAB_SEND] = FI_SEND};
     const bool early = op->kind == FAB_WRITE && !(flags & FI_DELIVERY_COMPLETE), inject = (flags & FI_INJECT) != 0;
     fab_dom *dom = ep->dom;
     int64_t most = early ? SW(dom->kind, late) : SW(dom->kind, hold);
@@ -131,8 +131,8 @@ static int prepare(fab_ep *ep, fab_op *op, void **desc, void *ctx, uint64_t flag
     return 0;
 }
 
-static ssize_t post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr,
-                    const struct fi_rma_iov *rma, size_t nrma, void *ctx, uint64_t flags)
+static ssize_t post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr, const struct fi_rma_iov *rma,
+                    size_t nrma, void *ctx, uint64_t flags)
 {
     fab_dom *dom = ep->dom;
     fab_peer *peer;
@@ -182,8 +182,8 @@ static ssize_t post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, 
     return 0;
 }
 
-ssize_t fab_post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr,
-                 const struct fi_rma_iov *rma, size_t nrma, void *ctx, uint64_t flags)
+ssize_t fab_post(fab_ep *ep, int kind, const struct iovec *iov, void **desc, size_t niov, fi_addr_t addr, const struct fi_rma_iov *rma, size_t nrma,
+                 void *ctx, uint64_t flags)
 {
     ssize_t rc;
     fab_lock(ep->dom);

@@ -16,9 +16,9 @@ static int resolve(void)
         void **to;
         const char *name, *version;
     } want[] = {
-        { (void **)&real.getinfo, "fi_getinfo", "FABRIC_1.3" },   { (void **)&real.freeinfo, "fi_freeinfo", "FABRIC_1.3" },
-        { (void **)&real.dupinfo, "fi_dupinfo", "FABRIC_1.3" },   { (void **)&real.fabric, "fi_fabric", "FABRIC_1.1" },
-        { (void **)&real.strerror, "fi_strerror", "FABRIC_1.0" }, { (void **)&version, "fi_version", "FABRIC_1.0" },
+        {(void **)&real.getinfo, "fi_getinfo", "FABRIC_1.3"},   {(void **)&real.freeinfo, "fi_freeinfo", "FABRIC_1.3"},
+        {(void **)&real.dupinfo, "fi_dupinfo", "FABRIC_1.3"},   {(void **)&real.fabric, "fi_fabric", "FABRIC_1.1"},
+        {(void **)&real.strerror, "fi_strerror", "FABRIC_1.0"}, {(void **)&version, "fi_version", "FABRIC_1.0"},
     };
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
         *want[i].to = dlvsym(real.dl, want[i].name, want[i].version);
@@ -56,7 +56,7 @@ static struct fi_info *ask(const char *prov, const char *interface)
 
 static void load(void)
 {
-    static const char *const provs[] = { "net", "tcp" };
+    static const char *const provs[] = {"net", "tcp"};
     const char *path = fab_config_get()->real;
     real.dl = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!real.dl) {

@@ -10,7 +10,7 @@
 
 static int watch(fab_cq *cq, int fd)
 {
-    struct epoll_event ev = { .events = EPOLLIN | EPOLLET, .data.fd = fd };
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.fd = fd};
     return epoll_ctl(cq->fd, EPOLL_CTL_ADD, fd, &ev);
 }
 
@@ -19,8 +19,7 @@ int fab_wait_open(fab_cq *cq)
     cq->fd = epoll_create1(EPOLL_CLOEXEC);
     cq->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     cq->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (cq->fd >= 0 && cq->event >= 0 && cq->timer >= 0 && !watch(cq, cq->event) && !watch(cq, cq->timer) &&
-        !watch(cq, cq->dom->real_fd))
+    if (cq->fd >= 0 && cq->event >= 0 && cq->timer >= 0 && !watch(cq, cq->event) && !watch(cq, cq->timer) && !watch(cq, cq->dom->real_fd))
         return 0;
     fab_wait_close(cq);
     return -FI_EMFILE;
@@ -28,7 +27,7 @@ int fab_wait_open(fab_cq *cq)
 
 void fab_wait_close(fab_cq *cq)
 {
-    int *const fds[] = { &cq->fd, &cq->event, &cq->timer };
+    int *const fds[] = {&cq->fd, &cq->event, &cq->timer};
     for (int i = 0; i < 3; i++) {
         if (*fds[i] >= 0)
             close(*fds[i]);
@@ -62,7 +61,7 @@ static bool real_ready(fab_dom *dom)
 
 static int try_one(fab_cq *cq)
 {
-    const struct itimerspec tick = { .it_value.tv_nsec = 1000000 };
+    const struct itimerspec tick = {.it_value.tv_nsec = 1000000};
     struct epoll_event ev[4];
     uint64_t count;
     bool waiting = false;

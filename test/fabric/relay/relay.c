@@ -42,10 +42,9 @@ static struct fi_info *keep_native(struct fi_info *list, const char *name)
     return kept;
 }
 
-static int relay_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
-                         struct fi_info **info)
+static int relay_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints, struct fi_info **info)
 {
-    static const char *const names[] = { "net", "tcp" };
+    static const char *const names[] = {"net", "tcp"};
     *info = NULL;
     if (!hints || !hints->ep_attr || hints->ep_attr->type != FI_EP_RDM || flags & INTERNAL)
         return -FI_ENODATA;
@@ -73,12 +72,14 @@ static int relay_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric,
     return host.fabric(&real, fabric, context);
 }
 
-static void relay_cleanup(void)
-{
-}
+static void relay_cleanup(void) {}
 
 static struct fi_provider relay = {
-    .version = FI_VERSION(1, 0), .name = "relay", .getinfo = relay_getinfo, .fabric = relay_fabric, .cleanup = relay_cleanup,
+    .version = FI_VERSION(1, 0),
+    .name = "relay",
+    .getinfo = relay_getinfo,
+    .fabric = relay_fabric,
+    .cleanup = relay_cleanup,
 };
 
 __attribute__((visibility("default"))) struct fi_provider *fi_prov_ini(void)

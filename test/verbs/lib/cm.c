@@ -217,10 +217,7 @@ int rdma_listen(struct rdma_cm_id *base, int backlog)
     return unlock_result(rc);
 }
 
-__be16 rdma_get_src_port(struct rdma_cm_id *base)
-{
-    return htons(((vt_cm_id *)base)->port);
-}
+__be16 rdma_get_src_port(struct rdma_cm_id *base) { return htons(((vt_cm_id *)base)->port); }
 
 int rdma_resolve_addr(struct rdma_cm_id *base, struct sockaddr *src, struct sockaddr *dst, int ms)
 {
@@ -229,7 +226,8 @@ int rdma_resolve_addr(struct rdma_cm_id *base, struct sockaddr *src, struct sock
     int rc = vt_fails(CALL_cm_resolve);
     ((vt_cm_id *)base)->to = ntohs(((struct sockaddr_in *)dst)->sin_port);
     if (!rc)
-        raise_cm_event((vt_cm_id *)base, SW(cm_unreachable) ? RDMA_CM_EVENT_ADDR_ERROR : RDMA_CM_EVENT_ADDR_RESOLVED, SW(cm_unreachable) ? -EHOSTUNREACH : 0, NULL, NULL);
+        raise_cm_event((vt_cm_id *)base, SW(cm_unreachable) ? RDMA_CM_EVENT_ADDR_ERROR : RDMA_CM_EVENT_ADDR_RESOLVED,
+                       SW(cm_unreachable) ? -EHOSTUNREACH : 0, NULL, NULL);
     return unlock_result(rc);
 }
 
@@ -251,7 +249,7 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *p)
     COUNT(cm_connects)++;
     while (SW(cm_block)) { /* siw blocks here while TCP connects */
         pthread_mutex_unlock(&vt_mu);
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         pthread_mutex_lock(&vt_mu);
     }
     for (to = ids; to && !(to->listening && to->port == id->to); to = to->next)
@@ -337,7 +335,4 @@ int rdma_ack_cm_event(struct rdma_cm_event *ev)
     return 0;
 }
 
-const char *rdma_event_str(enum rdma_cm_event_type type)
-{
-    return type == RDMA_CM_EVENT_REJECTED ? "rejected" : "event";
-}
+const char *rdma_event_str(enum rdma_cm_event_type type) { return type == RDMA_CM_EVENT_REJECTED ? "rejected" : "event"; }

@@ -28,7 +28,7 @@ void vt_control_break(void)
 /* Raises an event of a port, or of the device, in every context that has the device open. Returns the number of these contexts. */
 int vt_control_event(int device, int type, int port)
 {
-    struct ibv_async_event ev = { .element.port_num = port, .event_type = (enum ibv_event_type)type };
+    struct ibv_async_event ev = {.element.port_num = port, .event_type = (enum ibv_event_type)type};
     int n = 0;
     pthread_mutex_lock(&vt_mu);
     for (vt_ctx *c = vt_contexts; c; c = c->next)

@@ -82,7 +82,7 @@ enum { ANY = 1, SOLICITED }; /* vt_cq.armed: which completions cause an event */
 
 static void overrun(vt_cq *cq)
 {
-    struct ibv_async_event ev = { .element.cq = &cq->base, .event_type = IBV_EVENT_CQ_ERR };
+    struct ibv_async_event ev = {.element.cq = &cq->base, .event_type = IBV_EVENT_CQ_ERR};
     if (!cq->overrun)
         vt_raise(&vt_ctx_of(cq->base.context)->events, cq, &ev);
     cq->overrun = 1;
@@ -104,7 +104,7 @@ void vt_complete(vt_qp *qp, int sent, const struct ibv_wc *wc, uint64_t retires,
         return;
     }
     vt_cqe *e = &cq->ring[(cq->head + cq->count++) % (uint32_t)cq->base.cqe];
-    *e = (vt_cqe){ .wc = *wc, .retires = retires, .sent = sent };
+    *e = (vt_cqe){.wc = *wc, .retires = retires, .sent = sent};
     e->wc.qp_num = qp->base.qp_num;
     if (wc->status != IBV_WC_SUCCESS) { /* the other fields are invalid */
         e->wc.opcode = (enum ibv_wc_opcode)0x55;

@@ -49,7 +49,7 @@ static int query_device_ex(struct ibv_context *ctx, const struct ibv_query_devic
 {
     if ((input && input->comp_mask) || len < sizeof(attr->orig_attr))
         return EINVAL;
-    struct ibv_device_attr_ex all = { 0 };
+    struct ibv_device_attr_ex all = {0};
     int rc = ibv_query_device(ctx, &all.orig_attr);
     pthread_mutex_lock(&vt_mu);
     all.odp_caps.general_caps = SW(odp) ? IBV_ODP_SUPPORT : 0;
@@ -122,18 +122,24 @@ int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
     int rc = vt_fails(CALL_query_device);
     if (!rc)
         *attr = (struct ibv_device_attr){
-            .max_mr_size = SW(mr_size) ? (uint64_t)SW(mr_size) : UINT64_MAX, .max_qp = 1 << 16, .max_qp_wr = (int)SW(max_qp_wr), .max_sge = VT_SGE, .max_cq = 1 << 16,
-            .max_cqe = (int)SW(max_cqe), .max_mr = (int)SW(mr_max), .max_pd = 1 << 16, .max_qp_rd_atom = (int)SW(rd_atomic),
-            .max_qp_init_rd_atom = (int)SW(rd_atomic), .max_pkeys = 1, .phys_port_cnt = (uint8_t)SW(ports),
+            .max_mr_size = SW(mr_size) ? (uint64_t)SW(mr_size) : UINT64_MAX,
+            .max_qp = 1 << 16,
+            .max_qp_wr = (int)SW(max_qp_wr),
+            .max_sge = VT_SGE,
+            .max_cq = 1 << 16,
+            .max_cqe = (int)SW(max_cqe),
+            .max_mr = (int)SW(mr_max),
+            .max_pd = 1 << 16,
+            .max_qp_rd_atom = (int)SW(rd_atomic),
+            .max_qp_init_rd_atom = (int)SW(rd_atomic),
+            .max_pkeys = 1,
+            .phys_port_cnt = (uint8_t)SW(ports),
         };
     pthread_mutex_unlock(&vt_mu);
     return rc;
 }
 
-int vt_lid(const struct ibv_context *ctx, int port)
-{
-    return vt_ctx_of(ctx)->device * PORTS + port;
-}
+int vt_lid(const struct ibv_context *ctx, int port) { return vt_ctx_of(ctx)->device * PORTS + port; }
 
 /* Fills the fields of the old structure: all before flags. */
 int ibv_query_port(struct ibv_context *ctx, uint8_t port, struct _compat_ibv_port_attr *attr)
@@ -144,9 +150,15 @@ int ibv_query_port(struct ibv_context *ctx, uint8_t port, struct _compat_ibv_por
         rc = EINVAL;
     if (!rc) {
         struct ibv_port_attr a = {
-            .state = (enum ibv_port_state)SW(state), .max_mtu = IBV_MTU_4096, .active_mtu = IBV_MTU_4096,
-            .gid_tbl_len = (int)SW(gids), .max_msg_sz = 1U << 31, .pkey_tbl_len = 1, .lid = (uint16_t)(SW(ethernet) ? 0 : vt_lid(ctx, port)),
-            .active_width = 2, .active_speed = 32,
+            .state = (enum ibv_port_state)SW(state),
+            .max_mtu = IBV_MTU_4096,
+            .active_mtu = IBV_MTU_4096,
+            .gid_tbl_len = (int)SW(gids),
+            .max_msg_sz = 1U << 31,
+            .pkey_tbl_len = 1,
+            .lid = (uint16_t)(SW(ethernet) ? 0 : vt_lid(ctx, port)),
+            .active_width = 2,
+            .active_speed = 32,
             .link_layer = SW(ethernet) ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND,
         };
         memcpy(attr, &a, offsetof(struct ibv_port_attr, flags));

@@ -65,7 +65,7 @@ void vt_forget(vt_queue *q, const void *of)
 /* Blocks if the descriptor is blocking. */
 int vt_next(vt_queue *q, vt_event *out)
 {
-    struct pollfd p = { .fd = q->fd, .events = POLLIN };
+    struct pollfd p = {.fd = q->fd, .events = POLLIN};
     pthread_mutex_lock(&vt_mu);
     while (!q->first) {
         pthread_mutex_unlock(&vt_mu);
@@ -153,10 +153,7 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned n)
     pthread_mutex_unlock(&vt_mu);
 }
 
-static int of_qp(enum ibv_event_type t)
-{
-    return t == IBV_EVENT_QP_FATAL || t == IBV_EVENT_QP_REQ_ERR || t == IBV_EVENT_QP_ACCESS_ERR;
-}
+static int of_qp(enum ibv_event_type t) { return t == IBV_EVENT_QP_FATAL || t == IBV_EVENT_QP_REQ_ERR || t == IBV_EVENT_QP_ACCESS_ERR; }
 
 int ibv_get_async_event(struct ibv_context *ctx, struct ibv_async_event *ev)
 {
@@ -182,19 +179,12 @@ void ibv_ack_async_event(struct ibv_async_event *ev)
 const char *ibv_event_type_str(enum ibv_event_type t)
 {
     switch (t) {
-    case IBV_EVENT_CQ_ERR:
-        return "CQ error";
-    case IBV_EVENT_QP_ACCESS_ERR:
-        return "local access violation work queue error";
-    case IBV_EVENT_DEVICE_FATAL:
-        return "local catastrophic error";
-    case IBV_EVENT_PORT_ACTIVE:
-        return "port active";
-    case IBV_EVENT_PORT_ERR:
-        return "port error";
-    case IBV_EVENT_GID_CHANGE:
-        return "GID table change";
-    default:
-        return "unknown";
+    case IBV_EVENT_CQ_ERR: return "CQ error";
+    case IBV_EVENT_QP_ACCESS_ERR: return "local access violation work queue error";
+    case IBV_EVENT_DEVICE_FATAL: return "local catastrophic error";
+    case IBV_EVENT_PORT_ACTIVE: return "port active";
+    case IBV_EVENT_PORT_ERR: return "port error";
+    case IBV_EVENT_GID_CHANGE: return "GID table change";
+    default: return "unknown";
     }
 }

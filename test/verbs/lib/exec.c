@@ -77,7 +77,7 @@ static int write_late(vt_qp *qp, const vt_wr *w)
     struct vt_late *l = malloc(sizeof(*l) + w->len), **end = &qp->late;
     if (!l)
         abort();
-    *l = (struct vt_late){ NULL, w->raddr, w->len, w->rkey };
+    *l = (struct vt_late){NULL, w->raddr, w->len, w->rkey};
     while (*end)
         end = &(*end)->next;
     *end = l;
@@ -86,7 +86,7 @@ static int write_late(vt_qp *qp, const vt_wr *w)
 
 static void access_error(vt_qp *peer)
 {
-    struct ibv_async_event ev = { .element.qp = &peer->base, .event_type = IBV_EVENT_QP_ACCESS_ERR };
+    struct ibv_async_event ev = {.element.qp = &peer->base, .event_type = IBV_EVENT_QP_ACCESS_ERR};
     vt_raise(&vt_ctx_of(peer->base.context)->events, peer, &ev);
     vt_break(peer);
 }
@@ -117,7 +117,7 @@ static int send_to(vt_qp *qp, vt_qp *peer, const vt_wr *w)
     place(qp, peer);
     peer->received = 1;
     vt_wr *r = &peer->rq[peer->rq_done % peer->cap.max_recv_wr];
-    struct ibv_wc wc = { .wr_id = r->id, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)w->len };
+    struct ibv_wc wc = {.wr_id = r->id, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)w->len};
     char *data = malloc(w->len + 1);
     int status = IBV_WC_SUCCESS;
     if (!data)
@@ -158,8 +158,12 @@ static int due(const vt_qp *qp)
 
 static void finish(vt_qp *qp, vt_wr *w, int status)
 {
-    struct ibv_wc wc = { .wr_id = w->id, .status = (enum ibv_wc_status)status, .byte_len = (uint32_t)w->len,
-                         .opcode = w->op == IBV_WR_SEND ? IBV_WC_SEND : w->op == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE };
+    struct ibv_wc wc = {.wr_id = w->id,
+                        .status = (enum ibv_wc_status)status,
+                        .byte_len = (uint32_t)w->len,
+                        .opcode = w->op == IBV_WR_SEND        ? IBV_WC_SEND
+                                  : w->op == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ
+                                                              : IBV_WC_RDMA_WRITE};
     int report = w->signaled || status != IBV_WC_SUCCESS;
     free(w->copy);
     w->copy = NULL;
@@ -185,7 +189,7 @@ static void flush(vt_qp *qp)
     while (due(qp))
         finish(qp, &qp->sq[qp->sq_done % qp->cap.max_send_wr], IBV_WC_WR_FLUSH_ERR);
     for (; qp->rq_done != qp->rq_tail; qp->rq_done++) {
-        struct ibv_wc wc = { .wr_id = qp->rq[qp->rq_done % qp->cap.max_recv_wr].id, .status = IBV_WC_WR_FLUSH_ERR };
+        struct ibv_wc wc = {.wr_id = qp->rq[qp->rq_done % qp->cap.max_recv_wr].id, .status = IBV_WC_WR_FLUSH_ERR};
         vt_complete(qp, 0, &wc, 0, 0);
     }
 }
@@ -269,7 +273,7 @@ static void *device(void *unused)
             continue;
         }
         pthread_mutex_unlock(&vt_mu);
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         pthread_mutex_lock(&vt_mu);
         for (vt_qp *qp = vt_qps; qp; qp = qp->next)
             if (qp->stalled) {

@@ -19,7 +19,7 @@ static uint32_t turn;
 static int readable(char *at)
 {
     char byte;
-    struct iovec to = { &byte, 1 }, from = { at, 1 };
+    struct iovec to = {&byte, 1}, from = {at, 1};
     return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
 }
 
@@ -58,8 +58,8 @@ static int64_t slot(void)
 }
 
 /* Registers memory at addr. map, if not NULL, is the mapping that contains addr. The region owns the mapping; a failure unmaps it. */
-static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size_t len, unsigned access, unsigned known, int call,
-                              void *map, size_t map_len)
+static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size_t len, unsigned access, unsigned known, int call, void *map,
+                              size_t map_len)
 {
     vt_mr *mr = calloc(1, sizeof(*mr));
     int64_t at = -1;
@@ -77,8 +77,8 @@ static struct ibv_mr *open_mr(struct ibv_pd *pd, uint64_t iova, void *addr, size
         rc = ENOMEM;
     if (!rc) {
         uint32_t key = (uint32_t)at << 8 | (turn++ & 0x7f);
-        mr->base = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = addr, .length = len, .handle = (uint32_t)at, .lkey = key,
-                                    .rkey = key | REMOTE_BIT };
+        mr->base = (struct ibv_mr){
+            .context = pd->context, .pd = pd, .addr = addr, .length = len, .handle = (uint32_t)at, .lkey = key, .rkey = key | REMOTE_BIT};
         mr->access = access;
         mr->iova = iova;
         mr->mem = addr;
@@ -126,10 +126,7 @@ static struct ibv_mr *at_address(struct ibv_pd *pd, void *addr, size_t len, unsi
     return open_mr(pd, (uintptr_t)addr, at + in, len, access, OLD_FLAGS, CALL_reg_mr, at, d.size);
 }
 
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
-{
-    return at_address(pd, addr, len, (unsigned)access);
-}
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access) { return at_address(pd, addr, len, (unsigned)access); }
 
 #ifndef VT_OLD
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)

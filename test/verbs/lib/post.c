@@ -32,16 +32,23 @@ static int take(vt_qp *qp, const struct ibv_send_wr *wr)
     if (rc)
         return rc;
     vt_wr *w = &qp->sq[qp->sq_tail % qp->cap.max_send_wr];
-    *w = (vt_wr){ .id = wr->wr_id, .op = wr->opcode, .signaled = !!(wr->send_flags & IBV_SEND_SIGNALED),
-                   .solicited = !!(wr->send_flags & IBV_SEND_SOLICITED), .nsge = wr->num_sge, .len = len,
-                  .raddr = wr->wr.rdma.remote_addr, .rkey = wr->wr.rdma.rkey, .due = ((vt_cq *)qp->base.send_cq)->polls + (uint64_t)SW(delay) };
+    *w = (vt_wr){.id = wr->wr_id,
+                 .op = wr->opcode,
+                 .signaled = !!(wr->send_flags & IBV_SEND_SIGNALED),
+                 .solicited = !!(wr->send_flags & IBV_SEND_SOLICITED),
+                 .nsge = wr->num_sge,
+                 .len = len,
+                 .raddr = wr->wr.rdma.remote_addr,
+                 .rkey = wr->wr.rdma.rkey,
+                 .due = ((vt_cq *)qp->base.send_cq)->polls + (uint64_t)SW(delay)};
     for (int i = 0; i < wr->num_sge; i++)
         w->sge[i] = wr->sg_list[i];
     if (wr->send_flags & IBV_SEND_INLINE) {
         COUNT(inlined)++;
         for (int i = 0; i < wr->num_sge; i++)
             if (!vt_memory(qp->base.pd, wr->sg_list[i].lkey, 0, wr->sg_list[i].addr, wr->sg_list[i].length, 0))
-                vt_breach("inline data of %u bytes is not registered: a provider that ignores IBV_SEND_INLINE could not read it", wr->sg_list[i].length);
+                vt_breach("inline data of %u bytes is not registered: a provider that ignores IBV_SEND_INLINE could not read it",
+                          wr->sg_list[i].length);
     }
     if ((wr->send_flags & IBV_SEND_INLINE) && !SW(ignore_inline)) {
         if (!(w->copy = malloc(len + 1)))
@@ -93,7 +100,7 @@ static int take_recv(vt_qp *qp, const struct ibv_recv_wr *wr)
     if (qp->rq_tail - qp->rq_done >= qp->cap.max_recv_wr)
         return ENOMEM;
     vt_wr *w = &qp->rq[qp->rq_tail++ % qp->cap.max_recv_wr];
-    *w = (vt_wr){ .id = wr->wr_id, .nsge = wr->num_sge };
+    *w = (vt_wr){.id = wr->wr_id, .nsge = wr->num_sge};
     for (int i = 0; i < wr->num_sge; i++) {
         w->sge[i] = wr->sg_list[i];
         w->len += wr->sg_list[i].length;

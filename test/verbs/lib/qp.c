@@ -27,8 +27,8 @@ static void free_queues(vt_qp *qp)
 
 static int check_caps(const struct ibv_qp_cap *c)
 {
-    return c->max_send_wr < 1 || c->max_send_wr > SW(max_qp_wr) || c->max_recv_wr < 1 || c->max_recv_wr > SW(max_qp_wr) ||
-           c->max_send_sge > VT_SGE || c->max_recv_sge > VT_SGE || c->max_inline_data > SW(max_inline);
+    return c->max_send_wr < 1 || c->max_send_wr > SW(max_qp_wr) || c->max_recv_wr < 1 || c->max_recv_wr > SW(max_qp_wr) || c->max_send_sge > VT_SGE ||
+           c->max_recv_sge > VT_SGE || c->max_inline_data > SW(max_inline);
 }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
@@ -50,8 +50,13 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
             if (reported <= SW(max_inline)) /* else the reported value is garbage */
                 qp->cap.max_inline_data = (uint32_t)reported;
         }
-        qp->base = (struct ibv_qp){ .context = pd->context, .pd = pd, .send_cq = init->send_cq, .recv_cq = init->recv_cq,
-                                    .qp_num = next_qpn++, .state = IBV_QPS_RESET, .qp_type = init->qp_type };
+        qp->base = (struct ibv_qp){.context = pd->context,
+                                   .pd = pd,
+                                   .send_cq = init->send_cq,
+                                   .recv_cq = init->recv_cq,
+                                   .qp_num = next_qpn++,
+                                   .state = IBV_QPS_RESET,
+                                   .qp_type = init->qp_type};
         qp->next = vt_qps;
         vt_qps = qp;
         ((vt_pd *)pd)->users++;
@@ -98,12 +103,13 @@ static int to_init(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
 static int to_rtr(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
 {
     const struct ibv_ah_attr *ah = &a->ah_attr;
-    if (qp->base.state != IBV_QPS_INIT || mask != TO_RTR || a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096 ||
-        a->dest_qp_num >> 24 || a->rq_psn >> 24 || a->max_dest_rd_atomic > SW(rd_atomic) || a->min_rnr_timer > 31)
+    if (qp->base.state != IBV_QPS_INIT || mask != TO_RTR || a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096 || a->dest_qp_num >> 24 ||
+        a->rq_psn >> 24 || a->max_dest_rd_atomic > SW(rd_atomic) || a->min_rnr_timer > 31)
         return EINVAL;
     if (ah->port_num != qp->attr.port_num || (SW(ethernet) && !ah->is_global) || (!SW(ethernet) && !ah->dlid))
         return EINVAL;
-    if (ah->is_global && (ah->grh.sgid_index >= SW(gids) || SW(gid_holes) >> ah->grh.sgid_index & 1 || !ah->grh.hop_limit || zero(&ah->grh.dgid, sizeof(ah->grh.dgid))))
+    if (ah->is_global && (ah->grh.sgid_index >= SW(gids) || SW(gid_holes) >> ah->grh.sgid_index & 1 || !ah->grh.hop_limit ||
+                          zero(&ah->grh.dgid, sizeof(ah->grh.dgid))))
         return EINVAL;
     qp->attr.ah_attr = *ah;
     qp->attr.path_mtu = a->path_mtu;
@@ -148,8 +154,7 @@ static int modify(vt_qp *qp, const struct ibv_qp_attr *a, int mask)
         if (!rc)
             vt_break(qp);
         return rc;
-    default:
-        return EOPNOTSUPP;
+    default: return EOPNOTSUPP;
     }
     if (!rc)
         qp->base.state = a->qp_state;

@@ -41,10 +41,7 @@ typedef struct vt_ctx {
     struct verbs_context ex; /* the caller has a pointer to ex.context */
 } vt_ctx;
 
-static inline vt_ctx *vt_ctx_of(const struct ibv_context *ctx)
-{
-    return (vt_ctx *)(uintptr_t)((const char *)ctx - offsetof(vt_ctx, ex.context));
-}
+static inline vt_ctx *vt_ctx_of(const struct ibv_context *ctx) { return (vt_ctx *)(uintptr_t)((const char *)ctx - offsetof(vt_ctx, ex.context)); }
 
 typedef struct vt_pd {
     struct ibv_pd base;

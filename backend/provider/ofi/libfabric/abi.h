@@ -13,10 +13,10 @@
 #include <rdma/fi_rma.h>
 #include <stddef.h>
 
-#define OFI_PADDED(name, type) \
-    union name { \
-        struct type v; \
-        unsigned char room[256]; \
+#define OFI_PADDED(name, type)                                                                                                                       \
+    union name {                                                                                                                                     \
+        struct type v;                                                                                                                               \
+        unsigned char room[256];                                                                                                                     \
     }
 
 OFI_PADDED(ofi_mr_attr, fi_mr_attr);

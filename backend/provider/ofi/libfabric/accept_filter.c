@@ -27,10 +27,7 @@ static void reset(int fd)
     close(fd);
 }
 
-static int spare(void)
-{
-    return open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
+static int spare(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 /* The process is out of descriptors. One is reserved to accept and reset a connection. If another thread takes it, the
  * connection waits for the next call. */

@@ -32,8 +32,8 @@ static int reg_attr(ofi_rail *rail, union ofi_mr_attr *attr, uint64_t flags, str
 
 static int reg(ofi_rail *rail, const ofi_range *r, uint64_t access, uint64_t key, struct fid_mr **out)
 {
-    struct iovec iov = { .iov_base = (void *)(uintptr_t)r->addr, .iov_len = r->len };
-    ofi_mr_dmabuf buf = { .fd = r->dmabuf, .offset = r->offset, .len = r->len, .base = (void *)(uintptr_t)(r->addr - r->offset) };
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)r->addr, .iov_len = r->len};
+    ofi_mr_dmabuf buf = {.fd = r->dmabuf, .offset = r->offset, .len = r->len, .base = (void *)(uintptr_t)(r->addr - r->offset)};
     bool dmabuf = r->gpu && r->dmabuf >= 0;
     union ofi_mr_attr attr;
     memset(&attr, 0, sizeof(attr));
@@ -106,7 +106,7 @@ int ofi_mr_close(ofi_rail *rail, struct fid_mr *mr)
 int ofi_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
 {
     ofi_rail *rail = (ofi_rail *)base;
-    const ofi_range range = { .addr = (uintptr_t)buf, .len = len };
+    const ofi_range range = {.addr = (uintptr_t)buf, .len = len};
     struct fid_mr *out = NULL;
 
     *mr = *desc = NULL;

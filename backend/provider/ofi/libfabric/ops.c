@@ -26,13 +26,18 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     if (ep->peer == FI_ADDR_NOTAVAIL)
         return -FI_ENOTCONN;
     for (uint32_t i = 0; i < n; i++) {
-        local[i] = (struct iovec){ .iov_base = (void *)(uintptr_t)seg[i].laddr, .iov_len = seg[i].len };
-        remote[i] = (struct fi_rma_iov){ .addr = seg[i].raddr, .len = seg[i].len, .key = seg[i].rkey };
+        local[i] = (struct iovec){.iov_base = (void *)(uintptr_t)seg[i].laddr, .iov_len = seg[i].len};
+        remote[i] = (struct fi_rma_iov){.addr = seg[i].raddr, .len = seg[i].len, .key = seg[i].rkey};
         desc[i] = seg[i].ldesc;
     }
     msg.v = (struct fi_msg_rma){
-        .msg_iov = local, .desc = desc, .iov_count = n, .addr = ep->peer,
-        .rma_iov = remote, .rma_iov_count = n, .context = ctx,
+        .msg_iov = local,
+        .desc = desc,
+        .iov_count = n,
+        .addr = ep->peer,
+        .rma_iov = remote,
+        .rma_iov_count = n,
+        .context = ctx,
     };
     if (op == GR_READ)
         return ofi_errno(fi_readmsg(ep->ep, &msg.v, FI_COMPLETION));
@@ -44,13 +49,13 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 {
     ofi_rail *rail = (ofi_rail *)base;
     ofi_ep *ep = opaque;
-    struct iovec iov = { .iov_base = buf, .iov_len = len };
+    struct iovec iov = {.iov_base = buf, .iov_len = len};
     union ofi_msg msg;
 
     (void)wake; /* in libfabric every message wakes the receiver */
     if (ep->peer == FI_ADDR_NOTAVAIL)
         return -FI_ENOTCONN;
-    msg.v = (struct fi_msg){ .msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = ep->peer, .context = ctx };
+    msg.v = (struct fi_msg){.msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = ep->peer, .context = ctx};
     return ofi_errno(fi_sendmsg(ep->ep, &msg.v, rail->done_flags));
 }
 
@@ -73,7 +78,7 @@ static int poll_error(ofi_rail *rail, gr_comp *out)
         return rc == -FI_EAGAIN ? 0 : ofi_errno(rc);
     if (rc == 0 || !e.v.op_context)
         return 0;
-    *out = (gr_comp){ .ctx = e.v.op_context, .err = e.v.err ? -ofi_errno(-e.v.err) : FI_EIO, .prov_err = e.v.prov_errno };
+    *out = (gr_comp){.ctx = e.v.op_context, .err = e.v.err ? -ofi_errno(-e.v.err) : FI_EIO, .prov_err = e.v.prov_errno};
     return 1;
 }
 
@@ -100,7 +105,7 @@ static int poll_cq(gr_rail *base, gr_comp *out, int max)
             return n ? n : ofi_errno(rc);
         for (ssize_t i = 0; i < rc; i++)
             if (entry[i].op_context)
-                out[n++] = (gr_comp){ .ctx = entry[i].op_context, .len = entry[i].len };
+                out[n++] = (gr_comp){.ctx = entry[i].op_context, .len = entry[i].len};
         if (rc < want)
             break;
     }
@@ -128,7 +133,7 @@ static int arm(gr_rail *base)
 {
     ofi_rail *rail = (ofi_rail *)base;
     struct fid *fid = &rail->cq->fid;
-    struct pollfd level = { .fd = base->wait_fd, .events = POLLIN };
+    struct pollfd level = {.fd = base->wait_fd, .events = POLLIN};
     if (base->wait_fd < 0)
         return 0;
     int again = rail->no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
@@ -138,10 +143,7 @@ static int arm(gr_rail *base)
 }
 
 /* The peer has connected: the filter closes. */
-static void heard(gr_rail *base, void *opaque)
-{
-    ofi_filter_shut((ofi_rail *)base, opaque);
-}
+static void heard(gr_rail *base, void *opaque) { ofi_filter_shut((ofi_rail *)base, opaque); }
 
 /* Implements fi_close of the shared endpoint. If regions are bound to the endpoint they must close first, else they
  * close after it. */
@@ -161,8 +163,8 @@ const gr_rail_ops ofi_ops = {
     .reg = ofi_own_reg,
     .unreg = ofi_own_unreg,
 };
-static const gr_rail_shared shared = { .shut = shut };
-static const gr_rail_listen listening = { .heard = heard };
+static const gr_rail_shared shared = {.shut = shut};
+static const gr_rail_listen listening = {.heard = heard};
 
 ofi_rail *ofi_rail_new(void)
 {

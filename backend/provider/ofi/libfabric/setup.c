@@ -73,7 +73,7 @@ int ofi_rail_close(ofi_rail *rail, uint32_t endpoints, uint32_t *regions, int *r
     *rc = 0;
     if (unused) {
         struct fid *order[] = {
-            rail->shared ? &rail->shared->fid : NULL, rail->cq ? &rail->cq->fid : NULL, rail->av ? &rail->av->fid : NULL,
+            rail->shared ? &rail->shared->fid : NULL, rail->cq ? &rail->cq->fid : NULL,         rail->av ? &rail->av->fid : NULL,
             rail->domain ? &rail->domain->fid : NULL, rail->fabric ? &rail->fabric->fid : NULL,
         };
         for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {

@@ -61,8 +61,8 @@ static int read_offer(const volatile cma_offer *o, piece *p)
         if (len > CMA_UNSPLIT || (p->bytes += len) > CMA_UNSPLIT)
             return EMSGSIZE;
         p->key[i] = o->piece[i].key;
-        p->here[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].here, len };
-        p->there[i] = (struct iovec){ (void *)(uintptr_t)o->piece[i].there, len };
+        p->here[i] = (struct iovec){(void *)(uintptr_t)o->piece[i].here, len};
+        p->there[i] = (struct iovec){(void *)(uintptr_t)o->piece[i].there, len};
     }
     return 0;
 }

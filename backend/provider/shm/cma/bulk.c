@@ -32,7 +32,7 @@ void cma_pair_make(cma_rail *rail, cma_task *task)
 {
     cma_pair *p = (cma_pair *)(void *)task;
     gr_gpu *g = atomic_load(&rail->gpu.driver);
-    gr_gpu_fault f = { 0 };
+    gr_gpu_fault f = {0};
     cma_bulk *b = calloc(1, sizeof(*b));
     int rc = b ? 0 : -GR_GPU_NO_MEMORY;
     if (!rc && !p->stream)
@@ -63,7 +63,7 @@ static cma_bulk *take_free(cma_rail *rail, int device, int peer, int *rc)
         *rc = -EAGAIN;
         if (!(p = calloc(1, sizeof(*p))))
             return NULL;
-        *p = (cma_pair){ .task.what = CMA_PAIR, .device = device, .peer = peer, .next = rail->gpu.pairs };
+        *p = (cma_pair){.task.what = CMA_PAIR, .device = device, .peer = peer, .next = rail->gpu.pairs};
         rail->gpu.pairs = p;
     }
     cma_bulk *b = p->free;
@@ -86,10 +86,7 @@ static void put_free(cma_bulk *b)
     b->pair->free = b;
 }
 
-static void mark(cma_ep *ep, uint32_t epoch)
-{
-    atomic_store(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch]);
-}
+static void mark(cma_ep *ep, uint32_t epoch) { atomic_store(&ep->peer.shm->epoch[epoch].turn, ++ep->peer.turn[epoch]); }
 
 static void release(cma_bulk *b)
 {
@@ -119,9 +116,9 @@ static int enter(cma_ep *ep, uint32_t epoch, const gr_bulk *w)
 static int start(cma_rail *rail, cma_bulk *b, int op, const gr_bulk *w, const cma_import *first)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
-    gr_gpu_fault f = { 0 };
-    gr_gpu_work work = { .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta,
-                         .blocks = rail->gpu.blocks };
+    gr_gpu_fault f = {0};
+    gr_gpu_work work = {
+        .ops = w->ops, .nops = (uint32_t)w->nops, .write = op != GR_READ, .bytes = w->bytes, .delta = first->delta, .blocks = rail->gpu.blocks};
     if (w->nremote > 1)
         work.table = rail->gpu.deltas[first->device];
     int err = enter(b->ep, b->epoch, w);
@@ -206,7 +203,7 @@ int cma_bulk_post(gr_rail *base, void *opaque, int op, const gr_bulk *w, gr_ctx 
 void cma_bulk_poll(cma_rail *rail)
 {
     gr_gpu *g = atomic_load(&rail->gpu.driver);
-    gr_gpu_fault f = { 0 };
+    gr_gpu_fault f = {0};
     for (cma_bulk **at = &rail->gpu.bulks, *b; (b = *at);) {
         int rc = g->ops->poll(b->job, &f);
         int closed = atomic_load(&b->ep->peer.shm->closed);
@@ -242,7 +239,7 @@ void cma_bulk_drain(cma_ep *ep)
         cma_bulk_stop(&ep->rail->base, ep, NULL);
     while (cma_bulk_poll(ep->rail), ep->gpu.epochs) {
         gr_rail_unlock(&ep->rail->base);
-        nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         gr_rail_lock(&ep->rail->base);
     }
 }

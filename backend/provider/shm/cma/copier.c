@@ -75,7 +75,7 @@ void cma_copier_start(cma_rail *rail)
     worker *w = malloc(sizeof(*w));
     if (!w)
         return;
-    *w = (worker){ rail, pool->copiers.started + 1, -1 };
+    *w = (worker){rail, pool->copiers.started + 1, -1};
     if (pthread_create(&pool->copiers.thread[pool->copiers.started], NULL, work, w) == 0)
         pool->copiers.started++;
     else

@@ -35,8 +35,8 @@ static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, st
         return 0;
     }
     while (n) {
-        ssize_t got = write ? process_vm_writev(ep->peer.pid, local, n, remote, remotes, 0)
-                            : process_vm_readv(ep->peer.pid, local, n, remote, remotes, 0);
+        ssize_t got =
+            write ? process_vm_writev(ep->peer.pid, local, n, remote, remotes, 0) : process_vm_readv(ep->peer.pid, local, n, remote, remotes, 0);
         if (got <= 0)
             return got == 0 ? EIO : errno == ESRCH ? ECONNRESET : errno;
         step(&local, &n, (size_t)got);
@@ -45,8 +45,7 @@ static int move(const cma_ep *ep, int write, uint32_t n, struct iovec *local, st
     return 0;
 }
 
-static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local,
-                struct iovec *remote)
+static int turn(cma_ep *ep, uint32_t epoch, int write, const gr_seg *from, uint32_t segs, uint32_t n, struct iovec *local, struct iovec *remote)
 {
     _Atomic uint64_t *mark = &ep->peer.shm->epoch[epoch].turn;
     int err = 0;
@@ -81,8 +80,8 @@ int cma_copy(cma_ep *ep, uint32_t epoch, int write, uint32_t n, const gr_seg *se
                 local[k - 1].iov_len += len;
                 remote[k - 1].iov_len += len;
             } else {
-                local[k] = (struct iovec){ (void *)(uintptr_t)from, len };
-                remote[k++] = (struct iovec){ (void *)(uintptr_t)to, len };
+                local[k] = (struct iovec){(void *)(uintptr_t)from, len};
+                remote[k++] = (struct iovec){(void *)(uintptr_t)to, len};
             }
             bytes += len;
             at += len;

@@ -17,7 +17,7 @@ static int delta_of(cma_rail *rail, const cma_import *m, uint64_t delta, gr_gpu_
 
 int cma_import_finish(cma_rail *rail, cma_import *m, int why, uint64_t delta)
 {
-    gr_gpu_fault f = { 0 };
+    gr_gpu_fault f = {0};
     if (!why && (why = -delta_of(rail, m, delta, &f)))
         cma_note_error(rail, "cannot map the peer's GPU memory", why, f.why == why ? &f : NULL);
     m->delta = delta;

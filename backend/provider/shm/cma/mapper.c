@@ -6,7 +6,7 @@
 #include "cma.h"
 
 #define TEXT(name, text) text,
-static const char *const whys[] = { GR_GPU_WHYS(TEXT) };
+static const char *const whys[] = {GR_GPU_WHYS(TEXT)};
 
 void cma_note_error(cma_rail *rail, const char *what, int why, const gr_gpu_fault *fault)
 {
@@ -50,7 +50,7 @@ void cma_mapper_add(cma_rail *rail, cma_task *task)
     m->tail = &task->next;
     m->asked++;
     pthread_mutex_unlock(&m->mu);
-    (void)!write(m->doorbell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+    (void)!write(m->doorbell_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 cma_task *cma_mapper_take(cma_rail *rail)

@@ -12,10 +12,7 @@
  * thread 5. */
 enum { INLINE_MAX = 64 << 10 };
 
-void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len)
-{
-    gr_ready_put(&rail->ready, (gr_comp){ .ctx = ctx, .err = err, .len = len });
-}
+void cma_complete(cma_rail *rail, gr_ctx *ctx, int err, uint64_t len) { gr_ready_put(&rail->ready, (gr_comp){.ctx = ctx, .err = err, .len = len}); }
 
 /* -EAGAIN until the peer has connected, and while completions lack room. */
 static int room(cma_rail *rail, const cma_ep *ep)
@@ -103,7 +100,7 @@ static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
         return -ep->err;
     if (ep->in.tail - ep->in.head >= CMA_RECVS || gr_ready_full(&rail->ready))
         return -EAGAIN;
-    ep->in.recv[ep->in.tail++ % CMA_RECVS] = (cma_recv){ ctx, buf, len };
+    ep->in.recv[ep->in.tail++ % CMA_RECVS] = (cma_recv){ctx, buf, len};
     gr_ready_owe(&rail->ready);
     return 0;
 }
@@ -173,10 +170,7 @@ static int poll_rail(gr_rail *base, gr_comp *out, int max)
 }
 
 /* Polling threads copy meanwhile, without the rail's lock. */
-static int help(gr_rail *base)
-{
-    return cma_pool_help((cma_rail *)base);
-}
+static int help(gr_rail *base) { return cma_pool_help((cma_rail *)base); }
 
 /* Tells peers once to ring, then looks for work that came before they could see that. A poll by another thread does
  * not undo this: the thread that called arm still sleeps. */
@@ -198,8 +192,8 @@ static int arm(gr_rail *base)
         else
             cma_drain_doorbell(ev[i].data.ptr);
     }
-    if (n == 16 || rail->handshake_event || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) || atomic_load(&rail->pool.queued) ||
-        cma_offload_ready(&rail->pool))
+    if (n == 16 || rail->handshake_event || rail->gpu.bulks || !gr_ready_empty(&rail->ready) || atomic_load(&rail->pool.done) ||
+        atomic_load(&rail->pool.queued) || cma_offload_ready(&rail->pool))
         return 1;
     for (cma_ep *ep = rail->eps; ep; ep = ep->next)
         if (ep->in.head != ep->in.tail && (arrived(ep) || ep->err))
@@ -224,10 +218,16 @@ static void unreg(gr_rail *base, void *mr)
 }
 
 const gr_rail_ops cma_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = poll_rail, .arm = arm, .reg = reg, .unreg = unreg,
+    .rma = rma,
+    .send = send_msg,
+    .recv = recv_msg,
+    .poll = poll_rail,
+    .arm = arm,
+    .reg = reg,
+    .unreg = unreg,
 };
-const gr_rail_unlocked cma_unlocked = { .help = help };
-const gr_rail_bulk cma_bulk_ops = { .post = cma_bulk_post, .stop = cma_bulk_stop, .ops_alloc = cma_ops_alloc, .ops_free = cma_ops_free };
+const gr_rail_unlocked cma_unlocked = {.help = help};
+const gr_rail_bulk cma_bulk_ops = {.post = cma_bulk_post, .stop = cma_bulk_stop, .ops_alloc = cma_ops_alloc, .ops_free = cma_ops_free};
 
 int cma_cancel(cma_ep *ep)
 {

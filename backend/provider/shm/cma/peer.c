@@ -20,7 +20,7 @@ enum {
 void cma_wake(cma_rail *rail)
 {
     if (atomic_load(&rail->asleep) && atomic_exchange(&rail->asleep, 0))
-        (void)!write(rail->doorbell_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+        (void)!write(rail->doorbell_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 /* Reports progress of the handshake: a sleeping thread wakes and looks at the endpoint. With the rail locked. */
@@ -49,7 +49,7 @@ void cma_ep_identified(cma_ep *ep, pid_t pid, int pidfd)
 
 int cma_ep_connected(cma_ep *ep, const cma_peer *peer)
 {
-    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = ep };
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = ep};
     gr_rail_lock(&ep->rail->base);
     int rc = ep->err ? -ep->err : epoll_ctl(ep->rail->base.wait_fd, EPOLL_CTL_ADD, peer->sock, &ev) ? -errno : 0;
     if (!rc) {
@@ -123,7 +123,7 @@ void cma_drain_doorbell(cma_ep *ep)
 
 int cma_ended(int pidfd)
 {
-    struct pollfd p = { .fd = pidfd, .events = POLLIN };
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
     return poll(&p, 1, 0) > 0;
 }
 

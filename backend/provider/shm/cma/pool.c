@@ -123,7 +123,8 @@ static void wake_copiers(cma_rail *rail)
 {
     cma_pool *pool = &rail->pool;
     pthread_mutex_lock(&pool->mu);
-    uint32_t queued = poller_copies(rail) || few_cpus(rail) ? 0 : atomic_load(&pool->queued), wake = pool->copiers.waiting < queued ? pool->copiers.waiting : queued;
+    uint32_t queued = poller_copies(rail) || few_cpus(rail) ? 0 : atomic_load(&pool->queued),
+             wake = pool->copiers.waiting < queued ? pool->copiers.waiting : queued;
     if (!pool->copiers.waiting && pool->copiers.started < pool->copiers.most && queued > pool->copiers.started)
         cma_copier_start(rail);
     pthread_mutex_unlock(&pool->mu);
@@ -195,7 +196,7 @@ static void sleep_unlocked(cma_rail *rail)
 {
     pthread_mutex_unlock(&rail->pool.mu);
     gr_rail_unlock(&rail->base);
-    nanosleep(&(struct timespec){ .tv_nsec = CMA_SLEEP_US * 1000 }, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = CMA_SLEEP_US * 1000}, NULL);
     gr_rail_lock(&rail->base);
     pthread_mutex_lock(&rail->pool.mu);
 }

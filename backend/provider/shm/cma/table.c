@@ -44,7 +44,7 @@ static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *
             /* `regions` may be of a later turn. That is harmless: a later turn checks the generations again */
             if (busy_at(turn, at, regions)) {
                 if (out)
-                    out[n] = (busy){ ep->number, turn, i };
+                    out[n] = (busy){ep->number, turn, i};
                 n++;
             }
         }
@@ -52,7 +52,7 @@ static uint32_t find_busy(cma_rail *rail, cma_ep *only, uint64_t regions, busy *
         uint64_t turn = atomic_load(&rail->pool.own[i].turn);
         if (busy_at(turn, atomic_load(&rail->pool.own[i].regions), regions)) {
             if (out)
-                out[n] = (busy){ 0, turn, i };
+                out[n] = (busy){0, turn, i};
             n++;
         }
     }
@@ -95,7 +95,7 @@ int cma_wait_idle(cma_rail *rail, cma_ep *only, uint64_t regions)
             break;
         }
         if (n)
-            nanosleep(&(struct timespec){ .tv_nsec = CMA_SLEEP_US * 1000 }, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = CMA_SLEEP_US * 1000}, NULL);
     }
     free(list);
     return n ? -ETIMEDOUT : 0;

@@ -114,7 +114,7 @@ func renumber(args []string) error {
 	fmt.Fprintln(go_, "g")
 	var b [1]byte
 	if n, err := c.Recv(b[:]); n != 1 {
-		return fmt.Errorf("no message: %v", err)
+		return fmt.Errorf("no message: %w", err)
 	}
 	_, pidfd, err := c.Identify(since)
 	if err == nil && !Ended(pidfd) {

@@ -79,7 +79,7 @@ void vb_flush(gr_rail *base)
         c->head = (uint32_t)(bad - c->wr);
     if (rc == ENOMEM)
         return; /* the send queue is full: the next poll or the next post tries again */
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     (void)rail->lib->modify_qp(c->qp->qp, &attr, IBV_QP_STATE);
     vb_unpost(c->qp, rc > 0 ? rc : EIO);
 }

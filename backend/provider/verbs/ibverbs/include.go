@@ -2,5 +2,5 @@
 
 package ibverbs
 
-// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xb80df4abcd42
+// #cgo CFLAGS: -I${SRCDIR}/../../../../backend/include -DGR_INCLUDE=0xc4a3a6a0638b
 import "C"

@@ -28,10 +28,7 @@ static int room(const vb_qp *qp, uint32_t wrs)
 }
 
 /* Maps the error of a driver that refuses a request. libsiw returns negative errnos. */
-static int refusal(int rc)
-{
-    return abs(rc) == ENOMEM ? -EAGAIN : rc == -1 ? -EIO : -abs(rc);
-}
+static int refusal(int rc) { return abs(rc) == ENOMEM ? -EAGAIN : rc == -1 ? -EIO : -abs(rc); }
 
 /* ctx is NULL for the hello. */
 static int post(vb_qp *qp, struct ibv_send_wr *wr, uint32_t n, gr_ctx *ctx)
@@ -43,12 +40,12 @@ static int post(vb_qp *qp, struct ibv_send_wr *wr, uint32_t n, gr_ctx *ctx)
         uint32_t taken = bad ? (uint32_t)(bad - wr) : 0;
         if (taken == 0)
             return refusal(rc);
-        struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
         (void)qp->rail->lib->modify_qp(qp->qp, &attr, IBV_QP_STATE);
         n = taken; /* the operation fails when the accepted requests have completed */
         broken = EIO;
     }
-    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)n, 1, broken };
+    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ctx, (uint16_t)n, 1, broken};
     qp->sq_used += n;
     if (ctx)
         gr_ready_owe(&qp->rail->ready);
@@ -68,12 +65,15 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
         return rc;
     for (uint32_t i = 0; i < n; i++) {
         int small = op != GR_READ && vb_inline(qp, seg[i].ldesc, seg[i].len);
-        sge[i] = (struct ibv_sge){ .addr = seg[i].laddr, .length = (uint32_t)seg[i].len, .lkey = vb_lkey(seg[i].ldesc) };
+        sge[i] = (struct ibv_sge){.addr = seg[i].laddr, .length = (uint32_t)seg[i].len, .lkey = vb_lkey(seg[i].ldesc)};
         wr[i] = (struct ibv_send_wr){
-            .wr_id = vb_id(qp, qp->sent_tail, 0), .next = i + 1 < all ? &wr[i + 1] : NULL, .sg_list = &sge[i],
-            .num_sge = op == GR_READ || seg[i].len != 0, .opcode = op == GR_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+            .wr_id = vb_id(qp, qp->sent_tail, 0),
+            .next = i + 1 < all ? &wr[i + 1] : NULL,
+            .sg_list = &sge[i],
+            .num_sge = op == GR_READ || seg[i].len != 0,
+            .opcode = op == GR_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
             .send_flags = IBV_SEND_SIGNALED | (small ? IBV_SEND_INLINE : 0),
-            .wr.rdma = { .remote_addr = seg[i].raddr, .rkey = (uint32_t)seg[i].rkey },
+            .wr.rdma = {.remote_addr = seg[i].raddr, .rkey = (uint32_t)seg[i].rkey},
         };
     }
     if (asks)
@@ -89,18 +89,19 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
     int rc = room(qp, 1);
     if (rc)
         return rc;
-    struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
-    struct ibv_send_wr wr = {
-        .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = &sge, .num_sge = len != 0, .opcode = IBV_WR_SEND,
-        .send_flags = IBV_SEND_SIGNALED | (vb_inline(qp, desc, len) ? IBV_SEND_INLINE : 0)
-    };
+    struct ibv_sge sge = {.addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc)};
+    struct ibv_send_wr wr = {.wr_id = vb_id(qp, qp->sent_tail, 0),
+                             .sg_list = &sge,
+                             .num_sge = len != 0,
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED | (vb_inline(qp, desc, len) ? IBV_SEND_INLINE : 0)};
     return post(qp, &wr, 1, ctx);
 }
 
 static int post_recv(vb_qp *qp, void *buf, size_t len, const void *desc, gr_ctx *ctx)
 {
-    struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
-    struct ibv_recv_wr wr = { .wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
+    struct ibv_sge sge = {.addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc)};
+    struct ibv_recv_wr wr = {.wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1}, *bad = NULL;
     int rc = ibv_post_recv(qp->qp, &wr, &bad);
     if (rc)
         return refusal(rc);
@@ -184,7 +185,7 @@ int vb_iw_begin(vb_qp *qp, int asked)
 
 int vb_iw_up(vb_qp *qp)
 {
-    struct ibv_send_wr wr = { .wr_id = vb_id(qp, qp->sent_tail, 0), .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+    struct ibv_send_wr wr = {.wr_id = vb_id(qp, qp->sent_tail, 0), .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
     gr_rail_lock(&qp->rail->base);
     int rc = post(qp, &wr, 1, NULL);
     if (!rc)
@@ -204,7 +205,7 @@ int vb_iw_connected(vb_qp *qp)
 /* The posted requests are flushed. Their completions inform the core. */
 void vb_iw_fail(vb_qp *qp, int err)
 {
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     gr_rail_lock(&qp->rail->base);
     if (!qp->failed)
         qp->failed = err;
@@ -213,5 +214,11 @@ void vb_iw_fail(vb_qp *qp, int err)
 }
 
 const gr_rail_ops vb_iw_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = vb_poll, .arm = vb_arm, .reg = vb_own_reg, .unreg = vb_own_unreg,
+    .rma = rma,
+    .send = send_msg,
+    .recv = recv_msg,
+    .poll = vb_poll,
+    .arm = vb_arm,
+    .reg = vb_own_reg,
+    .unreg = vb_own_unreg,
 };

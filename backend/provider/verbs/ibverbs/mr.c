@@ -22,7 +22,4 @@ int vb_own_reg(gr_rail *base, void *buf, size_t len, void **mr, void **desc)
     return 0;
 }
 
-void vb_own_unreg(gr_rail *base, void *mr)
-{
-    (void)((vb_rail *)base)->lib->dereg_mr(mr);
-}
+void vb_own_unreg(gr_rail *base, void *mr) { (void)((vb_rail *)base)->lib->dereg_mr(mr); }

@@ -7,26 +7,17 @@
 int vb_errno(enum ibv_wc_status s)
 {
     switch (s) {
-    case IBV_WC_SUCCESS:
-        return 0;
-    case IBV_WC_WR_FLUSH_ERR:
-        return ECANCELED;
+    case IBV_WC_SUCCESS: return 0;
+    case IBV_WC_WR_FLUSH_ERR: return ECANCELED;
     case IBV_WC_RETRY_EXC_ERR:
-    case IBV_WC_RESP_TIMEOUT_ERR:
-        return ETIMEDOUT;
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-        return ENOBUFS;
-    case IBV_WC_REM_ACCESS_ERR:
-        return EACCES;
+    case IBV_WC_RESP_TIMEOUT_ERR: return ETIMEDOUT;
+    case IBV_WC_RNR_RETRY_EXC_ERR: return ENOBUFS;
+    case IBV_WC_REM_ACCESS_ERR: return EACCES;
     case IBV_WC_LOC_PROT_ERR:
-    case IBV_WC_LOC_ACCESS_ERR:
-        return EFAULT;
-    case IBV_WC_LOC_LEN_ERR:
-        return EMSGSIZE;
-    case IBV_WC_REM_INV_REQ_ERR:
-        return EREMOTEIO;
-    default:
-        return EIO;
+    case IBV_WC_LOC_ACCESS_ERR: return EFAULT;
+    case IBV_WC_LOC_LEN_ERR: return EMSGSIZE;
+    case IBV_WC_REM_INV_REQ_ERR: return EREMOTEIO;
+    default: return EIO;
     }
 }
 
@@ -38,7 +29,7 @@ void vb_expect(vb_rail *rail)
 
 void vb_complete(vb_rail *rail, gr_ctx *ctx, int err, int vendor_err, uint64_t len)
 {
-    gr_ready_put(&rail->ready, (gr_comp){ ctx, err, err ? vendor_err : 0, len });
+    gr_ready_put(&rail->ready, (gr_comp){ctx, err, err ? vendor_err : 0, len});
 }
 
 /* Operations of a send queue complete in order. A completion of seq therefore completes all earlier operations with

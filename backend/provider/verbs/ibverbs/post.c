@@ -12,7 +12,7 @@ enum { SIGNAL_EVERY = 32 };
 static void record(vb_qp *qp, gr_ctx *ctx, uint32_t wrs, int signaled)
 {
     int was = vb_tail(qp);
-    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ ctx, (uint16_t)wrs, (uint8_t)signaled, 0 };
+    qp->sent[qp->sent_tail++ % VB_SEND_DEPTH] = (vb_sent){ctx, (uint16_t)wrs, (uint8_t)signaled, 0};
     qp->sq_used += wrs;
     gr_ready_owe(&qp->rail->ready);
     vb_expect(qp->rail);
@@ -70,11 +70,14 @@ static int rma(gr_rail *base, void *opaque, int op, uint32_t n, const gr_seg *se
     uint64_t id = vb_id(qp, qp->sent_tail, 0);
     for (uint32_t i = 0; i < n; i++) {
         int small = op != GR_READ && vb_inline(qp, seg[i].ldesc, seg[i].len);
-        sge[i] = (struct ibv_sge){ .addr = seg[i].laddr, .length = (uint32_t)seg[i].len, .lkey = vb_lkey(seg[i].ldesc) };
+        sge[i] = (struct ibv_sge){.addr = seg[i].laddr, .length = (uint32_t)seg[i].len, .lkey = vb_lkey(seg[i].ldesc)};
         wr[i] = (struct ibv_send_wr){
-            .wr_id = id, .sg_list = &sge[i], .num_sge = seg[i].len != 0,
-            .opcode = op == GR_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, .send_flags = small ? IBV_SEND_INLINE : 0,
-            .wr.rdma = { .remote_addr = seg[i].raddr, .rkey = (uint32_t)seg[i].rkey },
+            .wr_id = id,
+            .sg_list = &sge[i],
+            .num_sge = seg[i].len != 0,
+            .opcode = op == GR_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+            .send_flags = small ? IBV_SEND_INLINE : 0,
+            .wr.rdma = {.remote_addr = seg[i].raddr, .rkey = (uint32_t)seg[i].rkey},
         };
     }
     if (all > n)
@@ -92,9 +95,12 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
         return rc;
     vb_chain *c = &qp->rail->chain;
     struct ibv_sge *sge = &c->sge[c->tail];
-    *sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
+    *sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc)};
     c->wr[c->tail] = (struct ibv_send_wr){
-        .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = sge, .num_sge = len != 0, .opcode = IBV_WR_SEND,
+        .wr_id = vb_id(qp, qp->sent_tail, 0),
+        .sg_list = sge,
+        .num_sge = len != 0,
+        .opcode = IBV_WR_SEND,
         .send_flags = (vb_inline(qp, desc, len) ? IBV_SEND_INLINE : 0) | (wake ? IBV_SEND_SOLICITED : 0),
     };
     add(qp, 1, 1, ctx);
@@ -104,8 +110,8 @@ static int send_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *de
 static int recv_msg(gr_rail *base, void *opaque, void *buf, size_t len, void *desc, gr_ctx *ctx)
 {
     vb_qp *qp = opaque;
-    struct ibv_sge sge = { .addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc) };
-    struct ibv_recv_wr wr = { .wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
+    struct ibv_sge sge = {.addr = (uint64_t)(uintptr_t)buf, .length = (uint32_t)len, .lkey = vb_lkey(desc)};
+    struct ibv_recv_wr wr = {.wr_id = vb_id(qp, qp->recv_tail, 1), .sg_list = &sge, .num_sge = 1}, *bad = NULL;
     (void)base;
     if (qp->recv_tail - qp->recv_head >= qp->rq_size || gr_ready_full(&qp->rail->ready))
         return -EAGAIN;
@@ -127,10 +133,14 @@ struct ibv_send_wr vb_proof(const vb_qp *qp, struct ibv_sge *sge, int op, uint32
     for (uint32_t i = 0; i < n; i++)
         if (seg[i].len)
             last = &seg[i];
-    *sge = (struct ibv_sge){ .addr = (uint64_t)(uintptr_t)rail->sink, .length = last->len || op == GR_WRITE_FLUSHED, .lkey = rail->sink_mr->lkey };
+    *sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)rail->sink, .length = last->len || op == GR_WRITE_FLUSHED, .lkey = rail->sink_mr->lkey};
     return (struct ibv_send_wr){
-        .wr_id = vb_id(qp, qp->sent_tail, 0), .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED,
-        .wr.rdma = { .remote_addr = last->raddr, .rkey = (uint32_t)last->rkey },
+        .wr_id = vb_id(qp, qp->sent_tail, 0),
+        .sg_list = sge,
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_READ,
+        .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = {.remote_addr = last->raddr, .rkey = (uint32_t)last->rkey},
     };
 }
 
@@ -143,8 +153,10 @@ void vb_close_tail(vb_qp *qp)
     if (!vb_tail(qp) || qp->rail->base.gathered)
         return;
     struct ibv_send_wr *bad, wr = {
-        .wr_id = vb_id(qp, qp->sent_tail - 1, 0), .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
-    };
+                                 .wr_id = vb_id(qp, qp->sent_tail - 1, 0),
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED,
+                             };
     if (ibv_post_send(qp->qp, &wr, &bad) != 0)
         return;
     vb_sent *last = &qp->sent[(qp->sent_tail - 1) % VB_SEND_DEPTH];
@@ -157,6 +169,12 @@ void vb_close_tail(vb_qp *qp)
 }
 
 const gr_rail_ops vb_ops = {
-    .rma = rma, .send = send_msg, .recv = recv_msg, .poll = vb_poll, .arm = vb_arm, .reg = vb_own_reg, .unreg = vb_own_unreg,
+    .rma = rma,
+    .send = send_msg,
+    .recv = recv_msg,
+    .poll = vb_poll,
+    .arm = vb_arm,
+    .reg = vb_own_reg,
+    .unreg = vb_own_unreg,
 };
-const gr_rail_batch vb_batch = { .flush = vb_flush };
+const gr_rail_batch vb_batch = {.flush = vb_flush};

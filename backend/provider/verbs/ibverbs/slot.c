@@ -49,10 +49,7 @@ static int make_room(vb_rail *rail, uint32_t comps, uint32_t *number, const char
 }
 
 /* Every request of a failed queue pair becomes a completion, signaled or not. */
-static uint32_t max_comps(const vb_qp *qp)
-{
-    return qp->sq_size + qp->rq_size;
-}
+static uint32_t max_comps(const vb_qp *qp) { return qp->sq_size + qp->rq_size; }
 
 int vb_ep_enter(vb_qp *qp, const char **step)
 {
@@ -75,10 +72,7 @@ void vb_ep_connected(vb_qp *qp)
     gr_rail_unlock(&qp->rail->base);
 }
 
-static int posted(const vb_qp *qp)
-{
-    return qp->sent_head != qp->sent_tail || qp->recv_head != qp->recv_tail;
-}
+static int posted(const vb_qp *qp) { return qp->sent_head != qp->sent_tail || qp->recv_head != qp->recv_tail; }
 
 /* Flushes everything posted to the completion queue, and empties the queue before the queue pair is destroyed. On some
  * devices the entries of a destroyed queue pair stay in the queue, on others they vanish. An unsignaled request that
@@ -86,7 +80,7 @@ static int posted(const vb_qp *qp)
 static void flush(vb_qp *qp)
 {
     vb_rail *rail = qp->rail;
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     struct timespec t0, t;
     struct ibv_wc wc[32];
     vb_close_tail(qp);

@@ -136,10 +136,7 @@ void vb_ep_leave(vb_qp *qp);
  * without bytes have no descriptor. The descriptor of GPU memory is the address of its ibv_mr plus one byte
  * (gpuRegion.Desc). */
 enum { VB_GPU = 1 };
-static inline uint32_t vb_lkey(const void *desc)
-{
-    return desc ? ((const struct ibv_mr *)((uintptr_t)desc & ~(uintptr_t)VB_GPU))->lkey : 0;
-}
+static inline uint32_t vb_lkey(const void *desc) { return desc ? ((const struct ibv_mr *)((uintptr_t)desc & ~(uintptr_t)VB_GPU))->lkey : 0; }
 
 /* Reports whether the CPU may copy the bytes into the request. The CPU must be able to read them, so GPU memory is
  * excluded. Bytes without a key are excluded too: a driver that ignores IBV_SEND_INLINE needs the key and would refuse
@@ -189,10 +186,7 @@ int vb_arm(gr_rail *base);
 void vb_close_tail(vb_qp *qp);
 
 /* The last requests are unsignaled, and no signaled operation is in flight that would report their end. */
-static inline int vb_tail(const vb_qp *qp)
-{
-    return qp->unsignaled && !qp->signaled;
-}
+static inline int vb_tail(const vb_qp *qp) { return qp->unsignaled && !qp->signaled; }
 
 static inline uint64_t vb_id(const vb_qp *qp, uint32_t seq, int recv)
 {

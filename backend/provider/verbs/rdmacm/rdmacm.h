@@ -26,7 +26,10 @@ typedef struct cm_calls {
 /* Go cannot call function pointers, so each has a wrapper. */
 static inline struct rdma_event_channel *cm_create_event_channel(const cm_calls *c) { return c->create_event_channel(); }
 static inline void cm_destroy_event_channel(const cm_calls *c, struct rdma_event_channel *ch) { c->destroy_event_channel(ch); }
-static inline int cm_create_id(const cm_calls *c, struct rdma_event_channel *ch, struct rdma_cm_id **id) { return c->create_id(ch, id, NULL, RDMA_PS_TCP); }
+static inline int cm_create_id(const cm_calls *c, struct rdma_event_channel *ch, struct rdma_cm_id **id)
+{
+    return c->create_id(ch, id, NULL, RDMA_PS_TCP);
+}
 static inline int cm_destroy_id(const cm_calls *c, struct rdma_cm_id *id) { return c->destroy_id(id); }
 static inline int cm_bind_addr(const cm_calls *c, struct rdma_cm_id *id, void *addr) { return c->bind_addr(id, addr); }
 static inline int cm_listen(const cm_calls *c, struct rdma_cm_id *id, int backlog) { return c->listen(id, backlog); }

@@ -70,17 +70,17 @@ static void hostile(pair *p)
         uint64_t key, at, len; /* key, at: added to the valid ones */
         int want;
     } bad[] = {
-        { 0, 0, 0, 1, -EPROTO },
-        { GR_MAX_IOV + 1, 0, 0, 1, -EPROTO },
-        { 1, 0, 0, CMA_UNSPLIT + 1, -EMSGSIZE },
-        { 8, 0, 0, CMA_UNSPLIT / 4, -EMSGSIZE },
-        { 8, 0, 0, UINT64_MAX / 2, -EMSGSIZE },
-        { 1, 1, 0, 64, -EACCES },
-        { 1, UINT64_C(2) << 32, 0, 64, -EACCES },
-        { 1, CMA_REGIONS, 0, 64, -EACCES },
-        { 1, 0, MEM - 63, 64, -ERANGE },
-        { 1, 0, UINT64_MAX - 7, 64, -ERANGE },
-        { 8, 0, MEM - 64, 64, CMA_COPIED },
+        {0, 0, 0, 1, -EPROTO},
+        {GR_MAX_IOV + 1, 0, 0, 1, -EPROTO},
+        {1, 0, 0, CMA_UNSPLIT + 1, -EMSGSIZE},
+        {8, 0, 0, CMA_UNSPLIT / 4, -EMSGSIZE},
+        {8, 0, 0, UINT64_MAX / 2, -EMSGSIZE},
+        {1, 1, 0, 64, -EACCES},
+        {1, UINT64_C(2) << 32, 0, 64, -EACCES},
+        {1, CMA_REGIONS, 0, 64, -EACCES},
+        {1, 0, MEM - 63, 64, -ERANGE},
+        {1, 0, UINT64_MAX - 7, 64, -ERANGE},
+        {8, 0, MEM - 64, 64, CMA_COPIED},
     };
     for (uint64_t stop = limit(); !p->me.ep->peer.shm || !atomic_load(&p->me.ep->peer.shm->assists); poll_end(&p->me))
         CHECK(cma_now() < stop);

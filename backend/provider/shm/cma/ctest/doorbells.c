@@ -40,7 +40,7 @@ static void sleeps(pair *p)
         post_recv(&p->me, buf);
         pipe_put(p, 's');
         for (uint64_t stop = limit(); !p->me.done; poll_end(&p->me)) {
-            struct pollfd f = { .fd = p->me.rail->base.wait_fd, .events = POLLIN };
+            struct pollfd f = {.fd = p->me.rail->base.wait_fd, .events = POLLIN};
             CHECK(cma_now() < stop);
             if (!arm(&p->me))
                 CHECK(poll(&f, 1, LIMIT_S * 1000) == 1);
@@ -71,8 +71,8 @@ void early_ring(void)
     int s[2], t[2];
     char buf[CMA_MSG];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
-    connect_end(&a, getpid(), b.fd, (int[2]){ s[0], t[1] });
-    connect_end(&b, getpid(), a.fd, (int[2]){ -1, s[1] });
+    connect_end(&a, getpid(), b.fd, (int[2]){s[0], t[1]});
+    connect_end(&b, getpid(), a.fd, (int[2]){-1, s[1]});
     atomic_store(&a.ep->shm->sleeping, 1);
     send_msg(&b);
     CHECK(!atomic_load(&a.ep->shm->sleeping) && atomic_load(&b.ep->ring_pending));

@@ -5,7 +5,9 @@
 
 #include "world.h"
 
-struct gr_gpu_job { int under_way; };
+struct gr_gpu_job {
+    int under_way;
+};
 
 fake_gpu fake;
 
@@ -80,8 +82,16 @@ static int poll_job(gr_gpu_job *j, gr_gpu_fault *fault)
 static void cancel(gr_gpu_job *j) { j->under_way = 2 + atomic_load(&fake.stuck); }
 
 static const gr_gpu_ops ops = {
-    .table = table, .table_free = table_free,
-    .entry = entry, .stream = stream, .stream_close = stream_close, .job = job, .job_free = job_free, .post = post, .poll = poll_job, .cancel = cancel,
+    .table = table,
+    .table_free = table_free,
+    .entry = entry,
+    .stream = stream,
+    .stream_close = stream_close,
+    .job = job,
+    .job_free = job_free,
+    .post = post,
+    .poll = poll_job,
+    .cancel = cancel,
 };
 
 struct mapper {
@@ -108,7 +118,7 @@ static void do_task(cma_rail *rail, cma_task *t)
         CHECK(cma_import_finish(rail, m, why, 1 << 20) == why);
         return;
     }
-    nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     atomic_fetch_sub(&fake.mapped, atomic_load(&m->state) == CMA_READY);
     cma_import_free(m);
 }
@@ -138,7 +148,7 @@ void wait_mapper(end *e)
 {
     uint64_t all = cma_mapper_asked(e->rail);
     while (e->mapper && atomic_load(&e->mapper->done) < all)
-        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
 void end_mapper(end *e)
@@ -147,7 +157,7 @@ void end_mapper(end *e)
         return;
     wait_mapper(e);
     atomic_store(&e->mapper->stop, 1);
-    CHECK(write(e->mapper_fd, &(uint64_t){ 1 }, sizeof(uint64_t)) == sizeof(uint64_t));
+    CHECK(write(e->mapper_fd, &(uint64_t){1}, sizeof(uint64_t)) == sizeof(uint64_t));
     CHECK(pthread_join(e->mapper->thread, NULL) == 0);
     free(e->mapper);
     e->mapper = NULL;
@@ -155,7 +165,7 @@ void end_mapper(end *e)
 
 gr_gpu *fake_driver(void)
 {
-    static gr_gpu g = { .ops = &ops, .devices = 2, .owner = "this process" };
+    static gr_gpu g = {.ops = &ops, .devices = 2, .owner = "this process"};
     fake.map_fails = fake.maps = 0;
     return &g;
 }
@@ -163,7 +173,7 @@ gr_gpu *fake_driver(void)
 /* A region of GPU 0 at a made-up address; nothing accesses it. */
 uint64_t fake_region(end *e, int number, int how, uint32_t pieces_of)
 {
-    gr_gpu_share s = { .version = GR_GPU_SHARE_VERSION, .how = (uint32_t)how, .base = fake_at(number), .size = FAKE_SIZE, .pieces = pieces_of };
+    gr_gpu_share s = {.version = GR_GPU_SHARE_VERSION, .how = (uint32_t)how, .base = fake_at(number), .size = FAKE_SIZE, .pieces = pieces_of};
     memcpy(s.owner, "another process", 16);
     return open_region(e, s.base, s.size, &s);
 }
@@ -172,8 +182,8 @@ int fake_bulk(end *e, int number, uint64_t key)
 {
     static cma_vram here;
     static gr_op op;
-    gr_bulk_region local = { .desc = &here }, remote = { .index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key };
-    gr_bulk b = { .ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1 };
+    gr_bulk_region local = {.desc = &here}, remote = {.index = (uint32_t)number, .addr = fake_at(number), .len = FAKE_SIZE, .key = key};
+    gr_bulk b = {.ops = &op, .nops = 1, .bytes = 1, .local = &local, .remote = &remote, .nlocal = 1, .nremote = 1};
     gr_rail_lock(&e->rail->base);
     int rc = cma_bulk_ops.post(&e->rail->base, e->ep, GR_WRITE, &b, &ctx[3]);
     gr_rail_unlock(&e->rail->base);

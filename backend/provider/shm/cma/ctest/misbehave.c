@@ -47,7 +47,7 @@ void hostile_ring(void)
 void closed_ring(void)
 {
     end a = open_end(0), b = open_end(0);
-    char buf[2][CMA_MSG] = { { 0 } };
+    char buf[2][CMA_MSG] = {{0}};
     join(&a, &b);
     post_recv(&b, buf[0], sizeof(buf[0]));
     post_recv(&b, buf[1], sizeof(buf[1]));

@@ -60,8 +60,8 @@ static void slow_assist(pair *p)
     pipe_put(p, 'c');
     uint32_t i = await_offer(p);
     for (int k = 0; k < TIMES; k++) {
-        here[k] = (struct iovec){ p->me.mem, MEM };
-        there[k] = (struct iovec){ (void *)(uintptr_t)p->peer.mem, MEM };
+        here[k] = (struct iovec){p->me.mem, MEM};
+        there[k] = (struct iovec){(void *)(uintptr_t)p->peer.mem, MEM};
     }
     atomic_store(&p->me.ep->shm->offer[i].tid, (int32_t)syscall(SYS_gettid));
     for (;;) /* until the test stops this process */

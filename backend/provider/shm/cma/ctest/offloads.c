@@ -9,7 +9,7 @@
 void offloads(void)
 {
     enum { PIECES = 5 };
-    static const uint64_t bounds[PIECES + 1] = { 0, 70000, 70000 + 140001, 1 << 20, 2 << 20, (2 << 20) + 900001 };
+    static const uint64_t bounds[PIECES + 1] = {0, 70000, 70000 + 140001, 1 << 20, 2 << 20, (2 << 20) + 900001};
     for (uint32_t round = 0; round < 40; round++) {
         static pair p;
         if (round % 20 == 0) {
@@ -137,7 +137,7 @@ void overwritten_offers(void)
 static void sleeper(pair *p)
 {
     cma_rail *rail = p->me.rail;
-    struct pollfd f = { .fd = rail->base.wait_fd, .events = POLLIN };
+    struct pollfd f = {.fd = rail->base.wait_fd, .events = POLLIN};
     wait_assists(p);
     gr_rail_lock(&rail->base);
     for (uint64_t stop = limit(); cma_ops.arm(&rail->base);)

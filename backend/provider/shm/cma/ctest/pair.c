@@ -14,11 +14,11 @@ static void send_info(int to, const end *e)
     union {
         char room[CMSG_SPACE(sizeof(e->fd))];
         struct cmsghdr align;
-    } c = { 0 };
-    struct iovec iov = { &mine, sizeof(mine) };
-    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room) };
+    } c = {0};
+    struct iovec iov = {&mine, sizeof(mine)};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room)};
     struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    *h = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof(e->fd)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+    *h = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(e->fd)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(h), e->fd, sizeof(e->fd));
     CHECK(sendmsg(to, &m, 0) == sizeof(mine));
 }
@@ -29,9 +29,9 @@ static region_info recv_info(int from, int fd[3])
     union {
         char room[CMSG_SPACE(3 * sizeof(int))];
         struct cmsghdr align;
-    } c = { 0 };
-    struct iovec iov = { &its, sizeof(its) };
-    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room) };
+    } c = {0};
+    struct iovec iov = {&its, sizeof(its)};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.room, .msg_controllen = sizeof(c.room)};
     CHECK(recvmsg(from, &m, MSG_CMSG_CLOEXEC) == sizeof(its) && CMSG_FIRSTHDR(&m));
     memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), 3 * sizeof(int));
     return its;
@@ -39,7 +39,7 @@ static region_info recv_info(int from, int fd[3])
 
 static pair open_pair(int fd, uint32_t threads, pid_t child, const int doorbells[2])
 {
-    pair p = { .me = open_end(threads), .child = child, .pipe = fd };
+    pair p = {.me = open_end(threads), .child = child, .pipe = fd};
     int its[3];
     send_info(fd, &p.me);
     p.peer = recv_info(fd, its);
@@ -61,7 +61,7 @@ pair split(uint32_t threads, void (*other)(pair *))
         close(s[0]);
         close(to[0]);
         close(from[1]);
-        pair p = open_pair(s[1], threads, 0, (int[2]){ from[0], to[1] });
+        pair p = open_pair(s[1], threads, 0, (int[2]){from[0], to[1]});
         other(&p);
         close_end(&p.me);
         _exit(0);
@@ -69,7 +69,7 @@ pair split(uint32_t threads, void (*other)(pair *))
     close(s[1]);
     close(to[1]);
     close(from[0]);
-    return open_pair(s[0], threads, child, (int[2]){ to[0], from[1] });
+    return open_pair(s[0], threads, child, (int[2]){to[0], from[1]});
 }
 
 void pipe_put(const pair *p, char c) { CHECK(write(p->pipe, &c, 1) == 1); }

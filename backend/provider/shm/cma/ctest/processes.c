@@ -44,10 +44,7 @@ static void writer(pair *p)
     pipe_put(p, 'd');
 }
 
-static int zero(const uint8_t *m)
-{
-    return m[0] == 0 && memcmp(m, m + 1, MEM - 1) == 0;
-}
+static int zero(const uint8_t *m) { return m[0] == 0 && memcmp(m, m + 1, MEM - 1) == 0; }
 
 /* Nothing lands in the memory after its region or endpoint was closed. */
 static void close_during_writes(int by_endpoint)

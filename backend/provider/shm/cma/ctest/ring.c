@@ -7,7 +7,7 @@
 static void put(gr_ready *r, uint64_t *next)
 {
     gr_ready_owe(r);
-    gr_ready_put(r, (gr_comp){ .len = (*next)++ });
+    gr_ready_put(r, (gr_comp){.len = (*next)++});
 }
 
 static void take(gr_ready *r, int max, uint64_t *next)
@@ -22,7 +22,7 @@ static void take(gr_ready *r, int max, uint64_t *next)
 void ready_ring(void)
 {
     for (uint32_t start = UINT32_MAX - 5000, n = 0; n < 2; start = 3, n++) { /* one start lets the numbers wrap */
-        gr_ready r = { 0 };
+        gr_ready r = {0};
         uint64_t in = 0, out = 0;
         CHECK(gr_ready_full(&r) && gr_ready_empty(&r));
         CHECK(gr_ready_room(&r, 1) == 0 && r.size == GR_READY_LEAST);

@@ -21,7 +21,7 @@ static void *lend(void *arg)
 void poller_epochs(void)
 {
     enum { PIECES = 64, LEN = MEM / PIECES, THREADS = CMA_COPIERS };
-    static const uint32_t threads[] = { 0, 3, CMA_THREADS };
+    static const uint32_t threads[] = {0, 3, CMA_THREADS};
     for (uint32_t round = 0; round < 3; round++) {
         pair p = split(threads[round], wait_target);
         end *me = &p.me;
@@ -30,7 +30,7 @@ void poller_epochs(void)
         CHECK(rma(me, GR_WRITE, &p.peer, 0, 0, 1) == 0); /* the peer has connected */
         gr_rail_lock(&me->rail->base);
         for (uint64_t i = 0; i < PIECES; i++) {
-            gr_seg seg = { .laddr = (uint64_t)(uintptr_t)me->mem + i * LEN, .raddr = p.peer.mem + i * LEN, .len = LEN, .rkey = p.peer.key };
+            gr_seg seg = {.laddr = (uint64_t)(uintptr_t)me->mem + i * LEN, .raddr = p.peer.mem + i * LEN, .len = LEN, .rkey = p.peer.key};
             CHECK(cma_ops.rma(&me->rail->base, me->ep, GR_WRITE, 1, &seg, &ctx[i]) == 0);
         }
         if (!threads[round]) {
@@ -60,7 +60,7 @@ void poller_epochs(void)
 static void post_half(pair *p, gr_ctx *c)
 {
     cma_rail *rail = p->me.rail;
-    gr_seg seg = { .laddr = (uint64_t)(uintptr_t)p->me.mem, .raddr = p->peer.mem, .len = 512 << 10, .rkey = p->peer.key };
+    gr_seg seg = {.laddr = (uint64_t)(uintptr_t)p->me.mem, .raddr = p->peer.mem, .len = 512 << 10, .rkey = p->peer.key};
     gr_rail_lock(&rail->base);
     CHECK(cma_ops.rma(&rail->base, p->me.ep, GR_WRITE, 1, &seg, c) == 0);
     gr_rail_unlock(&rail->base);

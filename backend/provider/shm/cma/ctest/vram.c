@@ -145,7 +145,7 @@ void vram_stuck(void)
     CHECK(fake_bulk_until(&a, 1, key, LIMIT_S) == 0);
     CHECK(pthread_create(&thread, NULL, close_it, &a) == 0);
     while (!atomic_load(&a.ep->closing))
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     for (int i = 0; i < 20; i++) {
         clock_gettime(CLOCK_REALTIME, &soon);
         soon.tv_sec++;

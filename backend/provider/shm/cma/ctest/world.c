@@ -54,9 +54,9 @@ int close_region(cma_rail *rail, uint64_t key)
 
 end open_end(uint32_t threads)
 {
-    end e = { 0 };
-    struct epoll_event ev = { .events = EPOLLIN };
-    cma_parts p = { .wait_fd = epoll_create1(EPOLL_CLOEXEC), .doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+    end e = {0};
+    struct epoll_event ev = {.events = EPOLLIN};
+    cma_parts p = {.wait_fd = epoll_create1(EPOLL_CLOEXEC), .doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     p.mapper_fd = e.mapper_fd = eventfd(0, EFD_CLOEXEC);
     p.table = segment(TABLE, &e.fd[1]);
     p.shares = segment(sizeof(cma_shares), &e.fd[2]);
@@ -72,7 +72,7 @@ end open_end(uint32_t threads)
 void connect_end(end *e, pid_t pid, const int fd[3], const int sock[2])
 {
     char path[32];
-    cma_peer p = { .sock = sock[1], .self = pid == getpid(), .mem = -1 };
+    cma_peer p = {.sock = sock[1], .self = pid == getpid(), .mem = -1};
     p.shm = map_fd(fd[0], sizeof(cma_shm), PROT_READ | PROT_WRITE);
     p.table = map_fd(fd[1], TABLE, PROT_READ);
     p.shares = map_fd(fd[2], sizeof(cma_shares), PROT_READ);
@@ -89,8 +89,8 @@ void join(end *a, end *b)
 {
     int s[2], t[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, t) == 0);
-    connect_end(a, getpid(), b->fd, (int[2]){ s[0], t[1] });
-    connect_end(b, getpid(), a->fd, (int[2]){ t[0], s[1] });
+    connect_end(a, getpid(), b->fd, (int[2]){s[0], t[1]});
+    connect_end(b, getpid(), a->fd, (int[2]){t[0], s[1]});
 }
 
 int close_ep(end *e)
@@ -131,7 +131,7 @@ void poll_end(end *e)
 
 int post_end(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uint64_t len, gr_ctx *c)
 {
-    gr_seg seg = { .laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key };
+    gr_seg seg = {.laddr = (uint64_t)(uintptr_t)e->mem + from, .raddr = peer->mem + to, .len = len, .rkey = peer->key};
     int rc;
     for (uint64_t stop = limit();; poll_end(e)) {
         gr_rail_lock(&e->rail->base);
@@ -159,7 +159,7 @@ int rma(end *e, int op, const region_info *peer, uint64_t from, uint64_t to, uin
     return e->err;
 }
 
-region_info own_region(const end *e) { return (region_info){ (uint64_t)(uintptr_t)e->mem, e->key }; }
+region_info own_region(const end *e) { return (region_info){(uint64_t)(uintptr_t)e->mem, e->key}; }
 
 int open_descriptors(void)
 {

@@ -8,12 +8,12 @@
 
 #include "../cma.h"
 
-#define CHECK(x) \
-    do { \
-        if (!(x)) { \
-            fprintf(stderr, "%s:%d: %s failed (errno %d)\n", __FILE__, __LINE__, #x, errno); \
-            exit(1); \
-        } \
+#define CHECK(x)                                                                                                                                     \
+    do {                                                                                                                                             \
+        if (!(x)) {                                                                                                                                  \
+            fprintf(stderr, "%s:%d: %s failed (errno %d)\n", __FILE__, __LINE__, #x, errno);                                                         \
+            exit(1);                                                                                                                                 \
+        }                                                                                                                                            \
     } while (0)
 
 enum { MEM = 4 << 20, LIMIT_S = 10, SKIP = 77 };
