@@ -34,10 +34,8 @@ constexpr const char *slots_1_0[] = {
     "_ZN@11loadLocalMDEP13nixlBackendMDRS1_",
     "_ZN@9getNotifsERSt6vectorISt4pairI" STRING "S7_ESaIS8_EE",
     "_ZNK@8genNotifERK" STRING "S7_",
-    "_ZNK@8queryMemERK12nixlDescListI12nixlBlobDescERSt6vectorISt8optionalISt13unordered_mapI" STRING
-    "SD_St4hashISD_ESt8equal_toISD_ESaISt4pairIKSD_SD_EEEESaISN_EE",
-    "_ZNK@16estimateXferCostERK14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescES7_RK" STRING
-    "RKP15nixlBackendReqHRNSt6chrono8durationIlSt5ratioILl1ELl1000000EEEESP_R11nixl_cost_tPK21nixlAgentOptionalArgs",
+    "_ZNK@8queryMemERK12nixlDescListI12nixlBlobDescERSt6vectorISt8optionalISt13unordered_mapI" STRING "SD_St4hashISD_ESt8equal_toISD_ESaISt4pairIKSD_SD_EEEESaISN_EE",
+    "_ZNK@16estimateXferCostERK14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescES7_RK" STRING "RKP15nixlBackendReqHRNSt6chrono8durationIlSt5ratioILl1ELl1000000EEEESP_R11nixl_cost_tPK21nixlAgentOptionalArgs",
 };
 
 #undef STRING
@@ -51,8 +49,7 @@ struct Method {
 
 // Splits "_ZNK15nixlPosixEngine9checkXferEP..." into nixlPosixEngine and "_ZNK@9checkXferEP...". Classes in the global
 // namespace number the parts of their methods' names alike. Everything after the class can thus be compared literally.
-std::optional<Method> method(const std::string &mangled)
-{
+std::optional<Method> method(const std::string &mangled) {
     for (const std::string prefix : {"_ZNK", "_ZN"}) {
         if (mangled.compare(0, prefix.size(), prefix) != 0)
             continue;
@@ -71,8 +68,7 @@ std::optional<Method> method(const std::string &mangled)
 
 // The functions of a slot that belong to the class or to the interface. Functions of other classes, folded by the
 // linker, are left out.
-std::vector<Method> methods(const VTable &t, size_t slot)
-{
+std::vector<Method> methods(const VTable &t, size_t slot) {
     std::vector<Method> own;
     for (const auto &name : t.slots[slot])
         if (auto m = method(name); m && (m->owner == t.owner || m->owner == base))
@@ -81,14 +77,12 @@ std::vector<Method> methods(const VTable &t, size_t slot)
 }
 
 // Other classes may have functions with the same names. An engine is a class derived from nixlBackendEngine.
-bool is_engine(const VTable &t)
-{
+bool is_engine(const VTable &t) {
     return t.owner == base || std::find(t.parent.begin(), t.parent.end(), std::string("_ZTI17") + base) != t.parent.end();
 }
 
 // "_ZNK@9checkXferEP..." gives checkXfer.
-std::string method_name(const std::string &signature)
-{
+std::string method_name(const std::string &signature) {
     size_t at = signature.find('@') + 1, length = 0;
     const size_t start = at;
     for (; at < signature.size() && at < start + 4 && signature[at] >= '0' && signature[at] <= '9'; at++)
@@ -96,15 +90,13 @@ std::string method_name(const std::string &signature)
     return length ? signature.substr(at, length) : "the destructor";
 }
 
-std::string differs(size_t slot, const std::string &there, const std::string &known)
-{
+std::string differs(size_t slot, const std::string &there, const std::string &known) {
     const std::string a = method_name(there), b = method_name(known);
     return "function " + std::to_string(slot) + " is " + a + (a == b ? " with other parameters" : ", not " + b);
 }
 
 // The first difference of one engine's table. same counts the functions that are equal.
-std::string compare(const VTable &t, const KnownTable &known, size_t &same)
-{
+std::string compare(const VTable &t, const KnownTable &known, size_t &same) {
     const size_t n = known.slots.size();
     for (size_t i = 0; i < t.slots.size(); i++) {
         const auto there = methods(t, i);
@@ -125,8 +117,7 @@ std::string compare(const VTable &t, const KnownTable &known, size_t &same)
     return {};
 }
 
-Judgement judge_tables(const std::vector<VTable> &plugin, const KnownTable &known)
-{
+Judgement judge_tables(const std::vector<VTable> &plugin, const KnownTable &known) {
     for (const auto &t : plugin)
         if (t.owner == ours)
             return {}; // a copy of this plugin under another name
@@ -152,8 +143,7 @@ const std::array<KnownTable, known_count> known_tables = {{
     {"NIXL 1.0.0 .. 1.5.1", slots_1_0},
 }};
 
-Judgement judge(int fd, const KnownTable &known)
-{
+Judgement judge(int fd, const KnownTable &known) {
     const auto j = judge_tables(read_vtables(fd, false), known);
     return j.verdict == Verdict::unknown ? judge_tables(read_vtables(fd, true), known) : j;
 }

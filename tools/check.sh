@@ -15,7 +15,7 @@ stage 'go test'
 slow='gorail/(backend/(peer|gpu|provider/(shm.*|ofi|verbs|ofi/sockets))|cmd/gorail|test/.*)$'
 # shellcheck disable=SC2046
 side_by_side \
-    'gotest units -short -parallel 8 $(go list ./... | grep -vE "$slow")' \
-    'gotest e2e -short -count=1 -parallel 4 ./test/e2e -run "^Test(TwoAgentsOneProcess|Prepared|NotifAfterData|BothDirections|Loopback|KillTarget|RailCut)$"' \
-    'GORAIL_PROVIDER=sm gotest e2e-sm -short -count=1 -parallel 4 ./test/e2e -run "^Test(MemoryChosen|MemoryInPost|NotifAfterData|BothDirections|Staged)$"'
+    'gotest units -short -parallel 8 -- $(go list ./... | grep -vE "$slow")' \
+    'gotest e2e -short -count=1 -parallel 4 -run "^Test(TwoAgentsOneProcess|Prepared|NotifAfterData|BothDirections|Loopback|KillTarget|RailCut)$" -- ./test/e2e' \
+    'GORAIL_PROVIDER=sm gotest e2e-sm -short -count=1 -parallel 4 -run "^Test(MemoryChosen|MemoryInPost|NotifAfterData|BothDirections|Staged)$" -- ./test/e2e'
 summary

