@@ -9,10 +9,10 @@ help: ## this list
 quickstart: build ## build, then two Python agents move 64 MiB both ways
 	@tools/quickstart.sh
 
-check: ## before each commit: 90 s
+check: ## before each commit: 70 s
 	@tools/check.sh
 
-test: ## before a change lands: every test, the long ones in a short form; 5 minutes
+test: ## before a change lands: every test, the long ones in a short form: 4 minutes
 	@tools/test.sh
 
 test-all: ## what make test shortens or leaves out: 25 minutes and more (LIMIT=40: only what fits)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make test`: what must hold before a change lands, in five minutes on two quiet cores. Every test runs, the long ones in a short form (-short);
+# `make test`: what must hold before a change lands, 4 minutes on two quiet cores, 5 at most. Every test runs, the long ones in a short form (-short);
 # `make test-all` has the rest. All stages run, whichever fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -60,7 +60,6 @@ func (r *request) posts(n int, notif ...string) (looks uint64) {
 
 // Who posts what completes in its post need not check; the engine's thread keeps away all the same, though credits come in.
 func TestHostPoster(t *testing.T) {
-	t.Parallel()
 	h := onHost(t)
 	p := h.pair(4 << 10)
 	x := p.a.whole(transfer.Write, p.mine, p.theirs).warm()

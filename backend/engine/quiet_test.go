@@ -65,7 +65,7 @@ func TestStatusWaitsForFence(t *testing.T) {
 		for op := range 2 {
 			t.Run(fmt.Sprint(name, " ", op), func(t *testing.T) {
 				h := onFake(t, fake.TCPCaps())
-				p, g := h.gated(256<<10, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
+				p, g := h.gated(256<<10, "xfer_timeout", "600ms", "cancel_timeout", "50ms")
 				p.a.connected("bob") // xfer_timeout is short
 				p.a.whole(op, p.mine, p.theirs).run()
 				p.a.rail().Script(fake.Script{LateLanding: true})
@@ -97,7 +97,7 @@ func TestStatusWithoutAnswer(t *testing.T) {
 	for name, c := range causes {
 		t.Run(name, func(t *testing.T) {
 			h := onFake(t, fake.TCPCaps())
-			p, g := h.gated(64<<10, "xfer_timeout", "150ms", "cancel_timeout", "50ms", "peer_timeout", "400ms")
+			p, g := h.gated(64<<10, "xfer_timeout", "600ms", "cancel_timeout", "50ms", "peer_timeout", "400ms")
 			p.a.connected("bob")
 			p.b.rail().Stall()
 			x := p.a.whole(transfer.Write, p.mine, p.theirs).post().posted()

@@ -60,7 +60,7 @@ func TestRepostRefused(t *testing.T) {
 func TestRepostAfterFailure(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
-		p := h.pair(256<<10, "xfer_timeout", "200ms", "cancel_timeout", "5s")
+		p := h.pair(256<<10, "xfer_timeout", "800ms", "cancel_timeout", "5s")
 		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).warm()
 		p.b.rail().Stall()
 		start := time.Now()
