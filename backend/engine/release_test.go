@@ -282,7 +282,7 @@ func TestDeregisterAtInitiatorStalled(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	onFakes(t, func(h *harness) {
-		p := h.pair(1<<20, "xfer_timeout", "600ms", "cancel_timeout", "50ms")
+		p := h.pair(1<<20, "xfer_timeout", "150ms", "cancel_timeout", "50ms")
 		p.a.connected("bob")
 		p.b.rail().Stall()
 		x := p.a.whole(transfer.Write, p.mine.fill(1), p.theirs).post("x")
