@@ -139,13 +139,13 @@ func (k *Core) Region(idx uint32) (Region, error) {
 func (r Region) Set(addr, length uint64, slots int) {
 	r.SetLive(false)
 	r.r.addr, r.r.len = C.uint64_t(addr), C.uint64_t(length)
-	keys := unsafe.Slice((*C.gr_rkey)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r))), slots)
+	keys := unsafe.Slice((*C.gr_rail_key)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r))), slots)
 	clear(keys)
 }
 
 // SetKey fills the slot of one rail.
 func (r Region) SetKey(slot int, k Key) {
-	p := (*C.gr_rkey)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r)+uintptr(slot)*unsafe.Sizeof(C.gr_rkey{})))
+	p := (*C.gr_rail_key)(unsafe.Add(unsafe.Pointer(r.r), unsafe.Sizeof(*r.r)+uintptr(slot)*unsafe.Sizeof(C.gr_rail_key{})))
 	p.key, p.base, p.desc = C.uint64_t(k.Key), C.uint64_t(k.Base), k.Desc
 	p.ok = 1
 }

@@ -51,19 +51,19 @@ void gr_fd_release(int fd);
 
 /* ---- regions ---- */
 
-typedef struct gr_rkey {
+typedef struct gr_rail_key {
     uint64_t key;
     uint64_t base; /* wire address of the region's first byte */
     void *desc;    /* local registration descriptor */
     uint64_t ok;   /* this slot is filled */
-} gr_rkey;
+} gr_rail_key;
 
 typedef struct gr_region {
     _Atomic uint32_t live; /* 0: no more posts on this region */
     uint32_t pad;
     uint64_t addr;
     uint64_t len;
-    gr_rkey rail[]; /* indexed by rail: local regions by our rail, remote regions by the peer's rail */
+    gr_rail_key rail[]; /* indexed by rail: local regions by our rail, remote regions by the peer's rail */
 } gr_region;
 
 /* Entry idx of the table, made on first use. The entry never moves. NULL when out of memory or when idx is above the limit. */

@@ -1,9 +1,10 @@
-// Package failover decides the next phase of a session's links when one fails, backs off, is probed or works again. It
+// Package failover decides that a link, and so a rail for this peer, has failed, and the next phase of a session's links when
+// one fails, backs off, is probed or works again. It
 // is pure: it takes events and the time, and returns what to do. Its callers close endpoints, ask the peer and set
 // timers.
 //
 //	Probing -> Working -> Fencing -> Working               if no other link works
-//	                      Fencing -> BackingOff -> Probing if others work
+//	                      Fencing -> BackingOff -> Probing if others work, or -> Fencing if none does
 //
 // A shared endpoint cannot be fenced: Draining replaces Fencing there.
 package failover

@@ -51,6 +51,6 @@ func (l *Link) phaseName() string {
 	if !l.Up && l.Phase == failover.Working {
 		return "connecting"
 	}
-	return [...]string{failover.Working: stats.Working, failover.Fencing: "fencing", failover.Draining: "draining", failover.BackingOff: "resting",
+	return [...]string{failover.Working: stats.Working, failover.Fencing: "fencing", failover.Draining: "draining", failover.BackingOff: "backing off",
 		failover.Probing: "probing"}[l.Phase]
 }

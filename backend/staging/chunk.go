@@ -74,7 +74,7 @@ func (s *Run) chunks(g *group, w *ringPair) error {
 
 // ringPair holds the rings that a group uses; nil: none on that side.
 type ringPair struct {
-	here  *slots
+	here  *localRing
 	there *peerRing
 	slot  uint64
 }

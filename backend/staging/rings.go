@@ -26,7 +26,7 @@ type Side struct {
 	Size    uint64 // of a ring: option stage_size
 
 	mu  sync.Mutex
-	own *slots // ring in host memory; nil: not made yet
+	own *localRing // ring in host memory; nil: not made yet
 
 	transfers, bytes, copies atomic.Uint64 // stats.Staged
 }
@@ -36,11 +36,12 @@ func (s *Side) Counts() stats.Staged {
 	return stats.Staged{Transfers: s.transfers.Load(), Bytes: s.bytes.Load(), Copies: s.copies.Load()}
 }
 
-// slotsOfRing is the number of slots of a ring, which limits the chunks in flight.
+// slotsOfRing is the number of bounce buffers (slots) of a ring, which limits the chunks in flight. An engine has one ring in host
+// memory for its own transfers; for peers it has, a session, one a kind of memory and GPU.
 const slotsOfRing = 16
 
-// slots is a local ring, registered like other memory.
-type slots struct {
+// localRing is a ring of bounce buffers in our memory, registered like other memory.
+type localRing struct {
 	side *Side
 	ring *stage.Ring
 	id   uint64
@@ -49,14 +50,14 @@ type slots struct {
 	free chan uint64 // addresses of free slots
 }
 
-// newSlots allocates and registers a ring: on a GPU, or in host memory for GPU user.
-func (s *Side) newSlots(device, user int) (*slots, error) {
+// newRing allocates and registers a ring: on a GPU, or in host memory for GPU user.
+func (s *Side) newRing(device, user int) (*localRing, error) {
 	size := max(s.Size/slotsOfRing, 64<<10) &^ (64<<10 - 1)
 	ring, err := s.Copier.Ring(device, user, size*slotsOfRing)
 	if err != nil {
 		return nil, fmt.Errorf("%w (option stage_size)", err)
 	}
-	l := &slots{side: s, ring: ring, size: size, rng: wire.Range{Addr: ring.Addr(), Len: ring.Size()}, free: make(chan uint64, slotsOfRing)}
+	l := &localRing{side: s, ring: ring, size: size, rng: wire.Range{Addr: ring.Addr(), Len: ring.Size()}, free: make(chan uint64, slotsOfRing)}
 	if device != stage.Host {
 		l.rng.Mem, l.rng.Dev = region.VRAM, uint64(device)
 	}
@@ -79,7 +80,7 @@ func (s *Side) register(rng wire.Range) (uint64, error) {
 }
 
 // close deregisters and frees the ring. The caller ensures that the ring is unused.
-func (l *slots) close() {
+func (l *localRing) close() {
 	err := error(nil)
 	if l.side.Life.Enter() { // otherwise all memory is deregistered, or is about to be
 		err = l.side.Regions.Deregister(l.id)
@@ -94,11 +95,11 @@ func (l *slots) close() {
 }
 
 // ownRing returns the ring of this side. The first call makes it.
-func (s *Side) ownRing(user int) (*slots, error) {
+func (s *Side) ownRing(user int) (*localRing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own == nil {
-		l, err := s.newSlots(stage.Host, user)
+		l, err := s.newRing(stage.Host, user)
 		if err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ type Server struct {
 	mu    sync.Mutex
 	gone  bool // Close was called
 	count int  // copies in progress
-	rings []*slots
+	rings []*localRing
 	asked map[ringKey]bool
 }
 
@@ -92,7 +92,7 @@ func (s *Server) makeRing(f *wire.RingReq) {
 	if f.Mem == region.VRAM {
 		device = int(f.Dev)
 	}
-	l, err := s.side.newSlots(device, int(f.Dev))
+	l, err := s.side.newRing(device, int(f.Dev))
 	if err == nil && !s.reaches(s.side.Regions.Regions.Get(l.id)) {
 		l.close()
 		err = errors.New("no rail of this session takes the ring's memory; the log says why")
@@ -142,7 +142,7 @@ func (s *Server) copy(f *wire.Copy) error {
 }
 
 // ringAt returns the ring that holds these bytes within one slot.
-func (s *Server) ringAt(at, n uint64) *slots {
+func (s *Server) ringAt(at, n uint64) *localRing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.rings {

@@ -119,7 +119,7 @@ type Link struct {
 	PeerRail  string `json:"peer_rail"` // the initiator has its name, the target only its number
 	PeerIndex int    `json:"peer_index"`
 	Number    int    `json:"number"` // number of the link in its session: a pair of rails may have several links
-	Phase     string `json:"phase"`  // connecting, working, fencing, draining, resting, probing, closed
+	Phase     string `json:"phase"`  // connecting, working, fencing, draining, backing off, probing, closed
 	InFlight  uint64 `json:"bytes_in_flight"`
 	Rate      uint64 `json:"rate"` // measured, in bytes per second; 0: not measured yet
 	Counts

@@ -32,7 +32,7 @@ func TestNew(t *testing.T) {
 	s := stats.New("ann", []stats.Rail{{Index: 3}, {Index: 1}, {Index: 0}, {Index: 2}}, []stats.Peer{
 		{Agent: "bob", Direction: stats.Target, State: "ready", Links: []stats.Link{link(0, stats.Working, 1)}},
 		{Agent: "bob", Direction: stats.Initiator, State: "ready", InFlight: 99, Counts: counts(99), Links: []stats.Link{
-			link(0, stats.Working, 2), link(1, "resting", 3), link(2, "probing", 4)}},
+			link(0, stats.Working, 2), link(1, "backing off", 3), link(2, "probing", 4)}},
 		{Agent: "abe", Direction: stats.Initiator, State: "lost", Links: []stats.Link{link(3, "closed", 5)}},
 		{Agent: "cid", Direction: stats.Initiator, State: "ready", Links: []stats.Link{link(1, stats.Working, 6)}},
 	})

@@ -15,7 +15,7 @@ gr_core *gr_core_new(const gr_core_cfg *cfg)
     core->cfg = *cfg;
     if (core->cfg.max_rails > MAX_RAILS)
         core->cfg.max_rails = MAX_RAILS;
-    core->regions.size = sizeof(gr_region) + core->cfg.max_rails * sizeof(gr_rkey);
+    core->regions.size = sizeof(gr_region) + core->cfg.max_rails * sizeof(gr_rail_key);
     pthread_mutex_init(&core->slots.mu, NULL);
     pthread_mutex_init(&core->ready.mu, NULL);
     pthread_mutex_init(&core->events.mu, NULL);

@@ -1,4 +1,4 @@
-/* Posting a transfer: its links are chosen and its sub-transfers start. */
+/* Posting a transfer, and striping: its links are chosen and its sub-transfers start. */
 #include "progress.h"
 #include "pause.h"
 

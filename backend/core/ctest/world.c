@@ -12,7 +12,7 @@ static void region(const world *w, side *s, uint32_t idx, uint64_t addr, const u
     r->addr = addr;
     r->len = MEM_SIZE;
     for (int i = 0; i < w->rails; i++)
-        r->rail[i] = (gr_rkey){.key = keys ? keys[i] : 0, .base = 0, .desc = descs ? descs[i] : NULL, .ok = 1};
+        r->rail[i] = (gr_rail_key){.key = keys ? keys[i] : 0, .base = 0, .desc = descs ? descs[i] : NULL, .ok = 1};
     gr_region_live(r, 1);
 }
 

@@ -24,7 +24,7 @@ void link_halt(gr_link *link)
     link->halted(link);
 }
 
-/* Handles the first failure of an endpoint: stops all posts and reports the error to Go. */
+/* A link has failed, and with it the rail for this peer: the first failure of its endpoint. Stops all posts and reports the error to Go. */
 void link_error(gr_link *link, int err)
 {
     if (link->ep.reported)

@@ -1,4 +1,4 @@
-/* The work queue of a transfer's operations, and the batches that links take from it. */
+/* Striping: the work queue of a transfer's operations, and the batches that links take from it. */
 #include "transfer.h"
 
 #include <errno.h>

@@ -12,7 +12,7 @@ typedef struct request {
 
 /* Fills a work request with the next operations of the batch that fit. Of an operation above `most` bytes it takes a piece.
  * 0, or a negative errno when a region is gone. */
-static int build(gr_link *link, const batch *r, uint64_t most, request *q)
+static int wr_build(gr_link *link, const batch *r, uint64_t most, request *q)
 {
     gr_core *core = link->rail->core;
     gr_rail *dev = link->rail->dev;
@@ -24,7 +24,7 @@ static int build(gr_link *link, const batch *r, uint64_t most, request *q)
         if (q->n && (q->bytes + len > COMBINE || q->bytes + len > dev->limit.max_msg))
             break;
         gr_region *lr = gr_region_at(core, op->lregion), *rr = gr_region_at(core, op->rregion);
-        gr_rkey *lk = &lr->rail[link->rail->index], *rk = &rr->rail[link->peer_rail];
+        gr_rail_key *lk = &lr->rail[link->rail->index], *rk = &rr->rail[link->peer_rail];
         if (!atomic_load(&lr->live) || !atomic_load(&rr->live) || !lk->ok || !rk->ok)
             return -ESTALE;
         uint64_t take = len < most ? len : most;
@@ -94,7 +94,7 @@ int wr_post(gr_link *link, subxfer *p, uint64_t *bytes)
     batch *r = p->cur ? p->cur : (p->cur = batch_take(p, &later));
     if (!r)
         return later ? NO_ROOM : NOTHING;
-    int rc = build(link, r, most < link->win.size ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
+    int rc = wr_build(link, r, most < link->win.size ? SMALL_WINDOW / 2 : UINT64_MAX, &q);
     if (rc < 0) {
         xfer_fail(p->x, GR_ERR_BACKEND, -rc);
         return REGION_GONE;
@@ -145,7 +145,7 @@ static int bulk_lookup(const gr_link *link, xfer *x)
     for (uint32_t i = 0; i < x->bulk.nlocal + x->bulk.nremote; i++) {
         gr_bulk_region *b = &x->bulk.regions[i];
         gr_region *g = gr_region_at(x->core, b->index);
-        gr_rkey *k = &g->rail[i < x->bulk.nlocal ? link->rail->index : link->peer_rail];
+        gr_rail_key *k = &g->rail[i < x->bulk.nlocal ? link->rail->index : link->peer_rail];
         if (!atomic_load(&g->live) || !k->ok)
             return -ESTALE;
         b->addr = g->addr;

@@ -47,7 +47,7 @@ type writer struct {
 	buf          []byte
 }
 
-// write sends queued frames and pings, over one connection after another, until the stream ends. Then it closes the
+// write sends queued frames, and a heartbeat (Ping) when one is due, over one connection after another, until the stream ends. Then it closes the
 // connection.
 func (s *Stream) write() {
 	defer s.hangUp()

@@ -70,9 +70,9 @@ func (m *connector) openEndpoint() (provider.Endpoint, error) {
 func (e *iwEndpoint) Addr() []byte         { return e.addr.encode() }
 func (e *iwEndpoint) Core() unsafe.Pointer { return e.core }
 
-// Connect implements rdma_resolve_addr on the side that requests the connection. The remaining steps run
+// Connect calls rdma_resolve_addr on the side that requests the connection. The remaining steps run
 // asynchronously. If one fails, or after connectTime, all posted operations fail. Posts return EAGAIN until the
-// connection is established. The error wraps provider.ErrBadAddress.
+// connection is established. The error wraps provider.ErrBadAddress, or ErrEndpoint on a closed endpoint.
 func (e *iwEndpoint) Connect(peer []byte) error {
 	m := e.m
 	m.mu.Lock()
