@@ -15,6 +15,8 @@
 #ifndef GORAIL_BASE_H
 #define GORAIL_BASE_H
 
+#include <sys/queue.h>
+
 #include "gr_policy.h"
 
 enum {
@@ -41,7 +43,7 @@ struct gr_core {
     struct {
         pthread_mutex_t mu; /* guards the fields below, the growth of regions, and flush */
         xfer *xfers;        /* free transfer slots */
-        gr_link *links;     /* free links; never unmapped: an ended sub-transfer may still point to a link */
+        LIST_HEAD(, gr_link) links; /* free links; never unmapped: an ended sub-transfer may still point to a link */
         struct xfer_block *blocks;
     } slots;
     struct { /* notifications for the application */

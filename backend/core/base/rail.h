@@ -46,7 +46,7 @@ struct rail_st {
     _Atomic uint64_t count[GR_N_COUNT]; /* counters of all links since the start, freed links included; written under dev->mu */
 
     /* fields under dev->mu */
-    gr_link *links;
+    LIST_HEAD(, gr_link) links;
     gr_link *by_id[ID_BUCKETS];
     gr_link *turn;        /* this link posts first when there is room again; set when cfg.inflight_ops was reached */
     gr_link *shared;      /* pseudo link of a shared endpoint: owns the receives for all peers; else NULL */

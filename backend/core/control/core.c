@@ -178,8 +178,8 @@ void gr_core_free(gr_core *core)
         }
         free(b);
     }
-    for (gr_link *l = core->slots.links, *n; l; l = n) {
-        n = l->next;
+    for (gr_link *l = LIST_FIRST(&core->slots.links), *n; l; l = n) {
+        n = LIST_NEXT(l, list);
         free(l);
     }
     for (int i = 0; i < REGION_CHUNKS; i++)

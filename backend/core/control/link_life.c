@@ -14,13 +14,14 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     if (!rail)
         return -ENODEV;
     pthread_mutex_lock(&core->slots.mu);
-    gr_link *link = core->slots.links, *none = NULL;
+    gr_link *link = LIST_FIRST(&core->slots.links), *none = NULL;
     if (link)
-        core->slots.links = link->next;
+        LIST_REMOVE(link, list);
     pthread_mutex_unlock(&core->slots.mu);
     if (!link && !(link = malloc(sizeof *link)))
         return -ENOMEM;
     memset(link, 0, sizeof *link);
+    TAILQ_INIT(&link->out.list);
     link->rail = rail;
     link->sess = sess;
     link->ep.handle = ep;
@@ -35,10 +36,7 @@ int gr_link_new(gr_sess *sess, int rail_idx, int peer_rail, void *ep, uint64_t i
     atomic_fetch_add(&sess->refs, 1);
     gr_rail_lock(rail->dev);
     int rc = msg_post_recvs(link);
-    link->next = rail->links;
-    if (link->next)
-        link->next->prev = link;
-    rail->links = link;
+    LIST_INSERT_HEAD(&rail->links, link, list);
     link->id_next = rail->by_id[id % ID_BUCKETS];
     rail->by_id[id % ID_BUCKETS] = link;
     atomic_fetch_add(&rail->nlinks, 1);
@@ -121,8 +119,8 @@ void gr_link_fail(gr_link *link, int err)
     link->state = LINK_DEAD;
     link->dead_err = err;
     rail_inbox(link->rail);
-    while (link->out.first)
-        msg_end(link->out.first, err);
+    while (!TAILQ_EMPTY(&link->out.list))
+        msg_end(TAILQ_FIRST(&link->out.list), err);
     subxfer *p;
     while ((p = link->work.todo ? link->work.todo : link->work.waiting)) {
         xfer_fail(p->x, err, 0);
@@ -162,14 +160,9 @@ void gr_link_free(gr_link *link)
     pthread_mutex_unlock(&sess->rx.mu);
     gr_rail_lock(rail->dev);
     rail_inbox(rail);
-    if (link->next)
-        link->next->prev = link->prev;
-    if (link->prev)
-        link->prev->next = link->next;
-    else
-        rail->links = link->next;
     if (rail->turn == link)
-        rail->turn = link->next;
+        rail->turn = LIST_NEXT(link, list);
+    LIST_REMOVE(link, list);
     for (gr_link **at = &rail->by_id[link->id % ID_BUCKETS]; *at; at = &(*at)->id_next)
         if (*at == link) {
             *at = link->id_next;
@@ -182,8 +175,7 @@ void gr_link_free(gr_link *link)
     gr_rail_unlock(rail->dev);
     sess_unref(sess);
     pthread_mutex_lock(&core->slots.mu);
-    link->next = core->slots.links;
-    core->slots.links = link;
+    LIST_INSERT_HEAD(&core->slots.links, link, list);
     pthread_mutex_unlock(&core->slots.mu);
 }
 

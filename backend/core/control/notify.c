@@ -17,9 +17,11 @@ static void msg_detach_frames(msg *m)
 int gr_link_take_msg(gr_link *link, gr_taken *out)
 {
     int rc = 0;
+    msg *m;
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
-    for (msg *m = link->out.first; m; m = m->next) {
+    TAILQ_FOREACH(m, &link->out.list, list)
+    {
         if (m->xfer || m->skip || m->unproved)
             continue;
         *out = (gr_taken){.seq = m->number.seq, .numbered = m->number.given, .len = m->len, .body = malloc(m->len ? m->len : 1)};
@@ -41,9 +43,11 @@ int gr_link_take_msg(gr_link *link, gr_taken *out)
 uint32_t gr_link_numbered(gr_link *link, uint64_t *first)
 {
     uint32_t n = 0;
+    msg *m;
     gr_rail_lock(link->rail->dev);
     rail_inbox(link->rail);
-    for (msg *m = link->out.first; m; m = m->next) {
+    TAILQ_FOREACH(m, &link->out.list, list)
+    {
         if (!m->number.given)
             continue;
         if (n++ == 0 || m->number.seq < *first)
@@ -67,7 +71,7 @@ void gr_sess_set_notif_link(gr_sess *sess, gr_link *link)
     gr_rail_lock(old->rail->dev);
     rail_inbox(old->rail);
     for (msg *m = old->out.plain, *next; m; m = next) {
-        next = m->next;
+        next = TAILQ_NEXT(m, list);
         if (!m->xfer)
             msg_move(m, link);
     }

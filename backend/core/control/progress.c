@@ -9,7 +9,7 @@ static int poll_inline(rail_st *rail)
 {
     int n = rail_poll(rail, POLL_MAX), more = rail->work_left, unfinished = n >= POLL_MAX;
     rail->work_left = 0;
-    for (gr_link *link = more ? rail->links : NULL; link; link = link->next) {
+    for (gr_link *link = more ? LIST_FIRST(&rail->links) : NULL; link; link = LIST_NEXT(link, list)) {
         if (credits_due(link))
             msg_pump(link);
         rail->work_left |= link->work.todo != NULL;
@@ -76,7 +76,7 @@ int rail_poll(rail_st *rail, int max)
     int total = 0;
     while (total < max) {
         int n = rail->dev->ops->poll(rail->dev, comp, POLL_BATCH);
-        for (gr_link *link = n < 0 ? rail->links : NULL; link; link = link->next) /* the completion queue itself has failed */
+        for (gr_link *link = n < 0 ? LIST_FIRST(&rail->links) : NULL; link; link = LIST_NEXT(link, list)) /* the completion queue itself has failed */
             link_error(link, -n);
         if (n <= 0)
             break;
@@ -96,16 +96,16 @@ int rail_poll(rail_st *rail, int max)
  * its turn until there was room. */
 static void pump_links(rail_st *rail)
 {
-    gr_link *first = rail->turn ? rail->turn : rail->links, *link = first;
+    gr_link *first = rail->turn ? rail->turn : LIST_FIRST(&rail->links), *link = first;
     int had_room = !rail_full(rail);
     if (!first)
         return;
     do {
         if (link->work.todo || link->out.cur || link->state == LINK_PROBING || link->probe.wanted || credits_due(link) || link->ep.missing_recvs)
             link_pump(link, UINT64_MAX);
-        link = link->next ? link->next : rail->links;
+        link = LIST_NEXT(link, list) ? LIST_NEXT(link, list) : LIST_FIRST(&rail->links);
     } while (link != first);
-    rail->turn = !rail_full(rail) ? NULL : had_room ? first->next : first;
+    rail->turn = !rail_full(rail) ? NULL : had_room ? LIST_NEXT(first, list) : first;
 }
 
 static int rail_assist(rail_st *rail) { return rail->dev->unlocked ? rail->dev->unlocked->help(rail->dev) : 0; }

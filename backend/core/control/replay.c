@@ -67,8 +67,8 @@ static int proved(const gr_proof *proof, uint64_t seq)
  * behind its data again. */
 static void finalize_msgs(gr_link *link, const gr_proof *proof)
 {
-    for (msg *m = link->out.first, *next; m; m = next) {
-        next = m->next;
+    for (msg *m = TAILQ_FIRST(&link->out.list), *next; m; m = next) {
+        next = TAILQ_NEXT(m, list);
         int at_fault = m->sent.at_fault, sent = m->sent.posted || m->sent.off;
         m->sent = (struct msg_sent){0};
         m->skip |= m->unproved;
@@ -79,12 +79,12 @@ static void finalize_msgs(gr_link *link, const gr_proof *proof)
         else if (sent)
             link_count(link, GR_N_RETRIES, 1);
     }
-    for (msg *m = link->out.first, *next; m; m = next) {
-        next = m->next;
+    for (msg *m = TAILQ_FIRST(&link->out.list), *next; m; m = next) {
+        next = TAILQ_NEXT(m, list);
         if (m->xfer && m->pipelined && atomic_load(&m->xfer->subs_left) > 0)
             msg_unlist(m);
     }
-    link->out.cur = link->out.first;
+    link->out.cur = TAILQ_FIRST(&link->out.list);
 }
 
 static void link_reset(gr_link *link)
@@ -137,8 +137,8 @@ void gr_link_hand_back(gr_link *link, const gr_proof *proof)
     return_batches(link);
     sub_evict_idle(link);
     gr_link *notif_link = atomic_load(&link->sess->notif_link);
-    for (msg *m = notif_link && notif_link != link ? link->out.first : NULL, *next; m; m = next) {
-        next = m->next;
+    for (msg *m = notif_link && notif_link != link ? TAILQ_FIRST(&link->out.list) : NULL, *next; m; m = next) {
+        next = TAILQ_NEXT(m, list);
         msg_move(m, notif_link);
     }
     gr_rail_unlock(link->rail->dev);

@@ -51,7 +51,7 @@ struct gr_link {
     void (*halted)(gr_link *link); /* called when posting stops: transfers move their work to other links */
     _Atomic int state; /* any thread may read */
     int dead_err;
-    gr_link *next, *prev; /* rail->links, or the core's free links */
+    LIST_ENTRY(gr_link) list; /* rail->links, or the core's free links */
     gr_link *rx_next; /* sess->rx.links; rx.mu */
     gr_link *id_next; /* rail->by_id */
     struct { /* the endpoint and its posted operations */
@@ -67,7 +67,7 @@ struct gr_link {
         subxfer *waiting; /* sub-transfers that wait for completions only */
     } work;
     struct {
-        msg *first, *last;
+        TAILQ_HEAD(, msg) list;
         msg *cur;   /* the first message that is not posted */
         msg *plain; /* the first message without a number; the numbered ones come before it */
         uint32_t n;

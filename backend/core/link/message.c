@@ -10,16 +10,10 @@ int msg_queue(gr_link *link, msg *m)
 {
     msg *before = m->number.given ? link->out.plain : NULL;
     m->link = link;
-    m->next = before;
-    m->prev = before ? before->prev : link->out.last;
-    if (m->prev)
-        m->prev->next = m;
-    else
-        link->out.first = m;
     if (before)
-        before->prev = m;
+        TAILQ_INSERT_BEFORE(before, m, list);
     else
-        link->out.last = m;
+        TAILQ_INSERT_TAIL(&link->out.list, m, list);
     if (link->out.cur == before)
         link->out.cur = m;
     if (!m->number.given && !link->out.plain)
@@ -38,17 +32,10 @@ void msg_unlist(msg *m)
     if (!atomic_load(&m->listed))
         return;
     if (link->out.cur == m)
-        link->out.cur = m->next;
+        link->out.cur = TAILQ_NEXT(m, list);
     if (link->out.plain == m)
-        link->out.plain = m->next;
-    if (m->next)
-        m->next->prev = m->prev;
-    else
-        link->out.last = m->prev;
-    if (m->prev)
-        m->prev->next = m->next;
-    else
-        link->out.first = m->next;
+        link->out.plain = TAILQ_NEXT(m, list);
+    TAILQ_REMOVE(&link->out.list, m, list);
     atomic_store(&m->listed, NULL);
     link->out.n--;
 }
@@ -61,7 +48,7 @@ int msg_number(msg *m)
         return 1;
     m->number.given = sess_number(link->sess, m->len, &m->number.block, &m->number.seq) != 0;
     if (m->number.given && link->out.plain == m)
-        link->out.plain = m->next;
+        link->out.plain = TAILQ_NEXT(m, list);
     return m->number.given;
 }
 
@@ -120,14 +107,8 @@ int msg_detach(msg *m, int err)
     *own = *m;
     own->xfer = NULL;
     own->unproved = err && m->pipelined;
-    if (own->prev)
-        own->prev->next = own;
-    else
-        link->out.first = own;
-    if (own->next)
-        own->next->prev = own;
-    else
-        link->out.last = own;
+    TAILQ_INSERT_BEFORE(m, own, list);
+    TAILQ_REMOVE(&link->out.list, m, list);
     if (link->out.cur == m)
         link->out.cur = own;
     for (ctx *c = link->ep.posted; c; c = c->next)

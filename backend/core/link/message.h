@@ -9,7 +9,7 @@ struct msg { /* an outgoing notification */
     gr_link *link;
     gr_xfer *xfer; /* the transfer of the notification; NULL: a notification without a transfer (genNotif) */
     void (*ended)(msg *m, int err); /* reports to the transfer: the peer has the message (0), or it will never be sent */
-    msg *next, *prev;
+    TAILQ_ENTRY(msg) list;
     _Atomic(rail_st *) listed; /* rail of the link that lists the message; changed only under that rail's lock */
     char *body;
     size_t len;

@@ -110,7 +110,7 @@ void msg_pump(gr_link *link)
         m->sent.off += n;
         if (m->sent.off == m->len) {
             m->sent.posted = 1;
-            link->out.cur = m->next;
+            link->out.cur = TAILQ_NEXT(m, list);
             if (m->xfer && atomic_load(&m->xfer->subs_left) == 0)
                 msg_detach(m, atomic_load(&m->xfer->err)); /* the data is complete, and the link takes over the message */
         }

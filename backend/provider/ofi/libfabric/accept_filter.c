@@ -67,10 +67,7 @@ int ofi_filter_open(ofi_rail *rail, ofi_ep *ep, struct sock_filter *filter, unsi
     if (ep->open)
         return 0;
     ep->open = 1;
-    ep->prev = NULL;
-    if ((ep->next = rail->filters))
-        ep->next->prev = ep;
-    rail->filters = ep;
+    LIST_INSERT_HEAD(&rail->filters, ep, filters);
     return 0;
 }
 
@@ -81,12 +78,7 @@ void ofi_filter_shut(ofi_rail *rail, ofi_ep *ep)
     if (!ep->open)
         return;
     ep->open = 0;
-    if (ep->next)
-        ep->next->prev = ep->prev;
-    if (ep->prev)
-        ep->prev->next = ep->next;
-    else
-        rail->filters = ep->next;
+    LIST_REMOVE(ep, filters);
     if (setsockopt(ep->listener, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) != 0)
         return;
     ep->unswept = 1;
@@ -104,6 +96,7 @@ void ofi_filter_on_emfile(ofi_rail *rail)
         close(fd);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
         return;
-    for (ofi_ep *ep = rail->filters; ep; ep = ep->next)
-        rail->resets += (uint64_t)ofi_filter_reset_queued(rail, ep->listener);
+    ofi_ep *ep;
+    LIST_FOREACH(ep, &rail->filters, filters)
+    rail->resets += (uint64_t)ofi_filter_reset_queued(rail, ep->listener);
 }

@@ -12,6 +12,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "abi.h"
 #include "gr_provider.h"
@@ -47,7 +48,7 @@ const struct fi_pci_attr *ofi_pci(const struct fi_info *info);
 typedef struct ofi_ep {
     struct fid_ep *ep;
     fi_addr_t peer;             /* address of operations; FI_ADDR_NOTAVAIL until connected */
-    struct ofi_ep *next, *prev; /* list rail->filters, while open */
+    LIST_ENTRY(ofi_ep) filters; /* rail->filters, while open */
     int listener;     /* libfabric's descriptor; -1: no listener, or no filter */
     uint8_t open;     /* the filter admits the peer */
     uint8_t unswept;  /* the filter is closed, and the connections admitted before need a check */
@@ -68,7 +69,7 @@ typedef struct ofi_rail {
     uint8_t local_desc, prov_key, endpoint_mr; /* FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_ENDPOINT */
     uint64_t key_size;     /* bytes */
     uint32_t open_mrs;
-    ofi_ep *filters;         /* endpoints whose filter admits the peer; see accept_filter.c */
+    LIST_HEAD(, ofi_ep) filters; /* endpoints whose filter admits the peer; see accept_filter.c */
     int reserve;           /* a descriptor for when the process has no more; -1: none */
     uint64_t resets;       /* connections reset because no descriptor was free */
 } ofi_rail;

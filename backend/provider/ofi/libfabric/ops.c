@@ -137,7 +137,7 @@ static int arm(gr_rail *base)
     if (base->wait_fd < 0)
         return 0;
     int again = rail->no_trywait ? sockets_ready(rail) : fi_trywait(rail->fabric, &fid, 1) != 0 || poll(&level, 1, 0) > 0;
-    if (again && rail->filters)
+    if (again && !LIST_EMPTY(&rail->filters))
         ofi_filter_on_emfile(rail);
     return again;
 }
