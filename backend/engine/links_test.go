@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -24,11 +25,11 @@ func TestLinks(t *testing.T) {
 			p.allUp(3 * rails)
 			for op := range 2 {
 				x := p.a.whole(op, p.mine.fill(uint64(op)), p.theirs.fill(9))
-				x.run("n")
-				p.same()
-				for i, n := range x.shares() {
-					require.Positive(t, n, "link %d", i)
-				}
+				until(t, "all links have a share", func() bool { // a busy machine may stop some for a moment
+					x.run("n")
+					p.same()
+					return !slices.Contains(x.shares(), 0)
+				})
 				paths := x.record().Slot().Paths()
 				require.Len(t, paths, rails, "%v", paths)
 				sum := uint64(0)

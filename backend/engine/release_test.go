@@ -317,9 +317,14 @@ func TestDeadlineOfNotification(t *testing.T) {
 		y.release()
 		require.Zero(h, p.a.transfers.Len())
 		z := p.a.whole(transfer.Read, p.mine, p.theirs)
-		z.post("z")
-		until(h, "the last notification", func() bool { got := p.b.take(); return len(got) > 0 && got[len(got)-1] == "ann:z" })
-		require.Equal(h, done, z.wait())
+		until(h, "the last notification", func() bool {
+			if z.check() != inProg {
+				z.post("z") // a busy machine may miss its deadline
+			}
+			got := p.b.take()
+			return len(got) > 0 && got[len(got)-1] == "ann:z"
+		})
+		until(h, "the last transfer", func() bool { return z.wait() == done || z.post("z").wait() == done })
 		long := 0
 		for _, s := range p.b.got {
 			if s == "ann:"+text {

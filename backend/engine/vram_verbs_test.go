@@ -184,16 +184,18 @@ func TestVerbsVRAMNear(t *testing.T) {
 			require.Positive(t, n, "rail %d", i)
 		}
 		x.release()
-		far := 0
-		for i := range 20 {
-			y := a.prep(i%2, []Desc{mine.desc(i<<12, 4096)}, []Desc{seen.desc(i<<12, 4096)}, "bob")
-			y.run("")
-			if y.shares()[1-dev] > 0 {
-				far++
+		until(t, "small transfers stay on the near rail", func() bool { // a busy machine may stop it for a moment
+			far := 0
+			for i := range 20 {
+				y := a.prep(i%2, []Desc{mine.desc(i<<12, 4096)}, []Desc{seen.desc(i<<12, 4096)}, "bob")
+				y.run("")
+				if y.shares()[1-dev] > 0 {
+					far++
+				}
+				y.release()
 			}
-			y.release()
-		}
-		require.LessOrEqual(t, far, 2, "GPU %d: a busy machine may stop a rail for a moment", dev)
+			return far == 0
+		})
 		require.NoError(t, a.Deregister(mine.md.region))
 	}
 }

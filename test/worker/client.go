@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -60,7 +62,31 @@ func supervise(t testenv.TB, c *subprocess.Client) *Worker {
 func (w *Worker) end() { w.End(5 * time.Second) }
 
 // Stop sends SIGSTOP.
-func (w *Worker) Stop() { _ = w.Signal(syscall.SIGSTOP) }
+func (w *Worker) Stop() {
+	w.t.Helper()
+	if w.Signal(syscall.SIGSTOP) != nil {
+		return
+	}
+	// One thread takes the signal and stops the others. On a busy machine they run on until it is scheduled.
+	for end := time.Now().Add(Deadline); !stopped(w.Pid()); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("the process %d does not stop", w.Pid())
+		}
+	}
+}
+
+// stopped reports that every thread of a process is stopped or gone, as proc(5) has it.
+func stopped(pid int) bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, name := range stats {
+		b, _ := os.ReadFile(name)
+		_, state, _ := bytes.Cut(b, []byte(") ")) // the thread's name may hold anything but this
+		if len(state) > 0 && !bytes.ContainsAny(state[:1], "TtZX") {
+			return false
+		}
+	}
+	return true
+}
 
 // Cont sends SIGCONT.
 func (w *Worker) Cont() { _ = w.Signal(syscall.SIGCONT) }

@@ -52,7 +52,7 @@ func list(t *testing.T, bin string) []string {
 }
 
 func run(t *testing.T, bin, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, bin, name)
 	out, err := c.CombinedOutput()

@@ -16,7 +16,7 @@
         }                                                                                                                                            \
     } while (0)
 
-enum { MEM = 4 << 20, LIMIT_S = 10, SKIP = 77 };
+enum { MEM = 4 << 20, LIMIT_S = 300, SKIP = 77 };
 
 static inline uint64_t limit(void) { return cma_now() + (uint64_t)LIMIT_S * 1000000000; }
 
