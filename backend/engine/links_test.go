@@ -96,6 +96,7 @@ func TestOneLinkBreaks(t *testing.T) {
 	t.Parallel()
 	for _, end := range []int{0, 1} {
 		h := onLinks(t, 3, placing())
+		h.log.debug = true
 		p := h.pair(8 << 20)
 		p.allUp(3)
 		for round := range 4 {

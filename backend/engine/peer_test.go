@@ -59,7 +59,7 @@ func TestReleaseBeforeConnection(t *testing.T) {
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	h := onFake(t, fake.TCPCaps())
-	a, b := h.agent("ann", "connect_timeout", "300ms"), h.agent("bob")
+	a, b := h.agent("ann", "connect_timeout", "2s"), h.agent("bob")
 	g := h.gate(b)
 	require.NoError(t, a.LoadConn("bob", g.blob))
 	mine, theirs := a.memory(4096), b.memory(4096).seenBy(a)

@@ -87,9 +87,12 @@ func TestCrossingsBack(t *testing.T) {
 		at.Count = n
 		made, posted, again := ^uint64(0), ^uint64(0), ^uint64(0)
 		for range 10 {
-			before := cgo.p.count()
+			before, began := cgo.p.count(), time.Now()
 			x := p.ini.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(at), Remote: b.At(at), Peer: "bob", Notif: []byte("n")})
-			made = min(made, cgo.p.count()-before)
+			calls := cgo.p.count() - before
+			// The engine's background calls, ten a second, fall into a request that takes long.
+			calls -= min(calls-1, uint64(time.Since(began)/(100*time.Millisecond)))
+			made = min(made, calls)
 			for _, least := range []*uint64{&posted, &again} {
 				p.tgt.Stop() // the end of the transfer is not the post's
 				before = cgo.p.count()
