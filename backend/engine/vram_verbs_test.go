@@ -183,12 +183,14 @@ func TestVerbsVRAMNear(t *testing.T) {
 		for i, n := range x.shares() {
 			require.Positive(t, n, "rail %d", i)
 		}
-		x.release()
-		until(t, "small transfers stay on the near rail", func() bool { // a busy machine may stop it for a moment
+		until(t, "small transfers stay on the near rail", func() bool { // a busy machine may stop a rail while its rate is measured:
+			x.post()
+			require.Equal(t, done, x.wait()) // measures again
 			far := 0
 			for i := range 20 {
 				y := a.prep(i%2, []Desc{mine.desc(i<<12, 4096)}, []Desc{seen.desc(i<<12, 4096)}, "bob")
-				y.run("")
+				y.post()
+				require.Equal(t, done, y.wait())
 				if y.shares()[1-dev] > 0 {
 					far++
 				}
@@ -196,6 +198,7 @@ func TestVerbsVRAMNear(t *testing.T) {
 			}
 			return far == 0
 		})
+		x.release()
 		require.NoError(t, a.Deregister(mine.md.region))
 	}
 }
