@@ -93,72 +93,83 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 // readChallenge reads the first frame of a target.
 func readChallenge(c net.Conn) (*wire.Challenge, error) {
 	begun := time.Now()
-	f, err := wire.ReadFrame(c, wire.HandshakeLimit)
-	if stream.HungUp(err) {
+	challenge, err := secure.ReadChallenge(c)
+	switch {
+	case stream.HungUp(err):
 		return nil, errBusy
-	} else if stream.Malformed(err) {
+	case errors.Is(err, wire.ErrVersion) || errors.Is(err, ErrProtocol):
+		return nil, err
+	case stream.Malformed(err):
 		return nil, fmt.Errorf("%w: the process at this address does not speak the control protocol of GORAIL: %w", ErrProtocol, err)
-	} else if err != nil {
+	case err != nil:
 		return nil, timedOut(err, begun, noFrame)
-	}
-	challenge, ok := f.(*wire.Challenge)
-	if !ok {
-		return nil, fmt.Errorf("%w: %v instead of a challenge", ErrProtocol, f.Type())
-	}
-	if challenge.Version != wire.Version {
-		return nil, fmt.Errorf("%w: the peer has control protocol %d, this side %d", wire.ErrVersion, challenge.Version, wire.Version)
 	}
 	return challenge, nil
 }
 
-// handshake is the initiator's side of the handshake.
-func (o *Out) handshake(c net.Conn) (*wire.Welcome, error) {
-	challenge, err := readChallenge(c)
-	if err != nil {
-		return nil, err
-	}
-	if !o.offered {
-		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
-		if err != nil {
-			return nil, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
-		}
-		o.offered = true
-	}
-	id := &o.cfg.Identity
-	hello := &wire.Hello{Version: wire.Version, Engine: id.Engine, Target: o.to.Engine, Agent: id.Agent,
-		Session: o.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
-	o.id.Store(hello.Session)
-	_, _ = rand.Read(hello.Nonce[:]) // never fails
-	if hello.Mac, err = wire.MacHello(o.to.Token, challenge.Nonce, hello); err != nil {
-		return nil, &finalError{err}
-	}
-	var f wire.Frame
+// secure authenticates a connection to the target that has sent a challenge.
+func (o *Out) secure(c net.Conn, challenge *wire.Challenge) (*secure.Conn, error) {
 	begun := time.Now()
-	if err = wire.WriteFrame(c, hello); err == nil {
+	s, err := secure.Connect(c, challenge, &o.to, o.cfg.Key)
+	var refused *secure.Refused
+	switch {
+	case errors.As(err, &refused):
+		return nil, &RejectError{Code: refused.Reject.Code, Text: refused.Reject.Text}
+	case stream.HungUp(err):
+		return nil, errBusy
+	case err != nil:
+		return nil, timedOut(err, begun, noFrame)
+	}
+	return s, nil
+}
+
+// ask sends the frame that follows TLS, and reads the target's answer. A Reject is returned as an error.
+func ask(c *secure.Conn, f wire.Frame) (wire.Frame, error) {
+	begun := time.Now()
+	err := wire.WriteFrame(c, f)
+	if err == nil {
 		f, err = wire.ReadFrame(c, wire.HandshakeLimit)
 	}
 	if stream.HungUp(err) {
 		return nil, errBusy
 	} else if err != nil {
-		return nil, fmt.Errorf("hello: %w", timedOut(err, begun, noFrame))
+		return nil, timedOut(err, begun, noFrame)
 	}
-	switch f := f.(type) {
-	case *wire.Reject:
-		return nil, rejected(o.to.Token, challenge.Nonce, hello.Nonce, f)
-	case *wire.Welcome:
-		mac, err := wire.MacWelcome(o.to.Token, challenge.Nonce, hello.Nonce, f)
-		if err != nil || !mac.Equal(f.Mac) || f.Engine != o.to.Engine || f.Session != hello.Session || f.Version != wire.Version {
-			return nil, fmt.Errorf("%w: the welcome does not prove the identity of the peer", ErrProtocol)
-		}
-		return f, nil
+	if r, ok := f.(*wire.Reject); ok {
+		return nil, &RejectError{Code: r.Code, Text: r.Text, Proved: true} // by the key of the target
 	}
-	return nil, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
+	return f, nil
 }
 
-// rejected turns a Reject into an error. Proved reports whether the intended engine has sent the Reject.
-func rejected(token wire.Token, challenge, asked wire.Nonce, f *wire.Reject) *RejectError {
-	mac, err := wire.MacReject(token, challenge, asked, f)
-	return &RejectError{Code: f.Code, Text: f.Text, Proved: err == nil && mac.Equal(f.Mac)}
+// handshake is the initiator's side of the handshake. The secret is the session's.
+func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w *wire.Welcome, err error) {
+	challenge, err := readChallenge(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if conn, err = o.secure(c, challenge); err != nil {
+		return nil, nil, err
+	}
+	if !o.offered {
+		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
+		if err != nil {
+			return nil, nil, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
+		}
+		o.offered = true
+	}
+	id := &o.cfg.Identity
+	hello := &wire.Hello{Mac: trust.HelloMac(o.to.Token, conn.Bind), Engine: id.Engine, Agent: id.Agent,
+		Session: o.number.Add(1), After: o.after, Boot: id.Boot, Process: id.Process, Offers: o.offers}
+	o.id.Store(hello.Session)
+	f, err := ask(conn, hello)
+	if err != nil {
+		return nil, nil, fmt.Errorf("hello: %w", err)
+	}
+	w, ok := f.(*wire.Welcome)
+	if !ok || w.Session != hello.Session {
+		return nil, nil, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
+	}
+	return conn, w, nil
 }
 
 // failed returns the error of a failed dial. It is marked as dead if all addresses refused: a refusal comes from a

@@ -22,7 +22,7 @@ func drain(c net.Conn) { go func() { _, _ = io.Copy(io.Discard, c) }() }
 func replace(t *testing.T, in *side, try uint64) net.Conn {
 	here, there := net.Pipe()
 	in.Do(func(l Locked) {
-		r := &wire.Resume{Proof: wire.Mac{1}, Try: try}
+		r := &wire.Resume{Try: try}
 		code, text := l.Refuses(r)
 		require.Zero(t, code, text)
 		l.Replace(NewConn(there, netip.AddrPort{}, nil), r)
@@ -60,7 +60,7 @@ func TestResumedWhileCondemned(t *testing.T) {
 		defer ends(in)
 		_, there := net.Pipe()
 		require.True(t, in.Attach(there, netip.AddrPort{}))
-		require.True(t, in.Start(wire.Mac{1}, nil))
+		require.True(t, in.Start(trust.Secret{1}, nil))
 		in.connLost(in.path.conn, io.EOF)
 		time.Sleep(hungUpGrace + time.Second)
 		late := time.Now()

@@ -64,7 +64,7 @@ func newSide(t *testing.T, inbound bool) *side {
 // run starts a stream on a connection.
 func (s *side) run(t *testing.T, c net.Conn) {
 	require.True(t, s.Attach(c, netip.AddrPort{}))
-	require.True(t, s.Start(wire.Mac{1}, nil))
+	require.True(t, s.Start(trust.Secret{1}, nil))
 	s.tasks.Go(func() { s.Run(func() error { return nil })() })
 }
 
