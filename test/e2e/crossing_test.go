@@ -39,7 +39,7 @@ func TestCrossings(t *testing.T) {
 			})
 			const posts = 3
 			for i := range posts {
-				p.tgt.Stop() // what the sockets do not hold stays in progress
+				p.tgt.Stop() // a transfer larger than the sockets' buffers stays in progress
 				cgo.expect(t, []uint64{1, 0, 0}[i], "post and poll", func() {
 					require.False(t, x.Loop(worker.LoopArgs{N: 1, Timeout: 50 * time.Millisecond}).Status.Failed())
 				})
@@ -150,7 +150,7 @@ func watched(t *testing.T, env testenv.Env, symbol string) (testenv.Env, *crossi
 // crossings counts calls between C and Go by a uprobe, independent of the engine's counters. Without a uprobe p is nil.
 type crossings struct{ p *probe }
 
-// expect runs f and wants n calls in it.
+// expect runs f and requires n calls during f.
 func (c *crossings) expect(t *testing.T, n uint64, what string, f func()) {
 	t.Helper()
 	if c.p == nil {

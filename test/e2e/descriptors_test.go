@@ -40,7 +40,7 @@ func TestNoDescriptors(t *testing.T) {
 			open := w.Stats().FDs
 			starve(t, w, env, open)
 			works(t, w, env)
-			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "descriptors: %d, before %d", w.Stats().FDs, open)
+			require.True(t, eventually(lost, func() bool { return w.Stats().FDs <= open+8 }), "%d open descriptors, %d before", w.Stats().FDs, open)
 		})
 	}
 }
@@ -91,8 +91,8 @@ func TestNoDescriptorsToConnect(t *testing.T) {
 				}
 				limitFDs(t, poor.Worker, enough)
 				require.NotEqual(t, nixlapi.InProgress, s, "%d descriptors left\n%s\n%s", room, p.ini.Output(), p.tgt.Output())
-				told := func() bool { return strings.Contains(strings.Join(logged(poor.Worker), "\n"), "ulimit -n") }
-				if room == 0 && late < 10 && !(s.Failed() && eventually(time.Second, told)) { // a descriptor of an earlier round was closed late and left room
+				limitLogged := func() bool { return strings.Contains(strings.Join(logged(poor.Worker), "\n"), "ulimit -n") }
+				if room == 0 && late < 10 && !(s.Failed() && eventually(time.Second, limitLogged)) { // a descriptor of an earlier round was closed late and left room
 					late++
 					room--
 				} else if room == 0 {

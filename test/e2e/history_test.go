@@ -140,8 +140,8 @@ func TestErrorMeansQuiet(t *testing.T) {
 	}
 }
 
-// TestDeregisteredBehindPost: the target deregisters its memory right after the post of a WRITE. A WRITE that the post
-// gives to the provider whole succeeds, as one up to the least window does.
+// TestDeregisteredBehindPost: the target deregisters its memory right after the post of a WRITE. If the post
+// passes the whole WRITE to the provider, the WRITE succeeds. The post does so up to the least window.
 func TestDeregisteredBehindPost(t *testing.T) {
 	t.Parallel()
 	ours(t)

@@ -63,7 +63,7 @@ func holds(line string, parts []string) bool {
 	return true
 }
 
-// refused wants createBackend to fail, and soon.
+// refused requires that createBackend fails, and within the time lost.
 func refused(t *testing.T, w *worker.Worker, env testenv.Env, name string, opts ...option) {
 	t.Helper()
 	c := worker.AgentConfig{Name: name, Backend: env.Backend, ProgThread: true}

@@ -17,8 +17,8 @@ import (
 	"gorail/test/worker"
 )
 
-// byItself are environment variables of workers in which GORAIL chooses the providers.
-var byItself = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
+// autoProvider are environment variables of workers in which GORAIL chooses the providers.
+var autoProvider = []string{"GORAIL_PROVIDER=auto", "GORAIL_LOG=info"}
 
 func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
 	o.Env = ours(t)
@@ -28,7 +28,7 @@ func agentOf(t *testing.T, name string, o worker.Options) *worker.Agent {
 // TestMemoryChosen: agents of one host use its shared memory by default, in two processes and in one.
 func TestMemoryChosen(t *testing.T) {
 	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	bob.Polling(true)
 	carol := agent(alice.Worker, ours(t), "carol")
 	for _, peer := range []*worker.Agent{bob, carol} {
@@ -68,7 +68,7 @@ func TestMemoryInPost(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{true, false} {
 		env := ours(t)
-		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: byItself}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: byItself})
+		alice, bob := agent(worker.Start(t, worker.Options{Env: env, Setenv: autoProvider}), env, "alice", progress(on)), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 		a, b := alice.Buffer(64<<20, seedA), bob.Buffer(64<<20, seedB)
 		alice.Learn(bob)
 		small := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.At(worker.Span(0, 4096)), Remote: b.At(worker.Span(0, 4096)), Peer: "bob", Notif: []byte("s")})
@@ -94,7 +94,7 @@ func TestMemoryInPost(t *testing.T) {
 // completes without its polls, although the engine relies on a polling application to copy.
 func TestMemoryPollsNoMore(t *testing.T) {
 	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"}
@@ -115,7 +115,7 @@ func TestMemoryPollsNoMore(t *testing.T) {
 // TestMemoryTargetStopped: transfers complete while the target's process is stopped.
 func TestMemoryTargetStopped(t *testing.T) {
 	t.Parallel()
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	x := alice.Xfer(worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: b.All(), Peer: "bob"})
@@ -153,8 +153,8 @@ func TestMemoryTargetHelps(t *testing.T) {
 	}{{true, "on", true}, {false, "on", false}, {true, "off", false}} {
 		dir := t.TempDir()
 		stat := func(name string) string { return filepath.Join(dir, name) }
-		alice := agentOf(t, "alice", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("alice")}, byItself...)})
-		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob"), "GORAIL_COPY_FOR_PEERS=" + c.opt}, byItself...)})
+		alice := agentOf(t, "alice", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("alice")}, autoProvider...)})
+		bob := agentOf(t, "bob", worker.Options{Setenv: append([]string{"GORAIL_STATS_FILE=" + stat("bob"), "GORAIL_COPY_FOR_PEERS=" + c.opt}, autoProvider...)})
 		if c.polls {
 			bob.Spinning()
 		}
@@ -199,7 +199,7 @@ func TestMemoryTargetHelps(t *testing.T) {
 func TestMemoryHelperStopped(t *testing.T) {
 	t.Parallel()
 	const rounds, n, patience = 20, 1000, 2 * time.Second
-	alice, bob := agentOf(t, "alice", worker.Options{Setenv: byItself}), agentOf(t, "bob", worker.Options{Setenv: byItself})
+	alice, bob := agentOf(t, "alice", worker.Options{Setenv: autoProvider}), agentOf(t, "bob", worker.Options{Setenv: autoProvider})
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
 	bob.Spinning()
@@ -229,7 +229,7 @@ func TestMemoryHelperStopped(t *testing.T) {
 func TestMemoryOtherNetwork(t *testing.T) {
 	t.Parallel()
 	ha, hb := twoNamespaces(t)
-	alice, bob := ha.startWith(byItself, "alice"), hb.startWith(byItself, "bob")
+	alice, bob := ha.startWith(autoProvider, "alice"), hb.startWith(autoProvider, "bob")
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)
@@ -245,8 +245,8 @@ func TestMemoryOtherPIDs(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a pid namespace needs root")
 	}
-	alice := agentOf(t, "alice", worker.Options{Setenv: byItself})
-	bob := agentOf(t, "bob", worker.Options{Setenv: byItself, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
+	alice := agentOf(t, "alice", worker.Options{Setenv: autoProvider})
+	bob := agentOf(t, "bob", worker.Options{Setenv: autoProvider, Attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}})
 	bob.Polling(true)
 	a, b := alice.Buffer(1<<20, seedA), bob.Buffer(1<<20, seedB)
 	alice.Learn(bob)

@@ -133,7 +133,7 @@ func TestPartialMetadata(t *testing.T) {
 	for _, buf := range []*worker.Buf{b, c} {
 		spec := worker.XferSpec{Op: nixlapi.Write, Local: a.All(), Remote: buf.All(), Peer: "bob"}
 		_, err := p.ini.TryXfer(spec)
-		require.Error(t, err, "the region is not known yet")
+		require.Error(t, err, "a region whose metadata is not loaded was accepted")
 		md, err := p.tgt.PartialMetadata(buf.All())
 		require.NoError(t, err)
 		_, err = p.ini.Load(md)

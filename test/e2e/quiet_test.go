@@ -17,7 +17,7 @@ import (
 // after is how long a test watches memory after the end of a transfer.
 const after = 2 * time.Second
 
-// still wants the pattern of each buffer's seed in the buffer, for the time d.
+// still requires the pattern of each buffer's seed in the buffer, for the time d.
 func still(t *testing.T, d time.Duration, seeds map[*worker.Buf]uint64) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {

@@ -23,7 +23,7 @@ func release(t *testing.T, x *worker.Xfer) {
 	}
 }
 
-// untouched wants the pattern of each buffer's seed in the buffer, for the time quiet.
+// untouched requires the pattern of each buffer's seed in the buffer, for the time quiet.
 func untouched(t *testing.T, seeds map[*worker.Buf]uint64) {
 	t.Helper()
 	for end := time.Now().Add(quiet); time.Now().Before(end); {

@@ -48,10 +48,10 @@ func TestFirstEngine(t *testing.T) {
 	require.LessOrEqual(t, after.RSSKiB-before.RSSKiB, int64(128<<10))
 }
 
-// givesBack is the environment of workers whose memory is measured: malloc maps large blocks and unmaps them when they
+// unmapFreed is the environment of workers whose memory is measured: malloc maps large blocks and unmaps them when they
 // are freed. By default malloc keeps freed blocks in its arenas: 70 MiB and more after 200 agents over libfabric 2.1.
 // With one arena it keeps nothing.
-var givesBack = []string{"GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072"}
+var unmapFreed = []string{"GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072"}
 
 // leaks fails the test if the worker has more descriptors, threads or memory than before.
 func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
@@ -70,7 +70,7 @@ func leaks(t *testing.T, w *worker.Worker, before worker.Stats) {
 func TestAgentsComeAndGo(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	w := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
+	w := worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed})
 	buf := w.Alloc(64<<10, hostmem.Anon)
 	cycle := func() {
 		a := agent(w, env, "alice")
@@ -94,8 +94,8 @@ func TestAgentsComeAndGo(t *testing.T) {
 func TestPeersComeAndGo(t *testing.T) {
 	t.Parallel()
 	env := testenv.Need(t)
-	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: givesBack}), env, "alice")
-	tw := worker.Start(t, worker.Options{Env: env, Setenv: givesBack})
+	ini := agent(worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed}), env, "alice")
+	tw := worker.Start(t, worker.Options{Env: env, Setenv: unmapFreed})
 	a, far := ini.Buffer(1<<20, seedA), tw.Alloc(1<<20, hostmem.Anon)
 	cycle := func() {
 		b := agent(tw, env, "bob")

@@ -87,7 +87,7 @@ func gpuClean(t testing.TB, agents ...*worker.Agent) {
 	gpuEmpty(t, agents...)
 }
 
-// gpuEmpty wants nothing open in the GPU driver of each agent's process, and no call that a real driver would not bear.
+// gpuEmpty requires nothing open in the GPU driver of each agent's process, and no call that a real driver would not bear.
 func gpuEmpty(t testing.TB, agents ...*worker.Agent) {
 	t.Helper()
 	for _, a := range agents {
