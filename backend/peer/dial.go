@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"gorail/backend/peer/secure"
 	"gorail/backend/peer/stream"
+	"gorail/backend/trust"
 	"gorail/backend/wire"
 )
 
@@ -23,13 +24,19 @@ const (
 	maxBackoff    = 160 * time.Millisecond
 )
 
+// welcomed is the outcome of a successful dial.
+type welcomed struct {
+	*wire.Welcome
+	secret trust.Secret // of the session
+}
+
 // connect tries the target's addresses until one sends a Welcome, or none is left to try, or ConnectTimeout is over.
-func (o *Out) connect() (*wire.Welcome, error) {
+func (o *Out) connect() (w welcomed, err error) {
 	ctx, cancel := context.WithTimeout(o.stream.Context(), o.cfg.ConnectTimeout)
 	defer cancel()
 	addrs := reachable(&o.cfg.Identity, &o.to)
 	if len(addrs) == 0 {
-		return nil, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
+		return w, fmt.Errorf("%w: %s: none of the peer's control addresses (%s) can be reached from this host: let the peer listen on an address of a network that both hosts share",
 			ErrUnreachable, o.stream.Peer(), strings.Join(o.to.Control, ", "))
 	}
 	since := make(map[netip.AddrPort]time.Time) // when an address began to refuse
@@ -46,7 +53,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			}
 			tried = append(slices.DeleteFunc(tried, func(f failure) bool { return f.addr == a }), failure{a, err})
 			if final(err) {
-				return nil, o.failed(failures{{a, err}})
+				return w, o.failed(failures{{a, err}})
 			}
 			if _, known := since[a]; !known || !transient(err) {
 				since[a] = time.Now()
@@ -56,7 +63,7 @@ func (o *Out) connect() (*wire.Welcome, error) {
 			}
 		}
 		if len(again) == 0 || !pause(ctx, backoff) {
-			return nil, o.failed(tried)
+			return w, o.failed(tried)
 		}
 		addrs = again
 	}
@@ -65,9 +72,9 @@ func (o *Out) connect() (*wire.Welcome, error) {
 // try dials one address and does the handshake. Each address gets an equal share of the remaining time. Connecting may
 // take at most the same share of Config.reach. So a host that drops our packets leaves time for an address that answers
 // slowly.
-func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welcome, error) {
+func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (w welcomed, err error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, errNotTried
+		return w, errNotTried
 	}
 	until, _ := ctx.Deadline() // connect has set one
 	reach, cancel := context.WithTimeout(ctx, min(time.Until(until), o.cfg.reach())/time.Duration(share))
@@ -76,16 +83,18 @@ func (o *Out) try(ctx context.Context, a netip.AddrPort, share int) (*wire.Welco
 	handshakeBy := begun.Add(time.Until(until) / time.Duration(share))
 	c, err := o.dial(reach, a)
 	if err != nil {
-		return nil, timedOut(err, begun, noConnection)
+		return w, timedOut(err, begun, noConnection)
 	}
 	c = held(o.cfg.Descriptors, c)
-	if !o.stream.Attach(c, a) {
-		return nil, ErrClosed
+	if !o.stream.Attach(c, a) { // an end of the stream closes it from now on
+		return w, ErrClosed
 	}
 	_ = c.SetDeadline(handshakeBy)
-	w, err := o.handshake(c)
+	conn, w, err := o.handshake(c)
 	if err != nil {
 		o.stream.Detach()
+	} else if !o.stream.Attach(conn, a) {
+		err = ErrClosed
 	}
 	return w, err
 }
@@ -142,18 +151,18 @@ func ask(c *secure.Conn, f wire.Frame) (wire.Frame, error) {
 }
 
 // handshake is the initiator's side of the handshake. The secret is the session's.
-func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w *wire.Welcome, err error) {
+func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w welcomed, err error) {
 	challenge, err := readChallenge(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, w, err
 	}
 	if conn, err = o.secure(c, challenge); err != nil {
-		return nil, nil, err
+		return nil, w, err
 	}
 	if !o.offered {
 		err := o.env.Guard(o.String(), "offers", func() (err error) { o.offers, err = o.handler.Offers(); return err })
 		if err != nil {
-			return nil, nil, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
+			return nil, w, &finalError{fmt.Errorf("%w: cannot open endpoints for the peer: %w", ErrHandler, err)}
 		}
 		o.offered = true
 	}
@@ -163,13 +172,14 @@ func (o *Out) handshake(c net.Conn) (conn *secure.Conn, w *wire.Welcome, err err
 	o.id.Store(hello.Session)
 	f, err := ask(conn, hello)
 	if err != nil {
-		return nil, nil, fmt.Errorf("hello: %w", err)
+		return nil, w, fmt.Errorf("hello: %w", err)
 	}
-	w, ok := f.(*wire.Welcome)
-	if !ok || w.Session != hello.Session {
-		return nil, nil, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
+	var ok bool
+	if w.Welcome, ok = f.(*wire.Welcome); !ok || w.Session != hello.Session {
+		return nil, w, fmt.Errorf("%w: %v instead of a welcome", ErrProtocol, f.Type())
 	}
-	return conn, w, nil
+	w.secret, err = trust.SessionSecret(o.to.Token, conn.Bind)
+	return conn, w, err
 }
 
 // failed returns the error of a failed dial. It is marked as dead if all addresses refused: a refusal comes from a

@@ -51,7 +51,7 @@ type FrameStats struct {
 // counters are the node's own counters; the streams have others.
 type counters struct {
 	accepted, refused, badToken, badFrame, badVersion, wrongEngine, badTLS, timedOut, madeRoom, acceptErrors atomic.Uint64
-	dialed, established, badResume, lost, closed, stuck                                              atomic.Uint64
+	dialed, established, badResume, lost, closed, stuck                                                      atomic.Uint64
 }
 
 // read returns all counters, without the current numbers.

@@ -66,8 +66,8 @@ const (
 	MaxHave     = 1 << 14  // notifications of a Fenced or a Welcome
 	MaxBody     = 1 << 20  // bytes of a frame's body
 	MaxBlob     = 64 << 10 // bytes of a blob
-	MaxChain    = 8        // certificates of an Identity
-	MaxCert     = 16 << 10 // bytes of one, and of a signature
+	MaxChain    = 4        // certificates of an Identity
+	MaxCert     = 8 << 10  // bytes of one, and of a signature
 )
 
 var (

@@ -91,11 +91,16 @@ func (l *Limiter) level(source netip.Addr, now time.Time) float64 {
 	return max(0, b.level-now.Sub(b.at).Seconds()*l.limits.Refill)
 }
 
+func newPending(ctx context.Context, c net.Conn, source netip.Addr) *Pending {
+	p := &Pending{Conn: c, Source: source}
+	p.Context, p.end = context.WithCancel(ctx)
+	return p
+}
+
 // Enter waits for a place and returns the new pending handshake. evicted is the handshake that was ended for it, if
 // any. When ctx ends, Enter closes the connection and returns nil.
 func (l *Limiter) Enter(ctx context.Context, c net.Conn, source netip.Addr) (p, evicted *Pending) {
-	p = &Pending{Conn: c, Source: source}
-	p.Context, p.end = context.WithCancel(ctx)
+	p = newPending(ctx, c, source)
 	for {
 		entered, wait, evicted := l.tryEnter(p, time.Now())
 		if entered {

@@ -36,25 +36,35 @@ func NewTurns(all int) *Turns {
 // Take waits for a turn. The caller ends it with end. ok is false if ctx ended first.
 func (t *Turns) Take(ctx context.Context, source netip.Addr) (end func(), ok bool) {
 	p := t.enter(source)
-	select {
-	case p.taken <- struct{}{}:
-	case <-ctx.Done():
+	if !occupy(ctx, p.taken) {
 		t.leave(source, p)
 		return nil, false
 	}
-	end = func() { <-p.taken; t.leave(source, p) }
-	select {
-	case t.all <- struct{}{}:
-	case <-ctx.Done():
+	if !occupy(ctx, t.all) {
+		<-p.taken
+		t.leave(source, p)
+		return nil, false
+	}
+	end = func() {
+		<-t.all
+		<-p.taken
+		t.leave(source, p)
+	}
+	if t.pace.Wait(ctx) != nil {
 		end()
 		return nil, false
 	}
-	both := func() { <-t.all; end() }
-	if t.pace.Wait(ctx) != nil {
-		both()
-		return nil, false
+	return end, true
+}
+
+// occupy waits for a place. It returns false if ctx ended first.
+func occupy(ctx context.Context, places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	return both, true
 }
 
 func (t *Turns) enter(source netip.Addr) *places {
